@@ -1,0 +1,132 @@
+/* Growable byte string: see buf.h. */
+#include "config/buf.h"
+
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/utf8.h"
+
+void td_buf_init(td_buf *b, size_t max_bytes)
+{
+  memset(b, 0, sizeof *b);
+  b->max_bytes = max_bytes;
+}
+
+void td_buf_deinit(td_buf *b)
+{
+  free(b->data);
+  memset(b, 0, sizeof *b);
+}
+
+void td_buf_clear(td_buf *b)
+{
+  b->len_bytes = 0;
+  b->failed = false;
+  if (b->data)
+    b->data[0] = '\0';
+}
+
+/* Makes room for n more bytes and the terminator. */
+static bool buf_reserve(td_buf *b, size_t n)
+{
+  size_t limit = b->max_bytes ? b->max_bytes : SIZE_MAX / 4;
+  if (b->failed || n > limit - b->len_bytes) {
+    b->failed = true;
+    return false;
+  }
+  size_t need = b->len_bytes + n + 1;
+  if (need <= b->cap_bytes)
+    return true;
+  size_t cap = b->cap_bytes ? b->cap_bytes : 64;
+  while (cap < need)
+    cap *= 2;
+  char *data = realloc(b->data, cap);
+  if (!data) {
+    b->failed = true;
+    return false;
+  }
+  b->data = data;
+  b->cap_bytes = cap;
+  return true;
+}
+
+void td_buf_append(td_buf *b, const void *bytes, size_t n)
+{
+  if (!buf_reserve(b, n))
+    return;
+  if (n > 0)
+    memcpy(b->data + b->len_bytes, bytes, n);
+  b->len_bytes += n;
+  b->data[b->len_bytes] = '\0';
+}
+
+void td_buf_append_str(td_buf *b, const char *s) { td_buf_append(b, s, strlen(s)); }
+
+void td_buf_append_char(td_buf *b, char c) { td_buf_append(b, &c, 1); }
+
+void td_buf_printf(td_buf *b, const char *fmt, ...)
+{
+  va_list ap;
+  va_start(ap, fmt);
+  int n = vsnprintf(NULL, 0, fmt, ap);
+  va_end(ap);
+  if (n < 0 || !buf_reserve(b, (size_t)n)) {
+    b->failed = true;
+    return;
+  }
+  va_start(ap, fmt);
+  vsnprintf(b->data + b->len_bytes, (size_t)n + 1, fmt, ap);
+  va_end(ap);
+  b->len_bytes += (size_t)n;
+}
+
+void td_buf_append_json_string(td_buf *b, const char *s, size_t n)
+{
+  const unsigned char *p = (const unsigned char *)s;
+  td_buf_append_char(b, '"');
+  size_t i = 0, run = 0; /* [run, i) needs no escape and is not yet appended */
+  while (i < n) {
+    size_t len = td_utf8_sequence_length(p + i, n - i);
+    unsigned char c = p[i];
+    if (len > 1 || (len == 1 && c >= 0x20 && c != '"' && c != '\\' && c != 0x7f)) {
+      i += len;
+      continue;
+    }
+    td_buf_append(b, p + run, i - run);
+    if (len == 0)
+      td_buf_append_str(b, "\xEF\xBF\xBD");
+    else if (c == '"' || c == '\\')
+      td_buf_printf(b, "\\%c", c);
+    else if (c == '\n')
+      td_buf_append_str(b, "\\n");
+    else
+      td_buf_printf(b, "\\u%04x", c);
+    run = ++i;
+  }
+  td_buf_append(b, p + run, i - run);
+  td_buf_append_char(b, '"');
+}
+
+void td_buf_consume(td_buf *b, size_t n)
+{
+  TD_BUG_ON(n > b->len_bytes);
+  if (n == 0)
+    return;
+  memmove(b->data, b->data + n, b->len_bytes - n + 1);
+  b->len_bytes -= n;
+}
+
+char *td_buf_take(td_buf *b, size_t *len_bytes)
+{
+  if (b->failed || !buf_reserve(b, 0))
+    return NULL;
+  b->data[b->len_bytes] = '\0';
+  char *data = b->data;
+  if (len_bytes)
+    *len_bytes = b->len_bytes;
+  td_buf_init(b, b->max_bytes);
+  return data;
+}

@@ -1,0 +1,35 @@
+/* A growable byte string with a hard cap: for rendered text, JSON output, detokenised pieces.
+ *
+ * Appending past the cap or past available memory sets `failed` and drops the append; callers may
+ * append many times and check once. data is always NUL-terminated when non-NULL. Not thread-safe. */
+#ifndef TD_CONFIG_BUF_H
+#define TD_CONFIG_BUF_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "config/status.h"
+
+typedef struct td_buf {
+  char *data; /* owned, malloc */
+  size_t len_bytes;
+  size_t cap_bytes;
+  size_t max_bytes; /* hard cap on len_bytes; 0 = no cap but memory */
+  bool failed;
+} td_buf;
+
+void td_buf_init(td_buf *b, size_t max_bytes);
+void td_buf_deinit(td_buf *b);
+void td_buf_clear(td_buf *b); /* len 0, failed false; keeps the memory */
+void td_buf_append(td_buf *b, const void *bytes, size_t n);
+void td_buf_append_str(td_buf *b, const char *s);
+void td_buf_append_char(td_buf *b, char c);
+void td_buf_printf(td_buf *b, const char *fmt, ...) TD_PRINTF(2, 3);
+/* Appends s (n bytes, any bytes) as a JSON string with quotes; invalid UTF-8 becomes U+FFFD. */
+void td_buf_append_json_string(td_buf *b, const char *s, size_t n);
+/* Drops the first n bytes (n <= len). */
+void td_buf_consume(td_buf *b, size_t n);
+/* Hands the bytes to the caller (free()); b is empty after. NULL if failed. */
+char *td_buf_take(td_buf *b, size_t *len_bytes);
+
+#endif

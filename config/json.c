@@ -1,0 +1,468 @@
+/* JSON in: the guard, the parse and the typed getters. See json.h for why cJSON does not stand alone. */
+#include "config/json.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/utf8.h"
+
+/* ---- guard: one pass, no allocation, recursion replaced by a bit stack ---- */
+
+typedef struct guard {
+  const unsigned char *s;
+  size_t n, i;
+  const td_json_limits *limits;
+  td_error *err;
+  size_t nodes16;     /* nodes in sixteenths */
+  size_t big_numbers; /* integers that a double cannot hold */
+} guard;
+
+static td_status bad(const guard *g, const char *what)
+{
+  return td_fail(g->err, g->limits->error, "invalid JSON at byte %zu: %s", g->i, what);
+}
+
+static void skip_space(guard *g)
+{
+  while (g->i < g->n && (g->s[g->i] == ' ' || g->s[g->i] == '\t' || g->s[g->i] == '\n' || g->s[g->i] == '\r'))
+    g->i++;
+}
+
+static int hex4(const unsigned char *p)
+{
+  int v = 0;
+  for (int k = 0; k < 4; k++) {
+    int c = p[k], d = c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
+    if (d < 0)
+      return -1;
+    v = v * 16 + d;
+  }
+  return v;
+}
+
+/* At the '\\' of an escape; leaves g->i behind it. */
+static td_status guard_escape(guard *g)
+{
+  if (g->i + 1 >= g->n)
+    return bad(g, "unterminated string");
+  unsigned char c = g->s[g->i + 1];
+  if (c != 'u') {
+    if (!strchr("\"\\/bfnrt", c) || c == '\0')
+      return bad(g, "unknown escape");
+    g->i += 2;
+    return TD_OK;
+  }
+  int u = g->n - g->i >= 6 ? hex4(g->s + g->i + 2) : -1;
+  if (u < 0)
+    return bad(g, "\\u needs four hex digits");
+  if (u == 0)
+    return bad(g, "\\u0000 is not accepted");
+  if (u >= 0xDC00 && u <= 0xDFFF)
+    return bad(g, "lone surrogate");
+  if (u >= 0xD800 && u <= 0xDBFF) {
+    int lo = g->n - g->i >= 12 && g->s[g->i + 6] == '\\' && g->s[g->i + 7] == 'u' ? hex4(g->s + g->i + 8) : -1;
+    if (lo < 0xDC00 || lo > 0xDFFF)
+      return bad(g, "lone surrogate");
+    g->i += 6;
+  }
+  g->i += 6;
+  return TD_OK;
+}
+
+static td_status guard_string(guard *g)
+{
+  g->i++; /* the quote */
+  while (g->i < g->n) {
+    unsigned char c = g->s[g->i];
+    if (c == '"') {
+      g->i++;
+      return TD_OK;
+    }
+    if (c == '\\') {
+      TD_TRY(guard_escape(g));
+      continue;
+    }
+    if (c < 0x20)
+      return bad(g, "control character in a string");
+    size_t len = td_utf8_sequence_length(g->s + g->i, g->n - g->i);
+    if (len == 0)
+      return bad(g, "invalid UTF-8");
+    g->i += len;
+  }
+  return bad(g, "unterminated string");
+}
+
+static size_t digits(guard *g)
+{
+  size_t start = g->i;
+  while (g->i < g->n && g->s[g->i] >= '0' && g->s[g->i] <= '9')
+    g->i++;
+  return g->i - start;
+}
+
+/* Whether the integer text is one that a double does not hold exactly for sure: over 15 digits. */
+static bool integer_is_big(const unsigned char *p, size_t n)
+{
+  size_t sign = n > 0 && p[0] == '-';
+  return n - sign > 15 && memchr(p, '.', n) == NULL && memchr(p, 'e', n) == NULL && memchr(p, 'E', n) == NULL;
+}
+
+static td_status guard_number(guard *g)
+{
+  size_t start = g->i;
+  if (g->s[g->i] == '-')
+    g->i++;
+  bool zero = g->i < g->n && g->s[g->i] == '0';
+  size_t n = digits(g);
+  if (n == 0 || (zero && n > 1))
+    return bad(g, "malformed number");
+  if (g->i < g->n && g->s[g->i] == '.') {
+    g->i++;
+    if (digits(g) == 0)
+      return bad(g, "malformed number");
+  }
+  if (g->i < g->n && (g->s[g->i] | 32) == 'e') {
+    g->i++;
+    if (g->i < g->n && (g->s[g->i] == '+' || g->s[g->i] == '-'))
+      g->i++;
+    if (digits(g) == 0)
+      return bad(g, "malformed number");
+  }
+  if (g->i - start > 64)
+    return bad(g, "number longer than 64 characters");
+  g->big_numbers += integer_is_big(g->s + start, g->i - start);
+  return TD_OK;
+}
+
+static td_status guard_word(guard *g, const char *word)
+{
+  size_t n = strlen(word);
+  if (g->n - g->i < n || memcmp(g->s + g->i, word, n) != 0)
+    return bad(g, "unexpected character");
+  g->i += n;
+  return TD_OK;
+}
+
+static td_status count_node(guard *g, size_t sixteenths)
+{
+  g->nodes16 += sixteenths;
+  if (g->nodes16 / 16 > g->limits->max_nodes)
+    return td_fail(g->err, g->limits->error, "JSON has more than %zu values", g->limits->max_nodes);
+  return TD_OK;
+}
+
+/* A scalar, or the opening of a container (then *opened). */
+static td_status guard_value(guard *g, bool in_array, bool *opened)
+{
+  *opened = false;
+  if (g->i >= g->n)
+    return bad(g, "unexpected end");
+  unsigned char c = g->s[g->i];
+  bool number = c == '-' || (c >= '0' && c <= '9');
+  TD_TRY(count_node(g, number && in_array ? 1 : 16));
+  switch (c) {
+  case '{':
+  case '[': *opened = true; return TD_OK;
+  case '"': return guard_string(g);
+  case 't': return guard_word(g, "true");
+  case 'f': return guard_word(g, "false");
+  case 'n': return guard_word(g, "null");
+  default: return number ? guard_number(g) : bad(g, "unexpected character");
+  }
+}
+
+/* "key" : , leaving g->i at the value. */
+static td_status guard_key(guard *g)
+{
+  if (g->i >= g->n || g->s[g->i] != '"')
+    return bad(g, "expected a key");
+  TD_TRY(guard_string(g));
+  skip_space(g);
+  if (g->i >= g->n || g->s[g->i] != ':')
+    return bad(g, "expected ':'");
+  g->i++;
+  skip_space(g);
+  return TD_OK;
+}
+
+enum { GUARD_DEPTH_MAX = 256 };
+
+static td_status guard_document(guard *g)
+{
+  bool is_object[GUARD_DEPTH_MAX];
+  size_t depth = 0, max_depth = g->limits->max_depth < GUARD_DEPTH_MAX ? g->limits->max_depth : GUARD_DEPTH_MAX;
+  bool opened;
+  skip_space(g);
+  TD_TRY(guard_value(g, false, &opened));
+  for (;;) {
+    if (opened) { /* at '{' or '[' */
+      if (depth == max_depth)
+        return td_fail(g->err, g->limits->error, "JSON is nested deeper than %zu levels", max_depth);
+      bool object = g->s[g->i] == '{';
+      is_object[depth++] = object;
+      g->i++;
+      skip_space(g);
+      if (g->i < g->n && g->s[g->i] == (object ? '}' : ']')) {
+        g->i++;
+        depth--;
+      } else {
+        if (object)
+          TD_TRY(guard_key(g));
+        TD_TRY(guard_value(g, !object, &opened));
+        continue;
+      }
+    }
+    /* behind a value */
+    skip_space(g);
+    if (depth == 0)
+      break;
+    bool object = is_object[depth - 1];
+    if (g->i >= g->n)
+      return bad(g, "unexpected end");
+    unsigned char c = g->s[g->i];
+    if (c == ',') {
+      g->i++;
+      skip_space(g);
+      if (object)
+        TD_TRY(guard_key(g));
+      TD_TRY(guard_value(g, !object, &opened));
+    } else if (c == (object ? '}' : ']')) {
+      g->i++;
+      depth--;
+      opened = false;
+    } else {
+      return bad(g, object ? "expected ',' or '}'" : "expected ',' or ']'");
+    }
+  }
+  if (g->i != g->n)
+    return bad(g, "something follows the document");
+  return TD_OK;
+}
+
+td_status td_json_check(const char *text, size_t n, const td_json_limits *limits, td_error *err)
+{
+  guard g = {.s = (const unsigned char *)text, .n = n, .limits = limits, .err = err};
+  return guard_document(&g);
+}
+
+/* ---- after the parse ---- */
+
+/* Number tokens of the text in document order; cJSON keeps that order. */
+static bool next_number(const unsigned char **p, const unsigned char *end, const unsigned char **start)
+{
+  const unsigned char *s = *p;
+  while (s < end && *s != '-' && (*s < '0' || *s > '9')) {
+    if (*s == '"')
+      for (s++; *s != '"'; s++)
+        s += *s == '\\';
+    s++;
+  }
+  if (s >= end)
+    return false;
+  *start = s;
+  while (s < end && strchr("+-.eE0123456789", *s) && *s)
+    s++;
+  *p = s;
+  return true;
+}
+
+typedef struct walk_state {
+  const unsigned char *at, *end;
+  const td_json_limits *limits;
+  td_error *err;
+} walk_state;
+
+/* Turns integers that a double cannot hold into cJSON_Raw. Depth is bounded by the guard. */
+static td_status restore_big_integers(cJSON *item, walk_state *w)
+{
+  for (; item; item = item->next) {
+    if (cJSON_IsNumber(item)) {
+      const unsigned char *start;
+      TD_BUG_ON(!next_number(&w->at, w->end, &start));
+      size_t n = (size_t)(w->at - start);
+      if (integer_is_big(start, n) && !(fabs(item->valuedouble) <= 9007199254740992.0 - 1)) {
+        char *text = cJSON_malloc(n + 1);
+        if (!text)
+          return td_fail(w->err, TD_ERR_NOMEM, "no memory for JSON");
+        memcpy(text, start, n);
+        text[n] = '\0';
+        item->type = (item->type & ~0xFF) | cJSON_Raw;
+        item->valuestring = text;
+      }
+    } else if (item->child) {
+      TD_TRY(restore_big_integers(item->child, w));
+    }
+  }
+  return TD_OK;
+}
+
+static int compare_keys(const void *a, const void *b)
+{
+  return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Large objects are sorted, small ones compared pairwise: never quadratic in the input. */
+static td_status refuse_duplicate_keys(const cJSON *item, const td_json_limits *limits, td_error *err)
+{
+  for (; item; item = item->next) {
+    if (!item->child)
+      continue;
+    TD_TRY(refuse_duplicate_keys(item->child, limits, err));
+    if (!cJSON_IsObject(item))
+      continue;
+    size_t n = 0;
+    for (const cJSON *c = item->child; c; c = c->next)
+      n++;
+    if (n < 2)
+      continue;
+    const char **keys = malloc(n * sizeof *keys);
+    if (!keys)
+      return td_fail(err, TD_ERR_NOMEM, "no memory for JSON");
+    size_t k = 0;
+    for (const cJSON *c = item->child; c; c = c->next)
+      keys[k++] = c->string;
+    qsort(keys, n, sizeof *keys, compare_keys);
+    td_status st = TD_OK;
+    for (k = 1; k < n && st == TD_OK; k++)
+      if (strcmp(keys[k - 1], keys[k]) == 0)
+        st = td_fail_param(err, limits->error, keys[k], "key '%.100s' stands twice in a JSON object", keys[k]);
+    free(keys);
+    TD_TRY(st);
+  }
+  return TD_OK;
+}
+
+td_status td_json_parse(const char *text, size_t n, const td_json_limits *limits, cJSON **out, td_error *err)
+{
+  guard g = {.s = (const unsigned char *)text, .n = n, .limits = limits, .err = err};
+  *out = NULL;
+  TD_TRY(guard_document(&g));
+  cJSON *root = cJSON_ParseWithLength(text, n);
+  if (!root)
+    return td_fail(err, TD_ERR_NOMEM, "no memory for JSON");
+  td_status st = refuse_duplicate_keys(root, limits, err);
+  if (st == TD_OK && g.big_numbers > 0) {
+    walk_state w = {g.s, g.s + n, limits, err};
+    st = restore_big_integers(root, &w);
+  }
+  if (st != TD_OK) {
+    cJSON_Delete(root);
+    return st;
+  }
+  *out = root;
+  return TD_OK;
+}
+
+const cJSON *td_json_get(const cJSON *object, const char *key)
+{
+  if (!cJSON_IsObject(object))
+    return NULL;
+  return cJSON_GetObjectItemCaseSensitive(object, key);
+}
+
+/* NULL for absent and null; sets *present. */
+static const cJSON *member(const cJSON *object, const char *key, bool *present)
+{
+  const cJSON *item = td_json_get(object, key);
+  if (cJSON_IsNull(item))
+    item = NULL;
+  if (present)
+    *present = item != NULL;
+  return item;
+}
+
+static td_status wrong_type(td_error *err, const char *key, const char *wanted)
+{
+  return td_fail_param(err, TD_ERR_REQUEST, key, "'%s' must be %s", key, wanted);
+}
+
+td_status td_json_get_int64(const cJSON *object, const char *key, int64_t min, int64_t max, int64_t *out,
+                            bool *present, td_error *err)
+{
+  const cJSON *item = member(object, key, present);
+  if (!item)
+    return TD_OK;
+  int64_t v;
+  if (cJSON_IsNumber(item) && item->valuedouble == floor(item->valuedouble) &&
+      fabs(item->valuedouble) <= 9007199254740992.0) {
+    v = (int64_t)item->valuedouble;
+  } else if (cJSON_IsRaw(item)) {
+    errno = 0;
+    v = strtoll(item->valuestring, NULL, 10);
+    if (errno == ERANGE)
+      return td_fail_param(err, TD_ERR_REQUEST, key, "'%s' must be between %lld and %lld", key, (long long)min,
+                           (long long)max);
+  } else {
+    return wrong_type(err, key, "an integer");
+  }
+  if (v < min || v > max)
+    return td_fail_param(err, TD_ERR_REQUEST, key, "'%s' must be between %lld and %lld, not %lld", key,
+                         (long long)min, (long long)max, (long long)v);
+  *out = v;
+  return TD_OK;
+}
+
+td_status td_json_get_seed(const cJSON *object, const char *key, uint64_t *out, bool *present, td_error *err)
+{
+  const cJSON *item = member(object, key, present);
+  if (!item)
+    return TD_OK;
+  if (cJSON_IsRaw(item)) {
+    errno = 0;
+    if (item->valuestring[0] == '-')
+      *out = (uint64_t)strtoll(item->valuestring, NULL, 10);
+    else
+      *out = strtoull(item->valuestring, NULL, 10);
+    if (errno == ERANGE)
+      return td_fail_param(err, TD_ERR_REQUEST, key, "'%s' must be a 64-bit integer", key);
+    return TD_OK;
+  }
+  if (!cJSON_IsNumber(item) || item->valuedouble != floor(item->valuedouble) ||
+      fabs(item->valuedouble) > 9007199254740992.0)
+    return wrong_type(err, key, "a 64-bit integer");
+  *out = (uint64_t)(int64_t)item->valuedouble;
+  return TD_OK;
+}
+
+td_status td_json_get_double(const cJSON *object, const char *key, double min, double max, double *out,
+                             bool *present, td_error *err)
+{
+  const cJSON *item = member(object, key, present);
+  if (!item)
+    return TD_OK;
+  double v;
+  if (cJSON_IsNumber(item))
+    v = item->valuedouble;
+  else if (cJSON_IsRaw(item))
+    v = strtod(item->valuestring, NULL);
+  else
+    return wrong_type(err, key, "a number");
+  if (!(v >= min && v <= max))
+    return td_fail_param(err, TD_ERR_REQUEST, key, "'%s' must be between %g and %g, not %g", key, min, max, v);
+  *out = v;
+  return TD_OK;
+}
+
+td_status td_json_get_bool(const cJSON *object, const char *key, bool *out, bool *present, td_error *err)
+{
+  const cJSON *item = member(object, key, present);
+  if (!item)
+    return TD_OK;
+  if (!cJSON_IsBool(item))
+    return wrong_type(err, key, "true or false");
+  *out = cJSON_IsTrue(item);
+  return TD_OK;
+}
+
+td_status td_json_get_string(const cJSON *object, const char *key, const char **out, td_error *err)
+{
+  const cJSON *item = member(object, key, NULL);
+  if (!item)
+    return TD_OK;
+  if (!cJSON_IsString(item))
+    return wrong_type(err, key, "a string");
+  *out = item->valuestring;
+  return TD_OK;
+}

@@ -1,0 +1,51 @@
+/* JSON in: a strict one-pass guard before cJSON, typed getters after it.
+ *
+ * cJSON alone takes trailing garbage, control bytes, invalid UTF-8 and duplicate keys, loses integers
+ * above 2^53 and cuts strings at \u0000. td_json_parse refuses what RFC 8259 refuses, bounds depth and node
+ * count before anything is allocated, refuses \u0000 and lone surrogates, and keeps integers that a double
+ * cannot hold: such a number becomes an item of type cJSON_Raw whose valuestring is its text.
+ * Used for request bodies and for model files alike. Stateless: any thread. */
+#ifndef TD_CONFIG_JSON_H
+#define TD_CONFIG_JSON_H
+
+#include <cjson/cJSON.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "config/status.h"
+
+typedef struct td_json_limits {
+  size_t max_depth;
+  size_t max_nodes; /* values of any kind; numbers inside arrays of numbers count 1/16 */
+  td_status error;  /* code given to failures: TD_ERR_REQUEST for bodies, TD_ERR_MODEL for files */
+} td_json_limits;
+
+/* Checks text (n bytes, need not be terminated) without building anything. */
+TD_MUST_CHECK td_status td_json_check(const char *text, size_t n, const td_json_limits *limits, td_error *err);
+
+/* Checks, then parses. *out is owned by the caller (cJSON_Delete). Errors give the byte offset and what
+ * was expected. A duplicate key in any object is an error naming the key. */
+TD_MUST_CHECK td_status td_json_parse(const char *text, size_t n, const td_json_limits *limits, cJSON **out,
+                                      td_error *err);
+
+/* Case-sensitive member lookup; NULL if absent. */
+const cJSON *td_json_get(const cJSON *object, const char *key);
+
+/* Typed getters: absent or null leaves *out as it is and returns TD_OK with *present = false (present may be
+ * NULL). A wrong type, a fraction where an integer is asked, or a value outside [min, max] is TD_ERR_REQUEST with
+ * err->param = key. */
+TD_MUST_CHECK td_status td_json_get_int64(const cJSON *object, const char *key, int64_t min, int64_t max,
+                                          int64_t *out, bool *present, td_error *err);
+/* Accepts -2^63 .. 2^64-1 and stores the two's complement bits (seeds). */
+TD_MUST_CHECK td_status td_json_get_seed(const cJSON *object, const char *key, uint64_t *out, bool *present,
+                                         td_error *err);
+TD_MUST_CHECK td_status td_json_get_double(const cJSON *object, const char *key, double min, double max,
+                                           double *out, bool *present, td_error *err);
+TD_MUST_CHECK td_status td_json_get_bool(const cJSON *object, const char *key, bool *out, bool *present,
+                                         td_error *err);
+/* *out borrows from the tree. */
+TD_MUST_CHECK td_status td_json_get_string(const cJSON *object, const char *key, const char **out,
+                                           td_error *err);
+
+#endif

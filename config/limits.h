@@ -1,0 +1,31 @@
+/* The limits table: see limits.def, which lists every numeric bound. */
+#ifndef TD_CONFIG_LIMITS_H
+#define TD_CONFIG_LIMITS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef enum td_limit_id {
+#define TD_LIMIT(id, name, kind, min, def, max, unit, help) TD_LIMIT_##id,
+#include "config/limits.def"
+#undef TD_LIMIT
+  TD_LIMIT_COUNT
+} td_limit_id;
+
+typedef enum td_limit_kind { TD_LIMIT_KIND_OPTION, TD_LIMIT_KIND_REQUEST, TD_LIMIT_KIND_FIXED } td_limit_kind;
+
+typedef struct td_limit {
+  const char *name;
+  td_limit_kind kind;
+  double min, def, max;
+  const char *unit;
+  const char *help;
+} td_limit;
+
+extern const td_limit td_limits[TD_LIMIT_COUNT];
+
+/* The bound that nobody may pass, as an integer. For FIXED limits this is the limit. */
+static inline uint64_t td_limit_max(td_limit_id id) { return (uint64_t)td_limits[id].max; }
+static inline int64_t td_limit_default(td_limit_id id) { return (int64_t)td_limits[id].def; }
+
+#endif

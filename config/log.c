@@ -1,0 +1,51 @@
+/* Logging: see log.h. */
+#include "config/log.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+static td_log_level log_level = TD_LOG_INFO;
+static bool log_journal;
+
+void td_log_init(td_log_level level)
+{
+  log_level = level;
+  /* sd-daemon(3): with stderr on the journal, "<N>" gives the priority and the time is known */
+  log_journal = getenv("JOURNAL_STREAM") != NULL;
+}
+
+void td_log(td_log_level level, const char *fmt, ...)
+{
+  static const int priority[] = {3, 4, 6, 7}; /* syslog: err, warning, info, debug */
+  static const char *const name[] = {"error", "warn", "info", "debug"};
+  char line[1024];
+  if (level > log_level)
+    return;
+  int n;
+  if (log_journal) {
+    n = snprintf(line, sizeof line, "<%d>", priority[level]);
+  } else {
+    struct timespec ts;
+    struct tm tm;
+    clock_gettime(CLOCK_REALTIME, &ts);
+    gmtime_r(&ts.tv_sec, &tm);
+    n = snprintf(line, sizeof line, "%02d:%02d:%02d.%03ld %-5s ", tm.tm_hour, tm.tm_min, tm.tm_sec,
+                 ts.tv_nsec / 1000000, name[level]);
+  }
+  va_list ap;
+  va_start(ap, fmt);
+  int m = vsnprintf(line + n, sizeof line - (size_t)n - 1, fmt, ap);
+  va_end(ap);
+  if (m < 0)
+    return;
+  size_t len = (size_t)n + (size_t)m;
+  if (len > sizeof line - 2)
+    len = sizeof line - 2;
+  line[len++] = '\n';
+  if (write(STDERR_FILENO, line, len) < 0) {
+    /* nowhere to say it */
+  }
+}

@@ -1,0 +1,268 @@
+/* Options: one key table for the file and the command line. See options.h. */
+#include "config/options.h"
+
+#include <errno.h>
+#include <ini.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct string_option {
+  const char *name, *def, *value_name, *help;
+  size_t offset, size;
+} string_option;
+
+#define STRING(field, name, def, value, help)                                                      \
+  {name, def, value, help, offsetof(td_options, field), sizeof(((td_options *)0)->field)}
+static const string_option string_options[] = {
+    STRING(model, "model", "", "PATH", "GGUF file, or folder with config.json and safetensors"),
+    STRING(listen, "listen", "127.0.0.1:8080", "ADDR", "HOST:PORT, [IPv6]:PORT or unix:PATH"),
+    STRING(served_model_name, "served_model_name", "", "NAME", "model id in the API; default: the file's name"),
+    STRING(api_key_file, "api_key_file", "", "PATH", "one API key a line; none: no key is asked"),
+    STRING(chat_template, "chat_template", "", "PATH", "Jinja file in place of the model's own template"),
+    STRING(backend, "backend", "auto", "NAME", "auto or cpu"),
+};
+#undef STRING
+#define N_STRING_OPTIONS (sizeof string_options / sizeof string_options[0])
+
+static const char *const log_levels[] = {"error", "warn", "info", "debug"};
+
+void td_options_init(td_options *o)
+{
+  memset(o, 0, sizeof *o);
+  for (size_t i = 0; i < N_STRING_OPTIONS; i++)
+    snprintf((char *)o + string_options[i].offset, string_options[i].size, "%s", string_options[i].def);
+  o->log_level = TD_LOG_INFO;
+  for (int i = 0; i < TD_LIMIT_COUNT; i++)
+    o->limit[i] = td_limits[i].def;
+}
+
+/* Keys are equal with '-' for '_'. */
+static bool key_equal(const char *a, const char *b)
+{
+  for (; *a && *b; a++, b++)
+    if (*a != *b && !((*a == '-' || *a == '_') && (*b == '-' || *b == '_')))
+      return false;
+  return *a == *b;
+}
+
+static td_status set_limit(td_options *o, int id, const char *value, const char *where, td_error *err)
+{
+  const td_limit *l = &td_limits[id];
+  char *end;
+  errno = 0;
+  double v = strtod(value, &end);
+  if (end == value || *end != '\0' || errno != 0 || v != floor(v))
+    return td_fail_param(err, TD_ERR_CONFIG, l->name, "%s: %s: '%s' is not a whole number", where, l->name, value);
+  if (!(v >= l->min && v <= l->max))
+    return td_fail_param(err, TD_ERR_CONFIG, l->name, "%s: %s: %s is outside %.0f..%.0f %s", where, l->name, value,
+                         l->min, l->max, l->unit);
+  if (id == TD_LIMIT_PAGE_TOKENS && v != 16 && v != 32 && v != 64)
+    return td_fail_param(err, TD_ERR_CONFIG, l->name, "%s: %s: must be 16, 32 or 64", where, l->name);
+  o->limit[id] = v;
+  return TD_OK;
+}
+
+td_status td_options_set(td_options *o, const char *key, const char *value, const char *where, td_error *err)
+{
+  for (size_t i = 0; i < N_STRING_OPTIONS; i++) {
+    const string_option *so = &string_options[i];
+    if (!key_equal(key, so->name))
+      continue;
+    if (strlen(value) >= so->size)
+      return td_fail_param(err, TD_ERR_CONFIG, so->name, "%s: %s: longer than %zu bytes", where, so->name,
+                           so->size - 1);
+    if (strcmp(so->name, "backend") == 0 && strcmp(value, "auto") != 0 && strcmp(value, "cpu") != 0)
+      return td_fail_param(err, TD_ERR_CONFIG, so->name, "%s: backend: '%s' is not auto or cpu", where, value);
+    strcpy((char *)o + so->offset, value);
+    return TD_OK;
+  }
+  if (key_equal(key, "log_level")) {
+    for (int i = 0; i < 4; i++)
+      if (strcmp(value, log_levels[i]) == 0) {
+        o->log_level = (td_log_level)i;
+        return TD_OK;
+      }
+    return td_fail_param(err, TD_ERR_CONFIG, "log_level", "%s: log_level: '%s' is not error, warn, info or debug",
+                         where, value);
+  }
+  for (int i = 0; i < TD_LIMIT_COUNT; i++)
+    if (td_limits[i].kind == TD_LIMIT_KIND_OPTION && key_equal(key, td_limits[i].name))
+      return set_limit(o, i, value, where, err);
+  return td_fail_param(err, TD_ERR_CONFIG, key, "%s: unknown option '%s'", where, key);
+}
+
+typedef struct ini_state {
+  td_options *o;
+  FILE *file;
+  const char *path;
+  td_error *err;
+  td_status status;
+  int line;              /* of the line read last: inih as Debian builds it does not tell */
+  bool line_too_long;
+  unsigned char seen[N_STRING_OPTIONS + 1 + TD_LIMIT_COUNT]; /* keys so far, to refuse repeats */
+} ini_state;
+
+static char *ini_read_line(char *buffer, int size, void *user)
+{
+  ini_state *st = user;
+  char *s = fgets(buffer, size, st->file);
+  st->line++;
+  if (s && strlen(s) + 1 == (size_t)size && s[size - 2] != '\n' && !feof(st->file)) {
+    st->line_too_long = true;
+    return NULL;
+  }
+  return s;
+}
+
+/* Position of a key in the table of all keys; the number of keys for one that is not there. */
+static size_t key_index(const char *key)
+{
+  size_t n = 0;
+  for (size_t i = 0; i < N_STRING_OPTIONS; i++, n++)
+    if (key_equal(key, string_options[i].name))
+      return n;
+  if (key_equal(key, "log_level"))
+    return n;
+  n++;
+  for (int i = 0; i < TD_LIMIT_COUNT; i++, n++)
+    if (key_equal(key, td_limits[i].name))
+      return n;
+  return n;
+}
+
+/* inih's callback: 1 goes on, 0 stops. */
+static int ini_entry(void *user, const char *section, const char *name, const char *value)
+{
+  ini_state *st = user;
+  char where[TD_OPTION_STRING_BYTES + 32];
+  snprintf(where, sizeof where, "%s:%d", st->path, st->line);
+  if (st->status != TD_OK)
+    return 0; /* the first error is the one to tell */
+  if (section && *section) {
+    st->status = td_fail(st->err, TD_ERR_CONFIG, "%s: sections are not used: [%s]", where, section);
+    return 0;
+  }
+  size_t k = key_index(name);
+  if (k < sizeof st->seen && st->seen[k]++) {
+    st->status = td_fail_param(st->err, TD_ERR_CONFIG, name, "%s: '%s' is set twice", where, name);
+    return 0;
+  }
+  st->status = td_options_set(st->o, name, value ? value : "", where, st->err);
+  return st->status == TD_OK;
+}
+
+td_status td_options_read_file(td_options *o, const char *path, td_error *err)
+{
+  ini_state st = {.o = o, .path = path, .err = err};
+  st.file = fopen(path, "re");
+  if (!st.file)
+    return td_fail_param(err, TD_ERR_CONFIG, "config", "%s: %s", path, strerror(errno));
+  int rc = ini_parse_stream(ini_read_line, &st, ini_entry, &st);
+  bool read_error = ferror(st.file);
+  fclose(st.file);
+  if (st.status != TD_OK)
+    return st.status;
+  if (read_error)
+    return td_fail(err, TD_ERR_CONFIG, "%s: cannot be read", path);
+  if (st.line_too_long)
+    return td_fail(err, TD_ERR_CONFIG, "%s:%d: line too long", path, st.line);
+  if (rc > 0)
+    return td_fail(err, TD_ERR_CONFIG, "%s:%d: not of the form key = value", path, rc);
+  if (rc < 0)
+    return td_fail(err, TD_ERR_CONFIG, "%s: cannot be read", path);
+  return TD_OK;
+}
+
+/* Splits "--key=value" or takes the next argument; key points into a copy. */
+static td_status next_pair(int argc, char **argv, int *i, char key[64], const char **value, td_error *err)
+{
+  const char *arg = argv[*i];
+  if (arg[0] != '-' || arg[1] != '-' || arg[2] == '\0')
+    return td_fail(err, TD_ERR_CONFIG, "unexpected argument '%s' (see --help)", arg);
+  const char *eq = strchr(arg + 2, '=');
+  size_t n = eq ? (size_t)(eq - arg - 2) : strlen(arg + 2);
+  if (n >= 64)
+    return td_fail(err, TD_ERR_CONFIG, "unknown option '%.80s' (see --help)", arg);
+  memcpy(key, arg + 2, n);
+  key[n] = '\0';
+  if (eq) {
+    *value = eq + 1;
+    return TD_OK;
+  }
+  if (*i + 1 >= argc)
+    return td_fail_param(err, TD_ERR_CONFIG, key, "--%s needs a value", key);
+  *value = argv[++*i];
+  return TD_OK;
+}
+
+td_status td_options_read_args(td_options *o, int argc, char **argv, td_options_action *action, td_error *err)
+{
+  char key[64];
+  const char *value = NULL;
+  *action = TD_ACTION_RUN;
+  for (int pass = 0; pass < 2; pass++) /* pass 0: --config only, so that the command line wins */
+    for (int i = 1; i < argc; i++) {
+      if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+        *action = TD_ACTION_HELP;
+        return TD_OK;
+      }
+      if (strcmp(argv[i], "--version") == 0) {
+        *action = TD_ACTION_VERSION;
+        return TD_OK;
+      }
+      if (strcmp(argv[i], "--check") == 0) {
+        *action = TD_ACTION_CHECK;
+        continue;
+      }
+      TD_TRY(next_pair(argc, argv, &i, key, &value, err));
+      bool config = strcmp(key, "config") == 0;
+      if (config && pass == 0)
+        TD_TRY(td_options_read_file(o, value, err));
+      if (!config && pass == 1)
+        TD_TRY(td_options_set(o, key, value, "command line", err));
+    }
+  if (o->model[0] == '\0')
+    return td_fail_param(err, TD_ERR_CONFIG, "model", "no model given: --model PATH (see --help)");
+  return TD_OK;
+}
+
+static void print_option(const char *name, const char *value_name, const char *help, const char *extra)
+{
+  char left[64];
+  snprintf(left, sizeof left, "--%s %s", name, value_name);
+  for (char *c = left; *c; c++)
+    if (*c == '_')
+      *c = '-';
+  printf("  %-34s %s%s\n", left, help, extra);
+}
+
+void td_options_print_help(void)
+{
+  char extra[160];
+  printf("tandemd %s: an LLM serving daemon. Clients speak the OpenAI API to it.\n\n"
+         "usage: tandemd --model PATH [--listen HOST:PORT] [--config FILE] [options]\n\n"
+         "Every option may also stand in the options file as `name = value`.\n\n",
+         TD_VERSION);
+  for (size_t i = 0; i < N_STRING_OPTIONS; i++) {
+    const string_option *so = &string_options[i];
+    if (*so->def)
+      snprintf(extra, sizeof extra, " (default %s)", so->def);
+    else
+      extra[0] = '\0';
+    print_option(so->name, so->value_name, so->help, extra);
+  }
+  print_option("log_level", "LEVEL", "error, warn, info or debug", " (default info)");
+  print_option("config", "FILE", "options file, read before the command line", "");
+  print_option("check", "", "check options and model, then exit", "");
+  print_option("version", "", "print the version", "");
+  printf("\nLimits:\n");
+  for (int i = 0; i < TD_LIMIT_COUNT; i++) {
+    const td_limit *l = &td_limits[i];
+    if (l->kind != TD_LIMIT_KIND_OPTION)
+      continue;
+    snprintf(extra, sizeof extra, " [%.0f, %.0f..%.0f %s]", l->def, l->min, l->max, l->unit);
+    print_option(l->name, "N", l->help, extra);
+  }
+}

@@ -1,0 +1,74 @@
+/* Error messages: formatting and cleaning, and the end of the road for broken invariants. */
+#include "config/status.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/utf8.h"
+
+/* Messages end up in logs and in JSON: they must be printable UTF-8 whatever they quote. */
+static void message_clean(char *s)
+{
+  size_t len = strlen(s), i = 0;
+  while (i < len) {
+    size_t n = td_utf8_sequence_length((const unsigned char *)s + i, len - i);
+    if (n == 0 || (unsigned char)s[i] < 0x20 || s[i] == 0x7f) {
+      s[i] = '?';
+      n = 1;
+    }
+    i += n;
+  }
+}
+
+static void error_fill(td_error *err, td_status code, const char *param, const char *fmt, va_list ap)
+{
+  err->code = code;
+  snprintf(err->param, sizeof err->param, "%s", param);
+  vsnprintf(err->message, sizeof err->message, fmt, ap);
+  message_clean(err->message);
+}
+
+td_status td_fail(td_error *err, td_status code, const char *fmt, ...)
+{
+  if (err) {
+    va_list ap;
+    va_start(ap, fmt);
+    error_fill(err, code, "", fmt, ap);
+    va_end(ap);
+  }
+  return code;
+}
+
+td_status td_fail_param(td_error *err, td_status code, const char *param, const char *fmt, ...)
+{
+  if (err) {
+    va_list ap;
+    va_start(ap, fmt);
+    error_fill(err, code, param, fmt, ap);
+    va_end(ap);
+  }
+  return code;
+}
+
+td_status td_error_prefix(td_error *err, const char *fmt, ...)
+{
+  char old[TD_ERROR_MESSAGE_BYTES], prefix[TD_ERROR_MESSAGE_BYTES];
+  va_list ap;
+  memcpy(old, err->message, sizeof old);
+  va_start(ap, fmt);
+  vsnprintf(prefix, sizeof prefix, fmt, ap);
+  va_end(ap);
+  size_t room = sizeof err->message;
+  int n = snprintf(err->message, room, "%s: ", prefix);
+  if (n > 0 && (size_t)n < room)
+    snprintf(err->message + n, room - (size_t)n, "%s", old);
+  message_clean(err->message);
+  return err->code;
+}
+
+void td_bug(const char *file, int line, const char *what)
+{
+  fprintf(stderr, "tandemd: bug: %s:%d: %s\n", file, line, what);
+  abort();
+}

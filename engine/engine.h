@@ -1,0 +1,162 @@
+/* The engine as the server sees it: the only header of engine/ and below that server/ may include.
+ *
+ * One engine thread owns the device, the scheduler, the pages and the prefix tree. The loop thread hands it
+ * requests and cancellations through a ring, and collects progress by polling after a wake-up; neither ever
+ * waits for the other. Requests are named by tickets (slot + generation), never by pointers or client ids. The
+ * engine believes what it is given: the server validates requests wholly before submit.
+ *
+ * Threads: functions marked [loop] are called by the one loop thread only; [any] by any thread; the text
+ * functions are [any] once the engine is ready (read-only data). */
+#ifndef TD_ENGINE_ENGINE_H
+#define TD_ENGINE_ENGINE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "config/buf.h"
+#include "config/json.h"
+#include "config/options.h"
+#include "config/sampling.h"
+#include "config/status.h"
+
+typedef struct td_engine td_engine;
+
+typedef enum td_engine_state {
+  TD_ENGINE_LOADING,
+  TD_ENGINE_READY,
+  TD_ENGINE_DRAINING, /* takes no new request, finishes those it has */
+  TD_ENGINE_STOPPED,  /* engine thread has ended as asked */
+  TD_ENGINE_FAILED,   /* could not load, or device fault: td_engine_failure says why */
+} td_engine_state;
+
+/* ---- life ---- */
+
+/* Copies options; cheap. */
+TD_MUST_CHECK td_status td_engine_create(const td_options *options, td_engine **out, td_error *err);
+/* Starts the engine thread, which loads the model, logs the memory plan, then serves. wake(arg) is called on the
+ * engine thread whenever td_engine_poll or the state has something new; it must only signal (uv_async_send). */
+TD_MUST_CHECK td_status td_engine_start(td_engine *e, void (*wake)(void *arg), void *arg, td_error *err);
+td_engine_state td_engine_get_state(const td_engine *e);      /* [any] */
+void td_engine_failure(const td_engine *e, td_error *out);    /* [any] after FAILED */
+/* [loop] No new submissions are accepted from now on; running and waiting ones go on. */
+void td_engine_drain(td_engine *e);
+/* [loop] Ends the engine thread after the current step; unfinished requests get no more updates. Joins. */
+void td_engine_stop(td_engine *e);
+void td_engine_destroy(td_engine *e); /* after stop */
+
+/* ---- what it serves: valid once READY ---- */
+
+typedef struct td_engine_info {
+  char model_name[256]; /* served name */
+  char arch[64];
+  char backend[16];
+  uint32_t vocab;
+  uint32_t max_context_tokens; /* prompt + answer */
+  uint32_t page_tokens, n_pages;
+  uint32_t n_slots, max_running, step_tokens;
+  uint64_t parameters, weight_bytes, kv_bytes;
+  bool has_chat_template;
+  td_sampling default_sampling; /* generation_config.json over the API's defaults; seed 0 */
+  uint64_t loaded_at_unix_s;
+} td_engine_info;
+const td_engine_info *td_engine_get_info(const td_engine *e); /* [any] */
+
+/* ---- requests ---- */
+
+typedef struct td_ticket {
+  uint32_t slot;
+  uint32_t generation; /* 0 is no ticket */
+} td_ticket;
+
+enum { TD_ENGINE_STOP_IDS_MAX = 64 };
+
+typedef struct td_engine_request {
+  int32_t *tokens;   /* malloc'ed [n_prompt + max_new] with the prompt in front; every id < vocab */
+  uint32_t n_prompt; /* >= 1 */
+  uint32_t max_new;  /* >= 1; n_prompt + max_new <= max_context_tokens */
+  td_sampling sampling;
+  bool ignore_eos;
+  uint32_t n_stop_ids;
+  int32_t stop_ids[TD_ENGINE_STOP_IDS_MAX];
+  uint64_t namespace_id; /* prefix pages are shared only inside one */
+  void *user;            /* comes back in updates */
+} td_engine_request;
+
+/* [loop] On TD_OK the engine owns r->tokens (taken). TD_ERR_CAPACITY: all slots or the token queue are full, or
+ * draining (then the state says so). TD_ERR_REQUEST: could never fit. */
+TD_MUST_CHECK td_status td_engine_submit(td_engine *e, const td_engine_request *r, td_ticket *out, td_error *err);
+/* [loop] Forgets a request in any state: td_engine_poll returns nothing for it from now on, its pages are free within two
+ * steps, and the engine recycles the slot by itself. Unknown or ended tickets are ignored. */
+void td_engine_cancel(td_engine *e, td_ticket ticket);
+
+typedef enum td_finish {
+  TD_FINISH_NONE,   /* still going */
+  TD_FINISH_STOP,   /* end-of-sequence or a stop id (the last token is that id) */
+  TD_FINISH_LENGTH, /* max_new reached */
+  TD_FINISH_ERROR,  /* `error` of the update says why (NaN in the logits) */
+} td_finish;
+
+typedef struct td_engine_update {
+  td_ticket ticket;
+  void *user;
+  const int32_t *tokens;  /* prompt and answer; [0, n_prompt + n_generated) may be read until release */
+  uint32_t n_prompt;
+  uint32_t n_generated;   /* so far; grows from update to update */
+  uint32_t n_cached_prompt;
+  td_finish finish;
+  const char *error; /* for TD_FINISH_ERROR; static text */
+  uint64_t submit_us, first_run_us, first_token_us, last_token_us; /* CLOCK_MONOTONIC; 0 = not yet */
+} td_engine_update;
+
+/* [loop] Requests with news since the last call, each at most once; returns how many were stored. Call until it returns
+ * less than max. A finished request must be given back by td_engine_release after its last update. */
+uint32_t td_engine_poll(td_engine *e, td_engine_update *out, uint32_t max);
+/* [loop] Frees a finished request's slot and tokens. */
+void td_engine_release(td_engine *e, td_ticket ticket);
+
+/* ---- text: [any] once READY ---- */
+
+/* *ids is malloc'ed. parse_special: the text may spell special tokens (raw completions); else it may not.
+ * TD_ERR_REQUEST (param "prompt") past max_tokens ids. */
+TD_MUST_CHECK td_status td_engine_tokenize(const td_engine *e, const char *text, size_t n_bytes, bool parse_special,
+                                           bool add_bos, size_t max_tokens, int32_t **ids, size_t *n_ids,
+                                           td_error *err);
+
+typedef struct td_chat_input {
+  const cJSON *messages;             /* validated array */
+  const cJSON *tools;                /* array or NULL */
+  const cJSON *chat_template_kwargs; /* object or NULL */
+  bool add_generation_prompt;
+  bool continue_final_message;
+  size_t max_tokens;
+} td_chat_input;
+/* Renders the model's chat template and tokenises it: only template text makes special tokens, and BOS is never doubled.
+ * rendered (may be NULL, else initialised) receives the text. TD_ERR_UNSUPPORTED if the model has no template;
+ * TD_ERR_REQUEST with the template's own words if it refuses the messages. */
+TD_MUST_CHECK td_status td_engine_chat_tokens(const td_engine *e, const td_chat_input *in, td_buf *rendered,
+                                              int32_t **ids, size_t *n_ids, td_error *err);
+
+/* Streaming detokeniser; one per answer, used by one thread at a time. */
+typedef struct td_text_stream td_text_stream;
+td_text_stream *td_text_stream_create(const td_engine *e, bool skip_special); /* NULL: no memory */
+void td_text_stream_destroy(td_text_stream *s);
+/* Appends the whole characters that these tokens complete. */
+void td_text_stream_push(td_text_stream *s, const int32_t *ids, size_t n, td_buf *out);
+void td_text_stream_finish(td_text_stream *s, td_buf *out);
+
+/* ---- watching it: [any] ---- */
+
+typedef struct td_engine_stats {
+  uint32_t n_waiting, n_running;
+  uint32_t pages_total, pages_free, pages_cached, pages_owned;
+  uint64_t steps, decode_tokens, prefill_tokens; /* since start */
+  uint64_t prefix_query_tokens, prefix_hit_tokens, preemptions, evicted_pages;
+  uint64_t step_us_sum, plan_us_sum;
+  uint32_t last_step_us, last_step_decodes, last_step_prefill_tokens;
+  uint64_t heartbeat_us;  /* CLOCK_MONOTONIC when the engine last began or ended a step, or woke idle */
+  bool in_step;           /* a step is running: unhealthy if heartbeat_us is long ago */
+} td_engine_stats;
+void td_engine_get_stats(const td_engine *e, td_engine_stats *out);
+
+#endif

@@ -1,0 +1,33 @@
+/* A loaded model: weights bound to roles on a backend, and the forward pass.
+ * Ownership: borrows files and backend, which must outlive it. Thread: load before the engine starts,
+ * forward on the engine thread only. */
+#ifndef TD_MODELS_MODEL_H
+#define TD_MODELS_MODEL_H
+
+#include "config/plan.h"
+#include "config/status.h"
+#include "kernels/kernels.h"
+#include "models/model_desc.h"
+#include "models/weights/weights.h"
+
+typedef struct td_model td_model;
+
+/* Binds every tensor (missing, surplus-free, shapes checked: TD_ERR_MODEL names the tensor and both shapes), imports it
+ * into the backend, and allocates workspace for steps of max_tokens tokens and max_logits logits rows.
+ * progress (may be NULL) is told the share done, 0..1. */
+TD_MUST_CHECK td_status td_model_load(const td_model_files *files, const td_model_desc *desc, td_backend *be,
+                                      uint32_t max_tokens, uint32_t max_logits,
+                                      void (*progress)(void *arg, double share), void *progress_arg, td_model **out,
+                                      td_error *err);
+void td_model_destroy(td_model *m);
+
+/* Bytes of workspace that td_model_load would allocate, for the memory plan. */
+size_t td_model_workspace_bytes(const td_model_desc *desc, const td_backend *be, uint32_t max_tokens,
+                                uint32_t max_logits);
+td_kv_shape td_model_kv_shape(const td_model_desc *desc, uint32_t n_pages, uint32_t page_tokens);
+
+/* Runs the plan (between step_begin and step_end): KV of its tokens is written, and for its logits rows the
+ * logits are left at the returned pointer, f32 [n_logits, vocab], valid until the next forward. */
+td_devptr td_model_forward(td_model *m, td_kv *kv, const td_plan *plan);
+
+#endif

@@ -1,0 +1,47 @@
+/* What kind of decoder a model is: the parameters of the one decoder in forward.c.
+ *
+ * Llama 2/3, SmolLM2, TinyLlama, Yi, Mistral, Qwen2/2.5 (q/k/v biases) and Qwen3 (q/k norm) differ only in these
+ * numbers. Anything else is refused by name. */
+#ifndef TD_MODELS_MODEL_DESC_H
+#define TD_MODELS_MODEL_DESC_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "config/status.h"
+#include "kernels/kernels.h"
+#include "models/weights/weights.h"
+
+enum { TD_EOS_IDS_MAX = 16, TD_HEAD_DIM_MAX = 256 /* limits: model_head_dim */ };
+
+typedef struct td_model_desc {
+  char arch[64]; /* "llama", "mistral", "qwen2", "qwen3" */
+  uint32_t n_layers, width, ffn_width;
+  uint32_t n_heads, n_kv_heads, head_dim;
+  uint32_t vocab;
+  uint32_t context_tokens; /* trained context, scaling included */
+  uint32_t window_tokens;  /* sliding window, 0 = none */
+  float norm_eps;
+  bool qkv_bias, o_bias, mlp_bias;
+  bool qk_norm;
+  bool tied_embeddings;
+
+  td_rope_style rope_style;
+  uint32_t rotary_dim;
+  float rope_attn_factor;
+  float rope_inv_freq[TD_HEAD_DIM_MAX / 2]; /* scaling applied (linear, llama3, yarn) */
+
+  uint32_t n_eos_ids;
+  int32_t eos_ids[TD_EOS_IDS_MAX]; /* generation_config.json first, else config / GGUF eos and eot */
+
+  /* generation_config.json's defaults for absent request fields; negative or 0 = not given */
+  float default_temperature, default_top_p, default_min_p; /* < 0: not given */
+  int32_t default_top_k;                                   /* < 0: not given */
+} td_model_desc;
+
+TD_MUST_CHECK td_status td_model_desc_read(const td_model_files *files, td_model_desc *out, td_error *err);
+
+/* Parameters in all weights, for the log line. */
+uint64_t td_model_desc_parameter_count(const td_model_desc *d);
+
+#endif

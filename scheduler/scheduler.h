@@ -1,0 +1,82 @@
+/* Who runs this step: a stall-free hybrid-batch scheduler over paged KV with a prefix tree.
+ *
+ * Every step runs all decodes first, then prefill chunks fill the token budget, several prompts at
+ * once (SARATHI section 4). Pages come from a refcounted pool; finished and preempted requests leave their whole pages
+ * in a radix tree, where later prompts find them. When pages run out: evict unreferenced cached pages
+ * (least recently used leaf first), then preempt the youngest running request (it is recomputed later), and admit
+ * nothing that could not finish alone.
+ *
+ * Pure: no I/O, threads, clock or device. State changes only in these calls, in the caller's order; `now_us`
+ * is whatever monotonic time the caller has. The same calls give the same schedule.
+ * Thread: one (the engine's, or a simulator's). No call allocates after create. */
+#ifndef TD_SCHEDULER_SCHEDULER_H
+#define TD_SCHEDULER_SCHEDULER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "config/plan.h"
+#include "config/status.h"
+
+typedef struct td_sched td_sched;
+
+typedef struct td_sched_config {
+  uint32_t n_slots;            /* requests known at once, waiting ones included */
+  uint32_t max_running;        /* rows of a step */
+  uint32_t step_tokens;        /* token budget of a step */
+  uint32_t page_tokens;        /* 16, 32 or 64 */
+  uint32_t n_pages;            /* KV pages in the pool */
+  uint32_t max_context_tokens; /* longest prompt + answer */
+} td_sched_config;
+
+TD_MUST_CHECK td_status td_sched_create(const td_sched_config *config, td_sched **out, td_error *err);
+void td_sched_destroy(td_sched *s);
+/* A plan large enough for any step of this scheduler. */
+TD_MUST_CHECK td_status td_sched_plan_create(const td_sched *s, td_plan **out, td_error *err);
+
+typedef struct td_sched_request {
+  int32_t *tokens;    /* [n_prompt + max_new], borrowed until finished/cancelled; commit appends to it */
+  uint32_t n_prompt;  /* >= 1 */
+  uint32_t max_new;   /* >= 1; n_prompt + max_new <= max_context_tokens */
+  uint64_t namespace_id; /* prefix pages are shared only inside one namespace */
+} td_sched_request;
+
+/* Queues a request in a free slot. TD_ERR_REQUEST: could never fit (param "prompt" or "max_tokens", the message gives
+ * the largest that does). Slots are the caller's numbering; a slot is free again after it finished or was cancelled. */
+TD_MUST_CHECK td_status td_sched_submit(td_sched *s, uint32_t slot, const td_sched_request *r, uint64_t now_us,
+                                        td_error *err);
+/* Drops a request in any state; its pages are freed or stay cached. Not between plan and commit. */
+void td_sched_cancel(td_sched *s, uint32_t slot);
+
+/* Fills plan with the next step; false when there is nothing to run (then nothing changed). */
+bool td_sched_plan(td_sched *s, uint64_t now_us, td_plan *plan);
+/* Takes the step's outcome: sampled[i] is the token for plan->logits_rows[i], stop[i] nonzero ends that request with this
+ * token (it is appended). Requests that reach max_new end by themselves. `finished` receives the slots that ended (capacity
+ * max_running), *n_finished their number. */
+void td_sched_commit(td_sched *s, const td_plan *plan, const int32_t *sampled, const uint8_t *stop, uint64_t now_us,
+                     uint32_t *finished, uint32_t *n_finished);
+
+typedef struct td_sched_slot_info {
+  uint32_t n_tokens;        /* prompt + generated so far */
+  uint32_t n_generated;
+  uint32_t n_computed;      /* tokens whose KV is there */
+  uint32_t n_cached_prompt; /* prompt tokens taken from the prefix tree at first admission */
+  uint32_t n_preemptions;
+  uint64_t submit_us, first_run_us; /* first_run_us 0: still waiting */
+  bool running;
+} td_sched_slot_info;
+/* Valid from submit to the end of the commit/cancel that ends the request. */
+td_sched_slot_info td_sched_slot(const td_sched *s, uint32_t slot);
+
+typedef struct td_sched_stats {
+  uint32_t n_waiting, n_running;
+  uint32_t pages_total, pages_free, pages_cached, pages_owned; /* free + cached + owned = total; cached: tree only */
+  uint64_t waiting_prompt_tokens;
+  uint64_t prefix_query_tokens, prefix_hit_tokens, preemptions, evicted_pages;
+} td_sched_stats;
+void td_sched_get_stats(const td_sched *s, td_sched_stats *out);
+
+/* Checks every invariant the README states; aborts through TD_BUG_ON on the first that fails. O(total): for tests. */
+void td_sched_check(const td_sched *s);
+
+#endif
