@@ -123,6 +123,9 @@ TD_MUST_CHECK td_status td_engine_tokenize(const td_engine *e, const char *text,
                                            bool add_bos, size_t max_tokens, int32_t **ids, size_t *n_ids,
                                            td_error *err);
 
+/* A token as the vocabulary writes it ("<|im_end|>"), or NULL for an unknown id. */
+const char *td_engine_token_text(const td_engine *e, int32_t id);
+
 typedef struct td_chat_input {
   const cJSON *messages;             /* validated array */
   const cJSON *tools;                /* array or NULL */

@@ -1,0 +1,144 @@
+/* The engine's life: create, the thread, state, stop. One thread owns everything below this file. */
+#include "engine/internal.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "config/log.h"
+
+uint64_t td_engine_now_us(void)
+{
+  struct timespec ts;
+  clock_gettime(CLOCK_MONOTONIC, &ts);
+  return (uint64_t)ts.tv_sec * 1000000 + (uint64_t)ts.tv_nsec / 1000;
+}
+
+td_status td_engine_create(const td_options *options, td_engine **out, td_error *err)
+{
+  td_engine *e = calloc(1, sizeof *e);
+  if (!e)
+    return td_fail(err, TD_ERR_NOMEM, "no memory for the engine");
+  e->options = *options;
+  e->wake_fd = -1;
+  atomic_init(&e->state, TD_ENGINE_LOADING);
+  pthread_mutex_init(&e->stats_lock, NULL);
+  atomic_init(&e->heartbeat_us, td_engine_now_us());
+  td_status st = td_engine_requests_init(e, err);
+  if (st == TD_OK) {
+    e->wake_fd = eventfd(0, EFD_CLOEXEC);
+    if (e->wake_fd < 0)
+      st = td_fail(err, TD_ERR_IO, "eventfd: %s", strerror(errno));
+  }
+  if (st != TD_OK) {
+    td_engine_destroy(e);
+    return st;
+  }
+  *out = e;
+  return TD_OK;
+}
+
+/* A state that the loop set (DRAINING) while the model loaded must not be lost. */
+static void become_ready(td_engine *e)
+{
+  int loading = TD_ENGINE_LOADING;
+  atomic_compare_exchange_strong(&e->state, &loading, TD_ENGINE_READY);
+}
+
+static void *engine_thread(void *arg)
+{
+  td_engine *e = arg;
+  td_error err = {0};
+  td_status st = td_engine_load(e, &err);
+  if (st == TD_OK) {
+    become_ready(e);
+    e->wake(e->wake_arg);
+    st = td_engine_run(e, &err);
+  }
+  if (st != TD_OK) {
+    e->failure = err;
+    e->failure.code = st;
+    atomic_store(&e->state, TD_ENGINE_FAILED);
+  } else {
+    atomic_store(&e->state, TD_ENGINE_STOPPED);
+  }
+  e->wake(e->wake_arg);
+  return NULL;
+}
+
+td_status td_engine_start(td_engine *e, void (*wake)(void *arg), void *arg, td_error *err)
+{
+  TD_BUG_ON(e->thread_started);
+  e->wake = wake;
+  e->wake_arg = arg;
+  int rc = pthread_create(&e->thread, NULL, engine_thread, e);
+  if (rc != 0)
+    return td_fail(err, TD_ERR_IO, "cannot start the engine thread: %s", strerror(rc));
+  e->thread_started = true;
+  return TD_OK;
+}
+
+td_engine_state td_engine_get_state(const td_engine *e) { return (td_engine_state)atomic_load(&e->state); }
+
+void td_engine_failure(const td_engine *e, td_error *out)
+{
+  TD_BUG_ON(td_engine_get_state(e) != TD_ENGINE_FAILED);
+  *out = e->failure;
+}
+
+void td_engine_drain(td_engine *e)
+{
+  int now = atomic_load(&e->state);
+  while ((now == TD_ENGINE_READY || now == TD_ENGINE_LOADING) &&
+         !atomic_compare_exchange_weak(&e->state, &now, TD_ENGINE_DRAINING))
+    ;
+}
+
+void td_engine_stop(td_engine *e)
+{
+  if (!e->thread_started)
+    return;
+  atomic_store(&e->stop_asked, true);
+  uint64_t one = 1;
+  if (write(e->wake_fd, &one, sizeof one) < 0)
+    td_warn("waking the engine: %s", strerror(errno));
+  pthread_join(e->thread, NULL);
+  e->thread_started = false;
+}
+
+void td_engine_destroy(td_engine *e)
+{
+  if (!e)
+    return;
+  td_engine_stop(e);
+  td_plan_destroy(e->plan);
+  td_sched_destroy(e->sched);
+  td_model_destroy(e->model);
+  if (e->backend)
+    e->backend->ops->destroy(e->backend);
+  td_chat_template_destroy(e->chat_template);
+  td_tokenizer_destroy(e->tokenizer);
+  td_model_files_close(e->files);
+  td_engine_requests_deinit(e);
+  free(e->sampled);
+  free(e->stop);
+  free(e->finished);
+  if (e->wake_fd >= 0)
+    close(e->wake_fd);
+  pthread_mutex_destroy(&e->stats_lock);
+  free(e);
+}
+
+const td_engine_info *td_engine_get_info(const td_engine *e) { return &e->info; }
+
+void td_engine_get_stats(const td_engine *ce, td_engine_stats *out)
+{
+  td_engine *e = (td_engine *)ce; /* the lock is the only thing that changes */
+  pthread_mutex_lock(&e->stats_lock);
+  *out = e->stats;
+  pthread_mutex_unlock(&e->stats_lock);
+  out->heartbeat_us = atomic_load(&e->heartbeat_us);
+  out->in_step = atomic_load(&e->in_step);
+}

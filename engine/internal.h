@@ -1,0 +1,123 @@
+/* What the files of engine/ share: the engine's parts and who may touch which.
+ *
+ *   engine.c    life: create, start, the thread, stop; state, info, statistics
+ *   load.c      from options to a loaded model, with the memory plan
+ *   requests.c  the hand-over between loop and engine thread: slots, rings, tickets
+ *   step.c      the step loop: inbox -> plan -> forward -> sample -> commit -> publish
+ *   text.c      tokenising, chat templates and detokenising for the server
+ */
+#ifndef TD_ENGINE_INTERNAL_H
+#define TD_ENGINE_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "engine/engine.h"
+#include "engine/ring.h"
+#include "kernels/kernels.h"
+#include "models/model.h"
+#include "models/template/chat_template.h"
+#include "models/tokenizer/tokenizer.h"
+#include "scheduler/scheduler.h"
+
+enum { TD_COMMAND_SUBMIT = 1, TD_COMMAND_CANCEL = 2 };
+
+/* Where a slot is in its life, as the loop thread sees it. */
+typedef enum td_slot_phase {
+  TD_SLOT_FREE,
+  TD_SLOT_LIVE,      /* submitted; updates flow */
+  TD_SLOT_CANCELLED, /* the loop forgot it; the engine has not confirmed yet */
+  TD_SLOT_ENDED,     /* last update handed out; waits for release */
+} td_slot_phase;
+
+/* `ended`, published by the engine thread: it will not touch the slot again. */
+enum { TD_SLOT_ENDED_CANCELLED = 100 };
+
+typedef struct td_slot {
+  /* loop thread */
+  td_slot_phase phase;
+  uint32_t generation;
+  uint32_t next_free;
+  uint32_t n_reported;      /* generated tokens already handed out */
+  uint32_t queued_tokens;   /* its share of n_queued_tokens, 0 once it runs */
+  uint64_t submit_us;
+
+  /* written by the loop before the submit command, read by the engine after it */
+  td_engine_request request; /* tokens owned */
+
+  /* engine thread */
+  bool active;
+  uint32_t active_generation;
+  uint32_t n_new; /* tokens generated */
+  const char *error;
+
+  /* engine -> loop; `n_generated` and `ended` are stored with release after what they cover */
+  _Atomic uint32_t n_generated;
+  _Atomic int ended; /* td_finish, or TD_SLOT_ENDED_CANCELLED */
+  _Atomic bool in_outbox;
+  _Atomic uint32_t n_cached_prompt;
+  _Atomic uint64_t first_run_us, first_token_us, last_token_us;
+} td_slot;
+
+struct td_engine {
+  td_options options;
+  td_engine_info info;
+
+  /* the model and its text, read-only once READY */
+  td_model_files *files;
+  td_model_desc desc;
+  td_tokenizer *tokenizer;
+  td_chat_template *chat_template; /* NULL: none */
+  td_error chat_template_error;    /* why there is none */
+
+  /* engine thread */
+  td_backend *backend;
+  td_model *model;
+  td_kv *kv;
+  td_sched *sched;
+  td_plan *plan;
+  int32_t *sampled;   /* [max_running] */
+  uint8_t *stop;      /* [max_running] */
+  uint32_t *finished; /* [max_running] */
+  uint64_t plan_us;   /* time spent in td_sched_plan for the current step */
+
+  /* hand-over */
+  td_slot *slots; /* [n_slots] */
+  uint32_t n_slots;
+  uint32_t free_head; /* loop thread: list of free slots, UINT32_MAX = none */
+  uint64_t n_queued_tokens; /* loop thread */
+  td_ring inbox;            /* loop -> engine */
+  td_ring outbox;           /* engine -> loop: slots with news */
+  int wake_fd;              /* eventfd that the idle engine thread reads */
+  void (*wake)(void *arg);
+  void *wake_arg;
+
+  pthread_t thread;
+  bool thread_started;
+  _Atomic int state; /* td_engine_state */
+  _Atomic bool stop_asked;
+  td_error failure; /* written before state becomes FAILED */
+
+  pthread_mutex_t stats_lock;
+  td_engine_stats stats;
+  _Atomic uint64_t heartbeat_us;
+  _Atomic bool in_step;
+};
+
+uint64_t td_engine_now_us(void);
+
+/* load.c; engine thread. On failure what was made stays in *e for td_engine_destroy. */
+TD_MUST_CHECK td_status td_engine_load(td_engine *e, td_error *err);
+
+/* requests.c */
+TD_MUST_CHECK td_status td_engine_requests_init(td_engine *e, td_error *err);
+void td_engine_requests_deinit(td_engine *e);
+/* Engine thread: tells the loop to look at a slot. */
+void td_engine_notify_slot(td_engine *e, uint32_t slot);
+/* Engine thread: publishes the end of a slot, after which the engine does not touch it. */
+void td_engine_end_slot(td_engine *e, uint32_t slot, int ended);
+
+/* step.c; engine thread: runs until stop_asked or a device fault. */
+TD_MUST_CHECK td_status td_engine_run(td_engine *e, td_error *err);
+
+#endif

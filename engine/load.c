@@ -1,0 +1,289 @@
+/* From options to a model that can step: open, describe, tokenizer, template, memory plan, load.
+ *
+ * All memory of the engine is sized and allocated here, by a plan that is logged; nothing later allocates. What
+ * does not fit is said here, with the option that would help. */
+#include "engine/internal.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "config/checked.h"
+#include "config/log.h"
+
+#define MIB(bytes) ((double)(bytes) / 1048576.0)
+
+/* The file's or folder's own name, without .gguf. */
+static void default_model_name(const char *path, char *out, size_t size)
+{
+  size_t n = strlen(path);
+  while (n > 1 && path[n - 1] == '/')
+    n--;
+  size_t start = n;
+  while (start > 0 && path[start - 1] != '/')
+    start--;
+  snprintf(out, size, "%.*s", (int)(n - start), path + start);
+  char *dot = strrchr(out, '.');
+  if (dot && strcmp(dot, ".gguf") == 0)
+    *dot = '\0';
+}
+
+/* ---- chat template: the operator's file, else the model's own ---- */
+
+static td_status read_small_file(const char *path, td_buf *out, td_error *err)
+{
+  char chunk[8192];
+  size_t n;
+  FILE *f = fopen(path, "re");
+  if (!f)
+    return td_fail_param(err, TD_ERR_CONFIG, "chat_template", "%s: %m", path);
+  while ((n = fread(chunk, 1, sizeof chunk, f)) > 0)
+    td_buf_append(out, chunk, n);
+  bool bad = ferror(f) || out->failed;
+  fclose(f);
+  if (bad)
+    return td_fail_param(err, TD_ERR_CONFIG, "chat_template", "%s: unreadable, or larger than %" PRIu64 " bytes", path,
+                         td_limit_max(TD_LIMIT_TEMPLATE_BYTES));
+  return TD_OK;
+}
+
+/* tokenizer_config.json's chat_template: a string, or a list of named ones with a "default". */
+static const char *config_template(const cJSON *tokenizer_config)
+{
+  const cJSON *t = td_json_get(tokenizer_config, "chat_template"), *one;
+  if (cJSON_IsString(t))
+    return t->valuestring;
+  cJSON_ArrayForEach(one, t)
+  {
+    const cJSON *name = td_json_get(one, "name"), *text = td_json_get(one, "template");
+    if (cJSON_IsString(name) && cJSON_IsString(text) && strcmp(name->valuestring, "default") == 0)
+      return text->valuestring;
+  }
+  return NULL;
+}
+
+static bool model_template(const td_model_files *files, const char **text, size_t *n)
+{
+  td_gguf_string s;
+  if (td_model_files_chat_template(files, text, n))
+    return true;
+  if (td_gguf_get_string(files, "tokenizer.chat_template", &s)) {
+    *text = s.data;
+    *n = s.n_bytes;
+    return true;
+  }
+  *text = config_template(td_model_files_tokenizer_config(files));
+  *n = *text ? strlen(*text) : 0;
+  return *text != NULL;
+}
+
+/* A broken template of the model's own leaves plain completions usable; a broken one that the operator named is
+ * an error. */
+static td_status load_chat_template(td_engine *e, td_error *err)
+{
+  const char *path = e->options.chat_template, *text;
+  size_t n;
+  if (*path) {
+    td_buf file;
+    td_buf_init(&file, td_limit_max(TD_LIMIT_TEMPLATE_BYTES));
+    td_status st = read_small_file(path, &file, err);
+    if (st == TD_OK && td_chat_template_compile(file.data ? file.data : "", file.len_bytes, &e->chat_template, err))
+      st = td_error_prefix(err, "%s", path);
+    td_buf_deinit(&file);
+    return st;
+  }
+  if (!model_template(e->files, &text, &n)) {
+    td_fail(&e->chat_template_error, TD_ERR_UNSUPPORTED, "this model has no chat template");
+    return TD_OK;
+  }
+  if (td_chat_template_compile(text, n, &e->chat_template, &e->chat_template_error) != TD_OK)
+    td_warn("the model's chat template is not usable, chat requests will be refused: %s",
+            e->chat_template_error.message);
+  return TD_OK;
+}
+
+/* ---- memory plan ---- */
+
+/* Memory that may still be taken, by /proc/meminfo and the cgroup's limit; 0 if unknown. */
+static uint64_t available_bytes(void)
+{
+  uint64_t kib = 0, v;
+  char line[256];
+  FILE *f = fopen("/proc/meminfo", "re");
+  if (f) {
+    while (fgets(line, sizeof line, f))
+      if (sscanf(line, "MemAvailable: %" SCNu64 " kB", &v) == 1)
+        kib = v;
+    fclose(f);
+  }
+  uint64_t bytes = kib * 1024, used = 0;
+  f = fopen("/sys/fs/cgroup/memory.current", "re");
+  if (f) {
+    if (fscanf(f, "%" SCNu64, &v) == 1)
+      used = v;
+    fclose(f);
+  }
+  f = fopen("/sys/fs/cgroup/memory.max", "re");
+  if (f) {
+    if (fscanf(f, "%" SCNu64, &v) == 1 && (v > used ? v - used : 0) < bytes)
+      bytes = v > used ? v - used : 0;
+    fclose(f);
+  }
+  return bytes;
+}
+
+typedef struct memory_plan {
+  uint32_t max_running, step_tokens, page_tokens, n_pages, max_context;
+  uint64_t page_bytes, workspace_bytes;
+} memory_plan;
+
+/* Pages for kv_bytes; by default enough for every running request at full context, but at most half of what
+ * memory is left, and for that the context gives way before the start fails. */
+static td_status plan_kv(td_engine *e, memory_plan *mp, td_error *err)
+{
+  uint64_t budget = (uint64_t)td_option(&e->options, TD_LIMIT_KV_BYTES);
+  uint64_t pages_per_context = td_div_ceil_u64(mp->max_context, mp->page_tokens), pages;
+  if (budget > 0) {
+    pages = budget / mp->page_bytes;
+  } else {
+    uint64_t left = available_bytes();
+    left = left > mp->workspace_bytes ? left - mp->workspace_bytes : 0;
+    pages = left / 2 / mp->page_bytes;
+    if (pages > mp->max_running * pages_per_context)
+      pages = mp->max_running * pages_per_context;
+  }
+  if (pages > INT32_MAX)
+    pages = INT32_MAX;
+  if (pages < 2)
+    return td_fail_param(err, TD_ERR_NOMEM, "kv_bytes",
+                         "no memory for KV pages: one takes %.1f MiB; raise kv_bytes or free memory",
+                         MIB(mp->page_bytes));
+  mp->n_pages = (uint32_t)pages;
+  if (pages < pages_per_context) {
+    mp->max_context = mp->n_pages * mp->page_tokens;
+    td_warn("context cut to %u tokens: KV memory holds no more (kv_bytes)", mp->max_context);
+  }
+  return TD_OK;
+}
+
+static td_status make_memory_plan(td_engine *e, memory_plan *mp, td_error *err)
+{
+  const td_options *o = &e->options;
+  int64_t context = td_option(o, TD_LIMIT_CONTEXT_TOKENS);
+  mp->max_running = (uint32_t)td_option(o, TD_LIMIT_RUNNING_REQUESTS);
+  if (mp->max_running > e->n_slots)
+    mp->max_running = e->n_slots;
+  mp->step_tokens = (uint32_t)td_option(o, TD_LIMIT_STEP_TOKENS);
+  if (mp->step_tokens < mp->max_running) /* every decode goes in every step */
+    mp->step_tokens = mp->max_running;
+  mp->page_tokens = (uint32_t)td_option(o, TD_LIMIT_PAGE_TOKENS);
+  mp->max_context = e->desc.context_tokens;
+  if (context > e->desc.context_tokens)
+    return td_fail_param(err, TD_ERR_CONFIG, "context_tokens", "context_tokens is %lld, but the model was made for %u",
+                         (long long)context, e->desc.context_tokens);
+  if (context > 0)
+    mp->max_context = (uint32_t)context;
+  td_kv_shape one = td_model_kv_shape(&e->desc, 1, mp->page_tokens);
+  mp->page_bytes = e->backend->ops->kv_bytes_per_page(e->backend, &one);
+  mp->workspace_bytes = td_model_workspace_bytes(&e->desc, e->backend, mp->step_tokens, mp->max_running);
+  TD_TRY(plan_kv(e, mp, err));
+  td_info("memory: weights %.0f MiB (mapped), KV %.0f MiB (%u pages of %u tokens), workspace %.0f MiB",
+          MIB(td_model_files_bytes(e->files)), MIB(mp->page_bytes * mp->n_pages), mp->n_pages, mp->page_tokens,
+          MIB(mp->workspace_bytes));
+  return TD_OK;
+}
+
+static void log_progress(void *arg, double share)
+{
+  int *tenths = arg;
+  if ((int)(share * 10) > *tenths) {
+    *tenths = (int)(share * 10);
+    td_debug("loading: %d %%", *tenths * 10);
+  }
+}
+
+static td_status make_compute(td_engine *e, const memory_plan *mp, td_error *err)
+{
+  int tenths = 0;
+  td_kv_shape shape = td_model_kv_shape(&e->desc, mp->n_pages, mp->page_tokens);
+  td_sched_config sc = {.n_slots = e->n_slots,
+                        .max_running = mp->max_running,
+                        .step_tokens = mp->step_tokens,
+                        .page_tokens = mp->page_tokens,
+                        .n_pages = mp->n_pages,
+                        .max_context_tokens = mp->max_context};
+  TD_TRY(td_model_load(e->files, &e->desc, e->backend, mp->step_tokens, mp->max_running, log_progress, &tenths,
+                       &e->model, err));
+  TD_TRY(e->backend->ops->kv_create(e->backend, &shape, &e->kv, err));
+  TD_TRY(td_sched_create(&sc, &e->sched, err));
+  TD_TRY(td_sched_plan_create(e->sched, &e->plan, err));
+  e->sampled = calloc(mp->max_running, sizeof *e->sampled);
+  e->stop = calloc(mp->max_running, sizeof *e->stop);
+  e->finished = calloc(mp->max_running, sizeof *e->finished);
+  if (!e->sampled || !e->stop || !e->finished)
+    return td_fail(err, TD_ERR_NOMEM, "no memory for %u rows", mp->max_running);
+  return TD_OK;
+}
+
+static void fill_info(td_engine *e, const memory_plan *mp)
+{
+  const td_model_desc *d = &e->desc;
+  td_engine_info *i = &e->info;
+  if (*e->options.served_model_name)
+    snprintf(i->model_name, sizeof i->model_name, "%s", e->options.served_model_name);
+  else
+    default_model_name(e->options.model, i->model_name, sizeof i->model_name);
+  snprintf(i->arch, sizeof i->arch, "%s", d->arch);
+  snprintf(i->backend, sizeof i->backend, "%s", e->backend->ops->name);
+  i->vocab = d->vocab;
+  i->max_context_tokens = mp->max_context;
+  i->page_tokens = mp->page_tokens;
+  i->n_pages = mp->n_pages;
+  i->n_slots = e->n_slots;
+  i->max_running = mp->max_running;
+  i->step_tokens = mp->step_tokens;
+  i->parameters = td_model_desc_parameter_count(d);
+  i->weight_bytes = td_model_files_bytes(e->files);
+  i->kv_bytes = mp->page_bytes * mp->n_pages;
+  i->has_chat_template = e->chat_template != NULL;
+  i->default_sampling = (td_sampling){
+      .temperature = d->default_temperature >= 0 ? d->default_temperature
+                                                 : (float)td_limits[TD_LIMIT_TEMPERATURE].def,
+      .top_p = d->default_top_p > 0 ? d->default_top_p : (float)td_limits[TD_LIMIT_TOP_P].def,
+      .min_p = d->default_min_p >= 0 ? d->default_min_p : (float)td_limits[TD_LIMIT_MIN_P].def,
+      .top_k = d->default_top_k >= 0 ? d->default_top_k : (int32_t)td_limits[TD_LIMIT_TOP_K].def,
+  };
+  i->loaded_at_unix_s = (uint64_t)time(NULL);
+}
+
+td_status td_engine_load(td_engine *e, td_error *err)
+{
+  uint64_t begin_us = td_engine_now_us();
+  memory_plan mp = {0};
+  TD_TRY(td_model_files_open(e->options.model, &e->files, err));
+  TD_TRY(td_model_desc_read(e->files, &e->desc, err));
+  TD_TRY(td_tokenizer_load(e->files, &e->tokenizer, err));
+  if (td_tokenizer_vocab(e->tokenizer) > e->desc.vocab)
+    return td_fail(err, TD_ERR_MODEL, "%s: the tokenizer has %u tokens, the model's embedding only %u",
+                   e->options.model, td_tokenizer_vocab(e->tokenizer), e->desc.vocab);
+  TD_TRY(load_chat_template(e, err));
+
+  td_backend_config bc = {.n_threads = (uint32_t)td_option(&e->options, TD_LIMIT_THREADS),
+                          .max_slots = e->n_slots,
+                          .max_context_tokens = e->desc.context_tokens,
+                          .max_vocab = e->desc.vocab};
+  bc.max_rows = (uint32_t)td_option(&e->options, TD_LIMIT_RUNNING_REQUESTS);
+  bc.max_tokens = (uint32_t)td_option(&e->options, TD_LIMIT_STEP_TOKENS);
+  if (bc.max_tokens < bc.max_rows)
+    bc.max_tokens = bc.max_rows;
+  TD_TRY(td_backend_create(e->options.backend, &bc, &e->backend, err));
+  TD_TRY(make_memory_plan(e, &mp, err));
+  TD_TRY(make_compute(e, &mp, err));
+  fill_info(e, &mp);
+  td_info("%s: %s, %.1f M parameters, context %u, backend %s, ready in %.2f s", e->info.model_name, e->info.arch,
+          (double)e->info.parameters / 1e6, e->info.max_context_tokens, e->info.backend,
+          (double)(td_engine_now_us() - begin_us) / 1e6);
+  return TD_OK;
+}

@@ -1,0 +1,216 @@
+/* The hand-over between the loop thread and the engine thread.
+ *
+ * A slot belongs to the loop until its submit command is in the inbox, and again from the moment the engine
+ * publishes `ended`. In between the engine appends tokens to the slot's array and publishes how many; the loop
+ * reads behind that count. Outbox entries are hints ("look at this slot"): each slot is in the outbox at most once, so
+ * the ring cannot overflow however slow the loop is, and a stale hint is harmless. See engine/README.md. */
+#include "engine/internal.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "config/log.h"
+
+enum { NO_SLOT = UINT32_MAX };
+
+td_status td_engine_requests_init(td_engine *e, td_error *err)
+{
+  e->n_slots = (uint32_t)td_option(&e->options, TD_LIMIT_QUEUE_REQUESTS);
+  e->slots = calloc(e->n_slots, sizeof *e->slots);
+  /* inbox: per slot at most one submit, its cancel, and a stale cancel of the tenant before */
+  if (!e->slots || !td_ring_init(&e->inbox, 4 * e->n_slots) || !td_ring_init(&e->outbox, e->n_slots))
+    return td_fail(err, TD_ERR_NOMEM, "no memory for %u request slots", e->n_slots);
+  for (uint32_t i = 0; i < e->n_slots; i++)
+    e->slots[i].next_free = i + 1 < e->n_slots ? i + 1 : NO_SLOT;
+  e->free_head = 0;
+  return TD_OK;
+}
+
+void td_engine_requests_deinit(td_engine *e)
+{
+  for (uint32_t i = 0; e->slots && i < e->n_slots; i++)
+    free(e->slots[i].request.tokens);
+  free(e->slots);
+  td_ring_deinit(&e->inbox);
+  td_ring_deinit(&e->outbox);
+}
+
+/* ---- loop thread ---- */
+
+static void wake_engine(td_engine *e)
+{
+  uint64_t one = 1;
+  if (write(e->wake_fd, &one, sizeof one) < 0)
+    td_warn("waking the engine: %s", strerror(errno));
+}
+
+static void send_command(td_engine *e, uint32_t kind, uint32_t slot)
+{
+  TD_BUG_ON(!td_ring_push(&e->inbox, (td_ring_item){kind, slot, e->slots[slot].generation}));
+  wake_engine(e);
+}
+
+/* What the engine can never serve is the client's doing; what it cannot serve now is not. */
+static td_status check_request(const td_engine *e, const td_engine_request *r, td_error *err)
+{
+  const td_engine_info *info = &e->info;
+  if (r->n_prompt == 0)
+    return td_fail_param(err, TD_ERR_REQUEST, "prompt", "the prompt is empty");
+  if (r->max_new == 0)
+    return td_fail_param(err, TD_ERR_REQUEST, "max_tokens", "max_tokens must be at least 1");
+  if ((uint64_t)r->n_prompt + r->max_new > info->max_context_tokens)
+    return td_fail_param(err, TD_ERR_REQUEST, "max_tokens",
+                         "this model takes at most %u tokens: the prompt has %u and max_tokens asks for %u",
+                         info->max_context_tokens, r->n_prompt, r->max_new);
+  for (uint32_t i = 0; i < r->n_prompt; i++)
+    if (r->tokens[i] < 0 || (uint32_t)r->tokens[i] >= info->vocab)
+      return td_fail_param(err, TD_ERR_REQUEST, "prompt", "token id %d is not in the vocabulary of %u",
+                           r->tokens[i], info->vocab);
+  return TD_OK;
+}
+
+td_status td_engine_submit(td_engine *e, const td_engine_request *r, td_ticket *out, td_error *err)
+{
+  switch (td_engine_get_state(e)) {
+  case TD_ENGINE_READY: break;
+  case TD_ENGINE_LOADING: return td_fail(err, TD_ERR_CAPACITY, "the model is still loading");
+  case TD_ENGINE_DRAINING: return td_fail(err, TD_ERR_CAPACITY, "the server is shutting down");
+  default: return td_fail(err, TD_ERR_CAPACITY, "the engine has stopped");
+  }
+  TD_TRY(check_request(e, r, err));
+  if (e->free_head == NO_SLOT)
+    return td_fail(err, TD_ERR_CAPACITY, "the queue is full: %u requests", e->n_slots);
+  uint64_t queue_cap = (uint64_t)td_option(&e->options, TD_LIMIT_QUEUE_TOKENS);
+  if (e->n_queued_tokens > 0 && e->n_queued_tokens + r->n_prompt > queue_cap)
+    return td_fail(err, TD_ERR_CAPACITY, "the queue is full: %llu prompt tokens wait",
+                   (unsigned long long)e->n_queued_tokens);
+
+  uint32_t slot = e->free_head;
+  td_slot *s = &e->slots[slot];
+  e->free_head = s->next_free;
+  s->phase = TD_SLOT_LIVE;
+  if (++s->generation == 0)
+    s->generation = 1;
+  s->n_reported = 0;
+  s->queued_tokens = r->n_prompt;
+  e->n_queued_tokens += r->n_prompt;
+  s->submit_us = td_engine_now_us();
+  s->request = *r;
+  s->error = NULL;
+  atomic_store(&s->n_generated, 0);
+  atomic_store(&s->ended, TD_FINISH_NONE);
+  atomic_store(&s->n_cached_prompt, 0);
+  atomic_store(&s->first_run_us, 0);
+  atomic_store(&s->first_token_us, 0);
+  atomic_store(&s->last_token_us, 0);
+  *out = (td_ticket){slot, s->generation};
+  send_command(e, TD_COMMAND_SUBMIT, slot);
+  return TD_OK;
+}
+
+static void leave_queue(td_engine *e, td_slot *s)
+{
+  e->n_queued_tokens -= s->queued_tokens;
+  s->queued_tokens = 0;
+}
+
+static void free_slot(td_engine *e, uint32_t slot)
+{
+  td_slot *s = &e->slots[slot];
+  leave_queue(e, s);
+  free(s->request.tokens);
+  s->request.tokens = NULL;
+  s->phase = TD_SLOT_FREE;
+  s->next_free = e->free_head;
+  e->free_head = slot;
+}
+
+static td_slot *find_slot(td_engine *e, td_ticket t)
+{
+  if (t.slot >= e->n_slots || t.generation == 0 || e->slots[t.slot].generation != t.generation)
+    return NULL;
+  return &e->slots[t.slot];
+}
+
+void td_engine_cancel(td_engine *e, td_ticket ticket)
+{
+  td_slot *s = find_slot(e, ticket);
+  if (!s)
+    return;
+  if (s->phase == TD_SLOT_ENDED) {
+    free_slot(e, ticket.slot);
+  } else if (s->phase == TD_SLOT_LIVE) {
+    s->phase = TD_SLOT_CANCELLED;
+    s->request.user = NULL;
+    if (atomic_load(&s->ended) != TD_FINISH_NONE)
+      free_slot(e, ticket.slot);
+    else
+      send_command(e, TD_COMMAND_CANCEL, ticket.slot);
+  }
+}
+
+void td_engine_release(td_engine *e, td_ticket ticket)
+{
+  td_slot *s = find_slot(e, ticket);
+  TD_BUG_ON(!s || s->phase != TD_SLOT_ENDED);
+  free_slot(e, ticket.slot);
+}
+
+/* Fills *u if the slot has news; false if the hint was stale. */
+static bool slot_update(td_engine *e, uint32_t slot, td_engine_update *u)
+{
+  td_slot *s = &e->slots[slot];
+  int ended = atomic_load_explicit(&s->ended, memory_order_acquire);
+  uint32_t n = atomic_load_explicit(&s->n_generated, memory_order_acquire);
+  if (s->phase == TD_SLOT_CANCELLED && ended != TD_FINISH_NONE)
+    free_slot(e, slot);
+  if (s->phase != TD_SLOT_LIVE || (ended == TD_FINISH_NONE && n == s->n_reported))
+    return false;
+  leave_queue(e, s);
+  s->n_reported = n;
+  if (ended != TD_FINISH_NONE)
+    s->phase = TD_SLOT_ENDED;
+  *u = (td_engine_update){
+      .ticket = {slot, s->generation},
+      .user = s->request.user,
+      .tokens = s->request.tokens,
+      .n_prompt = s->request.n_prompt,
+      .n_generated = n,
+      .n_cached_prompt = atomic_load(&s->n_cached_prompt),
+      .finish = (td_finish)ended,
+      .error = ended == TD_FINISH_ERROR ? s->error : NULL,
+      .submit_us = s->submit_us,
+      .first_run_us = atomic_load(&s->first_run_us),
+      .first_token_us = atomic_load(&s->first_token_us),
+      .last_token_us = atomic_load(&s->last_token_us),
+  };
+  return true;
+}
+
+uint32_t td_engine_poll(td_engine *e, td_engine_update *out, uint32_t max)
+{
+  uint32_t n = 0;
+  td_ring_item item;
+  while (n < max && td_ring_pop(&e->outbox, &item)) {
+    /* cleared before the slot is read: what the engine publishes after the read makes a new hint */
+    atomic_store(&e->slots[item.slot].in_outbox, false);
+    n += slot_update(e, item.slot, &out[n]);
+  }
+  return n;
+}
+
+/* ---- engine thread ---- */
+
+void td_engine_notify_slot(td_engine *e, uint32_t slot)
+{
+  if (!atomic_exchange(&e->slots[slot].in_outbox, true))
+    TD_BUG_ON(!td_ring_push(&e->outbox, (td_ring_item){0, slot, 0}));
+}
+
+void td_engine_end_slot(td_engine *e, uint32_t slot, int ended)
+{
+  e->slots[slot].active = false;
+  atomic_store_explicit(&e->slots[slot].ended, ended, memory_order_release);
+  td_engine_notify_slot(e, slot);
+}

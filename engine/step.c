@@ -1,0 +1,193 @@
+/* The step loop: drain inbox -> plan -> forward -> sample -> commit -> publish.
+ *
+ * Nothing here allocates, blocks on the loop thread, or looks at text. Idle means blocked on the eventfd. */
+#include "engine/internal.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+static void take_submit(td_engine *e, uint32_t slot, uint32_t generation)
+{
+  td_slot *s = &e->slots[slot];
+  td_sched_request r = {.tokens = s->request.tokens,
+                        .n_prompt = s->request.n_prompt,
+                        .max_new = s->request.max_new,
+                        .namespace_id = s->request.namespace_id};
+  TD_BUG_ON(s->active);
+  s->active = true;
+  s->active_generation = generation;
+  s->n_new = 0;
+  e->backend->ops->set_sampling(e->backend, slot, &s->request.sampling);
+  if (td_sched_submit(e->sched, slot, &r, td_engine_now_us(), NULL) != TD_OK) {
+    /* td_engine_submit has refused what can never fit, so this is a disagreement of ours, not the client's */
+    s->error = "the scheduler refused the request";
+    td_engine_end_slot(e, slot, TD_FINISH_ERROR);
+  }
+}
+
+/* A cancel may come after its request ended by itself, even when the slot has a new tenant. */
+static void take_cancel(td_engine *e, uint32_t slot, uint32_t generation)
+{
+  td_slot *s = &e->slots[slot];
+  if (!s->active || s->active_generation != generation)
+    return;
+  td_sched_cancel(e->sched, slot);
+  td_engine_end_slot(e, slot, TD_SLOT_ENDED_CANCELLED);
+}
+
+static bool drain_inbox(td_engine *e)
+{
+  td_ring_item item;
+  bool any = false;
+  while (td_ring_pop(&e->inbox, &item)) {
+    any = true;
+    if (item.kind == TD_COMMAND_SUBMIT)
+      take_submit(e, item.slot, item.generation);
+    else
+      take_cancel(e, item.slot, item.generation);
+  }
+  return any;
+}
+
+static bool is_stop_token(const td_engine *e, const td_engine_request *r, int32_t id)
+{
+  if (!r->ignore_eos)
+    for (uint32_t i = 0; i < e->desc.n_eos_ids; i++)
+      if (e->desc.eos_ids[i] == id)
+        return true;
+  for (uint32_t i = 0; i < r->n_stop_ids; i++)
+    if (r->stop_ids[i] == id)
+      return true;
+  return false;
+}
+
+/* What the step's tokens mean for their requests, before the scheduler takes them. */
+static void judge_tokens(td_engine *e)
+{
+  const td_plan *plan = e->plan;
+  for (uint32_t i = 0; i < plan->n_logits; i++) {
+    td_slot *s = &e->slots[plan->rows[plan->logits_rows[i]].slot];
+    if (e->sampled[i] == TD_SAMPLED_NAN) {
+      s->error = "the model's output is not a number";
+      e->sampled[i] = 0; /* never published */
+      e->stop[i] = 1;
+    } else {
+      e->stop[i] = is_stop_token(e, &s->request, e->sampled[i]);
+    }
+  }
+}
+
+static void publish_row(td_engine *e, uint32_t slot, bool stop, uint64_t now_us)
+{
+  td_slot *s = &e->slots[slot];
+  if (s->error) {
+    td_engine_end_slot(e, slot, TD_FINISH_ERROR);
+    return;
+  }
+  if (s->n_new++ == 0)
+    atomic_store(&s->first_token_us, now_us);
+  atomic_store(&s->last_token_us, now_us);
+  atomic_store_explicit(&s->n_generated, s->n_new, memory_order_release);
+  if (stop)
+    td_engine_end_slot(e, slot, TD_FINISH_STOP);
+  else if (s->n_new == s->request.max_new)
+    td_engine_end_slot(e, slot, TD_FINISH_LENGTH);
+  else
+    td_engine_notify_slot(e, slot);
+}
+
+static td_status run_plan(td_engine *e, td_error *err)
+{
+  const td_backend_ops *ops = e->backend->ops;
+  ops->step_begin(e->backend, e->plan);
+  td_devptr logits = td_model_forward(e->model, e->kv, e->plan);
+  if (e->plan->n_logits > 0)
+    ops->sample(e->backend, &(td_sample_params){.logits = logits, .vocab = e->desc.vocab});
+  return ops->step_end(e->backend, e->sampled, err);
+}
+
+/* Commit ends requests in the scheduler, so what is told about them is read before it. */
+static void commit_and_publish(td_engine *e)
+{
+  const td_plan *plan = e->plan;
+  uint64_t now_us = td_engine_now_us();
+  uint32_t n_finished;
+  judge_tokens(e);
+  for (uint32_t i = 0; i < plan->n_logits; i++) {
+    uint32_t slot = plan->rows[plan->logits_rows[i]].slot;
+    if (e->slots[slot].n_new == 0) {
+      td_sched_slot_info first = td_sched_slot(e->sched, slot);
+      atomic_store(&e->slots[slot].first_run_us, first.first_run_us);
+      atomic_store(&e->slots[slot].n_cached_prompt, first.n_cached_prompt);
+    }
+  }
+  td_sched_commit(e->sched, plan, e->sampled, e->stop, now_us, e->finished, &n_finished);
+  for (uint32_t i = 0; i < plan->n_logits; i++)
+    publish_row(e, plan->rows[plan->logits_rows[i]].slot, e->stop[i], now_us);
+}
+
+static void update_stats(td_engine *e, uint64_t step_us, const td_plan *plan)
+{
+  td_sched_stats ss;
+  td_sched_get_stats(e->sched, &ss);
+  pthread_mutex_lock(&e->stats_lock);
+  td_engine_stats *st = &e->stats;
+  st->n_waiting = ss.n_waiting;
+  st->n_running = ss.n_running;
+  st->pages_total = ss.pages_total;
+  st->pages_free = ss.pages_free;
+  st->pages_cached = ss.pages_cached;
+  st->pages_owned = ss.pages_owned;
+  st->prefix_query_tokens = ss.prefix_query_tokens;
+  st->prefix_hit_tokens = ss.prefix_hit_tokens;
+  st->preemptions = ss.preemptions;
+  st->evicted_pages = ss.evicted_pages;
+  if (plan) {
+    st->steps++;
+    st->decode_tokens += plan->n_decode_rows;
+    st->prefill_tokens += plan->n_prefill_tokens;
+    st->step_us_sum += step_us;
+    st->plan_us_sum += e->plan_us;
+    st->last_step_us = (uint32_t)step_us;
+    st->last_step_decodes = plan->n_decode_rows;
+    st->last_step_prefill_tokens = plan->n_prefill_tokens;
+  }
+  pthread_mutex_unlock(&e->stats_lock);
+}
+
+static void wait_for_work(td_engine *e)
+{
+  uint64_t n;
+  while (read(e->wake_fd, &n, sizeof n) < 0 && errno == EINTR)
+    ;
+}
+
+td_status td_engine_run(td_engine *e, td_error *err)
+{
+  update_stats(e, 0, NULL);
+  while (!atomic_load(&e->stop_asked)) {
+    bool commands = drain_inbox(e);
+    uint64_t begin_us = td_engine_now_us();
+    atomic_store(&e->heartbeat_us, begin_us);
+    if (!td_sched_plan(e->sched, begin_us, e->plan)) {
+      if (commands) { /* cancels may have ended slots */
+        update_stats(e, 0, NULL);
+        e->wake(e->wake_arg);
+      }
+      wait_for_work(e);
+      continue;
+    }
+    atomic_store(&e->in_step, true);
+    e->plan_us = td_engine_now_us() - begin_us;
+    TD_TRY(run_plan(e, err));
+    commit_and_publish(e);
+    atomic_store(&e->in_step, false);
+    uint64_t end_us = td_engine_now_us();
+    atomic_store(&e->heartbeat_us, end_us);
+    update_stats(e, end_us - begin_us, e->plan);
+    if (e->plan->n_logits > 0)
+      e->wake(e->wake_arg);
+  }
+  return TD_OK;
+}

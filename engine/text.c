@@ -1,0 +1,187 @@
+/* Text for the server: tokenise, render chats, detokenise. Read-only over the loaded model: any thread. */
+#include "engine/internal.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+td_status td_engine_tokenize(const td_engine *e, const char *text, size_t n_bytes, bool parse_special, bool add_bos,
+                             size_t max_tokens, int32_t **ids, size_t *n_ids, td_error *err)
+{
+  td_ids out = {0};
+  td_span all = {0, n_bytes};
+  td_status st =
+      td_tokenizer_encode(e->tokenizer, text, n_bytes, &all, parse_special ? 1 : 0, add_bos, max_tokens, &out, err);
+  if (st != TD_OK) {
+    td_ids_deinit(&out);
+    return st;
+  }
+  *ids = out.ids;
+  *n_ids = out.n;
+  return TD_OK;
+}
+
+const char *td_engine_token_text(const td_engine *e, int32_t id)
+{
+  return td_tokenizer_token_text(e->tokenizer, id);
+}
+
+/* ---- chat ---- */
+
+static bool add_token_text(cJSON *vars, const char *name, const td_engine *e, int32_t id)
+{
+  const char *text = id >= 0 ? td_tokenizer_token_text(e->tokenizer, id) : NULL;
+  return !text || cJSON_AddStringToObject(vars, name, text);
+}
+
+/* Variables that the operator's side vouches for. */
+static cJSON *trusted_variables(const td_engine *e, const td_chat_input *in)
+{
+  cJSON *vars = cJSON_CreateObject();
+  if (vars && add_token_text(vars, "bos_token", e, td_tokenizer_bos(e->tokenizer)) &&
+      add_token_text(vars, "eos_token", e, td_tokenizer_eos(e->tokenizer)) &&
+      cJSON_AddBoolToObject(vars, "add_generation_prompt", in->add_generation_prompt))
+    return vars;
+  cJSON_Delete(vars);
+  return NULL;
+}
+
+/* The client's variables, by reference: messages, tools (null if none) and chat_template_kwargs. */
+static cJSON *input_variables(const td_chat_input *in)
+{
+  const cJSON *kw;
+  cJSON *vars = cJSON_CreateObject();
+  if (!vars)
+    return NULL;
+  bool ok = cJSON_AddItemReferenceToObject(vars, "messages", (cJSON *)in->messages);
+  ok = ok && (in->tools ? cJSON_AddItemReferenceToObject(vars, "tools", (cJSON *)in->tools)
+                        : cJSON_AddNullToObject(vars, "tools") != NULL);
+  ok = ok && cJSON_AddNullToObject(vars, "documents");
+  cJSON_ArrayForEach(kw, in->chat_template_kwargs)
+  {
+    cJSON_DeleteItemFromObjectCaseSensitive(vars, kw->string); /* kwargs win over the nulls above */
+    ok = ok && cJSON_AddItemReferenceToObject(vars, kw->string, (cJSON *)kw);
+  }
+  if (ok)
+    return vars;
+  cJSON_Delete(vars);
+  return NULL;
+}
+
+static td_status check_kwargs(const cJSON *kwargs, td_error *err)
+{
+  static const char *const reserved[] = {"messages", "tools", "add_generation_prompt", "bos_token", "eos_token"};
+  for (size_t i = 0; i < sizeof reserved / sizeof *reserved; i++)
+    if (td_json_get(kwargs, reserved[i]))
+      return td_fail_param(err, TD_ERR_REQUEST, "chat_template_kwargs", "chat_template_kwargs may not set '%s'",
+                           reserved[i]);
+  return TD_OK;
+}
+
+/* continue_final_message: the text ends where the last message's content ends, so that the answer goes on there. */
+static td_status cut_after_final_message(const cJSON *messages, td_rendered *r, td_error *err)
+{
+  const cJSON *last = NULL, *m;
+  cJSON_ArrayForEach(m, messages) last = m;
+  const cJSON *content = td_json_get(last, "content");
+  if (!cJSON_IsString(content))
+    return td_fail_param(err, TD_ERR_REQUEST, "continue_final_message",
+                         "continue_final_message needs a last message with text");
+  const char *s = content->valuestring;
+  size_t n = strlen(s);
+  while (n > 0 && isspace((unsigned char)s[n - 1]))
+    n--;
+  while (n > 0 && isspace((unsigned char)*s))
+    s++, n--;
+  size_t end = r->text.len_bytes;
+  bool found = n == 0;
+  for (size_t at = end < n ? 0 : end - n + 1; !found && at-- > 0;)
+    if (memcmp(r->text.data + at, s, n) == 0) {
+      end = at + n;
+      found = true;
+    }
+  if (!found)
+    return td_fail_param(err, TD_ERR_REQUEST, "continue_final_message",
+                         "the chat template does not show the last message as it is, so it cannot be continued");
+  r->text.len_bytes = end;
+  while (r->n_trusted > 0 && r->trusted[r->n_trusted - 1].start >= end)
+    r->n_trusted--;
+  if (r->n_trusted > 0 && r->trusted[r->n_trusted - 1].end > end)
+    r->trusted[r->n_trusted - 1].end = end;
+  return TD_OK;
+}
+
+static td_status render(const td_engine *e, const td_chat_input *in, td_rendered *r, td_error *err)
+{
+  td_status st;
+  cJSON *trusted = trusted_variables(e, in), *input = input_variables(in);
+  if (!trusted || !input) {
+    st = td_fail(err, TD_ERR_NOMEM, "no memory for the chat");
+  } else {
+    td_render_input ri = {.trusted = trusted,
+                          .input = input,
+                          .now = time(NULL),
+                          .max_ops = (size_t)td_option(&e->options, TD_LIMIT_TEMPLATE_OPS),
+                          .max_memory_bytes = (size_t)td_option(&e->options, TD_LIMIT_TEMPLATE_MEMORY_BYTES)};
+    st = td_chat_template_render(e->chat_template, &ri, r, err);
+  }
+  cJSON_Delete(trusted);
+  cJSON_Delete(input);
+  if (st == TD_ERR_REQUEST)
+    snprintf(err->param, sizeof err->param, "messages");
+  if (st == TD_OK && in->continue_final_message)
+    st = cut_after_final_message(in->messages, r, err);
+  return st;
+}
+
+_Static_assert(sizeof(td_span) == sizeof(td_render_span), "spans are handed on as they are");
+
+td_status td_engine_chat_tokens(const td_engine *e, const td_chat_input *in, td_buf *rendered, int32_t **ids,
+                                size_t *n_ids, td_error *err)
+{
+  if (!e->chat_template)
+    return td_fail_param(err, TD_ERR_UNSUPPORTED, "messages", "chat is not served: %s",
+                         e->chat_template_error.message);
+  TD_TRY(check_kwargs(in->chat_template_kwargs, err));
+  td_rendered r = {0};
+  td_ids out = {0};
+  td_status st = render(e, in, &r, err);
+  if (st == TD_OK) /* the template writes BOS itself where the model wants one */
+    st = td_tokenizer_encode(e->tokenizer, r.text.data ? r.text.data : "", r.text.len_bytes,
+                             (const td_span *)r.trusted, r.n_trusted, false, in->max_tokens, &out, err);
+  if (st == TD_OK && rendered)
+    td_buf_append(rendered, r.text.data ? r.text.data : "", r.text.len_bytes);
+  td_rendered_deinit(&r);
+  if (st != TD_OK) {
+    td_ids_deinit(&out);
+    return st;
+  }
+  *ids = out.ids;
+  *n_ids = out.n;
+  return TD_OK;
+}
+
+/* ---- detokenising ---- */
+
+struct td_text_stream {
+  td_detok detok;
+};
+
+td_text_stream *td_text_stream_create(const td_engine *e, bool skip_special)
+{
+  td_text_stream *s = calloc(1, sizeof *s);
+  if (s)
+    td_detok_init(&s->detok, e->tokenizer, skip_special);
+  return s;
+}
+
+void td_text_stream_destroy(td_text_stream *s) { free(s); }
+
+void td_text_stream_push(td_text_stream *s, const int32_t *ids, size_t n, td_buf *out)
+{
+  for (size_t i = 0; i < n; i++)
+    td_detok_push(&s->detok, ids[i], out);
+}
+
+void td_text_stream_finish(td_text_stream *s, td_buf *out) { td_detok_finish(&s->detok, out); }
