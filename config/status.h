@@ -66,7 +66,7 @@ td_status td_error_prefix(td_error *err, const char *fmt, ...) TD_PRINTF(2, 3);
       return try_status_;                                                                          \
   } while (0)
 
-_Noreturn void td_bug(const char *file, int line, const char *what);
+__attribute__((noreturn)) void td_bug(const char *file, int line, const char *what);
 #define TD_BUG_ON(cond)                                                                            \
   do {                                                                                             \
     if (__builtin_expect(!!(cond), 0))                                                             \

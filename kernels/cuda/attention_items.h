@@ -1,0 +1,41 @@
+/* What the blocks of the attention kernel do: one item per block and kv head, made on the host once per step.
+ * Plain C data and arithmetic, so that it is tested with no GPU. */
+#ifndef TD_KERNELS_CUDA_ATTENTION_ITEMS_H
+#define TD_KERNELS_CUDA_ATTENTION_ITEMS_H
+
+#include "config/plan.h"
+
+enum {
+  TD_PREFILL_ROWS = 64, /* packed rows (tokens x group heads) of a prefill tile */
+  TD_DECODE_ROWS = 16,  /* of a decode tile */
+  TD_SPLITS_MAX = 1024, /* partials of a step */
+};
+#define TD_NO_PARTIAL UINT32_MAX
+
+typedef struct td_attention_item {
+  uint32_t row, token_begin, n_tokens; /* queries: tokens of a plan row */
+  uint32_t kv_begin, kv_end;           /* keys */
+  uint32_t partial;                    /* where the partial goes, or TD_NO_PARTIAL */
+  uint32_t decode;                     /* 1: a decode tile */
+  uint32_t reserved;
+} td_attention_item;
+
+typedef struct td_attention_merge {
+  uint32_t row, n_tokens, first_partial, n_partials;
+} td_attention_merge;
+
+typedef struct td_attention_items {
+  td_attention_item *items; /* [max_items] */
+  uint32_t n_items, max_items;
+  td_attention_merge *merges; /* [TD_SPLITS_MAX] */
+  uint32_t n_merges, n_partials;
+} td_attention_items;
+
+/* Room that any plan of max_rows rows and max_tokens tokens needs. */
+uint32_t td_attention_items_max(uint32_t max_rows, uint32_t max_tokens);
+
+/* group: query heads per kv head, 1..64. Longest prefill tiles first, so that the tail of the launch is short. */
+void td_attention_items_make(td_attention_items *out, const td_plan *plan, uint32_t group, uint32_t n_kv_heads,
+                             uint32_t n_sms);
+
+#endif

@@ -1,0 +1,164 @@
+// What the files of kernels/cuda/ share: the backend's struct, the batch on the device, and small device helpers.
+//
+//   backend.cu    C ABI: create, memory, weights, the step's upload and end
+//   linear.cu     products: cuBLASLt, and a matrix-vector kernel for few rows
+//   pointwise.cu  embedding, RMSNorm, SwiGLU, gather
+//   rope_kv.cu    q/k norm, rotation, KV write
+//   attention.cu  paged attention for hybrid batches
+//   sample.cu     token choice
+//
+// Activations are bf16, sums are f32. One stream; ops are queued, step_end waits.
+#pragma once
+
+#include <cublasLt.h>
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+extern "C" { // the C side's headers do not say so themselves
+#include "kernels/cuda/attention_items.h"
+#include "kernels/cuda/cuda_backend.h"
+}
+
+typedef __nv_bfloat16 bf16;
+
+// The plan as kernels see it. Pointers into device memory at fixed addresses.
+struct device_batch {
+  const int32_t *token_ids;    // [n_tokens]
+  const int32_t *positions;    // [n_tokens]
+  const uint32_t *token_row;   // [n_tokens] row of each token
+  const td_plan_row *rows;     // [n_rows]
+  const uint32_t *logits_rows; // [n_logits]
+  int32_t *page_table;
+  uint32_t page_tokens;
+};
+
+struct td_weight {
+  bf16 *data;  // [n_out, n_in], parts one after another
+  bf16 *bias;  // [n_out] or null
+  uint32_t n_out, n_in;
+};
+
+// Page layout: [layer][page][kv head]{ K [page_tokens][head_dim], V [page_tokens][head_dim] }
+struct td_kv {
+  bf16 *data;
+  td_kv_shape shape;
+};
+
+struct linear_key {
+  uint32_t n_out, n_in, n;
+  bool f32, bias;
+  bool operator==(const linear_key &o) const
+  {
+    return n_out == o.n_out && n_in == o.n_in && n == o.n && f32 == o.f32 && bias == o.bias;
+  }
+};
+
+struct linear_key_hash {
+  size_t operator()(const linear_key &k) const
+  {
+    uint64_t h = k.n_out * 0x9E3779B97F4A7C15ull ^ k.n_in * 0xC2B2AE3D27D4EB4Full ^ (uint64_t)k.n * 0x165667B19E3779F9ull;
+    return (size_t)(h ^ (h >> 29) ^ (k.f32 ? 1u : 0u) ^ (k.bias ? 2u : 0u));
+  }
+};
+
+struct linear_algo {
+  cublasLtMatmulAlgo_t algo;
+};
+
+struct cuda_backend {
+  td_backend base; // first: the C side sees this
+  td_backend_config config;
+  int device, n_sms;
+  cudaStream_t stream;
+  cudaError_t fault; // first error of a launch or copy since the last step_end
+
+  cublasLtHandle_t lt;
+  void *lt_workspace;
+  std::unordered_map<linear_key, linear_algo, linear_key_hash> *algos;
+
+  std::vector<void *> *allocations;
+  std::vector<td_weight *> *weights;
+  std::vector<td_kv *> *kvs;
+
+  // the step: one pinned block, one copy
+  unsigned char *staging, *staged; // host, device
+  size_t staging_bytes;
+  const td_plan *plan;
+  device_batch batch;
+  uint32_t page_table_entries;
+
+  td_sampling *sampling;     // device, [max_slots]
+  int32_t *sampled;          // device, [max_rows]
+  int32_t *sampled_host;     // pinned, [max_rows]
+
+  // attention: items of the step, made by its first layer; partials of split decodes
+  td_attention_items items;
+  td_attention_item *device_items;
+  td_attention_merge *device_merges;
+  bool items_ready;
+  float *partials;
+
+};
+
+static inline cuda_backend *self(td_backend *be) { return (cuda_backend *)be; }
+template <typename T> static inline T *at(td_devptr p) { return (T *)p.addr; }
+
+static inline void note(cuda_backend *b, cudaError_t e)
+{
+  if (e != cudaSuccess && b->fault == cudaSuccess)
+    b->fault = e;
+}
+static inline void launched(cuda_backend *b) { note(b, cudaGetLastError()); }
+
+void td_cuda_linear(td_backend *be, const td_linear_params *p);
+void td_cuda_embed(td_backend *be, const td_embed_params *p);
+void td_cuda_rmsnorm(td_backend *be, const td_rmsnorm_params *p);
+void td_cuda_swiglu(td_backend *be, const td_swiglu_params *p);
+void td_cuda_gather(td_backend *be, const td_gather_params *p);
+void td_cuda_rope_kv(td_backend *be, const td_rope_kv_params *p);
+void td_cuda_attention(td_backend *be, const td_attention_params *p);
+void td_cuda_sample(td_backend *be, const td_sample_params *p);
+
+#ifdef __CUDACC__
+__device__ __forceinline__ float warp_sum(float v)
+{
+  for (int o = 16; o > 0; o >>= 1)
+    v += __shfl_xor_sync(0xffffffffu, v, o);
+  return v;
+}
+
+__device__ __forceinline__ float warp_max(float v)
+{
+  for (int o = 16; o > 0; o >>= 1)
+    v = fmaxf(v, __shfl_xor_sync(0xffffffffu, v, o));
+  return v;
+}
+
+// Eight bf16 at once: the 16-byte unit of every load and store here.
+struct alignas(16) bf16x8 {
+  __nv_bfloat162 h[4];
+};
+
+__device__ __forceinline__ void unpack(const bf16x8 &v, float f[8])
+{
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    float2 t = __bfloat1622float2(v.h[i]);
+    f[2 * i] = t.x;
+    f[2 * i + 1] = t.y;
+  }
+}
+
+__device__ __forceinline__ bf16x8 pack(const float f[8])
+{
+  bf16x8 v;
+#pragma unroll
+  for (int i = 0; i < 4; i++)
+    v.h[i] = __floats2bfloat162_rn(f[2 * i], f[2 * i + 1]);
+  return v;
+}
+#endif

@@ -1,0 +1,158 @@
+// Products: out[n, n_out] = x[n, n_in] * weight[n_out, n_in]^T + bias.
+//
+// Many rows go to cuBLASLt, whose algorithm is asked for once per shape and remembered. Few rows (<= 16) are bound
+// by reading the weights, and go to a kernel of our own: 16 weight rows per block, the block's warps share n_in
+// between them, weights stream from memory straight into tensor-core operands. That works because a product does not care in
+// which order k is summed: a lane's 16-byte load holds 8 neighbouring k, and both operands use the same order.
+#include "kernels/cuda/internal.cuh"
+
+enum { FEW_ROWS_MAX = 16, FEW_WARPS = 8, FEW_UNROLL = 4 };
+
+__device__ __forceinline__ uint4 load_streaming(const void *p)
+{
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(p));
+  return v;
+}
+
+__device__ __forceinline__ void mma_16816(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+                                          uint32_t b1)
+{
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+               : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+template <int N_TILES, typename OUT> // N_TILES x 8 rows of x
+__global__ void __launch_bounds__(FEW_WARPS * 32)
+    few_rows_kernel(const bf16 *w, const bf16 *bias, const bf16 *x, OUT *out, uint32_t n, uint32_t n_out, uint32_t n_in)
+{
+  __shared__ float partial[FEW_WARPS][16][N_TILES * 8 + 1];
+  uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  uint32_t j = blockIdx.x * 16 + g; // this lane's weight rows: j and j + 8
+  const bf16 *w0 = w + (size_t)min(j, n_out - 1) * n_in + t * 8;
+  const bf16 *w1 = w + (size_t)min(j + 8, n_out - 1) * n_in + t * 8;
+  const bf16 *xr[N_TILES];
+  for (int i = 0; i < N_TILES; i++)
+    xr[i] = x + (size_t)min(g + 8 * i, n - 1) * n_in + t * 8; // rows past n are computed and dropped
+  float acc[N_TILES][4] = {};
+  const uint32_t step = 32 * FEW_UNROLL;
+  for (uint32_t k0 = warp * step; k0 < n_in; k0 += FEW_WARPS * step) {
+    uint4 a0[FEW_UNROLL], a1[FEW_UNROLL];
+#pragma unroll
+    for (int u = 0; u < FEW_UNROLL; u++) {
+      bool in = k0 + 32 * u < n_in; // n_in is a multiple of 32
+      a0[u] = in ? load_streaming(w0 + k0 + 32 * u) : uint4{};
+      a1[u] = in ? load_streaming(w1 + k0 + 32 * u) : uint4{};
+    }
+#pragma unroll
+    for (int u = 0; u < FEW_UNROLL; u++)
+      if (k0 + 32 * u < n_in)
+#pragma unroll
+        for (int i = 0; i < N_TILES; i++) {
+          uint4 bv = *(const uint4 *)(xr[i] + k0 + 32 * u);
+          mma_16816(acc[i], a0[u].x, a1[u].x, a0[u].y, a1[u].y, bv.x, bv.y);
+          mma_16816(acc[i], a0[u].z, a1[u].z, a0[u].w, a1[u].w, bv.z, bv.w);
+        }
+  }
+#pragma unroll
+  for (int i = 0; i < N_TILES; i++) {
+    partial[warp][g][i * 8 + 2 * t] = acc[i][0];
+    partial[warp][g][i * 8 + 2 * t + 1] = acc[i][1];
+    partial[warp][g + 8][i * 8 + 2 * t] = acc[i][2];
+    partial[warp][g + 8][i * 8 + 2 * t + 1] = acc[i][3];
+  }
+  __syncthreads();
+  for (uint32_t e = threadIdx.x; e < 16 * n; e += blockDim.x) {
+    uint32_t r = e % 16, m = e / 16, col = blockIdx.x * 16 + r;
+    if (col >= n_out)
+      continue;
+    float sum = bias ? __bfloat162float(bias[col]) : 0.0f;
+    for (int v = 0; v < FEW_WARPS; v++)
+      sum += partial[v][r][m];
+    out[(size_t)m * n_out + col] = (OUT)sum;
+  }
+}
+
+template <typename OUT> static void few_rows(cuda_backend *b, const td_linear_params *p)
+{
+  const td_weight *w = p->weight;
+  unsigned blocks = (w->n_out + 15) / 16;
+  if (p->n <= 8)
+    few_rows_kernel<1, OUT><<<blocks, FEW_WARPS * 32, 0, b->stream>>>(w->data, w->bias, at<bf16>(p->x), at<OUT>(p->out),
+                                                                      p->n, w->n_out, w->n_in);
+  else
+    few_rows_kernel<2, OUT><<<blocks, FEW_WARPS * 32, 0, b->stream>>>(w->data, w->bias, at<bf16>(p->x), at<OUT>(p->out),
+                                                                      p->n, w->n_out, w->n_in);
+  launched(b);
+}
+
+enum { LT_WORKSPACE_BYTES = 64 << 20 };
+
+static void note_lt(cuda_backend *b, cublasStatus_t s)
+{
+  if (s != CUBLAS_STATUS_SUCCESS)
+    note(b, cudaErrorUnknown);
+}
+
+// Row-major out[n, n_out] is column-major D[n_out, n] = weight^T (n_in x n_out, transposed) * x (n_in x n).
+static void lt_product(cuda_backend *b, const td_linear_params *p)
+{
+  const td_weight *w = p->weight;
+  cublasLtMatmulDesc_t op;
+  cublasLtMatrixLayout_t la, lb, ld;
+  cublasOperation_t yes = CUBLAS_OP_T;
+  cudaDataType_t out_type = p->out_f32 ? CUDA_R_32F : CUDA_R_16BF;
+  note_lt(b, cublasLtMatmulDescCreate(&op, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+  note_lt(b, cublasLtMatmulDescSetAttribute(op, CUBLASLT_MATMUL_DESC_TRANSA, &yes, sizeof yes));
+  if (w->bias) {
+    cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+    cudaDataType_t bias_type = CUDA_R_16BF;
+    note_lt(b, cublasLtMatmulDescSetAttribute(op, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
+    note_lt(b, cublasLtMatmulDescSetAttribute(op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &w->bias, sizeof w->bias));
+    note_lt(b, cublasLtMatmulDescSetAttribute(op, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type, sizeof bias_type));
+  }
+  note_lt(b, cublasLtMatrixLayoutCreate(&la, CUDA_R_16BF, w->n_in, w->n_out, w->n_in));
+  note_lt(b, cublasLtMatrixLayoutCreate(&lb, CUDA_R_16BF, w->n_in, p->n, w->n_in));
+  note_lt(b, cublasLtMatrixLayoutCreate(&ld, out_type, w->n_out, p->n, w->n_out));
+  linear_key key = {w->n_out, w->n_in, p->n, p->out_f32, w->bias != nullptr};
+  auto found = b->algos->find(key);
+  if (found == b->algos->end()) {
+    cublasLtMatmulPreference_t pref;
+    cublasLtMatmulHeuristicResult_t result;
+    size_t ws = LT_WORKSPACE_BYTES;
+    int n_results = 0;
+    note_lt(b, cublasLtMatmulPreferenceCreate(&pref));
+    note_lt(b, cublasLtMatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &ws, sizeof ws));
+    note_lt(b, cublasLtMatmulAlgoGetHeuristic(b->lt, op, la, lb, ld, ld, pref, 1, &result, &n_results));
+    cublasLtMatmulPreferenceDestroy(pref);
+    if (n_results == 0)
+      note(b, cudaErrorNotSupported);
+    else
+      found = b->algos->emplace(key, linear_algo{result.algo}).first;
+  }
+  if (found != b->algos->end()) {
+    float one = 1, zero = 0;
+    void *out = at<void>(p->out);
+    note_lt(b, cublasLtMatmul(b->lt, op, &one, w->data, la, at<void>(p->x), lb, &zero, out, ld, out, ld,
+                              &found->second.algo, b->lt_workspace, LT_WORKSPACE_BYTES, b->stream));
+  }
+  cublasLtMatrixLayoutDestroy(la);
+  cublasLtMatrixLayoutDestroy(lb);
+  cublasLtMatrixLayoutDestroy(ld);
+  cublasLtMatmulDescDestroy(op);
+}
+
+void td_cuda_linear(td_backend *be, const td_linear_params *p)
+{
+  cuda_backend *b = self(be);
+  TD_BUG_ON(p->out_f32 && p->weight->bias); // only the output head gives f32, and no model served has a bias there
+  if (p->n > FEW_ROWS_MAX || p->weight->n_in % 32 != 0)
+    lt_product(b, p);
+  else if (p->out_f32)
+    few_rows<float>(b, p);
+  else
+    few_rows<bf16>(b, p);
+}

@@ -1,0 +1,114 @@
+// Embedding, RMSNorm with the residual's addition, SwiGLU and the gather of logits rows.
+// All are bound by memory: 16-byte accesses, sums in f32, one pass where the row fits in registers.
+#include "kernels/cuda/internal.cuh"
+
+// Rows here are multiples of 8 elements (checked at load: widths are multiples of 32 or more).
+
+__global__ void embed_kernel(const bf16 *table, const int32_t *ids, bf16 *out, uint32_t width)
+{
+  const bf16x8 *src = (const bf16x8 *)(table + (size_t)ids[blockIdx.x] * width);
+  bf16x8 *dst = (bf16x8 *)(out + (size_t)blockIdx.x * width);
+  for (uint32_t i = threadIdx.x; i < width / 8; i += blockDim.x)
+    dst[i] = src[i];
+}
+
+void td_cuda_embed(td_backend *be, const td_embed_params *p)
+{
+  cuda_backend *b = self(be);
+  embed_kernel<<<b->plan->n_tokens, 128, 0, b->stream>>>(p->weight->data, b->batch.token_ids, at<bf16>(p->out), p->width);
+  launched(b);
+}
+
+enum { NORM_THREADS = 256, NORM_CHUNKS = 8 }; // up to 8 x 256 x 8 = 16,384 elements stay in registers
+
+__global__ void __launch_bounds__(NORM_THREADS)
+    rmsnorm_kernel(bf16 *x, const bf16 *delta, const float *weight, bf16 *out, uint32_t width, float eps)
+{
+  __shared__ float partial[NORM_THREADS / 32];
+  size_t row = (size_t)blockIdx.x * width;
+  float v[NORM_CHUNKS][8], sum = 0;
+#pragma unroll
+  for (int c = 0; c < NORM_CHUNKS; c++) {
+    uint32_t i = (c * NORM_THREADS + threadIdx.x) * 8;
+    if (i < width) {
+      unpack(*(const bf16x8 *)(x + row + i), v[c]);
+      if (delta) {
+        float d[8];
+        unpack(*(const bf16x8 *)(delta + row + i), d);
+        for (int k = 0; k < 8; k++)
+          v[c][k] += d[k];
+        bf16x8 r = pack(v[c]);
+        *(bf16x8 *)(x + row + i) = r;
+        unpack(r, v[c]); // the norm sees what the residual stream keeps
+      }
+      for (int k = 0; k < 8; k++)
+        sum += v[c][k] * v[c][k];
+    }
+  }
+  sum = warp_sum(sum);
+  if (threadIdx.x % 32 == 0)
+    partial[threadIdx.x / 32] = sum;
+  __syncthreads();
+  float total = 0;
+  for (int w = 0; w < NORM_THREADS / 32; w++)
+    total += partial[w];
+  float scale = rsqrtf(total / (float)width + eps);
+#pragma unroll
+  for (int c = 0; c < NORM_CHUNKS; c++) {
+    uint32_t i = (c * NORM_THREADS + threadIdx.x) * 8;
+    if (i < width) {
+      float y[8];
+      for (int k = 0; k < 8; k++)
+        y[k] = v[c][k] * scale * weight[i + k];
+      *(bf16x8 *)(out + row + i) = pack(y);
+    }
+  }
+}
+
+void td_cuda_rmsnorm(td_backend *be, const td_rmsnorm_params *p)
+{
+  cuda_backend *b = self(be);
+  TD_BUG_ON(p->width > NORM_THREADS * NORM_CHUNKS * 8);
+  rmsnorm_kernel<<<p->n, NORM_THREADS, 0, b->stream>>>(at<bf16>(p->x), at<bf16>(p->delta), at<float>(p->weight),
+                                                       at<bf16>(p->out), p->width, p->eps);
+  launched(b);
+}
+
+__global__ void swiglu_kernel(const bf16 *gate_up, bf16 *out, uint32_t n, uint32_t width)
+{
+  size_t i = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) * 8;
+  if (i >= (size_t)n * width)
+    return;
+  size_t t = i / width, j = i % width;
+  float g[8], u[8];
+  unpack(*(const bf16x8 *)(gate_up + t * 2 * width + j), g);
+  unpack(*(const bf16x8 *)(gate_up + t * 2 * width + width + j), u);
+  for (int k = 0; k < 8; k++)
+    g[k] = g[k] / (1.0f + __expf(-g[k])) * u[k];
+  *(bf16x8 *)(out + i) = pack(g);
+}
+
+void td_cuda_swiglu(td_backend *be, const td_swiglu_params *p)
+{
+  cuda_backend *b = self(be);
+  size_t units = (size_t)p->n * p->width / 8;
+  swiglu_kernel<<<(unsigned)((units + 255) / 256), 256, 0, b->stream>>>(at<bf16>(p->gate_up), at<bf16>(p->out), p->n,
+                                                                        p->width);
+  launched(b);
+}
+
+__global__ void gather_kernel(const bf16 *x, device_batch batch, bf16 *out, uint32_t width)
+{
+  td_plan_row r = batch.rows[batch.logits_rows[blockIdx.x]];
+  const bf16x8 *src = (const bf16x8 *)(x + (size_t)(r.q_start + r.q_len - 1) * width);
+  bf16x8 *dst = (bf16x8 *)(out + (size_t)blockIdx.x * width);
+  for (uint32_t i = threadIdx.x; i < width / 8; i += blockDim.x)
+    dst[i] = src[i];
+}
+
+void td_cuda_gather(td_backend *be, const td_gather_params *p)
+{
+  cuda_backend *b = self(be);
+  gather_kernel<<<b->plan->n_logits, 128, 0, b->stream>>>(at<bf16>(p->x), b->batch, at<bf16>(p->out), p->width);
+  launched(b);
+}

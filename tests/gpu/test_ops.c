@@ -1,0 +1,604 @@
+/* Every op of a backend against float64 references written here: `test_ops cpu` or `test_ops cuda`.
+ *
+ * Activations reach the device through the embed op, so the test needs nothing that the engine does not use. All inputs
+ * are bf16 numbers, exact on every backend; tolerances are those of bf16 or f32 results. KV pages beyond a row's length are
+ * poisoned with NaN. No test framework: this also runs where only a compiler and the device are. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/kernels.h"
+
+enum { MAX_TOKENS = 1024, MAX_ROWS = 64, MAX_SLOTS = 64, MAX_CONTEXT = 4096, VOCAB_MAX = 131072 };
+
+static td_backend *be;
+static double eps_out; /* relative precision of an activation */
+static int n_passed, n_failed;
+static uint64_t rng_state = 88172645463325252ull;
+
+static uint64_t rng(void)
+{
+  rng_state ^= rng_state << 13;
+  rng_state ^= rng_state >> 7;
+  rng_state ^= rng_state << 17;
+  return rng_state;
+}
+
+static double uniform(void) { return (double)(rng() >> 11) / 9007199254740992.0; }
+
+/* A bf16 number, roughly normal. */
+static float random_value(double scale)
+{
+  double v = (uniform() + uniform() + uniform() + uniform() - 2) * 1.7 * scale;
+  return td_bf16_to_f32(td_f32_to_bf16((float)v));
+}
+
+static float *random_values(size_t n, double scale)
+{
+  float *v = malloc((n ? n : 1) * sizeof *v);
+  for (size_t i = 0; i < n; i++)
+    v[i] = random_value(scale);
+  return v;
+}
+
+static void die(td_status st, const td_error *err, const char *what)
+{
+  if (st != TD_OK) {
+    printf("%s: %s\n", what, err->message);
+    exit(1);
+  }
+}
+
+static td_devptr device_alloc(size_t bytes)
+{
+  td_error err;
+  td_devptr p;
+  die(be->ops->alloc(be, bytes, &p, &err), &err, "alloc");
+  return p;
+}
+
+static td_devptr device_f32(const float *v, size_t n)
+{
+  td_error err;
+  td_devptr p;
+  die(be->ops->upload_f32(be, v, n, &p, &err), &err, "upload");
+  return p;
+}
+
+static td_weight *device_weight(const td_weight_part *parts, uint32_t n_parts, uint64_t n_cols)
+{
+  td_error err;
+  td_weight *w = NULL;
+  die(be->ops->weight_import(be, parts, n_parts, n_cols, &w, &err), &err, "weight");
+  return w;
+}
+
+/* ---- a plan that the tests fill by hand ---- */
+
+static td_plan *plan;
+static int32_t *page_table;
+static int32_t sampled[MAX_ROWS];
+
+static void plan_reset(uint32_t page_tokens)
+{
+  td_plan_clear(plan);
+  plan->page_tokens = page_tokens;
+  plan->page_table = page_table;
+  plan->page_table_len = MAX_ROWS * (MAX_CONTEXT / 16);
+}
+
+/* Tokens are numbered 0.. so that embed picks row t of a table for token t. */
+static void plan_add_row(uint32_t q_len, uint32_t kv_len, const int32_t *pages)
+{
+  uint32_t r = plan->n_rows++;
+  uint32_t n_pages = (kv_len + plan->page_tokens - 1) / plan->page_tokens, offset = r * (MAX_CONTEXT / 16);
+  plan->rows[r] = (td_plan_row){r, plan->n_tokens, q_len, kv_len, offset, 1};
+  plan->logits_rows[plan->n_logits++] = r;
+  for (uint32_t i = 0; i < q_len; i++) {
+    plan->token_ids[plan->n_tokens] = (int32_t)plan->n_tokens;
+    plan->positions[plan->n_tokens++] = (int32_t)(kv_len - q_len + i);
+  }
+  for (uint32_t i = 0; pages && i < n_pages; i++) {
+    page_table[offset + i] = pages[i];
+    plan->page_updates[plan->n_page_updates++] = (td_plan_page_update){offset + i, pages[i]};
+  }
+}
+
+static void plan_tokens_only(uint32_t n)
+{
+  static const int32_t pages[MAX_CONTEXT / 16];
+  plan_reset(16);
+  plan_add_row(n, n, pages);
+}
+
+static void step_end(void)
+{
+  td_error err;
+  die(be->ops->step_end(be, sampled, &err), &err, "step");
+}
+
+/* Puts [n, width] values on the device as activations. Inside a step whose plan has n tokens. */
+static td_devptr activations(const float *v, uint32_t n, uint32_t width)
+{
+  td_weight_part part = {TD_F32, v, n, NULL};
+  td_weight *table = device_weight(&part, 1, width);
+  td_devptr out = device_alloc((size_t)n * width * be->activation_bytes);
+  be->ops->embed(be, &(td_embed_params){table, out, width});
+  return out;
+}
+
+static float *fetch(td_devptr p, size_t n, bool f32)
+{
+  td_error err;
+  float *out = malloc(n * sizeof *out);
+  if (f32 || be->activation_bytes == 4) {
+    die(be->ops->download(be, p, n * 4, out, &err), &err, "download");
+    return out;
+  }
+  uint16_t *raw = malloc(n * 2);
+  die(be->ops->download(be, p, n * 2, raw, &err), &err, "download");
+  for (size_t i = 0; i < n; i++)
+    out[i] = td_bf16_to_f32(raw[i]);
+  free(raw);
+  return out;
+}
+
+/* Error by norm ratio and by maximum against the largest value. */
+static void check(const char *what, const float *got, const double *want, size_t n, double tolerance)
+{
+  double diff2 = 0, want2 = 0, worst = 0, largest = 0;
+  for (size_t i = 0; i < n; i++) {
+    double d = fabs((double)got[i] - want[i]);
+    if (!(d <= 1e30))
+      d = 1e30;
+    diff2 += d * d;
+    want2 += want[i] * want[i];
+    worst = fmax(worst, d);
+    largest = fmax(largest, fabs(want[i]));
+  }
+  double ratio = sqrt(diff2 / (want2 + 1e-30)), max_ratio = worst / (largest + 1e-30);
+  bool ok = ratio <= tolerance && max_ratio <= 4 * tolerance;
+  n_passed += ok;
+  n_failed += !ok;
+  if (!ok)
+    printf("FAIL %s: norm error %.2e, max error %.2e of the largest (tolerance %.1e)\n", what, ratio, max_ratio, tolerance);
+}
+
+/* ---- ops ---- */
+
+static void test_rmsnorm(uint32_t n, uint32_t width, bool with_delta)
+{
+  char what[80];
+  float *x = random_values((size_t)n * width, 1), *d = random_values((size_t)n * width, 1), *w = random_values(width, 1);
+  double *want = malloc((size_t)n * width * sizeof *want);
+  for (uint32_t t = 0; t < n; t++) {
+    double sum = 0;
+    for (uint32_t i = 0; i < width; i++) {
+      double v = x[t * width + i] + (with_delta ? d[t * width + i] : 0.0);
+      want[t * width + i] = v;
+      sum += v * v;
+    }
+    for (uint32_t i = 0; i < width; i++)
+      want[t * width + i] *= w[i] / sqrt(sum / width + 1e-5);
+  }
+  plan_tokens_only(n);
+  be->ops->step_begin(be, plan);
+  td_devptr dx = activations(x, n, width), dd = activations(d, n, width);
+  td_devptr out = device_alloc((size_t)n * width * be->activation_bytes);
+  be->ops->rmsnorm(be, &(td_rmsnorm_params){.x = dx,
+                                            .delta = with_delta ? dd : (td_devptr){0},
+                                            .weight = device_f32(w, width),
+                                            .out = out,
+                                            .n = n,
+                                            .width = width,
+                                            .eps = 1e-5f});
+  step_end();
+  float *got = fetch(out, (size_t)n * width, false);
+  snprintf(what, sizeof what, "rmsnorm n=%u width=%u delta=%d", n, width, with_delta);
+  check(what, got, want, (size_t)n * width, 2 * eps_out);
+  free(x), free(d), free(w), free(want), free(got);
+}
+
+static void test_linear(uint32_t n, uint32_t n_in, const uint32_t *outs, uint32_t n_parts, bool bias, bool f32)
+{
+  char what[120];
+  uint32_t n_out = 0;
+  td_weight_part parts[TD_WEIGHT_PARTS_MAX];
+  float *x = random_values((size_t)n * n_in, 1);
+  for (uint32_t i = 0; i < n_parts; i++) {
+    parts[i] = (td_weight_part){TD_F32, random_values((size_t)outs[i] * n_in, 1), outs[i],
+                                bias ? random_values(outs[i], 1) : NULL};
+    n_out += outs[i];
+  }
+  double *want = malloc((size_t)n * n_out * sizeof *want);
+  for (uint32_t t = 0; t < n; t++)
+    for (uint32_t p = 0, j0 = 0; p < n_parts; j0 += outs[p], p++)
+      for (uint32_t j = 0; j < outs[p]; j++) {
+        const float *w = (const float *)parts[p].data + (size_t)j * n_in;
+        double sum = bias ? parts[p].bias[j] : 0;
+        for (uint32_t k = 0; k < n_in; k++)
+          sum += (double)x[(size_t)t * n_in + k] * w[k];
+        want[(size_t)t * n_out + j0 + j] = sum;
+      }
+  plan_tokens_only(n);
+  be->ops->step_begin(be, plan);
+  td_devptr dx = activations(x, n, n_in);
+  td_devptr out = device_alloc((size_t)n * n_out * (f32 ? 4 : be->activation_bytes));
+  be->ops->linear(be, &(td_linear_params){device_weight(parts, n_parts, n_in), dx, out, n, f32});
+  step_end();
+  float *got = fetch(out, (size_t)n * n_out, f32);
+  snprintf(what, sizeof what, "linear n=%u n_in=%u n_out=%u parts=%u bias=%d f32=%d", n, n_in, n_out, n_parts, bias, f32);
+  check(what, got, want, (size_t)n * n_out, f32 ? 1e-5 : eps_out);
+  for (uint32_t i = 0; i < n_parts; i++) {
+    free((void *)parts[i].data);
+    free((void *)parts[i].bias);
+  }
+  free(x), free(want), free(got);
+}
+
+static void test_swiglu(uint32_t n, uint32_t width)
+{
+  char what[80];
+  float *x = random_values((size_t)n * 2 * width, 2);
+  double *want = malloc((size_t)n * width * sizeof *want);
+  for (uint32_t t = 0; t < n; t++)
+    for (uint32_t j = 0; j < width; j++) {
+      double g = x[(size_t)t * 2 * width + j], u = x[(size_t)t * 2 * width + width + j];
+      want[(size_t)t * width + j] = g / (1 + exp(-g)) * u;
+    }
+  plan_tokens_only(n);
+  be->ops->step_begin(be, plan);
+  td_devptr dx = activations(x, n, 2 * width), out = device_alloc((size_t)n * width * be->activation_bytes);
+  be->ops->swiglu(be, &(td_swiglu_params){dx, out, n, width});
+  step_end();
+  float *got = fetch(out, (size_t)n * width, false);
+  snprintf(what, sizeof what, "swiglu n=%u width=%u", n, width);
+  check(what, got, want, (size_t)n * width, eps_out);
+  free(x), free(want), free(got);
+}
+
+/* ---- rope_kv and attention: several rows with a past, in pages scattered over the store ---- */
+
+typedef struct heads {
+  uint32_t n_heads, n_kv_heads, head_dim, page_tokens, window;
+  td_rope_style style;
+  bool norm;
+} heads;
+
+typedef struct sequence {
+  uint32_t kv_len, q_len;
+  int32_t pages[MAX_CONTEXT / 16];
+  float *qkv;   /* [kv_len, width] inputs of every position */
+  double *k, *v; /* what the reference holds in KV: [kv_len, n_kv_heads * head_dim] */
+} sequence;
+
+static double activation_round(double v)
+{
+  return be->activation_bytes == 2 ? td_bf16_to_f32(td_f32_to_bf16((float)v)) : v;
+}
+
+static void reference_head(const heads *h, const float *src, const float *norm, const float *inv_freq, int32_t pos, double *out)
+{
+  uint32_t hd = h->head_dim, half = hd / 2;
+  double sum = 0;
+  for (uint32_t i = 0; i < hd; i++)
+    sum += (double)src[i] * src[i];
+  double scale = norm ? 1 / sqrt(sum / hd + 1e-6) : 1;
+  for (uint32_t i = 0; i < half; i++) {
+    uint32_t lo = h->style == TD_ROPE_PAIRS ? 2 * i : i, hi = h->style == TD_ROPE_PAIRS ? 2 * i + 1 : i + half;
+    double u = src[lo] * scale * (norm ? norm[lo] : 1), v = src[hi] * scale * (norm ? norm[hi] : 1);
+    double angle = (double)((float)pos * inv_freq[i]); /* the product is defined in f32, as HF has it */
+    out[lo] = activation_round(u * cos(angle) - v * sin(angle));
+    out[hi] = activation_round(v * cos(angle) + u * sin(angle));
+  }
+}
+
+/* Steps of at most MAX_TOKENS tokens that run rope_kv over positions [from, to) of one sequence. */
+static void write_kv(const heads *h, const td_rope_kv_params *base, const sequence *s, const float *qkv, uint32_t from, uint32_t to)
+{
+  uint32_t width = (h->n_heads + 2 * h->n_kv_heads) * h->head_dim;
+  for (uint32_t at = from; at < to;) {
+    uint32_t n = to - at < 500 ? to - at : 500;
+    td_rope_kv_params p = *base;
+    plan_reset(h->page_tokens);
+    plan_add_row(n, at + n, s->pages);
+    be->ops->step_begin(be, plan);
+    p.qkv = activations(qkv + (size_t)at * width, n, width);
+    be->ops->rope_kv(be, &p);
+    step_end();
+    at += n;
+  }
+}
+
+static void reference_attention(const heads *h, const sequence *s, const float *q_norm, const float *inv_freq, double *out)
+{
+  uint32_t hd = h->head_dim, width = (h->n_heads + 2 * h->n_kv_heads) * hd, group = h->n_heads / h->n_kv_heads;
+  double *p = malloc(s->kv_len * sizeof *p), q[256];
+  for (uint32_t i = 0; i < s->q_len; i++) {
+    uint32_t pos = s->kv_len - s->q_len + i;
+    uint32_t first = h->window && pos + 1 > h->window ? pos + 1 - h->window : 0;
+    for (uint32_t head = 0; head < h->n_heads; head++) {
+      uint32_t kvh = head / group;
+      double max = -INFINITY, sum = 0, *o = out + ((size_t)i * h->n_heads + head) * hd;
+      reference_head(h, s->qkv + (size_t)pos * width + head * hd, q_norm, inv_freq, (int32_t)pos, q);
+      for (uint32_t t = first; t <= pos; t++) {
+        p[t] = 0;
+        for (uint32_t d = 0; d < hd; d++)
+          p[t] += q[d] * s->k[((size_t)t * h->n_kv_heads + kvh) * hd + d];
+        p[t] /= sqrt(hd);
+        max = fmax(max, p[t]);
+      }
+      for (uint32_t d = 0; d < hd; d++)
+        o[d] = 0;
+      for (uint32_t t = first; t <= pos; t++) {
+        double w = exp(p[t] - max);
+        sum += w;
+        for (uint32_t d = 0; d < hd; d++)
+          o[d] += w * s->v[((size_t)t * h->n_kv_heads + kvh) * hd + d];
+      }
+      for (uint32_t d = 0; d < hd; d++)
+        o[d] /= sum;
+    }
+  }
+  free(p);
+}
+
+static void test_attention(const heads *h, const uint32_t (*rows)[2], uint32_t n_rows)
+{
+  char what[160];
+  td_error err;
+  uint32_t hd = h->head_dim, width = (h->n_heads + 2 * h->n_kv_heads) * hd, n_pages = 1, n_tokens = 0;
+  float *q_norm = h->norm ? random_values(hd, 1) : NULL, *k_norm = h->norm ? random_values(hd, 1) : NULL;
+  float inv_freq[128];
+  for (uint32_t i = 0; i < hd / 2; i++)
+    inv_freq[i] = (float)pow(10000, -2.0 * i / hd);
+  for (uint32_t r = 0; r < n_rows; r++)
+    n_pages += (rows[r][1] + 80 + h->page_tokens - 1) / h->page_tokens;
+  int32_t *order = malloc(n_pages * sizeof *order);
+  for (uint32_t i = 0; i < n_pages; i++)
+    order[i] = (int32_t)i;
+  for (uint32_t i = n_pages; i > 1; i--) {
+    uint32_t j = (uint32_t)(rng() % i);
+    int32_t t = order[i - 1];
+    order[i - 1] = order[j];
+    order[j] = t;
+  }
+  td_kv *kv = NULL;
+  td_kv_shape shape = {2, n_pages, h->page_tokens, h->n_kv_heads, hd};
+  die(be->ops->kv_create(be, &shape, &kv, &err), &err, "kv");
+  td_rope_kv_params rope = {.q_norm = h->norm ? device_f32(q_norm, hd) : (td_devptr){0},
+                            .k_norm = h->norm ? device_f32(k_norm, hd) : (td_devptr){0},
+                            .inv_freq = device_f32(inv_freq, hd / 2),
+                            .attn_factor = 1,
+                            .norm_eps = 1e-6f,
+                            .style = h->style,
+                            .kv = kv,
+                            .layer = 1,
+                            .n_heads = h->n_heads,
+                            .n_kv_heads = h->n_kv_heads,
+                            .head_dim = hd,
+                            .rotary_dim = hd};
+  sequence *seqs = calloc(n_rows, sizeof *seqs);
+  uint32_t used = 0;
+  for (uint32_t r = 0; r < n_rows; r++) {
+    sequence *s = &seqs[r];
+    s->q_len = rows[r][0];
+    s->kv_len = rows[r][1];
+    uint32_t poisoned = s->kv_len + 70; /* NaN behind the row's end, then the real past over it */
+    for (uint32_t i = 0; i < (poisoned + h->page_tokens - 1) / h->page_tokens; i++)
+      s->pages[i] = order[used++];
+    float *nan_values = malloc((size_t)poisoned * width * sizeof *nan_values);
+    for (size_t i = 0; i < (size_t)poisoned * width; i++)
+      nan_values[i] = NAN;
+    write_kv(h, &rope, s, nan_values, s->kv_len - s->q_len, poisoned);
+    free(nan_values);
+    s->qkv = random_values((size_t)s->kv_len * width, 1.5);
+    s->k = malloc((size_t)s->kv_len * h->n_kv_heads * hd * sizeof *s->k);
+    s->v = malloc((size_t)s->kv_len * h->n_kv_heads * hd * sizeof *s->v);
+    for (uint32_t t = 0; t < s->kv_len; t++)
+      for (uint32_t j = 0; j < h->n_kv_heads; j++) {
+        const float *src = s->qkv + (size_t)t * width + (h->n_heads + j) * hd;
+        reference_head(h, src, k_norm, inv_freq, (int32_t)t, s->k + ((size_t)t * h->n_kv_heads + j) * hd);
+        for (uint32_t d = 0; d < hd; d++)
+          s->v[((size_t)t * h->n_kv_heads + j) * hd + d] = src[h->n_kv_heads * hd + d];
+      }
+    write_kv(h, &rope, s, s->qkv, 0, s->kv_len - s->q_len);
+    n_tokens += s->q_len;
+  }
+  /* the step under test: all rows at once */
+  float *x = malloc((size_t)n_tokens * width * sizeof *x);
+  plan_reset(h->page_tokens);
+  for (uint32_t r = 0; r < n_rows; r++) {
+    memcpy(x + (size_t)plan->n_tokens * width, seqs[r].qkv + (size_t)(seqs[r].kv_len - seqs[r].q_len) * width,
+           (size_t)seqs[r].q_len * width * sizeof *x);
+    plan_add_row(seqs[r].q_len, seqs[r].kv_len, seqs[r].pages);
+  }
+  be->ops->step_begin(be, plan);
+  td_devptr qkv = activations(x, n_tokens, width);
+  td_devptr out = device_alloc((size_t)n_tokens * h->n_heads * hd * be->activation_bytes);
+  rope.qkv = qkv;
+  be->ops->rope_kv(be, &rope);
+  be->ops->attention(be, &(td_attention_params){.qkv = qkv,
+                                                .out = out,
+                                                .kv = kv,
+                                                .scale = (float)(1 / sqrt(hd)),
+                                                .window_tokens = h->window,
+                                                .layer = 1,
+                                                .n_heads = h->n_heads,
+                                                .n_kv_heads = h->n_kv_heads,
+                                                .head_dim = hd});
+  step_end();
+  size_t n_out = (size_t)n_tokens * h->n_heads * hd;
+  float *got = fetch(out, n_out, false);
+  double *want = malloc(n_out * sizeof *want);
+  for (uint32_t r = 0, t = 0; r < n_rows; t += seqs[r].q_len, r++)
+    reference_attention(h, &seqs[r], q_norm, inv_freq, want + (size_t)t * h->n_heads * hd);
+  snprintf(what, sizeof what, "attention heads=%u/%u dim=%u page=%u window=%u style=%d norm=%d rows=%u first=%u@%u", h->n_heads,
+           h->n_kv_heads, hd, h->page_tokens, h->window, h->style, h->norm, n_rows, rows[0][0], rows[0][1]);
+  check(what, got, want, n_out, be->activation_bytes == 2 ? 1.5 * eps_out : 2e-5);
+  for (uint32_t r = 0; r < n_rows; r++) {
+    free(seqs[r].qkv);
+    free(seqs[r].k);
+    free(seqs[r].v);
+  }
+  free(seqs), free(order), free(x), free(got), free(want), free(q_norm), free(k_norm);
+}
+
+/* ---- sampling ---- */
+
+static void expect(bool ok, const char *what)
+{
+  n_passed += ok;
+  n_failed += !ok;
+  if (!ok)
+    printf("FAIL %s\n", what);
+}
+
+/* One row of logits per plan row; the same logits for all rows, seeds and positions differ. */
+static void sample_rows(const float *logits, uint32_t vocab, const td_sampling *s, uint32_t n, uint32_t round)
+{
+  static const int32_t pages[MAX_CONTEXT / 16];
+  float *all = malloc((size_t)n * vocab * sizeof *all);
+  plan_reset(16);
+  for (uint32_t i = 0; i < n; i++) {
+    td_sampling one = *s;
+    one.seed += i * 7919;
+    memcpy(all + (size_t)i * vocab, logits, vocab * sizeof *all);
+    plan_add_row(1, 1 + round, pages);
+    be->ops->set_sampling(be, i, &one);
+  }
+  td_devptr dl = device_f32(all, (size_t)n * vocab);
+  be->ops->step_begin(be, plan);
+  be->ops->sample(be, &(td_sample_params){dl, vocab});
+  step_end();
+  free(all);
+}
+
+static void test_sampling(void)
+{
+  enum { V = 1000, ROUNDS = 100 };
+  float *x = random_values(V, 2);
+  td_sampling greedy = {.temperature = 0, .top_p = 1, .seed = 1};
+  uint32_t best = 0;
+  x[700] = x[300] = 9;
+  for (uint32_t i = 0; i < V; i++)
+    best = x[i] > x[best] ? i : best;
+  sample_rows(x, V, &greedy, 5, 0);
+  expect(sampled[0] == 300 && sampled[4] == 300 && best == 300, "greedy takes the lowest id among equals");
+  x[10] = NAN;
+  sample_rows(x, V, &greedy, 1, 0);
+  expect(sampled[0] == TD_SAMPLED_NAN, "NaN is told");
+  x[10] = 0;
+  x[700] = x[300] = 3;
+  /* 6400 draws against the softmax: every bucket of mass 1/16 within 6 sigma */
+  td_sampling t1 = {.temperature = 0.8f, .top_p = 1, .seed = 99};
+  double total = 0, *p = malloc(V * sizeof *p);
+  for (uint32_t i = 0; i < V; i++)
+    total += p[i] = exp(x[i] / (double)t1.temperature);
+  uint32_t hits[V] = {0};
+  for (uint32_t r = 0; r < ROUNDS; r++) {
+    sample_rows(x, V, &t1, MAX_ROWS, r);
+    for (uint32_t i = 0; i < MAX_ROWS; i++)
+      if (sampled[i] >= 0 && sampled[i] < V)
+        hits[sampled[i]]++;
+  }
+  double mass = 0, n = ROUNDS * MAX_ROWS, worst = 0;
+  uint32_t seen = 0;
+  for (uint32_t i = 0; i < V; i++) {
+    mass += p[i] / total;
+    seen += hits[i];
+    if (mass > 1.0 / 16 || i == V - 1) {
+      worst = fmax(worst, fabs(seen - n * mass) / sqrt(n * mass * (1 - mass) + 1));
+      mass = 0;
+      seen = 0;
+    }
+  }
+  expect(worst < 5, "draws follow the softmax");
+  /* support of top-k, top-p and min-p */
+  for (int mode = 0; mode < 3; mode++) {
+    td_sampling s = {.temperature = 1, .top_p = mode == 1 ? 0.3f : 1, .top_k = mode == 0 ? 7 : 0,
+                     .min_p = mode == 2 ? 0.3f : 0, .seed = 5};
+    total = 0;
+    for (uint32_t i = 0; i < V; i++)
+      total += p[i] = exp(x[i]);
+    bool ok = true;
+    uint32_t kept[V] = {0};
+    for (uint32_t r = 0; r < 8; r++) {
+      sample_rows(x, V, &s, MAX_ROWS, r);
+      for (uint32_t i = 0; i < MAX_ROWS; i++) {
+        double above = 0, max = 0;
+        uint32_t better = 0, id = (uint32_t)sampled[i];
+        for (uint32_t k = 0; k < V; k++) {
+          max = fmax(max, p[k]);
+          if (x[k] > x[id]) {
+            above += p[k];
+            better++;
+          }
+        }
+        kept[id]++;
+        ok &= mode == 0 ? better < 7 : mode == 1 ? above < 0.3 * total : p[id] >= 0.299 * max;
+      }
+    }
+    uint32_t distinct = 0;
+    for (uint32_t k = 0; k < V; k++)
+      distinct += kept[k] > 0;
+    expect(ok && distinct > 1, mode == 0 ? "top-k support" : mode == 1 ? "top-p support" : "min-p support");
+  }
+  free(x), free(p);
+}
+
+int main(int argc, char **argv)
+{
+  td_error err;
+  const char *name = argc > 1 ? argv[1] : "cpu";
+  bool small = argc > 2 && strcmp(argv[2], "small") == 0; /* for compute-sanitizer */
+  td_backend_config config = {.max_slots = MAX_SLOTS, .max_rows = MAX_ROWS, .max_tokens = MAX_TOKENS,
+                              .max_context_tokens = MAX_CONTEXT, .max_vocab = VOCAB_MAX};
+  die(td_backend_create(name, &config, &be, &err), &err, "backend");
+  die(td_plan_create(MAX_ROWS, MAX_TOKENS, MAX_ROWS * (MAX_CONTEXT / 16), 16, &plan, &err), &err, "plan");
+  page_table = calloc(MAX_ROWS * (MAX_CONTEXT / 16), sizeof *page_table);
+  eps_out = be->activation_bytes == 2 ? 1.0 / 256 : 1e-5;
+
+  static const uint32_t widths[] = {64, 576, 1536, 4096, 8192};
+  for (size_t i = 0; i < (small ? 2 : 5); i++) {
+    test_rmsnorm(1, widths[i], false);
+    test_rmsnorm(37, widths[i], true);
+    test_swiglu(5, widths[i]);
+  }
+  static const uint32_t ns[] = {1, 2, 3, 7, 8, 9, 15, 16, 17, 33, 64, 130, 300};
+  for (size_t i = 0; i < (small ? 9 : 13); i++) {
+    test_linear(ns[i], 576, (const uint32_t[]){576, 192, 192}, 3, false, false);
+    test_linear(ns[i], 64, (const uint32_t[]){104, 24, 24}, 3, true, false);
+    if (small)
+      continue;
+    test_linear(ns[i], 1536, (const uint32_t[]){576}, 1, false, false);
+    test_linear(ns[i], 896, (const uint32_t[]){896, 128, 128}, 3, true, false);
+    test_linear(ns[i], 2048, (const uint32_t[]){1000}, 1, false, true);
+    test_linear(ns[i], 4096, (const uint32_t[]){512, 512}, 2, true, false);
+  }
+  static const heads shapes[] = {
+      {9, 3, 64, 16, 0, TD_ROPE_PAIRS, false},   {32, 8, 128, 16, 0, TD_ROPE_HALVES, false}, {4, 4, 96, 32, 0, TD_ROPE_HALVES, false},
+      {14, 2, 64, 64, 0, TD_ROPE_HALVES, false}, {16, 8, 128, 16, 0, TD_ROPE_HALVES, true},  {8, 1, 256, 16, 0, TD_ROPE_HALVES, false},
+      {8, 2, 128, 16, 100, TD_ROPE_HALVES, false}, {16, 1, 64, 16, 0, TD_ROPE_HALVES, false}, {32, 1, 64, 16, 33, TD_ROPE_PAIRS, false},
+  };
+  static const uint32_t decodes[][2] = {{1, 1}, {1, 2}, {1, 15}, {1, 16}, {1, 17}, {1, 63}, {1, 64}, {1, 65}, {1, 300}, {1, 777}};
+  static const uint32_t chunks[][2] = {{1, 1}, {17, 17}, {64, 64}, {65, 65}, {50, 333}, {128, 400}};
+  static const uint32_t mixed[][2] = {{1, 500}, {1, 33}, {2, 90}, {100, 100}, {5, 700}, {60, 61}};
+  static const uint32_t split[][2] = {{1, 3500}, {1, 2000}, {1, 70}};
+  for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+    if (small && i % 3)
+      continue;
+    test_attention(&shapes[i], decodes, small ? 6 : 10);
+    test_attention(&shapes[i], chunks, small ? 3 : 6);
+    test_attention(&shapes[i], mixed, small ? 3 : 6);
+    if (!small)
+      test_attention(&shapes[i], split, 3);
+  }
+  test_sampling();
+  be->ops->destroy(be);
+  td_plan_destroy(plan);
+  free(page_table);
+  printf("test_ops %s: %d passed, %d failed\n", name, n_passed, n_failed);
+  return n_failed > 0;
+}
