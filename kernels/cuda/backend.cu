@@ -286,6 +286,7 @@ static td_status pick_device(cuda_backend *b, td_error *err)
   if (major < 8)
     return td_fail(err, TD_ERR_DEVICE, "the CUDA device has compute capability %d.%d; 8.0 is the least that is served",
                    major, minor);
+  b->cc_major = major;
   cudaDeviceGetAttribute(&b->n_sms, cudaDevAttrMultiProcessorCount, b->device);
   return TD_OK;
 }

@@ -72,7 +72,7 @@ struct linear_algo {
 struct cuda_backend {
   td_backend base; // first: the C side sees this
   td_backend_config config;
-  int device, n_sms;
+  int device, n_sms, cc_major;
   cudaStream_t stream;
   cudaError_t fault; // first error of a launch or copy since the last step_end
 

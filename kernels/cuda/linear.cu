@@ -6,7 +6,7 @@
 // which order k is summed: a lane's 16-byte load holds 8 neighbouring k, and both operands use the same order.
 #include "kernels/cuda/internal.cuh"
 
-enum { FEW_ROWS_MAX = 16, FEW_WARPS = 8, FEW_UNROLL = 4 };
+enum { FEW_ROWS_MAX = 16, FEW_WARPS = 16, FEW_UNROLL = 4, FEW_BLOCKS_PER_SM = 2 };
 
 __device__ __forceinline__ uint4 load_streaming(const void *p)
 {
@@ -25,28 +25,53 @@ __device__ __forceinline__ void mma_16816(float c[4], uint32_t a0, uint32_t a1, 
                : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+// Launched with programmatic stream serialisation: the next kernel may start while this one drains, and begins to read its
+// weights, which depend on nothing, before it waits for its input. Short matrices are mostly ramp without this.
+__device__ __forceinline__ void let_next_start()
+{
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+__device__ __forceinline__ void wait_for_input()
+{
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// Weights of FEW_UNROLL x 32 columns from k0 on, for this lane's two rows; zero past n_in, a multiple of 32.
+__device__ __forceinline__ void load_weights(uint4 a0[FEW_UNROLL], uint4 a1[FEW_UNROLL], const bf16 *w0, const bf16 *w1,
+                                             uint32_t k0, uint32_t n_in)
+{
+#pragma unroll
+  for (int u = 0; u < FEW_UNROLL; u++) {
+    bool in = k0 + 32 * u < n_in;
+    a0[u] = in ? load_streaming(w0 + k0 + 32 * u) : uint4{};
+    a1[u] = in ? load_streaming(w1 + k0 + 32 * u) : uint4{};
+  }
+}
+
 template <int N_TILES, typename OUT> // N_TILES x 8 rows of x
-__global__ void __launch_bounds__(FEW_WARPS * 32)
+__global__ void __launch_bounds__(FEW_WARPS * 32, FEW_BLOCKS_PER_SM)
     few_rows_kernel(const bf16 *w, const bf16 *bias, const bf16 *x, OUT *out, uint32_t n, uint32_t n_out, uint32_t n_in)
 {
   __shared__ float partial[FEW_WARPS][16][N_TILES * 8 + 1];
+  const uint32_t step = 32 * FEW_UNROLL;
   uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  uint32_t j = blockIdx.x * 16 + g; // this lane's weight rows: j and j + 8
+  uint32_t j = blockIdx.x * 16 + g, k0 = warp * step; // this lane's weight rows: j and j + 8
   const bf16 *w0 = w + (size_t)min(j, n_out - 1) * n_in + t * 8;
   const bf16 *w1 = w + (size_t)min(j + 8, n_out - 1) * n_in + t * 8;
   const bf16 *xr[N_TILES];
   for (int i = 0; i < N_TILES; i++)
     xr[i] = x + (size_t)min(g + 8 * i, n - 1) * n_in + t * 8; // rows past n are computed and dropped
   float acc[N_TILES][4] = {};
-  const uint32_t step = 32 * FEW_UNROLL;
-  for (uint32_t k0 = warp * step; k0 < n_in; k0 += FEW_WARPS * step) {
-    uint4 a0[FEW_UNROLL], a1[FEW_UNROLL];
-#pragma unroll
-    for (int u = 0; u < FEW_UNROLL; u++) {
-      bool in = k0 + 32 * u < n_in; // n_in is a multiple of 32
-      a0[u] = in ? load_streaming(w0 + k0 + 32 * u) : uint4{};
-      a1[u] = in ? load_streaming(w1 + k0 + 32 * u) : uint4{};
-    }
+  uint4 a0[FEW_UNROLL], a1[FEW_UNROLL];
+  let_next_start();
+  load_weights(a0, a1, w0, w1, k0, n_in);
+  wait_for_input();
+  while (k0 < n_in) {
 #pragma unroll
     for (int u = 0; u < FEW_UNROLL; u++)
       if (k0 + 32 * u < n_in)
@@ -56,6 +81,9 @@ __global__ void __launch_bounds__(FEW_WARPS * 32)
           mma_16816(acc[i], a0[u].x, a1[u].x, a0[u].y, a1[u].y, bv.x, bv.y);
           mma_16816(acc[i], a0[u].z, a1[u].z, a0[u].w, a1[u].w, bv.z, bv.w);
         }
+    k0 += FEW_WARPS * step;
+    if (k0 < n_in)
+      load_weights(a0, a1, w0, w1, k0, n_in);
   }
 #pragma unroll
   for (int i = 0; i < N_TILES; i++) {
@@ -76,17 +104,28 @@ __global__ void __launch_bounds__(FEW_WARPS * 32)
   }
 }
 
-template <typename OUT> static void few_rows(cuda_backend *b, const td_linear_params *p)
+template <int N_TILES, typename OUT> static void launch_few_rows(cuda_backend *b, const td_linear_params *p)
 {
   const td_weight *w = p->weight;
-  unsigned blocks = (w->n_out + 15) / 16;
+  cudaLaunchAttribute overlap = {};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = (w->n_out + 15) / 16;
+  config.blockDim = FEW_WARPS * 32;
+  config.stream = b->stream;
+  config.attrs = &overlap;
+  config.numAttrs = b->cc_major >= 9 ? 1 : 0;
+  note(b, cudaLaunchKernelEx(&config, few_rows_kernel<N_TILES, OUT>, (const bf16 *)w->data, (const bf16 *)w->bias,
+                             (const bf16 *)at<bf16>(p->x), at<OUT>(p->out), p->n, w->n_out, w->n_in));
+}
+
+template <typename OUT> static void few_rows(cuda_backend *b, const td_linear_params *p)
+{
   if (p->n <= 8)
-    few_rows_kernel<1, OUT><<<blocks, FEW_WARPS * 32, 0, b->stream>>>(w->data, w->bias, at<bf16>(p->x), at<OUT>(p->out),
-                                                                      p->n, w->n_out, w->n_in);
+    launch_few_rows<1, OUT>(b, p);
   else
-    few_rows_kernel<2, OUT><<<blocks, FEW_WARPS * 32, 0, b->stream>>>(w->data, w->bias, at<bf16>(p->x), at<OUT>(p->out),
-                                                                      p->n, w->n_out, w->n_in);
-  launched(b);
+    launch_few_rows<2, OUT>(b, p);
 }
 
 enum { LT_WORKSPACE_BYTES = 64 << 20 };
