@@ -1,0 +1,49 @@
+/* GET /health (alive), /ready (can take work), /metrics. None of them waits for the engine. */
+#include "server/router.h"
+
+static void respond_text(td_conn *c, int status, const char *json)
+{
+  td_conn_respond(c, status, "application/json", status == 503 ? "retry-after: 2\r\n" : NULL, json,
+                  __builtin_strlen(json));
+}
+
+void td_api_health(td_conn *c)
+{
+  if (td_server_healthy(c->server))
+    respond_text(c, 200, "{\"status\":\"ok\"}");
+  else
+    respond_text(c, 503, "{\"status\":\"unhealthy\"}");
+}
+
+void td_api_ready(td_conn *c)
+{
+  const td_server *s = c->server;
+  if (s->draining)
+    respond_text(c, 503, "{\"status\":\"draining\"}");
+  else if (s->engine_state == TD_ENGINE_LOADING)
+    respond_text(c, 503, "{\"status\":\"loading\"}");
+  else if (s->engine_state != TD_ENGINE_READY || !td_server_healthy(s))
+    respond_text(c, 503, "{\"status\":\"unhealthy\"}");
+  else
+    respond_text(c, 200, "{\"status\":\"ready\"}");
+}
+
+void td_api_metrics(td_conn *c)
+{
+  td_server *s = c->server;
+  td_engine_stats stats;
+  td_engine_get_stats(s->engine, &stats);
+  bool loaded = s->engine_state == TD_ENGINE_READY || s->engine_state == TD_ENGINE_DRAINING;
+  td_metrics_view v = {
+      .info = loaded ? td_engine_get_info(s->engine) : NULL,
+      .stats = &stats,
+      .model_name = loaded ? td_engine_get_info(s->engine)->model_name : s->options->served_model_name,
+      .n_conns = s->n_conns,
+      .queued_calls = s->n_reading,
+  };
+  td_buf out;
+  td_buf_init(&out, 0);
+  td_metrics_render(&s->metrics, &v, &out);
+  td_conn_respond(c, 200, "text/plain; version=0.0.4; charset=utf-8", NULL, out.data ? out.data : "", out.len_bytes);
+  td_buf_deinit(&out);
+}

@@ -1,0 +1,105 @@
+/* POST /tokenize and /detokenize, in vLLM's shapes; answered by the worker alone. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/call.h"
+
+enum { TOKENIZE_MAX = 1 << 24 }; /* ids; the body's size bounds them before */
+
+static bool append_text(td_call *c, const int32_t *ids, size_t n, td_buf *out)
+{
+  td_text_stream *s = td_text_stream_create(c->engine, false);
+  if (!s) {
+    td_api_error_set(&c->error, 503, "out_of_memory", NULL, "no memory for text");
+    return false;
+  }
+  td_text_stream_push(s, ids, n, out);
+  td_text_stream_finish(s, out);
+  td_text_stream_destroy(s);
+  return true;
+}
+
+static void render_token_strs(const td_call *c, const td_prompt *p, td_buf *out)
+{
+  td_buf_append_char(out, '[');
+  for (size_t i = 0; i < p->n; i++) {
+    const char *text = td_engine_token_text(c->engine, p->ids[i]);
+    if (i > 0)
+      td_buf_append_char(out, ',');
+    td_buf_append_json_string(out, text ? text : "", text ? strlen(text) : 0);
+  }
+  td_buf_append_char(out, ']');
+}
+
+static bool finish_answer(td_call *c)
+{
+  if (!c->answer.failed)
+    return true;
+  td_api_error_set(&c->error, 503, "out_of_memory", NULL, "no memory for the answer");
+  return false;
+}
+
+static bool tokenize_prompt(td_call *c, td_prompt *p)
+{
+  const td_request *r = &c->request;
+  td_error err;
+  td_status st;
+  if (r->messages) {
+    td_chat_input in = {
+        .messages = r->messages,
+        .chat_template_kwargs = r->chat_template_kwargs,
+        .add_generation_prompt = r->add_generation_prompt,
+        .continue_final_message = r->continue_final_message,
+        .max_tokens = TOKENIZE_MAX,
+    };
+    st = td_engine_chat_tokens(c->engine, &in, NULL, &p->ids, &p->n, &err);
+  } else if (!cJSON_IsString(r->prompt)) {
+    td_api_error_set(&c->error, 400, "invalid_value", "prompt", "'prompt' must be a string");
+    return false;
+  } else {
+    st = td_engine_tokenize(c->engine, r->prompt->valuestring, strlen(r->prompt->valuestring), true,
+                            r->add_special_tokens, TOKENIZE_MAX, &p->ids, &p->n, &err);
+  }
+  return st == TD_OK || td_call_fail_tokens(c, &err, r->messages ? "messages" : "prompt");
+}
+
+static bool prepare_tokenize(td_call *c, cJSON *root)
+{
+  if (!td_call_alloc_prompts(c, 1))
+    return false;
+  td_prompt *p = &c->prompts[0];
+  if (!tokenize_prompt(c, p))
+    return false;
+  td_buf_printf(&c->answer, "{\"count\":%zu,\"max_model_len\":%u,\"tokens\":", p->n, c->info->max_context_tokens);
+  td_render_ids(p->ids, p->n, &c->answer);
+  td_buf_append_str(&c->answer, ",\"token_strs\":");
+  if (!c->request.return_token_strs)
+    td_buf_append_str(&c->answer, "null");
+  else
+    render_token_strs(c, p, &c->answer);
+  td_buf_append_char(&c->answer, '}');
+  return finish_answer(c);
+}
+
+static bool prepare_detokenize(td_call *c, cJSON *root)
+{
+  if (!cJSON_IsArray(c->request.tokens)) {
+    td_api_error_set(&c->error, 400, "invalid_value", "tokens", "'tokens' must be an array of token ids");
+    return false;
+  }
+  if (!td_call_alloc_prompts(c, 1) ||
+      !td_call_read_ids(c, c->request.tokens, "tokens", TOKENIZE_MAX, &c->prompts[0]))
+    return false;
+  td_buf text;
+  td_buf_init(&text, 0);
+  bool ok = append_text(c, c->prompts[0].ids, c->prompts[0].n, &text);
+  td_buf_append_str(&c->answer, "{\"prompt\":");
+  td_buf_append_json_string(&c->answer, text.data ? text.data : "", text.len_bytes);
+  td_buf_append_char(&c->answer, '}');
+  c->answer.failed |= text.failed;
+  td_buf_deinit(&text);
+  return ok && finish_answer(c);
+}
+
+const td_api td_api_tokenize = {.route = TD_ROUTE_TOKENIZE, .id_prefix = "tok-", .prepare = prepare_tokenize};
+const td_api td_api_detokenize = {.route = TD_ROUTE_DETOKENIZE, .id_prefix = "tok-", .prepare = prepare_detokenize};

@@ -1,0 +1,308 @@
+/* Calls: see call.h. */
+#include "server/call.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+
+/* ---- for workers ---- */
+
+/* A prompt over the context is counted this far beyond it, so that the error can say how long it is. */
+enum { COUNT_BEYOND = 65536 };
+
+size_t td_call_count_to(const td_call *call) { return (size_t)call->info->max_context_tokens + COUNT_BEYOND; }
+
+bool td_call_fail_tokens(td_call *call, const td_error *err, const char *param)
+{
+  /* errors of the tokeniser name no field: the text is too long; those of the template do */
+  if (err->code != TD_ERR_REQUEST || (*err->param && strcmp(err->param, "prompt") != 0)) {
+    td_api_error_from(&call->error, err);
+    return false;
+  }
+  td_api_error_set(&call->error, 400, "context_length_exceeded", param,
+                   "this model's context is %u tokens at most; the prompt has more than %zu",
+                   call->info->max_context_tokens, td_call_count_to(call));
+  return false;
+}
+
+bool td_call_alloc_prompts(td_call *call, size_t n)
+{
+  call->prompts = calloc(n, sizeof *call->prompts);
+  if (!call->prompts) {
+    td_api_error_set(&call->error, 503, "out_of_memory", NULL, "no memory for prompts");
+    return false;
+  }
+  call->n_prompts = (uint32_t)n;
+  return true;
+}
+
+/* default_rest: an absent max_tokens means the rest of the context; else 16, OpenAI's default for completions. */
+bool td_call_check_context(td_call *call, bool default_rest)
+{
+  const td_request *r = &call->request;
+  uint64_t limit = call->info->max_context_tokens;
+  int64_t asked = r->max_completion_tokens > 0 ? r->max_completion_tokens : r->max_tokens;
+  call->max_new = asked > 0 ? (uint32_t)asked : default_rest ? UINT32_MAX : 16;
+  for (uint32_t i = 0; i < call->n_prompts; i++) {
+    uint64_t n = call->prompts[i].n, want = asked > 0 ? (uint64_t)asked : 1;
+    if (n == 0) {
+      td_api_error_set(&call->error, 400, "invalid_value", call->api->route == TD_ROUTE_CHAT ? "messages" : "prompt",
+                       "the prompt is empty");
+      return false;
+    }
+    if (n + want > limit) {
+      td_api_error_set(&call->error, 400, "context_length_exceeded",
+                       call->api->route == TD_ROUTE_CHAT ? "messages" : "prompt",
+                       "this model's context is %" PRIu64 " tokens at most; the prompt has %" PRIu64
+                       " and the answer may have %" PRIu64,
+                       limit, n, want);
+      return false;
+    }
+  }
+  if ((uint64_t)call->n_prompts * (uint64_t)r->n > call->max_choices) {
+    td_api_error_set(&call->error, 400, "invalid_value", "n", "%u prompts with %d choices each are more than the %u "
+                     "that this server takes at once", call->n_prompts, (int)r->n, call->max_choices);
+    return false;
+  }
+  return true;
+}
+
+/* ---- on a worker ---- */
+
+static bool read_call(td_call *call)
+{
+  td_error err;
+  td_json_limits limits = {td_limit_max(TD_LIMIT_JSON_DEPTH), call->json_nodes, TD_ERR_REQUEST};
+  cJSON *root = NULL;
+  if (td_json_parse(call->body.data ? call->body.data : "", call->body.len_bytes, &limits, &root, &err) != TD_OK) {
+    td_api_error_from(&call->error, &err);
+    if (call->error.status == 400)
+      call->error.code = "invalid_json";
+    return false;
+  }
+  td_buf_deinit(&call->body);
+  const td_engine_info *info = call->info;
+  td_request *r = &call->request;
+  bool ok = td_request_read(root, call->api->route, &info->default_sampling, info->vocab, r, &call->error);
+  if (ok && r->model && strcmp(r->model, info->model_name) != 0) {
+    td_api_error_set(&call->error, 404, "model_not_found", "model", "the model '%.200s' is not served here; '%.200s' is",
+                     r->model, info->model_name);
+    ok = false;
+  }
+  if (ok && r->messages)
+    ok = td_messages_normalise((cJSON *)r->messages, &call->error); /* in the tree that is ours */
+  if (ok && !atomic_load(&call->abandoned))
+    ok = call->api->prepare(call, root);
+  cJSON_Delete(root);
+  return ok;
+}
+
+static void run_call(td_job *job)
+{
+  td_call *call = (td_call *)job;
+  if (!atomic_load(&call->abandoned))
+    call->failed = !read_call(call);
+}
+
+/* ---- on the loop ---- */
+
+static void uncount_body(td_call *call)
+{
+  call->server->body_bytes -= call->body_counted;
+  call->body_counted = 0;
+}
+
+static td_conn *detach(td_call *call)
+{
+  td_conn *c = call->conn;
+  call->conn = NULL;
+  if (c)
+    c->call = NULL;
+  return c;
+}
+
+static void call_done(td_job *job)
+{
+  td_call *call = (td_call *)job;
+  td_server *s = call->server;
+  call->with_worker = false;
+  s->n_reading--;
+  uncount_body(call);
+  if (!call->conn) {
+    td_call_destroy(call);
+  } else if (s->stopping) {
+    td_api_error e;
+    td_api_error_set(&e, 503, "shutting_down", NULL, "the server is shutting down");
+    td_call_fail(call, &e);
+  } else if (call->failed) {
+    td_conn *c = detach(call);
+    td_conn_respond_error(c, &call->error);
+    td_call_destroy(call);
+  } else if (!call->api->render_delta) {
+    td_conn *c = detach(call);
+    td_conn_respond(c, 200, "application/json", NULL, call->answer.data, call->answer.len_bytes);
+    td_call_destroy(call);
+  } else {
+    td_generation_submit(call);
+  }
+}
+
+static void make_id(td_call *call)
+{
+  uint64_t r[2] = {0};
+  if (getrandom(r, sizeof r, GRND_NONBLOCK) != sizeof r) /* before the pool is ready: unique, if not secret */
+    r[0] = call->arrival_us, r[1] = ++call->server->ids;
+  snprintf(call->id, sizeof call->id, "%s%016" PRIx64 "%016" PRIx64, call->api->id_prefix, r[0], r[1]);
+}
+
+static void link_call(td_call *call)
+{
+  td_server *s = call->server;
+  call->next = s->calls;
+  if (call->next)
+    call->next->prev = call;
+  s->calls = call;
+  s->n_calls++;
+}
+
+static void no_room(td_conn *c, const char *text)
+{
+  td_api_error e;
+  td_api_error_set(&e, 429, "queue_full", NULL, "%s", text);
+  td_conn_respond_error(c, &e);
+}
+
+void td_call_begin(td_conn *c, const td_api *api, uint64_t namespace_id)
+{
+  td_server *s = c->server;
+  td_error err;
+  if (s->engine_state != TD_ENGINE_READY) { /* it was at the head */
+    td_api_error e;
+    td_api_error_set(&e, 503, "engine_failed", NULL, "the engine has stopped");
+    td_conn_respond_error(c, &e);
+    return;
+  }
+  td_call *call = calloc(1, sizeof *call);
+  if (!call) {
+    no_room(c, "no memory for the request");
+    return;
+  }
+  call->job.run = run_call;
+  call->job.done = call_done;
+  call->server = s;
+  call->conn = c;
+  call->api = api;
+  call->engine = s->engine;
+  call->info = td_engine_get_info(s->engine);
+  call->json_nodes = (size_t)td_option(s->options, TD_LIMIT_JSON_NODES);
+  call->max_choices = (uint32_t)td_option(s->options, TD_LIMIT_QUEUE_REQUESTS);
+  call->arrival_us = c->arrival_us;
+  call->created_s = (int64_t)time(NULL);
+  call->namespace_id = namespace_id;
+  atomic_init(&call->abandoned, false);
+  td_buf_init(&call->answer, 0);
+  make_id(call);
+  call->body = c->http.body;
+  td_buf_init(&c->http.body, 0);
+  call->body_counted = c->body_counted;
+  c->body_counted = 0;
+  link_call(call);
+  if (td_workers_submit(s->workers, &call->job, &err) != TD_OK) {
+    uncount_body(call);
+    call->conn = NULL;
+    td_call_destroy(call);
+    no_room(c, err.message);
+    return;
+  }
+  call->with_worker = true;
+  s->n_reading++;
+  c->state = TD_CONN_ANSWERING;
+  c->since_ms = uv_now(&s->loop);
+  c->call = call;
+}
+
+void td_call_abandon(td_call *call)
+{
+  call->conn = NULL;
+  atomic_store(&call->abandoned, true);
+  if (call->generating)
+    td_generation_cancel(call, TD_FINISHED_ABORT);
+  if (!call->with_worker)
+    td_call_destroy(call);
+}
+
+void td_call_writable(td_call *call)
+{
+  if (call->generating)
+    td_generation_pump(call);
+}
+
+void td_call_fail(td_call *call, const td_api_error *e)
+{
+  bool streaming = call->conn && call->conn->in_stream;
+  if (call->generating)
+    td_generation_cancel(call, TD_FINISHED_ERROR);
+  td_conn *c = detach(call);
+  if (c && streaming) {
+    td_buf event;
+    td_buf_init(&event, 0);
+    td_buf_append_str(&event, "data: ");
+    td_api_error_render(e, &event);
+    td_buf_append_str(&event, "\n\n");
+    td_conn_stream_send(c, event.data, event.len_bytes);
+    td_buf_deinit(&event);
+    td_conn_stream_end(c);
+  } else if (c) {
+    td_conn_respond_error(c, e);
+  }
+  if (call->with_worker)
+    atomic_store(&call->abandoned, true);
+  else
+    td_call_destroy(call);
+}
+
+static void free_call(td_call *call)
+{
+  for (uint32_t i = 0; i < call->n_choices; i++) {
+    td_text_stream_destroy(call->choices[i].text);
+    td_stop_filter_deinit(&call->choices[i].filter);
+    td_buf_deinit(&call->choices[i].out);
+    td_buf_deinit(&call->choices[i].ids);
+  }
+  free(call->choices);
+  for (uint32_t i = 0; i < call->n_prompts; i++)
+    free(call->prompts[i].ids);
+  free(call->prompts);
+  td_request_deinit(&call->request);
+  td_buf_deinit(&call->body);
+  td_buf_deinit(&call->answer);
+  free(call);
+}
+
+void td_call_bury(td_server *s)
+{
+  while (s->graveyard) {
+    td_call *call = s->graveyard;
+    s->graveyard = call->next;
+    free_call(call);
+  }
+}
+
+void td_call_destroy(td_call *call)
+{
+  td_server *s = call->server;
+  *(call->prev ? &call->prev->next : &s->calls) = call->next;
+  if (call->next)
+    call->next->prev = call->prev;
+  s->n_calls--;
+  if (s->polling) { /* updates in hand may still name it */
+    call->next = s->graveyard;
+    s->graveyard = call;
+  } else {
+    free_call(call);
+  }
+  td_server_idle(s);
+}

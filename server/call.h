@@ -1,0 +1,132 @@
+/* A call: one API request, from its body to its answer. One struct holds all it needs and is freed at once.
+ *
+ * Life: made by the router when the body is complete -> a worker reads it (`prepare`) -> the loop answers, or submits
+ * its choices to the engine and streams. The connection owns it. If the connection goes while a worker has it,
+ * `conn` becomes NULL and the loop frees it when the worker is done. */
+#ifndef TD_SERVER_CALL_H
+#define TD_SERVER_CALL_H
+
+#include <stdatomic.h>
+
+#include "server/conn.h"
+#include "server/request.h"
+
+typedef struct td_choice {
+  td_call *call;
+  uint32_t index, prompt;
+  uint64_t seed;
+  td_ticket ticket; /* generation 0: not with the engine (any more) */
+  td_text_stream *text;
+  td_stop_filter filter;
+  td_buf out; /* answer text: all of it, or what is not yet sent */
+  td_buf ids; /* int32_t ids not yet rendered, if token ids are wanted */
+
+  /* the engine's side, as of the last update */
+  const int32_t *tokens; /* valid while ticket is */
+  uint32_t n_prompt, n_generated, n_cached;
+  td_finish engine_finish;
+  uint64_t submit_us, first_run_us, first_token_us, last_token_us;
+
+  uint32_t n_read;      /* tokens turned to text so far */
+  const char *finish;   /* "stop", "length": the text is complete */
+  bool opened, closed;  /* first and last chunk are sent */
+  bool first_seen;      /* metrics have its first token */
+} td_choice;
+
+typedef struct td_prompt {
+  int32_t *ids; /* owned */
+  size_t n;
+} td_prompt;
+
+/* A piece of one choice's answer. */
+typedef struct td_delta {
+  const td_choice *choice;
+  bool first;
+  const char *text;
+  size_t n_text;
+  const int32_t *ids;
+  size_t n_ids;
+  const char *finish; /* NULL: more follows */
+} td_delta;
+
+/* What one API family does; see api_*.c. */
+typedef struct td_api {
+  unsigned route; /* TD_ROUTE_* */
+  const char *id_prefix;
+  /* [worker] From the parsed body to prompts, or to c->answer. false: c->error says why. */
+  bool (*prepare)(td_call *c, cJSON *root);
+  /* [loop] NULL for routes that do not generate. */
+  void (*render_delta)(const td_call *c, const td_delta *d, td_buf *out);
+  void (*render_usage)(const td_call *c, td_buf *out);
+  void (*render_answer)(const td_call *c, td_buf *out);
+} td_api;
+
+extern const td_api td_api_completions, td_api_chat, td_api_tokenize, td_api_detokenize;
+
+struct td_call {
+  td_job job;
+  td_server *server;
+  td_conn *conn; /* NULL: it has gone */
+  td_call *prev, *next;
+  const td_api *api;
+  const td_engine *engine;
+  const td_engine_info *info;
+  size_t json_nodes;
+  uint32_t max_choices;
+  char id[64];
+  uint64_t arrival_us;
+  int64_t created_s;
+  uint64_t namespace_id;
+  atomic_bool abandoned; /* the worker need not go on */
+  td_buf body;
+  uint64_t body_counted; /* its share of the server's body_bytes */
+
+  /* made by the worker */
+  bool failed;
+  td_api_error error;
+  td_request request;
+  uint32_t max_new;
+  td_prompt *prompts;
+  uint32_t n_prompts;
+  td_buf answer;
+
+  /* the loop's */
+  bool with_worker, generating;
+  td_choice *choices;
+  uint32_t n_choices, n_open;
+};
+
+/* Takes c's complete request. */
+void td_call_begin(td_conn *c, const td_api *api, uint64_t namespace_id);
+/* The connection has gone: cancels and frees, now or when the worker is done. */
+void td_call_abandon(td_call *call);
+/* The connection can take more output. */
+void td_call_writable(td_call *call);
+/* Ends a call that cannot be finished (shutdown, device fault): an error answer, or an error event in a stream. */
+void td_call_fail(td_call *call, const td_api_error *e);
+void td_call_destroy(td_call *call);
+/* Frees the calls that ended while updates were being read. */
+void td_call_bury(td_server *s);
+
+/* generation.c */
+void td_generation_submit(td_call *call);
+void td_generation_poll(td_server *s);
+void td_generation_pump(td_call *call);
+void td_generation_cancel(td_call *call, td_finished why);
+
+/* For workers: makes room for n prompts; tokens of one prompt; the check that all fit the context. */
+bool td_call_alloc_prompts(td_call *call, size_t n);
+bool td_call_check_context(td_call *call, bool default_rest);
+/* Prompts are tokenised up to this many tokens. */
+size_t td_call_count_to(const td_call *call);
+/* A tokenising call has failed: too many tokens is context_length_exceeded; else as td_api_error_from. */
+bool td_call_fail_tokens(td_call *call, const td_error *err, const char *param);
+/* Token ids of an array, each below the vocabulary. */
+bool td_call_read_ids(td_call *call, const cJSON *array, const char *param, size_t max, td_prompt *p);
+
+/* render.c: what both families share */
+void td_render_usage(const td_call *c, td_buf *out); /* the object */
+void td_render_ids(const int32_t *ids, size_t n, td_buf *out);
+void td_render_head(const td_call *c, const char *object, td_buf *out); /* {"id":..,"object":..,"created":..,"model":.. */
+
+#endif

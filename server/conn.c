@@ -1,0 +1,516 @@
+/* Connections: see conn.h. */
+#include "server/conn.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "server/call.h"
+#include "server/router.h"
+
+static void process(td_conn *c, const char *data, size_t n);
+
+static uint64_t now_ms(const td_conn *c) { return uv_now(&c->server->loop); }
+
+static int64_t option(const td_conn *c, td_limit_id id) { return td_option(c->server->options, id); }
+
+/* ---- closing ---- */
+
+static void on_closed(uv_handle_t *h)
+{
+  td_conn *c = h->data;
+  td_http_deinit(&c->http);
+  td_buf_deinit(&c->pending);
+  td_buf_deinit(&c->out);
+  free(c->early);
+  free(c);
+}
+
+static void unlink_conn(td_conn *c)
+{
+  td_server *s = c->server;
+  *(c->prev ? &c->prev->next : &s->conns) = c->next;
+  if (c->next)
+    c->next->prev = c->prev;
+  if (c->has_ip) {
+    *(c->ip_prev ? &c->ip_prev->ip_next : &s->ip_buckets[c->ip_bucket]) = c->ip_next;
+    if (c->ip_next)
+      c->ip_next->ip_prev = c->ip_prev;
+  }
+  for (td_conn **p = &s->dirty; c->dirty && *p; p = &(*p)->dirty_next)
+    if (*p == c) {
+      *p = c->dirty_next;
+      break;
+    }
+  s->n_conns--;
+}
+
+static void uncount_body(td_conn *c)
+{
+  c->server->body_bytes -= c->body_counted;
+  c->body_counted = 0;
+}
+
+void td_conn_close(td_conn *c)
+{
+  if (c->state == TD_CONN_CLOSING)
+    return;
+  if (c->out.len_bytes > 0 && c->uv.stream.write_queue_size == 0) {
+    /* what was just answered leaves even if the peer has already shut its side */
+    uv_buf_t b = uv_buf_init(c->out.data, (unsigned)c->out.len_bytes);
+    (void)uv_try_write(&c->uv.stream, &b, 1);
+  }
+  c->state = TD_CONN_CLOSING;
+  td_call *call = c->call;
+  c->call = NULL;
+  if (call)
+    td_call_abandon(call);
+  uncount_body(c);
+  unlink_conn(c);
+  uv_close(&c->uv.handle, on_closed);
+  td_server_idle(c->server);
+}
+
+/* ---- writing ---- */
+
+typedef struct write_request {
+  uv_write_t uv;
+  td_conn *conn;
+  char *data;
+} write_request;
+
+static void mark_dirty(td_conn *c)
+{
+  if (c->dirty || c->state == TD_CONN_CLOSING)
+    return;
+  c->dirty = true;
+  c->dirty_next = c->server->dirty;
+  c->server->dirty = c;
+}
+
+static size_t unsent(const td_conn *c) { return c->out.len_bytes + c->uv.stream.write_queue_size; }
+
+bool td_conn_writable(const td_conn *c)
+{
+  return c->state != TD_CONN_CLOSING && unsent(c) < (size_t)option(c, TD_LIMIT_SSE_QUEUE_BYTES) / 16;
+}
+
+static void resume(td_conn *c);
+
+static void on_written(uv_write_t *w, int status)
+{
+  write_request *r = (write_request *)w;
+  td_conn *c = r->conn;
+  free(r->data);
+  free(r);
+  if (c->state == TD_CONN_CLOSING)
+    return;
+  if (status < 0) {
+    td_conn_close(c);
+    return;
+  }
+  c->progress_ms = now_ms(c);
+  if (c->in_stream && c->call && td_conn_writable(c))
+    td_call_writable(c->call);
+  resume(c);
+}
+
+static void on_shutdown(uv_shutdown_t *r, int status) { free(r); }
+
+static void flush_one(td_conn *c)
+{
+  if (c->out.failed) { /* a part of the answer is missing: it must not look whole */
+    td_conn_close(c);
+    return;
+  }
+  if (c->out.len_bytes > 0) {
+    write_request *r = malloc(sizeof *r);
+    size_t n = 0;
+    char *data = r ? td_buf_take(&c->out, &n) : NULL;
+    if (!data) {
+      free(r);
+      td_conn_close(c);
+      return;
+    }
+    *r = (write_request){.conn = c, .data = data};
+    uv_buf_t b = uv_buf_init(data, (unsigned)n);
+    if (c->uv.stream.write_queue_size == 0)
+      c->progress_ms = now_ms(c);
+    if (uv_write(&r->uv, &c->uv.stream, &b, 1, on_written) != 0) {
+      free(data);
+      free(r);
+      td_conn_close(c);
+      return;
+    }
+    c->sent_ms = now_ms(c);
+  }
+  if (c->state == TD_CONN_LINGERING) {
+    uv_shutdown_t *r = malloc(sizeof *r);
+    if (!r || uv_shutdown(r, &c->uv.stream, on_shutdown) != 0)
+      free(r); /* already shut */
+  }
+}
+
+void td_conn_flush_all(td_server *s)
+{
+  while (s->dirty) {
+    td_conn *c = s->dirty;
+    s->dirty = c->dirty_next;
+    c->dirty = false;
+    flush_one(c);
+  }
+}
+
+/* ---- answers ---- */
+
+static const char *http_date(void)
+{
+  static time_t cached;
+  static char text[40];
+  time_t now = time(NULL);
+  if (now != cached) {
+    struct tm tm;
+    gmtime_r(&now, &tm);
+    strftime(text, sizeof text, "%a, %d %b %Y %H:%M:%S GMT", &tm); /* the C locale's names */
+    cached = now;
+  }
+  return text;
+}
+
+/* Server-made, or the client's if it is short visible ASCII. */
+static void take_request_id(td_conn *c)
+{
+  const char *given = c->http.head.request_id;
+  size_t n = given ? strlen(given) : 0;
+  bool sane = n > 0 && n <= td_limit_max(TD_LIMIT_REQUEST_ID_BYTES) && n < sizeof c->request_id;
+  for (size_t i = 0; sane && i < n; i++)
+    sane = given[i] > 0x20 && given[i] < 0x7f;
+  if (sane)
+    memcpy(c->request_id, given, n + 1);
+  else
+    snprintf(c->request_id, sizeof c->request_id, "req-%016" PRIx64 "-%" PRIx64, (uint64_t)time(NULL),
+             ++c->server->ids);
+}
+
+static void answer_head(td_conn *c, int status, const char *content_type, const char *headers)
+{
+  if (c->request_id[0] == '\0')
+    take_request_id(c);
+  if (c->server->draining)
+    c->keep_alive = false;
+  td_buf_printf(&c->out, "HTTP/1.1 %d %s\r\nserver: tandem\r\ndate: %s\r\nx-request-id: %s\r\n", status,
+                td_http_reason(status), http_date(), c->request_id);
+  if (content_type)
+    td_buf_printf(&c->out, "content-type: %s\r\n", content_type);
+  if (!c->keep_alive)
+    td_buf_append_str(&c->out, "connection: close\r\n");
+  else if (c->http.head.minor == 0)
+    td_buf_append_str(&c->out, "connection: keep-alive\r\n");
+  if (headers)
+    td_buf_append_str(&c->out, headers);
+  c->status = status;
+  c->server->metrics.responses[status / 100]++;
+  mark_dirty(c);
+}
+
+/* The answer is whole: on to the next request, or out. */
+static void answer_end(td_conn *c)
+{
+  td_debug("%s %s %d %.1f ms id=%s", c->http.head.method_name ? c->http.head.method_name : "-",
+           c->http.head.path ? c->http.head.path : "-", c->status,
+           (double)(td_server_now_us() - c->arrival_us) / 1e3, c->request_id);
+  uncount_body(c);
+  td_http_reset(&c->http);
+  free(c->early);
+  c->early = NULL;
+  c->request_id[0] = '\0';
+  c->in_stream = c->chunked = c->head_only = false;
+  c->since_ms = now_ms(c);
+  c->state = c->keep_alive ? TD_CONN_READING : TD_CONN_LINGERING;
+  mark_dirty(c);
+  if (!c->processing)
+    resume(c);
+}
+
+void td_conn_respond(td_conn *c, int status, const char *content_type, const char *headers, const char *body,
+                     size_t n)
+{
+  answer_head(c, status, content_type, headers);
+  if (status != 204)
+    td_buf_printf(&c->out, "content-length: %zu\r\n", n);
+  td_buf_append_str(&c->out, "\r\n");
+  if (!c->head_only)
+    td_buf_append(&c->out, body, n);
+  answer_end(c);
+}
+
+static void respond_error(td_conn *c, const td_api_error *e, const char *headers)
+{
+  char extra[256];
+  td_buf body;
+  td_buf_init(&body, 0);
+  td_api_error_render(e, &body);
+  snprintf(extra, sizeof extra, "%s", headers ? headers : "");
+  if (e->retry_after_s > 0)
+    snprintf(extra + strlen(extra), sizeof extra - strlen(extra), "retry-after: %d\r\n", e->retry_after_s);
+  td_conn_respond(c, e->status, "application/json", extra, body.data ? body.data : "", body.len_bytes);
+  td_buf_deinit(&body);
+}
+
+void td_conn_respond_error(td_conn *c, const td_api_error *e) { respond_error(c, e, NULL); }
+
+void td_conn_stream_begin(td_conn *c, const char *content_type, const char *headers)
+{
+  c->chunked = c->http.head.minor == 1;
+  if (!c->chunked)
+    c->keep_alive = false; /* HTTP/1.0: the end of the connection is the end of the answer */
+  answer_head(c, 200, content_type, headers);
+  td_buf_append_str(&c->out, c->chunked ? "transfer-encoding: chunked\r\n\r\n" : "\r\n");
+  c->in_stream = true;
+}
+
+void td_conn_stream_send(td_conn *c, const char *data, size_t n)
+{
+  if (n == 0)
+    return;
+  if (c->chunked)
+    td_buf_printf(&c->out, "%zx\r\n", n);
+  td_buf_append(&c->out, data, n);
+  if (c->chunked)
+    td_buf_append_str(&c->out, "\r\n");
+  mark_dirty(c);
+}
+
+void td_conn_stream_end(td_conn *c)
+{
+  if (c->chunked)
+    td_buf_append_str(&c->out, "0\r\n\r\n");
+  answer_end(c);
+}
+
+/* ---- reading ---- */
+
+static void protocol_error(td_conn *c, int status, const char *code, const char *text)
+{
+  td_api_error e;
+  td_api_error_set(&e, status, code, NULL, "%s", text);
+  c->keep_alive = false;
+  td_conn_respond_error(c, &e);
+}
+
+/* The head is there and valid: what can be refused now is refused, before the body. */
+static void on_head(td_conn *c)
+{
+  td_http_head *h = &c->http.head;
+  td_api_error e;
+  const char *headers;
+  c->keep_alive = h->keep_alive;
+  c->head_only = h->method == TD_HTTP_HEAD;
+  c->body_ms = now_ms(c);
+  take_request_id(c);
+  if (td_router_admit(c, &e, &headers)) {
+    if (h->expect_continue) {
+      td_buf_append_str(&c->out, "HTTP/1.1 100 Continue\r\n\r\n");
+      mark_dirty(c);
+    }
+    return;
+  }
+  bool has_body = h->chunked || h->content_length > 0;
+  if (!has_body || h->expect_continue || !(c->early = malloc(sizeof e))) {
+    /* a client that waits for 100 has not sent its body and now will not, or may: the framing is lost */
+    if (has_body)
+      c->keep_alive = false;
+    respond_error(c, &e, headers);
+    return;
+  }
+  /* The client is sending already: it may only look for the answer when it is through. The body is dropped. Headers of
+   * the answer (Allow, WWW-Authenticate) are for requests that can be put right; they are found again at the end. */
+  *c->early = e;
+  c->http.discard_body = true;
+}
+
+static void on_request(td_conn *c)
+{
+  td_api_error e;
+  const char *headers = NULL;
+  if (c->early) {
+    td_api_error now;
+    e = *c->early;
+    if (td_router_admit(c, &now, &headers) || now.status != e.status)
+      headers = NULL;
+    respond_error(c, &e, headers);
+    return;
+  }
+  td_router_dispatch(c);
+}
+
+/* Bodies of all connections together have a cap: a connection alone cannot tell that there are thousands. */
+static bool count_body(td_conn *c)
+{
+  td_server *s = c->server;
+  uint64_t n = c->http.body.len_bytes;
+  s->body_bytes += n - c->body_counted;
+  c->body_counted = n;
+  if (s->body_bytes <= (uint64_t)option(c, TD_LIMIT_HTTP_BODIES_BYTES))
+    return true;
+  protocol_error(c, 429, "queue_full", "too many request bodies are being received");
+  return false;
+}
+
+static void read_ahead(td_conn *c, const char *data, size_t n)
+{
+  td_buf_append(&c->pending, data, n);
+  if (c->pending.failed) {
+    td_conn_close(c);
+    return;
+  }
+  if (c->pending.len_bytes > td_limit_max(TD_LIMIT_HTTP_AHEAD_BYTES) && c->reading) {
+    uv_read_stop(&c->uv.stream);
+    c->reading = false;
+  }
+}
+
+/* One step of the parser. */
+static void step(td_conn *c, const char *data, size_t n, size_t *used)
+{
+  if (!td_http_started(&c->http)) {
+    c->first_byte_ms = now_ms(c);
+    c->arrival_us = td_server_now_us();
+  }
+  switch (td_http_feed(&c->http, data, n, used)) {
+  case TD_HTTP_MORE: (void)count_body(c); break;
+  case TD_HTTP_IS_HEAD:
+    on_head(c);
+    if (c->state == TD_CONN_READING && td_http_started(&c->http)) {
+      size_t more = 0;
+      step(c, data + *used, n - *used, &more); /* once: a head comes once in a request */
+      *used += more;
+    }
+    break;
+  case TD_HTTP_IS_DONE:
+    if (count_body(c))
+      on_request(c);
+    break;
+  case TD_HTTP_IS_ERROR: protocol_error(c, c->http.error_status, "malformed_request", c->http.error_text); break;
+  }
+}
+
+/* Answers may go out faster than the peer reads: then what is left waits. */
+static void process(td_conn *c, const char *data, size_t n)
+{
+  c->processing = true;
+  while (n > 0 && c->state == TD_CONN_READING && unsent(c) < td_limit_max(TD_LIMIT_HTTP_AHEAD_BYTES)) {
+    size_t used = 0;
+    step(c, data, n, &used);
+    data += used;
+    n -= used;
+  }
+  c->processing = false;
+  if (n > 0 && (c->state == TD_CONN_READING || c->state == TD_CONN_ANSWERING))
+    read_ahead(c, data, n);
+}
+
+static void on_alloc(uv_handle_t *h, size_t hint, uv_buf_t *b)
+{
+  td_conn *c = h->data;
+  *b = uv_buf_init(c->server->read_buffer, TD_READ_BUFFER_BYTES);
+}
+
+static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *b)
+{
+  td_conn *c = stream->data;
+  if (n < 0)
+    td_conn_close(c);
+  else if (n > 0 && (c->state == TD_CONN_ANSWERING || c->pending.len_bytes > 0))
+    read_ahead(c, b->base, (size_t)n);
+  else if (n > 0 && c->state == TD_CONN_READING)
+    process(c, b->base, (size_t)n);
+}
+
+static void start_reading(td_conn *c)
+{
+  if (c->reading || c->state == TD_CONN_CLOSING)
+    return;
+  c->reading = true;
+  if (uv_read_start(&c->uv.stream, on_alloc, on_read) != 0)
+    td_conn_close(c);
+}
+
+/* Goes on with what was read ahead. */
+static void resume(td_conn *c)
+{
+  if (c->processing || c->state == TD_CONN_CLOSING || c->state == TD_CONN_ANSWERING)
+    return;
+  if (c->pending.len_bytes > 0 && c->state == TD_CONN_READING &&
+      unsent(c) < td_limit_max(TD_LIMIT_HTTP_AHEAD_BYTES)) {
+    td_buf ahead = c->pending;
+    td_buf_init(&c->pending, 0);
+    process(c, ahead.data, ahead.len_bytes);
+    td_buf_deinit(&ahead);
+  }
+  if (c->pending.len_bytes <= td_limit_max(TD_LIMIT_HTTP_AHEAD_BYTES) || c->state == TD_CONN_LINGERING)
+    start_reading(c);
+}
+
+void td_conn_start(td_conn *c)
+{
+  c->uv.handle.data = c;
+  c->state = TD_CONN_READING;
+  c->since_ms = c->progress_ms = now_ms(c);
+  td_http_init(&c->http, (size_t)option(c, TD_LIMIT_HTTP_BODY_BYTES));
+  td_buf_init(&c->pending, 0);
+  td_buf_init(&c->out, 0);
+  start_reading(c);
+}
+
+/* ---- deadlines ---- */
+
+static bool body_too_slow(const td_conn *c, uint64_t now)
+{
+  uint64_t age = now - c->body_ms, grace = (uint64_t)option(c, TD_LIMIT_HTTP_BODY_GRACE_MS);
+  uint64_t rate = (uint64_t)option(c, TD_LIMIT_HTTP_BODY_MIN_RATE);
+  return age > grace && c->http.body_bytes * 1000 < rate * age;
+}
+
+static void sweep_reading(td_conn *c, uint64_t now)
+{
+  uint64_t header_ms = (uint64_t)option(c, TD_LIMIT_HTTP_HEADER_TIMEOUT_MS);
+  if (c->pending.len_bytes > 0 || unsent(c) > 0)
+    return; /* waits for the peer to read: the stall deadline counts */
+  if (!td_http_started(&c->http)) {
+    uint64_t idle_ms = c->arrival_us == 0 ? header_ms : (uint64_t)option(c, TD_LIMIT_HTTP_IDLE_TIMEOUT_MS);
+    if (now - c->since_ms > idle_ms)
+      td_conn_close(c);
+  } else if (c->http.head.method_name == NULL) {
+    if (now - c->first_byte_ms > header_ms)
+      protocol_error(c, 408, "request_timeout", "the request head took too long");
+  } else if (body_too_slow(c, now)) {
+    protocol_error(c, 408, "request_timeout", "the request body came too slowly");
+  }
+}
+
+void td_conn_sweep(td_conn *c, uint64_t now)
+{
+  size_t n = c->uv.stream.write_queue_size;
+  if (n == 0 || n != c->unsent_bytes)
+    c->progress_ms = now;
+  c->unsent_bytes = n;
+  if (n > 0 && now - c->progress_ms > (uint64_t)option(c, TD_LIMIT_SSE_STALL_MS)) {
+    td_conn_close(c);
+    return;
+  }
+  switch (c->state) {
+  case TD_CONN_READING: sweep_reading(c, now); break;
+  case TD_CONN_ANSWERING:
+    if (c->in_stream && n == 0 && now - c->sent_ms >= (uint64_t)option(c, TD_LIMIT_SSE_PING_MS))
+      td_conn_stream_send(c, ": ping\n\n", 8);
+    break;
+  case TD_CONN_LINGERING:
+    if (n == 0 && now - c->since_ms > td_limit_max(TD_LIMIT_HTTP_LINGER_MS))
+      td_conn_close(c);
+    break;
+  case TD_CONN_CLOSING: break;
+  }
+}

@@ -1,0 +1,67 @@
+/* A client connection: bytes in through the HTTP policy, one request at a time, answers out.
+ *
+ * While a request is being answered reading goes on, so that a close is seen at once, but what arrives is only kept,
+ * up to a bound; then reading stops. What is sent collects in `out` and leaves once per turn of the loop. */
+#ifndef TD_SERVER_CONN_H
+#define TD_SERVER_CONN_H
+
+#include "server/api_error.h"
+#include "server/http_policy.h"
+#include "server/server.h"
+
+typedef enum td_conn_state {
+  TD_CONN_READING,   /* idle, or a request is arriving */
+  TD_CONN_ANSWERING, /* a call has it */
+  TD_CONN_LINGERING, /* last answer is sent; reads and drops until the peer closes, so that it can read it */
+  TD_CONN_CLOSING,
+} td_conn_state;
+
+struct td_conn {
+  td_server *server;
+  union {
+    uv_handle_t handle;
+    uv_stream_t stream;
+    uv_tcp_t tcp;
+    uv_pipe_t pipe;
+  } uv;
+  td_conn *prev, *next, *ip_prev, *ip_next, *dirty_next;
+  unsigned char ip[16];
+  uint32_t ip_bucket;
+  bool has_ip, dirty, processing, reading, eof;
+
+  td_conn_state state;
+  td_http http;
+  td_buf pending; /* read ahead while answering */
+  td_buf out;
+  td_call *call; /* owned; while ANSWERING */
+  bool keep_alive, chunked, head_only, in_stream;
+  td_api_error *early; /* found at the head, told when the body has passed */
+  char request_id[132];
+  uint64_t body_counted;
+
+  /* uv_now() of: the state's start, the request's first byte, the body's, the last output, the last progress of output */
+  uint64_t since_ms, first_byte_ms, body_ms, sent_ms, progress_ms, arrival_us;
+  size_t unsent_bytes;
+  int status; /* last answer's, for the access log */
+};
+
+/* Takes a fresh, accepted handle. */
+void td_conn_start(td_conn *c);
+/* Frees all that hangs on it and closes; c is gone soon after. */
+void td_conn_close(td_conn *c);
+void td_conn_sweep(td_conn *c, uint64_t now_ms);
+
+/* One whole answer. headers: extra lines, each with CRLF, or NULL. Ends the request. */
+void td_conn_respond(td_conn *c, int status, const char *content_type, const char *headers, const char *body,
+                     size_t n);
+void td_conn_respond_error(td_conn *c, const td_api_error *e);
+/* A streamed answer: begin, send any number of times, end. */
+void td_conn_stream_begin(td_conn *c, const char *content_type, const char *headers);
+void td_conn_stream_send(td_conn *c, const char *data, size_t n);
+void td_conn_stream_end(td_conn *c);
+/* Whether more can be rendered for it now; if not, td_call_writable is called when it can. */
+bool td_conn_writable(const td_conn *c);
+/* Sends `out` of every dirty connection. */
+void td_conn_flush_all(td_server *s);
+
+#endif

@@ -1,0 +1,390 @@
+/* Generation: a call's choices at the engine, and their tokens turned to text and sent.
+ *
+ * The engine never waits: it appends to each choice's token array. The loop reads behind it, and in a stream only as far
+ * as the client does: what is not read yet stays four bytes a token in that array. Tokens become text one at a time only
+ * where stop strings need to know which token completed them. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "server/call.h"
+
+enum { POLL_BATCH = 64, CHUNK_TOKENS = 512 };
+
+/* ---- submitting ---- */
+
+static void drop_ticket(td_choice *ch)
+{
+  td_server *s = ch->call->server;
+  if (ch->ticket.generation == 0)
+    return;
+  if (ch->engine_finish != TD_FINISH_NONE)
+    td_engine_release(s->engine, ch->ticket);
+  else
+    td_engine_cancel(s->engine, ch->ticket);
+  ch->ticket.generation = 0;
+  ch->tokens = NULL;
+}
+
+void td_generation_cancel(td_call *call, td_finished why)
+{
+  td_server *s = call->server;
+  for (uint32_t i = 0; i < call->n_choices; i++) {
+    if (!call->choices[i].closed)
+      s->metrics.finished[why]++;
+    call->choices[i].closed = true;
+    drop_ticket(&call->choices[i]);
+  }
+  if (call->generating)
+    s->n_choices -= call->n_choices;
+  call->generating = false;
+}
+
+static td_status submit_choice(td_choice *ch, td_sampling sampling, td_error *err)
+{
+  td_call *call = ch->call;
+  const td_prompt *p = &call->prompts[ch->prompt];
+  size_t rest = call->info->max_context_tokens - p->n;
+  uint32_t max_new = call->max_new < rest ? call->max_new : (uint32_t)rest;
+  sampling.seed += ch->index % (uint32_t)call->request.n; /* choices of a prompt differ; prompts do not */
+  td_engine_request r = {
+      .n_prompt = (uint32_t)p->n,
+      .max_new = max_new,
+      .sampling = sampling,
+      .ignore_eos = call->request.ignore_eos,
+      .n_stop_ids = call->request.n_stop_ids,
+      .namespace_id = call->namespace_id,
+      .user = ch,
+  };
+  memcpy(r.stop_ids, call->request.stop_ids, r.n_stop_ids * sizeof r.stop_ids[0]);
+  ch->text = td_text_stream_create(call->engine, call->request.skip_special_tokens);
+  r.tokens = malloc((p->n + max_new) * sizeof *r.tokens);
+  if (!ch->text || !r.tokens) {
+    free(r.tokens);
+    return td_fail(err, TD_ERR_NOMEM, "no memory for the request");
+  }
+  memcpy(r.tokens, p->ids, p->n * sizeof *r.tokens);
+  td_status st = td_engine_submit(call->server->engine, &r, &ch->ticket, err);
+  if (st != TD_OK) {
+    ch->ticket.generation = 0;
+    free(r.tokens);
+  }
+  return st;
+}
+
+static bool make_choices(td_call *call)
+{
+  uint32_t per_prompt = (uint32_t)call->request.n, n = call->n_prompts * per_prompt;
+  call->choices = calloc(n, sizeof *call->choices);
+  if (!call->choices)
+    return false;
+  call->n_choices = call->n_open = n;
+  for (uint32_t i = 0; i < n; i++) {
+    td_choice *ch = &call->choices[i];
+    ch->call = call;
+    ch->index = i;
+    ch->prompt = i / per_prompt;
+    ch->n_prompt = (uint32_t)call->prompts[ch->prompt].n;
+    td_stop_filter_init(&ch->filter, &call->request.stops);
+    td_buf_init(&ch->out, 0);
+    td_buf_init(&ch->ids, 0);
+  }
+  return true;
+}
+
+/* Engine and loop both count: the engine's word is last. */
+static td_status submit_all(td_call *call, td_error *err)
+{
+  td_server *s = call->server;
+  uint64_t n = (uint64_t)call->n_prompts * (uint64_t)call->request.n;
+  if (s->n_choices + n > call->max_choices)
+    return td_fail(err, TD_ERR_CAPACITY, "the queue is full: %u requests wait or run", s->n_choices);
+  if (!make_choices(call))
+    return td_fail(err, TD_ERR_NOMEM, "no memory for the request");
+  s->n_choices += call->n_choices;
+  call->generating = true;
+  td_sampling sampling = td_request_sampling(&call->request);
+  if (!call->request.has_seed && getrandom(&sampling.seed, sizeof sampling.seed, GRND_NONBLOCK) < 0)
+    sampling.seed = td_server_now_us();
+  for (uint32_t i = 0; i < call->n_choices; i++)
+    TD_TRY(submit_choice(&call->choices[i], sampling, err));
+  return TD_OK;
+}
+
+void td_generation_submit(td_call *call)
+{
+  td_error err;
+  td_api_error e;
+  if (call->server->engine_state != TD_ENGINE_READY) {
+    td_api_error_set(&e, 503, "engine_failed", NULL, "the engine has stopped");
+    td_call_fail(call, &e);
+    return;
+  }
+  if (submit_all(call, &err) != TD_OK) {
+    td_api_error_from(&e, &err);
+    td_call_fail(call, &e);
+    return;
+  }
+  if (!call->request.return_token_ids)
+    for (uint32_t i = 0; i < call->n_prompts; i++) {
+      free(call->prompts[i].ids);
+      call->prompts[i].ids = NULL;
+    }
+  if (call->request.stream)
+    td_conn_stream_begin(call->conn, "text/event-stream; charset=utf-8",
+                         "cache-control: no-cache\r\nx-accel-buffering: no\r\n");
+}
+
+/* ---- tokens to text ---- */
+
+static void finish_text(td_choice *ch, const char *why)
+{
+  td_buf tail;
+  td_buf_init(&tail, 0);
+  td_text_stream_finish(ch->text, &tail);
+  bool matched = td_stop_filter_push(&ch->filter, tail.data ? tail.data : "", tail.len_bytes, &ch->out);
+  td_stop_filter_finish(&ch->filter, &ch->out);
+  td_buf_deinit(&tail);
+  ch->finish = matched ? "stop" : why;
+}
+
+/* Reads n tokens; true if a stop string is complete. */
+static bool push_tokens(td_choice *ch, const int32_t *ids, size_t n)
+{
+  td_buf piece;
+  td_buf_init(&piece, 0);
+  td_text_stream_push(ch->text, ids, n, &piece);
+  if (piece.failed)
+    ch->out.failed = true;
+  bool matched = td_stop_filter_push(&ch->filter, piece.data ? piece.data : "", piece.len_bytes, &ch->out);
+  td_buf_deinit(&piece);
+  if (ch->call->request.return_token_ids)
+    td_buf_append(&ch->ids, ids, n * sizeof *ids);
+  return matched;
+}
+
+/* Turns up to max new tokens to text. The token that ended the answer (end of sequence, stop id) has no text. */
+static void read_tokens(td_choice *ch, uint32_t max)
+{
+  const int32_t *ids = ch->tokens + ch->n_prompt;
+  uint32_t end = ch->n_generated, stop = ch->engine_finish == TD_FINISH_STOP && end > 0 ? end - 1 : end;
+  if (end - ch->n_read > max)
+    end = ch->n_read + max;
+  uint32_t step = ch->filter.set->n > 0 ? 1 : max;
+  while (ch->n_read < end && ch->n_read < stop) {
+    uint32_t to = stop < end ? stop : end, n = to - ch->n_read < step ? to - ch->n_read : step;
+    bool matched = push_tokens(ch, ids + ch->n_read, n);
+    ch->n_read += n;
+    if (matched) {
+      ch->finish = "stop";
+      break;
+    }
+  }
+  if (!ch->finish && ch->n_read == stop && stop < end) {
+    if (ch->call->request.return_token_ids)
+      td_buf_append(&ch->ids, ids + stop, sizeof *ids);
+    ch->n_read++;
+  }
+  if (!ch->finish && ch->engine_finish != TD_FINISH_NONE && ch->n_read == ch->n_generated)
+    finish_text(ch, ch->engine_finish == TD_FINISH_LENGTH ? "length" : "stop");
+}
+
+/* ---- sending ---- */
+
+static void send_delta(td_choice *ch)
+{
+  td_call *call = ch->call;
+  bool ids = call->request.return_token_ids;
+  td_delta d = {
+      .choice = ch,
+      .first = !ch->opened,
+      .text = ch->out.data ? ch->out.data : "",
+      .n_text = ch->out.len_bytes,
+      .ids = ids ? (const int32_t *)(const void *)ch->ids.data : NULL,
+      .n_ids = ch->ids.len_bytes / sizeof(int32_t),
+      .finish = ch->finish,
+  };
+  if (d.n_text == 0 && d.n_ids == 0 && !d.finish && !d.first)
+    return;
+  td_buf events;
+  td_buf_init(&events, 0);
+  call->api->render_delta(call, &d, &events);
+  if (events.failed || ch->out.failed || ch->ids.failed)
+    call->conn->out.failed = true; /* the connection is cut: a gap must not look whole */
+  td_conn_stream_send(call->conn, events.data ? events.data : "", events.len_bytes);
+  td_buf_deinit(&events);
+  td_buf_clear(&ch->out);
+  td_buf_clear(&ch->ids);
+  ch->opened = true;
+}
+
+static void end_stream(td_call *call)
+{
+  td_conn *c = call->conn;
+  td_buf end;
+  td_buf_init(&end, 0);
+  if (call->request.include_usage)
+    call->api->render_usage(call, &end);
+  td_buf_append_str(&end, "data: [DONE]\n\n");
+  if (end.failed)
+    c->out.failed = true;
+  td_conn_stream_send(c, end.data ? end.data : "", end.len_bytes);
+  td_buf_deinit(&end);
+  c->call = NULL;
+  td_conn_stream_end(c);
+}
+
+static double max_ms(double a, uint64_t from, uint64_t to)
+{
+  double ms = to > from && from > 0 ? (double)(to - from) / 1e3 : 0;
+  return ms > a ? ms : a;
+}
+
+/* The slowest choice counts. */
+static void timing_headers(const td_call *call, char *out, size_t n)
+{
+  double queue = 0, prefill = 0, decode = 0;
+  uint64_t cached = 0;
+  for (uint32_t i = 0; i < call->n_choices; i++) {
+    const td_choice *ch = &call->choices[i];
+    queue = max_ms(queue, ch->submit_us, ch->first_run_us);
+    prefill = max_ms(prefill, ch->first_run_us, ch->first_token_us);
+    decode = max_ms(decode, ch->first_token_us, ch->last_token_us);
+    cached += ch->n_cached;
+  }
+  snprintf(out, n,
+           "x-tandem-queue-ms: %.1f\r\nx-tandem-prefill-ms: %.1f\r\nx-tandem-decode-ms: %.1f\r\n"
+           "x-tandem-cached-tokens: %llu\r\n",
+           queue, prefill, decode, (unsigned long long)cached);
+}
+
+static void send_answer(td_call *call)
+{
+  td_conn *c = call->conn;
+  char headers[256];
+  td_buf body;
+  td_buf_init(&body, 0);
+  call->api->render_answer(call, &body);
+  for (uint32_t i = 0; i < call->n_choices; i++)
+    body.failed |= call->choices[i].out.failed | call->choices[i].ids.failed;
+  c->call = NULL;
+  if (body.failed) {
+    td_api_error e;
+    td_api_error_set(&e, 503, "out_of_memory", NULL, "no memory for the answer");
+    td_conn_respond_error(c, &e);
+  } else {
+    timing_headers(call, headers, sizeof headers);
+    td_conn_respond(c, 200, "application/json", headers, body.data, body.len_bytes);
+  }
+  td_buf_deinit(&body);
+}
+
+static void end_call(td_call *call)
+{
+  call->server->n_choices -= call->n_choices;
+  call->generating = false;
+  if (call->request.stream)
+    end_stream(call);
+  else
+    send_answer(call);
+  call->conn = NULL;
+  td_call_destroy(call);
+}
+
+/* A choice's text is complete: its engine slot is free for others. */
+static void close_choice(td_choice *ch)
+{
+  td_server *s = ch->call->server;
+  drop_ticket(ch);
+  ch->closed = true;
+  ch->call->n_open--;
+  s->metrics.finished[strcmp(ch->finish, "length") == 0 ? TD_FINISHED_LENGTH : TD_FINISHED_STOP]++;
+  td_histogram_observe(&s->metrics.e2e, (double)(ch->last_token_us - ch->call->arrival_us) / 1e6, 1);
+}
+
+/* As far as tokens and the client's reading allow. */
+static void pump_choice(td_choice *ch)
+{
+  td_call *call = ch->call;
+  bool stream = call->request.stream;
+  while (!ch->closed && ch->tokens && (ch->n_read < ch->n_generated || ch->engine_finish != TD_FINISH_NONE)) {
+    if (stream && !td_conn_writable(call->conn))
+      return;
+    read_tokens(ch, CHUNK_TOKENS);
+    if (stream)
+      send_delta(ch);
+    if (ch->finish)
+      close_choice(ch);
+  }
+}
+
+void td_generation_pump(td_call *call)
+{
+  for (uint32_t i = 0; i < call->n_choices; i++)
+    pump_choice(&call->choices[i]);
+  if (call->n_open == 0)
+    end_call(call);
+}
+
+/* ---- updates from the engine ---- */
+
+static void observe(td_choice *ch, const td_engine_update *u)
+{
+  td_metrics *m = &ch->call->server->metrics;
+  uint32_t fresh = u->n_generated - ch->n_generated;
+  if (!ch->first_seen && u->n_generated > 0) {
+    ch->first_seen = true;
+    m->prompt_tokens += u->n_prompt;
+    td_histogram_observe(&m->ttft, (double)(u->first_token_us - ch->call->arrival_us) / 1e6, 1);
+    td_histogram_observe(&m->queue, (double)(u->first_run_us - u->submit_us) / 1e6, 1);
+    if (u->n_generated > 1)
+      td_histogram_observe(&m->inter_token,
+                           (double)(u->last_token_us - u->first_token_us) / 1e6 / (u->n_generated - 1),
+                           u->n_generated - 1);
+  } else if (fresh > 0) {
+    td_histogram_observe(&m->inter_token, (double)(u->last_token_us - ch->last_token_us) / 1e6 / fresh, fresh);
+  }
+  m->generation_tokens += fresh;
+}
+
+static void apply(const td_engine_update *u)
+{
+  td_choice *ch = u->user;
+  if (ch->ticket.generation != u->ticket.generation || ch->ticket.slot != u->ticket.slot)
+    return; /* ended by an earlier update of this batch */
+  td_call *call = ch->call;
+  observe(ch, u);
+  ch->tokens = u->tokens;
+  ch->n_generated = u->n_generated;
+  ch->n_cached = u->n_cached_prompt;
+  ch->engine_finish = u->finish;
+  ch->submit_us = u->submit_us;
+  ch->first_run_us = u->first_run_us;
+  ch->first_token_us = u->first_token_us;
+  ch->last_token_us = u->last_token_us;
+  if (u->finish == TD_FINISH_ERROR) {
+    td_api_error e;
+    td_api_error_set(&e, 500, "engine_error", NULL, "%s", u->error ? u->error : "the engine ended the request");
+    td_error_log("request %s: %s", call->id, e.message);
+    td_call_fail(call, &e);
+    return;
+  }
+  pump_choice(ch);
+  if (call->n_open == 0)
+    end_call(call);
+}
+
+void td_generation_poll(td_server *s)
+{
+  td_engine_update updates[POLL_BATCH];
+  uint32_t n;
+  s->polling = true;
+  do {
+    n = td_engine_poll(s->engine, updates, POLL_BATCH);
+    for (uint32_t i = 0; i < n; i++)
+      apply(&updates[i]);
+  } while (n == POLL_BATCH);
+  s->polling = false;
+  td_call_bury(s);
+}

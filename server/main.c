@@ -1,0 +1,26 @@
+/* tandemd: reads the options and runs the server. */
+#include <stdio.h>
+
+#include "config/log.h"
+#include "config/options.h"
+#include "server/server.h"
+
+int main(int argc, char **argv)
+{
+  static td_options options;
+  td_options_action action;
+  td_error err = {0};
+  td_options_init(&options);
+  if (td_options_read_args(&options, argc, argv, &action, &err) != TD_OK) {
+    fprintf(stderr, "tandemd: %s\n", err.message);
+    return TD_EXIT_USAGE;
+  }
+  td_log_init(options.log_level);
+  switch (action) {
+  case TD_ACTION_HELP: td_options_print_help(); return TD_EXIT_OK;
+  case TD_ACTION_VERSION: printf("tandemd %s\n", TD_VERSION); return TD_EXIT_OK;
+  case TD_ACTION_CHECK: return td_server_check(&options);
+  case TD_ACTION_RUN: break;
+  }
+  return td_server_run(&options);
+}

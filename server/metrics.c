@@ -1,0 +1,160 @@
+/* Metrics: see metrics.h. Names and bucket borders are vLLM's (its "v1" loggers), so that dashboards and autoscalers
+ * made for it work; what vLLM does not have is under tandem:. */
+#include "server/metrics.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+static const double ttft_borders[] = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1,  0.25,  0.5,   0.75,
+                                      1.0,   2.5,   5.0,  7.5,  10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0};
+static const double inter_token_borders[] = {0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2,  0.3,  0.4, 0.5,
+                                             0.75, 1.0,   2.5,  5.0,   7.5, 10.0, 20.0, 40.0, 80.0};
+static const double request_borders[] = {0.3,  0.5,  0.8,  1.0,  1.5,  2.0,   2.5,   5.0,   10.0,  15.0,  20.0,
+                                         30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0};
+
+#define BORDERS(a) .borders = (a), .n_borders = sizeof(a) / sizeof(a)[0]
+
+void td_metrics_init(td_metrics *m)
+{
+  memset(m, 0, sizeof *m);
+  m->ttft = (td_histogram){BORDERS(ttft_borders)};
+  m->inter_token = (td_histogram){BORDERS(inter_token_borders)};
+  m->e2e = (td_histogram){BORDERS(request_borders)};
+  m->queue = (td_histogram){BORDERS(request_borders)};
+}
+
+void td_histogram_observe(td_histogram *h, double value, uint64_t times)
+{
+  uint32_t i = 0;
+  while (i < h->n_borders && value > h->borders[i])
+    i++;
+  h->counts[i] += times;
+  h->sum += value * (double)times;
+}
+
+/* ---- text format ---- */
+
+typedef struct page {
+  td_buf *out;
+  td_buf label; /* model_name="..." */
+} page;
+
+/* Label values escape backslash, quote and newline only (the text format's rule). */
+static void append_label_value(td_buf *out, const char *s)
+{
+  for (; *s; s++)
+    if (*s == '\n')
+      td_buf_append_str(out, "\\n");
+    else if (*s == '"' || *s == '\\')
+      td_buf_printf(out, "\\%c", *s);
+    else
+      td_buf_append_char(out, *s);
+}
+
+static void head(page *p, const char *name, const char *type, const char *help)
+{
+  td_buf_printf(p->out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+}
+
+static void sample(page *p, const char *name, const char *more_labels, double v)
+{
+  td_buf_printf(p->out, "%s{%s%s} %.17g\n", name, p->label.data, more_labels, v);
+}
+
+static void gauge(page *p, const char *name, const char *help, double v)
+{
+  head(p, name, "gauge", help);
+  sample(p, name, "", v);
+}
+
+static void counter(page *p, const char *name, const char *help, double v)
+{
+  head(p, name, "counter", help);
+  sample(p, name, "", v);
+}
+
+static void histogram(page *p, const char *name, const char *help, const td_histogram *h)
+{
+  uint64_t sum = 0;
+  head(p, name, "histogram", help);
+  for (uint32_t i = 0; i < h->n_borders; i++) {
+    sum += h->counts[i];
+    td_buf_printf(p->out, "%s_bucket{%s,le=\"%g%s\"} %" PRIu64 "\n", name, p->label.data, h->borders[i],
+                  h->borders[i] == (double)(int)h->borders[i] ? ".0" : "", sum);
+  }
+  sum += h->counts[h->n_borders];
+  td_buf_printf(p->out, "%s_bucket{%s,le=\"+Inf\"} %" PRIu64 "\n", name, p->label.data, sum);
+  td_buf_printf(p->out, "%s_sum{%s} %.17g\n%s_count{%s} %" PRIu64 "\n", name, p->label.data, h->sum, name,
+                p->label.data, sum);
+}
+
+static void vllm_metrics(page *p, const td_metrics *m, const td_metrics_view *v)
+{
+  static const char *const reasons[] = {",finished_reason=\"stop\"", ",finished_reason=\"length\"",
+                                        ",finished_reason=\"abort\"", ",finished_reason=\"error\""};
+  const td_engine_stats *s = v->stats;
+  gauge(p, "vllm:num_requests_running", "Requests in the step", s->n_running);
+  gauge(p, "vllm:num_requests_waiting", "Requests that wait for their first step", s->n_waiting);
+  gauge(p, "vllm:kv_cache_usage_perc", "KV pages that requests hold; 1 is all",
+        s->pages_total ? (double)s->pages_owned / s->pages_total : 0);
+  counter(p, "vllm:prompt_tokens_total", "Prompt tokens of requests that got a first token", (double)m->prompt_tokens);
+  counter(p, "vllm:generation_tokens_total", "Tokens generated", (double)m->generation_tokens);
+  counter(p, "vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache",
+          (double)s->prefix_query_tokens);
+  counter(p, "vllm:prefix_cache_hits_total", "Prompt tokens found in it", (double)s->prefix_hit_tokens);
+  counter(p, "vllm:num_preemptions_total", "Requests sent back to wait for pages", (double)s->preemptions);
+  head(p, "vllm:request_success_total", "counter", "Requests ended, by reason");
+  for (int i = 0; i < 4; i++)
+    sample(p, "vllm:request_success_total", reasons[i], (double)m->finished[i]);
+  histogram(p, "vllm:time_to_first_token_seconds", "Arrival to first token", &m->ttft);
+  histogram(p, "vllm:inter_token_latency_seconds", "Between tokens of a request", &m->inter_token);
+  histogram(p, "vllm:e2e_request_latency_seconds", "Arrival to last token", &m->e2e);
+  histogram(p, "vllm:request_queue_time_seconds", "Submission to first step", &m->queue);
+  if (v->info) {
+    head(p, "vllm:cache_config_info", "gauge", "KV cache: tokens a page, pages");
+    td_buf_printf(p->out, "vllm:cache_config_info{%s,block_size=\"%u\",num_gpu_blocks=\"%u\"} 1\n", p->label.data,
+                  v->info->page_tokens, v->info->n_pages);
+  }
+}
+
+static void tandem_metrics(page *p, const td_metrics *m, const td_metrics_view *v)
+{
+  static const char *const classes[] = {NULL,           NULL,           ",code=\"2xx\"",
+                                        ",code=\"3xx\"", ",code=\"4xx\"", ",code=\"5xx\""};
+  const td_engine_stats *s = v->stats;
+  counter(p, "tandem:steps_total", "Engine steps", (double)s->steps);
+  counter(p, "tandem:step_seconds_total", "Time in steps", (double)s->step_us_sum / 1e6);
+  counter(p, "tandem:plan_seconds_total", "Time planning steps", (double)s->plan_us_sum / 1e6);
+  counter(p, "tandem:decode_tokens_total", "Tokens that decode rows computed", (double)s->decode_tokens);
+  counter(p, "tandem:prefill_tokens_total", "Tokens that prefill chunks computed", (double)s->prefill_tokens);
+  gauge(p, "tandem:last_step_seconds", "Time of the last step", s->last_step_us / 1e6);
+  gauge(p, "tandem:last_step_decodes", "Decode rows of the last step", s->last_step_decodes);
+  gauge(p, "tandem:last_step_prefill_tokens", "Prefill tokens of the last step", s->last_step_prefill_tokens);
+  head(p, "tandem:pages", "gauge", "KV pages by state");
+  sample(p, "tandem:pages", ",state=\"free\"", s->pages_free);
+  sample(p, "tandem:pages", ",state=\"cached\"", s->pages_cached);
+  sample(p, "tandem:pages", ",state=\"owned\"", s->pages_owned);
+  counter(p, "tandem:evicted_pages_total", "Prefix pages given up for others", (double)s->evicted_pages);
+  gauge(p, "tandem:requests_reading", "Requests that are parsed and tokenised", v->queued_calls);
+  gauge(p, "tandem:connections", "Open connections", v->n_conns);
+  counter(p, "tandem:connections_refused_total", "Connections over a cap", (double)m->connections_refused);
+  head(p, "tandem:http_responses_total", "counter", "Answers by status class");
+  for (int i = 2; i < 6; i++)
+    sample(p, "tandem:http_responses_total", classes[i], (double)m->responses[i]);
+}
+
+void td_metrics_render(const td_metrics *m, const td_metrics_view *v, td_buf *out)
+{
+  page p = {.out = out};
+  td_buf_init(&p.label, 0);
+  td_buf_append_str(&p.label, "model_name=\"");
+  append_label_value(&p.label, v->model_name);
+  td_buf_append_char(&p.label, '"');
+  if (p.label.failed) {
+    out->failed = true;
+  } else {
+    vllm_metrics(&p, m, v);
+    tandem_metrics(&p, m, v);
+  }
+  td_buf_deinit(&p.label);
+}

@@ -1,0 +1,45 @@
+/* Counters and histograms for /metrics, in Prometheus' text format, under the names that vLLM uses.
+ *
+ * Every label is one of a closed set. Loop thread only. */
+#ifndef TD_SERVER_METRICS_H
+#define TD_SERVER_METRICS_H
+
+#include <stdint.h>
+
+#include "config/buf.h"
+#include "engine/engine.h"
+
+enum { TD_HISTOGRAM_BORDERS_MAX = 24 };
+
+typedef struct td_histogram {
+  const double *borders; /* ascending, static */
+  uint32_t n_borders;
+  uint64_t counts[TD_HISTOGRAM_BORDERS_MAX + 1]; /* not cumulative; the last: above all borders */
+  double sum;
+} td_histogram;
+
+void td_histogram_observe(td_histogram *h, double value, uint64_t times);
+
+typedef enum td_finished { TD_FINISHED_STOP, TD_FINISHED_LENGTH, TD_FINISHED_ABORT, TD_FINISHED_ERROR } td_finished;
+
+typedef struct td_metrics {
+  td_histogram ttft, inter_token, e2e, queue;
+  uint64_t prompt_tokens, generation_tokens;
+  uint64_t finished[4];
+  uint64_t responses[6]; /* by hundreds of the status */
+  uint64_t connections_refused;
+} td_metrics;
+
+void td_metrics_init(td_metrics *m);
+
+/* What the page needs beside the counters. info NULL: not loaded yet. */
+typedef struct td_metrics_view {
+  const td_engine_info *info;
+  const td_engine_stats *stats;
+  const char *model_name;
+  uint32_t n_conns, queued_calls;
+} td_metrics_view;
+
+void td_metrics_render(const td_metrics *m, const td_metrics_view *v, td_buf *out);
+
+#endif

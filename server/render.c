@@ -1,0 +1,38 @@
+/* JSON that both API families write. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "server/call.h"
+
+void td_render_ids(const int32_t *ids, size_t n, td_buf *out)
+{
+  td_buf_append_char(out, '[');
+  for (size_t i = 0; i < n; i++)
+    td_buf_printf(out, i ? ",%" PRId32 : "%" PRId32, ids[i]);
+  td_buf_append_char(out, ']');
+}
+
+void td_render_head(const td_call *c, const char *object, td_buf *out)
+{
+  td_buf_printf(out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%" PRId64 ",\"model\":", c->id, object,
+                c->created_s);
+  td_buf_append_json_string(out, c->info->model_name, strlen(c->info->model_name));
+}
+
+/* A prompt counts once, however many choices it has; so do its cached tokens. */
+void td_render_usage(const td_call *c, td_buf *out)
+{
+  uint64_t prompt = 0, completion = 0, cached = 0;
+  for (uint32_t i = 0; i < c->n_choices; i++) {
+    const td_choice *ch = &c->choices[i];
+    completion += ch->n_read;
+    if (i > 0 && ch->prompt == c->choices[i - 1].prompt)
+      continue;
+    prompt += ch->n_prompt;
+    cached += ch->n_cached;
+  }
+  td_buf_printf(out,
+                "{\"prompt_tokens\":%" PRIu64 ",\"completion_tokens\":%" PRIu64 ",\"total_tokens\":%" PRIu64
+                ",\"prompt_tokens_details\":{\"cached_tokens\":%" PRIu64 "}}",
+                prompt, completion, prompt + completion, cached);
+}

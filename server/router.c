@@ -1,0 +1,130 @@
+/* Routes: see router.h. */
+#include "server/router.h"
+
+#include <string.h>
+#include <strings.h>
+
+#include "server/call.h"
+
+typedef struct route {
+  const char *path;
+  bool prefix;     /* path is the beginning of the route */
+  bool post;       /* POST, else GET and HEAD */
+  bool open;       /* needs no key */
+  bool any_state;  /* also while loading or draining */
+  void (*answer)(td_conn *c);
+  const td_api *api;
+} route;
+
+static const route routes[] = {
+    {"/v1/chat/completions", .post = true, .api = &td_api_chat},
+    {"/v1/completions", .post = true, .api = &td_api_completions},
+    {"/tokenize", .post = true, .api = &td_api_tokenize},
+    {"/detokenize", .post = true, .api = &td_api_detokenize},
+    {"/v1/models", .answer = td_api_models},
+    {"/v1/models/", .prefix = true, .answer = td_api_models},
+    {"/metrics", .any_state = true, .answer = td_api_metrics},
+    {"/health", .open = true, .any_state = true, .answer = td_api_health},
+    {"/ready", .open = true, .any_state = true, .answer = td_api_ready},
+};
+
+static const route *find_route(const char *path)
+{
+  for (size_t i = 0; i < sizeof routes / sizeof routes[0]; i++) {
+    const route *r = &routes[i];
+    if (r->prefix ? strncmp(path, r->path, strlen(r->path)) == 0 : strcmp(path, r->path) == 0)
+      return r;
+  }
+  return NULL;
+}
+
+/* application/json with any parameters. */
+static bool is_json(const char *type)
+{
+  size_t n = strcspn(type, "; \t");
+  return n == 16 && strncasecmp(type, "application/json", n) == 0;
+}
+
+static bool admit_state(const td_server *s, td_api_error *e)
+{
+  if (s->draining)
+    td_api_error_set(e, 503, "shutting_down", NULL, "the server is shutting down");
+  else if (s->engine_state == TD_ENGINE_LOADING)
+    td_api_error_set(e, 503, "model_loading", NULL, "the model is still loading");
+  else if (s->engine_state != TD_ENGINE_READY)
+    td_api_error_set(e, 503, "engine_failed", NULL, "the engine has stopped");
+  else
+    return true;
+  return false;
+}
+
+/* Overload is told before the body is read, let alone tokenised. */
+static bool admit_load(const td_server *s, td_api_error *e)
+{
+  uint64_t cap = (uint64_t)td_option(s->options, TD_LIMIT_QUEUE_REQUESTS);
+  if ((uint64_t)s->n_reading + s->n_choices < cap)
+    return true;
+  td_api_error_set(e, 429, "queue_full", NULL, "the queue is full: %u requests wait or run", s->n_choices);
+  return false;
+}
+
+static bool admit_body(const td_http_head *h, td_api_error *e)
+{
+  if (h->content_encoding && strcasecmp(h->content_encoding, "identity") != 0)
+    td_api_error_set(e, 415, "unsupported_encoding", NULL, "bodies with a Content-Encoding are not accepted");
+  else if (h->content_type && !is_json(h->content_type))
+    td_api_error_set(e, 415, "unsupported_content_type", NULL, "the body must be application/json");
+  else
+    return true;
+  return false;
+}
+
+bool td_router_admit(td_conn *c, td_api_error *e, const char **headers)
+{
+  static const char allow_get[] = "allow: GET, HEAD, OPTIONS\r\n", allow_post[] = "allow: POST, OPTIONS\r\n";
+  const td_http_head *h = &c->http.head;
+  const route *r = find_route(h->path);
+  uint64_t unused;
+  *headers = NULL;
+  if (h->method == TD_HTTP_OPTIONS && (r || strcmp(h->path, "*") == 0))
+    return true;
+  if (!r) {
+    td_api_error_set(e, 404, "not_found", NULL, "no such route: %.200s", h->path);
+    return false;
+  }
+  bool get = h->method == TD_HTTP_GET || h->method == TD_HTTP_HEAD;
+  if (r->post ? h->method != TD_HTTP_POST : !get) {
+    *headers = r->post ? allow_post : allow_get;
+    td_api_error_set(e, 405, "method_not_allowed", NULL, "%s is not allowed here", h->method_name);
+    return false;
+  }
+  if (!r->open && !td_keys_allow(&c->server->keys, h->authorization, &unused)) {
+    *headers = "www-authenticate: Bearer\r\n";
+    td_api_error_set(e, 401, "invalid_api_key", NULL, "no valid API key was given");
+    return false;
+  }
+  if (!r->any_state && !admit_state(c->server, e))
+    return false;
+  return !r->post || (admit_body(h, e) && (!r->api->render_delta || admit_load(c->server, e)));
+}
+
+void td_router_dispatch(td_conn *c)
+{
+  const td_http_head *h = &c->http.head;
+  const route *r = find_route(h->path);
+  if (h->method == TD_HTTP_OPTIONS) {
+    const char *allow = !r ? "allow: GET, HEAD, POST, OPTIONS\r\n"
+                        : r->post ? "allow: POST, OPTIONS\r\n"
+                                  : "allow: GET, HEAD, OPTIONS\r\n";
+    td_conn_respond(c, 204, NULL, allow, "", 0);
+    return;
+  }
+  if (r->answer) {
+    r->answer(c);
+    return;
+  }
+  uint64_t namespace_id = 0;
+  if (!td_keys_allow(&c->server->keys, h->authorization, &namespace_id))
+    TD_BUG_ON(true); /* it was allowed at the head; keys do not change */
+  td_call_begin(c, r->api, namespace_id);
+}

@@ -1,0 +1,368 @@
+/* The server's life: start, signals, drain, deadlines, watchdog, end. See server.h. */
+#include "server/server.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "server/call.h"
+#include "server/notify.h"
+
+enum { SWEEP_MS = 100, END_FLUSH_MS = 1000 };
+/* Descriptors that are not connections: model files, epoll, sockets, logs. */
+enum { SPARE_DESCRIPTORS = 64 };
+
+uint64_t td_server_now_us(void)
+{
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / 1000u;
+}
+
+bool td_server_healthy(const td_server *s)
+{
+  if (s->engine_state == TD_ENGINE_FAILED || s->engine_state == TD_ENGINE_STOPPED)
+    return false;
+  if (s->engine_state == TD_ENGINE_LOADING)
+    return true;
+  td_engine_stats st;
+  td_engine_get_stats(s->engine, &st);
+  uint64_t now = td_server_now_us();
+  bool busy = st.in_step || st.n_running > 0 || st.n_waiting > 0;
+  return !busy || now < st.heartbeat_us ||
+         now - st.heartbeat_us < (uint64_t)td_option(s->options, TD_LIMIT_HEALTH_STALL_MS) * 1000u;
+}
+
+static int exit_code_of(td_status st)
+{
+  switch (st) {
+  case TD_OK: return TD_EXIT_OK;
+  case TD_ERR_CONFIG: return TD_EXIT_USAGE;
+  case TD_ERR_NOMEM:
+  case TD_ERR_CAPACITY: return TD_EXIT_NOMEM;
+  case TD_ERR_DEVICE: return TD_EXIT_DEVICE;
+  default: return TD_EXIT_MODEL;
+  }
+}
+
+/* ---- the end ---- */
+
+static void close_handle(uv_handle_t *h)
+{
+  if (!uv_is_closing(h))
+    uv_close(h, NULL);
+}
+
+/* From here on the loop only runs dry. */
+static void stop(td_server *s)
+{
+  if (s->stopping)
+    return;
+  s->stopping = true;
+  td_notify("STOPPING=1\nSTATUS=stopping");
+  td_listener_close(s->listener);
+  s->listener = NULL;
+  uv_stop(&s->loop);
+}
+
+static void fail_calls(td_server *s, const char *code, const char *text)
+{
+  td_api_error e;
+  for (td_call *call = s->calls, *next; call; call = next) {
+    next = call->next;
+    if (!call->conn)
+      continue;
+    td_api_error_set(&e, 503, code, NULL, "%s", text);
+    call->conn->keep_alive = false;
+    td_call_fail(call, &e);
+  }
+}
+
+static bool all_sent(const td_server *s)
+{
+  for (const td_conn *c = s->conns; c; c = c->next)
+    if (c->out.len_bytes > 0 || c->uv.stream.write_queue_size > 0)
+      return false;
+  return true;
+}
+
+void td_server_idle(td_server *s)
+{
+  if (s->draining && !s->stopping && s->n_calls == 0 && all_sent(s))
+    stop(s);
+}
+
+/* ---- drain ---- */
+
+static void begin_drain(td_server *s, uint64_t ms)
+{
+  s->draining = true;
+  s->drain_end_ms = uv_now(&s->loop) + ms;
+  td_notify("STOPPING=1\nSTATUS=draining");
+  if (td_listener_is_inherited(s->listener)) { /* new clients wait for the next process */
+    td_listener_close(s->listener);
+    s->listener = NULL;
+  }
+  uv_timer_start(&s->sweep, s->sweep.timer_cb, 0, SWEEP_MS);
+}
+
+static void on_signal(uv_signal_t *h, int signum)
+{
+  td_server *s = h->data;
+  if (signum == SIGHUP)
+    return;
+  if (s->draining) {
+    td_warn("second signal: exiting now");
+    _exit(s->exit_code);
+  }
+  uint64_t ms = (uint64_t)td_option(s->options, TD_LIMIT_DRAIN_TIMEOUT_MS);
+  td_info("%s: finishing %u requests within %.1f s", signum == SIGINT ? "SIGINT" : "SIGTERM", s->n_calls,
+          (double)ms / 1e3);
+  begin_drain(s, ms);
+}
+
+static void drain_sweep(td_server *s)
+{
+  uint64_t now = uv_now(&s->loop);
+  if (now >= s->drain_end_ms && s->n_calls > 0) {
+    td_warn("drain timeout: ending %u requests", s->n_calls);
+    fail_calls(s, "shutting_down", "the server is shutting down");
+    s->drain_end_ms = now + END_FLUSH_MS;
+  }
+  if (now >= s->drain_end_ms)
+    stop(s);
+  td_server_idle(s);
+}
+
+static void on_sweep(uv_timer_t *t)
+{
+  td_server *s = t->data;
+  uint64_t now = uv_now(&s->loop);
+  for (td_conn *c = s->conns, *next; c; c = next) {
+    next = c->next;
+    td_conn_sweep(c, now);
+  }
+  if (s->draining)
+    drain_sweep(s);
+}
+
+/* ---- engine ---- */
+
+static void engine_failed(td_server *s)
+{
+  td_error err = {0};
+  td_engine_failure(s->engine, &err);
+  td_error_log("%s", err.message);
+  s->exit_code = exit_code_of(err.code);
+  fail_calls(s, "engine_failed", "the engine has failed");
+  if (!s->draining)
+    begin_drain(s, END_FLUSH_MS);
+}
+
+static void engine_ready(td_server *s)
+{
+  const td_engine_info *info = td_engine_get_info(s->engine);
+  td_info("ready: %s (%s, %s), context %u tokens", info->model_name, info->arch, info->backend,
+          info->max_context_tokens);
+  td_notify("READY=1\nSTATUS=serving");
+}
+
+static void on_engine_wake(uv_async_t *a)
+{
+  td_server *s = a->data;
+  td_engine_state state = td_engine_get_state(s->engine);
+  td_engine_state before = s->engine_state;
+  s->engine_state = state;
+  if (state != before && state == TD_ENGINE_READY)
+    engine_ready(s);
+  if (state == TD_ENGINE_READY || state == TD_ENGINE_DRAINING)
+    td_generation_poll(s);
+  if (state != before && state == TD_ENGINE_FAILED)
+    engine_failed(s);
+}
+
+/* [engine thread] */
+static void wake_loop(void *arg) { uv_async_send(&((td_server *)arg)->engine_wake); }
+
+/* systemd restarts a daemon whose engine hangs, not only one whose loop does. */
+static void on_watchdog(uv_timer_t *t)
+{
+  if (td_server_healthy(t->data))
+    td_notify("WATCHDOG=1");
+}
+
+static void on_flush(uv_prepare_t *p)
+{
+  td_server *s = p->data;
+  td_conn_flush_all(s);
+  if (s->draining)
+    td_server_idle(s);
+}
+
+/* ---- start ---- */
+
+/* As many connections as the limits table says, or as descriptors allow. */
+static uint32_t connections_allowed(const td_options *o)
+{
+  uint64_t want = (uint64_t)td_option(o, TD_LIMIT_CONNECTIONS);
+  struct rlimit r;
+  if (getrlimit(RLIMIT_NOFILE, &r) != 0)
+    return (uint32_t)want;
+  if (r.rlim_cur < want + SPARE_DESCRIPTORS) {
+    r.rlim_cur = r.rlim_max == RLIM_INFINITY || r.rlim_max > want + SPARE_DESCRIPTORS ? want + SPARE_DESCRIPTORS
+                                                                                       : r.rlim_max;
+    (void)setrlimit(RLIMIT_NOFILE, &r);
+    (void)getrlimit(RLIMIT_NOFILE, &r);
+  }
+  if (r.rlim_cur >= want + SPARE_DESCRIPTORS)
+    return (uint32_t)want;
+  uint32_t can = r.rlim_cur > 2 * SPARE_DESCRIPTORS ? (uint32_t)r.rlim_cur - SPARE_DESCRIPTORS : SPARE_DESCRIPTORS;
+  td_warn("connections: %llu are configured, open files (ulimit -n) allow %u", (unsigned long long)want, can);
+  return can;
+}
+
+static td_status start_handles(td_server *s, td_error *err)
+{
+  static const int signals[] = {SIGTERM, SIGINT, SIGHUP};
+  int rc = uv_async_init(&s->loop, &s->engine_wake, on_engine_wake);
+  s->engine_wake.data = s;
+  rc = rc ? rc : uv_prepare_init(&s->loop, &s->flush);
+  s->flush.data = s;
+  rc = rc ? rc : uv_prepare_start(&s->flush, on_flush);
+  rc = rc ? rc : uv_timer_init(&s->loop, &s->sweep);
+  s->sweep.data = s;
+  rc = rc ? rc : uv_timer_start(&s->sweep, on_sweep, SWEEP_MS, SWEEP_MS);
+  rc = rc ? rc : uv_timer_init(&s->loop, &s->watchdog);
+  s->watchdog.data = s;
+  for (int i = 0; i < 3 && rc == 0; i++) {
+    rc = uv_signal_init(&s->loop, &s->signals[i]);
+    s->signals[i].data = s;
+    rc = rc ? rc : uv_signal_start(&s->signals[i], on_signal, signals[i]);
+  }
+  uint64_t us = td_notify_watchdog_us();
+  if (rc == 0 && us > 0)
+    rc = uv_timer_start(&s->watchdog, on_watchdog, 0, us / 2000 > 0 ? us / 2000 : 1);
+  return rc == 0 ? TD_OK : td_fail(err, TD_ERR_IO, "event loop: %s", uv_strerror(rc));
+}
+
+static td_status start(td_server *s, td_error *err)
+{
+  const td_options *o = s->options;
+  TD_TRY(start_handles(s, err));
+  TD_TRY(td_keys_read(&s->keys, o->api_key_file, err));
+  TD_TRY(td_workers_create(&s->loop, (uint32_t)td_option(o, TD_LIMIT_WORKERS),
+                           (uint32_t)td_option(o, TD_LIMIT_WORKER_QUEUE), &s->workers, err));
+  TD_TRY(td_listener_open(s, o->listen, &s->listener, err));
+  TD_TRY(td_engine_create(o, &s->engine, err));
+  td_notify("STATUS=loading the model");
+  return td_engine_start(s->engine, wake_loop, s, err);
+}
+
+static void close_any(uv_handle_t *h, void *arg) { close_handle(h); }
+
+/* Every order of half-started is fine here: what is not there is skipped. */
+static void end(td_server *s)
+{
+  td_listener_close(s->listener);
+  s->listener = NULL;
+  fail_calls(s, "shutting_down", "the server is shutting down");
+  td_conn_flush_all(s);
+  for (td_conn *c = s->conns, *next; c; c = next) {
+    next = c->next;
+    td_conn_close(c);
+  }
+  if (s->workers)
+    td_workers_stop(s->workers);
+  if (s->engine)
+    td_engine_stop(s->engine);
+  uv_walk(&s->loop, close_any, NULL);
+  uv_run(&s->loop, UV_RUN_DEFAULT);
+  td_workers_destroy(s->workers);
+  if (s->engine)
+    td_engine_destroy(s->engine);
+  td_keys_deinit(&s->keys);
+  TD_BUG_ON(uv_loop_close(&s->loop) != 0);
+}
+
+static int exit_code_of_start(td_status st, const td_error *err)
+{
+  return strcmp(err->param, "listen") == 0 && st == TD_ERR_IO ? TD_EXIT_LISTEN : exit_code_of(st);
+}
+
+int td_server_run(const td_options *options)
+{
+  td_error err = {0};
+  td_server *s = calloc(1, sizeof *s);
+  if (!s || uv_loop_init(&s->loop) != 0) {
+    free(s);
+    td_error_log("no memory for the server");
+    return TD_EXIT_NOMEM;
+  }
+  signal(SIGPIPE, SIG_IGN);
+  s->options = options;
+  s->engine_state = TD_ENGINE_LOADING;
+  s->max_conns = connections_allowed(options);
+  td_metrics_init(&s->metrics);
+  td_status st = start(s, &err);
+  if (st == TD_OK) {
+    uv_run(&s->loop, UV_RUN_DEFAULT);
+  } else {
+    td_error_log("%s", err.message);
+    s->exit_code = exit_code_of_start(st, &err);
+  }
+  s->stopping = s->draining = true;
+  end(s);
+  int code = s->exit_code;
+  free(s);
+  td_info("stopped");
+  return code;
+}
+
+/* ---- --check ---- */
+
+static void check_wake(void *arg) { uv_async_send(arg); }
+
+static void on_check_wake(uv_async_t *a)
+{
+  if (td_engine_get_state(a->data) != TD_ENGINE_LOADING)
+    uv_stop(a->loop);
+}
+
+int td_server_check(const td_options *options)
+{
+  td_error err = {0};
+  uv_loop_t loop;
+  uv_async_t wake;
+  td_keys keys;
+  td_engine *e = NULL;
+  td_status st = td_keys_read(&keys, options->api_key_file, &err);
+  if (st == TD_OK)
+    td_keys_deinit(&keys);
+  st = st == TD_OK ? td_engine_create(options, &e, &err) : st;
+  if (st == TD_OK && (uv_loop_init(&loop) != 0 || uv_async_init(&loop, &wake, on_check_wake) != 0))
+    st = td_fail(&err, TD_ERR_NOMEM, "no event loop");
+  if (st == TD_OK) {
+    wake.data = e;
+    st = td_engine_start(e, check_wake, &wake, &err);
+  }
+  if (st == TD_OK) {
+    uv_run(&loop, UV_RUN_DEFAULT);
+    if (td_engine_get_state(e) == TD_ENGINE_FAILED) {
+      td_engine_failure(e, &err);
+      st = err.code;
+    }
+    td_engine_stop(e);
+  }
+  if (e)
+    td_engine_destroy(e);
+  if (st != TD_OK)
+    td_error_log("%s", err.message);
+  else
+    td_info("the options and the model are good");
+  return exit_code_of(st);
+}

@@ -1,0 +1,73 @@
+/* The server: one loop thread that owns every connection and call; this header is what its files share.
+ *
+ *   listener -> conn (HTTP) -> router -> call (one API request) -> worker: read, render, tokenise
+ *                                          |                          |
+ *                                          +--- generation <----------+   submit to the engine, text back
+ *
+ * All of it runs on the loop but td_call's `run` part, which a worker has for itself until it is done. */
+#ifndef TD_SERVER_SERVER_H
+#define TD_SERVER_SERVER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <uv.h>
+
+#include "config/options.h"
+#include "engine/engine.h"
+#include "server/auth.h"
+#include "server/listener.h"
+#include "server/metrics.h"
+#include "server/workers.h"
+
+typedef struct td_conn td_conn;
+typedef struct td_call td_call;
+
+enum { TD_READ_BUFFER_BYTES = 65536, TD_IP_BUCKETS = 4096 };
+
+typedef struct td_server {
+  const td_options *options;
+  td_engine *engine;
+  td_engine_state engine_state; /* as the loop last saw it */
+  uv_loop_t loop;
+  uv_async_t engine_wake;
+  uv_prepare_t flush;  /* sends what the turn of the loop has made */
+  uv_timer_t sweep;    /* deadlines; runs while there are connections or a drain */
+  uv_timer_t watchdog; /* systemd's */
+  uv_signal_t signals[3];
+  td_workers *workers;
+  td_listener *listener;
+  td_keys keys;
+  td_metrics metrics;
+
+  td_conn *conns; /* all, doubly linked */
+  uint32_t n_conns, max_conns;
+  td_conn *ip_buckets[TD_IP_BUCKETS];
+  td_conn *dirty; /* those with unsent output */
+  uint64_t body_bytes; /* of requests being received, over all connections */
+  td_call *calls; /* all */
+  td_call *graveyard; /* ended while updates are being read */
+  bool polling;
+  uint32_t n_calls;
+  uint32_t n_reading; /* calls that workers have */
+  uint32_t n_choices; /* of calls that the engine has */
+
+  bool draining, stopping;
+  uint64_t drain_end_ms;
+  int exit_code;
+  uint64_t ids; /* counter for made ids */
+  char read_buffer[TD_READ_BUFFER_BYTES];
+} td_server;
+
+/* Runs until told to stop; returns the exit code of config/status.h. */
+int td_server_run(const td_options *options);
+/* Only loads the model; for --check. */
+int td_server_check(const td_options *options);
+
+/* The last call or connection has gone: a drain may be over. */
+void td_server_idle(td_server *s);
+/* Whether the engine steps, or is idle and would. */
+bool td_server_healthy(const td_server *s);
+/* CLOCK_MONOTONIC, as the engine's times. */
+uint64_t td_server_now_us(void);
+
+#endif
