@@ -1,0 +1,228 @@
+/* Byte-pair encoding of one word: join the neighbours of lowest rank, leftmost first, until none may be joined.
+ *
+ * Three ways, one result. A word that is a token, and of which it is known that its merges lead to just that token, is that
+ * token (known means: somebody has encoded it before; the vocabulary keeps one byte a token for it, so this cache is
+ * bounded and needs no lock). A short word scans its ranks for the lowest. A long word keeps them in a heap: n log n for
+ * any n. Bytes without a token vanish first, and their neighbours become neighbours, as in the reference. */
+#include "models/tokenizer/internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { SHORT_WORD = 40 };
+
+td_status td_id_sink_push(td_id_sink *sink, int32_t id)
+{
+  td_ids *ids = sink->ids;
+  if (sink->max_tokens && ids->n - sink->base >= sink->max_tokens)
+    return td_fail(sink->err, TD_ERR_REQUEST, "text is longer than %zu tokens", sink->max_tokens);
+  if (ids->n == ids->cap) {
+    size_t cap = ids->cap ? 2 * ids->cap : 256;
+    int32_t *grown = realloc(ids->ids, cap * sizeof *grown);
+    if (!grown)
+      return td_fail(sink->err, TD_ERR_NOMEM, "no memory for %zu tokens", cap);
+    ids->ids = grown;
+    ids->cap = cap;
+  }
+  ids->ids[ids->n++] = id;
+  return TD_OK;
+}
+
+/* A model token goes out; but merges must not make a special token out of plain text, so such a one goes out as its bytes. */
+static td_status emit(const td_tokenizer *t, uint32_t id, td_id_sink *sink)
+{
+  const td_token *token = &t->vocab.tokens[id];
+  if (!(token->flags & TD_TOKEN_SPECIAL))
+    return td_id_sink_push(sink, (int32_t)id);
+  unsigned char bytes[TD_TOKEN_TEXT_MAX];
+  long n = td_alphabet_decode(td_vocab_text(&t->vocab, id), token->n_bytes, bytes);
+  for (long i = 0; i < n; i++)
+    if (t->byte_id[bytes[i]] >= 0)
+      TD_TRY(td_id_sink_push(sink, t->byte_id[bytes[i]]));
+  return TD_OK;
+}
+
+/* ---- short words ---- */
+
+/* Merges ids[0..n) in place; returns how many are left. */
+static uint32_t merge_short(const td_tokenizer *t, uint32_t *ids, uint32_t n)
+{
+  const td_merges *m = &t->merges;
+  uint32_t rank[SHORT_WORD];
+  for (uint32_t i = 0; i + 1 < n; i++)
+    rank[i] = td_merges_rank(m, ids[i], ids[i + 1]);
+  while (n > 1) {
+    uint32_t at = 0;
+    for (uint32_t i = 1; i + 1 < n; i++)
+      if (rank[i] < rank[at])
+        at = i;
+    if (rank[at] == TD_NO_RANK)
+      break;
+    ids[at] = m->whole[rank[at]];
+    n--;
+    memmove(ids + at + 1, ids + at + 2, (n - at - 1) * sizeof *ids);
+    memmove(rank + at, rank + at + 1, (n - at) * sizeof *rank);
+    if (at > 0)
+      rank[at - 1] = td_merges_rank(m, ids[at - 1], ids[at]);
+    if (at + 1 < n)
+      rank[at] = td_merges_rank(m, ids[at], ids[at + 1]);
+  }
+  return n;
+}
+
+/* ---- long words: symbols in a linked list, candidate merges in a heap ---- */
+
+typedef struct symbol {
+  uint32_t id;
+  uint32_t prev, next; /* UINT32_MAX: none */
+  uint32_t rank;       /* of the merge with next, as it stands; heap entries that disagree are stale */
+} symbol;
+
+/* Min-heap of rank << 32 | position. */
+typedef struct heap {
+  uint64_t *v;
+  size_t n, cap;
+} heap;
+
+static void sift_down(heap *h, size_t i)
+{
+  uint64_t x = h->v[i];
+  for (;;) {
+    size_t k = 2 * i + 1;
+    if (k >= h->n)
+      break;
+    if (k + 1 < h->n && h->v[k + 1] < h->v[k])
+      k++;
+    if (h->v[k] >= x)
+      break;
+    h->v[i] = h->v[k];
+    i = k;
+  }
+  h->v[i] = x;
+}
+
+static bool heap_push(heap *h, uint32_t rank, uint32_t pos)
+{
+  if (h->n == h->cap) {
+    size_t cap = h->cap ? 2 * h->cap : 256;
+    uint64_t *v = realloc(h->v, cap * sizeof *v);
+    if (!v)
+      return false;
+    h->v = v;
+    h->cap = cap;
+  }
+  uint64_t x = (uint64_t)rank << 32 | pos;
+  size_t i = h->n++;
+  for (; i > 0 && h->v[(i - 1) / 2] > x; i = (i - 1) / 2)
+    h->v[i] = h->v[(i - 1) / 2];
+  h->v[i] = x;
+  return true;
+}
+
+static uint64_t heap_pop(heap *h)
+{
+  uint64_t top = h->v[0];
+  h->v[0] = h->v[--h->n];
+  if (h->n > 1)
+    sift_down(h, 0);
+  return top;
+}
+
+/* Looks up the merge of symbol i with its next and offers it to the heap. */
+static bool offer(const td_tokenizer *t, symbol *s, uint32_t i, heap *h)
+{
+  s[i].rank = s[i].next == UINT32_MAX ? TD_NO_RANK : td_merges_rank(&t->merges, s[i].id, s[s[i].next].id);
+  return s[i].rank == TD_NO_RANK || heap_push(h, s[i].rank, i);
+}
+
+static bool merge_long(const td_tokenizer *t, symbol *s, uint32_t n, heap *h)
+{
+  for (uint32_t i = 0; i < n; i++)
+    if (!offer(t, s, i, h))
+      return false;
+  while (h->n > 0) {
+    uint64_t top = heap_pop(h);
+    uint32_t i = (uint32_t)top, rank = (uint32_t)(top >> 32);
+    if (s[i].rank != rank)
+      continue;
+    uint32_t gone = s[i].next;
+    s[i].id = t->merges.whole[rank];
+    s[i].next = s[gone].next;
+    s[gone].rank = TD_NO_RANK;
+    if (s[i].next != UINT32_MAX)
+      s[s[i].next].prev = i;
+    if (!offer(t, s, i, h) || (s[i].prev != UINT32_MAX && !offer(t, s, s[i].prev, h)))
+      return false;
+  }
+  return true;
+}
+
+static td_status encode_long(const td_tokenizer *t, const unsigned char *word, size_t n, td_id_sink *sink)
+{
+  size_t n_symbols = 0;
+  for (size_t i = 0; i < n; i++)
+    n_symbols += t->byte_id[word[i]] >= 0;
+  if (n_symbols == 0)
+    return TD_OK;
+  /* Refused before the work where even the longest tokens would not do. */
+  if (sink->max_tokens && n_symbols / t->longest_bytes > sink->max_tokens)
+    return td_fail(sink->err, TD_ERR_REQUEST, "text is longer than %zu tokens", sink->max_tokens);
+  symbol *s = malloc(n_symbols * sizeof *s);
+  if (!s)
+    return td_fail(sink->err, TD_ERR_NOMEM, "no memory to tokenise a word of %zu bytes", n);
+  uint32_t k = 0;
+  for (size_t i = 0; i < n; i++)
+    if (t->byte_id[word[i]] >= 0) {
+      s[k] = (symbol){(uint32_t)t->byte_id[word[i]], k ? k - 1 : UINT32_MAX, k + 1, TD_NO_RANK};
+      k++;
+    }
+  s[k - 1].next = UINT32_MAX;
+  heap h = {0};
+  bool ok = merge_long(t, s, k, &h);
+  free(h.v);
+  td_status status = ok ? TD_OK : td_fail(sink->err, TD_ERR_NOMEM, "no memory to tokenise a word of %zu bytes", n);
+  for (uint32_t i = 0; status == TD_OK && i != UINT32_MAX; i = s[i].next)
+    status = emit(t, s[i].id, sink);
+  free(s);
+  return status;
+}
+
+/* ---- words that are tokens ---- */
+
+/* The model token whose text is this word, or -1. */
+static int32_t find_word(const td_tokenizer *t, const unsigned char *word, size_t n)
+{
+  char text[2 * TD_TOKEN_TEXT_MAX];
+  size_t n_text = 0;
+  if (n > t->longest_bytes)
+    return -1;
+  for (size_t i = 0; i < n; i++) {
+    const td_byte_char *c = &td_byte_alphabet[word[i]];
+    text[n_text] = (char)c->utf8[0];
+    text[n_text + 1] = (char)c->utf8[1];
+    n_text += c->n;
+  }
+  int32_t id = td_vocab_find(&t->vocab, text, n_text);
+  return id >= 0 && (t->vocab.tokens[id].flags & (TD_TOKEN_MODEL | TD_TOKEN_SPECIAL)) == TD_TOKEN_MODEL ? id : -1;
+}
+
+td_status td_bpe_word(const td_tokenizer *t, const unsigned char *word, size_t n, td_id_sink *sink)
+{
+  int32_t known = find_word(t, word, n);
+  uint8_t whole = known < 0 ? TD_WHOLE_NO : __atomic_load_n(&t->vocab.tokens[known].whole, __ATOMIC_RELAXED);
+  if (known >= 0 && (t->ignore_merges || whole == TD_WHOLE_YES))
+    return td_id_sink_push(sink, known);
+  if (n > SHORT_WORD)
+    return encode_long(t, word, n, sink);
+  uint32_t ids[SHORT_WORD], n_ids = 0;
+  for (size_t i = 0; i < n; i++)
+    if (t->byte_id[word[i]] >= 0)
+      ids[n_ids++] = (uint32_t)t->byte_id[word[i]];
+  n_ids = merge_short(t, ids, n_ids);
+  if (whole == TD_WHOLE_UNKNOWN)
+    __atomic_store_n(&t->vocab.tokens[known].whole,
+                     n_ids == 1 && ids[0] == (uint32_t)known ? TD_WHOLE_YES : TD_WHOLE_NO, __ATOMIC_RELAXED);
+  for (uint32_t i = 0; i < n_ids; i++)
+    TD_TRY(emit(t, ids[i], sink));
+  return TD_OK;
+}

@@ -1,0 +1,135 @@
+/* From text to ids: added tokens, normalisation, splitter chain, BPE.
+ *
+ * The text is walked by slices of itself; nothing is copied but what normalisation rewrites. Bytes that are not UTF-8 cut
+ * the text as added tokens do: each goes to its own byte token, and what lies between is encoded by itself. */
+#include "models/tokenizer/internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/utf8.h"
+
+typedef struct encoder {
+  const td_tokenizer *t;
+  const td_span *spans;
+  size_t n_spans;
+  td_id_sink sink;
+} encoder;
+
+static td_status encode_pieces(encoder *e, uint32_t level, const unsigned char *p, size_t n)
+{
+  if (level == e->t->n_splits)
+    return td_bpe_word(e->t, p, n, &e->sink);
+  while (n > 0) {
+    size_t piece = td_split_next(&e->t->splits[level], p, n);
+    TD_TRY(encode_pieces(e, level + 1, p, piece));
+    p += piece;
+    n -= piece;
+  }
+  return TD_OK;
+}
+
+typedef td_status encode_gap_fn(encoder *e, const unsigned char *p, size_t n, size_t base);
+
+/* Cuts text at the matches of a set; gaps go on to `gap`. base: of text in the coordinates of spans. */
+static td_status encode_around(encoder *e, const td_added_set *set, const unsigned char *text, size_t n, size_t base,
+                               const td_span *spans, size_t n_spans, encode_gap_fn *gap)
+{
+  td_added_search s = {.set = set, .text = text, .n = n, .spans = spans, .n_spans = n_spans, .base = base};
+  td_added_match m;
+  size_t at = 0;
+  while (td_added_next(&s, &m)) {
+    if (at < m.start)
+      TD_TRY(gap(e, text + at, m.start - at, base + at));
+    TD_TRY(td_id_sink_push(&e->sink, m.id));
+    at = m.end;
+  }
+  return at < n ? gap(e, text + at, n - at, base + at) : TD_OK;
+}
+
+static td_status encode_plain(encoder *e, const unsigned char *p, size_t n, size_t base)
+{
+  (void)base;
+  return encode_pieces(e, 0, p, n);
+}
+
+/* A stretch that NFC changes: spans follow the text where they are still needed. */
+static td_status encode_rewritten(encoder *e, const unsigned char *p, size_t n, size_t base)
+{
+  td_span *spans = NULL;
+  size_t n_spans = 0;
+  size_t first = td_span_after(e->spans, e->n_spans, base), most = 0;
+  while (e->t->added_normalized.n > 0 && first + most < e->n_spans && e->spans[first + most].start < base + n)
+    most++;
+  if (most > 0) {
+    spans = malloc(most * sizeof *spans);
+    if (!spans)
+      return td_fail(e->sink.err, TD_ERR_NOMEM, "no memory to normalise text");
+    for (size_t i = first; i < e->n_spans && e->spans[i].start < base + n; i++) {
+      size_t start = e->spans[i].start > base ? e->spans[i].start - base : 0;
+      size_t end = e->spans[i].end - base < n ? e->spans[i].end - base : n;
+      spans[n_spans++] = (td_span){start, end};
+    }
+  }
+  td_buf out;
+  td_buf_init(&out, 0);
+  td_status status = td_nfc_append(p, n, &out, spans, n_spans, e->sink.err);
+  if (status == TD_OK && out.len_bytes > 0)
+    status = encode_around(e, &e->t->added_normalized, (const unsigned char *)out.data, out.len_bytes, 0, spans, n_spans,
+                           encode_plain);
+  td_buf_deinit(&out);
+  free(spans);
+  return status;
+}
+
+static td_status encode_valid(encoder *e, const unsigned char *p, size_t n, size_t base)
+{
+  if (e->t->nfc && !td_nfc_quick(p, n))
+    return encode_rewritten(e, p, n, base);
+  return encode_around(e, &e->t->added_normalized, p, n, base, e->spans, e->n_spans, encode_plain);
+}
+
+static size_t valid_prefix(const unsigned char *p, size_t n)
+{
+  size_t i = 0, len;
+  while (i < n && (len = p[i] < 0x80 ? 1 : td_utf8_sequence_length(p + i, n - i)) != 0)
+    i += len;
+  return i;
+}
+
+static td_status encode_bytes(encoder *e, const unsigned char *p, size_t n, size_t base)
+{
+  for (size_t i = 0; i < n;) {
+    size_t valid = valid_prefix(p + i, n - i);
+    if (valid > 0)
+      TD_TRY(encode_valid(e, p + i, valid, base + i));
+    i += valid;
+    if (i < n && e->t->byte_id[p[i]] >= 0)
+      TD_TRY(td_id_sink_push(&e->sink, e->t->byte_id[p[i]]));
+    i += i < n;
+  }
+  return TD_OK;
+}
+
+td_status td_tokenizer_encode(const td_tokenizer *t, const char *text, size_t n_bytes, const td_span *trusted,
+                              size_t n_trusted, bool add_bos, size_t max_tokens, td_ids *out, td_error *err)
+{
+  if (n_bytes > td_limit_max(TD_LIMIT_TOKENIZE_TEXT_BYTES))
+    return td_fail(err, TD_ERR_REQUEST, "text has %zu bytes, at most %llu are tokenised", n_bytes,
+                   (unsigned long long)td_limit_max(TD_LIMIT_TOKENIZE_TEXT_BYTES));
+  encoder e = {t, trusted, trusted ? n_trusted : 0, {out, out->n, max_tokens, err}};
+  const size_t base = out->n;
+  const bool bos = add_bos && t->adds_bos && t->bos >= 0;
+  td_status status = bos ? td_id_sink_push(&e.sink, t->bos) : TD_OK;
+  if (status == TD_OK && n_bytes > 0)
+    status = encode_around(&e, &t->added_raw, (const unsigned char *)text, n_bytes, 0, e.spans, e.n_spans, encode_bytes);
+  if (status != TD_OK) {
+    out->n = base;
+    return status;
+  }
+  if (bos && out->n - base >= 2 && out->ids[base + 1] == t->bos) { /* the text brought its own */
+    out->n--;
+    memmove(out->ids + base, out->ids + base + 1, (out->n - base) * sizeof *out->ids);
+  }
+  return TD_OK;
+}

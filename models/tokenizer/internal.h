@@ -1,0 +1,238 @@
+/* The parts of a tokenizer, seen from inside: vocabulary, merges, splitter chain, added tokens.
+ *
+ * Everything is built by a loader (load_json.c, load_gguf.c), sealed by td_tokenizer_finish, and read-only
+ * after, but for one byte per token that remembers a fact about the token (see bpe.c). A second family
+ * (SentencePiece) would bring a loader of its own, and a word encoder beside bpe.c. */
+#ifndef TD_MODELS_TOKENIZER_INTERNAL_H
+#define TD_MODELS_TOKENIZER_INTERNAL_H
+
+#include "config/limits.h"
+#include "models/tokenizer/tokenizer.h"
+
+/* ---- vocab.c: one blob of texts, one record per id, one hash from text to id ---- */
+
+enum {
+  TD_TOKEN_PRESENT = 1, /* ids may have holes */
+  TD_TOKEN_MODEL = 2,   /* belongs to the BPE vocabulary (not only to the added tokens) */
+  TD_TOKEN_ADDED = 4,   /* cut out of the text before the BPE; if not MODEL too, its text is raw bytes */
+  TD_TOKEN_SPECIAL = 8, /* added, and recognised in trusted text only */
+};
+
+enum { TD_TOKEN_TEXT_MAX = 4096 }; /* buffers are this large; TOKEN_BYTES may be lower */
+
+/* What bpe.c has found out about a token: whether the BPE of its own text gives back the token alone. */
+enum { TD_WHOLE_UNKNOWN = 0, TD_WHOLE_YES = 1, TD_WHOLE_NO = 2 };
+
+typedef struct td_token {
+  uint32_t offset; /* of the text in the blob; NUL-terminated there */
+  uint16_t n_bytes;
+  uint8_t flags;
+  uint8_t whole; /* TD_WHOLE_*; relaxed atomic */
+} td_token;
+
+typedef struct td_vocab {
+  td_token *tokens; /* [n_tokens] by id */
+  uint32_t n_tokens, cap_tokens;
+  char *blob;
+  uint32_t blob_bytes, blob_cap;
+  int32_t *slots; /* open addressing; -1 free */
+  uint32_t n_slots, n_used;
+  uint64_t seed; /* random: texts of a hostile file cannot be chosen to collide */
+  uint32_t longest_text_bytes;
+} td_vocab;
+
+td_status td_vocab_init(td_vocab *v, uint32_t n_ids, uint64_t n_text_bytes, td_error *err);
+void td_vocab_deinit(td_vocab *v);
+/* Refuses a text or id that is there already, and bounds both. Text may be empty: then it is never found. */
+td_status td_vocab_add(td_vocab *v, uint32_t id, const char *text, size_t n_bytes, uint8_t flags, td_error *err);
+int32_t td_vocab_find(const td_vocab *v, const char *text, size_t n_bytes); /* -1 if absent */
+uint64_t td_hash_bytes(uint64_t seed, const void *bytes, size_t n);
+static inline const char *td_vocab_text(const td_vocab *v, uint32_t id) { return v->blob + v->tokens[id].offset; }
+static inline bool td_vocab_has(const td_vocab *v, int64_t id)
+{
+  return id >= 0 && id < v->n_tokens && (v->tokens[id].flags & TD_TOKEN_PRESENT);
+}
+
+/* ---- alphabet.c: GPT-2's bijection of the 256 bytes with printable characters ---- */
+
+/* UTF-8 of the character that stands for a byte: 1 or 2 bytes. */
+typedef struct td_byte_char {
+  unsigned char n, utf8[2];
+} td_byte_char;
+extern const td_byte_char td_byte_alphabet[256];
+/* The bytes that a vocabulary text stands for. Returns the length (<= n), or -1 if some character is not of the
+ * alphabet. out has room for n bytes. */
+long td_alphabet_decode(const char *text, size_t n, unsigned char *out);
+
+/* ---- merges.c: pair of ids -> rank; rank -> id of the whole ---- */
+
+typedef struct td_merge_slot {
+  uint32_t left, right, rank;
+} td_merge_slot;
+
+typedef struct td_merges {
+  td_merge_slot *slots; /* open addressing; left == UINT32_MAX: free */
+  uint32_t n_slots, n_merges;
+  uint32_t *whole; /* [n_merges] id that the merge of this rank makes */
+  uint64_t seed;
+} td_merges;
+
+enum { TD_NO_RANK = UINT32_MAX };
+td_status td_merges_init(td_merges *m, uint64_t n_merges, td_error *err);
+void td_merges_deinit(td_merges *m);
+/* The next merge, in rank order, by its texts; TD_ERR_MODEL naming the line if one is not in the vocabulary. A
+ * repeated pair takes the later rank, as the reference's map does. */
+td_status td_merges_add(td_merges *m, const td_vocab *v, const char *left, size_t left_bytes, const char *right,
+                        size_t right_bytes, td_error *err);
+/* The same for a "left right" line. */
+td_status td_merges_add_line(td_merges *m, const td_vocab *v, const char *line, size_t n, td_error *err);
+static inline uint32_t td_merges_slot_of(const td_merges *m, uint32_t left, uint32_t right)
+{
+  unsigned __int128 p = (unsigned __int128)(((uint64_t)left << 32 | right) ^ m->seed) * 0x9E3779B97F4A7C15u;
+  return ((uint32_t)(p >> 64) ^ (uint32_t)(p >> 32)) & (m->n_slots - 1);
+}
+static inline uint32_t td_merges_rank(const td_merges *m, uint32_t left, uint32_t right)
+{
+  for (uint32_t i = td_merges_slot_of(m, left, right);; i = (i + 1) & (m->n_slots - 1)) {
+    const td_merge_slot *s = &m->slots[i];
+    if (s->left == left && s->right == right)
+      return s->rank;
+    if (s->left == UINT32_MAX)
+      return TD_NO_RANK;
+  }
+}
+
+/* ---- unicode.c: the classes that splitters ask for ---- */
+
+enum {
+  TD_CLASS_LETTER = 1,  /* \p{L} */
+  TD_CLASS_NUMBER = 2,  /* \p{N} */
+  TD_CLASS_MARK = 4,    /* \p{M} */
+  TD_CLASS_SPACE = 8,   /* \s: White_Space */
+  TD_CLASS_NEWLINE = 16, /* [\r\n], also TD_CLASS_SPACE */
+  TD_CLASS_PUNCT = 32,  /* \p{P} */
+  TD_CLASS_SYMBOL = 64, /* \p{S} */
+};
+extern const uint8_t td_ascii_class[128];
+uint8_t td_unicode_class_slow(uint32_t cp);
+static inline uint8_t td_unicode_class(uint32_t cp)
+{
+  return cp < 128 ? td_ascii_class[cp] : td_unicode_class_slow(cp);
+}
+bool td_unicode_is_word(uint32_t cp); /* \w */
+
+/* ---- split.c: the hand-written splitters ---- */
+
+typedef enum td_split_kind {
+  TD_SPLIT_WORDS,       /* the GPT-2 / Llama-3 / Qwen family, by the flags below */
+  TD_SPLIT_NUMBERS,     /* \p{N}{1,max_digits} */
+  TD_SPLIT_CJK,         /* [U+4E00-U+9FA5 U+3040-U+30FF]+ */
+  TD_SPLIT_PUNCT_WORDS, /* DeepSeek-V3's */
+} td_split_kind;
+
+typedef struct td_split {
+  td_split_kind kind;
+  bool modern;         /* Llama-3 shape: any one character may lead a word, line breaks are taken apart */
+  bool fold;           /* contractions in either case */
+  bool marks;          /* \p{M} counts as a letter */
+  uint32_t max_digits; /* 0: any number */
+} td_split;
+
+/* The splitter that equals a known regular expression; false if the expression is not known. *total: it matches
+ * everywhere, so that "Removed" + invert means the same as "Isolated". */
+bool td_split_from_regex(const char *regex, td_split *out, bool *total);
+/* Length of the first piece of text (n > 0 bytes of valid UTF-8). */
+size_t td_split_next(const td_split *s, const unsigned char *text, size_t n);
+
+/* ---- nfc.c ---- */
+
+/* True if text is certain to be in NFC already. */
+bool td_nfc_quick(const unsigned char *text, size_t n);
+/* Appends the NFC of text (valid UTF-8) to out, in linear time. spans (may be NULL) are byte ranges of text, and become
+ * ranges of what was appended, counted from its start; a border inside a rewritten stretch moves inwards. */
+td_status td_nfc_append(const unsigned char *text, size_t n, td_buf *out, td_span *spans, size_t n_spans, td_error *err);
+
+/* ---- added.c: tokens that are cut out of the text ---- */
+
+enum { TD_ADDED_SINGLE_WORD = 1, TD_ADDED_LSTRIP = 2, TD_ADDED_RSTRIP = 4 };
+
+typedef struct td_added {
+  char *pattern; /* owned; NFC of the text where `normalized` asks for it */
+  uint32_t n_bytes;
+  int32_t id;
+  uint8_t flags; /* TD_ADDED_* */
+  bool special;
+} td_added;
+
+/* Patterns in byte order; those that begin with byte b are [first[b], first[b + 1]). */
+typedef struct td_added_set {
+  td_added *items;
+  uint32_t n, cap;
+  uint32_t first[257];
+} td_added_set;
+
+void td_added_deinit(td_added_set *s);
+td_status td_added_add(td_added_set *s, const char *pattern, size_t n_bytes, int32_t id, bool special, uint8_t flags,
+                       td_error *err);
+void td_added_seal(td_added_set *s); /* sorts; drops all but the last of equal patterns */
+
+typedef struct td_added_match {
+  size_t start, end; /* with the stripped white space */
+  int32_t id;
+} td_added_match;
+
+/* Index of the first of n sorted spans that ends behind pos. */
+size_t td_span_after(const td_span *spans, size_t n, size_t pos);
+
+/* A search from left to right; the caller sets text, n, spans, n_spans and base and zeroes the rest. */
+typedef struct td_added_search {
+  const td_added_set *set;
+  const unsigned char *text;
+  size_t n;
+  const td_span *spans; /* trusted, sorted */
+  size_t n_spans;
+  size_t base;      /* of text in the coordinates of spans */
+  size_t at;        /* where the search goes on */
+  size_t last_end;  /* end of the last match */
+} td_added_search;
+bool td_added_next(td_added_search *s, td_added_match *m);
+
+/* ---- bpe.c, encode.c, the whole ---- */
+
+enum { TD_SPLITS_MAX = 8 };
+
+struct td_tokenizer {
+  td_vocab vocab;
+  td_merges merges;
+  int32_t byte_id[256];       /* token of each byte; -1: it vanishes */
+  uint32_t longest_bytes;     /* most bytes that one model token stands for */
+  bool ignore_merges;         /* a word that is in the vocabulary is that token, whatever the merges say */
+  bool nfc;
+  td_split splits[TD_SPLITS_MAX];
+  uint32_t n_splits;
+  td_added_set added_raw;        /* matched before normalisation */
+  td_added_set added_normalized; /* after it */
+  int32_t bos, eos;
+  bool adds_bos;
+};
+
+/* Where ids go, and how many may. */
+typedef struct td_id_sink {
+  td_ids *ids;
+  size_t base, max_tokens; /* ids->n at the start; 0: no cap */
+  td_error *err;
+} td_id_sink;
+td_status td_id_sink_push(td_id_sink *sink, int32_t id);
+
+/* The ids of one word (n > 0 bytes). */
+td_status td_bpe_word(const td_tokenizer *t, const unsigned char *word, size_t n, td_id_sink *sink);
+
+td_tokenizer *td_tokenizer_new(td_error *err);
+/* Registers an added token by id; the vocabulary has it already, or gets it. */
+td_status td_tokenizer_add(td_tokenizer *t, uint32_t id, const char *text, size_t n_bytes, bool special, bool normalized,
+                           uint8_t flags, td_error *err);
+/* Builds what derives from vocabulary, merges and added tokens. */
+td_status td_tokenizer_finish(td_tokenizer *t, td_error *err);
+td_status td_tokenizer_load_gguf(const td_model_files *files, td_tokenizer *t, td_error *err);
+
+#endif

@@ -1,0 +1,265 @@
+/* The splitters: hand-written equivalents of the few regular expressions that byte-level tokenizers use.
+ *
+ * Each is a function from the text at hand to the length of its first piece: alternatives are tried in the order in which
+ * the expression lists them, and a greedy quantifier is a loop. Nothing backtracks further than one character or one run of
+ * white space, so a text is split in linear time. Why no regex library: README. */
+#include "models/tokenizer/internal.h"
+
+#include <string.h>
+
+#include "config/utf8.h"
+
+/* ---- the expressions that we know ---- */
+
+#define CONTRACTIONS "'s|'t|'re|'ve|'m|'ll|'d"
+#define WORD_TAIL "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define GPT2 CONTRACTIONS "| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)"
+
+static const struct {
+  const char *regex;
+  td_split split;
+  bool total;
+} known[] = {
+    {GPT2 "|\\s+", {.kind = TD_SPLIT_WORDS}, true},
+    /* without the last alternative the one character that it would match is a gap, which is a piece too */
+    {GPT2, {.kind = TD_SPLIT_WORDS}, false},
+    {"(?i:" CONTRACTIONS ")|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}" WORD_TAIL,
+     {.kind = TD_SPLIT_WORDS, .modern = true, .fold = true, .max_digits = 3},
+     true},
+    {"(?i:" CONTRACTIONS ")|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}" WORD_TAIL,
+     {.kind = TD_SPLIT_WORDS, .modern = true, .fold = true, .max_digits = 1},
+     true},
+    {"(?i:" CONTRACTIONS ")|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+"
+     "|\\s+(?!\\S)|\\s+",
+     {.kind = TD_SPLIT_WORDS, .modern = true, .fold = true, .marks = true, .max_digits = 1},
+     true},
+    {"\\p{N}", {.kind = TD_SPLIT_NUMBERS, .max_digits = 1}, false},
+    {"\\p{N}{1,3}", {.kind = TD_SPLIT_NUMBERS, .max_digits = 3}, false},
+    {"\\p{N}+", {.kind = TD_SPLIT_NUMBERS}, false},
+    {"[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+", {.kind = TD_SPLIT_CJK}, false},
+    {"[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
+     "| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+",
+     {.kind = TD_SPLIT_PUNCT_WORDS},
+     false},
+};
+
+bool td_split_from_regex(const char *regex, td_split *out, bool *total)
+{
+  for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+    if (strcmp(regex, known[i].regex) == 0) {
+      *out = known[i].split;
+      *total = known[i].total;
+      return true;
+    }
+  return false;
+}
+
+/* ---- reading characters ---- */
+
+
+/* The character at p < end: its length, code point and class. */
+static inline size_t look(const unsigned char *p, const unsigned char *end, uint32_t *cp, uint8_t *class)
+{
+  size_t len = 1;
+  *cp = *p;
+  if (*p >= 0x80) {
+    len = td_utf8_sequence_length(p, (size_t)(end - p));
+    if (len == 0) { /* the caller promised valid text; never go astray on a promise */
+      *class = 0;
+      return 1;
+    }
+    *cp = td_utf8_decode(p, len);
+  }
+  *class = td_unicode_class(*cp);
+  return len;
+}
+
+/* Behind the longest run from p of characters whose class has a bit of `of` (or, inverted, none). At most max characters;
+ * 0: no bound. */
+static const unsigned char *run(const unsigned char *p, const unsigned char *end, uint8_t of, bool inverted, uint32_t max)
+{
+  uint32_t cp, n = 0;
+  uint8_t class;
+  while (p < end && (max == 0 || n < max)) {
+    size_t len = look(p, end, &cp, &class);
+    if (((class & of) != 0) == inverted)
+      break;
+    p += len;
+    n++;
+  }
+  return p;
+}
+
+/* Behind the contraction ('s 't 're 've 'm 'll 'd) at p, or p. */
+static const unsigned char *contraction(const unsigned char *p, const unsigned char *end, bool fold)
+{
+  if (end - p < 2 || p[0] != '\'')
+    return p;
+  /* case folding makes U+017F, the long s, equal to s */
+  if (fold && end - p >= 3 && p[1] == 0xC5 && p[2] == 0xBF)
+    return p + 3;
+  unsigned a = p[1], b = end - p >= 3 ? p[2] : 0;
+  if (fold) {
+    a = a >= 'A' && a <= 'Z' ? a + 32 : a;
+    b = b >= 'A' && b <= 'Z' ? b + 32 : b;
+  }
+  if (a == 's' || a == 't' || a == 'm' || a == 'd')
+    return p + 2;
+  if ((b == 'e' && (a == 'r' || a == 'v')) || (b == 'l' && a == 'l'))
+    return p + 3;
+  return p;
+}
+
+/* \s+(?!\S)|\s+ at white space: all of a run that ends the text, all but its last character otherwise (a single
+ * character stays). */
+static const unsigned char *white(const unsigned char *p, const unsigned char *end)
+{
+  const unsigned char *q = run(p, end, TD_CLASS_SPACE, false, 0);
+  if (q == end)
+    return q;
+  const unsigned char *last = q - 1;
+  while ((*last & 0xC0) == 0x80)
+    last--;
+  return last > p ? last : q;
+}
+
+/* \s*[\r\n]+ at white space: to behind the last line break of the run; p if it has none. */
+static const unsigned char *line_breaks(const unsigned char *p, const unsigned char *end)
+{
+  const unsigned char *q = run(p, end, TD_CLASS_SPACE, false, 0);
+  while (q > p && q[-1] != '\r' && q[-1] != '\n')
+    q--;
+  return q;
+}
+
+/* ---- the family of GPT-2, and of Llama-3 and Qwen ---- */
+
+static const unsigned char *next_gpt2(const td_split *s, const unsigned char *p, const unsigned char *end)
+{
+  const unsigned char *q = contraction(p, end, s->fold);
+  if (q > p)
+    return q;
+  uint32_t cp;
+  uint8_t class;
+  const unsigned char *body = p + (*p == ' ' && p + 1 < end);
+  look(body, end, &cp, &class);
+  if (class & TD_CLASS_LETTER)
+    return run(body, end, TD_CLASS_LETTER, false, 0);
+  if (class & TD_CLASS_NUMBER)
+    return run(body, end, TD_CLASS_NUMBER, false, 0);
+  if (!(class & TD_CLASS_SPACE))
+    return run(body, end, TD_CLASS_SPACE | TD_CLASS_LETTER | TD_CLASS_NUMBER, true, 0);
+  return white(p, end);
+}
+
+static const unsigned char *next_modern(const td_split *s, const unsigned char *p, const unsigned char *end)
+{
+  const unsigned char *q = contraction(p, end, s->fold);
+  if (q > p)
+    return q;
+  const uint8_t letters = TD_CLASS_LETTER | (s->marks ? TD_CLASS_MARK : 0);
+  uint32_t cp;
+  uint8_t class, second = 0;
+  size_t len = look(p, end, &cp, &class);
+  if (class & letters) /* a mark may be the leading character or a letter of its own: the piece is the same */
+    return run(p, end, letters, false, 0);
+  if (class & TD_CLASS_NUMBER)
+    return run(p, end, TD_CLASS_NUMBER, false, s->max_digits);
+  if (p + len < end)
+    look(p + len, end, &cp, &second);
+  if (!(class & TD_CLASS_NEWLINE) && (second & letters))
+    return run(p + len, end, letters, false, 0);
+  const uint8_t not_other = TD_CLASS_SPACE | TD_CLASS_NUMBER | letters;
+  const unsigned char *body = *p == ' ' && p + 1 < end && !(second & not_other) ? p + 1 : p;
+  if (body > p || !(class & not_other)) {
+    q = run(body, end, not_other, true, 0);
+    while (q < end && (*q == '\r' || *q == '\n'))
+      q++;
+    return q;
+  }
+  q = line_breaks(p, end);
+  return q > p ? q : white(p, end);
+}
+
+/* ---- the small ones; what lies between two matches is one piece ---- */
+
+static bool is_cjk(uint32_t cp) { return (cp >= 0x4E00 && cp <= 0x9FA5) || (cp >= 0x3040 && cp <= 0x30FF); }
+
+static const unsigned char *next_cjk(const unsigned char *p, const unsigned char *end)
+{
+  uint32_t cp;
+  uint8_t class;
+  const unsigned char *q = p + look(p, end, &cp, &class);
+  bool inside = is_cjk(cp);
+  while (q < end) {
+    size_t len = look(q, end, &cp, &class);
+    if (is_cjk(cp) != inside)
+      break;
+    q += len;
+  }
+  return q;
+}
+
+static const unsigned char *next_numbers(const td_split *s, const unsigned char *p, const unsigned char *end)
+{
+  const unsigned char *q = run(p, end, TD_CLASS_NUMBER, false, s->max_digits);
+  return q > p ? q : run(p, end, TD_CLASS_NUMBER, true, 0);
+}
+
+static bool is_ascii_letter(unsigned c) { return (c | 32) >= 'a' && (c | 32) <= 'z'; }
+
+/* The match at p, or p. */
+static const unsigned char *match_punct_words(const unsigned char *p, const unsigned char *end)
+{
+  const uint8_t letters = TD_CLASS_LETTER | TD_CLASS_MARK, puncts = TD_CLASS_PUNCT | TD_CLASS_SYMBOL;
+  uint32_t cp;
+  uint8_t class, second = 0;
+  size_t len = look(p, end, &cp, &class);
+  if (*p < 0x80 && (class & puncts) && p + 1 < end && is_ascii_letter(p[1])) {
+    const unsigned char *q = p + 2;
+    while (q < end && is_ascii_letter(*q))
+      q++;
+    return q;
+  }
+  if (class & letters)
+    return run(p, end, letters, false, 0);
+  if (p + len < end)
+    look(p + len, end, &cp, &second);
+  if (!(class & (TD_CLASS_NEWLINE | puncts)) && (second & letters))
+    return run(p + len, end, letters, false, 0);
+  if ((class & puncts) || (*p == ' ' && (second & puncts))) {
+    const unsigned char *q = run(class & puncts ? p : p + 1, end, puncts, false, 0);
+    while (q < end && (*q == '\r' || *q == '\n'))
+      q++;
+    return q;
+  }
+  if (!(class & TD_CLASS_SPACE))
+    return p;
+  const unsigned char *q = line_breaks(p, end);
+  return q > p ? q : white(p, end);
+}
+
+static const unsigned char *next_punct_words(const unsigned char *p, const unsigned char *end)
+{
+  const unsigned char *q = match_punct_words(p, end);
+  if (q > p)
+    return q;
+  uint32_t cp;
+  uint8_t class;
+  while (q < end && match_punct_words(q, end) == q)
+    q += look(q, end, &cp, &class);
+  return q;
+}
+
+size_t td_split_next(const td_split *s, const unsigned char *text, size_t n)
+{
+  const unsigned char *end = text + n, *q = end;
+  switch (s->kind) {
+  case TD_SPLIT_WORDS: q = s->modern ? next_modern(s, text, end) : next_gpt2(s, text, end); break;
+  case TD_SPLIT_NUMBERS: q = next_numbers(s, text, end); break;
+  case TD_SPLIT_CJK: q = next_cjk(text, end); break;
+  case TD_SPLIT_PUNCT_WORDS: q = next_punct_words(text, end); break;
+  }
+  TD_BUG_ON(q <= text || q > end);
+  return (size_t)(q - text);
+}

@@ -1,0 +1,110 @@
+/* The tokenizer as a whole: what loaders share, and the accessors. */
+#include "models/tokenizer/tokenizer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "models/tokenizer/internal.h"
+
+td_tokenizer *td_tokenizer_new(td_error *err)
+{
+  td_tokenizer *t = calloc(1, sizeof *t);
+  if (!t) {
+    (void)!td_fail(err, TD_ERR_NOMEM, "no memory for a tokenizer");
+    return NULL;
+  }
+  t->bos = t->eos = -1;
+  return t;
+}
+
+void td_tokenizer_destroy(td_tokenizer *t)
+{
+  if (!t)
+    return;
+  td_vocab_deinit(&t->vocab);
+  td_merges_deinit(&t->merges);
+  td_added_deinit(&t->added_raw);
+  td_added_deinit(&t->added_normalized);
+  free(t);
+}
+
+void td_ids_deinit(td_ids *ids)
+{
+  free(ids->ids);
+  memset(ids, 0, sizeof *ids);
+}
+
+td_status td_tokenizer_add(td_tokenizer *t, uint32_t id, const char *text, size_t n_bytes, bool special, bool normalized,
+                           uint8_t flags, td_error *err)
+{
+  if (n_bytes == 0)
+    return TD_OK; /* as the reference does: an empty token can not be met */
+  int32_t known = td_vocab_find(&t->vocab, text, n_bytes);
+  if (known < 0)
+    TD_TRY(td_vocab_add(&t->vocab, id, text, n_bytes, 0, err));
+  else
+    id = (uint32_t)known; /* the vocabulary's word counts */
+  uint8_t *token_flags = &t->vocab.tokens[id].flags;
+  if (*token_flags & TD_TOKEN_ADDED)
+    return td_fail(err, TD_ERR_MODEL, "added token \"%.*s\" is listed twice", n_bytes < 200 ? (int)n_bytes : 200, text);
+  *token_flags |= TD_TOKEN_ADDED | (special ? TD_TOKEN_SPECIAL : 0);
+  if (!normalized || !t->nfc)
+    return td_added_add(normalized ? &t->added_normalized : &t->added_raw, text, n_bytes, (int32_t)id, special, flags,
+                        err);
+  td_buf nfc;
+  td_buf_init(&nfc, 0);
+  td_status status = td_nfc_append((const unsigned char *)text, n_bytes, &nfc, NULL, 0, err);
+  if (status == TD_OK && nfc.len_bytes > 0)
+    status = td_added_add(&t->added_normalized, nfc.data, nfc.len_bytes, (int32_t)id, special, flags, err);
+  td_buf_deinit(&nfc);
+  return status;
+}
+
+td_status td_tokenizer_finish(td_tokenizer *t, td_error *err)
+{
+  t->longest_bytes = 1;
+  unsigned char bytes[TD_TOKEN_TEXT_MAX];
+  for (uint32_t i = 0; i < t->vocab.n_tokens; i++) {
+    const td_token *token = &t->vocab.tokens[i];
+    if (!(token->flags & TD_TOKEN_MODEL))
+      continue;
+    long n = td_alphabet_decode(td_vocab_text(&t->vocab, i), token->n_bytes, bytes);
+    if (n > (long)t->longest_bytes)
+      t->longest_bytes = (uint32_t)n;
+  }
+  uint32_t n_byte_tokens = 0;
+  for (unsigned b = 0; b < 256; b++) {
+    const td_byte_char *c = &td_byte_alphabet[b];
+    int32_t id = td_vocab_find(&t->vocab, (const char *)c->utf8, c->n);
+    if (id >= 0 && (t->vocab.tokens[id].flags & (TD_TOKEN_MODEL | TD_TOKEN_SPECIAL)) != TD_TOKEN_MODEL)
+      id = -1;
+    t->byte_id[b] = id;
+    n_byte_tokens += id >= 0;
+  }
+  if (n_byte_tokens == 0)
+    return td_fail(err, TD_ERR_MODEL, "tokenizer vocabulary has no token for any single byte");
+  td_added_seal(&t->added_raw);
+  td_added_seal(&t->added_normalized);
+  return TD_OK;
+}
+
+uint32_t td_tokenizer_vocab(const td_tokenizer *t) { return t->vocab.n_tokens; }
+int32_t td_tokenizer_bos(const td_tokenizer *t) { return t->bos; }
+int32_t td_tokenizer_eos(const td_tokenizer *t) { return t->eos; }
+bool td_tokenizer_adds_bos(const td_tokenizer *t) { return t->adds_bos; }
+
+const char *td_tokenizer_token_text(const td_tokenizer *t, int32_t id)
+{
+  return td_vocab_has(&t->vocab, id) ? td_vocab_text(&t->vocab, (uint32_t)id) : NULL;
+}
+
+int32_t td_tokenizer_added_token(const td_tokenizer *t, const char *text, size_t n_bytes)
+{
+  int32_t id = td_vocab_find(&t->vocab, text, n_bytes);
+  return id >= 0 && (t->vocab.tokens[id].flags & TD_TOKEN_ADDED) ? id : -1;
+}
+
+bool td_tokenizer_is_special(const td_tokenizer *t, int32_t id)
+{
+  return td_vocab_has(&t->vocab, id) && (t->vocab.tokens[id].flags & TD_TOKEN_SPECIAL);
+}
