@@ -1,0 +1,178 @@
+# Shared by the scripts: where things are, what must be installed, and long steps that show progress.
+# Sourced by bash scripts after `set -euo pipefail`; not a program.
+
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+CACHE=${TANDEM_CACHE:-$ROOT/.cache}
+MODEL_NAME=SmolLM2-135M-Instruct.Q4_1.gguf
+JOBS=$(nproc 2>/dev/null || echo 2)
+
+say() { printf '%s\n' "$*" >&2; }
+die() {
+  say "$(basename "$0"): $*"
+  exit 1
+}
+
+# step_run WHAT LOG COMMAND...: runs the command with its output in LOG, and shows the log's last line now and then
+# so that a long step is seen to move. On failure shows the log's tail and returns the command's status.
+step_run() {
+  local what=$1 log=$2 begin=$SECONDS pid rc=0 last every=15 n=0
+  shift 2
+  mkdir -p "$(dirname "$log")"
+  "$@" >"$log" 2>&1 </dev/null &
+  pid=$!
+  [ -t 2 ] && every=1
+  while kill -0 "$pid" 2>/dev/null; do
+    sleep 0.2
+    n=$((n + 1))
+    [ $((n % (5 * every))) -eq 0 ] || continue
+    last=$(tail -c 400 "$log" | tr '\r' '\n' | grep -v '^[[:space:]]*$' | tail -n 1 | cut -c1-90 || true)
+    if [ -t 2 ]; then
+      printf '\r\033[K  %s: %d s  %s' "$what" $((SECONDS - begin)) "$last" >&2
+    else
+      say "  $what: $((SECONDS - begin)) s  $last"
+    fi
+  done
+  wait "$pid" || rc=$?
+  if [ -t 2 ]; then printf '\r\033[K' >&2; fi
+  if [ "$rc" -eq 0 ]; then
+    say "  $what: done in $((SECONDS - begin)) s"
+  else
+    say "  $what: FAILED after $((SECONDS - begin)) s (exit code $rc). The end of $log:"
+    tail -n 40 "$log" | sed 's/^/    /' >&2
+  fi
+  return "$rc"
+}
+
+# ---- Debian packages ----
+
+PACKAGES_BUILD="gcc g++ make cmake ninja-build pkg-config libc6-dev libuv1-dev libcjson-dev libutf8proc-dev libxxhash-dev
+  libinih-dev libsystemd-dev zlib1g-dev"
+PACKAGES_RUN="python3 python3-venv curl ca-certificates"
+PACKAGES_TEST="libcmocka-dev clang"
+
+package_installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
+
+# The HTTP parser: a library from Debian 13 on, C sources inside node-llhttp on Debian 12.
+llhttp_package() {
+  if apt-cache show libllhttp-dev >/dev/null 2>&1; then
+    echo libllhttp-dev
+  else
+    echo node-llhttp
+  fi
+}
+
+# clang's sanitizer and fuzzer runtimes: a package of the compiler's own version.
+clang_runtime_package() {
+  local v
+  v=$(apt-cache depends clang 2>/dev/null | sed -n 's/.*Depends: clang-\([0-9]\+\)$/\1/p' | head -n 1)
+  [ -z "$v" ] || echo "libclang-rt-$v-dev"
+}
+
+as_root() {
+  if [ "$(id -u)" -eq 0 ]; then
+    env DEBIAN_FRONTEND=noninteractive "$@"
+  elif command -v sudo >/dev/null; then
+    sudo env DEBIAN_FRONTEND=noninteractive "$@"
+  else
+    say "need root to install packages, and sudo is not here: $*"
+    return 1
+  fi
+}
+
+apt_update() { as_root apt-get -q update; }
+apt_install() { as_root apt-get -q install -y --no-install-recommends "$@"; }
+
+# missing_packages PACKAGE...: those of them that are not installed. An apt list is needed only where something is.
+missing_packages() {
+  local p
+  for p in "$@"; do
+    package_installed "$p" || echo "$p"
+  done
+}
+
+# install_packages build|test: installs what is missing; does nothing, and needs neither root nor network, when
+# everything is there.
+install_packages() {
+  local want missing log=$CACHE/log/apt.log
+  command -v dpkg-query >/dev/null || {
+    say "  not a Debian system: packages are not looked at. Needed: $PACKAGES_BUILD llhttp $PACKAGES_RUN"
+    return 0
+  }
+  want="$PACKAGES_BUILD $PACKAGES_RUN"
+  [ "$1" = test ] && want="$want $PACKAGES_TEST"
+  # shellcheck disable=SC2086
+  missing=$(missing_packages $want)
+  if ! package_installed libllhttp-dev && [ ! -f /usr/share/llhttp/llhttp.c ]; then
+    missing="$missing llhttp"
+  fi
+  if [ "$1" = test ] && ! compgen -G '/usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.fuzzer-x86_64.a' >/dev/null &&
+    ! compgen -G '/usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.fuzzer-aarch64.a' >/dev/null; then
+    missing="$missing clang-runtime"
+  fi
+  missing=$(echo $missing)
+  if [ -z "$missing" ]; then
+    say "  all packages are here"
+    return 0
+  fi
+  say "  missing: $missing"
+  step_run "apt-get update" "$log" apt_update || return 1
+  missing=${missing/clang-runtime/$(clang_runtime_package)}
+  missing=${missing/llhttp/$(llhttp_package)}
+  # shellcheck disable=SC2086
+  step_run "apt-get install" "$log" apt_install $missing
+}
+
+# ---- building ----
+
+# configure_and_build DIR [cmake options...]: Ninja build with all cores; the log is DIR/build.log.
+configure_and_build() {
+  local dir=$1
+  shift
+  if [ -f "$dir/CMakeCache.txt" ] && ! grep -q '^CMAKE_GENERATOR:INTERNAL=Ninja$' "$dir/CMakeCache.txt"; then
+    die "$dir was configured with another generator; remove it"
+  fi
+  step_run "configuring $(basename "$dir")" "$dir/configure.log" cmake -S "$ROOT" -B "$dir" -G Ninja "$@" &&
+    step_run "building $(basename "$dir")" "$dir/build.log" cmake --build "$dir" -j "$JOBS"
+}
+
+# ---- Python ----
+
+# python_venv: makes $ROOT/.venv with the pinned packages of tests/requirements.txt; does nothing when it is up to date.
+python_venv() {
+  local stamp=$ROOT/.venv/requirements.stamp
+  if [ -f "$stamp" ] && cmp -s "$stamp" "$ROOT/tests/requirements.txt" && "$ROOT/.venv/bin/python" -c 'import openai' 2>/dev/null; then
+    say "  .venv is up to date"
+    return 0
+  fi
+  rm -rf "$ROOT/.venv"
+  step_run "making .venv" "$CACHE/log/venv.log" python3 -m venv "$ROOT/.venv" || return 1
+  step_run "installing tests/requirements.txt" "$CACHE/log/venv.log" \
+    "$ROOT/.venv/bin/python" -m pip install --disable-pip-version-check -r "$ROOT/tests/requirements.txt" || return 1
+  cp "$ROOT/tests/requirements.txt" "$stamp"
+}
+
+# ---- daemons ----
+
+port_taken() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
+
+# free_port FIRST: FIRST or the next port on which nobody listens.
+free_port() {
+  local p=$1
+  while port_taken "$p"; do
+    p=$((p + 1))
+    [ "$p" -lt $(($1 + 200)) ] || die "no free port from $1 on"
+  done
+  echo "$p"
+}
+
+# What an exit code of tandemd means (README.md lists them).
+exit_meaning() {
+  case $1 in
+    64) echo "bad command line or options file" ;;
+    65) echo "the model could not be loaded" ;;
+    66) echo "the address could not be bound" ;;
+    67) echo "not enough memory" ;;
+    70) echo "device fault" ;;
+    *) echo "see the log" ;;
+  esac
+}

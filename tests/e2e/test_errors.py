@@ -1,0 +1,210 @@
+"""What a wrong request gets: an OpenAI-shaped error with the right status that names the field. Never a 5xx."""
+import json
+import re
+
+import openai
+import pytest
+from harness import MODEL_ID, ROOT
+
+CHAT = {"model": MODEL_ID, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1, "temperature": 0}
+TEXT = {"model": MODEL_ID, "prompt": "Hi", "max_tokens": 1, "temperature": 0}
+
+
+def error_of(r, status=400):
+    assert r.status_code == status, (r.status_code, r.text)
+    assert r.headers["content-type"].startswith("application/json")
+    body = r.json()
+    assert list(body) == ["error"] and set(body["error"]) == {"message", "type", "param", "code"}
+    assert body["error"]["message"] and isinstance(body["error"]["type"], str)
+    return body["error"]
+
+
+# ---- fields ----
+
+UNKNOWN = {"max_token": 5, "Temperature": 1, "stop_sequences": ["a"], "guided_json": {}, "x": None, "": 1, "a" * 300: 1}
+
+
+@pytest.mark.parametrize("field", UNKNOWN, ids=lambda f: f[:12] or "empty")
+def test_unknown_field_is_named(daemon, field):
+    for path, body in (("/v1/chat/completions", CHAT), ("/v1/completions", TEXT)):
+        e = error_of(daemon.post(path, {**body, field: UNKNOWN[field]}))
+        assert e["code"] == "unsupported_parameter" and e["param"] == field[:len(e["param"])] and field[:60] in e["message"]
+
+
+NOT_SERVED = {
+    "logprobs": True, "top_logprobs": 3, "logit_bias": {"5": 1}, "presence_penalty": 0.5, "frequency_penalty": 0.5,
+    "repetition_penalty": 1.1, "min_tokens": 3, "response_format": {"type": "json_object"}, "priority": 1, "cache_salt": "s",
+    "tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "required", "timeout_ms": 5000,
+    "chat_template": "{{ 1 }}", "include_stop_str_in_output": True,
+}
+
+
+@pytest.mark.parametrize("field", NOT_SERVED)
+def test_a_field_not_served_is_named(daemon, field):
+    e = error_of(daemon.post("/v1/chat/completions", {**CHAT, field: NOT_SERVED[field]}))
+    assert e["code"] == "unsupported_parameter" and e["param"] == field and field in e["message"]
+
+
+NEUTRAL = {"presence_penalty": 0, "frequency_penalty": 0.0, "logprobs": False, "tools": [], "response_format": {"type": "text"},
+           "user": "me", "metadata": {"a": "b"}, "store": False, "stop": None, "seed": None, "logit_bias": None, "n": None}
+
+
+def test_neutral_values_are_taken(daemon):
+    assert daemon.post("/v1/chat/completions", {**CHAT, **NEUTRAL}).status_code == 200
+
+
+def limits():
+    """The request fields of config/limits.def: {name: (min, max)}."""
+    text = (ROOT / "config/limits.def").read_text()
+    rows = re.findall(r'^TD_LIMIT\(\w+, "(\w+)", REQUEST, (-?[\d.]+), (-?[\d.]+), (-?[\d.]+),', text, re.M)
+    return {name: (float(lo), float(hi)) for name, lo, _, hi in rows}
+
+
+NUMERIC = {"max_tokens": int, "temperature": float, "top_p": float, "top_k": int, "min_p": float, "n": int}
+
+
+def test_the_table_is_covered():
+    assert set(limits()) == set(NUMERIC) | {"stop", "stop_token_ids", "prompts", "messages"}
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+@pytest.mark.parametrize("field", NUMERIC)
+def test_numeric_borders(daemon, field, path):
+    kind, (lo, hi) = NUMERIC[field], limits()[field]
+    step = 1 if kind is int else 1e-6
+    lo_fits = field != "top_p"  # top_p: 0 itself is refused
+    good = [kind(hi)] + ([kind(lo)] if lo_fits else [1e-9])
+    bad = [lo - step, hi + step, -1e9, 1e300, -1e300, 2**63, -2**63, 2**64, "1", True, False, [], {}, [1], "NaN"]
+    bad += [0.5, 1.5] if kind is int else []
+    bad += [] if lo_fits else [0]
+    body = CHAT if "chat" in path else TEXT
+    for v in bad:
+        value = int(v) if isinstance(v, float) and v.is_integer() and kind is int and abs(v) < 1e18 else v
+        e = error_of(daemon.post(path, {**body, field: value}))
+        assert e["param"] == field and field in e["message"], (v, e)
+    for v in good:
+        r = daemon.post(path, {**body, field: v})
+        if field == "max_tokens" and v > 8192:
+            assert error_of(r)["code"] == "context_length_exceeded"
+        else:
+            assert r.status_code == 200, (v, r.text)
+    assert daemon.post(path, {**body, field: None}).status_code in (200,), "null is absent"
+    raw = json.dumps(body)[:-1] + f', "{field}": %s}}'
+    for v in ("1e400", "-1e400", "1" + "0" * 400, "NaN", "Infinity", "0x10", "+1", "01", ".5", "1."):
+        error_of(daemon.post(path, (raw % v).encode()))
+
+
+def test_seed_borders(daemon):
+    for good in (0, 1, 2**63 - 1, -1, -2**63, None):
+        assert daemon.post("/v1/completions", {**TEXT, "temperature": 1, "seed": good}).status_code == 200, good
+    for bad in (2**64, -2**63 - 1, 1.5, "1", True, [], 1e30):
+        assert error_of(daemon.post("/v1/completions", {**TEXT, "seed": bad}))["param"] == "seed", bad
+
+
+def test_lists_at_their_borders(daemon):
+    def post(**f):
+        return daemon.post("/v1/completions", {**TEXT, **f})
+    assert post(stop=["x"] * 16).status_code == 200 and post(stop=[]).status_code == 200 and post(stop="y").status_code == 200
+    for bad in (["x"] * 17, "", ["a", ""], [1], 5, {}, ["z" * 1025], True):
+        assert error_of(post(stop=bad))["param"] == "stop", bad
+    assert post(stop=["z" * 1024]).status_code == 200
+    assert post(stop_token_ids=[2] * 64).status_code == 200 and post(stop_token_ids=[]).status_code == 200
+    for bad in ([2] * 65, [-1], [49152], [2**40], [1.5], ["a"], "a", 5):
+        assert error_of(post(stop_token_ids=bad))["param"] == "stop_token_ids", bad
+    assert error_of(post(prompt=["a"] * 257))["param"] == "prompt"
+    assert error_of(post(prompt=["a"] * 200, n=64))["param"] in ("n", "prompt"), "their product is bounded too"
+    r = daemon.post("/v1/chat/completions", {**CHAT, "messages": [{"role": "user", "content": ""}] * 8193})
+    assert error_of(r)["param"] == "messages"
+
+
+BAD_MESSAGES = [None, [], {}, "hi", [1], [None], [{}], [{"role": "user"}], [{"content": "x"}], [{"role": "robot", "content": "x"}],
+                [{"role": 1, "content": "x"}], [{"role": "user", "content": 5}], [{"role": "user", "content": None}],
+                [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x/"}}]}],
+                [{"role": "user", "content": [{"type": "text"}]}], [{"role": "user", "content": ["x"]}],
+                [{"role": "user", "content": "x", "weight": 1}]]
+
+
+@pytest.mark.parametrize("messages", BAD_MESSAGES, ids=lambda m: json.dumps(m)[:40])
+def test_bad_messages(daemon, messages):
+    e = error_of(daemon.post("/v1/chat/completions", {**CHAT, "messages": messages}))
+    assert e["param"].startswith("messages"), e
+
+
+def test_missing_fields(daemon):
+    assert error_of(daemon.post("/v1/completions", {"model": MODEL_ID}))["param"] == "prompt"
+    assert error_of(daemon.post("/v1/chat/completions", {"model": MODEL_ID}))["param"] == "messages"
+    assert error_of(daemon.post("/detokenize", {"model": MODEL_ID}))["param"] == "tokens"
+    error_of(daemon.post("/tokenize", {"model": MODEL_ID}))
+    error_of(daemon.post("/tokenize", {"model": MODEL_ID, "prompt": "a", "messages": CHAT["messages"]}))
+    e = error_of(daemon.post("/v1/completions", {**TEXT, "stream_options": {"include_usage": True}}))
+    assert e["param"] == "stream_options"
+
+
+def test_context_length(daemon):
+    long = "word " * 9000
+    for path, body in (("/v1/completions", {**TEXT, "prompt": long}), ("/v1/completions", {**TEXT, "prompt": [500] * 8192}),
+                       ("/v1/chat/completions", {**CHAT, "messages": [{"role": "user", "content": long}]}),
+                       ("/v1/completions", {**TEXT, "max_tokens": 8192})):
+        e = error_of(daemon.post(path, body))
+        assert e["code"] == "context_length_exceeded" and "8192" in e["message"], e
+
+
+def test_wrong_model_everywhere(daemon):
+    for path, body in (("/v1/completions", TEXT), ("/v1/chat/completions", CHAT), ("/tokenize", {"prompt": "a"}),
+                       ("/detokenize", {"tokens": [1]})):
+        for name in ("gpt-4", "", "x" * 5000):
+            assert error_of(daemon.post(path, {**body, "model": name}), 404)["code"] == "model_not_found"
+        assert error_of(daemon.post(path, {**body, "model": 5}))["param"] == "model"
+
+
+# ---- bodies ----
+
+BAD_JSON = [b"", b"{", b"null", b"[]", b"5", b'"x"', b"{} {}", b"{}x", b"\xef\xbb\xbf{}", b'{"model":"a","model":"b"}', b'{"a":1,}',
+            b"{'a':1}", b'{"a":"\xff"}', b'{"a":"\xed\xa0\x80"}', b'{"a":"\\ud800"}', b'{"a":"\\u0000"}', b'{"a":"\x01"}',
+            b'{"a":' + b"[" * 70 + b"]" * 70 + b"}", b'{"a":[' + b"0," * 300000 + b"0]}", b'{"a":nan}', b'{"a":tru}', b"\x00", b"{" * 5000]
+
+
+@pytest.mark.parametrize("raw", BAD_JSON, ids=lambda b: repr(b[:20]))
+@pytest.mark.share
+def test_bad_json(daemon, raw):
+    for path in ("/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"):
+        error_of(daemon.post(path, raw))
+
+
+def test_body_too_large(daemon):
+    body = json.dumps({**TEXT, "prompt": "x" * (8 << 20)}).encode()
+    assert error_of(daemon.post("/v1/completions", body), 413)
+
+
+def test_content_type(daemon):
+    ok = json.dumps(TEXT).encode()
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "application/jsonx", "multipart/form-data; boundary=x"):
+        error_of(daemon.post("/v1/completions", ok, headers={"content-type": kind}), 415)
+    for kind in ("application/json", "application/json; charset=utf-8", "Application/JSON"):
+        assert daemon.post("/v1/completions", ok, headers={"content-type": kind}).status_code == 200
+    error_of(daemon.post("/v1/completions", ok, headers={"content-encoding": "gzip"}), 415)
+
+
+def test_routes_and_methods(daemon):
+    import httpx
+    for method, path, status in (("GET", "/v1/chat/completions", 405), ("DELETE", "/v1/models", 405), ("POST", "/health", 405),
+                                 ("PUT", "/v1/completions", 405), ("GET", "/nothing", 404), ("POST", "/v1/", 404),
+                                 ("GET", "/v1/models/x/y", 404), ("GET", "/..%2f..%2fetc/passwd", 404), ("GET", "/v1/models/%00", 404)):
+        r = httpx.request(method, daemon.url + path, timeout=20)
+        error_of(r, status)
+        assert status != 405 or r.headers["allow"], path
+
+
+def test_openai_error_classes(client):
+    """The client library maps our errors to its own exceptions."""
+    with pytest.raises(openai.BadRequestError) as e:
+        client.chat.completions.create(model=MODEL_ID, messages=CHAT["messages"], temperature=9)
+    assert e.value.param == "temperature" and e.value.status_code == 400
+    with pytest.raises(openai.BadRequestError) as e:
+        client.chat.completions.create(model=MODEL_ID, messages=CHAT["messages"], extra_body={"frobnicate": 1})
+    assert e.value.code == "unsupported_parameter" and e.value.param == "frobnicate"
+
+
+def test_the_daemon_still_answers(daemon):
+    assert daemon.get("/health").status_code == 200
+    assert "Paris" in daemon.post("/v1/completions", {**TEXT, "prompt": "The capital of France is", "max_tokens": 5}).text

@@ -1,0 +1,151 @@
+"""A request's tokens do not depend on who else is served: many streams at once, each equal to its run alone; with and
+without shared prefixes, with preemption; and what a client that goes away leaves behind."""
+import asyncio
+import random
+import time
+
+import pytest
+from harness import MODEL_ID, SLOWNESS, STREAMS, Daemon, read_until
+
+SYSTEM = "You are a helpful guide who knows every mountain, river and village of this country, and who never hurries. "
+TOPICS = ["rivers", "bread", "the moon", "old clocks", "bees", "a lighthouse", "paper", "winter", "salt", "maps", "tea", "bridges"]
+
+
+def make_requests(n):
+    """A mix of greedy and seeded sampling, short and long prompts, shared and lone prefixes, chat and text, all lengths."""
+    rng = random.Random(1234)
+    requests = []
+    for i in range(n):
+        sampling = [{"temperature": 0}, {"temperature": 0.7, "seed": i}, {"temperature": 1.0, "seed": 2**60 + i, "top_p": 0.9},
+                    {"temperature": 1.3, "seed": i, "top_k": 40}, {"temperature": 0.9, "seed": i, "min_p": 0.05}][i % 5]
+        topic = f"{TOPICS[i % len(TOPICS)]} and {TOPICS[(i * 5 + 1) % len(TOPICS)]}"
+        if i % 3 == 0:
+            prompt = SYSTEM * 2 + f"Tell me about {topic}."
+        elif i % 3 == 1:
+            prompt = f"{i}: {topic}" + " and so on," * rng.randrange(0, 30)
+        else:
+            prompt = [rng.randrange(300, 40000) for _ in range(rng.randrange(1, 150))]
+        requests.append({"prompt": prompt, "max_tokens": rng.randrange(8, 28), **sampling})
+    return requests
+
+
+async def stream_tokens(client, request):
+    fields = dict(request)
+    extra = {"return_token_ids": True}
+    for name in ("top_k", "min_p", "ignore_eos"):
+        if name in fields:
+            extra[name] = fields.pop(name)
+    stream = await client.completions.create(model=MODEL_ID, stream=True, extra_body=extra, **fields)
+    ids, text, finish = [], "", None
+    async for chunk in stream:
+        c = chunk.choices[0]
+        assert finish is None, "nothing comes after the finish"
+        ids += c.model_extra.get("token_ids") or []
+        text += c.text
+        finish = c.finish_reason
+    assert finish in ("stop", "length")
+    return ids, text, finish
+
+
+def run_together(daemon, requests):
+    async def main():
+        async with daemon.aclient() as client:
+            return await asyncio.gather(*(stream_tokens(client, r) for r in requests))
+    return asyncio.run(main())
+
+
+def run_alone(daemon, requests):
+    async def main():
+        async with daemon.aclient() as client:
+            return [await stream_tokens(client, r) for r in requests]
+    return asyncio.run(main())
+
+
+@pytest.mark.share
+@pytest.mark.hand_over
+def test_concurrent_streams_equal_their_solo_runs():
+    requests = make_requests(STREAMS)
+    with Daemon() as d:
+        together = run_together(d, requests)
+        assert d.gauge("vllm:num_requests_running") == 0
+        peak = d.gauge("vllm:generation_tokens_total")
+        alone = run_alone(d, requests)  # these find prefixes in the cache
+        assert peak == sum(len(ids) for ids, _, _ in together)
+        assert d.gauge("vllm:prefix_cache_hits_total") > 0
+    with Daemon() as d:
+        cold = run_alone(d, requests[::8])  # and these find none
+    for i, (t, a) in enumerate(zip(together, alone)):
+        assert t == a, f"request {i}: {requests[i]}"
+    assert cold == together[::8]
+    assert len({tuple(ids) for ids, _, _ in together}) > STREAMS * 0.9, "different prompts, different answers"
+
+
+def test_preemption_changes_no_token():
+    """KV memory for a fraction of what runs: requests are preempted, computed anew, and answer the same."""
+    requests = [{"prompt": [1000 + 37 * i + j for j in range(40)], "max_tokens": 60, "temperature": [0, 0.8][i % 2], "seed": i,
+                 "ignore_eos": True} for i in range(10)]
+    with Daemon() as d:
+        alone = run_alone(d, requests)
+        kv_bytes, pages = kv_size(d)
+    page_bytes = kv_bytes // pages
+    with Daemon("--kv-bytes", page_bytes * 24, "--context-tokens", 128) as d:
+        assert run_together(d, requests) == alone
+        assert d.gauge("vllm:num_preemptions_total") > 0
+        d.until_idle()
+        assert d.gauge("vllm:kv_cache_usage_perc") == 0
+
+
+def kv_size(d):
+    """(bytes, pages) of the KV store, from the option given and the config metric."""
+    import re
+    (labels,) = [la for (n, la) in d.metrics() if n == "vllm:cache_config_info"]
+    return 1 << 30, int(re.search(r'num_gpu_blocks="(\d+)"', labels).group(1))
+
+
+@pytest.mark.share
+@pytest.mark.hand_over
+def test_a_closed_connection_cancels(daemon):
+    daemon.until_idle()
+    body = {"model": MODEL_ID, "prompt": "Tell me a very long story.", "max_tokens": 4000, "ignore_eos": True, "stream": True}
+    sockets = []
+    for _ in range(4):
+        s = daemon.connect(60)
+        daemon.send_request(s, "/v1/completions", body)
+        sockets.append(s)
+    for s in sockets:
+        read_until(s, b"data: ")
+    assert daemon.gauge("vllm:num_requests_running") == 4
+    assert daemon.gauge("vllm:kv_cache_usage_perc") > 0
+    for s in sockets:
+        s.close()
+    begin = time.monotonic()
+    daemon.until_idle(3)
+    assert time.monotonic() - begin < 3 * SLOWNESS
+    assert daemon.gauge("vllm:kv_cache_usage_perc") == 0, "the pages have come back"
+
+
+@pytest.mark.hand_over
+def test_disconnects_in_every_state(daemon):
+    """Clients that leave at random moments: before the body is whole, while queued, in prefill, in decode."""
+    rng = random.Random(5)
+    body = {"model": MODEL_ID, "prompt": [500 + i for i in range(300)], "max_tokens": 200, "ignore_eos": True, "stream": True}
+    import json
+    raw = json.dumps(body).encode()
+    request = (f"POST /v1/completions HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\nContent-Length: {len(raw)}\r\n\r\n").encode() + raw
+    for _ in range(60):
+        s = daemon.connect()
+        s.sendall(request[:rng.choice([10, 80, len(request) - 5, len(request), len(request)])])
+        time.sleep(rng.choice([0, 0.002, 0.02, 0.1]))
+        s.close()
+    daemon.until_idle(10)
+    assert daemon.gauge("vllm:kv_cache_usage_perc") == 0
+    assert daemon.tokens("The capital of France is", max_tokens=4)
+
+
+def test_non_stream_request_of_a_gone_client_is_cancelled(daemon):
+    daemon.until_idle()
+    s = daemon.connect()
+    daemon.send_request(s, "/v1/completions", {"model": MODEL_ID, "prompt": "x", "max_tokens": 4000, "ignore_eos": True})
+    daemon.eventually(lambda: daemon.gauge("vllm:num_requests_running") == 1, what="running")
+    s.close()
+    daemon.until_idle(3)
