@@ -265,21 +265,32 @@ static int on_message_complete(llhttp_t *p)
   return HPE_PAUSED;
 }
 
-/* Trailer names; in the head this runs too, but there our own rules have spoken. */
-static int on_trailer_name(llhttp_t *p, const char *at, size_t n)
+/* Trailer names arrive in pieces; in the head this runs too, but there our own rules speak. */
+static int on_name(llhttp_t *p, const char *at, size_t n)
 {
   td_http *h = p->data;
-  if (h->stage != STAGE_BODY)
-    return 0;
-  static const char *const framing[] = {"content-length", "transfer-encoding", "host"};
-  for (size_t i = 0; i < 3; i++)
-    if (n == 0 || (strlen(framing[i]) == n && strncasecmp(framing[i], at, n) == 0))
+  for (size_t i = 0; i < n && h->stage == STAGE_BODY; i++, h->n_trailer_name++)
+    if (h->n_trailer_name < sizeof h->trailer_name)
+      h->trailer_name[h->n_trailer_name] = at[i];
+  return 0;
+}
+
+/* Trailers are dropped, but for those that would frame a request: they are refused. */
+static int on_name_complete(llhttp_t *p)
+{
+  static const char *const framing[] = {"", "content-length", "transfer-encoding", "host"};
+  td_http *h = p->data;
+  size_t n = h->n_trailer_name;
+  h->n_trailer_name = 0;
+  for (size_t i = 0; i < sizeof framing / sizeof framing[0] && h->stage == STAGE_BODY; i++)
+    if (strlen(framing[i]) == n && strncasecmp(framing[i], h->trailer_name, n) == 0)
       return -1;
   return 0;
 }
 
 static const llhttp_settings_t parser_settings = {
-    .on_header_field = on_trailer_name,
+    .on_header_field = on_name,
+    .on_header_field_complete = on_name_complete,
     .on_headers_complete = on_headers_complete,
     .on_body = on_body,
     .on_message_complete = on_message_complete,

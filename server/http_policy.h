@@ -54,6 +54,8 @@ typedef struct td_http {
   size_t max_body_bytes;
   bool discard_body; /* set by the caller at the head: the body is framed, but not kept */
   uint64_t body_bytes, body_wire_bytes;
+  char trailer_name[24]; /* its beginning */
+  size_t n_trailer_name;
   bool complete;
   int error_status;
   const char *error_text;

@@ -1,0 +1,343 @@
+/* The server's smaller parts: API keys, listen addresses, metrics text, error objects, JSON of answers and streams. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "server/call.h"
+#include "server/metrics.h"
+
+/* ---- keys ---- */
+
+static td_status read_keys(td_keys *k, const char *text, td_error *err)
+{
+  char path[] = "/tmp/td_keys_XXXXXX";
+  int fd = mkstemp(path);
+  assert_true(fd >= 0);
+  assert_int_equal(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+  close(fd);
+  td_status st = td_keys_read(k, path, err);
+  unlink(path);
+  return st;
+}
+
+static void test_keys(void **state)
+{
+  td_keys k;
+  td_error err;
+  uint64_t ns;
+  assert_int_equal(td_keys_read(&k, "", &err), TD_OK);
+  assert_true(td_keys_allow(&k, NULL, &ns) && ns == 0); /* no file: no key is asked */
+  assert_true(td_keys_allow(&k, "Bearer x", &ns) && ns == 0);
+
+  assert_int_equal(read_keys(&k, "# comment\n\nfirst\n  second \r\nthird", &err), TD_OK);
+  assert_int_equal(k.n, 3);
+  static const struct {
+    const char *header;
+    uint64_t ns;
+  } cases[] = {
+      {"Bearer first", 1},  {"Bearer second", 2}, {"bearer third", 3}, {"Bearer  first", 1}, {NULL, 0},
+      {"", 0},              {"first", 0},         {"Bearer", 0},       {"Bearer ", 0},       {"Bearer firs", 0},
+      {"Bearer firstx", 0}, {"Bearer First", 0},  {"Basic first", 0},  {"Bearer # comment", 0},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    assert_int_equal(td_keys_allow(&k, cases[i].header, &ns), cases[i].ns != 0);
+    assert_int_equal(ns, cases[i].ns);
+  }
+  char big[400] = "Bearer ";
+  memset(big + 7, 'a', 300);
+  assert_false(td_keys_allow(&k, big, &ns));
+  td_keys_deinit(&k);
+
+  assert_int_equal(read_keys(&k, "# none\n", &err), TD_ERR_CONFIG);
+  assert_int_equal(read_keys(&k, "secret\nsecret\n", &err), TD_ERR_CONFIG);
+  assert_null(strstr(err.message, "secret"));
+  assert_int_equal(read_keys(&k, big, &err), TD_ERR_CONFIG);
+  assert_int_equal(td_keys_read(&k, "/nonexistent", &err), TD_ERR_CONFIG);
+}
+
+/* ---- listen ---- */
+
+static void test_listen(void **state)
+{
+  static const struct {
+    const char *spec, *host, *port; /* host NULL: refused */
+    bool is_unix;
+  } cases[] = {
+      {"127.0.0.1:8080", "127.0.0.1", "8080", false}, {"localhost:0", "localhost", "0", false},
+      {"[::1]:80", "::1", "80", false},               {"[::]:65535", "::", "65535", false},
+      {"unix:/run/x.sock", "/run/x.sock", "", true},  {"", NULL, NULL, false},
+      {"8080", NULL, NULL, false},                    {":8080", NULL, NULL, false},
+      {"a:", NULL, NULL, false},                      {"a:65536", NULL, NULL, false},
+      {"a:-1", NULL, NULL, false},                    {"a:80x", NULL, NULL, false},
+      {"::1:80", NULL, NULL, false},                  {"[]:80", NULL, NULL, false},
+      {"unix:", NULL, NULL, false},                   {"a:999999999999", NULL, NULL, false},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    char host[256], port[8];
+    bool is_unix;
+    td_error err;
+    td_status st = td_listen_parse(cases[i].spec, host, port, &is_unix, &err);
+    assert_int_equal(st, cases[i].host ? TD_OK : TD_ERR_CONFIG);
+    if (st == TD_OK) {
+      assert_string_equal(host, cases[i].host);
+      assert_string_equal(port, cases[i].port);
+      assert_int_equal(is_unix, cases[i].is_unix);
+    }
+  }
+}
+
+/* ---- metrics ---- */
+
+static double metric(const char *page, const char *line)
+{
+  const char *at = strstr(page, line);
+  if (!at || (at != page && at[-1] != '\n'))
+    fail_msg("no line '%s'", line);
+  return strtod(at + strlen(line), NULL);
+}
+
+static void test_metrics(void **state)
+{
+  td_metrics m;
+  td_metrics_init(&m);
+  td_histogram_observe(&m.ttft, 0.001, 1); /* a border belongs to its bucket */
+  td_histogram_observe(&m.ttft, 0.0011, 2);
+  td_histogram_observe(&m.ttft, 1e9, 1);
+  m.finished[TD_FINISHED_STOP] = 5;
+  m.responses[4] = 7;
+  td_engine_stats s = {.n_running = 3, .pages_total = 8, .pages_owned = 2, .prefix_hit_tokens = 11};
+  td_engine_info info = {.page_tokens = 16, .n_pages = 8};
+  td_metrics_view v = {.info = &info, .stats = &s, .model_name = "a\"b\\c"};
+  td_buf out;
+  td_buf_init(&out, 0);
+  td_metrics_render(&m, &v, &out);
+#define L "{model_name=\"a\\\"b\\\\c\""
+  assert_true(metric(out.data, "vllm:num_requests_running" L "} ") == 3);
+  assert_true(metric(out.data, "vllm:kv_cache_usage_perc" L "} ") == 0.25);
+  assert_true(metric(out.data, "vllm:prefix_cache_hits_total" L "} ") == 11);
+  assert_true(metric(out.data, "vllm:request_success_total" L ",finished_reason=\"stop\"} ") == 5);
+  assert_true(metric(out.data, "vllm:time_to_first_token_seconds_bucket" L ",le=\"0.001\"} ") == 1);
+  assert_true(metric(out.data, "vllm:time_to_first_token_seconds_bucket" L ",le=\"0.005\"} ") == 3);
+  assert_true(metric(out.data, "vllm:time_to_first_token_seconds_bucket" L ",le=\"2560.0\"} ") == 3);
+  assert_true(metric(out.data, "vllm:time_to_first_token_seconds_bucket" L ",le=\"+Inf\"} ") == 4);
+  assert_true(metric(out.data, "vllm:time_to_first_token_seconds_count" L "} ") == 4);
+  assert_true(metric(out.data, "vllm:cache_config_info" L ",block_size=\"16\",num_gpu_blocks=\"8\"} ") == 1);
+  assert_true(metric(out.data, "tandem:http_responses_total" L ",code=\"4xx\"} ") == 7);
+  /* every line is a comment or "name{labels} value", every sample's family has a TYPE before it */
+  for (char *line = strtok(out.data, "\n"); line; line = strtok(NULL, "\n")) {
+    if (line[0] == '#')
+      continue;
+    char *space = strrchr(line, ' '), *end;
+    assert_non_null(space);
+    (void)strtod(space + 1, &end);
+    assert_true(end != space + 1 && *end == '\0');
+    assert_true(space[-1] == '}' && strchr(line, '{') < space);
+  }
+  td_buf_deinit(&out);
+}
+
+/* ---- JSON out ---- */
+
+static void test_errors(void **state)
+{
+  td_api_error e;
+  td_buf out;
+  td_buf_init(&out, 0);
+  td_api_error_set(&e, 429, "queue_full", NULL, "a \"b\"\n%d", 5);
+  assert_int_equal(e.retry_after_s, 1);
+  td_api_error_render(&e, &out);
+  cJSON *j = cJSON_Parse(out.data);
+  const cJSON *err = td_json_get(j, "error");
+  assert_string_equal(td_json_get(err, "message")->valuestring, "a \"b\"\n5");
+  assert_string_equal(td_json_get(err, "type")->valuestring, "rate_limit_error");
+  assert_string_equal(td_json_get(err, "code")->valuestring, "queue_full");
+  assert_true(cJSON_IsNull(td_json_get(err, "param")));
+  cJSON_Delete(j);
+  td_buf_deinit(&out);
+  static const struct {
+    td_status st;
+    int status;
+  } map[] = {{TD_ERR_REQUEST, 400}, {TD_ERR_UNSUPPORTED, 400}, {TD_ERR_CAPACITY, 429}, {TD_ERR_NOMEM, 503},
+             {TD_ERR_DEVICE, 500}};
+  for (size_t i = 0; i < sizeof map / sizeof map[0]; i++) {
+    td_error te;
+    td_fail(&te, map[i].st, "x");
+    td_api_error_from(&e, &te);
+    assert_int_equal(e.status, map[i].status);
+  }
+}
+
+/* A call as it is when two choices of one prompt have ended. */
+typedef struct fake_call {
+  td_call call;
+  td_choice choices[2];
+  td_prompt prompt;
+  td_engine_info info;
+} fake_call;
+
+static int32_t prompt_ids[] = {5, 6, 7};
+static const int32_t answer_ids[] = {8, 9};
+
+static void make_call(fake_call *f, const td_api *api)
+{
+  memset(f, 0, sizeof *f);
+  f->prompt = (td_prompt){prompt_ids, 3};
+  strcpy(f->info.model_name, "m\"1");
+  strcpy(f->call.id, "id-1");
+  f->call.api = api;
+  f->call.info = &f->info;
+  f->call.created_s = 123;
+  f->call.prompts = &f->prompt;
+  f->call.n_prompts = 1;
+  f->call.choices = f->choices;
+  f->call.n_choices = 2;
+  f->call.request.return_token_ids = true;
+  for (uint32_t i = 0; i < 2; i++) {
+    td_choice *ch = &f->choices[i];
+    ch->call = &f->call;
+    ch->index = i;
+    ch->n_prompt = 3;
+    ch->n_read = 2;
+    ch->n_cached = 1;
+    ch->finish = i ? "length" : "stop";
+    td_buf_append_str(&ch->out, i ? "two\n\xc3\xa9" : "one");
+    td_buf_append(&ch->ids, answer_ids, sizeof answer_ids);
+  }
+}
+
+static void free_made(fake_call *f)
+{
+  for (int i = 0; i < 2; i++) {
+    td_buf_deinit(&f->choices[i].out);
+    td_buf_deinit(&f->choices[i].ids);
+  }
+}
+
+static void check_ids(const cJSON *array, const int32_t *ids, int n)
+{
+  assert_int_equal(cJSON_GetArraySize(array), n);
+  for (int i = 0; i < n; i++)
+    assert_int_equal(cJSON_GetArrayItem(array, i)->valueint, ids[i]);
+}
+
+static void check_usage(const cJSON *usage)
+{
+  assert_int_equal(td_json_get(usage, "prompt_tokens")->valueint, 3); /* one prompt, two choices */
+  assert_int_equal(td_json_get(usage, "completion_tokens")->valueint, 4);
+  assert_int_equal(td_json_get(usage, "total_tokens")->valueint, 7);
+  assert_int_equal(td_json_get(td_json_get(usage, "prompt_tokens_details"), "cached_tokens")->valueint, 1);
+}
+
+static void test_answers(void **state)
+{
+  for (int chat = 0; chat < 2; chat++) {
+    fake_call f;
+    td_buf out;
+    td_buf_init(&out, 0);
+    make_call(&f, chat ? &td_api_chat : &td_api_completions);
+    f.call.api->render_answer(&f.call, &out);
+    cJSON *j = cJSON_Parse(out.data);
+    assert_non_null(j);
+    assert_string_equal(td_json_get(j, "id")->valuestring, "id-1");
+    assert_string_equal(td_json_get(j, "object")->valuestring, chat ? "chat.completion" : "text_completion");
+    assert_string_equal(td_json_get(j, "model")->valuestring, "m\"1");
+    assert_int_equal(td_json_get(j, "created")->valueint, 123);
+    check_usage(td_json_get(j, "usage"));
+    const cJSON *choices = td_json_get(j, "choices");
+    assert_int_equal(cJSON_GetArraySize(choices), 2);
+    for (int i = 0; i < 2; i++) {
+      const cJSON *c = cJSON_GetArrayItem(choices, i);
+      const cJSON *text = chat ? td_json_get(td_json_get(c, "message"), "content") : td_json_get(c, "text");
+      assert_int_equal(td_json_get(c, "index")->valueint, i);
+      assert_string_equal(text->valuestring, i ? "two\n\xc3\xa9" : "one");
+      assert_string_equal(td_json_get(c, "finish_reason")->valuestring, i ? "length" : "stop");
+      check_ids(td_json_get(c, "token_ids"), answer_ids, 2);
+    }
+    const cJSON *ids = td_json_get(chat ? j : cJSON_GetArrayItem(choices, 0), "prompt_token_ids");
+    check_ids(ids, prompt_ids, 3);
+    cJSON_Delete(j);
+    td_buf_deinit(&out);
+    free_made(&f);
+  }
+}
+
+/* The events of a buffer as parsed JSON; the SSE framing is checked on the way. */
+static int events(char *text, cJSON **out, int max)
+{
+  int n = 0;
+  while (*text) {
+    char *end = strstr(text, "\n\n");
+    assert_non_null(end);
+    assert_true(strncmp(text, "data: ", 6) == 0 && n < max);
+    *end = '\0';
+    assert_null(strchr(text, '\n'));
+    assert_non_null(out[n] = cJSON_Parse(text + 6));
+    n++;
+    text = end + 2;
+  }
+  return n;
+}
+
+static const cJSON *choice_of(const cJSON *event) { return cJSON_GetArrayItem(td_json_get(event, "choices"), 0); }
+
+static void test_stream(void **state)
+{
+  fake_call f;
+  td_buf out;
+  cJSON *e[8];
+  td_buf_init(&out, 0);
+  make_call(&f, &td_api_chat);
+  f.call.request.include_usage = true;
+  td_delta d = {.choice = &f.choices[1], .first = true, .text = "a\n\"", .n_text = 3, .ids = answer_ids, .n_ids = 2,
+                .finish = "stop"};
+  td_api_chat.render_delta(&f.call, &d, &out);
+  td_api_chat.render_usage(&f.call, &out);
+  assert_int_equal(events(out.data, e, 8), 4);
+  const cJSON *delta = td_json_get(choice_of(e[0]), "delta");
+  assert_string_equal(td_json_get(delta, "role")->valuestring, "assistant");
+  assert_string_equal(td_json_get(delta, "content")->valuestring, "");
+  check_ids(td_json_get(e[0], "prompt_token_ids"), prompt_ids, 3);
+  assert_string_equal(td_json_get(td_json_get(choice_of(e[1]), "delta"), "content")->valuestring, "a\n\"");
+  assert_true(cJSON_IsNull(td_json_get(choice_of(e[1]), "finish_reason")));
+  check_ids(td_json_get(choice_of(e[1]), "token_ids"), answer_ids, 2);
+  assert_null(td_json_get(choice_of(e[2]), "delta")->child);
+  assert_string_equal(td_json_get(choice_of(e[2]), "finish_reason")->valuestring, "stop");
+  for (int i = 0; i < 3; i++) {
+    assert_string_equal(td_json_get(e[i], "object")->valuestring, "chat.completion.chunk");
+    assert_int_equal(td_json_get(choice_of(e[i]), "index")->valueint, 1);
+    assert_true(cJSON_IsNull(td_json_get(e[i], "usage")));
+  }
+  assert_int_equal(cJSON_GetArraySize(td_json_get(e[3], "choices")), 0);
+  check_usage(td_json_get(e[3], "usage"));
+  for (int i = 0; i < 4; i++)
+    cJSON_Delete(e[i]);
+
+  td_buf_clear(&out);
+  f.call.request.include_usage = f.call.request.return_token_ids = false;
+  d.finish = NULL;
+  td_api_completions.render_delta(&f.call, &d, &out);
+  assert_int_equal(events(out.data, e, 8), 1);
+  assert_string_equal(td_json_get(choice_of(e[0]), "text")->valuestring, "a\n\"");
+  assert_true(cJSON_IsNull(td_json_get(choice_of(e[0]), "finish_reason")));
+  assert_null(td_json_get(e[0], "usage"));
+  assert_null(td_json_get(choice_of(e[0]), "token_ids"));
+  cJSON_Delete(e[0]);
+  td_buf_deinit(&out);
+  free_made(&f);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_keys),   cmocka_unit_test(test_listen),  cmocka_unit_test(test_metrics),
+      cmocka_unit_test(test_errors), cmocka_unit_test(test_answers), cmocka_unit_test(test_stream),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
