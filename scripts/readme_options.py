@@ -19,7 +19,7 @@ for line in sys.stdin.read().splitlines():
 if len(rows) < 10:
     sys.exit("no options on stdin")
 text = README.read_text()
-new, n = re.subn(r"(<!-- options -->\n).*?(\n<!-- /options -->)", lambda m: m[1] + "\n".join(rows) + m[2], text, flags=re.S)
+new, n = re.subn(r"(<!-- options -->\n).*?(<!-- /options -->)", lambda m: m[1] + "\n".join(rows) + "\n" + m[2], text, flags=re.S)
 if n != 1:
     sys.exit("README.md has no <!-- options --> mark")
 README.write_text(new)
