@@ -23,12 +23,15 @@ typedef struct td_sched td_sched;
 typedef struct td_sched_config {
   uint32_t n_slots;            /* requests known at once, waiting ones included */
   uint32_t max_running;        /* rows of a step */
-  uint32_t step_tokens;        /* token budget of a step */
+  uint32_t step_tokens;        /* token budget of a step; >= max_running, so that every decode fits every step */
   uint32_t page_tokens;        /* 16, 32 or 64 */
   uint32_t n_pages;            /* KV pages in the pool */
   uint32_t max_context_tokens; /* longest prompt + answer */
+  uint64_t hash_seed;          /* for the prefix tree's buckets: any value gives the same schedule; a random one keeps
+                                * clients from choosing prompts that share a bucket */
 } td_sched_config;
 
+/* TD_ERR_CONFIG: a size is out of range, or step_tokens < max_running (a decode would wait). */
 TD_MUST_CHECK td_status td_sched_create(const td_sched_config *config, td_sched **out, td_error *err);
 void td_sched_destroy(td_sched *s);
 /* A plan large enough for any step of this scheduler. */

@@ -1,0 +1,97 @@
+/* Every invariant that README.md states, in O(total): for tests. */
+#include <string.h>
+
+#include "scheduler/internal.h"
+
+static void check_request(const td_sched *s, const td_request *r)
+{
+  uint32_t pt = s->config.page_tokens;
+  TD_BUG_ON(r->n_tokens < r->n_prompt || r->n_tokens >= r->max_tokens);
+  TD_BUG_ON(r->last_token != r->tokens[r->n_tokens - 1]);
+  if (r->state == TD_REQUEST_WAITING) {
+    TD_BUG_ON(r->n_pages || r->n_tree_pages || r->n_computed || r->node != TD_NO_NODE);
+    return;
+  }
+  TD_BUG_ON(r->stripe >= s->config.max_running);
+  TD_BUG_ON(r->n_pages > s->stripe_pages || r->n_tree_pages > r->n_pages);
+  TD_BUG_ON(r->n_tree_pages * pt > r->n_computed);
+  TD_BUG_ON((r->n_tree_pages == 0) != (r->node == TD_NO_NODE));
+  if (s->in_step) /* with the pages that the step writes */
+    TD_BUG_ON(r->n_pages < td_sched_pages_for(s, r->n_computed) ||
+              r->n_pages > td_sched_pages_for(s, r->n_tokens));
+  else
+    TD_BUG_ON(r->n_pages != td_sched_pages_for(s, r->n_computed));
+  if (r->state == TD_REQUEST_DECODE)
+    TD_BUG_ON(r->n_computed != r->n_tokens - 1 || r->n_tokens == r->n_prompt);
+  else
+    TD_BUG_ON(r->n_computed >= r->n_tokens);
+}
+
+/* The request's first n_tree_pages pages are the path that ends at its node, token by token; the others are
+ * its own alone. Adds what it holds to pins and refs. */
+static void check_pages(const td_sched *s, const td_request *r, uint32_t *pins, uint32_t *refs)
+{
+  const int32_t *stripe = td_sched_stripe(s, r);
+  uint32_t pt = s->config.page_tokens, i = r->n_tree_pages;
+  for (uint32_t k = 0; k < r->n_pages; k++) {
+    TD_BUG_ON(stripe[k] < 0 || (uint32_t)stripe[k] >= s->config.n_pages);
+    refs[stripe[k]]++;
+    if (k >= r->n_tree_pages)
+      TD_BUG_ON(s->pool.refs[stripe[k]] != 1);
+  }
+  for (uint32_t id = r->node; id != TD_NO_NODE; id = s->tree.nodes[id].parent) {
+    const td_prefix_node *n = &s->tree.nodes[id];
+    TD_BUG_ON(n->namespace_id != r->namespace_id);
+    for (int32_t page = n->last_page; page != TD_NO_PAGE; page = s->tree.page_prev[page]) {
+      TD_BUG_ON(i-- == 0);
+      TD_BUG_ON(stripe[i] != page);
+      TD_BUG_ON(memcmp(s->tree.page_tokens_of + (size_t)page * pt, r->tokens + (size_t)i * pt,
+                       pt * sizeof(int32_t)));
+    }
+  }
+  TD_BUG_ON(i != 0);
+  if (r->node != TD_NO_NODE)
+    pins[r->node]++;
+}
+
+/* Each stripe is free or one running request's. The scratch of plan is idle here. */
+static void check_stripes(const td_sched *s)
+{
+  const td_request_table *t = &s->table;
+  uint32_t n = s->config.max_running, *mark = s->prefills;
+  TD_BUG_ON(s->n_free_stripes + t->n_running != n);
+  memset(mark, 0, n * sizeof *mark);
+  for (uint32_t i = 0; i < s->n_free_stripes; i++)
+    TD_BUG_ON(s->free_stripes[i] >= n || mark[s->free_stripes[i]]++ != 0);
+  for (uint32_t i = 0; i < t->n_running; i++)
+    TD_BUG_ON(mark[t->requests[t->running[i]].stripe]++ != 0);
+}
+
+void td_sched_check(const td_sched *s)
+{
+  uint32_t n_pages = s->config.n_pages, reserved = 0, n_owned = 0;
+  uint32_t *refs = s->scratch, *pins = s->scratch + n_pages;
+  const td_request_table *t = &s->table;
+
+  td_request_table_check(t);
+  td_page_pool_check(&s->pool, refs);
+  check_stripes(s);
+  memset(s->scratch, 0, 2 * (size_t)n_pages * sizeof *s->scratch);
+  for (uint32_t slot = t->wait_front; slot != TD_NO_SLOT; slot = t->requests[slot].next)
+    check_request(s, &t->requests[slot]);
+  for (uint32_t i = 0; i < t->n_running; i++) {
+    const td_request *r = &t->requests[t->running[i]];
+    check_request(s, r);
+    check_pages(s, r, pins, refs);
+    reserved += td_sched_reserved_for(s, r);
+  }
+  for (uint32_t i = 0; i < n_pages; i++)
+    n_owned += refs[i] > 0;
+  td_prefix_tree_check(&s->tree, pins, refs);
+  for (uint32_t i = 0; i < n_pages; i++)
+    TD_BUG_ON(refs[i] != s->pool.refs[i]); /* conservation: nothing leaks, nothing is counted twice */
+
+  TD_BUG_ON(reserved != s->reserved_pages || td_sched_available_pages(s) < reserved);
+  TD_BUG_ON(s->pool.n_free + s->tree.n_unpinned_pages + n_owned != n_pages);
+  TD_BUG_ON(s->n_pending_updates > s->max_pending_updates);
+}

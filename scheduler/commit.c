@@ -1,0 +1,50 @@
+/* Taking the outcome of a step: computed tokens, sampled ones, requests that end. */
+#include "scheduler/internal.h"
+
+/* Pages of known tokens (the prompt; after a preemption also what had been generated) are shared as soon as
+ * they are whole. */
+static void share_computed(td_sched *s, td_request *r)
+{
+  uint32_t first, n_switched = td_sched_cache_pages(s, r, &first);
+  TD_BUG_ON(n_switched > s->max_pending_updates - s->n_pending_updates);
+  for (uint32_t i = 0; i < n_switched; i++)
+    s->pending_updates[s->n_pending_updates++] = first + i;
+}
+
+/* True if the request ends with this token. */
+static bool append_token(td_request *r, int32_t token, bool stop)
+{
+  r->tokens[r->n_tokens++] = token;
+  r->last_token = token;
+  r->state = TD_REQUEST_DECODE;
+  return stop || r->n_tokens == r->max_tokens;
+}
+
+void td_sched_commit(td_sched *s, const td_plan *plan, const int32_t *sampled, const uint8_t *stop,
+                     uint64_t now_us, uint32_t *finished, uint32_t *n_finished)
+{
+  (void)now_us; /* no policy looks at it yet; the seam is for those that weigh service times */
+  TD_BUG_ON(!s->in_step || plan->step != s->step);
+  uint32_t n_ended = 0, n_sampled = 0;
+  for (uint32_t i = 0; i < plan->n_rows; i++) {
+    const td_plan_row *row = &plan->rows[i];
+    td_request *r = &s->table.requests[row->slot];
+    r->n_computed = row->kv_len;
+    if (i >= plan->n_decode_rows)
+      share_computed(s, r);
+    if (!row->wants_logits)
+      continue;
+    bool ends = append_token(r, sampled[n_sampled], stop[n_sampled]);
+    n_sampled++;
+    if (ends) {
+      td_sched_leave(s, r);
+      r->state = TD_REQUEST_FREE;
+      finished[n_ended++] = row->slot;
+    }
+  }
+  TD_BUG_ON(n_sampled != plan->n_logits);
+  if (n_ended > 0)
+    td_request_table_sweep(&s->table);
+  *n_finished = n_ended;
+  s->in_step = false;
+}

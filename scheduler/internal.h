@@ -1,0 +1,79 @@
+/* The scheduler's state, shared by its files: scheduler.c (life, submit, cancel, numbers), memory.c (pages of
+ * requests), plan.c, commit.c, check.c. */
+#ifndef TD_SCHEDULER_INTERNAL_H
+#define TD_SCHEDULER_INTERNAL_H
+
+#include "scheduler/page_pool.h"
+#include "scheduler/prefix_tree.h"
+#include "scheduler/request_table.h"
+#include "scheduler/scheduler.h"
+
+struct td_sched {
+  td_sched_config config;
+  td_request_table table;
+  td_page_pool pool;
+  td_prefix_tree tree;
+
+  int32_t *page_table;    /* [max_running * stripe_pages] */
+  uint32_t stripe_pages;  /* pages of the longest request */
+  uint32_t *free_stripes; /* stack [max_running] */
+  uint32_t n_free_stripes;
+
+  /* Pages that running prefills will still take for the tokens they already have. They are promised: free +
+   * evictable never falls below this, so a prefill, once admitted, never fails to get its next page. */
+  uint32_t reserved_pages;
+
+  /* Entries of page_table written since the last plan (by commit), and room for those of a plan. */
+  uint32_t *pending_updates;
+  uint32_t n_pending_updates, max_pending_updates;
+  uint32_t max_hit_updates;  /* entries that prefix hits may write in one plan */
+  uint32_t max_page_updates; /* of a plan */
+
+  uint32_t *prefills; /* scratch of plan: running prefills, oldest first [max_running] */
+  uint32_t *scratch;  /* of check: [2 * n_pages] */
+
+  uint64_t step;
+  bool in_step; /* between plan and commit */
+  /* After the front of the queue was refused: where it stood, and from when on to look again even if no page
+   * came free (others may have computed pages that it can share). */
+  uint64_t refused_seq, refused_until_step;
+  uint32_t refused_need_pages;
+
+  uint64_t prefix_query_tokens, prefix_hit_tokens, n_preemptions;
+};
+
+static inline uint32_t td_sched_pages_for(const td_sched *s, uint32_t n_tokens)
+{
+  return n_tokens / s->config.page_tokens + (n_tokens % s->config.page_tokens != 0);
+}
+
+/* Free, or free as soon as they are asked for. */
+static inline uint32_t td_sched_available_pages(const td_sched *s)
+{
+  return s->pool.n_free + s->tree.n_unpinned_pages;
+}
+
+static inline int32_t *td_sched_stripe(const td_sched *s, const td_request *r)
+{
+  return s->page_table + (size_t)r->stripe * s->stripe_pages;
+}
+
+/* How many pages the request has been promised and has not taken. */
+static inline uint32_t td_sched_reserved_for(const td_sched *s, const td_request *r)
+{
+  return r->state == TD_REQUEST_PREFILL ? td_sched_pages_for(s, r->n_tokens) - r->n_pages : 0;
+}
+
+/* ---- memory.c ---- */
+
+/* One more page at the end of the request's stripe; there must be an available one. Returns the index
+ * written. */
+uint32_t td_sched_grow(td_sched *s, td_request *r);
+/* Puts the request's whole computed pages that are not in the tree there. Returns how many of them were there
+ * already: the first so many entries from *first (of the page table) on have changed. */
+uint32_t td_sched_cache_pages(td_sched *s, td_request *r, uint32_t *first);
+/* Caches the computed pages and lets go of all, of the stripe and of the promise. The request's state, still
+ * a running one, is the caller's to change. */
+void td_sched_leave(td_sched *s, td_request *r);
+
+#endif

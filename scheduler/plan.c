@@ -1,0 +1,202 @@
+/* Planning a step: decodes first, then prefill chunks fill the token budget (SARATHI, section 4).
+ *
+ * The one idea that keeps it free of search and of deadlock: everything is in order of arrival. Decodes take
+ * pages oldest first, and when there is none the youngest request of all gives its up; it has not been
+ * planned yet, for it is the last. Prefills take only what they were promised at admission, and admission
+ * promises only what is there. */
+#include <string.h>
+
+#include "scheduler/internal.h"
+
+/* Steps to let pass before the refused front of the queue is looked up in the tree again (a walk over its
+ * prompt). */
+enum { REFUSED_RETRY_STEPS = 16 };
+
+/* The most tokens this step may compute. */
+static uint32_t step_budget(const td_sched *s) { return s->config.step_tokens; }
+
+static void note_update(td_plan *plan, uint32_t index)
+{
+  TD_BUG_ON(plan->n_page_updates == plan->max_page_updates);
+  plan->page_updates[plan->n_page_updates++].index = index;
+}
+
+static void add_row(td_sched *s, td_plan *plan, uint32_t slot, uint32_t q_len)
+{
+  td_request *r = &s->table.requests[slot];
+  td_plan_row *row = &plan->rows[plan->n_rows];
+  *row = (td_plan_row){.slot = slot,
+                       .q_start = plan->n_tokens,
+                       .q_len = q_len,
+                       .kv_len = r->n_computed + q_len,
+                       .page_table_offset = r->stripe * s->stripe_pages,
+                       .wants_logits = r->n_computed + q_len == r->n_tokens};
+  if (row->wants_logits)
+    plan->logits_rows[plan->n_logits++] = plan->n_rows;
+  plan->n_rows++;
+  plan->n_tokens += q_len;
+}
+
+/* The youngest gives up its pages; it goes on later, from what the tree still has then. */
+static void preempt_youngest(td_sched *s)
+{
+  td_request *r = &s->table.requests[s->table.running[s->table.n_running - 1]];
+  td_sched_leave(s, r);
+  r->n_preemptions++;
+  s->n_preemptions++;
+  td_request_table_stop_youngest(&s->table);
+}
+
+/* A page for a decode, from those that no prefill was promised. False: the request itself was preempted. */
+static bool get_decode_page(td_sched *s, td_plan *plan, td_request *r)
+{
+  while (td_sched_available_pages(s) <= s->reserved_pages) {
+    preempt_youngest(s);
+    if (r->state == TD_REQUEST_WAITING)
+      return false;
+  }
+  note_update(plan, td_sched_grow(s, r));
+  return true;
+}
+
+/* All decodes; collects the running prefills on the way. Returns their number. */
+static uint32_t plan_decodes(td_sched *s, td_plan *plan)
+{
+  uint32_t n_prefills = 0;
+  for (uint32_t i = 0; i < s->table.n_running; i++) { /* n_running falls when one is preempted */
+    uint32_t slot = s->table.running[i];
+    td_request *r = &s->table.requests[slot];
+    if (r->state == TD_REQUEST_PREFILL) {
+      s->prefills[n_prefills++] = slot;
+      continue;
+    }
+    if (r->n_pages * s->config.page_tokens < r->n_tokens && !get_decode_page(s, plan, r))
+      break; /* it was the youngest */
+    plan->token_ids[plan->n_tokens] = r->last_token;
+    plan->positions[plan->n_tokens] = (int32_t)r->n_computed;
+    add_row(s, plan, slot, 1);
+  }
+  plan->n_decode_rows = plan->n_rows;
+  TD_BUG_ON(plan->n_rows + n_prefills != s->table.n_running); /* no decode waits */
+  return n_prefills;
+}
+
+static void plan_chunk(td_sched *s, td_plan *plan, uint32_t slot)
+{
+  td_request *r = &s->table.requests[slot];
+  uint32_t left = step_budget(s) - plan->n_tokens, rest = r->n_tokens - r->n_computed;
+  uint32_t q_len = rest < left ? rest : left;
+  uint32_t n_pages = td_sched_pages_for(s, r->n_computed + q_len);
+  while (r->n_pages < n_pages) {
+    note_update(plan, td_sched_grow(s, r));
+    s->reserved_pages--;
+  }
+  memcpy(plan->token_ids + plan->n_tokens, r->tokens + r->n_computed, q_len * sizeof *plan->token_ids);
+  for (uint32_t i = 0; i < q_len; i++)
+    plan->positions[plan->n_tokens + i] = (int32_t)(r->n_computed + i);
+  plan->n_prefill_tokens += q_len;
+  add_row(s, plan, slot, q_len);
+}
+
+/* May the front of the queue have the pages that it needs besides what it can share? `need` counts its known
+ * tokens' pages, less those that are in use by others anyway. One page per running request is left for their
+ * growth, so that what is admitted is not preempted at once; with none running, this is no hindrance.
+ * (Nothing is reserved while chunks go strictly by age, for then the running prompts are whole before a new
+ * one is looked at.) */
+static bool pages_suffice(const td_sched *s, uint32_t need)
+{
+  uint64_t kept = (uint64_t)s->reserved_pages + s->table.n_running;
+  return td_sched_available_pages(s) >= need + kept;
+}
+
+static void refuse(td_sched *s, const td_request *r, uint32_t need)
+{
+  s->refused_seq = r->seq;
+  s->refused_need_pages = need;
+  s->refused_until_step = s->step + REFUSED_RETRY_STEPS;
+}
+
+static bool still_refused(const td_sched *s, const td_request *r)
+{
+  return s->refused_seq == r->seq && s->step < s->refused_until_step &&
+         !pages_suffice(s, s->refused_need_pages);
+}
+
+static void start(td_sched *s, td_plan *plan, uint64_t now_us, td_request *r, const td_prefix_hit *hit)
+{
+  td_request_table_start_front(&s->table);
+  r->stripe = s->free_stripes[--s->n_free_stripes];
+  r->node = td_prefix_tree_pin_hit(&s->tree, hit, td_sched_stripe(s, r));
+  r->n_pages = r->n_tree_pages = hit->n_pages;
+  r->n_computed = hit->n_pages * s->config.page_tokens;
+  s->reserved_pages += td_sched_reserved_for(s, r);
+  for (uint32_t i = 0; i < hit->n_pages; i++)
+    note_update(plan, r->stripe * s->stripe_pages + i);
+  if (!r->has_run) {
+    r->has_run = true;
+    r->first_run_us = now_us;
+    r->n_cached_prompt = r->n_computed;
+    s->prefix_query_tokens += r->n_prompt;
+    s->prefix_hit_tokens += r->n_computed;
+  }
+}
+
+/* Starts the front of the queue if it can run now. */
+static bool admit(td_sched *s, td_plan *plan, uint64_t now_us, uint32_t *hit_updates)
+{
+  uint32_t slot = s->table.wait_front;
+  if (slot == TD_NO_SLOT || s->table.n_running == s->config.max_running)
+    return false;
+  td_request *r = &s->table.requests[slot];
+  if (still_refused(s, r))
+    return false;
+  /* At least the last token is computed: its logits are what the first sample comes from. */
+  td_prefix_hit hit =
+      td_prefix_tree_find(&s->tree, r->namespace_id, r->tokens, (r->n_tokens - 1) / s->config.page_tokens);
+  uint32_t need = td_sched_pages_for(s, r->n_tokens) - (hit.n_pages - hit.n_unpinned_pages);
+  if (!pages_suffice(s, need)) {
+    refuse(s, r, need);
+    return false;
+  }
+  if (hit.n_pages > s->max_hit_updates - *hit_updates)
+    return false; /* no room in this plan's update list; the next one starts empty */
+  *hit_updates += hit.n_pages;
+  start(s, plan, now_us, r, &hit);
+  return true;
+}
+
+static void finish_plan(td_sched *s, td_plan *plan)
+{
+  plan->page_table = s->page_table;
+  plan->page_table_len = s->config.max_running * s->stripe_pages;
+  /* Only now, so that an index that comes twice (a stripe left and taken again) has the same page both times.
+   */
+  for (uint32_t i = 0; i < plan->n_page_updates; i++)
+    plan->page_updates[i].page_id = s->page_table[plan->page_updates[i].index];
+}
+
+bool td_sched_plan(td_sched *s, uint64_t now_us, td_plan *plan)
+{
+  TD_BUG_ON(s->in_step);
+  TD_BUG_ON(plan->max_rows < s->config.max_running || plan->max_tokens < s->config.step_tokens ||
+            plan->max_page_updates < s->max_page_updates);
+  if (s->table.n_running + s->table.n_waiting == 0)
+    return false;
+  td_plan_clear(plan);
+  plan->step = ++s->step;
+  for (uint32_t i = 0; i < s->n_pending_updates; i++)
+    note_update(plan, s->pending_updates[i]);
+  s->n_pending_updates = 0;
+
+  uint64_t n_preemptions = s->n_preemptions;
+  uint32_t n_prefills = plan_decodes(s, plan), hit_updates = 0;
+  for (uint32_t i = 0; i < n_prefills && plan->n_tokens < step_budget(s); i++)
+    plan_chunk(s, plan, s->prefills[i]);
+  if (s->n_preemptions == n_preemptions) /* else the victim would be back at once */
+    while (plan->n_tokens < step_budget(s) && admit(s, plan, now_us, &hit_updates))
+      plan_chunk(s, plan, s->table.running[s->table.n_running - 1]);
+  TD_BUG_ON(plan->n_rows == 0);
+  finish_plan(s, plan);
+  s->in_step = true;
+  return true;
+}

@@ -1,0 +1,329 @@
+/* The radix tree of computed pages: see prefix_tree.h for the idea. */
+#include "scheduler/prefix_tree.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+bool td_prefix_tree_init(td_prefix_tree *t, td_page_pool *pool, uint32_t page_tokens, uint64_t hash_seed)
+{
+  uint32_t n = pool->n_pages, n_buckets = 1;
+  while (n_buckets < n && n_buckets < 1u << 31)
+    n_buckets *= 2;
+  *t = (td_prefix_tree){.pool = pool,
+                        .page_tokens = page_tokens,
+                        .hash_seed = hash_seed,
+                        .bucket_mask = n_buckets - 1,
+                        .lru_oldest = TD_NO_NODE,
+                        .lru_newest = TD_NO_NODE};
+  t->nodes = calloc(n, sizeof *t->nodes);
+  t->buckets = calloc(n_buckets, sizeof *t->buckets);
+  t->page_tokens_of = calloc(n, page_tokens * sizeof *t->page_tokens_of);
+  t->page_next = calloc(n, sizeof *t->page_next);
+  t->page_prev = calloc(n, sizeof *t->page_prev);
+  if (!t->nodes || !t->buckets || !t->page_tokens_of || !t->page_next || !t->page_prev)
+    return false;
+  memset(t->buckets, 0xff, n_buckets * sizeof *t->buckets); /* TD_NO_NODE */
+  for (uint32_t i = 0; i < n; i++)
+    t->nodes[i].hash_next = i + 1 < n ? i + 1 : TD_NO_NODE;
+  return true;
+}
+
+void td_prefix_tree_deinit(td_prefix_tree *t)
+{
+  free(t->nodes);
+  free(t->buckets);
+  free(t->page_tokens_of);
+  free(t->page_next);
+  free(t->page_prev);
+  memset(t, 0, sizeof *t);
+}
+
+static int32_t *tokens_of(const td_prefix_tree *t, int32_t page)
+{
+  return t->page_tokens_of + (size_t)page * t->page_tokens;
+}
+
+static bool page_equals(const td_prefix_tree *t, int32_t page, const int32_t *tokens)
+{
+  return memcmp(tokens_of(t, page), tokens, t->page_tokens * sizeof *tokens) == 0;
+}
+
+/* ---- children, by hash of their first page ---- */
+
+static uint32_t hash_child(const td_prefix_tree *t, uint64_t namespace_id, uint32_t parent,
+                           const int32_t *tokens)
+{
+  uint64_t where[2] = {namespace_id, parent};
+  uint64_t seed = XXH3_64bits_withSeed(where, sizeof where, t->hash_seed);
+  return (uint32_t)XXH3_64bits_withSeed(tokens, t->page_tokens * sizeof *tokens, seed);
+}
+
+static uint32_t find_child(const td_prefix_tree *t, uint64_t namespace_id, uint32_t parent,
+                           const int32_t *tokens)
+{
+  uint32_t hash = hash_child(t, namespace_id, parent, tokens);
+  for (uint32_t id = t->buckets[hash & t->bucket_mask]; id != TD_NO_NODE; id = t->nodes[id].hash_next) {
+    const td_prefix_node *n = &t->nodes[id];
+    if (n->hash == hash && n->parent == parent && n->namespace_id == namespace_id &&
+        page_equals(t, n->first_page, tokens))
+      return id;
+  }
+  return TD_NO_NODE;
+}
+
+static void link_child(td_prefix_tree *t, uint32_t id)
+{
+  td_prefix_node *n = &t->nodes[id];
+  n->hash = hash_child(t, n->namespace_id, n->parent, tokens_of(t, n->first_page));
+  uint32_t *bucket = &t->buckets[n->hash & t->bucket_mask];
+  n->hash_next = *bucket;
+  *bucket = id;
+}
+
+static void unlink_child(td_prefix_tree *t, uint32_t id)
+{
+  uint32_t *at = &t->buckets[t->nodes[id].hash & t->bucket_mask];
+  while (*at != id)
+    at = &t->nodes[*at].hash_next;
+  *at = t->nodes[id].hash_next;
+}
+
+static uint32_t take_node(td_prefix_tree *t)
+{
+  uint32_t id = t->free_node;
+  TD_BUG_ON(id == TD_NO_NODE);
+  t->free_node = t->nodes[id].hash_next;
+  t->nodes[id] = (td_prefix_node){.lru_older = TD_NO_NODE, .lru_newer = TD_NO_NODE};
+  t->n_nodes++;
+  return id;
+}
+
+static void give_node(td_prefix_tree *t, uint32_t id)
+{
+  t->nodes[id] = (td_prefix_node){.hash_next = t->free_node};
+  t->free_node = id;
+  t->n_nodes--;
+}
+
+/* ---- the list of unpinned nodes ---- */
+
+/* Behind `older`, or at the front if that is TD_NO_NODE. */
+static void lru_insert(td_prefix_tree *t, uint32_t id, uint32_t older)
+{
+  td_prefix_node *n = &t->nodes[id];
+  n->lru_older = older;
+  n->lru_newer = older == TD_NO_NODE ? t->lru_oldest : t->nodes[older].lru_newer;
+  *(n->lru_older == TD_NO_NODE ? &t->lru_oldest : &t->nodes[n->lru_older].lru_newer) = id;
+  *(n->lru_newer == TD_NO_NODE ? &t->lru_newest : &t->nodes[n->lru_newer].lru_older) = id;
+}
+
+static void lru_remove(td_prefix_tree *t, uint32_t id)
+{
+  td_prefix_node *n = &t->nodes[id];
+  *(n->lru_older == TD_NO_NODE ? &t->lru_oldest : &t->nodes[n->lru_older].lru_newer) = n->lru_newer;
+  *(n->lru_newer == TD_NO_NODE ? &t->lru_newest : &t->nodes[n->lru_newer].lru_older) = n->lru_older;
+  n->lru_older = n->lru_newer = TD_NO_NODE;
+}
+
+static void pin(td_prefix_tree *t, uint32_t id)
+{
+  for (; id != TD_NO_NODE && t->nodes[id].pins++ == 0; id = t->nodes[id].parent) {
+    lru_remove(t, id);
+    t->n_unpinned_pages -= t->nodes[id].n_pages;
+  }
+}
+
+void td_prefix_tree_unpin(td_prefix_tree *t, uint32_t id)
+{
+  for (; id != TD_NO_NODE; id = t->nodes[id].parent) {
+    TD_BUG_ON(t->nodes[id].pins == 0);
+    if (--t->nodes[id].pins > 0)
+      return;
+    lru_insert(t, id, t->lru_newest);
+    t->n_unpinned_pages += t->nodes[id].n_pages;
+  }
+}
+
+/* ---- runs ---- */
+
+static void append_page(td_prefix_tree *t, td_prefix_node *n, const int32_t *tokens, int32_t page)
+{
+  td_page_pool_ref(t->pool, page);
+  memcpy(tokens_of(t, page), tokens, t->page_tokens * sizeof *tokens);
+  t->page_prev[page] = n->n_pages ? n->last_page : TD_NO_PAGE;
+  t->page_next[page] = TD_NO_PAGE;
+  if (n->n_pages)
+    t->page_next[n->last_page] = page;
+  else
+    n->first_page = page;
+  n->last_page = page;
+  n->n_pages++;
+  t->n_pages++;
+}
+
+/* Cuts node `lower` after its first n_upper pages. The new upper node is returned; the lower one keeps its
+ * id, so requests and children that name it need not know. */
+static uint32_t split(td_prefix_tree *t, uint32_t lower, uint32_t n_upper)
+{
+  uint32_t upper = take_node(t);
+  td_prefix_node *l = &t->nodes[lower], *u = &t->nodes[upper];
+  int32_t cut = l->first_page;
+  for (uint32_t i = 0; i < n_upper; i++)
+    cut = t->page_next[cut];
+
+  unlink_child(t, lower);
+  u->namespace_id = l->namespace_id;
+  u->parent = l->parent;
+  u->first_page = l->first_page;
+  u->last_page = t->page_prev[cut];
+  u->n_pages = n_upper;
+  u->n_children = 1;
+  u->pins = l->pins > 0;
+  l->parent = upper;
+  l->first_page = cut;
+  l->n_pages -= n_upper;
+  t->page_next[u->last_page] = TD_NO_PAGE;
+  t->page_prev[cut] = TD_NO_PAGE;
+  link_child(t, upper);
+  link_child(t, lower);
+  if (u->pins == 0)
+    lru_insert(t, upper, lower);
+  return upper;
+}
+
+/* How many pages of the node's run, max_pages at most, have these tokens. */
+static uint32_t match_run(const td_prefix_tree *t, uint32_t id, const int32_t *tokens, uint32_t max_pages)
+{
+  uint32_t n = 0;
+  for (int32_t page = t->nodes[id].first_page; page != TD_NO_PAGE && n < max_pages;
+       page = t->page_next[page]) {
+    if (!page_equals(t, page, tokens + (size_t)n * t->page_tokens))
+      break;
+    n++;
+  }
+  return n;
+}
+
+/* ---- what callers do ---- */
+
+td_prefix_hit td_prefix_tree_find(const td_prefix_tree *t, uint64_t namespace_id, const int32_t *tokens,
+                                  uint32_t max_pages)
+{
+  td_prefix_hit hit = {.node = TD_NO_NODE};
+  while (hit.n_pages < max_pages) {
+    const int32_t *rest = tokens + (size_t)hit.n_pages * t->page_tokens;
+    uint32_t child = find_child(t, namespace_id, hit.node, rest);
+    if (child == TD_NO_NODE)
+      break;
+    uint32_t n = match_run(t, child, rest, max_pages - hit.n_pages);
+    hit.node = child;
+    hit.n_node_pages = n;
+    hit.n_pages += n;
+    if (t->nodes[child].pins == 0)
+      hit.n_unpinned_pages += n;
+    if (n < t->nodes[child].n_pages)
+      break;
+  }
+  return hit;
+}
+
+uint32_t td_prefix_tree_pin_hit(td_prefix_tree *t, const td_prefix_hit *hit, int32_t *pages)
+{
+  if (hit->n_pages == 0)
+    return TD_NO_NODE;
+  uint32_t end = hit->node, n = hit->n_pages;
+  if (hit->n_node_pages < t->nodes[end].n_pages)
+    end = split(t, end, hit->n_node_pages);
+  pin(t, end);
+  for (uint32_t id = end; id != TD_NO_NODE; id = t->nodes[id].parent)
+    for (int32_t page = t->nodes[id].last_page; page != TD_NO_PAGE; page = t->page_prev[page]) {
+      td_page_pool_ref(t->pool, page);
+      pages[--n] = page;
+    }
+  TD_BUG_ON(n != 0);
+  return end;
+}
+
+/* Replaces the caller's first n pages by the node's, of equal tokens. */
+static void switch_pages(td_prefix_tree *t, uint32_t id, int32_t *pages, uint32_t n)
+{
+  int32_t page = t->nodes[id].first_page;
+  for (uint32_t i = 0; i < n; i++, page = t->page_next[page]) {
+    TD_BUG_ON(pages[i] == page);
+    td_page_pool_ref(t->pool, page);
+    td_page_pool_unref(t->pool, pages[i]);
+    pages[i] = page;
+  }
+}
+
+/* A new child of `parent`, with no page yet, holding one pin (the caller's). */
+static uint32_t add_child(td_prefix_tree *t, uint64_t namespace_id, uint32_t parent)
+{
+  uint32_t id = take_node(t);
+  td_prefix_node *n = &t->nodes[id];
+  n->namespace_id = namespace_id;
+  n->parent = parent;
+  n->pins = 1;
+  if (parent != TD_NO_NODE)
+    t->nodes[parent].n_children++; /* and its pin, which was the caller's, is the child's now */
+  return id;
+}
+
+uint32_t td_prefix_tree_extend(td_prefix_tree *t, uint64_t namespace_id, uint32_t node, const int32_t *tokens,
+                               int32_t *pages, uint32_t n, uint32_t *n_switched)
+{
+  uint32_t i = 0;
+  while (i < n && (node == TD_NO_NODE || t->nodes[node].n_children > 0)) {
+    const int32_t *rest = tokens + (size_t)i * t->page_tokens;
+    uint32_t child = find_child(t, namespace_id, node, rest);
+    if (child == TD_NO_NODE)
+      break;
+    uint32_t k = match_run(t, child, rest, n - i);
+    switch_pages(t, child, pages + i, k);
+    if (k < t->nodes[child].n_pages)
+      child = split(t, child, k);
+    pin(t, child);
+    td_prefix_tree_unpin(t, node);
+    node = child;
+    i += k;
+  }
+  *n_switched = i;
+  if (i == n)
+    return node;
+
+  /* A leaf that nobody else uses grows in place; else the rest becomes a child. */
+  bool grows = node != TD_NO_NODE && t->nodes[node].n_children == 0 && t->nodes[node].pins == 1;
+  uint32_t end = grows ? node : add_child(t, namespace_id, node);
+  for (; i < n; i++)
+    append_page(t, &t->nodes[end], tokens + (size_t)i * t->page_tokens, pages[i]);
+  if (!grows)
+    link_child(t, end);
+  return end;
+}
+
+bool td_prefix_tree_evict(td_prefix_tree *t)
+{
+  uint32_t id = t->lru_oldest;
+  if (id == TD_NO_NODE)
+    return false;
+  td_prefix_node *n = &t->nodes[id];
+  TD_BUG_ON(n->n_children != 0);
+  int32_t page = n->last_page;
+  TD_BUG_ON(t->pool->refs[page] != 1);
+  td_page_pool_unref(t->pool, page);
+  t->n_pages--;
+  t->n_unpinned_pages--;
+  t->n_evicted_pages++;
+  if (--n->n_pages > 0) {
+    n->last_page = t->page_prev[page];
+    t->page_next[n->last_page] = TD_NO_PAGE;
+    return true;
+  }
+  unlink_child(t, id);
+  lru_remove(t, id);
+  if (n->parent != TD_NO_NODE)
+    t->nodes[n->parent].n_children--;
+  give_node(t, id);
+  return true;
+}

@@ -1,0 +1,89 @@
+/* Which computed pages can be used again: a radix tree over token ids, one page of tokens per step down.
+ *
+ * A node is a run of one or more pages; a path from the top spells the tokens of a prefix. The children of a
+ * node differ in their first page, and are found by a hash of that page's tokens; the hash only chooses where
+ * to look, equal is what compares equal token by token. A node is split at a page boundary when a path must
+ * end inside it, so every path in use ends at the end of a node.
+ *
+ * Requests pin the path they use. A pin is counted once per request at the end of its path, and once at a
+ * node for each of its children that is pinned; so pinning a path whose upper part is in use anyway costs one
+ * step, and a node with no pins has no pinned descendant. Unpinned nodes stand in one list, least recently
+ * used first. A node enters it when its last pin goes, children before parents, so the front of the list
+ * always is a leaf: eviction takes the last page of the front node, in O(1).
+ *
+ * Namespaces: a node of the top level belongs to the namespace that made it, and is invisible to the others.
+ */
+#ifndef TD_SCHEDULER_PREFIX_TREE_H
+#define TD_SCHEDULER_PREFIX_TREE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "scheduler/page_pool.h"
+
+#define TD_NO_NODE UINT32_MAX
+#define TD_NO_PAGE (-1)
+
+typedef struct td_prefix_node {
+  uint64_t namespace_id;
+  uint32_t parent;  /* TD_NO_NODE: top level */
+  uint32_t n_pages; /* >= 1; 0: the node is unused */
+  int32_t first_page, last_page;
+  uint32_t pins; /* requests that end here + children with pins */
+  uint32_t n_children;
+  uint32_t hash;                 /* of (namespace, parent, first page's tokens) */
+  uint32_t hash_next;            /* chain of the bucket; of unused nodes, the free list */
+  uint32_t lru_older, lru_newer; /* only while pins == 0 */
+} td_prefix_node;
+
+typedef struct td_prefix_tree {
+  td_page_pool *pool; /* borrowed; the tree holds one reference to each of its pages */
+  uint32_t page_tokens;
+  uint64_t hash_seed;
+  td_prefix_node *nodes; /* [pool->n_pages]: a node has at least one page, so this is enough */
+  uint32_t free_node;    /* list through hash_next */
+  uint32_t *buckets;     /* [bucket_mask + 1] */
+  uint32_t bucket_mask;
+  int32_t *page_tokens_of;         /* [n_pages][page_tokens]: what each page of the tree was computed from */
+  int32_t *page_next, *page_prev;  /* [n_pages]: the run of a node */
+  uint32_t lru_oldest, lru_newest; /* unpinned nodes */
+  uint32_t n_nodes, n_pages, n_unpinned_pages;
+  uint64_t n_evicted_pages;
+} td_prefix_tree;
+
+/* The longest path that matches. Valid until the tree changes. */
+typedef struct td_prefix_hit {
+  uint32_t n_pages;          /* whole path; 0: no hit */
+  uint32_t n_unpinned_pages; /* those of them which pinning the path would take from the evictable ones */
+  uint32_t node;             /* the last node */
+  uint32_t n_node_pages;     /* pages matched in it; may end inside */
+} td_prefix_hit;
+
+/* hash_seed changes nothing but which nodes share a bucket; keep it secret from clients who choose tokens. */
+TD_MUST_CHECK bool td_prefix_tree_init(td_prefix_tree *t, td_page_pool *pool, uint32_t page_tokens,
+                                       uint64_t hash_seed); /* false: no memory */
+void td_prefix_tree_deinit(td_prefix_tree *t);
+
+/* The longest prefix of tokens[0 .. max_pages * page_tokens) in the namespace. Changes nothing. */
+td_prefix_hit td_prefix_tree_find(const td_prefix_tree *t, uint64_t namespace_id, const int32_t *tokens,
+                                  uint32_t max_pages);
+/* Pins the path of a hit (splitting its last node if it ends inside) and returns the node at its end; writes
+ * the path's page ids to pages [hit->n_pages] and takes a reference to each for the caller. */
+uint32_t td_prefix_tree_pin_hit(td_prefix_tree *t, const td_prefix_hit *hit, int32_t *pages);
+
+/* Adds n computed pages below the caller's pinned path end (TD_NO_NODE: at the top), and moves the pin to the
+ * new end, which is returned. tokens: the n * page_tokens tokens of these pages. Where the tree has a page
+ * already, the caller's is dropped and pages[i] becomes the tree's: these are the first *n_switched ones. */
+uint32_t td_prefix_tree_extend(td_prefix_tree *t, uint64_t namespace_id, uint32_t node, const int32_t *tokens,
+                               int32_t *pages, uint32_t n, uint32_t *n_switched);
+void td_prefix_tree_unpin(td_prefix_tree *t, uint32_t node); /* TD_NO_NODE: nothing to do */
+
+/* Frees the last page of the least recently used leaf. False: every page is pinned. */
+bool td_prefix_tree_evict(td_prefix_tree *t);
+
+/* Structure, counters and list; not the pins, which only the owner of the requests can count: it sums into
+ * expected_pins [n_pages of the pool] what the requests hold, and this adds the children's part and compares.
+ * Adds the tree's references to page_refs [n_pages]. */
+void td_prefix_tree_check(const td_prefix_tree *t, uint32_t *expected_pins, uint32_t *page_refs);
+
+#endif

@@ -1,0 +1,177 @@
+/* Life, submit, cancel and numbers of the scheduler. The steps themselves are in plan.c and commit.c. */
+#include <stdlib.h>
+
+#include "config/limits.h"
+#include "scheduler/internal.h"
+
+/* A plan always has room for one whole stripe of prefix hits, so that any hit fits some step; this many
+ * entries let several admissions of short contexts share a step. */
+enum { MIN_HIT_UPDATES = 4096 };
+
+static td_status check_config(const td_sched_config *c, td_error *err)
+{
+  if (c->page_tokens != 16 && c->page_tokens != 32 && c->page_tokens != 64)
+    return td_fail(err, TD_ERR_CONFIG, "page_tokens is %u, not 16, 32 or 64", c->page_tokens);
+  if (c->n_slots == 0 || c->n_slots == UINT32_MAX)
+    return td_fail(err, TD_ERR_CONFIG, "a scheduler of %u request slots", c->n_slots);
+  if (c->max_running == 0)
+    return td_fail(err, TD_ERR_CONFIG, "running_requests is 0");
+  if (c->step_tokens < c->max_running)
+    return td_fail(
+        err, TD_ERR_CONFIG,
+        "step_tokens (%u) is less than running_requests (%u): the decodes of a step would not fit it",
+        c->step_tokens, c->max_running);
+  if (c->n_pages == 0 || c->n_pages > INT32_MAX)
+    return td_fail(err, TD_ERR_CONFIG, "a pool of %u KV pages", c->n_pages);
+  if (c->max_context_tokens < 2 || c->max_context_tokens > td_limit_max(TD_LIMIT_CONTEXT_TOKENS))
+    return td_fail(err, TD_ERR_CONFIG, "context_tokens is %u", c->max_context_tokens);
+  return TD_OK;
+}
+
+/* The longest prompt + answer that context and pool allow. */
+static uint32_t longest_request(const td_sched *s)
+{
+  uint64_t pool_tokens = (uint64_t)s->config.n_pages * s->config.page_tokens;
+  return pool_tokens < s->config.max_context_tokens ? (uint32_t)pool_tokens : s->config.max_context_tokens;
+}
+
+static td_status size_tables(td_sched *s, td_error *err)
+{
+  const td_sched_config *c = &s->config;
+  s->stripe_pages = td_sched_pages_for(s, longest_request(s));
+  s->max_hit_updates = s->stripe_pages > MIN_HIT_UPDATES ? s->stripe_pages : MIN_HIT_UPDATES;
+  /* A row of q tokens enters at most q / page_tokens + 1 pages, so all rows together this many; as many again
+   * were completed by the step before, and may have been switched to the tree's. */
+  uint64_t entered = (uint64_t)c->step_tokens / c->page_tokens + c->max_running;
+  uint64_t updates = 2 * entered + s->max_hit_updates;
+  if ((uint64_t)s->stripe_pages * c->max_running > UINT32_MAX || updates > UINT32_MAX)
+    return td_fail(err, TD_ERR_CONFIG, "page table too large: running_requests %u, %u pages each",
+                   c->max_running, s->stripe_pages);
+  s->max_pending_updates = (uint32_t)entered;
+  s->max_page_updates = (uint32_t)updates;
+  return TD_OK;
+}
+
+static bool allocate(td_sched *s)
+{
+  const td_sched_config *c = &s->config;
+  if (!td_request_table_init(&s->table, c->n_slots, c->max_running) ||
+      !td_page_pool_init(&s->pool, c->n_pages) ||
+      !td_prefix_tree_init(&s->tree, &s->pool, c->page_tokens, c->hash_seed))
+    return false;
+  s->page_table = calloc((size_t)c->max_running * s->stripe_pages, sizeof *s->page_table);
+  s->free_stripes = calloc(c->max_running, sizeof *s->free_stripes);
+  s->pending_updates = calloc(s->max_pending_updates, sizeof *s->pending_updates);
+  s->prefills = calloc(c->max_running, sizeof *s->prefills);
+  s->scratch = calloc(c->n_pages, 2 * sizeof *s->scratch);
+  return s->page_table && s->free_stripes && s->pending_updates && s->prefills && s->scratch;
+}
+
+td_status td_sched_create(const td_sched_config *config, td_sched **out, td_error *err)
+{
+  TD_TRY(check_config(config, err));
+  td_sched *s = calloc(1, sizeof *s);
+  if (!s)
+    return td_fail(err, TD_ERR_NOMEM, "no memory for the scheduler");
+  s->config = *config;
+  td_status status = size_tables(s, err);
+  if (status == TD_OK && !allocate(s))
+    status = td_fail(err, TD_ERR_NOMEM, "no memory for a scheduler of %u slots and %u pages", config->n_slots,
+                     config->n_pages);
+  if (status != TD_OK) {
+    td_sched_destroy(s);
+    return status;
+  }
+  for (uint32_t i = 0; i < config->max_running; i++)
+    s->free_stripes[s->n_free_stripes++] = config->max_running - 1 - i;
+  *out = s;
+  return TD_OK;
+}
+
+void td_sched_destroy(td_sched *s)
+{
+  if (!s)
+    return;
+  td_request_table_deinit(&s->table);
+  td_prefix_tree_deinit(&s->tree);
+  td_page_pool_deinit(&s->pool);
+  free(s->page_table);
+  free(s->free_stripes);
+  free(s->pending_updates);
+  free(s->prefills);
+  free(s->scratch);
+  free(s);
+}
+
+td_status td_sched_plan_create(const td_sched *s, td_plan **out, td_error *err)
+{
+  return td_plan_create(s->config.max_running, s->config.step_tokens, s->max_page_updates,
+                        s->config.page_tokens, out, err);
+}
+
+td_status td_sched_submit(td_sched *s, uint32_t slot, const td_sched_request *r, uint64_t now_us,
+                          td_error *err)
+{
+  uint32_t longest = longest_request(s);
+  if (r->n_prompt == 0)
+    return td_fail_param(err, TD_ERR_REQUEST, "prompt", "the prompt is empty");
+  if (r->n_prompt >= longest)
+    return td_fail_param(err, TD_ERR_REQUEST, "prompt",
+                         "the prompt is %u tokens long; the longest that can be answered is %u", r->n_prompt,
+                         longest - 1);
+  if (r->max_new == 0 || r->max_new > longest - r->n_prompt)
+    return td_fail_param(err, TD_ERR_REQUEST, "max_tokens",
+                         "max_tokens is %u; after a prompt of %u tokens it can be 1 to %u", r->max_new,
+                         r->n_prompt, longest - r->n_prompt);
+  td_request_table_add(&s->table, slot,
+                       &(td_request){.tokens = r->tokens,
+                                     .n_tokens = r->n_prompt,
+                                     .max_tokens = r->n_prompt + r->max_new,
+                                     .node = TD_NO_NODE,
+                                     .last_token = r->tokens[r->n_prompt - 1],
+                                     .namespace_id = r->namespace_id,
+                                     .n_prompt = r->n_prompt,
+                                     .submit_us = now_us});
+  return TD_OK;
+}
+
+void td_sched_cancel(td_sched *s, uint32_t slot)
+{
+  TD_BUG_ON(s->in_step || slot >= s->config.n_slots);
+  td_request *r = &s->table.requests[slot];
+  TD_BUG_ON(r->state == TD_REQUEST_FREE);
+  if (r->state != TD_REQUEST_WAITING)
+    td_sched_leave(s, r);
+  td_request_table_remove(&s->table, slot);
+}
+
+td_sched_slot_info td_sched_slot(const td_sched *s, uint32_t slot)
+{
+  TD_BUG_ON(slot >= s->config.n_slots);
+  const td_request *r = &s->table.requests[slot];
+  TD_BUG_ON(r->state == TD_REQUEST_FREE);
+  return (td_sched_slot_info){.n_tokens = r->n_tokens,
+                              .n_generated = r->n_tokens - r->n_prompt,
+                              .n_computed = r->n_computed,
+                              .n_cached_prompt = r->n_cached_prompt,
+                              .n_preemptions = r->n_preemptions,
+                              .submit_us = r->submit_us,
+                              .first_run_us = r->first_run_us,
+                              .running = r->state != TD_REQUEST_WAITING};
+}
+
+void td_sched_get_stats(const td_sched *s, td_sched_stats *out)
+{
+  uint32_t available = td_sched_available_pages(s);
+  *out = (td_sched_stats){.n_waiting = s->table.n_waiting,
+                          .n_running = s->table.n_running,
+                          .pages_total = s->pool.n_pages,
+                          .pages_free = s->pool.n_free,
+                          .pages_cached = s->tree.n_unpinned_pages,
+                          .pages_owned = s->pool.n_pages - available,
+                          .waiting_prompt_tokens = s->table.waiting_prompt_tokens,
+                          .prefix_query_tokens = s->prefix_query_tokens,
+                          .prefix_hit_tokens = s->prefix_hit_tokens,
+                          .preemptions = s->n_preemptions,
+                          .evicted_pages = s->tree.n_evicted_pages};
+}
