@@ -1,0 +1,143 @@
+/* What must be true of every plan, judged from outside: see sim_world.h. */
+#include "sim_world.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+_Noreturn void sim_fail(const sim_world *w, const char *file, int line, const char *what)
+{
+  fprintf(stderr, "%s:%d: step %llu of this world (%u pages of %u, %u rows, %u tokens a step): failed: %s\n",
+          file, line, (unsigned long long)w->step, w->config.n_pages, w->config.page_tokens,
+          w->config.max_running, w->config.step_tokens, what);
+  abort();
+}
+
+static void verify_row(sim_world *w, uint32_t i)
+{
+  const td_plan *plan = w->plan;
+  const td_plan_row *row = &plan->rows[i];
+  SIM_CHECK(w, row->slot < w->config.n_slots && w->slots[row->slot].used);
+  const sim_slot *slot = &w->slots[row->slot];
+  uint32_t start = row->kv_len - row->q_len, pt = w->config.page_tokens;
+  bool is_decode = i < plan->n_decode_rows;
+
+  SIM_CHECK(w, row->q_len >= 1 && row->kv_len <= slot->n_tokens);
+  SIM_CHECK(w, row->wants_logits == (row->kv_len == slot->n_tokens));
+  SIM_CHECK(w, is_decode == slot->answering);
+  SIM_CHECK(w, !is_decode || (row->q_len == 1 && row->wants_logits));
+  for (uint32_t k = 0; k < row->q_len; k++) {
+    SIM_CHECK(w, plan->token_ids[row->q_start + k] == slot->tokens[start + k]);
+    SIM_CHECK(w, plan->positions[row->q_start + k] == (int32_t)(start + k));
+  }
+  for (uint32_t p = 0; p < row->kv_len; p += pt) {
+    uint32_t at = row->page_table_offset + p / pt;
+    SIM_CHECK(w, at < plan->page_table_len);
+    int32_t page = w->device_table[at];
+    SIM_CHECK(w, page == plan->page_table[at] && page >= 0 && (uint32_t)page < w->config.n_pages);
+    w->readers[page]++;
+    w->writers[page] += p + pt > start;
+  }
+  for (uint32_t p = 0; p < start; p++) { /* the KV that the row will read is its own prefix's */
+    uint32_t page = (uint32_t)w->device_table[row->page_table_offset + p / pt];
+    SIM_CHECK(w, w->device_lines[page * pt + p % pt] == slot->lines[p]);
+  }
+}
+
+/* Every decode is in the plan, the oldest request too, and no token of the budget is left while a prompt
+ * could use it. */
+static void verify_nobody_forgotten(sim_world *w)
+{
+  bool planned[SIM_MAX_SLOTS] = {false}, starved = false;
+  uint32_t oldest = SIM_MAX_SLOTS;
+  for (uint32_t i = 0; i < w->plan->n_rows; i++) {
+    SIM_CHECK(w, !planned[w->plan->rows[i].slot]);
+    planned[w->plan->rows[i].slot] = true;
+  }
+  for (uint32_t i = 0; i < w->config.n_slots; i++) {
+    sim_slot *slot = &w->slots[i];
+    if (!slot->used)
+      continue;
+    if (oldest == SIM_MAX_SLOTS || slot->order < w->slots[oldest].order)
+      oldest = i;
+    td_sched_slot_info info = td_sched_slot(w->sched, i);
+    SIM_CHECK(w, info.n_tokens == slot->n_tokens && info.n_generated == slot->n_tokens - slot->n_prompt);
+    SIM_CHECK(w, !info.running || !slot->answering || planned[i]);
+    SIM_CHECK(w, info.running || !planned[i]);
+    starved |= info.running && !planned[i];
+  }
+  SIM_CHECK(w, oldest != SIM_MAX_SLOTS && planned[oldest]);
+  SIM_CHECK(w, !starved || w->plan->n_tokens == w->config.step_tokens);
+}
+
+/* The youngest go first when pages run out, the oldest never. */
+static void note_preemptions(sim_world *w)
+{
+  uint64_t youngest_running = 0, oldest_waiting = UINT64_MAX, oldest = UINT64_MAX;
+  for (uint32_t i = 0; i < w->config.n_slots; i++)
+    if (w->slots[i].used && w->slots[i].order < oldest)
+      oldest = w->slots[i].order;
+  for (uint32_t i = 0; i < w->config.n_slots; i++) {
+    sim_slot *slot = &w->slots[i];
+    if (!slot->used)
+      continue;
+    td_sched_slot_info info = td_sched_slot(w->sched, i);
+    if (info.n_preemptions != slot->n_preemptions) {
+      SIM_CHECK(w, info.n_preemptions == slot->n_preemptions + 1 && !info.running && slot->order != oldest);
+      slot->n_preemptions = info.n_preemptions;
+      slot->answering = false;
+    }
+    if (info.running && slot->order > youngest_running)
+      youngest_running = slot->order;
+    if (!info.running && slot->order < oldest_waiting)
+      oldest_waiting = slot->order;
+  }
+  SIM_CHECK(w, youngest_running < oldest_waiting);
+}
+
+void sim_verify_plan(sim_world *w)
+{
+  const td_plan *plan = w->plan;
+  uint32_t pt = w->config.page_tokens, n_tokens = 0, n_logits = 0, n_prompts = 0;
+  SIM_CHECK(w, plan->step == w->step && plan->page_tokens == pt);
+  SIM_CHECK(w, plan->n_rows >= 1 && plan->n_rows <= w->config.max_running);
+  SIM_CHECK(w, plan->n_tokens <= w->config.step_tokens && plan->n_page_updates <= plan->max_page_updates);
+
+  for (uint32_t i = 0; i < plan->n_page_updates; i++)
+    w->device_table[plan->page_updates[i].index] = plan->page_updates[i].page_id;
+  for (uint32_t i = 0; i < plan->n_page_updates; i++) /* in whatever order they are applied */
+    SIM_CHECK(w, w->device_table[plan->page_updates[i].index] == plan->page_updates[i].page_id);
+  note_preemptions(w);
+
+  memset(w->readers, 0, w->config.n_pages * sizeof *w->readers);
+  memset(w->writers, 0, w->config.n_pages * sizeof *w->writers);
+  for (uint32_t i = 0; i < plan->n_rows; i++) {
+    SIM_CHECK(w, plan->rows[i].q_start == n_tokens);
+    verify_row(w, i);
+    if (plan->rows[i].wants_logits)
+      SIM_CHECK(w, plan->logits_rows[n_logits++] == i);
+    n_tokens += plan->rows[i].q_len;
+    n_prompts += i >= plan->n_decode_rows;
+  }
+  SIM_CHECK(w, n_tokens == plan->n_tokens && n_logits == plan->n_logits);
+  SIM_CHECK(w, plan->n_decode_rows + plan->n_prefill_tokens == n_tokens);
+  for (uint32_t i = 0; i < w->config.n_pages; i++)
+    SIM_CHECK(w, w->writers[i] == 0 || w->readers[i] == 1); /* a page being written is nobody else's */
+  verify_nobody_forgotten(w);
+  w->totals->rows += plan->n_rows;
+  w->totals->decode_rows += plan->n_decode_rows;
+  w->totals->shared_steps += n_prompts > 1;
+}
+
+void sim_verify_stats(sim_world *w)
+{
+  td_sched_stats st;
+  uint32_t n_used = 0;
+  td_sched_get_stats(w->sched, &st);
+  for (uint32_t i = 0; i < w->config.n_slots; i++)
+    n_used += w->slots[i].used;
+  SIM_CHECK(w, st.pages_total == w->config.n_pages);
+  SIM_CHECK(w, st.pages_free + st.pages_cached + st.pages_owned == st.pages_total);
+  SIM_CHECK(w, st.n_running + st.n_waiting == n_used);
+  SIM_CHECK(w, st.prefix_hit_tokens <= st.prefix_query_tokens);
+}

@@ -1,0 +1,309 @@
+/* The random life of requests: see sim_world.h. */
+#include "sim_world.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* splitmix64 (Steele, Lea, Flood 2014) */
+static uint64_t scramble(uint64_t z)
+{
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return z ^ (z >> 31);
+}
+
+uint64_t sim_next(sim_rng *r) { return scramble(r->state += 0x9e3779b97f4a7c15u); }
+uint32_t sim_below(sim_rng *r, uint32_t n) { return (uint32_t)(((sim_next(r) >> 32) * n) >> 32); }
+bool sim_chance(sim_rng *r, double p) { return (double)(sim_next(r) >> 11) * 0x1p-53 < p; }
+uint64_t sim_mix(uint64_t a, uint64_t b) { return scramble(a + 0x9e3779b97f4a7c15u * (b + 1)); }
+
+static void *must_alloc(size_t n, size_t size)
+{
+  void *p = calloc(n ? n : 1, size);
+  if (!p) {
+    fprintf(stderr, "no memory\n");
+    exit(2);
+  }
+  return p;
+}
+
+/* Small everything, so that pages run out, lists wrap and budgets bind all the time. */
+static void draw_config(sim_world *w, uint64_t hash_seed)
+{
+  sim_rng *r = &w->rng;
+  td_sched_config *c = &w->config;
+  c->page_tokens = 16u << (sim_chance(r, 0.25) ? 1 + sim_below(r, 2) : 0);
+  c->n_pages = sim_chance(r, 0.1) ? 1 + sim_below(r, 3) : 4 + sim_below(r, sim_chance(r, 0.3) ? 120 : 28);
+  c->max_running = 1 + sim_below(r, sim_chance(r, 0.3) ? 24 : 8);
+  c->n_slots = c->max_running + sim_below(r, SIM_MAX_SLOTS - c->max_running + 1);
+  c->step_tokens = c->max_running + sim_below(r, sim_chance(r, 0.5) ? 24 : 160);
+  c->max_context_tokens = 2 + sim_below(r, c->n_pages * c->page_tokens * 5 / 4);
+  if (c->max_context_tokens > 1200)
+    c->max_context_tokens = 1200;
+  c->hash_seed = hash_seed;
+  w->arrival_rate = sim_chance(r, 0.4) ? 0.9 : 0.02 + 0.3 * sim_below(r, 1000) / 1000;
+  w->cancel_rate = sim_chance(r, 0.5) ? 0 : 0.002 * sim_below(r, 50);
+  w->stop_rate = sim_chance(r, 0.6) ? 0 : 0.002 * sim_below(r, 40);
+  w->n_namespaces = 1 + sim_below(r, 3);
+  /* short prompts with long answers outgrow the pool together: preemptions */
+  w->longest_prompt = sim_chance(r, 0.6) ? 1 + sim_below(r, 3 * c->page_tokens) : c->max_context_tokens;
+  w->longest_answer = 1 + sim_below(r, sim_chance(r, 0.5) ? 400 : 60);
+}
+
+/* Prefixes that branch off each other, so that requests meet in the tree at all depths. */
+static void draw_prefixes(sim_world *w)
+{
+  uint32_t longest = w->config.max_context_tokens;
+  for (uint32_t i = 0; i < SIM_PREFIXES; i++) {
+    sim_prefix *p = &w->prefixes[i];
+    p->tokens = must_alloc(longest, sizeof *p->tokens);
+    if (i > 0 && sim_chance(&w->rng, 0.8)) {
+      const sim_prefix *from = &w->prefixes[sim_below(&w->rng, i)];
+      p->n = sim_below(&w->rng, from->n + 1);
+      memcpy(p->tokens, from->tokens, p->n * sizeof *p->tokens);
+    }
+    uint32_t n_more = sim_below(&w->rng, longest - p->n + 1);
+    for (uint32_t k = 0; k < n_more; k++)
+      p->tokens[p->n++] = (int32_t)sim_below(&w->rng, 50000);
+  }
+}
+
+sim_world *sim_world_create(uint64_t seed, uint64_t hash_seed, sim_totals *totals)
+{
+  sim_world *w = must_alloc(1, sizeof *w);
+  td_error err;
+  w->rng.state = seed;
+  w->totals = totals;
+  draw_config(w, hash_seed);
+  draw_prefixes(w);
+  if (td_sched_create(&w->config, &w->sched, &err) != TD_OK ||
+      td_sched_plan_create(w->sched, &w->plan, &err) != TD_OK) {
+    fprintf(stderr, "%s\n", err.message);
+    exit(2);
+  }
+  w->device_lines = must_alloc((size_t)w->config.n_pages * w->config.page_tokens, sizeof *w->device_lines);
+  size_t table = (size_t)w->config.max_running * (w->config.max_context_tokens / w->config.page_tokens + 1);
+  w->device_table = must_alloc(table, sizeof *w->device_table);
+  memset(w->device_table, 0xff, table * sizeof *w->device_table);
+  w->readers = must_alloc(w->config.n_pages, sizeof *w->readers);
+  w->writers = must_alloc(w->config.n_pages, sizeof *w->writers);
+  for (uint32_t i = 0; i < w->config.n_slots; i++) {
+    w->slots[i].tokens = must_alloc(w->config.max_context_tokens, sizeof *w->slots[i].tokens);
+    w->slots[i].lines = must_alloc(w->config.max_context_tokens, sizeof *w->slots[i].lines);
+  }
+  return w;
+}
+
+void sim_world_destroy(sim_world *w)
+{
+  td_sched_stats st;
+  td_sched_get_stats(w->sched, &st);
+  w->totals->preemptions += st.preemptions;
+  w->totals->evicted += st.evicted_pages;
+  w->totals->hit_tokens += st.prefix_hit_tokens;
+  w->totals->query_tokens += st.prefix_query_tokens;
+  td_plan_destroy(w->plan);
+  td_sched_destroy(w->sched);
+  for (uint32_t i = 0; i < w->config.n_slots; i++) {
+    free(w->slots[i].tokens);
+    free(w->slots[i].lines);
+  }
+  for (uint32_t i = 0; i < SIM_PREFIXES; i++)
+    free(w->prefixes[i].tokens);
+  free(w->device_lines);
+  free(w->device_table);
+  free(w->readers);
+  free(w->writers);
+  free(w);
+}
+
+static void push_token(sim_slot *slot, int32_t token)
+{
+  uint64_t before = slot->n_tokens ? slot->lines[slot->n_tokens - 1] : sim_mix(0x5eed, slot->namespace_id);
+  slot->tokens[slot->n_tokens] = token;
+  slot->lines[slot->n_tokens++] = sim_mix(before, (uint64_t)token);
+}
+
+static void draw_prompt(sim_world *w, sim_slot *slot)
+{
+  sim_rng *r = &w->rng;
+  const sim_prefix *p = &w->prefixes[sim_below(r, SIM_PREFIXES)];
+  uint32_t longest = w->config.max_context_tokens - 1, n = p->n;
+  if (longest > w->longest_prompt)
+    longest = w->longest_prompt;
+  if (sim_chance(r, 0.4))
+    n = sim_below(r, n + 1);
+  if (sim_chance(r, 0.3)) /* prompts of whole pages: the edge of the hit's cap */
+    n -= n % w->config.page_tokens;
+  if (sim_chance(r, 0.3) && n > 4u * w->config.page_tokens)
+    n = sim_below(r, 4 * w->config.page_tokens);
+  for (uint32_t k = 0; k < n && slot->n_tokens < longest; k++)
+    push_token(slot, p->tokens[k]);
+  uint32_t n_tail = sim_chance(r, 0.5) ? 0 : sim_below(r, 40);
+  for (uint32_t k = 0; (k < n_tail && slot->n_tokens < longest) || slot->n_tokens == 0; k++)
+    push_token(slot, (int32_t)sim_below(r, 50000));
+}
+
+static void submit_one(sim_world *w)
+{
+  uint32_t i = 0;
+  while (i < w->config.n_slots && w->slots[i].used)
+    i++;
+  if (i == w->config.n_slots)
+    return;
+  sim_slot *slot = &w->slots[i];
+  *slot = (sim_slot){.tokens = slot->tokens, .lines = slot->lines};
+  slot->namespace_id = sim_below(&w->rng, w->n_namespaces);
+  slot->answer_salt =
+      sim_chance(&w->rng, 0.7) ? 0 : sim_next(&w->rng); /* 0: the same prompt, the same answer */
+  draw_prompt(w, slot);
+  uint32_t room = w->config.max_context_tokens - slot->n_tokens, max_new = 1 + sim_below(&w->rng, room);
+  if (max_new > w->longest_answer)
+    max_new = w->longest_answer;
+  slot->n_prompt = slot->n_tokens;
+  slot->max_tokens = slot->n_prompt + max_new;
+
+  td_error err;
+  td_sched_request request = {.tokens = slot->tokens,
+                              .n_prompt = slot->n_prompt,
+                              .max_new = max_new,
+                              .namespace_id = slot->namespace_id};
+  bool fits = slot->max_tokens <= w->config.n_pages * w->config.page_tokens;
+  td_status status = td_sched_submit(w->sched, i, &request, w->clock_us, &err);
+  SIM_CHECK(w, status == (fits ? TD_OK : TD_ERR_REQUEST));
+  w->totals->requests += fits;
+  w->totals->refused += !fits;
+  if (!fits)
+    return;
+  slot->order = ++w->next_order;
+  slot->submit_step = w->step;
+  for (uint32_t k = 0; k < w->config.n_slots; k++)
+    if (w->slots[k].used)
+      slot->steps_allowed += w->slots[k].max_tokens;
+  slot->steps_allowed += slot->max_tokens;
+  slot->used = true;
+}
+
+static void cancel_one(sim_world *w)
+{
+  uint32_t i = sim_below(&w->rng, w->config.n_slots);
+  if (!w->slots[i].used)
+    return;
+  td_sched_slot_info info = td_sched_slot(w->sched, i);
+  w->totals->cancelled_in[!info.running ? 0 : w->slots[i].answering ? 2 : 1]++;
+  td_sched_cancel(w->sched, i);
+  w->slots[i].used = false;
+  w->totals->cancelled++;
+  td_sched_check(w->sched);
+}
+
+static void note_waits(sim_world *w)
+{
+  for (uint32_t i = 0; i < w->config.n_slots; i++) {
+    const sim_slot *slot = &w->slots[i];
+    if (!slot->used)
+      continue;
+    uint64_t age = w->step - slot->submit_step;
+    SIM_CHECK(w, age <= slot->steps_allowed);
+    td_sched_slot_info info = td_sched_slot(w->sched, i);
+    SIM_CHECK(w, info.n_cached_prompt < slot->n_prompt && info.n_cached_prompt % w->config.page_tokens == 0);
+    if (!info.running && info.first_run_us == 0 && age > w->totals->longest_wait_steps)
+      w->totals->longest_wait_steps = age;
+    if (age > w->totals->longest_life_steps)
+      w->totals->longest_life_steps = age;
+    double share = (double)age / (double)slot->steps_allowed;
+    if (share > w->totals->worst_share_of_bound)
+      w->totals->worst_share_of_bound = share;
+  }
+}
+
+static void hash_plan(sim_world *w)
+{
+  const td_plan *p = w->plan;
+  for (uint32_t i = 0; i < p->n_rows; i++) {
+    w->schedule_hash = sim_mix(w->schedule_hash, (uint64_t)p->rows[i].slot << 32 | p->rows[i].q_len);
+    w->schedule_hash =
+        sim_mix(w->schedule_hash, (uint64_t)p->rows[i].page_table_offset << 32 | p->rows[i].kv_len);
+  }
+  for (uint32_t i = 0; i < p->n_page_updates; i++)
+    w->schedule_hash = sim_mix(w->schedule_hash, (uint64_t)p->page_updates[i].index << 32 |
+                                                     (uint32_t)p->page_updates[i].page_id);
+}
+
+/* The forward: every token of the plan writes its KV line. Then the sampler. */
+static void run_device(sim_world *w)
+{
+  const td_plan *plan = w->plan;
+  uint32_t pt = w->config.page_tokens;
+  for (uint32_t i = 0; i < plan->n_rows; i++) {
+    const td_plan_row *row = &plan->rows[i];
+    for (uint32_t p = row->kv_len - row->q_len; p < row->kv_len; p++) {
+      uint32_t page = (uint32_t)w->device_table[row->page_table_offset + p / pt];
+      w->device_lines[page * pt + p % pt] = w->slots[row->slot].lines[p];
+    }
+  }
+  for (uint32_t i = 0; i < plan->n_logits; i++) {
+    const sim_slot *slot = &w->slots[plan->rows[plan->logits_rows[i]].slot];
+    w->sampled[i] = (int32_t)(sim_mix(slot->lines[slot->n_tokens - 1], slot->answer_salt) % 50000);
+    w->stop[i] = sim_chance(&w->rng, w->stop_rate);
+  }
+}
+
+static void commit(sim_world *w)
+{
+  const td_plan *plan = w->plan;
+  uint32_t n_finished = 0, n_ended = 0;
+  td_sched_commit(w->sched, plan, w->sampled, w->stop, w->clock_us, w->finished, &n_finished);
+  for (uint32_t i = 0; i < plan->n_logits; i++) {
+    uint32_t id = plan->rows[plan->logits_rows[i]].slot;
+    sim_slot *slot = &w->slots[id];
+    SIM_CHECK(w, slot->tokens[slot->n_tokens] == w->sampled[i]);
+    push_token(slot, w->sampled[i]);
+    slot->answering = true;
+    if (w->stop[i] || slot->n_tokens == slot->max_tokens) {
+      SIM_CHECK(w, n_ended < n_finished && w->finished[n_ended] == id);
+      slot->used = false;
+      n_ended++;
+    }
+  }
+  SIM_CHECK(w, n_ended == n_finished);
+  w->totals->finished += n_finished;
+}
+
+bool sim_world_step(sim_world *w, bool arrivals)
+{
+  if (arrivals)
+    while (sim_chance(&w->rng, w->arrival_rate))
+      submit_one(w);
+  if (sim_chance(&w->rng, w->cancel_rate))
+    cancel_one(w);
+  w->clock_us += 1 + sim_below(&w->rng, 1000);
+  sim_verify_stats(w);
+  if (!td_sched_plan(w->sched, w->clock_us, w->plan)) {
+    for (uint32_t i = 0; i < w->config.n_slots; i++)
+      SIM_CHECK(w, !w->slots[i].used);
+    return false;
+  }
+  w->step++;
+  w->totals->steps++;
+  td_sched_check(w->sched);
+  sim_verify_plan(w);
+  hash_plan(w);
+  run_device(w);
+  commit(w);
+  td_sched_check(w->sched);
+  sim_verify_stats(w);
+  note_waits(w);
+  return true;
+}
+
+void sim_world_drain(sim_world *w)
+{
+  while (sim_world_step(w, false)) /* ends: note_waits bounds every request's life */
+    ;
+  td_sched_stats st;
+  td_sched_get_stats(w->sched, &st);
+  SIM_CHECK(w,
+            st.n_running == 0 && st.n_waiting == 0 && st.pages_owned == 0 && st.waiting_prompt_tokens == 0);
+}

@@ -1,0 +1,91 @@
+/* A world around one scheduler: random requests, a device that is a model of one, and what must be true of
+ * both.
+ *
+ * The device holds, for every line of every page, what the plans wrote there: the hash of the namespace and
+ * of all tokens up to that one, which is exactly what a KV line is a function of. It follows the page table
+ * through page_updates alone. So a page shared wrongly, reused too early, or a table entry not told, shows as
+ * a row that reads a line which is not its own. */
+#ifndef TD_TESTS_SIM_WORLD_H
+#define TD_TESTS_SIM_WORLD_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "scheduler/scheduler.h"
+
+typedef struct sim_rng {
+  uint64_t state;
+} sim_rng;
+uint64_t sim_next(sim_rng *r);
+uint32_t sim_below(sim_rng *r, uint32_t n); /* uniform in [0, n) */
+bool sim_chance(sim_rng *r, double p);
+uint64_t sim_mix(uint64_t a, uint64_t b);
+
+enum { SIM_PREFIXES = 24, SIM_MAX_SLOTS = 48 };
+
+typedef struct sim_slot {
+  bool used;
+  int32_t *tokens; /* [max_context] */
+  uint64_t *lines; /* [max_context]: what the KV line of each token must hold */
+  uint32_t n_tokens, n_prompt, max_tokens;
+  uint64_t namespace_id, answer_salt;
+  uint64_t order; /* of submission */
+  uint64_t submit_step;
+  uint64_t steps_allowed; /* the README's bound on the steps from submission to the end */
+  bool answering;         /* sampled since it last started: a decode */
+  uint32_t n_preemptions; /* when last looked at */
+} sim_slot;
+
+typedef struct sim_prefix {
+  int32_t *tokens;
+  uint32_t n;
+} sim_prefix;
+
+typedef struct sim_totals {
+  uint64_t steps, requests, finished, cancelled, refused, preemptions, evicted, hit_tokens, query_tokens;
+  uint64_t cancelled_in[3]; /* waiting, prefill, decode */
+  uint64_t rows, decode_rows, shared_steps;
+  uint64_t longest_wait_steps, longest_life_steps;
+  double worst_share_of_bound;
+} sim_totals;
+
+typedef struct sim_world {
+  sim_rng rng;
+  td_sched_config config;
+  td_sched *sched;
+  td_plan *plan;
+  sim_slot slots[SIM_MAX_SLOTS];
+  sim_prefix prefixes[SIM_PREFIXES];
+  uint64_t *device_lines; /* [n_pages * page_tokens] */
+  int32_t *device_table;
+  uint32_t *readers, *writers; /* [n_pages] scratch of verify */
+  int32_t sampled[SIM_MAX_SLOTS];
+  uint8_t stop[SIM_MAX_SLOTS];
+  uint32_t finished[SIM_MAX_SLOTS];
+  uint64_t step, next_order, clock_us;
+  double arrival_rate, cancel_rate, stop_rate;
+  uint32_t n_namespaces, longest_prompt, longest_answer;
+  uint64_t schedule_hash; /* of every plan so far */
+  sim_totals *totals;
+} sim_world;
+
+/* Everything is drawn from the seed, hash_seed apart, which must not matter. */
+sim_world *sim_world_create(uint64_t seed, uint64_t hash_seed, sim_totals *totals);
+void sim_world_destroy(sim_world *w);
+/* Arrivals and cancels, one plan and commit. False: nothing was there to run. */
+bool sim_world_step(sim_world *w, bool arrivals);
+/* No more arrivals: all that was admitted must end, and every page come back. */
+void sim_world_drain(sim_world *w);
+
+/* sim_verify.c */
+#define SIM_CHECK(w, cond)                                                                                   \
+  do {                                                                                                       \
+    if (!(cond))                                                                                             \
+      sim_fail(w, __FILE__, __LINE__, #cond);                                                                \
+  } while (0)
+_Noreturn void sim_fail(const sim_world *w, const char *file, int line, const char *what);
+/* The plan against the slots and the device, before it runs. */
+void sim_verify_plan(sim_world *w);
+void sim_verify_stats(sim_world *w);
+
+#endif

@@ -1,0 +1,225 @@
+/* What a step consists of: decodes first, chunks that fill the budget, ends of requests, refusals. */
+#include "test_scheduler_fixture.h"
+
+static const td_sched_config config = {.n_slots = FX_SLOTS,
+                                       .max_running = 4,
+                                       .step_tokens = 64,
+                                       .page_tokens = 16,
+                                       .n_pages = 100,
+                                       .max_context_tokens = 1024};
+
+static void chunks_fill_the_budget(void **state)
+{
+  static fx f;
+  fx_open(&f, &config);
+  assert_false(fx_plan(&f));
+  fx_submit(&f, 0, 100, 3, 1);
+  fx_submit(&f, 1, 30, 3, 2);
+  fx_submit(&f, 2, 10, 3, 3);
+
+  assert_true(fx_plan(&f)); /* the oldest prompt takes the whole budget */
+  assert_int_equal(f.plan->step, 1);
+  assert_int_equal(f.plan->n_rows, 1);
+  fx_row(&f, 0, 0, 64, 64);
+  assert_int_equal(f.plan->n_logits, 0);
+  assert_int_equal(f.plan->n_page_updates, 4);
+  assert_int_equal(f.plan->token_ids[63], 10063);
+  fx_commit(&f, 0);
+
+  assert_true(fx_plan(&f)); /* two prompts share a step; the second is cut */
+  assert_int_equal(f.plan->n_rows, 2);
+  fx_row(&f, 0, 0, 36, 100);
+  fx_row(&f, 1, 1, 28, 28);
+  assert_int_equal(f.plan->n_logits, 1);
+  assert_int_equal(f.plan->logits_rows[0], 0);
+  assert_int_equal(f.plan->positions[0], 64);
+  assert_int_equal(f.plan->token_ids[36], 20000);
+  fx_commit(&f, 0);
+
+  assert_true(fx_plan(&f)); /* a decode, the rest of a prompt, a whole prompt */
+  assert_int_equal(f.plan->n_rows, 3);
+  assert_int_equal(f.plan->n_decode_rows, 1);
+  assert_int_equal(f.plan->n_prefill_tokens, 12);
+  fx_row(&f, 0, 0, 1, 101);
+  fx_row(&f, 1, 1, 2, 30);
+  fx_row(&f, 2, 2, 10, 10);
+  assert_int_equal(f.plan->token_ids[0], 100);
+  assert_int_equal(f.plan->positions[0], 100);
+  assert_int_equal(f.plan->n_logits, 3);
+  fx_commit(&f, 0);
+  assert_int_equal(f.n_finished, 0);
+
+  fx_step(&f); /* slot 0's third token */
+  assert_int_equal(f.n_finished, 1);
+  assert_int_equal(f.finished[0], 0);
+  assert_int_equal(f.tokens[0][102], 102);
+  fx_run_dry(&f);
+  assert_int_equal(fx_stats(&f).pages_owned, 0);
+  fx_close(&f);
+}
+
+static void a_decode_never_waits(void **state)
+{
+  static fx f;
+  fx_open(&f, &config);
+  for (uint32_t i = 0; i < 3; i++)
+    fx_submit(&f, i, 5, 100, (int32_t)i);
+  fx_step(&f);
+  fx_submit(&f, 3, 700, 5, 9);
+  for (uint32_t done = 0; done < 700; done += 61) {
+    assert_true(fx_plan(&f));
+    assert_int_equal(f.plan->n_decode_rows, 3);
+    fx_row(&f, 3, 3, 700 - done < 61 ? 700 - done : 61, 700 - done < 61 ? 700 : done + 61);
+    fx_commit(&f, 0);
+  }
+  assert_true(fx_plan(&f));
+  assert_int_equal(f.plan->n_decode_rows, 4);
+  fx_commit(&f, 0);
+  fx_close(&f);
+}
+
+/* The smallest budget there is: a prompt still moves, one token a step. */
+static void a_prompt_never_starves(void **state)
+{
+  static fx f;
+  td_sched_config c = config;
+  c.step_tokens = c.max_running;
+  fx_open(&f, &c);
+  for (uint32_t i = 0; i < 3; i++) {
+    fx_submit(&f, i, 1, 1000, (int32_t)i);
+    fx_step(&f);
+  }
+  fx_submit(&f, 3, 20, 5, 9);
+  for (uint32_t i = 0; i < 20; i++) {
+    assert_true(fx_plan(&f));
+    assert_int_equal(f.plan->n_decode_rows, 3);
+    fx_row(&f, 3, 3, 1, i + 1);
+    assert_int_equal(f.plan->rows[3].wants_logits, i == 19);
+    fx_commit(&f, 0);
+  }
+  fx_close(&f);
+}
+
+static void ends_by_stop_and_by_length(void **state)
+{
+  static fx f;
+  fx_open(&f, &config);
+  fx_submit(&f, 0, 5, 100, 1);
+  fx_submit(&f, 1, 5, 2, 2);
+  fx_step(&f);
+  assert_int_equal(f.n_finished, 0);
+  assert_true(fx_plan(&f));
+  fx_commit(&f, 1u << 0);
+  assert_int_equal(f.n_finished, 2);
+  assert_int_equal(f.tokens[0][6], 101); /* the stop token is appended too */
+  assert_int_equal(f.tokens[1][6], 201);
+  assert_false(fx_plan(&f));
+  fx_submit(&f, 0, 5, 1, 3); /* the slot is free again */
+  fx_step(&f);
+  assert_int_equal(f.n_finished, 1);
+  fx_close(&f);
+}
+
+static void no_more_rows_than_max_running(void **state)
+{
+  static fx f;
+  fx_open(&f, &config);
+  for (uint32_t i = 0; i < 6; i++)
+    fx_submit(&f, i, 3, 10, (int32_t)i);
+  fx_step(&f);
+  assert_int_equal(f.plan->n_rows, 4);
+  assert_int_equal(fx_stats(&f).n_waiting, 2);
+  assert_int_equal(fx_stats(&f).waiting_prompt_tokens, 6);
+  assert_true(td_sched_slot(f.s, 3).running);
+  assert_false(td_sched_slot(f.s, 4).running);
+  assert_int_equal(td_sched_slot(f.s, 4).first_run_us, 0);
+  fx_run_dry(&f);
+  fx_close(&f);
+}
+
+static void refuses_what_could_never_fit(void **state)
+{
+  static fx f;
+  td_error err;
+  td_sched_config c = config;
+  c.n_pages = 10; /* 160 tokens */
+  fx_open(&f, &c);
+  assert_int_equal(fx_submit_in(&f, 0, 160, 1, 1, 0, 0, &err), TD_ERR_REQUEST);
+  assert_string_equal(err.param, "prompt");
+  assert_non_null(strstr(err.message, "159"));
+  assert_int_equal(fx_submit_in(&f, 0, 100, 61, 1, 0, 0, &err), TD_ERR_REQUEST);
+  assert_string_equal(err.param, "max_tokens");
+  assert_non_null(strstr(err.message, "1 to 60"));
+  assert_int_equal(fx_submit_in(&f, 0, 0, 1, 1, 0, 0, &err), TD_ERR_REQUEST);
+  assert_int_equal(fx_submit_in(&f, 0, 1, 0, 1, 0, 0, &err), TD_ERR_REQUEST);
+  assert_int_equal(fx_submit_in(&f, 0, 100, UINT32_MAX, 1, 0, 0, &err), TD_ERR_REQUEST);
+  assert_int_equal(fx_submit_in(&f, 0, UINT32_MAX, UINT32_MAX, 1, 0, 0, &err), TD_ERR_REQUEST);
+  assert_false(fx_plan(&f));
+  fx_submit(&f, 0, 100, 60, 1); /* the whole pool */
+  fx_run_dry(&f);
+  assert_int_equal(f.tokens[0][159], 159);
+  fx_close(&f);
+}
+
+static void refuses_bad_configurations(void **state)
+{
+  static const td_sched_config bad[] = {
+      {.n_slots = 0,
+       .max_running = 4,
+       .step_tokens = 64,
+       .page_tokens = 16,
+       .n_pages = 9,
+       .max_context_tokens = 99},
+      {.n_slots = 8,
+       .max_running = 0,
+       .step_tokens = 64,
+       .page_tokens = 16,
+       .n_pages = 9,
+       .max_context_tokens = 99},
+      {.n_slots = 8,
+       .max_running = 65,
+       .step_tokens = 64,
+       .page_tokens = 16,
+       .n_pages = 9,
+       .max_context_tokens = 99},
+      {.n_slots = 8,
+       .max_running = 4,
+       .step_tokens = 64,
+       .page_tokens = 17,
+       .n_pages = 9,
+       .max_context_tokens = 99},
+      {.n_slots = 8,
+       .max_running = 4,
+       .step_tokens = 64,
+       .page_tokens = 16,
+       .n_pages = 0,
+       .max_context_tokens = 99},
+      {.n_slots = 8,
+       .max_running = 4,
+       .step_tokens = 64,
+       .page_tokens = 16,
+       .n_pages = 9,
+       .max_context_tokens = 1},
+      {.n_slots = 8,
+       .max_running = 65536,
+       .step_tokens = 65536,
+       .page_tokens = 16,
+       .n_pages = 1 << 20,
+       .max_context_tokens = 1 << 24},
+  };
+  td_error err;
+  td_sched *s;
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+    assert_int_equal(td_sched_create(&bad[i], &s, &err), TD_ERR_CONFIG);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(chunks_fill_the_budget),        cmocka_unit_test(a_decode_never_waits),
+      cmocka_unit_test(a_prompt_never_starves),        cmocka_unit_test(ends_by_stop_and_by_length),
+      cmocka_unit_test(no_more_rows_than_max_running), cmocka_unit_test(refuses_what_could_never_fit),
+      cmocka_unit_test(refuses_bad_configurations),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
