@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -214,6 +215,8 @@ static td_status make_compute(td_engine *e, const memory_plan *mp, td_error *err
                         .page_tokens = mp->page_tokens,
                         .n_pages = mp->n_pages,
                         .max_context_tokens = mp->max_context};
+  if (getrandom(&sc.hash_seed, sizeof sc.hash_seed, GRND_NONBLOCK) < 0)
+    sc.hash_seed = td_engine_now_us(); /* before the pool is ready: hard to guess will do */
   TD_TRY(td_model_load(e->files, &e->desc, e->backend, mp->step_tokens, mp->max_running, log_progress, &tenths,
                        &e->model, err));
   TD_TRY(e->backend->ops->kv_create(e->backend, &shape, &e->kv, err));
