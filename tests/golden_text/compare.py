@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Random texts through td_tokenize_cli and through the `tokenizers` package: the ids must be equal.
 
-  compare.py CLI TOKENIZER.json|MODEL.gguf [--texts N] [--seed S]
+  compare.py CLI TOKENIZER.json|MODEL.gguf [--texts N] [--seed S] [--code-points]
 
 Encodes with special tokens recognised and with them ignored, and decodes random ids (including broken characters)
-against Python's bytes.decode(errors="replace"). Exits 1 on the first differences, which it prints.
+against Python's bytes.decode(errors="replace"). Exits 1 on the first differences, which it prints. --code-points puts
+every code point there is into a few contexts, instead, and lists those that differ.
 """
 import argparse
 import json
@@ -68,9 +69,39 @@ class Cli:
         if n == 0xFFFFFFFF:
             n = struct.unpack("=I", self.p.stdout.read(4))[0]
             return self.p.stdout.read(n).decode()
+        if op == 5:
+            sizes = []
+            while n:
+                sizes.append(n)
+                n = struct.unpack("=I", self.p.stdout.read(4))[0]
+            return sizes
         if op in (2, 3):
             return self.p.stdout.read(n)
         return list(struct.unpack("=%di" % n, self.p.stdout.read(4 * n)))
+
+
+def all_code_points(ref, cli):
+    """Code points whose class, case folding or normal form differs from the reference, as ranges."""
+    probe = lambda c: "x%s1%s %s%s\n.%s'%s" % (c, c, c, c, c, c)
+    # between two probes: a word that nothing joins
+    def differs(cs):
+        text = " | ".join(map(probe, cs))
+        sizes = [len(text[a:b].encode()) for _, (a, b) in ref.t.pre_tokenizer.pre_tokenize_str(text)]
+        return sizes != cli.ask(5, text.encode()) or ref.encode(text.encode()) != cli.ask(1, text.encode())
+
+    points = [chr(c) for c in range(1, 0x110000) if not 0xD800 <= c < 0xE000]
+    bad = []
+    for i in range(0, len(points), 64):
+        if differs(points[i:i + 64]):
+            bad += [c for c in points[i:i + 64] if differs([c])]
+    ranges = []
+    for c in map(ord, bad):
+        if ranges and ranges[-1][1] == c - 1:
+            ranges[-1][1] = c
+        else:
+            ranges.append([c, c])
+    print("%d code points, %d differ: %s" % (len(points), len(bad), " ".join("%X-%X" % tuple(r) for r in ranges)))
+    return len(bad)
 
 
 def main():
@@ -79,15 +110,18 @@ def main():
     a.add_argument("tokenizer")
     a.add_argument("--texts", type=int, default=20000)
     a.add_argument("--seed", type=int, default=1)
+    a.add_argument("--code-points", action="store_true")
     a = a.parse_args()
     tj = json_from_gguf(a.tokenizer) if a.tokenizer.endswith(".gguf") else json.load(open(a.tokenizer))
     ref, cli, rng = Reference(tj), Cli(a.cli, a.tokenizer), random.Random(a.seed)
+    if a.code_points:
+        sys.exit(all_code_points(ref, cli) != 0)
     added = [x["content"] for x in tj["added_tokens"]]
     special = {x["id"] for x in tj["added_tokens"] if x["special"]}
     names = sorted(added, key=len)
     some = names[:40] + rng.sample(names, min(40, len(names)))
     vocab = ref.t.get_vocab_size()
-    token_bytes = {i: ref.token_bytes(i) for i in ()}
+    token_bytes = {}
     model_vocab = ref.t.get_vocab(with_added_tokens=False)
     back = {c: b for b, c in enumerate(ref.alphabet)}
 

@@ -5,7 +5,8 @@
  * A request on standard input is four numbers (32 bits, this machine's byte order) and a payload:
  *   op, n_bytes, n_spans, max_tokens, then n_spans pairs of numbers [start, end), then n_bytes bytes.
  * op 0: encode with the spans trusted; 1: encode with everything trusted; 2: decode (bytes are ids); 3: decode without
- * special tokens; 4: encode trusted, with BOS as the model adds it. The answer is a count and that many ids (encode) or
+ * special tokens; 4: encode trusted, with BOS as the model adds it; 5: the byte lengths of the pieces into which the
+ * splitters cut the text, no matter its added tokens or normal form. The answer is a count and that many ids (encode) or
  * bytes (decode); count 2^32 - 1 is a refusal, and then a second count and a message. --time prints the loading time and
  * the summed encoding time to standard error. */
 #include <stdio.h>
@@ -14,7 +15,7 @@
 #include <time.h>
 
 #include "config/limits.h"
-#include "models/tokenizer/tokenizer.h"
+#include "models/tokenizer/internal.h"
 
 static double now_ms(void)
 {
@@ -113,6 +114,18 @@ static void decode(const td_tokenizer *t, const char *bytes, uint32_t n_bytes, b
   td_buf_deinit(&out);
 }
 
+static void put_pieces(const td_tokenizer *t, uint32_t level, const unsigned char *p, size_t n)
+{
+  if (level == t->n_splits) {
+    put_count((uint32_t)n);
+    return;
+  }
+  for (size_t piece; n > 0; p += piece, n -= piece) {
+    piece = td_split_next(&t->splits[level], p, n);
+    put_pieces(t, level + 1, p, piece);
+  }
+}
+
 int main(int argc, char **argv)
 {
   bool timed = argc == 3 && strcmp(argv[2], "--time") == 0;
@@ -139,6 +152,9 @@ int main(int argc, char **argv)
     }
     if (op == 2 || op == 3) {
       decode(t, text, n, op == 3);
+    } else if (op == 5) {
+      put_pieces(t, 0, (const unsigned char *)text, n);
+      put_count(0);
     } else {
       td_ids ids = {0};
       td_error err = {0};
