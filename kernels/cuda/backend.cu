@@ -188,7 +188,7 @@ static void be_step_begin(td_backend *be, const td_plan *plan)
   staging_layout l = staging_layout_of(&b->config);
   unsigned char *s = b->staging;
   TD_BUG_ON(plan->n_tokens > b->config.max_tokens || plan->n_rows > b->config.max_rows);
-  TD_BUG_ON(plan->n_page_updates > b->page_table_entries || plan->page_table_len > b->page_table_entries);
+  TD_BUG_ON(plan->n_page_updates > b->max_page_updates || plan->page_table_len > b->page_table_entries);
   b->plan = plan;
   b->items_ready = false;
   b->batch.page_tokens = plan->page_tokens;
@@ -296,7 +296,9 @@ static td_status make_step_memory(cuda_backend *b, td_error *err)
   const td_backend_config *c = &b->config;
   staging_layout l = staging_layout_of(c);
   b->page_table_entries = c->max_rows * ((c->max_context_tokens + 15) / 16);
-  b->staging_bytes = l.updates + (size_t)b->page_table_entries * sizeof(td_plan_page_update);
+  // the scheduler's bound on the updates of one plan (scheduler/README.md), from the same sizes
+  b->max_page_updates = b->page_table_entries + 4096 + 2 * (c->max_tokens / 16 + c->max_rows);
+  b->staging_bytes = l.updates + (size_t)b->max_page_updates * sizeof(td_plan_page_update);
   cudaError_t e = cudaMallocHost((void **)&b->staging, b->staging_bytes);
   if (e == cudaSuccess)
     e = cudaMallocHost((void **)&b->sampled_host, c->max_rows * sizeof(int32_t));

@@ -89,7 +89,7 @@ struct cuda_backend {
   size_t staging_bytes;
   const td_plan *plan;
   device_batch batch;
-  uint32_t page_table_entries;
+  uint32_t page_table_entries, max_page_updates;
 
   td_sampling *sampling;     // device, [max_slots]
   int32_t *sampled;          // device, [max_rows]
