@@ -1,0 +1,217 @@
+/* The description out of GGUF metadata: keys "<arch>.*", as ggml's converters write them. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "models/desc.h"
+
+typedef struct gguf_reader {
+  const td_model_files *files;
+  const char *path;
+  char arch[64];
+  td_error *err;
+  char key[128]; /* the key being read */
+} gguf_reader;
+
+static const char *arch_key(gguf_reader *r, const char *suffix)
+{
+  snprintf(r->key, sizeof r->key, "%s.%s", r->arch, suffix);
+  return r->key;
+}
+
+static bool has_key(const td_model_files *files, const char *key)
+{
+  double number;
+  bool flag;
+  uint64_t count;
+  td_gguf_string text;
+  return td_gguf_get_f64(files, key, &number) || td_gguf_get_bool(files, key, &flag) ||
+         td_gguf_get_string(files, key, &text) || td_gguf_get_array_count(files, key, &count);
+}
+
+/* An absent key keeps *out; 0 there means that the key is required. */
+static td_status read_u32(gguf_reader *r, const char *suffix, td_limit_id limit, uint32_t *out)
+{
+  uint64_t v, max = td_limit_max(limit);
+  const char *key = arch_key(r, suffix);
+  if (!td_gguf_get_u64(r->files, key, &v)) {
+    if (has_key(r->files, key))
+      return td_fail(r->err, TD_ERR_UNSUPPORTED,
+                     "%s: key '%s' is not one whole number: models whose layers differ are not served", r->path, key);
+    return *out ? TD_OK : td_fail(r->err, TD_ERR_MODEL, "%s: no key '%s'", r->path, key);
+  }
+  if (v < 1 || v > max)
+    return td_fail(r->err, TD_ERR_MODEL, "%s: key '%s' must be from 1 to %" PRIu64 ", not %" PRIu64, r->path, key, max, v);
+  *out = (uint32_t)v;
+  return TD_OK;
+}
+
+/* An absent key keeps *out. */
+static td_status read_f64(gguf_reader *r, const char *suffix, double *out)
+{
+  const char *key = arch_key(r, suffix);
+  if (!td_gguf_get_f64(r->files, key, out) && has_key(r->files, key))
+    return td_fail(r->err, TD_ERR_MODEL, "%s: key '%s' is not a number", r->path, key);
+  return isfinite(*out) ? TD_OK : td_fail(r->err, TD_ERR_MODEL, "%s: key '%s' is not finite", r->path, key);
+}
+
+static td_status read_arch(gguf_reader *r, td_model_desc *d)
+{
+  static const struct {
+    const char *name;
+    td_rope_style style;
+  } served[] = {{"llama", TD_ROPE_PAIRS}, {"qwen2", TD_ROPE_HALVES}, {"qwen3", TD_ROPE_HALVES}};
+  td_gguf_string arch;
+  if (!td_gguf_get_string(r->files, "general.architecture", &arch))
+    return td_fail(r->err, TD_ERR_MODEL, "%s: no key 'general.architecture'", r->path);
+  for (size_t i = 0; i < sizeof served / sizeof *served; i++)
+    if (arch.n_bytes == strlen(served[i].name) && memcmp(arch.data, served[i].name, arch.n_bytes) == 0) {
+      snprintf(r->arch, sizeof r->arch, "%s", served[i].name);
+      snprintf(d->arch, sizeof d->arch, "%s", served[i].name);
+      d->rope_style = served[i].style;
+      return TD_OK;
+    }
+  return td_fail(r->err, TD_ERR_UNSUPPORTED, "%s: architecture '%.*s' is not served; llama, qwen2 and qwen3 are", r->path,
+                 (int)(arch.n_bytes < 64 ? arch.n_bytes : 64), arch.data);
+}
+
+/* Keys that change the computation in ways that the decoder does not know. 0 and false mean "not used". */
+static td_status refuse_unknown_maths(gguf_reader *r)
+{
+  static const char *const keys[] = {
+      "expert_count", "expert_used_count", "attention.scale", "attention.max_alibi_bias", "attention.clamp_kqv",
+      "attention.layer_norm_epsilon", "attention.sliding_window_pattern", "attn_logit_softcapping",
+      "final_logit_softcapping", "logit_scale", "embedding_scale", "residual_scale", "use_parallel_residual",
+      "rope.dimension_sections", "attention.temperature_scale", "attention.temperature_length"};
+  for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+    double v = 1;
+    bool flag = true;
+    const char *key = arch_key(r, keys[i]);
+    if (!has_key(r->files, key))
+      continue;
+    if ((td_gguf_get_f64(r->files, key, &v) && v == 0) || (td_gguf_get_bool(r->files, key, &flag) && !flag))
+      continue;
+    return td_fail(r->err, TD_ERR_UNSUPPORTED, "%s: key '%s' is set: not served", r->path, key);
+  }
+  bool causal = true;
+  if (td_gguf_get_bool(r->files, arch_key(r, "attention.causal"), &causal) && !causal)
+    return td_fail(r->err, TD_ERR_UNSUPPORTED, "%s: key '%s' is false: not served", r->path, r->key);
+  return TD_OK;
+}
+
+static td_status read_sizes(gguf_reader *r, td_model_desc *d)
+{
+  uint32_t value_dim;
+  TD_TRY(read_u32(r, "block_count", TD_LIMIT_MODEL_LAYERS, &d->n_layers));
+  TD_TRY(read_u32(r, "embedding_length", TD_LIMIT_MODEL_WIDTH, &d->width));
+  TD_TRY(read_u32(r, "feed_forward_length", TD_LIMIT_MODEL_WIDTH, &d->ffn_width));
+  TD_TRY(read_u32(r, "attention.head_count", TD_LIMIT_MODEL_HEADS, &d->n_heads));
+  d->n_kv_heads = d->n_heads;
+  TD_TRY(read_u32(r, "attention.head_count_kv", TD_LIMIT_MODEL_HEADS, &d->n_kv_heads));
+  d->head_dim = d->width / d->n_heads;
+  TD_TRY(read_u32(r, "attention.key_length", TD_LIMIT_MODEL_HEAD_DIM, &d->head_dim));
+  value_dim = d->head_dim;
+  TD_TRY(read_u32(r, "attention.value_length", TD_LIMIT_MODEL_HEAD_DIM, &value_dim));
+  if (value_dim != d->head_dim)
+    return td_fail(r->err, TD_ERR_UNSUPPORTED, "%s: keys of %" PRIu32 " and values of %" PRIu32 " elements are not served",
+                   r->path, d->head_dim, value_dim);
+  d->rotary_dim = d->head_dim;
+  TD_TRY(read_u32(r, "rope.dimension_count", TD_LIMIT_MODEL_HEAD_DIM, &d->rotary_dim));
+  return read_u32(r, "context_length", TD_LIMIT_CONTEXT_TOKENS, &d->context_tokens);
+}
+
+/* The embedding has a row for every token, so its shape is the vocabulary; the other sources must agree. */
+static td_status read_vocab(gguf_reader *r, td_model_desc *d)
+{
+  uint64_t n_tokens, max = td_limit_max(TD_LIMIT_MODEL_VOCAB);
+  const td_tensor *embed = td_model_files_find(r->files, "token_embd.weight");
+  if (!embed || embed->n_dims != 2)
+    return td_fail(r->err, TD_ERR_MODEL, "%s: no matrix 'token_embd.weight'", r->path);
+  if (embed->shape[0] < 1 || embed->shape[0] > max)
+    return td_fail(r->err, TD_ERR_MODEL, "%s: tensor 'token_embd.weight' has %" PRIu64 " rows, not 1 to %" PRIu64, r->path,
+                   embed->shape[0], max);
+  d->vocab = (uint32_t)embed->shape[0];
+  if (td_gguf_get_array_count(r->files, "tokenizer.ggml.tokens", &n_tokens) && n_tokens > d->vocab)
+    return td_fail(r->err, TD_ERR_MODEL,
+                   "%s: 'tokenizer.ggml.tokens' has %" PRIu64 " tokens, but 'token_embd.weight' %" PRIu32 " rows", r->path,
+                   n_tokens, d->vocab);
+  return TD_OK;
+}
+
+static bool string_is(td_gguf_string s, const char *word)
+{
+  return s.n_bytes == strlen(word) && memcmp(s.data, word, s.n_bytes) == 0;
+}
+
+static td_status read_rope(gguf_reader *r, td_model_desc *d, td_rope_spec *rope)
+{
+  td_gguf_string kind = {"none", 4};
+  double factor = 0, legacy = 0, attn = 1;
+  rope->theta = 10000;
+  TD_TRY(read_f64(r, "rope.freq_base", &rope->theta));
+  TD_TRY(read_f64(r, "rope.scale_linear", &legacy)); /* written before rope.scaling.* was */
+  TD_TRY(read_f64(r, "rope.scaling.factor", &factor));
+  if (!td_gguf_get_string(r->files, arch_key(r, "rope.scaling.type"), &kind) && factor == 0 && legacy != 0 && legacy != 1) {
+    kind = (td_gguf_string){"linear", 6};
+    factor = legacy;
+  }
+  if (string_is(kind, "none"))
+    return TD_OK;
+  rope->factor = factor == 0 ? 1 : factor; /* ggml: absent and 0 mean unscaled */
+  if (string_is(kind, "linear")) {
+    rope->kind = TD_ROPE_LINEAR;
+    return TD_OK;
+  }
+  if (!string_is(kind, "yarn"))
+    return td_fail(r->err, TD_ERR_UNSUPPORTED, "%s: key '%s.rope.scaling.type' is '%.*s': none, linear and yarn are served",
+                   r->path, r->arch, (int)(kind.n_bytes < 64 ? kind.n_bytes : 64), kind.data);
+  rope->kind = TD_ROPE_YARN;
+  rope->original_context = d->context_tokens;
+  TD_TRY(read_f64(r, "rope.scaling.original_context_length", &rope->original_context));
+  TD_TRY(read_f64(r, "rope.scaling.yarn_beta_fast", &rope->beta_fast));
+  TD_TRY(read_f64(r, "rope.scaling.yarn_beta_slow", &rope->beta_slow));
+  TD_TRY(read_f64(r, "rope.scaling.attn_factor", &attn)); /* ggml multiplies it with YaRN's own */
+  rope->attn_factor = attn * (rope->factor > 1 ? 0.1 * log(rope->factor) + 1 : 1);
+  return TD_OK;
+}
+
+static td_status read_end_tokens(gguf_reader *r, td_model_desc *d)
+{
+  static const char *const keys[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"};
+  for (size_t i = 0; i < 2; i++) {
+    uint64_t id;
+    if (td_gguf_get_u64(r->files, keys[i], &id))
+      TD_TRY(td_desc_add_eos(d, id, keys[i], r->err));
+  }
+  return TD_OK;
+}
+
+/* ggml has no keys for biases: the first layer's tensors tell. Qwen2 always has them on q, k and v. */
+static void read_biases(gguf_reader *r, td_model_desc *d)
+{
+  d->qk_norm = strcmp(d->arch, "qwen3") == 0;
+  d->qkv_bias = strcmp(d->arch, "qwen2") == 0 || td_model_files_find(r->files, "blk.0.attn_q.bias") != NULL;
+  d->o_bias = td_model_files_find(r->files, "blk.0.attn_output.bias") != NULL;
+  d->mlp_bias = td_model_files_find(r->files, "blk.0.ffn_gate.bias") != NULL;
+  d->tied_embeddings = td_model_files_find(r->files, "output.weight") == NULL;
+}
+
+td_status td_desc_read_gguf(const td_model_files *files, td_model_desc *d, td_rope_spec *rope, td_error *err)
+{
+  gguf_reader r = {.files = files, .path = td_model_files_path(files), .err = err};
+  double eps = 0, window = 0;
+  TD_TRY(read_arch(&r, d));
+  TD_TRY(refuse_unknown_maths(&r));
+  TD_TRY(read_sizes(&r, d));
+  TD_TRY(read_vocab(&r, d));
+  TD_TRY(read_rope(&r, d, rope));
+  TD_TRY(read_f64(&r, "attention.layer_norm_rms_epsilon", &eps));
+  d->norm_eps = (float)eps;
+  TD_TRY(read_f64(&r, "attention.sliding_window", &window));
+  if (!(window >= 0 && window <= td_limits[TD_LIMIT_CONTEXT_TOKENS].max) || window != floor(window))
+    return td_fail(err, TD_ERR_MODEL, "%s: key '%s' is %g", r.path, r.key, window);
+  d->window_tokens = (uint32_t)window;
+  read_biases(&r, d);
+  return read_end_tokens(&r, d);
+}

@@ -1,0 +1,46 @@
+/* Inside models/: the loaded model, shared by model.c (which fills it) and forward.c (which runs it). */
+#ifndef TD_MODELS_MODEL_INTERNAL_H
+#define TD_MODELS_MODEL_INTERNAL_H
+
+#include "models/model.h"
+
+typedef struct td_model_layer {
+  td_devptr attn_norm, ffn_norm; /* f32 [width] */
+  td_devptr q_norm, k_norm;      /* f32 [head_dim], or none */
+  td_weight *qkv;                /* [q | k | v, width] */
+  td_weight *o;                  /* [width, n_heads * head_dim] */
+  td_weight *gate_up;            /* [gate | up, width] */
+  td_weight *down;               /* [width, ffn_width] */
+} td_model_layer;
+
+/* Offsets into one allocation. Activations are [max_tokens, ...], those named last_* [max_logits, ...]. */
+typedef struct td_workspace {
+  size_t x;       /* the residual stream [width] */
+  size_t delta;   /* what the last block adds to it [width] */
+  size_t h;       /* normalised [width] */
+  size_t qkv;     /* [(n_heads + 2 n_kv_heads) * head_dim] */
+  size_t attn;    /* [n_heads * head_dim] */
+  size_t gate_up; /* [2 * ffn_width] */
+  size_t act;     /* [ffn_width] */
+  size_t last_x;  /* [width] */
+  size_t last_attn; /* [n_heads * head_dim] */
+  size_t logits;  /* f32 [max_logits, vocab] */
+  size_t bytes;
+} td_workspace;
+
+td_workspace td_workspace_lay_out(const td_model_desc *d, uint32_t activation_bytes, uint32_t max_tokens,
+                                  uint32_t max_logits);
+
+struct td_model {
+  td_model_desc desc;
+  td_backend *be; /* borrowed */
+  uint32_t max_tokens, max_logits;
+  td_weight *embed, *head; /* head is embed where tied */
+  td_devptr out_norm;      /* f32 [width] */
+  td_devptr inv_freq;      /* f32 [rotary_dim / 2] */
+  td_model_layer *layers;  /* [n_layers], owned */
+  td_workspace at;
+  td_devptr workspace;
+};
+
+#endif

@@ -1,0 +1,42 @@
+/* Which tensor plays which part, by the names of both formats. */
+#ifndef TD_MODELS_ROLES_H
+#define TD_MODELS_ROLES_H
+
+#include "models/model_desc.h"
+
+typedef enum td_role {
+  TD_ROLE_EMBED,
+  TD_ROLE_OUT_NORM,
+  TD_ROLE_HEAD,
+  TD_ROLE_ATTN_NORM, /* from here on: one per layer */
+  TD_ROLE_Q,
+  TD_ROLE_K,
+  TD_ROLE_V,
+  TD_ROLE_O,
+  TD_ROLE_Q_BIAS,
+  TD_ROLE_K_BIAS,
+  TD_ROLE_V_BIAS,
+  TD_ROLE_O_BIAS,
+  TD_ROLE_Q_NORM,
+  TD_ROLE_K_NORM,
+  TD_ROLE_FFN_NORM,
+  TD_ROLE_GATE,
+  TD_ROLE_UP,
+  TD_ROLE_DOWN,
+  TD_ROLE_GATE_BIAS,
+  TD_ROLE_UP_BIAS,
+  TD_ROLE_DOWN_BIAS,
+  TD_ROLE_COUNT
+} td_role;
+
+enum { TD_ROLE_NAME_BYTES = 96 };
+
+/* The tensor's name in that format; layer is ignored for roles that the model has once. */
+const char *td_role_name(td_role role, td_files_format format, uint32_t layer, char out[TD_ROLE_NAME_BYTES]);
+/* Whether a model of this description has the tensor, and its shape: n_dims is 1 or 2. */
+bool td_role_present(td_role role, const td_model_desc *d);
+uint32_t td_role_shape(td_role role, const td_model_desc *d, uint64_t shape[2]);
+/* Tensors that change nothing: what checkpoints carry beside the weights. */
+bool td_role_is_harmless(const td_tensor *t);
+
+#endif

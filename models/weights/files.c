@@ -1,0 +1,180 @@
+/* Opening a model: GGUF file or folder, and the accessors. Whatever was opened is closed in one place, so that
+ * every failure on the way needs no cleaning of its own. */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "models/weights/internal.h"
+
+td_status td_model_files_map(td_model_files *files, const char *name, bool *absent, const td_mapping **out,
+                             td_error *err)
+{
+  td_mapping *maps = realloc(files->maps, (files->n_maps + 1) * sizeof *maps);
+  if (!maps)
+    return td_fail(err, TD_ERR_NOMEM, "no memory for the list of files");
+  files->maps = maps;
+  TD_TRY(td_mapping_open(files->dir >= 0 ? files->dir : AT_FDCWD, name, name, absent, &maps[files->n_maps], err));
+  if (absent && *absent)
+    return TD_OK;
+  *out = &maps[files->n_maps++];
+  files->mapped_bytes += (*out)->bytes;
+  return TD_OK;
+}
+
+td_status td_folder_json(const td_model_files *files, const char *name, bool *absent, cJSON **out, td_error *err)
+{
+  const td_json_limits limits = {td_limit_max(TD_LIMIT_MODEL_JSON_DEPTH), td_limit_max(TD_LIMIT_MODEL_JSON_NODES),
+                                 TD_ERR_MODEL};
+  const uint64_t max = td_limit_max(TD_LIMIT_MODEL_JSON_BYTES);
+  td_mapping m;
+  *out = NULL;
+  TD_TRY(td_mapping_open(files->dir, name, name, absent, &m, err));
+  if (absent && *absent)
+    return TD_OK;
+  td_status st;
+  if (m.bytes > max)
+    st = td_fail(err, TD_ERR_MODEL, "%s: %" PRIu64 " bytes, more than %" PRIu64, name, m.bytes, max);
+  else if ((st = td_json_parse((const char *)m.data, m.bytes, &limits, out, err)) != TD_OK && err)
+    st = td_error_prefix(err, "%s", name);
+  td_mapping_close(&m);
+  return st;
+}
+
+static td_status open_chat_template(td_model_files *files, td_error *err)
+{
+  const char *name = "chat_template.jinja";
+  const uint64_t max = td_limit_max(TD_LIMIT_TEMPLATE_BYTES);
+  bool absent;
+  TD_TRY(td_mapping_open(files->dir, name, name, &absent, &files->chat_template, err));
+  files->has_chat_template = !absent;
+  if (files->chat_template.bytes > max)
+    return td_fail(err, TD_ERR_MODEL, "%s: %" PRIu64 " bytes, more than %" PRIu64, name, files->chat_template.bytes, max);
+  return TD_OK;
+}
+
+/* An object or absent. */
+static td_status open_json_object(const td_model_files *files, const char *name, bool *absent, cJSON **out, td_error *err)
+{
+  TD_TRY(td_folder_json(files, name, absent, out, err));
+  if (*out && !cJSON_IsObject(*out))
+    return td_fail(err, TD_ERR_MODEL, "%s: not a JSON object", name);
+  return TD_OK;
+}
+
+static td_status open_folder(td_model_files *files, td_error *err)
+{
+  bool absent;
+  files->format = TD_FILES_SAFETENSORS;
+  files->dir = open(files->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (files->dir < 0)
+    return td_fail(err, TD_ERR_IO, "%s", strerror(errno));
+  TD_TRY(open_json_object(files, "config.json", &absent, &files->config, err));
+  if (absent)
+    return td_fail(err, TD_ERR_MODEL, "no config.json: a model folder needs config.json and safetensors");
+  TD_TRY(open_json_object(files, "generation_config.json", &absent, &files->generation_config, err));
+  TD_TRY(open_json_object(files, "tokenizer_config.json", &absent, &files->tokenizer_config, err));
+  TD_TRY(open_chat_template(files, err));
+  return td_shards_open(files, err);
+}
+
+static td_status open_gguf(td_model_files *files, td_error *err)
+{
+  const td_mapping *map;
+  const char *slash = strrchr(files->path, '/'), *base = slash ? slash + 1 : files->path;
+  files->format = TD_FILES_GGUF;
+  TD_TRY(td_model_files_map(files, files->path, NULL, &map, err));
+  const char *file = td_arena_strdup(&files->names, base, strlen(base));
+  if (!file)
+    return td_fail(err, TD_ERR_NOMEM, "no memory for file names");
+  if (map->bytes > 8 && memcmp(map->data, "GGUF", 4) != 0 && map->data[8] == '{')
+    return td_fail(err, TD_ERR_MODEL, "%s: a safetensors file: give the folder that holds it and its config.json", base);
+  TD_TRY(td_gguf_parse(files, map, file, err));
+  return td_tensor_table_seal(&files->tensors, err);
+}
+
+td_status td_model_files_open(const char *path, td_model_files **out, td_error *err)
+{
+  struct stat st;
+  *out = NULL;
+  if (stat(path, &st) != 0)
+    return td_fail(err, TD_ERR_IO, "%s: %s", path, strerror(errno));
+  td_model_files *files = calloc(1, sizeof *files);
+  if (!files || !(files->path = strdup(path))) {
+    free(files);
+    return td_fail(err, TD_ERR_NOMEM, "no memory to open %s", path);
+  }
+  files->dir = -1;
+  td_arena_init(&files->names, SIZE_MAX / 2); /* holds names found in the files: bounded by their size */
+  td_status status = S_ISDIR(st.st_mode) ? open_folder(files, err) : open_gguf(files, err);
+  if (status != TD_OK) {
+    if (err && S_ISDIR(st.st_mode))
+      status = td_error_prefix(err, "%s", path);
+    td_model_files_close(files);
+    return status;
+  }
+  *out = files;
+  return TD_OK;
+}
+
+void td_model_files_close(td_model_files *files)
+{
+  if (!files)
+    return;
+  for (uint32_t i = 0; i < files->n_maps; i++)
+    td_mapping_close(&files->maps[i]);
+  free(files->maps);
+  td_mapping_close(&files->chat_template);
+  td_tensor_table_deinit(&files->tensors);
+  td_arena_deinit(&files->names);
+  free(files->entries);
+  cJSON_Delete(files->config);
+  cJSON_Delete(files->generation_config);
+  cJSON_Delete(files->tokenizer_config);
+  if (files->dir >= 0)
+    close(files->dir);
+  free(files->path);
+  free(files);
+}
+
+td_files_format td_model_files_format(const td_model_files *files) { return files->format; }
+const char *td_model_files_path(const td_model_files *files) { return files->path; }
+uint64_t td_model_files_bytes(const td_model_files *files) { return files->mapped_bytes; }
+uint32_t td_model_files_tensor_count(const td_model_files *files) { return files->tensors.n; }
+const cJSON *td_model_files_config(const td_model_files *files) { return files->config; }
+const cJSON *td_model_files_generation_config(const td_model_files *files) { return files->generation_config; }
+const cJSON *td_model_files_tokenizer_config(const td_model_files *files) { return files->tokenizer_config; }
+
+const td_tensor *td_model_files_tensor(const td_model_files *files, uint32_t i)
+{
+  return i < files->tensors.n ? &files->tensors.items[i] : NULL;
+}
+
+const td_tensor *td_model_files_find(const td_model_files *files, const char *name)
+{
+  return td_tensor_table_find(&files->tensors, name);
+}
+
+td_status td_model_files_load_tokenizer_json(const td_model_files *files, cJSON **out, td_error *err)
+{
+  bool absent = files->dir < 0;
+  *out = NULL;
+  if (!absent) {
+    td_status st = td_folder_json(files, "tokenizer.json", &absent, out, err);
+    if (st != TD_OK)
+      return err ? td_error_prefix(err, "%s", files->path) : st;
+  }
+  return absent ? td_fail(err, TD_ERR_MODEL, "%s: no tokenizer.json", files->path) : TD_OK;
+}
+
+bool td_model_files_chat_template(const td_model_files *files, const char **text, size_t *n_bytes)
+{
+  if (!files->has_chat_template)
+    return false;
+  *text = (const char *)files->chat_template.data;
+  *n_bytes = files->chat_template.bytes;
+  return true;
+}

@@ -1,0 +1,57 @@
+/* Files mapped read-only.
+ *
+ * Only regular files are taken: a FIFO or device would block or lie about its size. A file that is cut while it is
+ * mapped still faults (SIGBUS); replacing a model means writing a new file and renaming it. */
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "models/weights/internal.h"
+
+static td_status map_descriptor(int fd, const char *shown, td_mapping *out, td_error *err)
+{
+  struct stat st;
+  if (fstat(fd, &st) != 0)
+    return td_fail(err, TD_ERR_IO, "%s: %s", shown, strerror(errno));
+  if (!S_ISREG(st.st_mode))
+    return td_fail(err, TD_ERR_MODEL, "%s: not a regular file", shown);
+  *out = (td_mapping){(const unsigned char *)"", 0};
+  if (st.st_size == 0)
+    return TD_OK;
+  void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
+  if (p == MAP_FAILED)
+    return td_fail(err, TD_ERR_IO, "%s: cannot map %lld bytes: %s", shown, (long long)st.st_size, strerror(errno));
+  *out = (td_mapping){p, (uint64_t)st.st_size};
+  /* Reading begins at once, in the background; larger pages where the file system can. Hints: may fail. */
+  (void)madvise(p, (size_t)st.st_size, MADV_WILLNEED);
+  (void)madvise(p, (size_t)st.st_size, MADV_HUGEPAGE);
+  return TD_OK;
+}
+
+td_status td_mapping_open(int dir, const char *name, const char *shown, bool *absent, td_mapping *out, td_error *err)
+{
+  if (absent)
+    *absent = false;
+  /* O_NONBLOCK: opening a FIFO must not wait for its other end. */
+  int fd = openat(dir, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  if (fd < 0) {
+    if (errno == ENOENT && absent) {
+      *absent = true;
+      return TD_OK;
+    }
+    return td_fail(err, TD_ERR_IO, "%s: %s", shown, strerror(errno));
+  }
+  td_status st = map_descriptor(fd, shown, out, err);
+  close(fd);
+  return st;
+}
+
+void td_mapping_close(td_mapping *m)
+{
+  if (m->bytes > 0)
+    munmap((void *)(uintptr_t)m->data, m->bytes);
+  *m = (td_mapping){NULL, 0};
+}
