@@ -333,33 +333,41 @@ static void on_check_wake(uv_async_t *a)
     uv_stop(a->loop);
 }
 
-int td_server_check(const td_options *options)
+static td_status check_engine(const td_options *options, td_error *err)
 {
-  td_error err = {0};
   uv_loop_t loop;
   uv_async_t wake;
-  td_keys keys;
-  td_engine *e = NULL;
-  td_status st = td_keys_read(&keys, options->api_key_file, &err);
-  if (st == TD_OK)
-    td_keys_deinit(&keys);
-  st = st == TD_OK ? td_engine_create(options, &e, &err) : st;
-  if (st == TD_OK && (uv_loop_init(&loop) != 0 || uv_async_init(&loop, &wake, on_check_wake) != 0))
-    st = td_fail(&err, TD_ERR_NOMEM, "no event loop");
-  if (st == TD_OK) {
-    wake.data = e;
-    st = td_engine_start(e, check_wake, &wake, &err);
+  td_engine *e;
+  TD_TRY(td_engine_create(options, &e, err));
+  if (uv_loop_init(&loop) != 0 || uv_async_init(&loop, &wake, on_check_wake) != 0) {
+    td_engine_destroy(e);
+    return td_fail(err, TD_ERR_NOMEM, "no event loop");
   }
+  wake.data = e;
+  td_status st = td_engine_start(e, check_wake, &wake, err);
   if (st == TD_OK) {
     uv_run(&loop, UV_RUN_DEFAULT);
     if (td_engine_get_state(e) == TD_ENGINE_FAILED) {
-      td_engine_failure(e, &err);
-      st = err.code;
+      td_engine_failure(e, err);
+      st = err->code;
     }
     td_engine_stop(e);
   }
-  if (e)
-    td_engine_destroy(e);
+  td_engine_destroy(e);
+  uv_close((uv_handle_t *)&wake, NULL);
+  uv_run(&loop, UV_RUN_DEFAULT);
+  uv_loop_close(&loop);
+  return st;
+}
+
+int td_server_check(const td_options *options)
+{
+  td_error err = {0};
+  td_keys keys;
+  td_status st = td_keys_read(&keys, options->api_key_file, &err);
+  td_keys_deinit(&keys);
+  if (st == TD_OK)
+    st = check_engine(options, &err);
   if (st != TD_OK)
     td_error_log("%s", err.message);
   else
