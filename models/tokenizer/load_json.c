@@ -320,7 +320,9 @@ static td_status load_all(td_tokenizer *t, const cJSON *json, const cJSON *confi
   TD_TRY(read_flag(model, "ignore_merges", false, &t->ignore_merges, err));
   TD_TRY(load_normalizer(t, td_json_get(json, "normalizer"), 0, err));
   bool byte_level = false, bos_decided = false;
-  TD_TRY(load_pre_tokenizer(t, td_json_get(json, "pre_tokenizer"), 0, &byte_level, err));
+  const cJSON *pre_tokenizer = td_json_get(json, "pre_tokenizer");
+  if (!is_null(pre_tokenizer))
+    TD_TRY(load_pre_tokenizer(t, pre_tokenizer, 0, &byte_level, err));
   if (!byte_level)
     return unsupported(err, "pre_tokenizer without", "ByteLevel");
   TD_TRY(check_decoder(td_json_get(json, "decoder"), err));

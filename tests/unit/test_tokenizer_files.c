@@ -1,0 +1,366 @@
+/* Tokenizer files that lie, or ask for what is not served: refused by name, never a crash. */
+#include "test_tokenizer_util.h"
+
+#include <unistd.h>
+
+/* ---- tokenizer.json: one change to a good file, and the refusal that it must get ---- */
+
+#define GOOD_MODEL                                                                                                     \
+  "\"model\":{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":null,\"continuing_subword_prefix\":\"\",\"fuse_unk\":false," \
+  "\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},\"merges\":[\"a b\"]}"
+#define GOOD_PRE "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false}"
+#define GOOD_DECODER "\"decoder\":{\"type\":\"ByteLevel\"}"
+
+typedef struct refusal {
+  const char *json;
+  td_status status;
+  const char *says; /* part of the message */
+} refusal;
+
+#define MODEL(more) "{" GOOD_PRE "," GOOD_DECODER ",\"model\":{" more "}}"
+#define VOCAB "\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},\"merges\":[\"a b\"]"
+#define WITH(more) "{" GOOD_MODEL "," GOOD_PRE "," GOOD_DECODER "," more "}"
+#define PRE(pre) "{" GOOD_MODEL "," GOOD_DECODER ",\"pre_tokenizer\":" pre "}"
+#define SPLIT(pattern, behavior)                                                                                       \
+  PRE("{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":" pattern ",\"behavior\":\"" behavior  \
+      "\",\"invert\":false},{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false}]}")
+
+static const refusal refusals[] = {
+    {"[]", TD_ERR_MODEL, "no model"},
+    {"{\"model\":3}", TD_ERR_MODEL, "no model"},
+    {MODEL("\"type\":\"Unigram\"," VOCAB), TD_ERR_UNSUPPORTED, "Unigram"},
+    {MODEL("\"type\":\"WordPiece\"," VOCAB), TD_ERR_UNSUPPORTED, "WordPiece"},
+    {MODEL("\"type\":7," VOCAB), TD_ERR_UNSUPPORTED, "model type"},
+    {MODEL("\"dropout\":0.1," VOCAB), TD_ERR_UNSUPPORTED, "dropout"},
+    {MODEL("\"continuing_subword_prefix\":\"##\"," VOCAB), TD_ERR_UNSUPPORTED, "continuing_subword_prefix"},
+    {MODEL("\"end_of_word_suffix\":\"</w>\"," VOCAB), TD_ERR_UNSUPPORTED, "end_of_word_suffix"},
+    {MODEL("\"byte_fallback\":true," VOCAB), TD_ERR_UNSUPPORTED, "byte_fallback"},
+    {MODEL("\"byte_fallback\":\"yes\"," VOCAB), TD_ERR_MODEL, "byte_fallback"},
+    {MODEL("\"unk_token\":\"<unk>\"," VOCAB), TD_ERR_UNSUPPORTED, "unk_token"},
+    {MODEL("\"ignore_merges\":1," VOCAB), TD_ERR_MODEL, "ignore_merges"},
+    {MODEL("\"vocab\":[],\"merges\":[]"), TD_ERR_MODEL, "vocab"},
+    {MODEL("\"vocab\":{},\"merges\":[]"), TD_ERR_MODEL, "no token for any single byte"},
+    {MODEL("\"vocab\":{\"a\":-1},\"merges\":[]"), TD_ERR_MODEL, "\"a\""},
+    {MODEL("\"vocab\":{\"a\":0.5},\"merges\":[]"), TD_ERR_MODEL, "\"a\""},
+    {MODEL("\"vocab\":{\"a\":\"0\"},\"merges\":[]"), TD_ERR_MODEL, "\"a\""},
+    {MODEL("\"vocab\":{\"a\":1048576},\"merges\":[]"), TD_ERR_MODEL, "\"a\""},
+    {MODEL("\"vocab\":{\"a\":1e300},\"merges\":[]"), TD_ERR_MODEL, "\"a\""},
+    {MODEL("\"vocab\":{\"a\":18446744073709551615},\"merges\":[]"), TD_ERR_MODEL, "\"a\""},
+    {MODEL("\"vocab\":{\"a\":0,\"b\":0},\"merges\":[]"), TD_ERR_MODEL, "same id 0"},
+    {MODEL("\"vocab\":{\"a\":0}"), TD_ERR_MODEL, "merges"},
+    {MODEL("\"vocab\":{\"a\":0},\"merges\":[\"a b\"]"), TD_ERR_MODEL, "merge 1 needs \"b\""},
+    {MODEL("\"vocab\":{\"a\":0,\"b\":1},\"merges\":[\"a b\"]"), TD_ERR_MODEL, "merge 1 needs \"ab\""},
+    {MODEL("\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},\"merges\":[\"a b\",\"a  b\"]"), TD_ERR_MODEL, "merge 2"},
+    {MODEL("\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},\"merges\":[\"ab\"]"), TD_ERR_MODEL, "merge 1"},
+    {MODEL("\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},\"merges\":[[\"a\"]]"), TD_ERR_MODEL, "merge 1"},
+    {MODEL("\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},\"merges\":[[\"a\",\"b\",\"c\"]]"), TD_ERR_MODEL, "merge 1"},
+    {MODEL("\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},\"merges\":[7]"), TD_ERR_MODEL, "merge 1"},
+    {"{" GOOD_MODEL "," GOOD_DECODER "}", TD_ERR_UNSUPPORTED, "ByteLevel"},
+    {PRE("{\"type\":\"Metaspace\"}"), TD_ERR_UNSUPPORTED, "Metaspace"},
+    {PRE("{\"type\":\"Whitespace\"}"), TD_ERR_UNSUPPORTED, "Whitespace"},
+    {PRE("{\"type\":\"Digits\"}"), TD_ERR_UNSUPPORTED, "ByteLevel"},
+    {PRE("{\"type\":\"ByteLevel\",\"add_prefix_space\":true}"), TD_ERR_UNSUPPORTED, "add_prefix_space"},
+    {PRE("{\"type\":\"ByteLevel\"}"), TD_ERR_UNSUPPORTED, "add_prefix_space"},
+    {PRE("{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"ByteLevel\",\"add_prefix_space\":false},{\"type\":\"Digits\"}]}"),
+     TD_ERR_UNSUPPORTED, "behind ByteLevel"},
+    {SPLIT("{\"Regex\":\"\\\\d+|foo\"}", "Isolated"), TD_ERR_UNSUPPORTED, "\\d+|foo"},
+    {SPLIT("{\"String\":\" \"}", "Isolated"), TD_ERR_UNSUPPORTED, "plain string"},
+    {SPLIT("{\"Regex\":\"\\\\p{N}\"}", "MergedWithPrevious"), TD_ERR_UNSUPPORTED, "MergedWithPrevious"},
+    {WITH("\"normalizer\":{\"type\":\"NFKC\"}"), TD_ERR_UNSUPPORTED, "NFKC"},
+    {WITH("\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Lowercase\"}]}"), TD_ERR_UNSUPPORTED, "Lowercase"},
+    {WITH("\"normalizer\":\"NFC\""), TD_ERR_UNSUPPORTED, "normalizer"},
+    {"{" GOOD_MODEL "," GOOD_PRE ",\"decoder\":{\"type\":\"Metaspace\"}}", TD_ERR_UNSUPPORTED, "Metaspace"},
+    {WITH("\"post_processor\":{\"type\":\"BertProcessing\"}"), TD_ERR_UNSUPPORTED, "BertProcessing"},
+    {WITH("\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"Sequence\":{\"id\":\"A\"}},{\"SpecialToken\":{\"id\":\"</s>\"}}]}"),
+     TD_ERR_UNSUPPORTED, "</s>"},
+    {WITH("\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<x>\"}},{\"Sequence\":{\"id\":\"A\"}}]}"),
+     TD_ERR_MODEL, "<x>"},
+    {WITH("\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":7}"), TD_ERR_MODEL, "single"},
+    {WITH("\"added_tokens\":7"), TD_ERR_MODEL, "added_tokens"},
+    {WITH("\"added_tokens\":[7]"), TD_ERR_MODEL, "content"},
+    {WITH("\"added_tokens\":[{\"content\":\"x\"}]"), TD_ERR_MODEL, "\"x\""},
+    {WITH("\"added_tokens\":[{\"content\":\"x\",\"id\":1}]"), TD_ERR_MODEL, "same id 1"},
+    {WITH("\"added_tokens\":[{\"content\":\"x\",\"id\":9,\"special\":\"no\"}]"), TD_ERR_MODEL, "special"},
+    {WITH("\"added_tokens\":[{\"content\":\"x\",\"id\":9},{\"content\":\"x\",\"id\":9}]"), TD_ERR_MODEL, "twice"},
+};
+
+static void json_refusals(void **state)
+{
+  for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
+    cJSON *json = util_parse(refusals[i].json, strlen(refusals[i].json));
+    td_error err = {0};
+    td_tokenizer *t = NULL;
+    td_status status = td_tokenizer_load_json(json, NULL, &t, &err);
+    if (status != refusals[i].status || !strstr(err.message, refusals[i].says))
+      fail_msg("refusal %zu: %d \"%s\"", i, status, err.message);
+    assert_null(t);
+    cJSON_Delete(json);
+  }
+}
+
+static void json_accepted(void **state)
+{
+  const char *good[] = {
+      WITH("\"normalizer\":null,\"post_processor\":null,\"added_tokens\":null"),
+      WITH("\"added_tokens\":[{\"content\":\"\",\"id\":9}]"),
+      WITH("\"added_tokens\":[{\"content\":\"ab\",\"id\":77,\"special\":true}]"), /* the vocabulary's id counts */
+      MODEL("\"dropout\":0," VOCAB),
+      MODEL("\"vocab\":{\"a\":5,\"b\":90,\"ab\":1},\"merges\":[[\"a\",\"b\"],\"#version: 0.2\",[\"a\",\"b\"]]"), /* holes */
+      "{" GOOD_MODEL "," GOOD_DECODER ",\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":"
+      "\"'s|'t|'re|'ve|'m|'ll|'d| ?\\\\p{L}+| ?\\\\p{N}+| ?[^\\\\s\\\\p{L}\\\\p{N}]+|\\\\s+(?!\\\\S)|\\\\s+\"},\"behavior\":\"Removed\",\"invert\":true},"
+      "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false}]}}",
+  };
+  for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+    cJSON *json = util_parse(good[i], strlen(good[i]));
+    td_tokenizer *t = util_load(json);
+    td_ids ids = util_encode(t, "abz", 3, true);
+    assert_int_equal(ids.n, 1); /* z has no token, and vanishes */
+    assert_string_equal(td_tokenizer_token_text(t, ids.ids[0]), "ab");
+    assert_null(td_tokenizer_token_text(t, 3));
+    assert_null(td_tokenizer_token_text(t, -1));
+    assert_null(td_tokenizer_token_text(t, 1 << 30));
+    td_ids_deinit(&ids);
+    td_tokenizer_destroy(t);
+    cJSON_Delete(json);
+  }
+}
+
+/* ---- random damage to a good tree ---- */
+
+static cJSON *random_value(unsigned *seed)
+{
+  switch (rand_r(seed) % 9) {
+  case 0: return cJSON_CreateNull();
+  case 1: return cJSON_CreateBool(rand_r(seed) & 1);
+  case 2: return cJSON_CreateNumber(rand_r(seed) % 2000 - 3);
+  case 3: return cJSON_CreateNumber(1e18);
+  case 4: return cJSON_CreateString("");
+  case 5: return cJSON_CreateString("a b");
+  case 6: return cJSON_CreateArray();
+  case 7: return cJSON_CreateObject();
+  default: return cJSON_CreateString("ByteLevel");
+  }
+}
+
+/* Replaces or deletes one random member on a random way down. */
+static void damage(cJSON *node, unsigned *seed)
+{
+  for (int depth = 0; depth < 8; depth++) {
+    int n = cJSON_GetArraySize(node);
+    if (n == 0)
+      return;
+    int k = rand_r(seed) % (n < 40 ? n : 40);
+    cJSON *child = cJSON_GetArrayItem(node, k);
+    if (cJSON_GetArraySize(child) == 0 || rand_r(seed) % 3 == 0) {
+      if (rand_r(seed) % 3 == 0) {
+        cJSON_Delete(cJSON_DetachItemViaPointer(node, child));
+        return;
+      }
+      cJSON *value = random_value(seed);
+      if (child->string) { /* by hand: cJSON's replacement by key would look the key up */
+        value->string = strdup(child->string);
+      }
+      cJSON_ReplaceItemViaPointer(node, child, value);
+      return;
+    }
+    node = child;
+  }
+}
+
+static void json_damaged(void **state)
+{
+  cJSON *small = util_read_json(GOLDEN_DIR, "small.json");
+  unsigned seed = 3, loaded = 0;
+  for (int round = 0; round < 600; round++) {
+    cJSON *json = cJSON_Duplicate(small, true);
+    for (int k = rand_r(&seed) % 3; k >= 0; k--)
+      damage(json, &seed);
+    td_error err = {0};
+    td_tokenizer *t = NULL;
+    td_status status = td_tokenizer_load_json(json, json, &t, &err);
+    assert_true((status == TD_OK) == (t != NULL));
+    if (t) {
+      loaded++;
+      td_ids ids = util_encode(t, "Hello [L] 12 \xff<|im_end|>", 25, true);
+      td_ids_deinit(&ids);
+      td_tokenizer_destroy(t);
+    } else {
+      assert_true(status == TD_ERR_MODEL || status == TD_ERR_UNSUPPORTED);
+      assert_true(err.message[0] != '\0');
+    }
+    cJSON_Delete(json);
+  }
+  assert_true(loaded > 20 && loaded < 580);
+  cJSON_Delete(small);
+}
+
+/* ---- GGUF, written here ---- */
+
+enum { U32 = 4, I32 = 5, BOOL = 7, STRING = 8, ARRAY = 9 };
+
+typedef struct gguf {
+  td_buf b;
+  uint64_t n_keys;
+} gguf;
+
+static void u32(gguf *g, uint32_t v) { td_buf_append(&g->b, &v, 4); }
+static void u64(gguf *g, uint64_t v) { td_buf_append(&g->b, &v, 8); }
+static void str(gguf *g, const char *s)
+{
+  u64(g, strlen(s));
+  td_buf_append_str(&g->b, s);
+}
+static void key(gguf *g, const char *k, uint32_t kind)
+{
+  str(g, k);
+  u32(g, kind);
+  g->n_keys++;
+}
+static void strings(gguf *g, const char *k, const char *const *v, size_t n)
+{
+  key(g, k, ARRAY);
+  u32(g, STRING);
+  u64(g, n);
+  for (size_t i = 0; i < n; i++)
+    str(g, v[i]);
+}
+static void ints(gguf *g, const char *k, const int32_t *v, size_t n)
+{
+  key(g, k, ARRAY);
+  u32(g, I32);
+  u64(g, n);
+  td_buf_append(&g->b, v, n * 4);
+}
+
+static td_status load_gguf(const gguf *g, td_tokenizer **t, td_error *err)
+{
+  char path[] = "/tmp/test_tokenizer_XXXXXX";
+  int fd = mkstemp(path);
+  assert_true(fd >= 0);
+  const uint32_t version = 3;
+  const uint64_t no_tensors = 0;
+  assert_int_equal(write(fd, "GGUF", 4), 4);
+  assert_int_equal(write(fd, &version, 4), 4);
+  assert_int_equal(write(fd, &no_tensors, 8), 8);
+  assert_int_equal(write(fd, &g->n_keys, 8), 8);
+  assert_int_equal(write(fd, g->b.data, g->b.len_bytes), (ssize_t)g->b.len_bytes);
+  close(fd);
+  td_model_files *files = NULL;
+  td_status status = td_model_files_open(path, &files, err);
+  if (status == TD_OK)
+    status = td_tokenizer_load(files, t, err);
+  td_model_files_close(files);
+  unlink(path);
+  return status;
+}
+
+typedef struct gguf_case {
+  const char *model, *pre, *tokens[6], *merges[3];
+  int32_t types[6];
+  size_t n_types;
+  uint32_t eos;
+  td_status status;
+  const char *says;
+} gguf_case;
+
+static const gguf_case gguf_cases[] = {
+    {"gpt2", "gpt-2", {"a", "b", "ab", "<s>", "[u]"}, {"a b"}, {1, 1, 1, 3, 4}, 5, 3, TD_OK, ""},
+    {"gpt2", "llama-bpe", {"a", "b", "ab", "<s>", "[u]"}, {"a b"}, {1, 1, 1, 3, 4}, 5, 3, TD_OK, ""},
+    {"gpt2", "qwen2", {"a", "b", "ab", "<s>", "[u]"}, {"a b"}, {1, 1, 1, 3, 4}, 5, 3, TD_OK, ""},
+    {"gpt2", "gpt-2", {"a", "", "b"}, {NULL}, {1, 99, -7}, 3, 0, TD_OK, ""},
+    {"llama", "gpt-2", {"a"}, {NULL}, {1}, 1, 0, TD_ERR_UNSUPPORTED, "\"llama\""},
+    {"gpt2", "default", {"a"}, {NULL}, {1}, 1, 0, TD_ERR_UNSUPPORTED, "\"default\""},
+    {"gpt2", "gpt-", {"a"}, {NULL}, {1}, 1, 0, TD_ERR_UNSUPPORTED, "\"gpt-\""},
+    {"gpt2", NULL, {"a"}, {NULL}, {1}, 1, 0, TD_ERR_UNSUPPORTED, "tokenizer.ggml.pre"},
+    {"gpt2", "gpt-2", {"a", "a"}, {NULL}, {1, 1}, 2, 0, TD_ERR_MODEL, "two ids, 0 and 1"},
+    {"gpt2", "gpt-2", {"a", "b"}, {NULL}, {1}, 1, 0, TD_ERR_MODEL, "token_type has 1 entries"},
+    {"gpt2", "gpt-2", {"a", "b"}, {"a b"}, {1, 1}, 2, 0, TD_ERR_MODEL, "merge 1 needs \"ab\""},
+    {"gpt2", "gpt-2", {"a", "b"}, {"ab"}, {1, 1}, 2, 0, TD_ERR_MODEL, "merge 1"},
+    {"gpt2", "gpt-2", {"a", "b"}, {NULL}, {1, 1}, 2, 2, TD_ERR_MODEL, "eos_token_id is 2"},
+    {"gpt2", "gpt-2", {"<s>"}, {NULL}, {3}, 1, 0, TD_ERR_MODEL, "single byte"},
+};
+
+static void gguf_files(void **state)
+{
+  for (size_t i = 0; i < sizeof gguf_cases / sizeof *gguf_cases; i++) {
+    const gguf_case *c = &gguf_cases[i];
+    gguf g = {0};
+    td_buf_init(&g.b, 0);
+    size_t n_tokens = 0, n_merges = 0;
+    while (n_tokens < 6 && c->tokens[n_tokens])
+      n_tokens++;
+    while (n_merges < 3 && c->merges[n_merges])
+      n_merges++;
+    key(&g, "tokenizer.ggml.model", STRING);
+    str(&g, c->model);
+    if (c->pre) {
+      key(&g, "tokenizer.ggml.pre", STRING);
+      str(&g, c->pre);
+    }
+    strings(&g, "tokenizer.ggml.tokens", c->tokens, n_tokens);
+    ints(&g, "tokenizer.ggml.token_type", c->types, c->n_types);
+    strings(&g, "tokenizer.ggml.merges", c->merges, n_merges);
+    key(&g, "tokenizer.ggml.bos_token_id", U32);
+    u32(&g, 0);
+    key(&g, "tokenizer.ggml.eos_token_id", U32);
+    u32(&g, c->eos);
+    td_error err = {0};
+    td_tokenizer *t = NULL;
+    td_status status = load_gguf(&g, &t, &err);
+    if (status != c->status || !strstr(err.message, c->says))
+      fail_msg("case %zu: %d \"%s\"", i, status, err.message);
+    if (n_tokens == 5) {
+      td_ids ids = util_encode(t, "ab<s>[u]", 8, true), plain = util_encode(t, "[u]<s>ab", 8, false);
+      util_assert_ids(&ids, (int32_t[]){2, 3, 4}, 3);
+      util_assert_ids(&plain, (int32_t[]){4, 2}, 2); /* < s > have no tokens */
+      assert_int_equal(td_tokenizer_adds_bos(t), strcmp(c->pre, "llama-bpe") == 0);
+      td_ids_deinit(&ids);
+      td_ids_deinit(&plain);
+    }
+    td_tokenizer_destroy(t);
+    td_buf_deinit(&g.b);
+  }
+}
+
+/* Keys of the wrong kind, or missing. */
+static void gguf_kinds(void **state)
+{
+  const char *keys[] = {"tokenizer.ggml.model", "tokenizer.ggml.pre", "tokenizer.ggml.tokens", "tokenizer.ggml.merges"};
+  const char *tokens[] = {"a"};
+  for (int wrong = 0; wrong < 4; wrong++)
+    for (int how = 0; how < 3; how++) {
+      gguf g = {0};
+      td_buf_init(&g.b, 0);
+      for (int k = 0; k < 4; k++) {
+        if (k == wrong && how == 0)
+          continue;
+        if (k == wrong && how == 1) {
+          key(&g, keys[k], U32);
+          u32(&g, 7);
+        } else if (k == wrong) {
+          ints(&g, keys[k], (int32_t[]){1}, 1);
+        } else if (k < 2) {
+          key(&g, keys[k], STRING);
+          str(&g, k ? "gpt-2" : "gpt2");
+        } else {
+          strings(&g, keys[k], tokens, k == 2);
+        }
+      }
+      td_error err = {0};
+      td_tokenizer *t = NULL;
+      td_status status = load_gguf(&g, &t, &err);
+      assert_true(status == TD_ERR_MODEL || status == TD_ERR_UNSUPPORTED);
+      assert_non_null(strstr(err.message, keys[wrong]));
+      assert_null(t);
+      td_buf_deinit(&g.b);
+    }
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(json_refusals), cmocka_unit_test(json_accepted), cmocka_unit_test(json_damaged),
+      cmocka_unit_test(gguf_files),    cmocka_unit_test(gguf_kinds),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

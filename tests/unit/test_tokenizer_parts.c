@@ -1,0 +1,406 @@
+/* The tokenizer's rules one by one: trust, BOS, limits, long words, threads, and what is refused. */
+#include "test_tokenizer_util.h"
+
+#include <pthread.h>
+#include <time.h>
+
+static cJSON *small_json(void)
+{
+  cJSON *json = util_read_json(GOLDEN_DIR, "small.json");
+  assert_non_null(json);
+  return json;
+}
+
+static td_tokenizer *load_small(void)
+{
+  cJSON *json = small_json();
+  td_tokenizer *t = util_load(json);
+  cJSON_Delete(json);
+  return t;
+}
+
+static int32_t added(const td_tokenizer *t, const char *text)
+{
+  int32_t id = td_tokenizer_added_token(t, text, strlen(text));
+  assert_true(id >= 0);
+  return id;
+}
+
+static bool has_id(const td_ids *ids, int32_t id)
+{
+  for (size_t i = 0; i < ids->n; i++)
+    if (ids->ids[i] == id)
+      return true;
+  return false;
+}
+
+/* ---- the alphabet and the Unicode classes ---- */
+
+static void alphabet_is_a_bijection(void **state)
+{
+  bool seen[256] = {false};
+  for (unsigned b = 0; b < 256; b++) {
+    unsigned char back[2];
+    const td_byte_char *c = &td_byte_alphabet[b];
+    assert_int_equal(td_alphabet_decode((const char *)c->utf8, c->n, back), 1);
+    assert_int_equal(back[0], b);
+    assert_false(seen[back[0]]);
+    seen[back[0]] = true;
+  }
+  unsigned char out[8];
+  assert_int_equal(td_alphabet_decode(" ", 1, out), -1);
+  assert_int_equal(td_alphabet_decode("\xC4", 1, out), -1);
+  assert_int_equal(td_alphabet_decode("\xC5\x84", 2, out), -1); /* U+0144 */
+  assert_int_equal(td_alphabet_decode("a\xC4\xA0", 3, out), 2);
+  assert_memory_equal(out, "a ", 2);
+}
+
+static void classes(void **state)
+{
+  assert_int_equal(td_unicode_class(0x85), TD_CLASS_SPACE);
+  assert_int_equal(td_unicode_class(0x200B), 0);
+  assert_int_equal(td_unicode_class(0x180E), 0);
+  assert_int_equal(td_unicode_class('\n'), TD_CLASS_SPACE | TD_CLASS_NEWLINE);
+  assert_int_equal(td_unicode_class(0x2028), TD_CLASS_SPACE);
+  assert_int_equal(td_unicode_class(0xBD), TD_CLASS_NUMBER);
+  assert_int_equal(td_unicode_class(0x301), TD_CLASS_MARK);
+  assert_int_equal(td_unicode_class(0x2EBF0), TD_CLASS_LETTER); /* Unicode 15.1 */
+  assert_int_equal(td_unicode_class(0x1C89), TD_CLASS_LETTER);  /* 16 */
+  assert_int_equal(td_unicode_class(0x10FFFF), 0);
+  for (uint32_t cp = 0; cp < 128; cp++)
+    assert_int_equal(td_unicode_class(cp), td_unicode_class_slow(cp) |
+                                               (strchr("\t\n\v\f\r ", (int)cp) && cp ? TD_CLASS_SPACE : 0) |
+                                               (cp == '\r' || cp == '\n' ? TD_CLASS_NEWLINE : 0));
+  assert_true(td_unicode_is_word(0x24B6) && td_unicode_is_word('_') && td_unicode_is_word(0x301));
+  assert_false(td_unicode_is_word(0xBD) || td_unicode_is_word('-'));
+}
+
+/* ---- NFC: the spans follow ---- */
+
+static void nfc_moves_spans(void **state)
+{
+  /* "ab" E U+0301 "cd" U+0301: E + acute becomes two bytes, d + acute stays two characters */
+  const char *text = "abE\xCC\x81" "cd\xCC\x81";
+  td_span sets[2][3] = {{{0, 2}, {2, 5}, {6, 9}}, {{1, 1}, {3, 6}, {7, 8}}};
+  const td_span want[2][3] = {{{0, 2}, {2, 4}, {5, 8}}, {{1, 1}, {4, 5}, {8, 8}}};
+  for (size_t k = 0; k < 2; k++) {
+    td_buf out;
+    td_buf_init(&out, 0);
+    td_error err = {0};
+    assert_int_equal(td_nfc_append((const unsigned char *)text, strlen(text), &out, sets[k], 3, &err), TD_OK);
+    assert_int_equal(out.len_bytes, 8);
+    assert_memory_equal(out.data, "ab\xC3\x89" "cd\xCC\x81", 8);
+    for (size_t i = 0; i < 3; i++) {
+      assert_int_equal(sets[k][i].start, want[k][i].start);
+      assert_int_equal(sets[k][i].end, want[k][i].end);
+    }
+    td_buf_deinit(&out);
+  }
+}
+
+/* ---- trust ---- */
+
+static void trust(void **state)
+{
+  td_tokenizer *t = load_small();
+  const char *text = "x<|im_end|>y<|im_end|>z<think>";
+  const int32_t end = added(t, "<|im_end|>"), think = added(t, "<think>");
+  td_error err = {0};
+  struct {
+    td_span spans[2];
+    size_t n, found;
+  } cases[] = {
+      {{{0, 0}}, 0, 0}, {{{0, 30}}, 1, 2},        {{{1, 11}}, 1, 1},          {{{2, 11}}, 1, 0},
+      {{{1, 10}}, 1, 0}, {{{1, 6}, {6, 11}}, 2, 0}, /* wholly inside ONE span */ {{{0, 11}, {12, 22}}, 2, 2},
+      {{{12, 30}}, 1, 1},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    td_ids ids = {0};
+    assert_int_equal(
+        td_tokenizer_encode(t, text, strlen(text), cases[i].spans, cases[i].n, false, 0, &ids, &err), TD_OK);
+    size_t found = 0;
+    for (size_t k = 0; k < ids.n; k++)
+      found += ids.ids[k] == end;
+    assert_int_equal(found, cases[i].found);
+    assert_true(has_id(&ids, think)); /* not special: everywhere */
+    td_ids_deinit(&ids);
+  }
+  td_tokenizer_destroy(t);
+}
+
+/* Trust through normalisation: a special token that is matched after it. */
+static void trust_and_nfc(void **state)
+{
+  cJSON *json = small_json();
+  cJSON_DeleteItemFromObject(json, "normalizer");
+  cJSON_AddItemToObject(json, "normalizer", util_parse("{\"type\":\"NFC\"}", 14));
+  td_tokenizer *t = util_load(json);
+  const int32_t s = added(t, "[S]");
+  const char *text = "e\xCC\x81[S]e\xCC\x81[S]"; /* bytes 3-6 and 9-12 */
+  td_error err = {0};
+  for (int which = 0; which < 4; which++) {
+    td_span span = {which & 1 ? 3 : 4, which & 2 ? 12 : 11};
+    td_ids ids = {0};
+    assert_int_equal(td_tokenizer_encode(t, text, strlen(text), &span, 1, false, 0, &ids, &err), TD_OK);
+    int found = 0;
+    for (size_t k = 0; k < ids.n; k++)
+      found += ids.ids[k] == s;
+    assert_int_equal(found, (which & 1) + (which >> 1));
+    td_ids_deinit(&ids);
+  }
+  td_tokenizer_destroy(t);
+  cJSON_Delete(json);
+}
+
+/* Merges and whole words must not make a special token out of plain text. */
+static void no_special_by_merges(void **state)
+{
+  const char *text =
+      "{\"model\":{\"type\":\"BPE\",\"ignore_merges\":true,\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,\"c\":3,\"abc\":4},\"merges\":[\"a "
+      "b\",\"ab c\"]},\"decoder\":{\"type\":\"ByteLevel\"},\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},"
+      "\"added_tokens\":[{\"id\":2,\"content\":\"ab\",\"special\":true},{\"id\":4,\"content\":\"abc\",\"special\":true}]}";
+  cJSON *json = util_parse(text, strlen(text));
+  td_tokenizer *t = util_load(json);
+  td_ids ids = util_encode(t, "abc", 3, false);
+  util_assert_ids(&ids, (int32_t[]){0, 1, 3}, 3);
+  td_ids_deinit(&ids);
+  ids = util_encode(t, "abab", 4, false);
+  util_assert_ids(&ids, (int32_t[]){0, 1, 0, 1}, 4);
+  td_ids_deinit(&ids);
+  ids = util_encode(t, "abc", 3, true);
+  util_assert_ids(&ids, (int32_t[]){4}, 1);
+  td_ids_deinit(&ids);
+  td_tokenizer_destroy(t);
+  cJSON_Delete(json);
+}
+
+/* ---- BOS, limits ---- */
+
+static void bos(void **state)
+{
+  cJSON *json = small_json();
+  const char *template = "{\"type\":\"Sequence\",\"processors\":[{\"type\":\"ByteLevel\"},{\"type\":\"TemplateProcessing\",\"single\":"
+                         "[{\"SpecialToken\":{\"id\":\"<|im_start|>\",\"type_id\":0}},{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}]}]}";
+  cJSON_DeleteItemFromObject(json, "post_processor");
+  cJSON_AddItemToObject(json, "post_processor", util_parse(template, strlen(template)));
+  cJSON *config = util_parse("{\"eos_token\":{\"content\":\"<|im_end|>\"},\"bos_token\":\"<|endoftext|>\"}", 66);
+  td_error err = {0};
+  td_tokenizer *t = NULL;
+  assert_int_equal(td_tokenizer_load_json(json, config, &t, &err), TD_OK);
+  const int32_t start = added(t, "<|im_start|>");
+  assert_true(td_tokenizer_adds_bos(t));
+  assert_int_equal(td_tokenizer_bos(t), start);
+  assert_int_equal(td_tokenizer_eos(t), added(t, "<|im_end|>"));
+  td_ids ids = {0};
+  td_span all = {0, 100};
+  const char *texts[] = {"", "a", "<|im_start|>a", "<|im_start|><|im_start|>"};
+  const size_t counts[] = {1, 2, 2, 2};
+  for (size_t i = 0; i < 4; i++) {
+    ids.n = 1; /* what is there already stays */
+    if (!ids.ids)
+      ids = (td_ids){calloc(1, sizeof(int32_t)), 1, 1};
+    assert_int_equal(td_tokenizer_encode(t, texts[i], strlen(texts[i]), &all, 1, true, 0, &ids, &err), TD_OK);
+    assert_int_equal(ids.n, 1 + counts[i]);
+    assert_int_equal(ids.ids[0], 0);
+    assert_int_equal(ids.ids[1], start);
+  }
+  ids.n = 0;
+  /* an untrusted look-alike is not a BOS */
+  assert_int_equal(td_tokenizer_encode(t, texts[2], strlen(texts[2]), NULL, 0, true, 0, &ids, &err), TD_OK);
+  assert_int_equal(ids.ids[0], start);
+  assert_true(ids.n > 3);
+  td_ids_deinit(&ids);
+  td_tokenizer_destroy(t);
+  cJSON_Delete(json);
+  cJSON_Delete(config);
+}
+
+static void token_cap(void **state)
+{
+  td_tokenizer *t = load_small();
+  td_ids all = util_encode(t, "one two three four", 18, false), ids = {0};
+  td_error err = {0};
+  assert_int_equal(td_tokenizer_encode(t, "one two three four", 18, NULL, 0, false, all.n, &ids, &err), TD_OK);
+  assert_int_equal(ids.n, all.n);
+  td_ids before = {malloc(2 * sizeof(int32_t)), 1, 2};
+  before.ids[0] = 77;
+  assert_int_equal(td_tokenizer_encode(t, "one two three four", 18, NULL, 0, false, all.n - 1, &before, &err),
+                   TD_ERR_REQUEST);
+  assert_int_equal(before.n, 1); /* a refused text leaves nothing */
+  assert_int_equal(before.ids[0], 77);
+  td_ids_deinit(&before);
+  td_ids_deinit(&all);
+  td_ids_deinit(&ids);
+  td_tokenizer_destroy(t);
+}
+
+static void text_limit(void **state)
+{
+  td_tokenizer *t = load_small();
+  td_ids ids = {0};
+  td_error err = {0};
+  size_t n = td_limit_max(TD_LIMIT_TOKENIZE_TEXT_BYTES) + 1;
+  assert_int_equal(td_tokenizer_encode(t, "", n, NULL, 0, false, 0, &ids, &err), TD_ERR_REQUEST);
+  td_tokenizer_destroy(t);
+}
+
+/* ---- long words: the heap does what the short way does, in n log n ---- */
+
+/* BPE as it is defined: again and again the leftmost pair of lowest rank. */
+static size_t naive(const td_tokenizer *t, const unsigned char *word, size_t n, uint32_t *ids)
+{
+  size_t k = 0;
+  for (size_t i = 0; i < n; i++)
+    if (t->byte_id[word[i]] >= 0)
+      ids[k++] = (uint32_t)t->byte_id[word[i]];
+  for (;;) {
+    uint32_t best = TD_NO_RANK;
+    size_t at = 0;
+    for (size_t i = 0; i + 1 < k; i++) {
+      uint32_t rank = td_merges_rank(&t->merges, ids[i], ids[i + 1]);
+      if (rank < best) {
+        best = rank;
+        at = i;
+      }
+    }
+    if (best == TD_NO_RANK)
+      return k;
+    ids[at] = t->merges.whole[best];
+    memmove(ids + at + 1, ids + at + 2, (k - at - 2) * sizeof *ids);
+    k--;
+  }
+}
+
+static void long_words_equal_naive(void **state)
+{
+  td_tokenizer *t = load_small();
+  unsigned seed = 5;
+  const char *letters = "etaoinshr dlu\x04";
+  for (int round = 0; round < 400; round++) {
+    unsigned char word[300];
+    size_t n = 1 + (size_t)(rand_r(&seed) % 300);
+    int kinds = 1 + rand_r(&seed) % 14;
+    for (size_t i = 0; i < n; i++)
+      word[i] = (unsigned char)letters[rand_r(&seed) % kinds];
+    uint32_t want[300];
+    size_t n_want = naive(t, word, n, want);
+    td_ids ids = {0};
+    td_error err;
+    td_id_sink sink = {&ids, 0, 0, &err};
+    assert_int_equal(td_bpe_word(t, word, n, &sink), TD_OK);
+    util_assert_ids(&ids, (const int32_t *)want, n_want);
+    td_ids_deinit(&ids);
+  }
+  td_tokenizer_destroy(t);
+}
+
+static double encode_seconds(const td_tokenizer *t, const char *unit, size_t n)
+{
+  size_t k = strlen(unit);
+  char *text = malloc(n);
+  assert_non_null(text);
+  for (size_t i = 0; i < n; i++)
+    text[i] = unit[i % k];
+  struct timespec a, b;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &a);
+  td_ids ids = util_encode(t, text, n - n % k, true);
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &b);
+  td_ids_deinit(&ids);
+  free(text);
+  return (double)(b.tv_sec - a.tv_sec) + (double)(b.tv_nsec - a.tv_nsec) / 1e9;
+}
+
+/* A quadratic step would take minutes at this size, and hours with sanitizers. */
+static void worst_cases_are_not_quadratic(void **state)
+{
+  cJSON *json = small_json();
+  cJSON_DeleteItemFromObject(json, "normalizer");
+  cJSON_AddItemToObject(json, "normalizer", util_parse("{\"type\":\"NFC\"}", 14));
+  td_tokenizer *t = util_load(json);
+  const char *units[] = {"a", " ", "\n", "ab", "\xCC\x81\xCC\xA3", "\xFF", "<", "<|im_start|", "[S", " [L]", "[R] ", "\xE4\xB8\x80", "\n ", "'", "\x04"};
+  for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
+    double s = encode_seconds(t, units[i], 1 << 20);
+    if (s > 20)
+      fail_msg("1 MiB of unit %zu took %.1f s", i, s);
+  }
+  td_tokenizer_destroy(t);
+  cJSON_Delete(json);
+}
+
+/* A long word that cannot fit is refused before its memory is taken. */
+static void long_word_over_cap(void **state)
+{
+  td_tokenizer *t = load_small();
+  char *text = malloc(1 << 22);
+  assert_non_null(text);
+  memset(text, 'q', 1 << 22);
+  td_ids ids = {0};
+  td_error err = {0};
+  assert_int_equal(td_tokenizer_encode(t, text, 1 << 22, NULL, 0, false, 100, &ids, &err), TD_ERR_REQUEST);
+  td_ids_deinit(&ids);
+  free(text);
+  td_tokenizer_destroy(t);
+}
+
+/* ---- one tokenizer, several threads ---- */
+
+typedef struct job {
+  const td_tokenizer *t;
+  const td_ids *want;
+  bool same;
+} job;
+
+static const char thread_text[] = "The quick brown fox doesn't jump over 1234 lazy dogs; for (int i = 0; i < n; i++) x += 2;\n";
+
+static void *encode_again(void *arg)
+{
+  job *j = arg;
+  j->same = true;
+  for (int i = 0; i < 200; i++) {
+    td_ids ids = {0};
+    td_error err = {0};
+    td_status s = td_tokenizer_encode(j->t, thread_text, sizeof thread_text - 1, NULL, 0, false, 0, &ids, &err);
+    j->same = j->same && s == TD_OK && ids.n == j->want->n && memcmp(ids.ids, j->want->ids, ids.n * sizeof *ids.ids) == 0;
+    td_ids_deinit(&ids);
+  }
+  return NULL;
+}
+
+static void threads(void **state)
+{
+  td_tokenizer *warm = load_small(), *t = load_small();
+  td_ids want = util_encode(warm, thread_text, sizeof thread_text - 1, false);
+  pthread_t id[4];
+  job jobs[4];
+  for (int i = 0; i < 4; i++) {
+    jobs[i] = (job){t, &want, false};
+    assert_int_equal(pthread_create(&id[i], NULL, encode_again, &jobs[i]), 0);
+  }
+  for (int i = 0; i < 4; i++) {
+    pthread_join(id[i], NULL);
+    assert_true(jobs[i].same);
+  }
+  td_ids_deinit(&want);
+  td_tokenizer_destroy(t);
+  td_tokenizer_destroy(warm);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(alphabet_is_a_bijection),
+      cmocka_unit_test(classes),
+      cmocka_unit_test(nfc_moves_spans),
+      cmocka_unit_test(trust),
+      cmocka_unit_test(trust_and_nfc),
+      cmocka_unit_test(no_special_by_merges),
+      cmocka_unit_test(bos),
+      cmocka_unit_test(token_cap),
+      cmocka_unit_test(text_limit),
+      cmocka_unit_test(long_words_equal_naive),
+      cmocka_unit_test(worst_cases_are_not_quadratic),
+      cmocka_unit_test(long_word_over_cap),
+      cmocka_unit_test(threads),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
