@@ -32,6 +32,25 @@ void td_arena_deinit(td_arena *a)
   a->used_bytes = 0;
 }
 
+/* A block for an allocation of that size. One that fills its block goes behind the head, whose room stays in use. */
+static td_arena_block *block_add(td_arena *a, size_t bytes)
+{
+  size_t cap = bytes > BLOCK_BYTES ? bytes : BLOCK_BYTES;
+  td_arena_block *block = malloc(sizeof *block + cap);
+  if (!block)
+    return NULL;
+  block->cap_bytes = cap;
+  block->used_bytes = 0;
+  if (a->head && bytes >= BLOCK_BYTES) {
+    block->next = a->head->next;
+    a->head->next = block;
+  } else {
+    block->next = a->head;
+    a->head = block;
+  }
+  return block;
+}
+
 void *td_arena_alloc(td_arena *a, size_t n)
 {
   if (n > SIZE_MAX / 4)
@@ -39,18 +58,14 @@ void *td_arena_alloc(td_arena *a, size_t n)
   size_t bytes = (n + 15) & ~(size_t)15;
   if (bytes > a->max_bytes - a->used_bytes)
     return NULL;
-  if (!a->head || bytes > a->head->cap_bytes - a->head->used_bytes) {
-    size_t cap = bytes > BLOCK_BYTES ? bytes : BLOCK_BYTES;
-    td_arena_block *block = malloc(sizeof *block + cap);
+  td_arena_block *block = a->head;
+  if (!block || bytes > block->cap_bytes - block->used_bytes) {
+    block = block_add(a, bytes);
     if (!block)
       return NULL;
-    block->next = a->head;
-    block->cap_bytes = cap;
-    block->used_bytes = 0;
-    a->head = block;
   }
-  void *p = a->head->data + a->head->used_bytes;
-  a->head->used_bytes += bytes;
+  void *p = block->data + block->used_bytes;
+  block->used_bytes += bytes;
   a->used_bytes += bytes;
   return memset(p, 0, bytes);
 }

@@ -8,9 +8,9 @@
 typedef struct td_arena_block td_arena_block;
 
 typedef struct td_arena {
-  td_arena_block *head; /* newest block, owned */
+  td_arena_block *head; /* the block in use, owned; full ones behind it */
   size_t used_bytes;    /* sum of all allocations */
-  size_t max_bytes;     /* cap on used_bytes */
+  size_t max_bytes;     /* cap on used_bytes; memory taken is below twice used_bytes + 16 KiB */
 } td_arena;
 
 void td_arena_init(td_arena *a, size_t max_bytes);

@@ -32,7 +32,7 @@ void td_buf_clear(td_buf *b)
 /* Makes room for n more bytes and the terminator. */
 static bool buf_reserve(td_buf *b, size_t n)
 {
-  size_t limit = b->max_bytes ? b->max_bytes : SIZE_MAX / 4;
+  size_t limit = b->max_bytes && b->max_bytes < SIZE_MAX / 4 ? b->max_bytes : SIZE_MAX / 4;
   if (b->failed || n > limit - b->len_bytes) {
     b->failed = true;
     return false;
@@ -43,6 +43,8 @@ static bool buf_reserve(td_buf *b, size_t n)
   size_t cap = b->cap_bytes ? b->cap_bytes : 64;
   while (cap < need)
     cap *= 2;
+  if (cap > limit + 1)
+    cap = limit + 1;
   char *data = realloc(b->data, cap);
   if (!data) {
     b->failed = true;
@@ -95,7 +97,8 @@ void td_buf_append_json_string(td_buf *b, const char *s, size_t n)
       i += len;
       continue;
     }
-    td_buf_append(b, p + run, i - run);
+    if (i > run)
+      td_buf_append(b, p + run, i - run);
     if (len == 0)
       td_buf_append_str(b, "\xEF\xBF\xBD");
     else if (c == '"' || c == '\\')
@@ -106,7 +109,8 @@ void td_buf_append_json_string(td_buf *b, const char *s, size_t n)
       td_buf_printf(b, "\\u%04x", c);
     run = ++i;
   }
-  td_buf_append(b, p + run, i - run);
+  if (i > run)
+    td_buf_append(b, p + run, i - run);
   td_buf_append_char(b, '"');
 }
 

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "config/limits.h"
 #include "config/utf8.h"
 
 /* ---- guard: one pass, no allocation, recursion replaced by a bit stack ---- */
@@ -16,6 +17,7 @@ typedef struct guard {
   const td_json_limits *limits;
   td_error *err;
   size_t nodes16;     /* nodes in sixteenths */
+  size_t numbers;     /* numbers inside arrays */
   size_t big_numbers; /* integers that a double cannot hold */
 } guard;
 
@@ -102,11 +104,20 @@ static size_t digits(guard *g)
   return g->i - start;
 }
 
-/* Whether the integer text is one that a double does not hold exactly for sure: over 15 digits. */
+/* Whether the text is an integer that a double may not hold: over 15 digits. */
 static bool integer_is_big(const unsigned char *p, size_t n)
 {
   size_t sign = n > 0 && p[0] == '-';
   return n - sign > 15 && memchr(p, '.', n) == NULL && memchr(p, 'e', n) == NULL && memchr(p, 'E', n) == NULL;
+}
+
+/* cJSON 1.7.15 reads a number of 64 characters as one of 63 and trips over the last. */
+enum { NUMBER_BYTES_MAX = 63 };
+
+static td_status malformed_number(guard *g, size_t start)
+{
+  g->i = start;
+  return bad(g, "malformed number");
 }
 
 static td_status guard_number(guard *g)
@@ -117,21 +128,22 @@ static td_status guard_number(guard *g)
   bool zero = g->i < g->n && g->s[g->i] == '0';
   size_t n = digits(g);
   if (n == 0 || (zero && n > 1))
-    return bad(g, "malformed number");
+    return malformed_number(g, start);
   if (g->i < g->n && g->s[g->i] == '.') {
     g->i++;
     if (digits(g) == 0)
-      return bad(g, "malformed number");
+      return malformed_number(g, start);
   }
   if (g->i < g->n && (g->s[g->i] | 32) == 'e') {
     g->i++;
     if (g->i < g->n && (g->s[g->i] == '+' || g->s[g->i] == '-'))
       g->i++;
     if (digits(g) == 0)
-      return bad(g, "malformed number");
+      return malformed_number(g, start);
   }
-  if (g->i - start > 64)
-    return bad(g, "number longer than 64 characters");
+  if (g->i - start > NUMBER_BYTES_MAX)
+    return td_fail(g->err, g->limits->error, "invalid JSON at byte %zu: number longer than %d characters", start,
+                   NUMBER_BYTES_MAX);
   g->big_numbers += integer_is_big(g->s + start, g->i - start);
   return TD_OK;
 }
@@ -145,9 +157,12 @@ static td_status guard_word(guard *g, const char *word)
   return TD_OK;
 }
 
-static td_status count_node(guard *g, size_t sixteenths)
+/* Numbers inside arrays (token ids) are cheap up to a point: a node costs cJSON 64 bytes and malloc 16, so two bytes of
+ * body may become 80 of tree. */
+static td_status count_node(guard *g, bool number_in_array)
 {
-  g->nodes16 += sixteenths;
+  bool cheap = number_in_array && g->numbers++ < td_limit_max(TD_LIMIT_JSON_CHEAP_NUMBERS);
+  g->nodes16 += cheap ? 1 : 16;
   if (g->nodes16 / 16 > g->limits->max_nodes)
     return td_fail(g->err, g->limits->error, "JSON has more than %zu values", g->limits->max_nodes);
   return TD_OK;
@@ -161,7 +176,7 @@ static td_status guard_value(guard *g, bool in_array, bool *opened)
     return bad(g, "unexpected end");
   unsigned char c = g->s[g->i];
   bool number = c == '-' || (c >= '0' && c <= '9');
-  TD_TRY(count_node(g, number && in_array ? 1 : 16));
+  TD_TRY(count_node(g, number && in_array));
   switch (c) {
   case '{':
   case '[': *opened = true; return TD_OK;
@@ -249,6 +264,9 @@ td_status td_json_check(const char *text, size_t n, const td_json_limits *limits
 
 /* ---- after the parse ---- */
 
+/* 2^53 - 1: up to here a double tells an integer from its neighbours. */
+#define EXACT_MAX 9007199254740991.0
+
 /* Number tokens of the text in document order; cJSON keeps that order. */
 static bool next_number(const unsigned char **p, const unsigned char *end, const unsigned char **start)
 {
@@ -282,7 +300,7 @@ static td_status restore_big_integers(cJSON *item, walk_state *w)
       const unsigned char *start;
       TD_BUG_ON(!next_number(&w->at, w->end, &start));
       size_t n = (size_t)(w->at - start);
-      if (integer_is_big(start, n) && !(fabs(item->valuedouble) <= 9007199254740992.0 - 1)) {
+      if (integer_is_big(start, n) && !(fabs(item->valuedouble) <= EXACT_MAX)) {
         char *text = cJSON_malloc(n + 1);
         if (!text)
           return td_fail(w->err, TD_ERR_NOMEM, "no memory for JSON");
@@ -303,7 +321,7 @@ static int compare_keys(const void *a, const void *b)
   return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Large objects are sorted, small ones compared pairwise: never quadratic in the input. */
+/* Keys are sorted first: never quadratic in the input. Keys are compared as decoded, so "a" and "\u0061" are the same. */
 static td_status refuse_duplicate_keys(const cJSON *item, const td_json_limits *limits, td_error *err)
 {
   for (; item; item = item->next) {
@@ -378,6 +396,12 @@ static td_status wrong_type(td_error *err, const char *key, const char *wanted)
   return td_fail_param(err, TD_ERR_REQUEST, key, "'%s' must be %s", key, wanted);
 }
 
+/* The tree holds integers beyond as cJSON_Raw, so what is not exact here was written with a point or an exponent. */
+static bool is_exact_integer(const cJSON *item)
+{
+  return cJSON_IsNumber(item) && item->valuedouble == floor(item->valuedouble) && fabs(item->valuedouble) <= EXACT_MAX;
+}
+
 td_status td_json_get_int64(const cJSON *object, const char *key, int64_t min, int64_t max, int64_t *out,
                             bool *present, td_error *err)
 {
@@ -385,8 +409,7 @@ td_status td_json_get_int64(const cJSON *object, const char *key, int64_t min, i
   if (!item)
     return TD_OK;
   int64_t v;
-  if (cJSON_IsNumber(item) && item->valuedouble == floor(item->valuedouble) &&
-      fabs(item->valuedouble) <= 9007199254740992.0) {
+  if (is_exact_integer(item)) {
     v = (int64_t)item->valuedouble;
   } else if (cJSON_IsRaw(item)) {
     errno = 0;
@@ -410,17 +433,15 @@ td_status td_json_get_seed(const cJSON *object, const char *key, uint64_t *out, 
   if (!item)
     return TD_OK;
   if (cJSON_IsRaw(item)) {
+    const char *text = item->valuestring;
     errno = 0;
-    if (item->valuestring[0] == '-')
-      *out = (uint64_t)strtoll(item->valuestring, NULL, 10);
-    else
-      *out = strtoull(item->valuestring, NULL, 10);
+    uint64_t v = *text == '-' ? (uint64_t)strtoll(text, NULL, 10) : strtoull(text, NULL, 10);
     if (errno == ERANGE)
-      return td_fail_param(err, TD_ERR_REQUEST, key, "'%s' must be a 64-bit integer", key);
+      return wrong_type(err, key, "a 64-bit integer");
+    *out = v;
     return TD_OK;
   }
-  if (!cJSON_IsNumber(item) || item->valuedouble != floor(item->valuedouble) ||
-      fabs(item->valuedouble) > 9007199254740992.0)
+  if (!is_exact_integer(item))
     return wrong_type(err, key, "a 64-bit integer");
   *out = (uint64_t)(int64_t)item->valuedouble;
   return TD_OK;

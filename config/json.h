@@ -4,7 +4,8 @@
  * above 2^53 and cuts strings at \u0000. td_json_parse refuses what RFC 8259 refuses, bounds depth and node
  * count before anything is allocated, refuses \u0000 and lone surrogates, and keeps integers that a double
  * cannot hold: such a number becomes an item of type cJSON_Raw whose valuestring is its text.
- * Used for request bodies and for model files alike. Stateless: any thread. */
+ * A number of more than 63 characters is refused. A fraction or exponent is read as strtod reads it: 1e999 is
+ * infinite, which no getter takes. Used for request bodies and for model files alike. Stateless: any thread. */
 #ifndef TD_CONFIG_JSON_H
 #define TD_CONFIG_JSON_H
 
@@ -17,7 +18,7 @@
 
 typedef struct td_json_limits {
   size_t max_depth;
-  size_t max_nodes; /* values of any kind; numbers inside arrays of numbers count 1/16 */
+  size_t max_nodes; /* values of any kind; the first json_cheap_numbers numbers inside arrays count 1/16 */
   td_status error;  /* code given to failures: TD_ERR_REQUEST for bodies, TD_ERR_MODEL for files */
 } td_json_limits;
 
@@ -33,7 +34,7 @@ TD_MUST_CHECK td_status td_json_parse(const char *text, size_t n, const td_json_
 const cJSON *td_json_get(const cJSON *object, const char *key);
 
 /* Typed getters: absent or null leaves *out as it is and returns TD_OK with *present = false (present may be
- * NULL). A wrong type, a fraction where an integer is asked, or a value outside [min, max] is TD_ERR_REQUEST with
+ * NULL). A wrong type, a fraction where an integer is asked (1.0 and 1e2 are integers), or a value outside [min, max] is TD_ERR_REQUEST with
  * err->param = key. */
 TD_MUST_CHECK td_status td_json_get_int64(const cJSON *object, const char *key, int64_t min, int64_t max,
                                           int64_t *out, bool *present, td_error *err);

@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -14,7 +15,11 @@ void td_log_init(td_log_level level)
 {
   log_level = level;
   /* sd-daemon(3): with stderr on the journal, "<N>" gives the priority and the time is known */
-  log_journal = getenv("JOURNAL_STREAM") != NULL;
+  const char *stream = getenv("JOURNAL_STREAM"); /* device:inode of the journal's socket */
+  unsigned long long dev, ino;
+  struct stat st;
+  log_journal = stream && sscanf(stream, "%llu:%llu", &dev, &ino) == 2 && fstat(STDERR_FILENO, &st) == 0 &&
+                st.st_dev == dev && st.st_ino == ino;
 }
 
 void td_log(td_log_level level, const char *fmt, ...)
@@ -44,6 +49,9 @@ void td_log(td_log_level level, const char *fmt, ...)
   size_t len = (size_t)n + (size_t)m;
   if (len > sizeof line - 2)
     len = sizeof line - 2;
+  for (size_t i = (size_t)n; i < len; i++) /* a line is one line, whatever is quoted in it */
+    if ((unsigned char)line[i] < 0x20 || line[i] == 0x7f)
+      line[i] = '?';
   line[len++] = '\n';
   if (write(STDERR_FILENO, line, len) < 0) {
     /* nowhere to say it */

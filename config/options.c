@@ -2,11 +2,11 @@
 #include "config/options.h"
 
 #include <errno.h>
-#include <ini.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "config/utf8.h"
 
 typedef struct string_option {
   const char *name, *def, *value_name, *help;
@@ -24,7 +24,7 @@ static const string_option string_options[] = {
     STRING(backend, "backend", "auto", "NAME", "auto or cpu"),
 };
 #undef STRING
-#define N_STRING_OPTIONS (sizeof string_options / sizeof string_options[0])
+enum { N_STRING_OPTIONS = sizeof string_options / sizeof string_options[0] };
 
 static const char *const log_levels[] = {"error", "warn", "info", "debug"};
 
@@ -50,11 +50,10 @@ static bool key_equal(const char *a, const char *b)
 static td_status set_limit(td_options *o, int id, const char *value, const char *where, td_error *err)
 {
   const td_limit *l = &td_limits[id];
-  char *end;
-  errno = 0;
-  double v = strtod(value, &end);
-  if (end == value || *end != '\0' || errno != 0 || v != floor(v))
+  size_t n = strspn(value, "0123456789");
+  if (n == 0 || value[n] != '\0')
     return td_fail_param(err, TD_ERR_CONFIG, l->name, "%s: %s: '%s' is not a whole number", where, l->name, value);
+  double v = strtod(value, NULL); /* infinite if longer than any number */
   if (!(v >= l->min && v <= l->max))
     return td_fail_param(err, TD_ERR_CONFIG, l->name, "%s: %s: %s is outside %.0f..%.0f %s", where, l->name, value,
                          l->min, l->max, l->unit);
@@ -93,30 +92,11 @@ td_status td_options_set(td_options *o, const char *key, const char *value, cons
   return td_fail_param(err, TD_ERR_CONFIG, key, "%s: unknown option '%s'", where, key);
 }
 
-typedef struct ini_state {
-  td_options *o;
-  FILE *file;
-  const char *path;
-  td_error *err;
-  td_status status;
-  int line;              /* of the line read last: inih as Debian builds it does not tell */
-  bool line_too_long;
-  unsigned char seen[N_STRING_OPTIONS + 1 + TD_LIMIT_COUNT]; /* keys so far, to refuse repeats */
-} ini_state;
+/* ---- the options file ---- */
 
-static char *ini_read_line(char *buffer, int size, void *user)
-{
-  ini_state *st = user;
-  char *s = fgets(buffer, size, st->file);
-  st->line++;
-  if (s && strlen(s) + 1 == (size_t)size && s[size - 2] != '\n' && !feof(st->file)) {
-    st->line_too_long = true;
-    return NULL;
-  }
-  return s;
-}
+/* Position of a key in the table of all keys; N_KEYS for one that is not there. */
+enum { N_KEYS = N_STRING_OPTIONS + 1 + TD_LIMIT_COUNT };
 
-/* Position of a key in the table of all keys; the number of keys for one that is not there. */
 static size_t key_index(const char *key)
 {
   size_t n = 0;
@@ -132,48 +112,96 @@ static size_t key_index(const char *key)
   return n;
 }
 
-/* inih's callback: 1 goes on, 0 stops. */
-static int ini_entry(void *user, const char *section, const char *name, const char *value)
-{
-  ini_state *st = user;
+typedef struct options_file {
+  td_options *o;
+  FILE *file;
+  const char *path;
+  unsigned line;
+  bool seen[N_KEYS + 1]; /* to refuse repeats */
   char where[TD_OPTION_STRING_BYTES + 32];
-  snprintf(where, sizeof where, "%s:%d", st->path, st->line);
-  if (st->status != TD_OK)
-    return 0; /* the first error is the one to tell */
-  if (section && *section) {
-    st->status = td_fail(st->err, TD_ERR_CONFIG, "%s: sections are not used: [%s]", where, section);
-    return 0;
+} options_file;
+
+/* Reads a line without its newline. False at the end of the file, at a read error, and at a line that is not text or
+ * too long, of which *st then tells. */
+static bool read_line(options_file *f, char *line, size_t size, td_status *st, td_error *err)
+{
+  size_t n = 0;
+  int c;
+  snprintf(f->where, sizeof f->where, "%s:%u", f->path, ++f->line);
+  while ((c = getc(f->file)) != EOF && c != '\n') {
+    if (n + 1 == size) {
+      *st = td_fail(err, TD_ERR_CONFIG, "%s: line longer than %zu bytes", f->where, size - 1);
+      return false;
+    }
+    line[n++] = (char)c;
   }
-  size_t k = key_index(name);
-  if (k < sizeof st->seen && st->seen[k]++) {
-    st->status = td_fail_param(st->err, TD_ERR_CONFIG, name, "%s: '%s' is set twice", where, name);
-    return 0;
+  if (n > 0 && line[n - 1] == '\r')
+    n--;
+  line[n] = '\0';
+  for (size_t i = 0, len; i < n; i += len) {
+    unsigned char b = (unsigned char)line[i];
+    len = td_utf8_sequence_length((unsigned char *)line + i, n - i);
+    if (len == 0 || (b < 0x20 && b != '\t') || b == 0x7f) {
+      *st = td_fail(err, TD_ERR_CONFIG, "%s: byte %zu of the line is not text", f->where, i + 1);
+      return false;
+    }
   }
-  st->status = td_options_set(st->o, name, value ? value : "", where, st->err);
-  return st->status == TD_OK;
+  return n > 0 || c != EOF;
+}
+
+static char *trim(char *s)
+{
+  s += strspn(s, " \t");
+  size_t n = strlen(s);
+  while (n > 0 && (s[n - 1] == ' ' || s[n - 1] == '\t'))
+    n--;
+  s[n] = '\0';
+  return s;
+}
+
+static td_status take_line(options_file *f, char *line, td_error *err)
+{
+  char *key = trim(line), *equals = strchr(key, '=');
+  if (*key == '\0' || *key == '#' || *key == ';')
+    return TD_OK;
+  if (*key == '[')
+    return td_fail(err, TD_ERR_CONFIG, "%s: sections are not used: %s", f->where, key);
+  if (!equals)
+    return td_fail(err, TD_ERR_CONFIG, "%s: '%s' is not of the form key = value", f->where, key);
+  *equals = '\0';
+  key = trim(key);
+  size_t k = key_index(key);
+  if (k < N_KEYS && f->seen[k])
+    return td_fail_param(err, TD_ERR_CONFIG, key, "%s: '%s' is set twice", f->where, key);
+  f->seen[k] = true;
+  return td_options_set(f->o, key, trim(equals + 1), f->where, err);
 }
 
 td_status td_options_read_file(td_options *o, const char *path, td_error *err)
 {
-  ini_state st = {.o = o, .path = path, .err = err};
-  st.file = fopen(path, "re");
-  if (!st.file)
+  static const char bom[] = "\xEF\xBB\xBF";
+  options_file f = {.o = o, .path = path};
+  size_t size = td_limit_max(TD_LIMIT_OPTIONS_LINE_BYTES) + 1;
+  char *line = malloc(size);
+  if (!line)
+    return td_fail(err, TD_ERR_NOMEM, "no memory for the options file");
+  f.file = fopen(path, "re");
+  if (!f.file) {
+    free(line);
     return td_fail_param(err, TD_ERR_CONFIG, "config", "%s: %s", path, strerror(errno));
-  int rc = ini_parse_stream(ini_read_line, &st, ini_entry, &st);
-  bool read_error = ferror(st.file);
-  fclose(st.file);
-  if (st.status != TD_OK)
-    return st.status;
-  if (read_error)
-    return td_fail(err, TD_ERR_CONFIG, "%s: cannot be read", path);
-  if (st.line_too_long)
-    return td_fail(err, TD_ERR_CONFIG, "%s:%d: line too long", path, st.line);
-  if (rc > 0)
-    return td_fail(err, TD_ERR_CONFIG, "%s:%d: not of the form key = value", path, rc);
-  if (rc < 0)
-    return td_fail(err, TD_ERR_CONFIG, "%s: cannot be read", path);
-  return TD_OK;
+  }
+  td_status st = TD_OK;
+  errno = 0;
+  while (st == TD_OK && read_line(&f, line, size, &st, err))
+    st = take_line(&f, f.line == 1 && strncmp(line, bom, 3) == 0 ? line + 3 : line, err);
+  if (st == TD_OK && ferror(f.file))
+    st = td_fail_param(err, TD_ERR_CONFIG, "config", "%s: %s", path, strerror(errno));
+  fclose(f.file);
+  free(line);
+  return st;
 }
+
+/* ---- the command line ---- */
 
 /* Splits "--key=value" or takes the next argument; key points into a copy. */
 static td_status next_pair(int argc, char **argv, int *i, char key[64], const char **value, td_error *err)

@@ -1,8 +1,8 @@
 /* What the operator sets: built-in defaults, then the options file, then the command line.
  *
- * The options file is INI without sections: `key = value`, '#' and ';' comments. Keys are the string
- * options below and every OPTION limit of limits.def. An unknown key, a bad value and a repeated key
- * are errors that name file, line and key. On the command line `--key VALUE` and `--key=VALUE` mean the same;
+ * The options file has one `key = value` a line; lines that begin with '#' or ';' are comments, and the value is all
+ * up to the line's end. Keys are the string options below and every OPTION limit of limits.def. An unknown key, a bad
+ * value and a repeated key are errors that name file, line and key. On the command line `--key VALUE` and `--key=VALUE` mean the same;
  * '-' and '_' in keys are the same. */
 #ifndef TD_CONFIG_OPTIONS_H
 #define TD_CONFIG_OPTIONS_H

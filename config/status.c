@@ -23,9 +23,13 @@ static void message_clean(char *s)
 
 static void error_fill(td_error *err, td_status code, const char *param, const char *fmt, va_list ap)
 {
+  char message[TD_ERROR_MESSAGE_BYTES] = ""; /* apart: the arguments may quote *err itself */
+  vsnprintf(message, sizeof message, fmt, ap);
   err->code = code;
-  snprintf(err->param, sizeof err->param, "%s", param);
-  vsnprintf(err->message, sizeof err->message, fmt, ap);
+  memmove(err->param, param, strnlen(param, sizeof err->param - 1) + 1);
+  err->param[sizeof err->param - 1] = '\0';
+  message_clean(err->param);
+  strcpy(err->message, message);
   message_clean(err->message);
 }
 

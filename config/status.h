@@ -48,7 +48,7 @@ typedef struct td_error {
 #define TD_PRINTF(fmt_at, args_at) __attribute__((format(printf, fmt_at, args_at)))
 
 /* Fills *err (may be NULL) and returns code, so that `return td_fail(...)` reads well. Messages
- * longer than the buffer are cut. Control bytes and invalid UTF-8 in the message become '?', so that
+ * longer than the buffer are cut. Control bytes and invalid UTF-8 in message and param become '?', so that
  * text from files or clients can be quoted safely. */
 td_status td_fail(td_error *err, td_status code, const char *fmt, ...) TD_PRINTF(3, 4);
 
@@ -56,7 +56,7 @@ td_status td_fail(td_error *err, td_status code, const char *fmt, ...) TD_PRINTF
 td_status td_fail_param(td_error *err, td_status code, const char *param, const char *fmt, ...)
     TD_PRINTF(4, 5);
 
-/* Puts "prefix: " before the message already in *err, and returns err->code. */
+/* Puts "prefix: " before the message already in *err (not NULL), and returns err->code. */
 td_status td_error_prefix(td_error *err, const char *fmt, ...) TD_PRINTF(2, 3);
 
 #define TD_TRY(expr)                                                                               \

@@ -1,0 +1,382 @@
+/* JSON in: verdicts and values against Python's json module (tests/vectors/config_json.txt), then our own bounds and
+ * the typed getters. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "config/buf.h"
+#include "config/json.h"
+#include "config/limits.h"
+
+static const td_json_limits body_limits = {64, 65536, TD_ERR_REQUEST};
+
+/* Parses a copy of exactly n bytes, so that a sanitizer sees reads beyond; td_json_check must agree on all but
+ * repeated keys. */
+static td_status parse(const char *text, size_t n, const td_json_limits *limits, cJSON **out, td_error *err)
+{
+  char *copy = malloc(n ? n : 1);
+  assert_non_null(copy);
+  memcpy(copy, text, n);
+  memset(err, 0, sizeof *err);
+  td_error check_err;
+  td_status check = td_json_check(copy, n, limits, &check_err);
+  td_status st = td_json_parse(copy, n, limits, out, err);
+  free(copy);
+  if (check != TD_OK)
+    assert_int_equal(check, st);
+  else if (st != TD_OK)
+    assert_non_null(strstr(err->message, "stands twice"));
+  assert_true((st == TD_OK) == (*out != NULL));
+  return st;
+}
+
+static cJSON *must_parse(const char *text)
+{
+  cJSON *root;
+  td_error err;
+  if (parse(text, strlen(text), &body_limits, &root, &err) != TD_OK)
+    fail_msg("%s: %s", text, err.message);
+  return root;
+}
+
+static void must_refuse(const char *text, const char *message)
+{
+  cJSON *root;
+  td_error err;
+  assert_int_equal(parse(text, strlen(text), &body_limits, &root, &err), TD_ERR_REQUEST);
+  if (!strstr(err.message, message))
+    fail_msg("%s: '%s' does not hold '%s'", text, err.message, message);
+}
+
+/* ---- against Python ---- */
+
+static void canonical_string(td_buf *b, const char *s)
+{
+  td_buf_append_char(b, 's');
+  for (; *s; s++)
+    td_buf_printf(b, "%02x", (unsigned char)*s);
+}
+
+/* As config_json.py writes it. */
+static void canonical(td_buf *b, const cJSON *v)
+{
+  if (cJSON_IsNull(v)) {
+    td_buf_append_char(b, 'z');
+  } else if (cJSON_IsBool(v)) {
+    td_buf_append_char(b, cJSON_IsTrue(v) ? 't' : 'f');
+  } else if (cJSON_IsNumber(v)) {
+    td_buf_printf(b, "n%.17g", v->valuedouble);
+  } else if (cJSON_IsRaw(v)) {
+    td_buf_printf(b, "i%s", v->valuestring);
+  } else if (cJSON_IsString(v)) {
+    canonical_string(b, v->valuestring);
+  } else {
+    td_buf_append_char(b, cJSON_IsObject(v) ? '{' : '[');
+    for (const cJSON *c = v->child; c; c = c->next) {
+      if (cJSON_IsObject(v)) {
+        canonical_string(b, c->string);
+        td_buf_append_char(b, ':');
+      }
+      canonical(b, c);
+      td_buf_append_char(b, ',');
+    }
+    td_buf_append_char(b, cJSON_IsObject(v) ? '}' : ']');
+  }
+}
+
+/* Bytes of s; "-" is none. */
+static size_t unhex(const char *s, char *out)
+{
+  size_t n = 0;
+  unsigned v;
+  for (; *s != '-' && sscanf(s, "%2x", &v) == 1; s += 2)
+    out[n++] = (char)v;
+  return n;
+}
+
+static void test_vectors(void **state)
+{
+  static const char *const reasons[][2] = {{"depth", "nested deeper"},     {"duplicate-key", "stands twice"},
+                                           {"nul", "\\u0000"},             {"number-length", "longer than 63"},
+                                           {"surrogate", "surrogate"}};
+  static char line[8192], text[4096];
+  unsigned n_ok = 0, n_refused = 0;
+  FILE *f = fopen(TD_SOURCE_DIR "/tests/vectors/config_json.txt", "re");
+  assert_non_null(f);
+  while (fgets(line, sizeof line, f)) {
+    if (*line == '#')
+      continue;
+    line[strcspn(line, "\n")] = '\0';
+    char *name = strtok(line, " "), *verdict = strtok(NULL, " "), *hex = strtok(NULL, " "), *want = strtok(NULL, " ");
+    cJSON *root;
+    td_error err;
+    size_t n = unhex(hex, text);
+    td_status st = parse(text, n, &body_limits, &root, &err);
+    if (strcmp(verdict, "ok") == 0) {
+      td_buf got;
+      td_buf_init(&got, 0);
+      if (st != TD_OK)
+        fail_msg("%s: refused: %s", name, err.message);
+      canonical(&got, root);
+      if (strcmp(got.data, want) != 0)
+        fail_msg("%s: %s, Python reads %s", name, got.data, want);
+      td_buf_deinit(&got);
+      n_ok++;
+    } else {
+      if (st != TD_ERR_REQUEST)
+        fail_msg("%s: wanted %s, got status %d %s", name, verdict, st, err.message);
+      for (size_t i = 0; i < sizeof reasons / sizeof reasons[0]; i++)
+        if (strcmp(verdict, reasons[i][0]) == 0 && !strstr(err.message, reasons[i][1]))
+          fail_msg("%s: wanted %s, got %s", name, verdict, err.message);
+      n_refused++;
+    }
+    cJSON_Delete(root);
+  }
+  fclose(f);
+  assert_true(n_ok > 200 && n_refused > 400);
+}
+
+/* ---- our own bounds ---- */
+
+static void test_messages_name_the_place(void **state)
+{
+  must_refuse("[1, 01]", "at byte 4: malformed number");
+  must_refuse("{\"a\":1,}", "at byte 7: expected a key");
+  must_refuse("[\"\\ud800\"]", "at byte 2: lone surrogate");
+  must_refuse("[1] x", "at byte 4: something follows");
+  must_refuse("", "unexpected end");
+  must_refuse("{\"k\\u0065y\":1,\"key\":2}", "key 'key' stands twice");
+  td_error err;
+  cJSON *root;
+  assert_int_equal(parse("{\"a\":1,\"a\":2}", 13, &body_limits, &root, &err), TD_ERR_REQUEST);
+  assert_string_equal(err.param, "a");
+  td_json_limits model = {64, 100, TD_ERR_MODEL};
+  assert_int_equal(parse("[", 1, &model, &root, &err), TD_ERR_MODEL);
+}
+
+static td_status parse_repeated(const char *head, const char *part, size_t times, const char *tail,
+                                const td_json_limits *limits)
+{
+  td_buf b;
+  td_error err;
+  cJSON *root;
+  td_buf_init(&b, 0);
+  td_buf_append_str(&b, head);
+  for (size_t i = 0; i < times; i++) {
+    if (i > 0)
+      td_buf_append_char(&b, ',');
+    td_buf_append_str(&b, part);
+  }
+  td_buf_append_str(&b, tail);
+  td_status st = parse(b.data, b.len_bytes, limits, &root, &err);
+  if (st != TD_OK)
+    assert_non_null(strstr(err.message, "values"));
+  cJSON_Delete(root);
+  td_buf_deinit(&b);
+  return st;
+}
+
+static void test_node_limit(void **state)
+{
+  td_json_limits limits = {64, 100, TD_ERR_REQUEST};
+  assert_int_equal(parse_repeated("[", "null", 99, "]", &limits), TD_OK); /* the array is one */
+  assert_int_equal(parse_repeated("[", "null", 100, "]", &limits), TD_ERR_REQUEST);
+  assert_int_equal(parse_repeated("[", "0", 99 * 16 + 15, "]", &limits), TD_OK);
+  assert_int_equal(parse_repeated("[", "0", 100 * 16, "]", &limits), TD_ERR_REQUEST);
+  assert_int_equal(parse_repeated("[", "[0]", 94, "]", &limits), TD_OK);
+  assert_int_equal(parse_repeated("[", "[0]", 95, "]", &limits), TD_ERR_REQUEST);
+  /* beyond the cheap numbers they count whole: a file of "0," gets no more tree than its nodes allow */
+  size_t cheap = td_limit_max(TD_LIMIT_JSON_CHEAP_NUMBERS);
+  limits.max_nodes = cheap / 16 + 100;
+  assert_int_equal(parse_repeated("[", "0", cheap + 99, "]", &limits), TD_OK);
+  assert_int_equal(parse_repeated("[", "0", cheap + 100, "]", &limits), TD_ERR_REQUEST);
+}
+
+static void test_depth_limit(void **state)
+{
+  td_json_limits limits = {3, 100, TD_ERR_REQUEST};
+  cJSON *root;
+  td_error err;
+  assert_int_equal(parse("[[[]]]", 6, &limits, &root, &err), TD_OK);
+  cJSON_Delete(root);
+  assert_int_equal(parse("[[[[]]]]", 8, &limits, &root, &err), TD_ERR_REQUEST);
+  limits.max_depth = 100000; /* our stack of bits ends at 256 */
+  char deep[600];
+  memset(deep, '[', 300);
+  memset(deep + 300, ']', 300);
+  assert_int_equal(parse(deep, 600, &limits, &root, &err), TD_ERR_REQUEST);
+  limits.max_nodes = 300;
+  assert_int_equal(parse(deep + 44, 512, &limits, &root, &err), TD_OK);
+  cJSON_Delete(root);
+}
+
+/* Many keys that share their beginning, then one repeated: sorted, so never quadratic. */
+static void test_many_keys(void **state)
+{
+  td_json_limits limits = {64, 400000, TD_ERR_REQUEST};
+  td_buf b;
+  cJSON *root;
+  td_error err;
+  td_buf_init(&b, 0);
+  for (unsigned i = 0; i < 200000; i++)
+    td_buf_printf(&b, "%c\"key-%06u\":%u", i ? ',' : '{', i, i);
+  td_buf_append_str(&b, "}");
+  assert_int_equal(parse(b.data, b.len_bytes, &limits, &root, &err), TD_OK);
+  cJSON_Delete(root);
+  b.len_bytes--;
+  td_buf_append_str(&b, ",\"key-077777\":0}");
+  assert_int_equal(parse(b.data, b.len_bytes, &limits, &root, &err), TD_ERR_REQUEST);
+  assert_string_equal(err.param, "key-077777");
+  td_buf_deinit(&b);
+}
+
+static void test_big_integers_in_their_places(void **state)
+{
+  cJSON *root = must_parse("{\"9\":[1,\"12345678901234567890\",-12345678901234567890,{\"x\\\"7\":3}],"
+                           "\"b\":12345678901234567891,\"c\":0.5,\"d\":9007199254740993}");
+  const cJSON *a = td_json_get(root, "9")->child;
+  assert_true(cJSON_IsNumber(a));
+  assert_true(cJSON_IsString(a->next));
+  assert_true(cJSON_IsRaw(a->next->next));
+  assert_string_equal(a->next->next->valuestring, "-12345678901234567890");
+  assert_string_equal(td_json_get(root, "b")->valuestring, "12345678901234567891");
+  assert_true(td_json_get(root, "c")->valuedouble == 0.5);
+  assert_string_equal(td_json_get(root, "d")->valuestring, "9007199254740993");
+  char *printed = cJSON_PrintUnformatted(root); /* what a chat template's tojson relies on */
+  assert_non_null(strstr(printed, "-12345678901234567890"));
+  cJSON_free(printed);
+  cJSON_Delete(root);
+}
+
+/* ---- getters ---- */
+
+static void expect_int(const char *value, bool ok, int64_t want, int64_t min, int64_t max)
+{
+  char text[256];
+  snprintf(text, sizeof text, "{\"k\":%s}", value);
+  cJSON *root = must_parse(text);
+  td_error err;
+  int64_t v = 42;
+  bool present = false;
+  td_status st = td_json_get_int64(root, "k", min, max, &v, &present, &err);
+  if ((st == TD_OK) != ok || v != want)
+    fail_msg("%s: status %d, %lld", value, st, (long long)v);
+  if (st != TD_OK) {
+    assert_int_equal(st, TD_ERR_REQUEST);
+    assert_string_equal(err.param, "k");
+  }
+  assert_true(present == (strcmp(value, "null") != 0));
+  cJSON_Delete(root);
+}
+
+static void test_get_int64(void **state)
+{
+  expect_int("0", true, 0, 0, 10);
+  expect_int("-0", true, 0, 0, 10);
+  expect_int("10", true, 10, 0, 10);
+  expect_int("1.0", true, 1, 0, 10);
+  expect_int("1e1", true, 10, 0, 10);
+  expect_int("null", true, 42, 0, 10);
+  expect_int("11", false, 42, 0, 10);
+  expect_int("-1", false, 42, 0, 10);
+  expect_int("1.5", false, 42, 0, 10);
+  expect_int("1e999", false, 42, INT64_MIN, INT64_MAX);
+  expect_int("-1e999", false, 42, INT64_MIN, INT64_MAX);
+  expect_int("1e-999", true, 0, 0, 10);
+  expect_int("\"1\"", false, 42, 0, 10);
+  expect_int("true", false, 42, 0, 10);
+  expect_int("[1]", false, 42, 0, 10);
+  expect_int("{}", false, 42, 0, 10);
+  expect_int("9007199254740993", true, 9007199254740993, INT64_MIN, INT64_MAX);
+  expect_int("9007199254740993.0", false, 42, INT64_MIN, INT64_MAX); /* a double made 992 of it */
+  expect_int("9223372036854775807", true, INT64_MAX, INT64_MIN, INT64_MAX);
+  expect_int("-9223372036854775808", true, INT64_MIN, INT64_MIN, INT64_MAX);
+  expect_int("9223372036854775808", false, 42, INT64_MIN, INT64_MAX);
+  expect_int("-9223372036854775809", false, 42, INT64_MIN, INT64_MAX);
+  expect_int("999999999999999999999999999999999999999999", false, 42, INT64_MIN, INT64_MAX);
+  expect_int("9223372036854775807", false, 42, 0, 10);
+}
+
+static void expect_seed(const char *value, bool ok, uint64_t want)
+{
+  char text[256];
+  snprintf(text, sizeof text, "{\"k\":%s}", value);
+  cJSON *root = must_parse(text);
+  td_error err;
+  uint64_t v = 42;
+  td_status st = td_json_get_seed(root, "k", &v, NULL, &err);
+  if ((st == TD_OK) != ok || v != want)
+    fail_msg("%s: status %d, %llu", value, st, (unsigned long long)v);
+  cJSON_Delete(root);
+}
+
+static void test_get_seed(void **state)
+{
+  expect_seed("7", true, 7);
+  expect_seed("-1", true, UINT64_MAX);
+  expect_seed("9007199254740992", true, 9007199254740992);
+  expect_seed("9007199254740993", true, 9007199254740993);
+  expect_seed("18446744073709551615", true, UINT64_MAX);
+  expect_seed("-9223372036854775808", true, (uint64_t)INT64_MIN);
+  expect_seed("18446744073709551616", false, 42);
+  expect_seed("-9223372036854775809", false, 42);
+  expect_seed("1e300", false, 42);
+  expect_seed("0.5", false, 42);
+  expect_seed("\"7\"", false, 42);
+  expect_seed("null", true, 42);
+}
+
+static void test_get_others(void **state)
+{
+  td_error err;
+  bool present, b = false;
+  double d = 42;
+  const char *s = "unset";
+  cJSON *root = must_parse("{\"half\":0.5,\"big\":12345678901234567890,\"inf\":1e999,\"yes\":true,\"text\":\"t\",\"nil\":null,"
+                           "\"A\":1}");
+  assert_int_equal(td_json_get_double(root, "half", 0, 1, &d, &present, &err), TD_OK);
+  assert_true(present && d == 0.5);
+  assert_int_equal(td_json_get_double(root, "big", 0, 1e300, &d, NULL, &err), TD_OK);
+  assert_true(d == 12345678901234567890.0);
+  assert_int_equal(td_json_get_double(root, "inf", -1e308, 1e308, &d, NULL, &err), TD_ERR_REQUEST);
+  assert_int_equal(td_json_get_double(root, "half", 0.6, 1, &d, NULL, &err), TD_ERR_REQUEST);
+  assert_int_equal(td_json_get_double(root, "yes", 0, 1, &d, NULL, &err), TD_ERR_REQUEST);
+  assert_true(d == 12345678901234567890.0);
+  assert_int_equal(td_json_get_bool(root, "yes", &b, &present, &err), TD_OK);
+  assert_true(b && present);
+  assert_int_equal(td_json_get_bool(root, "half", &b, NULL, &err), TD_ERR_REQUEST);
+  assert_int_equal(td_json_get_bool(root, "nil", &b, &present, &err), TD_OK);
+  assert_true(b && !present);
+  assert_int_equal(td_json_get_string(root, "nil", &s, &err), TD_OK);
+  assert_string_equal(s, "unset");
+  assert_int_equal(td_json_get_string(root, "yes", &s, &err), TD_ERR_REQUEST);
+  assert_string_equal(err.param, "yes");
+  assert_int_equal(td_json_get_string(root, "text", &s, &err), TD_OK);
+  assert_string_equal(s, "t");
+  assert_null(td_json_get(root, "a")); /* case matters */
+  assert_null(td_json_get(root->child, "x"));
+  assert_null(td_json_get(NULL, "x"));
+  cJSON_Delete(root);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_vectors),
+      cmocka_unit_test(test_messages_name_the_place),
+      cmocka_unit_test(test_node_limit),
+      cmocka_unit_test(test_depth_limit),
+      cmocka_unit_test(test_many_keys),
+      cmocka_unit_test(test_big_integers_in_their_places),
+      cmocka_unit_test(test_get_int64),
+      cmocka_unit_test(test_get_seed),
+      cmocka_unit_test(test_get_others),
+  };
+  return cmocka_run_group_tests_name("config json", tests, NULL, NULL);
+}

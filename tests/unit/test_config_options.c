@@ -1,0 +1,285 @@
+/* Options: the file's lines, the command line's forms, and what is said about those that are wrong. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "config/options.h"
+
+static char path[] = "/tmp/test_config_options.XXXXXX";
+
+static int make_file(void **state)
+{
+  int fd = mkstemp(path);
+  return fd < 0 ? -1 : close(fd);
+}
+
+static int remove_file(void **state) { return unlink(path); }
+
+static void write_file(const char *text, size_t n)
+{
+  FILE *f = fopen(path, "we");
+  assert_non_null(f);
+  assert_int_equal(fwrite(text, 1, n, f), n);
+  assert_int_equal(fclose(f), 0);
+}
+
+static td_status read_text(td_options *o, const char *text, td_error *err)
+{
+  write_file(text, strlen(text));
+  td_options_init(o);
+  return td_options_read_file(o, path, err);
+}
+
+/* The message must begin with file and line, and hold `what`. */
+static void refused(const char *text, unsigned line, const char *what)
+{
+  td_options o;
+  td_error err = {0};
+  char where[64];
+  assert_int_equal(read_text(&o, text, &err), TD_ERR_CONFIG);
+  snprintf(where, sizeof where, "%s:%u: ", path, line);
+  if (strncmp(err.message, where, strlen(where)) != 0 || !strstr(err.message, what))
+    fail_msg("'%s': %s", text, err.message);
+}
+
+static void test_file_values(void **state)
+{
+  td_options o;
+  td_error err;
+  assert_int_equal(read_text(&o,
+                             "\xEF\xBB\xBF# a comment\n"
+                             "; another\n"
+                             "\n"
+                             "   \t\n"
+                             "model=/a path/with = and # in it.gguf\r\n"
+                             "  listen\t =  unix:/run/t.sock  \n"
+                             "workers = 4\n"
+                             "step-tokens = 0256\n"
+                             "log_level = debug\n"
+                             "served_model_name =\n"
+                             "backend = cpu", /* no newline at the end */
+                             &err),
+                   TD_OK);
+  assert_string_equal(o.model, "/a path/with = and # in it.gguf");
+  assert_string_equal(o.listen, "unix:/run/t.sock");
+  assert_string_equal(o.served_model_name, "");
+  assert_string_equal(o.backend, "cpu");
+  assert_int_equal(o.log_level, TD_LOG_DEBUG);
+  assert_int_equal(td_option(&o, TD_LIMIT_WORKERS), 4);
+  assert_int_equal(td_option(&o, TD_LIMIT_STEP_TOKENS), 256);
+  assert_int_equal(td_option(&o, TD_LIMIT_CONNECTIONS), td_limit_default(TD_LIMIT_CONNECTIONS));
+  assert_int_equal(read_text(&o, "", &err), TD_OK);
+  assert_string_equal(o.listen, "127.0.0.1:8080");
+}
+
+static void test_file_refused(void **state)
+{
+  refused("workers = 1\n\nno_such = 1\n", 3, "unknown option 'no_such'");
+  refused("config = other\n", 1, "unknown option 'config'");
+  refused("json_depth = 64\n", 1, "unknown option");   /* FIXED */
+  refused("temperature = 1\n", 1, "unknown option");   /* REQUEST */
+  refused(" = 1\n", 1, "unknown option ''");
+  refused("workers = 1\n# x\nworkers = 2\n", 3, "'workers' is set twice");
+  refused("step_tokens = 64\nstep-tokens = 64\n", 2, "set twice");
+  refused("log_level=info\nlog_level=info\n", 2, "set twice");
+  refused("model=a\nmodel=a\n", 2, "set twice");
+  refused("workers\n", 1, "key = value");
+  refused("workers: 1\n", 1, "key = value");
+  refused("[server]\n", 1, "sections");
+  refused("workers = 1\n  [server]\nworkers = 2\n", 2, "sections");
+  refused("workers = 1 # one\n", 1, "not a whole number");
+  refused("backend = gpu\n", 1, "not auto or cpu");
+  refused("log_level = loud\n", 1, "log_level");
+  refused("page_tokens = 48\n", 1, "16, 32 or 64");
+  refused("work\xff" "ers = 1\n", 1, "byte 5");
+  refused("model = a\x01" "b\n", 1, "byte 10");
+  refused("model = a\x7f\n", 1, "not text");
+  refused("\n\nmodel = a\rb\n", 3, "not text");
+  refused("workers = 1\n workers = 2", 2, "twice"); /* an indented line is a line of its own */
+}
+
+static void test_bad_numbers(void **state)
+{
+  static const char *const bad[] = {"",     "-1",  "+1",   "1.5", "1e3",  "0x10", "inf", "nan",
+                                    "1_0",  "1,0", "one",  "1 2", "1k",   "'1'",  "٣",   "1\t2"};
+  char line[128];
+  for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+    snprintf(line, sizeof line, "connections = %s\n", bad[i]);
+    refused(line, 1, "not a whole number");
+  }
+  refused("connections = 0\n", 1, "outside 1..65536 connections");
+  refused("connections = 65537\n", 1, "outside");
+  memset(line, 0, sizeof line);
+  strcpy(line, "connections = ");
+  memset(line + 14, '9', 100);
+  refused(line, 1, "outside");
+}
+
+static void test_nul_and_long_lines(void **state)
+{
+  td_options o;
+  td_error err;
+  static const char nul[] = "workers = 3\0junk\n";
+  write_file(nul, sizeof nul - 1);
+  td_options_init(&o);
+  assert_int_equal(td_options_read_file(&o, path, &err), TD_ERR_CONFIG);
+  assert_non_null(strstr(err.message, ":1: byte 12"));
+
+  static char text[20000];
+  memset(text, 0, sizeof text);
+  strcpy(text, "workers = 3\n#");
+  memset(text + 13, 'x', 8191); /* a line of 8192 bytes with its '#' */
+  strcat(text, "\nworker_queue = 7\n");
+  assert_int_equal(read_text(&o, text, &err), TD_OK);
+  assert_int_equal(td_option(&o, TD_LIMIT_WORKER_QUEUE), 7);
+  memset(text + 13, 'x', 8192);
+  strcpy(text + 13 + 8192, "\nworker_queue = 7\n");
+  refused(text, 2, "longer than 8192 bytes");
+
+  strcpy(text, "model = ");
+  memset(text + 8, 'm', TD_OPTION_STRING_BYTES - 1);
+  text[8 + TD_OPTION_STRING_BYTES - 1] = '\0';
+  assert_int_equal(read_text(&o, text, &err), TD_OK);
+  assert_int_equal(strlen(o.model), TD_OPTION_STRING_BYTES - 1);
+  strcat(text, "m");
+  refused(text, 1, "longer than 4095 bytes");
+}
+
+static void test_unreadable(void **state)
+{
+  td_options o;
+  td_error err;
+  td_options_init(&o);
+  assert_int_equal(td_options_read_file(&o, "/nonexistent/tandem.conf", &err), TD_ERR_CONFIG);
+  assert_non_null(strstr(err.message, "/nonexistent/tandem.conf: No such file"));
+  assert_int_equal(td_options_read_file(&o, "/", &err), TD_ERR_CONFIG);
+  assert_non_null(strstr(err.message, "/: Is a directory"));
+}
+
+/* ---- command line ---- */
+
+static td_status args(td_options *o, td_options_action *action, td_error *err, const char *const *list)
+{
+  char *argv[32] = {"tandemd"};
+  int argc = 1;
+  for (; *list; list++)
+    argv[argc++] = (char *)*list;
+  td_options_init(o);
+  memset(err, 0, sizeof *err);
+  return td_options_read_args(o, argc, argv, action, err);
+}
+#define ARGS(...) args(&o, &action, &err, (const char *const[]){__VA_ARGS__, NULL})
+
+static void test_command_line(void **state)
+{
+  td_options o;
+  td_error err;
+  td_options_action action;
+  assert_int_equal(ARGS("--model", "m.gguf", "--step_tokens=128", "--worker-queue", "9", "--listen=a=b:1"), TD_OK);
+  assert_int_equal(action, TD_ACTION_RUN);
+  assert_string_equal(o.model, "m.gguf");
+  assert_string_equal(o.listen, "a=b:1");
+  assert_int_equal(td_option(&o, TD_LIMIT_STEP_TOKENS), 128);
+  assert_int_equal(td_option(&o, TD_LIMIT_WORKER_QUEUE), 9);
+  assert_int_equal(ARGS("--model=a", "--model=b"), TD_OK); /* the last one counts */
+  assert_string_equal(o.model, "b");
+  assert_int_equal(ARGS("--model=a", "--check"), TD_OK);
+  assert_int_equal(action, TD_ACTION_CHECK);
+  assert_int_equal(ARGS("--help"), TD_OK);
+  assert_int_equal(action, TD_ACTION_HELP);
+  assert_int_equal(ARGS("--model=a", "-h"), TD_OK);
+  assert_int_equal(action, TD_ACTION_HELP);
+  assert_int_equal(ARGS("--version"), TD_OK);
+  assert_int_equal(action, TD_ACTION_VERSION);
+  assert_int_equal(ARGS("--model", "--help"), TD_OK); /* a value, odd as it is */
+  assert_int_equal(action, TD_ACTION_RUN);
+  assert_string_equal(o.model, "--help");
+}
+
+static void test_command_line_refused(void **state)
+{
+  td_options o;
+  td_error err;
+  td_options_action action;
+  assert_int_equal(ARGS("--workers=1"), TD_ERR_CONFIG);
+  assert_non_null(strstr(err.message, "--model PATH"));
+  assert_int_equal(ARGS("--model"), TD_ERR_CONFIG);
+  assert_non_null(strstr(err.message, "--model needs a value"));
+  assert_int_equal(ARGS("--model=m", "--no-such", "1"), TD_ERR_CONFIG);
+  assert_non_null(strstr(err.message, "command line: unknown option 'no-such'"));
+  assert_int_equal(ARGS("--model=m", "stray"), TD_ERR_CONFIG);
+  assert_non_null(strstr(err.message, "unexpected argument 'stray'"));
+  assert_int_equal(ARGS("--model=m", "-m"), TD_ERR_CONFIG);
+  assert_int_equal(ARGS("--model=m", "--"), TD_ERR_CONFIG);
+  assert_int_equal(ARGS("--model=m", ""), TD_ERR_CONFIG);
+  assert_int_equal(ARGS("--model=m", "--=x"), TD_ERR_CONFIG);
+  assert_int_equal(ARGS("--model=m", "--workers=17"), TD_ERR_CONFIG);
+  assert_string_equal(err.param, "workers");
+  assert_int_equal(ARGS("--model=m", "--workers="), TD_ERR_CONFIG);
+  assert_int_equal(ARGS("--model=m", "--a-key-that-is-longer-than-any-other-and-longer-than-its-buffer-of-64-bytes=1"),
+                   TD_ERR_CONFIG);
+  assert_non_null(strstr(err.message, "unknown option"));
+}
+
+static void test_file_then_command_line(void **state)
+{
+  td_options o;
+  td_error err;
+  td_options_action action;
+  const char *text = "model = from-file\nworkers = 3\nstep_tokens = 100\n";
+  write_file(text, strlen(text));
+  assert_int_equal(ARGS("--workers=5", "--config", path), TD_OK); /* wherever it stands, it is read first */
+  assert_string_equal(o.model, "from-file");
+  assert_int_equal(td_option(&o, TD_LIMIT_WORKERS), 5);
+  assert_int_equal(td_option(&o, TD_LIMIT_STEP_TOKENS), 100);
+  write_file("workers = x", 11);
+  assert_int_equal(ARGS("--model=m", "--config", path), TD_ERR_CONFIG);
+  assert_non_null(strstr(err.message, ":1: workers"));
+  assert_int_equal(ARGS("--model=m", "--config"), TD_ERR_CONFIG);
+}
+
+/* Every option that the tables know can be set to its bounds and not beyond, and stands in the help. */
+static void test_every_limit(void **state)
+{
+  td_options o;
+  td_error err;
+  char value[64];
+  td_options_init(&o);
+  for (int i = 0; i < TD_LIMIT_COUNT; i++) {
+    const td_limit *l = &td_limits[i];
+    bool option = l->kind == TD_LIMIT_KIND_OPTION;
+    for (int side = 0; side < 2; side++) {
+      snprintf(value, sizeof value, "%.0f", side ? l->max : l->min);
+      assert_int_equal(td_options_set(&o, l->name, value, "test", &err), option ? TD_OK : TD_ERR_CONFIG);
+      if (option)
+        assert_true(o.limit[i] == (side ? l->max : l->min));
+    }
+    snprintf(value, sizeof value, "%.0f", l->max + 1);
+    assert_int_equal(td_options_set(&o, l->name, value, "test", &err), TD_ERR_CONFIG);
+    snprintf(value, sizeof value, "%.0f", l->min - 1);
+    assert_int_equal(td_options_set(&o, l->name, value, "test", &err), TD_ERR_CONFIG);
+  }
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_file_values),
+      cmocka_unit_test(test_file_refused),
+      cmocka_unit_test(test_bad_numbers),
+      cmocka_unit_test(test_nul_and_long_lines),
+      cmocka_unit_test(test_unreadable),
+      cmocka_unit_test(test_command_line),
+      cmocka_unit_test(test_command_line_refused),
+      cmocka_unit_test(test_file_then_command_line),
+      cmocka_unit_test(test_every_limit),
+  };
+  return cmocka_run_group_tests_name("config options", tests, make_file, remove_file);
+}
