@@ -1,0 +1,335 @@
+/* The CPU backend's life: memory, weights, KV store, the step. Ops are in op_*.c. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "config/checked.h"
+#include "config/limits.h"
+#include "kernels/cpu/cpu.h"
+
+/* All memory of a backend hangs in one list and goes with it. Mapped, so it is zero and costs nothing until used. */
+typedef struct cpu_block {
+  struct cpu_block *next;
+  void *data;
+  size_t bytes;
+} cpu_block;
+
+void *td_cpu_alloc(cpu_backend *be, size_t count, size_t size)
+{
+  enum { HUGE_BYTES = 2 << 20 };
+  size_t bytes;
+  cpu_block *b = malloc(sizeof *b);
+  if (!b || !td_mul_size(count, size, &bytes)) {
+    free(b);
+    return NULL;
+  }
+  bytes = bytes ? bytes : 1;
+  b->data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (b->data == MAP_FAILED) {
+    free(b);
+    return NULL;
+  }
+  if (bytes >= HUGE_BYTES)
+    madvise(b->data, bytes, MADV_HUGEPAGE); /* a wish: fewer TLB misses */
+  b->bytes = bytes;
+  b->next = be->blocks;
+  be->blocks = b;
+  return b->data;
+}
+
+static void free_memory(cpu_backend *be, void *data)
+{
+  for (cpu_block **at = &be->blocks; *at; at = &(*at)->next)
+    if ((*at)->data == data) {
+      cpu_block *b = *at;
+      *at = b->next;
+      munmap(b->data, b->bytes);
+      free(b);
+      return;
+    }
+}
+
+typedef struct range_job {
+  cpu_range_fn *fn;
+  void *arg;
+  uint32_t n, per;
+} range_job;
+
+static void range_task(void *arg, uint32_t task, uint32_t thread)
+{
+  range_job *j = arg;
+  uint32_t begin = task * j->per, end = j->n - begin < j->per ? j->n : begin + j->per;
+  j->fn(j->arg, begin, end);
+}
+
+void td_cpu_for(cpu_backend *be, uint32_t n, uint32_t per, cpu_range_fn *fn, void *arg)
+{
+  range_job j = {fn, arg, n, per};
+  td_pool_run(be->pool, range_task, &j, (uint32_t)td_div_ceil_u64(n, per));
+}
+
+static void destroy(td_backend *b)
+{
+  cpu_backend *be = cpu_self(b);
+  td_pool_destroy(be->pool);
+  while (be->blocks)
+    free_memory(be, be->blocks->data);
+  free(be);
+}
+
+static td_status op_alloc(td_backend *be, size_t bytes, td_devptr *out, td_error *err)
+{
+  void *p = td_cpu_alloc(cpu_self(be), bytes, 1);
+  if (!p)
+    return td_fail(err, TD_ERR_NOMEM, "no memory for a buffer of %zu bytes", bytes);
+  out->addr = (uintptr_t)p;
+  return TD_OK;
+}
+
+static td_status op_upload_f32(td_backend *be, const float *src, size_t n, td_devptr *out, td_error *err)
+{
+  float *p = td_cpu_alloc(cpu_self(be), n, sizeof *p);
+  if (!p)
+    return td_fail(err, TD_ERR_NOMEM, "no memory for %zu floats", n);
+  if (n)
+    memcpy(p, src, n * sizeof *p);
+  out->addr = (uintptr_t)p;
+  return TD_OK;
+}
+
+static td_status op_download(td_backend *be, td_devptr src, size_t bytes, void *dst, td_error *err)
+{
+  memcpy(dst, (const void *)src.addr, bytes);
+  return TD_OK;
+}
+
+/* Makes *buffer hold at least n floats; what was in it is lost. */
+static bool grow(cpu_backend *be, float **buffer, size_t n)
+{
+  if (*buffer)
+    free_memory(be, *buffer);
+  *buffer = td_cpu_alloc(be, n, sizeof(float));
+  return *buffer != NULL;
+}
+
+/* Scratch for products of this width: packed activations of the largest step, a panel for each thread. */
+static td_status reserve_scratch(cpu_backend *be, uint32_t n_strips, td_error *err)
+{
+  const td_backend_config *c = &be->config;
+  size_t tokens = c->max_tokens > c->max_rows ? c->max_tokens : c->max_rows;
+  size_t panel = (size_t)n_strips * 32 * TD_ISA_PANEL_ROWS, packed = (tokens + be->isa->tile_tokens) * n_strips * 32;
+  bool ok = true;
+  if (packed > be->packed_floats) {
+    ok = grow(be, &be->packed, packed);
+    be->packed_floats = ok ? packed : 0;
+  }
+  if (ok && panel > be->panel_floats) {
+    for (uint32_t i = 0; ok && i < td_pool_threads(be->pool); i++)
+      ok = grow(be, &be->panels[i], panel);
+    be->panel_floats = ok ? panel : 0;
+  }
+  return ok ? TD_OK : td_fail(err, TD_ERR_NOMEM, "no memory for scratch of products of width %u", n_strips * 32);
+}
+
+static td_status import_part(cpu_backend *be, const td_weight_part *part, uint64_t n_cols, cpu_part *out, td_error *err)
+{
+  if ((unsigned)part->dtype >= TD_DTYPE_COUNT)
+    return td_fail(err, TD_ERR_MODEL, "weight of unknown element type %d", (int)part->dtype);
+  const td_dtype_info *d = &td_dtypes[part->dtype];
+  uint64_t total;
+  if (!td_dtype_row_bytes(part->dtype, n_cols, &out->row_bytes))
+    return td_fail(err, TD_ERR_MODEL, "rows of %llu elements do not fit %s's blocks of %u",
+                   (unsigned long long)n_cols, d->name, d->block_elements);
+  if (part->n_rows == 0 || part->n_rows > td_limit_max(TD_LIMIT_MODEL_VOCAB) ||
+      !td_mul_u64(part->n_rows, out->row_bytes, &total) || total > SIZE_MAX / 2)
+    return td_fail(err, TD_ERR_MODEL, "weight of %llu rows of %llu elements is out of bounds",
+                   (unsigned long long)part->n_rows, (unsigned long long)n_cols);
+  out->dtype = part->dtype;
+  out->data = part->data;
+  out->n_rows = (uint32_t)part->n_rows;
+  out->bias = NULL;
+  if (part->bias) {
+    float *bias = td_cpu_alloc(be, out->n_rows, sizeof *bias);
+    if (!bias)
+      return td_fail(err, TD_ERR_NOMEM, "no memory for a bias of %u", out->n_rows);
+    memcpy(bias, part->bias, out->n_rows * sizeof *bias);
+    out->bias = bias;
+  }
+  return TD_OK;
+}
+
+static td_status op_weight_import(td_backend *b, const td_weight_part *parts, uint32_t n_parts, uint64_t n_cols,
+                                  td_weight **out, td_error *err)
+{
+  cpu_backend *be = cpu_self(b);
+  if (n_parts == 0 || n_parts > TD_WEIGHT_PARTS_MAX)
+    return td_fail(err, TD_ERR_MODEL, "a weight of %u parts", n_parts);
+  if (n_cols == 0 || n_cols > td_limit_max(TD_LIMIT_MODEL_WIDTH) * 2)
+    return td_fail(err, TD_ERR_MODEL, "weight rows of %llu elements are out of bounds", (unsigned long long)n_cols);
+  td_weight *w = td_cpu_alloc(be, 1, sizeof *w);
+  if (!w)
+    return td_fail(err, TD_ERR_NOMEM, "no memory for a weight");
+  w->n_parts = n_parts;
+  w->n_cols = (uint32_t)n_cols;
+  w->n_strips = (uint32_t)td_div_ceil_u64(n_cols, 32);
+  for (uint32_t i = 0; i < n_parts; i++) {
+    TD_TRY(import_part(be, &parts[i], n_cols, &w->parts[i], err));
+    w->parts[i].first_out = w->n_out;
+    w->n_out += w->parts[i].n_rows;
+  }
+  TD_TRY(reserve_scratch(be, w->n_strips, err));
+  *out = w;
+  return TD_OK;
+}
+
+static uint32_t padded_dim(uint32_t head_dim) { return (head_dim + 7) / 8 * 8; }
+
+static size_t op_kv_bytes_per_page(const td_backend *be, const td_kv_shape *s)
+{
+  size_t floats = (size_t)s->page_tokens * (s->head_dim + padded_dim(s->head_dim));
+  return floats * s->n_kv_heads * s->n_layers * sizeof(float);
+}
+
+static td_status op_kv_create(td_backend *b, const td_kv_shape *s, td_kv **out, td_error *err)
+{
+  cpu_backend *be = cpu_self(b);
+  TD_BUG_ON(s->head_dim == 0 || s->head_dim > TD_HEAD_DIM_MAX || s->page_tokens % TD_KV_GROUP);
+  td_kv *kv = td_cpu_alloc(be, 1, sizeof *kv);
+  if (!kv)
+    return td_fail(err, TD_ERR_NOMEM, "no memory for a KV store");
+  kv->shape = *s;
+  kv->padded_dim = padded_dim(s->head_dim);
+  kv->head_stride = (uint64_t)s->page_tokens * (s->head_dim + kv->padded_dim);
+  kv->page_stride = kv->head_stride * s->n_kv_heads;
+  kv->layer_stride = kv->page_stride * s->n_pages;
+  kv->data = td_cpu_alloc(be, s->n_pages, op_kv_bytes_per_page(b, s));
+  if (!kv->data)
+    return td_fail(err, TD_ERR_NOMEM, "no memory for %u KV pages of %zu bytes", s->n_pages,
+                   op_kv_bytes_per_page(b, s));
+  *out = kv;
+  return TD_OK;
+}
+
+static void op_set_sampling(td_backend *b, uint32_t slot, const td_sampling *sampling)
+{
+  cpu_backend *be = cpu_self(b);
+  TD_BUG_ON(slot >= be->config.max_slots);
+  be->sampling[slot] = *sampling;
+}
+
+static void op_step_begin(td_backend *b, const td_plan *plan)
+{
+  cpu_backend *be = cpu_self(b);
+  TD_BUG_ON(plan->n_tokens > be->config.max_tokens || plan->n_rows > be->config.max_rows);
+  td_pool_wake(be->pool);
+  be->plan = plan;
+  be->rope.inv_freq = 0;
+  for (uint32_t r = 0; r < plan->n_rows; r++)
+    for (uint32_t i = 0; i < plan->rows[r].q_len; i++)
+      be->token_row[plan->rows[r].q_start + i] = r;
+}
+
+static td_status op_step_end(td_backend *b, int32_t *token_ids, td_error *err)
+{
+  cpu_backend *be = cpu_self(b);
+  if (be->plan->n_logits)
+    memcpy(token_ids, be->sampled, be->plan->n_logits * sizeof *token_ids);
+  be->plan = NULL;
+  return TD_OK;
+}
+
+static const td_backend_ops cpu_ops = {
+    .name = "cpu",
+    .destroy = destroy,
+    .alloc = op_alloc,
+    .upload_f32 = op_upload_f32,
+    .download = op_download,
+    .weight_import = op_weight_import,
+    .kv_bytes_per_page = op_kv_bytes_per_page,
+    .kv_create = op_kv_create,
+    .set_sampling = op_set_sampling,
+    .step_begin = op_step_begin,
+    .embed = td_cpu_embed,
+    .rmsnorm = td_cpu_rmsnorm,
+    .linear = td_cpu_linear,
+    .rope_kv = td_cpu_rope_kv,
+    .attention = td_cpu_attention,
+    .swiglu = td_cpu_swiglu,
+    .gather = td_cpu_gather,
+    .sample = td_cpu_sample,
+    .step_end = op_step_end,
+};
+
+/* The best instruction set this machine has, or the one that TANDEM_ISA names (tests compare them). */
+static td_status pick_isa(const td_isa **out, td_error *err)
+{
+  const char *want = getenv("TANDEM_ISA");
+  const td_isa *usable[3];
+  uint32_t n = 0;
+#ifdef TD_ISA_X86
+  __builtin_cpu_init();
+  /* f16c: not every compiler knows its name here; every CPU with AVX2 has it */
+  bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq"))
+    usable[n++] = &td_isa_avx512;
+  if (avx2)
+    usable[n++] = &td_isa_avx2;
+#endif
+  usable[n++] = &td_isa_scalar;
+  for (uint32_t i = 0; i < n; i++)
+    if (!want || strcmp(want, usable[i]->name) == 0) {
+      *out = usable[i];
+      return TD_OK;
+    }
+  return td_fail(err, TD_ERR_CONFIG, "TANDEM_ISA=%s: not an instruction set of this machine", want);
+}
+
+static bool alloc_workspace(cpu_backend *be)
+{
+  const td_backend_config *c = &be->config;
+  uint32_t n_threads = td_pool_threads(be->pool);
+  be->sampling = td_cpu_alloc(be, c->max_slots, sizeof *be->sampling);
+  be->token_row = td_cpu_alloc(be, c->max_tokens, sizeof *be->token_row);
+  be->sampled = td_cpu_alloc(be, c->max_rows, sizeof *be->sampled);
+  be->rope.cos_sin = td_cpu_alloc(be, (size_t)c->max_tokens * TD_HEAD_DIM_MAX, sizeof(float));
+  be->panels = td_cpu_alloc(be, n_threads, sizeof *be->panels);
+  be->items = td_cpu_alloc(be, CPU_ITEMS, sizeof *be->items);
+  be->split_items = td_cpu_alloc(be, CPU_ITEMS, sizeof *be->split_items);
+  be->partial_state = td_cpu_alloc(be, CPU_PARTIALS, sizeof *be->partial_state);
+  be->partial_out = td_cpu_alloc(be, CPU_PARTIALS, TD_HEAD_DIM_MAX * sizeof(float));
+  be->sampler = td_cpu_alloc(be, n_threads, sizeof *be->sampler);
+  bool ok = be->sampling && be->token_row && be->sampled && be->rope.cos_sin && be->panels && be->items && be->split_items &&
+            be->partial_state &&
+            be->partial_out && be->sampler;
+  for (uint32_t i = 0; ok && i < n_threads; i++) {
+    cpu_sampler_space *s = &be->sampler[i];
+    s->weights = td_cpu_alloc(be, c->max_vocab, sizeof *s->weights);
+    s->keys = td_cpu_alloc(be, c->max_vocab, sizeof *s->keys);
+    s->key_weights = td_cpu_alloc(be, c->max_vocab, sizeof *s->key_weights);
+    ok = s->weights && s->keys && s->key_weights;
+  }
+  return ok;
+}
+
+td_status td_cpu_backend_create(const td_backend_config *config, td_backend **out, td_error *err)
+{
+  const td_isa *isa;
+  TD_TRY(pick_isa(&isa, err));
+  cpu_backend *be = calloc(1, sizeof *be);
+  if (!be)
+    return td_fail(err, TD_ERR_NOMEM, "no memory for the CPU backend");
+  be->base.ops = &cpu_ops;
+  be->base.activation_bytes = sizeof(float);
+  be->config = *config;
+  be->isa = isa;
+  td_status st = td_pool_create(config->n_threads, &be->pool, err);
+  if (st == TD_OK && !alloc_workspace(be))
+    st = td_fail(err, TD_ERR_NOMEM, "no memory for the CPU backend's workspace");
+  if (st != TD_OK) {
+    destroy(&be->base);
+    return st;
+  }
+  *out = &be->base;
+  return TD_OK;
+}

@@ -1,0 +1,102 @@
+/* The CPU backend's own state, shared by its files: backend.c (life, memory), op_*.c (one op family each). */
+#ifndef TD_KERNELS_CPU_CPU_H
+#define TD_KERNELS_CPU_CPU_H
+
+#include "kernels/cpu/isa.h"
+#include "kernels/cpu/pool.h"
+#include "kernels/kernels.h"
+
+TD_MUST_CHECK td_status td_cpu_backend_create(const td_backend_config *config, td_backend **out, td_error *err);
+
+typedef struct cpu_part {
+  td_dtype dtype;
+  const uint8_t *data;
+  uint64_t row_bytes;
+  uint32_t n_rows, first_out; /* first output feature */
+  const float *bias;
+} cpu_part;
+
+struct td_weight {
+  uint32_t n_parts, n_cols, n_out;
+  uint32_t n_strips; /* 32 columns each, the last one padded */
+  cpu_part parts[TD_WEIGHT_PARTS_MAX];
+};
+
+/* KV: [layer][page][kv head][K: page_tokens/16 groups of [dim][16] | V: [page_tokens][padded_dim]] */
+struct td_kv {
+  td_kv_shape shape;
+  uint32_t padded_dim;
+  uint64_t head_stride, page_stride, layer_stride; /* floats */
+  float *data;
+};
+
+/* One call of the attention loops: a few query tokens of a row, heads of one kv head, a run of segments. */
+typedef struct cpu_attention_item {
+  uint32_t row, first_token, n_tokens; /* token within the row */
+  uint32_t kv_head, first_head, n_heads; /* head within the group */
+  uint32_t segment_begin, segment_end;
+  uint32_t partial; /* first partial query, or CPU_NO_PARTIAL */
+} cpu_attention_item;
+#define CPU_NO_PARTIAL UINT32_MAX
+
+enum {
+  CPU_ITEMS = 4096,    /* attention items run together */
+  CPU_PARTIALS = 4096, /* partial results (query x segment) of a split attention */
+};
+
+typedef struct cpu_rope_table {
+  uintptr_t inv_freq; /* what the table was made for; 0: nothing yet in this step */
+  float attn_factor;
+  uint32_t n_pairs;
+  float *cos_sin; /* [token][cos n_pairs | sin n_pairs] */
+} cpu_rope_table;
+
+typedef struct cpu_sampler_space {
+  uint32_t *weights, *keys, *key_weights; /* [max_vocab] each */
+} cpu_sampler_space;
+
+typedef struct cpu_backend {
+  td_backend base; /* first: td_backend * is cpu_backend * */
+  td_backend_config config;
+  const td_isa *isa;
+  td_pool *pool;
+  struct cpu_block *blocks; /* all memory */
+  td_sampling *sampling;    /* [max_slots] */
+  const td_plan *plan;      /* of the current step */
+  uint32_t *token_row;      /* [max_tokens] row of each token */
+  int32_t *sampled;         /* [max_rows] */
+  cpu_rope_table rope;
+  cpu_sampler_space *sampler; /* [threads] */
+  /* Scratch of linear, grown when a weight is imported. */
+  float *packed;   /* packed or padded activations */
+  size_t packed_floats;
+  float **panels; /* [threads] */
+  size_t panel_floats;
+  cpu_attention_item *items, *split_items; /* [CPU_ITEMS] each */
+  td_isa_softmax *partial_state; /* [CPU_PARTIALS] */
+  float *partial_out;            /* [CPU_PARTIALS][TD_HEAD_DIM_MAX] */
+} cpu_backend;
+
+static inline cpu_backend *cpu_self(td_backend *be) { return (cpu_backend *)be; }
+static inline float *cpu_floats(td_devptr p) { return (float *)p.addr; }
+
+/* Zeroed, 64-byte aligned, freed with the backend; NULL when there is no memory. */
+void *td_cpu_alloc(cpu_backend *be, size_t count, size_t size);
+
+/* Runs fn on [0, n) items in tasks of `per` items; below `serial` items on the caller alone. */
+typedef void cpu_range_fn(void *arg, uint32_t begin, uint32_t end);
+void td_cpu_for(cpu_backend *be, uint32_t n, uint32_t per, cpu_range_fn *fn, void *arg);
+
+/* Sine and cosine of a float angle, the same on every machine. */
+void td_trig_sincos(float angle, float *sine, float *cosine);
+
+void td_cpu_linear(td_backend *be, const td_linear_params *p);
+void td_cpu_embed(td_backend *be, const td_embed_params *p);
+void td_cpu_rmsnorm(td_backend *be, const td_rmsnorm_params *p);
+void td_cpu_rope_kv(td_backend *be, const td_rope_kv_params *p);
+void td_cpu_swiglu(td_backend *be, const td_swiglu_params *p);
+void td_cpu_gather(td_backend *be, const td_gather_params *p);
+void td_cpu_attention(td_backend *be, const td_attention_params *p);
+void td_cpu_sample(td_backend *be, const td_sample_params *p);
+
+#endif

@@ -1,0 +1,97 @@
+/* The inner loops of the CPU backend, compiled once per instruction set from the same source (isa_body.inc).
+ * All instruction sets give the same bits (README.md: the sequences). The table is picked at create. */
+#ifndef TD_KERNELS_CPU_ISA_H
+#define TD_KERNELS_CPU_ISA_H
+
+#include <stdint.h>
+
+#include "kernels/dtype.h"
+
+/* Rows [row_begin, row_end) of a weight times n_tokens activations. */
+typedef struct td_isa_linear {
+  td_dtype dtype;
+  const uint8_t *weight; /* row 0 */
+  uint64_t row_bytes;
+  uint32_t row_begin, row_end;
+  uint32_t n_cols; /* as stored; activations are padded with zeros to n_strips * 32 */
+  uint32_t n_strips;
+  uint32_t n_tokens;
+  const float *x; /* direct: [n_tokens, x_stride]; panel: packed, see pack */
+  uint32_t x_stride;
+  float *out; /* output feature 0 of token 0 */
+  uint64_t out_stride;
+  const float *bias; /* [rows] or NULL */
+  float *panel;      /* panel: scratch for PANEL_ROWS widened rows */
+} td_isa_linear;
+
+enum {
+  TD_ISA_DIRECT_TOKENS = 4, /* most tokens of one direct call */
+  TD_ISA_PANEL_ROWS = 8,    /* most rows of one panel call */
+};
+
+enum {
+  TD_KV_GROUP = 16,        /* keys stored side by side: K is [group][dim][16] */
+  TD_KEY_BLOCK = 64,       /* keys between two updates of the running softmax */
+  TD_KEY_SEGMENT = 512,    /* keys between two merges */
+  TD_ATTENTION_TILE = 12,  /* most queries (tokens x heads) of one call */
+  TD_HEAD_DIM_MAX = 256,
+};
+
+/* State of the running softmax of one query over one segment. */
+typedef struct td_isa_softmax {
+  float max;
+  float sum[8]; /* lanes: not yet added up */
+} td_isa_softmax;
+
+/* Queries of one kv head: tokens at positions first_position .. + n_tokens - 1, heads of its group. */
+typedef struct td_isa_attention {
+  const float *q; /* head 0 of the tile, token 0 */
+  uint64_t q_stride;
+  float *out;
+  uint64_t out_stride;
+  uint32_t first_position, n_tokens, n_heads; /* n_tokens * n_heads <= TD_ATTENTION_TILE */
+  uint32_t head_dim, padded_dim;              /* padded to a multiple of 8 */
+  uint32_t window_tokens;
+  float scale;
+  const float *kv; /* this layer and kv head, page 0 */
+  uint64_t page_stride;
+  const int32_t *pages;
+  uint32_t page_tokens;
+  /* Only segments [segment_begin, segment_end). Partial results, if partial_out is given: [segment][query]. */
+  uint32_t segment_begin, segment_end;
+  td_isa_softmax *partial_state;
+  float *partial_out; /* [segment - segment_begin][query][padded_dim] */
+} td_isa_attention;
+
+typedef struct td_isa {
+  const char *name;
+  uint32_t tile_tokens; /* tokens of a packed tile */
+  /* 1..TD_ISA_DIRECT_TOKENS tokens: each weight is widened in registers and used for all of them. */
+  void (*linear_direct)(const td_isa_linear *p);
+  /* Any number of tokens: up to TD_ISA_PANEL_ROWS rows are widened to scratch, then a register tile runs over
+   * the packed activations. */
+  void (*linear_panel)(const td_isa_linear *p);
+  /* Packs tile number `tile` of x: dst[strip * 4 + i][token of tile][8], zeros where x has no token or column. */
+  void (*pack)(const float *x, uint32_t n_tokens, uint32_t n_cols, uint32_t n_strips, uint32_t tile, float *dst);
+  void (*rmsnorm)(float *x, const float *delta, const float *weight, float *out, uint32_t width, float eps);
+  void (*swiglu)(const float *gate, const float *up, float *out, uint32_t width);
+  /* Rotates one head in place: pairs of rotary_dim / 2; stride 1: halves, 2: neighbours. */
+  void (*rotate)(float *x, const float *cos_sin, uint32_t n_pairs, uint32_t neighbours);
+  void (*widen)(td_dtype t, const void *src, uint32_t n, float *dst);
+  void (*attention)(const td_isa_attention *p);
+  /* Adds partials of all segments of one tile up, in order. */
+  void (*attention_merge)(const td_isa_attention *p);
+  /* Highest logit and its lowest id; -1 if there is a NaN, +inf or no finite value. */
+  int32_t (*argmax)(const float *x, uint32_t n, float *max);
+  /* w[i] = floor(2^30 * exp((x[i] - max) * inv_temperature)); returns their sum. */
+  uint64_t (*weights)(const float *x, uint32_t n, float max, float inv_temperature, uint32_t *w);
+  void (*exp)(const float *x, uint32_t n, float *out); /* for tests */
+} td_isa;
+
+extern const td_isa td_isa_scalar;
+#ifdef TD_ISA_X86
+extern const td_isa td_isa_avx2;
+extern const td_isa td_isa_avx512;
+#endif
+
+#endif

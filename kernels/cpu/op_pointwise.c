@@ -1,0 +1,171 @@
+/* Embedding, RMSNorm, SwiGLU, gather, rotation and the write of k and v: work per token. */
+#include <string.h>
+
+#include "kernels/cpu/cpu.h"
+
+/* Floats that are not worth waking another thread for. */
+enum { FLOATS_PER_TASK = 8192 };
+
+static uint32_t tokens_per_task(uint32_t floats_per_token)
+{
+  uint32_t n = FLOATS_PER_TASK / (floats_per_token ? floats_per_token : 1);
+  return n ? n : 1;
+}
+
+typedef struct embed_job {
+  cpu_backend *be;
+  const td_embed_params *p;
+} embed_job;
+
+static void embed_tokens(void *arg, uint32_t begin, uint32_t end)
+{
+  const embed_job *j = arg;
+  const cpu_part *w = &j->p->weight->parts[0];
+  for (uint32_t t = begin; t < end; t++) {
+    int32_t id = j->be->plan->token_ids[t];
+    TD_BUG_ON(id < 0 || (uint32_t)id >= w->n_rows);
+    j->be->isa->widen(w->dtype, w->data + (size_t)id * w->row_bytes, j->p->width,
+                      cpu_floats(j->p->out) + (size_t)t * j->p->width);
+  }
+}
+
+void td_cpu_embed(td_backend *b, const td_embed_params *p)
+{
+  embed_job j = {cpu_self(b), p};
+  TD_BUG_ON(p->weight->n_parts != 1 || p->weight->n_cols != p->width);
+  td_cpu_for(j.be, j.be->plan->n_tokens, tokens_per_task(p->width), embed_tokens, &j);
+}
+
+typedef struct rmsnorm_job {
+  cpu_backend *be;
+  const td_rmsnorm_params *p;
+} rmsnorm_job;
+
+static void rmsnorm_tokens(void *arg, uint32_t begin, uint32_t end)
+{
+  const rmsnorm_job *j = arg;
+  const td_rmsnorm_params *p = j->p;
+  const float *delta = cpu_floats(p->delta), *weight = cpu_floats(p->weight);
+  for (uint32_t t = begin; t < end; t++) {
+    size_t at = (size_t)t * p->width;
+    j->be->isa->rmsnorm(cpu_floats(p->x) + at, delta ? delta + at : NULL, weight, cpu_floats(p->out) + at, p->width,
+                        p->eps);
+  }
+}
+
+void td_cpu_rmsnorm(td_backend *b, const td_rmsnorm_params *p)
+{
+  rmsnorm_job j = {cpu_self(b), p};
+  td_cpu_for(j.be, p->n, tokens_per_task(2 * p->width), rmsnorm_tokens, &j);
+}
+
+typedef struct swiglu_job {
+  cpu_backend *be;
+  const td_swiglu_params *p;
+} swiglu_job;
+
+static void swiglu_tokens(void *arg, uint32_t begin, uint32_t end)
+{
+  const swiglu_job *j = arg;
+  uint32_t width = j->p->width;
+  for (uint32_t t = begin; t < end; t++) {
+    const float *gate = cpu_floats(j->p->gate_up) + (size_t)t * 2 * width;
+    j->be->isa->swiglu(gate, gate + width, cpu_floats(j->p->out) + (size_t)t * width, width);
+  }
+}
+
+void td_cpu_swiglu(td_backend *b, const td_swiglu_params *p)
+{
+  swiglu_job j = {cpu_self(b), p};
+  td_cpu_for(j.be, p->n, tokens_per_task(2 * p->width), swiglu_tokens, &j);
+}
+
+void td_cpu_gather(td_backend *b, const td_gather_params *p)
+{
+  const td_plan *plan = cpu_self(b)->plan;
+  for (uint32_t i = 0; i < plan->n_logits; i++) {
+    const td_plan_row *row = &plan->rows[plan->logits_rows[i]];
+    size_t last = row->q_start + row->q_len - 1;
+    memcpy(cpu_floats(p->out) + (size_t)i * p->width, cpu_floats(p->x) + last * p->width, p->width * sizeof(float));
+  }
+}
+
+typedef struct rope_job {
+  cpu_backend *be;
+  const td_rope_kv_params *p;
+} rope_job;
+
+/* cos and sin of position * inv_freq, both in float as HF computes the angle. */
+static void rope_table_tokens(void *arg, uint32_t begin, uint32_t end)
+{
+  const rope_job *j = arg;
+  uint32_t n = j->p->rotary_dim / 2;
+  const float *inv_freq = cpu_floats(j->p->inv_freq);
+  for (uint32_t t = begin; t < end; t++) {
+    float *c = j->be->rope.cos_sin + (size_t)t * 2 * n, *s = c + n;
+    for (uint32_t i = 0; i < n; i++) {
+      td_trig_sincos((float)j->be->plan->positions[t] * inv_freq[i], &s[i], &c[i]);
+      c[i] *= j->p->attn_factor;
+      s[i] *= j->p->attn_factor;
+    }
+  }
+}
+
+/* The table is the same for all layers of a step. */
+static void rope_table(cpu_backend *be, rope_job *j)
+{
+  const td_rope_kv_params *p = j->p;
+  cpu_rope_table *r = &be->rope;
+  if (r->inv_freq == p->inv_freq.addr && r->attn_factor == p->attn_factor && r->n_pairs == p->rotary_dim / 2)
+    return;
+  r->inv_freq = p->inv_freq.addr;
+  r->attn_factor = p->attn_factor;
+  r->n_pairs = p->rotary_dim / 2;
+  td_cpu_for(be, be->plan->n_tokens, 16, rope_table_tokens, j);
+}
+
+static void rope_head(const rope_job *j, float *x, td_devptr norm, const float *cos_sin)
+{
+  const td_rope_kv_params *p = j->p;
+  if (norm.addr)
+    j->be->isa->rmsnorm(x, NULL, cpu_floats(norm), x, p->head_dim, p->norm_eps);
+  j->be->isa->rotate(x, cos_sin, p->rotary_dim / 2, p->style == TD_ROPE_PAIRS);
+}
+
+static void rope_tokens(void *arg, uint32_t begin, uint32_t end)
+{
+  const rope_job *j = arg;
+  const td_rope_kv_params *p = j->p;
+  const td_plan *plan = j->be->plan;
+  const td_kv *kv = p->kv;
+  uint32_t dim = p->head_dim, tokens = kv->shape.page_tokens;
+  for (uint32_t t = begin; t < end; t++) {
+    const td_plan_row *row = &plan->rows[j->be->token_row[t]];
+    uint32_t position = (uint32_t)plan->positions[t], line = position % tokens;
+    int32_t page = plan->page_table[row->page_table_offset + position / tokens];
+    TD_BUG_ON(page < 0 || (uint32_t)page >= kv->shape.n_pages);
+    const float *cos_sin = j->be->rope.cos_sin + (size_t)t * p->rotary_dim;
+    float *q = cpu_floats(p->qkv) + (size_t)t * (p->n_heads + 2 * p->n_kv_heads) * dim;
+    float *k = q + (size_t)p->n_heads * dim, *v = k + (size_t)p->n_kv_heads * dim;
+    float *dst = kv->data + p->layer * kv->layer_stride + (uint32_t)page * kv->page_stride;
+    for (uint32_t h = 0; h < p->n_heads; h++)
+      rope_head(j, q + (size_t)h * dim, p->q_norm, cos_sin);
+    for (uint32_t h = 0; h < p->n_kv_heads; h++, k += dim, v += dim, dst += kv->head_stride) {
+      rope_head(j, k, p->k_norm, cos_sin);
+      float *group = dst + (size_t)(line / TD_KV_GROUP) * TD_KV_GROUP * dim + line % TD_KV_GROUP;
+      for (uint32_t d = 0; d < dim; d++)
+        group[(size_t)d * TD_KV_GROUP] = k[d];
+      memcpy(dst + (size_t)tokens * dim + (size_t)line * kv->padded_dim, v, dim * sizeof *v);
+    }
+  }
+}
+
+void td_cpu_rope_kv(td_backend *b, const td_rope_kv_params *p)
+{
+  rope_job j = {cpu_self(b), p};
+  TD_BUG_ON(p->rotary_dim > p->head_dim || p->head_dim != p->kv->shape.head_dim || p->layer >= p->kv->shape.n_layers ||
+            p->n_kv_heads != p->kv->shape.n_kv_heads || j.be->plan->page_tokens != p->kv->shape.page_tokens);
+  rope_table(j.be, &j);
+  td_cpu_for(j.be, j.be->plan->n_tokens, tokens_per_task((p->n_heads + 2 * p->n_kv_heads) * p->head_dim), rope_tokens,
+             &j);
+}

@@ -1,0 +1,148 @@
+/* Token choice: greedy, or temperature, min-p, top-k, top-p and a draw (config/sampling.h).
+ *
+ * A token's weight is the integer floor(2^30 * exp((logit - max) / temperature)): sums of integers do not depend on
+ * their order, so thresholds and the draw are exact. Nothing is sorted: top-k and top-p each find the lowest
+ * logit that stays, digit by digit, and every token with that logit stays (as vLLM's top-k; ties stay together). */
+#include <math.h>
+
+#include "kernels/cpu/cpu.h"
+
+/* Below this a temperature is greedy: 1/temperature must stay finite, and nothing but the maximum has weight. */
+#define TEMPERATURE_MIN 1e-5f
+
+enum { ONE_BITS = 30, DIGIT_BITS = 11, DIGITS = 1 << DIGIT_BITS };
+
+/* Bit patterns in the order of the values; the two zeros are one value. */
+static uint32_t ordered(float f)
+{
+  union {
+    float f;
+    uint32_t u;
+  } v = {f + 0.0f};
+  return v.u & 0x80000000u ? ~v.u : v.u | 0x80000000u;
+}
+
+/* Philox4x32-10 (Salmon et al. 2011): 64 random bits for (seed, position). */
+static uint64_t random_bits(uint64_t seed, uint32_t position)
+{
+  uint32_t c[4] = {position, 0, 0, 0}, k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+  for (int i = 0; i < 10; i++) {
+    uint64_t p0 = (uint64_t)0xD2511F53u * c[0], p1 = (uint64_t)0xCD9E8D57u * c[2];
+    c[0] = (uint32_t)(p1 >> 32) ^ c[1] ^ k0;
+    c[1] = (uint32_t)p1;
+    c[2] = (uint32_t)(p0 >> 32) ^ c[3] ^ k1;
+    c[3] = (uint32_t)p0;
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  return (uint64_t)c[1] << 32 | c[0];
+}
+
+/* The highest key t such that the tokens with key >= t together reach `want` (of tokens, or of weight); the lowest
+ * key there is if they never do. Each pass keeps the tokens that share the digits found so far. */
+static uint32_t find_threshold(cpu_sampler_space *s, uint32_t n, bool by_count, uint64_t want)
+{
+  uint32_t prefix = 0;
+  for (int shift = 2 * DIGIT_BITS; shift >= 0; shift -= DIGIT_BITS) { /* 10 + 11 + 11 bits */
+    uint64_t sums[DIGITS] = {0};
+    for (uint32_t i = 0; i < n; i++)
+      sums[s->keys[i] >> shift & (DIGITS - 1)] += by_count ? 1 : s->key_weights[i];
+    uint32_t digit = DIGITS - 1, kept = 0, lowest = 0;
+    while (lowest < DIGITS - 1 && sums[lowest] == 0)
+      lowest++;
+    while (digit > lowest && sums[digit] < want)
+      want -= sums[digit--];
+    prefix |= digit << shift;
+    for (uint32_t i = 0; i < n; i++)
+      if ((s->keys[i] >> shift & (DIGITS - 1)) == digit) {
+        s->keys[kept] = s->keys[i];
+        s->key_weights[kept++] = s->key_weights[i];
+      }
+    n = kept;
+  }
+  return prefix;
+}
+
+/* Copies the tokens that still have weight to the selection's arrays; returns how many. */
+static uint32_t collect(cpu_sampler_space *s, const float *logits, uint32_t n, uint64_t *total)
+{
+  uint32_t kept = 0;
+  *total = 0;
+  for (uint32_t i = 0; i < n; i++) {
+    s->keys[kept] = ordered(logits[i]);
+    s->key_weights[kept] = s->weights[i];
+    *total += s->weights[i];
+    kept += s->weights[i] != 0;
+  }
+  return kept;
+}
+
+static void drop_below(cpu_sampler_space *s, const float *logits, uint32_t n, uint32_t key)
+{
+  for (uint32_t i = 0; i < n; i++)
+    s->weights[i] = ordered(logits[i]) >= key ? s->weights[i] : 0;
+}
+
+/* min-p, top-k and top-p set the weights of what they drop to 0; returns the sum of the rest. */
+static uint64_t restrict_weights(cpu_sampler_space *s, const td_sampling *p, const float *logits, uint32_t n)
+{
+  uint64_t total;
+  if (p->min_p > 0) {
+    double least = ceil((double)p->min_p * (1u << ONE_BITS));
+    for (uint32_t i = 0; i < n; i++)
+      s->weights[i] = (double)s->weights[i] >= least ? s->weights[i] : 0;
+  }
+  uint32_t kept = collect(s, logits, n, &total);
+  if (p->top_k > 0 && (uint32_t)p->top_k < kept) {
+    drop_below(s, logits, n, find_threshold(s, kept, true, (uint64_t)p->top_k));
+    kept = collect(s, logits, n, &total);
+  }
+  if (p->top_p < 1) {
+    double want = ceil((double)total * (double)p->top_p);
+    drop_below(s, logits, n, find_threshold(s, kept, false, want >= 1 ? (uint64_t)want : 1));
+    collect(s, logits, n, &total);
+  }
+  return total;
+}
+
+static int32_t sample_row(cpu_backend *be, cpu_sampler_space *s, const float *logits, uint32_t n, const td_plan_row *row)
+{
+  const td_sampling *p = &be->sampling[row->slot];
+  float max;
+  int32_t best = be->isa->argmax(logits, n, &max);
+  if (best < 0)
+    return TD_SAMPLED_NAN;
+  if (!(p->temperature >= TEMPERATURE_MIN))
+    return best;
+  uint64_t total = be->isa->weights(logits, n, max, 1.0f / p->temperature, s->weights);
+  if (p->min_p > 0 || p->top_k > 0 || p->top_p < 1)
+    total = restrict_weights(s, p, logits, n);
+  uint64_t left = (uint64_t)((unsigned __int128)random_bits(p->seed, row->kv_len) * total >> 64); /* < total */
+  for (uint32_t i = 0; i < n; i++) {
+    if (left < s->weights[i])
+      return (int32_t)i;
+    left -= s->weights[i];
+  }
+  return best;
+}
+
+typedef struct sample_job {
+  cpu_backend *be;
+  const td_sample_params *p;
+} sample_job;
+
+static void sample_task(void *arg, uint32_t task, uint32_t thread)
+{
+  const sample_job *j = arg;
+  const td_plan *plan = j->be->plan;
+  const float *logits = cpu_floats(j->p->logits) + (size_t)task * j->p->vocab;
+  j->be->sampled[task] = sample_row(j->be, &j->be->sampler[thread], logits, j->p->vocab,
+                                    &plan->rows[plan->logits_rows[task]]);
+}
+
+void td_cpu_sample(td_backend *b, const td_sample_params *p)
+{
+  sample_job j = {cpu_self(b), p};
+  TD_BUG_ON(p->vocab > j.be->config.max_vocab || p->vocab == 0);
+  td_pool_run(j.be->pool, sample_task, &j, j.be->plan->n_logits);
+}

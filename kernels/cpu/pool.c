@@ -1,0 +1,221 @@
+/* The thread pool: see pool.h. */
+#include "kernels/cpu/pool.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { SPIN_US = 60, TASK_BITS = 20, TASK_MASK = (1 << TASK_BITS) - 1 };
+
+typedef struct worker {
+  td_pool *pool;
+  uint32_t index;
+  pthread_t thread;
+} worker;
+
+struct td_pool {
+  /* generation << 40 | n_tasks << 20 | next task */
+  _Alignas(64) _Atomic uint64_t ticket;
+  _Alignas(64) _Atomic uint32_t n_done;
+  _Alignas(64) td_pool_fn *fn; /* of the current job: read only by who holds one of its tasks */
+  void *arg;
+  _Atomic uint32_t n_sleeping;
+  _Atomic uint32_t n_wakes; /* counts td_pool_wake, so that a sleeper returns to spinning */
+  _Atomic bool stop;
+  uint32_t n_threads, n_started;
+  worker *workers;
+  pthread_mutex_t lock;
+  pthread_cond_t wake;
+};
+
+static inline void relax(void)
+{
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
+#endif
+}
+
+static uint64_t now_us(void)
+{
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+}
+
+static bool has_task(uint64_t ticket) { return (ticket & TASK_MASK) < (ticket >> TASK_BITS & TASK_MASK); }
+
+/* Runs tasks of the current job while there are any. */
+static void work(td_pool *p, uint32_t thread)
+{
+  uint64_t ticket = atomic_load(&p->ticket);
+  while (has_task(ticket)) {
+    if (!atomic_compare_exchange_weak(&p->ticket, &ticket, ticket + 1))
+      continue;
+    p->fn(p->arg, (uint32_t)(ticket & TASK_MASK), thread);
+    atomic_fetch_add(&p->n_done, 1);
+    ticket = atomic_load(&p->ticket);
+  }
+}
+
+static bool called(td_pool *p) { return has_task(atomic_load(&p->ticket)) || atomic_load(&p->stop); }
+
+/* True when there is something to do, false after SPIN_US of nothing. */
+static bool spin(td_pool *p)
+{
+  uint64_t end = now_us() + SPIN_US;
+  do {
+    for (int i = 0; i < 32; i++) {
+      if (called(p))
+        return true;
+      relax();
+    }
+  } while (now_us() < end);
+  return false;
+}
+
+static void *worker_main(void *arg)
+{
+  worker *w = arg;
+  td_pool *p = w->pool;
+  while (!atomic_load(&p->stop)) {
+    work(p, w->index);
+    uint32_t wakes = atomic_load(&p->n_wakes);
+    if (spin(p))
+      continue;
+    /* sequentially consistent on both sides: either the caller sees n_sleeping or we see its ticket */
+    pthread_mutex_lock(&p->lock);
+    atomic_fetch_add(&p->n_sleeping, 1);
+    while (!called(p) && atomic_load(&p->n_wakes) == wakes)
+      pthread_cond_wait(&p->wake, &p->lock);
+    atomic_fetch_sub(&p->n_sleeping, 1);
+    pthread_mutex_unlock(&p->lock);
+  }
+  return NULL;
+}
+
+static void wake_sleepers(td_pool *p)
+{
+  if (atomic_load(&p->n_sleeping) == 0)
+    return;
+  pthread_mutex_lock(&p->lock);
+  pthread_cond_broadcast(&p->wake);
+  pthread_mutex_unlock(&p->lock);
+}
+
+void td_pool_wake(td_pool *p)
+{
+  atomic_fetch_add(&p->n_wakes, 1);
+  wake_sleepers(p);
+}
+
+void td_pool_run(td_pool *p, td_pool_fn *fn, void *arg, uint32_t n_tasks)
+{
+  TD_BUG_ON(n_tasks > TASK_MASK);
+  if (p->n_threads == 1 || n_tasks <= 1) {
+    for (uint32_t i = 0; i < n_tasks; i++)
+      fn(arg, i, 0);
+    return;
+  }
+  p->fn = fn;
+  p->arg = arg;
+  atomic_store(&p->n_done, 0);
+  uint64_t generation = (atomic_load(&p->ticket) >> 2 * TASK_BITS) + 1;
+  atomic_store(&p->ticket, generation << 2 * TASK_BITS | (uint64_t)n_tasks << TASK_BITS);
+  wake_sleepers(p);
+  work(p, 0);
+  for (uint32_t spins = 0; atomic_load(&p->n_done) < n_tasks; spins++) {
+    relax();
+    if (spins % 4096 == 4095) /* the worker may need this core */
+      sched_yield();
+  }
+}
+
+/* Cores that the cgroup's quota (v2 "max period", v1 files) allows, or 0 for no limit. */
+static uint32_t quota_cores(void)
+{
+  long quota = 0, period = 0;
+  FILE *f = fopen("/sys/fs/cgroup/cpu.max", "r");
+  if (f) {
+    if (fscanf(f, "%ld %ld", &quota, &period) != 2) /* "max": no limit */
+      quota = 0;
+    fclose(f);
+  } else {
+    FILE *q = fopen("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "r"), *d = fopen("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "r");
+    if (q && d && (fscanf(q, "%ld", &quota) != 1 || fscanf(d, "%ld", &period) != 1))
+      quota = 0;
+    if (q)
+      fclose(q);
+    if (d)
+      fclose(d);
+  }
+  return quota > 0 && period > 0 ? (uint32_t)((quota + period - 1) / period) : 0;
+}
+
+uint32_t td_pool_usable_cores(void)
+{
+  enum { CPUS_MAX = 4096 };
+  uint32_t n = 1;
+  cpu_set_t *set = CPU_ALLOC(CPUS_MAX);
+  if (set && sched_getaffinity(0, CPU_ALLOC_SIZE(CPUS_MAX), set) == 0)
+    n = (uint32_t)CPU_COUNT_S(CPU_ALLOC_SIZE(CPUS_MAX), set);
+  if (set)
+    CPU_FREE(set);
+  uint32_t quota = quota_cores();
+  n = quota && quota < n ? quota : n;
+  return n ? n : 1;
+}
+
+td_status td_pool_create(uint32_t n_threads, td_pool **out, td_error *err)
+{
+  n_threads = n_threads ? n_threads : td_pool_usable_cores();
+  td_pool *p = aligned_alloc(64, (sizeof *p + 63) / 64 * 64);
+  if (!p)
+    return td_fail(err, TD_ERR_NOMEM, "no memory for the thread pool");
+  memset(p, 0, sizeof *p);
+  p->n_threads = n_threads;
+  pthread_mutex_init(&p->lock, NULL);
+  pthread_cond_init(&p->wake, NULL);
+  p->workers = calloc(n_threads, sizeof *p->workers);
+  if (!p->workers) {
+    td_pool_destroy(p);
+    return td_fail(err, TD_ERR_NOMEM, "no memory for %u threads", n_threads);
+  }
+  for (uint32_t i = 1; i < n_threads; i++) {
+    worker *w = &p->workers[i];
+    *w = (worker){.pool = p, .index = i};
+    int e = pthread_create(&w->thread, NULL, worker_main, w);
+    if (e) {
+      td_pool_destroy(p);
+      return td_fail(err, TD_ERR_NOMEM, "cannot start compute thread %u of %u: %s", i, n_threads, strerror(e));
+    }
+    p->n_started = i;
+  }
+  *out = p;
+  return TD_OK;
+}
+
+void td_pool_destroy(td_pool *p)
+{
+  if (!p)
+    return;
+  pthread_mutex_lock(&p->lock);
+  atomic_store(&p->stop, true);
+  pthread_cond_broadcast(&p->wake);
+  pthread_mutex_unlock(&p->lock);
+  for (uint32_t i = 1; i <= p->n_started; i++)
+    pthread_join(p->workers[i].thread, NULL);
+  pthread_cond_destroy(&p->wake);
+  pthread_mutex_destroy(&p->lock);
+  free(p->workers);
+  free(p);
+}
+
+uint32_t td_pool_threads(const td_pool *p) { return p->n_threads; }

@@ -1,0 +1,198 @@
+/* linear and embed of the CPU backend against float64 over td_dtype_to_f32, and the batch rule: the same bits for any
+ * number of rows, threads and instruction set. */
+#include "kernels_fixture.h"
+
+/* A sum of n products in float, each lane n/8 long: far below this, far above a wrong weight. */
+#define TOLERANCE 2e-6
+
+typedef struct problem {
+  uint32_t n_parts, n_cols, n_tokens, n_out;
+  td_weight_part parts[3];
+  float *x;
+  double *want, *scale; /* [token][out], sum of |w x| */
+} problem;
+
+static problem make_problem(const td_dtype *dtypes, const uint32_t *n_rows, uint32_t n_parts, uint32_t n_cols,
+                            uint32_t n_tokens, bool bias)
+{
+  problem p = {.n_parts = n_parts, .n_cols = n_cols, .n_tokens = n_tokens};
+  for (uint32_t i = 0; i < n_parts; i++) {
+    p.parts[i] = (td_weight_part){dtypes[i], fx_matrix(dtypes[i], n_rows[i], n_cols), n_rows[i],
+                                  bias ? fx_floats(n_rows[i], 1) : NULL};
+    p.n_out += n_rows[i];
+  }
+  p.x = fx_floats((size_t)n_tokens * n_cols, 1);
+  p.want = calloc((size_t)n_tokens * p.n_out, sizeof *p.want);
+  p.scale = calloc((size_t)n_tokens * p.n_out, sizeof *p.scale);
+  float *w = malloc(n_cols * sizeof *w);
+  assert_true(p.want && p.scale && w);
+  uint32_t out = 0;
+  for (uint32_t i = 0; i < n_parts; i++) {
+    uint64_t row_bytes;
+    assert_true(td_dtype_row_bytes(dtypes[i], n_cols, &row_bytes));
+    for (uint32_t r = 0; r < n_rows[i]; r++, out++) {
+      td_dtype_to_f32(dtypes[i], (const uint8_t *)p.parts[i].data + r * row_bytes, n_cols, w);
+      for (uint32_t t = 0; t < n_tokens; t++) {
+        double sum = bias ? (double)p.parts[i].bias[r] : 0, scale = fabs(sum);
+        for (uint32_t k = 0; k < n_cols; k++) {
+          sum += (double)w[k] * (double)p.x[(size_t)t * n_cols + k];
+          scale += fabs((double)w[k] * (double)p.x[(size_t)t * n_cols + k]);
+        }
+        p.want[(size_t)t * p.n_out + out] = sum;
+        p.scale[(size_t)t * p.n_out + out] = scale;
+      }
+    }
+  }
+  free(w);
+  return p;
+}
+
+static void free_problem(problem *p)
+{
+  for (uint32_t i = 0; i < p->n_parts; i++) {
+    free((void *)p->parts[i].data);
+    free((void *)p->parts[i].bias);
+  }
+  free(p->x);
+  free(p->want);
+  free(p->scale);
+}
+
+static float *run(td_backend *be, const problem *p, uint32_t first, uint32_t n)
+{
+  td_weight *w;
+  td_error err = {0};
+  if (be->ops->weight_import(be, p->parts, p->n_parts, p->n_cols, &w, &err) != TD_OK)
+    fail_msg("%s", err.message);
+  td_devptr x = fx_upload(be, p->x + (size_t)first * p->n_cols, (size_t)n * p->n_cols);
+  td_devptr out = fx_alloc(be, (size_t)n * p->n_out);
+  be->ops->linear(be, &(td_linear_params){.weight = w, .x = x, .out = out, .n = n, .out_f32 = true});
+  return fx_download(be, out, (size_t)n * p->n_out);
+}
+
+static void check(td_backend *bes[FX_BACKENDS], const problem *p)
+{
+  float *first = run(bes[0], p, 0, p->n_tokens);
+  for (size_t i = 0; i < (size_t)p->n_tokens * p->n_out; i++)
+    if (!(fabs((double)first[i] - p->want[i]) <= TOLERANCE * p->scale[i] + 1e-30))
+      fail_msg("%s x%u, %u columns: element %zu is %.9g, want %.9g", td_dtypes[p->parts[0].dtype].name, p->n_tokens,
+               p->n_cols, i, (double)first[i], p->want[i]);
+  for (int b = 1; b < FX_BACKENDS; b++)
+    if (bes[b]) {
+      float *other = run(bes[b], p, 0, p->n_tokens);
+      fx_same(first, other, (size_t)p->n_tokens * p->n_out, "another instruction set or thread count");
+      free(other);
+    }
+  for (uint32_t begin = 0; begin < p->n_tokens;) { /* the same rows in smaller batches */
+    uint32_t n = 1 + fx_below(p->n_tokens - begin);
+    td_backend *be = bes[4] ? bes[4] : bes[1];
+    float *part = run(be, p, begin, n);
+    fx_same(first + (size_t)begin * p->n_out, part, (size_t)n * p->n_out, "another batch");
+    free(part);
+    begin += n;
+  }
+  free(first);
+}
+
+static void test_every_dtype_and_batch(void **state)
+{
+  td_backend *bes[FX_BACKENDS];
+  for (td_dtype t = 0; t < TD_DTYPE_COUNT; t++) {
+    fx_backends(bes);
+    for (uint32_t n_tokens = 1; n_tokens <= 70; n_tokens += n_tokens < 14 ? 1 : 1 + fx_below(14)) {
+      uint32_t block = td_dtypes[t].block_elements;
+      uint32_t n_cols = block == 1 ? 1 + fx_below(300) : block * (1 + fx_below(block == 32 ? 12 : 3));
+      problem p = make_problem(&t, &(uint32_t){1 + fx_below(60)}, 1, n_cols, n_tokens, n_tokens % 2);
+      check(bes, &p);
+      free_problem(&p);
+    }
+    fx_backends_destroy(bes);
+  }
+}
+
+static void test_parts_of_different_dtypes(void **state)
+{
+  td_backend *bes[FX_BACKENDS];
+  fx_backends(bes);
+  for (int i = 0; i < 6; i++) {
+    td_dtype dtypes[3] = {TD_Q4_K, TD_Q6_K, TD_F16};
+    uint32_t n_rows[3] = {30 + fx_below(40), 1 + fx_below(20), 1 + fx_below(33)};
+    problem p = make_problem(dtypes, n_rows, 3, 512, 1 + fx_below(24), i % 2);
+    check(bes, &p);
+    free_problem(&p);
+  }
+  fx_backends_destroy(bes);
+}
+
+static void test_embed_widens_rows(void **state)
+{
+  enum { VOCAB = 50 };
+  td_backend *bes[FX_BACKENDS];
+  fx_backends(bes);
+  for (int b = 0; b < FX_BACKENDS; b++)
+    for (td_dtype t = 0; bes[b] && t < TD_DTYPE_COUNT; t++) {
+      uint32_t width = td_dtypes[t].block_elements == 1 ? 77 : 512, n = 40;
+      uint64_t row_bytes;
+      assert_true(td_dtype_row_bytes(t, width, &row_bytes));
+      uint8_t *m = fx_matrix(t, VOCAB, width);
+      td_weight *w;
+      assert_int_equal(bes[b]->ops->weight_import(bes[b], &(td_weight_part){t, m, VOCAB, NULL}, 1, width, &w, NULL),
+                       TD_OK);
+      td_plan *plan;
+      assert_int_equal(td_plan_create(4, n, 4, 16, &plan, NULL), TD_OK);
+      plan->n_tokens = n;
+      for (uint32_t i = 0; i < n; i++)
+        plan->token_ids[i] = (int32_t)fx_below(VOCAB);
+      td_devptr out = fx_alloc(bes[b], (size_t)n * width);
+      bes[b]->ops->step_begin(bes[b], plan);
+      bes[b]->ops->embed(bes[b], &(td_embed_params){.weight = w, .out = out, .width = width});
+      assert_int_equal(bes[b]->ops->step_end(bes[b], NULL, NULL), TD_OK);
+      float *got = fx_download(bes[b], out, (size_t)n * width), *want = malloc(width * sizeof *want);
+      for (uint32_t i = 0; i < n; i++) {
+        td_dtype_to_f32(t, m + (uint64_t)plan->token_ids[i] * row_bytes, width, want);
+        fx_same(got + (size_t)i * width, want, width, td_dtypes[t].name);
+      }
+      free(got);
+      free(want);
+      free(m);
+      td_plan_destroy(plan);
+    }
+  fx_backends_destroy(bes);
+}
+
+static void expect_refused(td_backend *be, td_weight_part part, uint32_t n_parts, uint64_t n_cols)
+{
+  td_weight_part parts[3] = {part, part, part};
+  td_weight *w;
+  td_error err = {0};
+  assert_int_equal(be->ops->weight_import(be, parts, n_parts, n_cols, &w, &err), TD_ERR_MODEL);
+  assert_true(strlen(err.message) > 10);
+}
+
+static void test_import_refuses_sizes_that_do_not_fit(void **state)
+{
+  td_backend *be = fx_backend("scalar", 1);
+  uint8_t data[64] = {0};
+  expect_refused(be, (td_weight_part){TD_Q4_1, data, 1, NULL}, 1, 33);
+  expect_refused(be, (td_weight_part){TD_Q4_K, data, 1, NULL}, 1, 32);
+  expect_refused(be, (td_weight_part){TD_F32, data, 1, NULL}, 1, 0);
+  expect_refused(be, (td_weight_part){TD_F32, data, 0, NULL}, 1, 8);
+  expect_refused(be, (td_weight_part){TD_F32, data, 1ull << 60, NULL}, 1, 8);
+  expect_refused(be, (td_weight_part){TD_F32, data, 1, NULL}, 1, 1ull << 40);
+  expect_refused(be, (td_weight_part){(td_dtype)99, data, 1, NULL}, 1, 32);
+  expect_refused(be, (td_weight_part){TD_F32, data, 1, NULL}, 0, 32);
+  be->ops->destroy(be);
+  td_error err = {0};
+  assert_int_equal(td_backend_create("tpu", &fx_config, &be, &err), TD_ERR_CONFIG);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_every_dtype_and_batch),
+      cmocka_unit_test(test_parts_of_different_dtypes),
+      cmocka_unit_test(test_embed_widens_rows),
+      cmocka_unit_test(test_import_refuses_sizes_that_do_not_fit),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
