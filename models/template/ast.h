@@ -1,0 +1,239 @@
+/* Tokens and the syntax tree of a chat template, and the seams between lexer, parser and scope pass.
+ *
+ * The tree is built once, inside the template's arena, and never changes after: any number of threads may
+ * evaluate it. All names are resolved to slots before the first rendering (scope.c). Compile errors leave
+ * through one longjmp: all that a compilation owns is in the arena. */
+#ifndef TD_MODELS_TEMPLATE_AST_H
+#define TD_MODELS_TEMPLATE_AST_H
+
+#include <setjmp.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "config/arena.h"
+#include "config/status.h"
+
+typedef struct text { /* bytes in the template's arena; not terminated */
+  const char *p;
+  size_t n;
+} text;
+
+typedef enum token_type {
+  T_EOF,
+  T_DATA,
+  T_VAR_BEGIN,
+  T_VAR_END,
+  T_BLOCK_BEGIN,
+  T_BLOCK_END,
+  T_NAME,
+  T_STRING,
+  T_INT,
+  T_FLOAT,
+  T_ADD,
+  T_SUB,
+  T_DIV,
+  T_FLOORDIV,
+  T_MUL,
+  T_MOD,
+  T_POW,
+  T_TILDE,
+  T_LBRACKET,
+  T_RBRACKET,
+  T_LPAREN,
+  T_RPAREN,
+  T_LBRACE,
+  T_RBRACE,
+  T_EQ,
+  T_NE,
+  T_GT,
+  T_GE,
+  T_LT,
+  T_LE,
+  T_ASSIGN,
+  T_DOT,
+  T_COLON,
+  T_PIPE,
+  T_COMMA,
+  T_SEMICOLON,
+} token_type;
+
+typedef struct token {
+  token_type type;
+  unsigned line;
+  text s; /* data, names, strings: unescaped */
+  int64_t i;
+  double f;
+} token;
+
+typedef enum node_kind {
+  /* expressions */
+  N_CONST, /* none, bool, int, float or string */
+  N_NAME,
+  N_LIST,
+  N_TUPLE,
+  N_DICT,   /* items: key, value, key, value ... */
+  N_MATH,   /* a, then (ops[i], items[i]) from left to right, all of one precedence */
+  N_CONCAT, /* items joined by ~ */
+  N_AND,
+  N_OR,
+  N_NOT,
+  N_NEG,
+  N_POS,
+  N_COMPARE, /* a, then (ops[i], items[i]) */
+  N_COND,    /* a if b else c; c may be NULL */
+  N_ATTR,    /* a.text */
+  N_ITEM,    /* a[b] */
+  N_SLICE,   /* a[items[0]:items[1]:items[2]], members may be NULL */
+  N_CALL,    /* a(args) */
+  N_FILTER,  /* a|text(args); a NULL: the body of a filter or set block */
+  N_TEST,    /* a is text(args) */
+  N_NSREF,   /* assignment target name.text2 */
+  /* statements */
+  N_DATA,
+  N_PRINT, /* a */
+  N_BODY,  /* items */
+  N_IF,    /* items: test, body, test, body ...; a: else body or NULL */
+  N_FOR,   /* a target, b iterable, c test or NULL, items[0] body, items[1] else or NULL */
+  N_SET,   /* a target, b value */
+  N_SETBLOCK,  /* a target, b body, c filter or NULL */
+  N_MACRO,     /* fn */
+  N_CALLBLOCK, /* a call, fn */
+  N_GENERATION,  /* fn: the body as a function of no arguments */
+  N_FILTERBLOCK, /* a filter, b body */
+  N_WITH,        /* items: target, value ...; a body */
+  N_BREAK,
+  N_CONTINUE,
+} node_kind;
+
+/* How a variable of a scope gets its first value when the scope is entered. */
+typedef enum load_kind { LOAD_MISSING, LOAD_OUTER, LOAD_CONTEXT } load_kind;
+
+typedef struct var_ref { /* hops activations up, then this slot */
+  uint32_t hops, slot;
+} var_ref;
+
+typedef struct scope_load {
+  load_kind kind;
+  uint32_t slot;
+  var_ref outer;    /* LOAD_OUTER */
+  uint32_t context; /* LOAD_CONTEXT: index of the name in the template's list of context names */
+} scope_load;
+
+typedef struct scope_entry {
+  scope_load *loads;
+  uint32_t n_loads;
+} scope_entry;
+
+typedef struct node node;
+
+/* A macro or the body of a call block: what becomes a function. The root of the template is one as well. */
+typedef struct function {
+  text name;
+  text *params;
+  uint32_t *param_slots;
+  node **defaults; /* the last n_defaults parameters have one */
+  uint32_t n_params, n_defaults;
+  node *body;
+  scope_entry entry;
+  uint32_t n_slots;
+  uint32_t id;                                 /* among the functions of the template */
+  uint32_t caller_slot, kwargs_slot, varargs_slot; /* NO_SLOT when the body does not use them */
+  bool explicit_caller;
+  bool has_inner; /* functions made inside may outlive the activation */
+} function;
+
+enum { NO_SLOT = UINT32_MAX };
+
+struct node {
+  uint8_t kind;
+  uint8_t constant; /* N_CONST: a value type of value.h */
+  bool negate;      /* unused but by N_COMPARE's owners; N_NAME: target */
+  uint16_t height;  /* of the tree below: bounded, so that evaluation cannot exhaust the stack */
+  unsigned line;
+  node *a, *b, *c;
+  node **items;
+  uint8_t *ops;
+  uint32_t n_items;
+  /* calls, filters, tests: positional in items, then keywords */
+  text *kw_names;
+  node **kw_values;
+  uint32_t n_kw;
+  node *dyn_args, *dyn_kwargs;
+  text text, text2;
+  void *literal; /* N_CONST of a string: its str, shared by all renderings */
+  int64_t i;
+  double f;
+  var_ref ref;        /* N_NAME, N_NSREF */
+  scope_entry entry;  /* N_FOR body, N_SETBLOCK, N_FILTERBLOCK, N_WITH */
+  scope_entry entry2; /* N_FOR else */
+  scope_entry entry3; /* N_FOR test */
+  node *test_target;  /* N_FOR: the target once more, with the slots of the test's scope */
+  uint32_t loop_slot; /* N_FOR */
+  uint32_t index;     /* N_FILTER, N_TEST: row of the table, or NO_SLOT: unknown, an error when reached */
+  function *fn;
+};
+
+typedef struct compiler {
+  td_arena *arena;
+  td_error *err;
+  jmp_buf fail;
+  /* lexer */
+  const char *src;
+  size_t n, at;
+  unsigned line;
+  int state; /* of lexer.c */
+  bool line_starting;
+  char *balance; /* open brackets; one byte per source byte at most */
+  size_t n_balance;
+  token current, ahead;
+  bool has_ahead;
+  /* parser */
+  token peeked;
+  bool has_peeked;
+  size_t n_nodes;
+  unsigned depth;
+  /* scope pass */
+  text *context_names;
+  uint32_t n_context_names, cap_context_names;
+  uint32_t n_functions;
+} compiler;
+
+/* Leaves the compilation: TD_ERR_MODEL with the line. */
+__attribute__((noreturn)) void td_template_fail(compiler *c, unsigned line, const char *fmt, ...) TD_PRINTF(3, 4);
+void *td_template_alloc(compiler *c, size_t count, size_t size);
+
+/* lexer.c */
+void td_lexer_start(compiler *c, const char *source, size_t n);
+token td_lexer_next(compiler *c);
+const char *td_lexer_type_name(token_type t);
+
+/* parser.c, parser_expression.c */
+node *td_parse_template(compiler *c);
+node *td_parse_expression(compiler *c, bool with_condition);
+node *td_parse_tuple(compiler *c, bool with_condition, const char *end_name, bool parenthesised);
+node *td_parse_primary(compiler *c, bool with_namespace);
+node *td_parse_filters(compiler *c, node *of, bool started);
+node *td_parse_new(compiler *c, node_kind kind, unsigned line);
+void td_parse_adopt(compiler *c, node *parent, const node *child);
+void td_parse_advance(compiler *c);
+const token *td_parse_look(compiler *c);
+bool td_parse_is_name(const token *t, const char *name);
+bool td_parse_skip_name(compiler *c, const char *name);
+bool td_parse_skip(compiler *c, token_type type);
+token td_parse_expect(compiler *c, token_type type);
+void td_parse_deeper(compiler *c);
+void td_parse_push(compiler *c, node ***items, uint32_t *n, uint32_t *cap, node *item);
+static inline bool text_is(text t, const char *s)
+{
+  size_t i = 0;
+  for (; i < t.n; i++)
+    if (s[i] == '\0' || s[i] != t.p[i])
+      return false;
+  return s[i] == '\0';
+}
+
+/* scope.c: gives every name its slot. */
+function *td_scope_resolve(compiler *c, node *body);
+
+#endif

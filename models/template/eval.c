@@ -1,0 +1,325 @@
+/* Expressions. Recursion is bounded by the tree's height (checked when it is built) and by the depth counter. */
+#include <string.h>
+
+#include "config/limits.h"
+#include "models/template/builtin.h"
+#include "models/template/eval.h"
+#include "models/template/value.h"
+
+static value *slot_of(rendering *r, var_ref ref)
+{
+  activation *env = r->env;
+  for (uint32_t i = 0; i < ref.hops; i++)
+    env = env->outer;
+  return &env->slots[ref.slot];
+}
+
+static value eval_name(rendering *r, const node *n)
+{
+  value v = *slot_of(r, n->ref);
+  return v.type == V_MISSING ? td_value_undefined_name(r, n->text) : v;
+}
+
+static value eval_const(rendering *r, const node *n)
+{
+  switch (n->constant) {
+  case V_BOOL: return v_bool(n->i != 0);
+  case V_INT: return v_int(n->i);
+  case V_FLOAT: return v_float(n->f);
+  case V_STR: return v_str(n->literal);
+  default: return v_none();
+  }
+}
+
+static value eval_list(rendering *r, const node *n)
+{
+  value *items = td_render_alloc(r, n->n_items, sizeof *items);
+  for (uint32_t i = 0; i < n->n_items; i++)
+    items[i] = td_eval(r, n->items[i]);
+  return td_value_list(r, items, n->n_items, n->kind == N_TUPLE);
+}
+
+static value eval_dict(rendering *r, const node *n)
+{
+  value d = {.type = V_DICT, .d = td_dict_new(r, n->n_items / 2, false)};
+  for (uint32_t i = 0; i < n->n_items; i += 2) {
+    value key = td_eval(r, n->items[i]);
+    td_dict_set(r, d.d, key, td_eval(r, n->items[i + 1]));
+  }
+  return d;
+}
+
+static value eval_math(rendering *r, const node *n)
+{
+  value v = td_eval(r, n->a);
+  for (uint32_t i = 0; i < n->n_items; i++) {
+    value right = td_eval(r, n->items[i]);
+    v = td_op_math(r, n->ops[i], v, right);
+  }
+  return v;
+}
+
+static value eval_concat(rendering *r, const node *n)
+{
+  str *s = NULL;
+  for (uint32_t i = 0; i < n->n_items; i++) {
+    str *part = td_value_str(r, td_eval(r, n->items[i]));
+    s = s ? td_str_concat(r, s, part) : part;
+  }
+  if (s->markup) {
+    s = td_str_slice(r, s, 0, s->n);
+    s->markup = false;
+  }
+  return v_str(s);
+}
+
+static bool compare(rendering *r, uint8_t op, value a, value b)
+{
+  enum { OP_IN = 100, OP_NOT_IN = 101 };
+  switch (op) {
+  case T_EQ: return td_value_equal(r, a, b);
+  case T_NE: return !td_value_equal(r, a, b);
+  case T_LT: return td_value_compare(r, a, b, "<") < 0;
+  case T_LE: return td_value_compare(r, a, b, "<=") <= 0;
+  case T_GT: return td_value_compare(r, a, b, ">") > 0;
+  case T_GE: return td_value_compare(r, a, b, ">=") >= 0;
+  default: return td_value_contains(r, b, a) == (op == OP_IN);
+  }
+}
+
+static value eval_compare(rendering *r, const node *n)
+{
+  value left = td_eval(r, n->a);
+  for (uint32_t i = 0; i < n->n_items; i++) {
+    value right = td_eval(r, n->items[i]);
+    if (!compare(r, n->ops[i], left, right))
+      return v_bool(false);
+    left = right;
+  }
+  return v_bool(true);
+}
+
+static value eval_logic(rendering *r, const node *n)
+{
+  value v = v_none();
+  for (uint32_t i = 0; i < n->n_items; i++) {
+    v = td_eval(r, n->items[i]);
+    if (td_value_truth(r, v) == (n->kind == N_OR))
+      break;
+  }
+  return v;
+}
+
+static value no_else(rendering *r, const node *n)
+{
+  text_out o;
+  value line = v_int(n->line);
+  td_out_init(&o);
+  td_out_cstr(r, &o, "the inline if-expression on line ", true);
+  td_value_print(r, &o, line);
+  td_out_cstr(r, &o, " evaluated to false and no else section was defined.", true);
+  td_out_bytes(r, &o, "", 1, true);
+  return td_value_undefined_hint(r, td_out_finish(r, &o)->p);
+}
+
+static value eval_slice(rendering *r, const node *n)
+{
+  value of = td_eval(r, n->a), part[3];
+  for (int i = 0; i < 3; i++)
+    part[i] = n->items[i] ? td_eval(r, n->items[i]) : v_none();
+  return td_op_slice(r, of, part[0], part[1], part[2]);
+}
+
+static value eval_item(rendering *r, const node *n)
+{
+  value of = td_eval(r, n->a);
+  return td_op_item(r, of, td_eval(r, n->b));
+}
+
+/* ---- calls ---- */
+
+static void add_keyword(rendering *r, call_args *args, text name, value v)
+{
+  for (size_t i = 0; i < args->n_kw; i++)
+    if (args->kw_names[i].n == name.n && memcmp(args->kw_names[i].p, name.p, name.n) == 0)
+      td_render_fail(r, "got multiple values for keyword argument '%.*s'", (int)(name.n < 64 ? name.n : 64), name.p);
+  args->kw_names[args->n_kw] = name;
+  args->kw[args->n_kw++] = v;
+}
+
+/* Arguments of n, with `more` places left free. */
+static call_args *eval_args(rendering *r, const node *n, size_t more)
+{
+  seq *dyn = NULL;
+  call_args *args = td_render_alloc(r, 1, sizeof *args);
+  args->pos = td_render_alloc(r, n->n_items, sizeof *args->pos);
+  for (uint32_t i = 0; i < n->n_items; i++)
+    args->pos[args->n_pos++] = td_eval(r, n->items[i]);
+  value *kw = td_render_alloc(r, n->n_kw, sizeof *kw);
+  for (uint32_t i = 0; i < n->n_kw; i++)
+    kw[i] = td_eval(r, n->kw_values[i]);
+  if (n->dyn_args) {
+    dyn = td_iter_collect(r, td_eval(r, n->dyn_args));
+    value *all = td_render_alloc(r, args->n_pos + dyn->n, sizeof *all);
+    if (args->n_pos)
+      memcpy(all, args->pos, args->n_pos * sizeof *all);
+    if (dyn->n)
+      memcpy(all + args->n_pos, dyn->items, dyn->n * sizeof *all);
+    args->pos = all;
+    args->n_pos += dyn->n;
+  }
+  value extra = n->dyn_kwargs ? td_eval(r, n->dyn_kwargs) : v_none();
+  size_t n_extra = extra.type == V_DICT ? extra.d->n : 0;
+  if (n->dyn_kwargs && extra.type != V_DICT)
+    td_render_fail(r, "argument after ** must be a mapping, not %s", td_value_type_name(extra));
+  if (n_extra > 255)
+    td_render_fail(r, "more than 255 keyword arguments");
+  args->kw_names = td_render_alloc(r, n->n_kw + n_extra + more, sizeof *args->kw_names);
+  args->kw = td_render_alloc(r, n->n_kw + n_extra + more, sizeof *args->kw);
+  for (uint32_t i = 0; i < n->n_kw; i++)
+    add_keyword(r, args, n->kw_names[i], kw[i]);
+  for (size_t i = 0; i < n_extra; i++) {
+    if (extra.d->entries[i].key.type != V_STR)
+      td_render_fail(r, "keywords must be strings");
+    const str *key = extra.d->entries[i].key.s;
+    add_keyword(r, args, (text){key->p, key->n}, extra.d->entries[i].val);
+  }
+  return args;
+}
+
+value td_call(rendering *r, value callee, call_args *args)
+{
+  value v;
+  td_render_deeper(r);
+  switch (callee.type) {
+  case V_MACRO: v = td_call_macro(r, callee.macro, args); break;
+  case V_BUILTIN: v = td_builtin_call(r, callee.fn, v_none(), args); break;
+  case V_METHOD: v = td_builtin_call(r, callee.m->fn, callee.m->self, args); break;
+  case V_UNDEFINED: td_value_fail_undefined(r, callee);
+  case V_LOOP: td_render_fail(r, "The loop must have the 'recursive' marker to be called recursively.");
+  default: td_render_fail(r, "'%s' object is not callable", td_value_type_name(callee));
+  }
+  shallower(r);
+  return v;
+}
+
+static value eval_call(rendering *r, const node *n)
+{
+  value callee = td_eval(r, n->a);
+  return td_call(r, callee, eval_args(r, n, 0));
+}
+
+/* The call of a call block: one more keyword, caller. */
+value td_eval_call_with(rendering *r, const node *n, value caller)
+{
+  value callee = td_eval(r, n->a);
+  call_args *args = eval_args(r, n, 1);
+  add_keyword(r, args, (text){"caller", 6}, caller);
+  return td_call(r, callee, args);
+}
+
+value td_eval_filter_of(rendering *r, const node *n, value of)
+{
+  if (n->index == NO_SLOT)
+    td_render_fail(r, "No filter named '%.*s' found.", (int)(n->text.n < 64 ? n->text.n : 64), n->text.p);
+  return td_call_filter(r, n->index, of, eval_args(r, n, 0));
+}
+
+/* A chain of filters whose innermost has no operand: it takes `body`. */
+value td_eval_filter_chain(rendering *r, const node *n, value body)
+{
+  td_render_deeper(r);
+  value of = n->a ? td_eval_filter_chain(r, n->a, body) : body;
+  value v = td_eval_filter_of(r, n, of);
+  shallower(r);
+  return v;
+}
+
+static value eval_test(rendering *r, const node *n)
+{
+  value of = td_eval(r, n->a);
+  if (n->index == NO_SLOT)
+    td_render_fail(r, "No test named '%.*s' found.", (int)(n->text.n < 64 ? n->text.n : 64), n->text.p);
+  return v_bool(td_call_test(r, n->index, of, eval_args(r, n, 0)));
+}
+
+static value eval_cond(rendering *r, const node *n)
+{
+  if (td_value_truth(r, td_eval(r, n->b)))
+    return td_eval(r, n->a);
+  return n->c ? td_eval(r, n->c) : no_else(r, n);
+}
+
+static value eval_node(rendering *r, const node *n)
+{
+  switch (n->kind) {
+  case N_CONST: return eval_const(r, n);
+  case N_NAME: return eval_name(r, n);
+  case N_LIST:
+  case N_TUPLE: return eval_list(r, n);
+  case N_DICT: return eval_dict(r, n);
+  case N_MATH: return eval_math(r, n);
+  case N_CONCAT: return eval_concat(r, n);
+  case N_AND:
+  case N_OR: return eval_logic(r, n);
+  case N_NOT: return v_bool(!td_value_truth(r, td_eval(r, n->a)));
+  case N_NEG:
+  case N_POS: return td_op_negate(r, td_eval(r, n->a), n->kind == N_POS);
+  case N_COMPARE: return eval_compare(r, n);
+  case N_COND: return eval_cond(r, n);
+  case N_ATTR: return td_op_attribute(r, td_eval(r, n->a), n->text, v_missing());
+  case N_ITEM: return eval_item(r, n);
+  case N_SLICE: return eval_slice(r, n);
+  case N_CALL: return eval_call(r, n);
+  case N_FILTER: return td_eval_filter_of(r, n, td_eval(r, n->a));
+  case N_TEST: return eval_test(r, n);
+  default: td_render_fail(r, "not an expression");
+  }
+}
+
+value td_eval(rendering *r, const node *n)
+{
+  td_render_pay(r, 1);
+  td_render_deeper(r);
+  value v = eval_node(r, n);
+  shallower(r);
+  return v;
+}
+
+/* ---- assignment ---- */
+
+static void assign_tuple(rendering *r, const node *target, value v)
+{
+  if (!td_iterable(v))
+    td_render_fail(r, "cannot unpack non-iterable %s object", td_value_type_name(v));
+  iter *it = td_iter_of(r, v);
+  value *items = td_render_alloc(r, target->n_items, sizeof *items);
+  uint32_t n = 0;
+  while (n < target->n_items && (items[n] = td_iter_next(r, it)).type != V_MISSING)
+    n++;
+  if (n < target->n_items)
+    td_render_fail(r, "not enough values to unpack (expected %u, got %u)", target->n_items, n);
+  if (td_iter_next(r, it).type != V_MISSING)
+    td_render_fail(r, "too many values to unpack (expected %u)", target->n_items);
+  for (uint32_t i = 0; i < n; i++)
+    td_assign(r, target->items[i], items[i]);
+}
+
+void td_assign(rendering *r, const node *target, value v)
+{
+  if (target->kind == N_NAME) {
+    *slot_of(r, target->ref) = v;
+  } else if (target->kind == N_TUPLE) {
+    td_render_deeper(r);
+    assign_tuple(r, target, v);
+    shallower(r);
+  } else {
+    value ns = *slot_of(r, target->ref);
+    if (ns.type != V_NAMESPACE)
+      td_render_fail(r, "cannot assign attribute on non-namespace object");
+    if (target->text2.p[0] == '_')
+      td_render_fail(r, "Chat templates cannot store underscore-prefixed attributes on a namespace, but got '%.*s'",
+                     (int)(target->text2.n < 64 ? target->text2.n : 64), target->text2.p);
+    td_dict_set(r, ns.d, v_str(td_str_new(r, target->text2.p, target->text2.n, true)), v);
+  }
+}

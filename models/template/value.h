@@ -1,0 +1,291 @@
+/* Values of a rendering, after Python's: what a template can hold, print and compare.
+ *
+ * Everything lives in the rendering's arena and is immutable but for namespaces, iterators and loops. Every
+ * string knows for each byte whether it is vouched for: one flag for all of it, or, once text of both kinds met,
+ * a shadow of one byte per byte that every operation cuts and joins along with the text. Numbers and containers
+ * carry one flag, so that what is printed of a client's value is the client's, punctuation included.
+ * Errors leave a rendering through one longjmp (td_render_fail): there is nothing to release but the arena. */
+#ifndef TD_MODELS_TEMPLATE_VALUE_H
+#define TD_MODELS_TEMPLATE_VALUE_H
+
+#include <setjmp.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "config/arena.h"
+#include "config/json.h"
+#include "models/template/ast.h"
+#include "models/template/chat_template.h"
+
+typedef enum value_type {
+  V_MISSING, /* no value at all: internal */
+  V_UNDEFINED,
+  V_NONE,
+  V_BOOL,
+  V_INT,
+  V_FLOAT,
+  V_BIGINT, /* an integer beyond 64 bits: can be printed and compared for equality only */
+  V_STR,
+  V_LIST,
+  V_TUPLE,
+  V_DICT,
+  V_NAMESPACE,
+  V_RANGE,
+  V_VIEW, /* dict.keys(), .values(), .items() */
+  V_ITER, /* generators and iterators */
+  V_BUILTIN,
+  V_METHOD,
+  V_MACRO,
+  V_LOOP,
+} value_type;
+
+typedef struct call_args call_args;
+typedef struct str str;
+typedef struct seq seq;
+typedef struct dict dict;
+typedef struct iter iter;
+
+typedef struct value {
+  uint8_t type;
+  bool tainted; /* came from the client: numbers, bools, none */
+  union {
+    bool b;
+    int64_t i;
+    double f;
+    str *s; /* V_STR, V_BIGINT */
+    seq *l;
+    dict *d; /* V_DICT, V_NAMESPACE */
+    struct undefined *u;
+    struct range *r;
+    struct view *v;
+    iter *it;
+    const struct builtin *fn;
+    struct method *m;
+    struct macro *macro;
+    struct loop *loop;
+  };
+} value;
+
+struct str {
+  const char *p;
+  size_t n;
+  const uint8_t *shadow; /* one byte per byte: 1 vouched for; NULL: all as `trusted` says */
+  size_t n_chars;        /* SIZE_MAX: not counted yet */
+  struct str_room *room; /* the growing buffer this string ends in, if any: appending may go on in place */
+  bool trusted;
+  bool markup; /* |safe: text added to it is HTML-escaped, as the reference does */
+};
+
+struct str_room {
+  size_t used, cap;
+};
+
+struct seq {
+  value *items;
+  size_t n;
+  bool tainted;
+};
+
+typedef struct dict_entry {
+  value key, val;
+  uint64_t hash;
+} dict_entry;
+
+struct dict {
+  dict_entry *entries;
+  size_t n, cap;
+  uint32_t *index; /* open addressing, entry + 1; NULL while small */
+  size_t index_cap;
+  bool tainted;
+  bool busy; /* being printed: a namespace can hold itself */
+};
+
+struct undefined {
+  const char *hint; /* or: */
+  value of;         /* V_MISSING: a plain name */
+  value name;
+  bool security;
+};
+
+struct range {
+  int64_t start, stop, step, n;
+};
+
+struct view {
+  dict *d;
+  char kind; /* 'k', 'v' or 'i' */
+};
+
+struct method {
+  value self;
+  const struct builtin *fn;
+};
+
+typedef struct activation activation;
+struct activation {
+  activation *outer;
+  activation *next_spare; /* outer stays: an escaped loop may still look there */
+  value *slots;
+};
+
+struct macro {
+  const function *fn;
+  activation *env;
+};
+
+struct loop {
+  iter *it;
+  value over;
+  int64_t index0, length;
+  value after, current, before, changed;
+};
+
+typedef struct text_out { /* text under construction, in the arena */
+  char *p;
+  uint8_t *shadow;
+  size_t n, cap;
+  bool trusted; /* while shadow is NULL */
+  bool root;    /* straight to the rendered text */
+} text_out;
+
+typedef struct rendering {
+  const struct td_chat_template *t;
+  const td_render_input *in;
+  td_rendered *out;
+  td_error *err;
+  td_arena arena;
+  jmp_buf fail;
+  size_t ops_left;
+  unsigned depth, macro_depth;
+  value *context; /* per context name of the template: V_MISSING until looked up, then cached */
+  bool *context_known;
+  activation **spare; /* per function: an activation that can be used again */
+  activation *env;
+  text_out *to;
+} rendering;
+
+/* ---- errors, memory, budget (rendering.c) ---- */
+__attribute__((noreturn)) void td_render_fail(rendering *r, const char *fmt, ...) TD_PRINTF(2, 3);
+__attribute__((noreturn)) void td_render_fail_status(rendering *r, td_status code, const char *fmt, ...)
+    TD_PRINTF(3, 4);
+void *td_render_alloc(rendering *r, size_t count, size_t size);
+/* Pays for n units of work; fails when the budget is spent. Byte work costs 1/64 unit a byte. */
+void td_render_pay(rendering *r, size_t n);
+static inline void pay_bytes(rendering *r, size_t n) { td_render_pay(r, n / 64 + 1); }
+/* Stable; the order may fail (no order between the types). */
+typedef int (*td_render_order)(rendering *r, const void *a, const void *b);
+void td_render_sort(rendering *r, const void **items, size_t n, td_render_order order);
+void td_render_deeper(rendering *r);
+static inline void shallower(rendering *r) { r->depth--; }
+
+/* ---- constructors ---- */
+static inline value v_missing(void) { return (value){.type = V_MISSING}; }
+static inline value v_none(void) { return (value){.type = V_NONE}; }
+static inline value v_bool(bool b) { return (value){.type = V_BOOL, .b = b}; }
+static inline value v_int(int64_t i) { return (value){.type = V_INT, .i = i}; }
+static inline value v_float(double f) { return (value){.type = V_FLOAT, .f = f}; }
+static inline value v_str(str *s) { return (value){.type = V_STR, .s = s}; }
+value td_value_undefined_name(rendering *r, text name);
+value td_value_undefined_hint(rendering *r, const char *hint);
+value td_value_undefined_of(rendering *r, value of, value name, bool security);
+__attribute__((noreturn)) void td_value_fail_undefined(rendering *r, value u);
+value td_value_list(rendering *r, value *items, size_t n, bool tuple);
+value td_value_from_json(rendering *r, const cJSON *item, bool trusted);
+
+/* ---- strings (string.c) ---- */
+str *td_str_new(rendering *r, const char *p, size_t n, bool trusted); /* borrows p */
+str *td_str_copy(rendering *r, const char *p, size_t n, bool trusted);
+str *td_str_literal(rendering *r, const char *s);
+str *td_str_slice(rendering *r, const str *s, size_t from, size_t to); /* bytes; shares */
+str *td_str_concat(rendering *r, const str *a, const str *b);
+size_t td_str_chars(str *s);
+size_t td_str_char_offset(str *s, size_t i); /* byte offset of character i (<= count) */
+static inline bool str_ascii(str *s) { return td_str_chars(s) == s->n; }
+int td_str_compare(const str *a, const str *b);
+bool td_str_equals(const str *a, const char *s);
+/* Byte offset of needle in s[from, to), or SIZE_MAX. Linear time. */
+size_t td_str_find(rendering *r, const str *s, const str *needle, size_t from, size_t to);
+size_t td_str_rfind(rendering *r, const str *s, const str *needle, size_t from, size_t to);
+static inline bool str_trusted_at(const str *s, size_t i) { return s->shadow ? s->shadow[i] : s->trusted; }
+bool td_str_any_untrusted(const str *s);
+
+void td_out_init(text_out *o);
+void td_out_bytes(rendering *r, text_out *o, const char *p, size_t n, bool trusted);
+void td_out_cstr(rendering *r, text_out *o, const char *s, bool trusted);
+void td_out_str(rendering *r, text_out *o, const str *s);
+void td_out_slice(rendering *r, text_out *o, const str *s, size_t from, size_t to);
+str *td_out_finish(rendering *r, text_out *o);
+
+/* ---- values (value.c) ---- */
+const char *td_value_type_name(value v);
+bool td_value_truth(rendering *r, value v);
+bool td_value_equal(rendering *r, value a, value b);
+/* -1, 0, 1; fails when the types have no order. op is for the message. */
+int td_value_compare(rendering *r, value a, value b, const char *op);
+uint64_t td_value_hash(rendering *r, value v);
+bool td_value_length(rendering *r, value v, int64_t *n); /* false: has none */
+bool td_value_contains(rendering *r, value container, value item);
+bool td_value_is_tainted(value v);
+dict *td_dict_new(rendering *r, size_t cap, bool tainted);
+void td_dict_set(rendering *r, dict *d, value key, value val);
+value td_dict_get(rendering *r, const dict *d, value key); /* V_MISSING: absent */
+value td_dict_get_text(rendering *r, const dict *d, const char *p, size_t n);
+
+/* ---- iteration (iterate.c) ---- */
+typedef value (*iter_next)(rendering *r, iter *it); /* V_MISSING at the end */
+struct iter {
+  iter_next next;
+  const char *type_name; /* as Python names it: generator, list_iterator ... */
+  value over;            /* keeps what is iterated */
+  iter *source;
+  int64_t i, n;
+  void *state;
+};
+bool td_iterable(value v);
+iter *td_iter_of(rendering *r, value v); /* fails: not iterable */
+value td_iter_next(rendering *r, iter *it);
+iter *td_iter_new(rendering *r, iter_next next, const char *type_name);
+seq *td_iter_collect(rendering *r, value v);
+iter *td_iter_reversed(rendering *r, value v); /* NULL: cannot be walked backwards */
+
+/* ---- text of values (print.c, tojson.c) ---- */
+str *td_value_str(rendering *r, value v);
+str *td_value_repr(rendering *r, value v);
+void td_value_print(rendering *r, text_out *o, value v); /* str() of it */
+size_t td_float_repr(double f, char out[40]);
+const char *td_value_quoted(rendering *r, value v); /* repr as C string, for messages */
+value td_value_tojson(rendering *r, value v, bool ascii, value indent, value separators, bool sort_keys);
+
+/* ---- operators (operators.c) ---- */
+value td_op_math(rendering *r, token_type op, value a, value b);
+value td_op_negate(rendering *r, value v, bool positive);
+value td_op_attribute(rendering *r, value of, text name, value name_value);
+value td_op_item(rendering *r, value of, value key);
+value td_op_slice(rendering *r, value of, value start, value stop, value step);
+value td_op_format(rendering *r, value format, value args); /* format % args */
+bool td_op_index(value v, int64_t *i);                      /* int or bool */
+
+/* ---- statements (execute.c) ---- */
+void td_execute_root(rendering *r, const function *root);
+value td_call_macro(rendering *r, const struct macro *m, const call_args *args);
+value td_eval(rendering *r, const node *n); /* eval.c */
+void td_assign(rendering *r, const node *target, value v);
+value td_loop_attribute(rendering *r, struct loop *loop, const str *name); /* globals.c; V_MISSING: none */
+value td_loop_new(rendering *r, value over, iter *it);
+bool td_loop_advance(rendering *r, struct loop *loop); /* false at the end */
+value td_context_value(rendering *r, uint32_t index);  /* rendering.c; V_MISSING: unknown name */
+
+/* ---- calls ---- */
+struct call_args {
+  value *pos;
+  size_t n_pos;
+  text *kw_names;
+  value *kw;
+  size_t n_kw;
+};
+value td_call(rendering *r, value callee, call_args *args);                           /* eval.c */
+value td_call_filter(rendering *r, uint32_t index, value of, call_args *args);        /* filters.c */
+bool td_call_test(rendering *r, uint32_t index, value of, call_args *args);           /* tests.c */
+
+#endif
