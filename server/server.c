@@ -164,14 +164,6 @@ static void engine_failed(td_server *s)
     begin_drain(s, END_FLUSH_MS);
 }
 
-static void engine_ready(td_server *s)
-{
-  const td_engine_info *info = td_engine_get_info(s->engine);
-  td_info("ready: %s (%s, %s), context %u tokens", info->model_name, info->arch, info->backend,
-          info->max_context_tokens);
-  td_notify("READY=1\nSTATUS=serving");
-}
-
 static void on_engine_wake(uv_async_t *a)
 {
   td_server *s = a->data;
@@ -179,7 +171,7 @@ static void on_engine_wake(uv_async_t *a)
   td_engine_state before = s->engine_state;
   s->engine_state = state;
   if (state != before && state == TD_ENGINE_READY)
-    engine_ready(s);
+    td_notify("READY=1\nSTATUS=serving");
   if (state == TD_ENGINE_READY || state == TD_ENGINE_DRAINING)
     td_generation_poll(s);
   if (state != before && state == TD_ENGINE_FAILED)
