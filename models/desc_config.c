@@ -1,8 +1,9 @@
-/* The description out of a folder: config.json and generation_config.json, as transformers writes them (before v5
- * rope_theta and rope_scaling, since v5 rope_parameters).
+/* The description out of a folder: config.json and generation_config.json, as transformers writes them
+ * (before v5 rope_theta and rope_scaling, since v5 rope_parameters).
  *
- * A key that is missing means what transformers' class for that model_type takes it to mean. A key that asks for
- * another computation is refused by name: running the weights without it would give wrong answers silently. */
+ * A key that is missing means what transformers' class for that model_type takes it to mean. A key that asks
+ * for another computation is refused by name: running the weights without it would give wrong answers
+ * silently. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -21,9 +22,16 @@ typedef struct family {
 } family;
 
 static const family families[] = {
-    {.model_type = "llama", .architecture = "LlamaForCausalLM", .attention_bias_key = true, .mlp_bias_key = true},
+    {.model_type = "llama",
+     .architecture = "LlamaForCausalLM",
+     .attention_bias_key = true,
+     .mlp_bias_key = true},
     {.model_type = "mistral", .architecture = "MistralForCausalLM", .window = true, .absent_window = 4096},
-    {.model_type = "qwen2", .architecture = "Qwen2ForCausalLM", .qkv_bias = true, .window = true, .window_switch = true},
+    {.model_type = "qwen2",
+     .architecture = "Qwen2ForCausalLM",
+     .qkv_bias = true,
+     .window = true,
+     .window_switch = true},
     {.model_type = "qwen3",
      .architecture = "Qwen3ForCausalLM",
      .absent_head_dim = 128,
@@ -92,14 +100,16 @@ static td_status read_family(config_reader *r, td_model_desc *d)
     return td_fail(r->err, TD_ERR_MODEL, "%s: no 'model_type'", r->file);
   r->family = find_family(model_type);
   if (!r->family)
-    return td_fail(r->err, TD_ERR_UNSUPPORTED, "%s: model_type '%.100s' is not served; llama, mistral, qwen2 and qwen3 are",
-                   r->file, model_type);
+    return td_fail(r->err, TD_ERR_UNSUPPORTED,
+                   "%s: model_type '%.100s' is not served; llama, mistral, qwen2 and qwen3 are", r->file,
+                   model_type);
   snprintf(d->arch, sizeof d->arch, "%s", r->family->model_type);
   const cJSON *architectures = td_json_get(r->config, "architectures"), *a;
   cJSON_ArrayForEach(a, architectures)
   {
     if (!cJSON_IsString(a) || strcmp(a->valuestring, r->family->architecture) != 0)
-      return td_fail(r->err, TD_ERR_UNSUPPORTED, "%s: architecture '%.100s' of model_type '%s' is not served; %s is", r->file,
+      return td_fail(r->err, TD_ERR_UNSUPPORTED,
+                     "%s: architecture '%.100s' of model_type '%s' is not served; %s is", r->file,
                      cJSON_IsString(a) ? a->valuestring : "?", model_type, r->family->architecture);
   }
   return TD_OK;
@@ -107,17 +117,34 @@ static td_status read_family(config_reader *r, td_model_desc *d)
 
 static bool is_unset(const cJSON *item)
 {
-  return item == NULL || cJSON_IsNull(item) || cJSON_IsFalse(item) || (cJSON_IsNumber(item) && item->valuedouble == 0);
+  return item == NULL || cJSON_IsNull(item) || cJSON_IsFalse(item) ||
+         (cJSON_IsNumber(item) && item->valuedouble == 0);
 }
 
 static td_status refuse_unknown_maths(const config_reader *r)
 {
-  static const char *const keys[] = {
-      "quantization_config", "num_local_experts", "num_experts", "n_routed_experts", "num_experts_per_tok",
-      "attn_logit_softcapping", "final_logit_softcapping", "logit_scale", "logits_scaling", "embedding_multiplier",
-      "residual_multiplier", "attention_multiplier", "no_rope_layers", "clip_qkv", "use_qk_norm", "rope_interleave",
-      "alibi", "parallel_attn", "cross_attention_layers", "vision_config", "num_nextn_predict_layers",
-      "dual_chunk_attention_config"};
+  static const char *const keys[] = {"quantization_config",
+                                     "num_local_experts",
+                                     "num_experts",
+                                     "n_routed_experts",
+                                     "num_experts_per_tok",
+                                     "attn_logit_softcapping",
+                                     "final_logit_softcapping",
+                                     "logit_scale",
+                                     "logits_scaling",
+                                     "embedding_multiplier",
+                                     "residual_multiplier",
+                                     "attention_multiplier",
+                                     "no_rope_layers",
+                                     "clip_qkv",
+                                     "use_qk_norm",
+                                     "rope_interleave", "rope_interleaved",
+                                     "alibi",
+                                     "parallel_attn",
+                                     "cross_attention_layers",
+                                     "vision_config",
+                                     "num_nextn_predict_layers",
+                                     "dual_chunk_attention_config"};
   for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
     if (!is_unset(td_json_get(r->config, keys[i])))
       return td_fail(r->err, TD_ERR_UNSUPPORTED, "%s: '%s' is set: not served", r->file, keys[i]);
@@ -182,7 +209,8 @@ static td_status count_sliding_layers(const config_reader *r, const td_model_des
   }
   int64_t first = r->family->window_switch ? 28 : 0; /* transformers' default for qwen2 and qwen3 */
   if (r->family->window_switch)
-    TD_TRY(as_model_error(r, td_json_get_int64(r->config, "max_window_layers", 0, INT32_MAX, &first, NULL, r->err)));
+    TD_TRY(as_model_error(
+        r, td_json_get_int64(r->config, "max_window_layers", 0, INT32_MAX, &first, NULL, r->err)));
   *n_sliding = first < d->n_layers ? d->n_layers - (uint32_t)first : 0;
   return TD_OK;
 }
@@ -194,7 +222,8 @@ static td_status read_window(const config_reader *r, td_model_desc *d)
   bool used = true;
   if (!r->family->window) {
     if (!is_unset(item))
-      return td_fail(r->err, TD_ERR_UNSUPPORTED, "%s: 'sliding_window' in a model of type %s is not served", r->file, d->arch);
+      return td_fail(r->err, TD_ERR_UNSUPPORTED, "%s: 'sliding_window' in a model of type %s is not served",
+                     r->file, d->arch);
     return TD_OK;
   }
   if (r->family->window_switch) {
@@ -207,7 +236,8 @@ static td_status read_window(const config_reader *r, td_model_desc *d)
   TD_TRY(count_sliding_layers(r, d, &n_sliding));
   if (n_sliding != 0 && n_sliding != d->n_layers)
     return td_fail(r->err, TD_ERR_UNSUPPORTED,
-                   "%s: 'sliding_window' applies to %" PRIu32 " of %" PRIu32 " layers: a mix of layers is not served",
+                   "%s: 'sliding_window' applies to %" PRIu32 " of %" PRIu32
+                   " layers: a mix of layers is not served",
                    r->file, n_sliding, d->n_layers);
   d->window_tokens = n_sliding ? window : 0;
   return TD_OK;
@@ -215,7 +245,8 @@ static td_status read_window(const config_reader *r, td_model_desc *d)
 
 /* ---- rotary embedding ---- */
 
-static td_status read_scaling(const config_reader *r, const cJSON *p, const td_model_desc *d, td_rope_spec *rope)
+static td_status read_scaling(const config_reader *r, const cJSON *p, const td_model_desc *d,
+                              td_rope_spec *rope)
 {
   const char *type = "default";
   bool truncate = true, llama3;
@@ -231,8 +262,9 @@ static td_status read_scaling(const config_reader *r, const cJSON *p, const td_m
   else if (strcmp(type, "yarn") == 0)
     rope->kind = TD_ROPE_YARN;
   else
-    return td_fail(r->err, TD_ERR_UNSUPPORTED, "%s: RoPE type '%.60s' is not served; default, linear, llama3 and yarn are",
-                   r->file, type);
+    return td_fail(r->err, TD_ERR_UNSUPPORTED,
+                   "%s: RoPE type '%.60s' is not served; default, linear, llama3 and yarn are", r->file,
+                   type);
   rope->original_context = d->context_tokens;
   TD_TRY(read_double(r, p, "original_max_position_embeddings", &rope->original_context));
   TD_TRY(read_double(r, r->config, "original_max_position_embeddings", &rope->original_context));
@@ -264,15 +296,16 @@ static td_status read_rope(const config_reader *r, const td_model_desc *d, td_ro
     cJSON_ArrayForEach(item, p)
     {
       if (cJSON_IsObject(item))
-        return td_fail(r->err, TD_ERR_UNSUPPORTED, "%s: RoPE parameters of their own for '%.60s' are not served",
-                       r->file, item->string);
+        return td_fail(r->err, TD_ERR_UNSUPPORTED,
+                       "%s: RoPE parameters of their own for '%.60s' are not served", r->file, item->string);
     }
     TD_TRY(read_double(r, p, "rope_theta", &rope->theta));
     TD_TRY(read_double(r, p, "partial_rotary_factor", &partial));
     TD_TRY(read_scaling(r, p, d, rope));
   }
   if (partial != 1)
-    return td_fail(r->err, TD_ERR_UNSUPPORTED, "%s: 'partial_rotary_factor' %g is not served", r->file, partial);
+    return td_fail(r->err, TD_ERR_UNSUPPORTED, "%s: 'partial_rotary_factor' %g is not served", r->file,
+                   partial);
   return TD_OK;
 }
 
@@ -312,8 +345,8 @@ static td_status read_generation(config_reader *r, const cJSON *generation, td_m
     TD_TRY(read_default(r, "temperature", TD_LIMIT_TEMPERATURE, &d->default_temperature));
     TD_TRY(read_default(r, "top_p", TD_LIMIT_TOP_P, &d->default_top_p));
     TD_TRY(read_default(r, "min_p", TD_LIMIT_MIN_P, &d->default_min_p));
-    TD_TRY(as_model_error(
-        r, td_json_get_int64(generation, "top_k", -1, (int64_t)td_limit_max(TD_LIMIT_TOP_K), &top_k, NULL, r->err)));
+    TD_TRY(as_model_error(r, td_json_get_int64(generation, "top_k", -1, (int64_t)td_limit_max(TD_LIMIT_TOP_K),
+                                               &top_k, NULL, r->err)));
     d->default_top_k = (int32_t)top_k;
   }
   r->config = config;
@@ -321,7 +354,8 @@ static td_status read_generation(config_reader *r, const cJSON *generation, td_m
   return d->n_eos_ids > 0 ? TD_OK : read_end_tokens(r, d);
 }
 
-td_status td_desc_read_config(const td_model_files *files, td_model_desc *d, td_rope_spec *rope, td_error *err)
+td_status td_desc_read_config(const td_model_files *files, td_model_desc *d, td_rope_spec *rope,
+                              td_error *err)
 {
   config_reader r = {.config = td_model_files_config(files), .file = CONFIG, .err = err};
   TD_TRY(read_family(&r, d));

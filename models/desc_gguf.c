@@ -38,11 +38,13 @@ static td_status read_u32(gguf_reader *r, const char *suffix, td_limit_id limit,
   if (!td_gguf_get_u64(r->files, key, &v)) {
     if (has_key(r->files, key))
       return td_fail(r->err, TD_ERR_UNSUPPORTED,
-                     "%s: key '%s' is not one whole number: models whose layers differ are not served", r->path, key);
+                     "%s: key '%s' is not one whole number: models whose layers differ are not served",
+                     r->path, key);
     return *out ? TD_OK : td_fail(r->err, TD_ERR_MODEL, "%s: no key '%s'", r->path, key);
   }
   if (v < 1 || v > max)
-    return td_fail(r->err, TD_ERR_MODEL, "%s: key '%s' must be from 1 to %" PRIu64 ", not %" PRIu64, r->path, key, max, v);
+    return td_fail(r->err, TD_ERR_MODEL, "%s: key '%s' must be from 1 to %" PRIu64 ", not %" PRIu64, r->path,
+                   key, max, v);
   *out = (uint32_t)v;
   return TD_OK;
 }
@@ -72,18 +74,30 @@ static td_status read_arch(gguf_reader *r, td_model_desc *d)
       d->rope_style = served[i].style;
       return TD_OK;
     }
-  return td_fail(r->err, TD_ERR_UNSUPPORTED, "%s: architecture '%.*s' is not served; llama, qwen2 and qwen3 are", r->path,
+  return td_fail(r->err, TD_ERR_UNSUPPORTED,
+                 "%s: architecture '%.*s' is not served; llama, qwen2 and qwen3 are", r->path,
                  (int)(arch.n_bytes < 64 ? arch.n_bytes : 64), arch.data);
 }
 
 /* Keys that change the computation in ways that the decoder does not know. 0 and false mean "not used". */
 static td_status refuse_unknown_maths(gguf_reader *r)
 {
-  static const char *const keys[] = {
-      "expert_count", "expert_used_count", "attention.scale", "attention.max_alibi_bias", "attention.clamp_kqv",
-      "attention.layer_norm_epsilon", "attention.sliding_window_pattern", "attn_logit_softcapping",
-      "final_logit_softcapping", "logit_scale", "embedding_scale", "residual_scale", "use_parallel_residual",
-      "rope.dimension_sections", "attention.temperature_scale", "attention.temperature_length"};
+  static const char *const keys[] = {"expert_count",
+                                     "expert_used_count",
+                                     "attention.scale",
+                                     "attention.max_alibi_bias",
+                                     "attention.clamp_kqv",
+                                     "attention.layer_norm_epsilon",
+                                     "attention.sliding_window_pattern",
+                                     "attn_logit_softcapping",
+                                     "final_logit_softcapping",
+                                     "logit_scale",
+                                     "embedding_scale",
+                                     "residual_scale",
+                                     "use_parallel_residual",
+                                     "rope.dimension_sections",
+                                     "attention.temperature_scale",
+                                     "attention.temperature_length"};
   for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
     double v = 1;
     bool flag = true;
@@ -114,8 +128,9 @@ static td_status read_sizes(gguf_reader *r, td_model_desc *d)
   value_dim = d->head_dim;
   TD_TRY(read_u32(r, "attention.value_length", TD_LIMIT_MODEL_HEAD_DIM, &value_dim));
   if (value_dim != d->head_dim)
-    return td_fail(r->err, TD_ERR_UNSUPPORTED, "%s: keys of %" PRIu32 " and values of %" PRIu32 " elements are not served",
-                   r->path, d->head_dim, value_dim);
+    return td_fail(r->err, TD_ERR_UNSUPPORTED,
+                   "%s: keys of %" PRIu32 " and values of %" PRIu32 " elements are not served", r->path,
+                   d->head_dim, value_dim);
   d->rotary_dim = d->head_dim;
   TD_TRY(read_u32(r, "rope.dimension_count", TD_LIMIT_MODEL_HEAD_DIM, &d->rotary_dim));
   return read_u32(r, "context_length", TD_LIMIT_CONTEXT_TOKENS, &d->context_tokens);
@@ -129,13 +144,15 @@ static td_status read_vocab(gguf_reader *r, td_model_desc *d)
   if (!embed || embed->n_dims != 2)
     return td_fail(r->err, TD_ERR_MODEL, "%s: no matrix 'token_embd.weight'", r->path);
   if (embed->shape[0] < 1 || embed->shape[0] > max)
-    return td_fail(r->err, TD_ERR_MODEL, "%s: tensor 'token_embd.weight' has %" PRIu64 " rows, not 1 to %" PRIu64, r->path,
+    return td_fail(r->err, TD_ERR_MODEL,
+                   "%s: tensor 'token_embd.weight' has %" PRIu64 " rows, not 1 to %" PRIu64, r->path,
                    embed->shape[0], max);
   d->vocab = (uint32_t)embed->shape[0];
   if (td_gguf_get_array_count(r->files, "tokenizer.ggml.tokens", &n_tokens) && n_tokens > d->vocab)
     return td_fail(r->err, TD_ERR_MODEL,
-                   "%s: 'tokenizer.ggml.tokens' has %" PRIu64 " tokens, but 'token_embd.weight' %" PRIu32 " rows", r->path,
-                   n_tokens, d->vocab);
+                   "%s: 'tokenizer.ggml.tokens' has %" PRIu64 " tokens, but 'token_embd.weight' %" PRIu32
+                   " rows",
+                   r->path, n_tokens, d->vocab);
   return TD_OK;
 }
 
@@ -152,7 +169,8 @@ static td_status read_rope(gguf_reader *r, td_model_desc *d, td_rope_spec *rope)
   TD_TRY(read_f64(r, "rope.freq_base", &rope->theta));
   TD_TRY(read_f64(r, "rope.scale_linear", &legacy)); /* written before rope.scaling.* was */
   TD_TRY(read_f64(r, "rope.scaling.factor", &factor));
-  if (!td_gguf_get_string(r->files, arch_key(r, "rope.scaling.type"), &kind) && factor == 0 && legacy != 0 && legacy != 1) {
+  if (!td_gguf_get_string(r->files, arch_key(r, "rope.scaling.type"), &kind) && factor == 0 && legacy != 0 &&
+      legacy != 1) {
     kind = (td_gguf_string){"linear", 6};
     factor = legacy;
   }
@@ -164,8 +182,9 @@ static td_status read_rope(gguf_reader *r, td_model_desc *d, td_rope_spec *rope)
     return TD_OK;
   }
   if (!string_is(kind, "yarn"))
-    return td_fail(r->err, TD_ERR_UNSUPPORTED, "%s: key '%s.rope.scaling.type' is '%.*s': none, linear and yarn are served",
-                   r->path, r->arch, (int)(kind.n_bytes < 64 ? kind.n_bytes : 64), kind.data);
+    return td_fail(r->err, TD_ERR_UNSUPPORTED,
+                   "%s: key '%s.rope.scaling.type' is '%.*s': none, linear and yarn are served", r->path,
+                   r->arch, (int)(kind.n_bytes < 64 ? kind.n_bytes : 64), kind.data);
   rope->kind = TD_ROPE_YARN;
   rope->original_context = d->context_tokens;
   TD_TRY(read_f64(r, "rope.scaling.original_context_length", &rope->original_context));

@@ -1,8 +1,8 @@
 /* The forward pass: the decoder as a list of ops.
  *
- * The residual stream x is written by rmsnorm only: a block leaves what it adds in delta, and the next norm adds it
- * while it reads x anyway. In the last layer, K and V of every token are still stored, but everything behind
- * attention is only needed where logits are wanted, so it runs on those rows alone. */
+ * The residual stream x is written by rmsnorm only: a block leaves what it adds in delta, and the next norm
+ * adds it while it reads x anyway. In the last layer, K and V of every token are still stored, but everything
+ * behind attention is only needed where logits are wanted, so it runs on those rows alone. */
 #include <math.h>
 
 #include "models/model_internal.h"
@@ -84,7 +84,8 @@ static stream keep_logits_rows(const td_model *m, const stream *s, const td_plan
 
 static void swiglu(const td_model *m, uint32_t n)
 {
-  td_swiglu_params p = {.gate_up = work(m, m->at.gate_up), .out = work(m, m->at.act), .n = n, .width = m->desc.ffn_width};
+  td_swiglu_params p = {
+      .gate_up = work(m, m->at.gate_up), .out = work(m, m->at.act), .n = n, .width = m->desc.ffn_width};
   m->be->ops->swiglu(m->be, &p);
 }
 
@@ -102,11 +103,8 @@ static void finish_layer(const td_model *m, const td_model_layer *w, const strea
 static td_devptr head(const td_model *m, const stream *s)
 {
   norm(m, s, work(m, m->at.delta), m->out_norm);
-  td_linear_params p = {.weight = m->head,
-                        .x = work(m, m->at.h),
-                        .out = work(m, m->at.logits),
-                        .n = s->n,
-                        .out_f32 = true};
+  td_linear_params p = {
+      .weight = m->head, .x = work(m, m->at.h), .out = work(m, m->at.logits), .n = s->n, .out_f32 = true};
   m->be->ops->linear(m->be, &p);
   return p.out;
 }

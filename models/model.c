@@ -1,8 +1,8 @@
 /* Loading: every tensor of the files is bound to a role, or refused.
  *
- * Each role is looked up by its name and checked against the shape that the description asks for before the backend
- * sees it. At the end no tensor may be left over: a bias or norm that the description does not know of would change
- * the answers if it were ignored. */
+ * Each role is looked up by its name and checked against the shape that the description asks for before the
+ * backend sees it. At the end no tensor may be left over: a bias or norm that the description does not know
+ * of would change the answers if it were ignored. */
 #include "models/model.h"
 
 #include <inttypes.h>
@@ -42,11 +42,12 @@ static td_status find(loader *l, td_role role, uint32_t layer, const td_tensor *
   uint32_t n_dims = td_role_shape(role, &l->m->desc, shape);
   const td_tensor *t = td_model_files_find(l->files, td_role_name(role, l->format, layer, name));
   if (!t)
-    return td_fail(l->err, TD_ERR_MODEL, "%s: tensor '%s' [%s] is missing", td_model_files_path(l->files), name,
-                   shape_text(shape, n_dims, want, sizeof want));
+    return td_fail(l->err, TD_ERR_MODEL, "%s: tensor '%s' [%s] is missing", td_model_files_path(l->files),
+                   name, shape_text(shape, n_dims, want, sizeof want));
   if (t->n_dims != n_dims || t->shape[0] != shape[0] || (n_dims == 2 && t->shape[1] != shape[1]))
-    return td_fail(l->err, TD_ERR_MODEL, "%s: tensor '%s' has shape [%s], but the model's description asks for [%s]",
-                   t->file, name, shape_text(t->shape, t->n_dims, have, sizeof have),
+    return td_fail(l->err, TD_ERR_MODEL,
+                   "%s: tensor '%s' has shape [%s], but the model's description asks for [%s]", t->file, name,
+                   shape_text(t->shape, t->n_dims, have, sizeof have),
                    shape_text(shape, n_dims, want, sizeof want));
   l->bound[t - td_model_files_tensor(l->files, 0)] = true;
   *out = t;
@@ -66,8 +67,8 @@ static td_status widen_vector(loader *l, td_role role, uint32_t layer, float **o
   const td_tensor *t;
   TD_TRY(find(l, role, layer, &t));
   if (t->shape[0] % td_dtypes[t->dtype].block_elements != 0)
-    return td_fail(l->err, TD_ERR_MODEL, "%s: tensor '%s' [%" PRIu64 "] cannot be of type %s", t->file, t->name, t->shape[0],
-                   td_dtypes[t->dtype].name);
+    return td_fail(l->err, TD_ERR_MODEL, "%s: tensor '%s' [%" PRIu64 "] cannot be of type %s", t->file,
+                   t->name, t->shape[0], td_dtypes[t->dtype].name);
   *out = malloc(t->shape[0] * sizeof **out);
   if (!*out)
     return td_fail(l->err, TD_ERR_NOMEM, "no memory to read '%s'", t->name);
@@ -96,7 +97,8 @@ typedef struct matrix_roles {
 } matrix_roles;
 
 /* One weight of several stored matrices, outputs side by side. */
-static td_status load_parts(loader *l, const matrix_roles *roles, uint32_t n_parts, uint32_t layer, td_weight **out)
+static td_status load_parts(loader *l, const matrix_roles *roles, uint32_t n_parts, uint32_t layer,
+                            td_weight **out)
 {
   td_weight_part parts[TD_WEIGHT_PARTS_MAX];
   float *bias[TD_WEIGHT_PARTS_MAX] = {NULL};
@@ -126,10 +128,12 @@ static td_status load_parts(loader *l, const matrix_roles *roles, uint32_t n_par
 
 static td_status load_layer(loader *l, uint32_t i)
 {
-  static const matrix_roles qkv[] = {
-      {TD_ROLE_Q, TD_ROLE_Q_BIAS, true}, {TD_ROLE_K, TD_ROLE_K_BIAS, true}, {TD_ROLE_V, TD_ROLE_V_BIAS, true}};
+  static const matrix_roles qkv[] = {{TD_ROLE_Q, TD_ROLE_Q_BIAS, true},
+                                     {TD_ROLE_K, TD_ROLE_K_BIAS, true},
+                                     {TD_ROLE_V, TD_ROLE_V_BIAS, true}};
   static const matrix_roles o[] = {{TD_ROLE_O, TD_ROLE_O_BIAS, true}};
-  static const matrix_roles gate_up[] = {{TD_ROLE_GATE, TD_ROLE_GATE_BIAS, true}, {TD_ROLE_UP, TD_ROLE_UP_BIAS, true}};
+  static const matrix_roles gate_up[] = {{TD_ROLE_GATE, TD_ROLE_GATE_BIAS, true},
+                                         {TD_ROLE_UP, TD_ROLE_UP_BIAS, true}};
   static const matrix_roles down[] = {{TD_ROLE_DOWN, TD_ROLE_DOWN_BIAS, true}};
   td_model_layer *w = &l->m->layers[i];
   TD_TRY(load_vector(l, TD_ROLE_ATTN_NORM, i, &w->attn_norm));
@@ -160,7 +164,8 @@ static bool is_copy_of_embedding(const loader *l, const td_tensor *t)
   if (!l->m->desc.tied_embeddings || strcmp(t->name, td_role_name(TD_ROLE_HEAD, l->format, 0, name)) != 0)
     return false;
   const td_tensor *embed = td_model_files_find(l->files, td_role_name(TD_ROLE_EMBED, l->format, 0, name));
-  return embed && embed->dtype == t->dtype && embed->bytes == t->bytes && memcmp(embed->data, t->data, t->bytes) == 0;
+  return embed && embed->dtype == t->dtype && embed->bytes == t->bytes &&
+         memcmp(embed->data, t->data, t->bytes) == 0;
 }
 
 static td_status refuse_surplus(const loader *l)
@@ -191,9 +196,9 @@ static td_status load_all(loader *l)
   return m->be->ops->alloc(m->be, m->at.bytes, &m->workspace, l->err);
 }
 
-td_status td_model_load(const td_model_files *files, const td_model_desc *desc, td_backend *be, uint32_t max_tokens,
-                        uint32_t max_logits, void (*progress)(void *arg, double share), void *progress_arg,
-                        td_model **out, td_error *err)
+td_status td_model_load(const td_model_files *files, const td_model_desc *desc, td_backend *be,
+                        uint32_t max_tokens, uint32_t max_logits, void (*progress)(void *arg, double share),
+                        void *progress_arg, td_model **out, td_error *err)
 {
   *out = NULL;
   td_model *m = calloc(1, sizeof *m);
@@ -206,7 +211,8 @@ td_status td_model_load(const td_model_files *files, const td_model_desc *desc, 
     free(bound);
     return td_fail(err, TD_ERR_NOMEM, "no memory for the model's tables");
   }
-  *m = (td_model){.desc = *desc, .be = be, .max_tokens = max_tokens, .max_logits = max_logits, .layers = layers};
+  *m = (td_model){
+      .desc = *desc, .be = be, .max_tokens = max_tokens, .max_logits = max_logits, .layers = layers};
   loader l = {.files = files,
               .format = td_model_files_format(files),
               .m = m,

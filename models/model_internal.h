@@ -15,16 +15,16 @@ typedef struct td_model_layer {
 
 /* Offsets into one allocation. Activations are [max_tokens, ...], those named last_* [max_logits, ...]. */
 typedef struct td_workspace {
-  size_t x;       /* the residual stream [width] */
-  size_t delta;   /* what the last block adds to it [width] */
-  size_t h;       /* normalised [width] */
-  size_t qkv;     /* [(n_heads + 2 n_kv_heads) * head_dim] */
-  size_t attn;    /* [n_heads * head_dim] */
-  size_t gate_up; /* [2 * ffn_width] */
-  size_t act;     /* [ffn_width] */
-  size_t last_x;  /* [width] */
+  size_t x;         /* the residual stream [width] */
+  size_t delta;     /* what the last block adds to it [width] */
+  size_t h;         /* normalised [width] */
+  size_t qkv;       /* [(n_heads + 2 n_kv_heads) * head_dim] */
+  size_t attn;      /* [n_heads * head_dim] */
+  size_t gate_up;   /* [2 * ffn_width] */
+  size_t act;       /* [ffn_width] */
+  size_t last_x;    /* [width] */
   size_t last_attn; /* [n_heads * head_dim] */
-  size_t logits;  /* f32 [max_logits, vocab] */
+  size_t logits;    /* f32 [max_logits, vocab] */
   size_t bytes;
 } td_workspace;
 

@@ -1,8 +1,8 @@
 /* Rotary frequencies with the scalings of long-context models, computed in double and rounded once.
  *
- * Sources: RoFormer (plain); Chen et al., "Position interpolation" (linear); Llama 3.1's frequency bands (llama3);
- * Peng et al., "YaRN", section 3 (yarn). Where the papers leave a choice, transformers' modeling_rope_utils is followed,
- * because that is what the weights are run with. */
+ * Sources: RoFormer (plain); Chen et al., "Position interpolation" (linear); Llama 3.1's frequency bands
+ * (llama3); Peng et al., "YaRN", section 3 (yarn). Where the papers leave a choice, transformers'
+ * modeling_rope_utils is followed, because that is what the weights are run with. */
 #include <math.h>
 
 #include "models/desc.h"
@@ -61,13 +61,15 @@ static td_status check_spec(const td_rope_spec *s, const char *path, td_error *e
   if (!(s->theta > 1 && isfinite(s->theta)))
     return td_fail(err, TD_ERR_MODEL, "%s: the RoPE base must be above 1, not %g", path, s->theta);
   if (scaled && !(s->factor >= 1 && s->factor <= 1e6))
-    return td_fail(err, TD_ERR_MODEL, "%s: the RoPE scaling factor must be between 1 and 1e6, not %g", path, s->factor);
+    return td_fail(err, TD_ERR_MODEL, "%s: the RoPE scaling factor must be between 1 and 1e6, not %g", path,
+                   s->factor);
   if (bands && !(s->original_context >= 1 && s->original_context <= td_limits[TD_LIMIT_CONTEXT_TOKENS].max))
     return td_fail(err, TD_ERR_MODEL, "%s: RoPE scaling needs the original context length, not %g", path,
                    s->original_context);
   if (s->kind == TD_ROPE_LLAMA3 && !(s->low_freq > 0 && s->high_freq > s->low_freq && isfinite(s->high_freq)))
-    return td_fail(err, TD_ERR_MODEL, "%s: RoPE scaling llama3 needs 0 < low_freq_factor < high_freq_factor, not %g, %g",
-                   path, s->low_freq, s->high_freq);
+    return td_fail(err, TD_ERR_MODEL,
+                   "%s: RoPE scaling llama3 needs 0 < low_freq_factor < high_freq_factor, not %g, %g", path,
+                   s->low_freq, s->high_freq);
   return TD_OK;
 }
 

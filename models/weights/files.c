@@ -1,5 +1,5 @@
-/* Opening a model: GGUF file or folder, and the accessors. Whatever was opened is closed in one place, so that
- * every failure on the way needs no cleaning of its own. */
+/* Opening a model: GGUF file or folder, and the accessors. Whatever was opened is closed in one place, so
+ * that every failure on the way needs no cleaning of its own. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -17,7 +17,8 @@ td_status td_model_files_map(td_model_files *files, const char *name, bool *abse
   if (!maps)
     return td_fail(err, TD_ERR_NOMEM, "no memory for the list of files");
   files->maps = maps;
-  TD_TRY(td_mapping_open(files->dir >= 0 ? files->dir : AT_FDCWD, name, name, absent, &maps[files->n_maps], err));
+  TD_TRY(td_mapping_open(files->dir >= 0 ? files->dir : AT_FDCWD, name, name, absent, &maps[files->n_maps],
+                         err));
   if (absent && *absent)
     return TD_OK;
   *out = &maps[files->n_maps++];
@@ -25,10 +26,11 @@ td_status td_model_files_map(td_model_files *files, const char *name, bool *abse
   return TD_OK;
 }
 
-td_status td_folder_json(const td_model_files *files, const char *name, bool *absent, cJSON **out, td_error *err)
+td_status td_folder_json(const td_model_files *files, const char *name, bool *absent, cJSON **out,
+                         td_error *err)
 {
-  const td_json_limits limits = {td_limit_max(TD_LIMIT_MODEL_JSON_DEPTH), td_limit_max(TD_LIMIT_MODEL_JSON_NODES),
-                                 TD_ERR_MODEL};
+  const td_json_limits limits = {td_limit_max(TD_LIMIT_MODEL_JSON_DEPTH),
+                                 td_limit_max(TD_LIMIT_MODEL_JSON_NODES), TD_ERR_MODEL};
   const uint64_t max = td_limit_max(TD_LIMIT_MODEL_JSON_BYTES);
   td_mapping m;
   *out = NULL;
@@ -52,12 +54,14 @@ static td_status open_chat_template(td_model_files *files, td_error *err)
   TD_TRY(td_mapping_open(files->dir, name, name, &absent, &files->chat_template, err));
   files->has_chat_template = !absent;
   if (files->chat_template.bytes > max)
-    return td_fail(err, TD_ERR_MODEL, "%s: %" PRIu64 " bytes, more than %" PRIu64, name, files->chat_template.bytes, max);
+    return td_fail(err, TD_ERR_MODEL, "%s: %" PRIu64 " bytes, more than %" PRIu64, name,
+                   files->chat_template.bytes, max);
   return TD_OK;
 }
 
 /* An object or absent. */
-static td_status open_json_object(const td_model_files *files, const char *name, bool *absent, cJSON **out, td_error *err)
+static td_status open_json_object(const td_model_files *files, const char *name, bool *absent, cJSON **out,
+                                  td_error *err)
 {
   TD_TRY(td_folder_json(files, name, absent, out, err));
   if (*out && !cJSON_IsObject(*out))
@@ -91,7 +95,8 @@ static td_status open_gguf(td_model_files *files, td_error *err)
   if (!file)
     return td_fail(err, TD_ERR_NOMEM, "no memory for file names");
   if (map->bytes > 8 && memcmp(map->data, "GGUF", 4) != 0 && map->data[8] == '{')
-    return td_fail(err, TD_ERR_MODEL, "%s: a safetensors file: give the folder that holds it and its config.json", base);
+    return td_fail(err, TD_ERR_MODEL,
+                   "%s: a safetensors file: give the folder that holds it and its config.json", base);
   TD_TRY(td_gguf_parse(files, map, file, err));
   return td_tensor_table_seal(&files->tensors, err);
 }
@@ -145,7 +150,10 @@ const char *td_model_files_path(const td_model_files *files) { return files->pat
 uint64_t td_model_files_bytes(const td_model_files *files) { return files->mapped_bytes; }
 uint32_t td_model_files_tensor_count(const td_model_files *files) { return files->tensors.n; }
 const cJSON *td_model_files_config(const td_model_files *files) { return files->config; }
-const cJSON *td_model_files_generation_config(const td_model_files *files) { return files->generation_config; }
+const cJSON *td_model_files_generation_config(const td_model_files *files)
+{
+  return files->generation_config;
+}
 const cJSON *td_model_files_tokenizer_config(const td_model_files *files) { return files->tokenizer_config; }
 
 const td_tensor *td_model_files_tensor(const td_model_files *files, uint32_t i)

@@ -1,7 +1,7 @@
 /* GGUF: header, metadata, tensor list (ggml's GGUF specification, versions 2 and 3, little-endian).
  *
- * A cursor walks the file once; every step asks for its bytes first. Counts in the header are only loop bounds:
- * tables grow as entries are really found. */
+ * A cursor walks the file once; every step asks for its bytes first. Counts in the header are only loop
+ * bounds: tables grow as entries are really found. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +21,8 @@ typedef struct cursor {
 static td_status cut_off(const cursor *c, const char *what, uint64_t need)
 {
   return td_fail(c->err, TD_ERR_MODEL,
-                 "%s: cut off in %s: byte %" PRIu64 " and the %" PRIu64 " from there are needed, the file has %" PRIu64,
+                 "%s: cut off in %s: byte %" PRIu64 " and the %" PRIu64
+                 " from there are needed, the file has %" PRIu64,
                  c->file, what, (uint64_t)(c->at - c->start), need, (uint64_t)(c->end - c->start));
 }
 
@@ -61,16 +62,21 @@ uint32_t td_gguf_scalar_bytes(uint32_t type)
   switch (type) {
   case TD_GGUF_U8:
   case TD_GGUF_I8:
-  case TD_GGUF_BOOL: return 1;
+  case TD_GGUF_BOOL:
+    return 1;
   case TD_GGUF_U16:
-  case TD_GGUF_I16: return 2;
+  case TD_GGUF_I16:
+    return 2;
   case TD_GGUF_U32:
   case TD_GGUF_I32:
-  case TD_GGUF_F32: return 4;
+  case TD_GGUF_F32:
+    return 4;
   case TD_GGUF_U64:
   case TD_GGUF_I64:
-  case TD_GGUF_F64: return 8;
-  default: return 0;
+  case TD_GGUF_F64:
+    return 8;
+  default:
+    return 0;
   }
 }
 
@@ -95,7 +101,8 @@ static td_status take_array(cursor *c, td_gguf_entry *e)
   }
   uint32_t size = td_gguf_scalar_bytes(e->array_type);
   if (size == 0)
-    return bad_key(c, e, e->array_type == TD_GGUF_ARRAY ? "an array of arrays" : "an array of an unknown type",
+    return bad_key(c, e,
+                   e->array_type == TD_GGUF_ARRAY ? "an array of arrays" : "an array of an unknown type",
                    e->array_type);
   if (!td_mul_u64(e->count, size, &bytes))
     return cut_off(c, "an array", UINT64_MAX);
@@ -164,18 +171,30 @@ static td_status parse_metadata(cursor *c, uint64_t n_keys, td_model_files *file
 static int dtype_of_ggml(uint32_t type)
 {
   switch (type) {
-  case 0: return TD_F32;
-  case 1: return TD_F16;
-  case 2: return TD_Q4_0;
-  case 3: return TD_Q4_1;
-  case 6: return TD_Q5_0;
-  case 7: return TD_Q5_1;
-  case 8: return TD_Q8_0;
-  case 12: return TD_Q4_K;
-  case 13: return TD_Q5_K;
-  case 14: return TD_Q6_K;
-  case 30: return TD_BF16;
-  default: return -1;
+  case 0:
+    return TD_F32;
+  case 1:
+    return TD_F16;
+  case 2:
+    return TD_Q4_0;
+  case 3:
+    return TD_Q4_1;
+  case 6:
+    return TD_Q5_0;
+  case 7:
+    return TD_Q5_1;
+  case 8:
+    return TD_Q8_0;
+  case 12:
+    return TD_Q4_K;
+  case 13:
+    return TD_Q5_K;
+  case 14:
+    return TD_Q6_K;
+  case 30:
+    return TD_BF16;
+  default:
+    return -1;
   }
 }
 
@@ -201,8 +220,8 @@ static td_status take_tensor(cursor *c, td_model_files *files, td_tensor *t, uin
   TD_TRY(take_tensor_name(c, files, t));
   TD_TRY(take_u32(c, "the number of dimensions of a tensor", &t->n_dims));
   if (t->n_dims < 1 || t->n_dims > TD_TENSOR_DIMS_MAX)
-    return td_fail(c->err, TD_ERR_MODEL, "%s: tensor '%.160s' has %" PRIu32 " dimensions, not 1 to %d", c->file,
-                   t->name, t->n_dims, TD_TENSOR_DIMS_MAX);
+    return td_fail(c->err, TD_ERR_MODEL, "%s: tensor '%.160s' has %" PRIu32 " dimensions, not 1 to %d",
+                   c->file, t->name, t->n_dims, TD_TENSOR_DIMS_MAX);
   for (uint32_t i = 0; i < t->n_dims; i++)
     TD_TRY(take_u64(c, "the shape of a tensor", &dims[i]));
   for (uint32_t i = 0; i < t->n_dims; i++) /* the file says innermost first */
@@ -211,12 +230,14 @@ static td_status take_tensor(cursor *c, td_model_files *files, td_tensor *t, uin
   TD_TRY(take_u64(c, "the offset of a tensor", offset));
   int dtype = dtype_of_ggml(type);
   if (dtype < 0)
-    return td_fail(c->err, TD_ERR_UNSUPPORTED, "%s: tensor '%.160s' has ggml type %" PRIu32 ", which is not served",
-                   c->file, t->name, type);
+    return td_fail(c->err, TD_ERR_UNSUPPORTED,
+                   "%s: tensor '%.160s' has ggml type %" PRIu32 ", which is not served", c->file, t->name,
+                   type);
   t->dtype = (td_dtype)dtype;
   if (!td_tensor_size(t))
-    return td_fail(c->err, TD_ERR_MODEL, "%s: tensor '%.160s' cannot have shape %s in type %s (blocks of %" PRIu32 ")",
-                   c->file, t->name, td_tensor_shape_text(t->shape, t->n_dims, text), td_dtypes[dtype].name,
+    return td_fail(c->err, TD_ERR_MODEL,
+                   "%s: tensor '%.160s' cannot have shape %s in type %s (blocks of %" PRIu32 ")", c->file,
+                   t->name, td_tensor_shape_text(t->shape, t->n_dims, text), td_dtypes[dtype].name,
                    td_dtypes[dtype].block_elements);
   return TD_OK;
 }
@@ -225,15 +246,18 @@ static td_status read_alignment(const cursor *c, const td_model_files *files, ui
 {
   double any;
   *alignment = GGUF_ALIGNMENT_DEFAULT;
-  if (!td_gguf_get_u64(files, "general.alignment", alignment) && td_gguf_get_f64(files, "general.alignment", &any))
+  if (!td_gguf_get_u64(files, "general.alignment", alignment) &&
+      td_gguf_get_f64(files, "general.alignment", &any))
     *alignment = 0; /* a negative or fractional one */
   if (*alignment == 0 || (*alignment & (*alignment - 1)) != 0 || *alignment > UINT32_MAX)
-    return td_fail(c->err, TD_ERR_MODEL, "%s: key 'general.alignment' must be a power of two below 2^32, not %" PRIu64,
-                   c->file, *alignment);
+    return td_fail(c->err, TD_ERR_MODEL,
+                   "%s: key 'general.alignment' must be a power of two below 2^32, not %" PRIu64, c->file,
+                   *alignment);
   return TD_OK;
 }
 
-static td_status place_tensors(const cursor *c, td_model_files *files, const uint64_t *offsets, uint64_t alignment)
+static td_status place_tensors(const cursor *c, td_model_files *files, const uint64_t *offsets,
+                               uint64_t alignment)
 {
   uint64_t total = (uint64_t)(c->end - c->start), used = (uint64_t)(c->at - c->start);
   uint64_t start = td_div_ceil_u64(used, alignment) * alignment; /* < 2^63 + 2^32: no overflow */
@@ -243,8 +267,9 @@ static td_status place_tensors(const cursor *c, td_model_files *files, const uin
   for (uint32_t i = 0; i < table->n; i++) {
     if (offsets[i] % alignment != 0)
       return td_fail(c->err, TD_ERR_MODEL,
-                     "%s: tensor '%.160s' lies at offset %" PRIu64 ", not a multiple of the alignment %" PRIu64, c->file,
-                     table->items[i].name, offsets[i], alignment);
+                     "%s: tensor '%.160s' lies at offset %" PRIu64
+                     ", not a multiple of the alignment %" PRIu64,
+                     c->file, table->items[i].name, offsets[i], alignment);
     TD_TRY(td_tensor_place(&table->items[i], c->start + start, total - start, offsets[i], c->err));
   }
   return TD_OK;
@@ -285,12 +310,12 @@ static td_status parse_header(cursor *c, uint64_t *n_tensors, uint64_t *n_keys)
   uint32_t version;
   TD_TRY(take(c, 4, "the header", &magic));
   if (memcmp(magic, "GGUF", 4) != 0)
-    return td_fail(c->err, TD_ERR_MODEL, "%s: not a GGUF file: it starts with %02x %02x %02x %02x", c->file, magic[0],
-                   magic[1], magic[2], magic[3]);
+    return td_fail(c->err, TD_ERR_MODEL, "%s: not a GGUF file: it starts with %02x %02x %02x %02x", c->file,
+                   magic[0], magic[1], magic[2], magic[3]);
   TD_TRY(take_u32(c, "the header", &version));
   if (version != 2 && version != 3)
-    return td_fail(c->err, TD_ERR_UNSUPPORTED, "%s: GGUF version %" PRIu32 "%s is not served, only 2 and 3", c->file,
-                   version, version & 0xFFFF ? "" : " (a big-endian file?)");
+    return td_fail(c->err, TD_ERR_UNSUPPORTED, "%s: GGUF version %" PRIu32 "%s is not served, only 2 and 3",
+                   c->file, version, version & 0xFFFF ? "" : " (a big-endian file?)");
   TD_TRY(take_u64(c, "the header", n_tensors));
   return take_u64(c, "the header", n_keys);
 }
@@ -302,7 +327,7 @@ td_status td_gguf_parse(td_model_files *files, const td_mapping *map, const char
   TD_TRY(parse_header(&c, &n_tensors, &n_keys));
   TD_TRY(parse_metadata(&c, n_keys, files));
   if (td_gguf_get_u64(files, "split.count", &n_splits) && n_splits > 1)
-    return td_fail(err, TD_ERR_UNSUPPORTED, "%s: key 'split.count' is %" PRIu64 ": split GGUF models are not served", file,
-                   n_splits);
+    return td_fail(err, TD_ERR_UNSUPPORTED,
+                   "%s: key 'split.count' is %" PRIu64 ": split GGUF models are not served", file, n_splits);
   return parse_tensors(&c, n_tensors, files);
 }

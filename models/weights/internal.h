@@ -1,8 +1,8 @@
 /* Inside weights/: mappings, the tensor table, and what the two formats fill in.
  *
  * The one idea: a parser turns file bytes into td_tensor entries that borrow from the mapping, and nothing is
- * pushed before its range was checked against the mapping's size. Allocations grow with what was really seen in
- * the file, never with a count that the file merely claims. */
+ * pushed before its range was checked against the mapping's size. Allocations grow with what was really seen
+ * in the file, never with a count that the file merely claims. */
 #ifndef TD_MODELS_WEIGHTS_INTERNAL_H
 #define TD_MODELS_WEIGHTS_INTERNAL_H
 
@@ -18,10 +18,10 @@ typedef struct td_mapping {
   uint64_t bytes;
 } td_mapping;
 
-/* Opens name below the folder dir (AT_FDCWD: as open(2) does); shown is the path for messages. With absent given, a
- * file that does not exist is no error but sets *absent. */
-TD_MUST_CHECK td_status td_mapping_open(int dir, const char *name, const char *shown, bool *absent, td_mapping *out,
-                                        td_error *err);
+/* Opens name below the folder dir (AT_FDCWD: as open(2) does); shown is the path for messages. With absent
+ * given, a file that does not exist is no error but sets *absent. */
+TD_MUST_CHECK td_status td_mapping_open(int dir, const char *name, const char *shown, bool *absent,
+                                        td_mapping *out, td_error *err);
 void td_mapping_close(td_mapping *m);
 
 /* ---- tensor_table.c ---- */
@@ -37,13 +37,14 @@ TD_MUST_CHECK td_status td_tensor_table_seal(td_tensor_table *t, td_error *err);
 const td_tensor *td_tensor_table_find(const td_tensor_table *t, const char *name);
 void td_tensor_table_deinit(td_tensor_table *t);
 
-/* dtype and shape are set: computes bytes. False if a row is no whole number of blocks or the size overflows. */
+/* dtype and shape are set: computes bytes. False if a row is no whole number of blocks or the size overflows.
+ */
 bool td_tensor_size(td_tensor *t);
 /* "[49152, 576]" */
 enum { TD_SHAPE_TEXT_BYTES = 96 };
 const char *td_tensor_shape_text(const uint64_t *shape, uint32_t n_dims, char out[TD_SHAPE_TEXT_BYTES]);
-/* Places the tensor's bytes at offset of the data section and checks that they lie inside it and, for F32, that
- * they are aligned for reading as floats. */
+/* Places the tensor's bytes at offset of the data section and checks that they lie inside it and, for F32,
+ * that they are aligned for reading as floats. */
 TD_MUST_CHECK td_status td_tensor_place(td_tensor *t, const unsigned char *section, uint64_t section_bytes,
                                         uint64_t offset, td_error *err);
 
@@ -52,7 +53,7 @@ TD_MUST_CHECK td_status td_tensor_place(td_tensor *t, const unsigned char *secti
 typedef struct td_gguf_entry {
   const unsigned char *key, *value; /* value: the scalar, the string's bytes, or the array's first element */
   uint64_t key_bytes;
-  uint64_t count;      /* elements of an array, bytes of a string, 1 for other scalars */
+  uint64_t count; /* elements of an array, bytes of a string, 1 for other scalars */
   uint64_t value_bytes;
   uint32_t type;       /* of the value, TD_GGUF_ARRAY for arrays */
   uint32_t array_type; /* of an array's elements */
@@ -77,7 +78,8 @@ struct td_model_files {
 };
 
 /* file: base name, owned by files->names. */
-TD_MUST_CHECK td_status td_gguf_parse(td_model_files *files, const td_mapping *map, const char *file, td_error *err);
+TD_MUST_CHECK td_status td_gguf_parse(td_model_files *files, const td_mapping *map, const char *file,
+                                      td_error *err);
 TD_MUST_CHECK td_status td_safetensors_parse(td_model_files *files, const td_mapping *map, const char *file,
                                              td_error *err);
 /* Maps the safetensors file or files of the folder, and parses them. */
@@ -86,7 +88,7 @@ TD_MUST_CHECK td_status td_shards_open(td_model_files *files, td_error *err);
 TD_MUST_CHECK td_status td_model_files_map(td_model_files *files, const char *name, bool *absent,
                                            const td_mapping **out, td_error *err);
 /* Reads and parses a JSON file of the folder. absent as for td_mapping_open. */
-TD_MUST_CHECK td_status td_folder_json(const td_model_files *files, const char *name, bool *absent, cJSON **out,
-                                       td_error *err);
+TD_MUST_CHECK td_status td_folder_json(const td_model_files *files, const char *name, bool *absent,
+                                       cJSON **out, td_error *err);
 
 #endif

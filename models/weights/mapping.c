@@ -1,7 +1,7 @@
 /* Files mapped read-only.
  *
- * Only regular files are taken: a FIFO or device would block or lie about its size. A file that is cut while it is
- * mapped still faults (SIGBUS); replacing a model means writing a new file and renaming it. */
+ * Only regular files are taken: a FIFO or device would block or lie about its size. A file that is cut while
+ * it is mapped still faults (SIGBUS); replacing a model means writing a new file and renaming it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -23,7 +23,8 @@ static td_status map_descriptor(int fd, const char *shown, td_mapping *out, td_e
     return TD_OK;
   void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
   if (p == MAP_FAILED)
-    return td_fail(err, TD_ERR_IO, "%s: cannot map %lld bytes: %s", shown, (long long)st.st_size, strerror(errno));
+    return td_fail(err, TD_ERR_IO, "%s: cannot map %lld bytes: %s", shown, (long long)st.st_size,
+                   strerror(errno));
   *out = (td_mapping){p, (uint64_t)st.st_size};
   /* Reading begins at once, in the background; larger pages where the file system can. Hints: may fail. */
   (void)madvise(p, (size_t)st.st_size, MADV_WILLNEED);
@@ -31,7 +32,8 @@ static td_status map_descriptor(int fd, const char *shown, td_mapping *out, td_e
   return TD_OK;
 }
 
-td_status td_mapping_open(int dir, const char *name, const char *shown, bool *absent, td_mapping *out, td_error *err)
+td_status td_mapping_open(int dir, const char *name, const char *shown, bool *absent, td_mapping *out,
+                          td_error *err)
 {
   if (absent)
     *absent = false;

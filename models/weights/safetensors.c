@@ -7,7 +7,8 @@
 #include "config/checked.h"
 #include "models/weights/internal.h"
 
-/* Values of a header: an object with three members and two number arrays per tensor, and free-text metadata. */
+/* Values of a header: an object with three members and two number arrays per tensor, and free-text metadata.
+ */
 enum { HEADER_NODES_PER_TENSOR = 16 };
 
 static td_status bad_tensor(const char *file, const char *name, const char *what, td_error *err)
@@ -38,8 +39,8 @@ static td_status read_dtype(const cJSON *entry, td_tensor *t, td_error *err)
       t->dtype = served[i];
       return TD_OK;
     }
-  return td_fail(err, TD_ERR_UNSUPPORTED, "%s: tensor '%.160s' has dtype %.40s; F32, F16 and BF16 are served", t->file,
-                 t->name, dtype->valuestring);
+  return td_fail(err, TD_ERR_UNSUPPORTED, "%s: tensor '%.160s' has dtype %.40s; F32, F16 and BF16 are served",
+                 t->file, t->name, dtype->valuestring);
 }
 
 static td_status read_shape(const cJSON *entry, td_tensor *t, td_error *err)
@@ -59,8 +60,8 @@ static td_status read_shape(const cJSON *entry, td_tensor *t, td_error *err)
   return TD_OK;
 }
 
-static td_status read_tensor(const cJSON *entry, td_tensor *t, const unsigned char *section, uint64_t section_bytes,
-                             td_error *err)
+static td_status read_tensor(const cJSON *entry, td_tensor *t, const unsigned char *section,
+                             uint64_t section_bytes, td_error *err)
 {
   char text[TD_SHAPE_TEXT_BYTES];
   uint64_t begin, end;
@@ -72,14 +73,15 @@ static td_status read_tensor(const cJSON *entry, td_tensor *t, const unsigned ch
     return bad_tensor(t->file, t->name, "'data_offsets' must be two ascending integers", err);
   if (end - begin != t->bytes)
     return td_fail(err, TD_ERR_MODEL,
-                   "%s: tensor '%.160s': shape %s in %s is %" PRIu64 " bytes, but 'data_offsets' span %" PRIu64, t->file,
-                   t->name, td_tensor_shape_text(t->shape, t->n_dims, text), td_dtypes[t->dtype].name, t->bytes,
-                   end - begin);
+                   "%s: tensor '%.160s': shape %s in %s is %" PRIu64
+                   " bytes, but 'data_offsets' span %" PRIu64,
+                   t->file, t->name, td_tensor_shape_text(t->shape, t->n_dims, text),
+                   td_dtypes[t->dtype].name, t->bytes, end - begin);
   return td_tensor_place(t, section, section_bytes, begin, err);
 }
 
-static td_status read_header(td_model_files *files, const cJSON *header, const td_mapping *map, uint64_t header_bytes,
-                             const char *file, td_error *err)
+static td_status read_header(td_model_files *files, const cJSON *header, const td_mapping *map,
+                             uint64_t header_bytes, const char *file, td_error *err)
 {
   const cJSON *entry;
   if (!cJSON_IsObject(header))
@@ -101,18 +103,21 @@ static td_status read_header(td_model_files *files, const cJSON *header, const t
 td_status td_safetensors_parse(td_model_files *files, const td_mapping *map, const char *file, td_error *err)
 {
   const td_json_limits limits = {td_limit_max(TD_LIMIT_MODEL_JSON_DEPTH),
-                                 HEADER_NODES_PER_TENSOR * td_limit_max(TD_LIMIT_MODEL_TENSORS), TD_ERR_MODEL};
+                                 HEADER_NODES_PER_TENSOR * td_limit_max(TD_LIMIT_MODEL_TENSORS),
+                                 TD_ERR_MODEL};
   uint64_t header_bytes, max = td_limit_max(TD_LIMIT_SAFETENSORS_HEADER_BYTES);
   cJSON *header;
   if (map->bytes < 8)
-    return td_fail(err, TD_ERR_MODEL, "%s: cut off in the header length: 8 bytes are needed, the file has %" PRIu64, file,
+    return td_fail(err, TD_ERR_MODEL,
+                   "%s: cut off in the header length: 8 bytes are needed, the file has %" PRIu64, file,
                    map->bytes);
   memcpy(&header_bytes, map->data, 8);
   if (!td_range_inside(8, header_bytes, map->bytes))
-    return td_fail(err, TD_ERR_MODEL, "%s: the header says it has %" PRIu64 " bytes, the file has %" PRIu64, file,
-                   header_bytes, map->bytes);
+    return td_fail(err, TD_ERR_MODEL, "%s: the header says it has %" PRIu64 " bytes, the file has %" PRIu64,
+                   file, header_bytes, map->bytes);
   if (header_bytes > max)
-    return td_fail(err, TD_ERR_MODEL, "%s: the header has %" PRIu64 " bytes, more than %" PRIu64, file, header_bytes, max);
+    return td_fail(err, TD_ERR_MODEL, "%s: the header has %" PRIu64 " bytes, more than %" PRIu64, file,
+                   header_bytes, max);
   td_status st = td_json_parse((const char *)map->data + 8, header_bytes, &limits, &header, err);
   if (st != TD_OK)
     return err ? td_error_prefix(err, "%s: header", file) : st;

@@ -28,12 +28,16 @@ static td_status check_shard_name(const cJSON *entry, td_error *err)
     return td_fail(err, TD_ERR_MODEL, INDEX_FILE ": tensor '%.160s' is not given a file name", entry->string);
   const char *name = entry->valuestring;
   if (name[0] == '\0' || name[0] == '.' || strchr(name, '/') != NULL)
-    return td_fail(err, TD_ERR_MODEL, INDEX_FILE ": tensor '%.100s' is said to be in '%.100s', which is no plain file name",
+    return td_fail(err, TD_ERR_MODEL,
+                   INDEX_FILE ": tensor '%.100s' is said to be in '%.100s', which is no plain file name",
                    entry->string, name);
   return TD_OK;
 }
 
-static int compare_strings(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+static int compare_strings(const void *a, const void *b)
+{
+  return strcmp(*(char *const *)a, *(char *const *)b);
+}
 
 /* The different file names of the map, sorted; *out is the caller's to free, the names are the tree's. */
 static td_status list_shards(const cJSON *weight_map, const char ***out, uint32_t *n_out, td_error *err)
@@ -68,16 +72,17 @@ static td_status check_index(const td_model_files *files, const cJSON *weight_ma
   {
     const td_tensor *t = td_tensor_table_find(&files->tensors, entry->string);
     if (!t || strcmp(t->file, entry->valuestring) != 0)
-      return td_fail(err, TD_ERR_MODEL, INDEX_FILE ": tensor '%.160s' is said to be in %.100s, but is %s%.100s",
-                     entry->string, entry->valuestring, t ? "in " : "not there", t ? t->file : "");
+      return td_fail(err, TD_ERR_MODEL,
+                     INDEX_FILE ": tensor '%.160s' is said to be in %.100s, but is %s%.100s", entry->string,
+                     entry->valuestring, t ? "in " : "not there", t ? t->file : "");
   }
   return TD_OK;
 }
 
 static td_status open_shards(td_model_files *files, const cJSON *weight_map, td_error *err)
 {
-  const char **names;
-  uint32_t n;
+  const char **names = NULL;
+  uint32_t n = 0;
   TD_TRY(list_shards(weight_map, &names, &n, err));
   td_status st = TD_OK;
   if (n == 0 || n > td_limit_max(TD_LIMIT_MODEL_SHARDS))

@@ -49,7 +49,8 @@ static td_status refuse_overlaps(const td_tensor_table *t, td_error *err)
     if (by_place[i]->bytes == 0)
       continue;
     if (last && (const char *)last->data + last->bytes > (const char *)by_place[i]->data)
-      st = td_fail(err, TD_ERR_MODEL, "%s: tensors '%.120s' (%" PRIu64 " bytes) and '%.120s' (%" PRIu64 " bytes) overlap",
+      st = td_fail(err, TD_ERR_MODEL,
+                   "%s: tensors '%.120s' (%" PRIu64 " bytes) and '%.120s' (%" PRIu64 " bytes) overlap",
                    last->file, last->name, last->bytes, by_place[i]->name, by_place[i]->bytes);
     last = by_place[i];
   }
@@ -111,12 +112,12 @@ td_status td_tensor_place(td_tensor *t, const unsigned char *section, uint64_t s
 {
   if (!td_range_inside(offset, t->bytes, section_bytes))
     return td_fail(err, TD_ERR_MODEL,
-                   "%s: tensor '%.160s' needs bytes %" PRIu64 " .. +%" PRIu64 " of the data, but the file has %" PRIu64
-                   " bytes of data",
+                   "%s: tensor '%.160s' needs bytes %" PRIu64 " .. +%" PRIu64
+                   " of the data, but the file has %" PRIu64 " bytes of data",
                    t->file, t->name, offset, t->bytes, section_bytes);
   t->data = section + offset;
   if (t->dtype == TD_F32 && (uintptr_t)t->data % sizeof(float) != 0)
-    return td_fail(err, TD_ERR_MODEL, "%s: tensor '%.160s' is F32 but its data is not aligned to %zu bytes", t->file,
-                   t->name, sizeof(float));
+    return td_fail(err, TD_ERR_MODEL, "%s: tensor '%.160s' is F32 but its data is not aligned to %zu bytes",
+                   t->file, t->name, sizeof(float));
   return TD_OK;
 }

@@ -1,0 +1,175 @@
+#!/usr/bin/env python3
+"""Makes the golden files: greedy tokens of transformers in float32, and how close each decision was.
+
+    make_golden.py tiny  TINY_MODELS_DIR            -> golden_tiny.json
+    make_golden.py real  SmolLM2-135M-Instruct.gguf -> golden_smollm2.json
+
+Needs torch, transformers, safetensors, tokenizers, numpy and gguf; run by hand when the models change, the result is
+committed. The reference shares no code with tandem: safetensors are read by transformers' own classes, GGUF weights are widened
+by the gguf package and (architecture llama) un-permuted back to the order that transformers rotates.
+"""
+import json
+import os
+import random
+import sys
+
+import numpy as np
+import torch
+from gguf import GGUFReader, dequantize
+from transformers import AutoConfig, AutoModelForCausalLM
+
+import tiny_models
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+TINY_LENGTHS, TINY_STEPS = (1, 2, 7, 16, 33, 64, 101), 32
+REAL_STEPS = 64
+
+
+def greedy(model, prompt, steps):
+    """Tokens, and per token the distance from the best logit to the second."""
+    tokens, margins, past, ids = [], [], None, torch.tensor([prompt])
+    with torch.no_grad():
+        for _ in range(steps):
+            out = model(input_ids=ids, past_key_values=past, use_cache=True)
+            past = out.past_key_values
+            top = torch.topk(out.logits[0, -1].double(), 2)
+            tokens.append(int(out.logits[0, -1].argmax()))
+            margins.append(float("%.3g" % (top.values[0] - top.values[1])))
+            ids = torch.tensor([[tokens[-1]]])
+    return tokens, margins
+
+
+def unpermute(rows, n_heads):
+    """Undoes llama.cpp's order of q and k rows: pairs side by side back to halves."""
+    n = rows.shape[0] // n_heads
+    return rows.reshape(n_heads, n // 2, 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
+
+
+def hf_name(gguf_name):
+    stem, _, tail = gguf_name.rpartition(".")
+    back = {v: k for k, v in tiny_models.GGUF_NAMES.items()}
+    if stem.startswith("blk."):
+        _, layer, rest = stem.split(".", 2)
+        return "model.layers.%s.%s.%s" % (layer, back[rest], tail)
+    return "%s.%s" % (back[stem], tail)
+
+
+def model_from_gguf(path, config):
+    c = dict(config)
+    hf = AutoConfig.for_model(c.pop("model_type"), **c)
+    permuted = hf.model_type == "llama"
+    state = {}
+    for t in GGUFReader(path).tensors:
+        if t.name == "rope_freqs.weight":
+            continue
+        data = dequantize(t.data, t.tensor_type).astype(np.float32).reshape([int(n) for n in reversed(t.shape)])
+        for part, heads in (("attn_q.", hf.num_attention_heads), ("attn_k.", hf.num_key_value_heads)):
+            if permuted and part in t.name:
+                data = unpermute(data, heads)
+        state[hf_name(t.name)] = torch.from_numpy(np.ascontiguousarray(data))
+    model = AutoModelForCausalLM.from_config(hf, dtype=torch.float32, attn_implementation="eager")
+    missing, unexpected = model.load_state_dict(state, strict=False)
+    tied = {"lm_head.weight"} if hf.tie_word_embeddings else set()
+    assert set(missing) <= tied and not unexpected, (missing, unexpected)
+    model.tie_weights()
+    return model.eval()
+
+
+def write(file, models):
+    """One line per list of numbers, so that a diff shows which prompt changed."""
+    with open(os.path.join(HERE, file), "w", encoding="utf-8") as f:
+        f.write('{"made_with": "transformers %s, torch %s, float32, eager attention",\n "models": {\n' % (
+            __import__("transformers").__version__, torch.__version__))
+        blocks = []
+        for name, runs in models.items():
+            lines = ["   " + json.dumps(run, separators=(",", ":")) for run in runs]
+            blocks.append("  %s: [\n%s\n  ]" % (json.dumps(name), ",\n".join(lines)))
+        f.write(",\n".join(blocks) + "\n }}\n")
+
+
+def run_model(name, model, prompts, steps):
+    runs = []
+    for prompt in prompts:
+        tokens, margins = greedy(model, prompt, steps)
+        runs.append({"prompt": prompt, "tokens": tokens, "margins": margins})
+    margins = sorted(m for r in runs for m in r["margins"])
+    different = len({t for r in runs for t in r["tokens"]})
+    print("%-14s %4d tokens, %3d different, margins: least %.3g, 1%% %.3g, median %.3g" % (
+        name, len(margins), different, margins[0], margins[len(margins) // 100], margins[len(margins) // 2]), flush=True)
+    return runs
+
+
+def tiny(folder):
+    models = {}
+    for name in list(tiny_models.FOLDERS) + list(tiny_models.GGUFS):
+        rng = random.Random("tandem prompts " + name)
+        prompts = [[rng.randrange(3, 512) for _ in range(n)] for n in TINY_LENGTHS]
+        if name in tiny_models.FOLDERS:
+            model = AutoModelForCausalLM.from_pretrained(
+                os.path.join(folder, name), dtype=torch.float32, attn_implementation="eager").eval()
+        else:
+            model = model_from_gguf(os.path.join(folder, name + ".gguf"), tiny_models.GGUFS[name][2])
+        models[name] = run_model(name, model, prompts, TINY_STEPS)
+    write("golden_tiny.json", models)
+
+
+# ---- the real model ----
+
+TEXTS = [
+    "What is the capital of France?",
+    "Write a short poem about the sea.",
+    "Explain in one sentence why the sky is blue.",
+    "List three fruits that are yellow.",
+    "Translate 'good morning' into Spanish.",
+    "What is 17 plus 25?",
+    "Give me a recipe for pancakes.",
+    "def fibonacci(n):",
+    "Who wrote the play Hamlet?",
+    "Summarise: The quick brown fox jumps over the lazy dog. The dog does not mind. They become friends and live "
+    "together in a small house at the edge of the forest, where every evening they watch the sun go down.",
+    "How does a bicycle stay upright?",
+    "Name the planets of the solar system in order.",
+    "Is a tomato a fruit or a vegetable? Answer and say why.",
+    "Write an email asking a colleague for the sales figures of March.",
+    "What does HTTP status 404 mean?",
+    "Continue the story: Once upon a time, in a village by the river,",
+]
+RAW = ["The", "Once upon a time", "import numpy as np\n\ndef main():\n", "1, 2, 3, 4, 5,"]
+
+
+def real_prompts(reader):
+    """Byte-level BPE as the model's metadata states it; goldens hold ids, so nothing later depends on this."""
+    from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
+
+    strings = lambda key: [bytes(reader.fields[key].parts[i]).decode() for i in reader.fields[key].data]
+    tokens = strings("tokenizer.ggml.tokens")
+    merges = [tuple(m.split(" ")) for m in strings("tokenizer.ggml.merges")]
+    tok = Tokenizer(models.BPE({t: i for i, t in enumerate(tokens)}, merges))
+    tok.pre_tokenizer = pre_tokenizers.Sequence([
+        pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)])
+    tok.add_special_tokens([AddedToken(t, special=True) for t in tokens[:17]])
+    system = "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
+    chats = [system + "<|im_start|>user\n%s<|im_end|>\n<|im_start|>assistant\n" % t for t in TEXTS]
+    return [tok.encode(t).ids for t in chats + RAW]
+
+
+def real(path):
+    reader = GGUFReader(path)
+    number = lambda key: reader.fields["llama." + key].parts[-1][0].item()
+    config = {
+        "model_type": "llama", "hidden_act": "silu", "tie_word_embeddings": True,
+        "vocab_size": len(reader.fields["tokenizer.ggml.tokens"].data),
+        "hidden_size": number("embedding_length"), "intermediate_size": number("feed_forward_length"),
+        "num_hidden_layers": number("block_count"), "num_attention_heads": number("attention.head_count"),
+        "num_key_value_heads": number("attention.head_count_kv"),
+        "max_position_embeddings": number("context_length"),
+        "rms_norm_eps": float(number("attention.layer_norm_rms_epsilon")),
+        "rope_parameters": {"rope_type": "default", "rope_theta": float(number("rope.freq_base"))},
+    }
+    prompts = real_prompts(reader)
+    write("golden_smollm2.json", {"smollm2_135m_q4_1": run_model("smollm2_135m", model_from_gguf(path, config), prompts, REAL_STEPS)})
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(2)
+    {"tiny": tiny, "real": real}[sys.argv[1]](sys.argv[2])
