@@ -314,7 +314,7 @@ static bool alloc_workspace(cpu_backend *be)
 
 td_status td_cpu_backend_create(const td_backend_config *config, td_backend **out, td_error *err)
 {
-  const td_isa *isa;
+  const td_isa *isa = NULL;
   TD_TRY(pick_isa(&isa, err));
   cpu_backend *be = calloc(1, sizeof *be);
   if (!be)

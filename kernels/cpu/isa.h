@@ -60,7 +60,7 @@ typedef struct td_isa_attention {
   /* Only segments [segment_begin, segment_end). Partial results, if partial_out is given: [segment][query]. */
   uint32_t segment_begin, segment_end;
   td_isa_softmax *partial_state;
-  float *partial_out; /* [segment - segment_begin][query][padded_dim] */
+  float *partial_out; /* [segment - segment_begin][query][TD_HEAD_DIM_MAX] */
 } td_isa_attention;
 
 typedef struct td_isa {

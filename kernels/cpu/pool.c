@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { SPIN_US = 60, TASK_BITS = 20, TASK_MASK = (1 << TASK_BITS) - 1 };
+enum { SPIN_US = 60, SPINS_BEFORE_YIELD = 500, TASK_BITS = 20, TASK_MASK = (1 << TASK_BITS) - 1 };
 
 typedef struct worker {
   td_pool *pool;
@@ -133,7 +133,7 @@ void td_pool_run(td_pool *p, td_pool_fn *fn, void *arg, uint32_t n_tasks)
   work(p, 0);
   for (uint32_t spins = 0; atomic_load(&p->n_done) < n_tasks; spins++) {
     relax();
-    if (spins % 4096 == 4095) /* the worker may need this core */
+    if (spins > SPINS_BEFORE_YIELD) /* the worker may need this core */
       sched_yield();
   }
 }
