@@ -21,7 +21,7 @@ static const string_option string_options[] = {
     STRING(served_model_name, "served_model_name", "", "NAME", "model id in the API; default: the file's name"),
     STRING(api_key_file, "api_key_file", "", "PATH", "one API key a line; none: no key is asked"),
     STRING(chat_template, "chat_template", "", "PATH", "Jinja file in place of the model's own template"),
-    STRING(backend, "backend", "auto", "NAME", "auto or cpu"),
+    STRING(backend, "backend", "auto", "NAME", "auto, cpu or cuda"),
 };
 #undef STRING
 enum { N_STRING_OPTIONS = sizeof string_options / sizeof string_options[0] };
@@ -72,8 +72,9 @@ td_status td_options_set(td_options *o, const char *key, const char *value, cons
     if (strlen(value) >= so->size)
       return td_fail_param(err, TD_ERR_CONFIG, so->name, "%s: %s: longer than %zu bytes", where, so->name,
                            so->size - 1);
-    if (strcmp(so->name, "backend") == 0 && strcmp(value, "auto") != 0 && strcmp(value, "cpu") != 0)
-      return td_fail_param(err, TD_ERR_CONFIG, so->name, "%s: backend: '%s' is not auto or cpu", where, value);
+    if (strcmp(so->name, "backend") == 0 && strcmp(value, "auto") != 0 && strcmp(value, "cpu") != 0 &&
+        strcmp(value, "cuda") != 0)
+      return td_fail_param(err, TD_ERR_CONFIG, so->name, "%s: backend: '%s' is not auto, cpu or cuda", where, value);
     strcpy((char *)o + so->offset, value);
     return TD_OK;
   }

@@ -3,11 +3,24 @@
 
 #include <string.h>
 
+#include "config/log.h"
 #include "kernels/cpu/cpu.h"
+#ifdef TD_HAVE_CUDA
+#include "kernels/cuda/cuda_backend.h"
+#endif
 
 td_status td_backend_create(const char *name, const td_backend_config *config, td_backend **out, td_error *err)
 {
-  if (strcmp(name, "cpu") == 0 || strcmp(name, "auto") == 0)
+  bool any = strcmp(name, "auto") == 0;
+#ifdef TD_HAVE_CUDA
+  if (any || strcmp(name, "cuda") == 0) {
+    td_status st = td_cuda_backend_create(config, out, err);
+    if (st == TD_OK || !any)
+      return st;
+    td_info("serving from the CPU: %s", err->message);
+  }
+#endif
+  if (any || strcmp(name, "cpu") == 0)
     return td_cpu_backend_create(config, out, err);
-  return td_fail(err, TD_ERR_CONFIG, "no backend '%s' in this build; there are cpu and auto", name);
+  return td_fail(err, TD_ERR_CONFIG, "no backend '%s' in this build", name);
 }

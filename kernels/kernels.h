@@ -180,7 +180,8 @@ typedef struct td_backend_config {
   uint32_t max_vocab; /* for the sampler's workspace */
 } td_backend_config;
 
-/* name: "cpu" or "auto". TD_ERR_CONFIG for a name that this build does not have. */
+/* name: "cpu", "cuda", or "auto": CUDA where this build has it and a device is usable, else the CPU. TD_ERR_CONFIG for a
+ * name that this build does not have. */
 TD_MUST_CHECK td_status td_backend_create(const char *name, const td_backend_config *config, td_backend **out,
                                           td_error *err);
 
