@@ -1,0 +1,425 @@
+/* Descriptions: what config.json, generation_config.json and GGUF metadata are taken to mean, and what is
+ * refused. Rotary frequencies are compared with numbers that transformers 5.23 computed. */
+#include "weights_fixture.h"
+
+#include "models/model_desc.h"
+
+#define SIZES                                                                                                \
+  "\"hidden_size\":512,\"intermediate_size\":1024,\"num_hidden_layers\":4,\"num_attention_heads\":4,"        \
+  "\"vocab_size\":1000"
+#define REST "\"max_position_embeddings\":2048,\"rms_norm_eps\":1e-5"
+#define LLAMA "{\"model_type\":\"llama\"," SIZES "," REST
+
+static td_status read_folder(const char *config, const char *generation, td_model_desc *d, td_error *err)
+{
+  const char header[] = "{\"x\":{\"dtype\":\"F16\",\"shape\":[1],\"data_offsets\":[0,2]}}    ";
+  char folder[64];
+  td_model_files *f;
+  td_buf b;
+  make_folder(folder);
+  td_buf_init(&b, 0);
+  put_u64(&b, sizeof header - 1);
+  td_buf_append_str(&b, header);
+  td_buf_append(&b, "\0\0", 2);
+  write_file(folder, "model.safetensors", b.data, b.len_bytes);
+  write_file(folder, "config.json", config, strlen(config));
+  if (generation)
+    write_file(folder, "generation_config.json", generation, strlen(generation));
+  assert_int_equal(td_model_files_open(folder, &f, err), TD_OK);
+  td_status st = td_model_desc_read(f, d, err);
+  td_model_files_close(f);
+  td_buf_deinit(&b);
+  remove_folder(folder);
+  return st;
+}
+
+static td_model_desc accept(const char *config, const char *generation)
+{
+  td_model_desc d;
+  td_error err = {0};
+  td_status st = read_folder(config, generation, &d, &err);
+  if (st != TD_OK)
+    print_error("%s\n", err.message);
+  assert_int_equal(st, TD_OK);
+  return d;
+}
+
+static void refuse(const char *config, const char *generation, td_status code, const char *say_1,
+                   const char *say_2)
+{
+  td_model_desc d;
+  td_error err = {0};
+  td_status st = read_folder(config, generation, &d, &err);
+  if (st != code || !strstr(err.message, say_1) || !strstr(err.message, say_2))
+    print_error("%s:\n  got %d '%s', wanted %d with '%s' and '%s'\n", config, (int)st, err.message, (int)code,
+                say_1, say_2);
+  assert_int_equal(st, code);
+  assert_int_equal(err.code, code);
+  assert_non_null(strstr(err.message, say_1));
+  assert_non_null(strstr(err.message, say_2));
+}
+
+static void test_defaults(void **state)
+{
+  td_model_desc d = accept(LLAMA "}", NULL);
+  assert_string_equal(d.arch, "llama");
+  assert_int_equal(d.n_layers, 4);
+  assert_int_equal(d.width, 512);
+  assert_int_equal(d.ffn_width, 1024);
+  assert_int_equal(d.n_heads, 4);
+  assert_int_equal(d.n_kv_heads, 4);
+  assert_int_equal(d.head_dim, 128);
+  assert_int_equal(d.vocab, 1000);
+  assert_int_equal(d.context_tokens, 2048);
+  assert_int_equal(d.window_tokens, 0);
+  assert_false(d.qkv_bias || d.o_bias || d.mlp_bias || d.qk_norm || d.tied_embeddings);
+  assert_int_equal(d.rope_style, TD_ROPE_HALVES);
+  assert_int_equal(d.n_eos_ids, 0);
+  assert_true(d.default_temperature < 0 && d.default_top_p < 0 && d.default_min_p < 0 && d.default_top_k < 0);
+  assert_float_equal(d.norm_eps, 1e-5, 1e-12);
+  uint64_t layer = 4 * 512 * 512 + 3 * 512 * 1024 + 2 * 512;
+  assert_int_equal(td_model_desc_parameter_count(&d), 4 * layer + 512 + 2 * 1000 * 512);
+}
+
+static void test_families(void **state)
+{
+  td_model_desc d = accept("{\"model_type\":\"mistral\"," SIZES "," REST ",\"num_key_value_heads\":2}", NULL);
+  assert_int_equal(d.window_tokens, 4096); /* transformers' default where the key is absent */
+  assert_int_equal(d.n_kv_heads, 2);
+  d = accept("{\"model_type\":\"mistral\"," SIZES "," REST ",\"sliding_window\":null,\"head_dim\":64}", NULL);
+  assert_int_equal(d.window_tokens, 0);
+  assert_int_equal(d.head_dim, 64);
+  d = accept("{\"model_type\":\"mistral\"," SIZES "," REST ",\"sliding_window\":100}", NULL);
+  assert_int_equal(d.window_tokens, 100);
+  d = accept("{\"model_type\":\"qwen2\"," SIZES "," REST
+             ",\"use_sliding_window\":false,\"sliding_window\":100,\"tie_word_embeddings\":true}",
+             NULL);
+  assert_true(d.qkv_bias && !d.o_bias && d.tied_embeddings && d.window_tokens == 0);
+  d = accept("{\"model_type\":\"qwen2\"," SIZES "," REST
+             ",\"use_sliding_window\":true,\"sliding_window\":100,\"max_window_layers\":0}",
+             NULL);
+  assert_int_equal(d.window_tokens, 100);
+  d = accept("{\"model_type\":\"qwen2\"," SIZES "," REST
+             ",\"use_sliding_window\":true,\"sliding_window\":100,\"max_window_layers\":4}",
+             NULL);
+  assert_int_equal(d.window_tokens, 0);
+  d = accept("{\"model_type\":\"qwen3\"," SIZES "," REST ",\"architectures\":[\"Qwen3ForCausalLM\"]}", NULL);
+  assert_true(d.qk_norm && !d.qkv_bias && d.head_dim == 128);
+  d = accept(LLAMA
+             ",\"attention_bias\":true,\"mlp_bias\":true,\"pretraining_tp\":2,\"rope_interleaved\":false}",
+             NULL);
+  assert_true(d.qkv_bias && d.o_bias && d.mlp_bias);
+}
+
+static void test_end_tokens_and_generation(void **state)
+{
+  td_model_desc d = accept(LLAMA ",\"eos_token_id\":7}", NULL);
+  assert_int_equal(d.n_eos_ids, 1);
+  assert_int_equal(d.eos_ids[0], 7);
+  d = accept(LLAMA ",\"eos_token_id\":7}",
+             "{\"eos_token_id\":[5,6,5],\"temperature\":0.5,\"top_p\":0.25,\"top_k\":20,\"min_p\":0.125}");
+  assert_int_equal(d.n_eos_ids, 2);
+  assert_int_equal(d.eos_ids[0], 5);
+  assert_int_equal(d.eos_ids[1], 6);
+  assert_float_equal(d.default_temperature, 0.5, 0);
+  assert_float_equal(d.default_top_p, 0.25, 0);
+  assert_float_equal(d.default_min_p, 0.125, 0);
+  assert_int_equal(d.default_top_k, 20);
+  d = accept(LLAMA ",\"eos_token_id\":[8,9]}", "{\"eos_token_id\":null}");
+  assert_int_equal(d.n_eos_ids, 2);
+  refuse(LLAMA ",\"eos_token_id\":1000}", NULL, TD_ERR_MODEL, "eos_token_id", "1000");
+  refuse(LLAMA ",\"eos_token_id\":-1}", NULL, TD_ERR_MODEL, "eos_token_id", "token id");
+  refuse(LLAMA ",\"eos_token_id\":\"</s>\"}", NULL, TD_ERR_MODEL, "eos_token_id", "token id");
+  refuse(LLAMA ",\"eos_token_id\":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]}", NULL, TD_ERR_MODEL,
+         "more than 16", "");
+  refuse(LLAMA "}", "{\"temperature\":3}", TD_ERR_MODEL, "generation_config.json", "temperature");
+  refuse(LLAMA "}", "{\"top_k\":\"many\"}", TD_ERR_MODEL, "generation_config.json", "top_k");
+}
+
+/* ---- rotary embedding ---- */
+
+static void expect_rope(const td_model_desc *d, const double expected[9], double attn)
+{
+  static const int at[9] = {0, 1, 17, 28, 29, 31, 32, 40, 63};
+  for (int i = 0; i < 9; i++) {
+    double got = (double)d->rope_inv_freq[at[i]];
+    if (!(got / expected[i] > 1 - 2e-6 && got / expected[i] < 1 + 2e-6))
+      print_error("frequency %d is %.9g, not %.9g\n", at[i], got, expected[i]);
+    assert_true(got / expected[i] > 1 - 2e-6 && got / expected[i] < 1 + 2e-6);
+  }
+  assert_float_equal(d->rope_attn_factor, attn, 1e-7);
+}
+
+static void test_rope_scalings(void **state)
+{
+  static const double llama3[] = {1,
+                                  0.814617217,
+                                  0.0306345206,
+                                  0.00321144611,
+                                  0.00216657063,
+                                  0.00085675146,
+                                  0.000524846022,
+                                  3.42810235e-05,
+                                  3.06892588e-07},
+                      yarn[] = {1,
+                                0.805842221,
+                                0.0254829675,
+                                0.00184827659,
+                                0.00140511245,
+                                0.000802959781,
+                                0.000602941145,
+                                4.44569851e-05,
+                                3.10234441e-07},
+                      yarn_scales[] = {1,
+                                       0.865964353,
+                                       0.0865964293,
+                                       0.0150961196,
+                                       0.0120336097,
+                                       0.00746551761,
+                                       0.00579010462,
+                                       0.000123952457,
+                                       2.88695469e-06},
+                      linear[] = {0.25,          0.216491088,   0.0216491073,   0.00444569858, 0.00384981628,
+                                  0.00288695493, 0.00249999994, 0.000790569466, 2.88695483e-05};
+  td_model_desc d =
+      accept(LLAMA ",\"rope_theta\":500000.0,\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8.0,"
+                   "\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,"
+                   "\"original_max_position_embeddings\":8192}}",
+             NULL);
+  expect_rope(&d, llama3, 1);
+  d = accept(LLAMA ",\"rope_parameters\":{\"rope_theta\":1e6,\"rope_type\":\"yarn\",\"factor\":4.0,"
+                   "\"original_max_position_embeddings\":32768}}",
+             NULL);
+  expect_rope(&d, yarn, 1.13862944);
+  assert_int_equal(d.context_tokens, 4 * 32768);
+  d = accept(LLAMA
+             ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":40,\"original_max_position_embeddings\":4096,"
+             "\"mscale\":0.707,\"mscale_all_dim\":1.0,\"beta_fast\":16,\"beta_slow\":2,\"truncate\":false}}",
+             NULL);
+  expect_rope(&d, yarn_scales, 0.921042355);
+  d = accept(LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":4.0}}", NULL);
+  expect_rope(&d, linear, 1);
+  assert_int_equal(d.context_tokens, 2048);
+  d = accept(LLAMA ",\"rope_scaling\":{\"rope_type\":\"default\"},\"partial_rotary_factor\":1.0}", NULL);
+  assert_float_equal(d.rope_inv_freq[32], 0.01, 1e-9);
+}
+
+static void test_rope_refusals(void **state)
+{
+  refuse(LLAMA ",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2}}", NULL, TD_ERR_UNSUPPORTED,
+         "RoPE type", "dynamic");
+  refuse(LLAMA ",\"rope_scaling\":{\"rope_type\":\"longrope\"}}", NULL, TD_ERR_UNSUPPORTED, "RoPE type",
+         "longrope");
+  refuse(LLAMA ",\"rope_scaling\":{\"rope_type\":7}}", NULL, TD_ERR_MODEL, "config.json", "rope_type");
+  refuse(LLAMA ",\"rope_scaling\":{\"rope_type\":\"linear\"}}", NULL, TD_ERR_MODEL, "factor", "not 0");
+  refuse(LLAMA ",\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":1e300}}", NULL, TD_ERR_MODEL, "factor",
+         "1e+300");
+  refuse(LLAMA ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8}}", NULL, TD_ERR_MODEL,
+         "low_freq_factor", "");
+  refuse(LLAMA ",\"rope_theta\":0}", NULL, TD_ERR_MODEL, "RoPE base", "not 0");
+  refuse(LLAMA ",\"rope_theta\":-5}", NULL, TD_ERR_MODEL, "RoPE base", "not -5");
+  refuse(LLAMA ",\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\"}}}", NULL,
+         TD_ERR_UNSUPPORTED, "full_attention", "");
+  refuse(LLAMA ",\"partial_rotary_factor\":0.5}", NULL, TD_ERR_UNSUPPORTED, "partial_rotary_factor", "0.5");
+}
+
+/* ---- refusals ---- */
+
+static void test_refusals_by_name(void **state)
+{
+  static const char *const keys[] = {"num_local_experts",
+                                     "num_experts",
+                                     "n_routed_experts",
+                                     "attn_logit_softcapping",
+                                     "final_logit_softcapping",
+                                     "logit_scale",
+                                     "residual_multiplier",
+                                     "embedding_multiplier",
+                                     "use_qk_norm"};
+  for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+    char config[1024];
+    snprintf(config, sizeof config, LLAMA ",\"%s\":8}", keys[i]);
+    refuse(config, NULL, TD_ERR_UNSUPPORTED, keys[i], "not served");
+    snprintf(config, sizeof config, LLAMA ",\"%s\":null}", keys[i]);
+    accept(config, NULL);
+  }
+  refuse(LLAMA ",\"quantization_config\":{\"quant_method\":\"gptq\"}}", NULL, TD_ERR_UNSUPPORTED,
+         "quantization_config", "");
+  refuse(LLAMA ",\"hidden_act\":\"gelu\"}", NULL, TD_ERR_UNSUPPORTED, "hidden_act", "gelu");
+  refuse(LLAMA ",\"sliding_window\":64}", NULL, TD_ERR_UNSUPPORTED, "sliding_window", "llama");
+  refuse(LLAMA ",\"architectures\":[\"LlamaForSequenceClassification\"]}", NULL, TD_ERR_UNSUPPORTED,
+         "LlamaForSequenceClassification", "LlamaForCausalLM");
+  refuse("{\"model_type\":\"gemma3\"," SIZES "," REST "}", NULL, TD_ERR_UNSUPPORTED, "gemma3", "qwen3");
+  refuse("{" SIZES "," REST "}", NULL, TD_ERR_MODEL, "model_type", "");
+  refuse("{\"model_type\":\"qwen2\"," SIZES "," REST
+         ",\"use_sliding_window\":true,\"sliding_window\":100,\"max_window_layers\":1}",
+         NULL, TD_ERR_UNSUPPORTED, "sliding_window", "3 of 4 layers");
+  refuse("{\"model_type\":\"qwen3\"," SIZES "," REST
+         ",\"use_sliding_window\":true,\"layer_types\":[\"full_attention\",\"sliding_attention\","
+         "\"full_attention\",\"full_attention\"]}",
+         NULL, TD_ERR_UNSUPPORTED, "sliding_window", "1 of 4 layers");
+  refuse("{\"model_type\":\"qwen3\"," SIZES "," REST
+         ",\"use_sliding_window\":true,\"layer_types\":[\"linear_attention\",\"a\",\"b\",\"c\"]}",
+         NULL, TD_ERR_UNSUPPORTED, "linear_attention", "");
+  refuse("{\"model_type\":\"qwen3\"," SIZES "," REST ",\"use_sliding_window\":true,\"layer_types\":[]}", NULL,
+         TD_ERR_MODEL, "layer_types", "0 entries for 4 layers");
+}
+
+static void test_sizes_out_of_bounds(void **state)
+{
+  static const struct {
+    const char *change, *key;
+  } wrong[] = {{"\"hidden_size\":512", "hidden_size"},
+               {"\"intermediate_size\":1024", "intermediate_size"},
+               {"\"num_hidden_layers\":4", "num_hidden_layers"},
+               {"\"num_attention_heads\":4", "num_attention_heads"},
+               {"\"vocab_size\":1000", "vocab_size"},
+               {"\"max_position_embeddings\":2048", "max_position_embeddings"}};
+  static const char *const values[] = {"0", "-1", "1.5", "1e18", "\"4\"", "[4]", "99999999999999999999"};
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+    char config[2048], base[] = LLAMA "}";
+    char *at = strstr(base, wrong[i].change), *tail = at + strlen(wrong[i].change);
+    for (size_t k = 0; k <= sizeof values / sizeof *values; k++) {
+      if (k < sizeof values / sizeof *values)
+        snprintf(config, sizeof config, "%.*s\"%s\":%s%s", (int)(at - base), base, wrong[i].key, values[k],
+                 tail);
+      else /* absent */
+        snprintf(config, sizeof config, "%.*s\"x\":0%s", (int)(at - base), base, tail);
+      refuse(config, NULL, TD_ERR_MODEL, "config.json", wrong[i].key);
+    }
+  }
+  refuse(LLAMA ",\"num_key_value_heads\":3}", NULL, TD_ERR_MODEL, "4 attention heads", "3 key-value heads");
+  refuse(LLAMA ",\"num_key_value_heads\":8}", NULL, TD_ERR_MODEL, "4 attention heads", "8 key-value heads");
+  refuse(LLAMA ",\"head_dim\":7}", NULL, TD_ERR_MODEL, "head dimension 7", "even");
+  refuse(LLAMA ",\"head_dim\":258}", NULL, TD_ERR_MODEL, "head_dim", "256");
+}
+
+/* ---- GGUF ---- */
+
+static void put_gguf(td_buf *b, const char *arch, uint32_t n_extra)
+{
+  char key[64];
+  td_buf_init(b, 0);
+  put_header(b, 1, 8 + n_extra);
+  put_key_text(b, "general.architecture", arch);
+#define PUT(name, v) (snprintf(key, sizeof key, "%s." name, arch), put_key_u32(b, key, v))
+  PUT("block_count", 2);
+  PUT("embedding_length", 64);
+  PUT("feed_forward_length", 96);
+  PUT("attention.head_count", 4);
+  PUT("attention.head_count_kv", 2);
+  PUT("context_length", 128);
+#undef PUT
+  snprintf(key, sizeof key, "%s.attention.layer_norm_rms_epsilon", arch);
+  put_key_f32(b, key, 1e-5f);
+}
+
+static td_status read_gguf(td_buf *b, td_model_desc *d, td_error *err)
+{
+  const uint64_t embed[] = {64, 10};
+  td_model_files *f;
+  put_tensor(b, "token_embd.weight", 2, embed, 8, 0);
+  put_padding(b, 32);
+  for (int i = 0; i < 10 * 2 * 34; i++)
+    td_buf_append_char(b, 0);
+  assert_int_equal(open_bytes(b->data, b->len_bytes, &f, err), TD_OK);
+  td_status st = td_model_desc_read(f, d, err);
+  td_model_files_close(f);
+  td_buf_deinit(b);
+  return st;
+}
+
+static void refuse_gguf(td_buf *b, td_status code, const char *say_1, const char *say_2)
+{
+  td_model_desc d;
+  td_error err = {0};
+  td_status st = read_gguf(b, &d, &err);
+  if (st != code || !strstr(err.message, say_1) || !strstr(err.message, say_2))
+    print_error("got %d '%s', wanted %d with '%s' and '%s'\n", (int)st, err.message, (int)code, say_1, say_2);
+  assert_int_equal(st, code);
+  assert_non_null(strstr(err.message, say_1));
+  assert_non_null(strstr(err.message, say_2));
+}
+
+static void test_gguf(void **state)
+{
+  td_buf b;
+  td_model_desc d;
+  td_error err;
+  put_gguf(&b, "llama", 3);
+  put_key_u32(&b, "tokenizer.ggml.eos_token_id", 3);
+  put_key_u32(&b, "tokenizer.ggml.eot_token_id", 4);
+  put_key_f32(&b, "llama.rope.freq_base", 100);
+  assert_int_equal(read_gguf(&b, &d, &err), TD_OK);
+  assert_string_equal(d.arch, "llama");
+  assert_int_equal(d.rope_style, TD_ROPE_PAIRS);
+  assert_int_equal(d.vocab, 10);
+  assert_int_equal(d.head_dim, 16);
+  assert_int_equal(d.context_tokens, 128);
+  assert_true(d.tied_embeddings && !d.qkv_bias);
+  assert_int_equal(d.n_eos_ids, 2);
+  assert_int_equal(d.eos_ids[1], 4);
+  assert_float_equal(d.rope_inv_freq[4], 0.1, 1e-8);
+  put_gguf(&b, "qwen2", 0);
+  assert_int_equal(read_gguf(&b, &d, &err), TD_OK);
+  assert_true(d.rope_style == TD_ROPE_HALVES && d.qkv_bias);
+  put_gguf(&b, "qwen3", 0);
+  assert_int_equal(read_gguf(&b, &d, &err), TD_OK);
+  assert_true(d.rope_style == TD_ROPE_HALVES && d.qk_norm && !d.qkv_bias);
+  put_gguf(&b, "llama", 2);
+  put_key_text(&b, "llama.rope.scaling.type", "linear");
+  put_key_f32(&b, "llama.rope.scaling.factor", 2);
+  assert_int_equal(read_gguf(&b, &d, &err), TD_OK);
+  assert_float_equal(d.rope_inv_freq[0], 0.5, 0);
+}
+
+static void test_gguf_refusals(void **state)
+{
+  td_buf b;
+  put_gguf(&b, "gemma", 0);
+  refuse_gguf(&b, TD_ERR_UNSUPPORTED, "'gemma'", "qwen3");
+  put_gguf(&b, "llama", 1);
+  put_key_u32(&b, "llama.expert_count", 8);
+  refuse_gguf(&b, TD_ERR_UNSUPPORTED, "llama.expert_count", "not served");
+  put_gguf(&b, "llama", 1);
+  put_key_text(&b, "llama.rope.scaling.type", "longrope");
+  refuse_gguf(&b, TD_ERR_UNSUPPORTED, "llama.rope.scaling.type", "longrope");
+  put_gguf(&b, "llama", 1);
+  put_key_u32(&b, "tokenizer.ggml.eos_token_id", 10);
+  refuse_gguf(&b, TD_ERR_MODEL, "eos_token_id", "vocabulary of 10");
+  put_gguf(&b, "llama", 1);
+  put_key_u32(&b, "llama.attention.value_length", 8);
+  refuse_gguf(&b, TD_ERR_UNSUPPORTED, "keys of 16 and values of 8", "");
+  put_gguf(&b, "llama", 1);
+  put_key_u32(&b, "llama.rope.dimension_count", 8);
+  refuse_gguf(&b, TD_ERR_UNSUPPORTED, "8 of 16", "partial rotary");
+  put_gguf(&b, "llama", 1);
+  put_key_u32(&b, "llama.attention.key_length", 100000);
+  refuse_gguf(&b, TD_ERR_MODEL, "llama.attention.key_length", "256");
+  td_buf_init(&b, 0);
+  put_header(&b, 1, 1);
+  put_key_text(&b, "general.architecture", "llama");
+  refuse_gguf(&b, TD_ERR_MODEL, "llama.block_count", "no key");
+  td_buf_init(&b, 0);
+  put_header(&b, 1, 0);
+  refuse_gguf(&b, TD_ERR_MODEL, "general.architecture", "no key");
+  put_gguf(&b, "llama", 1);
+  put_key_f32(&b, "llama.rope.freq_base", 0.0f / 0.0f);
+  refuse_gguf(&b, TD_ERR_MODEL, "llama.rope.freq_base", "finite");
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_defaults),
+      cmocka_unit_test(test_families),
+      cmocka_unit_test(test_end_tokens_and_generation),
+      cmocka_unit_test(test_rope_scalings),
+      cmocka_unit_test(test_rope_refusals),
+      cmocka_unit_test(test_refusals_by_name),
+      cmocka_unit_test(test_sizes_out_of_bounds),
+      cmocka_unit_test(test_gguf),
+      cmocka_unit_test(test_gguf_refusals),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
