@@ -193,7 +193,10 @@ static td_status load_all(loader *l)
     TD_TRY(load_layer(l, i));
   TD_TRY(refuse_surplus(l));
   m->at = td_workspace_lay_out(&m->desc, m->be->activation_bytes, m->max_tokens, m->max_logits);
-  return m->be->ops->alloc(m->be, m->at.bytes, &m->workspace, l->err);
+  TD_TRY(m->be->ops->alloc(m->be, m->at.bytes, &m->workspace, l->err));
+  if (l->progress) /* tensors that are not needed count as done */
+    l->progress(l->progress_arg, 1);
+  return TD_OK;
 }
 
 td_status td_model_load(const td_model_files *files, const td_model_desc *desc, td_backend *be,

@@ -1,0 +1,275 @@
+/* Binding tensors to roles: each one missing, misshapen or surplus is named. The backend here only records
+ * what it is given; what real ones compute with it is compared with transformers in tests/golden. */
+#include "weights_fixture.h"
+
+#include <math.h>
+
+#include "models/model.h"
+
+/* ---- a backend that records ---- */
+
+typedef struct recorder {
+  td_backend be;
+  uint32_t n_imports, n_uploads;
+  td_weight_part last[TD_WEIGHT_PARTS_MAX];
+  uint64_t rows; /* of all imports */
+  size_t allocated;
+  bool refuse;
+} recorder;
+
+static td_status rec_alloc(td_backend *be, size_t bytes, td_devptr *out, td_error *err)
+{
+  ((recorder *)be)->allocated += bytes;
+  out->addr = 4096;
+  return TD_OK;
+}
+
+static td_status rec_upload(td_backend *be, const float *src, size_t n, td_devptr *out, td_error *err)
+{
+  float sum = 0;
+  for (size_t i = 0; i < n; i++)
+    sum += src[i];
+  assert_true(isfinite(sum));
+  ((recorder *)be)->n_uploads++;
+  out->addr = 4096;
+  return TD_OK;
+}
+
+static td_status rec_import(td_backend *be, const td_weight_part *parts, uint32_t n_parts, uint64_t n_cols,
+                            td_weight **out, td_error *err)
+{
+  recorder *r = (recorder *)be;
+  if (r->refuse)
+    return td_fail(err, TD_ERR_MODEL, "columns do not suit");
+  for (uint32_t i = 0; i < n_parts; i++)
+    r->rows += parts[i].n_rows;
+  memcpy(r->last, parts, n_parts * sizeof *parts);
+  r->n_imports++;
+  *out = (td_weight *)(uintptr_t)4096;
+  return TD_OK;
+}
+
+static const td_backend_ops recorder_ops = {
+    .name = "recorder", .alloc = rec_alloc, .upload_f32 = rec_upload, .weight_import = rec_import};
+
+/* ---- a model of 2 layers: width 8, ffn 12, heads 2 and 1 of 4, vocabulary 6 ---- */
+
+typedef struct item {
+  char name[80];
+  uint32_t rows, cols; /* cols 0: a vector */
+  float value;         /* of all elements */
+} item;
+
+enum { ITEMS_MAX = 48 };
+
+static uint32_t list_items(item *items)
+{
+  static const item layer[] = {
+      {"input_layernorm.weight", 8, 0, 1},  {"self_attn.q_proj.weight", 8, 8, 1},
+      {"self_attn.k_proj.weight", 4, 8, 1}, {"self_attn.v_proj.weight", 4, 8, 1},
+      {"self_attn.o_proj.weight", 8, 8, 1}, {"post_attention_layernorm.weight", 8, 0, 1},
+      {"mlp.gate_proj.weight", 12, 8, 1},   {"mlp.up_proj.weight", 12, 8, 1},
+      {"mlp.down_proj.weight", 8, 12, 1}};
+  uint32_t n = 0;
+  items[n++] = (item){"model.embed_tokens.weight", 6, 8, 1};
+  for (uint32_t i = 0; i < 2; i++)
+    for (size_t k = 0; k < sizeof layer / sizeof *layer; k++) {
+      items[n] = layer[k];
+      snprintf(items[n++].name, sizeof items->name, "model.layers.%u.%.60s", i, layer[k].name);
+    }
+  items[n++] = (item){"model.norm.weight", 8, 0, 1};
+  items[n++] = (item){"lm_head.weight", 6, 8, 1};
+  return n;
+}
+
+static void write_model(const char *folder, const item *items, uint32_t n, const char *more_config)
+{
+  char config[1024];
+  td_buf header, data, file;
+  td_buf_init(&header, 0);
+  td_buf_init(&data, 0);
+  td_buf_init(&file, 0);
+  for (uint32_t i = 0; i < n; i++) {
+    uint32_t count = items[i].rows * (items[i].cols ? items[i].cols : 1);
+    td_buf_printf(&header, "%s\"%s\":{\"dtype\":\"F32\",\"shape\":[%u", i ? "," : "{", items[i].name,
+                  items[i].rows);
+    if (items[i].cols)
+      td_buf_printf(&header, ",%u", items[i].cols);
+    td_buf_printf(&header, "],\"data_offsets\":[%zu,%zu]}", data.len_bytes, data.len_bytes + 4 * count);
+    for (uint32_t k = 0; k < count; k++)
+      td_buf_append(&data, &items[i].value, 4);
+  }
+  td_buf_append_char(&header, '}');
+  while (header.len_bytes % 8)
+    td_buf_append_char(&header, ' ');
+  put_u64(&file, header.len_bytes);
+  td_buf_append(&file, header.data, header.len_bytes);
+  td_buf_append(&file, data.data, data.len_bytes);
+  write_file(folder, "model.safetensors", file.data, file.len_bytes);
+  snprintf(config, sizeof config,
+           "{\"model_type\":\"llama\",\"hidden_size\":8,\"intermediate_size\":12,\"num_hidden_layers\":2,"
+           "\"num_attention_heads\":2,\"num_key_value_heads\":1,\"vocab_size\":6,\"max_position_embeddings\":"
+           "32%s}",
+           more_config);
+  write_file(folder, "config.json", config, strlen(config));
+  td_buf_deinit(&header);
+  td_buf_deinit(&data);
+  td_buf_deinit(&file);
+}
+
+static void record_progress(void *arg, double share)
+{
+  double *last = arg;
+  assert_true(share >= *last && share <= 1);
+  *last = share;
+}
+
+static td_status load(const item *items, uint32_t n, const char *more_config, recorder *r, td_error *err)
+{
+  char folder[64];
+  double progress = 0;
+  td_model_files *f;
+  td_model_desc d;
+  td_model *m;
+  bool refuse = r->refuse;
+  *r = (recorder){.be = {&recorder_ops, 4}, .refuse = refuse};
+  make_folder(folder);
+  write_model(folder, items, n, more_config);
+  assert_int_equal(td_model_files_open(folder, &f, err), TD_OK);
+  assert_int_equal(td_model_desc_read(f, &d, err), TD_OK);
+  td_status st = td_model_load(f, &d, &r->be, 16, 4, record_progress, &progress, &m, err);
+  if (st == TD_OK) {
+    assert_int_equal(r->allocated, td_model_workspace_bytes(&d, &r->be, 16, 4));
+    assert_true(progress >= 1);
+  } else {
+    assert_null(m);
+    assert_int_equal(td_model_load(f, &d, &r->be, 16, 4, NULL, NULL, &m, NULL), st); /* err may be NULL */
+  }
+  td_model_destroy(m);
+  td_model_files_close(f);
+  remove_folder(folder);
+  return st;
+}
+
+static void accept(const item *items, uint32_t n, const char *more_config, recorder *r)
+{
+  td_error err = {0};
+  td_status st = load(items, n, more_config, r, &err);
+  if (st != TD_OK)
+    print_error("%s\n", err.message);
+  assert_int_equal(st, TD_OK);
+}
+
+static void refuse(const item *items, uint32_t n, const char *more_config, const char *say_1,
+                   const char *say_2)
+{
+  recorder r = {.refuse = false};
+  td_error err = {0};
+  td_status st = load(items, n, more_config, &r, &err);
+  if (st != TD_ERR_MODEL || !strstr(err.message, say_1) || !strstr(err.message, say_2))
+    print_error("got %d '%s', wanted '%s' and '%s'\n", (int)st, err.message, say_1, say_2);
+  assert_int_equal(st, TD_ERR_MODEL);
+  assert_non_null(strstr(err.message, say_1));
+  assert_non_null(strstr(err.message, say_2));
+}
+
+static void test_complete(void **state)
+{
+  item items[ITEMS_MAX];
+  recorder r = {.refuse = false};
+  uint32_t n = list_items(items);
+  accept(items, n, "", &r);
+  assert_int_equal(r.n_imports, 2 + 2 * 4);             /* qkv, o, gate and up, down */
+  assert_int_equal(r.n_uploads, 1 + 1 + 2 * 2);         /* frequencies, norms */
+  assert_int_equal(r.rows, 12 + 2 * (16 + 8 + 24 + 8)); /* side by side */
+}
+
+static void test_each_missing(void **state)
+{
+  item items[ITEMS_MAX];
+  uint32_t n = list_items(items);
+  for (uint32_t i = 0; i < n; i++) {
+    item gone = items[i];
+    items[i] = items[n - 1];
+    refuse(items, n - 1, "", gone.name, "is missing");
+    items[i] = gone;
+  }
+}
+
+static void test_each_misshapen(void **state)
+{
+  item items[ITEMS_MAX];
+  uint32_t n = list_items(items);
+  char have[64], want[64];
+  for (uint32_t i = 0; i < n; i++) {
+    item right = items[i];
+    snprintf(want, sizeof want, right.cols ? "asks for [%u, %u]" : "asks for [%u]", right.rows, right.cols);
+    for (int way = 0; way < 3; way++) {
+      items[i] = right;
+      if (way == 0)
+        items[i].rows++;
+      else if (way == 1)
+        items[i].cols += right.cols ? 1 : 2; /* a column more; a vector becomes a matrix */
+      else if (right.cols)
+        items[i].cols = 0; /* a matrix becomes a vector */
+      snprintf(have, sizeof have, items[i].cols ? "has shape [%u, %u]" : "has shape [%u]", items[i].rows,
+               items[i].cols);
+      if (memcmp(&items[i], &right, sizeof right) != 0)
+        refuse(items, n, "", have, want);
+    }
+    items[i] = right;
+  }
+}
+
+static void test_surplus(void **state)
+{
+  static const char *const surplus[] = {
+      "model.layers.0.self_attn.q_proj.bias", "model.layers.1.mlp.down_proj.bias",
+      "model.layers.2.mlp.down_proj.weight", "model.layers.0.self_attn.q_norm.weight", "score.weight"};
+  item items[ITEMS_MAX];
+  recorder r = {.refuse = false};
+  uint32_t n = list_items(items);
+  for (size_t i = 0; i < sizeof surplus / sizeof *surplus; i++) {
+    items[n] = (item){.rows = 8, .value = 1};
+    snprintf(items[n].name, sizeof items->name, "%s", surplus[i]);
+    refuse(items, n + 1, "", surplus[i], "change the answers");
+  }
+  items[n] = (item){"model.layers.0.self_attn.rotary_emb.inv_freq", 2, 0, 1};
+  accept(items, n + 1, "", &r);
+  /* the same biases, asked for */
+  refuse(items, n, ",\"attention_bias\":true", "self_attn.q_proj.bias", "is missing");
+}
+
+static void test_tied(void **state)
+{
+  item items[ITEMS_MAX];
+  recorder r = {.refuse = false};
+  uint32_t n = list_items(items);
+  accept(items, n - 1, ",\"tie_word_embeddings\":true", &r);
+  assert_int_equal(r.n_imports, 1 + 2 * 4);
+  accept(items, n, ",\"tie_word_embeddings\":true", &r); /* a copy is stored beside */
+  assert_int_equal(r.n_imports, 1 + 2 * 4);
+  items[n - 1].value = 2;
+  refuse(items, n, ",\"tie_word_embeddings\":true", "lm_head.weight", "change the answers");
+}
+
+static void test_backend_refusal_names_the_tensor(void **state)
+{
+  item items[ITEMS_MAX];
+  recorder r = {.refuse = true};
+  td_error err = {0};
+  uint32_t n = list_items(items);
+  assert_int_equal(load(items, n, "", &r, &err), TD_ERR_MODEL);
+  assert_non_null(strstr(err.message, "model.embed_tokens.weight"));
+  assert_non_null(strstr(err.message, "columns do not suit"));
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_complete),       cmocka_unit_test(test_each_missing),
+      cmocka_unit_test(test_each_misshapen), cmocka_unit_test(test_surplus),
+      cmocka_unit_test(test_tied),           cmocka_unit_test(test_backend_refusal_names_the_tensor),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
