@@ -106,6 +106,9 @@ typedef enum node_kind {
   N_CONTINUE,
 } node_kind;
 
+/* ops[] of N_COMPARE, beside the token types of == != < <= > >= */
+enum { OP_IN = 100, OP_NOT_IN = 101 };
+
 /* How a variable of a scope gets its first value when the scope is entered. */
 typedef enum load_kind { LOAD_MISSING, LOAD_OUTER, LOAD_CONTEXT } load_kind;
 
@@ -140,6 +143,7 @@ typedef struct function {
   uint32_t id;                                 /* among the functions of the template */
   uint32_t caller_slot, kwargs_slot, varargs_slot; /* NO_SLOT when the body does not use them */
   bool explicit_caller;
+  bool anonymous; /* the body of a call block */
   bool has_inner; /* functions made inside may outlive the activation */
 } function;
 
@@ -148,7 +152,6 @@ enum { NO_SLOT = UINT32_MAX };
 struct node {
   uint8_t kind;
   uint8_t constant; /* N_CONST: a value type of value.h */
-  bool negate;      /* unused but by N_COMPARE's owners; N_NAME: target */
   uint16_t height;  /* of the tree below: bounded, so that evaluation cannot exhaust the stack */
   unsigned line;
   node *a, *b, *c;

@@ -75,7 +75,6 @@ static value eval_concat(rendering *r, const node *n)
 
 static bool compare(rendering *r, uint8_t op, value a, value b)
 {
-  enum { OP_IN = 100, OP_NOT_IN = 101 };
   switch (op) {
   case T_EQ: return td_value_equal(r, a, b);
   case T_NE: return !td_value_equal(r, a, b);

@@ -321,7 +321,7 @@ static value f_last(rendering *r, bound *b)
       return td_op_item(r, v, v_int(n - 1));
     return td_value_undefined_hint(r, "No last item, sequence was empty.");
   }
-  iter *it = v.type == V_UNDEFINED ? NULL : td_iter_reversed(r, v);
+  iter *it = td_iter_reversed(r, v);
   if (!it)
     td_render_fail(r, "'%s' object is not reversible", td_value_type_name(v));
   v = td_iter_next(r, it);

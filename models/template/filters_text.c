@@ -96,14 +96,17 @@ static value f_truncate(rendering *r, bound *b)
 {
   int64_t length = td_arg_int(r, b, 0, 255), n, leeway = b->arg[3].type == V_NONE ? 5 : td_arg_int(r, b, 3, 5);
   str *end = b->arg[2].type == V_MISSING ? td_str_literal(r, "...") : td_arg_str(r, b, 2);
-  if (b->self.type != V_STR || !end)
-    td_render_fail(r, "truncate needs a string");
+  if (!end)
+    td_render_fail(r, "truncate needs a string to end with");
   int64_t end_n = (int64_t)td_str_chars(end);
   if (length < end_n || leeway < 0)
     td_render_fail(r, "expected length >= %lld, got %lld", (long long)end_n, (long long)length);
-  n = (int64_t)td_str_chars(b->self.s);
+  if (!td_value_length(r, b->self, &n))
+    td_render_fail(r, "object of type '%s' has no len()", td_value_type_name(b->self));
   if (n <= length || n - length <= leeway)
     return b->self;
+  if (b->self.type != V_STR)
+    td_render_fail(r, "truncate needs a string");
   str *cut = td_str_slice(r, b->self.s, 0, td_str_char_offset(b->self.s, (size_t)(length - end_n)));
   if (!td_arg_truth(r, b, 1, false)) {
     size_t space = td_str_rfind(r, cut, td_str_literal(r, " "), 0, cut->n);

@@ -64,7 +64,7 @@ static value next_view(rendering *r, iter *it)
 
 static value next_range(rendering *r, iter *it)
 {
-  return it->i < it->n ? v_int(it->over.r->start + it->over.r->step * it->i++) : v_missing();
+  return it->i < it->n ? v_int(range_at(it->over.r, it->i++)) : v_missing();
 }
 
 static value next_nothing(rendering *r, iter *it) { return v_missing(); }
@@ -147,12 +147,13 @@ static value previous_view(rendering *r, iter *it)
 
 static value previous_of_range(rendering *r, iter *it)
 {
-  return it->i < it->n ? v_int(it->over.r->start + it->over.r->step * --it->n) : v_missing();
+  return it->i < it->n ? v_int(range_at(it->over.r, --it->n)) : v_missing();
 }
 
 iter *td_iter_reversed(rendering *r, value v)
 {
   switch (v.type) {
+  case V_UNDEFINED: return td_iter_new(r, next_nothing, "reversed");
   case V_LIST: return counted(r, v, previous_item, "list_reverseiterator");
   case V_TUPLE: return counted(r, v, previous_item, "reversed");
   case V_DICT: return counted(r, v, previous_key, "dict_reversekeyiterator");

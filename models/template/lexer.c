@@ -116,11 +116,6 @@ static char sign_at(const compiler *c, size_t at)
   return at < c->n && (c->src[at] == '-' || c->src[at] == '+') ? c->src[at] : 0;
 }
 
-static bool name_follows(const compiler *c, size_t at, const char *name)
-{
-  return looking_at(c, at, name);
-}
-
 /* At "{%": the position behind a whole `raw` tag, or 0 when it is another tag. */
 static size_t match_raw_begin(const compiler *c, size_t at)
 {
@@ -128,7 +123,7 @@ static size_t match_raw_begin(const compiler *c, size_t at)
   if (sign_at(c, at))
     at++;
   at = skip_spaces(c, at);
-  if (!name_follows(c, at, "raw"))
+  if (!looking_at(c, at, "raw"))
     return 0;
   at = skip_spaces(c, at + 3);
   if (looking_at(c, at, "-%}"))
@@ -143,17 +138,13 @@ static size_t match_raw_end(const compiler *c, size_t at)
   if (sign_at(c, at))
     at++;
   at = skip_spaces(c, at);
-  if (!name_follows(c, at, "endraw"))
+  if (!looking_at(c, at, "endraw"))
     return 0;
   at = skip_spaces(c, at + 6);
   return match_close(c, at, "%}", false);
 }
 
-static token make(const compiler *c, token_type type, unsigned line)
-{
-  (void)c;
-  return (token){.type = type, .line = line};
-}
+static token make(token_type type, unsigned line) { return (token){.type = type, .line = line}; }
 
 static void after_match(compiler *c, size_t end)
 {
@@ -171,7 +162,7 @@ static token read_raw(compiler *c)
     size_t end = match_raw_end(c, i);
     if (end == 0)
       continue;
-    token t = make(c, T_DATA, c->line);
+    token t = make(T_DATA, c->line);
     t.s = (text){c->src + from, cut_text(c, from, i, sign_at(c, i + 2), false) - from};
     after_match(c, end);
     return t;
@@ -201,10 +192,10 @@ static token next_root(compiler *c)
     size_t from = c->at, i = from;
     while (i < c->n && !(c->src[i] == '{' && i + 1 < c->n && strchr("%{#", c->src[i + 1]) && c->src[i + 1]))
       i++;
-    token t = make(c, T_DATA, c->line);
+    token t = make(T_DATA, c->line);
     if (i >= c->n) {
       if (from == c->n)
-        return make(c, T_EOF, c->line);
+        return make(T_EOF, c->line);
       t.s = (text){c->src + from, c->n - from};
       after_match(c, c->n);
       return t;
@@ -237,7 +228,7 @@ static token next_root(compiler *c)
 static token open_tag(compiler *c)
 {
   bool block = c->state == STATE_OPEN_BLOCK;
-  token t = make(c, block ? T_BLOCK_BEGIN : T_VAR_BEGIN, c->line);
+  token t = make(block ? T_BLOCK_BEGIN : T_VAR_BEGIN, c->line);
   after_match(c, c->at + 2 + (sign_at(c, c->at + 2) != 0));
   c->state = block ? STATE_TAG_BLOCK : STATE_TAG_VAR;
   c->n_balance = 0;
@@ -314,7 +305,7 @@ static size_t match_integer(const compiler *c, size_t at, int *base)
 
 static token number(compiler *c)
 {
-  token t = make(c, T_INT, c->line);
+  token t = make(T_INT, c->line);
   char digits[512];
   int base = 10;
   size_t end = match_float(c, c->at), k = 0;
@@ -409,7 +400,7 @@ static token string_literal(compiler *c)
     end += c->src[end] == '\\' ? 2 : 1;
   if (end >= c->n)
     td_template_fail(c, c->line, "unexpected char '%c' at %zu", quote, c->at);
-  token t = make(c, T_STRING, c->line);
+  token t = make(T_STRING, c->line);
   const char *p = c->src + c->at + 1, *stop = c->src + end;
   /* an escape grows at most from 3 bytes (backslash and a 2-byte character) to 4, from 5 to 10 */
   char *out = td_template_alloc(c, 2 * (size_t)(stop - p) + 16, 1);
@@ -436,7 +427,7 @@ static token name(compiler *c)
       break;
     end += len;
   }
-  token t = make(c, T_NAME, c->line);
+  token t = make(T_NAME, c->line);
   t.s = (text){c->src + c->at, end - c->at};
   after_match(c, end);
   return t;
@@ -475,7 +466,7 @@ static token operator_token(compiler *c)
     size_t n = strlen(operators[i].s);
     if (n == 1)
       balance(c, *operators[i].s);
-    token t = make(c, operators[i].type, c->line);
+    token t = make(operators[i].type, c->line);
     after_match(c, c->at + n);
     return t;
   }
@@ -487,10 +478,10 @@ static token next_in_tag(compiler *c)
   bool variable = c->state == STATE_TAG_VAR;
   for (;;) {
     if (c->at >= c->n)
-      return make(c, T_EOF, c->line);
+      return make(T_EOF, c->line);
     size_t end = c->n_balance == 0 ? match_close(c, c->at, variable ? "}}" : "%}", variable) : 0;
     if (end) {
-      token t = make(c, variable ? T_VAR_END : T_BLOCK_END, c->line);
+      token t = make(variable ? T_VAR_END : T_BLOCK_END, c->line);
       after_match(c, end);
       c->state = STATE_ROOT;
       return t;

@@ -289,7 +289,7 @@ const builtin td_str_methods[] = {
 
 static value seq_index(rendering *r, bound *b)
 {
-  seq *l = b->self.l;
+  seq *l = b->self.type == V_RANGE ? td_iter_collect(r, b->self) : b->self.l;
   int64_t n = 0;
   for (size_t i = 0; i < l->n; i++) {
     if (!td_value_equal(r, l->items[i], b->arg[0]))

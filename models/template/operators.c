@@ -259,7 +259,8 @@ static value get_attribute(rendering *r, value of, text name)
     break;
   case V_DICT: fn = td_builtin_find(td_dict_methods, name.p, name.n); break;
   case V_LIST:
-  case V_TUPLE: fn = td_builtin_find(td_list_methods, name.p, name.n); break;
+  case V_TUPLE:
+  case V_RANGE: fn = td_builtin_find(td_list_methods, name.p, name.n); break;
   case V_LOOP: {
     str s = {.p = name.p, .n = name.n};
     value v = td_loop_attribute(r, of.loop, &s);
@@ -274,7 +275,7 @@ static value get_attribute(rendering *r, value of, text name)
     break;
   default: break;
   }
-  if (fn && of.type == V_TUPLE && fn->variant == 'c') /* tuples have no copy() */
+  if (fn && (of.type == V_TUPLE || of.type == V_RANGE) && fn->variant == 'c') /* only lists have copy() */
     return v_missing();
   if (fn)
     return bind_method(r, of, fn);
@@ -285,7 +286,7 @@ static value get_attribute(rendering *r, value of, text name)
 
 value td_op_attribute(rendering *r, value of, text name, value name_value)
 {
-  if (of.type == V_UNDEFINED)
+  if (of.type == V_UNDEFINED && !is_dunder_of_every_object(name))
     td_value_fail_undefined(r, of);
   value v = get_attribute(r, of, name);
   if (v.type != V_MISSING)
@@ -333,7 +334,7 @@ static value item_of(rendering *r, value of, value key)
   case V_RANGE:
     if (!td_op_index(key, &i) || !in_range(&i, of.r->n))
       return v_missing();
-    return v_int(of.r->start + i * of.r->step);
+    return v_int(range_at(of.r, i));
   default: return v_missing();
   }
 }
@@ -350,8 +351,8 @@ value td_op_item(rendering *r, value of, value key)
 
 /* ---- slices ---- */
 
-/* Python's rules: clamps [start, stop) for n items; returns how many items there are. */
-static int64_t clamp_slice(rendering *r, value parts[3], int64_t n, int64_t *start, int64_t *step)
+/* Python's rules: clamps start and stop for n items; returns how many items there are. */
+static int64_t clamp_slice(rendering *r, value parts[3], int64_t n, int64_t *start, int64_t *stop, int64_t *step)
 {
   int64_t p[3] = {0, 0, 1};
   bool given[3];
@@ -382,6 +383,7 @@ static int64_t clamp_slice(rendering *r, value parts[3], int64_t n, int64_t *sta
     }
   }
   *start = p[0];
+  *stop = p[1];
   *step = p[2];
   if (back)
     return p[1] < p[0] ? (p[0] - p[1] - 1) / -p[2] + 1 : 0;
@@ -422,7 +424,7 @@ static value slice_str(rendering *r, str *s, int64_t start, int64_t step, int64_
 value td_op_slice(rendering *r, value of, value start, value stop, value step)
 {
   value parts[3] = {start, stop, step};
-  int64_t n, from, by;
+  int64_t n, from, to, by;
   if (of.type == V_UNDEFINED)
     td_value_fail_undefined(r, of);
   if (of.type == V_DICT)
@@ -430,14 +432,18 @@ value td_op_slice(rendering *r, value of, value start, value stop, value step)
   if (of.type != V_RANGE && !is_sequence(of))
     td_render_fail(r, "'%s' object is not subscriptable", td_value_type_name(of));
   td_value_length(r, of, &n);
-  n = clamp_slice(r, parts, n, &from, &by);
+  n = clamp_slice(r, parts, n, &from, &to, &by);
   td_render_pay(r, of.type == V_RANGE ? 1 : (size_t)n / 8 + 1);
   if (of.type == V_STR)
     return slice_str(r, of.s, from, by, n);
   if (of.type == V_RANGE) {
     struct range *g = td_render_alloc(r, 1, sizeof *g);
-    *g = (struct range){of.r->start + from * of.r->step, 0, n > 1 ? of.r->step * by : of.r->step, n};
-    g->stop = g->start + g->step * n;
+    const struct range *whole = of.r;
+    if (__builtin_mul_overflow(whole->step, by, &g->step) || __builtin_mul_overflow(whole->step, from, &g->start) ||
+        __builtin_add_overflow(whole->start, g->start, &g->start) || __builtin_mul_overflow(whole->step, to, &g->stop) ||
+        __builtin_add_overflow(whole->start, g->stop, &g->stop))
+      overflow(r);
+    g->n = n;
     return (value){.type = V_RANGE, .r = g};
   }
   value *items = td_render_alloc(r, (size_t)n, sizeof *items);

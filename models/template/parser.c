@@ -346,7 +346,8 @@ static node *parse_call_block(compiler *c, unsigned line)
 {
   node *n = td_parse_new(c, N_CALLBLOCK, line);
   n->fn = td_template_alloc(c, 1, sizeof *n->fn);
-  n->fn->name = (text){"caller", 6};
+  n->fn->name = (text){"None", 4};
+  n->fn->anonymous = true;
   if (c->current.type == T_LPAREN)
     signature(c, n->fn);
   n->a = td_parse_expression(c, true);
@@ -361,7 +362,8 @@ static node *parse_generation(compiler *c, unsigned line)
 {
   node *n = td_parse_new(c, N_GENERATION, line);
   n->fn = td_template_alloc(c, 1, sizeof *n->fn);
-  n->fn->name = (text){"caller", 6};
+  n->fn->name = (text){"None", 4};
+  n->fn->anonymous = true;
   n->fn->body = statements_until(c, "endgeneration");
   adopt_function(c, n);
   return n;

@@ -69,8 +69,6 @@ static node *parse_math(compiler *c, int level)
   return chain ? chain : left;
 }
 
-enum { OP_IN = 100, OP_NOT_IN = 101 };
-
 static node *parse_compare(compiler *c)
 {
   unsigned line = c->current.line;

@@ -121,7 +121,10 @@ static void repr_other(rendering *r, text_out *o, value v)
   char buf[160];
   switch (v.type) {
   case V_MACRO:
-    snprintf(buf, sizeof buf, "<Macro '%.*s'>", (int)(v.macro->fn->name.n < 100 ? v.macro->fn->name.n : 100),
+    if (v.macro->fn->anonymous)
+      snprintf(buf, sizeof buf, "<Macro anonymous>");
+    else
+      snprintf(buf, sizeof buf, "<Macro '%.*s'>", (int)(v.macro->fn->name.n < 100 ? v.macro->fn->name.n : 100),
              v.macro->fn->name.p);
     break;
   case V_LOOP: snprintf(buf, sizeof buf, "<LoopContext %lld>", (long long)v.loop->index0 + 1); break;
@@ -153,7 +156,7 @@ static void repr_nested(rendering *r, text_out *o, value v)
   case V_TUPLE: repr_seq(r, o, v.l, "(", ")"); return;
   case V_DICT: repr_dict(r, o, v.d); return;
   case V_NAMESPACE:
-    td_out_cstr(r, o, "<TemplateNamespace ", true);
+    td_out_cstr(r, o, "<Namespace ", true);
     repr_dict(r, o, v.d);
     td_out_cstr(r, o, ">", true);
     return;

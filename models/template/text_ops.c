@@ -18,7 +18,7 @@ static bool char_in(const str *set, const char *p, size_t len)
 
 str *td_text_strip(rendering *r, str *s, str *chars, bool left, bool right)
 {
-  size_t from = 0, to = s->n, start = to;
+  size_t from = 0, to = s->n;
   while (left && from < to) {
     uint32_t cp;
     size_t len = td_unicode_decode(s->p + from, to - from, &cp);
@@ -32,7 +32,7 @@ str *td_text_strip(rendering *r, str *s, str *chars, bool left, bool right)
       break;
     to -= len;
   }
-  size_t gone = from + start - to;
+  size_t gone = s->n - (to - from);
   td_render_pay(r, 1 + gone / 64 * (chars ? chars->n + 1 : 1));
   return td_str_slice(r, s, from, to);
 }
@@ -129,9 +129,10 @@ static void fill_with(rendering *r, text_out *o, const str *fill, int64_t n)
 
 str *td_text_center(rendering *r, str *s, int64_t width, str *fill, char align)
 {
-  int64_t n = (int64_t)td_str_chars(s), pad = width - n;
-  if (pad <= 0)
+  int64_t n = (int64_t)td_str_chars(s);
+  if (width <= n)
     return s;
+  int64_t pad = width - n;
   if (!fill)
     fill = td_str_literal(r, " ");
   if (td_str_chars(fill) != 1)

@@ -112,6 +112,12 @@ struct range {
   int64_t start, stop, step, n;
 };
 
+/* Wraps instead of overflowing in between: the item itself fits. */
+static inline int64_t range_at(const struct range *g, int64_t i)
+{
+  return (int64_t)((uint64_t)g->start + (uint64_t)g->step * (uint64_t)i);
+}
+
 struct view {
   dict *d;
   char kind; /* 'k', 'v' or 'i' */
