@@ -1,56 +1,6 @@
 /* Binding tensors to roles: each one missing, misshapen or surplus is named. The backend here only records
  * what it is given; what real ones compute with it is compared with transformers in tests/golden. */
-#include "weights_fixture.h"
-
-#include <math.h>
-
-#include "models/model.h"
-
-/* ---- a backend that records ---- */
-
-typedef struct recorder {
-  td_backend be;
-  uint32_t n_imports, n_uploads;
-  td_weight_part last[TD_WEIGHT_PARTS_MAX];
-  uint64_t rows; /* of all imports */
-  size_t allocated;
-  bool refuse;
-} recorder;
-
-static td_status rec_alloc(td_backend *be, size_t bytes, td_devptr *out, td_error *err)
-{
-  ((recorder *)be)->allocated += bytes;
-  out->addr = 4096;
-  return TD_OK;
-}
-
-static td_status rec_upload(td_backend *be, const float *src, size_t n, td_devptr *out, td_error *err)
-{
-  float sum = 0;
-  for (size_t i = 0; i < n; i++)
-    sum += src[i];
-  assert_true(isfinite(sum));
-  ((recorder *)be)->n_uploads++;
-  out->addr = 4096;
-  return TD_OK;
-}
-
-static td_status rec_import(td_backend *be, const td_weight_part *parts, uint32_t n_parts, uint64_t n_cols,
-                            td_weight **out, td_error *err)
-{
-  recorder *r = (recorder *)be;
-  if (r->refuse)
-    return td_fail(err, TD_ERR_MODEL, "columns do not suit");
-  for (uint32_t i = 0; i < n_parts; i++)
-    r->rows += parts[i].n_rows;
-  memcpy(r->last, parts, n_parts * sizeof *parts);
-  r->n_imports++;
-  *out = (td_weight *)(uintptr_t)4096;
-  return TD_OK;
-}
-
-static const td_backend_ops recorder_ops = {
-    .name = "recorder", .alloc = rec_alloc, .upload_f32 = rec_upload, .weight_import = rec_import};
+#include "models_fixture.h"
 
 /* ---- a model of 2 layers: width 8, ffn 12, heads 2 and 1 of 4, vocabulary 6 ---- */
 
