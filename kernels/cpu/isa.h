@@ -25,7 +25,7 @@ typedef struct td_isa_linear {
 } td_isa_linear;
 
 enum {
-  TD_ISA_DIRECT_TOKENS = 4, /* most tokens of one direct call */
+  TD_ISA_DIRECT_TOKENS = 8, /* most tokens of one direct call */
   TD_ISA_PANEL_ROWS = 8,    /* most rows of one panel call */
 };
 

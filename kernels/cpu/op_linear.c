@@ -5,7 +5,7 @@
 #include "kernels/cpu/cpu.h"
 
 enum {
-  DIRECT_TOKENS_MAX = 8,     /* more tokens than this: panels (measured: README.md) */
+  DIRECT_TOKENS_MAX = TD_ISA_DIRECT_TOKENS, /* more tokens than this: panels (measured: README.md) */
   DIRECT_TASKS_PER_THREAD = 6,
 };
 
