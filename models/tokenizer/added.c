@@ -1,9 +1,9 @@
 /* Added tokens: found from left to right, the longest at the leftmost place.
  *
- * Patterns lie in byte order; the candidates at a place are a range of them that each further byte narrows. Where the first
- * byte begins no pattern, a place costs one table look-up.
- * The rules of single_word, lstrip and rstrip are the reference's: a match that single_word rejects still uses up its text;
- * stripped white space is swallowed, but not what the match before has swallowed already. */
+ * Patterns lie in byte order; the candidates at a place are a range of them that each further byte narrows.
+ * Where the first byte begins no pattern, a place costs one table look-up. The rules of single_word, lstrip
+ * and rstrip are the reference's: a match that single_word rejects still uses up its text; stripped white
+ * space is swallowed, but not what the match before has swallowed already. */
 #include "models/tokenizer/internal.h"
 
 #include <stdlib.h>
@@ -19,8 +19,8 @@ void td_added_deinit(td_added_set *s)
   memset(s, 0, sizeof *s);
 }
 
-td_status td_added_add(td_added_set *s, const char *pattern, size_t n_bytes, int32_t id, bool special, uint8_t flags,
-                       td_error *err)
+td_status td_added_add(td_added_set *s, const char *pattern, size_t n_bytes, int32_t id, bool special,
+                       uint8_t flags, td_error *err)
 {
   if (s->n == s->cap) {
     uint32_t cap = s->cap ? 2 * s->cap : 64;
@@ -74,7 +74,10 @@ void td_added_seal(td_added_set *s)
 
 /* ---- matching at one place ---- */
 
-static unsigned char byte_at(const td_added_set *s, uint32_t i, uint32_t k) { return (unsigned char)s->items[i].pattern[k]; }
+static unsigned char byte_at(const td_added_set *s, uint32_t i, uint32_t k)
+{
+  return (unsigned char)s->items[i].pattern[k];
+}
 
 /* First of [lo, hi), which share k bytes and are longer than that, whose byte k is >= c. */
 static uint32_t lower_bound(const td_added_set *s, uint32_t lo, uint32_t hi, uint32_t k, unsigned c)

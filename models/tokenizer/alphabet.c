@@ -1,7 +1,7 @@
 /* GPT-2's byte alphabet: every byte written as one printable character, so that vocabularies can be text.
  *
- * Bytes 21-7E, A1-AC and AE-FF are the character of the same number; the other 68 are, in order, U+0100 .. U+0143.
- * Source: openai/gpt-2, src/encoder.py, bytes_to_unicode. */
+ * Bytes 21-7E, A1-AC and AE-FF are the character of the same number; the other 68 are, in order, U+0100 ..
+ * U+0143. Source: openai/gpt-2, src/encoder.py, bytes_to_unicode. */
 #include "models/tokenizer/internal.h"
 
 #include "config/utf8.h"

@@ -1,9 +1,11 @@
-/* Byte-pair encoding of one word: join the neighbours of lowest rank, leftmost first, until none may be joined.
+/* Byte-pair encoding of one word: join the neighbours of lowest rank, leftmost first, until none may be
+ * joined.
  *
- * Three ways, one result. A word that is a token, and of which it is known that its merges lead to just that token, is that
- * token (known means: somebody has encoded it before; the vocabulary keeps one byte a token for it, so this cache is
- * bounded and needs no lock). A short word scans its ranks for the lowest. A long word keeps them in a heap: n log n for
- * any n. Bytes without a token vanish first, and their neighbours become neighbours, as in the reference. */
+ * Three ways, one result. A word that is a token, and of which it is known that its merges lead to just that
+ * token, is that token (known means: somebody has encoded it before; the vocabulary keeps one byte a token
+ * for it, so this cache is bounded and needs no lock). A short word scans its ranks for the lowest. A long
+ * word keeps them in a heap: n log n for any n. Bytes without a token vanish first, and their neighbours
+ * become neighbours, as in the reference. */
 #include "models/tokenizer/internal.h"
 
 #include <stdlib.h>
@@ -28,7 +30,8 @@ td_status td_id_sink_push(td_id_sink *sink, int32_t id)
   return TD_OK;
 }
 
-/* A model token goes out; but merges must not make a special token out of plain text, so such a one goes out as its bytes. */
+/* A model token goes out; but merges must not make a special token out of plain text, so such a one goes out
+ * as its bytes. */
 static td_status emit(const td_tokenizer *t, uint32_t id, td_id_sink *sink)
 {
   const td_token *token = &t->vocab.tokens[id];
@@ -180,7 +183,8 @@ static td_status encode_long(const td_tokenizer *t, const unsigned char *word, s
   heap h = {0};
   bool ok = merge_long(t, s, k, &h);
   free(h.v);
-  td_status status = ok ? TD_OK : td_fail(sink->err, TD_ERR_NOMEM, "no memory to tokenise a word of %zu bytes", n);
+  td_status status =
+      ok ? TD_OK : td_fail(sink->err, TD_ERR_NOMEM, "no memory to tokenise a word of %zu bytes", n);
   for (uint32_t i = 0; status == TD_OK && i != UINT32_MAX; i = s[i].next)
     status = emit(t, s[i].id, sink);
   free(s);
@@ -203,7 +207,8 @@ static int32_t find_word(const td_tokenizer *t, const unsigned char *word, size_
     n_text += c->n;
   }
   int32_t id = td_vocab_find(&t->vocab, text, n_text);
-  return id >= 0 && (t->vocab.tokens[id].flags & (TD_TOKEN_MODEL | TD_TOKEN_SPECIAL)) == TD_TOKEN_MODEL ? id : -1;
+  return id >= 0 && (t->vocab.tokens[id].flags & (TD_TOKEN_MODEL | TD_TOKEN_SPECIAL)) == TD_TOKEN_MODEL ? id
+                                                                                                        : -1;
 }
 
 td_status td_bpe_word(const td_tokenizer *t, const unsigned char *word, size_t n, td_id_sink *sink)

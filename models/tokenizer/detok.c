@@ -1,7 +1,8 @@
-/* From ids back to text, as a stream: a token may end inside a character, so bytes wait until the character is whole.
+/* From ids back to text, as a stream: a token may end inside a character, so bytes wait until the character
+ * is whole.
  *
- * What can not become a character is replaced by U+FFFD once per longest valid beginning, as Unicode recommends (section
- * 3.9, "Substitution of Maximal Subparts") and Python does. */
+ * What can not become a character is replaced by U+FFFD once per longest valid beginning, as Unicode
+ * recommends (section 3.9, "Substitution of Maximal Subparts") and Python does. */
 #include "models/tokenizer/internal.h"
 
 #include <string.h>
@@ -15,8 +16,8 @@ void td_detok_init(td_detok *d, const td_tokenizer *t, bool skip_special)
   d->skip_special = skip_special;
 }
 
-/* Length of the longest beginning of a valid sequence at p (n > 0 bytes): 0 if p[0] begins none. *whole: it is a complete
- * sequence; otherwise it is broken by what follows, or (length n) by the end of the bytes. */
+/* Length of the longest beginning of a valid sequence at p (n > 0 bytes): 0 if p[0] begins none. *whole: it
+ * is a complete sequence; otherwise it is broken by what follows, or (length n) by the end of the bytes. */
 static size_t beginning(const unsigned char *p, size_t n, bool *whole)
 {
   *whole = true;

@@ -1,7 +1,8 @@
 /* From text to ids: added tokens, normalisation, splitter chain, BPE.
  *
- * The text is walked by slices of itself; nothing is copied but what normalisation rewrites. Bytes that are not UTF-8 cut
- * the text as added tokens do: each goes to its own byte token, and what lies between is encoded by itself. */
+ * The text is walked by slices of itself; nothing is copied but what normalisation rewrites. Bytes that are
+ * not UTF-8 cut the text as added tokens do: each goes to its own byte token, and what lies between is
+ * encoded by itself. */
 #include "models/tokenizer/internal.h"
 
 #include <stdlib.h>
@@ -32,8 +33,8 @@ static td_status encode_pieces(encoder *e, uint32_t level, const unsigned char *
 typedef td_status encode_gap_fn(encoder *e, const unsigned char *p, size_t n, size_t base);
 
 /* Cuts text at the matches of a set; gaps go on to `gap`. base: of text in the coordinates of spans. */
-static td_status encode_around(encoder *e, const td_added_set *set, const unsigned char *text, size_t n, size_t base,
-                               const td_span *spans, size_t n_spans, encode_gap_fn *gap)
+static td_status encode_around(encoder *e, const td_added_set *set, const unsigned char *text, size_t n,
+                               size_t base, const td_span *spans, size_t n_spans, encode_gap_fn *gap)
 {
   td_added_search s = {.set = set, .text = text, .n = n, .spans = spans, .n_spans = n_spans, .base = base};
   td_added_match m;
@@ -75,8 +76,8 @@ static td_status encode_rewritten(encoder *e, const unsigned char *p, size_t n, 
   td_buf_init(&out, 0);
   td_status status = td_nfc_append(p, n, &out, spans, n_spans, e->sink.err);
   if (status == TD_OK && out.len_bytes > 0)
-    status = encode_around(e, &e->t->added_normalized, (const unsigned char *)out.data, out.len_bytes, 0, spans, n_spans,
-                           encode_plain);
+    status = encode_around(e, &e->t->added_normalized, (const unsigned char *)out.data, out.len_bytes, 0,
+                           spans, n_spans, encode_plain);
   td_buf_deinit(&out);
   free(spans);
   return status;
@@ -122,7 +123,8 @@ td_status td_tokenizer_encode(const td_tokenizer *t, const char *text, size_t n_
   const bool bos = add_bos && t->adds_bos && t->bos >= 0;
   td_status status = bos ? td_id_sink_push(&e.sink, t->bos) : TD_OK;
   if (status == TD_OK && n_bytes > 0)
-    status = encode_around(&e, &t->added_raw, (const unsigned char *)text, n_bytes, 0, e.spans, e.n_spans, encode_bytes);
+    status = encode_around(&e, &t->added_raw, (const unsigned char *)text, n_bytes, 0, e.spans, e.n_spans,
+                           encode_bytes);
   if (status != TD_OK) {
     out->n = base;
     return status;

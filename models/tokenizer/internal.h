@@ -44,10 +44,14 @@ typedef struct td_vocab {
 td_status td_vocab_init(td_vocab *v, uint32_t n_ids, uint64_t n_text_bytes, td_error *err);
 void td_vocab_deinit(td_vocab *v);
 /* Refuses a text or id that is there already, and bounds both. Text may be empty: then it is never found. */
-td_status td_vocab_add(td_vocab *v, uint32_t id, const char *text, size_t n_bytes, uint8_t flags, td_error *err);
+td_status td_vocab_add(td_vocab *v, uint32_t id, const char *text, size_t n_bytes, uint8_t flags,
+                       td_error *err);
 int32_t td_vocab_find(const td_vocab *v, const char *text, size_t n_bytes); /* -1 if absent */
 uint64_t td_hash_bytes(uint64_t seed, const void *bytes, size_t n);
-static inline const char *td_vocab_text(const td_vocab *v, uint32_t id) { return v->blob + v->tokens[id].offset; }
+static inline const char *td_vocab_text(const td_vocab *v, uint32_t id)
+{
+  return v->blob + v->tokens[id].offset;
+}
 static inline bool td_vocab_has(const td_vocab *v, int64_t id)
 {
   return id >= 0 && id < v->n_tokens && (v->tokens[id].flags & TD_TOKEN_PRESENT);
@@ -60,8 +64,8 @@ typedef struct td_byte_char {
   unsigned char n, utf8[2];
 } td_byte_char;
 extern const td_byte_char td_byte_alphabet[256];
-/* The bytes that a vocabulary text stands for. Returns the length (<= n), or -1 if some character is not of the
- * alphabet. out has room for n bytes. */
+/* The bytes that a vocabulary text stands for. Returns the length (<= n), or -1 if some character is not of
+ * the alphabet. out has room for n bytes. */
 long td_alphabet_decode(const char *text, size_t n, unsigned char *out);
 
 /* ---- merges.c: pair of ids -> rank; rank -> id of the whole ---- */
@@ -80,10 +84,10 @@ typedef struct td_merges {
 enum { TD_NO_RANK = UINT32_MAX };
 td_status td_merges_init(td_merges *m, uint64_t n_merges, td_error *err);
 void td_merges_deinit(td_merges *m);
-/* The next merge, in rank order, by its texts; TD_ERR_MODEL naming the line if one is not in the vocabulary. A
- * repeated pair takes the later rank, as the reference's map does. */
-td_status td_merges_add(td_merges *m, const td_vocab *v, const char *left, size_t left_bytes, const char *right,
-                        size_t right_bytes, td_error *err);
+/* The next merge, in rank order, by its texts; TD_ERR_MODEL naming the line if one is not in the vocabulary.
+ * A repeated pair takes the later rank, as the reference's map does. */
+td_status td_merges_add(td_merges *m, const td_vocab *v, const char *left, size_t left_bytes,
+                        const char *right, size_t right_bytes, td_error *err);
 /* The same for a "left right" line. */
 td_status td_merges_add_line(td_merges *m, const td_vocab *v, const char *line, size_t n, td_error *err);
 static inline uint32_t td_merges_slot_of(const td_merges *m, uint32_t left, uint32_t right)
@@ -105,13 +109,13 @@ static inline uint32_t td_merges_rank(const td_merges *m, uint32_t left, uint32_
 /* ---- unicode.c: the classes that splitters ask for ---- */
 
 enum {
-  TD_CLASS_LETTER = 1,  /* \p{L} */
-  TD_CLASS_NUMBER = 2,  /* \p{N} */
-  TD_CLASS_MARK = 4,    /* \p{M} */
-  TD_CLASS_SPACE = 8,   /* \s: White_Space */
+  TD_CLASS_LETTER = 1,   /* \p{L} */
+  TD_CLASS_NUMBER = 2,   /* \p{N} */
+  TD_CLASS_MARK = 4,     /* \p{M} */
+  TD_CLASS_SPACE = 8,    /* \s: White_Space */
   TD_CLASS_NEWLINE = 16, /* [\r\n], also TD_CLASS_SPACE */
-  TD_CLASS_PUNCT = 32,  /* \p{P} */
-  TD_CLASS_SYMBOL = 64, /* \p{S} */
+  TD_CLASS_PUNCT = 32,   /* \p{P} */
+  TD_CLASS_SYMBOL = 64,  /* \p{S} */
 };
 extern const uint8_t td_ascii_class[128];
 uint8_t td_unicode_class_slow(uint32_t cp);
@@ -138,8 +142,8 @@ typedef struct td_split {
   uint32_t max_digits; /* 0: any number */
 } td_split;
 
-/* The splitter that equals a known regular expression; false if the expression is not known. *total: it matches
- * everywhere, so that "Removed" + invert means the same as "Isolated". */
+/* The splitter that equals a known regular expression; false if the expression is not known. *total: it
+ * matches everywhere, so that "Removed" + invert means the same as "Isolated". */
 bool td_split_from_regex(const char *regex, td_split *out, bool *total);
 /* Length of the first piece of text (n > 0 bytes of valid UTF-8). */
 size_t td_split_next(const td_split *s, const unsigned char *text, size_t n);
@@ -148,9 +152,11 @@ size_t td_split_next(const td_split *s, const unsigned char *text, size_t n);
 
 /* True if text is certain to be in NFC already. */
 bool td_nfc_quick(const unsigned char *text, size_t n);
-/* Appends the NFC of text (valid UTF-8) to out, in linear time. spans (may be NULL) are byte ranges of text, and become
- * ranges of what was appended, counted from its start; a border inside a rewritten stretch moves inwards. */
-td_status td_nfc_append(const unsigned char *text, size_t n, td_buf *out, td_span *spans, size_t n_spans, td_error *err);
+/* Appends the NFC of text (valid UTF-8) to out, in linear time. spans (may be NULL) are byte ranges of text,
+ * and become ranges of what was appended, counted from its start; a border inside a rewritten stretch moves
+ * inwards. */
+td_status td_nfc_append(const unsigned char *text, size_t n, td_buf *out, td_span *spans, size_t n_spans,
+                        td_error *err);
 
 /* ---- added.c: tokens that are cut out of the text ---- */
 
@@ -172,8 +178,8 @@ typedef struct td_added_set {
 } td_added_set;
 
 void td_added_deinit(td_added_set *s);
-td_status td_added_add(td_added_set *s, const char *pattern, size_t n_bytes, int32_t id, bool special, uint8_t flags,
-                       td_error *err);
+td_status td_added_add(td_added_set *s, const char *pattern, size_t n_bytes, int32_t id, bool special,
+                       uint8_t flags, td_error *err);
 void td_added_seal(td_added_set *s); /* sorts; drops all but the last of equal patterns */
 
 typedef struct td_added_match {
@@ -191,9 +197,9 @@ typedef struct td_added_search {
   size_t n;
   const td_span *spans; /* trusted, sorted */
   size_t n_spans;
-  size_t base;      /* of text in the coordinates of spans */
-  size_t at;        /* where the search goes on */
-  size_t last_end;  /* end of the last match */
+  size_t base;     /* of text in the coordinates of spans */
+  size_t at;       /* where the search goes on */
+  size_t last_end; /* end of the last match */
 } td_added_search;
 bool td_added_next(td_added_search *s, td_added_match *m);
 
@@ -204,9 +210,9 @@ enum { TD_SPLITS_MAX = 8 };
 struct td_tokenizer {
   td_vocab vocab;
   td_merges merges;
-  int32_t byte_id[256];       /* token of each byte; -1: it vanishes */
-  uint32_t longest_bytes;     /* most bytes that one model token stands for */
-  bool ignore_merges;         /* a word that is in the vocabulary is that token, whatever the merges say */
+  int32_t byte_id[256];   /* token of each byte; -1: it vanishes */
+  uint32_t longest_bytes; /* most bytes that one model token stands for */
+  bool ignore_merges;     /* a word that is in the vocabulary is that token, whatever the merges say */
   bool nfc;
   td_split splits[TD_SPLITS_MAX];
   uint32_t n_splits;
@@ -229,8 +235,8 @@ td_status td_bpe_word(const td_tokenizer *t, const unsigned char *word, size_t n
 
 td_tokenizer *td_tokenizer_new(td_error *err);
 /* Registers an added token by id; the vocabulary has it already, or gets it. */
-td_status td_tokenizer_add(td_tokenizer *t, uint32_t id, const char *text, size_t n_bytes, bool special, bool normalized,
-                           uint8_t flags, td_error *err);
+td_status td_tokenizer_add(td_tokenizer *t, uint32_t id, const char *text, size_t n_bytes, bool special,
+                           bool normalized, uint8_t flags, td_error *err);
 /* Builds what derives from vocabulary, merges and added tokens. */
 td_status td_tokenizer_finish(td_tokenizer *t, td_error *err);
 td_status td_tokenizer_load_gguf(const td_model_files *files, td_tokenizer *t, td_error *err);

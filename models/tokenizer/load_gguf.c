@@ -1,8 +1,9 @@
 /* A tokenizer from GGUF metadata (tokenizer.ggml.*), of model "gpt2": byte-level BPE.
  *
- * GGUF names the splitter instead of writing it down, and leaves normalisation and ignore_merges to that name: what each
- * name means here is what the tokenizer.json of those models says. Names that the reference never had are refused.
- * Source: GGUF specification, "Tokenizer"; token types as llama.cpp's llama_token_type numbers them. */
+ * GGUF names the splitter instead of writing it down, and leaves normalisation and ignore_merges to that
+ * name: what each name means here is what the tokenizer.json of those models says. Names that the reference
+ * never had are refused. Source: GGUF specification, "Tokenizer"; token types as llama.cpp's llama_token_type
+ * numbers them. */
 #include "models/tokenizer/internal.h"
 
 #include <string.h>
@@ -18,10 +19,22 @@ typedef struct pre {
   bool nfc, ignore_merges, adds_bos;
 } pre;
 
-#define SPLIT_GPT2 {.kind = TD_SPLIT_WORDS}
-#define SPLIT_LLAMA3 {.kind = TD_SPLIT_WORDS, .modern = true, .fold = true, .max_digits = 3}
-#define SPLIT_QWEN2 {.kind = TD_SPLIT_WORDS, .modern = true, .fold = true, .max_digits = 1}
-#define SPLIT_QWEN35 {.kind = TD_SPLIT_WORDS, .modern = true, .fold = true, .marks = true, .max_digits = 1}
+#define SPLIT_GPT2                                                                                           \
+  {                                                                                                          \
+    .kind = TD_SPLIT_WORDS                                                                                   \
+  }
+#define SPLIT_LLAMA3                                                                                         \
+  {                                                                                                          \
+    .kind = TD_SPLIT_WORDS, .modern = true, .fold = true, .max_digits = 3                                    \
+  }
+#define SPLIT_QWEN2                                                                                          \
+  {                                                                                                          \
+    .kind = TD_SPLIT_WORDS, .modern = true, .fold = true, .max_digits = 1                                    \
+  }
+#define SPLIT_QWEN35                                                                                         \
+  {                                                                                                          \
+    .kind = TD_SPLIT_WORDS, .modern = true, .fold = true, .marks = true, .max_digits = 1                     \
+  }
 
 static const pre pres[] = {
     {"gpt-2", false, SPLIT_GPT2, false, false, false},
@@ -67,22 +80,26 @@ static int token_type(const td_model_files *files, uint64_t n_types, uint64_t i)
   return type >= 1 && type <= 6 ? (int)type : TYPE_NORMAL;
 }
 
-static bool is_added(int type) { return type == TYPE_UNKNOWN || type == TYPE_CONTROL || type == TYPE_USER_DEFINED; }
+static bool is_added(int type)
+{
+  return type == TYPE_UNKNOWN || type == TYPE_CONTROL || type == TYPE_USER_DEFINED;
+}
 
 static td_status load_tokens(td_tokenizer *t, const td_model_files *files, td_error *err)
 {
   td_gguf_string_iter it;
   td_gguf_string text;
   if (!td_gguf_string_array(files, KEY("tokens"), &it))
-    return td_fail(err, TD_ERR_MODEL, "%s has no array of strings " KEY("tokens"), td_model_files_path(files));
+    return td_fail(err, TD_ERR_MODEL, "%s has no array of strings " KEY("tokens"),
+                   td_model_files_path(files));
   uint64_t n = 0, n_bytes = 0, n_types = 0;
   while (td_gguf_string_next(&it, &text)) {
     n++;
     n_bytes += text.n_bytes;
   }
   if (n > td_limit_max(TD_LIMIT_MODEL_VOCAB))
-    return td_fail(err, TD_ERR_MODEL, KEY("tokens") " has %llu tokens, at most %llu are served", (unsigned long long)n,
-                   (unsigned long long)td_limit_max(TD_LIMIT_MODEL_VOCAB));
+    return td_fail(err, TD_ERR_MODEL, KEY("tokens") " has %llu tokens, at most %llu are served",
+                   (unsigned long long)n, (unsigned long long)td_limit_max(TD_LIMIT_MODEL_VOCAB));
   if (td_gguf_get_array_count(files, KEY("token_type"), &n_types) && n_types != n)
     return td_fail(err, TD_ERR_MODEL, KEY("token_type") " has %llu entries, " KEY("tokens") " has %llu",
                    (unsigned long long)n_types, (unsigned long long)n);
@@ -102,7 +119,8 @@ static td_status load_merges(td_tokenizer *t, const td_model_files *files, td_er
   td_gguf_string_iter it;
   td_gguf_string line;
   if (!td_gguf_string_array(files, KEY("merges"), &it))
-    return td_fail(err, TD_ERR_MODEL, "%s has no array of strings " KEY("merges"), td_model_files_path(files));
+    return td_fail(err, TD_ERR_MODEL, "%s has no array of strings " KEY("merges"),
+                   td_model_files_path(files));
   uint64_t n = 0;
   while (td_gguf_string_next(&it, &line))
     n++;
@@ -114,8 +132,8 @@ static td_status load_merges(td_tokenizer *t, const td_model_files *files, td_er
 }
 
 /* A token id under a key; -1 if absent. An id outside the vocabulary is an error. */
-static td_status read_token_id(const td_tokenizer *t, const td_model_files *files, const char *key, int32_t *id,
-                               td_error *err)
+static td_status read_token_id(const td_tokenizer *t, const td_model_files *files, const char *key,
+                               int32_t *id, td_error *err)
 {
   uint64_t v;
   if (!td_gguf_get_u64(files, key, &v))
@@ -133,7 +151,8 @@ td_status td_tokenizer_load_gguf(const td_model_files *files, td_tokenizer *t, t
   if (!td_gguf_get_string(files, KEY("model"), &model))
     return td_fail(err, TD_ERR_MODEL, "%s has no " KEY("model"), td_model_files_path(files));
   if (model.n_bytes != 4 || memcmp(model.data, "gpt2", 4) != 0)
-    return td_fail(err, TD_ERR_UNSUPPORTED, KEY("model") " \"%.*s\" is not supported (only gpt2: byte-level BPE)",
+    return td_fail(err, TD_ERR_UNSUPPORTED,
+                   KEY("model") " \"%.*s\" is not supported (only gpt2: byte-level BPE)",
                    model.n_bytes < 100 ? (int)model.n_bytes : 100, model.data);
   TD_TRY(load_pre(t, files, err));
   TD_TRY(load_tokens(t, files, err));

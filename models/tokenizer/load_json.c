@@ -1,8 +1,9 @@
 /* A tokenizer from tokenizer.json (and tokenizer_config.json), the format of Hugging Face's tokenizers.
  *
- * What is read: model (BPE only), normalizer (NFC or none), pre_tokenizer (a chain of known splits that ends in ByteLevel),
- * decoder (ByteLevel), post_processor (only whether it puts BOS first), added_tokens. Every setting that would change ids
- * and is not served is refused by name: a tokenizer that is nearly right is wrong. */
+ * What is read: model (BPE only), normalizer (NFC or none), pre_tokenizer (a chain of known splits that ends
+ * in ByteLevel), decoder (ByteLevel), post_processor (only whether it puts BOS first), added_tokens. Every
+ * setting that would change ids and is not served is refused by name: a tokenizer that is nearly right is
+ * wrong. */
 #include "models/tokenizer/internal.h"
 
 #include <string.h>
@@ -28,10 +29,11 @@ static td_status wrong(td_error *err, const char *what)
 /* An id: an integer in the served range. */
 static td_status read_id(const cJSON *o, const char *of, uint32_t *id, td_error *err)
 {
-  if (!cJSON_IsNumber(o) || !(o->valuedouble >= 0) || o->valuedouble >= (double)td_limit_max(TD_LIMIT_MODEL_VOCAB) ||
+  if (!cJSON_IsNumber(o) || !(o->valuedouble >= 0) ||
+      o->valuedouble >= (double)td_limit_max(TD_LIMIT_MODEL_VOCAB) ||
       o->valuedouble != (double)(uint32_t)o->valuedouble)
-    return td_fail(err, TD_ERR_MODEL, "tokenizer.json: id of token \"%.200s\" is not an integer below %llu", of,
-                   (unsigned long long)td_limit_max(TD_LIMIT_MODEL_VOCAB));
+    return td_fail(err, TD_ERR_MODEL, "tokenizer.json: id of token \"%.200s\" is not an integer below %llu",
+                   of, (unsigned long long)td_limit_max(TD_LIMIT_MODEL_VOCAB));
   *id = (uint32_t)o->valuedouble;
   return TD_OK;
 }
@@ -79,9 +81,10 @@ static td_status check_unknown(const td_tokenizer *t, const cJSON *model, td_err
     return wrong(err, "model.unk_token is not a string");
   for (unsigned b = 0; b < 256; b++)
     if (t->byte_id[b] < 0)
-      return td_fail(err, TD_ERR_UNSUPPORTED,
-                     "tokenizer.json: model.unk_token \"%.100s\" is not supported where a byte (%02X) has no token",
-                     unk->valuestring, b);
+      return td_fail(
+          err, TD_ERR_UNSUPPORTED,
+          "tokenizer.json: model.unk_token \"%.100s\" is not supported where a byte (%02X) has no token",
+          unk->valuestring, b);
   return TD_OK;
 }
 
@@ -121,15 +124,16 @@ static td_status load_merges(td_tokenizer *t, const cJSON *model, td_error *err)
   {
     if (cJSON_IsString(entry)) {
       if (strncmp(entry->valuestring, "#version", 8) != 0) /* the reference skips these */
-        TD_TRY(td_merges_add_line(&t->merges, &t->vocab, entry->valuestring, strlen(entry->valuestring), err));
+        TD_TRY(
+            td_merges_add_line(&t->merges, &t->vocab, entry->valuestring, strlen(entry->valuestring), err));
       continue;
     }
     const cJSON *left = cJSON_IsArray(entry) ? entry->child : NULL, *right = left ? left->next : NULL;
     if (!cJSON_IsString(left) || !cJSON_IsString(right) || right->next)
       return td_fail(err, TD_ERR_MODEL, "tokenizer.json: merge %u is neither a string nor a pair of strings",
                      t->merges.n_merges + 1);
-    TD_TRY(td_merges_add(&t->merges, &t->vocab, left->valuestring, strlen(left->valuestring), right->valuestring,
-                         strlen(right->valuestring), err));
+    TD_TRY(td_merges_add(&t->merges, &t->vocab, left->valuestring, strlen(left->valuestring),
+                         right->valuestring, strlen(right->valuestring), err));
   }
   return TD_OK;
 }
@@ -157,14 +161,16 @@ static td_status load_normalizer(td_tokenizer *t, const cJSON *o, int depth, td_
 static td_status add_split(td_tokenizer *t, td_split split, td_error *err)
 {
   if (t->n_splits == TD_SPLITS_MAX)
-    return td_fail(err, TD_ERR_UNSUPPORTED, "tokenizer.json: pre_tokenizer has more than %d steps", TD_SPLITS_MAX);
+    return td_fail(err, TD_ERR_UNSUPPORTED, "tokenizer.json: pre_tokenizer has more than %d steps",
+                   TD_SPLITS_MAX);
   t->splits[t->n_splits++] = split;
   return TD_OK;
 }
 
 static td_status load_split(td_tokenizer *t, const cJSON *o, td_error *err)
 {
-  const cJSON *regex = td_json_get(td_json_get(o, "pattern"), "Regex"), *behavior = td_json_get(o, "behavior");
+  const cJSON *regex = td_json_get(td_json_get(o, "pattern"), "Regex"),
+              *behavior = td_json_get(o, "behavior");
   td_split split;
   bool total, invert;
   if (!cJSON_IsString(regex))
@@ -174,14 +180,17 @@ static td_status load_split(td_tokenizer *t, const cJSON *o, td_error *err)
   TD_TRY(read_flag(o, "invert", false, &invert, err));
   const char *name = cJSON_IsString(behavior) ? behavior->valuestring : "(no behavior)";
   const bool isolated = !invert && strcmp(name, "Isolated") == 0;
-  const bool kept = invert && total && strcmp(name, "Removed") == 0; /* matches stay, and there is nothing else */
+  const bool kept =
+      invert && total && strcmp(name, "Removed") == 0; /* matches stay, and there is nothing else */
   if (!isolated && !kept)
-    return unsupported(err, invert ? "pre_tokenizer Split, inverted, of behavior" : "pre_tokenizer Split behavior", name);
+    return unsupported(
+        err, invert ? "pre_tokenizer Split, inverted, of behavior" : "pre_tokenizer Split behavior", name);
   return add_split(t, split, err);
 }
 
 /* *byte_level: ByteLevel has been met; nothing may follow it. */
-static td_status load_pre_tokenizer(td_tokenizer *t, const cJSON *o, int depth, bool *byte_level, td_error *err)
+static td_status load_pre_tokenizer(td_tokenizer *t, const cJSON *o, int depth, bool *byte_level,
+                                    td_error *err)
 {
   const char *type = type_of(o);
   if (*byte_level)
@@ -243,7 +252,10 @@ static td_status load_template(td_tokenizer *t, const cJSON *o, bool *decided, t
   if (!first)
     return TD_OK;
   t->bos = td_tokenizer_added_token(t, first, strlen(first));
-  return t->bos >= 0 ? TD_OK : td_fail(err, TD_ERR_MODEL, "tokenizer.json: post_processor adds \"%.200s\", which is not an added token", first);
+  return t->bos >= 0
+             ? TD_OK
+             : td_fail(err, TD_ERR_MODEL,
+                       "tokenizer.json: post_processor adds \"%.200s\", which is not an added token", first);
 }
 
 /* *decided: a template said whether BOS is added. */
@@ -287,7 +299,8 @@ static td_status load_added(td_tokenizer *t, const cJSON *list, td_error *err)
     TD_TRY(read_flag(o, "rstrip", false, &rstrip, err));
     uint8_t flags = (single_word ? TD_ADDED_SINGLE_WORD : 0) | (lstrip ? TD_ADDED_LSTRIP : 0) |
                     (rstrip ? TD_ADDED_RSTRIP : 0);
-    TD_TRY(td_tokenizer_add(t, id, content->valuestring, strlen(content->valuestring), special, normalized, flags, err));
+    TD_TRY(td_tokenizer_add(t, id, content->valuestring, strlen(content->valuestring), special, normalized,
+                            flags, err));
   }
   return TD_OK;
 }
@@ -336,8 +349,8 @@ static td_status load_all(td_tokenizer *t, const cJSON *json, const cJSON *confi
   return TD_OK;
 }
 
-td_status td_tokenizer_load_json(const cJSON *tokenizer_json, const cJSON *tokenizer_config, td_tokenizer **out,
-                                 td_error *err)
+td_status td_tokenizer_load_json(const cJSON *tokenizer_json, const cJSON *tokenizer_config,
+                                 td_tokenizer **out, td_error *err)
 {
   *out = NULL;
   td_tokenizer *t = td_tokenizer_new(err);

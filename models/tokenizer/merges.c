@@ -35,8 +35,8 @@ static td_status absent(const td_merges *m, const char *what, size_t n, td_error
                  m->n_merges + 1, n < 200 ? (int)n : 200, what);
 }
 
-td_status td_merges_add(td_merges *m, const td_vocab *v, const char *left, size_t left_bytes, const char *right,
-                        size_t right_bytes, td_error *err)
+td_status td_merges_add(td_merges *m, const td_vocab *v, const char *left, size_t left_bytes,
+                        const char *right, size_t right_bytes, td_error *err)
 {
   int32_t l = td_vocab_find(v, left, left_bytes), r = td_vocab_find(v, right, right_bytes);
   if (l < 0)

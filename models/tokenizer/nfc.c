@@ -1,9 +1,10 @@
 /* Unicode normalisation form C, in linear time, with utf8proc's tables.
  *
- * utf8proc_map would do it in one call, but it orders combining marks by exchanging neighbours: a request of one megabyte
- * of marks would hold a worker for an hour. Here text is cut at inert characters (which begin no change before them);
- * only stretches with others are rewritten, and their marks are ordered by counting.
- * Source: Unicode Standard Annex 15; canonical ordering and composition are sections 3.11 D108, D117 of the standard. */
+ * utf8proc_map would do it in one call, but it orders combining marks by exchanging neighbours: a request of
+ * one megabyte of marks would hold a worker for ten minutes. Here text is cut at inert characters (which begin no
+ * change before them); only stretches with others are rewritten, and their marks are ordered by counting.
+ * Source: Unicode Standard Annex 15; canonical ordering and composition are sections 3.11 D108, D117 of the
+ * standard. */
 #include "models/tokenizer/internal.h"
 
 #include <stdlib.h>
@@ -12,15 +13,15 @@
 
 #include "config/utf8.h"
 
-/* Starters that NFC leaves alone and that compose with nothing before them (NFC_Quick_Check=Yes, ccc=0): the common
- * blocks, not all. Such a character may still compose with what follows it. */
+/* Starters that NFC leaves alone and that compose with nothing before them (NFC_Quick_Check=Yes, ccc=0): the
+ * common blocks, not all. Such a character may still compose with what follows it. */
 static bool is_inert(uint32_t cp)
 {
-  return cp < 0x300 || (cp >= 0x400 && cp <= 0x482) || (cp >= 0x5D0 && cp <= 0x5EA) || (cp >= 0x620 && cp <= 0x64A) ||
-         (cp >= 0xE01 && cp <= 0xE30) || (cp >= 0x2010 && cp <= 0x205F) || (cp >= 0x3001 && cp <= 0x3029) ||
-         (cp >= 0x3041 && cp <= 0x3096) || (cp >= 0x30A1 && cp <= 0x30FA) || (cp >= 0x3400 && cp <= 0x4DBF) ||
-         (cp >= 0x4E00 && cp <= 0x9FFF) || (cp >= 0xAC00 && cp <= 0xD7A3) || (cp >= 0xFF01 && cp <= 0xFF60) ||
-         (cp >= 0x1F300 && cp <= 0x1FAFF);
+  return cp < 0x300 || (cp >= 0x400 && cp <= 0x482) || (cp >= 0x5D0 && cp <= 0x5EA) ||
+         (cp >= 0x620 && cp <= 0x64A) || (cp >= 0xE01 && cp <= 0xE30) || (cp >= 0x2010 && cp <= 0x205F) ||
+         (cp >= 0x3001 && cp <= 0x3029) || (cp >= 0x3041 && cp <= 0x3096) || (cp >= 0x30A1 && cp <= 0x30FA) ||
+         (cp >= 0x3400 && cp <= 0x4DBF) || (cp >= 0x4E00 && cp <= 0x9FFF) || (cp >= 0xAC00 && cp <= 0xD7A3) ||
+         (cp >= 0xFF01 && cp <= 0xFF60) || (cp >= 0x1F300 && cp <= 0x1FAFF);
 }
 
 static size_t char_bytes(const unsigned char *p, const unsigned char *end)
@@ -36,7 +37,8 @@ static bool starts_inert(const unsigned char *p, const unsigned char *end)
 }
 
 /* Behind the inert characters at p; *last is the beginning of the last of them (p if none). */
-static const unsigned char *skip_inert(const unsigned char *p, const unsigned char *end, const unsigned char **last)
+static const unsigned char *skip_inert(const unsigned char *p, const unsigned char *end,
+                                       const unsigned char **last)
 {
   *last = p;
   for (; p < end && starts_inert(p, end); p += char_bytes(p, end))
@@ -66,8 +68,8 @@ static td_status push_decomposed(code_points *c, uint32_t cp, td_error *err)
     c->cap = cap;
   }
   int boundclass = 0;
-  utf8proc_ssize_t n =
-      utf8proc_decompose_char((utf8proc_int32_t)cp, c->cp + c->n, 8, UTF8PROC_DECOMPOSE | UTF8PROC_STABLE, &boundclass);
+  utf8proc_ssize_t n = utf8proc_decompose_char((utf8proc_int32_t)cp, c->cp + c->n, 8,
+                                               UTF8PROC_DECOMPOSE | UTF8PROC_STABLE, &boundclass);
   if (n < 1 || n > 8) {
     c->cp[c->n] = (utf8proc_int32_t)cp;
     n = 1;
@@ -111,7 +113,8 @@ static td_status order_run(utf8proc_int32_t *cp, size_t n, td_error *err)
 }
 
 /* Rewrites [p, end) through c. */
-static td_status rewrite(code_points *c, const unsigned char *p, const unsigned char *end, td_buf *out, td_error *err)
+static td_status rewrite(code_points *c, const unsigned char *p, const unsigned char *end, td_buf *out,
+                         td_error *err)
 {
   c->n = 0;
   while (p < end) {
@@ -144,7 +147,10 @@ typedef struct borders {
   size_t n, at;
 } borders;
 
-static size_t *border(const borders *b) { return b->at % 2 ? &b->spans[b->at / 2].end : &b->spans[b->at / 2].start; }
+static size_t *border(const borders *b)
+{
+  return b->at % 2 ? &b->spans[b->at / 2].end : &b->spans[b->at / 2].start;
+}
 
 /* Borders in text up to and including `upto` move by the distance from text_at to out_at. */
 static void move_borders(borders *b, size_t upto, size_t text_at, size_t out_at)
@@ -160,7 +166,8 @@ static void shrink_borders(borders *b, size_t end, size_t out_start, size_t out_
     *border(b) = b->at % 2 ? out_start : out_end;
 }
 
-td_status td_nfc_append(const unsigned char *text, size_t n, td_buf *out, td_span *spans, size_t n_spans, td_error *err)
+td_status td_nfc_append(const unsigned char *text, size_t n, td_buf *out, td_span *spans, size_t n_spans,
+                        td_error *err)
 {
   const unsigned char *end = text + n, *p = text;
   const size_t base = out->len_bytes;

@@ -1,8 +1,9 @@
 /* The splitters: hand-written equivalents of the few regular expressions that byte-level tokenizers use.
  *
- * Each is a function from the text at hand to the length of its first piece: alternatives are tried in the order in which
- * the expression lists them, and a greedy quantifier is a loop. Nothing backtracks further than one character or one run of
- * white space, so a text is split in linear time. Why no regex library: README. */
+ * Each is a function from the text at hand to the length of its first piece: alternatives are tried in the
+ * order in which the expression lists them, and a greedy quantifier is a loop. Nothing backtracks further
+ * than one character or one run of white space, so a text is split in linear time. Why no regex library:
+ * README. */
 #include "models/tokenizer/internal.h"
 
 #include <string.h>
@@ -29,7 +30,8 @@ static const struct {
     {"(?i:" CONTRACTIONS ")|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}" WORD_TAIL,
      {.kind = TD_SPLIT_WORDS, .modern = true, .fold = true, .max_digits = 1},
      true},
-    {"(?i:" CONTRACTIONS ")|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+"
+    {"(?i:" CONTRACTIONS
+     ")|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+"
      "|\\s+(?!\\S)|\\s+",
      {.kind = TD_SPLIT_WORDS, .modern = true, .fold = true, .marks = true, .max_digits = 1},
      true},
@@ -56,7 +58,6 @@ bool td_split_from_regex(const char *regex, td_split *out, bool *total)
 
 /* ---- reading characters ---- */
 
-
 /* The character at p < end: its length, code point and class. */
 static inline size_t look(const unsigned char *p, const unsigned char *end, uint32_t *cp, uint8_t *class)
 {
@@ -74,9 +75,10 @@ static inline size_t look(const unsigned char *p, const unsigned char *end, uint
   return len;
 }
 
-/* Behind the longest run from p of characters whose class has a bit of `of` (or, inverted, none). At most max characters;
- * 0: no bound. */
-static const unsigned char *run(const unsigned char *p, const unsigned char *end, uint8_t of, bool inverted, uint32_t max)
+/* Behind the longest run from p of characters whose class has a bit of `of` (or, inverted, none). At most max
+ * characters; 0: no bound. */
+static const unsigned char *run(const unsigned char *p, const unsigned char *end, uint8_t of, bool inverted,
+                                uint32_t max)
 {
   uint32_t cp, n = 0;
   uint8_t class;
@@ -110,8 +112,8 @@ static const unsigned char *contraction(const unsigned char *p, const unsigned c
   return p;
 }
 
-/* \s+(?!\S)|\s+ at white space: all of a run that ends the text, all but its last character otherwise (a single
- * character stays). */
+/* \s+(?!\S)|\s+ at white space: all of a run that ends the text, all but its last character otherwise (a
+ * single character stays). */
 static const unsigned char *white(const unsigned char *p, const unsigned char *end)
 {
   const unsigned char *q = run(p, end, TD_CLASS_SPACE, false, 0);
@@ -255,10 +257,18 @@ size_t td_split_next(const td_split *s, const unsigned char *text, size_t n)
 {
   const unsigned char *end = text + n, *q = end;
   switch (s->kind) {
-  case TD_SPLIT_WORDS: q = s->modern ? next_modern(s, text, end) : next_gpt2(s, text, end); break;
-  case TD_SPLIT_NUMBERS: q = next_numbers(s, text, end); break;
-  case TD_SPLIT_CJK: q = next_cjk(text, end); break;
-  case TD_SPLIT_PUNCT_WORDS: q = next_punct_words(text, end); break;
+  case TD_SPLIT_WORDS:
+    q = s->modern ? next_modern(s, text, end) : next_gpt2(s, text, end);
+    break;
+  case TD_SPLIT_NUMBERS:
+    q = next_numbers(s, text, end);
+    break;
+  case TD_SPLIT_CJK:
+    q = next_cjk(text, end);
+    break;
+  case TD_SPLIT_PUNCT_WORDS:
+    q = next_punct_words(text, end);
+    break;
   }
   TD_BUG_ON(q <= text || q > end);
   return (size_t)(q - text);

@@ -34,8 +34,8 @@ void td_ids_deinit(td_ids *ids)
   memset(ids, 0, sizeof *ids);
 }
 
-td_status td_tokenizer_add(td_tokenizer *t, uint32_t id, const char *text, size_t n_bytes, bool special, bool normalized,
-                           uint8_t flags, td_error *err)
+td_status td_tokenizer_add(td_tokenizer *t, uint32_t id, const char *text, size_t n_bytes, bool special,
+                           bool normalized, uint8_t flags, td_error *err)
 {
   if (n_bytes == 0)
     return TD_OK; /* as the reference does: an empty token can not be met */
@@ -46,11 +46,12 @@ td_status td_tokenizer_add(td_tokenizer *t, uint32_t id, const char *text, size_
     id = (uint32_t)known; /* the vocabulary's word counts */
   uint8_t *token_flags = &t->vocab.tokens[id].flags;
   if (*token_flags & TD_TOKEN_ADDED)
-    return td_fail(err, TD_ERR_MODEL, "added token \"%.*s\" is listed twice", n_bytes < 200 ? (int)n_bytes : 200, text);
+    return td_fail(err, TD_ERR_MODEL, "added token \"%.*s\" is listed twice",
+                   n_bytes < 200 ? (int)n_bytes : 200, text);
   *token_flags |= TD_TOKEN_ADDED | (special ? TD_TOKEN_SPECIAL : 0);
   if (!normalized || !t->nfc)
-    return td_added_add(normalized ? &t->added_normalized : &t->added_raw, text, n_bytes, (int32_t)id, special, flags,
-                        err);
+    return td_added_add(normalized ? &t->added_normalized : &t->added_raw, text, n_bytes, (int32_t)id,
+                        special, flags, err);
   td_buf nfc;
   td_buf_init(&nfc, 0);
   td_status status = td_nfc_append((const unsigned char *)text, n_bytes, &nfc, NULL, 0, err);

@@ -47,8 +47,8 @@ void td_ids_deinit(td_ids *ids);
 
 /* Appends the ids of text to *out. Special added tokens are recognised only where they lie wholly inside one
  * trusted span (spans sorted, not overlapping); other added tokens everywhere. Invalid UTF-8 is
- * tokenised byte by byte. add_bos: put BOS first if td_tokenizer_adds_bos and the text does not begin with it.
- * TD_ERR_REQUEST if longer than max_tokens (0 = no cap). */
+ * tokenised byte by byte. add_bos: put BOS first if td_tokenizer_adds_bos and the text does not begin with
+ * it. TD_ERR_REQUEST if longer than max_tokens (0 = no cap). */
 TD_MUST_CHECK td_status td_tokenizer_encode(const td_tokenizer *t, const char *text, size_t n_bytes,
                                             const td_span *trusted, size_t n_trusted, bool add_bos,
                                             size_t max_tokens, td_ids *out, td_error *err);
@@ -62,7 +62,8 @@ typedef struct td_detok {
 } td_detok;
 
 void td_detok_init(td_detok *d, const td_tokenizer *t, bool skip_special);
-/* Appends the text that token id completes. Invalid bytes become U+FFFD as Python's errors="replace" makes them. */
+/* Appends the text that token id completes. Invalid bytes become U+FFFD as Python's errors="replace" makes
+ * them. */
 void td_detok_push(td_detok *d, int32_t id, td_buf *out);
 /* Ends the stream: an incomplete character becomes U+FFFD. */
 void td_detok_finish(td_detok *d, td_buf *out);

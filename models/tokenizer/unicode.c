@@ -1,8 +1,8 @@
 /* Character classes, as the reference's regular expressions define them.
  *
  * General categories come from utf8proc, whose Unicode version is the distribution's (15.0 in Debian 12). The
- * reference's engine knows Unicode 16; the characters assigned between the two are in a table here, so that ids do not
- * depend on the distribution. tests/golden_text compares all code points with the reference. */
+ * reference's engine knows Unicode 16; the characters assigned between the two are in a table here, so that
+ * ids do not depend on the distribution. tests/golden_text compares all code points with the reference. */
 #include "models/tokenizer/internal.h"
 
 #include <utf8proc.h>
@@ -61,8 +61,8 @@ static uint8_t newer_class(uint32_t cp)
 /* White_Space, for cp >= 128. Category alone does not say it: U+0085 is a control character. */
 static bool is_space(uint32_t cp)
 {
-  return cp == 0x85 || cp == 0xA0 || cp == 0x1680 || (cp >= 0x2000 && cp <= 0x200A) || cp == 0x2028 || cp == 0x2029 ||
-         cp == 0x202F || cp == 0x205F || cp == 0x3000;
+  return cp == 0x85 || cp == 0xA0 || cp == 0x1680 || (cp >= 0x2000 && cp <= 0x200A) || cp == 0x2028 ||
+         cp == 0x2029 || cp == 0x202F || cp == 0x205F || cp == 0x3000;
 }
 
 uint8_t td_unicode_class_slow(uint32_t cp)
@@ -72,31 +72,38 @@ uint8_t td_unicode_class_slow(uint32_t cp)
   case UTF8PROC_CATEGORY_LL:
   case UTF8PROC_CATEGORY_LT:
   case UTF8PROC_CATEGORY_LM:
-  case UTF8PROC_CATEGORY_LO: return L;
+  case UTF8PROC_CATEGORY_LO:
+    return L;
   case UTF8PROC_CATEGORY_ND:
   case UTF8PROC_CATEGORY_NL:
-  case UTF8PROC_CATEGORY_NO: return N;
+  case UTF8PROC_CATEGORY_NO:
+    return N;
   case UTF8PROC_CATEGORY_MN:
   case UTF8PROC_CATEGORY_MC:
-  case UTF8PROC_CATEGORY_ME: return M;
+  case UTF8PROC_CATEGORY_ME:
+    return M;
   case UTF8PROC_CATEGORY_PC:
   case UTF8PROC_CATEGORY_PD:
   case UTF8PROC_CATEGORY_PS:
   case UTF8PROC_CATEGORY_PE:
   case UTF8PROC_CATEGORY_PI:
   case UTF8PROC_CATEGORY_PF:
-  case UTF8PROC_CATEGORY_PO: return P;
+  case UTF8PROC_CATEGORY_PO:
+    return P;
   case UTF8PROC_CATEGORY_SM:
   case UTF8PROC_CATEGORY_SC:
   case UTF8PROC_CATEGORY_SK:
-  case UTF8PROC_CATEGORY_SO: return S;
-  case UTF8PROC_CATEGORY_CN: return newer_class(cp);
-  default: return is_space(cp) ? W : 0;
+  case UTF8PROC_CATEGORY_SO:
+    return S;
+  case UTF8PROC_CATEGORY_CN:
+    return newer_class(cp);
+  default:
+    return is_space(cp) ? W : 0;
   }
 }
 
-/* \w is Alphabetic, marks, decimal digits, connector punctuation and Join_Control. Of Alphabetic, what the categories
- * L, Nl and M do not hold are the circled and squared letters among the symbols. */
+/* \w is Alphabetic, marks, decimal digits, connector punctuation and Join_Control. Of Alphabetic, what the
+ * categories L, Nl and M do not hold are the circled and squared letters among the symbols. */
 bool td_unicode_is_word(uint32_t cp)
 {
   if (td_unicode_class(cp) & (L | M))

@@ -131,24 +131,25 @@ static td_status make_room(td_vocab *v, uint32_t id, size_t n_bytes, td_error *e
   return TD_OK;
 }
 
-td_status td_vocab_add(td_vocab *v, uint32_t id, const char *text, size_t n_bytes, uint8_t flags, td_error *err)
+td_status td_vocab_add(td_vocab *v, uint32_t id, const char *text, size_t n_bytes, uint8_t flags,
+                       td_error *err)
 {
   if (n_bytes > td_limit_max(TD_LIMIT_TOKEN_BYTES) || n_bytes > TD_TOKEN_TEXT_MAX)
     return td_fail(err, TD_ERR_MODEL, "token %u has %zu bytes of text, at most %llu are served", id, n_bytes,
                    (unsigned long long)td_limit_max(TD_LIMIT_TOKEN_BYTES));
   if (id >= td_limit_max(TD_LIMIT_MODEL_VOCAB))
-    return td_fail(err, TD_ERR_MODEL, "token \"%.*s\" has id %u, ids below %llu are served", (int)n_bytes, text, id,
-                   (unsigned long long)td_limit_max(TD_LIMIT_MODEL_VOCAB));
+    return td_fail(err, TD_ERR_MODEL, "token \"%.*s\" has id %u, ids below %llu are served", (int)n_bytes,
+                   text, id, (unsigned long long)td_limit_max(TD_LIMIT_MODEL_VOCAB));
   TD_TRY(make_room(v, id, n_bytes, err));
   td_token *t = &v->tokens[id];
   if (t->flags & TD_TOKEN_PRESENT)
-    return td_fail(err, TD_ERR_MODEL, "tokens \"%.100s\" and \"%.*s\" have the same id %u", td_vocab_text(v, id),
-                   n_bytes < 100 ? (int)n_bytes : 100, text, id);
+    return td_fail(err, TD_ERR_MODEL, "tokens \"%.100s\" and \"%.*s\" have the same id %u",
+                   td_vocab_text(v, id), n_bytes < 100 ? (int)n_bytes : 100, text, id);
   if (n_bytes > 0) {
     uint32_t slot = slot_of(v, text, n_bytes);
     if (v->slots[slot] >= 0)
-      return td_fail(err, TD_ERR_MODEL, "token \"%.*s\" has two ids, %d and %u", n_bytes < 100 ? (int)n_bytes : 100,
-                     text, v->slots[slot], id);
+      return td_fail(err, TD_ERR_MODEL, "token \"%.*s\" has two ids, %d and %u",
+                     n_bytes < 100 ? (int)n_bytes : 100, text, v->slots[slot], id);
     v->slots[slot] = (int32_t)id;
     v->n_used++;
   }
