@@ -1,0 +1,108 @@
+/* JSON in. Properties: what the guard takes, cJSON parses (a failure there is TD_ERR_NOMEM); the guard alone and the
+ * whole differ only on repeated keys; big integers and doubles are what strtod and the text say; what was parsed,
+ * printed and parsed again prints the same; the getters agree with one another. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/json.h"
+#include "config/utf8.h"
+#include "fuzz.h"
+
+static size_t n_values;
+
+static void check_text(const char *s)
+{
+  size_t n = strlen(s);
+  for (size_t i = 0, len; i < n; i += len) {
+    len = td_utf8_sequence_length((const unsigned char *)s + i, n - i);
+    FUZZ_CHECK(len > 0);
+  }
+}
+
+static void check_tree(const cJSON *item, unsigned depth, bool in_object)
+{
+  FUZZ_CHECK(depth <= 64);
+  for (; item; item = item->next) {
+    n_values++;
+    FUZZ_CHECK((item->string != NULL) == in_object);
+    if (in_object)
+      check_text(item->string);
+    if (cJSON_IsRaw(item)) {
+      const char *s = item->valuestring;
+      size_t sign = *s == '-';
+      FUZZ_CHECK(strspn(s + sign, "0123456789") == strlen(s + sign) && strlen(s) > 15 && strlen(s) <= 63);
+      FUZZ_CHECK(fabs(strtod(s, NULL)) > 9007199254740991.0);
+    } else if (cJSON_IsNumber(item)) {
+      FUZZ_CHECK(!isnan(item->valuedouble));
+    } else if (cJSON_IsString(item)) {
+      check_text(item->valuestring);
+    } else {
+      FUZZ_CHECK(cJSON_IsArray(item) || cJSON_IsObject(item) || cJSON_IsBool(item) || cJSON_IsNull(item));
+      check_tree(item->child, depth + 1, cJSON_IsObject(item));
+    }
+  }
+}
+
+static void check_getters(const cJSON *root)
+{
+  for (const cJSON *m = cJSON_IsObject(root) ? root->child : NULL; m; m = m->next) {
+    td_error err;
+    int64_t i = 0;
+    uint64_t u = 0;
+    double d = 0;
+    bool b, pi, pu, pd;
+    const char *s = NULL;
+    td_status st = td_json_get_int64(root, m->string, INT64_MIN, INT64_MAX, &i, &pi, &err);
+    td_status su = td_json_get_seed(root, m->string, &u, &pu, &err);
+    td_status sd = td_json_get_double(root, m->string, -INFINITY, INFINITY, &d, &pd, &err);
+    FUZZ_CHECK(pi == pu && pi == pd && pi == !cJSON_IsNull(m));
+    if (st == TD_OK && pi)
+      FUZZ_CHECK(su == TD_OK && (int64_t)u == i && sd == TD_OK && d == (double)i);
+    FUZZ_CHECK((sd == TD_OK) == (cJSON_IsNumber(m) || cJSON_IsRaw(m) || cJSON_IsNull(m)));
+    FUZZ_CHECK((td_json_get_bool(root, m->string, &b, NULL, &err) == TD_OK) == (cJSON_IsBool(m) || cJSON_IsNull(m)));
+    FUZZ_CHECK((td_json_get_string(root, m->string, &s, &err) == TD_OK) == (cJSON_IsString(m) || cJSON_IsNull(m)));
+    FUZZ_CHECK(td_json_get(root, m->string) == m);
+  }
+}
+
+/* What cJSON writes of a tree is JSON, and reads and writes back as it is. (Not the same tree: a double of 17 digits is
+ * written as an integer, and cJSON writes infinity as null.) */
+static void check_round_trip(const cJSON *root, const td_json_limits *limits)
+{
+  char *text = cJSON_PrintUnformatted(root);
+  cJSON *again;
+  td_error err;
+  FUZZ_CHECK(text && td_json_parse(text, strlen(text), limits, &again, &err) == TD_OK);
+  char *text2 = cJSON_PrintUnformatted(again);
+  FUZZ_CHECK(text2 && strcmp(text, text2) == 0);
+  cJSON_Delete(again);
+  cJSON_free(text2);
+  cJSON_free(text);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+  const td_json_limits limits = {64, 4096, TD_ERR_REQUEST};
+  td_error err = {0};
+  cJSON *root;
+  td_status check = td_json_check((const char *)data, size, &limits, &err);
+  td_status st = td_json_parse((const char *)data, size, &limits, &root, &err);
+  FUZZ_CHECK(st == TD_OK || st == TD_ERR_REQUEST);
+  FUZZ_CHECK(check == TD_OK || st == check);
+  FUZZ_CHECK((root != NULL) == (st == TD_OK));
+  if (st != TD_OK) {
+    FUZZ_CHECK(check != TD_OK || strstr(err.message, "stands twice"));
+    check_text(err.message);
+    check_text(err.param);
+    return 0;
+  }
+  n_values = 0;
+  check_tree(root, 0, false);
+  FUZZ_CHECK(n_values <= size);
+  check_getters(root);
+  if (size < 2000)
+    check_round_trip(root, &limits);
+  cJSON_Delete(root);
+  return 0;
+}

@@ -1,0 +1,46 @@
+/* A folder's config.json, generation_config.json and shard index, beside one small safetensors file. Input: the three
+ * texts, apart by a NUL; a missing one leaves no file. */
+#include <string.h>
+#include <unistd.h>
+
+#include "fuzz.h"
+#include "models.h"
+
+static const char tensors[] = "{\"model.embed_tokens.weight\":{\"dtype\":\"F32\",\"shape\":[32,8],\"data_offsets\":[0,1024]}}";
+
+static void make_weights(void)
+{
+  static unsigned char file[8 + sizeof tensors - 1 + 1024];
+  file[0] = sizeof tensors - 1;
+  memcpy(file + 8, tensors, sizeof tensors - 1);
+  fuzz_write("model.safetensors", file, sizeof file);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+  static const char *const names[] = {"config.json", "generation_config.json", "model.safetensors.index.json"};
+  static bool ready;
+  td_model_files *files;
+  td_error err = {0};
+  if (!ready)
+    make_weights();
+  ready = true;
+  for (size_t i = 0, at = 0; i < 3; i++) {
+    const uint8_t *nul = at < size ? memchr(data + at, '\0', size - at) : NULL;
+    size_t n = nul ? (size_t)(nul - data) - at : size - at;
+    if (n > 0 || i == 0)
+      fuzz_write(names[i], data + at, n);
+    else
+      unlink(fuzz_path(names[i]));
+    at = nul ? at + n + 1 : size;
+  }
+  td_status st = td_model_files_open(fuzz_folder(), &files, &err);
+  FUZZ_CHECK((st == TD_OK) == (files != NULL));
+  if (st != TD_OK) {
+    FUZZ_CHECK((st == TD_ERR_MODEL || st == TD_ERR_UNSUPPORTED || st == TD_ERR_IO) && *err.message);
+    return 0;
+  }
+  fuzz_use_files(files);
+  td_model_files_close(files);
+  return 0;
+}

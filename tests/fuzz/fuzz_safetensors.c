@@ -1,0 +1,52 @@
+/* A folder's safetensors file, beside a fixed config.json. Input: a flag byte, then with an odd flag the file as it is,
+ * otherwise its JSON header, to which the length in front is fitted and flag * 64 bytes of data behind (a mutated
+ * header would otherwise nearly never have the length that its first bytes claim). */
+#include <stdlib.h>
+#include <string.h>
+
+#include "fuzz.h"
+#include "models.h"
+
+static const char config[] = "{\"model_type\":\"llama\",\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":8,"
+                             "\"intermediate_size\":16,\"num_hidden_layers\":1,\"num_attention_heads\":2,"
+                             "\"num_key_value_heads\":1,\"vocab_size\":32,\"max_position_embeddings\":64,"
+                             "\"rms_norm_eps\":1e-5,\"tie_word_embeddings\":true,\"hidden_act\":\"silu\"}";
+
+static void write_file(uint8_t flag, const uint8_t *data, size_t size)
+{
+  if (flag & 1) {
+    fuzz_write("model.safetensors", data, size);
+    return;
+  }
+  size_t tail = flag * 64u;
+  unsigned char *file = calloc(1, 8 + size + tail);
+  FUZZ_CHECK(file);
+  for (int i = 0; i < 8; i++)
+    file[i] = (unsigned char)((uint64_t)size >> 8 * i);
+  if (size > 0)
+    memcpy(file + 8, data, size);
+  fuzz_write("model.safetensors", file, 8 + size + tail);
+  free(file);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+  static bool ready;
+  fuzz_input in = {data, size};
+  td_model_files *files;
+  td_error err = {0};
+  if (!ready)
+    fuzz_write("config.json", config, sizeof config - 1);
+  ready = true;
+  uint8_t flag = fuzz_take(&in);
+  write_file(flag, in.data, in.size);
+  td_status st = td_model_files_open(fuzz_folder(), &files, &err);
+  FUZZ_CHECK((st == TD_OK) == (files != NULL));
+  if (st != TD_OK) {
+    FUZZ_CHECK((st == TD_ERR_MODEL || st == TD_ERR_UNSUPPORTED || st == TD_ERR_IO) && *err.message);
+    return 0;
+  }
+  fuzz_use_files(files);
+  td_model_files_close(files);
+  return 0;
+}

@@ -1,0 +1,374 @@
+#!/usr/bin/env python3
+"""Writes the seed inputs seeds/<target>/* and the small tokenizers in tokenizers/. Needs nothing but Python.
+
+Files that fuzzing found (seeds/<target>/found-*) are left alone: they stay for ever, as regression tests.
+"""
+import glob
+import json
+import os
+import struct
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def write(target, name, data):
+    folder = os.path.join(HERE, "seeds", target)
+    os.makedirs(folder, exist_ok=True)
+    with open(os.path.join(folder, name), "wb") as f:
+        f.write(data if isinstance(data, bytes) else data.encode())
+
+
+def clear():
+    for path in glob.glob(os.path.join(HERE, "seeds", "*", "*")):
+        if not os.path.basename(path).startswith("found-"):
+            os.unlink(path)
+
+
+# ---- JSON ----
+
+def make_json():
+    texts = {
+        "all-kinds": '{"a":[1,-2.5e3,12345678901234567890,0,-0],"b":{"c":null,"d":true,"e":false},"f":"\\u00e9\\ud83d\\ude00\\n\u20ac"}',
+        "edges": "[9007199254740991,9007199254740993,1e308,1e999,4.9e-324,%s]" % ("1" * 63),
+        "same-key": '{"a":1,"\\u0061":2}',
+        "deep": "[" * 64 + "]" * 64,
+        "spaces": " \t\r\n[ 1 , 2 ]\n",
+        "ids": json.dumps(list(range(200))),
+        "long-number": "1" * 64,
+        "escapes": '"\\"\\\\\\/\\b\\f\\n\\r\\t\\u001f"',
+    }
+    for name, text in texts.items():
+        write("json", name, text)
+
+
+def make_options():
+    write("options", "sample", "# comment\n; other\nmodel = /m.gguf\nlisten=unix:/run/t\nstep-tokens = 256\n\nlog_level = debug\r\n")
+    write("options", "section", "[server]\nworkers = 1\n")
+    write("options", "twice", "workers = 1\nworkers = 2\n")
+    write("options", "range", "page_tokens = 48\n")
+    write("options", "no-newline", "backend = cpu")
+    write("options", "nul", b"model = a\0b\n")
+    write("options", "bom", b"\xef\xbb\xbfconnections_per_ip = 65536\n")
+    write("options", "long", b"model = " + b"m" * 4200 + b"\n")
+
+
+# ---- model files ----
+
+def gguf_string(s):
+    b = s if isinstance(s, bytes) else s.encode()
+    return struct.pack("<Q", len(b)) + b
+
+
+U32, F32, BOOL, STRING, ARRAY, U64, I32 = 4, 6, 7, 8, 9, 10, 5
+
+
+def gguf_value(kind, v):
+    if kind == STRING:
+        return gguf_string(v)
+    if kind == ARRAY:
+        sub, items = v
+        return struct.pack("<IQ", sub, len(items)) + b"".join(gguf_value(sub, i) for i in items)
+    return struct.pack({U32: "<I", F32: "<f", BOOL: "<?", U64: "<Q", I32: "<i"}[kind], v)
+
+
+def gguf(keys, tensors, version=3, align=32):
+    out = b"GGUF" + struct.pack("<IQQ", version, len(tensors), len(keys))
+    for k, kind, v in keys:
+        out += gguf_string(k) + struct.pack("<I", kind) + gguf_value(kind, v)
+    offset, data = 0, b""
+    for name, dims, ggml_type, nbytes in tensors:
+        out += gguf_string(name) + struct.pack("<I", len(dims)) + b"".join(struct.pack("<Q", d) for d in dims)
+        out += struct.pack("<IQ", ggml_type, offset)
+        padded = (nbytes + align - 1) // align * align
+        offset += padded
+        data += b"\0" * padded
+    out += b"\0" * (-len(out) % align)
+    return out + data
+
+
+def llama_keys(tokenizer, arch="llama", pre="gpt-2"):
+    a = arch + "."
+    keys = [("general.architecture", STRING, arch), (a + "block_count", U32, 1), (a + "context_length", U32, 64),
+            (a + "embedding_length", U32, 8), (a + "feed_forward_length", U32, 16), (a + "attention.head_count", U32, 2),
+            (a + "attention.head_count_kv", U32, 1), (a + "attention.layer_norm_rms_epsilon", F32, 1e-5),
+            (a + "rope.freq_base", F32, 10000.0), (a + "rope.dimension_count", U32, 4)]
+    if tokenizer:
+        vocab, merges = tokenizer
+        keys += [("tokenizer.ggml.model", STRING, "gpt2"), ("tokenizer.ggml.pre", STRING, pre),
+                 ("tokenizer.ggml.tokens", ARRAY, (STRING, vocab)),
+                 ("tokenizer.ggml.token_type", ARRAY, (I32, [3 if t.startswith("<") and len(t) > 1 else 1 for t in vocab])),
+                 ("tokenizer.ggml.merges", ARRAY, (STRING, merges)),
+                 ("tokenizer.ggml.bos_token_id", U32, 0), ("tokenizer.ggml.eos_token_id", U32, 1),
+                 ("tokenizer.ggml.add_bos_token", BOOL, True),
+                 ("tokenizer.chat_template", STRING, "{% for m in messages %}{{ m.content }}{% endfor %}")]
+    return keys
+
+
+def llama_tensors(vocab):
+    f32 = lambda name, *dims: (name, list(dims), 0, 4 * int(__import__("math").prod(dims)))
+    t = [f32("token_embd.weight", 8, vocab), f32("output_norm.weight", 8)]
+    for name, dims in {"attn_norm": (8,), "attn_q": (8, 8), "attn_k": (8, 4), "attn_v": (8, 4), "attn_output": (8, 8), "ffn_norm": (8,),
+                       "ffn_gate": (8, 16), "ffn_up": (8, 16), "ffn_down": (16, 8)}.items():
+        t.append(f32("blk.0.%s.weight" % name, *dims))
+    return t
+
+
+def make_gguf():
+    tok = (["<s>", "</s>", "a", "b", "ab", "\u0120", "\u0120a", "\u010a", "1", "2"], ["a b", "\u0120 a"])
+    whole = gguf(llama_keys(tok), llama_tensors(10))
+    write("gguf", "llama", whole)
+    write("gguf", "cut", whole[: len(whole) // 2])
+    write("gguf", "qwen3", gguf(llama_keys(tok, "qwen3", "qwen2"), llama_tensors(10)))
+    write("gguf", "empty", gguf([], []))
+    write("gguf", "version2", gguf([("general.architecture", STRING, "llama")], [("t", [32], 2, 18)], version=2))
+    write("gguf", "quantised", gguf([("k", ARRAY, (U64, [1, 2]))], [("q", [64, 2], 8, 136), ("h", [3], 1, 6), ("b", [256], 12, 144)]))
+    write("gguf", "nested", gguf([("k", ARRAY, (ARRAY, [(U32, [1]), (U32, [])]))], []))
+    lie = bytearray(gguf([("k", STRING, "v")], []))
+    lie[8:16] = struct.pack("<Q", 2**63)
+    write("gguf", "many-tensors", bytes(lie))
+    lie = bytearray(gguf([("k", ARRAY, (STRING, ["v"]))], []))
+    at = lie.index(b"k") + 1 + 4 + 4
+    lie[at:at + 8] = struct.pack("<Q", 2**61)
+    write("gguf", "long-array", bytes(lie))
+
+
+def safetensors_header(entries):
+    header, at = {}, 0
+    for name, dtype, shape, size in entries:
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + size]}
+        at += size
+    return header, at
+
+
+def make_safetensors():
+    header, n = safetensors_header([("model.embed_tokens.weight", "F32", [4, 8], 128), ("model.norm.weight", "BF16", [8], 16),
+                                    ("x", "F16", [2, 2], 8), ("i", "I64", [5], 40)])
+    header["__metadata__"] = {"format": "pt"}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    write("safetensors", "header", bytes([6]) + text)  # 384 bytes of data: too many
+    write("safetensors", "header-192", bytes([(n + 63) // 64 * 64 // 64 & 0xFE]) + text)
+    whole = struct.pack("<Q", len(text)) + text + b"\1" * n
+    write("safetensors", "file", bytes([1]) + whole)
+    write("safetensors", "cut", bytes([1]) + whole[:-1])
+    write("safetensors", "length", bytes([1]) + struct.pack("<Q", 2**63) + text)
+    exact, m = safetensors_header([("a", "F32", [4, 8], 128), ("b", "U8", [0], 0)])
+    write("safetensors", "exact", bytes([2]) + json.dumps(exact).encode())
+    for name, change in {"gap": [4, 132], "reverse": [128, 0], "huge": [0, 2**64 - 1], "fraction": [0, 128.5], "negative": [-1, 127]}.items():
+        bad = json.loads(json.dumps(exact))
+        bad["a"]["data_offsets"] = change
+        write("safetensors", name, bytes([2]) + json.dumps(bad).encode())
+    write("safetensors", "overflow", bytes([2]) + b'{"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,128]}}')
+    write("safetensors", "dims", bytes([0]) + b'{"a":{"dtype":"F32","shape":[1,1,1,1,1,1,1],"data_offsets":[0,4]}}')
+
+
+def make_model_config():
+    base = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1,
+            "num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 32, "max_position_embeddings": 64, "rms_norm_eps": 1e-5,
+            "tie_word_embeddings": True, "hidden_act": "silu", "rope_theta": 10000.0, "bos_token_id": 1, "eos_token_id": [2, 3]}
+    scaling = {"linear": {"rope_type": "linear", "factor": 2.0},
+               "llama3": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32},
+               "yarn": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "beta_fast": 32, "beta_slow": 1}}
+    generation = json.dumps({"eos_token_id": 2, "temperature": 0.7, "top_p": 0.9, "top_k": 20})
+    write("model_config", "llama", json.dumps(base) + "\0" + generation)
+    for name, s in scaling.items():
+        write("model_config", name, json.dumps({**base, "rope_scaling": s}))
+    write("model_config", "mistral", json.dumps({**base, "model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": 16, "head_dim": 4}))
+    write("model_config", "qwen2", json.dumps({**base, "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "use_sliding_window": True,
+                                                 "sliding_window": 16, "max_window_layers": 1, "layer_types": ["full_attention"]}))
+    write("model_config", "qwen3", json.dumps({**base, "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "head_dim": 128, "attention_bias": False}))
+    write("model_config", "index", json.dumps(base) + "\0{}\0" + json.dumps({"metadata": {"total_size": 1024}, "weight_map": {
+        "model.embed_tokens.weight": "model.safetensors"}}))
+    write("model_config", "index-elsewhere", json.dumps(base) + "\0\0" + json.dumps({"weight_map": {"a": "../x.safetensors", "b": "/etc/passwd"}}))
+
+
+# ---- tokenizers ----
+
+def byte_alphabet():
+    keep = list(range(33, 127)) + list(range(161, 173)) + list(range(174, 256))
+    chars, n = {b: chr(b) for b in keep}, 0
+    for b in range(256):
+        if b not in chars:
+            chars[b] = chr(256 + n)
+            n += 1
+    return chars
+
+
+TEXT = ("the cat sat on the mat and the dog ran to the man who said it's not 12345 but 678 or 90 and they'll see we're here I'm "
+        "caf\u00e9 na\u00efve \u00fcber stra\u00dfe \u20ac \U0001f600 \u4f60\u597d \u4e16\u754c hello world Hello WORLD function return if else for while\n\n    x = y + 1;\r\n\t")
+
+
+def train(n_merges):
+    """Byte-level BPE over TEXT: the most frequent pair first, ties by text. Words begin at a space."""
+    chars = byte_alphabet()
+    words = {}
+    for w in TEXT.replace(" ", "\0 ").split("\0"):
+        key = tuple(chars[b] for b in w.encode())
+        words[key] = words.get(key, 0) + 1
+    vocab = [chars[b] for b in range(256)]
+    merges = []
+    while len(merges) < n_merges:
+        pairs = {}
+        for w, n in words.items():
+            for p in zip(w, w[1:]):
+                pairs[p] = pairs.get(p, 0) + n
+        if not pairs:
+            break
+        best = max(pairs, key=lambda p: (pairs[p], p))
+        merges.append(best)
+        vocab.append(best[0] + best[1])
+        merged = {}
+        for w, n in words.items():
+            out, i = [], 0
+            while i < len(w):
+                if w[i:i + 2] == best:
+                    out.append(w[i] + w[i + 1])
+                    i += 2
+                else:
+                    out.append(w[i])
+                    i += 1
+            merged[tuple(out)] = merged.get(tuple(out), 0) + n
+        words = merged
+    return vocab, merges
+
+
+LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+
+
+def tokenizer_json(family, vocab, merges, pairs=False):
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    split = lambda regex: {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": False}
+    pre = {"gpt2": {**level, "use_regex": True},
+           "llama3": {"type": "Sequence", "pretokenizers": [split(LLAMA3), level]},
+           "qwen2": {"type": "Sequence", "pretokenizers": [split(QWEN2), level]},
+           "smollm": {"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": True}, {**level, "use_regex": True}]}}[family]
+    n = len(vocab)
+    token = lambda i, text, special: {"id": n + i, "content": text, "single_word": False, "lstrip": False, "rstrip": False,
+                                      "normalized": False, "special": special}
+    return {"version": "1.0", "truncation": None, "padding": None,
+            "added_tokens": [token(0, "<s>", True), token(1, "<|im_start|>", True), token(2, "<|im_end|>", True), token(3, "<think>", False)],
+            "normalizer": {"type": "NFC"} if family == "qwen2" else None, "pre_tokenizer": pre, "post_processor": None,
+            "decoder": {"type": "ByteLevel"},
+            "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": "", "end_of_word_suffix": "",
+                      "fuse_unk": False, "byte_fallback": False, "ignore_merges": family == "llama3", "vocab": {t: i for i, t in enumerate(vocab)},
+                      "merges": [list(m) if pairs else "%s %s" % m for m in merges]}}
+
+
+def make_tokenizers():
+    vocab, merges = train(200)
+    os.makedirs(os.path.join(HERE, "tokenizers"), exist_ok=True)
+    for family in ("gpt2", "llama3", "qwen2", "smollm"):
+        with open(os.path.join(HERE, "tokenizers", family + ".json"), "w", encoding="ascii") as f:
+            json.dump(tokenizer_json(family, vocab, merges, family == "llama3"), f, separators=(",", ":"))
+            f.write("\n")
+    few = ["a", "b", "c", "ab", "\u0120", "\u0120a", "1", "2", "\u00c3", "\u00a9", "'s"]
+    few_merges = [("a", "b"), ("\u0120", "a"), ("'", "s")][:2]
+    for family in ("gpt2", "llama3", "qwen2", "smollm"):
+        write("tokenizer", family, json.dumps(tokenizer_json(family, few, few_merges, family == "qwen2"), ensure_ascii=False))
+    t = tokenizer_json("gpt2", few, few_merges)
+    t["post_processor"] = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+                           "pair": [], "special_tokens": {"<s>": {"id": "<s>", "ids": [len(few)], "tokens": ["<s>"]}}}
+    write("tokenizer", "template-bos", json.dumps(t) + "\0" + json.dumps({"bos_token": "<s>", "eos_token": {"content": "<|im_end|>"}, "add_bos_token": True}))
+    t = tokenizer_json("gpt2", few, few_merges)
+    t["model"]["vocab"]["big"] = 1048575
+    t["added_tokens"][0].update(lstrip=True, rstrip=True, single_word=True, normalized=True)
+    write("tokenizer", "hole-and-strip", json.dumps(t))
+    t["model"]["merges"].append("no such")
+    write("tokenizer", "bad-merge", json.dumps(t))
+
+
+def make_tokenize():
+    texts = {"plain": b"the cat said it's 12345", "spaces": b"  a   b \n\n\t c\r\n  ", "special": b"<s><|im_start|>user\nhi<|im_end|><think>",
+             "partial": b"<|im_sta<|im_start|", "utf8": "caf\u00e9 e\u0301 \U0001f600\U0001f468\u200d\U0001f469 \u4f60\u597d\u4e16\u754c \u0627\u0644".encode(),
+             "bytes": bytes(range(256)), "long": b"ab" * 300 + b" " * 50, "digits": "1234567890 \u0661\u0662\u0663\u00b2".encode(),
+             "contractions": b"I'M we'Re THEY'LL don'T 's'd''ve"}
+    for i, (name, text) in enumerate(texts.items()):
+        write("tokenize", name, bytes([i % 4, len(text) // 2 & 0xFF]) + text)
+
+
+# ---- templates ----
+
+def make_template():
+    chatml = ("{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\nHi<|im_end|>\n' }}"
+              "{% endif %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
+              "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
+    texts = {
+        "chatml": chatml,
+        "llama2": "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content | trim }} [/INST]{% else %} {{ m.content }}{{ eos_token }}{% endif %}{% endfor %}",
+        "raise": "{{ raise_exception('no ' ~ messages|length) }}",
+        "macro": "{%- macro f(x, y=2) -%}{{ x }}{{ y }}{%- endmacro -%}{{ f(1) }}{{ f(1, y='b') }}",
+        "namespace": "{% set ns = namespace(i=0) %}{% for x in list if x %}{% set ns.i = ns.i + loop.index0 %}{{ loop.last }}{% else %}none{% endfor %}{{ ns.i }}",
+        "filters": "{{ list|length }}{{ ' a b '|trim|upper }}{{ [3,1]|sort|join(',') }}{{ messages|map(attribute='role')|list }}{{ messages[0]|tojson(indent=2) }}",
+        "tests": "{% if x is defined and x is not none and n is odd and messages is iterable and 'a' in 'abc' %}{{ x }}{% endif %}",
+        "slices": "{{ list[1:-1] }}{{ 'abcdef'[::-1] }}{{ messages[1:][0].content.split(' ')[0] }}{{ 'a-b'.replace('-', '+').strip() }}",
+        "maths": "{{ 1 + 2 * 3 // 2 % 4 - 7 / 2 ** 2 }}{{ -x }}{{ big + 1 }}{{ 9223372036854775807 + 1 }}{{ not (1 < 2 <= 3) }}",
+        "loopcontrols": "{% for i in range(10) %}{% if i == 3 %}{% continue %}{% endif %}{% if i > 5 %}{% break %}{% endif %}{{ i }}{% endfor %}",
+        "format": "{{ '%s-%d' | format('a', 3) }}{{ strftime_now('%Y') }}{# comment #}{% raw %}{{ no }}{% endraw %}",
+        "long-range": "{% for i in range(999999999) %}{{ i }}{% endfor %}",
+        "deep": "{{ " + "(" * 150 + "1" + ")" * 150 + " }}",
+        "recursion": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+        "grow": "{% set ns = namespace(s='ab') %}{% for i in range(99) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}{{ ns.s }}",
+        "call": "{% macro w() %}<{{ caller() }}>{% endmacro %}{% call w() %}x{% endcall %}{% filter upper %}abc{% endfilter %}",
+        "items": "{% for k, v in {'a': 1, 'b': [2, {'c': None}]}.items() %}{{ k }}={{ v }}{% endfor %}{{ dict(a=1)|dictsort }}",
+        "conditional": "{{ 'a' if n > 1 else 'b' }}{{ (messages|selectattr('role', 'equalto', 'user')|first).content }}{{ missing.deeper }}",
+        "unterminated": "{% for x in list %}{{ x",
+        "whitespace": "a  \n {%- if true -%} \n b {%+ endif %}  \n{{- 'c' -}} \n d",
+    }
+    for name, text in texts.items():
+        write("template", name, text)
+    write("template", "own-input", chatml + "\0" + json.dumps({"messages": [{"role": "user", "content": "x\u2603"}], "tools": [{"type": "function"}], "enable_thinking": False}))
+
+
+# ---- server ----
+
+def make_http():
+    get = b"GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n"
+    post = b"POST /v1/chat/completions HTTP/1.1\r\nHost: a:8080\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+    chunked = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n2;x=y\r\nab\r\n3\r\ncde\r\n0\r\nTrailer: x\r\n\r\n"
+    texts = {"get": get, "post": post, "chunked": chunked, "pipelined": get + post + chunked + get, "http10": b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n" + get,
+             "expect": post.replace(b"\r\n\r\n", b"\r\nExpect: 100-continue\r\n\r\n"), "absolute": get.replace(b"/v1", b"http://a/v1"),
+             "options": b"OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n", "te-cl": chunked.replace(b"Host", b"Content-Length: 2\r\nHost"),
+             "two-lengths": post.replace(b"Content-Length", b"Content-Length: 2\r\nContent-Length"), "fold": get.replace(b"\r\n\r\n", b"\r\nX: a\r\n b\r\n\r\n"),
+             "bare-lf": get.replace(b"\r\n", b"\n"), "no-host": b"GET / HTTP/1.1\r\n\r\n", "huge-length": post.replace(b": 2", b": 9223372036854775807"),
+             "huge-chunk": chunked.replace(b"\r\n2;", b"\r\nffffffffffffffff;"), "trailer-length": chunked.replace(b"Trailer: x", b"Content-Length: 5"),
+             "large-body": post.replace(b": 2", b": 301") + b"x" * 299, "close": get.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n") + get,
+             "upgrade": get.replace(b"\r\n\r\n", b"\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n"), "preface": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"}
+    for i, (name, data) in enumerate(texts.items()):
+        write("http", name, bytes([i]) + data)
+
+
+def make_request():
+    chat = {"model": "m", "messages": [{"role": "system", "content": "s"}, {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+                                      {"role": "assistant", "content": None, "tool_calls": []}, {"role": "developer", "content": "d", "name": "n"}],
+            "max_completion_tokens": 5, "temperature": 0.5, "top_p": 0.9, "top_k": 40, "min_p": 0.1, "seed": -1, "n": 2, "stop": ["a", "bc"], "stream": True,
+            "stream_options": {"include_usage": True}, "stop_token_ids": [1, 2], "logprobs": False, "response_format": {"type": "text"}, "tools": [],
+            "chat_template_kwargs": {"enable_thinking": False}, "user": "u", "logit_bias": {}, "presence_penalty": 0}
+    completion = {"model": "m", "prompt": ["a", "b"], "max_tokens": 1, "echo": False, "best_of": 1, "seed": 18446744073709551615, "ignore_eos": True}
+    write("request", "chat", b"\1" + json.dumps(chat).encode())
+    write("request", "completion", b"\0" + json.dumps(completion).encode())
+    write("request", "ids", b"\0" + json.dumps({"prompt": [[1, 2], [3]], "stop": "x", "stream": False}).encode())
+    write("request", "tokenize", b"\2" + json.dumps({"prompt": "a", "add_special_tokens": False, "return_token_strs": True}).encode())
+    write("request", "detokenize", b"\3" + json.dumps({"tokens": [1, 2, 3]}).encode())
+    write("request", "unknown", b"\1" + json.dumps({"messages": [{"role": "user", "content": "a", "x": 1}], "no_such": 1}).encode())
+    write("request", "bounds", b"\1" + json.dumps({"messages": [{"role": "user", "content": ""}], "temperature": 2.0001, "top_p": 0, "n": 65}).encode())
+    write("request", "nulls", b"\1" + json.dumps({k: None for k in chat}).encode())
+    write("request", "not-json", b"\1{")
+
+
+def make_stop():
+    def case(stops, text, step=1):
+        return bytes([len(stops) - 1, step]) + b"".join(bytes([len(s) - 1]) + s for s in stops) + text
+    write("stop", "plain", case([b"stop", b"\n\n"], b"go on and stop here"))
+    write("stop", "overlap", case([b"aab", b"ab", b"aaab"], b"aaaaaaab", 2))
+    write("stop", "border", case([b"abababc", b"babac"], b"abababababac", 3))
+    write("stop", "none", case([b"xyz"], b"xyxyxyx"))
+
+
+def main():
+    clear()
+    for make in (make_json, make_options, make_gguf, make_safetensors, make_model_config, make_tokenizers, make_tokenize, make_template, make_http,
+                 make_request, make_stop):
+        make()
+
+
+main()

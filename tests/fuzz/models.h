@@ -1,0 +1,16 @@
+/* What the targets of models/ share: using a model's files and tokenizers as the engine does. */
+#ifndef TD_TESTS_FUZZ_MODELS_H
+#define TD_TESTS_FUZZ_MODELS_H
+
+#include "models/model_desc.h"
+#include "models/tokenizer/tokenizer.h"
+#include "models/weights/weights.h"
+
+/* Reads the first and the last byte, so that a range that is not there faults. */
+void fuzz_touch(const void *data, uint64_t n_bytes);
+/* Touches every tensor, looks each up by name, reads the description and checks it against the limits. */
+void fuzz_use_files(const td_model_files *files);
+/* Encodes and decodes a text; checks ids and output. */
+void fuzz_use_tokenizer(const td_tokenizer *t, const char *text, size_t n);
+
+#endif
