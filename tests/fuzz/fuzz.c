@@ -39,7 +39,7 @@ const char *fuzz_folder(void)
 
 const char *fuzz_path(const char *name)
 {
-  static char path[128];
+  static char path[sizeof folder + 256];
   snprintf(path, sizeof path, "%s/%s", fuzz_folder(), name);
   return path;
 }
