@@ -22,6 +22,12 @@ TD_INLINE __m256i lanes_below(uint32_t n)
 
 TD_INLINE vf vload_n(const float *p, uint32_t n) { return _mm256_maskload_ps(p, lanes_below(n)); }
 TD_INLINE void vstore_n(float *p, vf a, uint32_t n) { _mm256_maskstore_ps(p, lanes_below(n), a); }
+/* Holds a value in a register: not computed or loaded again for each use. */
+TD_INLINE vf vkeep(vf a)
+{
+  __asm__("" : "+x"(a));
+  return a;
+}
 TD_INLINE vf vset(float x) { return _mm256_set1_ps(x); }
 TD_INLINE vf vadd(vf a, vf b) { return _mm256_add_ps(a, b); }
 TD_INLINE vf vsub(vf a, vf b) { return _mm256_sub_ps(a, b); }

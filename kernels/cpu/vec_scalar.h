@@ -37,6 +37,7 @@ TD_INLINE vf vload_n(const float *p, uint32_t n)
 
 TD_INLINE void vstore(float *p, vf a) { memcpy(p, &a, sizeof a); }
 TD_INLINE void vstore_n(float *p, vf a, uint32_t n) { memcpy(p, &a, n * sizeof *p); }
+TD_INLINE vf vkeep(vf a) { return a; } /* see vec_avx2.h */
 TD_INLINE vf vset(float x) { TD_MAP(x); }
 TD_INLINE vf vadd(vf a, vf b) { TD_MAP(a.v[lane_] + b.v[lane_]); }
 TD_INLINE vf vsub(vf a, vf b) { TD_MAP(a.v[lane_] - b.v[lane_]); }
