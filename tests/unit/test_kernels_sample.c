@@ -1,0 +1,257 @@
+/* The sampler against float64: greedy, the kept sets of min-p, top-k and top-p by sorting, chi-square of the draws, and
+ * a draw that depends on seed and position alone. */
+#include "kernels_fixture.h"
+
+typedef struct sampler {
+  td_backend *be;
+  td_plan *plan;
+  td_devptr logits;
+} sampler;
+
+/* One row per slot, slot i at position kv_len[i]. */
+static sampler make_sampler(const char *isa, uint32_t n_threads, uint32_t vocab)
+{
+  sampler s = {.be = fx_backend(isa, n_threads)};
+  if (!s.be)
+    return s;
+  assert_int_equal(td_plan_create(FX_MAX_ROWS, FX_MAX_TOKENS, 1, 16, &s.plan, NULL), TD_OK);
+  s.logits = fx_alloc(s.be, (size_t)FX_MAX_ROWS * vocab);
+  return s;
+}
+
+static void free_sampler(sampler *s)
+{
+  if (!s->be)
+    return;
+  td_plan_destroy(s->plan);
+  s->be->ops->destroy(s->be);
+}
+
+/* n rows with the same logits; row i is at position first + i. */
+static void sample(sampler *s, const float *logits, uint32_t vocab, td_sampling p, uint32_t first, uint32_t n, int32_t *ids)
+{
+  td_plan_clear(s->plan);
+  for (uint32_t i = 0; i < n; i++) {
+    memcpy((float *)s->logits.addr + (size_t)i * vocab, logits, vocab * sizeof *logits);
+    s->be->ops->set_sampling(s->be, i, &p);
+    s->plan->rows[i] = (td_plan_row){.slot = i, .q_start = i, .q_len = 1, .kv_len = first + i, .wants_logits = 1};
+    s->plan->logits_rows[i] = i;
+  }
+  s->plan->n_rows = s->plan->n_tokens = s->plan->n_logits = n;
+  s->be->ops->step_begin(s->be, s->plan);
+  s->be->ops->sample(s->be, &(td_sample_params){.logits = s->logits, .vocab = vocab});
+  assert_int_equal(s->be->ops->step_end(s->be, ids, NULL), TD_OK);
+}
+
+static const td_sampling greedy = {.temperature = 0, .top_p = 1};
+
+static void test_greedy(void **state)
+{
+  for (int isa = 0; isa < FX_ISAS; isa++) {
+    sampler s = make_sampler(fx_isas[isa], 2, 1000);
+    for (int round = 0; s.be && round < 300; round++) {
+      uint32_t vocab = 1 + fx_below(1000), best = 0;
+      float *x = fx_floats(vocab, 3);
+      for (uint32_t i = 0; i < vocab; i++)
+        x[i] = round % 2 ? roundf(x[i]) : x[i]; /* ties */
+      if (round % 5 == 0)
+        x[fx_below(vocab)] = -INFINITY;
+      for (uint32_t i = 0; i < vocab; i++)
+        best = x[i] > x[best] ? i : best;
+      int32_t id;
+      td_sampling p = greedy;
+      p.temperature = round % 3 ? 0 : 1e-7f;
+      p.top_k = 5;
+      sample(&s, x, vocab, p, 1, 1, &id);
+      assert_int_equal(id, vocab == 1 && isinf(x[0]) ? TD_SAMPLED_NAN : (int32_t)best);
+      free(x);
+    }
+    free_sampler(&s);
+  }
+}
+
+static void test_not_a_number(void **state)
+{
+  for (int isa = 0; isa < FX_ISAS; isa++) {
+    sampler s = make_sampler(fx_isas[isa], 1, 100);
+    td_sampling warm = {.temperature = 1, .top_p = 0.9f, .top_k = 3, .seed = 1};
+    for (uint32_t at = 0; s.be && at < 100; at++) {
+      int32_t id;
+      float x[100];
+      for (int bad = 0; bad < 2; bad++) {
+        for (uint32_t i = 0; i < 100; i++)
+          x[i] = (float)(i % 7);
+        x[at] = bad ? NAN : INFINITY;
+        sample(&s, x, 100, greedy, 1, 1, &id);
+        assert_int_equal(id, TD_SAMPLED_NAN);
+        sample(&s, x, 100, warm, 1, 1, &id);
+        assert_int_equal(id, TD_SAMPLED_NAN);
+      }
+      for (uint32_t i = 0; i < 100; i++)
+        x[i] = -INFINITY;
+      sample(&s, x, 100, warm, 1, 1, &id);
+      assert_int_equal(id, TD_SAMPLED_NAN);
+      x[at] = -3;
+      sample(&s, x, 100, warm, 1, 1, &id);
+      assert_int_equal(id, (int32_t)at);
+    }
+    free_sampler(&s);
+  }
+}
+
+static const double *sort_by;
+static int descending(const void *a, const void *b)
+{
+  double x = sort_by[*(const uint32_t *)a], y = sort_by[*(const uint32_t *)b];
+  return x < y ? 1 : x > y ? -1 : 0;
+}
+
+/* Probabilities after min-p, top-k and top-p, by sorting in double; tokens with equal logits stay or go together.
+ * Returns false if the cut of top-p is too close to call. */
+static bool reference(const float *x, uint32_t n, td_sampling p, double *prob)
+{
+  uint32_t *order = malloc(n * sizeof *order);
+  double max = -INFINITY, total = 0, *logits = malloc(n * sizeof *logits);
+  for (uint32_t i = 0; i < n; i++) {
+    order[i] = i;
+    logits[i] = (double)x[i];
+    max = logits[i] > max ? logits[i] : max;
+  }
+  for (uint32_t i = 0; i < n; i++) {
+    prob[i] = exp((logits[i] - max) / (double)p.temperature);
+    prob[i] = prob[i] >= (double)p.min_p ? prob[i] : 0;
+  }
+  sort_by = logits;
+  qsort(order, n, sizeof *order, descending);
+  for (uint32_t i = 0; i < n; i++)
+    if (p.top_k && i >= (uint32_t)p.top_k && logits[order[i]] < logits[order[p.top_k - 1]])
+      prob[order[i]] = 0;
+  for (uint32_t i = 0; i < n; i++)
+    total += prob[i];
+  double above = 0;
+  bool clear = true;
+  for (uint32_t i = 0; i < n && p.top_p < 1;) { /* a group of equal logits stays if what is above it is below top_p */
+    double group = 0;
+    uint32_t j = i;
+    for (; j < n && logits[order[j]] == logits[order[i]]; j++)
+      group += prob[order[j]];
+    clear &= fabs(above / total - (double)p.top_p) > 1e-6;
+    if (above / total >= (double)p.top_p)
+      for (uint32_t k = i; k < j; k++)
+        prob[order[k]] = 0;
+    above += group;
+    i = j;
+  }
+  total = 0;
+  for (uint32_t i = 0; i < n; i++)
+    total += prob[i];
+  for (uint32_t i = 0; i < n; i++)
+    prob[i] /= total;
+  free(order);
+  free(logits);
+  return clear;
+}
+
+/* Draws many tokens: none outside the kept set, and their counts agree with the probabilities. */
+static void check_distribution(sampler *s, const float *x, uint32_t vocab, td_sampling p, uint32_t draws)
+{
+  double *prob = malloc(vocab * sizeof *prob), chi2 = 0, pool = 0, pool_seen = 0;
+  uint32_t *seen = calloc(vocab, sizeof *seen), freedom = 0;
+  int32_t ids[FX_MAX_ROWS];
+  if (reference(x, vocab, p, prob)) {
+    for (uint32_t d = 0; d < draws; d += FX_MAX_ROWS) {
+      sample(s, x, vocab, p, 1 + d, FX_MAX_ROWS, ids);
+      for (uint32_t i = 0; i < FX_MAX_ROWS; i++) {
+        assert_true(ids[i] >= 0 && (uint32_t)ids[i] < vocab);
+        if (prob[ids[i]] == 0)
+          fail_msg("token %d was dropped by min_p %g, top_k %d, top_p %g, but drawn", ids[i], (double)p.min_p, p.top_k,
+                   (double)p.top_p);
+        seen[ids[i]]++;
+      }
+    }
+    draws = (draws + FX_MAX_ROWS - 1) / FX_MAX_ROWS * FX_MAX_ROWS;
+    for (uint32_t i = 0; i < vocab; i++) { /* cells of at least 5, small ones pooled */
+      double expected = prob[i] * draws;
+      if (expected >= 5) {
+        chi2 += (seen[i] - expected) * (seen[i] - expected) / expected;
+        freedom++;
+      } else {
+        pool += expected;
+        pool_seen += seen[i];
+      }
+    }
+    if (pool >= 5) {
+      chi2 += (pool_seen - pool) * (pool_seen - pool) / pool;
+      freedom++;
+    }
+    double limit = freedom - 1 + 5 * sqrt(2.0 * (freedom - 1)) + 12; /* about one in a million */
+    if (freedom > 1 && chi2 > limit)
+      fail_msg("chi-square %.1f with %u degrees of freedom", chi2, freedom - 1);
+  }
+  free(prob);
+  free(seen);
+}
+
+static void test_draws_follow_the_distribution(void **state)
+{
+  sampler s = make_sampler("scalar", 2, 2000);
+  for (int round = 0; round < 60; round++) {
+    uint32_t vocab = 2 + fx_below(round % 4 ? 60 : 1998);
+    float *x = fx_floats(vocab, 2);
+    if (round % 3 == 0)
+      for (uint32_t i = 0; i < vocab; i++)
+        x[i] = roundf(x[i]);
+    td_sampling p = {.temperature = 0.3f + 1.5f * (float)fx_uniform(), .top_p = 1, .seed = fx_random()};
+    if (round % 5 == 1 || round % 5 == 4)
+      p.top_k = 1 + (int32_t)fx_below(vocab);
+    if (round % 5 == 2 || round % 5 == 4)
+      p.top_p = 0.1f + 0.89f * (float)fx_uniform();
+    if (round % 5 == 3 || round % 5 == 4)
+      p.min_p = 0.3f * (float)fx_uniform();
+    check_distribution(&s, x, vocab, p, 4000);
+    free(x);
+  }
+  free_sampler(&s);
+}
+
+static void test_same_draw_everywhere(void **state)
+{
+  enum { VOCAB = 49152, ROWS = 12 };
+  float *x = fx_floats(VOCAB, 4);
+  int32_t first[4][ROWS], ids[ROWS];
+  td_sampling ps[4] = {{1, 1, 0, 0, 7}, {0.8f, 0.95f, 0, 0, 8}, {1.5f, 1, 0.02f, 40, 9}, {1, 0.5f, 0.001f, 1000, 10}};
+  bool have_first = false;
+  for (int isa = 0; isa < FX_ISAS; isa++)
+    for (uint32_t threads = 1; threads <= 2; threads++) {
+      sampler s = make_sampler(fx_isas[isa], threads, VOCAB);
+      for (int i = 0; s.be && i < 4; i++) {
+        sample(&s, x, VOCAB, ps[i], 100, ROWS, ids);
+        if (!have_first)
+          memcpy(first[i], ids, sizeof ids);
+        assert_memory_equal(first[i], ids, sizeof ids);
+        for (uint32_t r = 0; r < ROWS; r++) { /* alone, at the same position */
+          int32_t alone;
+          sample(&s, x, VOCAB, ps[i], 100 + r, 1, &alone);
+          assert_int_equal(alone, first[i][r]);
+        }
+      }
+      have_first |= s.be != NULL;
+      free_sampler(&s);
+    }
+  bool differ = false;
+  for (int r = 1; r < ROWS; r++)
+    differ |= first[0][r] != first[0][0];
+  assert_true(differ); /* the position matters */
+  free(x);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_greedy),
+      cmocka_unit_test(test_not_a_number),
+      cmocka_unit_test(test_draws_follow_the_distribution),
+      cmocka_unit_test(test_same_draw_everywhere),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
