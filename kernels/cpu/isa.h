@@ -21,12 +21,12 @@ typedef struct td_isa_linear {
   float *out; /* output feature 0 of token 0 */
   uint64_t out_stride;
   const float *bias; /* [rows] or NULL */
-  float *panel;      /* panel: scratch for PANEL_ROWS widened rows */
+  float *panel;      /* panel: scratch for TD_ISA_PANEL_ROWS widened rows */
 } td_isa_linear;
 
 enum {
   TD_ISA_DIRECT_TOKENS = 8, /* most tokens of one direct call */
-  TD_ISA_PANEL_ROWS = 8,    /* most rows of one panel call */
+  TD_ISA_PANEL_ROWS = 8,    /* rows widened at once */
 };
 
 enum {
@@ -68,7 +68,7 @@ typedef struct td_isa {
   uint32_t tile_tokens; /* tokens of a packed tile */
   /* 1..TD_ISA_DIRECT_TOKENS tokens: each weight is widened in registers and used for all of them. */
   void (*linear_direct)(const td_isa_linear *p);
-  /* Any number of tokens: up to TD_ISA_PANEL_ROWS rows are widened to scratch, then a register tile runs over
+  /* Any number of tokens: TD_ISA_PANEL_ROWS rows at a time are widened to scratch, then a register tile runs over
    * the packed activations. */
   void (*linear_panel)(const td_isa_linear *p);
   /* Packs tile number `tile` of x: dst[strip * 4 + i][token of tile][8], zeros where x has no token or column. */

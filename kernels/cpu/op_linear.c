@@ -6,7 +6,7 @@
 
 enum {
   DIRECT_TOKENS_MAX = TD_ISA_DIRECT_TOKENS, /* more tokens than this: panels (measured: README.md) */
-  DIRECT_TASKS_PER_THREAD = 6,
+  TASKS_PER_THREAD = 6, /* so that a thread that was held up leaves work to the others */
 };
 
 typedef struct linear_job {
@@ -53,6 +53,13 @@ static uint32_t split_rows(linear_job *j, uint32_t rows_per_task)
     n += (uint32_t)td_div_ceil_u64(j->weight->parts[i].n_rows, rows_per_task);
   }
   return n;
+}
+
+/* A multiple of `step`; long runs of rows, since each task starts reading weights anew. */
+static uint32_t rows_per_task(const cpu_backend *be, uint32_t n_out, uint32_t step)
+{
+  uint64_t rows = td_div_ceil_u64(n_out, (uint64_t)td_pool_threads(be->pool) * TASKS_PER_THREAD);
+  return (uint32_t)td_div_ceil_u64(rows, step) * step;
 }
 
 static void direct_task(void *arg, uint32_t task, uint32_t thread)
@@ -112,12 +119,11 @@ void td_cpu_linear(td_backend *b, const td_linear_params *p)
   if (p->n <= DIRECT_TOKENS_MAX) {
     if (w->n_cols % 32)
       pad_rows(&j);
-    uint32_t rows = (uint32_t)td_div_ceil_u64(w->n_out, (uint64_t)td_pool_threads(be->pool) * DIRECT_TASKS_PER_THREAD);
-    td_pool_run(be->pool, direct_task, &j, split_rows(&j, (rows + 15) / 16 * 16));
+    td_pool_run(be->pool, direct_task, &j, split_rows(&j, rows_per_task(be, w->n_out, 16)));
     return;
   }
   uint32_t n_tiles = (uint32_t)td_div_ceil_u64(p->n, be->isa->tile_tokens);
   td_cpu_for(be, n_tiles, 8, pack_tiles, &j);
   j.x = be->packed;
-  td_pool_run(be->pool, panel_task, &j, split_rows(&j, TD_ISA_PANEL_ROWS));
+  td_pool_run(be->pool, panel_task, &j, split_rows(&j, rows_per_task(be, w->n_out, TD_ISA_PANEL_ROWS)));
 }
