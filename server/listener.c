@@ -170,6 +170,9 @@ static void on_connection(uv_stream_t *stream, int status)
   }
   if (stream->type == UV_TCP)
     uv_tcp_nodelay(&c->uv.tcp, 1);
+  /* What the kernel holds for a client that does not read counts too; left alone it takes megabytes. */
+  int send_bytes = (int)td_option(l->server->options, TD_LIMIT_SSE_QUEUE_BYTES);
+  uv_send_buffer_size(&c->uv.handle, &send_bytes);
   td_conn_start(c);
 }
 

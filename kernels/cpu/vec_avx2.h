@@ -72,8 +72,8 @@ TD_INLINE void vstore_fixed30(uint32_t *out, vf a)
   _mm256_storeu_si256((__m256i *)out, _mm256_cvttps_epi32(_mm256_mul_ps(a, _mm256_set1_ps(1073741824.0f))));
 }
 
-#ifdef TD_VEC_AVX512 /* two weight rows side by side */
-enum { TD_WIDE_ROWS = 2 };
+#ifdef TD_WIDE_PAIR /* AVX-512: two weight rows side by side */
+#define TD_WIDE_ROWS 2
 typedef __m512 vw;
 TD_INLINE vw wzero(void) { return _mm512_setzero_ps(); }
 TD_INLINE vw wload(const float *p) { return _mm512_loadu_ps(p); }
@@ -88,7 +88,7 @@ TD_INLINE void wsplit(vw a, vf out[TD_WIDE_ROWS])
   out[1] = _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(a), 1));
 }
 #else
-enum { TD_WIDE_ROWS = 1 };
+#define TD_WIDE_ROWS 1
 typedef vf vw;
 TD_INLINE vw wzero(void) { return _mm256_setzero_ps(); }
 TD_INLINE vw wload(const float *p) { return vload(p); }

@@ -101,13 +101,28 @@ TD_INLINE void vstore_fixed30(uint32_t *out, vf a)
 }
 
 /* The wide vector of the tile kernel: TD_WIDE_ROWS weight rows of eight lanes. */
-enum { TD_WIDE_ROWS = 1 };
+#ifdef TD_WIDE_PAIR /* two, as in an AVX-512 register: so that its layout is tested on every machine */
+#define TD_WIDE_ROWS 2
+typedef struct vw {
+  vf row[2];
+} vw;
+TD_INLINE vw wzero(void) { return (vw){{vset(0), vset(0)}}; }
+TD_INLINE vw wload(const float *p) { return (vw){{vload(p), vload(p + 8)}}; }
+TD_INLINE vw wrepeat(const float *p) { return (vw){{vload(p), vload(p)}}; }
+TD_INLINE vw wfma(vw a, vw b, vw c)
+{
+  return (vw){{vfma(a.row[0], b.row[0], c.row[0]), vfma(a.row[1], b.row[1], c.row[1])}};
+}
+TD_INLINE void wsplit(vw a, vf out[TD_WIDE_ROWS]) { memcpy(out, a.row, sizeof a.row); }
+#else
+#define TD_WIDE_ROWS 1
 typedef vf vw;
 TD_INLINE vw wzero(void) { return vset(0); }
 TD_INLINE vw wload(const float *p) { return vload(p); }
 TD_INLINE vw wrepeat(const float *p) { return vload(p); }
 TD_INLINE vw wfma(vw a, vw b, vw c) { return vfma(a, b, c); }
 TD_INLINE void wsplit(vw a, vf out[TD_WIDE_ROWS]) { out[0] = a; }
+#endif
 
 #undef TD_MAP
 #undef TD_LANES

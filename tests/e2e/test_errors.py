@@ -28,7 +28,9 @@ UNKNOWN = {"max_token": 5, "Temperature": 1, "stop_sequences": ["a"], "guided_js
 def test_unknown_field_is_named(daemon, field):
     for path, body in (("/v1/chat/completions", CHAT), ("/v1/completions", TEXT)):
         e = error_of(daemon.post(path, {**body, field: UNKNOWN[field]}))
-        assert e["code"] == "unsupported_parameter" and e["param"] == field[:len(e["param"])] and field[:60] in e["message"]
+        named = e["param"] or ""
+        assert e["code"] == "unsupported_parameter" and field[:60] in e["message"]
+        assert named == field[:len(named)] and len(named) >= min(len(field), 60)
 
 
 NOT_SERVED = {

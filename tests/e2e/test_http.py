@@ -1,5 +1,6 @@
 """Raw bytes on the wire: malformed HTTP, framing that two parsers could read differently, caps, keep-alive, keys."""
 import json
+import re
 import socket
 import time
 
@@ -93,7 +94,7 @@ def test_malformed(daemon, name):
         except (BrokenPipeError, ConnectionResetError):
             pass
         answer = read_all(s)
-    assert answer.count(b"HTTP/1.1 ") == 1, answer[:2000]
+    assert len(re.findall(rb"HTTP/1\.1 \d{3} ", answer)) == 1, answer[:2000]
     assert status_of(answer) in statuses, answer[:300]
     head, body = answer.split(b"\r\n\r\n", 1)
     assert b"connection: close" in head.lower() and json.loads(body)["error"]["message"]
@@ -198,7 +199,7 @@ def test_api_keys(tmp_path):
         for path in ("/v1/models", "/metrics"):
             assert d.get(path).status_code == 401
         body = {"model": MODEL_ID, "prompt": "Hi", "max_tokens": 1}
-        for auth in (None, "Bearer", "Bearer ", "Bearer sk-on", "Bearer sk-onee", "Basic sk-one", "sk-one", "Bearer # comment"):
+        for auth in (None, "Bearer", "Bearer x", "Bearer sk-on", "Bearer sk-onee", "Basic sk-one", "sk-one", "Bearer # comment"):
             r = d.post("/v1/completions", body, headers={"authorization": auth} if auth is not None else {})
             assert r.status_code == 401 and r.json()["error"]["code"] == "invalid_api_key", auth
             assert r.headers["www-authenticate"] == "Bearer"

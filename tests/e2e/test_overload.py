@@ -27,10 +27,9 @@ def test_a_full_queue_answers_429_at_once():
         assert took < 0.25 * SLOWNESS
         assert d.get("/health").status_code == 200 and d.get("/ready").status_code == 200
         assert d.post("/tokenize", {"model": MODEL_ID, "prompt": "x"}).status_code == 200, "work that needs no slot goes on"
-        held[0].close()
-        d.eventually(lambda: d.post("/v1/completions", SHORT).status_code == 200, 20, "room again")
         for s in held:
             s.close()
+        d.eventually(lambda: d.post("/v1/completions", SHORT).status_code == 200, 20, "room again")
 
 
 def test_waiting_requests_are_served_in_turn():
@@ -134,7 +133,7 @@ def test_a_slow_reader_is_cut_and_slows_nobody():
         fast = d.tokens("The capital of France is", max_tokens=20)
         slow = [d.connect(120, rcvbuf=2048) for _ in range(2)]
         for s in slow:
-            d.send_request(s, "/v1/completions", {**LONG, "n": 8, "temperature": 1, "return_token_ids": True})
+            d.send_request(s, "/v1/completions", {**LONG, "n": 8, "temperature": 1})
         d.eventually(lambda: d.gauge("vllm:num_requests_running") == 16, 20, "running")
         assert d.tokens("The capital of France is", max_tokens=20) == fast, "others are served meanwhile"
         d.eventually(lambda: d.gauge("vllm:num_requests_running") == 0, 90, "the stalled streams are cut")

@@ -2,7 +2,7 @@
 import itertools
 
 import pytest
-from harness import MODEL_ID
+from harness import MODEL_ID, Daemon
 
 STORY = "Once upon a time, in a small village by the sea,"
 
@@ -148,10 +148,12 @@ def test_max_completion_tokens_is_max_tokens(client):
     assert r.usage.completion_tokens == 7 and r.choices[0].finish_reason == "length"
 
 
-def test_context_end_is_a_length_finish(daemon):
-    """An answer with no max_tokens may run to the end of the context and no further."""
-    prompt = [1000] * 8180
-    r = daemon.post("/v1/completions", {"model": MODEL_ID, "prompt": prompt, "temperature": 0, "max_tokens": 12})
-    assert r.status_code == 200 and r.json()["usage"]["total_tokens"] <= 8192
-    r = daemon.post("/v1/completions", {"model": MODEL_ID, "prompt": prompt, "temperature": 0, "max_tokens": 13})
-    assert r.status_code == 400 and r.json()["error"]["code"] == "context_length_exceeded"
+def test_context_end_is_a_length_finish():
+    """An answer with no max_tokens runs to the end of the context and no further."""
+    with Daemon("--context-tokens", 256) as d:
+        body = {"model": MODEL_ID, "prompt": [1000] * 244, "temperature": 0, "ignore_eos": True}
+        for extra in ({}, {"max_tokens": 12}):
+            r = d.post("/v1/completions", {**body, **extra}).json()
+            assert r["usage"]["total_tokens"] == 256 and r["choices"][0]["finish_reason"] == "length"
+        r = d.post("/v1/completions", {**body, "max_tokens": 13})
+        assert r.status_code == 400 and r.json()["error"]["code"] == "context_length_exceeded"

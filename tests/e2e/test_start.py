@@ -1,5 +1,6 @@
 """How the daemon starts, and how it refuses to: exit codes of config/status.h and messages that name the thing."""
 import json
+import pathlib
 import re
 import shutil
 import socket
@@ -47,7 +48,7 @@ def test_bad_command_line(args, words):
 
 @pytest.mark.parametrize("content, line, words", [
     ("threads = 1\nfrobnicate = 2\n", 2, ["frobnicate"]), ("\n# c\nthreads = many\n", 3, ["threads", "many"]),
-    ("threads = 1\n\nthreads = 2\n", 3, ["threads", "twice"]), ("[server]\nthreads = 1\n", 2, ["section"]),
+    ("threads = 1\n\nthreads = 2\n", 3, ["threads", "twice"]), ("[server]\nthreads = 1\n", 1, ["section"]),
     ("model\n", 1, []), ("queue_requests = 99999999\n", 1, ["queue_requests"]), ("threads = " + "1" * 5000 + "\n", 1, []),
     ("kv_bytes = -5\n", 1, ["kv_bytes"]),
 ])
@@ -88,9 +89,9 @@ def test_a_taken_address():
 def refuse(path, *words):
     code, text = run_daemon("--model", path, "--listen", f"127.0.0.1:{free_port()}")
     assert code == BAD_MODEL, (code, text)
-    for w in (str(path), *words):
+    for w in (pathlib.Path(path).name, *words):
         assert w in text, (w, text)
-    return text
+    assert "error" in text
 
 
 def cut_model(path, n_bytes):

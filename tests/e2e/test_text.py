@@ -85,7 +85,7 @@ def test_detokenize_refuses_ids_outside_the_vocabulary(daemon):
 
 
 def test_prompt_ids_outside_the_vocabulary(daemon):
-    for bad in ([49152], [1, -1], [1, 2, 2**40], [1.5], [[1], "a"], [], [[]], "", {}, 7):
+    for bad in ([49152], [1, -1], [1, 2, 2**40], [1.5], [[1], 2], [], [[]], "", {}, 7):
         r = daemon.post("/v1/completions", {"model": MODEL_ID, "prompt": bad, "max_tokens": 1})
         if bad == "":
             continue  # an empty text has its own rule: test_errors.py

@@ -95,7 +95,7 @@ static void test_file_refused(void **state)
   refused("[server]\n", 1, "sections");
   refused("workers = 1\n  [server]\nworkers = 2\n", 2, "sections");
   refused("workers = 1 # one\n", 1, "not a whole number");
-  refused("backend = gpu\n", 1, "not auto or cpu");
+  refused("backend = gpu\n", 1, "is not auto, cpu or cuda");
   refused("log_level = loud\n", 1, "log_level");
   refused("page_tokens = 48\n", 1, "16, 32 or 64");
   refused("work\xff" "ers = 1\n", 1, "byte 5");
