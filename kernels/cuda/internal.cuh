@@ -1,6 +1,8 @@
 // What the files of kernels/cuda/ share: the backend's struct, the batch on the device, and small device helpers.
 //
-//   backend.cu    C ABI: create, memory, weights, the step's upload and end
+//   backend.cu    C ABI: create, device, memory, KV store
+//   weights.cu    weights to the device
+//   step.cu       the plan's way up, the sampled ids' way back
 //   linear.cu     products: cuBLASLt, and a matrix-vector kernel for few rows
 //   pointwise.cu  embedding, RMSNorm, SwiGLU, gather
 //   rope_kv.cu    q/k norm, rotation, KV write
@@ -113,6 +115,27 @@ static inline void note(cuda_backend *b, cudaError_t e)
     b->fault = e;
 }
 static inline void launched(cuda_backend *b) { note(b, cudaGetLastError()); }
+
+// backend.cu. Memory is zeroed and lives until destroy.
+td_status td_cuda_fail(td_error *err, cudaError_t e, const char *what);
+td_status td_cuda_alloc_bytes(cuda_backend *b, size_t bytes, void **out, td_error *err);
+template <typename T> static inline td_status td_cuda_alloc_array(cuda_backend *b, size_t n, T **out, td_error *err)
+{
+  return td_cuda_alloc_bytes(b, n * sizeof(T), (void **)out, err);
+}
+// To the device, done when it returns. cudaMemcpy alone is not: it may return while the last staged piece of
+// pageable memory is still on its way, and the stream does not wait for the default stream.
+cudaError_t td_cuda_copy_in(cuda_backend *b, void *dst, const void *src, size_t bytes);
+
+// weights.cu
+td_status td_cuda_weight_import(td_backend *be, const td_weight_part *parts, uint32_t n_parts, uint64_t n_cols,
+                                td_weight **out, td_error *err);
+
+// step.cu
+td_status td_cuda_make_step_memory(cuda_backend *b, td_error *err);
+void td_cuda_step_begin(td_backend *be, const td_plan *plan);
+td_status td_cuda_step_end(td_backend *be, int32_t *token_ids, td_error *err);
+void td_cuda_set_sampling(td_backend *be, uint32_t slot, const td_sampling *sampling);
 
 void td_cuda_linear(td_backend *be, const td_linear_params *p);
 void td_cuda_embed(td_backend *be, const td_embed_params *p);
