@@ -107,51 +107,23 @@ static td_status load_chat_template(td_engine *e, td_error *err)
 
 /* ---- memory plan ---- */
 
-/* Memory that may still be taken, by /proc/meminfo and the cgroup's limit; 0 if unknown. */
-static uint64_t available_bytes(void)
-{
-  uint64_t kib = 0, v;
-  char line[256];
-  FILE *f = fopen("/proc/meminfo", "re");
-  if (f) {
-    while (fgets(line, sizeof line, f))
-      if (sscanf(line, "MemAvailable: %" SCNu64 " kB", &v) == 1)
-        kib = v;
-    fclose(f);
-  }
-  uint64_t bytes = kib * 1024, used = 0;
-  f = fopen("/sys/fs/cgroup/memory.current", "re");
-  if (f) {
-    if (fscanf(f, "%" SCNu64, &v) == 1)
-      used = v;
-    fclose(f);
-  }
-  f = fopen("/sys/fs/cgroup/memory.max", "re");
-  if (f) {
-    if (fscanf(f, "%" SCNu64, &v) == 1 && (v > used ? v - used : 0) < bytes)
-      bytes = v > used ? v - used : 0;
-    fclose(f);
-  }
-  return bytes;
-}
-
 typedef struct memory_plan {
   uint32_t max_running, step_tokens, page_tokens, n_pages, max_context;
   uint64_t page_bytes, workspace_bytes;
 } memory_plan;
 
-/* Pages for kv_bytes; by default enough for every running request at full context, but at most half of what
- * memory is left, and for that the context gives way before the start fails. */
+/* Pages for kv_bytes; by default enough for every running request at full context, but no more than the backend
+ * grants, and for that the context gives way before the start fails. */
 static td_status plan_kv(td_engine *e, memory_plan *mp, td_error *err)
 {
   uint64_t budget = (uint64_t)td_option(&e->options, TD_LIMIT_KV_BYTES);
   uint64_t pages_per_context = td_div_ceil_u64(mp->max_context, mp->page_tokens), pages;
+  td_kv_shape one = td_model_kv_shape(&e->desc, 1, mp->page_tokens);
+  mp->page_bytes = e->backend->ops->kv_bytes_per_page(e->backend, &one);
   if (budget > 0) {
     pages = budget / mp->page_bytes;
   } else {
-    uint64_t left = available_bytes();
-    left = left > mp->workspace_bytes ? left - mp->workspace_bytes : 0;
-    pages = left / 2 / mp->page_bytes;
+    pages = e->backend->ops->kv_budget_bytes(e->backend) / mp->page_bytes;
     if (pages > mp->max_running * pages_per_context)
       pages = mp->max_running * pages_per_context;
   }
@@ -159,40 +131,33 @@ static td_status plan_kv(td_engine *e, memory_plan *mp, td_error *err)
     pages = INT32_MAX;
   if (pages < 2)
     return td_fail_param(err, TD_ERR_NOMEM, "kv_bytes",
-                         "no memory for KV pages: one takes %.1f MiB; raise kv_bytes or free memory",
-                         MIB(mp->page_bytes));
+                         "no memory for KV pages: one takes %.1f MiB; raise kv_bytes%s or free memory",
+                         MIB(mp->page_bytes), strcmp(e->backend->ops->name, "cuda") == 0 ? ", gpu_memory_percent" : "");
   mp->n_pages = (uint32_t)pages;
   if (pages < pages_per_context) {
     mp->max_context = mp->n_pages * mp->page_tokens;
     td_warn("context cut to %u tokens: KV memory holds no more (kv_bytes)", mp->max_context);
   }
+  td_info("memory: weights %.0f MiB, KV %.0f MiB (%u pages of %u tokens), workspace %.0f MiB; steps of up to %u requests, "
+          "%u tokens",
+          MIB(td_model_files_bytes(e->files)), MIB(mp->page_bytes * mp->n_pages), mp->n_pages, mp->page_tokens,
+          MIB(mp->workspace_bytes), mp->max_running, mp->step_tokens);
   return TD_OK;
 }
 
-static td_status make_memory_plan(td_engine *e, memory_plan *mp, td_error *err)
+static td_status plan_step(td_engine *e, memory_plan *mp, td_error *err)
 {
-  const td_options *o = &e->options;
-  int64_t context = td_option(o, TD_LIMIT_CONTEXT_TOKENS);
-  mp->max_running = (uint32_t)td_option(o, TD_LIMIT_RUNNING_REQUESTS);
-  if (mp->max_running > e->n_slots)
-    mp->max_running = e->n_slots;
-  mp->step_tokens = (uint32_t)td_option(o, TD_LIMIT_STEP_TOKENS);
-  if (mp->step_tokens < mp->max_running) /* every decode goes in every step */
-    mp->step_tokens = mp->max_running;
-  mp->page_tokens = (uint32_t)td_option(o, TD_LIMIT_PAGE_TOKENS);
+  int64_t context = td_option(&e->options, TD_LIMIT_CONTEXT_TOKENS);
+  mp->max_running = e->backend->max_rows;
+  mp->step_tokens = e->backend->max_tokens;
+  mp->page_tokens = (uint32_t)td_option(&e->options, TD_LIMIT_PAGE_TOKENS);
   mp->max_context = e->desc.context_tokens;
   if (context > e->desc.context_tokens)
     return td_fail_param(err, TD_ERR_CONFIG, "context_tokens", "context_tokens is %lld, but the model was made for %u",
                          (long long)context, e->desc.context_tokens);
   if (context > 0)
     mp->max_context = (uint32_t)context;
-  td_kv_shape one = td_model_kv_shape(&e->desc, 1, mp->page_tokens);
-  mp->page_bytes = e->backend->ops->kv_bytes_per_page(e->backend, &one);
   mp->workspace_bytes = td_model_workspace_bytes(&e->desc, e->backend, mp->step_tokens, mp->max_running);
-  TD_TRY(plan_kv(e, mp, err));
-  td_info("memory: weights %.0f MiB (mapped), KV %.0f MiB (%u pages of %u tokens), workspace %.0f MiB",
-          MIB(td_model_files_bytes(e->files)), MIB(mp->page_bytes * mp->n_pages), mp->n_pages, mp->page_tokens,
-          MIB(mp->workspace_bytes));
   return TD_OK;
 }
 
@@ -205,9 +170,12 @@ static void log_progress(void *arg, double share)
   }
 }
 
-static td_status make_compute(td_engine *e, const memory_plan *mp, td_error *err)
+static td_status make_compute(td_engine *e, memory_plan *mp, td_error *err)
 {
   int tenths = 0;
+  TD_TRY(td_model_load(e->files, &e->desc, e->backend, mp->step_tokens, mp->max_running, log_progress, &tenths,
+                       &e->model, err));
+  TD_TRY(plan_kv(e, mp, err)); /* KV takes what is left, so it comes last */
   td_kv_shape shape = td_model_kv_shape(&e->desc, mp->n_pages, mp->page_tokens);
   td_sched_config sc = {.n_slots = e->n_slots,
                         .max_running = mp->max_running,
@@ -217,8 +185,6 @@ static td_status make_compute(td_engine *e, const memory_plan *mp, td_error *err
                         .max_context_tokens = mp->max_context};
   if (getrandom(&sc.hash_seed, sizeof sc.hash_seed, GRND_NONBLOCK) < 0)
     sc.hash_seed = td_engine_now_us(); /* before the pool is ready: hard to guess will do */
-  TD_TRY(td_model_load(e->files, &e->desc, e->backend, mp->step_tokens, mp->max_running, log_progress, &tenths,
-                       &e->model, err));
   TD_TRY(e->backend->ops->kv_create(e->backend, &shape, &e->kv, err));
   TD_TRY(td_sched_create(&sc, &e->sched, err));
   TD_TRY(td_sched_plan_create(e->sched, &e->plan, err));
@@ -275,14 +241,16 @@ td_status td_engine_load(td_engine *e, td_error *err)
 
   td_backend_config bc = {.n_threads = (uint32_t)td_option(&e->options, TD_LIMIT_THREADS),
                           .max_slots = e->n_slots,
+                          .max_rows = (uint32_t)td_option(&e->options, TD_LIMIT_RUNNING_REQUESTS),
+                          .max_tokens = (uint32_t)td_option(&e->options, TD_LIMIT_STEP_TOKENS),
                           .max_context_tokens = e->desc.context_tokens,
-                          .max_vocab = e->desc.vocab};
-  bc.max_rows = (uint32_t)td_option(&e->options, TD_LIMIT_RUNNING_REQUESTS);
-  bc.max_tokens = (uint32_t)td_option(&e->options, TD_LIMIT_STEP_TOKENS);
-  if (bc.max_tokens < bc.max_rows)
-    bc.max_tokens = bc.max_rows;
+                          .max_vocab = e->desc.vocab,
+                          .device = (uint32_t)td_option(&e->options, TD_LIMIT_DEVICE),
+                          .gpu_memory_percent = (uint32_t)td_option(&e->options, TD_LIMIT_GPU_MEMORY_PERCENT)};
+  if (bc.max_rows > e->n_slots)
+    bc.max_rows = e->n_slots;
   TD_TRY(td_backend_create(e->options.backend, &bc, &e->backend, err));
-  TD_TRY(make_memory_plan(e, &mp, err));
+  TD_TRY(plan_step(e, &mp, err));
   TD_TRY(make_compute(e, &mp, err));
   fill_info(e, &mp);
   td_info("%s: %s, %.1f M parameters, context %u, backend %s, ready in %.2f s", e->info.model_name, e->info.arch,

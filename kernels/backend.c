@@ -9,6 +9,16 @@
 #include "kernels/cuda/cuda_backend.h"
 #endif
 
+void td_backend_choose_sizes(td_backend_config *config, uint32_t own_max_rows, uint32_t own_max_tokens)
+{
+  if (config->max_rows == 0)
+    config->max_rows = own_max_rows < config->max_slots ? own_max_rows : config->max_slots;
+  if (config->max_tokens == 0)
+    config->max_tokens = own_max_tokens;
+  if (config->max_tokens < config->max_rows) /* every decode goes in every step */
+    config->max_tokens = config->max_rows;
+}
+
 td_status td_backend_create(const char *name, const td_backend_config *config, td_backend **out, td_error *err)
 {
   bool any = strcmp(name, "auto") == 0;

@@ -148,6 +148,8 @@ typedef struct td_backend_ops {
 
   /* KV store: page layout is the backend's own. */
   size_t (*kv_bytes_per_page)(const td_backend *be, const td_kv_shape *shape);
+  /* Bytes that KV pages may take by default, asked once weights and workspace are there. */
+  uint64_t (*kv_budget_bytes)(const td_backend *be);
   td_status (*kv_create)(td_backend *be, const td_kv_shape *shape, td_kv **out, td_error *err);
 
   /* Replaces a slot's whole sampling state. */
@@ -168,21 +170,27 @@ typedef struct td_backend_ops {
 
 struct td_backend {
   const td_backend_ops *ops;
-  uint32_t activation_bytes; /* size of one activation element: 4 on the CPU */
+  uint32_t activation_bytes;     /* size of one activation element: 4 on the CPU */
+  uint32_t max_rows, max_tokens; /* of a step: the config's, or this backend's own choice where that was 0 */
 };
 
 typedef struct td_backend_config {
   uint32_t n_threads; /* compute threads, the caller's included; 0 = one per usable core */
   uint32_t max_slots; /* sampling states */
-  uint32_t max_rows;  /* rows of a plan, logits rows included */
-  uint32_t max_tokens;/* tokens of a plan */
+  uint32_t max_rows;  /* rows of a plan, logits rows included; 0: the backend's choice */
+  uint32_t max_tokens; /* tokens of a plan; 0: the backend's choice; at least max_rows is taken */
   uint32_t max_context_tokens;
   uint32_t max_vocab; /* for the sampler's workspace */
+  uint32_t device;    /* which GPU; the CPU backend does not look */
+  uint32_t gpu_memory_percent; /* share of a GPU's memory that may be taken in all */
 } td_backend_config;
 
 /* name: "cpu", "cuda", or "auto": CUDA where this build has it and a device is usable, else the CPU. TD_ERR_CONFIG for a
  * name that this build does not have. */
 TD_MUST_CHECK td_status td_backend_create(const char *name, const td_backend_config *config, td_backend **out,
                                           td_error *err);
+
+/* For backends: fills max_rows and max_tokens where they are 0. */
+void td_backend_choose_sizes(td_backend_config *config, uint32_t own_max_rows, uint32_t own_max_tokens);
 
 #endif

@@ -5,6 +5,7 @@
 
 #include "config/checked.h"
 #include "config/limits.h"
+#include "kernels/cpu/host_memory.h"
 #include "kernels/cpu/cpu.h"
 
 /* All memory of a backend hangs in one list and goes with it. Mapped, so it is zero and costs nothing until used. */
@@ -184,6 +185,13 @@ static td_status op_weight_import(td_backend *b, const td_weight_part *parts, ui
 
 static uint32_t padded_dim(uint32_t head_dim) { return (head_dim + 7) / 8 * 8; }
 
+/* Half of what is free: the rest is for the page cache, which holds the weights, and for the machine's other work. */
+static uint64_t op_kv_budget_bytes(const td_backend *be)
+{
+  (void)be;
+  return td_host_available_bytes() / 2;
+}
+
 static size_t op_kv_bytes_per_page(const td_backend *be, const td_kv_shape *s)
 {
   size_t floats = (size_t)s->page_tokens * (s->head_dim + padded_dim(s->head_dim));
@@ -246,6 +254,7 @@ static const td_backend_ops cpu_ops = {
     .download = op_download,
     .weight_import = op_weight_import,
     .kv_bytes_per_page = op_kv_bytes_per_page,
+    .kv_budget_bytes = op_kv_budget_bytes,
     .kv_create = op_kv_create,
     .set_sampling = op_set_sampling,
     .step_begin = op_step_begin,
@@ -322,6 +331,10 @@ td_status td_cpu_backend_create(const td_backend_config *config, td_backend **ou
   be->base.ops = &cpu_ops;
   be->base.activation_bytes = sizeof(float);
   be->config = *config;
+  /* small steps: a chunk of 128 tokens fills the cores as well as one of 512, and running streams wait a quarter as long */
+  td_backend_choose_sizes(&be->config, 64, 128);
+  be->base.max_rows = be->config.max_rows;
+  be->base.max_tokens = be->config.max_tokens;
   be->isa = isa;
   td_status st = td_pool_create(config->n_threads, &be->pool, err);
   if (st == TD_OK && !alloc_workspace(be))

@@ -65,6 +65,16 @@ static size_t be_kv_bytes_per_page(const td_backend *be, const td_kv_shape *s)
   return (size_t)s->n_layers * s->n_kv_heads * 2 * s->page_tokens * s->head_dim * sizeof(bf16);
 }
 
+// What gpu_memory_percent leaves after weights, workspace and what other programs hold.
+static uint64_t be_kv_budget_bytes(const td_backend *be)
+{
+  const cuda_backend *b = (const cuda_backend *)be;
+  size_t free_bytes = 0, total = 0;
+  cudaMemGetInfo(&free_bytes, &total);
+  uint64_t kept = (uint64_t)total / 100 * (100 - b->config.gpu_memory_percent);
+  return free_bytes > kept ? free_bytes - kept : 0;
+}
+
 static td_status be_kv_create(td_backend *be, const td_kv_shape *shape, td_kv **out, td_error *err)
 {
   cuda_backend *b = self(be);
@@ -115,7 +125,7 @@ static void be_destroy(td_backend *be)
 
 static const td_backend_ops cuda_ops = {
     "cuda",          be_destroy,     be_alloc,        be_upload_f32,  be_download,
-    td_cuda_weight_import, be_kv_bytes_per_page, be_kv_create, td_cuda_set_sampling, td_cuda_step_begin,
+    td_cuda_weight_import, be_kv_bytes_per_page, be_kv_budget_bytes, be_kv_create, td_cuda_set_sampling, td_cuda_step_begin,
     td_cuda_embed,   td_cuda_rmsnorm, td_cuda_linear, td_cuda_rope_kv, td_cuda_attention,
     td_cuda_swiglu,  td_cuda_gather, td_cuda_sample,  td_cuda_step_end,
 };
@@ -127,9 +137,11 @@ static td_status pick_device(cuda_backend *b, td_error *err)
   if (e != cudaSuccess || n == 0)
     return td_fail(err, TD_ERR_DEVICE, "no usable CUDA device: %s",
                    e == cudaSuccess ? "none is visible" : cudaGetErrorString(e));
+  if (b->device >= n)
+    return td_fail_param(err, TD_ERR_DEVICE, "device", "there is no CUDA device %d, only 0 to %d", b->device, n - 1);
   e = cudaSetDevice(b->device);
   if (e != cudaSuccess)
-    return td_cuda_fail(err, e, "cannot use device 0");
+    return td_cuda_fail(err, e, "the device cannot be used");
   cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, b->device);
   cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, b->device);
   if (major < 8)
@@ -148,6 +160,10 @@ td_status td_cuda_backend_create(const td_backend_config *config, td_backend **o
   b->base.ops = &cuda_ops;
   b->base.activation_bytes = sizeof(bf16);
   b->config = *config;
+  td_backend_choose_sizes(&b->config, 256, 2048);
+  b->base.max_rows = b->config.max_rows;
+  b->base.max_tokens = b->config.max_tokens;
+  b->device = (int)config->device;
   b->algos = new std::unordered_map<linear_key, linear_algo, linear_key_hash>();
   b->allocations = new std::vector<void *>();
   b->weights = new std::vector<td_weight *>();

@@ -118,6 +118,10 @@ def test_not_a_model(tmp_path):
     (empty / "config.json").write_text("{")
     refuse(empty, "config.json")
     (empty / "config.json").write_text(json.dumps({"architectures": ["MambaForCausalLM"], "model_type": "mamba"}))
+    refuse(empty, "model.safetensors")
+    header = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    header += b" " * (-len(header) % 8)
+    (empty / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(4))
     refuse(empty, "mamba")
 
 
