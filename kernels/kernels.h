@@ -40,12 +40,22 @@ typedef struct td_backend td_backend;
 typedef struct td_weight td_weight; /* a matrix as the backend keeps it */
 typedef struct td_kv td_kv;         /* the paged KV store of all layers */
 
-/* One stored matrix [n_rows, n_cols], row-major, in host memory (usually a file mapping). */
+/* Where a stored matrix lies in its file. A backend that copies weights reads the file: a read of a file that was cut
+ * fails, where touching its mapping kills. */
+typedef struct td_weight_file {
+  int fd;
+  uint64_t offset_bytes;
+  const char *name; /* for messages; lives until weights_wait */
+} td_weight_file;
+
+/* One stored matrix [n_rows, n_cols], row-major, in host memory (usually a file mapping), or a made-up one. */
 typedef struct td_weight_part {
   td_dtype dtype;
-  const void *data;  /* borrowed; must stay mapped while the weight lives */
+  const void *data;  /* borrowed; must stay mapped while the weight lives. NULL: made up, see seed */
   uint64_t n_rows;   /* output features */
   const float *bias; /* [n_rows] host floats, copied; NULL = none */
+  uint64_t seed;     /* without data: element i is td_dummy_bf16(seed, i) of kernels/dummy.h, dtype is TD_BF16 */
+  const td_weight_file *file; /* the same bytes in a file, for backends that copy; NULL: read data */
 } td_weight_part;
 
 enum { TD_WEIGHT_PARTS_MAX = 3 }; /* q,k,v or gate,up: one product, outputs side by side */
@@ -145,10 +155,15 @@ typedef struct td_backend_ops {
   /* Weights live until destroy. n_cols must suit each part's block size (checked: TD_ERR_MODEL). */
   td_status (*weight_import)(td_backend *be, const td_weight_part *parts, uint32_t n_parts, uint64_t n_cols,
                              td_weight **out, td_error *err);
+  /* Imports may go on behind the caller's back; waits for all of them and says what failed. Before the first step. */
+  td_status (*weights_wait)(td_backend *be, td_error *err);
 
-  /* KV store: page layout is the backend's own. */
+  /* KV store: page layout is the backend's own. kv_check refuses shapes that no kernel serves, before anything is loaded
+   * (n_pages is not looked at). */
+  td_status (*kv_check)(const td_backend *be, const td_kv_shape *shape, td_error *err);
   size_t (*kv_bytes_per_page)(const td_backend *be, const td_kv_shape *shape);
-  /* Bytes that KV pages may take by default, asked once weights and workspace are there. */
+  /* Bytes that KV pages may take by default, asked once weights and workspace are there; before that, what all of them
+   * may take together. */
   uint64_t (*kv_budget_bytes)(const td_backend *be);
   td_status (*kv_create)(td_backend *be, const td_kv_shape *shape, td_kv **out, td_error *err);
 
@@ -171,6 +186,7 @@ typedef struct td_backend_ops {
 struct td_backend {
   const td_backend_ops *ops;
   uint32_t activation_bytes;     /* size of one activation element: 4 on the CPU */
+  uint32_t weight_bytes;         /* memory a stored parameter takes here; 0: it is used where it is mapped */
   uint32_t max_rows, max_tokens; /* of a step: the config's, or this backend's own choice where that was 0 */
 };
 

@@ -109,7 +109,7 @@ static td_status load_parts(loader *l, const matrix_roles *roles, uint32_t n_par
     if (st == TD_OK && roles[i].has_bias && td_role_present(roles[i].bias, &l->m->desc))
       st = widen_vector(l, roles[i].bias, layer, &bias[i]);
     if (st == TD_OK)
-      parts[i] = (td_weight_part){t[i]->dtype, t[i]->data, t[i]->shape[0], bias[i]};
+      parts[i] = (td_weight_part){.dtype = t[i]->dtype, .data = t[i]->data, .n_rows = t[i]->shape[0], .bias = bias[i]};
   }
   if (st == TD_OK) {
     st = l->m->be->ops->weight_import(l->m->be, parts, n_parts, t[0]->shape[1], out, l->err);
@@ -192,6 +192,7 @@ static td_status load_all(loader *l)
   for (uint32_t i = 0; i < m->desc.n_layers; i++)
     TD_TRY(load_layer(l, i));
   TD_TRY(refuse_surplus(l));
+  TD_TRY(m->be->ops->weights_wait(m->be, l->err));
   m->at = td_workspace_lay_out(&m->desc, m->be->activation_bytes, m->max_tokens, m->max_logits);
   TD_TRY(m->be->ops->alloc(m->be, m->at.bytes, &m->workspace, l->err));
   if (l->progress) /* tensors that are not needed count as done */

@@ -84,7 +84,8 @@ static td_weight *weight(bench *b, td_dtype t, size_t n1, size_t n2, size_t n3, 
   td_weight_part parts[3];
   uint32_t n_parts = 0;
   for (; n_parts < 3 && n[n_parts]; n_parts++)
-    parts[n_parts] = (td_weight_part){t, random_matrix(t, n[n_parts], n_cols, bytes), n[n_parts], NULL};
+    parts[n_parts] = (td_weight_part){
+        .dtype = t, .data = random_matrix(t, n[n_parts], n_cols, bytes), .n_rows = n[n_parts]};
   check(b->be->ops->weight_import(b->be, parts, n_parts, n_cols, &w, &err), &err);
   return w;
 }
@@ -102,7 +103,12 @@ static void setup(bench *b, uint32_t n_threads, td_dtype t)
   td_error err;
   static int32_t table[MAX_ROWS * PAGES_PER_ROW];
   float ones[WIDTH], inv_freq[DIM / 2];
-  td_backend_config c = {n_threads, MAX_ROWS, MAX_ROWS, MAX_TOKENS, CONTEXT, VOCAB};
+  td_backend_config c = {.n_threads = n_threads,
+                         .max_slots = MAX_ROWS,
+                         .max_rows = MAX_ROWS,
+                         .max_tokens = MAX_TOKENS,
+                         .max_context_tokens = CONTEXT,
+                         .max_vocab = VOCAB};
   check(td_backend_create("cpu", &c, &b->be, &err), &err);
   check(td_plan_create(MAX_ROWS, MAX_TOKENS, 1, PAGE_TOKENS, &b->plan, &err), &err);
   for (int i = 0; i < MAX_ROWS * PAGES_PER_ROW; i++)

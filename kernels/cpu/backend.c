@@ -7,6 +7,7 @@
 #include "config/limits.h"
 #include "kernels/cpu/host_memory.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/dummy.h"
 
 /* All memory of a backend hangs in one list and goes with it. Mapped, so it is zero and costs nothing until used. */
 typedef struct cpu_block {
@@ -132,6 +133,33 @@ static td_status reserve_scratch(cpu_backend *be, uint32_t n_strips, td_error *e
   return ok ? TD_OK : td_fail(err, TD_ERR_NOMEM, "no memory for scratch of products of width %u", n_strips * 32);
 }
 
+typedef struct dummy_job {
+  uint16_t *out;
+  uint64_t seed, n_cols;
+} dummy_job;
+
+static void fill_dummy_rows(void *arg, uint32_t begin, uint32_t end)
+{
+  dummy_job *j = arg;
+  for (uint64_t i = begin * j->n_cols; i < end * j->n_cols; i++)
+    j->out[i] = td_dummy_bf16(j->seed, i);
+}
+
+/* The one case in which a weight takes memory here. */
+static td_status make_up(cpu_backend *be, const td_weight_part *part, uint64_t n_cols, cpu_part *out, td_error *err)
+{
+  dummy_job j = {.seed = part->seed, .n_cols = n_cols};
+  if (part->dtype != TD_BF16)
+    return td_fail(err, TD_ERR_MODEL, "made-up weights are BF16, not %s", td_dtypes[part->dtype].name);
+  j.out = td_cpu_alloc(be, out->n_rows, out->row_bytes);
+  if (!j.out)
+    return td_fail(err, TD_ERR_NOMEM, "no memory for a made-up weight of %u rows of %llu elements", out->n_rows,
+                   (unsigned long long)n_cols);
+  out->data = (const uint8_t *)j.out;
+  td_cpu_for(be, out->n_rows, 64, fill_dummy_rows, &j);
+  return TD_OK;
+}
+
 static td_status import_part(cpu_backend *be, const td_weight_part *part, uint64_t n_cols, cpu_part *out, td_error *err)
 {
   if ((unsigned)part->dtype >= TD_DTYPE_COUNT)
@@ -156,7 +184,7 @@ static td_status import_part(cpu_backend *be, const td_weight_part *part, uint64
     memcpy(bias, part->bias, out->n_rows * sizeof *bias);
     out->bias = bias;
   }
-  return TD_OK;
+  return part->data ? TD_OK : make_up(be, part, n_cols, out, err);
 }
 
 static td_status op_weight_import(td_backend *b, const td_weight_part *parts, uint32_t n_parts, uint64_t n_cols,
@@ -183,6 +211,8 @@ static td_status op_weight_import(td_backend *b, const td_weight_part *parts, ui
   return TD_OK;
 }
 
+static td_status op_weights_wait(td_backend *b, td_error *err) { return TD_OK; }
+
 static uint32_t padded_dim(uint32_t head_dim) { return (head_dim + 7) / 8 * 8; }
 
 /* Half of what is free: the rest is for the page cache, which holds the weights, and for the machine's other work. */
@@ -191,6 +221,8 @@ static uint64_t op_kv_budget_bytes(const td_backend *be)
   (void)be;
   return td_host_available_bytes() / 2;
 }
+
+static td_status op_kv_check(const td_backend *be, const td_kv_shape *s, td_error *err) { return TD_OK; }
 
 static size_t op_kv_bytes_per_page(const td_backend *be, const td_kv_shape *s)
 {
@@ -253,6 +285,8 @@ static const td_backend_ops cpu_ops = {
     .upload_f32 = op_upload_f32,
     .download = op_download,
     .weight_import = op_weight_import,
+    .weights_wait = op_weights_wait,
+    .kv_check = op_kv_check,
     .kv_bytes_per_page = op_kv_bytes_per_page,
     .kv_budget_bytes = op_kv_budget_bytes,
     .kv_create = op_kv_create,

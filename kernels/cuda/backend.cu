@@ -75,12 +75,21 @@ static uint64_t be_kv_budget_bytes(const td_backend *be)
   return free_bytes > kept ? free_bytes - kept : 0;
 }
 
+static td_status be_kv_check(const td_backend *be, const td_kv_shape *shape, td_error *err)
+{
+  (void)be;
+  if (shape->head_dim != 64 && shape->head_dim != 96 && shape->head_dim != 128 && shape->head_dim != 256)
+    return td_fail(err, TD_ERR_UNSUPPORTED,
+                   "the CUDA backend has no attention kernel for heads of %u elements, only for 64, 96, 128 and 256; "
+                   "backend = cpu serves this model",
+                   shape->head_dim);
+  return TD_OK;
+}
+
 static td_status be_kv_create(td_backend *be, const td_kv_shape *shape, td_kv **out, td_error *err)
 {
   cuda_backend *b = self(be);
-  if (shape->head_dim != 64 && shape->head_dim != 96 && shape->head_dim != 128 && shape->head_dim != 256)
-    return td_fail(err, TD_ERR_UNSUPPORTED, "no CUDA attention kernel for head dim %u (there are 64, 96, 128 and 256)",
-                   shape->head_dim);
+  TD_TRY(be_kv_check(be, shape, err));
   td_kv *kv = new (std::nothrow) td_kv();
   if (!kv)
     return td_fail(err, TD_ERR_NOMEM, "no memory for the KV store");
@@ -125,7 +134,7 @@ static void be_destroy(td_backend *be)
 
 static const td_backend_ops cuda_ops = {
     "cuda",          be_destroy,     be_alloc,        be_upload_f32,  be_download,
-    td_cuda_weight_import, be_kv_bytes_per_page, be_kv_budget_bytes, be_kv_create, td_cuda_set_sampling, td_cuda_step_begin,
+    td_cuda_weight_import, td_cuda_weights_wait, be_kv_check, be_kv_bytes_per_page, be_kv_budget_bytes, be_kv_create, td_cuda_set_sampling, td_cuda_step_begin,
     td_cuda_embed,   td_cuda_rmsnorm, td_cuda_linear, td_cuda_rope_kv, td_cuda_attention,
     td_cuda_swiglu,  td_cuda_gather, td_cuda_sample,  td_cuda_step_end,
 };
@@ -159,6 +168,7 @@ td_status td_cuda_backend_create(const td_backend_config *config, td_backend **o
     return td_fail(err, TD_ERR_NOMEM, "no memory for the CUDA backend");
   b->base.ops = &cuda_ops;
   b->base.activation_bytes = sizeof(bf16);
+  b->base.weight_bytes = sizeof(bf16);
   b->config = *config;
   td_backend_choose_sizes(&b->config, 256, 2048);
   b->base.max_rows = b->config.max_rows;

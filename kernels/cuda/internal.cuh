@@ -130,6 +130,7 @@ cudaError_t td_cuda_copy_in(cuda_backend *b, void *dst, const void *src, size_t 
 // weights.cu
 td_status td_cuda_weight_import(td_backend *be, const td_weight_part *parts, uint32_t n_parts, uint64_t n_cols,
                                 td_weight **out, td_error *err);
+td_status td_cuda_weights_wait(td_backend *be, td_error *err);
 
 // step.cu
 td_status td_cuda_make_step_memory(cuda_backend *b, td_error *err);

@@ -3,12 +3,32 @@
 
 #include <new>
 
+#include "kernels/dummy.h"
+
+// Two elements a thread at a time: what a 4-byte store holds.
+static __global__ void dummy_kernel(uint32_t *dst, uint64_t n_pairs, uint64_t seed)
+{
+  uint64_t stride = (uint64_t)gridDim.x * blockDim.x;
+  for (uint64_t i = blockIdx.x * (uint64_t)blockDim.x + threadIdx.x; i < n_pairs; i += stride)
+    dst[i] = td_dummy_bf16(seed, 2 * i) | (uint32_t)td_dummy_bf16(seed, 2 * i + 1) << 16;
+}
+
+// n_cols is a multiple of 8, so the pairs are whole.
+static td_status make_up(cuda_backend *b, const td_weight_part *part, uint64_t n_cols, bf16 *dst, td_error *err)
+{
+  dummy_kernel<<<16 * b->n_sms, 256, 0, b->stream>>>((uint32_t *)dst, part->n_rows * n_cols / 2, part->seed);
+  cudaError_t e = cudaGetLastError();
+  return e == cudaSuccess ? TD_OK : td_cuda_fail(err, e, "making up weights");
+}
+
 static td_status upload_rows(cuda_backend *b, const td_weight_part *part, uint64_t n_cols, bf16 *dst, td_error *err)
 {
   uint64_t row_bytes;
   if (!td_dtype_row_bytes(part->dtype, n_cols, &row_bytes))
     return td_fail(err, TD_ERR_MODEL, "rows of %llu elements do not fit %s blocks", (unsigned long long)n_cols,
                    td_dtypes[part->dtype].name);
+  if (!part->data)
+    return make_up(b, part, n_cols, dst, err);
   if (part->dtype == TD_BF16) {
     cudaError_t e = td_cuda_copy_in(b, dst, part->data, part->n_rows * row_bytes);
     return e == cudaSuccess ? TD_OK : td_cuda_fail(err, e, "copy of weights");
@@ -56,11 +76,20 @@ td_status td_cuda_weight_import(td_backend *be, const td_weight_part *parts, uin
   for (uint32_t i = 0; i < n_parts; i++) {
     TD_TRY(upload_rows(b, &parts[i], n_cols, w->data + row * n_cols, err));
     if (parts[i].bias) {
-      td_weight_part bias = {TD_F32, parts[i].bias, 1, nullptr};
+      td_weight_part bias = {};
+      bias.dtype = TD_F32;
+      bias.data = parts[i].bias;
+      bias.n_rows = 1;
       TD_TRY(upload_rows(b, &bias, parts[i].n_rows, w->bias + row, err));
     }
     row += parts[i].n_rows;
   }
   *out = w;
   return TD_OK;
+}
+
+td_status td_cuda_weights_wait(td_backend *be, td_error *err)
+{
+  cudaError_t e = cudaStreamSynchronize(self(be)->stream);
+  return e == cudaSuccess ? TD_OK : td_cuda_fail(err, e, "weights");
 }

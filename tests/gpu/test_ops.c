@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/dummy.h"
 #include "kernels/kernels.h"
 
 enum { MAX_TOKENS = 1024, MAX_ROWS = 64, MAX_SLOTS = 64, MAX_CONTEXT = 4096, VOCAB_MAX = 131072 };
@@ -121,7 +122,7 @@ static void step_end(void)
 /* Puts [n, width] values on the device as activations. Inside a step whose plan has n tokens. */
 static td_devptr activations(const float *v, uint32_t n, uint32_t width)
 {
-  td_weight_part part = {TD_F32, v, n, NULL};
+  td_weight_part part = {.dtype = TD_F32, .data = v, .n_rows = n};
   td_weight *table = device_weight(&part, 1, width);
   td_devptr out = device_alloc((size_t)n * width * be->activation_bytes);
   be->ops->embed(be, &(td_embed_params){table, out, width});
@@ -207,8 +208,8 @@ static void test_linear(uint32_t n, uint32_t n_in, const uint32_t *outs, uint32_
   td_weight_part parts[TD_WEIGHT_PARTS_MAX];
   float *x = random_values((size_t)n * n_in, 1);
   for (uint32_t i = 0; i < n_parts; i++) {
-    parts[i] = (td_weight_part){TD_F32, random_values((size_t)outs[i] * n_in, 1), outs[i],
-                                bias ? random_values(outs[i], 1) : NULL};
+    parts[i] = (td_weight_part){.dtype = TD_F32, .data = random_values((size_t)outs[i] * n_in, 1), .n_rows = outs[i],
+                                .bias = bias ? random_values(outs[i], 1) : NULL};
     n_out += outs[i];
   }
   double *want = malloc((size_t)n * n_out * sizeof *want);
@@ -235,6 +236,28 @@ static void test_linear(uint32_t n, uint32_t n_in, const uint32_t *outs, uint32_
     free((void *)parts[i].bias);
   }
   free(x), free(want), free(got);
+}
+
+/* Made-up weights are the same bits everywhere: read back through the embedding. */
+static void test_dummy(uint32_t vocab, uint32_t width)
+{
+  char what[80];
+  td_weight_part part = {.dtype = TD_BF16, .n_rows = vocab, .seed = 77};
+  double *want = malloc((size_t)vocab * width * sizeof *want);
+  plan_tokens_only(vocab);
+  for (uint32_t i = 0; i < vocab; i++) {
+    plan->token_ids[i] = (int32_t)i;
+    for (uint32_t k = 0; k < width; k++)
+      want[(size_t)i * width + k] = td_bf16_to_f32(td_dummy_bf16(77, (uint64_t)i * width + k));
+  }
+  be->ops->step_begin(be, plan);
+  td_devptr out = device_alloc((size_t)vocab * width * be->activation_bytes);
+  be->ops->embed(be, &(td_embed_params){.weight = device_weight(&part, 1, width), .out = out, .width = width});
+  step_end();
+  float *got = fetch(out, (size_t)vocab * width, false);
+  snprintf(what, sizeof what, "dummy %u x %u", vocab, width);
+  check(what, got, want, (size_t)vocab * width, 0);
+  free(want), free(got);
 }
 
 static void test_swiglu(uint32_t n, uint32_t width)
@@ -566,6 +589,8 @@ int main(int argc, char **argv)
     test_rmsnorm(37, widths[i], true);
     test_swiglu(5, widths[i]);
   }
+  test_dummy(33, 64);
+  test_dummy(1000, 576);
   static const uint32_t ns[] = {1, 2, 3, 7, 8, 9, 15, 16, 17, 33, 64, 130, 300};
   for (size_t i = 0; i < (small ? 9 : 13); i++) {
     test_linear(ns[i], 576, (const uint32_t[]){576, 192, 192}, 3, false, false);

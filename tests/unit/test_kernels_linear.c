@@ -17,8 +17,8 @@ static problem make_problem(const td_dtype *dtypes, const uint32_t *n_rows, uint
 {
   problem p = {.n_parts = n_parts, .n_cols = n_cols, .n_tokens = n_tokens};
   for (uint32_t i = 0; i < n_parts; i++) {
-    p.parts[i] = (td_weight_part){dtypes[i], fx_matrix(dtypes[i], n_rows[i], n_cols), n_rows[i],
-                                  bias ? fx_floats(n_rows[i], 1) : NULL};
+    p.parts[i] = (td_weight_part){.dtype = dtypes[i], .data = fx_matrix(dtypes[i], n_rows[i], n_cols), .n_rows = n_rows[i],
+                                  .bias = bias ? fx_floats(n_rows[i], 1) : NULL};
     p.n_out += n_rows[i];
   }
   p.x = fx_floats((size_t)n_tokens * n_cols, 1);
@@ -136,7 +136,7 @@ static void test_embed_widens_rows(void **state)
       assert_true(td_dtype_row_bytes(t, width, &row_bytes));
       uint8_t *m = fx_matrix(t, VOCAB, width);
       td_weight *w;
-      assert_int_equal(bes[b]->ops->weight_import(bes[b], &(td_weight_part){t, m, VOCAB, NULL}, 1, width, &w, NULL),
+      assert_int_equal(bes[b]->ops->weight_import(bes[b], &(td_weight_part){.dtype = t, .data = m, .n_rows = VOCAB}, 1, width, &w, NULL),
                        TD_OK);
       td_plan *plan;
       assert_int_equal(td_plan_create(4, n, 4, 16, &plan, NULL), TD_OK);
@@ -173,14 +173,14 @@ static void test_import_refuses_sizes_that_do_not_fit(void **state)
 {
   td_backend *be = fx_backend("scalar", 1);
   uint8_t data[64] = {0};
-  expect_refused(be, (td_weight_part){TD_Q4_1, data, 1, NULL}, 1, 33);
-  expect_refused(be, (td_weight_part){TD_Q4_K, data, 1, NULL}, 1, 32);
-  expect_refused(be, (td_weight_part){TD_F32, data, 1, NULL}, 1, 0);
-  expect_refused(be, (td_weight_part){TD_F32, data, 0, NULL}, 1, 8);
-  expect_refused(be, (td_weight_part){TD_F32, data, 1ull << 60, NULL}, 1, 8);
-  expect_refused(be, (td_weight_part){TD_F32, data, 1, NULL}, 1, 1ull << 40);
-  expect_refused(be, (td_weight_part){(td_dtype)99, data, 1, NULL}, 1, 32);
-  expect_refused(be, (td_weight_part){TD_F32, data, 1, NULL}, 0, 32);
+  expect_refused(be, (td_weight_part){.dtype = TD_Q4_1, .data = data, .n_rows = 1}, 1, 33);
+  expect_refused(be, (td_weight_part){.dtype = TD_Q4_K, .data = data, .n_rows = 1}, 1, 32);
+  expect_refused(be, (td_weight_part){.dtype = TD_F32, .data = data, .n_rows = 1}, 1, 0);
+  expect_refused(be, (td_weight_part){.dtype = TD_F32, .data = data, .n_rows = 0}, 1, 8);
+  expect_refused(be, (td_weight_part){.dtype = TD_F32, .data = data, .n_rows = 1ull << 60}, 1, 8);
+  expect_refused(be, (td_weight_part){.dtype = TD_F32, .data = data, .n_rows = 1}, 1, 1ull << 40);
+  expect_refused(be, (td_weight_part){.dtype = (td_dtype)99, .data = data, .n_rows = 1}, 1, 32);
+  expect_refused(be, (td_weight_part){.dtype = TD_F32, .data = data, .n_rows = 1}, 0, 32);
   be->ops->destroy(be);
   td_error err = {0};
   assert_int_equal(td_backend_create("tpu", &fx_config, &be, &err), TD_ERR_CONFIG);
