@@ -2,6 +2,7 @@
  *
  *   engine.c    life: create, start, the thread, stop; state, info, statistics
  *   load.c      from options to a loaded model, with the memory plan
+ *   record.c    decode steps recorded at start, where the backend can
  *   requests.c  the hand-over between loop and engine thread: slots, rings, tickets
  *   step.c      the step loop: inbox -> plan -> forward -> sample -> commit -> publish
  *   text.c      tokenising, chat templates and detokenising for the server
@@ -108,6 +109,9 @@ uint64_t td_engine_now_us(void);
 
 /* load.c; engine thread. On failure what was made stays in *e for td_engine_destroy. */
 TD_MUST_CHECK td_status td_engine_load(td_engine *e, td_error *err);
+
+/* record.c; engine thread, after load's memory is there. */
+TD_MUST_CHECK td_status td_engine_record_steps(td_engine *e, td_error *err);
 
 /* requests.c */
 TD_MUST_CHECK td_status td_engine_requests_init(td_engine *e, td_error *err);

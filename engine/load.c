@@ -252,6 +252,7 @@ td_status td_engine_load(td_engine *e, td_error *err)
   TD_TRY(td_backend_create(e->options.backend, &bc, &e->backend, err));
   TD_TRY(plan_step(e, &mp, err));
   TD_TRY(make_compute(e, &mp, err));
+  TD_TRY(td_engine_record_steps(e, err));
   fill_info(e, &mp);
   td_info("%s: %s, %.1f M parameters, context %u, backend %s, ready in %.2f s", e->info.model_name, e->info.arch,
           (double)e->info.parameters / 1e6, e->info.max_context_tokens, e->info.backend,

@@ -101,6 +101,8 @@ static td_status run_plan(td_engine *e, td_error *err)
 {
   const td_backend_ops *ops = e->backend->ops;
   ops->step_begin(e->backend, e->plan);
+  if (ops->replay && ops->replay(e->backend))
+    return ops->step_end(e->backend, e->sampled, err);
   td_devptr logits = td_model_forward(e->model, e->kv, e->plan);
   if (e->plan->n_logits > 0)
     ops->sample(e->backend, &(td_sample_params){.logits = logits, .vocab = e->desc.vocab});

@@ -6,7 +6,10 @@
  * ops only assert (TD_BUG_ON) what the loader has promised.
  *
  * The step: step_begin(plan) makes a plan the current one (token ids, positions, rows and page
- * table come from there), then ops, then sample, then step_end hands out the sampled ids.
+ * table come from there), then ops, then sample, then step_end waits and hands out the sampled ids.
+ * With pipeline_depth 2, step_submit closes a step that runs on, and the next may begin before its
+ * step_end: a token id below 0 in a plan then means the token that the step before sampled, logits row -1 - id.
+ * Steps of decodes alone may be recorded once and replayed, which spares the host queueing every op (record, replay).
  *
  * The batch rule (CPU backend): every output element is computed by one fixed sequence of operations
  * that does not depend on how many rows the step has, how a prompt was chunked, which pages hold its KV,
@@ -62,6 +65,7 @@ enum { TD_WEIGHT_PARTS_MAX = 3 }; /* q,k,v or gate,up: one product, outputs side
 
 typedef struct td_kv_shape {
   uint32_t n_layers, n_pages, page_tokens, n_kv_heads, head_dim;
+  uint32_t n_heads; /* query heads: how attention over these pages is planned */
 } td_kv_shape;
 
 typedef enum td_rope_style {
@@ -170,7 +174,7 @@ typedef struct td_backend_ops {
   /* Replaces a slot's whole sampling state. */
   void (*set_sampling)(td_backend *be, uint32_t slot, const td_sampling *sampling);
 
-  void (*step_begin)(td_backend *be, const td_plan *plan); /* plan borrowed until step_end */
+  void (*step_begin)(td_backend *be, const td_plan *plan); /* plan borrowed until step_submit or step_end */
   void (*embed)(td_backend *be, const td_embed_params *p);
   void (*rmsnorm)(td_backend *be, const td_rmsnorm_params *p);
   void (*linear)(td_backend *be, const td_linear_params *p);
@@ -179,13 +183,23 @@ typedef struct td_backend_ops {
   void (*swiglu)(td_backend *be, const td_swiglu_params *p);
   void (*gather)(td_backend *be, const td_gather_params *p);
   void (*sample)(td_backend *be, const td_sample_params *p);
-  /* Waits for the step; token_ids[n_logits] receives what sample chose. TD_ERR_DEVICE on a fault. */
+  /* All ops of the step are queued. May be left out where no other step begins before step_end. */
+  void (*step_submit)(td_backend *be);
+  /* Waits for the oldest step; token_ids[n_logits] receives what sample chose. TD_ERR_DEVICE on a fault. */
   td_status (*step_end)(td_backend *be, int32_t *token_ids, td_error *err);
+
+  /* Records a step of n_rows decodes: queue(arg, plan) queues its ops for a plan of that size, twice, and nothing is
+   * written to the KV store. NULL where a backend gains nothing from it. */
+  td_status (*record)(td_backend *be, uint32_t n_rows, void (*queue)(void *arg, const td_plan *plan), void *arg,
+                      td_error *err);
+  /* Queues the whole current step from a recording; false: there is none that fits, queue the ops. NULL as record. */
+  bool (*replay)(td_backend *be);
 } td_backend_ops;
 
 struct td_backend {
   const td_backend_ops *ops;
   uint32_t activation_bytes;     /* size of one activation element: 4 on the CPU */
+  uint32_t pipeline_depth;       /* steps that may be under way at once: 1 or 2 */
   uint32_t weight_bytes;         /* memory a stored parameter takes here; 0: it is used where it is mapped */
   uint32_t max_rows, max_tokens; /* of a step: the config's, or this backend's own choice where that was 0 */
 };

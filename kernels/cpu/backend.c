@@ -269,6 +269,8 @@ static void op_step_begin(td_backend *b, const td_plan *plan)
       be->token_row[plan->rows[r].q_start + i] = r;
 }
 
+static void op_step_submit(td_backend *b) { (void)b; }
+
 static td_status op_step_end(td_backend *b, int32_t *token_ids, td_error *err)
 {
   cpu_backend *be = cpu_self(b);
@@ -300,6 +302,7 @@ static const td_backend_ops cpu_ops = {
     .swiglu = td_cpu_swiglu,
     .gather = td_cpu_gather,
     .sample = td_cpu_sample,
+    .step_submit = op_step_submit,
     .step_end = op_step_end,
 };
 
@@ -367,6 +370,7 @@ td_status td_cpu_backend_create(const td_backend_config *config, td_backend **ou
   be->config = *config;
   /* small steps: a chunk of 128 tokens fills the cores as well as one of 512, and running streams wait a quarter as long */
   td_backend_choose_sizes(&be->config, 64, 128);
+  be->base.pipeline_depth = 1;
   be->base.max_rows = be->config.max_rows;
   be->base.max_tokens = be->config.max_tokens;
   be->isa = isa;

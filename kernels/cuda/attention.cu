@@ -3,7 +3,7 @@
 // A block takes a tile of queries of one row and one kv head: tokens x the heads of the GQA group, packed as rows of
 // one matrix product. K and V tiles of 64 tokens come through shared memory, double buffered. In a prefill tile (64 packed rows) each of
 // the four warps owns 16 rows; in a decode tile (16 packed rows) all warps own the same rows and each takes a quarter of
-// every K/V tile, merged at the end. Long decodes are split over blocks and merged by a second kernel.
+// every K/V tile, merged at the end. Long decodes are split over blocks, and the last block of a row to arrive merges.
 // Source: FlashAttention-2's loop, FlashDecoding's split.
 #include "kernels/cuda/internal.cuh"
 
@@ -13,7 +13,8 @@ struct attention_args {
   const bf16 *qkv;
   bf16 *out;
   const bf16 *kv; // this layer's pages
-  float *partials;
+  float *partials;   // [TD_SPLITS_MAX, n_kv_heads, TD_DECODE_ROWS, HD + 4]: output, then max and sum of the softmax
+  uint32_t *arrived; // [TD_SPLITS_MAX, n_kv_heads]
   float scale_log2;
   uint32_t window, n_heads, n_kv_heads, group;
 };
@@ -167,8 +168,8 @@ __device__ __forceinline__ void store_row(const attention_args &a, const td_atte
   uint32_t t = threadIdx.x % 4;
   if (p >= it.n_tokens * a.group)
     return;
-  if (it.partial != TD_NO_PARTIAL) {
-    float *dst = a.partials + ((size_t)(it.partial * a.n_kv_heads + kv_head) * TD_DECODE_ROWS + p) * (HD + 2);
+  if (it.n_partials > 1) {
+    float *dst = a.partials + ((size_t)(it.partial * a.n_kv_heads + kv_head) * TD_DECODE_ROWS + p) * (HD + 4);
     for (int d = 0; d < HD / 8; d++) {
       dst[d * 8 + 2 * t] = o_pairs[2 * d];
       dst[d * 8 + 2 * t + 1] = o_pairs[2 * d + 1];
@@ -202,6 +203,54 @@ __device__ __forceinline__ void load_queries(uint32_t q[HD / 16][4], const atten
 #pragma unroll
     for (int e = 0; e < 4; e++)
       q[c][e] = *(const uint32_t *)(src[e % 2] + c * 16 + (e / 2) * 8 + 2 * t);
+}
+
+// Whether this block is the last of its row's shares; what the others wrote can then be read.
+__device__ __forceinline__ bool arrives_last(const attention_args &a, const td_attention_item &it, uint32_t kv_head)
+{
+  __shared__ bool last;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    uint32_t *n = a.arrived + it.first_partial * a.n_kv_heads + kv_head;
+    last = atomicAdd(n, 1) == it.n_partials - 1;
+    if (last)
+      *n = 0;
+  }
+  __syncthreads();
+  __threadfence();
+  return last;
+}
+
+// The shares of a split row, in their order whoever does it. A warp takes a packed row, a lane HD / 32 of its elements.
+template <int HD>
+__device__ __forceinline__ void merge_partials(const attention_args &a, const td_attention_item &it, const td_plan_row &row,
+                                               uint32_t kv_head)
+{
+  constexpr int PER_LANE = HD / 32;
+  uint32_t lane = threadIdx.x % 32;
+  size_t stride = (size_t)a.n_kv_heads * TD_DECODE_ROWS * (HD + 4);
+  for (uint32_t p = threadIdx.x / 32; p < it.n_tokens * a.group; p += WARPS) {
+    const float *part = a.partials + ((size_t)(it.first_partial * a.n_kv_heads + kv_head) * TD_DECODE_ROWS + p) * (HD + 4);
+    float m = -INFINITY, l = 0, o[PER_LANE] = {};
+    for (uint32_t i = lane; i < it.n_partials; i += 32)
+      m = fmaxf(m, __ldcg(part + i * stride + HD));
+    m = warp_max(m);
+    float safe = m == -INFINITY ? 0 : m;
+#pragma unroll 8
+    for (uint32_t i = 0; i < it.n_partials; i++) {
+      const float *r = part + i * stride;
+      float f = exp2f(__ldcg(r + HD) - safe);
+      l += __ldcg(r + HD + 1) * f;
+#pragma unroll
+      for (int k = 0; k < PER_LANE; k++)
+        o[k] += __ldcg(r + k * 32 + lane) * f;
+    }
+    uint32_t token = row.q_start + p / a.group, head = kv_head * a.group + p % a.group;
+    bf16 *dst = a.out + ((size_t)token * a.n_heads + head) * HD;
+    for (int k = 0; k < PER_LANE; k++)
+      dst[k * 32 + lane] = __float2bfloat16(l > 0 ? o[k] / l : 0.0f);
+  }
 }
 
 template <int HD, int COLS>
@@ -263,9 +312,7 @@ __device__ __forceinline__ void run_item(const attention_args &a, const device_b
       r[HD + 1] = st.l[h];
     }
     __syncthreads();
-    if (warp != 0)
-      return;
-    for (int h = 0; h < 2; h++) {
+    for (int h = 0; h < 2 && warp == 0; h++) {
       float m = -INFINITY, l = 0, o[HD / 4];
       for (int w = 0; w < WARPS; w++)
         m = fmaxf(m, all[((size_t)w * 16 + g + 8 * h) * (HD + 2) + HD]);
@@ -283,6 +330,8 @@ __device__ __forceinline__ void run_item(const attention_args &a, const device_b
       }
       store_row<HD>(a, it, row, kv_head, g + 8 * h, m, l, o);
     }
+    if (it.n_partials > 1 && arrives_last(a, it, kv_head))
+      merge_partials<HD>(a, it, row, kv_head);
   } else {
     for (int h = 0; h < 2; h++) {
       float o[HD / 4];
@@ -301,36 +350,15 @@ __global__ void __launch_bounds__(WARPS * 32)
     attention_kernel(attention_args a, device_batch batch, const td_attention_item *items)
 {
   extern __shared__ __align__(128) unsigned char smem_raw[];
+  let_next_start();
+  wait_for_input();
+  if (blockIdx.x >= batch.counts[COUNT_ITEMS])
+    return;
   td_attention_item it = items[blockIdx.x];
-  if (it.decode)
+  if (it.n_partials > 0)
     run_item<HD, KV_TILE / WARPS>(a, batch, it, blockIdx.y, smem_raw);
   else
     run_item<HD, KV_TILE>(a, batch, it, blockIdx.y, smem_raw);
-}
-
-// One block per (split row, head): merges the row's partials in their order.
-template <int HD>
-__global__ void merge_kernel(attention_args a, device_batch batch, const td_attention_merge *merges)
-{
-  td_attention_merge mg = merges[blockIdx.x];
-  uint32_t p = blockIdx.y / a.n_kv_heads, kv_head = blockIdx.y % a.n_kv_heads, d = threadIdx.x;
-  if (p >= mg.n_tokens * a.group)
-    return;
-  const td_plan_row row = batch.rows[mg.row];
-  auto part = [&](uint32_t i) {
-    return a.partials + ((size_t)((mg.first_partial + i) * a.n_kv_heads + kv_head) * TD_DECODE_ROWS + p) * (HD + 2);
-  };
-  float m = -INFINITY, l = 0, o = 0;
-  for (uint32_t i = 0; i < mg.n_partials; i++)
-    m = fmaxf(m, part(i)[HD]);
-  float safe = m == -INFINITY ? 0 : m;
-  for (uint32_t i = 0; i < mg.n_partials; i++) {
-    float f = exp2f(part(i)[HD] - safe);
-    l += part(i)[HD + 1] * f;
-    o += part(i)[d] * f;
-  }
-  uint32_t token = row.q_start + p / a.group, head = kv_head * a.group + p % a.group;
-  a.out[((size_t)token * a.n_heads + head) * HD + d] = __float2bfloat16(l > 0 ? o / l : 0.0f);
 }
 
 template <int HD> static void launch(cuda_backend *b, const attention_args &a)
@@ -341,14 +369,11 @@ template <int HD> static void launch(cuda_backend *b, const attention_args &a)
                                  tile_shape<HD>::SMEM_BYTES));
     sized = true;
   }
-  attention_kernel<HD><<<dim3(b->items.n_items, a.n_kv_heads), WARPS * 32, tile_shape<HD>::SMEM_BYTES, b->stream>>>(
-      a, b->batch, b->device_items);
-  launched(b);
-  if (b->items.n_merges > 0) {
-    merge_kernel<HD><<<dim3(b->items.n_merges, TD_DECODE_ROWS * a.n_kv_heads), HD, 0, b->stream>>>(a, b->batch,
-                                                                                                b->device_merges);
-    launched(b);
-  }
+  uint32_t n_items = b->items.n_items;
+  if (b->padded_decode)
+    n_items = td_attention_decode_items_max(b->plan->n_rows, a.n_kv_heads, (uint32_t)b->n_sms);
+  queue_kernel(b, attention_kernel<HD>, dim3(n_items, a.n_kv_heads), WARPS * 32, tile_shape<HD>::SMEM_BYTES, a, b->batch,
+               (const td_attention_item *)b->device_items);
 }
 
 void td_cuda_attention(td_backend *be, const td_attention_params *p)
@@ -356,18 +381,9 @@ void td_cuda_attention(td_backend *be, const td_attention_params *p)
   cuda_backend *b = self(be);
   const td_kv_shape *s = &p->kv->shape;
   size_t layer_elements = (size_t)s->n_pages * s->n_kv_heads * 2 * s->page_tokens * s->head_dim;
-  attention_args a = {at<bf16>(p->qkv), at<bf16>(p->out), p->kv->data + p->layer * layer_elements, b->partials,
+  attention_args a = {at<bf16>(p->qkv), at<bf16>(p->out), p->kv->data + p->layer * layer_elements, b->partials, b->arrived,
                       p->scale * 1.4426950408889634f, p->window_tokens, p->n_heads, p->n_kv_heads,
                       p->n_heads / p->n_kv_heads};
-  if (!b->items_ready) { // the first layer of a step makes the items for all layers
-    td_attention_items_make(&b->items, b->plan, a.group, a.n_kv_heads, (uint32_t)b->n_sms);
-    note(b, cudaMemcpyAsync(b->device_items, b->items.items, b->items.n_items * sizeof *b->items.items,
-                            cudaMemcpyHostToDevice, b->stream));
-    if (b->items.n_merges > 0)
-      note(b, cudaMemcpyAsync(b->device_merges, b->items.merges, b->items.n_merges * sizeof *b->items.merges,
-                              cudaMemcpyHostToDevice, b->stream));
-    b->items_ready = true;
-  }
   switch (p->head_dim) { // others were refused by kv_create
   case 64: launch<64>(b, a); break;
   case 96: launch<96>(b, a); break;

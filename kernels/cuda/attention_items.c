@@ -1,16 +1,22 @@
 /* Items of the attention launch: see attention_items.h. */
 #include "kernels/cuda/attention_items.h"
 
-enum { SPLIT_ALIGN = 64, SPLIT_MIN_TOKENS = 256, BLOCKS_PER_SM = 6 };
+enum { SPLIT_ALIGN = 64, SPLIT_MIN_TOKENS = 256, BLOCKS_PER_SM = 3 };
 
 uint32_t td_attention_items_max(uint32_t max_rows, uint32_t max_tokens)
 {
   return max_rows + max_tokens + TD_SPLITS_MAX;
 }
 
+uint32_t td_attention_decode_items_max(uint32_t n_rows, uint32_t n_kv_heads, uint32_t n_sms)
+{
+  uint32_t shares = n_sms * BLOCKS_PER_SM / n_kv_heads;
+  return n_rows + (shares < TD_SPLITS_MAX ? shares : TD_SPLITS_MAX);
+}
+
 static bool is_decode(const td_plan_row *r, uint32_t group) { return r->q_len * group <= TD_DECODE_ROWS; }
 
-/* Tokens of KV per decode block: enough blocks to fill the device twice over, none shorter than is worth a merge. */
+/* Tokens of KV per decode block: enough blocks to fill the device once, none shorter than is worth a merge. */
 static uint32_t split_tokens(const td_plan *plan, uint32_t group, uint32_t n_kv_heads, uint32_t n_sms)
 {
   uint64_t total = 0;
@@ -32,13 +38,13 @@ static void add_decode(td_attention_items *out, uint32_t row, const td_plan_row 
 {
   uint32_t n = (r->kv_len + split - 1) / split;
   if (n == 1 || out->n_partials + n > TD_SPLITS_MAX) {
-    add_item(out, (td_attention_item){row, 0, r->q_len, 0, r->kv_len, TD_NO_PARTIAL, 1, 0});
+    add_item(out, (td_attention_item){row, 0, r->q_len, 0, r->kv_len, 0, 0, 1});
     return;
   }
-  out->merges[out->n_merges++] = (td_attention_merge){row, r->q_len, out->n_partials, n};
+  uint32_t first = out->n_partials;
   for (uint32_t i = 0; i < n; i++) {
     uint32_t end = (i + 1) * split < r->kv_len ? (i + 1) * split : r->kv_len;
-    add_item(out, (td_attention_item){row, 0, r->q_len, i * split, end, out->n_partials++, 1, 0});
+    add_item(out, (td_attention_item){row, 0, r->q_len, i * split, end, out->n_partials++, first, n});
   }
 }
 
@@ -47,7 +53,7 @@ static void add_prefill(td_attention_items *out, uint32_t row, const td_plan_row
   uint32_t tile = TD_PREFILL_ROWS / group, n = (r->q_len + tile - 1) / tile;
   for (uint32_t i = n; i-- > 0;) { /* the last tile sees the most keys */
     uint32_t begin = i * tile, len = begin + tile < r->q_len ? tile : r->q_len - begin;
-    add_item(out, (td_attention_item){row, begin, len, 0, r->kv_len - r->q_len + begin + len, TD_NO_PARTIAL, 0, 0});
+    add_item(out, (td_attention_item){row, begin, len, 0, r->kv_len - r->q_len + begin + len, 0, 0, 0});
   }
 }
 
@@ -55,7 +61,7 @@ void td_attention_items_make(td_attention_items *out, const td_plan *plan, uint3
                              uint32_t n_sms)
 {
   uint32_t split = split_tokens(plan, group, n_kv_heads, n_sms);
-  out->n_items = out->n_merges = out->n_partials = 0;
+  out->n_items = out->n_partials = 0;
   for (uint32_t i = 0; i < plan->n_rows; i++)
     if (!is_decode(&plan->rows[i], group))
       add_prefill(out, i, &plan->rows[i], group);

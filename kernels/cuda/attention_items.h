@@ -10,29 +10,26 @@ enum {
   TD_DECODE_ROWS = 16,  /* of a decode tile */
   TD_SPLITS_MAX = 1024, /* partials of a step */
 };
-#define TD_NO_PARTIAL UINT32_MAX
 
 typedef struct td_attention_item {
   uint32_t row, token_begin, n_tokens; /* queries: tokens of a plan row */
   uint32_t kv_begin, kv_end;           /* keys */
-  uint32_t partial;                    /* where the partial goes, or TD_NO_PARTIAL */
-  uint32_t decode;                     /* 1: a decode tile */
-  uint32_t reserved;
+  uint32_t partial;                    /* of a split row: where this share's partial goes */
+  uint32_t first_partial;              /* and where those of the row begin */
+  uint32_t n_partials;                 /* 0: a prefill tile; 1: a decode tile; more: one of so many shares of a decode */
 } td_attention_item;
-
-typedef struct td_attention_merge {
-  uint32_t row, n_tokens, first_partial, n_partials;
-} td_attention_merge;
 
 typedef struct td_attention_items {
   td_attention_item *items; /* [max_items] */
   uint32_t n_items, max_items;
-  td_attention_merge *merges; /* [TD_SPLITS_MAX] */
-  uint32_t n_merges, n_partials;
+  uint32_t n_partials;
 } td_attention_items;
 
 /* Room that any plan of max_rows rows and max_tokens tokens needs. */
 uint32_t td_attention_items_max(uint32_t max_rows, uint32_t max_tokens);
+
+/* Items that a plan of n_rows decodes has at most. */
+uint32_t td_attention_decode_items_max(uint32_t n_rows, uint32_t n_kv_heads, uint32_t n_sms);
 
 /* group: query heads per kv head, 1..64. Longest prefill tiles first, so that the tail of the launch is short. */
 void td_attention_items_make(td_attention_items *out, const td_plan *plan, uint32_t group, uint32_t n_kv_heads,

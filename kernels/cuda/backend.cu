@@ -96,8 +96,9 @@ static td_status be_kv_create(td_backend *be, const td_kv_shape *shape, td_kv **
   b->kvs->push_back(kv);
   kv->shape = *shape;
   TD_TRY(td_cuda_alloc_bytes(b, be_kv_bytes_per_page(be, shape) * shape->n_pages, (void **)&kv->data, err));
-  TD_TRY(td_cuda_alloc_array(b, (size_t)TD_SPLITS_MAX * shape->n_kv_heads * TD_DECODE_ROWS * (shape->head_dim + 2), &b->partials,
+  TD_TRY(td_cuda_alloc_array(b, (size_t)TD_SPLITS_MAX * shape->n_kv_heads * TD_DECODE_ROWS * (shape->head_dim + 4), &b->partials,
                      err));
+  TD_TRY(td_cuda_alloc_array(b, (size_t)TD_SPLITS_MAX * shape->n_kv_heads, &b->arrived, err));
   *out = kv;
   return TD_OK;
 }
@@ -117,15 +118,11 @@ static void be_destroy(td_backend *be)
     delete kv;
   if (b->lt)
     cublasLtDestroy(b->lt);
-  if (b->staging)
-    cudaFreeHost(b->staging);
-  if (b->sampled_host)
-    cudaFreeHost(b->sampled_host);
-  free(b->items.items);
-  free(b->items.merges);
+  td_cuda_free_step_memory(b);
   if (b->stream)
     cudaStreamDestroy(b->stream);
   delete b->algos;
+  delete b->recordings;
   delete b->allocations;
   delete b->weights;
   delete b->kvs;
@@ -136,7 +133,7 @@ static const td_backend_ops cuda_ops = {
     "cuda",          be_destroy,     be_alloc,        be_upload_f32,  be_download,
     td_cuda_weight_import, td_cuda_weights_wait, be_kv_check, be_kv_bytes_per_page, be_kv_budget_bytes, be_kv_create, td_cuda_set_sampling, td_cuda_step_begin,
     td_cuda_embed,   td_cuda_rmsnorm, td_cuda_linear, td_cuda_rope_kv, td_cuda_attention,
-    td_cuda_swiglu,  td_cuda_gather, td_cuda_sample,  td_cuda_step_end,
+    td_cuda_swiglu,  td_cuda_gather, td_cuda_sample,  td_cuda_step_submit, td_cuda_step_end, td_cuda_record, td_cuda_replay,
 };
 
 static td_status pick_device(cuda_backend *b, td_error *err)
@@ -171,6 +168,7 @@ td_status td_cuda_backend_create(const td_backend_config *config, td_backend **o
   b->base.weight_bytes = sizeof(bf16);
   b->config = *config;
   td_backend_choose_sizes(&b->config, 256, 2048);
+  b->base.pipeline_depth = 2;
   b->base.max_rows = b->config.max_rows;
   b->base.max_tokens = b->config.max_tokens;
   b->device = (int)config->device;
@@ -178,6 +176,7 @@ td_status td_cuda_backend_create(const td_backend_config *config, td_backend **o
   b->allocations = new std::vector<void *>();
   b->weights = new std::vector<td_weight *>();
   b->kvs = new std::vector<td_kv *>();
+  b->recordings = new std::vector<recording>();
   td_status st = pick_device(b, err);
   if (st == TD_OK) {
     cudaError_t e = cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking);

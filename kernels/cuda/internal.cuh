@@ -29,13 +29,32 @@ typedef __nv_bfloat16 bf16;
 
 // The plan as kernels see it. Pointers into device memory at fixed addresses.
 struct device_batch {
-  const int32_t *token_ids;    // [n_tokens]
-  const int32_t *positions;    // [n_tokens]
-  const uint32_t *token_row;   // [n_tokens] row of each token
-  const td_plan_row *rows;     // [n_rows]
-  const uint32_t *logits_rows; // [n_logits]
+  int32_t *token_ids;    // [n_tokens]
+  int32_t *positions;    // [n_tokens]
+  uint32_t *token_row;   // [n_tokens] row of each token
+  td_plan_row *rows;     // [n_rows]
+  uint32_t *logits_rows; // [n_logits]
   int32_t *page_table;
   uint32_t page_tokens;
+  const uint32_t *counts;      // [N_COUNTS] of the step; grids of recorded steps are larger
+  const uint32_t *n_logits;    // one of them
+};
+
+enum { COUNT_TOKENS, COUNT_ROWS, COUNT_LOGITS, COUNT_ITEMS, N_COUNTS };
+
+// A packed plan on its way up, and what comes back of its step.
+struct step_block {
+  unsigned char *packed; // pinned
+  size_t n_packed;
+  int32_t *sampled; // pinned, [max_rows]
+  uint32_t n_logits;
+  cudaEvent_t begin, end;
+  bool under_way;
+};
+
+struct recording {
+  uint32_t n_rows;
+  cudaGraphExec_t exec;
 };
 
 struct td_weight {
@@ -86,24 +105,30 @@ struct cuda_backend {
   std::vector<td_weight *> *weights;
   std::vector<td_kv *> *kvs;
 
-  // the step: one pinned block, one copy
-  unsigned char *staging, *staged; // host, device
-  size_t staging_bytes;
+  // the step (step.cu)
+  step_block blocks[2];
+  uint32_t packing;      // the block of the current or next step
+  unsigned char *packed; // device
+  size_t packed_bytes;
+  uint32_t *counts; // device
   const td_plan *plan;
+  bool padded_decode; // recording: grids for as many rows as any plan of this size has items
+  std::vector<recording> *recordings;
   device_batch batch;
   uint32_t page_table_entries, max_page_updates;
 
-  td_sampling *sampling;     // device, [max_slots]
-  int32_t *sampled;          // device, [max_rows]
-  int32_t *sampled_host;     // pinned, [max_rows]
+  td_sampling *sampling;      // device, [max_slots]
+  td_sampling *sampling_host; // [max_slots]
+  uint32_t *resampled;        // [max_slots] slots whose sampling changed since the last plan
+  uint8_t *is_resampled;      // [max_slots]
+  uint32_t n_resampled;
+  int32_t *sampled; // device, [max_rows]
 
-  // attention: items of the step, made by its first layer; partials of split decodes
+  // attention: items of the step; partials of split decodes, and how many of a row's have arrived
   td_attention_items items;
   td_attention_item *device_items;
-  td_attention_merge *device_merges;
-  bool items_ready;
   float *partials;
-
+  uint32_t *arrived; // [TD_SPLITS_MAX, n_kv_heads], zero between launches
 };
 
 static inline cuda_backend *self(td_backend *be) { return (cuda_backend *)be; }
@@ -115,6 +140,24 @@ static inline void note(cuda_backend *b, cudaError_t e)
     b->fault = e;
 }
 static inline void launched(cuda_backend *b) { note(b, cudaGetLastError()); }
+
+// Queues a kernel that begins with wait_for_input(): it may be launched while the kernel before it drains (programmatic
+// dependent launch). Every thread must pass that wait, or a later kernel could overtake an earlier one.
+template <typename... P, typename... A>
+static inline void queue_kernel(cuda_backend *b, void (*kernel)(P...), dim3 grid, unsigned threads, size_t smem_bytes, A... args)
+{
+  cudaLaunchAttribute overlap = {};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = threads;
+  config.dynamicSmemBytes = smem_bytes;
+  config.stream = b->stream;
+  config.attrs = &overlap;
+  config.numAttrs = b->cc_major >= 9 ? 1 : 0;
+  note(b, cudaLaunchKernelEx(&config, kernel, P(args)...));
+}
 
 // backend.cu. Memory is zeroed and lives until destroy.
 td_status td_cuda_fail(td_error *err, cudaError_t e, const char *what);
@@ -134,7 +177,12 @@ td_status td_cuda_weights_wait(td_backend *be, td_error *err);
 
 // step.cu
 td_status td_cuda_make_step_memory(cuda_backend *b, td_error *err);
+void td_cuda_free_step_memory(cuda_backend *b);
 void td_cuda_step_begin(td_backend *be, const td_plan *plan);
+void td_cuda_step_submit(td_backend *be);
+td_status td_cuda_record(td_backend *be, uint32_t n_rows, void (*queue)(void *arg, const td_plan *plan), void *arg,
+                         td_error *err);
+bool td_cuda_replay(td_backend *be);
 td_status td_cuda_step_end(td_backend *be, int32_t *token_ids, td_error *err);
 void td_cuda_set_sampling(td_backend *be, uint32_t slot, const td_sampling *sampling);
 
@@ -148,6 +196,22 @@ void td_cuda_attention(td_backend *be, const td_attention_params *p);
 void td_cuda_sample(td_backend *be, const td_sample_params *p);
 
 #ifdef __CUDACC__
+// Lets the next kernel be launched while this one runs.
+__device__ __forceinline__ void let_next_start()
+{
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+// Until the kernels before are done and their writes can be seen.
+__device__ __forceinline__ void wait_for_input()
+{
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 __device__ __forceinline__ float warp_sum(float v)
 {
   for (int o = 16; o > 0; o >>= 1)

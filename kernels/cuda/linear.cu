@@ -6,7 +6,11 @@
 // which order k is summed: a lane's 16-byte load holds 8 neighbouring k, and both operands use the same order.
 #include "kernels/cuda/internal.cuh"
 
-enum { FEW_ROWS_MAX = 16, FEW_WARPS = 16, FEW_UNROLL = 4, FEW_BLOCKS_PER_SM = 2 };
+extern "C" {
+#include "config/log.h"
+}
+
+enum { FEW_ROWS_MAX = 8, FEW_WARPS = 16, FEW_UNROLL = 4, FEW_BLOCKS_PER_SM = 2 };
 
 __device__ __forceinline__ uint4 load_streaming(const void *p)
 {
@@ -25,22 +29,6 @@ __device__ __forceinline__ void mma_16816(float c[4], uint32_t a0, uint32_t a1, 
                : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-// Launched with programmatic stream serialisation: the next kernel may start while this one drains, and begins to read its
-// weights, which depend on nothing, before it waits for its input. Short matrices are mostly ramp without this.
-__device__ __forceinline__ void let_next_start()
-{
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
-
-__device__ __forceinline__ void wait_for_input()
-{
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
 // Weights of FEW_UNROLL x 32 columns from k0 on, for this lane's two rows; zero past n_in, a multiple of 32.
 __device__ __forceinline__ void load_weights(uint4 a0[FEW_UNROLL], uint4 a1[FEW_UNROLL], const bf16 *w0, const bf16 *w1,
                                              uint32_t k0, uint32_t n_in)
@@ -53,6 +41,7 @@ __device__ __forceinline__ void load_weights(uint4 a0[FEW_UNROLL], uint4 a1[FEW_
   }
 }
 
+// Begins to read its weights, which depend on nothing, before it waits for its input: short matrices are mostly ramp else.
 template <int N_TILES, typename OUT> // N_TILES x 8 rows of x
 __global__ void __launch_bounds__(FEW_WARPS * 32, FEW_BLOCKS_PER_SM)
     few_rows_kernel(const bf16 *w, const bf16 *bias, const bf16 *x, OUT *out, uint32_t n, uint32_t n_out, uint32_t n_in)
@@ -107,17 +96,8 @@ __global__ void __launch_bounds__(FEW_WARPS * 32, FEW_BLOCKS_PER_SM)
 template <int N_TILES, typename OUT> static void launch_few_rows(cuda_backend *b, const td_linear_params *p)
 {
   const td_weight *w = p->weight;
-  cudaLaunchAttribute overlap = {};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = (w->n_out + 15) / 16;
-  config.blockDim = FEW_WARPS * 32;
-  config.stream = b->stream;
-  config.attrs = &overlap;
-  config.numAttrs = b->cc_major >= 9 ? 1 : 0;
-  note(b, cudaLaunchKernelEx(&config, few_rows_kernel<N_TILES, OUT>, (const bf16 *)w->data, (const bf16 *)w->bias,
-                             (const bf16 *)at<bf16>(p->x), at<OUT>(p->out), p->n, w->n_out, w->n_in));
+  queue_kernel(b, few_rows_kernel<N_TILES, OUT>, dim3((w->n_out + 15) / 16), FEW_WARPS * 32, 0, w->data, w->bias,
+               at<bf16>(p->x), at<OUT>(p->out), p->n, w->n_out, w->n_in);
 }
 
 template <typename OUT> static void few_rows(cuda_backend *b, const td_linear_params *p)
@@ -132,8 +112,10 @@ enum { LT_WORKSPACE_BYTES = 64 << 20 };
 
 static void note_lt(cuda_backend *b, cublasStatus_t s)
 {
-  if (s != CUBLAS_STATUS_SUCCESS)
+  if (s != CUBLAS_STATUS_SUCCESS) {
+    td_warn("cuBLASLt: %s", cublasLtGetStatusString(s));
     note(b, cudaErrorUnknown);
+  }
 }
 
 // Row-major out[n, n_out] is column-major D[n_out, n] = weight^T (n_in x n_out, transposed) * x (n_in x n).

@@ -6,6 +6,8 @@
 
 __global__ void embed_kernel(const bf16 *table, const int32_t *ids, bf16 *out, uint32_t width)
 {
+  let_next_start();
+  wait_for_input();
   const bf16x8 *src = (const bf16x8 *)(table + (size_t)ids[blockIdx.x] * width);
   bf16x8 *dst = (bf16x8 *)(out + (size_t)blockIdx.x * width);
   for (uint32_t i = threadIdx.x; i < width / 8; i += blockDim.x)
@@ -15,8 +17,8 @@ __global__ void embed_kernel(const bf16 *table, const int32_t *ids, bf16 *out, u
 void td_cuda_embed(td_backend *be, const td_embed_params *p)
 {
   cuda_backend *b = self(be);
-  embed_kernel<<<b->plan->n_tokens, 128, 0, b->stream>>>(p->weight->data, b->batch.token_ids, at<bf16>(p->out), p->width);
-  launched(b);
+  queue_kernel(b, embed_kernel, dim3(b->plan->n_tokens), 128, 0, p->weight->data, b->batch.token_ids, at<bf16>(p->out),
+               p->width);
 }
 
 enum { NORM_THREADS = 256, NORM_CHUNKS = 8 }; // up to 8 x 256 x 8 = 16,384 elements stay in registers
@@ -27,6 +29,8 @@ __global__ void __launch_bounds__(NORM_THREADS)
   __shared__ float partial[NORM_THREADS / 32];
   size_t row = (size_t)blockIdx.x * width;
   float v[NORM_CHUNKS][8], sum = 0;
+  let_next_start();
+  wait_for_input();
 #pragma unroll
   for (int c = 0; c < NORM_CHUNKS; c++) {
     uint32_t i = (c * NORM_THREADS + threadIdx.x) * 8;
@@ -69,14 +73,15 @@ void td_cuda_rmsnorm(td_backend *be, const td_rmsnorm_params *p)
 {
   cuda_backend *b = self(be);
   TD_BUG_ON(p->width > NORM_THREADS * NORM_CHUNKS * 8);
-  rmsnorm_kernel<<<p->n, NORM_THREADS, 0, b->stream>>>(at<bf16>(p->x), at<bf16>(p->delta), at<float>(p->weight),
-                                                       at<bf16>(p->out), p->width, p->eps);
-  launched(b);
+  queue_kernel(b, rmsnorm_kernel, dim3(p->n), NORM_THREADS, 0, at<bf16>(p->x), at<bf16>(p->delta), at<float>(p->weight),
+               at<bf16>(p->out), p->width, p->eps);
 }
 
 __global__ void swiglu_kernel(const bf16 *gate_up, bf16 *out, uint32_t n, uint32_t width)
 {
   size_t i = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) * 8;
+  let_next_start();
+  wait_for_input();
   if (i >= (size_t)n * width)
     return;
   size_t t = i / width, j = i % width;
@@ -92,13 +97,14 @@ void td_cuda_swiglu(td_backend *be, const td_swiglu_params *p)
 {
   cuda_backend *b = self(be);
   size_t units = (size_t)p->n * p->width / 8;
-  swiglu_kernel<<<(unsigned)((units + 255) / 256), 256, 0, b->stream>>>(at<bf16>(p->gate_up), at<bf16>(p->out), p->n,
-                                                                        p->width);
-  launched(b);
+  queue_kernel(b, swiglu_kernel, dim3((unsigned)((units + 255) / 256)), 256, 0, at<bf16>(p->gate_up), at<bf16>(p->out), p->n,
+               p->width);
 }
 
 __global__ void gather_kernel(const bf16 *x, device_batch batch, bf16 *out, uint32_t width)
 {
+  let_next_start();
+  wait_for_input();
   td_plan_row r = batch.rows[batch.logits_rows[blockIdx.x]];
   const bf16x8 *src = (const bf16x8 *)(x + (size_t)(r.q_start + r.q_len - 1) * width);
   bf16x8 *dst = (bf16x8 *)(out + (size_t)blockIdx.x * width);
@@ -109,6 +115,5 @@ __global__ void gather_kernel(const bf16 *x, device_batch batch, bf16 *out, uint
 void td_cuda_gather(td_backend *be, const td_gather_params *p)
 {
   cuda_backend *b = self(be);
-  gather_kernel<<<b->plan->n_logits, 128, 0, b->stream>>>(at<bf16>(p->x), b->batch, at<bf16>(p->out), p->width);
-  launched(b);
+  queue_kernel(b, gather_kernel, dim3(b->plan->n_logits), 128, 0, at<bf16>(p->x), b->batch, at<bf16>(p->out), p->width);
 }

@@ -40,6 +40,10 @@ __global__ void rope_kv_kernel(rope_args a, device_batch batch)
 {
   uint32_t token = blockIdx.x, lane = threadIdx.x % 32;
   uint32_t n_qk = a.n_heads + a.n_kv_heads, n_all = n_qk + a.n_kv_heads;
+  let_next_start();
+  wait_for_input();
+  if (token >= batch.counts[COUNT_TOKENS])
+    return;
   int32_t pos = batch.positions[token];
   const td_plan_row *row = &batch.rows[batch.token_row[token]];
   int32_t page = batch.page_table[row->page_table_offset + (uint32_t)pos / batch.page_tokens];
@@ -108,6 +112,5 @@ void td_cuda_rope_kv(td_backend *be, const td_rope_kv_params *p)
                  p->n_heads,         p->n_kv_heads,        p->head_dim,          p->rotary_dim};
   uint32_t n_all = p->n_heads + 2 * p->n_kv_heads;
   dim3 grid(b->plan->n_tokens, b->plan->n_tokens < 256 ? (n_all + 7) / 8 : 1);
-  rope_kv_kernel<<<grid, 256, 0, b->stream>>>(a, b->batch);
-  launched(b);
+  queue_kernel(b, rope_kv_kernel, grid, 256, 0, a, b->batch);
 }

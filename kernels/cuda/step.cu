@@ -1,74 +1,167 @@
-// The step's frame: the plan goes up in one copy (packed into a pinned block at fixed offsets), the sampled ids come back in
-// one. Faults are noted as they appear and told by step_end.
+// The step's frame. A plan goes up as one packed copy; one kernel unpacks it to fixed addresses, so that a recorded step
+// (a CUDA graph) finds every plan in the same place; the sampled ids come back as one copy.
+//
+// Two packed blocks take turns: the host packs step k + 1 while the device still runs step k. Everything is in one stream,
+// so step k + 1 reads what step k sampled without asking the host. Faults are noted as they appear and told by step_end.
+//
+// Recorded steps are padded to the row count they were recorded for. Kernels that write beyond a row's own output (KV lines,
+// sampled ids) look at the true counts on the device.
 #include "kernels/cuda/internal.cuh"
 
 #include <cstdlib>
 #include <cstring>
 
-struct staging_layout {
-  size_t token_ids, positions, token_row, rows, logits_rows, updates;
-};
+enum { UNPACK_BLOCKS = 32, UNPACK_THREADS = 256, SECTION_ALIGN = 16 };
 
-static staging_layout staging_layout_of(const td_backend_config *c)
+// ---- the packed plan ----
+
+typedef struct sampling_update {
+  uint64_t slot;
+  td_sampling sampling;
+} sampling_update;
+
+enum section { TOKEN_IDS, POSITIONS, TOKEN_ROW, ROWS, LOGITS_ROWS, ITEMS, PAGE_UPDATES, SAMPLING, N_SECTIONS };
+
+typedef struct packed_header {
+  uint32_t counts[N_COUNTS];
+  struct {
+    uint32_t at, n_words; // from the block's begin, both in 4-byte words
+  } section[N_SECTIONS];
+} packed_header;
+
+typedef struct unpacked {
+  uint32_t *section[ITEMS + 1]; // where the first sections go
+  uint32_t *counts;
+  int32_t *page_table;
+  td_sampling *sampling;
+  const int32_t *sampled; // of the step before
+} unpacked;
+
+static size_t packed_bytes_max(const cuda_backend *b)
 {
-  staging_layout l;
-  l.token_ids = 0;
-  l.positions = l.token_ids + c->max_tokens * sizeof(int32_t);
-  l.token_row = l.positions + c->max_tokens * sizeof(int32_t);
-  l.rows = l.token_row + c->max_tokens * sizeof(uint32_t);
-  l.logits_rows = l.rows + c->max_rows * sizeof(td_plan_row);
-  l.updates = l.logits_rows + c->max_rows * sizeof(uint32_t);
-  return l;
+  const td_backend_config *c = &b->config;
+  return sizeof(packed_header) + N_SECTIONS * SECTION_ALIGN + (size_t)c->max_tokens * 12 +
+         c->max_rows * (sizeof(td_plan_row) + sizeof(uint32_t)) + b->items.max_items * sizeof(td_attention_item) +
+         b->max_page_updates * sizeof(td_plan_page_update) + c->max_slots * sizeof(sampling_update);
 }
 
-__global__ void page_update_kernel(int32_t *page_table, const td_plan_page_update *updates, uint32_t n)
+// Room for n_bytes in the block being packed.
+static void *pack_section(cuda_backend *b, section id, size_t n_bytes)
 {
-  uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i < n)
-    page_table[updates[i].index] = updates[i].page_id;
+  step_block *k = &b->blocks[b->packing];
+  packed_header *h = (packed_header *)k->packed;
+  void *at = k->packed + k->n_packed;
+  h->section[id].at = (uint32_t)(k->n_packed / 4);
+  h->section[id].n_words = (uint32_t)(n_bytes / 4);
+  k->n_packed += (n_bytes + SECTION_ALIGN - 1) / SECTION_ALIGN * SECTION_ALIGN;
+  TD_BUG_ON(k->n_packed > b->packed_bytes);
+  return at;
 }
+
+static void pack_plan(cuda_backend *b, const td_plan *plan)
+{
+  step_block *k = &b->blocks[b->packing];
+  packed_header *h = (packed_header *)k->packed;
+  k->n_packed = (sizeof *h + SECTION_ALIGN - 1) / SECTION_ALIGN * SECTION_ALIGN;
+  memcpy(pack_section(b, TOKEN_IDS, plan->n_tokens * sizeof(int32_t)), plan->token_ids, plan->n_tokens * sizeof(int32_t));
+  memcpy(pack_section(b, POSITIONS, plan->n_tokens * sizeof(int32_t)), plan->positions, plan->n_tokens * sizeof(int32_t));
+  uint32_t *token_row = (uint32_t *)pack_section(b, TOKEN_ROW, plan->n_tokens * sizeof(uint32_t));
+  for (uint32_t r = 0; r < plan->n_rows; r++)
+    for (uint32_t i = 0; i < plan->rows[r].q_len; i++)
+      token_row[plan->rows[r].q_start + i] = r;
+  memcpy(pack_section(b, ROWS, plan->n_rows * sizeof(td_plan_row)), plan->rows, plan->n_rows * sizeof(td_plan_row));
+  memcpy(pack_section(b, LOGITS_ROWS, plan->n_logits * sizeof(uint32_t)), plan->logits_rows,
+         plan->n_logits * sizeof(uint32_t));
+  b->items.n_items = 0;
+  if (!b->kvs->empty()) { // one store at a time: the last that was made
+    const td_kv_shape *s = &b->kvs->back()->shape;
+    td_attention_items_make(&b->items, plan, s->n_heads / s->n_kv_heads, s->n_kv_heads, (uint32_t)b->n_sms);
+  }
+  memcpy(pack_section(b, ITEMS, b->items.n_items * sizeof(td_attention_item)), b->items.items,
+         b->items.n_items * sizeof(td_attention_item));
+  memcpy(pack_section(b, PAGE_UPDATES, plan->n_page_updates * sizeof(td_plan_page_update)), plan->page_updates,
+         plan->n_page_updates * sizeof(td_plan_page_update));
+  sampling_update *s = (sampling_update *)pack_section(b, SAMPLING, b->n_resampled * sizeof(sampling_update));
+  for (uint32_t i = 0; i < b->n_resampled; i++)
+    s[i] = {b->resampled[i], b->sampling_host[b->resampled[i]]};
+  for (uint32_t i = 0; i < b->n_resampled; i++)
+    b->is_resampled[b->resampled[i]] = 0;
+  b->n_resampled = 0;
+  h->counts[COUNT_TOKENS] = plan->n_tokens;
+  h->counts[COUNT_ROWS] = plan->n_rows;
+  h->counts[COUNT_LOGITS] = plan->n_logits;
+  h->counts[COUNT_ITEMS] = b->items.n_items;
+}
+
+__global__ void __launch_bounds__(UNPACK_THREADS) unpack_kernel(const uint32_t *packed, unpacked to)
+{
+  const packed_header *h = (const packed_header *)packed;
+  uint32_t first = blockIdx.x * blockDim.x + threadIdx.x, stride = gridDim.x * blockDim.x;
+  if (first < N_COUNTS)
+    to.counts[first] = h->counts[first];
+  for (uint32_t i = first; i < h->section[TOKEN_IDS].n_words; i += stride) {
+    int32_t id = (int32_t)packed[h->section[TOKEN_IDS].at + i];
+    to.section[TOKEN_IDS][i] = (uint32_t)(id >= 0 ? id : max(to.sampled[-1 - id], 0)); // a NaN row's token is never told
+  }
+#pragma unroll
+  for (int s = POSITIONS; s <= ITEMS; s++)
+    for (uint32_t i = first; i < h->section[s].n_words; i += stride)
+      to.section[s][i] = packed[h->section[s].at + i];
+  const td_plan_page_update *pages = (const td_plan_page_update *)(packed + h->section[PAGE_UPDATES].at);
+  for (uint32_t i = first; i < h->section[PAGE_UPDATES].n_words / 2; i += stride)
+    to.page_table[pages[i].index] = pages[i].page_id;
+  const sampling_update *sampling = (const sampling_update *)(packed + h->section[SAMPLING].at);
+  for (uint32_t i = first; i < h->section[SAMPLING].n_words * 4 / sizeof(sampling_update); i += stride)
+    to.sampling[sampling[i].slot] = sampling[i].sampling;
+}
+
+// ---- begin, submit, end ----
 
 void td_cuda_step_begin(td_backend *be, const td_plan *plan)
 {
   cuda_backend *b = self(be);
-  staging_layout l = staging_layout_of(&b->config);
-  unsigned char *s = b->staging;
-  TD_BUG_ON(plan->n_tokens > b->config.max_tokens || plan->n_rows > b->config.max_rows);
+  step_block *k = &b->blocks[b->packing];
+  TD_BUG_ON(plan->n_tokens > b->config.max_tokens || plan->n_rows > b->config.max_rows || k->under_way);
   TD_BUG_ON(plan->n_page_updates > b->max_page_updates || plan->page_table_len > b->page_table_entries);
   b->plan = plan;
-  b->items_ready = false;
   b->batch.page_tokens = plan->page_tokens;
-  memcpy(s + l.token_ids, plan->token_ids, plan->n_tokens * sizeof(int32_t));
-  memcpy(s + l.positions, plan->positions, plan->n_tokens * sizeof(int32_t));
-  uint32_t *token_row = (uint32_t *)(s + l.token_row);
-  for (uint32_t r = 0; r < plan->n_rows; r++)
-    for (uint32_t i = 0; i < plan->rows[r].q_len; i++)
-      token_row[plan->rows[r].q_start + i] = r;
-  memcpy(s + l.rows, plan->rows, plan->n_rows * sizeof(td_plan_row));
-  memcpy(s + l.logits_rows, plan->logits_rows, plan->n_logits * sizeof(uint32_t));
-  memcpy(s + l.updates, plan->page_updates, plan->n_page_updates * sizeof(td_plan_page_update));
-  size_t used = l.updates + plan->n_page_updates * sizeof(td_plan_page_update);
-  note(b, cudaMemcpyAsync(b->staged, s, used, cudaMemcpyHostToDevice, b->stream));
-  if (plan->n_page_updates > 0) {
-    page_update_kernel<<<(plan->n_page_updates + 255) / 256, 256, 0, b->stream>>>(
-        b->batch.page_table, (const td_plan_page_update *)(b->staged + l.updates), plan->n_page_updates);
-    launched(b);
-  }
+  k->n_logits = plan->n_logits;
+  k->under_way = true;
+  pack_plan(b, plan);
+  note(b, cudaEventRecord(k->begin, b->stream));
+  note(b, cudaMemcpyAsync(b->packed, k->packed, k->n_packed, cudaMemcpyHostToDevice, b->stream));
+  unpacked to = {{(uint32_t *)b->batch.token_ids, (uint32_t *)b->batch.positions, (uint32_t *)b->batch.token_row,
+                  (uint32_t *)b->batch.rows, (uint32_t *)b->batch.logits_rows, (uint32_t *)b->device_items},
+                 b->counts, b->batch.page_table, b->sampling, b->sampled};
+  unpack_kernel<<<UNPACK_BLOCKS, UNPACK_THREADS, 0, b->stream>>>((const uint32_t *)b->packed, to);
+  launched(b);
+}
+
+void td_cuda_step_submit(td_backend *be)
+{
+  cuda_backend *b = self(be);
+  step_block *k = &b->blocks[b->packing];
+  if (k->n_logits > 0)
+    note(b, cudaMemcpyAsync(k->sampled, b->sampled, k->n_logits * sizeof(int32_t), cudaMemcpyDeviceToHost, b->stream));
+  note(b, cudaEventRecord(k->end, b->stream));
+  b->plan = nullptr;
+  b->packing ^= 1;
 }
 
 td_status td_cuda_step_end(td_backend *be, int32_t *token_ids, td_error *err)
 {
   cuda_backend *b = self(be);
-  uint32_t n = b->plan->n_logits;
-  if (n > 0)
-    note(b, cudaMemcpyAsync(b->sampled_host, b->sampled, n * sizeof(int32_t), cudaMemcpyDeviceToHost, b->stream));
-  note(b, cudaStreamSynchronize(b->stream));
+  if (b->plan)
+    td_cuda_step_submit(be);
+  step_block *k = &b->blocks[b->blocks[b->packing].under_way ? b->packing : b->packing ^ 1]; // the older of two
+  TD_BUG_ON(!k->under_way);
+  k->under_way = false;
+  note(b, cudaEventSynchronize(k->end));
   cudaError_t e = b->fault;
   b->fault = cudaSuccess;
-  b->plan = nullptr;
   if (e != cudaSuccess)
     return td_cuda_fail(err, e, "the step failed");
-  memcpy(token_ids, b->sampled_host, n * sizeof(int32_t));
+  memcpy(token_ids, k->sampled, k->n_logits * sizeof(int32_t));
   return TD_OK;
 }
 
@@ -76,39 +169,125 @@ void td_cuda_set_sampling(td_backend *be, uint32_t slot, const td_sampling *samp
 {
   cuda_backend *b = self(be);
   TD_BUG_ON(slot >= b->config.max_slots);
-  // pageable source: the runtime stages it before the call returns
-  note(b, cudaMemcpyAsync(b->sampling + slot, sampling, sizeof *sampling, cudaMemcpyHostToDevice, b->stream));
+  b->sampling_host[slot] = *sampling; // travels with the next plan
+  if (!b->is_resampled[slot]) {
+    b->is_resampled[slot] = 1;
+    b->resampled[b->n_resampled++] = slot;
+  }
 }
+
+// ---- recorded steps ----
+
+td_status td_cuda_record(td_backend *be, uint32_t n_rows, void (*queue)(void *arg, const td_plan *plan), void *arg,
+                         td_error *err)
+{
+  cuda_backend *b = self(be);
+  td_plan plan = {};
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t exec = nullptr;
+  TD_BUG_ON(n_rows == 0 || n_rows > b->config.max_rows || b->plan);
+  plan.n_rows = plan.n_tokens = plan.n_logits = plan.n_decode_rows = n_rows;
+  plan.page_tokens = b->kvs->back()->shape.page_tokens;
+  b->batch.page_tokens = plan.page_tokens;
+  b->plan = &plan;
+  b->padded_decode = true;
+  // once for real, with no true rows: what libraries set up at first use must not happen while recording
+  note(b, cudaMemsetAsync(b->counts, 0, N_COUNTS * sizeof *b->counts, b->stream));
+  queue(arg, &plan);
+  note(b, cudaStreamSynchronize(b->stream));
+  note(b, cudaStreamBeginCapture(b->stream, cudaStreamCaptureModeThreadLocal));
+  queue(arg, &plan);
+  note(b, cudaStreamEndCapture(b->stream, &graph));
+  b->plan = nullptr;
+  b->padded_decode = false;
+  if (b->fault == cudaSuccess)
+    note(b, cudaGraphInstantiate(&exec, graph, 0));
+  if (graph)
+    cudaGraphDestroy(graph);
+  cudaError_t e = b->fault;
+  b->fault = cudaSuccess;
+  if (e != cudaSuccess)
+    return td_cuda_fail(err, e, "a step could not be recorded");
+  b->recordings->push_back({n_rows, exec});
+  return TD_OK;
+}
+
+bool td_cuda_replay(td_backend *be)
+{
+  cuda_backend *b = self(be);
+  const td_plan *plan = b->plan;
+  const recording *best = nullptr;
+  if (plan->n_logits != plan->n_rows || plan->n_tokens != plan->n_rows)
+    return false;
+  for (const recording &r : *b->recordings)
+    if (r.n_rows >= plan->n_rows && (!best || r.n_rows < best->n_rows))
+      best = &r;
+  if (!best)
+    return false;
+  note(b, cudaGraphLaunch(best->exec, b->stream));
+  return true;
+}
+
+// ---- memory ----
 
 td_status td_cuda_make_step_memory(cuda_backend *b, td_error *err)
 {
   const td_backend_config *c = &b->config;
-  staging_layout l = staging_layout_of(c);
   b->page_table_entries = c->max_rows * ((c->max_context_tokens + 15) / 16);
   // the scheduler's bound on the updates of one plan (scheduler/README.md), from the same sizes
   b->max_page_updates = b->page_table_entries + 4096 + 2 * (c->max_tokens / 16 + c->max_rows);
-  b->staging_bytes = l.updates + (size_t)b->max_page_updates * sizeof(td_plan_page_update);
-  cudaError_t e = cudaMallocHost((void **)&b->staging, b->staging_bytes);
-  if (e == cudaSuccess)
-    e = cudaMallocHost((void **)&b->sampled_host, c->max_rows * sizeof(int32_t));
-  if (e != cudaSuccess)
-    return td_cuda_fail(err, e, "no pinned memory for the step");
   b->items.max_items = td_attention_items_max(c->max_rows, c->max_tokens);
   b->items.items = (td_attention_item *)calloc(b->items.max_items, sizeof *b->items.items);
-  b->items.merges = (td_attention_merge *)calloc(TD_SPLITS_MAX, sizeof *b->items.merges);
-  if (!b->items.items || !b->items.merges)
-    return td_fail(err, TD_ERR_NOMEM, "no memory for the attention plan");
-  TD_TRY(td_cuda_alloc_array(b, b->staging_bytes, &b->staged, err));
+  b->sampling_host = (td_sampling *)calloc(c->max_slots, sizeof *b->sampling_host);
+  b->resampled = (uint32_t *)calloc(c->max_slots, sizeof *b->resampled);
+  b->is_resampled = (uint8_t *)calloc(c->max_slots, sizeof *b->is_resampled);
+  if (!b->items.items || !b->sampling_host || !b->resampled || !b->is_resampled)
+    return td_fail(err, TD_ERR_NOMEM, "no memory for the step's frame");
+  b->packed_bytes = packed_bytes_max(b);
+  for (step_block &k : b->blocks) {
+    cudaError_t e = cudaMallocHost((void **)&k.packed, b->packed_bytes);
+    if (e == cudaSuccess)
+      e = cudaMallocHost((void **)&k.sampled, c->max_rows * sizeof(int32_t));
+    if (e == cudaSuccess)
+      e = cudaEventCreate(&k.begin);
+    if (e == cudaSuccess)
+      e = cudaEventCreate(&k.end);
+    if (e != cudaSuccess)
+      return td_cuda_fail(err, e, "no pinned memory for the step");
+  }
+  TD_TRY(td_cuda_alloc_array(b, b->packed_bytes, &b->packed, err));
   TD_TRY(td_cuda_alloc_array(b, b->page_table_entries, &b->batch.page_table, err));
   TD_TRY(td_cuda_alloc_array(b, c->max_slots, &b->sampling, err));
   TD_TRY(td_cuda_alloc_array(b, c->max_rows, &b->sampled, err));
   TD_TRY(td_cuda_alloc_array(b, b->items.max_items, &b->device_items, err));
-  TD_TRY(td_cuda_alloc_array(b, TD_SPLITS_MAX, &b->device_merges, err));
+  TD_TRY(td_cuda_alloc_array(b, N_COUNTS, &b->counts, err));
+  TD_TRY(td_cuda_alloc_array(b, c->max_tokens, &b->batch.token_ids, err));
+  TD_TRY(td_cuda_alloc_array(b, c->max_tokens, &b->batch.positions, err));
+  TD_TRY(td_cuda_alloc_array(b, c->max_tokens, &b->batch.token_row, err));
+  TD_TRY(td_cuda_alloc_array(b, c->max_rows, &b->batch.rows, err));
+  TD_TRY(td_cuda_alloc_array(b, c->max_rows, &b->batch.logits_rows, err));
   TD_TRY(td_cuda_alloc_array(b, (size_t)64 << 20, (unsigned char **)&b->lt_workspace, err));
-  b->batch.token_ids = (const int32_t *)(b->staged + l.token_ids);
-  b->batch.positions = (const int32_t *)(b->staged + l.positions);
-  b->batch.token_row = (const uint32_t *)(b->staged + l.token_row);
-  b->batch.rows = (const td_plan_row *)(b->staged + l.rows);
-  b->batch.logits_rows = (const uint32_t *)(b->staged + l.logits_rows);
+  b->batch.counts = b->counts;
+  b->batch.n_logits = b->counts + COUNT_LOGITS;
   return TD_OK;
+}
+
+void td_cuda_free_step_memory(cuda_backend *b)
+{
+  for (const recording &r : *b->recordings)
+    cudaGraphExecDestroy(r.exec);
+  for (step_block &k : b->blocks) {
+    if (k.packed)
+      cudaFreeHost(k.packed);
+    if (k.sampled)
+      cudaFreeHost(k.sampled);
+    if (k.begin)
+      cudaEventDestroy(k.begin);
+    if (k.end)
+      cudaEventDestroy(k.end);
+  }
+  free(b->items.items);
+  free(b->sampling_host);
+  free(b->resampled);
+  free(b->is_resampled);
 }

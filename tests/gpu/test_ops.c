@@ -388,7 +388,7 @@ static void test_attention(const heads *h, const uint32_t (*rows)[2], uint32_t n
     order[j] = t;
   }
   td_kv *kv = NULL;
-  td_kv_shape shape = {2, n_pages, h->page_tokens, h->n_kv_heads, hd};
+  td_kv_shape shape = {2, n_pages, h->page_tokens, h->n_kv_heads, hd, h->n_heads};
   die(be->ops->kv_create(be, &shape, &kv, &err), &err, "kv");
   td_rope_kv_params rope = {.q_norm = h->norm ? device_f32(q_norm, hd) : (td_devptr){0},
                             .k_norm = h->norm ? device_f32(k_norm, hd) : (td_devptr){0},
