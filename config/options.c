@@ -11,19 +11,28 @@
 typedef struct string_option {
   const char *name, *def, *value_name, *help;
   size_t offset, size;
+  const char *const *words; /* the only values, NULL: any */
+  const char *words_text;
 } string_option;
 
+static const char *const backends[] = {"auto", "cpu", "cuda", NULL}, *const load_formats[] = {"auto", "dummy", NULL};
+
 #define STRING(field, name, def, value, help)                                                      \
-  {name, def, value, help, offsetof(td_options, field), sizeof(((td_options *)0)->field)}
+  {name, def, value, help, offsetof(td_options, field), sizeof(((td_options *)0)->field), NULL, NULL}
+#define WORD(field, def, help, words, words_text)                                                  \
+  {#field, def, "NAME", help, offsetof(td_options, field), sizeof(((td_options *)0)->field), words, words_text}
 static const string_option string_options[] = {
     STRING(model, "model", "", "PATH", "GGUF file, or folder with config.json and safetensors"),
     STRING(listen, "listen", "127.0.0.1:8080", "ADDR", "HOST:PORT, [IPv6]:PORT or unix:PATH"),
     STRING(served_model_name, "served_model_name", "", "NAME", "model id in the API; default: the file's name"),
     STRING(api_key_file, "api_key_file", "", "PATH", "one API key a line; none: no key is asked"),
     STRING(chat_template, "chat_template", "", "PATH", "Jinja file in place of the model's own template"),
-    STRING(backend, "backend", "auto", "NAME", "auto, cpu or cuda"),
+    WORD(backend, "auto", "auto, cpu or cuda", backends, "auto, cpu or cuda"),
+    WORD(load_format, "auto", "auto, or dummy: weights are random, config.json is all that is needed", load_formats,
+         "auto or dummy"),
 };
 #undef STRING
+#undef WORD
 enum { N_STRING_OPTIONS = sizeof string_options / sizeof string_options[0] };
 
 static const char *const log_levels[] = {"error", "warn", "info", "debug"};
@@ -45,6 +54,14 @@ static bool key_equal(const char *a, const char *b)
     if (*a != *b && !((*a == '-' || *a == '_') && (*b == '-' || *b == '_')))
       return false;
   return *a == *b;
+}
+
+static bool is_one_of(const char *value, const char *const *words)
+{
+  for (; *words; words++)
+    if (strcmp(value, *words) == 0)
+      return true;
+  return false;
 }
 
 static td_status set_limit(td_options *o, int id, const char *value, const char *where, td_error *err)
@@ -72,9 +89,9 @@ td_status td_options_set(td_options *o, const char *key, const char *value, cons
     if (strlen(value) >= so->size)
       return td_fail_param(err, TD_ERR_CONFIG, so->name, "%s: %s: longer than %zu bytes", where, so->name,
                            so->size - 1);
-    if (strcmp(so->name, "backend") == 0 && strcmp(value, "auto") != 0 && strcmp(value, "cpu") != 0 &&
-        strcmp(value, "cuda") != 0)
-      return td_fail_param(err, TD_ERR_CONFIG, so->name, "%s: backend: '%s' is not auto, cpu or cuda", where, value);
+    if (so->words && !is_one_of(value, so->words))
+      return td_fail_param(err, TD_ERR_CONFIG, so->name, "%s: %s: '%s' is not %s", where, so->name, value,
+                           so->words_text);
     strcpy((char *)o + so->offset, value);
     return TD_OK;
   }

@@ -20,6 +20,7 @@ typedef struct td_options {
   char api_key_file[TD_OPTION_STRING_BYTES];  /* "" = no keys asked; one key a line */
   char chat_template[TD_OPTION_STRING_BYTES]; /* file that replaces the model's own; "" = model's */
   char backend[16];                           /* "auto" | "cpu" | "cuda" */
+  char load_format[16];                       /* "auto" | "dummy" */
   td_log_level log_level;                     /* error | warn | info | debug */
   double limit[TD_LIMIT_COUNT];               /* every OPTION limit, validated; others: default */
 } td_options;

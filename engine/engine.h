@@ -57,6 +57,7 @@ typedef struct td_engine_info {
   uint32_t n_slots, max_running, step_tokens;
   uint64_t parameters, weight_bytes, kv_bytes;
   bool has_chat_template;
+  bool has_tokenizer; /* false: prompts are token ids, answers have no text (a made-up model without one) */
   td_sampling default_sampling; /* generation_config.json over the API's defaults; seed 0 */
   uint64_t loaded_at_unix_s;
 } td_engine_info;

@@ -67,7 +67,7 @@ struct td_engine {
   /* the model and its text, read-only once READY */
   td_model_files *files;
   td_model_desc desc;
-  td_tokenizer *tokenizer;
+  td_tokenizer *tokenizer;         /* NULL: none */
   td_chat_template *chat_template; /* NULL: none */
   td_error chat_template_error;    /* why there is none */
 

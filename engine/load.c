@@ -112,6 +112,17 @@ typedef struct memory_plan {
   uint64_t page_bytes, workspace_bytes;
 } memory_plan;
 
+static bool is_dummy(const td_engine *e) { return strcmp(e->options.load_format, "dummy") == 0; }
+
+/* What the weights take where they are used: on a device and made-up ones as bf16, else as the file holds them. */
+static uint64_t weight_bytes(const td_engine *e)
+{
+  uint64_t n = td_model_desc_parameter_count(&e->desc);
+  if (e->backend->weight_bytes > 0)
+    return n * e->backend->weight_bytes;
+  return is_dummy(e) ? n * sizeof(uint16_t) : td_model_files_bytes(e->files);
+}
+
 /* Pages for kv_bytes; by default enough for every running request at full context, but no more than the backend
  * grants, and for that the context gives way before the start fails. */
 static td_status plan_kv(td_engine *e, memory_plan *mp, td_error *err)
@@ -140,7 +151,7 @@ static td_status plan_kv(td_engine *e, memory_plan *mp, td_error *err)
   }
   td_info("memory: weights %.0f MiB, KV %.0f MiB (%u pages of %u tokens), workspace %.0f MiB; steps of up to %u requests, "
           "%u tokens",
-          MIB(td_model_files_bytes(e->files)), MIB(mp->page_bytes * mp->n_pages), mp->n_pages, mp->page_tokens,
+          MIB(weight_bytes(e)), MIB(mp->page_bytes * mp->n_pages), mp->n_pages, mp->page_tokens,
           MIB(mp->workspace_bytes), mp->max_running, mp->step_tokens);
   return TD_OK;
 }
@@ -170,11 +181,21 @@ static void log_progress(void *arg, double share)
   }
 }
 
-static td_status make_compute(td_engine *e, memory_plan *mp, td_error *err)
+static td_status load_weights(td_engine *e, const memory_plan *mp, td_error *err)
 {
   int tenths = 0;
-  TD_TRY(td_model_load(e->files, &e->desc, e->backend, mp->step_tokens, mp->max_running, log_progress, &tenths,
-                       &e->model, err));
+  if (is_dummy(e))
+    return td_model_make_up(&e->desc, e->backend, (uint64_t)td_option(&e->options, TD_LIMIT_DUMMY_SEED), mp->step_tokens,
+                            mp->max_running, log_progress, &tenths, &e->model, err);
+  TD_TRY(td_model_load(e->files, &e->desc, e->backend, mp->step_tokens, mp->max_running, log_progress, &tenths, &e->model,
+                       err));
+  td_model_files_close_descriptors(e->files);
+  return TD_OK;
+}
+
+static td_status make_compute(td_engine *e, memory_plan *mp, td_error *err)
+{
+  TD_TRY(load_weights(e, mp, err));
   TD_TRY(plan_kv(e, mp, err)); /* KV takes what is left, so it comes last */
   td_kv_shape shape = td_model_kv_shape(&e->desc, mp->n_pages, mp->page_tokens);
   td_sched_config sc = {.n_slots = e->n_slots,
@@ -214,9 +235,10 @@ static void fill_info(td_engine *e, const memory_plan *mp)
   i->max_running = mp->max_running;
   i->step_tokens = mp->step_tokens;
   i->parameters = td_model_desc_parameter_count(d);
-  i->weight_bytes = td_model_files_bytes(e->files);
+  i->weight_bytes = weight_bytes(e);
   i->kv_bytes = mp->page_bytes * mp->n_pages;
   i->has_chat_template = e->chat_template != NULL;
+  i->has_tokenizer = e->tokenizer != NULL;
   i->default_sampling = (td_sampling){
       .temperature = d->default_temperature >= 0 ? d->default_temperature
                                                  : (float)td_limits[TD_LIMIT_TEMPERATURE].def,
@@ -227,18 +249,40 @@ static void fill_info(td_engine *e, const memory_plan *mp)
   i->loaded_at_unix_s = (uint64_t)time(NULL);
 }
 
-td_status td_engine_load(td_engine *e, td_error *err)
+static td_status open_model(td_engine *e, td_error *err)
 {
-  uint64_t begin_us = td_engine_now_us();
-  memory_plan mp = {0};
-  TD_TRY(td_model_files_open(e->options.model, &e->files, err));
+  bool dummy = is_dummy(e);
+  TD_TRY(dummy ? td_model_files_open_described(e->options.model, &e->files, err)
+               : td_model_files_open(e->options.model, &e->files, err));
   TD_TRY(td_model_desc_read(e->files, &e->desc, err));
+  if (dummy)
+    td_warn("load_format = dummy: the weights are random, and so are all answers");
+  return TD_OK;
+}
+
+/* Only a made-up model may do without. */
+static td_status load_text(td_engine *e, td_error *err)
+{
+  if (is_dummy(e) && !td_model_files_has_tokenizer(e->files)) {
+    td_warn("%s has no tokenizer.json: prompts must be token ids", e->options.model);
+    return TD_OK;
+  }
   TD_TRY(td_tokenizer_load(e->files, &e->tokenizer, err));
   if (td_tokenizer_vocab(e->tokenizer) > e->desc.vocab)
     return td_fail(err, TD_ERR_MODEL, "%s: the tokenizer has %u tokens, the model's embedding only %u",
                    e->options.model, td_tokenizer_vocab(e->tokenizer), e->desc.vocab);
-  TD_TRY(load_chat_template(e, err));
+  return load_chat_template(e, err);
+}
 
+td_status td_engine_load(td_engine *e, td_error *err)
+{
+  uint64_t begin_us = td_engine_now_us();
+  memory_plan mp = {0};
+  td_status st = open_model(e, err);
+  if (st == TD_OK)
+    st = load_text(e, err);
+  if (st != TD_OK) /* parts of a folder are named by their files: which folder is said here */
+    return strstr(err->message, e->options.model) ? st : td_error_prefix(err, "%s", e->options.model);
   td_backend_config bc = {.n_threads = (uint32_t)td_option(&e->options, TD_LIMIT_THREADS),
                           .max_slots = e->n_slots,
                           .max_rows = (uint32_t)td_option(&e->options, TD_LIMIT_RUNNING_REQUESTS),

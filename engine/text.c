@@ -6,11 +6,19 @@
 #include <string.h>
 #include <time.h>
 
+static td_status refuse_text(const char *param, td_error *err)
+{
+  return td_fail_param(err, TD_ERR_UNSUPPORTED, param,
+                       "this model has no tokenizer (tokenizer.json): give '/v1/completions' a 'prompt' of token ids");
+}
+
 td_status td_engine_tokenize(const td_engine *e, const char *text, size_t n_bytes, bool parse_special, bool add_bos,
                              size_t max_tokens, int32_t **ids, size_t *n_ids, td_error *err)
 {
   td_ids out = {0};
   td_span all = {0, n_bytes};
+  if (!e->tokenizer)
+    return refuse_text("prompt", err);
   td_status st =
       td_tokenizer_encode(e->tokenizer, text, n_bytes, &all, parse_special ? 1 : 0, add_bos, max_tokens, &out, err);
   if (st != TD_OK) {
@@ -24,7 +32,7 @@ td_status td_engine_tokenize(const td_engine *e, const char *text, size_t n_byte
 
 const char *td_engine_token_text(const td_engine *e, int32_t id)
 {
-  return td_tokenizer_token_text(e->tokenizer, id);
+  return e->tokenizer ? td_tokenizer_token_text(e->tokenizer, id) : NULL;
 }
 
 /* ---- chat ---- */
@@ -140,6 +148,8 @@ _Static_assert(sizeof(td_span) == sizeof(td_render_span), "spans are handed on a
 td_status td_engine_chat_tokens(const td_engine *e, const td_chat_input *in, td_buf *rendered, int32_t **ids,
                                 size_t *n_ids, td_error *err)
 {
+  if (!e->tokenizer)
+    return refuse_text("messages", err);
   if (!e->chat_template)
     return td_fail_param(err, TD_ERR_UNSUPPORTED, "messages", "chat is not served: %s",
                          e->chat_template_error.message);
@@ -165,13 +175,16 @@ td_status td_engine_chat_tokens(const td_engine *e, const td_chat_input *in, td_
 /* ---- detokenising ---- */
 
 struct td_text_stream {
+  bool mute; /* no tokenizer: there is no text */
   td_detok detok;
 };
 
 td_text_stream *td_text_stream_create(const td_engine *e, bool skip_special)
 {
   td_text_stream *s = calloc(1, sizeof *s);
-  if (s)
+  if (s && !e->tokenizer)
+    s->mute = true;
+  else if (s)
     td_detok_init(&s->detok, e->tokenizer, skip_special);
   return s;
 }
@@ -180,8 +193,11 @@ void td_text_stream_destroy(td_text_stream *s) { free(s); }
 
 void td_text_stream_push(td_text_stream *s, const int32_t *ids, size_t n, td_buf *out)
 {
-  for (size_t i = 0; i < n; i++)
+  for (size_t i = 0; i < n && !s->mute; i++)
     td_detok_push(&s->detok, ids[i], out);
 }
 
-void td_text_stream_finish(td_text_stream *s, td_buf *out) { td_detok_finish(&s->detok, out); }
+void td_text_stream_finish(td_text_stream *s, td_buf *out) {
+  if (!s->mute)
+    td_detok_finish(&s->detok, out);
+}

@@ -1,5 +1,7 @@
 /* Loading: every tensor of the files is bound to a role, or refused.
  *
+ * Without files every role is made up from a seed: same roles, same shapes.
+ *
  * Each role is looked up by its name and checked against the shape that the description asks for before the
  * backend sees it. At the end no tensor may be left over: a bias or norm that the description does not know
  * of would change the answers if it were ignored. */
@@ -10,11 +12,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/dummy.h"
 #include "models/model_internal.h"
 #include "models/roles.h"
 
 typedef struct loader {
-  const td_model_files *files;
+  const td_model_files *files; /* NULL: weights are made up */
+  uint64_t seed;
   td_files_format format;
   td_model *m;
   bool *bound; /* per tensor of files */
@@ -54,17 +58,37 @@ static td_status find(loader *l, td_role role, uint32_t layer, const td_tensor *
   return TD_OK;
 }
 
-static void advance(loader *l, const td_tensor *t)
+static void advance(loader *l, uint64_t bytes)
 {
-  l->bytes_done += t->bytes;
+  l->bytes_done += bytes;
   if (l->progress)
     l->progress(l->progress_arg, (double)l->bytes_done / (double)l->bytes_total);
+}
+
+/* Every matrix and bias has a seed of its own. */
+static uint64_t role_seed(const loader *l, td_role role, uint32_t layer)
+{
+  return td_dummy_hash(l->seed, (uint64_t)role << 32 | layer);
+}
+
+static td_status make_up_vector(loader *l, td_role role, uint32_t layer, float **out)
+{
+  uint64_t shape[2], seed = role_seed(l, role, layer);
+  td_role_shape(role, &l->m->desc, shape);
+  *out = malloc(shape[0] * sizeof **out);
+  if (!*out)
+    return td_fail(l->err, TD_ERR_NOMEM, "no memory to make up weights");
+  for (uint64_t i = 0; i < shape[0]; i++)
+    (*out)[i] = td_role_is_norm(role) ? 1 : td_bf16_to_f32(td_dummy_bf16(seed, i));
+  return TD_OK;
 }
 
 /* A vector as floats; *out is the caller's to free. */
 static td_status widen_vector(loader *l, td_role role, uint32_t layer, float **out)
 {
   const td_tensor *t;
+  if (!l->files)
+    return make_up_vector(l, role, layer, out);
   TD_TRY(find(l, role, layer, &t));
   if (t->shape[0] % td_dtypes[t->dtype].block_elements != 0)
     return td_fail(l->err, TD_ERR_MODEL, "%s: tensor '%s' [%" PRIu64 "] cannot be of type %s", t->file,
@@ -73,7 +97,7 @@ static td_status widen_vector(loader *l, td_role role, uint32_t layer, float **o
   if (!*out)
     return td_fail(l->err, TD_ERR_NOMEM, "no memory to read '%s'", t->name);
   td_dtype_to_f32(t->dtype, t->data, t->shape[0], *out);
-  advance(l, t);
+  advance(l, t->bytes);
   return TD_OK;
 }
 
@@ -96,31 +120,59 @@ typedef struct matrix_roles {
   bool has_bias;
 } matrix_roles;
 
+/* A matrix as it is stored, or as it will be made up. file is filled where the bytes lie in one. */
+static td_status describe_part(loader *l, td_role role, uint32_t layer, td_weight_file *file, td_weight_part *out)
+{
+  const td_tensor *t;
+  uint64_t shape[2];
+  td_role_shape(role, &l->m->desc, shape);
+  if (!l->files) {
+    *out = (td_weight_part){.dtype = TD_BF16, .n_rows = shape[0], .seed = role_seed(l, role, layer)};
+    return TD_OK;
+  }
+  TD_TRY(find(l, role, layer, &t));
+  *out = (td_weight_part){.dtype = t->dtype, .data = t->data, .n_rows = shape[0]};
+  if (td_model_files_locate(l->files, t->data, &file->fd, &file->offset_bytes)) {
+    file->name = t->file;
+    out->file = file;
+  }
+  return TD_OK;
+}
+
+static td_status import_parts(loader *l, const matrix_roles *roles, const td_weight_part *parts, uint32_t n_parts,
+                              uint32_t layer, td_weight **out)
+{
+  char name[TD_ROLE_NAME_BYTES];
+  uint64_t shape[2], row_bytes = 0;
+  td_role_shape(roles[0].weight, &l->m->desc, shape);
+  td_status st = l->m->be->ops->weight_import(l->m->be, parts, n_parts, shape[1], out, l->err);
+  if (st != TD_OK && l->err)
+    return td_error_prefix(l->err, "%s: tensor '%s'", parts[0].file ? parts[0].file->name : "made-up weights",
+                           td_role_name(roles[0].weight, l->format, layer, name));
+  for (uint32_t i = 0; i < n_parts && st == TD_OK; i++)
+    if (td_dtype_row_bytes(parts[i].dtype, shape[1], &row_bytes))
+      advance(l, parts[i].n_rows * row_bytes);
+  return st;
+}
+
 /* One weight of several stored matrices, outputs side by side. */
 static td_status load_parts(loader *l, const matrix_roles *roles, uint32_t n_parts, uint32_t layer,
                             td_weight **out)
 {
   td_weight_part parts[TD_WEIGHT_PARTS_MAX];
+  td_weight_file files[TD_WEIGHT_PARTS_MAX];
   float *bias[TD_WEIGHT_PARTS_MAX] = {NULL};
-  const td_tensor *t[TD_WEIGHT_PARTS_MAX];
   td_status st = TD_OK;
   for (uint32_t i = 0; i < n_parts && st == TD_OK; i++) {
-    st = find(l, roles[i].weight, layer, &t[i]);
+    st = describe_part(l, roles[i].weight, layer, &files[i], &parts[i]);
     if (st == TD_OK && roles[i].has_bias && td_role_present(roles[i].bias, &l->m->desc))
       st = widen_vector(l, roles[i].bias, layer, &bias[i]);
-    if (st == TD_OK)
-      parts[i] = (td_weight_part){.dtype = t[i]->dtype, .data = t[i]->data, .n_rows = t[i]->shape[0], .bias = bias[i]};
+    parts[i].bias = bias[i];
   }
-  if (st == TD_OK) {
-    st = l->m->be->ops->weight_import(l->m->be, parts, n_parts, t[0]->shape[1], out, l->err);
-    if (st != TD_OK && l->err)
-      st = td_error_prefix(l->err, "%s: tensor '%s'", t[0]->file, t[0]->name);
-  }
-  for (uint32_t i = 0; i < n_parts; i++) {
+  if (st == TD_OK)
+    st = import_parts(l, roles, parts, n_parts, layer, out);
+  for (uint32_t i = 0; i < n_parts; i++)
     free(bias[i]);
-    if (st == TD_OK)
-      advance(l, t[i]);
-  }
   return st;
 }
 
@@ -183,15 +235,24 @@ static td_status refuse_surplus(const loader *l)
   return TD_OK;
 }
 
+/* Most of the bytes: what the share done is counted in. */
+static uint64_t count_bytes(const loader *l)
+{
+  uint64_t sum = l->files ? 0 : sizeof(uint16_t) * td_model_desc_parameter_count(&l->m->desc);
+  for (uint32_t i = 0; l->files && i < td_model_files_tensor_count(l->files); i++)
+    sum += td_model_files_tensor(l->files, i)->bytes;
+  return sum;
+}
+
 static td_status load_all(loader *l)
 {
   td_model *m = l->m;
-  for (uint32_t i = 0; i < td_model_files_tensor_count(l->files); i++)
-    l->bytes_total += td_model_files_tensor(l->files, i)->bytes;
+  l->bytes_total = count_bytes(l);
   TD_TRY(load_ends(l));
   for (uint32_t i = 0; i < m->desc.n_layers; i++)
     TD_TRY(load_layer(l, i));
-  TD_TRY(refuse_surplus(l));
+  if (l->files)
+    TD_TRY(refuse_surplus(l));
   TD_TRY(m->be->ops->weights_wait(m->be, l->err));
   m->at = td_workspace_lay_out(&m->desc, m->be->activation_bytes, m->max_tokens, m->max_logits);
   TD_TRY(m->be->ops->alloc(m->be, m->at.bytes, &m->workspace, l->err));
@@ -200,37 +261,51 @@ static td_status load_all(loader *l)
   return TD_OK;
 }
 
-td_status td_model_load(const td_model_files *files, const td_model_desc *desc, td_backend *be,
-                        uint32_t max_tokens, uint32_t max_logits, void (*progress)(void *arg, double share),
-                        void *progress_arg, td_model **out, td_error *err)
+/* l: files or seed, progress and err are set. */
+static td_status load_model(loader *l, const td_model_desc *desc, td_backend *be, uint32_t max_tokens,
+                            uint32_t max_logits, td_model **out)
 {
   *out = NULL;
   td_model *m = calloc(1, sizeof *m);
   td_model_layer *layers = calloc(desc->n_layers, sizeof *layers);
-  bool *bound = calloc(td_model_files_tensor_count(files) + 1, sizeof *bound);
-  td_status st = TD_OK;
-  if (!m || !layers || !bound) {
+  l->bound = calloc((l->files ? td_model_files_tensor_count(l->files) : 0) + 1, sizeof *l->bound);
+  if (!m || !layers || !l->bound) {
     free(m);
     free(layers);
-    free(bound);
-    return td_fail(err, TD_ERR_NOMEM, "no memory for the model's tables");
+    free(l->bound);
+    return td_fail(l->err, TD_ERR_NOMEM, "no memory for the model's tables");
   }
   *m = (td_model){
       .desc = *desc, .be = be, .max_tokens = max_tokens, .max_logits = max_logits, .layers = layers};
-  loader l = {.files = files,
-              .format = td_model_files_format(files),
-              .m = m,
-              .bound = bound,
-              .progress = progress,
-              .progress_arg = progress_arg,
-              .err = err};
-  st = load_all(&l);
-  free(bound);
+  l->m = m;
+  td_status st = load_all(l);
+  free(l->bound);
   if (st != TD_OK)
     td_model_destroy(m);
   else
     *out = m;
   return st;
+}
+
+td_status td_model_load(const td_model_files *files, const td_model_desc *desc, td_backend *be,
+                        uint32_t max_tokens, uint32_t max_logits, void (*progress)(void *arg, double share),
+                        void *progress_arg, td_model **out, td_error *err)
+{
+  loader l = {.files = files,
+              .format = td_model_files_format(files),
+              .progress = progress,
+              .progress_arg = progress_arg,
+              .err = err};
+  return load_model(&l, desc, be, max_tokens, max_logits, out);
+}
+
+td_status td_model_make_up(const td_model_desc *desc, td_backend *be, uint64_t seed, uint32_t max_tokens,
+                           uint32_t max_logits, void (*progress)(void *arg, double share), void *progress_arg,
+                           td_model **out, td_error *err)
+{
+  loader l = {
+      .seed = seed, .format = TD_FILES_SAFETENSORS, .progress = progress, .progress_arg = progress_arg, .err = err};
+  return load_model(&l, desc, be, max_tokens, max_logits, out);
 }
 
 void td_model_destroy(td_model *m)

@@ -19,6 +19,10 @@ TD_MUST_CHECK td_status td_model_load(const td_model_files *files, const td_mode
                                       uint32_t max_tokens, uint32_t max_logits,
                                       void (*progress)(void *arg, double share), void *progress_arg, td_model **out,
                                       td_error *err);
+/* The same without a file: matrices and biases are random by seed (kernels/dummy.h), norms are 1. */
+TD_MUST_CHECK td_status td_model_make_up(const td_model_desc *desc, td_backend *be, uint64_t seed, uint32_t max_tokens,
+                                         uint32_t max_logits, void (*progress)(void *arg, double share),
+                                         void *progress_arg, td_model **out, td_error *err);
 void td_model_destroy(td_model *m);
 
 /* Bytes of workspace that td_model_load would allocate, for the memory plan. */

@@ -96,6 +96,11 @@ uint32_t td_role_shape(td_role role, const td_model_desc *d, uint64_t shape[2])
   return roles[role].cols == NONE ? 1 : 2;
 }
 
+bool td_role_is_norm(td_role role)
+{
+  return roles[role].cols == NONE && strstr(roles[role].gguf, "_norm.") != NULL;
+}
+
 static bool ends_with(const char *s, const char *tail)
 {
   size_t n = strlen(s), k = strlen(tail);

@@ -83,6 +83,11 @@ static bool prepare_tokenize(td_call *c, cJSON *root)
 
 static bool prepare_detokenize(td_call *c, cJSON *root)
 {
+  if (!c->info->has_tokenizer) {
+    td_api_error_set(&c->error, 400, "unsupported_parameter", "tokens",
+                     "this model has no tokenizer (tokenizer.json): 'tokens' have no text");
+    return false;
+  }
   if (!cJSON_IsArray(c->request.tokens)) {
     td_api_error_set(&c->error, 400, "invalid_value", "tokens", "'tokens' must be an array of token ids");
     return false;

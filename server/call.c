@@ -72,6 +72,22 @@ bool td_call_check_context(td_call *call, bool default_rest)
 
 /* ---- on a worker ---- */
 
+/* A model without a tokenizer speaks token ids only: text in a request is refused, answers carry ids unasked. */
+static bool suit_tokenizer(td_call *call)
+{
+  td_request *r = &call->request;
+  if (call->info->has_tokenizer)
+    return true;
+  if (r->stops.n > 0) {
+    td_api_error_set(&call->error, 400, "unsupported_parameter", "stop",
+                     "this model has no tokenizer (tokenizer.json): 'stop' cannot be found in answers without text, "
+                     "'stop_token_ids' can");
+    return false;
+  }
+  r->return_token_ids = true;
+  return true;
+}
+
 static bool read_call(td_call *call)
 {
   td_error err;
@@ -92,6 +108,7 @@ static bool read_call(td_call *call)
                      r->model, info->model_name);
     ok = false;
   }
+  ok = ok && suit_tokenizer(call);
   if (ok && r->messages)
     ok = td_messages_normalise((cJSON *)r->messages, &call->error); /* in the tree that is ours */
   if (ok && !atomic_load(&call->abandoned))

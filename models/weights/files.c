@@ -69,7 +69,7 @@ static td_status open_json_object(const td_model_files *files, const char *name,
   return TD_OK;
 }
 
-static td_status open_folder(td_model_files *files, td_error *err)
+static td_status open_folder(td_model_files *files, bool weights, td_error *err)
 {
   bool absent;
   files->format = TD_FILES_SAFETENSORS;
@@ -82,7 +82,7 @@ static td_status open_folder(td_model_files *files, td_error *err)
   TD_TRY(open_json_object(files, "generation_config.json", &absent, &files->generation_config, err));
   TD_TRY(open_json_object(files, "tokenizer_config.json", &absent, &files->tokenizer_config, err));
   TD_TRY(open_chat_template(files, err));
-  return td_shards_open(files, err);
+  return weights ? td_shards_open(files, err) : TD_OK;
 }
 
 static td_status open_gguf(td_model_files *files, td_error *err)
@@ -101,7 +101,7 @@ static td_status open_gguf(td_model_files *files, td_error *err)
   return td_tensor_table_seal(&files->tensors, err);
 }
 
-td_status td_model_files_open(const char *path, td_model_files **out, td_error *err)
+static td_status open_any(const char *path, bool weights, td_model_files **out, td_error *err)
 {
   struct stat st;
   *out = NULL;
@@ -114,7 +114,7 @@ td_status td_model_files_open(const char *path, td_model_files **out, td_error *
   }
   files->dir = -1;
   td_arena_init(&files->names, SIZE_MAX / 2); /* holds names found in the files: bounded by their size */
-  td_status status = S_ISDIR(st.st_mode) ? open_folder(files, err) : open_gguf(files, err);
+  td_status status = S_ISDIR(st.st_mode) ? open_folder(files, weights, err) : open_gguf(files, err);
   if (status != TD_OK) {
     if (err && S_ISDIR(st.st_mode))
       status = td_error_prefix(err, "%s", path);
@@ -123,6 +123,16 @@ td_status td_model_files_open(const char *path, td_model_files **out, td_error *
   }
   *out = files;
   return TD_OK;
+}
+
+td_status td_model_files_open(const char *path, td_model_files **out, td_error *err)
+{
+  return open_any(path, true, out, err);
+}
+
+td_status td_model_files_open_described(const char *path, td_model_files **out, td_error *err)
+{
+  return open_any(path, false, out, err);
 }
 
 void td_model_files_close(td_model_files *files)
@@ -164,6 +174,31 @@ const td_tensor *td_model_files_tensor(const td_model_files *files, uint32_t i)
 const td_tensor *td_model_files_find(const td_model_files *files, const char *name)
 {
   return td_tensor_table_find(&files->tensors, name);
+}
+
+bool td_model_files_locate(const td_model_files *files, const void *data, int *fd, uint64_t *offset_bytes)
+{
+  uintptr_t at = (uintptr_t)data;
+  for (uint32_t i = 0; i < files->n_maps; i++) {
+    const td_mapping *m = &files->maps[i];
+    if (m->fd >= 0 && at >= (uintptr_t)m->data && at < (uintptr_t)m->data + m->bytes) {
+      *fd = m->fd;
+      *offset_bytes = at - (uintptr_t)m->data;
+      return true;
+    }
+  }
+  return false;
+}
+
+void td_model_files_close_descriptors(td_model_files *files)
+{
+  for (uint32_t i = 0; i < files->n_maps; i++)
+    td_mapping_close_descriptor(&files->maps[i]);
+}
+
+bool td_model_files_has_tokenizer(const td_model_files *files)
+{
+  return files->dir < 0 || faccessat(files->dir, "tokenizer.json", F_OK, 0) == 0;
 }
 
 td_status td_model_files_load_tokenizer_json(const td_model_files *files, cJSON **out, td_error *err)

@@ -16,6 +16,7 @@
 typedef struct td_mapping {
   const unsigned char *data;
   uint64_t bytes;
+  int fd; /* stays open for readers that must not fault; -1 where nothing is mapped */
 } td_mapping;
 
 /* Opens name below the folder dir (AT_FDCWD: as open(2) does); shown is the path for messages. With absent
@@ -23,6 +24,7 @@ typedef struct td_mapping {
 TD_MUST_CHECK td_status td_mapping_open(int dir, const char *name, const char *shown, bool *absent,
                                         td_mapping *out, td_error *err);
 void td_mapping_close(td_mapping *m);
+void td_mapping_close_descriptor(td_mapping *m);
 
 /* ---- tensor_table.c ---- */
 

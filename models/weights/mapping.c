@@ -11,6 +11,7 @@
 
 #include "models/weights/internal.h"
 
+/* On success *out owns fd. */
 static td_status map_descriptor(int fd, const char *shown, td_mapping *out, td_error *err)
 {
   struct stat st;
@@ -18,14 +19,16 @@ static td_status map_descriptor(int fd, const char *shown, td_mapping *out, td_e
     return td_fail(err, TD_ERR_IO, "%s: %s", shown, strerror(errno));
   if (!S_ISREG(st.st_mode))
     return td_fail(err, TD_ERR_MODEL, "%s: not a regular file", shown);
-  *out = (td_mapping){(const unsigned char *)"", 0};
-  if (st.st_size == 0)
+  *out = (td_mapping){(const unsigned char *)"", 0, -1};
+  if (st.st_size == 0) {
+    close(fd);
     return TD_OK;
+  }
   void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
   if (p == MAP_FAILED)
     return td_fail(err, TD_ERR_IO, "%s: cannot map %lld bytes: %s", shown, (long long)st.st_size,
                    strerror(errno));
-  *out = (td_mapping){p, (uint64_t)st.st_size};
+  *out = (td_mapping){p, (uint64_t)st.st_size, fd};
   /* Reading begins at once, in the background; larger pages where the file system can. Hints: may fail. */
   (void)madvise(p, (size_t)st.st_size, MADV_WILLNEED);
   (void)madvise(p, (size_t)st.st_size, MADV_HUGEPAGE);
@@ -47,13 +50,22 @@ td_status td_mapping_open(int dir, const char *name, const char *shown, bool *ab
     return td_fail(err, TD_ERR_IO, "%s: %s", shown, strerror(errno));
   }
   td_status st = map_descriptor(fd, shown, out, err);
-  close(fd);
+  if (st != TD_OK)
+    close(fd);
   return st;
+}
+
+void td_mapping_close_descriptor(td_mapping *m)
+{
+  if (m->bytes > 0 && m->fd >= 0)
+    close(m->fd);
+  m->fd = -1;
 }
 
 void td_mapping_close(td_mapping *m)
 {
+  td_mapping_close_descriptor(m);
   if (m->bytes > 0)
     munmap((void *)(uintptr_t)m->data, m->bytes);
-  *m = (td_mapping){NULL, 0};
+  *m = (td_mapping){.fd = -1};
 }

@@ -34,6 +34,8 @@ typedef enum td_files_format { TD_FILES_GGUF, TD_FILES_SAFETENSORS } td_files_fo
 typedef struct td_model_files td_model_files;
 
 TD_MUST_CHECK td_status td_model_files_open(const char *path, td_model_files **out, td_error *err);
+/* The same for who needs no weights: a folder's safetensors are not looked at and may be absent. */
+TD_MUST_CHECK td_status td_model_files_open_described(const char *path, td_model_files **out, td_error *err);
 void td_model_files_close(td_model_files *files);
 
 td_files_format td_model_files_format(const td_model_files *files);
@@ -42,6 +44,15 @@ uint64_t td_model_files_bytes(const td_model_files *files);   /* sum of mapped s
 uint32_t td_model_files_tensor_count(const td_model_files *files);
 const td_tensor *td_model_files_tensor(const td_model_files *files, uint32_t i);
 const td_tensor *td_model_files_find(const td_model_files *files, const char *name); /* NULL if absent */
+
+/* The file that a tensor's bytes lie in and where; false if data is of no mapping of these files. */
+bool td_model_files_locate(const td_model_files *files, const void *data, int *fd, uint64_t *offset_bytes);
+
+/* Weights are loaded: descriptors are closed, mappings stay. td_model_files_locate finds nothing any more. */
+void td_model_files_close_descriptors(td_model_files *files);
+
+/* Whether there is a tokenizer to load: tokenizer.json in a folder; a GGUF file is always asked. */
+bool td_model_files_has_tokenizer(const td_model_files *files);
 
 /* Folder models: parsed JSON files; NULL where the folder has none (config.json is required to open).
  * For GGUF all of these are NULL. */
