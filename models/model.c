@@ -93,10 +93,18 @@ static td_status widen_vector(loader *l, td_role role, uint32_t layer, float **o
   if (t->shape[0] % td_dtypes[t->dtype].block_elements != 0)
     return td_fail(l->err, TD_ERR_MODEL, "%s: tensor '%s' [%" PRIu64 "] cannot be of type %s", t->file,
                    t->name, t->shape[0], td_dtypes[t->dtype].name);
-  *out = malloc(t->shape[0] * sizeof **out);
-  if (!*out)
-    return td_fail(l->err, TD_ERR_NOMEM, "no memory to read '%s'", t->name);
-  td_dtype_to_f32(t->dtype, t->data, t->shape[0], *out);
+  float *wide = malloc(t->shape[0] * sizeof *wide);
+  void *raw = malloc(t->bytes);
+  td_status st = !wide || !raw ? td_fail(l->err, TD_ERR_NOMEM, "no memory to read '%s'", t->name)
+                               : td_model_files_read(l->files, t, raw, l->err);
+  if (st == TD_OK)
+    td_dtype_to_f32(t->dtype, raw, t->shape[0], wide);
+  free(raw);
+  if (st != TD_OK) {
+    free(wide);
+    return st;
+  }
+  *out = wide;
   advance(l, t->bytes);
   return TD_OK;
 }

@@ -13,7 +13,7 @@ td_status td_cuda_fail(td_error *err, cudaError_t e, const char *what)
                  cudaGetErrorString(e));
 }
 
-td_status td_cuda_alloc_bytes(cuda_backend *b, size_t bytes, void **out, td_error *err)
+td_status td_cuda_alloc_raw(cuda_backend *b, size_t bytes, void **out, td_error *err)
 {
   cudaError_t e = cudaMalloc(out, bytes ? bytes : 1);
   if (e != cudaSuccess) {
@@ -24,8 +24,14 @@ td_status td_cuda_alloc_bytes(cuda_backend *b, size_t bytes, void **out, td_erro
                    free_bytes / 1048576.0, total / 1048576.0);
   }
   b->allocations->push_back(*out);
+  return TD_OK;
+}
+
+td_status td_cuda_alloc_bytes(cuda_backend *b, size_t bytes, void **out, td_error *err)
+{
+  TD_TRY(td_cuda_alloc_raw(b, bytes, out, err));
   // the stream does not wait for the default stream, so what other calls copy must come behind this
-  e = cudaMemsetAsync(*out, 0, bytes ? bytes : 1, b->stream);
+  cudaError_t e = cudaMemsetAsync(*out, 0, bytes ? bytes : 1, b->stream);
   if (e == cudaSuccess)
     e = cudaStreamSynchronize(b->stream);
   return e == cudaSuccess ? TD_OK : td_cuda_fail(err, e, "memset");
@@ -108,6 +114,7 @@ static td_status be_kv_create(td_backend *be, const td_kv_shape *shape, td_kv **
 static void be_destroy(td_backend *be)
 {
   cuda_backend *b = self(be);
+  td_cuda_weights_abandon(b);
   if (b->stream)
     cudaStreamSynchronize(b->stream);
   for (void *p : *b->allocations)

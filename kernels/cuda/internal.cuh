@@ -104,6 +104,7 @@ struct cuda_backend {
   std::vector<void *> *allocations;
   std::vector<td_weight *> *weights;
   std::vector<td_kv *> *kvs;
+  struct weight_lanes *loading; // weights.cu: weights on their way, between the first import and weights_wait
 
   // the step (step.cu)
   step_block blocks[2];
@@ -161,6 +162,7 @@ static inline void queue_kernel(cuda_backend *b, void (*kernel)(P...), dim3 grid
 
 // backend.cu. Memory is zeroed and lives until destroy.
 td_status td_cuda_fail(td_error *err, cudaError_t e, const char *what);
+td_status td_cuda_alloc_raw(cuda_backend *b, size_t bytes, void **out, td_error *err); // not zeroed
 td_status td_cuda_alloc_bytes(cuda_backend *b, size_t bytes, void **out, td_error *err);
 template <typename T> static inline td_status td_cuda_alloc_array(cuda_backend *b, size_t n, T **out, td_error *err)
 {
@@ -174,6 +176,7 @@ cudaError_t td_cuda_copy_in(cuda_backend *b, void *dst, const void *src, size_t 
 td_status td_cuda_weight_import(td_backend *be, const td_weight_part *parts, uint32_t n_parts, uint64_t n_cols,
                                 td_weight **out, td_error *err);
 td_status td_cuda_weights_wait(td_backend *be, td_error *err);
+void td_cuda_weights_abandon(cuda_backend *b); // the end of a start that failed
 
 // step.cu
 td_status td_cuda_make_step_memory(cuda_backend *b, td_error *err);

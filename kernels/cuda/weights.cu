@@ -1,9 +1,17 @@
 // Weights to the device, as bf16 whatever the file holds; parts of one product side by side.
+//
+// Reader threads (kernels/weight_reader.h) fill pinned buffers; each has two, and a stream of its own, so that it reads the
+// next piece while the last one crosses the bus. Imports return at once; weights_wait is where all of it has arrived.
 #include "kernels/cuda/internal.cuh"
 
 #include <new>
 
 #include "kernels/dummy.h"
+
+extern "C" {
+#include "kernels/cpu/pool.h"
+#include "kernels/weight_reader.h"
+}
 
 // Two elements a thread at a time: what a 4-byte store holds.
 static __global__ void dummy_kernel(uint32_t *dst, uint64_t n_pairs, uint64_t seed)
@@ -21,33 +29,137 @@ static td_status make_up(cuda_backend *b, const td_weight_part *part, uint64_t n
   return e == cudaSuccess ? TD_OK : td_cuda_fail(err, e, "making up weights");
 }
 
-static td_status upload_rows(cuda_backend *b, const td_weight_part *part, uint64_t n_cols, bf16 *dst, td_error *err)
+// ---- from memory or a file ----
+
+struct lane { // of one reader thread
+  cudaStream_t stream;
+  unsigned char *buffers[2]; // pinned
+  cudaEvent_t sent[2];       // what was last sent from the buffer has arrived
+  uint32_t next;
+};
+
+struct weight_lanes {
+  int device;
+  td_weight_reader *reader;
+  lane lanes[TD_READERS_MAX];
+};
+
+static td_status open_lane(weight_lanes *w, lane *l, td_error *err)
 {
-  uint64_t row_bytes;
-  if (!td_dtype_row_bytes(part->dtype, n_cols, &row_bytes))
-    return td_fail(err, TD_ERR_MODEL, "rows of %llu elements do not fit %s blocks", (unsigned long long)n_cols,
-                   td_dtypes[part->dtype].name);
+  cudaError_t e = cudaSetDevice(w->device); // per thread
+  if (e == cudaSuccess)
+    e = cudaStreamCreateWithFlags(&l->stream, cudaStreamNonBlocking);
+  for (int i = 0; i < 2 && e == cudaSuccess; i++) {
+    e = cudaHostAlloc((void **)&l->buffers[i], TD_PIECE_BYTES, cudaHostAllocDefault);
+    if (e == cudaSuccess)
+      e = cudaEventCreateWithFlags(&l->sent[i], cudaEventDisableTiming);
+  }
+  return e == cudaSuccess ? TD_OK : td_cuda_fail(err, e, "pinned memory to load weights");
+}
+
+static void close_lane(lane *l)
+{
+  for (int i = 0; i < 2; i++) {
+    if (l->sent[i])
+      cudaEventDestroy(l->sent[i]);
+    if (l->buffers[i])
+      cudaFreeHost(l->buffers[i]);
+  }
+  if (l->stream)
+    cudaStreamDestroy(l->stream);
+}
+
+static td_status lane_buffer(void *arg, uint32_t thread, void **out, td_error *err)
+{
+  weight_lanes *w = (weight_lanes *)arg;
+  lane *l = &w->lanes[thread];
+  if (!l->sent[1])
+    TD_TRY(open_lane(w, l, err));
+  cudaError_t e = cudaEventSynchronize(l->sent[l->next]); // at once where nothing was sent yet
+  *out = l->buffers[l->next];
+  return e == cudaSuccess ? TD_OK : td_cuda_fail(err, e, "copy of weights");
+}
+
+static td_status lane_send(void *arg, uint32_t thread, void *dst, size_t bytes, td_error *err)
+{
+  lane *l = &((weight_lanes *)arg)->lanes[thread];
+  cudaError_t e = cudaMemcpyAsync(dst, l->buffers[l->next], bytes, cudaMemcpyHostToDevice, l->stream);
+  if (e == cudaSuccess)
+    e = cudaEventRecord(l->sent[l->next], l->stream);
+  l->next ^= 1;
+  return e == cudaSuccess ? TD_OK : td_cuda_fail(err, e, "copy of weights");
+}
+
+static td_status lane_flush(void *arg, uint32_t thread, td_error *err)
+{
+  lane *l = &((weight_lanes *)arg)->lanes[thread];
+  cudaError_t e = l->stream ? cudaStreamSynchronize(l->stream) : cudaSuccess;
+  return e == cudaSuccess ? TD_OK : td_cuda_fail(err, e, "copy of weights");
+}
+
+static td_status open_reader(cuda_backend *b, td_error *err)
+{
+  if (b->loading)
+    return TD_OK;
+  weight_lanes *w = new (std::nothrow) weight_lanes();
+  if (!w)
+    return td_fail(err, TD_ERR_NOMEM, "no memory to load weights");
+  w->device = b->device;
+  td_weight_sink sink = {w, lane_buffer, lane_send, lane_flush};
+  uint32_t cores = td_pool_usable_cores();
+  td_status st = td_weight_reader_create(cores < 2 ? 2 : cores, &sink, &w->reader, err);
+  if (st != TD_OK)
+    delete w;
+  else
+    b->loading = w;
+  return st;
+}
+
+static void close_lanes(cuda_backend *b)
+{
+  for (lane &l : b->loading->lanes)
+    close_lane(&l);
+  delete b->loading;
+  b->loading = nullptr;
+}
+
+td_status td_cuda_weights_wait(td_backend *be, td_error *err)
+{
+  cuda_backend *b = self(be);
+  td_status st = TD_OK;
+  if (b->loading) {
+    st = td_weight_reader_finish(b->loading->reader, err);
+    close_lanes(b);
+  }
+  cudaError_t e = cudaStreamSynchronize(b->stream); // made-up weights, biases
+  return st != TD_OK || e == cudaSuccess ? st : td_cuda_fail(err, e, "weights");
+}
+
+void td_cuda_weights_abandon(cuda_backend *b)
+{
+  if (!b->loading)
+    return;
+  td_weight_reader_destroy(b->loading->reader);
+  close_lanes(b);
+}
+
+// ---- a weight ----
+
+static td_status import_bias(cuda_backend *b, const td_weight_part *part, bf16 *dst, td_error *err)
+{
+  std::vector<uint16_t> narrow(part->n_rows);
+  for (uint64_t i = 0; i < part->n_rows; i++)
+    narrow[i] = td_f32_to_bf16(part->bias[i]);
+  cudaError_t e = td_cuda_copy_in(b, dst, narrow.data(), part->n_rows * sizeof narrow[0]);
+  return e == cudaSuccess ? TD_OK : td_cuda_fail(err, e, "copy of a bias");
+}
+
+static td_status import_part(cuda_backend *b, const td_weight_part *part, uint64_t n_cols, bf16 *dst, td_error *err)
+{
   if (!part->data)
     return make_up(b, part, n_cols, dst, err);
-  if (part->dtype == TD_BF16) {
-    cudaError_t e = td_cuda_copy_in(b, dst, part->data, part->n_rows * row_bytes);
-    return e == cudaSuccess ? TD_OK : td_cuda_fail(err, e, "copy of weights");
-  }
-  const uint64_t rows_at_once = 1 + (8u << 20) / (n_cols * 2);
-  std::vector<float> wide(n_cols);
-  std::vector<uint16_t> narrow(n_cols * rows_at_once);
-  for (uint64_t r = 0; r < part->n_rows; r += rows_at_once) {
-    uint64_t n = part->n_rows - r < rows_at_once ? part->n_rows - r : rows_at_once;
-    for (uint64_t i = 0; i < n; i++) {
-      td_dtype_to_f32(part->dtype, (const char *)part->data + (r + i) * row_bytes, n_cols, wide.data());
-      for (uint64_t k = 0; k < n_cols; k++)
-        narrow[i * n_cols + k] = td_f32_to_bf16(wide[k]);
-    }
-    cudaError_t e = td_cuda_copy_in(b, dst + r * n_cols, narrow.data(), n * n_cols * 2);
-    if (e != cudaSuccess)
-      return td_cuda_fail(err, e, "copy of weights");
-  }
-  return TD_OK;
+  TD_TRY(open_reader(b, err));
+  return td_weight_reader_push(b->loading->reader, part, n_cols, dst, err);
 }
 
 td_status td_cuda_weight_import(td_backend *be, const td_weight_part *parts, uint32_t n_parts, uint64_t n_cols,
@@ -69,27 +181,14 @@ td_status td_cuda_weight_import(td_backend *be, const td_weight_part *parts, uin
   b->weights->push_back(w);
   w->n_out = (uint32_t)n_rows;
   w->n_in = (uint32_t)n_cols;
-  TD_TRY(td_cuda_alloc_array(b, n_rows * n_cols, &w->data, err));
+  TD_TRY(td_cuda_alloc_raw(b, n_rows * n_cols * sizeof(bf16), (void **)&w->data, err)); // all of it will be written
   if (any_bias)
     TD_TRY(td_cuda_alloc_array(b, n_rows, &w->bias, err));
-  uint64_t row = 0;
-  for (uint32_t i = 0; i < n_parts; i++) {
-    TD_TRY(upload_rows(b, &parts[i], n_cols, w->data + row * n_cols, err));
-    if (parts[i].bias) {
-      td_weight_part bias = {};
-      bias.dtype = TD_F32;
-      bias.data = parts[i].bias;
-      bias.n_rows = 1;
-      TD_TRY(upload_rows(b, &bias, parts[i].n_rows, w->bias + row, err));
-    }
-    row += parts[i].n_rows;
+  for (uint64_t i = 0, row = 0; i < n_parts; row += parts[i++].n_rows) {
+    TD_TRY(import_part(b, &parts[i], n_cols, w->data + row * n_cols, err));
+    if (parts[i].bias)
+      TD_TRY(import_bias(b, &parts[i], w->bias + row, err));
   }
   *out = w;
   return TD_OK;
-}
-
-td_status td_cuda_weights_wait(td_backend *be, td_error *err)
-{
-  cudaError_t e = cudaStreamSynchronize(self(be)->stream);
-  return e == cudaSuccess ? TD_OK : td_cuda_fail(err, e, "weights");
 }

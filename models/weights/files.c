@@ -190,6 +190,26 @@ bool td_model_files_locate(const td_model_files *files, const void *data, int *f
   return false;
 }
 
+td_status td_model_files_read(const td_model_files *files, const td_tensor *t, void *dst, td_error *err)
+{
+  int fd;
+  uint64_t offset;
+  if (!td_model_files_locate(files, t->data, &fd, &offset)) {
+    memcpy(dst, t->data, t->bytes);
+    return TD_OK;
+  }
+  for (uint64_t done = 0; done < t->bytes;) {
+    ssize_t got = pread(fd, (char *)dst + done, t->bytes - done, (off_t)(offset + done));
+    if (got < 0 && errno == EINTR)
+      continue;
+    if (got <= 0)
+      return td_fail(err, TD_ERR_IO, "%s: tensor '%s': %s", t->file, t->name,
+                     got < 0 ? strerror(errno) : "the file was cut while it was read");
+    done += (uint64_t)got;
+  }
+  return TD_OK;
+}
+
 void td_model_files_close_descriptors(td_model_files *files)
 {
   for (uint32_t i = 0; i < files->n_maps; i++)

@@ -48,6 +48,8 @@ const td_tensor *td_model_files_find(const td_model_files *files, const char *na
 /* The file that a tensor's bytes lie in and where; false if data is of no mapping of these files. */
 bool td_model_files_locate(const td_model_files *files, const void *data, int *fd, uint64_t *offset_bytes);
 
+/* Reads a tensor's bytes from its file: of a file that was cut meanwhile an error, where touching data would kill. */
+TD_MUST_CHECK td_status td_model_files_read(const td_model_files *files, const td_tensor *t, void *dst, td_error *err);
 /* Weights are loaded: descriptors are closed, mappings stay. td_model_files_locate finds nothing any more. */
 void td_model_files_close_descriptors(td_model_files *files);
 

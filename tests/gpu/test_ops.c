@@ -72,6 +72,7 @@ static td_weight *device_weight(const td_weight_part *parts, uint32_t n_parts, u
   td_error err;
   td_weight *w = NULL;
   die(be->ops->weight_import(be, parts, n_parts, n_cols, &w, &err), &err, "weight");
+  die(be->ops->weights_wait(be, &err), &err, "weights");
   return w;
 }
 
