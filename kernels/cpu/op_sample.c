@@ -1,42 +1,10 @@
-/* Token choice: greedy, or temperature, min-p, top-k, top-p and a draw (config/sampling.h).
+/* Token choice: greedy, or temperature, min-p, top-k, top-p and a draw. kernels/sample_math.h defines every step.
  *
- * A token's weight is the integer floor(2^30 * exp((logit - max) / temperature)): sums of integers do not depend on
- * their order, so thresholds and the draw are exact. Nothing is sorted: top-k and top-p each find the lowest
- * logit that stays, digit by digit, and every token with that logit stays (as vLLM's top-k; ties stay together). */
-#include <math.h>
-
+ * Nothing is sorted: top-k and top-p each find the lowest logit that stays, digit by digit of its key. */
 #include "kernels/cpu/cpu.h"
+#include "kernels/sample_math.h"
 
-/* Below this a temperature is greedy: 1/temperature must stay finite, and nothing but the maximum has weight. */
-#define TEMPERATURE_MIN 1e-5f
-
-enum { ONE_BITS = 30, DIGIT_BITS = 11, DIGITS = 1 << DIGIT_BITS };
-
-/* Bit patterns in the order of the values; the two zeros are one value. */
-static uint32_t ordered(float f)
-{
-  union {
-    float f;
-    uint32_t u;
-  } v = {f + 0.0f};
-  return v.u & 0x80000000u ? ~v.u : v.u | 0x80000000u;
-}
-
-/* Philox4x32-10 (Salmon et al. 2011): 64 random bits for (seed, position). */
-static uint64_t random_bits(uint64_t seed, uint32_t position)
-{
-  uint32_t c[4] = {position, 0, 0, 0}, k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
-  for (int i = 0; i < 10; i++) {
-    uint64_t p0 = (uint64_t)0xD2511F53u * c[0], p1 = (uint64_t)0xCD9E8D57u * c[2];
-    c[0] = (uint32_t)(p1 >> 32) ^ c[1] ^ k0;
-    c[1] = (uint32_t)p1;
-    c[2] = (uint32_t)(p0 >> 32) ^ c[3] ^ k1;
-    c[3] = (uint32_t)p0;
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
-  }
-  return (uint64_t)c[1] << 32 | c[0];
-}
+enum { DIGIT_BITS = 11, DIGITS = 1 << DIGIT_BITS };
 
 /* The highest key t such that the tokens with key >= t together reach `want` (of tokens, or of weight); the lowest
  * key there is if they never do. Each pass keeps the tokens that share the digits found so far. */
@@ -69,7 +37,7 @@ static uint32_t collect(cpu_sampler_space *s, const float *logits, uint32_t n, u
   uint32_t kept = 0;
   *total = 0;
   for (uint32_t i = 0; i < n; i++) {
-    s->keys[kept] = ordered(logits[i]);
+    s->keys[kept] = td_sample_key(logits[i]);
     s->key_weights[kept] = s->weights[i];
     *total += s->weights[i];
     kept += s->weights[i] != 0;
@@ -80,26 +48,23 @@ static uint32_t collect(cpu_sampler_space *s, const float *logits, uint32_t n, u
 static void drop_below(cpu_sampler_space *s, const float *logits, uint32_t n, uint32_t key)
 {
   for (uint32_t i = 0; i < n; i++)
-    s->weights[i] = ordered(logits[i]) >= key ? s->weights[i] : 0;
+    s->weights[i] = td_sample_key(logits[i]) >= key ? s->weights[i] : 0;
 }
 
 /* min-p, top-k and top-p set the weights of what they drop to 0; returns the sum of the rest. */
 static uint64_t restrict_weights(cpu_sampler_space *s, const td_sampling *p, const float *logits, uint32_t n)
 {
   uint64_t total;
-  if (p->min_p > 0) {
-    double least = ceil((double)p->min_p * (1u << ONE_BITS));
-    for (uint32_t i = 0; i < n; i++)
-      s->weights[i] = (double)s->weights[i] >= least ? s->weights[i] : 0;
-  }
+  uint32_t least = td_sample_least(p->min_p);
+  for (uint32_t i = 0; least > 1 && i < n; i++)
+    s->weights[i] = s->weights[i] >= least ? s->weights[i] : 0;
   uint32_t kept = collect(s, logits, n, &total);
   if (p->top_k > 0 && (uint32_t)p->top_k < kept) {
     drop_below(s, logits, n, find_threshold(s, kept, true, (uint64_t)p->top_k));
     kept = collect(s, logits, n, &total);
   }
   if (p->top_p < 1) {
-    double want = ceil((double)total * (double)p->top_p);
-    drop_below(s, logits, n, find_threshold(s, kept, false, want >= 1 ? (uint64_t)want : 1));
+    drop_below(s, logits, n, find_threshold(s, kept, false, td_sample_want(total, p->top_p)));
     collect(s, logits, n, &total);
   }
   return total;
@@ -112,12 +77,12 @@ static int32_t sample_row(cpu_backend *be, cpu_sampler_space *s, const float *lo
   int32_t best = be->isa->argmax(logits, n, &max);
   if (best < 0)
     return TD_SAMPLED_NAN;
-  if (!(p->temperature >= TEMPERATURE_MIN))
+  if (td_sample_is_greedy(p->temperature))
     return best;
-  uint64_t total = be->isa->weights(logits, n, max, 1.0f / p->temperature, s->weights);
+  uint64_t total = be->isa->weights(logits, n, max, td_sample_inv_temperature(p->temperature), s->weights);
   if (p->min_p > 0 || p->top_k > 0 || p->top_p < 1)
     total = restrict_weights(s, p, logits, n);
-  uint64_t left = (uint64_t)((unsigned __int128)random_bits(p->seed, row->kv_len) * total >> 64); /* < total */
+  uint64_t left = td_sample_draw(td_sample_random(p->seed, row->kv_len), total);
   for (uint32_t i = 0; i < n; i++) {
     if (left < s->weights[i])
       return (int32_t)i;

@@ -1,6 +1,10 @@
 /* The sampler against float64: greedy, the kept sets of min-p, top-k and top-p by sorting, chi-square of the draws, and
- * a draw that depends on seed and position alone. */
+ * a draw that depends on seed and position alone. The vector code and the definition that every backend shares
+ * (sample_math.h) agree bit for bit. */
 #include "kernels_fixture.h"
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/sample_math.h"
 
 typedef struct sampler {
   td_backend *be;
@@ -245,6 +249,153 @@ static void test_same_draw_everywhere(void **state)
   free(x);
 }
 
+/* ---- the definition, compiled here as a GPU compiles it ---- */
+
+enum { CHUNK = 1 << 16 };
+
+/* Weights of x[0..n) by every instruction set and by the definition. */
+static void check_weights(td_backend *bes[FX_ISAS], const float *x, uint32_t n, float max, float inv_temperature)
+{
+  static uint32_t want[CHUNK], got[CHUNK];
+  uint64_t total = 0;
+  for (uint32_t i = 0; i < n; i++)
+    total += want[i] = td_sample_weight(td_sample_exponent(x[i], max, inv_temperature));
+  for (int isa = 0; isa < FX_ISAS; isa++) {
+    if (!bes[isa])
+      continue;
+    assert_int_equal(cpu_self(bes[isa])->isa->weights(x, n, max, inv_temperature, got), total);
+    for (uint32_t i = 0; i < n; i++)
+      if (want[i] != got[i])
+        fail_msg("%s: weight of %a, max %a, 1/T %a: %u, defined as %u", fx_isas[isa], (double)x[i], (double)max,
+                 (double)inv_temperature, got[i], want[i]);
+  }
+}
+
+static float float_of_bits(uint32_t u)
+{
+  float f;
+  memcpy(&f, &u, sizeof f);
+  return f;
+}
+
+static void test_weights_as_defined(void **state)
+{
+  td_backend *bes[FX_ISAS];
+  static float x[CHUNK];
+  for (int isa = 0; isa < FX_ISAS; isa++)
+    bes[isa] = fx_backend(fx_isas[isa], 1);
+  for (int round = 0; round < 96; round++) { /* 6 million random logits */
+    float max = fx_normal() * 20, scale = expf(3 * fx_normal());
+    for (uint32_t i = 0; i < CHUNK; i++) {
+      x[i] = max - (float)fx_uniform() * scale * 4;
+      x[i] = fx_below(64) ? x[i] : -INFINITY;
+    }
+    check_weights(bes, x, CHUNK - fx_below(9), max, td_sample_inv_temperature(0.01f + 2 * (float)fx_uniform()));
+  }
+  uint32_t n = 0;
+  for (uint64_t bits = 0x80000000u; bits <= 0xFF800000u; bits += 509) { /* 4 million exponents: from -0 to -infinity */
+    x[n++] = float_of_bits((uint32_t)bits);
+    if (n == CHUNK || bits + 509 > 0xFF800000u) {
+      check_weights(bes, x, n, 0, 1);
+      n = 0;
+    }
+  }
+  float at = -20.9f; /* every float where weights end */
+  for (n = 0; at < -20.7f; at = nextafterf(at, 0)) {
+    x[n++] = at;
+    if (n == CHUNK) {
+      check_weights(bes, x, n, 0, 1);
+      n = 0;
+    }
+  }
+  check_weights(bes, x, n, 0, 1);
+  for (int isa = 0; isa < FX_ISAS; isa++)
+    if (bes[isa])
+      bes[isa]->ops->destroy(bes[isa]);
+}
+
+static void test_weights_near_exp(void **state)
+{
+  for (int i = 0; i < 2000000; i++) {
+    float u = -25 * (float)fx_uniform();
+    double want = exp((double)u) * (double)TD_SAMPLE_ONE, got = td_sample_weight(u);
+    if (fabs(got - want) > 1 + want * 2e-7)
+      fail_msg("weight of %a: %.0f, exp says %.3f", (double)u, got, want);
+  }
+  assert_int_equal(td_sample_weight(0), TD_SAMPLE_ONE);
+  assert_int_equal(td_sample_weight(-0.0f), TD_SAMPLE_ONE);
+  assert_int_equal(td_sample_weight(-INFINITY), 0);
+}
+
+static void test_keys(void **state)
+{
+  static const float ends[] = {-INFINITY, -3e38f, -1, -1e-45f, 0, 1e-45f, 1, 3e38f, INFINITY};
+  for (size_t i = 1; i < sizeof ends / sizeof *ends; i++)
+    assert_true(td_sample_key(ends[i - 1]) < td_sample_key(ends[i]));
+  assert_int_equal(td_sample_key(-0.0f), td_sample_key(0.0f));
+  for (int i = 0; i < 2000000; i++) {
+    float a = float_of_bits((uint32_t)fx_random()), b = i % 2 ? nextafterf(a, INFINITY) : float_of_bits((uint32_t)fx_random());
+    if (isnan(a) || isnan(b))
+      continue;
+    assert_int_equal(a < b, td_sample_key(a) < td_sample_key(b));
+    assert_true(td_sample_logit_of_key(td_sample_key(a)) == a);
+  }
+}
+
+/* Against exact integers: min_p and top_p are multiples of 2^-149. */
+static void test_thresholds(void **state)
+{
+  assert_int_equal(td_sample_least(0), 1);
+  assert_int_equal(td_sample_least(1), TD_SAMPLE_ONE);
+  assert_int_equal(td_sample_least(1e-20f), 1);
+  assert_true(td_sample_least(1.5f) > TD_SAMPLE_ONE);
+  for (int i = 0; i < 100000; i++) {
+    uint32_t mantissa = 1 + fx_below(1u << 24), least = td_sample_least(ldexpf((float)mantissa, -24));
+    assert_int_equal(least, mantissa << 6);
+    least = td_sample_least(ldexpf((float)mantissa, -36)); /* mantissa / 2^6, rounded up */
+    assert_int_equal(least, (mantissa + 63) >> 6);
+    uint64_t total = TD_SAMPLE_ONE + (fx_random() >> (17 + fx_below(16))), want = td_sample_want(total, ldexpf((float)mantissa, -24));
+    unsigned __int128 product = (unsigned __int128)total * mantissa;
+    uint64_t exact = (uint64_t)((product + (1u << 24) - 1) >> 24), slack = exact >> 52; /* a double has 53 bits */
+    assert_true(want + slack + 1 >= exact && want <= exact + slack + 1 && want <= total && want >= 1);
+    assert_true(product >> 53 || want == exact);
+  }
+}
+
+static void test_random_bits(void **state)
+{
+  /* the known answer of Philox4x32-10 for a counter and key of zeros: 6627e8d5 e169c58d bc57ac4c 9b00dbd8 */
+  assert_true(td_sample_random(0, 0) == 0xe169c58d6627e8d5u);
+  assert_true(td_sample_random(0, 1) != td_sample_random(1, 0));
+  assert_true(td_sample_draw(UINT64_MAX, 1000) == 999 && td_sample_draw(0, 1000) == 0);
+  assert_true(td_sample_draw(1ull << 63, 1ull << 47) == 1ull << 46);
+}
+
+/* What a seed gave once it must always give: these tokens were written down when the definition was. */
+static void test_tokens_stay(void **state)
+{
+  enum { VOCAB = 5003, CASES = 5, EACH = 6 };
+  static const td_sampling ps[CASES] = {{1, 1, 0, 0, 1}, {0.7f, 0.9f, 0, 0, 2}, {1.3f, 1, 0, 50, 3}, {1, 1, 0.05f, 0, 4},
+                                        {1.1f, 0.95f, 0.01f, 200, UINT64_MAX}};
+  static const int32_t want[CASES][EACH] = {{2791, 3964, 4456, 477, 3990, 1464},
+                                            {2550, 2448, 4236, 1668, 1888, 3519},
+                                            {2414, 2194, 1906, 1173, 3655, 987},
+                                            {121, 3571, 2346, 833, 4658, 228},
+                                            {3587, 833, 2142, 4066, 4896, 1482}};
+  static float x[VOCAB];
+  sampler s = make_sampler("scalar", 1, VOCAB);
+  for (uint32_t i = 0; i < VOCAB; i++) /* exact in float: no library function is asked */
+    x[i] = (float)((i * 2654435761u) >> 8) * 0x1p-21f - (float)(i % 17) * 0.25f;
+  for (int c = 0; c < CASES; c++) {
+    int32_t ids[EACH];
+    sample(&s, x, VOCAB, ps[c], 1000, EACH, ids);
+    for (int i = 0; i < EACH; i++)
+      if (ids[i] != want[c][i])
+        fail_msg("case %d, draw %d: token %d, not %d", c, i, ids[i], want[c][i]);
+  }
+  free_sampler(&s);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -252,6 +403,12 @@ int main(void)
       cmocka_unit_test(test_not_a_number),
       cmocka_unit_test(test_draws_follow_the_distribution),
       cmocka_unit_test(test_same_draw_everywhere),
+      cmocka_unit_test(test_weights_as_defined),
+      cmocka_unit_test(test_weights_near_exp),
+      cmocka_unit_test(test_keys),
+      cmocka_unit_test(test_thresholds),
+      cmocka_unit_test(test_random_bits),
+      cmocka_unit_test(test_tokens_stay),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
