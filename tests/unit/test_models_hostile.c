@@ -13,7 +13,7 @@ typedef struct outcome {
 
 static void finish(td_status opened, td_model_files *f, outcome *o)
 {
-  recorder r = {.be = {&recorder_ops, 4}};
+  recorder r = {.be = {.ops = &recorder_ops, .activation_bytes = 4}};
   td_error err = {0};
   td_model_desc d;
   td_model *m;

@@ -82,7 +82,7 @@ static td_status load(const item *items, uint32_t n, const char *more_config, re
   td_model_desc d;
   td_model *m;
   bool refuse = r->refuse;
-  *r = (recorder){.be = {&recorder_ops, 4}, .refuse = refuse};
+  *r = (recorder){.be = {.ops = &recorder_ops, .activation_bytes = 4}, .refuse = refuse};
   make_folder(folder);
   write_model(folder, items, n, more_config);
   assert_int_equal(td_model_files_open(folder, &f, err), TD_OK);
