@@ -1,4 +1,4 @@
-/* tandem-bench: the engine's own speed, without HTTP: prompt, decode alone, decode at a batch. Prints one JSON object.
+/* tandem-bench engine: the engine's own speed, without HTTP: prompt, decode alone, decode at a batch. Prints one JSON object.
  *
  * What is timed is what llama-bench and llama-batched-bench time: `pp` a prompt's tokens over the time to its first
  * answer token; `tg` tokens after the first over their time; `batch N` all tokens of N requests while all N decode.
@@ -10,6 +10,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "bench/commands.h"
 #include "config/log.h"
 #include "config/options.h"
 #include "engine/engine.h"
@@ -211,12 +212,12 @@ static void report(const char *name, const double *v, uint32_t n, bool more)
 
 static void usage(void)
 {
-  fprintf(stderr, "usage: tandem-bench --model PATH [--threads N] [options of tandemd] [-- REPETITIONS PROMPT ANSWER BATCH...]\n"
+  fprintf(stderr, "usage: tandem-bench engine --model PATH [--threads N] [options of tandemd] [-- REPETITIONS PROMPT ANSWER BATCH...]\n"
                   "       default: -- 3 512 128 1 4 8 16\n");
   exit(64);
 }
 
-int main(int argc, char **argv)
+int td_bench_engine(int argc, char **argv)
 {
   static td_options o;
   td_options_action action;

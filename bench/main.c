@@ -1,0 +1,36 @@
+/* tandem-bench: one program that measures, a subcommand for each thing that can be measured. README.md says how. */
+#include <stdio.h>
+#include <string.h>
+
+#include "bench/commands.h"
+
+typedef struct command {
+  const char *name, *what;
+  int (*run)(int argc, char **argv);
+} command;
+
+static const command commands[] = {
+    {"engine", "tokens per second of the engine without HTTP, as llama-bench counts them", td_bench_engine},
+};
+enum { N_COMMANDS = sizeof commands / sizeof *commands };
+
+static int usage(FILE *to)
+{
+  fprintf(to, "usage: tandem-bench COMMAND [options]; COMMAND --help says more\n\n");
+  for (int i = 0; i < N_COMMANDS; i++)
+    fprintf(to, "  %-8s %s\n", commands[i].name, commands[i].what);
+  return to == stdout ? 0 : 64;
+}
+
+int main(int argc, char **argv)
+{
+  if (argc < 2)
+    return usage(stderr);
+  if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)
+    return usage(stdout);
+  for (int i = 0; i < N_COMMANDS; i++)
+    if (strcmp(argv[1], commands[i].name) == 0)
+      return commands[i].run(argc - 1, argv + 1);
+  fprintf(stderr, "tandem-bench: no command '%s'\n", argv[1]);
+  return usage(stderr);
+}
