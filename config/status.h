@@ -23,6 +23,7 @@ typedef enum td_status {
   TD_ERR_IO,          /* the operating system said no; message carries strerror */
   TD_ERR_NOMEM,       /* allocation failed */
   TD_ERR_DEVICE,      /* accelerator fault: fatal to the process */
+  TD_ERR_NO_DEVICE,   /* at start: no accelerator, or driver or device too old for this build */
 } td_status;
 
 /* Process exit codes of tandemd (documented in README, used by systemd units). */
@@ -32,7 +33,8 @@ enum {
   TD_EXIT_MODEL = 65,  /* model could not be loaded */
   TD_EXIT_LISTEN = 66, /* address could not be bound */
   TD_EXIT_NOMEM = 67,
-  TD_EXIT_DEVICE = 70, /* device fault or no usable device */
+  TD_EXIT_NO_DEVICE = 69, /* backend = cuda, but there is no device that this build can use */
+  TD_EXIT_DEVICE = 70,    /* device fault */
 };
 
 #define TD_ERROR_MESSAGE_BYTES 512

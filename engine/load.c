@@ -14,6 +14,8 @@
 #include "config/checked.h"
 #include "config/log.h"
 
+/* A start with KV for less than one request of so many tokens is refused. */
+enum { MIN_KV_TOKENS = 1024 };
 #define MIB(bytes) ((double)(bytes) / 1048576.0)
 
 /* The file's or folder's own name, without .gguf. */
@@ -129,8 +131,6 @@ static td_status plan_kv(td_engine *e, memory_plan *mp, td_error *err)
 {
   uint64_t budget = (uint64_t)td_option(&e->options, TD_LIMIT_KV_BYTES);
   uint64_t pages_per_context = td_div_ceil_u64(mp->max_context, mp->page_tokens), pages;
-  td_kv_shape one = td_model_kv_shape(&e->desc, 1, mp->page_tokens);
-  mp->page_bytes = e->backend->ops->kv_bytes_per_page(e->backend, &one);
   if (budget > 0) {
     pages = budget / mp->page_bytes;
   } else {
@@ -169,32 +169,76 @@ static td_status plan_step(td_engine *e, memory_plan *mp, td_error *err)
   if (context > 0)
     mp->max_context = (uint32_t)context;
   mp->workspace_bytes = td_model_workspace_bytes(&e->desc, e->backend, mp->step_tokens, mp->max_running);
+  td_kv_shape one = td_model_kv_shape(&e->desc, 1, mp->page_tokens);
+  if (e->backend->ops->kv_check(e->backend, &one, err) != TD_OK)
+    return td_error_prefix(err, "%s", e->options.model);
+  mp->page_bytes = e->backend->ops->kv_bytes_per_page(e->backend, &one);
   return TD_OK;
 }
 
+/* Before anything large is read: is there room for it? Where weights are used from the mapping, the page cache gives way. */
+static td_status check_room(const td_engine *e, const memory_plan *mp, td_error *err)
+{
+  const td_options *o = &e->options;
+  bool cuda = e->backend->weight_bytes > 0;
+  if (!cuda && !is_dummy(e))
+    return TD_OK;
+  uint32_t tokens = mp->max_context < MIN_KV_TOKENS ? mp->max_context : MIN_KV_TOKENS;
+  uint64_t room = e->backend->ops->kv_budget_bytes(e->backend), weights = weight_bytes(e);
+  uint64_t kv = (uint64_t)td_option(o, TD_LIMIT_KV_BYTES);
+  if (kv == 0)
+    kv = td_div_ceil_u64(tokens, mp->page_tokens) * mp->page_bytes;
+  uint64_t need = weights + mp->workspace_bytes + kv;
+  if (need <= room)
+    return TD_OK;
+  bool step_helps = weights + kv < room, kv_helps = td_option(o, TD_LIMIT_KV_BYTES) > 0;
+  return td_fail_param(err, TD_ERR_NOMEM, cuda ? "gpu_memory_percent" : "",
+                       "not enough %s: %.0f MiB are missing. Weights take %.0f MiB, workspace %.0f MiB (step_tokens %u, "
+                       "running_requests %u), KV %s%.0f MiB; %.0f MiB may be taken%s. What helps: %s%s%sa smaller model, or "
+                       "other programs using less",
+                       cuda ? "GPU memory" : "memory", MIB(need - room), MIB(weights), MIB(mp->workspace_bytes),
+                       mp->step_tokens, mp->max_running, kv_helps ? "" : "at least ", MIB(kv), MIB(room),
+                       cuda ? " by gpu_memory_percent" : "", cuda ? "a higher gpu_memory_percent, " : "",
+                       step_helps ? "lower step_tokens or running_requests, " : "", kv_helps ? "lower kv_bytes, " : "");
+}
+
+/* ---- loading ---- */
+
+typedef struct progress {
+  uint64_t begin_us, last_us, bytes;
+} progress;
+
+/* Silent for the first second; then a line a second, so that a long start is seen to move. */
 static void log_progress(void *arg, double share)
 {
-  int *tenths = arg;
-  if ((int)(share * 10) > *tenths) {
-    *tenths = (int)(share * 10);
-    td_debug("loading: %d %%", *tenths * 10);
-  }
+  progress *p = arg;
+  uint64_t now = td_engine_now_us();
+  if (now - p->last_us < 1000000)
+    return;
+  p->last_us = now;
+  double gb = (double)p->bytes / 1e9, s = (double)(now - p->begin_us) / 1e6;
+  td_info("loading: %.0f %%, %.1f of %.1f GB, %.1f GB/s", share * 100, gb * share, gb, gb * share / s);
 }
 
 static td_status load_weights(td_engine *e, const memory_plan *mp, td_error *err)
 {
-  int tenths = 0;
+  uint64_t now = td_engine_now_us();
+  progress p = {now, now, weight_bytes(e)};
   if (is_dummy(e))
     return td_model_make_up(&e->desc, e->backend, (uint64_t)td_option(&e->options, TD_LIMIT_DUMMY_SEED), mp->step_tokens,
-                            mp->max_running, log_progress, &tenths, &e->model, err);
-  TD_TRY(td_model_load(e->files, &e->desc, e->backend, mp->step_tokens, mp->max_running, log_progress, &tenths, &e->model,
-                       err));
+                            mp->max_running, log_progress, &p, &e->model, err);
+  p.bytes = td_model_files_bytes(e->files);
+  TD_TRY(td_model_load(e->files, &e->desc, e->backend, mp->step_tokens, mp->max_running, log_progress, &p, &e->model, err));
+  double s = (double)(td_engine_now_us() - p.begin_us) / 1e6;
+  if (e->backend->weight_bytes > 0)
+    td_info("weights: %.2f GB in %.2f s, %.1f GB/s", (double)p.bytes / 1e9, s, (double)p.bytes / 1e9 / s);
   td_model_files_close_descriptors(e->files);
   return TD_OK;
 }
 
 static td_status make_compute(td_engine *e, memory_plan *mp, td_error *err)
 {
+  TD_TRY(check_room(e, mp, err));
   TD_TRY(load_weights(e, mp, err));
   TD_TRY(plan_kv(e, mp, err)); /* KV takes what is left, so it comes last */
   td_kv_shape shape = td_model_kv_shape(&e->desc, mp->n_pages, mp->page_tokens);

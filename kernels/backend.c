@@ -5,6 +5,7 @@
 
 #include "config/log.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/fault.h"
 #ifdef TD_HAVE_CUDA
 #include "kernels/cuda/cuda_backend.h"
 #endif
@@ -19,18 +20,35 @@ void td_backend_choose_sizes(td_backend_config *config, uint32_t own_max_rows, u
     config->max_tokens = config->max_rows;
 }
 
-td_status td_backend_create(const char *name, const td_backend_config *config, td_backend **out, td_error *err)
+static td_status create_by_name(const char *name, const td_backend_config *config, td_backend **out, td_error *err)
 {
   bool any = strcmp(name, "auto") == 0;
 #ifdef TD_HAVE_CUDA
   if (any || strcmp(name, "cuda") == 0) {
-    td_status st = td_cuda_backend_create(config, out, err);
-    if (st == TD_OK || !any)
+    td_error why = {0};
+    td_status st = td_cuda_backend_create(config, out, &why);
+    if (err)
+      *err = why;
+    /* a device that is there but has no room, or fails, is the operator's to look at: no quiet detour */
+    if (st != TD_ERR_NO_DEVICE || !any)
       return st;
-    td_info("serving from the CPU: %s", err->message);
+    td_info("backend = auto: serving from the CPU, because %s", why.message);
   }
 #endif
   if (any || strcmp(name, "cpu") == 0)
     return td_cpu_backend_create(config, out, err);
-  return td_fail(err, TD_ERR_CONFIG, "no backend '%s' in this build", name);
+  return td_fail_param(err, TD_ERR_CONFIG, "backend", "this build has no backend '%s'%s", name,
+                       strcmp(name, "cuda") == 0 ? ": it was built without CUDA (cmake -DTD_CUDA=ON)" : "");
+}
+
+td_status td_backend_create(const char *name, const td_backend_config *config, td_backend **out, td_error *err)
+{
+  td_backend *be;
+  TD_TRY(create_by_name(name, config, &be, err));
+  td_status st = td_fault_arm(be, err);
+  if (st != TD_OK)
+    be->ops->destroy(be);
+  else
+    *out = be;
+  return st;
 }

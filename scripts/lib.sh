@@ -172,6 +172,7 @@ exit_meaning() {
     65) echo "the model could not be loaded" ;;
     66) echo "the address could not be bound" ;;
     67) echo "not enough memory" ;;
+    69) echo "no GPU that this build can use" ;;
     70) echo "device fault" ;;
     *) echo "see the log" ;;
   esac

@@ -46,6 +46,7 @@ static int exit_code_of(td_status st)
   case TD_ERR_NOMEM:
   case TD_ERR_CAPACITY: return TD_EXIT_NOMEM;
   case TD_ERR_DEVICE: return TD_EXIT_DEVICE;
+  case TD_ERR_NO_DEVICE: return TD_EXIT_NO_DEVICE;
   default: return TD_EXIT_MODEL;
   }
 }

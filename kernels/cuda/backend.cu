@@ -1,6 +1,7 @@
 // The CUDA backend behind kernels.h: device, memory, KV store, life.
 #include "kernels/cuda/internal.cuh"
 
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -143,26 +144,80 @@ static const td_backend_ops cuda_ops = {
     td_cuda_swiglu,  td_cuda_gather, td_cuda_sample,  td_cuda_step_submit, td_cuda_step_end, td_cuda_record, td_cuda_replay,
 };
 
-static td_status pick_device(cuda_backend *b, td_error *err)
+// ---- the device ----
+
+static __global__ void probe_kernel() {} // is there code for this device in the build?
+
+// "12.8" of 12080.
+static void version_text(int v, char out[16]) { snprintf(out, 16, "%d.%d", v / 1000, v % 1000 / 10); }
+
+static __global__ void trap_kernel() { __trap(); }
+
+void td_cuda_trap(td_backend *be)
 {
-  int n = 0, major = 0, minor = 0;
-  cudaError_t e = cudaGetDeviceCount(&n);
-  if (e != cudaSuccess || n == 0)
-    return td_fail(err, TD_ERR_DEVICE, "no usable CUDA device: %s",
-                   e == cudaSuccess ? "none is visible" : cudaGetErrorString(e));
-  if (b->device >= n)
-    return td_fail_param(err, TD_ERR_DEVICE, "device", "there is no CUDA device %d, only 0 to %d", b->device, n - 1);
-  e = cudaSetDevice(b->device);
+  cuda_backend *b = self(be);
+  trap_kernel<<<1, 1, 0, b->stream>>>();
+  launched(b);
+}
+
+static td_status count_devices(int *n, td_error *err)
+{
+  char has[16], needs[16];
+  int driver = 0, runtime = 0;
+  cudaError_t e = cudaGetDeviceCount(n);
+  if (e == cudaSuccess && *n > 0)
+    return TD_OK;
+  cudaDriverGetVersion(&driver);
+  cudaRuntimeGetVersion(&runtime);
+  version_text(driver, has);
+  version_text(runtime, needs);
+  if (driver == 0)
+    return td_fail(err, TD_ERR_NO_DEVICE, "no NVIDIA driver is installed (no libcuda.so.1)");
+  if (e == cudaErrorInsufficientDriver || e == cudaErrorCompatNotSupportedOnDevice)
+    return td_fail(err, TD_ERR_NO_DEVICE,
+                   "the NVIDIA driver is too old: it serves CUDA %s, this build needs %s; update the driver", has, needs);
+  if (e == cudaSuccess || e == cudaErrorNoDevice)
+    return td_fail(err, TD_ERR_NO_DEVICE, "the NVIDIA driver (CUDA %s) sees no GPU%s", has,
+                   getenv("CUDA_VISIBLE_DEVICES") ? "; CUDA_VISIBLE_DEVICES is set" : "");
+  return td_fail(err, TD_ERR_NO_DEVICE, "the NVIDIA driver (CUDA %s) does not start: %s", has, cudaGetErrorString(e));
+}
+
+static td_status check_device(cuda_backend *b, td_error *err)
+{
+  cudaDeviceProp prop;
+  cudaFuncAttributes attributes;
+  cudaError_t e = cudaGetDeviceProperties(&prop, b->device);
+  if (e != cudaSuccess)
+    return td_cuda_fail(err, e, "the device does not say what it is");
+  if (prop.major < 8)
+    return td_fail(err, TD_ERR_NO_DEVICE, "GPU %d, %s, is too old: it has compute capability %d.%d, 8.0 is the least that is served",
+                   b->device, prop.name, prop.major, prop.minor);
+  e = cudaFuncGetAttributes(&attributes, probe_kernel);
+  if (e == cudaErrorNoKernelImageForDevice || e == cudaErrorInvalidDeviceFunction || e == cudaErrorUnsupportedPtxVersion ||
+      e == cudaErrorInvalidKernelImage)
+    return td_fail(err, TD_ERR_NO_DEVICE,
+                   "this build has no kernels for GPU %d, %s (compute capability %d.%d), only for %s; build with "
+                   "-DTD_CUDA_ARCHITECTURES=%d%d%s",
+                   b->device, prop.name, prop.major, prop.minor, TD_CUDA_ARCHS, prop.major, prop.minor,
+                   prop.major == 9 ? "a" : "");
   if (e != cudaSuccess)
     return td_cuda_fail(err, e, "the device cannot be used");
-  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, b->device);
-  cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, b->device);
-  if (major < 8)
-    return td_fail(err, TD_ERR_DEVICE, "the CUDA device has compute capability %d.%d; 8.0 is the least that is served",
-                   major, minor);
-  b->cc_major = major;
-  cudaDeviceGetAttribute(&b->n_sms, cudaDevAttrMultiProcessorCount, b->device);
+  b->cc_major = prop.major;
+  b->n_sms = prop.multiProcessorCount;
   return TD_OK;
+}
+
+static td_status pick_device(cuda_backend *b, td_error *err)
+{
+  int n = 0;
+  TD_TRY(count_devices(&n, err));
+  if (b->device >= n)
+    return td_fail_param(err, TD_ERR_CONFIG, "device", "device = %d, but there is no such GPU: %d is the highest", b->device,
+                         n - 1);
+  cudaError_t e = cudaSetDevice(b->device);
+  if (e != cudaSuccess)
+    return td_cuda_fail(err, e, "the device cannot be used");
+  return check_device(b, err);
 }
 
 td_status td_cuda_backend_create(const td_backend_config *config, td_backend **out, td_error *err)

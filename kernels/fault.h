@@ -1,0 +1,12 @@
+/* Faults on request, for tests of what happens then: TANDEM_FAULT=device:STEP in the environment makes the device fail in that
+ * step (counted from 1). On CUDA a kernel really traps, so that everything behind it meets a dead context; the CPU has no such
+ * thing and only says that it failed. */
+#ifndef TD_KERNELS_FAULT_H
+#define TD_KERNELS_FAULT_H
+
+#include "kernels/kernels.h"
+
+/* Does nothing without the variable. TD_ERR_CONFIG for one that cannot be read. Once per process. */
+TD_MUST_CHECK td_status td_fault_arm(td_backend *be, td_error *err);
+
+#endif
