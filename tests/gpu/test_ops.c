@@ -10,6 +10,7 @@
 
 #include "kernels/dummy.h"
 #include "kernels/kernels.h"
+#include "ops_sample.h"
 
 enum { MAX_TOKENS = 1024, MAX_ROWS = 64, MAX_SLOTS = 64, MAX_CONTEXT = 4096, VOCAB_MAX = 131072 };
 
@@ -625,6 +626,9 @@ int main(int argc, char **argv)
   be->ops->destroy(be);
   td_plan_destroy(plan);
   free(page_table);
+  test_sampled_tokens(name, small, &n_passed, &n_failed);
+  if (!small)
+    time_sampling(name);
   printf("test_ops %s: %d passed, %d failed\n", name, n_passed, n_failed);
   return n_failed > 0;
 }

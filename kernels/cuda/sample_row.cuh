@@ -1,0 +1,446 @@
+// One row's token by the definition in kernels/sample_math.h: exactly what the CPU chooses.
+//
+// A row belongs to a cluster of 1 to 8 blocks. Each warp of the cluster owns one contiguous segment of the row; every pass
+// reads it again (from the L1 cache if the row is split, else mostly from memory), so nothing is stored per token.
+// Passes: the maximum, which is all that a greedy row pays; a histogram of counts or weights over 2,048 bins of the
+// exponent, which says in which bin a threshold lies; a pass that lists the tokens of that bin and sums the weights above it.
+// The threshold is then found among the list digit by digit, and the draw reads one segment. Rows with too many tokens in the
+// bin (ties, very flat rows) find the digits by further passes over the row instead.
+//
+// Every block of a cluster adds up all blocks' bins and lists for itself and comes to the same result, so that decisions
+// need no broadcast. Sums are integers: their order does not matter.
+//
+// Included by sample.cu, which provides cluster_arrive, cluster_wait, cluster_sync, peer and max_or_nan.
+#pragma once
+
+#include "kernels/sample_math.h"
+
+enum {
+  SAMPLE_THREADS = 512,
+  SAMPLE_WARPS = SAMPLE_THREADS / 32,
+  SAMPLE_BLOCKS_MAX = 8, // of a cluster
+  SAMPLE_BINS = 4 * SAMPLE_THREADS,
+  SAMPLE_LIST = 1536, // tokens of a cut's bin
+  SAMPLE_NO_CUT = SAMPLE_BINS,
+};
+
+typedef unsigned long long sample_sum;
+
+struct sample_item {
+  uint32_t id, key;
+};
+
+struct sample_best {
+  float max, top; // top: NaN if there is one
+  uint32_t id;
+};
+
+struct sample_shared {
+  uint32_t low[SAMPLE_BINS], high[SAMPLE_BINS]; // counts or weights by bin
+  sample_item own[SAMPLE_LIST], all[SAMPLE_LIST]; // this block's part of the list, and the whole list
+  sample_sum segments[SAMPLE_BLOCKS_MAX * SAMPLE_WARPS]; // weights by segment; used in block 0
+  sample_sum warp_sums[SAMPLE_WARPS];
+  sample_best warp_best[SAMPLE_WARPS], block_best[SAMPLE_BLOCKS_MAX];
+  sample_sum above, inside; // what locate found
+  uint32_t bin, n_own;
+};
+
+struct sample_row {
+  const float *x;     // aligned down to 16 bytes, so that token 0 is x[skip]
+  uint32_t skip, end; // the row's tokens are x[skip..end)
+  uint32_t segment_len, begin, limit; // this warp's segment: x[begin..limit)
+  uint32_t rank, n_blocks;
+  float max, inv_temperature;
+  float floor;    // logits below are dropped
+  uint32_t least; // weights below are dropped
+};
+
+struct sample_cut {
+  uint32_t bin; // SAMPLE_NO_CUT: nothing is to be dropped
+  sample_sum above, inside, want; // counts or weights: of the bins before it, of itself, and what was to be reached
+};
+
+__device__ __forceinline__ void sync_row(const sample_row &r)
+{
+  if (r.n_blocks == 1)
+    __syncthreads();
+  else
+    cluster_sync();
+}
+
+// Four logits from x[i]; what lies outside the row or the segment is -inf, which has no weight.
+__device__ __forceinline__ float4 load_quad(const sample_row &r, uint32_t i, uint32_t limit)
+{
+  if (i >= r.skip && i + 4 <= limit)
+    return *(const float4 *)(r.x + i);
+  float v[4];
+#pragma unroll
+  for (uint32_t j = 0; j < 4; j++)
+    v[j] = i + j >= r.skip && i + j < limit ? r.x[i + j] : -INFINITY;
+  return make_float4(v[0], v[1], v[2], v[3]);
+}
+
+// f(i, quad) for this warp's segment. DOWN: from its end, which the pass before has left in the cache.
+template <int UNROLL, bool DOWN, typename F> __device__ __forceinline__ void for_quads(const sample_row &r, F f)
+{
+  uint32_t lane = threadIdx.x % 32, step = 128 * UNROLL, n_steps = r.begin < r.limit ? (r.limit - r.begin + step - 1) / step : 0;
+  for (uint32_t s = 0; s < n_steps; s++) {
+    uint32_t base = r.begin + (DOWN ? n_steps - 1 - s : s) * step, i = base + lane * 4;
+    float4 v[UNROLL];
+    if (base >= r.skip && base + step <= r.limit) { // all loads in flight at once
+#pragma unroll
+      for (uint32_t k = 0; k < UNROLL; k++)
+        v[k] = *(const float4 *)(r.x + i + k * 128);
+    } else {
+#pragma unroll
+      for (uint32_t k = 0; k < UNROLL; k++)
+        v[k] = load_quad(r, i + k * 128, r.limit);
+    }
+#pragma unroll
+    for (uint32_t k = 0; k < UNROLL; k++)
+      f(i + k * 128, v[k]);
+  }
+}
+
+// ---- the maximum ----
+
+__device__ __forceinline__ void take_better(sample_best *b, float max, float top, uint32_t id)
+{
+  if (max > b->max || (max == b->max && id < b->id)) {
+    b->max = max;
+    b->id = id;
+  }
+  b->top = max_or_nan(b->top, top);
+}
+
+// Of the whole row, told to every thread of the cluster. id is UINT32_MAX for a bad row.
+__device__ sample_best find_best(const sample_row &r, sample_shared *s)
+{
+  sample_best b = {-INFINITY, -INFINITY, UINT32_MAX};
+  for_quads<8, false>(r, [&](uint32_t i, float4 v) {
+    float h = max_or_nan(max_or_nan(v.x, v.y), max_or_nan(v.z, v.w));
+    b.top = max_or_nan(b.top, h);
+    if (h > b.max) {
+      b.max = h;
+      b.id = i - r.skip + (v.x == h ? 0 : v.y == h ? 1 : v.z == h ? 2 : 3);
+    }
+  });
+  for (int o = 16; o > 0; o >>= 1) {
+    float max = __shfl_xor_sync(0xffffffffu, b.max, o), top = __shfl_xor_sync(0xffffffffu, b.top, o);
+    uint32_t id = __shfl_xor_sync(0xffffffffu, b.id, o);
+    take_better(&b, max, top, id);
+  }
+  if (threadIdx.x % 32 == 0)
+    s->warp_best[threadIdx.x / 32] = b;
+  __syncthreads();
+  for (int w = 0; w < SAMPLE_WARPS; w++)
+    take_better(&b, s->warp_best[w].max, s->warp_best[w].top, s->warp_best[w].id);
+  if (r.n_blocks > 1) {
+    cluster_wait(); // every block runs (see sample_kernel): its memory may be written
+    if (threadIdx.x < r.n_blocks)
+      peer(s, threadIdx.x)->block_best[r.rank] = b;
+    cluster_sync();
+    for (uint32_t k = 0; k < r.n_blocks; k++)
+      take_better(&b, s->block_best[k].max, s->block_best[k].top, s->block_best[k].id);
+  }
+  if (!(b.top < INFINITY)) // +inf or NaN
+    b.id = UINT32_MAX;
+  return b;
+}
+
+// ---- bins ----
+
+// Rounding keeps order, so a higher logit is never in a later bin.
+__device__ __forceinline__ uint32_t bin_of(float exponent)
+{
+  float c = exponent > TD_SAMPLE_EXPONENT_MIN ? exponent : TD_SAMPLE_EXPONENT_MIN;
+  return __float_as_uint(__fmaf_rn(c, (SAMPLE_BINS - 2) / TD_SAMPLE_EXPONENT_MIN, 8388608.0f)) & (SAMPLE_BINS - 1);
+}
+
+__device__ __forceinline__ void add_to_bin(sample_shared *s, uint32_t bin, uint32_t amount)
+{
+  uint32_t before = atomicAdd(&s->low[bin], amount);
+  if (before > ~amount)
+    atomicAdd(&s->high[bin], 1u);
+}
+
+__device__ __forceinline__ void clear_bins(sample_shared *s)
+{
+  for (uint32_t i = threadIdx.x; i < SAMPLE_BINS; i += SAMPLE_THREADS)
+    s->low[i] = s->high[i] = 0;
+  __syncthreads();
+}
+
+// The sum over all lower threads; *total: over all.
+__device__ sample_sum scan_block(sample_sum v, sample_shared *s, sample_sum *total)
+{
+  sample_sum sum = v, before = 0, all = 0;
+  for (int o = 1; o < 32; o <<= 1) {
+    sample_sum up = __shfl_up_sync(0xffffffffu, sum, o);
+    sum += threadIdx.x % 32 >= o ? up : 0;
+  }
+  if (threadIdx.x % 32 == 31)
+    s->warp_sums[threadIdx.x / 32] = sum;
+  __syncthreads();
+  for (uint32_t w = 0; w < SAMPLE_WARPS; w++) {
+    before += w < threadIdx.x / 32 ? s->warp_sums[w] : 0;
+    all += s->warp_sums[w];
+  }
+  __syncthreads();
+  *total = all;
+  return before + sum - v;
+}
+
+// The first bin with which the running sum over the bins of n_blocks blocks reaches want(total); no cut if that is 0.
+// The bins must be complete.
+template <typename WANT> __device__ sample_cut locate(sample_shared *s, uint32_t n_blocks, WANT want_of)
+{
+  sample_sum v[4] = {0, 0, 0, 0}, total;
+  for (uint32_t k = 0; k < n_blocks; k++) {
+    const sample_shared *p = n_blocks == 1 ? s : peer(s, k);
+#pragma unroll
+    for (uint32_t j = 0; j < 4; j++)
+      v[j] += ((sample_sum)p->high[threadIdx.x * 4 + j] << 32) + p->low[threadIdx.x * 4 + j];
+  }
+  sample_sum before = scan_block(v[0] + v[1] + v[2] + v[3], s, &total), want = want_of(total);
+  if (want == 0 || want > total) // uniform
+    return {SAMPLE_NO_CUT, 0, 0, 0};
+#pragma unroll
+  for (uint32_t j = 0; j < 4; j++) {
+    if (before < want && before + v[j] >= want) { // one thread, one j
+      s->bin = threadIdx.x * 4 + j;
+      s->above = before;
+      s->inside = v[j];
+    }
+    before += v[j];
+  }
+  __syncthreads();
+  sample_cut cut = {s->bin, s->above, s->inside, want};
+  __syncthreads();
+  return cut;
+}
+
+// ---- passes over the row ----
+
+// f(id, logit, bin, weight) for every token of this warp's segment that is kept so far and lies in a bin up to last_bin.
+template <bool DOWN, typename F> __device__ __forceinline__ void for_kept(const sample_row &r, uint32_t last_bin, F f)
+{
+  for_quads<4, DOWN>(r, [&](uint32_t i, float4 quad) {
+    float v[4] = {quad.x, quad.y, quad.z, quad.w};
+#pragma unroll
+    for (uint32_t j = 0; j < 4; j++) {
+      float u = td_sample_exponent(v[j], r.max, r.inv_temperature);
+      uint32_t bin = bin_of(u);
+      if (bin <= last_bin) {
+        uint32_t w = td_sample_weight(u);
+        if (w >= r.least && v[j] >= r.floor)
+          f(i + j - r.skip, v[j], bin, w);
+      }
+    }
+  });
+}
+
+// The bin of a threshold: the first k tokens, or the first tokens that together have top_p of all weight.
+template <typename WANT> __device__ sample_cut cut_row(const sample_row &r, sample_shared *s, bool by_count, WANT want_of)
+{
+  clear_bins(s);
+  for_kept<true>(r, SAMPLE_BINS - 1,
+                 [&](uint32_t, float, uint32_t bin, uint32_t w) { add_to_bin(s, bin, by_count ? 1 : w); });
+  sync_row(r);
+  sample_cut cut = locate(s, r.n_blocks, want_of);
+  sync_row(r); // nobody clears what another still reads
+  return cut;
+}
+
+// Sums the weights of bins below `first` by segment (in block 0), and lists the tokens of bins first..last. Returns how many
+// they are; the list is only there if they are SAMPLE_LIST at most.
+__device__ uint32_t gather(const sample_row &r, sample_shared *s, uint32_t first, uint32_t last)
+{
+  sample_sum sum = 0;
+  if (threadIdx.x == 0)
+    s->n_own = 0;
+  __syncthreads();
+  for_kept<false>(r, last, [&](uint32_t id, float logit, uint32_t bin, uint32_t w) {
+    if (bin < first) {
+      sum += w;
+    } else {
+      uint32_t at = atomicAdd(&s->n_own, 1u);
+      if (at < SAMPLE_LIST)
+        s->own[at] = {id, td_sample_key(logit)};
+    }
+  });
+  for (int o = 16; o > 0; o >>= 1)
+    sum += __shfl_xor_sync(0xffffffffu, sum, o);
+  if (threadIdx.x % 32 == 0)
+    (r.n_blocks == 1 ? s : peer(s, 0))->segments[r.rank * SAMPLE_WARPS + threadIdx.x / 32] = sum;
+  sync_row(r);
+  uint32_t n = 0;
+  for (uint32_t k = 0; k < r.n_blocks; k++) {
+    const sample_shared *p = r.n_blocks == 1 ? s : peer(s, k);
+    uint32_t n_own = p->n_own;
+    for (uint32_t i = threadIdx.x; i < n_own && n + i < SAMPLE_LIST; i += SAMPLE_THREADS)
+      s->all[n + i] = p->own[i];
+    n += n_own;
+  }
+  __syncthreads();
+  return n;
+}
+
+__device__ __forceinline__ uint32_t weight_of_item(const sample_row &r, sample_item item)
+{
+  return td_sample_weight(td_sample_exponent(td_sample_logit_of_key(item.key), r.max, r.inv_temperature));
+}
+
+// The threshold itself: the highest logit such that the tokens with it or a higher one, among those of the list (n_list of
+// them) or, if they are too many for that, of the row's tokens in `bin`, reach want(total).
+template <typename WANT>
+__device__ float select_floor(const sample_row &r, sample_shared *s, bool by_count, uint32_t n_list, uint32_t bin, WANT want_of)
+{
+  bool listed = n_list <= SAMPLE_LIST;
+  uint32_t prefix = 0; // of the inverted key: high logits first
+  sample_sum want = 0;
+  for (int shift = 22; shift >= 0; shift -= 11) { // 10 + 11 + 11 bits
+    auto add = [&](uint32_t key, uint32_t w) {
+      if (shift == 22 || ~key >> (shift + 11) == prefix)
+        add_to_bin(s, ~key >> shift & (SAMPLE_BINS - 1), by_count ? 1 : w);
+    };
+    clear_bins(s);
+    if (listed) {
+      for (uint32_t i = threadIdx.x; i < n_list; i += SAMPLE_THREADS)
+        if (td_sample_logit_of_key(s->all[i].key) >= r.floor)
+          add(s->all[i].key, weight_of_item(r, s->all[i]));
+      __syncthreads();
+    } else {
+      for_kept<false>(r, bin, [&](uint32_t, float logit, uint32_t b, uint32_t w) {
+        if (b == bin)
+          add(td_sample_key(logit), w);
+      });
+      sync_row(r);
+    }
+    sample_cut cut = locate(s, listed ? 1 : r.n_blocks, [&](sample_sum total) { return shift == 22 ? want_of(total) : want; });
+    if (!listed)
+      sync_row(r);
+    if (cut.bin == SAMPLE_NO_CUT)
+      return r.floor;
+    prefix = prefix << 11 | cut.bin;
+    want = cut.want - cut.above;
+  }
+  return td_sample_logit_of_key(~prefix);
+}
+
+// ---- thresholds and the draw ----
+
+// Applies top-k and top-p: sets r->floor. Returns how many tokens the list holds that are not in the segments' sums, or more than
+// SAMPLE_LIST if those sums are still to be made.
+__device__ uint32_t restrict_row(sample_row *r, sample_shared *s, const td_sampling &p, uint32_t n)
+{
+  bool whole = false; // the list holds all that is kept
+  uint32_t n_list = UINT32_MAX;
+  auto want_count = [&](sample_sum total) { return total > (uint32_t)p.top_k ? (sample_sum)(uint32_t)p.top_k : 0; };
+  auto want_weight = [&](sample_sum total) { return total > 0 ? (sample_sum)td_sample_want(total, p.top_p) : 0; };
+  if (p.top_k > 0 && (uint32_t)p.top_k < n) {
+    sample_cut cut = cut_row(*r, s, true, want_count);
+    if (cut.bin != SAMPLE_NO_CUT) {
+      whole = cut.above + cut.inside <= SAMPLE_LIST;
+      n_list = gather(*r, s, whole ? 0 : cut.bin, cut.bin);
+      sample_sum want = whole ? cut.want : cut.want - cut.above;
+      r->floor = select_floor(*r, s, true, n_list, cut.bin, [&](sample_sum) { return want; });
+    }
+  }
+  if (p.top_p < 1 && whole) {
+    r->floor = select_floor(*r, s, false, n_list, 0, want_weight);
+  } else if (p.top_p < 1) {
+    sample_cut cut = cut_row(*r, s, false, want_weight);
+    if (cut.bin != SAMPLE_NO_CUT) {
+      n_list = gather(*r, s, cut.bin, cut.bin);
+      r->floor = select_floor(*r, s, false, n_list, cut.bin, [&](sample_sum) { return cut.want - cut.above; });
+    }
+  }
+  return n_list;
+}
+
+// In block 0, whose segments and bins hold the sums of segments: the token whose running sum first passes the draw.
+__device__ void draw(const sample_row &r, sample_shared *s, uint64_t random, uint32_t best, int32_t *out)
+{
+  uint32_t n_segments = r.n_blocks * SAMPLE_WARPS;
+  sample_sum total, mine = 0;
+  if (threadIdx.x < n_segments)
+    mine = s->segments[threadIdx.x] + ((sample_sum)s->high[threadIdx.x] << 32) + s->low[threadIdx.x];
+  sample_sum before = scan_block(mine, s, &total);
+  if (total == 0) { // min_p above 1
+    if (threadIdx.x == 0)
+      *out = (int32_t)best;
+    return;
+  }
+  sample_sum left = td_sample_draw(random, total);
+  if (left >= before && left - before < mine) {
+    s->bin = threadIdx.x;
+    s->above = before;
+  }
+  __syncthreads();
+  left -= s->above;
+  uint32_t begin = s->bin * r.segment_len, limit = min(begin + r.segment_len, r.end);
+  for (uint32_t i = begin; i < limit; i += SAMPLE_THREADS * 4) {
+    float4 quad = load_quad(r, i + threadIdx.x * 4, limit);
+    float v[4] = {quad.x, quad.y, quad.z, quad.w};
+    uint32_t w[4];
+    for (int j = 0; j < 4; j++) {
+      w[j] = td_sample_weight(td_sample_exponent(v[j], r.max, r.inv_temperature));
+      w[j] = w[j] >= r.least && v[j] >= r.floor ? w[j] : 0;
+    }
+    mine = (sample_sum)w[0] + w[1] + w[2] + w[3];
+    before = scan_block(mine, s, &total);
+    if (left >= before && left - before < mine) {
+      sample_sum at = before;
+      for (uint32_t j = 0; j < 4; j++) {
+        if (left >= at && left - at < w[j])
+          *out = (int32_t)(i + threadIdx.x * 4 + j - r.skip);
+        at += w[j];
+      }
+    }
+    if (left < total)
+      return;
+    left -= total;
+  }
+}
+
+// What a cluster of n_blocks does for one row: cluster_arrive() has been called if they are several.
+__device__ void sample_one_row(const float *logits, uint32_t n, uint32_t rank, uint32_t n_blocks, const uint32_t *slot,
+                               const uint32_t *position, const td_sampling *sampling, sample_shared *s, int32_t *out)
+{
+  sample_row r;
+  r.skip = (uint32_t)((uintptr_t)logits / 4 % 4);
+  r.x = logits - r.skip;
+  r.end = r.skip + n;
+  r.segment_len = ((r.end + n_blocks * SAMPLE_WARPS - 1) / (n_blocks * SAMPLE_WARPS) + 127) / 128 * 128;
+  r.begin = min((rank * SAMPLE_WARPS + threadIdx.x / 32) * r.segment_len, r.end);
+  r.limit = min(r.begin + r.segment_len, r.end);
+  r.rank = rank;
+  r.n_blocks = n_blocks;
+  td_sampling p = sampling[*slot];
+  uint32_t at = *position;
+  sample_best best = find_best(r, s);
+  if (best.id == UINT32_MAX || td_sample_is_greedy(p.temperature)) {
+    if (rank == 0 && threadIdx.x == 0)
+      *out = best.id == UINT32_MAX ? TD_SAMPLED_NAN : (int32_t)best.id;
+    return;
+  }
+  r.max = best.max;
+  r.inv_temperature = td_sample_inv_temperature(p.temperature);
+  r.least = td_sample_least(p.min_p);
+  r.floor = -INFINITY;
+  uint32_t n_list = restrict_row(&r, s, p, n);
+  if (n_list > SAMPLE_LIST) {
+    gather(r, s, SAMPLE_BINS, SAMPLE_BINS - 1);
+    n_list = 0;
+  }
+  sync_row(r); // nobody leaves while others read its memory
+  if (rank != 0)
+    return;
+  clear_bins(s);
+  for (uint32_t i = threadIdx.x; i < n_list; i += SAMPLE_THREADS)
+    if (td_sample_logit_of_key(s->all[i].key) >= r.floor)
+      add_to_bin(s, (s->all[i].id + r.skip) / r.segment_len, weight_of_item(r, s->all[i]));
+  __syncthreads();
+  draw(r, s, td_sample_random(p.seed, at), best.id, out);
+}

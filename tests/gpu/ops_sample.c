@@ -1,0 +1,354 @@
+/* The backend under test and the CPU backend choose the same token for the same logits, sampling state and position: there is
+ * no tolerance. When the backend under test is the CPU itself, the portable loops are the reference.
+ *
+ * Rows are random in everything: scale, ties, masses of -inf, NaN, one finite logit, temperature, top-p, top-k, min-p, seed.
+ * They run in steps of 1 to 256 rows, queued one by one and (where the backend can) from recordings with more rows than the
+ * step. */
+#include "ops_sample.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "kernels/kernels.h"
+
+enum { ROWS = 256, N_KINDS = 12, TIMED_OPS = 100 };
+
+typedef struct side {
+  td_backend *be;
+  td_plan *plan;
+} side;
+
+typedef struct tally {
+  int rows, steps, replays, bad, greedy, top_k, top_p, min_p, wrong;
+} tally;
+
+static uint64_t rng_state = 0x9E3779B97F4A7C15u;
+
+static uint64_t rng(void)
+{
+  rng_state ^= rng_state << 13;
+  rng_state ^= rng_state >> 7;
+  rng_state ^= rng_state << 17;
+  return rng_state;
+}
+
+static uint32_t below(uint32_t n) { return (uint32_t)((rng() >> 32) * n >> 32); }
+static float uniform(void) { return (float)(rng() >> 40) * 0x1p-24f; }
+
+/* Roughly normal. */
+static float normal(void)
+{
+  uint64_t r = rng();
+  uint32_t sum = (uint32_t)(r & 0xFFFF) + (uint32_t)(r >> 16 & 0xFFFF) + (uint32_t)(r >> 32 & 0xFFFF) + (uint32_t)(r >> 48);
+  return ((float)sum - 131070.0f) * (1.7f / 65536);
+}
+
+static void must(td_status st, const td_error *err)
+{
+  if (st == TD_OK)
+    return;
+  printf("sampling: %s\n", err->message);
+  exit(1);
+}
+
+static side open_side(const char *name, const char *isa, uint32_t vocab)
+{
+  td_error err;
+  side s;
+  td_backend_config config = {.max_slots = ROWS, .max_rows = ROWS, .max_tokens = ROWS, .max_context_tokens = 64,
+                              .max_vocab = vocab};
+  if (isa)
+    setenv("TANDEM_ISA", isa, 1);
+  must(td_backend_create(name, &config, &s.be, &err), &err);
+  unsetenv("TANDEM_ISA");
+  must(td_plan_create(ROWS, ROWS, 1, 16, &s.plan, &err), &err);
+  return s;
+}
+
+static void close_side(side *s)
+{
+  s->be->ops->destroy(s->be);
+  td_plan_destroy(s->plan);
+}
+
+static td_devptr upload(side *s, const float *x, size_t n)
+{
+  td_error err;
+  td_devptr p;
+  must(s->be->ops->upload_f32(s->be, x, n, &p, &err), &err);
+  return p;
+}
+
+/* ---- rows ---- */
+
+static float make_logit(uint32_t kind, float scale)
+{
+  float v = normal() * scale;
+  switch (kind) {
+  case 1: return roundf(v * 2) / 2; /* ties */
+  case 2: return 1.5f;              /* nothing but ties */
+  case 3: return below(10) ? -INFINITY : v;
+  case 4: return -INFINITY; /* but one: see make_row */
+  case 5: return below(2) ? 0.0f : -0.0f;
+  case 6: return v * 1e-6f;
+  case 7: return 100 + uniform() * 1e-4f;
+  case 8: return roundf(v * 64) / 64;
+  case 9: return -3e38f * uniform(); /* differences overflow */
+  default: return v;
+  }
+}
+
+static void make_row(float *x, uint32_t n)
+{
+  uint32_t kind = below(N_KINDS);
+  float scale = expf(uniform() * 6 - 3);
+  for (uint32_t i = 0; i < n; i++)
+    x[i] = make_logit(kind, scale);
+  if (kind == 4 && below(8))
+    x[below(n)] = -3;
+  if (below(6) == 0) /* one far above */
+    x[below(n)] = 10 * scale;
+  if (below(24) == 0)
+    x[below(n)] = below(3) ? NAN : INFINITY;
+}
+
+static td_sampling make_sampling(uint32_t n)
+{
+  td_sampling s = {.temperature = 0.05f + 2 * uniform() * uniform(), .top_p = 1, .seed = rng()};
+  if (below(8) == 0)
+    s.temperature = below(2) ? 0 : 1e-4f;
+  if (below(2))
+    s.top_p = below(4) ? 0.001f + 0.998f * uniform() : 0.999999f;
+  if (below(4) == 0)
+    s.min_p = below(6) ? 0.4f * uniform() * uniform() * uniform() : 1;
+  if (below(2))
+    s.top_k = 1 + (int32_t)(below(3) ? below(60) : below(2 * n));
+  return s;
+}
+
+/* ---- steps ---- */
+
+static void fill_plan(side *s, uint32_t n, const td_sampling *sampling, const uint32_t *positions)
+{
+  td_plan *p = s->plan;
+  td_plan_clear(p);
+  for (uint32_t i = 0; i < n; i++) { /* row i samples for slot n - 1 - i: slots are not rows */
+    uint32_t slot = n - 1 - i;
+    s->be->ops->set_sampling(s->be, slot, &sampling[i]);
+    p->rows[i] = (td_plan_row){.slot = slot, .q_start = i, .q_len = 1, .kv_len = positions[i], .wants_logits = 1};
+    p->logits_rows[i] = i;
+    p->token_ids[i] = 0;
+    p->positions[i] = (int32_t)positions[i] - 1;
+  }
+  p->n_rows = p->n_tokens = p->n_logits = p->n_decode_rows = n;
+  p->page_tokens = 16;
+}
+
+/* replay: take a recording if there is one. Returns whether there was. */
+static bool run_step(side *s, td_devptr logits, uint32_t vocab, bool replay, int32_t *ids)
+{
+  td_error err;
+  bool replayed = false;
+  s->be->ops->step_begin(s->be, s->plan);
+  if (replay && s->be->ops->replay)
+    replayed = s->be->ops->replay(s->be);
+  if (!replayed)
+    s->be->ops->sample(s->be, &(td_sample_params){logits, vocab});
+  memset(ids, 0x55, ROWS * sizeof *ids);
+  must(s->be->ops->step_end(s->be, ids, &err), &err);
+  return replayed;
+}
+
+static void count(tally *t, const td_sampling *s, int32_t id)
+{
+  t->rows++;
+  t->bad += id == TD_SAMPLED_NAN;
+  t->greedy += s->temperature < 1e-5f;
+  t->top_k += s->top_k > 0;
+  t->top_p += s->top_p < 1;
+  t->min_p += s->min_p > 0;
+}
+
+/* The same n rows, from row `first` of the logits, on both sides. */
+static void compare_step(side *got, side *want, td_devptr got_logits, td_devptr want_logits, uint32_t vocab, uint32_t first,
+                         uint32_t n, bool replay, tally *t)
+{
+  static td_sampling sampling[ROWS];
+  static uint32_t positions[ROWS];
+  int32_t ids[ROWS], reference[ROWS];
+  size_t offset = (size_t)first * vocab * sizeof(float);
+  for (uint32_t i = 0; i < n; i++) {
+    sampling[i] = make_sampling(vocab);
+    positions[i] = 1 + below(100000);
+  }
+  fill_plan(got, n, sampling, positions);
+  fill_plan(want, n, sampling, positions);
+  t->replays += run_step(got, td_devptr_at(got_logits, offset), vocab, replay, ids);
+  run_step(want, td_devptr_at(want_logits, offset), vocab, false, reference);
+  t->steps++;
+  for (uint32_t i = 0; i < n; i++) {
+    const td_sampling *s = &sampling[i];
+    count(t, s, reference[i]);
+    if (ids[i] != reference[i] && t->wrong++ < 5)
+      printf("  vocab %u, row %u of %u: token %d, the CPU's is %d (temperature %g, top_p %g, min_p %g, top_k %d, %s)\n", vocab, i, n,
+             ids[i], reference[i], (double)s->temperature, (double)s->top_p, (double)s->min_p, s->top_k,
+             replay ? "recorded" : "queued");
+  }
+}
+
+typedef struct recorded {
+  td_backend *be;
+  td_sample_params params;
+  uint32_t n_ops;
+} recorded;
+
+static void queue_samples(void *arg, const td_plan *plan)
+{
+  const recorded *r = arg;
+  (void)plan;
+  for (uint32_t i = 0; i < r->n_ops; i++)
+    r->be->ops->sample(r->be, &r->params);
+}
+
+/* Recordings need a KV store, and are the backend's for good. */
+static bool record_steps(side *s, td_devptr logits, uint32_t vocab, uint32_t n_ops, const uint32_t *sizes, uint32_t n_sizes)
+{
+  td_error err;
+  td_kv *kv;
+  recorded r = {s->be, {logits, vocab}, n_ops};
+  td_kv_shape shape = {.n_layers = 1, .n_pages = 4, .page_tokens = 16, .n_kv_heads = 1, .head_dim = 64, .n_heads = 1};
+  if (!s->be->ops->record)
+    return false;
+  must(s->be->ops->kv_create(s->be, &shape, &kv, &err), &err);
+  for (uint32_t i = 0; i < n_sizes; i++)
+    must(s->be->ops->record(s->be, sizes[i], queue_samples, &r, &err), &err);
+  return true;
+}
+
+/* One upload of n rows, sampled in steps of many sizes. */
+static void compare_rows(side *got, side *want, float *x, uint32_t vocab, uint32_t n, bool record, tally *t)
+{
+  static const uint32_t sizes[] = {1, 3, 8, 19, 28, 29, 40, 57, 71}, record_sizes[] = {8, 40, ROWS};
+  for (uint32_t i = 0; i < n; i++)
+    make_row(x + (size_t)i * vocab, vocab);
+  td_devptr a = upload(got, x, (size_t)n * vocab), b = upload(want, x, (size_t)n * vocab);
+  for (uint32_t first = 0, i = 0; first < n; i++) {
+    uint32_t m = sizes[i % 9] < n - first ? sizes[i % 9] : n - first;
+    compare_step(got, want, a, b, vocab, first, m, false, t);
+    first += m;
+  }
+  compare_step(got, want, a, b, vocab, 0, n, false, t);
+  if (!record || n < ROWS || !record_steps(got, a, vocab, 1, record_sizes, 3))
+    return;
+  for (uint32_t i = 0; i < 9; i++)
+    compare_step(got, want, a, b, vocab, 0, sizes[i], true, t);
+  compare_step(got, want, a, b, vocab, 0, 200, true, t);
+  compare_step(got, want, a, b, vocab, 0, ROWS, true, t);
+}
+
+static bool compare_vocab(const char *backend, uint32_t vocab, uint32_t rounds, uint32_t rows)
+{
+  tally t = {0};
+  side got = open_side(backend, NULL, vocab), want = open_side("cpu", strcmp(backend, "cpu") ? NULL : "scalar", vocab);
+  float *x = malloc((size_t)rows * vocab * sizeof *x);
+  if (!x) {
+    printf("sampling: no memory for %u rows\n", rows);
+    exit(1);
+  }
+  for (uint32_t i = 0; i < rounds; i++)
+    compare_rows(&got, &want, x, vocab, rows, i == 0, &t);
+  printf("sampling, vocab %u: %d tokens in %d steps, %d of them recorded (%d tokens greedy, %d top-k, %d top-p, %d min-p, %d not a "
+         "number): %d differ\n",
+         vocab, t.rows, t.steps, t.replays, t.greedy, t.top_k, t.top_p, t.min_p, t.bad, t.wrong);
+  free(x);
+  close_side(&got);
+  close_side(&want);
+  return t.wrong == 0;
+}
+
+void test_sampled_tokens(const char *backend, bool small, int *n_passed, int *n_failed)
+{
+  static const struct {
+    uint32_t vocab, rounds, rows;
+  } all[] = {{1, 1, ROWS},     {2, 1, ROWS},     {3, 1, ROWS},      {31, 2, ROWS},     {127, 2, ROWS},    {1000, 4, ROWS},
+             {5003, 8, ROWS},  {32001, 2, ROWS}, {49152, 6, ROWS},  {128256, 4, ROWS}, {151937, 1, ROWS}, {262144, 1, ROWS}},
+    few[] = {{1, 1, 40}, {3, 1, 40}, {127, 2, 40}, {5003, 2, 60}, {49152, 1, 20}, {151937, 1, 10}};
+  bool brief = small || strcmp(backend, "cpu") == 0;
+  for (size_t i = 0; i < (brief ? sizeof few / sizeof *few : sizeof all / sizeof *all); i++) {
+    bool ok = brief ? compare_vocab(backend, few[i].vocab, few[i].rounds, few[i].rows)
+                    : compare_vocab(backend, all[i].vocab, all[i].rounds, all[i].rows);
+    *n_passed += ok;
+    *n_failed += !ok;
+  }
+}
+
+/* ---- time ---- */
+
+static double now_us(void)
+{
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
+}
+
+static double time_step(side *s, uint32_t n, const td_sampling *sampling)
+{
+  static td_sampling each[ROWS];
+  static uint32_t positions[ROWS];
+  int32_t ids[ROWS];
+  double best = INFINITY;
+  for (uint32_t i = 0; i < n; i++) {
+    each[i] = *sampling;
+    each[i].seed = i;
+    positions[i] = 1000;
+  }
+  for (int round = 0; round < 6; round++) {
+    fill_plan(s, n, each, positions);
+    double begin = now_us();
+    if (!run_step(s, (td_devptr){0}, 0, true, ids))
+      return NAN;
+    double us = (now_us() - begin) / TIMED_OPS;
+    best = us < best ? us : best;
+  }
+  return best;
+}
+
+static void time_logits(const char *backend, const char *what, float scale)
+{
+  enum { VOCAB = 128256, CASES = 6 };
+  static const uint32_t sizes[] = {1, 2, 8, 16, 28, 64, 128, ROWS};
+  static const struct {
+    const char *name;
+    td_sampling sampling;
+  } cases[CASES] = {
+      {"greedy", {0, 1, 0, 0, 0}},       {"temperature 1", {1, 1, 0, 0, 0}},   {"top_p .9", {1, 0.9f, 0, 0, 0}},
+      {"min_p .05", {1, 1, 0.05f, 0, 0}}, {"top_k 50", {1, 1, 0, 50, 0}}, {"T .7 k 50 p .95", {0.7f, 0.95f, 0, 50, 0}},
+  };
+  side s = open_side(backend, NULL, VOCAB);
+  float *x = malloc((size_t)ROWS * VOCAB * sizeof *x);
+  for (size_t i = 0; x && i < (size_t)ROWS * VOCAB; i++)
+    x[i] = normal() * scale;
+  if (x && record_steps(&s, upload(&s, x, (size_t)ROWS * VOCAB), VOCAB, TIMED_OPS, sizes, 8)) {
+    printf("sampling, us per op, vocab %u, %s logits\n%8s", VOCAB, what, "rows");
+    for (int c = 0; c < CASES; c++)
+      printf("%17s", cases[c].name);
+    printf("\n");
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+      printf("%8u", sizes[i]);
+      for (int c = 0; c < CASES; c++)
+        printf("%17.1f", time_step(&s, sizes[i], &cases[c].sampling));
+      printf("\n");
+    }
+  }
+  free(x);
+  close_side(&s);
+}
+
+void time_sampling(const char *backend)
+{
+  time_logits(backend, "flat (deviation 1.3)", 1.3f);
+  time_logits(backend, "peaked (deviation 4)", 4);
+}
