@@ -105,6 +105,8 @@ __global__ void gather_kernel(const bf16 *x, device_batch batch, bf16 *out, uint
 {
   let_next_start();
   wait_for_input();
+  if (blockIdx.x >= *batch.n_logits)
+    return;
   td_plan_row r = batch.rows[batch.logits_rows[blockIdx.x]];
   const bf16x8 *src = (const bf16x8 *)(x + (size_t)(r.q_start + r.q_len - 1) * width);
   bf16x8 *dst = (bf16x8 *)(out + (size_t)blockIdx.x * width);
