@@ -11,6 +11,8 @@ typedef struct command {
 } command;
 
 static const command commands[] = {
+    {"steps", "whole steps of a model by batch, context and prompt length, beside their floors",
+     td_bench_steps},
     {"engine", "tokens per second of the engine without HTTP, as llama-bench counts them", td_bench_engine},
 #ifdef TD_BENCH_SERVE
     {"serve", "load on an OpenAI-compatible server over HTTP: latencies, throughput, goodput",

@@ -185,3 +185,13 @@ void td_tool_machine(char *out, size_t size)
     fclose(f);
   snprintf(out, size, "%s, %ld cores", cpu, sysconf(_SC_NPROCESSORS_ONLN));
 }
+
+void td_tool_write_json(const char *path, cJSON *o)
+{
+  char *text = cJSON_Print(o);
+  FILE *f = text ? fopen(path, "we") : NULL;
+  if (!f || fprintf(f, "%s\n", text) < 0 || fclose(f) != 0)
+    td_tool_die("%s: %m", path);
+  cJSON_free(text);
+  cJSON_Delete(o);
+}

@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <cjson/cJSON.h>
+
 #include "config/status.h"
 
 double td_tool_now_s(void); /* CLOCK_MONOTONIC */
@@ -38,5 +40,8 @@ void td_tool_progress(double share, const char *fmt, ...) TD_PRINTF(2, 3);
 
 /* "AMD EPYC ..., 2 cores". */
 void td_tool_machine(char *out, size_t size);
+
+/* Writes and frees the object; ends the program where that fails. */
+void td_tool_write_json(const char *path, cJSON *o);
 
 #endif

@@ -1,6 +1,5 @@
 /* tandem-bench serve: an open-loop load generator for OpenAI-compatible servers. This file is its command
  * line and what it prints; run.c drives, record.c counts. */
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -301,12 +300,7 @@ static void write_json(const serve *s, int argc, char **argv)
   cJSON_AddStringToObject(o, "client_machine", machine);
   cJSON_AddStringToObject(o, "ended", when);
   cJSON_AddItemReferenceToObject(o, "runs", s->runs);
-  char *text = cJSON_Print(o);
-  FILE *f = fopen(s->json, "we");
-  if (!text || !f || fprintf(f, "%s\n", text) < 0 || fclose(f) != 0)
-    td_tool_die("%s: %s", s->json, strerror(errno));
-  cJSON_free(text);
-  cJSON_Delete(o);
+  td_tool_write_json(s->json, o);
 }
 
 static void connect_to(serve *s)
