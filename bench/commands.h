@@ -4,6 +4,7 @@
 #define TD_BENCH_COMMANDS_H
 
 int td_bench_engine(int argc, char **argv);
+int td_bench_kernels(int argc, char **argv);
 int td_bench_steps(int argc, char **argv);
 #ifdef TD_BENCH_SERVE /* built where the server's libraries are */
 int td_bench_serve(int argc, char **argv);

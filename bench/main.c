@@ -11,6 +11,7 @@ typedef struct command {
 } command;
 
 static const command commands[] = {
+    {"kernels", "every op of a backend alone, beside its floor", td_bench_kernels},
     {"steps", "whole steps of a model by batch, context and prompt length, beside their floors",
      td_bench_steps},
     {"engine", "tokens per second of the engine without HTTP, as llama-bench counts them", td_bench_engine},
