@@ -1,8 +1,9 @@
-/* tandem-bench engine: the engine's own speed, without HTTP: prompt, decode alone, decode at a batch. Prints one JSON object.
+/* tandem-bench engine: the engine's own speed, without HTTP: prompt, decode alone, decode at a batch. Prints
+ * one JSON object.
  *
- * What is timed is what llama-bench and llama-batched-bench time: `pp` a prompt's tokens over the time to its first
- * answer token; `tg` tokens after the first over their time; `batch N` all tokens of N requests while all N decode.
- * Prompts are random token ids, each its own, so that no prefix is ever found in the cache. */
+ * What is timed is what llama-bench and llama-batched-bench time: `pp` a prompt's tokens over the time to its
+ * first answer token; `tg` tokens after the first over their time; `batch N` all tokens of N requests while
+ * all N decode. Prompts are random token ids, each its own, so that no prefix is ever found in the cache. */
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -95,7 +96,8 @@ static td_ticket submit(bench *b, uint32_t n_prompt, uint32_t n_answer, uint32_t
 {
   td_error err = {0};
   td_ticket ticket;
-  td_engine_request r = {.n_prompt = n_prompt, .max_new = n_answer, .ignore_eos = true, .namespace_id = ++b->n_requests};
+  td_engine_request r = {
+      .n_prompt = n_prompt, .max_new = n_answer, .ignore_eos = true, .namespace_id = ++b->n_requests};
   r.tokens = malloc(sizeof *r.tokens * ((size_t)n_prompt + n_answer));
   r.user = (void *)(uintptr_t)place;
   r.sampling.top_p = 1;
@@ -212,7 +214,8 @@ static void report(const char *name, const double *v, uint32_t n, bool more)
 
 static void usage(void)
 {
-  fprintf(stderr, "usage: tandem-bench engine --model PATH [--threads N] [options of tandemd] [-- REPETITIONS PROMPT ANSWER BATCH...]\n"
+  fprintf(stderr, "usage: tandem-bench engine --model PATH [--threads N] [options of tandemd] [-- "
+                  "REPETITIONS PROMPT ANSWER BATCH...]\n"
                   "       default: -- 3 512 128 1 4 8 16\n");
   exit(64);
 }

@@ -1,4 +1,5 @@
-/* tandem-bench: one program that measures, a subcommand for each thing that can be measured. README.md says how. */
+/* tandem-bench: one program that measures, a subcommand for each thing that can be measured. README.md says
+ * how. */
 #include <stdio.h>
 #include <string.h>
 
@@ -10,7 +11,14 @@ typedef struct command {
 } command;
 
 static const command commands[] = {
+    {"steps", "whole steps of a model by batch, context and prompt length, beside their floors",
+     td_bench_steps},
     {"engine", "tokens per second of the engine without HTTP, as llama-bench counts them", td_bench_engine},
+#ifdef TD_BENCH_SERVE
+    {"serve", "load on an OpenAI-compatible server over HTTP: latencies, throughput, goodput",
+     td_bench_serve},
+    {"fake", "a server with made-up tokens at exact moments, to measure serve itself", td_bench_fake},
+#endif
 };
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
@@ -31,6 +39,12 @@ int main(int argc, char **argv)
   for (int i = 0; i < N_COMMANDS; i++)
     if (strcmp(argv[1], commands[i].name) == 0)
       return commands[i].run(argc - 1, argv + 1);
+#ifndef TD_BENCH_SERVE
+  if (strcmp(argv[1], "serve") == 0 || strcmp(argv[1], "fake") == 0) {
+    fprintf(stderr, "tandem-bench: built without libuv and llhttp, so without '%s'\n", argv[1]);
+    return 64;
+  }
+#endif
   fprintf(stderr, "tandem-bench: no command '%s'\n", argv[1]);
   return usage(stderr);
 }

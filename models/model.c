@@ -65,15 +65,9 @@ static void advance(loader *l, uint64_t bytes)
     l->progress(l->progress_arg, (double)l->bytes_done / (double)l->bytes_total);
 }
 
-/* Every matrix and bias has a seed of its own. */
-static uint64_t role_seed(const loader *l, td_role role, uint32_t layer)
-{
-  return td_dummy_hash(l->seed, (uint64_t)role << 32 | layer);
-}
-
 static td_status make_up_vector(loader *l, td_role role, uint32_t layer, float **out)
 {
-  uint64_t shape[2], seed = role_seed(l, role, layer);
+  uint64_t shape[2], seed = td_role_seed(l->seed, role, layer);
   td_role_shape(role, &l->m->desc, shape);
   *out = malloc(shape[0] * sizeof **out);
   if (!*out)
@@ -135,7 +129,7 @@ static td_status describe_part(loader *l, td_role role, uint32_t layer, td_weigh
   uint64_t shape[2];
   td_role_shape(role, &l->m->desc, shape);
   if (!l->files) {
-    *out = (td_weight_part){.dtype = TD_BF16, .n_rows = shape[0], .seed = role_seed(l, role, layer)};
+    *out = (td_weight_part){.dtype = TD_BF16, .n_rows = shape[0], .seed = td_role_seed(l->seed, role, layer)};
     return TD_OK;
   }
   TD_TRY(find(l, role, layer, &t));

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "kernels/dummy.h"
+
 /* Lengths that shapes are made of. */
 typedef enum extent { NONE, WIDTH, FFN, VOCAB, Q_ROWS, KV_ROWS, HEAD } extent;
 /* What a description must say for the tensor to exist. */
@@ -94,6 +96,11 @@ uint32_t td_role_shape(td_role role, const td_model_desc *d, uint64_t shape[2])
   shape[0] = extent_of(roles[role].rows, d);
   shape[1] = extent_of(roles[role].cols, d);
   return roles[role].cols == NONE ? 1 : 2;
+}
+
+uint64_t td_role_seed(uint64_t seed, td_role role, uint32_t layer)
+{
+  return td_dummy_hash(seed, (uint64_t)role << 32 | layer);
 }
 
 bool td_role_is_norm(td_role role)

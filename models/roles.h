@@ -36,6 +36,8 @@ const char *td_role_name(td_role role, td_files_format format, uint32_t layer, c
 /* Whether a model of this description has the tensor, and its shape: n_dims is 1 or 2. */
 bool td_role_present(td_role role, const td_model_desc *d);
 uint32_t td_role_shape(td_role role, const td_model_desc *d, uint64_t shape[2]);
+/* Every made-up matrix and bias has a seed of its own. */
+uint64_t td_role_seed(uint64_t seed, td_role role, uint32_t layer);
 /* A norm's factors: 1 where weights are made up. */
 bool td_role_is_norm(td_role role);
 /* Tensors that change nothing: what checkpoints carry beside the weights. */

@@ -135,6 +135,54 @@ configure_and_build() {
     step_run "building $(basename "$dir")" "$dir/build.log" cmake --build "$dir" -j "$JOBS"
 }
 
+# ---- CUDA ----
+
+# nvcc_path: an installed nvcc; nothing and false where there is none.
+nvcc_path() {
+  command -v nvcc || { [ -x /usr/local/cuda/bin/nvcc ] && echo /usr/local/cuda/bin/nvcc; }
+}
+
+nvidia_driver() {
+  command -v nvidia-smi >/dev/null || /sbin/ldconfig -p 2>/dev/null | grep -q 'libcuda\.so\.1'
+}
+
+# cuda_architecture: CMake's name for what the first GPU runs; the H100's and H200's where no GPU says.
+cuda_architecture() {
+  local cap
+  cap=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1) || true
+  case $cap in
+    8.*) echo 80 ;;
+    10.*) echo 100 ;;
+    12.*) echo 120 ;;
+    *) echo 90a ;;
+  esac
+}
+
+# cuda_options auto|wheels|off: the cmake options of a build for this machine, on stdout. auto: CUDA where there is a driver,
+# by the installed toolkit or else by PyPI's wheels; wheels: by them in any case.
+cuda_options() {
+  local nvcc
+  case $1 in
+    off) nvcc= ;;
+    wheels) nvcc=$("$ROOT/scripts/cuda-toolkit") || return 1 ;;
+    auto)
+      if ! nvidia_driver; then
+        say "  no NVIDIA driver: a build for the CPU"
+        nvcc=
+      elif ! nvcc=$(nvcc_path); then
+        nvcc=$("$ROOT/scripts/cuda-toolkit") || return 1
+      fi
+      ;;
+    *) die "--cuda is auto, wheels or off, not '$1'" ;;
+  esac
+  if [ -z "$nvcc" ]; then
+    echo -DTD_CUDA=OFF
+  else
+    say "  CUDA by $nvcc for $(cuda_architecture)"
+    echo "-DTD_CUDA=ON -DTD_CUDA_ARCHITECTURES=$(cuda_architecture) -DCMAKE_CUDA_COMPILER=$nvcc"
+  fi
+}
+
 # ---- Python ----
 
 # python_venv: makes $ROOT/.venv with the pinned packages of tests/requirements.txt; does nothing when it is up to date.

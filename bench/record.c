@@ -1,0 +1,297 @@
+/* See record.h: from events to figures. */
+#include "bench/record.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "bench/tool.h"
+
+const char *const td_outcome_names[TD_OUTCOMES] = {
+    "open",     "done",     "unfinished", "no_connection", "connection_cut", "broken_answer", "http_429",
+    "http_503", "http_4xx", "http_5xx",   "http_other",    "error_event",    "no_end",        "timeout"};
+
+static void add_piece(td_record *r, double at_s, uint32_t n_tokens)
+{
+  td_tool_grow((void **)&r->pieces, &r->cap, r->n_pieces + 1, sizeof *r->pieces);
+  r->pieces[r->n_pieces++] = (td_piece){at_s, n_tokens};
+}
+
+static bool die(td_record *r, td_outcome why, const char *detail)
+{
+  r->outcome = why;
+  snprintf(r->detail, sizeof r->detail, "%s", detail);
+  return false;
+}
+
+bool td_record_take(td_record *r, const td_event *e, double at_s)
+{
+  if (e->has_usage) { /* some servers send it with every event: the last one counts */
+    r->has_usage = true;
+    r->usage_in = e->usage_in;
+    r->usage_out = e->usage_out;
+    r->usage_cached = e->usage_cached;
+  }
+  switch (e->kind) {
+  case TD_EVENT_TOKENS:
+    r->counted = (r->n_pieces == 0 || r->counted) && e->counted;
+    add_piece(r, at_s, e->n_tokens);
+    break;
+  case TD_EVENT_MAYBE:
+    r->maybe_s = at_s;
+    break;
+  case TD_EVENT_DONE:
+    r->has_done = true;
+    break;
+  case TD_EVENT_ERROR:
+    return die(r, TD_OUTCOME_EVENT, e->error);
+  case TD_EVENT_BAD:
+    return die(r, TD_OUTCOME_BROKEN, "an event is not a JSON object");
+  case TD_EVENT_NOTHING:
+    break;
+  }
+  return true;
+}
+
+static uint32_t piece_tokens(const td_record *r)
+{
+  uint32_t n = 0;
+  for (size_t i = 0; i < r->n_pieces; i++)
+    n += r->pieces[i].n_tokens;
+  return n;
+}
+
+/* An event without text at the end is a token where the count lacks one: some servers end the answer with its
+ * last token, others with an event of its own. Without usage the number asked for decides. */
+void td_record_end(td_record *r, double at_s)
+{
+  uint32_t want = r->has_usage ? r->usage_out : r->n_out;
+  if (r->maybe_s > 0 && piece_tokens(r) < want)
+    add_piece(r, r->maybe_s, 1);
+  r->end_s = at_s;
+  if (r->outcome != TD_OUTCOME_OPEN)
+    return;
+  if (r->has_done || r->has_usage)
+    r->outcome = TD_OUTCOME_DONE;
+  else
+    die(r, TD_OUTCOME_NO_END, "the stream ended without [DONE]");
+}
+
+uint32_t td_record_tokens(const td_record *r) { return r->has_usage ? r->usage_out : piece_tokens(r); }
+
+/* ---- figures ---- */
+
+typedef struct lists {
+  td_stats_list ttft, tbt, tpot, e2e, in_step;
+} lists;
+
+static double own_p99(const td_record *r, td_stats_list *scratch)
+{
+  scratch->n = 0;
+  for (size_t i = 1; i < r->n_pieces; i++)
+    td_stats_add(scratch, r->pieces[i].at_s - r->pieces[i - 1].at_s);
+  return scratch->n > 0 ? td_stats_summarise(scratch).p99 * 1e3 : 0;
+}
+
+static void take_times(const td_record *r, const td_measure_config *config, td_measures *m, lists *l,
+                       td_stats_list *scratch)
+{
+  double worst_ms = 0, ttft_ms;
+  if (r->n_pieces == 0) {
+    m->n_no_first++;
+    return;
+  }
+  const td_piece *first = &r->pieces[0], *last = &r->pieces[r->n_pieces - 1];
+  ttft_ms = (first->at_s - r->due_s) * 1e3;
+  td_stats_add(&l->ttft, ttft_ms);
+  for (size_t i = 1; i < r->n_pieces; i++) {
+    double gap_ms = (r->pieces[i].at_s - r->pieces[i - 1].at_s) * 1e3;
+    td_stats_add(&l->tbt, gap_ms);
+    worst_ms = gap_ms > worst_ms ? gap_ms : worst_ms;
+  }
+  for (int k = 0; k < 2; k++)
+    m->n_stalled[k] += worst_ms > config->stall_ms[k];
+  if (r->outcome != TD_OUTCOME_DONE)
+    return;
+  uint32_t n = td_record_tokens(r);
+  td_stats_add(&l->e2e, (last->at_s - r->due_s) * 1e3);
+  if (n > 1)
+    td_stats_add(&l->tpot, (last->at_s - first->at_s) * 1e3 / (n - 1));
+  m->n_good += ttft_ms <= config->slo_ttft_ms && own_p99(r, scratch) <= config->slo_tbt_ms;
+}
+
+static void take_counts(const td_record *r, td_measures *m)
+{
+  m->by_outcome[r->outcome]++;
+  m->n_events += r->n_pieces;
+  if (r->outcome != TD_OUTCOME_DONE)
+    return;
+  uint32_t n = td_record_tokens(r);
+  m->n_done++;
+  m->n_short += n < r->n_out;
+  m->tokens_in += r->has_usage ? r->usage_in : r->n_in;
+  m->tokens_cached += r->usage_cached;
+  m->tokens_asked += r->n_out;
+  m->tokens_out += n;
+  m->n_merged += n > r->n_pieces ? n - (uint32_t)r->n_pieces : 0;
+  m->all_usage &= r->has_usage;
+  m->all_counted &= r->counted;
+}
+
+/* Tokens that had come by `until`; a request's tokens beyond its pieces are spread over them evenly. */
+static double tokens_until(const td_record *r, double until)
+{
+  uint32_t pieces = piece_tokens(r), by = 0;
+  for (size_t i = 0; i < r->n_pieces && r->pieces[i].at_s <= until; i++)
+    by += r->pieces[i].n_tokens;
+  return pieces == 0
+             ? 0
+             : (double)by * (r->outcome == TD_OUTCOME_DONE ? (double)td_record_tokens(r) / pieces : 1);
+}
+
+static void take_throughput(const td_record *records, size_t n, const td_measure_config *config,
+                            td_measures *m)
+{
+  double tokens = 0, in = 0, done = 0, until = config->window_s > 0 ? config->window_s : m->end_s;
+  m->seconds = config->window_s > 0 ? config->window_s : m->end_s - m->begin_s;
+  for (size_t i = 0; i < n; i++) {
+    const td_record *r = &records[i];
+    if (r->warm)
+      continue;
+    bool in_time = r->outcome == TD_OUTCOME_DONE && r->end_s <= until;
+    tokens += tokens_until(r, until);
+    done += in_time;
+    in += in_time ? r->n_in : 0;
+  }
+  if (m->seconds > 0) {
+    m->out_tokens_per_s = tokens / m->seconds;
+    m->in_and_out_tokens_per_s = (tokens + in) / m->seconds;
+    m->requests_per_s = done / m->seconds;
+    m->good_per_s = (double)m->n_good / m->seconds;
+  }
+  m->good_share = m->n_sent > 0 ? (double)m->n_good / (double)m->n_sent : 0;
+}
+
+static void take_in_step(const td_record *records, size_t n, td_measures *m, lists *l)
+{
+  double low = -INFINITY, high = INFINITY, tokens = 0;
+  for (size_t i = 0; i < n; i++) {
+    const td_record *r = &records[i];
+    if (r->warm)
+      continue;
+    if (r->outcome != TD_OUTCOME_DONE || r->n_pieces < 2)
+      return;
+    low = fmax(low, r->pieces[0].at_s);
+    high = fmin(high, r->pieces[r->n_pieces - 1].at_s);
+  }
+  if (!(high > low))
+    return;
+  for (size_t i = 0; i < n; i++)
+    for (size_t k = 1; !records[i].warm && k < records[i].n_pieces; k++) {
+      const td_piece *p = &records[i].pieces[k];
+      if (p[-1].at_s >= low && p->at_s <= high) {
+        td_stats_add(&l->in_step, (p->at_s - p[-1].at_s) * 1e3);
+        tokens += p->n_tokens;
+      }
+    }
+  m->in_step = l->in_step.n > 0;
+  m->in_step_s = high - low;
+  m->in_step_tokens_per_s = tokens / m->in_step_s;
+}
+
+void td_measure(const td_record *records, size_t n, const td_measure_config *config, td_measures *m)
+{
+  lists l = {0};
+  td_stats_list scratch = {0};
+  *m = (td_measures){.begin_s = INFINITY, .all_usage = true, .all_counted = true};
+  for (size_t i = 0; i < n; i++) {
+    if (records[i].warm)
+      continue;
+    m->n_sent++;
+    m->begin_s = fmin(m->begin_s, records[i].sent_s);
+    m->end_s = fmax(m->end_s, records[i].end_s);
+    take_counts(&records[i], m);
+    take_times(&records[i], config, m, &l, &scratch);
+  }
+  if (m->n_sent > 0)
+    take_throughput(records, n, config, m);
+  take_in_step(records, n, m, &l);
+  m->ttft = td_stats_summarise(&l.ttft);
+  m->tbt = td_stats_summarise(&l.tbt);
+  m->tpot = td_stats_summarise(&l.tpot);
+  m->e2e = td_stats_summarise(&l.e2e);
+  m->in_step_tbt = td_stats_summarise(&l.in_step);
+  td_stats_list *all[] = {&l.ttft, &l.tbt, &l.tpot, &l.e2e, &l.in_step, &scratch};
+  for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+    td_stats_deinit(all[i]);
+}
+
+/* ---- as JSON ---- */
+
+static void add_number(cJSON *o, const char *key, double v)
+{
+  if (isfinite(v))
+    cJSON_AddNumberToObject(o, key, round(v * 1e4) / 1e4);
+  else
+    cJSON_AddNullToObject(o, key);
+}
+
+static void add_summary(cJSON *o, const char *key, const td_stats_summary *s)
+{
+  cJSON *v = cJSON_AddObjectToObject(o, key);
+  add_number(v, "n", (double)s->n);
+  add_number(v, "mean", s->mean);
+  add_number(v, "min", s->min);
+  add_number(v, "p50", s->p50);
+  add_number(v, "p90", s->p90);
+  add_number(v, "p99", s->p99);
+  add_number(v, "max", s->max);
+}
+
+cJSON *td_measure_json(const td_measures *m, const td_measure_config *config)
+{
+  cJSON *o = cJSON_CreateObject(), *errors;
+  char key[48];
+  add_number(o, "sent", (double)m->n_sent);
+  add_number(o, "done", (double)m->n_done);
+  errors = cJSON_AddObjectToObject(o, "errors");
+  for (int i = TD_OUTCOME_UNFINISHED; i < TD_OUTCOMES; i++)
+    if (m->by_outcome[i] > 0)
+      add_number(errors, td_outcome_names[i], (double)m->by_outcome[i]);
+  add_number(o, "without_first_token", (double)m->n_no_first);
+  add_number(o, "prompt_tokens", (double)m->tokens_in);
+  add_number(o, "cached_prompt_tokens", (double)m->tokens_cached);
+  add_number(o, "output_tokens_asked", (double)m->tokens_asked);
+  add_number(o, "output_tokens", (double)m->tokens_out);
+  add_number(o, "shorter_than_asked", (double)m->n_short);
+  add_number(o, "token_events", (double)m->n_events);
+  add_number(o, "merged_tokens", (double)m->n_merged);
+  cJSON_AddStringToObject(o, "tokens_counted_by",
+                          m->all_usage     ? "usage"
+                          : m->all_counted ? "token_ids"
+                                           : "events");
+  add_number(o, "seconds", m->seconds);
+  add_number(o, "requests_per_s", m->requests_per_s);
+  add_number(o, "output_tokens_per_s", m->out_tokens_per_s);
+  add_number(o, "in_and_out_tokens_per_s", m->in_and_out_tokens_per_s);
+  add_summary(o, "ttft_ms", &m->ttft);
+  add_summary(o, "tbt_ms", &m->tbt);
+  add_summary(o, "tpot_ms", &m->tpot);
+  add_summary(o, "e2e_ms", &m->e2e);
+  for (int k = 0; k < 2; k++) {
+    snprintf(key, sizeof key, "requests_with_gap_over_%gms", config->stall_ms[k]);
+    add_number(o, key, (double)m->n_stalled[k]);
+  }
+  cJSON *good = cJSON_AddObjectToObject(o, "goodput");
+  add_number(good, "slo_ttft_ms", config->slo_ttft_ms);
+  add_number(good, "slo_tbt_p99_ms", config->slo_tbt_ms);
+  add_number(good, "requests_per_s", m->good_per_s);
+  add_number(good, "share", m->good_share);
+  if (m->in_step) {
+    cJSON *step = cJSON_AddObjectToObject(o, "while_all_decode");
+    add_number(step, "seconds", m->in_step_s);
+    add_number(step, "output_tokens_per_s", m->in_step_tokens_per_s);
+    add_summary(step, "tbt_ms", &m->in_step_tbt);
+  }
+  return o;
+}

@@ -1,0 +1,50 @@
+/* An HTTP/1.1 client of one server for very many requests at once: libuv sockets, llhttp, connections kept
+ * and reused.
+ *
+ * An exchange is one request and its answer. Its handlers are called on the loop's thread: status once, bytes
+ * as they come, end once, and then the exchange is gone. A kept connection that turns out to be closed before
+ * the first byte of an answer is replaced by a fresh one, once, without a word: the server had the right to
+ * close it. */
+#ifndef TD_BENCH_SERVE_HTTP_H
+#define TD_BENCH_SERVE_HTTP_H
+
+#include <stdint.h>
+#include <uv.h>
+
+#include "config/buf.h"
+#include "config/status.h"
+
+typedef struct td_http td_http;
+typedef struct td_exchange td_exchange;
+
+typedef enum td_http_end {
+  TD_HTTP_OK,
+  TD_HTTP_NO_CONNECTION, /* refused, unreachable, or no socket left */
+  TD_HTTP_CUT,           /* closed or reset before the answer's end */
+  TD_HTTP_BROKEN,        /* not HTTP */
+} td_http_end;
+
+typedef struct td_http_handlers {
+  void (*status)(void *arg, int code);
+  void (*bytes)(void *arg, const char *bytes, size_t n);
+  void (*end)(void *arg, td_http_end why, const char *detail);
+} td_http_handlers;
+
+typedef struct td_http_counts {
+  uint64_t n_opened, n_reused, n_retried; /* connections */
+  uint64_t bytes_in, bytes_out, n_reads;
+} td_http_counts;
+
+/* url: "http://HOST[:PORT][/PREFIX]"; a PREFIX of /v1 is understood. Resolves the name. headers: more header
+ * lines, each with its CRLF, or "". */
+TD_MUST_CHECK td_status td_http_create(uv_loop_t *loop, const char *url, const char *headers, td_http **out,
+                                       td_error *err);
+void td_http_destroy(td_http *h); /* aborts what is left and runs the loop until it is gone */
+
+/* path: behind the prefix, "/v1/models". body NULL: GET. Copies all it is given. */
+td_exchange *td_http_send(td_http *h, const char *path, const td_buf *body, const td_http_handlers *handlers,
+                          void *arg);
+void td_http_abort(td_exchange *ex); /* no handler is called any more */
+const td_http_counts *td_http_get_counts(const td_http *h);
+
+#endif

@@ -1,0 +1,100 @@
+/* See stage.h. */
+#include "bench/stage.h"
+
+#include <stdlib.h>
+
+#include "bench/random.h"
+#include "bench/tool.h"
+
+enum { SCATTER_SEED = 5 };
+
+void td_stage_init(td_stage *s, td_backend *be, const td_kv_shape *shape, uint32_t n_pages_wanted,
+                   uint32_t max_context_tokens)
+{
+  td_error err;
+  td_random r;
+  td_kv_shape kv = *shape;
+  uint64_t budget = be->ops->kv_budget_bytes(be) / be->ops->kv_bytes_per_page(be, shape);
+  kv.n_pages = n_pages_wanted < budget ? n_pages_wanted : (uint32_t)budget;
+  if (kv.n_pages < 1)
+    td_tool_die("no memory for a single page of KV");
+  *s = (td_stage){.be = be, .n_pages = kv.n_pages, .page_tokens = kv.page_tokens};
+  s->stripe_pages = max_context_tokens / kv.page_tokens;
+  uint32_t n_entries = s->stripe_pages * be->max_rows;
+  if (be->ops->kv_create(be, &kv, &s->kv, &err) != TD_OK ||
+      td_plan_create(be->max_rows, be->max_tokens, n_entries, kv.page_tokens, &s->plan, &err) != TD_OK)
+    td_tool_die("%s", err.message);
+  s->table = td_tool_alloc(n_entries, sizeof *s->table);
+  s->scattered = td_tool_alloc(kv.n_pages, sizeof *s->scattered);
+  s->sampled = td_tool_alloc(be->max_rows, sizeof *s->sampled);
+  s->plan->page_table = s->table;
+  s->plan->page_table_len = n_entries;
+  td_random_init(&r, SCATTER_SEED);
+  for (uint32_t i = 0; i < kv.n_pages; i++) {
+    uint32_t k = i > 0 ? td_random_below(&r, i + 1) : 0;
+    s->scattered[i] = s->scattered[k];
+    s->scattered[k] = (int32_t)i;
+  }
+  td_sampling greedy = {.top_p = 1};
+  for (uint32_t i = 0; i < be->max_rows; i++)
+    be->ops->set_sampling(be, i, &greedy);
+}
+
+void td_stage_deinit(td_stage *s)
+{
+  td_plan_destroy(s->plan);
+  free(s->table);
+  free(s->scattered);
+  free(s->sampled);
+  s->be->ops->destroy(s->be);
+}
+
+void td_stage_plan_begin(td_stage *s)
+{
+  td_plan_clear(s->plan);
+  s->next_page = 0;
+}
+
+bool td_stage_plan_row(td_stage *s, uint32_t q_len, uint32_t kv_len, bool wants_logits)
+{
+  td_plan *p = s->plan;
+  uint32_t n_pages = (kv_len + s->page_tokens - 1) / s->page_tokens, r = p->n_rows;
+  if (r == p->max_rows || p->n_tokens + q_len > p->max_tokens || n_pages > s->stripe_pages ||
+      s->next_page + n_pages > s->n_pages)
+    return false;
+  p->rows[r] = (td_plan_row){r, p->n_tokens, q_len, kv_len, r * s->stripe_pages, wants_logits};
+  p->n_rows++;
+  for (uint32_t i = 0; i < n_pages; i++) {
+    uint32_t entry = r * s->stripe_pages + i;
+    s->table[entry] = s->scattered[s->next_page++];
+    p->page_updates[p->n_page_updates++] = (td_plan_page_update){entry, s->table[entry]};
+  }
+  for (uint32_t i = 0; i < q_len; i++, p->n_tokens++) {
+    p->token_ids[p->n_tokens] = (int32_t)(1 + (r * 131 + i * 7) % 97);
+    p->positions[p->n_tokens] = (int32_t)(kv_len - q_len + i);
+  }
+  if (wants_logits)
+    p->logits_rows[p->n_logits++] = r;
+  if (q_len == 1 && p->n_decode_rows == r)
+    p->n_decode_rows++;
+  else
+    p->n_prefill_tokens += q_len;
+  return true;
+}
+
+void td_stage_plan_repeat(td_stage *s) { s->plan->n_page_updates = 0; }
+
+void td_stage_time(double (*once)(void *arg), void *arg, int n_warm, int n_min, double min_seconds,
+                   double max_seconds, td_stats_list *out)
+{
+  double begin = td_tool_now_s();
+  for (int i = 0; i < n_warm && td_tool_now_s() - begin < max_seconds; i++)
+    once(arg);
+  begin = td_tool_now_s();
+  for (int i = 0;; i++) {
+    double spent = td_tool_now_s() - begin;
+    if (i > 0 && (spent > max_seconds || (i >= n_min && spent >= min_seconds)))
+      return;
+    td_stats_add(out, once(arg));
+  }
+}

@@ -1,0 +1,36 @@
+/* A backend with plans made by hand: rows with as much context as wanted, on scattered pages of a KV store
+ * that holds zeros. How long a step takes does not depend on the values, so no context is computed first. */
+#ifndef TD_BENCH_STAGE_H
+#define TD_BENCH_STAGE_H
+
+#include "bench/stats.h"
+#include "config/plan.h"
+#include "kernels/kernels.h"
+
+typedef struct td_stage {
+  td_backend *be; /* owned */
+  td_kv *kv;
+  td_plan *plan;
+  int32_t *table, *scattered; /* page table; a permutation of all pages */
+  uint32_t n_pages, page_tokens, stripe_pages, next_page;
+  int32_t *sampled;
+} td_stage;
+
+/* After weights and workspace are there: as many pages as min(wanted, budget) and the page table for rows of
+ * up to max_context_tokens (the backend's config). Ends the program on failure. */
+void td_stage_init(td_stage *s, td_backend *be, const td_kv_shape *shape, uint32_t n_pages_wanted,
+                   uint32_t max_context_tokens);
+void td_stage_deinit(td_stage *s);
+
+void td_stage_plan_begin(td_stage *s);
+/* false: no page, row or token is left for it. The row's last token is at kv_len - 1. */
+bool td_stage_plan_row(td_stage *s, uint32_t q_len, uint32_t kv_len, bool wants_logits);
+/* The same plan again: its page table entries are on the device already. */
+void td_stage_plan_repeat(td_stage *s);
+
+/* Calls once(arg) n_warm times, then until both n_min calls and min_seconds are reached or max_seconds are
+ * over; seconds of each call go to `out`. */
+void td_stage_time(double (*once)(void *arg), void *arg, int n_warm, int n_min, double min_seconds,
+                   double max_seconds, td_stats_list *out);
+
+#endif

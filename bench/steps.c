@@ -1,0 +1,438 @@
+/* tandem-bench steps: whole steps of a model (plan up, forward, sampling, token ids back) beside the floors
+ * that its shape sets: decodes by batch and context, prompts by length, a chunk beside decodes.
+ *
+ * Two figures: `alone`, from step_begin to step_end, host work included; and `step`, the pace at which steps
+ * follow one another where the backend lets two be under way at once, as a daemon that plans ahead would run
+ * them. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+
+#include "bench/ceilings.h"
+#include "bench/commands.h"
+#include "bench/stage.h"
+#include "bench/tool.h"
+#include "config/log.h"
+#include "models/model.h"
+
+enum { LIST_MAX = 32, WARM = 3, PAGE_TOKENS = 16, SPARE_TOKENS = 64 };
+
+typedef struct steps {
+  const char *model_path, *shape, *backend, *batches, *contexts, *prompts, *chunks, *json;
+  double threads, device, step_tokens, gpu_memory_percent, gb_s, tflop_s, n_min, max_seconds;
+  bool dummy, no_record;
+  double batch[LIST_MAX], context[LIST_MAX], prompt[LIST_MAX], chunk[LIST_MAX];
+  size_t n_batch, n_context, n_prompt, n_chunk;
+  td_model_files *files;
+  td_model_desc desc;
+  td_model *model;
+  td_stage stage;
+  td_floor_model floor;
+  td_ceiling ceiling;
+  uint32_t max_context;
+  bool under_way; /* a step was submitted and not yet ended */
+  uint32_t prompt_tokens;
+  cJSON *rows;
+} steps;
+
+static void check(td_status st, const td_error *err)
+{
+  if (st != TD_OK)
+    td_tool_die("%s", err->message);
+}
+
+/* ---- setup ---- */
+
+static double largest(const double *v, size_t n)
+{
+  double m = 0;
+  for (size_t i = 0; i < n; i++)
+    m = fmax(m, v[i]);
+  return m;
+}
+
+/* What all matrices take but the embedding, which is looked up; tied, it is the head. */
+static double weight_bytes(const steps *s)
+{
+  const td_model_desc *d = &s->desc;
+  double unused = d->tied_embeddings ? 0 : (double)d->vocab * d->width;
+  if (s->dummy || s->stage.be->weight_bytes > 0)
+    return 2 * ((double)td_model_desc_parameter_count(d) - unused);
+  const td_tensor *t = td_model_files_find(s->files, "token_embd.weight");
+  if (!t)
+    t = td_model_files_find(s->files, "model.embed_tokens.weight");
+  return (double)td_model_files_bytes(s->files) - (t && !d->tied_embeddings ? (double)t->bytes : 0);
+}
+
+static void read_lists(steps *s)
+{
+  td_error err;
+  check(td_tool_read_list(s->batches, s->batch, LIST_MAX, &s->n_batch, &err), &err);
+  check(td_tool_read_list(s->contexts, s->context, LIST_MAX, &s->n_context, &err), &err);
+  check(td_tool_read_list(s->prompts, s->prompt, LIST_MAX, &s->n_prompt, &err), &err);
+  check(td_tool_read_list(s->chunks, s->chunk, LIST_MAX, &s->n_chunk, &err), &err);
+  if (largest(s->batch, s->n_batch) > 4096 || largest(s->context, s->n_context) > 1 << 20 ||
+      largest(s->prompt, s->n_prompt) > 1 << 20 || largest(s->chunk, s->n_chunk) > 1 << 16)
+    td_tool_die("a batch, context, prompt or chunk is too large");
+}
+
+static void open_model(steps *s)
+{
+  td_error err;
+  if ((s->model_path != NULL) == (s->shape != NULL))
+    td_tool_die("steps needs --model PATH or --shape NAME; --help lists the options");
+  if (s->shape) {
+    s->dummy = true;
+    check(td_shapes_find(s->shape, &s->desc, &err), &err);
+    return;
+  }
+  check(s->dummy ? td_model_files_open_described(s->model_path, &s->files, &err)
+                 : td_model_files_open(s->model_path, &s->files, &err),
+        &err);
+  check(td_model_desc_read(s->files, &s->desc, &err), &err);
+}
+
+static void show_load(void *arg, double share) { td_tool_progress(share, "weights"); }
+
+static void load(steps *s)
+{
+  td_error err;
+  td_backend *be;
+  double longest = fmax(largest(s->context, s->n_context), largest(s->prompt, s->n_prompt));
+  s->max_context = ((uint32_t)longest + SPARE_TOKENS + PAGE_TOKENS - 1) / PAGE_TOKENS * PAGE_TOKENS;
+  if (s->max_context > s->desc.context_tokens)
+    fprintf(stderr,
+            "  note: contexts beyond the %u tokens this model was made for: times are right, answers would "
+            "not be\n",
+            s->desc.context_tokens);
+  uint32_t max_rows = (uint32_t)largest(s->batch, s->n_batch) + 1;
+  td_backend_config c = {.n_threads = (uint32_t)s->threads,
+                         .max_slots = max_rows,
+                         .max_rows = max_rows,
+                         .max_tokens = (uint32_t)s->step_tokens,
+                         .max_context_tokens = s->max_context,
+                         .max_vocab = s->desc.vocab,
+                         .device = (uint32_t)s->device,
+                         .gpu_memory_percent = (uint32_t)s->gpu_memory_percent};
+  check(td_backend_create(s->backend, &c, &be, &err), &err);
+  s->stage.be = be;
+  check(s->dummy ? td_model_make_up(&s->desc, be, 0, be->max_tokens, be->max_rows, show_load, NULL, &s->model,
+                                    &err)
+                 : td_model_load(s->files, &s->desc, be, be->max_tokens, be->max_rows, show_load, NULL,
+                                 &s->model, &err),
+        &err);
+  check(be->ops->weights_wait(be, &err), &err);
+  td_tool_progress(-1, " ");
+  double pages = largest(s->batch, s->n_batch) * s->max_context / PAGE_TOKENS * 1.1 + 4096;
+  td_kv_shape kv = td_model_kv_shape(&s->desc, 1, PAGE_TOKENS);
+  check(be->ops->kv_check(be, &kv, &err), &err);
+  td_stage_init(&s->stage, be, &kv, (uint32_t)fmin(pages, 1 << 28), s->max_context);
+  s->floor =
+      td_floor_make(&s->desc, weight_bytes(s), (double)be->ops->kv_bytes_per_page(be, &kv) / PAGE_TOKENS);
+  s->ceiling = td_ceilings_of(be->ops->name, s->gb_s, s->tflop_s, (uint32_t)s->threads);
+}
+
+/* ---- steps ---- */
+
+static void queue_ops(void *arg, const td_plan *plan)
+{
+  steps *s = arg;
+  td_backend *be = s->stage.be;
+  td_devptr logits = td_model_forward(s->model, s->stage.kv, plan);
+  if (plan->n_logits > 0)
+    be->ops->sample(be, &(td_sample_params){.logits = logits, .vocab = s->desc.vocab});
+}
+
+static void begin_step(steps *s)
+{
+  td_backend *be = s->stage.be;
+  be->ops->step_begin(be, s->stage.plan);
+  if (!be->ops->replay || !be->ops->replay(be))
+    queue_ops(s, s->stage.plan);
+  td_stage_plan_repeat(&s->stage);
+}
+
+static void end_step(steps *s)
+{
+  td_error err;
+  check(s->stage.be->ops->step_end(s->stage.be, s->stage.sampled, &err), &err);
+}
+
+static double step_alone(void *arg)
+{
+  double begin = td_tool_now_s();
+  begin_step(arg);
+  end_step(arg);
+  return td_tool_now_s() - begin;
+}
+
+/* One step more is queued before the oldest is waited for. The inputs are then read on the device. */
+static double step_paced(void *arg)
+{
+  steps *s = arg;
+  td_backend *be = s->stage.be;
+  double begin = td_tool_now_s();
+  if (!s->under_way) {
+    begin_step(s);
+    be->ops->step_submit(be);
+    s->under_way = true;
+    td_plan *p = s->stage.plan;
+    for (uint32_t i = 0; i < p->n_decode_rows; i++)
+      p->token_ids[p->rows[i].q_start] = -1 - (int32_t)i;
+  }
+  begin_step(s);
+  be->ops->step_submit(be);
+  end_step(s);
+  return td_tool_now_s() - begin;
+}
+
+static void finish_pace(steps *s)
+{
+  if (s->under_way)
+    end_step(s);
+  s->under_way = false;
+}
+
+static double prompt_alone(void *arg)
+{
+  steps *s = arg;
+  double begin = td_tool_now_s();
+  for (uint32_t at = 0; at < s->prompt_tokens;) {
+    uint32_t n =
+        s->prompt_tokens - at < s->stage.plan->max_tokens ? s->prompt_tokens - at : s->stage.plan->max_tokens;
+    at += n;
+    td_stage_plan_begin(&s->stage);
+    td_stage_plan_row(&s->stage, n, at, at == s->prompt_tokens);
+    begin_step(s);
+    end_step(s);
+  }
+  return td_tool_now_s() - begin;
+}
+
+/* ---- cells ---- */
+
+typedef struct cell {
+  const char *kind;
+  uint32_t batch, context, chunk, chunk_context;
+  double floor_s, tokens;
+} cell;
+
+static void report(steps *s, const cell *c, const td_stats_summary *alone, const td_stats_summary *pace)
+{
+  char what[64];
+  cJSON *o = cJSON_CreateObject();
+  const td_stats_summary *best = pace->n > 0 && pace->p50 < alone->p50 ? pace : alone;
+  if (strcmp(c->kind, "prefill") == 0)
+    snprintf(what, sizeof what, "prefill %u", c->chunk);
+  else if (c->chunk > 0)
+    snprintf(what, sizeof what, "%u@%u + %ux%u", c->chunk, c->chunk_context, c->batch, c->context);
+  else
+    snprintf(what, sizeof what, "decode %ux%u", c->batch, c->context);
+  printf("%-26s %10.3f ", what, alone->p50 * 1e3);
+  if (pace->n > 0)
+    printf("%10.3f ", pace->p50 * 1e3);
+  else
+    printf("%10s ", "-");
+  printf("%10.3f %6.0f%% %11.1f %5zu\n", c->floor_s * 1e3, 100 * c->floor_s / best->p50,
+         c->tokens / best->p50, best->n);
+  fflush(stdout);
+  cJSON_AddStringToObject(o, "kind", c->kind);
+  cJSON_AddNumberToObject(o, "batch", c->batch);
+  cJSON_AddNumberToObject(o, "context", c->context);
+  cJSON_AddNumberToObject(o, "chunk", c->chunk);
+  cJSON_AddNumberToObject(o, "chunk_context", c->chunk_context);
+  cJSON_AddNumberToObject(o, "alone_ms_p50", alone->p50 * 1e3);
+  cJSON_AddNumberToObject(o, "alone_ms_p99", alone->p99 * 1e3);
+  if (pace->n > 0) {
+    cJSON_AddNumberToObject(o, "pace_ms_p50", pace->p50 * 1e3);
+    cJSON_AddNumberToObject(o, "pace_ms_p99", pace->p99 * 1e3);
+  }
+  cJSON_AddNumberToObject(o, "floor_ms", c->floor_s * 1e3);
+  cJSON_AddNumberToObject(o, "tokens_per_s", c->tokens / best->p50);
+  cJSON_AddNumberToObject(o, "runs", (double)best->n);
+  cJSON_AddItemToArray(s->rows, o);
+}
+
+static void measure(steps *s, const cell *c, double (*alone)(void *), bool paced)
+{
+  td_stats_list a = {0}, p = {0};
+  td_stage_time(alone, s, WARM, (int)s->n_min, 0.2, s->max_seconds, &a);
+  if (paced && s->stage.be->pipeline_depth > 1) {
+    td_stage_time(step_paced, s, WARM, (int)s->n_min, 0.2, s->max_seconds, &p);
+    finish_pace(s);
+  }
+  td_stats_summary alone_sum = td_stats_summarise(&a), pace_sum = td_stats_summarise(&p);
+  report(s, c, &alone_sum, &pace_sum);
+  td_stats_deinit(&a);
+  td_stats_deinit(&p);
+}
+
+static void skip(const char *what, uint32_t a, uint32_t b)
+{
+  printf("%-26s %ux%u: no room for it in this memory or step\n", what, a, b);
+}
+
+static bool plan_decodes(steps *s, uint32_t batch, uint32_t context)
+{
+  bool fits = true;
+  td_stage_plan_begin(&s->stage);
+  for (uint32_t i = 0; i < batch && fits; i++)
+    fits = td_stage_plan_row(&s->stage, 1, context, true);
+  return fits;
+}
+
+static void measure_decodes(steps *s)
+{
+  for (size_t k = 0; k < s->n_context; k++)
+    for (size_t i = 0; i < s->n_batch; i++) {
+      cell c = {.kind = "decode",
+                .batch = (uint32_t)s->batch[i],
+                .context = (uint32_t)s->context[k],
+                .tokens = s->batch[i]};
+      c.floor_s = td_floor_decode_s(&s->floor, &s->ceiling, c.batch, c.context);
+      if (plan_decodes(s, c.batch, c.context))
+        measure(s, &c, step_alone, true);
+      else
+        skip("decode", c.batch, c.context);
+    }
+}
+
+static void measure_prompts(steps *s)
+{
+  for (size_t i = 0; i < s->n_prompt; i++) {
+    cell c = {.kind = "prefill",
+              .chunk = (uint32_t)s->prompt[i],
+              .chunk_context = (uint32_t)s->prompt[i],
+              .tokens = s->prompt[i]};
+    c.floor_s = td_floor_prefill_s(&s->floor, &s->ceiling, c.chunk);
+    s->prompt_tokens = c.chunk;
+    if (s->stage.n_pages >= (c.chunk + PAGE_TOKENS - 1) / PAGE_TOKENS)
+      measure(s, &c, prompt_alone, false);
+    else
+      skip("prefill", 1, c.chunk);
+  }
+}
+
+/* A chunk at the end of each context, beside decodes of that context. */
+static void measure_hybrids(steps *s)
+{
+  static const uint32_t batches[] = {16, 64};
+  for (size_t k = 0; k < s->n_context; k++)
+    for (size_t i = 0; i < s->n_chunk; i++)
+      for (size_t b = 0; b < 2; b++) {
+        cell c = {"hybrid",
+                  batches[b],
+                  (uint32_t)s->context[k],
+                  (uint32_t)s->chunk[i],
+                  (uint32_t)s->context[k],
+                  0,
+                  s->chunk[i] + batches[b]};
+        if (c.batch > largest(s->batch, s->n_batch) || c.chunk > c.chunk_context)
+          continue;
+        c.floor_s = td_floor_hybrid_s(&s->floor, &s->ceiling, c.chunk, c.chunk_context, c.batch, c.context);
+        if (plan_decodes(s, c.batch, c.context) &&
+            td_stage_plan_row(&s->stage, c.chunk, c.chunk_context, true))
+          measure(s, &c, step_alone, true);
+        else
+          skip("chunk beside decodes", c.batch, c.context);
+      }
+}
+
+static void record(steps *s)
+{
+  td_error err;
+  td_backend *be = s->stage.be;
+  if (!be->ops->record || s->no_record)
+    return;
+  for (size_t i = 0; i < s->n_batch; i++)
+    check(be->ops->record(be, (uint32_t)s->batch[i], queue_ops, s, &err), &err);
+}
+
+static void print_head(const steps *s)
+{
+  const td_backend *be = s->stage.be;
+  printf("%s: %s, %u layers, %.2f GB read a step, %.0f KV bytes a token; backend %s, steps of up to %u rows, "
+         "%u tokens; %u pages\n",
+         s->shape ? s->shape : s->model_path, s->dummy ? "made-up weights" : "its own weights",
+         s->desc.n_layers, s->floor.weight_bytes * 1e-9, s->floor.kv_bytes_per_token, be->ops->name,
+         be->max_rows, be->max_tokens, s->stage.n_pages);
+  printf("floors: %.0f GB/s, %.2f TFLOP/s. Contexts are zeros on scattered pages, not computed first. decode "
+         "BxC: B requests at\n"
+         "context C; K@C + BxC: a chunk of K tokens that ends at C, beside B decodes. Medians, ms.\n",
+         s->ceiling.bytes_per_s * 1e-9, s->ceiling.flop_per_s * 1e-12);
+  printf("%-26s %10s %10s %10s %7s %11s %5s\n", "", "alone", "step", "floor", "share", "tokens/s", "runs");
+}
+
+static void write_json(const steps *s)
+{
+  char machine[256];
+  cJSON *o = cJSON_CreateObject();
+  td_tool_machine(machine, sizeof machine);
+  cJSON_AddStringToObject(o, "tool", "tandem-bench steps " TD_VERSION);
+  cJSON_AddStringToObject(o, "machine", machine);
+  cJSON_AddStringToObject(o, "backend", s->stage.be->ops->name);
+  cJSON_AddStringToObject(o, "model", s->shape ? s->shape : s->model_path);
+  cJSON_AddNumberToObject(o, "ceiling_gb_s", s->ceiling.bytes_per_s * 1e-9);
+  cJSON_AddNumberToObject(o, "ceiling_tflop_s", s->ceiling.flop_per_s * 1e-12);
+  cJSON_AddItemReferenceToObject(o, "steps", s->rows);
+  td_tool_write_json(s->json, o);
+}
+
+int td_bench_steps(int argc, char **argv)
+{
+  static steps s = {.backend = "auto",
+                    .batches = "1,4,16,64,128,256",
+                    .contexts = "1024,4096,16384",
+                    .prompts = "512,2048,8192,16384",
+                    .chunks = "512,1024,2048",
+                    .gpu_memory_percent = 90,
+                    .n_min = 20,
+                    .max_seconds = 20};
+  const td_arg args[] = {
+      {"--model", "PATH", "GGUF file or model folder", TD_ARG_TEXT, &s.model_path},
+      {"--dummy", NULL, "of --model, the config.json alone; weights are made up", TD_ARG_FLAG, &s.dummy},
+      {"--shape", "NAME", "no files at all, see below", TD_ARG_TEXT, &s.shape},
+      {"--backend", "NAME", "auto, cpu or cuda (auto)", TD_ARG_TEXT, &s.backend},
+      {"--threads", "N", "of the CPU backend; 0: one per core", TD_ARG_NUMBER, &s.threads},
+      {"--device", "N", "which GPU (0)", TD_ARG_NUMBER, &s.device},
+      {"--gpu-memory-percent", "N", "(90)", TD_ARG_NUMBER, &s.gpu_memory_percent},
+      {"--step-tokens", "N", "largest step; 0: the backend's choice", TD_ARG_NUMBER, &s.step_tokens},
+      {"--batches", "N,...", "of decodes (1,4,16,64,128,256)", TD_ARG_TEXT, &s.batches},
+      {"--contexts", "N,...", "of decodes (1024,4096,16384)", TD_ARG_TEXT, &s.contexts},
+      {"--prompts", "N,...", "one at a time (512,2048,8192,16384)", TD_ARG_TEXT, &s.prompts},
+      {"--chunks", "N,...", "beside decodes (512,1024,2048)", TD_ARG_TEXT, &s.chunks},
+      {"--no-record", NULL, "steps are not recorded (CUDA graphs)", TD_ARG_FLAG, &s.no_record},
+      {"--runs", "N", "at least so many of each (20)", TD_ARG_NUMBER, &s.n_min},
+      {"--max-seconds", "S", "but no longer than this each (20)", TD_ARG_NUMBER, &s.max_seconds},
+      {"--gb-s", "X", "memory ceiling; 0: an H200's, or measured on a CPU", TD_ARG_NUMBER, &s.gb_s},
+      {"--tflop-s", "X", "compute ceiling; likewise", TD_ARG_NUMBER, &s.tflop_s},
+      {"--json", "FILE", "where all figures go", TD_ARG_TEXT, &s.json},
+  };
+  char text[1024];
+  snprintf(
+      text, sizeof text,
+      "Times whole steps of a model without scheduler and HTTP, beside the floors of its shape.\nShapes: %s.",
+      td_shapes_names());
+  td_tool_args(text, args, sizeof args / sizeof *args, argc, argv);
+  td_log_init(TD_LOG_WARN);
+  s.rows = cJSON_CreateArray();
+  read_lists(&s);
+  open_model(&s);
+  load(&s);
+  record(&s);
+  print_head(&s);
+  measure_decodes(&s);
+  measure_prompts(&s);
+  measure_hybrids(&s);
+  if (s.json)
+    write_json(&s);
+  cJSON_Delete(s.rows);
+  td_model_destroy(s.model);
+  td_stage_deinit(&s.stage);
+  if (s.files)
+    td_model_files_close(s.files);
+  return 0;
+}
