@@ -114,6 +114,8 @@ void td_engine_destroy(td_engine *e)
     return;
   td_engine_stop(e);
   td_plan_destroy(e->plan);
+  td_plan_destroy(e->next);
+  td_trace_destroy(e->trace);
   td_sched_destroy(e->sched);
   td_model_destroy(e->model);
   if (e->backend)

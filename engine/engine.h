@@ -157,6 +157,7 @@ typedef struct td_engine_stats {
   uint64_t steps, decode_tokens, prefill_tokens; /* since start */
   uint64_t prefix_query_tokens, prefix_hit_tokens, preemptions, evicted_pages;
   uint64_t step_us_sum, plan_us_sum;
+  double device_busy_us_sum, device_idle_us_sum; /* 0 where the backend does not tell; idle: between steps that follow at once */
   uint32_t last_step_us, last_step_decodes, last_step_prefill_tokens;
   uint64_t heartbeat_us;  /* CLOCK_MONOTONIC when the engine last began or ended a step, or woke idle */
   bool in_step;           /* a step is running: unhealthy if heartbeat_us is long ago */

@@ -5,6 +5,7 @@
  *   record.c    decode steps recorded at start, where the backend can
  *   requests.c  the hand-over between loop and engine thread: slots, rings, tickets
  *   step.c      the step loop: inbox -> plan -> forward -> sample -> commit -> publish
+ *   trace.c     --trace: what host and device did when, as Chrome trace JSON
  *   text.c      tokenising, chat templates and detokenising for the server
  */
 #ifndef TD_ENGINE_INTERNAL_H
@@ -15,6 +16,7 @@
 
 #include "engine/engine.h"
 #include "engine/ring.h"
+#include "engine/trace.h"
 #include "kernels/kernels.h"
 #include "models/model.h"
 #include "models/template/chat_template.h"
@@ -33,6 +35,11 @@ typedef enum td_slot_phase {
 
 /* `ended`, published by the engine thread: it will not touch the slot again. */
 enum { TD_SLOT_ENDED_CANCELLED = 100 };
+
+/* When the host did what for one step. */
+typedef struct td_engine_step_times {
+  uint64_t plan_begin_us, plan_end_us, queued_us, ended_us;
+} td_engine_step_times;
 
 typedef struct td_slot {
   /* loop thread */
@@ -76,11 +83,12 @@ struct td_engine {
   td_model *model;
   td_kv *kv;
   td_sched *sched;
-  td_plan *plan;
+  td_plan *plan, *next;  /* the oldest step under way, and one planned ahead of its outcome */
   int32_t *sampled;   /* [max_running] */
   uint8_t *stop;      /* [max_running] */
   uint32_t *finished; /* [max_running] */
-  uint64_t plan_us;   /* time spent in td_sched_plan for the current step */
+  td_engine_step_times times, next_times;
+  td_trace *trace; /* NULL: none is written */
 
   /* hand-over */
   td_slot *slots; /* [n_slots] */

@@ -253,6 +253,7 @@ static td_status make_compute(td_engine *e, memory_plan *mp, td_error *err)
   TD_TRY(e->backend->ops->kv_create(e->backend, &shape, &e->kv, err));
   TD_TRY(td_sched_create(&sc, &e->sched, err));
   TD_TRY(td_sched_plan_create(e->sched, &e->plan, err));
+  TD_TRY(td_sched_plan_create(e->sched, &e->next, err));
   e->sampled = calloc(mp->max_running, sizeof *e->sampled);
   e->stop = calloc(mp->max_running, sizeof *e->stop);
   e->finished = calloc(mp->max_running, sizeof *e->finished);
@@ -341,6 +342,8 @@ td_status td_engine_load(td_engine *e, td_error *err)
   TD_TRY(plan_step(e, &mp, err));
   TD_TRY(make_compute(e, &mp, err));
   TD_TRY(td_engine_record_steps(e, err));
+  if (*e->options.trace)
+    TD_TRY(td_trace_create(e->options.trace, (uint64_t)td_option(&e->options, TD_LIMIT_TRACE_STEPS), &e->trace, err));
   fill_info(e, &mp);
   td_info("%s: %s, %.1f M parameters, context %u, backend %s, ready in %.2f s", e->info.model_name, e->info.arch,
           (double)e->info.parameters / 1e6, e->info.max_context_tokens, e->info.backend,

@@ -49,6 +49,12 @@ static inline bool td_ring_push(td_ring *r, td_ring_item item)
   return true;
 }
 
+/* Consumer: nothing to pop? */
+static inline bool td_ring_is_empty(const td_ring *r)
+{
+  return atomic_load_explicit(&r->head, memory_order_relaxed) == atomic_load_explicit(&r->tail, memory_order_acquire);
+}
+
 static inline bool td_ring_pop(td_ring *r, td_ring_item *item)
 {
   uint32_t head = atomic_load_explicit(&r->head, memory_order_relaxed);

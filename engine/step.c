@@ -1,5 +1,7 @@
 /* The step loop: drain inbox -> plan -> forward -> sample -> commit -> publish.
  *
+ * Where the device can run ahead (pipeline_depth 2), the next step is planned and queued before this one's outcome is known,
+ * whenever it can only be "all decode once more"; a row whose request turns out to have ended is dropped when it comes.
  * Nothing here allocates, blocks on the loop thread, or looks at text. Idle means blocked on the eventfd. */
 #include "engine/internal.h"
 
@@ -68,6 +70,8 @@ static void judge_tokens(td_engine *e)
   const td_plan *plan = e->plan;
   for (uint32_t i = 0; i < plan->n_logits; i++) {
     td_slot *s = &e->slots[plan->rows[plan->logits_rows[i]].slot];
+    if (!s->active) /* it ended with the step before, after this one was planned: the slot may be the loop's again */
+      continue;
     if (e->sampled[i] == TD_SAMPLED_NAN) {
       s->error = "the model's output is not a number";
       e->sampled[i] = 0; /* never published */
@@ -97,16 +101,16 @@ static void publish_row(td_engine *e, uint32_t slot, bool stop, uint64_t now_us)
     td_engine_notify_slot(e, slot);
 }
 
-static td_status run_plan(td_engine *e, td_error *err)
+static void queue_step(td_engine *e, const td_plan *plan)
 {
   const td_backend_ops *ops = e->backend->ops;
-  ops->step_begin(e->backend, e->plan);
-  if (ops->replay && ops->replay(e->backend))
-    return ops->step_end(e->backend, e->sampled, err);
-  td_devptr logits = td_model_forward(e->model, e->kv, e->plan);
-  if (e->plan->n_logits > 0)
-    ops->sample(e->backend, &(td_sample_params){.logits = logits, .vocab = e->desc.vocab});
-  return ops->step_end(e->backend, e->sampled, err);
+  ops->step_begin(e->backend, plan);
+  if (!ops->replay || !ops->replay(e->backend)) {
+    td_devptr logits = td_model_forward(e->model, e->kv, plan);
+    if (plan->n_logits > 0)
+      ops->sample(e->backend, &(td_sample_params){.logits = logits, .vocab = e->desc.vocab});
+  }
+  ops->step_submit(e->backend);
 }
 
 /* Commit ends requests in the scheduler, so what is told about them is read before it. */
@@ -118,7 +122,7 @@ static void commit_and_publish(td_engine *e)
   judge_tokens(e);
   for (uint32_t i = 0; i < plan->n_logits; i++) {
     uint32_t slot = plan->rows[plan->logits_rows[i]].slot;
-    if (e->slots[slot].n_new == 0) {
+    if (e->slots[slot].active && e->slots[slot].n_new == 0) {
       td_sched_slot_info first = td_sched_slot(e->sched, slot);
       atomic_store(&e->slots[slot].first_run_us, first.first_run_us);
       atomic_store(&e->slots[slot].n_cached_prompt, first.n_cached_prompt);
@@ -126,7 +130,8 @@ static void commit_and_publish(td_engine *e)
   }
   td_sched_commit(e->sched, plan, e->sampled, e->stop, now_us, e->finished, &n_finished);
   for (uint32_t i = 0; i < plan->n_logits; i++)
-    publish_row(e, plan->rows[plan->logits_rows[i]].slot, e->stop[i], now_us);
+    if (e->slots[plan->rows[plan->logits_rows[i]].slot].active)
+      publish_row(e, plan->rows[plan->logits_rows[i]].slot, e->stop[i], now_us);
 }
 
 static void update_stats(td_engine *e, uint64_t step_us, const td_plan *plan)
@@ -150,7 +155,9 @@ static void update_stats(td_engine *e, uint64_t step_us, const td_plan *plan)
     st->decode_tokens += plan->n_decode_rows;
     st->prefill_tokens += plan->n_prefill_tokens;
     st->step_us_sum += step_us;
-    st->plan_us_sum += e->plan_us;
+    st->plan_us_sum += e->times.plan_end_us - e->times.plan_begin_us;
+    st->device_busy_us_sum += e->backend->step_busy_us;
+    st->device_idle_us_sum += e->backend->step_idle_us;
     st->last_step_us = (uint32_t)step_us;
     st->last_step_decodes = plan->n_decode_rows;
     st->last_step_prefill_tokens = plan->n_prefill_tokens;
@@ -165,31 +172,82 @@ static void wait_for_work(td_engine *e)
     ;
 }
 
+/* The next step from scratch, with all that has happened; false: nothing to do. */
+static bool plan_step(td_engine *e)
+{
+  bool commands = drain_inbox(e);
+  uint64_t now_us = td_engine_now_us();
+  atomic_store(&e->heartbeat_us, now_us);
+  e->times.plan_begin_us = now_us;
+  if (!td_sched_plan(e->sched, now_us, e->plan)) {
+    if (commands) { /* cancels may have ended slots */
+      update_stats(e, 0, NULL);
+      e->wake(e->wake_arg);
+    }
+    return false;
+  }
+  e->times.plan_end_us = td_engine_now_us();
+  queue_step(e, e->plan);
+  e->times.queued_us = td_engine_now_us();
+  return true;
+}
+
+/* The step after e->plan while that still runs, if it is certain what it is. New commands come first: they can only be
+ * taken when nothing is under way. */
+static bool plan_step_ahead(td_engine *e)
+{
+  if (e->backend->pipeline_depth < 2 || !td_ring_is_empty(&e->inbox) || atomic_load(&e->stop_asked))
+    return false;
+  e->next_times.plan_begin_us = td_engine_now_us();
+  if (!td_sched_plan_ahead(e->sched, e->plan, e->next))
+    return false;
+  e->next_times.plan_end_us = td_engine_now_us();
+  queue_step(e, e->next);
+  e->next_times.queued_us = td_engine_now_us();
+  return true;
+}
+
+static td_status end_step(td_engine *e, uint64_t *last_end_us, td_error *err)
+{
+  TD_TRY(e->backend->ops->step_end(e->backend, e->sampled, err));
+  e->times.ended_us = td_engine_now_us();
+  commit_and_publish(e);
+  uint64_t end_us = td_engine_now_us();
+  uint64_t begin_us = *last_end_us > e->times.plan_begin_us ? *last_end_us : e->times.plan_begin_us;
+  *last_end_us = end_us;
+  atomic_store(&e->heartbeat_us, end_us);
+  update_stats(e, end_us - begin_us, e->plan);
+  if (e->plan->n_logits > 0)
+    e->wake(e->wake_arg);
+  if (e->trace)
+    td_trace_step(e->trace, e->plan, &e->times, end_us, e->backend->step_busy_us);
+  return TD_OK;
+}
+
+static void take_next(td_engine *e)
+{
+  td_plan *plan = e->plan;
+  e->plan = e->next;
+  e->next = plan;
+  e->times = e->next_times;
+}
+
 td_status td_engine_run(td_engine *e, td_error *err)
 {
+  bool under_way = false;
+  uint64_t last_end_us = 0;
   update_stats(e, 0, NULL);
-  while (!atomic_load(&e->stop_asked)) {
-    bool commands = drain_inbox(e);
-    uint64_t begin_us = td_engine_now_us();
-    atomic_store(&e->heartbeat_us, begin_us);
-    if (!td_sched_plan(e->sched, begin_us, e->plan)) {
-      if (commands) { /* cancels may have ended slots */
-        update_stats(e, 0, NULL);
-        e->wake(e->wake_arg);
-      }
+  while (under_way || !atomic_load(&e->stop_asked)) {
+    if (!under_way && !plan_step(e)) {
       wait_for_work(e);
       continue;
     }
     atomic_store(&e->in_step, true);
-    e->plan_us = td_engine_now_us() - begin_us;
-    TD_TRY(run_plan(e, err));
-    commit_and_publish(e);
-    atomic_store(&e->in_step, false);
-    uint64_t end_us = td_engine_now_us();
-    atomic_store(&e->heartbeat_us, end_us);
-    update_stats(e, end_us - begin_us, e->plan);
-    if (e->plan->n_logits > 0)
-      e->wake(e->wake_arg);
+    under_way = plan_step_ahead(e);
+    TD_TRY(end_step(e, &last_end_us, err));
+    if (under_way)
+      take_next(e);
+    atomic_store(&e->in_step, under_way);
   }
   return TD_OK;
 }

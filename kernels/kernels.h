@@ -201,6 +201,8 @@ struct td_backend {
   uint32_t activation_bytes;     /* size of one activation element: 4 on the CPU */
   uint32_t pipeline_depth;       /* steps that may be under way at once: 1 or 2 */
   uint32_t weight_bytes;         /* memory a stored parameter takes here; 0: it is used where it is mapped */
+  float step_busy_us;            /* the device's time for the step that ended last; 0: not known */
+  float step_idle_us;            /* and between the step before and it, if it was begun before or soon after that one's end */
   uint32_t max_rows, max_tokens; /* of a step: the config's, or this backend's own choice where that was 0 */
 };
 

@@ -16,9 +16,10 @@ static void check_request(const td_sched *s, const td_request *r)
   TD_BUG_ON(r->n_pages > s->stripe_pages || r->n_tree_pages > r->n_pages);
   TD_BUG_ON(r->n_tree_pages * pt > r->n_computed);
   TD_BUG_ON((r->n_tree_pages == 0) != (r->node == TD_NO_NODE));
-  if (s->in_step) /* with the pages that the step writes */
+  uint32_t planned = r->n_tokens + (s->n_in_flight > 1); /* whose next token is planned ahead */
+  if (s->n_in_flight > 0) /* with the pages that the steps write */
     TD_BUG_ON(r->n_pages < td_sched_pages_for(s, r->n_computed) ||
-              r->n_pages > td_sched_pages_for(s, r->n_tokens));
+              r->n_pages > td_sched_pages_for(s, planned));
   else
     TD_BUG_ON(r->n_pages != td_sched_pages_for(s, r->n_computed));
   if (r->state == TD_REQUEST_DECODE)

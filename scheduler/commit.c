@@ -24,11 +24,15 @@ void td_sched_commit(td_sched *s, const td_plan *plan, const int32_t *sampled, c
                      uint64_t now_us, uint32_t *finished, uint32_t *n_finished)
 {
   (void)now_us; /* no policy looks at it yet; the seam is for those that weigh service times */
-  TD_BUG_ON(!s->in_step || plan->step != s->step);
+  TD_BUG_ON(s->n_in_flight == 0 || plan->step != s->step - (s->n_in_flight - 1));
   uint32_t n_ended = 0, n_sampled = 0;
   for (uint32_t i = 0; i < plan->n_rows; i++) {
     const td_plan_row *row = &plan->rows[i];
     td_request *r = &s->table.requests[row->slot];
+    if (!td_request_runs(r)) { /* planned ahead, and ended with the step before */
+      n_sampled++;
+      continue;
+    }
     r->n_computed = row->kv_len;
     if (i >= plan->n_decode_rows)
       share_computed(s, r);
@@ -46,5 +50,5 @@ void td_sched_commit(td_sched *s, const td_plan *plan, const int32_t *sampled, c
   if (n_ended > 0)
     td_request_table_sweep(&s->table);
   *n_finished = n_ended;
-  s->in_step = false;
+  s->n_in_flight--;
 }

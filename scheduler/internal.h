@@ -33,7 +33,7 @@ struct td_sched {
   uint32_t *scratch;  /* of check: [2 * n_pages] */
 
   uint64_t step;
-  bool in_step; /* between plan and commit */
+  uint32_t n_in_flight; /* plans that wait for their commit: 0, 1 or 2 */
   /* After the front of the queue was refused: where it stood, and from when on to look again even if no page
    * came free (others may have computed pages that it can share). */
   uint64_t refused_seq, refused_until_step;
@@ -58,10 +58,18 @@ static inline int32_t *td_sched_stripe(const td_sched *s, const td_request *r)
   return s->page_table + (size_t)r->stripe * s->stripe_pages;
 }
 
+static inline bool td_request_runs(const td_request *r)
+{
+  return r->state == TD_REQUEST_PREFILL || r->state == TD_REQUEST_DECODE;
+}
+
 /* How many pages the request has been promised and has not taken. */
 static inline uint32_t td_sched_reserved_for(const td_sched *s, const td_request *r)
 {
-  return r->state == TD_REQUEST_PREFILL ? td_sched_pages_for(s, r->n_tokens) - r->n_pages : 0;
+  if (r->state != TD_REQUEST_PREFILL)
+    return 0;
+  uint32_t n_pages = td_sched_pages_for(s, r->n_tokens);
+  return n_pages > r->n_pages ? n_pages - r->n_pages : 0; /* planned ahead, it may have one more already */
 }
 
 /* ---- memory.c ---- */

@@ -165,8 +165,18 @@ static bool admit(td_sched *s, td_plan *plan, uint64_t now_us, uint32_t *hit_upd
   return true;
 }
 
+static void begin_plan(td_sched *s, td_plan *plan)
+{
+  td_plan_clear(plan);
+  plan->step = ++s->step;
+  for (uint32_t i = 0; i < s->n_pending_updates; i++)
+    note_update(plan, s->pending_updates[i]);
+  s->n_pending_updates = 0;
+}
+
 static void finish_plan(td_sched *s, td_plan *plan)
 {
+  s->n_in_flight++;
   plan->page_table = s->page_table;
   plan->page_table_len = s->config.max_running * s->stripe_pages;
   /* Only now, so that an index that comes twice (a stripe left and taken again) has the same page both times.
@@ -177,17 +187,12 @@ static void finish_plan(td_sched *s, td_plan *plan)
 
 bool td_sched_plan(td_sched *s, uint64_t now_us, td_plan *plan)
 {
-  TD_BUG_ON(s->in_step);
+  TD_BUG_ON(s->n_in_flight != 0);
   TD_BUG_ON(plan->max_rows < s->config.max_running || plan->max_tokens < s->config.step_tokens ||
             plan->max_page_updates < s->max_page_updates);
   if (s->table.n_running + s->table.n_waiting == 0)
     return false;
-  td_plan_clear(plan);
-  plan->step = ++s->step;
-  for (uint32_t i = 0; i < s->n_pending_updates; i++)
-    note_update(plan, s->pending_updates[i]);
-  s->n_pending_updates = 0;
-
+  begin_plan(s, plan);
   uint64_t n_preemptions = s->n_preemptions;
   uint32_t n_prefills = plan_decodes(s, plan), hit_updates = 0;
   for (uint32_t i = 0; i < n_prefills && plan->n_tokens < step_budget(s); i++)
@@ -197,6 +202,56 @@ bool td_sched_plan(td_sched *s, uint64_t now_us, td_plan *plan)
       plan_chunk(s, plan, s->table.running[s->table.n_running - 1]);
   TD_BUG_ON(plan->n_rows == 0);
   finish_plan(s, plan);
-  s->in_step = true;
+  return true;
+}
+
+/* Does the row of the plan in flight decode once more, as far as is known? */
+static bool goes_on(const td_request *r) { return td_request_runs(r) && r->n_tokens + 1 < r->max_tokens; }
+
+/* A prompt in progress, or one that may start, wants a plan of its own; so does whoever must be preempted. */
+static bool may_plan_ahead(const td_sched *s, const td_plan *plan)
+{
+  uint32_t n_live = 0, n_rows = 0, n_pages = 0;
+  if (plan->n_logits != plan->n_rows)
+    return false;
+  if (s->table.n_waiting > 0 && s->table.n_running < s->config.max_running &&
+      !still_refused(s, &s->table.requests[s->table.wait_front]))
+    return false;
+  for (uint32_t i = 0; i < plan->n_rows; i++) {
+    const td_request *r = &s->table.requests[plan->rows[i].slot];
+    n_live += td_request_runs(r);
+    if (!goes_on(r))
+      continue;
+    n_rows++;
+    n_pages += plan->rows[i].kv_len % s->config.page_tokens == 0;
+  }
+  return n_rows > 0 && n_live == s->table.n_running && td_sched_available_pages(s) >= n_pages + s->reserved_pages;
+}
+
+bool td_sched_plan_ahead(td_sched *s, const td_plan *plan, td_plan *next)
+{
+  TD_BUG_ON(s->n_in_flight != 1 || plan->step != s->step || plan == next);
+  if (!may_plan_ahead(s, plan))
+    return false;
+  begin_plan(s, next);
+  for (uint32_t i = 0; i < plan->n_rows; i++) {
+    const td_plan_row *before = &plan->rows[i];
+    td_request *r = &s->table.requests[before->slot];
+    if (!goes_on(r))
+      continue;
+    if (before->kv_len % s->config.page_tokens == 0)
+      note_update(next, td_sched_grow(s, r));
+    next->token_ids[next->n_tokens] = -1 - (int32_t)i; /* every row of plan has logits, so rows are logits rows */
+    next->positions[next->n_tokens] = (int32_t)before->kv_len;
+    next->logits_rows[next->n_logits++] = next->n_rows;
+    next->rows[next->n_rows++] = (td_plan_row){.slot = before->slot,
+                                               .q_start = next->n_tokens++,
+                                               .q_len = 1,
+                                               .kv_len = before->kv_len + 1,
+                                               .page_table_offset = before->page_table_offset,
+                                               .wants_logits = 1};
+  }
+  next->n_decode_rows = next->n_rows;
+  finish_plan(s, next);
   return true;
 }

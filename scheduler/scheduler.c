@@ -137,12 +137,18 @@ td_status td_sched_submit(td_sched *s, uint32_t slot, const td_sched_request *r,
 
 void td_sched_cancel(td_sched *s, uint32_t slot)
 {
-  TD_BUG_ON(s->in_step || slot >= s->config.n_slots);
+  TD_BUG_ON(s->n_in_flight > 0 || slot >= s->config.n_slots);
   td_request *r = &s->table.requests[slot];
   TD_BUG_ON(r->state == TD_REQUEST_FREE);
   if (r->state != TD_REQUEST_WAITING)
     td_sched_leave(s, r);
   td_request_table_remove(&s->table, slot);
+}
+
+bool td_sched_is_running(const td_sched *s, uint32_t slot)
+{
+  TD_BUG_ON(slot >= s->config.n_slots);
+  return td_request_runs(&s->table.requests[slot]);
 }
 
 td_sched_slot_info td_sched_slot(const td_sched *s, uint32_t slot)

@@ -48,16 +48,25 @@ typedef struct td_sched_request {
  * the largest that does). Slots are the caller's numbering; a slot is free again after it finished or was cancelled. */
 TD_MUST_CHECK td_status td_sched_submit(td_sched *s, uint32_t slot, const td_sched_request *r, uint64_t now_us,
                                         td_error *err);
-/* Drops a request in any state; its pages are freed or stay cached. Not between plan and commit. */
+/* Drops a request in any state; its pages are freed or stay cached. Not while a plan waits for its commit. */
 void td_sched_cancel(td_sched *s, uint32_t slot);
 
-/* Fills plan with the next step; false when there is nothing to run (then nothing changed). */
+/* Fills plan with the next step; false when there is nothing to run (then nothing changed). Not while a plan waits for
+ * its commit. */
 bool td_sched_plan(td_sched *s, uint64_t now_us, td_plan *plan);
+/* Fills `next` with the step that follows `plan`, the only one that waits for its commit, before its outcome is known: all
+ * its rows decode once more. Their token ids are -1 - (logits row of `plan`). False, and nothing changed, where the next
+ * step should be another: a prompt goes on or may start, a page is short, nobody is left. A request that turns out to end
+ * with `plan` is still in `next`: it computes there for nothing (td_sched_is_running tells, before next's commit).
+ * The device must run plans in order; both are committed in order. */
+bool td_sched_plan_ahead(td_sched *s, const td_plan *plan, td_plan *next);
 /* Takes the step's outcome: sampled[i] is the token for plan->logits_rows[i], stop[i] nonzero ends that request with this
  * token (it is appended). Requests that reach max_new end by themselves. `finished` receives the slots that ended (capacity
  * max_running), *n_finished their number. */
 void td_sched_commit(td_sched *s, const td_plan *plan, const int32_t *sampled, const uint8_t *stop, uint64_t now_us,
                      uint32_t *finished, uint32_t *n_finished);
+
+bool td_sched_is_running(const td_sched *s, uint32_t slot);
 
 typedef struct td_sched_slot_info {
   uint32_t n_tokens;        /* prompt + generated so far */

@@ -124,6 +124,9 @@ static void tandem_metrics(page *p, const td_metrics *m, const td_metrics_view *
   const td_engine_stats *s = v->stats;
   counter(p, "tandem:steps_total", "Engine steps", (double)s->steps);
   counter(p, "tandem:step_seconds_total", "Time in steps", (double)s->step_us_sum / 1e6);
+  counter(p, "tandem:device_busy_seconds_total", "Time in which the device ran steps (GPU)", s->device_busy_us_sum / 1e6);
+  counter(p, "tandem:device_idle_seconds_total", "Time between a step and the next while there was work (GPU)",
+          s->device_idle_us_sum / 1e6);
   counter(p, "tandem:plan_seconds_total", "Time planning steps", (double)s->plan_us_sum / 1e6);
   counter(p, "tandem:decode_tokens_total", "Tokens that decode rows computed", (double)s->decode_tokens);
   counter(p, "tandem:prefill_tokens_total", "Tokens that prefill chunks computed", (double)s->prefill_tokens);

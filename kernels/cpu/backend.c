@@ -264,19 +264,36 @@ static void op_step_begin(td_backend *b, const td_plan *plan)
   td_pool_wake(be->pool);
   be->plan = plan;
   be->rope.inv_freq = 0;
+  for (uint32_t i = 0; i < plan->n_tokens; i++) {
+    int32_t id = plan->token_ids[i];
+    be->token_ids[i] = id >= 0 ? id : be->sampled[-1 - id] >= 0 ? be->sampled[-1 - id] : 0; /* a NaN row's is never told */
+  }
   for (uint32_t r = 0; r < plan->n_rows; r++)
     for (uint32_t i = 0; i < plan->rows[r].q_len; i++)
       be->token_row[plan->rows[r].q_start + i] = r;
 }
 
-static void op_step_submit(td_backend *b) { (void)b; }
+/* Ops have run by the time that they return, so what is left to do is to keep the outcome until it is asked for. */
+static void op_step_submit(td_backend *b)
+{
+  cpu_backend *be = cpu_self(b);
+  cpu_outcome *o = &be->outcomes[(be->first_outcome + be->n_outcomes++) % 2];
+  TD_BUG_ON(be->n_outcomes > be->base.pipeline_depth);
+  o->n = be->plan->n_logits;
+  memcpy(o->sampled, be->sampled, o->n * sizeof *o->sampled);
+  be->plan = NULL;
+}
 
 static td_status op_step_end(td_backend *b, int32_t *token_ids, td_error *err)
 {
   cpu_backend *be = cpu_self(b);
-  if (be->plan->n_logits)
-    memcpy(token_ids, be->sampled, be->plan->n_logits * sizeof *token_ids);
-  be->plan = NULL;
+  if (be->plan)
+    op_step_submit(b);
+  const cpu_outcome *o = &be->outcomes[be->first_outcome];
+  if (o->n > 0)
+    memcpy(token_ids, o->sampled, o->n * sizeof *token_ids);
+  be->first_outcome ^= 1;
+  be->n_outcomes--;
   return TD_OK;
 }
 
@@ -305,6 +322,13 @@ static const td_backend_ops cpu_ops = {
     .step_submit = op_step_submit,
     .step_end = op_step_end,
 };
+
+/* Nothing is gained from planning ahead here, where the host is the device; TANDEM_PIPELINE=2 lets tests have it all the same. */
+static uint32_t pipeline_depth(void)
+{
+  const char *want = getenv("TANDEM_PIPELINE");
+  return want && strcmp(want, "2") == 0 ? 2 : 1;
+}
 
 /* The best instruction set this machine has, or the one that TANDEM_ISA names (tests compare them). */
 static td_status pick_isa(const td_isa **out, td_error *err)
@@ -338,6 +362,9 @@ static bool alloc_workspace(cpu_backend *be)
   be->sampling = td_cpu_alloc(be, c->max_slots, sizeof *be->sampling);
   be->token_row = td_cpu_alloc(be, c->max_tokens, sizeof *be->token_row);
   be->sampled = td_cpu_alloc(be, c->max_rows, sizeof *be->sampled);
+  be->token_ids = td_cpu_alloc(be, c->max_tokens, sizeof *be->token_ids);
+  be->outcomes[0].sampled = td_cpu_alloc(be, c->max_rows, sizeof *be->sampled);
+  be->outcomes[1].sampled = td_cpu_alloc(be, c->max_rows, sizeof *be->sampled);
   be->rope.cos_sin = td_cpu_alloc(be, (size_t)c->max_tokens * TD_HEAD_DIM_MAX, sizeof(float));
   be->panels = td_cpu_alloc(be, n_threads, sizeof *be->panels);
   be->items = td_cpu_alloc(be, CPU_ITEMS, sizeof *be->items);
@@ -345,7 +372,7 @@ static bool alloc_workspace(cpu_backend *be)
   be->partial_state = td_cpu_alloc(be, CPU_PARTIALS, sizeof *be->partial_state);
   be->partial_out = td_cpu_alloc(be, CPU_PARTIALS, TD_HEAD_DIM_MAX * sizeof(float));
   be->sampler = td_cpu_alloc(be, n_threads, sizeof *be->sampler);
-  bool ok = be->sampling && be->token_row && be->sampled && be->rope.cos_sin && be->panels && be->items && be->split_items &&
+  bool ok = be->sampling && be->token_row && be->sampled && be->token_ids && be->outcomes[0].sampled && be->outcomes[1].sampled && be->rope.cos_sin && be->panels && be->items && be->split_items &&
             be->partial_state &&
             be->partial_out && be->sampler;
   for (uint32_t i = 0; ok && i < n_threads; i++) {
@@ -370,7 +397,7 @@ td_status td_cpu_backend_create(const td_backend_config *config, td_backend **ou
   be->config = *config;
   /* small steps: a chunk of 128 tokens fills the cores as well as one of 512, and running streams wait a quarter as long */
   td_backend_choose_sizes(&be->config, 64, 128);
-  be->base.pipeline_depth = 1;
+  be->base.pipeline_depth = pipeline_depth();
   be->base.max_rows = be->config.max_rows;
   be->base.max_tokens = be->config.max_tokens;
   be->isa = isa;

@@ -55,6 +55,11 @@ typedef struct cpu_sampler_space {
   uint32_t *weights, *keys, *key_weights; /* [max_vocab] each */
 } cpu_sampler_space;
 
+typedef struct cpu_outcome {
+  int32_t *sampled; /* [max_rows] */
+  uint32_t n;
+} cpu_outcome;
+
 typedef struct cpu_backend {
   td_backend base; /* first: td_backend * is cpu_backend * */
   td_backend_config config;
@@ -64,7 +69,10 @@ typedef struct cpu_backend {
   td_sampling *sampling;    /* [max_slots] */
   const td_plan *plan;      /* of the current step */
   uint32_t *token_row;      /* [max_tokens] row of each token */
-  int32_t *sampled;         /* [max_rows] */
+  int32_t *sampled;         /* [max_rows] of the last step */
+  int32_t *token_ids;       /* [max_tokens] of the step, those that the last one sampled filled in */
+  cpu_outcome outcomes[2];  /* submitted and not ended, the older at first_outcome */
+  uint32_t first_outcome, n_outcomes;
   cpu_rope_table rope;
   cpu_sampler_space *sampler; /* [threads] */
   /* Scratch of linear, grown when a weight is imported. */

@@ -22,7 +22,7 @@ static void embed_tokens(void *arg, uint32_t begin, uint32_t end)
   const embed_job *j = arg;
   const cpu_part *w = &j->p->weight->parts[0];
   for (uint32_t t = begin; t < end; t++) {
-    int32_t id = j->be->plan->token_ids[t];
+    int32_t id = j->be->token_ids[t];
     TD_BUG_ON(id < 0 || (uint32_t)id >= w->n_rows);
     j->be->isa->widen(w->dtype, w->data + (size_t)id * w->row_bytes, j->p->width,
                       cpu_floats(j->p->out) + (size_t)t * j->p->width);

@@ -113,6 +113,7 @@ struct cuda_backend {
   size_t packed_bytes;
   uint32_t *counts; // device
   const td_plan *plan;
+  bool has_run;       // a step has ended
   bool padded_decode; // recording: grids for as many rows as any plan of this size has items
   std::vector<recording> *recordings;
   device_batch batch;

@@ -148,6 +148,21 @@ void td_cuda_step_submit(td_backend *be)
   b->packing ^= 1;
 }
 
+// Device time of the step, and since the end of the one before: a gap only if there was work, so no long ones.
+static void note_times(cuda_backend *b, const step_block *k)
+{
+  enum { WORKING_GAP_MS = 5 };
+  float busy_ms = 0, idle_ms = 0;
+  const step_block *before = &b->blocks[k == &b->blocks[0]];
+  cudaEventElapsedTime(&busy_ms, k->begin, k->end);
+  if (b->has_run && (cudaEventElapsedTime(&idle_ms, before->end, k->begin) != cudaSuccess || idle_ms > WORKING_GAP_MS))
+    idle_ms = 0;
+  (void)cudaGetLastError();
+  b->has_run = true;
+  b->base.step_busy_us = busy_ms * 1000;
+  b->base.step_idle_us = idle_ms > 0 ? idle_ms * 1000 : 0;
+}
+
 td_status td_cuda_step_end(td_backend *be, int32_t *token_ids, td_error *err)
 {
   cuda_backend *b = self(be);
@@ -161,6 +176,7 @@ td_status td_cuda_step_end(td_backend *be, int32_t *token_ids, td_error *err)
   b->fault = cudaSuccess;
   if (e != cudaSuccess)
     return td_cuda_fail(err, e, "the step failed");
+  note_times(b, k);
   memcpy(token_ids, k->sampled, k->n_logits * sizeof(int32_t));
   return TD_OK;
 }

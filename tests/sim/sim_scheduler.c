@@ -44,6 +44,8 @@ static void print_totals(const sim_totals *t, uint64_t hash)
   P("rows", t->rows);
   P("  decodes", t->decode_rows);
   P("steps with >1 prompts", t->shared_steps);
+  P("steps planned ahead", t->ahead_steps);
+  P("  rows for nothing", t->wasted_rows);
   P("longest wait, steps", t->longest_wait_steps);
   P("longest life, steps", t->longest_life_steps);
   printf("%-24s %.3f\n", "  most of its bound", t->worst_share_of_bound);
@@ -55,7 +57,7 @@ static void print_totals(const sim_totals *t, uint64_t hash)
 static bool covers_all(const sim_totals *t)
 {
   return t->preemptions * 1000 > t->steps && t->evicted > 1000 && t->hit_tokens > 1000 &&
-         t->shared_steps > 100 && t->cancelled_in[0] > 10 && t->cancelled_in[1] > 10 &&
+         t->shared_steps > 100 && t->ahead_steps * 10 > t->steps && t->wasted_rows > 100 && t->cancelled_in[0] > 10 && t->cancelled_in[1] > 10 &&
          t->cancelled_in[2] > 10 && t->refused > 10 && t->requests == t->finished + t->cancelled;
 }
 

@@ -17,7 +17,10 @@ static void verify_row(sim_world *w, uint32_t i)
 {
   const td_plan *plan = w->plan;
   const td_plan_row *row = &plan->rows[i];
-  SIM_CHECK(w, row->slot < w->config.n_slots && w->slots[row->slot].used);
+  SIM_CHECK(w, row->slot < w->config.n_slots);
+  if (w->ended[i])
+    return;
+  SIM_CHECK(w, w->slots[row->slot].used);
   const sim_slot *slot = &w->slots[row->slot];
   uint32_t start = row->kv_len - row->q_len, pt = w->config.page_tokens;
   bool is_decode = i < plan->n_decode_rows;
@@ -27,14 +30,18 @@ static void verify_row(sim_world *w, uint32_t i)
   SIM_CHECK(w, is_decode == slot->answering);
   SIM_CHECK(w, !is_decode || (row->q_len == 1 && row->wants_logits));
   for (uint32_t k = 0; k < row->q_len; k++) {
-    SIM_CHECK(w, plan->token_ids[row->q_start + k] == slot->tokens[start + k]);
+    int32_t id = plan->token_ids[row->q_start + k];
+    SIM_CHECK(w, (id < 0) == w->ahead);
+    SIM_CHECK(w, (id < 0 ? w->sampled_before[-1 - id] : id) == slot->tokens[start + k]);
     SIM_CHECK(w, plan->positions[row->q_start + k] == (int32_t)(start + k));
   }
   for (uint32_t p = 0; p < row->kv_len; p += pt) {
     uint32_t at = row->page_table_offset + p / pt;
     SIM_CHECK(w, at < plan->page_table_len);
     int32_t page = w->device_table[at];
-    SIM_CHECK(w, page == plan->page_table[at] && page >= 0 && (uint32_t)page < w->config.n_pages);
+    SIM_CHECK(w, page >= 0 && (uint32_t)page < w->config.n_pages);
+    if (!w->ahead) /* else the commit since may have switched it to the tree's */
+      SIM_CHECK(w, page == plan->page_table[at]);
     w->readers[page]++;
     w->writers[page] += p + pt > start;
   }
@@ -52,7 +59,7 @@ static void verify_nobody_forgotten(sim_world *w)
   uint32_t oldest = SIM_MAX_SLOTS;
   for (uint32_t i = 0; i < w->plan->n_rows; i++) {
     SIM_CHECK(w, !planned[w->plan->rows[i].slot]);
-    planned[w->plan->rows[i].slot] = true;
+    planned[w->plan->rows[i].slot] = !w->ended[i];
   }
   for (uint32_t i = 0; i < w->config.n_slots; i++) {
     sim_slot *slot = &w->slots[i];
@@ -66,7 +73,11 @@ static void verify_nobody_forgotten(sim_world *w)
     SIM_CHECK(w, info.running || !planned[i]);
     starved |= info.running && !planned[i];
   }
-  SIM_CHECK(w, oldest != SIM_MAX_SLOTS && planned[oldest]);
+  if (w->ahead && (oldest == SIM_MAX_SLOTS || !planned[oldest]))
+    for (uint32_t i = 0; i < w->plan->n_rows; i++) /* all that it was planned for has ended: a step lost */
+      SIM_CHECK(w, w->ended[i]);
+  else
+    SIM_CHECK(w, oldest != SIM_MAX_SLOTS && planned[oldest]);
   SIM_CHECK(w, !starved || w->plan->n_tokens == w->config.step_tokens);
 }
 

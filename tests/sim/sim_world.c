@@ -45,6 +45,7 @@ static void draw_config(sim_world *w, uint64_t hash_seed)
   w->arrival_rate = sim_chance(r, 0.4) ? 0.9 : 0.02 + 0.3 * sim_below(r, 1000) / 1000;
   w->cancel_rate = sim_chance(r, 0.5) ? 0 : 0.002 * sim_below(r, 50);
   w->stop_rate = sim_chance(r, 0.6) ? 0 : 0.002 * sim_below(r, 40);
+  w->ahead_rate = sim_chance(r, 0.4) ? 0 : 0.5 + 0.5 * sim_below(r, 2);
   w->n_namespaces = 1 + sim_below(r, 3);
   /* short prompts with long answers outgrow the pool together: preemptions */
   w->longest_prompt = sim_chance(r, 0.6) ? 1 + sim_below(r, 3 * c->page_tokens) : c->max_context_tokens;
@@ -78,7 +79,8 @@ sim_world *sim_world_create(uint64_t seed, uint64_t hash_seed, sim_totals *total
   draw_config(w, hash_seed);
   draw_prefixes(w);
   if (td_sched_create(&w->config, &w->sched, &err) != TD_OK ||
-      td_sched_plan_create(w->sched, &w->plan, &err) != TD_OK) {
+      td_sched_plan_create(w->sched, &w->plan, &err) != TD_OK ||
+      td_sched_plan_create(w->sched, &w->next, &err) != TD_OK) {
     fprintf(stderr, "%s\n", err.message);
     exit(2);
   }
@@ -104,6 +106,7 @@ void sim_world_destroy(sim_world *w)
   w->totals->hit_tokens += st.prefix_hit_tokens;
   w->totals->query_tokens += st.prefix_query_tokens;
   td_plan_destroy(w->plan);
+  td_plan_destroy(w->next);
   td_sched_destroy(w->sched);
   for (uint32_t i = 0; i < w->config.n_slots; i++) {
     free(w->slots[i].tokens);
@@ -240,11 +243,17 @@ static void run_device(sim_world *w)
     const td_plan_row *row = &plan->rows[i];
     for (uint32_t p = row->kv_len - row->q_len; p < row->kv_len; p++) {
       uint32_t page = (uint32_t)w->device_table[row->page_table_offset + p / pt];
-      w->device_lines[page * pt + p % pt] = w->slots[row->slot].lines[p];
+      w->device_lines[page * pt + p % pt] = w->ended[i] ? sim_next(&w->rng) : w->slots[row->slot].lines[p];
     }
   }
   for (uint32_t i = 0; i < plan->n_logits; i++) {
     const sim_slot *slot = &w->slots[plan->rows[plan->logits_rows[i]].slot];
+    if (w->ended[plan->logits_rows[i]]) {
+      w->sampled[i] = (int32_t)sim_below(&w->rng, 50000);
+      w->stop[i] = sim_chance(&w->rng, 0.5);
+      w->totals->wasted_rows++;
+      continue;
+    }
     w->sampled[i] = (int32_t)(sim_mix(slot->lines[slot->n_tokens - 1], slot->answer_salt) % 50000);
     w->stop[i] = sim_chance(&w->rng, w->stop_rate);
   }
@@ -258,6 +267,8 @@ static void commit(sim_world *w)
   for (uint32_t i = 0; i < plan->n_logits; i++) {
     uint32_t id = plan->rows[plan->logits_rows[i]].slot;
     sim_slot *slot = &w->slots[id];
+    if (w->ended[plan->logits_rows[i]])
+      continue;
     SIM_CHECK(w, slot->tokens[slot->n_tokens] == w->sampled[i]);
     push_token(slot, w->sampled[i]);
     slot->answering = true;
@@ -271,16 +282,38 @@ static void commit(sim_world *w)
   w->totals->finished += n_finished;
 }
 
+/* Before plan's outcome is told; whose rows of it turn out to have ended is known after. */
+static bool plan_ahead(sim_world *w)
+{
+  if (!sim_chance(&w->rng, w->ahead_rate) || !td_sched_plan_ahead(w->sched, w->plan, w->next))
+    return false;
+  td_sched_check(w->sched);
+  w->totals->ahead_steps++;
+  return true;
+}
+
+static void swap_plans(sim_world *w)
+{
+  td_plan *plan = w->plan;
+  w->plan = w->next;
+  w->next = plan;
+  memcpy(w->sampled_before, w->sampled, sizeof w->sampled);
+  for (uint32_t i = 0; i < w->plan->n_rows; i++) {
+    w->ended[i] = !w->slots[w->plan->rows[i].slot].used;
+    SIM_CHECK(w, w->ended[i] == !td_sched_is_running(w->sched, w->plan->rows[i].slot));
+  }
+}
+
 bool sim_world_step(sim_world *w, bool arrivals)
 {
   if (arrivals)
     while (sim_chance(&w->rng, w->arrival_rate))
       submit_one(w);
-  if (sim_chance(&w->rng, w->cancel_rate))
+  if (!w->ahead && sim_chance(&w->rng, w->cancel_rate))
     cancel_one(w);
   w->clock_us += 1 + sim_below(&w->rng, 1000);
   sim_verify_stats(w);
-  if (!td_sched_plan(w->sched, w->clock_us, w->plan)) {
+  if (!w->ahead && !td_sched_plan(w->sched, w->clock_us, w->plan)) {
     for (uint32_t i = 0; i < w->config.n_slots; i++)
       SIM_CHECK(w, !w->slots[i].used);
     return false;
@@ -291,8 +324,12 @@ bool sim_world_step(sim_world *w, bool arrivals)
   sim_verify_plan(w);
   hash_plan(w);
   run_device(w);
+  w->ahead = plan_ahead(w);
   commit(w);
   td_sched_check(w->sched);
+  memset(w->ended, 0, sizeof w->ended);
+  if (w->ahead)
+    swap_plans(w);
   sim_verify_stats(w);
   note_waits(w);
   return true;

@@ -3,7 +3,8 @@
  *
  * The device holds, for every line of every page, what the plans wrote there: the hash of the namespace and
  * of all tokens up to that one, which is exactly what a KV line is a function of. It follows the page table
- * through page_updates alone. So a page shared wrongly, reused too early, or a table entry not told, shows as
+ * through page_updates alone. It runs plans in order; one may have been planned before the outcome of the one before was
+ * known, and what a row computes there whose request has ended must hurt nobody. So a page shared wrongly, reused too early, or a table entry not told, shows as
  * a row that reads a line which is not its own. */
 #ifndef TD_TESTS_SIM_WORLD_H
 #define TD_TESTS_SIM_WORLD_H
@@ -44,7 +45,7 @@ typedef struct sim_prefix {
 typedef struct sim_totals {
   uint64_t steps, requests, finished, cancelled, refused, preemptions, evicted, hit_tokens, query_tokens;
   uint64_t cancelled_in[3]; /* waiting, prefill, decode */
-  uint64_t rows, decode_rows, shared_steps;
+  uint64_t rows, decode_rows, shared_steps, ahead_steps, wasted_rows;
   uint64_t longest_wait_steps, longest_life_steps;
   double worst_share_of_bound;
 } sim_totals;
@@ -53,7 +54,10 @@ typedef struct sim_world {
   sim_rng rng;
   td_sched_config config;
   td_sched *sched;
-  td_plan *plan;
+  td_plan *plan, *next; /* next: planned ahead */
+  bool ahead;           /* plan was planned ahead: the step before was committed since */
+  bool ended[SIM_MAX_SLOTS]; /* [row of plan] whose request ended with the step before */
+  int32_t sampled_before[SIM_MAX_SLOTS];
   sim_slot slots[SIM_MAX_SLOTS];
   sim_prefix prefixes[SIM_PREFIXES];
   uint64_t *device_lines; /* [n_pages * page_tokens] */
@@ -63,7 +67,7 @@ typedef struct sim_world {
   uint8_t stop[SIM_MAX_SLOTS];
   uint32_t finished[SIM_MAX_SLOTS];
   uint64_t step, next_order, clock_us;
-  double arrival_rate, cancel_rate, stop_rate;
+  double arrival_rate, cancel_rate, stop_rate, ahead_rate;
   uint32_t n_namespaces, longest_prompt, longest_answer;
   uint64_t schedule_hash; /* of every plan so far */
   sim_totals *totals;

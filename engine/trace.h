@@ -1,0 +1,21 @@
+/* --trace FILE: what the host and the device did in each step, as a Chrome trace (the JSON array of the Trace Event Format:
+ * chrome://tracing, Perfetto). The file is bounded by trace_steps, and can be read while it grows. Engine thread. */
+#ifndef TD_ENGINE_TRACE_H
+#define TD_ENGINE_TRACE_H
+
+#include <stdint.h>
+
+#include "config/plan.h"
+#include "config/status.h"
+
+typedef struct td_trace td_trace;
+typedef struct td_engine_step_times td_engine_step_times;
+
+TD_MUST_CHECK td_status td_trace_create(const char *path, uint64_t max_steps, td_trace **out, td_error *err);
+void td_trace_destroy(td_trace *t);
+
+/* One step that has ended: published_us when its tokens had been told; busy_us the device's time for it. */
+void td_trace_step(td_trace *t, const td_plan *plan, const td_engine_step_times *times, uint64_t published_us,
+                   double busy_us);
+
+#endif
