@@ -172,9 +172,30 @@ static void take_throughput(const td_record *records, size_t n, const td_measure
   m->good_share = m->n_sent > 0 ? (double)m->n_good / (double)m->n_sent : 0;
 }
 
+/* Tokens per second of one stream between its first and last piece in the window: whole steps, so no step is
+ * lost at an end. */
+static double pace(const td_record *r, double low, double high, td_stats_list *gaps)
+{
+  const td_piece *first = NULL, *last = NULL;
+  double tokens = 0;
+  for (size_t i = 0; i < r->n_pieces; i++) {
+    const td_piece *p = &r->pieces[i];
+    if (p->at_s < low || p->at_s > high)
+      continue;
+    if (first) {
+      tokens += p->n_tokens;
+      td_stats_add(gaps, (p->at_s - last->at_s) * 1e3);
+    } else {
+      first = p;
+    }
+    last = p;
+  }
+  return tokens > 0 && last->at_s > first->at_s ? tokens / (last->at_s - first->at_s) : 0;
+}
+
 static void take_in_step(const td_record *records, size_t n, td_measures *m, lists *l)
 {
-  double low = -INFINITY, high = INFINITY, tokens = 0;
+  double low = -INFINITY, high = INFINITY;
   for (size_t i = 0; i < n; i++) {
     const td_record *r = &records[i];
     if (r->warm)
@@ -184,19 +205,11 @@ static void take_in_step(const td_record *records, size_t n, td_measures *m, lis
     low = fmax(low, r->pieces[0].at_s);
     high = fmin(high, r->pieces[r->n_pieces - 1].at_s);
   }
-  if (!(high > low))
-    return;
-  for (size_t i = 0; i < n; i++)
-    for (size_t k = 1; !records[i].warm && k < records[i].n_pieces; k++) {
-      const td_piece *p = &records[i].pieces[k];
-      if (p[-1].at_s >= low && p->at_s <= high) {
-        td_stats_add(&l->in_step, (p->at_s - p[-1].at_s) * 1e3);
-        tokens += p->n_tokens;
-      }
-    }
+  for (size_t i = 0; i < n && high > low; i++)
+    if (!records[i].warm)
+      m->in_step_tokens_per_s += pace(&records[i], low, high, &l->in_step);
   m->in_step = l->in_step.n > 0;
-  m->in_step_s = high - low;
-  m->in_step_tokens_per_s = tokens / m->in_step_s;
+  m->in_step_s = m->in_step ? high - low : 0;
 }
 
 void td_measure(const td_record *records, size_t n, const td_measure_config *config, td_measures *m)

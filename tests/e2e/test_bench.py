@@ -1,0 +1,129 @@
+"""tandem-bench serve: against a server of its own whose answers and moments are known, and against the daemon, whose counters
+must agree with what it reports. The program lies beside the daemon."""
+import json
+import pathlib
+import subprocess
+import time
+
+import httpx
+import pytest
+from harness import DAEMON, SLOWNESS, free_port
+
+BENCH = pathlib.Path(DAEMON).with_name("tandem-bench")
+pytestmark = pytest.mark.skipif(not BENCH.exists(), reason=f"{BENCH} is not built")
+
+
+def serve(url, tmp_path, *options, expect=0):
+    out = tmp_path / "out.json"
+    command = [BENCH, "serve", "--url", url, "--json", out, "--warm", 0, *options]
+    r = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120 * SLOWNESS, stdin=subprocess.DEVNULL)
+    assert r.returncode == expect, r.stdout + r.stderr
+    return (json.loads(out.read_text())["runs"] if out.exists() else []), r.stdout + r.stderr
+
+
+class Fake:
+    def __init__(self, *options):
+        self.port = free_port()
+        self.command = [str(BENCH), "fake", "--port", str(self.port), *map(str, options)]
+
+    def __enter__(self):
+        self.p = subprocess.Popen(self.command, stderr=subprocess.DEVNULL)
+        self.url = f"http://127.0.0.1:{self.port}"
+        end = time.monotonic() + 20 * SLOWNESS
+        while time.monotonic() < end:
+            try:
+                httpx.get(self.url + "/v1/models", timeout=5)
+                return self
+            except httpx.TransportError:
+                time.sleep(0.02)
+        raise AssertionError("fake did not start")
+
+    def __exit__(self, *_):
+        self.p.terminate()
+        assert self.p.wait(20 * SLOWNESS) == 0
+
+
+@pytest.mark.share
+def test_counts_exactly_what_was_asked(daemon, tmp_path):
+    before = daemon.metrics()
+    runs, text = serve(daemon.url, tmp_path, "--streams", "1,6", "--requests", 12, "--input", "uniform:5:40", "--output", "uniform:3:9",
+                       "--ignore-eos", "--tokens", tmp_path / "tokens.jsonl")
+    asked = [json.loads(line) for line in (tmp_path / "tokens.jsonl").read_text().splitlines()]
+    assert len(asked) == 24 and all(a["outcome"] == "done" for a in asked), text
+    for r in runs:
+        mine = [a for a in asked if a["run"] == r["name"]]
+        assert r["done"] == 12 and r["errors"] == {} and r["shorter_than_asked"] == 0
+        assert r["tokens_counted_by"] == "usage"
+        assert r["output_tokens"] == r["output_tokens_asked"] == sum(a["out"] for a in mine)
+        assert r["prompt_tokens"] == sum(a["in"] for a in mine)
+    after = daemon.metrics()
+
+    def grown(name):
+        return sum(v for (n, _), v in after.items() if n == name) - sum(v for (n, _), v in before.items() if n == name)
+    assert grown("vllm:generation_tokens_total") == sum(a["out"] for a in asked)
+    assert grown("vllm:prompt_tokens_total") == sum(a["in"] for a in asked)
+    for a in asked:  # every token has its moment, in order
+        assert a["token_s"] == sorted(a["token_s"]) and a["token_s"][0] >= a["sent_s"]
+
+
+def test_token_ids_text_and_arrivals(daemon, tmp_path):
+    runs, _ = serve(daemon.url, tmp_path, "--rate", "20", "--requests", 10, "--input", 8, "--output", 6, "--ignore-eos", "--token-ids", "--no-usage")
+    assert runs[0]["tokens_counted_by"] == "token_ids" and runs[0]["output_tokens"] == 60
+    runs, _ = serve(daemon.url + "/v1", tmp_path, "--streams", "2", "--text", "--input", 30, "--output", 4, "--ignore-eos")
+    assert runs[0]["output_tokens"] == 8 and 50 <= runs[0]["prompt_tokens"] <= 80  # about one token a word
+
+
+def test_shared_blocks_of_a_trace_hit(daemon, tmp_path):
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text("".join(json.dumps({"timestamp": 1000 * SLOWNESS * i, "input_length": 520 + i, "output_length": 2, "hash_ids": [7, 100 + i]}) + "\n"
+                             for i in range(3)))
+    before = daemon.gauge("vllm:prefix_cache_hits_total")
+    runs, _ = serve(daemon.url, tmp_path, "--trace", trace, "--ignore-eos", "--drain", 60 * SLOWNESS)
+    assert runs[0]["done"] == 3 and runs[0]["prompt_tokens"] == 3 * 520 + 3
+    assert daemon.gauge("vllm:prefix_cache_hits_total") - before == 2 * 512
+
+
+def test_errors_by_kind(daemon, tmp_path):
+    runs, text = serve(daemon.url, tmp_path, "--streams", "2", "--vocab", 10000000, "--input", 50, "--output", 4, expect=1)
+    assert runs[0]["errors"] == {"http_4xx": 2} and "token ids" in text
+    runs, text = serve(f"http://127.0.0.1:{free_port()}", tmp_path, "--streams", "2", "--model", "m", expect=1)
+    assert runs[0]["errors"] == {"no_connection": 2}
+    with Fake("--fail-every", 4, "--tbt", 5, "--ttft", 0) as f:
+        runs, _ = serve(f.url, tmp_path, "--streams", "4", "--requests", 40, "--output", 5)
+        assert runs[0]["done"] == 30 and runs[0]["errors"] == {"http_429": 10}
+
+
+@pytest.mark.skipif(SLOWNESS > 1, reason="moments mean nothing in a build this slow")
+def test_known_moments(tmp_path):
+    with Fake("--tbt", 40, "--ttft", 100) as f:
+        runs, _ = serve(f.url, tmp_path, "--streams", "20", "--output", 21, "--input", 100)
+        r = runs[0]
+        assert r["done"] == 20 and r["output_tokens"] == 420 and r["merged_tokens"] == 0
+        assert 38 < r["tbt_ms"]["p50"] < 42 and 39 < r["tpot_ms"]["p50"] < 41, r
+        assert 100 <= r["ttft_ms"]["p50"] < 150 and r["ttft_ms"]["min"] >= 99, r
+        assert 480 < r["while_all_decode"]["output_tokens_per_s"] < 520, r
+        runs, _ = serve(f.url, tmp_path, "--rate", "40", "--seconds", 2, "--output", 11, "--input", 10, "--drain", 5)
+        assert runs[0]["done"] == runs[0]["sent"] > 50
+
+
+def test_merged_events(tmp_path):
+    with Fake("--tbt", 5, "--ttft", 0, "--merge", 4) as f:
+        runs, text = serve(f.url, tmp_path, "--streams", "3", "--output", 10)
+        assert runs[0]["output_tokens"] == 30 and runs[0]["token_events"] == 9 and runs[0]["merged_tokens"] == 21, text
+        assert "no event of their own" in text
+
+
+def test_what_is_unfinished_is_cut(tmp_path):
+    with Fake("--tbt", 50, "--ttft", 0) as f:
+        runs, _ = serve(f.url, tmp_path, "--rate", "30", "--seconds", 1, "--output", 500, "--drain", 0.5, expect=1)
+        assert runs[0]["errors"]["unfinished"] == runs[0]["sent"] and runs[0]["done"] == 0 and runs[0]["output_tokens_per_s"] > 0
+
+
+def test_bad_options():
+    url = ["--url", "http://127.0.0.1:1"]
+    for options, word in ((["--url", "https://x", "--streams", "1"], "https"), (["--streams", "1"], "--url"), (url, "--rate"),
+                          ([*url, "--streams", "a"], "list of numbers"), (["--what"], "--what"), ([*url, "--preset", "x"], "preset"),
+                          ([*url, "--streams", "1", "--input", "zipf:1"], "zipf"), ([*url, "--trace", "/nowhere"], "/nowhere"),
+                          ([*url, "--streams", "1"], "refused")):
+        r = subprocess.run([BENCH, "serve", *options], capture_output=True, text=True, timeout=30)
+        assert r.returncode != 0 and word in r.stderr, (options, r.stderr)
