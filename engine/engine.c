@@ -2,6 +2,7 @@
 #include "engine/internal.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <time.h>
@@ -18,9 +19,10 @@ uint64_t td_engine_now_us(void)
 
 td_status td_engine_create(const td_options *options, td_engine **out, td_error *err)
 {
-  td_engine *e = calloc(1, sizeof *e);
+  td_engine *e = aligned_alloc(_Alignof(td_engine), sizeof *e); /* the rings want cache lines of their own */
   if (!e)
     return td_fail(err, TD_ERR_NOMEM, "no memory for the engine");
+  memset(e, 0, sizeof *e);
   e->options = *options;
   e->wake_fd = -1;
   atomic_init(&e->state, TD_ENGINE_LOADING);
