@@ -319,10 +319,11 @@ static void measure_prompts(steps *s)
 /* A chunk at the end of each context, beside decodes of that context. */
 static void measure_hybrids(steps *s)
 {
-  static const uint32_t batches[] = {16, 64};
+  uint32_t most = (uint32_t)largest(s->batch, s->n_batch);
+  const uint32_t batches[] = {most < 16 ? most : 16, most < 64 ? most : 64};
   for (size_t k = 0; k < s->n_context; k++)
     for (size_t i = 0; i < s->n_chunk; i++)
-      for (size_t b = 0; b < 2; b++) {
+      for (size_t b = 0; b < (most > 16 ? 2 : 1); b++) {
         cell c = {"hybrid",
                   batches[b],
                   (uint32_t)s->context[k],
@@ -330,7 +331,7 @@ static void measure_hybrids(steps *s)
                   (uint32_t)s->context[k],
                   0,
                   s->chunk[i] + batches[b]};
-        if (c.batch > largest(s->batch, s->n_batch) || c.chunk > c.chunk_context)
+        if (c.chunk > c.chunk_context)
           continue;
         c.floor_s = td_floor_hybrid_s(&s->floor, &s->ceiling, c.chunk, c.chunk_context, c.batch, c.context);
         if (plan_decodes(s, c.batch, c.context) &&
@@ -351,14 +352,21 @@ static void record(steps *s)
     check(be->ops->record(be, (uint32_t)s->batch[i], queue_ops, s, &err), &err);
 }
 
+/* Without folders: results are shown to others. */
+static const char *model_name(const steps *s)
+{
+  const char *slash = s->shape ? NULL : strrchr(s->model_path, '/');
+  return s->shape ? s->shape : slash && slash[1] ? slash + 1 : s->model_path;
+}
+
 static void print_head(const steps *s)
 {
   const td_backend *be = s->stage.be;
   printf("%s: %s, %u layers, %.2f GB read a step, %.0f KV bytes a token; backend %s, steps of up to %u rows, "
          "%u tokens; %u pages\n",
-         s->shape ? s->shape : s->model_path, s->dummy ? "made-up weights" : "its own weights",
-         s->desc.n_layers, s->floor.weight_bytes * 1e-9, s->floor.kv_bytes_per_token, be->ops->name,
-         be->max_rows, be->max_tokens, s->stage.n_pages);
+         model_name(s), s->dummy ? "made-up weights" : "its own weights", s->desc.n_layers,
+         s->floor.weight_bytes * 1e-9, s->floor.kv_bytes_per_token, be->ops->name, be->max_rows,
+         be->max_tokens, s->stage.n_pages);
   printf("floors: %.0f GB/s, %.2f TFLOP/s. Contexts are zeros on scattered pages, not computed first. decode "
          "BxC: B requests at\n"
          "context C; K@C + BxC: a chunk of K tokens that ends at C, beside B decodes. Medians, ms.\n",
@@ -374,7 +382,7 @@ static void write_json(const steps *s)
   cJSON_AddStringToObject(o, "tool", "tandem-bench steps " TD_VERSION);
   cJSON_AddStringToObject(o, "machine", machine);
   cJSON_AddStringToObject(o, "backend", s->stage.be->ops->name);
-  cJSON_AddStringToObject(o, "model", s->shape ? s->shape : s->model_path);
+  cJSON_AddStringToObject(o, "model", model_name(s));
   cJSON_AddNumberToObject(o, "ceiling_gb_s", s->ceiling.bytes_per_s * 1e-9);
   cJSON_AddNumberToObject(o, "ceiling_tflop_s", s->ceiling.flop_per_s * 1e-12);
   cJSON_AddItemReferenceToObject(o, "steps", s->rows);
