@@ -97,7 +97,7 @@ static td_status load_vocab(td_tokenizer *t, const cJSON *model, td_error *err)
   uint64_t n_bytes = 0;
   cJSON_ArrayForEach(entry, vocab)
   {
-    uint32_t id;
+    uint32_t id = 0;
     TD_TRY(read_id(entry, entry->string ? entry->string : "", &id, err));
     if (id >= n_ids)
       n_ids = id + 1;
@@ -198,12 +198,12 @@ static td_status load_pre_tokenizer(td_tokenizer *t, const cJSON *o, int depth, 
   if (strcmp(type, "Split") == 0)
     return load_split(t, o, err);
   if (strcmp(type, "Digits") == 0) {
-    bool individual;
+    bool individual = false;
     TD_TRY(read_flag(o, "individual_digits", false, &individual, err));
     return add_split(t, (td_split){.kind = TD_SPLIT_NUMBERS, .max_digits = individual}, err);
   }
   if (strcmp(type, "ByteLevel") == 0) {
-    bool prefix, regex;
+    bool prefix = false, regex = false;
     TD_TRY(read_flag(o, "add_prefix_space", true, &prefix, err));
     TD_TRY(read_flag(o, "use_regex", true, &regex, err));
     if (prefix)
@@ -289,8 +289,8 @@ static td_status load_added(td_tokenizer *t, const cJSON *list, td_error *err)
     const cJSON *content = td_json_get(o, "content");
     if (!cJSON_IsString(content))
       return wrong(err, "an added token has no content");
-    uint32_t id;
-    bool special, normalized, single_word, lstrip, rstrip;
+    uint32_t id = 0;
+    bool special = false, normalized = false, single_word = false, lstrip = false, rstrip = false;
     TD_TRY(read_id(td_json_get(o, "id"), content->valuestring, &id, err));
     TD_TRY(read_flag(o, "special", false, &special, err));
     TD_TRY(read_flag(o, "normalized", !special, &normalized, err));

@@ -323,7 +323,7 @@ static td_status parse_header(cursor *c, uint64_t *n_tensors, uint64_t *n_keys)
 td_status td_gguf_parse(td_model_files *files, const td_mapping *map, const char *file, td_error *err)
 {
   cursor c = {map->data, map->data, map->data + map->bytes, file, err};
-  uint64_t n_tensors, n_keys, n_splits;
+  uint64_t n_tensors = 0, n_keys = 0, n_splits;
   TD_TRY(parse_header(&c, &n_tensors, &n_keys));
   TD_TRY(parse_metadata(&c, n_keys, files));
   if (td_gguf_get_u64(files, "split.count", &n_splits) && n_splits > 1)
