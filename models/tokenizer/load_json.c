@@ -64,7 +64,7 @@ static td_status refuse_model_settings(const cJSON *model, td_error *err)
   const cJSON *dropout = td_json_get(model, "dropout");
   if (!is_null(dropout) && !(cJSON_IsNumber(dropout) && dropout->valuedouble == 0))
     return td_fail(err, TD_ERR_UNSUPPORTED, "tokenizer.json: model.dropout is not supported");
-  bool byte_fallback;
+  bool byte_fallback = false;
   TD_TRY(read_flag(model, "byte_fallback", false, &byte_fallback, err));
   if (byte_fallback)
     return td_fail(err, TD_ERR_UNSUPPORTED, "tokenizer.json: model.byte_fallback is not supported");
@@ -172,7 +172,7 @@ static td_status load_split(td_tokenizer *t, const cJSON *o, td_error *err)
   const cJSON *regex = td_json_get(td_json_get(o, "pattern"), "Regex"),
               *behavior = td_json_get(o, "behavior");
   td_split split;
-  bool total, invert;
+  bool total = false, invert = false;
   if (!cJSON_IsString(regex))
     return unsupported(err, "pre_tokenizer", "Split by a plain string");
   if (!td_split_from_regex(regex->valuestring, &split, &total))
