@@ -1,7 +1,7 @@
 /* Items of the attention launch: see attention_items.h. */
 #include "kernels/cuda/attention_items.h"
 
-enum { SPLIT_ALIGN = 64, SPLIT_MIN_TOKENS = 256, BLOCKS_PER_SM = 3 };
+enum { SPLIT_ALIGN = 64, SPLIT_MIN_TOKENS = 64, BLOCKS_PER_SM = 3 };
 
 uint32_t td_attention_items_max(uint32_t max_rows, uint32_t max_tokens)
 {
