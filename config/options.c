@@ -28,6 +28,8 @@ static const string_option string_options[] = {
     STRING(api_key_file, "api_key_file", "", "PATH", "one API key a line; none: no key is asked"),
     STRING(trace, "trace", "", "FILE", "write what host and device do in each step there, as a Chrome trace"),
     STRING(chat_template, "chat_template", "", "PATH", "Jinja file in place of the model's own template"),
+    STRING(cache_dir, "cache_dir", "auto", "PATH",
+           "folder for what was measured about the GPU; auto: $CACHE_DIRECTORY, $XDG_CACHE_HOME/tandem or ~/.cache/tandem; empty: none"),
     WORD(backend, "auto", "auto, cpu or cuda", backends, "auto, cpu or cuda"),
     WORD(load_format, "auto", "auto, or dummy: weights are random, config.json is all that is needed", load_formats,
          "auto or dummy"),

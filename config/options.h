@@ -20,6 +20,7 @@ typedef struct td_options {
   char api_key_file[TD_OPTION_STRING_BYTES];  /* "" = no keys asked; one key a line */
   char trace[TD_OPTION_STRING_BYTES];         /* Chrome trace of the steps; "" = none */
   char chat_template[TD_OPTION_STRING_BYTES]; /* file that replaces the model's own; "" = model's */
+  char cache_dir[TD_OPTION_STRING_BYTES];     /* what starts faster next time; "auto", "" = none */
   char backend[16];                           /* "auto" | "cpu" | "cuda" */
   char load_format[16];                       /* "auto" | "dummy" */
   td_log_level log_level;                     /* error | warn | info | debug */

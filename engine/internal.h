@@ -119,6 +119,7 @@ uint64_t td_engine_now_us(void);
 TD_MUST_CHECK td_status td_engine_load(td_engine *e, td_error *err);
 
 /* record.c; engine thread, after load's memory is there. */
+TD_MUST_CHECK td_status td_engine_tune(td_engine *e, td_error *err);
 TD_MUST_CHECK td_status td_engine_record_steps(td_engine *e, td_error *err);
 
 /* requests.c */

@@ -341,6 +341,7 @@ td_status td_engine_load(td_engine *e, td_error *err)
   TD_TRY(td_backend_create(e->options.backend, &bc, &e->backend, err));
   TD_TRY(plan_step(e, &mp, err));
   TD_TRY(make_compute(e, &mp, err));
+  TD_TRY(td_engine_tune(e, err));
   TD_TRY(td_engine_record_steps(e, err));
   if (*e->options.trace)
     TD_TRY(td_trace_create(e->options.trace, (uint64_t)td_option(&e->options, TD_LIMIT_TRACE_STEPS), &e->trace, err));

@@ -1,4 +1,4 @@
-/* Recording decode steps at start, where the backend can (kernels.h: record).
+/* Before the first request, where the backend can: choosing algorithms (kernels.h: tune), then recording decode steps (record).
  *
  * Row counts between two recordings run on the next larger one, so counts lie close where decode steps are short and far
  * apart where a few rows more cost nothing. Largest first: a start that runs out of its time has what serves everything. */
@@ -11,6 +11,17 @@ static void queue_step(void *arg, const td_plan *plan)
   td_engine *e = arg;
   td_devptr logits = td_model_forward(e->model, e->kv, plan);
   e->backend->ops->sample(e->backend, &(td_sample_params){.logits = logits, .vocab = e->desc.vocab});
+}
+
+td_status td_engine_tune(td_engine *e, td_error *err)
+{
+  if (!e->backend->ops->tune)
+    return TD_OK;
+  td_tune_params p = {.budget_ms = (uint32_t)td_option(&e->options, TD_LIMIT_TUNE_MS),
+                      .cache_folder = e->options.cache_dir,
+                      .queue = queue_step,
+                      .arg = e};
+  return e->backend->ops->tune(e->backend, &p, err);
 }
 
 /* 1, 2, 4, 8, then multiples of 8, from 256 on of 32. */

@@ -143,6 +143,15 @@ typedef struct td_sample_params {
   uint32_t vocab;
 } td_sample_params;
 
+/* queue(arg, plan) queues the ops of a step for a plan of that size, once; nothing is written to the KV store. What its
+ * products read and write must hold max_tokens rows, f32 outputs and their inputs max_rows: it is overwritten. */
+typedef struct td_tune_params {
+  uint32_t budget_ms;       /* 0: nothing is measured, what is cached is used */
+  const char *cache_folder; /* option cache_dir: "auto", a path, or "" for none */
+  void (*queue)(void *arg, const td_plan *plan);
+  void *arg;
+} td_tune_params;
+
 enum { TD_SAMPLED_NAN = -1 }; /* instead of a token id: the row's logits hold a NaN or no finite value */
 
 typedef struct td_backend_ops {
@@ -188,6 +197,9 @@ typedef struct td_backend_ops {
   /* Waits for the oldest step; token_ids[n_logits] receives what sample chose. TD_ERR_DEVICE on a fault. */
   td_status (*step_end)(td_backend *be, int32_t *token_ids, td_error *err);
 
+  /* Measures which algorithms are fastest for the products of a step, within a budget, with what earlier starts found.
+   * After kv_create, before record. NULL where there is nothing to choose. */
+  td_status (*tune)(td_backend *be, const td_tune_params *p, td_error *err);
   /* Records a step of n_rows decodes: queue(arg, plan) queues its ops for a plan of that size, twice, and nothing is
    * written to the KV store. NULL where a backend gains nothing from it. */
   td_status (*record)(td_backend *be, uint32_t n_rows, void (*queue)(void *arg, const td_plan *plan), void *arg,

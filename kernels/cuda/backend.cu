@@ -124,12 +124,10 @@ static void be_destroy(td_backend *be)
     delete w;
   for (td_kv *kv : *b->kvs)
     delete kv;
-  if (b->lt)
-    cublasLtDestroy(b->lt);
+  td_lt_close(b);
   td_cuda_free_step_memory(b);
   if (b->stream)
     cudaStreamDestroy(b->stream);
-  delete b->algos;
   delete b->recordings;
   delete b->allocations;
   delete b->weights;
@@ -141,7 +139,7 @@ static const td_backend_ops cuda_ops = {
     "cuda",          be_destroy,     be_alloc,        be_upload_f32,  be_download,
     td_cuda_weight_import, td_cuda_weights_wait, be_kv_check, be_kv_bytes_per_page, be_kv_budget_bytes, be_kv_create, td_cuda_set_sampling, td_cuda_step_begin,
     td_cuda_embed,   td_cuda_rmsnorm, td_cuda_linear, td_cuda_rope_kv, td_cuda_attention,
-    td_cuda_swiglu,  td_cuda_gather, td_cuda_sample,  td_cuda_step_submit, td_cuda_step_end, td_cuda_record, td_cuda_replay,
+    td_cuda_swiglu,  td_cuda_gather, td_cuda_sample,  td_cuda_step_submit, td_cuda_step_end, td_cuda_tune, td_cuda_record, td_cuda_replay,
 };
 
 // ---- the device ----
@@ -234,7 +232,6 @@ td_status td_cuda_backend_create(const td_backend_config *config, td_backend **o
   b->base.max_rows = b->config.max_rows;
   b->base.max_tokens = b->config.max_tokens;
   b->device = (int)config->device;
-  b->algos = new std::unordered_map<linear_key, linear_algo, linear_key_hash>();
   b->allocations = new std::vector<void *>();
   b->weights = new std::vector<td_weight *>();
   b->kvs = new std::vector<td_kv *>();
@@ -244,8 +241,8 @@ td_status td_cuda_backend_create(const td_backend_config *config, td_backend **o
     cudaError_t e = cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking);
     if (e != cudaSuccess)
       st = td_cuda_fail(err, e, "no stream");
-    else if (cublasLtCreate(&b->lt) != CUBLAS_STATUS_SUCCESS)
-      st = td_fail(err, TD_ERR_DEVICE, "CUDA: cuBLASLt does not start");
+    else
+      st = td_lt_open(b, err);
   }
   if (st == TD_OK)
     st = td_cuda_make_step_memory(b, err);

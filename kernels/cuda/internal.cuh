@@ -3,7 +3,8 @@
 //   backend.cu    C ABI: create, device, memory, KV store
 //   weights.cu    weights to the device
 //   step.cu       the plan's way up, the sampled ids' way back
-//   linear.cu     products: cuBLASLt, and a matrix-vector kernel for few rows
+//   linear.cu     products: which way they go, and a kernel for few rows
+//   lt_product.cu products of many rows by cuBLASLt; lt_tune.cu measures its algorithms, lt_cache.c keeps what was measured
 //   pointwise.cu  embedding, RMSNorm, SwiGLU, gather
 //   rope_kv.cu    q/k norm, rotation, KV write
 //   attention.cu  paged attention for hybrid batches
@@ -17,7 +18,6 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
-#include <unordered_map>
 #include <vector>
 
 extern "C" { // the C side's headers do not say so themselves
@@ -69,27 +69,6 @@ struct td_kv {
   td_kv_shape shape;
 };
 
-struct linear_key {
-  uint32_t n_out, n_in, n;
-  bool f32, bias;
-  bool operator==(const linear_key &o) const
-  {
-    return n_out == o.n_out && n_in == o.n_in && n == o.n && f32 == o.f32 && bias == o.bias;
-  }
-};
-
-struct linear_key_hash {
-  size_t operator()(const linear_key &k) const
-  {
-    uint64_t h = k.n_out * 0x9E3779B97F4A7C15ull ^ k.n_in * 0xC2B2AE3D27D4EB4Full ^ (uint64_t)k.n * 0x165667B19E3779F9ull;
-    return (size_t)(h ^ (h >> 29) ^ (k.f32 ? 1u : 0u) ^ (k.bias ? 2u : 0u));
-  }
-};
-
-struct linear_algo {
-  cublasLtMatmulAlgo_t algo;
-};
-
 struct cuda_backend {
   td_backend base; // first: the C side sees this
   td_backend_config config;
@@ -99,7 +78,7 @@ struct cuda_backend {
 
   cublasLtHandle_t lt;
   void *lt_workspace;
-  std::unordered_map<linear_key, linear_algo, linear_key_hash> *algos;
+  struct lt_tables *lt_tables; // lt.cuh
 
   std::vector<void *> *allocations;
   std::vector<td_weight *> *weights;
@@ -189,6 +168,17 @@ td_status td_cuda_record(td_backend *be, uint32_t n_rows, void (*queue)(void *ar
 bool td_cuda_replay(td_backend *be);
 td_status td_cuda_step_end(td_backend *be, int32_t *token_ids, td_error *err);
 void td_cuda_set_sampling(td_backend *be, uint32_t slot, const td_sampling *sampling);
+
+// A step of n_rows decodes with no true rows, run to its end.
+td_status td_cuda_queue_empty_step(cuda_backend *b, uint32_t n_rows, void (*queue)(void *arg, const td_plan *plan), void *arg,
+                                   td_error *err);
+
+// lt_product.cu, lt_tune.cu
+td_status td_lt_open(cuda_backend *b, td_error *err);
+void td_lt_close(cuda_backend *b);
+void td_lt_linear(cuda_backend *b, const td_linear_params *p);
+void td_lt_note(cuda_backend *b, const td_linear_params *p); // for tuning: the step has this product
+td_status td_cuda_tune(td_backend *be, const td_tune_params *p, td_error *err);
 
 void td_cuda_linear(td_backend *be, const td_linear_params *p);
 void td_cuda_embed(td_backend *be, const td_embed_params *p);

@@ -1,14 +1,10 @@
 // Products: out[n, n_out] = x[n, n_in] * weight[n_out, n_in]^T + bias.
 //
-// Many rows go to cuBLASLt, whose algorithm is asked for once per shape and remembered. Few rows (<= 16) are bound
+// Many rows go to cuBLASLt (lt_product.cu). Few rows (<= 16) are bound
 // by reading the weights, and go to a kernel of our own: 16 weight rows per block, the block's warps share n_in
 // between them, weights stream from memory straight into tensor-core operands. That works because a product does not care in
 // which order k is summed: a lane's 16-byte load holds 8 neighbouring k, and both operands use the same order.
 #include "kernels/cuda/internal.cuh"
-
-extern "C" {
-#include "config/log.h"
-}
 
 enum { FEW_ROWS_MAX = 8, FEW_WARPS = 16, FEW_UNROLL = 4, FEW_BLOCKS_PER_SM = 2 };
 
@@ -108,70 +104,13 @@ template <typename OUT> static void few_rows(cuda_backend *b, const td_linear_pa
     launch_few_rows<2, OUT>(b, p);
 }
 
-enum { LT_WORKSPACE_BYTES = 64 << 20 };
-
-static void note_lt(cuda_backend *b, cublasStatus_t s)
-{
-  if (s != CUBLAS_STATUS_SUCCESS) {
-    td_warn("cuBLASLt: %s", cublasLtGetStatusString(s));
-    note(b, cudaErrorUnknown);
-  }
-}
-
-// Row-major out[n, n_out] is column-major D[n_out, n] = weight^T (n_in x n_out, transposed) * x (n_in x n).
-static void lt_product(cuda_backend *b, const td_linear_params *p)
-{
-  const td_weight *w = p->weight;
-  cublasLtMatmulDesc_t op;
-  cublasLtMatrixLayout_t la, lb, ld;
-  cublasOperation_t yes = CUBLAS_OP_T;
-  cudaDataType_t out_type = p->out_f32 ? CUDA_R_32F : CUDA_R_16BF;
-  note_lt(b, cublasLtMatmulDescCreate(&op, CUBLAS_COMPUTE_32F, CUDA_R_32F));
-  note_lt(b, cublasLtMatmulDescSetAttribute(op, CUBLASLT_MATMUL_DESC_TRANSA, &yes, sizeof yes));
-  if (w->bias) {
-    cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
-    cudaDataType_t bias_type = CUDA_R_16BF;
-    note_lt(b, cublasLtMatmulDescSetAttribute(op, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
-    note_lt(b, cublasLtMatmulDescSetAttribute(op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &w->bias, sizeof w->bias));
-    note_lt(b, cublasLtMatmulDescSetAttribute(op, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type, sizeof bias_type));
-  }
-  note_lt(b, cublasLtMatrixLayoutCreate(&la, CUDA_R_16BF, w->n_in, w->n_out, w->n_in));
-  note_lt(b, cublasLtMatrixLayoutCreate(&lb, CUDA_R_16BF, w->n_in, p->n, w->n_in));
-  note_lt(b, cublasLtMatrixLayoutCreate(&ld, out_type, w->n_out, p->n, w->n_out));
-  linear_key key = {w->n_out, w->n_in, p->n, p->out_f32, w->bias != nullptr};
-  auto found = b->algos->find(key);
-  if (found == b->algos->end()) {
-    cublasLtMatmulPreference_t pref;
-    cublasLtMatmulHeuristicResult_t result;
-    size_t ws = LT_WORKSPACE_BYTES;
-    int n_results = 0;
-    note_lt(b, cublasLtMatmulPreferenceCreate(&pref));
-    note_lt(b, cublasLtMatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &ws, sizeof ws));
-    note_lt(b, cublasLtMatmulAlgoGetHeuristic(b->lt, op, la, lb, ld, ld, pref, 1, &result, &n_results));
-    cublasLtMatmulPreferenceDestroy(pref);
-    if (n_results == 0)
-      note(b, cudaErrorNotSupported);
-    else
-      found = b->algos->emplace(key, linear_algo{result.algo}).first;
-  }
-  if (found != b->algos->end()) {
-    float one = 1, zero = 0;
-    void *out = at<void>(p->out);
-    note_lt(b, cublasLtMatmul(b->lt, op, &one, w->data, la, at<void>(p->x), lb, &zero, out, ld, out, ld,
-                              &found->second.algo, b->lt_workspace, LT_WORKSPACE_BYTES, b->stream));
-  }
-  cublasLtMatrixLayoutDestroy(la);
-  cublasLtMatrixLayoutDestroy(lb);
-  cublasLtMatrixLayoutDestroy(ld);
-  cublasLtMatmulDescDestroy(op);
-}
-
 void td_cuda_linear(td_backend *be, const td_linear_params *p)
 {
   cuda_backend *b = self(be);
+  td_lt_note(b, p);
   TD_BUG_ON(p->out_f32 && p->weight->bias); // only the output head gives f32, and no model served has a bias there
   if (p->n > FEW_ROWS_MAX || p->weight->n_in % 32 != 0)
-    lt_product(b, p);
+    td_lt_linear(b, p);
   else if (p->out_f32)
     few_rows<float>(b, p);
   else

@@ -194,6 +194,38 @@ void td_cuda_set_sampling(td_backend *be, uint32_t slot, const td_sampling *samp
 
 // ---- recorded steps ----
 
+// The frame of a step that exists only to be queued: its grids are for n_rows, its counts say that there are none.
+static void frame_empty_step(cuda_backend *b, td_plan *plan, uint32_t n_rows)
+{
+  TD_BUG_ON(n_rows == 0 || n_rows > b->config.max_rows || b->plan);
+  plan->n_rows = plan->n_tokens = plan->n_logits = plan->n_decode_rows = n_rows;
+  plan->page_tokens = b->kvs->empty() ? 16 : b->kvs->back()->shape.page_tokens;
+  b->batch.page_tokens = plan->page_tokens;
+  b->plan = plan;
+  b->padded_decode = true;
+  note(b, cudaMemsetAsync(b->counts, 0, N_COUNTS * sizeof *b->counts, b->stream));
+}
+
+static cudaError_t end_empty_step(cuda_backend *b)
+{
+  b->plan = nullptr;
+  b->padded_decode = false;
+  cudaError_t e = b->fault;
+  b->fault = cudaSuccess;
+  return e;
+}
+
+td_status td_cuda_queue_empty_step(cuda_backend *b, uint32_t n_rows, void (*queue)(void *arg, const td_plan *plan), void *arg,
+                                   td_error *err)
+{
+  td_plan plan = {};
+  frame_empty_step(b, &plan, n_rows);
+  queue(arg, &plan);
+  note(b, cudaStreamSynchronize(b->stream));
+  cudaError_t e = end_empty_step(b);
+  return e == cudaSuccess ? TD_OK : td_cuda_fail(err, e, "a step could not be tried");
+}
+
 td_status td_cuda_record(td_backend *be, uint32_t n_rows, void (*queue)(void *arg, const td_plan *plan), void *arg,
                          td_error *err)
 {
@@ -201,27 +233,18 @@ td_status td_cuda_record(td_backend *be, uint32_t n_rows, void (*queue)(void *ar
   td_plan plan = {};
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t exec = nullptr;
-  TD_BUG_ON(n_rows == 0 || n_rows > b->config.max_rows || b->plan);
-  plan.n_rows = plan.n_tokens = plan.n_logits = plan.n_decode_rows = n_rows;
-  plan.page_tokens = b->kvs->back()->shape.page_tokens;
-  b->batch.page_tokens = plan.page_tokens;
-  b->plan = &plan;
-  b->padded_decode = true;
-  // once for real, with no true rows: what libraries set up at first use must not happen while recording
-  note(b, cudaMemsetAsync(b->counts, 0, N_COUNTS * sizeof *b->counts, b->stream));
+  // once for real: what libraries set up at first use must not happen while recording
+  frame_empty_step(b, &plan, n_rows);
   queue(arg, &plan);
   note(b, cudaStreamSynchronize(b->stream));
   note(b, cudaStreamBeginCapture(b->stream, cudaStreamCaptureModeThreadLocal));
   queue(arg, &plan);
   note(b, cudaStreamEndCapture(b->stream, &graph));
-  b->plan = nullptr;
-  b->padded_decode = false;
   if (b->fault == cudaSuccess)
     note(b, cudaGraphInstantiate(&exec, graph, 0));
   if (graph)
     cudaGraphDestroy(graph);
-  cudaError_t e = b->fault;
-  b->fault = cudaSuccess;
+  cudaError_t e = end_empty_step(b);
   if (e != cudaSuccess)
     return td_cuda_fail(err, e, "a step could not be recorded");
   b->recordings->push_back({n_rows, exec});

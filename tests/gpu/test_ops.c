@@ -240,6 +240,59 @@ static void test_linear(uint32_t n, uint32_t n_in, const uint32_t *outs, uint32_
   free(x), free(want), free(got);
 }
 
+/* ---- tuning: products are as right after it, and what was measured is found again ---- */
+
+typedef struct tuned {
+  td_weight *weight, *head;
+  td_devptr x, out, logits;
+} tuned;
+
+static void queue_tuned(void *arg, const td_plan *p)
+{
+  tuned *t = arg;
+  be->ops->linear(be, &(td_linear_params){t->weight, t->x, t->out, p->n_tokens, false});
+  be->ops->linear(be, &(td_linear_params){t->head, t->x, t->logits, p->n_logits, true});
+}
+
+static void tune(tuned *t, const char *folder, uint32_t ms)
+{
+  td_error err;
+  td_tune_params p = {.budget_ms = ms, .cache_folder = folder, .queue = queue_tuned, .arg = t};
+  die(be->ops->tune(be, &p, &err), &err, "tune");
+}
+
+static void damage_files(const char *folder)
+{
+  char command[300];
+  snprintf(command, sizeof command, "for f in %s/*; do printf x | dd of=\"$f\" bs=1 seek=300 conv=notrunc 2>/dev/null; done", folder);
+  if (system(command) != 0)
+    printf("FAIL tune: no cache file to damage\n"), n_failed++;
+}
+
+static void test_tune(bool small)
+{
+  static const uint32_t ns[] = {8, 9, 16, 17, 40, 63, 64, 100, 129, 256, 300, 513, 777, 1000};
+  char folder[] = "/tmp/test_ops_XXXXXX", command[64];
+  td_weight_part part = {.dtype = TD_BF16, .n_rows = 704, .seed = 5}, head = {.dtype = TD_BF16, .n_rows = 1000, .seed = 6};
+  tuned t = {device_weight(&part, 1, 576), device_weight(&head, 1, 576), device_alloc((size_t)MAX_TOKENS * 576 * 4),
+             device_alloc((size_t)MAX_TOKENS * 704 * 4), device_alloc((size_t)MAX_ROWS * 1000 * 4)};
+  if (!be->ops->tune || !mkdtemp(folder))
+    return;
+  for (int round = 0; round < 4; round++) {
+    if (round == 2)
+      damage_files(folder);
+    tune(&t, folder, round == 0 ? 50 : round == 3 ? 0 : 2000); /* begun, finished, measured anew, only read */
+    for (size_t i = 0; i < (small ? 6 : 14); i++)
+      test_linear(ns[i], 576, (const uint32_t[]){576, 64, 64}, 3, false, false);
+    test_linear(33, 576, (const uint32_t[]){1000}, 1, false, true);
+  }
+  tune(&t, "/proc/nowhere", 0);
+  tune(&t, "", 0);
+  snprintf(command, sizeof command, "rm -r %s", folder);
+  if (system(command) != 0)
+    printf("FAIL tune: %s\n", command), n_failed++;
+}
+
 /* Made-up weights are the same bits everywhere: read back through the embedding. */
 static void test_dummy(uint32_t vocab, uint32_t width)
 {
@@ -604,6 +657,7 @@ int main(int argc, char **argv)
     test_linear(ns[i], 2048, (const uint32_t[]){1000}, 1, false, true);
     test_linear(ns[i], 4096, (const uint32_t[]){512, 512}, 2, true, false);
   }
+  test_tune(small);
   static const heads shapes[] = {
       {9, 3, 64, 16, 0, TD_ROPE_PAIRS, false},   {32, 8, 128, 16, 0, TD_ROPE_HALVES, false}, {4, 4, 96, 32, 0, TD_ROPE_HALVES, false},
       {14, 2, 64, 64, 0, TD_ROPE_HALVES, false}, {16, 8, 128, 16, 0, TD_ROPE_HALVES, true},  {8, 1, 256, 16, 0, TD_ROPE_HALVES, false},

@@ -1,0 +1,47 @@
+// Products by cuBLASLt: what lt_product.cu (runs them) and lt_tune.cu (measures them) share.
+#pragma once
+
+#include "kernels/cuda/internal.cuh"
+
+#include <memory>
+
+extern "C" {
+#include "kernels/cuda/lt_cache.h"
+}
+
+enum { LT_WORKSPACE_BYTES = 64 << 20, LT_CANDIDATES = 12 };
+
+// A product of n rows of one shape: everything that does not change between calls.
+struct lt_product {
+  cublasLtMatrixLayoutOpaque_t x, out;
+  cublasLtMatmulAlgo_t algo;
+  bool usable;
+};
+
+struct lt_shape {
+  uint32_t n_out, n_in;
+  bool f32, bias;
+  cublasLtMatmulDescOpaque_t op;
+  cublasLtMatrixLayoutOpaque_t weight;
+  std::vector<std::unique_ptr<lt_product>> by_n;
+};
+
+// A product that a step of the model has: noted while tuning, in the step's order.
+struct lt_noted {
+  const td_weight *weight;
+  td_devptr x, out;
+  bool f32;
+};
+
+struct lt_tables {
+  std::vector<std::unique_ptr<lt_shape>> shapes; // a handful
+  td_lt_cache cache;
+  std::vector<lt_noted> *noting; // null: not now
+};
+
+lt_shape *td_lt_shape(cuda_backend *b, const td_weight *w, bool f32);
+bool td_lt_layouts(const lt_shape *s, uint32_t n, lt_product *out);
+// Up to max algorithms of the library's own guess for this product, best guess first.
+int td_lt_guess(cuda_backend *b, lt_shape *s, lt_product *p, int max, cublasLtMatmulHeuristicResult_t *out);
+cublasStatus_t td_lt_queue(cuda_backend *b, lt_shape *s, lt_product *p, const td_weight *w, const void *x, void *out,
+                           const cublasLtMatmulAlgo_t *algo);

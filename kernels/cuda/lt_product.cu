@@ -1,0 +1,145 @@
+// Products of many rows: cuBLASLt, with descriptors and an algorithm made once for each shape and row count.
+//
+// The algorithm is the one measured for the smallest bucket of rows that holds n (lt_cache.h), if the library says that it can
+// run n rows; else the library's own first guess for exactly n. So sums are taken in an order that depends on n: results on
+// this path are not the same bits in another batch.
+#include "kernels/cuda/lt.cuh"
+
+#include <cstring>
+#include <new>
+
+extern "C" {
+#include "config/log.h"
+}
+
+static bool ok(cublasStatus_t s) { return s == CUBLAS_STATUS_SUCCESS; }
+
+// Row-major out[n, n_out] is column-major D[n_out, n] = weight^T (n_in x n_out, transposed) * x (n_in x n).
+static bool describe(lt_shape *s)
+{
+  cublasOperation_t yes = CUBLAS_OP_T;
+  cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+  cudaDataType_t bias_type = CUDA_R_16BF;
+  bool good = ok(cublasLtMatmulDescInit(&s->op, CUBLAS_COMPUTE_32F, CUDA_R_32F)) &&
+              ok(cublasLtMatmulDescSetAttribute(&s->op, CUBLASLT_MATMUL_DESC_TRANSA, &yes, sizeof yes)) &&
+              ok(cublasLtMatrixLayoutInit(&s->weight, CUDA_R_16BF, s->n_in, s->n_out, s->n_in));
+  if (good && s->bias)
+    good = ok(cublasLtMatmulDescSetAttribute(&s->op, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue)) &&
+           ok(cublasLtMatmulDescSetAttribute(&s->op, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type, sizeof bias_type));
+  return good;
+}
+
+lt_shape *td_lt_shape(cuda_backend *b, const td_weight *w, bool f32)
+{
+  bool bias = w->bias != nullptr;
+  for (auto &s : b->lt_tables->shapes)
+    if (s->n_out == w->n_out && s->n_in == w->n_in && s->f32 == f32 && s->bias == bias)
+      return s.get();
+  auto s = std::make_unique<lt_shape>();
+  s->n_out = w->n_out;
+  s->n_in = w->n_in;
+  s->f32 = f32;
+  s->bias = bias;
+  if (!describe(s.get()))
+    return nullptr;
+  b->lt_tables->shapes.push_back(std::move(s));
+  return b->lt_tables->shapes.back().get();
+}
+
+bool td_lt_layouts(const lt_shape *s, uint32_t n, lt_product *out)
+{
+  return ok(cublasLtMatrixLayoutInit(&out->x, CUDA_R_16BF, s->n_in, n, s->n_in)) &&
+         ok(cublasLtMatrixLayoutInit(&out->out, s->f32 ? CUDA_R_32F : CUDA_R_16BF, s->n_out, n, s->n_out));
+}
+
+int td_lt_guess(cuda_backend *b, lt_shape *s, lt_product *p, int max, cublasLtMatmulHeuristicResult_t *out)
+{
+  cublasLtMatmulPreferenceOpaque_t pref;
+  size_t ws = LT_WORKSPACE_BYTES;
+  int n = 0;
+  bool good = ok(cublasLtMatmulPreferenceInit(&pref)) &&
+              ok(cublasLtMatmulPreferenceSetAttribute(&pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &ws, sizeof ws)) &&
+              ok(cublasLtMatmulAlgoGetHeuristic(b->lt, &s->op, &s->weight, &p->x, &p->out, &p->out, &pref, max, out, &n));
+  return good ? n : 0;
+}
+
+static bool measured_algo(cuda_backend *b, lt_shape *s, uint32_t n, lt_product *p)
+{
+  cublasLtMatmulHeuristicResult_t result;
+  const td_lt_entry *e = td_lt_cache_find(&b->lt_tables->cache, s->n_out, s->n_in, s->f32, s->bias, td_lt_bucket(n));
+  static_assert(sizeof p->algo == sizeof e->algo, "an algorithm is so many words");
+  if (!e)
+    return false;
+  memcpy(&p->algo, e->algo, sizeof p->algo);
+  return ok(cublasLtMatmulAlgoCheck(b->lt, &s->op, &s->weight, &p->x, &p->out, &p->out, &p->algo, &result)) &&
+         result.workspaceSize <= LT_WORKSPACE_BYTES;
+}
+
+static lt_product *product_of(cuda_backend *b, lt_shape *s, uint32_t n)
+{
+  cublasLtMatmulHeuristicResult_t guess;
+  if (n >= s->by_n.size())
+    s->by_n.resize((size_t)n + 1);
+  if (s->by_n[n])
+    return s->by_n[n].get();
+  auto p = std::make_unique<lt_product>();
+  p->usable = td_lt_layouts(s, n, p.get());
+  if (p->usable && !measured_algo(b, s, n, p.get())) {
+    p->usable = td_lt_guess(b, s, p.get(), 1, &guess) > 0;
+    p->algo = guess.algo;
+  }
+  s->by_n[n] = std::move(p);
+  return s->by_n[n].get();
+}
+
+cublasStatus_t td_lt_queue(cuda_backend *b, lt_shape *s, lt_product *p, const td_weight *w, const void *x, void *out,
+                           const cublasLtMatmulAlgo_t *algo)
+{
+  float one = 1, zero = 0;
+  if (s->bias) {
+    cublasStatus_t e = cublasLtMatmulDescSetAttribute(&s->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &w->bias, sizeof w->bias);
+    if (!ok(e))
+      return e;
+  }
+  return cublasLtMatmul(b->lt, &s->op, &one, w->data, &s->weight, x, &p->x, &zero, out, &p->out, out, &p->out, algo,
+                        b->lt_workspace, LT_WORKSPACE_BYTES, b->stream);
+}
+
+void td_lt_linear(cuda_backend *b, const td_linear_params *p)
+{
+  lt_shape *s = td_lt_shape(b, p->weight, p->out_f32);
+  lt_product *product = s ? product_of(b, s, p->n) : nullptr;
+  if (!product || !product->usable) {
+    note(b, cudaErrorNotSupported);
+    return;
+  }
+  cublasStatus_t e = td_lt_queue(b, s, product, p->weight, at<void>(p->x), at<void>(p->out), &product->algo);
+  if (!ok(e)) {
+    td_warn("cuBLASLt: %s", cublasLtGetStatusString(e));
+    note(b, cudaErrorUnknown);
+  }
+}
+
+void td_lt_note(cuda_backend *b, const td_linear_params *p)
+{
+  if (b->lt_tables->noting)
+    b->lt_tables->noting->push_back({p->weight, p->x, p->out, p->out_f32});
+}
+
+td_status td_lt_open(cuda_backend *b, td_error *err)
+{
+  b->lt_tables = new (std::nothrow) lt_tables();
+  if (!b->lt_tables)
+    return td_fail(err, TD_ERR_NOMEM, "no memory for the products' tables");
+  td_lt_cache_init(&b->lt_tables->cache);
+  return ok(cublasLtCreate(&b->lt)) ? TD_OK : td_fail(err, TD_ERR_DEVICE, "CUDA: cuBLASLt does not start");
+}
+
+void td_lt_close(cuda_backend *b)
+{
+  if (b->lt)
+    cublasLtDestroy(b->lt);
+  if (b->lt_tables)
+    td_lt_cache_deinit(&b->lt_tables->cache);
+  delete b->lt_tables;
+}
