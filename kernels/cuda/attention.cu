@@ -5,19 +5,9 @@
 // the four warps owns 16 rows; in a decode tile (16 packed rows) all warps own the same rows and each takes a quarter of
 // every K/V tile, merged at the end. Long decodes are split over blocks, and the last block of a row to arrive merges.
 // Source: FlashAttention-2's loop, FlashDecoding's split.
-#include "kernels/cuda/internal.cuh"
+#include "kernels/cuda/attention.cuh"
 
 enum { WARPS = 4, KV_TILE = 64 };
-
-struct attention_args {
-  const bf16 *qkv;
-  bf16 *out;
-  const bf16 *kv; // this layer's pages
-  float *partials;   // [TD_SPLITS_MAX, n_kv_heads, TD_DECODE_ROWS, HD + 4]: output, then max and sum of the softmax
-  uint32_t *arrived; // [TD_SPLITS_MAX, n_kv_heads]
-  float scale_log2;
-  uint32_t window, n_heads, n_kv_heads, group;
-};
 
 __device__ __forceinline__ uint32_t smem_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
 
@@ -77,7 +67,7 @@ __device__ __forceinline__ void load_tile(uint32_t smem, const bf16 *kv, const i
     bool real = token < kv_end;
     uint32_t safe = real ? token : kv0;
     size_t base = ((size_t)pages[safe / page_tokens] * n_kv_heads + kv_head) * 2 * page_tokens * HD;
-    const bf16 *k = kv + base + (size_t)(safe % page_tokens) * HD + chunk * 8;
+    const bf16 *k = kv + base + kv_chunk_at(HD, safe % page_tokens, chunk);
     copy_async_16(line_address<HD>(smem, line, chunk), k, real);
     copy_async_16(line_address<HD>(smem + tile_shape<HD>::TILE_BYTES, line, chunk), k + (size_t)page_tokens * HD, real);
   }
@@ -347,21 +337,21 @@ __device__ __forceinline__ void run_item(const attention_args &a, const device_b
 
 template <int HD>
 __global__ void __launch_bounds__(WARPS * 32)
-    attention_kernel(attention_args a, device_batch batch, const td_attention_item *items)
+    attention_kernel(attention_args a, device_batch batch, const td_attention_item *items, uint32_t first)
 {
   extern __shared__ __align__(128) unsigned char smem_raw[];
   let_next_start();
   wait_for_input();
-  if (blockIdx.x >= batch.counts[COUNT_ITEMS])
+  if (first + blockIdx.x >= batch.counts[COUNT_ITEMS])
     return;
-  td_attention_item it = items[blockIdx.x];
+  td_attention_item it = items[first + blockIdx.x];
   if (it.n_partials > 0)
     run_item<HD, KV_TILE / WARPS>(a, batch, it, blockIdx.y, smem_raw);
   else
     run_item<HD, KV_TILE>(a, batch, it, blockIdx.y, smem_raw);
 }
 
-template <int HD> static void launch(cuda_backend *b, const attention_args &a)
+template <int HD> static void launch(cuda_backend *b, const attention_args &a, uint32_t first)
 {
   static bool sized = false; // the attribute is per kernel, for the life of the process
   if (!sized) {
@@ -369,11 +359,11 @@ template <int HD> static void launch(cuda_backend *b, const attention_args &a)
                                  tile_shape<HD>::SMEM_BYTES));
     sized = true;
   }
-  uint32_t n_items = b->items.n_items;
+  uint32_t n_items = b->items.n_items - first;
   if (b->padded_decode)
     n_items = td_attention_decode_items_max(b->plan->n_rows, a.n_kv_heads, (uint32_t)b->n_sms);
   queue_kernel(b, attention_kernel<HD>, dim3(n_items, a.n_kv_heads), WARPS * 32, tile_shape<HD>::SMEM_BYTES, a, b->batch,
-               (const td_attention_item *)b->device_items);
+               (const td_attention_item *)b->device_items, first);
 }
 
 void td_cuda_attention(td_backend *be, const td_attention_params *p)
@@ -384,11 +374,18 @@ void td_cuda_attention(td_backend *be, const td_attention_params *p)
   attention_args a = {at<bf16>(p->qkv), at<bf16>(p->out), p->kv->data + p->layer * layer_elements, b->partials, b->arrived,
                       p->scale * 1.4426950408889634f, p->window_tokens, p->n_heads, p->n_kv_heads,
                       p->n_heads / p->n_kv_heads};
+  uint32_t first = 0; // items before it are served
+  if (p->kv->wgmma && !b->padded_decode && b->items.n_prefill > 0) {
+    first = b->items.n_prefill;
+    td_cuda_prefill_attention(b, a, p->head_dim, first);
+    if (first == b->items.n_items)
+      return;
+  }
   switch (p->head_dim) { // others were refused by kv_create
-  case 64: launch<64>(b, a); break;
-  case 96: launch<96>(b, a); break;
-  case 128: launch<128>(b, a); break;
-  case 256: launch<256>(b, a); break;
+  case 64: launch<64>(b, a, first); break;
+  case 96: launch<96>(b, a, first); break;
+  case 128: launch<128>(b, a, first); break;
+  case 256: launch<256>(b, a, first); break;
   default: TD_BUG_ON(true);
   }
 }

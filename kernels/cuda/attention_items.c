@@ -1,6 +1,8 @@
 /* Items of the attention launch: see attention_items.h. */
 #include "kernels/cuda/attention_items.h"
 
+#include <stdlib.h>
+
 enum { SPLIT_ALIGN = 64, SPLIT_MIN_TOKENS = 64, BLOCKS_PER_SM = 3 };
 
 uint32_t td_attention_items_max(uint32_t max_rows, uint32_t max_tokens)
@@ -17,13 +19,13 @@ uint32_t td_attention_decode_items_max(uint32_t n_rows, uint32_t n_kv_heads, uin
 static bool is_decode(const td_plan_row *r, uint32_t group) { return r->q_len * group <= TD_DECODE_ROWS; }
 
 /* Tokens of KV per decode block: enough blocks to fill the device once, none shorter than is worth a merge. */
-static uint32_t split_tokens(const td_plan *plan, uint32_t group, uint32_t n_kv_heads, uint32_t n_sms)
+static uint32_t split_tokens(const td_plan *plan, const td_attention_cut *cut)
 {
   uint64_t total = 0;
   for (uint32_t i = 0; i < plan->n_rows; i++)
-    if (is_decode(&plan->rows[i], group))
+    if (is_decode(&plan->rows[i], cut->group))
       total += plan->rows[i].kv_len;
-  uint64_t per_block = total * n_kv_heads / ((uint64_t)n_sms * BLOCKS_PER_SM) + 1;
+  uint64_t per_block = total * cut->n_kv_heads / ((uint64_t)cut->n_sms * BLOCKS_PER_SM) + 1;
   per_block = (per_block + SPLIT_ALIGN - 1) / SPLIT_ALIGN * SPLIT_ALIGN;
   return (uint32_t)(per_block < SPLIT_MIN_TOKENS ? SPLIT_MIN_TOKENS : per_block);
 }
@@ -48,24 +50,30 @@ static void add_decode(td_attention_items *out, uint32_t row, const td_plan_row 
   }
 }
 
-static void add_prefill(td_attention_items *out, uint32_t row, const td_plan_row *r, uint32_t group)
+static void add_prefill(td_attention_items *out, uint32_t row, const td_plan_row *r, uint32_t tile)
 {
-  uint32_t tile = TD_PREFILL_ROWS / group, n = (r->q_len + tile - 1) / tile;
-  for (uint32_t i = n; i-- > 0;) { /* the last tile sees the most keys */
-    uint32_t begin = i * tile, len = begin + tile < r->q_len ? tile : r->q_len - begin;
+  for (uint32_t begin = 0; begin < r->q_len; begin += tile) {
+    uint32_t len = begin + tile < r->q_len ? tile : r->q_len - begin;
     add_item(out, (td_attention_item){row, begin, len, 0, r->kv_len - r->q_len + begin + len, 0, 0, 0});
   }
 }
 
-void td_attention_items_make(td_attention_items *out, const td_plan *plan, uint32_t group, uint32_t n_kv_heads,
-                             uint32_t n_sms)
+static int longest_first(const void *x, const void *y)
 {
-  uint32_t split = split_tokens(plan, group, n_kv_heads, n_sms);
+  const td_attention_item *a = x, *b = y;
+  return a->kv_end != b->kv_end ? (a->kv_end < b->kv_end ? 1 : -1) : a->row != b->row ? (a->row > b->row ? 1 : -1) : 0;
+}
+
+void td_attention_items_make(td_attention_items *out, const td_plan *plan, const td_attention_cut *cut)
+{
+  uint32_t split = split_tokens(plan, cut);
   out->n_items = out->n_partials = 0;
   for (uint32_t i = 0; i < plan->n_rows; i++)
-    if (!is_decode(&plan->rows[i], group))
-      add_prefill(out, i, &plan->rows[i], group);
+    if (!is_decode(&plan->rows[i], cut->group))
+      add_prefill(out, i, &plan->rows[i], cut->prefill_rows / cut->group);
+  out->n_prefill = out->n_items;
+  qsort(out->items, out->n_prefill, sizeof *out->items, longest_first);
   for (uint32_t i = 0; i < plan->n_rows; i++)
-    if (is_decode(&plan->rows[i], group))
+    if (is_decode(&plan->rows[i], cut->group))
       add_decode(out, i, &plan->rows[i], split);
 }

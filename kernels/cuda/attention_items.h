@@ -6,9 +6,10 @@
 #include "config/plan.h"
 
 enum {
-  TD_PREFILL_ROWS = 64, /* packed rows (tokens x group heads) of a prefill tile */
-  TD_DECODE_ROWS = 16,  /* of a decode tile */
-  TD_SPLITS_MAX = 1024, /* partials of a step */
+  TD_PREFILL_ROWS_MMA = 64,    /* packed rows (tokens x group heads) of a prefill tile of attention.cu */
+  TD_PREFILL_ROWS_WGMMA = 128, /* and of attention_prefill.cu */
+  TD_DECODE_ROWS = 16,         /* of a decode tile */
+  TD_SPLITS_MAX = 1024,        /* partials of a step */
 };
 
 typedef struct td_attention_item {
@@ -20,8 +21,8 @@ typedef struct td_attention_item {
 } td_attention_item;
 
 typedef struct td_attention_items {
-  td_attention_item *items; /* [max_items] */
-  uint32_t n_items, max_items;
+  td_attention_item *items; /* [max_items]: prefill tiles, then decodes */
+  uint32_t n_items, n_prefill, max_items;
   uint32_t n_partials;
 } td_attention_items;
 
@@ -31,8 +32,14 @@ uint32_t td_attention_items_max(uint32_t max_rows, uint32_t max_tokens);
 /* Items that a plan of n_rows decodes has at most. */
 uint32_t td_attention_decode_items_max(uint32_t n_rows, uint32_t n_kv_heads, uint32_t n_sms);
 
-/* group: query heads per kv head, 1..64. Longest prefill tiles first, so that the tail of the launch is short. */
-void td_attention_items_make(td_attention_items *out, const td_plan *plan, uint32_t group, uint32_t n_kv_heads,
-                             uint32_t n_sms);
+/* What of the device and the model decides how a plan is cut. */
+typedef struct td_attention_cut {
+  uint32_t group;        /* query heads per kv head, 1..64 */
+  uint32_t n_kv_heads, n_sms;
+  uint32_t prefill_rows; /* packed rows of a prefill tile */
+} td_attention_cut;
+
+/* Longest prefill tiles first, so that the tail of the launch is short. */
+void td_attention_items_make(td_attention_items *out, const td_plan *plan, const td_attention_cut *cut);
 
 #endif

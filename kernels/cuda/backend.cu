@@ -1,5 +1,5 @@
 // The CUDA backend behind kernels.h: device, memory, KV store, life.
-#include "kernels/cuda/internal.cuh"
+#include "kernels/cuda/attention.cuh"
 
 #include <cstdio>
 #include <cstdlib>
@@ -102,6 +102,7 @@ static td_status be_kv_create(td_backend *be, const td_kv_shape *shape, td_kv **
     return td_fail(err, TD_ERR_NOMEM, "no memory for the KV store");
   b->kvs->push_back(kv);
   kv->shape = *shape;
+  kv->wgmma = td_cuda_prefill_usable(shape->head_dim, b->cc_major);
   TD_TRY(td_cuda_alloc_bytes(b, be_kv_bytes_per_page(be, shape) * shape->n_pages, (void **)&kv->data, err));
   TD_TRY(td_cuda_alloc_array(b, (size_t)TD_SPLITS_MAX * shape->n_kv_heads * TD_DECODE_ROWS * (shape->head_dim + 4), &b->partials,
                      err));

@@ -7,7 +7,7 @@
 //   lt_product.cu products of many rows by cuBLASLt; lt_tune.cu measures its algorithms, lt_cache.c keeps what was measured
 //   pointwise.cu  embedding, RMSNorm, SwiGLU, gather
 //   rope_kv.cu    q/k norm, rotation, KV write
-//   attention.cu  paged attention for hybrid batches
+//   attention.cu  paged attention for hybrid batches; attention_prefill.cu takes prompt chunks on Hopper
 //   sample.cu     token choice
 //
 // Activations are bf16, sums are f32. One stream; ops are queued, step_end waits.
@@ -63,10 +63,11 @@ struct td_weight {
   uint32_t n_out, n_in;
 };
 
-// Page layout: [layer][page][kv head]{ K [page_tokens][head_dim], V [page_tokens][head_dim] }
+// Page layout: [layer][page][kv head]{ K, V }, each page_tokens x head_dim in the order of kv_chunk_at (attention.cuh).
 struct td_kv {
   bf16 *data;
   td_kv_shape shape;
+  bool wgmma; // attention_prefill.cu serves its prefill tiles
 };
 
 struct cuda_backend {

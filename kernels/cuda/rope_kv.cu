@@ -1,6 +1,6 @@
 // Per token: RMSNorm of q and k heads (where the model has it), rotation by the position, and the write of k and v
 // to the token's line in its page. One warp per head; q is rotated in place.
-#include "kernels/cuda/internal.cuh"
+#include "kernels/cuda/attention.cuh"
 
 enum { ROPE_PAIRS_MAX = 4 }; // pairs per lane: head_dim <= 256
 
@@ -36,6 +36,12 @@ __device__ __forceinline__ void element_pair(const rope_args &a, uint32_t i, uin
   }
 }
 
+// Element e of a line, from the beginning of the page's K or V.
+__device__ __forceinline__ uint32_t kv_at(uint32_t head_dim, uint32_t line, uint32_t e)
+{
+  return kv_chunk_at(head_dim, line, e / 8) + e % 8;
+}
+
 __global__ void rope_kv_kernel(rope_args a, device_batch batch)
 {
   uint32_t token = blockIdx.x, lane = threadIdx.x % 32;
@@ -52,14 +58,13 @@ __global__ void rope_kv_kernel(rope_args a, device_batch batch)
   for (uint32_t h = blockIdx.y * (blockDim.x / 32) + threadIdx.x / 32; h < n_all; h += gridDim.y * (blockDim.x / 32)) {
     bf16 *src = a.qkv + ((size_t)token * n_all + h) * a.head_dim;
     if (h >= n_qk) { // v: copied as it is
-      bf16 *dst = a.kv + ((size_t)page * a.n_kv_heads + (h - n_qk)) * 2 * half_page + half_page + (size_t)line * a.head_dim;
-      for (uint32_t i = lane; i < a.head_dim / 2; i += 32)
-        ((__nv_bfloat162 *)dst)[i] = ((const __nv_bfloat162 *)src)[i];
+      bf16 *dst = a.kv + ((size_t)page * a.n_kv_heads + (h - n_qk)) * 2 * half_page + half_page;
+      for (uint32_t i = 2 * lane; i < a.head_dim; i += 64)
+        *(__nv_bfloat162 *)(dst + kv_at(a.head_dim, line, i)) = *(const __nv_bfloat162 *)(src + i);
       continue;
     }
     bool is_q = h < a.n_heads;
-    bf16 *dst = is_q ? src
-                     : a.kv + ((size_t)page * a.n_kv_heads + (h - a.n_heads)) * 2 * half_page + (size_t)line * a.head_dim;
+    bf16 *dst = is_q ? src : a.kv + ((size_t)page * a.n_kv_heads + (h - a.n_heads)) * 2 * half_page;
     const float *norm = is_q ? a.q_norm : a.k_norm;
     float x[ROPE_PAIRS_MAX][2], sum = 0;
 #pragma unroll
@@ -95,8 +100,8 @@ __global__ void rope_kv_kernel(rope_args a, device_batch batch)
           v = v * cs + u * sn;
           u = r;
         }
-        dst[lo] = __float2bfloat16(u);
-        dst[hi] = __float2bfloat16(v);
+        dst[is_q ? lo : kv_at(a.head_dim, line, lo)] = __float2bfloat16(u);
+        dst[is_q ? hi : kv_at(a.head_dim, line, hi)] = __float2bfloat16(v);
       }
     }
   }

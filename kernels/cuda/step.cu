@@ -72,10 +72,12 @@ static void pack_plan(cuda_backend *b, const td_plan *plan)
   memcpy(pack_section(b, ROWS, plan->n_rows * sizeof(td_plan_row)), plan->rows, plan->n_rows * sizeof(td_plan_row));
   memcpy(pack_section(b, LOGITS_ROWS, plan->n_logits * sizeof(uint32_t)), plan->logits_rows,
          plan->n_logits * sizeof(uint32_t));
-  b->items.n_items = 0;
+  b->items.n_items = b->items.n_prefill = 0;
   if (!b->kvs->empty()) { // one store at a time: the last that was made
     const td_kv_shape *s = &b->kvs->back()->shape;
-    td_attention_items_make(&b->items, plan, s->n_heads / s->n_kv_heads, s->n_kv_heads, (uint32_t)b->n_sms);
+    td_attention_cut cut = {s->n_heads / s->n_kv_heads, s->n_kv_heads, (uint32_t)b->n_sms,
+                            (uint32_t)(b->kvs->back()->wgmma ? TD_PREFILL_ROWS_WGMMA : TD_PREFILL_ROWS_MMA)};
+    td_attention_items_make(&b->items, plan, &cut);
   }
   memcpy(pack_section(b, ITEMS, b->items.n_items * sizeof(td_attention_item)), b->items.items,
          b->items.n_items * sizeof(td_attention_item));

@@ -629,6 +629,7 @@ static void test_sampling(void)
 int main(int argc, char **argv)
 {
   td_error err;
+  setvbuf(stdout, NULL, _IOLBF, 0);
   const char *name = argc > 1 ? argv[1] : "cpu";
   bool small = argc > 2 && strcmp(argv[2], "small") == 0; /* for compute-sanitizer */
   td_backend_config config = {.max_slots = MAX_SLOTS, .max_rows = MAX_ROWS, .max_tokens = MAX_TOKENS,
@@ -662,10 +663,12 @@ int main(int argc, char **argv)
       {9, 3, 64, 16, 0, TD_ROPE_PAIRS, false},   {32, 8, 128, 16, 0, TD_ROPE_HALVES, false}, {4, 4, 96, 32, 0, TD_ROPE_HALVES, false},
       {14, 2, 64, 64, 0, TD_ROPE_HALVES, false}, {16, 8, 128, 16, 0, TD_ROPE_HALVES, true},  {8, 1, 256, 16, 0, TD_ROPE_HALVES, false},
       {8, 2, 128, 16, 100, TD_ROPE_HALVES, false}, {16, 1, 64, 16, 0, TD_ROPE_HALVES, false}, {32, 1, 64, 16, 33, TD_ROPE_PAIRS, false},
+      {28, 4, 128, 32, 0, TD_ROPE_HALVES, false}, {4, 4, 128, 64, 300, TD_ROPE_HALVES, false}, {16, 4, 256, 64, 0, TD_ROPE_HALVES, false},
   };
   static const uint32_t decodes[][2] = {{1, 1}, {1, 2}, {1, 15}, {1, 16}, {1, 17}, {1, 63}, {1, 64}, {1, 65}, {1, 300}, {1, 777}};
   static const uint32_t chunks[][2] = {{1, 1}, {17, 17}, {64, 64}, {65, 65}, {50, 333}, {128, 400}};
   static const uint32_t mixed[][2] = {{1, 500}, {1, 33}, {2, 90}, {100, 100}, {5, 700}, {60, 61}};
+  static const uint32_t long_chunks[][2] = {{40, 3300}, {33, 1025}, {7, 1290}};
   static const uint32_t split[][2] = {{1, 3500}, {1, 2000}, {1, 70}};
   for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
     if (small && i % 3)
@@ -673,8 +676,10 @@ int main(int argc, char **argv)
     test_attention(&shapes[i], decodes, small ? 6 : 10);
     test_attention(&shapes[i], chunks, small ? 3 : 6);
     test_attention(&shapes[i], mixed, small ? 3 : 6);
-    if (!small)
+    if (!small) {
       test_attention(&shapes[i], split, 3);
+      test_attention(&shapes[i], long_chunks, 3);
+    }
   }
   test_sampling();
   be->ops->destroy(be);

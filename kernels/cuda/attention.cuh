@@ -1,0 +1,31 @@
+// What the attention kernels share: their arguments, and where a token's K and V lie in a page.
+#pragma once
+
+#include "kernels/cuda/internal.cuh"
+
+struct attention_args {
+  const bf16 *qkv;
+  bf16 *out;
+  const bf16 *kv; // this layer's pages
+  float *partials;   // [TD_SPLITS_MAX, n_kv_heads, TD_DECODE_ROWS, HD + 4]: output, then max and sum of the softmax
+  uint32_t *arrived; // [TD_SPLITS_MAX, n_kv_heads]
+  float scale_log2;
+  uint32_t window, n_heads, n_kv_heads, group;
+};
+
+// attention_prefill.cu: chunks of prompts on Hopper. Whether this device and head_dim have it, once the device is known.
+bool td_cuda_prefill_usable(uint32_t head_dim, int cc_major);
+// Items [0, n_items) of the step.
+void td_cuda_prefill_attention(cuda_backend *b, const attention_args &a, uint32_t head_dim, uint32_t n_items);
+
+#ifdef __CUDACC__
+// Elements from the beginning of a page's K (or V) to 16-byte chunk `chunk` of line `line`: groups of 8 lines; in a group, atoms
+// of 8 lines x 128 bytes; in an atom, chunks XORed by the line. That is the order in which wgmma wants shared memory
+// (PTX ISA, "Shared Memory Matrix Layout", 128-byte swizzle), so that whole pages are copied there as they lie.
+// Heads that are no multiple of 64 elements have no such kernel: their lines lie one after another.
+__host__ __device__ constexpr uint32_t kv_chunk_at(uint32_t head_dim, uint32_t line, uint32_t chunk)
+{
+  return head_dim % 64 != 0 ? line * head_dim + chunk * 8
+                            : line / 8 * 8 * head_dim + chunk / 8 * 512 + line % 8 * 64 + ((chunk ^ line) & 7) * 8;
+}
+#endif

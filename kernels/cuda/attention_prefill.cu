@@ -1,0 +1,395 @@
+// Attention of prompt chunks on Hopper: the tensor cores fed from shared memory, the softmax of one half beside the products
+// of the other.
+//
+// A block takes 128 packed rows of one row and kv head: tokens x the heads of the GQA group. One warp copies whole pages of K
+// and V into a ring of two tiles each; they lie in memory as wgmma wants them (attention.cuh). Two warpgroups of 64 rows each take
+// turns: while one's products of Q and K, and of P and V, are in the tensor cores, the other is at its softmax; and in each, the
+// product of a tile's P and V runs beside the softmax of the next. Tiles are counted from position 0, so that a row sees the same
+// tiles in the same order however its prompt was cut into chunks.
+// Source: FlashAttention-3 (Shah et al. 2024, sections 3.1 and 3.2); PTX ISA on wgmma, mbarrier and cp.async.bulk.
+#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/wgmma.cuh"
+
+enum { WG = 128, CONSUMERS = 2, THREADS = WG * (1 + CONSUMERS), STAGES = 2, ROWS = TD_PREFILL_ROWS_WGMMA };
+enum { PRODUCER_REGISTERS = 24, CONSUMER_REGISTERS = 240 };
+enum { L2_KV_BYTES = 32 << 20 };
+
+template <int HD> struct prefill_shape {
+  static constexpr int KEYS = HD == 256 ? 64 : 128;       // of a tile
+  static constexpr int GROUP_BYTES = 8 * HD * 2;          // of 8 lines
+  static constexpr int TILE_BYTES = KEYS * HD * 2;        // of K, or of V
+  static constexpr int Q_BYTES = ROWS * HD * 2;
+  static constexpr int SMEM_BYTES = 1024 + Q_BYTES + 2 * STAGES * TILE_BYTES; // and room to align
+};
+
+struct ring_barriers {
+  uint64_t full_k[STAGES], empty_k[STAGES], full_v[STAGES], empty_v[STAGES], tail;
+};
+
+#ifdef TD_HAS_WGMMA
+__device__ __forceinline__ uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
+
+__device__ __forceinline__ void barrier_init(uint64_t *bar, uint32_t arrivals)
+{
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(bar)), "r"(arrivals) : "memory");
+}
+
+__device__ __forceinline__ void barrier_arrive(uint64_t *bar)
+{
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(bar)) : "memory");
+}
+
+__device__ __forceinline__ void barrier_expect(uint64_t *bar, uint32_t bytes)
+{
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(bar)), "r"(bytes) : "memory");
+}
+
+__device__ __forceinline__ void barrier_wait(uint64_t *bar, uint32_t parity)
+{
+  asm volatile("{.reg .pred done;\n"
+               "again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+               "@!done bra again;}" ::"r"(shared_address(bar)),
+               "r"(parity)
+               : "memory");
+}
+
+__device__ __forceinline__ void copy_bulk(uint32_t dst, const void *src, uint32_t bytes, uint64_t *bar)
+{
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(dst), "l"(src),
+               "r"(bytes), "r"(shared_address(bar))
+               : "memory");
+}
+
+// Of one warpgroup (its own id), or of the turn-taking of two.
+__device__ __forceinline__ void named_sync(uint32_t id, uint32_t threads)
+{
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+__device__ __forceinline__ void named_arrive(uint32_t id, uint32_t threads)
+{
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+__device__ __forceinline__ float exp2_fast(float x)
+{
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+__device__ __forceinline__ uint32_t pack2(float lo, float hi)
+{
+  __nv_bfloat162 v = __floats2bfloat162_rn(lo, hi);
+  return *(uint32_t *)&v;
+}
+
+// A tile's pages, one lane each. Those at or past kv_end are left out.
+template <int HD>
+__device__ __forceinline__ void copy_pages(uint32_t dst, const bf16 *kv_head_pages, const int32_t *pages, uint32_t page_tokens,
+                                           size_t page_stride, uint32_t kv0, uint32_t kv_end, uint64_t *bar)
+{
+  uint32_t lane = threadIdx.x % 32, bytes = page_tokens * HD * 2;
+  uint32_t n = min(prefill_shape<HD>::KEYS, kv_end - kv0);
+  n = (n + page_tokens - 1) / page_tokens;
+  if (lane == 0)
+    barrier_expect(bar, n * bytes);
+  __syncwarp();
+  if (lane < n)
+    copy_bulk(dst + lane * bytes, kv_head_pages + (size_t)pages[kv0 / page_tokens + lane] * page_stride, bytes, bar);
+}
+
+// The last tile of V: lines past the end must not be NaN, because their weight of zero would not remove that.
+template <int HD>
+__device__ __forceinline__ void zero_lines(unsigned char *tile, uint32_t n_lines)
+{
+  constexpr int CHUNKS = HD / 8;
+  for (uint32_t i = n_lines * CHUNKS + threadIdx.x % 32; i < prefill_shape<HD>::KEYS * CHUNKS; i += 32)
+    *(uint4 *)(tile + kv_chunk_at(HD, i / CHUNKS, i % CHUNKS) * 2) = uint4{};
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+template <int HD>
+__device__ __forceinline__ void produce(const attention_args &a, const device_batch &batch, const int32_t *pages,
+                                        uint32_t kv_head, uint32_t kv_begin, uint32_t kv_end, unsigned char *smem_k,
+                                        unsigned char *smem_v, ring_barriers *bars)
+{
+  using S = prefill_shape<HD>;
+  size_t half = (size_t)batch.page_tokens * HD, page_stride = half * 2 * a.n_kv_heads;
+  const bf16 *k = a.kv + kv_head * 2 * half, *v = k + half;
+  // the kernels before wrote these pages by ordinary stores
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+  uint32_t i = 0;
+  for (uint32_t kv0 = kv_begin; kv0 < kv_end; kv0 += S::KEYS, i++) {
+    uint32_t stage = i % STAGES, parity = (i / STAGES & 1) ^ 1;
+    barrier_wait(&bars->empty_k[stage], parity);
+    copy_pages<HD>(shared_address(smem_k + stage * S::TILE_BYTES), k, pages, batch.page_tokens, page_stride, kv0, kv_end,
+                   &bars->full_k[stage]);
+    barrier_wait(&bars->empty_v[stage], parity);
+    bool whole = kv0 + S::KEYS <= kv_end;
+    uint64_t *bar = whole ? &bars->full_v[stage] : &bars->tail;
+    copy_pages<HD>(shared_address(smem_v + stage * S::TILE_BYTES), v, pages, batch.page_tokens, page_stride, kv0, kv_end, bar);
+    if (!whole) {
+      barrier_wait(bar, 0);
+      zero_lines<HD>(smem_v + stage * S::TILE_BYTES, kv_end - kv0);
+      __syncwarp();
+      if (threadIdx.x % 32 == 0)
+        barrier_arrive(&bars->full_v[stage]);
+    }
+  }
+}
+
+// A warpgroup's 64 packed rows to shared memory; rows past the item's end repeat its last.
+template <int HD>
+__device__ __forceinline__ void load_queries(unsigned char *smem_q, const attention_args &a, const td_attention_item &it,
+                                             const td_plan_row &row, uint32_t kv_head, uint32_t wg)
+{
+  constexpr int CHUNKS = HD / 8;
+  uint32_t stride = (a.n_heads + 2 * a.n_kv_heads) * HD, last = it.n_tokens * a.group - 1;
+  for (uint32_t i = threadIdx.x % WG; i < 64 * CHUNKS; i += WG) {
+    uint32_t r = wg * 64 + i / CHUNKS, chunk = i % CHUNKS, p = min(r, last);
+    const bf16 *src = a.qkv + (size_t)(row.q_start + it.token_begin + p / a.group) * stride +
+                      (kv_head * a.group + p % a.group) * HD + chunk * 8;
+    *(uint4 *)(smem_q + kv_chunk_at(HD, r, chunk) * 2) = *(const uint4 *)src;
+  }
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  named_sync(1 + wg, WG);
+}
+
+// Byte offset of elements [16k, 16k + 16) of the lines of a K-like tile.
+__device__ __forceinline__ constexpr uint32_t k_step(uint32_t k) { return k / 4 * 1024 + k % 4 * 32; }
+
+template <int HD> struct consumer {
+  using S = prefill_shape<HD>;
+  float o[HD / 2], s[S::KEYS / 2], m[2], l[2];
+  uint32_t p[S::KEYS / 4];
+
+  // The products are queued; s is theirs until they are waited for.
+  __device__ __forceinline__ void multiply_keys(uint32_t q, uint32_t k)
+  {
+    wgmma_begin();
+#pragma unroll
+    for (int c = 0; c < HD / 16; c++)
+      wgmma_ss(s, wgmma_operand(q + k_step(c), 16, S::GROUP_BYTES), wgmma_operand(k + k_step(c), 16, S::GROUP_BYTES), c > 0);
+    wgmma_commit();
+  }
+
+  __device__ __forceinline__ void multiply_values(uint32_t v)
+  {
+    wgmma_begin();
+#pragma unroll
+    for (int c = 0; c < S::KEYS / 16; c++)
+      wgmma_rs(o, p + 4 * c, wgmma_operand(v + c * 2 * S::GROUP_BYTES, 1024, S::GROUP_BYTES));
+    wgmma_commit();
+  }
+
+  __device__ __forceinline__ void mask(uint32_t kv0, const int32_t pos[2], uint32_t window)
+  {
+    int32_t key0 = (int32_t)(kv0 + 2 * (threadIdx.x % 4));
+#pragma unroll
+    for (int i = 0; i < S::KEYS / 2; i++) {
+      int32_t key = key0 + i / 4 * 8 + i % 2, at = pos[i / 2 % 2];
+      if (key > at || (window > 0 && key <= at - (int32_t)window))
+        s[i] = -INFINITY;
+    }
+  }
+
+  // s becomes the tile's weights; corr: what earlier sums shrink by.
+  __device__ __forceinline__ void softmax(float scale_log2, float corr[2])
+  {
+    float mx[2] = {m[0], m[1]}, sum[2] = {0, 0};
+#pragma unroll
+    for (int i = 0; i < S::KEYS / 2; i++)
+      mx[i / 2 % 2] = fmaxf(mx[i / 2 % 2], s[i]);
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      mx[h] = fmaxf(mx[h], __shfl_xor_sync(0xffffffffu, mx[h], 1));
+      mx[h] = fmaxf(mx[h], __shfl_xor_sync(0xffffffffu, mx[h], 2));
+      float top = mx[h] == -INFINITY ? 0 : mx[h] * scale_log2; // nothing seen yet: all weights are 0
+      corr[h] = exp2_fast(m[h] * scale_log2 - top);
+      m[h] = mx[h];
+      mx[h] = top;
+    }
+#pragma unroll
+    for (int i = 0; i < S::KEYS / 2; i++) {
+      s[i] = exp2_fast(s[i] * scale_log2 - mx[i / 2 % 2]);
+      sum[i / 2 % 2] += s[i];
+    }
+    l[0] = l[0] * corr[0] + sum[0];
+    l[1] = l[1] * corr[1] + sum[1];
+  }
+
+  __device__ __forceinline__ void pack_weights()
+  {
+#pragma unroll
+    for (int i = 0; i < S::KEYS / 4; i++)
+      p[i] = pack2(s[2 * i], s[2 * i + 1]);
+  }
+
+  __device__ __forceinline__ void rescale(const float corr[2])
+  {
+#pragma unroll
+    for (int i = 0; i < HD / 2; i++)
+      o[i] *= corr[i / 2 % 2];
+  }
+};
+
+template <int HD>
+__device__ __forceinline__ void consume(const attention_args &a, const td_attention_item &it, const td_plan_row &row,
+                                        uint32_t kv_head, uint32_t kv_begin, unsigned char *smem_q, unsigned char *smem_k,
+                                        unsigned char *smem_v, ring_barriers *bars)
+{
+  using S = prefill_shape<HD>;
+  uint32_t wg = threadIdx.x / WG - 1, lane = threadIdx.x % 32, r0 = wg * 64 + threadIdx.x % WG / 32 * 16 + lane / 4;
+  uint32_t last = it.n_tokens * a.group - 1, n_tiles = (it.kv_end - kv_begin + S::KEYS - 1) / S::KEYS;
+  int32_t first_pos = (int32_t)(row.kv_len - row.q_len + it.token_begin);
+  int32_t pos[2] = {first_pos + (int32_t)(min(r0, last) / a.group), first_pos + (int32_t)(min(r0 + 8, last) / a.group)};
+  int32_t last_pos = first_pos + (int32_t)it.n_tokens - 1;
+  uint32_t my_turn = 3 + wg, their_turn = 4 - wg;
+  load_queries<HD>(smem_q, a, it, row, kv_head, wg);
+  uint32_t q = shared_address(smem_q) + wg * 8 * S::GROUP_BYTES, k = shared_address(smem_k), v = shared_address(smem_v);
+  consumer<HD> c;
+  float corr[2];
+  bool elected = threadIdx.x % WG == 0;
+#pragma unroll
+  for (int i = 0; i < HD / 2; i++)
+    c.o[i] = 0;
+  c.m[0] = c.m[1] = -INFINITY;
+  c.l[0] = c.l[1] = 0;
+
+  auto mask_if_needed = [&](uint32_t kv0) {
+    bool ends = (int32_t)(kv0 + S::KEYS - 1) > first_pos, begins = a.window > 0 && (int32_t)kv0 <= last_pos - (int32_t)a.window;
+    if (ends || begins)
+      c.mask(kv0, pos, a.window);
+  };
+
+  if (wg == 1 && n_tiles > 1)
+    named_arrive(their_turn, 2 * WG); // the first warpgroup begins
+  barrier_wait(&bars->full_k[0], 0);
+  c.multiply_keys(q, k);
+  wgmma_wait<0>();
+  wgmma_hold(c.s);
+  if (elected)
+    barrier_arrive(&bars->empty_k[0]);
+  mask_if_needed(kv_begin);
+  c.softmax(a.scale_log2, corr);
+  c.pack_weights();
+  for (uint32_t i = 1; i < n_tiles; i++) {
+    uint32_t stage = i % STAGES, before = (i - 1) % STAGES;
+    barrier_wait(&bars->full_k[stage], i / STAGES & 1);
+    named_sync(my_turn, 2 * WG);
+    c.multiply_keys(q, k + stage * S::TILE_BYTES);
+    barrier_wait(&bars->full_v[before], (i - 1) / STAGES & 1);
+    c.multiply_values(v + before * S::TILE_BYTES);
+    if (wg == 0 || i + 1 < n_tiles)
+      named_arrive(their_turn, 2 * WG);
+    wgmma_wait<1>();
+    wgmma_hold(c.s);
+    if (elected)
+      barrier_arrive(&bars->empty_k[stage]);
+    mask_if_needed(kv_begin + i * S::KEYS);
+    c.softmax(a.scale_log2, corr);
+    wgmma_wait<0>();
+    wgmma_hold(c.o);
+    if (elected)
+      barrier_arrive(&bars->empty_v[before]);
+    c.rescale(corr);
+    c.pack_weights();
+  }
+  barrier_wait(&bars->full_v[(n_tiles - 1) % STAGES], (n_tiles - 1) / STAGES & 1);
+  c.multiply_values(v + (n_tiles - 1) % STAGES * S::TILE_BYTES);
+  wgmma_wait<0>();
+  wgmma_hold(c.o);
+
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    float sum = c.l[h];
+    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+    sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+    float inv = sum > 0 ? 1.0f / sum : 0.0f;
+    uint32_t r = r0 + 8 * h;
+    if (r > last)
+      continue;
+    bf16 *dst = a.out + ((size_t)(row.q_start + it.token_begin + r / a.group) * a.n_heads + kv_head * a.group + r % a.group) * HD +
+                2 * (lane % 4);
+#pragma unroll
+    for (int j = 0; j < HD / 8; j++)
+      *(uint32_t *)(dst + j * 8) = pack2(c.o[4 * j + 2 * h] * inv, c.o[4 * j + 2 * h + 1] * inv);
+  }
+}
+#endif
+
+template <int HD>
+__global__ void __launch_bounds__(THREADS, 1)
+    prefill_kernel(attention_args a, device_batch batch, const td_attention_item *items, uint32_t n_items, uint32_t heads_at_once)
+{
+#ifdef TD_HAS_WGMMA
+  using S = prefill_shape<HD>;
+  extern __shared__ unsigned char smem_raw[];
+  __shared__ ring_barriers bars;
+  unsigned char *smem_q = smem_raw + (1024 - shared_address(smem_raw) % 1024) % 1024;
+  unsigned char *smem_k = smem_q + S::Q_BYTES, *smem_v = smem_k + STAGES * S::TILE_BYTES;
+  let_next_start();
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < STAGES; i++) {
+      barrier_init(&bars.full_k[i], 1);
+      barrier_init(&bars.full_v[i], 1);
+      barrier_init(&bars.empty_k[i], CONSUMERS);
+      barrier_init(&bars.empty_v[i], CONSUMERS);
+    }
+    barrier_init(&bars.tail, 1);
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  __syncthreads();
+  wait_for_input();
+  uint32_t first_head = blockIdx.x / (n_items * heads_at_once) * heads_at_once, in_section = blockIdx.x % (n_items * heads_at_once);
+  uint32_t n_heads = min(heads_at_once, a.n_kv_heads - first_head);
+  const td_attention_item it = items[in_section / n_heads];
+  const td_plan_row row = batch.rows[it.row];
+  uint32_t kv_head = first_head + in_section % n_heads, kv_begin = 0, first_pos = row.kv_len - row.q_len + it.token_begin;
+  if (a.window > 0 && first_pos + 1 > a.window)
+    kv_begin = (first_pos + 1 - a.window) / S::KEYS * S::KEYS;
+  if (threadIdx.x < WG) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"((int)PRODUCER_REGISTERS));
+    if (threadIdx.x < 32)
+      produce<HD>(a, batch, batch.page_table + row.page_table_offset, kv_head, kv_begin, it.kv_end, smem_k, smem_v, &bars);
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"((int)CONSUMER_REGISTERS));
+    consume<HD>(a, it, row, kv_head, kv_begin, smem_q, smem_k, smem_v, &bars);
+  }
+#endif
+}
+
+template <int HD> static void launch(cuda_backend *b, const attention_args &a, uint32_t n_items)
+{
+  static bool sized = false; // the attribute is per kernel, for the life of the process
+  if (!sized) {
+    note(b, cudaFuncSetAttribute(prefill_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize, prefill_shape<HD>::SMEM_BYTES));
+    sized = true;
+  }
+  // blocks begin in order: longest tiles first, and of so many heads only that their K and V stay in the L2 cache
+  uint32_t heads_at_once = (uint32_t)(L2_KV_BYTES / ((uint64_t)b->items.items[0].kv_end * HD * 2 * sizeof(bf16)));
+  heads_at_once = heads_at_once < 1 ? 1 : heads_at_once < a.n_kv_heads ? heads_at_once : a.n_kv_heads;
+  queue_kernel(b, prefill_kernel<HD>, dim3(n_items * a.n_kv_heads), THREADS, prefill_shape<HD>::SMEM_BYTES, a, b->batch,
+               (const td_attention_item *)b->device_items, n_items, heads_at_once);
+}
+
+bool td_cuda_prefill_usable(uint32_t head_dim, int cc_major)
+{
+  cudaFuncAttributes f;
+  if (cc_major != 9 || (head_dim != 64 && head_dim != 128 && head_dim != 256))
+    return false;
+  // a build without sm_90a has no such kernel: this one would be made of another architecture's code
+  bool found = cudaFuncGetAttributes(&f, prefill_kernel<128>) == cudaSuccess;
+  (void)cudaGetLastError();
+  return found && f.binaryVersion == 90 && f.ptxVersion == 90;
+}
+
+void td_cuda_prefill_attention(cuda_backend *b, const attention_args &a, uint32_t head_dim, uint32_t n_items)
+{
+  switch (head_dim) { // td_cuda_prefill_usable said so
+  case 64: launch<64>(b, a, n_items); break;
+  case 128: launch<128>(b, a, n_items); break;
+  case 256: launch<256>(b, a, n_items); break;
+  default: TD_BUG_ON(true);
+  }
+}
