@@ -328,6 +328,8 @@ td_status td_engine_load(td_engine *e, td_error *err)
     st = load_text(e, err);
   if (st != TD_OK) /* parts of a folder are named by their files: which folder is said here */
     return strstr(err->message, e->options.model) ? st : td_error_prefix(err, "%s", e->options.model);
+  if (*e->options.trace)
+    TD_TRY(td_trace_create(e->options.trace, (uint64_t)td_option(&e->options, TD_LIMIT_TRACE_STEPS), &e->trace, err));
   td_backend_config bc = {.n_threads = (uint32_t)td_option(&e->options, TD_LIMIT_THREADS),
                           .max_slots = e->n_slots,
                           .max_rows = (uint32_t)td_option(&e->options, TD_LIMIT_RUNNING_REQUESTS),
@@ -343,8 +345,6 @@ td_status td_engine_load(td_engine *e, td_error *err)
   TD_TRY(make_compute(e, &mp, err));
   TD_TRY(td_engine_tune(e, err));
   TD_TRY(td_engine_record_steps(e, err));
-  if (*e->options.trace)
-    TD_TRY(td_trace_create(e->options.trace, (uint64_t)td_option(&e->options, TD_LIMIT_TRACE_STEPS), &e->trace, err));
   fill_info(e, &mp);
   td_info("%s: %s, %.1f M parameters, context %u, backend %s, ready in %.2f s", e->info.model_name, e->info.arch,
           (double)e->info.parameters / 1e6, e->info.max_context_tokens, e->info.backend,

@@ -197,7 +197,8 @@ void td_text_stream_push(td_text_stream *s, const int32_t *ids, size_t n, td_buf
     td_detok_push(&s->detok, ids[i], out);
 }
 
-void td_text_stream_finish(td_text_stream *s, td_buf *out) {
+void td_text_stream_finish(td_text_stream *s, td_buf *out)
+{
   if (!s->mute)
     td_detok_finish(&s->detok, out);
 }

@@ -25,7 +25,7 @@ td_status td_trace_create(const char *path, uint64_t max_steps, td_trace **out, 
   t->file = fopen(path, "we");
   if (!t->file) {
     free(t);
-    return td_fail_param(err, TD_ERR_CONFIG, "trace", "%s: %s", path, strerror(errno));
+    return td_fail_param(err, TD_ERR_CONFIG, "trace", "trace: %s: %s", path, strerror(errno));
   }
   setvbuf(t->file, NULL, _IOFBF, TRACE_BUFFER_BYTES);
   fprintf(t->file, "[{\"ph\":\"M\",\"pid\":1,\"tid\":%d,\"name\":\"thread_name\",\"args\":{\"name\":\"engine\"}},\n"

@@ -5,7 +5,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+
+#include "config/io.h"
 
 /* Queued and not yet taken: a few pieces for each thread. */
 #define QUEUED_BYTES_MAX ((uint64_t)256 << 20)
@@ -100,18 +101,12 @@ static void fail_with(td_weight_reader *r, td_status st, const td_error *err)
 
 static td_status read_file(const job *j, uint64_t at, void *dst, uint64_t n, td_error *err)
 {
-  for (uint64_t done = 0; done < n;) {
-    ssize_t got = pread(j->fd, (char *)dst + done, n - done, (off_t)(at + done));
-    if (got < 0 && errno == EINTR)
-      continue;
-    if (got < 0)
-      return td_fail(err, TD_ERR_IO, "%s: reading at byte %llu: %s", j->name, (unsigned long long)(at + done),
-                     strerror(errno));
-    if (got == 0)
-      return td_fail(err, TD_ERR_IO, "%s: ends at byte %llu now: it was cut while it was read", j->name,
-                     (unsigned long long)(at + done));
-    done += (uint64_t)got;
-  }
+  ssize_t got = td_read_at(j->fd, dst, n, at);
+  if (got < 0)
+    return td_fail(err, TD_ERR_IO, "%s: reading at byte %llu: %s", j->name, (unsigned long long)at, strerror(errno));
+  if ((uint64_t)got < n)
+    return td_fail(err, TD_ERR_IO, "%s: ends at byte %llu now: it was cut while it was read", j->name,
+                   (unsigned long long)(at + (uint64_t)got));
   return TD_OK;
 }
 

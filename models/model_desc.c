@@ -61,17 +61,14 @@ static td_status read_divisors(const td_model_files *files, const td_model_desc 
 td_status td_model_desc_read(const td_model_files *files, td_model_desc *d, td_error *err)
 {
   const char *path = td_model_files_path(files);
-  td_status status;
   td_rope_spec rope = {0};
   float divisors[TD_HEAD_DIM_MAX / 2];
   *d = (td_model_desc){
       .default_temperature = -1, .default_top_p = -1, .default_min_p = -1, .default_top_k = -1};
   if (td_model_files_format(files) == TD_FILES_GGUF)
-    status = td_desc_read_gguf(files, d, &rope, err);
+    TD_TRY(td_desc_read_gguf(files, d, &rope, err));
   else
-    status = td_desc_read_config(files, d, &rope, err);
-  if (status != TD_OK) /* files of a folder name themselves only */
-    return td_model_files_format(files) == TD_FILES_GGUF ? status : td_error_prefix(err, "%s", path);
+    TD_TRY(td_desc_read_config(files, d, &rope, err));
   TD_TRY(check_heads(d, path, err));
   if (!(d->norm_eps > 0 && d->norm_eps < 1))
     return td_fail(err, TD_ERR_MODEL, "%s: RMSNorm epsilon must be between 0 and 1, not %g", path,

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "config/io.h"
 #include "models/weights/internal.h"
 
 td_status td_model_files_map(td_model_files *files, const char *name, bool *absent, const td_mapping **out,
@@ -198,15 +199,10 @@ td_status td_model_files_read(const td_model_files *files, const td_tensor *t, v
     memcpy(dst, t->data, t->bytes);
     return TD_OK;
   }
-  for (uint64_t done = 0; done < t->bytes;) {
-    ssize_t got = pread(fd, (char *)dst + done, t->bytes - done, (off_t)(offset + done));
-    if (got < 0 && errno == EINTR)
-      continue;
-    if (got <= 0)
-      return td_fail(err, TD_ERR_IO, "%s: tensor '%s': %s", t->file, t->name,
-                     got < 0 ? strerror(errno) : "the file was cut while it was read");
-    done += (uint64_t)got;
-  }
+  ssize_t got = td_read_at(fd, dst, t->bytes, offset);
+  if (got < 0 || (uint64_t)got < t->bytes)
+    return td_fail(err, TD_ERR_IO, "%s: tensor '%s': %s", t->file, t->name,
+                   got < 0 ? strerror(errno) : "the file was cut while it was read");
   return TD_OK;
 }
 

@@ -211,6 +211,17 @@ def sse_events(text):
     return [json.loads(e) for e in events[:-1]]
 
 
+def read_trace(path):
+    """What --trace wrote, as {step: {event's name: event}} in the file's order; metadata apart."""
+    steps = {}
+    for e in json.loads(pathlib.Path(path).read_text()):
+        assert e["ph"] in "MX" and e["pid"] == 1, e
+        if e["ph"] == "X":
+            assert e["name"] not in steps.setdefault(e["args"]["step"], {}), e
+            steps[e["args"]["step"]][e["name"]] = e
+    return steps
+
+
 SAMPLE = re.compile(r'^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{((?:[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\n]|\\.)*",?)*)\})? (\S+)$')
 
 

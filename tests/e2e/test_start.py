@@ -169,10 +169,24 @@ def test_an_architecture_that_is_not_served(tmp_path):
     refuse(patched(tmp_path, at, b"mamba"), "mamba")
 
 
-# ---- README ----
+# ---- README, packaging/tandem.conf ----
 
 def test_readme_lists_every_option():
     _, text = run_daemon("--help")
     options = set(re.findall(r"^  (--[a-z0-9-]+)", text, re.M))
     listed = set(re.findall(r"^\| `(--[a-z0-9-]+)", (ROOT / "README.md").read_text(), re.M))
     assert len(options) > 20 and listed == options
+
+
+def test_the_packaged_options_file_tells_the_defaults():
+    """Each `# name = value` is an option, and its value the default where that is a number; so is what it sets itself."""
+    _, text = run_daemon("--help")
+    options = {name.replace("-", "_") for name in re.findall(r"^  --([a-z0-9-]+)", text, re.M)}
+    defaults = {name.replace("-", "_"): value for name, value in re.findall(r"^  --([a-z0-9-]+) N .*\[(\d+), ", text, re.M)}
+    assert len(defaults) > 20
+    lines = re.findall(r"^(# )?([a-z_]+) = (.*)$", (ROOT / "packaging/tandem.conf").read_text(), re.M)
+    commented = {name: value for mark, name, value in lines if mark}
+    assert {name for _, name, _ in lines} <= options and len(lines) == len({name for _, name, _ in lines})
+    told = {name: value for name, value in commented.items() if name in defaults}
+    assert len(told) >= 4 and told == {name: defaults[name] for name in told}
+    assert f"(default {dict((n, v) for m, n, v in lines if not m)['listen']})" in text

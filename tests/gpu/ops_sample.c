@@ -13,6 +13,7 @@
 #include <time.h>
 
 #include "kernels/kernels.h"
+#include "random.h"
 
 enum { ROWS = 256, N_KINDS = 12, TIMED_OPS = 100 };
 
@@ -26,14 +27,7 @@ typedef struct tally {
 } tally;
 
 static uint64_t rng_state = 0x9E3779B97F4A7C15u;
-
-static uint64_t rng(void)
-{
-  rng_state ^= rng_state << 13;
-  rng_state ^= rng_state >> 7;
-  rng_state ^= rng_state << 17;
-  return rng_state;
-}
+static uint64_t rng(void) { return random_next(&rng_state); }
 
 static uint32_t below(uint32_t n) { return (uint32_t)((rng() >> 32) * n >> 32); }
 static float uniform(void) { return (float)(rng() >> 40) * 0x1p-24f; }

@@ -11,6 +11,7 @@
 #include "kernels/dummy.h"
 #include "kernels/kernels.h"
 #include "ops_sample.h"
+#include "random.h"
 
 enum { MAX_TOKENS = 1024, MAX_ROWS = 64, MAX_SLOTS = 64, MAX_CONTEXT = 4096, VOCAB_MAX = 131072 };
 
@@ -18,14 +19,7 @@ static td_backend *be;
 static double eps_out; /* relative precision of an activation */
 static int n_passed, n_failed;
 static uint64_t rng_state = 88172645463325252ull;
-
-static uint64_t rng(void)
-{
-  rng_state ^= rng_state << 13;
-  rng_state ^= rng_state >> 7;
-  rng_state ^= rng_state << 17;
-  return rng_state;
-}
+static uint64_t rng(void) { return random_next(&rng_state); }
 
 static double uniform(void) { return (double)(rng() >> 11) / 9007199254740992.0; }
 

@@ -45,6 +45,7 @@ static void print_totals(const sim_totals *t, uint64_t hash)
   P("  decodes", t->decode_rows);
   P("steps with >1 prompts", t->shared_steps);
   P("steps planned ahead", t->ahead_steps);
+  P("  past a queue", t->ahead_past_queue);
   P("  rows for nothing", t->wasted_rows);
   P("longest wait, steps", t->longest_wait_steps);
   P("longest life, steps", t->longest_life_steps);
@@ -57,8 +58,8 @@ static void print_totals(const sim_totals *t, uint64_t hash)
 static bool covers_all(const sim_totals *t)
 {
   return t->preemptions * 1000 > t->steps && t->evicted > 1000 && t->hit_tokens > 1000 &&
-         t->shared_steps > 100 && t->ahead_steps * 10 > t->steps && t->wasted_rows > 100 && t->cancelled_in[0] > 10 && t->cancelled_in[1] > 10 &&
-         t->cancelled_in[2] > 10 && t->refused > 10 && t->requests == t->finished + t->cancelled;
+         t->shared_steps > 100 && t->ahead_steps * 10 > t->steps && t->ahead_past_queue > 100 && t->wasted_rows > 100 &&
+         t->cancelled_in[0] > 10 && t->cancelled_in[1] > 10 && t->cancelled_in[2] > 10 && t->refused > 10 && t->requests == t->finished + t->cancelled;
 }
 
 int main(int argc, char **argv)

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { MAX_STEPS_PAST_QUEUE = 16 }; /* the README's: after so many, the front is looked at again */
+
 /* splitmix64 (Steele, Lea, Flood 2014) */
 static uint64_t scramble(uint64_t z)
 {
@@ -282,12 +284,33 @@ static void commit(sim_world *w)
   w->totals->finished += n_finished;
 }
 
+/* Rows for nothing are those only that a stop ended: what ends by its length is known. And the queue waits for nothing:
+ * where a place is free, its front was refused by a plan from scratch, not long before. */
+static void verify_ahead(sim_world *w)
+{
+  td_sched_stats st;
+  uint64_t front = UINT64_MAX;
+  for (uint32_t i = 0; i < w->next->n_rows; i++) {
+    const sim_slot *slot = &w->slots[w->next->rows[i].slot];
+    SIM_CHECK(w, slot->used && slot->n_tokens + 1 < slot->max_tokens);
+  }
+  td_sched_get_stats(w->sched, &st);
+  if (st.n_waiting == 0 || st.n_running == w->config.max_running)
+    return;
+  for (uint32_t i = 0; i < w->config.n_slots; i++)
+    if (w->slots[i].used && !td_sched_is_running(w->sched, i) && w->slots[i].order < front)
+      front = w->slots[i].order;
+  SIM_CHECK(w, front <= w->scratch_order && w->next->step <= w->scratch_step + MAX_STEPS_PAST_QUEUE);
+  w->totals->ahead_past_queue++;
+}
+
 /* Before plan's outcome is told; whose rows of it turn out to have ended is known after. */
 static bool plan_ahead(sim_world *w)
 {
   if (!sim_chance(&w->rng, w->ahead_rate) || !td_sched_plan_ahead(w->sched, w->plan, w->next))
     return false;
   td_sched_check(w->sched);
+  verify_ahead(w);
   w->totals->ahead_steps++;
   return true;
 }
@@ -320,6 +343,10 @@ bool sim_world_step(sim_world *w, bool arrivals)
   }
   w->step++;
   w->totals->steps++;
+  if (!w->ahead) {
+    w->scratch_step = w->step;
+    w->scratch_order = w->next_order;
+  }
   td_sched_check(w->sched);
   sim_verify_plan(w);
   hash_plan(w);

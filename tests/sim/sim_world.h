@@ -45,7 +45,7 @@ typedef struct sim_prefix {
 typedef struct sim_totals {
   uint64_t steps, requests, finished, cancelled, refused, preemptions, evicted, hit_tokens, query_tokens;
   uint64_t cancelled_in[3]; /* waiting, prefill, decode */
-  uint64_t rows, decode_rows, shared_steps, ahead_steps, wasted_rows;
+  uint64_t rows, decode_rows, shared_steps, ahead_steps, ahead_past_queue, wasted_rows;
   uint64_t longest_wait_steps, longest_life_steps;
   double worst_share_of_bound;
 } sim_totals;
@@ -67,6 +67,7 @@ typedef struct sim_world {
   uint8_t stop[SIM_MAX_SLOTS];
   uint32_t finished[SIM_MAX_SLOTS];
   uint64_t step, next_order, clock_us;
+  uint64_t scratch_step, scratch_order; /* at the last plan that was not made ahead: its step, next_order */
   double arrival_rate, cancel_rate, stop_rate, ahead_rate;
   uint32_t n_namespaces, longest_prompt, longest_answer;
   uint64_t schedule_hash; /* of every plan so far */

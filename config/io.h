@@ -1,0 +1,12 @@
+/* Reading files without surprises. */
+#ifndef TD_CONFIG_IO_H
+#define TD_CONFIG_IO_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+/* n bytes at offset `at`, whatever interrupts. Returns how many came: fewer than n where the file ends; -1: errno says why. */
+ssize_t td_read_at(int fd, void *dst, size_t n, uint64_t at);
+
+#endif
