@@ -21,7 +21,7 @@
 enum { LIST_MAX = 32, WARM = 3, PAGE_TOKENS = 16, SPARE_TOKENS = 64 };
 
 typedef struct steps {
-  const char *model_path, *shape, *backend, *batches, *contexts, *prompts, *chunks, *json;
+  const char *model_path, *shape, *backend, *batches, *contexts, *prompts, *chunks, *without, *json;
   double threads, device, step_tokens, gpu_memory_percent, gb_s, tflop_s, n_min, max_seconds;
   bool dummy, no_record;
   double batch[LIST_MAX], context[LIST_MAX], prompt[LIST_MAX], chunk[LIST_MAX];
@@ -29,6 +29,7 @@ typedef struct steps {
   td_model_files *files;
   td_model_desc desc;
   td_model *model;
+  td_backend_ops ops; /* the backend's, but for those of --without */
   td_stage stage;
   td_floor_model floor;
   td_ceiling ceiling;
@@ -212,6 +213,45 @@ static double prompt_alone(void *arg)
   return td_tool_now_s() - begin;
 }
 
+/* ---- ablation: what an op costs a step is best seen by leaving it out ---- */
+
+#define LEFT_OUT(op)                                                                                         \
+  static void no_##op(td_backend *be, const td_##op##_params *p)                                             \
+  {                                                                                                          \
+    (void)be;                                                                                                \
+    (void)p;                                                                                                 \
+  }
+LEFT_OUT(rmsnorm)
+LEFT_OUT(linear)
+LEFT_OUT(rope_kv)
+LEFT_OUT(attention)
+LEFT_OUT(swiglu)
+LEFT_OUT(sample)
+
+static void leave_out(steps *s)
+{
+  char list[128], *rest = list;
+  s->ops = *s->stage.be->ops;
+  if ((size_t)snprintf(list, sizeof list, "%s", s->without) >= sizeof list)
+    td_tool_die("--without: too long");
+  for (const char *op; (op = strsep(&rest, ","));)
+    if (strcmp(op, "rmsnorm") == 0)
+      s->ops.rmsnorm = no_rmsnorm;
+    else if (strcmp(op, "linear") == 0)
+      s->ops.linear = no_linear;
+    else if (strcmp(op, "rope_kv") == 0)
+      s->ops.rope_kv = no_rope_kv;
+    else if (strcmp(op, "attention") == 0)
+      s->ops.attention = no_attention;
+    else if (strcmp(op, "swiglu") == 0)
+      s->ops.swiglu = no_swiglu;
+    else if (strcmp(op, "sample") == 0)
+      s->ops.sample = no_sample;
+    else
+      td_tool_die("--without: no op '%s'", op);
+  s->stage.be->ops = &s->ops;
+}
+
 /* ---- cells ---- */
 
 typedef struct cell {
@@ -392,7 +432,7 @@ static void write_json(const steps *s)
 int td_bench_steps(int argc, char **argv)
 {
   static steps s = {.backend = "auto",
-                    .batches = "1,4,16,64,128,256",
+                    .batches = "1,2,4,8,16,32,64,128,256",
                     .contexts = "1024,4096,16384",
                     .prompts = "512,2048,8192,16384",
                     .chunks = "512,1024,2048",
@@ -408,10 +448,12 @@ int td_bench_steps(int argc, char **argv)
       {"--device", "N", "which GPU (0)", TD_ARG_NUMBER, &s.device},
       {"--gpu-memory-percent", "N", "(90)", TD_ARG_NUMBER, &s.gpu_memory_percent},
       {"--step-tokens", "N", "largest step; 0: the backend's choice", TD_ARG_NUMBER, &s.step_tokens},
-      {"--batches", "N,...", "of decodes (1,4,16,64,128,256)", TD_ARG_TEXT, &s.batches},
+      {"--batches", "N,...", "of decodes (1,2,4,8,...,256)", TD_ARG_TEXT, &s.batches},
       {"--contexts", "N,...", "of decodes (1024,4096,16384)", TD_ARG_TEXT, &s.contexts},
       {"--prompts", "N,...", "one at a time (512,2048,8192,16384)", TD_ARG_TEXT, &s.prompts},
       {"--chunks", "N,...", "beside decodes (512,1024,2048)", TD_ARG_TEXT, &s.chunks},
+      {"--without", "OP,...", "leave out rmsnorm linear rope_kv attention swiglu sample: what is the rest's time?",
+       TD_ARG_TEXT, &s.without},
       {"--no-record", NULL, "steps are not recorded (CUDA graphs)", TD_ARG_FLAG, &s.no_record},
       {"--runs", "N", "at least so many of each (20)", TD_ARG_NUMBER, &s.n_min},
       {"--max-seconds", "S", "but no longer than this each (20)", TD_ARG_NUMBER, &s.max_seconds},
@@ -430,6 +472,8 @@ int td_bench_steps(int argc, char **argv)
   read_lists(&s);
   open_model(&s);
   load(&s);
+  if (s.without)
+    leave_out(&s);
   record(&s);
   print_head(&s);
   measure_decodes(&s);

@@ -15,7 +15,7 @@ enum { LT_WORKSPACE_BYTES = 64 << 20, LT_CANDIDATES = 12 };
 struct lt_product {
   cublasLtMatrixLayoutOpaque_t x, out;
   cublasLtMatmulAlgo_t algo;
-  bool usable;
+  bool made, usable;
 };
 
 struct lt_shape {
@@ -23,7 +23,7 @@ struct lt_shape {
   bool f32, bias;
   cublasLtMatmulDescOpaque_t op;
   cublasLtMatrixLayoutOpaque_t weight;
-  std::vector<std::unique_ptr<lt_product>> by_n;
+  std::vector<lt_product> by_n; // [max_n + 1]: nothing is allocated in a step
 };
 
 // A product that a step of the model has: noted while tuning, in the step's order.
@@ -40,6 +40,7 @@ struct lt_tables {
 };
 
 lt_shape *td_lt_shape(cuda_backend *b, const td_weight *w, bool f32);
+void td_lt_prepare(cuda_backend *b, lt_shape *s); // chooses an algorithm for every bucket of rows
 bool td_lt_layouts(const lt_shape *s, uint32_t n, lt_product *out);
 // Up to max algorithms of the library's own guess for this product, best guess first.
 int td_lt_guess(cuda_backend *b, lt_shape *s, lt_product *p, int max, cublasLtMatmulHeuristicResult_t *out);

@@ -1,10 +1,11 @@
 // Products of many rows: cuBLASLt, with descriptors and an algorithm made once for each shape and row count.
 //
-// The algorithm is the one measured for the smallest bucket of rows that holds n (lt_cache.h), if the library says that it can
-// run n rows; else the library's own first guess for exactly n. So sums are taken in an order that depends on n: results on
-// this path are not the same bits in another batch.
+// The algorithm is the one measured for the smallest bucket of rows that holds n (lt_cache.h), or the library's own first guess
+// for that bucket, if the library says that it can run n rows; else its guess for exactly n. Buckets are prepared at start. Sums
+// are taken in an order that depends on n: results on this path are not the same bits in another batch.
 #include "kernels/cuda/lt.cuh"
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 
@@ -36,6 +37,7 @@ lt_shape *td_lt_shape(cuda_backend *b, const td_weight *w, bool f32)
     if (s->n_out == w->n_out && s->n_in == w->n_in && s->f32 == f32 && s->bias == bias)
       return s.get();
   auto s = std::make_unique<lt_shape>();
+  s->by_n.resize((size_t)b->config.max_tokens + 1);
   s->n_out = w->n_out;
   s->n_in = w->n_in;
   s->f32 = f32;
@@ -63,33 +65,47 @@ int td_lt_guess(cuda_backend *b, lt_shape *s, lt_product *p, int max, cublasLtMa
   return good ? n : 0;
 }
 
-static bool measured_algo(cuda_backend *b, lt_shape *s, uint32_t n, lt_product *p)
+// Whether p can run by an algorithm that was chosen for another number of rows, and takes it.
+static bool takes(cuda_backend *b, lt_shape *s, lt_product *p, const void *algo)
 {
   cublasLtMatmulHeuristicResult_t result;
-  const td_lt_entry *e = td_lt_cache_find(&b->lt_tables->cache, s->n_out, s->n_in, s->f32, s->bias, td_lt_bucket(n));
-  static_assert(sizeof p->algo == sizeof e->algo, "an algorithm is so many words");
-  if (!e)
-    return false;
-  memcpy(&p->algo, e->algo, sizeof p->algo);
+  static_assert(sizeof p->algo == sizeof(td_lt_entry::algo), "an algorithm is so many words");
+  memcpy(&p->algo, algo, sizeof p->algo);
   return ok(cublasLtMatmulAlgoCheck(b->lt, &s->op, &s->weight, &p->x, &p->out, &p->out, &p->algo, &result)) &&
          result.workspaceSize <= LT_WORKSPACE_BYTES;
 }
 
+static bool guess(cuda_backend *b, lt_shape *s, lt_product *p)
+{
+  cublasLtMatmulHeuristicResult_t first;
+  if (td_lt_guess(b, s, p, 1, &first) == 0)
+    return false;
+  p->algo = first.algo;
+  return true;
+}
+
 static lt_product *product_of(cuda_backend *b, lt_shape *s, uint32_t n)
 {
-  cublasLtMatmulHeuristicResult_t guess;
-  if (n >= s->by_n.size())
-    s->by_n.resize((size_t)n + 1);
-  if (s->by_n[n])
-    return s->by_n[n].get();
-  auto p = std::make_unique<lt_product>();
-  p->usable = td_lt_layouts(s, n, p.get());
-  if (p->usable && !measured_algo(b, s, n, p.get())) {
-    p->usable = td_lt_guess(b, s, p.get(), 1, &guess) > 0;
-    p->algo = guess.algo;
-  }
-  s->by_n[n] = std::move(p);
-  return s->by_n[n].get();
+  TD_BUG_ON(n >= s->by_n.size());
+  lt_product *p = &s->by_n[n];
+  if (p->made)
+    return p;
+  uint32_t bucket = td_lt_bucket(n), holds = std::min(bucket, (uint32_t)s->by_n.size() - 1);
+  const td_lt_entry *e = td_lt_cache_find(&b->lt_tables->cache, s->n_out, s->n_in, s->f32, s->bias, bucket);
+  const lt_product *of_bucket = n < holds ? product_of(b, s, holds) : nullptr;
+  p->usable = td_lt_layouts(s, n, p) && ((e && takes(b, s, p, e->algo)) ||
+                                         (of_bucket && of_bucket->usable && takes(b, s, p, &of_bucket->algo)) || guess(b, s, p));
+  p->made = true;
+  return p;
+}
+
+void td_lt_prepare(cuda_backend *b, lt_shape *s)
+{
+  uint32_t most = (uint32_t)s->by_n.size() - 1;
+  for (lt_product &p : s->by_n) // what an empty step chose, before anything was known
+    p.made = false;
+  for (uint32_t n = 1; n <= most; n = td_lt_bucket(n) + 1)
+    product_of(b, s, std::min(td_lt_bucket(n), most));
 }
 
 cublasStatus_t td_lt_queue(cuda_backend *b, lt_shape *s, lt_product *p, const td_weight *w, const void *x, void *out,

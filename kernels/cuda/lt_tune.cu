@@ -240,8 +240,8 @@ td_status td_cuda_tune(td_backend *be, const td_tune_params *p, td_error *err)
     cudaEventDestroy(t.begin);
   if (t.end)
     cudaEventDestroy(t.end);
-  for (auto &s : t.b->lt_tables->shapes) // what the empty step chose, before anything was known
-    s->by_n.clear();
+  for (auto &s : t.b->lt_tables->shapes)
+    td_lt_prepare(t.b, s.get());
   (void)cudaGetLastError(); // of candidates that would not launch
   return st;
 }

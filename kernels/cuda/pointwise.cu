@@ -2,6 +2,8 @@
 // All are bound by memory: 16-byte accesses, sums in f32, one pass where the row fits in registers.
 #include "kernels/cuda/internal.cuh"
 
+#include <algorithm>
+
 // Rows here are multiples of 8 elements (checked at load: widths are multiples of 32 or more).
 
 __global__ void embed_kernel(const bf16 *table, const int32_t *ids, bf16 *out, uint32_t width)
@@ -21,24 +23,42 @@ void td_cuda_embed(td_backend *be, const td_embed_params *p)
                p->width);
 }
 
-enum { NORM_THREADS = 256, NORM_CHUNKS = 8 }; // up to 8 x 256 x 8 = 16,384 elements stay in registers
+enum { NORM_THREADS_MAX = 1024, NORM_CHUNKS_MAX = 2 }; // up to 2 x 1024 x 8 = 16,384 elements stay in registers
 
-__global__ void __launch_bounds__(NORM_THREADS)
+// With few rows the time is that of one trip to memory: all loads are under way at once, the weights' before the input is there.
+template <int CHUNKS>
+__global__ void __launch_bounds__(NORM_THREADS_MAX)
     rmsnorm_kernel(bf16 *x, const bf16 *delta, const float *weight, bf16 *out, uint32_t width, float eps)
 {
-  __shared__ float partial[NORM_THREADS / 32];
+  __shared__ float partial[NORM_THREADS_MAX / 32];
   size_t row = (size_t)blockIdx.x * width;
-  float v[NORM_CHUNKS][8], sum = 0;
+  float w[CHUNKS][8], v[CHUNKS][8], sum = 0;
+  bf16x8 xs[CHUNKS], ds[CHUNKS];
   let_next_start();
+#pragma unroll
+  for (int c = 0; c < CHUNKS; c++) {
+    uint32_t i = (c * blockDim.x + threadIdx.x) * 8;
+    for (int k = 0; k < 8 && i < width; k += 4)
+      *(float4 *)&w[c][k] = *(const float4 *)(weight + i + k);
+  }
   wait_for_input();
 #pragma unroll
-  for (int c = 0; c < NORM_CHUNKS; c++) {
-    uint32_t i = (c * NORM_THREADS + threadIdx.x) * 8;
+  for (int c = 0; c < CHUNKS; c++) {
+    uint32_t i = (c * blockDim.x + threadIdx.x) * 8;
     if (i < width) {
-      unpack(*(const bf16x8 *)(x + row + i), v[c]);
+      xs[c] = *(const bf16x8 *)(x + row + i);
+      if (delta)
+        ds[c] = *(const bf16x8 *)(delta + row + i);
+    }
+  }
+#pragma unroll
+  for (int c = 0; c < CHUNKS; c++) {
+    uint32_t i = (c * blockDim.x + threadIdx.x) * 8;
+    if (i < width) {
+      unpack(xs[c], v[c]);
       if (delta) {
         float d[8];
-        unpack(*(const bf16x8 *)(delta + row + i), d);
+        unpack(ds[c], d);
         for (int k = 0; k < 8; k++)
           v[c][k] += d[k];
         bf16x8 r = pack(v[c]);
@@ -54,17 +74,16 @@ __global__ void __launch_bounds__(NORM_THREADS)
     partial[threadIdx.x / 32] = sum;
   __syncthreads();
   float total = 0;
-  for (int w = 0; w < NORM_THREADS / 32; w++)
-    total += partial[w];
+  for (uint32_t p = 0; p < blockDim.x / 32; p++)
+    total += partial[p];
   float scale = rsqrtf(total / (float)width + eps);
 #pragma unroll
-  for (int c = 0; c < NORM_CHUNKS; c++) {
-    uint32_t i = (c * NORM_THREADS + threadIdx.x) * 8;
+  for (int c = 0; c < CHUNKS; c++) {
+    uint32_t i = (c * blockDim.x + threadIdx.x) * 8;
     if (i < width) {
-      float y[8];
       for (int k = 0; k < 8; k++)
-        y[k] = v[c][k] * scale * weight[i + k];
-      *(bf16x8 *)(out + row + i) = pack(y);
+        v[c][k] *= scale * w[c][k];
+      *(bf16x8 *)(out + row + i) = pack(v[c]);
     }
   }
 }
@@ -72,9 +91,11 @@ __global__ void __launch_bounds__(NORM_THREADS)
 void td_cuda_rmsnorm(td_backend *be, const td_rmsnorm_params *p)
 {
   cuda_backend *b = self(be);
-  TD_BUG_ON(p->width > NORM_THREADS * NORM_CHUNKS * 8);
-  queue_kernel(b, rmsnorm_kernel, dim3(p->n), NORM_THREADS, 0, at<bf16>(p->x), at<bf16>(p->delta), at<float>(p->weight),
-               at<bf16>(p->out), p->width, p->eps);
+  TD_BUG_ON(p->width > NORM_THREADS_MAX * NORM_CHUNKS_MAX * 8);
+  unsigned threads = std::min((unsigned)NORM_THREADS_MAX, (p->width / 8 + 31) / 32 * 32);
+  auto kernel = p->width > NORM_THREADS_MAX * 8 ? rmsnorm_kernel<2> : rmsnorm_kernel<1>;
+  queue_kernel(b, kernel, dim3(p->n), threads, 0, at<bf16>(p->x), at<bf16>(p->delta), at<float>(p->weight), at<bf16>(p->out),
+               p->width, p->eps);
 }
 
 __global__ void swiglu_kernel(const bf16 *gate_up, bf16 *out, uint32_t n, uint32_t width)
