@@ -23,7 +23,7 @@ enum { LIST_MAX = 32, WARM = 3, PAGE_TOKENS = 16, SPARE_TOKENS = 64 };
 typedef struct steps {
   const char *model_path, *shape, *backend, *batches, *contexts, *prompts, *chunks, *without, *json;
   double threads, device, step_tokens, gpu_memory_percent, gb_s, tflop_s, n_min, max_seconds;
-  bool dummy, no_record;
+  bool dummy, no_record, batch_invariant;
   double batch[LIST_MAX], context[LIST_MAX], prompt[LIST_MAX], chunk[LIST_MAX];
   size_t n_batch, n_context, n_prompt, n_chunk;
   td_model_files *files;
@@ -117,7 +117,8 @@ static void load(steps *s)
                          .max_context_tokens = s->max_context,
                          .max_vocab = s->desc.vocab,
                          .device = (uint32_t)s->device,
-                         .gpu_memory_percent = (uint32_t)s->gpu_memory_percent};
+                         .gpu_memory_percent = (uint32_t)s->gpu_memory_percent,
+                         .batch_invariant = s->batch_invariant};
   check(td_backend_create(s->backend, &c, &be, &err), &err);
   s->stage.be = be;
   check(s->dummy ? td_model_make_up(&s->desc, be, 0, be->max_tokens, be->max_rows, show_load, NULL, &s->model,
@@ -454,6 +455,7 @@ int td_bench_steps(int argc, char **argv)
       {"--chunks", "N,...", "beside decodes (512,1024,2048)", TD_ARG_TEXT, &s.chunks},
       {"--without", "OP,...", "leave out rmsnorm linear rope_kv attention swiglu sample: what is the rest's time?",
        TD_ARG_TEXT, &s.without},
+      {"--batch-invariant", NULL, "as the daemon's option: what does it cost?", TD_ARG_FLAG, &s.batch_invariant},
       {"--no-record", NULL, "steps are not recorded (CUDA graphs)", TD_ARG_FLAG, &s.no_record},
       {"--runs", "N", "at least so many of each (20)", TD_ARG_NUMBER, &s.n_min},
       {"--max-seconds", "S", "but no longer than this each (20)", TD_ARG_NUMBER, &s.max_seconds},

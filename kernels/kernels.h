@@ -11,7 +11,7 @@
  * step_end: a token id below 0 in a plan then means the token that the step before sampled, logits row -1 - id.
  * Steps of decodes alone may be recorded once and replayed, which spares the host queueing every op (record, replay).
  *
- * The batch rule (CPU backend): every output element is computed by one fixed sequence of operations
+ * The batch rule (CPU backend, and CUDA with batch_invariant): every output element is computed by one fixed sequence of operations
  * that does not depend on how many rows the step has, how a prompt was chunked, which pages hold its KV,
  * how many threads run, or which instruction set was picked. So a request's tokens are bit-identical alone or
  * in any batch. kernels/README.md states the sequences.
@@ -227,6 +227,7 @@ typedef struct td_backend_config {
   uint32_t max_vocab; /* for the sampler's workspace */
   uint32_t device;    /* which GPU; the CPU backend does not look */
   uint32_t gpu_memory_percent; /* share of a GPU's memory that may be taken in all */
+  bool batch_invariant; /* the batch rule holds on a GPU too; the CPU backend does not look */
 } td_backend_config;
 
 /* name: "cpu", "cuda", or "auto": CUDA where this build has it and a device is usable, else the CPU. TD_ERR_CONFIG for a

@@ -360,7 +360,9 @@ template <int HD> static void launch(cuda_backend *b, const attention_args &a, u
     sized = true;
   }
   uint32_t n_items = b->items.n_items - first;
-  if (b->padded_decode)
+  if (b->padded_decode && b->config.batch_invariant)
+    n_items = b->plan->n_rows;
+  else if (b->padded_decode)
     n_items = td_attention_decode_items_max(b->plan->n_rows, a.n_kv_heads, (uint32_t)b->n_sms);
   queue_kernel(b, attention_kernel<HD>, dim3(n_items, a.n_kv_heads), WARPS * 32, tile_shape<HD>::SMEM_BYTES, a, b->batch,
                (const td_attention_item *)b->device_items, first);
@@ -375,6 +377,10 @@ void td_cuda_attention(td_backend *be, const td_attention_params *p)
                       p->scale * 1.4426950408889634f, p->window_tokens, p->n_heads, p->n_kv_heads,
                       p->n_heads / p->n_kv_heads};
   uint32_t first = 0; // items before it are served
+  if (p->kv->wgmma && b->padded_decode && b->config.batch_invariant) {
+    td_cuda_prefill_attention(b, a, p->head_dim, b->plan->n_rows);
+    return;
+  }
   if (p->kv->wgmma && !b->padded_decode && b->items.n_prefill > 0) {
     first = b->items.n_prefill;
     td_cuda_prefill_attention(b, a, p->head_dim, first);

@@ -16,14 +16,17 @@ uint32_t td_attention_decode_items_max(uint32_t n_rows, uint32_t n_kv_heads, uin
   return n_rows + (shares < TD_SPLITS_MAX ? shares : TD_SPLITS_MAX);
 }
 
-static bool is_decode(const td_plan_row *r, uint32_t group) { return r->q_len * group <= TD_DECODE_ROWS; }
+static bool is_decode(const td_plan_row *r, const td_attention_cut *cut)
+{
+  return !cut->tiles_only && r->q_len * cut->group <= TD_DECODE_ROWS;
+}
 
 /* Tokens of KV per decode block: enough blocks to fill the device once, none shorter than is worth a merge. */
 static uint32_t split_tokens(const td_plan *plan, const td_attention_cut *cut)
 {
   uint64_t total = 0;
   for (uint32_t i = 0; i < plan->n_rows; i++)
-    if (is_decode(&plan->rows[i], cut->group))
+    if (is_decode(&plan->rows[i], cut))
       total += plan->rows[i].kv_len;
   uint64_t per_block = total * cut->n_kv_heads / ((uint64_t)cut->n_sms * BLOCKS_PER_SM) + 1;
   per_block = (per_block + SPLIT_ALIGN - 1) / SPLIT_ALIGN * SPLIT_ALIGN;
@@ -69,11 +72,11 @@ void td_attention_items_make(td_attention_items *out, const td_plan *plan, const
   uint32_t split = split_tokens(plan, cut);
   out->n_items = out->n_partials = 0;
   for (uint32_t i = 0; i < plan->n_rows; i++)
-    if (!is_decode(&plan->rows[i], cut->group))
+    if (!is_decode(&plan->rows[i], cut))
       add_prefill(out, i, &plan->rows[i], cut->prefill_rows / cut->group);
   out->n_prefill = out->n_items;
   qsort(out->items, out->n_prefill, sizeof *out->items, longest_first);
   for (uint32_t i = 0; i < plan->n_rows; i++)
-    if (is_decode(&plan->rows[i], cut->group))
+    if (is_decode(&plan->rows[i], cut))
       add_decode(out, i, &plan->rows[i], split);
 }

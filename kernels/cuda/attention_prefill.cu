@@ -343,6 +343,8 @@ __global__ void __launch_bounds__(THREADS, 1)
   wait_for_input();
   uint32_t first_head = blockIdx.x / (n_items * heads_at_once) * heads_at_once, in_section = blockIdx.x % (n_items * heads_at_once);
   uint32_t n_heads = min(heads_at_once, a.n_kv_heads - first_head);
+  if (in_section / n_heads >= batch.counts[COUNT_ITEMS]) // a recorded step's grid is larger
+    return;
   const td_attention_item it = items[in_section / n_heads];
   const td_plan_row row = batch.rows[it.row];
   uint32_t kv_head = first_head + in_section % n_heads, kv_begin = 0, first_pos = row.kv_len - row.q_len + it.token_begin;
@@ -367,7 +369,9 @@ template <int HD> static void launch(cuda_backend *b, const attention_args &a, u
     sized = true;
   }
   // blocks begin in order: longest tiles first, and of so many heads only that their K and V stay in the L2 cache
-  uint32_t heads_at_once = (uint32_t)(L2_KV_BYTES / ((uint64_t)b->items.items[0].kv_end * HD * 2 * sizeof(bf16)));
+  uint32_t heads_at_once = a.n_kv_heads;
+  if (!b->padded_decode)
+    heads_at_once = (uint32_t)(L2_KV_BYTES / ((uint64_t)b->items.items[0].kv_end * HD * 2 * sizeof(bf16)));
   heads_at_once = heads_at_once < 1 ? 1 : heads_at_once < a.n_kv_heads ? heads_at_once : a.n_kv_heads;
   queue_kernel(b, prefill_kernel<HD>, dim3(n_items * a.n_kv_heads), THREADS, prefill_shape<HD>::SMEM_BYTES, a, b->batch,
                (const td_attention_item *)b->device_items, n_items, heads_at_once);

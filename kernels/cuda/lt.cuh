@@ -10,6 +10,7 @@ extern "C" {
 }
 
 enum { LT_WORKSPACE_BYTES = 64 << 20, LT_CANDIDATES = 12 };
+enum { INVARIANT_ROWS = 256 }; // the number of rows whose algorithm serves all with batch_invariant
 
 // A product of n rows of one shape: everything that does not change between calls.
 struct lt_product {
@@ -23,6 +24,7 @@ struct lt_shape {
   bool f32, bias;
   cublasLtMatmulDescOpaque_t op;
   cublasLtMatrixLayoutOpaque_t weight;
+  lt_product fixed; // with batch_invariant: its algorithm serves every number of rows
   std::vector<lt_product> by_n; // [max_n + 1]: nothing is allocated in a step
 };
 
@@ -42,7 +44,8 @@ struct lt_tables {
 lt_shape *td_lt_shape(cuda_backend *b, const td_weight *w, bool f32);
 void td_lt_prepare(cuda_backend *b, lt_shape *s); // chooses an algorithm for every bucket of rows
 bool td_lt_layouts(const lt_shape *s, uint32_t n, lt_product *out);
-// Up to max algorithms of the library's own guess for this product, best guess first.
-int td_lt_guess(cuda_backend *b, lt_shape *s, lt_product *p, int max, cublasLtMatmulHeuristicResult_t *out);
+// Up to max algorithms of the library's own guess for this product, best guess first; reductions: which ways to sum a k that is
+// split between blocks may be used, a mask of cublasLtReductionScheme_t.
+int td_lt_guess(cuda_backend *b, lt_shape *s, lt_product *p, uint32_t reductions, int max, cublasLtMatmulHeuristicResult_t *out);
 cublasStatus_t td_lt_queue(cuda_backend *b, lt_shape *s, lt_product *p, const td_weight *w, const void *x, void *out,
                            const cublasLtMatmulAlgo_t *algo);

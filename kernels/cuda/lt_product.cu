@@ -54,13 +54,15 @@ bool td_lt_layouts(const lt_shape *s, uint32_t n, lt_product *out)
          ok(cublasLtMatrixLayoutInit(&out->out, s->f32 ? CUDA_R_32F : CUDA_R_16BF, s->n_out, n, s->n_out));
 }
 
-int td_lt_guess(cuda_backend *b, lt_shape *s, lt_product *p, int max, cublasLtMatmulHeuristicResult_t *out)
+int td_lt_guess(cuda_backend *b, lt_shape *s, lt_product *p, uint32_t reductions, int max, cublasLtMatmulHeuristicResult_t *out)
 {
   cublasLtMatmulPreferenceOpaque_t pref;
   size_t ws = LT_WORKSPACE_BYTES;
   int n = 0;
   bool good = ok(cublasLtMatmulPreferenceInit(&pref)) &&
               ok(cublasLtMatmulPreferenceSetAttribute(&pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &ws, sizeof ws)) &&
+              ok(cublasLtMatmulPreferenceSetAttribute(&pref, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions,
+                                                      sizeof reductions)) &&
               ok(cublasLtMatmulAlgoGetHeuristic(b->lt, &s->op, &s->weight, &p->x, &p->out, &p->out, &pref, max, out, &n));
   return good ? n : 0;
 }
@@ -78,10 +80,23 @@ static bool takes(cuda_backend *b, lt_shape *s, lt_product *p, const void *algo)
 static bool guess(cuda_backend *b, lt_shape *s, lt_product *p)
 {
   cublasLtMatmulHeuristicResult_t first;
-  if (td_lt_guess(b, s, p, 1, &first) == 0)
+  if (td_lt_guess(b, s, p, CUBLASLT_REDUCTION_SCHEME_MASK, 1, &first) == 0)
     return false;
   p->algo = first.algo;
   return true;
+}
+
+// batch_invariant: one algorithm for all, which does not split k. Every element is then summed in one order, whatever n.
+static bool takes_fixed(cuda_backend *b, lt_shape *s, lt_product *p)
+{
+  cublasLtMatmulHeuristicResult_t first;
+  lt_product *f = &s->fixed;
+  if (!f->made) {
+    f->made = true;
+    f->usable = td_lt_layouts(s, INVARIANT_ROWS, f) && td_lt_guess(b, s, f, CUBLASLT_REDUCTION_SCHEME_NONE, 1, &first) > 0;
+    f->algo = first.algo;
+  }
+  return f->usable && takes(b, s, p, &f->algo);
 }
 
 static lt_product *product_of(cuda_backend *b, lt_shape *s, uint32_t n)
@@ -90,6 +105,11 @@ static lt_product *product_of(cuda_backend *b, lt_shape *s, uint32_t n)
   lt_product *p = &s->by_n[n];
   if (p->made)
     return p;
+  if (b->config.batch_invariant) {
+    p->usable = td_lt_layouts(s, n, p) && takes_fixed(b, s, p);
+    p->made = true;
+    return p;
+  }
   uint32_t bucket = td_lt_bucket(n), holds = std::min(bucket, (uint32_t)s->by_n.size() - 1);
   const td_lt_entry *e = td_lt_cache_find(&b->lt_tables->cache, s->n_out, s->n_in, s->f32, s->bias, bucket);
   const lt_product *of_bucket = n < holds ? product_of(b, s, holds) : nullptr;

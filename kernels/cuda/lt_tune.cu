@@ -117,7 +117,7 @@ static td_status measure(tuner *t, const tune_shape *k, uint32_t bucket, uint32_
   td_lt_entry e = {s->n_out, s->n_in, bucket, s->f32, s->bias, 0, {}};
   if (!td_lt_layouts(s, std::min(bucket, k->max_n), &p))
     return TD_OK;
-  int n = td_lt_guess(t->b, s, &p, LT_CANDIDATES, guesses);
+  int n = td_lt_guess(t->b, s, &p, CUBLASLT_REDUCTION_SCHEME_MASK, LT_CANDIDATES, guesses);
   for (int i = 0; i < n; i++) {
     if (guesses[i].state != CUBLAS_STATUS_SUCCESS || guesses[i].workspaceSize > LT_WORKSPACE_BYTES)
       continue;

@@ -76,7 +76,8 @@ static void pack_plan(cuda_backend *b, const td_plan *plan)
   if (!b->kvs->empty()) { // one store at a time: the last that was made
     const td_kv_shape *s = &b->kvs->back()->shape;
     td_attention_cut cut = {s->n_heads / s->n_kv_heads, s->n_kv_heads, (uint32_t)b->n_sms,
-                            (uint32_t)(b->kvs->back()->wgmma ? TD_PREFILL_ROWS_WGMMA : TD_PREFILL_ROWS_MMA)};
+                            (uint32_t)(b->kvs->back()->wgmma ? TD_PREFILL_ROWS_WGMMA : TD_PREFILL_ROWS_MMA),
+                            b->config.batch_invariant};
     td_attention_items_make(&b->items, plan, &cut);
   }
   memcpy(pack_section(b, ITEMS, b->items.n_items * sizeof(td_attention_item)), b->items.items,
