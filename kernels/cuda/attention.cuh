@@ -3,6 +3,8 @@
 
 #include "kernels/cuda/internal.cuh"
 
+enum { HEAD_DIM_MAX = 256 };
+
 struct attention_args {
   const bf16 *qkv;
   bf16 *out;

@@ -98,28 +98,31 @@ void td_cuda_rmsnorm(td_backend *be, const td_rmsnorm_params *p)
                p->width, p->eps);
 }
 
-__global__ void swiglu_kernel(const bf16 *gate_up, bf16 *out, uint32_t n, uint32_t width)
+enum { SWIGLU_THREADS = 256 };
+
+__global__ void __launch_bounds__(SWIGLU_THREADS) swiglu_kernel(const bf16 *gate_up, bf16 *out, uint32_t width)
 {
-  size_t i = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) * 8;
+  uint32_t j = (blockIdx.y * SWIGLU_THREADS + threadIdx.x) * 8;
   let_next_start();
   wait_for_input();
-  if (i >= (size_t)n * width)
+  if (j >= width)
     return;
-  size_t t = i / width, j = i % width;
+  const bf16 *gate = gate_up + (size_t)blockIdx.x * 2 * width + j;
+  bf16x8 gs = *(const bf16x8 *)gate, us = *(const bf16x8 *)(gate + width);
   float g[8], u[8];
-  unpack(*(const bf16x8 *)(gate_up + t * 2 * width + j), g);
-  unpack(*(const bf16x8 *)(gate_up + t * 2 * width + width + j), u);
+  unpack(gs, g);
+  unpack(us, u);
+#pragma unroll
   for (int k = 0; k < 8; k++)
-    g[k] = g[k] / (1.0f + __expf(-g[k])) * u[k];
-  *(bf16x8 *)(out + i) = pack(g);
+    g[k] = __fdividef(g[k], 1.0f + __expf(-g[k])) * u[k];
+  *(bf16x8 *)(out + (size_t)blockIdx.x * width + j) = pack(g);
 }
 
 void td_cuda_swiglu(td_backend *be, const td_swiglu_params *p)
 {
   cuda_backend *b = self(be);
-  size_t units = (size_t)p->n * p->width / 8;
-  queue_kernel(b, swiglu_kernel, dim3((unsigned)((units + 255) / 256)), 256, 0, at<bf16>(p->gate_up), at<bf16>(p->out), p->n,
-               p->width);
+  dim3 grid(p->n, (p->width / 8 + SWIGLU_THREADS - 1) / SWIGLU_THREADS);
+  queue_kernel(b, swiglu_kernel, grid, SWIGLU_THREADS, 0, at<bf16>(p->gate_up), at<bf16>(p->out), p->width);
 }
 
 __global__ void gather_kernel(const bf16 *x, device_batch batch, bf16 *out, uint32_t width)

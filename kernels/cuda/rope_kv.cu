@@ -1,8 +1,11 @@
 // Per token: RMSNorm of q and k heads (where the model has it), rotation by the position, and the write of k and v
-// to the token's line in its page. One warp per head; q is rotated in place.
+// to the token's line in its page. q is rotated in place.
+//
+// A lane takes two 16-byte chunks of a head that hold whole pairs, so that a head is a segment of head_dim / 16 lanes. The
+// sines of a token are computed once for all its heads.
 #include "kernels/cuda/attention.cuh"
 
-enum { ROPE_PAIRS_MAX = 4 }; // pairs per lane: head_dim <= 256
+enum { ROPE_THREADS = 128, ROPE_MANY_TOKENS = 256 };
 
 struct rope_args {
   bf16 *qkv;
@@ -10,99 +13,92 @@ struct rope_args {
   bf16 *kv; // this layer's pages
   float attn_factor, eps;
   int style;
-  uint32_t n_heads, n_kv_heads, head_dim, rotary_dim;
+  uint32_t n_heads, n_kv_heads, head_dim, lanes; // lanes of a segment: a power of two, head_dim / 16 or more
 };
 
-__device__ __forceinline__ uint32_t pair_low(const rope_args &a, uint32_t i)
+// Of all lanes of the segment.
+__device__ __forceinline__ float segment_sum(float v, uint32_t lanes)
 {
-  return a.style == TD_ROPE_PAIRS ? 2 * i : i;
+  for (uint32_t o = lanes / 2; o > 0; o >>= 1)
+    v += __shfl_xor_sync(0xffffffffu, v, o);
+  return v;
 }
 
-__device__ __forceinline__ uint32_t pair_high(const rope_args &a, uint32_t i)
+__device__ __forceinline__ void normalise(float x[2][8], const float *norm, const uint32_t chunk[2], float scale)
 {
-  return a.style == TD_ROPE_PAIRS ? 2 * i + 1 : i + a.rotary_dim / 2;
+#pragma unroll
+  for (int c = 0; c < 2; c++)
+#pragma unroll
+    for (int k = 0; k < 8; k++)
+      x[c][k] *= scale * norm[chunk[c] * 8 + k];
 }
 
-// Elements past rotary_dim are only normalised; they are paired too, so that a lane holds two per index.
-__device__ __forceinline__ void element_pair(const rope_args &a, uint32_t i, uint32_t *lo, uint32_t *hi)
+// In halves, pair i is elements i and i + head_dim / 2; else 2i and 2i + 1.
+__device__ __forceinline__ void rotate(float x[2][8], const float2 *turn, uint32_t chunk0, bool halves)
 {
-  uint32_t half = a.rotary_dim / 2;
-  if (i < half) {
-    *lo = pair_low(a, i);
-    *hi = pair_high(a, i);
-  } else {
-    *lo = a.rotary_dim + 2 * (i - half);
-    *hi = *lo + 1;
+#pragma unroll
+  for (int k = 0; k < 8; k++) {
+    float2 t = turn[halves ? chunk0 * 8 + k : chunk0 * 4 + k];
+    float *lo = halves ? &x[0][k] : &x[k / 4][k % 4 * 2], *hi = halves ? &x[1][k] : lo + 1;
+    float u = *lo * t.x - *hi * t.y;
+    *hi = *hi * t.x + *lo * t.y;
+    *lo = u;
   }
 }
 
-// Element e of a line, from the beginning of the page's K or V.
-__device__ __forceinline__ uint32_t kv_at(uint32_t head_dim, uint32_t line, uint32_t e)
+template <bool HALVES> __global__ void __launch_bounds__(ROPE_THREADS) rope_kv_kernel(rope_args a, device_batch batch)
 {
-  return kv_chunk_at(head_dim, line, e / 8) + e % 8;
-}
-
-__global__ void rope_kv_kernel(rope_args a, device_batch batch)
-{
-  uint32_t token = blockIdx.x, lane = threadIdx.x % 32;
-  uint32_t n_qk = a.n_heads + a.n_kv_heads, n_all = n_qk + a.n_kv_heads;
+  __shared__ float2 turn[HEAD_DIM_MAX / 2]; // cosine and sine, times the attention factor
+  uint32_t token = blockIdx.x, lane = threadIdx.x % a.lanes;
+  uint32_t n_qk = a.n_heads + a.n_kv_heads, n_all = n_qk + a.n_kv_heads, heads_at_once = ROPE_THREADS / a.lanes;
   let_next_start();
   wait_for_input();
   if (token >= batch.counts[COUNT_TOKENS])
     return;
   int32_t pos = batch.positions[token];
   const td_plan_row *row = &batch.rows[batch.token_row[token]];
-  int32_t page = batch.page_table[row->page_table_offset + (uint32_t)pos / batch.page_tokens];
+  size_t page = (size_t)batch.page_table[row->page_table_offset + (uint32_t)pos / batch.page_tokens];
   uint32_t line = (uint32_t)pos % batch.page_tokens;
   size_t half_page = (size_t)batch.page_tokens * a.head_dim;
-  for (uint32_t h = blockIdx.y * (blockDim.x / 32) + threadIdx.x / 32; h < n_all; h += gridDim.y * (blockDim.x / 32)) {
+  for (uint32_t i = threadIdx.x; i < a.head_dim / 2; i += ROPE_THREADS) {
+    float sn, cs;
+    sincosf((float)pos * a.inv_freq[i], &sn, &cs);
+    turn[i] = make_float2(cs * a.attn_factor, sn * a.attn_factor);
+  }
+  __syncthreads();
+  bool mine = lane < a.head_dim / 16;
+  uint32_t chunk[2] = {HALVES ? lane : 2 * lane, HALVES ? lane + a.head_dim / 16 : 2 * lane + 1};
+  // whole warps go round together: segments past the last head only take part in the sums
+  for (uint32_t h0 = blockIdx.y * heads_at_once; h0 < n_all; h0 += gridDim.y * heads_at_once) {
+    uint32_t h = h0 + threadIdx.x / a.lanes;
+    bool active = mine && h < n_all, is_v = h >= n_qk;
+    const float *norm = is_v ? nullptr : h < a.n_heads ? a.q_norm : a.k_norm;
     bf16 *src = a.qkv + ((size_t)token * n_all + h) * a.head_dim;
-    if (h >= n_qk) { // v: copied as it is
-      bf16 *dst = a.kv + ((size_t)page * a.n_kv_heads + (h - n_qk)) * 2 * half_page + half_page;
-      for (uint32_t i = 2 * lane; i < a.head_dim; i += 64)
-        *(__nv_bfloat162 *)(dst + kv_at(a.head_dim, line, i)) = *(const __nv_bfloat162 *)(src + i);
+    bf16x8 raw[2] = {};
+    float x[2][8], sum = 0;
+#pragma unroll
+    for (int c = 0; c < 2; c++) {
+      if (active)
+        raw[c] = *(const bf16x8 *)(src + chunk[c] * 8);
+      unpack(raw[c], x[c]);
+    }
+    if (a.q_norm || a.k_norm) {
+#pragma unroll
+      for (int k = 0; k < 8; k++)
+        sum += x[0][k] * x[0][k] + x[1][k] * x[1][k];
+      sum = segment_sum(sum, a.lanes);
+      if (norm && active)
+        normalise(x, norm, chunk, rsqrtf(sum / (float)a.head_dim + a.eps));
+    }
+    if (!active)
       continue;
-    }
-    bool is_q = h < a.n_heads;
-    bf16 *dst = is_q ? src : a.kv + ((size_t)page * a.n_kv_heads + (h - a.n_heads)) * 2 * half_page;
-    const float *norm = is_q ? a.q_norm : a.k_norm;
-    float x[ROPE_PAIRS_MAX][2], sum = 0;
+    if (!is_v)
+      rotate(x, turn, chunk[0], HALVES);
+    bf16 *page_kv = a.kv + (page * a.n_kv_heads + (h < a.n_heads ? 0 : is_v ? h - n_qk : h - a.n_heads)) * 2 * half_page;
 #pragma unroll
-    for (int c = 0; c < ROPE_PAIRS_MAX; c++) {
-      uint32_t i = lane + 32 * c, lo, hi;
-      if (i < a.head_dim / 2) {
-        element_pair(a, i, &lo, &hi);
-        x[c][0] = __bfloat162float(src[lo]);
-        x[c][1] = __bfloat162float(src[hi]);
-        sum += x[c][0] * x[c][0] + x[c][1] * x[c][1];
-      }
-    }
-    float scale = 1;
-    if (norm)
-      scale = rsqrtf(warp_sum(sum) / (float)a.head_dim + a.eps);
-    __syncwarp(); // all lanes have read before any writes q in place
-#pragma unroll
-    for (int c = 0; c < ROPE_PAIRS_MAX; c++) {
-      uint32_t i = lane + 32 * c, lo, hi;
-      if (i < a.head_dim / 2) {
-        element_pair(a, i, &lo, &hi);
-        float u = x[c][0], v = x[c][1];
-        if (norm) {
-          u *= scale * norm[lo];
-          v *= scale * norm[hi];
-        }
-        if (i < a.rotary_dim / 2) {
-          float sn, cs;
-          sincosf((float)pos * a.inv_freq[i], &sn, &cs);
-          sn *= a.attn_factor;
-          cs *= a.attn_factor;
-          float r = u * cs - v * sn;
-          v = v * cs + u * sn;
-          u = r;
-        }
-        dst[is_q ? lo : kv_at(a.head_dim, line, lo)] = __float2bfloat16(u);
-        dst[is_q ? hi : kv_at(a.head_dim, line, hi)] = __float2bfloat16(v);
-      }
+    for (int c = 0; c < 2; c++) {
+      bf16 *dst = h < a.n_heads ? src + chunk[c] * 8 : page_kv + (is_v ? half_page : 0) + kv_chunk_at(a.head_dim, line, chunk[c]);
+      *(bf16x8 *)dst = is_v ? raw[c] : pack(x[c]);
     }
   }
 }
@@ -111,11 +107,16 @@ void td_cuda_rope_kv(td_backend *be, const td_rope_kv_params *p)
 {
   cuda_backend *b = self(be);
   const td_kv_shape *s = &p->kv->shape;
+  TD_BUG_ON(p->rotary_dim != p->head_dim || p->head_dim % 16 != 0 || p->head_dim > HEAD_DIM_MAX); // refused at load
+  uint32_t lanes = 4;
+  while (lanes < p->head_dim / 16)
+    lanes *= 2;
   size_t layer_elements = (size_t)s->n_pages * s->n_kv_heads * 2 * s->page_tokens * s->head_dim;
-  rope_args a = {at<bf16>(p->qkv),   at<float>(p->q_norm), at<float>(p->k_norm), at<float>(p->inv_freq),
+  rope_args a = {at<bf16>(p->qkv), at<float>(p->q_norm), at<float>(p->k_norm), at<float>(p->inv_freq),
                  p->kv->data + p->layer * layer_elements, p->attn_factor, p->norm_eps, p->style,
-                 p->n_heads,         p->n_kv_heads,        p->head_dim,          p->rotary_dim};
-  uint32_t n_all = p->n_heads + 2 * p->n_kv_heads;
-  dim3 grid(b->plan->n_tokens, b->plan->n_tokens < 256 ? (n_all + 7) / 8 : 1);
-  queue_kernel(b, rope_kv_kernel, grid, 256, 0, a, b->batch);
+                 p->n_heads, p->n_kv_heads, p->head_dim, lanes};
+  // few tokens: more blocks a token, for the sake of one token's time; many: one, so that its sines are computed once
+  uint32_t n_all = p->n_heads + 2 * p->n_kv_heads, n = b->plan->n_tokens, heads_at_once = ROPE_THREADS / lanes;
+  dim3 grid(n, n < ROPE_MANY_TOKENS ? (n_all + heads_at_once - 1) / heads_at_once : 1);
+  queue_kernel(b, p->style == TD_ROPE_PAIRS ? rope_kv_kernel<false> : rope_kv_kernel<true>, grid, ROPE_THREADS, 0, a, b->batch);
 }
