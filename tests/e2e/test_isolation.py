@@ -154,7 +154,7 @@ def test_two_steps_under_way_change_no_answer(monkeypatch, tmp_path):
     """However requests end: by length, stop string, stop token, or because the client leaves."""
     leaver = {"prompt": SYSTEM + "Tell me a very long story.", "max_tokens": 400, "temperature": 0}
     n_leavers = min(6, STREAMS // 2)
-    with Daemon("--trace", tmp_path / "one.json") as d:
+    with Daemon("--backend", "cpu", "--trace", tmp_path / "one.json") as d:
         requests = make_requests(min(STREAMS, 9))
         requests = ways_to_end(requests, run_together(d, requests))
         expect = run_together(d, requests)
@@ -162,7 +162,7 @@ def test_two_steps_under_way_change_no_answer(monkeypatch, tmp_path):
     assert steps_ahead(tmp_path / "one.json") == 0
     assert {finish for _, _, finish in expect} == {"stop", "length"}
     monkeypatch.setenv("TANDEM_PIPELINE", "2")
-    with Daemon("--trace", tmp_path / "two.json") as d:
+    with Daemon("--backend", "cpu", "--trace", tmp_path / "two.json") as d:
         got, parts = run_with_leavers(d, requests, leaver, n_leavers)
         d.until_idle()
         assert d.gauge("vllm:kv_cache_usage_perc") == 0, "the pages have come back"
@@ -179,11 +179,12 @@ def test_two_steps_under_way_change_no_answer(monkeypatch, tmp_path):
 def test_two_steps_under_way_and_preemption(monkeypatch, tmp_path):
     requests = [{"prompt": [1000 + 37 * i + j for j in range(40)], "max_tokens": 44 - i, "temperature": [0, 0.8][i % 2], "seed": i,
                  "ignore_eos": True} for i in range(5)]
-    with Daemon() as d:
+    with Daemon("--backend", "cpu") as d:
         expect = run_together(d, requests)
         kv_bytes, pages = kv_size(d)
     monkeypatch.setenv("TANDEM_PIPELINE", "2")
-    with Daemon("--kv-bytes", kv_bytes // pages * 14, "--context-tokens", 128, "--trace", tmp_path / "two.json") as d:
+    with Daemon("--backend", "cpu", "--kv-bytes", kv_bytes // pages * 14, "--context-tokens", 128,
+                "--trace", tmp_path / "two.json") as d:
         assert run_together(d, requests) == expect
         assert d.gauge("vllm:num_preemptions_total") > 0
         d.until_idle()
