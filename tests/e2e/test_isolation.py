@@ -5,7 +5,7 @@ import random
 import time
 
 import pytest
-from harness import MODEL_ID, SLOWNESS, STREAMS, Daemon, read_until
+from harness import MODEL_ID, SLOWNESS, STREAMS, Daemon, read_trace, read_until
 
 SYSTEM = "You are a helpful guide who knows every mountain, river and village of this country, and who never hurries. "
 TOPICS = ["rivers", "bread", "the moon", "old clocks", "bees", "a lighthouse", "paper", "winter", "salt", "maps", "tea", "bridges"]
@@ -32,7 +32,7 @@ def make_requests(n):
 async def stream_tokens(client, request):
     fields = dict(request)
     extra = {"return_token_ids": True}
-    for name in ("top_k", "min_p", "ignore_eos"):
+    for name in ("top_k", "min_p", "ignore_eos", "stop_token_ids"):
         if name in fields:
             extra[name] = fields.pop(name)
     stream = await client.completions.create(model=MODEL_ID, stream=True, extra_body=extra, **fields)
@@ -100,6 +100,96 @@ def kv_size(d):
     import re
     (labels,) = [la for (n, la) in d.metrics() if n == "vllm:cache_config_info"]
     return 1 << 30, int(re.search(r'num_gpu_blocks="(\d+)"', labels).group(1))
+
+
+# ---- two steps under way, as with a GPU: TANDEM_PIPELINE=2 lets the CPU have them too ----
+
+def ways_to_end(requests, answers):
+    """The same requests, each also ended early in one of three ways: by a stop string, a stop token, its length."""
+    out = list(requests)
+    for i, (request, (ids, text, _)) in enumerate(zip(requests, answers)):
+        middle = text[len(text) // 2:][:5]
+        if i % 3 == 0 and len(middle) == 5 and "\ufffd" not in middle:
+            out.append({**request, "stop": middle})
+        elif i % 3 == 1:
+            out.append({**request, "stop_token_ids": [ids[len(ids) // 2]]})
+        else:
+            out.append({**request, "max_tokens": 1 + i % 4})
+    return out
+
+
+async def leave_midway(client, request, n_chunks):
+    """The tokens that came until the client had enough."""
+    stream = await client.completions.create(model=MODEL_ID, stream=True, extra_body={"return_token_ids": True, "ignore_eos": True},
+                                             **request)
+    ids = []
+    async for chunk in stream:
+        ids += chunk.choices[0].model_extra.get("token_ids") or []
+        n_chunks -= 1
+        if n_chunks == 0:
+            break
+    await stream.close()
+    return ids
+
+
+def run_with_leavers(daemon, requests, leaver, n_leavers):
+    """The answers to requests, and what each client saw of leaver's that left, in order of how long they stayed."""
+    async def main():
+        async with daemon.aclient() as client:
+            both = await asyncio.gather(*(stream_tokens(client, r) for r in requests),
+                                        *(leave_midway(client, leaver, 1 + 2 * i) for i in range(n_leavers)))
+            return both[:len(requests)], both[len(requests):]
+    return asyncio.run(main())
+
+
+def steps_ahead(trace):
+    """How many steps were planned before the step before them was told."""
+    steps = read_trace(trace)
+    return sum(step - 1 in steps and steps[step]["plan"]["ts"] < steps[step - 1]["publish"]["ts"] for step in steps)
+
+
+@pytest.mark.share
+@pytest.mark.hand_over
+def test_two_steps_under_way_change_no_answer(monkeypatch, tmp_path):
+    """However requests end: by length, stop string, stop token, or because the client leaves."""
+    leaver = {"prompt": SYSTEM + "Tell me a very long story.", "max_tokens": 400, "temperature": 0}
+    n_leavers = min(6, STREAMS // 2)
+    with Daemon("--backend", "cpu", "--trace", tmp_path / "one.json") as d:
+        requests = make_requests(min(STREAMS, 9))
+        requests = ways_to_end(requests, run_together(d, requests))
+        expect = run_together(d, requests)
+        story = run_alone(d, [{**leaver, "max_tokens": 2 * n_leavers + 16, "ignore_eos": True}])[0][0]
+    assert steps_ahead(tmp_path / "one.json") == 0
+    assert {finish for _, _, finish in expect} == {"stop", "length"}
+    monkeypatch.setenv("TANDEM_PIPELINE", "2")
+    with Daemon("--backend", "cpu", "--trace", tmp_path / "two.json") as d:
+        got, parts = run_with_leavers(d, requests, leaver, n_leavers)
+        d.until_idle()
+        assert d.gauge("vllm:kv_cache_usage_perc") == 0, "the pages have come back"
+        assert run_together(d, requests[:3]) == expect[:3], "with what the others left in the cache"
+    for i, (g, e) in enumerate(zip(got, expect, strict=True)):
+        assert g == e, f"request {i}: {requests[i]}"
+    for ids in parts:
+        assert ids and ids[:len(story)] == story[:len(ids)]
+    assert steps_ahead(tmp_path / "two.json") > 10
+
+
+@pytest.mark.share
+@pytest.mark.hand_over
+def test_two_steps_under_way_and_preemption(monkeypatch, tmp_path):
+    requests = [{"prompt": [1000 + 37 * i + j for j in range(40)], "max_tokens": 44 - i, "temperature": [0, 0.8][i % 2], "seed": i,
+                 "ignore_eos": True} for i in range(5)]
+    with Daemon("--backend", "cpu") as d:
+        expect = run_together(d, requests)
+        kv_bytes, pages = kv_size(d)
+    monkeypatch.setenv("TANDEM_PIPELINE", "2")
+    with Daemon("--backend", "cpu", "--kv-bytes", kv_bytes // pages * 14, "--context-tokens", 128,
+                "--trace", tmp_path / "two.json") as d:
+        assert run_together(d, requests) == expect
+        assert d.gauge("vllm:num_preemptions_total") > 0
+        d.until_idle()
+        assert d.gauge("vllm:kv_cache_usage_perc") == 0
+    assert steps_ahead(tmp_path / "two.json") > 10
 
 
 @pytest.mark.share
