@@ -1,9 +1,9 @@
 // Products: out[n, n_out] = x[n, n_in] * weight[n_out, n_in]^T + bias.
 //
-// Many rows go to cuBLASLt (lt_product.cu). Few rows (<= 16) are bound
-// by reading the weights, and go to a kernel of our own: 16 weight rows per block, the block's warps share n_in
-// between them, weights stream from memory straight into tensor-core operands. That works because a product does not care in
-// which order k is summed: a lane's 16-byte load holds 8 neighbouring k, and both operands use the same order.
+// Up to 8 rows are bound by reading the weights, and go to a kernel of our own: 16 weight rows per block, the block's warps
+// share n_in between them, weights stream from memory straight into tensor-core operands. That works because a product does
+// not care in which order k is summed: a lane's 16-byte load holds 8 neighbouring k, and both operands use the same order.
+// More rows, and an n_in that is no multiple of 32, go to cuBLASLt (lt_product.cu).
 #include "kernels/cuda/internal.cuh"
 
 enum { FEW_ROWS_MAX = 8, FEW_WARPS = 16, FEW_UNROLL = 4, FEW_BLOCKS_PER_SM = 2 };
@@ -38,20 +38,18 @@ __device__ __forceinline__ void load_weights(uint4 a0[FEW_UNROLL], uint4 a1[FEW_
 }
 
 // Begins to read its weights, which depend on nothing, before it waits for its input: short matrices are mostly ramp else.
-template <int N_TILES, typename OUT> // N_TILES x 8 rows of x
+template <typename OUT>
 __global__ void __launch_bounds__(FEW_WARPS * 32, FEW_BLOCKS_PER_SM)
     few_rows_kernel(const bf16 *w, const bf16 *bias, const bf16 *x, OUT *out, uint32_t n, uint32_t n_out, uint32_t n_in)
 {
-  __shared__ float partial[FEW_WARPS][16][N_TILES * 8 + 1];
+  __shared__ float partial[FEW_WARPS][16][FEW_ROWS_MAX + 1];
   const uint32_t step = 32 * FEW_UNROLL;
   uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   uint32_t j = blockIdx.x * 16 + g, k0 = warp * step; // this lane's weight rows: j and j + 8
   const bf16 *w0 = w + (size_t)min(j, n_out - 1) * n_in + t * 8;
   const bf16 *w1 = w + (size_t)min(j + 8, n_out - 1) * n_in + t * 8;
-  const bf16 *xr[N_TILES];
-  for (int i = 0; i < N_TILES; i++)
-    xr[i] = x + (size_t)min(g + 8 * i, n - 1) * n_in + t * 8; // rows past n are computed and dropped
-  float acc[N_TILES][4] = {};
+  const bf16 *xr = x + (size_t)min(g, n - 1) * n_in + t * 8; // rows past n are computed and dropped
+  float acc[4] = {};
   uint4 a0[FEW_UNROLL], a1[FEW_UNROLL];
   let_next_start();
   load_weights(a0, a1, w0, w1, k0, n_in);
@@ -59,24 +57,19 @@ __global__ void __launch_bounds__(FEW_WARPS * 32, FEW_BLOCKS_PER_SM)
   while (k0 < n_in) {
 #pragma unroll
     for (int u = 0; u < FEW_UNROLL; u++)
-      if (k0 + 32 * u < n_in)
-#pragma unroll
-        for (int i = 0; i < N_TILES; i++) {
-          uint4 bv = *(const uint4 *)(xr[i] + k0 + 32 * u);
-          mma_16816(acc[i], a0[u].x, a1[u].x, a0[u].y, a1[u].y, bv.x, bv.y);
-          mma_16816(acc[i], a0[u].z, a1[u].z, a0[u].w, a1[u].w, bv.z, bv.w);
-        }
+      if (k0 + 32 * u < n_in) {
+        uint4 bv = *(const uint4 *)(xr + k0 + 32 * u);
+        mma_16816(acc, a0[u].x, a1[u].x, a0[u].y, a1[u].y, bv.x, bv.y);
+        mma_16816(acc, a0[u].z, a1[u].z, a0[u].w, a1[u].w, bv.z, bv.w);
+      }
     k0 += FEW_WARPS * step;
     if (k0 < n_in)
       load_weights(a0, a1, w0, w1, k0, n_in);
   }
-#pragma unroll
-  for (int i = 0; i < N_TILES; i++) {
-    partial[warp][g][i * 8 + 2 * t] = acc[i][0];
-    partial[warp][g][i * 8 + 2 * t + 1] = acc[i][1];
-    partial[warp][g + 8][i * 8 + 2 * t] = acc[i][2];
-    partial[warp][g + 8][i * 8 + 2 * t + 1] = acc[i][3];
-  }
+  partial[warp][g][2 * t] = acc[0];
+  partial[warp][g][2 * t + 1] = acc[1];
+  partial[warp][g + 8][2 * t] = acc[2];
+  partial[warp][g + 8][2 * t + 1] = acc[3];
   __syncthreads();
   for (uint32_t e = threadIdx.x; e < 16 * n; e += blockDim.x) {
     uint32_t r = e % 16, m = e / 16, col = blockIdx.x * 16 + r;
@@ -89,19 +82,11 @@ __global__ void __launch_bounds__(FEW_WARPS * 32, FEW_BLOCKS_PER_SM)
   }
 }
 
-template <int N_TILES, typename OUT> static void launch_few_rows(cuda_backend *b, const td_linear_params *p)
-{
-  const td_weight *w = p->weight;
-  queue_kernel(b, few_rows_kernel<N_TILES, OUT>, dim3((w->n_out + 15) / 16), FEW_WARPS * 32, 0, w->data, w->bias,
-               at<bf16>(p->x), at<OUT>(p->out), p->n, w->n_out, w->n_in);
-}
-
 template <typename OUT> static void few_rows(cuda_backend *b, const td_linear_params *p)
 {
-  if (p->n <= 8)
-    launch_few_rows<1, OUT>(b, p);
-  else
-    launch_few_rows<2, OUT>(b, p);
+  const td_weight *w = p->weight;
+  queue_kernel(b, few_rows_kernel<OUT>, dim3((w->n_out + 15) / 16), FEW_WARPS * 32, 0, w->data, w->bias, at<bf16>(p->x),
+               at<OUT>(p->out), p->n, w->n_out, w->n_in);
 }
 
 void td_cuda_linear(td_backend *be, const td_linear_params *p)
