@@ -58,10 +58,10 @@ struct recording {
   cudaGraphExec_t exec;
 };
 
-// How products of few rows walk over a weight (stream_product.cu). n_boxes 0: they go another way.
+// How products of few rows walk over a weight (stream_product.cu). tile_rows 0: they go another way.
 struct td_stream_plan {
   CUtensorMap map;
-  uint32_t n_boxes, rank_log2, ring_bytes, ahead_bytes;
+  uint32_t tile_rows, slices;
 };
 
 struct td_weight {
@@ -76,8 +76,6 @@ struct td_kv {
   bf16 *data;
   td_kv_shape shape;
 };
-
-enum { TD_STREAM_RANKS = 4 }; // clusters of 1, 2, 4 or 8 blocks
 
 // cuTensorMapEncodeTiled, found at run time: the program does not link the driver.
 typedef CUresult (*stream_encode_function)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
@@ -96,7 +94,6 @@ struct cuda_backend {
   struct lt_tables *lt_tables; // lt.cuh
 
   stream_encode_function stream_encode; // null: stream_product.cu serves nothing here
-  uint32_t stream_clusters[TD_STREAM_RANKS], stream_smem_bytes;
 
   std::vector<void *> *allocations;
   std::vector<td_weight *> *weights;

@@ -329,67 +329,61 @@ __global__ void __launch_bounds__(STREAM_THREADS, 1)
 
 // ---- the host's side ----
 
-typedef void (*stream_function)(const CUtensorMap, const CUtensorMap, const stream_args);
+typedef void (*stream_function)(CUtensorMap, CUtensorMap, stream_args);
 
-enum { N_WIDTHS = 4, RING_BYTES = 96 << 10, AHEAD_BYTES = 96 << 10 };
-static const uint32_t widths[N_WIDTHS] = {8, 16, 32, 64};
-static const uint32_t cluster_sizes[TD_STREAM_RANKS] = {1, 2, 4, 8};
+// RING_BYTES is more than half of a multiprocessor's shared memory, so that no two blocks share one: placed by chance, two on
+// one multiprocessor and none on another would load at half the speed.
+enum { N_WIDTHS = 3, RING_BYTES = 160 << 10, STREAM_ROWS_MAX = 16, SLICES_FEW = 2, SLICES_MANY = 4, TALL_ROWS = 48 };
+static const uint32_t widths[N_WIDTHS] = {8, 16, 32};
 
 struct stream_variant {
   stream_function f;
-  uint32_t stage_bytes, rest_bytes;
+  uint32_t slices, x_bytes, sum_bytes;
 };
 
-template <int BOXES, int NB> static stream_variant variant_of(bool f32)
+template <int SLICES, int NB> static stream_variant variant_of(bool f32)
 {
-  typedef stream_shape<BOXES, NB> shape;
-  stream_function f = f32 ? (stream_function)stream_kernel<BOXES, NB, float> : (stream_function)stream_kernel<BOXES, NB, bf16>;
-  return {f, shape::STAGE_BYTES + 16, shape::bytes(0)};
+  typedef stream_shape<SLICES, NB> shape;
+  return {f32 ? (stream_function)stream_kernel<SLICES, NB, float> : (stream_function)stream_kernel<SLICES, NB, bf16>, SLICES,
+          shape::X_BYTES, shape::SUM_BYTES};
 }
 
-static stream_variant variant(uint32_t n_boxes, uint32_t width, bool f32)
+template <int SLICES> static stream_variant variant_of_width(uint32_t width, bool f32)
 {
-  if (n_boxes == 1)
-    return width == 8 ? variant_of<1, 8>(f32) : width == 16 ? variant_of<1, 16>(f32) : width == 32 ? variant_of<1, 32>(f32) : variant_of<1, 64>(f32);
-  return width == 8 ? variant_of<2, 8>(f32) : width == 16 ? variant_of<2, 16>(f32) : width == 32 ? variant_of<2, 32>(f32) : variant_of<2, 64>(f32);
+  return width == 8 ? variant_of<SLICES, 8>(f32) : width == 16 ? variant_of<SLICES, 16>(f32) : variant_of<SLICES, 32>(f32);
 }
 
-static bool encode(cuda_backend *b, CUtensorMap *map, const void *data, uint64_t n_rows, uint64_t n_cols, uint32_t box_rows)
+static stream_variant variant(uint32_t slices, uint32_t width, bool f32)
 {
-  const cuuint64_t dims[2] = {n_cols, n_rows}, strides[1] = {n_cols * sizeof(bf16)};
-  const cuuint32_t box[2] = {BOX_K, box_rows}, steps[2] = {1, 1};
-  return b->stream_encode && ((uintptr_t)data & 15) == 0 &&
-         b->stream_encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)data, dims, strides, box, steps,
+  return slices == SLICES_FEW ? variant_of_width<SLICES_FEW>(width, f32) : variant_of_width<SLICES_MANY>(width, f32);
+}
+
+static uint32_t try_number(const char *name, uint32_t otherwise)
+{
+#ifdef TD_STREAM_TRY
+  return getenv(name) ? (uint32_t)atoi(getenv(name)) : otherwise;
+#else
+  (void)name;
+  return otherwise;
+#endif
+}
+
+// data[n_rows, n_cols] as boxes of box_rows rows x slices times 64 columns. Rows and slices past the end read as zero.
+static bool encode(cuda_backend *b, CUtensorMap *map, const void *data, uint32_t n_rows, uint32_t n_cols, uint32_t box_rows,
+                   uint32_t slices)
+{
+  const cuuint64_t dims[3] = {SLICE_K, n_rows, n_cols / SLICE_K}, strides[2] = {n_cols * sizeof(bf16), SLICE_ROW_BYTES};
+  const cuuint32_t box[3] = {SLICE_K, box_rows, slices}, steps[3] = {1, 1, 1};
+  return ((uintptr_t)data & 15) == 0 &&
+         b->stream_encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, (void *)data, dims, strides, box, steps,
                           CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                           CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
-}
-
-// How many clusters of each size the device holds at once, a block per multiprocessor.
-static cudaError_t count_clusters(cuda_backend *b, stream_function f, int smem_bytes)
-{
-  for (int i = 0; i < TD_STREAM_RANKS; i++) {
-    int n = 0;
-    cudaLaunchAttribute size = {};
-    size.id = cudaLaunchAttributeClusterDimension;
-    size.val.clusterDim.x = cluster_sizes[i];
-    size.val.clusterDim.y = size.val.clusterDim.z = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3((unsigned)b->n_sms / cluster_sizes[i] * cluster_sizes[i]);
-    config.blockDim = STREAM_THREADS;
-    config.dynamicSmemBytes = (size_t)smem_bytes;
-    config.attrs = &size;
-    config.numAttrs = 1;
-    cudaError_t e = cudaOccupancyMaxActiveClusters(&n, f, &config);
-    if (e != cudaSuccess)
-      return e;
-    b->stream_clusters[i] = (uint32_t)n;
-  }
-  return cudaSuccess;
 }
 
 td_status td_stream_open(cuda_backend *b, td_error *err)
 {
   int smem_bytes = 0;
+  cudaFuncAttributes attributes = {};
   cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
   void *encode_function = nullptr;
   if (b->cc_major != 9)
@@ -398,83 +392,69 @@ td_status td_stream_open(cuda_backend *b, td_error *err)
   if (e != cudaSuccess || found != cudaDriverEntryPointSuccess)
     return TD_OK;
   e = cudaDeviceGetAttribute(&smem_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, b->device);
-  for (uint32_t boxes = 1; boxes <= 2; boxes++)
+  for (uint32_t slices = SLICES_FEW; slices <= SLICES_MANY; slices += SLICES_MANY - SLICES_FEW)
     for (uint32_t width : widths)
       for (int f32 = 0; f32 < 2 && e == cudaSuccess; f32++) {
-        stream_function f = variant(boxes, width, f32).f;
-        e = cudaFuncSetAttribute(f, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
+        stream_function f = variant(slices, width, f32).f;
+        e = cudaFuncGetAttributes(&attributes, f);
+        if (e == cudaSuccess)
+          e = cudaFuncSetAttribute(f, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes - (int)attributes.sharedSizeBytes);
       }
-  if (e == cudaSuccess)
-    e = count_clusters(b, variant(2, 8, false).f, smem_bytes);
   if (e != cudaSuccess)
     return td_cuda_fail(err, e, "kernels for few rows");
   b->stream_encode = (stream_encode_function)encode_function;
-  b->stream_smem_bytes = (uint32_t)smem_bytes;
   return TD_OK;
+}
+
+// The height with which the busiest multiprocessor has the least to do; a tile costs a little itself.
+static uint32_t tile_rows_for(uint32_t n_out, uint32_t n_sms)
+{
+  enum { TILE_COST_ROWS = 4, STEP = 8 };
+  uint32_t best = TILE_ROWS_MAX, best_cost = UINT32_MAX;
+  for (uint32_t h = TILE_ROWS_MAX; h >= STEP; h -= STEP) {
+    uint32_t n_tiles = (n_out + h - 1) / h, cost = (n_tiles + n_sms - 1) / n_sms * (h + TILE_COST_ROWS);
+    if (cost < best_cost) {
+      best_cost = cost;
+      best = h;
+    }
+  }
+  return best;
 }
 
 void td_stream_plan_weight(cuda_backend *b, td_weight *w)
 {
   td_stream_plan *p = &w->stream;
-  if (!encode(b, &p->map, w->data, w->n_out, w->n_in, BOX_ROWS))
+  if (!b->stream_encode || w->n_in % SLICE_K != 0)
     return;
-  p->n_boxes = 2;
-  p->rank_log2 = 2;
-  p->ring_bytes = RING_BYTES;
-  p->ahead_bytes = AHEAD_BYTES;
-  char name[64];
-  snprintf(name, sizeof name, "S%ux%u", w->n_out, w->n_in);
-  const char *v = getenv(name);
-  if (!v)
-    v = getenv("SALL");
-  unsigned boxes, ranks, ring, ahead;
-  if (v && sscanf(v, "%u,%u,%u,%u", &boxes, &ranks, &ring, &ahead) == 4) {
-    p->n_boxes = boxes;
-    p->rank_log2 = ranks;
-    p->ring_bytes = ring << 10;
-    p->ahead_bytes = ahead << 10;
+  uint32_t rows = tile_rows_for(w->n_out, (uint32_t)b->n_sms), slices = rows > TALL_ROWS ? SLICES_FEW : SLICES_MANY;
+  if (encode(b, &p->map, w->data, w->n_out, w->n_in, rows, slices)) {
+    p->tile_rows = rows;
+    p->slices = slices;
   }
-  uint32_t n_chunks = (w->n_in + BOX_K - 1) / BOX_K;
-  while (cluster_sizes[p->rank_log2] > n_chunks)
-    p->rank_log2--;
 }
 
 bool td_stream_linear(cuda_backend *b, const td_linear_params *p)
 {
   const td_weight *w = p->weight;
   const td_stream_plan *plan = &w->stream;
-  static int most = getenv("SMOST") ? atoi(getenv("SMOST")) : 64;
-  if (plan->n_boxes == 0 || p->n > (uint32_t)most)
-    return false;
-  uint32_t width = 8, ranks = cluster_sizes[plan->rank_log2];
-  while (width < p->n)
-    width *= 2;
   CUtensorMap x_map;
-  if (!encode(b, &x_map, at<void>(p->x), p->n, w->n_in, width))
+  uint32_t width = p->n <= 8 ? 8 : p->n <= 16 ? 16 : 32;
+  if (plan->tile_rows == 0 || p->n > try_number("STREAM_ROWS", STREAM_ROWS_MAX) ||
+      !encode(b, &x_map, at<void>(p->x), p->n, w->n_in, width, plan->slices))
     return false;
-  stream_variant v = variant(plan->n_boxes, width, p->out_f32);
+  stream_variant v = variant(plan->slices, width, p->out_f32);
+  uint32_t stage_bytes = v.slices * plan->tile_rows * SLICE_ROW_BYTES + v.x_bytes + 2 * 8;
   stream_args a = {};
   a.bias = w->bias;
   a.out = at<void>(p->out);
   a.n = p->n;
   a.n_out = w->n_out;
-  a.n_chunks = (w->n_in + BOX_K - 1) / BOX_K;
-  a.n_tiles = (w->n_out + plan->n_boxes * BOX_ROWS - 1) / (plan->n_boxes * BOX_ROWS);
-  a.n_stages = std::min(plan->ring_bytes, b->stream_smem_bytes - v.rest_bytes) / v.stage_bytes;
-  a.n_ahead = plan->ahead_bytes / (plan->n_boxes * BOX_BYTES);
-  cudaLaunchAttribute attrs[2] = {};
-  attrs[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attrs[0].val.programmaticStreamSerializationAllowed = 1;
-  attrs[1].id = cudaLaunchAttributeClusterDimension;
-  attrs[1].val.clusterDim.x = ranks;
-  attrs[1].val.clusterDim.y = attrs[1].val.clusterDim.z = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(std::min(a.n_tiles, b->stream_clusters[plan->rank_log2]) * ranks);
-  config.blockDim = STREAM_THREADS;
-  config.dynamicSmemBytes = v.rest_bytes + a.n_stages * v.stage_bytes;
-  config.stream = b->stream;
-  config.attrs = attrs;
-  config.numAttrs = 2;
-  note(b, cudaLaunchKernelEx(&config, v.f, plan->map, x_map, a));
+  a.tile_rows = plan->tile_rows;
+  a.n_tiles = (w->n_out + a.tile_rows - 1) / a.tile_rows;
+  a.n_parts = (w->n_in / SLICE_K + v.slices - 1) / v.slices;
+  a.n_stages = try_number("STREAM_RING_KB", RING_BYTES >> 10) * 1024 / stage_bytes;
+  a.n_ahead = try_number("STREAM_AHEAD_KB", 0) * 1024 / stage_bytes;
+  queue_kernel(b, v.f, dim3(std::min(a.n_tiles, (uint32_t)b->n_sms)), STREAM_THREADS, a.n_stages * stage_bytes + v.sum_bytes,
+               plan->map, x_map, a);
   return true;
 }
