@@ -332,8 +332,8 @@ __global__ void __launch_bounds__(STREAM_THREADS, 1)
 typedef void (*stream_function)(CUtensorMap, CUtensorMap, stream_args);
 
 // RING_BYTES is more than half of a multiprocessor's shared memory, so that no two blocks share one: placed by chance, two on
-// one multiprocessor and none on another would load at half the speed.
-enum { N_WIDTHS = 3, RING_BYTES = 160 << 10, STREAM_ROWS_MAX = 16, SLICES_FEW = 2, SLICES_MANY = 4, TALL_ROWS = 48 };
+// one multiprocessor and none on another would load at half the speed. What is left holds a block of decode attention.
+enum { N_WIDTHS = 3, RING_BYTES = 140 << 10, STREAM_ROWS_MAX = 16, SLICES_FEW = 2, SLICES_MANY = 4, TALL_ROWS = 48 };
 static const uint32_t widths[N_WIDTHS] = {8, 16, 32};
 
 struct stream_variant {
