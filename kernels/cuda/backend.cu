@@ -246,6 +246,8 @@ td_status td_cuda_backend_create(const td_backend_config *config, td_backend **o
       st = td_lt_open(b, err);
   }
   if (st == TD_OK)
+    st = td_stream_open(b, err);
+  if (st == TD_OK)
     st = td_cuda_make_step_memory(b, err);
   if (st != TD_OK) {
     be_destroy(&b->base);

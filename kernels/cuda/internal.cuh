@@ -3,7 +3,7 @@
 //   backend.cu    C ABI: create, device, memory, KV store
 //   weights.cu    weights to the device
 //   step.cu       the plan's way up, the sampled ids' way back
-//   linear.cu     products: which way they go, and a kernel for few rows
+//   linear.cu     products: which way they go, and a kernel for few rows; stream_product.cu one for sm_90a
 //   lt_product.cu products of many rows by cuBLASLt; lt_tune.cu measures its algorithms, lt_cache.c keeps what was measured
 //   pointwise.cu  embedding, RMSNorm, SwiGLU, gather
 //   rope_kv.cu    q/k norm, rotation, KV write
@@ -14,6 +14,7 @@
 #pragma once
 
 #include <cublasLt.h>
+#include <cuda.h>
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
@@ -57,10 +58,17 @@ struct recording {
   cudaGraphExec_t exec;
 };
 
+// How products of few rows walk over a weight (stream_product.cu). tile_rows 0: they go another way.
+struct td_stream_plan {
+  CUtensorMap map;
+  uint32_t tile_rows, slices;
+};
+
 struct td_weight {
   bf16 *data;  // [n_out, n_in], parts one after another
   bf16 *bias;  // [n_out] or null
   uint32_t n_out, n_in;
+  td_stream_plan stream;
 };
 
 // Page layout: [layer][page][kv head]{ K, V }, each page_tokens x head_dim in the order of kv_chunk_at (attention.cuh).
@@ -69,6 +77,11 @@ struct td_kv {
   td_kv_shape shape;
   bool wgmma; // attention_prefill.cu serves its prefill tiles
 };
+
+// cuTensorMapEncodeTiled, found at run time: the program does not link the driver.
+typedef CUresult (*stream_encode_function)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
+                                           const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
+                                           CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
 struct cuda_backend {
   td_backend base; // first: the C side sees this
@@ -80,6 +93,8 @@ struct cuda_backend {
   cublasLtHandle_t lt;
   void *lt_workspace;
   struct lt_tables *lt_tables; // lt.cuh
+
+  stream_encode_function stream_encode; // null: stream_product.cu serves nothing here
 
   std::vector<void *> *allocations;
   std::vector<td_weight *> *weights;
@@ -180,6 +195,11 @@ void td_lt_close(cuda_backend *b);
 void td_lt_linear(cuda_backend *b, const td_linear_params *p);
 void td_lt_note(cuda_backend *b, const td_linear_params *p); // for tuning: the step has this product
 td_status td_cuda_tune(td_backend *be, const td_tune_params *p, td_error *err);
+
+// stream_product.cu
+td_status td_stream_open(cuda_backend *b, td_error *err);
+void td_stream_plan_weight(cuda_backend *b, td_weight *w);
+bool td_stream_linear(cuda_backend *b, const td_linear_params *p); // false: another way must be taken
 
 void td_cuda_linear(td_backend *be, const td_linear_params *p);
 void td_cuda_embed(td_backend *be, const td_embed_params *p);

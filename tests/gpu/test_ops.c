@@ -221,17 +221,43 @@ static void test_linear(uint32_t n, uint32_t n_in, const uint32_t *outs, uint32_
   plan_tokens_only(n);
   be->ops->step_begin(be, plan);
   td_devptr dx = activations(x, n, n_in);
-  td_devptr out = device_alloc((size_t)n * n_out * (f32 ? 4 : be->activation_bytes));
-  be->ops->linear(be, &(td_linear_params){device_weight(parts, n_parts, n_in), dx, out, n, f32});
+  size_t out_bytes = (size_t)n * n_out * (f32 ? 4 : be->activation_bytes);
+  td_devptr out = device_alloc(out_bytes), again = device_alloc(out_bytes);
+  td_weight *weight = device_weight(parts, n_parts, n_in);
+  be->ops->linear(be, &(td_linear_params){weight, dx, out, n, f32});
+  be->ops->linear(be, &(td_linear_params){weight, dx, again, n, f32});
   step_end();
-  float *got = fetch(out, (size_t)n * n_out, f32);
+  float *got = fetch(out, (size_t)n * n_out, f32), *got_again = fetch(again, (size_t)n * n_out, f32);
   snprintf(what, sizeof what, "linear n=%u n_in=%u n_out=%u parts=%u bias=%d f32=%d", n, n_in, n_out, n_parts, bias, f32);
   check(what, got, want, (size_t)n * n_out, f32 ? 1e-5 : eps_out);
+  bool same = memcmp(got, got_again, (size_t)n * n_out * sizeof *got) == 0;
+  n_passed += same;
+  n_failed += !same;
+  if (!same)
+    printf("FAIL %s: other bits the second time\n", what);
   for (uint32_t i = 0; i < n_parts; i++) {
     free((void *)parts[i].data);
     free((void *)parts[i].bias);
   }
-  free(x), free(want), free(got);
+  free(x), free(want), free(got), free(got_again);
+}
+
+/* Decode steps: every row count, n_in and n_out that are no whole tiles of anything, one tile and many. */
+static void test_few_rows(bool small)
+{
+  static const uint32_t ins[] = {8, 72, 200, 1032, 2568}, outs[] = {1, 37, 129, 130, 1004};
+  for (uint32_t n = 1; n <= MAX_ROWS; n += small ? 9 : 1)
+    for (size_t i = 0; i < (small ? 3 : 5); i++) {
+      uint32_t k = (n + (uint32_t)i) % 5;
+      test_linear(n, ins[i], &outs[k], 1, n % 2 == 0, false);
+      test_linear(n, ins[i], &outs[(k + 2) % 5], 1, false, true);
+    }
+  if (small)
+    return;
+  test_linear(1, 4096, (const uint32_t[]){4096, 1024, 1024}, 3, false, false); /* more tiles than multiprocessors */
+  test_linear(16, 1024, (const uint32_t[]){9000, 9000}, 2, true, false);
+  test_linear(33, 576, (const uint32_t[]){20001}, 1, false, true);
+  test_linear(64, 256, (const uint32_t[]){40004}, 1, false, true);
 }
 
 /* ---- tuning: products are as right after it, and what was measured is found again ---- */
@@ -726,6 +752,7 @@ int main(int argc, char **argv)
     test_linear(ns[i], 2048, (const uint32_t[]){1000}, 1, false, true);
     test_linear(ns[i], 4096, (const uint32_t[]){512, 512}, 2, true, false);
   }
+  test_few_rows(small);
   test_tune(small);
   static const heads shapes[] = {
       {9, 3, 64, 16, 0, TD_ROPE_PAIRS, false},   {32, 8, 128, 16, 0, TD_ROPE_HALVES, false}, {4, 4, 96, 32, 0, TD_ROPE_HALVES, false},

@@ -1,0 +1,460 @@
+// Products of few rows on sm_90a: bound by reading the weights once, so built to keep memory busy, also between products.
+//
+// A block owns whole rows of the weight: tiles of up to 64 rows, whose height is chosen so that all multiprocessors get about
+// the same. One thread keeps a ring of shared memory full of weights by TMA, another fetches the pieces of x that go with them,
+// and two warpgroups multiply: weight rows are the M side of wgmma, rows of x its N side, padded to 8, 16 or 32. A tile
+// of fewer than 64 rows is multiplied as 64, and what comes of the rest is dropped: the tensor cores have time.
+// Weights depend on nothing, so a block fills its ring before it waits for the kernels before it; the ring is so large that a
+// block has a multiprocessor for itself, and the next product's begin to load as soon as this one's end.
+// How a sum is ordered does not depend on n: a row of x gives the same bits in every batch on this path.
+#include "kernels/cuda/internal.cuh"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+
+enum {
+  GROUPS = 2, // that multiply: each takes half of a stage's columns
+  GROUP_THREADS = 128,
+  STREAM_THREADS = GROUPS * GROUP_THREADS + 64,
+  TILE_ROWS_MAX = 64,
+  SLICE_K = 64, // 128 bytes: the swizzle's width
+  SLICE_ROW_BYTES = SLICE_K * 2,
+};
+
+struct stream_args {
+  const bf16 *bias;
+  void *out;
+  uint32_t n, n_out;
+  uint32_t tile_rows, n_tiles;
+  uint32_t n_parts; // of SLICES x 64 columns: what a stage holds of a tile
+  uint32_t n_stages, n_ahead;
+};
+
+// ---- device helpers ----
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define TD_STREAM_CODE 1
+#endif
+
+#ifdef TD_STREAM_CODE
+__device__ __forceinline__ void barrier_init(uint32_t bar, uint32_t count)
+{
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count));
+}
+
+__device__ __forceinline__ void barrier_expect(uint32_t bar, uint32_t bytes)
+{
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
+}
+
+__device__ __forceinline__ void barrier_arrive(uint32_t bar)
+{
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
+}
+
+__device__ __forceinline__ void barrier_wait(uint32_t bar, uint32_t parity)
+{
+  asm volatile("{\n.reg .pred done;\nagain:\n"
+               "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+               "@!done bra again;\n}" ::"r"(bar),
+               "r"(parity)
+               : "memory");
+}
+
+__device__ __forceinline__ uint64_t read_once_policy()
+{
+  uint64_t p;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(p));
+  return p;
+}
+
+__device__ __forceinline__ void read_map(const CUtensorMap *map)
+{
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+// Maps have three dimensions: 64 columns, rows, and which 64 columns.
+__device__ __forceinline__ void fetch_once(uint32_t dst, const CUtensorMap *map, uint32_t bar, uint32_t row, uint32_t slice,
+                                           uint64_t policy)
+{
+  asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
+               "[%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(dst),
+               "l"(map), "r"(bar), "r"(0), "r"(row), "r"(slice), "l"(policy)
+               : "memory");
+}
+
+__device__ __forceinline__ void fetch(uint32_t dst, const CUtensorMap *map, uint32_t bar, uint32_t row, uint32_t slice)
+{
+  asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+               "[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(dst),
+               "l"(map), "r"(bar), "r"(0), "r"(row), "r"(slice)
+               : "memory");
+}
+
+__device__ __forceinline__ void fetch_to_cache(const CUtensorMap *map, uint32_t row, uint32_t slice)
+{
+  asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile [%0, {%1, %2, %3}];" ::"l"(map), "r"(0), "r"(row), "r"(slice)
+               : "memory");
+}
+
+// K-major operand, 128-byte rows swizzled by TMA: groups of 8 rows 1024 bytes apart.
+__device__ __forceinline__ uint64_t operand(uint32_t address)
+{
+  return (uint64_t)((address & 0x3ffff) >> 4) | (uint64_t)1 << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
+}
+
+#define D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define D16(i) D4(i), D4(i + 4), D4(i + 8), D4(i + 12)
+
+// d[64, N] (+)= a[64, 16] * b[N, 16]^T; keeps: adds to d.
+template <int N> __device__ __forceinline__ void multiply(float (&d)[N / 2], uint64_t a, uint64_t b, uint32_t keeps)
+{
+  if constexpr (N == 8)
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %6, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0,%1,%2,%3}, %4, %5, p, 1, 1, 0, 0;\n}"
+                 : D4(0)
+                 : "l"(a), "l"(b), "r"(keeps));
+  else if constexpr (N == 16)
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %10, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7}, %8, %9, p, 1, 1, 0, 0;\n}"
+                 : D4(0), D4(4)
+                 : "l"(a), "l"(b), "r"(keeps));
+  else if constexpr (N == 32)
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
+                 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, %16, %17, p, 1, 1, 0, 0;\n}"
+                 : D16(0)
+                 : "l"(a), "l"(b), "r"(keeps));
+  else
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+                 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+                 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, %32, %33, p, 1, 1, 0, 0;\n}"
+                 : D16(0), D16(16)
+                 : "l"(a), "l"(b), "r"(keeps));
+}
+
+template <int LEFT> __device__ __forceinline__ void multiplied()
+{
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
+}
+
+
+template <int BAR> __device__ __forceinline__ void groups_sync()
+{
+  asm volatile("bar.sync %0, %1;" ::"n"(BAR), "n"((int)GROUPS * GROUP_THREADS) : "memory");
+}
+
+template <int BAR> __device__ __forceinline__ void groups_arrive()
+{
+  asm volatile("bar.arrive %0, %1;" ::"n"(BAR), "n"((int)GROUPS * GROUP_THREADS) : "memory");
+}
+#endif
+
+// ---- the kernel ----
+
+// Shared memory of a block: the ring, the second group's sums, two barriers a stage. A tile of fewer rows is multiplied as
+// 64, which reads up to 7 KB behind it: the sums' place is never smaller.
+template <int SLICES, int NB> struct stream_shape {
+  static constexpr uint32_t X_BYTES = SLICES * NB * SLICE_ROW_BYTES;
+  static constexpr uint32_t SUMS = NB / 2, SUM_BYTES = SUMS * GROUP_THREADS * 4 < 8192 ? 8192 : SUMS * GROUP_THREADS * 4;
+  __host__ __device__ static constexpr uint32_t weight_bytes(uint32_t tile_rows) { return SLICES * tile_rows * SLICE_ROW_BYTES; }
+  __host__ __device__ static constexpr uint32_t stage_bytes(uint32_t tile_rows) { return weight_bytes(tile_rows) + X_BYTES; }
+};
+
+#ifdef TD_STREAM_CODE
+struct stream_ring {
+  uint32_t base, stage_bytes, weight_bytes, n_stages;
+  uint32_t filled, emptied; // barriers
+  __device__ uint32_t stage(uint32_t s) const { return base + s * stage_bytes; }
+};
+
+// What a block reads, part after part.
+struct stream_place {
+  uint32_t tile, part;
+  __device__ void advance(const stream_args &a)
+  {
+    if (++part == a.n_parts) {
+      part = 0;
+      tile += gridDim.x;
+    }
+  }
+};
+
+template <int SLICES>
+__device__ __forceinline__ void fetch_weights(const CUtensorMap *map, const stream_args &a, const stream_ring &r, uint32_t n_fetches)
+{
+  uint64_t policy = read_once_policy();
+  stream_place at = {blockIdx.x, 0};
+  for (uint32_t i = 0, s = 0, turn = 1; i < n_fetches; i++, at.advance(a)) {
+    if (i >= r.n_stages)
+      barrier_wait(r.emptied + s * 8, turn);
+    barrier_expect(r.filled + s * 8, r.stage_bytes);
+    fetch_once(r.stage(s), map, r.filled + s * 8, at.tile * a.tile_rows, at.part * SLICES, policy);
+    if (++s == r.n_stages) {
+      s = 0;
+      turn ^= 1;
+      if (i + 1 == r.n_stages) {
+        stream_place ahead = at;
+        for (uint32_t k = i + 1; k < min(i + 1 + a.n_ahead, n_fetches); k++) {
+          ahead.advance(a);
+          fetch_to_cache(map, ahead.tile * a.tile_rows, ahead.part * SLICES);
+        }
+      }
+    }
+  }
+}
+
+template <int SLICES>
+__device__ __forceinline__ void fetch_x(const CUtensorMap *map, const stream_args &a, const stream_ring &r, uint32_t n_fetches)
+{
+  uint32_t part = 0;
+  asm volatile("fence.proxy.async.global;" ::: "memory"); // x was written by ordinary stores
+  for (uint32_t i = 0, s = 0, turn = 1; i < n_fetches; i++) {
+    if (i >= r.n_stages)
+      barrier_wait(r.emptied + s * 8, turn);
+    fetch(r.stage(s) + r.weight_bytes, map, r.filled + s * 8, 0, part * SLICES);
+    if (++part == a.n_parts)
+      part = 0;
+    if (++s == r.n_stages) {
+      s = 0;
+      turn ^= 1;
+    }
+  }
+}
+
+template <int NB, typename OUT>
+__device__ __forceinline__ void store_tile(const float (&d)[NB / 2], const float *others, const stream_args &a, uint32_t tile)
+{
+  uint32_t thread = threadIdx.x, g = thread % 32 / 4, t = thread % 4;
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    uint32_t r = thread / 32 * 16 + g + 8 * h, row = tile * a.tile_rows + r;
+    if (r >= a.tile_rows || row >= a.n_out)
+      continue;
+    float bias = a.bias ? __bfloat162float(a.bias[row]) : 0.0f;
+    OUT *dst = (OUT *)a.out + row;
+#pragma unroll
+    for (int i = 0; i < NB / 4; i++) {
+      uint32_t token = i / 2 * 8 + 2 * t + i % 2, k = i / 2 * 4 + 2 * h + i % 2;
+      if (token < a.n)
+        dst[(size_t)token * a.n_out] = (OUT)(d[k] + others[k * GROUP_THREADS + thread] + bias);
+    }
+  }
+}
+#endif
+
+template <int SLICES, int NB, typename OUT>
+__global__ void __launch_bounds__(STREAM_THREADS, 1)
+    stream_kernel(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap x_map, const stream_args a)
+{
+#ifdef TD_STREAM_CODE
+  typedef stream_shape<SLICES, NB> shape;
+  extern __shared__ __align__(1024) unsigned char stream_memory[];
+  stream_ring r;
+  r.base = (uint32_t)__cvta_generic_to_shared(stream_memory);
+  r.stage_bytes = shape::stage_bytes(a.tile_rows);
+  r.weight_bytes = shape::weight_bytes(a.tile_rows);
+  r.n_stages = a.n_stages;
+  r.filled = r.base + a.n_stages * r.stage_bytes + shape::SUM_BYTES;
+  r.emptied = r.filled + a.n_stages * 8;
+  float *sums = (float *)(stream_memory + a.n_stages * r.stage_bytes);
+  uint32_t n_tiles = (a.n_tiles - blockIdx.x + gridDim.x - 1) / gridDim.x, n_fetches = n_tiles * a.n_parts;
+  let_next_start();
+  if (threadIdx.x == GROUPS * GROUP_THREADS) {
+    read_map(&w_map);
+    read_map(&x_map);
+    for (uint32_t s = 0; s < a.n_stages; s++) {
+      barrier_init(r.filled + s * 8, 1);
+      barrier_init(r.emptied + s * 8, GROUPS * GROUP_THREADS / 32);
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;" ::: "memory");
+  }
+  __syncthreads();
+  if (threadIdx.x == GROUPS * GROUP_THREADS)
+    fetch_weights<SLICES>(&w_map, a, r, n_fetches);
+  wait_for_input();
+  if (threadIdx.x == GROUPS * GROUP_THREADS + 32)
+    fetch_x<SLICES>(&x_map, a, r, n_fetches);
+  if (threadIdx.x >= GROUPS * GROUP_THREADS)
+    return;
+  float d[NB / 2] = {};
+  uint32_t group = threadIdx.x / GROUP_THREADS, s = 0, turn = 0;
+  bool leads = threadIdx.x % 32 == 0;
+  for (uint32_t tile = blockIdx.x; tile < a.n_tiles; tile += gridDim.x) {
+    uint32_t before = 0; // the stage whose products are still under way
+    for (uint32_t part = 0; part < a.n_parts; part++) {
+      barrier_wait(r.filled + s * 8, turn);
+      asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#pragma unroll
+      for (int c = 0; c < SLICES / GROUPS; c++)
+#pragma unroll
+        for (int k = 0; k < SLICE_K / 16; k++) {
+          uint32_t slice = c * GROUPS + group;
+          multiply<NB>(d, operand(r.stage(s) + slice * a.tile_rows * SLICE_ROW_BYTES + k * 32),
+                       operand(r.stage(s) + r.weight_bytes + slice * NB * SLICE_ROW_BYTES + k * 32), part | c | k);
+        }
+      asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+      if (part > 0) {
+        multiplied<1>();
+        if (leads)
+          barrier_arrive(r.emptied + before * 8);
+      }
+      before = s;
+      if (++s == r.n_stages) {
+        s = 0;
+        turn ^= 1;
+      }
+    }
+    multiplied<0>();
+    if (leads)
+      barrier_arrive(r.emptied + before * 8);
+    if (group == 1) {
+      if (tile != blockIdx.x) // the last tile's sums have been read
+        groups_sync<2>();
+#pragma unroll
+      for (int i = 0; i < NB / 2; i++)
+        sums[i * GROUP_THREADS + threadIdx.x % GROUP_THREADS] = d[i];
+      groups_arrive<1>();
+    } else {
+      groups_sync<1>();
+      store_tile<NB, OUT>(d, sums, a, tile);
+      if (tile + gridDim.x < a.n_tiles)
+        groups_arrive<2>();
+    }
+  }
+#endif
+}
+
+// ---- the host's side ----
+
+typedef void (*stream_function)(CUtensorMap, CUtensorMap, stream_args);
+
+// RING_BYTES is more than half of a multiprocessor's shared memory, so that no two blocks share one: placed by chance, two on
+// one multiprocessor and none on another would load at half the speed. What is left holds a block of decode attention.
+enum { N_WIDTHS = 3, RING_BYTES = 140 << 10, STREAM_ROWS_MAX = 16, SLICES_FEW = 2, SLICES_MANY = 4, TALL_ROWS = 48 };
+static const uint32_t widths[N_WIDTHS] = {8, 16, 32};
+
+struct stream_variant {
+  stream_function f;
+  uint32_t slices, x_bytes, sum_bytes;
+};
+
+template <int SLICES, int NB> static stream_variant variant_of(bool f32)
+{
+  typedef stream_shape<SLICES, NB> shape;
+  return {f32 ? (stream_function)stream_kernel<SLICES, NB, float> : (stream_function)stream_kernel<SLICES, NB, bf16>, SLICES,
+          shape::X_BYTES, shape::SUM_BYTES};
+}
+
+template <int SLICES> static stream_variant variant_of_width(uint32_t width, bool f32)
+{
+  return width == 8 ? variant_of<SLICES, 8>(f32) : width == 16 ? variant_of<SLICES, 16>(f32) : variant_of<SLICES, 32>(f32);
+}
+
+static stream_variant variant(uint32_t slices, uint32_t width, bool f32)
+{
+  return slices == SLICES_FEW ? variant_of_width<SLICES_FEW>(width, f32) : variant_of_width<SLICES_MANY>(width, f32);
+}
+
+static uint32_t try_number(const char *name, uint32_t otherwise)
+{
+#ifdef TD_STREAM_TRY
+  return getenv(name) ? (uint32_t)atoi(getenv(name)) : otherwise;
+#else
+  (void)name;
+  return otherwise;
+#endif
+}
+
+// data[n_rows, n_cols] as boxes of box_rows rows x slices times 64 columns. Rows and slices past the end read as zero.
+static bool encode(cuda_backend *b, CUtensorMap *map, const void *data, uint32_t n_rows, uint32_t n_cols, uint32_t box_rows,
+                   uint32_t slices)
+{
+  const cuuint64_t dims[3] = {SLICE_K, n_rows, n_cols / SLICE_K}, strides[2] = {n_cols * sizeof(bf16), SLICE_ROW_BYTES};
+  const cuuint32_t box[3] = {SLICE_K, box_rows, slices}, steps[3] = {1, 1, 1};
+  return ((uintptr_t)data & 15) == 0 &&
+         b->stream_encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, (void *)data, dims, strides, box, steps,
+                          CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                          CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+td_status td_stream_open(cuda_backend *b, td_error *err)
+{
+  int smem_bytes = 0;
+  cudaFuncAttributes attributes = {};
+  cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+  void *encode_function = nullptr;
+  if (b->cc_major != 9)
+    return TD_OK;
+  cudaError_t e = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode_function, 12000, cudaEnableDefault, &found);
+  if (e != cudaSuccess || found != cudaDriverEntryPointSuccess)
+    return TD_OK;
+  e = cudaDeviceGetAttribute(&smem_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, b->device);
+  for (uint32_t slices = SLICES_FEW; slices <= SLICES_MANY; slices += SLICES_MANY - SLICES_FEW)
+    for (uint32_t width : widths)
+      for (int f32 = 0; f32 < 2 && e == cudaSuccess; f32++) {
+        stream_function f = variant(slices, width, f32).f;
+        e = cudaFuncGetAttributes(&attributes, f);
+        if (e == cudaSuccess)
+          e = cudaFuncSetAttribute(f, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes - (int)attributes.sharedSizeBytes);
+      }
+  if (e != cudaSuccess)
+    return td_cuda_fail(err, e, "kernels for few rows");
+  b->stream_encode = (stream_encode_function)encode_function;
+  return TD_OK;
+}
+
+// The height with which the busiest multiprocessor has the least to do; a tile costs a little itself.
+static uint32_t tile_rows_for(uint32_t n_out, uint32_t n_sms)
+{
+  enum { TILE_COST_ROWS = 4, STEP = 8 };
+  uint32_t best = TILE_ROWS_MAX, best_cost = UINT32_MAX;
+  for (uint32_t h = TILE_ROWS_MAX; h >= STEP; h -= STEP) {
+    uint32_t n_tiles = (n_out + h - 1) / h, cost = (n_tiles + n_sms - 1) / n_sms * (h + TILE_COST_ROWS);
+    if (cost < best_cost) {
+      best_cost = cost;
+      best = h;
+    }
+  }
+  return best;
+}
+
+void td_stream_plan_weight(cuda_backend *b, td_weight *w)
+{
+  td_stream_plan *p = &w->stream;
+  if (!b->stream_encode || w->n_in % SLICE_K != 0)
+    return;
+  uint32_t rows = tile_rows_for(w->n_out, (uint32_t)b->n_sms), slices = rows > TALL_ROWS ? SLICES_FEW : SLICES_MANY;
+  if (encode(b, &p->map, w->data, w->n_out, w->n_in, rows, slices)) {
+    p->tile_rows = rows;
+    p->slices = slices;
+  }
+}
+
+bool td_stream_linear(cuda_backend *b, const td_linear_params *p)
+{
+  const td_weight *w = p->weight;
+  const td_stream_plan *plan = &w->stream;
+  CUtensorMap x_map;
+  uint32_t width = p->n <= 8 ? 8 : p->n <= 16 ? 16 : 32;
+  if (plan->tile_rows == 0 || p->n > try_number("STREAM_ROWS", STREAM_ROWS_MAX) ||
+      !encode(b, &x_map, at<void>(p->x), p->n, w->n_in, width, plan->slices))
+    return false;
+  stream_variant v = variant(plan->slices, width, p->out_f32);
+  uint32_t stage_bytes = v.slices * plan->tile_rows * SLICE_ROW_BYTES + v.x_bytes + 2 * 8;
+  stream_args a = {};
+  a.bias = w->bias;
+  a.out = at<void>(p->out);
+  a.n = p->n;
+  a.n_out = w->n_out;
+  a.tile_rows = plan->tile_rows;
+  a.n_tiles = (w->n_out + a.tile_rows - 1) / a.tile_rows;
+  a.n_parts = (w->n_in / SLICE_K + v.slices - 1) / v.slices;
+  a.n_stages = try_number("STREAM_RING_KB", RING_BYTES >> 10) * 1024 / stage_bytes;
+  a.n_ahead = try_number("STREAM_AHEAD_KB", 0) * 1024 / stage_bytes;
+  queue_kernel(b, v.f, dim3(std::min(a.n_tiles, (uint32_t)b->n_sms)), STREAM_THREADS, a.n_stages * stage_bytes + v.sum_bytes,
+               plan->map, x_map, a);
+  return true;
+}
