@@ -9,6 +9,7 @@
 // into chunks.
 // Source: FlashAttention-3 (Shah et al. 2024, sections 3.1 and 3.2); PTX ISA on wgmma, mbarrier and cp.async.bulk.
 #include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/mbarrier.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
 #include <algorithm>
@@ -32,44 +33,14 @@ struct prefill_works {
   uint32_t n_items, heads_at_once;
 };
 
+// Barriers, by their addresses; of the first four kinds there is one a stage.
+enum { FULL_K, EMPTY_K, FULL_V, EMPTY_V, TAIL, BARRIER_KINDS };
 struct ring_barriers {
-  uint64_t full_k[STAGES], empty_k[STAGES], full_v[STAGES], empty_v[STAGES], tail;
+  uint32_t base;
+  __device__ uint32_t at(uint32_t kind, uint32_t stage) const { return base + (kind * STAGES + stage) * 8; }
 };
 
 #ifdef TD_HAS_WGMMA
-__device__ __forceinline__ uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
-
-__device__ __forceinline__ void barrier_init(uint64_t *bar, uint32_t arrivals)
-{
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(bar)), "r"(arrivals) : "memory");
-}
-
-__device__ __forceinline__ void barrier_arrive(uint64_t *bar)
-{
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(bar)) : "memory");
-}
-
-__device__ __forceinline__ void barrier_expect(uint64_t *bar, uint32_t bytes)
-{
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(bar)), "r"(bytes) : "memory");
-}
-
-__device__ __forceinline__ void barrier_wait(uint64_t *bar, uint32_t parity)
-{
-  asm volatile("{.reg .pred done;\n"
-               "again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-               "@!done bra again;}" ::"r"(shared_address(bar)),
-               "r"(parity)
-               : "memory");
-}
-
-__device__ __forceinline__ void copy_bulk(uint32_t dst, const void *src, uint32_t bytes, uint64_t *bar)
-{
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(dst), "l"(src),
-               "r"(bytes), "r"(shared_address(bar))
-               : "memory");
-}
-
 // Of one warpgroup (its own id), or of the turn-taking of two.
 __device__ __forceinline__ void named_sync(uint32_t id, uint32_t threads)
 {
@@ -96,7 +67,7 @@ __device__ __forceinline__ uint32_t pack2(float lo, float hi)
 // A tile's pages, one lane each. Those at or past kv_end are left out.
 template <int HD>
 __device__ __forceinline__ void copy_pages(uint32_t dst, const bf16 *kv_head_pages, const int32_t *pages, uint32_t page_tokens,
-                                           size_t page_stride, uint32_t kv0, uint32_t kv_end, uint64_t *bar)
+                                           size_t page_stride, uint32_t kv0, uint32_t kv_end, uint32_t bar)
 {
   uint32_t lane = threadIdx.x % 32, bytes = page_tokens * HD * 2;
   uint32_t n = min(prefill_shape<HD>::KEYS, kv_end - kv0);
@@ -115,7 +86,7 @@ __device__ __forceinline__ void zero_lines(unsigned char *tile, uint32_t n_lines
   constexpr int CHUNKS = HD / 8;
   for (uint32_t i = n_lines * CHUNKS + threadIdx.x % 32; i < prefill_shape<HD>::KEYS * CHUNKS; i += 32)
     *(uint4 *)(tile + kv_chunk_at(HD, i / CHUNKS, i % CHUNKS) * 2) = uint4{};
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  fence_shared_writes();
 }
 
 struct work {
@@ -148,12 +119,12 @@ __device__ __forceinline__ bool find_work(const attention_args &a, const device_
 
 template <int HD>
 __device__ __forceinline__ void produce(const attention_args &a, const device_batch &batch, const prefill_works &works,
-                                        unsigned char *smem_k, unsigned char *smem_v, ring_barriers *bars)
+                                        unsigned char *smem_k, unsigned char *smem_v, const ring_barriers &bars)
 {
   using S = prefill_shape<HD>;
   size_t half = (size_t)batch.page_tokens * HD, page_stride = half * 2 * a.n_kv_heads;
   // the kernels before wrote these pages by ordinary stores
-  asm volatile("fence.proxy.async.global;" ::: "memory");
+  fence_global_writes();
   uint32_t n = 0, n_tails = 0; // tiles so far
   work w;
   for (uint32_t round = 0; find_work<HD>(a, batch, works, round, &w); round++) {
@@ -161,12 +132,12 @@ __device__ __forceinline__ void produce(const attention_args &a, const device_ba
     const int32_t *pages = batch.page_table + w.row.page_table_offset;
     for (uint32_t kv0 = w.kv_begin; kv0 < w.item.kv_end; kv0 += S::KEYS, n++) {
       uint32_t stage = n % STAGES, parity = (n / STAGES & 1) ^ 1;
-      barrier_wait(&bars->empty_k[stage], parity);
+      barrier_wait(bars.at(EMPTY_K, stage), parity);
       copy_pages<HD>(shared_address(smem_k + stage * S::TILE_BYTES), k, pages, batch.page_tokens, page_stride, kv0, w.item.kv_end,
-                     &bars->full_k[stage]);
-      barrier_wait(&bars->empty_v[stage], parity);
+                     bars.at(FULL_K, stage));
+      barrier_wait(bars.at(EMPTY_V, stage), parity);
       bool whole = kv0 + S::KEYS <= w.item.kv_end;
-      uint64_t *bar = whole ? &bars->full_v[stage] : &bars->tail;
+      uint32_t bar = whole ? bars.at(FULL_V, stage) : bars.at(TAIL, 0);
       copy_pages<HD>(shared_address(smem_v + stage * S::TILE_BYTES), v, pages, batch.page_tokens, page_stride, kv0,
                      w.item.kv_end, bar);
       if (!whole) {
@@ -174,7 +145,7 @@ __device__ __forceinline__ void produce(const attention_args &a, const device_ba
         zero_lines<HD>(smem_v + stage * S::TILE_BYTES, w.item.kv_end - kv0);
         __syncwarp();
         if (threadIdx.x % 32 == 0)
-          barrier_arrive(&bars->full_v[stage]);
+          barrier_arrive(bars.at(FULL_V, stage));
       }
     }
   }
@@ -198,7 +169,7 @@ __device__ __forceinline__ void copy_queries(unsigned char *smem_q, const attent
 __device__ __forceinline__ void wait_queries(uint32_t wg)
 {
   asm volatile("cp.async.wait_all;" ::: "memory");
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  fence_shared_writes();
   named_sync(1 + wg, WG);
 }
 
@@ -314,7 +285,7 @@ __device__ __forceinline__ void store(const attention_args &a, const work &w, co
 
 template <int HD>
 __device__ __forceinline__ void consume(const attention_args &a, const device_batch &batch, const prefill_works &works,
-                                        unsigned char *smem_q, unsigned char *smem_k, unsigned char *smem_v, ring_barriers *bars)
+                                        unsigned char *smem_q, unsigned char *smem_k, unsigned char *smem_v, const ring_barriers &bars)
 {
   using S = prefill_shape<HD>;
   uint32_t wg = threadIdx.x / WG - 1, r0 = wg * 64 + threadIdx.x % WG / 32 * 16 + threadIdx.x % 32 / 4;
@@ -342,39 +313,39 @@ __device__ __forceinline__ void consume(const attention_args &a, const device_ba
     wait_queries(wg);
     if (wg == 1 && n_tiles > 1)
       named_arrive(their_turn, 2 * WG); // the first warpgroup begins
-    barrier_wait(&bars->full_k[n % STAGES], n / STAGES & 1);
+    barrier_wait(bars.at(FULL_K, n % STAGES), n / STAGES & 1);
     c.multiply_keys(q, k + n % STAGES * S::TILE_BYTES);
     wgmma_wait<0>();
     wgmma_hold(c.s);
     if (elected)
-      barrier_arrive(&bars->empty_k[n % STAGES]);
+      barrier_arrive(bars.at(EMPTY_K, n % STAGES));
     mask_if_needed(w.kv_begin);
     c.softmax(a.scale_log2, corr);
     c.pack_weights();
     for (uint32_t i = 1; i < n_tiles; i++) {
       uint32_t g = n + i, stage = g % STAGES, before = (g - 1) % STAGES;
-      barrier_wait(&bars->full_k[stage], g / STAGES & 1);
+      barrier_wait(bars.at(FULL_K, stage), g / STAGES & 1);
       named_sync(my_turn, 2 * WG);
       c.multiply_keys(q, k + stage * S::TILE_BYTES);
-      barrier_wait(&bars->full_v[before], (g - 1) / STAGES & 1);
+      barrier_wait(bars.at(FULL_V, before), (g - 1) / STAGES & 1);
       c.multiply_values(v + before * S::TILE_BYTES);
       if (wg == 0 || i + 1 < n_tiles)
         named_arrive(their_turn, 2 * WG);
       wgmma_wait<1>();
       wgmma_hold(c.s);
       if (elected)
-        barrier_arrive(&bars->empty_k[stage]);
+        barrier_arrive(bars.at(EMPTY_K, stage));
       mask_if_needed(w.kv_begin + i * S::KEYS);
       c.softmax(a.scale_log2, corr);
       wgmma_wait<0>();
       wgmma_hold(c.o);
       if (elected)
-        barrier_arrive(&bars->empty_v[before]);
+        barrier_arrive(bars.at(EMPTY_V, before));
       c.rescale(corr);
       c.pack_weights();
     }
     n += n_tiles;
-    barrier_wait(&bars->full_v[(n - 1) % STAGES], (n - 1) / STAGES & 1);
+    barrier_wait(bars.at(FULL_V, (n - 1) % STAGES), (n - 1) / STAGES & 1);
     c.multiply_values(v + (n - 1) % STAGES * S::TILE_BYTES);
     more = find_work<HD>(a, batch, works, round, &next); // its queries come while this work ends
     if (more)
@@ -382,7 +353,7 @@ __device__ __forceinline__ void consume(const attention_args &a, const device_ba
     wgmma_wait<0>();
     wgmma_hold(c.o);
     if (elected)
-      barrier_arrive(&bars->empty_v[(n - 1) % STAGES]);
+      barrier_arrive(bars.at(EMPTY_V, (n - 1) % STAGES));
     store<HD>(a, w, c, r0);
     w = next;
   }
@@ -395,29 +366,30 @@ __global__ void __launch_bounds__(THREADS, 1) prefill_kernel(attention_args a, d
 #ifdef TD_HAS_WGMMA
   using S = prefill_shape<HD>;
   extern __shared__ unsigned char smem_raw[];
-  __shared__ ring_barriers bars;
+  __shared__ uint64_t barriers[BARRIER_KINDS * STAGES];
+  const ring_barriers bars = {shared_address(barriers)};
   unsigned char *smem_q = smem_raw + (1024 - shared_address(smem_raw) % 1024) % 1024;
   unsigned char *smem_k = smem_q + S::Q_BYTES, *smem_v = smem_k + STAGES * S::TILE_BYTES;
   let_next_start();
   if (threadIdx.x == 0) {
     for (int i = 0; i < STAGES; i++) {
-      barrier_init(&bars.full_k[i], 1);
-      barrier_init(&bars.full_v[i], 1);
-      barrier_init(&bars.empty_k[i], CONSUMERS);
-      barrier_init(&bars.empty_v[i], CONSUMERS);
+      barrier_init(bars.at(FULL_K, i), 1);
+      barrier_init(bars.at(FULL_V, i), 1);
+      barrier_init(bars.at(EMPTY_K, i), CONSUMERS);
+      barrier_init(bars.at(EMPTY_V, i), CONSUMERS);
     }
-    barrier_init(&bars.tail, 1);
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    barrier_init(bars.at(TAIL, 0), 1);
+    barriers_made();
   }
   __syncthreads();
   wait_for_input();
   if (threadIdx.x < WG) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"((int)PRODUCER_REGISTERS));
     if (threadIdx.x < 32)
-      produce<HD>(a, batch, works, smem_k, smem_v, &bars);
+      produce<HD>(a, batch, works, smem_k, smem_v, bars);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"((int)CONSUMER_REGISTERS));
-    consume<HD>(a, batch, works, smem_q, smem_k, smem_v, &bars);
+    consume<HD>(a, batch, works, smem_q, smem_k, smem_v, bars);
   }
 #endif
 }

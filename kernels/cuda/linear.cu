@@ -93,7 +93,7 @@ void td_cuda_linear(td_backend *be, const td_linear_params *p)
 {
   cuda_backend *b = self(be);
   td_lt_note(b, p);
-  if (td_stream_linear(b, p))
+  if (!b->config.batch_invariant && td_stream_linear(b, p))
     return;
   TD_BUG_ON(p->out_f32 && p->weight->bias); // only the output head gives f32, and no model served has a bias there
   if (b->config.batch_invariant || p->n > FEW_ROWS_MAX || p->weight->n_in % 32 != 0)

@@ -8,10 +8,10 @@
 // block has a multiprocessor for itself, and the next product's begin to load as soon as this one's end.
 // How a sum is ordered does not depend on n: a row of x gives the same bits in every batch on this path.
 #include "kernels/cuda/internal.cuh"
+#include "kernels/cuda/mbarrier.cuh"
+#include "kernels/cuda/wgmma.cuh"
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 
 enum {
   GROUPS = 2, // that multiply: each takes half of a stage's columns
@@ -28,40 +28,12 @@ struct stream_args {
   uint32_t n, n_out;
   uint32_t tile_rows, n_tiles;
   uint32_t n_parts; // of SLICES x 64 columns: what a stage holds of a tile
-  uint32_t n_stages, n_ahead;
+  uint32_t n_stages;
 };
 
 // ---- device helpers ----
 
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define TD_STREAM_CODE 1
-#endif
-
-#ifdef TD_STREAM_CODE
-__device__ __forceinline__ void barrier_init(uint32_t bar, uint32_t count)
-{
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count));
-}
-
-__device__ __forceinline__ void barrier_expect(uint32_t bar, uint32_t bytes)
-{
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
-}
-
-__device__ __forceinline__ void barrier_arrive(uint32_t bar)
-{
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
-}
-
-__device__ __forceinline__ void barrier_wait(uint32_t bar, uint32_t parity)
-{
-  asm volatile("{\n.reg .pred done;\nagain:\n"
-               "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-               "@!done bra again;\n}" ::"r"(bar),
-               "r"(parity)
-               : "memory");
-}
-
+#ifdef TD_HAS_WGMMA
 __device__ __forceinline__ uint64_t read_once_policy()
 {
   uint64_t p;
@@ -92,17 +64,8 @@ __device__ __forceinline__ void fetch(uint32_t dst, const CUtensorMap *map, uint
                : "memory");
 }
 
-__device__ __forceinline__ void fetch_to_cache(const CUtensorMap *map, uint32_t row, uint32_t slice)
-{
-  asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile [%0, {%1, %2, %3}];" ::"l"(map), "r"(0), "r"(row), "r"(slice)
-               : "memory");
-}
-
-// K-major operand, 128-byte rows swizzled by TMA: groups of 8 rows 1024 bytes apart.
-__device__ __forceinline__ uint64_t operand(uint32_t address)
-{
-  return (uint64_t)((address & 0x3ffff) >> 4) | (uint64_t)1 << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
-}
+// K-major, 128-byte rows swizzled by TMA: groups of 8 rows 1024 bytes apart.
+__device__ __forceinline__ uint64_t operand(uint32_t address) { return wgmma_operand(address, 16, 1024); }
 
 #define D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define D16(i) D4(i), D4(i + 4), D4(i + 8), D4(i + 12)
@@ -120,26 +83,13 @@ template <int N> __device__ __forceinline__ void multiply(float (&d)[N / 2], uin
                  "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7}, %8, %9, p, 1, 1, 0, 0;\n}"
                  : D4(0), D4(4)
                  : "l"(a), "l"(b), "r"(keeps));
-  else if constexpr (N == 32)
+  else
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
                  "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, %16, %17, p, 1, 1, 0, 0;\n}"
                  : D16(0)
                  : "l"(a), "l"(b), "r"(keeps));
-  else
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-                 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-                 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, %32, %33, p, 1, 1, 0, 0;\n}"
-                 : D16(0), D16(16)
-                 : "l"(a), "l"(b), "r"(keeps));
 }
-
-template <int LEFT> __device__ __forceinline__ void multiplied()
-{
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
-}
-
 
 template <int BAR> __device__ __forceinline__ void groups_sync()
 {
@@ -163,7 +113,7 @@ template <int SLICES, int NB> struct stream_shape {
   __host__ __device__ static constexpr uint32_t stage_bytes(uint32_t tile_rows) { return weight_bytes(tile_rows) + X_BYTES; }
 };
 
-#ifdef TD_STREAM_CODE
+#ifdef TD_HAS_WGMMA
 struct stream_ring {
   uint32_t base, stage_bytes, weight_bytes, n_stages;
   uint32_t filled, emptied; // barriers
@@ -195,13 +145,6 @@ __device__ __forceinline__ void fetch_weights(const CUtensorMap *map, const stre
     if (++s == r.n_stages) {
       s = 0;
       turn ^= 1;
-      if (i + 1 == r.n_stages) {
-        stream_place ahead = at;
-        for (uint32_t k = i + 1; k < min(i + 1 + a.n_ahead, n_fetches); k++) {
-          ahead.advance(a);
-          fetch_to_cache(map, ahead.tile * a.tile_rows, ahead.part * SLICES);
-        }
-      }
     }
   }
 }
@@ -210,7 +153,7 @@ template <int SLICES>
 __device__ __forceinline__ void fetch_x(const CUtensorMap *map, const stream_args &a, const stream_ring &r, uint32_t n_fetches)
 {
   uint32_t part = 0;
-  asm volatile("fence.proxy.async.global;" ::: "memory"); // x was written by ordinary stores
+  fence_global_writes(); // x was written by ordinary stores
   for (uint32_t i = 0, s = 0, turn = 1; i < n_fetches; i++) {
     if (i >= r.n_stages)
       barrier_wait(r.emptied + s * 8, turn);
@@ -249,7 +192,7 @@ template <int SLICES, int NB, typename OUT>
 __global__ void __launch_bounds__(STREAM_THREADS, 1)
     stream_kernel(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap x_map, const stream_args a)
 {
-#ifdef TD_STREAM_CODE
+#ifdef TD_HAS_WGMMA
   typedef stream_shape<SLICES, NB> shape;
   extern __shared__ __align__(1024) unsigned char stream_memory[];
   stream_ring r;
@@ -269,7 +212,7 @@ __global__ void __launch_bounds__(STREAM_THREADS, 1)
       barrier_init(r.filled + s * 8, 1);
       barrier_init(r.emptied + s * 8, GROUPS * GROUP_THREADS / 32);
     }
-    asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;" ::: "memory");
+    barriers_made();
   }
   __syncthreads();
   if (threadIdx.x == GROUPS * GROUP_THREADS)
@@ -286,7 +229,7 @@ __global__ void __launch_bounds__(STREAM_THREADS, 1)
     uint32_t before = 0; // the stage whose products are still under way
     for (uint32_t part = 0; part < a.n_parts; part++) {
       barrier_wait(r.filled + s * 8, turn);
-      asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+      wgmma_begin();
 #pragma unroll
       for (int c = 0; c < SLICES / GROUPS; c++)
 #pragma unroll
@@ -295,9 +238,9 @@ __global__ void __launch_bounds__(STREAM_THREADS, 1)
           multiply<NB>(d, operand(r.stage(s) + slice * a.tile_rows * SLICE_ROW_BYTES + k * 32),
                        operand(r.stage(s) + r.weight_bytes + slice * NB * SLICE_ROW_BYTES + k * 32), part | c | k);
         }
-      asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+      wgmma_commit();
       if (part > 0) {
-        multiplied<1>();
+        wgmma_wait<1>();
         if (leads)
           barrier_arrive(r.emptied + before * 8);
       }
@@ -307,7 +250,7 @@ __global__ void __launch_bounds__(STREAM_THREADS, 1)
         turn ^= 1;
       }
     }
-    multiplied<0>();
+    wgmma_wait<0>();
     if (leads)
       barrier_arrive(r.emptied + before * 8);
     if (group == 1) {
@@ -332,8 +275,9 @@ __global__ void __launch_bounds__(STREAM_THREADS, 1)
 typedef void (*stream_function)(CUtensorMap, CUtensorMap, stream_args);
 
 // RING_BYTES is more than half of a multiprocessor's shared memory, so that no two blocks share one: placed by chance, two on
-// one multiprocessor and none on another would load at half the speed. What is left holds a block of decode attention.
-enum { N_WIDTHS = 3, RING_BYTES = 140 << 10, STREAM_ROWS_MAX = 16, SLICES_FEW = 2, SLICES_MANY = 4, TALL_ROWS = 48 };
+// one multiprocessor and none on another would load at half the speed. Fewer rows than STREAM_ROWS_MIN are faster by
+// linear.cu's kernel, more than STREAM_ROWS_MAX by cuBLASLt (README.md).
+enum { N_WIDTHS = 3, RING_BYTES = 200 << 10, STREAM_ROWS_MIN = 3, STREAM_ROWS_MAX = 32, SLICES_FEW = 2, SLICES_MANY = 4, TALL_ROWS = 48 };
 static const uint32_t widths[N_WIDTHS] = {8, 16, 32};
 
 struct stream_variant {
@@ -356,16 +300,6 @@ template <int SLICES> static stream_variant variant_of_width(uint32_t width, boo
 static stream_variant variant(uint32_t slices, uint32_t width, bool f32)
 {
   return slices == SLICES_FEW ? variant_of_width<SLICES_FEW>(width, f32) : variant_of_width<SLICES_MANY>(width, f32);
-}
-
-static uint32_t try_number(const char *name, uint32_t otherwise)
-{
-#ifdef TD_STREAM_TRY
-  return getenv(name) ? (uint32_t)atoi(getenv(name)) : otherwise;
-#else
-  (void)name;
-  return otherwise;
-#endif
 }
 
 // data[n_rows, n_cols] as boxes of box_rows rows x slices times 64 columns. Rows and slices past the end read as zero.
@@ -439,7 +373,7 @@ bool td_stream_linear(cuda_backend *b, const td_linear_params *p)
   const td_stream_plan *plan = &w->stream;
   CUtensorMap x_map;
   uint32_t width = p->n <= 8 ? 8 : p->n <= 16 ? 16 : 32;
-  if (plan->tile_rows == 0 || p->n > try_number("STREAM_ROWS", STREAM_ROWS_MAX) ||
+  if (plan->tile_rows == 0 || p->n < STREAM_ROWS_MIN || p->n > STREAM_ROWS_MAX ||
       !encode(b, &x_map, at<void>(p->x), p->n, w->n_in, width, plan->slices))
     return false;
   stream_variant v = variant(plan->slices, width, p->out_f32);
@@ -452,8 +386,7 @@ bool td_stream_linear(cuda_backend *b, const td_linear_params *p)
   a.tile_rows = plan->tile_rows;
   a.n_tiles = (w->n_out + a.tile_rows - 1) / a.tile_rows;
   a.n_parts = (w->n_in / SLICE_K + v.slices - 1) / v.slices;
-  a.n_stages = try_number("STREAM_RING_KB", RING_BYTES >> 10) * 1024 / stage_bytes;
-  a.n_ahead = try_number("STREAM_AHEAD_KB", 0) * 1024 / stage_bytes;
+  a.n_stages = RING_BYTES / stage_bytes;
   queue_kernel(b, v.f, dim3(std::min(a.n_tiles, (uint32_t)b->n_sms)), STREAM_THREADS, a.n_stages * stage_bytes + v.sum_bytes,
                plan->map, x_map, a);
   return true;

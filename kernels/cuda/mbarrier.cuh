@@ -1,0 +1,58 @@
+// Barriers in shared memory that count arrivals and bytes of asynchronous copies (PTX ISA, mbarrier and cp.async.bulk; from
+// sm_90 on). Addresses are those of shared_address.
+#pragma once
+
+#include <cstdint>
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define TD_HAS_MBARRIER 1
+#endif
+
+__device__ __forceinline__ uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
+
+#ifdef TD_HAS_MBARRIER
+__device__ __forceinline__ void barrier_init(uint32_t bar, uint32_t arrivals)
+{
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(arrivals) : "memory");
+}
+
+// After all inits, by the thread that did them; then the block must meet.
+__device__ __forceinline__ void barriers_made()
+{
+  asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;" ::: "memory");
+}
+
+__device__ __forceinline__ void barrier_arrive(uint32_t bar)
+{
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
+}
+
+// Arrives, and lets the phase end only when so many more bytes have come.
+__device__ __forceinline__ void barrier_expect(uint32_t bar, uint32_t bytes)
+{
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
+}
+
+// Until the phase of this parity has ended. A fresh barrier is in phase 0; "the one before", parity 1, has ended.
+__device__ __forceinline__ void barrier_wait(uint32_t bar, uint32_t parity)
+{
+  asm volatile("{.reg .pred done;\n"
+               "again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+               "@!done bra again;}" ::"r"(bar),
+               "r"(parity)
+               : "memory");
+}
+
+// bytes: a multiple of 16, as are both addresses.
+__device__ __forceinline__ void copy_bulk(uint32_t dst, const void *src, uint32_t bytes, uint32_t bar)
+{
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(dst), "l"(src),
+               "r"(bytes), "r"(bar)
+               : "memory");
+}
+
+// Before asynchronous reads of what this thread wrote to shared memory by ordinary stores, or of what the kernels before
+// wrote to global memory by theirs.
+__device__ __forceinline__ void fence_shared_writes() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ __forceinline__ void fence_global_writes() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
+#endif
