@@ -69,6 +69,16 @@ class Stage:
     def block(self, text):
         self.text("```", text.rstrip(), "```")
 
+    def as_json(self):
+        return {"name": self.name, "title": self.title, "verdict": self.verdict(), "seconds": round(self.seconds, 1), "checks": self.checks,
+                "bars": self.bars, "not_run": self.left_out, "body": self.body, "data": self.data}
+
+    @classmethod
+    def from_json(cls, o):
+        s = cls(o["name"], o["title"])
+        s.seconds, s.checks, s.bars, s.left_out, s.body, s.data = (o[k] for k in ("seconds", "checks", "bars", "not_run", "body", "data"))
+        return s
+
     @property
     def failed(self):
         return sum(not c["ok"] for c in self.checks)

@@ -19,7 +19,7 @@ import ops  # noqa: E402
 import parity  # noqa: E402
 import serve  # noqa: E402
 import steps  # noqa: E402
-from core import EXIT_FAILED, EXIT_NOT_RUN, Context, number, run_stage, say  # noqa: E402
+from core import EXIT_FAILED, EXIT_NOT_RUN, Context, Stage, number, run_stage, say  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODEL = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -91,18 +91,25 @@ def markdown(ctx, stages, t, command):
     return "\n".join(out) + "\n"
 
 
-def as_json(ctx, stages, t, command):
-    return {"machine": ctx.machine, "command": command, "totals": t,
-            "stages": [{"name": s.name, "title": s.title, "verdict": s.verdict(), "seconds": round(s.seconds, 1), "checks": s.checks,
-                        "bars": s.bars, "not_run": s.left_out, "data": s.data} for s in stages]}
-
-
 def write(out, ctx, stages, command):
     t = totals(stages)
+    o = {"machine": ctx.machine, "command": command, "totals": t, "stages": [s.as_json() for s in stages]}
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(markdown(ctx, stages, t, command))
-    out.with_suffix(".json").write_text(json.dumps(as_json(ctx, stages, t, command), indent=1) + "\n")
+    out.with_suffix(".json").write_text(json.dumps(o, indent=1) + "\n")
     return t
+
+
+SAME = ("commit", "cpu", "gpu name", "gpu driver_version", "cuda", "backend")
+
+
+def earlier(path, names, machine_now):
+    """Stages of an earlier report, but for those that run now. It must be of the same commit on the same kind of machine."""
+    o = json.loads(path.read_text())
+    for key in SAME:
+        if o["machine"].get(key) != machine_now.get(key):
+            sys.exit(f"scripts/gpu-report: {path}: {key} is {o['machine'].get(key)} there and {machine_now.get(key)} here")
+    return [Stage.from_json(x) for x in o["stages"] if x["name"] not in names]
 
 
 # ---- the run ----
@@ -116,7 +123,9 @@ def arguments(argv):
                     "tests/gpu/reports/DATE-GPU.md, else in .cache/gpu-report")
     ap.add_argument("--model", help="real model for parity; default: what scripts/fetch-model brings")
     ap.add_argument("--bin", type=pathlib.Path, help="folder with tandemd, tandem-bench, test_ops, write_model and parity, built already")
-    ap.add_argument("--quick", action="store_true", help="minutes instead of half an hour: fewer sizes, shorter runs, no HTTP bars")
+    ap.add_argument("--quick", action="store_true", help="a minute or two instead of about ten: fewer sizes, shorter runs, no HTTP bars")
+    ap.add_argument("--add", type=pathlib.Path, metavar="REPORT.json", help="take the other stages from an earlier report of the same commit and "
+                    "machine, so that a whole one can be made in parts")
     ap.add_argument("--device", type=int, default=0, help="which GPU")
     ap.add_argument("--scratch", help="folder with room for 17 GB, for the loading stage")
     ap.add_argument("--work", type=pathlib.Path, help="folder for logs and small files; default: in .cache/gpu-report")
@@ -149,10 +158,11 @@ def main(argv):
     out = a.out or default_out(a, ctx, cache, stamp)
     command = "scripts/gpu-report" + (f" --stages {a.stages}" if a.stages else "") + (" --quick" if a.quick else "") + \
         (f" --backend {a.backend}" if a.backend != "cuda" else "")
-    stages = []
+    stages = earlier(a.add, a.names, ctx.machine) if a.add else []
     for name, title, function in STAGES:
         if name in a.names:
             stages.append(run_stage(ctx, name, title, function))
+            stages.sort(key=lambda s: NAMES.index(s.name))
             t = write(out, ctx, stages, command)  # after each: what was measured stays if the rest does not come
     print(f"report: {out}\nlogs: {ctx.logs}")
     for s in stages:

@@ -47,6 +47,18 @@ def test_stages_on_the_cpu(tmp_path):
     assert "no GPU measured" in text.splitlines()[0]
 
 
+def test_a_report_in_parts(tmp_path):
+    first, _, one = run(tmp_path, "--backend", "cpu", "--quick", "--stages", "fault", "--commit", "abc")
+    (tmp_path / "report.json").rename(tmp_path / "first.json")
+    add = ("--backend", "cpu", "--quick", "--stages", "machine,memory", "--add", tmp_path / "first.json")
+    r, text, both = run(tmp_path, *add, "--commit", "abc")
+    assert first.returncode == 0 and r.returncode == NOT_RUN, r.stdout + r.stderr
+    assert [s["name"] for s in both["stages"]] == ["machine", "fault", "memory"] and both["stages"][1] == one["stages"][0]
+    assert both["totals"]["passed"] == one["totals"]["passed"] > 0 and "device fault in step 300" in text
+    r, _, _ = run(tmp_path, *add, "--commit", "def")
+    assert r.returncode == 1 and "commit is abc there and def here" in r.stderr
+
+
 def test_bad_stage(tmp_path):
     r, _, o = run(tmp_path, "--stages", "machine,nonsense")
     assert r.returncode == 2 and o is None and "no stage nonsense" in r.stderr
