@@ -49,7 +49,8 @@ struct step_block {
   size_t n_packed;
   int32_t *sampled; // pinned, [max_rows]
   uint32_t n_logits;
-  cudaEvent_t begin, end;
+  cudaEvent_t begin[2], end[2]; // taking turns: the step before last, which had this block too, may still be asked for its end
+  uint32_t turn;
   bool under_way;
 };
 

@@ -130,8 +130,9 @@ void td_cuda_step_begin(td_backend *be, const td_plan *plan)
   b->batch.page_tokens = plan->page_tokens;
   k->n_logits = plan->n_logits;
   k->under_way = true;
+  k->turn ^= 1;
   pack_plan(b, plan);
-  note(b, cudaEventRecord(k->begin, b->stream));
+  note(b, cudaEventRecord(k->begin[k->turn], b->stream));
   note(b, cudaMemcpyAsync(b->packed, k->packed, k->n_packed, cudaMemcpyHostToDevice, b->stream));
   unpacked to = {{(uint32_t *)b->batch.token_ids, (uint32_t *)b->batch.positions, (uint32_t *)b->batch.token_row,
                   (uint32_t *)b->batch.rows, (uint32_t *)b->batch.logits_rows, (uint32_t *)b->device_items},
@@ -146,21 +147,24 @@ void td_cuda_step_submit(td_backend *be)
   step_block *k = &b->blocks[b->packing];
   if (k->n_logits > 0)
     note(b, cudaMemcpyAsync(k->sampled, b->sampled, k->n_logits * sizeof(int32_t), cudaMemcpyDeviceToHost, b->stream));
-  note(b, cudaEventRecord(k->end, b->stream));
+  note(b, cudaEventRecord(k->end[k->turn], b->stream));
   b->plan = nullptr;
   b->packing ^= 1;
 }
 
-// Device time of the step, and since the end of the one before: a gap only if there was work, so no long ones.
+// Device time of the step, and since the end of the one before: a gap only if there was work, so no long ones. The other block
+// is the step before's, or, if the step after is under way, that one's already.
 static void note_times(cuda_backend *b, const step_block *k)
 {
   enum { WORKING_GAP_MS = 5 };
   float busy_ms = 0, idle_ms = 0;
   const step_block *before = &b->blocks[k == &b->blocks[0]];
-  cudaEventElapsedTime(&busy_ms, k->begin, k->end);
-  if (b->has_run && (cudaEventElapsedTime(&idle_ms, before->end, k->begin) != cudaSuccess || idle_ms > WORKING_GAP_MS))
+  cudaEvent_t end_before = before->end[before->under_way ? before->turn ^ 1 : before->turn];
+  note(b, cudaEventElapsedTime(&busy_ms, k->begin[k->turn], k->end[k->turn]));
+  if (b->has_run)
+    note(b, cudaEventElapsedTime(&idle_ms, end_before, k->begin[k->turn]));
+  if (idle_ms > WORKING_GAP_MS)
     idle_ms = 0;
-  (void)cudaGetLastError();
   b->has_run = true;
   b->base.step_busy_us = busy_ms * 1000;
   b->base.step_idle_us = idle_ms > 0 ? idle_ms * 1000 : 0;
@@ -174,7 +178,7 @@ td_status td_cuda_step_end(td_backend *be, int32_t *token_ids, td_error *err)
   step_block *k = &b->blocks[b->blocks[b->packing].under_way ? b->packing : b->packing ^ 1]; // the older of two
   TD_BUG_ON(!k->under_way);
   k->under_way = false;
-  note(b, cudaEventSynchronize(k->end));
+  note(b, cudaEventSynchronize(k->end[k->turn]));
   cudaError_t e = b->fault;
   b->fault = cudaSuccess;
   if (e != cudaSuccess)
@@ -290,10 +294,11 @@ td_status td_cuda_make_step_memory(cuda_backend *b, td_error *err)
     cudaError_t e = cudaMallocHost((void **)&k.packed, b->packed_bytes);
     if (e == cudaSuccess)
       e = cudaMallocHost((void **)&k.sampled, c->max_rows * sizeof(int32_t));
-    if (e == cudaSuccess)
-      e = cudaEventCreate(&k.begin);
-    if (e == cudaSuccess)
-      e = cudaEventCreate(&k.end);
+    for (int i = 0; i < 2 && e == cudaSuccess; i++) {
+      e = cudaEventCreate(&k.begin[i]);
+      if (e == cudaSuccess)
+        e = cudaEventCreate(&k.end[i]);
+    }
     if (e != cudaSuccess)
       return td_cuda_fail(err, e, "no pinned memory for the step");
   }
@@ -323,10 +328,12 @@ void td_cuda_free_step_memory(cuda_backend *b)
       cudaFreeHost(k.packed);
     if (k.sampled)
       cudaFreeHost(k.sampled);
-    if (k.begin)
-      cudaEventDestroy(k.begin);
-    if (k.end)
-      cudaEventDestroy(k.end);
+    for (int i = 0; i < 2; i++) {
+      if (k.begin[i])
+        cudaEventDestroy(k.begin[i]);
+      if (k.end[i])
+        cudaEventDestroy(k.end[i]);
+    }
   }
   free(b->items.items);
   free(b->sampling_host);

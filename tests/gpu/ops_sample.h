@@ -2,10 +2,12 @@
 #ifndef TD_TESTS_GPU_OPS_SAMPLE_H
 #define TD_TESTS_GPU_OPS_SAMPLE_H
 
-#include <stdbool.h>
+/* How much is run: all; what memcheck, initcheck and synccheck take in a minute; every kernel at least once, and that on few
+ * elements, for racecheck, which looks at each access to shared memory. */
+typedef enum test_size { TEST_ALL, TEST_SMALL, TEST_TINY } test_size;
 
-/* Thousands of rows, every token equal to the CPU backend's. small: for compute-sanitizer. */
-void test_sampled_tokens(const char *backend, bool small, int *n_passed, int *n_failed);
+/* Thousands of rows, every token equal to the CPU backend's. */
+void test_sampled_tokens(const char *backend, test_size size, int *n_passed, int *n_failed);
 /* Prints microseconds per op; nothing for a backend that records no steps. */
 void time_sampling(const char *backend);
 

@@ -725,7 +725,9 @@ int main(int argc, char **argv)
   td_error err;
   setvbuf(stdout, NULL, _IOLBF, 0);
   const char *name = argc > 1 ? argv[1] : "cpu";
-  bool small = argc > 2 && strcmp(argv[2], "small") == 0; /* for compute-sanitizer */
+  const char *amount = argc > 2 ? argv[2] : "all"; /* the others are for compute-sanitizer */
+  test_size size = strcmp(amount, "tiny") == 0 ? TEST_TINY : strcmp(amount, "small") == 0 ? TEST_SMALL : TEST_ALL;
+  bool small = size != TEST_ALL, tiny = size == TEST_TINY;
   td_backend_config config = {.max_slots = MAX_SLOTS, .max_rows = MAX_ROWS, .max_tokens = MAX_TOKENS,
                               .max_context_tokens = MAX_CONTEXT, .max_vocab = VOCAB_MAX};
   die(td_backend_create(name, &config, &be, &err), &err, "backend");
@@ -734,15 +736,16 @@ int main(int argc, char **argv)
   eps_out = be->activation_bytes == 2 ? 1.0 / 256 : 1e-5;
 
   static const uint32_t widths[] = {64, 576, 1536, 4096, 8192};
-  for (size_t i = 0; i < (small ? 2 : 5); i++) {
+  for (size_t i = 0; i < (tiny ? 1 : small ? 2 : 5); i++) {
     test_rmsnorm(1, widths[i], false);
     test_rmsnorm(37, widths[i], true);
     test_swiglu(5, widths[i]);
   }
   test_dummy(33, 64);
-  test_dummy(1000, 576);
+  if (!tiny)
+    test_dummy(1000, 576);
   static const uint32_t ns[] = {1, 2, 3, 7, 8, 9, 15, 16, 17, 33, 64, 130, 300};
-  for (size_t i = 0; i < (small ? 9 : 13); i++) {
+  for (size_t i = 0; i < (small ? 9 : 13); i += tiny ? 4 : 1) {
     test_linear(ns[i], 576, (const uint32_t[]){576, 192, 192}, 3, false, false);
     test_linear(ns[i], 64, (const uint32_t[]){104, 24, 24}, 3, true, false);
     if (small)
@@ -752,8 +755,10 @@ int main(int argc, char **argv)
     test_linear(ns[i], 2048, (const uint32_t[]){1000}, 1, false, true);
     test_linear(ns[i], 4096, (const uint32_t[]){512, 512}, 2, true, false);
   }
-  test_few_rows(small);
-  test_tune(small);
+  if (!tiny) {
+    test_few_rows(small);
+    test_tune(small);
+  }
   static const heads shapes[] = {
       {9, 3, 64, 16, 0, TD_ROPE_PAIRS, false},   {32, 8, 128, 16, 0, TD_ROPE_HALVES, false}, {4, 4, 96, 32, 0, TD_ROPE_HALVES, false},
       {14, 2, 64, 64, 0, TD_ROPE_HALVES, false}, {16, 8, 128, 16, 0, TD_ROPE_HALVES, true},  {8, 1, 256, 16, 0, TD_ROPE_HALVES, false},
@@ -768,8 +773,9 @@ int main(int argc, char **argv)
   for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
     if (small && i % 3)
       continue;
-    test_attention(&shapes[i], decodes, small ? 6 : 10);
-    test_attention(&shapes[i], chunks, small ? 3 : 6);
+    test_attention(&shapes[i], decodes, tiny ? 3 : small ? 6 : 10);
+    if (!tiny)
+      test_attention(&shapes[i], chunks, small ? 3 : 6);
     test_attention(&shapes[i], mixed, small ? 3 : 6);
     if (!small) {
       test_attention(&shapes[i], split, 3);
@@ -777,21 +783,23 @@ int main(int argc, char **argv)
         test_attention(&shapes[i], long_chunks, 3);
     }
   }
-  test_sampling();
+  if (!tiny)
+    test_sampling();
   be->ops->destroy(be);
   config.batch_invariant = true;
   die(td_backend_create(name, &config, &be, &err), &err, "backend");
   test_linear_alone(576, 960, false);
-  test_linear_alone(1536, 1000, true);
+  if (!tiny)
+    test_linear_alone(1536, 1000, true);
   if (!small)
     test_linear_alone(4096, 6144, false);
-  for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+  for (size_t i = tiny ? 1 : 0; i < sizeof shapes / sizeof *shapes; i++)
     if (!shapes[i].norm && (!small || i < 2))
       test_attention_alone(&shapes[i], small ? 300 : 700);
   be->ops->destroy(be);
   td_plan_destroy(plan);
   free(page_table);
-  test_sampled_tokens(name, small, &n_passed, &n_failed);
+  test_sampled_tokens(name, size, &n_passed, &n_failed);
   if (!small)
     time_sampling(name);
   printf("test_ops %s: %d passed, %d failed\n", name, n_passed, n_failed);

@@ -1,0 +1,66 @@
+"""Models that a report makes for itself: descriptions (config.json) for made-up weights, and small ones on disk."""
+import json
+import os
+import shutil
+import struct
+
+from core import NotRun, must
+
+LLAMA3_8B = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336,
+             "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 128256,
+             "rope_theta": 500000.0, "max_position_embeddings": 32768, "rms_norm_eps": 1e-5, "hidden_act": "silu",
+             "tie_word_embeddings": False, "bos_token_id": 128000, "eos_token_id": 128001}
+TINY = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 256, "intermediate_size": 512,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 2048,
+        "rope_theta": 10000.0, "max_position_embeddings": 1024, "rms_norm_eps": 1e-5, "hidden_act": "silu",
+        "tie_word_embeddings": False, "bos_token_id": 0, "eos_token_id": 1}
+NAN_BF16 = b"\xc0\x7f"
+
+
+def describe(folder, config, **changes):
+    """A folder with a config.json alone: enough for load_format = dummy."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps({**config, **changes}))
+    return folder
+
+
+def write_weights(ctx, folder, limit_s=600):
+    """Puts the made-up weights of the folder's config.json on disk, and a tokenizer of single bytes."""
+    must(ctx.run("write_model", folder, limit_s=limit_s), "write_model")
+    return folder
+
+
+def tiny_on_disk(ctx):
+    folder = ctx.work / "tiny"
+    if not (folder / "model.safetensors").exists():
+        write_weights(ctx, describe(folder, TINY))
+    return folder
+
+
+def poison_token(source, folder, token, name="model.embed_tokens.weight"):
+    """A copy of a bf16 safetensors model in which one token's embedding is NaN."""
+    shutil.copytree(source, folder, dirs_exist_ok=True)
+    with open(folder / "model.safetensors", "r+b") as f:
+        n = struct.unpack("<Q", f.read(8))[0]
+        tensor = json.loads(f.read(n))[name]
+        rows, width = tensor["shape"]
+        if tensor["dtype"] != "BF16" or not 0 <= token < rows:
+            raise ValueError(f"{name}: {tensor['dtype']} {tensor['shape']}")
+        f.seek(8 + n + tensor["data_offsets"][0] + token * width * 2)
+        f.write(NAN_BF16 * width)
+    return folder
+
+
+def memory_available():
+    with open("/proc/meminfo") as f:
+        return next(int(line.split()[1]) for line in f if line.startswith("MemAvailable")) * 1024
+
+
+def scratch_for(ctx, n_bytes):
+    """A folder with room for n_bytes: --scratch, the work folder, or memory (/dev/shm) if there is a lot of it."""
+    places = [ctx.scratch] if ctx.scratch else [ctx.work, "/var/tmp", "/dev/shm"]
+    for p in places:
+        if os.path.isdir(p) and shutil.disk_usage(p).free > n_bytes * 1.1:
+            if str(p) != "/dev/shm" or memory_available() > n_bytes * 2.5:
+                return p
+    raise NotRun(f"no room for {n_bytes / 1e9:.0f} GB in {', '.join(map(str, places))}; --scratch DIR names another place")

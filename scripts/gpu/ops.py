@@ -1,0 +1,88 @@
+"""Every op against float64 and the CPU; then the same, and the daemon's whole request mix, under compute-sanitizer."""
+import os
+import re
+import shutil
+import time
+
+import mix
+import models
+from core import NotRun
+from daemon import Daemon
+
+TOOLS = ["memcheck", "racecheck", "initcheck", "synccheck"]
+CLEAN = re.compile(r"(?:ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards displayed)")
+# racecheck follows every access to shared memory, some thousand times slower than the kernel: it gets every kernel on few elements,
+# 75 s on an H200 where the others take 2. (Leaving out cuBLAS's by --kernel-name ends in an illegal access with the tool of CUDA 13.0.)
+AMOUNT = {"memcheck": "small", "racecheck": "tiny", "initcheck": "small", "synccheck": "small"}
+OPS_LIMIT_S, MIX_LIMIT_S = 240, 240
+
+
+def stage_ops(ctx, s):
+    ctx.need_backend()
+    r = ctx.run("test_ops", ctx.backend, *(["small"] if ctx.quick else []), limit_s=600)
+    count = r.find(r"^test_ops \w+: (\d+) passed, (\d+) failed", ("0", "?"))
+    wrong = [line for line in r.text.splitlines() if line.startswith("FAIL")]
+    s.check(r.code == 0 and count[1] == "0" and int(count[0]) > 0, "ops against float64 and the CPU",
+            f"{count[0]} passed, {count[1]} failed" + (f"; {wrong[0]}" if wrong else ""))
+    vocabs = re.findall(r"^sampling, vocab (\d+): (\d+) tokens in (\d+) steps, (\d+) of them recorded.*: (\d+) differ", r.text, re.M)
+    s.check(vocabs and all(v[4] == "0" for v in vocabs), "sampled tokens equal to the CPU's",
+            f"{sum(int(v[1]) for v in vocabs):,} tokens, {len(vocabs)} vocabularies of {vocabs[0][0]} to {vocabs[-1][0]}" if vocabs else "none")
+    s.data.update(passed=int(count[0]), vocabularies=[list(map(int, v)) for v in vocabs])
+    times = r.text[r.text.find("sampling, us per op"):] if "sampling, us per op" in r.text else ""
+    if times:
+        s.block(times.rsplit("test_ops", 1)[0])
+
+
+def sanitizer():
+    for p in (shutil.which("compute-sanitizer"), "/usr/local/cuda/bin/compute-sanitizer"):
+        if p and os.path.exists(p):
+            return p
+    raise NotRun("compute-sanitizer is not installed")
+
+
+def judge(s, what, code, text, seconds, detail=""):
+    """The tool's own summary decides, and the program's exit code: a tool that saw nothing has no summary."""
+    summary = re.findall(r"=+ ((?:ERROR|RACECHECK) SUMMARY: .*)", text)
+    s.check(code == 0 and summary and CLEAN.search(summary[-1]), what,
+            f"{summary[-1] if summary else 'no summary'}{detail}; exit code {code}, {seconds:.0f} s")
+    s.data[what] = {"seconds": seconds, "code": code, "summary": summary[-1:]}
+
+
+def check_ops(ctx, s, tool, path):
+    amount = AMOUNT[tool]
+    what = f"{tool} of test_ops cuda {amount}"
+    r = ctx.run("test_ops", "cuda", amount, limit_s=OPS_LIMIT_S, prefix=[path, "--tool", tool, "--error-exitcode", "99"])
+    if r.timed_out:
+        s.check(False, what, f"did not end within {OPS_LIMIT_S} s")
+        return
+    passed = r.find(r"^test_ops cuda: (\d+ passed, \d+ failed)", "no count")
+    judge(s, what, r.code, r.text, r.seconds, f", {passed}")
+
+
+def check_mix(ctx, s, tool, path):
+    """A small model from disk: loading, hybrid steps, recorded steps, planning ahead, all samplings, cancels, prefix hits."""
+    what = f"{tool} of tandemd under a request mix"
+    begin = time.monotonic()
+    n, longest, answer = (9, 60, 4) if tool == "racecheck" else (24, 300, 16)
+    requests = mix.make(n, models.TINY["vocab_size"], longest, answer)
+    options = ["--step-tokens", 128, "--running-requests", 16, "--kv-bytes", 64 << 20, "--sse-stall-ms", 600000, "--health-stall-ms", 600000]
+    with Daemon(ctx, *options, model=models.tiny_on_disk(ctx), ready_s=MIX_LIMIT_S, stop_s=120,
+                prefix=[path, "--tool", tool, "--error-exitcode", "99"]) as d:
+        first = mix.play(d, requests, leavers=6, timeout=MIX_LIMIT_S)
+        again = mix.play(d, requests, leavers=5, timeout=MIX_LIMIT_S)
+        m = d.until_idle()
+    done, due = (sum(x) for x in zip(mix.whole(requests, first), mix.whole(requests, again)))
+    judge(s, what, d.code, d.log(), time.monotonic() - begin,
+          f", {m['tandem:steps_total']:.0f} steps, {m['vllm:prefix_cache_hits_total']:.0f} prefix tokens found")
+    s.check(done == due and m["vllm:prefix_cache_hits_total"] > 0, f"{tool}: every answer came whole meanwhile", f"{done} of {due}")
+
+
+def stage_sanitizers(ctx, s):
+    ctx.need_gpu()
+    path = sanitizer()
+    for tool in TOOLS:
+        with s.part(f"{tool} of test_ops cuda {AMOUNT[tool]}"):
+            check_ops(ctx, s, tool, path)
+    for tool in TOOLS:
+        with s.part(f"{tool} of tandemd under a request mix"):
+            check_mix(ctx, s, tool, path)

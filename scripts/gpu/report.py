@@ -1,0 +1,176 @@
+#!/usr/bin/env python3
+"""Measures and checks the CUDA backend on this machine and writes a dated report. scripts/gpu-report builds what this runs."""
+import argparse
+import json
+import os
+import pathlib
+import re
+import sys
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+import faults  # noqa: E402
+import invariant  # noqa: E402
+import loading  # noqa: E402
+import machine  # noqa: E402
+import memory  # noqa: E402
+import ops  # noqa: E402
+import parity  # noqa: E402
+import serve  # noqa: E402
+import steps  # noqa: E402
+from core import EXIT_FAILED, EXIT_NOT_RUN, Context, Stage, number, run_stage, say  # noqa: E402
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+MODEL = "SmolLM2-135M-Instruct.Q4_1.gguf"
+STAGES = [
+    ("machine", "the machine", machine.stage),
+    ("ops", "every op against float64 and the CPU; sampled tokens against the CPU's", ops.stage_ops),
+    ("sanitizers", "compute-sanitizer on the ops and on a small model's whole request mix", ops.stage_sanitizers),
+    ("parity", "a real model's greedy answers beside the CPU's", parity.stage),
+    ("invariant", "batch_invariant: the same tokens alone, in any batch, after a prefix hit", invariant.stage),
+    ("starts", "starts that must fail, each with one line and its own exit code", faults.stage_starts),
+    ("fault", "a device that fails in the middle of the work", faults.stage_device),
+    ("nan", "NaN in the logits ends one request", faults.stage_nan),
+    ("memory", "device memory before, while serving, after", memory.stage),
+    ("loading", "loading 8B from disk", loading.stage),
+    ("kernels", "every op beside its floor", steps.stage_kernels),
+    ("steps", "whole steps beside their floors", steps.stage_steps),
+    ("idle", "what the device waits for between steps", steps.stage_idle),
+    ("serve", "through HTTP, beside a peer's figures", serve.stage),
+]
+NAMES = [name for name, _, _ in STAGES]
+
+
+# ---- writing ----
+
+def totals(stages):
+    return {"passed": sum(c["ok"] for s in stages for c in s.checks), "failed": sum(s.failed for s in stages),
+            "ahead": sum(b["ahead"] for s in stages for b in s.bars), "behind": sum(not b["ahead"] for s in stages for b in s.bars),
+            "not_run": sum(len(s.left_out) for s in stages)}
+
+
+def count_line(t):
+    return (f"{t['passed']} checks passed, {t['failed']} failed; {t['ahead']} figures ahead of their bars, {t['behind']} behind; "
+            f"{t['not_run']} not run")
+
+
+def exit_code(t):
+    return EXIT_FAILED if t["failed"] else EXIT_NOT_RUN if t["not_run"] else 0
+
+
+def cell(v):
+    return number(v).replace("|", "\\|").replace("\n", " ")
+
+
+def section(s):
+    out = [f"\n## {s.name}: {s.title}", "", f"**{s.verdict()}** in {s.seconds:.0f} s"]
+    if s.checks:
+        out += ["", "| check | | seen |", "|---|---|---|"]
+        out += [f"| {cell(c['what'])} | {'ok' if c['ok'] else '**FAILED**'} | {cell(c['detail'])} |" for c in s.checks]
+    if s.bars:
+        out += ["", "| | measured | bar | | of it | bar's source |", "|---|---|---|---|---|---|"]
+        out += [f"| {cell(b['what'])} | {cell(b['ours'])} {b['unit']} | {cell(b['bar'])} | {'ahead' if b['ahead'] else '**behind**'} | "
+                f"{'-' if b['ratio'] is None else format(b['ratio'], '.2f') + 'x'} | {cell(b['source'])} |" for b in s.bars]
+    out += [f"\nNot run: {x['what']}: {x['why']}" for x in s.left_out]
+    return out + s.body
+
+
+def markdown(ctx, stages, t, command):
+    m = ctx.machine
+    if "gpu name" in m and "no_gpu" not in m:
+        title = f"# {m['gpu name']}, driver {m['gpu driver_version']}, CUDA {m.get('cuda') or 'unknown'}, {m['date'][:10]}"
+    else:
+        title = f"# {m['cpu']}, no GPU measured, {m['date'][:10]}"
+    out = [title, "", f"Commit {m['commit']}; `{command}`. {count_line(t)}.", "", "| stage | | checks | bars behind | s |", "|---|---|---|---|---|"]
+    for s in stages:
+        out.append(f"| {s.name} | {s.verdict()} | {len(s.checks) - s.failed} of {len(s.checks)} | "
+                   f"{sum(not b['ahead'] for b in s.bars)} of {len(s.bars)} | {s.seconds:.0f} |")
+    for s in stages:
+        out += section(s)
+    return "\n".join(out) + "\n"
+
+
+def write(out, ctx, stages, command):
+    t = totals(stages)
+    o = {"machine": ctx.machine, "command": command, "totals": t, "stages": [s.as_json() for s in stages]}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(markdown(ctx, stages, t, command))
+    out.with_suffix(".json").write_text(json.dumps(o, indent=1) + "\n")
+    return t
+
+
+SAME = ("commit", "cpu", "gpu name", "gpu driver_version", "cuda", "backend")
+
+
+def earlier(path, names, machine_now):
+    """Stages of an earlier report, but for those that run now. It must be of the same commit on the same kind of machine."""
+    o = json.loads(path.read_text())
+    for key in SAME:
+        if o["machine"].get(key) != machine_now.get(key):
+            sys.exit(f"scripts/gpu-report: {path}: {key} is {o['machine'].get(key)} there and {machine_now.get(key)} here")
+    return [Stage.from_json(x) for x in o["stages"] if x["name"] not in names]
+
+
+# ---- the run ----
+
+def arguments(argv):
+    ap = argparse.ArgumentParser(prog="scripts/gpu-report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, epilog=
+                                 "stages:\n" + "\n".join(f"  {n:11} {t}" for n, t, _ in STAGES) +
+                                 "\n\nexit code: 0 all ran and passed; 1 a check failed; 2 none failed, but something could not be run")
+    ap.add_argument("--stages", help="comma-separated; default: all")
+    ap.add_argument("--out", type=pathlib.Path, help="the report, Markdown; JSON goes beside it. Default: of a whole run "
+                    "tests/gpu/reports/DATE-GPU.md, else in .cache/gpu-report")
+    ap.add_argument("--model", help="real model for parity; default: what scripts/fetch-model brings")
+    ap.add_argument("--bin", type=pathlib.Path, help="folder with tandemd, tandem-bench, test_ops, write_model and parity, built already")
+    ap.add_argument("--quick", action="store_true", help="a minute or two instead of about ten: fewer sizes, shorter runs, no HTTP bars")
+    ap.add_argument("--add", type=pathlib.Path, metavar="REPORT.json", help="take the other stages from an earlier report of the same commit and "
+                    "machine, so that a whole one can be made in parts")
+    ap.add_argument("--device", type=int, default=0, help="which GPU")
+    ap.add_argument("--scratch", help="folder with room for 17 GB, for the loading stage")
+    ap.add_argument("--work", type=pathlib.Path, help="folder for logs and small files; default: in .cache/gpu-report")
+    ap.add_argument("--commit", help="what the programs were built from, where this is not a git checkout")
+    ap.add_argument("--backend", choices=["cuda", "cpu"], default="cuda", help="cpu: for work on this script itself")
+    a = ap.parse_args(argv)
+    a.names = a.stages.split(",") if a.stages else NAMES
+    unknown = [n for n in a.names if n not in NAMES]
+    if unknown:
+        ap.error(f"no stage {unknown[0]}; there are {', '.join(NAMES)}")
+    return a
+
+
+def default_out(a, ctx, cache, stamp):
+    if a.names == NAMES and not a.quick and "gpu name" in ctx.machine and "no_gpu" not in ctx.machine:
+        short = re.sub(r"[^a-z0-9]+", "-", ctx.machine["gpu name"].lower().replace("nvidia ", ""))
+        return ROOT / "tests/gpu/reports" / f"{stamp[:10]}-{short}.md"
+    return cache / f"{stamp}.md"
+
+
+def main(argv):
+    a = arguments(argv)
+    stamp = time.strftime("%Y-%m-%d-%H%M%S", time.gmtime())
+    cache = pathlib.Path(os.environ.get("TANDEM_CACHE", ROOT / ".cache")) / "gpu-report"
+    stored = cache.parent / "models" / MODEL
+    model = a.model or (str(stored) if stored.exists() else None)
+    ctx = Context(ROOT, (a.bin or ROOT / "build-gpu-report").resolve(), (a.work or cache / stamp).resolve(), a.backend, a.quick, model,
+                  a.scratch, a.device)
+    machine.look(ctx, a.commit)
+    out = a.out or default_out(a, ctx, cache, stamp)
+    command = "scripts/gpu-report" + (f" --stages {a.stages}" if a.stages else "") + (" --quick" if a.quick else "") + \
+        (f" --backend {a.backend}" if a.backend != "cuda" else "")
+    stages = earlier(a.add, a.names, ctx.machine) if a.add else []
+    for name, title, function in STAGES:
+        if name in a.names:
+            stages.append(run_stage(ctx, name, title, function))
+            stages.sort(key=lambda s: NAMES.index(s.name))
+            t = write(out, ctx, stages, command)  # after each: what was measured stays if the rest does not come
+    print(f"report: {out}\nlogs: {ctx.logs}")
+    for s in stages:
+        print(f"  {s.name:11} {s.verdict()}")
+    print(count_line(t))
+    say("")
+    return exit_code(t)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

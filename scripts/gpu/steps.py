@@ -1,0 +1,115 @@
+"""Ops and whole steps beside their floors; and how much of the time between steps the device has nothing to do."""
+import json
+
+import models
+from core import must, percentile
+from daemon import Daemon
+
+LINEARS = ("qkv", "o", "gate_up", "down")
+ROWS = (1, 8, 16, 64, 256, 2048)
+HEAD_ROWS_MAX = 256  # a prompt's head computes one row
+
+
+def measured(ctx, s, what, args, limit_s):
+    """tandem-bench's table into the report, its JSON back."""
+    path = ctx.work / f"{what}.json"
+    s.block(must(ctx.run("tandem-bench", what, *args, "--json", path, limit_s=limit_s), f"tandem-bench {what}"))
+    s.data[what] = json.loads(path.read_text())
+    return s.data[what]
+
+
+def linears_ms(ops, rows, layers=32):
+    """All products of a step by the ops' own times; those of many rows without the head."""
+    us = {(o["op"], int(o["size"].split()[0])): o["us"] for o in ops if o["op"] in (*LINEARS, "lm_head")}
+    parts = [(m, rows) for m in LINEARS]
+    if any(p not in us for p in parts) or (rows <= HEAD_ROWS_MAX and ("lm_head", rows) not in us):
+        return None
+    return (layers * sum(us[p] for p in parts) + (us[("lm_head", rows)] if rows <= HEAD_ROWS_MAX else 0)) / 1000
+
+
+def stage_kernels(ctx, s):
+    ctx.need_gpu()
+    args = ["--backend", "cuda", "--device", ctx.device, "--shape", "llama3-8b", "--rows", ",".join(map(str, ROWS))]
+    ops = measured(ctx, s, "kernels", [*args, "--max-seconds", 0.2 if ctx.quick else 1], 600)["ops"]
+    s.check(len(ops) > 30, "every op was measured", f"{len(ops)} figures")
+    peers = ctx.peers()
+    goal = peers["goals"]["share of the bandwidth, 1 and 8 rows"]
+    for o in ops:
+        if o["op"] in (*LINEARS, "lm_head") and int(o["size"].split()[0]) in (1, 8):
+            s.bar(f"{o['op']} {o['size']}, share of the memory's bandwidth", o["share"], goal, "", less_is_better=False, source="goal")
+    for rows, theirs in peers["cublas"]["linears, ms"].items():
+        ours = linears_ms(ops, int(rows))
+        slack = peers["goals"]["linears beside cuBLAS"] if int(rows) > 1 else 1
+        s.bar(f"all linears of a step of {rows} rows", ours, theirs * slack, "ms",
+              source=f"{peers['cublas']['name']} {theirs}" + (f" and {slack - 1:.0%}" if slack > 1 else ""))
+
+
+def stage_steps(ctx, s):
+    ctx.need_gpu()
+    args = ["--backend", "cuda", "--device", ctx.device, "--shape", "llama3-8b"]
+    args += ["--batches", "1,64,256", "--contexts", "1024", "--prompts", "2048", "--chunks", "512", "--runs", 10, "--max-seconds", 1] if ctx.quick \
+        else ["--contexts", "1024,4096", "--prompts", "512,2048,8192,16384", "--chunks", "512,2048", "--max-seconds", 4]
+    steps = measured(ctx, s, "steps", args, 900)["steps"]
+    s.check(len(steps) >= 5, "every step was measured", f"{len(steps)} figures")
+    one = next(x for x in steps if x["kind"] == "decode" and x["batch"] == 1 and x["context"] == 1024)
+    s.bar("decode step of 1 at context 1024", min(one["alone_ms_p50"], one.get("pace_ms_p50", 1e9)),
+          ctx.peers()["goals"]["decode step of 1 at context 1024, ms"], "ms", source="goal")
+
+
+# ---- the time between steps ----
+
+def read_trace(path, decodes):
+    """Steps of so many decodes and nothing else, out of the daemon's trace: host microseconds by kind and step, and the
+    device's steps as (number, end, duration)."""
+    host, device = {}, []
+    for e in json.loads(path.read_text()):
+        if e["ph"] != "X" or e["args"]["decodes"] != decodes or e["args"]["prefill_tokens"]:
+            continue
+        if e["name"] == "step":
+            device.append((e["args"]["step"], e["ts"] + e["dur"], e["dur"]))
+        else:
+            host.setdefault(e["args"]["step"], {})[e["name"]] = e["dur"]
+    return host, sorted(device)
+
+
+def idle_share(device):
+    """Of the time from one step's end to the next one's, over runs of steps that follow one another."""
+    busy = total = 0
+    for (n, end, _), (n2, end2, dur) in zip(device, device[1:]):
+        if n2 == n + 1:
+            busy, total = busy + dur, total + end2 - end
+    return max(0.0, 1 - busy / total) if total else None
+
+
+def stage_idle(ctx, s):
+    ctx.need_gpu()
+    n = 256
+    trace = ctx.work / "trace.json"
+    model = models.describe(ctx.work / "llama3-8b", models.LLAMA3_8B)
+    with Daemon(ctx, "--load-format", "dummy", "--trace", trace, model=model) as d:
+        load = ["--url", f"http://127.0.0.1:{d.port}", "--ignore-eos", "--token-ids", "--vocab", 128000, "--warm", 0]
+        # prompts first, which are no decodes: their steps are read off the counters after a run of prompts alone
+        must(ctx.run("tandem-bench", "serve", *load, "--streams", n, "--input", 128, "--output", 1, limit_s=120), "load")
+        before = d.until_idle()
+        must(ctx.run("tandem-bench", "serve", *load, "--streams", n, "--input", 128, "--output", 100 if ctx.quick else 300,
+                     limit_s=300), "load")
+        after = d.until_idle()
+    s.check(d.code == 0, "the daemon ends with 0", d.code)
+    busy, idle, plan, steps = (after[f"tandem:{x}"] - before[f"tandem:{x}"] for x in
+                               ("device_busy_seconds_total", "device_idle_seconds_total", "plan_seconds_total", "steps_total"))
+    goals = ctx.peers()["goals"]
+    limit = goals["device idle share at 256 decodes"]
+    s.check(steps > 50 and busy > 0 and idle / (idle + busy) < limit, f"device idle between steps, by its own clock, below {limit:.0%}",
+            f"{idle / (idle + busy):.3%} of {busy + idle:.2f} s in {steps:.0f} steps, planning {1e6 * plan / steps:.0f} us a step")
+    host, device = read_trace(trace, n)
+    share = idle_share(device)
+    s.check(len(device) > 50 and share is not None and share < limit, f"the same by the trace, steps of {n} decodes",
+            f"{share:.3%} of {len(device)} steps, each {percentile([x[2] for x in device], 50) / 1000:.2f} ms" if share is not None else
+            f"{len(device)} such steps")
+    s.data.update(idle_by_counters=idle / (idle + busy), idle_by_trace=share, steps=len(device))
+    if host:
+        parts = ("plan", "queue", "publish")
+        s.table(["host, us a step", "p50", "p90", "p99"],
+                [[p, *(percentile([h.get(p, 0) for h in host.values()], q) for q in (50, 90, 99))] for p in parts])
+        whole = percentile([sum(h.get(p, 0) for p in parts) for h in host.values()], 50)
+        s.bar(f"host work of a step of {n} decodes, p50", whole, goals["host work of a step of 256 decodes, us"], "us", source="goal")

@@ -1,0 +1,147 @@
+"""scripts/gpu-report where there is no GPU: it says so and passes nothing; its stages run on the CPU backend as far as they make sense
+there; and what it judges by itself is judged right."""
+import json
+import pathlib
+import struct
+import subprocess
+import sys
+
+import pytest
+from harness import DAEMON, ROOT, SLOWNESS
+
+sys.path.insert(0, str(ROOT / "scripts/gpu"))
+import core  # noqa: E402
+import invariant  # noqa: E402
+import models  # noqa: E402
+import ops  # noqa: E402
+import parity  # noqa: E402
+import report  # noqa: E402
+import steps  # noqa: E402
+
+BIN = pathlib.Path(DAEMON).parent
+FAILED, NOT_RUN = 1, 2
+
+
+def run(tmp_path, *options):
+    out = tmp_path / "report.md"
+    r = subprocess.run([ROOT / "scripts/gpu-report", "--bin", BIN, "--out", out, "--work", tmp_path / "work", *options], text=True, timeout=300 * SLOWNESS,
+                       capture_output=True, stdin=subprocess.DEVNULL, env={"CUDA_VISIBLE_DEVICES": "", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})
+    return r, out.read_text() if out.exists() else "", json.loads(out.with_suffix(".json").read_text()) if out.exists() else None
+
+
+def test_without_a_gpu_nothing_passes(tmp_path):
+    r, text, o = run(tmp_path)
+    assert r.returncode == NOT_RUN, r.stdout + r.stderr
+    assert [s["verdict"] for s in o["stages"]] == ["not run"] * len(report.STAGES), text
+    assert o["totals"]["passed"] == o["totals"]["failed"] == 0 and "no GPU" in o["stages"][0]["not_run"][0]["why"]
+    assert r.stdout.splitlines()[-1].startswith("0 checks passed, 0 failed;")
+
+
+def test_stages_on_the_cpu(tmp_path):
+    if not (BIN / "tests/gpu/write_model").exists() or not (BIN / "tandem-bench").exists():
+        pytest.skip("write_model or tandem-bench is not built")
+    r, text, o = run(tmp_path, "--backend", "cpu", "--quick", "--stages", "ops,fault,nan,invariant,loading,serve")
+    assert r.returncode == NOT_RUN, r.stdout + r.stderr  # the bars are a GPU's
+    assert o["totals"]["failed"] == 0 and o["totals"]["passed"] >= 12
+    assert [s["name"] for s in o["stages"]] == ["ops", "invariant", "fault", "nan", "loading", "serve"]
+    assert "no GPU measured" in text.splitlines()[0]
+
+
+def test_a_report_in_parts(tmp_path):
+    first, _, one = run(tmp_path, "--backend", "cpu", "--quick", "--stages", "fault", "--commit", "abc")
+    (tmp_path / "report.json").rename(tmp_path / "first.json")
+    add = ("--backend", "cpu", "--quick", "--stages", "machine,memory", "--add", tmp_path / "first.json")
+    r, text, both = run(tmp_path, *add, "--commit", "abc")
+    assert first.returncode == 0 and r.returncode == NOT_RUN, r.stdout + r.stderr
+    assert [s["name"] for s in both["stages"]] == ["machine", "fault", "memory"] and both["stages"][1] == one["stages"][0]
+    assert both["totals"]["passed"] == one["totals"]["passed"] > 0 and "device fault in step 300" in text
+    r, _, _ = run(tmp_path, *add, "--commit", "def")
+    assert r.returncode == 1 and "commit is abc there and def here" in r.stderr
+
+
+def test_bad_stage(tmp_path):
+    r, _, o = run(tmp_path, "--stages", "machine,nonsense")
+    assert r.returncode == 2 and o is None and "no stage nonsense" in r.stderr
+
+
+# ---- what it judges by itself ----
+
+def parity_case(relative=0.03, rounded=0.03, agrees=64, **differs):
+    def side(x):
+        return {"max_diff": 4 * x, "relative": x, "worst_relative": x, "not_finite": 0, "agrees": agrees, "max_diff_there": 4 * x}
+    return {"positions": 64, "spread": 4.0, "cpu_agrees": 64, "got": side(relative), "rounded": side(rounded), **differs}
+
+
+def verdict(cases):
+    s = core.Stage("parity", "")
+    parity.tell(s, "model", True, parity.judge(30, cases), len(cases), len(cases))
+    return [c["what"].split()[0] for c in s.checks if not c["ok"]]
+
+
+def test_parity_finds_what_bf16_does_not_explain():
+    good = [parity_case() for _ in range(10)]
+    assert verdict(good) == []
+    assert verdict(good + [parity_case(differs_at=3, cpu_margin=0.1, got_margin=0.01)]) == []
+    assert verdict(good + [parity_case(differs_at=3, cpu_margin=0.9, got_margin=0.01)]) == ["every"]   # 4 x 0.12 is explained
+    assert verdict(good + [parity_case(differs_at=3, cpu_margin=-0.1, got_margin=0.01)]) == ["every"]  # not the CPU's own choice
+    assert verdict(good + [parity_case(differs_at=3, cpu_margin=float("nan"), got_margin=0.01)]) == ["every"]
+    assert verdict([parity_case(relative=0.07) for _ in range(10)]) == ["error", "the"]
+    assert verdict([parity_case(relative=0.3, rounded=0.3) for _ in range(10)]) == ["the"]             # the cap
+    assert verdict([parity_case(agrees=50) for _ in range(10)]) == ["tokens"]
+    assert parity.first_difference([1, 2, 3], [1, 2, 4]) == 2 and parity.first_difference([1], [1]) is None
+    assert parity.make_cases([[9]], [[1, 2]], [[1, 3]]) == [{"ids": [9, 1, 2], "n_prompt": 1, "differs_at": 1, "other": 3}]
+
+
+def test_verdicts_and_exit_codes():
+    def broken(_, s):
+        s.check(True, "one")
+        raise RuntimeError("gone")
+
+    def left_out(_, s):
+        raise core.NotRun("no reason")
+    stages = [core.run_stage(None, "a", "A", broken), core.run_stage(None, "b", "B", left_out), core.run_stage(None, "c", "C", lambda _, s: None)]
+    assert [s.verdict() for s in stages] == ["FAILED", "not run", "FAILED"]
+    assert report.exit_code(report.totals(stages)) == FAILED and report.exit_code(report.totals(stages[1:2])) == NOT_RUN
+    s = core.Stage("d", "D")
+    s.bar("slow", 10.0, 5.0, "ms")
+    s.bar("rate", 10.0, 5.0, "/s", less_is_better=False)
+    assert [b["ahead"] for b in s.bars] == [False, True] and report.exit_code(report.totals([s])) == 0
+    assert "**behind**" in "\n".join(report.section(s))
+
+
+def test_sanitizers_words():
+    def judged(code, text):
+        s = core.Stage("x", "x")
+        ops.judge(s, "x", code, text, 1)
+        return s.checks[0]["ok"]
+    assert judged(0, "========= ERROR SUMMARY: 0 errors") and judged(0, "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)")
+    assert not judged(0, "") and not judged(99, "========= ERROR SUMMARY: 0 errors") and not judged(0, "========= ERROR SUMMARY: 10 errors")
+    assert not judged(0, "========= RACECHECK SUMMARY: 0 hazards displayed\n========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)")
+
+
+def test_trace_and_products(tmp_path):
+    def event(name, step, ts, dur, decodes=256, prefill=0):
+        return {"ph": "X", "name": name, "ts": ts, "dur": dur, "args": {"step": step, "decodes": decodes, "prefill_tokens": prefill}}
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps([{"ph": "M"}, event("step", 1, 0, 90), event("step", 2, 100, 90), event("step", 3, 200, 90), event("plan", 2, 0, 5),
+                                event("step", 4, 300, 90, decodes=7), event("step", 9, 900, 90)]))
+    host, device = steps.read_trace(path, 256)
+    assert len(device) == 4 and host == {2: {"plan": 5}} and steps.idle_share(device) == pytest.approx(0.1)
+    assert steps.idle_share(device[:1]) is None
+    figures = [{"op": m, "size": "64 x 1->1", "us": 10.0} for m in steps.LINEARS] + [{"op": "lm_head", "size": "64 x 1->1", "us": 80.0}]
+    assert steps.linears_ms(figures, 64) == pytest.approx(32 * 0.04 + 0.08) and steps.linears_ms(figures, 16) is None
+
+
+def test_options_and_poison(tmp_path):
+    assert invariant.option_words("  --batch-invariant NAME   on or off") == ["--batch-invariant", "on"]
+    assert invariant.option_words("  --batch-invariant N   [0, 0..1]") == ["--batch-invariant", "1"]
+    assert invariant.option_words("  --batch-invariant          as the daemon's") == ["--batch-invariant"]
+    assert invariant.option_words("  --batches N,...") == []
+    header = json.dumps({"model.embed_tokens.weight": {"dtype": "BF16", "shape": [3, 2], "data_offsets": [4, 16]}}).encode()
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(16))
+    models.poison_token(tmp_path / "a", tmp_path / "b", 1)
+    data = (tmp_path / "b/model.safetensors").read_bytes()[8 + len(header):]
+    assert data == bytes(8) + b"\xc0\x7f" * 2 + bytes(4)
+    with pytest.raises(ValueError):
+        models.poison_token(tmp_path / "a", tmp_path / "c", 3)
