@@ -20,6 +20,10 @@ bool td_cuda_prefill_usable(uint32_t head_dim, int cc_major);
 // Items [0, n_items) of the step.
 void td_cuda_prefill_attention(cuda_backend *b, const attention_args &a, uint32_t head_dim, uint32_t n_items);
 
+// attention_decode.cu: decodes on Hopper, where td_cuda_prefill_usable. n_items items of the step from `first` on, or as many of them
+// as there are.
+void td_cuda_decode_attention(cuda_backend *b, const attention_args &a, uint32_t head_dim, uint32_t first, uint32_t n_items);
+
 #ifdef __CUDACC__
 // Elements from the beginning of a page's K (or V) to 16-byte chunk `chunk` of line `line`: groups of 8 lines; in a group, atoms
 // of 8 lines x 128 bytes; in an atom, chunks XORed by the line. That is the order in which wgmma wants shared memory
@@ -29,5 +33,11 @@ __host__ __device__ constexpr uint32_t kv_chunk_at(uint32_t head_dim, uint32_t l
 {
   return head_dim % 64 != 0 ? line * head_dim + chunk * 8
                             : line / 8 * 8 * head_dim + chunk / 8 * 512 + line % 8 * 64 + ((chunk ^ line) & 7) * 8;
+}
+
+__device__ __forceinline__ uint32_t pack2(float lo, float hi)
+{
+  __nv_bfloat162 v = __floats2bfloat162_rn(lo, hi);
+  return *(uint32_t *)&v;
 }
 #endif

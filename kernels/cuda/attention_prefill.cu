@@ -58,12 +58,6 @@ __device__ __forceinline__ float exp2_fast(float x)
   return y;
 }
 
-__device__ __forceinline__ uint32_t pack2(float lo, float hi)
-{
-  __nv_bfloat162 v = __floats2bfloat162_rn(lo, hi);
-  return *(uint32_t *)&v;
-}
-
 // A tile's pages, one lane each. Those at or past kv_end are left out.
 template <int HD>
 __device__ __forceinline__ void copy_pages(uint32_t dst, const bf16 *kv_head_pages, const int32_t *pages, uint32_t page_tokens,
