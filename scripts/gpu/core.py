@@ -3,6 +3,7 @@
 A stage is a function(ctx, stage). It calls stage.check for what must hold, stage.bar for figures that have one, and raises
 NotRun where it cannot say anything. What could not be run is told as such, and never counts as passed."""
 import contextlib
+import itertools
 import json
 import os
 import pathlib
@@ -212,7 +213,7 @@ class Context:
         self.model = model
         self.logs = self.work / "logs"
         self.logs.mkdir(parents=True, exist_ok=True)
-        self.n_logs = 0
+        self.log_numbers = itertools.count(1)  # stages may run programs side by side
         self.machine = {}
 
     def program(self, name):
@@ -222,8 +223,7 @@ class Context:
         raise NotRun(f"{name} is not in {self.bin_dir}")
 
     def log(self, name):
-        self.n_logs += 1
-        return self.logs / f"{self.n_logs:02d}-{name}.log"
+        return self.logs / f"{next(self.log_numbers):02d}-{name}.log"
 
     def run(self, name, *args, limit_s=600, env=None, prefix=()):
         return run([*prefix, self.program(name), *args], limit_s, self.log(name), env)

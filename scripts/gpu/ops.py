@@ -1,4 +1,5 @@
 """Every op against float64 and the CPU; then the same, and the daemon's whole request mix, under compute-sanitizer."""
+import concurrent.futures
 import os
 import re
 import shutil
@@ -48,10 +49,12 @@ def judge(s, what, code, text, seconds, detail=""):
     s.data[what] = {"seconds": seconds, "code": code, "summary": summary[-1:]}
 
 
-def check_ops(ctx, s, tool, path):
-    amount = AMOUNT[tool]
-    what = f"{tool} of test_ops cuda {amount}"
-    r = ctx.run("test_ops", "cuda", amount, limit_s=OPS_LIMIT_S, prefix=[path, "--tool", tool, "--error-exitcode", "99"])
+def run_ops(ctx, tool, path):
+    return ctx.run("test_ops", "cuda", AMOUNT[tool], limit_s=OPS_LIMIT_S, prefix=[path, "--tool", tool, "--error-exitcode", "99"])
+
+
+def check_ops(s, tool, r):
+    what = f"{tool} of test_ops cuda {AMOUNT[tool]}"
     if r.timed_out:
         s.check(False, what, f"did not end within {OPS_LIMIT_S} s")
         return
@@ -59,9 +62,8 @@ def check_ops(ctx, s, tool, path):
     judge(s, what, r.code, r.text, r.seconds, f", {passed}")
 
 
-def check_mix(ctx, s, tool, path):
+def run_mix(ctx, tool, path):
     """A small model from disk: loading, hybrid steps, recorded steps, planning ahead, all samplings, cancels, prefix hits."""
-    what = f"{tool} of tandemd under a request mix"
     begin = time.monotonic()
     n, longest, answer = (9, 60, 4) if tool == "racecheck" else (24, 300, 16)
     requests = mix.make(n, models.TINY["vocab_size"], longest, answer)
@@ -72,17 +74,26 @@ def check_mix(ctx, s, tool, path):
         again = mix.play(d, requests, leavers=5, timeout=MIX_LIMIT_S)
         m = d.until_idle()
     done, due = (sum(x) for x in zip(mix.whole(requests, first), mix.whole(requests, again)))
-    judge(s, what, d.code, d.log(), time.monotonic() - begin,
+    return d, m, done, due, time.monotonic() - begin
+
+
+def check_mix(s, tool, d, m, done, due, seconds):
+    judge(s, f"{tool} of tandemd under a request mix", d.code, d.log(), seconds,
           f", {m['tandem:steps_total']:.0f} steps, {m['vllm:prefix_cache_hits_total']:.0f} prefix tokens found")
     s.check(done == due and m["vllm:prefix_cache_hits_total"] > 0, f"{tool}: every answer came whole meanwhile", f"{done} of {due}")
 
 
 def stage_sanitizers(ctx, s):
+    """All at once: none of them fills the GPU, and nothing here is timed."""
     ctx.need_gpu()
     path = sanitizer()
-    for tool in TOOLS:
-        with s.part(f"{tool} of test_ops cuda {AMOUNT[tool]}"):
-            check_ops(ctx, s, tool, path)
-    for tool in TOOLS:
-        with s.part(f"{tool} of tandemd under a request mix"):
-            check_mix(ctx, s, tool, path)
+    models.tiny_on_disk(ctx)
+    with concurrent.futures.ThreadPoolExecutor(2 * len(TOOLS)) as pool:
+        ops = {tool: pool.submit(run_ops, ctx, tool, path) for tool in TOOLS}
+        mixes = {tool: pool.submit(run_mix, ctx, tool, path) for tool in TOOLS}
+        for tool in TOOLS:
+            with s.part(f"{tool} of test_ops cuda {AMOUNT[tool]}"):
+                check_ops(s, tool, ops[tool].result())
+        for tool in TOOLS:
+            with s.part(f"{tool} of tandemd under a request mix"):
+                check_mix(s, tool, *mixes[tool].result())
