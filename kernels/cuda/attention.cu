@@ -87,7 +87,7 @@ __device__ __forceinline__ void run_item(const attention_args &a, const device_b
       if (p > last)
         continue;
       bf16 *dst = output_of(a, it, row, kv_head, p, HD) + 2 * (lane % 4);
-      float inv = st.l[h] > 0 ? 1.0f / st.l[h] : 0.0f;
+      float inv = divided(1, st.l[h]);
 #pragma unroll
       for (int d = 0; d < HD / 8; d++)
         *(uint32_t *)(dst + d * 8) = pack2(st.o[d][2 * h] * inv, st.o[d][2 * h + 1] * inv);

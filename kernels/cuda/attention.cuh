@@ -35,6 +35,9 @@ __host__ __device__ constexpr uint32_t kv_chunk_at(uint32_t head_dim, uint32_t l
                             : line / 8 * 8 * head_dim + chunk / 8 * 512 + line % 8 * 64 + ((chunk ^ line) & 7) * 8;
 }
 
+// By a softmax's sum: 0 where nothing was seen; a sum that is not a number must be seen by all after.
+__device__ __forceinline__ float divided(float v, float sum) { return sum == 0 ? 0.0f : v / sum; }
+
 __device__ __forceinline__ uint32_t pack2(float lo, float hi)
 {
   __nv_bfloat162 v = __floats2bfloat162_rn(lo, hi);

@@ -264,7 +264,7 @@ __device__ __forceinline__ void store(const attention_args &a, const work &w, co
     float sum = c.l[h];
     sum += __shfl_xor_sync(0xffffffffu, sum, 1);
     sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-    float inv = sum > 0 ? 1.0f / sum : 0.0f;
+    float inv = divided(1, sum);
     uint32_t r = r0 + 8 * h;
     if (r > last)
       continue;

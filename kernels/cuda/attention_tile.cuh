@@ -209,7 +209,7 @@ __device__ __forceinline__ void merge_partials(const attention_args &a, const td
     }
     bf16 *dst = output_of(a, it, row, kv_head, p, HD);
     for (int k = 0; k < PER_LANE; k++)
-      dst[k * 32 + lane] = __float2bfloat16(l > 0 ? o[k] / l : 0.0f);
+      dst[k * 32 + lane] = __float2bfloat16(divided(o[k], l));
   }
 }
 
@@ -262,7 +262,7 @@ __device__ __forceinline__ void finish_decode(const warp_state<HD> &st, const at
     } else {
       bf16 *dst = output_of(a, it, row, kv_head, p, HD);
       for (int k = 0; k < PER_LANE; k++)
-        dst[k * 32 + lane] = __float2bfloat16(l > 0 ? o[k] / l : 0.0f);
+        dst[k * 32 + lane] = __float2bfloat16(divided(o[k], l));
     }
   }
   if (it.n_partials > 1 && arrives_last(a, it, kv_head))

@@ -275,9 +275,8 @@ __global__ void __launch_bounds__(STREAM_THREADS, 1)
 typedef void (*stream_function)(CUtensorMap, CUtensorMap, stream_args);
 
 // RING_BYTES is more than half of a multiprocessor's shared memory, so that no two blocks share one: placed by chance, two on
-// one multiprocessor and none on another would load at half the speed. Fewer rows than STREAM_ROWS_MIN are faster by
-// linear.cu's kernel, more than STREAM_ROWS_MAX by cuBLASLt (README.md).
-enum { N_WIDTHS = 3, RING_BYTES = 200 << 10, STREAM_ROWS_MIN = 3, STREAM_ROWS_MAX = 32, SLICES_FEW = 2, SLICES_MANY = 4, TALL_ROWS = 48 };
+// one multiprocessor and none on another would load at half the speed. More rows than STREAM_ROWS_MAX are not slower by cuBLASLt.
+enum { N_WIDTHS = 3, RING_BYTES = 200 << 10, STREAM_ROWS_MAX = 32, SLICES_FEW = 2, SLICES_MANY = 4, TALL_ROWS = 48 };
 static const uint32_t widths[N_WIDTHS] = {8, 16, 32};
 
 struct stream_variant {
@@ -373,7 +372,7 @@ bool td_stream_linear(cuda_backend *b, const td_linear_params *p)
   const td_stream_plan *plan = &w->stream;
   CUtensorMap x_map;
   uint32_t width = p->n <= 8 ? 8 : p->n <= 16 ? 16 : 32;
-  if (plan->tile_rows == 0 || p->n < STREAM_ROWS_MIN || p->n > STREAM_ROWS_MAX ||
+  if (plan->tile_rows == 0 || p->n > STREAM_ROWS_MAX ||
       !encode(b, &x_map, at<void>(p->x), p->n, w->n_in, width, plan->slices))
     return false;
   stream_variant v = variant(plan->slices, width, p->out_f32);

@@ -1,0 +1,23 @@
+/* The attention section of test_ops: rope_kv and attention, several rows with a past, in pages scattered over the store. */
+#ifndef TD_TESTS_GPU_OPS_ATTENTION_H
+#define TD_TESTS_GPU_OPS_ATTENTION_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kernels/kernels.h"
+
+typedef struct heads {
+  uint32_t n_heads, n_kv_heads, head_dim, page_tokens, window;
+  td_rope_style style;
+  bool norm;
+} heads;
+
+/* rows: {query tokens, tokens of KV}; against float64. */
+void test_attention(const heads *h, const uint32_t (*rows)[2], uint32_t n_rows);
+/* The batch rule: the same bits however a prompt was cut, and whatever else is in the step. */
+void test_attention_alone(const heads *h, uint32_t len);
+/* What is not a number in a row's past must come out: all heads of all its tokens see it, and nobody else does. */
+void test_attention_passes_nan_on(const heads *h);
+
+#endif

@@ -1,0 +1,164 @@
+/* See ops_harness.h. */
+#include "ops_harness.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "random.h"
+
+td_backend *be;
+double eps_out;
+int n_passed, n_failed;
+static uint64_t rng_state = 88172645463325252ull;
+uint64_t rng(void) { return random_next(&rng_state); }
+
+double uniform(void) { return (double)(rng() >> 11) / 9007199254740992.0; }
+
+/* A bf16 number, roughly normal. */
+float random_value(double scale)
+{
+  double v = (uniform() + uniform() + uniform() + uniform() - 2) * 1.7 * scale;
+  return td_bf16_to_f32(td_f32_to_bf16((float)v));
+}
+
+float *random_values(size_t n, double scale)
+{
+  float *v = malloc((n ? n : 1) * sizeof *v);
+  for (size_t i = 0; i < n; i++)
+    v[i] = random_value(scale);
+  return v;
+}
+
+void die(td_status st, const td_error *err, const char *what)
+{
+  if (st != TD_OK) {
+    printf("%s: %s\n", what, err->message);
+    exit(1);
+  }
+}
+
+td_devptr device_alloc(size_t bytes)
+{
+  td_error err;
+  td_devptr p;
+  die(be->ops->alloc(be, bytes, &p, &err), &err, "alloc");
+  return p;
+}
+
+td_devptr device_f32(const float *v, size_t n)
+{
+  td_error err;
+  td_devptr p;
+  die(be->ops->upload_f32(be, v, n, &p, &err), &err, "upload");
+  return p;
+}
+
+td_weight *device_weight(const td_weight_part *parts, uint32_t n_parts, uint64_t n_cols)
+{
+  td_error err;
+  td_weight *w = NULL;
+  die(be->ops->weight_import(be, parts, n_parts, n_cols, &w, &err), &err, "weight");
+  die(be->ops->weights_wait(be, &err), &err, "weights");
+  return w;
+}
+
+/* ---- a plan that the tests fill by hand ---- */
+
+td_plan *plan;
+int32_t *page_table;
+int32_t sampled[MAX_ROWS];
+
+void plan_reset(uint32_t page_tokens)
+{
+  td_plan_clear(plan);
+  plan->page_tokens = page_tokens;
+  plan->page_table = page_table;
+  plan->page_table_len = MAX_ROWS * (MAX_CONTEXT / 16);
+}
+
+/* Tokens are numbered 0.. so that embed picks row t of a table for token t. */
+void plan_add_row(uint32_t q_len, uint32_t kv_len, const int32_t *pages)
+{
+  uint32_t r = plan->n_rows++;
+  uint32_t n_pages = (kv_len + plan->page_tokens - 1) / plan->page_tokens, offset = r * (MAX_CONTEXT / 16);
+  plan->rows[r] = (td_plan_row){r, plan->n_tokens, q_len, kv_len, offset, 1};
+  plan->logits_rows[plan->n_logits++] = r;
+  for (uint32_t i = 0; i < q_len; i++) {
+    plan->token_ids[plan->n_tokens] = (int32_t)plan->n_tokens;
+    plan->positions[plan->n_tokens++] = (int32_t)(kv_len - q_len + i);
+  }
+  for (uint32_t i = 0; pages && i < n_pages; i++) {
+    page_table[offset + i] = pages[i];
+    plan->page_updates[plan->n_page_updates++] = (td_plan_page_update){offset + i, pages[i]};
+  }
+}
+
+void plan_tokens_only(uint32_t n)
+{
+  static const int32_t pages[MAX_CONTEXT / 16];
+  plan_reset(16);
+  plan_add_row(n, n, pages);
+}
+
+void step_end(void)
+{
+  td_error err;
+  die(be->ops->step_end(be, sampled, &err), &err, "step");
+}
+
+/* Puts [n, width] values on the device as activations. Inside a step whose plan has n tokens. */
+td_devptr activations(const float *v, uint32_t n, uint32_t width)
+{
+  td_weight_part part = {.dtype = TD_F32, .data = v, .n_rows = n};
+  td_weight *table = device_weight(&part, 1, width);
+  td_devptr out = device_alloc((size_t)n * width * be->activation_bytes);
+  be->ops->embed(be, &(td_embed_params){table, out, width});
+  return out;
+}
+
+float *fetch(td_devptr p, size_t n, bool f32)
+{
+  td_error err;
+  float *out = malloc(n * sizeof *out);
+  if (f32 || be->activation_bytes == 4) {
+    die(be->ops->download(be, p, n * 4, out, &err), &err, "download");
+    return out;
+  }
+  uint16_t *raw = malloc(n * 2);
+  die(be->ops->download(be, p, n * 2, raw, &err), &err, "download");
+  for (size_t i = 0; i < n; i++)
+    out[i] = td_bf16_to_f32(raw[i]);
+  free(raw);
+  return out;
+}
+
+/* Error by norm ratio and by maximum against the largest value. */
+void check(const char *what, const float *got, const double *want, size_t n, double tolerance)
+{
+  double diff2 = 0, want2 = 0, worst = 0, largest = 0;
+  for (size_t i = 0; i < n; i++) {
+    double d = fabs((double)got[i] - want[i]);
+    if (!(d <= 1e30))
+      d = 1e30;
+    diff2 += d * d;
+    want2 += want[i] * want[i];
+    worst = fmax(worst, d);
+    largest = fmax(largest, fabs(want[i]));
+  }
+  double ratio = sqrt(diff2 / (want2 + 1e-30)), max_ratio = worst / (largest + 1e-30);
+  bool ok = ratio <= tolerance && max_ratio <= 4 * tolerance;
+  n_passed += ok;
+  n_failed += !ok;
+  if (!ok)
+    printf("FAIL %s: norm error %.2e, max error %.2e of the largest (tolerance %.1e)\n", what, ratio, max_ratio, tolerance);
+}
+
+void expect(bool ok, const char *what)
+{
+  n_passed += ok;
+  n_failed += !ok;
+  if (!ok)
+    printf("FAIL %s\n", what);
+}
