@@ -148,7 +148,6 @@ def steps_ahead(trace):
     return sum(step - 1 in steps and steps[step]["plan"]["ts"] < steps[step - 1]["publish"]["ts"] for step in steps)
 
 
-@pytest.mark.share
 @pytest.mark.hand_over
 def test_two_steps_under_way_change_no_answer(monkeypatch, tmp_path):
     """However requests end: by length, stop string, stop token, or because the client leaves."""
@@ -174,8 +173,6 @@ def test_two_steps_under_way_change_no_answer(monkeypatch, tmp_path):
     assert steps_ahead(tmp_path / "two.json") > 10
 
 
-@pytest.mark.share
-@pytest.mark.hand_over
 def test_two_steps_under_way_and_preemption(monkeypatch, tmp_path):
     requests = [{"prompt": [1000 + 37 * i + j for j in range(40)], "max_tokens": 44 - i, "temperature": [0, 0.8][i % 2], "seed": i,
                  "ignore_eos": True} for i in range(5)]
