@@ -2,10 +2,13 @@
 #include "engine/internal.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "config/log.h"
 
@@ -13,6 +16,7 @@ enum { TRACE_BUFFER_BYTES = 1 << 20, HOST_LANE = 1, DEVICE_LANE = 2 };
 
 struct td_trace {
   FILE *file;
+  bool begun;
   uint64_t n_steps, max_steps;
 };
 
@@ -22,22 +26,42 @@ td_status td_trace_create(const char *path, uint64_t max_steps, td_trace **out, 
   if (!t)
     return td_fail(err, TD_ERR_NOMEM, "no memory for the trace");
   t->max_steps = max_steps;
-  t->file = fopen(path, "we");
+  int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+  t->file = fd < 0 ? NULL : fdopen(fd, "w");
   if (!t->file) {
+    td_status st = td_fail_param(err, TD_ERR_CONFIG, "trace", "trace: %s: %s", path, strerror(errno));
+    if (fd >= 0)
+      close(fd);
     free(t);
-    return td_fail_param(err, TD_ERR_CONFIG, "trace", "trace: %s: %s", path, strerror(errno));
+    return st;
   }
   setvbuf(t->file, NULL, _IOFBF, TRACE_BUFFER_BYTES);
-  fprintf(t->file, "[{\"ph\":\"M\",\"pid\":1,\"tid\":%d,\"name\":\"thread_name\",\"args\":{\"name\":\"engine\"}},\n"
-                   "{\"ph\":\"M\",\"pid\":1,\"tid\":%d,\"name\":\"thread_name\",\"args\":{\"name\":\"device\"}}",
-          HOST_LANE, DEVICE_LANE);
   *out = t;
   return TD_OK;
 }
 
+static void begin_file(td_trace *t)
+{
+  t->begun = true;
+  if (ftruncate(fileno(t->file), 0) != 0 && errno != EINVAL) /* EINVAL: a pipe or a device */
+    td_warn("the trace file is not emptied: %s", strerror(errno));
+  fprintf(t->file, "[{\"ph\":\"M\",\"pid\":1,\"tid\":%d,\"name\":\"thread_name\",\"args\":{\"name\":\"engine\"}},\n"
+                   "{\"ph\":\"M\",\"pid\":1,\"tid\":%d,\"name\":\"thread_name\",\"args\":{\"name\":\"device\"}}",
+          HOST_LANE, DEVICE_LANE);
+}
+
+static bool is_empty(FILE *f)
+{
+  struct stat s;
+  return fstat(fileno(f), &s) == 0 && S_ISREG(s.st_mode) && s.st_size == 0;
+}
+
 static void close_file(td_trace *t)
 {
-  fputs("\n]\n", t->file);
+  if (!t->begun && is_empty(t->file)) /* a whole file with no step */
+    begin_file(t);
+  if (t->begun)
+    fputs("\n]\n", t->file);
   bool bad = ferror(t->file);
   if (fclose(t->file) != 0 || bad)
     td_warn("the trace is not whole: %s", strerror(errno));
@@ -67,6 +91,8 @@ void td_trace_step(td_trace *t, const td_plan *plan, const td_engine_step_times 
 {
   if (!t->file)
     return;
+  if (!t->begun)
+    begin_file(t);
   event(t, HOST_LANE, "plan", (double)times->plan_begin_us, (double)times->plan_end_us, plan);
   event(t, HOST_LANE, "queue", (double)times->plan_end_us, (double)times->queued_us, plan);
   event(t, HOST_LANE, "publish", (double)times->ended_us, (double)published_us, plan);

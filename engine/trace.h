@@ -11,6 +11,7 @@
 typedef struct td_trace td_trace;
 typedef struct td_engine_step_times td_engine_step_times;
 
+/* A file that is there keeps what it holds until the first step: a start that fails, or serves nothing, loses no trace. */
 TD_MUST_CHECK td_status td_trace_create(const char *path, uint64_t max_steps, td_trace **out, td_error *err);
 void td_trace_destroy(td_trace *t);
 

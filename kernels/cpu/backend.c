@@ -5,6 +5,7 @@
 
 #include "config/checked.h"
 #include "config/limits.h"
+#include "config/log.h"
 #include "kernels/cpu/host_memory.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/dummy.h"
@@ -350,6 +351,10 @@ static td_status pick_isa(const td_isa **out, td_error *err)
   for (uint32_t i = 0; i < n; i++)
     if (!want || strcmp(want, usable[i]->name) == 0) {
       *out = usable[i];
+#ifdef TD_ISA_X86 /* scalar code is compiled for tests here */
+      if (*out == &td_isa_scalar && !want)
+        td_warn("this CPU has no AVX2: tandem is very slow here");
+#endif
       return TD_OK;
     }
   return td_fail(err, TD_ERR_CONFIG, "TANDEM_ISA=%s: not an instruction set of this machine", want);

@@ -133,7 +133,7 @@ void td_cuda_attention(td_backend *be, const td_attention_params *p)
                       p->n_heads / p->n_kv_heads};
   uint32_t n_prefill = b->items.n_prefill, n_decode = b->items.n_items - n_prefill;
   if (b->padded_decode) { // as many as any step of so many rows has
-    bool tiles = b->config.batch_invariant;
+    bool tiles = b->config.batch_invariant || a.group > TD_DECODE_ROWS;
     n_prefill = tiles ? b->plan->n_rows : 0;
     n_decode = tiles ? 0 : td_attention_decode_items_max(b->plan->n_rows, a.n_kv_heads, (uint32_t)b->n_sms);
   }

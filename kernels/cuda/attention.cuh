@@ -15,12 +15,12 @@ struct attention_args {
   uint32_t window, n_heads, n_kv_heads, group;
 };
 
-// attention_prefill.cu: chunks of prompts on Hopper. Whether this device and head_dim have it, once the device is known.
-bool td_cuda_prefill_usable(uint32_t head_dim, int cc_major);
+// attention_prefill.cu: chunks of prompts on Hopper, where cuda_backend.has_wgmma and for these heads; attention_decode.cu too.
+static inline bool td_cuda_has_wgmma_attention(uint32_t head_dim) { return head_dim == 64 || head_dim == 128 || head_dim == 256; }
 // Items [0, n_items) of the step.
 void td_cuda_prefill_attention(cuda_backend *b, const attention_args &a, uint32_t head_dim, uint32_t n_items);
 
-// attention_decode.cu: decodes on Hopper, where td_cuda_prefill_usable. n_items items of the step from `first` on, or as many of them
+// attention_decode.cu: decodes on Hopper, under the same conditions. n_items items of the step from `first` on, or as many of them
 // as there are.
 void td_cuda_decode_attention(cuda_backend *b, const attention_args &a, uint32_t head_dim, uint32_t first, uint32_t n_items);
 

@@ -148,7 +148,7 @@ static void launch(cuda_backend *b, const attention_args &a, uint32_t first, uin
 
 void td_cuda_decode_attention(cuda_backend *b, const attention_args &a, uint32_t head_dim, uint32_t first, uint32_t n_items)
 {
-  switch (head_dim) { // td_cuda_prefill_usable said so
+  switch (head_dim) { // td_cuda_has_wgmma_attention said so
   case 64: launch<64>(b, a, first, n_items); break;
   case 128: launch<128>(b, a, first, n_items); break;
   case 256: launch<256>(b, a, first, n_items); break;

@@ -9,6 +9,7 @@ enum {
   TD_PREFILL_ROWS_MMA = 64,    /* packed rows (tokens x group heads) of a prefill tile of attention.cu */
   TD_PREFILL_ROWS_WGMMA = 128, /* and of attention_prefill.cu */
   TD_DECODE_ROWS = 16,         /* of a decode tile */
+  TD_GROUP_MAX = 64,           /* query heads of a kv head: no tile holds a token of more */
   TD_SPLITS_MAX = 1024,        /* partials of a step */
 };
 
@@ -34,7 +35,7 @@ uint32_t td_attention_decode_items_max(uint32_t n_rows, uint32_t n_kv_heads, uin
 
 /* What of the device and the model decides how a plan is cut. */
 typedef struct td_attention_cut {
-  uint32_t group;        /* query heads per kv head, 1..64 */
+  uint32_t group;        /* query heads per kv head, 1..TD_GROUP_MAX */
   uint32_t n_kv_heads, n_sms;
   uint32_t prefill_rows; /* packed rows of a prefill tile */
   bool tiles_only;       /* decodes are prefill tiles too: then a row's result does not depend on the batch */

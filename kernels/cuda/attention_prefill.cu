@@ -225,8 +225,9 @@ template <int HD> struct consumer {
     for (int h = 0; h < 2; h++) {
       mx[h] = fmaxf(mx[h], __shfl_xor_sync(0xffffffffu, mx[h], 1));
       mx[h] = fmaxf(mx[h], __shfl_xor_sync(0xffffffffu, mx[h], 2));
-      float top = mx[h] == -INFINITY ? 0 : mx[h] * scale_log2; // nothing seen yet: all weights are 0
-      corr[h] = exp2_fast(m[h] * scale_log2 - top);
+      // rounded products: where the maximum stays, corr is 1 exactly, and a tile that a row does not see changes nothing
+      float top = mx[h] == -INFINITY ? 0 : __fmul_rn(mx[h], scale_log2); // nothing seen yet: all weights are 0
+      corr[h] = exp2_fast(__fmul_rn(m[h], scale_log2) - top);
       m[h] = mx[h];
       mx[h] = top;
     }
@@ -342,8 +343,10 @@ __device__ __forceinline__ void consume(const attention_args &a, const device_ba
     barrier_wait(bars.at(FULL_V, (n - 1) % STAGES), (n - 1) / STAGES & 1);
     c.multiply_values(v + (n - 1) % STAGES * S::TILE_BYTES);
     more = find_work<HD>(a, batch, works, round, &next); // its queries come while this work ends
-    if (more)
+    if (more) {
+      named_sync(1 + wg, WG); // all four warps' products of these queries are done
       copy_queries<HD>(smem_q, a, next, wg);
+    }
     wgmma_wait<0>();
     wgmma_hold(c.o);
     if (elected)
@@ -403,20 +406,9 @@ template <int HD> static void launch(cuda_backend *b, const attention_args &a, u
                prefill_shape<HD>::SMEM_BYTES, a, b->batch, works);
 }
 
-bool td_cuda_prefill_usable(uint32_t head_dim, int cc_major)
-{
-  cudaFuncAttributes f;
-  if (cc_major != 9 || (head_dim != 64 && head_dim != 128 && head_dim != 256))
-    return false;
-  // a build without sm_90a has no such kernel: this one would be made of another architecture's code
-  bool found = cudaFuncGetAttributes(&f, prefill_kernel<128>) == cudaSuccess;
-  (void)cudaGetLastError();
-  return found && f.binaryVersion == 90 && f.ptxVersion == 90;
-}
-
 void td_cuda_prefill_attention(cuda_backend *b, const attention_args &a, uint32_t head_dim, uint32_t n_items)
 {
-  switch (head_dim) { // td_cuda_prefill_usable said so
+  switch (head_dim) { // td_cuda_has_wgmma_attention said so
   case 64: launch<64>(b, a, n_items); break;
   case 128: launch<128>(b, a, n_items); break;
   case 256: launch<256>(b, a, n_items); break;

@@ -1,5 +1,6 @@
 // The CUDA backend behind kernels.h: device, memory, KV store, life.
 #include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/wgmma.cuh"
 
 #include <cstdio>
 #include <cstdlib>
@@ -90,6 +91,11 @@ static td_status be_kv_check(const td_backend *be, const td_kv_shape *shape, td_
                    "the CUDA backend has no attention kernel for heads of %u elements, only for 64, 96, 128 and 256; "
                    "backend = cpu serves this model",
                    shape->head_dim);
+  if (shape->n_heads / shape->n_kv_heads > TD_GROUP_MAX)
+    return td_fail(err, TD_ERR_UNSUPPORTED,
+                   "the CUDA backend has no attention kernel for %u heads over %u kv heads, only for up to %d a kv head; "
+                   "backend = cpu serves this model",
+                   shape->n_heads, shape->n_kv_heads, (int)TD_GROUP_MAX);
   return TD_OK;
 }
 
@@ -102,7 +108,7 @@ static td_status be_kv_create(td_backend *be, const td_kv_shape *shape, td_kv **
     return td_fail(err, TD_ERR_NOMEM, "no memory for the KV store");
   b->kvs->push_back(kv);
   kv->shape = *shape;
-  kv->wgmma = td_cuda_prefill_usable(shape->head_dim, b->cc_major);
+  kv->wgmma = b->has_wgmma && td_cuda_has_wgmma_attention(shape->head_dim);
   TD_TRY(td_cuda_alloc_bytes(b, be_kv_bytes_per_page(be, shape) * shape->n_pages, (void **)&kv->data, err));
   TD_TRY(td_cuda_alloc_array(b, (size_t)TD_SPLITS_MAX * shape->n_kv_heads * TD_DECODE_ROWS * (shape->head_dim + 4), &b->partials,
                      err));
@@ -145,7 +151,13 @@ static const td_backend_ops cuda_ops = {
 
 // ---- the device ----
 
-static __global__ void probe_kernel() {} // is there code for this device in the build?
+// Whether the build has code for this device, and whether that is sm_90a's.
+static __global__ void probe_kernel(uint32_t *has_wgmma)
+{
+#ifdef TD_HAS_WGMMA
+  *has_wgmma = 1;
+#endif
+}
 
 // "12.8" of 12080.
 static void version_text(int v, char out[16]) { snprintf(out, 16, "%d.%d", v / 1000, v % 1000 / 10); }
@@ -219,6 +231,20 @@ static td_status pick_device(cuda_backend *b, td_error *err)
   return check_device(b, err);
 }
 
+static td_status run_probe(cuda_backend *b, td_error *err)
+{
+  uint32_t *has_wgmma, found = 0;
+  TD_TRY(td_cuda_alloc_array(b, 1, &has_wgmma, err));
+  probe_kernel<<<1, 1, 0, b->stream>>>(has_wgmma);
+  cudaError_t e = cudaGetLastError();
+  if (e == cudaSuccess)
+    e = cudaMemcpyAsync(&found, has_wgmma, sizeof found, cudaMemcpyDeviceToHost, b->stream);
+  if (e == cudaSuccess)
+    e = cudaStreamSynchronize(b->stream);
+  b->has_wgmma = found == 1;
+  return e == cudaSuccess ? TD_OK : td_cuda_fail(err, e, "the device cannot be used");
+}
+
 td_status td_cuda_backend_create(const td_backend_config *config, td_backend **out, td_error *err)
 {
   cuda_backend *b = new (std::nothrow) cuda_backend();
@@ -245,6 +271,8 @@ td_status td_cuda_backend_create(const td_backend_config *config, td_backend **o
     else
       st = td_lt_open(b, err);
   }
+  if (st == TD_OK)
+    st = run_probe(b, err);
   if (st == TD_OK)
     st = td_stream_open(b, err);
   if (st == TD_OK)

@@ -3,11 +3,12 @@
 //   backend.cu    C ABI: create, device, memory, KV store
 //   weights.cu    weights to the device
 //   step.cu       the plan's way up, the sampled ids' way back
-//   linear.cu     products: which way they go, and a kernel for few rows; stream_product.cu one for sm_90a
+//   linear.cu     products: which way they go, and a kernel for few rows; stream_product.cu the same for Hopper
 //   lt_product.cu products of many rows by cuBLASLt; lt_tune.cu measures its algorithms, lt_cache.c keeps what was measured
 //   pointwise.cu  embedding, RMSNorm, SwiGLU, gather
 //   rope_kv.cu    q/k norm, rotation, KV write
-//   attention.cu  paged attention for hybrid batches; attention_prefill.cu takes prompt chunks on Hopper
+//   attention.cu  paged attention for hybrid batches; on Hopper attention_prefill.cu takes prompt chunks, attention_decode.cu decodes
+//   attention_tile.cuh what attention.cu and attention_decode.cu share; mbarrier.cuh, wgmma.cuh Hopper's instructions
 //   sample.cu     token choice
 //
 // Activations are bf16, sums are f32. One stream; ops are queued, step_end waits.
@@ -76,7 +77,7 @@ struct td_weight {
 struct td_kv {
   bf16 *data;
   td_kv_shape shape;
-  bool wgmma; // attention_prefill.cu serves its prefill tiles
+  bool wgmma; // attention_prefill.cu and attention_decode.cu serve it
 };
 
 // cuTensorMapEncodeTiled, found at run time: the program does not link the driver.
@@ -88,6 +89,7 @@ struct cuda_backend {
   td_backend base; // first: the C side sees this
   td_backend_config config;
   int device, n_sms, cc_major;
+  bool has_wgmma; // this device runs code of this build that was compiled for sm_90a
   cudaStream_t stream;
   cudaError_t fault; // first error of a launch or copy since the last step_end
 

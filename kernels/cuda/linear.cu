@@ -1,9 +1,9 @@
 // Products: out[n, n_out] = x[n, n_in] * weight[n_out, n_in]^T + bias.
 //
-// Up to 8 rows are bound by reading the weights, and go to a kernel of our own: 16 weight rows per block, the block's warps
-// share n_in between them, weights stream from memory straight into tensor-core operands. That works because a product does
-// not care in which order k is summed: a lane's 16-byte load holds 8 neighbouring k, and both operands use the same order.
-// More rows, and an n_in that is no multiple of 32, go to cuBLASLt (lt_product.cu).
+// Few rows are bound by reading the weights. stream_product.cu takes them on Hopper; elsewhere, or where it cannot, up to 8 rows go to
+// the kernel here: 16 weight rows per block, the block's warps share n_in between them, weights stream from memory straight
+// into tensor-core operands. That works because a product does not care in which order k is summed: a lane's 16-byte load
+// holds 8 neighbouring k, and both operands use the same order. The rest goes to cuBLASLt (lt_product.cu).
 #include "kernels/cuda/internal.cuh"
 
 enum { FEW_ROWS_MAX = 8, FEW_WARPS = 16, FEW_UNROLL = 4, FEW_BLOCKS_PER_SM = 2 };

@@ -42,7 +42,8 @@ struct lt_tables {
 };
 
 lt_shape *td_lt_shape(cuda_backend *b, const td_weight *w, bool f32);
-void td_lt_prepare(cuda_backend *b, lt_shape *s); // chooses an algorithm for every bucket of rows
+// Chooses an algorithm for every bucket of rows; with batch_invariant, for every number of rows, or fails.
+td_status td_lt_prepare(cuda_backend *b, lt_shape *s, td_error *err);
 bool td_lt_layouts(const lt_shape *s, uint32_t n, lt_product *out);
 // Up to max algorithms of the library's own guess for this product, best guess first; reductions: which ways to sum a k that is
 // split between blocks may be used, a mask of cublasLtReductionScheme_t.

@@ -89,7 +89,7 @@ static bool guess(cuda_backend *b, lt_shape *s, lt_product *p)
 // batch_invariant: one algorithm for all, which does not split k. Every element is then summed in one order, whatever n.
 static bool takes_fixed(cuda_backend *b, lt_shape *s, lt_product *p)
 {
-  cublasLtMatmulHeuristicResult_t first;
+  cublasLtMatmulHeuristicResult_t first = {};
   lt_product *f = &s->fixed;
   if (!f->made) {
     f->made = true;
@@ -119,13 +119,22 @@ static lt_product *product_of(cuda_backend *b, lt_shape *s, uint32_t n)
   return p;
 }
 
-void td_lt_prepare(cuda_backend *b, lt_shape *s)
+td_status td_lt_prepare(cuda_backend *b, lt_shape *s, td_error *err)
 {
   uint32_t most = (uint32_t)s->by_n.size() - 1;
   for (lt_product &p : s->by_n) // what an empty step chose, before anything was known
     p.made = false;
+  if (b->config.batch_invariant) {
+    for (uint32_t n = 1; n <= most; n++)
+      if (!product_of(b, s, n)->usable)
+        return td_fail_param(err, TD_ERR_UNSUPPORTED, "batch_invariant",
+                             "batch_invariant: cuBLASLt multiplies %u rows by a %u x %u matrix in no order that serves all", n, s->n_out,
+                             s->n_in);
+    return TD_OK;
+  }
   for (uint32_t n = 1; n <= most; n = td_lt_bucket(n) + 1)
     product_of(b, s, std::min(td_lt_bucket(n), most));
+  return TD_OK;
 }
 
 cublasStatus_t td_lt_queue(cuda_backend *b, lt_shape *s, lt_product *p, const td_weight *w, const void *x, void *out,

@@ -137,13 +137,13 @@ static td_status measure(tuner *t, const tune_shape *k, uint32_t bucket, uint32_
   return td_lt_cache_put(&t->b->lt_tables->cache, &e, err);
 }
 
-// Decode steps first, the usual chunks next: 0 is measured first. Below 9 rows products mostly go another way.
+// Decode steps first, the usual chunks next: 0 is measured first. Few rows mostly go another way (linear.cu, stream_product.cu).
 static int turn_of(uint32_t bucket)
 {
-  if (bucket <= 8)
+  if (bucket <= 32)
     return 4;
   if (bucket <= 256)
-    return bucket == 16 || bucket % 32 == 0 ? 0 : 1;
+    return bucket % 32 == 0 ? 0 : 1;
   return bucket == 512 || bucket == 1024 || bucket == 2048 ? 2 : 3;
 }
 
@@ -235,13 +235,14 @@ td_status td_cuda_tune(td_backend *be, const td_tune_params *p, td_error *err)
   if (e != cudaSuccess)
     st = td_cuda_fail(err, e, "measuring products");
   if (st == TD_OK)
-    st = measure_missing(&t, p->budget_ms, err);
+    st = measure_missing(&t, t.b->config.batch_invariant ? 0 : p->budget_ms, err);
   if (t.begin)
     cudaEventDestroy(t.begin);
   if (t.end)
     cudaEventDestroy(t.end);
   for (auto &s : t.b->lt_tables->shapes)
-    td_lt_prepare(t.b, s.get());
+    if (st == TD_OK)
+      st = td_lt_prepare(t.b, s.get(), err);
   (void)cudaGetLastError(); // of candidates that would not launch
   return st;
 }

@@ -251,6 +251,7 @@ __global__ void __launch_bounds__(STREAM_THREADS, 1)
       }
     }
     wgmma_wait<0>();
+    wgmma_hold(d);
     if (leads)
       barrier_arrive(r.emptied + before * 8);
     if (group == 1) {
@@ -319,7 +320,7 @@ td_status td_stream_open(cuda_backend *b, td_error *err)
   cudaFuncAttributes attributes = {};
   cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
   void *encode_function = nullptr;
-  if (b->cc_major != 9)
+  if (!b->has_wgmma)
     return TD_OK;
   cudaError_t e = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode_function, 12000, cudaEnableDefault, &found);
   if (e != cudaSuccess || found != cudaDriverEntryPointSuccess)

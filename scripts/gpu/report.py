@@ -86,6 +86,9 @@ def markdown(ctx, stages, t, command):
     for s in stages:
         out.append(f"| {s.name} | {s.verdict()} | {len(s.checks) - s.failed} of {len(s.checks)} | "
                    f"{sum(not b['ahead'] for b in s.bars)} of {len(s.bars)} | {s.seconds:.0f} |")
+    absent = [n for n in NAMES if n not in {s.name for s in stages}]
+    if absent:
+        out += ["", f"No part of this report: {', '.join(absent)}."]
     for s in stages:
         out += section(s)
     return "\n".join(out) + "\n"
@@ -93,7 +96,7 @@ def markdown(ctx, stages, t, command):
 
 def write(out, ctx, stages, command):
     t = totals(stages)
-    o = {"machine": ctx.machine, "command": command, "totals": t, "stages": [s.as_json() for s in stages]}
+    o = {"machine": ctx.machine, "quick": ctx.quick, "command": command, "totals": t, "stages": [s.as_json() for s in stages]}
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(markdown(ctx, stages, t, command))
     out.with_suffix(".json").write_text(json.dumps(o, indent=1) + "\n")
@@ -103,9 +106,11 @@ def write(out, ctx, stages, command):
 SAME = ("commit", "cpu", "gpu name", "gpu driver_version", "cuda", "backend")
 
 
-def earlier(path, names, machine_now):
-    """Stages of an earlier report, but for those that run now. It must be of the same commit on the same kind of machine."""
+def earlier(path, names, machine_now, quick):
+    """Stages of an earlier report, but for those that run now. It must be of the same commit and amount, on the same kind of machine."""
     o = json.loads(path.read_text())
+    if o.get("quick") != quick:
+        sys.exit(f"scripts/gpu-report: {path}: one of the two is --quick")
     for key in SAME:
         if o["machine"].get(key) != machine_now.get(key):
             sys.exit(f"scripts/gpu-report: {path}: {key} is {o['machine'].get(key)} there and {machine_now.get(key)} here")
@@ -158,7 +163,7 @@ def main(argv):
     out = a.out or default_out(a, ctx, cache, stamp)
     command = "scripts/gpu-report" + (f" --stages {a.stages}" if a.stages else "") + (" --quick" if a.quick else "") + \
         (f" --backend {a.backend}" if a.backend != "cuda" else "")
-    stages = earlier(a.add, a.names, ctx.machine) if a.add else []
+    stages = earlier(a.add, a.names, ctx.machine, a.quick) if a.add else []
     for name, title, function in STAGES:
         if name in a.names:
             stages.append(run_stage(ctx, name, title, function))

@@ -9,6 +9,7 @@ USAGE = 64
 
 def test_every_step_is_in_it(tmp_path):
     path = tmp_path / "trace.json"
+    path.write_text("an older trace " * 10000)
     with Daemon("--trace", path) as d:
         assert len(d.tokens("The capital of France is", max_tokens=12, ignore_eos=True)) == 12
         d.tokens("Once upon a time", max_tokens=5, ignore_eos=True)
@@ -45,10 +46,17 @@ def test_it_ends_at_trace_steps(tmp_path):
 
 def test_no_step_is_a_whole_file(tmp_path):
     path = tmp_path / "trace.json"
-    path.write_text("what was there before")
     with Daemon("--trace", path):
         pass
     assert read_trace(path) == {}
+
+
+def test_a_start_that_serves_nothing_keeps_the_last_trace(tmp_path):
+    path = tmp_path / "trace.json"
+    path.write_text("what was there before")
+    code, text = run_daemon("--model", MODEL, "--listen", f"127.0.0.1:{free_port()}", "--kv-bytes", 1 << 28, "--trace", path, "--check")
+    assert code == 0, text
+    assert path.read_text() == "what was there before"
 
 
 @pytest.mark.parametrize("where", ["no-such-folder/trace.json", "."])

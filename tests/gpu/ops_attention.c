@@ -271,3 +271,86 @@ void test_attention_passes_nan_on(const heads *h)
     free(seqs[r].qkv);
   free(seqs), free(out);
 }
+
+typedef struct recorded_step {
+  const heads *h;
+  td_weight *table; /* [rows, width] qkv of each row's token */
+  td_devptr qkv, out;
+  td_rope_kv_params rope;
+} recorded_step;
+
+static void queue_recorded(void *arg, const td_plan *p)
+{
+  const recorded_step *r = arg;
+  uint32_t hd = r->h->head_dim, width = (r->h->n_heads + 2 * r->h->n_kv_heads) * hd;
+  (void)p;
+  be->ops->embed(be, &(td_embed_params){r->table, r->qkv, width});
+  be->ops->rope_kv(be, &r->rope);
+  be->ops->attention(be, &(td_attention_params){.qkv = r->qkv, .out = r->out, .kv = r->rope.kv, .scale = (float)(1 / sqrt(hd)),
+                                                .window_tokens = r->h->window, .layer = 1, .n_heads = r->h->n_heads,
+                                                .n_kv_heads = r->h->n_kv_heads, .head_dim = hd});
+}
+
+static float *run_recorded(const recorded_step *r, const sequence *seqs, uint32_t n, bool replay)
+{
+  plan_reset(r->h->page_tokens);
+  for (uint32_t i = 0; i < n; i++)
+    plan_add_row(1, seqs[i].kv_len, seqs[i].pages);
+  be->ops->step_begin(be, plan);
+  if (!replay)
+    queue_recorded((void *)r, plan);
+  else
+    expect(be->ops->replay(be), "a recorded step is replayed");
+  step_end();
+  return fetch(r->out, (size_t)n * r->h->n_heads * r->h->head_dim, false);
+}
+
+void test_attention_recorded(const heads *h)
+{
+  static const uint32_t lens[] = {1, 16, 17, 300, 2000};
+  enum { N = sizeof lens / sizeof *lens, RECORDED_ROWS = 8 };
+  char what[100];
+  td_error err;
+  uint32_t hd = h->head_dim, width = (h->n_heads + 2 * h->n_kv_heads) * hd, n_pages = 0;
+  float inv_freq[128], *last = calloc((size_t)RECORDED_ROWS * width, sizeof *last);
+  if (!be->ops->record) {
+    free(last);
+    return;
+  }
+  for (uint32_t i = 0; i < hd / 2; i++)
+    inv_freq[i] = (float)pow(10000, -2.0 * i / hd);
+  sequence *seqs = calloc(N, sizeof *seqs);
+  for (uint32_t r = 0; r < N; r++) {
+    sequence *s = &seqs[r];
+    s->kv_len = lens[r];
+    s->q_len = 1;
+    for (uint32_t i = 0; i * h->page_tokens < s->kv_len; i++)
+      s->pages[i] = (int32_t)n_pages++;
+    s->qkv = random_values((size_t)s->kv_len * width, 1.5);
+    memcpy(last + (size_t)r * width, s->qkv + (size_t)(s->kv_len - 1) * width, width * sizeof *last);
+  }
+  td_kv_shape shape = {2, n_pages, h->page_tokens, h->n_kv_heads, hd, h->n_heads};
+  td_kv *kv = NULL;
+  die(be->ops->kv_create(be, &shape, &kv, &err), &err, "kv");
+  recorded_step r = {.h = h,
+                     .table = device_weight(&(td_weight_part){.dtype = TD_F32, .data = last, .n_rows = RECORDED_ROWS}, 1, width),
+                     .qkv = device_alloc((size_t)RECORDED_ROWS * width * be->activation_bytes),
+                     .out = device_alloc((size_t)RECORDED_ROWS * h->n_heads * hd * be->activation_bytes),
+                     .rope = {.inv_freq = device_f32(inv_freq, hd / 2), .attn_factor = 1, .style = h->style, .kv = kv, .layer = 1,
+                              .n_heads = h->n_heads, .n_kv_heads = h->n_kv_heads, .head_dim = hd, .rotary_dim = hd}};
+  r.rope.qkv = r.qkv;
+  float *nan_values = malloc((size_t)lens[N - 1] * width * sizeof *nan_values);
+  for (size_t i = 0; i < (size_t)lens[N - 1] * width; i++)
+    nan_values[i] = NAN;
+  for (uint32_t i = 0; i < N; i++) { /* NaN where the step itself writes: it must not be read before */
+    write_kv(h, &r.rope, &seqs[i], nan_values, seqs[i].kv_len - 1, seqs[i].kv_len);
+    write_kv(h, &r.rope, &seqs[i], seqs[i].qkv, 0, seqs[i].kv_len - 1);
+  }
+  die(be->ops->record(be, RECORDED_ROWS, queue_recorded, &r, &err), &err, "record");
+  float *replayed = run_recorded(&r, seqs, N, true), *queued = run_recorded(&r, seqs, N, false);
+  snprintf(what, sizeof what, "attention replayed = queued, heads=%u/%u dim=%u page=%u", h->n_heads, h->n_kv_heads, hd, h->page_tokens);
+  expect(isfinite(replayed[0]) && memcmp(replayed, queued, (size_t)N * h->n_heads * hd * sizeof *queued) == 0, what);
+  for (uint32_t i = 0; i < N; i++)
+    free(seqs[i].qkv);
+  free(seqs), free(last), free(nan_values), free(replayed), free(queued);
+}

@@ -20,4 +20,8 @@ void test_attention_alone(const heads *h, uint32_t len);
 /* What is not a number in a row's past must come out: all heads of all its tokens see it, and nobody else does. */
 void test_attention_passes_nan_on(const heads *h);
 
+/* A recorded step of decodes gives the bits of the same step queued, and reads nothing that the step itself writes too early. The
+ * backend must have no recording yet that would serve 5 rows: one call a backend. */
+void test_attention_recorded(const heads *h);
+
 #endif

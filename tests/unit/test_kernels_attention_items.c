@@ -1,0 +1,127 @@
+/* How the CUDA backend cuts a plan's attention into items: every query token in one item, every key of a decode in one share, within
+ * the bounds that the device's memory and grids are made for. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "kernels/cuda/attention_items.h"
+
+enum { ROWS_MAX = 64, TOKENS_MAX = 512 };
+
+static uint64_t state = 88172645463325252ull;
+static uint32_t below(uint32_t n)
+{
+  state ^= state << 13;
+  state ^= state >> 7;
+  state ^= state << 17;
+  return (uint32_t)(state >> 11) % n;
+}
+
+/* Some decodes, some chunks; contexts from 1 to 100,000. */
+static void make_rows(td_plan *plan, td_plan_row *rows)
+{
+  uint32_t tokens = 0, n = 1 + below(ROWS_MAX);
+  plan->rows = rows;
+  plan->n_rows = 0;
+  for (uint32_t i = 0; i < n; i++) {
+    uint32_t q = below(3) ? 1 : 1 + below(below(2) ? 8 : 300), past = below(4) ? below(3000) : below(100000);
+    if (tokens + q > TOKENS_MAX - (n - i - 1)) /* the rest needs one each */
+      q = 1;
+    rows[plan->n_rows++] = (td_plan_row){.q_start = tokens, .q_len = q, .kv_len = past + q};
+    tokens += q;
+  }
+}
+
+static void check_row(const td_attention_items *out, const td_plan *plan, uint32_t row, const td_attention_cut *cut)
+{
+  const td_plan_row *r = &plan->rows[row];
+  bool tiles = cut->tiles_only || r->q_len * cut->group > TD_DECODE_ROWS;
+  uint32_t tokens = 0, keys = 0, shares = 0;
+  for (uint32_t i = 0; i < out->n_items; i++) {
+    const td_attention_item *it = &out->items[i];
+    if (it->row != row)
+      continue;
+    assert_int_equal(it->n_partials == 0, tiles);
+    assert_int_equal(i < out->n_prefill, tiles);
+    if (tiles) {
+      assert_in_range(it->n_tokens * cut->group, 1, cut->prefill_rows);
+      assert_int_equal(it->token_begin, tokens);
+      assert_int_equal(it->kv_begin, 0);
+      assert_int_equal(it->kv_end, r->kv_len - r->q_len + it->token_begin + it->n_tokens);
+    } else {
+      assert_int_equal(it->n_tokens, r->q_len);
+      assert_int_equal(it->kv_begin, keys);
+      assert_true(it->kv_end > it->kv_begin && (it->kv_end % 64 == 0 || it->kv_end == r->kv_len));
+      assert_true(it->n_partials == 1 || (it->partial == it->first_partial + shares && it->partial < TD_SPLITS_MAX));
+      keys = it->kv_end;
+      shares++;
+      assert_true(shares <= it->n_partials);
+    }
+    tokens += tiles ? it->n_tokens : 0;
+  }
+  assert_int_equal(tokens, tiles ? r->q_len : 0);
+  assert_int_equal(keys, tiles ? 0 : r->kv_len);
+}
+
+/* Tiles of a row come longest first; for check_row they must come in order. */
+static int by_row_and_token(const void *x, const void *y)
+{
+  const td_attention_item *a = x, *b = y;
+  return a->row != b->row ? (a->row < b->row ? -1 : 1) : (a->token_begin > b->token_begin) - (a->token_begin < b->token_begin);
+}
+
+static void test_cuts(void **unused)
+{
+  (void)unused;
+  static const uint32_t groups[] = {1, 2, 3, 4, 7, 8, 16, 17, 32, TD_GROUP_MAX};
+  td_plan_row rows[ROWS_MAX];
+  td_attention_items out = {.max_items = td_attention_items_max(ROWS_MAX, TOKENS_MAX)};
+  out.items = calloc(out.max_items, sizeof *out.items);
+  assert_non_null(out.items);
+  for (uint32_t round = 0; round < 3000; round++) {
+    td_plan plan = {0};
+    td_attention_cut cut = {groups[round % 10], 1 + below(16), 20 + below(600),
+                            below(2) ? TD_PREFILL_ROWS_MMA : TD_PREFILL_ROWS_WGMMA, below(4) == 0};
+    make_rows(&plan, rows);
+    td_attention_items_make(&out, &plan, &cut);
+    assert_in_range(out.n_items, plan.n_rows, out.max_items);
+    assert_true(out.n_prefill <= out.n_items && out.n_partials <= TD_SPLITS_MAX);
+    for (uint32_t i = 1; i < out.n_prefill; i++)
+      assert_true(out.items[i - 1].kv_end >= out.items[i].kv_end);
+    qsort(out.items, out.n_prefill, sizeof *out.items, by_row_and_token);
+    for (uint32_t i = 0; i < plan.n_rows; i++)
+      check_row(&out, &plan, i, &cut);
+  }
+  free(out.items);
+}
+
+/* A recorded step's grid is made for any step of so many decodes. */
+static void test_recorded_grids_are_large_enough(void **unused)
+{
+  (void)unused;
+  td_plan_row rows[ROWS_MAX];
+  td_attention_items out = {.max_items = td_attention_items_max(ROWS_MAX, ROWS_MAX)};
+  out.items = calloc(out.max_items, sizeof *out.items);
+  assert_non_null(out.items);
+  for (uint32_t round = 0; round < 3000; round++) {
+    td_plan plan = {.rows = rows, .n_rows = 1 + below(ROWS_MAX)};
+    td_attention_cut cut = {1 + below(TD_DECODE_ROWS), 1 + below(16), 20 + below(140), TD_PREFILL_ROWS_WGMMA, false};
+    for (uint32_t i = 0; i < plan.n_rows; i++)
+      rows[i] = (td_plan_row){.q_start = i, .q_len = 1, .kv_len = 1 + (below(5) ? below(500) : below(200000))};
+    td_attention_items_make(&out, &plan, &cut);
+    assert_int_equal(out.n_prefill, 0);
+    assert_in_range(out.n_items, plan.n_rows, td_attention_decode_items_max(plan.n_rows, cut.n_kv_heads, cut.n_sms));
+  }
+  free(out.items);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_cuts), cmocka_unit_test(test_recorded_grids_are_large_enough)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
