@@ -43,7 +43,6 @@ class Fake:
         assert self.p.wait(20 * SLOWNESS) == 0
 
 
-@pytest.mark.share
 def test_counts_exactly_what_was_asked(daemon, tmp_path):
     before = daemon.metrics()
     runs, text = serve(daemon.url, tmp_path, "--streams", "1,6", "--requests", 12, "--input", "uniform:5:40", "--output", "uniform:3:9",
