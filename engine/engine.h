@@ -164,6 +164,8 @@ typedef struct td_engine_stats {
 } td_engine_stats;
 void td_engine_get_stats(const td_engine *e, td_engine_stats *out);
 
+enum { TD_ENGINE_STEPS_KEPT = 1024 }; /* a power of two */
+
 /* One step as it was. Pages and requests: after it was committed. */
 typedef struct td_engine_step {
   uint64_t step;   /* counts from 1 */

@@ -11,7 +11,7 @@
 
 #include "engine/engine.h"
 
-enum { TD_STEP_LOG_RECORDS = 1024 /* a power of two */, TD_STEP_LOG_WORDS = sizeof(td_engine_step) / 8 };
+enum { TD_STEP_LOG_RECORDS = TD_ENGINE_STEPS_KEPT, TD_STEP_LOG_WORDS = sizeof(td_engine_step) / 8 };
 
 typedef struct td_step_log {
   _Alignas(64) _Atomic uint64_t begun; /* records begun since start */
