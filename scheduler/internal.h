@@ -3,6 +3,7 @@
 #ifndef TD_SCHEDULER_INTERNAL_H
 #define TD_SCHEDULER_INTERNAL_H
 
+#include "scheduler/budget.h"
 #include "scheduler/page_pool.h"
 #include "scheduler/prefix_tree.h"
 #include "scheduler/request_table.h"
@@ -13,6 +14,7 @@ struct td_sched {
   td_request_table table;
   td_page_pool pool;
   td_prefix_tree tree;
+  td_budget budget;
 
   int32_t *page_table;    /* [max_running * stripe_pages] */
   uint32_t stripe_pages;  /* pages of the longest request */

@@ -12,9 +12,6 @@
  * prompt). */
 enum { REFUSED_RETRY_STEPS = 16 };
 
-/* The most tokens this step may compute. */
-static uint32_t step_budget(const td_sched *s) { return s->config.step_tokens; }
-
 static void note_update(td_plan *plan, uint32_t index)
 {
   TD_BUG_ON(plan->n_page_updates == plan->max_page_updates);
@@ -63,6 +60,7 @@ static bool get_decode_page(td_sched *s, td_plan *plan, td_request *r)
 static uint32_t plan_decodes(td_sched *s, td_plan *plan)
 {
   uint32_t n_prefills = 0;
+  uint64_t kv_tokens = 0;
   for (uint32_t i = 0; i < s->table.n_running; i++) { /* n_running falls when one is preempted */
     uint32_t slot = s->table.running[i];
     td_request *r = &s->table.requests[slot];
@@ -75,17 +73,21 @@ static uint32_t plan_decodes(td_sched *s, td_plan *plan)
     plan->token_ids[plan->n_tokens] = r->last_token;
     plan->positions[plan->n_tokens] = (int32_t)r->n_computed;
     add_row(s, plan, slot, 1);
+    kv_tokens += r->n_tokens;
   }
   plan->n_decode_rows = plan->n_rows;
+  td_budget_add_decodes(&s->budget, plan->n_rows, kv_tokens);
   TD_BUG_ON(plan->n_rows + n_prefills != s->table.n_running); /* no decode waits */
   return n_prefills;
 }
 
-static void plan_chunk(td_sched *s, td_plan *plan, uint32_t slot)
+/* False: the budget has nothing left for it. */
+static bool plan_chunk(td_sched *s, td_plan *plan, uint32_t slot)
 {
   td_request *r = &s->table.requests[slot];
-  uint32_t left = step_budget(s) - plan->n_tokens, rest = r->n_tokens - r->n_computed;
-  uint32_t q_len = rest < left ? rest : left;
+  uint32_t q_len = td_budget_chunk(&s->budget, r->n_computed, r->n_tokens - r->n_computed);
+  if (q_len == 0)
+    return false;
   uint32_t n_pages = td_sched_pages_for(s, r->n_computed + q_len);
   while (r->n_pages < n_pages) {
     note_update(plan, td_sched_grow(s, r));
@@ -96,6 +98,8 @@ static void plan_chunk(td_sched *s, td_plan *plan, uint32_t slot)
     plan->positions[plan->n_tokens + i] = (int32_t)(r->n_computed + i);
   plan->n_prefill_tokens += q_len;
   add_row(s, plan, slot, q_len);
+  td_budget_add_chunk(&s->budget, q_len, r->n_computed + q_len, r->n_computed + q_len == r->n_tokens);
+  return true;
 }
 
 /* May the front of the queue have the pages that it needs besides what it can share? `need` counts its known
@@ -160,6 +164,9 @@ static bool admit(td_sched *s, td_plan *plan, uint64_t now_us, uint32_t *hit_upd
   }
   if (hit.n_pages > s->max_hit_updates - *hit_updates)
     return false; /* no room in this plan's update list; the next one starts empty */
+  uint32_t n_hit = hit.n_pages * s->config.page_tokens;
+  if (td_budget_chunk(&s->budget, n_hit, r->n_tokens - n_hit) == 0)
+    return false;
   *hit_updates += hit.n_pages;
   start(s, plan, now_us, r, &hit);
   return true;
@@ -168,6 +175,7 @@ static bool admit(td_sched *s, td_plan *plan, uint64_t now_us, uint32_t *hit_upd
 static void begin_plan(td_sched *s, td_plan *plan)
 {
   td_plan_clear(plan);
+  td_budget_begin(&s->budget);
   plan->step = ++s->step;
   for (uint32_t i = 0; i < s->n_pending_updates; i++)
     note_update(plan, s->pending_updates[i]);
@@ -185,6 +193,28 @@ static void finish_plan(td_sched *s, td_plan *plan)
     plan->page_updates[i].page_id = s->page_table[plan->page_updates[i].index];
 }
 
+/* The running prompts, where decodes are not gone through. Returns their number. */
+static uint32_t collect_prefills(td_sched *s)
+{
+  uint32_t n_prefills = 0;
+  for (uint32_t i = 0; i < s->table.n_running; i++)
+    if (s->table.requests[s->table.running[i]].state == TD_REQUEST_PREFILL)
+      s->prefills[n_prefills++] = s->table.running[i];
+  return n_prefills;
+}
+
+/* Chunks, oldest first: of the running prompts, then of those that may start. */
+static void plan_prompts(td_sched *s, td_plan *plan, uint64_t now_us, uint32_t n_prefills, bool admits)
+{
+  uint32_t hit_updates = 0;
+  for (uint32_t i = 0; i < n_prefills; i++)
+    if (!plan_chunk(s, plan, s->prefills[i]))
+      return;
+  while (admits && plan->n_tokens < s->config.step_tokens && admit(s, plan, now_us, &hit_updates))
+    if (!plan_chunk(s, plan, s->table.running[s->table.n_running - 1]))
+      return;
+}
+
 bool td_sched_plan(td_sched *s, uint64_t now_us, td_plan *plan)
 {
   TD_BUG_ON(s->n_in_flight != 0);
@@ -193,13 +223,15 @@ bool td_sched_plan(td_sched *s, uint64_t now_us, td_plan *plan)
   if (s->table.n_running + s->table.n_waiting == 0)
     return false;
   begin_plan(s, plan);
+  bool prefill_first = s->config.policy == TD_POLICY_PREFILL_FIRST;
   uint64_t n_preemptions = s->n_preemptions;
-  uint32_t n_prefills = plan_decodes(s, plan), hit_updates = 0;
-  for (uint32_t i = 0; i < n_prefills && plan->n_tokens < step_budget(s); i++)
-    plan_chunk(s, plan, s->prefills[i]);
-  if (s->n_preemptions == n_preemptions) /* else the victim would be back at once */
-    while (plan->n_tokens < step_budget(s) && admit(s, plan, now_us, &hit_updates))
-      plan_chunk(s, plan, s->table.running[s->table.n_running - 1]);
+  uint32_t n_prefills = prefill_first ? collect_prefills(s) : plan_decodes(s, plan);
+  td_budget_end_decodes(&s->budget);
+  bool admits = s->n_preemptions == n_preemptions; /* else the victim would be back at once */
+  if (s->config.policy != TD_POLICY_DECODE_FIRST || plan->n_rows == 0)
+    plan_prompts(s, plan, now_us, n_prefills, admits);
+  if (prefill_first && plan->n_rows == 0)
+    plan_decodes(s, plan);
   TD_BUG_ON(plan->n_rows == 0);
   finish_plan(s, plan);
   return true;

@@ -8,6 +8,8 @@
  * entries let several admissions of short contexts share a step. */
 enum { MIN_HIT_UPDATES = 4096 };
 
+const char *const td_policy_names[TD_POLICY_COUNT + 1] = {"tandem", "sarathi", "prefill-first", "decode-first", "orca"};
+
 static td_status check_config(const td_sched_config *c, td_error *err)
 {
   if (c->page_tokens != 16 && c->page_tokens != 32 && c->page_tokens != 64)
@@ -74,7 +76,10 @@ td_status td_sched_create(const td_sched_config *config, td_sched **out, td_erro
   if (!s)
     return td_fail(err, TD_ERR_NOMEM, "no memory for the scheduler");
   s->config = *config;
-  td_status status = size_tables(s, err);
+  s->config.cost = NULL; /* the budget has a copy */
+  td_status status = td_budget_init(&s->budget, config, err);
+  if (status == TD_OK)
+    status = size_tables(s, err);
   if (status == TD_OK && !allocate(s))
     status = td_fail(err, TD_ERR_NOMEM, "no memory for a scheduler of %u slots and %u pages", config->n_slots,
                      config->n_pages);
@@ -151,6 +156,18 @@ bool td_sched_is_running(const td_sched *s, uint32_t slot)
   return td_request_runs(&s->table.requests[slot]);
 }
 
+double td_sched_predict_us(const td_sched *s, const td_plan *plan)
+{
+  td_step_work w = td_step_work_of(plan);
+  return td_budget_predict_us(&s->budget, &w);
+}
+
+void td_sched_observe(td_sched *s, const td_plan *plan, double measured_us)
+{
+  td_step_work w = td_step_work_of(plan);
+  td_budget_observe(&s->budget, &w, measured_us);
+}
+
 td_sched_slot_info td_sched_slot(const td_sched *s, uint32_t slot)
 {
   TD_BUG_ON(slot >= s->config.n_slots);
@@ -179,5 +196,7 @@ void td_sched_get_stats(const td_sched *s, td_sched_stats *out)
                           .prefix_query_tokens = s->prefix_query_tokens,
                           .prefix_hit_tokens = s->prefix_hit_tokens,
                           .preemptions = s->n_preemptions,
-                          .evicted_pages = s->tree.n_evicted_pages};
+                          .evicted_pages = s->tree.n_evicted_pages,
+                          .tbt_target_us = s->budget.target_us,
+                          .cost_correction = {s->budget.correction[0], s->budget.correction[1]}};
 }

@@ -20,6 +20,18 @@
 
 typedef struct td_sched td_sched;
 
+/* What a step is made of. The others are for comparison, as in SARATHI's evaluation (sections 4 and 5). */
+typedef enum td_policy {
+  TD_POLICY_TANDEM,        /* decodes first, then the largest chunks that keep the TBT target by the cost model; without
+                            * one, as SARATHI */
+  TD_POLICY_SARATHI,       /* decodes first, then chunks up to the static budget, step_tokens */
+  TD_POLICY_PREFILL_FIRST, /* steps of prompts alone while there are any that fit; decodes wait (vLLM 0) */
+  TD_POLICY_DECODE_FIRST,  /* prompts are computed only when nothing decodes: whole batches (FasterTransformer) */
+  TD_POLICY_ORCA,          /* decodes and whole prompts in one step, however long it gets */
+  TD_POLICY_COUNT
+} td_policy;
+extern const char *const td_policy_names[TD_POLICY_COUNT + 1]; /* as the option `policy` spells them; ends with NULL */
+
 typedef struct td_sched_config {
   uint32_t n_slots;            /* requests known at once, waiting ones included */
   uint32_t max_running;        /* rows of a step */
@@ -29,9 +41,13 @@ typedef struct td_sched_config {
   uint32_t max_context_tokens; /* longest prompt + answer */
   uint64_t hash_seed;          /* for the prefix tree's buckets: any value gives the same schedule; a random one keeps
                                 * clients from choosing prompts that share a bucket */
+  td_policy policy;
+  const struct td_cost_model *cost; /* copied; NULL: none, then steps are limited by step_tokens alone */
+  uint64_t tbt_target_us;           /* longest step that decodes should see; 0: automatic with a cost model, else none */
 } td_sched_config;
 
-/* TD_ERR_CONFIG: a size is out of range, or step_tokens < max_running (a decode would wait). */
+/* TD_ERR_CONFIG: a size is out of range, step_tokens < max_running (a decode would wait), an unknown policy, or a target that
+ * cannot be reached (the message says the smallest that can). */
 TD_MUST_CHECK td_status td_sched_create(const td_sched_config *config, td_sched **out, td_error *err);
 void td_sched_destroy(td_sched *s);
 /* A plan large enough for any step of this scheduler. */
@@ -68,6 +84,11 @@ void td_sched_commit(td_sched *s, const td_plan *plan, const int32_t *sampled, c
 
 bool td_sched_is_running(const td_sched *s, uint32_t slot);
 
+/* What the cost model says a plan takes, corrected by what was observed; 0 without one. */
+double td_sched_predict_us(const td_sched *s, const td_plan *plan);
+/* How long a plan took. An input like any other: later schedules depend on it, slowly and within bounds. May be left out. */
+void td_sched_observe(td_sched *s, const td_plan *plan, double measured_us);
+
 typedef struct td_sched_slot_info {
   uint32_t n_tokens;        /* prompt + generated so far */
   uint32_t n_generated;
@@ -85,6 +106,8 @@ typedef struct td_sched_stats {
   uint32_t pages_total, pages_free, pages_cached, pages_owned; /* free + cached + owned = total; cached: tree only */
   uint64_t waiting_prompt_tokens;
   uint64_t prefix_query_tokens, prefix_hit_tokens, preemptions, evicted_pages;
+  double tbt_target_us;      /* 0: none */
+  double cost_correction[2]; /* measured / predicted of steps without, with prompts; 1: as calibrated */
 } td_sched_stats;
 void td_sched_get_stats(const td_sched *s, td_sched_stats *out);
 
