@@ -47,6 +47,10 @@ static void print_totals(const sim_totals *t, uint64_t hash)
   P("steps planned ahead", t->ahead_steps);
   P("  past a queue", t->ahead_past_queue);
   P("  rows for nothing", t->wasted_rows);
+  for (int i = 0; i < TD_POLICY_COUNT; i++)
+    P(td_policy_names[i], t->steps_of[i]);
+  P("hybrids with a target", t->timed_steps);
+  P("  at the floor", t->floor_steps);
   P("longest wait, steps", t->longest_wait_steps);
   P("longest life, steps", t->longest_life_steps);
   printf("%-24s %.3f\n", "  most of its bound", t->worst_share_of_bound);
@@ -57,6 +61,11 @@ static void print_totals(const sim_totals *t, uint64_t hash)
 /* A long run that never met these would prove nothing. */
 static bool covers_all(const sim_totals *t)
 {
+  for (int i = 0; i < TD_POLICY_COUNT; i++)
+    if (t->steps_of[i] * 100 < t->steps)
+      return false;
+  if (t->timed_steps * 100 < t->steps || t->floor_steps < 100)
+    return false;
   return t->preemptions * 1000 > t->steps && t->evicted > 1000 && t->hit_tokens > 1000 &&
          t->shared_steps > 100 && t->ahead_steps * 10 > t->steps && t->ahead_past_queue > 100 && t->wasted_rows > 100 &&
          t->cancelled_in[0] > 10 && t->cancelled_in[1] > 10 && t->cancelled_in[2] > 10 && t->refused > 10 && t->requests == t->finished + t->cancelled;

@@ -30,6 +30,46 @@ static void *must_alloc(size_t n, size_t size)
   return p;
 }
 
+/* A stair of four, so that chunks are cut at its edges, and terms of about the same size for all that a step may hold. */
+static const td_cost_model stairs = {.n_points = 8,
+                                     .tokens = {1, 16, 17, 32, 33, 64, 65, 128},
+                                     .tokens_us = {100, 110, 150, 160, 200, 230, 330, 400},
+                                     .logits_us_per_row = 1,
+                                     .decode_us_per_row = 2,
+                                     .decode_us_per_kv_token = 0.2,
+                                     .prefill_us_per_chunk = 5,
+                                     .prefill_us_per_pair = 0.01,
+                                     .prefill_us_per_kv_token = 0.05};
+
+/* Half of the worlds as they are by default; else a target, which half of the time is so small that the decodes of a full
+ * step exceed it, or one of the policies for comparison. */
+static void draw_policy(sim_world *w)
+{
+  sim_rng *r = &w->rng;
+  td_sched_config *c = &w->config;
+  if (sim_chance(r, 0.5))
+    return;
+  if (sim_chance(r, 0.6)) {
+    c->cost = &stairs;
+    uint64_t smallest = 1 + (uint64_t)td_budget_smallest_target_us(&stairs, c);
+    c->tbt_target_us = sim_chance(r, 0.2) ? 0 : smallest + sim_below(r, sim_chance(r, 0.5) ? 40 : 500);
+    return;
+  }
+  c->policy = (td_policy)(1 + sim_below(r, TD_POLICY_COUNT - 1));
+  if (c->policy == TD_POLICY_ORCA)
+    c->step_tokens = c->max_context_tokens + c->max_running - 1;
+}
+
+const td_cost_model *sim_cost_of(const sim_world *w) { return w->config.cost; }
+
+/* Steps in which the oldest request may stand still for each of its own. Prefill-first: every place may be filled by a prompt of its
+ * own first, with at least a token a step. Decode-first: all others may decode to their ends. */
+static uint64_t steps_per_token(const sim_world *w)
+{
+  bool waits = w->config.policy == TD_POLICY_PREFILL_FIRST || w->config.policy == TD_POLICY_DECODE_FIRST;
+  return waits ? 1 + (uint64_t)w->config.max_running * w->config.max_context_tokens : 1;
+}
+
 /* Small everything, so that pages run out, lists wrap and budgets bind all the time. */
 static void draw_config(sim_world *w, uint64_t hash_seed)
 {
@@ -44,6 +84,7 @@ static void draw_config(sim_world *w, uint64_t hash_seed)
   if (c->max_context_tokens > 1200)
     c->max_context_tokens = 1200;
   c->hash_seed = hash_seed;
+  draw_policy(w);
   w->arrival_rate = sim_chance(r, 0.4) ? 0.9 : 0.02 + 0.3 * sim_below(r, 1000) / 1000;
   w->cancel_rate = sim_chance(r, 0.5) ? 0 : 0.002 * sim_below(r, 50);
   w->stop_rate = sim_chance(r, 0.6) ? 0 : 0.002 * sim_below(r, 40);
@@ -187,6 +228,7 @@ static void submit_one(sim_world *w)
     if (w->slots[k].used)
       slot->steps_allowed += w->slots[k].max_tokens;
   slot->steps_allowed += slot->max_tokens;
+  slot->steps_allowed *= steps_per_token(w);
   slot->used = true;
 }
 
@@ -343,6 +385,7 @@ bool sim_world_step(sim_world *w, bool arrivals)
   }
   w->step++;
   w->totals->steps++;
+  w->totals->steps_of[w->config.policy]++;
   if (!w->ahead) {
     w->scratch_step = w->step;
     w->scratch_order = w->next_order;

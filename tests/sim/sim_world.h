@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "scheduler/budget.h"
 #include "scheduler/scheduler.h"
 
 typedef struct sim_rng {
@@ -45,6 +46,7 @@ typedef struct sim_prefix {
 typedef struct sim_totals {
   uint64_t steps, requests, finished, cancelled, refused, preemptions, evicted, hit_tokens, query_tokens;
   uint64_t cancelled_in[3]; /* waiting, prefill, decode */
+  uint64_t steps_of[TD_POLICY_COUNT], timed_steps, floor_steps; /* floor: the decodes alone exceeded the target, prompts went on */
   uint64_t rows, decode_rows, shared_steps, ahead_steps, ahead_past_queue, wasted_rows;
   uint64_t longest_wait_steps, longest_life_steps;
   double worst_share_of_bound;
@@ -89,6 +91,8 @@ void sim_world_drain(sim_world *w);
       sim_fail(w, __FILE__, __LINE__, #cond);                                                                \
   } while (0)
 _Noreturn void sim_fail(const sim_world *w, const char *file, int line, const char *what);
+/* Steps of this world are held against a target by this cost model; NULL: they are not. */
+const td_cost_model *sim_cost_of(const sim_world *w);
 /* The plan against the slots and the device, before it runs. */
 void sim_verify_plan(sim_world *w);
 void sim_verify_stats(sim_world *w);
