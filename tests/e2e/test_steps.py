@@ -157,6 +157,7 @@ def test_watchers_are_bounded():
         for _ in range(20):  # those who go at once, before or after they were told something
             with d.connect() as s:
                 s.sendall(GET)
+        d.eventually(lambda: d.gauge("tandem:watchers") == 0)
         with d.connect() as s:  # one who talks on
             s.sendall(GET + b"x" * 100000)
             read_until(s, b"event: hello")
