@@ -176,18 +176,20 @@ def test_none_may_watch():
 @pytest.mark.share
 def test_a_slow_watcher_misses_steps_and_is_cut(tiny):
     """Neither it, nor the engine, nor another watcher waits."""
-    with Daemon("--load-format", "dummy", "--sse-queue-bytes", 4096, "--sse-stall-ms", 1500, model=tiny) as d:
-        with d.connect(rcvbuf=65536) as slow, d.connect(rcvbuf=2048) as slower, Watcher(d) as quick:
+    with Daemon("--load-format", "dummy", "--sse-queue-bytes", 4096, "--sse-stall-ms", 3000, model=tiny) as d:
+        with d.connect(rcvbuf=16384) as slow, d.connect(rcvbuf=2048) as slower, Watcher(d) as quick:
             slow.sendall(GET)
             slower.sendall(GET)
             d.eventually(lambda: d.gauge("tandem:watchers") == 3)
-            work(d, 4, 4000)
+            work(d, 4, 3500)
             d.eventually(lambda: quick.steps[-1]["step"] == d.gauge("tandem:steps_total"))
             assert len(quick.steps) + quick.news[-1]["missed"] == quick.steps[-1]["step"], "each step is told or counted as missed"
             assert sorted({s["step"] for s in quick.steps}) == [s["step"] for s in quick.steps]
             raw = b""
             while not re.search(rb'"missed":[1-9]\d*,', raw):
-                raw += slow.recv(65536)
+                chunk = slow.recv(65536)
+                assert chunk, "cut too early"
+                raw += chunk
             assert d.gauge("tandem:watch_missed_steps_total") > 0
             d.eventually(lambda: d.gauge("tandem:watchers") <= 2, 15, "the one who never read is cut")
         d.eventually(lambda: d.gauge("tandem:watchers") == 0)
