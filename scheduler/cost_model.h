@@ -5,7 +5,7 @@
  * decodes, by the KV that it reads. All coefficients come from a calibration of the very device and model, or, for
  * planning without one, from published figures.
  *
- * Pure, no allocation. Thread: any, read-only once made. Source: SARATHI section 4.3; HOPPER-like tables of measured steps. */
+ * Pure, no allocation. Thread: any, read-only once made. Source: SARATHI, sections 4.2 to 4.4. */
 #ifndef TD_SCHEDULER_COST_MODEL_H
 #define TD_SCHEDULER_COST_MODEL_H
 
@@ -37,9 +37,20 @@ typedef struct td_cost_model {
   double prefill_us_per_chunk, prefill_us_per_pair, prefill_us_per_kv_token;
 } td_cost_model;
 
+/* (query, key) pairs of a chunk of q_len tokens that ends at kv_len: each token sees itself and all before it. */
+static inline uint64_t td_cost_pairs(uint32_t q_len, uint32_t kv_len)
+{
+  return (uint64_t)q_len * (kv_len - q_len) + (uint64_t)q_len * ((uint64_t)q_len + 1) / 2;
+}
 /* The work of a plan; O(rows). */
 td_step_work td_step_work_of(const td_plan *plan);
+/* The table alone: what so many tokens take without attention and sampling. */
+double td_cost_tokens_us(const td_cost_model *m, uint32_t n_tokens);
 /* Predicted time, > 0 where the model has a point. */
 double td_cost_step_us(const td_cost_model *m, const td_step_work *w);
+
+/* Llama-3-8B in bf16 on one NVIDIA H200, from published figures and measured steps of this daemon: for planning and tests where
+ * no calibration of the device at hand is given. Not for serving. */
+extern const td_cost_model td_cost_h200_llama3_8b;
 
 #endif

@@ -1,0 +1,54 @@
+/* Predicting a step: see cost_model.h. Three sums and a table; O(rows) for a plan's work, O(log points) for a
+ * time. */
+#include "scheduler/cost_model.h"
+
+td_step_work td_step_work_of(const td_plan *plan)
+{
+  td_step_work w = {.n_tokens = plan->n_tokens,
+                    .n_rows = plan->n_rows,
+                    .n_logits = plan->n_logits,
+                    .n_decode_rows = plan->n_decode_rows};
+  for (uint32_t i = 0; i < plan->n_decode_rows; i++)
+    w.decode_kv_tokens += plan->rows[i].kv_len;
+  for (uint32_t i = plan->n_decode_rows; i < plan->n_rows; i++) {
+    w.prefill_pairs += td_cost_pairs(plan->rows[i].q_len, plan->rows[i].kv_len);
+    w.prefill_kv_tokens += plan->rows[i].kv_len;
+  }
+  return w;
+}
+
+/* The last point at or below n, 0 if n is below all. */
+static uint32_t find_point(const td_cost_model *m, uint32_t n)
+{
+  uint32_t low = 0, high = m->n_points;
+  while (high - low > 1) {
+    uint32_t middle = low + (high - low) / 2;
+    if (m->tokens[middle] <= n)
+      low = middle;
+    else
+      high = middle;
+  }
+  return low;
+}
+
+double td_cost_tokens_us(const td_cost_model *m, uint32_t n_tokens)
+{
+  if (m->n_points == 0)
+    return 0;
+  uint32_t i = find_point(m, n_tokens);
+  if (m->n_points == 1 || n_tokens <= m->tokens[i])
+    return m->tokens_us[i];
+  if (i + 1 == m->n_points)
+    i--;
+  double slope = (m->tokens_us[i + 1] - m->tokens_us[i]) / (double)(m->tokens[i + 1] - m->tokens[i]);
+  return m->tokens_us[i] + slope * (double)(n_tokens - m->tokens[i]);
+}
+
+double td_cost_step_us(const td_cost_model *m, const td_step_work *w)
+{
+  uint32_t n_chunks = w->n_rows - w->n_decode_rows;
+  return td_cost_tokens_us(m, w->n_tokens) + m->logits_us_per_row * w->n_logits +
+         m->decode_us_per_row * w->n_decode_rows + m->decode_us_per_kv_token * (double)w->decode_kv_tokens +
+         m->prefill_us_per_chunk * n_chunks + m->prefill_us_per_pair * (double)w->prefill_pairs +
+         m->prefill_us_per_kv_token * (double)w->prefill_kv_tokens;
+}

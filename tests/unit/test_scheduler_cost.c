@@ -1,0 +1,219 @@
+/* The cost model: what is in a plan, and the time that a table gives it. */
+#include "test_scheduler_fixture.h"
+
+#include <math.h>
+
+#include <stdio.h>
+#include <xxhash.h>
+
+#include "scheduler/cost_model.h"
+#include "scheduler/cost_text.h"
+
+static const td_cost_model round_numbers = {.n_points = 3,
+                                            .tokens = {8, 64, 128},
+                                            .tokens_us = {100, 212, 212},
+                                            .logits_us_per_row = 0.5,
+                                            .decode_us_per_row = 2,
+                                            .decode_us_per_kv_token = 0.25,
+                                            .prefill_us_per_chunk = 7,
+                                            .prefill_us_per_pair = 0.125,
+                                            .prefill_us_per_kv_token = 0.0625};
+
+static void assert_near(double got, double want, double share)
+{
+  if (!(fabs(got - want) <= share * fabs(want)))
+    fail_msg("%.9g is not within %.3g of %.9g", got, share, want);
+}
+
+static void test_work_of_plan(void **state)
+{
+  (void)state;
+  td_plan_row rows[] = {{.q_len = 1, .kv_len = 10},
+                        {.q_len = 1, .kv_len = 300},
+                        {.q_len = 5, .kv_len = 5},
+                        {.q_len = 3, .kv_len = 10}};
+  td_plan plan = {
+      .n_rows = 4, .rows = rows, .n_tokens = 10, .n_logits = 3, .n_decode_rows = 2, .n_prefill_tokens = 8};
+  td_step_work w = td_step_work_of(&plan);
+  assert_int_equal(w.n_tokens, 10);
+  assert_int_equal(w.n_rows, 4);
+  assert_int_equal(w.n_logits, 3);
+  assert_int_equal(w.n_decode_rows, 2);
+  assert_int_equal(w.decode_kv_tokens, 310);
+  assert_int_equal(w.prefill_kv_tokens, 15);
+  assert_int_equal(w.prefill_pairs, (1 + 2 + 3 + 4 + 5) + (8 + 9 + 10)); /* counted by hand */
+}
+
+static void test_pairs_do_not_overflow(void **state)
+{
+  (void)state;
+  assert_true(td_cost_pairs(65536, 16777216) == 65536ull * (16777216 - 65536) + 65536ull * 65537 / 2);
+}
+
+static void test_table(void **state)
+{
+  (void)state;
+  const td_cost_model *m = &round_numbers, one = {.n_points = 1, .tokens = {4}, .tokens_us = {9}};
+  assert_near(td_cost_tokens_us(m, 1), 100, 0); /* below the first: what a step costs anyway */
+  assert_near(td_cost_tokens_us(m, 8), 100, 0);
+  assert_near(td_cost_tokens_us(m, 9), 102, 0);
+  assert_near(td_cost_tokens_us(m, 64), 212, 0);
+  assert_near(td_cost_tokens_us(m, 100), 212, 0); /* a flat tread of the stair */
+  assert_near(td_cost_tokens_us(m, 4096), 212, 0);
+  assert_near(td_cost_tokens_us(&one, 1), 9, 0);
+  assert_near(td_cost_tokens_us(&one, 99), 9, 0);
+  assert_near(td_cost_tokens_us(&(td_cost_model){0}, 99), 0, 0);
+}
+
+static void test_step(void **state)
+{
+  (void)state;
+  td_step_work w = {.n_tokens = 10,
+                    .n_rows = 4,
+                    .n_logits = 3,
+                    .n_decode_rows = 2,
+                    .decode_kv_tokens = 310,
+                    .prefill_pairs = 42,
+                    .prefill_kv_tokens = 15};
+  assert_near(td_cost_step_us(&round_numbers, &w), 104 + 1.5 + 4 + 77.5 + 14 + 5.25 + 0.9375, 1e-12);
+}
+
+/* The built-in table gives back the steps that it was made from. */
+static void test_h200_table(void **state)
+{
+  (void)state;
+  static const struct {
+    uint32_t rows;
+    double ms;
+  } decodes[] = {{1, 4.13},  {2, 4.21},  {4, 4.28},  {8, 4.45},   {16, 4.70},
+                 {32, 5.45}, {48, 6.33}, {64, 6.97}, {128, 9.30}, {256, 14.8}};
+  const td_cost_model *m = &td_cost_h200_llama3_8b;
+  for (size_t i = 0; i < sizeof decodes / sizeof *decodes; i++) {
+    uint32_t n = decodes[i].rows;
+    td_step_work w = {
+        .n_tokens = n, .n_rows = n, .n_logits = n, .n_decode_rows = n, .decode_kv_tokens = 1024ull * n};
+    assert_near(td_cost_step_us(m, &w), decodes[i].ms * 1e3, 0.005);
+  }
+  static const struct {
+    uint32_t tokens;
+    double ms;
+  } prompts[] = {{2048, 47.6}, {8192, 217}, {16384, 501}};
+  for (size_t i = 0; i < sizeof prompts / sizeof *prompts; i++) {
+    double us = 0;
+    for (uint32_t at = 2048; at <= prompts[i].tokens; at += 2048) {
+      td_step_work w = {.n_tokens = 2048,
+                        .n_rows = 1,
+                        .n_logits = at == prompts[i].tokens,
+                        .prefill_pairs = td_cost_pairs(2048, at),
+                        .prefill_kv_tokens = at};
+      us += td_cost_step_us(m, &w);
+    }
+    assert_near(us, prompts[i].ms * 1e3, 0.03);
+  }
+  assert_near(td_cost_tokens_us(m, 384) / td_cost_tokens_us(m, 512), 0.87, 0.01);
+  for (uint32_t i = 1; i < m->n_points; i++) {
+    assert_true(m->tokens[i] > m->tokens[i - 1]);
+    assert_true(m->tokens_us[i] >= m->tokens_us[i - 1]);
+  }
+}
+
+/* ---- as text ---- */
+
+static char text[TD_COST_TEXT_BYTES], identity[TD_COST_IDENTITY_BYTES];
+
+/* The model with a line replaced, under a right checksum. */
+static td_status parse_with(const char *line, const char *other, td_error *err)
+{
+  td_buf b;
+  td_cost_model m;
+  td_buf_init(&b, 0);
+  td_cost_print(&round_numbers, "Some GPU", &b);
+  char *at = strstr(b.data, line);
+  assert_non_null(at);
+  int n = snprintf(text, sizeof text, "%.*s%s%s", (int)(at - b.data), b.data, other, at + strlen(line));
+  n -= 22;
+  snprintf(text + n, 23, "xxh3 %016llx\n", (unsigned long long)XXH3_64bits(text, (size_t)n));
+  td_buf_deinit(&b);
+  return td_cost_parse(text, (size_t)n + 22, &m, identity, err);
+}
+
+static void test_text_is_exact(void **state)
+{
+  (void)state;
+  static const td_cost_model *const models[] = {&round_numbers, &td_cost_h200_llama3_8b};
+  for (int i = 0; i < 2; i++) {
+    td_cost_model back;
+    td_error err;
+    td_buf b;
+    td_buf_init(&b, TD_COST_TEXT_BYTES);
+    memset(&back, 0, sizeof back);
+    td_cost_print(models[i], "NVIDIA H200, 32 layers", &b);
+    assert_false(b.failed);
+    assert_int_equal(td_cost_parse(b.data, b.len_bytes, &back, identity, &err), TD_OK);
+    assert_string_equal(identity, "NVIDIA H200, 32 layers");
+    assert_memory_equal(&back, models[i], sizeof back);
+    for (size_t n = 0; n < b.len_bytes; n++) { /* cut anywhere, or any bit of a byte wrong */
+      assert_int_equal(td_cost_parse(b.data, n, &back, identity, &err), TD_ERR_CONFIG);
+      b.data[n] ^= (char)(1 << n % 8);
+      assert_int_equal(td_cost_parse(b.data, b.len_bytes, &back, identity, &err), TD_ERR_CONFIG);
+      b.data[n] ^= (char)(1 << n % 8);
+    }
+    td_buf_deinit(&b);
+  }
+}
+
+static void test_hostile_text(void **state)
+{
+  (void)state;
+  static const char *const bad[][2] = {
+      {"tokens 64", "tokens 8"},
+      {"tokens 64", "tokens 0"},
+      {"tokens 64", "tokens 64.5"},
+      {"tokens 64", "tokens 99999999"},
+      {"tokens 64", "tokens  64"},
+      {"tokens 64", "tokens +64"},
+      {"us 100", "us -100"},
+      {"us 100", "us 0"},
+      {"us 100", "us nan"},
+      {"us 100", "us inf"},
+      {"us 100", "us 1e999"},
+      {"us 100", "us 0x64"},
+      {"us 100", "us 213"},
+      {"us 100", "us 1e13"},
+      {"us 100", "us 100 "},
+      {"us 100", "us 1e"},
+      {"us 100", "us "},
+      {"logits_us_per_row 0.5", "logits_us_per_row 1e10"},
+      {"logits_us_per_row", "logits"},
+      {"decode_us_per_row 2\n", ""},
+      {"Some GPU", ""},
+      {"Some GPU", "Some\tGPU"},
+      {"us 100", "us 100000000000000000000000000000000000000000"},
+  };
+  td_error err;
+  assert_int_equal(parse_with("Some GPU", "Some GPU", &err), TD_OK);
+  assert_int_equal(parse_with("us 100", "us 99.5", &err), TD_OK);
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    if (parse_with(bad[i][0], bad[i][1], &err) != TD_ERR_CONFIG)
+      fail_msg("'%s' was taken", bad[i][1]);
+    assert_true(*err.message);
+  }
+  td_buf many; /* more points than there is room for */
+  td_buf_init(&many, 0);
+  for (int i = 1; i <= TD_COST_POINTS_MAX; i++)
+    td_buf_printf(&many, "tokens %d us %d\n", i, i);
+  td_buf_append_str(&many, "tokens 64 us 212");
+  assert_int_equal(parse_with("tokens 8 us 100\ntokens 64 us 212", many.data, &err), TD_ERR_CONFIG);
+  td_buf_deinit(&many);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_work_of_plan), cmocka_unit_test(test_pairs_do_not_overflow),
+      cmocka_unit_test(test_table),        cmocka_unit_test(test_step),
+      cmocka_unit_test(test_h200_table),   cmocka_unit_test(test_text_is_exact),
+      cmocka_unit_test(test_hostile_text),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
