@@ -44,6 +44,7 @@ typedef struct td_sched_config {
   td_policy policy;
   const struct td_cost_model *cost; /* copied; NULL: none, then steps are limited by step_tokens alone */
   uint64_t tbt_target_us;           /* longest step that decodes should see; 0: automatic with a cost model, else none */
+  uint32_t micro_batch;             /* copied into plans: each micro-batch of a pipeline has a scheduler of its own */
 } td_sched_config;
 
 /* TD_ERR_CONFIG: a size is out of range, step_tokens < max_running (a decode would wait), an unknown policy, or a target that
