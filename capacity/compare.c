@@ -1,5 +1,6 @@
-/* Policies beside each other on one load: what each holds within the SLO, then how long its gaps are at one and the same rate.
- * A static chunk is the policy sarathi with that many step_tokens; vLLM's scheduler is the same with 2048 or 8192. */
+/* Policies beside each other on one load: what each holds within the SLO, then how long its gaps are at one
+ * and the same rate. A static chunk is the policy sarathi with that many step_tokens; vLLM's scheduler is the
+ * same with 2048 or 8192. */
 #include "capacity/curve.h"
 
 #include <math.h>
@@ -10,8 +11,12 @@
 static const double TOLERANCE = 0.01;
 static const uint32_t static_chunks[] = {256, 384, 512, 768, 1024, 1536, 2048, 4096, 8192};
 static const uint32_t vllm_budgets[] = {2048, 8192};
-enum { N_STATIC = sizeof static_chunks / sizeof *static_chunks, N_VLLM = sizeof vllm_budgets / sizeof *vllm_budgets };
-/* Of the highest rate of `tandem`: where gaps are compared. All that hold a rate hold the same throughput there. */
+enum {
+  N_STATIC = sizeof static_chunks / sizeof *static_chunks,
+  N_VLLM = sizeof vllm_budgets / sizeof *vllm_budgets
+};
+/* Of the highest rate of `tandem`: where gaps are compared. All that hold a rate hold the same throughput
+ * there. */
 static const double COMPARED_SHARE = 0.9;
 
 typedef struct row {
@@ -21,7 +26,8 @@ typedef struct row {
   td_replay_result result;
 } row;
 
-static row make_row(const td_scene *s, const char *name, td_policy policy, uint32_t step_tokens, double target_ms)
+static row make_row(const td_scene *s, const char *name, td_policy policy, uint32_t step_tokens,
+                    double target_ms)
 {
   row r = {.config = s->replay};
   snprintf(r.name, sizeof r.name, "%s", name);
@@ -84,7 +90,8 @@ static td_status run_at(const td_scene *s, row *r, double rate, cJSON *to, td_er
 }
 
 /* The smallest target at which `tandem` still holds the rate: how short gaps can be for this throughput. */
-static td_status smallest_target(const td_scene *s, double rate, double high_ms, double *out_ms, td_error *err)
+static td_status smallest_target(const td_scene *s, double rate, double high_ms, double *out_ms,
+                                 td_error *err)
 {
   double low_ms = 0;
   while (high_ms - low_ms > 0.02 * high_ms) {
@@ -106,8 +113,8 @@ static td_status smallest_target(const td_scene *s, double rate, double high_ms,
   return TD_OK;
 }
 
-static td_status compare_rates(const td_scene *s, double slo_ms, row *best_static, row *told, row *untold, cJSON *to,
-                               td_error *err)
+static td_status compare_rates(const td_scene *s, double slo_ms, row *best_static, row *told, row *untold,
+                               cJSON *to, td_error *err)
 {
   char name[48];
   uint32_t step_tokens = s->replay.lane.sched.step_tokens;
@@ -131,7 +138,8 @@ static td_status compare_rates(const td_scene *s, double slo_ms, row *best_stati
   for (size_t i = 0; i < sizeof others / sizeof *others; i++)
     TD_TRY(find_highest(s, &others[i], to, err));
   if (best_static->rate > 0)
-    printf("\ntandem holds %.2fx the rate of the best static chunk (%s) with the target as told, %.2fx with the automatic "
+    printf("\ntandem holds %.2fx the rate of the best static chunk (%s) with the target as told, %.2fx with "
+           "the automatic "
            "one.\n",
            told->rate / best_static->rate, best_static->name, untold->rate / best_static->rate);
   return TD_OK;
@@ -166,7 +174,8 @@ int td_plan_compare(const td_scene_options *o, const td_scene *s, cJSON *json)
   td_error err;
   row best, told, untold;
   double slo_ms = s->replay.slo.tbt_p99_ms;
-  cJSON *tops = json ? cJSON_GetObjectItem(json, "highest") : NULL, *runs = json ? cJSON_GetObjectItem(json, "runs") : NULL;
+  cJSON *tops = json ? cJSON_GetObjectItem(json, "highest") : NULL,
+        *runs = json ? cJSON_GetObjectItem(json, "runs") : NULL;
   if (isinf(slo_ms)) {
     td_fail_param(&err, TD_ERR_CONFIG, "slo-tbt", "--compare needs --slo-tbt: without it no gap is too long");
     return td_plan_failed(&err);

@@ -24,7 +24,8 @@ static void add_run(cJSON *runs, const char *name, double rate, const td_replay_
     cJSON_AddItemToArray(runs, td_report_json(name, rate, c, r));
 }
 
-/* A preset is made again at each rate, as tandem-bench serve makes it: some draw their prompts by the rate. */
+/* A preset is made again at each rate, as tandem-bench serve makes it: some draw their prompts by the rate.
+ */
 static td_status run_preset(const td_scene_options *o, const td_scene *s, double rate, td_replay_result *r,
                             td_error *err)
 {
@@ -75,7 +76,8 @@ static td_status second_gpu(const td_scene *s, double one, cJSON *runs, td_error
   print_highest("2 replicas", &r);
   add_run(runs, "highest, 2 replicas", r.rate, &c, &r.at);
   if (one > 0)
-    printf("\nA second GPU brings %.2fx as tensor parallel, %.2fx as a replica.\n", tp_rate / one, r.rate / one);
+    printf("\nA second GPU brings %.2fx as tensor parallel, %.2fx as a replica.\n", tp_rate / one,
+           r.rate / one);
   return TD_OK;
 }
 
@@ -90,13 +92,16 @@ static void print_slo(const td_scene *s)
   printf(" half of the requests begin within %g ms, none refused\n\n", slo->queue_p50_ms);
 }
 
-static td_status highest(const td_scene_options *o, const td_scene *s, cJSON *runs, double *rate, td_error *err)
+static td_status highest(const td_scene_options *o, const td_scene *s, cJSON *runs, double *rate,
+                         td_error *err)
 {
   td_search_result r;
   TD_TRY(td_search(&s->source, &s->replay, TOLERANCE, &r, err));
   print_slo(s);
   td_report_head("highest rate held");
-  print_highest(s->device.tensor_parallel == 2 ? "2 GPUs as one (TP2)" : s->replay.n_replicas > 1 ? "all replicas" : "1 GPU",
+  print_highest(s->device.tensor_parallel == 2 ? "2 GPUs as one (TP2)"
+                : s->replay.n_replicas > 1     ? "all replicas"
+                                               : "1 GPU",
                 &r);
   add_run(runs, "highest", r.rate, &s->replay, &r.at);
   *rate = r.rate;
@@ -129,7 +134,8 @@ int td_plan_curve(const td_scene_options *o, const td_scene *s, cJSON *runs)
 {
   td_error err;
   double best = 0;
-  cJSON *points = runs ? cJSON_GetObjectItem(runs, "runs") : NULL, *tops = runs ? cJSON_GetObjectItem(runs, "highest") : NULL;
+  cJSON *points = runs ? cJSON_GetObjectItem(runs, "runs") : NULL,
+        *tops = runs ? cJSON_GetObjectItem(runs, "highest") : NULL;
   if (!o->no_search && highest(o, s, tops, &best, &err) != TD_OK)
     return td_plan_failed(&err);
   if (curve(o, s, best, points, &err) != TD_OK)

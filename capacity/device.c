@@ -6,7 +6,8 @@
 
 #include "bench/shapes.h"
 
-/* One H200: memory as its driver tells it, the share that the daemon takes by default, and room for a step's activations. */
+/* One H200: memory as its driver tells it, the share that the daemon takes by default, and room for a step's
+ * activations. */
 static const double H200_BYTES = 139.8 * 1073741824.0, MEMORY_SHARE = 0.90, WORKSPACE_BYTES = 1073741824.0;
 
 static uint64_t kv_tokens(const td_device *d)

@@ -1,8 +1,9 @@
-/* What steps cost on a device with a model, and how much KV fits it: measured, built in, or derived from those.
+/* What steps cost on a device with a model, and how much KV fits it: measured, built in, or derived from
+ * those.
  *
- * A calibration is of one device and one model. For another model on the same device the built-in one is scaled by what the
- * parts of a step depend on (parameters, KV bytes, heads); for two devices by halving the work and adding measured all-reduces. Both
- * are estimates, and README.md says how far they go. */
+ * A calibration is of one device and one model. For another model on the same device the built-in one is
+ * scaled by what the parts of a step depend on (parameters, KV bytes, heads); for two devices by halving the
+ * work and adding measured all-reduces. Both are estimates, and README.md says how far they go. */
 #ifndef TD_CAPACITY_DEVICE_H
 #define TD_CAPACITY_DEVICE_H
 
@@ -13,10 +14,10 @@ typedef struct td_device {
   char name[96];
   td_cost_model cost;
   td_model_desc shape;
-  double memory_bytes;    /* of one GPU; 0: not known, n_kv_tokens is given */
-  double weight_bytes;    /* bf16 */
-  double kv_token_bytes;  /* all layers, bf16 */
-  uint64_t n_kv_tokens;   /* that fit */
+  double memory_bytes;   /* of one GPU; 0: not known, n_kv_tokens is given */
+  double weight_bytes;   /* bf16 */
+  double kv_token_bytes; /* all layers, bf16 */
+  uint64_t n_kv_tokens;  /* that fit */
   uint32_t tensor_parallel;
 } td_device;
 

@@ -15,8 +15,8 @@ void td_tally_deinit(td_tally *t)
   td_spread_deinit(&t->queue_us);
 }
 
-td_status td_lane_init(td_lane *l, const td_lane_config *c, const td_load *load, td_life *lives, td_tally *tally,
-                       td_error *err)
+td_status td_lane_init(td_lane *l, const td_lane_config *c, const td_load *load, td_life *lives,
+                       td_tally *tally, td_error *err)
 {
   *l = (td_lane){.config = *c, .load = load, .lives = lives, .tally = tally};
   td_status st = td_sched_create(&c->sched, &l->sched, err);
@@ -65,8 +65,8 @@ void td_lane_send(td_lane *l, uint32_t request)
 
 uint32_t td_lane_load(const td_lane *l) { return l->config.sched.n_slots - l->n_free + (uint32_t)l->n_inbox; }
 
-/* Equal seeds give equal tokens, and that is all that the prefix tree can see. Two counters take turns, so that two
- * seeds agree by chance once in 2^60. */
+/* Equal seeds give equal tokens, and that is all that the prefix tree can see. Two counters take turns, so
+ * that two seeds agree by chance once in 2^60. */
 static void write_segment(int32_t *out, const td_load_segment *s)
 {
   uint64_t h = td_dummy_hash(s->seed, s->seed >> 32);

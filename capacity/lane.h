@@ -1,8 +1,9 @@
 /* A lane: one scheduler, the very one of the daemon, whose steps take as long as the cost model says.
  *
  * It knows requests by their number in the load and writes what becomes of each into `lives`. Time is the
- * caller's: a lane says how long its step takes (step_us) and is told when it ended. So one lane is a daemon, two beside each
- * other are replicas, and several that share the stages of a pipeline are its micro-batches. */
+ * caller's: a lane says how long its step takes (step_us) and is told when it ended. So one lane is a daemon,
+ * two beside each other are replicas, and several that share the stages of a pipeline are its micro-batches.
+ */
 #ifndef TD_CAPACITY_LANE_H
 #define TD_CAPACITY_LANE_H
 
@@ -33,7 +34,8 @@ typedef struct td_life {
 
 /* What a run has seen, over all lanes. */
 typedef struct td_tally {
-  td_spread ttft_us, tbt_us, queue_us; /* from the due moment to the first token, between tokens, to the first step */
+  td_spread ttft_us, tbt_us,
+      queue_us;    /* from the due moment to the first token, between tokens, to the first step */
   uint64_t n_over; /* gaps longer than tbt_target_us */
   double tbt_target_us;
   uint64_t n_started, n_done, n_queue_full, n_too_large;
@@ -95,7 +97,8 @@ void td_lane_deinit(td_lane *l);
 void td_lane_send(td_lane *l, uint32_t request);
 /* Requests waiting or running, and tokens that they still want. */
 uint32_t td_lane_load(const td_lane *l);
-/* Plans a step, unless one is planned already, and begins it; false: nothing to do. Not while a step is under way. */
+/* Plans a step, unless one is planned already, and begins it; false: nothing to do. Not while a step is under
+ * way. */
 bool td_lane_begin(td_lane *l, double now_us);
 /* The step has ended. */
 void td_lane_end(td_lane *l, double now_us);

@@ -1,4 +1,5 @@
-/* tandem-plan: how many requests a second a daemon would hold, before there is one. README.md says what it assumes. */
+/* tandem-plan: how many requests a second a daemon would hold, before there is one. README.md says what it
+ * assumes. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,10 +8,13 @@
 #include "capacity/curve.h"
 
 static const char about[] =
-    "Simulates the daemon's scheduler on a load, each step taking as long as the cost model says, and prints the\n"
+    "Simulates the daemon's scheduler on a load, each step taking as long as the cost model says, and prints "
+    "the\n"
     "highest rate at which the SLO is held, latencies by rate, and what a second GPU would bring.\n"
-    "The load is --in and --out (lengths: N, uniform:A:B, lognormal:MEAN:SD[:MIN:MAX], normal:..., exp:MEAN[:MIN:MAX];\n"
-    "Poisson arrivals), --trace (Mooncake JSONL) or --preset (see tandem-bench serve --help). scripts/bench_report.py --svg\n"
+    "The load is --in and --out (lengths: N, uniform:A:B, lognormal:MEAN:SD[:MIN:MAX], normal:..., "
+    "exp:MEAN[:MIN:MAX];\n"
+    "Poisson arrivals), --trace (Mooncake JSONL) or --preset (see tandem-bench serve --help). "
+    "scripts/bench_report.py --svg\n"
     "OUT.svg FILE... draws what --json wrote, beside results of tandem-bench serve if you like.";
 
 static cJSON *begin_json(const td_scene_options *o, const td_scene *s, int argc, char **argv)
@@ -34,9 +38,9 @@ static void print_scene(const td_scene *s)
     in += s->source.load.requests[i].n_in;
     out += s->source.load.requests[i].n_out;
   }
-  printf("%s; %llu KV tokens in pages of %u; policy %s, at most %u rows and %u tokens a step\n", s->device.name,
-         (unsigned long long)s->device.n_kv_tokens, c->page_tokens, td_policy_names[c->policy], c->max_running,
-         c->step_tokens);
+  printf("%s; %llu KV tokens in pages of %u; policy %s, at most %u rows and %u tokens a step\n",
+         s->device.name, (unsigned long long)s->device.n_kv_tokens, c->page_tokens,
+         td_policy_names[c->policy], c->max_running, c->step_tokens);
   printf("%zu requests, mean %.0f tokens in, %.0f out\n\n", s->source.load.n, in / n, out / n);
 }
 
@@ -70,10 +74,13 @@ int main(int argc, char **argv)
       {"--requests", "N", "so many (2000; of a trace all)", TD_ARG_NUMBER, &o.requests},
       {"--seed", "N", "of lengths and arrivals (1)", TD_ARG_NUMBER, &o.seed},
       {"--rate", "R,...", "requests/s of the curve (shares of the highest held)", TD_ARG_TEXT, &o.rates},
-      {"--seconds", "S", "of a preset's arrivals at each --rate, exactly as serve sends them", TD_ARG_NUMBER, &o.seconds},
-      {"--drain", "S", "cut what is not done so long after arrivals end (0: wait for all)", TD_ARG_NUMBER, &o.drain_s},
+      {"--seconds", "S", "of a preset's arrivals at each --rate, exactly as serve sends them", TD_ARG_NUMBER,
+       &o.seconds},
+      {"--drain", "S", "cut what is not done so long after arrivals end (0: wait for all)", TD_ARG_NUMBER,
+       &o.drain_s},
       {"--model", "NAME", "shape of the model (llama3-8b); others are scaled from it", TD_ARG_TEXT, &o.model},
-      {"--calibration", "FILE", "step times as tandemd measured them on a device with a model", TD_ARG_TEXT, &o.calibration},
+      {"--calibration", "FILE", "step times as tandemd measured them on a device with a model", TD_ARG_TEXT,
+       &o.calibration},
       {"--kv-tokens", "N", "KV memory in tokens (from the GPU's memory)", TD_ARG_NUMBER, &o.kv_tokens},
       {"--memory-gib", "N", "memory of a GPU (139.8, an H200)", TD_ARG_NUMBER, &o.memory_gib},
       {"--tp", "1|2", "GPUs that work as one (1)", TD_ARG_NUMBER, &o.tensor_parallel},
@@ -89,7 +96,8 @@ int main(int argc, char **argv)
       {"--not-ahead", NULL, "no step is planned while another runs (a CPU)", TD_ARG_FLAG, &o.not_ahead},
       {"--host-us", "N", "added to each step that was not planned ahead (0)", TD_ARG_NUMBER, &o.host_us},
       {"--slo-tbt", "MS", "99th percentile of the time between tokens (none)", TD_ARG_NUMBER, &o.slo_tbt_ms},
-      {"--slo-ttft", "MS", "99th percentile of the time to the first token (none)", TD_ARG_NUMBER, &o.slo_ttft_ms},
+      {"--slo-ttft", "MS", "99th percentile of the time to the first token (none)", TD_ARG_NUMBER,
+       &o.slo_ttft_ms},
       {"--slo-queue", "MS", "median wait for the first step (2000)", TD_ARG_NUMBER, &o.slo_queue_ms},
       {"--no-search", NULL, "curves only", TD_ARG_FLAG, &o.no_search},
       {"--no-second", NULL, "nothing of a second GPU", TD_ARG_FLAG, &o.no_second},
@@ -104,8 +112,8 @@ int main(int argc, char **argv)
     if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
       printf("usage: tandem-plan [options]\n\n%s\n\n", about);
       for (int k = 0; k < N_ARGS; k++)
-        printf("  %s %-*s %s\n", args[k].name, 24 - (int)strlen(args[k].name), args[k].value ? args[k].value : "",
-               args[k].help);
+        printf("  %s %-*s %s\n", args[k].name, 24 - (int)strlen(args[k].name),
+               args[k].value ? args[k].value : "", args[k].help);
       return 0;
     }
   if (td_tool_read_args(args, N_ARGS, argc, argv, &err) != TD_OK) {

@@ -21,7 +21,10 @@ typedef struct replay {
   bool stopped;
 } replay;
 
-static double due_us(const replay *r, size_t i) { return r->load->requests[i].due_s * 1e6 / r->config->speed; }
+static double due_us(const replay *r, size_t i)
+{
+  return r->load->requests[i].due_s * 1e6 / r->config->speed;
+}
 
 static td_status init(replay *r, td_error *err)
 {

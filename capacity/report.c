@@ -15,8 +15,9 @@ static const char *ms(char out[16], double v)
 
 void td_report_head(const char *first_column)
 {
-  printf("%-22s %7s %9s | %17s | %22s | %5s %5s | %5s %5s %5s | %7s %8s\n", first_column, "req/s", "out tok/s",
-         "TTFT p50/p99 ms", "TBT p50/p99/max ms", "rows", "busy", "KV", "most", "hit", "preempt", "SLO");
+  printf("%-22s %7s %9s | %17s | %22s | %5s %5s | %5s %5s %5s | %7s %8s\n", first_column, "req/s",
+         "out tok/s", "TTFT p50/p99 ms", "TBT p50/p99/max ms", "rows", "busy", "KV", "most", "hit", "preempt",
+         "SLO");
 }
 
 void td_report_row(const char *name, double rate, const td_replay_result *r)
@@ -24,10 +25,10 @@ void td_report_row(const char *name, double rate, const td_replay_result *r)
   char a[16], b[16], c[16], ttft[40], tbt[60];
   snprintf(ttft, sizeof ttft, "%s / %s", ms(a, r->ttft_ms.p50), ms(b, r->ttft_ms.p99));
   snprintf(tbt, sizeof tbt, "%s / %s / %s", ms(a, r->tbt_ms.p50), ms(b, r->tbt_ms.p99), ms(c, r->tbt_ms.max));
-  printf("%-22s %7.3f %9.1f | %17s | %22s | %5.1f %4.0f%% | %4.0f%% %4.0f%% %4.0f%% | %7llu %8s\n", name, rate,
-         r->tokens_out_per_s, ttft, tbt, r->mean_decode_rows, r->busy_share * 100, r->kv_mean_share * 100,
-         r->kv_most_share * 100, r->prefix_hit_share * 100, (unsigned long long)r->n_preemptions,
-         r->held ? "held" : "missed");
+  printf("%-22s %7.3f %9.1f | %17s | %22s | %5.1f %4.0f%% | %4.0f%% %4.0f%% %4.0f%% | %7llu %8s\n", name,
+         rate, r->tokens_out_per_s, ttft, tbt, r->mean_decode_rows, r->busy_share * 100,
+         r->kv_mean_share * 100, r->kv_most_share * 100, r->prefix_hit_share * 100,
+         (unsigned long long)r->n_preemptions, r->held ? "held" : "missed");
 }
 
 void td_report_notes(const td_replay_result *r)
@@ -38,7 +39,8 @@ void td_report_notes(const td_replay_result *r)
     printf("  %zu of %zu requests are longer than the context or all KV pages (400)\n", r->n_too_large,
            r->n_requests);
   if (r->n_unfinished > 0)
-    printf("  %zu of %zu requests were not done when the run was cut; %zu of them had no token yet and do not count in "
+    printf("  %zu of %zu requests were not done when the run was cut; %zu of them had no token yet and do "
+           "not count in "
            "TTFT\n",
            r->n_unfinished, r->n_requests, r->n_no_first);
 }

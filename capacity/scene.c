@@ -53,8 +53,9 @@ static td_status make_device(const td_scene_options *o, td_device *d, td_error *
     td_device_set_memory(d, o->memory_gib * 1073741824.0);
   if (o->calibration) {
     if (o->kv_tokens <= 0)
-      return td_fail_param(err, TD_ERR_CONFIG, "kv-tokens",
-                           "--calibration tells nothing of memory: give --kv-tokens (tandemd logs it at start)");
+      return td_fail_param(
+          err, TD_ERR_CONFIG, "kv-tokens",
+          "--calibration tells nothing of memory: give --kv-tokens (tandemd logs it at start)");
     TD_TRY(read_calibration(o->calibration, d, err));
   }
   if (o->kv_tokens > 0) {
@@ -111,12 +112,13 @@ static td_status make_preset(const td_scene_options *o, td_source *s, td_error *
   static td_cell cells[TD_CELLS_MAX];
   double one = 1;
   size_t n;
-  TD_TRY(td_preset_cells(o->preset, &one, 1, given(o->requests, SEARCH_REQUESTS), (uint64_t)o->seed, cells, &n, err));
+  TD_TRY(td_preset_cells(o->preset, &one, 1, given(o->requests, SEARCH_REQUESTS), (uint64_t)o->seed, cells,
+                         &n, err));
   if (cells[0].rate <= 0) {
     for (size_t i = 0; i < n; i++)
       td_load_deinit(&cells[i].load);
-    return td_fail_param(err, TD_ERR_CONFIG, "preset", "preset '%s' is of closed streams; a rate is asked for here",
-                         o->preset);
+    return td_fail_param(err, TD_ERR_CONFIG, "preset",
+                         "preset '%s' is of closed streams; a rate is asked for here", o->preset);
   }
   s->load = cells[0].load;
   return TD_OK;

@@ -1,4 +1,5 @@
-/* What a run is about: the device, the daemon on it, the load, what must be kept. Made from options, shared by all modes. */
+/* What a run is about: the device, the daemon on it, the load, what must be kept. Made from options, shared
+ * by all modes. */
 #ifndef TD_CAPACITY_SCENE_H
 #define TD_CAPACITY_SCENE_H
 
@@ -20,8 +21,8 @@ typedef struct td_scene_options {
 
 typedef struct td_scene {
   td_device device;
-  td_replay_config replay; /* replay.lane.cost is device.cost */
-  td_source source;        /* of searches and of curves that give no preset */
+  td_replay_config replay;    /* replay.lane.cost is device.cost */
+  td_source source;           /* of searches and of curves that give no preset */
   double rates[TD_CELLS_MAX]; /* asked for */
   size_t n_rates;
 } td_scene;

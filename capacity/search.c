@@ -11,7 +11,8 @@ double td_source_rate(const td_load *load)
   return s > 0 ? (double)(load->n - 1) / s : 1;
 }
 
-/* What one device could do if every step were of 2048 tokens, or of 64 decodes: an upper bound to begin with. */
+/* What one device could do if every step were of 2048 tokens, or of 64 decodes: an upper bound to begin with.
+ */
 static double guess(const td_source *s, const td_replay_config *c)
 {
   const td_cost_model *m = c->lane.cost;
@@ -24,8 +25,8 @@ static double guess(const td_source *s, const td_replay_config *c)
   return us > 0 ? (double)s->load.n / us * 1e6 * c->n_replicas : 1;
 }
 
-static td_status is_held(const td_source *s, td_replay_config *c, double rate, td_search_result *out, bool *held,
-                         td_error *err)
+static td_status is_held(const td_source *s, td_replay_config *c, double rate, td_search_result *out,
+                         bool *held, td_error *err)
 {
   td_replay_result r;
   c->speed = rate / s->rate;
@@ -39,8 +40,8 @@ static td_status is_held(const td_source *s, td_replay_config *c, double rate, t
   return TD_OK;
 }
 
-td_status td_search(const td_source *s, const td_replay_config *config, double tolerance, td_search_result *out,
-                    td_error *err)
+td_status td_search(const td_source *s, const td_replay_config *config, double tolerance,
+                    td_search_result *out, td_error *err)
 {
   td_replay_config c = *config;
   c.stop_when_missed = true;

@@ -1,4 +1,5 @@
-/* The highest rate that a daemon holds, by bisection over runs of one and the same load at different speeds. */
+/* The highest rate that a daemon holds, by bisection over runs of one and the same load at different speeds.
+ */
 #ifndef TD_CAPACITY_SEARCH_H
 #define TD_CAPACITY_SEARCH_H
 
@@ -14,13 +15,14 @@ typedef struct td_source {
 double td_source_rate(const td_load *load);
 
 typedef struct td_search_result {
-  double rate;             /* 0: not even a single request at a time keeps the SLO */
-  td_replay_result at;     /* a whole run at that rate */
+  double rate;         /* 0: not even a single request at a time keeps the SLO */
+  td_replay_result at; /* a whole run at that rate */
   uint32_t n_runs;
 } td_search_result;
 
-/* To within `tolerance` (0.01: 1 %) below the rate that is missed. c->speed is set by the search. That a rate is held if a higher
- * one is, is assumed, not proven: with few requests, one long prompt in a bad place can make an island. */
+/* To within `tolerance` (0.01: 1 %) below the rate that is missed. c->speed is set by the search. That a rate
+ * is held if a higher one is, is assumed, not proven: with few requests, one long prompt in a bad place can
+ * make an island. */
 TD_MUST_CHECK td_status td_search(const td_source *s, const td_replay_config *c, double tolerance,
                                   td_search_result *out, td_error *err);
 

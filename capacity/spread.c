@@ -1,5 +1,5 @@
-/* See spread.h. A bucket is the exponent and the first ten bits of the mantissa of a double: neighbours in value are
- * neighbours in bits. */
+/* See spread.h. A bucket is the exponent and the first ten bits of the mantissa of a double: neighbours in
+ * value are neighbours in bits. */
 #include "capacity/spread.h"
 
 #include <math.h>
@@ -80,6 +80,8 @@ double td_spread_at(const td_spread *s, double q)
     return NAN;
   uint64_t rank = (uint64_t)(q * (double)(s->n - 1)), seen = 0;
   uint32_t i = 0;
+  if (rank == 0 || rank == s->n - 1)
+    return rank == 0 ? s->min : s->max;
   while (i + 1 < N_BUCKETS && (seen += s->counts[i]) <= rank)
     i++;
   return fmin(fmax(value_of(i), s->min), s->max);

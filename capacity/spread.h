@@ -1,5 +1,5 @@
-/* How values are spread: counts in buckets of 1/1024 of a value's size, so that hundreds of millions of values take
- * half a megabyte and a percentile is right to 0.1 %. Least, greatest and mean are exact. */
+/* How values are spread: counts in buckets of 1/1024 of a value's size, so that hundreds of millions of
+ * values take half a megabyte and a percentile is right to 0.1 %. Least, greatest and mean are exact. */
 #ifndef TD_CAPACITY_SPREAD_H
 #define TD_CAPACITY_SPREAD_H
 
