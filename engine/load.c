@@ -247,7 +247,11 @@ static td_status make_compute(td_engine *e, memory_plan *mp, td_error *err)
                         .step_tokens = mp->step_tokens,
                         .page_tokens = mp->page_tokens,
                         .n_pages = mp->n_pages,
-                        .max_context_tokens = mp->max_context};
+                        .max_context_tokens = mp->max_context,
+                        .slack_percent = (uint32_t)td_option(&e->options, TD_LIMIT_SLACK_PERCENT),
+                        .ttft_target_us = 1000 * (uint64_t)td_option(&e->options, TD_LIMIT_TTFT_TARGET_MS),
+                        .priority_us = 1000 * (uint64_t)td_option(&e->options, TD_LIMIT_PRIORITY_MS),
+                        .share_under_way = true};
   if (getrandom(&sc.hash_seed, sizeof sc.hash_seed, GRND_NONBLOCK) < 0)
     sc.hash_seed = td_engine_now_us(); /* before the pool is ready: hard to guess will do */
   TD_TRY(e->backend->ops->kv_create(e->backend, &shape, &e->kv, err));
