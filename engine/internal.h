@@ -3,6 +3,7 @@
  *   engine.c    life: create, start, the thread, stop; state, info, statistics
  *   load.c      from options to a loaded model, with the memory plan
  *   record.c    decode steps recorded at start, where the backend can
+ *   calibrate.c what steps take, measured at start or kept from an earlier one; trial.c runs them
  *   requests.c  the hand-over between loop and engine thread: slots, rings, tickets
  *   step.c      the step loop: inbox -> plan -> forward -> sample -> commit -> publish
  *   trace.c     --trace: what host and device did when, as Chrome trace JSON
@@ -21,6 +22,7 @@
 #include "models/model.h"
 #include "models/template/chat_template.h"
 #include "models/tokenizer/tokenizer.h"
+#include "scheduler/cost_model.h"
 #include "scheduler/scheduler.h"
 
 enum { TD_COMMAND_SUBMIT = 1, TD_COMMAND_CANCEL = 2 };
@@ -83,6 +85,8 @@ struct td_engine {
   td_model *model;
   td_kv *kv;
   td_sched *sched;
+  bool has_cost; /* what steps take is known */
+  td_cost_model cost;
   td_plan *plan, *next;  /* the oldest step under way, and one planned ahead of its outcome */
   int32_t *sampled;   /* [max_running] */
   uint8_t *stop;      /* [max_running] */
@@ -121,6 +125,11 @@ TD_MUST_CHECK td_status td_engine_load(td_engine *e, td_error *err);
 /* record.c; engine thread, after load's memory is there. */
 TD_MUST_CHECK td_status td_engine_tune(td_engine *e, td_error *err);
 TD_MUST_CHECK td_status td_engine_record_steps(td_engine *e, td_error *err);
+
+/* calibrate.c; engine thread, after steps were recorded and before the first request: fills cost, or leaves has_cost false. The pages
+ * of the KV store are written. */
+TD_MUST_CHECK td_status td_engine_calibrate(td_engine *e, uint32_t page_tokens, uint32_t n_pages, uint32_t max_context,
+                                            td_error *err);
 
 /* requests.c */
 TD_MUST_CHECK td_status td_engine_requests_init(td_engine *e, td_error *err);
