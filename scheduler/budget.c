@@ -201,6 +201,15 @@ void td_budget_add_chunk(td_budget *b, uint32_t q_len, uint32_t kv_len, bool wan
   b->work = with_chunk(b->work, q_len, kv_len, wants_logits);
 }
 
+void td_budget_remove_chunk(td_budget *b, uint32_t q_len, uint32_t kv_len, bool wants_logits)
+{
+  b->work.n_tokens -= q_len;
+  b->work.n_rows--;
+  b->work.n_logits -= wants_logits;
+  b->work.prefill_pairs -= td_cost_pairs(q_len, kv_len);
+  b->work.prefill_kv_tokens -= kv_len;
+}
+
 void td_budget_observe(td_budget *b, const td_step_work *w, double measured_us)
 {
   double predicted_us = td_budget_predict_us(b, w), *c = &b->correction[w->n_rows > w->n_decode_rows];

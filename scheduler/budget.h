@@ -46,6 +46,8 @@ void td_budget_end_decodes(td_budget *b);
  * those behind it. */
 uint32_t td_budget_chunk(const td_budget *b, uint32_t n_computed, uint32_t n_rest);
 void td_budget_add_chunk(td_budget *b, uint32_t q_len, uint32_t kv_len, bool wants_logits);
+/* Takes back what was added, to add something else. */
+void td_budget_remove_chunk(td_budget *b, uint32_t q_len, uint32_t kv_len, bool wants_logits);
 
 /* A step's measured time, as an input like any other: moves the correction by a 128th towards it, so that it
  * follows the median of measured / predicted and no outlier, within a factor of 2. */

@@ -59,14 +59,20 @@ static bool allocate(td_sched *s)
   const td_sched_config *c = &s->config;
   if (!td_request_table_init(&s->table, c->n_slots, c->max_running) ||
       !td_page_pool_init(&s->pool, c->n_pages) ||
-      !td_prefix_tree_init(&s->tree, &s->pool, c->page_tokens, c->hash_seed))
+      !td_prefix_tree_init(&s->tree, &s->pool, c->page_tokens, c->hash_seed) ||
+      !td_order_init(&s->order, c->n_slots) || !td_deadlines_init(&s->deadlines, c->n_slots))
     return false;
+  uint32_t n_claims = 2;
+  while (n_claims < 2 * (uint64_t)c->max_running)
+    n_claims *= 2;
+  s->claims = calloc(n_claims, sizeof *s->claims);
+  s->claim_mask = n_claims - 1;
   s->page_table = calloc((size_t)c->max_running * s->stripe_pages, sizeof *s->page_table);
   s->free_stripes = calloc(c->max_running, sizeof *s->free_stripes);
   s->pending_updates = calloc(s->max_pending_updates, sizeof *s->pending_updates);
   s->prefills = calloc(c->max_running, sizeof *s->prefills);
   s->scratch = calloc(c->n_pages, 2 * sizeof *s->scratch);
-  return s->page_table && s->free_stripes && s->pending_updates && s->prefills && s->scratch;
+  return s->page_table && s->free_stripes && s->pending_updates && s->prefills && s->scratch && s->claims;
 }
 
 td_status td_sched_create(const td_sched_config *config, td_sched **out, td_error *err)
@@ -77,6 +83,9 @@ td_status td_sched_create(const td_sched_config *config, td_sched **out, td_erro
     return td_fail(err, TD_ERR_NOMEM, "no memory for the scheduler");
   s->config = *config;
   s->config.cost = NULL; /* the budget has a copy */
+  if (config->cost && config->prompt_ns_per_token == 0)
+    s->config.prompt_ns_per_token =
+        (uint32_t)(1e3 * td_cost_tokens_us(config->cost, config->step_tokens) / config->step_tokens);
   td_status status = td_budget_init(&s->budget, config, err);
   if (status == TD_OK)
     status = size_tables(s, err);
@@ -100,6 +109,9 @@ void td_sched_destroy(td_sched *s)
   td_request_table_deinit(&s->table);
   td_prefix_tree_deinit(&s->tree);
   td_page_pool_deinit(&s->pool);
+  td_order_deinit(&s->order);
+  td_deadlines_deinit(&s->deadlines);
+  free(s->claims);
   free(s->page_table);
   free(s->free_stripes);
   free(s->pending_updates);
@@ -112,6 +124,53 @@ td_status td_sched_plan_create(const td_sched *s, td_plan **out, td_error *err)
 {
   return td_plan_create(s->config.max_running, s->config.step_tokens, s->max_page_updates,
                         s->config.page_tokens, out, err);
+}
+
+enum { PRIORITY_US_MAX = 3600 * 1000 * 1000u }; /* no priority is worth more than an hour */
+
+static int64_t priority_us(const td_sched *s, int32_t priority)
+{
+  double us = (double)priority * (double)s->config.priority_us;
+  return us > PRIORITY_US_MAX ? PRIORITY_US_MAX : us < -(double)PRIORITY_US_MAX ? -(int64_t)PRIORITY_US_MAX : (int64_t)us;
+}
+
+/* When the request has to start, for its place among others: longer prompts may wait longer; what the tree has is no length. */
+static uint64_t latest_start(const td_sched *s, const td_sched_request *r, uint64_t now_us)
+{
+  uint64_t start_us = now_us + s->config.ttft_target_us;
+  if (s->config.slack_percent == 0 && r->ttft_deadline_us == 0)
+    return start_us;
+  uint32_t pt = s->config.page_tokens;
+  td_prefix_hit hit = td_prefix_tree_find(&s->tree, r->namespace_id, r->tokens, (r->n_prompt - 1) / pt);
+  uint64_t prompt_us = td_sched_prompt_us(s, r->n_prompt - hit.n_pages * pt);
+  start_us += prompt_us * s->config.slack_percent / 100;
+  if (r->ttft_deadline_us > 0 && r->ttft_deadline_us < start_us + prompt_us)
+    start_us = r->ttft_deadline_us > prompt_us ? r->ttft_deadline_us - prompt_us : 0;
+  return start_us > now_us ? start_us : now_us;
+}
+
+/* Its place in the queue, and the moment from which on its deadlines have to be looked at. */
+static void enqueue(td_sched *s, uint32_t slot, const td_sched_request *r, uint64_t now_us)
+{
+  td_order_entry *e = &s->order.entries[slot];
+  uint64_t start_us = latest_start(s, r, now_us), prompt_us = td_sched_prompt_us(s, r->n_prompt);
+  *e = (td_order_entry){.place_us = (int64_t)start_us + priority_us(s, r->priority),
+                        .seq = ++s->order.next_seq,
+                        .latest_start_us = start_us,
+                        .chunk_us = start_us,
+                        .ttft_deadline_us = r->ttft_deadline_us ? r->ttft_deadline_us : UINT64_MAX,
+                        .deadline_us = r->deadline_us ? r->deadline_us : UINT64_MAX,
+                        .followers = TD_NO_SLOT,
+                        .leader = TD_NO_SLOT,
+                        .expiry_at = TD_NO_SLOT,
+                        .n_prompt = r->n_prompt,
+                        .priority = r->priority,
+                        .account = (uint16_t)(r->account % TD_ORDER_ACCOUNTS)};
+  s->order.any_priority |= r->priority != 0;
+  td_order_enter(&s->order, slot);
+  uint64_t first_us = e->ttft_deadline_us < e->deadline_us ? e->ttft_deadline_us : e->deadline_us;
+  if (first_us != UINT64_MAX)
+    td_deadlines_set(&s->deadlines, s->order.entries, slot, first_us > prompt_us ? first_us - prompt_us : 0);
 }
 
 td_status td_sched_submit(td_sched *s, uint32_t slot, const td_sched_request *r, uint64_t now_us,
@@ -134,9 +193,11 @@ td_status td_sched_submit(td_sched *s, uint32_t slot, const td_sched_request *r,
                                      .max_tokens = r->n_prompt + r->max_new,
                                      .node = TD_NO_NODE,
                                      .last_token = r->tokens[r->n_prompt - 1],
+                                     .account = (uint16_t)(r->account % TD_ORDER_ACCOUNTS),
                                      .namespace_id = r->namespace_id,
                                      .n_prompt = r->n_prompt,
                                      .submit_us = now_us});
+  enqueue(s, slot, r, now_us);
   return TD_OK;
 }
 
@@ -147,6 +208,11 @@ void td_sched_cancel(td_sched *s, uint32_t slot)
   TD_BUG_ON(r->state == TD_REQUEST_FREE);
   if (r->state != TD_REQUEST_WAITING)
     td_sched_leave(s, r);
+  else if (s->order.entries[slot].leader != TD_NO_SLOT)
+    td_follow_drop(s, slot);
+  else
+    td_order_leave(&s->order, slot);
+  td_deadlines_set(&s->deadlines, s->order.entries, slot, UINT64_MAX);
   td_request_table_remove(&s->table, slot);
 }
 
@@ -180,19 +246,23 @@ td_sched_slot_info td_sched_slot(const td_sched *s, uint32_t slot)
                               .n_preemptions = r->n_preemptions,
                               .submit_us = r->submit_us,
                               .first_run_us = r->first_run_us,
-                              .running = r->state != TD_REQUEST_WAITING};
+                              .running = r->state != TD_REQUEST_WAITING,
+                              .following = s->order.entries[slot].leader != TD_NO_SLOT};
 }
 
 void td_sched_get_stats(const td_sched *s, td_sched_stats *out)
 {
   uint32_t available = td_sched_available_pages(s);
-  *out = (td_sched_stats){.n_waiting = s->table.n_waiting,
+  *out = (td_sched_stats){.n_waiting = s->order.n_queued + s->order.n_following,
                           .n_running = s->table.n_running,
                           .pages_total = s->pool.n_pages,
                           .pages_free = s->pool.n_free,
                           .pages_cached = s->tree.n_unpinned_pages,
                           .pages_owned = s->pool.n_pages - available,
-                          .waiting_prompt_tokens = s->table.waiting_prompt_tokens,
+                          .waiting_prompt_tokens = s->order.waiting_prompt_tokens,
+                          .n_following = s->order.n_following,
+                          .follows = s->n_follows,
+                          .expired = s->n_expired,
                           .prefix_query_tokens = s->prefix_query_tokens,
                           .prefix_hit_tokens = s->prefix_hit_tokens,
                           .preemptions = s->n_preemptions,

@@ -3,8 +3,8 @@
  * Every step runs all decodes first, then prefill chunks fill the token budget, several prompts at
  * once (SARATHI section 4). Pages come from a refcounted pool; finished and preempted requests leave their whole pages
  * in a radix tree, where later prompts find them. When pages run out: evict unreferenced cached pages
- * (least recently used leaf first), then preempt the youngest running request (it is recomputed later), and admit
- * nothing that could not finish alone.
+ * (least recently used leaf first), then preempt the running request that was started last (it is recomputed later), and admit
+ * nothing that could not finish alone. Who is next: order.h.
  *
  * Pure: no I/O, threads, clock or device. State changes only in these calls, in the caller's order; `now_us`
  * is whatever monotonic time the caller has. The same calls give the same schedule.
@@ -44,6 +44,12 @@ typedef struct td_sched_config {
   td_policy policy;
   const struct td_cost_model *cost; /* copied; NULL: none, then steps are limited by step_tokens alone */
   uint64_t tbt_target_us;           /* longest step that decodes should see; 0: automatic with a cost model, else none */
+  /* Order (order.h); all 0: as they come. */
+  uint32_t prompt_ns_per_token; /* what a prompt's token takes when the device does nothing else; 0: by the cost model */
+  uint32_t slack_percent;       /* a prompt may wait this share of its own time for shorter ones */
+  uint64_t ttft_target_us;      /* a request with a nearer ttft deadline goes before those without */
+  uint64_t priority_us;         /* one step of priority is as good as having come so much earlier */
+  bool share_under_way;         /* wait for pages that a running prompt is computing (follow.h) */
 } td_sched_config;
 
 /* TD_ERR_CONFIG: a size is out of range, step_tokens < max_running (a decode would wait), an unknown policy, or a target that
@@ -58,6 +64,9 @@ typedef struct td_sched_request {
   uint32_t n_prompt;  /* >= 1 */
   uint32_t max_new;   /* >= 1; n_prompt + max_new <= max_context_tokens */
   uint64_t namespace_id; /* prefix pages are shared only inside one namespace */
+  uint64_t account;      /* who pays: accounts with somebody waiting get equal shares of tokens */
+  int32_t priority;      /* lower is earlier, among the requests of an account */
+  uint64_t ttft_deadline_us, deadline_us; /* on the clock of now_us; 0: none. See td_sched_expire */
 } td_sched_request;
 
 /* Queues a request in a free slot. TD_ERR_REQUEST: could never fit (param "prompt" or "max_tokens", the message gives
@@ -66,6 +75,16 @@ TD_MUST_CHECK td_status td_sched_submit(td_sched *s, uint32_t slot, const td_sch
                                         td_error *err);
 /* Drops a request in any state; its pages are freed or stay cached. Not while a plan waits for its commit. */
 void td_sched_cancel(td_sched *s, uint32_t slot);
+
+typedef struct td_sched_expired {
+  uint32_t slot;
+  bool has_run, has_answer; /* it was ever started; its first token is out */
+} td_sched_expired;
+/* Cancels requests whose deadline has passed or cannot be met any more: not even alone on the device, with what is
+ * computed or cached. Fills out; call until it returns less than max. Not while a plan waits for its commit. */
+uint32_t td_sched_expire(td_sched *s, uint64_t now_us, td_sched_expired *out, uint32_t max);
+/* Nobody expires before this moment; UINT64_MAX: nobody has a deadline. */
+uint64_t td_sched_next_expiry_us(const td_sched *s);
 
 /* Fills plan with the next step; false when there is nothing to run (then nothing changed). Not while a plan waits for
  * its commit. */
@@ -97,6 +116,7 @@ typedef struct td_sched_slot_info {
   uint32_t n_preemptions;
   uint64_t submit_us, first_run_us; /* first_run_us 0: still waiting */
   bool running;
+  bool following; /* waits for a prompt that a running request computes */
 } td_sched_slot_info;
 /* Valid from submit to the end of the commit/cancel that ends the request. */
 td_sched_slot_info td_sched_slot(const td_sched *s, uint32_t slot);
@@ -106,6 +126,8 @@ typedef struct td_sched_stats {
   uint32_t pages_total, pages_free, pages_cached, pages_owned; /* free + cached + owned = total; cached: tree only */
   uint64_t waiting_prompt_tokens;
   uint64_t prefix_query_tokens, prefix_hit_tokens, preemptions, evicted_pages;
+  uint32_t n_following; /* of n_waiting */
+  uint64_t follows, expired;
   double tbt_target_us;      /* 0: none */
   double cost_correction[2]; /* measured / predicted of steps without, with prompts; 1: as calibrated */
 } td_sched_stats;
