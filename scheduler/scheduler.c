@@ -248,7 +248,14 @@ td_sched_slot_info td_sched_slot(const td_sched *s, uint32_t slot)
                               .submit_us = r->submit_us,
                               .first_run_us = r->first_run_us,
                               .running = r->state != TD_REQUEST_WAITING,
-                              .following = s->order.entries[slot].leader != TD_NO_SLOT};
+                              .following = s->order.entries[slot].leader != TD_NO_SLOT,
+                              .n_follows = s->order.entries[slot].n_follows,
+                              .place_us = s->order.entries[slot].place_us};
+}
+
+uint64_t td_sched_account_served(const td_sched *s, uint64_t account)
+{
+  return s->order.served[account % TD_ORDER_ACCOUNTS];
 }
 
 void td_sched_get_stats(const td_sched *s, td_sched_stats *out)

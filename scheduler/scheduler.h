@@ -127,9 +127,14 @@ typedef struct td_sched_slot_info {
   uint64_t submit_us, first_run_us; /* first_run_us 0: still waiting */
   bool running;
   bool following; /* waits for a prompt that a running request computes */
+  uint32_t n_follows;
+  int64_t place_us; /* in the queue of its account: earlier is first, ties as they came */
 } td_sched_slot_info;
 /* Valid from submit to the end of the commit/cancel that ends the request. */
 td_sched_slot_info td_sched_slot(const td_sched *s, uint32_t slot);
+
+/* Tokens served to an account, weighted, and what it was lifted by: comparable between accounts that wait, in no other way. */
+uint64_t td_sched_account_served(const td_sched *s, uint64_t account);
 
 typedef struct td_sched_stats {
   uint32_t n_waiting, n_running;

@@ -36,7 +36,17 @@ static void print_totals(const sim_totals *t, uint64_t hash)
   P("    waiting", t->cancelled_in[0]);
   P("    in prefill", t->cancelled_in[1]);
   P("    in decode", t->cancelled_in[2]);
+  P("    following", t->cancelled_following);
+  P("  expired waiting", t->expired[0]);
+  P("    in prefill", t->expired[1]);
+  P("    in decode", t->expired[2]);
   P("refused as too large", t->refused);
+  P("followed a prompt", t->follows);
+  P("short before long", t->overtakes);
+  P("  elder's share kept", t->elder_kept);
+  P("turns between accounts", t->account_turns);
+  P("victims by priority", t->priority_victims);
+  printf("%-24s %.3f\n", "account's lead of bound", t->worst_share_of_lead);
   P("preemptions", t->preemptions);
   P("evicted pages", t->evicted);
   P("prefix hit tokens", t->hit_tokens);
@@ -68,7 +78,9 @@ static bool covers_all(const sim_totals *t)
     return false;
   return t->preemptions * 1000 > t->steps && t->evicted > 1000 && t->hit_tokens > 1000 &&
          t->shared_steps > 100 && t->ahead_steps * 10 > t->steps && t->ahead_past_queue > 100 && t->wasted_rows > 100 &&
-         t->cancelled_in[0] > 10 && t->cancelled_in[1] > 10 && t->cancelled_in[2] > 10 && t->refused > 10 && t->requests == t->finished + t->cancelled;
+         t->cancelled_in[0] > 10 && t->cancelled_in[1] > 10 && t->cancelled_in[2] > 10 && t->refused > 10 && t->cancelled_following > 5 && t->follows > 100 && t->overtakes > 300 && t->elder_kept > 100 &&
+         t->account_turns > 1000 && t->priority_victims > 5 && t->expired[0] > 100 && t->expired[1] > 5 && t->expired[2] > 10 &&
+         t->requests == t->finished + t->cancelled + t->expired[0] + t->expired[1] + t->expired[2];
 }
 
 int main(int argc, char **argv)

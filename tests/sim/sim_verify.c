@@ -103,13 +103,13 @@ static void verify_left_out(sim_world *w, const sim_slot *slot)
   }
 }
 
-/* Every decode is in the plan, the oldest request too, and no token of the budget is left while a prompt
+/* Every decode is in the plan, the request that was started first too, and no token of the budget is left while a prompt
  * could use it; the policies for comparison let wait whom they let wait. */
 static void verify_nobody_forgotten(sim_world *w)
 {
   bool planned[SIM_MAX_SLOTS] = {false};
-  bool oldest_first = w->config.policy != TD_POLICY_PREFILL_FIRST && w->config.policy != TD_POLICY_DECODE_FIRST;
-  uint32_t oldest = SIM_MAX_SLOTS;
+  bool first_goes_on = w->config.policy != TD_POLICY_PREFILL_FIRST && w->config.policy != TD_POLICY_DECODE_FIRST;
+  uint32_t first = SIM_MAX_SLOTS;
   for (uint32_t i = 0; i < w->plan->n_rows; i++) {
     SIM_CHECK(w, !planned[w->plan->rows[i].slot]);
     planned[w->plan->rows[i].slot] = !w->ended[i];
@@ -118,44 +118,19 @@ static void verify_nobody_forgotten(sim_world *w)
     sim_slot *slot = &w->slots[i];
     if (!slot->used)
       continue;
-    if (oldest == SIM_MAX_SLOTS || slot->order < w->slots[oldest].order)
-      oldest = i;
+    if (slot->running && (first == SIM_MAX_SLOTS || slot->started < w->slots[first].started))
+      first = i;
     td_sched_slot_info info = td_sched_slot(w->sched, i);
     SIM_CHECK(w, info.n_tokens == slot->n_tokens && info.n_generated == slot->n_tokens - slot->n_prompt);
     SIM_CHECK(w, info.running || !planned[i]);
     if (info.running && !planned[i])
       verify_left_out(w, slot);
   }
-  if (w->ahead && (oldest == SIM_MAX_SLOTS || !planned[oldest]))
+  if (w->ahead && (first == SIM_MAX_SLOTS || !planned[first]))
     for (uint32_t i = 0; i < w->plan->n_rows; i++) /* all that it was planned for has ended: a step lost */
       SIM_CHECK(w, w->ended[i]);
   else
-    SIM_CHECK(w, oldest != SIM_MAX_SLOTS && (planned[oldest] || !oldest_first));
-}
-
-/* The youngest go first when pages run out, the oldest never. */
-static void note_preemptions(sim_world *w)
-{
-  uint64_t youngest_running = 0, oldest_waiting = UINT64_MAX, oldest = UINT64_MAX;
-  for (uint32_t i = 0; i < w->config.n_slots; i++)
-    if (w->slots[i].used && w->slots[i].order < oldest)
-      oldest = w->slots[i].order;
-  for (uint32_t i = 0; i < w->config.n_slots; i++) {
-    sim_slot *slot = &w->slots[i];
-    if (!slot->used)
-      continue;
-    td_sched_slot_info info = td_sched_slot(w->sched, i);
-    if (info.n_preemptions != slot->n_preemptions) {
-      SIM_CHECK(w, info.n_preemptions == slot->n_preemptions + 1 && !info.running && slot->order != oldest);
-      slot->n_preemptions = info.n_preemptions;
-      slot->answering = false;
-    }
-    if (info.running && slot->order > youngest_running)
-      youngest_running = slot->order;
-    if (!info.running && slot->order < oldest_waiting)
-      oldest_waiting = slot->order;
-  }
-  SIM_CHECK(w, youngest_running < oldest_waiting);
+    SIM_CHECK(w, first != SIM_MAX_SLOTS && (planned[first] || !first_goes_on));
 }
 
 void sim_verify_plan(sim_world *w)
@@ -170,7 +145,6 @@ void sim_verify_plan(sim_world *w)
     w->device_table[plan->page_updates[i].index] = plan->page_updates[i].page_id;
   for (uint32_t i = 0; i < plan->n_page_updates; i++) /* in whatever order they are applied */
     SIM_CHECK(w, w->device_table[plan->page_updates[i].index] == plan->page_updates[i].page_id);
-  note_preemptions(w);
 
   memset(w->readers, 0, w->config.n_pages * sizeof *w->readers);
   memset(w->writers, 0, w->config.n_pages * sizeof *w->writers);
