@@ -111,6 +111,7 @@ static td_status load_chat_template(td_engine *e, td_error *err)
 
 typedef struct memory_plan {
   uint32_t max_running, step_tokens, page_tokens, n_pages, max_context;
+  bool context_is_cut;
   uint64_t page_bytes, workspace_bytes;
 } memory_plan;
 
@@ -147,6 +148,7 @@ static td_status plan_kv(td_engine *e, memory_plan *mp, td_error *err)
   mp->n_pages = (uint32_t)pages;
   if (pages < pages_per_context) {
     mp->max_context = mp->n_pages * mp->page_tokens;
+    mp->context_is_cut = true;
     td_warn("context cut to %u tokens: KV memory holds no more (kv_bytes)", mp->max_context);
   }
   td_info("memory: weights %.0f MiB, KV %.0f MiB (%u pages of %u tokens), workspace %.0f MiB; steps of up to %u requests, "
@@ -296,6 +298,7 @@ static void fill_info(td_engine *e, const memory_plan *mp)
   snprintf(i->backend, sizeof i->backend, "%s", e->backend->ops->name);
   i->vocab = d->vocab;
   i->max_context_tokens = mp->max_context;
+  i->context_is_cut = mp->context_is_cut;
   i->page_tokens = mp->page_tokens;
   i->n_pages = mp->n_pages;
   i->n_slots = e->n_slots;

@@ -41,6 +41,7 @@ void td_api_metrics(td_conn *c)
       .n_conns = s->n_conns,
       .queued_calls = s->n_reading,
   };
+  td_engine_step_errors(s->engine, &v.step_error_median, &v.step_error_p99);
   td_buf out;
   td_buf_init(&out, 0);
   td_metrics_render(&s->metrics, &v, &out);
