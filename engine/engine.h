@@ -182,4 +182,22 @@ void td_engine_get_stats(const td_engine *e, td_engine_stats *out);
 /* Median and 99th percentile of the last 1024 steps' errors; 0 before the first. */
 void td_engine_step_errors(const td_engine *e, double *median, double *p99);
 
+enum { TD_ENGINE_STEPS_KEPT = 1024 }; /* a power of two */
+
+/* One step as it was. Pages and requests: after it was committed. */
+typedef struct td_engine_step {
+  uint64_t step;   /* counts from 1 */
+  uint64_t end_us; /* CLOCK_MONOTONIC */
+  uint32_t step_us, predicted_us; /* predicted_us 0: nothing was predicted */
+  uint32_t n_decodes, n_prefills, n_prefill_tokens;
+  uint32_t hit_tokens; /* prompt tokens that the prefix tree spared since the step before */
+  uint32_t n_running, n_waiting;
+  uint32_t pages_free, pages_cached, pages_owned;
+  uint32_t preemptions; /* since the step before */
+} td_engine_step;
+/* The steps from *cursor (a count of steps since start; 0: as far back as is remembered) on, oldest first, at most max;
+ * *cursor moves behind them. *n_missed grows by those that were overwritten before they could be read. Never waits for
+ * the engine, nor the engine for it. */
+uint32_t td_engine_read_steps(const td_engine *e, uint64_t *cursor, td_engine_step *out, uint32_t max, uint64_t *n_missed);
+
 #endif

@@ -7,6 +7,7 @@
  *   requests.c  the hand-over between loop and engine thread: slots, rings, tickets
  *   step.c      the step loop: inbox -> plan -> forward -> sample -> commit -> publish
  *   predict.c   steps and waits as predicted, beside what they were; when to come back
+ *   step_log.c  records of the last steps, for who watches
  *   trace.c     --trace: what host and device did when, as Chrome trace JSON
  *   text.c      tokenising, chat templates and detokenising for the server
  */
@@ -18,6 +19,7 @@
 
 #include "engine/engine.h"
 #include "engine/ring.h"
+#include "engine/step_log.h"
 #include "engine/trace.h"
 #include "kernels/kernels.h"
 #include "models/model.h"
@@ -122,6 +124,7 @@ struct td_engine {
   uint64_t n_step_errors;
   _Atomic uint64_t heartbeat_us;
   _Atomic bool in_step;
+  td_step_log step_log;
 };
 
 uint64_t td_engine_now_us(void);

@@ -140,10 +140,31 @@ static void commit_and_publish(td_engine *e)
       publish_row(e, plan->rows[plan->logits_rows[i]].slot, e->stop[i], now_us);
 }
 
+/* For who watches the steps; before e->stats, whose sums still are those of the step before. */
+static void log_step(td_engine *e, uint64_t step_us, const td_plan *plan, const td_sched_stats *ss)
+{
+  td_engine_step s = {.step = plan->step,
+                      .end_us = atomic_load_explicit(&e->heartbeat_us, memory_order_relaxed),
+                      .step_us = (uint32_t)step_us,
+                      .n_decodes = plan->n_decode_rows,
+                      .n_prefills = plan->n_rows - plan->n_decode_rows,
+                      .n_prefill_tokens = plan->n_prefill_tokens,
+                      .hit_tokens = (uint32_t)(ss->prefix_hit_tokens - e->stats.prefix_hit_tokens),
+                      .n_running = ss->n_running,
+                      .n_waiting = ss->n_waiting,
+                      .pages_free = ss->pages_free,
+                      .pages_cached = ss->pages_cached,
+                      .pages_owned = ss->pages_owned,
+                      .preemptions = (uint32_t)(ss->preemptions - e->stats.preemptions)};
+  td_step_log_write(&e->step_log, &s);
+}
+
 static void update_stats(td_engine *e, uint64_t step_us, const td_plan *plan)
 {
   td_sched_stats ss;
   td_sched_get_stats(e->sched, &ss);
+  if (plan)
+    log_step(e, step_us, plan, &ss);
   pthread_mutex_lock(&e->stats_lock);
   td_engine_stats *st = &e->stats;
   st->n_waiting = ss.n_waiting;

@@ -162,6 +162,8 @@ static void tandem_metrics(page *p, const td_metrics *m, const td_metrics_view *
   counter(p, "tandem:evicted_pages_total", "Prefix pages given up for others", (double)s->evicted_pages);
   gauge(p, "tandem:requests_reading", "Requests that are parsed and tokenised", v->queued_calls);
   gauge(p, "tandem:connections", "Open connections", v->n_conns);
+  gauge(p, "tandem:watchers", "Clients that watch the steps", v->n_watchers);
+  counter(p, "tandem:watch_missed_steps_total", "Steps that a watcher was too slow for", (double)m->steps_missed);
   counter(p, "tandem:connections_refused_total", "Connections over a cap", (double)m->connections_refused);
   head(p, "tandem:http_responses_total", "counter", "Answers by status class");
   for (int i = 2; i < 6; i++)

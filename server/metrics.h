@@ -28,6 +28,7 @@ typedef struct td_metrics {
   uint64_t finished[4];
   uint64_t responses[6]; /* by hundreds of the status */
   uint64_t connections_refused;
+  uint64_t steps_missed; /* by watchers */
 } td_metrics;
 
 void td_metrics_init(td_metrics *m);
@@ -38,7 +39,7 @@ typedef struct td_metrics_view {
   const td_engine_stats *stats;
   double step_error_median, step_error_p99;
   const char *model_name;
-  uint32_t n_conns, queued_calls;
+  uint32_t n_conns, queued_calls, n_watchers;
 } td_metrics_view;
 
 void td_metrics_render(const td_metrics *m, const td_metrics_view *v, td_buf *out);

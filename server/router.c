@@ -5,6 +5,7 @@
 #include <strings.h>
 
 #include "server/call.h"
+#include "server/watch.h"
 
 typedef struct route {
   const char *path;
@@ -23,6 +24,8 @@ static const route routes[] = {
     {"/detokenize", .post = true, .api = &td_api_detokenize},
     {"/v1/models", .answer = td_api_models},
     {"/v1/models/", .prefix = true, .answer = td_api_models},
+    {"/", .open = true, .any_state = true, .answer = td_api_page},
+    {"/v1/steps", .any_state = true, .answer = td_watch_begin},
     {"/metrics", .any_state = true, .answer = td_api_metrics},
     {"/health", .open = true, .any_state = true, .answer = td_api_health},
     {"/ready", .open = true, .any_state = true, .answer = td_api_ready},

@@ -12,6 +12,7 @@
 
 #include "server/call.h"
 #include "server/notify.h"
+#include "server/watch.h"
 
 enum { SWEEP_MS = 100, END_FLUSH_MS = 1000 };
 /* Descriptors that are not connections: model files, epoll, sockets, logs. */
@@ -112,6 +113,7 @@ static void begin_drain(td_server *s, uint64_t ms)
   s->draining = true;
   s->drain_end_ms = uv_now(&s->loop) + ms;
   td_notify("STOPPING=1\nSTATUS=draining");
+  td_watch_end_all(s); /* they would keep the process for ever */
   if (td_listener_is_inherited(s->listener)) { /* new clients wait for the next process */
     td_listener_close(s->listener);
     s->listener = NULL;
@@ -237,6 +239,8 @@ static td_status start_handles(td_server *s, td_error *err)
   rc = rc ? rc : uv_timer_init(&s->loop, &s->sweep);
   s->sweep.data = s;
   rc = rc ? rc : uv_timer_start(&s->sweep, on_sweep, SWEEP_MS, SWEEP_MS);
+  rc = rc ? rc : uv_timer_init(&s->loop, &s->watch_timer);
+  s->watch_timer.data = s;
   rc = rc ? rc : uv_timer_init(&s->loop, &s->watchdog);
   s->watchdog.data = s;
   for (int i = 0; i < 3 && rc == 0; i++) {

@@ -1,8 +1,9 @@
 /* The server: one loop thread that owns every connection and call; this header is what its files share.
  *
  *   listener -> conn (HTTP) -> router -> call (one API request) -> worker: read, render, tokenise
- *                                          |                          |
- *                                          +--- generation <----------+   submit to the engine, text back
+ *                                |         |                          |
+ *                                |         +--- generation <----------+   submit to the engine, text back
+ *                                +-> watch: the engine's steps, as they come
  *
  * All of it runs on the loop but td_call's `run` part, which a worker has for itself until it is done. */
 #ifndef TD_SERVER_SERVER_H
@@ -22,6 +23,7 @@
 
 typedef struct td_conn td_conn;
 typedef struct td_call td_call;
+typedef struct td_watcher td_watcher;
 
 enum { TD_READ_BUFFER_BYTES = 65536, TD_IP_BUCKETS = 4096 };
 
@@ -34,6 +36,7 @@ typedef struct td_server {
   uv_prepare_t flush;  /* sends what the turn of the loop has made */
   uv_timer_t sweep;    /* deadlines; runs while there are connections or a drain */
   uv_timer_t watchdog; /* systemd's */
+  uv_timer_t watch_timer; /* runs while there are watchers */
   uv_signal_t signals[3];
   td_workers *workers;
   td_listener *listener;
@@ -51,6 +54,9 @@ typedef struct td_server {
   uint32_t n_calls;
   uint32_t n_reading; /* calls that workers have */
   uint32_t n_choices; /* of calls that the engine has */
+
+  td_watcher *watchers; /* all, doubly linked */
+  uint32_t n_watchers;
 
   bool draining, stopping;
   uint64_t drain_end_ms;

@@ -123,6 +123,9 @@ class Daemon:
     def get(self, path, **kw):
         return httpx.get(self.url + path, timeout=60 * SLOWNESS, **kw)
 
+    def raw(self, method, path, **kw):
+        return httpx.request(method, self.url + path, timeout=60 * SLOWNESS, **kw)
+
     def post(self, path, body, **kw):
         """body: an object sent as JSON, or bytes sent as they are."""
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
