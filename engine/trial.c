@@ -2,14 +2,6 @@
 #include "engine/trial.h"
 
 #include <stdlib.h>
-#include <time.h>
-
-static double now_us(void)
-{
-  struct timespec ts;
-  clock_gettime(CLOCK_MONOTONIC, &ts);
-  return (double)ts.tv_sec * 1e6 + (double)ts.tv_nsec * 1e-3;
-}
 
 /* Pages in use lie scattered after a while; the same in every start. */
 static void scatter(int32_t *pages, uint32_t n)
@@ -118,24 +110,24 @@ static td_status end_step(td_trial *t, td_error *err)
 td_status td_trial_run(td_trial *t, double *us, td_error *err)
 {
   td_plan *p = t->plan;
-  double begin = now_us();
+  uint64_t begin_us = td_engine_now_us();
   begin_step(t);
   if (t->e->backend->pipeline_depth > 1 && p->n_decode_rows == p->n_rows) {
     for (uint32_t i = 0; i < p->n_rows; i++)
       p->token_ids[p->rows[i].q_start] = -1 - (int32_t)i; /* what the step before sampled */
     begin_step(t);
     TD_TRY(end_step(t, err));
-    begin = now_us();
+    begin_us = td_engine_now_us();
     begin_step(t);
     TD_TRY(end_step(t, err));
-    *us = now_us() - begin;
+    *us = (double)(td_engine_now_us() - begin_us);
     td_status st = end_step(t, err);
     for (uint32_t i = 0; i < p->n_rows; i++)
       p->token_ids[p->rows[i].q_start] = (int32_t)(i % t->e->desc.vocab);
     return st;
   }
   TD_TRY(end_step(t, err));
-  *us = now_us() - begin;
+  *us = (double)(td_engine_now_us() - begin_us);
   return TD_OK;
 }
 
