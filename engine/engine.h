@@ -82,6 +82,9 @@ typedef struct td_engine_request {
   uint32_t n_stop_ids;
   int32_t stop_ids[TD_ENGINE_STOP_IDS_MAX];
   uint64_t namespace_id; /* prefix pages are shared only inside one */
+  uint64_t account;      /* whose share of the device it takes: those with requests waiting get equal ones */
+  int32_t priority;      /* lower is earlier, among the requests of an account */
+  uint64_t ttft_deadline_us, deadline_us; /* CLOCK_MONOTONIC, 0: none; for the first token, for the last */
   void *user;            /* comes back in updates */
 } td_engine_request;
 
@@ -101,6 +104,8 @@ typedef enum td_finish {
   TD_FINISH_STOP,   /* end-of-sequence or a stop id (the last token is that id) */
   TD_FINISH_LENGTH, /* max_new reached */
   TD_FINISH_ERROR,  /* `error` of the update says why (NaN in the logits) */
+  TD_FINISH_UNSTARTED, /* a deadline passed, or could not be met any more, before it was started */
+  TD_FINISH_CUT,       /* the same, while it was computed */
 } td_finish;
 
 typedef struct td_engine_update {
@@ -165,6 +170,8 @@ typedef struct td_engine_stats {
   uint32_t pages_total, pages_free, pages_cached, pages_owned;
   uint64_t steps, decode_tokens, prefill_tokens; /* since start */
   uint64_t prefix_query_tokens, prefix_hit_tokens, preemptions, evicted_pages;
+  uint32_t n_following; /* of n_waiting: wait for a prompt that another request computes */
+  uint64_t follows;
   uint64_t step_us_sum, plan_us_sum;
   double device_busy_us_sum, device_idle_us_sum; /* 0 where the backend does not tell; idle: between steps that follow at once */
   uint32_t last_step_us, last_step_decodes, last_step_prefill_tokens;

@@ -265,7 +265,11 @@ static td_status make_scheduler(td_engine *e, const memory_plan *mp, td_error *e
                         .max_context_tokens = mp->max_context,
                         .policy = policy_of(&e->options),
                         .cost = e->has_cost ? &e->cost : NULL,
-                        .tbt_target_us = (uint64_t)td_option(&e->options, TD_LIMIT_TBT_TARGET_MS) * 1000};
+                        .tbt_target_us = (uint64_t)td_option(&e->options, TD_LIMIT_TBT_TARGET_MS) * 1000,
+                        .slack_percent = (uint32_t)td_option(&e->options, TD_LIMIT_SLACK_PERCENT),
+                        .ttft_target_us = 1000 * (uint64_t)td_option(&e->options, TD_LIMIT_TTFT_TARGET_MS),
+                        .priority_us = 1000 * (uint64_t)td_option(&e->options, TD_LIMIT_PRIORITY_MS),
+                        .share_under_way = true};
   td_sched_stats st;
   if (getrandom(&sc.hash_seed, sizeof sc.hash_seed, GRND_NONBLOCK) < 0)
     sc.hash_seed = td_engine_now_us(); /* before the pool is ready: hard to guess will do */

@@ -16,7 +16,11 @@ static void take_submit(td_engine *e, uint32_t slot, uint32_t generation, double
   td_sched_request r = {.tokens = s->request.tokens,
                         .n_prompt = s->request.n_prompt,
                         .max_new = s->request.max_new,
-                        .namespace_id = s->request.namespace_id};
+                        .namespace_id = s->request.namespace_id,
+                        .account = s->request.account,
+                        .priority = s->request.priority,
+                        .ttft_deadline_us = s->request.ttft_deadline_us,
+                        .deadline_us = s->request.deadline_us};
   TD_BUG_ON(s->active);
   s->active = true;
   s->active_generation = generation;
@@ -56,6 +60,20 @@ static bool drain_inbox(td_engine *e)
       take_cancel(e, item.slot, item.generation);
   }
   return any;
+}
+
+/* Nobody is served late. True if somebody was ended. */
+static bool end_late_requests(td_engine *e, uint64_t now_us)
+{
+  td_sched_expired late[16];
+  uint32_t n, n_all = 0;
+  do {
+    n = td_sched_expire(e->sched, now_us, late, 16);
+    for (uint32_t i = 0; i < n; i++)
+      td_engine_end_slot(e, late[i].slot, late[i].has_run ? TD_FINISH_CUT : TD_FINISH_UNSTARTED);
+    n_all += n;
+  } while (n == 16);
+  return n_all > 0;
 }
 
 static bool is_stop_token(const td_engine *e, const td_engine_request *r, int32_t id)
@@ -180,6 +198,8 @@ static void update_stats(td_engine *e, uint64_t step_us, const td_plan *plan)
   st->evicted_pages = ss.evicted_pages;
   st->tbt_target_us = ss.tbt_target_us;
   memcpy(st->cost_correction, ss.cost_correction, sizeof st->cost_correction);
+  st->n_following = ss.n_following;
+  st->follows = ss.follows;
   if (plan) {
     st->steps++;
     st->decode_tokens += plan->n_decode_rows;
@@ -211,6 +231,10 @@ static bool plan_step(td_engine *e)
   uint64_t now_us = td_engine_now_us();
   atomic_store(&e->heartbeat_us, now_us);
   e->times.plan_begin_us = now_us;
+  if (end_late_requests(e, now_us)) {
+    commands = true;
+    e->wake(e->wake_arg); /* the step that follows may be long */
+  }
   if (!td_sched_plan(e->sched, now_us, e->plan)) {
     if (commands) { /* cancels may have ended slots */
       update_stats(e, 0, NULL);
@@ -232,6 +256,8 @@ static bool plan_step_ahead(td_engine *e)
   if (e->backend->pipeline_depth < 2 || !td_ring_is_empty(&e->inbox) || atomic_load(&e->stop_asked))
     return false;
   e->next_times.plan_begin_us = td_engine_now_us();
+  if (td_sched_next_expiry_us(e->sched) < e->next_times.plan_begin_us) /* who is late leaves between steps */
+    return false;
   if (!td_sched_plan_ahead(e->sched, e->plan, e->next))
     return false;
   e->next_times.predicted_us = td_sched_predict_us(e->sched, e->next);

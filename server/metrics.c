@@ -159,6 +159,11 @@ static void tandem_metrics(page *p, const td_metrics *m, const td_metrics_view *
   sample(p, "tandem:pages", ",state=\"free\"", s->pages_free);
   sample(p, "tandem:pages", ",state=\"cached\"", s->pages_cached);
   sample(p, "tandem:pages", ",state=\"owned\"", s->pages_owned);
+  gauge(p, "tandem:requests_following", "Requests that wait for a prompt which another computes", s->n_following);
+  counter(p, "tandem:follows_total", "Times that a request waited for a prompt which another computed", (double)s->follows);
+  head(p, "tandem:deadlines_missed_total", "counter", "Requests ended because of their timeouts");
+  sample(p, "tandem:deadlines_missed_total", ",state=\"waiting\"", (double)m->timeouts[0]);
+  sample(p, "tandem:deadlines_missed_total", ",state=\"running\"", (double)m->timeouts[1]);
   counter(p, "tandem:evicted_pages_total", "Prefix pages given up for others", (double)s->evicted_pages);
   gauge(p, "tandem:requests_reading", "Requests that are parsed and tokenised", v->queued_calls);
   gauge(p, "tandem:connections", "Open connections", v->n_conns);

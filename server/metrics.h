@@ -26,6 +26,7 @@ typedef struct td_metrics {
   td_histogram ttft, inter_token, e2e, queue, queue_predicted;
   uint64_t prompt_tokens, generation_tokens;
   uint64_t finished[4];
+  uint64_t timeouts[2]; /* of calls: never started, cut */
   uint64_t responses[6]; /* by hundreds of the status */
   uint64_t connections_refused;
   uint64_t steps_missed; /* by watchers */
