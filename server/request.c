@@ -89,6 +89,9 @@ static const field fields[] = {
     {"seed", C | H, FIELD_SEED, 0, offsetof(td_request, seed), offsetof(td_request, has_seed), NULL},
     INT(n, C | H, N),
     INT(best_of, C, N),
+    INT(priority, C | H, PRIORITY),
+    INT(timeout_ms, C | H, TIMEOUT_MS),
+    INT(ttft_timeout_ms, C | H, TTFT_TIMEOUT_MS),
     ITEM(stop, C | H),
     ITEM(stop_token_ids, C | H),
     BOOL(ignore_eos, C | H),
@@ -140,10 +143,7 @@ static const field fields[] = {
     NEUTRAL("prompt_cache_key", C | H, is_nothing),
     NEUTRAL("documents", H, is_nothing),
     NEUTRAL("chat_template", H | T, is_nothing), /* a request never supplies a template */
-    NEUTRAL("priority", C | H, is_zero),
     NEUTRAL("cache_salt", C | H, is_nothing),
-    NEUTRAL("timeout_ms", C | H, is_nothing),
-    NEUTRAL("ttft_timeout_ms", C | H, is_nothing),
     NEUTRAL("add_special_tokens", H, is_false), /* the template writes them */
 };
 
