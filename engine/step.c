@@ -9,7 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-static void take_submit(td_engine *e, uint32_t slot, uint32_t generation)
+/* wait_us: how long whoever came now would wait; those that come with it wait for each other. */
+static void take_submit(td_engine *e, uint32_t slot, uint32_t generation, double wait_us)
 {
   td_slot *s = &e->slots[slot];
   td_sched_request r = {.tokens = s->request.tokens,
@@ -24,6 +25,7 @@ static void take_submit(td_engine *e, uint32_t slot, uint32_t generation)
   s->active = true;
   s->active_generation = generation;
   s->n_new = 0;
+  atomic_store(&s->predicted_queue_us, (uint64_t)wait_us);
   e->backend->ops->set_sampling(e->backend, slot, &s->request.sampling);
   if (td_sched_submit(e->sched, slot, &r, td_engine_now_us(), NULL) != TD_OK) {
     /* td_engine_submit has refused what can never fit, so this is a disagreement of ours, not the client's */
@@ -45,12 +47,16 @@ static void take_cancel(td_engine *e, uint32_t slot, uint32_t generation)
 static bool drain_inbox(td_engine *e)
 {
   td_ring_item item;
+  td_sched_forecast f;
   bool any = false;
   while (td_ring_pop(&e->inbox, &item)) {
+    if (!any)
+      f = td_sched_foresee(e->sched);
     any = true;
-    if (item.kind == TD_COMMAND_SUBMIT)
-      take_submit(e, item.slot, item.generation);
-    else
+    if (item.kind == TD_COMMAND_SUBMIT) {
+      take_submit(e, item.slot, item.generation, f.start_us);
+      f.start_us += f.prompt_token_us * e->slots[item.slot].request.n_prompt;
+    } else
       take_cancel(e, item.slot, item.generation);
   }
   return any;
@@ -158,6 +164,7 @@ static void log_step(td_engine *e, uint64_t step_us, const td_plan *plan, const 
   td_engine_step s = {.step = plan->step,
                       .end_us = atomic_load_explicit(&e->heartbeat_us, memory_order_relaxed),
                       .step_us = (uint32_t)step_us,
+                      .predicted_us = (uint32_t)e->times.predicted_us,
                       .n_decodes = plan->n_decode_rows,
                       .n_prefills = plan->n_rows - plan->n_decode_rows,
                       .n_prefill_tokens = plan->n_prefill_tokens,
@@ -189,6 +196,8 @@ static void update_stats(td_engine *e, uint64_t step_us, const td_plan *plan)
   st->prefix_hit_tokens = ss.prefix_hit_tokens;
   st->preemptions = ss.preemptions;
   st->evicted_pages = ss.evicted_pages;
+  st->tbt_target_us = ss.tbt_target_us;
+  memcpy(st->cost_correction, ss.cost_correction, sizeof st->cost_correction);
   st->n_following = ss.n_following;
   st->follows = ss.follows;
   if (plan) {
@@ -202,7 +211,9 @@ static void update_stats(td_engine *e, uint64_t step_us, const td_plan *plan)
     st->last_step_us = (uint32_t)step_us;
     st->last_step_decodes = plan->n_decode_rows;
     st->last_step_prefill_tokens = plan->n_prefill_tokens;
+    td_engine_note_step(e, plan, e->times.predicted_us, (double)step_us);
   }
+  td_engine_note_forecast(e);
   pthread_mutex_unlock(&e->stats_lock);
 }
 
@@ -231,6 +242,7 @@ static bool plan_step(td_engine *e)
     }
     return false;
   }
+  e->times.predicted_us = td_sched_predict_us(e->sched, e->plan);
   e->times.plan_end_us = td_engine_now_us();
   queue_step(e, e->plan);
   e->times.queued_us = td_engine_now_us();
@@ -248,6 +260,7 @@ static bool plan_step_ahead(td_engine *e)
     return false;
   if (!td_sched_plan_ahead(e->sched, e->plan, e->next))
     return false;
+  e->next_times.predicted_us = td_sched_predict_us(e->sched, e->next);
   e->next_times.plan_end_us = td_engine_now_us();
   queue_step(e, e->next);
   e->next_times.queued_us = td_engine_now_us();

@@ -43,6 +43,7 @@ void td_sched_commit(td_sched *s, const td_plan *plan, const int32_t *sampled, c
     n_sampled++;
     td_order_charge(&s->order, r->account, TD_ORDER_TOKEN_COST);
     if (ends) {
+      td_sched_note_answer(s, r);
       td_sched_leave(s, r);
       td_deadlines_set(&s->deadlines, s->order.entries, row->slot, UINT64_MAX);
       r->state = TD_REQUEST_FREE;

@@ -109,6 +109,16 @@ double td_sched_predict_us(const td_sched *s, const td_plan *plan);
 /* How long a plan took. An input like any other: later schedules depend on it, slowly and within bounds. May be left out. */
 void td_sched_observe(td_sched *s, const td_plan *plan, double measured_us);
 
+/* Predicted from what runs and waits now; all 0 without a cost model or when idle (forecast.c). */
+typedef struct td_sched_forecast {
+  double start_us;        /* until a request that came now would be started, behind all that wait */
+  double next_end_us;     /* until one that runs has ended */
+  double end_gap_us;      /* from then on one ends every so often */
+  double prompt_token_us; /* that a waiting prompt's token adds to all this */
+  double step_us;
+} td_sched_forecast;
+td_sched_forecast td_sched_foresee(const td_sched *s);
+
 typedef struct td_sched_slot_info {
   uint32_t n_tokens;        /* prompt + generated so far */
   uint32_t n_generated;

@@ -42,6 +42,7 @@ void td_api_metrics(td_conn *c)
       .queued_calls = s->n_reading,
       .n_watchers = s->n_watchers,
   };
+  td_engine_step_errors(s->engine, &v.step_error_median, &v.step_error_p99);
   td_buf out;
   td_buf_init(&out, 0);
   td_metrics_render(&s->metrics, &v, &out);

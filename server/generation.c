@@ -132,6 +132,7 @@ void td_generation_submit(td_call *call)
   }
   if (submit_all(call, &err) != TD_OK) {
     td_api_error_from(&e, &err);
+    td_server_set_retry_after(call->server, &e, call->n_prompts > 0 ? (uint32_t)call->prompts[0].n : 1);
     td_call_fail(call, &e);
     return;
   }
@@ -347,6 +348,7 @@ static void observe(td_choice *ch, const td_engine_update *u)
     m->prompt_tokens += u->n_prompt;
     td_histogram_observe(&m->ttft, (double)(u->first_token_us - ch->call->arrival_us) / 1e6, 1);
     td_histogram_observe(&m->queue, (double)(u->first_run_us - u->submit_us) / 1e6, 1);
+    td_histogram_observe(&m->queue_predicted, (double)u->predicted_queue_us / 1e6, 1);
     if (u->n_generated > 1)
       td_histogram_observe(&m->inter_token,
                            (double)(u->last_token_us - u->first_token_us) / 1e6 / (u->n_generated - 1),

@@ -62,12 +62,13 @@ static bool admit_state(const td_server *s, td_api_error *e)
 }
 
 /* Overload is told before the body is read, let alone tokenised. */
-static bool admit_load(const td_server *s, td_api_error *e)
+static bool admit_load(td_server *s, td_api_error *e)
 {
   uint64_t cap = (uint64_t)td_option(s->options, TD_LIMIT_QUEUE_REQUESTS);
   if ((uint64_t)s->n_reading + s->n_choices < cap)
     return true;
   td_api_error_set(e, 429, "queue_full", NULL, "the queue is full: %u requests wait or run", s->n_choices);
+  td_server_set_retry_after(s, e, 1);
   return false;
 }
 

@@ -39,6 +39,13 @@ bool td_server_healthy(const td_server *s)
          now - st.heartbeat_us < (uint64_t)td_option(s->options, TD_LIMIT_HEALTH_STALL_MS) * 1000u;
 }
 
+void td_server_set_retry_after(td_server *s, td_api_error *e, uint32_t n_prompt)
+{
+  uint64_t us = e->status == 429 ? td_engine_retry_after_us(s->engine, n_prompt) : 0;
+  if (us > 0)
+    e->retry_after_s = (int)((us + 999999) / 1000000);
+}
+
 static int exit_code_of(td_status st)
 {
   switch (st) {

@@ -15,6 +15,7 @@
 
 #include "config/options.h"
 #include "engine/engine.h"
+#include "server/api_error.h"
 #include "server/auth.h"
 #include "server/listener.h"
 #include "server/metrics.h"
@@ -73,6 +74,8 @@ int td_server_check(const td_options *options);
 void td_server_idle(td_server *s);
 /* Whether the engine steps, or is idle and would. */
 bool td_server_healthy(const td_server *s);
+/* Of a 429: when a request with such a prompt would find room, as far as that is known. */
+void td_server_set_retry_after(td_server *s, td_api_error *e, uint32_t n_prompt);
 /* CLOCK_MONOTONIC, as the engine's times. */
 uint64_t td_server_now_us(void);
 
