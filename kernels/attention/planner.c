@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+const char *const td_attention_policy_names[] = {"unified", "pat", "persistentkv", "flashdecode", NULL};
+
 enum { GROWTH_MAX = 64, /* tokens between two plans; more: taken for another row */ RECUT_PART = 64 };
 
 /* Rows of a span of several members, at most. */

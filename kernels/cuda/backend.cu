@@ -114,7 +114,7 @@ static td_status be_kv_create(td_backend *be, const td_kv_shape *shape, td_kv **
                      err));
   TD_TRY(td_cuda_alloc_array(b, (size_t)TD_SPLITS_MAX * shape->n_kv_heads, &b->arrived, err));
   *out = kv;
-  return TD_OK;
+  return td_cuda_make_planner(b, kv, err);
 }
 
 // ---- life ----
@@ -132,6 +132,7 @@ static void be_destroy(td_backend *be)
   for (td_kv *kv : *b->kvs)
     delete kv;
   td_lt_close(b);
+  td_attention_planner_destroy(b->planner);
   td_cuda_free_step_memory(b);
   if (b->stream)
     cudaStreamDestroy(b->stream);
