@@ -234,16 +234,6 @@ static bool wanted(const bench *b, const char *op)
   return !b->only;
 }
 
-static uint32_t attention_of(const char *name)
-{
-  for (uint32_t i = 0; td_attention_policy_names[i]; i++)
-    if (strcmp(td_attention_policy_names[i], name) == 0)
-      return i + 1;
-  if (strcmp(name, "serial") != 0)
-    td_tool_die("--attention: no '%s'", name);
-  return 0;
-}
-
 static void setup(bench *b)
 {
   td_error err;
@@ -260,7 +250,7 @@ static void setup(bench *b)
                          .max_context_tokens = max_context,
                          .max_vocab = b->d.vocab,
                          .device = (uint32_t)b->device,
-                         .attention = attention_of(b->attention),
+                         .attention = td_attention_of(b->attention),
                          .gpu_memory_percent = 90};
   check(td_backend_create(b->backend, &c, &be, &err), &err);
   b->stage.be = be;
@@ -604,6 +594,8 @@ static void read_options(bench *b)
       b->weight_dtype = t;
   if (b->weight_dtype == TD_DTYPE_COUNT)
     td_tool_die("--dtype: no type '%s'", b->dtype);
+  if (td_attention_of(b->attention) == UINT32_MAX)
+    td_tool_die("--attention: no '%s'", b->attention);
   if (b->n_rounds < 1 || b->cache_mb < 1 || b->attention_gb <= 0 || b->round_ms <= 0)
     td_tool_die("a number is out of range");
 }

@@ -15,7 +15,8 @@ typedef struct string_option {
   const char *words_text;
 } string_option;
 
-static const char *const backends[] = {"auto", "cpu", "cuda", NULL}, *const load_formats[] = {"auto", "dummy", NULL};
+static const char *const backends[] = {"auto", "cpu", "cuda", NULL}, *const load_formats[] = {"auto", "dummy", NULL},
+                  *const attentions[] = {"serial", "unified", "pat", "persistentkv", "flashdecode", NULL};
 
 #define STRING(field, name, def, value, help)                                                      \
   {name, def, value, help, offsetof(td_options, field), sizeof(((td_options *)0)->field), NULL, NULL}
@@ -33,6 +34,10 @@ static const string_option string_options[] = {
     WORD(backend, "auto", "auto, cpu or cuda", backends, "auto, cpu or cuda"),
     WORD(load_format, "auto", "auto, or dummy: weights are random, config.json is all that is needed", load_formats,
          "auto or dummy"),
+    WORD(attention, "serial",
+         "decodes on a Hopper GPU: serial, every row by itself; unified, shared prefixes read once, an even share for every "
+         "multiprocessor; pat, persistentkv, flashdecode: as those papers have it, to compare",
+         attentions, "serial, unified, pat, persistentkv or flashdecode"),
 };
 #undef STRING
 #undef WORD

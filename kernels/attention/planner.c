@@ -7,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const td_attention_policy_names[] = {"unified", "pat", "persistentkv", "flashdecode", NULL};
-
 enum { GROWTH_MAX = 64, /* tokens between two plans; more: taken for another row */ RECUT_PART = 64 };
 
 /* Rows of a span of several members, at most. */
@@ -118,6 +116,15 @@ void td_attention_planner_destroy(td_attention_planner *p)
   free(p->rows), free(p->member_row), free(p->tree.nodes), free(p->tree.buckets), free(p->walk), free(p->best);
   free(p->shared), free(p->shared_key_us), free(p->sources), free(p->block);
   free(p);
+}
+
+uint32_t td_attention_of(const char *word)
+{
+  static const char *const words[] = {"serial", "unified", "pat", "persistentkv", "flashdecode"};
+  for (uint32_t i = 0; i < sizeof words / sizeof *words; i++)
+    if (strcmp(words[i], word) == 0)
+      return i;
+  return UINT32_MAX;
 }
 
 static void *in_block(const td_attention_planner *p, uint32_t at) { return (unsigned char *)p->block + at; }
