@@ -12,9 +12,8 @@ enum { N_SHARES = sizeof shares / sizeof *shares };
 
 int td_plan_failed(const td_error *err)
 {
-  fprintf(stderr, "tandem-plan: %s%s%s\n", err->param[0] ? err->param : "", err->param[0] ? ": " : "",
-          err->message);
-  return err->code == TD_ERR_CONFIG ? 64 : 1;
+  fprintf(stderr, "tandem-plan: %s\n", err->message);
+  return err->code == TD_ERR_CONFIG || err->code == TD_ERR_REQUEST ? 64 : 1;
 }
 
 static void add_run(cJSON *runs, const char *name, double rate, const td_replay_config *c,

@@ -30,6 +30,7 @@ static td_status is_held(const td_source *s, td_replay_config *c, double rate, t
 {
   td_replay_result r;
   c->speed = rate / s->rate;
+  c->window_s = s->load.n > 0 ? s->load.requests[s->load.n - 1].due_s / c->speed : 0;
   TD_TRY(td_replay(&s->load, c, &r, err));
   out->n_runs++;
   *held = r.held;
