@@ -19,8 +19,8 @@
 #include "scheduler/cost_text.h"
 
 /* Host memory that nobody wrote yet is taken for it, up to this: it would be taken by requests later. */
-#define HOST_KV_BYTES ((uint64_t)128 << 20)
-enum { CASES_MAX = 128, RUNS_MAX = 9, RUNS_WANTED = 3, FEWEST_CASES = 6 };
+#define HOST_KV_BYTES ((uint64_t)64 << 20)
+enum { CASES_MAX = 128, RUNS_MAX = 9, RUNS_WANTED = 3, FEWEST_CASES = 4 };
 enum { SHORT_CONTEXT = 64, MANY_CONTEXT = 4096, LONG_CONTEXT = 32768 };
 /* A case that took one part in so many of the time is not run again; one that would take one in LEFT_SHARE of
  * what is left, never. */
@@ -121,10 +121,10 @@ static void choose_extremes(calibration *c)
 {
   uint32_t rows = c->max_rows, tokens = c->max_tokens, some = (rows + 3) / 4;
   add_decodes(c, 1, SHORT_CONTEXT);
-  add_chunks(c, 1, tokens, 0);
-  add_decodes(c, rows, SHORT_CONTEXT);
-  add_decodes(c, rows, context_of(c, rows, MANY_CONTEXT));
   add_chunks(c, 1, tokens / 4, 0);
+  add_decodes(c, rows, SHORT_CONTEXT);
+  add_chunks(c, 1, tokens, 0);
+  add_decodes(c, rows, context_of(c, rows, MANY_CONTEXT));
   add_chunks(c, 1, tokens / 2, context_of(c, 1, LONG_CONTEXT) / 2);
   add_hybrid(c, some, context_of(c, rows, MANY_CONTEXT), tokens / 2, 0);
   add_decodes(c, some, context_of(c, some, MANY_CONTEXT));

@@ -36,15 +36,17 @@ static const char *state_name(const td_server *s)
 static void render_hello(const td_server *s, td_buf *out)
 {
   const td_engine_info *i = td_engine_get_info(s->engine);
+  td_engine_stats st;
+  td_engine_get_stats(s->engine, &st);
   td_buf_append_str(out, "event: hello\ndata: {\"version\":\"" TD_VERSION "\",\"model\":");
   td_buf_append_json_string(out, i->model_name, strlen(i->model_name));
   td_buf_append_str(out, ",\"backend\":");
   td_buf_append_json_string(out, i->backend, strlen(i->backend));
   td_buf_printf(out,
                 ",\"max_model_len\":%u,\"pages\":%u,\"page_tokens\":%u,\"step_tokens\":%u,\"max_running\":%u,"
-                "\"tbt_target_us\":null,\"fields\":[\"step\",\"end_us\",\"step_us\",\"predicted_us\",\"decodes\",\"prefills\","
+                "\"tbt_target_us\":%.0f,\"fields\":[\"step\",\"end_us\",\"step_us\",\"predicted_us\",\"decodes\",\"prefills\","
                 "\"prefill_tokens\",\"hit_tokens\",\"running\",\"waiting\",\"free\",\"cached\",\"owned\",\"preemptions\"]}\n\n",
-                i->max_context_tokens, i->n_pages, i->page_tokens, i->step_tokens, i->max_running);
+                i->max_context_tokens, i->n_pages, i->page_tokens, i->step_tokens, i->max_running, st.tbt_target_us);
 }
 
 static void render_step(const td_engine_step *s, td_buf *out)
