@@ -97,12 +97,14 @@ static uint32_t plan_decodes(td_sched *s, td_plan *plan)
   return n_prefills;
 }
 
-bool td_sched_plan_chunk(td_sched *s, td_plan *plan, uint32_t slot, uint32_t at_least)
+bool td_sched_plan_chunk(td_sched *s, td_plan *plan, uint32_t slot, uint32_t at_least, uint32_t at_most)
 {
   td_request *r = &s->table.requests[slot];
   uint32_t q_len = td_budget_chunk(&s->budget, r->n_computed, r->n_tokens - r->n_computed);
   if (q_len < at_least)
     q_len = at_least;
+  if (q_len > at_most)
+    q_len = at_most;
   if (q_len == 0)
     return false;
   uint32_t n_pages = td_sched_pages_for(s, r->n_computed + q_len);
@@ -165,7 +167,7 @@ static void start(td_sched *s, td_plan *plan, uint64_t now_us, uint32_t slot, co
   td_follow_claim(s, slot);
 }
 
-bool td_sched_admit(td_sched *s, td_plan *plan, uint64_t now_us, uint32_t *hit_updates)
+bool td_sched_admit(td_sched *s, td_plan *plan, uint64_t now_us, uint32_t at_most, uint32_t *hit_updates)
 {
   uint32_t slot = td_order_front(&s->order);
   if (slot == TD_NO_SLOT || s->table.n_running == s->config.max_running || plan->n_tokens == s->config.step_tokens ||
@@ -192,7 +194,7 @@ bool td_sched_admit(td_sched *s, td_plan *plan, uint64_t now_us, uint32_t *hit_u
     return false;
   *hit_updates += hit.n_pages;
   start(s, plan, now_us, slot, &hit);
-  return td_sched_plan_chunk(s, plan, slot, 0);
+  return td_sched_plan_chunk(s, plan, slot, 0, at_most);
 }
 
 static void begin_plan(td_sched *s, td_plan *plan)

@@ -105,7 +105,7 @@ def test_a_target_that_cannot_be_reached():
 
 
 def test_retry_after_is_when_there_is_room():
-    body = {"model": MODEL_ID, "prompt": "Once upon a time", "max_tokens": 250, "ignore_eos": True, "temperature": 0, "stream": True}
+    body = {"model": MODEL_ID, "prompt": "Once upon a time", "max_tokens": 150, "ignore_eos": True, "temperature": 0, "stream": True}
     with Daemon("--queue-requests", 1, "--step-tokens", 32, "--calibrate-ms", 4000, "--cache-dir", "") as d:
         s = d.connect(120)
         d.send_request(s, "/v1/completions", body)
