@@ -204,8 +204,8 @@ td_status td_sched_submit(td_sched *s, uint32_t slot, const td_sched_request *r,
                                      .last_token = r->tokens[r->n_prompt - 1],
                                      .account = (uint16_t)(r->account % TD_ORDER_ACCOUNTS),
                                      .namespace_id = r->namespace_id,
-                                     .n_prompt = r->n_prompt,
-                                     .submit_us = now_us});
+                                     .n_prompt = r->n_prompt},
+                       now_us);
   enqueue(s, slot, r, now_us);
   return TD_OK;
 }
@@ -247,14 +247,15 @@ td_sched_slot_info td_sched_slot(const td_sched *s, uint32_t slot)
 {
   TD_BUG_ON(slot >= s->config.n_slots);
   const td_request *r = &s->table.requests[slot];
+  const td_request_history *h = &s->table.histories[slot];
   TD_BUG_ON(r->state == TD_REQUEST_FREE);
   return (td_sched_slot_info){.n_tokens = r->n_tokens,
                               .n_generated = r->n_tokens - r->n_prompt,
                               .n_computed = r->n_computed,
-                              .n_cached_prompt = r->n_cached_prompt,
-                              .n_preemptions = r->n_preemptions,
-                              .submit_us = r->submit_us,
-                              .first_run_us = r->first_run_us,
+                              .n_cached_prompt = h->n_cached_prompt,
+                              .n_preemptions = h->n_preemptions,
+                              .submit_us = h->submit_us,
+                              .first_run_us = h->first_run_us,
                               .running = r->state != TD_REQUEST_WAITING,
                               .following = s->order.entries[slot].leader != TD_NO_SLOT,
                               .n_follows = s->order.entries[slot].n_follows,

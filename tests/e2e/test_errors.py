@@ -200,6 +200,26 @@ def test_routes_and_methods(daemon):
         assert status != 405 or r.headers["allow"], path
 
 
+@pytest.mark.parametrize("method, path, meant", [
+    ("POST", "/chat/completions", "/v1/chat/completions"), ("POST", "/v1/v1/completions", "/v1/completions"), ("GET", "/models", "/v1/models"),
+    ("POST", "/v1/completions/", "/v1/completions"), ("GET", "/v1/health", "/health"), ("GET", "/metrics//", "/metrics"), ("POST", "/v1/tokenize", "/tokenize"),
+    ("GET", "/v1/embeddings", None), ("GET", "/v1", None), ("GET", "/v1/v1/v1/models", None), ("GET", "/" + "a" * 5000, None),
+])
+def test_a_path_that_is_nearly_right(daemon, method, path, meant):
+    message = error_of(daemon.raw(method, path), 404)["message"]
+    assert message.endswith(f"; {meant} is one") if meant else "is one" not in message, message
+
+
+def test_messages_say_what_would_be_right(daemon):
+    for path, body, words in (("/v1/completions", CHAT, "'messages' is a field of /v1/chat/completions"), ("/v1/chat/completions", TEXT, "'prompt' is a field of /v1/completions"),
+                              ("/tokenize", {"prompt": "a", "stop": "b"}, "'stop' is not a field of this route"), ("/v1/completions", b"", "the body is empty")):
+        assert words in error_of(daemon.post(path, body))["message"]
+    assert error_of(daemon.raw("GET", "/v1/completions"), 405)["message"] == "GET is not allowed here; POST is"
+    assert error_of(daemon.raw("POST", "/metrics"), 405)["message"] == "POST is not allowed here; GET is"
+    kind = "application/x-www-form-urlencoded"  # what curl -d sends
+    assert f"application/json, not '{kind}'" in error_of(daemon.post("/v1/completions", TEXT, headers={"content-type": kind}), 415)["message"]
+
+
 def test_openai_error_classes(client):
     """The client library maps our errors to its own exceptions."""
     with pytest.raises(openai.BadRequestError) as e:
