@@ -44,6 +44,7 @@ typedef struct td_sched_config {
   td_policy policy;
   const struct td_cost_model *cost; /* copied; NULL: none, then steps are limited by step_tokens alone */
   uint64_t tbt_target_us;           /* longest step that decodes should see; 0: automatic with a cost model, else none */
+  uint32_t micro_batch;             /* copied into plans: each micro-batch of a pipeline has a scheduler of its own */
   /* Order (order.h); all 0: as they come. */
   uint32_t prompt_ns_per_token; /* what a prompt's token takes when the device does nothing else; 0: by the cost model */
   uint32_t slack_percent;       /* a prompt may wait this share of its own time for shorter ones */
@@ -107,6 +108,16 @@ bool td_sched_is_running(const td_sched *s, uint32_t slot);
 double td_sched_predict_us(const td_sched *s, const td_plan *plan);
 /* How long a plan took. An input like any other: later schedules depend on it, slowly and within bounds. May be left out. */
 void td_sched_observe(td_sched *s, const td_plan *plan, double measured_us);
+
+/* Predicted from what runs and waits now; all 0 without a cost model or when idle (forecast.c). */
+typedef struct td_sched_forecast {
+  double start_us;        /* until a request that came now would be started, behind all that wait */
+  double next_end_us;     /* until one that runs has ended */
+  double end_gap_us;      /* from then on one ends every so often */
+  double prompt_token_us; /* that a waiting prompt's token adds to all this */
+  double step_us;
+} td_sched_forecast;
+td_sched_forecast td_sched_foresee(const td_sched *s);
 
 typedef struct td_sched_slot_info {
   uint32_t n_tokens;        /* prompt + generated so far */

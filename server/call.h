@@ -117,6 +117,8 @@ void td_generation_cancel(td_call *call, td_finished why);
 /* For workers: makes room for n prompts; tokens of one prompt; the check that all fit the context. */
 bool td_call_alloc_prompts(td_call *call, size_t n);
 bool td_call_check_context(td_call *call, bool default_rest);
+/* "this model's context is", or what else bounds prompt and answer. */
+const char *td_call_context_is(const td_call *call);
 /* Prompts are tokenised up to this many tokens. */
 size_t td_call_count_to(const td_call *call);
 /* A tokenising call has failed: too many tokens is context_length_exceeded; else as td_api_error_from. */

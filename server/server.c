@@ -12,6 +12,7 @@
 
 #include "server/call.h"
 #include "server/notify.h"
+#include "server/watch.h"
 
 enum { SWEEP_MS = 100, END_FLUSH_MS = 1000 };
 /* Descriptors that are not connections: model files, epoll, sockets, logs. */
@@ -36,6 +37,13 @@ bool td_server_healthy(const td_server *s)
   bool busy = st.in_step || st.n_running > 0 || st.n_waiting > 0;
   return !busy || now < st.heartbeat_us ||
          now - st.heartbeat_us < (uint64_t)td_option(s->options, TD_LIMIT_HEALTH_STALL_MS) * 1000u;
+}
+
+void td_server_set_retry_after(td_server *s, td_api_error *e, uint32_t n_prompt)
+{
+  uint64_t us = e->status == 429 ? td_engine_retry_after_us(s->engine, n_prompt) : 0;
+  if (us > 0)
+    e->retry_after_s = (int)((us + 999999) / 1000000);
 }
 
 static int exit_code_of(td_status st)
@@ -105,6 +113,7 @@ static void begin_drain(td_server *s, uint64_t ms)
   s->draining = true;
   s->drain_end_ms = uv_now(&s->loop) + ms;
   td_notify("STOPPING=1\nSTATUS=draining");
+  td_watch_end_all(s); /* they would keep the process for ever */
   if (td_listener_is_inherited(s->listener)) { /* new clients wait for the next process */
     td_listener_close(s->listener);
     s->listener = NULL;
@@ -230,6 +239,8 @@ static td_status start_handles(td_server *s, td_error *err)
   rc = rc ? rc : uv_timer_init(&s->loop, &s->sweep);
   s->sweep.data = s;
   rc = rc ? rc : uv_timer_start(&s->sweep, on_sweep, SWEEP_MS, SWEEP_MS);
+  rc = rc ? rc : uv_timer_init(&s->loop, &s->watch_timer);
+  s->watch_timer.data = s;
   rc = rc ? rc : uv_timer_init(&s->loop, &s->watchdog);
   s->watchdog.data = s;
   for (int i = 0; i < 3 && rc == 0; i++) {

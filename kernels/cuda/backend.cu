@@ -224,6 +224,11 @@ static td_status check_device(cuda_backend *b, td_error *err)
     return td_cuda_fail(err, e, "the device cannot be used");
   b->cc_major = prop.major;
   b->n_sms = prop.multiProcessorCount;
+  int driver = 0, runtime = 0;
+  cudaDriverGetVersion(&driver);
+  cudaRuntimeGetVersion(&runtime);
+  snprintf(b->base.identity, sizeof b->base.identity, "%.100s cc%d.%d sm%d driver%d runtime%d", prop.name, prop.major, prop.minor,
+           prop.multiProcessorCount, driver, runtime);
   return TD_OK;
 }
 
