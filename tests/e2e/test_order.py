@@ -145,6 +145,21 @@ def test_requests_that_come_together_compute_their_common_prompt_once(daemon):
     assert answers[0].choices[0].text == answers[1].choices[0].text
 
 
+def test_short_prompts_do_not_wait_for_a_long_one():
+    with Daemon("--step-tokens", 64) as d:
+        ends = []
+
+        async def main():
+            async with d.aclient() as client:
+                long = asyncio.create_task(end_of(client, WORDS * 40, ends, "long"))
+                while await asyncio.to_thread(d.gauge, "vllm:num_requests_running") == 0:
+                    await asyncio.sleep(0.01)
+                await asyncio.gather(*(end_of(client, f"Number {i} is", ends, i) for i in range(4)))
+                await long
+        asyncio.run(main())
+        assert ends[-1] == "long" and len(ends) == 5, ends
+
+
 def test_a_key_that_floods_leaves_others_their_share(tmp_path):
     keys = tmp_path / "keys"
     keys.write_text("greedy\nmodest\n")
