@@ -49,7 +49,7 @@ static void preempt(td_sched *s, uint32_t at)
   uint32_t slot = s->table.running[at];
   td_request *r = &s->table.requests[slot];
   td_sched_leave(s, r);
-  r->n_preemptions++;
+  s->table.histories[slot].n_preemptions++;
   s->n_preemptions++;
   td_request_table_stop(&s->table, at);
   td_order_enter(&s->order, slot);
@@ -78,6 +78,8 @@ static uint32_t plan_decodes(td_sched *s, td_plan *plan)
   for (uint32_t i = 0; i < s->table.n_running; i++) { /* n_running falls when one is preempted */
     uint32_t slot = s->table.running[i];
     td_request *r = &s->table.requests[slot];
+    if (i + TD_REQUEST_PREFETCH < s->table.n_running)
+      td_request_prefetch(&s->table.requests[s->table.running[i + TD_REQUEST_PREFETCH]]);
     if (r->state == TD_REQUEST_PREFILL) {
       s->prefills[n_prefills++] = slot;
       continue;
@@ -157,8 +159,8 @@ static void start(td_sched *s, td_plan *plan, uint64_t now_us, uint32_t slot, co
     note_update(plan, r->stripe * s->stripe_pages + i);
   if (!r->has_run) {
     r->has_run = true;
-    r->first_run_us = now_us;
-    r->n_cached_prompt = r->n_computed;
+    s->table.histories[slot].first_run_us = now_us;
+    s->table.histories[slot].n_cached_prompt = r->n_computed;
     s->prefix_query_tokens += r->n_prompt;
     s->prefix_hit_tokens += r->n_computed;
     td_order_charge(&s->order, r->account, r->n_prompt - r->n_computed); /* once: preemption is our doing */

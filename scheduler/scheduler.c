@@ -8,6 +8,9 @@
  * entries let several admissions of short contexts share a step. */
 enum { MIN_HIT_UPDATES = 4096 };
 
+/* Of what the cost model says a prompt takes: nobody is refused because it was measured on a busy day. */
+#define PROMPT_TIME_SHARE 0.75
+
 const char *const td_policy_names[TD_POLICY_COUNT + 1] = {"tandem", "sarathi", "prefill-first", "decode-first", "orca"};
 
 static td_status check_config(const td_sched_config *c, td_error *err)
@@ -87,7 +90,7 @@ td_status td_sched_create(const td_sched_config *config, td_sched **out, td_erro
   s->answer_share = 1;
   if (config->cost && config->prompt_ns_per_token == 0)
     s->config.prompt_ns_per_token =
-        (uint32_t)(1e3 * td_cost_tokens_us(config->cost, config->step_tokens) / config->step_tokens);
+        (uint32_t)(PROMPT_TIME_SHARE * 1e3 * td_cost_tokens_us(config->cost, config->step_tokens) / config->step_tokens);
   td_status status = td_budget_init(&s->budget, config, err);
   if (status == TD_OK)
     status = size_tables(s, err);
@@ -204,8 +207,8 @@ td_status td_sched_submit(td_sched *s, uint32_t slot, const td_sched_request *r,
                                      .last_token = r->tokens[r->n_prompt - 1],
                                      .account = (uint16_t)(r->account % TD_ORDER_ACCOUNTS),
                                      .namespace_id = r->namespace_id,
-                                     .n_prompt = r->n_prompt,
-                                     .submit_us = now_us});
+                                     .n_prompt = r->n_prompt},
+                       now_us);
   enqueue(s, slot, r, now_us);
   return TD_OK;
 }
@@ -247,14 +250,15 @@ td_sched_slot_info td_sched_slot(const td_sched *s, uint32_t slot)
 {
   TD_BUG_ON(slot >= s->config.n_slots);
   const td_request *r = &s->table.requests[slot];
+  const td_request_history *h = &s->table.histories[slot];
   TD_BUG_ON(r->state == TD_REQUEST_FREE);
   return (td_sched_slot_info){.n_tokens = r->n_tokens,
                               .n_generated = r->n_tokens - r->n_prompt,
                               .n_computed = r->n_computed,
-                              .n_cached_prompt = r->n_cached_prompt,
-                              .n_preemptions = r->n_preemptions,
-                              .submit_us = r->submit_us,
-                              .first_run_us = r->first_run_us,
+                              .n_cached_prompt = h->n_cached_prompt,
+                              .n_preemptions = h->n_preemptions,
+                              .submit_us = h->submit_us,
+                              .first_run_us = h->first_run_us,
                               .running = r->state != TD_REQUEST_WAITING,
                               .following = s->order.entries[slot].leader != TD_NO_SLOT,
                               .n_follows = s->order.entries[slot].n_follows,
