@@ -8,6 +8,9 @@
  * entries let several admissions of short contexts share a step. */
 enum { MIN_HIT_UPDATES = 4096 };
 
+/* Of what the cost model says a prompt takes: nobody is refused because it was measured on a busy day. */
+#define PROMPT_TIME_SHARE 0.75
+
 const char *const td_policy_names[TD_POLICY_COUNT + 1] = {"tandem", "sarathi", "prefill-first", "decode-first", "orca"};
 
 static td_status check_config(const td_sched_config *c, td_error *err)
@@ -87,7 +90,7 @@ td_status td_sched_create(const td_sched_config *config, td_sched **out, td_erro
   s->answer_share = 1;
   if (config->cost && config->prompt_ns_per_token == 0)
     s->config.prompt_ns_per_token =
-        (uint32_t)(1e3 * td_cost_tokens_us(config->cost, config->step_tokens) / config->step_tokens);
+        (uint32_t)(PROMPT_TIME_SHARE * 1e3 * td_cost_tokens_us(config->cost, config->step_tokens) / config->step_tokens);
   td_status status = td_budget_init(&s->budget, config, err);
   if (status == TD_OK)
     status = size_tables(s, err);

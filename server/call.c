@@ -115,6 +115,7 @@ static bool read_call(td_call *call)
     ok = false;
   }
   ok = ok && suit_tokenizer(call);
+  call->cache_namespace_id = td_namespace_of(&call->server->namespace_secret, call->namespace_id, ok ? r->cache_salt : NULL);
   if (ok && r->messages)
     ok = td_messages_normalise((cJSON *)r->messages, &call->error); /* in the tree that is ours */
   if (ok && !atomic_load(&call->abandoned))

@@ -35,7 +35,7 @@ def test_unknown_field_is_named(daemon, field):
 
 NOT_SERVED = {
     "logprobs": True, "top_logprobs": 3, "logit_bias": {"5": 1}, "presence_penalty": 0.5, "frequency_penalty": 0.5,
-    "repetition_penalty": 1.1, "min_tokens": 3, "response_format": {"type": "json_object"}, "cache_salt": "s",
+    "repetition_penalty": 1.1, "min_tokens": 3, "response_format": {"type": "json_object"},
     "tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "required",
     "chat_template": "{{ 1 }}", "include_stop_str_in_output": True,
 }
