@@ -15,14 +15,15 @@ enum { TOKENS_MAX = 16777216, LINE_NODES = 1 << 20, PRIVATE_SEED = 0x70726976 };
 static td_status take_blocks(td_load *l, const cJSON *ids, uint32_t n_in, uint64_t index, td_error *err)
 {
   const cJSON *id;
-  uint32_t left = n_in;
+  uint32_t left = n_in, n_ids = 0;
   cJSON_ArrayForEach(id, ids)
   {
     if (!cJSON_IsNumber(id))
-      return td_fail(err, TD_ERR_CONFIG, "hash_ids holds something that is no number");
+      return td_fail_param(err, TD_ERR_CONFIG, "hash_ids", "'hash_ids'[%u] is no number", n_ids);
     if (left == 0)
-      return td_fail(err, TD_ERR_CONFIG, "more hash_ids than input_length has blocks of %d tokens",
-                     TD_LOAD_TRACE_BLOCK);
+      return td_fail_param(err, TD_ERR_CONFIG, "hash_ids",
+                           "more 'hash_ids' than 'input_length' has blocks of %d tokens", TD_LOAD_TRACE_BLOCK);
+    n_ids++;
     uint32_t n = left < TD_LOAD_TRACE_BLOCK ? left : TD_LOAD_TRACE_BLOCK;
     td_load_segment_add(l, (uint64_t)(int64_t)id->valuedouble, n);
     left -= n;
@@ -46,11 +47,13 @@ td_status td_load_read_trace_line(td_load *l, const char *line, size_t n, uint64
     st = td_json_get_int64(o, "input_length", 1, TOKENS_MAX, &n_in, &has[1], err);
   if (st == TD_OK)
     st = td_json_get_int64(o, "output_length", 1, TOKENS_MAX, &n_out, &has[2], err);
-  if (st == TD_OK && !(has[0] && has[1] && has[2]))
-    st = td_fail(err, TD_ERR_CONFIG, "timestamp, input_length and output_length are needed");
+  static const char *const needed[3] = {"timestamp", "input_length", "output_length"};
+  for (int i = 0; i < 3 && st == TD_OK; i++)
+    if (!has[i])
+      st = td_fail_param(err, TD_ERR_CONFIG, needed[i], "'%s' is missing", needed[i]);
   const cJSON *ids = td_json_get(o, "hash_ids");
   if (st == TD_OK && ids && !cJSON_IsArray(ids) && !cJSON_IsNull(ids))
-    st = td_fail(err, TD_ERR_CONFIG, "hash_ids is no array");
+    st = td_fail_param(err, TD_ERR_CONFIG, "hash_ids", "'hash_ids' is no array");
   if (st == TD_OK) {
     td_load_begin(l, at_ms / 1e3 / speed, (uint32_t)n_out);
     st = take_blocks(l, cJSON_IsArray(ids) ? ids : NULL, (uint32_t)n_in, index, err);

@@ -57,6 +57,7 @@ typedef struct td_engine_info {
   uint32_t n_slots, max_running, step_tokens;
   uint64_t parameters, weight_bytes, kv_bytes;
   bool has_chat_template;
+  bool context_is_cut; /* the model could do more; KV memory cannot */
   bool has_tokenizer; /* false: prompts are token ids, answers have no text (a made-up model without one) */
   td_sampling default_sampling; /* generation_config.json over the API's defaults; seed 0 */
   uint64_t loaded_at_unix_s;
@@ -81,12 +82,19 @@ typedef struct td_engine_request {
   uint32_t n_stop_ids;
   int32_t stop_ids[TD_ENGINE_STOP_IDS_MAX];
   uint64_t namespace_id; /* prefix pages are shared only inside one */
+  uint64_t account;      /* whose share of the device it takes: those with requests waiting get equal ones */
+  int32_t priority;      /* lower is earlier, among the requests of an account */
+  uint64_t ttft_deadline_us, deadline_us; /* CLOCK_MONOTONIC, 0: none; for the first token, for the last */
   void *user;            /* comes back in updates */
 } td_engine_request;
 
 /* [loop] On TD_OK the engine owns r->tokens (taken). TD_ERR_CAPACITY: all slots or the token queue are full, or
  * draining (then the state says so). TD_ERR_REQUEST: could never fit. */
 TD_MUST_CHECK td_status td_engine_submit(td_engine *e, const td_engine_request *r, td_ticket *out, td_error *err);
+/* [loop] After a submission was refused for lack of room: in how long one with such a prompt would find some, by what steps take and who
+ * is before it. Each answer is a promise that the next one counts in, so that those who were refused do not all come back at once.
+ * 0: not known. */
+uint64_t td_engine_retry_after_us(td_engine *e, uint32_t n_prompt);
 /* [loop] Forgets a request in any state: td_engine_poll returns nothing for it from now on, its pages are free within two
  * steps, and the engine recycles the slot by itself. Unknown or ended tickets are ignored. */
 void td_engine_cancel(td_engine *e, td_ticket ticket);
@@ -96,6 +104,8 @@ typedef enum td_finish {
   TD_FINISH_STOP,   /* end-of-sequence or a stop id (the last token is that id) */
   TD_FINISH_LENGTH, /* max_new reached */
   TD_FINISH_ERROR,  /* `error` of the update says why (NaN in the logits) */
+  TD_FINISH_UNSTARTED, /* a deadline passed, or could not be met any more, before it was started */
+  TD_FINISH_CUT,       /* the same, while it was computed */
 } td_finish;
 
 typedef struct td_engine_update {
@@ -108,6 +118,7 @@ typedef struct td_engine_update {
   td_finish finish;
   const char *error; /* for TD_FINISH_ERROR; static text */
   uint64_t submit_us, first_run_us, first_token_us, last_token_us; /* CLOCK_MONOTONIC; 0 = not yet */
+  uint64_t predicted_queue_us; /* when it came: how long it would wait for its first step; 0: not known */
 } td_engine_update;
 
 /* [loop] Requests with news since the last call, each at most once; returns how many were stored. Call until it returns
@@ -151,17 +162,49 @@ void td_text_stream_finish(td_text_stream *s, td_buf *out);
 
 /* ---- watching it: [any] ---- */
 
+enum { TD_STEP_ERROR_BORDERS = 12 };
+extern const double td_step_error_borders[TD_STEP_ERROR_BORDERS]; /* of step_errors, ascending */
+
 typedef struct td_engine_stats {
   uint32_t n_waiting, n_running;
   uint32_t pages_total, pages_free, pages_cached, pages_owned;
   uint64_t steps, decode_tokens, prefill_tokens; /* since start */
   uint64_t prefix_query_tokens, prefix_hit_tokens, preemptions, evicted_pages;
+  uint32_t n_following; /* of n_waiting: wait for a prompt that another request computes */
+  uint64_t follows;
   uint64_t step_us_sum, plan_us_sum;
   double device_busy_us_sum, device_idle_us_sum; /* 0 where the backend does not tell; idle: between steps that follow at once */
   uint32_t last_step_us, last_step_decodes, last_step_prefill_tokens;
+  /* Step times as predicted before they ran; all 0 where they are not known. */
+  double predicted_us_sum, step_error_sum; /* error: |predicted - measured| / measured */
+  uint64_t step_errors[TD_STEP_ERROR_BORDERS + 1]; /* not cumulative; the last: above all borders */
+  double last_step_predicted_us, tbt_target_us; /* target 0: none */
+  double cost_correction[2]; /* learned factor on steps without, with prompts */
+  double queue_delay_us;     /* predicted for a request that came now; next_end, end_gap, token: see td_sched_forecast */
+  double next_end_us, end_gap_us, prompt_token_us;
   uint64_t heartbeat_us;  /* CLOCK_MONOTONIC when the engine last began or ended a step, or woke idle */
   bool in_step;           /* a step is running: unhealthy if heartbeat_us is long ago */
 } td_engine_stats;
 void td_engine_get_stats(const td_engine *e, td_engine_stats *out);
+/* Median and 99th percentile of the last 1024 steps' errors; 0 before the first. */
+void td_engine_step_errors(const td_engine *e, double *median, double *p99);
+
+enum { TD_ENGINE_STEPS_KEPT = 1024 }; /* a power of two */
+
+/* One step as it was. Pages and requests: after it was committed. */
+typedef struct td_engine_step {
+  uint64_t step;   /* counts from 1 */
+  uint64_t end_us; /* CLOCK_MONOTONIC */
+  uint32_t step_us, predicted_us; /* predicted_us 0: nothing was predicted */
+  uint32_t n_decodes, n_prefills, n_prefill_tokens;
+  uint32_t hit_tokens; /* prompt tokens that the prefix tree spared since the step before */
+  uint32_t n_running, n_waiting;
+  uint32_t pages_free, pages_cached, pages_owned;
+  uint32_t preemptions; /* since the step before */
+} td_engine_step;
+/* The steps from *cursor (a count of steps since start; 0: as far back as is remembered) on, oldest first, at most max;
+ * *cursor moves behind them. *n_missed grows by those that were overwritten before they could be read. Never waits for
+ * the engine, nor the engine for it. */
+uint32_t td_engine_read_steps(const td_engine *e, uint64_t *cursor, td_engine_step *out, uint32_t max, uint64_t *n_missed);
 
 #endif

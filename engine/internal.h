@@ -3,8 +3,11 @@
  *   engine.c    life: create, start, the thread, stop; state, info, statistics
  *   load.c      from options to a loaded model, with the memory plan
  *   record.c    decode steps recorded at start, where the backend can
+ *   calibrate.c what steps take, measured at start or kept from an earlier one; trial.c runs them
  *   requests.c  the hand-over between loop and engine thread: slots, rings, tickets
  *   step.c      the step loop: inbox -> plan -> forward -> sample -> commit -> publish
+ *   predict.c   steps and waits as predicted, beside what they were; when to come back
+ *   step_log.c  records of the last steps, for who watches
  *   trace.c     --trace: what host and device did when, as Chrome trace JSON
  *   text.c      tokenising, chat templates and detokenising for the server
  */
@@ -16,11 +19,13 @@
 
 #include "engine/engine.h"
 #include "engine/ring.h"
+#include "engine/step_log.h"
 #include "engine/trace.h"
 #include "kernels/kernels.h"
 #include "models/model.h"
 #include "models/template/chat_template.h"
 #include "models/tokenizer/tokenizer.h"
+#include "scheduler/cost_model.h"
 #include "scheduler/scheduler.h"
 
 enum { TD_COMMAND_SUBMIT = 1, TD_COMMAND_CANCEL = 2 };
@@ -39,6 +44,7 @@ enum { TD_SLOT_ENDED_CANCELLED = 100 };
 /* When the host did what for one step. */
 typedef struct td_engine_step_times {
   uint64_t plan_begin_us, plan_end_us, queued_us, ended_us;
+  double predicted_us; /* 0: not known */
 } td_engine_step_times;
 
 typedef struct td_slot {
@@ -64,8 +70,10 @@ typedef struct td_slot {
   _Atomic int ended; /* td_finish, or TD_SLOT_ENDED_CANCELLED */
   _Atomic bool in_outbox;
   _Atomic uint32_t n_cached_prompt;
-  _Atomic uint64_t first_run_us, first_token_us, last_token_us;
+  _Atomic uint64_t predicted_queue_us, first_run_us, first_token_us, last_token_us;
 } td_slot;
+
+enum { TD_STEP_ERRORS_KEPT = 1024 };
 
 struct td_engine {
   td_options options;
@@ -83,6 +91,8 @@ struct td_engine {
   td_model *model;
   td_kv *kv;
   td_sched *sched;
+  bool has_cost; /* what steps take is known */
+  td_cost_model cost;
   td_plan *plan, *next;  /* the oldest step under way, and one planned ahead of its outcome */
   int32_t *sampled;   /* [max_running] */
   uint8_t *stop;      /* [max_running] */
@@ -95,6 +105,7 @@ struct td_engine {
   uint32_t n_slots;
   uint32_t free_head; /* loop thread: list of free slots, UINT32_MAX = none */
   uint64_t n_queued_tokens; /* loop thread */
+  uint64_t promised_us;     /* loop thread: when the last one that was refused was told to come back */
   td_ring inbox;            /* loop -> engine */
   td_ring outbox;           /* engine -> loop: slots with news */
   int wake_fd;              /* eventfd that the idle engine thread reads */
@@ -109,8 +120,11 @@ struct td_engine {
 
   pthread_mutex_t stats_lock;
   td_engine_stats stats;
+  float step_errors[TD_STEP_ERRORS_KEPT]; /* a ring, as stats */
+  uint64_t n_step_errors;
   _Atomic uint64_t heartbeat_us;
   _Atomic bool in_step;
+  td_step_log step_log;
 };
 
 uint64_t td_engine_now_us(void);
@@ -122,6 +136,11 @@ TD_MUST_CHECK td_status td_engine_load(td_engine *e, td_error *err);
 TD_MUST_CHECK td_status td_engine_tune(td_engine *e, td_error *err);
 TD_MUST_CHECK td_status td_engine_record_steps(td_engine *e, td_error *err);
 
+/* calibrate.c; engine thread, after steps were recorded and before the first request: fills cost, or leaves has_cost false. The pages
+ * of the KV store are written. */
+TD_MUST_CHECK td_status td_engine_calibrate(td_engine *e, uint32_t page_tokens, uint32_t n_pages, uint32_t max_context,
+                                            td_error *err);
+
 /* requests.c */
 TD_MUST_CHECK td_status td_engine_requests_init(td_engine *e, td_error *err);
 void td_engine_requests_deinit(td_engine *e);
@@ -129,6 +148,10 @@ void td_engine_requests_deinit(td_engine *e);
 void td_engine_notify_slot(td_engine *e, uint32_t slot);
 /* Engine thread: publishes the end of a slot, after which the engine does not touch it. */
 void td_engine_end_slot(td_engine *e, uint32_t slot, int ended);
+
+/* predict.c; engine thread. Notes what a step took, for stats (locked by the caller) and for the scheduler to learn from. */
+void td_engine_note_step(td_engine *e, const td_plan *plan, double predicted_us, double measured_us);
+void td_engine_note_forecast(td_engine *e);
 
 /* step.c; engine thread: runs until stop_asked or a device fault. */
 TD_MUST_CHECK td_status td_engine_run(td_engine *e, td_error *err);

@@ -13,6 +13,7 @@
 
 #include "config/checked.h"
 #include "config/log.h"
+#include "kernels/attention/plan.h"
 
 /* A start with KV for less than one request of so many tokens is refused. */
 enum { MIN_KV_TOKENS = 1024 };
@@ -111,6 +112,7 @@ static td_status load_chat_template(td_engine *e, td_error *err)
 
 typedef struct memory_plan {
   uint32_t max_running, step_tokens, page_tokens, n_pages, max_context;
+  bool context_is_cut;
   uint64_t page_bytes, workspace_bytes;
 } memory_plan;
 
@@ -147,6 +149,7 @@ static td_status plan_kv(td_engine *e, memory_plan *mp, td_error *err)
   mp->n_pages = (uint32_t)pages;
   if (pages < pages_per_context) {
     mp->max_context = mp->n_pages * mp->page_tokens;
+    mp->context_is_cut = true;
     td_warn("context cut to %u tokens: KV memory holds no more (kv_bytes)", mp->max_context);
   }
   td_info("memory: weights %.0f MiB, KV %.0f MiB (%u pages of %u tokens), workspace %.0f MiB; steps of up to %u requests, "
@@ -242,15 +245,35 @@ static td_status make_compute(td_engine *e, memory_plan *mp, td_error *err)
   TD_TRY(load_weights(e, mp, err));
   TD_TRY(plan_kv(e, mp, err)); /* KV takes what is left, so it comes last */
   td_kv_shape shape = td_model_kv_shape(&e->desc, mp->n_pages, mp->page_tokens);
+  return e->backend->ops->kv_create(e->backend, &shape, &e->kv, err);
+}
+
+static td_policy policy_of(const td_options *o)
+{
+  int i = 0;
+  while (td_policy_names[i] && strcmp(td_policy_names[i], o->policy) != 0)
+    i++;
+  return (td_policy)i; /* one that is not there is refused by the scheduler */
+}
+
+static td_status make_scheduler(td_engine *e, const memory_plan *mp, td_error *err)
+{
   td_sched_config sc = {.n_slots = e->n_slots,
                         .max_running = mp->max_running,
                         .step_tokens = mp->step_tokens,
                         .page_tokens = mp->page_tokens,
                         .n_pages = mp->n_pages,
-                        .max_context_tokens = mp->max_context};
+                        .max_context_tokens = mp->max_context,
+                        .policy = policy_of(&e->options),
+                        .cost = e->has_cost ? &e->cost : NULL,
+                        .tbt_target_us = (uint64_t)td_option(&e->options, TD_LIMIT_TBT_TARGET_MS) * 1000,
+                        .slack_percent = (uint32_t)td_option(&e->options, TD_LIMIT_SLACK_PERCENT),
+                        .ttft_target_us = 1000 * (uint64_t)td_option(&e->options, TD_LIMIT_TTFT_TARGET_MS),
+                        .priority_us = 1000 * (uint64_t)td_option(&e->options, TD_LIMIT_PRIORITY_MS),
+                        .share_under_way = true};
+  td_sched_stats st;
   if (getrandom(&sc.hash_seed, sizeof sc.hash_seed, GRND_NONBLOCK) < 0)
     sc.hash_seed = td_engine_now_us(); /* before the pool is ready: hard to guess will do */
-  TD_TRY(e->backend->ops->kv_create(e->backend, &shape, &e->kv, err));
   TD_TRY(td_sched_create(&sc, &e->sched, err));
   TD_TRY(td_sched_plan_create(e->sched, &e->plan, err));
   TD_TRY(td_sched_plan_create(e->sched, &e->next, err));
@@ -259,6 +282,12 @@ static td_status make_compute(td_engine *e, memory_plan *mp, td_error *err)
   e->finished = calloc(mp->max_running, sizeof *e->finished);
   if (!e->sampled || !e->stop || !e->finished)
     return td_fail(err, TD_ERR_NOMEM, "no memory for %u rows", mp->max_running);
+  td_sched_get_stats(e->sched, &st);
+  if (st.tbt_target_us > 0)
+    td_info("policy %s: a step with prompts takes at most %.1f ms%s", e->options.policy, st.tbt_target_us * 1e-3,
+            sc.tbt_target_us ? "" : " (chosen: tbt_target_ms)");
+  else
+    td_info("policy %s: steps of up to %u tokens, however long they take", e->options.policy, mp->step_tokens);
   return TD_OK;
 }
 
@@ -274,6 +303,7 @@ static void fill_info(td_engine *e, const memory_plan *mp)
   snprintf(i->backend, sizeof i->backend, "%s", e->backend->ops->name);
   i->vocab = d->vocab;
   i->max_context_tokens = mp->max_context;
+  i->context_is_cut = mp->context_is_cut;
   i->page_tokens = mp->page_tokens;
   i->n_pages = mp->n_pages;
   i->n_slots = e->n_slots;
@@ -331,6 +361,7 @@ td_status td_engine_load(td_engine *e, td_error *err)
   if (*e->options.trace)
     TD_TRY(td_trace_create(e->options.trace, (uint64_t)td_option(&e->options, TD_LIMIT_TRACE_STEPS), &e->trace, err));
   td_backend_config bc = {.n_threads = (uint32_t)td_option(&e->options, TD_LIMIT_THREADS),
+                          .attention = td_attention_of(e->options.attention),
                           .batch_invariant = td_option(&e->options, TD_LIMIT_BATCH_INVARIANT) == 1,
                           .max_slots = e->n_slots,
                           .max_rows = (uint32_t)td_option(&e->options, TD_LIMIT_RUNNING_REQUESTS),
@@ -347,6 +378,8 @@ td_status td_engine_load(td_engine *e, td_error *err)
   TD_TRY(td_engine_tune(e, err));
   TD_TRY(td_engine_record_steps(e, err));
   fill_info(e, &mp);
+  TD_TRY(td_engine_calibrate(e, mp.page_tokens, mp.n_pages, mp.max_context, err));
+  TD_TRY(make_scheduler(e, &mp, err));
   td_info("%s: %s, %.1f M parameters, context %u, backend %s, ready in %.2f s", e->info.model_name, e->info.arch,
           (double)e->info.parameters / 1e6, e->info.max_context_tokens, e->info.backend,
           (double)(td_engine_now_us() - begin_us) / 1e6);

@@ -101,6 +101,7 @@ td_status td_engine_submit(td_engine *e, const td_engine_request *r, td_ticket *
   atomic_store(&s->n_generated, 0);
   atomic_store(&s->ended, TD_FINISH_NONE);
   atomic_store(&s->n_cached_prompt, 0);
+  atomic_store(&s->predicted_queue_us, 0);
   atomic_store(&s->first_run_us, 0);
   atomic_store(&s->first_token_us, 0);
   atomic_store(&s->last_token_us, 0);
@@ -181,6 +182,7 @@ static bool slot_update(td_engine *e, uint32_t slot, td_engine_update *u)
       .finish = (td_finish)ended,
       .error = ended == TD_FINISH_ERROR ? s->error : NULL,
       .submit_us = s->submit_us,
+      .predicted_queue_us = atomic_load(&s->predicted_queue_us),
       .first_run_us = atomic_load(&s->first_run_us),
       .first_token_us = atomic_load(&s->first_token_us),
       .last_token_us = atomic_load(&s->last_token_us),

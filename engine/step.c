@@ -9,17 +9,23 @@
 #include <string.h>
 #include <unistd.h>
 
-static void take_submit(td_engine *e, uint32_t slot, uint32_t generation)
+/* wait_us: how long whoever came now would wait; those that come with it wait for each other. */
+static void take_submit(td_engine *e, uint32_t slot, uint32_t generation, double wait_us)
 {
   td_slot *s = &e->slots[slot];
   td_sched_request r = {.tokens = s->request.tokens,
                         .n_prompt = s->request.n_prompt,
                         .max_new = s->request.max_new,
-                        .namespace_id = s->request.namespace_id};
+                        .namespace_id = s->request.namespace_id,
+                        .account = s->request.account,
+                        .priority = s->request.priority,
+                        .ttft_deadline_us = s->request.ttft_deadline_us,
+                        .deadline_us = s->request.deadline_us};
   TD_BUG_ON(s->active);
   s->active = true;
   s->active_generation = generation;
   s->n_new = 0;
+  atomic_store(&s->predicted_queue_us, (uint64_t)wait_us);
   e->backend->ops->set_sampling(e->backend, slot, &s->request.sampling);
   if (td_sched_submit(e->sched, slot, &r, td_engine_now_us(), NULL) != TD_OK) {
     /* td_engine_submit has refused what can never fit, so this is a disagreement of ours, not the client's */
@@ -41,15 +47,33 @@ static void take_cancel(td_engine *e, uint32_t slot, uint32_t generation)
 static bool drain_inbox(td_engine *e)
 {
   td_ring_item item;
+  td_sched_forecast f;
   bool any = false;
   while (td_ring_pop(&e->inbox, &item)) {
+    if (!any)
+      f = td_sched_foresee(e->sched);
     any = true;
-    if (item.kind == TD_COMMAND_SUBMIT)
-      take_submit(e, item.slot, item.generation);
-    else
+    if (item.kind == TD_COMMAND_SUBMIT) {
+      take_submit(e, item.slot, item.generation, f.start_us);
+      f.start_us += f.prompt_token_us * e->slots[item.slot].request.n_prompt;
+    } else
       take_cancel(e, item.slot, item.generation);
   }
   return any;
+}
+
+/* Nobody is served late. True if somebody was ended. */
+static bool end_late_requests(td_engine *e, uint64_t now_us)
+{
+  td_sched_expired late[16];
+  uint32_t n, n_all = 0;
+  do {
+    n = td_sched_expire(e->sched, now_us, late, 16);
+    for (uint32_t i = 0; i < n; i++)
+      td_engine_end_slot(e, late[i].slot, late[i].has_run ? TD_FINISH_CUT : TD_FINISH_UNSTARTED);
+    n_all += n;
+  } while (n == 16);
+  return n_all > 0;
 }
 
 static bool is_stop_token(const td_engine *e, const td_engine_request *r, int32_t id)
@@ -134,10 +158,32 @@ static void commit_and_publish(td_engine *e)
       publish_row(e, plan->rows[plan->logits_rows[i]].slot, e->stop[i], now_us);
 }
 
+/* For who watches the steps; before e->stats, whose sums still are those of the step before. */
+static void log_step(td_engine *e, uint64_t step_us, const td_plan *plan, const td_sched_stats *ss)
+{
+  td_engine_step s = {.step = plan->step,
+                      .end_us = atomic_load_explicit(&e->heartbeat_us, memory_order_relaxed),
+                      .step_us = (uint32_t)step_us,
+                      .predicted_us = (uint32_t)e->times.predicted_us,
+                      .n_decodes = plan->n_decode_rows,
+                      .n_prefills = plan->n_rows - plan->n_decode_rows,
+                      .n_prefill_tokens = plan->n_prefill_tokens,
+                      .hit_tokens = (uint32_t)(ss->prefix_hit_tokens - e->stats.prefix_hit_tokens),
+                      .n_running = ss->n_running,
+                      .n_waiting = ss->n_waiting,
+                      .pages_free = ss->pages_free,
+                      .pages_cached = ss->pages_cached,
+                      .pages_owned = ss->pages_owned,
+                      .preemptions = (uint32_t)(ss->preemptions - e->stats.preemptions)};
+  td_step_log_write(&e->step_log, &s);
+}
+
 static void update_stats(td_engine *e, uint64_t step_us, const td_plan *plan)
 {
   td_sched_stats ss;
   td_sched_get_stats(e->sched, &ss);
+  if (plan)
+    log_step(e, step_us, plan, &ss);
   pthread_mutex_lock(&e->stats_lock);
   td_engine_stats *st = &e->stats;
   st->n_waiting = ss.n_waiting;
@@ -150,6 +196,10 @@ static void update_stats(td_engine *e, uint64_t step_us, const td_plan *plan)
   st->prefix_hit_tokens = ss.prefix_hit_tokens;
   st->preemptions = ss.preemptions;
   st->evicted_pages = ss.evicted_pages;
+  st->tbt_target_us = ss.tbt_target_us;
+  memcpy(st->cost_correction, ss.cost_correction, sizeof st->cost_correction);
+  st->n_following = ss.n_following;
+  st->follows = ss.follows;
   if (plan) {
     st->steps++;
     st->decode_tokens += plan->n_decode_rows;
@@ -161,7 +211,9 @@ static void update_stats(td_engine *e, uint64_t step_us, const td_plan *plan)
     st->last_step_us = (uint32_t)step_us;
     st->last_step_decodes = plan->n_decode_rows;
     st->last_step_prefill_tokens = plan->n_prefill_tokens;
+    td_engine_note_step(e, plan, e->times.predicted_us, (double)step_us);
   }
+  td_engine_note_forecast(e);
   pthread_mutex_unlock(&e->stats_lock);
 }
 
@@ -179,6 +231,10 @@ static bool plan_step(td_engine *e)
   uint64_t now_us = td_engine_now_us();
   atomic_store(&e->heartbeat_us, now_us);
   e->times.plan_begin_us = now_us;
+  if (end_late_requests(e, now_us)) {
+    commands = true;
+    e->wake(e->wake_arg); /* the step that follows may be long */
+  }
   if (!td_sched_plan(e->sched, now_us, e->plan)) {
     if (commands) { /* cancels may have ended slots */
       update_stats(e, 0, NULL);
@@ -186,6 +242,7 @@ static bool plan_step(td_engine *e)
     }
     return false;
   }
+  e->times.predicted_us = td_sched_predict_us(e->sched, e->plan);
   e->times.plan_end_us = td_engine_now_us();
   queue_step(e, e->plan);
   e->times.queued_us = td_engine_now_us();
@@ -199,8 +256,11 @@ static bool plan_step_ahead(td_engine *e)
   if (e->backend->pipeline_depth < 2 || !td_ring_is_empty(&e->inbox) || atomic_load(&e->stop_asked))
     return false;
   e->next_times.plan_begin_us = td_engine_now_us();
+  if (td_sched_next_expiry_us(e->sched) < e->next_times.plan_begin_us) /* who is late leaves between steps */
+    return false;
   if (!td_sched_plan_ahead(e->sched, e->plan, e->next))
     return false;
+  e->next_times.predicted_us = td_sched_predict_us(e->sched, e->next);
   e->next_times.plan_end_us = td_engine_now_us();
   queue_step(e, e->next);
   e->next_times.queued_us = td_engine_now_us();

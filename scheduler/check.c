@@ -68,18 +68,47 @@ static void check_stripes(const td_sched *s)
     TD_BUG_ON(mark[t->requests[t->running[i]].stripe]++ != 0);
 }
 
+/* Who waits is queued or follows a prompt that is being computed; who has a deadline is watched. */
+static void check_waiting(const td_sched *s)
+{
+  uint32_t n_following = 0;
+  uint64_t prompt_tokens = 0;
+  for (uint32_t slot = 0; slot < s->config.n_slots; slot++) {
+    const td_request *r = &s->table.requests[slot];
+    const td_order_entry *e = &s->order.entries[slot];
+    if (r->state == TD_REQUEST_FREE) {
+      TD_BUG_ON(e->expiry_at != TD_NO_SLOT);
+      continue;
+    }
+    TD_BUG_ON(e->expiry_at == TD_NO_SLOT && (e->deadline_us != UINT64_MAX ||
+                                             (r->n_tokens == r->n_prompt && e->ttft_deadline_us != UINT64_MAX)));
+    for (uint32_t f = e->followers, prev = TD_NO_SLOT; f != TD_NO_SLOT; prev = f, f = s->order.entries[f].next) {
+      TD_BUG_ON(r->state != TD_REQUEST_PREFILL || s->order.entries[f].leader != slot || s->order.entries[f].prev != prev);
+      TD_BUG_ON(s->table.requests[f].state != TD_REQUEST_WAITING || s->order.entries[f].wake_pages <= r->n_tree_pages);
+      TD_BUG_ON(s->table.requests[f].namespace_id != r->namespace_id || e->followers_us > s->order.entries[f].latest_start_us);
+      TD_BUG_ON(++n_following > s->config.n_slots);
+    }
+    if (r->state != TD_REQUEST_WAITING)
+      continue;
+    check_request(s, r);
+    prompt_tokens += r->n_prompt;
+  }
+  TD_BUG_ON(n_following != s->order.n_following || prompt_tokens != s->order.waiting_prompt_tokens);
+}
+
 void td_sched_check(const td_sched *s)
 {
   uint32_t n_pages = s->config.n_pages, reserved = 0, n_owned = 0;
   uint32_t *refs = s->scratch, *pins = s->scratch + n_pages;
   const td_request_table *t = &s->table;
 
-  td_request_table_check(t);
+  TD_BUG_ON(td_request_table_check(t) != s->order.n_queued + s->order.n_following);
+  td_order_check(&s->order);
+  td_deadlines_check(&s->deadlines, s->order.entries);
+  check_waiting(s);
   td_page_pool_check(&s->pool, refs);
   check_stripes(s);
   memset(s->scratch, 0, 2 * (size_t)n_pages * sizeof *s->scratch);
-  for (uint32_t slot = t->wait_front; slot != TD_NO_SLOT; slot = t->requests[slot].next)
-    check_request(s, &t->requests[slot]);
   for (uint32_t i = 0; i < t->n_running; i++) {
     const td_request *r = &t->requests[t->running[i]];
     check_request(s, r);

@@ -9,6 +9,7 @@ static void share_computed(td_sched *s, td_request *r)
   TD_BUG_ON(n_switched > s->max_pending_updates - s->n_pending_updates);
   for (uint32_t i = 0; i < n_switched; i++)
     s->pending_updates[s->n_pending_updates++] = first + i;
+  td_follow_wake(s, td_sched_slot_of(s, r), r->n_tree_pages);
 }
 
 /* True if the request ends with this token. */
@@ -29,6 +30,8 @@ void td_sched_commit(td_sched *s, const td_plan *plan, const int32_t *sampled, c
   for (uint32_t i = 0; i < plan->n_rows; i++) {
     const td_plan_row *row = &plan->rows[i];
     td_request *r = &s->table.requests[row->slot];
+    if (i + TD_REQUEST_PREFETCH < plan->n_rows)
+      td_request_prefetch(&s->table.requests[row[TD_REQUEST_PREFETCH].slot]);
     if (!td_request_runs(r)) { /* planned ahead, and ended with the step before */
       n_sampled++;
       continue;
@@ -40,8 +43,11 @@ void td_sched_commit(td_sched *s, const td_plan *plan, const int32_t *sampled, c
       continue;
     bool ends = append_token(r, sampled[n_sampled], stop[n_sampled]);
     n_sampled++;
+    td_order_charge(&s->order, r->account, TD_ORDER_TOKEN_COST);
     if (ends) {
+      td_sched_note_answer(s, r);
       td_sched_leave(s, r);
+      td_deadlines_set(&s->deadlines, s->order.entries, row->slot, UINT64_MAX);
       r->state = TD_REQUEST_FREE;
       finished[n_ended++] = row->slot;
     }

@@ -1,8 +1,12 @@
 /* The scheduler's state, shared by its files: scheduler.c (life, submit, cancel, numbers), memory.c (pages of
- * requests), plan.c, commit.c, check.c. */
+ * requests), plan.c (who decodes and starts), prompts.c (whose chunks), follow.c, deadlines.c, commit.c, check.c. */
 #ifndef TD_SCHEDULER_INTERNAL_H
 #define TD_SCHEDULER_INTERNAL_H
 
+#include "scheduler/budget.h"
+#include "scheduler/deadlines.h"
+#include "scheduler/follow.h"
+#include "scheduler/order.h"
 #include "scheduler/page_pool.h"
 #include "scheduler/prefix_tree.h"
 #include "scheduler/request_table.h"
@@ -13,6 +17,9 @@ struct td_sched {
   td_request_table table;
   td_page_pool pool;
   td_prefix_tree tree;
+  td_budget budget;
+  td_order order; /* of those that wait */
+  td_deadlines deadlines;
 
   int32_t *page_table;    /* [max_running * stripe_pages] */
   uint32_t stripe_pages;  /* pages of the longest request */
@@ -29,7 +36,13 @@ struct td_sched {
   uint32_t max_hit_updates;  /* entries that prefix hits may write in one plan */
   uint32_t max_page_updates; /* of a plan */
 
-  uint32_t *prefills; /* scratch of plan: running prefills, oldest first [max_running] */
+  uint32_t *prefills; /* scratch of plan: running prompts, then those that it started [max_running] */
+  uint32_t n_prompts; /* in it */
+  uint64_t *turns_us; /* scratch of plan: when each running prompt has to go on [max_running] */
+  td_claim *claims;   /* scratch of plan: which pages they compute next [claim_mask + 1] */
+  uint32_t claim_mask;
+  uint64_t claims_step; /* the step that they are of */
+  uint32_t n_looked_up; /* pages compared for admission in this plan: no more are begun past max_hit_updates */
   uint32_t *scratch;  /* of check: [2 * n_pages] */
 
   uint64_t step;
@@ -39,7 +52,8 @@ struct td_sched {
   uint64_t refused_seq, refused_until_step;
   uint32_t refused_need_pages;
 
-  uint64_t prefix_query_tokens, prefix_hit_tokens, n_preemptions;
+  double answer_share; /* of max_new that answers have used lately */
+  uint64_t prefix_query_tokens, prefix_hit_tokens, n_preemptions, n_follows, n_expired;
 };
 
 static inline uint32_t td_sched_pages_for(const td_sched *s, uint32_t n_tokens)
@@ -71,6 +85,33 @@ static inline uint32_t td_sched_reserved_for(const td_sched *s, const td_request
   uint32_t n_pages = td_sched_pages_for(s, r->n_tokens);
   return n_pages > r->n_pages ? n_pages - r->n_pages : 0; /* planned ahead, it may have one more already */
 }
+
+static inline uint32_t td_sched_slot_of(const td_sched *s, const td_request *r)
+{
+  return (uint32_t)(r - s->table.requests);
+}
+
+/* ---- plan.c ---- */
+
+/* The next chunk of a running prompt. False: the budget has nothing left for it. */
+bool td_sched_plan_chunk(td_sched *s, td_plan *plan, uint32_t slot, uint32_t at_least, uint32_t at_most);
+/* Starts the front of the queue if it can run now, with a chunk of at most so many tokens, or sends it away to follow another. False: nobody more in this step. */
+bool td_sched_admit(td_sched *s, td_plan *plan, uint64_t now_us, uint32_t at_most, uint32_t *hit_updates);
+
+/* ---- prompts.c ---- */
+
+/* Chunks of the n_prompts running prompts in s->prefills (in order of being started), and of those that may start. */
+void td_sched_plan_prompts(td_sched *s, td_plan *plan, uint64_t now_us, bool admits);
+
+/* ---- deadlines.c ---- */
+
+/* What computing so many tokens of a prompt takes alone, at least; 0: unknown. */
+uint64_t td_sched_prompt_us(const td_sched *s, uint32_t n_tokens);
+
+/* ---- forecast.c ---- */
+
+/* The request ends here by itself: how much of its max_new it used. */
+void td_sched_note_answer(td_sched *s, const td_request *r);
 
 /* ---- memory.c ---- */
 

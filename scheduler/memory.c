@@ -36,4 +36,5 @@ void td_sched_leave(td_sched *s, td_request *r)
   s->free_stripes[s->n_free_stripes++] = r->stripe;
   r->node = TD_NO_NODE;
   r->n_computed = r->n_pages = r->n_tree_pages = 0;
+  td_follow_wake(s, td_sched_slot_of(s, r), UINT32_MAX);
 }

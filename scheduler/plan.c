@@ -1,9 +1,8 @@
-/* Planning a step: decodes first, then prefill chunks fill the token budget (SARATHI, section 4).
+/* Planning a step: all decodes, then who may start; whose chunks fill the budget is prompts.c's.
  *
- * The one idea that keeps it free of search and of deadlock: everything is in order of arrival. Decodes take
- * pages oldest first, and when there is none the youngest request of all gives its up; it has not been
- * planned yet, for it is the last. Prefills take only what they were promised at admission, and admission
- * promises only what is there. */
+ * The one idea that keeps it free of deadlock: decodes take pages in the order in which they were started, and when there is
+ * none, one that is behind in this order gives its up; it has not been planned yet. So the first always goes on. Prefills
+ * take only what they were promised at admission, and admission promises only what is there. (SARATHI, section 4.) */
 #include <string.h>
 
 #include "scheduler/internal.h"
@@ -11,9 +10,6 @@
 /* Steps to let pass before the refused front of the queue is looked up in the tree again (a walk over its
  * prompt). */
 enum { REFUSED_RETRY_STEPS = 16 };
-
-/* The most tokens this step may compute. */
-static uint32_t step_budget(const td_sched *s) { return s->config.step_tokens; }
 
 static void note_update(td_plan *plan, uint32_t index)
 {
@@ -37,21 +33,36 @@ static void add_row(td_sched *s, td_plan *plan, uint32_t slot, uint32_t q_len)
   plan->n_tokens += q_len;
 }
 
-/* The youngest gives up its pages; it goes on later, from what the tree still has then. */
-static void preempt_youngest(td_sched *s)
+/* Of running[from ..], who gives way: of the least urgent priority, the one started last. */
+static uint32_t find_victim(const td_sched *s, uint32_t from)
 {
-  td_request *r = &s->table.requests[s->table.running[s->table.n_running - 1]];
-  td_sched_leave(s, r);
-  r->n_preemptions++;
-  s->n_preemptions++;
-  td_request_table_stop_youngest(&s->table);
+  uint32_t at = s->table.n_running - 1;
+  for (uint32_t i = at; s->order.any_priority && i-- > from;)
+    if (s->order.entries[s->table.running[i]].priority > s->order.entries[s->table.running[at]].priority)
+      at = i;
+  return at;
 }
 
-/* A page for a decode, from those that no prefill was promised. False: the request itself was preempted. */
-static bool get_decode_page(td_sched *s, td_plan *plan, td_request *r)
+/* It gives up its pages, and goes on later from what the tree still has then. */
+static void preempt(td_sched *s, uint32_t at)
 {
+  uint32_t slot = s->table.running[at];
+  td_request *r = &s->table.requests[slot];
+  td_sched_leave(s, r);
+  s->table.histories[slot].n_preemptions++;
+  s->n_preemptions++;
+  td_request_table_stop(&s->table, at);
+  td_order_enter(&s->order, slot);
+}
+
+/* A page for the decode running[at], from those that no prefill was promised. False: it was preempted itself. The first
+ * of all is not: alone, it fits. */
+static bool get_decode_page(td_sched *s, td_plan *plan, uint32_t at)
+{
+  td_request *r = &s->table.requests[s->table.running[at]];
   while (td_sched_available_pages(s) <= s->reserved_pages) {
-    preempt_youngest(s);
+    TD_BUG_ON(s->table.n_running == 1);
+    preempt(s, find_victim(s, at > 0 ? at : 1));
     if (r->state == TD_REQUEST_WAITING)
       return false;
   }
@@ -63,29 +74,41 @@ static bool get_decode_page(td_sched *s, td_plan *plan, td_request *r)
 static uint32_t plan_decodes(td_sched *s, td_plan *plan)
 {
   uint32_t n_prefills = 0;
+  uint64_t kv_tokens = 0;
   for (uint32_t i = 0; i < s->table.n_running; i++) { /* n_running falls when one is preempted */
     uint32_t slot = s->table.running[i];
     td_request *r = &s->table.requests[slot];
+    if (i + TD_REQUEST_PREFETCH < s->table.n_running)
+      td_request_prefetch(&s->table.requests[s->table.running[i + TD_REQUEST_PREFETCH]]);
     if (r->state == TD_REQUEST_PREFILL) {
       s->prefills[n_prefills++] = slot;
       continue;
     }
-    if (r->n_pages * s->config.page_tokens < r->n_tokens && !get_decode_page(s, plan, r))
-      break; /* it was the youngest */
+    if (r->n_pages * s->config.page_tokens < r->n_tokens && !get_decode_page(s, plan, i)) {
+      i--; /* another stands there now, or nobody */
+      continue;
+    }
     plan->token_ids[plan->n_tokens] = r->last_token;
     plan->positions[plan->n_tokens] = (int32_t)r->n_computed;
     add_row(s, plan, slot, 1);
+    kv_tokens += r->n_tokens;
   }
   plan->n_decode_rows = plan->n_rows;
+  td_budget_add_decodes(&s->budget, plan->n_rows, kv_tokens);
   TD_BUG_ON(plan->n_rows + n_prefills != s->table.n_running); /* no decode waits */
   return n_prefills;
 }
 
-static void plan_chunk(td_sched *s, td_plan *plan, uint32_t slot)
+bool td_sched_plan_chunk(td_sched *s, td_plan *plan, uint32_t slot, uint32_t at_least, uint32_t at_most)
 {
   td_request *r = &s->table.requests[slot];
-  uint32_t left = step_budget(s) - plan->n_tokens, rest = r->n_tokens - r->n_computed;
-  uint32_t q_len = rest < left ? rest : left;
+  uint32_t q_len = td_budget_chunk(&s->budget, r->n_computed, r->n_tokens - r->n_computed);
+  if (q_len < at_least)
+    q_len = at_least;
+  if (q_len > at_most)
+    q_len = at_most;
+  if (q_len == 0)
+    return false;
   uint32_t n_pages = td_sched_pages_for(s, r->n_computed + q_len);
   while (r->n_pages < n_pages) {
     note_update(plan, td_sched_grow(s, r));
@@ -96,35 +119,37 @@ static void plan_chunk(td_sched *s, td_plan *plan, uint32_t slot)
     plan->positions[plan->n_tokens + i] = (int32_t)(r->n_computed + i);
   plan->n_prefill_tokens += q_len;
   add_row(s, plan, slot, q_len);
+  td_budget_add_chunk(&s->budget, q_len, r->n_computed + q_len, r->n_computed + q_len == r->n_tokens);
+  return true;
 }
 
 /* May the front of the queue have the pages that it needs besides what it can share? `need` counts its known
  * tokens' pages, less those that are in use by others anyway. One page per running request is left for their
- * growth, so that what is admitted is not preempted at once; with none running, this is no hindrance.
- * (Nothing is reserved while chunks go strictly by age, for then the running prompts are whole before a new
- * one is looked at.) */
+ * growth, so that what is admitted is not preempted at once; with none running, this is no hindrance. */
 static bool pages_suffice(const td_sched *s, uint32_t need)
 {
   uint64_t kept = (uint64_t)s->reserved_pages + s->table.n_running;
   return td_sched_available_pages(s) >= need + kept;
 }
 
-static void refuse(td_sched *s, const td_request *r, uint32_t need)
+static void refuse(td_sched *s, uint32_t slot, uint32_t need)
 {
-  s->refused_seq = r->seq;
+  s->refused_seq = s->order.entries[slot].seq;
   s->refused_need_pages = need;
   s->refused_until_step = s->step + REFUSED_RETRY_STEPS;
 }
 
-static bool still_refused(const td_sched *s, const td_request *r)
+static bool still_refused(const td_sched *s, uint32_t slot)
 {
-  return s->refused_seq == r->seq && s->step < s->refused_until_step &&
+  return s->refused_seq == s->order.entries[slot].seq && s->step < s->refused_until_step &&
          !pages_suffice(s, s->refused_need_pages);
 }
 
-static void start(td_sched *s, td_plan *plan, uint64_t now_us, td_request *r, const td_prefix_hit *hit)
+static void start(td_sched *s, td_plan *plan, uint64_t now_us, uint32_t slot, const td_prefix_hit *hit)
 {
-  td_request_table_start_front(&s->table);
+  td_request *r = &s->table.requests[slot];
+  td_order_leave(&s->order, slot);
+  td_request_table_start(&s->table, slot);
   r->stripe = s->free_stripes[--s->n_free_stripes];
   r->node = td_prefix_tree_pin_hit(&s->tree, hit, td_sched_stripe(s, r));
   r->n_pages = r->n_tree_pages = hit->n_pages;
@@ -134,41 +159,53 @@ static void start(td_sched *s, td_plan *plan, uint64_t now_us, td_request *r, co
     note_update(plan, r->stripe * s->stripe_pages + i);
   if (!r->has_run) {
     r->has_run = true;
-    r->first_run_us = now_us;
-    r->n_cached_prompt = r->n_computed;
+    s->table.histories[slot].first_run_us = now_us;
+    s->table.histories[slot].n_cached_prompt = r->n_computed;
     s->prefix_query_tokens += r->n_prompt;
     s->prefix_hit_tokens += r->n_computed;
+    td_order_charge(&s->order, r->account, r->n_prompt - r->n_computed); /* once: preemption is our doing */
   }
+  s->prefills[s->n_prompts++] = slot;
+  td_follow_claim(s, slot);
 }
 
-/* Starts the front of the queue if it can run now. */
-static bool admit(td_sched *s, td_plan *plan, uint64_t now_us, uint32_t *hit_updates)
+bool td_sched_admit(td_sched *s, td_plan *plan, uint64_t now_us, uint32_t at_most, uint32_t *hit_updates)
 {
-  uint32_t slot = s->table.wait_front;
-  if (slot == TD_NO_SLOT || s->table.n_running == s->config.max_running)
+  uint32_t slot = td_order_front(&s->order);
+  if (slot == TD_NO_SLOT || s->table.n_running == s->config.max_running || plan->n_tokens == s->config.step_tokens ||
+      still_refused(s, slot) || s->n_looked_up > s->max_hit_updates)
     return false;
-  td_request *r = &s->table.requests[slot];
-  if (still_refused(s, r))
-    return false;
+  const td_request *r = &s->table.requests[slot];
   /* At least the last token is computed: its logits are what the first sample comes from. */
   td_prefix_hit hit =
       td_prefix_tree_find(&s->tree, r->namespace_id, r->tokens, (r->n_tokens - 1) / s->config.page_tokens);
+  s->n_looked_up += hit.n_pages;
+  if (td_follow_try(s, slot, &hit)) {
+    s->n_looked_up += s->order.entries[slot].wake_pages - hit.n_pages;
+    return true;
+  }
   uint32_t need = td_sched_pages_for(s, r->n_tokens) - (hit.n_pages - hit.n_unpinned_pages);
   if (!pages_suffice(s, need)) {
-    refuse(s, r, need);
+    refuse(s, slot, need);
     return false;
   }
   if (hit.n_pages > s->max_hit_updates - *hit_updates)
     return false; /* no room in this plan's update list; the next one starts empty */
+  uint32_t n_hit = hit.n_pages * s->config.page_tokens;
+  if (td_budget_chunk(&s->budget, n_hit, r->n_tokens - n_hit) == 0)
+    return false;
   *hit_updates += hit.n_pages;
-  start(s, plan, now_us, r, &hit);
-  return true;
+  start(s, plan, now_us, slot, &hit);
+  return td_sched_plan_chunk(s, plan, slot, 0, at_most);
 }
 
 static void begin_plan(td_sched *s, td_plan *plan)
 {
   td_plan_clear(plan);
+  td_budget_begin(&s->budget);
   plan->step = ++s->step;
+  plan->micro_batch = s->config.micro_batch;
+  s->n_looked_up = 0;
   for (uint32_t i = 0; i < s->n_pending_updates; i++)
     note_update(plan, s->pending_updates[i]);
   s->n_pending_updates = 0;
@@ -185,21 +222,33 @@ static void finish_plan(td_sched *s, td_plan *plan)
     plan->page_updates[i].page_id = s->page_table[plan->page_updates[i].index];
 }
 
+/* The running prompts, where decodes are not gone through. Returns their number. */
+static uint32_t collect_prefills(td_sched *s)
+{
+  uint32_t n_prefills = 0;
+  for (uint32_t i = 0; i < s->table.n_running; i++)
+    if (s->table.requests[s->table.running[i]].state == TD_REQUEST_PREFILL)
+      s->prefills[n_prefills++] = s->table.running[i];
+  return n_prefills;
+}
+
 bool td_sched_plan(td_sched *s, uint64_t now_us, td_plan *plan)
 {
   TD_BUG_ON(s->n_in_flight != 0);
   TD_BUG_ON(plan->max_rows < s->config.max_running || plan->max_tokens < s->config.step_tokens ||
             plan->max_page_updates < s->max_page_updates);
-  if (s->table.n_running + s->table.n_waiting == 0)
+  if (s->table.n_running + s->order.n_queued == 0) /* who follows has a leader that runs */
     return false;
   begin_plan(s, plan);
+  bool prefill_first = s->config.policy == TD_POLICY_PREFILL_FIRST;
   uint64_t n_preemptions = s->n_preemptions;
-  uint32_t n_prefills = plan_decodes(s, plan), hit_updates = 0;
-  for (uint32_t i = 0; i < n_prefills && plan->n_tokens < step_budget(s); i++)
-    plan_chunk(s, plan, s->prefills[i]);
-  if (s->n_preemptions == n_preemptions) /* else the victim would be back at once */
-    while (plan->n_tokens < step_budget(s) && admit(s, plan, now_us, &hit_updates))
-      plan_chunk(s, plan, s->table.running[s->table.n_running - 1]);
+  s->n_prompts = prefill_first ? collect_prefills(s) : plan_decodes(s, plan);
+  td_budget_end_decodes(&s->budget);
+  bool admits = s->n_preemptions == n_preemptions; /* else the victim would be back at once */
+  if (s->config.policy != TD_POLICY_DECODE_FIRST || plan->n_rows == 0)
+    td_sched_plan_prompts(s, plan, now_us, admits);
+  if (prefill_first && plan->n_rows == 0)
+    plan_decodes(s, plan);
   TD_BUG_ON(plan->n_rows == 0);
   finish_plan(s, plan);
   return true;
@@ -209,13 +258,15 @@ bool td_sched_plan(td_sched *s, uint64_t now_us, td_plan *plan)
 static bool goes_on(const td_request *r) { return td_request_runs(r) && r->n_tokens + 1 < r->max_tokens; }
 
 /* A prompt in progress, or one that may start, wants a plan of its own; so does whoever must be preempted. */
-static bool may_plan_ahead(const td_sched *s, const td_plan *plan)
+static bool may_plan_ahead(td_sched *s, const td_plan *plan)
 {
   uint32_t n_live = 0, n_rows = 0, n_pages = 0;
   if (plan->n_logits != plan->n_rows)
     return false;
-  if (s->table.n_waiting > 0 && s->table.n_running < s->config.max_running &&
-      !still_refused(s, &s->table.requests[s->table.wait_front]))
+  if (s->order.n_following > 0) /* until the commit */
+    return false;
+  if (s->order.n_queued > 0 && s->table.n_running < s->config.max_running &&
+      !still_refused(s, td_order_front(&s->order)))
     return false;
   for (uint32_t i = 0; i < plan->n_rows; i++) {
     const td_request *r = &s->table.requests[plan->rows[i].slot];

@@ -51,8 +51,7 @@ static bool page_equals(const td_prefix_tree *t, int32_t page, const int32_t *to
 
 /* ---- children, by hash of their first page ---- */
 
-static uint32_t hash_child(const td_prefix_tree *t, uint64_t namespace_id, uint32_t parent,
-                           const int32_t *tokens)
+uint32_t td_prefix_tree_hash(const td_prefix_tree *t, uint64_t namespace_id, uint32_t parent, const int32_t *tokens)
 {
   uint64_t where[2] = {namespace_id, parent};
   uint64_t seed = XXH3_64bits_withSeed(where, sizeof where, t->hash_seed);
@@ -62,7 +61,7 @@ static uint32_t hash_child(const td_prefix_tree *t, uint64_t namespace_id, uint3
 static uint32_t find_child(const td_prefix_tree *t, uint64_t namespace_id, uint32_t parent,
                            const int32_t *tokens)
 {
-  uint32_t hash = hash_child(t, namespace_id, parent, tokens);
+  uint32_t hash = td_prefix_tree_hash(t, namespace_id, parent, tokens);
   for (uint32_t id = t->buckets[hash & t->bucket_mask]; id != TD_NO_NODE; id = t->nodes[id].hash_next) {
     const td_prefix_node *n = &t->nodes[id];
     if (n->hash == hash && n->parent == parent && n->namespace_id == namespace_id &&
@@ -75,7 +74,7 @@ static uint32_t find_child(const td_prefix_tree *t, uint64_t namespace_id, uint3
 static void link_child(td_prefix_tree *t, uint32_t id)
 {
   td_prefix_node *n = &t->nodes[id];
-  n->hash = hash_child(t, n->namespace_id, n->parent, tokens_of(t, n->first_page));
+  n->hash = td_prefix_tree_hash(t, n->namespace_id, n->parent, tokens_of(t, n->first_page));
   uint32_t *bucket = &t->buckets[n->hash & t->bucket_mask];
   n->hash_next = *bucket;
   *bucket = id;

@@ -64,6 +64,8 @@ TD_MUST_CHECK bool td_prefix_tree_init(td_prefix_tree *t, td_page_pool *pool, ui
                                        uint64_t hash_seed); /* false: no memory */
 void td_prefix_tree_deinit(td_prefix_tree *t);
 
+/* Where to look for the child of `parent` (TD_NO_NODE: at the top) that begins with this page of tokens. */
+uint32_t td_prefix_tree_hash(const td_prefix_tree *t, uint64_t namespace_id, uint32_t parent, const int32_t *tokens);
 /* The longest prefix of tokens[0 .. max_pages * page_tokens) in the namespace. Changes nothing. */
 td_prefix_hit td_prefix_tree_find(const td_prefix_tree *t, uint64_t namespace_id, const int32_t *tokens,
                                   uint32_t max_pages);

@@ -1,4 +1,4 @@
-/* Queue and running array of the requests: see request_table.h. */
+/* The running array of the requests: see request_table.h. */
 #include "scheduler/request_table.h"
 
 #include <stdlib.h>
@@ -6,71 +6,60 @@
 
 bool td_request_table_init(td_request_table *t, uint32_t n_slots, uint32_t max_running)
 {
-  *t = (td_request_table){
-      .n_slots = n_slots, .max_running = max_running, .wait_front = TD_NO_SLOT, .wait_back = TD_NO_SLOT};
-  t->requests = calloc(n_slots, sizeof *t->requests);
+  *t = (td_request_table){.n_slots = n_slots, .max_running = max_running};
+  size_t n_bytes = n_slots * sizeof *t->requests;
+  t->requests = aligned_alloc(sizeof *t->requests, n_bytes);
+  if (t->requests)
+    memset(t->requests, 0, n_bytes);
+  t->histories = calloc(n_slots, sizeof *t->histories);
   t->running = calloc(max_running, sizeof *t->running);
-  return t->requests && t->running;
+  return t->requests && t->histories && t->running;
 }
 
 void td_request_table_deinit(td_request_table *t)
 {
   free(t->requests);
+  free(t->histories);
   free(t->running);
   memset(t, 0, sizeof *t);
 }
 
-/* Between prev and the one after it; TD_NO_SLOT: at the front. */
-static void queue_insert(td_request_table *t, uint32_t slot, uint32_t prev)
-{
-  td_request *r = &t->requests[slot];
-  r->state = TD_REQUEST_WAITING;
-  r->prev = prev;
-  r->next = prev == TD_NO_SLOT ? t->wait_front : t->requests[prev].next;
-  *(r->prev == TD_NO_SLOT ? &t->wait_front : &t->requests[r->prev].next) = slot;
-  *(r->next == TD_NO_SLOT ? &t->wait_back : &t->requests[r->next].prev) = slot;
-  t->n_waiting++;
-  t->waiting_prompt_tokens += r->n_prompt;
-}
-
-static void queue_remove(td_request_table *t, uint32_t slot)
-{
-  td_request *r = &t->requests[slot];
-  *(r->prev == TD_NO_SLOT ? &t->wait_front : &t->requests[r->prev].next) = r->next;
-  *(r->next == TD_NO_SLOT ? &t->wait_back : &t->requests[r->next].prev) = r->prev;
-  t->n_waiting--;
-  t->waiting_prompt_tokens -= r->n_prompt;
-}
-
-void td_request_table_add(td_request_table *t, uint32_t slot, const td_request *r)
+void td_request_table_add(td_request_table *t, uint32_t slot, const td_request *r, uint64_t now_us)
 {
   TD_BUG_ON(slot >= t->n_slots || t->requests[slot].state != TD_REQUEST_FREE);
+  t->histories[slot] = (td_request_history){.submit_us = now_us};
   t->requests[slot] = *r;
-  t->requests[slot].seq = ++t->next_seq;
-  queue_insert(t, slot, t->wait_back);
+  t->requests[slot].state = TD_REQUEST_WAITING;
 }
 
-void td_request_table_start_front(td_request_table *t)
+void td_request_table_start(td_request_table *t, uint32_t slot)
 {
-  uint32_t slot = t->wait_front;
-  TD_BUG_ON(slot == TD_NO_SLOT || t->n_running == t->max_running);
-  queue_remove(t, slot);
-  t->requests[slot].state = TD_REQUEST_PREFILL;
+  td_request *r = &t->requests[slot];
+  TD_BUG_ON(r->state != TD_REQUEST_WAITING || t->n_running == t->max_running);
+  r->state = TD_REQUEST_PREFILL;
+  r->turn = ++t->next_turn;
   t->running[t->n_running++] = slot;
 }
 
-void td_request_table_stop_youngest(td_request_table *t)
+static void close_gap(td_request_table *t, uint32_t at)
 {
-  TD_BUG_ON(t->n_running == 0);
-  queue_insert(t, t->running[--t->n_running], TD_NO_SLOT);
+  memmove(t->running + at, t->running + at + 1, (t->n_running - at - 1) * sizeof *t->running);
+  t->n_running--;
 }
 
-static uint32_t find_running(const td_request_table *t, uint64_t seq)
+void td_request_table_stop(td_request_table *t, uint32_t at)
+{
+  TD_BUG_ON(at >= t->n_running);
+  t->requests[t->running[at]].state = TD_REQUEST_WAITING;
+  close_gap(t, at);
+}
+
+static uint32_t find_running(const td_request_table *t, uint64_t turn)
 {
   uint32_t low = 0, high = t->n_running;
   while (low < high) {
     uint32_t mid = low + (high - low) / 2;
-    if (t->requests[t->running[mid]].seq < seq)
+    if (t->requests[t->running[mid]].turn < turn)
       low = mid + 1;
     else
       high = mid;
@@ -81,13 +70,10 @@ static uint32_t find_running(const td_request_table *t, uint64_t seq)
 void td_request_table_remove(td_request_table *t, uint32_t slot)
 {
   td_request *r = &t->requests[slot];
-  if (r->state == TD_REQUEST_WAITING) {
-    queue_remove(t, slot);
-  } else if (r->state != TD_REQUEST_FREE) {
-    uint32_t at = find_running(t, r->seq);
+  if (r->state == TD_REQUEST_PREFILL || r->state == TD_REQUEST_DECODE) {
+    uint32_t at = find_running(t, r->turn);
     TD_BUG_ON(at == t->n_running || t->running[at] != slot);
-    memmove(t->running + at, t->running + at + 1, (t->n_running - at - 1) * sizeof *t->running);
-    t->n_running--;
+    close_gap(t, at);
   }
   r->state = TD_REQUEST_FREE;
 }
@@ -101,28 +87,21 @@ void td_request_table_sweep(td_request_table *t)
   t->n_running = n;
 }
 
-void td_request_table_check(const td_request_table *t)
+uint32_t td_request_table_check(const td_request_table *t)
 {
-  uint64_t seq = 0, prompt_tokens = 0;
-  uint32_t n_waiting = 0, n_used = 0, prev = TD_NO_SLOT;
+  uint64_t turn = 0;
+  uint32_t n_used = 0, n_waiting = 0;
   TD_BUG_ON(t->n_running > t->max_running);
   for (uint32_t i = 0; i < t->n_running; i++) {
     const td_request *r = &t->requests[t->running[i]];
     TD_BUG_ON(r->state != TD_REQUEST_PREFILL && r->state != TD_REQUEST_DECODE);
-    TD_BUG_ON(r->seq <= seq);
-    seq = r->seq;
+    TD_BUG_ON(r->turn <= turn);
+    turn = r->turn;
   }
-  for (uint32_t slot = t->wait_front; slot != TD_NO_SLOT; slot = t->requests[slot].next) {
-    const td_request *r = &t->requests[slot];
-    TD_BUG_ON(r->state != TD_REQUEST_WAITING || r->prev != prev);
-    TD_BUG_ON(r->seq <= seq); /* so every waiting one is younger than every running one */
-    TD_BUG_ON(++n_waiting > t->n_waiting);
-    prompt_tokens += r->n_prompt;
-    seq = r->seq;
-    prev = slot;
-  }
-  TD_BUG_ON(t->wait_back != prev || n_waiting != t->n_waiting || prompt_tokens != t->waiting_prompt_tokens);
-  for (uint32_t i = 0; i < t->n_slots; i++)
+  for (uint32_t i = 0; i < t->n_slots; i++) {
     n_used += t->requests[i].state != TD_REQUEST_FREE;
+    n_waiting += t->requests[i].state == TD_REQUEST_WAITING;
+  }
   TD_BUG_ON(n_used != t->n_running + n_waiting);
+  return n_waiting;
 }

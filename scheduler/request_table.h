@@ -1,4 +1,4 @@
-/* The requests: one entry per slot, a queue of those that wait and an array of those that run.
+/* The requests: one entry per slot, and an array of those that run.
  *
  *            submit             plan                   commit
  *   FREE ------------> WAITING -------> PREFILL -----------------> DECODE ---> FREE (finished)
@@ -6,9 +6,8 @@
  *                         +----------------+---- computed -----------+
  *                          plan: preempted               cancel: any state -> FREE
  *
- * Both orders are by arrival (seq), and every running request is older than every waiting one: admission
- * takes the front of the queue only, preemption takes the end of the running array only and puts it back at
- * the front of the queue. So neither needs a search, and the oldest request of all is always a running one.
+ * The array is in the order in which they were started, and its first is never preempted: it is what makes sure that
+ * something always gets done. Who waits stands in order.h's queues.
  */
 #ifndef TD_SCHEDULER_REQUEST_TABLE_H
 #define TD_SCHEDULER_REQUEST_TABLE_H
@@ -27,10 +26,10 @@ typedef enum td_request_state {
   TD_REQUEST_DECODE,
 } td_request_state;
 
+/* What steps touch: a cache line. */
 typedef struct td_request {
-  /* What a decode step touches comes first. */
   int32_t *tokens;       /* borrowed; [n_tokens] known, room for max_tokens */
-  uint64_t seq;          /* order of arrival */
+  uint64_t turn;         /* order of being started, while running */
   uint32_t n_tokens;     /* prompt + generated */
   uint32_t n_computed;   /* tokens whose KV is in the pages */
   uint32_t max_tokens;   /* n_prompt + max_new */
@@ -40,42 +39,48 @@ typedef struct td_request {
   uint32_t stripe;       /* of the page table, while running */
   int32_t last_token;    /* tokens[n_tokens - 1], so that planning a decode need not look there */
   uint8_t state;         /* td_request_state */
-
-  uint32_t prev, next; /* in the waiting queue */
-  uint64_t namespace_id;
-  uint32_t n_prompt;
-  uint32_t n_cached_prompt;
-  uint32_t n_preemptions;
   bool has_run;
-  uint64_t submit_us, first_run_us;
+  uint16_t account; /* who pays for its tokens */
+  uint32_t n_prompt;
+  uint64_t namespace_id;
 } td_request;
+_Static_assert(sizeof(td_request) == 64, "a request is a cache line");
+
+/* What is only told of it. */
+typedef struct td_request_history {
+  uint32_t n_cached_prompt, n_preemptions;
+  uint64_t submit_us, first_run_us;
+} td_request_history;
 
 typedef struct td_request_table {
-  td_request *requests; /* [n_slots] */
+  td_request *requests; /* [n_slots], each a cache line */
+  td_request_history *histories; /* [n_slots] */
   uint32_t n_slots;
-  uint32_t *running; /* [max_running] slots, oldest first */
+  uint32_t *running; /* [max_running] slots, by turn */
   uint32_t n_running, max_running;
-  uint32_t wait_front, wait_back; /* oldest, youngest */
-  uint32_t n_waiting;
-  uint64_t waiting_prompt_tokens;
-  uint64_t next_seq;
+  uint64_t next_turn;
 } td_request_table;
 
 TD_MUST_CHECK bool td_request_table_init(td_request_table *t, uint32_t n_slots, uint32_t max_running);
 void td_request_table_deinit(td_request_table *t);
 
-/* FREE -> WAITING, behind all others; r's fields are copied, seq and state are set here. */
-void td_request_table_add(td_request_table *t, uint32_t slot, const td_request *r);
-/* The front of the queue -> PREFILL, the youngest that runs. */
-void td_request_table_start_front(td_request_table *t);
-/* The youngest that runs -> WAITING, at the front of the queue. */
-void td_request_table_stop_youngest(td_request_table *t);
+/* FREE -> WAITING; r's fields are copied, state is set here; its history begins. */
+void td_request_table_add(td_request_table *t, uint32_t slot, const td_request *r, uint64_t now_us);
+/* WAITING -> PREFILL, last of those that run. */
+void td_request_table_start(td_request_table *t, uint32_t slot);
+/* The one at running[at] -> WAITING. */
+void td_request_table_stop(td_request_table *t, uint32_t at);
 /* Any state -> FREE. */
 void td_request_table_remove(td_request_table *t, uint32_t slot);
 /* Drops from the running array all whose state was set to FREE: many at once, in one pass. */
 void td_request_table_sweep(td_request_table *t);
 
-/* Orders, links, counts, states. O(n_slots). */
-void td_request_table_check(const td_request_table *t);
+/* Order, counts, states; returns how many wait. O(n_slots). */
+uint32_t td_request_table_check(const td_request_table *t);
+
+/* Slots stand in the running array in any order, and all requests together may be more than a cache holds: a loop over them
+ * asks for those to come. */
+enum { TD_REQUEST_PREFETCH = 12 };
+static inline void td_request_prefetch(const td_request *r) { __builtin_prefetch(r, 1); }
 
 #endif

@@ -8,6 +8,11 @@
  * entries let several admissions of short contexts share a step. */
 enum { MIN_HIT_UPDATES = 4096 };
 
+/* Of what the cost model says a prompt takes: nobody is refused because it was measured on a busy day. */
+#define PROMPT_TIME_SHARE 0.75
+
+const char *const td_policy_names[TD_POLICY_COUNT + 1] = {"tandem", "sarathi", "prefill-first", "decode-first", "orca"};
+
 static td_status check_config(const td_sched_config *c, td_error *err)
 {
   if (c->page_tokens != 16 && c->page_tokens != 32 && c->page_tokens != 64)
@@ -57,14 +62,21 @@ static bool allocate(td_sched *s)
   const td_sched_config *c = &s->config;
   if (!td_request_table_init(&s->table, c->n_slots, c->max_running) ||
       !td_page_pool_init(&s->pool, c->n_pages) ||
-      !td_prefix_tree_init(&s->tree, &s->pool, c->page_tokens, c->hash_seed))
+      !td_prefix_tree_init(&s->tree, &s->pool, c->page_tokens, c->hash_seed) ||
+      !td_order_init(&s->order, c->n_slots) || !td_deadlines_init(&s->deadlines, c->n_slots))
     return false;
+  uint32_t n_claims = 2;
+  while (n_claims < 2 * (uint64_t)c->max_running)
+    n_claims *= 2;
+  s->turns_us = calloc(c->max_running, sizeof *s->turns_us);
+  s->claims = calloc(n_claims, sizeof *s->claims);
+  s->claim_mask = n_claims - 1;
   s->page_table = calloc((size_t)c->max_running * s->stripe_pages, sizeof *s->page_table);
   s->free_stripes = calloc(c->max_running, sizeof *s->free_stripes);
   s->pending_updates = calloc(s->max_pending_updates, sizeof *s->pending_updates);
   s->prefills = calloc(c->max_running, sizeof *s->prefills);
   s->scratch = calloc(c->n_pages, 2 * sizeof *s->scratch);
-  return s->page_table && s->free_stripes && s->pending_updates && s->prefills && s->scratch;
+  return s->page_table && s->free_stripes && s->pending_updates && s->prefills && s->scratch && s->claims && s->turns_us;
 }
 
 td_status td_sched_create(const td_sched_config *config, td_sched **out, td_error *err)
@@ -74,7 +86,14 @@ td_status td_sched_create(const td_sched_config *config, td_sched **out, td_erro
   if (!s)
     return td_fail(err, TD_ERR_NOMEM, "no memory for the scheduler");
   s->config = *config;
-  td_status status = size_tables(s, err);
+  s->config.cost = NULL; /* the budget has a copy */
+  s->answer_share = 1;
+  if (config->cost && config->prompt_ns_per_token == 0)
+    s->config.prompt_ns_per_token =
+        (uint32_t)(PROMPT_TIME_SHARE * 1e3 * td_cost_tokens_us(config->cost, config->step_tokens) / config->step_tokens);
+  td_status status = td_budget_init(&s->budget, config, err);
+  if (status == TD_OK)
+    status = size_tables(s, err);
   if (status == TD_OK && !allocate(s))
     status = td_fail(err, TD_ERR_NOMEM, "no memory for a scheduler of %u slots and %u pages", config->n_slots,
                      config->n_pages);
@@ -95,6 +114,10 @@ void td_sched_destroy(td_sched *s)
   td_request_table_deinit(&s->table);
   td_prefix_tree_deinit(&s->tree);
   td_page_pool_deinit(&s->pool);
+  td_order_deinit(&s->order);
+  td_deadlines_deinit(&s->deadlines);
+  free(s->claims);
+  free(s->turns_us);
   free(s->page_table);
   free(s->free_stripes);
   free(s->pending_updates);
@@ -107,6 +130,59 @@ td_status td_sched_plan_create(const td_sched *s, td_plan **out, td_error *err)
 {
   return td_plan_create(s->config.max_running, s->config.step_tokens, s->max_page_updates,
                         s->config.page_tokens, out, err);
+}
+
+enum { PRIORITY_US_MAX = 3600 * 1000 * 1000u }; /* no priority is worth more than an hour */
+
+static int64_t priority_us(const td_sched *s, int32_t priority)
+{
+  double us = (double)priority * (double)s->config.priority_us;
+  return us > PRIORITY_US_MAX ? PRIORITY_US_MAX : us < -(double)PRIORITY_US_MAX ? -(int64_t)PRIORITY_US_MAX : (int64_t)us;
+}
+
+/* What computing the prompt takes, as far as the tree does not have it; only where somebody asks. */
+static uint64_t uncached_us(const td_sched *s, const td_sched_request *r)
+{
+  uint32_t pt = s->config.page_tokens;
+  if (s->config.prompt_ns_per_token == 0 || (s->config.slack_percent == 0 && r->ttft_deadline_us == 0))
+    return 0;
+  td_prefix_hit hit = td_prefix_tree_find(&s->tree, r->namespace_id, r->tokens, (r->n_prompt - 1) / pt);
+  return td_sched_prompt_us(s, r->n_prompt - hit.n_pages * pt);
+}
+
+/* When the request has to start, for its place among others: longer prompts may wait longer. */
+static uint64_t latest_start(const td_sched *s, const td_sched_request *r, uint64_t prompt_us, uint64_t now_us)
+{
+  uint64_t start_us = now_us + s->config.ttft_target_us + prompt_us * s->config.slack_percent / 100;
+  if (r->ttft_deadline_us > 0 && r->ttft_deadline_us < start_us + prompt_us)
+    start_us = r->ttft_deadline_us > prompt_us ? r->ttft_deadline_us - prompt_us : 0;
+  return start_us > now_us ? start_us : now_us;
+}
+
+/* Its place in the queue, and the moment from which on its deadlines have to be looked at. */
+static void enqueue(td_sched *s, uint32_t slot, const td_sched_request *r, uint64_t now_us)
+{
+  td_order_entry *e = &s->order.entries[slot];
+  uint64_t prompt_us = uncached_us(s, r), start_us = latest_start(s, r, prompt_us, now_us);
+  *e = (td_order_entry){.place_us = (int64_t)start_us + priority_us(s, r->priority),
+                        .seq = ++s->order.next_seq,
+                        .latest_start_us = start_us,
+                        .prompt_us = prompt_us,
+                        .followers_us = UINT64_MAX,
+                        .ttft_deadline_us = r->ttft_deadline_us ? r->ttft_deadline_us : UINT64_MAX,
+                        .deadline_us = r->deadline_us ? r->deadline_us : UINT64_MAX,
+                        .followers = TD_NO_SLOT,
+                        .leader = TD_NO_SLOT,
+                        .expiry_at = TD_NO_SLOT,
+                        .n_prompt = r->n_prompt,
+                        .priority = r->priority,
+                        .account = (uint16_t)(r->account % TD_ORDER_ACCOUNTS)};
+  s->order.any_priority |= r->priority != 0;
+  td_order_enter(&s->order, slot);
+  uint64_t first_us = e->ttft_deadline_us < e->deadline_us ? e->ttft_deadline_us : e->deadline_us;
+  prompt_us = td_sched_prompt_us(s, r->n_prompt);
+  if (first_us != UINT64_MAX)
+    td_deadlines_set(&s->deadlines, s->order.entries, slot, first_us > prompt_us ? first_us - prompt_us : 0);
 }
 
 td_status td_sched_submit(td_sched *s, uint32_t slot, const td_sched_request *r, uint64_t now_us,
@@ -129,9 +205,11 @@ td_status td_sched_submit(td_sched *s, uint32_t slot, const td_sched_request *r,
                                      .max_tokens = r->n_prompt + r->max_new,
                                      .node = TD_NO_NODE,
                                      .last_token = r->tokens[r->n_prompt - 1],
+                                     .account = (uint16_t)(r->account % TD_ORDER_ACCOUNTS),
                                      .namespace_id = r->namespace_id,
-                                     .n_prompt = r->n_prompt,
-                                     .submit_us = now_us});
+                                     .n_prompt = r->n_prompt},
+                       now_us);
+  enqueue(s, slot, r, now_us);
   return TD_OK;
 }
 
@@ -142,6 +220,11 @@ void td_sched_cancel(td_sched *s, uint32_t slot)
   TD_BUG_ON(r->state == TD_REQUEST_FREE);
   if (r->state != TD_REQUEST_WAITING)
     td_sched_leave(s, r);
+  else if (s->order.entries[slot].leader != TD_NO_SLOT)
+    td_follow_drop(s, slot);
+  else
+    td_order_leave(&s->order, slot);
+  td_deadlines_set(&s->deadlines, s->order.entries, slot, UINT64_MAX);
   td_request_table_remove(&s->table, slot);
 }
 
@@ -151,33 +234,59 @@ bool td_sched_is_running(const td_sched *s, uint32_t slot)
   return td_request_runs(&s->table.requests[slot]);
 }
 
+double td_sched_predict_us(const td_sched *s, const td_plan *plan)
+{
+  td_step_work w = td_step_work_of(plan);
+  return td_budget_predict_us(&s->budget, &w);
+}
+
+void td_sched_observe(td_sched *s, const td_plan *plan, double measured_us)
+{
+  td_step_work w = td_step_work_of(plan);
+  td_budget_observe(&s->budget, &w, measured_us);
+}
+
 td_sched_slot_info td_sched_slot(const td_sched *s, uint32_t slot)
 {
   TD_BUG_ON(slot >= s->config.n_slots);
   const td_request *r = &s->table.requests[slot];
+  const td_request_history *h = &s->table.histories[slot];
   TD_BUG_ON(r->state == TD_REQUEST_FREE);
   return (td_sched_slot_info){.n_tokens = r->n_tokens,
                               .n_generated = r->n_tokens - r->n_prompt,
                               .n_computed = r->n_computed,
-                              .n_cached_prompt = r->n_cached_prompt,
-                              .n_preemptions = r->n_preemptions,
-                              .submit_us = r->submit_us,
-                              .first_run_us = r->first_run_us,
-                              .running = r->state != TD_REQUEST_WAITING};
+                              .n_cached_prompt = h->n_cached_prompt,
+                              .n_preemptions = h->n_preemptions,
+                              .submit_us = h->submit_us,
+                              .first_run_us = h->first_run_us,
+                              .running = r->state != TD_REQUEST_WAITING,
+                              .following = s->order.entries[slot].leader != TD_NO_SLOT,
+                              .n_follows = s->order.entries[slot].n_follows,
+                              .place_us = s->order.entries[slot].place_us};
+}
+
+uint64_t td_sched_account_served(const td_sched *s, uint64_t account)
+{
+  return s->order.served[account % TD_ORDER_ACCOUNTS];
 }
 
 void td_sched_get_stats(const td_sched *s, td_sched_stats *out)
 {
   uint32_t available = td_sched_available_pages(s);
-  *out = (td_sched_stats){.n_waiting = s->table.n_waiting,
+  *out = (td_sched_stats){.n_waiting = s->order.n_queued + s->order.n_following,
                           .n_running = s->table.n_running,
                           .pages_total = s->pool.n_pages,
                           .pages_free = s->pool.n_free,
                           .pages_cached = s->tree.n_unpinned_pages,
                           .pages_owned = s->pool.n_pages - available,
-                          .waiting_prompt_tokens = s->table.waiting_prompt_tokens,
+                          .waiting_prompt_tokens = s->order.waiting_prompt_tokens,
+                          .n_following = s->order.n_following,
+                          .follows = s->n_follows,
+                          .expired = s->n_expired,
                           .prefix_query_tokens = s->prefix_query_tokens,
                           .prefix_hit_tokens = s->prefix_hit_tokens,
                           .preemptions = s->n_preemptions,
-                          .evicted_pages = s->tree.n_evicted_pages};
+                          .evicted_pages = s->tree.n_evicted_pages,
+                          .tbt_target_us = s->budget.target_us,
+                          .cost_correction = {s->budget.correction[0], s->budget.correction[1]}};
 }

@@ -26,7 +26,7 @@ bool td_call_read_ids(td_call *c, const cJSON *array, const char *param, size_t 
     n++;
   if (n > max) {
     td_api_error_set(&c->error, 400, "context_length_exceeded", param,
-                     "this model's context is %u tokens at most; the prompt has %zu", c->info->max_context_tokens, n);
+                     "%s %u tokens at most; the prompt has %zu", td_call_context_is(c), c->info->max_context_tokens, n);
     return false;
   }
   p->ids = malloc((n + 1) * sizeof *p->ids);

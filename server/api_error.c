@@ -10,6 +10,8 @@ static const char *type_of_status(int status)
   switch (status) {
   case 401: return "authentication_error";
   case 404: return "not_found_error";
+  case 408:
+  case 504: return "timeout_error";
   case 429: return "rate_limit_error";
   default: return status >= 500 ? "server_error" : "invalid_request_error";
   }
@@ -71,6 +73,7 @@ const char *td_http_reason(int status)
   switch (status) {
   case 200: return "OK";
   case 204: return "No Content";
+  case 304: return "Not Modified";
   case 400: return "Bad Request";
   case 401: return "Unauthorized";
   case 404: return "Not Found";
@@ -84,6 +87,7 @@ const char *td_http_reason(int status)
   case 431: return "Request Header Fields Too Large";
   case 500: return "Internal Server Error";
   case 503: return "Service Unavailable";
+  case 504: return "Gateway Timeout";
   default: return "Unknown";
   }
 }

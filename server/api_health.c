@@ -40,7 +40,9 @@ void td_api_metrics(td_conn *c)
       .model_name = loaded ? td_engine_get_info(s->engine)->model_name : s->options->served_model_name,
       .n_conns = s->n_conns,
       .queued_calls = s->n_reading,
+      .n_watchers = s->n_watchers,
   };
+  td_engine_step_errors(s->engine, &v.step_error_median, &v.step_error_p99);
   td_buf out;
   td_buf_init(&out, 0);
   td_metrics_render(&s->metrics, &v, &out);

@@ -13,6 +13,11 @@
 /* A prompt over the context is counted this far beyond it, so that the error can say how long it is. */
 enum { COUNT_BEYOND = 65536 };
 
+const char *td_call_context_is(const td_call *call)
+{
+  return call->info->context_is_cut ? "this server's KV memory (kv_bytes) holds" : "this model's context is";
+}
+
 size_t td_call_count_to(const td_call *call) { return (size_t)call->info->max_context_tokens + COUNT_BEYOND; }
 
 bool td_call_fail_tokens(td_call *call, const td_error *err, const char *param)
@@ -23,8 +28,8 @@ bool td_call_fail_tokens(td_call *call, const td_error *err, const char *param)
     return false;
   }
   td_api_error_set(&call->error, 400, "context_length_exceeded", param,
-                   "this model's context is %u tokens at most; the prompt has more than %zu",
-                   call->info->max_context_tokens, td_call_count_to(call));
+                   "%s %u tokens at most; the prompt has more than %zu",
+                   td_call_context_is(call), call->info->max_context_tokens, td_call_count_to(call));
   return false;
 }
 
@@ -56,9 +61,8 @@ bool td_call_check_context(td_call *call, bool default_rest)
     if (n + want > limit) {
       td_api_error_set(&call->error, 400, "context_length_exceeded",
                        call->api->route == TD_ROUTE_CHAT ? "messages" : "prompt",
-                       "this model's context is %" PRIu64 " tokens at most; the prompt has %" PRIu64
-                       " and the answer may have %" PRIu64,
-                       limit, n, want);
+                       "%s %" PRIu64 " tokens at most; the prompt has %" PRIu64 " and the answer may have %" PRIu64,
+                       td_call_context_is(call), limit, n, want);
       return false;
     }
   }
@@ -95,7 +99,9 @@ static bool read_call(td_call *call)
   cJSON *root = NULL;
   if (td_json_parse(call->body.data ? call->body.data : "", call->body.len_bytes, &limits, &root, &err) != TD_OK) {
     td_api_error_from(&call->error, &err);
-    if (call->error.status == 400)
+    if (call->error.status == 400 && call->body.len_bytes == 0)
+      td_api_error_set(&call->error, 400, "invalid_json", NULL, "the body is empty: it must be a JSON object");
+    else if (call->error.status == 400)
       call->error.code = "invalid_json";
     return false;
   }
@@ -109,6 +115,7 @@ static bool read_call(td_call *call)
     ok = false;
   }
   ok = ok && suit_tokenizer(call);
+  call->cache_namespace_id = td_namespace_of(&call->server->namespace_secret, call->namespace_id, ok ? r->cache_salt : NULL);
   if (ok && r->messages)
     ok = td_messages_normalise((cJSON *)r->messages, &call->error); /* in the tree that is ours */
   if (ok && !atomic_load(&call->abandoned))

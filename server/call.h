@@ -76,7 +76,7 @@ struct td_call {
   char id[64];
   uint64_t arrival_us;
   int64_t created_s;
-  uint64_t namespace_id;
+  uint64_t namespace_id; /* the key's */
   atomic_bool abandoned; /* the worker need not go on */
   td_buf body;
   uint64_t body_counted; /* its share of the server's body_bytes */
@@ -85,6 +85,7 @@ struct td_call {
   bool failed;
   td_api_error error;
   td_request request;
+  uint64_t cache_namespace_id; /* the key's, or cache_salt's inside it */
   uint32_t max_new;
   td_prompt *prompts;
   uint32_t n_prompts;
@@ -117,6 +118,8 @@ void td_generation_cancel(td_call *call, td_finished why);
 /* For workers: makes room for n prompts; tokens of one prompt; the check that all fit the context. */
 bool td_call_alloc_prompts(td_call *call, size_t n);
 bool td_call_check_context(td_call *call, bool default_rest);
+/* "this model's context is", or what else bounds prompt and answer. */
+const char *td_call_context_is(const td_call *call);
 /* Prompts are tokenised up to this many tokens. */
 size_t td_call_count_to(const td_call *call);
 /* A tokenising call has failed: too many tokens is context_length_exceeded; else as td_api_error_from. */

@@ -9,6 +9,7 @@
 
 #include "server/call.h"
 #include "server/router.h"
+#include "server/watch.h"
 
 static void process(td_conn *c, const char *data, size_t n);
 
@@ -67,6 +68,7 @@ void td_conn_close(td_conn *c)
   c->call = NULL;
   if (call)
     td_call_abandon(call);
+  td_watch_forget(c);
   uncount_body(c);
   unlink_conn(c);
   uv_close(&c->uv.handle, on_closed);
@@ -238,7 +240,7 @@ void td_conn_respond(td_conn *c, int status, const char *content_type, const cha
                      size_t n)
 {
   answer_head(c, status, content_type, headers);
-  if (status != 204)
+  if (status != 204 && status != 304)
     td_buf_printf(&c->out, "content-length: %zu\r\n", n);
   td_buf_append_str(&c->out, "\r\n");
   if (!c->head_only)
@@ -273,7 +275,7 @@ void td_conn_stream_begin(td_conn *c, const char *content_type, const char *head
 
 void td_conn_stream_send(td_conn *c, const char *data, size_t n)
 {
-  if (n == 0)
+  if (n == 0 || c->head_only)
     return;
   if (c->chunked)
     td_buf_printf(&c->out, "%zx\r\n", n);
@@ -285,7 +287,7 @@ void td_conn_stream_send(td_conn *c, const char *data, size_t n)
 
 void td_conn_stream_end(td_conn *c)
 {
-  if (c->chunked)
+  if (c->chunked && !c->head_only)
     td_buf_append_str(&c->out, "0\r\n\r\n");
   answer_end(c);
 }

@@ -34,6 +34,7 @@ struct td_conn {
   td_buf pending; /* read ahead while answering */
   td_buf out;
   td_call *call; /* owned; while ANSWERING */
+  td_watcher *watcher; /* owned; ANSWERING too, with no call */
   bool keep_alive, chunked, head_only, in_stream;
   td_api_error *early; /* found at the head, told when the body has passed */
   char request_id[132];

@@ -41,6 +41,11 @@ void td_generation_cancel(td_call *call, td_finished why)
   call->generating = false;
 }
 
+static uint64_t deadline(const td_call *call, int64_t timeout_ms)
+{
+  return timeout_ms > 0 ? call->arrival_us + 1000 * (uint64_t)timeout_ms : 0;
+}
+
 static td_status submit_choice(td_choice *ch, td_sampling sampling, td_error *err)
 {
   td_call *call = ch->call;
@@ -54,7 +59,11 @@ static td_status submit_choice(td_choice *ch, td_sampling sampling, td_error *er
       .sampling = sampling,
       .ignore_eos = call->request.ignore_eos,
       .n_stop_ids = call->request.n_stop_ids,
-      .namespace_id = call->namespace_id,
+      .namespace_id = call->cache_namespace_id,
+      .account = call->namespace_id,
+      .priority = (int32_t)call->request.priority,
+      .ttft_deadline_us = deadline(call, call->request.ttft_timeout_ms),
+      .deadline_us = deadline(call, call->request.timeout_ms),
       .user = ch,
   };
   memcpy(r.stop_ids, call->request.stop_ids, r.n_stop_ids * sizeof r.stop_ids[0]);
@@ -123,6 +132,7 @@ void td_generation_submit(td_call *call)
   }
   if (submit_all(call, &err) != TD_OK) {
     td_api_error_from(&e, &err);
+    td_server_set_retry_after(call->server, &e, call->n_prompts > 0 ? (uint32_t)call->prompts[0].n : 1);
     td_call_fail(call, &e);
     return;
   }
@@ -338,6 +348,7 @@ static void observe(td_choice *ch, const td_engine_update *u)
     m->prompt_tokens += u->n_prompt;
     td_histogram_observe(&m->ttft, (double)(u->first_token_us - ch->call->arrival_us) / 1e6, 1);
     td_histogram_observe(&m->queue, (double)(u->first_run_us - u->submit_us) / 1e6, 1);
+    td_histogram_observe(&m->queue_predicted, (double)u->predicted_queue_us / 1e6, 1);
     if (u->n_generated > 1)
       td_histogram_observe(&m->inter_token,
                            (double)(u->last_token_us - u->first_token_us) / 1e6 / (u->n_generated - 1),
@@ -346,6 +357,36 @@ static void observe(td_choice *ch, const td_engine_update *u)
     td_histogram_observe(&m->inter_token, (double)(u->last_token_us - ch->last_token_us) / 1e6 / fresh, fresh);
   }
   m->generation_tokens += fresh;
+}
+
+static void fail(td_call *call, int status, const char *code, const char *message)
+{
+  td_api_error e;
+  td_api_error_set(&e, status, code, NULL, "%s", message);
+  td_call_fail(call, &e);
+}
+
+/* A deadline has passed. What a stream's client has not been sent of the answer so far goes before the error, if it reads. */
+static void end_late(td_choice *ch, td_finish why)
+{
+  td_call *call = ch->call;
+  if (call->request.stream)
+    pump_choice(ch);
+  if (call->n_open == 0) {
+    end_call(call); /* a stop string had ended it in time */
+    return;
+  }
+  if (ch->closed)
+    return;
+  ch->engine_finish = why;
+  call->server->metrics.timeouts[why == TD_FINISH_CUT]++;
+  if (why == TD_FINISH_UNSTARTED)
+    fail(call, 408, "deadline_unreachable",
+         "timeout_ms or ttft_timeout_ms could not be met any more: too much was before this request");
+  else if (ch->n_generated == 0)
+    fail(call, 504, "deadline_exceeded", "the first token could not be there within timeout_ms or ttft_timeout_ms");
+  else
+    fail(call, 504, "deadline_exceeded", "timeout_ms passed before the answer was complete");
 }
 
 static void apply(const td_engine_update *u)
@@ -358,16 +399,20 @@ static void apply(const td_engine_update *u)
   ch->tokens = u->tokens;
   ch->n_generated = u->n_generated;
   ch->n_cached = u->n_cached_prompt;
-  ch->engine_finish = u->finish;
+  bool late = u->finish == TD_FINISH_UNSTARTED || u->finish == TD_FINISH_CUT;
+  ch->engine_finish = late ? TD_FINISH_NONE : u->finish;
   ch->submit_us = u->submit_us;
   ch->first_run_us = u->first_run_us;
   ch->first_token_us = u->first_token_us;
   ch->last_token_us = u->last_token_us;
+  if (late) {
+    end_late(ch, u->finish);
+    return;
+  }
   if (u->finish == TD_FINISH_ERROR) {
-    td_api_error e;
-    td_api_error_set(&e, 500, "engine_error", NULL, "%s", u->error ? u->error : "the engine ended the request");
-    td_error_log("request %s: %s", call->id, e.message);
-    td_call_fail(call, &e);
+    const char *why = u->error ? u->error : "the engine ended the request";
+    td_error_log("request %s: %s", call->id, why);
+    fail(call, 500, "engine_error", why);
     return;
   }
   pump_choice(ch);

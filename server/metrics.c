@@ -21,6 +21,7 @@ void td_metrics_init(td_metrics *m)
   m->inter_token = (td_histogram){BORDERS(inter_token_borders)};
   m->e2e = (td_histogram){BORDERS(request_borders)};
   m->queue = (td_histogram){BORDERS(request_borders)};
+  m->queue_predicted = (td_histogram){BORDERS(request_borders)};
 }
 
 void td_histogram_observe(td_histogram *h, double value, uint64_t times)
@@ -117,6 +118,27 @@ static void vllm_metrics(page *p, const td_metrics *m, const td_metrics_view *v)
   }
 }
 
+/* What was predicted: steps before they ran, waits when requests came. Beside it stand tandem:step_seconds_total and
+ * vllm:request_queue_time_seconds. */
+static void prediction_metrics(page *p, const td_metrics *m, const td_metrics_view *v)
+{
+  const td_engine_stats *s = v->stats;
+  td_histogram errors = {.borders = td_step_error_borders, .n_borders = TD_STEP_ERROR_BORDERS, .sum = s->step_error_sum};
+  memcpy(errors.counts, s->step_errors, sizeof s->step_errors);
+  gauge(p, "tandem:tbt_target_seconds", "A step with prompts is made to take at most so long; 0: no target", s->tbt_target_us / 1e6);
+  counter(p, "tandem:step_predicted_seconds_total", "Time that steps were predicted to take", s->predicted_us_sum / 1e6);
+  gauge(p, "tandem:last_step_predicted_seconds", "Time that the last step was predicted to take", s->last_step_predicted_us / 1e6);
+  histogram(p, "tandem:step_prediction_error_ratio", "|predicted - measured| / measured of steps", &errors);
+  gauge(p, "tandem:step_prediction_error_median", "Its median over the last 1024 steps", v->step_error_median);
+  gauge(p, "tandem:step_prediction_error_p99", "Its 99th percentile over the last 1024 steps", v->step_error_p99);
+  head(p, "tandem:step_prediction_correction", "gauge", "Learned factor on calibrated step times");
+  sample(p, "tandem:step_prediction_correction", ",prompts=\"without\"", s->cost_correction[0]);
+  sample(p, "tandem:step_prediction_correction", ",prompts=\"with\"", s->cost_correction[1]);
+  gauge(p, "tandem:queue_delay_predicted_seconds", "Until a request that came now would start", s->queue_delay_us / 1e6);
+  histogram(p, "tandem:request_queue_time_predicted_seconds", "Submission to first step, as predicted at submission",
+            &m->queue_predicted);
+}
+
 static void tandem_metrics(page *p, const td_metrics *m, const td_metrics_view *v)
 {
   static const char *const classes[] = {NULL,           NULL,           ",code=\"2xx\"",
@@ -137,9 +159,16 @@ static void tandem_metrics(page *p, const td_metrics *m, const td_metrics_view *
   sample(p, "tandem:pages", ",state=\"free\"", s->pages_free);
   sample(p, "tandem:pages", ",state=\"cached\"", s->pages_cached);
   sample(p, "tandem:pages", ",state=\"owned\"", s->pages_owned);
+  gauge(p, "tandem:requests_following", "Requests that wait for a prompt which another computes", s->n_following);
+  counter(p, "tandem:follows_total", "Times that a request waited for a prompt which another computed", (double)s->follows);
+  head(p, "tandem:deadlines_missed_total", "counter", "Requests ended because of their timeouts");
+  sample(p, "tandem:deadlines_missed_total", ",state=\"waiting\"", (double)m->timeouts[0]);
+  sample(p, "tandem:deadlines_missed_total", ",state=\"running\"", (double)m->timeouts[1]);
   counter(p, "tandem:evicted_pages_total", "Prefix pages given up for others", (double)s->evicted_pages);
   gauge(p, "tandem:requests_reading", "Requests that are parsed and tokenised", v->queued_calls);
   gauge(p, "tandem:connections", "Open connections", v->n_conns);
+  gauge(p, "tandem:watchers", "Clients that watch the steps", v->n_watchers);
+  counter(p, "tandem:watch_missed_steps_total", "Steps that a watcher was too slow for", (double)m->steps_missed);
   counter(p, "tandem:connections_refused_total", "Connections over a cap", (double)m->connections_refused);
   head(p, "tandem:http_responses_total", "counter", "Answers by status class");
   for (int i = 2; i < 6; i++)
@@ -158,6 +187,7 @@ void td_metrics_render(const td_metrics *m, const td_metrics_view *v, td_buf *ou
   } else {
     vllm_metrics(&p, m, v);
     tandem_metrics(&p, m, v);
+    prediction_metrics(&p, m, v);
   }
   td_buf_deinit(&p.label);
 }

@@ -23,11 +23,13 @@ void td_histogram_observe(td_histogram *h, double value, uint64_t times);
 typedef enum td_finished { TD_FINISHED_STOP, TD_FINISHED_LENGTH, TD_FINISHED_ABORT, TD_FINISHED_ERROR } td_finished;
 
 typedef struct td_metrics {
-  td_histogram ttft, inter_token, e2e, queue;
+  td_histogram ttft, inter_token, e2e, queue, queue_predicted;
   uint64_t prompt_tokens, generation_tokens;
   uint64_t finished[4];
+  uint64_t timeouts[2]; /* of calls: never started, cut */
   uint64_t responses[6]; /* by hundreds of the status */
   uint64_t connections_refused;
+  uint64_t steps_missed; /* by watchers */
 } td_metrics;
 
 void td_metrics_init(td_metrics *m);
@@ -36,8 +38,9 @@ void td_metrics_init(td_metrics *m);
 typedef struct td_metrics_view {
   const td_engine_info *info;
   const td_engine_stats *stats;
+  double step_error_median, step_error_p99;
   const char *model_name;
-  uint32_t n_conns, queued_calls;
+  uint32_t n_conns, queued_calls, n_watchers;
 } td_metrics_view;
 
 void td_metrics_render(const td_metrics *m, const td_metrics_view *v, td_buf *out);

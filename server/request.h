@@ -18,11 +18,12 @@ enum { TD_REQUEST_STOP_IDS_MAX = 64 };
 
 typedef struct td_request {
   /* borrowed from the JSON tree */
-  const char *model;
+  const char *model, *cache_salt;
   const cJSON *prompt, *messages, *tokens, *chat_template_kwargs, *stop, *stop_token_ids, *stream_options;
 
   double temperature, top_p, min_p;
   int64_t top_k, n, best_of;
+  int64_t priority, timeout_ms, ttft_timeout_ms; /* timeouts 0: none */
   int64_t max_tokens, max_completion_tokens; /* 0: absent */
   uint64_t seed;
   bool has_seed;

@@ -1,10 +1,12 @@
 /* Routes: see router.h. */
 #include "server/router.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
 #include "server/call.h"
+#include "server/watch.h"
 
 typedef struct route {
   const char *path;
@@ -23,6 +25,8 @@ static const route routes[] = {
     {"/detokenize", .post = true, .api = &td_api_detokenize},
     {"/v1/models", .answer = td_api_models},
     {"/v1/models/", .prefix = true, .answer = td_api_models},
+    {"/", .open = true, .any_state = true, .answer = td_api_page},
+    {"/v1/steps", .any_state = true, .answer = td_watch_begin},
     {"/metrics", .any_state = true, .answer = td_api_metrics},
     {"/health", .open = true, .any_state = true, .answer = td_api_health},
     {"/ready", .open = true, .any_state = true, .answer = td_api_ready},
@@ -36,6 +40,35 @@ static const route *find_route(const char *path)
       return r;
   }
   return NULL;
+}
+
+/* The route that an unknown path may have meant: a base URL without /v1, or with it where it does not belong, and a slash
+ * too many are the commonest slips. */
+static const route *find_meant(const char *path, char *spelled, size_t max)
+{
+  static const char *const fronts[] = {"", "/v1"};
+  size_t n = strlen(path);
+  while (n > 1 && path[n - 1] == '/')
+    n--;
+  for (size_t skip = 0; skip <= 3; skip += 3) {
+    if (skip > 0 && strncmp(path, "/v1/", 4) != 0)
+      break;
+    for (size_t i = 0; i < 2; i++) {
+      int len = snprintf(spelled, max, "%s%.*s", fronts[i], (int)(n - skip), path + skip);
+      if (len > 1 && (size_t)len < max && find_route(spelled))
+        return find_route(spelled);
+    }
+  }
+  return NULL;
+}
+
+static void no_such_route(const char *path, td_api_error *e)
+{
+  char meant[100];
+  if (find_meant(path, meant, sizeof meant))
+    td_api_error_set(e, 404, "not_found", NULL, "no such route: %.200s; %s is one", path, meant);
+  else
+    td_api_error_set(e, 404, "not_found", NULL, "no such route: %.200s", path);
 }
 
 /* application/json with any parameters. */
@@ -59,12 +92,13 @@ static bool admit_state(const td_server *s, td_api_error *e)
 }
 
 /* Overload is told before the body is read, let alone tokenised. */
-static bool admit_load(const td_server *s, td_api_error *e)
+static bool admit_load(td_server *s, td_api_error *e)
 {
   uint64_t cap = (uint64_t)td_option(s->options, TD_LIMIT_QUEUE_REQUESTS);
   if ((uint64_t)s->n_reading + s->n_choices < cap)
     return true;
   td_api_error_set(e, 429, "queue_full", NULL, "the queue is full: %u requests wait or run", s->n_choices);
+  td_server_set_retry_after(s, e, 1);
   return false;
 }
 
@@ -73,7 +107,8 @@ static bool admit_body(const td_http_head *h, td_api_error *e)
   if (h->content_encoding && strcasecmp(h->content_encoding, "identity") != 0)
     td_api_error_set(e, 415, "unsupported_encoding", NULL, "bodies with a Content-Encoding are not accepted");
   else if (h->content_type && !is_json(h->content_type))
-    td_api_error_set(e, 415, "unsupported_content_type", NULL, "the body must be application/json");
+    td_api_error_set(e, 415, "unsupported_content_type", NULL, "the Content-Type must be application/json, not '%.100s'",
+                     h->content_type);
   else
     return true;
   return false;
@@ -89,18 +124,20 @@ bool td_router_admit(td_conn *c, td_api_error *e, const char **headers)
   if (h->method == TD_HTTP_OPTIONS && (r || strcmp(h->path, "*") == 0))
     return true;
   if (!r) {
-    td_api_error_set(e, 404, "not_found", NULL, "no such route: %.200s", h->path);
+    no_such_route(h->path, e);
     return false;
   }
   bool get = h->method == TD_HTTP_GET || h->method == TD_HTTP_HEAD;
   if (r->post ? h->method != TD_HTTP_POST : !get) {
     *headers = r->post ? allow_post : allow_get;
-    td_api_error_set(e, 405, "method_not_allowed", NULL, "%s is not allowed here", h->method_name);
+    td_api_error_set(e, 405, "method_not_allowed", NULL, "%s is not allowed here; %s is", h->method_name,
+                     r->post ? "POST" : "GET");
     return false;
   }
   if (!r->open && !td_keys_allow(&c->server->keys, h->authorization, &unused)) {
     *headers = "www-authenticate: Bearer\r\n";
-    td_api_error_set(e, 401, "invalid_api_key", NULL, "no valid API key was given");
+    td_api_error_set(e, 401, "invalid_api_key", NULL, "%s",
+                     h->authorization ? "this API key is not valid" : "an API key is needed: 'Authorization: Bearer KEY'");
     return false;
   }
   if (!r->any_state && !admit_state(c->server, e))

@@ -6,12 +6,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "server/call.h"
 #include "server/notify.h"
+#include "server/watch.h"
 
 enum { SWEEP_MS = 100, END_FLUSH_MS = 1000 };
 /* Descriptors that are not connections: model files, epoll, sockets, logs. */
@@ -36,6 +38,13 @@ bool td_server_healthy(const td_server *s)
   bool busy = st.in_step || st.n_running > 0 || st.n_waiting > 0;
   return !busy || now < st.heartbeat_us ||
          now - st.heartbeat_us < (uint64_t)td_option(s->options, TD_LIMIT_HEALTH_STALL_MS) * 1000u;
+}
+
+void td_server_set_retry_after(td_server *s, td_api_error *e, uint32_t n_prompt)
+{
+  uint64_t us = e->status == 429 ? td_engine_retry_after_us(s->engine, n_prompt) : 0;
+  if (us > 0)
+    e->retry_after_s = (int)((us + 999999) / 1000000);
 }
 
 static int exit_code_of(td_status st)
@@ -105,6 +114,7 @@ static void begin_drain(td_server *s, uint64_t ms)
   s->draining = true;
   s->drain_end_ms = uv_now(&s->loop) + ms;
   td_notify("STOPPING=1\nSTATUS=draining");
+  td_watch_end_all(s); /* they would keep the process for ever */
   if (td_listener_is_inherited(s->listener)) { /* new clients wait for the next process */
     td_listener_close(s->listener);
     s->listener = NULL;
@@ -230,6 +240,8 @@ static td_status start_handles(td_server *s, td_error *err)
   rc = rc ? rc : uv_timer_init(&s->loop, &s->sweep);
   s->sweep.data = s;
   rc = rc ? rc : uv_timer_start(&s->sweep, on_sweep, SWEEP_MS, SWEEP_MS);
+  rc = rc ? rc : uv_timer_init(&s->loop, &s->watch_timer);
+  s->watch_timer.data = s;
   rc = rc ? rc : uv_timer_init(&s->loop, &s->watchdog);
   s->watchdog.data = s;
   for (int i = 0; i < 3 && rc == 0; i++) {
@@ -248,6 +260,8 @@ static td_status start(td_server *s, td_error *err)
   const td_options *o = s->options;
   TD_TRY(start_handles(s, err));
   TD_TRY(td_keys_read(&s->keys, o->api_key_file, err));
+  if (getrandom(&s->namespace_secret, sizeof s->namespace_secret, 0) != sizeof s->namespace_secret)
+    return td_fail(err, TD_ERR_IO, "getrandom: %s", strerror(errno));
   TD_TRY(td_workers_create(&s->loop, (uint32_t)td_option(o, TD_LIMIT_WORKERS),
                            (uint32_t)td_option(o, TD_LIMIT_WORKER_QUEUE), &s->workers, err));
   TD_TRY(td_listener_open(s, o->listen, &s->listener, err));
@@ -357,8 +371,13 @@ int td_server_check(const td_options *options)
 {
   td_error err = {0};
   td_keys keys;
-  td_status st = td_keys_read(&keys, options->api_key_file, &err);
-  td_keys_deinit(&keys);
+  char host[256], port[8];
+  bool is_unix;
+  td_status st = td_listen_parse(options->listen, host, port, &is_unix, &err);
+  if (st == TD_OK) {
+    st = td_keys_read(&keys, options->api_key_file, &err);
+    td_keys_deinit(&keys);
+  }
   if (st == TD_OK)
     st = check_engine(options, &err);
   if (st != TD_OK)

@@ -1,8 +1,9 @@
 /* The server: one loop thread that owns every connection and call; this header is what its files share.
  *
  *   listener -> conn (HTTP) -> router -> call (one API request) -> worker: read, render, tokenise
- *                                          |                          |
- *                                          +--- generation <----------+   submit to the engine, text back
+ *                                |         |                          |
+ *                                |         +--- generation <----------+   submit to the engine, text back
+ *                                +-> watch: the engine's steps, as they come
  *
  * All of it runs on the loop but td_call's `run` part, which a worker has for itself until it is done. */
 #ifndef TD_SERVER_SERVER_H
@@ -14,13 +15,16 @@
 
 #include "config/options.h"
 #include "engine/engine.h"
+#include "server/api_error.h"
 #include "server/auth.h"
 #include "server/listener.h"
 #include "server/metrics.h"
+#include "server/namespace.h"
 #include "server/workers.h"
 
 typedef struct td_conn td_conn;
 typedef struct td_call td_call;
+typedef struct td_watcher td_watcher;
 
 enum { TD_READ_BUFFER_BYTES = 65536, TD_IP_BUCKETS = 4096 };
 
@@ -33,10 +37,12 @@ typedef struct td_server {
   uv_prepare_t flush;  /* sends what the turn of the loop has made */
   uv_timer_t sweep;    /* deadlines; runs while there are connections or a drain */
   uv_timer_t watchdog; /* systemd's */
+  uv_timer_t watch_timer; /* runs while there are watchers */
   uv_signal_t signals[3];
   td_workers *workers;
   td_listener *listener;
   td_keys keys;
+  td_namespace_secret namespace_secret; /* drawn at start, then read-only: workers use it */
   td_metrics metrics;
 
   td_conn *conns; /* all, doubly linked */
@@ -50,6 +56,9 @@ typedef struct td_server {
   uint32_t n_calls;
   uint32_t n_reading; /* calls that workers have */
   uint32_t n_choices; /* of calls that the engine has */
+
+  td_watcher *watchers; /* all, doubly linked */
+  uint32_t n_watchers;
 
   bool draining, stopping;
   uint64_t drain_end_ms;
@@ -67,6 +76,8 @@ int td_server_check(const td_options *options);
 void td_server_idle(td_server *s);
 /* Whether the engine steps, or is idle and would. */
 bool td_server_healthy(const td_server *s);
+/* Of a 429: when a request with such a prompt would find room, as far as that is known. */
+void td_server_set_retry_after(td_server *s, td_api_error *e, uint32_t n_prompt);
 /* CLOCK_MONOTONIC, as the engine's times. */
 uint64_t td_server_now_us(void);
 

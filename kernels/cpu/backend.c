@@ -1,4 +1,5 @@
 /* The CPU backend's life: memory, weights, KV store, the step. Ops are in op_*.c. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -390,6 +391,19 @@ static bool alloc_workspace(cpu_backend *be)
   return ok;
 }
 
+/* "AMD EPYC 7763 64-Core Processor, avx2, 8 threads" */
+static void identify(cpu_backend *be)
+{
+  char line[256], model[160] = "a CPU";
+  FILE *f = fopen("/proc/cpuinfo", "re");
+  while (f && fgets(line, sizeof line, f))
+    if (sscanf(line, "model name : %159[^\n]", model) == 1)
+      break;
+  if (f)
+    fclose(f);
+  snprintf(be->base.identity, sizeof be->base.identity, "%s, %s, %u threads", model, be->isa->name, td_pool_threads(be->pool));
+}
+
 td_status td_cpu_backend_create(const td_backend_config *config, td_backend **out, td_error *err)
 {
   const td_isa *isa = NULL;
@@ -413,6 +427,7 @@ td_status td_cpu_backend_create(const td_backend_config *config, td_backend **ou
     destroy(&be->base);
     return st;
   }
+  identify(be);
   *out = &be->base;
   return TD_OK;
 }

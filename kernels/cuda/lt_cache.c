@@ -9,17 +9,14 @@
  * The checksum finds damage, not malice: whoever uses an entry asks the library whether it is one. */
 #include "kernels/cuda/lt_cache.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 #include "config/buf.h"
+#include "config/cache.h"
 #include "config/limits.h"
 
 #define HEADER "tandem-products 1\n"
@@ -161,39 +158,15 @@ td_status td_lt_cache_parse(td_lt_cache *c, const char *text, size_t n_bytes, co
 
 /* ---- the file ---- */
 
-static td_status read_all(int fd, td_buf *out, td_error *err)
-{
-  char chunk[16384];
-  struct stat s;
-  ssize_t n;
-  if (fstat(fd, &s) < 0 || !S_ISREG(s.st_mode))
-    return td_fail(err, TD_ERR_CONFIG, "not a regular file");
-  while ((n = read(fd, chunk, sizeof chunk)) != 0) {
-    if (n < 0 && errno == EINTR)
-      continue;
-    if (n < 0)
-      return td_fail(err, TD_ERR_IO, "%s", strerror(errno));
-    td_buf_append(out, chunk, (size_t)n);
-    if (out->failed)
-      return td_fail(err, TD_ERR_CONFIG, "too large");
-  }
-  return TD_OK;
-}
-
 td_status td_lt_cache_read(td_lt_cache *c, const char *path, const char *identity, bool *found, td_error *err)
 {
   td_buf text;
   td_lt_cache_deinit(c);
-  int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO of that name must not hang the start */
-  *found = fd >= 0 || errno != ENOENT;
-  if (fd < 0)
-    return *found ? td_fail(err, TD_ERR_IO, "%s", strerror(errno)) : TD_OK;
   td_buf_init(&text, td_limit_max(TD_LIMIT_PRODUCT_CACHE_BYTES));
-  td_status st = read_all(fd, &text, err);
-  if (st == TD_OK)
+  td_status st = td_cache_read(path, &text, found, err);
+  if (st == TD_OK && *found)
     st = td_lt_cache_parse(c, text.data, text.len_bytes, identity, err);
   td_buf_deinit(&text);
-  close(fd);
   return st;
 }
 
@@ -212,76 +185,13 @@ static void print(td_buf *b, const td_lt_cache *c, const char *identity)
     td_buf_printf(b, "xxh3 %016" PRIx64 "\n", (uint64_t)XXH3_64bits(b->data, b->len_bytes));
 }
 
-static bool write_all(int fd, const char *data, size_t n)
-{
-  while (n > 0) {
-    ssize_t w = write(fd, data, n);
-    if (w < 0 && errno == EINTR)
-      continue;
-    if (w < 0)
-      return false;
-    data += w;
-    n -= (size_t)w;
-  }
-  return fsync(fd) == 0;
-}
-
 td_status td_lt_cache_write(const td_lt_cache *c, const char *path, const char *identity, td_error *err)
 {
-  char temporary[TD_LT_PATH_BYTES + 16];
   td_buf text;
-  snprintf(temporary, sizeof temporary, "%s.%ld", path, (long)getpid());
   td_buf_init(&text, td_limit_max(TD_LIMIT_PRODUCT_CACHE_BYTES));
   print(&text, c, identity);
-  td_status st = text.failed ? td_fail(err, TD_ERR_NOMEM, "%s: too large", path) : TD_OK;
-  int fd = st == TD_OK ? open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644) : -1;
-  if (st == TD_OK && (fd < 0 || !write_all(fd, text.data, text.len_bytes) || rename(temporary, path) < 0)) {
-    st = td_fail(err, TD_ERR_IO, "%s: %s", path, strerror(errno));
-    if (fd >= 0)
-      unlink(temporary);
-  }
-  if (fd >= 0)
-    close(fd);
+  td_status st = text.failed ? td_fail(err, TD_ERR_NOMEM, "%s: too large", path)
+                             : td_cache_write(path, text.data, text.len_bytes, err);
   td_buf_deinit(&text);
   return st;
-}
-
-/* ---- where it lies ---- */
-
-bool td_lt_cache_folder(const char *option, char out[TD_LT_PATH_BYTES])
-{
-  const char *systemd = getenv("CACHE_DIRECTORY"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-  int n;
-  if (strcmp(option, "auto") != 0)
-    n = snprintf(out, TD_LT_PATH_BYTES, "%s", option);
-  else if (systemd && *systemd)
-    n = snprintf(out, TD_LT_PATH_BYTES, "%.*s", (int)strcspn(systemd, ":"), systemd); /* the first of several */
-  else if (xdg && *xdg == '/')
-    n = snprintf(out, TD_LT_PATH_BYTES, "%s/tandem", xdg);
-  else if (home && *home == '/')
-    n = snprintf(out, TD_LT_PATH_BYTES, "%s/.cache/tandem", home);
-  else
-    return false;
-  if (n <= 0 || n >= TD_LT_PATH_BYTES)
-    return false;
-  char *slash = strrchr(out, '/');
-  if (slash && slash > out) { /* ~/.cache may be missing; what else fails shows when the file is written */
-    *slash = '\0';
-    (void)mkdir(out, 0700);
-    *slash = '/';
-  }
-  (void)mkdir(out, 0700);
-  return true;
-}
-
-bool td_lt_cache_path(const char *folder, const char *identity, char out[TD_LT_PATH_BYTES])
-{
-  int n = snprintf(out, TD_LT_PATH_BYTES, "%s/products-", folder);
-  int m = n < 0 || n >= TD_LT_PATH_BYTES ? -1 : snprintf(out + n, (size_t)(TD_LT_PATH_BYTES - n), "%s.txt", identity);
-  if (m < 0 || n + m >= TD_LT_PATH_BYTES || m > 255)
-    return false;
-  for (char *c = out + n; *c; c++)
-    if (!((*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || (*c >= '0' && *c <= '9') || *c == '.'))
-      *c = '-';
-  return true;
 }

@@ -11,7 +11,7 @@
 
 #include "config/status.h"
 
-enum { TD_LT_ALGO_WORDS = 8, TD_LT_PATH_BYTES = 4352 };
+enum { TD_LT_ALGO_WORDS = 8 };
 
 typedef struct td_lt_entry {
   uint32_t n_out, n_in, bucket;
@@ -39,13 +39,6 @@ TD_MUST_CHECK td_status td_lt_cache_put(td_lt_cache *c, const td_lt_entry *e, td
 TD_MUST_CHECK td_status td_lt_cache_parse(td_lt_cache *c, const char *text, size_t n_bytes, const char *identity, td_error *err);
 /* The same of a file. TD_OK and *found = false where there is none. */
 TD_MUST_CHECK td_status td_lt_cache_read(td_lt_cache *c, const char *path, const char *identity, bool *found, td_error *err);
-/* Under a temporary name, then renamed: readers see the old file or the new one. */
 TD_MUST_CHECK td_status td_lt_cache_write(const td_lt_cache *c, const char *path, const char *identity, td_error *err);
-
-/* The folder that the option cache_dir means, made if it is missing: "auto" is $CACHE_DIRECTORY, $XDG_CACHE_HOME/tandem or
- * ~/.cache/tandem. false: none is wanted, or "auto" finds none. */
-bool td_lt_cache_folder(const char *option, char out[TD_LT_PATH_BYTES]);
-/* folder/products-IDENTITY.txt, with '-' for all but letters, digits and dots; false: too long. */
-bool td_lt_cache_path(const char *folder, const char *identity, char out[TD_LT_PATH_BYTES]);
 
 #endif

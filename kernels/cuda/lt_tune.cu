@@ -12,6 +12,7 @@
 #include "kernels/dummy.h"
 
 extern "C" {
+#include "config/cache.h"
 #include "config/log.h"
 }
 
@@ -28,7 +29,7 @@ struct tuner {
   cuda_backend *b;
   cudaEvent_t begin, end;
   std::vector<tune_shape> shapes;
-  char identity[512], path[TD_LT_PATH_BYTES];
+  char identity[512], path[TD_CACHE_PATH_BYTES];
   bool keeps;
 };
 
@@ -214,10 +215,10 @@ static void identify(tuner *t)
 
 static void read_cache(tuner *t, const char *option)
 {
-  char folder[TD_LT_PATH_BYTES];
+  char folder[TD_CACHE_PATH_BYTES];
   td_error why;
   bool found = false;
-  t->keeps = td_lt_cache_folder(option, folder) && td_lt_cache_path(folder, t->identity, t->path);
+  t->keeps = td_cache_folder(option, folder) && td_cache_path(folder, "products", t->identity, t->path);
   if (t->keeps && td_lt_cache_read(&t->b->lt_tables->cache, t->path, t->identity, &found, &why) != TD_OK)
     td_info("%s is not used: %s", t->path, why.message);
 }

@@ -50,6 +50,8 @@ class Daemon:
         self.options = [str(o) for o in options]
         if kv_bytes and "--kv-bytes" not in self.options:
             self.options += ["--kv-bytes", str(kv_bytes)]
+        if "--calibrate-ms" not in self.options:  # steps are measured where a test is about that
+            self.options += ["--calibrate-ms", "0", "--cache-dir", ""]
         self.model, self.wait, self.api_key, self.expect_exit = str(model), wait, api_key, expect_exit
         self.process = None
 
@@ -120,6 +122,9 @@ class Daemon:
 
     def get(self, path, **kw):
         return httpx.get(self.url + path, timeout=60 * SLOWNESS, **kw)
+
+    def raw(self, method, path, **kw):
+        return httpx.request(method, self.url + path, timeout=60 * SLOWNESS, **kw)
 
     def post(self, path, body, **kw):
         """body: an object sent as JSON, or bytes sent as they are."""

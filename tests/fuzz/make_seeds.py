@@ -207,6 +207,26 @@ def make_products():
     write("products", "binary", b"\0" + bytes(range(256)))
 
 
+def make_steps():
+    """Mode 1: points and coefficients; the target puts head and checksum around them."""
+    names = ("logits_us_per_row", "decode_us_per_row", "decode_us_per_kv_token", "prefill_us_per_chunk", "prefill_us_per_pair", "prefill_us_per_kv_token")
+    rest = "".join("%s %s\n" % (n, v) for n, v in zip(names, ("0.5", "2", "0.030481860465116279", "7.25e1", "9.3622857142857142e-04", "0")))
+    points = "tokens 1 us 4099\ntokens 64 us 4973.5\ntokens 16384 us 374800\n"
+    write("steps", "plain", "\1" + points + rest)
+    write("steps", "most", "\1" + "".join("tokens %d us %d\n" % (i * i, 100 + i) for i in range(1, 49)) + rest)
+    write("steps", "largest", "\1tokens 16777216 us 1e12\n" + rest.replace(" 2\n", " 1e9\n"))
+    bad = {"falls": points.replace("4973.5", "4"), "same": points.replace("64", "1"), "none": "", "nan": points.replace("4099", "nan"), "hex": points.replace("4099", "0x10"),
+           "inf": points.replace("4099", "1e400"), "minus": points.replace("4099", "-1"), "long": points.replace("4099", "1" * 40), "nul": points.replace("4099", "40\0"),
+           "zero": points.replace("4099", "0"), "too-many": "".join("tokens %d us %d\n" % (i, i) for i in range(1, 60))}
+    for name, text in bad.items():
+        write("steps", name, "\1" + text + rest)
+    write("steps", "no-coefficients", "\1" + points)
+    write("steps", "more", "\1" + points + rest + "more 1\n")
+    write("steps", "whole-wrong-sum", "\0tandem-steps 1\nSome GPU\n" + points + rest + "xxh3 0123456789abcdef\n")
+    write("steps", "other-version", "\0tandem-steps 2\nSome GPU\n" + points + rest)
+    write("steps", "binary", b"\0" + bytes(range(256)))
+
+
 # ---- tokenizers ----
 
 def byte_alphabet():
@@ -392,7 +412,7 @@ def make_stop():
 
 def main():
     clear()
-    for make in (make_json, make_options, make_gguf, make_safetensors, make_model_config, make_products, make_tokenizers, make_tokenize, make_template, make_http,
+    for make in (make_json, make_options, make_gguf, make_safetensors, make_model_config, make_products, make_steps, make_tokenizers, make_tokenize, make_template, make_http,
                  make_request, make_stop):
         make()
 

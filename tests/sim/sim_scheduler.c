@@ -36,7 +36,17 @@ static void print_totals(const sim_totals *t, uint64_t hash)
   P("    waiting", t->cancelled_in[0]);
   P("    in prefill", t->cancelled_in[1]);
   P("    in decode", t->cancelled_in[2]);
+  P("    following", t->cancelled_following);
+  P("  expired waiting", t->expired[0]);
+  P("    in prefill", t->expired[1]);
+  P("    in decode", t->expired[2]);
   P("refused as too large", t->refused);
+  P("followed a prompt", t->follows);
+  P("short before long", t->overtakes);
+  P("  elder's share kept", t->elder_kept);
+  P("turns between accounts", t->account_turns);
+  P("victims by priority", t->priority_victims);
+  printf("%-24s %.3f\n", "account's lead of bound", t->worst_share_of_lead);
   P("preemptions", t->preemptions);
   P("evicted pages", t->evicted);
   P("prefix hit tokens", t->hit_tokens);
@@ -47,6 +57,10 @@ static void print_totals(const sim_totals *t, uint64_t hash)
   P("steps planned ahead", t->ahead_steps);
   P("  past a queue", t->ahead_past_queue);
   P("  rows for nothing", t->wasted_rows);
+  for (int i = 0; i < TD_POLICY_COUNT; i++)
+    P(td_policy_names[i], t->steps_of[i]);
+  P("hybrids with a target", t->timed_steps);
+  P("  at the floor", t->floor_steps);
   P("longest wait, steps", t->longest_wait_steps);
   P("longest life, steps", t->longest_life_steps);
   printf("%-24s %.3f\n", "  most of its bound", t->worst_share_of_bound);
@@ -57,9 +71,16 @@ static void print_totals(const sim_totals *t, uint64_t hash)
 /* A long run that never met these would prove nothing. */
 static bool covers_all(const sim_totals *t)
 {
+  for (int i = 0; i < TD_POLICY_COUNT; i++)
+    if (t->steps_of[i] * 100 < t->steps)
+      return false;
+  if (t->timed_steps * 100 < t->steps || t->floor_steps < 100)
+    return false;
   return t->preemptions * 1000 > t->steps && t->evicted > 1000 && t->hit_tokens > 1000 &&
          t->shared_steps > 100 && t->ahead_steps * 10 > t->steps && t->ahead_past_queue > 100 && t->wasted_rows > 100 &&
-         t->cancelled_in[0] > 10 && t->cancelled_in[1] > 10 && t->cancelled_in[2] > 10 && t->refused > 10 && t->requests == t->finished + t->cancelled;
+         t->cancelled_in[0] > 10 && t->cancelled_in[1] > 10 && t->cancelled_in[2] > 10 && t->refused > 10 && t->cancelled_following > 5 && t->follows > 100 && t->overtakes > 300 && t->elder_kept > 100 &&
+         t->account_turns > 1000 && t->priority_victims > 5 && t->expired[0] > 100 && t->expired[1] > 5 && t->expired[2] > 10 &&
+         t->requests == t->finished + t->cancelled + t->expired[0] + t->expired[1] + t->expired[2];
 }
 
 int main(int argc, char **argv)

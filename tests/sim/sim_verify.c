@@ -51,12 +51,65 @@ static void verify_row(sim_world *w, uint32_t i)
   }
 }
 
-/* Every decode is in the plan, the oldest request too, and no token of the budget is left while a prompt
- * could use it. */
+/* Prompts keep the target, but for a page of the first or a tenth of what the decodes take alone. */
+static void verify_target(sim_world *w)
+{
+  const td_plan *plan = w->plan;
+  const td_cost_model *cost = sim_cost_of(w);
+  td_sched_stats st;
+  td_plan decodes = *plan;
+  if (!cost || plan->n_decode_rows == 0 || plan->n_prefill_tokens == 0)
+    return;
+  td_sched_get_stats(w->sched, &st);
+  decodes.n_rows = decodes.n_tokens = decodes.n_logits = plan->n_decode_rows;
+  td_step_work all = td_step_work_of(plan), alone = td_step_work_of(&decodes);
+  double us = td_cost_step_us(cost, &all), alone_us = td_cost_step_us(cost, &alone);
+  SIM_CHECK(w, w->config.tbt_target_us == 0 || st.tbt_target_us == (double)w->config.tbt_target_us);
+  SIM_CHECK(w, plan->n_prefill_tokens <= w->config.page_tokens || us <= st.tbt_target_us || us <= 1.1 * alone_us);
+  w->totals->timed_steps++;
+  w->totals->floor_steps += alone_us >= st.tbt_target_us;
+}
+
+/* What each policy is. */
+static void verify_policy(sim_world *w)
+{
+  const td_plan *plan = w->plan;
+  switch (w->config.policy) {
+  case TD_POLICY_PREFILL_FIRST:
+  case TD_POLICY_DECODE_FIRST: SIM_CHECK(w, plan->n_decode_rows == 0 || plan->n_prefill_tokens == 0); break;
+  case TD_POLICY_ORCA:
+    for (uint32_t i = plan->n_decode_rows; i < plan->n_rows; i++)
+      SIM_CHECK(w, plan->rows[i].wants_logits);
+    break;
+  default: verify_target(w);
+  }
+}
+
+/* May a running request be left out of this step? A decode only where the policy is to let it wait. A prompt if another goes on and the
+ * budget is used up, in tokens or in time. */
+static void verify_left_out(sim_world *w, const sim_slot *slot)
+{
+  const td_plan *plan = w->plan;
+  bool prompts = plan->n_prefill_tokens > 0;
+  switch (w->config.policy) {
+  case TD_POLICY_PREFILL_FIRST: SIM_CHECK(w, prompts && (slot->answering || plan->n_tokens == w->config.step_tokens)); break;
+  case TD_POLICY_DECODE_FIRST:
+    SIM_CHECK(w, !slot->answering && (!prompts || plan->n_tokens == w->config.step_tokens));
+    break;
+  case TD_POLICY_ORCA: SIM_CHECK(w, !slot->answering && prompts); break;
+  default:
+    SIM_CHECK(w, !slot->answering && prompts);
+    SIM_CHECK(w, sim_cost_of(w) || plan->n_tokens == w->config.step_tokens);
+  }
+}
+
+/* Every decode is in the plan, the request that was started first too, and no token of the budget is left while a prompt
+ * could use it; the policies for comparison let wait whom they let wait. */
 static void verify_nobody_forgotten(sim_world *w)
 {
-  bool planned[SIM_MAX_SLOTS] = {false}, starved = false;
-  uint32_t oldest = SIM_MAX_SLOTS;
+  bool planned[SIM_MAX_SLOTS] = {false};
+  bool first_goes_on = w->config.policy != TD_POLICY_PREFILL_FIRST && w->config.policy != TD_POLICY_DECODE_FIRST;
+  uint32_t first = SIM_MAX_SLOTS;
   for (uint32_t i = 0; i < w->plan->n_rows; i++) {
     SIM_CHECK(w, !planned[w->plan->rows[i].slot]);
     planned[w->plan->rows[i].slot] = !w->ended[i];
@@ -65,45 +118,19 @@ static void verify_nobody_forgotten(sim_world *w)
     sim_slot *slot = &w->slots[i];
     if (!slot->used)
       continue;
-    if (oldest == SIM_MAX_SLOTS || slot->order < w->slots[oldest].order)
-      oldest = i;
+    if (slot->running && (first == SIM_MAX_SLOTS || slot->started < w->slots[first].started))
+      first = i;
     td_sched_slot_info info = td_sched_slot(w->sched, i);
     SIM_CHECK(w, info.n_tokens == slot->n_tokens && info.n_generated == slot->n_tokens - slot->n_prompt);
-    SIM_CHECK(w, !info.running || !slot->answering || planned[i]);
     SIM_CHECK(w, info.running || !planned[i]);
-    starved |= info.running && !planned[i];
+    if (info.running && !planned[i])
+      verify_left_out(w, slot);
   }
-  if (w->ahead && (oldest == SIM_MAX_SLOTS || !planned[oldest]))
+  if (w->ahead && (first == SIM_MAX_SLOTS || !planned[first]))
     for (uint32_t i = 0; i < w->plan->n_rows; i++) /* all that it was planned for has ended: a step lost */
       SIM_CHECK(w, w->ended[i]);
   else
-    SIM_CHECK(w, oldest != SIM_MAX_SLOTS && planned[oldest]);
-  SIM_CHECK(w, !starved || w->plan->n_tokens == w->config.step_tokens);
-}
-
-/* The youngest go first when pages run out, the oldest never. */
-static void note_preemptions(sim_world *w)
-{
-  uint64_t youngest_running = 0, oldest_waiting = UINT64_MAX, oldest = UINT64_MAX;
-  for (uint32_t i = 0; i < w->config.n_slots; i++)
-    if (w->slots[i].used && w->slots[i].order < oldest)
-      oldest = w->slots[i].order;
-  for (uint32_t i = 0; i < w->config.n_slots; i++) {
-    sim_slot *slot = &w->slots[i];
-    if (!slot->used)
-      continue;
-    td_sched_slot_info info = td_sched_slot(w->sched, i);
-    if (info.n_preemptions != slot->n_preemptions) {
-      SIM_CHECK(w, info.n_preemptions == slot->n_preemptions + 1 && !info.running && slot->order != oldest);
-      slot->n_preemptions = info.n_preemptions;
-      slot->answering = false;
-    }
-    if (info.running && slot->order > youngest_running)
-      youngest_running = slot->order;
-    if (!info.running && slot->order < oldest_waiting)
-      oldest_waiting = slot->order;
-  }
-  SIM_CHECK(w, youngest_running < oldest_waiting);
+    SIM_CHECK(w, first != SIM_MAX_SLOTS && (planned[first] || !first_goes_on));
 }
 
 void sim_verify_plan(sim_world *w)
@@ -118,7 +145,6 @@ void sim_verify_plan(sim_world *w)
     w->device_table[plan->page_updates[i].index] = plan->page_updates[i].page_id;
   for (uint32_t i = 0; i < plan->n_page_updates; i++) /* in whatever order they are applied */
     SIM_CHECK(w, w->device_table[plan->page_updates[i].index] == plan->page_updates[i].page_id);
-  note_preemptions(w);
 
   memset(w->readers, 0, w->config.n_pages * sizeof *w->readers);
   memset(w->writers, 0, w->config.n_pages * sizeof *w->writers);
@@ -135,6 +161,7 @@ void sim_verify_plan(sim_world *w)
   for (uint32_t i = 0; i < w->config.n_pages; i++)
     SIM_CHECK(w, w->writers[i] == 0 || w->readers[i] == 1); /* a page being written is nobody else's */
   verify_nobody_forgotten(w);
+  verify_policy(w);
   w->totals->rows += plan->n_rows;
   w->totals->decode_rows += plan->n_decode_rows;
   w->totals->shared_steps += n_prompts > 1;

@@ -30,6 +30,65 @@ static void *must_alloc(size_t n, size_t size)
   return p;
 }
 
+/* A stair of four, so that chunks are cut at its edges, and terms of about the same size for all that a step may hold. */
+static const td_cost_model stairs = {.n_points = 8,
+                                     .tokens = {1, 16, 17, 32, 33, 64, 65, 128},
+                                     .tokens_us = {100, 110, 150, 160, 200, 230, 330, 400},
+                                     .logits_us_per_row = 1,
+                                     .decode_us_per_row = 2,
+                                     .decode_us_per_kv_token = 0.2,
+                                     .prefill_us_per_chunk = 5,
+                                     .prefill_us_per_pair = 0.01,
+                                     .prefill_us_per_kv_token = 0.05};
+
+/* Half of the worlds as they are by default; else a target, which half of the time is so small that the decodes of a full
+ * step exceed it, or one of the policies for comparison. */
+static void draw_policy(sim_world *w)
+{
+  sim_rng *r = &w->rng;
+  td_sched_config *c = &w->config;
+  if (sim_chance(r, 0.5))
+    return;
+  if (sim_chance(r, 0.6)) {
+    c->cost = &stairs;
+    uint64_t smallest = 1 + (uint64_t)td_budget_smallest_target_us(&stairs, c);
+    c->tbt_target_us = sim_chance(r, 0.2) ? 0 : smallest + sim_below(r, sim_chance(r, 0.5) ? 40 : 500);
+    return;
+  }
+  c->policy = (td_policy)(1 + sim_below(r, TD_POLICY_COUNT - 1));
+  if (c->policy == TD_POLICY_ORCA)
+    c->step_tokens = c->max_context_tokens + c->max_running - 1;
+}
+
+const td_cost_model *sim_cost_of(const sim_world *w) { return w->config.cost; }
+
+/* Steps in which the oldest request may stand still for each of its own. Prefill-first: every place may be filled by a prompt of its
+ * own first, with at least a token a step. Decode-first: all others may decode to their ends. */
+static uint64_t steps_per_token(const sim_world *w)
+{
+  bool waits = w->config.policy == TD_POLICY_PREFILL_FIRST || w->config.policy == TD_POLICY_DECODE_FIRST;
+  return waits ? 1 + (uint64_t)w->config.max_running * w->config.max_context_tokens : 1;
+}
+
+/* A third of the worlds first come, first served. A step takes half a millisecond on average. */
+static void draw_order(sim_world *w)
+{
+  sim_rng *r = &w->rng;
+  td_sched_config *c = &w->config;
+  w->n_accounts = 1;
+  if (sim_chance(r, 0.33))
+    return;
+  c->share_under_way = sim_chance(r, 0.8);
+  c->prompt_ns_per_token = sim_chance(r, 0.3) ? 0 : 1000 + sim_below(r, 20000);
+  c->slack_percent = sim_chance(r, 0.3) ? 0 : 50 + sim_below(r, 400);
+  c->ttft_target_us = sim_chance(r, 0.5) ? 0 : sim_below(r, 5000);
+  c->priority_us = sim_chance(r, 0.4) ? 0 : sim_below(r, 20000);
+  w->n_accounts = 1 + sim_below(r, SIM_ACCOUNTS);
+  w->priority_rate = sim_chance(r, 0.5) ? 0 : 0.4;
+  w->deadline_rate = sim_chance(r, 0.5) ? 0 : 0.3;
+  w->copy_rate = sim_chance(r, 0.4) ? 0 : 0.7;
+}
+
 /* Small everything, so that pages run out, lists wrap and budgets bind all the time. */
 static void draw_config(sim_world *w, uint64_t hash_seed)
 {
@@ -44,6 +103,8 @@ static void draw_config(sim_world *w, uint64_t hash_seed)
   if (c->max_context_tokens > 1200)
     c->max_context_tokens = 1200;
   c->hash_seed = hash_seed;
+  draw_policy(w);
+  draw_order(w);
   w->arrival_rate = sim_chance(r, 0.4) ? 0.9 : 0.02 + 0.3 * sim_below(r, 1000) / 1000;
   w->cancel_rate = sim_chance(r, 0.5) ? 0 : 0.002 * sim_below(r, 50);
   w->stop_rate = sim_chance(r, 0.6) ? 0 : 0.002 * sim_below(r, 40);
@@ -150,6 +211,37 @@ static void draw_prompt(sim_world *w, sim_slot *slot)
     push_token(slot, (int32_t)sim_below(r, 50000));
 }
 
+/* The same prompt as somebody's who is there: n > 1, or a client in a hurry. */
+static bool copy_prompt(sim_world *w, sim_slot *slot)
+{
+  bool last = sim_chance(&w->rng, 0.7);
+  const sim_slot *from = &w->slots[last ? w->last_submitted : sim_below(&w->rng, w->config.n_slots)];
+  if (!from->used || from == slot || !sim_chance(&w->rng, w->copy_rate))
+    return false;
+  slot->namespace_id = from->namespace_id;
+  for (uint32_t k = 0; k < from->n_prompt; k++)
+    push_token(slot, from->tokens[k]);
+  if (sim_chance(&w->rng, 0.3)) { /* or most of it */
+    slot->n_tokens = 1 + sim_below(&w->rng, slot->n_tokens);
+    while (slot->n_tokens + 1 < w->config.max_context_tokens && sim_chance(&w->rng, 0.95))
+      push_token(slot, (int32_t)sim_below(&w->rng, 50000));
+  }
+  return true;
+}
+
+static void draw_urgency(sim_world *w, sim_slot *slot)
+{
+  sim_rng *r = &w->rng;
+  slot->account = sim_below(r, w->n_accounts);
+  slot->priority = sim_chance(r, w->priority_rate) ? (int32_t)sim_below(r, 9) - 4 : 0;
+  if (sim_chance(r, 0.05))
+    slot->priority = slot->priority > 0 ? INT32_MAX : slot->priority < 0 ? INT32_MIN : 0;
+  if (sim_chance(r, w->deadline_rate))
+    slot->ttft_deadline_us = w->clock_us + sim_below(r, 50000);
+  if (sim_chance(r, w->deadline_rate))
+    slot->deadline_us = w->clock_us + sim_below(r, 200000);
+}
+
 static void submit_one(sim_world *w)
 {
   uint32_t i = 0;
@@ -162,7 +254,9 @@ static void submit_one(sim_world *w)
   slot->namespace_id = sim_below(&w->rng, w->n_namespaces);
   slot->answer_salt =
       sim_chance(&w->rng, 0.7) ? 0 : sim_next(&w->rng); /* 0: the same prompt, the same answer */
-  draw_prompt(w, slot);
+  if (!copy_prompt(w, slot))
+    draw_prompt(w, slot);
+  draw_urgency(w, slot);
   uint32_t room = w->config.max_context_tokens - slot->n_tokens, max_new = 1 + sim_below(&w->rng, room);
   if (max_new > w->longest_answer)
     max_new = w->longest_answer;
@@ -173,7 +267,11 @@ static void submit_one(sim_world *w)
   td_sched_request request = {.tokens = slot->tokens,
                               .n_prompt = slot->n_prompt,
                               .max_new = max_new,
-                              .namespace_id = slot->namespace_id};
+                              .namespace_id = slot->namespace_id,
+                              .account = slot->account,
+                              .priority = slot->priority,
+                              .ttft_deadline_us = slot->ttft_deadline_us,
+                              .deadline_us = slot->deadline_us};
   bool fits = slot->max_tokens <= w->config.n_pages * w->config.page_tokens;
   td_status status = td_sched_submit(w->sched, i, &request, w->clock_us, &err);
   SIM_CHECK(w, status == (fits ? TD_OK : TD_ERR_REQUEST));
@@ -183,22 +281,45 @@ static void submit_one(sim_world *w)
     return;
   slot->order = ++w->next_order;
   slot->submit_step = w->step;
-  for (uint32_t k = 0; k < w->config.n_slots; k++)
-    if (w->slots[k].used)
-      slot->steps_allowed += w->slots[k].max_tokens;
-  slot->steps_allowed += slot->max_tokens;
+  slot->steps_allowed = slot->max_tokens;
+  for (uint32_t k = 0; k < w->config.n_slots; k++) {
+    w->slots[k].counted &= ~(UINT64_C(1) << i); /* the slot has a new tenant */
+    if (!w->slots[k].used || !w->slots[k].running)
+      continue;
+    slot->counted |= UINT64_C(1) << k;
+    slot->steps_allowed += w->slots[k].max_tokens;
+  }
   slot->used = true;
+  w->last_submitted = i;
+  sim_order_verify_place(w, i);
+}
+
+/* Where somebody follows, half of the time a follower or a prompt that may be its leader: they are few and soon gone. */
+static uint32_t choose_cancelled(sim_world *w)
+{
+  td_sched_stats st;
+  td_sched_get_stats(w->sched, &st);
+  bool leader = sim_chance(&w->rng, 0.5);
+  for (uint32_t i = 0; st.n_following > 0 && i < w->config.n_slots && sim_chance(&w->rng, 0.9); i++) {
+    if (!w->slots[i].used)
+      continue;
+    td_sched_slot_info info = td_sched_slot(w->sched, i);
+    if (leader ? info.running && !w->slots[i].answering : info.following)
+      return i;
+  }
+  return sim_below(&w->rng, w->config.n_slots);
 }
 
 static void cancel_one(sim_world *w)
 {
-  uint32_t i = sim_below(&w->rng, w->config.n_slots);
+  uint32_t i = choose_cancelled(w);
   if (!w->slots[i].used)
     return;
   td_sched_slot_info info = td_sched_slot(w->sched, i);
   w->totals->cancelled_in[!info.running ? 0 : w->slots[i].answering ? 2 : 1]++;
+  w->totals->cancelled_following += info.following;
   td_sched_cancel(w->sched, i);
-  w->slots[i].used = false;
+  w->slots[i].used = w->slots[i].running = false;
   w->totals->cancelled++;
   td_sched_check(w->sched);
 }
@@ -210,14 +331,15 @@ static void note_waits(sim_world *w)
     if (!slot->used)
       continue;
     uint64_t age = w->step - slot->submit_step;
-    SIM_CHECK(w, age <= slot->steps_allowed);
+    uint64_t allowed = slot->steps_allowed * steps_per_token(w);
+    SIM_CHECK(w, age <= allowed);
     td_sched_slot_info info = td_sched_slot(w->sched, i);
     SIM_CHECK(w, info.n_cached_prompt < slot->n_prompt && info.n_cached_prompt % w->config.page_tokens == 0);
     if (!info.running && info.first_run_us == 0 && age > w->totals->longest_wait_steps)
       w->totals->longest_wait_steps = age;
     if (age > w->totals->longest_life_steps)
       w->totals->longest_life_steps = age;
-    double share = (double)age / (double)slot->steps_allowed;
+    double share = (double)age / (double)allowed;
     if (share > w->totals->worst_share_of_bound)
       w->totals->worst_share_of_bound = share;
   }
@@ -265,6 +387,9 @@ static void commit(sim_world *w)
 {
   const td_plan *plan = w->plan;
   uint32_t n_finished = 0, n_ended = 0;
+  uint64_t served[SIM_ACCOUNTS];
+  for (uint32_t i = 0; i < SIM_ACCOUNTS; i++)
+    served[i] = td_sched_account_served(w->sched, i);
   td_sched_commit(w->sched, plan, w->sampled, w->stop, w->clock_us, w->finished, &n_finished);
   for (uint32_t i = 0; i < plan->n_logits; i++) {
     uint32_t id = plan->rows[plan->logits_rows[i]].slot;
@@ -273,14 +398,17 @@ static void commit(sim_world *w)
       continue;
     SIM_CHECK(w, slot->tokens[slot->n_tokens] == w->sampled[i]);
     push_token(slot, w->sampled[i]);
+    served[slot->account] += SIM_TOKEN_COST;
     slot->answering = true;
     if (w->stop[i] || slot->n_tokens == slot->max_tokens) {
       SIM_CHECK(w, n_ended < n_finished && w->finished[n_ended] == id);
-      slot->used = false;
+      slot->used = slot->running = false;
       n_ended++;
     }
   }
   SIM_CHECK(w, n_ended == n_finished);
+  for (uint32_t i = 0; i < SIM_ACCOUNTS; i++) /* or more: who is queued again may be lifted */
+    SIM_CHECK(w, td_sched_account_served(w->sched, i) >= served[i]);
   w->totals->finished += n_finished;
 }
 
@@ -289,7 +417,6 @@ static void commit(sim_world *w)
 static void verify_ahead(sim_world *w)
 {
   td_sched_stats st;
-  uint64_t front = UINT64_MAX;
   for (uint32_t i = 0; i < w->next->n_rows; i++) {
     const sim_slot *slot = &w->slots[w->next->rows[i].slot];
     SIM_CHECK(w, slot->used && slot->n_tokens + 1 < slot->max_tokens);
@@ -297,10 +424,11 @@ static void verify_ahead(sim_world *w)
   td_sched_get_stats(w->sched, &st);
   if (st.n_waiting == 0 || st.n_running == w->config.max_running)
     return;
-  for (uint32_t i = 0; i < w->config.n_slots; i++)
-    if (w->slots[i].used && !td_sched_is_running(w->sched, i) && w->slots[i].order < front)
-      front = w->slots[i].order;
-  SIM_CHECK(w, front <= w->scratch_order && w->next->step <= w->scratch_step + MAX_STEPS_PAST_QUEUE);
+  SIM_CHECK(w, st.n_following == 0);
+  for (uint32_t i = 0; i < SIM_ACCOUNTS; i++)
+    w->served[i] = td_sched_account_served(w->sched, i);
+  uint32_t front = sim_order_front(w);
+  SIM_CHECK(w, w->slots[front].order <= w->scratch_order && w->next->step <= w->scratch_step + MAX_STEPS_PAST_QUEUE);
   w->totals->ahead_past_queue++;
 }
 
@@ -329,13 +457,19 @@ static void swap_plans(sim_world *w)
 
 bool sim_world_step(sim_world *w, bool arrivals)
 {
+  td_sched_stats st;
   if (arrivals)
     while (sim_chance(&w->rng, w->arrival_rate))
       submit_one(w);
-  if (!w->ahead && sim_chance(&w->rng, w->cancel_rate))
+  td_sched_get_stats(w->sched, &st);
+  if (!w->ahead && sim_chance(&w->rng, st.n_following ? 0.05 + 4 * w->cancel_rate : w->cancel_rate))
     cancel_one(w);
   w->clock_us += 1 + sim_below(&w->rng, 1000);
   sim_verify_stats(w);
+  if (!w->ahead) {
+    sim_order_expire(w);
+    sim_order_note(w);
+  }
   if (!w->ahead && !td_sched_plan(w->sched, w->clock_us, w->plan)) {
     for (uint32_t i = 0; i < w->config.n_slots; i++)
       SIM_CHECK(w, !w->slots[i].used);
@@ -343,11 +477,14 @@ bool sim_world_step(sim_world *w, bool arrivals)
   }
   w->step++;
   w->totals->steps++;
+  w->totals->steps_of[w->config.policy]++;
   if (!w->ahead) {
     w->scratch_step = w->step;
     w->scratch_order = w->next_order;
   }
   td_sched_check(w->sched);
+  if (!w->ahead)
+    sim_order_verify(w);
   sim_verify_plan(w);
   hash_plan(w);
   run_device(w);

@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "scheduler/budget.h"
 #include "scheduler/scheduler.h"
 
 typedef struct sim_rng {
@@ -22,7 +23,7 @@ uint32_t sim_below(sim_rng *r, uint32_t n); /* uniform in [0, n) */
 bool sim_chance(sim_rng *r, double p);
 uint64_t sim_mix(uint64_t a, uint64_t b);
 
-enum { SIM_PREFIXES = 24, SIM_MAX_SLOTS = 48 };
+enum { SIM_PREFIXES = 24, SIM_MAX_SLOTS = 48, SIM_ACCOUNTS = 4, SIM_TOKEN_COST = 2 };
 
 typedef struct sim_slot {
   bool used;
@@ -32,7 +33,15 @@ typedef struct sim_slot {
   uint64_t namespace_id, answer_salt;
   uint64_t order; /* of submission */
   uint64_t submit_step;
-  uint64_t steps_allowed; /* the README's bound on the steps from submission to the end */
+  /* The README's bound on the steps from submission to the end: what those have to do that ran when it came, and those that were started
+   * while it waited; who is counted has its bit. */
+  uint64_t steps_allowed, counted;
+  uint64_t account;
+  int32_t priority;
+  int64_t place_us;
+  uint64_t ttft_deadline_us, deadline_us; /* 0: none */
+  bool running, following, has_run;       /* when last looked at */
+  uint64_t started;                       /* order of being started, while running */
   bool answering;         /* sampled since it last started: a decode */
   uint32_t n_preemptions; /* when last looked at */
 } sim_slot;
@@ -45,7 +54,11 @@ typedef struct sim_prefix {
 typedef struct sim_totals {
   uint64_t steps, requests, finished, cancelled, refused, preemptions, evicted, hit_tokens, query_tokens;
   uint64_t cancelled_in[3]; /* waiting, prefill, decode */
+  uint64_t steps_of[TD_POLICY_COUNT], timed_steps, floor_steps; /* floor: the decodes alone exceeded the target, prompts went on */
   uint64_t rows, decode_rows, shared_steps, ahead_steps, ahead_past_queue, wasted_rows;
+  uint64_t expired[3]; /* waiting, in prefill, in decode */
+  uint64_t cancelled_following, follows, overtakes, elder_kept, priority_victims, account_turns;
+  double worst_share_of_lead;
   uint64_t longest_wait_steps, longest_life_steps;
   double worst_share_of_bound;
 } sim_totals;
@@ -66,7 +79,10 @@ typedef struct sim_world {
   int32_t sampled[SIM_MAX_SLOTS];
   uint8_t stop[SIM_MAX_SLOTS];
   uint32_t finished[SIM_MAX_SLOTS];
-  uint64_t step, next_order, clock_us;
+  uint64_t step, next_order, next_started, clock_us;
+  uint64_t served[SIM_ACCOUNTS]; /* when last looked at, then with what the plan must have charged */
+  uint32_t n_accounts, last_submitted;
+  double priority_rate, deadline_rate, copy_rate;
   uint64_t scratch_step, scratch_order; /* at the last plan that was not made ahead: its step, next_order */
   double arrival_rate, cancel_rate, stop_rate, ahead_rate;
   uint32_t n_namespaces, longest_prompt, longest_answer;
@@ -82,6 +98,16 @@ bool sim_world_step(sim_world *w, bool arrivals);
 /* No more arrivals: all that was admitted must end, and every page come back. */
 void sim_world_drain(sim_world *w);
 
+/* sim_order.c: before and after a plan from scratch. */
+void sim_order_note(sim_world *w);
+void sim_order_verify(sim_world *w);
+/* The request that the rules say is next; SIM_MAX_SLOTS: none waits. */
+uint32_t sim_order_front(const sim_world *w);
+/* Ends whose deadline has come, and holds the scheduler to what it says of them. */
+void sim_order_expire(sim_world *w);
+/* A request's place is what its length, its priority and the clock say. */
+void sim_order_verify_place(sim_world *w, uint32_t slot);
+
 /* sim_verify.c */
 #define SIM_CHECK(w, cond)                                                                                   \
   do {                                                                                                       \
@@ -89,6 +115,8 @@ void sim_world_drain(sim_world *w);
       sim_fail(w, __FILE__, __LINE__, #cond);                                                                \
   } while (0)
 _Noreturn void sim_fail(const sim_world *w, const char *file, int line, const char *what);
+/* Steps of this world are held against a target by this cost model; NULL: they are not. */
+const td_cost_model *sim_cost_of(const sim_world *w);
 /* The plan against the slots and the device, before it runs. */
 void sim_verify_plan(sim_world *w);
 void sim_verify_stats(sim_world *w);

@@ -279,22 +279,36 @@ static void test_trace(void **state)
 
 static void test_bad_traces(void **state)
 {
-  static const char *const bad[] = {
-      "{",
-      "[]",
-      "{\"timestamp\": 1, \"input_length\": 5}",
-      "{\"timestamp\": -1, \"input_length\": 5, \"output_length\": 1}",
-      "{\"timestamp\": 1, \"input_length\": 0, \"output_length\": 1}",
-      "{\"timestamp\": 1, \"input_length\": 5.5, \"output_length\": 1}",
-      "{\"timestamp\": 1, \"input_length\": 5, \"output_length\": 99999999999}",
-      "{\"timestamp\": 1, \"input_length\": 5, \"output_length\": 1, \"hash_ids\": [1, 2]}",
-      "{\"timestamp\": 1, \"input_length\": 5, \"output_length\": 1, \"hash_ids\": [\"a\"]}",
-      "{\"timestamp\": 1, \"input_length\": 5, \"output_length\": 1, \"hash_ids\": 7}",
+  static const struct {
+    const char *line, *says;
+  } bad[] = {
+      {"{", "invalid JSON"},
+      {"[]", "timestamp"},
+      {"{\"timestamp\": 1, \"input_length\": 5}", "output_length"},
+      {"{\"timestamp\": 1, \"output_length\": 5}", "input_length"},
+      {"{\"timestamp\": -1, \"input_length\": 5, \"output_length\": 1}", "timestamp"},
+      {"{\"timestamp\": 1, \"input_length\": 0, \"output_length\": 1}", "input_length"},
+      {"{\"timestamp\": 1, \"input_length\": 5.5, \"output_length\": 1}", "input_length"},
+      {"{\"timestamp\": 1, \"input_length\": 5, \"output_length\": 99999999999}", "output_length"},
+      {"{\"timestamp\": 1, \"input_length\": 5, \"output_length\": 1, \"hash_ids\": [1, 2]}", "hash_ids"},
+      {"{\"timestamp\": 1, \"input_length\": 999, \"output_length\": 1, \"hash_ids\": [1, \"a\"]}",
+       "'hash_ids'[1]"},
+      {"{\"timestamp\": 1, \"input_length\": 5, \"output_length\": 1, \"hash_ids\": 7}", "hash_ids"},
   };
   td_error err;
-  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) { /* by file, line and field */
+    char path[] = "/tmp/tandem-trace-XXXXXX", where[64];
     td_load l = {0};
-    assert_int_not_equal(td_load_read_trace_line(&l, bad[i], strlen(bad[i]), i, 1, &err), TD_OK);
+    int fd = mkstemp(path);
+    FILE *f = fdopen(fd, "w");
+    assert_non_null(f);
+    fprintf(f, "{\"timestamp\": 1, \"input_length\": 5, \"output_length\": 1}\n\n%s\n", bad[i].line);
+    assert_int_equal(fclose(f), 0);
+    assert_int_not_equal(td_load_read_trace(&l, path, 1, 0, &err), TD_OK);
+    unlink(path);
+    snprintf(where, sizeof where, "%s:3: ", path);
+    assert_ptr_equal(strstr(err.message, where), err.message);
+    assert_non_null(strstr(err.message, bad[i].says));
     td_load_deinit(&l);
   }
   td_load l = {0};

@@ -19,8 +19,9 @@ static void test_rows(void **state)
     assert_non_null(l->name);
     if (!(l->min <= l->max) || l->max > 9007199254740992.0)
       fail_msg("%s: min %g max %g", l->name, l->min, l->max);
-    /* max_tokens alone has a default outside: absent means "as far as the context goes" */
-    if (i != TD_LIMIT_MAX_TOKENS && !(l->min <= l->def && l->def <= l->max))
+    /* a default outside: absent means "as far as the context goes", and that there is no timeout */
+    bool absent_is_none = i == TD_LIMIT_MAX_TOKENS || i == TD_LIMIT_TIMEOUT_MS || i == TD_LIMIT_TTFT_TIMEOUT_MS;
+    if (!absent_is_none && !(l->min <= l->def && l->def <= l->max))
       fail_msg("%s: default %g is outside %g..%g", l->name, l->def, l->min, l->max);
     if (l->kind == TD_LIMIT_KIND_FIXED && (l->min != l->max || l->def != l->max || l->max <= 0))
       fail_msg("%s: a fixed limit has one value", l->name);

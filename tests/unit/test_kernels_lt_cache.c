@@ -6,6 +6,7 @@
 
 #include "config/buf.h"
 #include "config/limits.h"
+#include "config/cache.h"
 #include "kernels/cuda/lt_cache.h"
 
 #define IDENTITY "Some GPU (80 GB) cc9.0 sm132 driver13000 runtime13000 cublaslt130000"
@@ -77,13 +78,13 @@ static void test_too_many(void **state)
 /* Every byte of a file changed in turn, and every length of it, and another identity. */
 static void test_file(void **state)
 {
-  char folder[] = "/tmp/td_lt_XXXXXX", path[TD_LT_PATH_BYTES], text[4096];
+  char folder[] = "/tmp/td_lt_XXXXXX", path[TD_CACHE_PATH_BYTES], text[4096];
   bool found = true;
   td_lt_cache c, back;
   td_lt_cache_init(&c);
   td_lt_cache_init(&back);
   assert_non_null(mkdtemp(folder));
-  assert_true(td_lt_cache_path(folder, IDENTITY, path));
+  assert_true(td_cache_path(folder, "products", IDENTITY, path));
   assert_null(strchr(path + strlen(folder) + 1, '/'));
   assert_int_equal(td_lt_cache_read(&back, path, IDENTITY, &found, &err), TD_OK);
   assert_false(found);
@@ -117,35 +118,9 @@ static void test_file(void **state)
   td_lt_cache_deinit(&back);
 }
 
-static void test_folder(void **state)
-{
-  char out[TD_LT_PATH_BYTES], base[] = "/tmp/td_lt_XXXXXX", want[64];
-  assert_non_null(mkdtemp(base));
-  assert_false(td_lt_cache_folder("", out));
-  setenv("HOME", base, 1);
-  unsetenv("XDG_CACHE_HOME");
-  unsetenv("CACHE_DIRECTORY");
-  assert_true(td_lt_cache_folder("auto", out));
-  snprintf(want, sizeof want, "%s/.cache/tandem", base);
-  assert_string_equal(out, want);
-  assert_int_equal(rmdir(want), 0); /* it was made */
-  *strrchr(want, '/') = '\0';
-  assert_int_equal(rmdir(want), 0);
-  setenv("XDG_CACHE_HOME", base, 1);
-  assert_true(td_lt_cache_folder("auto", out) && strncmp(out, base, strlen(base)) == 0 && rmdir(out) == 0);
-  assert_int_equal(rmdir(base), 0);
-  setenv("CACHE_DIRECTORY", "/var/cache/tandem-test:/other", 1);
-  assert_true(td_lt_cache_folder("auto", out));
-  assert_string_equal(out, "/var/cache/tandem-test");
-  rmdir(out); /* where the test may write there */
-  unsetenv("HOME"), unsetenv("XDG_CACHE_HOME"), unsetenv("CACHE_DIRECTORY");
-  assert_false(td_lt_cache_folder("auto", out));
-}
-
 int main(void)
 {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_buckets), cmocka_unit_test(test_entries),
-                                     cmocka_unit_test(test_too_many), cmocka_unit_test(test_file),
-                                     cmocka_unit_test(test_folder)};
+                                     cmocka_unit_test(test_too_many), cmocka_unit_test(test_file)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,7 +3,11 @@
 
 #include <math.h>
 
+#include <stdio.h>
+#include <xxhash.h>
+
 #include "scheduler/cost_model.h"
+#include "scheduler/cost_text.h"
 
 static const td_cost_model round_numbers = {.n_points = 3,
                                             .tokens = {8, 64, 128},
@@ -113,12 +117,102 @@ static void test_h200_table(void **state)
   }
 }
 
+/* ---- as text ---- */
+
+static char text[TD_COST_TEXT_BYTES], identity[TD_COST_IDENTITY_BYTES];
+
+/* The model with a line replaced, under a right checksum. */
+static td_status parse_with(const char *line, const char *other, td_error *err)
+{
+  td_buf b;
+  td_cost_model m;
+  td_buf_init(&b, 0);
+  td_cost_print(&round_numbers, "Some GPU", &b);
+  char *at = strstr(b.data, line);
+  assert_non_null(at);
+  int n = snprintf(text, sizeof text, "%.*s%s%s", (int)(at - b.data), b.data, other, at + strlen(line));
+  n -= 22;
+  snprintf(text + n, 23, "xxh3 %016llx\n", (unsigned long long)XXH3_64bits(text, (size_t)n));
+  td_buf_deinit(&b);
+  return td_cost_parse(text, (size_t)n + 22, &m, identity, err);
+}
+
+static void test_text_is_exact(void **state)
+{
+  (void)state;
+  static const td_cost_model *const models[] = {&round_numbers, &td_cost_h200_llama3_8b};
+  for (int i = 0; i < 2; i++) {
+    td_cost_model back;
+    td_error err;
+    td_buf b;
+    td_buf_init(&b, TD_COST_TEXT_BYTES);
+    memset(&back, 0, sizeof back);
+    td_cost_print(models[i], "NVIDIA H200, 32 layers", &b);
+    assert_false(b.failed);
+    assert_int_equal(td_cost_parse(b.data, b.len_bytes, &back, identity, &err), TD_OK);
+    assert_string_equal(identity, "NVIDIA H200, 32 layers");
+    assert_memory_equal(&back, models[i], sizeof back);
+    for (size_t n = 0; n < b.len_bytes; n++) { /* cut anywhere, or any bit of a byte wrong */
+      assert_int_equal(td_cost_parse(b.data, n, &back, identity, &err), TD_ERR_CONFIG);
+      b.data[n] ^= (char)(1 << n % 8);
+      assert_int_equal(td_cost_parse(b.data, b.len_bytes, &back, identity, &err), TD_ERR_CONFIG);
+      b.data[n] ^= (char)(1 << n % 8);
+    }
+    td_buf_deinit(&b);
+  }
+}
+
+static void test_hostile_text(void **state)
+{
+  (void)state;
+  static const char *const bad[][2] = {
+      {"tokens 64", "tokens 8"},
+      {"tokens 64", "tokens 0"},
+      {"tokens 64", "tokens 64.5"},
+      {"tokens 64", "tokens 99999999"},
+      {"tokens 64", "tokens  64"},
+      {"tokens 64", "tokens +64"},
+      {"us 100", "us -100"},
+      {"us 100", "us 0"},
+      {"us 100", "us nan"},
+      {"us 100", "us inf"},
+      {"us 100", "us 1e999"},
+      {"us 100", "us 0x64"},
+      {"us 100", "us 1e13"},
+      {"us 100", "us 100 "},
+      {"us 100", "us 1e"},
+      {"us 100", "us "},
+      {"logits_us_per_row 0.5", "logits_us_per_row 1e10"},
+      {"logits_us_per_row", "logits"},
+      {"decode_us_per_row 2\n", ""},
+      {"Some GPU", ""},
+      {"Some GPU", "Some\tGPU"},
+      {"us 100", "us 100000000000000000000000000000000000000000"},
+  };
+  td_error err;
+  assert_int_equal(parse_with("Some GPU", "Some GPU", &err), TD_OK);
+  assert_int_equal(parse_with("us 100", "us 99.5", &err), TD_OK);
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    if (parse_with(bad[i][0], bad[i][1], &err) != TD_ERR_CONFIG)
+      fail_msg("'%s' was taken", bad[i][1]);
+    assert_true(*err.message);
+  }
+  td_buf many; /* more points than there is room for */
+  td_buf_init(&many, 0);
+  for (int i = 1; i <= TD_COST_POINTS_MAX; i++)
+    td_buf_printf(&many, "tokens %d us %d\n", i, i);
+  td_buf_append_str(&many, "tokens 64 us 212");
+  assert_int_equal(parse_with("tokens 8 us 100\ntokens 64 us 212", many.data, &err), TD_ERR_CONFIG);
+  td_buf_deinit(&many);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_work_of_plan), cmocka_unit_test(test_pairs_do_not_overflow),
       cmocka_unit_test(test_table),        cmocka_unit_test(test_step),
-      cmocka_unit_test(test_h200_table),
+      cmocka_unit_test(test_h200_table),   cmocka_unit_test(test_text_is_exact),
+      cmocka_unit_test(test_hostile_text),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -128,6 +128,41 @@ static void test_stop_borders(void **state)
   expect(200, TD_ROUTE_CHAT, "stop_token_ids", "[0,999]");
 }
 
+static void test_urgency(void **state)
+{
+  td_request r;
+  assert_int_equal(try_member(TD_ROUTE_CHAT, "priority", "-1000000", &r), 200);
+  assert_int_equal(r.priority, -1000000);
+  assert_int_equal(r.timeout_ms, 0);
+  assert_int_equal(r.ttft_timeout_ms, 0);
+  assert_int_equal(try_member(TD_ROUTE_COMPLETIONS, "timeout_ms", "1500", &r), 200);
+  assert_int_equal(r.timeout_ms, 1500);
+  assert_int_equal(try_member(TD_ROUTE_COMPLETIONS, "ttft_timeout_ms", "86400000", &r), 200);
+  assert_int_equal(r.ttft_timeout_ms, 86400000);
+  assert_int_equal(r.priority, 0);
+  for (size_t i = 0; i < 2; i++) {
+    const char *name = i ? "timeout_ms" : "ttft_timeout_ms";
+    expect(400, TD_ROUTE_CHAT, name, "0");
+    expect(400, TD_ROUTE_CHAT, name, "86400001");
+    expect(400, TD_ROUTE_CHAT, name, "-5");
+    expect(400, TD_ROUTE_CHAT, name, "2.5");
+    expect(400, TD_ROUTE_CHAT, name, "\"5\"");
+  }
+  expect(400, TD_ROUTE_CHAT, "priority", "1000001");
+  assert_int_equal(try_member(TD_ROUTE_CHAT, "cache_salt", "\"s\"", &r), 200);
+  assert_int_equal(try_member(TD_ROUTE_CHAT, "cache_salt", "null", &r), 200);
+  assert_null(r.cache_salt);
+  expect(400, TD_ROUTE_CHAT, "cache_salt", "\"\"");
+  expect(400, TD_ROUTE_CHAT, "cache_salt", "5");
+  char salt[300] = "\"";
+  memset(salt + 1, 'a', 257);
+  strcpy(salt + 258, "\"");
+  expect(400, TD_ROUTE_CHAT, "cache_salt", salt);
+  strcpy(salt + 257, "\"");
+  expect(200, TD_ROUTE_CHAT, "cache_salt", salt);
+  expect(400, TD_ROUTE_TOKENIZE, "priority", "1"); /* nothing runs there */
+}
+
 static void test_seed(void **state)
 {
   static const struct {
@@ -194,11 +229,9 @@ static void test_neutral(void **state)
       {"min_tokens", "0", "1"},
       {"include_stop_str_in_output", "false", "true"},
       {"echo", "false", "true"},
-      {"priority", "0", "1"},
       {"chat_template", "null", "\"{{ messages }}\""},
       {"add_special_tokens", "false", "true"},
       {"reasoning_effort", "null", "\"low\""},
-      {"timeout_ms", "null", "5"},
       {"user", "\"me\"", NULL},
       {"metadata", "{\"a\":\"b\"}", NULL},
       {"store", "true", NULL},
@@ -335,7 +368,7 @@ static void test_messages(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_borders),  cmocka_unit_test(test_stop_borders), cmocka_unit_test(test_seed),
+      cmocka_unit_test(test_borders),  cmocka_unit_test(test_stop_borders), cmocka_unit_test(test_seed), cmocka_unit_test(test_urgency),
       cmocka_unit_test(test_booleans), cmocka_unit_test(test_neutral),      cmocka_unit_test(test_unknown),
       cmocka_unit_test(test_together), cmocka_unit_test(test_sampling),     cmocka_unit_test(test_messages),
   };

@@ -1,0 +1,189 @@
+/* Policies beside each other on one load: what each holds within the SLO, then how long its gaps are at one
+ * and the same rate. A static chunk is the policy sarathi with that many step_tokens; vLLM's scheduler is the
+ * same with 2048 or 8192. */
+#include "capacity/curve.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#include "capacity/report.h"
+
+static const double TOLERANCE = 0.01;
+static const uint32_t static_chunks[] = {256, 384, 512, 768, 1024, 1536, 2048, 4096, 8192};
+static const uint32_t vllm_budgets[] = {2048, 8192};
+enum {
+  N_STATIC = sizeof static_chunks / sizeof *static_chunks,
+  N_VLLM = sizeof vllm_budgets / sizeof *vllm_budgets
+};
+/* Of the highest rate of `tandem`: where gaps are compared. All that hold a rate hold the same throughput
+ * there. */
+static const double COMPARED_SHARE = 0.9;
+
+typedef struct row {
+  char name[48];
+  td_replay_config config;
+  double rate;
+  td_replay_result result;
+} row;
+
+static row make_row(const td_scene *s, const char *name, td_policy policy, uint32_t step_tokens,
+                    double target_ms)
+{
+  row r = {.config = s->replay};
+  snprintf(r.name, sizeof r.name, "%s", name);
+  r.config.lane.sched.policy = policy;
+  r.config.lane.sched.step_tokens = step_tokens;
+  r.config.lane.sched.tbt_target_us = (uint64_t)(target_ms * 1e3);
+  return r;
+}
+
+static row static_row(const td_scene *s, uint32_t chunk)
+{
+  char name[48];
+  snprintf(name, sizeof name, "static %u", chunk);
+  row r = make_row(s, name, TD_POLICY_SARATHI, chunk, 0);
+  if (r.config.lane.sched.max_running > chunk)
+    r.config.lane.sched.max_running = chunk;
+  return r;
+}
+
+/* Whole prompts: the step must take the longest request and all decodes. */
+static row orca_row(const td_scene *s)
+{
+  uint32_t longest = 0;
+  for (size_t i = 0; i < s->source.load.n; i++) {
+    uint32_t n = s->source.load.requests[i].n_in + s->source.load.requests[i].n_out;
+    longest = n > longest ? n : longest;
+  }
+  row r = make_row(s, "orca", TD_POLICY_ORCA, longest + s->replay.lane.sched.max_running, 0);
+  r.config.lane.sched.max_context_tokens = longest;
+  return r;
+}
+
+static td_status find_highest(const td_scene *s, row *r, cJSON *to, td_error *err)
+{
+  td_search_result found;
+  TD_TRY(td_search(&s->source, &r->config, TOLERANCE, &found, err));
+  r->rate = found.rate;
+  r->result = found.at;
+  if (found.rate > 0)
+    td_report_row(r->name, found.rate, &found.at);
+  else
+    printf("%-22s no rate is held\n", r->name);
+  if (to)
+    cJSON_AddItemToArray(to, td_report_json(r->name, found.rate, &r->config, &found.at));
+  return TD_OK;
+}
+
+static td_status run_at(const td_scene *s, row *r, double rate, cJSON *to, td_error *err)
+{
+  r->config.slo.tbt_p99_ms = INFINITY;
+  r->config.speed = rate / s->source.rate;
+  r->config.window_s = s->source.load.requests[s->source.load.n - 1].due_s / r->config.speed;
+  r->rate = rate;
+  TD_TRY(td_replay(&s->source.load, &r->config, &r->result, err));
+  td_report_row(r->name, rate, &r->result);
+  td_report_notes(&r->result);
+  if (to)
+    cJSON_AddItemToArray(to, td_report_json(r->name, rate, &r->config, &r->result));
+  return TD_OK;
+}
+
+/* The smallest target at which `tandem` still holds the rate: how short gaps can be for this throughput. */
+static td_status smallest_target(const td_scene *s, double rate, double high_ms, double *out_ms,
+                                 td_error *err)
+{
+  double low_ms = 0;
+  while (high_ms - low_ms > 0.02 * high_ms) {
+    double middle_ms = (low_ms + high_ms) / 2;
+    row r = make_row(s, "", TD_POLICY_TANDEM, s->replay.lane.sched.step_tokens, middle_ms);
+    td_replay_result result = {0};
+    r.config.slo.tbt_p99_ms = INFINITY;
+    r.config.speed = rate / s->source.rate;
+    r.config.stop_when_missed = true;
+    td_status st = td_replay(&s->source.load, &r.config, &result, err);
+    if (st != TD_OK && st != TD_ERR_CONFIG) /* which is: no step is that short */
+      return st;
+    if (st == TD_OK && result.held)
+      high_ms = middle_ms;
+    else
+      low_ms = middle_ms;
+  }
+  *out_ms = high_ms;
+  return TD_OK;
+}
+
+static td_status compare_rates(const td_scene *s, double slo_ms, row *best_static, row *told, row *untold,
+                               cJSON *to, td_error *err)
+{
+  char name[48];
+  uint32_t step_tokens = s->replay.lane.sched.step_tokens;
+  printf("Highest rate with TBT p99 <= %g ms, half of the requests begun within %g ms:\n\n", slo_ms,
+         s->replay.slo.queue_p50_ms);
+  td_report_head("policy");
+  snprintf(name, sizeof name, "tandem, target %g ms", slo_ms);
+  *told = make_row(s, name, TD_POLICY_TANDEM, step_tokens, slo_ms);
+  TD_TRY(find_highest(s, told, to, err));
+  *untold = make_row(s, "tandem, automatic", TD_POLICY_TANDEM, step_tokens, 0);
+  TD_TRY(find_highest(s, untold, to, err));
+  best_static->rate = 0;
+  for (int i = 0; i < N_STATIC; i++) {
+    row r = static_row(s, static_chunks[i]);
+    TD_TRY(find_highest(s, &r, to, err));
+    if (r.rate > best_static->rate)
+      *best_static = r;
+  }
+  row others[] = {make_row(s, "prefill_first", TD_POLICY_PREFILL_FIRST, 8192, 0),
+                  make_row(s, "decode_first", TD_POLICY_DECODE_FIRST, 8192, 0), orca_row(s)};
+  for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+    TD_TRY(find_highest(s, &others[i], to, err));
+  if (best_static->rate > 0)
+    printf("\ntandem holds %.2fx the rate of the best static chunk (%s) with the target as told, %.2fx with "
+           "the automatic "
+           "one.\n",
+           told->rate / best_static->rate, best_static->name, untold->rate / best_static->rate);
+  return TD_OK;
+}
+
+static td_status compare_gaps(const td_scene *s, double rate, double slo_ms, cJSON *to, td_error *err)
+{
+  double target_ms;
+  row rows[2 + N_VLLM];
+  char name[48];
+  printf("\nGaps at one rate, %.3f requests/s:\n\n", rate);
+  td_report_head("policy");
+  TD_TRY(smallest_target(s, rate, slo_ms, &target_ms, err));
+  snprintf(name, sizeof name, "tandem, target %.1f ms", target_ms);
+  rows[0] = make_row(s, name, TD_POLICY_TANDEM, s->replay.lane.sched.step_tokens, target_ms);
+  rows[1] = make_row(s, "tandem, automatic", TD_POLICY_TANDEM, s->replay.lane.sched.step_tokens, 0);
+  for (int i = 0; i < N_VLLM; i++)
+    rows[2 + i] = static_row(s, vllm_budgets[i]);
+  for (int i = 0; i < 2 + N_VLLM; i++)
+    TD_TRY(run_at(s, &rows[i], rate, to, err));
+  printf("\n");
+  for (int k = 0; k < 2; k++)
+    for (int i = 2; i < 2 + N_VLLM; i++)
+      printf("%s: TBT p99 %.1fx lower than %s, throughput %.2fx.\n", rows[k].name,
+             rows[i].result.tbt_ms.p99 / rows[k].result.tbt_ms.p99, rows[i].name,
+             rows[k].result.tokens_out_per_s / rows[i].result.tokens_out_per_s);
+  return TD_OK;
+}
+
+int td_plan_compare(const td_scene_options *o, const td_scene *s, cJSON *json)
+{
+  td_error err;
+  row best, told, untold;
+  double slo_ms = s->replay.slo.tbt_p99_ms;
+  cJSON *tops = json ? cJSON_GetObjectItem(json, "highest") : NULL,
+        *runs = json ? cJSON_GetObjectItem(json, "runs") : NULL;
+  if (isinf(slo_ms)) {
+    td_fail_param(&err, TD_ERR_CONFIG, "slo-tbt", "--compare needs --slo-tbt: without it no gap is too long");
+    return td_plan_failed(&err);
+  }
+  if (compare_rates(s, slo_ms, &best, &told, &untold, tops, &err) != TD_OK)
+    return td_plan_failed(&err);
+  double rate = s->n_rates > 0 ? s->rates[0] : COMPARED_SHARE * told.rate;
+  if (rate > 0 && compare_gaps(s, rate, slo_ms, runs, &err) != TD_OK)
+    return td_plan_failed(&err);
+  return 0;
+}

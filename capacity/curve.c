@@ -1,0 +1,143 @@
+/* The highest rate that keeps the SLO, latencies by rate, and what a second GPU would bring. */
+#include "capacity/curve.h"
+
+#include <math.h>
+#include <stdio.h>
+#include "capacity/report.h"
+
+static const double TOLERANCE = 0.01;
+/* Rates of the curve where none are given, as shares of the highest that is held. */
+static const double shares[] = {0.25, 0.5, 0.7, 0.85, 0.95, 1, 1.1, 1.25};
+enum { N_SHARES = sizeof shares / sizeof *shares };
+
+int td_plan_failed(const td_error *err)
+{
+  fprintf(stderr, "tandem-plan: %s\n", err->message);
+  return err->code == TD_ERR_CONFIG || err->code == TD_ERR_REQUEST ? 64 : 1;
+}
+
+static void add_run(cJSON *runs, const char *name, double rate, const td_replay_config *c,
+                    const td_replay_result *r)
+{
+  if (runs)
+    cJSON_AddItemToArray(runs, td_report_json(name, rate, c, r));
+}
+
+/* A preset is made again at each rate, as tandem-bench serve makes it: some draw their prompts by the rate.
+ */
+static td_status run_preset(const td_scene_options *o, const td_scene *s, double rate, td_replay_result *r,
+                            td_error *err)
+{
+  static td_cell cells[TD_CELLS_MAX];
+  size_t n;
+  td_replay_config c = s->replay;
+  TD_TRY(td_preset_cells(o->preset, &rate, 1, o->seconds, (uint64_t)o->seed, cells, &n, err));
+  c.window_s = cells[0].seconds;
+  c.drain_s = o->drain_s > 0 ? o->drain_s : cells[0].drain_s;
+  td_status st = td_replay(&cells[0].load, &c, r, err);
+  td_load_deinit(&cells[0].load);
+  return st;
+}
+
+static td_status run_rate(const td_scene_options *o, const td_scene *s, double rate, td_replay_result *r,
+                          td_error *err)
+{
+  td_replay_config c = s->replay;
+  if (o->preset && o->seconds > 0)
+    return run_preset(o, s, rate, r, err);
+  c.speed = rate / s->source.rate;
+  c.window_s = s->source.load.requests[s->source.load.n - 1].due_s / c.speed;
+  c.drain_s = o->drain_s;
+  return td_replay(&s->source.load, &c, r, err);
+}
+
+static void print_highest(const char *name, const td_search_result *r)
+{
+  if (r->rate > 0) {
+    td_report_row(name, r->rate, &r->at);
+  } else {
+    printf("%-22s no rate is held: a single request at a time misses it\n", name);
+  }
+}
+
+static td_status second_gpu(const td_scene *s, double one, cJSON *runs, td_error *err)
+{
+  td_search_result r;
+  td_device tp = td_device_tp2(&s->device);
+  td_replay_config c = td_scene_on(s, &tp);
+  TD_TRY(td_search(&s->source, &c, TOLERANCE, &r, err));
+  print_highest("2 GPUs as one (TP2)", &r);
+  add_run(runs, "highest, TP2", r.rate, &c, &r.at);
+  double tp_rate = r.rate;
+  c = s->replay;
+  c.n_replicas *= 2;
+  TD_TRY(td_search(&s->source, &c, TOLERANCE, &r, err));
+  print_highest("2 replicas", &r);
+  add_run(runs, "highest, 2 replicas", r.rate, &c, &r.at);
+  if (one > 0)
+    printf("\nA second GPU brings %.2fx as tensor parallel, %.2fx as a replica.\n", tp_rate / one,
+           r.rate / one);
+  return TD_OK;
+}
+
+static void print_slo(const td_scene *s)
+{
+  const td_slo *slo = &s->replay.slo;
+  printf("SLO:");
+  if (isfinite(slo->tbt_p99_ms))
+    printf(" TBT p99 <= %g ms,", slo->tbt_p99_ms);
+  if (isfinite(slo->ttft_p99_ms))
+    printf(" TTFT p99 <= %g ms,", slo->ttft_p99_ms);
+  printf(" half of the requests begin within %g ms, none refused\n\n", slo->queue_p50_ms);
+}
+
+static td_status highest(const td_scene_options *o, const td_scene *s, cJSON *runs, double *rate,
+                         td_error *err)
+{
+  td_search_result r;
+  TD_TRY(td_search(&s->source, &s->replay, TOLERANCE, &r, err));
+  print_slo(s);
+  td_report_head("highest rate held");
+  print_highest(s->device.tensor_parallel == 2 ? "2 GPUs as one (TP2)"
+                : s->replay.n_replicas > 1     ? "all replicas"
+                                               : "1 GPU",
+                &r);
+  add_run(runs, "highest", r.rate, &s->replay, &r.at);
+  *rate = r.rate;
+  if (!o->no_second && s->device.tensor_parallel == 1)
+    TD_TRY(second_gpu(s, r.rate, runs, err));
+  printf("\n");
+  return TD_OK;
+}
+
+static td_status curve(const td_scene_options *o, const td_scene *s, double best, cJSON *runs, td_error *err)
+{
+  size_t n = s->n_rates > 0 ? s->n_rates : best > 0 ? N_SHARES : 0;
+  if (n == 0)
+    return TD_OK;
+  td_report_head("by rate");
+  for (size_t i = 0; i < n; i++) {
+    double rate = s->n_rates > 0 ? s->rates[i] : shares[i] * best;
+    td_replay_result r;
+    char name[64];
+    TD_TRY(run_rate(o, s, rate, &r, err));
+    snprintf(name, sizeof name, "%.3g/s", rate);
+    td_report_row(name, rate, &r);
+    td_report_notes(&r);
+    add_run(runs, name, rate, &s->replay, &r);
+  }
+  return TD_OK;
+}
+
+int td_plan_curve(const td_scene_options *o, const td_scene *s, cJSON *runs)
+{
+  td_error err;
+  double best = 0;
+  cJSON *points = runs ? cJSON_GetObjectItem(runs, "runs") : NULL,
+        *tops = runs ? cJSON_GetObjectItem(runs, "highest") : NULL;
+  if (!o->no_search && highest(o, s, tops, &best, &err) != TD_OK)
+    return td_plan_failed(&err);
+  if (curve(o, s, best, points, &err) != TD_OK)
+    return td_plan_failed(&err);
+  return 0;
+}

@@ -1,0 +1,33 @@
+/* What steps cost on a device with a model, and how much KV fits it: measured, built in, or derived from
+ * those.
+ *
+ * A calibration is of one device and one model. For another model on the same device the built-in one is
+ * scaled by what the parts of a step depend on (parameters, KV bytes, heads); for two devices by halving the
+ * work and adding measured all-reduces. Both are estimates, and README.md says how far they go. */
+#ifndef TD_CAPACITY_DEVICE_H
+#define TD_CAPACITY_DEVICE_H
+
+#include "models/model_desc.h"
+#include "scheduler/cost_model.h"
+
+typedef struct td_device {
+  char name[96];
+  td_cost_model cost;
+  td_model_desc shape;
+  double memory_bytes;   /* of one GPU; 0: not known, n_kv_tokens is given */
+  double weight_bytes;   /* bf16 */
+  double kv_token_bytes; /* all layers, bf16 */
+  uint64_t n_kv_tokens;  /* that fit */
+  uint32_t tensor_parallel;
+} td_device;
+
+/* The built-in H200 with a model by name ("llama3-8b" is as measured, others are scaled). */
+TD_MUST_CHECK td_status td_device_h200(const char *model, td_device *out, td_error *err);
+/* Another amount of memory on each GPU. */
+void td_device_set_memory(td_device *d, double bytes);
+/* Two GPUs of one host as one: every matrix and every head is split, with two all-reduces a layer. */
+td_device td_device_tp2(const td_device *one);
+/* Of so many rows of `width` bf16 elements, between two H200s of one host. */
+double td_device_all_reduce_us(double n_rows, uint32_t width);
+
+#endif

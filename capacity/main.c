@@ -1,0 +1,124 @@
+/* tandem-plan: how many requests a second a daemon would hold, before there is one. README.md says what it
+ * assumes. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "capacity/curve.h"
+
+static const char about[] =
+    "Simulates the daemon's scheduler on a load, each step taking as long as the cost model says, and prints "
+    "the\n"
+    "highest rate at which the SLO is held, latencies by rate, and what a second GPU would bring.\n"
+    "The load is --in and --out (lengths: N, uniform:A:B, lognormal:MEAN:SD[:MIN:MAX], normal:..., "
+    "exp:MEAN[:MIN:MAX];\n"
+    "Poisson arrivals), --trace (Mooncake JSONL) or --preset (see tandem-bench serve --help). "
+    "scripts/bench_report.py --svg\n"
+    "OUT.svg FILE... draws what --json wrote, beside results of tandem-bench serve if you like.";
+
+static cJSON *begin_json(const td_scene_options *o, const td_scene *s, int argc, char **argv)
+{
+  cJSON *json = cJSON_CreateObject(), *command = cJSON_AddArrayToObject(json, "command");
+  cJSON_AddStringToObject(json, "tool", "tandem-plan " TD_VERSION);
+  cJSON_AddStringToObject(json, "label", o->label ? o->label : "predicted");
+  for (int i = 1; i < argc; i++)
+    cJSON_AddItemToArray(command, cJSON_CreateString(argv[i]));
+  cJSON_AddStringToObject(json, "device", s->device.name);
+  cJSON_AddArrayToObject(json, "highest");
+  cJSON_AddArrayToObject(json, "runs");
+  return json;
+}
+
+static void print_scene(const td_scene *s)
+{
+  const td_sched_config *c = &s->replay.lane.sched;
+  double in = 0, out = 0, n = (double)s->source.load.n;
+  for (size_t i = 0; i < s->source.load.n; i++) {
+    in += s->source.load.requests[i].n_in;
+    out += s->source.load.requests[i].n_out;
+  }
+  printf("%s; %llu KV tokens in pages of %u; policy %s, at most %u rows and %u tokens a step\n",
+         s->device.name, (unsigned long long)s->device.n_kv_tokens, c->page_tokens,
+         td_policy_names[c->policy], c->max_running, c->step_tokens);
+  printf("%zu requests, mean %.0f tokens in, %.0f out\n\n", s->source.load.n, in / n, out / n);
+}
+
+static int run(const td_scene_options *o, int argc, char **argv)
+{
+  static td_scene scene; /* its device is pointed to */
+  td_error err;
+  if (o->pipeline)
+    return td_plan_bubbles(o, NULL);
+  if (td_scene_make(o, &scene, &err) != TD_OK)
+    return td_plan_failed(&err);
+  print_scene(&scene);
+  cJSON *json = o->json ? begin_json(o, &scene, argc, argv) : NULL;
+  int code = o->compare ? td_plan_compare(o, &scene, json) : td_plan_curve(o, &scene, json);
+  if (json && code == 0)
+    td_tool_write_json(o->json, json);
+  else
+    cJSON_Delete(json);
+  td_scene_deinit(&scene);
+  return code;
+}
+
+int main(int argc, char **argv)
+{
+  td_scene_options o = {.in = "lognormal:10041:5551:512:31805", .out = "exp:471:20:2000", .seed = 1};
+  const td_arg args[] = {
+      {"--in", "LENGTH", "prompt tokens (the arXiv-like load of POD-Attention)", TD_ARG_TEXT, &o.in},
+      {"--out", "LENGTH", "answer tokens (the same load's)", TD_ARG_TEXT, &o.out},
+      {"--trace", "FILE", "a Mooncake trace instead", TD_ARG_TEXT, &o.trace},
+      {"--preset", "NAME", "a known load instead", TD_ARG_TEXT, &o.preset},
+      {"--requests", "N", "so many (2000; of a trace all)", TD_ARG_NUMBER, &o.requests},
+      {"--seed", "N", "of lengths and arrivals (1)", TD_ARG_NUMBER, &o.seed},
+      {"--rate", "R,...", "requests/s of the curve (shares of the highest held)", TD_ARG_TEXT, &o.rates},
+      {"--seconds", "S", "of a preset's arrivals at each --rate, exactly as serve sends them", TD_ARG_NUMBER,
+       &o.seconds},
+      {"--drain", "S", "cut what is not done so long after arrivals end (0: wait for all)", TD_ARG_NUMBER,
+       &o.drain_s},
+      {"--model", "NAME", "shape of the model (llama3-8b); others are scaled from it", TD_ARG_TEXT, &o.model},
+      {"--calibration", "FILE", "step times as tandemd measured them on a device with a model", TD_ARG_TEXT,
+       &o.calibration},
+      {"--kv-tokens", "N", "KV memory in tokens (from the GPU's memory)", TD_ARG_NUMBER, &o.kv_tokens},
+      {"--memory-gib", "N", "memory of a GPU (139.8, an H200)", TD_ARG_NUMBER, &o.memory_gib},
+      {"--tp", "1|2", "GPUs that work as one (1)", TD_ARG_NUMBER, &o.tensor_parallel},
+      {"--replicas", "N", "daemons that share the load (1)", TD_ARG_NUMBER, &o.replicas},
+      {"--policy", "NAME", "as the daemon's option (tandem)", TD_ARG_TEXT, &o.policy},
+      {"--tbt-target", "MS", "the daemon's tbt_target_ms (automatic)", TD_ARG_NUMBER, &o.tbt_target_ms},
+      {"--step-tokens", "N", "as the daemon's (2048)", TD_ARG_NUMBER, &o.step_tokens},
+      {"--running", "N", "running_requests (256)", TD_ARG_NUMBER, &o.running},
+      {"--context", "N", "context_tokens (131072)", TD_ARG_NUMBER, &o.context},
+      {"--page-tokens", "N", "as the daemon's (16)", TD_ARG_NUMBER, &o.page_tokens},
+      {"--queue-requests", "N", "as the daemon's (1024)", TD_ARG_NUMBER, &o.queue_requests},
+      {"--queue-tokens", "N", "as the daemon's (4194304)", TD_ARG_NUMBER, &o.queue_tokens},
+      {"--not-ahead", NULL, "no step is planned while another runs (a CPU)", TD_ARG_FLAG, &o.not_ahead},
+      {"--host-us", "N", "added to each step that was not planned ahead (0)", TD_ARG_NUMBER, &o.host_us},
+      {"--slo-tbt", "MS", "99th percentile of the time between tokens (none)", TD_ARG_NUMBER, &o.slo_tbt_ms},
+      {"--slo-ttft", "MS", "99th percentile of the time to the first token (none)", TD_ARG_NUMBER,
+       &o.slo_ttft_ms},
+      {"--slo-queue", "MS", "median wait for the first step (2000)", TD_ARG_NUMBER, &o.slo_queue_ms},
+      {"--no-search", NULL, "curves only", TD_ARG_FLAG, &o.no_search},
+      {"--no-second", NULL, "nothing of a second GPU", TD_ARG_FLAG, &o.no_second},
+      {"--compare", NULL, "policies and static chunks beside each other", TD_ARG_FLAG, &o.compare},
+      {"--pipeline", NULL, "SARATHI's pipeline simulation: bubbles of 8 stages", TD_ARG_FLAG, &o.pipeline},
+      {"--json", "FILE", "results in the form of tandem-bench serve", TD_ARG_TEXT, &o.json},
+      {"--label", "NAME", "of this run in the picture (predicted)", TD_ARG_TEXT, &o.label},
+  };
+  enum { N_ARGS = sizeof args / sizeof *args };
+  td_error err;
+  for (int i = 1; i < argc; i++)
+    if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+      printf("usage: tandem-plan [options]\n\n%s\n\n", about);
+      for (int k = 0; k < N_ARGS; k++)
+        printf("  %s %-*s %s\n", args[k].name, 24 - (int)strlen(args[k].name),
+               args[k].value ? args[k].value : "", args[k].help);
+      return 0;
+    }
+  if (td_tool_read_args(args, N_ARGS, argc, argv, &err) != TD_OK) {
+    fprintf(stderr, "tandem-plan: %s; --help lists the options\n", err.message);
+    return 64;
+  }
+  return run(&o, argc, argv);
+}

@@ -1,0 +1,269 @@
+/* See replay.h. */
+#include "capacity/replay.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "bench/tool.h"
+
+static const double BEHIND_SHARE = 0.1;
+static const double stall_us[2] = {200e3, 500e3};
+
+typedef struct replay {
+  const td_load *load;
+  const td_replay_config *config;
+  td_lane *lanes;
+  double *ends_us; /* of the step under way; infinite: idle */
+  td_life *lives;
+  td_tally tally;
+  size_t next; /* arrival */
+  double cut_us, end_us;
+  uint64_t tokens_in_window, n_gaps; /* gaps that the whole load will have */
+  bool stopped;
+} replay;
+
+static double due_us(const replay *r, size_t i)
+{
+  return r->load->requests[i].due_s * 1e6 / r->config->speed;
+}
+
+static td_status init(replay *r, td_error *err)
+{
+  const td_replay_config *c = r->config;
+  r->lanes = td_tool_alloc(c->n_replicas, sizeof *r->lanes);
+  r->ends_us = td_tool_alloc(c->n_replicas, sizeof *r->ends_us);
+  r->lives = td_tool_alloc(r->load->n, sizeof *r->lives);
+  r->tally.tbt_target_us = c->slo.tbt_p99_ms * 1e3;
+  r->tally.ttft_target_us = c->slo.ttft_p99_ms * 1e3;
+  r->tally.queue_target_us = c->slo.queue_p50_ms * 1e3;
+  for (size_t i = 0; i < r->load->n; i++) {
+    r->lives[i].due_us = due_us(r, i);
+    r->n_gaps += r->load->requests[i].n_out - 1;
+  }
+  double last_us = r->load->n > 0 ? r->lives[r->load->n - 1].due_us : 0;
+  r->cut_us = c->drain_s > 0 ? (c->window_s > 0 ? c->window_s * 1e6 : last_us) + c->drain_s * 1e6 : INFINITY;
+  for (uint32_t i = 0; i < c->n_replicas; i++) {
+    r->ends_us[i] = INFINITY;
+    TD_TRY(td_lane_init(&r->lanes[i], &c->lane, r->load, r->lives, &r->tally, err));
+  }
+  return TD_OK;
+}
+
+static void deinit(replay *r)
+{
+  for (uint32_t i = 0; r->lanes && i < r->config->n_replicas; i++)
+    td_lane_deinit(&r->lanes[i]);
+  td_tally_deinit(&r->tally);
+  free(r->lanes);
+  free(r->ends_us);
+}
+
+static void begin(replay *r, uint32_t i, double now_us)
+{
+  bool planned_ahead = r->lanes[i].has_next;
+  if (td_lane_begin(&r->lanes[i], now_us))
+    r->ends_us[i] = now_us + r->lanes[i].step_us + (planned_ahead ? 0 : r->config->host_us);
+  else
+    r->ends_us[i] = INFINITY;
+}
+
+static void arrive(replay *r)
+{
+  uint32_t to = 0;
+  double now_us = r->lives[r->next].due_us;
+  for (uint32_t i = 1; i < r->config->n_replicas; i++)
+    if (td_lane_load(&r->lanes[i]) < td_lane_load(&r->lanes[to]))
+      to = i;
+  td_lane_send(&r->lanes[to], (uint32_t)r->next++);
+  if (isinf(r->ends_us[to]) && !r->lanes[to].in_step)
+    begin(r, to, now_us);
+}
+
+static void end_step(replay *r, uint32_t i)
+{
+  double now_us = r->ends_us[i];
+  uint64_t before = r->tally.tokens_out;
+  td_lane_end(&r->lanes[i], now_us);
+  if (r->config->window_s <= 0 || now_us <= r->config->window_s * 1e6)
+    r->tokens_in_window += r->tally.tokens_out - before;
+  r->end_us = now_us;
+  begin(r, i, now_us);
+}
+
+/* More misses than the whole load may have? */
+static bool is_missed(const replay *r)
+{
+  const td_tally *t = &r->tally;
+  double n = (double)r->load->n;
+  return (double)t->n_over > 0.01 * (double)r->n_gaps + 1 || (double)t->n_late_first > 0.01 * n + 1 ||
+         (double)t->n_late_start > 0.5 * n + 1 || t->n_queue_full > 0;
+}
+
+static void run(replay *r)
+{
+  for (;;) {
+    uint32_t first = 0;
+    for (uint32_t i = 1; i < r->config->n_replicas; i++)
+      if (r->ends_us[i] < r->ends_us[first])
+        first = i;
+    double arrival_us = r->next < r->load->n ? r->lives[r->next].due_us : INFINITY;
+    double now_us = fmin(arrival_us, r->ends_us[first]);
+    if (isinf(now_us))
+      return;
+    if (now_us > r->cut_us) {
+      r->end_us = r->cut_us;
+      return;
+    }
+    if (arrival_us <= r->ends_us[first])
+      arrive(r);
+    else
+      end_step(r, first);
+    if (r->config->stop_when_missed && is_missed(r)) {
+      r->stopped = true;
+      return;
+    }
+  }
+}
+
+/* ---- what follows ---- */
+
+static td_stats_summary in_ms(const td_spread *us)
+{
+  td_stats_summary s = td_spread_summary(us);
+  double *v[] = {&s.mean, &s.min, &s.p50, &s.p90, &s.p99, &s.max};
+  for (size_t i = 0; i < sizeof v / sizeof *v; i++)
+    *v[i] /= 1e3;
+  return s;
+}
+
+/* Requests that had not begun when the last one came: a load that is over before its queue hurts anybody says
+ * nothing of a rate. */
+static size_t count_behind(const replay *r)
+{
+  size_t n = 0;
+  double last_us = r->load->n > 0 ? r->lives[r->load->n - 1].due_us : 0;
+  for (size_t i = 0; i + 1 < r->load->n; i++)
+    n += !r->lives[i].has_run || r->lives[i].first_run_us > last_us;
+  return n;
+}
+
+static void judge_requests(const replay *r, td_replay_result *out)
+{
+  td_spread tpot = {0}, e2e = {0};
+  const td_slo *slo = &r->config->slo;
+  double window_us = r->config->window_s > 0 ? r->config->window_s * 1e6 : INFINITY;
+  size_t n_in_window = 0;
+  uint64_t in_window = 0;
+  for (size_t i = 0; i < r->load->n; i++) {
+    const td_life *l = &r->lives[i];
+    if (l->fate == TD_FATE_OPEN) {
+      out->n_unfinished++;
+      out->n_no_first += !l->has_run;
+    }
+    if (l->has_run && l->first_us <= window_us)
+      in_window += r->load->requests[i].n_in;
+    if (l->fate != TD_FATE_DONE)
+      continue;
+    n_in_window += l->end_us <= window_us;
+    out->tokens_in += r->load->requests[i].n_in;
+    td_spread_add(&e2e, l->end_us - l->due_us, 1);
+    if (l->n_tokens > 1)
+      td_spread_add(&tpot, (l->end_us - l->first_us) / (l->n_tokens - 1), 1);
+    for (int k = 0; k < 2; k++)
+      out->n_stalled[k] += l->longest_gap_us > stall_us[k];
+    out->n_good +=
+        l->first_us - l->due_us <= slo->ttft_p99_ms * 1e3 && l->n_over <= 0.01 * (double)(l->n_tokens - 1);
+  }
+  out->tpot_ms = in_ms(&tpot);
+  out->e2e_ms = in_ms(&e2e);
+  td_spread_deinit(&tpot);
+  td_spread_deinit(&e2e);
+  if (out->seconds > 0) {
+    out->requests_per_s = (double)n_in_window / out->seconds;
+    out->tokens_out_per_s = (double)r->tokens_in_window / out->seconds;
+    out->tokens_in_and_out_per_s = (double)(r->tokens_in_window + in_window) / out->seconds;
+  }
+}
+
+static void judge_lanes(const replay *r, td_replay_result *out)
+{
+  double busy_us = 0, owned = 0, cached = 0;
+  uint64_t rows = 0, queried = 0, hit = 0;
+  uint32_t most = 0, n = r->config->n_replicas;
+  for (uint32_t i = 0; i < n; i++) {
+    const td_lane *l = &r->lanes[i];
+    td_sched_stats s;
+    td_sched_get_stats(l->sched, &s);
+    busy_us += l->busy_us;
+    owned += l->owned_pages_us;
+    cached += l->cached_pages_us;
+    rows += l->decode_rows;
+    queried += s.prefix_query_tokens;
+    hit += s.prefix_hit_tokens;
+    most = l->most_owned_pages > most ? l->most_owned_pages : most;
+    out->n_steps += l->n_steps;
+    out->n_hybrid_steps += l->n_hybrid_steps;
+    out->n_preemptions += s.preemptions;
+    out->n_evicted_pages += s.evicted_pages;
+  }
+  double pages = r->config->lane.sched.n_pages, steps = out->n_steps > 0 ? (double)out->n_steps : 1;
+  out->busy_share = r->end_us > 0 ? busy_us / (r->end_us * n) : 0;
+  out->mean_decode_rows = (double)rows / steps;
+  out->mean_step_ms = busy_us / 1e3 / steps;
+  out->kv_mean_share = busy_us > 0 ? owned / busy_us / pages : 0;
+  out->kv_cached_share = busy_us > 0 ? cached / busy_us / pages : 0;
+  out->kv_most_share = most / pages;
+  out->prefix_hit_share = queried > 0 ? (double)hit / (double)queried : 0;
+}
+
+static bool is_held(const replay *r, const td_replay_result *o)
+{
+  const td_slo *slo = &r->config->slo;
+  return !r->stopped && o->n_done == o->n_requests &&
+         (double)count_behind(r) <= BEHIND_SHARE * (double)o->n_requests &&
+         !(o->tbt_ms.p99 > slo->tbt_p99_ms) && !(o->ttft_ms.p99 > slo->ttft_p99_ms) &&
+         !(o->queue_ms.p50 > slo->queue_p50_ms);
+}
+
+static void judge(const replay *r, td_replay_result *out)
+{
+  const td_tally *t = &r->tally;
+  *out = (td_replay_result){.n_requests = r->load->n,
+                            .n_done = t->n_done,
+                            .n_queue_full = t->n_queue_full,
+                            .n_too_large = t->n_too_large,
+                            .ttft_ms = in_ms(&t->ttft_us),
+                            .tbt_ms = in_ms(&t->tbt_us),
+                            .queue_ms = in_ms(&t->queue_us),
+                            .end_s = r->end_us / 1e6,
+                            .seconds = r->config->window_s > 0 ? r->config->window_s : r->end_us / 1e6,
+                            .tokens_out = t->tokens_out,
+                            .stopped = r->stopped};
+  judge_requests(r, out);
+  judge_lanes(r, out);
+  out->held = is_held(r, out);
+}
+
+td_status td_replay_lives(const td_load *load, const td_replay_config *config, td_replay_result *out,
+                          td_life **lives, td_error *err)
+{
+  replay r = {.load = load, .config = config};
+  if (config->n_replicas < 1 || config->n_replicas > TD_REPLAY_REPLICAS_MAX)
+    return td_fail(err, TD_ERR_CONFIG, "%u replicas: 1 to %d", config->n_replicas, TD_REPLAY_REPLICAS_MAX);
+  td_status st = init(&r, err);
+  if (st == TD_OK) {
+    run(&r);
+    judge(&r, out);
+  }
+  deinit(&r);
+  if (st == TD_OK && lives)
+    *lives = r.lives;
+  else
+    free(r.lives);
+  return st;
+}
+
+td_status td_replay(const td_load *load, const td_replay_config *config, td_replay_result *out, td_error *err)
+{
+  return td_replay_lives(load, config, out, NULL, err);
+}

@@ -1,0 +1,18 @@
+/* Results as lines of a table and as JSON of the form that `tandem-bench serve --json` writes, so that
+ * scripts/bench_report.py draws predicted and measured curves into one picture. */
+#ifndef TD_CAPACITY_REPORT_H
+#define TD_CAPACITY_REPORT_H
+
+#include <cjson/cJSON.h>
+
+#include "capacity/replay.h"
+
+/* One line: "as measured" columns first, then what only a simulator knows. */
+void td_report_head(const char *first_column);
+void td_report_row(const char *name, double rate, const td_replay_result *r);
+/* What a line's figures leave out, if anything. */
+void td_report_notes(const td_replay_result *r);
+
+cJSON *td_report_json(const char *name, double rate, const td_replay_config *c, const td_replay_result *r);
+
+#endif

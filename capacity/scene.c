@@ -1,0 +1,200 @@
+/* See scene.h. Defaults are the daemon's own on a GPU, so that a bare run tells about a bare daemon. */
+#include "capacity/scene.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "config/io.h"
+#include "config/limits.h"
+#include "scheduler/cost_text.h"
+
+enum { GPU_RUNNING = 256, GPU_STEP_TOKENS = 2048, PAGE_TOKENS = 16, SEARCH_REQUESTS = 2000 };
+
+static td_status read_policy(const char *name, td_policy *out, td_error *err)
+{
+  for (int i = 0; name && i < TD_POLICY_COUNT; i++)
+    if (strcmp(td_policy_names[i], name) == 0) {
+      *out = (td_policy)i;
+      return TD_OK;
+    }
+  if (!name)
+    return TD_OK;
+  char known[160] = "";
+  for (int i = 0; i < TD_POLICY_COUNT; i++)
+    snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? ", " : "", td_policy_names[i]);
+  return td_fail_param(err, TD_ERR_CONFIG, "policy", "no policy '%s': %s", name, known);
+}
+
+/* ---- the device ---- */
+
+static td_status read_calibration(const char *path, td_device *d, td_error *err)
+{
+  char text[TD_COST_TEXT_BYTES], identity[TD_COST_IDENTITY_BYTES];
+  FILE *f = fopen(path, "re");
+  if (!f)
+    return td_fail(err, TD_ERR_IO, "%s: %m", path);
+  size_t n = fread(text, 1, sizeof text, f);
+  bool failed = ferror(f);
+  fclose(f);
+  if (failed)
+    return td_fail(err, TD_ERR_IO, "%s: %m", path);
+  td_status st = td_cost_parse(text, n, &d->cost, identity, err);
+  if (st != TD_OK)
+    return td_error_prefix(err, "%s", path);
+  snprintf(d->name, sizeof d->name, "%.90s", identity);
+  return TD_OK;
+}
+
+static td_status make_device(const td_scene_options *o, td_device *d, td_error *err)
+{
+  TD_TRY(td_device_h200(o->model ? o->model : "llama3-8b", d, err));
+  if (o->memory_gib > 0)
+    td_device_set_memory(d, o->memory_gib * 1073741824.0);
+  if (o->calibration) {
+    if (o->kv_tokens <= 0)
+      return td_fail_param(
+          err, TD_ERR_CONFIG, "kv-tokens",
+          "--calibration tells nothing of memory: give --kv-tokens (tandemd logs it at start)");
+    TD_TRY(read_calibration(o->calibration, d, err));
+  }
+  if (o->kv_tokens > 0) {
+    d->n_kv_tokens = (uint64_t)o->kv_tokens;
+    d->memory_bytes = 0;
+  }
+  if (o->tensor_parallel == 2)
+    *d = td_device_tp2(d);
+  else if (o->tensor_parallel != 0 && o->tensor_parallel != 1)
+    return td_fail_param(err, TD_ERR_CONFIG, "tp", "--tp is 1 or 2: nothing else has been measured");
+  return TD_OK;
+}
+
+/* ---- the daemon ---- */
+
+static double given(double v, double otherwise) { return v > 0 ? v : otherwise; }
+
+static td_status make_daemon(const td_scene_options *o, td_scene *s, td_error *err)
+{
+  td_sched_config *c = &s->replay.lane.sched;
+  c->n_slots = (uint32_t)given(o->queue_requests, td_limit_default(TD_LIMIT_QUEUE_REQUESTS));
+  c->max_running = (uint32_t)given(o->running, GPU_RUNNING);
+  c->step_tokens = (uint32_t)given(o->step_tokens, GPU_STEP_TOKENS);
+  c->page_tokens = (uint32_t)given(o->page_tokens, PAGE_TOKENS);
+  c->max_context_tokens = (uint32_t)given(o->context, s->device.shape.context_tokens);
+  c->tbt_target_us = (uint64_t)(o->tbt_target_ms * 1e3);
+  if (c->max_running > c->n_slots)
+    c->max_running = c->n_slots;
+  s->replay.lane.queue_tokens = (uint64_t)given(o->queue_tokens, td_limit_default(TD_LIMIT_QUEUE_TOKENS));
+  s->replay.lane.ahead = !o->not_ahead;
+  s->replay.n_replicas = (uint32_t)given(o->replicas, 1);
+  s->replay.host_us = o->host_us;
+  s->replay.speed = 1;
+  s->replay.slo = (td_slo){.tbt_p99_ms = given(o->slo_tbt_ms, INFINITY),
+                           .ttft_p99_ms = given(o->slo_ttft_ms, INFINITY),
+                           .queue_p50_ms = given(o->slo_queue_ms, 2000)};
+  return read_policy(o->policy, &c->policy, err);
+}
+
+td_replay_config td_scene_on(const td_scene *s, const td_device *d)
+{
+  td_replay_config c = s->replay;
+  uint64_t n_pages = d->n_kv_tokens / c.lane.sched.page_tokens;
+  c.lane.cost = &d->cost;
+  c.lane.sched.cost = &d->cost;
+  c.lane.sched.n_pages = n_pages > INT32_MAX ? INT32_MAX : (uint32_t)n_pages;
+  return c;
+}
+
+/* ---- the load ---- */
+
+static td_status make_preset(const td_scene_options *o, td_source *s, td_error *err)
+{
+  static td_cell cells[TD_CELLS_MAX];
+  double one = 1;
+  size_t n;
+  TD_TRY(td_preset_cells(o->preset, &one, 1, given(o->requests, SEARCH_REQUESTS), (uint64_t)o->seed, cells,
+                         &n, err));
+  if (cells[0].rate <= 0) {
+    for (size_t i = 0; i < n; i++)
+      td_load_deinit(&cells[i].load);
+    return td_fail_param(err, TD_ERR_CONFIG, "preset",
+                         "preset '%s' is of closed streams; a rate is asked for here", o->preset);
+  }
+  s->load = cells[0].load;
+  return TD_OK;
+}
+
+static td_status make_source(const td_scene_options *o, td_source *s, td_error *err)
+{
+  if ((o->trace != NULL) + (o->preset != NULL) > 1)
+    return td_fail_param(err, TD_ERR_CONFIG, "trace", "--trace and --preset are two loads: give one");
+  if (o->trace) {
+    TD_TRY(td_load_read_trace(&s->load, o->trace, 1, (size_t)o->requests, err));
+  } else if (o->preset) {
+    TD_TRY(make_preset(o, s, err));
+  } else {
+    td_load_spec spec = {.seed = (uint64_t)o->seed,
+                         .rate = 1,
+                         .seconds = INFINITY,
+                         .max_requests = (size_t)given(o->requests, SEARCH_REQUESTS)};
+    TD_TRY(td_load_read_length(o->in, &spec.in, err));
+    TD_TRY(td_load_read_length(o->out, &spec.out, err));
+    td_load_make(&s->load, &spec);
+  }
+  s->rate = td_source_rate(&s->load);
+  return TD_OK;
+}
+
+static td_status read_rates(const td_scene_options *o, td_scene *s, td_error *err)
+{
+  if (o->rates)
+    TD_TRY(td_tool_read_list(o->rates, s->rates, TD_CELLS_MAX, &s->n_rates, err));
+  for (size_t i = 0; i < s->n_rates; i++)
+    if (!(s->rates[i] > 0))
+      return td_fail_param(err, TD_ERR_CONFIG, "rate", "'%s': a rate is above 0", o->rates);
+  return TD_OK;
+}
+
+/* Numbers that end in an unsigned integer. */
+static td_status check_numbers(const td_scene_options *o, td_error *err)
+{
+  const struct {
+    const char *name;
+    double v, max;
+  } all[] = {{"step-tokens", o->step_tokens, 1 << 24},
+             {"running", o->running, 65536},
+             {"context", o->context, 1 << 24},
+             {"page-tokens", o->page_tokens, 64},
+             {"queue-requests", o->queue_requests, 1 << 24},
+             {"queue-tokens", o->queue_tokens, 1e15},
+             {"kv-tokens", o->kv_tokens, 1e11},
+             {"memory-gib", o->memory_gib, 1e6},
+             {"replicas", o->replicas, TD_REPLAY_REPLICAS_MAX},
+             {"requests", o->requests, 1e8},
+             {"seed", o->seed, 9e15},
+             {"seconds", o->seconds, 1e9},
+             {"drain", o->drain_s, 1e9},
+             {"host-us", o->host_us, 1e9},
+             {"tbt-target", o->tbt_target_ms, 1e9},
+             {"slo-tbt", o->slo_tbt_ms, 1e9},
+             {"slo-ttft", o->slo_ttft_ms, 1e9},
+             {"slo-queue", o->slo_queue_ms, 1e9}};
+  for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+    if (!(all[i].v >= 0 && all[i].v <= all[i].max))
+      return td_fail_param(err, TD_ERR_CONFIG, all[i].name, "--%s is %g; it can be 0 (as the daemon) to %g",
+                           all[i].name, all[i].v, all[i].max);
+  return TD_OK;
+}
+
+td_status td_scene_make(const td_scene_options *o, td_scene *s, td_error *err)
+{
+  *s = (td_scene){0};
+  TD_TRY(check_numbers(o, err));
+  TD_TRY(make_device(o, &s->device, err));
+  TD_TRY(make_daemon(o, s, err));
+  s->replay = td_scene_on(s, &s->device);
+  TD_TRY(read_rates(o, s, err));
+  return make_source(o, &s->source, err);
+}
+
+void td_scene_deinit(td_scene *s) { td_load_deinit(&s->source.load); }

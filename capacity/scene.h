@@ -1,0 +1,35 @@
+/* What a run is about: the device, the daemon on it, the load, what must be kept. Made from options, shared
+ * by all modes. */
+#ifndef TD_CAPACITY_SCENE_H
+#define TD_CAPACITY_SCENE_H
+
+#include "bench/cell.h"
+#include "bench/tool.h"
+#include "capacity/device.h"
+#include "capacity/search.h"
+
+/* As on the command line; 0 and NULL: not given. */
+typedef struct td_scene_options {
+  const char *calibration, *model, *policy;
+  const char *rates, *in, *out, *trace, *preset, *json, *label;
+  double tbt_target_ms, step_tokens, running, context, page_tokens, queue_requests, queue_tokens;
+  double kv_tokens, memory_gib, replicas, tensor_parallel, host_us;
+  double requests, seconds, drain_s, speed, seed;
+  double slo_tbt_ms, slo_ttft_ms, slo_queue_ms;
+  bool not_ahead, no_search, no_second, compare, pipeline;
+} td_scene_options;
+
+typedef struct td_scene {
+  td_device device;
+  td_replay_config replay;    /* replay.lane.cost is device.cost */
+  td_source source;           /* of searches and of curves that give no preset */
+  double rates[TD_CELLS_MAX]; /* asked for */
+  size_t n_rates;
+} td_scene;
+
+TD_MUST_CHECK td_status td_scene_make(const td_scene_options *o, td_scene *out, td_error *err);
+void td_scene_deinit(td_scene *s);
+/* The scene on `d`: its steps and its KV. */
+td_replay_config td_scene_on(const td_scene *s, const td_device *d);
+
+#endif

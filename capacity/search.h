@@ -1,0 +1,29 @@
+/* The highest rate that a daemon holds, by bisection over runs of one and the same load at different speeds.
+ */
+#ifndef TD_CAPACITY_SEARCH_H
+#define TD_CAPACITY_SEARCH_H
+
+#include "capacity/replay.h"
+
+/* A load with the rate at which it was made: a run at rate R is the load at speed R / rate. */
+typedef struct td_source {
+  td_load load;
+  double rate; /* requests/s */
+} td_source;
+
+/* Requests per second of the whole load: n - 1 gaps between the first and the last. */
+double td_source_rate(const td_load *load);
+
+typedef struct td_search_result {
+  double rate;         /* 0: not even a single request at a time keeps the SLO */
+  td_replay_result at; /* a whole run at that rate */
+  uint32_t n_runs;
+} td_search_result;
+
+/* To within `tolerance` (0.01: 1 %) below the rate that is missed. c->speed is set by the search. That a rate
+ * is held if a higher one is, is assumed, not proven: with few requests, one long prompt in a bad place can
+ * make an island. */
+TD_MUST_CHECK td_status td_search(const td_source *s, const td_replay_config *c, double tolerance,
+                                  td_search_result *out, td_error *err);
+
+#endif

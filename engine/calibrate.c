@@ -1,0 +1,420 @@
+/* What steps take on this very device with this very model: measured before the first request, kept in
+ * cache_dir.
+ *
+ * Steps of all kinds are run by hand over the empty KV memory: the table's tokens as decodes and as chunks,
+ * decodes over much context, chunks behind much context, both together. All once, the kinds that matter most
+ * first; then again and again until each has been seen often enough or the time (calibrate_ms) is over. A
+ * cost model is fitted to their medians. What an earlier start kept is taken if a few steps show that it
+ * still holds. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "config/cache.h"
+#include "config/log.h"
+#include "engine/trial.h"
+#include "scheduler/cost_fit.h"
+#include "scheduler/cost_text.h"
+
+/* Host memory that nobody wrote yet is taken for it, up to this: it would be taken by requests later. */
+#define HOST_KV_BYTES ((uint64_t)64 << 20)
+enum { CASES_MAX = 128, RUNS_MAX = 9, RUNS_WANTED = 3, FEWEST_CASES = 4 };
+enum { SHORT_CONTEXT = 64, MANY_CONTEXT = 4096, LONG_CONTEXT = 32768 };
+/* A case that took one part in so many of the time is not run again; one that would take one in LEFT_SHARE of
+ * what is left, never. */
+enum { BUDGET_SHARE = 40, LEFT_SHARE = 16 };
+/* A short step is seen until this time is spent on it, for its time varies more. */
+#define CASE_US 30000.0
+/* A kept calibration that is off by more is measured anew. A GPU that is cool runs a sixth faster than one at
+ * work. */
+#define HOLDS_WITHIN 0.25
+
+/* A kind of step: n_decodes rows with decode_context tokens each, and n_chunks of chunk_tokens behind
+ * chunk_behind. */
+typedef struct trial_case {
+  uint32_t n_decodes, decode_context, n_chunks, chunk_tokens, chunk_behind;
+  uint32_t n_runs;
+  double us[RUNS_MAX];
+  td_step_work work;
+} trial_case;
+
+typedef struct calibration {
+  td_engine *e;
+  td_trial trial;
+  uint64_t begin_us, budget_us;
+  uint32_t max_rows, max_tokens, kv_tokens, row_tokens; /* of all rows, of one */
+  trial_case cases[CASES_MAX];
+  uint32_t n_cases;
+  char identity[TD_COST_IDENTITY_BYTES], path[TD_CACHE_PATH_BYTES];
+  bool keeps;
+} calibration;
+
+static bool time_is_over(const calibration *c) { return td_engine_now_us() - c->begin_us >= c->budget_us; }
+
+/* ---- the cases ---- */
+
+static td_step_work work_of(const trial_case *k)
+{
+  uint32_t n_rows = k->n_decodes + k->n_chunks, kv_len = k->chunk_behind + k->chunk_tokens;
+  return (td_step_work){.n_tokens = k->n_decodes + k->n_chunks * k->chunk_tokens,
+                        .n_rows = n_rows,
+                        .n_logits = n_rows,
+                        .n_decode_rows = k->n_decodes,
+                        .decode_kv_tokens = (uint64_t)k->n_decodes * k->decode_context,
+                        .prefill_pairs = k->n_chunks * td_cost_pairs(k->chunk_tokens, kv_len),
+                        .prefill_kv_tokens = (uint64_t)k->n_chunks * kv_len};
+}
+
+static void add_case(calibration *c, trial_case k)
+{
+  uint64_t kv =
+      (uint64_t)k.n_decodes * k.decode_context + (uint64_t)k.n_chunks * (k.chunk_tokens + k.chunk_behind);
+  uint32_t n_rows = k.n_decodes + k.n_chunks, n_tokens = k.n_decodes + k.n_chunks * k.chunk_tokens;
+  bool fits = n_rows > 0 && n_rows <= c->max_rows && n_tokens <= c->max_tokens && kv <= c->kv_tokens &&
+              k.decode_context <= c->row_tokens && k.chunk_tokens + k.chunk_behind <= c->row_tokens;
+  if (!fits || (k.n_decodes > 0 && k.decode_context == 0) || (k.n_chunks > 0 && k.chunk_tokens < 2) ||
+      c->n_cases == CASES_MAX)
+    return;
+  for (uint32_t i = 0; i < c->n_cases; i++) {
+    const trial_case *o = &c->cases[i];
+    if (o->n_decodes == k.n_decodes && o->decode_context == k.decode_context && o->n_chunks == k.n_chunks &&
+        o->chunk_tokens == k.chunk_tokens && o->chunk_behind == k.chunk_behind)
+      return;
+  }
+  k.work = work_of(&k);
+  c->cases[c->n_cases++] = k;
+}
+
+static void add_decodes(calibration *c, uint32_t n, uint32_t context)
+{
+  add_case(c,
+           (trial_case){.n_decodes = n, .decode_context = context < c->row_tokens ? context : c->row_tokens});
+}
+
+static void add_chunks(calibration *c, uint32_t n, uint32_t tokens, uint32_t behind)
+{
+  uint32_t room = c->row_tokens > tokens ? c->row_tokens - tokens : 0;
+  add_case(
+      c, (trial_case){.n_chunks = n, .chunk_tokens = tokens, .chunk_behind = behind < room ? behind : room});
+}
+
+static void add_hybrid(calibration *c, uint32_t n_decodes, uint32_t context, uint32_t chunk, uint32_t behind)
+{
+  uint32_t room = c->row_tokens > chunk ? c->row_tokens - chunk : 0;
+  add_case(c, (trial_case){.n_decodes = n_decodes,
+                           .decode_context = context < c->row_tokens ? context : c->row_tokens,
+                           .n_chunks = 1,
+                           .chunk_tokens = chunk,
+                           .chunk_behind = behind < room ? behind : room});
+}
+
+/* Tokens of all decodes together that the memory holds. */
+static uint32_t context_of(const calibration *c, uint32_t n_rows, uint32_t wanted)
+{
+  uint32_t each = c->kv_tokens / n_rows / c->trial.page_tokens * c->trial.page_tokens;
+  return wanted < each ? wanted : each;
+}
+
+/* The extremes: a model of these alone is a model. */
+static void choose_extremes(calibration *c)
+{
+  uint32_t rows = c->max_rows, tokens = c->max_tokens, some = (rows + 3) / 4;
+  add_decodes(c, 1, SHORT_CONTEXT);
+  add_chunks(c, 1, tokens / 4, 0);
+  add_decodes(c, rows, SHORT_CONTEXT);
+  add_chunks(c, 1, tokens, 0);
+  add_decodes(c, rows, context_of(c, rows, MANY_CONTEXT));
+  add_chunks(c, 1, tokens / 2, context_of(c, 1, LONG_CONTEXT) / 2);
+  add_hybrid(c, some, context_of(c, rows, MANY_CONTEXT), tokens / 2, 0);
+  add_decodes(c, some, context_of(c, some, MANY_CONTEXT));
+  add_chunks(c, 1, tokens / 16, 0);
+}
+
+/* All kinds of steps on a grid whose lines are `factor` apart: the table, contexts, and both together. */
+static void choose_grid(calibration *c, uint32_t factor)
+{
+  uint32_t rows = c->max_rows, tokens = c->max_tokens;
+  for (uint32_t n = 1; n <= tokens; n *= factor) {
+    add_decodes(c, n, SHORT_CONTEXT);
+    add_chunks(c, 1, n, 0);
+  }
+  for (uint32_t n = 1; n <= rows; n *= factor)
+    for (uint32_t context = 512; context <= LONG_CONTEXT; context *= 2 * factor)
+      add_decodes(c, n, context_of(c, n, context));
+  for (uint32_t n = 32; n <= tokens; n *= factor)
+    for (uint32_t behind = 1024; behind <= LONG_CONTEXT; behind *= 2 * factor)
+      add_chunks(c, 1, n, behind);
+  for (uint32_t n = 4; n < rows; n *= 2 * factor)
+    for (uint32_t n_all = 32; n_all <= tokens; n_all *= factor) {
+      if (n_all > 2 * n)
+        add_hybrid(c, n, context_of(c, 2 * n, 1024), n_all - n, n_all % 3 ? 0 : 1024);
+    }
+  add_chunks(c, 4, tokens / factor / 2, 0);
+}
+
+/* Between the grid's lines: products have tiles, and an algorithm for each range of rows, so their times are
+ * stairs that even fall. */
+static void choose_stairs(calibration *c)
+{
+  for (uint32_t n = 32; n <= c->max_tokens; n += n < 256    ? 32
+                                                 : n < 1024 ? 64
+                                                 : n < 2048 ? 128
+                                                            : n / 4 / 128 * 128)
+    add_chunks(c, 1, n, 0);
+  for (uint32_t n = 24; n <= c->max_rows; n *= 2)
+    add_decodes(c, n, SHORT_CONTEXT);
+}
+
+/* ---- running them ---- */
+
+static td_status run_case(calibration *c, trial_case *k, double *us, td_error *err)
+{
+  td_trial_begin(&c->trial);
+  TD_BUG_ON(!td_trial_add(&c->trial, k->n_decodes, 1, k->decode_context));
+  TD_BUG_ON(!td_trial_add(&c->trial, k->n_chunks, k->chunk_tokens, k->chunk_behind + k->chunk_tokens));
+  return td_trial_run(&c->trial, us, err);
+}
+
+static int compare_us(const void *a, const void *b)
+{
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+/* The lower quartile: what disturbs a step only lengthens it. */
+static double us_of(const trial_case *k)
+{
+  double us[RUNS_MAX];
+  memcpy(us, k->us, sizeof us);
+  qsort(us, k->n_runs, sizeof *us, compare_us);
+  return us[k->n_runs / 4];
+}
+
+/* One run more of a case. Before the first of a short one it is run for nothing: something may have to be set
+ * up. */
+static td_status run_again(calibration *c, trial_case *k, td_error *err)
+{
+  double us;
+  TD_TRY(run_case(c, k, &us, err));
+  if (k->n_runs == 0 && us < CASE_US && !time_is_over(c))
+    TD_TRY(run_case(c, k, &us, err));
+  k->us[k->n_runs++] = us;
+  return TD_OK;
+}
+
+/* Three runs, or more of a short step; but a long one is not given more than its share of the time. */
+static bool wants_more(const calibration *c, const trial_case *k)
+{
+  if (k->n_runs == 0)
+    return true;
+  double spent_us = k->n_runs * us_of(k);
+  return k->n_runs < RUNS_WANTED ? spent_us < (double)c->budget_us / BUDGET_SHARE
+                                 : k->n_runs < RUNS_MAX && spent_us < CASE_US;
+}
+
+/* Cases [first, end), round after round. With a model (else NULL), those are left out that would take too
+ * much of the time left. */
+static td_status run_cases(calibration *c, uint32_t first, uint32_t end, uint32_t n_rounds,
+                           const td_cost_model *m, td_error *err)
+{
+  for (uint32_t round = 0; round < n_rounds; round++)
+    for (uint32_t i = first; i < end && !time_is_over(c); i++) {
+      trial_case *k = &c->cases[i];
+      double left_us = (double)c->budget_us - (double)(td_engine_now_us() - c->begin_us);
+      bool dear = m && k->n_runs == 0 && td_cost_step_us(m, &k->work) > left_us / LEFT_SHARE;
+      if (!dear && (k->n_runs > 0 || round == 0) && wants_more(c, k))
+        TD_TRY(run_again(c, k, err));
+    }
+  return TD_OK;
+}
+
+static uint32_t collect(const calibration *c, td_cost_sample samples[CASES_MAX])
+{
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < c->n_cases; i++)
+    if (c->cases[i].n_runs > 0)
+      samples[n++] = (td_cost_sample){c->cases[i].work, us_of(&c->cases[i])};
+  return n;
+}
+
+/* ---- the kept one ---- */
+
+static void identify(calibration *c)
+{
+  const td_engine *e = c->e;
+  const td_model_desc *d = &e->desc;
+  snprintf(c->identity, sizeof c->identity,
+           "tandem %s, %s; %s%s%s: %u layers, width %u, ffn %u, heads %u/%u of %u, vocab %u, %llu bytes of "
+           "weights; steps of "
+           "%u rows, %u tokens, pages of %u%s%s",
+           TD_VERSION, e->backend->identity, d->arch, d->qkv_bias ? " biased" : "",
+           d->qk_norm ? " normed" : "", d->n_layers, d->width, d->ffn_width, d->n_heads, d->n_kv_heads,
+           d->head_dim, d->vocab, (unsigned long long)e->info.weight_bytes, c->max_rows, c->max_tokens,
+           c->trial.page_tokens, td_option(&e->options, TD_LIMIT_BATCH_INVARIANT) ? ", batch invariant" : "",
+           e->backend->ops->record && td_option(&e->options, TD_LIMIT_RECORD_MS) ? ", recorded" : "");
+  for (char *s = c->identity; *s; s++)
+    if ((unsigned char)*s < 0x20 || (unsigned char)*s > 0x7e)
+      *s = '?';
+}
+
+static void find_file(calibration *c)
+{
+  char folder[TD_CACHE_PATH_BYTES], name[40];
+  snprintf(name, sizeof name, "%s-%016llx", c->e->backend->ops->name,
+           (unsigned long long)XXH3_64bits(c->identity, strlen(c->identity)));
+  c->keeps =
+      td_cache_folder(c->e->options.cache_dir, folder) && td_cache_path(folder, "steps", name, c->path);
+}
+
+static bool read_kept(calibration *c, td_cost_model *m)
+{
+  char identity[TD_COST_IDENTITY_BYTES];
+  bool found = false;
+  td_error why;
+  td_buf text;
+  if (!c->keeps)
+    return false;
+  td_buf_init(&text, TD_COST_TEXT_BYTES);
+  td_status st = td_cache_read(c->path, &text, &found, &why);
+  if (st == TD_OK && found)
+    st = td_cost_parse(text.data, text.len_bytes, m, identity, &why);
+  td_buf_deinit(&text);
+  if (st == TD_OK && found && strcmp(identity, c->identity) != 0)
+    st = td_fail(&why, TD_ERR_CONFIG, "made for another device or model");
+  if (st != TD_OK)
+    td_info("%s is not used: %s", c->path, why.message);
+  return st == TD_OK && found;
+}
+
+static void keep(const calibration *c, const td_cost_model *m)
+{
+  td_error why = {0};
+  td_buf text;
+  if (!c->keeps)
+    return;
+  td_buf_init(&text, TD_COST_TEXT_BYTES);
+  td_cost_print(m, c->identity, &text);
+  if (text.failed || td_cache_write(c->path, text.data, text.len_bytes, &why) != TD_OK)
+    td_warn("measured step times are not kept (cache_dir): %s", why.message);
+  td_buf_deinit(&text);
+}
+
+/* Does it still hold? Another build, other clocks, a busier machine: two kinds of steps tell, thrice each. */
+static td_status holds(calibration *c, const td_cost_model *m, bool *yes, td_error *err)
+{
+  *yes = true;
+  c->n_cases = 0;
+  add_decodes(c, 1, SHORT_CONTEXT);
+  add_chunks(c, 1, c->max_tokens / 4, 0);
+  for (uint32_t i = 0; i < c->n_cases; i++) {
+    trial_case *k = &c->cases[i];
+    while (k->n_runs < RUNS_WANTED)
+      TD_TRY(run_again(c, k, err));
+    double want = td_cost_step_us(m, &k->work), got = us_of(k);
+    if (fabs(want / got - 1) <= HOLDS_WITHIN)
+      continue;
+    td_info("kept step times do not hold: a step of %u tokens takes %.2f ms, not %.2f", k->work.n_tokens,
+            got * 1e-3, want * 1e-3);
+    *yes = false;
+  }
+  c->n_cases = 0;
+  return TD_OK;
+}
+
+/* ---- all of it ---- */
+
+static td_status fit(calibration *c, td_error *err)
+{
+  td_cost_sample samples[CASES_MAX];
+  td_engine *e = c->e;
+  uint32_t n = collect(c, samples);
+  double s = (double)(td_engine_now_us() - c->begin_us) / 1e6;
+  if (td_cost_fit(samples, n, &e->cost, err) != TD_OK || !td_cost_is_valid(&e->cost))
+    return td_error_prefix(err, "step times");
+  e->has_cost = true;
+  td_info("step times: %u kinds of steps measured in %.2f s; the model's error is %.1f %% in the median, "
+          "%.1f %% in nine of ten",
+          n, s, 100 * td_cost_fit_error(&e->cost, samples, n, 0.5),
+          100 * td_cost_fit_error(&e->cost, samples, n, 0.9));
+  return TD_OK;
+}
+
+/* The extremes first and well; what they say of the other kinds' times decides which of them there is time
+ * for. */
+static td_status measure(calibration *c, td_error *err)
+{
+  td_cost_sample samples[CASES_MAX];
+  td_cost_model rough;
+  choose_extremes(c);
+  uint32_t n_extremes = c->n_cases;
+  TD_TRY(run_cases(c, 0, n_extremes, RUNS_WANTED, NULL, err));
+  uint32_t n = collect(c, samples);
+  if (n < FEWEST_CASES && n < n_extremes) {
+    td_warn("calibrate_ms is over after %u kinds of steps, too few to tell what steps take: chunks are of "
+            "step_tokens",
+            n);
+    return TD_OK;
+  }
+  TD_TRY(td_cost_fit(samples, n, &rough, err));
+  choose_grid(c, 4);
+  choose_stairs(c);
+  choose_grid(c, 2);
+  TD_TRY(run_cases(c, n_extremes, c->n_cases, RUNS_WANTED, &rough, err));
+  TD_TRY(run_cases(c, 0, c->n_cases, RUNS_MAX, &rough, err));
+  TD_TRY(fit(c, err));
+  keep(c, &c->e->cost);
+  return TD_OK;
+}
+
+static td_status calibrate(calibration *c, td_error *err)
+{
+  bool ok = false;
+  td_engine *e = c->e;
+  if (c->e->backend->weight_bytes == 0)
+    TD_TRY(td_trial_touch_pages(&c->trial, err));
+  if (read_kept(c, &e->cost)) {
+    if (c->budget_us > 0)
+      TD_TRY(holds(c, &e->cost, &ok, err));
+    e->has_cost = ok || c->budget_us == 0;
+    if (e->has_cost)
+      td_info("step times: %s", c->path);
+  }
+  return e->has_cost || c->budget_us == 0 ? TD_OK : measure(c, err);
+}
+
+td_status td_engine_calibrate(td_engine *e, uint32_t page_tokens, uint32_t n_pages, uint32_t max_context,
+                              td_error *err)
+{
+  static const td_cost_model none;
+  uint64_t kv_tokens = (uint64_t)n_pages * page_tokens;
+  uint64_t budget_us = (uint64_t)td_option(&e->options, TD_LIMIT_CALIBRATE_MS) * 1000;
+  calibration *c = calloc(1, sizeof *c);
+  if (!c)
+    return td_fail(err, TD_ERR_NOMEM, "no memory for measuring steps");
+  e->cost = none;
+  c->e = e;
+  c->begin_us = td_engine_now_us();
+  c->budget_us = budget_us;
+  c->max_rows = e->backend->max_rows;
+  c->max_tokens = e->backend->max_tokens;
+  if (e->backend->weight_bytes == 0) { /* KV in host memory, taken as it is written */
+    td_kv_shape one = td_model_kv_shape(&e->desc, 1, page_tokens);
+    uint64_t most = HOST_KV_BYTES / e->backend->ops->kv_bytes_per_page(e->backend, &one) * page_tokens;
+    kv_tokens = kv_tokens < most ? kv_tokens : most;
+  }
+  c->kv_tokens = kv_tokens < UINT32_MAX ? (uint32_t)kv_tokens : UINT32_MAX / page_tokens * page_tokens;
+  c->row_tokens = max_context < c->kv_tokens ? max_context : c->kv_tokens;
+  if (c->row_tokens > LONG_CONTEXT)
+    c->row_tokens = LONG_CONTEXT;
+  td_status st = td_trial_init(&c->trial, e, page_tokens, c->kv_tokens / page_tokens, c->row_tokens, err);
+  if (st == TD_OK) {
+    identify(c);
+    find_file(c);
+    st = calibrate(c, err);
+  }
+  td_trial_deinit(&c->trial);
+  free(c);
+  return st;
+}

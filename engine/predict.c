@@ -1,0 +1,83 @@
+/* What was predicted beside what came: steps, queue delays, and when one who was refused should come back.
+ *
+ * The scheduler predicts, from the calibration and what it learned since; here it is held against the clock. */
+#include "engine/internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+const double td_step_error_borders[TD_STEP_ERROR_BORDERS] = {0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2};
+
+/* A promise further away than this says nothing. */
+enum { PROMISE_MAX_US = 600 * 1000000 };
+
+/* ---- engine thread ---- */
+
+void td_engine_note_step(td_engine *e, const td_plan *plan, double predicted_us, double measured_us)
+{
+  td_engine_stats *st = &e->stats;
+  uint32_t i = 0;
+  st->last_step_predicted_us = predicted_us;
+  if (!(predicted_us > 0) || !(measured_us > 0))
+    return;
+  double error = fabs(predicted_us - measured_us) / measured_us;
+  while (i < TD_STEP_ERROR_BORDERS && error > td_step_error_borders[i])
+    i++;
+  st->step_errors[i]++;
+  st->step_error_sum += error;
+  st->predicted_us_sum += predicted_us;
+  e->step_errors[e->n_step_errors++ % TD_STEP_ERRORS_KEPT] = (float)error;
+  td_sched_observe(e->sched, plan, measured_us);
+}
+
+void td_engine_note_forecast(td_engine *e)
+{
+  td_sched_forecast f = td_sched_foresee(e->sched);
+  e->stats.queue_delay_us = f.start_us;
+  e->stats.next_end_us = f.next_end_us;
+  e->stats.end_gap_us = f.end_gap_us;
+  e->stats.prompt_token_us = f.prompt_token_us;
+}
+
+/* ---- loop thread ---- */
+
+uint64_t td_engine_retry_after_us(td_engine *e, uint32_t n_prompt)
+{
+  td_engine_stats st;
+  uint64_t now_us = td_engine_now_us(), cap = (uint64_t)td_option(&e->options, TD_LIMIT_QUEUE_TOKENS);
+  td_engine_get_stats(e, &st);
+  if (st.queue_delay_us <= 0)
+    return 0;
+  double wait_us = st.next_end_us, gap_us = st.end_gap_us; /* a place: the next that ends gives one */
+  if (e->n_queued_tokens + n_prompt > cap) { /* room for tokens: as the queue as a whole moves on */
+    double token_us = fmax(st.queue_delay_us / (double)(e->n_queued_tokens + 1), st.prompt_token_us);
+    wait_us = fmax(wait_us, token_us * (double)(e->n_queued_tokens + n_prompt - cap));
+    gap_us = fmax(gap_us, token_us * n_prompt);
+  }
+  double from_now_us = e->promised_us > now_us ? (double)(e->promised_us - now_us) + gap_us : 0;
+  from_now_us = fmin(fmax(from_now_us, wait_us), PROMISE_MAX_US);
+  e->promised_us = now_us + (uint64_t)from_now_us;
+  return (uint64_t)from_now_us;
+}
+
+/* ---- any thread ---- */
+
+static int compare_float(const void *a, const void *b)
+{
+  float x = *(const float *)a, y = *(const float *)b;
+  return (x > y) - (x < y);
+}
+
+void td_engine_step_errors(const td_engine *ce, double *median, double *p99)
+{
+  td_engine *e = (td_engine *)ce; /* the lock is the only thing that changes */
+  float errors[TD_STEP_ERRORS_KEPT];
+  pthread_mutex_lock(&e->stats_lock);
+  uint32_t n = e->n_step_errors < TD_STEP_ERRORS_KEPT ? (uint32_t)e->n_step_errors : TD_STEP_ERRORS_KEPT;
+  memcpy(errors, e->step_errors, sizeof errors);
+  pthread_mutex_unlock(&e->stats_lock);
+  qsort(errors, n, sizeof *errors, compare_float);
+  *median = n > 0 ? (double)errors[n / 2] : 0;
+  *p99 = n > 0 ? (double)errors[(n - 1) * 99 / 100] : 0;
+}

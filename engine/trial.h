@@ -1,0 +1,31 @@
+/* Steps made by hand before the first request, to see how long they take: rows with as much context as
+ * wanted, over pages of the real KV store, whose tree is still empty. How long a step takes does not depend
+ * on the values in them. */
+#ifndef TD_ENGINE_TRIAL_H
+#define TD_ENGINE_TRIAL_H
+
+#include "engine/internal.h"
+
+typedef struct td_trial {
+  td_engine *e;
+  td_plan *plan;
+  int32_t *table, *pages; /* the plans' page table; the pages that may be used, in scattered order */
+  uint32_t n_pages, page_tokens, stripe_pages, next_page;
+  int32_t *sampled;
+} td_trial;
+
+/* max_kv_tokens: of one row. n_pages: of the store, from the first on. */
+TD_MUST_CHECK td_status td_trial_init(td_trial *t, td_engine *e, uint32_t page_tokens, uint32_t n_pages,
+                                      uint32_t max_kv_tokens, td_error *err);
+void td_trial_deinit(td_trial *t);
+/* Writes every line of those pages once: memory that nobody wrote is read faster than any other. */
+TD_MUST_CHECK td_status td_trial_touch_pages(td_trial *t, td_error *err);
+
+void td_trial_begin(td_trial *t);
+/* Adds rows, decodes (q_len 1) first. False: no row, token or page is left. */
+bool td_trial_add(td_trial *t, uint32_t n_rows, uint32_t q_len, uint32_t kv_len);
+/* Runs the plan as the daemon would: once alone; or, where two steps may be under way and all rows decode,
+ * one behind the other. *us: from one end to the next. */
+TD_MUST_CHECK td_status td_trial_run(td_trial *t, double *us, td_error *err);
+
+#endif

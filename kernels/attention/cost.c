@@ -1,0 +1,29 @@
+/* What a piece of attention takes: keys are read at memory's rate or the L2 cache's, or multiplied at the tensor cores',
+ * whichever takes longer; a piece has a begin and an end; a partial is written, counted, and read by the merge. */
+#include "kernels/attention/planner.h"
+
+/* H200, 132 multiprocessors: scattered pages come at 4.47 TB/s; what many rows read at once came at 6.6 to 8.3 TB/s from
+ * the L2 cache; prompts' attention reaches 560 TFLOP/s. start_us and partial_us are first guesses, to be fitted. */
+td_attention_cost td_attention_cost_of_h200(uint32_t n_workers)
+{
+  double n = n_workers > 0 ? n_workers : 1;
+  return (td_attention_cost){.memory_bytes_us = 4.47e6 / n,
+                             .l2_bytes_us = 7.5e6 / n,
+                             .l2_bytes = 30e6,
+                             .tensor_flop_us = 560e6 / n,
+                             .start_us = 0.8,
+                             .partial_us = 0.03,
+                             .unit_keys = 64};
+}
+
+unit_costs td_attention_unit_costs(const td_attention_planner_config *c)
+{
+  double key_bytes = 4.0 * c->head_dim, partial_bytes = 4.0 * c->group * (c->head_dim + 2);
+  double read[2] = {key_bytes / c->cost.memory_bytes_us, key_bytes / c->cost.l2_bytes_us};
+  double tile_us = 4.0 * 64 * c->head_dim / c->cost.tensor_flop_us;
+  unit_costs u = {.partial_us = c->cost.partial_us + 2 * partial_bytes / c->cost.l2_bytes_us};
+  for (int again = 0; again < 2; again++)
+    for (int tiles = 0; tiles < 3; tiles++)
+      u.key_us[again][tiles] = read[again] > tiles * tile_us ? read[again] : tiles * tile_us;
+  return u;
+}

@@ -1,0 +1,143 @@
+/* What one launch of decode attention does: a step's decode rows, cut into tasks for a fixed number of workers.
+ *
+ * A *span* is a run of consecutive keys and the rows ("members") that attend to all of it: a node of the prefix tree
+ * with a tile of the rows that share it, or the keys of one row alone. Every key of every row lies in exactly one of
+ * the row's spans. A span's *line* is its keys once per kv head, heads one after another.
+ * The lines of all spans one after another are cut into one contiguous range per worker, equal in predicted time
+ * (stream-K); what of a line falls into one range is a *task*, so a step has at most n_spans + n_workers tasks, and a
+ * line is cut at most once per worker. Worker w does tasks [first_task[w], first_task[w + 1]) in order, head by head.
+ *
+ * What a task computes of one head is a *piece*: for each member, the softmax's (m, l, O) over the piece's keys. If the
+ * row has no other span and the piece is the whole head, that is the row's output. Otherwise it goes to a partial, and
+ * the piece adds its number of keys to the arrivals of each member and head; who makes them complete (members[].n_keys)
+ * merges all partials of that row and head, span by span and in the order of keys, and resets the arrivals to 0. So
+ * the result does not depend on who came last. Which partials: see td_attention_span.
+ *
+ * All of it is one block of memory, so that one copy takes it to the device; the same plan serves all layers. Sources:
+ * PersistentKV (row-local ranges, no empty task), PAT (packing by profit), stream-K; README.md beside this says why. */
+#ifndef TD_KERNELS_ATTENTION_PLAN_H
+#define TD_KERNELS_ATTENTION_PLAN_H
+
+#include <stdint.h>
+
+#include "config/plan.h"
+
+enum {
+  TD_ATTENTION_TILE_ROWS_MAX = 128, /* query rows (members x heads of a GQA group) of a span with several members */
+  TD_ATTENTION_LEVELS_MAX = 16,     /* shared spans of a row */
+};
+#define TD_ATTENTION_DIRECT UINT32_MAX /* instead of a slot: no partials */
+
+/* A partial (slot) has room for the query heads of one kv head of one row. */
+typedef struct td_attention_task {
+  uint32_t begin_key, end_key;   /* of its span's line: from key begin_key of head begin_head on, and before */
+  uint32_t n_keys;               /* key end_key, 1 to n_keys, of head end_head; keys are counted in the span */
+  uint32_t first_page;           /* key k lies in page page_table[first_page + k / page_tokens] */
+  uint32_t first_member;         /* members [first_member, first_member + n_members) */
+  uint32_t slot;                 /* without chunks: the partial of head h and member i is slot + h * n_members + i */
+  uint16_t begin_head, end_head; /* both have keys */
+  uint16_t chunk16;              /* more than 0: pieces also end after every chunk16 * 16 keys of a head */
+  uint8_t n_members;
+  uint8_t shared; /* 1: its members have other spans */
+} td_attention_task;
+
+/* What a merge must know. Partials of head h: without chunks, of the tasks t of [first_task, first_task + n_tasks) that
+ * have keys of the head, slot + (h + t - first_task) * n_members + i; with chunks, of every chunk c,
+ * slot + (h * n_chunks + c) * n_members + i, n_chunks = ceil(n_keys / (16 * chunk16)). */
+typedef struct td_attention_span {
+  uint32_t n_keys, first_page;
+  uint32_t first_task, n_tasks;
+  uint32_t slot; /* TD_ATTENTION_DIRECT: the span is neither cut nor shared */
+  uint32_t first_member;
+  uint16_t chunk16;
+  uint8_t n_members;
+  uint8_t shared;
+} td_attention_span;
+
+/* Member i is a row; its spans are sources[first_source .. + n_sources), then its own, n_shared_spans + i. */
+typedef struct td_attention_member {
+  uint32_t token;  /* its query: index of the plan's tokens */
+  uint32_t n_keys; /* of all its spans */
+  uint32_t first_source, n_sources;
+} td_attention_member;
+
+/* The block begins with this, then first_task[n_workers + 1]. Places are in bytes from the block's begin. */
+typedef struct td_attention_header {
+  uint32_t n_workers, n_tasks, n_spans, n_shared_spans, n_members, n_sources, n_slots;
+  uint32_t members_at, sources_at, spans_at, tasks_at, block_bytes;
+  uint32_t reserved[4];
+} td_attention_header;
+
+typedef enum td_attention_policy {
+  TD_ATTENTION_UNIFIED,      /* all below, by predicted time */
+  TD_ATTENTION_PAT,          /* packing by PAT's rule, tiles of 64; what is longer than the mean is split; ranges by pieces */
+  TD_ATTENTION_PERSISTENTKV, /* no packing; pieces of one length, by rows' own lengths; ranges by pieces */
+  TD_ATTENTION_FLASHDECODE,  /* no packing; every row in the same number of pieces; ranges by pieces */
+} td_attention_policy;
+
+/* td_backend_config.attention of the option's word: 0, "serial", or 1 + a policy; UINT32_MAX: no such word. */
+uint32_t td_attention_of(const char *word);
+
+/* What the device is good for, as one worker sees it when all are busy. td_attention_cost_of_h200 has defaults. */
+typedef struct td_attention_cost {
+  double memory_bytes_us; /* KV from memory */
+  double l2_bytes_us;     /* KV that another worker has just read, and partials */
+  double l2_bytes;        /* how much KV is such */
+  double tensor_flop_us;  /* of 64 query rows and more */
+  double start_us;        /* of a piece */
+  double partial_us;      /* of each member's partial and head, beside its bytes: counting arrivals, the merge */
+  uint32_t unit_keys;     /* heads are cut at multiples of it, and no part is shorter; a power of two, at least 16 */
+} td_attention_cost;
+
+td_attention_cost td_attention_cost_of_h200(uint32_t n_workers);
+
+typedef struct td_attention_planner_config {
+  td_attention_policy policy;
+  uint32_t max_rows;  /* decode rows of a step */
+  uint32_t n_workers; /* blocks of the launch, or ranges for blocks to take by a counter */
+  uint32_t n_kv_heads, group, head_dim, page_tokens;
+  uint32_t window_tokens; /* 0: none. What lies before every window is not read; the kernel masks what its page holds */
+  uint32_t tile_rows;     /* at most so many query rows in a span of several members: what the kernel has; at least group */
+  uint32_t max_slots;     /* 0: as many as td_attention_slots_default says */
+  uint32_t invariant_keys; /* not 0: no packing, and pieces of so many keys from position 0 on, whatever the batch; a
+                              multiple of 64 */
+  td_attention_cost cost;
+} td_attention_planner_config;
+
+/* What the last plan is. */
+typedef struct td_attention_stats {
+  uint64_t n_full, n_lazy; /* plans since create; of the lazy ones, */
+  uint64_t n_cut;          /* cut anew */
+  uint64_t n_unpacked;     /* of them, without packing because the slots would not have sufficed */
+  double total_us;         /* predicted, of all workers together */
+  double longest_us;       /* of the worker with most */
+} td_attention_stats;
+
+typedef struct td_attention_planner td_attention_planner;
+
+uint32_t td_attention_slots_default(uint32_t max_rows, uint32_t n_kv_heads, uint32_t n_workers);
+uint32_t td_attention_block_bytes_max(const td_attention_planner_config *config);
+
+/* TD_ERR_CONFIG for a shape that no plan can have, naming it. */
+TD_MUST_CHECK td_status td_attention_planner_create(const td_attention_planner_config *config, td_attention_planner **out,
+                                                    td_error *err);
+void td_attention_planner_destroy(td_attention_planner *p);
+
+/* Plans the rows of q_len 1; others are left out. Where these are the rows of the plan before, grown by some tokens, only
+ * lengths are made anew, and the cuts from time to time. A page id that two rows have at the same place means that they have all pages before
+ * it in common: KV depends on all tokens before it, so no right page table is otherwise.
+ * TD_ERR_CAPACITY: more rows than max_rows, or partials than slots; nothing was planned. */
+TD_MUST_CHECK td_status td_attention_planner_make(td_attention_planner *p, const td_plan *plan, td_error *err);
+void td_attention_planner_forget(td_attention_planner *p); /* the next plan is made from nothing */
+
+/* The last plan. Valid until the next one is made. */
+const td_attention_header *td_attention_planner_block(const td_attention_planner *p);
+td_attention_stats td_attention_planner_stats(const td_attention_planner *p); /* goes through the tasks: not for every step */
+
+static inline const uint32_t *td_attention_first_task(const td_attention_header *h) { return (const uint32_t *)(h + 1); }
+static inline const void *td_attention_at(const td_attention_header *h, uint32_t at)
+{
+  return (const unsigned char *)h + at;
+}
+
+#endif

@@ -1,0 +1,243 @@
+/* The budget of a step: see budget.h. */
+#include "scheduler/budget.h"
+
+#include <math.h>
+
+/* Over the target, prompts get this share of what the decodes take alone. */
+#define FLOOR_SHARE 0.1
+/* Of the highest tokens per time: where products count as efficient. */
+#define EFFICIENT_SHARE 0.9
+/* A chunk is not cut back for less than this. */
+#define WORTH_CUTTING 0.03
+/* A step moves the correction by one part in 32 at first, in 128 after 96 steps. */
+enum { CORRECTION_FIRST = 32, CORRECTION_LAST = 128 };
+#define CORRECTION_MAX 4.0
+
+/* ---- targets ---- */
+
+static td_step_work with_chunk(td_step_work w, uint32_t q_len, uint32_t kv_len, bool wants_logits)
+{
+  w.n_tokens += q_len;
+  w.n_rows++;
+  w.n_logits += wants_logits;
+  w.prefill_pairs += td_cost_pairs(q_len, kv_len);
+  w.prefill_kv_tokens += kv_len;
+  return w;
+}
+
+static td_step_work decodes_of(uint32_t n_rows, uint64_t kv_tokens)
+{
+  return (td_step_work){.n_tokens = n_rows,
+                        .n_rows = n_rows,
+                        .n_logits = n_rows,
+                        .n_decode_rows = n_rows,
+                        .decode_kv_tokens = kv_tokens};
+}
+
+double td_budget_smallest_target_us(const td_cost_model *cost, const td_sched_config *config)
+{
+  td_step_work w =
+      with_chunk(decodes_of(1, config->page_tokens), config->page_tokens, config->page_tokens, false);
+  return td_cost_step_us(cost, &w);
+}
+
+/* The fewest tokens, of those that the table knows, at which products are efficient. */
+static uint32_t efficient_tokens(const td_cost_model *cost, uint32_t step_tokens)
+{
+  double best = step_tokens / td_cost_tokens_us(cost, step_tokens);
+  uint32_t i = 0;
+  for (uint32_t k = 0; k < cost->n_points && cost->tokens[k] <= step_tokens; k++)
+    best = fmax(best, cost->tokens[k] / cost->tokens_us[k]);
+  while (i < cost->n_points && cost->tokens[i] < step_tokens &&
+         cost->tokens[i] / cost->tokens_us[i] < EFFICIENT_SHARE * best)
+    i++;
+  return i < cost->n_points && cost->tokens[i] < step_tokens ? cost->tokens[i] : step_tokens;
+}
+
+double td_budget_automatic_target_us(const td_cost_model *cost, const td_sched_config *config)
+{
+  uint32_t n_tokens = efficient_tokens(cost, config->step_tokens), n_rows = config->max_running;
+  uint64_t pool_tokens = (uint64_t)config->n_pages * config->page_tokens;
+  if (n_rows >= n_tokens)
+    n_rows = n_tokens - 1;
+  uint32_t chunk = n_tokens - n_rows;
+  td_step_work w = with_chunk(decodes_of(n_rows, pool_tokens), chunk, chunk, false);
+  return fmax(td_cost_step_us(cost, &w), td_budget_smallest_target_us(cost, config));
+}
+
+static td_status check_target(const td_sched_config *c, td_error *err)
+{
+  if (c->policy != TD_POLICY_TANDEM && c->tbt_target_us > 0)
+    return td_fail_param(err, TD_ERR_CONFIG, "tbt_target_ms",
+                         "tbt_target_ms is for policy = tandem only; the others do not look at it");
+  if (!c->cost && c->tbt_target_us > 0)
+    return td_fail_param(
+        err, TD_ERR_CONFIG, "tbt_target_ms",
+        "tbt_target_ms needs step times that were measured at start (calibrate_ms) or before");
+  if (!c->cost || c->tbt_target_us == 0)
+    return TD_OK;
+  double smallest = td_budget_smallest_target_us(c->cost, c);
+  if (c->tbt_target_us < smallest)
+    return td_fail_param(
+        err, TD_ERR_CONFIG, "tbt_target_ms",
+        "tbt_target_ms = %g cannot be reached: a step of one request and a page of another's prompt takes "
+        "%.1f ms; the smallest that can is %.0f",
+        (double)c->tbt_target_us * 1e-3, smallest * 1e-3, ceil(smallest * 1e-3));
+  return TD_OK;
+}
+
+td_status td_budget_init(td_budget *b, const td_sched_config *c, td_error *err)
+{
+  if ((uint32_t)c->policy >= TD_POLICY_COUNT)
+    return td_fail_param(err, TD_ERR_CONFIG, "policy", "policy %u is none that this scheduler has",
+                         (uint32_t)c->policy);
+  if (c->policy == TD_POLICY_ORCA &&
+      (uint64_t)c->max_context_tokens + c->max_running > (uint64_t)c->step_tokens + 1)
+    return td_fail_param(
+        err, TD_ERR_CONFIG, "step_tokens",
+        "policy = orca computes each prompt in one step: step_tokens (%u) must be at least context_tokens + "
+        "running_requests - 1 = %llu",
+        c->step_tokens, (unsigned long long)c->max_context_tokens + c->max_running - 1);
+  TD_TRY(check_target(c, err));
+  *b = (td_budget){.policy = c->policy,
+                   .step_tokens = c->step_tokens,
+                   .page_tokens = c->page_tokens,
+                   .correction = {1, 1}};
+  if (!c->cost)
+    return TD_OK;
+  b->has_cost = true;
+  b->cost = *c->cost;
+  if (c->policy == TD_POLICY_TANDEM)
+    b->target_us =
+        c->tbt_target_us > 0 ? (double)c->tbt_target_us : td_budget_automatic_target_us(c->cost, c);
+  return TD_OK;
+}
+
+/* ---- one step ---- */
+
+void td_budget_begin(td_budget *b)
+{
+  b->work = (td_step_work){0};
+  b->limit_us = 0;
+}
+
+double td_budget_predict_us(const td_budget *b, const td_step_work *w)
+{
+  return b->has_cost ? td_cost_step_us(&b->cost, w) * b->correction[w->n_rows > w->n_decode_rows] : 0;
+}
+
+void td_budget_end_decodes(td_budget *b)
+{
+  if (b->target_us > 0 && b->work.n_decode_rows > 0)
+    b->limit_us = fmax(b->target_us, (1 + FLOOR_SHARE) * td_budget_predict_us(b, &b->work));
+}
+
+static bool keeps_limit(const td_budget *b, uint32_t n_computed, uint32_t q_len, bool wants_logits)
+{
+  td_step_work w = with_chunk(b->work, q_len, n_computed + q_len, wants_logits);
+  return td_budget_predict_us(b, &w) <= b->limit_us;
+}
+
+/* The most tokens from `fits`, which keep the limit, to below `fails`, which do not. Between two points of
+ * the table time only rises. */
+static uint32_t bisect(const td_budget *b, uint32_t n_computed, uint32_t fits, uint32_t fails,
+                       uint32_t n_rest)
+{
+  while (fails - fits > 1) {
+    uint32_t middle = fits + (fails - fits) / 2;
+    if (keeps_limit(b, n_computed, middle, middle == n_rest))
+      fits = middle;
+    else
+      fails = middle;
+  }
+  return fits;
+}
+
+/* The most tokens, up to n_most, that keep the limit. The table may fall, so its points are gone through from
+ * above. */
+static uint32_t longest_within(const td_budget *b, uint32_t n_computed, uint32_t n_most, uint32_t n_rest)
+{
+  const td_cost_model *m = &b->cost;
+  uint32_t n_before = b->work.n_tokens, fails = n_most;
+  if (keeps_limit(b, n_computed, n_most, n_most == n_rest))
+    return n_most;
+  for (uint32_t i = m->n_points; i-- > 0 && m->tokens[i] > n_before;) {
+    uint32_t q_len = m->tokens[i] - n_before;
+    if (q_len >= fails)
+      continue;
+    if (keeps_limit(b, n_computed, q_len, q_len == n_rest))
+      return bisect(b, n_computed, q_len, fails, n_rest);
+    fails = q_len;
+  }
+  return bisect(b, n_computed, 0, fails, n_rest);
+}
+
+/* Tile quantisation: a step that ends a little behind the edge of a stair of the table pays for tiles that it
+ * does not fill. Cuts the step of n_tokens back to a point of the table, at most by half of the chunk, where
+ * a token costs least. */
+static uint32_t cut_to_edge(const td_budget *b, uint32_t n_tokens, uint32_t q_len)
+{
+  const td_cost_model *m = &b->cost;
+  double best = td_cost_tokens_us(m, n_tokens) / n_tokens * (1 - WORTH_CUTTING);
+  uint32_t edge = n_tokens, least = n_tokens - q_len / 2;
+  for (uint32_t i = m->n_points; i-- > 0 && m->tokens[i] >= least;)
+    if (m->tokens[i] < n_tokens && m->tokens_us[i] / m->tokens[i] < best) {
+      best = m->tokens_us[i] / m->tokens[i];
+      edge = m->tokens[i];
+    }
+  return q_len - (n_tokens - edge);
+}
+
+static uint32_t tandem_chunk(const td_budget *b, uint32_t n_computed, uint32_t n_most, uint32_t n_rest)
+{
+  bool is_first = b->work.n_rows == b->work.n_decode_rows;
+  uint32_t floor = is_first ? b->page_tokens : 0, q_len = n_most;
+  if (b->limit_us > 0)
+    q_len = longest_within(b, n_computed, n_most, n_rest);
+  if (q_len < floor)
+    return n_most < floor ? n_most : floor;
+  if (q_len == 0 || q_len == n_rest || !b->has_cost)
+    return q_len;
+  q_len = cut_to_edge(b, b->work.n_tokens + q_len, q_len);
+  return q_len;
+}
+
+uint32_t td_budget_chunk(const td_budget *b, uint32_t n_computed, uint32_t n_rest)
+{
+  uint32_t left = b->step_tokens - b->work.n_tokens, n_most = n_rest < left ? n_rest : left;
+  switch (b->policy) {
+  case TD_POLICY_ORCA:
+    return n_rest <= left ? n_rest : 0;
+  case TD_POLICY_TANDEM:
+    return n_most == 0 ? 0 : tandem_chunk(b, n_computed, n_most, n_rest);
+  default:
+    return n_most;
+  }
+}
+
+void td_budget_add_chunk(td_budget *b, uint32_t q_len, uint32_t kv_len, bool wants_logits)
+{
+  b->work = with_chunk(b->work, q_len, kv_len, wants_logits);
+}
+
+void td_budget_remove_chunk(td_budget *b, uint32_t q_len, uint32_t kv_len, bool wants_logits)
+{
+  b->work.n_tokens -= q_len;
+  b->work.n_rows--;
+  b->work.n_logits -= wants_logits;
+  b->work.prefill_pairs -= td_cost_pairs(q_len, kv_len);
+  b->work.prefill_kv_tokens -= kv_len;
+}
+
+void td_budget_observe(td_budget *b, const td_step_work *w, double measured_us)
+{
+  int kind = w->n_rows > w->n_decode_rows;
+  double predicted_us = td_budget_predict_us(b, w), *c = &b->correction[kind];
+  if (!(predicted_us > 0) || !(measured_us > 0))
+    return;
+  uint32_t part = CORRECTION_FIRST + b->n_observed[kind];
+  if (part < CORRECTION_LAST)
+    b->n_observed[kind]++;
+  *c *= measured_us > predicted_us ? 1 + 1.0 / part : 1 - 1.0 / part;
+  *c = fmin(fmax(*c, 1 / CORRECTION_MAX), CORRECTION_MAX);
+}

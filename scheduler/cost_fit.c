@@ -1,0 +1,177 @@
+/* Fitting a cost model. See cost_fit.h.
+ *
+ * Unknown are the table's values (a sample between two points weighs on both) and the six coefficients: up to
+ * 54 numbers, all >= 0. The normal equations are solved by coordinate descent, which keeps them >= 0 by
+ * clamping each; a table point is touched by few samples, so the equations are nearly diagonal and it
+ * converges fast. Least squares of relative errors first; then samples are weighted by 1 / error a few times
+ * (iteratively reweighted: least absolute errors). */
+#include "scheduler/cost_fit.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+  N_COEFFICIENTS = 6,
+  N_UNKNOWN_MAX = TD_COST_POINTS_MAX + N_COEFFICIENTS,
+  REWEIGHTINGS = 12,
+  SWEEPS_MAX = 4000
+};
+#define CONVERGED 1e-7
+/* An error below this is as good as none: bounds a sample's weight. */
+#define SMALL_ERROR 0.005
+/* Of a table's point. */
+#define SMALLEST_US 1e-3
+
+typedef struct fit {
+  const td_cost_sample *samples;
+  uint32_t n_samples, n_unknown;
+  td_cost_model *m;
+  double weight[TD_COST_SAMPLES_MAX];
+  double gram[N_UNKNOWN_MAX][N_UNKNOWN_MAX], target[N_UNKNOWN_MAX], x[N_UNKNOWN_MAX];
+} fit;
+
+static int compare_u32(const void *a, const void *b)
+{
+  uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+  return (x > y) - (x < y);
+}
+
+static void choose_points(td_cost_model *m, const td_cost_sample *samples, uint32_t n_samples)
+{
+  uint32_t tokens[TD_COST_SAMPLES_MAX], n = 0;
+  for (uint32_t i = 0; i < n_samples; i++)
+    tokens[i] = samples[i].work.n_tokens;
+  qsort(tokens, n_samples, sizeof *tokens, compare_u32);
+  for (uint32_t i = 0; i < n_samples; i++)
+    if (i == 0 || tokens[i] != tokens[i - 1])
+      tokens[n++] = tokens[i];
+  m->n_points = n < TD_COST_POINTS_MAX ? n : TD_COST_POINTS_MAX;
+  memcpy(m->tokens, tokens, m->n_points * sizeof *tokens);
+  m->tokens[m->n_points - 1] = tokens[n - 1];
+}
+
+/* How much each unknown counts in this step's time. */
+static void row_of(const td_cost_model *m, const td_step_work *w, double row[N_UNKNOWN_MAX])
+{
+  double *coefficients = row + m->n_points;
+  uint32_t i = 0;
+  memset(row, 0, N_UNKNOWN_MAX * sizeof *row);
+  while (i + 1 < m->n_points && m->tokens[i + 1] <= w->n_tokens)
+    i++;
+  row[i] = 1;
+  if (i + 1 < m->n_points && w->n_tokens > m->tokens[i]) {
+    row[i + 1] = (double)(w->n_tokens - m->tokens[i]) / (m->tokens[i + 1] - m->tokens[i]);
+    row[i] = 1 - row[i + 1];
+  }
+  coefficients[0] = w->n_logits;
+  coefficients[1] = w->n_decode_rows;
+  coefficients[2] = (double)w->decode_kv_tokens;
+  coefficients[3] = w->n_rows - w->n_decode_rows;
+  coefficients[4] = (double)w->prefill_pairs;
+  coefficients[5] = (double)w->prefill_kv_tokens;
+}
+
+static void make_equations(fit *f)
+{
+  double row[N_UNKNOWN_MAX];
+  memset(f->gram, 0, sizeof f->gram);
+  memset(f->target, 0, sizeof f->target);
+  for (uint32_t s = 0; s < f->n_samples; s++) {
+    double scale = 1 / f->samples[s].us, w = f->weight[s];
+    row_of(f->m, &f->samples[s].work, row);
+    for (uint32_t i = 0; i < f->n_unknown; i++) {
+      if (row[i] == 0)
+        continue;
+      f->target[i] += w * row[i] * scale;
+      for (uint32_t k = 0; k < f->n_unknown; k++)
+        f->gram[i][k] += w * row[i] * scale * row[k] * scale;
+    }
+  }
+}
+
+static void solve(fit *f)
+{
+  for (int sweep = 0; sweep < SWEEPS_MAX; sweep++) {
+    double moved = 0;
+    for (uint32_t i = 0; i < f->n_unknown; i++) {
+      if (f->gram[i][i] <= 0)
+        continue;
+      double rest = f->target[i];
+      for (uint32_t k = 0; k < f->n_unknown; k++)
+        rest -= f->gram[i][k] * f->x[k];
+      double x = fmax(0, f->x[i] + rest / f->gram[i][i]);
+      moved = fmax(moved, fabs(x - f->x[i]) * sqrt(f->gram[i][i]));
+      f->x[i] = x;
+    }
+    if (moved < CONVERGED)
+      return;
+  }
+}
+
+static void take_solution(fit *f)
+{
+  const double *c = f->x + f->m->n_points;
+  memcpy(f->m->tokens_us, f->x, f->m->n_points * sizeof *f->x);
+  f->m->logits_us_per_row = c[0];
+  f->m->decode_us_per_row = c[1];
+  f->m->decode_us_per_kv_token = c[2];
+  f->m->prefill_us_per_chunk = c[3];
+  f->m->prefill_us_per_pair = c[4];
+  f->m->prefill_us_per_kv_token = c[5];
+}
+
+static double error_of(const td_cost_model *m, const td_cost_sample *s)
+{
+  return fabs(td_cost_step_us(m, &s->work) - s->us) / s->us;
+}
+
+static bool is_usable(const td_cost_sample *s)
+{
+  const td_step_work *w = &s->work;
+  return isfinite(s->us) && s->us > 0 && w->n_tokens > 0 && w->n_rows >= w->n_decode_rows;
+}
+
+td_status td_cost_fit(const td_cost_sample *samples, uint32_t n_samples, td_cost_model *out, td_error *err)
+{
+  static const td_cost_model none;
+  fit f = {.samples = samples, .n_samples = n_samples, .m = out};
+  if (n_samples == 0 || n_samples > TD_COST_SAMPLES_MAX)
+    return td_fail(err, TD_ERR_CONFIG, "%u measured steps: 1 to %d are needed", n_samples,
+                   TD_COST_SAMPLES_MAX);
+  for (uint32_t i = 0; i < n_samples; i++)
+    if (!is_usable(&samples[i]))
+      return td_fail(err, TD_ERR_CONFIG, "measured step %u is none", i);
+  *out = none;
+  choose_points(out, samples, n_samples);
+  f.n_unknown = out->n_points + N_COEFFICIENTS;
+  for (uint32_t i = 0; i < n_samples; i++)
+    f.weight[i] = 1;
+  for (int k = 0; k <= REWEIGHTINGS; k++) {
+    make_equations(&f);
+    solve(&f);
+    take_solution(&f);
+    for (uint32_t i = 0; i < n_samples; i++)
+      f.weight[i] = SMALL_ERROR / fmax(error_of(out, &samples[i]), SMALL_ERROR);
+  }
+  for (uint32_t i = 0; i < out->n_points; i++)
+    out->tokens_us[i] = fmax(out->tokens_us[i], SMALLEST_US);
+  return TD_OK;
+}
+
+static int compare_double(const void *a, const void *b)
+{
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+double td_cost_fit_error(const td_cost_model *m, const td_cost_sample *samples, uint32_t n_samples,
+                         double share)
+{
+  double errors[TD_COST_SAMPLES_MAX];
+  TD_BUG_ON(n_samples == 0 || n_samples > TD_COST_SAMPLES_MAX);
+  for (uint32_t i = 0; i < n_samples; i++)
+    errors[i] = error_of(m, &samples[i]);
+  qsort(errors, n_samples, sizeof *errors, compare_double);
+  return errors[(uint32_t)(share * (n_samples - 1) + 0.5)];
+}

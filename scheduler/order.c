@@ -1,0 +1,237 @@
+/* The order of those that wait: see order.h. */
+#include "scheduler/order.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+bool td_order_init(td_order *o, uint32_t n_slots)
+{
+  *o = (td_order){.n_slots = n_slots};
+  o->entries = calloc(n_slots, sizeof *o->entries);
+  o->accounts = calloc(TD_ORDER_ACCOUNTS, sizeof *o->accounts);
+  o->served = calloc(TD_ORDER_ACCOUNTS, sizeof *o->served);
+  o->heap = calloc(TD_ORDER_ACCOUNTS, sizeof *o->heap);
+  if (!o->entries || !o->accounts || !o->served || !o->heap)
+    return false;
+  for (uint32_t i = 0; i < TD_ORDER_ACCOUNTS; i++)
+    o->accounts[i].root = TD_NO_SLOT;
+  for (uint32_t i = 0; i < n_slots; i++)
+    o->entries[i].expiry_at = TD_NO_SLOT;
+  return true;
+}
+
+void td_order_deinit(td_order *o)
+{
+  free(o->entries);
+  free(o->accounts);
+  free(o->served);
+  free(o->heap);
+  memset(o, 0, sizeof *o);
+}
+
+/* ---- the requests of one account ---- */
+
+static bool is_before(const td_order *o, uint32_t a, uint32_t b)
+{
+  const td_order_entry *x = &o->entries[a], *y = &o->entries[b];
+  return x->place_us < y->place_us || (x->place_us == y->place_us && x->seq < y->seq);
+}
+
+static uint32_t rank_of(const td_order *o, uint32_t slot) { return slot == TD_NO_SLOT ? 0 : o->entries[slot].rank; }
+
+/* Puts the deeper child left again. True if the entry's rank changed. */
+static bool settle(td_order *o, uint32_t slot)
+{
+  td_order_entry *e = &o->entries[slot];
+  if (rank_of(o, e->left) < rank_of(o, e->right)) {
+    uint32_t left = e->left;
+    e->left = e->right;
+    e->right = left;
+  }
+  uint32_t rank = rank_of(o, e->right) + 1;
+  bool changed = rank != e->rank;
+  e->rank = rank;
+  return changed;
+}
+
+/* Recursion goes down right edges only: log2(n_slots) of them in each heap. */
+static uint32_t merge(td_order *o, uint32_t a, uint32_t b)
+{
+  if (a == TD_NO_SLOT)
+    return b;
+  if (b == TD_NO_SLOT)
+    return a;
+  if (is_before(o, b, a)) {
+    uint32_t first = b;
+    b = a;
+    a = first;
+  }
+  td_order_entry *e = &o->entries[a];
+  e->right = merge(o, e->right, b);
+  o->entries[e->right].parent = a;
+  settle(o, a);
+  return a;
+}
+
+static void take_out(td_order *o, uint32_t slot)
+{
+  td_order_entry *e = &o->entries[slot];
+  uint32_t below = merge(o, e->left, e->right), at = e->parent;
+  if (below != TD_NO_SLOT)
+    o->entries[below].parent = at;
+  if (at == TD_NO_SLOT)
+    o->accounts[e->account].root = below;
+  else if (o->entries[at].left == slot)
+    o->entries[at].left = below;
+  else
+    o->entries[at].right = below;
+  while (at != TD_NO_SLOT && settle(o, at))
+    at = o->entries[at].parent;
+}
+
+/* ---- the accounts with somebody waiting ---- */
+
+static bool account_is_before(const td_order *o, uint16_t a, uint16_t b)
+{
+  uint64_t x = o->accounts[a].heap_served, y = o->accounts[b].heap_served;
+  return x < y || (x == y && a < b);
+}
+
+static void put(td_order *o, uint32_t at, uint16_t account)
+{
+  o->heap[at] = account;
+  o->accounts[account].at = at;
+}
+
+static void sift_up(td_order *o, uint32_t at)
+{
+  uint16_t account = o->heap[at];
+  for (; at > 0 && account_is_before(o, account, o->heap[(at - 1) / 2]); at = (at - 1) / 2)
+    put(o, at, o->heap[(at - 1) / 2]);
+  put(o, at, account);
+}
+
+static void sift_down(td_order *o, uint32_t at)
+{
+  uint16_t account = o->heap[at];
+  for (uint32_t child; (child = 2 * at + 1) < o->n_heap; at = child) {
+    if (child + 1 < o->n_heap && account_is_before(o, o->heap[child + 1], o->heap[child]))
+      child++;
+    if (!account_is_before(o, o->heap[child], account))
+      break;
+    put(o, at, o->heap[child]);
+  }
+  put(o, at, account);
+}
+
+/* The least served account with somebody waiting; there must be one. What stands in the heap is never above the
+ * truth, so a top that is true is the least. */
+static uint16_t least_served(td_order *o)
+{
+  for (;;) {
+    uint16_t top = o->heap[0];
+    td_account *a = &o->accounts[top];
+    if (a->heap_served == o->served[top])
+      return top;
+    a->heap_served = o->served[top];
+    sift_down(o, 0);
+  }
+}
+
+/* With nobody waiting there was room for all: what was served till then is forgotten, by all beginning at the most. */
+static uint64_t most_served(const td_order *o)
+{
+  uint64_t most = 0;
+  for (uint32_t i = 0; i < o->n_accounts; i++)
+    if (o->served[i] > most)
+      most = o->served[i];
+  return most;
+}
+
+static void account_joins(td_order *o, uint16_t account)
+{
+  uint64_t floor = o->n_heap > 0 ? o->served[least_served(o)] : most_served(o);
+  if (o->served[account] < floor)
+    o->served[account] = floor;
+  o->accounts[account].heap_served = o->served[account];
+  o->heap[o->n_heap++] = account;
+  sift_up(o, o->n_heap - 1);
+}
+
+static void account_parts(td_order *o, uint16_t account)
+{
+  uint32_t at = o->accounts[account].at;
+  uint16_t last = o->heap[--o->n_heap];
+  if (last == account)
+    return;
+  put(o, at, last);
+  sift_up(o, at);
+  sift_down(o, o->accounts[last].at);
+}
+
+/* ---- what callers do ---- */
+
+void td_order_enter(td_order *o, uint32_t slot)
+{
+  td_order_entry *e = &o->entries[slot];
+  td_account *a = &o->accounts[e->account];
+  bool joins = a->root == TD_NO_SLOT;
+  e->left = e->right = e->parent = TD_NO_SLOT;
+  e->rank = 1;
+  a->root = merge(o, a->root, slot);
+  o->entries[a->root].parent = TD_NO_SLOT;
+  if (e->account >= o->n_accounts)
+    o->n_accounts = e->account + 1u;
+  if (joins)
+    account_joins(o, e->account);
+  o->n_queued++;
+  o->waiting_prompt_tokens += e->n_prompt;
+}
+
+void td_order_leave(td_order *o, uint32_t slot)
+{
+  td_order_entry *e = &o->entries[slot];
+  take_out(o, slot);
+  if (o->accounts[e->account].root == TD_NO_SLOT)
+    account_parts(o, e->account);
+  o->n_queued--;
+  o->waiting_prompt_tokens -= e->n_prompt;
+}
+
+uint32_t td_order_front(td_order *o)
+{
+  return o->n_queued == 0 ? TD_NO_SLOT : o->accounts[least_served(o)].root;
+}
+
+/* ---- check ---- */
+
+/* The heap below `slot`; returns its entries. The left side may be deep: a loop goes down it. */
+static uint32_t check_heap(const td_order *o, uint32_t slot, uint32_t parent, uint16_t account)
+{
+  uint32_t n = 0;
+  for (; slot != TD_NO_SLOT; parent = slot, slot = o->entries[slot].left) {
+    const td_order_entry *e = &o->entries[slot];
+    TD_BUG_ON(e->parent != parent || e->account != account || e->leader != TD_NO_SLOT);
+    TD_BUG_ON(parent != TD_NO_SLOT && is_before(o, slot, parent));
+    TD_BUG_ON(e->rank != rank_of(o, e->right) + 1 || rank_of(o, e->left) < rank_of(o, e->right));
+    TD_BUG_ON(++n > o->n_slots);
+    n += check_heap(o, e->right, slot, account);
+  }
+  return n;
+}
+
+void td_order_check(const td_order *o)
+{
+  uint32_t n_queued = 0, n_heap = 0;
+  for (uint32_t i = 0; i < TD_ORDER_ACCOUNTS; i++) {
+    const td_account *a = &o->accounts[i];
+    TD_BUG_ON(i >= o->n_accounts && (a->root != TD_NO_SLOT || o->served[i] != 0));
+    if (a->root == TD_NO_SLOT)
+      continue;
+    n_heap++;
+    n_queued += check_heap(o, a->root, TD_NO_SLOT, (uint16_t)i);
+    TD_BUG_ON(a->at >= o->n_heap || o->heap[a->at] != i || a->heap_served > o->served[i]);
+    TD_BUG_ON(a->at > 0 && account_is_before(o, (uint16_t)i, o->heap[(a->at - 1) / 2]));
+  }
+  TD_BUG_ON(n_heap != o->n_heap || n_queued != o->n_queued);
+}

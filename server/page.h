@@ -1,0 +1,12 @@
+/* The page at /, as the build embedded it (cmake/embed_page.cmake). */
+#ifndef TD_SERVER_PAGE_H
+#define TD_SERVER_PAGE_H
+
+#include <stddef.h>
+
+extern const unsigned char td_page[];
+extern const size_t td_page_bytes;
+extern const char td_page_etag[];   /* with its quotes */
+extern const char td_page_policy[]; /* Content-Security-Policy */
+
+#endif

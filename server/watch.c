@@ -1,0 +1,202 @@
+/* Watchers: see watch.h. The events are described in README.md. */
+#include "server/watch.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/limits.h"
+
+/* Engines of 10,000 steps a second are told whole; to a new watcher, the last steps at once, so that a page is not empty. */
+enum { TICK_MS = 100, BEFORE = 256 };
+
+struct td_watcher {
+  td_conn *conn;
+  td_watcher *prev, *next;
+  uint64_t cursor; /* steps read, as td_engine_read_steps counts */
+  uint64_t n_missed;
+  bool greeted;
+  bool told; /* `last` was sent */
+  td_engine_state state;
+  td_engine_stats last;
+};
+
+static const char *state_name(const td_server *s)
+{
+  switch (s->engine_state) {
+  case TD_ENGINE_FAILED: return "failed";
+  case TD_ENGINE_STOPPED: return "stopped";
+  case TD_ENGINE_LOADING: return s->draining ? "draining" : "loading";
+  default: return s->draining ? "draining" : "ready";
+  }
+}
+
+/* ---- events ---- */
+
+static void render_hello(const td_server *s, td_buf *out)
+{
+  const td_engine_info *i = td_engine_get_info(s->engine);
+  td_buf_append_str(out, "event: hello\ndata: {\"version\":\"" TD_VERSION "\",\"model\":");
+  td_buf_append_json_string(out, i->model_name, strlen(i->model_name));
+  td_buf_append_str(out, ",\"backend\":");
+  td_buf_append_json_string(out, i->backend, strlen(i->backend));
+  td_buf_printf(out,
+                ",\"max_model_len\":%u,\"pages\":%u,\"page_tokens\":%u,\"step_tokens\":%u,\"max_running\":%u,"
+                "\"fields\":[\"step\",\"end_us\",\"step_us\",\"predicted_us\",\"decodes\",\"prefills\","
+                "\"prefill_tokens\",\"hit_tokens\",\"running\",\"waiting\",\"free\",\"cached\",\"owned\",\"preemptions\"]}\n\n",
+                i->max_context_tokens, i->n_pages, i->page_tokens, i->step_tokens, i->max_running);
+}
+
+static void render_step(const td_engine_step *s, td_buf *out)
+{
+  td_buf_printf(out, "[%" PRIu64 ",%" PRIu64 ",%u,%u,%u,%u,%u,%u,%u,%u,%u,%u,%u,%u]", s->step, s->end_us, s->step_us,
+                s->predicted_us, s->n_decodes, s->n_prefills, s->n_prefill_tokens, s->hit_tokens, s->n_running, s->n_waiting,
+                s->pages_free, s->pages_cached, s->pages_owned, s->preemptions);
+}
+
+static void render_news(const td_watcher *w, const td_engine_stats *st, const td_engine_step *steps, uint32_t n, td_buf *out)
+{
+  td_buf_printf(out,
+                "data: {\"state\":\"%s\",\"running\":%u,\"waiting\":%u,\"pages_free\":%u,\"pages_cached\":%u,"
+                "\"pages_owned\":%u,\"prefix_query_tokens\":%" PRIu64 ",\"prefix_hit_tokens\":%" PRIu64
+                ",\"preemptions\":%" PRIu64 ",\"evicted_pages\":%" PRIu64 ",\"tbt_target_us\":%.0f,\"queue_delay_us\":%.0f"
+                ",\"missed\":%" PRIu64 ",\"steps\":[",
+                state_name(w->conn->server), st->n_running, st->n_waiting, st->pages_free, st->pages_cached, st->pages_owned,
+                st->prefix_query_tokens, st->prefix_hit_tokens, st->preemptions, st->evicted_pages,
+                st->tbt_target_us, st->queue_delay_us, w->n_missed);
+  for (uint32_t i = 0; i < n; i++) {
+    if (i > 0)
+      td_buf_append_char(out, ',');
+    render_step(&steps[i], out);
+  }
+  td_buf_append_str(out, "]}\n\n");
+}
+
+/* ---- telling ---- */
+
+static bool is_news(const td_watcher *w, const td_engine_stats *st)
+{
+  return !w->told || w->state != w->conn->server->engine_state || w->last.n_running != st->n_running ||
+         w->last.n_waiting != st->n_waiting || w->last.pages_free != st->pages_free ||
+         w->last.pages_cached != st->pages_cached;
+}
+
+static void tell(td_watcher *w, const td_engine_stats *st, bool last)
+{
+  td_server *s = w->conn->server;
+  td_engine_step steps[TD_ENGINE_STEPS_KEPT];
+  uint64_t missed_before = w->n_missed;
+  if (!last && !td_conn_writable(w->conn)) /* what it does not take in time, it misses */
+    return;
+  uint32_t n = td_engine_read_steps(s->engine, &w->cursor, steps, TD_ENGINE_STEPS_KEPT, &w->n_missed);
+  s->metrics.steps_missed += w->n_missed - missed_before;
+  if (n == 0 && !last && !is_news(w, st))
+    return;
+  td_buf out;
+  td_buf_init(&out, 0);
+  if (!w->greeted && s->engine_state == TD_ENGINE_READY) {
+    render_hello(s, &out);
+    w->greeted = true;
+  }
+  render_news(w, st, steps, n, &out);
+  w->told = true;
+  w->state = s->engine_state;
+  w->last = *st;
+  if (out.failed)
+    w->conn->out.failed = true; /* it is cut */
+  td_conn_stream_send(w->conn, out.data ? out.data : "", out.len_bytes);
+  td_buf_deinit(&out);
+}
+
+static void on_tick(uv_timer_t *t)
+{
+  td_server *s = t->data;
+  td_engine_stats st;
+  td_engine_get_stats(s->engine, &st);
+  for (td_watcher *w = s->watchers; w; w = w->next)
+    tell(w, &st, false);
+}
+
+/* ---- coming and going ---- */
+
+static bool admit(const td_server *s, td_api_error *e)
+{
+  uint32_t max = (uint32_t)td_option(s->options, TD_LIMIT_WATCHERS);
+  if (s->draining)
+    td_api_error_set(e, 503, "shutting_down", NULL, "the server is shutting down");
+  else if (max == 0)
+    td_api_error_set(e, 404, "not_found", NULL, "watching the steps is switched off (watchers = 0)");
+  else if (s->n_watchers >= max)
+    td_api_error_set(e, 429, "too_many_watchers", NULL, "%u clients watch the steps already", s->n_watchers);
+  else
+    return true;
+  return false;
+}
+
+static void link_watcher(td_server *s, td_watcher *w)
+{
+  w->next = s->watchers;
+  if (w->next)
+    w->next->prev = w;
+  s->watchers = w;
+  if (s->n_watchers++ == 0)
+    uv_timer_start(&s->watch_timer, on_tick, TICK_MS, TICK_MS);
+}
+
+void td_watch_begin(td_conn *c)
+{
+  td_server *s = c->server;
+  td_api_error e;
+  td_engine_stats st;
+  if (!admit(s, &e)) {
+    td_conn_respond_error(c, &e);
+    return;
+  }
+  td_watcher *w = c->head_only ? NULL : calloc(1, sizeof *w);
+  if (!c->head_only && !w) {
+    td_api_error_set(&e, 503, "out_of_memory", NULL, "no memory for a watcher");
+    td_conn_respond_error(c, &e);
+    return;
+  }
+  td_conn_stream_begin(c, "text/event-stream; charset=utf-8", "cache-control: no-cache\r\nx-accel-buffering: no\r\n");
+  if (!w) { /* HEAD */
+    td_conn_stream_end(c);
+    return;
+  }
+  w->conn = c;
+  c->watcher = w;
+  c->state = TD_CONN_ANSWERING;
+  c->since_ms = uv_now(&s->loop);
+  link_watcher(s, w);
+  td_engine_get_stats(s->engine, &st);
+  w->cursor = st.steps > BEFORE ? st.steps - BEFORE : 0;
+  tell(w, &st, false);
+}
+
+void td_watch_forget(td_conn *c)
+{
+  td_watcher *w = c->watcher;
+  td_server *s = c->server;
+  if (!w)
+    return;
+  c->watcher = NULL;
+  *(w->prev ? &w->prev->next : &s->watchers) = w->next;
+  if (w->next)
+    w->next->prev = w->prev;
+  if (--s->n_watchers == 0)
+    uv_timer_stop(&s->watch_timer);
+  free(w);
+}
+
+void td_watch_end_all(td_server *s)
+{
+  td_engine_stats st;
+  td_engine_get_stats(s->engine, &st);
+  while (s->watchers) {
+    td_conn *c = s->watchers->conn;
+    tell(s->watchers, &st, true);
+    td_watch_forget(c);
+    c->keep_alive = false;
+    td_conn_stream_end(c);
+  }
+}

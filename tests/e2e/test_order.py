@@ -1,0 +1,195 @@
+"""Who is served when: priority, deadlines, equal shares of keys, one prompt computed once. With the official client."""
+import asyncio
+import time
+
+import httpx
+import openai
+import pytest
+from harness import MODEL_ID, SLOWNESS, Daemon, read_all, read_until, status_of
+
+LONG = {"model": MODEL_ID, "prompt": "Tell me a story.", "max_tokens": 4000, "temperature": 0}
+ENDLESS = {"ignore_eos": True}
+
+
+async def end_of(client, prompt, ends, name, max_tokens=2, **extra):
+    await client.completions.create(model=MODEL_ID, prompt=prompt, max_tokens=max_tokens, temperature=0, extra_body=extra)
+    ends.append(name)
+
+
+def occupy(d, headers="", max_tokens=4000):
+    """A stream that decodes: with one place to run, all others wait behind it."""
+    s = d.connect(60)
+    d.send_request(s, "/v1/completions", {**LONG, **ENDLESS, "max_tokens": max_tokens, "stream": True}, headers=headers)
+    read_until(s, b"data: ")
+    return s
+
+
+def waiting(d):
+    return d.gauge("vllm:num_requests_waiting")
+
+
+@pytest.fixture(scope="module")
+def one_at_a_time():
+    with Daemon("--running-requests", 1) as d:
+        yield d
+
+
+def test_a_lower_priority_value_is_served_first(one_at_a_time):
+    d, ends = one_at_a_time, []
+    blocker = occupy(d)
+
+    async def main():
+        async with d.aclient() as client:
+            tasks = []
+            for i, p in enumerate((0, 5, -1, 0, -7)):
+                tasks.append(asyncio.create_task(end_of(client, f"Number {i} is", ends, p if p else f"0{i}", priority=p)))
+                while await asyncio.to_thread(waiting, d) <= i:
+                    await asyncio.sleep(0.01)
+            blocker.close()
+            await asyncio.gather(*tasks)
+    asyncio.run(main())
+    assert ends == [-7, -1, "00", "03", 5]
+    d.until_idle()
+
+
+@pytest.mark.share
+@pytest.mark.hand_over
+def test_a_deadline_cuts_or_refuses(one_at_a_time):
+    d, client = one_at_a_time, one_at_a_time.client()
+    missed = {k[1]: v for k, v in d.metrics().items() if k[0] == "tandem:deadlines_missed_total"}
+    begin = time.monotonic()
+    with pytest.raises(openai.APIStatusError) as e:  # while it is computed
+        client.completions.create(**LONG, extra_body={**ENDLESS, "timeout_ms": int(400 * SLOWNESS)})
+    took = time.monotonic() - begin
+    assert e.value.status_code == 504 and e.value.body["code"] == "deadline_exceeded" and e.value.type == "timeout_error"
+    assert 0.4 * SLOWNESS <= took < 1.4 * SLOWNESS, took
+    blocker = occupy(d)
+    for name in ("timeout_ms", "ttft_timeout_ms"):
+        begin = time.monotonic()
+        with pytest.raises(openai.APIStatusError) as e:  # before it is started
+            client.completions.create(**LONG, extra_body={name: int(200 * SLOWNESS)})
+        took = time.monotonic() - begin
+        assert e.value.status_code == 408 and e.value.body["code"] == "deadline_unreachable", e.value
+        assert 0.2 * SLOWNESS <= took < 1.2 * SLOWNESS, took
+    assert waiting(d) == 0 and d.gauge("vllm:num_requests_running") == 1
+    blocker.close()
+    d.until_idle()
+    after = {k[1]: v for k, v in d.metrics().items() if k[0] == "tandem:deadlines_missed_total"}
+    assert sorted(after[k] - missed[k] for k in after) == [1, 2]
+    # the first token in time, the rest as long as it takes; and time enough
+    r = client.completions.create(**{**LONG, "max_tokens": 30}, extra_body={**ENDLESS, "ttft_timeout_ms": 60000, "timeout_ms": 600000})
+    assert r.choices[0].text
+
+
+@pytest.mark.share
+def test_a_stream_that_is_cut_ends_with_an_error_event(one_at_a_time):
+    d = one_at_a_time
+    text, error = "", None
+    try:
+        for chunk in d.client().completions.create(**LONG, stream=True, extra_body={**ENDLESS, "timeout_ms": int(500 * SLOWNESS)}):
+            text += chunk.choices[0].text
+    except openai.APIError as e:
+        error = e
+    assert text and error is not None and error.body["code"] == "deadline_exceeded", (text, error)
+    blocker = occupy(d)  # and one that never began
+    s = d.connect(60)
+    d.send_request(s, "/v1/chat/completions", {"model": MODEL_ID, "messages": [{"role": "user", "content": "Hi"}], "stream": True,
+                                               "ttft_timeout_ms": 100}, headers="Connection: close\r\n")
+    raw = read_all(s)
+    assert status_of(raw) == 200 and b"deadline_unreachable" in raw and b"[DONE]" not in raw
+    blocker.close()
+    d.until_idle()
+
+
+def test_a_client_that_leaves_is_not_told_of_its_deadline(one_at_a_time):
+    """Cancel and deadline at about the same time, in all orders, many times; nothing is left behind."""
+    d = one_at_a_time
+    for i in range(12):
+        with pytest.raises((httpx.TimeoutException, openai.APIStatusError, openai.APITimeoutError)):
+            d.client(http_client=httpx.Client(timeout=0.05 + 0.01 * (i % 3))).completions.create(
+                **LONG, extra_body={**ENDLESS, "timeout_ms": 50 + i})
+    d.until_idle()
+    assert [v for (name, labels), v in d.metrics().items() if name == "tandem:pages" and "owned" in str(labels)] == [0]
+
+
+WORDS = "The river runs past the old mill and under the stone bridge, where the children fish in summer. "
+
+
+@pytest.mark.share
+def test_n_choices_compute_their_prompt_once(daemon):
+    client, prompt = daemon.client(), "Choices. " + WORDS * 8
+    n_prompt = len(daemon.post("/tokenize", {"model": MODEL_ID, "prompt": prompt}).json()["tokens"])
+    before = daemon.gauge("tandem:prefill_tokens_total")
+    r = client.completions.create(model=MODEL_ID, prompt=prompt, n=4, max_tokens=8, temperature=1, seed=3)
+    computed = daemon.gauge("tandem:prefill_tokens_total") - before
+    assert len(r.choices) == 4 and n_prompt > 100
+    assert computed <= n_prompt + 3 * 16, "but for a page each: the last token is computed for its logits"
+    one = [client.completions.create(model=MODEL_ID, prompt=prompt, max_tokens=8, temperature=1, seed=3 + i) for i in range(4)]
+    assert [c.text for c in r.choices] == [o.choices[0].text for o in one]
+
+
+def test_requests_that_come_together_compute_their_common_prompt_once(daemon):
+    async def main():
+        async with daemon.aclient() as client:
+            return await asyncio.gather(*(client.completions.create(
+                model=MODEL_ID, prompt="Together. " + WORDS * 8 + tail, max_tokens=8, temperature=0)
+                for tail in ("", "", "Once", "It was", "And then the")))
+    n_prompt = len(daemon.post("/tokenize", {"model": MODEL_ID, "prompt": "Together. " + WORDS * 8}).json()["tokens"])
+    before, follows = daemon.gauge("tandem:prefill_tokens_total"), daemon.gauge("tandem:follows_total")
+    answers = asyncio.run(main())
+    computed = daemon.gauge("tandem:prefill_tokens_total") - before
+    assert computed <= n_prompt + 5 * 24
+    assert daemon.gauge("tandem:follows_total") > follows
+    assert answers[0].choices[0].text == answers[1].choices[0].text
+
+
+def test_a_cache_salt_is_a_cache_of_its_own(daemon):
+    client, prompt = daemon.client(), "Salted. " + WORDS * 4
+
+    def cached(**extra):
+        r = client.completions.create(model=MODEL_ID, prompt=prompt, max_tokens=2, temperature=0, extra_body=extra)
+        return r.usage.prompt_tokens_details.cached_tokens
+    assert cached(cache_salt="a") == 0 and cached(cache_salt="a") > 50
+    assert cached(cache_salt="b") == 0 and cached() == 0 and cached(cache_salt="a") > 50
+
+
+def test_short_prompts_do_not_wait_for_a_long_one():
+    with Daemon("--step-tokens", 64) as d:
+        ends = []
+
+        async def main():
+            async with d.aclient() as client:
+                long = asyncio.create_task(end_of(client, WORDS * 40, ends, "long"))
+                while await asyncio.to_thread(d.gauge, "vllm:num_requests_running") == 0:
+                    await asyncio.sleep(0.01)
+                await asyncio.gather(*(end_of(client, f"Number {i} is", ends, i) for i in range(4)))
+                await long
+        asyncio.run(main())
+        assert ends[-1] == "long" and len(ends) == 5, ends
+
+
+def test_a_key_that_floods_leaves_others_their_share(tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("greedy\nmodest\n")
+    with Daemon("--api-key-file", keys, "--running-requests", 1, api_key="greedy") as d:
+        def key_waiting():
+            return httpx.get(d.url + "/metrics", headers={"authorization": "Bearer greedy"}, timeout=60).text
+
+        def n_waiting():
+            return int(float(next(l for l in key_waiting().splitlines() if l.startswith("vllm:num_requests_waiting{")).split()[-1]))
+
+        ends = []
+
+        async def main():
+            async with d.aclient() as greedy, d.aclient(api_key="modest") as modest:
+                tasks = [asyncio.create_task(end_of(greedy, f"Number {i} is", ends, f"g{i}", max_tokens=8, **ENDLESS)) for i in range(12)]
+                while await asyncio.to_thread(n_waiting) < 9:
+                    await asyncio.sleep(0.005)
+                done = len(ends)
+                tasks += [asyncio.create_task(end_of(modest, f"A word {i}", ends, f"m{i}", max_tokens=8, **ENDLESS)) for i in range(3)]
+                await asyncio.gather(*tasks)
+                return done
+        done = asyncio.run(main())
+        # turn by turn from then on, the modest one's three within the next few
+        assert all(f"m{i}" in ends[:done + 9] for i in range(3)), (done, ends)
+        assert sum(e.startswith("g") for e in ends[ends.index("m0"):ends.index("m2")]) >= 1, ends

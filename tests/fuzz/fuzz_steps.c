@@ -1,0 +1,65 @@
+/* The text form of step times: one byte of mode, then the text. Even: as it is. Odd: points and coefficients only, put under the right
+ * head and checksum, which no mutation would find. Properties: what is refused leaves the model alone and gives one printable
+ * line; what is taken is valid, predicts a finite time, and written again reads the same. */
+#include <math.h>
+#include <string.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "fuzz.h"
+#include "scheduler/cost_text.h"
+
+static void check_error(td_status st, const td_error *err)
+{
+  FUZZ_CHECK(st == TD_ERR_CONFIG && *err->message);
+  for (const char *c = err->message; *c; c++)
+    FUZZ_CHECK((unsigned char)*c >= 0x20 && *c != 0x7f);
+}
+
+static void check_model(const td_cost_model *m, const char *identity)
+{
+  char again_identity[TD_COST_IDENTITY_BYTES];
+  td_cost_model again;
+  td_error err;
+  td_buf text;
+  FUZZ_CHECK(td_cost_is_valid(m) && *identity);
+  for (uint32_t n = 1; n < 1u << 31; n *= 3) {
+    double us = td_cost_step_us(m, &(td_step_work){.n_tokens = n, .n_rows = n, .n_logits = n, .n_decode_rows = n / 2, .prefill_pairs = n});
+    FUZZ_CHECK(isfinite(us) && us > 0);
+  }
+  memset(&again, 0, sizeof again);
+  td_buf_init(&text, TD_COST_TEXT_BYTES);
+  td_cost_print(m, identity, &text);
+  FUZZ_CHECK(!text.failed && td_cost_parse(text.data, text.len_bytes, &again, again_identity, &err) == TD_OK);
+  FUZZ_CHECK(memcmp(&again, m, sizeof again) == 0 && strcmp(again_identity, identity) == 0);
+  td_buf_deinit(&text);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+  fuzz_input in = {data, size};
+  bool body = fuzz_take(&in) & 1;
+  char identity[TD_COST_IDENTITY_BYTES];
+  td_cost_model m, untouched;
+  td_error err = {0};
+  td_buf b;
+  memset(&m, 0x5a, sizeof m);
+  untouched = m;
+  td_buf_init(&b, 0);
+  if (body)
+    td_buf_printf(&b, "tandem-steps 1\nSome GPU (80 GB), 32 layers\n");
+  td_buf_append(&b, (const char *)in.data, in.size);
+  if (body)
+    td_buf_printf(&b, "xxh3 %016llx\n", (unsigned long long)XXH3_64bits(b.data, b.len_bytes));
+  FUZZ_CHECK(!b.failed);
+  td_status st = td_cost_parse(b.data, b.len_bytes, &m, identity, &err);
+  if (st == TD_OK) {
+    check_model(&m, identity);
+  } else {
+    check_error(st, &err);
+    FUZZ_CHECK(memcmp(&m, &untouched, sizeof m) == 0);
+  }
+  td_buf_deinit(&b);
+  return 0;
+}

@@ -1,0 +1,243 @@
+/* Who is next, and who gives way, by brute force over all requests: what the scheduler's heaps must agree with. */
+#include "sim_world.h"
+
+enum { ELDER_SHARE = 4, FOLLOWS_MAX = 8, PRIORITY_US_MAX = 3600 * 1000 * 1000u }; /* the README's */
+
+static uint64_t prompt_us(const sim_world *w, uint32_t n)
+{
+  uint64_t ns = w->config.prompt_ns_per_token;
+  if (ns == 0 && sim_cost_of(w))
+    ns = (uint64_t)(0.75 * 1e3 * td_cost_tokens_us(sim_cost_of(w), w->config.step_tokens) / w->config.step_tokens);
+  return n * ns / 1000;
+}
+
+static uint32_t rest_of(const sim_world *w, uint32_t slot)
+{
+  return w->slots[slot].n_tokens - td_sched_slot(w->sched, slot).n_computed;
+}
+
+void sim_order_verify_place(sim_world *w, uint32_t i)
+{
+  sim_slot *slot = &w->slots[i];
+  const td_sched_config *c = &w->config;
+  double offset = (double)slot->priority * (double)c->priority_us;
+  offset = offset > PRIORITY_US_MAX ? PRIORITY_US_MAX : offset < -(double)PRIORITY_US_MAX ? -(double)PRIORITY_US_MAX : offset;
+  slot->place_us = td_sched_slot(w->sched, i).place_us;
+  int64_t start = slot->place_us - (int64_t)offset, now = (int64_t)w->clock_us;
+  int64_t latest = now + (int64_t)c->ttft_target_us + (int64_t)(prompt_us(w, slot->n_prompt) * c->slack_percent / 100);
+  SIM_CHECK(w, start >= now && start <= latest);
+  SIM_CHECK(w, slot->ttft_deadline_us > 0 || c->slack_percent > 0 || start == latest);
+  SIM_CHECK(w, slot->ttft_deadline_us == 0 || start == now || start <= (int64_t)slot->ttft_deadline_us);
+}
+
+/* What is so before the plan. */
+void sim_order_note(sim_world *w)
+{
+  uint64_t least = UINT64_MAX, most = 0;
+  for (uint32_t i = 0; i < SIM_ACCOUNTS; i++)
+    w->served[i] = td_sched_account_served(w->sched, i);
+  for (uint32_t i = 0; i < w->config.n_slots; i++) {
+    sim_slot *slot = &w->slots[i];
+    if (!slot->used)
+      continue;
+    td_sched_slot_info info = td_sched_slot(w->sched, i);
+    slot->running = info.running;
+    slot->following = info.following;
+    if (info.running || info.following)
+      continue;
+    least = w->served[slot->account] < least ? w->served[slot->account] : least;
+    most = w->served[slot->account] > most ? w->served[slot->account] : most;
+  }
+  if (most <= least)
+    return;
+  /* An account was least served when it was last next; since then at most all that it runs has been answered. */
+  double bound = w->config.max_context_tokens * (1.0 + (double)SIM_TOKEN_COST * w->config.max_running);
+  double share = (double)(most - least) / bound;
+  SIM_CHECK(w, share <= 1);
+  if (share > w->totals->worst_share_of_lead)
+    w->totals->worst_share_of_lead = share;
+}
+
+static bool is_before(const sim_world *w, const sim_slot *a, const sim_slot *b)
+{
+  uint64_t x = w->served[a->account], y = w->served[b->account];
+  if (a->account != b->account)
+    return x < y || (x == y && a->account < b->account);
+  return a->place_us < b->place_us || (a->place_us == b->place_us && a->order < b->order);
+}
+
+uint32_t sim_order_front(const sim_world *w)
+{
+  uint32_t front = SIM_MAX_SLOTS;
+  for (uint32_t i = 0; i < w->config.n_slots; i++) {
+    const sim_slot *slot = &w->slots[i];
+    if (slot->used && !slot->running && !slot->following &&
+        (front == SIM_MAX_SLOTS || is_before(w, slot, &w->slots[front])))
+      front = i;
+  }
+  return front;
+}
+
+/* B was started while others wait: it is part of their bound. */
+static void count_for_others(sim_world *w, uint32_t b)
+{
+  for (uint32_t i = 0; i < w->config.n_slots; i++) {
+    sim_slot *slot = &w->slots[i];
+    if (!slot->used || slot->running || i == b || (slot->counted >> b & 1))
+      continue;
+    slot->counted |= UINT64_C(1) << b;
+    slot->steps_allowed += w->slots[b].max_tokens;
+    w->totals->account_turns += slot->account != w->slots[b].account;
+  }
+}
+
+/* The page that a prompt computes next, if it is a whole one before its last token: the KV line at its end, which says all of it. */
+static uint64_t next_page(const sim_world *w, uint32_t i, uint32_t n_computed)
+{
+  uint32_t pt = w->config.page_tokens, end = (n_computed / pt + 1) * pt;
+  const sim_slot *slot = &w->slots[i];
+  return end < slot->n_tokens ? slot->lines[end - 1] : 0;
+}
+
+/* Nobody begins a page that another prompt computes in this very step. */
+static void verify_computed_once(sim_world *w, uint32_t starter, uint32_t n_computed)
+{
+  uint64_t page = next_page(w, starter, n_computed);
+  if (!w->config.share_under_way || page == 0 || td_sched_slot(w->sched, starter).n_follows == FOLLOWS_MAX)
+    return;
+  for (uint32_t i = 0; i < w->config.n_slots; i++)
+    if (i != starter && w->slots[i].used && w->slots[i].running && !w->slots[i].answering)
+      SIM_CHECK(w, next_page(w, i, td_sched_slot(w->sched, i).n_computed) != page);
+}
+
+/* The plan's row of a slot that was not running starts it: it must have been next, but for those that follow since. */
+static void verify_start(sim_world *w, uint32_t i, uint32_t n_computed)
+{
+  sim_slot *slot = &w->slots[i];
+  uint32_t front;
+  while ((front = sim_order_front(w)) != i) {
+    SIM_CHECK(w, front != SIM_MAX_SLOTS && td_sched_slot(w->sched, front).following);
+    w->slots[front].following = true;
+    w->totals->follows++;
+  }
+  verify_computed_once(w, i, n_computed);
+  td_sched_slot_info info = td_sched_slot(w->sched, i);
+  if (!slot->has_run)
+    w->served[slot->account] += slot->n_prompt - info.n_cached_prompt;
+  slot->has_run = slot->running = true;
+  slot->started = ++w->next_started;
+  count_for_others(w, i);
+}
+
+/* Who lost its pages had started later than the first, and nobody behind it had less of a priority. */
+static bool verify_victims(sim_world *w)
+{
+  bool any = false;
+  uint64_t first = UINT64_MAX;
+  for (uint32_t i = 0; i < w->config.n_slots; i++)
+    if (w->slots[i].used && w->slots[i].running && w->slots[i].started < first)
+      first = w->slots[i].started;
+  for (uint32_t i = 0; i < w->config.n_slots; i++) {
+    sim_slot *slot = &w->slots[i];
+    if (!slot->used || td_sched_slot(w->sched, i).n_preemptions == slot->n_preemptions)
+      continue;
+    SIM_CHECK(w, td_sched_slot(w->sched, i).n_preemptions == slot->n_preemptions + 1 && slot->running);
+    SIM_CHECK(w, slot->started != first && !td_sched_is_running(w->sched, i));
+    for (uint32_t k = 0; k < w->config.n_slots; k++)
+      if (w->slots[k].used && td_sched_is_running(w->sched, k) && w->slots[k].started > slot->started) {
+        SIM_CHECK(w, w->slots[k].priority < slot->priority);
+        w->totals->priority_victims++;
+      }
+    slot->n_preemptions++;
+    slot->running = slot->answering = false;
+    any = true;
+  }
+  return any;
+}
+
+/* The prompt that was started first gets its share of what the decodes leave, whoever else wants it. */
+static void verify_elder(sim_world *w, uint32_t elder, uint32_t rest)
+{
+  const td_plan *plan = w->plan;
+  bool cut_at_will = w->config.policy == TD_POLICY_TANDEM || w->config.policy == TD_POLICY_SARATHI;
+  uint32_t left = w->config.step_tokens - plan->n_decode_rows, most = rest < left ? rest : left, q_len = 0, at = 0;
+  if (elder == SIM_MAX_SLOTS || !cut_at_will)
+    return;
+  for (uint32_t i = plan->n_decode_rows; i < plan->n_rows; i++)
+    if (plan->rows[i].slot == elder) {
+      q_len = plan->rows[i].q_len;
+      at = i;
+    }
+  SIM_CHECK(w, q_len > 0 && (sim_cost_of(w) || q_len >= (most + ELDER_SHARE - 1) / ELDER_SHARE));
+  w->totals->elder_kept += at > plan->n_decode_rows && q_len < most;
+}
+
+void sim_order_verify(sim_world *w)
+{
+  const td_plan *plan = w->plan;
+  bool preempted = verify_victims(w);
+  uint32_t elder = SIM_MAX_SLOTS;
+  for (uint32_t i = 0; i < w->config.n_slots; i++)
+    if (w->slots[i].used && w->slots[i].running && !w->slots[i].answering &&
+        (elder == SIM_MAX_SLOTS || w->slots[i].started < w->slots[elder].started))
+      elder = i;
+  verify_elder(w, elder, elder < SIM_MAX_SLOTS ? rest_of(w, elder) : 0);
+  bool started = false;
+  for (uint32_t i = 0; i < plan->n_rows; i++) {
+    uint32_t slot = plan->rows[i].slot;
+    bool starts = !w->slots[slot].running;
+    w->totals->overtakes += !starts && started && i >= plan->n_decode_rows;
+    if (starts)
+      verify_start(w, slot, plan->rows[i].kv_len - plan->rows[i].q_len);
+    started |= starts;
+  }
+  SIM_CHECK(w, !started || !preempted);
+  for (uint32_t i = 0; i < w->config.n_slots; i++) /* behind the last that was started */
+    if (w->slots[i].used && !w->slots[i].following && td_sched_slot(w->sched, i).following) {
+      SIM_CHECK(w, !w->slots[i].running && w->config.share_under_way);
+      w->slots[i].following = true;
+      w->totals->follows++;
+    }
+}
+
+static uint64_t or_never(uint64_t us) { return us > 0 ? us : UINT64_MAX; }
+
+/* The first token's last moment, or the end's. */
+static uint64_t first_deadline(const sim_slot *slot)
+{
+  uint64_t ttft = or_never(slot->ttft_deadline_us), end = or_never(slot->deadline_us);
+  return slot->n_tokens > slot->n_prompt || end < ttft ? end : ttft;
+}
+
+void sim_order_expire(sim_world *w)
+{
+  td_sched_expired out[3]; /* so that it takes several calls */
+  uint32_t n;
+  do {
+    uint32_t rest[SIM_MAX_SLOTS] = {0};
+    for (uint32_t i = 0; i < w->config.n_slots; i++)
+      rest[i] = w->slots[i].used ? rest_of(w, i) : 0;
+    n = td_sched_expire(w->sched, w->clock_us, out, 3);
+    for (uint32_t i = 0; i < n; i++) {
+      sim_slot *slot = &w->slots[out[i].slot];
+      bool answered = slot->n_tokens > slot->n_prompt;
+      uint64_t need = answered ? 0 : prompt_us(w, rest[out[i].slot]);
+      SIM_CHECK(w, slot->used && out[i].has_run == slot->has_run && out[i].has_answer == answered);
+      SIM_CHECK(w, w->clock_us + need > first_deadline(slot));
+      w->totals->expired[answered ? 2 : slot->running]++;
+      slot->used = slot->running = false;
+    }
+    td_sched_check(w->sched);
+  } while (n == 3);
+  uint64_t next = UINT64_MAX;
+  for (uint32_t i = 0; i < w->config.n_slots; i++) {
+    sim_slot *slot = &w->slots[i];
+    if (!slot->used)
+      continue;
+    bool computing = td_sched_is_running(w->sched, i) && slot->n_tokens == slot->n_prompt;
+    uint64_t need = computing ? prompt_us(w, rest_of(w, i)) : 0;
+    SIM_CHECK(w, first_deadline(slot) == UINT64_MAX || w->clock_us + need <= first_deadline(slot)); /* nobody late is left */
+    next = first_deadline(slot) < next ? first_deadline(slot) : next;
+  }
+  SIM_CHECK(w, td_sched_next_expiry_us(w->sched) <= next && td_sched_next_expiry_us(w->sched) >= w->clock_us);
+}

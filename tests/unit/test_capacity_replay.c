@@ -1,0 +1,349 @@
+/* The simulator on cases whose times can be worked out by hand, and that the same load gives the same run. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "capacity/device.h"
+#include "capacity/search.h"
+
+#define NEAR(a, b, tolerance) assert_true(fabs((double)(a) - (double)(b)) <= (tolerance)*fabs((double)(b)))
+/* A spread's percentile is right to 0.1 %. */
+#define ABOUT(a, b) NEAR(a, b, 1e-3)
+
+/* A millisecond a step, whatever is in it. */
+static const td_cost_model constant = {.n_points = 1, .tokens = {1}, .tokens_us = {1000}};
+
+static td_replay_config make_config(const td_cost_model *cost, uint32_t max_running, uint32_t step_tokens)
+{
+  return (td_replay_config){.lane = {.sched = {.n_slots = 8,
+                                               .max_running = max_running,
+                                               .step_tokens = step_tokens,
+                                               .page_tokens = 16,
+                                               .n_pages = 64,
+                                               .max_context_tokens = 512,
+                                               .policy = TD_POLICY_SARATHI},
+                                     .cost = cost},
+                            .n_replicas = 1,
+                            .speed = 1,
+                            .slo = {INFINITY, INFINITY, INFINITY}};
+}
+
+static void add(td_load *l, double due_ms, uint64_t seed, uint32_t n_in, uint32_t n_out)
+{
+  td_load_begin(l, due_ms / 1e3, n_out);
+  td_load_segment_add(l, seed, n_in);
+}
+
+static td_replay_result run(const td_load *l, const td_replay_config *c, td_life **lives)
+{
+  td_replay_result r;
+  td_error err;
+  assert_int_equal(td_replay_lives(l, c, &r, lives, &err), TD_OK);
+  return r;
+}
+
+static void test_spread(void **state)
+{
+  td_spread s = {0}, t = {0};
+  assert_true(isnan(td_spread_at(&s, 0.5)));
+  for (int i = 1; i <= 1000; i++)
+    td_spread_add(&s, i * 0.37, 1);
+  ABOUT(td_spread_at(&s, 0.5), 500 * 0.37);
+  ABOUT(td_spread_at(&s, 0.99), 990 * 0.37);
+  assert_true(td_spread_at(&s, 1) == 370 && td_spread_at(&s, 0) == 0.37);
+  td_spread_add(&t, 5e5, 9000); /* nine tenths of all */
+  td_spread_merge(&s, &t);
+  td_stats_summary sum = td_spread_summary(&s);
+  assert_int_equal(sum.n, 10000);
+  ABOUT(sum.p50, 5e5);
+  ABOUT(td_spread_at(&s, 0.05), 500 * 0.37);
+  NEAR(sum.mean, (0.37 * 500500 + 9000 * 5e5) / 10000, 1e-12);
+  td_spread_deinit(&s);
+  td_spread_deinit(&t);
+  td_spread_add(&s, 0, 3);
+  td_spread_add(&s, 1e300, 1);
+  assert_true(td_spread_at(&s, 0) == 0 && td_spread_at(&s, 1) > 1e11);
+  td_spread_deinit(&s);
+}
+
+/* The prompt in one step, then a step a token. */
+static void test_one_request(void **state)
+{
+  td_load l = {0};
+  td_life *lives;
+  td_replay_config c = make_config(&constant, 4, 64);
+  add(&l, 2, 1, 10, 3);
+  td_replay_result r = run(&l, &c, &lives);
+  assert_true(lives[0].first_us == 3000 && lives[0].end_us == 5000 && lives[0].first_run_us == 2000);
+  assert_int_equal(r.n_done, 1);
+  assert_int_equal(r.n_steps, 3);
+  ABOUT(r.ttft_ms.p50, 1);
+  ABOUT(r.tbt_ms.p99, 1);
+  assert_int_equal(r.tbt_ms.n, 2);
+  NEAR(r.end_s, 0.005, 1e-12);
+  NEAR(r.busy_share, 3.0 / 5, 1e-12);
+  NEAR(r.tokens_out_per_s, 3 / 0.005, 1e-12);
+  assert_true(r.kv_most_share == 1.0 / 64);
+  free(lives);
+  td_load_deinit(&l);
+}
+
+/* The cost model's parts: 10 tokens at 100 us each, decodes at 7 us a token of KV, pairs at 3 us. */
+static void test_step_times(void **state)
+{
+  const td_cost_model m = {.n_points = 2,
+                           .tokens = {1, 101},
+                           .tokens_us = {100, 10100},
+                           .decode_us_per_kv_token = 7,
+                           .prefill_us_per_pair = 3};
+  td_load l = {0};
+  td_life *lives;
+  td_replay_config c = make_config(&m, 4, 64);
+  add(&l, 0, 1, 10, 3);
+  run(&l, &c, &lives);
+  double first = 10 * 100 + 3 * 55, second = 100 + 7 * 11, third = 100 + 7 * 12;
+  NEAR(lives[0].first_us, first, 1e-12);
+  NEAR(lives[0].end_us, first + second + third, 1e-12);
+  NEAR(lives[0].longest_gap_us, third, 1e-12);
+  free(lives);
+  td_load_deinit(&l);
+}
+
+/* Two rows at most and four tokens a step: A's prompt of 10 takes 4 + 4 + 2; B, of 5, comes at 1.5 ms. Steps
+ * of a ms: 1: A4  2: A4  3: A2 B2 (A's first token)  4: A B3 (B's first)  5: A B ... */
+static void test_chunks(void **state)
+{
+  td_load l = {0};
+  td_life *lives;
+  td_replay_config c = make_config(&constant, 2, 4);
+  add(&l, 0, 1, 10, 4);
+  add(&l, 1.5, 2, 5, 2);
+  td_replay_result r = run(&l, &c, &lives);
+  assert_true(lives[0].first_us == 3000 && lives[0].end_us == 6000);
+  assert_true(lives[1].first_run_us == 2000 && lives[1].first_us == 4000 && lives[1].end_us == 5000);
+  assert_int_equal(r.n_steps, 6);
+  assert_int_equal(r.n_hybrid_steps, 1);
+  ABOUT(r.queue_ms.max, 0.5);
+  free(lives);
+  td_load_deinit(&l);
+}
+
+/* A decodes; B comes at 1.5 ms, in step 2. Planned from scratch it begins with step 3; where step 3 was
+ * planned while 2 ran, with step 4. */
+static void test_planned_ahead(void **state)
+{
+  for (int ahead = 0; ahead < 2; ahead++) {
+    td_load l = {0};
+    td_life *lives;
+    td_replay_config c = make_config(&constant, 4, 64);
+    c.lane.ahead = ahead;
+    add(&l, 0, 1, 10, 8);
+    add(&l, 1.5, 2, 10, 1);
+    run(&l, &c, &lives);
+    assert_true(lives[1].first_us == (ahead ? 4000 : 3000));
+    assert_true(lives[0].end_us == 8000);
+    free(lives);
+    td_load_deinit(&l);
+  }
+}
+
+static void test_host_time(void **state)
+{
+  td_load l = {0};
+  td_life *lives;
+  td_replay_config c = make_config(&constant, 4, 64);
+  c.host_us = 10;
+  add(&l, 0, 1, 10, 3);
+  run(&l, &c, &lives);
+  assert_true(lives[0].end_us == 3030);
+  free(lives);
+  td_load_deinit(&l);
+}
+
+/* One row at most: two requests at once take turns on one daemon and none on two. */
+static void test_replicas(void **state)
+{
+  for (uint32_t n = 1; n <= 2; n++) {
+    td_load l = {0};
+    td_life *lives;
+    td_replay_config c = make_config(&constant, 1, 64);
+    c.n_replicas = n;
+    add(&l, 0, 1, 10, 3);
+    add(&l, 0, 2, 10, 3);
+    run(&l, &c, &lives);
+    assert_true(lives[0].end_us == 3000 && lives[1].end_us == (n == 1 ? 6000 : 3000));
+    free(lives);
+    td_load_deinit(&l);
+  }
+}
+
+static void test_shared_prefix(void **state)
+{
+  td_load l = {0};
+  td_life *lives;
+  td_replay_config c = make_config(&constant, 4, 256);
+  for (int i = 0; i < 2; i++) {
+    td_load_begin(&l, i * 0.010, 2);
+    td_load_segment_add(&l, 77, 64);                /* four pages */
+    td_load_segment_add(&l, 100 + (uint64_t)i, 36); /* its own */
+  }
+  td_replay_result r = run(&l, &c, &lives);
+  NEAR(r.prefix_hit_share, 64.0 / 200, 1e-12);
+  free(lives);
+  td_load_deinit(&l);
+}
+
+static void test_refusals(void **state)
+{
+  td_load l = {0};
+  td_life *lives;
+  td_replay_config c = make_config(&constant, 1, 64);
+  c.lane.sched.n_slots = 2;
+  add(&l, 0, 1, 10, 3);
+  add(&l, 0.1, 2, 510, 3); /* longer than the context */
+  add(&l, 0.2, 3, 10, 3);
+  add(&l, 0.3, 4, 10, 3); /* one runs, one waits */
+  td_replay_result r = run(&l, &c, &lives);
+  assert_int_equal(lives[1].fate, TD_FATE_TOO_LARGE);
+  assert_int_equal(lives[2].fate, TD_FATE_DONE);
+  assert_int_equal(lives[3].fate, TD_FATE_QUEUE_FULL);
+  assert_true(r.n_too_large == 1 && r.n_queue_full == 1 && r.n_done == 2 && !r.held);
+  free(lives);
+  td_load_deinit(&l);
+}
+
+static void test_cut(void **state)
+{
+  td_load l = {0};
+  td_life *lives;
+  td_replay_config c = make_config(&constant, 1, 64);
+  c.window_s = 0.004;
+  c.drain_s = 0.0025;
+  add(&l, 0, 1, 10, 3);
+  add(&l, 0, 2, 10, 30);
+  add(&l, 0, 3, 10, 1);
+  td_replay_result r = run(&l, &c, &lives);
+  assert_true(r.n_done == 1 && r.n_unfinished == 2 && r.n_no_first == 1 && !r.held);
+  NEAR(r.end_s, 0.0065, 1e-12);
+  NEAR(r.tokens_out_per_s, 4 / 0.004, 1e-12); /* the tokens of 1, 2, 3 and 4 ms */
+  free(lives);
+  td_load_deinit(&l);
+}
+
+static td_load make_mixed(uint64_t seed, size_t n)
+{
+  td_load l = {0};
+  td_load_spec spec = {.seed = seed,
+                       .rate = 60,
+                       .seconds = INFINITY,
+                       .max_requests = n,
+                       .in = {TD_LOAD_LOGNORMAL, 120, 100, 1, 400},
+                       .out = {TD_LOAD_EXPONENTIAL, 20, 0, 1, 100}};
+  td_load_make(&l, &spec);
+  return l;
+}
+
+/* To the last bit; and another order of hash buckets is no other schedule. */
+static void test_same_again(void **state)
+{
+  td_load l = make_mixed(5, 400);
+  td_life *lives[2];
+  td_replay_result r[2];
+  memset(r, 0, sizeof r);
+  for (int i = 0; i < 2; i++) {
+    td_replay_config c = make_config(&constant, 8, 64);
+    c.lane.sched.hash_seed = (uint64_t)i * 12345;
+    c.lane.sched.n_slots = 400;
+    c.lane.ahead = true;
+    c.n_replicas = 2;
+    assert_int_equal(td_replay_lives(&l, &c, &r[i], &lives[i], NULL), TD_OK);
+  }
+  assert_true(r[0].n_done == 400 && r[0].tokens_out > 4000);
+  assert_memory_equal(lives[0], lives[1], l.n * sizeof *lives[0]);
+  assert_true(r[0].n_steps == r[1].n_steps && r[0].end_s == r[1].end_s &&
+              r[0].n_preemptions == r[1].n_preemptions);
+  free(lives[0]);
+  free(lives[1]);
+  td_load_deinit(&l);
+}
+
+/* A small pool: requests are preempted, all end, and each has all its tokens. */
+static void test_pressure(void **state)
+{
+  td_load l = make_mixed(6, 300);
+  td_life *lives;
+  td_replay_config c = make_config(&constant, 8, 64);
+  c.lane.sched.n_pages = 36;
+  c.lane.sched.n_slots = 300;
+  c.speed = 10;
+  td_replay_result r = run(&l, &c, &lives);
+  assert_true(r.n_done == 300 && r.n_preemptions > 0 && r.kv_most_share > 0.9 && r.n_evicted_pages > 0);
+  for (size_t i = 0; i < l.n; i++)
+    assert_int_equal(lives[i].n_tokens, l.requests[i].n_out);
+  free(lives);
+  td_load_deinit(&l);
+}
+
+/* One at a time, a millisecond each, arrivals even: 1000 a second can be held and no more. */
+static void test_search(void **state)
+{
+  td_source s = {.rate = 100};
+  td_search_result found;
+  td_error err;
+  td_replay_config c = make_config(&constant, 1, 64);
+  c.lane.sched.n_slots = 2000;
+  c.slo.queue_p50_ms = 1;
+  for (int i = 0; i < 2000; i++)
+    add(&s.load, i * 10, (uint64_t)i, 8, 1);
+  NEAR(td_source_rate(&s.load), 100, 1e-9);
+  assert_int_equal(td_search(&s, &c, 0.01, &found, &err), TD_OK);
+  assert_true(found.rate > 985 && found.rate < 1005);
+  assert_true(found.at.held && found.at.queue_ms.p50 <= 1);
+  /* a first token takes a millisecond: half of that is held at no rate */
+  c.slo.ttft_p99_ms = 0.5;
+  assert_int_equal(td_search(&s, &c, 0.01, &found, &err), TD_OK);
+  assert_true(found.rate == 0);
+  td_load_deinit(&s.load);
+}
+
+static void test_devices(void **state)
+{
+  td_device one, qwen;
+  td_error err;
+  assert_int_equal(td_device_h200("llama3-8b", &one, &err), TD_OK);
+  assert_true(one.kv_token_bytes == 131072);
+  NEAR(one.weight_bytes, 16.06e9, 0.002);
+  NEAR(one.n_kv_tokens, 900000, 0.01); /* vLLM at 0.92 of the memory: 920,080 */
+  td_device two = td_device_tp2(&one);
+  NEAR(two.n_kv_tokens, 2.136 * (double)one.n_kv_tokens, 0.01); /* weights are there once */
+  td_step_work decode = {
+      .n_tokens = 1, .n_rows = 1, .n_logits = 1, .n_decode_rows = 1, .decode_kv_tokens = 16384};
+  double halves = td_cost_step_us(&one.cost, &decode) / 2;
+  NEAR(td_cost_step_us(&two.cost, &decode), halves + 64 * 9.8, 1e-9);
+  NEAR(td_device_all_reduce_us(3072, 4096), (76.9 + 138) / 2, 1e-12);
+  NEAR(td_device_all_reduce_us(6144, 2048), (76.9 + 138) / 2, 1e-12);
+  NEAR(td_device_all_reduce_us(8192, 4096), 138 + 2 * (138 - 76.9), 1e-12);
+  assert_int_equal(td_device_h200("qwen2.5-7b", &qwen, &err), TD_OK);
+  assert_true(qwen.cost.decode_us_per_kv_token < one.cost.decode_us_per_kv_token); /* 28 layers of 4 heads */
+  assert_int_equal(td_device_h200("gpt-5", &qwen, &err), TD_ERR_CONFIG);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_spread),        cmocka_unit_test(test_one_request),
+      cmocka_unit_test(test_step_times),    cmocka_unit_test(test_chunks),
+      cmocka_unit_test(test_planned_ahead), cmocka_unit_test(test_host_time),
+      cmocka_unit_test(test_replicas),      cmocka_unit_test(test_shared_prefix),
+      cmocka_unit_test(test_refusals),      cmocka_unit_test(test_cut),
+      cmocka_unit_test(test_same_again),    cmocka_unit_test(test_pressure),
+      cmocka_unit_test(test_search),        cmocka_unit_test(test_devices),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

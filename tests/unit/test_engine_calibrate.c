@@ -1,0 +1,247 @@
+/* Calibration at start (engine/calibrate.c) on a device that takes as long for a step as a cost model says: the model is found
+ * again, kept, believed as long as it holds, and no more time is taken than is allowed. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+#include <dirent.h>
+#include <stdio.h>
+#include <math.h>
+#include <unistd.h>
+
+#include "engine/internal.h"
+#include "scheduler/cost_text.h"
+
+enum { MAX_ROWS = 16, MAX_TOKENS = 256, PAGE = 16, N_PAGES = 1024, CONTEXT = 4096 };
+
+typedef struct device {
+  td_backend base;
+  double slow;       /* how many times slower than the model */
+  double end_us[2];  /* of those under way, oldest first */
+  uint32_t n_under_way, n_steps, n_logits[2];
+  bool fails;
+} device;
+
+static const td_cost_model truth = {.n_points = 4,
+                                    .tokens = {1, 16, 64, 256},
+                                    .tokens_us = {300, 320, 500, 1300},
+                                    .logits_us_per_row = 2,
+                                    .decode_us_per_kv_token = 0.02,
+                                    .prefill_us_per_chunk = 20,
+                                    .prefill_us_per_pair = 0.002};
+
+/* Time passes only where the device works, so no load on this machine can change what is measured. */
+static double now;
+uint64_t __wrap_td_engine_now_us(void); /* the linker puts it in place of the engine's */
+uint64_t __wrap_td_engine_now_us(void) { return (uint64_t)now; }
+
+static void device_set_sampling(td_backend *b, uint32_t slot, const td_sampling *s) {}
+
+/* Steps run one after another. Plans must be whole: the table names pages of the store, rows do not share them. */
+static void device_begin(td_backend *b, const td_plan *plan)
+{
+  device *d = (device *)b;
+  static uint8_t owned[N_PAGES];
+  memset(owned, 0, sizeof owned);
+  assert_true(d->n_under_way < b->pipeline_depth && plan->n_rows > 0 && plan->n_rows <= MAX_ROWS && plan->n_tokens <= MAX_TOKENS);
+  for (uint32_t i = 0; i < plan->n_rows; i++) {
+    const td_plan_row *r = &plan->rows[i];
+    assert_true(r->kv_len <= CONTEXT && r->slot < MAX_ROWS && (i < plan->n_decode_rows) == (r->q_len == 1));
+    for (uint32_t p = 0; p * PAGE < r->kv_len; p++) {
+      assert_true(r->page_table_offset + p < plan->page_table_len);
+      int32_t page = plan->page_table[r->page_table_offset + p];
+      assert_true(page >= 0 && page < N_PAGES && !owned[page]);
+      owned[page] = 1;
+    }
+  }
+  td_step_work w = td_step_work_of(plan);
+  double begin = d->n_under_way ? d->end_us[d->n_under_way - 1] : now;
+  d->n_logits[d->n_under_way] = plan->n_logits;
+  d->end_us[d->n_under_way++] = begin + d->slow * td_cost_step_us(&truth, &w);
+  d->n_steps++;
+}
+
+static bool device_replay(td_backend *b) { return true; }
+static void device_submit(td_backend *b) {}
+
+static td_status device_end(td_backend *b, int32_t *ids, td_error *err)
+{
+  device *d = (device *)b;
+  assert_true(d->n_under_way > 0);
+  if (d->fails)
+    return td_fail(err, TD_ERR_DEVICE, "the device is gone");
+  now = fmax(now, d->end_us[0]);
+  memset(ids, 0, d->n_logits[0] * sizeof *ids);
+  d->end_us[0] = d->end_us[1];
+  d->n_logits[0] = d->n_logits[1];
+  d->n_under_way--;
+  return TD_OK;
+}
+
+static void device_destroy(td_backend *b) {}
+
+static const td_backend_ops ops = {.name = "none", .destroy = device_destroy, .set_sampling = device_set_sampling,
+                                   .step_begin = device_begin, .replay = device_replay, .step_submit = device_submit,
+                                   .step_end = device_end};
+
+static char folder[] = "/tmp/td_calibrate_XXXXXX";
+
+/* Returns the seconds that it took. */
+static double calibrate(device *d, uint32_t depth, double calibrate_ms, const char *identity, td_cost_model *m, bool *has, td_status want)
+{
+  td_options o;
+  td_error err;
+  td_engine *e = NULL;
+  td_options_init(&o);
+  o.limit[TD_LIMIT_CALIBRATE_MS] = calibrate_ms;
+  snprintf(o.cache_dir, sizeof o.cache_dir, "%s", folder);
+  assert_int_equal(td_engine_create(&o, &e, &err), TD_OK);
+  d->base = (td_backend){.ops = &ops, .pipeline_depth = depth, .weight_bytes = 2, .max_rows = MAX_ROWS, .max_tokens = MAX_TOKENS};
+  snprintf(d->base.identity, sizeof d->base.identity, "%s", identity);
+  d->n_steps = d->n_under_way = 0;
+  e->backend = &d->base;
+  e->desc.vocab = 1000;
+  double begin = now;
+  assert_int_equal(td_engine_calibrate(e, PAGE, N_PAGES, CONTEXT, &err), want);
+  double seconds = (now - begin) * 1e-6;
+  *m = e->cost;
+  *has = e->has_cost;
+  td_engine_destroy(e);
+  return seconds;
+}
+
+static uint32_t count_files(void)
+{
+  uint32_t n = 0;
+  DIR *dir = opendir(folder);
+  for (struct dirent *f; (f = readdir(dir));)
+    n += f->d_name[0] != '.';
+  closedir(dir);
+  return n;
+}
+
+static void empty_folder(void)
+{
+  char path[512];
+  DIR *dir = opendir(folder);
+  for (struct dirent *f; (f = readdir(dir));)
+    if (f->d_name[0] != '.') {
+      snprintf(path, sizeof path, "%s/%s", folder, f->d_name);
+      unlink(path);
+    }
+  closedir(dir);
+}
+
+/* Median error over steps of all sizes; other programs may disturb some, so not the largest. */
+static double median_error(const td_cost_model *m)
+{
+  uint32_t n = 0, above = 0;
+  double limit = 0.05;
+  for (uint32_t rows = 1; rows <= MAX_ROWS; rows += 3)
+    for (uint32_t chunk = 0; chunk + rows <= MAX_TOKENS; chunk += 24, n++) {
+      td_step_work w = {.n_tokens = rows + chunk, .n_rows = rows + (chunk > 0), .n_logits = rows + (chunk > 0), .n_decode_rows = rows, .decode_kv_tokens = 500 * rows,
+                        .prefill_pairs = td_cost_pairs(chunk, chunk), .prefill_kv_tokens = chunk};
+      above += fabs(td_cost_step_us(m, &w) / td_cost_step_us(&truth, &w) - 1) > limit;
+    }
+  return 2 * above > n ? 1 : limit;
+}
+
+static void finds_the_device_and_keeps_it(void **state)
+{
+  device d = {.slow = 1};
+  td_cost_model m, again;
+  bool has;
+  empty_folder();
+  calibrate(&d, 1, 20000, "a device", &m, &has, TD_OK);
+  uint32_t n_steps = d.n_steps;
+  assert_true(has && td_cost_is_valid(&m) && n_steps > 200);
+  assert_true(median_error(&m) <= 0.05);
+  assert_int_equal(count_files(), 1);
+  calibrate(&d, 1, 20000, "a device", &again, &has, TD_OK); /* kept, and only looked at */
+  assert_true(has && d.n_steps < 20);
+  assert_memory_equal(&m, &again, sizeof m);
+  calibrate(&d, 1, 0, "a device", &again, &has, TD_OK); /* no time: believed unseen */
+  assert_true(has && d.n_steps == 0);
+  assert_memory_equal(&m, &again, sizeof m);
+  calibrate(&d, 1, 0, "another device", &again, &has, TD_OK);
+  assert_false(has);
+  d.slow = 2; /* it does not hold any more */
+  calibrate(&d, 1, 20000, "a device", &again, &has, TD_OK);
+  assert_true(has && d.n_steps > 200);
+  assert_true(again.tokens_us[0] > 1.5 * m.tokens_us[0]);
+  assert_int_equal(count_files(), 1);
+}
+
+/* Decodes are measured as they are served: one behind the other, so that what the host does beside them costs nothing. */
+static void two_under_way(void **state)
+{
+  device d = {.slow = 1};
+  td_cost_model m;
+  bool has;
+  empty_folder();
+  calibrate(&d, 2, 20000, "a device", &m, &has, TD_OK);
+  assert_true(has && median_error(&m) <= 0.05);
+}
+
+static void keeps_to_its_time(void **state)
+{
+  device d = {.slow = 1};
+  td_cost_model m;
+  bool has;
+  empty_folder();
+  double seconds = calibrate(&d, 1, 150, "a device", &m, &has, TD_OK);
+  assert_true(seconds < 0.3);
+  assert_true(has && td_cost_is_valid(&m)); /* the extremes came first */
+  empty_folder();
+  d.slow = 50;
+  seconds = calibrate(&d, 1, 60, "a slow device", &m, &has, TD_OK);
+  assert_true(seconds < 0.4);
+  assert_false(has); /* too few to tell: no model, and none is kept */
+  assert_int_equal(count_files(), 0);
+}
+
+static void damaged_files_are_measured_anew(void **state)
+{
+  device d = {.slow = 1};
+  td_cost_model m;
+  bool has;
+  char path[512] = "";
+  empty_folder();
+  calibrate(&d, 1, 300, "a device", &m, &has, TD_OK);
+  DIR *dir = opendir(folder);
+  for (struct dirent *f; (f = readdir(dir));)
+    if (f->d_name[0] != '.')
+      snprintf(path, sizeof path, "%s/%s", folder, f->d_name);
+  closedir(dir);
+  FILE *file = fopen(path, "r+");
+  fseek(file, 200, SEEK_SET);
+  fputs("?", file);
+  fclose(file);
+  calibrate(&d, 1, 300, "a device", &m, &has, TD_OK);
+  assert_true(has && d.n_steps > 50);
+  d.fails = true;
+  empty_folder();
+  calibrate(&d, 1, 300, "a device", &m, &has, TD_ERR_DEVICE);
+}
+
+static int setup(void **state) { return mkdtemp(folder) ? 0 : -1; }
+
+static int teardown(void **state)
+{
+  empty_folder();
+  return rmdir(folder);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(finds_the_device_and_keeps_it),
+      cmocka_unit_test(two_under_way),
+      cmocka_unit_test(keeps_to_its_time),
+      cmocka_unit_test(damaged_files_are_measured_anew),
+  };
+  return cmocka_run_group_tests(tests, setup, teardown);
+}

@@ -1,0 +1,217 @@
+/* Predicted queue delays against those that came, in a scheduler whose steps take exactly what its cost model
+ * says. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "scheduler/cost_model.h"
+#include "scheduler/scheduler.h"
+
+enum { SLOTS = 512, RUNNING = 32, CONTEXT = 2048, SEEN_MAX = 4000 };
+
+typedef struct world {
+  td_sched *s;
+  td_plan *plan;
+  double now_us;
+  uint64_t random;
+  int32_t tokens[SLOTS][CONTEXT];
+  bool used[SLOTS], started[SLOTS];
+  double predicted_us[SLOTS];
+  uint32_t stop_at[SLOTS]; /* the answer ends by itself here */
+  double ratio[SEEN_MAX];  /* predicted / seen delay of those that waited */
+  uint32_t n_seen;
+} world;
+
+static world w;
+
+static uint32_t below(uint32_t n)
+{
+  w.random = w.random * 6364136223846793005u + 1442695040888963407u;
+  return (uint32_t)((w.random >> 33) % n);
+}
+
+static void open_world(const td_sched_config *c)
+{
+  td_error err;
+  memset(&w, 0, sizeof w);
+  w.random = 3;
+  assert_int_equal(td_sched_create(c, &w.s, &err), TD_OK);
+  assert_int_equal(td_sched_plan_create(w.s, &w.plan, &err), TD_OK);
+}
+
+static void close_world(void)
+{
+  td_plan_destroy(w.plan);
+  td_sched_destroy(w.s);
+}
+
+static void submit(uint32_t n_prompt, uint32_t max_new, uint32_t n_answer)
+{
+  uint32_t slot = 0;
+  td_error err;
+  while (w.used[slot])
+    slot++;
+  for (uint32_t i = 0; i < n_prompt; i++)
+    w.tokens[slot][i] = (int32_t)below(50000);
+  w.used[slot] = true;
+  w.started[slot] = false;
+  w.stop_at[slot] = n_answer;
+  w.predicted_us[slot] = td_sched_foresee(w.s).start_us;
+  assert_int_equal(
+      td_sched_submit(w.s, slot,
+                      &(td_sched_request){.tokens = w.tokens[slot], .n_prompt = n_prompt, .max_new = max_new},
+                      (uint64_t)w.now_us, &err),
+      TD_OK);
+}
+
+static bool step(void)
+{
+  int32_t sampled[RUNNING];
+  uint8_t stop[RUNNING];
+  uint32_t finished[RUNNING], n_finished;
+  if (!td_sched_plan(w.s, (uint64_t)w.now_us, w.plan))
+    return false;
+  for (uint32_t i = 0; i < w.plan->n_rows; i++) {
+    uint32_t slot = w.plan->rows[i].slot;
+    td_sched_slot_info info = td_sched_slot(w.s, slot);
+    if (w.started[slot])
+      continue;
+    w.started[slot] = true;
+    double seen = (double)info.first_run_us - (double)info.submit_us;
+    if (seen > 100000 && w.n_seen < SEEN_MAX)
+      w.ratio[w.n_seen++] = w.predicted_us[slot] / seen;
+  }
+  w.now_us += td_sched_predict_us(w.s, w.plan);
+  for (uint32_t i = 0; i < w.plan->n_logits; i++) {
+    uint32_t slot = w.plan->rows[w.plan->logits_rows[i]].slot;
+    sampled[i] = (int32_t)below(50000);
+    stop[i] = td_sched_slot(w.s, slot).n_generated + 1 >= w.stop_at[slot];
+  }
+  td_sched_commit(w.s, w.plan, sampled, stop, (uint64_t)w.now_us, finished, &n_finished);
+  for (uint32_t i = 0; i < n_finished; i++)
+    w.used[finished[i]] = false;
+  return true;
+}
+
+static int compare(const void *a, const void *b)
+{
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+static void expect_ratios(double median_within, double nine_of_ten_within)
+{
+  assert_true(w.n_seen > 300);
+  qsort(w.ratio, w.n_seen, sizeof *w.ratio, compare);
+  double p5 = w.ratio[w.n_seen / 20], p50 = w.ratio[w.n_seen / 2],
+         p95 = w.ratio[w.n_seen - 1 - w.n_seen / 20];
+  if (fabs(p50 - 1) > median_within || p5 < 1 / nine_of_ten_within || p95 > nine_of_ten_within)
+    fail_msg("predicted / seen: p5 %.3f, p50 %.3f, p95 %.3f of %u", p5, p50, p95, w.n_seen);
+}
+
+static td_sched_config config(void)
+{
+  return (td_sched_config){.n_slots = SLOTS,
+                           .max_running = RUNNING,
+                           .step_tokens = 2048,
+                           .page_tokens = 16,
+                           .n_pages = 20000,
+                           .max_context_tokens = CONTEXT,
+                           .cost = &td_cost_h200_llama3_8b,
+                           .tbt_target_us = 25000};
+}
+
+/* More than can be served for a while, then less: the queue grows and goes. */
+static void run_load(uint32_t max_prompt, uint32_t max_new, uint32_t longest_answer, double per_step)
+{
+  double owed = 0;
+  for (uint32_t i = 0; i < 12000; i++) {
+    td_sched_stats st;
+    td_sched_get_stats(w.s, &st);
+    for (owed += i % 3000 < 1500 ? per_step : 0; owed >= 1; owed--)
+      if (st.n_waiting + st.n_running < 400)
+        submit(16 + below(max_prompt), max_new, 1 + below(longest_answer));
+    step();
+  }
+  while (step())
+    ;
+}
+
+static void places_are_short(void **state)
+{
+  (void)state;
+  td_sched_config c = config();
+  open_world(&c);
+  run_load(200, 400, 400, 0.25); /* answers of 1 to 400 of the 400 allowed */
+  expect_ratios(0.2, 2.5);
+  close_world();
+}
+
+static void answers_are_shorter_than_allowed(void **state)
+{
+  (void)state;
+  td_sched_config c = config();
+  open_world(&c);
+  run_load(200, 1600, 200, 0.5);
+  expect_ratios(0.3, 2.5);
+  close_world();
+}
+
+static void prompts_are_in_the_way(void **state)
+{
+  (void)state;
+  td_sched_config c = config();
+  open_world(&c);
+  run_load(1900, 8, 8, 1.5);
+  expect_ratios(0.2, 2.5);
+  close_world();
+}
+
+static void pages_are_short(void **state)
+{
+  (void)state;
+  td_sched_config c = config();
+  c.n_pages = 700; /* ten requests of a thousand tokens */
+  open_world(&c);
+  run_load(1000, 300, 300, 0.2);
+  expect_ratios(0.35, 3);
+  close_world();
+}
+
+static void idle_or_without_a_model(void **state)
+{
+  (void)state;
+  td_sched_config c = config();
+  open_world(&c);
+  td_sched_forecast f = td_sched_foresee(w.s);
+  assert_true(f.start_us == 0 && f.next_end_us == 0 && f.prompt_token_us == 0);
+  submit(100, 100, 100);
+  step();
+  f = td_sched_foresee(w.s);
+  assert_true(f.start_us > 0 && f.start_us < 5000); /* half a step: there is room */
+  assert_true(fabs(f.next_end_us / (99 * 4100) - 1) < 0.5);
+  assert_true(f.prompt_token_us > 5 && f.prompt_token_us < 50); /* what a prompt's token adds, though none waits */
+  close_world();
+  c.cost = NULL;
+  c.tbt_target_us = 0;
+  open_world(&c);
+  submit(100, 100, 100);
+  assert_true(td_sched_foresee(w.s).start_us == 0);
+  close_world();
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(places_are_short),        cmocka_unit_test(answers_are_shorter_than_allowed),
+      cmocka_unit_test(prompts_are_in_the_way),  cmocka_unit_test(pages_are_short),
+      cmocka_unit_test(idle_or_without_a_model),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
