@@ -19,17 +19,12 @@
 #include "scheduler/cost_text.h"
 
 /* Host memory that nobody wrote yet is taken for it, up to this: it would be taken by requests later. */
-#define HOST_KV_BYTES ((uint64_t)128 << 20)
-enum {
-  CASES_MAX = 128,
-  RUNS_MAX = 9,
-  RUNS_WANTED = 3,
-  FEWEST_CASES = 6,
-  KEPT_CASES = 24,
-  SHORT_CONTEXT = 64,
-  LONG_CONTEXT = 32768,
-  MANY_CONTEXT = 4096
-};
+#define HOST_KV_BYTES ((uint64_t)64 << 20)
+enum { CASES_MAX = 128, RUNS_MAX = 9, RUNS_WANTED = 3, FEWEST_CASES = 4 };
+enum { SHORT_CONTEXT = 64, MANY_CONTEXT = 4096, LONG_CONTEXT = 32768 };
+/* A case that took one part in so many of the time is not run again; one that would take one in LEFT_SHARE of
+ * what is left, never. */
+enum { BUDGET_SHARE = 40, LEFT_SHARE = 16 };
 /* A short step is seen until this time is spent on it, for its time varies more. */
 #define CASE_US 30000.0
 /* A kept calibration that is off by more is measured anew. */
@@ -59,6 +54,18 @@ static bool time_is_over(const calibration *c) { return td_engine_now_us() - c->
 
 /* ---- the cases ---- */
 
+static td_step_work work_of(const trial_case *k)
+{
+  uint32_t n_rows = k->n_decodes + k->n_chunks, kv_len = k->chunk_behind + k->chunk_tokens;
+  return (td_step_work){.n_tokens = k->n_decodes + k->n_chunks * k->chunk_tokens,
+                        .n_rows = n_rows,
+                        .n_logits = n_rows,
+                        .n_decode_rows = k->n_decodes,
+                        .decode_kv_tokens = (uint64_t)k->n_decodes * k->decode_context,
+                        .prefill_pairs = k->n_chunks * td_cost_pairs(k->chunk_tokens, kv_len),
+                        .prefill_kv_tokens = (uint64_t)k->n_chunks * kv_len};
+}
+
 static void add_case(calibration *c, trial_case k)
 {
   uint64_t kv =
@@ -75,6 +82,7 @@ static void add_case(calibration *c, trial_case k)
         o->chunk_tokens == k.chunk_tokens && o->chunk_behind == k.chunk_behind)
       return;
   }
+  k.work = work_of(&k);
   c->cases[c->n_cases++] = k;
 }
 
@@ -113,10 +121,10 @@ static void choose_extremes(calibration *c)
 {
   uint32_t rows = c->max_rows, tokens = c->max_tokens, some = (rows + 3) / 4;
   add_decodes(c, 1, SHORT_CONTEXT);
-  add_chunks(c, 1, tokens, 0);
-  add_decodes(c, rows, SHORT_CONTEXT);
-  add_decodes(c, rows, context_of(c, rows, MANY_CONTEXT));
   add_chunks(c, 1, tokens / 4, 0);
+  add_decodes(c, rows, SHORT_CONTEXT);
+  add_chunks(c, 1, tokens, 0);
+  add_decodes(c, rows, context_of(c, rows, MANY_CONTEXT));
   add_chunks(c, 1, tokens / 2, context_of(c, 1, LONG_CONTEXT) / 2);
   add_hybrid(c, some, context_of(c, rows, MANY_CONTEXT), tokens / 2, 0);
   add_decodes(c, some, context_of(c, some, MANY_CONTEXT));
@@ -165,7 +173,6 @@ static td_status run_case(calibration *c, trial_case *k, double *us, td_error *e
   td_trial_begin(&c->trial);
   TD_BUG_ON(!td_trial_add(&c->trial, k->n_decodes, 1, k->decode_context));
   TD_BUG_ON(!td_trial_add(&c->trial, k->n_chunks, k->chunk_tokens, k->chunk_behind + k->chunk_tokens));
-  k->work = td_step_work_of(c->trial.plan);
   return td_trial_run(&c->trial, us, err);
 }
 
@@ -175,37 +182,60 @@ static int compare_us(const void *a, const void *b)
   return (x > y) - (x < y);
 }
 
-static double median(const trial_case *k)
+/* The lower quartile: what disturbs a step only lengthens it. */
+static double us_of(const trial_case *k)
 {
   double us[RUNS_MAX];
   memcpy(us, k->us, sizeof us);
   qsort(us, k->n_runs, sizeof *us, compare_us);
-  return us[k->n_runs / 2];
+  return us[k->n_runs / 4];
 }
 
-static bool wants_more(const trial_case *k)
-{
-  return k->n_runs < RUNS_WANTED || (k->n_runs < RUNS_MAX && k->n_runs * median(k) < CASE_US);
-}
-
-/* Every case once, then again. The first run of a kind of step may set things up, so it is not counted where
- * that costs little. */
-static td_status run_cases(calibration *c, td_error *err)
+/* One run more of a case. Before the first of a short one it is run for nothing: something may have to be set
+ * up. */
+static td_status run_again(calibration *c, trial_case *k, td_error *err)
 {
   double us;
-  for (uint32_t round = 0; round < RUNS_MAX; round++)
-    for (uint32_t i = 0; i < c->n_cases && !time_is_over(c); i++) {
+  TD_TRY(run_case(c, k, &us, err));
+  if (k->n_runs == 0 && us < CASE_US && !time_is_over(c))
+    TD_TRY(run_case(c, k, &us, err));
+  k->us[k->n_runs++] = us;
+  return TD_OK;
+}
+
+/* Three runs, or more of a short step; but a long one is not given more than its share of the time. */
+static bool wants_more(const calibration *c, const trial_case *k)
+{
+  if (k->n_runs == 0)
+    return true;
+  double spent_us = k->n_runs * us_of(k);
+  return k->n_runs < RUNS_WANTED ? spent_us < (double)c->budget_us / BUDGET_SHARE
+                                 : k->n_runs < RUNS_MAX && spent_us < CASE_US;
+}
+
+/* Cases [first, end), round after round. With a model (else NULL), those are left out that would take too
+ * much of the time left. */
+static td_status run_cases(calibration *c, uint32_t first, uint32_t end, uint32_t n_rounds,
+                           const td_cost_model *m, td_error *err)
+{
+  for (uint32_t round = 0; round < n_rounds; round++)
+    for (uint32_t i = first; i < end && !time_is_over(c); i++) {
       trial_case *k = &c->cases[i];
-      if (round > 0 && !wants_more(k))
-        continue;
-      if (round == 0)
-        TD_TRY(run_case(c, k, &us, err));
-      if (round == 0 && us > CASE_US)
-        k->us[k->n_runs++] = us;
-      else
-        TD_TRY(run_case(c, k, &k->us[k->n_runs++], err));
+      double left_us = (double)c->budget_us - (double)(td_engine_now_us() - c->begin_us);
+      bool dear = m && k->n_runs == 0 && td_cost_step_us(m, &k->work) > left_us / LEFT_SHARE;
+      if (!dear && (k->n_runs > 0 || round == 0) && wants_more(c, k))
+        TD_TRY(run_again(c, k, err));
     }
   return TD_OK;
+}
+
+static uint32_t collect(const calibration *c, td_cost_sample samples[CASES_MAX])
+{
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < c->n_cases; i++)
+    if (c->cases[i].n_runs > 0)
+      samples[n++] = (td_cost_sample){c->cases[i].work, us_of(&c->cases[i])};
+  return n;
 }
 
 /* ---- the kept one ---- */
@@ -279,11 +309,9 @@ static td_status holds(calibration *c, const td_cost_model *m, bool *yes, td_err
   add_chunks(c, 1, c->max_tokens / 4, 0);
   for (uint32_t i = 0; i < c->n_cases; i++) {
     trial_case *k = &c->cases[i];
-    double us;
-    TD_TRY(run_case(c, k, &us, err));
-    while (k->n_runs < 3)
-      TD_TRY(run_case(c, k, &k->us[k->n_runs++], err));
-    double want = td_cost_step_us(m, &k->work), got = median(k);
+    while (k->n_runs < RUNS_WANTED)
+      TD_TRY(run_again(c, k, err));
+    double want = td_cost_step_us(m, &k->work), got = us_of(k);
     if (fabs(want / got - 1) <= HOLDS_WITHIN)
       continue;
     td_info("kept step times do not hold: a step of %u tokens takes %.2f ms, not %.2f", k->work.n_tokens,
@@ -296,36 +324,46 @@ static td_status holds(calibration *c, const td_cost_model *m, bool *yes, td_err
 
 /* ---- all of it ---- */
 
-static td_status measure(calibration *c, td_error *err)
+static td_status fit(calibration *c, td_error *err)
 {
   td_cost_sample samples[CASES_MAX];
-  uint32_t n = 0, n_cases;
   td_engine *e = c->e;
-  choose_extremes(c);
-  choose_grid(c, 4);
-  choose_stairs(c);
-  choose_grid(c, 2);
-  n_cases = c->n_cases;
-  TD_TRY(run_cases(c, err));
-  for (uint32_t i = 0; i < c->n_cases; i++)
-    if (c->cases[i].n_runs > 0)
-      samples[n++] = (td_cost_sample){c->cases[i].work, median(&c->cases[i])};
+  uint32_t n = collect(c, samples);
   double s = (double)(td_engine_now_us() - c->begin_us) / 1e6;
-  if (n < FEWEST_CASES) {
-    td_warn("calibrate_ms is over after %u kinds of steps in %.1f s, too few to tell what steps take: chunks "
-            "are of step_tokens",
-            n, s);
-    return TD_OK;
-  }
   if (td_cost_fit(samples, n, &e->cost, err) != TD_OK || !td_cost_is_valid(&e->cost))
     return td_error_prefix(err, "step times");
   e->has_cost = true;
-  td_info("step times: %u of %u kinds of steps measured in %.2f s; the model's error is %.1f %% in the "
-          "median, %.1f %% in nine of ten",
-          n, n_cases, s, 100 * td_cost_fit_error(&e->cost, samples, n, 0.5),
+  td_info("step times: %u kinds of steps measured in %.2f s; the model's error is %.1f %% in the median, "
+          "%.1f %% in nine of ten",
+          n, s, 100 * td_cost_fit_error(&e->cost, samples, n, 0.5),
           100 * td_cost_fit_error(&e->cost, samples, n, 0.9));
-  if (n == n_cases || n >= KEPT_CASES) /* else a start with more time would do better */
-    keep(c, &e->cost);
+  return TD_OK;
+}
+
+/* The extremes first and well; what they say of the other kinds' times decides which of them there is time
+ * for. */
+static td_status measure(calibration *c, td_error *err)
+{
+  td_cost_sample samples[CASES_MAX];
+  td_cost_model rough;
+  choose_extremes(c);
+  uint32_t n_extremes = c->n_cases;
+  TD_TRY(run_cases(c, 0, n_extremes, RUNS_WANTED, NULL, err));
+  uint32_t n = collect(c, samples);
+  if (n < FEWEST_CASES && n < n_extremes) {
+    td_warn("calibrate_ms is over after %u kinds of steps, too few to tell what steps take: chunks are of "
+            "step_tokens",
+            n);
+    return TD_OK;
+  }
+  TD_TRY(td_cost_fit(samples, n, &rough, err));
+  choose_grid(c, 4);
+  choose_stairs(c);
+  choose_grid(c, 2);
+  TD_TRY(run_cases(c, n_extremes, c->n_cases, RUNS_WANTED, &rough, err));
+  TD_TRY(run_cases(c, 0, c->n_cases, RUNS_MAX, &rough, err));
+  TD_TRY(fit(c, err));
+  keep(c, &c->e->cost);
   return TD_OK;
 }
 

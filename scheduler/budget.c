@@ -9,8 +9,9 @@
 #define EFFICIENT_SHARE 0.9
 /* A chunk is not cut back for less than this. */
 #define WORTH_CUTTING 0.03
-#define CORRECTION_STEP (1.0 / 128)
-#define CORRECTION_MAX 2.0
+/* A step moves the correction by one part in 8 at first, in 128 after 120 steps. */
+enum { CORRECTION_FIRST = 8, CORRECTION_LAST = 128 };
+#define CORRECTION_MAX 4.0
 
 /* ---- targets ---- */
 
@@ -212,9 +213,13 @@ void td_budget_remove_chunk(td_budget *b, uint32_t q_len, uint32_t kv_len, bool 
 
 void td_budget_observe(td_budget *b, const td_step_work *w, double measured_us)
 {
-  double predicted_us = td_budget_predict_us(b, w), *c = &b->correction[w->n_rows > w->n_decode_rows];
+  int kind = w->n_rows > w->n_decode_rows;
+  double predicted_us = td_budget_predict_us(b, w), *c = &b->correction[kind];
   if (!(predicted_us > 0) || !(measured_us > 0))
     return;
-  *c *= measured_us > predicted_us ? 1 + CORRECTION_STEP : 1 - CORRECTION_STEP;
+  uint32_t part = CORRECTION_FIRST + b->n_observed[kind];
+  if (part < CORRECTION_LAST)
+    b->n_observed[kind]++;
+  *c *= measured_us > predicted_us ? 1 + 1.0 / part : 1 - 1.0 / part;
   *c = fmin(fmax(*c, 1 / CORRECTION_MAX), CORRECTION_MAX);
 }

@@ -19,6 +19,7 @@ typedef struct td_budget {
   td_cost_model cost;
   double target_us;     /* 0: none */
   double correction[2]; /* measured / predicted of steps [without, with] prompts */
+  uint32_t n_observed[2];
 
   /* of the step that is being planned */
   td_step_work work;
@@ -49,8 +50,8 @@ void td_budget_add_chunk(td_budget *b, uint32_t q_len, uint32_t kv_len, bool wan
 /* Takes back what was added, to add something else. */
 void td_budget_remove_chunk(td_budget *b, uint32_t q_len, uint32_t kv_len, bool wants_logits);
 
-/* A step's measured time, as an input like any other: moves the correction by a 128th towards it, so that it
- * follows the median of measured / predicted and no outlier, within a factor of 2. */
+/* A step's measured time, as an input like any other: moves the correction a little towards it, by the same share however far
+ * it is (1/8 at first, 1/128 later), so that it follows the median of measured / predicted and no outlier; within 4. */
 void td_budget_observe(td_budget *b, const td_step_work *w, double measured_us);
 /* Corrected. 0 without a cost model. */
 double td_budget_predict_us(const td_budget *b, const td_step_work *w);

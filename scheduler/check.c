@@ -85,7 +85,7 @@ static void check_waiting(const td_sched *s)
     for (uint32_t f = e->followers, prev = TD_NO_SLOT; f != TD_NO_SLOT; prev = f, f = s->order.entries[f].next) {
       TD_BUG_ON(r->state != TD_REQUEST_PREFILL || s->order.entries[f].leader != slot || s->order.entries[f].prev != prev);
       TD_BUG_ON(s->table.requests[f].state != TD_REQUEST_WAITING || s->order.entries[f].wake_pages <= r->n_tree_pages);
-      TD_BUG_ON(s->table.requests[f].namespace_id != r->namespace_id || e->chunk_us > s->order.entries[f].latest_start_us);
+      TD_BUG_ON(s->table.requests[f].namespace_id != r->namespace_id || e->followers_us > s->order.entries[f].latest_start_us);
       TD_BUG_ON(++n_following > s->config.n_slots);
     }
     if (r->state != TD_REQUEST_WAITING)

@@ -30,6 +30,8 @@ void td_sched_commit(td_sched *s, const td_plan *plan, const int32_t *sampled, c
   for (uint32_t i = 0; i < plan->n_rows; i++) {
     const td_plan_row *row = &plan->rows[i];
     td_request *r = &s->table.requests[row->slot];
+    if (i + TD_REQUEST_PREFETCH < plan->n_rows)
+      td_request_prefetch(&s->table.requests[row[TD_REQUEST_PREFETCH].slot]);
     if (!td_request_runs(r)) { /* planned ahead, and ended with the step before */
       n_sampled++;
       continue;

@@ -79,8 +79,8 @@ static void link_follower(td_sched *s, uint32_t slot, uint32_t leader)
   if (e->next != TD_NO_SLOT)
     o->entries[e->next].prev = slot;
   l->followers = slot;
-  if (e->latest_start_us < l->chunk_us)
-    l->chunk_us = e->latest_start_us;
+  if (e->latest_start_us < l->followers_us)
+    l->followers_us = e->latest_start_us;
   o->n_following++;
   o->waiting_prompt_tokens += e->n_prompt;
 }
@@ -97,14 +97,13 @@ static void unlink_follower(td_sched *s, uint32_t slot)
   o->waiting_prompt_tokens -= e->n_prompt;
 }
 
-/* The leader's own turn, or the most urgent follower's. */
-static void set_turn(td_sched *s, uint32_t leader)
+static void find_most_urgent(td_sched *s, uint32_t leader)
 {
   td_order_entry *l = &s->order.entries[leader];
-  l->chunk_us = l->latest_start_us;
+  l->followers_us = UINT64_MAX;
   for (uint32_t f = l->followers; f != TD_NO_SLOT; f = s->order.entries[f].next)
-    if (s->order.entries[f].latest_start_us < l->chunk_us)
-      l->chunk_us = s->order.entries[f].latest_start_us;
+    if (s->order.entries[f].latest_start_us < l->followers_us)
+      l->followers_us = s->order.entries[f].latest_start_us;
 }
 
 bool td_follow_try(td_sched *s, uint32_t slot, const td_prefix_hit *hit)
@@ -143,12 +142,12 @@ void td_follow_wake(td_sched *s, uint32_t leader, uint32_t n_tree_pages)
     }
     f = next;
   }
-  set_turn(s, leader);
+  find_most_urgent(s, leader);
 }
 
 void td_follow_drop(td_sched *s, uint32_t slot)
 {
   uint32_t leader = s->order.entries[slot].leader;
   unlink_follower(s, slot);
-  set_turn(s, leader);
+  find_most_urgent(s, leader);
 }

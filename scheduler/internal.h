@@ -38,6 +38,7 @@ struct td_sched {
 
   uint32_t *prefills; /* scratch of plan: running prompts, then those that it started [max_running] */
   uint32_t n_prompts; /* in it */
+  uint64_t *turns_us; /* scratch of plan: when each running prompt has to go on [max_running] */
   td_claim *claims;   /* scratch of plan: which pages they compute next [claim_mask + 1] */
   uint32_t claim_mask;
   uint64_t claims_step; /* the step that they are of */
@@ -93,9 +94,9 @@ static inline uint32_t td_sched_slot_of(const td_sched *s, const td_request *r)
 /* ---- plan.c ---- */
 
 /* The next chunk of a running prompt. False: the budget has nothing left for it. */
-bool td_sched_plan_chunk(td_sched *s, td_plan *plan, uint32_t slot, uint32_t at_least);
-/* Starts the front of the queue if it can run now, or sends it away to follow another. False: nobody more in this step. */
-bool td_sched_admit(td_sched *s, td_plan *plan, uint64_t now_us, uint32_t *hit_updates);
+bool td_sched_plan_chunk(td_sched *s, td_plan *plan, uint32_t slot, uint32_t at_least, uint32_t at_most);
+/* Starts the front of the queue if it can run now, with a chunk of at most so many tokens, or sends it away to follow another. False: nobody more in this step. */
+bool td_sched_admit(td_sched *s, td_plan *plan, uint64_t now_us, uint32_t at_most, uint32_t *hit_updates);
 
 /* ---- prompts.c ---- */
 

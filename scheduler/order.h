@@ -26,9 +26,9 @@ enum { TD_ORDER_TOKEN_COST = 2 };
 typedef struct td_order_entry {
   int64_t place_us; /* among the waiting ones of its account */
   uint64_t seq;     /* order of submission: breaks ties */
-  /* Among the prompts that run or would: when it has to start at the latest. While others wait for what it computes, their
-   * earliest if that is earlier. */
-  uint64_t latest_start_us, chunk_us;
+  uint64_t latest_start_us; /* the place without its priority; among the prompts that run or would (prompts.c) */
+  uint64_t prompt_us;       /* that its prompt takes alone, as far as it was not cached when it came */
+  uint64_t followers_us;    /* the earliest of those that wait for what it computes */
   uint64_t ttft_deadline_us, deadline_us; /* UINT64_MAX: none */
   uint32_t left, right, parent;           /* heap of the account */
   uint32_t prev, next;                    /* list of the leader's followers, while it is one */

@@ -49,7 +49,7 @@ static void preempt(td_sched *s, uint32_t at)
   uint32_t slot = s->table.running[at];
   td_request *r = &s->table.requests[slot];
   td_sched_leave(s, r);
-  r->n_preemptions++;
+  s->table.histories[slot].n_preemptions++;
   s->n_preemptions++;
   td_request_table_stop(&s->table, at);
   td_order_enter(&s->order, slot);
@@ -78,6 +78,8 @@ static uint32_t plan_decodes(td_sched *s, td_plan *plan)
   for (uint32_t i = 0; i < s->table.n_running; i++) { /* n_running falls when one is preempted */
     uint32_t slot = s->table.running[i];
     td_request *r = &s->table.requests[slot];
+    if (i + TD_REQUEST_PREFETCH < s->table.n_running)
+      td_request_prefetch(&s->table.requests[s->table.running[i + TD_REQUEST_PREFETCH]]);
     if (r->state == TD_REQUEST_PREFILL) {
       s->prefills[n_prefills++] = slot;
       continue;
@@ -97,12 +99,14 @@ static uint32_t plan_decodes(td_sched *s, td_plan *plan)
   return n_prefills;
 }
 
-bool td_sched_plan_chunk(td_sched *s, td_plan *plan, uint32_t slot, uint32_t at_least)
+bool td_sched_plan_chunk(td_sched *s, td_plan *plan, uint32_t slot, uint32_t at_least, uint32_t at_most)
 {
   td_request *r = &s->table.requests[slot];
   uint32_t q_len = td_budget_chunk(&s->budget, r->n_computed, r->n_tokens - r->n_computed);
   if (q_len < at_least)
     q_len = at_least;
+  if (q_len > at_most)
+    q_len = at_most;
   if (q_len == 0)
     return false;
   uint32_t n_pages = td_sched_pages_for(s, r->n_computed + q_len);
@@ -155,8 +159,8 @@ static void start(td_sched *s, td_plan *plan, uint64_t now_us, uint32_t slot, co
     note_update(plan, r->stripe * s->stripe_pages + i);
   if (!r->has_run) {
     r->has_run = true;
-    r->first_run_us = now_us;
-    r->n_cached_prompt = r->n_computed;
+    s->table.histories[slot].first_run_us = now_us;
+    s->table.histories[slot].n_cached_prompt = r->n_computed;
     s->prefix_query_tokens += r->n_prompt;
     s->prefix_hit_tokens += r->n_computed;
     td_order_charge(&s->order, r->account, r->n_prompt - r->n_computed); /* once: preemption is our doing */
@@ -165,7 +169,7 @@ static void start(td_sched *s, td_plan *plan, uint64_t now_us, uint32_t slot, co
   td_follow_claim(s, slot);
 }
 
-bool td_sched_admit(td_sched *s, td_plan *plan, uint64_t now_us, uint32_t *hit_updates)
+bool td_sched_admit(td_sched *s, td_plan *plan, uint64_t now_us, uint32_t at_most, uint32_t *hit_updates)
 {
   uint32_t slot = td_order_front(&s->order);
   if (slot == TD_NO_SLOT || s->table.n_running == s->config.max_running || plan->n_tokens == s->config.step_tokens ||
@@ -192,7 +196,7 @@ bool td_sched_admit(td_sched *s, td_plan *plan, uint64_t now_us, uint32_t *hit_u
     return false;
   *hit_updates += hit.n_pages;
   start(s, plan, now_us, slot, &hit);
-  return td_sched_plan_chunk(s, plan, slot, 0);
+  return td_sched_plan_chunk(s, plan, slot, 0, at_most);
 }
 
 static void begin_plan(td_sched *s, td_plan *plan)

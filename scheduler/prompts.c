@@ -1,15 +1,21 @@
 /* Whose chunks fill the budget that the decodes leave.
  *
- * In order of the latest moment at which each had to start (slack): running prompts and the front of the queue alike, so a
- * short prompt that comes while a long one is computed goes before it. Against starvation the elder, that is the prompt started first, is
- * kept a share of the budget, whatever the others want: a prompt is done within four times of what it takes alone from
- * when those started before it are done. */
+ * In order of slack: the moment at which each prompt has to go on at the latest, running prompts and the front of the queue alike. A
+ * prompt may wait a share of its own remaining time (slack_percent), so one that is behind its time has not become
+ * urgent, or a long one would block all that come then: it has as much time as its rest is long. So a short prompt
+ * that comes while a long one is computed goes before it; among equals the one that was started first does.
+ *
+ * Two things keep this from starving anybody. The elder, that is the prompt started first, is kept a share of the budget, whatever the
+ * others want: it is done within four times of what it takes alone. And a long prompt whose time has come is started beside
+ * longer ones by a page, so that it does not stand in the queue before shorter ones. */
 #include "scheduler/internal.h"
 
 enum {
   ELDER_SHARE = 4, /* one part in so many */
-  /* Prompts that are under way before nobody overtakes any more: each holds promised pages, and is sorted in each step. */
-  UNDER_WAY_MAX = 32
+  /* Prompts under way before nobody overtakes any more: each holds promised pages, and is sorted in each step. */
+  UNDER_WAY_MAX = 64,
+  /* Before nobody is started only to make way in the queue. */
+  MAKE_WAY_MAX = 8
 };
 
 typedef struct elder {
@@ -19,14 +25,39 @@ typedef struct elder {
   bool wants_logits;
 } elder;
 
-/* Insertion: nearly sorted, and few. Ties stay in the order of being started. */
-static void sort_by_slack(td_sched *s)
+/* Only where chunks may be cut as one likes, and time is known; else in order of being started. */
+static bool goes_by_slack(const td_sched *s)
 {
-  const td_order_entry *entries = s->order.entries;
-  for (uint32_t i = 1; i < s->n_prompts; i++) {
+  return s->config.policy == TD_POLICY_TANDEM || s->config.policy == TD_POLICY_SARATHI;
+}
+
+static uint64_t must_go_on_us(const td_sched *s, uint64_t latest_start_us, uint64_t rest_us, uint64_t now_us)
+{
+  uint64_t us = now_us + rest_us * s->config.slack_percent / 100;
+  return s->config.slack_percent == 0 || us < latest_start_us ? latest_start_us : us;
+}
+
+/* Of a running prompt; of the most urgent that waits for it if that is earlier. */
+static uint64_t turn_us(const td_sched *s, uint32_t slot, uint64_t now_us)
+{
+  const td_request *r = &s->table.requests[slot];
+  const td_order_entry *e = &s->order.entries[slot];
+  uint64_t rest_us = td_sched_prompt_us(s, r->n_tokens - r->n_computed);
+  uint64_t own_us = must_go_on_us(s, e->latest_start_us, rest_us, now_us);
+  return e->followers_us < own_us ? e->followers_us : own_us;
+}
+
+/* Insertion: few, and many that come in order. Ties stay in the order of being started. */
+static void sort_by_slack(td_sched *s, uint64_t now_us)
+{
+  for (uint32_t i = 0; i < s->n_prompts; i++) {
     uint32_t slot = s->prefills[i], k = i;
-    for (; k > 0 && entries[s->prefills[k - 1]].chunk_us > entries[slot].chunk_us; k--)
+    uint64_t us = turn_us(s, slot, now_us);
+    for (; k > 0 && s->turns_us[k - 1] > us; k--) {
+      s->turns_us[k] = s->turns_us[k - 1];
       s->prefills[k] = s->prefills[k - 1];
+    }
+    s->turns_us[k] = us;
     s->prefills[k] = slot;
   }
 }
@@ -43,33 +74,37 @@ static elder keep_for_elder(td_sched *s, uint32_t slot)
   return e;
 }
 
-static bool front_overtakes(td_sched *s, uint32_t slot)
+/* How much of the front of the queue is computed before the i-th of the running prompts: UINT32_MAX, as much as there is
+ * room for; 0, nothing. */
+static uint32_t overtakes_by(td_sched *s, uint32_t i, uint64_t now_us)
 {
+  const td_request *r = &s->table.requests[s->prefills[i]];
   uint32_t front = td_order_front(&s->order);
-  return front != TD_NO_SLOT && s->order.entries[front].latest_start_us < s->order.entries[slot].chunk_us;
-}
-
-/* By slack only where chunks may be cut as one likes. */
-static bool goes_by_slack(const td_sched *s)
-{
-  return s->config.policy == TD_POLICY_TANDEM || s->config.policy == TD_POLICY_SARATHI;
+  if (front == TD_NO_SLOT || s->n_prompts > UNDER_WAY_MAX)
+    return 0;
+  const td_order_entry *e = &s->order.entries[front];
+  if (must_go_on_us(s, e->latest_start_us, e->prompt_us, now_us) < s->turns_us[i])
+    return UINT32_MAX;
+  bool blocks = s->order.n_queued > 1 && e->latest_start_us < now_us && e->prompt_us > 0;
+  bool takes_all = r->n_tokens - r->n_computed > s->config.step_tokens;
+  return s->config.slack_percent > 0 && blocks && takes_all && s->n_prompts < MAKE_WAY_MAX ? s->config.page_tokens : 0;
 }
 
 void td_sched_plan_prompts(td_sched *s, td_plan *plan, uint64_t now_us, bool admits)
 {
-  uint32_t n_running = s->n_prompts, hit_updates = 0;
-  bool overtaking = goes_by_slack(s) && n_running <= UNDER_WAY_MAX;
+  uint32_t n_running = s->n_prompts, hit_updates = 0, most;
+  bool by_slack = goes_by_slack(s) && n_running <= 2 * UNDER_WAY_MAX;
   elder e = {.slot = TD_NO_SLOT};
-  if (goes_by_slack(s) && n_running > 0) {
+  if (by_slack && n_running > 0) {
     uint32_t first = s->prefills[0];
-    sort_by_slack(s);
-    if (s->prefills[0] != first || (admits && overtaking && front_overtakes(s, first)))
+    sort_by_slack(s, now_us);
+    if (s->prefills[0] != first || (admits && overtakes_by(s, 0, now_us) > 0))
       e = keep_for_elder(s, first);
   }
   for (uint32_t i = 0; i < n_running;) {
     uint32_t slot = s->prefills[i], at_least = 0;
-    if (admits && overtaking && front_overtakes(s, slot)) {
-      admits = td_sched_admit(s, plan, now_us, &hit_updates);
+    if (by_slack && admits && (most = overtakes_by(s, i, now_us)) > 0) {
+      admits = td_sched_admit(s, plan, now_us, most, &hit_updates);
       continue;
     }
     if (slot == e.slot && e.q_len > 0) {
@@ -77,7 +112,7 @@ void td_sched_plan_prompts(td_sched *s, td_plan *plan, uint64_t now_us, bool adm
       at_least = e.q_len;
       e.q_len = 0;
     }
-    if (!td_sched_plan_chunk(s, plan, slot, at_least)) {
+    if (!td_sched_plan_chunk(s, plan, slot, at_least, UINT32_MAX)) {
       admits = false;
       if (e.q_len == 0) /* nor for those behind */
         return;
@@ -85,5 +120,5 @@ void td_sched_plan_prompts(td_sched *s, td_plan *plan, uint64_t now_us, bool adm
     i++;
   }
   while (admits)
-    admits = td_sched_admit(s, plan, now_us, &hit_updates);
+    admits = td_sched_admit(s, plan, now_us, UINT32_MAX, &hit_updates);
 }

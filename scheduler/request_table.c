@@ -7,21 +7,27 @@
 bool td_request_table_init(td_request_table *t, uint32_t n_slots, uint32_t max_running)
 {
   *t = (td_request_table){.n_slots = n_slots, .max_running = max_running};
-  t->requests = calloc(n_slots, sizeof *t->requests);
+  size_t n_bytes = n_slots * sizeof *t->requests;
+  t->requests = aligned_alloc(sizeof *t->requests, n_bytes);
+  if (t->requests)
+    memset(t->requests, 0, n_bytes);
+  t->histories = calloc(n_slots, sizeof *t->histories);
   t->running = calloc(max_running, sizeof *t->running);
-  return t->requests && t->running;
+  return t->requests && t->histories && t->running;
 }
 
 void td_request_table_deinit(td_request_table *t)
 {
   free(t->requests);
+  free(t->histories);
   free(t->running);
   memset(t, 0, sizeof *t);
 }
 
-void td_request_table_add(td_request_table *t, uint32_t slot, const td_request *r)
+void td_request_table_add(td_request_table *t, uint32_t slot, const td_request *r, uint64_t now_us)
 {
   TD_BUG_ON(slot >= t->n_slots || t->requests[slot].state != TD_REQUEST_FREE);
+  t->histories[slot] = (td_request_history){.submit_us = now_us};
   t->requests[slot] = *r;
   t->requests[slot].state = TD_REQUEST_WAITING;
 }

@@ -26,8 +26,8 @@ typedef enum td_request_state {
   TD_REQUEST_DECODE,
 } td_request_state;
 
+/* What steps touch: a cache line. */
 typedef struct td_request {
-  /* What a decode step touches comes first. */
   int32_t *tokens;       /* borrowed; [n_tokens] known, room for max_tokens */
   uint64_t turn;         /* order of being started, while running */
   uint32_t n_tokens;     /* prompt + generated */
@@ -41,16 +41,20 @@ typedef struct td_request {
   uint8_t state;         /* td_request_state */
   bool has_run;
   uint16_t account; /* who pays for its tokens */
-
-  uint64_t namespace_id;
   uint32_t n_prompt;
-  uint32_t n_cached_prompt;
-  uint32_t n_preemptions;
-  uint64_t submit_us, first_run_us;
+  uint64_t namespace_id;
 } td_request;
+_Static_assert(sizeof(td_request) == 64, "a request is a cache line");
+
+/* What is only told of it. */
+typedef struct td_request_history {
+  uint32_t n_cached_prompt, n_preemptions;
+  uint64_t submit_us, first_run_us;
+} td_request_history;
 
 typedef struct td_request_table {
-  td_request *requests; /* [n_slots] */
+  td_request *requests; /* [n_slots], each a cache line */
+  td_request_history *histories; /* [n_slots] */
   uint32_t n_slots;
   uint32_t *running; /* [max_running] slots, by turn */
   uint32_t n_running, max_running;
@@ -60,8 +64,8 @@ typedef struct td_request_table {
 TD_MUST_CHECK bool td_request_table_init(td_request_table *t, uint32_t n_slots, uint32_t max_running);
 void td_request_table_deinit(td_request_table *t);
 
-/* FREE -> WAITING; r's fields are copied, state is set here. */
-void td_request_table_add(td_request_table *t, uint32_t slot, const td_request *r);
+/* FREE -> WAITING; r's fields are copied, state is set here; its history begins. */
+void td_request_table_add(td_request_table *t, uint32_t slot, const td_request *r, uint64_t now_us);
 /* WAITING -> PREFILL, last of those that run. */
 void td_request_table_start(td_request_table *t, uint32_t slot);
 /* The one at running[at] -> WAITING. */
@@ -73,5 +77,10 @@ void td_request_table_sweep(td_request_table *t);
 
 /* Order, counts, states; returns how many wait. O(n_slots). */
 uint32_t td_request_table_check(const td_request_table *t);
+
+/* Slots stand in the running array in any order, and all requests together may be more than a cache holds: a loop over them
+ * asks for those to come. */
+enum { TD_REQUEST_PREFETCH = 12 };
+static inline void td_request_prefetch(const td_request *r) { __builtin_prefetch(r, 1); }
 
 #endif

@@ -8,6 +8,9 @@
  * entries let several admissions of short contexts share a step. */
 enum { MIN_HIT_UPDATES = 4096 };
 
+/* Of what the cost model says a prompt takes: nobody is refused because it was measured on a busy day. */
+#define PROMPT_TIME_SHARE 0.75
+
 const char *const td_policy_names[TD_POLICY_COUNT + 1] = {"tandem", "sarathi", "prefill-first", "decode-first", "orca"};
 
 static td_status check_config(const td_sched_config *c, td_error *err)
@@ -65,6 +68,7 @@ static bool allocate(td_sched *s)
   uint32_t n_claims = 2;
   while (n_claims < 2 * (uint64_t)c->max_running)
     n_claims *= 2;
+  s->turns_us = calloc(c->max_running, sizeof *s->turns_us);
   s->claims = calloc(n_claims, sizeof *s->claims);
   s->claim_mask = n_claims - 1;
   s->page_table = calloc((size_t)c->max_running * s->stripe_pages, sizeof *s->page_table);
@@ -72,7 +76,7 @@ static bool allocate(td_sched *s)
   s->pending_updates = calloc(s->max_pending_updates, sizeof *s->pending_updates);
   s->prefills = calloc(c->max_running, sizeof *s->prefills);
   s->scratch = calloc(c->n_pages, 2 * sizeof *s->scratch);
-  return s->page_table && s->free_stripes && s->pending_updates && s->prefills && s->scratch && s->claims;
+  return s->page_table && s->free_stripes && s->pending_updates && s->prefills && s->scratch && s->claims && s->turns_us;
 }
 
 td_status td_sched_create(const td_sched_config *config, td_sched **out, td_error *err)
@@ -86,7 +90,7 @@ td_status td_sched_create(const td_sched_config *config, td_sched **out, td_erro
   s->answer_share = 1;
   if (config->cost && config->prompt_ns_per_token == 0)
     s->config.prompt_ns_per_token =
-        (uint32_t)(1e3 * td_cost_tokens_us(config->cost, config->step_tokens) / config->step_tokens);
+        (uint32_t)(PROMPT_TIME_SHARE * 1e3 * td_cost_tokens_us(config->cost, config->step_tokens) / config->step_tokens);
   td_status status = td_budget_init(&s->budget, config, err);
   if (status == TD_OK)
     status = size_tables(s, err);
@@ -113,6 +117,7 @@ void td_sched_destroy(td_sched *s)
   td_order_deinit(&s->order);
   td_deadlines_deinit(&s->deadlines);
   free(s->claims);
+  free(s->turns_us);
   free(s->page_table);
   free(s->free_stripes);
   free(s->pending_updates);
@@ -135,16 +140,20 @@ static int64_t priority_us(const td_sched *s, int32_t priority)
   return us > PRIORITY_US_MAX ? PRIORITY_US_MAX : us < -(double)PRIORITY_US_MAX ? -(int64_t)PRIORITY_US_MAX : (int64_t)us;
 }
 
-/* When the request has to start, for its place among others: longer prompts may wait longer; what the tree has is no length. */
-static uint64_t latest_start(const td_sched *s, const td_sched_request *r, uint64_t now_us)
+/* What computing the prompt takes, as far as the tree does not have it; only where somebody asks. */
+static uint64_t uncached_us(const td_sched *s, const td_sched_request *r)
 {
-  uint64_t start_us = now_us + s->config.ttft_target_us;
-  if (s->config.slack_percent == 0 && r->ttft_deadline_us == 0)
-    return start_us;
   uint32_t pt = s->config.page_tokens;
+  if (s->config.prompt_ns_per_token == 0 || (s->config.slack_percent == 0 && r->ttft_deadline_us == 0))
+    return 0;
   td_prefix_hit hit = td_prefix_tree_find(&s->tree, r->namespace_id, r->tokens, (r->n_prompt - 1) / pt);
-  uint64_t prompt_us = td_sched_prompt_us(s, r->n_prompt - hit.n_pages * pt);
-  start_us += prompt_us * s->config.slack_percent / 100;
+  return td_sched_prompt_us(s, r->n_prompt - hit.n_pages * pt);
+}
+
+/* When the request has to start, for its place among others: longer prompts may wait longer. */
+static uint64_t latest_start(const td_sched *s, const td_sched_request *r, uint64_t prompt_us, uint64_t now_us)
+{
+  uint64_t start_us = now_us + s->config.ttft_target_us + prompt_us * s->config.slack_percent / 100;
   if (r->ttft_deadline_us > 0 && r->ttft_deadline_us < start_us + prompt_us)
     start_us = r->ttft_deadline_us > prompt_us ? r->ttft_deadline_us - prompt_us : 0;
   return start_us > now_us ? start_us : now_us;
@@ -154,11 +163,12 @@ static uint64_t latest_start(const td_sched *s, const td_sched_request *r, uint6
 static void enqueue(td_sched *s, uint32_t slot, const td_sched_request *r, uint64_t now_us)
 {
   td_order_entry *e = &s->order.entries[slot];
-  uint64_t start_us = latest_start(s, r, now_us), prompt_us = td_sched_prompt_us(s, r->n_prompt);
+  uint64_t prompt_us = uncached_us(s, r), start_us = latest_start(s, r, prompt_us, now_us);
   *e = (td_order_entry){.place_us = (int64_t)start_us + priority_us(s, r->priority),
                         .seq = ++s->order.next_seq,
                         .latest_start_us = start_us,
-                        .chunk_us = start_us,
+                        .prompt_us = prompt_us,
+                        .followers_us = UINT64_MAX,
                         .ttft_deadline_us = r->ttft_deadline_us ? r->ttft_deadline_us : UINT64_MAX,
                         .deadline_us = r->deadline_us ? r->deadline_us : UINT64_MAX,
                         .followers = TD_NO_SLOT,
@@ -170,6 +180,7 @@ static void enqueue(td_sched *s, uint32_t slot, const td_sched_request *r, uint6
   s->order.any_priority |= r->priority != 0;
   td_order_enter(&s->order, slot);
   uint64_t first_us = e->ttft_deadline_us < e->deadline_us ? e->ttft_deadline_us : e->deadline_us;
+  prompt_us = td_sched_prompt_us(s, r->n_prompt);
   if (first_us != UINT64_MAX)
     td_deadlines_set(&s->deadlines, s->order.entries, slot, first_us > prompt_us ? first_us - prompt_us : 0);
 }
@@ -196,8 +207,8 @@ td_status td_sched_submit(td_sched *s, uint32_t slot, const td_sched_request *r,
                                      .last_token = r->tokens[r->n_prompt - 1],
                                      .account = (uint16_t)(r->account % TD_ORDER_ACCOUNTS),
                                      .namespace_id = r->namespace_id,
-                                     .n_prompt = r->n_prompt,
-                                     .submit_us = now_us});
+                                     .n_prompt = r->n_prompt},
+                       now_us);
   enqueue(s, slot, r, now_us);
   return TD_OK;
 }
@@ -239,14 +250,15 @@ td_sched_slot_info td_sched_slot(const td_sched *s, uint32_t slot)
 {
   TD_BUG_ON(slot >= s->config.n_slots);
   const td_request *r = &s->table.requests[slot];
+  const td_request_history *h = &s->table.histories[slot];
   TD_BUG_ON(r->state == TD_REQUEST_FREE);
   return (td_sched_slot_info){.n_tokens = r->n_tokens,
                               .n_generated = r->n_tokens - r->n_prompt,
                               .n_computed = r->n_computed,
-                              .n_cached_prompt = r->n_cached_prompt,
-                              .n_preemptions = r->n_preemptions,
-                              .submit_us = r->submit_us,
-                              .first_run_us = r->first_run_us,
+                              .n_cached_prompt = h->n_cached_prompt,
+                              .n_preemptions = h->n_preemptions,
+                              .submit_us = h->submit_us,
+                              .first_run_us = h->first_run_us,
                               .running = r->state != TD_REQUEST_WAITING,
                               .following = s->order.entries[slot].leader != TD_NO_SLOT,
                               .n_follows = s->order.entries[slot].n_follows,

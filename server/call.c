@@ -99,7 +99,9 @@ static bool read_call(td_call *call)
   cJSON *root = NULL;
   if (td_json_parse(call->body.data ? call->body.data : "", call->body.len_bytes, &limits, &root, &err) != TD_OK) {
     td_api_error_from(&call->error, &err);
-    if (call->error.status == 400)
+    if (call->error.status == 400 && call->body.len_bytes == 0)
+      td_api_error_set(&call->error, 400, "invalid_json", NULL, "the body is empty: it must be a JSON object");
+    else if (call->error.status == 400)
       call->error.code = "invalid_json";
     return false;
   }
@@ -113,6 +115,7 @@ static bool read_call(td_call *call)
     ok = false;
   }
   ok = ok && suit_tokenizer(call);
+  call->cache_namespace_id = td_namespace_of(&call->server->namespace_secret, call->namespace_id, ok ? r->cache_salt : NULL);
   if (ok && r->messages)
     ok = td_messages_normalise((cJSON *)r->messages, &call->error); /* in the tree that is ours */
   if (ok && !atomic_load(&call->abandoned))

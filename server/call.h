@@ -76,7 +76,7 @@ struct td_call {
   char id[64];
   uint64_t arrival_us;
   int64_t created_s;
-  uint64_t namespace_id;
+  uint64_t namespace_id; /* the key's */
   atomic_bool abandoned; /* the worker need not go on */
   td_buf body;
   uint64_t body_counted; /* its share of the server's body_bytes */
@@ -85,6 +85,7 @@ struct td_call {
   bool failed;
   td_api_error error;
   td_request request;
+  uint64_t cache_namespace_id; /* the key's, or cache_salt's inside it */
   uint32_t max_new;
   td_prompt *prompts;
   uint32_t n_prompts;

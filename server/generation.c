@@ -59,7 +59,7 @@ static td_status submit_choice(td_choice *ch, td_sampling sampling, td_error *er
       .sampling = sampling,
       .ignore_eos = call->request.ignore_eos,
       .n_stop_ids = call->request.n_stop_ids,
-      .namespace_id = call->namespace_id,
+      .namespace_id = call->cache_namespace_id,
       .account = call->namespace_id,
       .priority = (int32_t)call->request.priority,
       .ttft_deadline_us = deadline(call, call->request.ttft_timeout_ms),

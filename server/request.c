@@ -89,6 +89,7 @@ static const field fields[] = {
     {"seed", C | H, FIELD_SEED, 0, offsetof(td_request, seed), offsetof(td_request, has_seed), NULL},
     INT(n, C | H, N),
     INT(best_of, C, N),
+    {"cache_salt", C | H, FIELD_STRING, 0, AT(cache_salt)},
     INT(priority, C | H, PRIORITY),
     INT(timeout_ms, C | H, TIMEOUT_MS),
     INT(ttft_timeout_ms, C | H, TTFT_TIMEOUT_MS),
@@ -143,7 +144,6 @@ static const field fields[] = {
     NEUTRAL("prompt_cache_key", C | H, is_nothing),
     NEUTRAL("documents", H, is_nothing),
     NEUTRAL("chat_template", H | T, is_nothing), /* a request never supplies a template */
-    NEUTRAL("cache_salt", C | H, is_nothing),
     NEUTRAL("add_special_tokens", H, is_false), /* the template writes them */
 };
 
@@ -192,6 +192,16 @@ static td_status read_value(const field *f, const cJSON *root, td_request *r, td
   }
 }
 
+/* A chat sent to completions, or the other way round, is told where it belongs. */
+static bool unknown_field(const char *name, unsigned route, td_api_error *error)
+{
+  if (route == TD_ROUTE_COMPLETIONS && find_field(name, TD_ROUTE_CHAT))
+    return unsupported(error, name, "is a field of /v1/chat/completions, not of this route");
+  if (route == TD_ROUTE_CHAT && find_field(name, TD_ROUTE_COMPLETIONS))
+    return unsupported(error, name, "is a field of /v1/completions, not of this route");
+  return unsupported(error, name, "is not a field of this route");
+}
+
 /* Every member of the body, in its order, so that the first wrong field is the one named. */
 static bool read_members(const cJSON *root, unsigned route, td_request *r, td_api_error *error)
 {
@@ -199,7 +209,7 @@ static bool read_members(const cJSON *root, unsigned route, td_request *r, td_ap
   for (const cJSON *m = root->child; m; m = m->next) {
     const field *f = find_field(m->string, route);
     if (!f)
-      return unsupported(error, m->string, "is not a field of this route");
+      return unknown_field(m->string, route, error);
     if (cJSON_IsNull(m))
       continue;
     if (f->kind == FIELD_NEUTRAL && !f->neutral(m))
@@ -317,6 +327,8 @@ static bool check_together(td_request *r, unsigned route, td_api_error *error)
 {
   if (r->top_p == 0)
     return invalid(error, "top_p", "must be above 0");
+  if (r->cache_salt && (*r->cache_salt == '\0' || strlen(r->cache_salt) > td_limit_max(TD_LIMIT_CACHE_SALT_BYTES)))
+    return invalid(error, "cache_salt", "must be a string of 1 to 256 bytes");
   if (r->best_of != 0 && r->best_of != r->n)
     return unsupported(error, "best_of", "is only supported if it equals 'n'");
   if (r->continue_final_message && r->has_add_generation_prompt && r->add_generation_prompt)

@@ -18,7 +18,7 @@ enum { TD_REQUEST_STOP_IDS_MAX = 64 };
 
 typedef struct td_request {
   /* borrowed from the JSON tree */
-  const char *model;
+  const char *model, *cache_salt;
   const cJSON *prompt, *messages, *tokens, *chat_template_kwargs, *stop, *stop_token_ids, *stream_options;
 
   double temperature, top_p, min_p;

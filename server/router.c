@@ -1,6 +1,7 @@
 /* Routes: see router.h. */
 #include "server/router.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
@@ -41,6 +42,35 @@ static const route *find_route(const char *path)
   return NULL;
 }
 
+/* The route that an unknown path may have meant: a base URL without /v1, or with it where it does not belong, and a slash
+ * too many are the commonest slips. */
+static const route *find_meant(const char *path, char *spelled, size_t max)
+{
+  static const char *const fronts[] = {"", "/v1"};
+  size_t n = strlen(path);
+  while (n > 1 && path[n - 1] == '/')
+    n--;
+  for (size_t skip = 0; skip <= 3; skip += 3) {
+    if (skip > 0 && strncmp(path, "/v1/", 4) != 0)
+      break;
+    for (size_t i = 0; i < 2; i++) {
+      int len = snprintf(spelled, max, "%s%.*s", fronts[i], (int)(n - skip), path + skip);
+      if (len > 1 && (size_t)len < max && find_route(spelled))
+        return find_route(spelled);
+    }
+  }
+  return NULL;
+}
+
+static void no_such_route(const char *path, td_api_error *e)
+{
+  char meant[100];
+  if (find_meant(path, meant, sizeof meant))
+    td_api_error_set(e, 404, "not_found", NULL, "no such route: %.200s; %s is one", path, meant);
+  else
+    td_api_error_set(e, 404, "not_found", NULL, "no such route: %.200s", path);
+}
+
 /* application/json with any parameters. */
 static bool is_json(const char *type)
 {
@@ -77,7 +107,8 @@ static bool admit_body(const td_http_head *h, td_api_error *e)
   if (h->content_encoding && strcasecmp(h->content_encoding, "identity") != 0)
     td_api_error_set(e, 415, "unsupported_encoding", NULL, "bodies with a Content-Encoding are not accepted");
   else if (h->content_type && !is_json(h->content_type))
-    td_api_error_set(e, 415, "unsupported_content_type", NULL, "the body must be application/json");
+    td_api_error_set(e, 415, "unsupported_content_type", NULL, "the Content-Type must be application/json, not '%.100s'",
+                     h->content_type);
   else
     return true;
   return false;
@@ -93,18 +124,20 @@ bool td_router_admit(td_conn *c, td_api_error *e, const char **headers)
   if (h->method == TD_HTTP_OPTIONS && (r || strcmp(h->path, "*") == 0))
     return true;
   if (!r) {
-    td_api_error_set(e, 404, "not_found", NULL, "no such route: %.200s", h->path);
+    no_such_route(h->path, e);
     return false;
   }
   bool get = h->method == TD_HTTP_GET || h->method == TD_HTTP_HEAD;
   if (r->post ? h->method != TD_HTTP_POST : !get) {
     *headers = r->post ? allow_post : allow_get;
-    td_api_error_set(e, 405, "method_not_allowed", NULL, "%s is not allowed here", h->method_name);
+    td_api_error_set(e, 405, "method_not_allowed", NULL, "%s is not allowed here; %s is", h->method_name,
+                     r->post ? "POST" : "GET");
     return false;
   }
   if (!r->open && !td_keys_allow(&c->server->keys, h->authorization, &unused)) {
     *headers = "www-authenticate: Bearer\r\n";
-    td_api_error_set(e, 401, "invalid_api_key", NULL, "no valid API key was given");
+    td_api_error_set(e, 401, "invalid_api_key", NULL, "%s",
+                     h->authorization ? "this API key is not valid" : "an API key is needed: 'Authorization: Bearer KEY'");
     return false;
   }
   if (!r->any_state && !admit_state(c->server, e))

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
@@ -259,6 +260,8 @@ static td_status start(td_server *s, td_error *err)
   const td_options *o = s->options;
   TD_TRY(start_handles(s, err));
   TD_TRY(td_keys_read(&s->keys, o->api_key_file, err));
+  if (getrandom(&s->namespace_secret, sizeof s->namespace_secret, 0) != sizeof s->namespace_secret)
+    return td_fail(err, TD_ERR_IO, "getrandom: %s", strerror(errno));
   TD_TRY(td_workers_create(&s->loop, (uint32_t)td_option(o, TD_LIMIT_WORKERS),
                            (uint32_t)td_option(o, TD_LIMIT_WORKER_QUEUE), &s->workers, err));
   TD_TRY(td_listener_open(s, o->listen, &s->listener, err));

@@ -19,6 +19,7 @@
 #include "server/auth.h"
 #include "server/listener.h"
 #include "server/metrics.h"
+#include "server/namespace.h"
 #include "server/workers.h"
 
 typedef struct td_conn td_conn;
@@ -41,6 +42,7 @@ typedef struct td_server {
   td_workers *workers;
   td_listener *listener;
   td_keys keys;
+  td_namespace_secret namespace_secret; /* drawn at start, then read-only: workers use it */
   td_metrics metrics;
 
   td_conn *conns; /* all, doubly linked */

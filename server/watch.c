@@ -42,7 +42,7 @@ static void render_hello(const td_server *s, td_buf *out)
   td_buf_append_json_string(out, i->backend, strlen(i->backend));
   td_buf_printf(out,
                 ",\"max_model_len\":%u,\"pages\":%u,\"page_tokens\":%u,\"step_tokens\":%u,\"max_running\":%u,"
-                "\"tbt_target_us\":null,\"fields\":[\"step\",\"end_us\",\"step_us\",\"predicted_us\",\"decodes\",\"prefills\","
+                "\"fields\":[\"step\",\"end_us\",\"step_us\",\"predicted_us\",\"decodes\",\"prefills\","
                 "\"prefill_tokens\",\"hit_tokens\",\"running\",\"waiting\",\"free\",\"cached\",\"owned\",\"preemptions\"]}\n\n",
                 i->max_context_tokens, i->n_pages, i->page_tokens, i->step_tokens, i->max_running);
 }
@@ -59,9 +59,11 @@ static void render_news(const td_watcher *w, const td_engine_stats *st, const td
   td_buf_printf(out,
                 "data: {\"state\":\"%s\",\"running\":%u,\"waiting\":%u,\"pages_free\":%u,\"pages_cached\":%u,"
                 "\"pages_owned\":%u,\"prefix_query_tokens\":%" PRIu64 ",\"prefix_hit_tokens\":%" PRIu64
-                ",\"preemptions\":%" PRIu64 ",\"evicted_pages\":%" PRIu64 ",\"missed\":%" PRIu64 ",\"steps\":[",
+                ",\"preemptions\":%" PRIu64 ",\"evicted_pages\":%" PRIu64 ",\"tbt_target_us\":%.0f,\"queue_delay_us\":%.0f"
+                ",\"missed\":%" PRIu64 ",\"steps\":[",
                 state_name(w->conn->server), st->n_running, st->n_waiting, st->pages_free, st->pages_cached, st->pages_owned,
-                st->prefix_query_tokens, st->prefix_hit_tokens, st->preemptions, st->evicted_pages, w->n_missed);
+                st->prefix_query_tokens, st->prefix_hit_tokens, st->preemptions, st->evicted_pages,
+                st->tbt_target_us, st->queue_delay_us, w->n_missed);
   for (uint32_t i = 0; i < n; i++) {
     if (i > 0)
       td_buf_append_char(out, ',');

@@ -35,7 +35,7 @@ def test_unknown_field_is_named(daemon, field):
 
 NOT_SERVED = {
     "logprobs": True, "top_logprobs": 3, "logit_bias": {"5": 1}, "presence_penalty": 0.5, "frequency_penalty": 0.5,
-    "repetition_penalty": 1.1, "min_tokens": 3, "response_format": {"type": "json_object"}, "cache_salt": "s",
+    "repetition_penalty": 1.1, "min_tokens": 3, "response_format": {"type": "json_object"},
     "tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "required",
     "chat_template": "{{ 1 }}", "include_stop_str_in_output": True,
 }
@@ -198,6 +198,26 @@ def test_routes_and_methods(daemon):
         r = httpx.request(method, daemon.url + path, timeout=20)
         error_of(r, status)
         assert status != 405 or r.headers["allow"], path
+
+
+@pytest.mark.parametrize("method, path, meant", [
+    ("POST", "/chat/completions", "/v1/chat/completions"), ("POST", "/v1/v1/completions", "/v1/completions"), ("GET", "/models", "/v1/models"),
+    ("POST", "/v1/completions/", "/v1/completions"), ("GET", "/v1/health", "/health"), ("GET", "/metrics//", "/metrics"), ("POST", "/v1/tokenize", "/tokenize"),
+    ("GET", "/v1/embeddings", None), ("GET", "/v1", None), ("GET", "/v1/v1/v1/models", None), ("GET", "/" + "a" * 5000, None),
+])
+def test_a_path_that_is_nearly_right(daemon, method, path, meant):
+    message = error_of(daemon.raw(method, path), 404)["message"]
+    assert message.endswith(f"; {meant} is one") if meant else "is one" not in message, message
+
+
+def test_messages_say_what_would_be_right(daemon):
+    for path, body, words in (("/v1/completions", CHAT, "'messages' is a field of /v1/chat/completions"), ("/v1/chat/completions", TEXT, "'prompt' is a field of /v1/completions"),
+                              ("/tokenize", {"prompt": "a", "stop": "b"}, "'stop' is not a field of this route"), ("/v1/completions", b"", "the body is empty")):
+        assert words in error_of(daemon.post(path, body))["message"]
+    assert error_of(daemon.raw("GET", "/v1/completions"), 405)["message"] == "GET is not allowed here; POST is"
+    assert error_of(daemon.raw("POST", "/metrics"), 405)["message"] == "POST is not allowed here; GET is"
+    kind = "application/x-www-form-urlencoded"  # what curl -d sends
+    assert f"application/json, not '{kind}'" in error_of(daemon.post("/v1/completions", TEXT, headers={"content-type": kind}), 415)["message"]
 
 
 def test_openai_error_classes(client):

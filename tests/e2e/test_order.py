@@ -34,7 +34,6 @@ def one_at_a_time():
         yield d
 
 
-@pytest.mark.share
 def test_a_lower_priority_value_is_served_first(one_at_a_time):
     d, ends = one_at_a_time, []
     blocker = occupy(d)
@@ -129,7 +128,6 @@ def test_n_choices_compute_their_prompt_once(daemon):
     assert [c.text for c in r.choices] == [o.choices[0].text for o in one]
 
 
-@pytest.mark.share
 def test_requests_that_come_together_compute_their_common_prompt_once(daemon):
     async def main():
         async with daemon.aclient() as client:
@@ -143,6 +141,31 @@ def test_requests_that_come_together_compute_their_common_prompt_once(daemon):
     assert computed <= n_prompt + 5 * 24
     assert daemon.gauge("tandem:follows_total") > follows
     assert answers[0].choices[0].text == answers[1].choices[0].text
+
+
+def test_a_cache_salt_is_a_cache_of_its_own(daemon):
+    client, prompt = daemon.client(), "Salted. " + WORDS * 4
+
+    def cached(**extra):
+        r = client.completions.create(model=MODEL_ID, prompt=prompt, max_tokens=2, temperature=0, extra_body=extra)
+        return r.usage.prompt_tokens_details.cached_tokens
+    assert cached(cache_salt="a") == 0 and cached(cache_salt="a") > 50
+    assert cached(cache_salt="b") == 0 and cached() == 0 and cached(cache_salt="a") > 50
+
+
+def test_short_prompts_do_not_wait_for_a_long_one():
+    with Daemon("--step-tokens", 64) as d:
+        ends = []
+
+        async def main():
+            async with d.aclient() as client:
+                long = asyncio.create_task(end_of(client, WORDS * 40, ends, "long"))
+                while await asyncio.to_thread(d.gauge, "vllm:num_requests_running") == 0:
+                    await asyncio.sleep(0.01)
+                await asyncio.gather(*(end_of(client, f"Number {i} is", ends, i) for i in range(4)))
+                await long
+        asyncio.run(main())
+        assert ends[-1] == "long" and len(ends) == 5, ends
 
 
 def test_a_key_that_floods_leaves_others_their_share(tmp_path):

@@ -1,6 +1,6 @@
 /* bench_scheduler [--quick]: host time of td_sched_plan and td_sched_commit with a full pool (1M pages, most
  * of them cached prefixes, so that every new page evicts one): decode-only steps, and steps that admit
- * prompts and prefill. */
+ * prompts and prefill. Order as in the daemon: 16 keys, priorities, slack, a deadline each. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +14,7 @@ enum {
   FILL_PROMPT = 2048,
   PROMPT = 256,
   PREFILL_TOKENS = 2048,
+  ACCOUNTS = 16,
   MAX_STEPS = 2000
 };
 
@@ -27,7 +28,7 @@ typedef struct bench {
   int32_t *sampled;
   uint8_t *stop;
   uint32_t *finished;
-  uint64_t random;
+  uint64_t random, clock_us;
   double plan_us, commit_us; /* of the last step */
 } bench;
 
@@ -63,6 +64,10 @@ static void setup(bench *b, uint32_t n_running, uint32_t n_pages)
                             .page_tokens = PAGE_TOKENS,
                             .n_pages = n_pages,
                             .max_context_tokens = CONTEXT,
+                            .prompt_ns_per_token = 20000,
+                            .slack_percent = 100,
+                            .priority_us = 10000000,
+                            .share_under_way = true,
                             .hash_seed = 7};
   *b = (bench){.n_slots = config.n_slots, .random = 1};
   if (td_sched_create(&config, &b->sched, &err) != TD_OK ||
@@ -101,8 +106,13 @@ static void submit(bench *b, uint32_t n_prompt, uint32_t max_new)
   uint32_t slot = b->free_slots[--b->n_free];
   for (uint32_t i = 0; i < n_prompt; i++)
     b->tokens[slot][i] = (int32_t)(next_random(b) % 50000);
-  td_sched_request r = {.tokens = b->tokens[slot], .n_prompt = n_prompt, .max_new = max_new};
-  if (td_sched_submit(b->sched, slot, &r, 1, &err) != TD_OK) {
+  td_sched_request r = {.tokens = b->tokens[slot],
+                        .n_prompt = n_prompt,
+                        .max_new = max_new,
+                        .account = next_random(b) % ACCOUNTS,
+                        .priority = (int32_t)(next_random(b) % 3),
+                        .deadline_us = UINT64_MAX - 1};
+  if (td_sched_submit(b->sched, slot, &r, ++b->clock_us, &err) != TD_OK) {
     fprintf(stderr, "%s\n", err.message);
     exit(2);
   }
@@ -111,14 +121,15 @@ static void submit(bench *b, uint32_t n_prompt, uint32_t max_new)
 static bool step(bench *b)
 {
   uint32_t n_finished;
+  td_sched_expired late;
   double t0 = now_us();
-  if (!td_sched_plan(b->sched, 1, b->plan))
+  if (td_sched_expire(b->sched, ++b->clock_us, &late, 1) > 0 || !td_sched_plan(b->sched, b->clock_us, b->plan))
     return false;
   double t1 = now_us();
   for (uint32_t i = 0; i < b->plan->n_logits; i++)
     b->sampled[i] = (int32_t)(next_random(b) % 50000);
   double t2 = now_us();
-  td_sched_commit(b->sched, b->plan, b->sampled, b->stop, 1, b->finished, &n_finished);
+  td_sched_commit(b->sched, b->plan, b->sampled, b->stop, b->clock_us, b->finished, &n_finished);
   b->plan_us = t1 - t0;
   b->commit_us = now_us() - t2;
   for (uint32_t i = 0; i < n_finished; i++)

@@ -7,7 +7,7 @@ static uint64_t prompt_us(const sim_world *w, uint32_t n)
 {
   uint64_t ns = w->config.prompt_ns_per_token;
   if (ns == 0 && sim_cost_of(w))
-    ns = (uint64_t)(1e3 * td_cost_tokens_us(sim_cost_of(w), w->config.step_tokens) / w->config.step_tokens);
+    ns = (uint64_t)(0.75 * 1e3 * td_cost_tokens_us(sim_cost_of(w), w->config.step_tokens) / w->config.step_tokens);
   return n * ns / 1000;
 }
 

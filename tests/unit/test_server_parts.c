@@ -27,6 +27,27 @@ static td_status read_keys(td_keys *k, const char *text, td_error *err)
   return st;
 }
 
+/* The vectors of SipHash's reference implementation: key 00 01 .. 0f, data 00 01 .. of n bytes. */
+static void test_namespaces(void **state)
+{
+  static const struct {
+    size_t n;
+    uint64_t hash;
+  } vectors[] = {{0, 0x726fdb47dd0e0e31}, {1, 0x74f839c593dc67fd}, {2, 0x0d6c8009d9a94f5a},
+                 {3, 0x85676696d7fb7e2d}, {8, 0x93f5f5799a932462}, {15, 0xa129ca6149be45e5}};
+  td_namespace_secret key = {0x0706050403020100, 0x0f0e0d0c0b0a0908}, other = {1, 2};
+  unsigned char data[16];
+  for (unsigned i = 0; i < sizeof data; i++)
+    data[i] = (unsigned char)i;
+  for (size_t i = 0; i < sizeof vectors / sizeof vectors[0]; i++)
+    assert_true(td_siphash(&key, data, vectors[i].n) == vectors[i].hash);
+  assert_true(td_namespace_of(&key, 7, NULL) == 7);
+  uint64_t salted = td_namespace_of(&key, 7, "salt");
+  assert_true(salted >> 63 == 1 && salted == td_namespace_of(&key, 7, "salt"));
+  assert_true(salted != td_namespace_of(&key, 8, "salt") && salted != td_namespace_of(&key, 7, "salts") &&
+              salted != td_namespace_of(&other, 7, "salt"));
+}
+
 static void test_keys(void **state)
 {
   td_keys k;
@@ -336,6 +357,7 @@ static void test_stream(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_namespaces),
       cmocka_unit_test(test_keys),   cmocka_unit_test(test_listen),  cmocka_unit_test(test_metrics),
       cmocka_unit_test(test_errors), cmocka_unit_test(test_answers), cmocka_unit_test(test_stream),
   };

@@ -149,6 +149,17 @@ static void test_urgency(void **state)
     expect(400, TD_ROUTE_CHAT, name, "\"5\"");
   }
   expect(400, TD_ROUTE_CHAT, "priority", "1000001");
+  assert_int_equal(try_member(TD_ROUTE_CHAT, "cache_salt", "\"s\"", &r), 200);
+  assert_int_equal(try_member(TD_ROUTE_CHAT, "cache_salt", "null", &r), 200);
+  assert_null(r.cache_salt);
+  expect(400, TD_ROUTE_CHAT, "cache_salt", "\"\"");
+  expect(400, TD_ROUTE_CHAT, "cache_salt", "5");
+  char salt[300] = "\"";
+  memset(salt + 1, 'a', 257);
+  strcpy(salt + 258, "\"");
+  expect(400, TD_ROUTE_CHAT, "cache_salt", salt);
+  strcpy(salt + 257, "\"");
+  expect(200, TD_ROUTE_CHAT, "cache_salt", salt);
   expect(400, TD_ROUTE_TOKENIZE, "priority", "1"); /* nothing runs there */
 }
 

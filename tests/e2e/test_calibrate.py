@@ -1,0 +1,136 @@
+"""What steps take: measured at start, kept, predicted beside what they were; and what hangs on it: targets, policies, Retry-After."""
+import json
+import re
+import threading
+import time
+
+import pytest
+from harness import MODEL, MODEL_ID, Daemon, read_until, run_daemon
+from test_dummy import CONFIG
+
+USAGE = 64
+OFF = ("--calibrate-ms", 0, "--cache-dir", "")
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    return folder
+
+
+def start(tiny, *options):
+    return Daemon("--load-format", "dummy", *options, model=tiny, kv_bytes=1 << 26)
+
+
+def answer(d, i, n=24):
+    prompt = [(7 * i + k * k) % 500 + 3 for k in range(40 + 90 * i)]
+    r = d.post("/v1/completions", {"model": "tiny", "prompt": prompt, "max_tokens": n, "temperature": 0, "ignore_eos": True})
+    assert r.status_code == 200, r.text
+    return r.json()["choices"][0]["token_ids"]
+
+
+def answers(d):
+    out = [None] * 5
+
+    def one(i):
+        out[i] = answer(d, i)
+
+    threads = [threading.Thread(target=one, args=(i,)) for i in range(5)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    return out
+
+
+def test_measured_once_and_kept(tiny, tmp_path):
+    cache = tmp_path / "cache"
+    with start(tiny, "--calibrate-ms", 5000, "--cache-dir", cache) as d:
+        assert re.search(r"step times: \d+ kinds of steps measured in \d\.\d\d s", d.log()), d.log()
+        answers(d)
+        d.until_idle()
+        m = {n: v for (n, labels), v in d.metrics().items() if "le=" not in labels}
+        assert m["tandem:step_prediction_error_ratio_count"] == m["tandem:steps_total"] > 20
+        assert 0 < m["tandem:step_prediction_error_median"] <= m["tandem:step_prediction_error_p99"]
+        assert 0.1 < m["tandem:step_predicted_seconds_total"] / m["tandem:step_seconds_total"] < 10, "of the right size, on any machine"
+        target = m["tandem:tbt_target_seconds"]
+        assert 0 < target < 1 and "chosen: tbt_target_ms" in d.log()
+        assert m["tandem:request_queue_time_predicted_seconds_count"] == m["vllm:request_queue_time_seconds_count"] == 5
+    (kept,) = cache.iterdir()
+    assert kept.read_text().startswith("tandem-steps 1\ntandem ")
+    with start(tiny, "--calibrate-ms", 0, "--cache-dir", cache) as d:
+        assert f"step times: {kept}" in d.log()
+        assert d.gauge("tandem:tbt_target_seconds") == pytest.approx(target)
+    with start(tiny, "--calibrate-ms", 0, "--cache-dir", cache, "--step-tokens", 96) as d:
+        assert "step times:" not in d.log(), "other settings, other times"
+    kept.write_bytes(kept.read_bytes().replace(b"us ", b"us 1", 1))
+    with start(tiny, "--calibrate-ms", 0, "--cache-dir", cache) as d:
+        assert "is not used: damaged" in d.log()
+        assert d.gauge("tandem:tbt_target_seconds") == 0
+        answer(d, 0)
+        assert d.gauge("tandem:step_prediction_error_ratio_count") == 0
+
+
+def test_every_policy_answers_the_same(tiny):
+    with start(tiny) as d:
+        expect = [answer(d, i) for i in range(5)]
+    for policy in ("tandem", "sarathi", "prefill-first", "decode-first", "orca"):
+        more = ("--step-tokens", 640) if policy == "orca" else ()
+        with start(tiny, "--policy", policy, *more) as d:
+            assert f"policy {policy}: " in d.log()
+            assert answers(d) == expect, policy
+
+
+@pytest.mark.parametrize("options, words", [
+    (("--policy", "vllm", *OFF), ("policy", "'vllm'", "tandem, sarathi, prefill-first, decode-first or orca")),
+    (("--policy", "orca", *OFF), ("step_tokens (128)", "575")),  # 512 + 64 - 1
+    (("--policy", "sarathi", "--tbt-target-ms", 50, *OFF), ("tbt_target_ms", "policy = tandem")),
+    (("--tbt-target-ms", 50, *OFF), ("tbt_target_ms", "calibrate_ms")),
+])
+def test_refused_at_start(tiny, options, words):
+    code, text = run_daemon("--model", tiny, "--load-format", "dummy", "--kv-bytes", 1 << 26, "--check", *options)
+    assert code == USAGE, (code, text)
+    for w in words:
+        assert w in text, (w, text)
+
+
+def test_a_target_that_cannot_be_reached():
+    code, text = run_daemon("--check", "--model", MODEL, "--kv-bytes", 1 << 28, "--tbt-target-ms", 1, "--step-tokens", 32, "--running-requests", 4,
+                            "--calibrate-ms", 4000, "--cache-dir", "")
+    assert code == USAGE, (code, text)
+    smallest = int(re.search(r"tbt_target_ms = 1 cannot be reached: .* the smallest that can is (\d+)", text).group(1))
+    assert 2 <= smallest <= 5000, "ms, for 17 tokens"
+
+
+def test_retry_after_is_when_there_is_room():
+    body = {"model": MODEL_ID, "prompt": "Once upon a time", "max_tokens": 150, "ignore_eos": True, "temperature": 0, "stream": True}
+    with Daemon("--queue-requests", 1, "--step-tokens", 32, "--calibrate-ms", 4000, "--cache-dir", "") as d:
+        s = d.connect(120)
+        d.send_request(s, "/v1/completions", body)
+        read_until(s, b"data: ")
+        d.eventually(lambda: d.gauge("tandem:queue_delay_predicted_seconds") > 0, what="a forecast")
+        said = []
+        for _ in range(3):
+            r = d.post("/v1/completions", body)
+            assert r.status_code == 429 and r.json()["error"]["code"] == "queue_full"
+            said.append(int(r.headers["retry-after"]))
+        begin = time.monotonic()
+        read_until(s, b"[DONE]")
+        took = time.monotonic() - begin
+        assert took / 5 < said[0] < 5 * took + 2, (said, took)
+        assert said[0] < said[1] < said[2], "who is refused later is told later"
+        assert d.post("/v1/completions", {**body, "max_tokens": 1, "stream": False}).status_code == 200
+
+
+def test_larger_than_the_memory():
+    with Daemon("--kv-bytes", 64 << 20, *OFF) as d:
+        limit = d.get("/v1/models").json()["data"][0]["max_model_len"]
+        assert 1024 <= limit < 8192
+        for n, max_tokens in ((limit + 1, 1), (limit - 10, 11)):
+            r = d.post("/v1/completions", {"model": MODEL_ID, "prompt": [300] * n, "max_tokens": max_tokens})
+            message = r.json()["error"]["message"]
+            assert r.status_code == 400 and r.json()["error"]["code"] == "context_length_exceeded"
+            assert f"{limit} tokens at most" in message and "KV memory (kv_bytes)" in message, message
+        assert d.post("/v1/completions", {"model": MODEL_ID, "prompt": [300] * 20, "max_tokens": 2}).status_code == 200

@@ -1,0 +1,392 @@
+/* Who is next: long prompts beside short ones, accounts, priorities that age, prompts computed once, deadlines. Time is
+ * what a device of 50 us a token would take. */
+#include <stdio.h>
+
+#include "test_scheduler_fixture.h"
+
+#include <stdlib.h>
+
+enum { SLOTS = 256, NS_PER_TOKEN = 50000, STEP_US = 1000, LONG = 100000 };
+
+typedef struct world {
+  td_sched *s;
+  td_plan *plan;
+  int32_t *tokens[SLOTS];
+  uint64_t now_us, arrived_us[SLOTS], first_us[SLOTS]; /* first_us 0: no token yet */
+  bool there[SLOTS];
+  uint64_t prompt_tokens; /* computed */
+  uint32_t ended[SLOTS], n_ended;
+  uint32_t n_steps;
+} world;
+
+static const td_sched_config by_slack = {.n_slots = SLOTS,
+                                         .max_running = 128,
+                                         .step_tokens = 2048,
+                                         .page_tokens = 16,
+                                         .n_pages = 30000,
+                                         .max_context_tokens = 131072,
+                                         .prompt_ns_per_token = NS_PER_TOKEN,
+                                         .slack_percent = 100,
+                                         .priority_us = 1000000,
+                                         .share_under_way = true};
+
+static void open_world(world *w, const td_sched_config *c)
+{
+  td_error err;
+  memset(w, 0, sizeof *w);
+  w->now_us = 1;
+  assert_int_equal(td_sched_create(c, &w->s, &err), TD_OK);
+  assert_int_equal(td_sched_plan_create(w->s, &w->plan, &err), TD_OK);
+}
+
+static void close_world(world *w)
+{
+  td_sched_check(w->s);
+  td_plan_destroy(w->plan);
+  td_sched_destroy(w->s);
+  for (uint32_t i = 0; i < SLOTS; i++)
+    free(w->tokens[i]);
+}
+
+/* Prompts of a family are equal as far as they go. */
+static void submit(world *w, uint32_t slot, uint32_t n_prompt, uint32_t max_new, int32_t family, td_sched_request r)
+{
+  td_error err;
+  free(w->tokens[slot]);
+  w->tokens[slot] = malloc((n_prompt + max_new) * sizeof *w->tokens[slot]);
+  assert_non_null(w->tokens[slot]);
+  for (uint32_t i = 0; i < n_prompt; i++)
+    w->tokens[slot][i] = (int32_t)i ^ (family << 20);
+  r.tokens = w->tokens[slot];
+  r.n_prompt = n_prompt;
+  r.max_new = max_new;
+  assert_int_equal(td_sched_submit(w->s, slot, &r, w->now_us, &err), TD_OK);
+  w->arrived_us[slot] = w->now_us;
+  w->first_us[slot] = 0;
+  w->there[slot] = true;
+}
+
+static bool step(world *w)
+{
+  static int32_t sampled[SLOTS];
+  static uint8_t stop[SLOTS];
+  uint32_t finished[SLOTS], n_finished;
+  if (!td_sched_plan(w->s, w->now_us, w->plan))
+    return false;
+  w->now_us += STEP_US + (uint64_t)w->plan->n_tokens * NS_PER_TOKEN / 1000;
+  w->prompt_tokens += w->plan->n_prefill_tokens;
+  w->n_steps++;
+  for (uint32_t i = 0; i < w->plan->n_logits; i++) {
+    uint32_t slot = w->plan->rows[w->plan->logits_rows[i]].slot;
+    sampled[i] = 7000000 + (int32_t)slot;
+    if (w->first_us[slot] == 0)
+      w->first_us[slot] = w->now_us;
+  }
+  td_sched_commit(w->s, w->plan, sampled, stop, w->now_us, finished, &n_finished);
+  for (uint32_t i = 0; i < n_finished; i++) {
+    w->ended[w->n_ended++] = finished[i];
+    w->there[finished[i]] = false;
+  }
+  return true;
+}
+
+/* The longest time to the first token among the shorts (slots from 8 on), which come three every other step while long prompts in slots
+ * 0 .. n_long - 1 are computed, from `from_us` on. */
+static uint64_t slowest_short(const td_sched_config *c, uint32_t n_long, uint64_t from_us, uint64_t *long_us)
+{
+  static world w;
+  uint64_t slowest = 0;
+  open_world(&w, c);
+  for (uint32_t i = 0; i < n_long; i++)
+    submit(&w, i, LONG, 2, (int32_t)i + 1, (td_sched_request){0});
+  uint32_t n_short = 0;
+  for (bool more = true; more;) {
+    for (uint32_t k = 0; w.now_us >= from_us && n_short < 50 && w.n_steps % 2 == 0 && w.there[n_long - 1] && k < 3; k++) {
+      submit(&w, 8 + n_short, 200, 4, 100 + (int32_t)n_short, (td_sched_request){0});
+      n_short++;
+    }
+    more = step(&w);
+  }
+  assert_int_equal(n_short, 50);
+  for (uint32_t i = 0; i < n_short; i++) {
+    assert_true(w.first_us[8 + i] > 0);
+    if (w.first_us[8 + i] - w.arrived_us[8 + i] > slowest)
+      slowest = w.first_us[8 + i] - w.arrived_us[8 + i];
+  }
+  *long_us = 0;
+  for (uint32_t i = 0; i < n_long; i++)
+    if (w.first_us[i] > *long_us)
+      *long_us = w.first_us[i];
+  close_world(&w);
+  return slowest;
+}
+
+enum { FULL_STEP_US = STEP_US + 2048 * NS_PER_TOKEN / 1000 };
+
+/* Fifty prompts of 200 tokens beside one of 100,000 that takes 5 s: each is there within two steps, and the long one pays for what
+ * they compute only. */
+static void a_long_prompt_does_not_block_short_ones(void **state)
+{
+  uint64_t alone_us = LONG / 2048 * (uint64_t)FULL_STEP_US + FULL_STEP_US, long_us;
+  for (uint64_t from_us = 0; from_us <= 1600000; from_us += 800000) {
+    assert_in_range(slowest_short(&by_slack, 1, from_us, &long_us), 1, 2 * FULL_STEP_US);
+    assert_in_range(long_us, alone_us / 2, alone_us + 50 * (200 + 4) * NS_PER_TOKEN / 1000 + 2 * FULL_STEP_US);
+  }
+  td_sched_config as_they_come = by_slack;
+  as_they_come.slack_percent = 0;
+  assert_in_range(slowest_short(&as_they_come, 1, 0, &long_us), 30 * FULL_STEP_US, 60 * FULL_STEP_US);
+}
+
+/* Four of them: those that cannot start yet must not stand in the queue before the short ones when their time has come. */
+static void long_prompts_make_way_in_the_queue(void **state)
+{
+  uint64_t long_us;
+  assert_in_range(slowest_short(&by_slack, 4, 9000000, &long_us), 1, 2 * FULL_STEP_US);
+}
+
+/* Short prompts for ever, as many as fill the steps: the long one is done within four times of what it takes alone. */
+static void a_long_prompt_does_not_starve(void **state)
+{
+  static world w;
+  open_world(&w, &by_slack);
+  submit(&w, 0, LONG, 2, 1, (td_sched_request){0});
+  assert_true(step(&w));
+  uint32_t next = 0, shorts = 0;
+  while (w.first_us[0] == 0) {
+    for (uint32_t k = 0; k < 12; k++)
+      for (uint32_t tries = 0; tries < SLOTS; tries++) {
+        uint32_t slot = 1 + next++ % (SLOTS - 1);
+        if (w.there[slot])
+          continue;
+        submit(&w, slot, 400, 1, 2 + (int32_t)(next % 1900), (td_sched_request){0});
+        shorts++;
+        break;
+      }
+    w.n_ended = 0;
+    assert_true(step(&w));
+    assert_true(w.n_steps <= 4 * (LONG / (2048 - 1) + 1));
+  }
+  assert_true(shorts > 400 && w.n_steps > 2 * LONG / 2048); /* they did have their share */
+  close_world(&w);
+}
+
+/* One place to run. A request of priority 3 is overtaken by those of priority 0 that come within three seconds, and by no more. */
+static void a_priority_is_worth_so_much_waiting(void **state)
+{
+  static world w;
+  td_sched_config c = by_slack;
+  c.max_running = 1;
+  c.slack_percent = 0;
+  open_world(&w, &c);
+  submit(&w, 0, 10, 2, 1, (td_sched_request){0});
+  submit(&w, 1, 10, 2, 2, (td_sched_request){.priority = 3});
+  for (uint32_t slot = 2; w.there[1]; slot = slot == 9 ? 2 : slot + 1) {
+    if (!w.there[slot])
+      submit(&w, slot, 100, 100, (int32_t)(10 + slot), (td_sched_request){0});
+    w.n_ended = 0;
+    assert_true(step(&w));
+    assert_true(w.now_us < 10000000);
+  }
+  assert_in_range(w.first_us[1], 3000000, 3000000 + 9 * 120000); /* each takes less than 120 ms */
+  submit(&w, 20, 10, 1, 20, (td_sched_request){.priority = 2000000000}); /* an hour at most */
+  assert_int_equal(td_sched_slot(w.s, 20).place_us, (int64_t)w.now_us + 3600000000);
+  submit(&w, 21, 10, 1, 21, (td_sched_request){.priority = -2000000000});
+  assert_int_equal(td_sched_slot(w.s, 21).place_us, (int64_t)w.now_us - 3600000000);
+  close_world(&w);
+}
+
+/* 100 requests of one account, 10 of another that come later: while both have somebody waiting, both get the same number of tokens. */
+static void accounts_share_equally(void **state)
+{
+  static world w;
+  td_sched_config c = by_slack;
+  c.max_running = 4;
+  open_world(&w, &c);
+  for (uint32_t i = 0; i < 100; i++)
+    submit(&w, i, 300, 50, (int32_t)i + 1, (td_sched_request){.account = 7, .priority = -5});
+  for (uint32_t i = 0; i < 100; i++)
+    assert_true(step(&w));
+  uint32_t before = w.n_ended;
+  for (uint32_t i = 0; i < 10; i++)
+    submit(&w, 100 + i, 300, 50, 200 + (int32_t)i, (td_sched_request){.account = 8});
+  while (w.there[109])
+    assert_true(step(&w));
+  uint32_t others = 0;
+  for (uint32_t i = before; i < w.n_ended; i++)
+    others += w.ended[i] < 100;
+  assert_in_range(others, 7, 16); /* 4 ran when they came, and 10 of theirs take as long as 10 of ours */
+  close_world(&w);
+}
+
+/* Whoever comes while the prompt is computed waits for it; it is computed once but for the last page, and nobody holds pages meanwhile. */
+static void one_prompt_is_computed_once(void **state)
+{
+  static world w;
+  open_world(&w, &by_slack);
+  for (uint32_t i = 0; i < 64; i++)
+    submit(&w, i, 20000, 3, 1, (td_sched_request){0});
+  assert_true(step(&w));
+  assert_int_equal(w.plan->n_rows, 1);
+  td_sched_stats st;
+  td_sched_get_stats(w.s, &st);
+  assert_int_equal(st.n_waiting, 63);
+  assert_int_equal(st.pages_owned, 128);
+  td_sched_check(w.s);
+  while (step(&w))
+    td_sched_check(w.s);
+  assert_int_equal(w.prompt_tokens, 20000 + 63 * 16);
+  close_world(&w);
+
+  open_world(&w, &by_slack); /* a part in common: 5000 tokens, then each its own; the shorter one would overtake */
+  submit(&w, 0, 20000, 3, 1, (td_sched_request){0});
+  submit(&w, 1, 7000, 3, 1, (td_sched_request){0});
+  for (uint32_t i = 5000; i < 6999; i++)
+    w.tokens[1][i] = 1;
+  submit(&w, 2, 100, 3, 9, (td_sched_request){0});
+  assert_true(step(&w)); /* the shorter is first, and the longer one follows it */
+  assert_true(td_sched_slot(w.s, 0).n_follows + td_sched_slot(w.s, 1).n_follows <= 1);
+  while (step(&w))
+    td_sched_check(w.s);
+  assert_int_equal(w.prompt_tokens, 20000 + 7000 + 100 - 5000 / 16 * 16);
+  close_world(&w);
+}
+
+/* The leader goes: one of its followers goes on where it was, for all. Each is shorter than the one before, and so would overtake it. */
+static void a_leader_that_leaves_is_replaced(void **state)
+{
+  static world w;
+  open_world(&w, &by_slack);
+  for (uint32_t i = 0; i < 4; i++) {
+    submit(&w, i, 20000 - 1000 * i, 3, 1, (td_sched_request){0});
+    if (i == 0)
+      assert_true(step(&w));
+  }
+  assert_true(step(&w));
+  for (uint32_t i = 1; i < 4; i++)
+    assert_true(td_sched_slot(w.s, i).following);
+  td_sched_cancel(w.s, 2); /* one that follows */
+  td_sched_check(w.s);
+  td_sched_cancel(w.s, 0);
+  td_sched_check(w.s);
+  assert_true(step(&w)); /* 3 is the shortest: it goes on */
+  assert_true(td_sched_is_running(w.s, 3));
+  td_sched_stats now;
+  td_sched_get_stats(w.s, &now);
+  assert_int_equal(now.n_waiting, 1);
+  while (step(&w))
+    ;
+  assert_true(w.first_us[3] > 0 && w.first_us[1] > 0 && w.first_us[0] == 0);
+  assert_int_equal(w.prompt_tokens, 19000 + 17000 % 16); /* the longest that was not cancelled, and the last page of the other */
+  td_sched_stats st;
+  td_sched_get_stats(w.s, &st);
+  assert_int_equal(st.pages_owned, 0);
+  assert_int_equal(st.n_following, 0);
+  close_world(&w);
+}
+
+/* A leader works for its followers: it goes where the most urgent of them would. Here before a prompt that would overtake it. */
+static void a_leader_has_its_followers_urgency(void **state)
+{
+  static world w;
+  open_world(&w, &by_slack);
+  submit(&w, 0, 20000, 1, 1, (td_sched_request){0});
+  assert_true(step(&w));
+  submit(&w, 1, 12000, 1, 2, (td_sched_request){0});
+  submit(&w, 2, 6000, 1, 1, (td_sched_request){0});
+  assert_true(step(&w));
+  assert_true(td_sched_slot(w.s, 2).following && td_sched_is_running(w.s, 1));
+  while (w.first_us[2] == 0)
+    assert_true(step(&w));
+  assert_true(w.n_steps <= 5 && w.first_us[1] == 0);
+  close_world(&w);
+}
+
+/* Other namespaces neither wait nor are waited for; and nobody does where it is off. */
+static void only_inside_a_namespace(void **state)
+{
+  static world w;
+  open_world(&w, &by_slack);
+  submit(&w, 0, 2000, 3, 1, (td_sched_request){0});
+  submit(&w, 1, 2000, 3, 1, (td_sched_request){.namespace_id = 5});
+  while (step(&w))
+    assert_false(w.there[1] && td_sched_slot(w.s, 1).following);
+  assert_int_equal(w.prompt_tokens, 4000);
+  close_world(&w);
+  td_sched_config c = by_slack;
+  c.share_under_way = false;
+  open_world(&w, &c);
+  submit(&w, 0, 1000, 3, 1, (td_sched_request){0});
+  submit(&w, 1, 1000, 3, 1, (td_sched_request){0});
+  while (step(&w))
+    ;
+  assert_int_equal(w.prompt_tokens, 2000);
+  close_world(&w);
+}
+
+static uint32_t expire(world *w, uint32_t *slot)
+{
+  td_sched_expired out[4];
+  uint32_t n = td_sched_expire(w->s, w->now_us, out, 4);
+  if (n > 0) {
+    *slot = out[0].slot;
+    w->there[out[0].slot] = false;
+  }
+  return n;
+}
+
+static void deadlines_end_what_cannot_be_in_time(void **state)
+{
+  static world w;
+  uint32_t slot;
+  open_world(&w, &by_slack);
+  assert_true(td_sched_next_expiry_us(w.s) == UINT64_MAX);
+  /* 2000 tokens take 100 ms: 99 ms are too few, said at once; 200 ms are enough */
+  submit(&w, 0, 2000, 3, 1, (td_sched_request){.ttft_deadline_us = w.now_us + 99000});
+  submit(&w, 1, 2000, 3, 2, (td_sched_request){.ttft_deadline_us = w.now_us + 200000, .deadline_us = w.now_us + 300000});
+  assert_int_equal(expire(&w, &slot), 1);
+  assert_int_equal(slot, 0);
+  assert_true(step(&w));
+  assert_int_equal(expire(&w, &slot), 0);
+  assert_true(w.first_us[1] > 0); /* its first token is out: only the end counts */
+  w.now_us = w.arrived_us[1] + 250000;
+  assert_int_equal(expire(&w, &slot), 0);
+  w.now_us = w.arrived_us[1] + 300000;
+  assert_int_equal(expire(&w, &slot), 0);
+  w.now_us++;
+  assert_int_equal(expire(&w, &slot), 1);
+  assert_int_equal(slot, 1);
+  assert_false(step(&w));
+  /* what is cached need not be computed: the same prompt has time enough now */
+  submit(&w, 2, 2000, 3, 2, (td_sched_request){.ttft_deadline_us = w.now_us + 5000});
+  assert_int_equal(expire(&w, &slot), 0);
+  assert_true(step(&w));
+  assert_true(w.first_us[2] > 0);
+  /* a prompt in progress that will not be in time: 20,000 tokens in 900 ms, not in one second */
+  submit(&w, 3, 20000, 3, 3, (td_sched_request){.ttft_deadline_us = w.now_us + 1000000 + 20000});
+  assert_int_equal(expire(&w, &slot), 0);
+  assert_true(step(&w));
+  w.now_us += 100000;
+  assert_int_equal(expire(&w, &slot), 1);
+  assert_int_equal(slot, 3);
+  while (step(&w))
+    ;
+  assert_true(td_sched_next_expiry_us(w.s) == UINT64_MAX);
+  close_world(&w);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(a_long_prompt_does_not_block_short_ones),
+      cmocka_unit_test(long_prompts_make_way_in_the_queue),
+      cmocka_unit_test(a_long_prompt_does_not_starve),
+      cmocka_unit_test(a_priority_is_worth_so_much_waiting),
+      cmocka_unit_test(accounts_share_equally),
+      cmocka_unit_test(one_prompt_is_computed_once),
+      cmocka_unit_test(a_leader_that_leaves_is_replaced),
+      cmocka_unit_test(a_leader_has_its_followers_urgency),
+      cmocka_unit_test(only_inside_a_namespace),
+      cmocka_unit_test(deadlines_end_what_cannot_be_in_time),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
