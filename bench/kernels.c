@@ -12,12 +12,14 @@
 
 #include <cjson/cJSON.h>
 
+#include "bench/attention_trees.h"
 #include "bench/ceilings.h"
 #include "bench/commands.h"
 #include "bench/random.h"
 #include "bench/stage.h"
 #include "bench/tool.h"
 #include "config/log.h"
+#include "kernels/attention/plan.h"
 
 enum { LIST_MAX = 32, PAGE_TOKENS = 16, COPIES_MAX = 64, QUEUE_MAX = 1000 };
 
@@ -25,7 +27,7 @@ typedef enum matrix { QKV, O, GATE_UP, DOWN, HEAD, MATRICES } matrix;
 static const char *const matrix_names[MATRICES] = {"qkv", "o", "gate_up", "down", "lm_head"};
 
 typedef struct bench {
-  const char *shape, *backend, *rows, *dtype, *only, *json;
+  const char *shape, *backend, *rows, *dtype, *only, *json, *attention;
   double threads, device, gb_s, tflop_s, n_rounds, round_ms, max_seconds, cache_mb, attention_gb;
   td_model_desc d;
   td_stage stage;
@@ -223,6 +225,15 @@ static void fill_kv(bench *b)
   td_tool_progress(-1, " ");
 }
 
+static bool wanted(const bench *b, const char *op)
+{
+  size_t n = strlen(op);
+  for (const char *at = b->only; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
+    if (strncmp(at, op, n) == 0 && (at[n] == ',' || !at[n]))
+      return true;
+  return !b->only;
+}
+
 static void setup(bench *b)
 {
   td_error err;
@@ -231,7 +242,7 @@ static void setup(bench *b)
   for (size_t i = 0; i < b->n_list; i++)
     largest = b->list[i] > largest ? (uint32_t)b->list[i] : largest;
   bool gpu_asked = strcmp(b->backend, "cpu") != 0;
-  uint32_t max_rows = gpu_asked ? 256 : 64, max_context = gpu_asked ? 65536 : 4096;
+  uint32_t max_rows = gpu_asked ? (b->only && wanted(b, "trees") ? 1024 : 256) : 64, max_context = gpu_asked ? 65536 : 4096;
   td_backend_config c = {.n_threads = (uint32_t)b->threads,
                          .max_slots = max_rows,
                          .max_rows = max_rows,
@@ -239,6 +250,7 @@ static void setup(bench *b)
                          .max_context_tokens = max_context,
                          .max_vocab = b->d.vocab,
                          .device = (uint32_t)b->device,
+                         .attention = td_attention_of(b->attention),
                          .gpu_memory_percent = 90};
   check(td_backend_create(b->backend, &c, &be, &err), &err);
   b->stage.be = be;
@@ -249,7 +261,7 @@ static void setup(bench *b)
   make_memory(b);
   /* one layer's KV for each layer: layers are the copies that attention goes round */
   b->kv_layers = b->d.n_layers < 4 ? b->d.n_layers : 4;
-  td_kv_shape kv = {b->kv_layers, 1, PAGE_TOKENS, b->d.n_kv_heads, b->d.head_dim, b->d.n_heads};
+  td_kv_shape kv = {b->kv_layers, 1, PAGE_TOKENS, b->d.n_kv_heads, b->d.head_dim, b->d.n_heads, b->d.window_tokens};
   check(be->ops->kv_check(be, &kv, &err), &err);
   double pages = b->attention_gb * 1e9 / (double)be->ops->kv_bytes_per_page(be, &kv);
   td_stage_init(&b->stage, be, &kv, (uint32_t)pages, max_context);
@@ -319,15 +331,6 @@ static void measure(bench *b, const char *op, const char *size, const work *w)
     report(b, op, size, w, s);
   else
     printf("%-10s %-22s too short to tell from an empty step\n", op, size);
-}
-
-static bool wanted(const bench *b, const char *op)
-{
-  size_t n = strlen(op);
-  for (const char *at = b->only; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
-    if (strncmp(at, op, n) == 0 && (at[n] == ',' || !at[n]))
-      return true;
-  return !b->only;
 }
 
 /* ---- ops ---- */
@@ -487,7 +490,7 @@ static void measure_attention(bench *b, const attention_case *c)
     return;
   double token_bytes =
       (double)b->stage.be->ops->kv_bytes_per_page(
-          b->stage.be, &(td_kv_shape){1, 1, PAGE_TOKENS, d->n_kv_heads, d->head_dim, d->n_heads}) /
+          b->stage.be, &(td_kv_shape){1, 1, PAGE_TOKENS, d->n_kv_heads, d->head_dim, d->n_heads, 0}) /
       PAGE_TOKENS;
   double pairs = (double)c->chunk * (c->chunk_context - c->chunk) + (double)c->chunk * c->chunk / 2 +
                  (double)c->batch * c->context;
@@ -522,6 +525,33 @@ static void measure_attentions(bench *b)
   size_t n = on_gpu ? sizeof gpu / sizeof *gpu : sizeof cpu / sizeof *cpu;
   for (size_t i = 0; i < n && wanted(b, "attention"); i++)
     measure_attention(b, &list[i]);
+}
+
+/* PAT's trees; bytes: every key once. */
+static void measure_trees(bench *b)
+{
+  double token_bytes = 2.0 * b->d.n_kv_heads * b->d.head_dim * b->stage.be->activation_bytes;
+  for (size_t k = 0; k < sizeof td_pat_trees / sizeof *td_pat_trees && wanted(b, "trees"); k++) {
+    const td_attention_tree *t = &td_pat_trees[k];
+    char name[TD_TREE_NAME_BYTES];
+    uint32_t n_rows = t->nodes[t->n - 1], total = 0;
+    bool fits = true;
+    work w = {0, 0};
+    for (uint32_t l = 0; l < t->n; l++) {
+      total += t->tokens[l];
+      w.bytes += token_bytes * t->nodes[l] * t->tokens[l];
+    }
+    td_stage_plan_begin(&b->stage);
+    for (uint32_t r = 0; r < n_rows && fits; r++)
+      fits = td_stage_plan_shared(&b->stage, total, td_attention_tree_shared(t, r));
+    if (!fits)
+      continue;
+    w.flop = 4.0 * b->q_dim * n_rows * total;
+    b->n = n_rows;
+    b->queue = queue_attention;
+    td_attention_tree_name(t, name);
+    measure(b, "trees", name, &w);
+  }
 }
 
 static void print_head(const bench *b)
@@ -564,6 +594,8 @@ static void read_options(bench *b)
       b->weight_dtype = t;
   if (b->weight_dtype == TD_DTYPE_COUNT)
     td_tool_die("--dtype: no type '%s'", b->dtype);
+  if (td_attention_of(b->attention) == UINT32_MAX)
+    td_tool_die("--attention: no '%s'", b->attention);
   if (b->n_rounds < 1 || b->cache_mb < 1 || b->attention_gb <= 0 || b->round_ms <= 0)
     td_tool_die("a number is out of range");
 }
@@ -574,6 +606,7 @@ int td_bench_kernels(int argc, char **argv)
                     .backend = "auto",
                     .rows = "1,2,4,8,16,32,64,128,256,512,1024,2048",
                     .dtype = "BF16",
+                    .attention = "serial",
                     .n_rounds = 20,
                     .round_ms = 4,
                     .max_seconds = 3,
@@ -583,7 +616,7 @@ int td_bench_kernels(int argc, char **argv)
       {"--shape", "NAME", "see below (llama3-8b)", TD_ARG_TEXT, &b.shape},
       {"--backend", "NAME", "auto, cpu or cuda (auto)", TD_ARG_TEXT, &b.backend},
       {"--rows", "N,...", "tokens of linears and of ops on tokens (1,2,4,...,2048)", TD_ARG_TEXT, &b.rows},
-      {"--only", "OP,...", "qkv o gate_up down lm_head embed rmsnorm rope_kv swiglu sample attention",
+      {"--only", "OP,...", "qkv o gate_up down lm_head embed rmsnorm rope_kv swiglu sample attention trees",
        TD_ARG_TEXT, &b.only},
       {"--dtype", "TYPE", "of weights on the CPU: BF16, Q8_0, Q4_1, ... (BF16)", TD_ARG_TEXT, &b.dtype},
       {"--threads", "N", "of the CPU backend; 0: one per core", TD_ARG_NUMBER, &b.threads},
@@ -598,6 +631,8 @@ int td_bench_kernels(int argc, char **argv)
       {"--attention-gb", "GB", "memory for KV; 0: 20 on a GPU, 0.5 on a CPU", TD_ARG_NUMBER, &b.attention_gb},
       {"--gb-s", "X", "memory ceiling; 0: an H200's, or measured on a CPU", TD_ARG_NUMBER, &b.gb_s},
       {"--tflop-s", "X", "compute ceiling; likewise", TD_ARG_NUMBER, &b.tflop_s},
+      {"--attention", "NAME", "how decodes are done: serial, unified, pat, persistentkv, flashdecode (serial)", TD_ARG_TEXT,
+       &b.attention},
       {"--json", "FILE", "where all figures go", TD_ARG_TEXT, &b.json},
   };
   char text[1024];
@@ -614,6 +649,7 @@ int td_bench_kernels(int argc, char **argv)
   measure_linears(&b);
   measure_simple(&b);
   measure_attentions(&b);
+  measure_trees(&b);
   if (b.json)
     write_json(&b);
   cJSON_Delete(b.ops);

@@ -55,18 +55,18 @@ void td_stage_plan_begin(td_stage *s)
   s->next_page = 0;
 }
 
-bool td_stage_plan_row(td_stage *s, uint32_t q_len, uint32_t kv_len, bool wants_logits)
+static bool plan_row(td_stage *s, uint32_t q_len, uint32_t kv_len, uint32_t n_shared_pages, bool wants_logits)
 {
   td_plan *p = s->plan;
   uint32_t n_pages = (kv_len + s->page_tokens - 1) / s->page_tokens, r = p->n_rows;
   if (r == p->max_rows || p->n_tokens + q_len > p->max_tokens || n_pages > s->stripe_pages ||
-      s->next_page + n_pages > s->n_pages)
+      s->next_page + n_pages - n_shared_pages > s->n_pages)
     return false;
   p->rows[r] = (td_plan_row){r, p->n_tokens, q_len, kv_len, r * s->stripe_pages, wants_logits};
   p->n_rows++;
   for (uint32_t i = 0; i < n_pages; i++) {
     uint32_t entry = r * s->stripe_pages + i;
-    s->table[entry] = s->scattered[s->next_page++];
+    s->table[entry] = i < n_shared_pages ? s->table[entry - s->stripe_pages] : s->scattered[s->next_page++];
     p->page_updates[p->n_page_updates++] = (td_plan_page_update){entry, s->table[entry]};
   }
   for (uint32_t i = 0; i < q_len; i++, p->n_tokens++) {
@@ -80,6 +80,16 @@ bool td_stage_plan_row(td_stage *s, uint32_t q_len, uint32_t kv_len, bool wants_
   else
     p->n_prefill_tokens += q_len;
   return true;
+}
+
+bool td_stage_plan_row(td_stage *s, uint32_t q_len, uint32_t kv_len, bool wants_logits)
+{
+  return plan_row(s, q_len, kv_len, 0, wants_logits);
+}
+
+bool td_stage_plan_shared(td_stage *s, uint32_t kv_len, uint32_t n_shared)
+{
+  return plan_row(s, 1, kv_len, s->plan->n_rows > 0 ? n_shared / s->page_tokens : 0, false);
 }
 
 void td_stage_plan_repeat(td_stage *s) { s->plan->n_page_updates = 0; }

@@ -66,6 +66,7 @@ enum { TD_WEIGHT_PARTS_MAX = 3 }; /* q,k,v or gate,up: one product, outputs side
 typedef struct td_kv_shape {
   uint32_t n_layers, n_pages, page_tokens, n_kv_heads, head_dim;
   uint32_t n_heads; /* query heads: how attention over these pages is planned */
+  uint32_t window_tokens; /* of attention in every layer, 0: none; for the same reason */
 } td_kv_shape;
 
 typedef enum td_rope_style {
@@ -229,6 +230,7 @@ typedef struct td_backend_config {
   uint32_t device;    /* which GPU; the CPU backend does not look */
   uint32_t gpu_memory_percent; /* share of a GPU's memory that may be taken in all */
   bool batch_invariant; /* the batch rule holds on a GPU too; the CPU backend does not look */
+  uint32_t attention; /* decodes on a GPU: 0, every row by itself; 1 + a td_attention_policy (kernels/attention/plan.h): planned */
 } td_backend_config;
 
 /* name: "cpu", "cuda", or "auto": CUDA where this build has it and a device is usable, else the CPU. TD_ERR_CONFIG for a

@@ -11,7 +11,7 @@
  * keys x time of a key, and costs one partial. Source: PAT (section 5.1), with costs in place of its counts of bytes. */
 #include "kernels/attention/planner.h"
 
-/* What becomes of a node: children that gain more than row_us for each of their rows, and n_own of its own rows, have a span;
+/* What becomes of a node: children of several rows that gain more than row_us for each of their rows, and n_own of its own rows, have a span;
  * the rest is pushed. */
 typedef struct choice {
   double us;
@@ -21,10 +21,12 @@ typedef struct choice {
 } choice;
 
 /* A span (or several, in tiles) of keys for so many rows, without partials. */
-static double span_us(const td_attention_planner *p, uint32_t n_rows, uint32_t keys)
+static inline double span_us(const td_attention_planner *p, uint32_t n_rows, uint32_t keys)
 {
   if (n_rows == 0)
     return 0;
+  if (n_rows <= p->tile)
+    return (p->config.cost.start_us + keys * key_us(p, n_rows * p->config.group, false)) * p->config.n_kv_heads;
   uint32_t n_tiles = ceil_div(n_rows, p->tile), tile_rows = ceil_div(n_rows, n_tiles) * p->config.group;
   bool in_l2 = stays_in_l2(p, keys);
   double us = n_tiles * p->config.cost.start_us + keys * (key_us(p, tile_rows, false) + (n_tiles - 1) * key_us(p, tile_rows, in_l2));
@@ -46,8 +48,6 @@ static double child_gain(const td_attention_planner *p, uint32_t child, uint32_t
   return best[carried + 1 < CARRY_MAX ? carried + 1 : CARRY_MAX - 1] - best[0] - partials_us(p, n_rows);
 }
 
-static bool is_shared(const td_attention_planner *p, uint32_t node) { return p->tree.nodes[node].n_rows > 1; }
-
 /* What keys of a node take for a row that reads them by itself: from the L2 cache, if they fit there, but once from memory. */
 typedef struct reading {
   double row_us, first_us; /* each; and what the first one takes more, if no span reads them */
@@ -59,12 +59,19 @@ static reading reading_of(const td_attention_planner *p, uint32_t keys)
   return (reading){keys * again * p->config.n_kv_heads, keys * (memory - again) * p->config.n_kv_heads};
 }
 
+/* A tile more of the keys, for each of its rows. */
+static double tile_row_us(const td_attention_planner *p, uint32_t keys)
+{
+  double us = p->config.cost.start_us + keys * key_us(p, p->tile * p->config.group, stays_in_l2(p, keys));
+  return us * p->config.n_kv_heads / p->tile;
+}
+
 /* How many of a node's own rows stay beside n_staying others: all; none; or as many as make the last tile superfluous.
  * Adds what they take. */
 static void choose_own(const td_attention_planner *p, const tree_node *u, uint32_t keys, uint32_t n_staying, reading own, choice *c)
 {
   double row_gain = own.row_us - partials_us(p, 1), least = 0;
-  uint32_t left = (n_staying + u->n_own) % p->tile;
+  uint32_t left = n_staying + u->n_own > p->tile ? (n_staying + u->n_own) % p->tile : 0;
   uint32_t tries[3] = {u->n_own, left <= u->n_own ? u->n_own - left : u->n_own, 0};
   for (uint32_t i = 0; i < 3; i++) {
     if (i > 0 && tries[i] == tries[i - 1])
@@ -94,12 +101,9 @@ static choice choose(const td_attention_planner *p, uint32_t node, uint32_t keys
   if (p->config.policy == TD_ATTENTION_PAT)
     return choose_as_pat(u, keys);
   uint32_t next = carried + 1 < CARRY_MAX ? carried + 1 : CARRY_MAX - 1, n_staying[TRIES] = {0};
-  uint32_t tile = p->tile;
-  choice tries[TRIES] = {{0}, {.row_us = (span_us(p, 2 * tile, keys) - span_us(p, tile, keys)) / tile}};
+  choice tries[TRIES] = {{0}, {.row_us = u->n_own < u->n_rows ? tile_row_us(p, keys) : 0}};
   double pushed = 0;
   for (uint32_t v = u->child; v != NONE; v = p->tree.nodes[v].sibling) {
-    if (!is_shared(p, v))
-      continue;
     double gain = child_gain(p, v, keys, carried);
     pushed += p->best[v][next];
     for (uint32_t i = 0; i < TRIES; i++)
@@ -124,20 +128,36 @@ static bool stays(const td_attention_planner *p, const choice *c, uint32_t child
   return c->any && child_gain(p, child, keys, carried) > c->row_us * p->tree.nodes[child].n_rows;
 }
 
-/* Shared nodes to p->walk, parents before children; how many rows of each no child shares. */
+/* Sorts a node's children into those of several rows, which go to the walk, and those of one. */
+static uint32_t walk_children(td_attention_planner *p, tree_node *u, uint32_t n_walk)
+{
+  tree_node *nodes = p->tree.nodes;
+  uint32_t own = NONE, *last = &u->child;
+  u->n_own = u->n_rows;
+  for (uint32_t v = u->child, next; v != NONE; v = next) {
+    next = nodes[v].sibling;
+    if (nodes[v].n_rows > 1) {
+      u->n_own -= nodes[v].n_rows;
+      p->walk[n_walk++] = v;
+      *last = v;
+      last = &nodes[v].sibling;
+    } else {
+      nodes[v].sibling = own;
+      own = v;
+    }
+  }
+  *last = NONE;
+  u->own_child = own;
+  return n_walk;
+}
+
+/* Shared nodes to p->walk, parents before children. */
 static uint32_t walk_tree(td_attention_planner *p)
 {
   uint32_t n = 1;
   p->walk[0] = 0;
-  for (uint32_t i = 0; i < n; i++) {
-    tree_node *u = &p->tree.nodes[p->walk[i]];
-    u->n_own = u->n_rows;
-    for (uint32_t v = u->child; v != NONE; v = p->tree.nodes[v].sibling)
-      if (is_shared(p, v)) {
-        u->n_own -= p->tree.nodes[v].n_rows;
-        p->walk[n++] = v;
-      }
-  }
+  for (uint32_t i = 0; i < n; i++)
+    n = walk_children(p, &p->tree.nodes[p->walk[i]], n);
   return n;
 }
 
@@ -181,7 +201,7 @@ static void place_row(emission *e, uint32_t row, uint32_t first_key)
   r->probe = NONE;
 }
 
-/* n of the rows that no child of the node shares, from where *list and *child stand. */
+/* n of a node's own rows, from where *list, of those that end there, and *child, of those that go on alone, stand. */
 static void place_own(emission *e, uint32_t *list, uint32_t *child, uint32_t n, uint32_t first_key)
 {
   const tree_node *nodes = e->p->tree.nodes;
@@ -192,8 +212,6 @@ static void place_own(emission *e, uint32_t *list, uint32_t *child, uint32_t n, 
       place_row(e, row, first_key);
       continue;
     }
-    while (nodes[*child].n_rows > 1)
-      *child = nodes[*child].sibling;
     place_row(e, nodes[*child].rows, first_key); /* a node of one row has no children: it ends there */
     *child = nodes[*child].sibling;
   }
@@ -219,22 +237,22 @@ static void emit(emission *e, uint32_t node, uint32_t first_page, uint32_t carri
   td_attention_planner *p = e->p;
   const tree_node *nodes = p->tree.nodes, *u = &nodes[node];
   uint32_t page_tokens = p->config.page_tokens, next = carried + 1 < CARRY_MAX ? carried + 1 : CARRY_MAX - 1;
-  uint32_t keys = (u->end - first_page) * page_tokens, list = u->rows, own_child = u->child;
+  uint32_t keys = (u->end - first_page) * page_tokens, list = u->rows, own_child = u->own_child;
   choice c = node == 0 || e->n_levels == TD_ATTENTION_LEVELS_MAX ? (choice){0} : choose(p, node, keys, carried);
   uint32_t n_staying = c.n_own;
   for (uint32_t v = u->child; v != NONE; v = nodes[v].sibling)
-    if (is_shared(p, v) && stays(p, &c, v, keys, carried))
+    if (stays(p, &c, v, keys, carried))
       n_staying += nodes[v].n_rows;
   if (n_staying > 0) {
     open_spans(e, first_page, keys, n_staying);
     place_own(e, &list, &own_child, c.n_own, u->end * page_tokens);
     for (uint32_t v = u->child; v != NONE; v = nodes[v].sibling)
-      if (is_shared(p, v) && stays(p, &c, v, keys, carried))
+      if (stays(p, &c, v, keys, carried))
         emit(e, v, u->end, 0);
     e->n_levels--;
   }
   for (uint32_t v = u->child; v != NONE; v = nodes[v].sibling)
-    if (is_shared(p, v) && !stays(p, &c, v, keys, carried))
+    if (!stays(p, &c, v, keys, carried))
       emit(e, v, node == 0 ? 0 : first_page, node == 0 ? 0 : next);
   place_own(e, &list, &own_child, u->n_own - c.n_own, first_page * page_tokens);
 }

@@ -75,6 +75,9 @@ typedef enum td_attention_policy {
   TD_ATTENTION_FLASHDECODE,  /* no packing; every row in the same number of pieces; ranges by pieces */
 } td_attention_policy;
 
+/* td_backend_config.attention of the option's word: 0, "serial", or 1 + a policy; UINT32_MAX: no such word. */
+uint32_t td_attention_of(const char *word);
+
 /* What the device is good for, as one worker sees it when all are busy. td_attention_cost_of_h200 has defaults. */
 typedef struct td_attention_cost {
   double memory_bytes_us; /* KV from memory */

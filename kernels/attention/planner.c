@@ -118,6 +118,15 @@ void td_attention_planner_destroy(td_attention_planner *p)
   free(p);
 }
 
+uint32_t td_attention_of(const char *word)
+{
+  static const char *const words[] = {"serial", "unified", "pat", "persistentkv", "flashdecode"};
+  for (uint32_t i = 0; i < sizeof words / sizeof *words; i++)
+    if (strcmp(words[i], word) == 0)
+      return i;
+  return UINT32_MAX;
+}
+
 static void *in_block(const td_attention_planner *p, uint32_t at) { return (unsigned char *)p->block + at; }
 
 /* ---- lengths ---- */

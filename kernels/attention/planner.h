@@ -34,6 +34,7 @@ typedef struct tree_node {
   uint32_t parent, child, sibling;
   uint32_t rows; /* list of those that end here */
   uint32_t n_rows, n_own; /* that pass or end here; of them, those that no child shares with others */
+  uint32_t own_child;     /* pack.c puts children of one row into a list of their own; child has the others then */
   uint32_t hash_next;
 } tree_node;
 

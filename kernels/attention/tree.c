@@ -10,17 +10,27 @@
 
 #include <string.h>
 
+enum { AHEAD = 8 }; /* rows whose tables are far apart in memory */
+
 static uint32_t bucket_of(const page_tree *t, int32_t page, uint32_t begin)
 {
   uint64_t h = ((uint64_t)(uint32_t)page << 20 ^ begin) * 0x9e3779b97f4a7c15u;
   return (uint32_t)(h >> 40) & t->mask;
 }
 
-static uint32_t new_node(page_tree *t, const tree_node *n)
+/* A node with no rows yet, in its bucket, in no parent's list. Filled field by field: a copy of a struct just written is slow. */
+static uint32_t new_node(page_tree *t, uint32_t begin, uint32_t end, int32_t first_page, uint32_t rep, uint32_t parent)
 {
-  uint32_t id = t->n_nodes++, *bucket = &t->buckets[bucket_of(t, n->first_page, n->begin)];
-  t->nodes[id] = *n;
-  t->nodes[id].hash_next = *bucket;
+  uint32_t id = t->n_nodes++, *bucket = &t->buckets[bucket_of(t, first_page, begin)];
+  tree_node *n = &t->nodes[id];
+  n->begin = begin;
+  n->end = end;
+  n->first_page = first_page;
+  n->rep = rep;
+  n->parent = parent;
+  n->child = n->sibling = n->rows = NONE;
+  n->n_rows = n->n_own = 0;
+  n->hash_next = *bucket;
   *bucket = id;
   return id;
 }
@@ -60,16 +70,17 @@ static uint32_t common_end(const int32_t *a, const int32_t *b, uint32_t begin, u
 static void split(page_tree *t, const tables *in, uint32_t id, uint32_t end)
 {
   tree_node *n = &t->nodes[id];
-  tree_node lower = *n;
-  lower.begin = end;
-  lower.parent = id;
-  lower.sibling = NONE;
-  lower.first_page = pages_of(in, n->rep)[end];
-  uint32_t lower_id = new_node(t, &lower);
-  n->last_page = pages_of(in, n->rep)[end - 1];
-  for (uint32_t c = lower.child; c != NONE; c = t->nodes[c].sibling)
+  const int32_t *pages = pages_of(in, n->rep);
+  uint32_t lower_id = new_node(t, end, n->end, pages[end], n->rep, id);
+  tree_node *lower = &t->nodes[lower_id];
+  lower->last_page = n->last_page;
+  lower->child = n->child;
+  lower->rows = n->rows;
+  lower->n_rows = n->n_rows;
+  for (uint32_t c = lower->child; c != NONE; c = t->nodes[c].sibling)
     t->nodes[c].parent = lower_id;
   n->end = end;
+  n->last_page = pages[end - 1];
   n->child = lower_id;
   n->rows = NONE;
 }
@@ -82,9 +93,9 @@ static void insert(page_tree *t, const tables *in, planned_row *rows, uint32_t r
   while (at < n_pages) {
     uint32_t child = find_child(t, id, pages[at], at);
     if (child == NONE) {
-      tree_node leaf = {.begin = at, .end = n_pages, .first_page = pages[at], .last_page = pages[n_pages - 1], .rep = row,
-                        .parent = id, .child = NONE, .sibling = t->nodes[id].child, .rows = NONE};
-      child = new_node(t, &leaf);
+      child = new_node(t, at, n_pages, pages[at], row, id);
+      t->nodes[child].last_page = pages[n_pages - 1];
+      t->nodes[child].sibling = t->nodes[id].child;
       t->nodes[id].child = child;
       at = n_pages;
     } else {
@@ -116,6 +127,8 @@ void td_attention_tree_build(td_attention_planner *p, const int32_t *page_table)
   t->nodes[0] = (tree_node){.rep = NONE, .parent = NONE, .child = NONE, .sibling = NONE, .rows = NONE, .hash_next = NONE};
   t->n_nodes = 1;
   for (uint32_t r = 0; r < p->n_rows; r++) {
+    if (r + AHEAD < p->n_rows)
+      __builtin_prefetch(page_table + p->rows[r + AHEAD].page_table_offset);
     bool windowed = window > 0 && p->rows[r].kv_len > window; /* its begin moves: no span with others */
     insert(t, &in, p->rows, r, windowed ? 0 : (p->rows[r].kv_len - 1) / page_tokens);
   }

@@ -137,6 +137,10 @@ void td_cuda_attention(td_backend *be, const td_attention_params *p)
     n_prefill = tiles ? b->plan->n_rows : 0;
     n_decode = tiles ? 0 : td_attention_decode_items_max(b->plan->n_rows, a.n_kv_heads, (uint32_t)b->n_sms);
   }
+  if (b->planner && (b->padded_decode || b->planned))
+    td_cuda_unified_attention(b, a, p->head_dim);
+  if (b->planner && b->padded_decode) // all that a recorded step has
+    return;
   if (p->kv->wgmma) {
     if (n_prefill > 0)
       td_cuda_prefill_attention(b, a, p->head_dim, n_prefill);

@@ -24,6 +24,11 @@ void td_cuda_prefill_attention(cuda_backend *b, const attention_args &a, uint32_
 // as there are.
 void td_cuda_decode_attention(cuda_backend *b, const attention_args &a, uint32_t head_dim, uint32_t first, uint32_t n_items);
 
+// attention_unified.cu: decodes on Hopper by b->planner's plan.
+bool td_cuda_has_unified_attention(uint32_t head_dim);
+void td_cuda_unified_attention(cuda_backend *b, const attention_args &a, uint32_t head_dim);
+td_status td_cuda_make_planner(cuda_backend *b, const td_kv *kv, td_error *err); // what this device and shape have, or none
+
 #ifdef __CUDACC__
 // Elements from the beginning of a page's K (or V) to 16-byte chunk `chunk` of line `line`: groups of 8 lines; in a group, atoms
 // of 8 lines x 128 bytes; in an atom, chunks XORed by the line. That is the order in which wgmma wants shared memory

@@ -16,9 +16,11 @@ uint32_t td_attention_decode_items_max(uint32_t n_rows, uint32_t n_kv_heads, uin
   return n_rows + (shares < TD_SPLITS_MAX ? shares : TD_SPLITS_MAX);
 }
 
+static bool is_left_out(const td_plan_row *r, const td_attention_cut *cut) { return cut->no_singles && r->q_len == 1; }
+
 static bool is_decode(const td_plan_row *r, const td_attention_cut *cut)
 {
-  return !cut->tiles_only && r->q_len * cut->group <= TD_DECODE_ROWS;
+  return !cut->tiles_only && !is_left_out(r, cut) && r->q_len * cut->group <= TD_DECODE_ROWS;
 }
 
 /* Tokens of KV per decode block: enough blocks to fill the device once, none shorter than is worth a merge. */
@@ -72,7 +74,7 @@ void td_attention_items_make(td_attention_items *out, const td_plan *plan, const
   uint32_t split = split_tokens(plan, cut);
   out->n_items = out->n_partials = 0;
   for (uint32_t i = 0; i < plan->n_rows; i++)
-    if (!is_decode(&plan->rows[i], cut))
+    if (!is_decode(&plan->rows[i], cut) && !is_left_out(&plan->rows[i], cut))
       add_prefill(out, i, &plan->rows[i], cut->prefill_rows / cut->group);
   out->n_prefill = out->n_items;
   qsort(out->items, out->n_prefill, sizeof *out->items, longest_first);

@@ -39,6 +39,7 @@ typedef struct td_attention_cut {
   uint32_t n_kv_heads, n_sms;
   uint32_t prefill_rows; /* packed rows of a prefill tile */
   bool tiles_only;       /* decodes are prefill tiles too: then a row's result does not depend on the batch */
+  bool no_singles;       /* rows of one token are planned elsewhere (kernels/attention) */
 } td_attention_cut;
 
 /* Longest prefill tiles first, so that the tail of the launch is short. */

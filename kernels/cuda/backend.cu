@@ -85,7 +85,7 @@ static uint64_t be_kv_budget_bytes(const td_backend *be)
 
 static td_status be_kv_check(const td_backend *be, const td_kv_shape *shape, td_error *err)
 {
-  (void)be;
+  const cuda_backend *b = (const cuda_backend *)be;
   if (shape->head_dim != 64 && shape->head_dim != 96 && shape->head_dim != 128 && shape->head_dim != 256)
     return td_fail(err, TD_ERR_UNSUPPORTED,
                    "the CUDA backend has no attention kernel for heads of %u elements, only for 64, 96, 128 and 256; "
@@ -96,6 +96,14 @@ static td_status be_kv_check(const td_backend *be, const td_kv_shape *shape, td_
                    "the CUDA backend has no attention kernel for %u heads over %u kv heads, only for up to %d a kv head; "
                    "backend = cpu serves this model",
                    shape->n_heads, shape->n_kv_heads, (int)TD_GROUP_MAX);
+  if (b->config.attention != 0 && !(b->has_wgmma && td_cuda_has_unified_attention(shape->head_dim)))
+    return td_fail_param(err, TD_ERR_UNSUPPORTED, "attention",
+                         "attention: decodes by plans need a Hopper GPU and heads of 64 or 128, not %s of %u; attention = serial "
+                         "serves this model",
+                         b->has_wgmma ? "heads" : "this GPU with heads", shape->head_dim);
+  if (b->config.attention != 0 && b->config.batch_invariant)
+    return td_fail_param(err, TD_ERR_UNSUPPORTED, "attention",
+                         "attention: decodes by plans depend on their batch; batch_invariant goes with attention = serial only");
   return TD_OK;
 }
 
@@ -114,7 +122,7 @@ static td_status be_kv_create(td_backend *be, const td_kv_shape *shape, td_kv **
                      err));
   TD_TRY(td_cuda_alloc_array(b, (size_t)TD_SPLITS_MAX * shape->n_kv_heads, &b->arrived, err));
   *out = kv;
-  return TD_OK;
+  return td_cuda_make_planner(b, kv, err);
 }
 
 // ---- life ----
@@ -132,6 +140,7 @@ static void be_destroy(td_backend *be)
   for (td_kv *kv : *b->kvs)
     delete kv;
   td_lt_close(b);
+  td_attention_planner_destroy(b->planner);
   td_cuda_free_step_memory(b);
   if (b->stream)
     cudaStreamDestroy(b->stream);

@@ -8,6 +8,7 @@
 //   pointwise.cu  embedding, RMSNorm, SwiGLU, gather
 //   rope_kv.cu    q/k norm, rotation, KV write
 //   attention.cu  paged attention for hybrid batches; on Hopper attention_prefill.cu takes prompt chunks, attention_decode.cu decodes
+//   attention_unified.cu decodes by a plan of kernels/attention, with shared prefixes; attention_wgmma.cuh what it shares with prompts
 //   attention_tile.cuh what attention.cu and attention_decode.cu share; mbarrier.cuh, wgmma.cuh Hopper's instructions
 //   sample.cu     token choice
 //
@@ -23,6 +24,7 @@
 #include <vector>
 
 extern "C" { // the C side's headers do not say so themselves
+#include "kernels/attention/plan.h"
 #include "kernels/cuda/attention_items.h"
 #include "kernels/cuda/cuda_backend.h"
 }
@@ -129,6 +131,13 @@ struct cuda_backend {
   td_attention_item *device_items;
   float *partials;
   uint32_t *arrived; // [TD_SPLITS_MAX, n_kv_heads], zero between launches
+
+  // decodes by a plan (attention_unified.cu); none: every row by itself
+  td_attention_planner *planner;
+  bool planned;               // this step is
+  unsigned char *device_plan; // the block
+  float *plan_partials;       // [slots, group, head dim + 4]
+  uint32_t *plan_arrived;     // [max_rows, n_kv_heads], zero between launches
 };
 
 static inline cuda_backend *self(td_backend *be) { return (cuda_backend *)be; }

@@ -20,7 +20,7 @@ typedef struct sampling_update {
   td_sampling sampling;
 } sampling_update;
 
-enum section { TOKEN_IDS, POSITIONS, TOKEN_ROW, ROWS, LOGITS_ROWS, ITEMS, PAGE_UPDATES, SAMPLING, N_SECTIONS };
+enum section { TOKEN_IDS, POSITIONS, TOKEN_ROW, ROWS, LOGITS_ROWS, ITEMS, ATTENTION_PLAN, PAGE_UPDATES, SAMPLING, N_SECTIONS };
 
 typedef struct packed_header {
   uint32_t counts[N_COUNTS];
@@ -30,19 +30,29 @@ typedef struct packed_header {
 } packed_header;
 
 typedef struct unpacked {
-  uint32_t *section[ITEMS + 1]; // where the first sections go
+  uint32_t *section[ATTENTION_PLAN + 1]; // where the first sections go
   uint32_t *counts;
   int32_t *page_table;
   td_sampling *sampling;
   const int32_t *sampled; // of the step before
 } unpacked;
 
+// Of any shape's attention plan.
+static size_t plan_bytes_max(const cuda_backend *b)
+{
+  td_attention_planner_config c = {};
+  c.max_rows = b->config.max_rows;
+  c.n_workers = (uint32_t)b->n_sms;
+  c.group = c.tile_rows = TD_GROUP_MAX;
+  return b->config.attention ? td_attention_block_bytes_max(&c) : 0;
+}
+
 static size_t packed_bytes_max(const cuda_backend *b)
 {
   const td_backend_config *c = &b->config;
   return sizeof(packed_header) + N_SECTIONS * SECTION_ALIGN + (size_t)c->max_tokens * 12 +
          c->max_rows * (sizeof(td_plan_row) + sizeof(uint32_t)) + b->items.max_items * sizeof(td_attention_item) +
-         b->max_page_updates * sizeof(td_plan_page_update) + c->max_slots * sizeof(sampling_update);
+         b->max_page_updates * sizeof(td_plan_page_update) + c->max_slots * sizeof(sampling_update) + plan_bytes_max(b);
 }
 
 // Room for n_bytes in the block being packed.
@@ -73,15 +83,20 @@ static void pack_plan(cuda_backend *b, const td_plan *plan)
   memcpy(pack_section(b, LOGITS_ROWS, plan->n_logits * sizeof(uint32_t)), plan->logits_rows,
          plan->n_logits * sizeof(uint32_t));
   b->items.n_items = b->items.n_prefill = 0;
+  b->planned = b->planner && td_attention_planner_make(b->planner, plan, nullptr) == TD_OK; // else every row by itself
   if (!b->kvs->empty()) { // one store at a time: the last that was made
     const td_kv_shape *s = &b->kvs->back()->shape;
     td_attention_cut cut = {s->n_heads / s->n_kv_heads, s->n_kv_heads, (uint32_t)b->n_sms,
                             (uint32_t)(b->kvs->back()->wgmma ? TD_PREFILL_ROWS_WGMMA : TD_PREFILL_ROWS_MMA),
-                            b->config.batch_invariant};
+                            b->config.batch_invariant, b->planned};
     td_attention_items_make(&b->items, plan, &cut);
   }
   memcpy(pack_section(b, ITEMS, b->items.n_items * sizeof(td_attention_item)), b->items.items,
          b->items.n_items * sizeof(td_attention_item));
+  const td_attention_header *decodes = b->planned ? td_attention_planner_block(b->planner) : nullptr;
+  size_t n_decodes = decodes ? decodes->block_bytes : 0;
+  if (void *at = pack_section(b, ATTENTION_PLAN, n_decodes); n_decodes > 0)
+    memcpy(at, decodes, n_decodes);
   memcpy(pack_section(b, PAGE_UPDATES, plan->n_page_updates * sizeof(td_plan_page_update)), plan->page_updates,
          plan->n_page_updates * sizeof(td_plan_page_update));
   sampling_update *s = (sampling_update *)pack_section(b, SAMPLING, b->n_resampled * sizeof(sampling_update));
@@ -107,7 +122,7 @@ __global__ void __launch_bounds__(UNPACK_THREADS) unpack_kernel(const uint32_t *
     to.section[TOKEN_IDS][i] = (uint32_t)(id >= 0 ? id : max(to.sampled[-1 - id], 0)); // a NaN row's token is never told
   }
 #pragma unroll
-  for (int s = POSITIONS; s <= ITEMS; s++)
+  for (int s = POSITIONS; s <= ATTENTION_PLAN; s++)
     for (uint32_t i = first; i < h->section[s].n_words; i += stride)
       to.section[s][i] = packed[h->section[s].at + i];
   const td_plan_page_update *pages = (const td_plan_page_update *)(packed + h->section[PAGE_UPDATES].at);
@@ -135,7 +150,7 @@ void td_cuda_step_begin(td_backend *be, const td_plan *plan)
   note(b, cudaEventRecord(k->begin[k->turn], b->stream));
   note(b, cudaMemcpyAsync(b->packed, k->packed, k->n_packed, cudaMemcpyHostToDevice, b->stream));
   unpacked to = {{(uint32_t *)b->batch.token_ids, (uint32_t *)b->batch.positions, (uint32_t *)b->batch.token_row,
-                  (uint32_t *)b->batch.rows, (uint32_t *)b->batch.logits_rows, (uint32_t *)b->device_items},
+                  (uint32_t *)b->batch.rows, (uint32_t *)b->batch.logits_rows, (uint32_t *)b->device_items, (uint32_t *)b->device_plan},
                  b->counts, b->batch.page_table, b->sampling, b->sampled};
   unpack_kernel<<<UNPACK_BLOCKS, UNPACK_THREADS, 0, b->stream>>>((const uint32_t *)b->packed, to);
   launched(b);
@@ -263,7 +278,7 @@ bool td_cuda_replay(td_backend *be)
   cuda_backend *b = self(be);
   const td_plan *plan = b->plan;
   const recording *best = nullptr;
-  if (plan->n_logits != plan->n_rows || plan->n_tokens != plan->n_rows)
+  if (plan->n_logits != plan->n_rows || plan->n_tokens != plan->n_rows || (b->planner && !b->planned))
     return false;
   for (const recording &r : *b->recordings)
     if (r.n_rows >= plan->n_rows && (!best || r.n_rows < best->n_rows))

@@ -116,7 +116,8 @@ static float *attend(const heads *h, td_rope_kv_params rope, const sequence *seq
   return fetch(out, (size_t)n_tokens * h->n_heads * hd, false);
 }
 
-void test_attention(const heads *h, const uint32_t (*rows)[2], uint32_t n_rows)
+/* shares[r] {row, tokens}: the first so many tokens of row r, whole pages, are those of an earlier row; NULL: none are. */
+static void test_rows(const heads *h, const uint32_t (*rows)[2], const uint32_t (*shares)[2], uint32_t n_rows)
 {
   char what[160];
   td_error err;
@@ -137,7 +138,7 @@ void test_attention(const heads *h, const uint32_t (*rows)[2], uint32_t n_rows)
     order[j] = t;
   }
   td_kv *kv = NULL;
-  td_kv_shape shape = {2, n_pages, h->page_tokens, h->n_kv_heads, hd, h->n_heads};
+  td_kv_shape shape = {2, n_pages, h->page_tokens, h->n_kv_heads, hd, h->n_heads, h->window};
   die(be->ops->kv_create(be, &shape, &kv, &err), &err, "kv");
   td_rope_kv_params rope = {.q_norm = h->norm ? device_f32(q_norm, hd) : (td_devptr){0},
                             .k_norm = h->norm ? device_f32(k_norm, hd) : (td_devptr){0},
@@ -158,24 +159,34 @@ void test_attention(const heads *h, const uint32_t (*rows)[2], uint32_t n_rows)
     s->q_len = rows[r][0];
     s->kv_len = rows[r][1];
     uint32_t poisoned = s->kv_len + 70; /* NaN behind the row's end, then the real past over it */
+    const sequence *like = shares ? &seqs[shares[r][0]] : NULL;
+    uint32_t n_shared = shares ? shares[r][1] : 0;
     for (uint32_t i = 0; i < (poisoned + h->page_tokens - 1) / h->page_tokens; i++)
-      s->pages[i] = order[used++];
+      s->pages[i] = i < n_shared / h->page_tokens ? like->pages[i] : order[used++];
     float *nan_values = malloc((size_t)poisoned * width * sizeof *nan_values);
     for (size_t i = 0; i < (size_t)poisoned * width; i++)
       nan_values[i] = NAN;
     write_kv(h, &rope, s, nan_values, s->kv_len - s->q_len, poisoned);
     free(nan_values);
-    s->qkv = random_values((size_t)s->kv_len * width, 1.5);
+    s->qkv = malloc((size_t)s->kv_len * width * sizeof *s->qkv);
+    for (uint32_t t = 0; t < n_shared; t++)
+      memcpy(s->qkv + (size_t)t * width, like->qkv + (size_t)t * width, width * sizeof *s->qkv);
+    for (size_t i = (size_t)n_shared * width; i < (size_t)s->kv_len * width; i++)
+      s->qkv[i] = random_value(1.5);
     s->k = malloc((size_t)s->kv_len * h->n_kv_heads * hd * sizeof *s->k);
     s->v = malloc((size_t)s->kv_len * h->n_kv_heads * hd * sizeof *s->v);
-    for (uint32_t t = 0; t < s->kv_len; t++)
+    for (size_t i = 0; i < (size_t)n_shared * h->n_kv_heads * hd; i++) {
+      s->k[i] = like->k[i];
+      s->v[i] = like->v[i];
+    }
+    for (uint32_t t = n_shared; t < s->kv_len; t++)
       for (uint32_t j = 0; j < h->n_kv_heads; j++) {
         const float *src = s->qkv + (size_t)t * width + (h->n_heads + j) * hd;
         reference_head(h, src, k_norm, inv_freq, (int32_t)t, s->k + ((size_t)t * h->n_kv_heads + j) * hd);
         for (uint32_t d = 0; d < hd; d++)
           s->v[((size_t)t * h->n_kv_heads + j) * hd + d] = src[h->n_kv_heads * hd + d];
       }
-    write_kv(h, &rope, s, s->qkv, 0, s->kv_len - s->q_len);
+    write_kv(h, &rope, s, s->qkv, n_shared, s->kv_len - s->q_len);
     n_tokens += s->q_len;
   }
   float *got = attend(h, rope, seqs, n_rows, n_tokens);
@@ -183,8 +194,8 @@ void test_attention(const heads *h, const uint32_t (*rows)[2], uint32_t n_rows)
   double *want = malloc(n_out * sizeof *want);
   for (uint32_t r = 0, t = 0; r < n_rows; t += seqs[r].q_len, r++)
     reference_attention(h, &seqs[r], q_norm, inv_freq, want + (size_t)t * h->n_heads * hd);
-  snprintf(what, sizeof what, "attention heads=%u/%u dim=%u page=%u window=%u style=%d norm=%d rows=%u first=%u@%u", h->n_heads,
-           h->n_kv_heads, hd, h->page_tokens, h->window, h->style, h->norm, n_rows, rows[0][0], rows[0][1]);
+  snprintf(what, sizeof what, "attention heads=%u/%u dim=%u page=%u window=%u style=%d norm=%d rows=%u first=%u@%u%s", h->n_heads,
+           h->n_kv_heads, hd, h->page_tokens, h->window, h->style, h->norm, n_rows, rows[0][0], rows[0][1], shares ? " shared" : "");
   check(what, got, want, n_out, be->activation_bytes == 2 ? 1.5 * eps_out : 2e-5);
   for (uint32_t r = 0; r < n_rows; r++) {
     free(seqs[r].qkv);
@@ -192,6 +203,24 @@ void test_attention(const heads *h, const uint32_t (*rows)[2], uint32_t n_rows)
     free(seqs[r].v);
   }
   free(seqs), free(order), free(got), free(want), free(q_norm), free(k_norm);
+}
+
+void test_attention(const heads *h, const uint32_t (*rows)[2], uint32_t n_rows) { test_rows(h, rows, NULL, n_rows); }
+
+/* A prefix of all rows, one of each fifth of them, one of each pair; then a row's own tokens. */
+void test_attention_shared(const heads *h, uint32_t n_rows, const uint32_t tokens[3])
+{
+  uint32_t rows[MAX_ROWS][2], shares[MAX_ROWS][2];
+  for (uint32_t r = 0; r < n_rows; r++) {
+    uint32_t fifth = (n_rows + 4) / 5, n = r == 0 ? 0 : tokens[0];
+    n += r % fifth ? tokens[1] : 0;
+    n += r % fifth && r % 2 ? tokens[2] : 0;
+    shares[r][0] = r ? r - 1 : 0;
+    shares[r][1] = n / h->page_tokens * h->page_tokens;
+    rows[r][0] = 1;
+    rows[r][1] = tokens[0] + tokens[1] + tokens[2] + 1 + (uint32_t)(rng() % (r % 3 ? 40 : 300));
+  }
+  test_rows(h, (const uint32_t (*)[2])rows, (const uint32_t (*)[2])shares, n_rows);
 }
 
 void test_attention_alone(const heads *h, uint32_t len)
@@ -208,7 +237,7 @@ void test_attention_alone(const heads *h, uint32_t len)
   uint32_t n_pages = (len + h->page_tokens - 1) / h->page_tokens;
   for (uint32_t i = 0; i < n_pages; i++)
     whole.pages[i] = (int32_t)(n_pages - 1 - i);
-  td_kv_shape shape = {2, n_pages, h->page_tokens, h->n_kv_heads, hd, h->n_heads};
+  td_kv_shape shape = {2, n_pages, h->page_tokens, h->n_kv_heads, hd, h->n_heads, h->window};
   td_kv *kv = NULL;
   die(be->ops->kv_create(be, &shape, &kv, &err), &err, "kv");
   td_rope_kv_params rope = {.inv_freq = device_f32(inv_freq, hd / 2), .attn_factor = 1, .style = h->style, .kv = kv, .layer = 1,
@@ -254,7 +283,7 @@ void test_attention_passes_nan_on(const heads *h)
       s->qkv[(size_t)5 * width + i] = NAN;
     n_tokens += s->q_len;
   }
-  td_kv_shape shape = {2, n_pages, h->page_tokens, h->n_kv_heads, hd, h->n_heads};
+  td_kv_shape shape = {2, n_pages, h->page_tokens, h->n_kv_heads, hd, h->n_heads, h->window};
   td_kv *kv = NULL;
   die(be->ops->kv_create(be, &shape, &kv, &err), &err, "kv");
   td_rope_kv_params rope = {.inv_freq = device_f32(inv_freq, hd / 2), .attn_factor = 1, .style = h->style, .kv = kv, .layer = 1,
@@ -329,7 +358,7 @@ void test_attention_recorded(const heads *h)
     s->qkv = random_values((size_t)s->kv_len * width, 1.5);
     memcpy(last + (size_t)r * width, s->qkv + (size_t)(s->kv_len - 1) * width, width * sizeof *last);
   }
-  td_kv_shape shape = {2, n_pages, h->page_tokens, h->n_kv_heads, hd, h->n_heads};
+  td_kv_shape shape = {2, n_pages, h->page_tokens, h->n_kv_heads, hd, h->n_heads, h->window};
   td_kv *kv = NULL;
   die(be->ops->kv_create(be, &shape, &kv, &err), &err, "kv");
   recorded_step r = {.h = h,

@@ -15,6 +15,8 @@ typedef struct heads {
 
 /* rows: {query tokens, tokens of KV}; against float64. */
 void test_attention(const heads *h, const uint32_t (*rows)[2], uint32_t n_rows);
+/* Decodes that begin with the same pages, three levels of them. */
+void test_attention_shared(const heads *h, uint32_t n_rows, const uint32_t tokens[3]);
 /* The batch rule: the same bits however a prompt was cut, and whatever else is in the step. */
 void test_attention_alone(const heads *h, uint32_t len);
 /* What is not a number in a row's past must come out: all heads of all its tokens see it, and nobody else does. */

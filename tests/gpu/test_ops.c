@@ -329,6 +329,45 @@ static void test_sampling(void)
   free(x), free(p);
 }
 
+/* ---- attention ---- */
+
+static const heads shapes[] = {
+    {9, 3, 64, 16, 0, TD_ROPE_PAIRS, false},   {32, 8, 128, 16, 0, TD_ROPE_HALVES, false}, {4, 4, 96, 32, 0, TD_ROPE_HALVES, false},
+    {14, 2, 64, 64, 0, TD_ROPE_HALVES, false}, {16, 8, 128, 16, 0, TD_ROPE_HALVES, true},  {8, 1, 256, 16, 0, TD_ROPE_HALVES, false},
+    {8, 2, 128, 16, 100, TD_ROPE_HALVES, false}, {16, 1, 64, 16, 0, TD_ROPE_HALVES, false}, {32, 1, 64, 16, 33, TD_ROPE_PAIRS, false},
+    {28, 4, 128, 32, 0, TD_ROPE_HALVES, false}, {4, 4, 128, 64, 300, TD_ROPE_HALVES, false}, {16, 4, 256, 64, 0, TD_ROPE_HALVES, false},
+};
+static const uint32_t decodes[][2] = {{1, 1}, {1, 2}, {1, 15}, {1, 16}, {1, 17}, {1, 63}, {1, 64}, {1, 65}, {1, 300}, {1, 777}};
+static const uint32_t mixed[][2] = {{1, 500}, {1, 33}, {2, 90}, {100, 100}, {5, 700}, {60, 61}};
+static const uint32_t split[][2] = {{1, 3500}, {1, 2000}, {1, 70}};
+
+/* Decodes by plans of one policy (a CPU does not look at it); heads of 96 and 256 are not planned. */
+static void test_plans(const char *name, const td_backend_config *with, uint32_t policy, test_size size)
+{
+  static const uint32_t trees[][3] = {{1024, 256, 64}, {300, 40, 20}, {160, 160, 160}};
+  td_backend_config config = *with;
+  td_error err;
+  config.attention = policy;
+  for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+    if ((size != TEST_ALL && i != 1 && i != 8) || (shapes[i].head_dim != 64 && shapes[i].head_dim != 128))
+      continue;
+    die(td_backend_create(name, &config, &be, &err), &err, "backend");
+    bool is_cpu = strcmp(be->ops->name, "cpu") == 0;
+    for (size_t k = size == TEST_TINY ? 2 : 0; k < (size == TEST_ALL ? 3 : 2); k++)
+      test_attention_shared(&shapes[i], size == TEST_TINY ? 6 : size == TEST_SMALL ? 12 : i == 1 ? 48 : 20, trees[k]);
+    if (!is_cpu) {
+      test_attention(&shapes[i], decodes, size == TEST_TINY ? 3 : 10);
+      test_attention(&shapes[i], mixed, size == TEST_ALL ? 6 : 3);
+      test_attention(&shapes[i], split, size == TEST_ALL ? 3 : 2);
+      if (shapes[i].window == 0 && !shapes[i].norm && size != TEST_TINY)
+        test_attention_passes_nan_on(&shapes[i]);
+      if (!shapes[i].norm)
+        test_attention_recorded(&shapes[i]);
+    }
+    be->ops->destroy(be);
+  }
+}
+
 int main(int argc, char **argv)
 {
   td_error err;
@@ -342,7 +381,14 @@ int main(int argc, char **argv)
   die(td_backend_create(name, &config, &be, &err), &err, "backend");
   die(td_plan_create(MAX_ROWS, MAX_TOKENS, MAX_ROWS * (MAX_CONTEXT / 16), 16, &plan, &err), &err, "plan");
   page_table = calloc(MAX_ROWS * (MAX_CONTEXT / 16), sizeof *page_table);
+  bool be_is_cpu = strcmp(be->ops->name, "cpu") == 0;
   eps_out = be->activation_bytes == 2 ? 1.0 / 256 : 1e-5;
+  if (argc > 3) { /* only plans of one policy */
+    be->ops->destroy(be);
+    test_plans(name, &config, (uint32_t)atoi(argv[3]), size);
+    printf("test_ops %s, plans %s: %d passed, %d failed\n", name, argv[3], n_passed, n_failed);
+    return n_failed > 0;
+  }
 
   static const uint32_t widths[] = {64, 576, 1536, 4096, 8192};
   for (size_t i = 0; i < (tiny ? 1 : small ? 2 : 5); i++) {
@@ -368,17 +414,8 @@ int main(int argc, char **argv)
     test_few_rows(small);
     test_tune(small);
   }
-  static const heads shapes[] = {
-      {9, 3, 64, 16, 0, TD_ROPE_PAIRS, false},   {32, 8, 128, 16, 0, TD_ROPE_HALVES, false}, {4, 4, 96, 32, 0, TD_ROPE_HALVES, false},
-      {14, 2, 64, 64, 0, TD_ROPE_HALVES, false}, {16, 8, 128, 16, 0, TD_ROPE_HALVES, true},  {8, 1, 256, 16, 0, TD_ROPE_HALVES, false},
-      {8, 2, 128, 16, 100, TD_ROPE_HALVES, false}, {16, 1, 64, 16, 0, TD_ROPE_HALVES, false}, {32, 1, 64, 16, 33, TD_ROPE_PAIRS, false},
-      {28, 4, 128, 32, 0, TD_ROPE_HALVES, false}, {4, 4, 128, 64, 300, TD_ROPE_HALVES, false}, {16, 4, 256, 64, 0, TD_ROPE_HALVES, false},
-  };
-  static const uint32_t decodes[][2] = {{1, 1}, {1, 2}, {1, 15}, {1, 16}, {1, 17}, {1, 63}, {1, 64}, {1, 65}, {1, 300}, {1, 777}};
   static const uint32_t chunks[][2] = {{1, 1}, {17, 17}, {64, 64}, {65, 65}, {50, 333}, {128, 400}};
-  static const uint32_t mixed[][2] = {{1, 500}, {1, 33}, {2, 90}, {100, 100}, {5, 700}, {60, 61}};
   static const uint32_t long_chunks[][2] = {{40, 3300}, {33, 1025}, {7, 1290}};
-  static const uint32_t split[][2] = {{1, 3500}, {1, 2000}, {1, 70}};
   for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
     if (small && i % 3)
       continue;
@@ -397,6 +434,8 @@ int main(int argc, char **argv)
   if (!tiny)
     test_sampling();
   be->ops->destroy(be);
+  for (uint32_t policy = 1; policy <= (be_is_cpu ? 1 : 4); policy++)
+    test_plans(name, &config, policy, size);
   for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
     if (shapes[i].norm || (small && i != 1 && i != 8)) /* a recording is a backend's for good, hence one backend each */
       continue;

@@ -40,12 +40,13 @@ static void make_rows(td_plan *plan, td_plan_row *rows)
 static void check_row(const td_attention_items *out, const td_plan *plan, uint32_t row, const td_attention_cut *cut)
 {
   const td_plan_row *r = &plan->rows[row];
-  bool tiles = cut->tiles_only || r->q_len * cut->group > TD_DECODE_ROWS;
+  bool tiles = cut->tiles_only || r->q_len * cut->group > TD_DECODE_ROWS, elsewhere = cut->no_singles && r->q_len == 1;
   uint32_t tokens = 0, keys = 0, shares = 0;
   for (uint32_t i = 0; i < out->n_items; i++) {
     const td_attention_item *it = &out->items[i];
     if (it->row != row)
       continue;
+    assert_false(elsewhere);
     assert_int_equal(it->n_partials == 0, tiles);
     assert_int_equal(i < out->n_prefill, tiles);
     if (tiles) {
@@ -64,8 +65,8 @@ static void check_row(const td_attention_items *out, const td_plan *plan, uint32
     }
     tokens += tiles ? it->n_tokens : 0;
   }
-  assert_int_equal(tokens, tiles ? r->q_len : 0);
-  assert_int_equal(keys, tiles ? 0 : r->kv_len);
+  assert_int_equal(tokens, tiles && !elsewhere ? r->q_len : 0);
+  assert_int_equal(keys, tiles || elsewhere ? 0 : r->kv_len);
 }
 
 /* Tiles of a row come longest first; for check_row they must come in order. */
@@ -86,10 +87,10 @@ static void test_cuts(void **unused)
   for (uint32_t round = 0; round < 3000; round++) {
     td_plan plan = {0};
     td_attention_cut cut = {groups[round % 10], 1 + below(16), 20 + below(600),
-                            below(2) ? TD_PREFILL_ROWS_MMA : TD_PREFILL_ROWS_WGMMA, below(4) == 0};
+                            below(2) ? TD_PREFILL_ROWS_MMA : TD_PREFILL_ROWS_WGMMA, below(4) == 0, below(4) == 0};
     make_rows(&plan, rows);
     td_attention_items_make(&out, &plan, &cut);
-    assert_in_range(out.n_items, plan.n_rows, out.max_items);
+    assert_in_range(out.n_items, cut.no_singles ? 0 : plan.n_rows, out.max_items);
     assert_true(out.n_prefill <= out.n_items && out.n_partials <= TD_SPLITS_MAX);
     for (uint32_t i = 1; i < out.n_prefill; i++)
       assert_true(out.items[i - 1].kv_end >= out.items[i].kv_end);
@@ -110,7 +111,7 @@ static void test_recorded_grids_are_large_enough(void **unused)
   assert_non_null(out.items);
   for (uint32_t round = 0; round < 3000; round++) {
     td_plan plan = {.rows = rows, .n_rows = 1 + below(ROWS_MAX)};
-    td_attention_cut cut = {1 + below(TD_DECODE_ROWS), 1 + below(16), 20 + below(140), TD_PREFILL_ROWS_WGMMA, false};
+    td_attention_cut cut = {1 + below(TD_DECODE_ROWS), 1 + below(16), 20 + below(140), TD_PREFILL_ROWS_WGMMA, false, false};
     for (uint32_t i = 0; i < plan.n_rows; i++)
       rows[i] = (td_plan_row){.q_start = i, .q_len = 1, .kv_len = 1 + (below(5) ? below(500) : below(200000))};
     td_attention_items_make(&out, &plan, &cut);

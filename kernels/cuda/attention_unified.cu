@@ -1,0 +1,708 @@
+// Decode attention on Hopper by a plan (kernels/attention/plan.h): one block per SM goes through its tasks.
+//
+// A task of at most 16 query rows is bound by bytes: eight warps take slices of 16 keys in turn, each with its own ring of pages, and
+// a warp's copies run ahead over the ends of pieces and tasks, so that memory is kept busy while pieces end. A task of more
+// query rows (a prefix that many rows share) is a tile for the tensor cores: one warp copies tiles of pages, two warpgroups of 64
+// query rows take turns, as attention_prefill.cu does for prompts. Both write partials (m, l, O) where a row has more than one piece;
+// who completes a row and head merges them, in the order of keys.
+// Source: PersistentKV, PAT (see kernels/attention/README.md); FlashAttention-3 for the tiles.
+#include "kernels/cuda/attention_tile.cuh"
+#include "kernels/cuda/attention_wgmma.cuh"
+
+enum {
+  UNIFIED_WARPS = 8, // that compute
+  UNIFIED_THREADS = WG + UNIFIED_WARPS * 32,
+  COMPUTE_THREADS = UNIFIED_WARPS * 32,
+  PRODUCER_REGISTERS_U = 40,
+  COMPUTE_REGISTERS_U = 232,
+  TILE_STAGES = 2,
+  SLICE_KEYS = 16,
+  SMALL_ROWS = 16, // query rows of a task that is bound by bytes
+  TILE_ROWS = TD_ATTENTION_TILE_ROWS_MAX,
+  TASKS_AT_HAND = 64,
+};
+
+template <int HD> struct unified_shape {
+  static constexpr int SLICE_BYTES = SLICE_KEYS * HD * 2; // of K, or of V
+  static constexpr int DEPTH = HD == 64 ? 4 : 2;
+  static constexpr int RING_BYTES = DEPTH * 2 * SLICE_BYTES;
+  static constexpr int SUMS_BYTES = UNIFIED_WARPS * SMALL_ROWS * (HD + 2) * 4;
+  static constexpr int Q_BYTES = TILE_ROWS * HD * 2;
+  static constexpr int SMALL_BYTES = UNIFIED_WARPS * RING_BYTES + SUMS_BYTES;
+  static constexpr int TILE_BYTES = Q_BYTES + 2 * TILE_STAGES * key_tile<HD>::TILE_BYTES;
+  static constexpr int SMEM_BYTES = 1024 + (SMALL_BYTES > TILE_BYTES ? SMALL_BYTES : TILE_BYTES); // and room to align
+};
+
+struct unified_args {
+  attention_args a;
+  const unsigned char *plan; // the block
+  float *partials;           // [slots][group][HD + 4]: output, then max and sum of the softmax
+  uint32_t *arrived;         // [members][kv heads], zero between launches
+};
+
+#ifdef TD_HAS_WGMMA
+// What all threads of a block know.
+struct block_plan {
+  const td_attention_header *h;
+  const td_attention_task *tasks;
+  const td_attention_span *spans;
+  const td_attention_member *members;
+  const uint32_t *sources;
+  const td_attention_task *at_hand; // copies of tasks [first, first + TASKS_AT_HAND)
+  uint32_t first, end;              // this block's tasks
+
+  __device__ __forceinline__ const td_attention_task &task(uint32_t t) const
+  {
+    return t - first < TASKS_AT_HAND ? at_hand[t - first] : tasks[t];
+  }
+  __device__ __forceinline__ bool is_small(uint32_t t, uint32_t group) const { return task(t).n_members * group <= SMALL_ROWS; }
+};
+
+// A piece: keys [begin, end) of a head of task t.
+struct piece_at {
+  uint32_t t, head, begin, end;
+};
+
+__device__ __forceinline__ uint32_t piece_end(const td_attention_task &k, uint32_t head, uint32_t begin)
+{
+  uint32_t end = head == k.end_head ? k.end_key : k.n_keys, chunk = k.chunk16 * 16u;
+  return chunk > 0 ? min(end, begin / chunk * chunk + chunk) : end;
+}
+
+__device__ __forceinline__ piece_at first_piece(const block_plan &bp, uint32_t t)
+{
+  const td_attention_task &k = bp.task(t);
+  return {t, k.begin_head, k.begin_key, piece_end(k, k.begin_head, k.begin_key)};
+}
+
+// The piece after p among tasks before t_end; its t is t_end if there is none.
+__device__ __forceinline__ piece_at piece_after(const block_plan &bp, const piece_at &p, uint32_t t_end)
+{
+  const td_attention_task &k = bp.task(p.t);
+  uint32_t head = p.head + (p.end == k.n_keys), begin = p.end == k.n_keys ? 0 : p.end;
+  if (head < k.end_head || (head == k.end_head && begin < k.end_key))
+    return {p.t, head, begin, piece_end(k, head, begin)};
+  if (p.t + 1 < t_end)
+    return first_piece(bp, p.t + 1);
+  return {t_end, 0, 0, 0};
+}
+
+// Partial of the task's first member, or TD_ATTENTION_DIRECT: the piece is all that its row has of the head.
+__device__ __forceinline__ uint32_t slot_of(const td_attention_task &k, const piece_at &p)
+{
+  uint32_t chunk = k.chunk16 * 16u;
+  if (k.slot == TD_ATTENTION_DIRECT || (!k.shared && p.end - p.begin == k.n_keys))
+    return TD_ATTENTION_DIRECT;
+  return k.slot + (chunk > 0 ? p.head * ((k.n_keys + chunk - 1) / chunk) + p.begin / chunk : p.head) * k.n_members;
+}
+
+__device__ __forceinline__ void sync_compute() { named_sync(5, COMPUTE_THREADS); }
+
+// ---- the merge ----
+
+// Sums partials into (m, l, o) of a lane's elements, in their order.
+template <int HD> struct merger {
+  static constexpr int PER_LANE = HD / 32;
+  float m, l, o[PER_LANE];
+
+  // n partials, `stride` floats apart.
+  __device__ __forceinline__ void add(const float *part, uint32_t n, size_t stride)
+  {
+    uint32_t lane = threadIdx.x % 32;
+    float top = m;
+    for (uint32_t i = lane; i < n; i += 32)
+      top = fmaxf(top, __ldcg(part + i * stride + HD));
+    top = warp_max(top);
+    float safe = top == -INFINITY ? 0 : top, f = exp2f(m - safe);
+    m = top;
+    l *= f;
+#pragma unroll
+    for (int k = 0; k < PER_LANE; k++)
+      o[k] *= f;
+#pragma unroll 4
+    for (uint32_t i = 0; i < n; i++) {
+      const float *r = part + i * stride;
+      float w = exp2f(__ldcg(r + HD) - safe);
+      l += __ldcg(r + HD + 1) * w;
+#pragma unroll
+      for (int k = 0; k < PER_LANE; k++)
+        o[k] += __ldcg(r + k * 32 + lane) * w;
+    }
+  }
+};
+
+// All partials of a span for a member, head and query head of the group.
+template <int HD>
+__device__ __forceinline__ void merge_span(merger<HD> &sum, const unified_args &u, const block_plan &bp, uint32_t span, uint32_t member,
+                                           uint32_t head, uint32_t g)
+{
+  const td_attention_span s = bp.spans[span];
+  uint32_t chunk = s.chunk16 * 16u, i = member - s.first_member, n, first, step = s.n_members;
+  if (chunk > 0) {
+    n = (s.n_keys + chunk - 1) / chunk;
+    first = s.slot + head * n * s.n_members + i;
+  } else { // of the tasks that have keys of the head, which are neighbours
+    uint32_t lane = threadIdx.x % 32, from = s.n_tasks;
+    n = 0;
+    for (uint32_t t0 = 0; t0 < s.n_tasks; t0 += 32) {
+      bool has = false;
+      if (t0 + lane < s.n_tasks) {
+        const td_attention_task &k = bp.tasks[s.first_task + t0 + lane];
+        has = k.begin_head <= head && head <= k.end_head;
+      }
+      uint32_t all = __ballot_sync(0xffffffffu, has);
+      if (all && n == 0)
+        from = t0 + __ffs(all) - 1;
+      n += __popc(all);
+    }
+    first = s.slot + (head + from) * s.n_members + i;
+  }
+  sum.add(u.partials + ((size_t)first * u.a.group + g) * (HD + 4), n, (size_t)step * u.a.group * (HD + 4));
+}
+
+template <int HD>
+__device__ __forceinline__ void merge_row(const unified_args &u, const block_plan &bp, uint32_t member, uint32_t head, uint32_t g)
+{
+  constexpr int PER_LANE = HD / 32;
+  const td_attention_member mem = bp.members[member];
+  merger<HD> sum = {};
+  sum.m = -INFINITY;
+  for (uint32_t i = 0; i < mem.n_sources; i++)
+    merge_span<HD>(sum, u, bp, bp.sources[mem.first_source + i], member, head, g);
+  merge_span<HD>(sum, u, bp, bp.h->n_shared_spans + member, member, head, g);
+  bf16 *dst = u.a.out + ((size_t)mem.token * u.a.n_heads + head * u.a.group + g) * HD;
+#pragma unroll
+  for (int k = 0; k < PER_LANE; k++)
+    dst[k * 32 + threadIdx.x % 32] = __float2bfloat16(divided(sum.o[k], sum.l));
+}
+
+// A piece's partials are written: counts its keys for each member, and merges those that are complete now. By all that compute.
+template <int HD>
+__device__ __forceinline__ void arrive_and_merge(const unified_args &u, const block_plan &bp, const td_attention_task &k, const piece_at &p)
+{
+  __shared__ uint32_t n_ready, ready[TILE_ROWS];
+  uint32_t id = threadIdx.x - WG;
+  if (id == 0)
+    n_ready = 0;
+  __threadfence();
+  sync_compute();
+  if (id < k.n_members) {
+    uint32_t member = k.first_member + id, *n = u.arrived + member * u.a.n_kv_heads + p.head;
+    if (atomicAdd(n, p.end - p.begin) + p.end - p.begin == bp.members[member].n_keys) {
+      *n = 0;
+      ready[atomicAdd(&n_ready, 1)] = member;
+    }
+  }
+  sync_compute();
+  __threadfence();
+  for (uint32_t i = id / 32; i < n_ready * u.a.group; i += UNIFIED_WARPS)
+    merge_row<HD>(u, bp, ready[i / u.a.group], p.head, i % u.a.group);
+  sync_compute(); // n_ready is free
+}
+
+// ---- tasks bound by bytes ----
+
+// What a warp copies, ahead of what it computes: slices warp, warp + 8, ... of each piece, piece after piece.
+template <int HD> struct slice_copies {
+  using S = unified_shape<HD>;
+  const bf16 *kv;
+  const int32_t *page_table;
+  size_t page_stride;
+  uint32_t page_tokens, smem, bars;
+  uint32_t t_end, n; // slices copied so far, of all pieces
+  piece_at now, next;
+  uint32_t i;                  // slices of this piece
+  int32_t pages_now, pages_next; // lane l: page of slice l of 32
+
+  __device__ __forceinline__ uint32_t key_of(const piece_at &p, uint32_t slice) const
+  {
+    return p.begin + ((threadIdx.x - WG) / 32 + slice * UNIFIED_WARPS) * SLICE_KEYS;
+  }
+
+  __device__ __forceinline__ int32_t look_up(const block_plan &bp, const piece_at &p, uint32_t slice0) const
+  {
+    if (p.t == t_end)
+      return 0;
+    uint32_t key = key_of(p, slice0 + threadIdx.x % 32);
+    return key < p.end ? page_table[bp.task(p.t).first_page + key / page_tokens] : 0;
+  }
+
+  __device__ __forceinline__ void begin(const block_plan &bp, uint32_t t_begin, uint32_t t_end_)
+  {
+    t_end = t_end_;
+    now = first_piece(bp, t_begin);
+    pages_now = look_up(bp, now, 0);
+    next = piece_after(bp, now, t_end);
+    pages_next = look_up(bp, next, 0);
+    i = 0;
+  }
+
+  // To the next slice that is there; false: none is left.
+  __device__ __forceinline__ bool find(const block_plan &bp)
+  {
+    while (now.t != t_end && key_of(now, i) >= now.end) {
+      now = next;
+      pages_now = pages_next;
+      i = 0;
+      if (now.t != t_end) {
+        next = piece_after(bp, now, t_end);
+        pages_next = look_up(bp, next, 0);
+      }
+    }
+    return now.t != t_end;
+  }
+
+  // Whether the slice may hold what this step writes: the last key of a row's own span.
+  __device__ __forceinline__ bool is_new(const block_plan &bp) const
+  {
+    const td_attention_task &k = bp.task(now.t);
+    return k.n_members == 1 && key_of(now, i) + SLICE_KEYS >= k.n_keys;
+  }
+
+  __device__ __forceinline__ void copy(const block_plan &bp)
+  {
+    if (i > 0 && i % 32 == 0)
+      pages_now = look_up(bp, now, i);
+    int32_t page = __shfl_sync(0xffffffffu, pages_now, i % 32);
+    uint32_t lane = threadIdx.x % 32, stage = n % S::DEPTH, line = key_of(now, i) % page_tokens;
+    size_t half = (size_t)page_tokens * HD;
+    if (lane == 0)
+      barrier_expect(bars + stage * 8, 2 * S::SLICE_BYTES);
+    if (lane < 2) // K, V
+      copy_bulk(smem + (stage * 2 + lane) * S::SLICE_BYTES,
+                kv + (size_t)page * page_stride + now.head * 2 * half + lane * half + line * HD, S::SLICE_BYTES, bars + stage * 8);
+    n++;
+    i++;
+  }
+};
+
+// Lines at or past n_lines: not NaN, because their weight of zero would not remove that.
+template <int HD> __device__ __forceinline__ void zero_slice(uint32_t smem_v, uint32_t n_lines)
+{
+  for (uint32_t i = n_lines * (HD / 8) + threadIdx.x % 32; i < SLICE_KEYS * (HD / 8); i += 32)
+    asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(page_lines<HD>::at(smem_v, i / (HD / 8), i % (HD / 8))), "r"(0)
+                 : "memory");
+  fence_shared_writes(); // the next copy goes there too
+  __syncwarp();
+}
+
+// A small task's query rows, as mma.m16n8k16 has them; rows past the last repeat it and are dropped.
+template <int HD>
+__device__ __forceinline__ void load_small_queries(uint32_t q[HD / 16][4], const attention_args &a, const block_plan &bp,
+                                                   const td_attention_task &k, uint32_t head)
+{
+  uint32_t lane = threadIdx.x % 32, last = k.n_members * a.group - 1, stride = (a.n_heads + 2 * a.n_kv_heads) * HD;
+  const bf16 *src[2];
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    uint32_t p = min(lane / 4 + 8 * h, last);
+    src[h] = a.qkv + (size_t)bp.members[k.first_member + p / a.group].token * stride + (head * a.group + p % a.group) * HD;
+  }
+#pragma unroll
+  for (int c = 0; c < HD / 16; c++)
+#pragma unroll
+    for (int e = 0; e < 4; e++)
+      q[c][e] = *(const uint32_t *)(src[e % 2] + c * 16 + (e / 2) * 8 + 2 * (lane % 4));
+}
+
+// A piece's end: the warps' sums, in their order, to the output or to the partial.
+template <int HD>
+__device__ __forceinline__ void finish_small(const warp_state<HD> &st, const unified_args &u, const block_plan &bp,
+                                             const td_attention_task &k, const piece_at &p, float *sums)
+{
+  constexpr int PER_LANE = HD / 32, STRIDE = SMALL_ROWS * (HD + 2);
+  uint32_t warp = (threadIdx.x - WG) / 32, lane = threadIdx.x % 32, group = u.a.group, n_rows = k.n_members * group, slot = slot_of(k, p);
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    uint32_t row = lane / 4 + 8 * h;
+    float *r = sums + warp * STRIDE + row * (HD + 2);
+    if (row >= n_rows)
+      continue;
+#pragma unroll
+    for (int d = 0; d < HD / 8; d++)
+      *(float2 *)(r + d * 8 + 2 * (lane % 4)) = make_float2(st.o[d][2 * h], st.o[d][2 * h + 1]);
+    if (lane % 4 == 0) {
+      r[HD] = st.m[h];
+      r[HD + 1] = st.l[h];
+    }
+  }
+  sync_compute();
+  for (uint32_t row = warp; row < n_rows; row += UNIFIED_WARPS) {
+    const float *r = sums + row * (HD + 2);
+    float m = -INFINITY, l = 0, o[PER_LANE] = {};
+#pragma unroll
+    for (int w = 0; w < UNIFIED_WARPS; w++)
+      m = fmaxf(m, r[w * STRIDE + HD]);
+    float safe = m == -INFINITY ? 0 : m;
+#pragma unroll
+    for (int w = 0; w < UNIFIED_WARPS; w++) {
+      float f = exp2f(r[w * STRIDE + HD] - safe);
+      l += r[w * STRIDE + HD + 1] * f;
+#pragma unroll
+      for (int i = 0; i < PER_LANE; i++)
+        o[i] += r[w * STRIDE + i * 32 + lane] * f;
+    }
+    if (slot == TD_ATTENTION_DIRECT) {
+      bf16 *dst = u.a.out + ((size_t)bp.members[k.first_member + row / group].token * u.a.n_heads + p.head * group + row % group) * HD;
+#pragma unroll
+      for (int i = 0; i < PER_LANE; i++)
+        dst[i * 32 + lane] = __float2bfloat16(divided(o[i], l));
+    } else {
+      float *dst = u.partials + ((size_t)slot * group + row) * (HD + 4);
+#pragma unroll
+      for (int i = 0; i < PER_LANE; i++)
+        dst[i * 32 + lane] = o[i];
+      if (lane == 0) {
+        dst[HD] = m;
+        dst[HD + 1] = l;
+      }
+    }
+  }
+  if (slot != TD_ATTENTION_DIRECT)
+    arrive_and_merge<HD>(u, bp, k, p);
+  else
+    sync_compute(); // the sums are free
+}
+
+// Small tasks [t_begin, t_end), by all that compute. `wait`: the step's own writes are not known to be there yet.
+template <int HD>
+__device__ __forceinline__ void run_small(slice_copies<HD> &in, const unified_args &u, const block_plan &bp, uint32_t t_begin, uint32_t t_end,
+                                          float *sums, bool wait)
+{
+  using S = unified_shape<HD>;
+  uint32_t n_done = in.n;
+  fence_global_writes(); // pages were written by ordinary stores
+  in.begin(bp, t_begin, t_end);
+  if (wait) {
+    while (in.n - n_done < S::DEPTH && in.find(bp) && !in.is_new(bp))
+      in.copy(bp);
+    wait_for_input();
+    fence_global_writes();
+  }
+  while (in.n - n_done < S::DEPTH && in.find(bp))
+    in.copy(bp);
+  for (piece_at p = first_piece(bp, t_begin); p.t != t_end; p = piece_after(bp, p, t_end)) {
+    const td_attention_task k = bp.task(p.t);
+    uint32_t q[HD / 16][4];
+    int32_t last = (int32_t)k.n_keys - 1;
+    load_small_queries<HD>(q, u.a, bp, k, p.head);
+    warp_state<HD> st;
+    clear(st);
+    for (uint32_t key = in.key_of(p, 0); key < p.end; key += UNIFIED_WARPS * SLICE_KEYS, n_done++) {
+      uint32_t stage = n_done % S::DEPTH, smem_k = in.smem + stage * 2 * S::SLICE_BYTES;
+      barrier_wait(in.bars + stage * 8, n_done / S::DEPTH & 1);
+      if (key + SLICE_KEYS > k.n_keys)
+        zero_slice<HD>(smem_k + S::SLICE_BYTES, k.n_keys - key);
+      process_tile<HD, SLICE_KEYS, page_lines>(st, q, smem_k, smem_k + S::SLICE_BYTES, 0, key, last, last, u.a);
+      __syncwarp();
+      if (in.find(bp))
+        in.copy(bp);
+    }
+    finish_sums(st);
+    finish_small<HD>(st, u, bp, k, p, sums);
+  }
+}
+
+// ---- tiles ----
+
+enum { U_FULL_K, U_EMPTY_K, U_FULL_V, U_EMPTY_V, U_TAIL, U_BARRIER_KINDS };
+struct tile_barriers {
+  uint32_t base;
+  __device__ __forceinline__ uint32_t at(uint32_t kind, uint32_t stage) const { return base + (kind * TILE_STAGES + stage) * 8; }
+};
+
+// Tiles of tasks [t_begin, t_end), by one warp. n, n_tails: tiles so far.
+template <int HD>
+__device__ __forceinline__ void produce_tiles(const unified_args &u, const device_batch &batch, const block_plan &bp, uint32_t t_begin,
+                                              uint32_t t_end, unsigned char *smem_k, unsigned char *smem_v, const tile_barriers &bars,
+                                              uint32_t &n, uint32_t &n_tails)
+{
+  using S = key_tile<HD>;
+  size_t half = (size_t)batch.page_tokens * HD, page_stride = half * 2 * u.a.n_kv_heads;
+  fence_global_writes();
+  for (piece_at p = first_piece(bp, t_begin); p.t != t_end; p = piece_after(bp, p, t_end)) {
+    const bf16 *k = u.a.kv + p.head * 2 * half, *v = k + half;
+    const int32_t *pages = batch.page_table + bp.task(p.t).first_page;
+    for (uint32_t kv0 = p.begin; kv0 < p.end; kv0 += S::KEYS, n++) {
+      uint32_t stage = n % TILE_STAGES, parity = (n / TILE_STAGES & 1) ^ 1;
+      barrier_wait(bars.at(U_EMPTY_K, stage), parity);
+      copy_pages<HD>(shared_address(smem_k + stage * S::TILE_BYTES), k, pages, batch.page_tokens, page_stride, kv0, p.end,
+                     bars.at(U_FULL_K, stage));
+      barrier_wait(bars.at(U_EMPTY_V, stage), parity);
+      bool whole = kv0 + S::KEYS <= p.end;
+      uint32_t bar = whole ? bars.at(U_FULL_V, stage) : bars.at(U_TAIL, 0);
+      copy_pages<HD>(shared_address(smem_v + stage * S::TILE_BYTES), v, pages, batch.page_tokens, page_stride, kv0, p.end, bar);
+      if (!whole) {
+        barrier_wait(bar, n_tails++ & 1);
+        zero_lines<HD>(smem_v + stage * S::TILE_BYTES, p.end - kv0);
+        __syncwarp();
+        if (threadIdx.x % 32 == 0)
+          barrier_arrive(bars.at(U_FULL_V, stage));
+      }
+    }
+  }
+}
+
+// A warpgroup's 64 query rows to shared memory; rows past the last repeat it.
+template <int HD>
+__device__ __forceinline__ void load_tile_queries(unsigned char *smem_q, const attention_args &a, const block_plan &bp,
+                                                  const td_attention_task &k, uint32_t head, uint32_t wg)
+{
+  constexpr int CHUNKS = HD / 8;
+  uint32_t stride = (a.n_heads + 2 * a.n_kv_heads) * HD, last = k.n_members * a.group - 1;
+  for (uint32_t i = threadIdx.x % WG; i < 64 * CHUNKS; i += WG) {
+    uint32_t r = wg * 64 + i / CHUNKS, chunk = i % CHUNKS, p = min(r, last);
+    const bf16 *src = a.qkv + (size_t)bp.members[k.first_member + p / a.group].token * stride + (head * a.group + p % a.group) * HD + chunk * 8;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(smem_q + kv_chunk_at(HD, r, chunk) * 2)), "l"(src)
+                 : "memory");
+  }
+  asm volatile("cp.async.wait_all;" ::: "memory");
+  fence_shared_writes();
+  named_sync(1 + wg, WG);
+}
+
+// This thread's rows r0 and r0 + 8 of a piece.
+template <int HD>
+__device__ __forceinline__ void store_tile(const unified_args &u, const block_plan &bp, const td_attention_task &k, const piece_at &p,
+                                           const consumer<HD> &c, uint32_t r0)
+{
+  uint32_t group = u.a.group, last = k.n_members * group - 1, slot = slot_of(k, p);
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    float sum = c.l[h];
+    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+    sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+    uint32_t r = r0 + 8 * h;
+    if (r > last)
+      continue;
+    if (slot == TD_ATTENTION_DIRECT) {
+      float inv = divided(1, sum);
+      bf16 *dst = u.a.out + ((size_t)bp.members[k.first_member + r / group].token * u.a.n_heads + p.head * group + r % group) * HD +
+                  2 * (threadIdx.x % 4);
+#pragma unroll
+      for (int j = 0; j < HD / 8; j++)
+        *(uint32_t *)(dst + j * 8) = pack2(c.o[4 * j + 2 * h] * inv, c.o[4 * j + 2 * h + 1] * inv);
+      continue;
+    }
+    float *dst = u.partials + ((size_t)slot * group + r) * (HD + 4);
+#pragma unroll
+    for (int j = 0; j < HD / 8; j++)
+      *(float2 *)(dst + j * 8 + 2 * (threadIdx.x % 4)) = make_float2(c.o[4 * j + 2 * h], c.o[4 * j + 2 * h + 1]);
+    if (threadIdx.x % 4 == 0) {
+      dst[HD] = c.m[h] * u.a.scale_log2;
+      dst[HD + 1] = sum;
+    }
+  }
+}
+
+// Tasks [t_begin, t_end), by both warpgroups. n: tiles so far.
+template <int HD>
+__device__ __forceinline__ void consume_tiles(const unified_args &u, const block_plan &bp, uint32_t t_begin, uint32_t t_end,
+                                              unsigned char *smem_q, unsigned char *smem_k, unsigned char *smem_v,
+                                              const tile_barriers &bars, uint32_t &n)
+{
+  using S = key_tile<HD>;
+  uint32_t wg = threadIdx.x / WG - 1, r0 = wg * 64 + threadIdx.x % WG / 32 * 16 + threadIdx.x % 32 / 4;
+  uint32_t my_turn = 3 + wg, their_turn = 4 - wg;
+  uint32_t q = shared_address(smem_q) + wg * 8 * S::GROUP_BYTES, k_at = shared_address(smem_k), v_at = shared_address(smem_v);
+  bool elected = threadIdx.x % WG == 0;
+  consumer<HD> c;
+  float corr[2];
+  for (piece_at p = first_piece(bp, t_begin); p.t != t_end; p = piece_after(bp, p, t_end)) {
+    const td_attention_task k = bp.task(p.t);
+    uint32_t n_tiles = (p.end - p.begin + S::KEYS - 1) / S::KEYS;
+    uint32_t seen = u.a.window > 0 && k.n_keys > u.a.window ? k.n_keys - u.a.window : 0; // only a row alone is longer than its window
+    auto mask_if_needed = [&](uint32_t kv0) {
+      if (kv0 + S::KEYS > p.end || kv0 < seen)
+        c.mask_outside(kv0, seen, p.end);
+    };
+    c.clear();
+    load_tile_queries<HD>(smem_q, u.a, bp, k, p.head, wg);
+    if (wg == 1 && n_tiles > 1)
+      named_arrive(their_turn, 2 * WG); // the first warpgroup begins
+    barrier_wait(bars.at(U_FULL_K, n % TILE_STAGES), n / TILE_STAGES & 1);
+    c.multiply_keys(q, k_at + n % TILE_STAGES * S::TILE_BYTES);
+    wgmma_wait<0>();
+    wgmma_hold(c.s);
+    if (elected)
+      barrier_arrive(bars.at(U_EMPTY_K, n % TILE_STAGES));
+    mask_if_needed(p.begin);
+    c.softmax(u.a.scale_log2, corr);
+    c.pack_weights();
+    for (uint32_t i = 1; i < n_tiles; i++) {
+      uint32_t g = n + i, stage = g % TILE_STAGES, before = (g - 1) % TILE_STAGES;
+      barrier_wait(bars.at(U_FULL_K, stage), g / TILE_STAGES & 1);
+      named_sync(my_turn, 2 * WG);
+      c.multiply_keys(q, k_at + stage * S::TILE_BYTES);
+      barrier_wait(bars.at(U_FULL_V, before), (g - 1) / TILE_STAGES & 1);
+      c.multiply_values(v_at + before * S::TILE_BYTES);
+      if (wg == 0 || i + 1 < n_tiles)
+        named_arrive(their_turn, 2 * WG);
+      wgmma_wait<1>();
+      wgmma_hold(c.s);
+      if (elected)
+        barrier_arrive(bars.at(U_EMPTY_K, stage));
+      mask_if_needed(p.begin + i * S::KEYS);
+      c.softmax(u.a.scale_log2, corr);
+      wgmma_wait<0>();
+      wgmma_hold(c.o);
+      if (elected)
+        barrier_arrive(bars.at(U_EMPTY_V, before));
+      c.rescale(corr);
+      c.pack_weights();
+    }
+    n += n_tiles;
+    barrier_wait(bars.at(U_FULL_V, (n - 1) % TILE_STAGES), (n - 1) / TILE_STAGES & 1);
+    c.multiply_values(v_at + (n - 1) % TILE_STAGES * S::TILE_BYTES);
+    wgmma_wait<0>();
+    wgmma_hold(c.o);
+    if (elected)
+      barrier_arrive(bars.at(U_EMPTY_V, (n - 1) % TILE_STAGES));
+    store_tile<HD>(u, bp, k, p, c, r0);
+    if (slot_of(k, p) != TD_ATTENTION_DIRECT)
+      arrive_and_merge<HD>(u, bp, k, p);
+    else
+      sync_compute();
+  }
+}
+
+// Where the run of tasks of one kind ends that begins at t.
+__device__ __forceinline__ uint32_t run_end(const block_plan &bp, uint32_t t, uint32_t group)
+{
+  bool small = bp.is_small(t, group);
+  do
+    t++;
+  while (t < bp.end && bp.is_small(t, group) == small);
+  return t;
+}
+#endif
+
+template <int HD>
+__global__ void __launch_bounds__(UNIFIED_THREADS, 1) unified_kernel(unified_args u, device_batch batch, bool recorded)
+{
+#ifdef TD_HAS_WGMMA
+  using S = unified_shape<HD>;
+  extern __shared__ unsigned char smem_raw[];
+  __shared__ uint64_t tile_bars[U_BARRIER_KINDS * TILE_STAGES], slice_bars[UNIFIED_WARPS * S::DEPTH];
+  __shared__ alignas(16) td_attention_task at_hand[TASKS_AT_HAND];
+  unsigned char *smem = smem_raw + (1024 - shared_address(smem_raw) % 1024) % 1024;
+  const tile_barriers bars = {shared_address(tile_bars)};
+  let_next_start();
+  if (!recorded)
+    wait_for_input();
+  block_plan bp;
+  bp.h = (const td_attention_header *)u.plan;
+  const uint32_t *first_task = (const uint32_t *)(bp.h + 1);
+  bp.first = first_task[blockIdx.x];
+  bp.end = batch.counts[COUNT_ROWS] > 0 ? first_task[blockIdx.x + 1] : bp.first; // an empty step has the last one's plan
+  bp.tasks = (const td_attention_task *)(u.plan + bp.h->tasks_at);
+  bp.spans = (const td_attention_span *)(u.plan + bp.h->spans_at);
+  bp.members = (const td_attention_member *)(u.plan + bp.h->members_at);
+  bp.sources = (const uint32_t *)(u.plan + bp.h->sources_at);
+  bp.at_hand = at_hand;
+  uint32_t n_at_hand = min(bp.end - bp.first, (uint32_t)TASKS_AT_HAND);
+  for (uint32_t i = threadIdx.x; i < 2 * n_at_hand; i += UNIFIED_THREADS)
+    ((uint4 *)at_hand)[i] = ((const uint4 *)(bp.tasks + bp.first))[i];
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < TILE_STAGES; i++) {
+      barrier_init(bars.at(U_FULL_K, i), 1);
+      barrier_init(bars.at(U_FULL_V, i), 1);
+      barrier_init(bars.at(U_EMPTY_K, i), 2);
+      barrier_init(bars.at(U_EMPTY_V, i), 2);
+    }
+    barrier_init(bars.at(U_TAIL, 0), 1);
+    for (int i = 0; i < UNIFIED_WARPS * S::DEPTH; i++)
+      barrier_init(shared_address(slice_bars) + i * 8, 1);
+    barriers_made();
+  }
+  __syncthreads();
+  unsigned char *smem_k = smem + S::Q_BYTES, *smem_v = smem_k + TILE_STAGES * key_tile<HD>::TILE_BYTES;
+  uint32_t n_tiles = 0, n_tails = 0;
+  bool waiting = recorded;
+  if (threadIdx.x < WG) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"((int)PRODUCER_REGISTERS_U));
+    if (waiting)
+      wait_for_input();
+    for (uint32_t t = bp.first, t_end; t < bp.end; t = t_end) {
+      t_end = run_end(bp, t, u.a.group);
+      if (threadIdx.x < 32 && !bp.is_small(t, u.a.group))
+        produce_tiles<HD>(u, batch, bp, t, t_end, smem_k, smem_v, bars, n_tiles, n_tails);
+      fence_shared_writes();
+      named_sync(6, UNIFIED_THREADS);
+    }
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"((int)COMPUTE_REGISTERS_U));
+    uint32_t warp = (threadIdx.x - WG) / 32;
+    slice_copies<HD> in;
+    in.kv = u.a.kv;
+    in.page_table = batch.page_table;
+    in.page_tokens = batch.page_tokens;
+    in.page_stride = (size_t)batch.page_tokens * HD * 2 * u.a.n_kv_heads;
+    in.smem = shared_address(smem) + warp * S::RING_BYTES;
+    in.bars = shared_address(slice_bars) + warp * S::DEPTH * 8;
+    in.n = 0;
+    for (uint32_t t = bp.first, t_end; t < bp.end; t = t_end) {
+      t_end = run_end(bp, t, u.a.group);
+      if (bp.is_small(t, u.a.group)) {
+        run_small<HD>(in, u, bp, t, t_end, (float *)(smem + UNIFIED_WARPS * S::RING_BYTES), waiting);
+      } else {
+        if (waiting)
+          wait_for_input();
+        consume_tiles<HD>(u, bp, t, t_end, smem, smem_k, smem_v, bars, n_tiles);
+      }
+      waiting = false;
+      fence_shared_writes(); // the next run's copies go where this one's stores went
+      named_sync(6, UNIFIED_THREADS);
+    }
+    if (waiting)
+      wait_for_input();
+  }
+#endif
+}
+
+template <int HD> static void launch(cuda_backend *b, const unified_args &u)
+{
+  static bool sized = false; // the attribute is per kernel, for the life of the process
+  if (!sized) {
+    note(b, cudaFuncSetAttribute(unified_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize, unified_shape<HD>::SMEM_BYTES));
+    sized = true;
+  }
+  queue_kernel(b, unified_kernel<HD>, dim3((unsigned)b->n_sms), UNIFIED_THREADS, unified_shape<HD>::SMEM_BYTES, u, b->batch,
+               b->padded_decode);
+}
+
+bool td_cuda_has_unified_attention(uint32_t head_dim) { return head_dim == 64 || head_dim == 128; }
+
+void td_cuda_unified_attention(cuda_backend *b, const attention_args &a, uint32_t head_dim)
+{
+  unified_args u = {a, b->device_plan, b->plan_partials, b->plan_arrived};
+  if (head_dim == 64)
+    launch<64>(b, u);
+  else
+    launch<128>(b, u);
+}
+
+td_status td_cuda_make_planner(cuda_backend *b, const td_kv *kv, td_error *err)
+{
+  const td_kv_shape *s = &kv->shape;
+  td_attention_planner_destroy(b->planner);
+  b->planner = nullptr;
+  if (b->config.attention == 0 || b->config.batch_invariant || !kv->wgmma || !td_cuda_has_unified_attention(s->head_dim))
+    return TD_OK;
+  td_attention_planner_config c = {};
+  c.policy = (td_attention_policy)(b->config.attention - 1);
+  c.max_rows = b->config.max_rows;
+  c.n_workers = (uint32_t)b->n_sms;
+  c.n_kv_heads = s->n_kv_heads;
+  c.group = s->n_heads / s->n_kv_heads;
+  c.head_dim = s->head_dim;
+  c.page_tokens = s->page_tokens;
+  c.window_tokens = s->window_tokens;
+  c.tile_rows = TILE_ROWS;
+  c.max_slots = td_attention_slots_default(c.max_rows, c.n_kv_heads, c.n_workers);
+  c.cost = td_attention_cost_of_h200(c.n_workers);
+  TD_TRY(td_attention_planner_create(&c, &b->planner, err));
+  TD_TRY(td_cuda_alloc_array(b, td_attention_block_bytes_max(&c), &b->device_plan, err));
+  TD_TRY(td_cuda_alloc_array(b, (size_t)c.max_slots * c.group * (s->head_dim + 4), &b->plan_partials, err));
+  return td_cuda_alloc_array(b, (size_t)c.max_rows * c.n_kv_heads, &b->plan_arrived, err);
+}

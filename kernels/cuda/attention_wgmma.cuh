@@ -1,0 +1,158 @@
+// What the attention kernels share that multiply by wgmma: a warpgroup's 64 packed rows against tiles of keys in shared memory.
+#pragma once
+
+#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/mbarrier.cuh"
+#include "kernels/cuda/wgmma.cuh"
+
+enum { WG = 128 };
+
+template <int HD> struct key_tile {
+  static constexpr int KEYS = HD == 256 ? 64 : 128;
+  static constexpr int GROUP_BYTES = 8 * HD * 2;   // of 8 lines
+  static constexpr int TILE_BYTES = KEYS * HD * 2; // of K, or of V
+};
+
+#ifdef TD_HAS_WGMMA
+// Of one warpgroup (its own id), or of the turn-taking of two.
+__device__ __forceinline__ void named_sync(uint32_t id, uint32_t threads)
+{
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+__device__ __forceinline__ void named_arrive(uint32_t id, uint32_t threads)
+{
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+__device__ __forceinline__ float exp2_fast(float x)
+{
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// A tile's pages, one lane each. Those at or past kv_end are left out.
+template <int HD>
+__device__ __forceinline__ void copy_pages(uint32_t dst, const bf16 *kv_head_pages, const int32_t *pages, uint32_t page_tokens,
+                                           size_t page_stride, uint32_t kv0, uint32_t kv_end, uint32_t bar)
+{
+  uint32_t lane = threadIdx.x % 32, bytes = page_tokens * HD * 2;
+  uint32_t n = min(key_tile<HD>::KEYS, kv_end - kv0);
+  n = (n + page_tokens - 1) / page_tokens;
+  if (lane == 0)
+    barrier_expect(bar, n * bytes);
+  __syncwarp();
+  if (lane < n)
+    copy_bulk(dst + lane * bytes, kv_head_pages + (size_t)pages[kv0 / page_tokens + lane] * page_stride, bytes, bar);
+}
+
+// The last tile of V: lines past the end must not be NaN, because their weight of zero would not remove that.
+template <int HD>
+__device__ __forceinline__ void zero_lines(unsigned char *tile, uint32_t n_lines)
+{
+  constexpr int CHUNKS = HD / 8;
+  for (uint32_t i = n_lines * CHUNKS + threadIdx.x % 32; i < key_tile<HD>::KEYS * CHUNKS; i += 32)
+    *(uint4 *)(tile + kv_chunk_at(HD, i / CHUNKS, i % CHUNKS) * 2) = uint4{};
+  fence_shared_writes();
+}
+
+// Byte offset of elements [16k, 16k + 16) of the lines of a K-like tile.
+__device__ __forceinline__ constexpr uint32_t k_step(uint32_t k) { return k / 4 * 1024 + k % 4 * 32; }
+
+template <int HD> struct consumer {
+  using S = key_tile<HD>;
+  float o[HD / 2], s[S::KEYS / 2], m[2], l[2];
+  uint32_t p[S::KEYS / 4];
+
+  __device__ __forceinline__ void clear()
+  {
+#pragma unroll
+    for (int i = 0; i < HD / 2; i++)
+      o[i] = 0;
+    m[0] = m[1] = -INFINITY;
+    l[0] = l[1] = 0;
+  }
+
+  // The products are queued; s is theirs until they are waited for.
+  __device__ __forceinline__ void multiply_keys(uint32_t q, uint32_t k)
+  {
+    wgmma_begin();
+#pragma unroll
+    for (int c = 0; c < HD / 16; c++)
+      wgmma_ss(s, wgmma_operand(q + k_step(c), 16, S::GROUP_BYTES), wgmma_operand(k + k_step(c), 16, S::GROUP_BYTES), c > 0);
+    wgmma_commit();
+  }
+
+  __device__ __forceinline__ void multiply_values(uint32_t v)
+  {
+    wgmma_begin();
+#pragma unroll
+    for (int c = 0; c < S::KEYS / 16; c++)
+      wgmma_rs(o, p + 4 * c, wgmma_operand(v + c * 2 * S::GROUP_BYTES, 1024, S::GROUP_BYTES));
+    wgmma_commit();
+  }
+
+  __device__ __forceinline__ void mask(uint32_t kv0, const int32_t pos[2], uint32_t window)
+  {
+    int32_t key0 = (int32_t)(kv0 + 2 * (threadIdx.x % 4));
+#pragma unroll
+    for (int i = 0; i < S::KEYS / 2; i++) {
+      int32_t key = key0 + i / 4 * 8 + i % 2, at = pos[i / 2 % 2];
+      if (key > at || (window > 0 && key <= at - (int32_t)window))
+        s[i] = -INFINITY;
+    }
+  }
+
+  // Keys of a tile that begins at kv0, outside of [begin, end), for all rows.
+  __device__ __forceinline__ void mask_outside(uint32_t kv0, uint32_t begin, uint32_t end)
+  {
+    uint32_t key0 = kv0 + 2 * (threadIdx.x % 4);
+#pragma unroll
+    for (int i = 0; i < S::KEYS / 2; i++) {
+      uint32_t key = key0 + i / 4 * 8 + i % 2;
+      if (key >= end || key < begin)
+        s[i] = -INFINITY;
+    }
+  }
+
+  // s becomes the tile's weights; corr: what earlier sums shrink by.
+  __device__ __forceinline__ void softmax(float scale_log2, float corr[2])
+  {
+    float mx[2] = {m[0], m[1]}, sum[2] = {0, 0};
+#pragma unroll
+    for (int i = 0; i < S::KEYS / 2; i++)
+      mx[i / 2 % 2] = fmaxf(mx[i / 2 % 2], s[i]);
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      mx[h] = fmaxf(mx[h], __shfl_xor_sync(0xffffffffu, mx[h], 1));
+      mx[h] = fmaxf(mx[h], __shfl_xor_sync(0xffffffffu, mx[h], 2));
+      // rounded products: where the maximum stays, corr is 1 exactly, and a tile that a row does not see changes nothing
+      float top = mx[h] == -INFINITY ? 0 : __fmul_rn(mx[h], scale_log2); // nothing seen yet: all weights are 0
+      corr[h] = exp2_fast(__fmul_rn(m[h], scale_log2) - top);
+      m[h] = mx[h];
+      mx[h] = top;
+    }
+#pragma unroll
+    for (int i = 0; i < S::KEYS / 2; i++) {
+      s[i] = exp2_fast(s[i] * scale_log2 - mx[i / 2 % 2]);
+      sum[i / 2 % 2] += s[i];
+    }
+    l[0] = l[0] * corr[0] + sum[0];
+    l[1] = l[1] * corr[1] + sum[1];
+  }
+
+  __device__ __forceinline__ void pack_weights()
+  {
+#pragma unroll
+    for (int i = 0; i < S::KEYS / 4; i++)
+      p[i] = pack2(s[2 * i], s[2 * i + 1]);
+  }
+
+  __device__ __forceinline__ void rescale(const float corr[2])
+  {
+#pragma unroll
+    for (int i = 0; i < HD / 2; i++)
+      o[i] *= corr[i / 2 % 2];
+  }
+};
+#endif
