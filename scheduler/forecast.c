@@ -94,12 +94,11 @@ td_sched_forecast td_sched_foresee(const td_sched *s)
   double hits = s->prefix_query_tokens ? (double)s->prefix_hit_tokens / (double)s->prefix_query_tokens : 0;
   double waiting = (double)s->order.waiting_prompt_tokens * (1 - hits);
   double before = waiting + (double)l.prompt_rest;
-  uint32_t rest = (uint32_t)fmin(fmax(before, 1), s->config.max_context_tokens);
   td_budget_begin(&b);
   td_budget_add_decodes(&b, l.n_decodes, l.kv_tokens);
   td_budget_end_decodes(&b);
   double decode_us = l.n_decodes > 0 ? td_budget_predict_us(&b, &b.work) : 0;
-  uint32_t chunk = td_budget_chunk(&b, 0, rest);
+  uint32_t chunk = td_budget_chunk(&b, 0, s->config.step_tokens); /* as if there were prompts enough */
   if (chunk == 0) /* a policy that waits for whole prompts to fit */
     chunk = s->config.step_tokens;
   td_budget_add_chunk(&b, chunk, chunk, false);

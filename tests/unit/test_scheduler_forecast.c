@@ -196,6 +196,7 @@ static void idle_or_without_a_model(void **state)
   f = td_sched_foresee(w.s);
   assert_true(f.start_us > 0 && f.start_us < 5000); /* half a step: there is room */
   assert_true(fabs(f.next_end_us / (99 * 4100) - 1) < 0.5);
+  assert_true(f.prompt_token_us > 5 && f.prompt_token_us < 50); /* what a prompt's token adds, though none waits */
   close_world();
   c.cost = NULL;
   c.tbt_target_us = 0;
