@@ -51,7 +51,10 @@ typedef struct calibration {
   bool keeps;
 } calibration;
 
-static bool time_is_over(const calibration *c) { return td_engine_now_us() - c->begin_us >= c->budget_us; }
+static bool time_is_over(const calibration *c)
+{
+  return td_engine_now_us() - c->begin_us >= c->budget_us || atomic_load(&c->e->stop_asked);
+}
 
 /* ---- the cases ---- */
 
