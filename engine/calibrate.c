@@ -375,7 +375,7 @@ static td_status calibrate(calibration *c, td_error *err)
 {
   bool ok = false;
   td_engine *e = c->e;
-  if (c->e->backend->weight_bytes == 0)
+  if (c->budget_us > 0 && c->e->backend->weight_bytes == 0)
     TD_TRY(td_trial_touch_pages(&c->trial, err));
   if (read_kept(c, &e->cost)) {
     if (c->budget_us > 0)
