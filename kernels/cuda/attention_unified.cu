@@ -1,8 +1,8 @@
 // Decode attention on Hopper by a plan (kernels/attention/plan.h): one block per SM goes through its tasks.
 //
-// A task of at most 16 query rows is bound by bytes: eight warps take slices of 16 keys in turn, each with its own ring of pages, and
-// a warp's copies run ahead over the ends of pieces and tasks, so that memory is kept busy while pieces end. A task of more
-// query rows (a prefix that many rows share) is a tile for the tensor cores: one warp copies tiles of pages, two warpgroups of 64
+// A task of at most 16 query rows is bound by bytes. Eight warps go through its pieces, each with its own ring of pages; long pieces they
+// share, slice by slice of 16 keys, short ones they take in turn, because a piece's begin and end are waiting for memory. A warp's
+// copies run ahead over the ends of pieces and tasks. A task of more query rows (a prefix that many rows share) is a tile for the tensor cores: one warp copies tiles of pages, two warpgroups of 64
 // query rows take turns, as attention_prefill.cu does for prompts. Both write partials (m, l, O) where a row has more than one piece;
 // who completes a row and head merges them, in the order of keys.
 // Source: PersistentKV, PAT (see kernels/attention/README.md); FlashAttention-3 for the tiles.
@@ -20,6 +20,8 @@ enum {
   SMALL_ROWS = 16, // query rows of a task that is bound by bytes
   TILE_ROWS = TD_ATTENTION_TILE_ROWS_MAX,
   TASKS_AT_HAND = 64,
+  SHORT_KEYS = 64,  // always short
+  PIECES_EACH = 3,  // or so short that every warp has so many of them
 };
 
 template <int HD> struct unified_shape {
@@ -60,7 +62,7 @@ struct block_plan {
 
 // A piece: keys [begin, end) of a head of task t.
 struct piece_at {
-  uint32_t t, head, begin, end;
+  uint32_t t, head, begin, end, number; // counted in the run of tasks
 };
 
 __device__ __forceinline__ uint32_t piece_end(const td_attention_task &k, uint32_t head, uint32_t begin)
@@ -72,7 +74,7 @@ __device__ __forceinline__ uint32_t piece_end(const td_attention_task &k, uint32
 __device__ __forceinline__ piece_at first_piece(const block_plan &bp, uint32_t t)
 {
   const td_attention_task &k = bp.task(t);
-  return {t, k.begin_head, k.begin_key, piece_end(k, k.begin_head, k.begin_key)};
+  return {t, k.begin_head, k.begin_key, piece_end(k, k.begin_head, k.begin_key), 0};
 }
 
 // The piece after p among tasks before t_end; its t is t_end if there is none.
@@ -81,10 +83,12 @@ __device__ __forceinline__ piece_at piece_after(const block_plan &bp, const piec
   const td_attention_task &k = bp.task(p.t);
   uint32_t head = p.head + (p.end == k.n_keys), begin = p.end == k.n_keys ? 0 : p.end;
   if (head < k.end_head || (head == k.end_head && begin < k.end_key))
-    return {p.t, head, begin, piece_end(k, head, begin)};
-  if (p.t + 1 < t_end)
-    return first_piece(bp, p.t + 1);
-  return {t_end, 0, 0, 0};
+    return {p.t, head, begin, piece_end(k, head, begin), p.number + 1};
+  if (p.t + 1 >= t_end)
+    return {t_end, 0, 0, 0, 0};
+  piece_at next = first_piece(bp, p.t + 1);
+  next.number = p.number + 1;
+  return next;
 }
 
 // Partial of the task's first member, or TD_ATTENTION_DIRECT: the piece is all that its row has of the head.
@@ -100,123 +104,170 @@ __device__ __forceinline__ void sync_compute() { named_sync(5, COMPUTE_THREADS);
 
 // ---- the merge ----
 
-// Sums partials into (m, l, o) of a lane's elements, in their order.
-template <int HD> struct merger {
+// Sums of N query heads of a group, a lane's elements of each; partials are added in their order.
+template <int HD, int N> struct merger {
   static constexpr int PER_LANE = HD / 32;
-  float m, l, o[PER_LANE];
+  float m[N], l[N], o[N][PER_LANE];
 
-  // n partials, `stride` floats apart.
-  __device__ __forceinline__ void add(const float *part, uint32_t n, size_t stride)
+  // n partials, `stride` floats apart, of which heads 0 .. n_heads - 1 are wanted.
+  __device__ __forceinline__ void add(const float *part, uint32_t n, size_t stride, uint32_t n_heads)
   {
     uint32_t lane = threadIdx.x % 32;
-    float top = m;
-    for (uint32_t i = lane; i < n; i += 32)
-      top = fmaxf(top, __ldcg(part + i * stride + HD));
-    top = warp_max(top);
-    float safe = top == -INFINITY ? 0 : top, f = exp2f(m - safe);
-    m = top;
-    l *= f;
-#pragma unroll
-    for (int k = 0; k < PER_LANE; k++)
-      o[k] *= f;
-#pragma unroll 4
+#pragma unroll 2
     for (uint32_t i = 0; i < n; i++) {
-      const float *r = part + i * stride;
-      float w = exp2f(__ldcg(r + HD) - safe);
-      l += __ldcg(r + HD + 1) * w;
+      float pm[N], pl[N], po[N][PER_LANE];
 #pragma unroll
-      for (int k = 0; k < PER_LANE; k++)
-        o[k] += __ldcg(r + k * 32 + lane) * w;
+      for (int g = 0; g < N; g++) {
+        const float *r = part + i * stride + min((uint32_t)g, n_heads - 1) * (HD + 4);
+        pm[g] = __ldcg(r + HD);
+        pl[g] = __ldcg(r + HD + 1);
+#pragma unroll
+        for (int k = 0; k < PER_LANE; k++)
+          po[g][k] = __ldcg(r + k * 32 + lane);
+      }
+#pragma unroll
+      for (int g = 0; g < N; g++) {
+        float top = fmaxf(m[g], pm[g]), safe = top == -INFINITY ? 0 : top, f = exp2f(m[g] - safe), w = exp2f(pm[g] - safe);
+        m[g] = top;
+        l[g] = l[g] * f + pl[g] * w;
+#pragma unroll
+        for (int k = 0; k < PER_LANE; k++)
+          o[g][k] = o[g][k] * f + po[g][k] * w;
+      }
     }
   }
 };
 
-// All partials of a span for a member, head and query head of the group.
-template <int HD>
-__device__ __forceinline__ void merge_span(merger<HD> &sum, const unified_args &u, const block_plan &bp, uint32_t span, uint32_t member,
-                                           uint32_t head, uint32_t g)
+// Of a span's partials for a member and head: the first, how many, and how many slots apart. All lanes of a warp.
+struct partial_run {
+  uint32_t first, n, step;
+};
+
+__device__ __forceinline__ partial_run partials_of(const block_plan &bp, uint32_t span, uint32_t member, uint32_t head)
 {
   const td_attention_span s = bp.spans[span];
-  uint32_t chunk = s.chunk16 * 16u, i = member - s.first_member, n, first, step = s.n_members;
+  uint32_t chunk = s.chunk16 * 16u, i = member - s.first_member;
   if (chunk > 0) {
-    n = (s.n_keys + chunk - 1) / chunk;
-    first = s.slot + head * n * s.n_members + i;
-  } else { // of the tasks that have keys of the head, which are neighbours
-    uint32_t lane = threadIdx.x % 32, from = s.n_tasks;
-    n = 0;
-    for (uint32_t t0 = 0; t0 < s.n_tasks; t0 += 32) {
-      bool has = false;
-      if (t0 + lane < s.n_tasks) {
-        const td_attention_task &k = bp.tasks[s.first_task + t0 + lane];
-        has = k.begin_head <= head && head <= k.end_head;
-      }
-      uint32_t all = __ballot_sync(0xffffffffu, has);
-      if (all && n == 0)
-        from = t0 + __ffs(all) - 1;
-      n += __popc(all);
-    }
-    first = s.slot + (head + from) * s.n_members + i;
+    uint32_t n = (s.n_keys + chunk - 1) / chunk;
+    return {s.slot + head * n * s.n_members + i, n, s.n_members};
   }
-  sum.add(u.partials + ((size_t)first * u.a.group + g) * (HD + 4), n, (size_t)step * u.a.group * (HD + 4));
+  if (s.n_tasks == 1)
+    return {s.slot + head * s.n_members + i, 1, s.n_members};
+  uint32_t lane = threadIdx.x % 32, from = 0, n = 0; // of the tasks that have keys of the head, which are neighbours
+  for (uint32_t t0 = 0; t0 < s.n_tasks; t0 += 32) {
+    bool has = false;
+    if (t0 + lane < s.n_tasks) {
+      const td_attention_task &k = bp.tasks[s.first_task + t0 + lane];
+      has = k.begin_head <= head && head <= k.end_head;
+    }
+    uint32_t all = __ballot_sync(0xffffffffu, has);
+    if (all && n == 0)
+      from = t0 + __ffs(all) - 1;
+    n += __popc(all);
+  }
+  return {s.slot + (head + from) * s.n_members + i, n, s.n_members};
 }
 
-template <int HD>
-__device__ __forceinline__ void merge_row(const unified_args &u, const block_plan &bp, uint32_t member, uint32_t head, uint32_t g)
+// The output of N query heads, from g0 on, of a member and kv head.
+template <int HD, int N>
+__device__ __forceinline__ void merge_member(const unified_args &u, const block_plan &bp, uint32_t member, uint32_t head, uint32_t g0)
 {
   constexpr int PER_LANE = HD / 32;
   const td_attention_member mem = bp.members[member];
-  merger<HD> sum = {};
-  sum.m = -INFINITY;
-  for (uint32_t i = 0; i < mem.n_sources; i++)
-    merge_span<HD>(sum, u, bp, bp.sources[mem.first_source + i], member, head, g);
-  merge_span<HD>(sum, u, bp, bp.h->n_shared_spans + member, member, head, g);
-  bf16 *dst = u.a.out + ((size_t)mem.token * u.a.n_heads + head * u.a.group + g) * HD;
+  uint32_t n_heads = min((uint32_t)N, u.a.group - g0);
+  merger<HD, N> sum = {};
 #pragma unroll
-  for (int k = 0; k < PER_LANE; k++)
-    dst[k * 32 + threadIdx.x % 32] = __float2bfloat16(divided(sum.o[k], sum.l));
+  for (int g = 0; g < N; g++)
+    sum.m[g] = -INFINITY;
+  for (uint32_t i = 0; i <= mem.n_sources; i++) {
+    uint32_t span = i < mem.n_sources ? bp.sources[mem.first_source + i] : bp.h->n_shared_spans + member;
+    partial_run run = partials_of(bp, span, member, head);
+    sum.add(u.partials + ((size_t)run.first * u.a.group + g0) * (HD + 4), run.n, (size_t)run.step * u.a.group * (HD + 4), n_heads);
+  }
+  bf16 *dst = u.a.out + ((size_t)mem.token * u.a.n_heads + head * u.a.group + g0) * HD;
+#pragma unroll
+  for (int g = 0; g < N; g++)
+    if (g < n_heads)
+#pragma unroll
+      for (int k = 0; k < PER_LANE; k++)
+        dst[g * HD + k * 32 + threadIdx.x % 32] = __float2bfloat16(divided(sum.o[g][k], sum.l[g]));
 }
 
-// A piece's partials are written: counts its keys for each member, and merges those that are complete now. By all that compute.
+// Counts a piece's keys for a member that has n_keys; true: all are there now.
+__device__ __forceinline__ bool completes(const unified_args &u, uint32_t member, uint32_t n_keys, const piece_at &p)
+{
+  uint32_t *n = u.arrived + member * u.a.n_kv_heads + p.head;
+  if (atomicAdd(n, p.end - p.begin) + p.end - p.begin != n_keys)
+    return false;
+  *n = 0;
+  return true;
+}
+
+// A piece's partials are written: counts them for each member, and merges what is complete now. By all that compute.
 template <int HD>
 __device__ __forceinline__ void arrive_and_merge(const unified_args &u, const block_plan &bp, const td_attention_task &k, const piece_at &p)
 {
   __shared__ uint32_t n_ready, ready[TILE_ROWS];
-  uint32_t id = threadIdx.x - WG;
+  uint32_t id = threadIdx.x - WG, warp = id / 32;
+  uint32_t n_keys = id < k.n_members ? bp.members[k.first_member + id].n_keys : 0;
   if (id == 0)
     n_ready = 0;
   __threadfence();
   sync_compute();
-  if (id < k.n_members) {
-    uint32_t member = k.first_member + id, *n = u.arrived + member * u.a.n_kv_heads + p.head;
-    if (atomicAdd(n, p.end - p.begin) + p.end - p.begin == bp.members[member].n_keys) {
-      *n = 0;
-      ready[atomicAdd(&n_ready, 1)] = member;
-    }
-  }
+  if (id < k.n_members && completes(u, k.first_member + id, n_keys, p))
+    ready[atomicAdd(&n_ready, 1)] = k.first_member + id;
   sync_compute();
   __threadfence();
-  for (uint32_t i = id / 32; i < n_ready * u.a.group; i += UNIFIED_WARPS)
-    merge_row<HD>(u, bp, ready[i / u.a.group], p.head, i % u.a.group);
+  uint32_t n = n_ready, n_fours = (u.a.group + 3) / 4;
+  if (n * u.a.group <= UNIFIED_WARPS) {
+    if (warp < n * u.a.group)
+      merge_member<HD, 1>(u, bp, ready[warp / u.a.group], p.head, warp % u.a.group);
+  } else {
+    for (uint32_t i = warp; i < n * n_fours; i += UNIFIED_WARPS)
+      merge_member<HD, 4>(u, bp, ready[i / n_fours], p.head, i % n_fours * 4);
+  }
   sync_compute(); // n_ready is free
+}
+
+// The same of a piece that one warp did.
+template <int HD>
+__device__ __forceinline__ void arrive_and_merge_alone(const unified_args &u, const block_plan &bp, const td_attention_task &k,
+                                                       const piece_at &p)
+{
+  uint32_t lane = threadIdx.x % 32, n_keys = lane < k.n_members ? bp.members[k.first_member + lane].n_keys : 0;
+  __threadfence();
+  __syncwarp();
+  uint32_t ready = __ballot_sync(0xffffffffu, lane < k.n_members && completes(u, k.first_member + lane, n_keys, p));
+  __threadfence();
+  for (; ready; ready &= ready - 1)
+    for (uint32_t g = 0; g < u.a.group; g += 4)
+      merge_member<HD, 4>(u, bp, k.first_member + __ffs(ready) - 1, p.head, g);
 }
 
 // ---- tasks bound by bytes ----
 
-// What a warp copies, ahead of what it computes: slices warp, warp + 8, ... of each piece, piece after piece.
+// What a warp copies, ahead of what it computes: its slices of each piece, piece after piece.
 template <int HD> struct slice_copies {
   using S = unified_shape<HD>;
   const bf16 *kv;
   const int32_t *page_table;
   size_t page_stride;
   uint32_t page_tokens, smem, bars;
-  uint32_t t_end, n; // slices copied so far, of all pieces
+  uint32_t t_end, n;   // slices copied so far, of all pieces
+  uint32_t short_keys; // pieces of at most so many are one warp's, by turns
   piece_at now, next;
   uint32_t i;                  // slices of this piece
   int32_t pages_now, pages_next; // lane l: page of slice l of 32
 
+  __device__ __forceinline__ bool is_short(const piece_at &p) const { return p.end - p.begin <= short_keys; }
+
+  // Slice `slice` of this warp; at or past the piece's end there is none.
   __device__ __forceinline__ uint32_t key_of(const piece_at &p, uint32_t slice) const
   {
-    return p.begin + ((threadIdx.x - WG) / 32 + slice * UNIFIED_WARPS) * SLICE_KEYS;
+    uint32_t warp = (threadIdx.x - WG) / 32;
+    if (is_short(p))
+      return p.number % UNIFIED_WARPS == warp ? p.begin + slice * SLICE_KEYS : p.end;
+    return p.begin + (warp + slice * UNIFIED_WARPS) * SLICE_KEYS;
   }
 
   __device__ __forceinline__ int32_t look_up(const block_plan &bp, const piece_at &p, uint32_t slice0) const
@@ -229,6 +280,12 @@ template <int HD> struct slice_copies {
 
   __device__ __forceinline__ void begin(const block_plan &bp, uint32_t t_begin, uint32_t t_end_)
   {
+    uint32_t keys = 0;
+    for (uint32_t t = t_begin; t < t_end_; t++) {
+      const td_attention_task &k = bp.task(t);
+      keys += (k.end_head - k.begin_head) * k.n_keys + k.end_key - k.begin_key;
+    }
+    short_keys = max((uint32_t)SHORT_KEYS, keys / (UNIFIED_WARPS * PIECES_EACH));
     t_end = t_end_;
     now = first_piece(bp, t_begin);
     pages_now = look_up(bp, now, 0);
@@ -305,7 +362,40 @@ __device__ __forceinline__ void load_small_queries(uint32_t q[HD / 16][4], const
       q[c][e] = *(const uint32_t *)(src[e % 2] + c * 16 + (e / 2) * 8 + 2 * (lane % 4));
 }
 
-// A piece's end: the warps' sums, in their order, to the output or to the partial.
+// The end of a piece that one warp did: its rows lane / 4 and + 8 to the output or to the partial.
+template <int HD>
+__device__ __forceinline__ void finish_alone(const warp_state<HD> &st, const unified_args &u, const block_plan &bp,
+                                             const td_attention_task &k, const piece_at &p)
+{
+  uint32_t lane = threadIdx.x % 32, group = u.a.group, slot = slot_of(k, p);
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    uint32_t row = lane / 4 + 8 * h;
+    if (row >= k.n_members * group)
+      continue;
+    if (slot == TD_ATTENTION_DIRECT) {
+      float inv = divided(1, st.l[h]);
+      bf16 *dst = u.a.out + ((size_t)bp.members[k.first_member + row / group].token * u.a.n_heads + p.head * group + row % group) * HD +
+                  2 * (lane % 4);
+#pragma unroll
+      for (int d = 0; d < HD / 8; d++)
+        *(uint32_t *)(dst + d * 8) = pack2(st.o[d][2 * h] * inv, st.o[d][2 * h + 1] * inv);
+      continue;
+    }
+    float *dst = u.partials + ((size_t)slot * group + row) * (HD + 4);
+#pragma unroll
+    for (int d = 0; d < HD / 8; d++)
+      *(float2 *)(dst + d * 8 + 2 * (lane % 4)) = make_float2(st.o[d][2 * h], st.o[d][2 * h + 1]);
+    if (lane % 4 == 0) {
+      dst[HD] = st.m[h];
+      dst[HD + 1] = st.l[h];
+    }
+  }
+  if (slot != TD_ATTENTION_DIRECT)
+    arrive_and_merge_alone<HD>(u, bp, k, p);
+}
+
+// The end of a piece that all did: the warps' sums, in their order, to the output or to the partial.
 template <int HD>
 __device__ __forceinline__ void finish_small(const warp_state<HD> &st, const unified_args &u, const block_plan &bp,
                                              const td_attention_task &k, const piece_at &p, float *sums)
@@ -383,12 +473,15 @@ __device__ __forceinline__ void run_small(slice_copies<HD> &in, const unified_ar
     in.copy(bp);
   for (piece_at p = first_piece(bp, t_begin); p.t != t_end; p = piece_after(bp, p, t_end)) {
     const td_attention_task k = bp.task(p.t);
+    bool alone = in.is_short(p);
+    if (alone && in.key_of(p, 0) >= p.end) // another warp's
+      continue;
     uint32_t q[HD / 16][4];
     int32_t last = (int32_t)k.n_keys - 1;
     load_small_queries<HD>(q, u.a, bp, k, p.head);
     warp_state<HD> st;
     clear(st);
-    for (uint32_t key = in.key_of(p, 0); key < p.end; key += UNIFIED_WARPS * SLICE_KEYS, n_done++) {
+    for (uint32_t key = in.key_of(p, 0), step = (alone ? 1 : UNIFIED_WARPS) * SLICE_KEYS; key < p.end; key += step, n_done++) {
       uint32_t stage = n_done % S::DEPTH, smem_k = in.smem + stage * 2 * S::SLICE_BYTES;
       barrier_wait(in.bars + stage * 8, n_done / S::DEPTH & 1);
       if (key + SLICE_KEYS > k.n_keys)
@@ -399,7 +492,10 @@ __device__ __forceinline__ void run_small(slice_copies<HD> &in, const unified_ar
         in.copy(bp);
     }
     finish_sums(st);
-    finish_small<HD>(st, u, bp, k, p, sums);
+    if (alone)
+      finish_alone<HD>(st, u, bp, k, p);
+    else
+      finish_small<HD>(st, u, bp, k, p, sums);
   }
 }
 
