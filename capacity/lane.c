@@ -147,7 +147,8 @@ bool td_lane_begin(td_lane *l, double now_us)
   }
   l->in_step = true;
   l->work = td_step_work_of(l->plan);
-  l->step_us = td_cost_step_us(l->config.cost, &l->work);
+  double correction = l->config.correction[l->work.n_rows > l->work.n_decode_rows];
+  l->step_us = td_cost_step_us(l->config.cost, &l->work) * (correction > 0 ? correction : 1);
   if (l->config.ahead && l->n_inbox == 0)
     l->has_next = td_sched_plan_ahead(l->sched, l->plan, l->next);
   return true;
@@ -239,6 +240,8 @@ void td_lane_end(td_lane *l, double now_us)
   TD_BUG_ON(!l->in_step);
   note_step(l);
   note_tokens(l, now_us);
+  if (l->config.correction[0] > 0) /* the scheduler learns of it as the daemon's does */
+    td_sched_observe(l->sched, l->plan, l->step_us);
   td_sched_commit(l->sched, l->plan, l->sampled, l->stop, (uint64_t)now_us, l->finished, &n_finished);
   for (uint32_t i = 0; i < n_finished; i++)
     finish(l, l->finished[i], now_us);

@@ -49,7 +49,9 @@ void td_tally_deinit(td_tally *t);
 typedef struct td_lane_config {
   td_sched_config sched;
   const td_cost_model *cost;
-  bool ahead;            /* plans the next step while one runs where it can (a device of pipeline depth 2) */
+  double
+      correction[2]; /* a step [without, with] prompts takes so many times what the cost model says; 0: 1 */
+  bool ahead;        /* plans the next step while one runs where it can (a device of pipeline depth 2) */
   uint64_t queue_tokens; /* prompt tokens that may wait; 0: any number. (Requests: sched.n_slots) */
 } td_lane_config;
 

@@ -65,7 +65,8 @@ static int run(const td_scene_options *o, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-  td_scene_options o = {.in = "lognormal:10041:5551:512:31805", .out = "exp:471:20:2000", .seed = 1};
+  td_scene_options o = {
+      .in = "lognormal:10041:5551:512:31805", .out = "exp:471:20:2000", .seed = 1, .slack_percent = -1};
   const td_arg args[] = {
       {"--in", "LENGTH", "prompt tokens (the arXiv-like load of POD-Attention)", TD_ARG_TEXT, &o.in},
       {"--out", "LENGTH", "answer tokens (the same load's)", TD_ARG_TEXT, &o.out},
@@ -81,6 +82,9 @@ int main(int argc, char **argv)
       {"--model", "NAME", "shape of the model (llama3-8b); others are scaled from it", TD_ARG_TEXT, &o.model},
       {"--calibration", "FILE", "step times as tandemd measured them on a device with a model", TD_ARG_TEXT,
        &o.calibration},
+      {"--correction", "A,B",
+       "steps without and with prompts take so many times that (/metrics: step_prediction_correction)",
+       TD_ARG_TEXT, &o.correction},
       {"--kv-tokens", "N", "KV memory in tokens (from the GPU's memory)", TD_ARG_NUMBER, &o.kv_tokens},
       {"--memory-gib", "N", "memory of a GPU (139.8, an H200)", TD_ARG_NUMBER, &o.memory_gib},
       {"--tp", "1|2", "GPUs that work as one (1)", TD_ARG_NUMBER, &o.tensor_parallel},
@@ -88,6 +92,10 @@ int main(int argc, char **argv)
       {"--policy", "NAME", "as the daemon's option (tandem)", TD_ARG_TEXT, &o.policy},
       {"--tbt-target", "MS", "the daemon's tbt_target_ms (automatic)", TD_ARG_NUMBER, &o.tbt_target_ms},
       {"--step-tokens", "N", "as the daemon's (2048)", TD_ARG_NUMBER, &o.step_tokens},
+      {"--slack-percent", "N", "as the daemon's (100); 0: first come, first served", TD_ARG_NUMBER,
+       &o.slack_percent},
+      {"--not-shared", NULL, "no request waits for pages that another is computing", TD_ARG_FLAG,
+       &o.not_shared},
       {"--running", "N", "running_requests (256)", TD_ARG_NUMBER, &o.running},
       {"--context", "N", "context_tokens (131072)", TD_ARG_NUMBER, &o.context},
       {"--page-tokens", "N", "as the daemon's (16)", TD_ARG_NUMBER, &o.page_tokens},

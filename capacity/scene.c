@@ -73,6 +73,16 @@ static td_status make_device(const td_scene_options *o, td_device *d, td_error *
 
 static double given(double v, double otherwise) { return v > 0 ? v : otherwise; }
 
+static td_status read_correction(const char *text, double out[2], td_error *err)
+{
+  size_t n;
+  TD_TRY(td_tool_read_list(text, out, 2, &n, err));
+  if (n != 2 || !(out[0] > 0) || !(out[1] > 0))
+    return td_fail_param(err, TD_ERR_CONFIG, "correction",
+                         "--correction %s: two factors above 0, without and with prompts", text);
+  return TD_OK;
+}
+
 static td_status make_daemon(const td_scene_options *o, td_scene *s, td_error *err)
 {
   td_sched_config *c = &s->replay.lane.sched;
@@ -82,6 +92,9 @@ static td_status make_daemon(const td_scene_options *o, td_scene *s, td_error *e
   c->page_tokens = (uint32_t)given(o->page_tokens, PAGE_TOKENS);
   c->max_context_tokens = (uint32_t)given(o->context, s->device.shape.context_tokens);
   c->tbt_target_us = (uint64_t)(o->tbt_target_ms * 1e3);
+  c->slack_percent =
+      (uint32_t)(o->slack_percent < 0 ? (double)td_limit_default(TD_LIMIT_SLACK_PERCENT) : o->slack_percent);
+  c->share_under_way = !o->not_shared;
   if (c->max_running > c->n_slots)
     c->max_running = c->n_slots;
   s->replay.lane.queue_tokens = (uint64_t)given(o->queue_tokens, td_limit_default(TD_LIMIT_QUEUE_TOKENS));
@@ -92,6 +105,8 @@ static td_status make_daemon(const td_scene_options *o, td_scene *s, td_error *e
   s->replay.slo = (td_slo){.tbt_p99_ms = given(o->slo_tbt_ms, INFINITY),
                            .ttft_p99_ms = given(o->slo_ttft_ms, INFINITY),
                            .queue_p50_ms = given(o->slo_queue_ms, 2000)};
+  if (o->correction)
+    TD_TRY(read_correction(o->correction, s->replay.lane.correction, err));
   return read_policy(o->policy, &c->policy, err);
 }
 
@@ -126,10 +141,13 @@ static td_status make_preset(const td_scene_options *o, td_source *s, td_error *
 
 static td_status make_source(const td_scene_options *o, td_source *s, td_error *err)
 {
+  s->rate = 1; /* as it is drawn: what comes out differs by chance, as it does where tandem-bench serve draws
+                  the same */
   if ((o->trace != NULL) + (o->preset != NULL) > 1)
     return td_fail_param(err, TD_ERR_CONFIG, "trace", "--trace and --preset are two loads: give one");
   if (o->trace) {
     TD_TRY(td_load_read_trace(&s->load, o->trace, 1, (size_t)o->requests, err));
+    s->rate = td_source_rate(&s->load);
   } else if (o->preset) {
     TD_TRY(make_preset(o, s, err));
   } else {
@@ -141,7 +159,6 @@ static td_status make_source(const td_scene_options *o, td_source *s, td_error *
     TD_TRY(td_load_read_length(o->out, &spec.out, err));
     td_load_make(&s->load, &spec);
   }
-  s->rate = td_source_rate(&s->load);
   return TD_OK;
 }
 
@@ -175,6 +192,7 @@ static td_status check_numbers(const td_scene_options *o, td_error *err)
              {"seconds", o->seconds, 1e9},
              {"drain", o->drain_s, 1e9},
              {"host-us", o->host_us, 1e9},
+             {"slack-percent", fmax(o->slack_percent, 0), 10000},
              {"tbt-target", o->tbt_target_ms, 1e9},
              {"slo-tbt", o->slo_tbt_ms, 1e9},
              {"slo-ttft", o->slo_ttft_ms, 1e9},

@@ -11,12 +11,13 @@
 /* As on the command line; 0 and NULL: not given. */
 typedef struct td_scene_options {
   const char *calibration, *model, *policy;
-  const char *rates, *in, *out, *trace, *preset, *json, *label;
+  const char *correction, *rates, *in, *out, *trace, *preset, *json, *label;
   double tbt_target_ms, step_tokens, running, context, page_tokens, queue_requests, queue_tokens;
+  double slack_percent; /* < 0: as the daemon's */
   double kv_tokens, memory_gib, replicas, tensor_parallel, host_us;
   double requests, seconds, drain_s, speed, seed;
   double slo_tbt_ms, slo_ttft_ms, slo_queue_ms;
-  bool not_ahead, no_search, no_second, compare, pipeline;
+  bool not_shared, not_ahead, no_search, no_second, compare, pipeline;
 } td_scene_options;
 
 typedef struct td_scene {

@@ -9,8 +9,8 @@
 #define EFFICIENT_SHARE 0.9
 /* A chunk is not cut back for less than this. */
 #define WORTH_CUTTING 0.03
-/* A step moves the correction by one part in 8 at first, in 128 after 120 steps. */
-enum { CORRECTION_FIRST = 8, CORRECTION_LAST = 128 };
+/* A step moves the correction by one part in 32 at first, in 128 after 96 steps. */
+enum { CORRECTION_FIRST = 32, CORRECTION_LAST = 128 };
 #define CORRECTION_MAX 4.0
 
 /* ---- targets ---- */
@@ -138,12 +138,11 @@ static bool keeps_limit(const td_budget *b, uint32_t n_computed, uint32_t q_len,
   return td_budget_predict_us(b, &w) <= b->limit_us;
 }
 
-/* The most tokens, up to n_most, that keep the limit. */
-static uint32_t longest_within(const td_budget *b, uint32_t n_computed, uint32_t n_most, uint32_t n_rest)
+/* The most tokens from `fits`, which keep the limit, to below `fails`, which do not. Between two points of
+ * the table time only rises. */
+static uint32_t bisect(const td_budget *b, uint32_t n_computed, uint32_t fits, uint32_t fails,
+                       uint32_t n_rest)
 {
-  uint32_t fits = 0, fails = n_most + 1;
-  if (keeps_limit(b, n_computed, n_most, n_most == n_rest))
-    return n_most;
   while (fails - fits > 1) {
     uint32_t middle = fits + (fails - fits) / 2;
     if (keeps_limit(b, n_computed, middle, middle == n_rest))
@@ -152,6 +151,25 @@ static uint32_t longest_within(const td_budget *b, uint32_t n_computed, uint32_t
       fails = middle;
   }
   return fits;
+}
+
+/* The most tokens, up to n_most, that keep the limit. The table may fall, so its points are gone through from
+ * above. */
+static uint32_t longest_within(const td_budget *b, uint32_t n_computed, uint32_t n_most, uint32_t n_rest)
+{
+  const td_cost_model *m = &b->cost;
+  uint32_t n_before = b->work.n_tokens, fails = n_most;
+  if (keeps_limit(b, n_computed, n_most, n_most == n_rest))
+    return n_most;
+  for (uint32_t i = m->n_points; i-- > 0 && m->tokens[i] > n_before;) {
+    uint32_t q_len = m->tokens[i] - n_before;
+    if (q_len >= fails)
+      continue;
+    if (keeps_limit(b, n_computed, q_len, q_len == n_rest))
+      return bisect(b, n_computed, q_len, fails, n_rest);
+    fails = q_len;
+  }
+  return bisect(b, n_computed, 0, fails, n_rest);
 }
 
 /* Tile quantisation: a step that ends a little behind the edge of a stair of the table pays for tiles that it

@@ -4,7 +4,7 @@
  * 54 numbers, all >= 0. The normal equations are solved by coordinate descent, which keeps them >= 0 by
  * clamping each; a table point is touched by few samples, so the equations are nearly diagonal and it
  * converges fast. Least squares of relative errors first; then samples are weighted by 1 / error a few times
- * (iteratively reweighted: least absolute errors). Last, points that fall are pooled. */
+ * (iteratively reweighted: least absolute errors). */
 #include "scheduler/cost_fit.h"
 
 #include <math.h>
@@ -20,6 +20,8 @@ enum {
 #define CONVERGED 1e-7
 /* An error below this is as good as none: bounds a sample's weight. */
 #define SMALL_ERROR 0.005
+/* Of a table's point. */
+#define SMALLEST_US 1e-3
 
 typedef struct fit {
   const td_cost_sample *samples;
@@ -124,26 +126,6 @@ static double error_of(const td_cost_model *m, const td_cost_sample *s)
   return fabs(td_cost_step_us(m, &s->work) - s->us) / s->us;
 }
 
-/* More tokens never take less time: neighbours that say so are given their mean, again and again (pool
- * adjacent violators). A point that came out as 0 is pooled too. */
-static void make_rising(td_cost_model *m)
-{
-  double sum[TD_COST_POINTS_MAX];
-  uint32_t count[TD_COST_POINTS_MAX], n = 0;
-  for (uint32_t i = 0; i < m->n_points; i++) {
-    sum[n] = m->tokens_us[i];
-    count[n++] = 1;
-    while (n > 1 && sum[n - 1] / count[n - 1] < sum[n - 2] / count[n - 2]) {
-      sum[n - 2] += sum[n - 1];
-      count[n - 2] += count[n - 1];
-      n--;
-    }
-  }
-  for (uint32_t k = 0, i = 0; k < n; k++)
-    for (uint32_t end = i + count[k]; i < end; i++)
-      m->tokens_us[i] = fmax(sum[k] / count[k], 1e-3);
-}
-
 static bool is_usable(const td_cost_sample *s)
 {
   const td_step_work *w = &s->work;
@@ -172,7 +154,8 @@ td_status td_cost_fit(const td_cost_sample *samples, uint32_t n_samples, td_cost
     for (uint32_t i = 0; i < n_samples; i++)
       f.weight[i] = SMALL_ERROR / fmax(error_of(out, &samples[i]), SMALL_ERROR);
   }
-  make_rising(out);
+  for (uint32_t i = 0; i < out->n_points; i++)
+    out->tokens_us[i] = fmax(out->tokens_us[i], SMALLEST_US);
   return TD_OK;
 }
 

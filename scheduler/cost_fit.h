@@ -1,5 +1,5 @@
 /* From measured steps to a cost model: the smallest relative error that non-negative coefficients and a table
- * that does not fall can have, by absolute values, so that a step that something disturbed does not bend the
+ * can have, by absolute values, so that a step that something disturbed does not bend the
  * rest.
  *
  * Pure; allocates nothing. */

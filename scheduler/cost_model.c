@@ -38,9 +38,11 @@ double td_cost_tokens_us(const td_cost_model *m, uint32_t n_tokens)
   uint32_t i = find_point(m, n_tokens);
   if (m->n_points == 1 || n_tokens <= m->tokens[i])
     return m->tokens_us[i];
-  if (i + 1 == m->n_points)
-    i--;
-  double slope = (m->tokens_us[i + 1] - m->tokens_us[i]) / (double)(m->tokens[i + 1] - m->tokens[i]);
+  bool beyond = i + 1 == m->n_points;
+  uint32_t k = beyond ? i - 1 : i;
+  double slope = (m->tokens_us[k + 1] - m->tokens_us[k]) / (double)(m->tokens[k + 1] - m->tokens[k]);
+  if (beyond && slope < 0)
+    slope = 0;
   return m->tokens_us[i] + slope * (double)(n_tokens - m->tokens[i]);
 }
 

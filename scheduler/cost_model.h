@@ -1,34 +1,37 @@
-/* How long a step takes, as a function of what is in it: what chunk sizes, admission and tandem-plan are decided by.
+/* How long a step takes, as a function of what is in it: what chunk sizes, admission and tandem-plan are
+ * decided by.
  *
- * Three sums make a step's time: products and everything else that goes token by token, a table over the number of tokens
- * (tiles make it a stair: 384 tokens cost almost what 512 do); attention of prompt chunks, by (query, key) pairs; attention of
- * decodes, by the KV that it reads. All coefficients come from a calibration of the very device and model, or, for
- * planning without one, from published figures.
+ * Three sums make a step's time: products and everything else that goes token by token, a table over the
+ * number of tokens (tiles make it a stair: 384 tokens cost almost what 512 do); attention of prompt chunks,
+ * by (query, key) pairs; attention of decodes, by the KV that it reads. All coefficients come from a
+ * calibration of the very device and model, or, for planning without one, from published figures.
  *
  * Pure, no allocation. Thread: any, read-only once made. Source: SARATHI, sections 4.2 to 4.4. */
 #ifndef TD_SCHEDULER_COST_MODEL_H
 #define TD_SCHEDULER_COST_MODEL_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "config/plan.h"
 
 /* What is in a step, as far as its time depends on it. */
 typedef struct td_step_work {
-  uint32_t n_tokens;         /* of all rows */
+  uint32_t n_tokens; /* of all rows */
   uint32_t n_rows;
-  uint32_t n_logits;         /* rows that sample */
+  uint32_t n_logits; /* rows that sample */
   uint32_t n_decode_rows;
-  uint64_t decode_kv_tokens; /* sum of the decodes' kv_len */
-  uint64_t prefill_pairs;    /* sum over chunks of the (query, key) pairs that are not masked */
+  uint64_t decode_kv_tokens;  /* sum of the decodes' kv_len */
+  uint64_t prefill_pairs;     /* sum over chunks of the (query, key) pairs that are not masked */
   uint64_t prefill_kv_tokens; /* sum of the chunks' kv_len */
 } td_step_work;
 
 enum { TD_COST_POINTS_MAX = 48 };
 
 typedef struct td_cost_model {
-  /* A step of so many tokens without attention and sampling, with all that a step costs anyway. Ascending; between points linear, past the
-   * last by the slope of the last two. */
+  /* A step of so many tokens without attention and sampling, with all that a step costs anyway. Ascending
+   * tokens; the times may fall where a product of more tokens has a better algorithm. Between points linear,
+   * past the last by the slope of the last two. */
   uint32_t n_points;
   uint32_t tokens[TD_COST_POINTS_MAX];
   double tokens_us[TD_COST_POINTS_MAX];
@@ -37,7 +40,8 @@ typedef struct td_cost_model {
   double prefill_us_per_chunk, prefill_us_per_pair, prefill_us_per_kv_token;
 } td_cost_model;
 
-/* (query, key) pairs of a chunk of q_len tokens that ends at kv_len: each token sees itself and all before it. */
+/* (query, key) pairs of a chunk of q_len tokens that ends at kv_len: each token sees itself and all before
+ * it. */
 static inline uint64_t td_cost_pairs(uint32_t q_len, uint32_t kv_len)
 {
   return (uint64_t)q_len * (kv_len - q_len) + (uint64_t)q_len * ((uint64_t)q_len + 1) / 2;
@@ -49,8 +53,8 @@ double td_cost_tokens_us(const td_cost_model *m, uint32_t n_tokens);
 /* Predicted time, > 0 where the model has a point. */
 double td_cost_step_us(const td_cost_model *m, const td_step_work *w);
 
-/* Llama-3-8B in bf16 on one NVIDIA H200, from published figures and measured steps of this daemon: for planning and tests where
- * no calibration of the device at hand is given. Not for serving. */
+/* Llama-3-8B in bf16 on one NVIDIA H200, from published figures and measured steps of this daemon: for
+ * planning and tests where no calibration of the device at hand is given. Not for serving. */
 extern const td_cost_model td_cost_h200_llama3_8b;
 
 #endif

@@ -54,9 +54,9 @@ bool td_cost_is_valid(const td_cost_model *m)
   if (m->n_points == 0 || m->n_points > TD_COST_POINTS_MAX)
     return false;
   for (uint32_t i = 0; i < m->n_points; i++) {
-    bool rises = i == 0 || (m->tokens[i] > m->tokens[i - 1] && m->tokens_us[i] >= m->tokens_us[i - 1]);
+    bool ascends = i == 0 || m->tokens[i] > m->tokens[i - 1];
     if (m->tokens[i] == 0 || m->tokens[i] > TOKENS_MAX || !is_within(m->tokens_us[i], STEP_MAX_US) ||
-        m->tokens_us[i] == 0 || !rises)
+        m->tokens_us[i] == 0 || !ascends)
       return false;
   }
   for (int i = 0; i < N_COEFFICIENTS; i++)
@@ -173,7 +173,7 @@ td_status td_cost_parse(const char *text, size_t n_bytes, td_cost_model *m,
   if (!take_model(&c, &got))
     return td_fail(err, TD_ERR_CONFIG, "not as it should be at byte %zu", (size_t)(c.at - text));
   if (!td_cost_is_valid(&got))
-    return td_fail(err, TD_ERR_CONFIG, "a time is out of range, or falls with more tokens");
+    return td_fail(err, TD_ERR_CONFIG, "a time or a number of tokens is out of range or order");
   *m = got;
   return TD_OK;
 }

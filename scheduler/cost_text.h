@@ -12,7 +12,7 @@
 
 enum { TD_COST_IDENTITY_BYTES = 1024, TD_COST_TEXT_BYTES = 16384 };
 
-/* Ascending tokens, times that do not fall, everything finite and within sane bounds: what the planner relies
+/* Ascending tokens, everything positive, finite and within sane bounds: what the planner relies
  * on. */
 bool td_cost_is_valid(const td_cost_model *m);
 

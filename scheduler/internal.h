@@ -52,7 +52,7 @@ struct td_sched {
   uint64_t refused_seq, refused_until_step;
   uint32_t refused_need_pages;
 
-  double answer_share; /* of max_new that answers have used lately */
+  double answer_share, answer_asked; /* averages: max_new of requests, and the share of it that answers used */
   uint64_t prefix_query_tokens, prefix_hit_tokens, n_preemptions, n_follows, n_expired;
 };
 
@@ -107,11 +107,14 @@ void td_sched_plan_prompts(td_sched *s, td_plan *plan, uint64_t now_us, bool adm
 
 /* What computing so many tokens of a prompt takes alone, at least; 0: unknown. */
 uint64_t td_sched_prompt_us(const td_sched *s, uint32_t n_tokens);
+/* The request has fewer computed tokens than when it was last looked at, or may have. */
+void td_sched_watch(td_sched *s, uint32_t slot);
 
 /* ---- forecast.c ---- */
 
 /* The request ends here by itself: how much of its max_new it used. */
 void td_sched_note_answer(td_sched *s, const td_request *r);
+void td_sched_note_request(td_sched *s, uint32_t max_new);
 
 /* ---- memory.c ---- */
 

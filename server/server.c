@@ -371,8 +371,13 @@ int td_server_check(const td_options *options)
 {
   td_error err = {0};
   td_keys keys;
-  td_status st = td_keys_read(&keys, options->api_key_file, &err);
-  td_keys_deinit(&keys);
+  char host[256], port[8];
+  bool is_unix;
+  td_status st = td_listen_parse(options->listen, host, port, &is_unix, &err);
+  if (st == TD_OK) {
+    st = td_keys_read(&keys, options->api_key_file, &err);
+    td_keys_deinit(&keys);
+  }
   if (st == TD_OK)
     st = check_engine(options, &err);
   if (st != TD_OK)

@@ -33,6 +33,7 @@ def test_the_plain_command_needs_nothing_else():
     (["--config", "/nowhere/tandem.conf"], ["/nowhere/tandem.conf", "No such file"]),
     (["--model", MODEL, "--listen", "nonsense"], ["listen", "nonsense"]),
     (["--model", MODEL, "--listen", "127.0.0.1:99999"], ["listen", "99999"]),
+    (["--model", MODEL, "--listen", "8080", "--check"], ["listen", "8080"]),
     (["--model", MODEL, "--context-tokens", "100000"], ["context_tokens", "100000", "8192"]),
     (["--model", MODEL, "--api-key-file", "/nowhere/keys"], ["/nowhere/keys"]),
     (["--model", MODEL, "--chat-template", "/nowhere/t.jinja"], ["/nowhere/t.jinja"]),

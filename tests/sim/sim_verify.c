@@ -63,7 +63,9 @@ static void verify_target(sim_world *w)
   td_sched_get_stats(w->sched, &st);
   decodes.n_rows = decodes.n_tokens = decodes.n_logits = plan->n_decode_rows;
   td_step_work all = td_step_work_of(plan), alone = td_step_work_of(&decodes);
-  double us = td_cost_step_us(cost, &all), alone_us = td_cost_step_us(cost, &alone);
+  double us = td_cost_step_us(cost, &all) * st.cost_correction[1], alone_us = td_cost_step_us(cost, &alone) * st.cost_correction[0];
+  SIM_CHECK(w, us == td_sched_predict_us(w->sched, plan));
+  SIM_CHECK(w, st.cost_correction[1] <= 4 && st.cost_correction[1] >= 0.25);
   SIM_CHECK(w, w->config.tbt_target_us == 0 || st.tbt_target_us == (double)w->config.tbt_target_us);
   SIM_CHECK(w, plan->n_prefill_tokens <= w->config.page_tokens || us <= st.tbt_target_us || us <= 1.1 * alone_us);
   w->totals->timed_steps++;

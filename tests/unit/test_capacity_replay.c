@@ -89,6 +89,7 @@ static void test_one_request(void **state)
   NEAR(r.end_s, 0.005, 1e-12);
   NEAR(r.busy_share, 3.0 / 5, 1e-12);
   NEAR(r.tokens_out_per_s, 3 / 0.005, 1e-12);
+  NEAR(r.tokens_in_and_out_per_s, 13 / 0.005, 1e-12);
   assert_true(r.kv_most_share == 1.0 / 64);
   free(lives);
   td_load_deinit(&l);
@@ -162,6 +163,21 @@ static void test_host_time(void **state)
   add(&l, 0, 1, 10, 3);
   run(&l, &c, &lives);
   assert_true(lives[0].end_us == 3030);
+  free(lives);
+  td_load_deinit(&l);
+}
+
+/* Steps without prompts twice, with prompts three times as long as the model says. */
+static void test_correction(void **state)
+{
+  td_load l = {0};
+  td_life *lives;
+  td_replay_config c = make_config(&constant, 4, 64);
+  c.lane.correction[0] = 2;
+  c.lane.correction[1] = 3;
+  add(&l, 0, 1, 10, 3);
+  run(&l, &c, &lives);
+  assert_true(lives[0].first_us == 3000 && lives[0].end_us == 7000);
   free(lives);
   td_load_deinit(&l);
 }
@@ -340,10 +356,11 @@ int main(void)
       cmocka_unit_test(test_spread),        cmocka_unit_test(test_one_request),
       cmocka_unit_test(test_step_times),    cmocka_unit_test(test_chunks),
       cmocka_unit_test(test_planned_ahead), cmocka_unit_test(test_host_time),
-      cmocka_unit_test(test_replicas),      cmocka_unit_test(test_shared_prefix),
-      cmocka_unit_test(test_refusals),      cmocka_unit_test(test_cut),
-      cmocka_unit_test(test_same_again),    cmocka_unit_test(test_pressure),
-      cmocka_unit_test(test_search),        cmocka_unit_test(test_devices),
+      cmocka_unit_test(test_correction),    cmocka_unit_test(test_replicas),
+      cmocka_unit_test(test_shared_prefix), cmocka_unit_test(test_refusals),
+      cmocka_unit_test(test_cut),           cmocka_unit_test(test_same_again),
+      cmocka_unit_test(test_pressure),      cmocka_unit_test(test_search),
+      cmocka_unit_test(test_devices),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -115,6 +115,32 @@ static void steps_end_where_tiles_do(void **state)
   assert_int_equal(td_budget_chunk(&b, 0, 10000), 2048);
 }
 
+/* By trying every length: no longer chunk keeps the target, but where it was cut back to a point. */
+static void a_table_that_falls(void **state)
+{
+  (void)state;
+  static const td_cost_model falls = {.n_points = 7,
+                                      .tokens = {64, 256, 384, 448, 512, 832, 1024},
+                                      .tokens_us = {5000, 6700, 9000, 12500, 10700, 25000, 21700},
+                                      .decode_us_per_kv_token = 0.03};
+  td_sched_config c = h200;
+  c.cost = &falls;
+  uint32_t n_past_fall = 0;
+  for (uint32_t target = 6000; target < 26000; target += 37) {
+    td_budget b = make(&c, target);
+    begin(&b, 16, 1024);
+    uint32_t q = td_budget_chunk(&b, 0, 100000), longest = 0, total = 16 + q, point = 0;
+    for (uint32_t n = 1; n <= 2032; n++)
+      if (with_us(&b, 0, n, 100000) <= b.limit_us)
+        longest = n;
+    while (point < falls.n_points && falls.tokens[point] != total)
+      point++;
+    assert_true(q == longest || (q < longest && point < falls.n_points) || (q == 16 && longest < 16));
+    n_past_fall += q > 448 && with_us(&b, 0, 448 - 16, 100000) > b.limit_us;
+  }
+  assert_true(n_past_fall > 20);
+}
+
 static void prompts_never_starve(void **state)
 {
   (void)state;
@@ -228,7 +254,7 @@ static void the_correction_is_slow_and_bounded(void **state)
       .n_tokens = 8, .n_rows = 8, .n_logits = 8, .n_decode_rows = 8, .decode_kv_tokens = 8192};
   double predicted = td_cost_step_us(&b.cost, &decodes);
   td_budget_observe(&b, &decodes, 100 * predicted);
-  assert_true(fabs(b.correction[0] - (1 + 1.0 / 8)) < 1e-12);
+  assert_true(fabs(b.correction[0] - (1 + 1.0 / 32)) < 1e-12);
   for (uint32_t i = 0; i < 600; i++)
     td_budget_observe(&b, &decodes, predicted * (i % 5 == 0 ? 50 : i % 5 == 1 ? 0.01 : 1.25));
   assert_true(fabs(b.correction[0] - 1.25) < 0.02);
@@ -366,6 +392,7 @@ int main(void)
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_largest_that_keeps_the_target),
       cmocka_unit_test(steps_end_where_tiles_do),
+      cmocka_unit_test(a_table_that_falls),
       cmocka_unit_test(prompts_never_starve),
       cmocka_unit_test(a_step_of_prompts_is_filled),
       cmocka_unit_test(without_a_model_as_sarathi),

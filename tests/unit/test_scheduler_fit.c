@@ -116,7 +116,8 @@ static void noise_and_disturbed_steps(void **state)
   }
 }
 
-static void a_table_never_falls(void **state)
+/* 512 tokens may take less than 448: another algorithm. */
+static void a_table_may_fall(void **state)
 {
   (void)state;
   td_cost_sample s[4] = {{.work = hybrid(0, 0, 8, 0), .us = 100},
@@ -127,9 +128,8 @@ static void a_table_never_falls(void **state)
   td_error err;
   assert_int_equal(td_cost_fit(s, 4, &m, &err), TD_OK);
   assert_true(td_cost_is_valid(&m));
-  assert_int_equal(m.n_points, 4);
-  assert_true(m.tokens_us[0] == m.tokens_us[1] && m.tokens_us[1] == m.tokens_us[2] &&
-              m.tokens_us[2] < m.tokens_us[3]);
+  assert_true(td_cost_fit_error(&m, s, 4, 1) < 0.01);
+  assert_true(td_cost_step_us(&m, &s[1].work) < td_cost_step_us(&m, &s[0].work));
 }
 
 static void what_cannot_be_fitted(void **state)
@@ -164,7 +164,7 @@ int main(void)
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(finds_what_made_the_samples),
       cmocka_unit_test(noise_and_disturbed_steps),
-      cmocka_unit_test(a_table_never_falls),
+      cmocka_unit_test(a_table_may_fall),
       cmocka_unit_test(what_cannot_be_fitted),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -111,6 +111,7 @@ static void expect_ratios(double median_within, double nine_of_ten_within)
   qsort(w.ratio, w.n_seen, sizeof *w.ratio, compare);
   double p5 = w.ratio[w.n_seen / 20], p50 = w.ratio[w.n_seen / 2],
          p95 = w.ratio[w.n_seen - 1 - w.n_seen / 20];
+  print_message("predicted / seen: p5 %.2f, p50 %.2f, p95 %.2f of %u\n", p5, p50, p95, w.n_seen);
   if (fabs(p50 - 1) > median_within || p5 < 1 / nine_of_ten_within || p95 > nine_of_ten_within)
     fail_msg("predicted / seen: p5 %.3f, p50 %.3f, p95 %.3f of %u", p5, p50, p95, w.n_seen);
 }
@@ -184,6 +185,20 @@ static void pages_are_short(void **state)
   close_world();
 }
 
+/* Many at once, to an idle daemon: those without a place wait for the others' answers, round after round. */
+static void a_burst(void **state)
+{
+  (void)state;
+  td_sched_config c = config();
+  open_world(&c);
+  for (uint32_t i = 0; i < 500; i++)
+    submit(100 + below(800), 150, 150);
+  while (step())
+    ;
+  expect_ratios(0.25, 2);
+  close_world();
+}
+
 static void idle_or_without_a_model(void **state)
 {
   (void)state;
@@ -196,6 +211,8 @@ static void idle_or_without_a_model(void **state)
   f = td_sched_foresee(w.s);
   assert_true(f.start_us > 0 && f.start_us < 5000); /* half a step: there is room */
   assert_true(fabs(f.next_end_us / (99 * 4100) - 1) < 0.5);
+  assert_true(f.prompt_token_us > 5 &&
+              f.prompt_token_us < 50); /* what a prompt's token adds, though none waits */
   close_world();
   c.cost = NULL;
   c.tbt_target_us = 0;
@@ -208,8 +225,11 @@ static void idle_or_without_a_model(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(places_are_short),        cmocka_unit_test(answers_are_shorter_than_allowed),
-      cmocka_unit_test(prompts_are_in_the_way),  cmocka_unit_test(pages_are_short),
+      cmocka_unit_test(places_are_short),
+      cmocka_unit_test(answers_are_shorter_than_allowed),
+      cmocka_unit_test(prompts_are_in_the_way),
+      cmocka_unit_test(pages_are_short),
+      cmocka_unit_test(a_burst),
       cmocka_unit_test(idle_or_without_a_model),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
