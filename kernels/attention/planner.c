@@ -220,7 +220,6 @@ static void lay_out(td_attention_planner *p)
   td_attention_span *own = (td_attention_span *)in_block(p, h->spans_at) + p->n_shared;
   for (uint32_t i = 0; i < p->n_members; i++)
     own[i] = (td_attention_span){.first_member = i, .n_members = 1, .shared = members[i].n_sources > 0};
-  td_attention_sum_fixed(p);
 }
 
 /* ---- a plan ---- */
