@@ -42,6 +42,7 @@ td_status td_engine_record_steps(td_engine *e, td_error *err)
     TD_TRY(e->backend->ops->record(e->backend, n_rows, queue_step, e, err));
   if (n_rows > 0)
     td_warn("record_ms is over: steps of fewer than %u requests run padded", n_rows);
-  td_info("recorded %u decode steps in %.2f s", n_recorded, (double)(td_engine_now_us() - begin_us) / 1e6);
+  td_info("recorded %u decode steps in %.2f s, %u of them fused", n_recorded,
+          (double)(td_engine_now_us() - begin_us) / 1e6, e->backend->n_fused_steps);
   return TD_OK;
 }

@@ -88,6 +88,12 @@ static uint64_t latest_us(const td_sched *s, uint32_t slot)
   return first > need ? first - need : 0;
 }
 
+void td_sched_watch(td_sched *s, uint32_t slot)
+{
+  if (s->order.entries[slot].expiry_at != TD_NO_SLOT)
+    td_deadlines_set(&s->deadlines, s->order.entries, slot, latest_us(s, slot));
+}
+
 uint64_t td_sched_next_expiry_us(const td_sched *s) { return s->deadlines.n ? s->deadlines.heap[0].us : UINT64_MAX; }
 
 uint32_t td_sched_expire(td_sched *s, uint64_t now_us, td_sched_expired *out, uint32_t max)

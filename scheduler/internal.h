@@ -107,6 +107,8 @@ void td_sched_plan_prompts(td_sched *s, td_plan *plan, uint64_t now_us, bool adm
 
 /* What computing so many tokens of a prompt takes alone, at least; 0: unknown. */
 uint64_t td_sched_prompt_us(const td_sched *s, uint32_t n_tokens);
+/* The request has fewer computed tokens than when it was last looked at, or may have. */
+void td_sched_watch(td_sched *s, uint32_t slot);
 
 /* ---- forecast.c ---- */
 

@@ -53,6 +53,7 @@ static void preempt(td_sched *s, uint32_t at)
   s->n_preemptions++;
   td_request_table_stop(&s->table, at);
   td_order_enter(&s->order, slot);
+  td_sched_watch(s, slot);
 }
 
 /* A page for the decode running[at], from those that no prefill was promised. False: it was preempted itself. The first
@@ -167,6 +168,7 @@ static void start(td_sched *s, td_plan *plan, uint64_t now_us, uint32_t slot, co
   }
   s->prefills[s->n_prompts++] = slot;
   td_follow_claim(s, slot);
+  td_sched_watch(s, slot);
 }
 
 bool td_sched_admit(td_sched *s, td_plan *plan, uint64_t now_us, uint32_t at_most, uint32_t *hit_updates)

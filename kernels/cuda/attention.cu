@@ -123,14 +123,18 @@ template <int HD> static void launch(cuda_backend *b, const attention_args &a, u
                (const td_attention_item *)b->device_items);
 }
 
+attention_args td_cuda_attention_args(const cuda_backend *b, const td_attention_params *p)
+{
+  const td_kv_shape *s = &p->kv->shape;
+  size_t layer_elements = (size_t)s->n_pages * s->n_kv_heads * 2 * s->page_tokens * s->head_dim;
+  return {at<bf16>(p->qkv), at<bf16>(p->out), p->kv->data + p->layer * layer_elements, b->partials, b->arrived,
+          p->scale * 1.4426950408889634f, p->window_tokens, p->n_heads, p->n_kv_heads, p->n_heads / p->n_kv_heads};
+}
+
 void td_cuda_attention(td_backend *be, const td_attention_params *p)
 {
   cuda_backend *b = self(be);
-  const td_kv_shape *s = &p->kv->shape;
-  size_t layer_elements = (size_t)s->n_pages * s->n_kv_heads * 2 * s->page_tokens * s->head_dim;
-  attention_args a = {at<bf16>(p->qkv), at<bf16>(p->out), p->kv->data + p->layer * layer_elements, b->partials, b->arrived,
-                      p->scale * 1.4426950408889634f, p->window_tokens, p->n_heads, p->n_kv_heads,
-                      p->n_heads / p->n_kv_heads};
+  const attention_args a = td_cuda_attention_args(b, p);
   uint32_t n_prefill = b->items.n_prefill, n_decode = b->items.n_items - n_prefill;
   if (b->padded_decode) { // as many as any step of so many rows has
     bool tiles = b->config.batch_invariant || a.group > TD_DECODE_ROWS;

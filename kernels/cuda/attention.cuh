@@ -15,6 +15,8 @@ struct attention_args {
   uint32_t window, n_heads, n_kv_heads, group;
 };
 
+attention_args td_cuda_attention_args(const cuda_backend *b, const td_attention_params *p);
+
 // attention_prefill.cu: chunks of prompts on Hopper, where cuda_backend.has_wgmma and for these heads; attention_decode.cu too.
 static inline bool td_cuda_has_wgmma_attention(uint32_t head_dim) { return head_dim == 64 || head_dim == 128 || head_dim == 256; }
 // Items [0, n_items) of the step.
@@ -23,6 +25,14 @@ void td_cuda_prefill_attention(cuda_backend *b, const attention_args &a, uint32_
 // attention_decode.cu: decodes on Hopper, under the same conditions. n_items items of the step from `first` on, or as many of them
 // as there are.
 void td_cuda_decode_attention(cuda_backend *b, const attention_args &a, uint32_t head_dim, uint32_t first, uint32_t n_items);
+
+// The same of a recorded step whose qkv is as the product left it: rotates, and writes k and v to the tokens' pages.
+struct decode_rotation {
+  const float *inv_freq; // [head_dim / 2]
+  float attn_factor;
+  uint32_t halves; // as TD_ROPE_HALVES
+};
+void td_cuda_decode_rotated(cuda_backend *b, const attention_args &a, const decode_rotation &by, uint32_t head_dim, uint32_t n_items);
 
 // attention_unified.cu: decodes on Hopper by b->planner's plan.
 bool td_cuda_has_unified_attention(uint32_t head_dim);

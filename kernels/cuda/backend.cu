@@ -1,5 +1,5 @@
 // The CUDA backend behind kernels.h: device, memory, KV store, life.
-#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/fused.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
 #include <cstdio>
@@ -289,6 +289,8 @@ td_status td_cuda_backend_create(const td_backend_config *config, td_backend **o
     st = run_probe(b, err);
   if (st == TD_OK)
     st = td_stream_open(b, err);
+  if (st == TD_OK)
+    st = td_fused_open(b, err);
   if (st == TD_OK)
     st = td_cuda_make_step_memory(b, err);
   if (st != TD_OK) {

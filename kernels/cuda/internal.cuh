@@ -8,8 +8,9 @@
 //   pointwise.cu  embedding, RMSNorm, SwiGLU, gather
 //   rope_kv.cu    q/k norm, rotation, KV write
 //   attention.cu  paged attention for hybrid batches; on Hopper attention_prefill.cu takes prompt chunks, attention_decode.cu decodes
+//   fused_product.cu products with norms, additions, SwiGLU; fused_plan.cu makes recorded steps of few rows of them
 //   attention_unified.cu decodes by a plan of kernels/attention, with shared prefixes; attention_wgmma.cuh what it shares with prompts
-//   attention_tile.cuh what attention.cu and attention_decode.cu share; mbarrier.cuh, wgmma.cuh Hopper's instructions
+//   attention_tile.cuh, attention_slices.cuh, rope.cuh what kernels share; mbarrier.cuh, tma.cuh, wgmma.cuh Hopper's instructions
 //   sample.cu     token choice
 //
 // Activations are bf16, sums are f32. One stream; ops are queued, step_end waits.
@@ -116,6 +117,7 @@ struct cuda_backend {
   bool has_run;       // a step has ended
   bool padded_decode; // recording: grids for as many rows as any plan of this size has items
   std::vector<recording> *recordings;
+  float *fused_sums; // fused.cuh; null: none recorded yet
   device_batch batch;
   uint32_t page_table_entries, max_page_updates;
 

@@ -4,6 +4,7 @@
 // A lane takes two 16-byte chunks of a head that hold whole pairs, so that a head is a segment of head_dim / 16 lanes. The
 // sines of a token are computed once for all its heads.
 #include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/rope.cuh"
 
 enum { ROPE_THREADS = 128, ROPE_MANY_TOKENS = 256 };
 
@@ -33,19 +34,6 @@ __device__ __forceinline__ void normalise(float x[2][8], const float *norm, cons
       x[c][k] *= scale * norm[chunk[c] * 8 + k];
 }
 
-// In halves, pair i is elements i and i + head_dim / 2; else 2i and 2i + 1.
-__device__ __forceinline__ void rotate(float x[2][8], const float2 *turn, uint32_t chunk0, bool halves)
-{
-#pragma unroll
-  for (int k = 0; k < 8; k++) {
-    float2 t = turn[halves ? chunk0 * 8 + k : chunk0 * 4 + k];
-    float *lo = halves ? &x[0][k] : &x[k / 4][k % 4 * 2], *hi = halves ? &x[1][k] : lo + 1;
-    float u = *lo * t.x - *hi * t.y;
-    *hi = *hi * t.x + *lo * t.y;
-    *lo = u;
-  }
-}
-
 template <bool HALVES> __global__ void __launch_bounds__(ROPE_THREADS) rope_kv_kernel(rope_args a, device_batch batch)
 {
   __shared__ float2 turn[HEAD_DIM_MAX / 2]; // cosine and sine, times the attention factor
@@ -61,13 +49,11 @@ template <bool HALVES> __global__ void __launch_bounds__(ROPE_THREADS) rope_kv_k
   uint32_t line = (uint32_t)pos % batch.page_tokens;
   size_t half_page = (size_t)batch.page_tokens * a.head_dim;
   for (uint32_t i = threadIdx.x; i < a.head_dim / 2; i += ROPE_THREADS) {
-    float sn, cs;
-    sincosf((float)pos * a.inv_freq[i], &sn, &cs);
-    turn[i] = make_float2(cs * a.attn_factor, sn * a.attn_factor);
+    turn[i] = turn_of(pos, a.inv_freq[i], a.attn_factor);
   }
   __syncthreads();
   bool mine = lane < a.head_dim / 16;
-  uint32_t chunk[2] = {HALVES ? lane : 2 * lane, HALVES ? lane + a.head_dim / 16 : 2 * lane + 1};
+  uint32_t chunk[2] = {first_chunk(lane, HALVES), second_chunk(lane, a.head_dim, HALVES)};
   // whole warps go round together: segments past the last head only take part in the sums
   for (uint32_t h0 = blockIdx.y * heads_at_once; h0 < n_all; h0 += gridDim.y * heads_at_once) {
     uint32_t h = h0 + threadIdx.x / a.lanes;

@@ -6,7 +6,7 @@
 //
 // Recorded steps are padded to the row count they were recorded for. Kernels that write beyond a row's own output (KV lines,
 // sampled ids) look at the true counts on the device.
-#include "kernels/cuda/internal.cuh"
+#include "kernels/cuda/fused.cuh"
 
 #include <cstdlib>
 #include <cstring>
@@ -255,12 +255,14 @@ td_status td_cuda_record(td_backend *be, uint32_t n_rows, void (*queue)(void *ar
   td_plan plan = {};
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t exec = nullptr;
-  // once for real: what libraries set up at first use must not happen while recording
+  fused_step fused;
   frame_empty_step(b, &plan, n_rows);
-  queue(arg, &plan);
+  bool is_fused = td_fused_make(b, &plan, queue, arg, &fused);
+  // once for real: what libraries set up at first use must not happen while recording
+  is_fused ? td_fused_queue(b, fused) : queue(arg, &plan);
   note(b, cudaStreamSynchronize(b->stream));
   note(b, cudaStreamBeginCapture(b->stream, cudaStreamCaptureModeThreadLocal));
-  queue(arg, &plan);
+  is_fused ? td_fused_queue(b, fused) : queue(arg, &plan);
   note(b, cudaStreamEndCapture(b->stream, &graph));
   if (b->fault == cudaSuccess)
     note(b, cudaGraphInstantiate(&exec, graph, 0));
@@ -270,19 +272,28 @@ td_status td_cuda_record(td_backend *be, uint32_t n_rows, void (*queue)(void *ar
   if (e != cudaSuccess)
     return td_cuda_fail(err, e, "a step could not be recorded");
   b->recordings->push_back({n_rows, exec});
+  b->base.n_fused_steps += is_fused;
   return TD_OK;
+}
+
+// The smallest recording that holds the plan, or null.
+static const recording *recording_for(const cuda_backend *b, const td_plan *plan)
+{
+  const recording *best = nullptr;
+  if (plan->n_logits != plan->n_rows || plan->n_tokens != plan->n_rows)
+    return nullptr;
+  for (const recording &r : *b->recordings)
+    if (r.n_rows >= plan->n_rows && (!best || r.n_rows < best->n_rows))
+      best = &r;
+  return best;
 }
 
 bool td_cuda_replay(td_backend *be)
 {
   cuda_backend *b = self(be);
-  const td_plan *plan = b->plan;
-  const recording *best = nullptr;
-  if (plan->n_logits != plan->n_rows || plan->n_tokens != plan->n_rows || (b->planner && !b->planned))
+  if (b->planner && !b->planned)
     return false;
-  for (const recording &r : *b->recordings)
-    if (r.n_rows >= plan->n_rows && (!best || r.n_rows < best->n_rows))
-      best = &r;
+  const recording *best = recording_for(b, b->plan);
   if (!best)
     return false;
   note(b, cudaGraphLaunch(best->exec, b->stream));

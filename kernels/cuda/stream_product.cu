@@ -9,6 +9,7 @@
 // How a sum is ordered does not depend on n: a row of x gives the same bits in every batch on this path.
 #include "kernels/cuda/internal.cuh"
 #include "kernels/cuda/mbarrier.cuh"
+#include "kernels/cuda/tma.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
 #include <algorithm>
@@ -34,62 +35,8 @@ struct stream_args {
 // ---- device helpers ----
 
 #ifdef TD_HAS_WGMMA
-__device__ __forceinline__ uint64_t read_once_policy()
-{
-  uint64_t p;
-  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(p));
-  return p;
-}
-
-__device__ __forceinline__ void read_map(const CUtensorMap *map)
-{
-  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
-}
-
-// Maps have three dimensions: 64 columns, rows, and which 64 columns.
-__device__ __forceinline__ void fetch_once(uint32_t dst, const CUtensorMap *map, uint32_t bar, uint32_t row, uint32_t slice,
-                                           uint64_t policy)
-{
-  asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
-               "[%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(dst),
-               "l"(map), "r"(bar), "r"(0), "r"(row), "r"(slice), "l"(policy)
-               : "memory");
-}
-
-__device__ __forceinline__ void fetch(uint32_t dst, const CUtensorMap *map, uint32_t bar, uint32_t row, uint32_t slice)
-{
-  asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-               "[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(dst),
-               "l"(map), "r"(bar), "r"(0), "r"(row), "r"(slice)
-               : "memory");
-}
-
 // K-major, 128-byte rows swizzled by TMA: groups of 8 rows 1024 bytes apart.
 __device__ __forceinline__ uint64_t operand(uint32_t address) { return wgmma_operand(address, 16, 1024); }
-
-#define D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define D16(i) D4(i), D4(i + 4), D4(i + 8), D4(i + 12)
-
-// d[64, N] (+)= a[64, 16] * b[N, 16]^T; keeps: adds to d.
-template <int N> __device__ __forceinline__ void multiply(float (&d)[N / 2], uint64_t a, uint64_t b, uint32_t keeps)
-{
-  if constexpr (N == 8)
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %6, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0,%1,%2,%3}, %4, %5, p, 1, 1, 0, 0;\n}"
-                 : D4(0)
-                 : "l"(a), "l"(b), "r"(keeps));
-  else if constexpr (N == 16)
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %10, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7}, %8, %9, p, 1, 1, 0, 0;\n}"
-                 : D4(0), D4(4)
-                 : "l"(a), "l"(b), "r"(keeps));
-  else
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
-                 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, %16, %17, p, 1, 1, 0, 0;\n}"
-                 : D16(0)
-                 : "l"(a), "l"(b), "r"(keeps));
-}
 
 template <int BAR> __device__ __forceinline__ void groups_sync()
 {
@@ -235,8 +182,8 @@ __global__ void __launch_bounds__(STREAM_THREADS, 1)
 #pragma unroll
         for (int k = 0; k < SLICE_K / 16; k++) {
           uint32_t slice = c * GROUPS + group;
-          multiply<NB>(d, operand(r.stage(s) + slice * a.tile_rows * SLICE_ROW_BYTES + k * 32),
-                       operand(r.stage(s) + r.weight_bytes + slice * NB * SLICE_ROW_BYTES + k * 32), part | c | k);
+          wgmma_ss(d, operand(r.stage(s) + slice * a.tile_rows * SLICE_ROW_BYTES + k * 32),
+                   operand(r.stage(s) + r.weight_bytes + slice * NB * SLICE_ROW_BYTES + k * 32), (part | c | k) != 0);
         }
       wgmma_commit();
       if (part > 0) {
@@ -310,7 +257,7 @@ static bool encode(cuda_backend *b, CUtensorMap *map, const void *data, uint32_t
   const cuuint32_t box[3] = {SLICE_K, box_rows, slices}, steps[3] = {1, 1, 1};
   return ((uintptr_t)data & 15) == 0 &&
          b->stream_encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, (void *)data, dims, strides, box, steps,
-                          CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                          CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
                           CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 

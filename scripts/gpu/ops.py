@@ -12,6 +12,9 @@ from daemon import Daemon
 
 TOOLS = ["memcheck", "racecheck", "initcheck", "synccheck"]
 CLEAN = re.compile(r"(?:ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards displayed)")
+# racecheck does not follow cuBLAS's kernels that multicast between the blocks of a cluster: races within those are told, not counted
+RACE = re.compile(r"Race reported between \w+ access at (\S+?)\+0x\w+\n=+\s+and \w+ access at (\S+?)\+0x")
+LIBRARY = re.compile(r"nvjet_|cutlass_|cublas")
 # racecheck follows every access to shared memory, some thousand times slower than the kernel: it gets every kernel on few elements,
 # 75 s on an H200 where the others take 2. (Leaving out cuBLAS's by --kernel-name ends in an illegal access with the tool of CUDA 13.0.)
 AMOUNT = {"memcheck": "small", "racecheck": "tiny", "initcheck": "small", "synccheck": "small"}
@@ -44,7 +47,13 @@ def sanitizer():
 def judge(s, what, code, text, seconds, detail=""):
     """The tool's own summary decides, and the program's exit code: a tool that saw nothing has no summary."""
     summary = re.findall(r"=+ ((?:ERROR|RACECHECK) SUMMARY: .*)", text)
-    s.check(code == 0 and summary and CLEAN.search(summary[-1]), what,
+    races = RACE.findall(text)
+    in_library = [a for a, b in races if LIBRARY.match(a) and LIBRARY.match(b)]
+    shown = re.findall(r"RACECHECK SUMMARY: (\d+) hazard", summary[-1] if summary else "")
+    clean = summary and (CLEAN.search(summary[-1]) or (shown and int(shown[0]) == len(races) == len(in_library)))
+    if in_library:
+        detail += f", {len(in_library)} of them in cuBLAS's {', '.join(sorted(set(in_library)))}"
+    s.check(code in (0, 99) and clean if in_library else code == 0 and clean, what,
             f"{summary[-1] if summary else 'no summary'}{detail}; exit code {code}, {seconds:.0f} s")
     s.data[what] = {"seconds": seconds, "code": code, "summary": summary[-1:]}
 

@@ -374,6 +374,36 @@ static void deadlines_end_what_cannot_be_in_time(void **state)
   close_world(&w);
 }
 
+/* A prompt that had time enough as long as the tree had it: what was evicted since is noticed when it is started. */
+static void a_lost_prefix_is_lost_time(void **state)
+{
+  static world w;
+  uint32_t slot;
+  td_sched_config c = by_slack;
+  c.n_pages = 300;
+  c.max_running = 1;
+  c.step_tokens = 256;
+  open_world(&w, &c);
+  submit(&w, 0, 4000, 1, 1, (td_sched_request){0});
+  while (step(&w))
+    ;
+  uint64_t deadline_us = w.now_us + 150000; /* 200 ms without the cache */
+  submit(&w, 1, 4000, 1, 1, (td_sched_request){.ttft_deadline_us = deadline_us});
+  submit(&w, 2, 2000, 1, 2, (td_sched_request){.priority = -100});
+  assert_int_equal(expire(&w, &slot), 0);
+  assert_true(td_sched_next_expiry_us(w.s) > deadline_us - 10000);
+  while (w.there[2]) /* 110 ms, and 75 pages of the other's: 60 ms */
+    assert_true(step(&w));
+  assert_int_equal(expire(&w, &slot), 0); /* nobody has looked */
+  uint64_t before_us = w.now_us;
+  assert_true(step(&w));
+  assert_true(td_sched_is_running(w.s, 1) && w.first_us[1] == 0);
+  w.now_us = before_us + 1; /* however fast the step was */
+  assert_int_equal(expire(&w, &slot), 1);
+  assert_int_equal(slot, 1);
+  close_world(&w);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -387,6 +417,7 @@ int main(void)
       cmocka_unit_test(a_leader_has_its_followers_urgency),
       cmocka_unit_test(only_inside_a_namespace),
       cmocka_unit_test(deadlines_end_what_cannot_be_in_time),
+      cmocka_unit_test(a_lost_prefix_is_lost_time),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,97 @@
+// A recorded decode step of few rows as five kernels a layer instead of nine (sm_90a).
+//
+// Between two products memory is idle for about as long as the kernels between them take, however short. So a norm, an addition or SwiGLU
+// is done where the product before it ends or where the one after it begins, and rotation and the KV write where attention begins.
+// fused_plan.cu reads the ops that a recorded step queues and queues these instead; fused_product.cu and attention_decode.cu have the
+// kernels.
+#pragma once
+
+#include "kernels/cuda/attention.cuh"
+
+enum {
+  FUSED_ROWS_MAX = 16,   // of a step: more, and wgmma does better (stream_product.cu)
+  FUSED_TILES_MAX = 128, // of a product that ends in sums of squares: a warp reads them at once
+};
+
+enum fused_kind {
+  FUSED_STORE,     // out[n, n_out] bf16
+  FUSED_STORE_F32, // the same in f32
+  FUSED_SWIGLU,    // weight rows r and n_out + r are gate and up of out[., r]
+  FUSED_ADD,       // x += product; h = x * norm, and sums of x * x by tile: the next norm's
+};
+
+// RMSNorm is split: whoever writes x also writes h = x * weights and its tile's sum of squares; whoever reads h by a product scales
+// the result by 1 / rms.
+struct fused_product {
+  CUtensorMap w_map, x_map;
+  uint32_t kind, n;
+  uint32_t n_tiles, tile_rows; // weight rows of a tile
+  uint32_t out_rows, n_out;    // what a tile stores at most, what there is in all
+  uint32_t n_parts, slices;    // of a tile; a slot of the ring holds `slices` times 64 columns
+  uint32_t n_slots;
+  uint32_t n_sums; // scales by the sums of squares of so many tiles; 0: does not
+  uint32_t width;  // of x and h
+  float eps;
+  const bf16 *bias;
+  void *out;
+  bf16 *x, *h;       // [n, width]
+  float *sums;       // [FUSED_ROWS_MAX, FUSED_TILES_MAX]
+  const float *norm; // FUSED_ADD: of the norm that follows
+};
+
+// x and h of the embedding, sums[row][0].
+struct fused_begin {
+  const bf16 *table;
+  const float *norm;
+  bf16 *x, *h;
+  float *sums;
+  uint32_t n, width;
+};
+
+// ---- fused_product.cu ----
+
+td_status td_fused_open(cuda_backend *b, td_error *err);
+// Tiles, slots and maps of a product of p->n rows of x that ends as p->kind says. False: not served.
+bool td_fused_lay_out(cuda_backend *b, fused_product *p, const td_weight *w, const void *x);
+void td_fused_queue_product(cuda_backend *b, const fused_product &p);
+void td_fused_queue_begin(cuda_backend *b, const fused_begin &g);
+
+// ---- from ops to kernels: fused_plan.cu ----
+
+enum op_kind { OP_EMBED, OP_RMSNORM, OP_LINEAR, OP_ROPE_KV, OP_ATTENTION, OP_SWIGLU, OP_GATHER, OP_SAMPLE };
+
+struct noted_op {
+  op_kind kind;
+  union {
+    td_embed_params embed;
+    td_rmsnorm_params rmsnorm;
+    td_linear_params linear;
+    td_rope_kv_params rope_kv;
+    td_attention_params attention;
+    td_swiglu_params swiglu;
+    td_gather_params gather;
+    td_sample_params sample;
+  };
+};
+
+struct fused_attention {
+  attention_args args;
+  decode_rotation rotation;
+  uint32_t head_dim;
+};
+
+struct fused_layer {
+  fused_product qkv, o, gate_up, down;
+  fused_attention attention;
+};
+
+struct fused_step {
+  fused_begin begin;
+  std::vector<fused_layer> layers;
+  fused_product head;
+  std::vector<noted_op> rest; // what comes after the logits, as it was
+};
+
+// Notes what queue(arg, plan) queues. False: that is no decoder that these kernels serve, or there is no memory for sums.
+bool td_fused_make(cuda_backend *b, const td_plan *plan, void (*queue)(void *arg, const td_plan *plan), void *arg, fused_step *out);
+void td_fused_queue(cuda_backend *b, const fused_step &s);

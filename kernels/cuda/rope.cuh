@@ -1,0 +1,34 @@
+// Rotation of a head by its token's position. A lane has two 16-byte chunks of the head that hold whole pairs.
+#pragma once
+
+#include "kernels/cuda/internal.cuh"
+
+#ifdef __CUDACC__
+// Cosine and sine of a pair at a position, times the attention factor.
+__device__ __forceinline__ float2 turn_of(int32_t pos, float inv_freq, float attn_factor)
+{
+  float sn, cs;
+  sincosf((float)pos * inv_freq, &sn, &cs);
+  return make_float2(cs * attn_factor, sn * attn_factor);
+}
+
+// Which chunks are a lane's; halves: pairs are as in TD_ROPE_HALVES.
+__device__ __forceinline__ uint32_t first_chunk(uint32_t lane, bool halves) { return halves ? lane : 2 * lane; }
+__device__ __forceinline__ uint32_t second_chunk(uint32_t lane, uint32_t head_dim, bool halves)
+{
+  return halves ? lane + head_dim / 16 : 2 * lane + 1;
+}
+
+// In halves, pair i is elements i and i + head_dim / 2; else 2i and 2i + 1.
+__device__ __forceinline__ void rotate(float x[2][8], const float2 *turn, uint32_t chunk0, bool halves)
+{
+#pragma unroll
+  for (int k = 0; k < 8; k++) {
+    float2 t = turn[halves ? chunk0 * 8 + k : chunk0 * 4 + k];
+    float *lo = halves ? &x[0][k] : &x[k / 4][k % 4 * 2], *hi = halves ? &x[1][k] : lo + 1;
+    float u = *lo * t.x - *hi * t.y;
+    *hi = *hi * t.x + *lo * t.y;
+    *lo = u;
+  }
+}
+#endif

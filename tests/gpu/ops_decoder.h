@@ -1,0 +1,20 @@
+/* The section of test_ops about whole decode steps: a small decoder's recorded steps beside the same steps queued op by op, and both
+ * beside the CPU backend. */
+#ifndef TD_TESTS_GPU_OPS_DECODER_H
+#define TD_TESTS_GPU_OPS_DECODER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kernels/kernels.h"
+
+typedef struct decoder_shape {
+  uint32_t width, n_heads, n_kv_heads, head_dim, ffn_width, vocab, page_tokens, window;
+  td_rope_style style;
+  bool bias; /* of q|k|v */
+} decoder_shape;
+
+/* Steps of 1 to 16 rows; a backend of its own for each. Nothing where the backend records nothing. */
+void test_decoder(const char *backend, const td_backend_config *config, const decoder_shape *s);
+
+#endif
