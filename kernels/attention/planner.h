@@ -67,6 +67,7 @@ struct td_attention_planner {
   td_attention_span *shared;   /* [max_shared] */
   double *shared_key_us;       /* [max_shared] */
   uint32_t *sources;           /* [max_sources] */
+  double *ends_us, *shared_us; /* [n_workers] cut.c: where ranges end; what shared spans take of each */
   uint32_t max_shared, max_sources, max_slots, max_tasks;
   uint32_t n_shared, n_members, n_sources;
   double fixed_us;   /* of the plan, with key_us of own_keys more; only if no span has chunks */

@@ -262,10 +262,13 @@ static void check_members(const view *v, const td_plan *plan, const td_attention
 static void check_pieces(const view *v, const td_attention_planner_config *c, cover *cv)
 {
   uint32_t n_heads = c->n_kv_heads;
-  assert_int_equal(v->first_task[0], 0);
-  assert_int_equal(v->first_task[v->h->n_workers], v->h->n_tasks);
-  for (uint32_t w = 0; w < v->h->n_workers; w++)
-    assert_true(v->first_task[w] <= v->first_task[w + 1]);
+  uint32_t n = v->h->n_workers, n_shared = 0;
+  for (uint32_t s = 0; s < v->h->n_shared_spans; s++)
+    n_shared += v->spans[s].n_tasks;
+  assert_true(v->first_task[0] == 0 && v->first_task[n] == n_shared);
+  assert_true(v->first_task[n + 1] == n_shared && v->first_task[2 * n + 1] == v->h->n_tasks);
+  for (uint32_t w = 0; w < n; w++)
+    assert_true(v->first_task[w] <= v->first_task[w + 1] && v->first_task[n + 1 + w] <= v->first_task[n + 2 + w]);
   for (uint32_t t = 0; t < v->h->n_tasks; t++)
     for (piece p = begin_of(&v->tasks[t]); next_piece(&v->tasks[t], &p);)
       for (uint32_t i = 0; i < v->tasks[t].n_members; i++) {
@@ -317,7 +320,7 @@ static void check_plan(const td_attention_planner *p, const td_plan *plan, const
   assert_int_equal(v.h->n_members, n_rows);
   assert_true(v.h->block_bytes <= td_attention_block_bytes_max(c));
   assert_true(v.h->n_slots <= (c->max_slots ? c->max_slots : td_attention_slots_default(c->max_rows, c->n_kv_heads, c->n_workers)));
-  assert_true(v.h->n_tasks <= v.h->n_spans + v.h->n_workers);
+  assert_true(v.h->n_tasks <= v.h->n_spans + 2 * v.h->n_workers);
   cover cv = {calloc(n_rows * c->n_kv_heads + 1, sizeof(uint32_t)), calloc(n_rows * c->n_kv_heads + 1, 1),
               calloc(v.h->n_slots + 1, sizeof(uint32_t))};
   check_spans(&v, c);
@@ -645,8 +648,9 @@ static void run_plan(const view *v, const store *st, const uint32_t *order, doub
   uint32_t n_heads = st->c->n_kv_heads, group = st->c->group, *slots = malloc((v->h->n_tasks + 10000) * sizeof *slots);
   partial *partials = malloc(((size_t)v->h->n_slots + 1) * group * sizeof *partials);
   uint32_t *arrived = calloc((size_t)v->h->n_members * n_heads + 1, sizeof *arrived);
-  for (uint32_t w = 0; w < v->h->n_workers; w++)
-    for (uint32_t t = v->first_task[order[w]]; t < v->first_task[order[w] + 1]; t++) {
+  for (uint32_t w = 0; w < 2 * v->h->n_workers; w++)
+    for (uint32_t i_worker = order[w / 2] + w % 2 * (v->h->n_workers + 1), t = v->first_task[i_worker];
+         t < v->first_task[i_worker + 1]; t++) {
       const td_attention_task *task = &v->tasks[t];
       for (piece pc = begin_of(task); next_piece(task, &pc);) {
         for (uint32_t i = 0; i < task->n_members; i++) {
