@@ -22,6 +22,8 @@
 #define HOST_KV_BYTES ((uint64_t)64 << 20)
 enum { CASES_MAX = 128, RUNS_MAX = 9, RUNS_WANTED = 3, FEWEST_CASES = 4 };
 enum { SHORT_CONTEXT = 64, MANY_CONTEXT = 4096, LONG_CONTEXT = 32768 };
+/* On a device: below, steps are bound by reading the weights, and rise evenly. */
+enum { STAIRS_FROM = 256 };
 /* A case that took one part in so many of the time is not run again; one that would take one in LEFT_SHARE of
  * what is left, never. */
 enum { BUDGET_SHARE = 40, LEFT_SHARE = 16 };
@@ -130,7 +132,8 @@ static void choose_extremes(calibration *c)
   add_chunks(c, 1, tokens, 0);
   add_decodes(c, rows, context_of(c, rows, MANY_CONTEXT));
   add_chunks(c, 1, tokens / 2, context_of(c, 1, LONG_CONTEXT) / 2);
-  add_hybrid(c, some, context_of(c, rows, MANY_CONTEXT), tokens / 2, 0);
+  if (tokens / 2 > some)
+    add_hybrid(c, some, context_of(c, rows, MANY_CONTEXT), tokens / 2 - some, 0);
   add_decodes(c, some, context_of(c, some, MANY_CONTEXT));
   add_chunks(c, 1, tokens / 16, 0);
 }
@@ -336,6 +339,8 @@ static td_status fit(calibration *c, td_error *err)
   double s = (double)(td_engine_now_us() - c->begin_us) / 1e6;
   if (td_cost_fit(samples, n, &e->cost, err) != TD_OK || !td_cost_is_valid(&e->cost))
     return td_error_prefix(err, "step times");
+  if (e->backend->weight_bytes > 0)
+    td_cost_make_stairs(&e->cost, STAIRS_FROM);
   e->has_cost = true;
   td_info("step times: %u kinds of steps measured in %.2f s; the model's error is %.1f %% in the median, "
           "%.1f %% in nine of ten",

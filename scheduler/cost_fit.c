@@ -1,7 +1,7 @@
 /* Fitting a cost model. See cost_fit.h.
  *
  * Unknown are the table's values (a sample between two points weighs on both) and the six coefficients: up to
- * 54 numbers, all >= 0. The normal equations are solved by coordinate descent, which keeps them >= 0 by
+ * 102 numbers, all >= 0. The normal equations are solved by coordinate descent, which keeps them >= 0 by
  * clamping each; a table point is touched by few samples, so the equations are nearly diagonal and it
  * converges fast. Least squares of relative errors first; then samples are weighted by 1 / error a few times
  * (iteratively reweighted: least absolute errors). */
@@ -157,6 +157,23 @@ td_status td_cost_fit(const td_cost_sample *samples, uint32_t n_samples, td_cost
   for (uint32_t i = 0; i < out->n_points; i++)
     out->tokens_us[i] = fmax(out->tokens_us[i], SMALLEST_US);
   return TD_OK;
+}
+
+void td_cost_make_stairs(td_cost_model *m, uint32_t from_tokens)
+{
+  td_cost_model old = *m;
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < old.n_points; i++) {
+    uint32_t left = old.n_points - i, begin = i > 0 ? old.tokens[i - 1] + 1 : 0;
+    bool differs = i > 0 && old.tokens_us[i - 1] != old.tokens_us[i];
+    if (differs && begin > from_tokens && begin < old.tokens[i] && n + left < TD_COST_POINTS_MAX) {
+      m->tokens[n] = begin;
+      m->tokens_us[n++] = old.tokens_us[i];
+    }
+    m->tokens[n] = old.tokens[i];
+    m->tokens_us[n++] = old.tokens_us[i];
+  }
+  m->n_points = n;
 }
 
 static int compare_double(const void *a, const void *b)

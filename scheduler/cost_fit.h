@@ -22,6 +22,10 @@ typedef struct td_cost_sample {
 TD_MUST_CHECK td_status td_cost_fit(const td_cost_sample *samples, uint32_t n_samples, td_cost_model *out,
                                     td_error *err);
 
+/* Makes the table a stair from from_tokens on, as far as it has room: what lies between two points takes what
+ * the upper one does. So it is where products have an algorithm for each range of rows. */
+void td_cost_make_stairs(td_cost_model *m, uint32_t from_tokens);
+
 /* |predicted - measured| / measured of a share of the samples: 0.5 the median, 1 the largest. */
 double td_cost_fit_error(const td_cost_model *m, const td_cost_sample *samples, uint32_t n_samples,
                          double share);

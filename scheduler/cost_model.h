@@ -26,7 +26,7 @@ typedef struct td_step_work {
   uint64_t prefill_kv_tokens; /* sum of the chunks' kv_len */
 } td_step_work;
 
-enum { TD_COST_POINTS_MAX = 48 };
+enum { TD_COST_POINTS_MAX = 96 };
 
 typedef struct td_cost_model {
   /* A step of so many tokens without attention and sampling, with all that a step costs anyway. Ascending

@@ -223,9 +223,8 @@ static uint32_t check_heap(const td_order *o, uint32_t slot, uint32_t parent, ui
 void td_order_check(const td_order *o)
 {
   uint32_t n_queued = 0, n_heap = 0;
-  for (uint32_t i = 0; i < TD_ORDER_ACCOUNTS; i++) {
+  for (uint32_t i = 0; i < o->n_accounts; i++) {
     const td_account *a = &o->accounts[i];
-    TD_BUG_ON(i >= o->n_accounts && (a->root != TD_NO_SLOT || o->served[i] != 0));
     if (a->root == TD_NO_SLOT)
       continue;
     n_heap++;

@@ -13,6 +13,7 @@ td_attention_cost td_attention_cost_of_h200(uint32_t n_workers)
                              .tensor_flop_us = 560e6 / n,
                              .start_us = 0.8,
                              .partial_us = 0.03,
+                             .shared_range_us = 15,
                              .unit_keys = 64};
 }
 

@@ -1,4 +1,5 @@
-/* Lines to tasks: the spans' predicted times one after another, cut into equal ranges.
+/* Lines to tasks: the spans' predicted times one after another, cut into ranges; first the shared spans', in equal ones, then the rows'
+ * own, so that every worker has as much in all.
  *
  * A cut falls on a multiple of what the kernel takes at once, and leaves no part of a head that is not worth its begin;
  * so a range differs from its share by no more than that, and the differences do not add up, because each cut is looked for
@@ -41,10 +42,10 @@ static inline uint32_t cut_in_head(const line *l, uint32_t n_keys, double us)
   return 2 * keys >= last + n_keys ? n_keys : t;
 }
 
-/* Ranges that are worth a worker. */
-static uint32_t ranges_of(const td_attention_planner *p, double total_us)
+/* Ranges of at least least_us. */
+static uint32_t ranges_of(const td_attention_planner *p, double total_us, double least_us)
 {
-  double least = p->config.cost.start_us + p->config.cost.unit_keys * p->unit.key_us[0][0], n = total_us / least;
+  double n = total_us / least_us;
   return n < 1 ? 1 : n < p->config.n_workers ? (uint32_t)n : p->config.n_workers;
 }
 
@@ -53,35 +54,33 @@ static double key_us_of(const td_attention_planner *p, uint32_t span)
   return span < p->n_shared ? p->shared_key_us[span] : key_us(p, p->config.group, false);
 }
 
-void td_attention_sum_fixed(td_attention_planner *p)
+/* What spans [from, to) take. */
+static double total_of(const td_attention_planner *p, const td_attention_span *spans, uint32_t from, uint32_t to)
 {
-  const td_attention_span *spans = td_attention_at(p->block, p->block->spans_at);
-  p->fixed_us = 0;
-  for (uint32_t i = 0; i < p->block->n_spans; i++) {
-    line l = line_of(p, &spans[i], key_us_of(p, i));
-    p->fixed_us += (l.piece_us + (i < p->n_shared ? spans[i].n_keys * l.key_us : 0)) * p->config.n_kv_heads;
-  }
-}
-
-static double total_of(const td_attention_planner *p, const td_attention_span *spans)
-{
-  const td_attention_header *h = p->block;
-  double us = p->fixed_us + (double)p->own_keys * key_us(p, p->config.group, false) * p->config.n_kv_heads;
-  if (h->n_spans == 0 || spans[h->n_spans - 1].chunk16 == 0)
-    return us;
-  us = 0;
-  for (uint32_t i = 0; i < h->n_spans; i++) {
+  double us = 0;
+  for (uint32_t i = from; i < to; i++) {
     line l = line_of(p, &spans[i], key_us_of(p, i));
     us += head_us(&l, spans[i].n_keys) * p->config.n_kv_heads;
   }
   return us;
 }
 
+/* The same of rows' own spans, mostly without going through them. */
+static double own_total_of(const td_attention_planner *p, const td_attention_span *spans)
+{
+  uint32_t n = p->block->n_spans;
+  if (n > p->n_shared && spans[n - 1].chunk16 > 0)
+    return total_of(p, spans, p->n_shared, n);
+  double us = (n - p->n_shared) * p->config.cost.start_us + p->n_sharing * p->unit.partial_us;
+  return (us + (double)p->own_keys * key_us(p, p->config.group, false)) * p->config.n_kv_heads;
+}
+
 /* Where the cutting stands. */
 typedef struct cutting {
   td_attention_task *tasks;
   uint32_t *first_task, n_tasks, worker, n_ranges, n_heads;
-  double range_us, before_us; /* of a range; of the lines so far */
+  const double *ends_us; /* of the ranges */
+  double before_us;      /* of the lines so far */
   uint64_t n_slots;
 } cutting;
 
@@ -110,7 +109,7 @@ static inline void cut_line(cutting *c, td_attention_span *s, const line *l)
   uint32_t head = 0, key = 0, n_chunks = l->chunk ? ceil_div(s->n_keys, l->chunk) : 1, step = l->chunk ? 0 : s->n_members;
   bool merged = s->shared || n_chunks > 1;
   uint32_t slot = (uint32_t)c->n_slots;
-  double end_us = c->range_us * (c->worker + 1) - c->before_us, line_us = after_us - c->before_us;
+  double end_us = c->ends_us[c->worker] - c->before_us, line_us = after_us - c->before_us;
   s->first_task = c->n_tasks;
   while (c->worker + 1 < c->n_ranges && end_us < line_us) {
     uint32_t h = end_us > 0 ? (uint32_t)(end_us / us_per_head) : 0, k = 0;
@@ -130,13 +129,13 @@ static inline void cut_line(cutting *c, td_attention_span *s, const line *l)
       break;
     }
     c->first_task[++c->worker] = c->n_tasks;
-    end_us = c->range_us * (c->worker + 1) - c->before_us;
+    end_us = c->ends_us[c->worker] - c->before_us;
   }
   s->n_tasks = c->n_tasks - s->first_task + 1;
   merged |= s->n_tasks > 1 && !l->chunk;
   add_task(c, s, head, key, merged ? slot + (s->n_tasks - 1) * step : TD_ATTENTION_DIRECT);
   if (c->worker + 1 < c->n_ranges && end_us < line_us) { /* so it does, and so may others that are shorter than a unit */
-    while (c->worker + 1 < c->n_ranges && c->range_us * (c->worker + 1) < after_us)
+    while (c->worker + 1 < c->n_ranges && c->ends_us[c->worker] < after_us)
       c->first_task[++c->worker] = c->n_tasks;
   }
   s->slot = merged ? slot : TD_ATTENTION_DIRECT;
@@ -144,37 +143,26 @@ static inline void cut_line(cutting *c, td_attention_span *s, const line *l)
   c->before_us = after_us;
 }
 
-bool td_attention_cut(td_attention_planner *p)
+/* Spans [from, to) into the ranges that end at ends_us[0 .. n_ranges). */
+static void cut_spans(td_attention_planner *p, cutting *c, td_attention_span *spans, uint32_t from, uint32_t to)
 {
-  td_attention_header *h = p->block;
-  td_attention_span *spans = (td_attention_span *)(void *)((unsigned char *)h + h->spans_at);
-  double total = total_of(p, spans);
-  cutting c = {.tasks = (td_attention_task *)(void *)((unsigned char *)h + h->tasks_at), .first_task = (uint32_t *)(h + 1),
-               .n_ranges = ranges_of(p, total), .n_heads = p->config.n_kv_heads};
   line own[2] = {0};
-  c.range_us = total / c.n_ranges;
-  c.first_task[0] = 0;
-  for (uint32_t i = 0; i < h->n_spans; i++) {
+  c->first_task[0] = c->n_tasks;
+  c->worker = 0;
+  c->before_us = 0;
+  for (uint32_t i = from; i < to; i++) {
     td_attention_span *s = &spans[i];
     if (i < p->n_shared || s->chunk16 || own[s->shared].unit == 0) { /* rows' own are of two kinds */
       line l = line_of(p, s, key_us_of(p, i));
       if (i >= p->n_shared)
         own[s->shared] = l;
-      cut_line(&c, s, &l);
+      cut_line(c, s, &l);
     } else {
-      cut_line(&c, s, &own[s->shared]);
+      cut_line(c, s, &own[s->shared]);
     }
   }
-  while (c.worker < p->config.n_workers)
-    c.first_task[++c.worker] = c.n_tasks;
-  p->stats.total_us = total;
-  p->cut_keys = p->own_keys;
-  if (c.n_slots > p->max_slots)
-    return false;
-  h->n_slots = (uint32_t)c.n_slots;
-  h->n_tasks = c.n_tasks;
-  h->block_bytes = h->tasks_at + c.n_tasks * (uint32_t)sizeof *c.tasks;
-  return true;
+  while (c->worker < p->config.n_workers)
+    c->first_task[++c->worker] = c->n_tasks;
 }
 
 /* Of a task: keys of all its heads; pieces, one a head or, with chunks, one a chunk. */
@@ -189,21 +177,77 @@ static uint32_t pieces_of(const td_attention_task *t, uint32_t chunk)
   return (uint32_t)(t->end_head - t->begin_head) * n_chunks + (t->end_key - 1) / size - t->begin_key / size + 1;
 }
 
-double td_attention_longest_us(const td_attention_planner *p)
+/* What a worker's tasks take; *span is where to look for theirs, and goes along. */
+static double worker_us(const td_attention_planner *p, const uint32_t *first_task, uint32_t worker, uint32_t *span)
 {
   const td_attention_header *h = p->block;
   const td_attention_span *spans = td_attention_at(h, h->spans_at);
   const td_attention_task *tasks = td_attention_at(h, h->tasks_at);
-  const uint32_t *first_task = td_attention_first_task(h);
+  double us = 0;
+  for (uint32_t t = first_task[worker]; t < first_task[worker + 1]; t++) {
+    while (t >= spans[*span].first_task + spans[*span].n_tasks)
+      ++*span;
+    line l = line_of(p, &spans[*span], key_us_of(p, *span));
+    us += (double)keys_of(&tasks[t]) * l.key_us + pieces_of(&tasks[t], l.chunk) * l.piece_us;
+  }
+  return us;
+}
+
+/* Ends of n ranges of rows' own: where each worker has as much in all, with what it has of shared spans, if it can. */
+static void fill_up(td_attention_planner *p, uint32_t n, double own_us)
+{
+  double level = 0, end = 0;
+  for (int round = 0; round < 3; round++) {
+    double sum = own_us;
+    uint32_t n_below = 0;
+    for (uint32_t w = 0; w < n; w++)
+      if (round == 0 || p->shared_us[w] < level) {
+        sum += p->shared_us[w];
+        n_below++;
+      }
+    level = n_below > 0 ? sum / n_below : level;
+  }
+  for (uint32_t w = 0; w < n; w++) {
+    end += level > p->shared_us[w] ? level - p->shared_us[w] : 0;
+    p->ends_us[w] = end;
+  }
+}
+
+bool td_attention_cut(td_attention_planner *p)
+{
+  td_attention_header *h = p->block;
+  td_attention_span *spans = (td_attention_span *)(void *)((unsigned char *)h + h->spans_at);
+  double shared = total_of(p, spans, 0, p->n_shared), own = own_total_of(p, spans), share = (shared + own) / p->config.n_workers;
+  double least = p->config.cost.start_us + p->config.cost.unit_keys * p->unit.key_us[0][0];
+  double least_shared = share < p->config.cost.shared_range_us ? share : p->config.cost.shared_range_us;
+  cutting c = {.tasks = (td_attention_task *)(void *)((unsigned char *)h + h->tasks_at), .first_task = (uint32_t *)(h + 1),
+               .n_ranges = ranges_of(p, shared, least_shared > least ? least_shared : least), .n_heads = p->config.n_kv_heads, .ends_us = p->ends_us};
+  for (uint32_t w = 0; w < c.n_ranges; w++)
+    p->ends_us[w] = shared * (w + 1) / c.n_ranges;
+  cut_spans(p, &c, spans, 0, p->n_shared);
+  for (uint32_t w = 0, span = 0; w < p->config.n_workers; w++)
+    p->shared_us[w] = p->n_shared > 0 ? worker_us(p, c.first_task, w, &span) : 0;
+  c.first_task += p->config.n_workers + 1;
+  uint32_t n_ranges = ranges_of(p, shared + own, least);
+  c.n_ranges = n_ranges > c.n_ranges || p->n_shared == 0 ? n_ranges : c.n_ranges;
+  fill_up(p, c.n_ranges, own);
+  cut_spans(p, &c, spans, p->n_shared, h->n_spans);
+  p->stats.total_us = shared + own;
+  p->cut_keys = p->own_keys;
+  if (c.n_slots > p->max_slots)
+    return false;
+  h->n_slots = (uint32_t)c.n_slots;
+  h->n_tasks = c.n_tasks;
+  h->block_bytes = h->tasks_at + c.n_tasks * (uint32_t)sizeof *c.tasks;
+  return true;
+}
+
+double td_attention_longest_us(const td_attention_planner *p)
+{
+  const uint32_t *first_task = td_attention_first_task(p->block), n = p->config.n_workers;
   double longest = 0;
-  for (uint32_t w = 0, s = 0; w < h->n_workers; w++) {
-    double us = 0;
-    for (uint32_t t = first_task[w]; t < first_task[w + 1]; t++) {
-      while (t >= spans[s].first_task + spans[s].n_tasks)
-        s++;
-      line l = line_of(p, &spans[s], key_us_of(p, s));
-      us += (double)keys_of(&tasks[t]) * l.key_us + pieces_of(&tasks[t], l.chunk) * l.piece_us;
-    }
+  for (uint32_t w = 0, shared = 0, own = p->n_shared; w < n; w++) {
+    double us = worker_us(p, first_task, w, &shared) + worker_us(p, first_task + n + 1, w, &own);
     longest = us > longest ? us : longest;
   }
   return longest;

@@ -3,9 +3,12 @@
  * A *span* is a run of consecutive keys and the rows ("members") that attend to all of it: a node of the prefix tree
  * with a tile of the rows that share it, or the keys of one row alone. Every key of every row lies in exactly one of
  * the row's spans. A span's *line* is its keys once per kv head, heads one after another.
- * The lines of all spans one after another are cut into one contiguous range per worker, equal in predicted time
- * (stream-K); what of a line falls into one range is a *task*, so a step has at most n_spans + n_workers tasks, and a
- * line is cut at most once per worker. Worker w does tasks [first_task[w], first_task[w + 1]) in order, head by head.
+ * The lines of the shared spans one after another are cut into one contiguous range per worker, equal in predicted time
+ * (stream-K), and then the lines of the rows' own spans, so that both ranges of a worker together are equal. What of a
+ * line falls into one range is a *task*, so a step has at most n_spans + 2 * n_workers tasks, and a line is cut at most
+ * once per worker. Worker w does its tasks of shared spans [first_task[w], first_task[w + 1]), then, as the next
+ * n_workers + 1 entries of first_task say, those of rows' own; in order, head by head. So what rows share is mostly done
+ * when their own is, and who does that ends the row.
  *
  * What a task computes of one head is a *piece*: for each member, the softmax's (m, l, O) over the piece's keys. If the
  * row has no other span and the piece is the whole head, that is the row's output. Otherwise it goes to a partial, and
@@ -61,7 +64,7 @@ typedef struct td_attention_member {
   uint32_t first_source, n_sources;
 } td_attention_member;
 
-/* The block begins with this, then first_task[n_workers + 1]. Places are in bytes from the block's begin. */
+/* The block begins with this, then first_task[2][n_workers + 1]. Places are in bytes from the block's begin. */
 typedef struct td_attention_header {
   uint32_t n_workers, n_tasks, n_spans, n_shared_spans, n_members, n_sources, n_slots;
   uint32_t members_at, sources_at, spans_at, tasks_at, block_bytes;
@@ -71,8 +74,8 @@ typedef struct td_attention_header {
 typedef enum td_attention_policy {
   TD_ATTENTION_UNIFIED,      /* all below, by predicted time */
   TD_ATTENTION_PAT,          /* packing by PAT's rule, tiles of 64; what is longer than the mean is split; ranges by pieces */
-  TD_ATTENTION_PERSISTENTKV, /* no packing; pieces of one length, by rows' own lengths; ranges by pieces */
-  TD_ATTENTION_FLASHDECODE,  /* no packing; every row in the same number of pieces; ranges by pieces */
+  TD_ATTENTION_PERSISTENTKV, /* no packing; every row in up to 32 pieces, by its own length; ranges by pieces */
+  TD_ATTENTION_FLASHDECODE,  /* no packing; every row in as few pieces as give each worker two; ranges by pieces */
 } td_attention_policy;
 
 /* td_backend_config.attention of the option's word: 0, "serial", or 1 + a policy; UINT32_MAX: no such word. */
@@ -86,6 +89,7 @@ typedef struct td_attention_cost {
   double tensor_flop_us;  /* of 64 query rows and more */
   double start_us;        /* of a piece */
   double partial_us;      /* of each member's partial and head, beside its bytes: counting arrivals, the merge */
+  double shared_range_us; /* a worker's range of shared spans is at least as long, or as its whole share: a turn has its begin */
   uint32_t unit_keys;     /* heads are cut at multiples of it, and no part is shorter; a power of two, at least 16 */
 } td_attention_cost;
 

@@ -7,7 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { GROWTH_MAX = 64, /* tokens between two plans; more: taken for another row */ RECUT_PART = 64 };
+enum {
+  GROWTH_MAX = 64, /* tokens between two plans; more: taken for another row */
+  RECUT_PART = 64,
+  PERSISTENTKV_PIECES = 32, /* 20 to 32 in the paper */
+};
 
 /* Rows of a span of several members, at most. */
 static uint32_t tile_members(const td_attention_planner_config *c)
@@ -23,7 +27,7 @@ static uint32_t shared_spans_max(const td_attention_planner_config *c)
 
 static uint32_t tasks_max(const td_attention_planner_config *c)
 {
-  return shared_spans_max(c) + c->max_rows + c->n_workers;
+  return shared_spans_max(c) + c->max_rows + 2 * c->n_workers;
 }
 
 uint32_t td_attention_slots_default(uint32_t max_rows, uint32_t n_kv_heads, uint32_t n_workers)
@@ -33,7 +37,7 @@ uint32_t td_attention_slots_default(uint32_t max_rows, uint32_t n_kv_heads, uint
 
 uint32_t td_attention_block_bytes_max(const td_attention_planner_config *c)
 {
-  return (uint32_t)(sizeof(td_attention_header) + (c->n_workers + 4) * sizeof(uint32_t) + c->max_rows * sizeof(td_attention_member) +
+  return (uint32_t)(sizeof(td_attention_header) + (2 * c->n_workers + 8) * sizeof(uint32_t) + c->max_rows * sizeof(td_attention_member) +
                     (c->max_rows * TD_ATTENTION_LEVELS_MAX + 4) * sizeof(uint32_t) +
                     (shared_spans_max(c) + c->max_rows) * sizeof(td_attention_span) + tasks_max(c) * sizeof(td_attention_task));
 }
@@ -61,7 +65,7 @@ static td_status check_config(const td_attention_planner_config *c, td_error *er
   if (c->invariant_keys % 64 != 0 || c->invariant_keys / 16 > UINT16_MAX)
     return td_fail(err, TD_ERR_CONFIG, "attention plan: pieces of %u keys; a multiple of 64 is needed", c->invariant_keys);
   if (!(c->cost.memory_bytes_us > 0 && c->cost.l2_bytes_us > 0 && c->cost.tensor_flop_us > 0 && c->cost.start_us >= 0 &&
-        c->cost.partial_us >= 0))
+        c->cost.partial_us >= 0 && c->cost.shared_range_us >= 0))
     return td_fail(err, TD_ERR_CONFIG, "attention plan: a rate that is not above 0");
   return TD_OK;
 }
@@ -80,9 +84,11 @@ static bool alloc_all(td_attention_planner *p)
   p->shared = calloc(p->max_shared, sizeof *p->shared);
   p->shared_key_us = calloc(p->max_shared, sizeof *p->shared_key_us);
   p->sources = calloc(p->max_sources, sizeof *p->sources);
+  p->ends_us = calloc(p->config.n_workers, sizeof *p->ends_us);
+  p->shared_us = calloc(p->config.n_workers, sizeof *p->shared_us);
   p->block = calloc(1, p->block_bytes);
   return p->rows && p->member_row && p->tree.nodes && p->tree.buckets && p->walk && p->best && p->shared && p->shared_key_us &&
-         p->sources && p->block;
+         p->sources && p->ends_us && p->shared_us && p->block;
 }
 
 td_status td_attention_planner_create(const td_attention_planner_config *config, td_attention_planner **out, td_error *err)
@@ -104,7 +110,7 @@ td_status td_attention_planner_create(const td_attention_planner_config *config,
     return td_fail(err, TD_ERR_NOMEM, "no memory for the attention plan");
   }
   p->block->n_workers = config->n_workers;
-  p->block->members_at = aligned((uint32_t)(sizeof *p->block + (config->n_workers + 1) * sizeof(uint32_t)));
+  p->block->members_at = aligned((uint32_t)(sizeof *p->block + 2 * (config->n_workers + 1) * sizeof(uint32_t)));
   *out = p;
   return TD_OK;
 }
@@ -114,7 +120,8 @@ void td_attention_planner_destroy(td_attention_planner *p)
   if (!p)
     return;
   free(p->rows), free(p->member_row), free(p->tree.nodes), free(p->tree.buckets), free(p->walk), free(p->best);
-  free(p->shared), free(p->shared_key_us), free(p->sources), free(p->block);
+  free(p->shared), free(p->shared_key_us), free(p->sources), free(p->ends_us), free(p->shared_us),
+      free(p->block);
   free(p);
 }
 
@@ -164,16 +171,17 @@ static void set_chunks(td_attention_planner *p, td_attention_span *spans, uint32
     return;
   for (uint32_t i = 0; i < n_spans; i++)
     keys += spans[i].n_keys;
-  uint32_t mean = (uint32_t)(keys / n_spans) + 1, splits = ceil_div(2 * c->n_workers, n_spans * n_heads);
-  uint32_t per_task = (uint32_t)(keys * n_heads / (2 * c->n_workers)) + 1;
+  uint32_t mean = (uint32_t)(keys / n_spans) + 1, n_lines = n_spans * n_heads;
+  uint32_t few = ceil_div(2 * c->n_workers, n_lines), many = ceil_div(16 * c->n_workers, n_lines); /* pieces of a row's head */
+  many = many < PERSISTENTKV_PIECES ? many : PERSISTENTKV_PIECES;
   for (uint32_t i = 0; i < n_spans; i++) {
     uint32_t chunk = c->invariant_keys / 16;
     if (chunk == 0 && c->policy == TD_ATTENTION_PAT)
       chunk = spans[i].n_keys > mean ? chunk_of(ceil_div(spans[i].n_keys, ceil_div(spans[i].n_keys, mean))) : 0;
     else if (chunk == 0 && c->policy == TD_ATTENTION_PERSISTENTKV)
-      chunk = chunk_of(per_task < 128 ? 128 : per_task);
+      chunk = chunk_of(ceil_div(spans[i].n_keys, many));
     else if (chunk == 0)
-      chunk = chunk_of(ceil_div(spans[i].n_keys, splits));
+      chunk = chunk_of(ceil_div(spans[i].n_keys, few));
     if (chunk == 0) /* one piece a head, so that ranges are of whole pieces here too */
       chunk = chunk_of(spans[i].n_keys);
     spans[i].chunk16 = (uint16_t)chunk;
@@ -217,7 +225,6 @@ static void lay_out(td_attention_planner *p)
   td_attention_span *own = (td_attention_span *)in_block(p, h->spans_at) + p->n_shared;
   for (uint32_t i = 0; i < p->n_members; i++)
     own[i] = (td_attention_span){.first_member = i, .n_members = 1, .shared = members[i].n_sources > 0};
-  td_attention_sum_fixed(p);
 }
 
 /* ---- a plan ---- */

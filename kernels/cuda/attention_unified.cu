@@ -1,8 +1,8 @@
 // Decode attention on Hopper by a plan (kernels/attention/plan.h): one block per SM goes through its tasks.
 //
-// A task of at most 16 query rows is bound by bytes: eight warps take slices of 16 keys in turn, each with its own ring of pages, and
-// a warp's copies run ahead over the ends of pieces and tasks, so that memory is kept busy while pieces end. A task of more
-// query rows (a prefix that many rows share) is a tile for the tensor cores: one warp copies tiles of pages, two warpgroups of 64
+// A task of at most 16 query rows is bound by bytes. Eight warps go through its pieces, each with its own ring of pages; long pieces they
+// share, slice by slice of 16 keys, short ones they take in turn, because a piece's begin and end are waiting for memory. A warp's
+// copies run ahead over the ends of pieces and tasks. A task of more query rows (a prefix that many rows share) is a tile for the tensor cores: one warp copies tiles of pages, two warpgroups of 64
 // query rows take turns, as attention_prefill.cu does for prompts. Both write partials (m, l, O) where a row has more than one piece;
 // who completes a row and head merges them, in the order of keys.
 // Source: PersistentKV, PAT (see kernels/attention/README.md); FlashAttention-3 for the tiles.
@@ -18,15 +18,18 @@ enum {
   TILE_STAGES = 2,
   SLICE_KEYS = 16,
   SMALL_ROWS = 16, // query rows of a task that is bound by bytes
+  SUM_ROWS = 4,    // that the warps of a block sum at once
   TILE_ROWS = TD_ATTENTION_TILE_ROWS_MAX,
-  TASKS_AT_HAND = 64,
+  TASKS_AT_HAND = 32,
+  SHORT_KEYS = 64,  // always short
+  PIECES_EACH = 3,  // or so short that every warp has so many of them
 };
 
 template <int HD> struct unified_shape {
   static constexpr int SLICE_BYTES = SLICE_KEYS * HD * 2; // of K, or of V
-  static constexpr int DEPTH = HD == 64 ? 4 : 2;
+  static constexpr int DEPTH = HD == 64 ? 6 : 3;
   static constexpr int RING_BYTES = DEPTH * 2 * SLICE_BYTES;
-  static constexpr int SUMS_BYTES = UNIFIED_WARPS * SMALL_ROWS * (HD + 2) * 4;
+  static constexpr int SUMS_BYTES = UNIFIED_WARPS * SUM_ROWS * (HD + 2) * 4;
   static constexpr int Q_BYTES = TILE_ROWS * HD * 2;
   static constexpr int SMALL_BYTES = UNIFIED_WARPS * RING_BYTES + SUMS_BYTES;
   static constexpr int TILE_BYTES = Q_BYTES + 2 * TILE_STAGES * key_tile<HD>::TILE_BYTES;
@@ -49,7 +52,7 @@ struct block_plan {
   const td_attention_member *members;
   const uint32_t *sources;
   const td_attention_task *at_hand; // copies of tasks [first, first + TASKS_AT_HAND)
-  uint32_t first, end;              // this block's tasks
+  uint32_t first, end;              // this block's tasks, of shared spans or of rows' own
 
   __device__ __forceinline__ const td_attention_task &task(uint32_t t) const
   {
@@ -60,7 +63,7 @@ struct block_plan {
 
 // A piece: keys [begin, end) of a head of task t.
 struct piece_at {
-  uint32_t t, head, begin, end;
+  uint32_t t, head, begin, end, number; // counted in the run of tasks
 };
 
 __device__ __forceinline__ uint32_t piece_end(const td_attention_task &k, uint32_t head, uint32_t begin)
@@ -72,7 +75,7 @@ __device__ __forceinline__ uint32_t piece_end(const td_attention_task &k, uint32
 __device__ __forceinline__ piece_at first_piece(const block_plan &bp, uint32_t t)
 {
   const td_attention_task &k = bp.task(t);
-  return {t, k.begin_head, k.begin_key, piece_end(k, k.begin_head, k.begin_key)};
+  return {t, k.begin_head, k.begin_key, piece_end(k, k.begin_head, k.begin_key), 0};
 }
 
 // The piece after p among tasks before t_end; its t is t_end if there is none.
@@ -81,10 +84,12 @@ __device__ __forceinline__ piece_at piece_after(const block_plan &bp, const piec
   const td_attention_task &k = bp.task(p.t);
   uint32_t head = p.head + (p.end == k.n_keys), begin = p.end == k.n_keys ? 0 : p.end;
   if (head < k.end_head || (head == k.end_head && begin < k.end_key))
-    return {p.t, head, begin, piece_end(k, head, begin)};
-  if (p.t + 1 < t_end)
-    return first_piece(bp, p.t + 1);
-  return {t_end, 0, 0, 0};
+    return {p.t, head, begin, piece_end(k, head, begin), p.number + 1};
+  if (p.t + 1 >= t_end)
+    return {t_end, 0, 0, 0, 0};
+  piece_at next = first_piece(bp, p.t + 1);
+  next.number = p.number + 1;
+  return next;
 }
 
 // Partial of the task's first member, or TD_ATTENTION_DIRECT: the piece is all that its row has of the head.
@@ -100,123 +105,183 @@ __device__ __forceinline__ void sync_compute() { named_sync(5, COMPUTE_THREADS);
 
 // ---- the merge ----
 
-// Sums partials into (m, l, o) of a lane's elements, in their order.
-template <int HD> struct merger {
-  static constexpr int PER_LANE = HD / 32;
-  float m, l, o[PER_LANE];
+// A sum and one more of its terms, in the same operations wherever it is done.
+__device__ __forceinline__ float fold(float sum, float f, float term, float w) { return __fmaf_rn(term, w, __fmul_rn(sum, f)); }
 
-  // n partials, `stride` floats apart.
-  __device__ __forceinline__ void add(const float *part, uint32_t n, size_t stride)
+// The factors of a sum with maximum *m and of a term with maximum term_m.
+__device__ __forceinline__ void fold_factors(float *m, float term_m, float *f, float *w)
+{
+  float top = fmaxf(*m, term_m), safe = top == -INFINITY ? 0 : top;
+  *f = exp2f(*m - safe);
+  *w = exp2f(term_m - safe);
+  *m = top;
+}
+
+// Sums of N query heads of a group, a lane's elements of each; partials are added in their order.
+template <int HD, int N> struct merger {
+  static constexpr int PER_LANE = HD / 32;
+  float m[N], l[N], o[N][PER_LANE];
+
+  // n partials, `stride` floats apart, of which heads 0 .. n_heads - 1 are wanted.
+  __device__ __forceinline__ void add(const float *part, uint32_t n, size_t stride, uint32_t n_heads)
   {
     uint32_t lane = threadIdx.x % 32;
-    float top = m;
-    for (uint32_t i = lane; i < n; i += 32)
-      top = fmaxf(top, __ldcg(part + i * stride + HD));
-    top = warp_max(top);
-    float safe = top == -INFINITY ? 0 : top, f = exp2f(m - safe);
-    m = top;
-    l *= f;
-#pragma unroll
-    for (int k = 0; k < PER_LANE; k++)
-      o[k] *= f;
-#pragma unroll 4
+#pragma unroll 2
     for (uint32_t i = 0; i < n; i++) {
-      const float *r = part + i * stride;
-      float w = exp2f(__ldcg(r + HD) - safe);
-      l += __ldcg(r + HD + 1) * w;
+      float pm[N], pl[N], po[N][PER_LANE];
 #pragma unroll
-      for (int k = 0; k < PER_LANE; k++)
-        o[k] += __ldcg(r + k * 32 + lane) * w;
+      for (int g = 0; g < N; g++) {
+        const float *r = part + i * stride + min((uint32_t)g, n_heads - 1) * (HD + 4);
+        pm[g] = __ldcg(r + HD);
+        pl[g] = __ldcg(r + HD + 1);
+#pragma unroll
+        for (int k = 0; k < PER_LANE; k++)
+          po[g][k] = __ldcg(r + k * 32 + lane);
+      }
+#pragma unroll
+      for (int g = 0; g < N; g++) {
+        float f, w;
+        fold_factors(&m[g], pm[g], &f, &w);
+        l[g] = fold(l[g], f, pl[g], w);
+#pragma unroll
+        for (int k = 0; k < PER_LANE; k++)
+          o[g][k] = fold(o[g][k], f, po[g][k], w);
+      }
     }
   }
 };
 
-// All partials of a span for a member, head and query head of the group.
-template <int HD>
-__device__ __forceinline__ void merge_span(merger<HD> &sum, const unified_args &u, const block_plan &bp, uint32_t span, uint32_t member,
-                                           uint32_t head, uint32_t g)
+// Of a span's partials for a member and head: the first, how many, and how many slots apart. All lanes of a warp.
+struct partial_run {
+  uint32_t first, n, step;
+};
+
+__device__ __forceinline__ partial_run partials_of(const block_plan &bp, uint32_t span, uint32_t member, uint32_t head)
 {
   const td_attention_span s = bp.spans[span];
-  uint32_t chunk = s.chunk16 * 16u, i = member - s.first_member, n, first, step = s.n_members;
+  uint32_t chunk = s.chunk16 * 16u, i = member - s.first_member;
   if (chunk > 0) {
-    n = (s.n_keys + chunk - 1) / chunk;
-    first = s.slot + head * n * s.n_members + i;
-  } else { // of the tasks that have keys of the head, which are neighbours
-    uint32_t lane = threadIdx.x % 32, from = s.n_tasks;
-    n = 0;
-    for (uint32_t t0 = 0; t0 < s.n_tasks; t0 += 32) {
-      bool has = false;
-      if (t0 + lane < s.n_tasks) {
-        const td_attention_task &k = bp.tasks[s.first_task + t0 + lane];
-        has = k.begin_head <= head && head <= k.end_head;
-      }
-      uint32_t all = __ballot_sync(0xffffffffu, has);
-      if (all && n == 0)
-        from = t0 + __ffs(all) - 1;
-      n += __popc(all);
-    }
-    first = s.slot + (head + from) * s.n_members + i;
+    uint32_t n = (s.n_keys + chunk - 1) / chunk;
+    return {s.slot + head * n * s.n_members + i, n, s.n_members};
   }
-  sum.add(u.partials + ((size_t)first * u.a.group + g) * (HD + 4), n, (size_t)step * u.a.group * (HD + 4));
+  if (s.n_tasks == 1)
+    return {s.slot + head * s.n_members + i, 1, s.n_members};
+  uint32_t lane = threadIdx.x % 32, from = 0, n = 0; // of the tasks that have keys of the head, which are neighbours
+  for (uint32_t t0 = 0; t0 < s.n_tasks; t0 += 32) {
+    bool has = false;
+    if (t0 + lane < s.n_tasks) {
+      const td_attention_task &k = bp.tasks[s.first_task + t0 + lane];
+      has = k.begin_head <= head && head <= k.end_head;
+    }
+    uint32_t all = __ballot_sync(0xffffffffu, has);
+    if (all && n == 0)
+      from = t0 + __ffs(all) - 1;
+    n += __popc(all);
+  }
+  return {s.slot + (head + from) * s.n_members + i, n, s.n_members};
 }
 
-template <int HD>
-__device__ __forceinline__ void merge_row(const unified_args &u, const block_plan &bp, uint32_t member, uint32_t head, uint32_t g)
+// The output of N query heads, from g0 on, of a member and kv head.
+template <int HD, int N>
+__device__ __forceinline__ void merge_member(const unified_args &u, const block_plan &bp, uint32_t member, uint32_t head, uint32_t g0)
 {
   constexpr int PER_LANE = HD / 32;
   const td_attention_member mem = bp.members[member];
-  merger<HD> sum = {};
-  sum.m = -INFINITY;
-  for (uint32_t i = 0; i < mem.n_sources; i++)
-    merge_span<HD>(sum, u, bp, bp.sources[mem.first_source + i], member, head, g);
-  merge_span<HD>(sum, u, bp, bp.h->n_shared_spans + member, member, head, g);
-  bf16 *dst = u.a.out + ((size_t)mem.token * u.a.n_heads + head * u.a.group + g) * HD;
+  uint32_t n_heads = min((uint32_t)N, u.a.group - g0);
+  merger<HD, N> sum = {};
 #pragma unroll
-  for (int k = 0; k < PER_LANE; k++)
-    dst[k * 32 + threadIdx.x % 32] = __float2bfloat16(divided(sum.o[k], sum.l));
+  for (int g = 0; g < N; g++)
+    sum.m[g] = -INFINITY;
+  for (uint32_t i = 0; i <= mem.n_sources; i++) {
+    uint32_t span = i < mem.n_sources ? bp.sources[mem.first_source + i] : bp.h->n_shared_spans + member;
+    partial_run run = partials_of(bp, span, member, head);
+    sum.add(u.partials + ((size_t)run.first * u.a.group + g0) * (HD + 4), run.n, (size_t)run.step * u.a.group * (HD + 4), n_heads);
+  }
+  bf16 *dst = u.a.out + ((size_t)mem.token * u.a.n_heads + head * u.a.group + g0) * HD;
+#pragma unroll
+  for (int g = 0; g < N; g++)
+    if (g < n_heads)
+#pragma unroll
+      for (int k = 0; k < PER_LANE; k++)
+        dst[g * HD + k * 32 + threadIdx.x % 32] = __float2bfloat16(divided(sum.o[g][k], sum.l[g]));
 }
 
-// A piece's partials are written: counts its keys for each member, and merges those that are complete now. By all that compute.
+// Counts a piece's keys for a member that has n_keys; true: all are there now.
+__device__ __forceinline__ bool completes(const unified_args &u, uint32_t member, uint32_t n_keys, const piece_at &p)
+{
+  uint32_t *n = u.arrived + member * u.a.n_kv_heads + p.head;
+  if (atomicAdd(n, p.end - p.begin) + p.end - p.begin != n_keys)
+    return false;
+  *n = 0;
+  return true;
+}
+
+// A piece's partials are written: counts them for each member, and merges what is complete now. By all that compute.
 template <int HD>
 __device__ __forceinline__ void arrive_and_merge(const unified_args &u, const block_plan &bp, const td_attention_task &k, const piece_at &p)
 {
   __shared__ uint32_t n_ready, ready[TILE_ROWS];
-  uint32_t id = threadIdx.x - WG;
+  uint32_t id = threadIdx.x - WG, warp = id / 32;
+  uint32_t n_keys = id < k.n_members ? bp.members[k.first_member + id].n_keys : 0;
   if (id == 0)
     n_ready = 0;
   __threadfence();
   sync_compute();
-  if (id < k.n_members) {
-    uint32_t member = k.first_member + id, *n = u.arrived + member * u.a.n_kv_heads + p.head;
-    if (atomicAdd(n, p.end - p.begin) + p.end - p.begin == bp.members[member].n_keys) {
-      *n = 0;
-      ready[atomicAdd(&n_ready, 1)] = member;
-    }
-  }
+  if (id < k.n_members && completes(u, k.first_member + id, n_keys, p))
+    ready[atomicAdd(&n_ready, 1)] = k.first_member + id;
   sync_compute();
   __threadfence();
-  for (uint32_t i = id / 32; i < n_ready * u.a.group; i += UNIFIED_WARPS)
-    merge_row<HD>(u, bp, ready[i / u.a.group], p.head, i % u.a.group);
+  uint32_t n = n_ready, n_fours = (u.a.group + 3) / 4;
+  if (n * u.a.group <= UNIFIED_WARPS) {
+    if (warp < n * u.a.group)
+      merge_member<HD, 1>(u, bp, ready[warp / u.a.group], p.head, warp % u.a.group);
+  } else {
+    for (uint32_t i = warp; i < n * n_fours; i += UNIFIED_WARPS)
+      merge_member<HD, 4>(u, bp, ready[i / n_fours], p.head, i % n_fours * 4);
+  }
   sync_compute(); // n_ready is free
+}
+
+// The same of a piece that one warp did.
+template <int HD>
+__device__ __forceinline__ void arrive_and_merge_alone(const unified_args &u, const block_plan &bp, const td_attention_task &k,
+                                                       const piece_at &p)
+{
+  uint32_t lane = threadIdx.x % 32, n_keys = lane < k.n_members ? bp.members[k.first_member + lane].n_keys : 0;
+  __threadfence();
+  __syncwarp();
+  uint32_t ready = __ballot_sync(0xffffffffu, lane < k.n_members && completes(u, k.first_member + lane, n_keys, p));
+  __threadfence();
+  for (; ready; ready &= ready - 1)
+    for (uint32_t g = 0; g < u.a.group; g += 4)
+      merge_member<HD, 4>(u, bp, k.first_member + __ffs(ready) - 1, p.head, g);
 }
 
 // ---- tasks bound by bytes ----
 
-// What a warp copies, ahead of what it computes: slices warp, warp + 8, ... of each piece, piece after piece.
+// What a warp copies, ahead of what it computes: its slices of each piece, piece after piece.
 template <int HD> struct slice_copies {
   using S = unified_shape<HD>;
   const bf16 *kv;
   const int32_t *page_table;
   size_t page_stride;
   uint32_t page_tokens, smem, bars;
-  uint32_t t_end, n; // slices copied so far, of all pieces
+  uint32_t t_end, n;   // slices copied so far, of all pieces
+  uint32_t short_keys; // pieces of at most so many are one warp's, by turns
   piece_at now, next;
+  const bf16 *src;
   uint32_t i;                  // slices of this piece
   int32_t pages_now, pages_next; // lane l: page of slice l of 32
 
+  __device__ __forceinline__ bool is_short(const piece_at &p) const { return p.end - p.begin <= short_keys; }
+
+  // Slice `slice` of this warp; at or past the piece's end there is none.
   __device__ __forceinline__ uint32_t key_of(const piece_at &p, uint32_t slice) const
   {
-    return p.begin + ((threadIdx.x - WG) / 32 + slice * UNIFIED_WARPS) * SLICE_KEYS;
+    uint32_t warp = (threadIdx.x - WG) / 32;
+    if (is_short(p))
+      return p.number % UNIFIED_WARPS == warp ? p.begin + slice * SLICE_KEYS : p.end;
+    return p.begin + (warp + slice * UNIFIED_WARPS) * SLICE_KEYS;
   }
 
   __device__ __forceinline__ int32_t look_up(const block_plan &bp, const piece_at &p, uint32_t slice0) const
@@ -229,6 +294,12 @@ template <int HD> struct slice_copies {
 
   __device__ __forceinline__ void begin(const block_plan &bp, uint32_t t_begin, uint32_t t_end_)
   {
+    uint32_t keys = 0;
+    for (uint32_t t = t_begin; t < t_end_; t++) {
+      const td_attention_task &k = bp.task(t);
+      keys += (k.end_head - k.begin_head) * k.n_keys + k.end_key - k.begin_key;
+    }
+    short_keys = max((uint32_t)SHORT_KEYS, keys / (UNIFIED_WARPS * PIECES_EACH));
     t_end = t_end_;
     now = first_piece(bp, t_begin);
     pages_now = look_up(bp, now, 0);
@@ -259,20 +330,28 @@ template <int HD> struct slice_copies {
     return k.n_members == 1 && key_of(now, i) + SLICE_KEYS >= k.n_keys;
   }
 
-  __device__ __forceinline__ void copy(const block_plan &bp)
+  // Finds the next slice and where it lies; false: none is left.
+  __device__ __forceinline__ bool prepare(const block_plan &bp)
   {
+    if (!find(bp))
+      return false;
     if (i > 0 && i % 32 == 0)
       pages_now = look_up(bp, now, i);
     int32_t page = __shfl_sync(0xffffffffu, pages_now, i % 32);
-    uint32_t lane = threadIdx.x % 32, stage = n % S::DEPTH, line = key_of(now, i) % page_tokens;
-    size_t half = (size_t)page_tokens * HD;
+    uint32_t line = key_of(now, i) % page_tokens, half = page_tokens * HD;
+    src = kv + (size_t)page * page_stride + now.head * 2 * half + threadIdx.x % 2 * half + line * HD; // lane 0: K, 1: V
+    i++;
+    return true;
+  }
+
+  __device__ __forceinline__ void copy()
+  {
+    uint32_t lane = threadIdx.x % 32, stage = n % S::DEPTH;
     if (lane == 0)
       barrier_expect(bars + stage * 8, 2 * S::SLICE_BYTES);
-    if (lane < 2) // K, V
-      copy_bulk(smem + (stage * 2 + lane) * S::SLICE_BYTES,
-                kv + (size_t)page * page_stride + now.head * 2 * half + lane * half + line * HD, S::SLICE_BYTES, bars + stage * 8);
+    if (lane < 2)
+      copy_bulk(smem + (stage * 2 + lane) * S::SLICE_BYTES, src, S::SLICE_BYTES, bars + stage * 8);
     n++;
-    i++;
   }
 };
 
@@ -305,30 +384,123 @@ __device__ __forceinline__ void load_small_queries(uint32_t q[HD / 16][4], const
       q[c][e] = *(const uint32_t *)(src[e % 2] + c * 16 + (e / 2) * 8 + 2 * (lane % 4));
 }
 
-// A piece's end: the warps' sums, in their order, to the output or to the partial.
+// Adds m, l and o of this thread's row h, in memory (term null) or another's registers, to its sum.
+template <int HD>
+__device__ __forceinline__ void fold_row(warp_state<HD> &sum, int h, const float *term, const warp_state<HD> &other)
+{
+  float f, w, l = term ? __ldcg(term + HD + 1) : other.l[h];
+  fold_factors(&sum.m[h], term ? __ldcg(term + HD) : other.m[h], &f, &w);
+  sum.l[h] = fold(sum.l[h], f, l, w);
+#pragma unroll
+  for (int d = 0; d < HD / 8; d++) {
+    float2 v = term ? __ldcg((const float2 *)(term + d * 8 + 2 * (threadIdx.x % 4))) : make_float2(other.o[d][2 * h], other.o[d][2 * h + 1]);
+    sum.o[d][2 * h] = fold(sum.o[d][2 * h], f, v.x, w);
+    sum.o[d][2 * h + 1] = fold(sum.o[d][2 * h + 1], f, v.y, w);
+  }
+}
+
+// Of a row's own span, all of a head, when all else of the row is there: the sum of that, in its order, and st. So the end of most
+// rows that share a prefix needs no partial, no count and no waiting for either.
+template <int HD>
+__device__ __forceinline__ void merge_at_hand(warp_state<HD> &st, const unified_args &u, const block_plan &bp, const td_attention_task &k,
+                                              const piece_at &p)
+{
+  const td_attention_member mem = bp.members[k.first_member];
+  uint32_t row = threadIdx.x % 32 / 4, last = u.a.group - 1;
+  warp_state<HD> sum;
+  clear(sum);
+  for (uint32_t i = 0; i < mem.n_sources; i++) {
+    partial_run run = partials_of(bp, bp.sources[mem.first_source + i], k.first_member, p.head);
+    for (uint32_t j = 0; j < run.n; j++) {
+      const float *term = u.partials + (size_t)(run.first + j * run.step) * u.a.group * (HD + 4);
+      fold_row<HD>(sum, 0, term + min(row, last) * (HD + 4), st);
+      if (last >= 8)
+        fold_row<HD>(sum, 1, term + min(row + 8, last) * (HD + 4), st);
+    }
+  }
+  fold_row<HD>(sum, 0, nullptr, st);
+  if (last >= 8)
+    fold_row<HD>(sum, 1, nullptr, st);
+  st = sum;
+  if (threadIdx.x % 32 == 0)
+    u.arrived[k.first_member * u.a.n_kv_heads + p.head] = 0;
+}
+
+// Whether a piece is the last that its row and head wait for, and all that the row's own span has of the head.
+__device__ __forceinline__ bool is_last(const unified_args &u, const block_plan &bp, const td_attention_task &k, const piece_at &p)
+{
+  if (!k.shared || k.n_members > 1 || p.end - p.begin != k.n_keys)
+    return false;
+  uint32_t n = __shfl_sync(0xffffffffu, __ldcg(u.arrived + k.first_member * u.a.n_kv_heads + p.head), 0); // one answer for all lanes
+  __threadfence();
+  return n + k.n_keys == bp.members[k.first_member].n_keys;
+}
+
+// The end of a piece that one warp did: its rows lane / 4 and + 8 to the output or to the partial.
+template <int HD>
+__device__ __forceinline__ void finish_alone(warp_state<HD> &st, const unified_args &u, const block_plan &bp, const td_attention_task &k,
+                                             const piece_at &p, bool last)
+{
+  uint32_t lane = threadIdx.x % 32, group = u.a.group, slot = slot_of(k, p);
+  if (last) {
+    merge_at_hand<HD>(st, u, bp, k, p);
+    slot = TD_ATTENTION_DIRECT;
+  }
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    uint32_t row = lane / 4 + 8 * h;
+    if (row >= k.n_members * group)
+      continue;
+    if (slot == TD_ATTENTION_DIRECT) {
+      bf16 *dst = u.a.out + ((size_t)bp.members[k.first_member + row / group].token * u.a.n_heads + p.head * group + row % group) * HD +
+                  2 * (lane % 4);
+#pragma unroll
+      for (int d = 0; d < HD / 8; d++) // divided as merge_member does: the result is the same whoever comes last
+        *(uint32_t *)(dst + d * 8) = pack2(divided(st.o[d][2 * h], st.l[h]), divided(st.o[d][2 * h + 1], st.l[h]));
+      continue;
+    }
+    float *dst = u.partials + ((size_t)slot * group + row) * (HD + 4);
+#pragma unroll
+    for (int d = 0; d < HD / 8; d++)
+      *(float2 *)(dst + d * 8 + 2 * (lane % 4)) = make_float2(st.o[d][2 * h], st.o[d][2 * h + 1]);
+    if (lane % 4 == 0) {
+      dst[HD] = st.m[h];
+      dst[HD + 1] = st.l[h];
+    }
+  }
+  if (slot != TD_ATTENTION_DIRECT)
+    arrive_and_merge_alone<HD>(u, bp, k, p);
+}
+
+// The end of a piece that all did: the warps' sums, in their order, to the output or to the partial.
 template <int HD>
 __device__ __forceinline__ void finish_small(const warp_state<HD> &st, const unified_args &u, const block_plan &bp,
                                              const td_attention_task &k, const piece_at &p, float *sums)
 {
-  constexpr int PER_LANE = HD / 32, STRIDE = SMALL_ROWS * (HD + 2);
+  constexpr int PER_LANE = HD / 32, STRIDE = SUM_ROWS * (HD + 2);
   uint32_t warp = (threadIdx.x - WG) / 32, lane = threadIdx.x % 32, group = u.a.group, n_rows = k.n_members * group, slot = slot_of(k, p);
+  for (uint32_t row0 = 0; row0 < n_rows; row0 += SUM_ROWS) {
+    if (row0 > 0)
+      sync_compute();
 #pragma unroll
-  for (int h = 0; h < 2; h++) {
-    uint32_t row = lane / 4 + 8 * h;
-    float *r = sums + warp * STRIDE + row * (HD + 2);
-    if (row >= n_rows)
-      continue;
+    for (int h = 0; h < 2; h++) {
+      uint32_t in_round = lane / 4 + 8 * h - row0;
+      float *r = sums + warp * STRIDE + in_round * (HD + 2);
+      if (in_round >= SUM_ROWS)
+        continue;
 #pragma unroll
-    for (int d = 0; d < HD / 8; d++)
-      *(float2 *)(r + d * 8 + 2 * (lane % 4)) = make_float2(st.o[d][2 * h], st.o[d][2 * h + 1]);
-    if (lane % 4 == 0) {
-      r[HD] = st.m[h];
-      r[HD + 1] = st.l[h];
+      for (int d = 0; d < HD / 8; d++)
+        *(float2 *)(r + d * 8 + 2 * (lane % 4)) = make_float2(st.o[d][2 * h], st.o[d][2 * h + 1]);
+      if (lane % 4 == 0) {
+        r[HD] = st.m[h];
+        r[HD + 1] = st.l[h];
+      }
     }
-  }
-  sync_compute();
-  for (uint32_t row = warp; row < n_rows; row += UNIFIED_WARPS) {
-    const float *r = sums + row * (HD + 2);
+    sync_compute();
+    uint32_t row = row0 + warp;
+    if (warp >= SUM_ROWS || row >= n_rows)
+      continue;
+    const float *r = sums + warp * (HD + 2);
     float m = -INFINITY, l = 0, o[PER_LANE] = {};
 #pragma unroll
     for (int w = 0; w < UNIFIED_WARPS; w++)
@@ -374,32 +546,40 @@ __device__ __forceinline__ void run_small(slice_copies<HD> &in, const unified_ar
   fence_global_writes(); // pages were written by ordinary stores
   in.begin(bp, t_begin, t_end);
   if (wait) {
-    while (in.n - n_done < S::DEPTH && in.find(bp) && !in.is_new(bp))
-      in.copy(bp);
+    while (in.n - n_done < S::DEPTH && in.find(bp) && !in.is_new(bp) && in.prepare(bp))
+      in.copy();
     wait_for_input();
     fence_global_writes();
   }
-  while (in.n - n_done < S::DEPTH && in.find(bp))
-    in.copy(bp);
+  while (in.n - n_done < S::DEPTH && in.prepare(bp))
+    in.copy();
   for (piece_at p = first_piece(bp, t_begin); p.t != t_end; p = piece_after(bp, p, t_end)) {
     const td_attention_task k = bp.task(p.t);
+    bool alone = in.is_short(p);
+    if (alone && in.key_of(p, 0) >= p.end) // another warp's
+      continue;
     uint32_t q[HD / 16][4];
     int32_t last = (int32_t)k.n_keys - 1;
     load_small_queries<HD>(q, u.a, bp, k, p.head);
+    bool last_piece = alone && is_last(u, bp, k, p);
     warp_state<HD> st;
     clear(st);
-    for (uint32_t key = in.key_of(p, 0); key < p.end; key += UNIFIED_WARPS * SLICE_KEYS, n_done++) {
+    for (uint32_t key = in.key_of(p, 0), step = (alone ? 1 : UNIFIED_WARPS) * SLICE_KEYS; key < p.end; key += step, n_done++) {
       uint32_t stage = n_done % S::DEPTH, smem_k = in.smem + stage * 2 * S::SLICE_BYTES;
+      bool more = in.prepare(bp);
       barrier_wait(in.bars + stage * 8, n_done / S::DEPTH & 1);
       if (key + SLICE_KEYS > k.n_keys)
         zero_slice<HD>(smem_k + S::SLICE_BYTES, k.n_keys - key);
       process_tile<HD, SLICE_KEYS, page_lines>(st, q, smem_k, smem_k + S::SLICE_BYTES, 0, key, last, last, u.a);
       __syncwarp();
-      if (in.find(bp))
-        in.copy(bp);
+      if (more)
+        in.copy();
     }
     finish_sums(st);
-    finish_small<HD>(st, u, bp, k, p, sums);
+    if (alone)
+      finish_alone<HD>(st, u, bp, k, p, last_piece);
+    else
+      finish_small<HD>(st, u, bp, k, p, sums);
   }
 }
 
@@ -584,7 +764,7 @@ __global__ void __launch_bounds__(UNIFIED_THREADS, 1) unified_kernel(unified_arg
   using S = unified_shape<HD>;
   extern __shared__ unsigned char smem_raw[];
   __shared__ uint64_t tile_bars[U_BARRIER_KINDS * TILE_STAGES], slice_bars[UNIFIED_WARPS * S::DEPTH];
-  __shared__ alignas(16) td_attention_task at_hand[TASKS_AT_HAND];
+  __shared__ alignas(16) td_attention_task at_hand[2][TASKS_AT_HAND];
   unsigned char *smem = smem_raw + (1024 - shared_address(smem_raw) % 1024) % 1024;
   const tile_barriers bars = {shared_address(tile_bars)};
   let_next_start();
@@ -592,17 +772,21 @@ __global__ void __launch_bounds__(UNIFIED_THREADS, 1) unified_kernel(unified_arg
     wait_for_input();
   block_plan bp;
   bp.h = (const td_attention_header *)u.plan;
-  const uint32_t *first_task = (const uint32_t *)(bp.h + 1);
-  bp.first = first_task[blockIdx.x];
-  bp.end = batch.counts[COUNT_ROWS] > 0 ? first_task[blockIdx.x + 1] : bp.first; // an empty step has the last one's plan
+  const uint32_t *first_task = (const uint32_t *)(bp.h + 1) + blockIdx.x;
+  uint32_t firsts[2], ends[2]; // tasks of shared spans, and of rows' own
   bp.tasks = (const td_attention_task *)(u.plan + bp.h->tasks_at);
   bp.spans = (const td_attention_span *)(u.plan + bp.h->spans_at);
   bp.members = (const td_attention_member *)(u.plan + bp.h->members_at);
   bp.sources = (const uint32_t *)(u.plan + bp.h->sources_at);
-  bp.at_hand = at_hand;
-  uint32_t n_at_hand = min(bp.end - bp.first, (uint32_t)TASKS_AT_HAND);
-  for (uint32_t i = threadIdx.x; i < 2 * n_at_hand; i += UNIFIED_THREADS)
-    ((uint4 *)at_hand)[i] = ((const uint4 *)(bp.tasks + bp.first))[i];
+  bool empty = batch.counts[COUNT_ROWS] == 0; // an empty step has the last one's plan
+#pragma unroll
+  for (int part = 0; part < 2; part++) {
+    firsts[part] = first_task[part * (gridDim.x + 1)];
+    ends[part] = empty ? firsts[part] : first_task[part * (gridDim.x + 1) + 1];
+    uint32_t n_at_hand = min(ends[part] - firsts[part], (uint32_t)TASKS_AT_HAND);
+    for (uint32_t i = threadIdx.x; i < 2 * n_at_hand; i += UNIFIED_THREADS)
+      ((uint4 *)at_hand[part])[i] = ((const uint4 *)(bp.tasks + firsts[part]))[i];
+  }
   if (threadIdx.x == 0) {
     for (int i = 0; i < TILE_STAGES; i++) {
       barrier_init(bars.at(U_FULL_K, i), 1);
@@ -623,12 +807,17 @@ __global__ void __launch_bounds__(UNIFIED_THREADS, 1) unified_kernel(unified_arg
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"((int)PRODUCER_REGISTERS_U));
     if (waiting)
       wait_for_input();
-    for (uint32_t t = bp.first, t_end; t < bp.end; t = t_end) {
-      t_end = run_end(bp, t, u.a.group);
-      if (threadIdx.x < 32 && !bp.is_small(t, u.a.group))
-        produce_tiles<HD>(u, batch, bp, t, t_end, smem_k, smem_v, bars, n_tiles, n_tails);
-      fence_shared_writes();
-      named_sync(6, UNIFIED_THREADS);
+    for (int part = 0; part < 2; part++) {
+      bp.at_hand = at_hand[part];
+      bp.first = part ? firsts[1] : firsts[0];
+      bp.end = part ? ends[1] : ends[0];
+      for (uint32_t t = bp.first, t_end; t < bp.end; t = t_end) {
+        t_end = run_end(bp, t, u.a.group);
+        if (threadIdx.x < 32 && !bp.is_small(t, u.a.group))
+          produce_tiles<HD>(u, batch, bp, t, t_end, smem_k, smem_v, bars, n_tiles, n_tails);
+        fence_shared_writes();
+        named_sync(6, UNIFIED_THREADS);
+      }
     }
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"((int)COMPUTE_REGISTERS_U));
@@ -641,18 +830,23 @@ __global__ void __launch_bounds__(UNIFIED_THREADS, 1) unified_kernel(unified_arg
     in.smem = shared_address(smem) + warp * S::RING_BYTES;
     in.bars = shared_address(slice_bars) + warp * S::DEPTH * 8;
     in.n = 0;
-    for (uint32_t t = bp.first, t_end; t < bp.end; t = t_end) {
-      t_end = run_end(bp, t, u.a.group);
-      if (bp.is_small(t, u.a.group)) {
-        run_small<HD>(in, u, bp, t, t_end, (float *)(smem + UNIFIED_WARPS * S::RING_BYTES), waiting);
-      } else {
-        if (waiting)
-          wait_for_input();
-        consume_tiles<HD>(u, bp, t, t_end, smem, smem_k, smem_v, bars, n_tiles);
+    for (int part = 0; part < 2; part++) {
+      bp.at_hand = at_hand[part];
+      bp.first = part ? firsts[1] : firsts[0];
+      bp.end = part ? ends[1] : ends[0];
+      for (uint32_t t = bp.first, t_end; t < bp.end; t = t_end) {
+        t_end = run_end(bp, t, u.a.group);
+        if (bp.is_small(t, u.a.group)) {
+          run_small<HD>(in, u, bp, t, t_end, (float *)(smem + UNIFIED_WARPS * S::RING_BYTES), waiting);
+        } else {
+          if (waiting)
+            wait_for_input();
+          consume_tiles<HD>(u, bp, t, t_end, smem, smem_k, smem_v, bars, n_tiles);
+        }
+        waiting = false;
+        fence_shared_writes(); // the next run's copies go where this one's stores went
+        named_sync(6, UNIFIED_THREADS);
       }
-      waiting = false;
-      fence_shared_writes(); // the next run's copies go where this one's stores went
-      named_sync(6, UNIFIED_THREADS);
     }
     if (waiting)
       wait_for_input();

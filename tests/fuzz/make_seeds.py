@@ -213,11 +213,11 @@ def make_steps():
     rest = "".join("%s %s\n" % (n, v) for n, v in zip(names, ("0.5", "2", "0.030481860465116279", "7.25e1", "9.3622857142857142e-04", "0")))
     points = "tokens 1 us 4099\ntokens 64 us 4973.5\ntokens 16384 us 374800\n"
     write("steps", "plain", "\1" + points + rest)
-    write("steps", "most", "\1" + "".join("tokens %d us %d\n" % (i * i, 100 + i) for i in range(1, 49)) + rest)
+    write("steps", "most", "\1" + "".join("tokens %d us %d\n" % (i * i, 100 + i) for i in range(1, 97)) + rest)
     write("steps", "largest", "\1tokens 16777216 us 1e12\n" + rest.replace(" 2\n", " 1e9\n"))
     bad = {"falls": points.replace("4973.5", "4"), "same": points.replace("64", "1"), "none": "", "nan": points.replace("4099", "nan"), "hex": points.replace("4099", "0x10"),
            "inf": points.replace("4099", "1e400"), "minus": points.replace("4099", "-1"), "long": points.replace("4099", "1" * 40), "nul": points.replace("4099", "40\0"),
-           "zero": points.replace("4099", "0"), "too-many": "".join("tokens %d us %d\n" % (i, i) for i in range(1, 60))}
+           "zero": points.replace("4099", "0"), "too-many": "".join("tokens %d us %d\n" % (i, i) for i in range(1, 120))}
     for name, text in bad.items():
         write("steps", name, "\1" + text + rest)
     write("steps", "no-coefficients", "\1" + points)

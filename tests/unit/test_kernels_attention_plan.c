@@ -29,6 +29,7 @@ static uint32_t below(uint32_t n)
 static td_plan_row rows[ROWS_MAX];
 static int32_t *page_table; /* [PAGES] */
 static int32_t next_page;
+static bool right_tables = true; /* rows that have a page in common have all before it in common */
 
 static td_plan begin_plan(uint32_t page_tokens)
 {
@@ -248,7 +249,7 @@ static void check_members(const view *v, const td_plan *plan, const td_attention
       assert_true(s < v->h->n_spans && (i == mem->n_sources || s < v->h->n_shared_spans));
       assert_in_range(m, v->spans[s].first_member, v->spans[s].first_member + v->spans[s].n_members - 1);
       assert_int_equal(v->spans[s].shared, mem->n_sources > 0);
-      for (uint32_t k = 0; k < v->spans[s].n_keys; k += plan->page_tokens) /* its pages, whosever table they are taken from */
+      for (uint32_t k = 0; k < v->spans[s].n_keys && right_tables; k += plan->page_tokens) /* its pages, whosever table they are taken from */
         assert_int_equal(plan->page_table[v->spans[s].first_page + k / plan->page_tokens],
                          plan->page_table[plan->rows[mem->token].page_table_offset + (key + k) / plan->page_tokens]);
       key += v->spans[s].n_keys;
@@ -262,10 +263,13 @@ static void check_members(const view *v, const td_plan *plan, const td_attention
 static void check_pieces(const view *v, const td_attention_planner_config *c, cover *cv)
 {
   uint32_t n_heads = c->n_kv_heads;
-  assert_int_equal(v->first_task[0], 0);
-  assert_int_equal(v->first_task[v->h->n_workers], v->h->n_tasks);
-  for (uint32_t w = 0; w < v->h->n_workers; w++)
-    assert_true(v->first_task[w] <= v->first_task[w + 1]);
+  uint32_t n = v->h->n_workers, n_shared = 0;
+  for (uint32_t s = 0; s < v->h->n_shared_spans; s++)
+    n_shared += v->spans[s].n_tasks;
+  assert_true(v->first_task[0] == 0 && v->first_task[n] == n_shared);
+  assert_true(v->first_task[n + 1] == n_shared && v->first_task[2 * n + 1] == v->h->n_tasks);
+  for (uint32_t w = 0; w < n; w++)
+    assert_true(v->first_task[w] <= v->first_task[w + 1] && v->first_task[n + 1 + w] <= v->first_task[n + 2 + w]);
   for (uint32_t t = 0; t < v->h->n_tasks; t++)
     for (piece p = begin_of(&v->tasks[t]); next_piece(&v->tasks[t], &p);)
       for (uint32_t i = 0; i < v->tasks[t].n_members; i++) {
@@ -317,7 +321,7 @@ static void check_plan(const td_attention_planner *p, const td_plan *plan, const
   assert_int_equal(v.h->n_members, n_rows);
   assert_true(v.h->block_bytes <= td_attention_block_bytes_max(c));
   assert_true(v.h->n_slots <= (c->max_slots ? c->max_slots : td_attention_slots_default(c->max_rows, c->n_kv_heads, c->n_workers)));
-  assert_true(v.h->n_tasks <= v.h->n_spans + v.h->n_workers);
+  assert_true(v.h->n_tasks <= v.h->n_spans + 2 * v.h->n_workers);
   cover cv = {calloc(n_rows * c->n_kv_heads + 1, sizeof(uint32_t)), calloc(n_rows * c->n_kv_heads + 1, 1),
               calloc(v.h->n_slots + 1, sizeof(uint32_t))};
   check_spans(&v, c);
@@ -341,6 +345,27 @@ static void test_any_batch_is_covered(void **unused)
     check_plan(p, &plan, &c);
     td_attention_planner_destroy(p);
   }
+}
+
+/* Tables that no scheduler makes: the keys are covered all the same, and nothing is written where it must not be. */
+static void test_wrong_tables_do_no_harm(void **unused)
+{
+  (void)unused;
+  right_tables = false;
+  for (uint32_t round = 0; round < 300; round++) {
+    td_attention_planner_config c = random_config();
+    c.max_slots = 1 << 26;
+    td_plan plan = random_plan(1 + below(80), c.page_tokens, 2000);
+    uint32_t n_ids = 1 + below(40);
+    for (uint32_t r = 0; r < plan.n_rows; r++)
+      for (uint32_t i = 0; i * c.page_tokens < rows[r].kv_len; i++)
+        page_table[r * STRIPE + i] = below(4) ? (int32_t)below(n_ids) : page_table[r * STRIPE + i];
+    td_attention_planner *p = planner_of(&c);
+    make(p, &plan);
+    check_plan(p, &plan, &c);
+    td_attention_planner_destroy(p);
+  }
+  right_tables = true;
 }
 
 /* Rows grow, come and go; rows that do not decode stand between them. */
@@ -645,8 +670,9 @@ static void run_plan(const view *v, const store *st, const uint32_t *order, doub
   uint32_t n_heads = st->c->n_kv_heads, group = st->c->group, *slots = malloc((v->h->n_tasks + 10000) * sizeof *slots);
   partial *partials = malloc(((size_t)v->h->n_slots + 1) * group * sizeof *partials);
   uint32_t *arrived = calloc((size_t)v->h->n_members * n_heads + 1, sizeof *arrived);
-  for (uint32_t w = 0; w < v->h->n_workers; w++)
-    for (uint32_t t = v->first_task[order[w]]; t < v->first_task[order[w] + 1]; t++) {
+  for (uint32_t w = 0; w < 2 * v->h->n_workers; w++)
+    for (uint32_t i_worker = order[w / 2] + w % 2 * (v->h->n_workers + 1), t = v->first_task[i_worker];
+         t < v->first_task[i_worker + 1]; t++) {
       const td_attention_task *task = &v->tasks[t];
       for (piece pc = begin_of(task); next_piece(task, &pc);) {
         for (uint32_t i = 0; i < task->n_members; i++) {
@@ -822,7 +848,8 @@ static int free_table(void **unused)
 
 int main(void)
 {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_any_batch_is_covered),    cmocka_unit_test(test_steps_one_after_another),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_any_batch_is_covered),    cmocka_unit_test(test_wrong_tables_do_no_harm),
+                                     cmocka_unit_test(test_steps_one_after_another),
                                      cmocka_unit_test(test_growth_is_lazy),            cmocka_unit_test(test_workers_have_even_shares),
                                      cmocka_unit_test(test_costs_are_near_the_best), cmocka_unit_test(test_plans_are_attention),
                                      cmocka_unit_test(test_invariant_pieces),        cmocka_unit_test(test_too_much_is_refused)};

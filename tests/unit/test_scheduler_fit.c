@@ -132,6 +132,29 @@ static void a_table_may_fall(void **state)
   assert_true(td_cost_step_us(&m, &s[1].work) < td_cost_step_us(&m, &s[0].work));
 }
 
+static void stairs(void **state)
+{
+  (void)state;
+  td_cost_model m = {.n_points = 4, .tokens = {64, 256, 384, 448}, .tokens_us = {50, 67, 110, 160}},
+                full = {.n_points = TD_COST_POINTS_MAX - 1};
+  td_cost_make_stairs(&m, 256);
+  assert_true(td_cost_is_valid(&m));
+  assert_int_equal(m.n_points, 6);
+  assert_true(td_cost_tokens_us(&m, 160) == 58.5); /* as before */
+  assert_true(td_cost_tokens_us(&m, 256) == 67 && td_cost_tokens_us(&m, 257) == 110 &&
+              td_cost_tokens_us(&m, 300) == 110);
+  assert_true(td_cost_tokens_us(&m, 384) == 110 && td_cost_tokens_us(&m, 385) == 160 &&
+              td_cost_tokens_us(&m, 448) == 160);
+  td_cost_model again = m;
+  td_cost_make_stairs(&again, 256);
+  assert_memory_equal(&again, &m, sizeof m);
+  for (uint32_t i = 0; i < full.n_points; i++)
+    full.tokens[i] = 10 + 10 * i, full.tokens_us[i] = 10 + i;
+  td_cost_make_stairs(&full, 10); /* room for one */
+  assert_true(td_cost_is_valid(&full) && full.n_points == TD_COST_POINTS_MAX && full.tokens[1] == 11 &&
+              full.tokens[2] == 20);
+}
+
 static void what_cannot_be_fitted(void **state)
 {
   (void)state;
@@ -165,6 +188,7 @@ int main(void)
       cmocka_unit_test(finds_what_made_the_samples),
       cmocka_unit_test(noise_and_disturbed_steps),
       cmocka_unit_test(a_table_may_fall),
+      cmocka_unit_test(stairs),
       cmocka_unit_test(what_cannot_be_fitted),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
