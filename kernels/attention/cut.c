@@ -54,16 +54,6 @@ static double key_us_of(const td_attention_planner *p, uint32_t span)
   return span < p->n_shared ? p->shared_key_us[span] : key_us(p, p->config.group, false);
 }
 
-void td_attention_sum_fixed(td_attention_planner *p)
-{
-  const td_attention_span *spans = td_attention_at(p->block, p->block->spans_at);
-  p->fixed_us = 0;
-  for (uint32_t i = p->n_shared; i < p->block->n_spans; i++) {
-    line l = line_of(p, &spans[i], key_us_of(p, i));
-    p->fixed_us += l.piece_us * p->config.n_kv_heads;
-  }
-}
-
 /* What spans [from, to) take. */
 static double total_of(const td_attention_planner *p, const td_attention_span *spans, uint32_t from, uint32_t to)
 {
@@ -81,7 +71,8 @@ static double own_total_of(const td_attention_planner *p, const td_attention_spa
   uint32_t n = p->block->n_spans;
   if (n > p->n_shared && spans[n - 1].chunk16 > 0)
     return total_of(p, spans, p->n_shared, n);
-  return p->fixed_us + (double)p->own_keys * key_us(p, p->config.group, false) * p->config.n_kv_heads;
+  double us = (n - p->n_shared) * p->config.cost.start_us + p->n_sharing * p->unit.partial_us;
+  return (us + (double)p->own_keys * key_us(p, p->config.group, false)) * p->config.n_kv_heads;
 }
 
 /* Where the cutting stands. */

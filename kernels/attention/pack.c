@@ -192,6 +192,7 @@ static void place_row(emission *e, uint32_t row, uint32_t first_key)
   planned_row *r = &p->rows[row];
   uint32_t i = p->n_members++;
   TD_BUG_ON(p->n_sources + e->n_levels > p->max_sources);
+  p->n_sharing += e->n_levels > 0;
   e->members[i] = (td_attention_member){.token = r->token, .first_source = p->n_sources, .n_sources = e->n_levels};
   for (uint32_t l = 0; l < e->n_levels; l++)
     p->sources[p->n_sources++] = e->levels[l].first_span + (i - e->levels[l].first_member) / e->levels[l].n_tile;
@@ -275,7 +276,7 @@ static void tie_to_tables(td_attention_planner *p)
 void td_attention_pack(td_attention_planner *p, bool pack)
 {
   emission e = {.p = p, .members = (td_attention_member *)(void *)((unsigned char *)p->block + p->block->members_at)};
-  p->n_shared = p->n_members = p->n_sources = 0;
+  p->n_shared = p->n_members = p->n_sources = p->n_sharing = 0;
   if (pack) {
     uint32_t n_walk = walk_tree(p);
     if (p->config.policy != TD_ATTENTION_PAT)

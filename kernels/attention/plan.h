@@ -74,8 +74,8 @@ typedef struct td_attention_header {
 typedef enum td_attention_policy {
   TD_ATTENTION_UNIFIED,      /* all below, by predicted time */
   TD_ATTENTION_PAT,          /* packing by PAT's rule, tiles of 64; what is longer than the mean is split; ranges by pieces */
-  TD_ATTENTION_PERSISTENTKV, /* no packing; pieces of one length, by rows' own lengths; ranges by pieces */
-  TD_ATTENTION_FLASHDECODE,  /* no packing; every row in the same number of pieces; ranges by pieces */
+  TD_ATTENTION_PERSISTENTKV, /* no packing; every row in up to 32 pieces, by its own length; ranges by pieces */
+  TD_ATTENTION_FLASHDECODE,  /* no packing; every row in as few pieces as give each worker two; ranges by pieces */
 } td_attention_policy;
 
 /* td_backend_config.attention of the option's word: 0, "serial", or 1 + a policy; UINT32_MAX: no such word. */

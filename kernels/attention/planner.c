@@ -7,7 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { GROWTH_MAX = 64, /* tokens between two plans; more: taken for another row */ RECUT_PART = 64 };
+enum {
+  GROWTH_MAX = 64, /* tokens between two plans; more: taken for another row */
+  RECUT_PART = 64,
+  PERSISTENTKV_PIECES = 32, /* 20 to 32 in the paper */
+};
 
 /* Rows of a span of several members, at most. */
 static uint32_t tile_members(const td_attention_planner_config *c)
@@ -167,16 +171,17 @@ static void set_chunks(td_attention_planner *p, td_attention_span *spans, uint32
     return;
   for (uint32_t i = 0; i < n_spans; i++)
     keys += spans[i].n_keys;
-  uint32_t mean = (uint32_t)(keys / n_spans) + 1, splits = ceil_div(2 * c->n_workers, n_spans * n_heads);
-  uint32_t per_task = (uint32_t)(keys * n_heads / (2 * c->n_workers)) + 1;
+  uint32_t mean = (uint32_t)(keys / n_spans) + 1, n_lines = n_spans * n_heads;
+  uint32_t few = ceil_div(2 * c->n_workers, n_lines), many = ceil_div(16 * c->n_workers, n_lines); /* pieces of a row's head */
+  many = many < PERSISTENTKV_PIECES ? many : PERSISTENTKV_PIECES;
   for (uint32_t i = 0; i < n_spans; i++) {
     uint32_t chunk = c->invariant_keys / 16;
     if (chunk == 0 && c->policy == TD_ATTENTION_PAT)
       chunk = spans[i].n_keys > mean ? chunk_of(ceil_div(spans[i].n_keys, ceil_div(spans[i].n_keys, mean))) : 0;
     else if (chunk == 0 && c->policy == TD_ATTENTION_PERSISTENTKV)
-      chunk = chunk_of(per_task < 128 ? 128 : per_task);
+      chunk = chunk_of(ceil_div(spans[i].n_keys, many));
     else if (chunk == 0)
-      chunk = chunk_of(ceil_div(spans[i].n_keys, splits));
+      chunk = chunk_of(ceil_div(spans[i].n_keys, few));
     if (chunk == 0) /* one piece a head, so that ranges are of whole pieces here too */
       chunk = chunk_of(spans[i].n_keys);
     spans[i].chunk16 = (uint16_t)chunk;
@@ -220,7 +225,6 @@ static void lay_out(td_attention_planner *p)
   td_attention_span *own = (td_attention_span *)in_block(p, h->spans_at) + p->n_shared;
   for (uint32_t i = 0; i < p->n_members; i++)
     own[i] = (td_attention_span){.first_member = i, .n_members = 1, .shared = members[i].n_sources > 0};
-  td_attention_sum_fixed(p);
 }
 
 /* ---- a plan ---- */

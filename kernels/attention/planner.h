@@ -69,8 +69,7 @@ struct td_attention_planner {
   uint32_t *sources;           /* [max_sources] */
   double *ends_us, *shared_us; /* [n_workers] cut.c: where ranges end; what shared spans take of each */
   uint32_t max_shared, max_sources, max_slots, max_tasks;
-  uint32_t n_shared, n_members, n_sources;
-  double fixed_us;   /* of the plan, with key_us of own_keys more; only if no span has chunks */
+  uint32_t n_shared, n_members, n_sources, n_sharing; /* n_sharing: members with shared spans */
   uint64_t own_keys; /* of all rows' own spans */
   uint64_t cut_keys; /* own_keys when the cuts were made */
   td_attention_header *block;
@@ -84,8 +83,7 @@ void td_attention_tree_build(td_attention_planner *p, const int32_t *page_table)
 /* pack.c: members, shared spans and sources, from the tree; pack false: from the rows alone. */
 void td_attention_pack(td_attention_planner *p, bool pack);
 
-/* cut.c: what does not change while rows only grow; then spans' tasks and slots in the block. False: more slots than there are. */
-void td_attention_sum_fixed(td_attention_planner *p);
+/* cut.c: spans' tasks and slots in the block. False: more slots than there are. */
 bool td_attention_cut(td_attention_planner *p);
 double td_attention_longest_us(const td_attention_planner *p);
 

@@ -1,6 +1,7 @@
 /* bench_attention_plan [--quick]: host time of the attention planner, made from nothing and with only lengths grown, with and
- * without shared prefixes; then what it makes of PAT's trees, in predicted time: every row by itself, PAT's packing, ours, and
- * the floor, each key once from memory. */
+ * without shared prefixes; then, in predicted time, what it makes of PAT's trees (every row by itself, PAT's packing, ours, and
+ * the floor, each key once from memory) and of PersistentKV's traces, by policy. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -142,6 +143,94 @@ static void print_trees(void)
   }
 }
 
+/* ---- PersistentKV's traces (section 3.8): requests one after another in a few places, by seed ---- */
+
+enum { TRACE_STRIPE = 8192, TRACE_REQUESTS = 24, SEEDS = 5 };
+typedef enum trace_kind { BUCKETED, UNIFORM, BIMODAL, ZIPF } trace_kind;
+static const struct {
+  const char *name;
+  trace_kind kind;
+  uint32_t batch, decode_min, decode_max;
+} traces[] = {{"bucketed B1", BUCKETED, 1, 32, 96}, {"uniform B8", UNIFORM, 8, 16, 96}, {"bimodal B8", BIMODAL, 8, 16, 96},
+              {"bimodal B4", BIMODAL, 4, 16, 96},   {"zipf B8", ZIPF, 8, 16, 96}};
+
+static uint32_t between(uint64_t *random, uint32_t from, uint32_t to)
+{
+  *random = *random * 6364136223846793005u + 1442695040888963407u;
+  return from + (uint32_t)((*random >> 33) % (to - from + 1));
+}
+
+static uint32_t prompt_of(trace_kind kind, uint32_t request, uint64_t *random)
+{
+  switch (kind) {
+  case BUCKETED: return 8192u << request % 4;
+  case UNIFORM: return between(random, 4096, 32768);
+  case BIMODAL: return request % 4 == 3 ? between(random, 24576, 65536) : between(random, 2048, 12288);
+  default: return (uint32_t)(2048 + 65536 / sqrt(between(random, 1, 32))) + between(random, 0, 1024) - 512;
+  }
+}
+
+/* Mean predicted us of a step; *floor_us: of its keys, evenly spread. */
+static double trace_us(size_t trace, td_attention_policy policy, uint64_t seed, double *floor_us)
+{
+  uint64_t random = seed;
+  uint32_t left[8] = {0}, n_taken = 0, n_steps = 0;
+  double us = 0, keys = 0;
+  td_plan plan = {.rows = rows, .page_tokens = PAGE_TOKENS, .page_table = page_table, .page_table_len = 8 * TRACE_STRIPE};
+  td_attention_planner *p = planner_of(32, 8, policy);
+  for (uint32_t i = 0; i < plan.page_table_len; i++)
+    page_table[i] = (int32_t)i;
+  for (;; n_steps++) {
+    td_plan_row all[8];
+    plan.n_rows = 0;
+    for (uint32_t b = 0; b < traces[trace].batch; b++) {
+      if (left[b] == 0 && n_taken < TRACE_REQUESTS) {
+        rows[b] = (td_plan_row){.slot = n_taken, .q_len = 1, .page_table_offset = b * TRACE_STRIPE};
+        rows[b].kv_len = prompt_of(traces[trace].kind, n_taken++, &random);
+        left[b] = between(&random, traces[trace].decode_min, traces[trace].decode_max);
+      }
+      if (left[b] > 0) {
+        left[b]--;
+        rows[b].kv_len++;
+        keys += rows[b].kv_len;
+        all[plan.n_rows++] = rows[b];
+      }
+    }
+    if (plan.n_rows == 0)
+      break;
+    plan.rows = all;
+    for (uint32_t i = 0; i < plan.n_rows; i++)
+      all[i].q_start = i;
+    make(p, &plan);
+    us += td_attention_planner_stats(p).longest_us;
+  }
+  td_attention_planner_destroy(p);
+  *floor_us = keys * 8 * 512 / td_attention_cost_of_h200(1).memory_bytes_us / n_steps;
+  return us / n_steps;
+}
+
+static void print_traces(void)
+{
+  static const td_attention_policy policies[] = {TD_ATTENTION_FLASHDECODE, TD_ATTENTION_PERSISTENTKV, TD_ATTENTION_PAT,
+                                                 TD_ATTENTION_UNIFIED};
+  printf("\npredicted us a step, heads 32/8, mean and sd of %d seeds: floor, flashdecode, persistentkv, pat, unified\n", SEEDS);
+  for (size_t t = 0; t < sizeof traces / sizeof *traces; t++) {
+    double floor_us = 0;
+    printf("%-14s", traces[t].name);
+    for (size_t k = 0; k < sizeof policies / sizeof *policies; k++) {
+      double sum = 0, squares = 0, floors = 0;
+      for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+        double us = trace_us(t, policies[k], seed * 1000003, &floor_us);
+        sum += us, squares += us * us, floors += floor_us;
+      }
+      if (k == 0)
+        printf(" %7.1f", floors / SEEDS);
+      printf("  %7.1f +- %4.1f", sum / SEEDS, sqrt(fmax(squares / SEEDS - sum / SEEDS * sum / SEEDS, 0)));
+    }
+    printf("\n");
+  }
+}
+
 int main(int argc, char **argv)
 {
   uint32_t n_steps = argc > 1 && strcmp(argv[1], "--quick") == 0 ? 50 : 3000;
@@ -154,5 +243,6 @@ int main(int argc, char **argv)
     bench_times("seven levels", &(td_attention_tree){7, {1, 4, 8, 16, 32, 64, n}, {256, 128, 64, 64, 64, 64, 64}}, 500, n_steps);
   }
   print_trees();
+  print_traces();
   return 0;
 }

@@ -29,6 +29,7 @@ static uint32_t below(uint32_t n)
 static td_plan_row rows[ROWS_MAX];
 static int32_t *page_table; /* [PAGES] */
 static int32_t next_page;
+static bool right_tables = true; /* rows that have a page in common have all before it in common */
 
 static td_plan begin_plan(uint32_t page_tokens)
 {
@@ -248,7 +249,7 @@ static void check_members(const view *v, const td_plan *plan, const td_attention
       assert_true(s < v->h->n_spans && (i == mem->n_sources || s < v->h->n_shared_spans));
       assert_in_range(m, v->spans[s].first_member, v->spans[s].first_member + v->spans[s].n_members - 1);
       assert_int_equal(v->spans[s].shared, mem->n_sources > 0);
-      for (uint32_t k = 0; k < v->spans[s].n_keys; k += plan->page_tokens) /* its pages, whosever table they are taken from */
+      for (uint32_t k = 0; k < v->spans[s].n_keys && right_tables; k += plan->page_tokens) /* its pages, whosever table they are taken from */
         assert_int_equal(plan->page_table[v->spans[s].first_page + k / plan->page_tokens],
                          plan->page_table[plan->rows[mem->token].page_table_offset + (key + k) / plan->page_tokens]);
       key += v->spans[s].n_keys;
@@ -344,6 +345,27 @@ static void test_any_batch_is_covered(void **unused)
     check_plan(p, &plan, &c);
     td_attention_planner_destroy(p);
   }
+}
+
+/* Tables that no scheduler makes: the keys are covered all the same, and nothing is written where it must not be. */
+static void test_wrong_tables_do_no_harm(void **unused)
+{
+  (void)unused;
+  right_tables = false;
+  for (uint32_t round = 0; round < 300; round++) {
+    td_attention_planner_config c = random_config();
+    c.max_slots = 1 << 26;
+    td_plan plan = random_plan(1 + below(80), c.page_tokens, 2000);
+    uint32_t n_ids = 1 + below(40);
+    for (uint32_t r = 0; r < plan.n_rows; r++)
+      for (uint32_t i = 0; i * c.page_tokens < rows[r].kv_len; i++)
+        page_table[r * STRIPE + i] = below(4) ? (int32_t)below(n_ids) : page_table[r * STRIPE + i];
+    td_attention_planner *p = planner_of(&c);
+    make(p, &plan);
+    check_plan(p, &plan, &c);
+    td_attention_planner_destroy(p);
+  }
+  right_tables = true;
 }
 
 /* Rows grow, come and go; rows that do not decode stand between them. */
@@ -826,7 +848,8 @@ static int free_table(void **unused)
 
 int main(void)
 {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_any_batch_is_covered),    cmocka_unit_test(test_steps_one_after_another),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_any_batch_is_covered),    cmocka_unit_test(test_wrong_tables_do_no_harm),
+                                     cmocka_unit_test(test_steps_one_after_another),
                                      cmocka_unit_test(test_growth_is_lazy),            cmocka_unit_test(test_workers_have_even_shares),
                                      cmocka_unit_test(test_costs_are_near_the_best), cmocka_unit_test(test_plans_are_attention),
                                      cmocka_unit_test(test_invariant_pieces),        cmocka_unit_test(test_too_much_is_refused)};
