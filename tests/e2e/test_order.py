@@ -154,15 +154,15 @@ def test_a_cache_salt_is_a_cache_of_its_own(daemon):
 
 
 def test_short_prompts_do_not_wait_for_a_long_one():
-    with Daemon("--step-tokens", 64) as d:
+    with Daemon("--step-tokens", 64, "--policy", "sarathi", "--calibrate-ms", 2000, "--cache-dir", "") as d:
         ends = []
 
         async def main():
             async with d.aclient() as client:
-                long = asyncio.create_task(end_of(client, WORDS * 40, ends, "long"))
+                long = asyncio.create_task(end_of(client, WORDS * 50, ends, "long", max_tokens=1))
                 while await asyncio.to_thread(d.gauge, "vllm:num_requests_running") == 0:
                     await asyncio.sleep(0.01)
-                await asyncio.gather(*(end_of(client, f"Number {i} is", ends, i) for i in range(4)))
+                await asyncio.gather(*(end_of(client, f"Number {i} is", ends, i, max_tokens=3) for i in range(4)))
                 await long
         asyncio.run(main())
         assert ends[-1] == "long" and len(ends) == 5, ends
