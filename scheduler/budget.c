@@ -57,11 +57,11 @@ static uint32_t efficient_tokens(const td_cost_model *cost, uint32_t step_tokens
 double td_budget_automatic_target_us(const td_cost_model *cost, const td_sched_config *config)
 {
   uint32_t n_tokens = efficient_tokens(cost, config->step_tokens), n_rows = config->max_running;
-  uint64_t pool_tokens = (uint64_t)config->n_pages * config->page_tokens;
+  uint64_t kv_tokens = (uint64_t)config->n_pages * config->page_tokens / 2;
   if (n_rows >= n_tokens)
     n_rows = n_tokens - 1;
   uint32_t chunk = n_tokens - n_rows;
-  td_step_work w = with_chunk(decodes_of(n_rows, pool_tokens), chunk, chunk, false);
+  td_step_work w = with_chunk(decodes_of(n_rows, kv_tokens), chunk, chunk, false);
   return fmax(td_cost_step_us(cost, &w), td_budget_smallest_target_us(cost, config));
 }
 

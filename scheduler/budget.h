@@ -62,9 +62,9 @@ double td_budget_predict_us(const td_budget *b, const td_step_work *w);
 /* Decoding alone with a page of a prompt beside it: no target below this can be kept. */
 double td_budget_smallest_target_us(const td_cost_model *cost, const td_sched_config *config);
 /* What is aimed at where the operator does not say: a step with as many tokens as products need to be
- * efficient (nine tenths of the most tokens per time within step_tokens) and all rows decoding over all of
- * the KV memory. So a full daemon keeps it and still computes prompts efficiently; a smaller target would
- * cost throughput under load, and a larger one would gain no tenth of it. */
+ * efficient (nine tenths of the most tokens per time within step_tokens) and all rows decoding over half of
+ * the KV memory. So a busy daemon keeps it and still computes prompts efficiently; a larger target would gain
+ * no tenth of throughput. */
 double td_budget_automatic_target_us(const td_cost_model *cost, const td_sched_config *config);
 
 /* ---- SARATHI 4.4 and 5.1.3, for a static chunk ---- */

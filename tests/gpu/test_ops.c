@@ -446,8 +446,8 @@ int main(int argc, char **argv)
   }
   static const decoder_shape decoders[] = {
       {256, 4, 2, 64, 512, 1000, 16, 0, TD_ROPE_HALVES, false},   {576, 9, 3, 64, 1536, 1031, 16, 0, TD_ROPE_PAIRS, false},
-      {1024, 8, 2, 128, 2816, 5000, 32, 0, TD_ROPE_HALVES, true}, {4096, 32, 8, 128, 14336, 2000, 16, 200, TD_ROPE_HALVES, false},
-      {2048, 16, 1, 128, 5504, 3000, 64, 0, TD_ROPE_HALVES, true},
+      {1024, 8, 2, 128, 2816, 5000, 32, 0, TD_ROPE_HALVES, true}, {1024, 32, 8, 128, 8448, 2000, 16, 200, TD_ROPE_HALVES, false},
+      {512, 16, 1, 128, 1344, 8500, 64, 0, TD_ROPE_HALVES, true},
   };
   for (size_t i = 0; i < (tiny ? 1 : small ? 3 : 5); i++)
     test_decoder(name, &config, &decoders[i]);
