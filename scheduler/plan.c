@@ -71,11 +71,26 @@ static bool get_decode_page(td_sched *s, td_plan *plan, uint32_t at)
   return true;
 }
 
+/* The n-th row: nothing but decodes is in the plan yet, so it is the n-th token and the n-th to sample too. */
+static inline void put_decode(const td_sched *s, td_plan *plan, uint32_t n, uint32_t slot, const td_request *r)
+{
+  plan->rows[n] = (td_plan_row){.slot = slot,
+                                .q_start = n,
+                                .q_len = 1,
+                                .kv_len = r->n_tokens,
+                                .page_table_offset = r->stripe * s->stripe_pages,
+                                .wants_logits = 1};
+  plan->token_ids[n] = r->last_token;
+  plan->positions[n] = (int32_t)r->n_computed;
+  plan->logits_rows[n] = n;
+}
+
 /* All decodes; collects the running prefills on the way. Returns their number. */
 static uint32_t plan_decodes(td_sched *s, td_plan *plan)
 {
-  uint32_t n_prefills = 0;
+  uint32_t n_prefills = 0, n = 0;
   uint64_t kv_tokens = 0;
+  TD_BUG_ON(plan->n_rows > 0);
   for (uint32_t i = 0; i < s->table.n_running; i++) { /* n_running falls when one is preempted */
     uint32_t slot = s->table.running[i];
     td_request *r = &s->table.requests[slot];
@@ -89,14 +104,12 @@ static uint32_t plan_decodes(td_sched *s, td_plan *plan)
       i--; /* another stands there now, or nobody */
       continue;
     }
-    plan->token_ids[plan->n_tokens] = r->last_token;
-    plan->positions[plan->n_tokens] = (int32_t)r->n_computed;
-    add_row(s, plan, slot, 1);
+    put_decode(s, plan, n++, slot, r);
     kv_tokens += r->n_tokens;
   }
-  plan->n_decode_rows = plan->n_rows;
-  td_budget_add_decodes(&s->budget, plan->n_rows, kv_tokens);
-  TD_BUG_ON(plan->n_rows + n_prefills != s->table.n_running); /* no decode waits */
+  plan->n_rows = plan->n_tokens = plan->n_logits = plan->n_decode_rows = n;
+  td_budget_add_decodes(&s->budget, n, kv_tokens);
+  TD_BUG_ON(n + n_prefills != s->table.n_running); /* no decode waits */
   return n_prefills;
 }
 
