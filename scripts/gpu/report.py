@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import signal
 import sys
 import time
 
@@ -153,6 +154,7 @@ def default_out(a, ctx, cache, stamp):
 
 def main(argv):
     a = arguments(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("scripts/gpu-report: ended by a signal"))  # programs of ours would run on
     stamp = time.strftime("%Y-%m-%d-%H%M%S", time.gmtime())
     cache = pathlib.Path(os.environ.get("TANDEM_CACHE", ROOT / ".cache")) / "gpu-report"
     stored = cache.parent / "models" / MODEL
