@@ -105,7 +105,7 @@ int main(int argc, char **argv)
   }
   uint64_t hash = run(seed, n_steps, 1, &totals);
   print_totals(&totals, hash);
-  if (n_steps >= 100000 && !covers_all(&totals)) {
+  if (n_steps >= 400000 && !covers_all(&totals)) {
     fprintf(stderr, "the run did not meet all that it must\n");
     return 1;
   }
