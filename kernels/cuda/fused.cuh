@@ -92,6 +92,6 @@ struct fused_step {
   std::vector<noted_op> rest; // what comes after the logits, as it was
 };
 
-// Notes what queue(arg, plan) queues. False: that is no decoder that these kernels serve, or there is no memory for sums.
+// Notes what queue(arg, plan) queues. False: that is no decoder that these kernels serve.
 bool td_fused_make(cuda_backend *b, const td_plan *plan, void (*queue)(void *arg, const td_plan *plan), void *arg, fused_step *out);
 void td_fused_queue(cuda_backend *b, const fused_step &s);

@@ -75,6 +75,7 @@ struct reader {
   float *sums;
   fused_step *out;
   uint32_t width, n_sums; // of x; of what wrote h last
+  float eps;              // of the norm that reads h
   td_devptr x, h, attn;   // as the ops name them: a gather of all rows is another name
 
   const noted_op *take(op_kind kind) { return n_read < ops.size() && ops[n_read].kind == kind ? &ops[n_read++] : nullptr; }
@@ -101,17 +102,18 @@ bool add_residual(reader &r, fused_product *out, const td_linear_params &p)
   const td_rmsnorm_params &norm = o->rmsnorm;
   out->norm = at<float>(norm.weight);
   r.n_sums = out->n_tiles;
+  r.eps = norm.eps;
   return same(norm.x, r.x) && same(norm.delta, p.out) && same(norm.out, r.h) && norm.n == r.n && norm.width == r.width &&
          out->n_out == r.width && out->n_tiles <= FUSED_TILES_MAX;
 }
 
 // A product of h, whose rows are still to be divided by their root mean square.
-bool add_scaled(const reader &r, fused_product *out, const td_linear_params &p, uint32_t kind, float eps)
+bool add_scaled(const reader &r, fused_product *out, const td_linear_params &p, uint32_t kind)
 {
   if (!same(p.x, r.h) || !add_product(r, out, p, kind))
     return false;
   out->n_sums = r.n_sums;
-  out->eps = eps;
+  out->eps = r.eps;
   return true;
 }
 
@@ -147,11 +149,11 @@ bool skip_gathers(reader &r)
 }
 
 // A layer behind its first norm, and the norm after it.
-bool read_layer(reader &r, float eps)
+bool read_layer(reader &r)
 {
   fused_layer &l = r.out->layers.emplace_back();
   const noted_op *qkv = r.take(OP_LINEAR);
-  if (!qkv || !add_scaled(r, &l.qkv, qkv->linear, FUSED_STORE, eps) || !read_attention(r, &l.attention, qkv->linear.out))
+  if (!qkv || !add_scaled(r, &l.qkv, qkv->linear, FUSED_STORE) || !read_attention(r, &l.attention, qkv->linear.out))
     return false;
   td_devptr attn = r.attn; // where it is, whatever its name
   const noted_op *o = skip_gathers(r) ? r.take(OP_LINEAR) : nullptr;
@@ -167,7 +169,7 @@ bool read_layer(reader &r, float eps)
     return false;
   p = gate_up->linear;
   p.out = act->swiglu.out;
-  return add_scaled(r, &l.gate_up, p, FUSED_SWIGLU, eps) && add_residual(r, &l.down, down->linear);
+  return add_scaled(r, &l.gate_up, p, FUSED_SWIGLU) && add_residual(r, &l.down, down->linear);
 }
 
 bool read_decoder(reader &r)
@@ -176,30 +178,27 @@ bool read_decoder(reader &r)
   if (!embed || !norm || norm->rmsnorm.delta.addr || !same(norm->rmsnorm.x, embed->embed.out) || norm->rmsnorm.n != r.n ||
       norm->rmsnorm.width != embed->embed.width)
     return false;
-  float eps = norm->rmsnorm.eps;
+  r.eps = norm->rmsnorm.eps;
   r.x = embed->embed.out;
   r.h = norm->rmsnorm.out;
   r.width = norm->rmsnorm.width;
   r.n_sums = 1;
   r.out->begin = {embed->embed.weight->data, at<float>(norm->rmsnorm.weight), at<bf16>(r.x), at<bf16>(r.h), r.sums, r.n, r.width};
   while (r.n_read + 1 < r.ops.size() && r.ops[r.n_read + 1].kind == OP_ROPE_KV)
-    if (!read_layer(r, eps))
+    if (!read_layer(r))
       return false;
   const noted_op *head = r.take(OP_LINEAR);
-  return head && head->linear.out_f32 && !r.out->layers.empty() && add_scaled(r, &r.out->head, head->linear, FUSED_STORE_F32, eps);
+  return head && head->linear.out_f32 && !r.out->layers.empty() && add_scaled(r, &r.out->head, head->linear, FUSED_STORE_F32);
 }
 
 } // namespace
 
 bool td_fused_make(cuda_backend *b, const td_plan *plan, void (*queue)(void *arg, const td_plan *plan), void *arg, fused_step *out)
 {
-  td_error err;
   if (!b->stream_encode || b->config.batch_invariant || b->planner || plan->n_rows > FUSED_ROWS_MAX)
     return false;
   std::vector<noted_op> ops;
   note_ops(b, plan, queue, arg, &ops);
-  if (!b->fused_sums && td_cuda_alloc_array(b, (size_t)FUSED_ROWS_MAX * FUSED_TILES_MAX, &b->fused_sums, &err) != TD_OK)
-    return false;
   reader r = {b, ops, 0, plan->n_rows, b->fused_sums, out};
   if (!read_decoder(r))
     return false;

@@ -351,7 +351,9 @@ td_status td_fused_open(cuda_backend *b, td_error *err)
   cudaError_t e = cudaSuccess;
   for (uint32_t n = 8; n <= FUSED_ROWS_MAX && b->has_wgmma && e == cudaSuccess; n += 8)
     e = cudaFuncSetAttribute(function_for(n), cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_BYTES_MAX);
-  return e == cudaSuccess ? TD_OK : td_cuda_fail(err, e, "kernels for few rows");
+  if (e != cudaSuccess)
+    return td_cuda_fail(err, e, "kernels for few rows");
+  return b->stream_encode ? td_cuda_alloc_array(b, (size_t)FUSED_ROWS_MAX * FUSED_TILES_MAX, &b->fused_sums, err) : TD_OK;
 }
 
 // The height with which the busiest multiprocessor has the least to do; a tile costs a little itself.

@@ -118,7 +118,7 @@ struct cuda_backend {
   bool has_run;       // a step has ended
   bool padded_decode; // recording: grids for as many rows as any plan of this size has items
   std::vector<recording> *recordings;
-  float *fused_sums; // fused.cuh; null: none recorded yet
+  float *fused_sums; // fused.cuh; null: not served here
   device_batch batch;
   uint32_t page_table_entries, max_page_updates;
 

@@ -189,12 +189,34 @@ static double distance(const float *a, const float *b, size_t n)
   return sqrt(d2 / b2);
 }
 
+/* NaN where a step itself writes: what it reads there must be its own. */
+static void spoil(const decoder *d)
+{
+  uint32_t width = qkv_width(d->s);
+  float *nan_values = malloc(width * sizeof *nan_values);
+  for (uint32_t i = 0; i < width; i++)
+    nan_values[i] = NAN;
+  for (uint32_t r = 0; r < ROWS; r++)
+    for (uint32_t i = 0; i < LAYERS; i++) {
+      td_rope_kv_params p = d->rope;
+      plan_reset(d->s->page_tokens);
+      plan_add_row(1, lens[r], pages_of(r));
+      be->ops->step_begin(be, plan);
+      p.qkv = activations(nan_values, 1, width);
+      p.layer = i;
+      be->ops->rope_kv(be, &p);
+      step_end();
+    }
+  free(nan_values);
+}
+
 /* Rounding makes both differ from f32; the recorded step may not differ by more, and not from run to run. */
 static void compare(const decoder *d, const float *want, uint32_t n)
 {
   char what[200];
   size_t n_all = (size_t)n * d->s->vocab;
-  float *queued = run(d, n, false), *once = run(d, n, true), *again = run(d, n, true);
+  spoil(d);
+  float *once = run(d, n, true), *again = run(d, n, true), *queued = run(d, n, false);
   double q = distance(queued, want, n_all), r = distance(once, want, n_all);
   snprintf(what, sizeof what, "decoder %u wide, heads %u/%u of %u, %u rows: error recorded %.2e, queued %.2e", d->s->width,
            d->s->n_heads, d->s->n_kv_heads, d->s->head_dim, n, r, q);
@@ -224,8 +246,8 @@ void test_decoder(const char *backend, const td_backend_config *config, const de
     write_past(&d, &v);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
       compare(&d, want, rows[i]);
-    printf("decoder %u wide: %u of %zu recorded steps are fused\n", s->width, be->n_fused_steps,
-           sizeof recorded / sizeof *recorded);
+    bool hopper = strstr(be->identity, " cc9.0 ") != NULL;
+    expect(!hopper || be->n_fused_steps == sizeof recorded / sizeof *recorded, "all recorded decoders are fused");
     free(want);
     free_values(&v);
   }
