@@ -9,8 +9,8 @@
 
 const double td_step_error_borders[TD_STEP_ERROR_BORDERS] = {0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2};
 
-/* A promise further away than this says nothing. */
-enum { PROMISE_MAX_US = 600 * 1000000 };
+/* A promise further away than this says nothing: clients have given up by then. */
+enum { PROMISE_MAX_US = 120 * 1000000 };
 
 /* ---- engine thread ---- */
 
@@ -42,6 +42,8 @@ void td_engine_note_forecast(td_engine *e)
 
 /* ---- loop thread ---- */
 
+/* Each refusal is promised the turn after the last one's, but nobody is to wait longer than all that is here now takes to
+ * end: who asks again and again has many promises and comes once, and what was promised of a queue that is gone is void. */
 uint64_t td_engine_retry_after_us(td_engine *e, uint32_t n_prompt)
 {
   td_engine_stats st;
@@ -55,8 +57,9 @@ uint64_t td_engine_retry_after_us(td_engine *e, uint32_t n_prompt)
     wait_us = fmax(wait_us, token_us * (double)(e->n_queued_tokens + n_prompt - cap));
     gap_us = fmax(gap_us, token_us * n_prompt);
   }
+  double all_us = wait_us + gap_us * (st.n_running + st.n_waiting);
   double from_now_us = e->promised_us > now_us ? (double)(e->promised_us - now_us) + gap_us : 0;
-  from_now_us = fmin(fmax(from_now_us, wait_us), PROMISE_MAX_US);
+  from_now_us = fmin(fmax(from_now_us, wait_us), fmin(all_us, PROMISE_MAX_US));
   e->promised_us = now_us + (uint64_t)from_now_us;
   return (uint64_t)from_now_us;
 }
