@@ -172,23 +172,24 @@ static td_status read_rates(const td_scene_options *o, td_scene *s, td_error *er
   return TD_OK;
 }
 
-/* Numbers that end in an unsigned integer. */
+/* Counts end in an unsigned integer, where a fraction below 1 would be the 0 that says something else. */
 static td_status check_numbers(const td_scene_options *o, td_error *err)
 {
   const struct {
     const char *name;
     double v, max;
-  } all[] = {{"step-tokens", o->step_tokens, 1 << 24},
-             {"running", o->running, 65536},
-             {"context", o->context, 1 << 24},
-             {"page-tokens", o->page_tokens, 64},
-             {"queue-requests", o->queue_requests, 1 << 24},
-             {"queue-tokens", o->queue_tokens, 1e15},
-             {"kv-tokens", o->kv_tokens, 1e11},
+    bool count;
+  } all[] = {{"step-tokens", o->step_tokens, 1 << 24, true},
+             {"running", o->running, 65536, true},
+             {"context", o->context, 1 << 24, true},
+             {"page-tokens", o->page_tokens, 64, true},
+             {"queue-requests", o->queue_requests, 1 << 24, true},
+             {"queue-tokens", o->queue_tokens, 1e15, true},
+             {"kv-tokens", o->kv_tokens, 1e11, true},
              {"memory-gib", o->memory_gib, 1e6},
-             {"replicas", o->replicas, TD_REPLAY_REPLICAS_MAX},
-             {"requests", o->requests, 1e8},
-             {"seed", o->seed, 9e15},
+             {"replicas", o->replicas, TD_REPLAY_REPLICAS_MAX, true},
+             {"requests", o->requests, 1e8, true},
+             {"seed", o->seed, 9e15, true},
              {"seconds", o->seconds, 1e9},
              {"drain", o->drain_s, 1e9},
              {"host-us", o->host_us, 1e9},
@@ -197,10 +198,14 @@ static td_status check_numbers(const td_scene_options *o, td_error *err)
              {"slo-tbt", o->slo_tbt_ms, 1e9},
              {"slo-ttft", o->slo_ttft_ms, 1e9},
              {"slo-queue", o->slo_queue_ms, 1e9}};
-  for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+  for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
     if (!(all[i].v >= 0 && all[i].v <= all[i].max))
       return td_fail_param(err, TD_ERR_CONFIG, all[i].name, "--%s is %g; it can be 0 (as the daemon) to %g",
                            all[i].name, all[i].v, all[i].max);
+    if (all[i].count && all[i].v != floor(all[i].v))
+      return td_fail_param(err, TD_ERR_CONFIG, all[i].name, "--%s is %g; it counts whole ones", all[i].name,
+                           all[i].v);
+  }
   return TD_OK;
 }
 

@@ -52,3 +52,10 @@ def test_traces(tmp_path):
     (["--calibration", __file__, "--kv-tokens", 1000], "no step times"), (["--preset", "decode"], "closed streams"), (["--what"], "--what")])
 def test_refusals(args, says):
     assert says in plan(*args, expect=64)
+
+
+@pytest.mark.parametrize("name", ["step-tokens", "running", "context", "page-tokens", "queue-requests", "queue-tokens", "kv-tokens", "replicas",
+                                  "requests", "seed"])
+def test_half_of_what_is_counted_is_refused(name):
+    for v in (0.5, 2.5):
+        assert f"--{name} is {v}" in plan(f"--{name}", v, expect=64)
