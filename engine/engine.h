@@ -118,7 +118,7 @@ typedef struct td_engine_update {
   td_finish finish;
   const char *error; /* for TD_FINISH_ERROR; static text */
   uint64_t submit_us, first_run_us, first_token_us, last_token_us; /* CLOCK_MONOTONIC; 0 = not yet */
-  uint64_t predicted_queue_us; /* when it came: how long it would wait for its first step; 0: not known */
+  uint64_t predicted_queue_us; /* when it came: how long it would wait for its first step; UINT64_MAX: not known */
 } td_engine_update;
 
 /* [loop] Requests with news since the last call, in order; one may come again while this call reads. Returns how many were stored. Call until it returns

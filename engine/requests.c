@@ -101,7 +101,7 @@ td_status td_engine_submit(td_engine *e, const td_engine_request *r, td_ticket *
   atomic_store(&s->n_generated, 0);
   atomic_store(&s->ended, TD_FINISH_NONE);
   atomic_store(&s->n_cached_prompt, 0);
-  atomic_store(&s->predicted_queue_us, 0);
+  atomic_store(&s->predicted_queue_us, UINT64_MAX);
   atomic_store(&s->first_run_us, 0);
   atomic_store(&s->first_token_us, 0);
   atomic_store(&s->last_token_us, 0);

@@ -25,7 +25,7 @@ static void take_submit(td_engine *e, uint32_t slot, uint32_t generation, double
   s->active = true;
   s->active_generation = generation;
   s->n_new = 0;
-  atomic_store(&s->predicted_queue_us, (uint64_t)wait_us);
+  atomic_store(&s->predicted_queue_us, e->has_cost ? (uint64_t)wait_us : UINT64_MAX);
   e->backend->ops->set_sampling(e->backend, slot, &s->request.sampling);
   if (td_sched_submit(e->sched, slot, &r, td_engine_now_us(), NULL) != TD_OK) {
     /* td_engine_submit has refused what can never fit, so this is a disagreement of ours, not the client's */

@@ -257,6 +257,8 @@ static void respond_error(td_conn *c, const td_api_error *e, const char *headers
   snprintf(extra, sizeof extra, "%s", headers ? headers : "");
   if (e->retry_after_s > 0)
     snprintf(extra + strlen(extra), sizeof extra - strlen(extra), "retry-after: %d\r\n", e->retry_after_s);
+  if (e->no_retry)
+    snprintf(extra + strlen(extra), sizeof extra - strlen(extra), "x-should-retry: false\r\n");
   td_conn_respond(c, e->status, "application/json", extra, body.data ? body.data : "", body.len_bytes);
   td_buf_deinit(&body);
 }

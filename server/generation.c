@@ -348,7 +348,8 @@ static void observe(td_choice *ch, const td_engine_update *u)
     m->prompt_tokens += u->n_prompt;
     td_histogram_observe(&m->ttft, (double)(u->first_token_us - ch->call->arrival_us) / 1e6, 1);
     td_histogram_observe(&m->queue, (double)(u->first_run_us - u->submit_us) / 1e6, 1);
-    td_histogram_observe(&m->queue_predicted, (double)u->predicted_queue_us / 1e6, 1);
+    if (u->predicted_queue_us != UINT64_MAX)
+      td_histogram_observe(&m->queue_predicted, (double)u->predicted_queue_us / 1e6, 1);
     if (u->n_generated > 1)
       td_histogram_observe(&m->inter_token,
                            (double)(u->last_token_us - u->first_token_us) / 1e6 / (u->n_generated - 1),
@@ -366,14 +367,23 @@ static void fail(td_call *call, int status, const char *code, const char *messag
   td_call_fail(call, &e);
 }
 
-/* A deadline has passed. What a stream's client has not been sent of the answer so far goes before the error, if it reads. */
+/* Official clients send a 408 or 504 again by themselves: the deadline, and all the work, once more. */
+static void fail_late(td_call *call, int status, const char *code, const char *message)
+{
+  td_api_error e;
+  td_api_error_set(&e, status, code, NULL, "%s", message);
+  e.no_retry = true;
+  td_call_fail(call, &e);
+}
+
+/* A deadline has passed. Tokens of before it may be unread: a stop string in them has ended the answer in time, and a
+ * stream's client gets them before the error, if it reads. */
 static void end_late(td_choice *ch, td_finish why)
 {
   td_call *call = ch->call;
-  if (call->request.stream)
-    pump_choice(ch);
+  pump_choice(ch);
   if (call->n_open == 0) {
-    end_call(call); /* a stop string had ended it in time */
+    end_call(call);
     return;
   }
   if (ch->closed)
@@ -381,12 +391,12 @@ static void end_late(td_choice *ch, td_finish why)
   ch->engine_finish = why;
   call->server->metrics.timeouts[why == TD_FINISH_CUT]++;
   if (why == TD_FINISH_UNSTARTED)
-    fail(call, 408, "deadline_unreachable",
-         "timeout_ms or ttft_timeout_ms could not be met any more: too much was before this request");
+    fail_late(call, 408, "deadline_unreachable",
+              "timeout_ms or ttft_timeout_ms could not be met any more: too much was before this request");
   else if (ch->n_generated == 0)
-    fail(call, 504, "deadline_exceeded", "the first token could not be there within timeout_ms or ttft_timeout_ms");
+    fail_late(call, 504, "deadline_exceeded", "the first token could not be there within timeout_ms or ttft_timeout_ms");
   else
-    fail(call, 504, "deadline_exceeded", "timeout_ms passed before the answer was complete");
+    fail_late(call, 504, "deadline_exceeded", "timeout_ms passed before the answer was complete");
 }
 
 static void apply(const td_engine_update *u)

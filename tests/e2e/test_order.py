@@ -81,6 +81,24 @@ def test_a_deadline_cuts_or_refuses(one_at_a_time):
     assert r.choices[0].text
 
 
+def test_official_clients_do_not_send_a_late_request_again(one_at_a_time):
+    d = one_at_a_time
+
+    def missed():
+        return sum(v for (name, _), v in d.metrics().items() if name == "tandem:deadlines_missed_total")
+    before, client = missed(), openai.OpenAI(base_url=d.url + "/v1", api_key="none")  # which would, twice
+    assert client.max_retries == 2
+    with pytest.raises(openai.APIStatusError) as e:
+        client.completions.create(**LONG, extra_body={**ENDLESS, "timeout_ms": int(300 * SLOWNESS)})
+    assert e.value.status_code == 504 and missed() == before + 1
+    blocker = occupy(d)
+    with pytest.raises(openai.APIStatusError) as e:
+        client.completions.create(**LONG, extra_body={"timeout_ms": int(200 * SLOWNESS)})
+    assert e.value.status_code == 408 and missed() == before + 2
+    blocker.close()
+    d.until_idle()
+
+
 @pytest.mark.share
 def test_a_stream_that_is_cut_ends_with_an_error_event(one_at_a_time):
     d = one_at_a_time
