@@ -186,18 +186,18 @@ static td_status check_numbers(const td_scene_options *o, td_error *err)
              {"queue-requests", o->queue_requests, 1 << 24, true},
              {"queue-tokens", o->queue_tokens, 1e15, true},
              {"kv-tokens", o->kv_tokens, 1e11, true},
-             {"memory-gib", o->memory_gib, 1e6},
+             {"memory-gib", o->memory_gib, 1e6, false},
              {"replicas", o->replicas, TD_REPLAY_REPLICAS_MAX, true},
              {"requests", o->requests, 1e8, true},
              {"seed", o->seed, 9e15, true},
-             {"seconds", o->seconds, 1e9},
-             {"drain", o->drain_s, 1e9},
-             {"host-us", o->host_us, 1e9},
-             {"slack-percent", fmax(o->slack_percent, 0), 10000},
-             {"tbt-target", o->tbt_target_ms, 1e9},
-             {"slo-tbt", o->slo_tbt_ms, 1e9},
-             {"slo-ttft", o->slo_ttft_ms, 1e9},
-             {"slo-queue", o->slo_queue_ms, 1e9}};
+             {"seconds", o->seconds, 1e9, false},
+             {"drain", o->drain_s, 1e9, false},
+             {"host-us", o->host_us, 1e9, false},
+             {"slack-percent", fmax(o->slack_percent, 0), 10000, false},
+             {"tbt-target", o->tbt_target_ms, 1e9, false},
+             {"slo-tbt", o->slo_tbt_ms, 1e9, false},
+             {"slo-ttft", o->slo_ttft_ms, 1e9, false},
+             {"slo-queue", o->slo_queue_ms, 1e9, false}};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
     if (!(all[i].v >= 0 && all[i].v <= all[i].max))
       return td_fail_param(err, TD_ERR_CONFIG, all[i].name, "--%s is %g; it can be 0 (as the daemon) to %g",
