@@ -84,7 +84,7 @@ static uint64_t latest_us(const td_sched *s, uint32_t slot)
                                                           (r->n_tokens - 1) / s->config.page_tokens)
                                          .n_pages;
   uint64_t first = e->ttft_deadline_us < e->deadline_us ? e->ttft_deadline_us : e->deadline_us;
-  uint64_t need = td_sched_prompt_us(s, r->n_tokens - n_done);
+  uint64_t need = (uint64_t)((double)td_sched_prompt_us(s, r->n_tokens - n_done) * s->least_correction);
   return first > need ? first - need : 0;
 }
 

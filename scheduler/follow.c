@@ -79,6 +79,8 @@ static void link_follower(td_sched *s, uint32_t slot, uint32_t leader)
   if (e->next != TD_NO_SLOT)
     o->entries[e->next].prev = slot;
   l->followers = slot;
+  if (e->next == TD_NO_SLOT || e->wake_pages < l->followers_pages)
+    l->followers_pages = e->wake_pages;
   if (e->latest_start_us < l->followers_us)
     l->followers_us = e->latest_start_us;
   o->n_following++;
@@ -101,9 +103,14 @@ static void find_most_urgent(td_sched *s, uint32_t leader)
 {
   td_order_entry *l = &s->order.entries[leader];
   l->followers_us = UINT64_MAX;
-  for (uint32_t f = l->followers; f != TD_NO_SLOT; f = s->order.entries[f].next)
-    if (s->order.entries[f].latest_start_us < l->followers_us)
-      l->followers_us = s->order.entries[f].latest_start_us;
+  l->followers_pages = UINT32_MAX;
+  for (uint32_t f = l->followers; f != TD_NO_SLOT; f = s->order.entries[f].next) {
+    const td_order_entry *e = &s->order.entries[f];
+    if (e->latest_start_us < l->followers_us)
+      l->followers_us = e->latest_start_us;
+    if (e->wake_pages < l->followers_pages)
+      l->followers_pages = e->wake_pages;
+  }
 }
 
 bool td_follow_try(td_sched *s, uint32_t slot, const td_prefix_hit *hit)

@@ -35,6 +35,7 @@ typedef struct td_order_entry {
   uint32_t followers;                     /* first of those that wait for this one's pages */
   uint32_t leader;                        /* TD_NO_SLOT: it follows nobody */
   uint32_t wake_pages;                    /* the leader's pages in the tree that end the wait */
+  uint32_t followers_pages;               /* the fewest that one of those who wait for this one needs */
   uint32_t n_follows;
   uint32_t expiry_at; /* in the heap of deadlines; TD_NO_SLOT: not there */
   uint32_t rank;      /* steps down the right to where a child is missing, this one included */

@@ -44,7 +44,11 @@ static uint64_t turn_us(const td_sched *s, uint32_t slot, uint64_t now_us)
   const td_order_entry *e = &s->order.entries[slot];
   uint64_t rest_us = td_sched_prompt_us(s, r->n_tokens - r->n_computed);
   uint64_t own_us = must_go_on_us(s, e->latest_start_us, rest_us, now_us);
-  return e->followers_us < own_us ? e->followers_us : own_us;
+  if (e->followers == TD_NO_SLOT)
+    return own_us;
+  uint32_t wanted = e->followers_pages * s->config.page_tokens, lack = wanted > r->n_computed ? wanted - r->n_computed : 0;
+  uint64_t theirs_us = must_go_on_us(s, e->followers_us, td_sched_prompt_us(s, lack), now_us);
+  return theirs_us < own_us ? theirs_us : own_us;
 }
 
 /* Insertion: few, and many that come in order. Ties stay in the order of being started. */

@@ -1,4 +1,5 @@
 /* Life, submit, cancel and numbers of the scheduler. The steps themselves are in plan.c and commit.c. */
+#include <math.h>
 #include <stdlib.h>
 
 #include "config/limits.h"
@@ -88,9 +89,10 @@ td_status td_sched_create(const td_sched_config *config, td_sched **out, td_erro
   s->config = *config;
   s->config.cost = NULL; /* the budget has a copy */
   s->answer_share = 1;
+  s->least_correction = 1;
   if (config->cost && config->prompt_ns_per_token == 0)
-    s->config.prompt_ns_per_token =
-        (uint32_t)(PROMPT_TIME_SHARE * 1e3 * td_cost_tokens_us(config->cost, config->step_tokens) / config->step_tokens);
+    s->config.prompt_ns_per_token = (uint32_t)fmin(
+        PROMPT_TIME_SHARE * 1e3 * td_cost_tokens_us(config->cost, config->step_tokens) / config->step_tokens, UINT32_MAX);
   td_status status = td_budget_init(&s->budget, config, err);
   if (status == TD_OK)
     status = size_tables(s, err);
@@ -245,6 +247,7 @@ void td_sched_observe(td_sched *s, const td_plan *plan, double measured_us)
 {
   td_step_work w = td_step_work_of(plan);
   td_budget_observe(&s->budget, &w, measured_us);
+  s->least_correction = fmin(s->least_correction, s->budget.correction[1]);
 }
 
 td_sched_slot_info td_sched_slot(const td_sched *s, uint32_t slot)

@@ -115,7 +115,6 @@ def test_a_client_that_leaves_is_not_told_of_its_deadline(one_at_a_time):
 WORDS = "The river runs past the old mill and under the stone bridge, where the children fish in summer. "
 
 
-@pytest.mark.share
 def test_n_choices_compute_their_prompt_once(daemon):
     client, prompt = daemon.client(), "Choices. " + WORDS * 8
     n_prompt = len(daemon.post("/tokenize", {"model": MODEL_ID, "prompt": prompt}).json()["tokens"])

@@ -141,6 +141,7 @@ sim_world *sim_world_create(uint64_t seed, uint64_t hash_seed, sim_totals *total
   w->totals = totals;
   draw_config(w, hash_seed);
   draw_prefixes(w);
+  w->least_correction = 1;
   if (td_sched_create(&w->config, &w->sched, &err) != TD_OK ||
       td_sched_plan_create(w->sched, &w->plan, &err) != TD_OK ||
       td_sched_plan_create(w->sched, &w->next, &err) != TD_OK) {
@@ -391,8 +392,12 @@ static void commit(sim_world *w)
   for (uint32_t i = 0; i < SIM_ACCOUNTS; i++)
     served[i] = td_sched_account_served(w->sched, i);
   td_sched_commit(w->sched, plan, w->sampled, w->stop, w->clock_us, w->finished, &n_finished);
-  if (w->config.cost && !w->ahead && sim_chance(&w->rng, 0.5)) /* steps of this world take 0.3 to 2.3 times what was predicted */
+  if (w->config.cost && !w->ahead && sim_chance(&w->rng, 0.5)) { /* steps of this world take 0.3 to 2.3 times what was predicted */
+    td_sched_stats stats;
     td_sched_observe(w->sched, plan, td_sched_predict_us(w->sched, plan) * (0.3 + 0.002 * sim_below(&w->rng, 1000)));
+    td_sched_get_stats(w->sched, &stats);
+    w->least_correction = stats.cost_correction[1] < w->least_correction ? stats.cost_correction[1] : w->least_correction;
+  }
   for (uint32_t i = 0; i < plan->n_logits; i++) {
     uint32_t id = plan->rows[plan->logits_rows[i]].slot;
     sim_slot *slot = &w->slots[id];

@@ -137,6 +137,25 @@ static void a_long_prompt_does_not_block_short_ones(void **state)
   assert_in_range(slowest_short(&as_they_come, 1, 0, &long_us), 30 * FULL_STEP_US, 60 * FULL_STEP_US);
 }
 
+/* The same with two equal long ones, of which one waits for what the other computes: late, they are in no more of a hurry than one. */
+static void nor_does_one_that_others_wait_for(void **state)
+{
+  static world w;
+  uint32_t n_short = 0;
+  open_world(&w, &by_slack);
+  submit(&w, 0, LONG, 2, 1, (td_sched_request){0});
+  submit(&w, 1, LONG, 2, 1, (td_sched_request){0});
+  while (step(&w))
+    if (w.now_us > 1000000 && n_short < 50 && w.there[0]) { /* the moment at which the follower had to begin has passed */
+      submit(&w, 8 + n_short, 200, 4, 100 + (int32_t)n_short, (td_sched_request){0});
+      n_short++;
+    }
+  assert_true(n_short > 20);
+  for (uint32_t i = 8; i < 8 + n_short; i++)
+    assert_in_range(w.first_us[i] - w.arrived_us[i], 1, 2 * FULL_STEP_US);
+  close_world(&w);
+}
+
 /* Four of them: those that cannot start yet must not stand in the queue before the short ones when their time has come. */
 static void long_prompts_make_way_in_the_queue(void **state)
 {
@@ -408,6 +427,7 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_long_prompt_does_not_block_short_ones),
+      cmocka_unit_test(nor_does_one_that_others_wait_for),
       cmocka_unit_test(long_prompts_make_way_in_the_queue),
       cmocka_unit_test(a_long_prompt_does_not_starve),
       cmocka_unit_test(a_priority_is_worth_so_much_waiting),
