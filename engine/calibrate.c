@@ -18,8 +18,10 @@
 #include "scheduler/cost_fit.h"
 #include "scheduler/cost_text.h"
 
-/* Host memory that nobody wrote yet is taken for it, up to this: it would be taken by requests later. */
+/* Host memory that nobody wrote yet is taken for it, up to this, or HOST_KV_PAGES where pages are large: it
+ * would be taken by requests later. */
 #define HOST_KV_BYTES ((uint64_t)64 << 20)
+enum { HOST_KV_PAGES = 64 };
 enum { CASES_MAX = 128, RUNS_MAX = 9, RUNS_WANTED = 3, FEWEST_CASES = 4 };
 enum { SHORT_CONTEXT = 64, MANY_CONTEXT = 4096, LONG_CONTEXT = 32768 };
 /* On a device: below, steps are bound by reading the weights, and rise evenly. */
@@ -32,6 +34,11 @@ enum { BUDGET_SHARE = 40, LEFT_SHARE = 16 };
 /* A kept calibration that is off by more is measured anew. A GPU that is cool runs a sixth faster than one at
  * work. */
 #define HOLDS_WITHIN 0.25
+
+/* Behind the identity in what is kept: how many kinds were measured, and the time that was allowed. */
+#define MEASURED "; %u of %u kinds of steps within %u ms"
+#define MEASURED_SCAN "; %9u of %9u kinds of steps within %9u ms"
+enum { MEASURED_BYTES = 80 };
 
 /* A kind of step: n_decodes rows with decode_context tokens each, and n_chunks of chunk_tokens behind
  * chunk_behind. */
@@ -49,7 +56,7 @@ typedef struct calibration {
   uint32_t max_rows, max_tokens, kv_tokens, row_tokens; /* of all rows, of one */
   trial_case cases[CASES_MAX];
   uint32_t n_cases;
-  char identity[TD_COST_IDENTITY_BYTES], path[TD_CACHE_PATH_BYTES];
+  char identity[TD_COST_IDENTITY_BYTES - MEASURED_BYTES], path[TD_CACHE_PATH_BYTES];
   bool keeps;
 } calibration;
 
@@ -74,11 +81,13 @@ static td_step_work work_of(const trial_case *k)
 
 static void add_case(calibration *c, trial_case k)
 {
-  uint64_t kv =
-      (uint64_t)k.n_decodes * k.decode_context + (uint64_t)k.n_chunks * (k.chunk_tokens + k.chunk_behind);
+  uint32_t page = c->trial.page_tokens; /* rows share none, so each rounds up */
+  uint64_t n_pages = (uint64_t)k.n_decodes * ((k.decode_context + page - 1) / page) +
+                     (uint64_t)k.n_chunks * ((k.chunk_tokens + k.chunk_behind + page - 1) / page);
   uint32_t n_rows = k.n_decodes + k.n_chunks, n_tokens = k.n_decodes + k.n_chunks * k.chunk_tokens;
-  bool fits = n_rows > 0 && n_rows <= c->max_rows && n_tokens <= c->max_tokens && kv <= c->kv_tokens &&
-              k.decode_context <= c->row_tokens && k.chunk_tokens + k.chunk_behind <= c->row_tokens;
+  bool fits = n_rows > 0 && n_rows <= c->max_rows && n_tokens <= c->max_tokens &&
+              n_pages <= c->trial.n_pages && k.decode_context <= c->row_tokens &&
+              k.chunk_tokens + k.chunk_behind <= c->row_tokens;
   if (!fits || (k.n_decodes > 0 && k.decode_context == 0) || (k.n_chunks > 0 && k.chunk_tokens < 2) ||
       c->n_cases == CASES_MAX)
     return;
@@ -251,14 +260,16 @@ static void identify(calibration *c)
 {
   const td_engine *e = c->e;
   const td_model_desc *d = &e->desc;
+  bool on_device = e->backend->weight_bytes > 0;
   snprintf(c->identity, sizeof c->identity,
-           "tandem %s, %s; %s%s%s: %u layers, width %u, ffn %u, heads %u/%u of %u, vocab %u, %llu bytes of "
-           "weights; steps of "
-           "%u rows, %u tokens, pages of %u%s%s",
+           "tandem %s, %s; %s%s%s: %u layers, width %u, ffn %u, heads %u/%u of %u, vocab %u, window %u, "
+           "%llu bytes of weights; steps of %u rows, %u tokens, pages of %u%s%s%s%s",
            TD_VERSION, e->backend->identity, d->arch, d->qkv_bias ? " biased" : "",
            d->qk_norm ? " normed" : "", d->n_layers, d->width, d->ffn_width, d->n_heads, d->n_kv_heads,
-           d->head_dim, d->vocab, (unsigned long long)e->info.weight_bytes, c->max_rows, c->max_tokens,
-           c->trial.page_tokens, td_option(&e->options, TD_LIMIT_BATCH_INVARIANT) ? ", batch invariant" : "",
+           d->head_dim, d->vocab, d->window_tokens, (unsigned long long)e->info.weight_bytes, c->max_rows,
+           c->max_tokens, c->trial.page_tokens, on_device ? ", attention " : "",
+           on_device ? e->options.attention : "",
+           td_option(&e->options, TD_LIMIT_BATCH_INVARIANT) ? ", batch invariant" : "",
            e->backend->ops->record && td_option(&e->options, TD_LIMIT_RECORD_MS) ? ", recorded" : "");
   for (char *s = c->identity; *s; s++)
     if ((unsigned char)*s < 0x20 || (unsigned char)*s > 0x7e)
@@ -274,9 +285,24 @@ static void find_file(calibration *c)
       td_cache_folder(c->e->options.cache_dir, folder) && td_cache_path(folder, "steps", name, c->path);
 }
 
+/* Of this device and model, and not from a start that had less time for it and left kinds out. */
+static td_status fits_this_start(const calibration *c, const char *identity, td_error *why)
+{
+  size_t n = strlen(c->identity);
+  unsigned n_measured, n_kinds, within_ms;
+  if (strncmp(identity, c->identity, n) != 0 ||
+      sscanf(identity + n, MEASURED_SCAN, &n_measured, &n_kinds, &within_ms) != 3)
+    return td_fail(why, TD_ERR_CONFIG, "made for another device or model");
+  if (n_measured < n_kinds && within_ms < c->budget_us / 1000)
+    return td_fail(why, TD_ERR_CONFIG, "only %u of %u kinds of steps were measured, for want of time (%u ms)",
+                   n_measured, n_kinds, within_ms);
+  return TD_OK;
+}
+
 static bool read_kept(calibration *c, td_cost_model *m)
 {
   char identity[TD_COST_IDENTITY_BYTES];
+  td_cost_model kept;
   bool found = false;
   td_error why;
   td_buf text;
@@ -285,10 +311,12 @@ static bool read_kept(calibration *c, td_cost_model *m)
   td_buf_init(&text, TD_COST_TEXT_BYTES);
   td_status st = td_cache_read(c->path, &text, &found, &why);
   if (st == TD_OK && found)
-    st = td_cost_parse(text.data, text.len_bytes, m, identity, &why);
+    st = td_cost_parse(text.data, text.len_bytes, &kept, identity, &why);
   td_buf_deinit(&text);
-  if (st == TD_OK && found && strcmp(identity, c->identity) != 0)
-    st = td_fail(&why, TD_ERR_CONFIG, "made for another device or model");
+  if (st == TD_OK && found)
+    st = fits_this_start(c, identity, &why);
+  if (st == TD_OK && found)
+    *m = kept;
   if (st != TD_OK)
     td_info("%s is not used: %s", c->path, why.message);
   return st == TD_OK && found;
@@ -296,12 +324,16 @@ static bool read_kept(calibration *c, td_cost_model *m)
 
 static void keep(const calibration *c, const td_cost_model *m)
 {
+  char identity[TD_COST_IDENTITY_BYTES];
+  td_cost_sample samples[CASES_MAX];
   td_error why = {0};
   td_buf text;
   if (!c->keeps)
     return;
   td_buf_init(&text, TD_COST_TEXT_BYTES);
-  td_cost_print(m, c->identity, &text);
+  snprintf(identity, sizeof identity, "%s" MEASURED, c->identity, collect(c, samples), c->n_cases,
+           (unsigned)(c->budget_us / 1000));
+  td_cost_print(m, identity, &text);
   if (text.failed || td_cache_write(c->path, text.data, text.len_bytes, &why) != TD_OK)
     td_warn("measured step times are not kept (cache_dir): %s", why.message);
   td_buf_deinit(&text);
@@ -316,8 +348,10 @@ static td_status holds(calibration *c, const td_cost_model *m, bool *yes, td_err
   add_chunks(c, 1, c->max_tokens / 4, 0);
   for (uint32_t i = 0; i < c->n_cases; i++) {
     trial_case *k = &c->cases[i];
-    while (k->n_runs < RUNS_WANTED)
+    while (k->n_runs < RUNS_WANTED && !atomic_load(&c->e->stop_asked))
       TD_TRY(run_again(c, k, err));
+    if (k->n_runs == 0)
+      continue;
     double want = td_cost_step_us(m, &k->work), got = us_of(k);
     if (fabs(want / got - 1) <= HOLDS_WITHIN)
       continue;
@@ -359,7 +393,7 @@ static td_status measure(calibration *c, td_error *err)
   uint32_t n_extremes = c->n_cases;
   TD_TRY(run_cases(c, 0, n_extremes, RUNS_WANTED, NULL, err));
   uint32_t n = collect(c, samples);
-  if (n < FEWEST_CASES && n < n_extremes) {
+  if (n == 0 || (n < FEWEST_CASES && n < n_extremes)) {
     td_warn("calibrate_ms is over after %u kinds of steps, too few to tell what steps take: chunks are of "
             "step_tokens",
             n);
@@ -372,7 +406,8 @@ static td_status measure(calibration *c, td_error *err)
   TD_TRY(run_cases(c, n_extremes, c->n_cases, RUNS_WANTED, &rough, err));
   TD_TRY(run_cases(c, 0, c->n_cases, RUNS_MAX, &rough, err));
   TD_TRY(fit(c, err));
-  keep(c, &c->e->cost);
+  if (!atomic_load(&c->e->stop_asked)) /* cut short: good for nobody */
+    keep(c, &c->e->cost);
   return TD_OK;
 }
 
@@ -389,7 +424,10 @@ static td_status calibrate(calibration *c, td_error *err)
     if (e->has_cost)
       td_info("step times: %s", c->path);
   }
-  return e->has_cost || c->budget_us == 0 ? TD_OK : measure(c, err);
+  if (e->has_cost || c->budget_us == 0)
+    return TD_OK;
+  c->begin_us = td_engine_now_us(); /* calibrate_ms is for measuring, not for looking at what was kept */
+  return measure(c, err);
 }
 
 td_status td_engine_calibrate(td_engine *e, uint32_t page_tokens, uint32_t n_pages, uint32_t max_context,
@@ -409,7 +447,8 @@ td_status td_engine_calibrate(td_engine *e, uint32_t page_tokens, uint32_t n_pag
   c->max_tokens = e->backend->max_tokens;
   if (e->backend->weight_bytes == 0) { /* KV in host memory, taken as it is written */
     td_kv_shape one = td_model_kv_shape(&e->desc, 1, page_tokens);
-    uint64_t most = HOST_KV_BYTES / e->backend->ops->kv_bytes_per_page(e->backend, &one) * page_tokens;
+    uint64_t most = HOST_KV_BYTES / e->backend->ops->kv_bytes_per_page(e->backend, &one);
+    most = (most > HOST_KV_PAGES ? most : HOST_KV_PAGES) * page_tokens;
     kv_tokens = kv_tokens < most ? kv_tokens : most;
   }
   c->kv_tokens = kv_tokens < UINT32_MAX ? (uint32_t)kv_tokens : UINT32_MAX / page_tokens * page_tokens;

@@ -6,6 +6,7 @@
 #include "engine/internal.h"
 
 #include <errno.h>
+#include <math.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -167,7 +168,7 @@ static void log_step(td_engine *e, uint64_t step_us, const td_plan *plan, const 
   td_engine_step s = {.step = plan->step,
                       .end_us = atomic_load_explicit(&e->heartbeat_us, memory_order_relaxed),
                       .step_us = (uint32_t)step_us,
-                      .predicted_us = (uint32_t)e->times.predicted_us,
+                      .predicted_us = (uint32_t)fmin(e->times.predicted_us, UINT32_MAX),
                       .n_decodes = plan->n_decode_rows,
                       .n_prefills = plan->n_rows - plan->n_decode_rows,
                       .n_prefill_tokens = plan->n_prefill_tokens,

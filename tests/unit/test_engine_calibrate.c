@@ -23,6 +23,11 @@ typedef struct device {
   double end_us[2];  /* of those under way, oldest first */
   uint32_t n_under_way, n_steps, n_logits[2];
   bool fails;
+  /* what is not usual, 0 else */
+  uint32_t max_tokens, n_pages, stop_after, window;
+  size_t host_page_bytes; /* KV in host memory, in such pages */
+  const char *attention;
+  td_engine *e;
 } device;
 
 static const td_cost_model truth = {.n_points = 4,
@@ -61,7 +66,8 @@ static void device_begin(td_backend *b, const td_plan *plan)
   double begin = d->n_under_way ? d->end_us[d->n_under_way - 1] : now;
   d->n_logits[d->n_under_way] = plan->n_logits;
   d->end_us[d->n_under_way++] = begin + d->slow * td_cost_step_us(&truth, &w);
-  d->n_steps++;
+  if (++d->n_steps == d->stop_after)
+    atomic_store(&d->e->stop_asked, true);
 }
 
 static bool device_replay(td_backend *b) { return true; }
@@ -82,10 +88,14 @@ static td_status device_end(td_backend *b, int32_t *ids, td_error *err)
 }
 
 static void device_destroy(td_backend *b) {}
+static td_status device_alloc(td_backend *b, size_t bytes, td_devptr *out, td_error *err) { return TD_OK; }
+static td_status device_upload(td_backend *b, const float *src, size_t n, td_devptr *out, td_error *err) { return TD_OK; }
+static size_t device_page_bytes(const td_backend *b, const td_kv_shape *shape) { return ((const device *)b)->host_page_bytes; }
 
 static const td_backend_ops ops = {.name = "none", .destroy = device_destroy, .set_sampling = device_set_sampling,
                                    .step_begin = device_begin, .replay = device_replay, .step_submit = device_submit,
-                                   .step_end = device_end};
+                                   .step_end = device_end, .alloc = device_alloc, .upload_f32 = device_upload,
+                                   .kv_bytes_per_page = device_page_bytes};
 
 static char folder[] = "/tmp/td_calibrate_XXXXXX";
 
@@ -98,14 +108,19 @@ static double calibrate(device *d, uint32_t depth, double calibrate_ms, const ch
   td_options_init(&o);
   o.limit[TD_LIMIT_CALIBRATE_MS] = calibrate_ms;
   snprintf(o.cache_dir, sizeof o.cache_dir, "%s", folder);
+  if (d->attention)
+    snprintf(o.attention, sizeof o.attention, "%s", d->attention);
   assert_int_equal(td_engine_create(&o, &e, &err), TD_OK);
-  d->base = (td_backend){.ops = &ops, .pipeline_depth = depth, .weight_bytes = 2, .max_rows = MAX_ROWS, .max_tokens = MAX_TOKENS};
+  d->base = (td_backend){.ops = &ops, .pipeline_depth = depth, .weight_bytes = d->host_page_bytes ? 0 : 2, .max_rows = MAX_ROWS,
+                         .max_tokens = d->max_tokens ? d->max_tokens : MAX_TOKENS};
   snprintf(d->base.identity, sizeof d->base.identity, "%s", identity);
   d->n_steps = d->n_under_way = 0;
   e->backend = &d->base;
   e->desc.vocab = 1000;
+  e->desc.window_tokens = d->window;
+  d->e = e;
   double begin = now;
-  assert_int_equal(td_engine_calibrate(e, PAGE, N_PAGES, CONTEXT, &err), want);
+  assert_int_equal(td_engine_calibrate(e, PAGE, d->n_pages ? d->n_pages : N_PAGES, CONTEXT, &err), want);
   double seconds = (now - begin) * 1e-6;
   *m = e->cost;
   *has = e->has_cost;
@@ -227,6 +242,109 @@ static void damaged_files_are_measured_anew(void **state)
   calibrate(&d, 1, 300, "a device", &m, &has, TD_ERR_DEVICE);
 }
 
+/* Rows share no page, so what fits by its tokens may not by its pages. */
+static void few_pages(void **state)
+{
+  td_cost_model m;
+  bool has;
+  for (uint32_t n_pages = 4; n_pages < 40; n_pages++) {
+    device d = {.slow = 1, .max_tokens = 200, .n_pages = n_pages};
+    empty_folder();
+    calibrate(&d, 1, 20000, "a small device", &m, &has, TD_OK);
+    assert_true(has);
+  }
+}
+
+/* A page alone is more than the host memory that is written at most. */
+static void huge_pages_on_a_host(void **state)
+{
+  device d = {.slow = 1, .host_page_bytes = (size_t)65 << 20};
+  td_cost_model m;
+  bool has;
+  empty_folder();
+  calibrate(&d, 1, 20000, "a host", &m, &has, TD_OK);
+  assert_true(has && td_cost_is_valid(&m));
+  d.stop_after = 1; /* while memory is written: nothing is looked at or measured */
+  calibrate(&d, 1, 20000, "a host", &m, &has, TD_OK);
+  assert_true(has);
+  empty_folder();
+  calibrate(&d, 1, 20000, "a host", &m, &has, TD_OK);
+  assert_false(has);
+}
+
+static void one_cut_short_is_not_kept(void **state)
+{
+  device d = {.slow = 1, .stop_after = 100};
+  td_cost_model m;
+  bool has;
+  empty_folder();
+  calibrate(&d, 1, 20000, "a device", &m, &has, TD_OK);
+  assert_int_equal(count_files(), 0);
+  d.stop_after = 1; /* before there is anything to tell from: no model, and no failure */
+  calibrate(&d, 1, 20000, "a device", &m, &has, TD_OK);
+  assert_false(has);
+}
+
+static void more_time_measures_anew(void **state)
+{
+  device d = {.slow = 1};
+  td_cost_model m;
+  bool has;
+  empty_folder();
+  calibrate(&d, 1, 60, "a device", &m, &has, TD_OK);
+  assert_int_equal(count_files(), 1);
+  calibrate(&d, 1, 60, "a device", &m, &has, TD_OK);
+  assert_true(has && d.n_steps < 20);
+  calibrate(&d, 1, 0, "a device", &m, &has, TD_OK);
+  assert_true(has && d.n_steps == 0);
+  calibrate(&d, 1, 20000, "a device", &m, &has, TD_OK);
+  assert_true(has && d.n_steps > 200);
+  calibrate(&d, 1, 60, "a device", &m, &has, TD_OK); /* all kinds: as good as it gets */
+  assert_true(has && d.n_steps < 20);
+  calibrate(&d, 1, 30000, "a device", &m, &has, TD_OK);
+  assert_true(has && d.n_steps < 20);
+  assert_int_equal(count_files(), 1);
+}
+
+/* Whether a kept one holds is found out in time of its own. */
+static void looking_takes_nothing_from_measuring(void **state)
+{
+  device d = {.slow = 1};
+  td_cost_model m;
+  bool has;
+  empty_folder();
+  calibrate(&d, 1, 20000, "a device", &m, &has, TD_OK);
+  d.slow = 20;
+  double limit_ms = 1e-3 * 8 * d.slow * td_cost_step_us(&truth, &(td_step_work){.n_tokens = 64});
+  calibrate(&d, 1, limit_ms / 2, "a device", &m, &has, TD_OK);
+  assert_true(d.n_steps > 8);
+  d.slow = 1; /* a stop ends the looking */
+  empty_folder();
+  calibrate(&d, 1, 20000, "a device", &m, &has, TD_OK);
+  d.stop_after = 1;
+  calibrate(&d, 1, 20000, "a device", &m, &has, TD_OK);
+  assert_true(d.n_steps <= 2);
+}
+
+static void other_attention_is_another_device(void **state)
+{
+  device d = {.slow = 1};
+  td_cost_model m;
+  bool has;
+  empty_folder();
+  calibrate(&d, 1, 20000, "a device", &m, &has, TD_OK);
+  d.window = 512;
+  calibrate(&d, 1, 0, "a device", &m, &has, TD_OK);
+  assert_false(has);
+  d.window = 0;
+  d.attention = "pat";
+  calibrate(&d, 1, 0, "a device", &m, &has, TD_OK);
+  assert_false(has);
+  d.attention = NULL;
+  calibrate(&d, 1, 0, "a device", &m, &has, TD_OK);
+  assert_true(has);
+}
+
 static int setup(void **state) { return mkdtemp(folder) ? 0 : -1; }
 
 static int teardown(void **state)
@@ -242,6 +360,12 @@ int main(void)
       cmocka_unit_test(two_under_way),
       cmocka_unit_test(keeps_to_its_time),
       cmocka_unit_test(damaged_files_are_measured_anew),
+      cmocka_unit_test(few_pages),
+      cmocka_unit_test(huge_pages_on_a_host),
+      cmocka_unit_test(one_cut_short_is_not_kept),
+      cmocka_unit_test(more_time_measures_anew),
+      cmocka_unit_test(looking_takes_nothing_from_measuring),
+      cmocka_unit_test(other_attention_is_another_device),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }
