@@ -215,6 +215,8 @@ td_status td_cuda_tune(td_backend *be, const td_tune_params *p, td_error *err);
 td_status td_stream_open(cuda_backend *b, td_error *err);
 void td_stream_plan_weight(cuda_backend *b, td_weight *w);
 bool td_stream_linear(cuda_backend *b, const td_linear_params *p); // false: another way must be taken
+// Weight rows of a tile, a multiple of unit up to 64, with which the busiest multiprocessor has the least to do; a tile costs a little itself.
+uint32_t td_stream_tile_rows(uint32_t n_out, uint32_t n_sms, uint32_t unit);
 
 void td_cuda_linear(td_backend *be, const td_linear_params *p);
 void td_cuda_embed(td_backend *be, const td_embed_params *p);

@@ -287,12 +287,11 @@ td_status td_stream_open(cuda_backend *b, td_error *err)
   return TD_OK;
 }
 
-// The height with which the busiest multiprocessor has the least to do; a tile costs a little itself.
-static uint32_t tile_rows_for(uint32_t n_out, uint32_t n_sms)
+uint32_t td_stream_tile_rows(uint32_t n_out, uint32_t n_sms, uint32_t unit)
 {
-  enum { TILE_COST_ROWS = 4, STEP = 8 };
+  enum { TILE_COST_ROWS = 4 };
   uint32_t best = TILE_ROWS_MAX, best_cost = UINT32_MAX;
-  for (uint32_t h = TILE_ROWS_MAX; h >= STEP; h -= STEP) {
+  for (uint32_t h = TILE_ROWS_MAX; h >= unit; h -= unit) {
     uint32_t n_tiles = (n_out + h - 1) / h, cost = (n_tiles + n_sms - 1) / n_sms * (h + TILE_COST_ROWS);
     if (cost < best_cost) {
       best_cost = cost;
@@ -307,7 +306,7 @@ void td_stream_plan_weight(cuda_backend *b, td_weight *w)
   td_stream_plan *p = &w->stream;
   if (!b->stream_encode || w->n_in % SLICE_K != 0)
     return;
-  uint32_t rows = tile_rows_for(w->n_out, (uint32_t)b->n_sms), slices = rows > TALL_ROWS ? SLICES_FEW : SLICES_MANY;
+  uint32_t rows = td_stream_tile_rows(w->n_out, (uint32_t)b->n_sms, 8), slices = rows > TALL_ROWS ? SLICES_FEW : SLICES_MANY;
   if (encode(b, &p->map, w->data, w->n_out, w->n_in, rows, slices)) {
     p->tile_rows = rows;
     p->slices = slices;
