@@ -52,7 +52,6 @@ def test_a_lower_priority_value_is_served_first(one_at_a_time):
     d.until_idle()
 
 
-@pytest.mark.share
 @pytest.mark.hand_over
 def test_a_deadline_cuts_or_refuses(one_at_a_time):
     d, client = one_at_a_time, one_at_a_time.client()
@@ -99,7 +98,6 @@ def test_official_clients_do_not_send_a_late_request_again(one_at_a_time):
     d.until_idle()
 
 
-@pytest.mark.share
 def test_a_stream_that_is_cut_ends_with_an_error_event(one_at_a_time):
     d = one_at_a_time
     text, error = "", None

@@ -80,7 +80,6 @@ def work(daemon, n_prompt, n_new, **fields):
     assert r.status_code == 200, r.text
 
 
-@pytest.mark.share
 @pytest.mark.hand_over
 def test_steps_are_those_of_the_engine(tiny):
     with Daemon("--load-format", "dummy", "--step-tokens", 64, model=tiny) as d:
