@@ -241,70 +241,50 @@ void td_measure(const td_record *records, size_t n, const td_measure_config *con
 
 /* ---- as JSON ---- */
 
-static void add_number(cJSON *o, const char *key, double v)
-{
-  if (isfinite(v))
-    cJSON_AddNumberToObject(o, key, round(v * 1e4) / 1e4);
-  else
-    cJSON_AddNullToObject(o, key);
-}
-
-static void add_summary(cJSON *o, const char *key, const td_stats_summary *s)
-{
-  cJSON *v = cJSON_AddObjectToObject(o, key);
-  add_number(v, "n", (double)s->n);
-  add_number(v, "mean", s->mean);
-  add_number(v, "min", s->min);
-  add_number(v, "p50", s->p50);
-  add_number(v, "p90", s->p90);
-  add_number(v, "p99", s->p99);
-  add_number(v, "max", s->max);
-}
-
 cJSON *td_measure_json(const td_measures *m, const td_measure_config *config)
 {
   cJSON *o = cJSON_CreateObject(), *errors;
   char key[48];
-  add_number(o, "sent", (double)m->n_sent);
-  add_number(o, "done", (double)m->n_done);
+  td_stats_add_number(o, "sent", (double)m->n_sent);
+  td_stats_add_number(o, "done", (double)m->n_done);
   errors = cJSON_AddObjectToObject(o, "errors");
   for (int i = TD_OUTCOME_UNFINISHED; i < TD_OUTCOMES; i++)
     if (m->by_outcome[i] > 0)
-      add_number(errors, td_outcome_names[i], (double)m->by_outcome[i]);
-  add_number(o, "without_first_token", (double)m->n_no_first);
-  add_number(o, "prompt_tokens", (double)m->tokens_in);
-  add_number(o, "cached_prompt_tokens", (double)m->tokens_cached);
-  add_number(o, "output_tokens_asked", (double)m->tokens_asked);
-  add_number(o, "output_tokens", (double)m->tokens_out);
-  add_number(o, "shorter_than_asked", (double)m->n_short);
-  add_number(o, "token_events", (double)m->n_events);
-  add_number(o, "merged_tokens", (double)m->n_merged);
+      td_stats_add_number(errors, td_outcome_names[i], (double)m->by_outcome[i]);
+  td_stats_add_number(o, "without_first_token", (double)m->n_no_first);
+  td_stats_add_number(o, "prompt_tokens", (double)m->tokens_in);
+  td_stats_add_number(o, "cached_prompt_tokens", (double)m->tokens_cached);
+  td_stats_add_number(o, "output_tokens_asked", (double)m->tokens_asked);
+  td_stats_add_number(o, "output_tokens", (double)m->tokens_out);
+  td_stats_add_number(o, "shorter_than_asked", (double)m->n_short);
+  td_stats_add_number(o, "token_events", (double)m->n_events);
+  td_stats_add_number(o, "merged_tokens", (double)m->n_merged);
   cJSON_AddStringToObject(o, "tokens_counted_by",
                           m->all_usage     ? "usage"
                           : m->all_counted ? "token_ids"
                                            : "events");
-  add_number(o, "seconds", m->seconds);
-  add_number(o, "requests_per_s", m->requests_per_s);
-  add_number(o, "output_tokens_per_s", m->out_tokens_per_s);
-  add_number(o, "in_and_out_tokens_per_s", m->in_and_out_tokens_per_s);
-  add_summary(o, "ttft_ms", &m->ttft);
-  add_summary(o, "tbt_ms", &m->tbt);
-  add_summary(o, "tpot_ms", &m->tpot);
-  add_summary(o, "e2e_ms", &m->e2e);
+  td_stats_add_number(o, "seconds", m->seconds);
+  td_stats_add_number(o, "requests_per_s", m->requests_per_s);
+  td_stats_add_number(o, "output_tokens_per_s", m->out_tokens_per_s);
+  td_stats_add_number(o, "in_and_out_tokens_per_s", m->in_and_out_tokens_per_s);
+  td_stats_add_summary(o, "ttft_ms", &m->ttft);
+  td_stats_add_summary(o, "tbt_ms", &m->tbt);
+  td_stats_add_summary(o, "tpot_ms", &m->tpot);
+  td_stats_add_summary(o, "e2e_ms", &m->e2e);
   for (int k = 0; k < 2; k++) {
     snprintf(key, sizeof key, "requests_with_gap_over_%gms", config->stall_ms[k]);
-    add_number(o, key, (double)m->n_stalled[k]);
+    td_stats_add_number(o, key, (double)m->n_stalled[k]);
   }
   cJSON *good = cJSON_AddObjectToObject(o, "goodput");
-  add_number(good, "slo_ttft_ms", config->slo_ttft_ms);
-  add_number(good, "slo_tbt_p99_ms", config->slo_tbt_ms);
-  add_number(good, "requests_per_s", m->good_per_s);
-  add_number(good, "share", m->good_share);
+  td_stats_add_number(good, "slo_ttft_ms", config->slo_ttft_ms);
+  td_stats_add_number(good, "slo_tbt_p99_ms", config->slo_tbt_ms);
+  td_stats_add_number(good, "requests_per_s", m->good_per_s);
+  td_stats_add_number(good, "share", m->good_share);
   if (m->in_step) {
     cJSON *step = cJSON_AddObjectToObject(o, "while_all_decode");
-    add_number(step, "seconds", m->in_step_s);
-    add_number(step, "output_tokens_per_s", m->in_step_tokens_per_s);
-    add_summary(step, "tbt_ms", &m->in_step_tbt);
+    td_stats_add_number(step, "seconds", m->in_step_s);
+    td_stats_add_number(step, "output_tokens_per_s", m->in_step_tokens_per_s);
+    td_stats_add_summary(step, "tbt_ms", &m->in_step_tbt);
   }
   return o;
 }

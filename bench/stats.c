@@ -58,3 +58,25 @@ double td_stats_median(double *v, size_t n)
   qsort(v, n, sizeof *v, compare);
   return td_stats_percentile(v, n, 0.5);
 }
+
+/* ---- as JSON ---- */
+
+void td_stats_add_number(cJSON *o, const char *key, double v)
+{
+  if (isfinite(v))
+    cJSON_AddNumberToObject(o, key, round(v * 1e4) / 1e4);
+  else
+    cJSON_AddNullToObject(o, key);
+}
+
+void td_stats_add_summary(cJSON *o, const char *key, const td_stats_summary *s)
+{
+  cJSON *v = cJSON_AddObjectToObject(o, key);
+  td_stats_add_number(v, "n", (double)s->n);
+  td_stats_add_number(v, "mean", s->mean);
+  td_stats_add_number(v, "min", s->min);
+  td_stats_add_number(v, "p50", s->p50);
+  td_stats_add_number(v, "p90", s->p90);
+  td_stats_add_number(v, "p99", s->p99);
+  td_stats_add_number(v, "max", s->max);
+}

@@ -3,6 +3,7 @@
 #ifndef TD_BENCH_STATS_H
 #define TD_BENCH_STATS_H
 
+#include <cjson/cJSON.h>
 #include <stddef.h>
 
 typedef struct td_stats_list {
@@ -22,5 +23,9 @@ double td_stats_percentile(const double *sorted, size_t n, double q);
 /* Sorts the list. */
 td_stats_summary td_stats_summarise(td_stats_list *l);
 double td_stats_median(double *v, size_t n); /* sorts v */
+
+/* A number with four digits behind the point, or null; a summary as an object of them. */
+void td_stats_add_number(cJSON *o, const char *key, double v);
+void td_stats_add_summary(cJSON *o, const char *key, const td_stats_summary *s);
 
 #endif

@@ -47,42 +47,22 @@ void td_report_notes(const td_replay_result *r)
 
 /* ---- JSON ---- */
 
-static void add(cJSON *o, const char *key, double v)
-{
-  if (isfinite(v))
-    cJSON_AddNumberToObject(o, key, round(v * 1e4) / 1e4);
-  else
-    cJSON_AddNullToObject(o, key);
-}
-
-static void add_summary(cJSON *o, const char *key, const td_stats_summary *s)
-{
-  cJSON *v = cJSON_AddObjectToObject(o, key);
-  add(v, "n", (double)s->n);
-  add(v, "mean", s->mean);
-  add(v, "min", s->min);
-  add(v, "p50", s->p50);
-  add(v, "p90", s->p90);
-  add(v, "p99", s->p99);
-  add(v, "max", s->max);
-}
-
 static void add_inside(cJSON *o, const td_replay_result *r)
 {
   cJSON *v = cJSON_AddObjectToObject(o, "inside");
-  add_summary(v, "queue_ms", &r->queue_ms);
-  add(v, "busy_share", r->busy_share);
-  add(v, "steps", (double)r->n_steps);
-  add(v, "hybrid_steps", (double)r->n_hybrid_steps);
-  add(v, "mean_step_ms", r->mean_step_ms);
-  add(v, "mean_decode_rows", r->mean_decode_rows);
-  add(v, "kv_owned_share_mean", r->kv_mean_share);
-  add(v, "kv_owned_share_max", r->kv_most_share);
-  add(v, "kv_cached_share_mean", r->kv_cached_share);
-  add(v, "prefix_hit_share", r->prefix_hit_share);
-  add(v, "preemptions", (double)r->n_preemptions);
-  add(v, "evicted_pages", (double)r->n_evicted_pages);
-  add(v, "seconds_simulated", r->end_s);
+  td_stats_add_summary(v, "queue_ms", &r->queue_ms);
+  td_stats_add_number(v, "busy_share", r->busy_share);
+  td_stats_add_number(v, "steps", (double)r->n_steps);
+  td_stats_add_number(v, "hybrid_steps", (double)r->n_hybrid_steps);
+  td_stats_add_number(v, "mean_step_ms", r->mean_step_ms);
+  td_stats_add_number(v, "mean_decode_rows", r->mean_decode_rows);
+  td_stats_add_number(v, "kv_owned_share_mean", r->kv_mean_share);
+  td_stats_add_number(v, "kv_owned_share_max", r->kv_most_share);
+  td_stats_add_number(v, "kv_cached_share_mean", r->kv_cached_share);
+  td_stats_add_number(v, "prefix_hit_share", r->prefix_hit_share);
+  td_stats_add_number(v, "preemptions", (double)r->n_preemptions);
+  td_stats_add_number(v, "evicted_pages", (double)r->n_evicted_pages);
+  td_stats_add_number(v, "seconds_simulated", r->end_s);
   cJSON_AddBoolToObject(v, "slo_held", r->held);
 }
 
@@ -90,32 +70,32 @@ cJSON *td_report_json(const char *name, double rate, const td_replay_config *c, 
 {
   cJSON *o = cJSON_CreateObject(), *errors, *good;
   cJSON_AddStringToObject(o, "name", name);
-  add(o, "rate", rate);
-  add(o, "streams", 0);
-  add(o, "sent", (double)r->n_requests);
-  add(o, "done", (double)r->n_done);
+  td_stats_add_number(o, "rate", rate);
+  td_stats_add_number(o, "streams", 0);
+  td_stats_add_number(o, "sent", (double)r->n_requests);
+  td_stats_add_number(o, "done", (double)r->n_done);
   errors = cJSON_AddObjectToObject(o, "errors");
-  add(errors, "http_429", (double)r->n_queue_full);
-  add(errors, "http_4xx", (double)r->n_too_large);
-  add(errors, "unfinished", (double)r->n_unfinished);
-  add(o, "without_first_token", (double)r->n_no_first);
-  add(o, "prompt_tokens", (double)r->tokens_in);
-  add(o, "output_tokens", (double)r->tokens_out);
-  add(o, "seconds", r->seconds);
-  add(o, "requests_per_s", r->requests_per_s);
-  add(o, "output_tokens_per_s", r->tokens_out_per_s);
-  add(o, "in_and_out_tokens_per_s", r->tokens_in_and_out_per_s);
-  add_summary(o, "ttft_ms", &r->ttft_ms);
-  add_summary(o, "tbt_ms", &r->tbt_ms);
-  add_summary(o, "tpot_ms", &r->tpot_ms);
-  add_summary(o, "e2e_ms", &r->e2e_ms);
-  add(o, "requests_with_gap_over_200ms", (double)r->n_stalled[0]);
-  add(o, "requests_with_gap_over_500ms", (double)r->n_stalled[1]);
+  td_stats_add_number(errors, "http_429", (double)r->n_queue_full);
+  td_stats_add_number(errors, "http_4xx", (double)r->n_too_large);
+  td_stats_add_number(errors, "unfinished", (double)r->n_unfinished);
+  td_stats_add_number(o, "without_first_token", (double)r->n_no_first);
+  td_stats_add_number(o, "prompt_tokens", (double)r->tokens_in);
+  td_stats_add_number(o, "output_tokens", (double)r->tokens_out);
+  td_stats_add_number(o, "seconds", r->seconds);
+  td_stats_add_number(o, "requests_per_s", r->requests_per_s);
+  td_stats_add_number(o, "output_tokens_per_s", r->tokens_out_per_s);
+  td_stats_add_number(o, "in_and_out_tokens_per_s", r->tokens_in_and_out_per_s);
+  td_stats_add_summary(o, "ttft_ms", &r->ttft_ms);
+  td_stats_add_summary(o, "tbt_ms", &r->tbt_ms);
+  td_stats_add_summary(o, "tpot_ms", &r->tpot_ms);
+  td_stats_add_summary(o, "e2e_ms", &r->e2e_ms);
+  td_stats_add_number(o, "requests_with_gap_over_200ms", (double)r->n_stalled[0]);
+  td_stats_add_number(o, "requests_with_gap_over_500ms", (double)r->n_stalled[1]);
   good = cJSON_AddObjectToObject(o, "goodput");
-  add(good, "slo_ttft_ms", c->slo.ttft_p99_ms);
-  add(good, "slo_tbt_p99_ms", c->slo.tbt_p99_ms);
-  add(good, "requests", (double)r->n_good);
-  add(good, "share", r->n_requests > 0 ? (double)r->n_good / (double)r->n_requests : 0);
+  td_stats_add_number(good, "slo_ttft_ms", c->slo.ttft_p99_ms);
+  td_stats_add_number(good, "slo_tbt_p99_ms", c->slo.tbt_p99_ms);
+  td_stats_add_number(good, "requests", (double)r->n_good);
+  td_stats_add_number(good, "share", r->n_requests > 0 ? (double)r->n_good / (double)r->n_requests : 0);
   add_inside(o, r);
   return o;
 }
