@@ -2,7 +2,7 @@
 // pieces, counts of their arrival, and their sum by whoever comes last, in the order of keys.
 #pragma once
 
-#include "kernels/cuda/attention_wgmma.cuh"
+#include "kernels/cuda/attention_ring.cuh"
 
 enum {
   UNIFIED_WARPS = 8, // that compute
@@ -10,7 +10,6 @@ enum {
   COMPUTE_THREADS = UNIFIED_WARPS * 32,
   PRODUCER_REGISTERS_U = 40,
   COMPUTE_REGISTERS_U = 232,
-  TILE_STAGES = 2,
   SLICE_KEYS = 16,
   SMALL_ROWS = 16, // query rows of a task that is bound by bytes
   SUM_ROWS = 4,    // that the warps of a block sum at once

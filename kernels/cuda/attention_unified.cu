@@ -36,6 +36,7 @@ template <int HD> struct slice_copies {
   const bf16 *src;
   uint32_t i;                  // slices of this piece
   int32_t pages_now, pages_next; // lane l: page of slice l of 32
+  uint64_t policy;               // of copies
 
   __device__ __forceinline__ bool is_short(const piece_at &p) const { return p.end - p.begin <= short_keys; }
 
@@ -114,7 +115,7 @@ template <int HD> struct slice_copies {
     if (lane == 0)
       barrier_expect(bars + stage * 8, 2 * S::SLICE_BYTES);
     if (lane < 2)
-      copy_bulk(smem + (stage * 2 + lane) * S::SLICE_BYTES, src, S::SLICE_BYTES, bars + stage * 8);
+      copy_bulk_once(smem + (stage * 2 + lane) * S::SLICE_BYTES, src, S::SLICE_BYTES, bars + stage * 8, policy);
     n++;
   }
 };
@@ -349,42 +350,20 @@ __device__ __forceinline__ void run_small(slice_copies<HD> &in, const unified_ar
 
 // ---- tiles ----
 
-enum { U_FULL_K, U_EMPTY_K, U_FULL_V, U_EMPTY_V, U_TAIL, U_BARRIER_KINDS };
-struct tile_barriers {
-  uint32_t base;
-  __device__ __forceinline__ uint32_t at(uint32_t kind, uint32_t stage) const { return base + (kind * TILE_STAGES + stage) * 8; }
-};
-
-// Tiles of tasks [t_begin, t_end), by one warp. n, n_tails: tiles so far.
+// Tiles of tasks [t_begin, t_end), by one warp.
 template <int HD>
 __device__ __forceinline__ void produce_tiles(const unified_args &u, const device_batch &batch, const block_plan &bp, uint32_t t_begin,
-                                              uint32_t t_end, unsigned char *smem_k, unsigned char *smem_v, const tile_barriers &bars,
-                                              uint32_t &n, uint32_t &n_tails)
+                                              uint32_t t_end, tile_copies<HD> &copies)
 {
-  using S = key_tile<HD>;
-  size_t half = (size_t)batch.page_tokens * HD, page_stride = half * 2 * u.a.n_kv_heads;
+  size_t half = (size_t)batch.page_tokens * HD;
   fence_global_writes();
   for (piece_at p = first_piece(bp, t_begin); p.t != t_end; p = piece_after(bp, p, t_end)) {
-    const bf16 *k = u.a.kv + p.head * 2 * half, *v = k + half;
-    const int32_t *pages = batch.page_table + bp.task(p.t).first_page;
-    for (uint32_t kv0 = p.begin; kv0 < p.end; kv0 += S::KEYS, n++) {
-      uint32_t stage = n % TILE_STAGES, parity = (n / TILE_STAGES & 1) ^ 1;
-      barrier_wait(bars.at(U_EMPTY_K, stage), parity);
-      copy_pages<HD>(shared_address(smem_k + stage * S::TILE_BYTES), k, pages, batch.page_tokens, page_stride, kv0, p.end,
-                     bars.at(U_FULL_K, stage));
-      barrier_wait(bars.at(U_EMPTY_V, stage), parity);
-      bool whole = kv0 + S::KEYS <= p.end;
-      uint32_t bar = whole ? bars.at(U_FULL_V, stage) : bars.at(U_TAIL, 0);
-      copy_pages<HD>(shared_address(smem_v + stage * S::TILE_BYTES), v, pages, batch.page_tokens, page_stride, kv0, p.end, bar);
-      if (!whole) {
-        barrier_wait(bar, n_tails++ & 1);
-        zero_lines<HD>(smem_v + stage * S::TILE_BYTES, p.end - kv0);
-        __syncwarp();
-        if (threadIdx.x % 32 == 0)
-          barrier_arrive(bars.at(U_FULL_V, stage));
-      }
-    }
+    tile_source t = {u.a.kv + p.head * 2 * half, batch.page_table + bp.task(p.t).first_page, half * 2 * u.a.n_kv_heads, batch.page_tokens,
+                     p.begin, p.end};
+    for (; t.kv0 < t.kv_end; t.kv0 += key_tile<HD>::KEYS)
+      copies.add(t);
   }
+  copies.end();
 }
 
 // A warpgroup's 64 query rows to shared memory; rows past the last repeat it.
@@ -442,66 +421,25 @@ __device__ __forceinline__ void store_tile(const unified_args &u, const block_pl
 // Tasks [t_begin, t_end), by both warpgroups. n: tiles so far.
 template <int HD>
 __device__ __forceinline__ void consume_tiles(const unified_args &u, const block_plan &bp, uint32_t t_begin, uint32_t t_end,
-                                              unsigned char *smem_q, unsigned char *smem_k, unsigned char *smem_v,
-                                              const tile_barriers &bars, uint32_t &n)
+                                              unsigned char *smem_q, const tile_ring<HD> &ring, uint32_t &n)
 {
   using S = key_tile<HD>;
   uint32_t wg = threadIdx.x / WG - 1, r0 = wg * 64 + threadIdx.x % WG / 32 * 16 + threadIdx.x % 32 / 4;
-  uint32_t my_turn = 3 + wg, their_turn = 4 - wg;
-  uint32_t q = shared_address(smem_q) + wg * 8 * S::GROUP_BYTES, k_at = shared_address(smem_k), v_at = shared_address(smem_v);
-  bool elected = threadIdx.x % WG == 0;
+  uint32_t q16 = warp_uniform((shared_address(smem_q) + wg * 8 * S::GROUP_BYTES) >> 4);
   consumer<HD> c;
-  float corr[2];
   for (piece_at p = first_piece(bp, t_begin); p.t != t_end; p = piece_after(bp, p, t_end)) {
     const td_attention_task k = bp.task(p.t);
-    uint32_t n_tiles = (p.end - p.begin + S::KEYS - 1) / S::KEYS;
+    uint32_t n_tiles = warp_uniform((p.end - p.begin + S::KEYS - 1) / S::KEYS);
     uint32_t seen = u.a.window > 0 && k.n_keys > u.a.window ? k.n_keys - u.a.window : 0; // only a row alone is longer than its window
-    auto mask_if_needed = [&](uint32_t kv0) {
-      if (kv0 + S::KEYS > p.end || kv0 < seen)
-        c.mask_outside(kv0, seen, p.end);
-    };
-    c.clear();
     load_tile_queries<HD>(smem_q, u.a, bp, k, p.head, wg);
-    if (wg == 1 && n_tiles > 1)
-      named_arrive(their_turn, 2 * WG); // the first warpgroup begins
-    barrier_wait(bars.at(U_FULL_K, n % TILE_STAGES), n / TILE_STAGES & 1);
-    c.multiply_keys(q, k_at + n % TILE_STAGES * S::TILE_BYTES);
-    wgmma_wait<0>();
-    wgmma_hold(c.s);
-    if (elected)
-      barrier_arrive(bars.at(U_EMPTY_K, n % TILE_STAGES));
-    mask_if_needed(p.begin);
-    c.softmax(u.a.scale_log2, corr);
-    c.pack_weights();
-    for (uint32_t i = 1; i < n_tiles; i++) {
-      uint32_t g = n + i, stage = g % TILE_STAGES, before = (g - 1) % TILE_STAGES;
-      barrier_wait(bars.at(U_FULL_K, stage), g / TILE_STAGES & 1);
-      named_sync(my_turn, 2 * WG);
-      c.multiply_keys(q, k_at + stage * S::TILE_BYTES);
-      barrier_wait(bars.at(U_FULL_V, before), (g - 1) / TILE_STAGES & 1);
-      c.multiply_values(v_at + before * S::TILE_BYTES);
-      if (wg == 0 || i + 1 < n_tiles)
-        named_arrive(their_turn, 2 * WG);
-      wgmma_wait<1>();
-      wgmma_hold(c.s);
-      if (elected)
-        barrier_arrive(bars.at(U_EMPTY_K, stage));
-      mask_if_needed(p.begin + i * S::KEYS);
-      c.softmax(u.a.scale_log2, corr);
-      wgmma_wait<0>();
-      wgmma_hold(c.o);
-      if (elected)
-        barrier_arrive(bars.at(U_EMPTY_V, before));
-      c.rescale(corr);
-      c.pack_weights();
-    }
-    n += n_tiles;
-    barrier_wait(bars.at(U_FULL_V, (n - 1) % TILE_STAGES), (n - 1) / TILE_STAGES & 1);
-    c.multiply_values(v_at + (n - 1) % TILE_STAGES * S::TILE_BYTES);
-    wgmma_wait<0>();
-    wgmma_hold(c.o);
-    if (elected)
-      barrier_arrive(bars.at(U_EMPTY_V, (n - 1) % TILE_STAGES));
+    ring.attend(c, n, n_tiles, wg, q16, u.a.scale_log2, [&](consumer<HD> &tile, uint32_t i) {
+      uint32_t kv0 = p.begin + i * S::KEYS;
+      if (kv0 + S::KEYS > p.end || kv0 < seen)
+        tile.mask_outside(kv0, seen, p.end);
+    });
+    n = warp_uniform(n + n_tiles);
+    ring.multiply_last(c, n - 1);
+    ring.end_last(c, n - 1);
     store_tile<HD>(u, bp, k, p, c, r0);
     if (slot_of(k, p) != TD_ATTENTION_DIRECT)
       arrive_and_merge<HD>(u, bp, k, p);
@@ -527,10 +465,11 @@ __global__ void __launch_bounds__(UNIFIED_THREADS, 1) unified_kernel(unified_arg
 #ifdef TD_HAS_WGMMA
   using S = unified_shape<HD>;
   extern __shared__ unsigned char smem_raw[];
-  __shared__ uint64_t tile_bars[U_BARRIER_KINDS * TILE_STAGES], slice_bars[UNIFIED_WARPS * S::DEPTH];
+  __shared__ uint64_t tile_bars[tile_ring<HD>::BARRIERS], slice_bars[UNIFIED_WARPS * S::DEPTH];
   __shared__ alignas(16) td_attention_task at_hand[2][TASKS_AT_HAND];
   unsigned char *smem = smem_raw + (1024 - shared_address(smem_raw) % 1024) % 1024;
-  const tile_barriers bars = {shared_address(tile_bars)};
+  unsigned char *smem_k = smem + S::Q_BYTES;
+  const tile_ring<HD> ring = {smem_k, smem_k + TILE_STAGES * key_tile<HD>::TILE_BYTES, shared_address(tile_bars)};
   let_next_start();
   if (!recorded)
     wait_for_input();
@@ -552,25 +491,19 @@ __global__ void __launch_bounds__(UNIFIED_THREADS, 1) unified_kernel(unified_arg
       ((uint4 *)at_hand[part])[i] = ((const uint4 *)(bp.tasks + firsts[part]))[i];
   }
   if (threadIdx.x == 0) {
-    for (int i = 0; i < TILE_STAGES; i++) {
-      barrier_init(bars.at(U_FULL_K, i), 1);
-      barrier_init(bars.at(U_FULL_V, i), 1);
-      barrier_init(bars.at(U_EMPTY_K, i), 2);
-      barrier_init(bars.at(U_EMPTY_V, i), 2);
-    }
-    barrier_init(bars.at(U_TAIL, 0), 1);
+    ring.make();
     for (int i = 0; i < UNIFIED_WARPS * S::DEPTH; i++)
       barrier_init(shared_address(slice_bars) + i * 8, 1);
     barriers_made();
   }
   __syncthreads();
-  unsigned char *smem_k = smem + S::Q_BYTES, *smem_v = smem_k + TILE_STAGES * key_tile<HD>::TILE_BYTES;
-  uint32_t n_tiles = 0, n_tails = 0;
+  uint32_t n_tiles = 0;
   bool waiting = recorded;
   if (threadIdx.x < WG) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"((int)PRODUCER_REGISTERS_U));
     if (waiting)
       wait_for_input();
+    tile_copies<HD> copies = {ring, 0, 0, {}, false};
     for (int part = 0; part < 2; part++) {
       bp.at_hand = at_hand[part];
       bp.first = part ? firsts[1] : firsts[0];
@@ -578,7 +511,7 @@ __global__ void __launch_bounds__(UNIFIED_THREADS, 1) unified_kernel(unified_arg
       for (uint32_t t = bp.first, t_end; t < bp.end; t = t_end) {
         t_end = run_end(bp, t, u.a.group);
         if (threadIdx.x < 32 && !bp.is_small(t, u.a.group))
-          produce_tiles<HD>(u, batch, bp, t, t_end, smem_k, smem_v, bars, n_tiles, n_tails);
+          produce_tiles<HD>(u, batch, bp, t, t_end, copies);
         fence_shared_writes();
         named_sync(6, UNIFIED_THREADS);
       }
@@ -594,6 +527,7 @@ __global__ void __launch_bounds__(UNIFIED_THREADS, 1) unified_kernel(unified_arg
     in.smem = shared_address(smem) + warp * S::RING_BYTES;
     in.bars = shared_address(slice_bars) + warp * S::DEPTH * 8;
     in.n = 0;
+    in.policy = read_once_policy();
     for (int part = 0; part < 2; part++) {
       bp.at_hand = at_hand[part];
       bp.first = part ? firsts[1] : firsts[0];
@@ -605,7 +539,7 @@ __global__ void __launch_bounds__(UNIFIED_THREADS, 1) unified_kernel(unified_arg
         } else {
           if (waiting)
             wait_for_input();
-          consume_tiles<HD>(u, bp, t, t_end, smem, smem_k, smem_v, bars, n_tiles);
+          consume_tiles<HD>(u, bp, t, t_end, smem, ring, n_tiles);
         }
         waiting = false;
         fence_shared_writes(); // the next run's copies go where this one's stores went
