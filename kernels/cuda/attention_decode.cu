@@ -80,13 +80,15 @@ __global__ void __launch_bounds__(WARPS * 32)
   let_next_start();
   if (!recorded)
     wait_for_input();
-  if (first + blockIdx.x >= batch.counts[COUNT_ITEMS]) {
+  // blocks begin in the order of their numbers: a recorded step's that have no item come last
+  uint32_t item = first + blockIdx.x / a.n_kv_heads, kv_head = blockIdx.x % a.n_kv_heads;
+  if (item >= batch.counts[COUNT_ITEMS]) {
     wait_for_input();
     return;
   }
-  const td_attention_item it = items[first + blockIdx.x];
+  const td_attention_item it = items[item];
   const td_plan_row row = batch.rows[it.row];
-  uint32_t kv_head = blockIdx.y, n_old = row.kv_len - row.q_len; // tokens of the steps before
+  uint32_t n_old = row.kv_len - row.q_len; // tokens of the steps before
   slice_stream<HD, S::DEPTH> in;
   in.open(a, batch, it, row, kv_head);
   in.make_ring(shared_address(smem_all), shared_address(barriers));
@@ -123,7 +125,7 @@ static void launch(cuda_backend *b, const attention_args &a, const decode_rotati
     note(b, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, decode_shape<HD>::SMEM_BYTES));
     sized = true;
   }
-  queue_kernel(b, kernel, dim3(n_items, a.n_kv_heads), WARPS * 32, decode_shape<HD>::SMEM_BYTES, a, by, b->batch,
+  queue_kernel(b, kernel, dim3(n_items * a.n_kv_heads), WARPS * 32, decode_shape<HD>::SMEM_BYTES, a, by, b->batch,
                (const td_attention_item *)b->device_items, first, b->padded_decode);
 }
 

@@ -30,13 +30,17 @@ typedef struct td_attention_items {
 /* Room that any plan of max_rows rows and max_tokens tokens needs. */
 uint32_t td_attention_items_max(uint32_t max_rows, uint32_t max_tokens);
 
-/* Items that a plan of n_rows decodes has at most. */
-uint32_t td_attention_decode_items_max(uint32_t n_rows, uint32_t n_kv_heads, uint32_t n_sms);
+/* Blocks of the decode kernel that run on an SM at once, by its shared memory. */
+static inline uint32_t td_attention_decode_blocks(uint32_t head_dim) { return head_dim > 128 ? 1 : 3; }
+
+/* Items that a plan of n_rows decodes has at most, for each kv head. */
+uint32_t td_attention_decode_items_max(uint32_t n_rows, uint32_t n_kv_heads, uint32_t n_blocks);
 
 /* What of the device and the model decides how a plan is cut. */
 typedef struct td_attention_cut {
   uint32_t group;        /* query heads per kv head, 1..TD_GROUP_MAX */
-  uint32_t n_kv_heads, n_sms;
+  uint32_t n_kv_heads;
+  uint32_t n_blocks;     /* of decodes that run at once */
   uint32_t prefill_rows; /* packed rows of a prefill tile */
   bool tiles_only;       /* decodes are prefill tiles too: then a row's result does not depend on the batch */
   bool no_singles;       /* rows of one token are planned elsewhere (kernels/attention) */

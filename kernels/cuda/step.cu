@@ -86,7 +86,7 @@ static void pack_plan(cuda_backend *b, const td_plan *plan)
   b->planned = b->planner && td_attention_planner_make(b->planner, plan, nullptr) == TD_OK; // else every row by itself
   if (!b->kvs->empty()) { // one store at a time: the last that was made
     const td_kv_shape *s = &b->kvs->back()->shape;
-    td_attention_cut cut = {s->n_heads / s->n_kv_heads, s->n_kv_heads, (uint32_t)b->n_sms,
+    td_attention_cut cut = {s->n_heads / s->n_kv_heads, s->n_kv_heads, td_cuda_decode_blocks(b, s->head_dim),
                             (uint32_t)(b->kvs->back()->wgmma ? TD_PREFILL_ROWS_WGMMA : TD_PREFILL_ROWS_MMA),
                             b->config.batch_invariant, b->planned};
     td_attention_items_make(&b->items, plan, &cut);
