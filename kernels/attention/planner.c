@@ -54,7 +54,7 @@ static td_status check_config(const td_attention_planner_config *c, td_error *er
                    c->n_kv_heads, c->group, HEADS_MAX, TD_ATTENTION_TILE_ROWS_MAX);
   if (c->head_dim == 0 || c->head_dim > DIM_MAX)
     return td_fail(err, TD_ERR_CONFIG, "attention plan: head dim %u; 1 to %d are planned", c->head_dim, DIM_MAX);
-  if (c->page_tokens == 0 || c->page_tokens % 16 != 0 || c->page_tokens > 1024)
+  if (c->page_tokens < 16 || (c->page_tokens & (c->page_tokens - 1)) != 0 || c->page_tokens > 1024)
     return td_fail(err, TD_ERR_CONFIG, "attention plan: pages of %u tokens; 16, 32 and 64 are served", c->page_tokens);
   if (c->tile_rows < c->group || c->tile_rows > TD_ATTENTION_TILE_ROWS_MAX)
     return td_fail(err, TD_ERR_CONFIG, "attention plan: tiles of %u query rows; at least a group's %u, at most %d", c->tile_rows,
@@ -73,21 +73,20 @@ static td_status check_config(const td_attention_planner_config *c, td_error *er
 static bool alloc_all(td_attention_planner *p)
 {
   size_t rows = p->config.max_rows, nodes = 2 * rows + 1, buckets = 16;
-  while (buckets < 2 * rows)
+  while (buckets < BUCKETS_PER_ROW * rows)
     buckets *= 2;
   p->rows = calloc(rows, sizeof *p->rows);
-  p->member_row = calloc(rows, sizeof *p->member_row);
   p->tree.nodes = calloc(nodes, sizeof *p->tree.nodes);
+  p->tree.path = calloc(rows + 2, sizeof *p->tree.path);
   p->tree.buckets = calloc(buckets, sizeof *p->tree.buckets);
-  p->walk = calloc(nodes, sizeof *p->walk);
-  p->best = calloc(nodes, sizeof *p->best);
+  p->packing = calloc(nodes, sizeof *p->packing);
   p->shared = calloc(p->max_shared, sizeof *p->shared);
-  p->shared_key_us = calloc(p->max_shared, sizeof *p->shared_key_us);
+  p->shared_cost = calloc(p->max_shared, sizeof *p->shared_cost);
   p->sources = calloc(p->max_sources, sizeof *p->sources);
   p->ends_us = calloc(p->config.n_workers, sizeof *p->ends_us);
   p->shared_us = calloc(p->config.n_workers, sizeof *p->shared_us);
   p->block = calloc(1, p->block_bytes);
-  return p->rows && p->member_row && p->tree.nodes && p->tree.buckets && p->walk && p->best && p->shared && p->shared_key_us &&
+  return p->rows && p->tree.nodes && p->tree.path && p->tree.buckets && p->packing && p->shared && p->shared_cost &&
          p->sources && p->ends_us && p->shared_us && p->block;
 }
 
@@ -98,8 +97,9 @@ td_status td_attention_planner_create(const td_attention_planner_config *config,
   if (!p)
     return td_fail(err, TD_ERR_NOMEM, "no memory for the attention plan");
   p->config = *config;
-  p->unit = td_attention_unit_costs(config);
+  p->page_shift = (uint32_t)__builtin_ctz(config->page_tokens);
   p->tile = tile_members(config);
+  p->unit = td_attention_unit_costs(config, p->tile);
   p->max_shared = shared_spans_max(config);
   p->max_sources = config->max_rows * TD_ATTENTION_LEVELS_MAX;
   p->max_slots = config->max_slots ? config->max_slots
@@ -119,8 +119,8 @@ void td_attention_planner_destroy(td_attention_planner *p)
 {
   if (!p)
     return;
-  free(p->rows), free(p->member_row), free(p->tree.nodes), free(p->tree.buckets), free(p->walk), free(p->best);
-  free(p->shared), free(p->shared_key_us), free(p->sources), free(p->ends_us), free(p->shared_us),
+  free(p->rows), free(p->tree.nodes), free(p->tree.path), free(p->tree.buckets), free(p->packing);
+  free(p->shared), free(p->shared_cost), free(p->sources), free(p->ends_us), free(p->shared_us),
       free(p->block);
   free(p);
 }
@@ -140,8 +140,8 @@ static void *in_block(const td_attention_planner *p, uint32_t at) { return (unsi
 
 static uint32_t first_in_window(const td_attention_planner *p, uint32_t kv_len)
 {
-  uint32_t window = p->config.window_tokens, page_tokens = p->config.page_tokens;
-  return window > 0 && kv_len > window ? (kv_len - window) / page_tokens * page_tokens : 0;
+  uint32_t window = p->config.window_tokens;
+  return window > 0 && kv_len > window ? (kv_len - window) & -p->config.page_tokens : 0;
 }
 
 /* A row's own span and its member, as long as the row is now. */
@@ -150,7 +150,7 @@ static void set_length(td_attention_planner *p, td_attention_member *members, td
   uint32_t begin = first_in_window(p, r->kv_len), first_key = begin > r->first_key ? begin : r->first_key;
   members[r->member].token = r->token;
   members[r->member].n_keys = r->kv_len - begin;
-  own[r->member].first_page = r->page_table_offset + first_key / p->config.page_tokens;
+  own[r->member].first_page = r->page_table_offset + (first_key >> p->page_shift);
   own[r->member].n_keys = r->kv_len - first_key;
   p->own_keys += r->kv_len - first_key;
 }
