@@ -35,6 +35,12 @@ uint32_t td_attention_slots_default(uint32_t max_rows, uint32_t n_kv_heads, uint
   return 4 * max_rows * n_kv_heads + n_workers * (n_kv_heads + 1);
 }
 
+uint32_t td_attention_slots_of(const td_attention_planner_config *c)
+{
+  uint32_t fixed = c->max_rows * c->n_kv_heads * TD_ATTENTION_INVARIANT_PIECES;
+  return c->invariant_keys > 0 ? fixed : td_attention_slots_default(c->max_rows, c->n_kv_heads, c->n_workers);
+}
+
 uint32_t td_attention_block_bytes_max(const td_attention_planner_config *c)
 {
   return (uint32_t)(sizeof(td_attention_header) + (2 * c->n_workers + 8) * sizeof(uint32_t) + c->max_rows * sizeof(td_attention_member) +
@@ -102,14 +108,14 @@ td_status td_attention_planner_create(const td_attention_planner_config *config,
   p->unit = td_attention_unit_costs(config, p->tile);
   p->max_shared = shared_spans_max(config);
   p->max_sources = config->max_rows * TD_ATTENTION_LEVELS_MAX;
-  p->max_slots = config->max_slots ? config->max_slots
-                                   : td_attention_slots_default(config->max_rows, config->n_kv_heads, config->n_workers);
+  p->max_slots = config->max_slots ? config->max_slots : td_attention_slots_of(config);
   p->block_bytes = td_attention_block_bytes_max(config);
   if (!alloc_all(p)) {
     td_attention_planner_destroy(p);
     return td_fail(err, TD_ERR_NOMEM, "no memory for the attention plan");
   }
   p->block->n_workers = config->n_workers;
+  p->block->invariant_keys = config->invariant_keys;
   p->block->members_at = aligned((uint32_t)(sizeof *p->block + 2 * (config->n_workers + 1) * sizeof(uint32_t)));
   *out = p;
   return TD_OK;
@@ -161,6 +167,15 @@ static uint32_t chunk_of(uint32_t keys) /* in 16 keys, a multiple of 64 keys; wh
   return n <= UINT16_MAX ? n : 0;
 }
 
+/* Fixed pieces: their length follows from the span's alone. A row too long for that has more of them. */
+static uint32_t invariant_chunk_of(uint32_t invariant_keys, uint32_t keys)
+{
+  uint32_t chunk16 = invariant_keys / 16;
+  while (keys > chunk16 * 16ull * TD_ATTENTION_INVARIANT_PIECES && 2 * chunk16 <= UINT16_MAX)
+    chunk16 *= 2;
+  return chunk16;
+}
+
 /* Piece lengths of the policies that have such. */
 static void set_chunks(td_attention_planner *p, td_attention_span *spans, uint32_t n_spans)
 {
@@ -175,7 +190,7 @@ static void set_chunks(td_attention_planner *p, td_attention_span *spans, uint32
   uint32_t few = ceil_div(2 * c->n_workers, n_lines), many = ceil_div(16 * c->n_workers, n_lines); /* pieces of a row's head */
   many = many < PERSISTENTKV_PIECES ? many : PERSISTENTKV_PIECES;
   for (uint32_t i = 0; i < n_spans; i++) {
-    uint32_t chunk = c->invariant_keys / 16;
+    uint32_t chunk = c->invariant_keys > 0 ? invariant_chunk_of(c->invariant_keys, spans[i].n_keys) : 0;
     if (chunk == 0 && c->policy == TD_ATTENTION_PAT)
       chunk = spans[i].n_keys > mean ? chunk_of(ceil_div(spans[i].n_keys, ceil_div(spans[i].n_keys, mean))) : 0;
     else if (chunk == 0 && c->policy == TD_ATTENTION_PERSISTENTKV)
@@ -186,6 +201,11 @@ static void set_chunks(td_attention_planner *p, td_attention_span *spans, uint32
       chunk = chunk_of(spans[i].n_keys);
     spans[i].chunk16 = (uint16_t)chunk;
   }
+}
+
+static inline bool has_pages(const td_attention_planner *p, const td_plan_row *r, const td_plan *plan)
+{
+  return r->kv_len > 0 && r->page_table_offset + (uint64_t)((r->kv_len - 1) >> p->page_shift) < plan->page_table_len;
 }
 
 /* ---- from nothing ---- */
@@ -199,6 +219,9 @@ static td_status take_rows(td_attention_planner *p, const td_plan *plan, td_erro
       continue;
     if (n == p->config.max_rows)
       return td_fail(err, TD_ERR_CAPACITY, "attention plan: more than %u decode rows", p->config.max_rows);
+    if (!has_pages(p, r, plan))
+      return td_fail(err, TD_ERR_CAPACITY, "attention plan: a row of %u keys at %u of a page table of %u entries", r->kv_len,
+                     r->page_table_offset, plan->page_table_len);
     if (r->kv_len > longest)
       return td_fail(err, TD_ERR_CAPACITY, "attention plan: a row of %u keys; at most %u are planned", r->kv_len, longest);
     p->rows[n++] = (planned_row){.slot = r->slot, .page_table_offset = r->page_table_offset, .kv_len = r->kv_len,
@@ -256,7 +279,7 @@ static bool make_structure(td_attention_planner *p, const td_plan *plan, bool pa
 static inline bool is_same(const td_attention_planner *p, const planned_row *old, const td_plan_row *r, const td_plan *plan)
 {
   if (r->slot != old->slot || r->page_table_offset != old->page_table_offset || r->kv_len < old->kv_len ||
-      r->kv_len - old->kv_len > GROWTH_MAX)
+      r->kv_len - old->kv_len > GROWTH_MAX || !has_pages(p, r, plan))
     return false;
   uint32_t window = p->config.window_tokens;
   return old->probe == NONE || (plan->page_table[old->probe] == old->probe_page && (window == 0 || r->kv_len <= window));
