@@ -55,7 +55,8 @@ struct td_sched {
   /* The least that steps with prompts ever took of what was predicted: what was calibrated on a busy day must refuse nobody. It
    * only falls, so that a place in the heap of deadlines is never too late. */
   double least_correction;
-  double answer_share, answer_asked; /* averages: max_new of requests, and the share of it that answers used */
+  /* Averages: max_new of requests, the share of it that answers used, and of answers that used all of it. */
+  double answer_asked, answer_share, answer_full;
   uint64_t prefix_query_tokens, prefix_hit_tokens, n_preemptions, n_follows, n_expired;
 };
 

@@ -88,7 +88,7 @@ td_status td_sched_create(const td_sched_config *config, td_sched **out, td_erro
     return td_fail(err, TD_ERR_NOMEM, "no memory for the scheduler");
   s->config = *config;
   s->config.cost = NULL; /* the budget has a copy */
-  s->answer_share = 1;
+  s->answer_share = s->answer_full = 1;
   s->least_correction = 1;
   if (config->cost && config->prompt_ns_per_token == 0)
     s->config.prompt_ns_per_token = (uint32_t)fmin(
