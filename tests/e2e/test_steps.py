@@ -13,7 +13,7 @@ from harness import SLOWNESS, Daemon, read_all, read_until, status_of
 TINY = {
     "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": 64, "intermediate_size": 96,
     "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 512, "rms_norm_eps": 1e-5,
-    "max_position_embeddings": 8192, "rope_theta": 10000.0, "tie_word_embeddings": False, "eos_token_id": 2,
+    "max_position_embeddings": 131072, "rope_theta": 10000.0, "tie_word_embeddings": False, "eos_token_id": 2,
 }
 GET = b"GET /v1/steps HTTP/1.1\r\nHost: t\r\n\r\n"
 
@@ -89,11 +89,15 @@ def test_steps_are_those_of_the_engine(tiny):
         with Watcher(d) as w:
             d.eventually(lambda: w.steps, what="the steps before it came")
             last_before = w.steps[-1]["step"]
-            threads = [threading.Thread(target=work, args=(d, 300 + 100 * i, 300)) for i in range(3)]
-            for t in threads:
-                t.start()
-            for t in threads:
-                t.join()
+            with d.connect() as decoding:  # until the prompts beside it are done, however fast the steps are
+                d.send_request(decoding, "/v1/completions", {"prompt": [7, 8, 9], "max_tokens": 100000, "ignore_eos": True})
+                d.eventually(lambda: d.gauge("vllm:num_requests_running") == 1, what="a decode")
+                threads = [threading.Thread(target=work, args=(d, 300 + 100 * i, 30)) for i in range(3)]
+                for t in threads:
+                    t.start()
+                for t in threads:
+                    t.join()
+                assert d.gauge("vllm:num_requests_running") == 1
             d.until_idle()
             after = d.metrics()
             steps_after = next(v for (n, _), v in after.items() if n == "tandem:steps_total")
