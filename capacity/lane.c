@@ -70,9 +70,13 @@ uint32_t td_lane_load(const td_lane *l) { return l->config.sched.n_slots - l->n_
 static void write_segment(int32_t *out, const td_load_segment *s)
 {
   uint64_t h = td_dummy_hash(s->seed, s->seed >> 32);
-  uint32_t even = (uint32_t)h, odd = (uint32_t)(h >> 32);
-  for (uint32_t i = 0; i < s->n_tokens; i++)
-    out[i] = (int32_t)(((i & 1 ? odd : even) + i) & INT32_MAX);
+  uint32_t even = (uint32_t)h, odd = (uint32_t)(h >> 32), n = s->n_tokens & ~1u;
+  for (uint32_t i = 0; i < n; i += 2) {
+    out[i] = (int32_t)((even + i) & INT32_MAX);
+    out[i + 1] = (int32_t)((odd + i + 1) & INT32_MAX);
+  }
+  if (n < s->n_tokens)
+    out[n] = (int32_t)((even + n) & INT32_MAX);
 }
 
 static int32_t *write_prompt(const td_load *load, const td_load_request *r)

@@ -130,9 +130,8 @@ void td_sched_note_request(td_sched *s, uint32_t max_new);
 
 /* ---- memory.c ---- */
 
-/* One more page at the end of the request's stripe; there must be an available one. Returns the index
- * written. */
-uint32_t td_sched_grow(td_sched *s, td_request *r);
+/* n more pages at the end of the request's stripe; they must be available. Returns the first index written. */
+uint32_t td_sched_grow(td_sched *s, td_request *r, uint32_t n);
 /* Puts the request's whole computed pages that are not in the tree there. Returns how many of them were there
  * already: the first so many entries from *first (of the page table) on have changed. */
 uint32_t td_sched_cache_pages(td_sched *s, td_request *r, uint32_t *first);
