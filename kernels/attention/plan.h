@@ -138,6 +138,11 @@ void td_attention_planner_destroy(td_attention_planner *p);
  * TD_ERR_CAPACITY: more rows than max_rows, partials than slots, or keys than there are page table entries; nothing was planned. */
 TD_MUST_CHECK td_status td_attention_planner_make(td_attention_planner *p, const td_plan *plan, td_error *err);
 void td_attention_planner_forget(td_attention_planner *p); /* the next plan is made from nothing */
+/* Other costs from the next plan on. TD_ERR_CONFIG as create, and nothing has changed. */
+TD_MUST_CHECK td_status td_attention_planner_set_cost(td_attention_planner *p, const td_attention_cost *cost, td_error *err);
+
+td_attention_planner_config td_attention_planner_config_of(const td_attention_planner *p);
+uint32_t td_attention_planner_block_bytes(const td_attention_planner *p); /* as large as a block can be */
 
 /* The last plan. Valid until the next one is made. */
 const td_attention_header *td_attention_planner_block(const td_attention_planner *p);

@@ -358,6 +358,21 @@ td_status td_attention_planner_make(td_attention_planner *p, const td_plan *plan
 
 void td_attention_planner_forget(td_attention_planner *p) { p->has_plan = false; }
 
+td_status td_attention_planner_set_cost(td_attention_planner *p, const td_attention_cost *cost, td_error *err)
+{
+  td_attention_planner_config c = p->config;
+  c.cost = *cost;
+  TD_TRY(check_config(&c, err));
+  p->config = c;
+  p->unit = td_attention_unit_costs(&c, p->tile);
+  p->has_plan = false;
+  return TD_OK;
+}
+
+td_attention_planner_config td_attention_planner_config_of(const td_attention_planner *p) { return p->config; }
+
+uint32_t td_attention_planner_block_bytes(const td_attention_planner *p) { return p->block_bytes; }
+
 const td_attention_header *td_attention_planner_block(const td_attention_planner *p) { return p->block; }
 
 td_attention_stats td_attention_planner_stats(const td_attention_planner *p)

@@ -4,7 +4,8 @@
  *   tree.c     which rows have which pages in common, found in the page tables
  *   pack.c     which of that is worth a span of its own; members in order, shared spans
  *   cut.c      lines to tasks: equal ranges for the workers
- *   cost.c     what pieces take, as predicted */
+ *   cost.c     what pieces take, as predicted
+ *   fit.c      that from the times of trials; fit_text.c  keeps it */
 #ifndef TD_KERNELS_ATTENTION_PLANNER_H
 #define TD_KERNELS_ATTENTION_PLANNER_H
 
@@ -119,6 +120,12 @@ void td_attention_pack(td_attention_planner *p, bool pack);
 /* cut.c: spans' tasks and slots in the block. False: more slots than there are. */
 bool td_attention_cut(td_attention_planner *p);
 double td_attention_longest_us(const td_attention_planner *p);
+
+/* fit.c: whether what was kept predicts a few trials; *worst: how far off it is. */
+struct td_attention_fit_request;
+struct td_attention_fitted;
+bool td_attention_fit_holds(const struct td_attention_fit_request *r, const struct td_attention_fitted *kept, double *worst, td_status *st,
+                            td_error *err);
 
 /* cost.c */
 unit_costs td_attention_unit_costs(const td_attention_planner_config *c, uint32_t tile_members);
