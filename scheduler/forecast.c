@@ -33,7 +33,7 @@ static uint32_t n_waiting(const td_sched *s) { return s->order.n_queued + s->ord
 /* What runs or may start at once, as far as it decides when it ends. */
 typedef struct load {
   uint32_t n_running, n_joining, n_decodes; /* joining: of those that wait, for whom there are places */
-  uint64_t kv_tokens, prompt_rest, pages;
+  uint64_t kv_tokens, prompt_tokens, prompt_rest, pages;
   double waiting_tokens, waiting_each; /* of prompts, less what the tree will have of them */
   double full, early;                  /* share of answers that go to their end; of it that the others use */
   double answer;                       /* steps that an answer takes */
@@ -88,6 +88,7 @@ static void collect(load *l, const td_sched *s)
       l->kv_tokens += r->n_tokens;
       add_answer(l, r);
     } else {
+      l->prompt_tokens += r->n_tokens;
       l->prompt_rest += r->n_tokens - r->n_computed;
     }
   }
@@ -199,10 +200,11 @@ static uint32_t step_times(const td_sched *s, uint32_t n_decodes, double kv_toke
  * answer's time, if that is fewer. */
 static void foresee_steps(load *l, const td_sched *s)
 {
-  double n = l->n_joining, kv_each = l->waiting_each + l->answer / 2;
+  double n = l->n_running - l->n_decodes + l->n_joining, tokens = (double)l->prompt_tokens + l->n_joining * l->waiting_each;
+  double kv_each = n > 0 ? tokens / n + l->answer / 2 : 0, rest = (double)l->prompt_rest + l->n_joining * l->waiting_each;
   l->chunk_now = step_times(s, l->n_decodes, (double)l->kv_tokens, &l->decode_now_us, &l->hybrid_now_us);
-  if (n * l->waiting_each > 0)
-    n = fmin(n, fmax(0, l->answer * l->chunk_now / l->waiting_each - l->n_decodes));
+  if (rest > 0)
+    n = fmin(n, fmax(1, l->answer * l->chunk_now * n / rest - l->n_decodes));
   l->chunk = step_times(s, l->n_decodes + (uint32_t)n, (double)l->kv_tokens + n * kv_each, &l->decode_us, &l->hybrid_us);
 }
 

@@ -282,6 +282,25 @@ static void a_burst(void **state)
   close_world();
 }
 
+/* An answer begins when its prompt is computed. */
+static void an_end_waits_for_its_prompt(void **state)
+{
+  (void)state;
+  td_sched_config c = config();
+  c.step_tokens = 128;
+  open_world(&c);
+  submit(1900, 10, 10);
+  for (uint32_t i = 0; i < 4; i++)
+    step();
+  double next_us = td_sched_foresee(w.s).next_end_us, from_us = w.now_us;
+  while (step())
+    ;
+  double ratio = next_us / (w.now_us - from_us);
+  print_message("predicted / seen: %.2f\n", ratio);
+  assert_true(fabs(ratio - 1) < 0.2);
+  close_world();
+}
+
 static void idle_or_without_a_model(void **state)
 {
   (void)state;
@@ -315,6 +334,7 @@ int main(void)
       cmocka_unit_test(there_are_places_for_many),
       cmocka_unit_test(lengths_are_known),
       cmocka_unit_test(a_burst),
+      cmocka_unit_test(an_end_waits_for_its_prompt),
       cmocka_unit_test(idle_or_without_a_model),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
