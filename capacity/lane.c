@@ -70,9 +70,13 @@ uint32_t td_lane_load(const td_lane *l) { return l->config.sched.n_slots - l->n_
 static void write_segment(int32_t *out, const td_load_segment *s)
 {
   uint64_t h = td_dummy_hash(s->seed, s->seed >> 32);
-  uint32_t even = (uint32_t)h, odd = (uint32_t)(h >> 32);
-  for (uint32_t i = 0; i < s->n_tokens; i++)
-    out[i] = (int32_t)(((i & 1 ? odd : even) + i) & INT32_MAX);
+  uint32_t even = (uint32_t)h, odd = (uint32_t)(h >> 32), n = s->n_tokens & ~1u;
+  for (uint32_t i = 0; i < n; i += 2) {
+    out[i] = (int32_t)((even + i) & INT32_MAX);
+    out[i + 1] = (int32_t)((odd + i + 1) & INT32_MAX);
+  }
+  if (n < s->n_tokens)
+    out[n] = (int32_t)((even + n) & INT32_MAX);
 }
 
 static int32_t *write_prompt(const td_load *load, const td_load_request *r)
@@ -130,6 +134,14 @@ static void submit(td_lane *l, uint32_t request, double now_us)
   l->n_free--;
 }
 
+static double paced_us(const td_lane *l, double now_us)
+{
+  const td_pace *p = l->config.pace;
+  if (l->n_steps < p->n_given)
+    return p->given_us[l->n_steps];
+  return l->step_us * td_pace_at(p, now_us, l->work.n_rows > l->work.n_decode_rows);
+}
+
 bool td_lane_begin(td_lane *l, double now_us)
 {
   TD_BUG_ON(l->in_step);
@@ -149,6 +161,8 @@ bool td_lane_begin(td_lane *l, double now_us)
   l->work = td_step_work_of(l->plan);
   double correction = l->config.correction[l->work.n_rows > l->work.n_decode_rows];
   l->step_us = td_cost_step_us(l->config.cost, &l->work) * (correction > 0 ? correction : 1);
+  if (l->config.pace)
+    l->step_us = paced_us(l, now_us);
   if (l->config.ahead && l->n_inbox == 0)
     l->has_next = td_sched_plan_ahead(l->sched, l->plan, l->next);
   return true;
@@ -234,16 +248,29 @@ static void finish(td_lane *l, uint32_t slot, double now_us)
   l->free_slots[l->n_free++] = slot;
 }
 
+const char td_lane_log_head[] = "step,end_us,step_us,decodes,prefills,prefill_tokens,running,waiting,free,cached,owned\n";
+
+static void log_step(const td_lane *l, double now_us)
+{
+  td_sched_stats s;
+  td_sched_get_stats(l->sched, &s);
+  fprintf(l->config.log, "%llu,%.0f,%.0f,%u,%u,%u,%u,%u,%u,%u,%u\n", (unsigned long long)l->plan->step, now_us, l->step_us,
+          l->work.n_decode_rows, l->work.n_rows - l->work.n_decode_rows, l->work.n_tokens - l->work.n_decode_rows,
+          s.n_running, s.n_waiting, s.pages_free, s.pages_cached, s.pages_owned);
+}
+
 void td_lane_end(td_lane *l, double now_us)
 {
   uint32_t n_finished;
   TD_BUG_ON(!l->in_step);
   note_step(l);
   note_tokens(l, now_us);
-  if (l->config.correction[0] > 0) /* the scheduler learns of it as the daemon's does */
+  if (l->config.correction[0] > 0 || l->config.pace) /* the scheduler learns of it as the daemon's does */
     td_sched_observe(l->sched, l->plan, l->step_us);
   td_sched_commit(l->sched, l->plan, l->sampled, l->stop, (uint64_t)now_us, l->finished, &n_finished);
   for (uint32_t i = 0; i < n_finished; i++)
     finish(l, l->finished[i], now_us);
+  if (l->config.log)
+    log_step(l, now_us);
   l->in_step = false;
 }

@@ -9,8 +9,10 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "bench/load.h"
+#include "capacity/pace.h"
 #include "capacity/spread.h"
 #include "scheduler/cost_model.h"
 #include "scheduler/scheduler.h"
@@ -51,6 +53,8 @@ typedef struct td_lane_config {
   const td_cost_model *cost;
   double
       correction[2]; /* a step [without, with] prompts takes so many times what the cost model says; 0: 1 */
+  const td_pace *pace; /* what steps take besides, or instead; NULL: nothing. The scheduler is told, as the daemon's is */
+  FILE *log;           /* a line for each step, see td_lane_log_head; NULL: none */
   bool ahead;        /* plans the next step while one runs where it can (a device of pipeline depth 2) */
   uint64_t queue_tokens; /* prompt tokens that may wait; 0: any number. (Requests: sched.n_slots) */
 } td_lane_config;
@@ -104,5 +108,7 @@ uint32_t td_lane_load(const td_lane *l);
 bool td_lane_begin(td_lane *l, double now_us);
 /* The step has ended. */
 void td_lane_end(td_lane *l, double now_us);
+/* The columns of the log, which are those of the daemon's /v1/steps without its prediction and sums. */
+extern const char td_lane_log_head[];
 
 #endif

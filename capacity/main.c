@@ -30,7 +30,7 @@ static cJSON *begin_json(const td_scene_options *o, const td_scene *s, int argc,
   return json;
 }
 
-static void print_scene(const td_scene *s)
+static void print_scene(const td_scene *s, bool recorded)
 {
   const td_sched_config *c = &s->replay.lane.sched;
   double in = 0, out = 0, n = (double)s->source.load.n;
@@ -41,7 +41,10 @@ static void print_scene(const td_scene *s)
   printf("%s; %llu KV tokens in pages of %u; policy %s, at most %u rows and %u tokens a step\n",
          s->device.name, (unsigned long long)s->device.n_kv_tokens, c->page_tokens,
          td_policy_names[c->policy], c->max_running, c->step_tokens);
-  printf("%zu requests, mean %.0f tokens in, %.0f out\n\n", s->source.load.n, in / n, out / n);
+  printf("%zu requests, mean %.0f tokens in, %.0f out", s->source.load.n, in / n, out / n);
+  if (recorded)
+    printf("; recorded at %.3g requests/s, played faster or slower for other rates", s->source.rate);
+  printf("\n\n");
 }
 
 static int run(const td_scene_options *o, int argc, char **argv)
@@ -52,7 +55,7 @@ static int run(const td_scene_options *o, int argc, char **argv)
     return td_plan_bubbles(o, NULL);
   if (td_scene_make(o, &scene, &err) != TD_OK)
     return td_plan_failed(&err);
-  print_scene(&scene);
+  print_scene(&scene, o->trace != NULL);
   cJSON *json = o->json ? begin_json(o, &scene, argc, argv) : NULL;
   int code = o->compare ? td_plan_compare(o, &scene, json) : td_plan_curve(o, &scene, json);
   if (json && code == 0)
@@ -103,11 +106,16 @@ int main(int argc, char **argv)
       {"--queue-tokens", "N", "as the daemon's (4194304)", TD_ARG_NUMBER, &o.queue_tokens},
       {"--not-ahead", NULL, "no step is planned while another runs (a CPU)", TD_ARG_FLAG, &o.not_ahead},
       {"--host-us", "N", "added to each step that was not planned ahead (0)", TD_ARG_NUMBER, &o.host_us},
+      {"--front-us", "N", "from the moment a request is due until the scheduler has it (0)", TD_ARG_NUMBER, &o.front_us},
+      {"--pace", "FILE", "how much longer steps took in a run: lines of seconds, 0 or 1 (with prompts), factor", TD_ARG_TEXT,
+       &o.pace},
+      {"--step-times", "FILE", "what the first, second, ... step takes: lines of us", TD_ARG_TEXT, &o.step_times},
+      {"--log-steps", "FILE", "each step of the run as /v1/steps would tell it, comma separated", TD_ARG_TEXT, &o.log_steps},
       {"--slo-tbt", "MS", "99th percentile of the time between tokens (none)", TD_ARG_NUMBER, &o.slo_tbt_ms},
       {"--slo-ttft", "MS", "99th percentile of the time to the first token (none)", TD_ARG_NUMBER,
        &o.slo_ttft_ms},
       {"--slo-queue", "MS", "median wait for the first step (2000)", TD_ARG_NUMBER, &o.slo_queue_ms},
-      {"--no-search", NULL, "curves only", TD_ARG_FLAG, &o.no_search},
+      {"--no-search", NULL, "only what --rate says; without it the load at its own rate", TD_ARG_FLAG, &o.no_search},
       {"--no-second", NULL, "nothing of a second GPU", TD_ARG_FLAG, &o.no_second},
       {"--compare", NULL, "policies and static chunks beside each other", TD_ARG_FLAG, &o.compare},
       {"--pipeline", NULL, "SARATHI's pipeline simulation: bubbles of 8 stages", TD_ARG_FLAG, &o.pipeline},

@@ -70,13 +70,21 @@ static void begin(replay *r, uint32_t i, double now_us)
 static void arrive(replay *r)
 {
   uint32_t to = 0;
-  double now_us = r->lives[r->next].due_us;
   for (uint32_t i = 1; i < r->config->n_replicas; i++)
     if (td_lane_load(&r->lanes[i]) < td_lane_load(&r->lanes[to]))
       to = i;
   td_lane_send(&r->lanes[to], (uint32_t)r->next++);
-  if (isinf(r->ends_us[to]) && !r->lanes[to].in_step)
-    begin(r, to, now_us);
+}
+
+/* Who comes at the same moment is planned together. */
+static void arrive_all(replay *r)
+{
+  double now_us = r->lives[r->next].due_us;
+  while (r->next < r->load->n && r->lives[r->next].due_us == now_us)
+    arrive(r);
+  for (uint32_t i = 0; i < r->config->n_replicas; i++)
+    if (isinf(r->ends_us[i]) && r->lanes[i].n_inbox > 0)
+      begin(r, i, now_us + r->config->front_us);
 }
 
 static void end_step(replay *r, uint32_t i)
@@ -106,7 +114,7 @@ static void run(replay *r)
     for (uint32_t i = 1; i < r->config->n_replicas; i++)
       if (r->ends_us[i] < r->ends_us[first])
         first = i;
-    double arrival_us = r->next < r->load->n ? r->lives[r->next].due_us : INFINITY;
+    double arrival_us = r->next < r->load->n ? r->lives[r->next].due_us + r->config->front_us : INFINITY;
     double now_us = fmin(arrival_us, r->ends_us[first]);
     if (isinf(now_us))
       return;
@@ -115,7 +123,7 @@ static void run(replay *r)
       return;
     }
     if (arrival_us <= r->ends_us[first])
-      arrive(r);
+      arrive_all(r);
     else
       end_step(r, first);
     if (r->config->stop_when_missed && is_missed(r)) {

@@ -101,6 +101,7 @@ static td_status make_daemon(const td_scene_options *o, td_scene *s, td_error *e
   s->replay.lane.ahead = !o->not_ahead;
   s->replay.n_replicas = (uint32_t)given(o->replicas, 1);
   s->replay.host_us = o->host_us;
+  s->replay.front_us = o->front_us;
   s->replay.speed = 1;
   s->replay.slo = (td_slo){.tbt_p99_ms = given(o->slo_tbt_ms, INFINITY),
                            .ttft_p99_ms = given(o->slo_ttft_ms, INFINITY),
@@ -193,6 +194,7 @@ static td_status check_numbers(const td_scene_options *o, td_error *err)
              {"seconds", o->seconds, 1e9, false},
              {"drain", o->drain_s, 1e9, false},
              {"host-us", o->host_us, 1e9, false},
+             {"front-us", o->front_us, 1e9, false},
              {"slack-percent", fmax(o->slack_percent, 0), 10000, false},
              {"tbt-target", o->tbt_target_ms, 1e9, false},
              {"slo-tbt", o->slo_tbt_ms, 1e9, false},
@@ -209,6 +211,29 @@ static td_status check_numbers(const td_scene_options *o, td_error *err)
   return TD_OK;
 }
 
+/* Both are of one daemon and one run. */
+static td_status make_pace(const td_scene_options *o, td_scene *s, td_error *err)
+{
+  if (!o->pace && !o->step_times && !o->log_steps)
+    return TD_OK;
+  if (s->n_rates != 1 || !o->no_search || s->replay.n_replicas > 1)
+    return td_fail_param(err, TD_ERR_CONFIG, "pace",
+                         "--pace, --step-times and --log-steps are of one run of one daemon: give --no-search, and not more than one --rate");
+  if (o->pace)
+    TD_TRY(td_pace_read(o->pace, &s->pace, err));
+  if (o->step_times)
+    TD_TRY(td_pace_read_given(o->step_times, &s->pace, err));
+  if (o->pace || o->step_times)
+    s->replay.lane.pace = &s->pace;
+  if (!o->log_steps)
+    return TD_OK;
+  s->replay.lane.log = fopen(o->log_steps, "we");
+  if (!s->replay.lane.log)
+    return td_fail(err, TD_ERR_IO, "%s: %m", o->log_steps);
+  fputs(td_lane_log_head, s->replay.lane.log);
+  return TD_OK;
+}
+
 td_status td_scene_make(const td_scene_options *o, td_scene *s, td_error *err)
 {
   *s = (td_scene){0};
@@ -217,7 +242,16 @@ td_status td_scene_make(const td_scene_options *o, td_scene *s, td_error *err)
   TD_TRY(make_daemon(o, s, err));
   s->replay = td_scene_on(s, &s->device);
   TD_TRY(read_rates(o, s, err));
-  return make_source(o, &s->source, err);
+  TD_TRY(make_source(o, &s->source, err));
+  if (o->no_search && s->n_rates == 0) /* a trace as it was recorded */
+    s->rates[s->n_rates++] = s->source.rate;
+  return make_pace(o, s, err);
 }
 
-void td_scene_deinit(td_scene *s) { td_load_deinit(&s->source.load); }
+void td_scene_deinit(td_scene *s)
+{
+  td_load_deinit(&s->source.load);
+  td_pace_deinit(&s->pace);
+  if (s->replay.lane.log)
+    fclose(s->replay.lane.log);
+}

@@ -16,6 +16,8 @@ typedef struct td_scene_options {
   double slack_percent; /* < 0: as the daemon's */
   double kv_tokens, memory_gib, replicas, tensor_parallel, host_us;
   double requests, seconds, drain_s, speed, seed;
+  const char *pace, *step_times, *log_steps;
+  double front_us;
   double slo_tbt_ms, slo_ttft_ms, slo_queue_ms;
   bool not_shared, not_ahead, no_search, no_second, compare, pipeline;
 } td_scene_options;
@@ -23,6 +25,7 @@ typedef struct td_scene_options {
 typedef struct td_scene {
   td_device device;
   td_replay_config replay;    /* replay.lane.cost is device.cost */
+  td_pace pace;               /* replay.lane.pace, if there is one */
   td_source source;           /* of searches and of curves that give no preset */
   double rates[TD_CELLS_MAX]; /* asked for */
   size_t n_rates;

@@ -27,8 +27,8 @@ enum { SHORT_CONTEXT = 64, MANY_CONTEXT = 4096, LONG_CONTEXT = 32768 };
 /* On a device: below, steps are bound by reading the weights, and rise evenly. */
 enum { STAIRS_FROM = 256 };
 /* A case that took one part in so many of the time is not run again; one that would take one in LEFT_SHARE of
- * what is left, never. */
-enum { BUDGET_SHARE = 40, LEFT_SHARE = 16 };
+ * what is left, not before all others were, and one in LAST_SHARE never. */
+enum { BUDGET_SHARE = 40, LEFT_SHARE = 16, LAST_SHARE = 3 };
 /* A short step is seen until this time is spent on it, for its time varies more. */
 #define CASE_US 30000.0
 /* A kept calibration that is off by more is measured anew. A GPU that is cool runs a sixth faster than one at
@@ -158,7 +158,7 @@ static void choose_grid(calibration *c, uint32_t factor)
   for (uint32_t n = 1; n <= rows; n *= factor)
     for (uint32_t context = 512; context <= LONG_CONTEXT; context *= 2 * factor)
       add_decodes(c, n, context_of(c, n, context));
-  for (uint32_t n = 32; n <= tokens; n *= factor)
+  for (uint32_t n = 8; n <= tokens; n *= factor)
     for (uint32_t behind = 1024; behind <= LONG_CONTEXT; behind *= 2 * factor)
       add_chunks(c, 1, n, behind);
   for (uint32_t n = 4; n < rows; n *= 2 * factor)
@@ -198,13 +198,13 @@ static int compare_us(const void *a, const void *b)
   return (x > y) - (x < y);
 }
 
-/* The lower quartile: what disturbs a step only lengthens it. */
+/* The median: what disturbs steps now will disturb them later. */
 static double us_of(const trial_case *k)
 {
   double us[RUNS_MAX];
   memcpy(us, k->us, sizeof us);
   qsort(us, k->n_runs, sizeof *us, compare_us);
-  return us[k->n_runs / 4];
+  return us[(k->n_runs - 1) / 2];
 }
 
 /* One run more of a case. Before the first of a short one it is run for nothing: something may have to be set
@@ -219,27 +219,29 @@ static td_status run_again(calibration *c, trial_case *k, td_error *err)
   return TD_OK;
 }
 
-/* Three runs, or more of a short step; but a long one is not given more than its share of the time. */
-static bool wants_more(const calibration *c, const trial_case *k)
+/* Three runs, or more of a short step. */
+static bool wants_more(const trial_case *k)
 {
-  if (k->n_runs == 0)
-    return true;
-  double spent_us = k->n_runs * us_of(k);
-  return k->n_runs < RUNS_WANTED ? spent_us < (double)c->budget_us / BUDGET_SHARE
-                                 : k->n_runs < RUNS_MAX && spent_us < CASE_US;
+  return k->n_runs < RUNS_WANTED || (k->n_runs < RUNS_MAX && k->n_runs * us_of(k) < CASE_US);
 }
 
-/* Cases [first, end), round after round. With a model (else NULL), those are left out that would take too
- * much of the time left. */
+/* Too long for the time that is left; without a model, which is at first, for its share of all. */
+static bool is_dear(const calibration *c, const trial_case *k, const td_cost_model *m, uint32_t left_share)
+{
+  double left_us = (double)c->budget_us - (double)(td_engine_now_us() - c->begin_us);
+  if (m)
+    return td_cost_step_us(m, &k->work) > left_us / left_share;
+  return k->n_runs > 0 && k->n_runs * us_of(k) > (double)c->budget_us / BUDGET_SHARE;
+}
+
+/* Cases [first, end), round after round, but for those that are dear. */
 static td_status run_cases(calibration *c, uint32_t first, uint32_t end, uint32_t n_rounds,
-                           const td_cost_model *m, td_error *err)
+                           const td_cost_model *m, uint32_t left_share, td_error *err)
 {
   for (uint32_t round = 0; round < n_rounds; round++)
     for (uint32_t i = first; i < end && !time_is_over(c); i++) {
       trial_case *k = &c->cases[i];
-      double left_us = (double)c->budget_us - (double)(td_engine_now_us() - c->begin_us);
-      bool dear = m && k->n_runs == 0 && td_cost_step_us(m, &k->work) > left_us / LEFT_SHARE;
-      if (!dear && (k->n_runs > 0 || round == 0) && wants_more(c, k))
+      if ((k->n_runs > 0 || round == 0) && wants_more(k) && !is_dear(c, k, m, left_share))
         TD_TRY(run_again(c, k, err));
     }
   return TD_OK;
@@ -365,6 +367,22 @@ static td_status holds(calibration *c, const td_cost_model *m, bool *yes, td_err
 
 /* ---- all of it ---- */
 
+/* With log-level debug: what the model is made of, and where it is wrong. */
+static void log_cases(const calibration *c)
+{
+  for (uint32_t i = 0; i < c->n_cases; i++) {
+    const trial_case *k = &c->cases[i];
+    if (k->n_runs == 0) {
+      td_debug("step times: %u @ %u and %u x %u @ %u: no time was left", k->n_decodes, k->decode_context, k->n_chunks, k->chunk_tokens,
+               k->chunk_behind + k->chunk_tokens);
+      continue;
+    }
+    td_debug("step times: %u @ %u and %u x %u @ %u: %.2f ms by %u runs, %+.1f %% by the model", k->n_decodes, k->decode_context,
+             k->n_chunks, k->chunk_tokens, k->chunk_behind + k->chunk_tokens, us_of(k) * 1e-3, k->n_runs,
+             100 * (td_cost_step_us(&c->e->cost, &k->work) / us_of(k) - 1));
+  }
+}
+
 static td_status fit(calibration *c, td_error *err)
 {
   td_cost_sample samples[CASES_MAX];
@@ -380,6 +398,7 @@ static td_status fit(calibration *c, td_error *err)
           "%.1f %% in nine of ten",
           n, s, 100 * td_cost_fit_error(&e->cost, samples, n, 0.5),
           100 * td_cost_fit_error(&e->cost, samples, n, 0.9));
+  log_cases(c);
   return TD_OK;
 }
 
@@ -389,9 +408,13 @@ static td_status measure(calibration *c, td_error *err)
 {
   td_cost_sample samples[CASES_MAX];
   td_cost_model rough;
+  double cold_us;
   choose_extremes(c);
   uint32_t n_extremes = c->n_cases;
-  TD_TRY(run_cases(c, 0, n_extremes, RUNS_WANTED, NULL, err));
+  if (n_extremes > 0 && !atomic_load(&c->e->stop_asked)) /* the weights may not be in memory yet */
+    TD_TRY(run_case(c, &c->cases[0], &cold_us, err));
+  c->begin_us = td_engine_now_us(); /* calibrate_ms is for measuring, not for reading or for looking at what was kept */
+  TD_TRY(run_cases(c, 0, n_extremes, RUNS_WANTED, NULL, 1, err));
   uint32_t n = collect(c, samples);
   if (n == 0 || (n < FEWEST_CASES && n < n_extremes)) {
     td_warn("calibrate_ms is over after %u kinds of steps, too few to tell what steps take: chunks are of "
@@ -403,8 +426,8 @@ static td_status measure(calibration *c, td_error *err)
   choose_grid(c, 4);
   choose_stairs(c);
   choose_grid(c, 2);
-  TD_TRY(run_cases(c, n_extremes, c->n_cases, RUNS_WANTED, &rough, err));
-  TD_TRY(run_cases(c, 0, c->n_cases, RUNS_MAX, &rough, err));
+  TD_TRY(run_cases(c, n_extremes, c->n_cases, RUNS_WANTED, &rough, LEFT_SHARE, err));
+  TD_TRY(run_cases(c, 0, c->n_cases, RUNS_MAX, &rough, LAST_SHARE, err));
   TD_TRY(fit(c, err));
   if (!atomic_load(&c->e->stop_asked)) /* cut short: good for nobody */
     keep(c, &c->e->cost);
@@ -426,7 +449,6 @@ static td_status calibrate(calibration *c, td_error *err)
   }
   if (e->has_cost || c->budget_us == 0)
     return TD_OK;
-  c->begin_us = td_engine_now_us(); /* calibrate_ms is for measuring, not for looking at what was kept */
   return measure(c, err);
 }
 

@@ -54,6 +54,8 @@ typedef struct td_slot {
   uint32_t next_free;
   uint32_t n_reported;      /* generated tokens already handed out */
   uint32_t queued_tokens;   /* its share of n_queued_tokens, 0 once it runs */
+  uint64_t polled;          /* the last poll that told of it, and where among its updates */
+  uint32_t polled_at;
   uint64_t submit_us;
 
   /* written by the loop before the submit command, read by the engine after it */
@@ -98,6 +100,8 @@ struct td_engine {
   uint8_t *stop;      /* [max_running] */
   uint32_t *finished; /* [max_running] */
   td_engine_step_times times, next_times;
+  uint64_t foreseen_us; /* when the forecast in stats was made */
+  bool foresaw_idle;
   td_trace *trace; /* NULL: none is written */
 
   /* hand-over */
@@ -105,6 +109,7 @@ struct td_engine {
   uint32_t n_slots;
   uint32_t free_head; /* loop thread: list of free slots, UINT32_MAX = none */
   uint64_t n_queued_tokens; /* loop thread */
+  uint64_t n_polls;         /* loop thread */
   uint64_t promised_us;     /* loop thread: when the last one that was refused was told to come back */
   td_ring inbox;            /* loop -> engine */
   td_ring outbox;           /* engine -> loop: slots with news */
@@ -149,9 +154,11 @@ void td_engine_notify_slot(td_engine *e, uint32_t slot);
 /* Engine thread: publishes the end of a slot, after which the engine does not touch it. */
 void td_engine_end_slot(td_engine *e, uint32_t slot, int ended);
 
-/* predict.c; engine thread. Notes what a step took, for stats (locked by the caller) and for the scheduler to learn from. */
-void td_engine_note_step(td_engine *e, const td_plan *plan, double predicted_us, double measured_us);
-void td_engine_note_forecast(td_engine *e);
+/* predict.c; engine thread. The forecast, if it is time for another; false: not yet. Idle: nothing runs or waits. */
+bool td_engine_foresee(td_engine *e, bool idle, td_sched_forecast *f);
+/* For stats, locked by the caller. */
+void td_engine_note_step(td_engine *e, double predicted_us, double measured_us);
+void td_engine_note_forecast(td_engine *e, const td_sched_forecast *f);
 
 /* step.c; engine thread: runs until stop_asked or a device fault. */
 TD_MUST_CHECK td_status td_engine_run(td_engine *e, td_error *err);

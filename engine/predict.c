@@ -11,10 +11,12 @@ const double td_step_error_borders[TD_STEP_ERROR_BORDERS] = {0.01, 0.02, 0.03, 0
 
 /* A promise further away than this says nothing: clients have given up by then. */
 enum { PROMISE_MAX_US = 120 * 1000000 };
+/* A forecast looks at all that run, and steps may be shorter than anybody's wait for it. */
+enum { FORESEE_EVERY_US = 5000 };
 
 /* ---- engine thread ---- */
 
-void td_engine_note_step(td_engine *e, const td_plan *plan, double predicted_us, double measured_us)
+void td_engine_note_step(td_engine *e, double predicted_us, double measured_us)
 {
   td_engine_stats *st = &e->stats;
   uint32_t i = 0;
@@ -28,16 +30,25 @@ void td_engine_note_step(td_engine *e, const td_plan *plan, double predicted_us,
   st->step_error_sum += error;
   st->predicted_us_sum += predicted_us;
   e->step_errors[e->n_step_errors++ % TD_STEP_ERRORS_KEPT] = (float)error;
-  td_sched_observe(e->sched, plan, measured_us);
 }
 
-void td_engine_note_forecast(td_engine *e)
+bool td_engine_foresee(td_engine *e, bool idle, td_sched_forecast *f)
 {
-  td_sched_forecast f = td_sched_foresee(e->sched);
-  e->stats.queue_delay_us = f.start_us;
-  e->stats.next_end_us = f.next_end_us;
-  e->stats.end_gap_us = f.end_gap_us;
-  e->stats.prompt_token_us = f.prompt_token_us;
+  uint64_t now_us = atomic_load_explicit(&e->heartbeat_us, memory_order_relaxed);
+  if (!idle && !e->foresaw_idle && now_us < e->foreseen_us + FORESEE_EVERY_US)
+    return false;
+  *f = td_sched_foresee(e->sched);
+  e->foreseen_us = now_us;
+  e->foresaw_idle = idle;
+  return true;
+}
+
+void td_engine_note_forecast(td_engine *e, const td_sched_forecast *f)
+{
+  e->stats.queue_delay_us = f->start_us;
+  e->stats.next_end_us = f->next_end_us;
+  e->stats.end_gap_us = f->end_gap_us;
+  e->stats.prompt_token_us = f->prompt_token_us;
 }
 
 /* ---- loop thread ---- */

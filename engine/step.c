@@ -185,9 +185,13 @@ static void log_step(td_engine *e, uint64_t step_us, const td_plan *plan, const 
 static void update_stats(td_engine *e, uint64_t step_us, const td_plan *plan)
 {
   td_sched_stats ss;
+  td_sched_forecast f;
   td_sched_get_stats(e->sched, &ss);
-  if (plan)
+  bool foreseen = td_engine_foresee(e, ss.n_running + ss.n_waiting == 0, &f);
+  if (plan) {
     log_step(e, step_us, plan, &ss);
+    td_sched_observe(e->sched, plan, (double)step_us);
+  }
   pthread_mutex_lock(&e->stats_lock);
   td_engine_stats *st = &e->stats;
   st->n_waiting = ss.n_waiting;
@@ -215,9 +219,10 @@ static void update_stats(td_engine *e, uint64_t step_us, const td_plan *plan)
     st->last_step_us = (uint32_t)step_us;
     st->last_step_decodes = plan->n_decode_rows;
     st->last_step_prefill_tokens = plan->n_prefill_tokens;
-    td_engine_note_step(e, plan, e->times.predicted_us, (double)step_us);
+    td_engine_note_step(e, e->times.predicted_us, (double)step_us);
   }
-  td_engine_note_forecast(e);
+  if (foreseen)
+    td_engine_note_forecast(e, &f);
   pthread_mutex_unlock(&e->stats_lock);
 }
 

@@ -132,25 +132,42 @@ void td_budget_end_decodes(td_budget *b)
     b->limit_us = fmax(b->target_us, (1 + FLOOR_SHARE) * td_budget_predict_us(b, &b->work));
 }
 
-static bool keeps_limit(const td_budget *b, uint32_t n_computed, uint32_t q_len, bool wants_logits)
+/* The step with such a chunk; tokens_us: what the table says of all its tokens. */
+static double time_with(const td_budget *b, double tokens_us, uint32_t n_computed, uint32_t q_len, bool wants_logits)
 {
   td_step_work w = with_chunk(b->work, q_len, n_computed + q_len, wants_logits);
-  return td_budget_predict_us(b, &w) <= b->limit_us;
+  return td_cost_step_of_tokens_us(&b->cost, tokens_us, &w) * b->correction[1];
 }
 
-/* The most tokens from `fits`, which keep the limit, to below `fails`, which do not. Between two points of
- * the table time only rises. */
-static uint32_t bisect(const td_budget *b, uint32_t n_computed, uint32_t fits, uint32_t fails,
-                       uint32_t n_rest)
+static double chunk_us(const td_budget *b, uint32_t point, uint32_t n_computed, uint32_t q_len, bool wants_logits)
 {
-  while (fails - fits > 1) {
-    uint32_t middle = fits + (fails - fits) / 2;
-    if (keeps_limit(b, n_computed, middle, middle == n_rest))
-      fits = middle;
+  return time_with(b, td_cost_tokens_at_us(&b->cost, point, b->work.n_tokens + q_len), n_computed, q_len, wants_logits);
+}
+
+/* A chunk of so many tokens, not the prompt's end, and the step's time with it. */
+typedef struct probe {
+  uint32_t q_len;
+  double us;
+} probe;
+
+/* The most tokens from `fits`, which keep the limit, to below `fails`, which do not. Between two points of the table a
+ * step's time is nearly a line, so looking where the line meets the limit finds it in a few probes; halving ends the search if
+ * it does not. */
+static uint32_t search(const td_budget *b, uint32_t point, uint32_t n_computed, probe fits, probe fails)
+{
+  enum { LINES_MAX = 6 };
+  for (int i = 0; fails.q_len - fits.q_len > 1; i++) {
+    uint32_t span = fails.q_len - fits.q_len, ahead = span / 2;
+    if (i < LINES_MAX && fits.us <= b->limit_us && fails.us > b->limit_us)
+      ahead = (uint32_t)((b->limit_us - fits.us) / (fails.us - fits.us) * span);
+    ahead = ahead < 1 ? 1 : ahead > span - 1 ? span - 1 : ahead;
+    probe p = {fits.q_len + ahead, chunk_us(b, point, n_computed, fits.q_len + ahead, false)};
+    if (p.us <= b->limit_us)
+      fits = p;
     else
-      fails = middle;
+      fails = p;
   }
-  return fits;
+  return fits.q_len;
 }
 
 /* The most tokens, up to n_most, that keep the limit. The table may fall, so its points are gone through from
@@ -158,18 +175,22 @@ static uint32_t bisect(const td_budget *b, uint32_t n_computed, uint32_t fits, u
 static uint32_t longest_within(const td_budget *b, uint32_t n_computed, uint32_t n_most, uint32_t n_rest)
 {
   const td_cost_model *m = &b->cost;
-  uint32_t n_before = b->work.n_tokens, fails = n_most;
-  if (keeps_limit(b, n_computed, n_most, n_most == n_rest))
+  uint32_t n_before = b->work.n_tokens, i = td_cost_find_point(m, n_before + n_most);
+  probe fails = {n_most, chunk_us(b, i, n_computed, n_most, n_most == n_rest)};
+  if (fails.us <= b->limit_us)
     return n_most;
-  for (uint32_t i = m->n_points; i-- > 0 && m->tokens[i] > n_before;) {
-    uint32_t q_len = m->tokens[i] - n_before;
-    if (q_len >= fails)
-      continue;
-    if (keeps_limit(b, n_computed, q_len, q_len == n_rest))
-      return bisect(b, n_computed, q_len, fails, n_rest);
-    fails = q_len;
+  for (; m->tokens[i] > n_before; i--) {
+    probe p = {m->tokens[i] - n_before, 0};
+    if (p.q_len < n_most) {
+      p.us = time_with(b, m->tokens_us[i], n_computed, p.q_len, false);
+      if (p.us <= b->limit_us)
+        return search(b, i, n_computed, p, fails);
+      fails = p;
+    }
+    if (i == 0)
+      break;
   }
-  return bisect(b, n_computed, 0, fails, n_rest);
+  return search(b, i, n_computed, (probe){0, chunk_us(b, i, n_computed, 0, false)}, fails);
 }
 
 /* Tile quantisation: a step that ends a little behind the edge of a stair of the table pays for tiles that it

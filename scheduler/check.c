@@ -29,21 +29,20 @@ static void check_request(const td_sched *s, const td_request *r)
 }
 
 /* The request's first n_tree_pages pages are the path that ends at its node, token by token; the others are
- * its own alone. Adds what it holds to pins and refs. */
-static void check_pages(const td_sched *s, const td_request *r, uint32_t *pins, uint32_t *refs)
+ * its own alone: they are added to held, the pin to pins. */
+static void check_pages(const td_sched *s, const td_request *r, uint32_t *pins, uint32_t *held)
 {
   const int32_t *stripe = td_sched_stripe(s, r);
   uint32_t pt = s->config.page_tokens, i = r->n_tree_pages;
   for (uint32_t k = 0; k < r->n_pages; k++) {
     TD_BUG_ON(stripe[k] < 0 || (uint32_t)stripe[k] >= s->config.n_pages);
-    refs[stripe[k]]++;
-    if (k >= r->n_tree_pages)
-      TD_BUG_ON(s->pool.refs[stripe[k]] != 1);
+    held[stripe[k]] += k >= r->n_tree_pages;
   }
   for (uint32_t id = r->node; id != TD_NO_NODE; id = s->tree.nodes[id].parent) {
     const td_prefix_node *n = &s->tree.nodes[id];
     TD_BUG_ON(n->namespace_id != r->namespace_id);
-    for (int32_t page = n->last_page; page != TD_NO_PAGE; page = s->tree.page_prev[page]) {
+    int32_t page = n->last_page;
+    for (uint32_t k = 0; k < n->n_pages; k++, page = s->tree.links[page].prev) {
       TD_BUG_ON(i-- == 0);
       TD_BUG_ON(stripe[i] != page);
       TD_BUG_ON(memcmp(s->tree.page_tokens_of + (size_t)page * pt, r->tokens + (size_t)i * pt,
@@ -98,30 +97,27 @@ static void check_waiting(const td_sched *s)
 
 void td_sched_check(const td_sched *s)
 {
-  uint32_t n_pages = s->config.n_pages, reserved = 0, n_owned = 0;
-  uint32_t *refs = s->scratch, *pins = s->scratch + n_pages;
+  uint32_t n_pages = s->config.n_pages, reserved = 0;
+  uint32_t *held = s->scratch, *pins = s->scratch + n_pages;
   const td_request_table *t = &s->table;
 
   TD_BUG_ON(td_request_table_check(t) != s->order.n_queued + s->order.n_following);
   td_order_check(&s->order);
   td_deadlines_check(&s->deadlines, s->order.entries);
   check_waiting(s);
-  td_page_pool_check(&s->pool, refs);
   check_stripes(s);
   memset(s->scratch, 0, 2 * (size_t)n_pages * sizeof *s->scratch);
+  td_page_pool_check(&s->pool, held);
   for (uint32_t i = 0; i < t->n_running; i++) {
     const td_request *r = &t->requests[t->running[i]];
     check_request(s, r);
-    check_pages(s, r, pins, refs);
+    check_pages(s, r, pins, held);
     reserved += td_sched_reserved_for(s, r);
   }
+  td_prefix_tree_check(&s->tree, pins, held);
   for (uint32_t i = 0; i < n_pages; i++)
-    n_owned += refs[i] > 0;
-  td_prefix_tree_check(&s->tree, pins, refs);
-  for (uint32_t i = 0; i < n_pages; i++)
-    TD_BUG_ON(refs[i] != s->pool.refs[i]); /* conservation: nothing leaks, nothing is counted twice */
+    TD_BUG_ON(held[i] != 1); /* conservation: nothing leaks, nothing is counted twice */
 
   TD_BUG_ON(reserved != s->reserved_pages || td_sched_available_pages(s) < reserved);
-  TD_BUG_ON(s->pool.n_free + s->tree.n_unpinned_pages + n_owned != n_pages);
   TD_BUG_ON(s->n_pending_updates > s->max_pending_updates);
 }

@@ -1,5 +1,4 @@
-/* Predicting a step: see cost_model.h. Three sums and a table; O(rows) for a plan's work, O(log points) for a
- * time. */
+/* Predicting a step: see cost_model.h. Three sums and a table; O(rows) for a plan's work, O(points) for a time. */
 #include "scheduler/cost_model.h"
 
 td_step_work td_step_work_of(const td_plan *plan)
@@ -17,25 +16,23 @@ td_step_work td_step_work_of(const td_plan *plan)
   return w;
 }
 
-/* The last point at or below n, 0 if n is below all. */
-static uint32_t find_point(const td_cost_model *m, uint32_t n)
+uint32_t td_cost_find_point(const td_cost_model *m, uint32_t n_tokens)
 {
-  uint32_t low = 0, high = m->n_points;
-  while (high - low > 1) {
-    uint32_t middle = low + (high - low) / 2;
-    if (m->tokens[middle] <= n)
-      low = middle;
-    else
-      high = middle;
-  }
-  return low;
+  uint32_t n_below = 0;
+  for (uint32_t i = 0; i < m->n_points; i++) /* no branch to guess wrong: faster than halving */
+    n_below += m->tokens[i] <= n_tokens;
+  return n_below > 0 ? n_below - 1 : 0;
 }
 
 double td_cost_tokens_us(const td_cost_model *m, uint32_t n_tokens)
 {
+  return td_cost_tokens_at_us(m, td_cost_find_point(m, n_tokens), n_tokens);
+}
+
+double td_cost_tokens_at_us(const td_cost_model *m, uint32_t i, uint32_t n_tokens)
+{
   if (m->n_points == 0)
     return 0;
-  uint32_t i = find_point(m, n_tokens);
   if (m->n_points == 1 || n_tokens <= m->tokens[i])
     return m->tokens_us[i];
   bool beyond = i + 1 == m->n_points;
@@ -48,9 +45,5 @@ double td_cost_tokens_us(const td_cost_model *m, uint32_t n_tokens)
 
 double td_cost_step_us(const td_cost_model *m, const td_step_work *w)
 {
-  uint32_t n_chunks = w->n_rows - w->n_decode_rows;
-  return td_cost_tokens_us(m, w->n_tokens) + m->logits_us_per_row * w->n_logits +
-         m->decode_us_per_row * w->n_decode_rows + m->decode_us_per_kv_token * (double)w->decode_kv_tokens +
-         m->prefill_us_per_chunk * n_chunks + m->prefill_us_per_pair * (double)w->prefill_pairs +
-         m->prefill_us_per_kv_token * (double)w->prefill_kv_tokens;
+  return td_cost_step_of_tokens_us(m, td_cost_tokens_us(m, w->n_tokens), w);
 }

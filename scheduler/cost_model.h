@@ -50,8 +50,19 @@ static inline uint64_t td_cost_pairs(uint32_t q_len, uint32_t kv_len)
 td_step_work td_step_work_of(const td_plan *plan);
 /* The table alone: what so many tokens take without attention and sampling. */
 double td_cost_tokens_us(const td_cost_model *m, uint32_t n_tokens);
+/* The last point at or below so many tokens, 0 if they are below all; and the same time where that point is known. */
+uint32_t td_cost_find_point(const td_cost_model *m, uint32_t n_tokens);
+double td_cost_tokens_at_us(const td_cost_model *m, uint32_t point, uint32_t n_tokens);
 /* Predicted time, > 0 where the model has a point. */
 double td_cost_step_us(const td_cost_model *m, const td_step_work *w);
+/* The same where what the table says of w->n_tokens is known. */
+static inline double td_cost_step_of_tokens_us(const td_cost_model *m, double tokens_us, const td_step_work *w)
+{
+  uint32_t n_chunks = w->n_rows - w->n_decode_rows;
+  return tokens_us + m->logits_us_per_row * w->n_logits + m->decode_us_per_row * w->n_decode_rows +
+         m->decode_us_per_kv_token * (double)w->decode_kv_tokens + m->prefill_us_per_chunk * n_chunks +
+         m->prefill_us_per_pair * (double)w->prefill_pairs + m->prefill_us_per_kv_token * (double)w->prefill_kv_tokens;
+}
 
 /* Llama-3-8B in bf16 on one NVIDIA H200, from published figures and measured steps of this daemon: for
  * planning and tests where no calibration of the device at hand is given. Not for serving. */

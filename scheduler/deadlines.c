@@ -66,7 +66,8 @@ void td_deadlines_check(const td_deadlines *d, const td_order_entry *entries)
 
 /* ---- what the scheduler asks ---- */
 
-uint64_t td_sched_prompt_us(const td_sched *s, uint32_t n_tokens)
+/* What computing so many tokens of a prompt takes alone, at least; 0: unknown. */
+static uint64_t prompt_us(const td_sched *s, uint32_t n_tokens)
 {
   return (uint64_t)n_tokens * s->config.prompt_ns_per_token / 1000;
 }
@@ -84,8 +85,17 @@ static uint64_t latest_us(const td_sched *s, uint32_t slot)
                                                           (r->n_tokens - 1) / s->config.page_tokens)
                                          .n_pages;
   uint64_t first = e->ttft_deadline_us < e->deadline_us ? e->ttft_deadline_us : e->deadline_us;
-  uint64_t need = (uint64_t)((double)td_sched_prompt_us(s, r->n_tokens - n_done) * s->least_correction);
+  uint64_t need = (uint64_t)((double)prompt_us(s, r->n_tokens - n_done) * s->least_correction);
   return first > need ? first - need : 0;
+}
+
+void td_sched_set_deadline(td_sched *s, uint32_t slot, uint32_t n_prompt)
+{
+  const td_order_entry *e = &s->order.entries[slot];
+  uint64_t first_us = e->ttft_deadline_us < e->deadline_us ? e->ttft_deadline_us : e->deadline_us;
+  uint64_t need_us = prompt_us(s, n_prompt);
+  if (first_us != UINT64_MAX)
+    td_deadlines_set(&s->deadlines, s->order.entries, slot, first_us > need_us ? first_us - need_us : 0);
 }
 
 void td_sched_watch(td_sched *s, uint32_t slot)

@@ -52,10 +52,13 @@ struct td_sched {
   uint64_t refused_seq, refused_until_step;
   uint32_t refused_need_pages;
 
+  uint32_t order_ns_per_token; /* prompt_ns_per_token, or what stands in for it: for the order alone, nobody is refused by it */
+  bool order_is_learned;
   /* The least that steps with prompts ever took of what was predicted: what was calibrated on a busy day must refuse nobody. It
    * only falls, so that a place in the heap of deadlines is never too late. */
   double least_correction;
-  double answer_share, answer_asked; /* averages: max_new of requests, and the share of it that answers used */
+  /* Averages: max_new of requests, the share of it that answers used, and of answers that used all of it. */
+  double answer_asked, answer_share, answer_full;
   uint64_t prefix_query_tokens, prefix_hit_tokens, n_preemptions, n_follows, n_expired;
 };
 
@@ -89,6 +92,12 @@ static inline uint32_t td_sched_reserved_for(const td_sched *s, const td_request
   return n_pages > r->n_pages ? n_pages - r->n_pages : 0; /* planned ahead, it may have one more already */
 }
 
+/* What computing so many tokens of a prompt takes alone, for its place among others. */
+static inline uint64_t td_sched_order_us(const td_sched *s, uint32_t n_tokens)
+{
+  return (uint64_t)n_tokens * s->order_ns_per_token / 1000;
+}
+
 static inline uint32_t td_sched_slot_of(const td_sched *s, const td_request *r)
 {
   return (uint32_t)(r - s->table.requests);
@@ -108,8 +117,8 @@ void td_sched_plan_prompts(td_sched *s, td_plan *plan, uint64_t now_us, bool adm
 
 /* ---- deadlines.c ---- */
 
-/* What computing so many tokens of a prompt takes alone, at least; 0: unknown. */
-uint64_t td_sched_prompt_us(const td_sched *s, uint32_t n_tokens);
+/* A new request's, if it has any. */
+void td_sched_set_deadline(td_sched *s, uint32_t slot, uint32_t n_prompt);
 /* The request has fewer computed tokens than when it was last looked at, or may have. */
 void td_sched_watch(td_sched *s, uint32_t slot);
 
@@ -121,9 +130,8 @@ void td_sched_note_request(td_sched *s, uint32_t max_new);
 
 /* ---- memory.c ---- */
 
-/* One more page at the end of the request's stripe; there must be an available one. Returns the index
- * written. */
-uint32_t td_sched_grow(td_sched *s, td_request *r);
+/* n more pages at the end of the request's stripe; they must be available. Returns the first index written. */
+uint32_t td_sched_grow(td_sched *s, td_request *r, uint32_t n);
 /* Puts the request's whole computed pages that are not in the tree there. Returns how many of them were there
  * already: the first so many entries from *first (of the page table) on have changed. */
 uint32_t td_sched_cache_pages(td_sched *s, td_request *r, uint32_t *first);

@@ -1,14 +1,16 @@
 /* How a running request takes, shares and leaves pages. */
 #include "scheduler/internal.h"
 
-uint32_t td_sched_grow(td_sched *s, td_request *r)
+uint32_t td_sched_grow(td_sched *s, td_request *r, uint32_t n)
 {
-  TD_BUG_ON(r->n_pages == s->stripe_pages);
-  if (s->pool.n_free == 0)
-    TD_BUG_ON(!td_prefix_tree_evict(&s->tree));
-  int32_t *stripe = td_sched_stripe(s, r);
-  stripe[r->n_pages] = td_page_pool_take(&s->pool);
-  return r->stripe * s->stripe_pages + r->n_pages++;
+  TD_BUG_ON(n > s->stripe_pages - r->n_pages);
+  int32_t *pages = td_sched_stripe(s, r) + r->n_pages;
+  uint32_t first = r->stripe * s->stripe_pages + r->n_pages, i = 0;
+  while (i < n && s->pool.n_free > 0)
+    pages[i++] = td_page_pool_take(&s->pool);
+  td_prefix_tree_evict(&s->tree, pages + i, n - i);
+  r->n_pages += n;
+  return first;
 }
 
 uint32_t td_sched_cache_pages(td_sched *s, td_request *r, uint32_t *first)
@@ -30,8 +32,8 @@ void td_sched_leave(td_sched *s, td_request *r)
   s->reserved_pages -= td_sched_reserved_for(s, r);
   td_sched_cache_pages(s, r, &first);
   const int32_t *stripe = td_sched_stripe(s, r);
-  for (uint32_t i = 0; i < r->n_pages; i++)
-    td_page_pool_unref(&s->pool, stripe[i]);
+  for (uint32_t i = r->n_tree_pages; i < r->n_pages; i++)
+    td_page_pool_give(&s->pool, stripe[i]);
   td_prefix_tree_unpin(&s->tree, r->node);
   s->free_stripes[s->n_free_stripes++] = r->stripe;
   r->node = TD_NO_NODE;

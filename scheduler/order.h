@@ -27,7 +27,6 @@ typedef struct td_order_entry {
   int64_t place_us; /* among the waiting ones of its account */
   uint64_t seq;     /* order of submission: breaks ties */
   uint64_t latest_start_us; /* the place without its priority; among the prompts that run or would (prompts.c) */
-  uint64_t prompt_us;       /* that its prompt takes alone, as far as it was not cached when it came */
   uint64_t followers_us;    /* the earliest of those that wait for what it computes */
   uint64_t ttft_deadline_us, deadline_us; /* UINT64_MAX: none */
   uint32_t left, right, parent;           /* heap of the account */
@@ -39,7 +38,7 @@ typedef struct td_order_entry {
   uint32_t n_follows;
   uint32_t expiry_at; /* in the heap of deadlines; TD_NO_SLOT: not there */
   uint32_t rank;      /* steps down the right to where a child is missing, this one included */
-  uint32_t n_prompt;
+  uint32_t n_prompt, n_uncached; /* uncached: when it came; 0 where nobody asks */
   int32_t priority;
   uint16_t account;
 } td_order_entry;

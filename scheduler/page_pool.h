@@ -1,8 +1,9 @@
-/* The KV pages of the device, as ids with reference counts: pure bookkeeping, no memory behind it.
+/* The KV pages of the device, as ids: pure bookkeeping, no memory behind it.
  *
- * A page has one reference for every running request whose page table names it, and one for the prefix tree
- * if it holds the page. It is free exactly when it has none. The free list is a stack, so that the page used
- * last, whose lines may still be in a cache, is used again first. */
+ * A page has one holder at any time: the pool (it is free), one running request (whose alone it is), or the prefix tree. So
+ * nobody counts references: who shares a page of the tree has pinned the path on which it lies (prefix_tree.h), and pages go from
+ * holder to holder without a look at them. The free list is a stack, so that the page used last, whose lines may still be in a
+ * cache, is used again first. */
 #ifndef TD_SCHEDULER_PAGE_POOL_H
 #define TD_SCHEDULER_PAGE_POOL_H
 
@@ -15,35 +16,26 @@ typedef struct td_page_pool {
   uint32_t n_pages;
   uint32_t n_free;
   int32_t *free_stack; /* [n_pages]; the first n_free are free */
-  uint32_t *refs;      /* [n_pages] */
 } td_page_pool;
 
 TD_MUST_CHECK bool td_page_pool_init(td_page_pool *p, uint32_t n_pages); /* false: no memory */
 void td_page_pool_deinit(td_page_pool *p);
 
-/* A page with one reference, the caller's. The pool must not be empty. */
+/* A page, the caller's. The pool must not be empty. */
 static inline int32_t td_page_pool_take(td_page_pool *p)
 {
   TD_BUG_ON(p->n_free == 0);
-  int32_t page = p->free_stack[--p->n_free];
-  p->refs[page] = 1;
-  return page;
+  return p->free_stack[--p->n_free];
 }
 
-static inline void td_page_pool_ref(td_page_pool *p, int32_t page)
+/* Back from its only holder. */
+static inline void td_page_pool_give(td_page_pool *p, int32_t page)
 {
-  TD_BUG_ON(p->refs[page] == 0);
-  p->refs[page]++;
+  TD_BUG_ON(p->n_free == p->n_pages);
+  p->free_stack[p->n_free++] = page;
 }
 
-static inline void td_page_pool_unref(td_page_pool *p, int32_t page)
-{
-  TD_BUG_ON(p->refs[page] == 0);
-  if (--p->refs[page] == 0)
-    p->free_stack[p->n_free++] = page;
-}
-
-/* Every page is either once on the free stack or referenced. mark: scratch, [n_pages]. */
-void td_page_pool_check(const td_page_pool *p, uint32_t *mark);
+/* Adds 1 to held[page] for each free page; none is free twice. held: [n_pages], 0 for free pages. */
+void td_page_pool_check(const td_page_pool *p, uint32_t *held);
 
 #endif

@@ -11,10 +11,13 @@
  * prompt). */
 enum { REFUSED_RETRY_STEPS = 16 };
 
-static void note_update(td_plan *plan, uint32_t index)
+static void note_updates(td_plan *plan, uint32_t first, uint32_t n)
 {
-  TD_BUG_ON(plan->n_page_updates == plan->max_page_updates);
-  plan->page_updates[plan->n_page_updates++].index = index;
+  TD_BUG_ON(n > plan->max_page_updates - plan->n_page_updates);
+  td_plan_page_update *updates = plan->page_updates + plan->n_page_updates;
+  for (uint32_t i = 0; i < n; i++)
+    updates[i].index = first + i;
+  plan->n_page_updates += n;
 }
 
 static void add_row(td_sched *s, td_plan *plan, uint32_t slot, uint32_t q_len)
@@ -67,7 +70,7 @@ static bool get_decode_page(td_sched *s, td_plan *plan, uint32_t at)
     if (r->state == TD_REQUEST_WAITING)
       return false;
   }
-  note_update(plan, td_sched_grow(s, r));
+  note_updates(plan, td_sched_grow(s, r, 1), 1);
   return true;
 }
 
@@ -124,13 +127,15 @@ bool td_sched_plan_chunk(td_sched *s, td_plan *plan, uint32_t slot, uint32_t at_
   if (q_len == 0)
     return false;
   uint32_t n_pages = td_sched_pages_for(s, r->n_computed + q_len);
-  while (r->n_pages < n_pages) {
-    note_update(plan, td_sched_grow(s, r));
-    s->reserved_pages--;
+  if (r->n_pages < n_pages) {
+    uint32_t n_more = n_pages - r->n_pages;
+    note_updates(plan, td_sched_grow(s, r, n_more), n_more);
+    s->reserved_pages -= n_more;
   }
   memcpy(plan->token_ids + plan->n_tokens, r->tokens + r->n_computed, q_len * sizeof *plan->token_ids);
+  int32_t *positions = plan->positions + plan->n_tokens, first = (int32_t)r->n_computed;
   for (uint32_t i = 0; i < q_len; i++)
-    plan->positions[plan->n_tokens + i] = (int32_t)(r->n_computed + i);
+    positions[i] = first + (int32_t)i;
   plan->n_prefill_tokens += q_len;
   add_row(s, plan, slot, q_len);
   td_budget_add_chunk(&s->budget, q_len, r->n_computed + q_len, r->n_computed + q_len == r->n_tokens);
@@ -169,8 +174,7 @@ static void start(td_sched *s, td_plan *plan, uint64_t now_us, uint32_t slot, co
   r->n_pages = r->n_tree_pages = hit->n_pages;
   r->n_computed = hit->n_pages * s->config.page_tokens;
   s->reserved_pages += td_sched_reserved_for(s, r);
-  for (uint32_t i = 0; i < hit->n_pages; i++)
-    note_update(plan, r->stripe * s->stripe_pages + i);
+  note_updates(plan, r->stripe * s->stripe_pages, hit->n_pages);
   if (!r->has_run) {
     r->has_run = true;
     s->table.histories[slot].first_run_us = now_us;
@@ -222,7 +226,7 @@ static void begin_plan(td_sched *s, td_plan *plan)
   plan->micro_batch = s->config.micro_batch;
   s->n_looked_up = 0;
   for (uint32_t i = 0; i < s->n_pending_updates; i++)
-    note_update(plan, s->pending_updates[i]);
+    note_updates(plan, s->pending_updates[i], 1);
   s->n_pending_updates = 0;
 }
 
@@ -306,7 +310,7 @@ bool td_sched_plan_ahead(td_sched *s, const td_plan *plan, td_plan *next)
     if (!goes_on(r))
       continue;
     if (before->kv_len % s->config.page_tokens == 0)
-      note_update(next, td_sched_grow(s, r));
+      note_updates(next, td_sched_grow(s, r, 1), 1);
     next->token_ids[next->n_tokens] = -1 - (int32_t)i; /* every row of plan has logits, so rows are logits rows */
     next->positions[next->n_tokens] = (int32_t)before->kv_len;
     next->logits_rows[next->n_logits++] = next->n_rows;

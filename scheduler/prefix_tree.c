@@ -5,6 +5,10 @@
 #include <string.h>
 #include <xxhash.h>
 
+/* Of a cache line; a page has 1, 2 or 4 lines of tokens. */
+enum { LINE_TOKENS = 16 };
+enum { FAR_PAGES = 8 };
+
 bool td_prefix_tree_init(td_prefix_tree *t, td_page_pool *pool, uint32_t page_tokens, uint64_t hash_seed)
 {
   uint32_t n = pool->n_pages, n_buckets = 1;
@@ -18,10 +22,9 @@ bool td_prefix_tree_init(td_prefix_tree *t, td_page_pool *pool, uint32_t page_to
                         .lru_newest = TD_NO_NODE};
   t->nodes = calloc(n, sizeof *t->nodes);
   t->buckets = calloc(n_buckets, sizeof *t->buckets);
-  t->page_tokens_of = calloc(n, page_tokens * sizeof *t->page_tokens_of);
-  t->page_next = calloc(n, sizeof *t->page_next);
-  t->page_prev = calloc(n, sizeof *t->page_prev);
-  if (!t->nodes || !t->buckets || !t->page_tokens_of || !t->page_next || !t->page_prev)
+  t->page_tokens_of = aligned_alloc(LINE_TOKENS * sizeof *t->page_tokens_of, (size_t)n * page_tokens * sizeof *t->page_tokens_of);
+  t->links = calloc(n, sizeof *t->links);
+  if (!t->nodes || !t->buckets || !t->page_tokens_of || !t->links)
     return false;
   memset(t->buckets, 0xff, n_buckets * sizeof *t->buckets); /* TD_NO_NODE */
   for (uint32_t i = 0; i < n; i++)
@@ -34,8 +37,7 @@ void td_prefix_tree_deinit(td_prefix_tree *t)
   free(t->nodes);
   free(t->buckets);
   free(t->page_tokens_of);
-  free(t->page_next);
-  free(t->page_prev);
+  free(t->links);
   memset(t, 0, sizeof *t);
 }
 
@@ -146,19 +148,32 @@ void td_prefix_tree_unpin(td_prefix_tree *t, uint32_t id)
 
 /* ---- runs ---- */
 
-static void append_page(td_prefix_tree *t, td_prefix_node *n, const int32_t *tokens, int32_t page)
+/* The page that stands FAR_PAGES before pages[i], which comes behind a run of n_before pages, or its first. */
+static int32_t page_far_before(const td_prefix_tree *t, const int32_t *pages, uint32_t i, uint32_t n_before, int32_t far)
 {
-  td_page_pool_ref(t->pool, page);
-  memcpy(tokens_of(t, page), tokens, t->page_tokens * sizeof *tokens);
-  t->page_prev[page] = n->n_pages ? n->last_page : TD_NO_PAGE;
-  t->page_next[page] = TD_NO_PAGE;
-  if (n->n_pages)
-    t->page_next[n->last_page] = page;
-  else
-    n->first_page = page;
-  n->last_page = page;
-  n->n_pages++;
-  t->n_pages++;
+  if (i >= FAR_PAGES)
+    return pages[i - FAR_PAGES];
+  return n_before + i > FAR_PAGES ? t->links[far].next : far;
+}
+
+static void append_pages(td_prefix_tree *t, td_prefix_node *n, const int32_t *tokens, const int32_t *pages, uint32_t n_pages)
+{
+  uint32_t n_before = n->n_pages;
+  if (n_before == 0)
+    n->first_page = n->last_page = pages[0];
+  int32_t last = n->last_page, far = n_before == 0 ? pages[0] : t->links[last].far;
+  for (uint32_t i = 0; i < n_pages; i++) {
+    int32_t page = pages[i], *to = tokens_of(t, page);
+    for (uint32_t k = 0; k < t->page_tokens; k += LINE_TOKENS, tokens += LINE_TOKENS)
+      memcpy(to + k, tokens, LINE_TOKENS * sizeof *tokens);
+    far = page_far_before(t, pages, i, n_before, far);
+    t->links[last].next = page;
+    t->links[page] = (td_page_link){.prev = last, .far = far};
+    last = page;
+  }
+  n->last_page = last;
+  n->n_pages += n_pages;
+  t->n_pages += n_pages;
 }
 
 /* Cuts node `lower` after its first n_upper pages. The new upper node is returned; the lower one keeps its
@@ -169,21 +184,19 @@ static uint32_t split(td_prefix_tree *t, uint32_t lower, uint32_t n_upper)
   td_prefix_node *l = &t->nodes[lower], *u = &t->nodes[upper];
   int32_t cut = l->first_page;
   for (uint32_t i = 0; i < n_upper; i++)
-    cut = t->page_next[cut];
+    cut = t->links[cut].next;
 
   unlink_child(t, lower);
   u->namespace_id = l->namespace_id;
   u->parent = l->parent;
   u->first_page = l->first_page;
-  u->last_page = t->page_prev[cut];
+  u->last_page = t->links[cut].prev;
   u->n_pages = n_upper;
   u->n_children = 1;
   u->pins = l->pins > 0;
   l->parent = upper;
   l->first_page = cut;
   l->n_pages -= n_upper;
-  t->page_next[u->last_page] = TD_NO_PAGE;
-  t->page_prev[cut] = TD_NO_PAGE;
   link_child(t, upper);
   link_child(t, lower);
   if (u->pins == 0)
@@ -194,9 +207,8 @@ static uint32_t split(td_prefix_tree *t, uint32_t lower, uint32_t n_upper)
 /* How many pages of the node's run, max_pages at most, have these tokens. */
 static uint32_t match_run(const td_prefix_tree *t, uint32_t id, const int32_t *tokens, uint32_t max_pages)
 {
-  uint32_t n = 0;
-  for (int32_t page = t->nodes[id].first_page; page != TD_NO_PAGE && n < max_pages;
-       page = t->page_next[page]) {
+  uint32_t n = 0, most = t->nodes[id].n_pages < max_pages ? t->nodes[id].n_pages : max_pages;
+  for (int32_t page = t->nodes[id].first_page; n < most; page = t->links[page].next) {
     if (!page_equals(t, page, tokens + (size_t)n * t->page_tokens))
       break;
     n++;
@@ -235,11 +247,12 @@ uint32_t td_prefix_tree_pin_hit(td_prefix_tree *t, const td_prefix_hit *hit, int
   if (hit->n_node_pages < t->nodes[end].n_pages)
     end = split(t, end, hit->n_node_pages);
   pin(t, end);
-  for (uint32_t id = end; id != TD_NO_NODE; id = t->nodes[id].parent)
-    for (int32_t page = t->nodes[id].last_page; page != TD_NO_PAGE; page = t->page_prev[page]) {
-      td_page_pool_ref(t->pool, page);
+  for (uint32_t id = end; id != TD_NO_NODE; id = t->nodes[id].parent) {
+    int32_t page = t->nodes[id].last_page;
+    TD_BUG_ON(n < t->nodes[id].n_pages);
+    for (uint32_t i = t->nodes[id].n_pages; i-- > 0; page = t->links[page].prev)
       pages[--n] = page;
-    }
+  }
   TD_BUG_ON(n != 0);
   return end;
 }
@@ -248,10 +261,9 @@ uint32_t td_prefix_tree_pin_hit(td_prefix_tree *t, const td_prefix_hit *hit, int
 static void switch_pages(td_prefix_tree *t, uint32_t id, int32_t *pages, uint32_t n)
 {
   int32_t page = t->nodes[id].first_page;
-  for (uint32_t i = 0; i < n; i++, page = t->page_next[page]) {
+  for (uint32_t i = 0; i < n; i++, page = t->links[page].next) {
     TD_BUG_ON(pages[i] == page);
-    td_page_pool_ref(t->pool, page);
-    td_page_pool_unref(t->pool, pages[i]);
+    td_page_pool_give(t->pool, pages[i]);
     pages[i] = page;
   }
 }
@@ -294,35 +306,49 @@ uint32_t td_prefix_tree_extend(td_prefix_tree *t, uint64_t namespace_id, uint32_
   /* A leaf that nobody else uses grows in place; else the rest becomes a child. */
   bool grows = node != TD_NO_NODE && t->nodes[node].n_children == 0 && t->nodes[node].pins == 1;
   uint32_t end = grows ? node : add_child(t, namespace_id, node);
-  for (; i < n; i++)
-    append_page(t, &t->nodes[end], tokens + (size_t)i * t->page_tokens, pages[i]);
+  append_pages(t, &t->nodes[end], tokens + (size_t)i * t->page_tokens, pages + i, n - i);
   if (!grows)
     link_child(t, end);
   return end;
 }
 
-bool td_prefix_tree_evict(td_prefix_tree *t)
+/* The last n pages of an unpinned leaf's run, from behind. Who takes them will write their tokens before long. */
+static void cut_run(td_prefix_tree *t, td_prefix_node *leaf, int32_t *pages, uint32_t n)
 {
-  uint32_t id = t->lru_oldest;
-  if (id == TD_NO_NODE)
-    return false;
-  td_prefix_node *n = &t->nodes[id];
-  TD_BUG_ON(n->n_children != 0);
-  int32_t page = n->last_page;
-  TD_BUG_ON(t->pool->refs[page] != 1);
-  td_page_pool_unref(t->pool, page);
-  t->n_pages--;
-  t->n_unpinned_pages--;
-  t->n_evicted_pages++;
-  if (--n->n_pages > 0) {
-    n->last_page = t->page_prev[page];
-    t->page_next[n->last_page] = TD_NO_PAGE;
-    return true;
+  int32_t page = leaf->last_page;
+  for (uint32_t i = 0; i < n; i++) {
+    pages[i] = page;
+    __builtin_prefetch(tokens_of(t, page), 1);
+    __builtin_prefetch(&t->links[t->links[page].far]);
+    page = t->links[page].prev;
   }
+  leaf->last_page = page;
+  leaf->n_pages -= n;
+}
+
+static void remove_leaf(td_prefix_tree *t, uint32_t id)
+{
+  uint32_t parent = t->nodes[id].parent;
   unlink_child(t, id);
   lru_remove(t, id);
-  if (n->parent != TD_NO_NODE)
-    t->nodes[n->parent].n_children--;
+  if (parent != TD_NO_NODE)
+    t->nodes[parent].n_children--;
   give_node(t, id);
-  return true;
+}
+
+void td_prefix_tree_evict(td_prefix_tree *t, int32_t *pages, uint32_t n)
+{
+  TD_BUG_ON(n > t->n_unpinned_pages);
+  t->n_pages -= n;
+  t->n_unpinned_pages -= n;
+  t->n_evicted_pages += n;
+  while (n > 0) {
+    uint32_t id = t->lru_oldest, n_run = t->nodes[id].n_pages < n ? t->nodes[id].n_pages : n;
+    TD_BUG_ON(t->nodes[id].n_children != 0);
+    cut_run(t, &t->nodes[id], pages, n_run);
+    if (t->nodes[id].n_pages == 0)
+      remove_leaf(t, id);
+    pages += n_run;
+    n -= n_run;
+  }
 }

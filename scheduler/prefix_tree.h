@@ -36,16 +36,23 @@ typedef struct td_prefix_node {
   uint32_t lru_older, lru_newer; /* only while pins == 0 */
 } td_prefix_node;
 
+/* A page of a node's run. Of the first page prev, and of the last one next, are whatever they were: runs are counted. */
+typedef struct td_page_link {
+  int32_t prev, next;
+  int32_t far; /* one some way before it, as it was appended: who goes back along the run may ask for that one's line meanwhile */
+  int32_t unused;
+} td_page_link;
+
 typedef struct td_prefix_tree {
-  td_page_pool *pool; /* borrowed; the tree holds one reference to each of its pages */
+  td_page_pool *pool; /* borrowed: where pages go that turn out to be in the tree already */
   uint32_t page_tokens;
   uint64_t hash_seed;
   td_prefix_node *nodes; /* [pool->n_pages]: a node has at least one page, so this is enough */
   uint32_t free_node;    /* list through hash_next */
   uint32_t *buckets;     /* [bucket_mask + 1] */
   uint32_t bucket_mask;
-  int32_t *page_tokens_of;         /* [n_pages][page_tokens]: what each page of the tree was computed from */
-  int32_t *page_next, *page_prev;  /* [n_pages]: the run of a node */
+  int32_t *page_tokens_of; /* [n_pages][page_tokens]: what each page of the tree was computed from; whole cache lines */
+  td_page_link *links;     /* [n_pages] */
   uint32_t lru_oldest, lru_newest; /* unpinned nodes */
   uint32_t n_nodes, n_pages, n_unpinned_pages;
   uint64_t n_evicted_pages;
@@ -70,22 +77,24 @@ uint32_t td_prefix_tree_hash(const td_prefix_tree *t, uint64_t namespace_id, uin
 td_prefix_hit td_prefix_tree_find(const td_prefix_tree *t, uint64_t namespace_id, const int32_t *tokens,
                                   uint32_t max_pages);
 /* Pins the path of a hit (splitting its last node if it ends inside) and returns the node at its end; writes
- * the path's page ids to pages [hit->n_pages] and takes a reference to each for the caller. */
+ * the path's page ids to pages [hit->n_pages]: the caller's to use while it pins the path. */
 uint32_t td_prefix_tree_pin_hit(td_prefix_tree *t, const td_prefix_hit *hit, int32_t *pages);
 
 /* Adds n computed pages below the caller's pinned path end (TD_NO_NODE: at the top), and moves the pin to the
- * new end, which is returned. tokens: the n * page_tokens tokens of these pages. Where the tree has a page
- * already, the caller's is dropped and pages[i] becomes the tree's: these are the first *n_switched ones. */
+ * new end, which is returned; the pages are the tree's from then on. tokens: the n * page_tokens tokens of these pages. Where the
+ * tree has a page already, the caller's goes back to the pool and pages[i] becomes the tree's: these are the first
+ * *n_switched ones. */
 uint32_t td_prefix_tree_extend(td_prefix_tree *t, uint64_t namespace_id, uint32_t node, const int32_t *tokens,
                                int32_t *pages, uint32_t n, uint32_t *n_switched);
 void td_prefix_tree_unpin(td_prefix_tree *t, uint32_t node); /* TD_NO_NODE: nothing to do */
 
-/* Frees the last page of the least recently used leaf. False: every page is pinned. */
-bool td_prefix_tree_evict(td_prefix_tree *t);
+/* Takes out n pages, one after the other the last page of the least recently used leaf; they are the caller's now. There must
+ * be so many that nobody has pinned (n_unpinned_pages). */
+void td_prefix_tree_evict(td_prefix_tree *t, int32_t *pages, uint32_t n);
 
 /* Structure, counters and list; not the pins, which only the owner of the requests can count: it sums into
  * expected_pins [n_pages of the pool] what the requests hold, and this adds the children's part and compares.
- * Adds the tree's references to page_refs [n_pages]. */
-void td_prefix_tree_check(const td_prefix_tree *t, uint32_t *expected_pins, uint32_t *page_refs);
+ * Adds 1 to held[page] for each page of the tree. */
+void td_prefix_tree_check(const td_prefix_tree *t, uint32_t *expected_pins, uint32_t *held);
 
 #endif

@@ -1,18 +1,15 @@
 /* Every invariant of the prefix tree, checked in O(total): for tests. */
 #include "scheduler/prefix_tree.h"
 
-static void check_run(const td_prefix_tree *t, const td_prefix_node *n, uint32_t *page_refs)
+static void check_run(const td_prefix_tree *t, const td_prefix_node *n, uint32_t *held)
 {
-  uint32_t count = 0;
-  int32_t prev = TD_NO_PAGE;
-  for (int32_t page = n->first_page; page != TD_NO_PAGE; page = t->page_next[page]) {
+  int32_t page = n->first_page, prev = TD_NO_PAGE;
+  for (uint32_t i = 0; i < n->n_pages; i++, prev = page, page = t->links[page].next) {
     TD_BUG_ON(page < 0 || (uint32_t)page >= t->pool->n_pages);
-    TD_BUG_ON(t->page_prev[page] != prev);
-    TD_BUG_ON(++count > n->n_pages);
-    page_refs[page]++;
-    prev = page;
+    TD_BUG_ON(i > 0 && t->links[page].prev != prev);
+    held[page]++;
   }
-  TD_BUG_ON(count != n->n_pages || prev != n->last_page);
+  TD_BUG_ON(prev != n->last_page);
 }
 
 /* The node is in its bucket once, and no other child of its parent has the same first page. */
@@ -61,7 +58,7 @@ static void check_eviction_order(const td_prefix_tree *t, uint32_t *children)
   }
 }
 
-void td_prefix_tree_check(const td_prefix_tree *t, uint32_t *expected_pins, uint32_t *page_refs)
+void td_prefix_tree_check(const td_prefix_tree *t, uint32_t *expected_pins, uint32_t *held)
 {
   uint32_t n_nodes = 0, n_pages = 0, total = t->pool->n_pages;
   for (uint32_t id = 0; id < total; id++) {
@@ -72,7 +69,7 @@ void td_prefix_tree_check(const td_prefix_tree *t, uint32_t *expected_pins, uint
     }
     n_nodes++;
     n_pages += n->n_pages;
-    check_run(t, n, page_refs);
+    check_run(t, n, held);
     check_bucket(t, id);
     if (n->parent != TD_NO_NODE) {
       TD_BUG_ON(t->nodes[n->parent].n_pages == 0 || t->nodes[n->parent].namespace_id != n->namespace_id);

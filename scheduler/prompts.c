@@ -25,7 +25,7 @@ typedef struct elder {
   bool wants_logits;
 } elder;
 
-/* Only where chunks may be cut as one likes, and time is known; else in order of being started. */
+/* Only where chunks may be cut as one likes; else in order of being started. */
 static bool goes_by_slack(const td_sched *s)
 {
   return s->config.policy == TD_POLICY_TANDEM || s->config.policy == TD_POLICY_SARATHI;
@@ -42,12 +42,12 @@ static uint64_t turn_us(const td_sched *s, uint32_t slot, uint64_t now_us)
 {
   const td_request *r = &s->table.requests[slot];
   const td_order_entry *e = &s->order.entries[slot];
-  uint64_t rest_us = td_sched_prompt_us(s, r->n_tokens - r->n_computed);
+  uint64_t rest_us = td_sched_order_us(s, r->n_tokens - r->n_computed);
   uint64_t own_us = must_go_on_us(s, e->latest_start_us, rest_us, now_us);
   if (e->followers == TD_NO_SLOT)
     return own_us;
   uint32_t wanted = e->followers_pages * s->config.page_tokens, lack = wanted > r->n_computed ? wanted - r->n_computed : 0;
-  uint64_t theirs_us = must_go_on_us(s, e->followers_us, td_sched_prompt_us(s, lack), now_us);
+  uint64_t theirs_us = must_go_on_us(s, e->followers_us, td_sched_order_us(s, lack), now_us);
   return theirs_us < own_us ? theirs_us : own_us;
 }
 
@@ -87,9 +87,9 @@ static uint32_t overtakes_by(td_sched *s, uint32_t i, uint64_t now_us)
   if (front == TD_NO_SLOT || s->n_prompts > UNDER_WAY_MAX)
     return 0;
   const td_order_entry *e = &s->order.entries[front];
-  if (must_go_on_us(s, e->latest_start_us, e->prompt_us, now_us) < s->turns_us[i])
+  if (must_go_on_us(s, e->latest_start_us, td_sched_order_us(s, e->n_uncached), now_us) < s->turns_us[i])
     return UINT32_MAX;
-  bool blocks = s->order.n_queued > 1 && e->latest_start_us < now_us && e->prompt_us > 0;
+  bool blocks = s->order.n_queued > 1 && e->latest_start_us < now_us;
   bool takes_all = r->n_tokens - r->n_computed > s->config.step_tokens;
   return s->config.slack_percent > 0 && blocks && takes_all && s->n_prompts < MAKE_WAY_MAX ? s->config.page_tokens : 0;
 }

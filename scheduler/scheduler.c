@@ -12,6 +12,9 @@ enum { MIN_HIT_UPDATES = 4096 };
 /* Of what the cost model says a prompt takes: nobody is refused because it was measured on a busy day. */
 #define PROMPT_TIME_SHARE 0.75
 
+/* A prompt's token, for the order until a step was seen: between a GPU's and a CPU's. */
+enum { UNMEASURED_NS_PER_TOKEN = 100000 };
+
 const char *const td_policy_names[TD_POLICY_COUNT + 1] = {"tandem", "sarathi", "prefill-first", "decode-first", "orca"};
 
 static td_status check_config(const td_sched_config *c, td_error *err)
@@ -88,11 +91,12 @@ td_status td_sched_create(const td_sched_config *config, td_sched **out, td_erro
     return td_fail(err, TD_ERR_NOMEM, "no memory for the scheduler");
   s->config = *config;
   s->config.cost = NULL; /* the budget has a copy */
-  s->answer_share = 1;
+  s->answer_share = s->answer_full = 1;
   s->least_correction = 1;
   if (config->cost && config->prompt_ns_per_token == 0)
     s->config.prompt_ns_per_token = (uint32_t)fmin(
         PROMPT_TIME_SHARE * 1e3 * td_cost_tokens_us(config->cost, config->step_tokens) / config->step_tokens, UINT32_MAX);
+  s->order_ns_per_token = s->config.prompt_ns_per_token ? s->config.prompt_ns_per_token : UNMEASURED_NS_PER_TOKEN;
   td_status status = td_budget_init(&s->budget, config, err);
   if (status == TD_OK)
     status = size_tables(s, err);
@@ -142,14 +146,14 @@ static int64_t priority_us(const td_sched *s, int32_t priority)
   return us > PRIORITY_US_MAX ? PRIORITY_US_MAX : us < -(double)PRIORITY_US_MAX ? -(int64_t)PRIORITY_US_MAX : (int64_t)us;
 }
 
-/* What computing the prompt takes, as far as the tree does not have it; only where somebody asks. */
-static uint64_t uncached_us(const td_sched *s, const td_sched_request *r)
+/* Of the prompt, as far as the tree does not have it; only where somebody asks. */
+static uint32_t uncached_tokens(const td_sched *s, const td_sched_request *r)
 {
   uint32_t pt = s->config.page_tokens;
-  if (s->config.prompt_ns_per_token == 0 || (s->config.slack_percent == 0 && r->ttft_deadline_us == 0))
+  if (s->config.slack_percent == 0 && r->ttft_deadline_us == 0)
     return 0;
   td_prefix_hit hit = td_prefix_tree_find(&s->tree, r->namespace_id, r->tokens, (r->n_prompt - 1) / pt);
-  return td_sched_prompt_us(s, r->n_prompt - hit.n_pages * pt);
+  return r->n_prompt - hit.n_pages * pt;
 }
 
 /* When the request has to start, for its place among others: longer prompts may wait longer. */
@@ -165,11 +169,12 @@ static uint64_t latest_start(const td_sched *s, const td_sched_request *r, uint6
 static void enqueue(td_sched *s, uint32_t slot, const td_sched_request *r, uint64_t now_us)
 {
   td_order_entry *e = &s->order.entries[slot];
-  uint64_t prompt_us = uncached_us(s, r), start_us = latest_start(s, r, prompt_us, now_us);
+  uint32_t n_uncached = uncached_tokens(s, r);
+  uint64_t start_us = latest_start(s, r, td_sched_order_us(s, n_uncached), now_us);
   *e = (td_order_entry){.place_us = (int64_t)start_us + priority_us(s, r->priority),
                         .seq = ++s->order.next_seq,
                         .latest_start_us = start_us,
-                        .prompt_us = prompt_us,
+                        .n_uncached = n_uncached,
                         .followers_us = UINT64_MAX,
                         .ttft_deadline_us = r->ttft_deadline_us ? r->ttft_deadline_us : UINT64_MAX,
                         .deadline_us = r->deadline_us ? r->deadline_us : UINT64_MAX,
@@ -181,10 +186,7 @@ static void enqueue(td_sched *s, uint32_t slot, const td_sched_request *r, uint6
                         .account = (uint16_t)(r->account % TD_ORDER_ACCOUNTS)};
   s->order.any_priority |= r->priority != 0;
   td_order_enter(&s->order, slot);
-  uint64_t first_us = e->ttft_deadline_us < e->deadline_us ? e->ttft_deadline_us : e->deadline_us;
-  prompt_us = td_sched_prompt_us(s, r->n_prompt);
-  if (first_us != UINT64_MAX)
-    td_deadlines_set(&s->deadlines, s->order.entries, slot, first_us > prompt_us ? first_us - prompt_us : 0);
+  td_sched_set_deadline(s, slot, r->n_prompt);
 }
 
 td_status td_sched_submit(td_sched *s, uint32_t slot, const td_sched_request *r, uint64_t now_us,
@@ -243,10 +245,21 @@ double td_sched_predict_us(const td_sched *s, const td_plan *plan)
   return td_budget_predict_us(&s->budget, &w);
 }
 
+/* Without a calibration: the fastest step so far says what a prompt's token takes at least. */
+static void learn_order(td_sched *s, double ns_per_token)
+{
+  uint32_t ns = (uint32_t)fmin(fmax(ns_per_token, 1), UINT32_MAX);
+  if (!s->order_is_learned || ns < s->order_ns_per_token)
+    s->order_ns_per_token = ns;
+  s->order_is_learned = true;
+}
+
 void td_sched_observe(td_sched *s, const td_plan *plan, double measured_us)
 {
   td_step_work w = td_step_work_of(plan);
   td_budget_observe(&s->budget, &w, measured_us);
+  if (s->config.prompt_ns_per_token == 0 && measured_us > 0)
+    learn_order(s, measured_us * 1e3 / w.n_tokens);
   s->least_correction = fmin(s->least_correction, s->budget.correction[1]);
 }
 

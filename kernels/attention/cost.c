@@ -17,14 +17,23 @@ td_attention_cost td_attention_cost_of_h200(uint32_t n_workers)
                              .unit_keys = 64};
 }
 
-unit_costs td_attention_unit_costs(const td_attention_planner_config *c)
+unit_costs td_attention_unit_costs(const td_attention_planner_config *c, uint32_t tile_members)
 {
   double key_bytes = 4.0 * c->head_dim, partial_bytes = 4.0 * c->group * (c->head_dim + 2);
   double read[2] = {key_bytes / c->cost.memory_bytes_us, key_bytes / c->cost.l2_bytes_us};
   double tile_us = 4.0 * 64 * c->head_dim / c->cost.tensor_flop_us;
   unit_costs u = {.partial_us = c->cost.partial_us + 2 * partial_bytes / c->cost.l2_bytes_us};
+  double l2_keys = c->cost.l2_bytes / (key_bytes * c->n_kv_heads);
+  u.l2_keys = l2_keys < INT32_MAX ? (uint32_t)l2_keys : INT32_MAX;
   for (int again = 0; again < 2; again++)
-    for (int tiles = 0; tiles < 3; tiles++)
+    for (int tiles = 0; tiles < 3; tiles++) {
       u.key_us[again][tiles] = read[again] > tiles * tile_us ? read[again] : tiles * tile_us;
+      u.keys_per_us[again][tiles] = 1 / u.key_us[again][tiles];
+    }
+  uint32_t heads = c->n_kv_heads, full = tiles_of(tile_members * c->group);
+  u.row_partial_us = (float)(u.partial_us * heads);
+  u.row_tile_us = (float)(c->cost.start_us * heads / tile_members);
+  for (int again = 0; again < 2; again++)
+    u.row_tile_key_us[again] = (float)(u.key_us[again][full] * heads / tile_members);
   return u;
 }

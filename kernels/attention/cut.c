@@ -6,6 +6,11 @@
  * at its own place in the whole. */
 #include "kernels/attention/planner.h"
 
+#include <math.h>
+
+/* So that what is constant at a call is constant inside, and the cutting stays in registers. */
+#define ALWAYS_INLINE inline __attribute__((always_inline))
+
 enum { TILE_UNIT_KEYS = 128 }; /* what tensor cores take at once */
 
 /* What cutting must know of a span: pieces of piece_us, and key_us a key; where heads may be cut. */
@@ -14,9 +19,10 @@ typedef struct line {
   uint32_t chunk, unit;
 } line;
 
-static line line_of(const td_attention_planner *p, const td_attention_span *s, double us_per_key)
+static inline line line_of(const td_attention_planner *p, const td_attention_span *s, uint32_t cost)
 {
-  line l = {.key_us = us_per_key, .keys_per_us = 1 / us_per_key, .chunk = chunk_keys(s), .unit = p->config.cost.unit_keys};
+  line l = {.key_us = p->unit.key_us[cost / 3][cost % 3], .keys_per_us = p->unit.keys_per_us[cost / 3][cost % 3],
+            .chunk = chunk_keys(s), .unit = p->config.cost.unit_keys};
   l.piece_us = p->config.cost.start_us + (s->shared || l.chunk ? s->n_members * p->unit.partial_us : 0);
   if (s->n_members * p->config.group > 16 && l.unit < TILE_UNIT_KEYS)
     l.unit = TILE_UNIT_KEYS;
@@ -29,17 +35,23 @@ static double head_us(const line *l, uint32_t n_keys)
 }
 
 /* Keys of a head before its time `us`, as far as a cut may fall there. */
-static inline uint32_t cut_in_head(const line *l, uint32_t n_keys, double us)
+static ALWAYS_INLINE uint32_t cut_in_head(const line *l, uint32_t n_keys, double us, bool chunked)
 {
-  if (l->chunk) {
+  if (chunked) {
     uint32_t k = (uint32_t)(us / (l->piece_us + l->chunk * l->key_us) + 0.5);
     return k < ceil_div(n_keys, l->chunk) ? k * l->chunk : n_keys;
   }
   double before = (us - l->piece_us) * l->keys_per_us;
-  uint32_t keys = before > 0 ? (uint32_t)before : 0, last = n_keys > l->unit ? (n_keys - l->unit) & -l->unit : 0;
+  uint32_t keys = (uint32_t)(int32_t)(before > 0 ? before : 0), last = n_keys > l->unit ? (n_keys - l->unit) & -l->unit : 0;
   uint32_t t = (keys + l->unit / 2) & -l->unit;
   t = t < last ? t : last;
   return 2 * keys >= last + n_keys ? n_keys : t;
+}
+
+/* Time of a head before key k, where a cut may fall; what is after it takes the rest, and a piece's begin more if the piece is cut. */
+static ALWAYS_INLINE double us_before(const line *l, uint32_t k, bool chunked)
+{
+  return k == 0 ? 0 : chunked ? k / l->chunk * (l->piece_us + l->chunk * l->key_us) : l->piece_us + k * l->key_us;
 }
 
 /* Ranges of at least least_us. */
@@ -49,9 +61,9 @@ static uint32_t ranges_of(const td_attention_planner *p, double total_us, double
   return n < 1 ? 1 : n < p->config.n_workers ? (uint32_t)n : p->config.n_workers;
 }
 
-static double key_us_of(const td_attention_planner *p, uint32_t span)
+static inline uint32_t cost_of(const td_attention_planner *p, uint32_t span)
 {
-  return span < p->n_shared ? p->shared_key_us[span] : key_us(p, p->config.group, false);
+  return span < p->n_shared ? p->shared_cost[span] : cost_class(p->config.group, false);
 }
 
 /* What spans [from, to) take. */
@@ -59,7 +71,7 @@ static double total_of(const td_attention_planner *p, const td_attention_span *s
 {
   double us = 0;
   for (uint32_t i = from; i < to; i++) {
-    line l = line_of(p, &spans[i], key_us_of(p, i));
+    line l = line_of(p, &spans[i], cost_of(p, i));
     us += head_us(&l, spans[i].n_keys) * p->config.n_kv_heads;
   }
   return us;
@@ -79,13 +91,17 @@ static double own_total_of(const td_attention_planner *p, const td_attention_spa
 typedef struct cutting {
   td_attention_task *tasks;
   uint32_t *first_task, n_tasks, worker, n_ranges, n_heads;
+  double heads; /* n_heads */
   const double *ends_us; /* of the ranges */
+  double end_us;         /* of this range; of the last one, never */
   double before_us;      /* of the lines so far */
+  double from_us;        /* where the range has begun, in the lines of shared spans */
+  double *taken_us;      /* of the ranges of shared spans, as cut */
   uint64_t n_slots;
 } cutting;
 
 /* The part of a span's line from head:key on, as a task. */
-static inline td_attention_task *add_task(cutting *c, const td_attention_span *s, uint32_t head, uint32_t key, uint32_t slot)
+static ALWAYS_INLINE td_attention_task *add_task(cutting *c, const td_attention_span *s, uint32_t head, uint32_t key, uint32_t slot)
 {
   td_attention_task *t = &c->tasks[c->n_tasks++];
   t->begin_head = (uint16_t)head;
@@ -101,68 +117,79 @@ static inline td_attention_task *add_task(cutting *c, const td_attention_span *s
   return t;
 }
 
+/* The range ends `us` into the lines; what is cut there has `again_us` more of it in the next one. */
+static ALWAYS_INLINE void end_range(cutting *c, double us, double again_us, bool shared)
+{
+  if (shared) {
+    c->taken_us[c->worker] = us - c->from_us;
+    c->from_us = us - again_us;
+  }
+  c->first_task[++c->worker] = c->n_tasks;
+  c->end_us = c->worker + 1 < c->n_ranges ? c->ends_us[c->worker] : INFINITY;
+}
+
 /* A span's tasks: one, and one more for every end of a range that falls into it. Its slots are as many as its pieces: a piece
  * is one head more than the one before, or one task more, or one chunk more. */
-static inline void cut_line(cutting *c, td_attention_span *s, const line *l)
+static ALWAYS_INLINE void cut_line(cutting *c, td_attention_span *s, const line *l, bool chunked, bool shared)
 {
-  double us_per_head = head_us(l, s->n_keys), after_us = c->before_us + us_per_head * c->n_heads;
-  uint32_t head = 0, key = 0, n_chunks = l->chunk ? ceil_div(s->n_keys, l->chunk) : 1, step = l->chunk ? 0 : s->n_members;
+  uint32_t n_keys = s->n_keys, n_heads = c->n_heads, n_members = s->n_members, n_chunks = chunked ? ceil_div(n_keys, l->chunk) : 1;
+  double us_per_head = n_keys * l->key_us + (chunked ? l->piece_us * n_chunks : l->piece_us);
+  double before_us = c->before_us, after_us = before_us + us_per_head * c->heads;
+  uint32_t head = 0, key = 0, step = chunked ? 0 : n_members, first_task = c->n_tasks, slot = (uint32_t)c->n_slots;
   bool merged = s->shared || n_chunks > 1;
-  uint32_t slot = (uint32_t)c->n_slots;
-  double end_us = c->ends_us[c->worker] - c->before_us, line_us = after_us - c->before_us;
-  s->first_task = c->n_tasks;
-  while (c->worker + 1 < c->n_ranges && end_us < line_us) {
-    uint32_t h = end_us > 0 ? (uint32_t)(end_us / us_per_head) : 0, k = 0;
-    h = h < c->n_heads ? h : c->n_heads;
-    if (h < c->n_heads)
-      k = cut_in_head(l, s->n_keys, end_us - h * us_per_head);
-    bool next_head = k == s->n_keys;
-    h += next_head;
-    k = next_head ? 0 : k;
-    if (h < c->n_heads && (h > head || (h == head && k > key))) {
-      td_attention_task *t = add_task(c, s, head, key, slot + (c->n_tasks - s->first_task) * step);
-      t->end_head = (uint16_t)(k > 0 ? h : h - 1);
-      t->end_key = k > 0 ? k : s->n_keys;
+  while (c->end_us < after_us) {
+    double us = c->end_us > before_us ? c->end_us - before_us : 0;
+    uint32_t h = (uint32_t)(int32_t)(us / us_per_head), k;
+    h = h < n_heads ? h : n_heads - 1;
+    k = cut_in_head(l, n_keys, us - h * us_per_head, chunked);
+    h += k == n_keys;
+    k = k == n_keys ? 0 : k;
+    if (h == n_heads) /* the range ends with the line */
+      break;
+    if (h > head || (h == head && k > key)) { /* else the one before was moved to here or past it */
+      td_attention_task *t = add_task(c, s, head, key, slot + (c->n_tasks - first_task) * step);
+      t->end_head = (uint16_t)(h - (k == 0));
+      t->end_key = k > 0 ? k : n_keys;
       head = h;
       key = k;
-    } else if (h == c->n_heads) { /* the range ends with the line */
-      break;
     }
-    c->first_task[++c->worker] = c->n_tasks;
-    end_us = c->ends_us[c->worker] - c->before_us;
+    end_range(c, before_us + head * us_per_head + us_before(l, key, chunked), key > 0 && !chunked ? l->piece_us : 0, shared);
   }
-  s->n_tasks = c->n_tasks - s->first_task + 1;
-  merged |= s->n_tasks > 1 && !l->chunk;
+  s->first_task = first_task;
+  s->n_tasks = c->n_tasks - first_task + 1;
+  merged |= s->n_tasks > 1 && !chunked;
   add_task(c, s, head, key, merged ? slot + (s->n_tasks - 1) * step : TD_ATTENTION_DIRECT);
-  if (c->worker + 1 < c->n_ranges && end_us < line_us) { /* so it does, and so may others that are shorter than a unit */
-    while (c->worker + 1 < c->n_ranges && c->ends_us[c->worker] < after_us)
-      c->first_task[++c->worker] = c->n_tasks;
-  }
+  while (c->end_us < after_us) /* so it does, and so may others that are shorter than a unit */
+    end_range(c, after_us, 0, shared);
   s->slot = merged ? slot : TD_ATTENTION_DIRECT;
-  c->n_slots += merged ? (uint64_t)(l->chunk ? c->n_heads * n_chunks : c->n_heads + s->n_tasks - 1) * s->n_members : 0;
+  c->n_slots += merged ? (uint64_t)(chunked ? n_heads * n_chunks : n_heads + s->n_tasks - 1) * n_members : 0;
   c->before_us = after_us;
 }
 
-/* Spans [from, to) into the ranges that end at ends_us[0 .. n_ranges). */
-static void cut_spans(td_attention_planner *p, cutting *c, td_attention_span *spans, uint32_t from, uint32_t to)
+/* Spans [from, to), shared ones or rows' own, into the ranges that end at ends_us[0 .. n_ranges). The cutting is a copy of its own,
+ * so that what is written to the tasks cannot be taken for a change of it. */
+static ALWAYS_INLINE void cut_spans(const td_attention_planner *p, cutting *state, td_attention_span *spans, uint32_t from, uint32_t to,
+                                    bool shared)
 {
-  line own[2] = {0};
-  c->first_task[0] = c->n_tasks;
-  c->worker = 0;
-  c->before_us = 0;
+  cutting c = *state;
+  line lines[2] = {{.unit = 0}, {.unit = 0}}; /* rows' own are of two kinds */
+  c.first_task[0] = c.n_tasks;
+  c.worker = 0;
+  c.before_us = c.from_us = 0;
+  c.end_us = c.n_ranges > 1 ? c.ends_us[0] : INFINITY;
   for (uint32_t i = from; i < to; i++) {
     td_attention_span *s = &spans[i];
-    if (i < p->n_shared || s->chunk16 || own[s->shared].unit == 0) { /* rows' own are of two kinds */
-      line l = line_of(p, s, key_us_of(p, i));
-      if (i >= p->n_shared)
-        own[s->shared] = l;
-      cut_line(c, s, &l);
-    } else {
-      cut_line(c, s, &own[s->shared]);
-    }
+    line *l = &lines[shared ? 0 : s->shared];
+    if (shared || s->chunk16 || l->unit == 0)
+      *l = line_of(p, s, cost_of(p, i));
+    if (l->chunk)
+      cut_line(&c, s, l, true, shared);
+    else
+      cut_line(&c, s, l, false, shared);
   }
-  while (c->worker < p->config.n_workers)
-    c->first_task[++c->worker] = c->n_tasks;
+  while (c.worker < p->config.n_workers)
+    end_range(&c, c.before_us, 0, shared);
+  *state = c;
 }
 
 /* Of a task: keys of all its heads; pieces, one a head or, with chunks, one a chunk. */
@@ -187,7 +214,7 @@ static double worker_us(const td_attention_planner *p, const uint32_t *first_tas
   for (uint32_t t = first_task[worker]; t < first_task[worker + 1]; t++) {
     while (t >= spans[*span].first_task + spans[*span].n_tasks)
       ++*span;
-    line l = line_of(p, &spans[*span], key_us_of(p, *span));
+    line l = line_of(p, &spans[*span], cost_of(p, *span));
     us += (double)keys_of(&tasks[t]) * l.key_us + pieces_of(&tasks[t], l.chunk) * l.piece_us;
   }
   return us;
@@ -196,19 +223,20 @@ static double worker_us(const td_attention_planner *p, const uint32_t *first_tas
 /* Ends of n ranges of rows' own: where each worker has as much in all, with what it has of shared spans, if it can. */
 static void fill_up(td_attention_planner *p, uint32_t n, double own_us)
 {
-  double level = 0, end = 0;
-  for (int round = 0; round < 3; round++) {
-    double sum = own_us;
-    uint32_t n_below = 0;
-    for (uint32_t w = 0; w < n; w++)
-      if (round == 0 || p->shared_us[w] < level) {
-        sum += p->shared_us[w];
-        n_below++;
-      }
+  const double *shared_us = p->shared_us;
+  double level = p->n_shared > 0 ? INFINITY : own_us / n, end = 0;
+  for (int round = 0; round < 3 && p->n_shared > 0; round++) {
+    double sum = own_us, n_below = 0;
+    for (uint32_t w = 0; w < n; w++) { /* without branches: which are below is not foreseen */
+      bool below = shared_us[w] < level;
+      sum += below ? shared_us[w] : 0;
+      n_below += below ? 1 : 0;
+    }
     level = n_below > 0 ? sum / n_below : level;
   }
   for (uint32_t w = 0; w < n; w++) {
-    end += level > p->shared_us[w] ? level - p->shared_us[w] : 0;
+    double left = p->n_shared > 0 ? level - shared_us[w] : level;
+    end += left > 0 ? left : 0;
     p->ends_us[w] = end;
   }
 }
@@ -221,17 +249,15 @@ bool td_attention_cut(td_attention_planner *p)
   double least = p->config.cost.start_us + p->config.cost.unit_keys * p->unit.key_us[0][0];
   double least_shared = share < p->config.cost.shared_range_us ? share : p->config.cost.shared_range_us;
   cutting c = {.tasks = (td_attention_task *)(void *)((unsigned char *)h + h->tasks_at), .first_task = (uint32_t *)(h + 1),
-               .n_ranges = ranges_of(p, shared, least_shared > least ? least_shared : least), .n_heads = p->config.n_kv_heads, .ends_us = p->ends_us};
+               .n_ranges = ranges_of(p, shared, least_shared > least ? least_shared : least), .n_heads = p->config.n_kv_heads, .heads = p->config.n_kv_heads, .ends_us = p->ends_us, .taken_us = p->shared_us};
   for (uint32_t w = 0; w < c.n_ranges; w++)
     p->ends_us[w] = shared * (w + 1) / c.n_ranges;
-  cut_spans(p, &c, spans, 0, p->n_shared);
-  for (uint32_t w = 0, span = 0; w < p->config.n_workers; w++)
-    p->shared_us[w] = p->n_shared > 0 ? worker_us(p, c.first_task, w, &span) : 0;
+  cut_spans(p, &c, spans, 0, p->n_shared, true);
   c.first_task += p->config.n_workers + 1;
   uint32_t n_ranges = ranges_of(p, shared + own, least);
   c.n_ranges = n_ranges > c.n_ranges || p->n_shared == 0 ? n_ranges : c.n_ranges;
   fill_up(p, c.n_ranges, own);
-  cut_spans(p, &c, spans, p->n_shared, h->n_spans);
+  cut_spans(p, &c, spans, p->n_shared, h->n_spans, false);
   p->stats.total_us = shared + own;
   p->cut_keys = p->own_keys;
   if (c.n_slots > p->max_slots)

@@ -6,203 +6,264 @@
  * That is PAT's choice of split or merge; here it is made by predicted time: memory or the L2 cache for what is read again,
  * the tensor cores for tiles of many rows, and a partial's writing and merge.
  *
- * best[u][j] is the least time for all below u if u's span would begin at its j-th ancestor; it needs only the children's,
- * so one pass from the bottom and one from the top do. Rows that no child shares are alike, whatever their length: each gains
- * keys x time of a key, and costs one partial. Source: PAT (section 5.1), with costs in place of its counts of bytes. */
+ * packing[u].us[j] is the least time for all below u if u's span would begin at its j-th ancestor; it needs only the children's,
+ * so one pass from the bottom finds what is best for every j, and one from the top takes it. Rows that no child shares are alike,
+ * whatever their length: each gains keys x time of a key, and costs one partial. So what a node may do is, for all j, one of a few
+ * straight lines over its keys. Source: PAT (section 5.1), with costs in place of its counts of bytes. */
 #include "kernels/attention/planner.h"
 
-/* What becomes of a node: children of several rows that gain more than row_us for each of their rows, and n_own of its own rows, have a span;
- * the rest is pushed. */
-typedef struct choice {
-  double us;
-  bool any;
-  double row_us;
+/* Children that gain anything stay; or those that gain more than their part of a full tile. */
+enum { WAYS = 2, LINES_KNOWN = 32 };
+
+/* A node's span with so many own rows in it, and the rest of them reading by themselves: its time over its keys, by whether these
+ * stay in the L2 cache. */
+typedef struct line {
+  float at_us, key_us[2];
   uint32_t n_own;
-} choice;
+} line;
 
-/* A span (or several, in tiles) of keys for so many rows, without partials. */
-static inline double span_us(const td_attention_planner *p, uint32_t n_rows, uint32_t keys)
+/* What a node may do with its own rows beside n_staying others. */
+typedef struct lines {
+  uint32_t n_staying, n_own, n;
+  line line[3];
+} lines;
+
+static line line_of(const td_attention_planner *p, uint32_t n_staying, uint32_t n_own, uint32_t n_alone)
 {
-  if (n_rows == 0)
-    return 0;
-  if (n_rows <= p->tile)
-    return (p->config.cost.start_us + keys * key_us(p, n_rows * p->config.group, false)) * p->config.n_kv_heads;
-  uint32_t n_tiles = ceil_div(n_rows, p->tile), tile_rows = ceil_div(n_rows, n_tiles) * p->config.group;
-  bool in_l2 = stays_in_l2(p, keys);
-  double us = n_tiles * p->config.cost.start_us + keys * (key_us(p, tile_rows, false) + (n_tiles - 1) * key_us(p, tile_rows, in_l2));
-  return us * p->config.n_kv_heads;
-}
-
-static double partials_us(const td_attention_planner *p, uint32_t n_rows)
-{
-  return n_rows * p->unit.partial_us * p->config.n_kv_heads;
-}
-
-/* The gain of a child that stays: its keys at this node are not read for it alone. */
-static double child_gain(const td_attention_planner *p, uint32_t child, uint32_t keys, uint32_t carried)
-{
-  uint32_t n_rows = p->tree.nodes[child].n_rows;
-  if (p->config.policy == TD_ATTENTION_PAT)
-    return (double)keys - 4.0 * n_rows;
-  const double *best = p->best[child];
-  return best[carried + 1 < CARRY_MAX ? carried + 1 : CARRY_MAX - 1] - best[0] - partials_us(p, n_rows);
-}
-
-/* What keys of a node take for a row that reads them by itself: from the L2 cache, if they fit there, but once from memory. */
-typedef struct reading {
-  double row_us, first_us; /* each; and what the first one takes more, if no span reads them */
-} reading;
-
-static reading reading_of(const td_attention_planner *p, uint32_t keys)
-{
-  double memory = key_us(p, p->config.group, false), again = key_us(p, p->config.group, stays_in_l2(p, keys));
-  return (reading){keys * again * p->config.n_kv_heads, keys * (memory - again) * p->config.n_kv_heads};
-}
-
-/* A tile more of the keys, for each of its rows. */
-static double tile_row_us(const td_attention_planner *p, uint32_t keys)
-{
-  double us = p->config.cost.start_us + keys * key_us(p, p->tile * p->config.group, stays_in_l2(p, keys));
-  return us * p->config.n_kv_heads / p->tile;
-}
-
-/* How many of a node's own rows stay beside n_staying others: all; none; or as many as make the last tile superfluous.
- * Adds what they take. */
-static void choose_own(const td_attention_planner *p, const tree_node *u, uint32_t keys, uint32_t n_staying, reading own, choice *c)
-{
-  double row_gain = own.row_us - partials_us(p, 1), least = 0;
-  uint32_t left = n_staying + u->n_own > p->tile ? (n_staying + u->n_own) % p->tile : 0;
-  uint32_t tries[3] = {u->n_own, left <= u->n_own ? u->n_own - left : u->n_own, 0};
-  for (uint32_t i = 0; i < 3; i++) {
-    if (i > 0 && tries[i] == tries[i - 1])
-      continue;
-    double us = span_us(p, n_staying + tries[i], keys) - tries[i] * row_gain;
-    us += n_staying + tries[i] == 0 && u->n_own > 0 ? own.first_us : 0;
-    if (i == 0 || us < least) {
-      least = us;
-      c->n_own = tries[i];
-    }
+  uint32_t n_heads = p->config.n_kv_heads, group = p->config.group, n_rows = n_staying + n_own;
+  double memory = key_us(p, group, false), at_us = n_own * p->unit.partial_us, per_key[2];
+  uint32_t n_tiles = 0, tile = 0;
+  if (n_rows > 0) {
+    n_tiles = n_rows <= p->tile ? 1 : ceil_div(n_rows, p->tile);
+    tile = (n_tiles == 1 ? n_rows : ceil_div(n_rows, n_tiles)) * group;
+    at_us += n_tiles * p->config.cost.start_us;
   }
-  c->us += least + u->n_own * own.row_us;
-  c->any = n_staying + c->n_own > 0;
-}
-
-/* PAT's rule: a child is split from its parent where 4 x rows < keys; a row is a child too. */
-static choice choose_as_pat(const tree_node *u, uint32_t keys)
-{
-  return (choice){.any = true, .n_own = keys > 4 ? u->n_own : 0};
-}
-
-/* Tried: every child that gains anything stays; those that gain more than their part of a full tile; or none. */
-static choice choose(const td_attention_planner *p, uint32_t node, uint32_t keys, uint32_t carried)
-{
-  enum { TRIES = 2 };
-  const tree_node *u = &p->tree.nodes[node];
-  if (p->config.policy == TD_ATTENTION_PAT)
-    return choose_as_pat(u, keys);
-  uint32_t next = carried + 1 < CARRY_MAX ? carried + 1 : CARRY_MAX - 1, n_staying[TRIES] = {0};
-  choice tries[TRIES] = {{0}, {.row_us = u->n_own < u->n_rows ? tile_row_us(p, keys) : 0}};
-  double pushed = 0;
-  for (uint32_t v = u->child; v != NONE; v = p->tree.nodes[v].sibling) {
-    double gain = child_gain(p, v, keys, carried);
-    pushed += p->best[v][next];
-    for (uint32_t i = 0; i < TRIES; i++)
-      if (gain > tries[i].row_us * p->tree.nodes[v].n_rows) {
-        tries[i].us -= gain;
-        n_staying[i] += p->tree.nodes[v].n_rows;
-      }
+  for (int in_l2 = 0; in_l2 < 2; in_l2++) { /* who reads by itself does so from the L2 cache; the first of all, from memory */
+    double again = key_us(p, group, in_l2);
+    per_key[in_l2] = n_alone * again + (n_rows == 0 && n_alone > 0 ? memory - again : 0);
+    if (n_rows > 0)
+      per_key[in_l2] += key_us(p, tile, false) + (n_tiles - 1) * key_us(p, tile, in_l2);
   }
-  reading own = reading_of(p, keys);
-  choice best = {.us = u->n_own > 0 ? u->n_own * own.row_us + own.first_us : 0};
-  for (uint32_t i = 0; i < TRIES && (i == 0 || n_staying[1] != n_staying[0]); i++) {
-    choose_own(p, u, keys, n_staying[i], own, &tries[i]);
-    if (tries[i].us < best.us)
-      best = tries[i];
+  return (line){(float)(at_us * n_heads), {(float)(per_key[0] * n_heads), (float)(per_key[1] * n_heads)}, n_own};
+}
+
+/* All own rows in the span; none; or as many as make the last tile superfluous. Kept in `known`: many nodes are alike. */
+static const lines *find_lines(const td_attention_planner *p, uint32_t n_staying, uint32_t n_own, lines known[LINES_KNOWN])
+{
+  lines *l = &known[n_staying == 0 ? n_own % (LINES_KNOWN / 2) : LINES_KNOWN / 2 + (n_staying + n_own) % (LINES_KNOWN / 2)];
+  if (l->n > 0 && l->n_staying == n_staying && l->n_own == n_own)
+    return l;
+  l->n_staying = n_staying;
+  l->n_own = n_own;
+  l->n = 0;
+  if (n_own > 0)
+    l->line[l->n++] = line_of(p, n_staying, n_own, 0);
+  if (n_own > 0 && n_staying + n_own > p->tile) {
+    uint32_t left = (n_staying + n_own) % p->tile;
+    if (left > 0 && left < n_own)
+      l->line[l->n++] = line_of(p, n_staying, n_own - left, left);
   }
-  best.us += pushed;
-  return best;
+  l->line[l->n++] = line_of(p, n_staying, 0, n_own);
+  return l;
 }
 
-static bool stays(const td_attention_planner *p, const choice *c, uint32_t child, uint32_t keys, uint32_t carried)
-{
-  return c->any && child_gain(p, child, keys, carried) > c->row_us * p->tree.nodes[child].n_rows;
-}
+/* Where `mask` is set, a, else b. */
+#define PICK(mask, a, b) (((mask) & (a)) | (~(mask) & (b)))
 
-/* Sorts a node's children into those of several rows, which go to the walk, and those of one. */
-static uint32_t walk_children(td_attention_planner *p, tree_node *u, uint32_t n_walk)
-{
-  tree_node *nodes = p->tree.nodes;
-  uint32_t own = NONE, *last = &u->child;
-  u->n_own = u->n_rows;
-  for (uint32_t v = u->child, next; v != NONE; v = next) {
-    next = nodes[v].sibling;
-    if (nodes[v].n_rows > 1) {
-      u->n_own -= nodes[v].n_rows;
-      p->walk[n_walk++] = v;
-      *last = v;
-      last = &nodes[v].sibling;
-    } else {
-      nodes[v].sibling = own;
-      own = v;
-    }
-  }
-  *last = NONE;
-  u->own_child = own;
-  return n_walk;
-}
+/* A node, by where its span would begin; a part of it. */
+typedef struct outlook {
+  lanes far_keys, near_keys; /* its keys, in the one if they stay in the L2 cache, else in the other */
+  lanes gain_us[WAYS], pushed_us;
+  int_lanes n_staying[WAYS];
+} outlook;
 
-/* Shared nodes to p->walk, parents before children. */
-static uint32_t walk_tree(td_attention_planner *p)
-{
-  uint32_t n = 1;
-  p->walk[0] = 0;
-  for (uint32_t i = 0; i < n; i++)
-    n = walk_children(p, &p->tree.nodes[p->walk[i]], n);
-  return n;
-}
-
-static void find_best(td_attention_planner *p, uint32_t n_walk)
+/* A child that stays gains what its keys at this node would take for it alone. */
+static inline void look_at_children(td_attention_planner *p, uint32_t node, uint32_t part, outlook *o)
 {
   const tree_node *nodes = p->tree.nodes;
-  for (uint32_t i = n_walk; --i > 0;) {
-    uint32_t u = p->walk[i], above = u, j = 0;
-    for (; j < CARRY_MAX && above != 0; j++, above = nodes[above].parent)
-      p->best[u][j] = choose(p, u, (nodes[u].end - nodes[above].begin) * p->config.page_tokens, j).us;
-    for (; j < CARRY_MAX; j++)
-      p->best[u][j] = p->best[u][j - 1];
+  const unit_costs *unit = &p->unit;
+  lanes row_us = unit->row_tile_us + (o->far_keys * unit->row_tile_key_us[0] + o->near_keys * unit->row_tile_key_us[1]);
+  lanes gains[WAYS] = {0}, pushed = {0};
+  int_lanes staying[WAYS] = {0};
+  for (uint32_t v = nodes[node].shared_child; v != NONE; v = nodes[v].shared_sibling) {
+    node_packing *c = &p->packing[v];
+    int32_t n_rows = (int32_t)nodes[v].n_rows;
+    lanes alone = c->pushed_us[part], gain = alone - (c->us + (float)n_rows * unit->row_partial_us);
+    int_lanes any = gain > 0, much = gain > row_us * (float)n_rows;
+    c->gain_us[part] = gain;
+    pushed += alone;
+    gains[0] += (lanes)(any & (int_lanes)gain);
+    gains[1] += (lanes)(much & (int_lanes)gain);
+    staying[0] += any & n_rows;
+    staying[1] += much & n_rows;
   }
+  o->pushed_us = pushed;
+  for (uint32_t way = 0; way < WAYS; way++)
+    o->gain_us[way] = gains[way], o->n_staying[way] = staying[way];
+}
+
+/* What has been found so far. */
+typedef struct least {
+  lanes us;
+  int_lanes n_span, own_way;
+} least;
+
+/* Takes what is less, where so many stay. */
+static inline void take_least(least *k, const outlook *o, int32_t way, const lines *l, uint32_t n_lines)
+{
+  int_lanes here = o->n_staying[way] == (int32_t)l->n_staying;
+  for (uint32_t i = 0; i < n_lines; i++) {
+    int32_t n_own = (int32_t)l->line[i].n_own, n_span = n_own + (int32_t)l->n_staying, own_way = 2 * n_own + way;
+    lanes us = l->line[i].at_us + o->far_keys * l->line[i].key_us[0] + o->near_keys * l->line[i].key_us[1] - o->gain_us[way];
+    int_lanes less = here & (us < k->us);
+    k->us = (lanes)PICK(less, (int_lanes)us, (int_lanes)k->us);
+    k->n_span = PICK(less, n_span, k->n_span);
+    k->own_way = PICK(less, own_way, k->own_way);
+  }
+}
+
+/* With children, all that stays in either way; the second one only where it is another. */
+static inline void try_ways(td_attention_planner *p, const tree_node *u, uint32_t n_lanes, const outlook *o, lines *known, least *best)
+{
+  for (int32_t way = 0; way < WAYS; way++) {
+    int32_t done = -1;
+    for (uint32_t j = 0; j < n_lanes; j++) { /* mostly as many for all j */
+      int32_t n_staying = o->n_staying[way][j];
+      if (n_staying == done || (way > 0 && n_staying == o->n_staying[0][j]))
+        continue;
+      const lines *with = find_lines(p, (uint32_t)n_staying, u->n_own, known);
+      take_least(best, o, way, with, n_staying > 0 ? with->n : with->n - 1);
+      done = n_staying;
+    }
+  }
+}
+
+static inline lanes find_part(td_attention_planner *p, uint32_t node, uint32_t part, const lines *alone, lines *known)
+{
+  node_packing *k = &p->packing[node];
+  const tree_node *u = &p->tree.nodes[node];
+  const int_lanes none = {0};
+  lanes keys = __builtin_convertvector((int32_t)u->end - k->begin[part], lanes) * (float)p->config.page_tokens;
+  int_lanes near = keys <= (float)p->unit.l2_keys;
+  outlook o = {.far_keys = (lanes)(~near & (int_lanes)keys), .near_keys = (lanes)(near & (int_lanes)keys)};
+  const line *unshared = &alone->line[alone->n - 1]; /* no span here */
+  least best = {o.far_keys * unshared->key_us[0] + o.near_keys * unshared->key_us[1], none, none};
+  if (u->shared_child == NONE) {
+    take_least(&best, &o, 0, alone, alone->n - 1);
+  } else {
+    look_at_children(p, node, part, &o);
+    uint32_t n_lanes = k->depth - part * LANES;
+    try_ways(p, u, n_lanes < LANES ? n_lanes : LANES, &o, known, &best);
+    best.us += o.pushed_us;
+  }
+  k->n_span[part] = best.n_span;
+  k->own_way[part] = best.own_way;
+  return best.us;
+}
+
+static void find_best_of(td_attention_planner *p, uint32_t node, lines *known)
+{
+  node_packing *k = &p->packing[node];
+  uint32_t n_parts = ceil_div(k->depth, LANES);
+  const lines *alone = find_lines(p, 0, p->tree.nodes[node].n_own, known);
+  lanes us[CARRY_PARTS];
+  for (uint32_t part = 0; part < n_parts; part++)
+    us[part] = find_part(p, node, part, alone, known);
+  for (uint32_t part = 0; part < n_parts; part++) {
+    float last = part + 1 < n_parts ? us[part + 1][0] : us[part][LANES - 1];
+    k->pushed_us[part] = (lanes){us[part][1], us[part][2], us[part][3], last};
+  }
+  k->us = us[0][0];
+}
+
+/* A node's ancestors are its parent's, and itself before them. */
+static inline void descend(const node_packing *parent, node_packing *k, int32_t begin)
+{
+  int_lanes b = parent->begin[0];
+  uint32_t depth = parent->depth + 1;
+  k->begin[0] = (int_lanes){begin, b[0], b[1], b[2]};
+  for (uint32_t part = 1; part < CARRY_PARTS && depth > LANES; part++) {
+    int32_t last = b[LANES - 1];
+    b = parent->begin[part];
+    k->begin[part] = (int_lanes){last, b[0], b[1], b[2]};
+  }
+  k->depth = depth < CARRY_MAX ? depth : CARRY_MAX;
+}
+
+/* All shared nodes at and below one, children first. Depth of the recursion here and in emit: of the tree, so at most max_rows. */
+static void look_below(td_attention_planner *p, uint32_t node, lines *known)
+{
+  tree_node *nodes = p->tree.nodes, *u = &nodes[node];
+  u->n_own = u->n_rows;
+  for (uint32_t v = u->shared_child; v != NONE; v = nodes[v].shared_sibling) {
+    u->n_own -= nodes[v].n_rows;
+    descend(&p->packing[node], &p->packing[v], (int32_t)nodes[v].begin);
+    look_below(p, v, known);
+  }
+  if (node != 0 && p->config.policy != TD_ATTENTION_PAT)
+    find_best_of(p, node, known);
 }
 
 /* ---- from the top: members in order, so that a span's are neighbours ---- */
 
+/* An open span, or several of n_tile members each. */
 typedef struct level {
-  uint32_t first_span, first_member, n_tile; /* spans of n_tile members each */
+  uint32_t span, end_member, n_tile; /* the one that the next member is in, and where it ends */
+  uint32_t last_page;
 } level;
 
 typedef struct emission {
   td_attention_planner *p;
   td_attention_member *members;
   level levels[TD_ATTENTION_LEVELS_MAX];
-  uint32_t n_levels;
+  uint32_t n_levels, n_tiled; /* n_tiled: levels of several spans */
+  bool same;                  /* the next member is in the spans of the one before */
 } emission;
 
-static void place_row(emission *e, uint32_t row, uint32_t first_key)
+/* Where a level's span is full, its next one. */
+static void next_tiles(emission *e, uint32_t member)
+{
+  for (uint32_t l = 0; l < e->n_levels; l++)
+    if (e->levels[l].end_member == member) {
+      e->levels[l].span++;
+      e->levels[l].end_member += e->levels[l].n_tile;
+      e->same = false;
+    }
+}
+
+/* The spans that the next member is in. A span's pages are taken from its first member's table. */
+static void open_sources(emission *e, uint32_t member, uint32_t page_table_offset)
+{
+  td_attention_planner *p = e->p;
+  TD_BUG_ON(p->n_sources + e->n_levels > p->max_sources);
+  e->same = true;
+  for (uint32_t l = 0; l < e->n_levels; l++) {
+    td_attention_span *s = &p->shared[e->levels[l].span];
+    s->first_page += s->first_member == member ? page_table_offset : 0;
+    p->sources[p->n_sources++] = e->levels[l].span;
+  }
+}
+
+static inline void place_row(emission *e, uint32_t row, uint32_t first_key)
 {
   td_attention_planner *p = e->p;
   planned_row *r = &p->rows[row];
-  uint32_t i = p->n_members++;
-  TD_BUG_ON(p->n_sources + e->n_levels > p->max_sources);
-  p->n_sharing += e->n_levels > 0;
-  e->members[i] = (td_attention_member){.token = r->token, .first_source = p->n_sources, .n_sources = e->n_levels};
-  for (uint32_t l = 0; l < e->n_levels; l++)
-    p->sources[p->n_sources++] = e->levels[l].first_span + (i - e->levels[l].first_member) / e->levels[l].n_tile;
-  p->member_row[i] = row;
+  uint32_t i = p->n_members++, n = e->n_levels;
+  if (e->n_tiled > 0)
+    next_tiles(e, i);
+  if (!e->same)
+    open_sources(e, i, r->page_table_offset);
+  p->n_sharing += n > 0;
+  td_attention_member *m = &e->members[i];
+  m->token = r->token;
+  m->first_source = p->n_sources - n;
+  m->n_sources = n;
   r->member = i;
   r->first_key = first_key;
-  r->probe = NONE;
+  r->probe = n > 0 ? r->page_table_offset + e->levels[n - 1].last_page : NONE;
 }
 
-/* n of a node's own rows, from where *list, of those that end there, and *child, of those that go on alone, stand. */
+/* n of a node's own rows, from where *list, of those that end there, and *child, of its children, some of which go on alone, stand. */
 static void place_own(emission *e, uint32_t *list, uint32_t *child, uint32_t n, uint32_t first_key)
 {
   const tree_node *nodes = e->p->tree.nodes;
@@ -213,64 +274,96 @@ static void place_own(emission *e, uint32_t *list, uint32_t *child, uint32_t n, 
       place_row(e, row, first_key);
       continue;
     }
+    while (nodes[*child].n_rows > 1)
+      *child = nodes[*child].sibling;
     place_row(e, nodes[*child].rows, first_key); /* a node of one row has no children: it ends there */
     *child = nodes[*child].sibling;
   }
 }
 
-static void open_spans(emission *e, uint32_t first_page, uint32_t n_keys, uint32_t n_rows)
+/* A span for the next n_rows members, or several where a tile holds fewer. */
+static void open_spans(emission *e, uint32_t first_page, uint32_t end_page, uint32_t n_rows)
 {
   td_attention_planner *p = e->p;
-  uint32_t n_tiles = ceil_div(n_rows, p->tile), n_tile = ceil_div(n_rows, n_tiles), done = 0;
-  e->levels[e->n_levels++] = (level){p->n_shared, p->n_members, n_tile};
+  uint32_t n_keys = (end_page - first_page) * p->config.page_tokens, n_tile = n_rows, done = 0;
+  if (n_rows > p->tile)
+    n_tile = ceil_div(n_rows, ceil_div(n_rows, p->tile));
+  e->levels[e->n_levels++] = (level){p->n_shared, p->n_members + n_tile, n_tile, end_page - 1};
+  e->n_tiled += n_tile < n_rows;
+  e->same = false;
   for (; done < n_rows; done += n_tile) {
     TD_BUG_ON(p->n_shared == p->max_shared);
     uint32_t n = n_rows - done < n_tile ? n_rows - done : n_tile;
-    p->shared_key_us[p->n_shared] = key_us(p, n * p->config.group, done > 0 && stays_in_l2(p, n_keys));
+    p->shared_cost[p->n_shared] = cost_class(n * p->config.group, done > 0 && stays_in_l2(p, n_keys));
     p->shared[p->n_shared++] = (td_attention_span){.n_keys = n_keys, .first_page = first_page, .first_member = p->n_members + done,
                                                    .n_members = (uint8_t)n, .shared = 1};
   }
 }
 
-/* Depth of the recursion: of the tree, so at most max_rows. */
+static void close_spans(emission *e, uint32_t n_rows)
+{
+  e->n_levels--;
+  e->n_tiled -= e->levels[e->n_levels].n_tile < n_rows;
+  e->same = false;
+}
+
+/* What becomes of a node: rows in its span (0: none), of them own ones, and in which way children stay. */
+typedef struct choice {
+  uint32_t n_span, n_own, begin; /* begin: of the span, as its ancestor's number */
+  float row_us;                  /* children stay that gain more for each of their rows */
+} choice;
+
+static inline bool stays(const td_attention_planner *p, const choice *c, uint32_t child, uint32_t keys)
+{
+  uint32_t n_rows = p->tree.nodes[child].n_rows;
+  if (p->config.policy == TD_ATTENTION_PAT) /* a child is split from its parent where 4 x rows < keys; a row is a child too */
+    return c->n_span > 0 && keys > 4ull * n_rows;
+  return c->n_span > 0 && p->packing[child].gain_us[c->begin / LANES][c->begin % LANES] > c->row_us * (float)n_rows;
+}
+
+static choice choose(const td_attention_planner *p, uint32_t node, uint32_t keys, uint32_t begin)
+{
+  const node_packing *k = &p->packing[node];
+  const tree_node *u = &p->tree.nodes[node];
+  if (p->config.policy != TD_ATTENTION_PAT) {
+    uint32_t own_way = (uint32_t)k->own_way[begin / LANES][begin % LANES];
+    keys = (u->end - (uint32_t)k->begin[begin / LANES][begin % LANES]) * p->config.page_tokens; /* as it was when this was chosen */
+    float row_us = p->unit.row_tile_us + (float)keys * p->unit.row_tile_key_us[stays_in_l2(p, keys)];
+    return (choice){(uint32_t)k->n_span[begin / LANES][begin % LANES], own_way / 2, begin, own_way % 2 ? row_us : 0};
+  }
+  choice c = {.n_span = 1, .n_own = keys > 4 ? u->n_own : 0};
+  uint32_t n_staying = 0;
+  for (uint32_t v = u->shared_child; v != NONE; v = p->tree.nodes[v].shared_sibling)
+    n_staying += stays(p, &c, v, keys) ? p->tree.nodes[v].n_rows : 0;
+  c.n_span = n_staying + c.n_own;
+  return c;
+}
+
 static void emit(emission *e, uint32_t node, uint32_t first_page, uint32_t carried)
 {
   td_attention_planner *p = e->p;
-  const tree_node *nodes = p->tree.nodes, *u = &nodes[node];
+  tree_node *nodes = p->tree.nodes, *u = &nodes[node];
   uint32_t page_tokens = p->config.page_tokens, next = carried + 1 < CARRY_MAX ? carried + 1 : CARRY_MAX - 1;
-  uint32_t keys = (u->end - first_page) * page_tokens, list = u->rows, own_child = u->own_child;
+  uint32_t keys = (u->end - first_page) * page_tokens, list = u->rows, child = u->child, pushed = u->shared_child;
   choice c = node == 0 || e->n_levels == TD_ATTENTION_LEVELS_MAX ? (choice){0} : choose(p, node, keys, carried);
-  uint32_t n_staying = c.n_own;
-  for (uint32_t v = u->child; v != NONE; v = nodes[v].sibling)
-    if (stays(p, &c, v, keys, carried))
-      n_staying += nodes[v].n_rows;
-  if (n_staying > 0) {
-    open_spans(e, first_page, keys, n_staying);
-    place_own(e, &list, &own_child, c.n_own, u->end * page_tokens);
-    for (uint32_t v = u->child; v != NONE; v = nodes[v].sibling)
-      if (stays(p, &c, v, keys, carried))
+  if (c.n_span > 0) {
+    open_spans(e, first_page, u->end, c.n_span);
+    place_own(e, &list, &child, c.n_own, u->end * page_tokens);
+    pushed = NONE;
+    for (uint32_t v = u->shared_child, after; v != NONE; v = after) {
+      after = nodes[v].shared_sibling;
+      if (stays(p, &c, v, keys)) {
         emit(e, v, u->end, 0);
-    e->n_levels--;
-  }
-  for (uint32_t v = u->child; v != NONE; v = nodes[v].sibling)
-    if (!stays(p, &c, v, keys, carried))
-      emit(e, v, node == 0 ? 0 : first_page, node == 0 ? 0 : next);
-  place_own(e, &list, &own_child, u->n_own - c.n_own, first_page * page_tokens);
-}
-
-/* The pages of a span are taken from its first member's table. By a row's last shared page it can be seen that it still is the
- * row that it was (planner.c). */
-static void tie_to_tables(td_attention_planner *p)
-{
-  for (uint32_t s = 0; s < p->n_shared; s++) {
-    td_attention_span *span = &p->shared[s];
-    uint32_t last = span->first_page + span->n_keys / p->config.page_tokens - 1;
-    span->first_page += p->rows[p->member_row[span->first_member]].page_table_offset;
-    for (uint32_t i = 0; i < span->n_members; i++) { /* inner spans come after outer ones */
-      planned_row *r = &p->rows[p->member_row[span->first_member + i]];
-      r->probe = r->page_table_offset + last;
+      } else {
+        nodes[v].shared_sibling = pushed;
+        pushed = v;
+      }
     }
+    close_spans(e, c.n_span);
   }
+  for (uint32_t v = pushed; v != NONE; v = nodes[v].shared_sibling)
+    emit(e, v, node == 0 ? 0 : first_page, node == 0 ? 0 : next);
+  place_own(e, &list, &child, u->n_own - c.n_own, first_page * page_tokens);
 }
 
 void td_attention_pack(td_attention_planner *p, bool pack)
@@ -278,14 +371,15 @@ void td_attention_pack(td_attention_planner *p, bool pack)
   emission e = {.p = p, .members = (td_attention_member *)(void *)((unsigned char *)p->block + p->block->members_at)};
   p->n_shared = p->n_members = p->n_sources = p->n_sharing = 0;
   if (pack) {
-    uint32_t n_walk = walk_tree(p);
-    if (p->config.policy != TD_ATTENTION_PAT)
-      find_best(p, n_walk);
+    lines known[LINES_KNOWN];
+    for (uint32_t i = 0; i < LINES_KNOWN; i++)
+      known[i].n = 0;
+    p->packing[0] = (node_packing){.depth = 0};
+    look_below(p, 0, known);
     emit(&e, 0, 0, 0);
   } else {
     for (uint32_t r = 0; r < p->n_rows; r++)
       place_row(&e, r, 0);
   }
   TD_BUG_ON(p->n_members != p->n_rows);
-  tie_to_tables(p);
 }

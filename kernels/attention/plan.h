@@ -28,6 +28,7 @@
 enum {
   TD_ATTENTION_TILE_ROWS_MAX = 128, /* query rows (members x heads of a GQA group) of a span with several members */
   TD_ATTENTION_LEVELS_MAX = 16,     /* shared spans of a row */
+  TD_ATTENTION_INVARIANT_PIECES = 32, /* of a row and head, where they are fixed */
 };
 #define TD_ATTENTION_DIRECT UINT32_MAX /* instead of a slot: no partials */
 
@@ -68,7 +69,8 @@ typedef struct td_attention_member {
 typedef struct td_attention_header {
   uint32_t n_workers, n_tasks, n_spans, n_shared_spans, n_members, n_sources, n_slots;
   uint32_t members_at, sources_at, spans_at, tasks_at, block_bytes;
-  uint32_t reserved[4];
+  uint32_t invariant_keys; /* as configured: how a piece is computed must not depend on other pieces either, if it is not 0 */
+  uint32_t reserved[3];
 } td_attention_header;
 
 typedef enum td_attention_policy {
@@ -102,9 +104,10 @@ typedef struct td_attention_planner_config {
   uint32_t n_kv_heads, group, head_dim, page_tokens;
   uint32_t window_tokens; /* 0: none. What lies before every window is not read; the kernel masks what its page holds */
   uint32_t tile_rows;     /* at most so many query rows in a span of several members: what the kernel has; at least group */
-  uint32_t max_slots;     /* 0: as many as td_attention_slots_default says */
-  uint32_t invariant_keys; /* not 0: no packing, and pieces of so many keys from position 0 on, whatever the batch; a
-                              multiple of 64 */
+  uint32_t max_slots;     /* 0: as many as td_attention_slots_of says */
+  uint32_t invariant_keys; /* not 0: what is done of a row depends on its length alone, not on the batch: no packing, pieces of
+                              so many keys, or of twice, four times ... as many, so that they are at most
+                              TD_ATTENTION_INVARIANT_PIECES; a multiple of 64 */
   td_attention_cost cost;
 } td_attention_planner_config;
 
@@ -120,6 +123,8 @@ typedef struct td_attention_stats {
 typedef struct td_attention_planner td_attention_planner;
 
 uint32_t td_attention_slots_default(uint32_t max_rows, uint32_t n_kv_heads, uint32_t n_workers);
+/* What a planner of this config needs: the default, or, where pieces are fixed, as many as there can be, so that no batch lacks any. */
+uint32_t td_attention_slots_of(const td_attention_planner_config *config);
 uint32_t td_attention_block_bytes_max(const td_attention_planner_config *config);
 
 /* TD_ERR_CONFIG for a shape that no plan can have, naming it. */
@@ -130,9 +135,14 @@ void td_attention_planner_destroy(td_attention_planner *p);
 /* Plans the rows of q_len 1; others are left out. Where these are the rows of the plan before, grown by some tokens, only
  * lengths are made anew, and the cuts from time to time. A page id that two rows have at the same place means that they have all pages before
  * it in common: KV depends on all tokens before it, so no right page table is otherwise.
- * TD_ERR_CAPACITY: more rows than max_rows, or partials than slots; nothing was planned. */
+ * TD_ERR_CAPACITY: more rows than max_rows, partials than slots, or keys than there are page table entries; nothing was planned. */
 TD_MUST_CHECK td_status td_attention_planner_make(td_attention_planner *p, const td_plan *plan, td_error *err);
 void td_attention_planner_forget(td_attention_planner *p); /* the next plan is made from nothing */
+/* Other costs from the next plan on. TD_ERR_CONFIG as create, and nothing has changed. */
+TD_MUST_CHECK td_status td_attention_planner_set_cost(td_attention_planner *p, const td_attention_cost *cost, td_error *err);
+
+td_attention_planner_config td_attention_planner_config_of(const td_attention_planner *p);
+uint32_t td_attention_planner_block_bytes(const td_attention_planner *p); /* as large as a block can be */
 
 /* The last plan. Valid until the next one is made. */
 const td_attention_header *td_attention_planner_block(const td_attention_planner *p);

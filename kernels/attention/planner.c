@@ -35,6 +35,12 @@ uint32_t td_attention_slots_default(uint32_t max_rows, uint32_t n_kv_heads, uint
   return 4 * max_rows * n_kv_heads + n_workers * (n_kv_heads + 1);
 }
 
+uint32_t td_attention_slots_of(const td_attention_planner_config *c)
+{
+  uint32_t fixed = c->max_rows * c->n_kv_heads * TD_ATTENTION_INVARIANT_PIECES;
+  return c->invariant_keys > 0 ? fixed : td_attention_slots_default(c->max_rows, c->n_kv_heads, c->n_workers);
+}
+
 uint32_t td_attention_block_bytes_max(const td_attention_planner_config *c)
 {
   return (uint32_t)(sizeof(td_attention_header) + (2 * c->n_workers + 8) * sizeof(uint32_t) + c->max_rows * sizeof(td_attention_member) +
@@ -54,7 +60,7 @@ static td_status check_config(const td_attention_planner_config *c, td_error *er
                    c->n_kv_heads, c->group, HEADS_MAX, TD_ATTENTION_TILE_ROWS_MAX);
   if (c->head_dim == 0 || c->head_dim > DIM_MAX)
     return td_fail(err, TD_ERR_CONFIG, "attention plan: head dim %u; 1 to %d are planned", c->head_dim, DIM_MAX);
-  if (c->page_tokens == 0 || c->page_tokens % 16 != 0 || c->page_tokens > 1024)
+  if (c->page_tokens < 16 || (c->page_tokens & (c->page_tokens - 1)) != 0 || c->page_tokens > 1024)
     return td_fail(err, TD_ERR_CONFIG, "attention plan: pages of %u tokens; 16, 32 and 64 are served", c->page_tokens);
   if (c->tile_rows < c->group || c->tile_rows > TD_ATTENTION_TILE_ROWS_MAX)
     return td_fail(err, TD_ERR_CONFIG, "attention plan: tiles of %u query rows; at least a group's %u, at most %d", c->tile_rows,
@@ -73,21 +79,20 @@ static td_status check_config(const td_attention_planner_config *c, td_error *er
 static bool alloc_all(td_attention_planner *p)
 {
   size_t rows = p->config.max_rows, nodes = 2 * rows + 1, buckets = 16;
-  while (buckets < 2 * rows)
+  while (buckets < BUCKETS_PER_ROW * rows)
     buckets *= 2;
   p->rows = calloc(rows, sizeof *p->rows);
-  p->member_row = calloc(rows, sizeof *p->member_row);
   p->tree.nodes = calloc(nodes, sizeof *p->tree.nodes);
+  p->tree.path = calloc(rows + 2, sizeof *p->tree.path);
   p->tree.buckets = calloc(buckets, sizeof *p->tree.buckets);
-  p->walk = calloc(nodes, sizeof *p->walk);
-  p->best = calloc(nodes, sizeof *p->best);
+  p->packing = calloc(nodes, sizeof *p->packing);
   p->shared = calloc(p->max_shared, sizeof *p->shared);
-  p->shared_key_us = calloc(p->max_shared, sizeof *p->shared_key_us);
+  p->shared_cost = calloc(p->max_shared, sizeof *p->shared_cost);
   p->sources = calloc(p->max_sources, sizeof *p->sources);
   p->ends_us = calloc(p->config.n_workers, sizeof *p->ends_us);
   p->shared_us = calloc(p->config.n_workers, sizeof *p->shared_us);
   p->block = calloc(1, p->block_bytes);
-  return p->rows && p->member_row && p->tree.nodes && p->tree.buckets && p->walk && p->best && p->shared && p->shared_key_us &&
+  return p->rows && p->tree.nodes && p->tree.path && p->tree.buckets && p->packing && p->shared && p->shared_cost &&
          p->sources && p->ends_us && p->shared_us && p->block;
 }
 
@@ -98,18 +103,19 @@ td_status td_attention_planner_create(const td_attention_planner_config *config,
   if (!p)
     return td_fail(err, TD_ERR_NOMEM, "no memory for the attention plan");
   p->config = *config;
-  p->unit = td_attention_unit_costs(config);
+  p->page_shift = (uint32_t)__builtin_ctz(config->page_tokens);
   p->tile = tile_members(config);
+  p->unit = td_attention_unit_costs(config, p->tile);
   p->max_shared = shared_spans_max(config);
   p->max_sources = config->max_rows * TD_ATTENTION_LEVELS_MAX;
-  p->max_slots = config->max_slots ? config->max_slots
-                                   : td_attention_slots_default(config->max_rows, config->n_kv_heads, config->n_workers);
+  p->max_slots = config->max_slots ? config->max_slots : td_attention_slots_of(config);
   p->block_bytes = td_attention_block_bytes_max(config);
   if (!alloc_all(p)) {
     td_attention_planner_destroy(p);
     return td_fail(err, TD_ERR_NOMEM, "no memory for the attention plan");
   }
   p->block->n_workers = config->n_workers;
+  p->block->invariant_keys = config->invariant_keys;
   p->block->members_at = aligned((uint32_t)(sizeof *p->block + 2 * (config->n_workers + 1) * sizeof(uint32_t)));
   *out = p;
   return TD_OK;
@@ -119,8 +125,8 @@ void td_attention_planner_destroy(td_attention_planner *p)
 {
   if (!p)
     return;
-  free(p->rows), free(p->member_row), free(p->tree.nodes), free(p->tree.buckets), free(p->walk), free(p->best);
-  free(p->shared), free(p->shared_key_us), free(p->sources), free(p->ends_us), free(p->shared_us),
+  free(p->rows), free(p->tree.nodes), free(p->tree.path), free(p->tree.buckets), free(p->packing);
+  free(p->shared), free(p->shared_cost), free(p->sources), free(p->ends_us), free(p->shared_us),
       free(p->block);
   free(p);
 }
@@ -140,8 +146,8 @@ static void *in_block(const td_attention_planner *p, uint32_t at) { return (unsi
 
 static uint32_t first_in_window(const td_attention_planner *p, uint32_t kv_len)
 {
-  uint32_t window = p->config.window_tokens, page_tokens = p->config.page_tokens;
-  return window > 0 && kv_len > window ? (kv_len - window) / page_tokens * page_tokens : 0;
+  uint32_t window = p->config.window_tokens;
+  return window > 0 && kv_len > window ? (kv_len - window) & -p->config.page_tokens : 0;
 }
 
 /* A row's own span and its member, as long as the row is now. */
@@ -150,7 +156,7 @@ static void set_length(td_attention_planner *p, td_attention_member *members, td
   uint32_t begin = first_in_window(p, r->kv_len), first_key = begin > r->first_key ? begin : r->first_key;
   members[r->member].token = r->token;
   members[r->member].n_keys = r->kv_len - begin;
-  own[r->member].first_page = r->page_table_offset + first_key / p->config.page_tokens;
+  own[r->member].first_page = r->page_table_offset + (first_key >> p->page_shift);
   own[r->member].n_keys = r->kv_len - first_key;
   p->own_keys += r->kv_len - first_key;
 }
@@ -159,6 +165,15 @@ static uint32_t chunk_of(uint32_t keys) /* in 16 keys, a multiple of 64 keys; wh
 {
   uint32_t n = ceil_div(keys, 64) * 4;
   return n <= UINT16_MAX ? n : 0;
+}
+
+/* Fixed pieces: their length follows from the span's alone. A row too long for that has more of them. */
+static uint32_t invariant_chunk_of(uint32_t invariant_keys, uint32_t keys)
+{
+  uint32_t chunk16 = invariant_keys / 16;
+  while (keys > chunk16 * 16ull * TD_ATTENTION_INVARIANT_PIECES && 2 * chunk16 <= UINT16_MAX)
+    chunk16 *= 2;
+  return chunk16;
 }
 
 /* Piece lengths of the policies that have such. */
@@ -175,7 +190,7 @@ static void set_chunks(td_attention_planner *p, td_attention_span *spans, uint32
   uint32_t few = ceil_div(2 * c->n_workers, n_lines), many = ceil_div(16 * c->n_workers, n_lines); /* pieces of a row's head */
   many = many < PERSISTENTKV_PIECES ? many : PERSISTENTKV_PIECES;
   for (uint32_t i = 0; i < n_spans; i++) {
-    uint32_t chunk = c->invariant_keys / 16;
+    uint32_t chunk = c->invariant_keys > 0 ? invariant_chunk_of(c->invariant_keys, spans[i].n_keys) : 0;
     if (chunk == 0 && c->policy == TD_ATTENTION_PAT)
       chunk = spans[i].n_keys > mean ? chunk_of(ceil_div(spans[i].n_keys, ceil_div(spans[i].n_keys, mean))) : 0;
     else if (chunk == 0 && c->policy == TD_ATTENTION_PERSISTENTKV)
@@ -186,6 +201,11 @@ static void set_chunks(td_attention_planner *p, td_attention_span *spans, uint32
       chunk = chunk_of(spans[i].n_keys);
     spans[i].chunk16 = (uint16_t)chunk;
   }
+}
+
+static inline bool has_pages(const td_attention_planner *p, const td_plan_row *r, const td_plan *plan)
+{
+  return r->kv_len > 0 && r->page_table_offset + (uint64_t)((r->kv_len - 1) >> p->page_shift) < plan->page_table_len;
 }
 
 /* ---- from nothing ---- */
@@ -199,6 +219,9 @@ static td_status take_rows(td_attention_planner *p, const td_plan *plan, td_erro
       continue;
     if (n == p->config.max_rows)
       return td_fail(err, TD_ERR_CAPACITY, "attention plan: more than %u decode rows", p->config.max_rows);
+    if (!has_pages(p, r, plan))
+      return td_fail(err, TD_ERR_CAPACITY, "attention plan: a row of %u keys at %u of a page table of %u entries", r->kv_len,
+                     r->page_table_offset, plan->page_table_len);
     if (r->kv_len > longest)
       return td_fail(err, TD_ERR_CAPACITY, "attention plan: a row of %u keys; at most %u are planned", r->kv_len, longest);
     p->rows[n++] = (planned_row){.slot = r->slot, .page_table_offset = r->page_table_offset, .kv_len = r->kv_len,
@@ -256,7 +279,7 @@ static bool make_structure(td_attention_planner *p, const td_plan *plan, bool pa
 static inline bool is_same(const td_attention_planner *p, const planned_row *old, const td_plan_row *r, const td_plan *plan)
 {
   if (r->slot != old->slot || r->page_table_offset != old->page_table_offset || r->kv_len < old->kv_len ||
-      r->kv_len - old->kv_len > GROWTH_MAX)
+      r->kv_len - old->kv_len > GROWTH_MAX || !has_pages(p, r, plan))
     return false;
   uint32_t window = p->config.window_tokens;
   return old->probe == NONE || (plan->page_table[old->probe] == old->probe_page && (window == 0 || r->kv_len <= window));
@@ -334,6 +357,21 @@ td_status td_attention_planner_make(td_attention_planner *p, const td_plan *plan
 }
 
 void td_attention_planner_forget(td_attention_planner *p) { p->has_plan = false; }
+
+td_status td_attention_planner_set_cost(td_attention_planner *p, const td_attention_cost *cost, td_error *err)
+{
+  td_attention_planner_config c = p->config;
+  c.cost = *cost;
+  TD_TRY(check_config(&c, err));
+  p->config = c;
+  p->unit = td_attention_unit_costs(&c, p->tile);
+  p->has_plan = false;
+  return TD_OK;
+}
+
+td_attention_planner_config td_attention_planner_config_of(const td_attention_planner *p) { return p->config; }
+
+uint32_t td_attention_planner_block_bytes(const td_attention_planner *p) { return p->block_bytes; }
 
 const td_attention_header *td_attention_planner_block(const td_attention_planner *p) { return p->block; }
 

@@ -4,7 +4,8 @@
  *   tree.c     which rows have which pages in common, found in the page tables
  *   pack.c     which of that is worth a span of its own; members in order, shared spans
  *   cut.c      lines to tasks: equal ranges for the workers
- *   cost.c     what pieces take, as predicted */
+ *   cost.c     what pieces take, as predicted
+ *   fit.c      that from the times of trials; fit_text.c  keeps it */
 #ifndef TD_KERNELS_ATTENTION_PLANNER_H
 #define TD_KERNELS_ATTENTION_PLANNER_H
 
@@ -30,16 +31,30 @@ typedef struct planned_row {
 typedef struct tree_node {
   uint32_t begin, end;
   int32_t first_page, last_page;
-  uint32_t rep; /* a row that passes here */
-  uint32_t parent, child, sibling;
-  uint32_t rows; /* list of those that end here */
-  uint32_t n_rows, n_own; /* that pass or end here; of them, those that no child shares with others */
-  uint32_t own_child;     /* pack.c puts children of one row into a list of their own; child has the others then */
+  uint32_t rep;                   /* a row that passes here */
+  uint32_t parent, child, sibling; /* child: the first of a list of all */
+  uint32_t shared_child, shared_sibling; /* those that several rows pass */
+  uint32_t rows;   /* list of those that end here */
+  uint32_t n_rows; /* that pass or end here; */
+  uint32_t n_own;  /* of them, those that no child shares with others: pack.c */
   uint32_t hash_next;
+  uint32_t reserved[2];
 } tree_node;
+_Static_assert(sizeof(tree_node) == 64, "a node is a line of the cache");
+
+enum { BUCKETS_PER_ROW = 4 }; /* and a row makes two nodes at most */
+
+/* A node that the last row passed; of what came since the row before last parted from it, n_rows are not yet in the node's. */
+typedef struct path_step {
+  uint32_t node, end;
+  int32_t last_page;
+  uint32_t n_rows;
+} path_step;
 
 typedef struct page_tree {
   tree_node *nodes; /* [2 * max_rows + 1], 0 is the root */
+  path_step *path;  /* [max_rows + 1] from the root to where the last row ended */
+  uint32_t depth, left; /* left: where the row before went on when the last one parted from it, or NONE */
   uint32_t n_nodes;
   uint32_t *buckets; /* by a node's first page */
   uint32_t mask;
@@ -48,24 +63,43 @@ typedef struct page_tree {
 /* The costs of config.cost for this shape. */
 typedef struct unit_costs {
   double key_us[2][3]; /* a key of one head: [read from memory, from the L2 cache], for at most 16, 64 and 128 query rows */
-  double partial_us;   /* of a member and head */
+  double keys_per_us[2][3];
+  double partial_us; /* of a member and head */
+  uint32_t l2_keys;  /* of all heads, that stay in the L2 cache */
+  /* of all heads: a row's partial; for each of its rows, a full tile more: its begin, and a key, from memory or the L2 cache */
+  float row_partial_us, row_tile_us, row_tile_key_us[2];
 } unit_costs;
 
 enum { CARRY_MAX = 8 }; /* levels over which pack.c looks ahead */
+
+/* Something for each of CARRY_MAX ancestors, four at once: wider ones are made of single numbers where the machine has none. */
+enum { LANES = 4, CARRY_PARTS = CARRY_MAX / LANES };
+typedef float lanes __attribute__((vector_size(LANES * sizeof(float))));
+typedef int32_t int_lanes __attribute__((vector_size(LANES * sizeof(int32_t))));
+
+/* What pack.c finds for a shared node, by j in all: its span would begin where its j-th ancestor does. */
+typedef struct node_packing {
+  int_lanes begin[CARRY_PARTS];   /* page */
+  lanes pushed_us[CARRY_PARTS];   /* the least time of all below, if it begins at j + 1, or at the last there is */
+  lanes gain_us[CARRY_PARTS];     /* of staying in its parent's span, if that begins at the parent's j-th ancestor */
+  int_lanes n_span[CARRY_PARTS];  /* rows of its span, 0: it has none; */
+  int_lanes own_way[CARRY_PARTS]; /* twice those of them that no child shares, and 1 where children need to gain a tile's part to stay */
+  float us;                       /* the least time of all below, if its span begins with it */
+  uint32_t depth;                 /* at most CARRY_MAX: so many j there are */
+} node_packing;
 
 struct td_attention_planner {
   td_attention_planner_config config;
   unit_costs unit;
   uint32_t tile; /* members of a shared span, at most */
+  uint32_t page_shift; /* page_tokens is 1 << this */
   bool has_plan;
   uint32_t n_rows;
   planned_row *rows; /* [max_rows] */
   page_tree tree;
-  uint32_t *walk;              /* [nodes] shared nodes, parents before children */
-  double (*best)[CARRY_MAX];   /* [nodes] pack.c */
-  uint32_t *member_row;        /* [max_rows] */
+  node_packing *packing;       /* [nodes] */
   td_attention_span *shared;   /* [max_shared] */
-  double *shared_key_us;       /* [max_shared] */
+  uint8_t *shared_cost;        /* [max_shared] cost_class of its keys */
   uint32_t *sources;           /* [max_sources] */
   double *ends_us, *shared_us; /* [n_workers] cut.c: where ranges end; what shared spans take of each */
   uint32_t max_shared, max_sources, max_slots, max_tasks;
@@ -87,21 +121,29 @@ void td_attention_pack(td_attention_planner *p, bool pack);
 bool td_attention_cut(td_attention_planner *p);
 double td_attention_longest_us(const td_attention_planner *p);
 
+/* fit.c: whether what was kept predicts a few trials; *worst: how far off it is. */
+struct td_attention_fit_request;
+struct td_attention_fitted;
+bool td_attention_fit_holds(const struct td_attention_fit_request *r, const struct td_attention_fitted *kept, double *worst, td_status *st,
+                            td_error *err);
+
 /* cost.c */
-unit_costs td_attention_unit_costs(const td_attention_planner_config *c);
+unit_costs td_attention_unit_costs(const td_attention_planner_config *c, uint32_t tile_members);
 
 static inline uint32_t ceil_div(uint32_t a, uint32_t b) { return (a + b - 1) / b; }
+
+static inline uint32_t tiles_of(uint32_t query_rows) { return query_rows <= 16 ? 0 : query_rows <= 64 ? 1 : 2; }
 
 /* A key of one head for so many query rows; again: some other span has read it too, and it is in the L2 cache. */
 static inline double key_us(const td_attention_planner *p, uint32_t query_rows, bool again)
 {
-  return p->unit.key_us[again][query_rows <= 16 ? 0 : query_rows <= 64 ? 1 : 2];
+  return p->unit.key_us[again][tiles_of(query_rows)];
 }
 
-static inline bool stays_in_l2(const td_attention_planner *p, uint32_t keys)
-{
-  return (double)keys * p->config.n_kv_heads * p->config.head_dim * 4 <= p->config.cost.l2_bytes;
-}
+static inline bool stays_in_l2(const td_attention_planner *p, uint32_t keys) { return keys <= p->unit.l2_keys; }
+
+/* The same cost as a number: index of key_us as a flat array. */
+static inline uint8_t cost_class(uint32_t query_rows, bool again) { return (uint8_t)(again * 3 + tiles_of(query_rows)); }
 
 static inline uint32_t chunk_keys(const td_attention_span *s) { return s->chunk16 * 16u; }
 

@@ -28,8 +28,8 @@ static uint32_t new_node(page_tree *t, uint32_t begin, uint32_t end, int32_t fir
   n->first_page = first_page;
   n->rep = rep;
   n->parent = parent;
-  n->child = n->sibling = n->rows = NONE;
-  n->n_rows = n->n_own = 0;
+  n->child = n->sibling = n->shared_child = n->rows = NONE;
+  n->n_rows = 0;
   n->hash_next = *bucket;
   *bucket = id;
   return id;
@@ -50,20 +50,17 @@ static uint32_t find_child(const page_tree *t, uint32_t parent, int32_t page, ui
   return id;
 }
 
-/* How far two rows agree, that agree at page begin. */
+/* How far two rows agree, that agree at page begin. Each step halves what is left without a branch on what it finds. */
 static uint32_t common_end(const int32_t *a, const int32_t *b, uint32_t begin, uint32_t end)
 {
   if (a[end - 1] == b[end - 1])
     return end;
-  uint32_t same = begin, other = end - 1;
-  while (other - same > 1) {
-    uint32_t middle = same + (other - same) / 2;
-    if (a[middle] == b[middle])
-      same = middle;
-    else
-      other = middle;
+  uint32_t same = begin;
+  for (uint32_t left = end - 1 - begin, half; left > 1; left -= half) { /* they part at one of same + 1 .. same + left */
+    half = left / 2;
+    same += a[same + half] == b[same + half] ? half : 0;
   }
-  return other;
+  return same + 1;
 }
 
 /* Ends node id at page `end`; what it was goes on below it. */
@@ -77,59 +74,99 @@ static void split(page_tree *t, const tables *in, uint32_t id, uint32_t end)
   lower->child = n->child;
   lower->rows = n->rows;
   lower->n_rows = n->n_rows;
+  lower->shared_child = n->shared_child;
+  lower->shared_sibling = NONE;
   for (uint32_t c = lower->child; c != NONE; c = t->nodes[c].sibling)
     t->nodes[c].parent = lower_id;
   n->end = end;
   n->last_page = pages[end - 1];
   n->child = lower_id;
+  n->shared_child = n->n_rows > 1 ? lower_id : NONE;
   n->rows = NONE;
 }
 
+static inline void push(page_tree *t, uint32_t id)
+{
+  const tree_node *n = &t->nodes[id];
+  t->path[t->depth++] = (path_step){id, n->end, n->last_page, 0};
+}
+
+/* The path's last node gets its rows, and its parent has them too. */
+static inline void pop(page_tree *t)
+{
+  const path_step *step = &t->path[--t->depth];
+  tree_node *n = &t->nodes[step->node], *parent = &t->nodes[n->parent];
+  bool was_shared = n->n_rows > 1;
+  n->n_rows += step->n_rows;
+  t->path[t->depth - 1].n_rows += step->n_rows;
+  if (n->n_rows > 1 && !was_shared) {
+    n->shared_sibling = parent->shared_child;
+    parent->shared_child = step->node;
+  }
+}
+
+/* Where the row goes on at page `at` below node id. */
+static uint32_t find_or_make(page_tree *t, const tables *in, uint32_t row, uint32_t n_pages, uint32_t id, uint32_t at)
+{
+  const int32_t *pages = pages_of(in, row);
+  uint32_t child = t->left; /* mostly a node that the row before has left here, or none */
+  if (child == NONE || t->nodes[child].first_page != pages[at] || t->nodes[child].parent != id)
+    child = find_child(t, id, pages[at], at);
+  if (child == NONE) {
+    child = new_node(t, at, n_pages, pages[at], row, id);
+    t->nodes[child].last_page = pages[n_pages - 1];
+    t->nodes[child].sibling = t->nodes[id].child;
+    t->nodes[id].child = child;
+    return child;
+  }
+  uint32_t end = t->nodes[child].end;
+  if (end > n_pages || pages[end - 1] != t->nodes[child].last_page) {
+    uint32_t part = common_end(pages, pages_of(in, t->nodes[child].rep), at, end < n_pages ? end : n_pages);
+    if (part < end)
+      split(t, in, child, part);
+  }
+  return child;
+}
+
+/* A row goes along the path of the row before as far as it can: neighbours mostly have their first pages in common. */
 static void insert(page_tree *t, const tables *in, planned_row *rows, uint32_t row, uint32_t n_pages)
 {
   const int32_t *pages = pages_of(in, row);
-  uint32_t at = 0, id = 0;
-  t->nodes[0].n_rows++;
-  while (at < n_pages) {
-    uint32_t child = find_child(t, id, pages[at], at);
-    if (child == NONE) {
-      child = new_node(t, at, n_pages, pages[at], row, id);
-      t->nodes[child].last_page = pages[n_pages - 1];
-      t->nodes[child].sibling = t->nodes[id].child;
-      t->nodes[id].child = child;
-      at = n_pages;
-    } else {
-      uint32_t end = t->nodes[child].end;
-      if (end <= n_pages && pages[end - 1] == t->nodes[child].last_page) {
-        at = end;
-      } else {
-        at = common_end(pages, pages_of(in, t->nodes[child].rep), at, end < n_pages ? end : n_pages);
-        if (at < end)
-          split(t, in, child, at);
-      }
-    }
-    id = child;
-    t->nodes[id].n_rows++;
-  }
-  rows[row].next = t->nodes[id].rows;
-  t->nodes[id].rows = row;
+  uint32_t same = 1;
+  while (same < t->depth && t->path[same].end <= n_pages && pages[t->path[same].end - 1] == t->path[same].last_page)
+    same++;
+  t->left = same < t->depth ? t->path[same].node : NONE;
+  while (t->depth > same)
+    pop(t);
+  for (const path_step *at = &t->path[t->depth - 1]; at->end < n_pages; at++)
+    push(t, find_or_make(t, in, row, n_pages, at->node, at->end));
+  path_step *end = &t->path[t->depth - 1];
+  end->n_rows++;
+  rows[row].next = t->nodes[end->node].rows;
+  t->nodes[end->node].rows = row;
 }
 
 void td_attention_tree_build(td_attention_planner *p, const int32_t *page_table)
 {
   page_tree *t = &p->tree;
   tables in = {page_table, p->rows};
-  uint32_t page_tokens = p->config.page_tokens, window = p->config.window_tokens, n_buckets = 16;
-  while (n_buckets < 2 * p->n_rows)
+  uint32_t window = p->config.window_tokens, n_buckets = 16;
+  while (n_buckets < BUCKETS_PER_ROW * p->n_rows)
     n_buckets *= 2;
   t->mask = n_buckets - 1;
   memset(t->buckets, 0xff, n_buckets * sizeof *t->buckets);
-  t->nodes[0] = (tree_node){.rep = NONE, .parent = NONE, .child = NONE, .sibling = NONE, .rows = NONE, .hash_next = NONE};
+  t->nodes[0] = (tree_node){.first_page = -1, .rep = NONE, .parent = NONE, .child = NONE, .sibling = NONE, .shared_child = NONE,
+                            .shared_sibling = NONE, .rows = NONE, .hash_next = NONE};
   t->n_nodes = 1;
+  t->depth = 0;
+  push(t, 0);
   for (uint32_t r = 0; r < p->n_rows; r++) {
     if (r + AHEAD < p->n_rows)
       __builtin_prefetch(page_table + p->rows[r + AHEAD].page_table_offset);
     bool windowed = window > 0 && p->rows[r].kv_len > window; /* its begin moves: no span with others */
-    insert(t, &in, p->rows, r, windowed ? 0 : (p->rows[r].kv_len - 1) / page_tokens);
+    insert(t, &in, p->rows, r, windowed ? 0 : (p->rows[r].kv_len - 1) >> p->page_shift);
   }
+  while (t->depth > 1)
+    pop(t);
+  t->nodes[0].n_rows = p->n_rows;
 }

@@ -42,6 +42,8 @@ void td_cuda_decode_rotated(cuda_backend *b, const attention_args &a, const deco
 bool td_cuda_has_unified_attention(uint32_t head_dim);
 void td_cuda_unified_attention(cuda_backend *b, const attention_args &a, uint32_t head_dim);
 td_status td_cuda_make_planner(cuda_backend *b, const td_kv *kv, td_error *err); // what this device and shape have, or none
+// attention_calibrate.cu: the planner's costs as this device has them. measure false: only what an earlier start has kept.
+td_status td_cuda_calibrate_attention(cuda_backend *b, const char *cache_folder, bool measure, td_error *err);
 
 #ifdef __CUDACC__
 // Elements from the beginning of a page's K (or V) to 16-byte chunk `chunk` of line `line`: groups of 8 lines; in a group, atoms

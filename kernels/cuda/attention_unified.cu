@@ -64,7 +64,8 @@ template <int HD> struct slice_copies {
       const td_attention_task &k = bp.task(t);
       keys += (k.end_head - k.begin_head) * k.n_keys + k.end_key - k.begin_key;
     }
-    short_keys = max((uint32_t)SHORT_KEYS, keys / (UNIFIED_WARPS * PIECES_EACH));
+    bool fixed = bp.h->invariant_keys > 0; // else how a piece is summed would depend on what else the block has
+    short_keys = fixed ? (uint32_t)SHORT_KEYS : max((uint32_t)SHORT_KEYS, keys / (UNIFIED_WARPS * PIECES_EACH));
     t_end = t_end_;
     now = first_piece(bp, t_begin);
     pages_now = look_up(bp, now, 0);
@@ -591,7 +592,7 @@ td_status td_cuda_make_planner(cuda_backend *b, const td_kv *kv, td_error *err)
   c.page_tokens = s->page_tokens;
   c.window_tokens = s->window_tokens;
   c.tile_rows = TILE_ROWS;
-  c.max_slots = td_attention_slots_default(c.max_rows, c.n_kv_heads, c.n_workers);
+  c.max_slots = td_attention_slots_of(&c);
   c.cost = td_attention_cost_of_h200(c.n_workers);
   TD_TRY(td_attention_planner_create(&c, &b->planner, err));
   TD_TRY(td_cuda_alloc_array(b, td_attention_block_bytes_max(&c), &b->device_plan, err));

@@ -2,6 +2,7 @@
 //
 // One empty step of the model tells which products it has and where they read and write. Each (shape, bucket) that the cache
 // lacks is then timed, most used buckets first, until the budget is over; a later start goes on where this one ended.
+#include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/lt.cuh"
 
 #include <algorithm>
@@ -245,5 +246,5 @@ td_status td_cuda_tune(td_backend *be, const td_tune_params *p, td_error *err)
     if (st == TD_OK)
       st = td_lt_prepare(t.b, s.get(), err);
   (void)cudaGetLastError(); // of candidates that would not launch
-  return st;
+  return st == TD_OK ? td_cuda_calibrate_attention(t.b, p->cache_folder, p->budget_ms > 0, err) : st;
 }

@@ -1,12 +1,17 @@
 """tandem-plan as a user runs it: its table, its JSON in the form of tandem-bench serve, its picture, and what it refuses. What it
-computes is in tests/unit/test_capacity_*.c; whether a daemon does the same is scripts/bench-plan's to show, for that takes a quiet machine."""
+computes is in tests/unit/test_capacity_*.c. Whether a daemon takes as long is scripts/bench-plan's to show; that it does the same, step by
+step, is shown here, on any machine: the simulated steps take what the daemon's took."""
+import csv
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
 import pytest
+from harness import Daemon
+from test_steps import TINY, Watcher
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 PLAN = pathlib.Path(os.environ["TANDEM_BIN"]).parent / "tandem-plan"
@@ -31,7 +36,7 @@ def test_rates_json_and_picture(tmp_path):
     assert len(ttft) == 8 and all(r["output_tokens"] == 2400 for r in o["runs"]) and ttft[0] < ttft[-1]
     assert plan(*args) == text  # the same again
     subprocess.run([sys.executable, ROOT / "scripts/bench_report.py", "--svg", tmp_path / "p.svg", tmp_path / "p.json"], check=True)
-    assert (tmp_path / "p.svg").read_text().count("<polyline") == 5
+    assert (tmp_path / "p.svg").read_text().count("<polyline") == 7  # no prompt was cached: that line is not there
 
 
 def test_traces(tmp_path):
@@ -59,3 +64,97 @@ def test_refusals(args, says):
 def test_half_of_what_is_counted_is_refused(name):
     for v in (0.5, 2.5):
         assert f"--{name} is {v}" in plan(f"--{name}", v, expect=64)
+
+
+# ---- the daemon and the simulator, step by step ----
+
+BLOCK = 512  # of a trace
+PAGES = 150  # too few for four of the longer requests
+SAME = ["decodes", "prefills", "prefill_tokens", "running", "waiting", "free", "cached", "owned"]
+
+
+def block_tokens(block, n):
+    """Of a trace's block, as different from other blocks in every page as its number is."""
+    return [(block >> 3 * (i % 8) & 7) * 50 + (i * i + block) % 47 + 3 for i in range(n)]
+
+
+def burst(b):
+    """Six requests that come at once: what they answer, and their blocks and lengths. Some share blocks, also with earlier bursts; who waits
+    for another's blocks comes last, so that nobody overtakes: whether two came within a microsecond would decide it."""
+    shared = [[1, 2], [4 + b], [], [1], [1, 2], [1, 2, 3]]
+    n_private = [70, 20, 33 + 40 * b, 511, 300, 128]
+    return 120 + 50 * b, [([*s, 1000 + 10 * b + i], BLOCK * len(s) + n) for i, (s, n) in enumerate(zip(shared, n_private))]
+
+
+def send(d, n_out, requests):
+    prompts = [sum((block_tokens(k, min(BLOCK, n - BLOCK * i)) for i, k in enumerate(blocks)), []) for blocks, n in requests]
+    r = d.post("/v1/completions", {"prompt": prompts, "max_tokens": n_out, "ignore_eos": True, "temperature": 0})
+    assert r.status_code == 200, r.text
+
+
+def arrivals(steps, n):
+    """Before which of a burst's steps its requests came; None if the first of them ended before the last came."""
+    at, inside = [], 0
+    for k, s in enumerate(steps):
+        now = s["running"] + s["waiting"]
+        if now < inside:
+            return None
+        at += [k] * (now - inside)
+        if len(at) == n:
+            return at
+        inside = now
+    return None
+
+
+def run_bursts(d, watcher, n_bursts=3):
+    """The trace that the daemon saw, on a clock that stands still while it is idle, and its steps."""
+    lines, clock_us, seen = [], 0, 0
+    for b in range(n_bursts):
+        n_out, requests = burst(b)
+        send(d, n_out, requests)
+        d.until_idle()
+        total = d.gauge("tandem:steps_total")
+        d.eventually(lambda: watcher.steps and watcher.steps[-1]["step"] == total, what="the last step")
+        steps = watcher.steps[seen:]
+        at = arrivals(steps, len(requests))
+        if at is None:
+            return None, None
+        begins = [clock_us + sum(s["step_us"] for s in steps[:k]) for k in range(len(steps) + 1)]
+        for (blocks, n), k in zip(requests, at):
+            due_us = begins[0] if k == 0 else (begins[k - 1] + begins[k]) / 2  # while the step before ran
+            lines.append({"timestamp": due_us / 1e3, "input_length": n, "output_length": n_out, "hash_ids": blocks})
+        clock_us, seen = begins[-1] + 1000, len(watcher.steps)
+    return lines, watcher.steps
+
+
+@pytest.mark.parametrize("policy", ["tandem", "sarathi"])
+def test_every_step_is_the_daemons(tmp_path, policy):
+    """Prefixes shared and computed by others meanwhile, chunks by calibrated times, evictions and preemption: all that the daemon did, the
+    simulator does, where the same requests come before the same steps and these take as long."""
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny/config.json").write_text(json.dumps(TINY))
+    options = ["--load-format", "dummy", "--calibrate-ms", 1500, "--cache-dir", tmp_path / "cache", "--policy", policy, "--slack-percent", 0,
+               "--running-requests", 4, "--step-tokens", 192, "--context-tokens", 2048, "--queue-requests", 64]
+    for _ in range(4):  # a client so slow that a burst's first request ends before its last comes: again
+        with Daemon(*options, model=tmp_path / "tiny", kv_bytes=PAGES * 16 * 2 * 2 * 32 * 4) as d, Watcher(d) as w:
+            lines, steps = run_bursts(d, w)
+            log = d.log()
+        if lines:
+            break
+    else:
+        pytest.fail("no burst came whole")
+    pages, page_tokens = map(int, re.search(r"\((\d+) pages of (\d+) tokens\)", log).groups())
+    calibration = next(p for p in (tmp_path / "cache").rglob("*") if p.is_file() and p.read_bytes().startswith(b"tandem-steps"))
+    (tmp_path / "trace.jsonl").write_text("".join(json.dumps(o) + "\n" for o in lines))
+    (tmp_path / "us").write_text("".join(f"{s['step_us']}\n" for s in steps))
+    plan("--trace", tmp_path / "trace.jsonl", "--no-search", "--step-times", tmp_path / "us", "--log-steps", tmp_path / "steps.csv", "--not-ahead",
+         "--calibration", calibration, "--kv-tokens", pages * page_tokens, "--policy", policy, "--slack-percent", 0, "--running", 4,
+         "--step-tokens", 192, "--context", 2048, "--queue-requests", 64, "--json", tmp_path / "p.json")
+    predicted = list(csv.DictReader((tmp_path / "steps.csv").open()))
+    assert [s["step"] for s in steps] == list(range(1, len(steps) + 1))
+    for s, p in zip(steps, predicted):
+        assert {k: s[k] for k in SAME} == {k: int(p[k]) for k in SAME}, f"step {s['step']}"
+    assert len(predicted) == len(steps) > 200
+    inside = json.loads((tmp_path / "p.json").read_text())["runs"][0]["inside"]
+    assert inside["preemptions"] == sum(s["preemptions"] for s in steps) and inside["evicted_pages"] > 0, "memory was short"
+    assert sum(s["hit_tokens"] for s in steps) > 0 and any(s["decodes"] and s["prefills"] for s in steps)

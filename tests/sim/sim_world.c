@@ -384,6 +384,20 @@ static void run_device(sim_world *w)
   }
 }
 
+/* Steps of this world take 0.3 to 2.3 times what was predicted; without a prediction, 1 to 30 us a token. */
+static void observe(sim_world *w)
+{
+  td_sched_stats stats;
+  double us = td_sched_predict_us(w->sched, w->plan) * (0.3 + 0.002 * sim_below(&w->rng, 1000));
+  if (!w->config.cost)
+    us = w->plan->n_tokens * (1 + 0.001 * sim_below(&w->rng, 29000));
+  td_sched_observe(w->sched, w->plan, us);
+  td_sched_get_stats(w->sched, &stats);
+  w->least_correction = stats.cost_correction[1] < w->least_correction ? stats.cost_correction[1] : w->least_correction;
+  uint64_t token_ns = (uint64_t)(us * 1e3 / w->plan->n_tokens);
+  w->least_token_ns = w->least_token_ns == 0 || token_ns < w->least_token_ns ? token_ns : w->least_token_ns;
+}
+
 static void commit(sim_world *w)
 {
   const td_plan *plan = w->plan;
@@ -392,12 +406,8 @@ static void commit(sim_world *w)
   for (uint32_t i = 0; i < SIM_ACCOUNTS; i++)
     served[i] = td_sched_account_served(w->sched, i);
   td_sched_commit(w->sched, plan, w->sampled, w->stop, w->clock_us, w->finished, &n_finished);
-  if (w->config.cost && !w->ahead && sim_chance(&w->rng, 0.5)) { /* steps of this world take 0.3 to 2.3 times what was predicted */
-    td_sched_stats stats;
-    td_sched_observe(w->sched, plan, td_sched_predict_us(w->sched, plan) * (0.3 + 0.002 * sim_below(&w->rng, 1000)));
-    td_sched_get_stats(w->sched, &stats);
-    w->least_correction = stats.cost_correction[1] < w->least_correction ? stats.cost_correction[1] : w->least_correction;
-  }
+  if (!w->ahead && sim_chance(&w->rng, 0.5))
+    observe(w);
   for (uint32_t i = 0; i < plan->n_logits; i++) {
     uint32_t id = plan->rows[plan->logits_rows[i]].slot;
     sim_slot *slot = &w->slots[id];

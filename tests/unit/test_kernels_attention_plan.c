@@ -370,13 +370,18 @@ static double planned_us(const small_tree *t, const td_attention_planner_config 
   return us * c->n_kv_heads;
 }
 
-static void test_costs_are_near_the_best(void **unused)
+/* The worst of many small trees: what the plan takes to what the best assignment takes. */
+typedef struct nearness {
+  double worst, worst_of_choices; /* with what all assignments have in common; without it */
+} nearness;
+
+static nearness near_the_best(td_attention_policy policy, uint32_t n_rounds)
 {
-  (void)unused;
   static const uint32_t keys[] = {16, 32, 64, 128, 256, 1024, 4096};
   double worst = 0, own_worst = 0;
-  for (uint32_t round = 0; round < 2000; round++) {
+  for (uint32_t round = 0; round < n_rounds; round++) {
     td_attention_planner_config c = config_of(16);
+    c.policy = policy;
     c.group = 1u << below(4);
     c.cost.start_us *= below(3);
     c.cost.partial_us *= 1 + below(4);
@@ -418,8 +423,19 @@ static void test_costs_are_near_the_best(void **unused)
     worst = fmax(worst, (got + rest) / (best + rest));
     td_attention_planner_destroy(p);
   }
-  print_message("beside the best of all ways to share: worst %.3f with what all ways have, %.3f without\n", worst, own_worst);
-  assert_true(worst <= 1.10);
+  return (nearness){worst, own_worst};
+}
+
+/* Within 10 % of an exhaustive optimum; PAT's rule, which knows nothing of these costs, is not: so this can be seen to fail. */
+static void test_costs_are_near_the_best(void **unused)
+{
+  (void)unused;
+  nearness ours = near_the_best(TD_ATTENTION_UNIFIED, 2000), pat = near_the_best(TD_ATTENTION_PAT, 300);
+  print_message("beside the best of all ways to share: worst %.3f with what all ways have, %.3f without; PAT's rule %.2f\n", ours.worst,
+                ours.worst_of_choices, pat.worst);
+  assert_true(ours.worst <= 1.10);
+  assert_true(ours.worst_of_choices <= 1.15);
+  assert_true(pat.worst > 1.25);
 }
 
 /* ---- in float64 ---- */
@@ -573,28 +589,6 @@ static void test_plans_are_attention(void **unused)
   }
 }
 
-/* Batch-invariant: a row's pieces are the same alone and in any batch. */
-static void test_invariant_pieces(void **unused)
-{
-  (void)unused;
-  td_attention_planner_config c = config_of(16);
-  c.invariant_keys = 512;
-  c.max_slots = 1 << 22;
-  td_attention_planner *p = planner_of(&c);
-  for (uint32_t round = 0; round < 50; round++) {
-    td_plan plan = random_plan(1 + below(100), 16, 20000);
-    make(p, &plan);
-    view v = view_of(p);
-    assert_int_equal(v.h->n_shared_spans, 0);
-    for (uint32_t t = 0; t < v.h->n_tasks; t++)
-      for (piece pc = begin_of(&v.tasks[t]); next_piece(&v.tasks[t], &pc);) {
-        assert_int_equal(pc.begin % 512, 0);
-        assert_true(pc.end - pc.begin == 512 || pc.end == v.tasks[t].n_keys);
-      }
-  }
-  td_attention_planner_destroy(p);
-}
-
 /* ---- what cannot be planned ---- */
 
 static void test_too_much_is_refused(void **unused)
@@ -667,6 +661,6 @@ int main(void)
                                      cmocka_unit_test(test_steps_one_after_another),
                                      cmocka_unit_test(test_growth_is_lazy),            cmocka_unit_test(test_workers_have_even_shares),
                                      cmocka_unit_test(test_costs_are_near_the_best), cmocka_unit_test(test_plans_are_attention),
-                                     cmocka_unit_test(test_invariant_pieces),        cmocka_unit_test(test_too_much_is_refused)};
+                                     cmocka_unit_test(test_too_much_is_refused)};
   return cmocka_run_group_tests(tests, make_table, free_table);
 }

@@ -1,5 +1,5 @@
-/* Predicted queue delays against those that came, in a scheduler whose steps take exactly what its cost model
- * says. */
+/* Predicted queue delays and ends of answers against those that came, in a scheduler whose steps take exactly what its cost
+ * model says. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,7 +13,13 @@
 #include "scheduler/cost_model.h"
 #include "scheduler/scheduler.h"
 
-enum { SLOTS = 512, RUNNING = 32, CONTEXT = 2048, SEEN_MAX = 4000 };
+enum { SLOTS = 512, RUNNING = 32, RUNNING_MAX = 256, CONTEXT = 2048, SEEN_MAX = 4000, ENDS_AHEAD = 16, ENDS_MAX = 20000, STEPS_APART = 10 };
+
+/* What was foretold while somebody waited, and how many had ended by then. */
+typedef struct probe {
+  double at_us, next_us, later_us; /* later: the ENDS_AHEAD-th end */
+  uint32_t n_ends;
+} probe;
 
 typedef struct world {
   td_sched *s;
@@ -26,6 +32,9 @@ typedef struct world {
   uint32_t stop_at[SLOTS]; /* the answer ends by itself here */
   double ratio[SEEN_MAX];  /* predicted / seen delay of those that waited */
   uint32_t n_seen;
+  probe probes[SEEN_MAX];
+  double ends_us[ENDS_MAX];
+  uint32_t n_probes, n_ends, n_steps;
 } world;
 
 static world w;
@@ -70,11 +79,23 @@ static void submit(uint32_t n_prompt, uint32_t max_new, uint32_t n_answer)
       TD_OK);
 }
 
+static void look_ahead(void)
+{
+  td_sched_stats st;
+  td_sched_get_stats(w.s, &st);
+  if (st.n_waiting == 0 || w.n_probes == SEEN_MAX || w.n_steps++ % STEPS_APART != 0)
+    return;
+  td_sched_forecast f = td_sched_foresee(w.s);
+  w.probes[w.n_probes++] =
+      (probe){w.now_us, f.next_end_us, f.next_end_us + (ENDS_AHEAD - 1) * f.end_gap_us, w.n_ends};
+}
+
 static bool step(void)
 {
-  int32_t sampled[RUNNING];
-  uint8_t stop[RUNNING];
-  uint32_t finished[RUNNING], n_finished;
+  int32_t sampled[RUNNING_MAX];
+  uint8_t stop[RUNNING_MAX];
+  uint32_t finished[RUNNING_MAX], n_finished;
+  look_ahead();
   if (!td_sched_plan(w.s, (uint64_t)w.now_us, w.plan))
     return false;
   for (uint32_t i = 0; i < w.plan->n_rows; i++) {
@@ -94,8 +115,11 @@ static bool step(void)
     stop[i] = td_sched_slot(w.s, slot).n_generated + 1 >= w.stop_at[slot];
   }
   td_sched_commit(w.s, w.plan, sampled, stop, (uint64_t)w.now_us, finished, &n_finished);
-  for (uint32_t i = 0; i < n_finished; i++)
+  for (uint32_t i = 0; i < n_finished; i++) {
+    assert_true(w.n_ends < ENDS_MAX);
+    w.ends_us[w.n_ends++] = w.now_us;
     w.used[finished[i]] = false;
+  }
   return true;
 }
 
@@ -105,15 +129,35 @@ static int compare(const void *a, const void *b)
   return (x > y) - (x < y);
 }
 
+static void expect_near_one(const char *what, double *ratio, uint32_t n, double median_within, double nine_of_ten_within)
+{
+  assert_true(n > 300);
+  qsort(ratio, n, sizeof *ratio, compare);
+  double p5 = ratio[n / 20], p50 = ratio[n / 2], p95 = ratio[n - 1 - n / 20];
+  print_message("%s, predicted / seen: p5 %.2f, p50 %.2f, p95 %.2f of %u\n", what, p5, p50, p95, n);
+  if (fabs(p50 - 1) > median_within || p5 < 1 / nine_of_ten_within || p95 > nine_of_ten_within)
+    fail_msg("%s, predicted / seen: p5 %.3f, p50 %.3f, p95 %.3f of %u", what, p5, p50, p95, n);
+}
+
 static void expect_ratios(double median_within, double nine_of_ten_within)
 {
-  assert_true(w.n_seen > 300);
-  qsort(w.ratio, w.n_seen, sizeof *w.ratio, compare);
-  double p5 = w.ratio[w.n_seen / 20], p50 = w.ratio[w.n_seen / 2],
-         p95 = w.ratio[w.n_seen - 1 - w.n_seen / 20];
-  print_message("predicted / seen: p5 %.2f, p50 %.2f, p95 %.2f of %u\n", p5, p50, p95, w.n_seen);
-  if (fabs(p50 - 1) > median_within || p5 < 1 / nine_of_ten_within || p95 > nine_of_ten_within)
-    fail_msg("predicted / seen: p5 %.3f, p50 %.3f, p95 %.3f of %u", p5, p50, p95, w.n_seen);
+  expect_near_one("start", w.ratio, w.n_seen, median_within, nine_of_ten_within);
+}
+
+/* When the next answer ends is mostly chance; when so many have ended is not. */
+static void expect_ends(double next_within, double later_within, double nine_of_ten_within)
+{
+  static double next[SEEN_MAX], later[SEEN_MAX];
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < w.n_probes; i++) {
+    const probe *p = &w.probes[i];
+    if (p->n_ends + ENDS_AHEAD > w.n_ends)
+      continue;
+    next[n] = p->next_us / (w.ends_us[p->n_ends] - p->at_us);
+    later[n++] = p->later_us / (w.ends_us[p->n_ends + ENDS_AHEAD - 1] - p->at_us);
+  }
+  expect_near_one("next end", next, n, next_within, 20);
+  expect_near_one("ends", later, n, later_within, nine_of_ten_within);
 }
 
 static td_sched_config config(void)
@@ -150,7 +194,8 @@ static void places_are_short(void **state)
   td_sched_config c = config();
   open_world(&c);
   run_load(200, 400, 400, 0.25); /* answers of 1 to 400 of the 400 allowed */
-  expect_ratios(0.2, 2.5);
+  expect_ratios(0.15, 1.7);
+  expect_ends(0.4, 0.2, 2);
   close_world();
 }
 
@@ -160,7 +205,8 @@ static void answers_are_shorter_than_allowed(void **state)
   td_sched_config c = config();
   open_world(&c);
   run_load(200, 1600, 200, 0.5);
-  expect_ratios(0.3, 2.5);
+  expect_ratios(0.2, 2);
+  expect_ends(0.4, 0.2, 2);
   close_world();
 }
 
@@ -170,7 +216,8 @@ static void prompts_are_in_the_way(void **state)
   td_sched_config c = config();
   open_world(&c);
   run_load(1900, 8, 8, 1.5);
-  expect_ratios(0.2, 2.5);
+  expect_ratios(0.1, 1.3);
+  expect_ends(0.4, 0.2, 2);
   close_world();
 }
 
@@ -181,7 +228,43 @@ static void pages_are_short(void **state)
   c.n_pages = 700; /* ten requests of a thousand tokens */
   open_world(&c);
   run_load(1000, 300, 300, 0.2);
-  expect_ratios(0.35, 3);
+  expect_ratios(0.25, 3);
+  expect_ends(0.4, 0.25, 2);
+  close_world();
+}
+
+/* Places for many more than prompts can fill: those that wait are let in at once, and decode later. */
+static void there_are_places_for_many(void **state)
+{
+  (void)state;
+  td_sched_config c = config();
+  c.max_running = RUNNING_MAX;
+  c.slack_percent = 100;
+  open_world(&c);
+  run_load(1700, 300, 300, 3);
+  expect_ratios(0.1, 1.2);
+  expect_ends(0.55, 0.2, 2.5);
+  close_world();
+}
+
+/* Everybody says how long its answer is: nothing is left to chance but what comes. */
+static void lengths_are_known(void **state)
+{
+  (void)state;
+  td_sched_config c = config();
+  open_world(&c);
+  for (uint32_t i = 0; i < 8000; i++) {
+    uint32_t max_new = 100 + below(50);
+    td_sched_stats st;
+    td_sched_get_stats(w.s, &st);
+    if (i % 3000 < 1500 && i % 3 == 0 && st.n_waiting + st.n_running < 400)
+      submit(400 + below(800), max_new, max_new);
+    step();
+  }
+  while (step())
+    ;
+  expect_ratios(0.1, 1.25);
+  expect_ends(0.2, 0.1, 1.4);
   close_world();
 }
 
@@ -196,6 +279,25 @@ static void a_burst(void **state)
   while (step())
     ;
   expect_ratios(0.25, 2);
+  close_world();
+}
+
+/* An answer begins when its prompt is computed. */
+static void an_end_waits_for_its_prompt(void **state)
+{
+  (void)state;
+  td_sched_config c = config();
+  c.step_tokens = 128;
+  open_world(&c);
+  submit(1900, 10, 10);
+  for (uint32_t i = 0; i < 4; i++)
+    step();
+  double next_us = td_sched_foresee(w.s).next_end_us, from_us = w.now_us;
+  while (step())
+    ;
+  double ratio = next_us / (w.now_us - from_us);
+  print_message("predicted / seen: %.2f\n", ratio);
+  assert_true(fabs(ratio - 1) < 0.2);
   close_world();
 }
 
@@ -229,7 +331,10 @@ int main(void)
       cmocka_unit_test(answers_are_shorter_than_allowed),
       cmocka_unit_test(prompts_are_in_the_way),
       cmocka_unit_test(pages_are_short),
+      cmocka_unit_test(there_are_places_for_many),
+      cmocka_unit_test(lengths_are_known),
       cmocka_unit_test(a_burst),
+      cmocka_unit_test(an_end_waits_for_its_prompt),
       cmocka_unit_test(idle_or_without_a_model),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -17,6 +17,8 @@ typedef struct world {
   uint64_t prompt_tokens; /* computed */
   uint32_t ended[SLOTS], n_ended;
   uint32_t n_steps;
+  uint32_t ns_per_token; /* of this device */
+  bool observed;         /* the scheduler is told what steps take */
 } world;
 
 static const td_sched_config by_slack = {.n_slots = SLOTS,
@@ -35,6 +37,7 @@ static void open_world(world *w, const td_sched_config *c)
   td_error err;
   memset(w, 0, sizeof *w);
   w->now_us = 1;
+  w->ns_per_token = NS_PER_TOKEN;
   assert_int_equal(td_sched_create(c, &w->s, &err), TD_OK);
   assert_int_equal(td_sched_plan_create(w->s, &w->plan, &err), TD_OK);
 }
@@ -73,7 +76,10 @@ static bool step(world *w)
   uint32_t finished[SLOTS], n_finished;
   if (!td_sched_plan(w->s, w->now_us, w->plan))
     return false;
-  w->now_us += STEP_US + (uint64_t)w->plan->n_tokens * NS_PER_TOKEN / 1000;
+  uint64_t step_us = STEP_US + (uint64_t)w->plan->n_tokens * w->ns_per_token / 1000;
+  if (w->observed)
+    td_sched_observe(w->s, w->plan, (double)step_us);
+  w->now_us += step_us;
   w->prompt_tokens += w->plan->n_prefill_tokens;
   w->n_steps++;
   for (uint32_t i = 0; i < w->plan->n_logits; i++) {
@@ -161,6 +167,58 @@ static void long_prompts_make_way_in_the_queue(void **state)
 {
   uint64_t long_us;
   assert_in_range(slowest_short(&by_slack, 4, 9000000, &long_us), 1, 2 * FULL_STEP_US);
+}
+
+/* Nobody measured what a token takes: the order goes by tokens all the same, on a device 40 times slower than another; and once a step was
+ * seen, places are what they would be with a calibration: twelve long prompts are as one. */
+static void nor_without_a_calibration(void **state)
+{
+  static world w;
+  for (uint32_t i = 0; i < 8; i++) {
+    td_sched_config c = by_slack;
+    uint32_t n_long = i & 1 ? i & 4 ? 12 : 6 : 1, n_short = 0;
+    c.prompt_ns_per_token = 0;
+    open_world(&w, &c);
+    w.ns_per_token = i & 2 ? 800000 : 20000;
+    w.observed = i & 4;
+    uint64_t full_step_us = STEP_US + 2048 * (uint64_t)w.ns_per_token / 1000;
+    submit(&w, 0, 2000, 1, 0, (td_sched_request){0});
+    assert_true(step(&w));
+    for (uint32_t k = 0; k < n_long; k++)
+      submit(&w, k, 20000, 2, (int32_t)k + 1, (td_sched_request){0});
+    while (step(&w))
+      for (uint32_t k = 0; k < 7 && n_short < 50 && w.n_steps > 2; k++, n_short++)
+        submit(&w, 20 + n_short, 200, 4, 100 + (int32_t)n_short, (td_sched_request){0});
+    for (uint32_t k = 20; k < 20 + n_short; k++)
+      assert_in_range(w.first_us[k] - w.arrived_us[k], 1, 2 * full_step_us);
+    close_world(&w);
+  }
+}
+
+/* What stands in for a calibration is the fastest step: a place is so much later than the arrival. And by it nobody is refused. */
+static void the_fastest_step_stands_in(void **state)
+{
+  static world w;
+  uint32_t slot;
+  td_sched_config c = by_slack;
+  c.prompt_ns_per_token = 0;
+  open_world(&w, &c);
+  w.observed = true;
+  for (uint32_t i = 0; i < 3; i++) { /* a slower step first, and last */
+    static const uint32_t ns[] = {300000, 40000, 90000}, seen[] = {300000, 40000, 40000};
+    w.ns_per_token = ns[i];
+    submit(&w, i, 1000, 1, (int32_t)i, (td_sched_request){.ttft_deadline_us = i < 2 ? 0 : w.now_us + 5000});
+    assert_int_equal(td_sched_expire(w.s, w.now_us, (td_sched_expired[1]){0}, 1), 0); /* by 40 ms, 5 would be too few */
+    while (step(&w))
+      ;
+    uint64_t least_us = (STEP_US + (uint64_t)seen[i] * 1000 / 1000) * 1000 / 1000; /* for 1000 tokens */
+    submit(&w, 100 + i, 10000, 1, 50 + (int32_t)i, (td_sched_request){0});
+    slot = 100 + i;
+    assert_in_range(td_sched_slot(w.s, slot).place_us, w.now_us + 10 * least_us - 10, w.now_us + 10 * least_us + 10);
+    td_sched_cancel(w.s, slot);
+    w.there[slot] = false;
+  }
+  close_world(&w);
 }
 
 /* Short prompts for ever, as many as fill the steps: the long one is done within four times of what it takes alone. */
@@ -429,6 +487,8 @@ int main(void)
       cmocka_unit_test(a_long_prompt_does_not_block_short_ones),
       cmocka_unit_test(nor_does_one_that_others_wait_for),
       cmocka_unit_test(long_prompts_make_way_in_the_queue),
+      cmocka_unit_test(nor_without_a_calibration),
+      cmocka_unit_test(the_fastest_step_stands_in),
       cmocka_unit_test(a_long_prompt_does_not_starve),
       cmocka_unit_test(a_priority_is_worth_so_much_waiting),
       cmocka_unit_test(accounts_share_equally),

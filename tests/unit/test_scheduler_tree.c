@@ -58,21 +58,22 @@ static void page_of_digit(uint32_t digit, int32_t *tokens)
 
 static void check(fixture *f)
 {
-  uint32_t pins[PAGES] = {0}, refs[PAGES] = {0}, present = 0, unpinned = 0;
+  uint32_t pins[PAGES] = {0}, held[PAGES] = {0}, present = 0, unpinned = 0;
   for (uint32_t u = 0; u < USERS; u++)
     if (f->users[u].active && f->users[u].node != TD_NO_NODE)
       pins[f->users[u].node]++;
-  td_prefix_tree_check(&f->tree, pins, refs);
+  td_prefix_tree_check(&f->tree, pins, held);
+  td_page_pool_check(&f->pool, held);
   for (uint32_t n = 0; n < NAMESPACES; n++)
     for (uint32_t i = 1; i < N_PREFIXES; i++) {
       const prefix *p = &f->model[n][i];
       present += p->present;
       unpinned += p->present && p->pins == 0;
-      if (p->present) {
-        assert_int_equal(refs[p->page], 1);
-        assert_int_equal(f->pool.refs[p->page], 1 + p->pins);
-      }
+      if (p->present)
+        assert_int_equal(held[p->page], 1);
     }
+  for (uint32_t i = 0; i < PAGES; i++)
+    assert_int_equal(held[i], 1); /* the tree's or free: users hold none of their own between calls */
   assert_int_equal(f->tree.n_pages, present);
   assert_int_equal(f->tree.n_unpinned_pages, unpinned);
   assert_int_equal(f->pool.n_free + present, PAGES);
@@ -118,28 +119,34 @@ static prefix *victim(fixture *f)
   return best;
 }
 
-static bool evict(fixture *f)
+/* Takes out up to n, several at once, and says how many there were. */
+static uint32_t evict(fixture *f, int32_t *pages, uint32_t n)
 {
-  prefix *p = victim(f);
-  assert_int_equal(td_prefix_tree_evict(&f->tree), p != NULL);
-  if (!p)
-    return false;
-  assert_int_equal(f->pool.refs[p->page], 0);
-  assert_int_equal(f->pool.free_stack[f->pool.n_free - 1], p->page);
-  p->present = false;
-  return true;
+  int32_t expected[PAGES];
+  uint32_t n_out = 0;
+  for (prefix *p; n_out < n && (p = victim(f)) != NULL; p->present = false)
+    expected[n_out++] = p->page;
+  assert_true(n_out == n || f->tree.n_unpinned_pages == n_out);
+  td_prefix_tree_evict(&f->tree, pages, n_out);
+  assert_memory_equal(pages, expected, n_out * sizeof *pages);
+  return n_out;
+}
+
+static uint32_t evict_to_pool(fixture *f, uint32_t n)
+{
+  int32_t pages[PAGES];
+  uint32_t n_out = evict(f, pages, n);
+  for (uint32_t i = 0; i < n_out; i++)
+    td_page_pool_give(&f->pool, pages[i]);
+  return n_out;
 }
 
 static void grow(fixture *f, user *u)
 {
-  uint32_t more = u->n < DEPTH ? 1 + (uint32_t)rand() % (DEPTH - u->n) : 0, at = 0, expected = 0, n_switched;
-  for (uint32_t i = 0; i < more; i++) {
-    if (f->pool.n_free == 0 && !evict(f)) {
-      more = i;
-      break;
-    }
-    u->pages[u->n + i] = td_page_pool_take(&f->pool);
-  }
+  uint32_t more = u->n < DEPTH ? 1 + (uint32_t)rand() % (DEPTH - u->n) : 0, at = 0, expected = 0, n_switched, n = 0;
+  while (n < more && f->pool.n_free > 0)
+    u->pages[u->n + n++] = td_page_pool_take(&f->pool);
+  more = n + evict(f, u->pages + u->n + n, more - n);
   if (more == 0)
     return;
   for (uint32_t i = 0; i < u->n; i++)
@@ -171,7 +178,6 @@ static void end(fixture *f, user *u)
     prefix *p = &f->model[u->namespace_id][at];
     if (--p->pins == 0)
       p->stamp = f->clock;
-    td_page_pool_unref(&f->pool, u->pages[i]);
   }
   td_prefix_tree_unpin(&f->tree, u->node);
   u->active = false;
@@ -195,14 +201,14 @@ static void random_life(uint32_t bucket_mask)
     else
       end(f, u);
     if (rand() % 50 == 0)
-      evict(f);
+      evict_to_pool(f, 1 + (uint32_t)rand() % 3);
     check(f);
   }
   assert_true(f->tree.n_evicted_pages > 1000);
   for (uint32_t u = 0; u < USERS; u++)
     if (f->users[u].active)
       end(f, &f->users[u]);
-  while (evict(f))
+  while (evict_to_pool(f, 3) > 0)
     check(f);
   assert_int_equal(f->pool.n_free, PAGES);
   assert_int_equal(f->tree.n_nodes, 0);
@@ -221,8 +227,6 @@ static uint32_t insert(fixture *f, uint64_t namespace_id, const int32_t *tokens,
   for (uint32_t i = 0; i < n; i++)
     pages[i] = td_page_pool_take(&f->pool);
   uint32_t node = td_prefix_tree_extend(&f->tree, namespace_id, TD_NO_NODE, tokens, pages, n, &n_switched);
-  for (uint32_t i = 0; i < n; i++)
-    td_page_pool_unref(&f->pool, pages[i]);
   td_prefix_tree_unpin(&f->tree, node);
   return node;
 }

@@ -1,0 +1,133 @@
+/* How often the step loop asks for a forecast (engine/predict.c): rarely while it works, and always so that what an idle engine
+ * shows is right. On a clock that moves with the device alone. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "engine/internal.h"
+
+enum { N_ROWS = 8, N_PROMPT = 20, N_NEW = 400, STEP_US = 700, RARE_US = 5000 };
+
+/* The linker puts these in place of the engine's and the scheduler's. */
+static uint64_t now;
+uint64_t __wrap_td_engine_now_us(void);
+uint64_t __wrap_td_engine_now_us(void) { return now; }
+
+static uint32_t n_foreseen;
+static uint64_t foreseen_us;
+static td_sched_forecast last;
+td_sched_forecast __real_td_sched_foresee(const td_sched *s);
+td_sched_forecast __wrap_td_sched_foresee(const td_sched *s);
+td_sched_forecast __wrap_td_sched_foresee(const td_sched *s)
+{
+  n_foreseen++;
+  foreseen_us = now;
+  return last = __real_td_sched_foresee(s);
+}
+
+typedef struct device {
+  td_backend base;
+  td_engine *engine;
+  uint32_t n_logits, n_steps, n_wrong;
+} device;
+
+static void device_set_sampling(td_backend *b, uint32_t slot, const td_sampling *s) {}
+static void device_begin(td_backend *b, const td_plan *plan) { ((device *)b)->n_logits = plan->n_logits; }
+static bool device_replay(td_backend *b) { return true; }
+static void device_submit(td_backend *b) {}
+static void device_destroy(td_backend *b) {}
+
+/* What is shown is the last forecast, and not an old one; that of the idle engine is gone with its first step. */
+static td_status device_end(td_backend *b, int32_t *ids, td_error *err)
+{
+  device *d = (device *)b;
+  td_engine_stats st;
+  td_engine_get_stats(d->engine, &st);
+  if (d->n_steps++ > 0)
+    d->n_wrong += st.queue_delay_us != last.start_us || !(st.queue_delay_us > 0) || st.next_end_us != last.next_end_us ||
+                  st.end_gap_us != last.end_gap_us || now - foreseen_us > RARE_US + STEP_US;
+  now += STEP_US;
+  memset(ids, 0, d->n_logits * sizeof *ids);
+  return TD_OK;
+}
+
+static const td_backend_ops ops = {.name = "none", .destroy = device_destroy, .set_sampling = device_set_sampling,
+                                   .step_begin = device_begin, .replay = device_replay, .step_submit = device_submit,
+                                   .step_end = device_end};
+
+/* Nobody is left: the loop is told, and the engine is to stop before it would sleep. */
+static void stop_when_idle(void *arg)
+{
+  td_engine *e = arg;
+  td_engine_stats st;
+  td_engine_get_stats(e, &st);
+  if (st.n_running + st.n_waiting == 0)
+    atomic_store(&e->stop_asked, true);
+}
+
+static td_engine *make_engine(device *d)
+{
+  td_options o;
+  td_error err;
+  td_engine *e = NULL;
+  td_sched_config c = {.n_slots = N_ROWS, .max_running = N_ROWS, .step_tokens = 256, .page_tokens = 16, .n_pages = 1000,
+                       .max_context_tokens = N_PROMPT + N_NEW, .cost = &td_cost_h200_llama3_8b};
+  td_options_init(&o);
+  o.limit[TD_LIMIT_QUEUE_REQUESTS] = N_ROWS;
+  now = 1000000;
+  assert_int_equal(td_engine_create(&o, &e, &err), TD_OK);
+  *d = (device){.base = {.ops = &ops, .pipeline_depth = 1}, .engine = e};
+  e->backend = &d->base;
+  e->info.max_context_tokens = N_PROMPT + N_NEW;
+  e->info.vocab = 1000;
+  e->has_cost = true;
+  e->wake = stop_when_idle;
+  e->wake_arg = e;
+  assert_int_equal(td_sched_create(&c, &e->sched, &err), TD_OK);
+  assert_int_equal(td_sched_plan_create(e->sched, &e->plan, &err), TD_OK);
+  e->sampled = calloc(N_ROWS, sizeof *e->sampled);
+  e->stop = calloc(N_ROWS, sizeof *e->stop);
+  e->finished = calloc(N_ROWS, sizeof *e->finished);
+  assert_true(e->sampled && e->stop && e->finished);
+  atomic_store(&e->state, TD_ENGINE_READY);
+  return e;
+}
+
+static void forecasts_are_rare_and_right_at_idle(void **state)
+{
+  static device d;
+  td_error err;
+  td_engine_stats st;
+  td_engine *e = make_engine(&d);
+  for (uint32_t round = 0; round < 2; round++) { /* the second begins while the last forecast is young */
+    n_foreseen = d.n_steps = 0;
+    for (uint32_t i = 0; i < N_ROWS; i++) {
+      td_ticket t;
+      td_engine_request r = {.n_prompt = N_PROMPT, .max_new = N_NEW, .ignore_eos = true};
+      r.tokens = calloc(N_PROMPT + N_NEW, sizeof *r.tokens);
+      assert_non_null(r.tokens);
+      assert_int_equal(td_engine_submit(e, &r, &t, &err), TD_OK);
+    }
+    atomic_store(&e->stop_asked, false);
+    assert_int_equal(td_engine_run(e, &err), TD_OK);
+    td_engine_get_stats(e, &st);
+    assert_true(st.queue_delay_us == 0 && st.next_end_us == 0 && st.end_gap_us == 0 && st.prompt_token_us == 0);
+    assert_int_equal(d.n_wrong, 0);
+    assert_in_range(d.n_steps, N_NEW, N_NEW + N_ROWS);
+    assert_in_range(n_foreseen, d.n_steps * STEP_US / (RARE_US + STEP_US), d.n_steps * STEP_US / RARE_US + N_ROWS);
+    td_engine_update u;
+    while (td_engine_poll(e, &u, 1) > 0)
+      if (u.finish != TD_FINISH_NONE)
+        td_engine_release(e, u.ticket);
+  }
+  td_engine_destroy(e);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {cmocka_unit_test(forecasts_are_rare_and_right_at_idle)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
