@@ -24,7 +24,7 @@ __device__ __forceinline__ void rotate_item(const attention_args &a, const decod
                                             const float2 *turns)
 {
   constexpr uint32_t LANES = HD / 16, STRIDE = HD + 8;
-  uint32_t lane = threadIdx.x % LANES, pos = row.kv_len - 1, line = pos % batch.page_tokens;
+  uint32_t lane = threadIdx.x % LANES, pos = row.kv_len - 1, line = pos & (batch.page_tokens - 1);
   uint32_t n_heads = a.group + (it.kv_end == row.kv_len ? 2 : 0), n_all = a.n_heads + 2 * a.n_kv_heads;
   uint32_t chunk[2] = {first_chunk(lane, by.halves), second_chunk(lane, HD, by.halves)};
   size_t half_page = (size_t)batch.page_tokens * HD;
@@ -41,7 +41,7 @@ __device__ __forceinline__ void rotate_item(const attention_args &a, const decod
     }
     if (!is_v)
       rotate(v, turns, chunk[0], by.halves);
-    bf16 *page = (bf16 *)a.kv + ((size_t)batch.page_table[row.page_table_offset + pos / batch.page_tokens] * a.n_kv_heads + kv_head) * 2 *
+    bf16 *page = (bf16 *)a.kv + ((size_t)batch.page_table[row.page_table_offset + (pos >> log2_of(batch.page_tokens))] * a.n_kv_heads + kv_head) * 2 *
                                     half_page;
 #pragma unroll
     for (int c = 0; c < 2; c++) {

@@ -36,12 +36,13 @@ __device__ __forceinline__ void copy_pages(uint32_t dst, const bf16 *src, const 
 {
   uint32_t lane = threadIdx.x % 32, bytes = t.page_tokens * HD * 2;
   uint32_t n = min(key_tile<HD>::KEYS, t.kv_end - t.kv0);
-  n = (n + t.page_tokens - 1) / t.page_tokens;
+  uint32_t shift = log2_of(t.page_tokens);
+  n = (n + t.page_tokens - 1) >> shift;
   if (lane == 0)
     barrier_expect(bar, n * bytes);
   __syncwarp();
   if (lane < n)
-    copy_bulk(dst + lane * bytes, src + (size_t)t.pages[t.kv0 / t.page_tokens + lane] * t.page_stride, bytes, bar);
+    copy_bulk(dst + lane * bytes, src + (size_t)t.pages[(t.kv0 >> shift) + lane] * t.page_stride, bytes, bar);
 }
 
 // The last tile of V: lines past the end must not be NaN, because their weight of zero would not remove that.

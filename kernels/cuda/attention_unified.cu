@@ -29,10 +29,11 @@ template <int HD> struct slice_copies {
   const bf16 *kv;
   const int32_t *page_table;
   size_t page_stride;
-  uint32_t page_tokens, smem, bars;
+  uint32_t page_shift, smem, bars; // log2 of a page's tokens
   uint32_t t_end, n;   // slices copied so far, of all pieces
   uint32_t short_keys; // pieces of at most so many are one warp's, by turns
   piece_at now, next;
+  uint32_t first_page, next_page; // of their tasks
   const bf16 *src;
   uint32_t i;                  // slices of this piece
   int32_t pages_now, pages_next; // lane l: page of slice l of 32
@@ -49,12 +50,19 @@ template <int HD> struct slice_copies {
     return p.begin + (warp + slice * UNIFIED_WARPS) * SLICE_KEYS;
   }
 
-  __device__ __forceinline__ int32_t look_up(const block_plan &bp, const piece_at &p, uint32_t slice0) const
+  __device__ __forceinline__ int32_t look_up(const piece_at &p, uint32_t first_page, uint32_t slice0) const
   {
     if (p.t == t_end)
       return 0;
     uint32_t key = key_of(p, slice0 + threadIdx.x % 32);
-    return key < p.end ? page_table[bp.task(p.t).first_page + key / page_tokens] : 0;
+    return key < p.end ? page_table[first_page + (key >> page_shift)] : 0;
+  }
+
+  __device__ __forceinline__ void find_next(const block_plan &bp)
+  {
+    next = piece_after(bp, now, t_end);
+    next_page = next.t != t_end ? bp.task(next.t).first_page : 0;
+    pages_next = look_up(next, next_page, 0);
   }
 
   __device__ __forceinline__ void begin(const block_plan &bp, uint32_t t_begin, uint32_t t_end_)
@@ -68,9 +76,9 @@ template <int HD> struct slice_copies {
     short_keys = fixed ? (uint32_t)SHORT_KEYS : max((uint32_t)SHORT_KEYS, keys / (UNIFIED_WARPS * PIECES_EACH));
     t_end = t_end_;
     now = first_piece(bp, t_begin);
-    pages_now = look_up(bp, now, 0);
-    next = piece_after(bp, now, t_end);
-    pages_next = look_up(bp, next, 0);
+    first_page = bp.task(t_begin).first_page;
+    pages_now = look_up(now, first_page, 0);
+    find_next(bp);
     i = 0;
   }
 
@@ -79,12 +87,11 @@ template <int HD> struct slice_copies {
   {
     while (now.t != t_end && key_of(now, i) >= now.end) {
       now = next;
+      first_page = next_page;
       pages_now = pages_next;
       i = 0;
-      if (now.t != t_end) {
-        next = piece_after(bp, now, t_end);
-        pages_next = look_up(bp, next, 0);
-      }
+      if (now.t != t_end)
+        find_next(bp);
     }
     return now.t != t_end;
   }
@@ -102,9 +109,9 @@ template <int HD> struct slice_copies {
     if (!find(bp))
       return false;
     if (i > 0 && i % 32 == 0)
-      pages_now = look_up(bp, now, i);
+      pages_now = look_up(now, first_page, i);
     int32_t page = __shfl_sync(0xffffffffu, pages_now, i % 32);
-    uint32_t line = key_of(now, i) % page_tokens, half = page_tokens * HD;
+    uint32_t line = key_of(now, i) & ((1u << page_shift) - 1), half = HD << page_shift;
     src = kv + (size_t)page * page_stride + now.head * 2 * half + threadIdx.x % 2 * half + line * HD; // lane 0: K, 1: V
     i++;
     return true;
@@ -523,7 +530,7 @@ __global__ void __launch_bounds__(UNIFIED_THREADS, 1) unified_kernel(unified_arg
     slice_copies<HD> in;
     in.kv = u.a.kv;
     in.page_table = batch.page_table;
-    in.page_tokens = batch.page_tokens;
+    in.page_shift = log2_of(batch.page_tokens);
     in.page_stride = (size_t)batch.page_tokens * HD * 2 * u.a.n_kv_heads;
     in.smem = shared_address(smem) + warp * S::RING_BYTES;
     in.bars = shared_address(slice_bars) + warp * S::DEPTH * 8;

@@ -46,6 +46,9 @@ struct device_batch {
   const uint32_t *n_logits;    // one of them
 };
 
+// Of a page's tokens, which are a power of two: kernels shift where a division would take as long as the rest.
+__device__ __forceinline__ uint32_t log2_of(uint32_t n) { return 31 - __clz(n); }
+
 enum { COUNT_TOKENS, COUNT_ROWS, COUNT_LOGITS, COUNT_ITEMS, N_COUNTS };
 
 // A packed plan on its way up, and what comes back of its step.
