@@ -91,6 +91,8 @@ static td_status be_kv_check(const td_backend *be, const td_kv_shape *shape, td_
                    "the CUDA backend has no attention kernel for heads of %u elements, only for 64, 96, 128 and 256; "
                    "backend = cpu serves this model",
                    shape->head_dim);
+  if (shape->page_tokens != 16 && shape->page_tokens != 32 && shape->page_tokens != 64)
+    return td_fail(err, TD_ERR_UNSUPPORTED, "the CUDA backend has pages of 16, 32 or 64 tokens, not %u", shape->page_tokens);
   if (shape->n_heads / shape->n_kv_heads > TD_GROUP_MAX)
     return td_fail(err, TD_ERR_UNSUPPORTED,
                    "the CUDA backend has no attention kernel for %u heads over %u kv heads, only for up to %d a kv head; "
