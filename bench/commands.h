@@ -3,6 +3,7 @@
 #ifndef TD_BENCH_COMMANDS_H
 #define TD_BENCH_COMMANDS_H
 
+int td_bench_attention(int argc, char **argv);
 int td_bench_engine(int argc, char **argv);
 int td_bench_kernels(int argc, char **argv);
 int td_bench_steps(int argc, char **argv);

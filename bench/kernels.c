@@ -543,7 +543,7 @@ static void measure_trees(bench *b)
     }
     td_stage_plan_begin(&b->stage);
     for (uint32_t r = 0; r < n_rows && fits; r++)
-      fits = td_stage_plan_shared(&b->stage, total, td_attention_tree_shared(t, r));
+      fits = td_stage_plan_shared(&b->stage, total, td_attention_tree_shared(t, r), false);
     if (!fits)
       continue;
     w.flop = 4.0 * b->q_dim * n_rows * total;

@@ -12,6 +12,7 @@ typedef struct command {
 
 static const command commands[] = {
     {"kernels", "every op of a backend alone, beside its floor", td_bench_kernels},
+    {"attention", "decode attention by policy: batches, shared prefixes, ragged traces", td_bench_attention},
     {"steps", "whole steps of a model by batch, context and prompt length, beside their floors",
      td_bench_steps},
     {"engine", "tokens per second of the engine without HTTP, as llama-bench counts them", td_bench_engine},
@@ -27,7 +28,7 @@ static int usage(FILE *to)
 {
   fprintf(to, "usage: tandem-bench COMMAND [options]; COMMAND --help says more\n\n");
   for (int i = 0; i < N_COMMANDS; i++)
-    fprintf(to, "  %-8s %s\n", commands[i].name, commands[i].what);
+    fprintf(to, "  %-9s %s\n", commands[i].name, commands[i].what);
   return to == stdout ? 0 : 64;
 }
 

@@ -87,9 +87,9 @@ bool td_stage_plan_row(td_stage *s, uint32_t q_len, uint32_t kv_len, bool wants_
   return plan_row(s, q_len, kv_len, 0, wants_logits);
 }
 
-bool td_stage_plan_shared(td_stage *s, uint32_t kv_len, uint32_t n_shared)
+bool td_stage_plan_shared(td_stage *s, uint32_t kv_len, uint32_t n_shared, bool wants_logits)
 {
-  return plan_row(s, 1, kv_len, s->plan->n_rows > 0 ? n_shared / s->page_tokens : 0, false);
+  return plan_row(s, 1, kv_len, s->plan->n_rows > 0 ? n_shared / s->page_tokens : 0, wants_logits);
 }
 
 void td_stage_plan_repeat(td_stage *s) { s->plan->n_page_updates = 0; }

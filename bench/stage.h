@@ -26,7 +26,7 @@ void td_stage_plan_begin(td_stage *s);
 /* false: no page, row or token is left for it. The row's last token is at kv_len - 1. */
 bool td_stage_plan_row(td_stage *s, uint32_t q_len, uint32_t kv_len, bool wants_logits);
 /* A decode whose first tokens, whole pages, are those of the row before. */
-bool td_stage_plan_shared(td_stage *s, uint32_t kv_len, uint32_t n_shared);
+bool td_stage_plan_shared(td_stage *s, uint32_t kv_len, uint32_t n_shared, bool wants_logits);
 /* The same plan again: its page table entries are on the device already. */
 void td_stage_plan_repeat(td_stage *s);
 

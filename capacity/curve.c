@@ -51,13 +51,31 @@ static td_status run_rate(const td_scene_options *o, const td_scene *s, double r
   return td_replay(&s->source.load, &c, r, err);
 }
 
-static void print_highest(const char *name, const td_search_result *r)
+/* Which part of the SLO no rate can keep, and what could be. */
+static void print_none(const char *name, const td_slo *slo, const td_replay_result *r)
 {
-  if (r->rate > 0) {
-    td_report_row(name, r->rate, &r->at);
-  } else {
-    printf("%-22s no rate is held: a single request at a time misses it\n", name);
+  printf("%-22s no rate is held, however low:", name);
+  if (r->n_too_large > 0)
+    printf(" %zu of %zu requests are longer than the context or all KV pages (400);", r->n_too_large, r->n_requests);
+  if (r->tbt_ms.p99 > slo->tbt_p99_ms)
+    printf(" the least TBT p99 that can be kept is %.1f ms;", r->tbt_ms.p99);
+  if (r->ttft_ms.p99 > slo->ttft_p99_ms)
+    printf(" the least TTFT p99 is %.1f ms;", r->ttft_ms.p99);
+  if (r->n_queue_full > 0)
+    printf(" %zu requests found the queue full;", r->n_queue_full);
+  printf(" --rate R shows the rest\n");
+}
+
+static void print_highest(const char *name, const td_slo *slo, const td_search_result *r)
+{
+  if (r->rate == 0) {
+    print_none(name, slo, &r->lowest);
+    return;
   }
+  if (r->all_at_once)
+    printf("%-22s all %zu requests at once are held; a longer load has a highest rate\n", name, r->at.n_requests);
+  else
+    td_report_row(name, r->rate, &r->at);
 }
 
 static td_status second_gpu(const td_scene *s, double one, cJSON *runs, td_error *err)
@@ -66,15 +84,15 @@ static td_status second_gpu(const td_scene *s, double one, cJSON *runs, td_error
   td_device tp = td_device_tp2(&s->device);
   td_replay_config c = td_scene_on(s, &tp);
   TD_TRY(td_search(&s->source, &c, TOLERANCE, &r, err));
-  print_highest("2 GPUs as one (TP2)", &r);
+  print_highest("2 GPUs as one (TP2)", &c.slo, &r);
   add_run(runs, "highest, TP2", r.rate, &c, &r.at);
   double tp_rate = r.rate;
   c = s->replay;
   c.n_replicas *= 2;
   TD_TRY(td_search(&s->source, &c, TOLERANCE, &r, err));
-  print_highest("2 replicas", &r);
+  print_highest("2 replicas", &c.slo, &r);
   add_run(runs, "highest, 2 replicas", r.rate, &c, &r.at);
-  if (one > 0)
+  if (one > 0 && tp_rate > 0 && r.rate > 0)
     printf("\nA second GPU brings %.2fx as tensor parallel, %.2fx as a replica.\n", tp_rate / one,
            r.rate / one);
   return TD_OK;
@@ -101,11 +119,11 @@ static td_status highest(const td_scene_options *o, const td_scene *s, cJSON *ru
   print_highest(s->device.tensor_parallel == 2 ? "2 GPUs as one (TP2)"
                 : s->replay.n_replicas > 1     ? "all replicas"
                                                : "1 GPU",
-                &r);
+                &s->replay.slo, &r);
   add_run(runs, "highest", r.rate, &s->replay, &r.at);
-  *rate = r.rate;
+  *rate = r.all_at_once ? 0 : r.rate;
   if (!o->no_second && s->device.tensor_parallel == 1)
-    TD_TRY(second_gpu(s, r.rate, runs, err));
+    TD_TRY(second_gpu(s, *rate, runs, err));
   printf("\n");
   return TD_OK;
 }
@@ -139,5 +157,8 @@ int td_plan_curve(const td_scene_options *o, const td_scene *s, cJSON *runs)
     return td_plan_failed(&err);
   if (curve(o, s, best, points, &err) != TD_OK)
     return td_plan_failed(&err);
+  if (s->n_rates > 0 || best > 0)
+    printf("\nrows: decoding in a step; busy: of the device's time; KV, most: share of the pages that requests hold, mean and "
+           "highest;\nhit: share of prompt tokens that the prefix tree had\n");
   return 0;
 }

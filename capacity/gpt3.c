@@ -30,53 +30,58 @@ enum {
   PAGE_TOKENS = 16,
   LANE_STEP_TOKENS = CONTEXT + 64
 };
-static const double FLOP_S = 312e12, PRODUCT_SHARE = 0.55, ATTENTION_SHARE = 0.30, BYTES_S = 2.0e12,
-                    READ_SHARE = 0.80;
-static const double ALL_REDUCE_US = 20, ALL_REDUCE_BYTES_S = 230e9, SEND_US = 20, SEND_BYTES_S = 25e9;
+static const double FLOP_S = 312e12, ATTENTION_SHARE = 0.30, BYTES_S = 2.0e12;
+static const double ALL_REDUCE_BYTES_S = 230e9, SEND_US = 20, SEND_BYTES_S = 25e9;
+const td_gpt3_guesses td_gpt3_guessed = {.product_share = 0.55, .read_share = 0.80, .all_reduce_us = 20, .lanes_per_stage = 1};
 
 const char *const td_gpt3_scene_names[TD_GPT3_SCENES] = {"TP8 x PP8, Orca best case",
                                                          "TP8 x PP8, SARATHI 256", "TP8 x PP8, tandem 256",
                                                          "8 x TP8, Orca best case"};
 
 /* Products of whole tiles. */
-static double products_us(double n_parameters, uint32_t n_tokens, uint32_t peak_tokens)
+static double products_us(const td_gpt3_guesses *g, double n_parameters, uint32_t n_tokens, uint32_t peak_tokens)
 {
   double tiles = ceil((double)n_tokens / TILE) * TILE;
-  double peak_us = 2 * n_parameters * tiles / (FLOP_S * PRODUCT_SHARE) * 1e6;
-  double read_us = 2 * n_parameters / (BYTES_S * READ_SHARE) * 1e6;
+  double peak_us = 2 * n_parameters * tiles / (FLOP_S * g->product_share) * 1e6;
+  double read_us = 2 * n_parameters / (BYTES_S * g->read_share) * 1e6;
   return fmax(read_us, tiles < peak_tokens ? peak_us / pow(0.875, log2(peak_tokens / tiles)) : peak_us);
 }
 
-static double all_reduce_us(uint32_t n_tokens, uint32_t width, uint32_t n_gpus)
+static double all_reduce_us(const td_gpt3_guesses *g, uint32_t n_tokens, uint32_t width, uint32_t n_gpus)
 {
   double bytes = 2.0 * width * n_tokens;
-  return n_gpus == 1 ? 0 : ALL_REDUCE_US + bytes * 2 * (n_gpus - 1) / n_gpus / ALL_REDUCE_BYTES_S * 1e6;
+  return n_gpus == 1 ? 0 : g->all_reduce_us + bytes * 2 * (n_gpus - 1) / n_gpus / ALL_REDUCE_BYTES_S * 1e6;
 }
 
-static void add_point(td_cost_model *m, uint32_t n, uint32_t width, uint32_t n_layers, uint32_t n_gpus,
+static void add_point(td_cost_model *m, const td_gpt3_guesses *g, uint32_t n, uint32_t width, uint32_t n_layers, uint32_t n_gpus,
                       uint32_t peak_tokens)
 {
   double parameters = 12.0 * width * width * n_layers / n_gpus;
   m->tokens[m->n_points] = n;
   m->tokens_us[m->n_points++] =
-      products_us(parameters, n, peak_tokens) + 2.0 * n_layers * all_reduce_us(n, width, n_gpus);
+      products_us(g, parameters, n, peak_tokens) + 2.0 * n_layers * all_reduce_us(g, n, width, n_gpus);
 }
 
-td_cost_model td_a100_layers(uint32_t width, uint32_t n_layers, uint32_t n_gpus, uint32_t peak_tokens)
+static td_cost_model layers(const td_gpt3_guesses *g, uint32_t width, uint32_t n_layers, uint32_t n_gpus, uint32_t peak_tokens)
 {
   td_cost_model m = {0};
   /* A stair to 8 tiles, each with its two ends; beyond, a tile more or less is a few percent. */
   for (uint32_t tile = 0; tile < 8; tile++) {
-    add_point(&m, tile * TILE + 1, width, n_layers, n_gpus, peak_tokens);
-    add_point(&m, (tile + 1) * TILE, width, n_layers, n_gpus, peak_tokens);
+    add_point(&m, g, tile * TILE + 1, width, n_layers, n_gpus, peak_tokens);
+    add_point(&m, g, (tile + 1) * TILE, width, n_layers, n_gpus, peak_tokens);
   }
   for (uint32_t n = 2048; n <= 8192; n *= 2)
-    add_point(&m, n, width, n_layers, n_gpus, peak_tokens);
+    add_point(&m, g, n, width, n_layers, n_gpus, peak_tokens);
   double kv_bytes = 2.0 * 2 * width * n_layers / n_gpus;
-  m.decode_us_per_kv_token = kv_bytes / (BYTES_S * READ_SHARE) * 1e6;
+  m.decode_us_per_kv_token = kv_bytes / (BYTES_S * g->read_share) * 1e6;
   m.prefill_us_per_kv_token = m.decode_us_per_kv_token;
   m.prefill_us_per_pair = 4.0 * width * n_layers / n_gpus / (FLOP_S * ATTENTION_SHARE) * 1e6;
   return m;
+}
+
+td_cost_model td_a100_layers(uint32_t width, uint32_t n_layers, uint32_t n_gpus, uint32_t peak_tokens)
+{
+  return layers(&td_gpt3_guessed, width, n_layers, n_gpus, peak_tokens);
 }
 
 /* ---- the load ---- */
@@ -109,17 +114,19 @@ void td_gpt3_load(td_load *l, size_t n, uint32_t low, uint32_t high, double thet
 
 /* ---- the scenes ---- */
 
-td_pipeline_config td_gpt3_config(td_gpt3_scene scene, td_cost_model *stage)
+td_pipeline_config td_gpt3_config(td_gpt3_scene scene, const td_gpt3_guesses *g, td_cost_model *stage)
 {
   bool piped = scene != TD_GPT3_ORCA_REPLICAS, orca = scene == TD_GPT3_ORCA_PIPELINE || !piped;
   uint32_t batch = piped ? PIPELINE_BATCH : REPLICA_BATCH;
-  *stage = td_a100_layers(WIDTH, piped ? LAYERS / STAGES : LAYERS, TP, PEAK_TOKENS);
+  *stage = layers(g, WIDTH, piped ? LAYERS / STAGES : LAYERS, TP, PEAK_TOKENS);
+  for (uint32_t k = 0; k < stage->n_points; k++)
+    stage->tokens_us[k] += g->stage_us * (piped ? 1 : STAGES); /* a replica is all stages */
   return (td_pipeline_config){.n_pipelines = piped ? 1 : STAGES,
                               .n_stages = piped ? STAGES : 1,
-                              .n_lanes = piped ? STAGES : 1,
+                              .n_lanes = piped ? STAGES * g->lanes_per_stage : 1,
                               .sched = {.n_slots = batch,
                                         .max_running = batch,
-                                        .step_tokens = orca ? LANE_STEP_TOKENS : CHUNK,
+                                        .step_tokens = orca ? LANE_STEP_TOKENS : g->beside ? CHUNK + batch - 1 : CHUNK,
                                         .page_tokens = PAGE_TOKENS,
                                         .n_pages = batch * (CONTEXT / PAGE_TOKENS + 1),
                                         .max_context_tokens = CONTEXT,
@@ -127,5 +134,7 @@ td_pipeline_config td_gpt3_config(td_gpt3_scene scene, td_cost_model *stage)
                               .stage = stage,
                               .send_us = SEND_US,
                               .send_us_per_token = 2.0 * WIDTH / TP / SEND_BYTES_S * 1e6,
-                              .one_prompt = scene != TD_GPT3_TANDEM_PIPELINE};
+                              .one_prompt = scene != TD_GPT3_TANDEM_PIPELINE,
+                              .padded = g->padded,
+                              .scatter = g->scatter};
 }

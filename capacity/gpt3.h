@@ -8,6 +8,19 @@
  * peak_tokens: from where on products are as efficient as they get. */
 td_cost_model td_a100_layers(uint32_t width, uint32_t n_layers, uint32_t n_gpus, uint32_t peak_tokens);
 
+/* What the paper does not give and its figures depend on. */
+typedef struct td_gpt3_guesses {
+  double product_share; /* of the A100's peak that large products reach */
+  double read_share;    /* of its memory's bandwidth */
+  double all_reduce_us; /* besides its bytes */
+  double stage_us;      /* that a stage takes in every step besides: launches, slow kernels */
+  bool padded;          /* a batch's decode attention reads each KV as far as the longest of them */
+  bool beside;          /* chunks of 256 with the decodes beside them, not 256 tokens in all (4.4) */
+  double scatter;       /* of steps' times: standard deviation over mean */
+  uint32_t lanes_per_stage; /* micro-batches under way */
+} td_gpt3_guesses;
+extern const td_gpt3_guesses td_gpt3_guessed;
+
 /* Lengths of prompt and answer together by a Zipf law over [low, high], theta as in YCSB: a length's
  * chance falls with its rank to the power of -theta, the shortest being first. Split by prompt:answer =
  * ratio. All due at once. */
@@ -24,6 +37,6 @@ typedef enum td_gpt3_scene {
 } td_gpt3_scene;
 extern const char *const td_gpt3_scene_names[TD_GPT3_SCENES];
 /* *stage receives the cost that config points to. */
-td_pipeline_config td_gpt3_config(td_gpt3_scene scene, td_cost_model *stage);
+td_pipeline_config td_gpt3_config(td_gpt3_scene scene, const td_gpt3_guesses *g, td_cost_model *stage);
 
 #endif

@@ -30,7 +30,7 @@ static cJSON *begin_json(const td_scene_options *o, const td_scene *s, int argc,
   return json;
 }
 
-static void print_scene(const td_scene *s)
+static void print_scene(const td_scene *s, bool recorded)
 {
   const td_sched_config *c = &s->replay.lane.sched;
   double in = 0, out = 0, n = (double)s->source.load.n;
@@ -41,7 +41,10 @@ static void print_scene(const td_scene *s)
   printf("%s; %llu KV tokens in pages of %u; policy %s, at most %u rows and %u tokens a step\n",
          s->device.name, (unsigned long long)s->device.n_kv_tokens, c->page_tokens,
          td_policy_names[c->policy], c->max_running, c->step_tokens);
-  printf("%zu requests, mean %.0f tokens in, %.0f out\n\n", s->source.load.n, in / n, out / n);
+  printf("%zu requests, mean %.0f tokens in, %.0f out", s->source.load.n, in / n, out / n);
+  if (recorded)
+    printf("; recorded at %.3g requests/s, played faster or slower for other rates", s->source.rate);
+  printf("\n\n");
 }
 
 static int run(const td_scene_options *o, int argc, char **argv)
@@ -52,7 +55,7 @@ static int run(const td_scene_options *o, int argc, char **argv)
     return td_plan_bubbles(o, NULL);
   if (td_scene_make(o, &scene, &err) != TD_OK)
     return td_plan_failed(&err);
-  print_scene(&scene);
+  print_scene(&scene, o->trace != NULL);
   cJSON *json = o->json ? begin_json(o, &scene, argc, argv) : NULL;
   int code = o->compare ? td_plan_compare(o, &scene, json) : td_plan_curve(o, &scene, json);
   if (json && code == 0)

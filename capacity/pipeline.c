@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "bench/random.h"
 #include "bench/tool.h"
 
 typedef struct pipe_lane {
@@ -22,12 +23,14 @@ typedef struct pipeline {
   size_t next; /* request that no lane has */
   double idle_us, stage_us, end_us;
   double *done_s;
+  td_random random;
 } pipeline;
 
 static td_status init(pipeline *p, td_error *err)
 {
   const td_pipeline_config *c = p->config;
   uint32_t n_lanes = c->n_pipelines * c->n_lanes;
+  td_random_init(&p->random, 1);
   p->lanes = td_tool_alloc(n_lanes, sizeof *p->lanes);
   p->free_us = td_tool_alloc((size_t)c->n_pipelines * c->n_stages, sizeof *p->free_us);
   p->bubble_us = td_tool_alloc(p->load->n, sizeof *p->bubble_us);
@@ -100,6 +103,16 @@ static void note_done(pipeline *p, uint64_t n_before, double now_us)
     p->end_us = now_us;
 }
 
+static void pad(td_lane *l, const td_cost_model *stage)
+{
+  uint64_t longest = 0;
+  for (uint32_t i = 0; i < l->plan->n_decode_rows; i++)
+    if (l->plan->rows[i].kv_len > longest)
+      longest = l->plan->rows[i].kv_len;
+  l->work.decode_kv_tokens = longest * l->plan->n_decode_rows;
+  l->step_us = td_cost_step_us(stage, &l->work);
+}
+
 /* Lanes end their step lazily, when they are the next to begin one: nothing else looks at them meanwhile. */
 static void run(pipeline *p)
 {
@@ -120,6 +133,10 @@ static void run(pipeline *p)
     feed(p, &l->lane);
     double waited_us;
     if (td_lane_begin(&l->lane, l->ready_us)) {
+      if (p->config->padded)
+        pad(&l->lane, p->config->stage);
+      if (p->config->scatter > 0)
+        l->lane.step_us *= fmax(1 + p->config->scatter * td_random_normal(&p->random), 0);
       l->ready_us = pass(p, first / p->config->n_lanes, &l->lane, l->ready_us, &waited_us);
       charge(p, &l->lane, waited_us);
     } else {

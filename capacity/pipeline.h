@@ -23,6 +23,8 @@ typedef struct td_pipeline_config {
   bool one_prompt; /* a step computes one prompt at most, as SARATHI's batches and the best case of
                     * iteration-level scheduling do; what the end of a prompt leaves of the budget stays empty
                     */
+  double scatter; /* of steps' times, the same in all stages: standard deviation over mean */
+  bool padded; /* decode attention reads each KV as far as the longest of the batch */
 } td_pipeline_config;
 
 typedef struct td_pipeline_result {

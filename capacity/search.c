@@ -4,6 +4,7 @@
 #include <math.h>
 
 enum { DOUBLINGS_MAX = 40 };
+static const double AT_ONCE_S = 0.001;
 
 double td_source_rate(const td_load *load)
 {
@@ -41,6 +42,15 @@ static td_status is_held(const td_source *s, td_replay_config *c, double rate, t
   return TD_OK;
 }
 
+/* Slower than any of it could be in another's way. */
+static td_status run_lowest(const td_source *s, td_replay_config *c, double rate, td_search_result *out, td_error *err)
+{
+  c->stop_when_missed = false;
+  c->speed = rate / s->rate;
+  c->window_s = s->load.n > 0 ? s->load.requests[s->load.n - 1].due_s / c->speed : 0;
+  return td_replay(&s->load, c, &out->lowest, err);
+}
+
 td_status td_search(const td_source *s, const td_replay_config *config, double tolerance,
                     td_search_result *out, td_error *err)
 {
@@ -51,6 +61,10 @@ td_status td_search(const td_source *s, const td_replay_config *config, double t
   for (int i = 0; i < DOUBLINGS_MAX && (low == 0 || isinf(high)); i++) {
     bool held;
     TD_TRY(is_held(s, &c, rate, out, &held, err));
+    if (held && c.window_s < AT_ONCE_S) {
+      out->all_at_once = true;
+      return TD_OK;
+    }
     if (held)
       low = rate;
     else
@@ -66,5 +80,5 @@ td_status td_search(const td_source *s, const td_replay_config *config, double t
     else
       high = rate;
   }
-  return TD_OK;
+  return low == 0 ? run_lowest(s, &c, rate, out, err) : TD_OK;
 }

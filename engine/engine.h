@@ -121,7 +121,7 @@ typedef struct td_engine_update {
   uint64_t predicted_queue_us; /* when it came: how long it would wait for its first step; UINT64_MAX: not known */
 } td_engine_update;
 
-/* [loop] Requests with news since the last call, in order; one may come again while this call reads. Returns how many were stored. Call until it returns
+/* [loop] Requests with news since the last call, each at most once. Returns how many were stored. Call until it returns
  * less than max. A finished request must be given back by td_engine_release after its last update. */
 uint32_t td_engine_poll(td_engine *e, td_engine_update *out, uint32_t max);
 /* [loop] Frees a finished request's slot and tokens. */

@@ -54,6 +54,8 @@ typedef struct td_slot {
   uint32_t next_free;
   uint32_t n_reported;      /* generated tokens already handed out */
   uint32_t queued_tokens;   /* its share of n_queued_tokens, 0 once it runs */
+  uint64_t polled;          /* the last poll that told of it, and where among its updates */
+  uint32_t polled_at;
   uint64_t submit_us;
 
   /* written by the loop before the submit command, read by the engine after it */
@@ -107,6 +109,7 @@ struct td_engine {
   uint32_t n_slots;
   uint32_t free_head; /* loop thread: list of free slots, UINT32_MAX = none */
   uint64_t n_queued_tokens; /* loop thread */
+  uint64_t n_polls;         /* loop thread */
   uint64_t promised_us;     /* loop thread: when the last one that was refused was told to come back */
   td_ring inbox;            /* loop -> engine */
   td_ring outbox;           /* engine -> loop: slots with news */

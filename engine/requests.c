@@ -194,10 +194,18 @@ uint32_t td_engine_poll(td_engine *e, td_engine_update *out, uint32_t max)
 {
   uint32_t n = 0;
   td_ring_item item;
+  e->n_polls++;
   while (n < max && td_ring_pop(&e->outbox, &item)) {
+    td_slot *s = &e->slots[item.slot];
     /* cleared before the slot is read: what the engine publishes after the read makes a new hint */
-    atomic_store(&e->slots[item.slot].in_outbox, false);
-    n += slot_update(e, item.slot, &out[n]);
+    atomic_store(&s->in_outbox, false);
+    /* of the same request again, told of while this loop runs: the caller may give it back at the first update */
+    bool again = s->polled == e->n_polls;
+    uint32_t at = again ? s->polled_at : n;
+    if (!slot_update(e, item.slot, &out[at]) || again)
+      continue;
+    s->polled = e->n_polls;
+    s->polled_at = n++;
   }
   return n;
 }

@@ -15,6 +15,11 @@ COLOURS = ["#1f6fb4", "#d1541e", "#2e8b3d", "#7d4bb0", "#8a6d1f", "#b02a5b"]
 PANELS = [("time to first token, ms", [("p50", lambda r: r["ttft_ms"]["p50"]), ("p99", lambda r: r["ttft_ms"]["p99"])], True),
           ("time between tokens, ms", [("p50", lambda r: r["tbt_ms"]["p50"]), ("p99", lambda r: r["tbt_ms"]["p99"])], True),
           ("output tokens/s", [("", lambda r: r["output_tokens_per_s"])], False)]
+# What only a simulation knows.
+INSIDE = ("KV held: mean, most (dashed); hits (dotted), %",
+          [(k, lambda r, field=field: 100 * r["inside"][field] if "inside" in r else None) for k, field in (
+              ("", "kv_owned_share_mean"), ("most", "kv_owned_share_max"), ("hit", "prefix_hit_share"))], False)
+DASHES = {"p99": "5 3", "most": "5 3", "hit": "1 3"}
 
 
 def ticks_linear(top):
@@ -53,7 +58,7 @@ def text(x, y, s, size=11, anchor="middle", colour="#333", extra=""):
 
 def panel(index, title, lines, log, results, x_of):
     left, top = index * (WIDTH + GAP + LEFT) + LEFT, TOP
-    values = [f(r) for _, runs in results for r in runs for _, f in lines]
+    values = [v for _, runs in results for r in runs for _, f in lines if (v := f(r)) is not None]
     xs = Axis([x_of(r) for _, runs in results for r in runs], left, left + WIDTH, False)
     ys = Axis(values, top + HEIGHT, top, log)
     out = [text(left + WIDTH / 2, top - 10, title, 13)]
@@ -66,7 +71,9 @@ def panel(index, title, lines, log, results, x_of):
     for k, (_, runs) in enumerate(results):
         for name, f in lines:
             points = [(xs(x_of(r)), ys(f(r))) for r in sorted(runs, key=x_of) if f(r) is not None and f(r) > 0]
-            dash = ' stroke-dasharray="5 3"' if name == "p99" else ""
+            if not points:
+                continue
+            dash = f' stroke-dasharray="{DASHES[name]}"' if name in DASHES else ""
             path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
             out.append(f'<polyline points="{path}" fill="none" stroke="{COLOURS[k % len(COLOURS)]}" stroke-width="1.8"{dash}/>')
             out += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.8" fill="{COLOURS[k % len(COLOURS)]}"/>' for x, y in points]
@@ -76,10 +83,11 @@ def panel(index, title, lines, log, results, x_of):
 def draw(path, results):
     """results: [(label, runs)]."""
     open_loop = any(r["rate"] for _, runs in results for r in runs)
-    total = len(PANELS) * (WIDTH + GAP + LEFT)
+    panels = PANELS + [INSIDE] * any("inside" in r for _, runs in results for r in runs)
+    total = len(panels) * (WIDTH + GAP + LEFT)
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{total}" height="{TOP + HEIGHT + BOTTOM + 20}" font-family="sans-serif">',
            '<rect width="100%" height="100%" fill="white"/>']
-    for i, (title, lines, log) in enumerate(PANELS):
+    for i, (title, lines, log) in enumerate(panels):
         out += panel(i, title, lines, log, results, lambda r: r["rate"] or r["streams"])
     what = "requests/s offered" if open_loop else "streams"
     out.append(text(total / 2, TOP + HEIGHT + 38, f"{what}; whole lines: median, dashed: 99th percentile", 12))

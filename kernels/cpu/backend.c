@@ -342,9 +342,11 @@ static td_status pick_isa(const td_isa **out, td_error *err)
   __builtin_cpu_init();
   /* f16c: not every compiler knows its name here; every CPU with AVX2 has it */
   bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+#ifdef TD_ISA_AVX512
   if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq"))
     usable[n++] = &td_isa_avx512;
+#endif
   if (avx2)
     usable[n++] = &td_isa_avx2;
 #endif

@@ -91,6 +91,8 @@ typedef struct td_isa {
 extern const td_isa td_isa_scalar;
 #ifdef TD_ISA_X86
 extern const td_isa td_isa_avx2;
+#endif
+#ifdef TD_ISA_AVX512
 extern const td_isa td_isa_avx512;
 #endif
 

@@ -11,6 +11,7 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
+import attention  # noqa: E402
 import faults  # noqa: E402
 import invariant  # noqa: E402
 import loading  # noqa: E402
@@ -36,6 +37,7 @@ STAGES = [
     ("memory", "device memory before, while serving, after", memory.stage),
     ("loading", "loading 8B from disk", loading.stage),
     ("kernels", "every op beside its floor", steps.stage_kernels),
+    ("attention", "decode attention by policy, beside peers measured in the same run", attention.stage),
     ("steps", "whole steps beside their floors", steps.stage_steps),
     ("idle", "what the device waits for between steps", steps.stage_idle),
     ("serve", "through HTTP, beside a peer's figures", serve.stage),

@@ -126,3 +126,18 @@ def test_bad_options():
                           ([*url, "--streams", "1"], "refused")):
         r = subprocess.run([BENCH, "serve", *options], capture_output=True, text=True, timeout=30)
         assert r.returncode != 0 and word in r.stderr, (options, r.stderr)
+
+
+def test_attention_on_the_cpu(tmp_path):
+    """A few small cells for real: whoever measures them on a GPU runs the same lines."""
+    out = tmp_path / "attention.json"
+    r = subprocess.run([BENCH, "attention", "--backend", "cpu", "--only", "trace", "--max-keys", "8300", "--trace-steps", "1", "--policies", "serial",
+                        "--rounds", "1", "--max-seconds", "0.001", "--gb-s", "10", "--json", out], capture_output=True, text=True,
+                       timeout=120 * SLOWNESS, stdin=subprocess.DEVNULL)
+    assert r.returncode == 0, r.stdout + r.stderr
+    o = json.loads(out.read_text())
+    assert o["backend"] == "cpu" and o["cells"] and all(c["kind"] == "trace" and sum(c["kv_len"]) <= 8300 for c in o["cells"])
+    assert all(c["us"]["serial"] > 0 and list(c["us"]) == ["serial"] for c in o["cells"])
+    assert "serial" in o["traces"][0] and "unified" not in o["traces"][0]
+    r = subprocess.run([BENCH, "attention", "--heads", "nonsense"], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+    assert r.returncode != 0 and "not like 32/8" in r.stderr

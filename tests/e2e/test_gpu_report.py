@@ -10,6 +10,8 @@ import pytest
 from harness import DAEMON, ROOT, SLOWNESS
 
 sys.path.insert(0, str(ROOT / "scripts/gpu"))
+import attention  # noqa: E402
+import attention_peers  # noqa: E402
 import core  # noqa: E402
 import invariant  # noqa: E402
 import models  # noqa: E402
@@ -145,3 +147,59 @@ def test_options_and_poison(tmp_path):
     assert data == bytes(8) + b"\xc0\x7f" * 2 + bytes(4)
     with pytest.raises(ValueError):
         models.poison_token(tmp_path / "a", tmp_path / "c", 3)
+
+
+# ---- attention beside peers ----
+
+def attention_cell(kind, name, ours, kv_len=(4096, 4096), shared=(0, 0), **us):
+    return {"kind": kind, "name": name, "heads": 32, "kv_heads": 8, "floor_us": 1.0, "plan_us": {}, "us": {"unified": ours, **us},
+            "kv_len": list(kv_len), "shared": list(shared)}
+
+
+def peer_cell(kind, name, **us):
+    return {"kind": kind, "name": name, "heads": 32, "kv_heads": 8, "us": us}
+
+
+def test_attention_stands_beside_the_best_peer():
+    ours = {"cells": [attention_cell("decode", "1x16384", 20.0), attention_cell("tree", "t", 10.0, shared=(0, 512)),
+                      attention_cell("tree", "u", 10.0, shared=(0, 512)), attention_cell("tree", "256_1024", 101.0)]}
+    peers = {"cells": [peer_cell("decode", "1x16384", a=26.0, b=19.0), peer_cell("tree", "t", a=40.0, b=None), peer_cell("tree", "u", b=10.0),
+                       peer_cell("tree", "256_1024", a=100.0)]}
+    cells = attention.join(ours, peers)
+    assert [(c["peer"], c["peer_us"]) for c in cells] == [("b", 19.0), ("a", 40.0), ("b", 10.0), ("a", 100.0)]
+    s = core.Stage("attention", "")
+    attention.tell(s, cells, "unified")
+    assert [(b["what"].split()[0], b["ahead"]) for b in s.bars] == [("decode", False), ("tree", True), ("tree", True), ("tree", True), ("shared", False)]
+    assert s.bars[-1]["ours"] == pytest.approx(2.0)  # of 4 and 1: the tree without sharing is not among them
+    s = core.Stage("attention", "")
+    attention.tell(s, attention.join(ours, {}), "unified")
+    assert s.bars == [] and len(s.body) > 0  # without peers, tables and no judgement
+
+
+def test_a_trace_is_its_held_out_seeds():
+    steps = [(seed, step, 10.0 * seed + step) for seed in range(6) for step in (0, 2)]
+    ours = {"cells": [attention_cell("trace", f"zipf B8 seed {seed} step {step}", us) for seed, step, us in steps]}
+    peers = {"cells": [peer_cell("trace", f"zipf B8 seed {seed} step {step}", a=2 * us + 1, b=1.0) for seed, step, us in steps]}
+    del peers["cells"][3]["us"]["b"]  # not on every step: no mean of all
+    mean, sd, theirs, name = attention.traces(attention.join(ours, peers), "unified")["zipf B8"]
+    assert mean == pytest.approx(31) and sd == pytest.approx(250 ** 0.5) and theirs == pytest.approx(63) and name == "a"
+
+
+def test_peers_get_the_same_pages_and_tree():
+    cell = {"kv_len": [100, 100, 70, 40, 20], "shared": [0, 64, 32, 32, 0]}
+    rows, n = attention_peers.pages_of(cell)
+    assert [len(r) for r in rows] == [7, 7, 5, 3, 2] and n == 7 + 3 + 3 + 1 + 2
+    assert rows[1][:4] == rows[0][:4] and rows[1][4] not in rows[0] and rows[2][:2] == rows[3][:2] == rows[0][:2] and rows[4] == [14, 15]
+    levels = attention_peers.levels_of(rows)
+    covered = [[p for level in levels for first, end, pages in level if first <= r < end for p in pages] for r in range(len(rows))]
+    assert covered == rows  # from above, each row's pages in order
+    assert [(first, end) for first, end, _ in levels[1]] == [(0, 4), (4, 5)] and levels[1][0][2] == rows[0][:2]
+
+
+def test_without_peers_each_is_left_out_by_name(tmp_path):
+    r, text, o = run(tmp_path, "--backend", "cpu", "--quick", "--stages", "attention")
+    assert o["totals"]["failed"] == 0 and o["totals"]["passed"] == 1, text
+    assert [x["what"].split(" beside")[0] for x in o["stages"][0]["not_run"]] == list(attention_peers.PEERS)
+    cells = o["stages"][0]["data"]["attention"]
+    assert {c["kind"] for c in cells} == {"decode", "tree", "trace"} and all(c["us"]["unified"] >= c["floor_us"] for c in cells)
+    assert "bimodal B8" in text and "1,1024_2048,32" in text

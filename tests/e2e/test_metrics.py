@@ -36,7 +36,6 @@ def test_histograms_are_cumulative(daemon):
     assert predicted == 0, "no steps were measured, so nothing was predicted"
 
 
-@pytest.mark.share
 def test_counters_count(daemon):
     daemon.until_idle()
     before = daemon.metrics()

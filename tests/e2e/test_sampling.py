@@ -18,7 +18,6 @@ def ids(daemon, **fields):
     return completion(daemon, **fields)["choices"][0]["token_ids"]
 
 
-@pytest.mark.share
 def test_greedy_is_one_answer(daemon):
     first = ids(daemon, temperature=0)
     assert first == ids(daemon, temperature=0, seed=99, top_p=0.1)
@@ -27,7 +26,6 @@ def test_greedy_is_one_answer(daemon):
     assert first == ids(daemon, temperature=1, min_p=1, seed=5), "min_p 1 leaves the highest logit only"
 
 
-@pytest.mark.share
 def test_seed_repeats_and_differs(daemon):
     runs = {seed: ids(daemon, temperature=1, seed=seed) for seed in (1, 2, 3)}
     assert len({tuple(r) for r in runs.values()}) == 3
@@ -111,7 +109,6 @@ def test_stop_token_ids(daemon):
     assert r["choices"][0]["text"] == text, "a stop token's own text is not part of the answer"
 
 
-@pytest.mark.share
 def test_token_ids_in_equal_text_in(daemon):
     tokens = daemon.post("/tokenize", {"model": MODEL_ID, "prompt": STORY}).json()["tokens"]
     by_text, by_ids = completion(daemon, temperature=0), completion(daemon, prompt=tokens, temperature=0)

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "bench/attention_traces.h"
 #include "bench/attention_trees.h"
 #include "kernels/attention/plan.h"
 
@@ -143,64 +144,27 @@ static void print_trees(void)
   }
 }
 
-/* ---- PersistentKV's traces (section 3.8): requests one after another in a few places, by seed ---- */
+/* ---- PersistentKV's traces ---- */
 
-enum { TRACE_STRIPE = 8192, TRACE_REQUESTS = 24, SEEDS = 5 };
-typedef enum trace_kind { BUCKETED, UNIFORM, BIMODAL, ZIPF } trace_kind;
-static const struct {
-  const char *name;
-  trace_kind kind;
-  uint32_t batch, decode_min, decode_max;
-} traces[] = {{"bucketed B1", BUCKETED, 1, 32, 96}, {"uniform B8", UNIFORM, 8, 16, 96}, {"bimodal B8", BIMODAL, 8, 16, 96},
-              {"bimodal B4", BIMODAL, 4, 16, 96},   {"zipf B8", ZIPF, 8, 16, 96}};
-
-static uint32_t between(uint64_t *random, uint32_t from, uint32_t to)
-{
-  *random = *random * 6364136223846793005u + 1442695040888963407u;
-  return from + (uint32_t)((*random >> 33) % (to - from + 1));
-}
-
-static uint32_t prompt_of(trace_kind kind, uint32_t request, uint64_t *random)
-{
-  switch (kind) {
-  case BUCKETED: return 8192u << request % 4;
-  case UNIFORM: return between(random, 4096, 32768);
-  case BIMODAL: return request % 4 == 3 ? between(random, 24576, 65536) : between(random, 2048, 12288);
-  default: return (uint32_t)(2048 + 65536 / sqrt(between(random, 1, 32))) + between(random, 0, 1024) - 512;
-  }
-}
+enum { TRACE_STRIPE = TD_TRACE_TOKENS_MAX / PAGE_TOKENS };
 
 /* Mean predicted us of a step; *floor_us: of its keys, evenly spread. */
-static double trace_us(size_t trace, td_attention_policy policy, uint64_t seed, double *floor_us)
+static double trace_us(uint32_t trace, td_attention_policy policy, uint64_t seed, double *floor_us)
 {
-  uint64_t random = seed;
-  uint32_t left[8] = {0}, n_taken = 0, n_steps = 0;
+  uint32_t n_steps = 0;
   double us = 0, keys = 0;
-  td_plan plan = {.rows = rows, .page_tokens = PAGE_TOKENS, .page_table = page_table, .page_table_len = 8 * TRACE_STRIPE};
+  td_plan plan = {.rows = rows, .page_tokens = PAGE_TOKENS, .page_table = page_table, .page_table_len = TD_TRACE_ROWS_MAX * TRACE_STRIPE};
   td_attention_planner *p = planner_of(32, 8, policy);
   for (uint32_t i = 0; i < plan.page_table_len; i++)
     page_table[i] = (int32_t)i;
-  for (;; n_steps++) {
-    td_plan_row all[8];
+  for (td_trace_run run = td_trace_begin(trace, seed); td_trace_step(&run); n_steps++) {
     plan.n_rows = 0;
-    for (uint32_t b = 0; b < traces[trace].batch; b++) {
-      if (left[b] == 0 && n_taken < TRACE_REQUESTS) {
-        rows[b] = (td_plan_row){.slot = n_taken, .q_len = 1, .page_table_offset = b * TRACE_STRIPE};
-        rows[b].kv_len = prompt_of(traces[trace].kind, n_taken++, &random);
-        left[b] = between(&random, traces[trace].decode_min, traces[trace].decode_max);
+    for (uint32_t i = 0; i < TD_TRACE_ROWS_MAX; i++)
+      if (run.left[i] > 0) {
+        rows[plan.n_rows] = (td_plan_row){.slot = run.request[i], .q_start = plan.n_rows, .q_len = 1, .kv_len = run.kv_len[i],
+                                          .page_table_offset = i * TRACE_STRIPE};
+        keys += rows[plan.n_rows++].kv_len;
       }
-      if (left[b] > 0) {
-        left[b]--;
-        rows[b].kv_len++;
-        keys += rows[b].kv_len;
-        all[plan.n_rows++] = rows[b];
-      }
-    }
-    if (plan.n_rows == 0)
-      break;
-    plan.rows = all;
-    for (uint32_t i = 0; i < plan.n_rows; i++)
-      all[i].q_start = i;
     make(p, &plan);
     us += td_attention_planner_stats(p).longest_us;
   }
@@ -213,19 +177,19 @@ static void print_traces(void)
 {
   static const td_attention_policy policies[] = {TD_ATTENTION_FLASHDECODE, TD_ATTENTION_PERSISTENTKV, TD_ATTENTION_PAT,
                                                  TD_ATTENTION_UNIFIED};
-  printf("\npredicted us a step, heads 32/8, mean and sd of %d seeds: floor, flashdecode, persistentkv, pat, unified\n", SEEDS);
-  for (size_t t = 0; t < sizeof traces / sizeof *traces; t++) {
+  printf("\npredicted us a step, heads 32/8, mean and sd of %d seeds: floor, flashdecode, persistentkv, pat, unified\n", TD_TRACE_SEEDS);
+  for (uint32_t t = 0; t < TD_ATTENTION_TRACES; t++) {
     double floor_us = 0;
-    printf("%-14s", traces[t].name);
+    printf("%-14s", td_attention_traces[t].name);
     for (size_t k = 0; k < sizeof policies / sizeof *policies; k++) {
       double sum = 0, squares = 0, floors = 0;
-      for (uint64_t seed = 1; seed <= SEEDS; seed++) {
-        double us = trace_us(t, policies[k], seed * 1000003, &floor_us);
+      for (uint64_t seed = 1; seed <= TD_TRACE_SEEDS; seed++) {
+        double us = trace_us(t, policies[k], seed, &floor_us);
         sum += us, squares += us * us, floors += floor_us;
       }
       if (k == 0)
-        printf(" %7.1f", floors / SEEDS);
-      printf("  %7.1f +- %4.1f", sum / SEEDS, sqrt(fmax(squares / SEEDS - sum / SEEDS * sum / SEEDS, 0)));
+        printf(" %7.1f", floors / TD_TRACE_SEEDS);
+      printf("  %7.1f +- %4.1f", sum / TD_TRACE_SEEDS, sqrt(fmax(squares / TD_TRACE_SEEDS - sum / TD_TRACE_SEEDS * sum / TD_TRACE_SEEDS, 0)));
     }
     printf("\n");
   }

@@ -212,7 +212,7 @@ static void test_draws_follow_the_distribution(void **state)
       p.top_p = 0.1f + 0.89f * (float)fx_uniform();
     if (round % 5 == 3 || round % 5 == 4)
       p.min_p = 0.3f * (float)fx_uniform();
-    check_distribution(&s, x, vocab, p, 4000);
+    check_distribution(&s, x, vocab, p, vocab > 100 ? 1000 : 4000);
     free(x);
   }
   free_sampler(&s);
@@ -284,7 +284,7 @@ static void test_weights_as_defined(void **state)
   static float x[CHUNK];
   for (int isa = 0; isa < FX_ISAS; isa++)
     bes[isa] = fx_backend(fx_isas[isa], 1);
-  for (int round = 0; round < 96; round++) { /* 6 million random logits */
+  for (int round = 0; round < 32; round++) { /* 2 million random logits */
     float max = fx_normal() * 20, scale = expf(3 * fx_normal());
     for (uint32_t i = 0; i < CHUNK; i++) {
       x[i] = max - (float)fx_uniform() * scale * 4;
@@ -293,9 +293,9 @@ static void test_weights_as_defined(void **state)
     check_weights(bes, x, CHUNK - fx_below(9), max, td_sample_inv_temperature(0.01f + 2 * (float)fx_uniform()));
   }
   uint32_t n = 0;
-  for (uint64_t bits = 0x80000000u; bits <= 0xFF800000u; bits += 509) { /* 4 million exponents: from -0 to -infinity */
+  for (uint64_t bits = 0x80000000u; bits <= 0xFF800000u; bits += 2039) { /* 1 million exponents: from -0 to -infinity */
     x[n++] = float_of_bits((uint32_t)bits);
-    if (n == CHUNK || bits + 509 > 0xFF800000u) {
+    if (n == CHUNK || bits + 2039 > 0xFF800000u) {
       check_weights(bes, x, n, 0, 1);
       n = 0;
     }

@@ -1,0 +1,447 @@
+/* tandem-bench attention: decode attention alone, by policy, on the batches of attention_cells.h, each beside the time that reading every
+ * key once takes.
+ *
+ * A figure is the median of a few rounds; a round is a step with the op OPS times over, once for each of several layers in turn, so that no
+ * key is in the L2 cache from the time before; from a recording (a CUDA graph) where the backend has such, less an empty step. The plan is
+ * made once a step as in the daemon: what it takes the host stands beside. `--fake` takes the times that the plans predict instead of a
+ * device's: for work on this file, and to see what plans would be worth. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+
+#include "bench/attention_cells.h"
+#include "bench/attention_traces.h"
+#include "bench/ceilings.h"
+#include "bench/commands.h"
+#include "bench/stage.h"
+#include "bench/tool.h"
+#include "config/log.h"
+#include "kernels/attention/plan.h"
+
+enum { LAYERS = 4, OPS = 16, POLICIES = 5, MAX_CONTEXT = 69632, FAKE_WORKERS = 132, PLAN_RUNS = 5, EMPTY_ROUNDS = 20 };
+
+static const char *const policies[POLICIES] = {"serial", "unified", "pat", "persistentkv", "flashdecode"};
+
+typedef struct bench {
+  const char *backend, *only, *heads, *policy_names, *json, *cells_file;
+  double device, gb, n_rounds, max_seconds, max_keys, trace_steps, gb_s, threads;
+  bool fake;
+  td_attention_cells cells;
+  double *us[POLICIES], *plan_us[POLICIES]; /* [cells.n]; NaN: not measured */
+  td_ceiling ceiling;
+  char name[64]; /* of the backend that measured */
+  /* the backend at work */
+  td_stage stage;
+  td_devptr qkv, out, inv_freq;
+  const td_attention_cell *cell;
+  uint32_t n_queued;
+  bool recorded[TD_CELL_ROWS_MAX + 1];
+} bench;
+
+static void check(td_status st, const td_error *err)
+{
+  if (st != TD_OK)
+    td_tool_die("%s", err->message);
+}
+
+static bool in_list(const char *list, const char *word)
+{
+  size_t n = strlen(word);
+  for (const char *at = list; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
+    if (strncmp(at, word, n) == 0 && (at[n] == ',' || !at[n]))
+      return true;
+  return !list;
+}
+
+/* ---- the backend ---- */
+
+static void queue_rope(bench *b, uint32_t layer)
+{
+  const td_attention_cell *c = b->cell;
+  b->stage.be->ops->rope_kv(b->stage.be, &(td_rope_kv_params){.qkv = b->qkv, .inv_freq = b->inv_freq, .attn_factor = 1, .norm_eps = 1e-5f,
+                                                              .style = TD_ROPE_HALVES, .kv = b->stage.kv, .layer = layer,
+                                                              .n_heads = c->n_heads, .n_kv_heads = c->n_kv_heads,
+                                                              .head_dim = c->head_dim, .rotary_dim = c->head_dim});
+}
+
+static void queue_attention(void *arg, const td_plan *plan)
+{
+  bench *b = arg;
+  const td_attention_cell *c = b->cell;
+  (void)plan;
+  for (uint32_t i = 0; i < b->n_queued; i++)
+    b->stage.be->ops->attention(b->stage.be, &(td_attention_params){.qkv = b->qkv, .out = b->out, .kv = b->stage.kv,
+                                                                    .scale = 1 / sqrtf((float)c->head_dim), .layer = i % LAYERS,
+                                                                    .n_heads = c->n_heads, .n_kv_heads = c->n_kv_heads,
+                                                                    .head_dim = c->head_dim});
+}
+
+/* Keys and values of all pages, through the op that writes them, from random activations: zeros would cost a GPU less power. */
+static void fill_kv(bench *b)
+{
+  td_backend *be = b->stage.be;
+  td_error err;
+  uint32_t most = be->max_tokens / TD_CELL_PAGE_TOKENS;
+  for (uint32_t at = 0; at < b->stage.n_pages; at += most) {
+    uint32_t n = (b->stage.n_pages - at < most ? b->stage.n_pages - at : most) * TD_CELL_PAGE_TOKENS;
+    td_stage_plan_begin(&b->stage);
+    b->stage.next_page = at;
+    if (!td_stage_plan_row(&b->stage, n, n, false))
+      td_tool_die("the KV memory cannot be filled");
+    be->ops->step_begin(be, b->stage.plan);
+    for (uint32_t layer = 0; layer < LAYERS; layer++)
+      queue_rope(b, layer);
+    check(be->ops->step_end(be, b->stage.sampled, &err), &err);
+  }
+}
+
+static void make_activations(bench *b, const td_attention_cell *c)
+{
+  td_backend *be = b->stage.be;
+  td_error err;
+  size_t n = (size_t)be->max_tokens * (c->n_heads + 2 * c->n_kv_heads) * c->head_dim * be->activation_bytes / sizeof(float);
+  float *v = td_tool_alloc(n, sizeof *v), *frequencies = td_tool_alloc(c->head_dim / 2, sizeof *frequencies);
+  uint64_t random = 11;
+  for (size_t i = 0; i < n; i++) { /* signs and mantissas random, exponents of 1/4 to 1/2, in either width */
+    random = random * 6364136223846793005u + 1442695040888963407u;
+    uint32_t bits = (uint32_t)(random >> 32), word = be->activation_bytes == 2 ? (bits & 0x80ff80ffu) | 0x3e003e00u : (bits & 0x80ffffffu) | 0x3e000000u;
+    memcpy(&v[i], &word, sizeof word);
+  }
+  for (uint32_t i = 0; i < c->head_dim / 2; i++)
+    frequencies[i] = powf(10000, -2.0f * (float)i / (float)c->head_dim);
+  check(be->ops->upload_f32(be, v, n, &b->qkv, &err), &err);
+  check(be->ops->upload_f32(be, frequencies, c->head_dim / 2, &b->inv_freq, &err), &err);
+  check(be->ops->alloc(be, (size_t)be->max_tokens * c->n_heads * c->head_dim * be->activation_bytes, &b->out, &err), &err);
+  free(v), free(frequencies);
+}
+
+/* One for each policy and shape: both are chosen when a backend is made. false: it has not got this policy. */
+static bool open_backend(bench *b, const td_attention_cell *c, const char *policy)
+{
+  td_error err;
+  td_backend *be;
+  double keys = 0;
+  for (size_t i = 0; i < b->cells.n; i++) {
+    const td_attention_cell *k = &b->cells.cells[i];
+    if (k->n_heads == c->n_heads && k->n_kv_heads == c->n_kv_heads)
+      keys = fmax(keys, k->unique_keys + (double)k->n_rows * TD_CELL_PAGE_TOKENS);
+  }
+  td_backend_config config = {.n_threads = (uint32_t)b->threads, .max_slots = TD_CELL_ROWS_MAX, .max_rows = TD_CELL_ROWS_MAX, .max_tokens = 2048,
+                              .max_context_tokens = MAX_CONTEXT, .max_vocab = 1024, .device = (uint32_t)b->device,
+                              .attention = td_attention_of(policy), .gpu_memory_percent = 90};
+  check(td_backend_create(b->backend, &config, &be, &err), &err);
+  snprintf(b->name, sizeof b->name, "%s", be->ops->name);
+  td_kv_shape kv = {LAYERS, 1, TD_CELL_PAGE_TOKENS, c->n_kv_heads, c->head_dim, c->n_heads, 0};
+  if (be->ops->kv_check(be, &kv, &err) != TD_OK) {
+    fprintf(stderr, "%s, heads %u/%u: not measured: %s\n", policy, c->n_heads, c->n_kv_heads, err.message);
+    be->ops->destroy(be);
+    return false;
+  }
+  b->cell = c;
+  b->stage.be = be;
+  memset(b->recorded, 0, sizeof b->recorded);
+  make_activations(b, c);
+  double pages = fmin(b->gb * 1e9 / (double)be->ops->kv_bytes_per_page(be, &kv), keys / TD_CELL_PAGE_TOKENS);
+  td_stage_init(&b->stage, be, &kv, (uint32_t)pages, MAX_CONTEXT);
+  fill_kv(b);
+  return true;
+}
+
+/* ---- times ---- */
+
+static double one_step(void *arg)
+{
+  bench *b = arg;
+  td_backend *be = b->stage.be;
+  td_error err;
+  double begin = td_tool_now_s();
+  be->ops->step_begin(be, b->stage.plan);
+  if (b->n_queued > 0 && !(be->ops->replay && b->recorded[b->cell->n_rows] && be->ops->replay(be)))
+    queue_attention(b, b->stage.plan);
+  check(be->ops->step_end(be, b->stage.sampled, &err), &err);
+  td_stage_plan_repeat(&b->stage);
+  return td_tool_now_s() - begin;
+}
+
+static double median_step(bench *b, uint32_t n_queued, uint32_t n_rounds)
+{
+  td_stats_list l = {0};
+  b->n_queued = n_queued;
+  td_stage_time(one_step, b, 1, (int)n_rounds, 0, b->max_seconds, &l);
+  double v = td_stats_median(l.v, l.n);
+  td_stats_deinit(&l);
+  return v;
+}
+
+static bool plan_cell(bench *b, const td_attention_cell *c)
+{
+  bool fits = true;
+  td_stage_plan_begin(&b->stage);
+  for (uint32_t r = 0; r < c->n_rows && fits; r++)
+    fits = td_stage_plan_shared(&b->stage, c->kv_len[r], c->shared[r], true);
+  return fits;
+}
+
+/* us of the op, or NaN: the cell does not fit, or is too short to be told from an empty step. */
+static double measure(bench *b, const td_attention_cell *c)
+{
+  td_backend *be = b->stage.be;
+  td_error err;
+  uint32_t n_ops = be->ops->record ? OPS : LAYERS; /* a CPU's take long enough */
+  b->cell = c;
+  b->n_queued = n_ops;
+  if (be->ops->record && !b->recorded[c->n_rows]) {
+    check(be->ops->record(be, c->n_rows, queue_attention, b, &err), &err);
+    b->recorded[c->n_rows] = true;
+  }
+  if (!plan_cell(b, c))
+    return NAN;
+  double all = median_step(b, n_ops, (uint32_t)b->n_rounds), empty = median_step(b, 0, EMPTY_ROUNDS);
+  return all > empty ? (all - empty) / n_ops * 1e6 : NAN;
+}
+
+/* ---- the planner's side ---- */
+
+static td_attention_planner *planner_of(const td_attention_cell *c, uint32_t policy)
+{
+  td_attention_planner_config config = {.policy = (td_attention_policy)(policy - 1), .max_rows = TD_CELL_ROWS_MAX, .n_workers = FAKE_WORKERS,
+                                        .n_kv_heads = c->n_kv_heads, .group = c->n_heads / c->n_kv_heads, .head_dim = c->head_dim,
+                                        .page_tokens = TD_CELL_PAGE_TOKENS, .tile_rows = 128, .max_slots = 1 << 24,
+                                        .cost = td_attention_cost_of_h200(FAKE_WORKERS)};
+  td_attention_planner *p;
+  td_error err;
+  check(td_attention_planner_create(&config, &p, &err), &err);
+  return p;
+}
+
+/* What the host takes for the plan, made from nothing, and what the plan predicts. The pages are as plan_cell deals them. */
+static double plan_us(const td_attention_cell *c, uint32_t policy, double *predicted_us)
+{
+  uint32_t stripe = MAX_CONTEXT / TD_CELL_PAGE_TOKENS;
+  td_plan_row *rows = td_tool_alloc(c->n_rows, sizeof *rows);
+  int32_t *table = td_tool_alloc((size_t)c->n_rows * stripe, sizeof *table), next = 0;
+  td_plan plan = {.n_rows = c->n_rows, .rows = rows, .n_tokens = c->n_rows, .page_tokens = TD_CELL_PAGE_TOKENS,
+                  .page_table_len = c->n_rows * stripe, .page_table = table};
+  for (uint32_t r = 0; r < c->n_rows; r++) {
+    rows[r] = (td_plan_row){.slot = r, .q_start = r, .q_len = 1, .kv_len = c->kv_len[r], .page_table_offset = r * stripe};
+    for (uint32_t i = 0; i * TD_CELL_PAGE_TOKENS < c->kv_len[r]; i++)
+      table[r * stripe + i] = i < c->shared[r] / TD_CELL_PAGE_TOKENS ? table[(r - 1) * stripe + i] : next++;
+  }
+  td_attention_planner *p = planner_of(c, policy);
+  double us[PLAN_RUNS];
+  td_error err;
+  for (int i = 0; i < PLAN_RUNS; i++) {
+    double begin = td_tool_now_s();
+    check(td_attention_planner_make(p, &plan, &err), &err);
+    us[i] = (td_tool_now_s() - begin) * 1e6;
+    td_attention_planner_forget(p);
+  }
+  *predicted_us = td_attention_planner_stats(p).longest_us;
+  td_attention_planner_destroy(p);
+  free(rows), free(table);
+  return td_stats_median(us, PLAN_RUNS);
+}
+
+/* Without a device: every row by itself for `serial`, evenly; else what the plan predicts. */
+static double faked_us(const bench *b, const td_attention_cell *c, uint32_t policy, double predicted_us)
+{
+  double keys = 0;
+  for (uint32_t r = 0; r < c->n_rows; r++)
+    keys += c->kv_len[r];
+  return policy == 0 ? 5 + keys * c->n_kv_heads * c->head_dim * 4 / b->ceiling.bytes_per_s * 1e6 : 5 + predicted_us;
+}
+
+/* ---- all of it ---- */
+
+static bool same_heads(const td_attention_cell *a, const td_attention_cell *b)
+{
+  return a->n_heads == b->n_heads && a->n_kv_heads == b->n_kv_heads;
+}
+
+static void measure_heads(bench *b, const td_attention_cell *first, uint32_t policy)
+{
+  if (!b->fake && !open_backend(b, first, policies[policy]))
+    return;
+  for (size_t i = 0; i < b->cells.n; i++) {
+    const td_attention_cell *c = &b->cells.cells[i];
+    double predicted = NAN;
+    if (!same_heads(c, first))
+      continue;
+    if (policy > 0)
+      b->plan_us[policy][i] = plan_us(c, policy, &predicted);
+    b->us[policy][i] = b->fake ? faked_us(b, c, policy, predicted) : measure(b, c);
+    td_tool_progress((double)i / (double)b->cells.n, "%s, heads %u/%u, %s", policies[policy], c->n_heads, c->n_kv_heads, c->name);
+  }
+  td_tool_progress(-1, " ");
+  if (!b->fake)
+    td_stage_deinit(&b->stage);
+}
+
+static double floor_us(const bench *b, const td_attention_cell *c)
+{
+  return c->unique_keys * c->n_kv_heads * c->head_dim * 4 / b->ceiling.bytes_per_s * 1e6;
+}
+
+static void print_number(double v, int width)
+{
+  if (isfinite(v))
+    printf(" %*.1f", width, v);
+  else
+    printf(" %*s", width, "-");
+}
+
+static void print_tables(const bench *b)
+{
+  printf("%s; us of one layer's decode attention, head dim 128, pages of %d; floor: each key once at %.0f GB/s\n", b->fake ? "predicted, no device" : b->name,
+         TD_CELL_PAGE_TOKENS, b->ceiling.bytes_per_s * 1e-9);
+  printf("%-7s %-42s %-6s %8s", "", "", "heads", "floor");
+  for (uint32_t p = 0; p < POLICIES; p++)
+    printf(" %12s", policies[p]);
+  printf(" %12s\n", "plan us");
+  for (size_t i = 0; i < b->cells.n; i++) {
+    const td_attention_cell *c = &b->cells.cells[i];
+    if (c->kind == TD_CELL_TRACE)
+      continue;
+    printf("%-7s %-42s %2u/%-3u", td_cell_kinds[c->kind], c->name, c->n_heads, c->n_kv_heads);
+    print_number(floor_us(b, c), 8);
+    for (uint32_t p = 0; p < POLICIES; p++)
+      print_number(b->us[p][i], 12);
+    print_number(b->plan_us[1][i], 12);
+    printf("\n");
+  }
+  for (uint32_t t = 0; t < TD_ATTENTION_TRACES; t++) {
+    bool any = false;
+    for (uint32_t p = 0; p < POLICIES; p++)
+      any |= td_attention_trace_figures(&b->cells, b->us[p], t).n_seeds > 0;
+    if (!any)
+      continue;
+    printf("%-7s %-42s %-6s %8s", "trace", td_attention_traces[t].name, "32/8", "");
+    for (uint32_t p = 0; p < POLICIES; p++) {
+      td_trace_figures f = td_attention_trace_figures(&b->cells, b->us[p], t);
+      char text[32] = "-";
+      if (f.n_seeds > 0)
+        snprintf(text, sizeof text, "%.1f+-%.1f", f.mean_us, f.sd_us);
+      printf(" %12s", text);
+    }
+    printf("\n");
+  }
+}
+
+static cJSON *figures_json(const bench *b, double *const values[POLICIES], size_t i)
+{
+  cJSON *o = cJSON_CreateObject();
+  for (uint32_t p = 0; p < POLICIES; p++)
+    if (values[p] && isfinite(values[p][i]))
+      td_stats_add_number(o, policies[p], values[p][i]);
+  (void)b;
+  return o;
+}
+
+static void write_json(const bench *b)
+{
+  char machine[256];
+  cJSON *o = cJSON_CreateObject(), *cells = td_attention_cells_json(&b->cells), *traces, *cell;
+  td_tool_machine(machine, sizeof machine);
+  cJSON_AddStringToObject(o, "tool", "tandem-bench attention " TD_VERSION);
+  cJSON_AddStringToObject(o, "machine", machine);
+  cJSON_AddStringToObject(o, "backend", b->fake ? "none" : b->name);
+  cJSON_AddNumberToObject(o, "ceiling_gb_s", b->ceiling.bytes_per_s * 1e-9);
+  cJSON_AddItemToObject(o, "cells", cells);
+  size_t i = 0;
+  cJSON_ArrayForEach(cell, cells)
+  {
+    td_stats_add_number(cell, "floor_us", floor_us(b, &b->cells.cells[i]));
+    cJSON_AddItemToObject(cell, "us", figures_json(b, b->us, i));
+    cJSON_AddItemToObject(cell, "plan_us", figures_json(b, b->plan_us, i));
+    i++;
+  }
+  traces = cJSON_AddArrayToObject(o, "traces");
+  for (uint32_t t = 0; t < TD_ATTENTION_TRACES; t++) {
+    cJSON *trace = cJSON_CreateObject();
+    cJSON_AddStringToObject(trace, "name", td_attention_traces[t].name);
+    for (uint32_t p = 0; p < POLICIES; p++) {
+      td_trace_figures f = td_attention_trace_figures(&b->cells, b->us[p], t);
+      if (f.n_seeds == 0)
+        continue;
+      cJSON *of_policy = cJSON_AddObjectToObject(trace, policies[p]);
+      td_stats_add_number(of_policy, "mean_us", f.mean_us);
+      td_stats_add_number(of_policy, "sd_us", f.sd_us);
+      td_stats_add_number(of_policy, "calibration_seed_us", f.calibration_us);
+      td_stats_add_number(of_policy, "seeds", f.n_seeds);
+    }
+    cJSON_AddItemToArray(traces, trace);
+  }
+  td_tool_write_json(b->json, o);
+}
+
+static void read_options(bench *b)
+{
+  td_cells_request r = {.steps_of_a_trace = (uint32_t)b->trace_steps, .max_keys = (uint32_t)b->max_keys};
+  for (td_cell_kind k = 0; k < TD_CELL_KINDS; k++)
+    r.kinds[k] = in_list(b->only, td_cell_kinds[k]);
+  if (b->heads && sscanf(b->heads, "%u/%u", &r.n_heads, &r.n_kv_heads) != 2)
+    td_tool_die("--heads: '%s' is not like 32/8", b->heads);
+  if (b->trace_steps < 1 || b->trace_steps > 2000 || b->n_rounds < 1 || b->gb <= 0 || b->max_keys < 0)
+    td_tool_die("a number is out of range");
+  td_attention_cells_make(&b->cells, &r);
+  if (b->cells.n == 0)
+    td_tool_die("no cell is left to measure");
+  for (uint32_t p = 0; p < POLICIES; p++) {
+    b->us[p] = td_tool_alloc(b->cells.n, sizeof(double));
+    b->plan_us[p] = td_tool_alloc(b->cells.n, sizeof(double));
+    for (size_t i = 0; i < b->cells.n; i++)
+      b->us[p][i] = b->plan_us[p][i] = NAN;
+  }
+}
+
+static void measure_all(bench *b)
+{
+  for (uint32_t p = 0; p < POLICIES; p++)
+    for (size_t i = 0; i < b->cells.n && in_list(b->policy_names, policies[p]); i++) {
+      bool first = true;
+      for (size_t k = 0; k < i && first; k++)
+        first = !same_heads(&b->cells.cells[k], &b->cells.cells[i]);
+      if (first)
+        measure_heads(b, &b->cells.cells[i], p);
+    }
+}
+
+int td_bench_attention(int argc, char **argv)
+{
+  static bench b = {.backend = "auto", .gb = 40, .n_rounds = 9, .max_seconds = 1, .trace_steps = 16};
+  const td_arg args[] = {
+      {"--backend", "NAME", "auto, cpu or cuda (auto)", TD_ARG_TEXT, &b.backend},
+      {"--only", "KIND,...", "decode tree trace", TD_ARG_TEXT, &b.only},
+      {"--heads", "Q/KV", "only cells with so many heads: 32/8, 32/32, 16/4, 16/8, 64/8", TD_ARG_TEXT, &b.heads},
+      {"--policies", "NAME,...", "serial unified pat persistentkv flashdecode", TD_ARG_TEXT, &b.policy_names},
+      {"--trace-steps", "N", "steps of each trace and seed, evenly out of all (16)", TD_ARG_NUMBER, &b.trace_steps},
+      {"--max-keys", "N", "only cells with at most so many keys in all; 0: all", TD_ARG_NUMBER, &b.max_keys},
+      {"--rounds", "N", "a figure is their median (9)", TD_ARG_NUMBER, &b.n_rounds},
+      {"--max-seconds", "S", "but no figure takes much longer than this (1)", TD_ARG_NUMBER, &b.max_seconds},
+      {"--gb", "GB", "memory for KV; what does not fit is not measured (40)", TD_ARG_NUMBER, &b.gb},
+      {"--gb-s", "X", "memory ceiling; 0: an H200's, or measured on a CPU", TD_ARG_NUMBER, &b.gb_s},
+      {"--threads", "N", "of the CPU backend; 0: one per core", TD_ARG_NUMBER, &b.threads},
+      {"--device", "N", "which GPU (0)", TD_ARG_NUMBER, &b.device},
+      {"--fake", NULL, "no device: the times that the plans predict", TD_ARG_FLAG, &b.fake},
+      {"--cells", "FILE", "writes the cells as JSON, for other programs to measure, and ends", TD_ARG_TEXT, &b.cells_file},
+      {"--json", "FILE", "where all figures go", TD_ARG_TEXT, &b.json},
+  };
+  td_tool_args("Times decode attention by policy: batches of one length, PAT's trees of shared prefixes, PersistentKV's traces.", args,
+               sizeof args / sizeof *args, argc, argv);
+  td_log_init(TD_LOG_WARN);
+  read_options(&b);
+  if (b.cells_file) {
+    td_tool_write_json(b.cells_file, td_attention_cells_json(&b.cells));
+    return 0;
+  }
+  b.ceiling = td_ceilings_of(b.fake || strcmp(b.backend, "cpu") != 0 ? "cuda" : "cpu", b.gb_s, 1, (uint32_t)b.threads);
+  measure_all(&b);
+  print_tables(&b);
+  if (b.json)
+    write_json(&b);
+  td_attention_cells_deinit(&b.cells);
+  return 0;
+}

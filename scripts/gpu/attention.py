@@ -1,0 +1,122 @@
+"""Decode attention by policy beside FlashAttention-3 and FlashInfer, measured in the same run on the same cells: batches of one length,
+PAT's trees of shared prefixes, PersistentKV's traces."""
+import json
+import math
+import os
+import pathlib
+import statistics
+import sys
+
+from core import must
+
+POLICIES = ("serial", "unified", "pat", "persistentkv", "flashdecode")
+HERE = pathlib.Path(__file__).parent
+PYTHON = "TANDEM_PEERS_PYTHON"  # which Python has the peers
+
+
+def key_of(cell):
+    return cell["kind"], cell["name"], cell["heads"], cell["kv_heads"]
+
+
+def join(ours, peers):
+    """Each cell with its figures and the best peer's: {..., "peer": name or None, "peer_us": us or None}."""
+    theirs = {key_of(c): {k: v for k, v in c["us"].items() if v} for c in peers.get("cells", ())}
+    out = []
+    for c in ours["cells"]:
+        figures = theirs.get(key_of(c), {})
+        best = min(figures, key=figures.get, default=None)
+        out.append({**{k: c[k] for k in ("kind", "name", "heads", "kv_heads", "floor_us", "us", "plan_us")}, "peers": figures, "peer": best,
+                    "peer_us": figures.get(best), "sharing": any(c["shared"]), "rows": len(c["kv_len"]),
+                    "shared_tokens": max(c["shared"], default=0)})
+    return out
+
+
+def trace_key(cell):
+    """A trace's step: its trace and seed."""
+    name, _, rest = cell["name"].partition(" seed ")
+    return name, int(rest.split()[0])
+
+
+def traces(cells, policy, calibration_seed=0):
+    """{trace: (mean us, sd, best peer's mean or None, its name)} over the held-out seeds: of the mean of a seed's steps. A peer counts where
+    it was measured on every step."""
+    by = {}
+    for c in cells:
+        if c["kind"] == "trace" and c["us"].get(policy) and trace_key(c)[1] != calibration_seed:
+            by.setdefault(trace_key(c)[0], {}).setdefault(trace_key(c)[1], []).append(c)
+    out = {}
+    for trace, seeds in by.items():
+        means = [statistics.fmean(c["us"][policy] for c in steps) for steps in seeds.values()]
+        steps = [c for s in seeds.values() for c in s]
+        names = set.intersection(*(set(c["peers"]) for c in steps))
+        peers = {n: statistics.fmean(statistics.fmean(c["peers"][n] for c in s) for s in seeds.values()) for n in names}
+        best = min(peers, key=peers.get, default=None)
+        out[trace] = (statistics.fmean(means), statistics.stdev(means) if len(means) > 1 else 0.0, peers.get(best), best)
+    return out
+
+
+def geometric_mean(values):
+    return math.exp(statistics.fmean(map(math.log, values))) if values else None
+
+
+def tell(s, cells, policy):
+    """Tables, and bars beside the best peer."""
+    for kind in ("decode", "tree"):
+        mine = [c for c in cells if c["kind"] == kind]
+        if mine:
+            s.text(f"### {kind}: us of one layer")
+            s.table(["", "heads", "floor", *POLICIES, "best peer", "", "plan us"],
+                    [[c["name"], f"{c['heads']}/{c['kv_heads']}", c["floor_us"], *(c["us"].get(p) for p in POLICIES), c["peer_us"],
+                      c["peer"] or "-", c["plan_us"].get(policy)] for c in mine])
+    by_trace = {p: traces(cells, p) for p in POLICIES}
+    if any(by_trace.values()):
+        s.text("### traces: us of a step, mean and sd over the held-out seeds")
+        names = list(dict.fromkeys(n for t in by_trace.values() for n in t))
+        peer = {n: next((by_trace[p][n][2:] for p in POLICIES if n in by_trace[p] and by_trace[p][n][2]), (None, None)) for n in names}
+        s.table(["", *POLICIES, "best peer", ""],
+                [[n, *(f"{by_trace[p][n][0]:.1f} ± {by_trace[p][n][1]:.1f}" if n in by_trace[p] else None for p in POLICIES), *peer[n]] for n in names])
+    for c in cells:
+        if c["kind"] != "trace" and c["peer_us"] and c["us"].get(policy):
+            slack = 1.0 if c["sharing"] else 1.02
+            s.bar(f"{c['kind']} {c['name']} {c['heads']}/{c['kv_heads']}", c["us"][policy], c["peer_us"] * slack, "us", source=c["peer"])
+    for n, (mean, _, theirs, name) in by_trace[policy].items():
+        if theirs:
+            s.bar(f"trace {n}, 1.15 times as fast", mean, theirs / 1.15, "us", source=name)
+    ratios = [c["peer_us"] / c["us"][policy] for c in cells if c["kind"] == "tree" and c["sharing"] and c["peer_us"] and c["us"].get(policy)]
+    if ratios:
+        s.bar("shared trees beside the best peer, geometric mean", geometric_mean(ratios), 2.5, "times", less_is_better=False, source="goal")
+
+
+def peers_of(ctx, s, cells_file):
+    """The peers' figures, under whatever Python has them; which are left out, and why, is told."""
+    python, out = os.environ.get(PYTHON, sys.executable), ctx.work / "attention-peers.json"
+    import core  # run() takes any program, not only ours
+    r = core.run([python, HERE / "attention_peers.py", "--cells", cells_file, "--json", out, "--max-seconds", 60 if ctx.quick else 150], 420,
+                 ctx.log("attention-peers"))
+    if r.code != 0 or not out.exists():
+        s.not_run("attention's peers", f"{python} ended with {r.code}: {r.text.strip()[-300:]}")
+        return {}
+    o = json.loads(out.read_text())
+    for name, why in {**o["left_out"], **o["errors"]}.items():
+        s.not_run(f"{name} beside it", why)
+    return o
+
+
+def stage(ctx, s):
+    """On a CPU: the times that plans predict, so that all but the device is run."""
+    gpu = ctx.backend == "cuda"
+    if gpu:
+        ctx.need_gpu()
+    what = ["--trace-steps", 4 if ctx.quick else 16, *(["--heads", "32/8"] if ctx.quick else [])]
+    cells_file, out = ctx.work / "attention-cells.json", ctx.work / "attention.json"
+    must(ctx.run("tandem-bench", "attention", *what, "--cells", cells_file, limit_s=60), "tandem-bench attention --cells")
+    how = ["--backend", "cuda", "--device", ctx.device, "--rounds", 7, "--max-seconds", 0.3] if gpu else ["--fake"]
+    s.block(must(ctx.run("tandem-bench", "attention", *what, *how, "--json", out, limit_s=400), "tandem-bench attention"))
+    ours = json.loads(out.read_text())
+    peers = peers_of(ctx, s, cells_file)
+    cells = join(ours, peers)
+    s.data.update(attention=cells, peers=peers.get("versions", {}))
+    measured = sum(bool(c["us"].get("unified")) for c in cells)
+    s.check(measured > 0.9 * len(cells), "every cell was measured by the unified policy" if gpu else "every cell was planned by the unified policy",
+            f"{measured} of {len(cells)}")
+    tell(s, cells, "unified")

@@ -1,0 +1,283 @@
+#!/usr/bin/env python3
+"""Decode attention by FlashAttention-3 and FlashInfer, on the very cells that `tandem-bench attention --cells FILE` writes.
+
+  attention_peers.py --cells cells.json --json peers.json [--max-seconds 120]
+
+Runs under whatever Python has torch and a peer installed; a peer that is not there is left out by name, and the reason is written. What is
+looked for: FlashAttention-3 as vLLM builds it (the package vllm, or the library that FA3_SO names), or the package flash_attn_interface;
+FlashInfer (the package flashinfer), whose kernels are compiled at first use, minutes if nothing is cached: run `--warm` before.
+
+All as tandem has it: bf16, pages of 16 on scattered ids, one launch a call, median of replays of a CUDA graph in which several copies of
+the cell's KV take turns, so that none is in the L2 cache."""
+import argparse
+import json
+import math
+import os
+import statistics
+import sys
+import time
+
+PAGE = 16
+ROTATE_BYTES, COPIES_MAX, REPLAYS = 200e6, 8, 9
+POOL_BYTES = 40e9
+
+
+def pages_of(cell):
+    """Rows' pages as numbers from 0 on: those that neighbours share have the same."""
+    rows, after = [], 0
+    for kv_len, shared in zip(cell["kv_len"], cell["shared"]):
+        n, n_shared = -(-kv_len // PAGE), (shared // PAGE if rows else 0)
+        rows.append(rows[-1][:n_shared] + list(range(after, after + n - n_shared)) if n_shared else list(range(after, after + n)))
+        after += n - n_shared
+    return rows, after
+
+
+def levels_of(rows):
+    """The same as a tree, level by level: [[(first row, end row, pages)]], for kernels that want it so; every level covers all rows."""
+    def node(first, end, begin):
+        stop = min(len(rows[r]) for r in range(first, end))
+        same = begin
+        while same < stop and all(rows[r][same] == rows[first][same] for r in (first, end - 1)):
+            same += 1
+        return same
+    levels, open_nodes = [], [(0, len(rows), 0)]
+    while open_nodes:
+        level, after = [], []
+        for first, end, begin in open_nodes:
+            same = node(first, end, begin) if end - first > 1 else len(rows[first])
+            level.append((first, end, rows[first][begin:same]))
+            r = first
+            while r < end and any(len(rows[i]) > same for i in range(first, end)):
+                k = r + 1
+                while k < end and len(rows[r]) > same and len(rows[k]) > same and rows[k][same] == rows[r][same]:
+                    k += 1
+                after.append((r, k, same))
+                r = k
+        levels.append(level)
+        open_nodes = after
+    return levels
+
+
+class Pool:
+    """Pages of K and V with scattered ids, random numbers in them."""
+
+    def __init__(self, torch, kv_heads, head_dim, n_pages):
+        self.k = torch.empty(n_pages, PAGE, kv_heads, head_dim, device="cuda", dtype=torch.bfloat16)
+        self.v = torch.empty_like(self.k)
+        for t in (self.k, self.v):
+            for part in t.view(-1).split(1 << 28):
+                part.normal_()
+        self.ids = torch.randperm(n_pages, device="cuda").to(torch.int32)
+
+
+class Batch:
+    """One copy of a cell on pages of its own."""
+
+    def __init__(self, torch, cell, pool, copy):
+        rows, n = pages_of(cell)
+        ids = pool.ids[copy * n:(copy + 1) * n]
+        at = [torch.tensor(r, device="cuda", dtype=torch.long) for r in rows]
+        self.torch, self.cell, self.pool = torch, cell, pool
+        self.pages = [ids[a] for a in at]
+        self.n, self.kv_len = len(rows), torch.tensor(cell["kv_len"], device="cuda", dtype=torch.int32)
+        self.q = torch.randn(self.n, cell["heads"], cell["head_dim"], device="cuda", dtype=torch.bfloat16)
+        self.out = torch.empty_like(self.q)
+        self.levels = [[(first, end, ids[torch.tensor(p, device="cuda", dtype=torch.long)]) for first, end, p in level]
+                       for level in levels_of(rows)] if any(cell["shared"]) else None
+
+    def table(self):
+        t = self.torch.zeros(self.n, max(len(p) for p in self.pages), device="cuda", dtype=self.torch.int32)
+        for i, p in enumerate(self.pages):
+            t[i, :len(p)] = p
+        return t
+
+    def ints(self, values):
+        return self.torch.tensor(values, device="cuda", dtype=self.torch.int32)
+
+    def sums(self, counts):
+        out = [0]
+        for c in counts:
+            out.append(out[-1] + c)
+        return self.ints(out)
+
+
+# ---- FlashAttention-3 ----
+
+def fa3_of_vllm(torch):
+    """vLLM's build registers torch operators; the package or the bare library, whichever is there."""
+    if os.environ.get("FA3_SO"):
+        torch.ops.load_library(os.environ["FA3_SO"])
+    else:
+        import vllm.vllm_flash_attn._vllm_fa3_C  # noqa: F401
+    ops = torch.ops._vllm_fa3_C
+
+    def make(b):
+        c, table, starts = b.cell, b.table(), b.sums([1] * b.n)
+        longest = max(c["kv_len"])
+        plan = ops.get_scheduler_metadata(b.n, 1, longest, c["heads"], c["kv_heads"], c["head_dim"], c["head_dim"], torch.bfloat16, b.kv_len,
+                                          starts, None, None, None, None, PAGE, 0, True, -1, -1, False, 0, None, 0)
+        return lambda: ops.fwd(b.q, b.pool.k, b.pool.v, None, None, None, b.out, starts, None, None, None, b.kv_len, 1, longest, table, None,
+                               None, None, None, None, None, None, None, c["head_dim"] ** -0.5, True, -1, -1, 0.0, True, plan, 0, None, 0,
+                               None, 1, 0, None)
+    return make
+
+
+def fa3_package(torch):
+    from flash_attn_interface import flash_attn_with_kvcache
+
+    def make(b):
+        table, q = b.table(), b.q.unsqueeze(1)
+        return lambda: flash_attn_with_kvcache(q, b.pool.k, b.pool.v, cache_seqlens=b.kv_len, page_table=table, causal=True)
+    return make
+
+
+def fa3(torch):
+    why = []
+    for load in (fa3_of_vllm, fa3_package):
+        try:
+            return load(torch)
+        except Exception as e:  # whatever an import can fail with
+            why.append(f"{type(e).__name__}: {e}")
+    raise ImportError("; ".join(why))
+
+
+# ---- FlashInfer ----
+
+def flashinfer_decode(tensor_cores):
+    def load(torch):
+        import flashinfer
+
+        def make(b):
+            c = b.cell
+            work = torch.zeros(256 << 20, device="cuda", dtype=torch.uint8)
+            w = flashinfer.BatchDecodeWithPagedKVCacheWrapper(work, "NHD", use_tensor_cores=tensor_cores)
+            w.plan(b.sums([len(p) for p in b.pages]), torch.cat(b.pages).contiguous(), b.ints([(n - 1) % PAGE + 1 for n in c["kv_len"]]),
+                   c["heads"], c["kv_heads"], c["head_dim"], PAGE, q_data_type=torch.bfloat16, kv_data_type=torch.bfloat16)
+            return lambda: w.run(b.q, (b.pool.k, b.pool.v), out=b.out)
+        return make
+    return load
+
+
+def flashinfer_cascade(torch):
+    import flashinfer
+
+    def make(b):
+        if not b.levels or len(b.levels) < 2 or any(not len(p) for level in b.levels for _, _, p in level):
+            return None  # nothing is shared, or not level by level
+        c = b.cell
+        work = torch.zeros(256 << 20, device="cuda", dtype=torch.uint8)
+        w = flashinfer.MultiLevelCascadeAttentionWrapper(len(b.levels), work, "NHD")
+        starts = [b.ints([level[0][0]] + [end for _, end, _ in level]) for level in b.levels]
+        sizes = [b.sums([len(p) for _, _, p in level]) for level in b.levels]
+        pages = [torch.cat([p for _, _, p in level]).contiguous() for level in b.levels]
+        lasts = [b.ints([(c["kv_len"][first] - 1) % PAGE + 1 if i + 1 == len(b.levels) else PAGE for first, _, _ in level])
+                 for i, level in enumerate(b.levels)]
+        w.plan(starts, sizes, pages, lasts, c["heads"], c["kv_heads"], c["head_dim"], PAGE, causal=False, q_data_type=torch.bfloat16,
+               kv_data_type=torch.bfloat16)
+        return lambda: w.run(b.q, (b.pool.k, b.pool.v))
+    return make
+
+
+PEERS = {"FlashAttention-3": fa3, "FlashInfer": flashinfer_decode(False), "FlashInfer tensor cores": flashinfer_decode(True),
+         "FlashInfer cascade": flashinfer_cascade}
+
+
+# ---- measuring ----
+
+def graph_us(torch, calls):
+    """Microseconds a call, of a graph with all of them in turn."""
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for call in calls:
+            call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for call in calls:
+            call()
+    times = []
+    for i in range(REPLAYS + 2):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end) * 1e3 / len(calls))
+    return statistics.median(times[2:])
+
+
+def cell_bytes(cell):
+    return pages_of(cell)[1] * PAGE * cell["kv_heads"] * cell["head_dim"] * 4
+
+
+def shape_of(cell):
+    return cell["kv_heads"], cell["head_dim"]
+
+
+def copies_of(cell):
+    return max(1, min(COPIES_MAX, math.ceil(ROTATE_BYTES / cell_bytes(cell))))
+
+
+def measure(torch, cells, makers, end, out):
+    """Cell by cell, so that what there is no time for is missing at the end and not for one peer."""
+    for shape in dict.fromkeys(map(shape_of, cells)):
+        mine = [c for c in cells if shape_of(c) == shape]
+        page_bytes = PAGE * shape[0] * shape[1] * 4
+        need = max((copies_of(c) * pages_of(c)[1] for c in mine if cell_bytes(c) <= POOL_BYTES), default=0)
+        pool = Pool(torch, *shape, min(int(POOL_BYTES / page_bytes), 2 * need)) if need else None
+        for cell in mine:
+            if time.monotonic() > end or not pool or copies_of(cell) * pages_of(cell)[1] > len(pool.ids):
+                continue
+            batches = [Batch(torch, cell, pool, i) for i in range(copies_of(cell))]
+            figures = {}
+            for name, make in makers.items():
+                try:
+                    calls = [make(b) for b in batches]
+                    figures[name] = graph_us(torch, calls) if all(calls) else None
+                except Exception as e:  # one cell that a peer does not have must not end the rest
+                    out["errors"].setdefault(name, f"{cell['name']}: {type(e).__name__}: {str(e)[:200]}")
+            out["cells"].append({k: cell[k] for k in ("kind", "name", "heads", "kv_heads")} | {"us": {k: v for k, v in figures.items() if v}})
+        del pool
+        torch.cuda.empty_cache()
+
+
+def main(argv):
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("--cells", required=True)
+    ap.add_argument("--json", required=True)
+    ap.add_argument("--max-seconds", type=float, default=120)
+    ap.add_argument("--peers", help=f"comma-separated: {', '.join(PEERS)}")
+    ap.add_argument("--warm", action="store_true", help="only one small cell: compiles what is compiled at first use")
+    a = ap.parse_args(argv)
+    out = {"left_out": {}, "errors": {}, "cells": [], "versions": {}}
+    makers = {}
+    try:
+        import torch
+        if not torch.cuda.is_available():
+            raise ImportError("torch sees no GPU")
+    except ImportError as e:
+        out["left_out"] = {name: str(e) for name in PEERS}
+        torch = None
+    for name, load in PEERS.items() if torch else ():
+        if a.peers and name not in a.peers.split(","):
+            continue
+        try:
+            makers[name] = load(torch)
+        except Exception as e:
+            out["left_out"][name] = f"{type(e).__name__}: {str(e)[:300]}"
+    if makers:
+        with open(a.cells) as f:
+            cells = json.load(f)
+        if a.warm:
+            cells = [{"kind": "tree", "name": "warm", "heads": 32, "kv_heads": 8, "head_dim": 128, "kv_len": [96] * 4, "shared": [0, 64, 64, 64]}]
+        out["versions"] = {m: sys.modules[m].__version__ for m in ("torch", "vllm", "flashinfer") if hasattr(sys.modules.get(m), "__version__")}
+        measure(torch, cells, makers, time.monotonic() + a.max_seconds, out)
+    with open(a.json, "w") as f:
+        json.dump(out, f, indent=1)
+    for name, why in {**out["left_out"], **out["errors"]}.items():
+        print(f"{name}: {why}", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
