@@ -8,9 +8,6 @@
 
 #include <math.h>
 
-/* So that what is constant at a call is constant inside, and the cutting stays in registers. */
-#define ALWAYS_INLINE inline __attribute__((always_inline))
-
 enum { TILE_UNIT_KEYS = 128 }; /* what tensor cores take at once */
 
 /* What cutting must know of a span: pieces of piece_us, and key_us a key; where heads may be cut. */
