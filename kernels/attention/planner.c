@@ -218,20 +218,25 @@ static inline bool has_pages(const td_attention_planner *p, const td_plan_row *r
 
 static td_status take_rows(td_attention_planner *p, const td_plan *plan, td_error *err)
 {
-  uint32_t n = 0, longest = UINT32_MAX / p->config.n_kv_heads / 2;
-  for (uint32_t i = 0; i < plan->n_rows; i++) {
-    const td_plan_row *r = &plan->rows[i];
-    if (r->q_len != 1)
+  uint32_t n = 0, max_rows = p->config.max_rows, longest = UINT32_MAX / p->config.n_kv_heads / 2, n_rows = plan->n_rows;
+  planned_row *rows = p->rows;
+  const td_plan_row *from = plan->rows;
+  for (uint32_t i = 0; i < n_rows; i++) {
+    const td_plan_row r = from[i];
+    if (r.q_len != 1)
       continue;
-    if (n == p->config.max_rows)
-      return td_fail(err, TD_ERR_CAPACITY, "attention plan: more than %u decode rows", p->config.max_rows);
-    if (!has_pages(p, r, plan))
-      return td_fail(err, TD_ERR_CAPACITY, "attention plan: a row of %u keys at %u of a page table of %u entries", r->kv_len,
-                     r->page_table_offset, plan->page_table_len);
-    if (r->kv_len > longest)
-      return td_fail(err, TD_ERR_CAPACITY, "attention plan: a row of %u keys; at most %u are planned", r->kv_len, longest);
-    p->rows[n++] = (planned_row){.slot = r->slot, .page_table_offset = r->page_table_offset, .kv_len = r->kv_len,
-                                 .token = r->q_start};
+    if (n == max_rows)
+      return td_fail(err, TD_ERR_CAPACITY, "attention plan: more than %u decode rows", max_rows);
+    if (!has_pages(p, &r, plan))
+      return td_fail(err, TD_ERR_CAPACITY, "attention plan: a row of %u keys at %u of a page table of %u entries", r.kv_len,
+                     r.page_table_offset, plan->page_table_len);
+    if (r.kv_len > longest)
+      return td_fail(err, TD_ERR_CAPACITY, "attention plan: a row of %u keys; at most %u are planned", r.kv_len, longest);
+    planned_row *row = &rows[n++];
+    row->slot = r.slot;
+    row->page_table_offset = r.page_table_offset;
+    row->kv_len = r.kv_len;
+    row->token = r.q_start;
   }
   p->n_rows = n;
   return TD_OK;
