@@ -167,10 +167,10 @@ static ALWAYS_INLINE uint32_t set_length(const pages *in, td_attention_member *m
   return r.kv_len - first_key;
 }
 
-static uint32_t chunk_of(uint32_t keys) /* in 16 keys, a multiple of 64 keys; what is too long for it is left whole */
+static uint32_t chunk_of(uint32_t keys) /* in 16 keys, a multiple of 64 keys; what is too long for it has more pieces */
 {
-  uint32_t n = ceil_div(keys, 64) * 4;
-  return n <= UINT16_MAX ? n : 0;
+  uint32_t n = ceil_div(keys, 64) * 4, most = UINT16_MAX / 4 * 4;
+  return n < most ? n : most;
 }
 
 /* Fixed pieces: their length follows from the span's alone. A row too long for that has more of them. */

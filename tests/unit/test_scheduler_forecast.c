@@ -344,6 +344,43 @@ static void idle_or_without_a_model(void **state)
   close_world();
 }
 
+/* Answers of up to 1000 tokens that end after 100, in all places but one. Beside them, from step 1000 on, somebody sends requests of a
+ * token, or others that are taken back before they begin: the time between ends that is foretold at the end. */
+static double end_gap_us_beside(uint32_t n_tiny, uint32_t n_taken_back)
+{
+  td_error err;
+  td_sched_config c = config();
+  open_world(&c);
+  for (uint32_t i = 0; i < 3000; i++) {
+    td_sched_stats st;
+    td_sched_get_stats(w.s, &st);
+    if (st.n_running + st.n_waiting < RUNNING - 1)
+      submit(16 + below(100), 1000, 50 + below(100));
+    for (uint32_t k = 0; i > 1000 && k < n_tiny; k++)
+      submit(16, 1, 1);
+    for (uint32_t k = 0; i > 1000 && k < n_taken_back; k++) {
+      td_sched_request r = {.tokens = w.tokens[SLOTS - 1], .n_prompt = 16, .max_new = k & 1 ? 1 : CONTEXT - 16};
+      assert_int_equal(td_sched_submit(w.s, SLOTS - 1, &r, (uint64_t)w.now_us, &err), TD_OK);
+      td_sched_cancel(w.s, SLOTS - 1);
+    }
+    step();
+  }
+  double us = td_sched_foresee(w.s).end_gap_us;
+  print_message("%u tiny ones a step, %u taken back: %.0f us from end to end\n", n_tiny, n_taken_back, us);
+  close_world();
+  return us;
+}
+
+static void nobody_drives_what_others_are_told(void **state)
+{
+  (void)state;
+  double alone = end_gap_us_beside(0, 0);
+  for (uint32_t n = 1; n <= 8; n *= 8) {
+    assert_true(end_gap_us_beside(n, 0) < 2 * alone); /* with them ends come more often, not less */
+    assert_true(fabs(end_gap_us_beside(0, n) / alone - 1) < 0.01);
+  }
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -357,6 +394,7 @@ int main(void)
       cmocka_unit_test(a_burst),
       cmocka_unit_test(an_end_waits_for_its_prompt),
       cmocka_unit_test(idle_or_without_a_model),
+      cmocka_unit_test(nobody_drives_what_others_are_told),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
