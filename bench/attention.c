@@ -28,7 +28,7 @@ static const char *const policies[POLICIES] = {"serial", "unified", "pat", "pers
 typedef struct bench {
   const char *backend, *only, *heads, *policy_names, *json, *cells_file;
   double device, gb, n_rounds, max_seconds, max_keys, trace_steps, gb_s, threads;
-  bool fake;
+  bool fake, no_calibrate;
   td_attention_cells cells;
   double *us[POLICIES], *plan_us[POLICIES]; /* [cells.n]; NaN: not measured */
   td_ceiling ceiling;
@@ -118,6 +118,17 @@ static void make_activations(bench *b, const td_attention_cell *c)
   free(v), free(frequencies);
 }
 
+/* Plans by this device's own costs, as the daemon has them; nothing is kept. */
+static void calibrate(bench *b)
+{
+  td_backend *be = b->stage.be;
+  td_error err;
+  b->n_queued = 1;
+  if (be->ops->tune && !b->no_calibrate &&
+      be->ops->tune(be, &(td_tune_params){.budget_ms = 1, .cache_folder = "", .queue = queue_attention, .arg = b}, &err) != TD_OK)
+    fprintf(stderr, "not calibrated: %s\n", err.message);
+}
+
 /* One for each policy and shape: both are chosen when a backend is made. false: it has not got this policy. */
 static bool open_backend(bench *b, const td_attention_cell *c, const char *policy)
 {
@@ -147,6 +158,8 @@ static bool open_backend(bench *b, const td_attention_cell *c, const char *polic
   double pages = fmin(b->gb * 1e9 / (double)be->ops->kv_bytes_per_page(be, &kv), keys / TD_CELL_PAGE_TOKENS);
   td_stage_init(&b->stage, be, &kv, (uint32_t)pages, MAX_CONTEXT);
   fill_kv(b);
+  if (config.attention != 0)
+    calibrate(b);
   return true;
 }
 
@@ -425,13 +438,14 @@ int td_bench_attention(int argc, char **argv)
       {"--gb-s", "X", "memory ceiling; 0: an H200's, or measured on a CPU", TD_ARG_NUMBER, &b.gb_s},
       {"--threads", "N", "of the CPU backend; 0: one per core", TD_ARG_NUMBER, &b.threads},
       {"--device", "N", "which GPU (0)", TD_ARG_NUMBER, &b.device},
+      {"--no-calibrate", NULL, "plans by an H200's costs instead of this device's", TD_ARG_FLAG, &b.no_calibrate},
       {"--fake", NULL, "no device: the times that the plans predict", TD_ARG_FLAG, &b.fake},
       {"--cells", "FILE", "writes the cells as JSON, for other programs to measure, and ends", TD_ARG_TEXT, &b.cells_file},
       {"--json", "FILE", "where all figures go", TD_ARG_TEXT, &b.json},
   };
   td_tool_args("Times decode attention by policy: batches of one length, PAT's trees of shared prefixes, PersistentKV's traces.", args,
                sizeof args / sizeof *args, argc, argv);
-  td_log_init(TD_LOG_WARN);
+  td_log_init(TD_LOG_INFO); /* the costs found are told */
   read_options(&b);
   if (b.cells_file) {
     td_tool_write_json(b.cells_file, td_attention_cells_json(&b.cells));

@@ -94,6 +94,8 @@ static td_status make_daemon(const td_scene_options *o, td_scene *s, td_error *e
   c->tbt_target_us = (uint64_t)(o->tbt_target_ms * 1e3);
   c->slack_percent =
       (uint32_t)(o->slack_percent < 0 ? (double)td_limit_default(TD_LIMIT_SLACK_PERCENT) : o->slack_percent);
+  c->ttft_target_us = 1000 * (uint64_t)td_limit_default(TD_LIMIT_TTFT_TARGET_MS); /* it is in everybody's place */
+  c->priority_us = 1000 * (uint64_t)td_limit_default(TD_LIMIT_PRIORITY_MS);
   c->share_under_way = !o->not_shared;
   if (c->max_running > c->n_slots)
     c->max_running = c->n_slots;

@@ -198,7 +198,8 @@ typedef struct td_backend_ops {
   /* Waits for the oldest step; token_ids[n_logits] receives what sample chose. TD_ERR_DEVICE on a fault. */
   td_status (*step_end)(td_backend *be, int32_t *token_ids, td_error *err);
 
-  /* Measures which algorithms are fastest for the products of a step, within a budget, with what earlier starts found.
+  /* Measures which algorithms are fastest for the products of a step, within a budget, with what earlier starts found; and what
+   * plans of attention cost, if decodes are planned: half a second, beside the budget.
    * After kv_create, before record. NULL where there is nothing to choose. */
   td_status (*tune)(td_backend *be, const td_tune_params *p, td_error *err);
   /* Records a step of n_rows decodes: queue(arg, plan) queues its ops for a plan of that size, up to three times, by

@@ -16,11 +16,13 @@ enum { ENDS_SEEN = 16 }; /* the gap between ends is of so many */
 /* The k-th of events that come at random is as likely before as after the moment by which so many are expected. */
 #define MEDIAN_LEVEL(k) ((k) - 1.0 / 3)
 
+/* One that asked for less than those that run counts less: by many of one token nobody decides what is thought of long ones. */
 void td_sched_note_answer(td_sched *s, const td_request *r)
 {
-  double share = (double)(r->n_tokens - r->n_prompt) / (r->max_tokens - r->n_prompt);
-  s->answer_share += AVERAGE_STEP * (share - s->answer_share);
-  s->answer_full += AVERAGE_STEP * ((r->n_tokens == r->max_tokens) - s->answer_full);
+  double asked = r->max_tokens - r->n_prompt, share = (r->n_tokens - r->n_prompt) / asked;
+  double step = AVERAGE_STEP * fmin(1, asked * s->table.n_running / (double)s->table.asked_tokens);
+  s->answer_share += step * (share - s->answer_share);
+  s->answer_full += step * ((r->n_tokens == r->max_tokens) - s->answer_full);
 }
 
 void td_sched_note_request(td_sched *s, uint32_t max_new)

@@ -57,7 +57,7 @@ struct td_sched {
   /* The least that steps with prompts ever took of what was predicted: what was calibrated on a busy day must refuse nobody. It
    * only falls, so that a place in the heap of deadlines is never too late. */
   double least_correction;
-  /* Averages: max_new of requests, the share of it that answers used, and of answers that used all of it. */
+  /* Averages: max_new of requests that were started, the share of it that answers used, and of answers that used all of it. */
   double answer_asked, answer_share, answer_full;
   uint64_t prefix_query_tokens, prefix_hit_tokens, n_preemptions, n_follows, n_expired;
 };

@@ -177,6 +177,7 @@ static void start(td_sched *s, td_plan *plan, uint64_t now_us, uint32_t slot, co
   note_updates(plan, r->stripe * s->stripe_pages, hit->n_pages);
   if (!r->has_run) {
     r->has_run = true;
+    td_sched_note_request(s, r->max_tokens - r->n_prompt);
     s->table.histories[slot].first_run_us = now_us;
     s->table.histories[slot].n_cached_prompt = r->n_computed;
     s->prefix_query_tokens += r->n_prompt;

@@ -58,6 +58,7 @@ typedef struct td_request_table {
   uint32_t n_slots;
   uint32_t *running; /* [max_running] slots, by turn */
   uint32_t n_running, max_running;
+  uint64_t asked_tokens; /* max_new of those in running */
   uint64_t next_turn;
 } td_request_table;
 

@@ -213,7 +213,8 @@ td_status td_sched_submit(td_sched *s, uint32_t slot, const td_sched_request *r,
                                      .namespace_id = r->namespace_id,
                                      .n_prompt = r->n_prompt},
                        now_us);
-  td_sched_note_request(s, r->max_new);
+  if (s->answer_asked == 0) /* else when it starts: who takes it back before has said nothing */
+    td_sched_note_request(s, r->max_new);
   enqueue(s, slot, r, now_us);
   return TD_OK;
 }
@@ -245,7 +246,8 @@ double td_sched_predict_us(const td_sched *s, const td_plan *plan)
   return td_budget_predict_us(&s->budget, &w);
 }
 
-/* Without a calibration: the fastest step so far says what a prompt's token takes at least. */
+/* Without a calibration: the fastest step with prompts so far says what a prompt's token takes at least. One without may have been
+ * planned ahead, and be over when the host looks for its end: it seems to have taken nothing. */
 static void learn_order(td_sched *s, double ns_per_token)
 {
   uint32_t ns = (uint32_t)fmin(fmax(ns_per_token, 1), UINT32_MAX);
@@ -258,7 +260,7 @@ void td_sched_observe(td_sched *s, const td_plan *plan, double measured_us)
 {
   td_step_work w = td_step_work_of(plan);
   td_budget_observe(&s->budget, &w, measured_us);
-  if (s->config.prompt_ns_per_token == 0 && measured_us > 0)
+  if (s->config.prompt_ns_per_token == 0 && measured_us > 0 && w.n_rows > w.n_decode_rows)
     learn_order(s, measured_us * 1e3 / w.n_tokens);
   s->least_correction = fmin(s->least_correction, s->budget.correction[1]);
 }

@@ -47,7 +47,7 @@ typedef struct td_sched_config {
   uint32_t micro_batch;             /* copied into plans: each micro-batch of a pipeline has a scheduler of its own */
   /* Order (order.h); all 0: as they come. */
   uint32_t prompt_ns_per_token; /* what a prompt's token takes at least, when the device does nothing else; 0: by the cost model;
-                                 * without one, the order goes by the fastest step that was observed, and deadlines by none */
+                                 * without one, the order goes by the fastest step with prompts, and deadlines by none */
   uint32_t slack_percent;       /* a prompt may wait this share of its own time for shorter ones */
   uint64_t ttft_target_us;      /* a request with a nearer ttft deadline goes before those without */
   uint64_t priority_us;         /* one step of priority is as good as having come so much earlier */

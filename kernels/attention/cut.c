@@ -8,9 +8,6 @@
 
 #include <math.h>
 
-/* So that what is constant at a call is constant inside, and the cutting stays in registers. */
-#define ALWAYS_INLINE inline __attribute__((always_inline))
-
 enum { TILE_UNIT_KEYS = 128 }; /* what tensor cores take at once */
 
 /* What cutting must know of a span: pieces of piece_us, and key_us a key; where heads may be cut. */
@@ -233,6 +230,8 @@ static void fill_up(td_attention_planner *p, uint32_t n, double own_us)
       n_below += below ? 1 : 0;
     }
     level = n_below > 0 ? sum / n_below : level;
+    if (round > 0 && n_below == n)
+      break;
   }
   for (uint32_t w = 0; w < n; w++) {
     double left = p->n_shared > 0 ? level - shared_us[w] : level;
@@ -250,8 +249,9 @@ bool td_attention_cut(td_attention_planner *p)
   double least_shared = share < p->config.cost.shared_range_us ? share : p->config.cost.shared_range_us;
   cutting c = {.tasks = (td_attention_task *)(void *)((unsigned char *)h + h->tasks_at), .first_task = (uint32_t *)(h + 1),
                .n_ranges = ranges_of(p, shared, least_shared > least ? least_shared : least), .n_heads = p->config.n_kv_heads, .heads = p->config.n_kv_heads, .ends_us = p->ends_us, .taken_us = p->shared_us};
+  double range_us = shared / c.n_ranges;
   for (uint32_t w = 0; w < c.n_ranges; w++)
-    p->ends_us[w] = shared * (w + 1) / c.n_ranges;
+    p->ends_us[w] = range_us * (w + 1);
   cut_spans(p, &c, spans, 0, p->n_shared, true);
   c.first_task += p->config.n_workers + 1;
   uint32_t n_ranges = ranges_of(p, shared + own, least);

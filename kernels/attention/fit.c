@@ -172,10 +172,11 @@ static td_status run_trial(fit *f, uint32_t i, td_error *err)
   if (!p || !make_rows(f, &shapes[i]))
     return TD_OK;
   td_attention_planner_forget(p);
+  uint64_t n_unpacked = p->stats.n_unpacked; /* by other trials */
   if (td_attention_planner_make(p, &f->plan, &no_room) != TD_OK)
     return TD_OK;
   bool too_large = f->r->max_block_bytes > 0 && p->block->block_bytes > f->r->max_block_bytes;
-  if (too_large || (p->stats.n_unpacked > 0 && shapes[i].kind != ALONE)) /* not what the trial is for */
+  if (too_large || (p->stats.n_unpacked > n_unpacked && shapes[i].kind != ALONE)) /* not what the trial is for */
     return TD_OK;
   double us = 0;
   TD_TRY(f->r->run(f->r->arg, &f->plan, p->block, &us, err));

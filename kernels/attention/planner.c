@@ -144,27 +144,33 @@ static void *in_block(const td_attention_planner *p, uint32_t at) { return (unsi
 
 /* ---- lengths ---- */
 
-static uint32_t first_in_window(const td_attention_planner *p, uint32_t kv_len)
+/* What lengths need of a config. */
+typedef struct pages {
+  uint32_t window, mask, shift;
+} pages;
+
+static pages pages_of(const td_attention_planner *p)
 {
-  uint32_t window = p->config.window_tokens;
-  return window > 0 && kv_len > window ? (kv_len - window) & -p->config.page_tokens : 0;
+  return (pages){p->config.window_tokens, -p->config.page_tokens, p->page_shift};
 }
 
-/* A row's own span and its member, as long as the row is now. */
-static void set_length(td_attention_planner *p, td_attention_member *members, td_attention_span *own, const planned_row *r)
+/* A row's own span and its member, as long as the row is now. Returns the span's keys. */
+static ALWAYS_INLINE uint32_t set_length(const pages *in, td_attention_member *members, td_attention_span *own, const planned_row *row)
 {
-  uint32_t begin = first_in_window(p, r->kv_len), first_key = begin > r->first_key ? begin : r->first_key;
-  members[r->member].token = r->token;
-  members[r->member].n_keys = r->kv_len - begin;
-  own[r->member].first_page = r->page_table_offset + (first_key >> p->page_shift);
-  own[r->member].n_keys = r->kv_len - first_key;
-  p->own_keys += r->kv_len - first_key;
+  const planned_row r = *row;
+  uint32_t begin = in->window > 0 && r.kv_len > in->window ? (r.kv_len - in->window) & in->mask : 0;
+  uint32_t first_key = begin > r.first_key ? begin : r.first_key;
+  members[r.member].token = r.token;
+  members[r.member].n_keys = r.kv_len - begin;
+  own[r.member].first_page = r.page_table_offset + (first_key >> in->shift);
+  own[r.member].n_keys = r.kv_len - first_key;
+  return r.kv_len - first_key;
 }
 
-static uint32_t chunk_of(uint32_t keys) /* in 16 keys, a multiple of 64 keys; what is too long for it is left whole */
+static uint32_t chunk_of(uint32_t keys) /* in 16 keys, a multiple of 64 keys; what is too long for it has more pieces */
 {
-  uint32_t n = ceil_div(keys, 64) * 4;
-  return n <= UINT16_MAX ? n : 0;
+  uint32_t n = ceil_div(keys, 64) * 4, most = UINT16_MAX / 4 * 4;
+  return n < most ? n : most;
 }
 
 /* Fixed pieces: their length follows from the span's alone. A row too long for that has more of them. */
@@ -212,20 +218,25 @@ static inline bool has_pages(const td_attention_planner *p, const td_plan_row *r
 
 static td_status take_rows(td_attention_planner *p, const td_plan *plan, td_error *err)
 {
-  uint32_t n = 0, longest = UINT32_MAX / p->config.n_kv_heads / 2;
-  for (uint32_t i = 0; i < plan->n_rows; i++) {
-    const td_plan_row *r = &plan->rows[i];
-    if (r->q_len != 1)
+  uint32_t n = 0, max_rows = p->config.max_rows, longest = UINT32_MAX / p->config.n_kv_heads / 2, n_rows = plan->n_rows;
+  planned_row *rows = p->rows;
+  const td_plan_row *from = plan->rows;
+  for (uint32_t i = 0; i < n_rows; i++) {
+    const td_plan_row r = from[i];
+    if (r.q_len != 1)
       continue;
-    if (n == p->config.max_rows)
-      return td_fail(err, TD_ERR_CAPACITY, "attention plan: more than %u decode rows", p->config.max_rows);
-    if (!has_pages(p, r, plan))
-      return td_fail(err, TD_ERR_CAPACITY, "attention plan: a row of %u keys at %u of a page table of %u entries", r->kv_len,
-                     r->page_table_offset, plan->page_table_len);
-    if (r->kv_len > longest)
-      return td_fail(err, TD_ERR_CAPACITY, "attention plan: a row of %u keys; at most %u are planned", r->kv_len, longest);
-    p->rows[n++] = (planned_row){.slot = r->slot, .page_table_offset = r->page_table_offset, .kv_len = r->kv_len,
-                                 .token = r->q_start};
+    if (n == max_rows)
+      return td_fail(err, TD_ERR_CAPACITY, "attention plan: more than %u decode rows", max_rows);
+    if (!has_pages(p, &r, plan))
+      return td_fail(err, TD_ERR_CAPACITY, "attention plan: a row of %u keys at %u of a page table of %u entries", r.kv_len,
+                     r.page_table_offset, plan->page_table_len);
+    if (r.kv_len > longest)
+      return td_fail(err, TD_ERR_CAPACITY, "attention plan: a row of %u keys; at most %u are planned", r.kv_len, longest);
+    planned_row *row = &rows[n++];
+    row->slot = r.slot;
+    row->page_table_offset = r.page_table_offset;
+    row->kv_len = r.kv_len;
+    row->token = r.q_start;
   }
   p->n_rows = n;
   return TD_OK;
@@ -246,7 +257,7 @@ static void lay_out(td_attention_planner *p)
   memcpy(in_block(p, h->spans_at), p->shared, p->n_shared * sizeof *p->shared);
   const td_attention_member *members = in_block(p, h->members_at);
   td_attention_span *own = (td_attention_span *)in_block(p, h->spans_at) + p->n_shared;
-  for (uint32_t i = 0; i < p->n_members; i++)
+  for (uint32_t i = 0, n = p->n_members; i < n; i++)
     own[i] = (td_attention_span){.first_member = i, .n_members = 1, .shared = members[i].n_sources > 0};
 }
 
@@ -267,11 +278,15 @@ static bool make_structure(td_attention_planner *p, const td_plan *plan, bool pa
   lay_out(p);
   td_attention_member *members = in_block(p, p->block->members_at);
   td_attention_span *own = (td_attention_span *)in_block(p, p->block->spans_at) + p->n_shared;
-  p->own_keys = 0;
-  for (uint32_t r = 0; r < p->n_rows; r++) {
-    set_length(p, members, own, &p->rows[r]);
-    p->rows[r].probe_page = p->rows[r].probe == NONE ? 0 : plan->page_table[p->rows[r].probe];
+  const pages in = pages_of(p);
+  const int32_t *page_table = plan->page_table;
+  planned_row *rows = p->rows;
+  uint64_t own_keys = 0;
+  for (uint32_t r = 0, n = p->n_rows; r < n; r++) {
+    own_keys += set_length(&in, members, own, &rows[r]);
+    rows[r].probe_page = rows[r].probe == NONE ? 0 : page_table[rows[r].probe];
   }
+  p->own_keys = own_keys;
   return cut(p);
 }
 
@@ -293,9 +308,10 @@ static enum grown grow_rows(td_attention_planner *p, const td_plan *plan)
   td_attention_member *members = in_block(p, p->block->members_at);
   td_attention_span *own = (td_attention_span *)in_block(p, p->block->spans_at) + p->n_shared;
   td_attention_task *tasks = in_block(p, p->block->tasks_at);
+  const pages in = pages_of(p);
   uint32_t n = 0;
+  uint64_t own_keys = 0;
   enum grown grown = GROWN;
-  p->own_keys = 0;
   for (uint32_t i = 0; i < plan->n_rows; i++) {
     const td_plan_row *r = &plan->rows[i];
     if (r->q_len != 1)
@@ -307,7 +323,7 @@ static enum grown grow_rows(td_attention_planner *p, const td_plan *plan)
     row->token = r->q_start;
     td_attention_span *s = &own[row->member];
     uint32_t n_before = s->n_keys, first_page = s->first_page;
-    set_length(p, members, own, row);
+    own_keys += set_length(&in, members, own, row);
     if (s->first_page != first_page)
       grown = TO_CUT;
     for (uint32_t t = s->first_task; t < s->first_task + s->n_tasks; t++) {
@@ -316,6 +332,7 @@ static enum grown grow_rows(td_attention_planner *p, const td_plan *plan)
     }
     n++;
   }
+  p->own_keys = own_keys;
   return n == p->n_rows ? grown : OTHERS;
 }
 

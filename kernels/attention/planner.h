@@ -15,6 +15,10 @@
 
 #define NONE UINT32_MAX
 
+/* For what a loop does with a copy of its state: the copy stays in registers only where all that gets its address is inlined. What
+ * is written elsewhere would have to be taken for a change of it otherwise. */
+#define ALWAYS_INLINE inline __attribute__((always_inline))
+
 /* A decode row, as the plan before had it. */
 typedef struct planned_row {
   uint32_t slot, page_table_offset, kv_len;

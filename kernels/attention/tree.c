@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-enum { AHEAD = 8 }; /* rows whose tables are far apart in memory */
+enum { AHEAD = 8 /* rows whose tables are far apart in memory */, NEAR_PAGES = 32 };
 
 static uint32_t bucket_of(const page_tree *t, int32_t page, uint32_t begin)
 {
@@ -19,7 +19,7 @@ static uint32_t bucket_of(const page_tree *t, int32_t page, uint32_t begin)
 }
 
 /* A node with no rows yet, in its bucket, in no parent's list. Filled field by field: a copy of a struct just written is slow. */
-static uint32_t new_node(page_tree *t, uint32_t begin, uint32_t end, int32_t first_page, uint32_t rep, uint32_t parent)
+static ALWAYS_INLINE uint32_t new_node(page_tree *t, uint32_t begin, uint32_t end, int32_t first_page, uint32_t rep, uint32_t parent)
 {
   uint32_t id = t->n_nodes++, *bucket = &t->buckets[bucket_of(t, first_page, begin)];
   tree_node *n = &t->nodes[id];
@@ -42,7 +42,7 @@ typedef struct tables {
 
 static const int32_t *pages_of(const tables *in, uint32_t row) { return in->pages + in->rows[row].page_table_offset; }
 
-static uint32_t find_child(const page_tree *t, uint32_t parent, int32_t page, uint32_t begin)
+static ALWAYS_INLINE uint32_t find_child(const page_tree *t, uint32_t parent, int32_t page, uint32_t begin)
 {
   uint32_t id = t->buckets[bucket_of(t, page, begin)];
   while (id != NONE && (t->nodes[id].first_page != page || t->nodes[id].begin != begin || t->nodes[id].parent != parent))
@@ -50,13 +50,22 @@ static uint32_t find_child(const page_tree *t, uint32_t parent, int32_t page, ui
   return id;
 }
 
-/* How far two rows agree, that agree at page begin. Each step halves what is left without a branch on what it finds. */
-static uint32_t common_end(const int32_t *a, const int32_t *b, uint32_t begin, uint32_t end)
+/* How far two rows agree, that agree at page begin: mostly not far, so a few pages are looked at one after another, two at once;
+ * then each step halves what is left, without a branch on what it finds. */
+static ALWAYS_INLINE uint32_t common_end(const int32_t *a, const int32_t *b, uint32_t begin, uint32_t end)
 {
   if (a[end - 1] == b[end - 1])
     return end;
-  uint32_t same = begin;
-  for (uint32_t left = end - 1 - begin, half; left > 1; left -= half) { /* they part at one of same + 1 .. same + left */
+  uint32_t at = begin + 1, near = end - begin > NEAR_PAGES ? begin + NEAR_PAGES : end - 1;
+  for (; at + 2 <= near; at += 2) {
+    uint64_t x, y;
+    memcpy(&x, a + at, sizeof x);
+    memcpy(&y, b + at, sizeof y);
+    if (x != y)
+      return at + (a[at] == b[at]);
+  }
+  uint32_t same = at - 1;
+  for (uint32_t left = end - 1 - same, half; left > 1; left -= half) { /* they part at one of same + 1 .. same + left */
     half = left / 2;
     same += a[same + half] == b[same + half] ? half : 0;
   }
@@ -64,7 +73,7 @@ static uint32_t common_end(const int32_t *a, const int32_t *b, uint32_t begin, u
 }
 
 /* Ends node id at page `end`; what it was goes on below it. */
-static void split(page_tree *t, const tables *in, uint32_t id, uint32_t end)
+static ALWAYS_INLINE void split(page_tree *t, const tables *in, uint32_t id, uint32_t end)
 {
   tree_node *n = &t->nodes[id];
   const int32_t *pages = pages_of(in, n->rep);
@@ -85,14 +94,14 @@ static void split(page_tree *t, const tables *in, uint32_t id, uint32_t end)
   n->rows = NONE;
 }
 
-static inline void push(page_tree *t, uint32_t id)
+static ALWAYS_INLINE void push(page_tree *t, uint32_t id)
 {
   const tree_node *n = &t->nodes[id];
   t->path[t->depth++] = (path_step){id, n->end, n->last_page, 0};
 }
 
 /* The path's last node gets its rows, and its parent has them too. */
-static inline void pop(page_tree *t)
+static ALWAYS_INLINE void pop(page_tree *t)
 {
   const path_step *step = &t->path[--t->depth];
   tree_node *n = &t->nodes[step->node], *parent = &t->nodes[n->parent];
@@ -106,7 +115,7 @@ static inline void pop(page_tree *t)
 }
 
 /* Where the row goes on at page `at` below node id. */
-static uint32_t find_or_make(page_tree *t, const tables *in, uint32_t row, uint32_t n_pages, uint32_t id, uint32_t at)
+static ALWAYS_INLINE uint32_t find_or_make(page_tree *t, const tables *in, uint32_t row, uint32_t n_pages, uint32_t id, uint32_t at)
 {
   const int32_t *pages = pages_of(in, row);
   uint32_t child = t->left; /* mostly a node that the row before has left here, or none */
@@ -129,12 +138,12 @@ static uint32_t find_or_make(page_tree *t, const tables *in, uint32_t row, uint3
 }
 
 /* A row goes along the path of the row before as far as it can: neighbours mostly have their first pages in common. */
-static void insert(page_tree *t, const tables *in, planned_row *rows, uint32_t row, uint32_t n_pages)
+static ALWAYS_INLINE void insert(page_tree *t, const tables *in, planned_row *rows, uint32_t row, uint32_t n_pages)
 {
   const int32_t *pages = pages_of(in, row);
-  uint32_t same = 1;
-  while (same < t->depth && t->path[same].end <= n_pages && pages[t->path[same].end - 1] == t->path[same].last_page)
-    same++;
+  uint32_t same = t->depth; /* from below: who passes a node has passed those above it */
+  while (same > 1 && (t->path[same - 1].end > n_pages || pages[t->path[same - 1].end - 1] != t->path[same - 1].last_page))
+    same--;
   t->left = same < t->depth ? t->path[same].node : NONE;
   while (t->depth > same)
     pop(t);
@@ -148,8 +157,9 @@ static void insert(page_tree *t, const tables *in, planned_row *rows, uint32_t r
 
 void td_attention_tree_build(td_attention_planner *p, const int32_t *page_table)
 {
-  page_tree *t = &p->tree;
-  tables in = {page_table, p->rows};
+  page_tree tree = p->tree, *t = &tree;
+  planned_row *rows = p->rows;
+  tables in = {page_table, rows};
   uint32_t window = p->config.window_tokens, n_buckets = 16;
   while (n_buckets < BUCKETS_PER_ROW * p->n_rows)
     n_buckets *= 2;
@@ -160,13 +170,15 @@ void td_attention_tree_build(td_attention_planner *p, const int32_t *page_table)
   t->n_nodes = 1;
   t->depth = 0;
   push(t, 0);
-  for (uint32_t r = 0; r < p->n_rows; r++) {
-    if (r + AHEAD < p->n_rows)
-      __builtin_prefetch(page_table + p->rows[r + AHEAD].page_table_offset);
-    bool windowed = window > 0 && p->rows[r].kv_len > window; /* its begin moves: no span with others */
-    insert(t, &in, p->rows, r, windowed ? 0 : (p->rows[r].kv_len - 1) >> p->page_shift);
+  uint32_t page_shift = p->page_shift, n_rows = p->n_rows;
+  for (uint32_t r = 0; r < n_rows; r++) {
+    if (r + AHEAD < n_rows)
+      __builtin_prefetch(page_table + rows[r + AHEAD].page_table_offset);
+    bool windowed = window > 0 && rows[r].kv_len > window; /* its begin moves: no span with others */
+    insert(t, &in, rows, r, windowed ? 0 : (rows[r].kv_len - 1) >> page_shift);
   }
   while (t->depth > 1)
     pop(t);
-  t->nodes[0].n_rows = p->n_rows;
+  t->nodes[0].n_rows = n_rows;
+  p->tree = tree;
 }

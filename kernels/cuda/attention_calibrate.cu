@@ -51,6 +51,8 @@ static td_status queue_trial(trial_memory *m, const td_plan *plan, const td_atte
   note(b, cudaEventRecord(m->end, b->stream));
   e = cudaStreamSynchronize(b->stream);
   b->batch = served;
+  e = e == cudaSuccess ? b->fault : e;
+  b->fault = cudaSuccess;
   if (e == cudaSuccess)
     e = cudaEventElapsedTime(ms, m->begin, m->end);
   return e == cudaSuccess ? TD_OK : td_cuda_fail(err, e, "measuring attention");

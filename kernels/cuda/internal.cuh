@@ -9,6 +9,7 @@
 //   rope_kv.cu    q/k norm, rotation, KV write
 //   attention.cu  paged attention for hybrid batches; on Hopper attention_prefill.cu takes prompt chunks, attention_decode.cu decodes
 //   fused_product.cu products with norms, additions, SwiGLU; fused_plan.cu makes recorded steps of few rows of them
+//   attention_calibrate.cu what such plans cost on this device
 //   attention_unified.cu decodes by a plan of kernels/attention, with shared prefixes; attention_merge.cuh its tasks and merge; attention_wgmma.cuh
 //   what it shares with prompts
 //   attention_tile.cuh, attention_slices.cuh, rope.cuh what kernels share; mbarrier.cuh, tma.cuh, wgmma.cuh Hopper's instructions

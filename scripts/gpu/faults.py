@@ -5,7 +5,7 @@ import re
 import mix
 import models
 from core import NotRun
-from daemon import Daemon, together
+from daemon import Answer, Daemon, together
 
 USAGE, MODEL, NOMEM, NO_DEVICE, FAULT = 64, 65, 67, 69, 70
 CUDA_WORDS = r"CUDA|device fault|TANDEM_FAULT"
@@ -41,11 +41,12 @@ def stage_starts(ctx, s):
 
 
 def unless_too_late(ask):
-    """None for a client that came when nobody listened any more."""
+    """None for a client that came when nobody listened any more, or whom nobody took from the queue of connections before the end."""
     try:
-        return ask()
-    except ConnectionRefusedError:
+        answer = ask()
+    except (ConnectionRefusedError, ConnectionResetError, BrokenPipeError):
         return None
+    return None if isinstance(answer, Answer) and answer.status is None else answer
 
 
 def one_fault(ctx, s, step, model, options):

@@ -1,4 +1,4 @@
-/* bench_predict MODEL [--rounds N] [--kinds N] [--threads N] [--option NAME=VALUE]: how right the cost model is on this very
+/* bench_predict MODEL [--rounds N] [--kinds N] [--calibrate-ms N] [--threads N]: how right the cost model is on this very
  * machine, beside how far this machine repeats itself.
  *
  * The model is loaded and calibrated as in the daemon. Then steps that calibration never saw (ragged decodes, several chunks behind
@@ -279,10 +279,7 @@ static void list_worst(void)
 
 static void read_arguments(int argc, char **argv, td_options *o)
 {
-  td_error err = {0};
   td_options_init(o);
-  o->limit[TD_LIMIT_RUNNING_REQUESTS] = 16;
-  o->limit[TD_LIMIT_STEP_TOKENS] = 256;
   o->limit[TD_LIMIT_CONTEXT_TOKENS] = 2048;
   o->limit[TD_LIMIT_THREADS] = 1;
   *o->cache_dir = 0;
@@ -301,7 +298,6 @@ static void read_arguments(int argc, char **argv, td_options *o)
     else
       must(false, argv[i]);
   }
-  (void)err;
 }
 
 int main(int argc, char **argv)
@@ -313,7 +309,8 @@ int main(int argc, char **argv)
   read_arguments(argc, argv, &o);
   must(td_engine_create(&o, &e, &err) == TD_OK && td_engine_load(e, &err) == TD_OK, err.message);
   must(e->has_cost, "no calibration");
-  td_sched_config c = {.max_running = o.limit[TD_LIMIT_RUNNING_REQUESTS], .step_tokens = 256, .page_tokens = 16, .n_pages = 1000, .cost = &e->cost};
+  td_sched_config c = {.max_running = e->info.max_running, .step_tokens = e->info.step_tokens, .page_tokens = e->info.page_tokens,
+                       .n_pages = e->info.n_pages, .cost = &e->cost};
   must(td_budget_init(&budget, &c, &err) == TD_OK, err.message);
   uint32_t context = e->info.max_context_tokens, n_pages = e->info.n_pages, page = e->info.page_tokens;
   must(td_trial_init(&t, e, page, n_pages, context, &err) == TD_OK && td_trial_touch_pages(&t, &err) == TD_OK, err.message);

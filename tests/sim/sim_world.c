@@ -395,7 +395,8 @@ static void observe(sim_world *w)
   td_sched_get_stats(w->sched, &stats);
   w->least_correction = stats.cost_correction[1] < w->least_correction ? stats.cost_correction[1] : w->least_correction;
   uint64_t token_ns = (uint64_t)(us * 1e3 / w->plan->n_tokens);
-  w->least_token_ns = w->least_token_ns == 0 || token_ns < w->least_token_ns ? token_ns : w->least_token_ns;
+  if (w->plan->n_rows > w->plan->n_decode_rows && (w->least_token_ns == 0 || token_ns < w->least_token_ns))
+    w->least_token_ns = token_ns;
 }
 
 static void commit(sim_world *w)

@@ -81,7 +81,7 @@ typedef struct sim_world {
   uint32_t finished[SIM_MAX_SLOTS];
   uint64_t step, next_order, next_started, clock_us;
   double least_correction; /* seen by now, 1 at most */
-  uint64_t least_token_ns; /* seen by now; 0: none */
+  uint64_t least_token_ns; /* seen by now in steps with prompts; 0: none */
   uint64_t served[SIM_ACCOUNTS]; /* when last looked at, then with what the plan must have charged */
   uint32_t n_accounts, last_submitted;
   double priority_rate, deadline_rate, copy_rate;

@@ -262,6 +262,22 @@ static void test_what_holds_is_kept(void **unused)
 
 /* ---- what cannot be measured ---- */
 
+/* Partials that do not suffice for one trial are no reason to leave out others: each is run as often as it was asked for. */
+static void test_little_room_costs_only_its_trials(void **unused)
+{
+  (void)unused;
+  device d = random_device(4, 8, 128);
+  td_attention_fitted f;
+  td_error err;
+  td_attention_fit_request r = request_of(&d);
+  for (r.config.max_slots = 512; r.config.max_slots < 1 << 16; r.config.max_slots *= 2)
+    for (r.n_runs = 1; r.n_runs <= 2; r.n_runs++) {
+      d.n_runs = 0;
+      if (td_attention_fit(&r, &f, &err) == TD_OK)
+        assert_int_equal(d.n_runs, f.n_trials * r.n_runs);
+    }
+}
+
 static td_status run_broken(void *arg, const td_plan *plan, const td_attention_header *h, double *us, td_error *err)
 {
   (void)plan, (void)h;
@@ -312,7 +328,8 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_constants_are_found_again), cmocka_unit_test(test_noise_moves_them_little),
                                      cmocka_unit_test(test_plans_get_faster),          cmocka_unit_test(test_text_comes_back),
-                                     cmocka_unit_test(test_what_holds_is_kept),        cmocka_unit_test(test_what_cannot_be_is_refused)};
+                                     cmocka_unit_test(test_what_holds_is_kept),        cmocka_unit_test(test_what_cannot_be_is_refused),
+                                     cmocka_unit_test(test_little_room_costs_only_its_trials)};
   (void)right_tables, (void)random_plan, (void)random_config, (void)view_of, (void)partials_of;
   return cmocka_run_group_tests(tests, make_table, free_table);
 }

@@ -655,12 +655,41 @@ static int free_table(void **unused)
   return 0;
 }
 
+/* A row of more keys than the longest piece has, beside a short one that grows: policies of pieces have pieces of all rows, in steps
+ * made from nothing and in those that only grow. */
+static void test_rows_longer_than_a_piece_can_be(void **unused)
+{
+  (void)unused;
+  enum { LONGEST_PIECE = UINT16_MAX * 16, LONG_PAGES = 17000 };
+  for (uint32_t policy = TD_ATTENTION_PAT; policy <= TD_ATTENTION_FLASHDECODE; policy++)
+    for (uint32_t first = 0; first < 2; first++) { /* which of the two is the long one */
+      td_attention_planner_config c = config_of(64);
+      c.policy = (td_attention_policy)policy;
+      c.n_workers = 8;
+      td_attention_planner *p = planner_of(&c);
+      td_plan plan = begin_plan(64);
+      plan.n_rows = plan.n_tokens = 2;
+      for (uint32_t i = 0; i < 2 * LONG_PAGES; i++)
+        page_table[i] = (int32_t)i;
+      for (uint32_t r = 0; r < 2; r++)
+        rows[r] = (td_plan_row){.slot = r, .q_start = r, .q_len = 1, .kv_len = r == first ? LONGEST_PIECE + 1000 : 64,
+                                .page_table_offset = r * LONG_PAGES};
+      for (uint32_t step = 0; step < 3; step++) {
+        make(p, &plan);
+        check_plan(p, &plan, &c);
+        rows[0].kv_len++, rows[1].kv_len++;
+      }
+      td_attention_planner_destroy(p);
+    }
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_any_batch_is_covered),    cmocka_unit_test(test_wrong_tables_do_no_harm),
                                      cmocka_unit_test(test_steps_one_after_another),
                                      cmocka_unit_test(test_growth_is_lazy),            cmocka_unit_test(test_workers_have_even_shares),
                                      cmocka_unit_test(test_costs_are_near_the_best), cmocka_unit_test(test_plans_are_attention),
+                                     cmocka_unit_test(test_rows_longer_than_a_piece_can_be),
                                      cmocka_unit_test(test_too_much_is_refused)};
   return cmocka_run_group_tests(tests, make_table, free_table);
 }

@@ -221,6 +221,30 @@ static void the_fastest_step_stands_in(void **state)
   close_world(&w);
 }
 
+/* A step of decodes that was planned ahead may be over when the host looks for its end, and then seems to have taken nothing: the
+ * order does not take it for what a prompt's token takes, now and for ever. */
+static void a_step_of_decodes_says_nothing_of_prompts(void **state)
+{
+  static world w;
+  td_sched_config c = by_slack;
+  uint64_t behind_us[2];
+  c.prompt_ns_per_token = 0;
+  open_world(&w, &c);
+  w.observed = true;
+  submit(&w, 0, 1000, 9, 0, (td_sched_request){0});
+  assert_true(step(&w));
+  for (uint32_t i = 0; i < 2; i++) {
+    submit(&w, 1 + i, 10000, 1, 1 + (int32_t)i, (td_sched_request){0});
+    behind_us[i] = td_sched_slot(w.s, 1 + i).place_us - w.now_us;
+    td_sched_cancel(w.s, 1 + i);
+    w.there[1 + i] = false;
+    assert_true(step(&w) && w.plan->n_rows == 1 && w.plan->n_decode_rows == 1);
+    td_sched_observe(w.s, w.plan, 1);
+  }
+  assert_true(behind_us[0] > 100000 && behind_us[1] == behind_us[0]);
+  close_world(&w);
+}
+
 /* Short prompts for ever, as many as fill the steps: the long one is done within four times of what it takes alone. */
 static void a_long_prompt_does_not_starve(void **state)
 {
@@ -489,6 +513,7 @@ int main(void)
       cmocka_unit_test(long_prompts_make_way_in_the_queue),
       cmocka_unit_test(nor_without_a_calibration),
       cmocka_unit_test(the_fastest_step_stands_in),
+      cmocka_unit_test(a_step_of_decodes_says_nothing_of_prompts),
       cmocka_unit_test(a_long_prompt_does_not_starve),
       cmocka_unit_test(a_priority_is_worth_so_much_waiting),
       cmocka_unit_test(accounts_share_equally),
