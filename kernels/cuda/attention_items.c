@@ -22,6 +22,17 @@ uint32_t td_attention_decode_items_max(uint32_t n_rows, uint32_t n_kv_heads, uin
   return n_rows + places_of(n_kv_heads, n_blocks);
 }
 
+/* What of a row is its items'. */
+static td_attention_own own_of(const td_attention_cut *cut, uint32_t row)
+{
+  return cut->own ? cut->own[row] : (td_attention_own){0, TD_ATTENTION_NO_MEMBER};
+}
+
+static uint32_t tokens_of(const td_plan *plan, const td_attention_cut *cut, uint32_t row)
+{
+  return plan->rows[row].kv_len - own_of(cut, row).begin;
+}
+
 static bool is_left_out(const td_plan_row *r, const td_attention_cut *cut) { return cut->no_singles && r->q_len == 1; }
 
 static bool is_decode(const td_plan_row *r, const td_attention_cut *cut)
@@ -34,7 +45,7 @@ typedef struct split {
   uint32_t from, tokens;
 } split;
 
-static uint32_t pieces_of(uint32_t kv_len, uint32_t tokens) { return (kv_len - 1) / tokens + 1; }
+static uint32_t pieces_of(uint32_t n, uint32_t tokens) { return (n - 1) / tokens + 1; }
 
 static uint32_t at_least(uint64_t tokens, uint32_t least)
 {
@@ -49,7 +60,7 @@ static uint32_t fill_places(const td_plan *plan, const td_attention_cut *cut, ui
     uint32_t middle = low + (high - low) / 4, pieces = 0;
     for (uint32_t r = 0; r < plan->n_rows; r++)
       if (is_decode(&plan->rows[r], cut))
-        pieces += pieces_of(plan->rows[r].kv_len, middle);
+        pieces += pieces_of(tokens_of(plan, cut, r), middle);
     if (pieces <= places)
       high = middle;
     else
@@ -66,8 +77,9 @@ static split split_of(const td_plan *plan, const td_attention_cut *cut)
   uint32_t n = 0, longest = 0, places = places_of(cut->n_kv_heads, cut->n_blocks), seen = 0;
   for (uint32_t i = 0; i < plan->n_rows; i++)
     if (is_decode(&plan->rows[i], cut)) {
-      total += plan->rows[i].kv_len;
-      longest = plan->rows[i].kv_len > longest ? plan->rows[i].kv_len : longest;
+      uint32_t tokens = tokens_of(plan, cut, i);
+      total += tokens;
+      longest = tokens > longest ? tokens : longest;
       n++;
     }
   if (n < places || longest > total / places)
@@ -75,7 +87,7 @@ static split split_of(const td_plan *plan, const td_attention_cut *cut)
   uint32_t from = n / places * places;
   for (uint32_t i = 0; i < plan->n_rows; i++)
     if (is_decode(&plan->rows[i], cut) && seen++ >= from)
-      tail += plan->rows[i].kv_len;
+      tail += tokens_of(plan, cut, i);
   return (split){from, at_least(tail / (places - (n - from)) + 1, TAIL_MIN_TOKENS)};
 }
 
@@ -86,18 +98,18 @@ static void add_item(td_attention_items *out, td_attention_item it)
 }
 
 /* In equal pieces, but for the rounding: a short one at the end would be a block's beginning and end for little. */
-static void add_decode(td_attention_items *out, uint32_t row, const td_plan_row *r, uint32_t tokens)
+static void add_decode(td_attention_items *out, uint32_t row, const td_plan_row *r, td_attention_own own, uint32_t tokens)
 {
-  uint32_t n = pieces_of(r->kv_len, tokens), piece = ((r->kv_len - 1) / n / SPLIT_ALIGN + 1) * SPLIT_ALIGN;
-  n = pieces_of(r->kv_len, piece);
+  uint32_t all = r->kv_len - own.begin, n = pieces_of(all, tokens), piece = ((all - 1) / n / SPLIT_ALIGN + 1) * SPLIT_ALIGN;
+  n = pieces_of(all, piece);
   if (n == 1 || out->n_partials + n > TD_SPLITS_MAX) {
-    add_item(out, (td_attention_item){row, 0, r->q_len, 0, r->kv_len, 0, 0, 1});
+    add_item(out, (td_attention_item){row, 0, r->q_len, own.begin, r->kv_len, 0, 0, 1, own.member});
     return;
   }
   uint32_t first = out->n_partials;
   for (uint32_t i = 0; i < n; i++) {
-    uint32_t end = i + 1 < n ? (i + 1) * piece : r->kv_len;
-    add_item(out, (td_attention_item){row, 0, r->q_len, i * piece, end, out->n_partials++, first, n});
+    uint32_t begin = own.begin + i * piece, end = i + 1 < n ? begin + piece : r->kv_len;
+    add_item(out, (td_attention_item){row, 0, r->q_len, begin, end, out->n_partials++, first, n, own.member});
   }
 }
 
@@ -105,7 +117,7 @@ static void add_prefill(td_attention_items *out, uint32_t row, const td_plan_row
 {
   for (uint32_t begin = 0; begin < r->q_len; begin += tile) {
     uint32_t len = begin + tile < r->q_len ? tile : r->q_len - begin;
-    add_item(out, (td_attention_item){row, begin, len, 0, r->kv_len - r->q_len + begin + len, 0, 0, 0});
+    add_item(out, (td_attention_item){row, begin, len, 0, r->kv_len - r->q_len + begin + len, 0, 0, 0, TD_ATTENTION_NO_MEMBER});
   }
 }
 
@@ -127,5 +139,5 @@ void td_attention_items_make(td_attention_items *out, const td_plan *plan, const
   qsort(out->items, out->n_prefill, sizeof *out->items, longest_first);
   for (uint32_t i = 0; i < plan->n_rows; i++)
     if (is_decode(&plan->rows[i], cut))
-      add_decode(out, i, &plan->rows[i], n++ < by.from ? UINT32_MAX : by.tokens);
+      add_decode(out, i, &plan->rows[i], own_of(cut, i), n++ < by.from ? UINT32_MAX : by.tokens);
 }

@@ -3,7 +3,7 @@
 #ifndef TD_KERNELS_CUDA_ATTENTION_ITEMS_H
 #define TD_KERNELS_CUDA_ATTENTION_ITEMS_H
 
-#include "config/plan.h"
+#include "kernels/attention/plan.h"
 
 enum {
   TD_PREFILL_ROWS_MMA = 64,    /* packed rows (tokens x group heads) of a prefill tile of attention.cu */
@@ -19,6 +19,7 @@ typedef struct td_attention_item {
   uint32_t partial;                    /* of a split row: where this share's partial goes */
   uint32_t first_partial;              /* and where those of the row begin */
   uint32_t n_partials;                 /* 0: a prefill tile; 1: a decode tile; more: one of so many shares of a decode */
+  uint32_t member;                     /* of the attention plan, which has the keys before; or TD_ATTENTION_NO_MEMBER */
 } td_attention_item;
 
 typedef struct td_attention_items {
@@ -44,6 +45,7 @@ typedef struct td_attention_cut {
   uint32_t prefill_rows; /* packed rows of a prefill tile */
   bool tiles_only;       /* decodes are prefill tiles too: then a row's result does not depend on the batch */
   bool no_singles;       /* rows of one token are planned elsewhere (kernels/attention) */
+  const td_attention_own *own; /* [n_rows] of rows of one token, what is to be cut; NULL: all of them. Only where such rows are decodes */
 } td_attention_cut;
 
 /* Longest prefill tiles first, so that the tail of the launch is short. */

@@ -87,7 +87,7 @@ static void test_cuts(void **unused)
   for (uint32_t round = 0; round < 3000; round++) {
     td_plan plan = {0};
     td_attention_cut cut = {groups[round % 10], 1 + below(16), 20 + below(1800),
-                            below(2) ? TD_PREFILL_ROWS_MMA : TD_PREFILL_ROWS_WGMMA, below(4) == 0, below(4) == 0};
+                            below(2) ? TD_PREFILL_ROWS_MMA : TD_PREFILL_ROWS_WGMMA, below(4) == 0, below(4) == 0, NULL};
     make_rows(&plan, rows);
     td_attention_items_make(&out, &plan, &cut);
     assert_in_range(out.n_items, cut.no_singles ? 0 : plan.n_rows, out.max_items);
@@ -111,7 +111,7 @@ static void test_recorded_grids_are_large_enough(void **unused)
   assert_non_null(out.items);
   for (uint32_t round = 0; round < 3000; round++) {
     td_plan plan = {.rows = rows, .n_rows = 1 + below(ROWS_MAX)};
-    td_attention_cut cut = {1 + below(TD_DECODE_ROWS), 1 + below(16), 20 + below(420), TD_PREFILL_ROWS_WGMMA, false, false};
+    td_attention_cut cut = {1 + below(TD_DECODE_ROWS), 1 + below(16), 20 + below(420), TD_PREFILL_ROWS_WGMMA, false, false, NULL};
     for (uint32_t i = 0; i < plan.n_rows; i++)
       rows[i] = (td_plan_row){.q_start = i, .q_len = 1, .kv_len = 1 + (below(5) ? below(500) : below(200000))};
     td_attention_items_make(&out, &plan, &cut);
@@ -156,7 +156,7 @@ static void test_places_are_filled(void **unused)
   for (uint32_t round = 0; round < 2000; round++) {
     td_plan plan = {.rows = rows, .n_rows = 1 + below(ROWS_MAX)};
     uint32_t heads = 1 + below(8), n_places = 1 + below(512 / heads), tokens = 20000 + below(100000);
-    td_attention_cut cut = {4, heads, heads * n_places, TD_PREFILL_ROWS_WGMMA, false, false};
+    td_attention_cut cut = {4, heads, heads * n_places, TD_PREFILL_ROWS_WGMMA, false, false, NULL};
     for (uint32_t i = 0; i < plan.n_rows; i++)
       rows[i] = (td_plan_row){.q_start = i, .q_len = 1, .kv_len = tokens};
     td_attention_items_make(&out, &plan, &cut);
