@@ -38,7 +38,7 @@ struct decode_rotation {
 };
 void td_cuda_decode_rotated(cuda_backend *b, const attention_args &a, const decode_rotation &by, uint32_t head_dim, uint32_t n_items);
 
-// attention_unified.cu: decodes on Hopper by b->planner's plan.
+// attention_unified.cu: decodes on Hopper by b->planner's plan, or of them what rows share.
 bool td_cuda_has_unified_attention(uint32_t head_dim);
 void td_cuda_unified_attention(cuda_backend *b, const attention_args &a, uint32_t head_dim);
 td_status td_cuda_make_planner(cuda_backend *b, const td_kv *kv, td_error *err); // what this device and shape have, or none

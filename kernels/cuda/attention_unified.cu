@@ -4,7 +4,8 @@
 // share, slice by slice of 16 keys, short ones they take in turn, because a piece's begin and end are waiting for memory. A warp's
 // copies run ahead over the ends of pieces and tasks. A task of more query rows (a prefix that many rows share) is a tile for the tensor cores: one warp copies tiles of pages, two warpgroups of 64
 // query rows take turns, as attention_prefill.cu does for prompts. Both write partials (m, l, O) where a row has more than one piece;
-// who completes a row and head merges them, in the order of keys.
+// who completes a row and head merges them, in the order of keys. A plan of shared spans alone (shared_only) leaves that to
+// attention_decode.cu, behind whose wait all partials are there.
 // Source: PersistentKV, PAT (see kernels/attention/README.md); FlashAttention-3 for the tiles.
 #include "kernels/cuda/attention_merge.cuh"
 #include "kernels/cuda/attention_tile.cuh"
@@ -183,7 +184,7 @@ __device__ __forceinline__ void merge_at_hand(warp_state<HD> &st, const unified_
   warp_state<HD> sum;
   clear(sum);
   for (uint32_t i = 0; i < mem.n_sources; i++) {
-    partial_run run = partials_of(bp, bp.sources[mem.first_source + i], k.first_member, p.head);
+    partial_run run = partials_of(bp.spans, bp.tasks, bp.sources[mem.first_source + i], k.first_member, p.head);
     for (uint32_t j = 0; j < run.n; j++) {
       const float *term = u.partials + (size_t)(run.first + j * run.step) * u.a.group * (HD + 4);
       fold_row<HD>(sum, 0, term + min(row, last) * (HD + 4), st);
@@ -202,7 +203,7 @@ __device__ __forceinline__ void merge_at_hand(warp_state<HD> &st, const unified_
 // Whether a piece is the last that its row and head wait for, and all that the row's own span has of the head.
 __device__ __forceinline__ bool is_last(const unified_args &u, const block_plan &bp, const td_attention_task &k, const piece_at &p)
 {
-  if (!k.shared || k.n_members > 1 || p.end - p.begin != k.n_keys)
+  if (bp.shared_only || !k.shared || k.n_members > 1 || p.end - p.begin != k.n_keys)
     return false;
   uint32_t n = __shfl_sync(0xffffffffu, __ldcg(u.arrived + k.first_member * u.a.n_kv_heads + p.head), 0); // one answer for all lanes
   __threadfence();
@@ -241,7 +242,7 @@ __device__ __forceinline__ void finish_alone(warp_state<HD> &st, const unified_a
       dst[HD + 1] = st.l[h];
     }
   }
-  if (slot != TD_ATTENTION_DIRECT)
+  if (slot != TD_ATTENTION_DIRECT && !bp.shared_only)
     arrive_and_merge_alone<HD>(u, bp, k, p);
 }
 
@@ -303,7 +304,7 @@ __device__ __forceinline__ void finish_small(const warp_state<HD> &st, const uni
       }
     }
   }
-  if (slot != TD_ATTENTION_DIRECT)
+  if (slot != TD_ATTENTION_DIRECT && !bp.shared_only)
     arrive_and_merge<HD>(u, bp, k, p);
   else
     sync_compute(); // the sums are free
@@ -449,7 +450,7 @@ __device__ __forceinline__ void consume_tiles(const unified_args &u, const block
     ring.multiply_last(c, n - 1);
     ring.end_last(c, n - 1);
     store_tile<HD>(u, bp, k, p, c, r0);
-    if (slot_of(k, p) != TD_ATTENTION_DIRECT)
+    if (slot_of(k, p) != TD_ATTENTION_DIRECT && !bp.shared_only)
       arrive_and_merge<HD>(u, bp, k, p);
     else
       sync_compute();
@@ -489,11 +490,22 @@ __global__ void __launch_bounds__(UNIFIED_THREADS, 1) unified_kernel(unified_arg
   bp.spans = (const td_attention_span *)(u.plan + bp.h->spans_at);
   bp.members = (const td_attention_member *)(u.plan + bp.h->members_at);
   bp.sources = (const uint32_t *)(u.plan + bp.h->sources_at);
-  bool empty = batch.counts[COUNT_ROWS] == 0; // an empty step has the last one's plan
+  bp.shared_only = bp.h->shared_only > 0;
+  bool empty = batch.counts[COUNT_TASKS] == 0; // then the plan is another step's
 #pragma unroll
   for (int part = 0; part < 2; part++) {
     firsts[part] = first_task[part * (gridDim.x + 1)];
     ends[part] = empty ? firsts[part] : first_task[part * (gridDim.x + 1) + 1];
+  }
+  // A block without tasks leaves at once, so that the next kernel's find room. The first one never does so before the kernels before
+  // have ended, and hence this one does not.
+  if (firsts[0] == ends[0] && firsts[1] == ends[1]) {
+    if (recorded && blockIdx.x == 0)
+      wait_for_input();
+    return;
+  }
+#pragma unroll
+  for (int part = 0; part < 2; part++) {
     uint32_t n_at_hand = min(ends[part] - firsts[part], (uint32_t)TASKS_AT_HAND);
     for (uint32_t i = threadIdx.x; i < 2 * n_at_hand; i += UNIFIED_THREADS)
       ((uint4 *)at_hand[part])[i] = ((const uint4 *)(bp.tasks + firsts[part]))[i];
@@ -587,6 +599,7 @@ td_status td_cuda_make_planner(cuda_backend *b, const td_kv *kv, td_error *err)
   const td_kv_shape *s = &kv->shape;
   td_attention_planner_destroy(b->planner);
   b->planner = nullptr;
+  b->own_are_items = false;
   if (b->config.attention == 0 || b->config.batch_invariant || !kv->wgmma || !td_cuda_has_unified_attention(s->head_dim))
     return TD_OK;
   td_attention_planner_config c = {};
@@ -599,9 +612,11 @@ td_status td_cuda_make_planner(cuda_backend *b, const td_kv *kv, td_error *err)
   c.page_tokens = s->page_tokens;
   c.window_tokens = s->window_tokens;
   c.tile_rows = TILE_ROWS;
+  c.shared_only = c.policy == TD_ATTENTION_UNIFIED && c.group <= TD_DECODE_ROWS; // larger groups have no items for one token
   c.max_slots = td_attention_slots_of(&c);
   c.cost = td_attention_cost_of_h200(c.n_workers);
   TD_TRY(td_attention_planner_create(&c, &b->planner, err));
+  b->own_are_items = c.shared_only;
   TD_TRY(td_cuda_alloc_array(b, td_attention_block_bytes_max(&c), &b->device_plan, err));
   TD_TRY(td_cuda_alloc_array(b, (size_t)c.max_slots * c.group * (s->head_dim + 4), &b->plan_partials, err));
   return td_cuda_alloc_array(b, (size_t)c.max_rows * c.n_kv_heads, &b->plan_arrived, err);
