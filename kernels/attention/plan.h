@@ -134,7 +134,8 @@ typedef struct td_attention_own {
 typedef struct td_attention_planner td_attention_planner;
 
 uint32_t td_attention_slots_default(uint32_t max_rows, uint32_t n_kv_heads, uint32_t n_workers);
-/* What a planner of this config needs: the default, or, where pieces are fixed, as many as there can be, so that no batch lacks any. */
+/* What a planner of this config needs: the default, or, where pieces are fixed, as many as there can be, so that no batch lacks any;
+ * of shared spans alone, for six levels. */
 uint32_t td_attention_slots_of(const td_attention_planner_config *config);
 uint32_t td_attention_block_bytes_max(const td_attention_planner_config *config);
 

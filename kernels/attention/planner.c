@@ -37,8 +37,11 @@ uint32_t td_attention_slots_default(uint32_t max_rows, uint32_t n_kv_heads, uint
 
 uint32_t td_attention_slots_of(const td_attention_planner_config *c)
 {
+  enum { LEVELS = 6 };
   uint32_t fixed = c->max_rows * c->n_kv_heads * TD_ATTENTION_INVARIANT_PIECES;
-  return c->invariant_keys > 0 ? fixed : td_attention_slots_default(c->max_rows, c->n_kv_heads, c->n_workers);
+  uint32_t shared = c->max_rows * c->n_kv_heads * LEVELS + c->n_workers * tile_members(c); /* each cut is a tile's partials more */
+  uint32_t any = td_attention_slots_default(c->max_rows, c->n_kv_heads, c->n_workers);
+  return c->invariant_keys > 0 ? fixed : c->shared_only && shared > any ? shared : any;
 }
 
 uint32_t td_attention_block_bytes_max(const td_attention_planner_config *c)

@@ -141,7 +141,7 @@ typedef struct launches {
   td_attention_planner *p;
   const td_attention_planner_config *c;
   td_attention_items items;
-  uint32_t n_partials, n_sharing, n_split;
+  uint32_t n_partials, n_sharing, n_split, n_unpacked;
 } launches;
 
 static void check_step(launches *run, const td_plan *plan)
@@ -171,6 +171,7 @@ static void check_step(launches *run, const td_plan *plan)
                     td_attention_decode_items_max(plan->n_rows, c->n_kv_heads, 3 * c->n_workers));
   run->n_partials += n_written;
   run->n_split += run->items.n_partials;
+  run->n_unpacked += (uint32_t)td_attention_planner_stats(run->p).n_unpacked;
   free(w);
 }
 
@@ -192,7 +193,7 @@ static void close_run(launches *r)
 static void test_every_key_is_had_once(void **unused)
 {
   (void)unused;
-  uint64_t n_partials = 0, n_sharing = 0, n_split = 0;
+  uint64_t n_partials = 0, n_sharing = 0, n_split = 0, n_unpacked = 0;
   for (uint32_t round = 0; round < 700; round++) {
     td_attention_planner_config c = apart_config();
     launches r = {0};
@@ -202,10 +203,11 @@ static void test_every_key_is_had_once(void **unused)
       mix(&plan);
     open_run(&r, &c);
     check_step(&r, &plan);
-    n_partials += r.n_partials, n_sharing += r.n_sharing, n_split += r.n_split;
+    n_partials += r.n_partials, n_sharing += r.n_sharing, n_split += r.n_split, n_unpacked += r.n_unpacked;
     close_run(&r);
   }
   assert_true(n_partials > 100000 && n_sharing > 5000 && n_split > 5000); /* there was something to see */
+  assert_int_equal(n_unpacked, 0);
 }
 
 /* Tables that no scheduler makes. */
