@@ -225,7 +225,8 @@ __device__ __forceinline__ void merge_partials(const attention_args &a, const td
 }
 
 // A decode block's end: what its warps have is summed in their order, whoever does it, and goes to the output or, of a split row,
-// to the partials; the last block of a split row sums those. `before`: what else the row has, and how it is added. smem: WARPS x 16 x (HD + 2) floats that no one needs any more.
+// to the partials; the last block of a split row sums those. `before`: what else the row has, and how it is added.
+// smem: WARPS x 16 x (HD + 2) floats that no one needs any more.
 template <int HD, class BEFORE = nothing_before>
 __device__ __forceinline__ void finish_decode(const warp_state<HD> &st, const attention_args &a, const td_attention_item &it,
                                               const td_plan_row &row, uint32_t kv_head, float *smem, const BEFORE &before = {})
