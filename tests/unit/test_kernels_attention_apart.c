@@ -230,7 +230,7 @@ static void test_wrong_tables_do_no_harm(void **unused)
   right_tables = true;
 }
 
-/* Rows grow by a token a step, some leave, some begin with another's pages. */
+/* Rows grow by a token a step, some leave; between them stand some that have two tokens a step. */
 static void test_steps_one_after_another(void **unused)
 {
   (void)unused;
@@ -240,14 +240,17 @@ static void test_steps_one_after_another(void **unused)
     launches r = {0};
     td_plan plan = random_plan(2 + below(60), c.page_tokens, 3000);
     open_run(&r, &c);
+    for (uint32_t i = 0; i < plan.n_rows; i++)
+      rows[i].q_len = rows[i].kv_len > 1 && i > 0 && below(5) == 0 ? 2 : 1;
     for (uint32_t step = 0; step < 40; step++) {
+      plan.n_tokens = 0;
+      for (uint32_t i = 0; i < plan.n_rows; plan.n_tokens += rows[i++].q_len)
+        rows[i].q_start = plan.n_tokens;
       check_step(&r, &plan);
       uint32_t event = below(8), who = below(plan.n_rows);
       if (event == 0 && plan.n_rows > 1)
         rows[who] = rows[--plan.n_rows];
-      plan.n_tokens = plan.n_rows;
       for (uint32_t i = 0; i < plan.n_rows; i++) {
-        rows[i].q_start = i;
         rows[i].kv_len++;
         page_table[rows[i].page_table_offset + (rows[i].kv_len - 1) / c.page_tokens] = next_page++;
       }
