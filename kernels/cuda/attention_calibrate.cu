@@ -3,8 +3,10 @@
 // L2 cache.
 #include <cmath>
 
+extern "C" {
 #include "config/log.h"
 #include "kernels/attention/fit.h"
+}
 #include "kernels/cuda/attention.cuh"
 
 enum { LAUNCHES = 8, TRIAL_ROWS = 256 };
