@@ -328,8 +328,8 @@ static choice choose(const td_attention_planner *p, uint32_t node, uint32_t keys
   if (p->config.policy != TD_ATTENTION_PAT) {
     uint32_t own_way = (uint32_t)k->own_way[begin / LANES][begin % LANES];
     keys = (u->end - (uint32_t)k->begin[begin / LANES][begin % LANES]) * p->config.page_tokens; /* as it was when this was chosen */
-    float row_us = p->unit.row_tile_us + (float)keys * p->unit.row_tile_key_us[stays_in_l2(p, keys)];
-    return (choice){(uint32_t)k->n_span[begin / LANES][begin % LANES], own_way / 2, begin, own_way % 2 ? row_us : 0};
+    float row_us = own_way % 2 ? p->unit.row_tile_us + (float)keys * p->unit.row_tile_key_us[stays_in_l2(p, keys)] : 0;
+    return (choice){(uint32_t)k->n_span[begin / LANES][begin % LANES], own_way / 2, begin, row_us};
   }
   choice c = {.n_span = 1, .n_own = keys > 4 ? u->n_own : 0};
   uint32_t n_staying = 0;

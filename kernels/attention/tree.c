@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-enum { AHEAD = 8 }; /* rows whose tables are far apart in memory */
+enum { AHEAD = 8 /* rows whose tables are far apart in memory */, NEAR_PAGES = 32 };
 
 static uint32_t bucket_of(const page_tree *t, int32_t page, uint32_t begin)
 {
@@ -50,13 +50,22 @@ static ALWAYS_INLINE uint32_t find_child(const page_tree *t, uint32_t parent, in
   return id;
 }
 
-/* How far two rows agree, that agree at page begin. Each step halves what is left without a branch on what it finds. */
-static uint32_t common_end(const int32_t *a, const int32_t *b, uint32_t begin, uint32_t end)
+/* How far two rows agree, that agree at page begin: mostly not far, so a few pages are looked at one after another, two at once;
+ * then each step halves what is left, without a branch on what it finds. */
+static ALWAYS_INLINE uint32_t common_end(const int32_t *a, const int32_t *b, uint32_t begin, uint32_t end)
 {
   if (a[end - 1] == b[end - 1])
     return end;
-  uint32_t same = begin;
-  for (uint32_t left = end - 1 - begin, half; left > 1; left -= half) { /* they part at one of same + 1 .. same + left */
+  uint32_t at = begin + 1, near = end - begin > NEAR_PAGES ? begin + NEAR_PAGES : end - 1;
+  for (; at + 2 <= near; at += 2) {
+    uint64_t x, y;
+    memcpy(&x, a + at, sizeof x);
+    memcpy(&y, b + at, sizeof y);
+    if (x != y)
+      return at + (a[at] == b[at]);
+  }
+  uint32_t same = at - 1;
+  for (uint32_t left = end - 1 - same, half; left > 1; left -= half) { /* they part at one of same + 1 .. same + left */
     half = left / 2;
     same += a[same + half] == b[same + half] ? half : 0;
   }
@@ -132,9 +141,9 @@ static ALWAYS_INLINE uint32_t find_or_make(page_tree *t, const tables *in, uint3
 static ALWAYS_INLINE void insert(page_tree *t, const tables *in, planned_row *rows, uint32_t row, uint32_t n_pages)
 {
   const int32_t *pages = pages_of(in, row);
-  uint32_t same = 1;
-  while (same < t->depth && t->path[same].end <= n_pages && pages[t->path[same].end - 1] == t->path[same].last_page)
-    same++;
+  uint32_t same = t->depth; /* from below: who passes a node has passed those above it */
+  while (same > 1 && (t->path[same - 1].end > n_pages || pages[t->path[same - 1].end - 1] != t->path[same - 1].last_page))
+    same--;
   t->left = same < t->depth ? t->path[same].node : NONE;
   while (t->depth > same)
     pop(t);

@@ -107,7 +107,7 @@ def stage(ctx, s):
     gpu = ctx.backend == "cuda"
     if gpu:
         ctx.need_gpu()
-    what = ["--trace-steps", 4 if ctx.quick else 16, *(["--heads", "32/8"] if ctx.quick else [])]
+    what = ["--trace-steps", 3 if ctx.quick else 8, *(["--heads", "32/8"] if ctx.quick else [])]
     cells_file, out = ctx.work / "attention-cells.json", ctx.work / "attention.json"
     must(ctx.run("tandem-bench", "attention", *what, "--cells", cells_file, limit_s=60), "tandem-bench attention --cells")
     how = ["--backend", "cuda", "--device", ctx.device, "--rounds", 7, "--max-seconds", 0.3] if gpu else ["--fake"]

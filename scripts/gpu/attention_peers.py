@@ -220,8 +220,10 @@ def copies_of(cell):
 
 def measure(torch, cells, makers, end, out):
     """Cell by cell, so that what there is no time for is missing at the end and not for one peer."""
-    for shape in dict.fromkeys(map(shape_of, cells)):
-        mine = [c for c in cells if shape_of(c) == shape]
+    groups = {}  # traces last: there are most of them
+    for c in sorted(cells, key=lambda c: c["kind"] == "trace"):
+        groups.setdefault((c["kind"] == "trace", *shape_of(c)), []).append(c)
+    for (_, *shape), mine in groups.items():
         page_bytes = PAGE * shape[0] * shape[1] * 4
         need = max((copies_of(c) * pages_of(c)[1] for c in mine if cell_bytes(c) <= POOL_BYTES), default=0)
         pool = Pool(torch, *shape, min(int(POOL_BYTES / page_bytes), 2 * need)) if need else None

@@ -203,3 +203,38 @@ def test_without_peers_each_is_left_out_by_name(tmp_path):
     cells = o["stages"][0]["data"]["attention"]
     assert {c["kind"] for c in cells} == {"decode", "tree", "trace"} and all(c["us"]["unified"] >= c["floor_us"] for c in cells)
     assert "bimodal B8" in text and "1,1024_2048,32" in text
+
+
+def test_a_peer_that_breaks_does_not_end_the_rest(monkeypatch):
+    class Pool:
+        def __init__(self, torch, kv_heads, head_dim, n_pages):
+            self.ids = range(n_pages)
+
+    class Batch:
+        def __init__(self, torch, cell, pool, copy):
+            self.cell = cell
+
+    class Torch:
+        class cuda:
+            @staticmethod
+            def empty_cache():
+                pass
+
+    def no_trees(batch):
+        if batch.cell["kind"] == "tree":
+            raise ValueError("no trees here")
+        return lambda: None
+
+    monkeypatch.setattr(attention_peers, "Pool", Pool)
+    monkeypatch.setattr(attention_peers, "Batch", Batch)
+    monkeypatch.setattr(attention_peers, "graph_us", lambda torch, calls: 10.0 * len(calls))
+    cells = [{**attention_cell(kind, kind, 0.0), "kv_heads": kv, "head_dim": 128} for kind in ("trace", "tree", "decode") for kv in (8, 4)]
+    out = {"cells": [], "errors": {}}
+    makers = {"all": lambda b: lambda: None, "some": no_trees, "none": lambda b: None}
+    attention_peers.measure(Torch, cells, makers, float("inf"), out)
+    assert [c["kind"] for c in out["cells"]][-2:] == ["trace", "trace"] and len(out["cells"]) == 6  # traces last
+    assert all(set(c["us"]) == ({"all"} if c["kind"] == "tree" else {"all", "some"}) for c in out["cells"])
+    assert list(out["errors"]) == ["some"] and "no trees here" in out["errors"]["some"]
+    out = {"cells": [], "errors": {}}
+    attention_peers.measure(Torch, cells, makers, 0, out)  # the time is over
+    assert out["cells"] == []

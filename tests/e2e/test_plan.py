@@ -51,6 +51,28 @@ def test_traces(tmp_path):
     assert f"{bad}:7: " in text and "input_length" in text
 
 
+def test_what_cannot_be_kept_and_what_could():
+    args = ["--in", 500, "--out", 20, "--requests", 60, "--no-second"]
+    text = plan(*args, "--slo-tbt", 3, "--slo-ttft", 1)
+    tbt, ttft = (float(re.search(rf"the least {k} p99[a-z ]* is ([0-9.]+) ms", text).group(1)) for k in ("TBT", "TTFT"))
+    assert "no rate is held, however low" in plan(*args, "--slo-tbt", tbt * 0.95)
+    text = plan(*args, "--slo-tbt", tbt * 1.05, "--slo-ttft", ttft * 1.05)
+    assert re.search(r"^1 GPU .* held$", text, re.M) and "hit: share of prompt tokens" in text
+    assert "60 of 60 requests are longer than the context" in plan(*args, "--kv-tokens", 160)
+
+
+def test_a_trace_at_its_own_rate(tmp_path):
+    path = tmp_path / "t.jsonl"
+    path.write_text("".join(json.dumps({"timestamp": 250 * i, "input_length": 40, "output_length": 3}) + "\n" for i in range(9)))
+    text = plan("--trace", path, "--no-search", "--log-steps", tmp_path / "s.csv")
+    assert "recorded at 4 requests/s" in text and re.search(r"^4/s +4\.000 ", text, re.M)
+    steps = list(csv.DictReader((tmp_path / "s.csv").open()))
+    assert [int(s["end_us"]) - int(s["step_us"]) for s in steps if s["prefills"] == "1"] == [250000 * i for i in range(9)]
+    assert "one --rate" in plan("--trace", path, "--log-steps", tmp_path / "s.csv", expect=64)
+    path.write_text(path.read_text().split("\n")[0] + "\n")
+    assert "all 1 requests at once are held" in plan("--trace", path)
+
+
 @pytest.mark.parametrize("args, says", [
     (["--policy", "best"], "decode-first"), (["--tbt-target", 1], "the smallest that can is"), (["--model", "gpt-5"], "llama3-8b"),
     (["--tp", 3], "--tp is 1 or 2"), (["--rate", "2,x"], "not a list"), (["--calibration", __file__], "kv-tokens"),
@@ -155,6 +177,13 @@ def test_every_step_is_the_daemons(tmp_path, policy):
     for s, p in zip(steps, predicted):
         assert {k: s[k] for k in SAME} == {k: int(p[k]) for k in SAME}, f"step {s['step']}"
     assert len(predicted) == len(steps) > 200
-    inside = json.loads((tmp_path / "p.json").read_text())["runs"][0]["inside"]
-    assert inside["preemptions"] == sum(s["preemptions"] for s in steps) and inside["evicted_pages"] > 0, "memory was short"
+    run = json.loads((tmp_path / "p.json").read_text())["runs"][0]
+    inside, n_preemptions = run["inside"], sum(s["preemptions"] for s in steps)
+    gaps_us = sorted(us for s in steps for us in [s["step_us"]] * s["decodes"])  # whoever decodes had a token in the step before
+    assert run["output_tokens"] == sum(o["output_length"] for o in lines)
+    assert 0 <= run["output_tokens"] - len(gaps_us) - len(lines) <= n_preemptions  # who was preempted while it decoded went on as a prompt
+    for name, q in (("p50", 0.5), ("p99", 0.99)):  # the gaps of those who were preempted are missing among these
+        low, high = (gaps_us[int((q + d) * len(gaps_us))] for d in (-0.005, 0.005))
+        assert 0.99 * low <= run["tbt_ms"][name] * 1e3 <= 1.01 * high, name
+    assert inside["preemptions"] == n_preemptions and inside["evicted_pages"] > 0, "memory was short"
     assert sum(s["hit_tokens"] for s in steps) > 0 and any(s["decodes"] and s["prefills"] for s in steps)
