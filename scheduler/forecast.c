@@ -23,10 +23,14 @@ void td_sched_note_answer(td_sched *s, const td_request *r)
   double step = AVERAGE_STEP * fmin(1, asked * s->table.n_running / (double)s->table.asked_tokens);
   s->answer_share += step * (share - s->answer_share);
   s->answer_full += step * ((r->n_tokens == r->max_tokens) - s->answer_full);
+  s->answer_asked += AVERAGE_STEP * (asked - s->answer_asked);
+  s->any_answer = true;
 }
 
 void td_sched_note_request(td_sched *s, uint32_t max_new)
 {
+  if (s->any_answer) /* who goes before its answer ends says nothing of those that stay */
+    return;
   s->answer_asked += (s->answer_asked > 0 ? AVERAGE_STEP : 1) * (max_new - s->answer_asked);
 }
 

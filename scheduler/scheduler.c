@@ -213,7 +213,7 @@ td_status td_sched_submit(td_sched *s, uint32_t slot, const td_sched_request *r,
                                      .namespace_id = r->namespace_id,
                                      .n_prompt = r->n_prompt},
                        now_us);
-  if (s->answer_asked == 0) /* else when it starts: who takes it back before has said nothing */
+  if (s->answer_asked == 0) /* else when it starts */
     td_sched_note_request(s, r->max_new);
   enqueue(s, slot, r, now_us);
   return TD_OK;
