@@ -218,9 +218,10 @@ static load load_of(const td_sched *s)
 {
   load l = {.n_running = s->table.n_running, .full = s->answer_full, .answer = fmax(1, s->answer_share * s->answer_asked)};
   uint32_t places = s->config.max_running - l.n_running;
-  double hits = s->prefix_query_tokens ? (double)s->prefix_hit_tokens / (double)s->prefix_query_tokens : 0;
+  double computed = (double)(s->prefix_query_tokens - s->prefix_hit_tokens); /* less than expected: others came with the same meanwhile */
+  double share = s->expected_tokens > 0 ? computed / (double)s->expected_tokens : 1;
   l.early = l.full < 1 ? fmax(0.001, (s->answer_share - l.full) / (1 - l.full)) : 1;
-  l.waiting_tokens = (double)s->order.waiting_prompt_tokens * (1 - hits);
+  l.waiting_tokens = (double)s->order.waiting_uncached_tokens * share;
   l.waiting_each = n_waiting(s) > 0 ? l.waiting_tokens / n_waiting(s) : 0;
   double pages = (double)td_sched_available_pages(s) - s->reserved_pages - l.n_running;
   double room = fmax(0, pages) / (pages_each(s, &l) + 1); /* and one to grow */

@@ -61,6 +61,7 @@ struct td_sched {
    * of those that used all of it. */
   double answer_asked, answer_share, answer_full;
   bool any_answer;
+  uint64_t expected_tokens; /* of requests that were started, uncached when they came */
   uint64_t prefix_query_tokens, prefix_hit_tokens, n_preemptions, n_follows, n_expired;
 };
 

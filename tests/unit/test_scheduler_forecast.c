@@ -398,6 +398,31 @@ static void nobody_drives_what_others_are_told(void **state)
   }
 }
 
+/* Prompts that nobody had before wait; it does not matter that somebody else's were cached, a thousand times. */
+static void nor_by_prompts_that_are_cached(void **state)
+{
+  double start_us[2];
+  (void)state;
+  for (uint32_t i = 0; i < 2; i++) {
+    td_error err;
+    td_sched_config c = config();
+    td_sched_request r = {.tokens = w.tokens[SLOTS - 1], .n_prompt = 1900, .max_new = 1};
+    open_world(&c);
+    for (uint32_t n = 0; n < 1000 * i; n++) {
+      w.used[SLOTS - 1] = true;
+      assert_int_equal(td_sched_submit(w.s, SLOTS - 1, &r, (uint64_t)w.now_us, &err), TD_OK);
+      while (w.used[SLOTS - 1])
+        step();
+    }
+    for (uint32_t n = 0; n < 200; n++)
+      submit(1900, 8, 8);
+    start_us[i] = td_sched_foresee(w.s).start_us;
+    close_world();
+  }
+  print_message("start %.0f us, %.0f after prompts that were cached\n", start_us[0], start_us[1]);
+  assert_true(fabs(start_us[1] / start_us[0] - 1) < 0.2);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -412,6 +437,7 @@ int main(void)
       cmocka_unit_test(an_end_waits_for_its_prompt),
       cmocka_unit_test(idle_or_without_a_model),
       cmocka_unit_test(nobody_drives_what_others_are_told),
+      cmocka_unit_test(nor_by_prompts_that_are_cached),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
