@@ -3,9 +3,12 @@
 // L2 cache.
 #include <cmath>
 
+#include "kernels/cuda/attention.cuh"
+
+extern "C" {
 #include "config/log.h"
 #include "kernels/attention/fit.h"
-#include "kernels/cuda/attention.cuh"
+}
 
 enum { LAUNCHES = 8, TRIAL_ROWS = 256 };
 
