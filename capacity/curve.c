@@ -68,12 +68,10 @@ static void print_none(const char *name, const td_slo *slo, const td_replay_resu
 
 static void print_highest(const char *name, const td_slo *slo, const td_search_result *r)
 {
-  if (r->rate == 0) {
-    print_none(name, slo, &r->lowest);
-    return;
-  }
   if (r->all_at_once)
     printf("%-22s all %zu requests at once are held; a longer load has a highest rate\n", name, r->at.n_requests);
+  else if (r->rate == 0)
+    print_none(name, slo, &r->lowest);
   else
     td_report_row(name, r->rate, &r->at);
 }
@@ -121,9 +119,9 @@ static td_status highest(const td_scene_options *o, const td_scene *s, cJSON *ru
                                                : "1 GPU",
                 &s->replay.slo, &r);
   add_run(runs, "highest", r.rate, &s->replay, &r.at);
-  *rate = r.all_at_once ? 0 : r.rate;
+  *rate = r.rate;
   if (!o->no_second && s->device.tensor_parallel == 1)
-    TD_TRY(second_gpu(s, *rate, runs, err));
+    TD_TRY(second_gpu(s, r.rate, runs, err));
   printf("\n");
   return TD_OK;
 }

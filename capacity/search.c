@@ -63,6 +63,7 @@ td_status td_search(const td_source *s, const td_replay_config *config, double t
     TD_TRY(is_held(s, &c, rate, out, &held, err));
     if (held && c.window_s < AT_ONCE_S) {
       out->all_at_once = true;
+      out->rate = 0;
       return TD_OK;
     }
     if (held)

@@ -23,10 +23,14 @@ void td_sched_note_answer(td_sched *s, const td_request *r)
   double step = AVERAGE_STEP * fmin(1, asked * s->table.n_running / (double)s->table.asked_tokens);
   s->answer_share += step * (share - s->answer_share);
   s->answer_full += step * ((r->n_tokens == r->max_tokens) - s->answer_full);
+  s->answer_asked += AVERAGE_STEP * (asked - s->answer_asked);
+  s->any_answer = true;
 }
 
 void td_sched_note_request(td_sched *s, uint32_t max_new)
 {
+  if (s->any_answer) /* who goes before its answer ends says nothing of those that stay */
+    return;
   s->answer_asked += (s->answer_asked > 0 ? AVERAGE_STEP : 1) * (max_new - s->answer_asked);
 }
 
@@ -214,9 +218,10 @@ static load load_of(const td_sched *s)
 {
   load l = {.n_running = s->table.n_running, .full = s->answer_full, .answer = fmax(1, s->answer_share * s->answer_asked)};
   uint32_t places = s->config.max_running - l.n_running;
-  double hits = s->prefix_query_tokens ? (double)s->prefix_hit_tokens / (double)s->prefix_query_tokens : 0;
+  double computed = (double)(s->prefix_query_tokens - s->prefix_hit_tokens); /* less than expected: others came with the same meanwhile */
+  double share = s->expected_tokens > 0 ? computed / (double)s->expected_tokens : 1;
   l.early = l.full < 1 ? fmax(0.001, (s->answer_share - l.full) / (1 - l.full)) : 1;
-  l.waiting_tokens = (double)s->order.waiting_prompt_tokens * (1 - hits);
+  l.waiting_tokens = (double)s->order.waiting_uncached_tokens * share;
   l.waiting_each = n_waiting(s) > 0 ? l.waiting_tokens / n_waiting(s) : 0;
   double pages = (double)td_sched_available_pages(s) - s->reserved_pages - l.n_running;
   double room = fmax(0, pages) / (pages_each(s, &l) + 1); /* and one to grow */

@@ -57,8 +57,11 @@ struct td_sched {
   /* The least that steps with prompts ever took of what was predicted: what was calibrated on a busy day must refuse nobody. It
    * only falls, so that a place in the heap of deadlines is never too late. */
   double least_correction;
-  /* Averages: max_new of requests that were started, the share of it that answers used, and of answers that used all of it. */
+  /* Averages: max_new of answers that ended (until there is one, of requests that were started), the share of it that they used, and
+   * of those that used all of it. */
   double answer_asked, answer_share, answer_full;
+  bool any_answer;
+  uint64_t expected_tokens; /* of requests that were started, uncached when they came */
   uint64_t prefix_query_tokens, prefix_hit_tokens, n_preemptions, n_follows, n_expired;
 };
 
@@ -126,6 +129,7 @@ void td_sched_watch(td_sched *s, uint32_t slot);
 
 /* The request ends here by itself: how much of its max_new it used. */
 void td_sched_note_answer(td_sched *s, const td_request *r);
+/* It starts, or is the first of all. */
 void td_sched_note_request(td_sched *s, uint32_t max_new);
 
 /* ---- memory.c ---- */

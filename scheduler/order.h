@@ -58,7 +58,7 @@ typedef struct td_order {
   uint32_t n_accounts; /* all that were ever used are below */
   uint32_t n_queued;   /* in the accounts' heaps: waiting, and following nobody */
   uint32_t n_following;
-  uint64_t waiting_prompt_tokens; /* of both */
+  uint64_t waiting_prompt_tokens, waiting_uncached_tokens; /* of both */
   uint64_t next_seq;
   bool any_priority; /* one that is not 0 was ever seen */
 } td_order;

@@ -150,7 +150,7 @@ static int64_t priority_us(const td_sched *s, int32_t priority)
 static uint32_t uncached_tokens(const td_sched *s, const td_sched_request *r)
 {
   uint32_t pt = s->config.page_tokens;
-  if (s->config.slack_percent == 0 && r->ttft_deadline_us == 0)
+  if (s->config.slack_percent == 0 && r->ttft_deadline_us == 0 && !s->budget.has_cost)
     return 0;
   td_prefix_hit hit = td_prefix_tree_find(&s->tree, r->namespace_id, r->tokens, (r->n_prompt - 1) / pt);
   return r->n_prompt - hit.n_pages * pt;
@@ -213,7 +213,7 @@ td_status td_sched_submit(td_sched *s, uint32_t slot, const td_sched_request *r,
                                      .namespace_id = r->namespace_id,
                                      .n_prompt = r->n_prompt},
                        now_us);
-  if (s->answer_asked == 0) /* else when it starts: who takes it back before has said nothing */
+  if (s->answer_asked == 0) /* else when it starts */
     td_sched_note_request(s, r->max_new);
   enqueue(s, slot, r, now_us);
   return TD_OK;

@@ -324,7 +324,14 @@ static void test_search(void **state)
   /* a first token takes a millisecond: half of that is held at no rate */
   c.slo.ttft_p99_ms = 0.5;
   assert_int_equal(td_search(&s, &c, 0.01, &found, &err), TD_OK);
-  assert_true(found.rate == 0);
+  assert_true(found.rate == 0 && !found.all_at_once);
+  td_load_deinit(&s.load);
+  /* two of one step: all at once, which is no rate, and nobody may divide by it or draw it */
+  c = make_config(&constant, 2, 64);
+  for (int i = 0; i < 2; i++)
+    add(&s.load, i * 10, (uint64_t)i, 8, 1);
+  assert_int_equal(td_search(&s, &c, 0.01, &found, &err), TD_OK);
+  assert_true(found.all_at_once && found.rate == 0 && found.at.held);
   td_load_deinit(&s.load);
 }
 

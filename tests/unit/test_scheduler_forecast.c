@@ -344,41 +344,83 @@ static void idle_or_without_a_model(void **state)
   close_world();
 }
 
-/* Answers of up to 1000 tokens that end after 100, in all places but one. Beside them, from step 1000 on, somebody sends requests of a
- * token, or others that are taken back before they begin: the time between ends that is foretold at the end. */
-static double end_gap_us_beside(uint32_t n_tiny, uint32_t n_taken_back)
+/* All places but one, and a queue of others, are answers of up to 1000 tokens that end after 100. Beside them, from step 1000 on, somebody
+ * sends requests of a token, or others that are taken back before they begin or when they have: what is foretold at the end. */
+typedef enum beside { NOTHING, TINY, TAKEN_BACK, LEFT } beside;
+
+static td_sched_forecast foretold_beside(beside kind, uint32_t each, uint32_t n_waiting)
 {
   td_error err;
   td_sched_config c = config();
+  c.max_context_tokens = 100000;
+  bool *here = &w.used[SLOTS - 1];
   open_world(&c);
+  w.stop_at[SLOTS - 1] = CONTEXT;
   for (uint32_t i = 0; i < 3000; i++) {
     td_sched_stats st;
     td_sched_get_stats(w.s, &st);
     if (st.n_running + st.n_waiting < RUNNING - 1)
       submit(16 + below(100), 1000, 50 + below(100));
-    for (uint32_t k = 0; i > 1000 && k < n_tiny; k++)
+    for (uint32_t k = 0; i > 1000 && kind == TINY && k < each; k++)
       submit(16, 1, 1);
-    for (uint32_t k = 0; i > 1000 && k < n_taken_back; k++) {
-      td_sched_request r = {.tokens = w.tokens[SLOTS - 1], .n_prompt = 16, .max_new = k & 1 ? 1 : CONTEXT - 16};
-      assert_int_equal(td_sched_submit(w.s, SLOTS - 1, &r, (uint64_t)w.now_us, &err), TD_OK);
+    for (uint32_t k = 0; i > 1000 && kind >= TAKEN_BACK && k < each; k++) {
+      td_sched_request r = {.tokens = w.tokens[SLOTS - 1], .n_prompt = 16, .max_new = k & 1 && kind == TAKEN_BACK ? 1 : 99984};
+      if (!*here)
+        assert_int_equal(td_sched_submit(w.s, SLOTS - 1, &r, (uint64_t)w.now_us, &err), TD_OK);
+      *here = true;
+      if (kind == LEFT && !td_sched_is_running(w.s, SLOTS - 1))
+        break;
       td_sched_cancel(w.s, SLOTS - 1);
+      *here = false;
     }
     step();
   }
-  double us = td_sched_foresee(w.s).end_gap_us;
-  print_message("%u tiny ones a step, %u taken back: %.0f us from end to end\n", n_tiny, n_taken_back, us);
+  if (*here)
+    td_sched_cancel(w.s, SLOTS - 1);
+  for (uint32_t i = 0; i < n_waiting; i++)
+    submit(16 + below(100), 1000, 50 + below(100));
+  td_sched_forecast f = td_sched_foresee(w.s);
+  print_message("%u times kind %u a step: start %.0f us, %.0f us from end to end\n", each, kind, f.start_us, f.end_gap_us);
   close_world();
-  return us;
+  return f;
 }
 
 static void nobody_drives_what_others_are_told(void **state)
 {
   (void)state;
-  double alone = end_gap_us_beside(0, 0);
+  td_sched_forecast alone = foretold_beside(NOTHING, 0, 0), queue = foretold_beside(NOTHING, 0, 100);
   for (uint32_t n = 1; n <= 8; n *= 8) {
-    assert_true(end_gap_us_beside(n, 0) < 2 * alone); /* with them ends come more often, not less */
-    assert_true(fabs(end_gap_us_beside(0, n) / alone - 1) < 0.01);
+    assert_true(foretold_beside(TINY, n, 0).end_gap_us < 2 * alone.end_gap_us); /* with them ends come more often, not less */
+    for (beside kind = TAKEN_BACK; kind <= LEFT; kind++) {
+      td_sched_forecast f = foretold_beside(kind, n, 100);
+      assert_true(fabs(f.start_us / queue.start_us - 1) < 0.3 && fabs(f.end_gap_us / queue.end_gap_us - 1) < 0.3);
+    }
   }
+}
+
+/* Prompts that nobody had before wait; it does not matter that somebody else's were cached, a thousand times. */
+static void nor_by_prompts_that_are_cached(void **state)
+{
+  double start_us[2];
+  (void)state;
+  for (uint32_t i = 0; i < 2; i++) {
+    td_error err;
+    td_sched_config c = config();
+    td_sched_request r = {.tokens = w.tokens[SLOTS - 1], .n_prompt = 1900, .max_new = 1};
+    open_world(&c);
+    for (uint32_t n = 0; n < 1000 * i; n++) {
+      w.used[SLOTS - 1] = true;
+      assert_int_equal(td_sched_submit(w.s, SLOTS - 1, &r, (uint64_t)w.now_us, &err), TD_OK);
+      while (w.used[SLOTS - 1])
+        step();
+    }
+    for (uint32_t n = 0; n < 200; n++)
+      submit(1900, 8, 8);
+    start_us[i] = td_sched_foresee(w.s).start_us;
+    close_world();
+  }
+  print_message("start %.0f us, %.0f after prompts that were cached\n", start_us[0], start_us[1]);
+  assert_true(fabs(start_us[1] / start_us[0] - 1) < 0.2);
 }
 
 int main(void)
@@ -395,6 +437,7 @@ int main(void)
       cmocka_unit_test(an_end_waits_for_its_prompt),
       cmocka_unit_test(idle_or_without_a_model),
       cmocka_unit_test(nobody_drives_what_others_are_told),
+      cmocka_unit_test(nor_by_prompts_that_are_cached),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
