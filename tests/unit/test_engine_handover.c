@@ -223,6 +223,10 @@ static void *insistent_engine(void *arg)
   td_engine *e = arg;
   td_slot *s = &e->slots[e->n_slots - 1];
   while (!atomic_load(&quit)) {
+    if (atomic_load(&s->in_outbox)) {
+      sched_yield();
+      continue;
+    }
     atomic_fetch_add_explicit(&s->n_generated, 1, memory_order_release);
     td_engine_notify_slot(e, e->n_slots - 1);
   }
