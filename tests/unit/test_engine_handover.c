@@ -217,6 +217,51 @@ static void test_handover(void **state)
   td_engine_destroy(e);
 }
 
+/* Tells of one request over and over, as fast as it can. */
+static void *insistent_engine(void *arg)
+{
+  td_engine *e = arg;
+  td_slot *s = &e->slots[e->n_slots - 1];
+  while (!atomic_load(&quit)) {
+    if (atomic_load(&s->in_outbox)) {
+      sched_yield();
+      continue;
+    }
+    atomic_fetch_add_explicit(&s->n_generated, 1, memory_order_release);
+    td_engine_notify_slot(e, e->n_slots - 1);
+  }
+  return NULL;
+}
+
+/* A caller may give a request back at its update; a second one in the same batch would come too late for that. */
+static void test_a_poll_tells_of_a_request_once(void **state)
+{
+  (void)state;
+  td_engine *e = make_engine();
+  client c[N_SLOTS] = {0};
+  pthread_t t;
+  uint32_t n_polls = 0, last = 0;
+  for (uint32_t i = 0; i < N_SLOTS; i++)
+    assert_int_equal(submit(e, &c[i], 1, 1, 0), TD_OK);
+  atomic_store(&quit, false);
+  assert_int_equal(pthread_create(&t, NULL, insistent_engine, e), 0);
+  while (n_polls < 20000) { /* polls that had news */
+    td_engine_update updates[16];
+    uint32_t n = td_engine_poll(e, updates, 16);
+    assert_in_range(n, 0, 1);
+    n_polls += n;
+    if (n > 0) {
+      assert_true(updates[0].n_generated > last);
+      last = updates[0].n_generated;
+    } else {
+      sched_yield();
+    }
+  }
+  atomic_store(&quit, true);
+  pthread_join(t, NULL);
+  td_engine_destroy(e);
+}
+
 static void test_queue_is_bounded(void **state)
 {
   (void)state;
@@ -257,7 +302,7 @@ int main(void)
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_ring_keeps_order),  cmocka_unit_test(test_ring_says_full),
       cmocka_unit_test(test_handover),          cmocka_unit_test(test_queue_is_bounded),
-      cmocka_unit_test(test_bad_requests_are_refused),
+      cmocka_unit_test(test_bad_requests_are_refused), cmocka_unit_test(test_a_poll_tells_of_a_request_once),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
