@@ -334,6 +334,7 @@ __device__ __forceinline__ void run_small(slice_copies<HD> &in, const unified_ar
       continue;
     uint32_t q[HD / 16][4];
     int32_t last = (int32_t)k.n_keys - 1;
+    const query_positions pos = {last, last, u.a.window > 0 ? last - (int32_t)u.a.window + 1 : 0, last + 1};
     load_small_queries<HD>(q, u.a, bp, k, p.head);
     bool last_piece = alone && is_last(u, bp, k, p);
     warp_state<HD> st;
@@ -344,7 +345,7 @@ __device__ __forceinline__ void run_small(slice_copies<HD> &in, const unified_ar
       barrier_wait(in.bars + stage * 8, n_done / S::DEPTH & 1);
       if (key + SLICE_KEYS > k.n_keys)
         zero_slice<HD>(smem_k + S::SLICE_BYTES, k.n_keys - key);
-      process_tile<HD, SLICE_KEYS, page_lines>(st, q, smem_k, smem_k + S::SLICE_BYTES, 0, key, last, last, u.a);
+      process_tile<HD, SLICE_KEYS, page_lines>(st, q, smem_k, smem_k + S::SLICE_BYTES, 0, key, pos, u.a);
       __syncwarp();
       if (more)
         in.copy();

@@ -13,13 +13,6 @@ template <int HD> struct key_tile {
 };
 
 #ifdef TD_HAS_WGMMA
-__device__ __forceinline__ float exp2_fast(float x)
-{
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
 // Byte offset of elements [16k, 16k + 16) of the lines of a K-like tile.
 __device__ __forceinline__ constexpr uint32_t k_step(uint32_t k) { return k / 4 * 1024 + k % 4 * 32; }
 

@@ -50,8 +50,9 @@ struct device_batch {
 // Of a page's tokens, which are a power of two: kernels shift where a division would take as long as the rest.
 __device__ __forceinline__ uint32_t log2_of(uint32_t n) { return 31 - __clz(n); }
 
-// COUNT_TASKS: of the attention plan; 0: the step has none, and where plans lie is an earlier step's.
-enum { COUNT_TOKENS, COUNT_ROWS, COUNT_LOGITS, COUNT_ITEMS, COUNT_TASKS, N_COUNTS };
+// COUNT_WIDE_ITEMS: of the items, those before the narrow ones. COUNT_TASKS: of the attention plan; 0: the step has none, and where plans
+// lie is an earlier step's.
+enum { COUNT_TOKENS, COUNT_ROWS, COUNT_LOGITS, COUNT_ITEMS, COUNT_WIDE_ITEMS, COUNT_TASKS, N_COUNTS };
 
 // A packed plan on its way up, and what comes back of its step.
 struct step_block {

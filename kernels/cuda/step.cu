@@ -82,7 +82,7 @@ static void pack_plan(cuda_backend *b, const td_plan *plan)
   memcpy(pack_section(b, ROWS, plan->n_rows * sizeof(td_plan_row)), plan->rows, plan->n_rows * sizeof(td_plan_row));
   memcpy(pack_section(b, LOGITS_ROWS, plan->n_logits * sizeof(uint32_t)), plan->logits_rows,
          plan->n_logits * sizeof(uint32_t));
-  b->items.n_items = b->items.n_prefill = 0;
+  b->items.n_items = b->items.n_wide = b->items.n_prefill = 0;
   b->planned = b->planner && td_attention_planner_make(b->planner, plan, nullptr) == TD_OK; // else every row by itself
   const td_attention_header *decodes = b->planned ? td_attention_planner_block(b->planner) : nullptr;
   bool own = b->planned && b->own_are_items;
@@ -93,7 +93,7 @@ static void pack_plan(cuda_backend *b, const td_plan *plan)
     const td_kv_shape *s = &b->kvs->back()->shape;
     td_attention_cut cut = {s->n_heads / s->n_kv_heads, s->n_kv_heads, td_cuda_decode_blocks(b, s->head_dim),
                             (uint32_t)(b->kvs->back()->wgmma ? TD_PREFILL_ROWS_WGMMA : TD_PREFILL_ROWS_MMA),
-                            b->config.batch_invariant, b->planned && !own, own ? b->own : nullptr};
+                            b->config.batch_invariant, b->planned && !own, b->kvs->back()->wgmma, own ? b->own : nullptr};
     td_attention_items_make(&b->items, plan, &cut);
   }
   memcpy(pack_section(b, ITEMS, b->items.n_items * sizeof(td_attention_item)), b->items.items,
@@ -113,6 +113,7 @@ static void pack_plan(cuda_backend *b, const td_plan *plan)
   h->counts[COUNT_ROWS] = plan->n_rows;
   h->counts[COUNT_LOGITS] = plan->n_logits;
   h->counts[COUNT_ITEMS] = b->items.n_items;
+  h->counts[COUNT_WIDE_ITEMS] = b->items.n_wide;
   h->counts[COUNT_TASKS] = b->n_plan_tasks;
 }
 
