@@ -16,13 +16,14 @@
 #include "bench/stage.h"
 #include "bench/tool.h"
 #include "config/log.h"
+#include "kernels/attention/plan.h"
 #include "models/model.h"
 
 enum { LIST_MAX = 32, WARM = 3, PAGE_TOKENS = 16, SPARE_TOKENS = 64 };
 
 typedef struct steps {
-  const char *model_path, *shape, *backend, *batches, *contexts, *prompts, *chunks, *without, *json;
-  double threads, device, step_tokens, gpu_memory_percent, gb_s, tflop_s, n_min, max_seconds;
+  const char *model_path, *shape, *backend, *batches, *contexts, *prompts, *chunks, *without, *json, *attention;
+  double threads, device, step_tokens, gpu_memory_percent, gb_s, tflop_s, n_min, max_seconds, shared;
   bool dummy, no_record, batch_invariant;
   double batch[LIST_MAX], context[LIST_MAX], prompt[LIST_MAX], chunk[LIST_MAX];
   size_t n_batch, n_context, n_prompt, n_chunk;
@@ -118,7 +119,8 @@ static void load(steps *s)
                          .max_vocab = s->desc.vocab,
                          .device = (uint32_t)s->device,
                          .gpu_memory_percent = (uint32_t)s->gpu_memory_percent,
-                         .batch_invariant = s->batch_invariant};
+                         .batch_invariant = s->batch_invariant,
+                         .attention = td_attention_of(s->attention)};
   check(td_backend_create(s->backend, &c, &be, &err), &err);
   s->stage.be = be;
   check(s->dummy ? td_model_make_up(&s->desc, be, 0, be->max_tokens, be->max_rows, show_load, NULL, &s->model,
@@ -321,7 +323,7 @@ static bool plan_decodes(steps *s, uint32_t batch, uint32_t context)
   bool fits = true;
   td_stage_plan_begin(&s->stage);
   for (uint32_t i = 0; i < batch && fits; i++)
-    fits = td_stage_plan_row(&s->stage, 1, context, true);
+    fits = td_stage_plan_shared(&s->stage, context, (uint32_t)fmin(s->shared, context - 1), true);
   return fits;
 }
 
@@ -433,6 +435,7 @@ static void write_json(const steps *s)
 int td_bench_steps(int argc, char **argv)
 {
   static steps s = {.backend = "auto",
+                    .attention = "serial",
                     .batches = "1,2,4,8,16,32,64,128,256",
                     .contexts = "1024,4096,16384",
                     .prompts = "512,2048,8192,16384",
@@ -456,6 +459,8 @@ int td_bench_steps(int argc, char **argv)
       {"--without", "OP,...", "leave out rmsnorm linear rope_kv attention swiglu sample: what is the rest's time?",
        TD_ARG_TEXT, &s.without},
       {"--batch-invariant", NULL, "as the daemon's option: what does it cost?", TD_ARG_FLAG, &s.batch_invariant},
+      {"--attention", "NAME", "as the daemon's option (serial)", TD_ARG_TEXT, &s.attention},
+      {"--shared", "N", "first tokens that all decodes share; the floor is as if none were (0)", TD_ARG_NUMBER, &s.shared},
       {"--no-record", NULL, "steps are not recorded (CUDA graphs)", TD_ARG_FLAG, &s.no_record},
       {"--runs", "N", "at least so many of each (20)", TD_ARG_NUMBER, &s.n_min},
       {"--max-seconds", "S", "but no longer than this each (20)", TD_ARG_NUMBER, &s.max_seconds},
@@ -471,6 +476,8 @@ int td_bench_steps(int argc, char **argv)
   td_tool_args(text, args, sizeof args / sizeof *args, argc, argv);
   td_log_init(TD_LOG_WARN);
   s.rows = cJSON_CreateArray();
+  if (td_attention_of(s.attention) == UINT32_MAX)
+    td_tool_die("--attention: no '%s'", s.attention);
   read_lists(&s);
   open_model(&s);
   load(&s);

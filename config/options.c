@@ -36,8 +36,7 @@ static const string_option string_options[] = {
     WORD(load_format, "auto", "auto, or dummy: weights are random, config.json is all that is needed", load_formats,
          "auto or dummy"),
     WORD(attention, "serial",
-         "decodes on a Hopper GPU: serial, every row by itself; unified, shared prefixes read once, an even share for every "
-         "multiprocessor; pat, persistentkv, flashdecode: as those papers have it, to compare",
+         "decodes on a Hopper GPU: serial, every row by itself; unified, what rows share read once for all of them; pat, persistentkv, flashdecode: as those papers have it, to compare",
          attentions, "serial, unified, pat, persistentkv or flashdecode"),
     WORD(policy, "tandem", "what a step is made of: tandem; others for comparison", policies,
          "tandem, sarathi, prefill-first, decode-first or orca"),

@@ -240,13 +240,53 @@ static void fill_up(td_attention_planner *p, uint32_t n, double own_us)
   }
 }
 
+/* What a piece's begin and its members' partials take, in the mean over the shared spans. */
+static double mean_piece_us(const td_attention_planner *p, const td_attention_span *spans)
+{
+  double us = 0;
+  for (uint32_t i = 0; i < p->n_shared; i++)
+    us += line_of(p, &spans[i], cost_of(p, i)).piece_us;
+  return p->n_shared > 0 ? us / p->n_shared : 0;
+}
+
+/* A worker's range of shared spans is at least so long: where nothing else is to be done meanwhile, all the same not shorter than what
+ * a cut more costs; else as configured, or its share of all. */
+static double least_shared_us(const td_attention_planner *p, const td_attention_span *spans, double all_us)
+{
+  double share = all_us / p->config.n_workers;
+  if (p->config.shared_only)
+    return mean_piece_us(p, spans);
+  return share < p->config.cost.shared_range_us ? share : p->config.cost.shared_range_us;
+}
+
+/* Rows' own spans are another launch's: no worker has any of them. */
+static void leave_spans(const td_attention_planner *p, cutting *c, td_attention_span *spans, uint32_t from, uint32_t to)
+{
+  for (uint32_t i = from; i < to; i++) {
+    spans[i].first_task = c->n_tasks;
+    spans[i].n_tasks = 0;
+    spans[i].slot = TD_ATTENTION_DIRECT;
+  }
+  for (uint32_t w = 0; w <= p->config.n_workers; w++)
+    c->first_task[w] = c->n_tasks;
+}
+
+static void cut_own(td_attention_planner *p, cutting *c, td_attention_span *spans, double shared_us, double own_us, double least_us)
+{
+  uint32_t n_ranges = ranges_of(p, shared_us + own_us, least_us);
+  c->n_ranges = n_ranges > c->n_ranges || p->n_shared == 0 ? n_ranges : c->n_ranges;
+  fill_up(p, c->n_ranges, own_us);
+  cut_spans(p, c, spans, p->n_shared, p->block->n_spans, false);
+}
+
 bool td_attention_cut(td_attention_planner *p)
 {
   td_attention_header *h = p->block;
   td_attention_span *spans = (td_attention_span *)(void *)((unsigned char *)h + h->spans_at);
-  double shared = total_of(p, spans, 0, p->n_shared), own = own_total_of(p, spans), share = (shared + own) / p->config.n_workers;
+  bool shared_only = p->config.shared_only;
+  double shared = total_of(p, spans, 0, p->n_shared), own = shared_only ? 0 : own_total_of(p, spans);
   double least = p->config.cost.start_us + p->config.cost.unit_keys * p->unit.key_us[0][0];
-  double least_shared = share < p->config.cost.shared_range_us ? share : p->config.cost.shared_range_us;
+  double least_shared = least_shared_us(p, spans, shared + own);
   cutting c = {.tasks = (td_attention_task *)(void *)((unsigned char *)h + h->tasks_at), .first_task = (uint32_t *)(h + 1),
                .n_ranges = ranges_of(p, shared, least_shared > least ? least_shared : least), .n_heads = p->config.n_kv_heads, .heads = p->config.n_kv_heads, .ends_us = p->ends_us, .taken_us = p->shared_us};
   double range_us = shared / c.n_ranges;
@@ -254,10 +294,10 @@ bool td_attention_cut(td_attention_planner *p)
     p->ends_us[w] = range_us * (w + 1);
   cut_spans(p, &c, spans, 0, p->n_shared, true);
   c.first_task += p->config.n_workers + 1;
-  uint32_t n_ranges = ranges_of(p, shared + own, least);
-  c.n_ranges = n_ranges > c.n_ranges || p->n_shared == 0 ? n_ranges : c.n_ranges;
-  fill_up(p, c.n_ranges, own);
-  cut_spans(p, &c, spans, p->n_shared, h->n_spans, false);
+  if (shared_only)
+    leave_spans(p, &c, spans, p->n_shared, h->n_spans);
+  else
+    cut_own(p, &c, spans, shared, own, least);
   p->stats.total_us = shared + own;
   p->cut_keys = p->own_keys;
   if (c.n_slots > p->max_slots)

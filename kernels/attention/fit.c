@@ -64,6 +64,7 @@ static td_attention_planner_config config_of(const td_attention_fit_request *r, 
 {
   td_attention_planner_config c = r->config;
   c.window_tokens = c.invariant_keys = 0;
+  c.shared_only = false; /* the costs of rows' own spans are found too, with the kernel that does both */
   c.policy = kind == IN_PIECES ? TD_ATTENTION_PERSISTENTKV : TD_ATTENTION_UNIFIED;
   if (kind == PACKED_SMALL)
     c.tile_rows = 16 / c.group * c.group;

@@ -16,6 +16,9 @@
  * merges all partials of that row and head, span by span and in the order of keys, and resets the arrivals to 0. So
  * the result does not depend on who came last. Which partials: see td_attention_span.
  *
+ * Or the launch does shared spans alone (shared_only): rows' own spans are there, but without tasks, and partials are written, not
+ * counted. Another launch behind it does what td_attention_planner_own says is each row's own, and adds the partials up.
+ *
  * All of it is one block of memory, so that one copy takes it to the device; the same plan serves all layers. Sources:
  * PersistentKV (row-local ranges, no empty task), PAT (packing by profit), stream-K; README.md beside this says why. */
 #ifndef TD_KERNELS_ATTENTION_PLAN_H
@@ -30,7 +33,8 @@ enum {
   TD_ATTENTION_LEVELS_MAX = 16,     /* shared spans of a row */
   TD_ATTENTION_INVARIANT_PIECES = 32, /* of a row and head, where they are fixed */
 };
-#define TD_ATTENTION_DIRECT UINT32_MAX /* instead of a slot: no partials */
+#define TD_ATTENTION_DIRECT UINT32_MAX    /* instead of a slot: no partials */
+#define TD_ATTENTION_NO_MEMBER UINT32_MAX /* of a row without shared spans, where it matters */
 
 /* A partial (slot) has room for the query heads of one kv head of one row. */
 typedef struct td_attention_task {
@@ -70,7 +74,8 @@ typedef struct td_attention_header {
   uint32_t n_workers, n_tasks, n_spans, n_shared_spans, n_members, n_sources, n_slots;
   uint32_t members_at, sources_at, spans_at, tasks_at, block_bytes;
   uint32_t invariant_keys; /* as configured: how a piece is computed must not depend on other pieces either, if it is not 0 */
-  uint32_t reserved[3];
+  uint32_t shared_only;    /* as configured: all tasks are of shared spans, and nothing is counted or merged */
+  uint32_t reserved[2];
 } td_attention_header;
 
 typedef enum td_attention_policy {
@@ -108,6 +113,7 @@ typedef struct td_attention_planner_config {
   uint32_t invariant_keys; /* not 0: what is done of a row depends on its length alone, not on the batch: no packing, pieces of
                               so many keys, or of twice, four times ... as many, so that they are at most
                               TD_ATTENTION_INVARIANT_PIECES; a multiple of 64 */
+  bool shared_only; /* rows' own spans are another launch's: of TD_ATTENTION_UNIFIED, and without invariant_keys */
   td_attention_cost cost;
 } td_attention_planner_config;
 
@@ -120,10 +126,16 @@ typedef struct td_attention_stats {
   double longest_us;       /* of the worker with most */
 } td_attention_stats;
 
+/* What of a row no shared span has: its keys from `begin` on, a page's first. */
+typedef struct td_attention_own {
+  uint32_t begin, member; /* 0 and TD_ATTENTION_NO_MEMBER: all of them, whatever its window */
+} td_attention_own;
+
 typedef struct td_attention_planner td_attention_planner;
 
 uint32_t td_attention_slots_default(uint32_t max_rows, uint32_t n_kv_heads, uint32_t n_workers);
-/* What a planner of this config needs: the default, or, where pieces are fixed, as many as there can be, so that no batch lacks any. */
+/* What a planner of this config needs: the default, or, where pieces are fixed, as many as there can be, so that no batch lacks any;
+ * of shared spans alone, for six levels. */
 uint32_t td_attention_slots_of(const td_attention_planner_config *config);
 uint32_t td_attention_block_bytes_max(const td_attention_planner_config *config);
 
@@ -147,6 +159,9 @@ uint32_t td_attention_planner_block_bytes(const td_attention_planner *p); /* as 
 /* The last plan. Valid until the next one is made. */
 const td_attention_header *td_attention_planner_block(const td_attention_planner *p);
 td_attention_stats td_attention_planner_stats(const td_attention_planner *p); /* goes through the tasks: not for every step */
+
+/* Of each of plan's rows; the last plan was made of them. own: [plan->n_rows]. */
+void td_attention_planner_own(const td_attention_planner *p, const td_plan *plan, td_attention_own *own);
 
 static inline const uint32_t *td_attention_first_task(const td_attention_header *h) { return (const uint32_t *)(h + 1); }
 static inline const void *td_attention_at(const td_attention_header *h, uint32_t at)

@@ -37,8 +37,11 @@ uint32_t td_attention_slots_default(uint32_t max_rows, uint32_t n_kv_heads, uint
 
 uint32_t td_attention_slots_of(const td_attention_planner_config *c)
 {
+  enum { LEVELS = 6 };
   uint32_t fixed = c->max_rows * c->n_kv_heads * TD_ATTENTION_INVARIANT_PIECES;
-  return c->invariant_keys > 0 ? fixed : td_attention_slots_default(c->max_rows, c->n_kv_heads, c->n_workers);
+  uint32_t shared = c->max_rows * c->n_kv_heads * LEVELS + c->n_workers * tile_members(c); /* each cut is a tile's partials more */
+  uint32_t any = td_attention_slots_default(c->max_rows, c->n_kv_heads, c->n_workers);
+  return c->invariant_keys > 0 ? fixed : c->shared_only && shared > any ? shared : any;
 }
 
 uint32_t td_attention_block_bytes_max(const td_attention_planner_config *c)
@@ -70,6 +73,9 @@ static td_status check_config(const td_attention_planner_config *c, td_error *er
     return td_fail(err, TD_ERR_CONFIG, "attention plan: cuts at every %u keys; a power of two from 16 on is needed", unit);
   if (c->invariant_keys % 64 != 0 || c->invariant_keys / 16 > UINT16_MAX)
     return td_fail(err, TD_ERR_CONFIG, "attention plan: pieces of %u keys; a multiple of 64 is needed", c->invariant_keys);
+  if (c->shared_only && (c->policy != TD_ATTENTION_UNIFIED || c->invariant_keys > 0))
+    return td_fail(err, TD_ERR_CONFIG, "attention plan: shared spans alone are planned by predicted time, not by policy %d in pieces of %u keys",
+                   (int)c->policy, c->invariant_keys);
   if (!(c->cost.memory_bytes_us > 0 && c->cost.l2_bytes_us > 0 && c->cost.tensor_flop_us > 0 && c->cost.start_us >= 0 &&
         c->cost.partial_us >= 0 && c->cost.shared_range_us >= 0))
     return td_fail(err, TD_ERR_CONFIG, "attention plan: a rate that is not above 0");
@@ -116,6 +122,7 @@ td_status td_attention_planner_create(const td_attention_planner_config *config,
   }
   p->block->n_workers = config->n_workers;
   p->block->invariant_keys = config->invariant_keys;
+  p->block->shared_only = config->shared_only;
   p->block->members_at = aligned((uint32_t)(sizeof *p->block + 2 * (config->n_workers + 1) * sizeof(uint32_t)));
   *out = p;
   return TD_OK;
@@ -344,6 +351,8 @@ static bool make_lazily(td_attention_planner *p, const td_plan *plan)
   bool chunks = p->n_rows > 0 && spans[p->n_shared].chunk16 > 0;
   if (grown == OTHERS)
     return false;
+  if (p->config.shared_only) /* of what grows there are no cuts */
+    return true;
   if (grown == TO_CUT || chunks || (p->own_keys - p->cut_keys) * RECUT_PART > p->cut_keys) {
     p->stats.n_cut++;
     return cut(p);
@@ -371,6 +380,17 @@ td_status td_attention_planner_make(td_attention_planner *p, const td_plan *plan
   p->has_plan = true;
   p->stats.n_full++;
   return TD_OK;
+}
+
+void td_attention_planner_own(const td_attention_planner *p, const td_plan *plan, td_attention_own *own)
+{
+  const td_attention_member *members = in_block(p, p->block->members_at);
+  const planned_row *row = p->rows;
+  for (uint32_t i = 0; i < plan->n_rows; i++) {
+    bool planned = plan->rows[i].q_len == 1, shares = planned && members[row->member].n_sources > 0;
+    own[i] = shares ? (td_attention_own){row->first_key, row->member} : (td_attention_own){0, TD_ATTENTION_NO_MEMBER};
+    row += planned;
+  }
 }
 
 void td_attention_planner_forget(td_attention_planner *p) { p->has_plan = false; }

@@ -139,11 +139,11 @@ void td_cuda_attention(td_backend *be, const td_attention_params *p)
   if (b->padded_decode) { // as many as any step of so many rows has
     bool tiles = b->config.batch_invariant || a.group > TD_DECODE_ROWS;
     n_prefill = tiles ? b->plan->n_rows : 0;
-    n_decode = tiles ? 0 : td_attention_decode_items_max(b->plan->n_rows, a.n_kv_heads, (uint32_t)b->n_sms);
+    n_decode = tiles ? 0 : td_attention_decode_items_max(b->plan->n_rows, a.n_kv_heads, td_cuda_decode_blocks(b, p->head_dim));
   }
-  if (b->planner && (b->padded_decode || b->planned))
+  if (b->planner && (b->padded_decode || b->n_plan_tasks > 0))
     td_cuda_unified_attention(b, a, p->head_dim);
-  if (b->planner && b->padded_decode) // all that a recorded step has
+  if (b->planner && b->padded_decode && !b->own_are_items) // all that a recorded step has
     return;
   if (p->kv->wgmma) {
     if (n_prefill > 0)

@@ -22,8 +22,12 @@ static inline bool td_cuda_has_wgmma_attention(uint32_t head_dim) { return head_
 // Items [0, n_items) of the step.
 void td_cuda_prefill_attention(cuda_backend *b, const attention_args &a, uint32_t head_dim, uint32_t n_items);
 
-// attention_decode.cu: decodes on Hopper, under the same conditions. n_items items of the step from `first` on, or as many of them
-// as there are.
+// attention_decode.cu: decodes on Hopper, under the same conditions; so many of its blocks run at once.
+inline uint32_t td_cuda_decode_blocks(const cuda_backend *b, uint32_t head_dim)
+{
+  return (uint32_t)b->n_sms * td_attention_decode_blocks(head_dim);
+}
+// n_items items of the step from `first` on, or as many of them as there are.
 void td_cuda_decode_attention(cuda_backend *b, const attention_args &a, uint32_t head_dim, uint32_t first, uint32_t n_items);
 
 // The same of a recorded step whose qkv is as the product left it: rotates, and writes k and v to the tokens' pages.
@@ -34,7 +38,7 @@ struct decode_rotation {
 };
 void td_cuda_decode_rotated(cuda_backend *b, const attention_args &a, const decode_rotation &by, uint32_t head_dim, uint32_t n_items);
 
-// attention_unified.cu: decodes on Hopper by b->planner's plan.
+// attention_unified.cu: decodes on Hopper by b->planner's plan, or of them what rows share.
 bool td_cuda_has_unified_attention(uint32_t head_dim);
 void td_cuda_unified_attention(cuda_backend *b, const attention_args &a, uint32_t head_dim);
 td_status td_cuda_make_planner(cuda_backend *b, const td_kv *kv, td_error *err); // what this device and shape have, or none

@@ -5,10 +5,87 @@
 // SM holds several, and memory is kept busy while some of them begin or end.
 // In a recorded step the plan has been unpacked before the first kernel, and all KV but that of the step's own tokens is from
 // steps before: a block begins to read it before it waits for the kernels before it.
+// Of a row that shares keys with others, items are what comes behind these; the kernel before has done the shared ones by a plan
+// (attention_unified.cu), and its partials go first into the row's sum.
 // There it may also do what rope_kv.cu does for the step's own tokens (fused.cuh).
 // Source: FlashDecoding's split; PersistentKV's row-local shares.
+#include "kernels/cuda/attention_partials.cuh"
 #include "kernels/cuda/attention_slices.cuh"
 #include "kernels/cuda/rope.cuh"
+
+// The plan of shared spans, and what the kernel before has made of it.
+struct shared_spans {
+  const unsigned char *plan; // the block
+  const float *partials;     // [slots][group][HD + 4]: output, then max and sum of the softmax
+};
+
+// A row's partials of its shared spans for one kv head, in the order of keys: they come before what its items have.
+struct shared_before {
+  const float *partials;
+  const partial_run *runs; // of each span; in shared memory
+  uint32_t n_runs, group;
+
+  // To packed row p's m, l and o, of which a lane has every 32nd element. Some partials are fetched at once, but added one by one.
+  template <int PER_LANE> __device__ __forceinline__ void add(uint32_t p, float &m, float &l, float (&o)[PER_LANE]) const
+  {
+    constexpr uint32_t AT_ONCE = 4, STRIDE = PER_LANE * 32 + 4;
+    if (n_runs == 0)
+      return;
+    uint32_t lane = threadIdx.x % 32, span = 0, next = 0;
+    float sum_m = -INFINITY, sum_l = 0, sum_o[PER_LANE] = {}, f, w;
+    while (span < n_runs) {
+      float part_m[AT_ONCE], part_l[AT_ONCE], part_o[AT_ONCE][PER_LANE];
+#pragma unroll
+      for (uint32_t i = 0; i < AT_ONCE; i++) {
+        bool there = span < n_runs; // what is not has no weight
+        const partial_run run = runs[there ? span : 0];
+        const float *part = partials + ((size_t)(run.first + (there ? next : 0) * run.step) * group + p) * STRIDE;
+        part_m[i] = there ? __ldcg(part + PER_LANE * 32) : -INFINITY;
+        part_l[i] = there ? __ldcg(part + PER_LANE * 32 + 1) : 0;
+#pragma unroll
+        for (int k = 0; k < PER_LANE; k++)
+          part_o[i][k] = there ? __ldcg(part + k * 32 + lane) : 0;
+        if (++next >= run.n) {
+          next = 0;
+          span++;
+        }
+      }
+#pragma unroll
+      for (uint32_t i = 0; i < AT_ONCE; i++) {
+        fold_factors(&sum_m, part_m[i], &f, &w);
+        sum_l = fold(sum_l, f, part_l[i], w);
+#pragma unroll
+        for (int k = 0; k < PER_LANE; k++)
+          sum_o[k] = fold(sum_o[k], f, part_o[i][k], w);
+      }
+    }
+    fold_factors(&sum_m, m, &f, &w);
+    m = sum_m;
+    l = fold(sum_l, f, l, w);
+#pragma unroll
+    for (int k = 0; k < PER_LANE; k++)
+      o[k] = fold(sum_o[k], f, o[k], w);
+  }
+};
+
+// Where they are: `runs`, for all threads behind the block's next meeting. Nothing of it is written by the kernel before.
+__device__ __forceinline__ shared_before find_shared(const shared_spans &shared, const td_attention_item &it, uint32_t kv_head,
+                                                     uint32_t group, partial_run *runs)
+{
+  if (it.member == TD_ATTENTION_NO_MEMBER)
+    return {shared.partials, runs, 0, group};
+  const td_attention_header *h = (const td_attention_header *)shared.plan;
+  const td_attention_member member = ((const td_attention_member *)(shared.plan + h->members_at))[it.member];
+  const uint32_t *sources = (const uint32_t *)(shared.plan + h->sources_at) + member.first_source;
+  const td_attention_span *spans = (const td_attention_span *)(shared.plan + h->spans_at);
+  const td_attention_task *tasks = (const td_attention_task *)(shared.plan + h->tasks_at);
+  for (uint32_t i = threadIdx.x / 32; i < member.n_sources; i += WARPS) {
+    partial_run run = partials_of(spans, tasks, sources[i], it.member, kv_head);
+    if (threadIdx.x % 32 == 0)
+      runs[i] = run;
+  }
+  return {shared.partials, runs, member.n_sources, group};
+}
 
 template <int HD> struct decode_shape : slice_shape<HD, HD == 64 ? 4 : 2> {
   using base = slice_shape<HD, HD == 64 ? 4 : 2>;
@@ -24,7 +101,7 @@ __device__ __forceinline__ void rotate_item(const attention_args &a, const decod
                                             const float2 *turns)
 {
   constexpr uint32_t LANES = HD / 16, STRIDE = HD + 8;
-  uint32_t lane = threadIdx.x % LANES, pos = row.kv_len - 1, line = pos % batch.page_tokens;
+  uint32_t lane = threadIdx.x % LANES, pos = row.kv_len - 1, line = pos & (batch.page_tokens - 1);
   uint32_t n_heads = a.group + (it.kv_end == row.kv_len ? 2 : 0), n_all = a.n_heads + 2 * a.n_kv_heads;
   uint32_t chunk[2] = {first_chunk(lane, by.halves), second_chunk(lane, HD, by.halves)};
   size_t half_page = (size_t)batch.page_tokens * HD;
@@ -41,7 +118,7 @@ __device__ __forceinline__ void rotate_item(const attention_args &a, const decod
     }
     if (!is_v)
       rotate(v, turns, chunk[0], by.halves);
-    bf16 *page = (bf16 *)a.kv + ((size_t)batch.page_table[row.page_table_offset + pos / batch.page_tokens] * a.n_kv_heads + kv_head) * 2 *
+    bf16 *page = (bf16 *)a.kv + ((size_t)batch.page_table[row.page_table_offset + (pos >> log2_of(batch.page_tokens))] * a.n_kv_heads + kv_head) * 2 *
                                     half_page;
 #pragma unroll
     for (int c = 0; c < 2; c++) {
@@ -65,44 +142,54 @@ template <int HD> __device__ __forceinline__ void take_queries(uint32_t q[HD / 1
 }
 #endif
 
-// ROTATES: queries, keys and values are as the product left them. Then every row has one token, and the step is recorded.
-template <int HD, bool ROTATES>
+// ROTATES: queries, keys and values are as the product left them. Then every row has one token, and the step is recorded. SHARES: items
+// may be the ends of rows that share keys.
+enum decode_form { PLAIN, ROTATES, SHARES };
+
+template <int HD, decode_form FORM>
 __global__ void __launch_bounds__(WARPS * 32)
-    decode_kernel(attention_args a, decode_rotation by, device_batch batch, const td_attention_item *items, uint32_t first, bool recorded)
+    decode_kernel(attention_args a, decode_rotation by, shared_spans shared, device_batch batch, const td_attention_item *items,
+                  uint32_t first, bool recorded)
 {
 #ifdef TD_HAS_MBARRIER
   using S = decode_shape<HD>;
   extern __shared__ unsigned char smem_raw[];
   __shared__ uint64_t barriers[WARPS * S::DEPTH];
-  __shared__ __align__(16) bf16 queries[ROTATES ? TD_DECODE_ROWS * (HD + 8) : 8];
-  __shared__ float2 turns[ROTATES ? HD / 2 : 1];
+  __shared__ __align__(16) bf16 queries[FORM == ROTATES ? TD_DECODE_ROWS * (HD + 8) : 8];
+  __shared__ float2 turns[FORM == ROTATES ? HD / 2 : 1];
+  __shared__ partial_run runs[FORM == SHARES ? TD_ATTENTION_LEVELS_MAX : 1];
   unsigned char *smem_all = smem_raw + (1024 - shared_address(smem_raw) % 1024) % 1024;
   let_next_start();
   if (!recorded)
     wait_for_input();
-  if (first + blockIdx.x >= batch.counts[COUNT_ITEMS]) {
+  // blocks begin in the order of their numbers: a recorded step's that have no item come last
+  uint32_t item = first + blockIdx.x / a.n_kv_heads, kv_head = blockIdx.x % a.n_kv_heads;
+  if (item >= batch.counts[COUNT_ITEMS]) {
     wait_for_input();
     return;
   }
-  const td_attention_item it = items[first + blockIdx.x];
+  const td_attention_item it = items[item];
   const td_plan_row row = batch.rows[it.row];
-  uint32_t kv_head = blockIdx.y, n_old = row.kv_len - row.q_len; // tokens of the steps before
+  uint32_t n_old = row.kv_len - row.q_len; // tokens of the steps before
   slice_stream<HD, S::DEPTH> in;
   in.open(a, batch, it, row, kv_head);
   in.make_ring(shared_address(smem_all), shared_address(barriers));
   uint32_t n_copied = fill_ring(in, 0, n_old), q[HD / 16][4];
-  if constexpr (ROTATES)
+  shared_before before = {};
+  if constexpr (FORM == SHARES)
+    before = find_shared(shared, it, kv_head, a.group, runs);
+  if constexpr (FORM == ROTATES)
     for (uint32_t i = threadIdx.x; i < HD / 2; i += WARPS * 32)
       turns[i] = turn_of((int32_t)n_old, by.inv_freq[i], by.attn_factor);
   wait_for_input();
-  if constexpr (ROTATES) {
+  if constexpr (FORM == ROTATES) {
     __syncthreads();
     rotate_item<HD>(a, by, batch, it, row, kv_head, queries, turns);
     fence_global_writes(); // the token's line is read by asynchronous copies
     __syncthreads();
   }
   n_copied = fill_ring(in, n_copied, UINT32_MAX);
-  if constexpr (ROTATES)
+  if constexpr (FORM == ROTATES)
     take_queries<HD>(q, queries, a.group);
   else
     load_queries<HD>(q, a, it, row, kv_head, 0);
@@ -110,42 +197,52 @@ __global__ void __launch_bounds__(WARPS * 32)
   clear(st);
   attend_slices(st, in, n_copied, q, a, it, (int32_t)(n_old + it.token_begin));
   __syncthreads(); // no ring is in use any more
-  finish_decode<HD>(st, a, it, row, kv_head, (float *)smem_all);
+  if constexpr (FORM == SHARES)
+    finish_decode<HD>(st, a, it, row, kv_head, (float *)smem_all, before);
+  else
+    finish_decode<HD>(st, a, it, row, kv_head, (float *)smem_all);
 #endif
 }
 
-template <int HD, bool ROTATES>
+template <int HD, decode_form FORM>
 static void launch(cuda_backend *b, const attention_args &a, const decode_rotation &by, uint32_t first, uint32_t n_items)
 {
   static bool sized = false; // the attribute is per kernel, for the life of the process
-  auto kernel = decode_kernel<HD, ROTATES>;
+  auto kernel = decode_kernel<HD, FORM>;
   if (!sized) {
     note(b, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, decode_shape<HD>::SMEM_BYTES));
     sized = true;
   }
-  queue_kernel(b, kernel, dim3(n_items, a.n_kv_heads), WARPS * 32, decode_shape<HD>::SMEM_BYTES, a, by, b->batch,
-               (const td_attention_item *)b->device_items, first, b->padded_decode);
+  queue_kernel(b, kernel, dim3(n_items * a.n_kv_heads), WARPS * 32, decode_shape<HD>::SMEM_BYTES, a, by,
+               shared_spans{b->device_plan, b->plan_partials}, b->batch, (const td_attention_item *)b->device_items, first, b->padded_decode);
 }
 
-template <bool ROTATES>
+template <decode_form FORM>
 static void launch_for(cuda_backend *b, const attention_args &a, const decode_rotation &by, uint32_t head_dim, uint32_t first,
                        uint32_t n_items)
 {
   switch (head_dim) { // td_cuda_has_wgmma_attention said so
-  case 64: launch<64, ROTATES>(b, a, by, first, n_items); break;
-  case 128: launch<128, ROTATES>(b, a, by, first, n_items); break;
-  case 256: launch<256, ROTATES>(b, a, by, first, n_items); break;
+  case 64: launch<64, FORM>(b, a, by, first, n_items); break;
+  case 128: launch<128, FORM>(b, a, by, first, n_items); break;
+  case 256:
+    if constexpr (FORM != SHARES) { // nothing plans them
+      launch<256, FORM>(b, a, by, first, n_items);
+      break;
+    }
   default: TD_BUG_ON(true);
   }
 }
 
 void td_cuda_decode_attention(cuda_backend *b, const attention_args &a, uint32_t head_dim, uint32_t first, uint32_t n_items)
 {
-  launch_for<false>(b, a, {}, head_dim, first, n_items);
+  if (b->own_are_items)
+    launch_for<SHARES>(b, a, {}, head_dim, first, n_items);
+  else
+    launch_for<PLAIN>(b, a, {}, head_dim, first, n_items);
 }
 
 void td_cuda_decode_rotated(cuda_backend *b, const attention_args &a, const decode_rotation &by, uint32_t head_dim, uint32_t n_items)
 {
   TD_BUG_ON(!b->padded_decode || a.group > TD_DECODE_ROWS);
-  launch_for<true>(b, a, by, head_dim, 0, n_items);
+  launch_for<ROTATES>(b, a, by, head_dim, 0, n_items);
 }

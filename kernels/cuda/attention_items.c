@@ -3,17 +3,34 @@
 
 #include <stdlib.h>
 
-enum { SPLIT_ALIGN = 64, SPLIT_MIN_TOKENS = 64, BLOCKS_PER_SM = 3 };
+enum { SPLIT_ALIGN = 64, SPLIT_MIN_TOKENS = 64, TAIL_MIN_TOKENS = 256 };
 
 uint32_t td_attention_items_max(uint32_t max_rows, uint32_t max_tokens)
 {
   return max_rows + max_tokens + TD_SPLITS_MAX;
 }
 
-uint32_t td_attention_decode_items_max(uint32_t n_rows, uint32_t n_kv_heads, uint32_t n_sms)
+/* Blocks that run at once, for each kv head. */
+static uint32_t places_of(uint32_t n_kv_heads, uint32_t n_blocks)
 {
-  uint32_t shares = n_sms * BLOCKS_PER_SM / n_kv_heads;
-  return n_rows + (shares < TD_SPLITS_MAX ? shares : TD_SPLITS_MAX);
+  uint32_t n = n_blocks / n_kv_heads;
+  return n < 1 ? 1 : n < TD_SPLITS_MAX ? n : TD_SPLITS_MAX;
+}
+
+uint32_t td_attention_decode_items_max(uint32_t n_rows, uint32_t n_kv_heads, uint32_t n_blocks)
+{
+  return n_rows + places_of(n_kv_heads, n_blocks);
+}
+
+/* What of a row is its items'. */
+static td_attention_own own_of(const td_attention_cut *cut, uint32_t row)
+{
+  return cut->own ? cut->own[row] : (td_attention_own){0, TD_ATTENTION_NO_MEMBER};
+}
+
+static uint32_t tokens_of(const td_plan *plan, const td_attention_cut *cut, uint32_t row)
+{
+  return plan->rows[row].kv_len - own_of(cut, row).begin;
 }
 
 static bool is_left_out(const td_plan_row *r, const td_attention_cut *cut) { return cut->no_singles && r->q_len == 1; }
@@ -23,16 +40,55 @@ static bool is_decode(const td_plan_row *r, const td_attention_cut *cut)
   return !cut->tiles_only && !is_left_out(r, cut) && r->q_len * cut->group <= TD_DECODE_ROWS;
 }
 
-/* Tokens of KV per decode block: enough blocks to fill the device once, none shorter than is worth a merge. */
-static uint32_t split_tokens(const td_plan *plan, const td_attention_cut *cut)
+/* How decodes are cut: those from number `from` on into pieces of at most so many tokens. */
+typedef struct split {
+  uint32_t from, tokens;
+} split;
+
+static uint32_t pieces_of(uint32_t n, uint32_t tokens) { return (n - 1) / tokens + 1; }
+
+static uint32_t at_least(uint64_t tokens, uint32_t least)
 {
-  uint64_t total = 0;
+  return tokens < least ? least : tokens < UINT32_MAX ? (uint32_t)tokens : UINT32_MAX;
+}
+
+/* The shortest pieces, or nearly, of which there are no more than places. */
+static uint32_t fill_places(const td_plan *plan, const td_attention_cut *cut, uint64_t total, uint32_t n, uint32_t places)
+{
+  uint32_t low = at_least(total / places, SPLIT_MIN_TOKENS), high = n < places ? at_least(total / (places - n) + 1, low) : UINT32_MAX;
+  for (int i = 0; i < 4 && low < high; i++) {
+    uint32_t middle = low + (high - low) / 4, pieces = 0;
+    for (uint32_t r = 0; r < plan->n_rows; r++)
+      if (is_decode(&plan->rows[r], cut))
+        pieces += pieces_of(tokens_of(plan, cut, r), middle);
+    if (pieces <= places)
+      high = middle;
+    else
+      low = middle + 1;
+  }
+  return high;
+}
+
+/* Blocks run in the order of items, as many at once as there are places; a block that runs alone on its SM has half of what memory
+ * gives. So what does not fill the places once is cut until it does; of more, the last ones are, which would not fill them again. */
+static split split_of(const td_plan *plan, const td_attention_cut *cut)
+{
+  uint64_t total = 0, tail = 0;
+  uint32_t n = 0, longest = 0, places = places_of(cut->n_kv_heads, cut->n_blocks), seen = 0;
   for (uint32_t i = 0; i < plan->n_rows; i++)
-    if (is_decode(&plan->rows[i], cut))
-      total += plan->rows[i].kv_len;
-  uint64_t per_block = total * cut->n_kv_heads / ((uint64_t)cut->n_sms * BLOCKS_PER_SM) + 1;
-  per_block = (per_block + SPLIT_ALIGN - 1) / SPLIT_ALIGN * SPLIT_ALIGN;
-  return (uint32_t)(per_block < SPLIT_MIN_TOKENS ? SPLIT_MIN_TOKENS : per_block);
+    if (is_decode(&plan->rows[i], cut)) {
+      uint32_t tokens = tokens_of(plan, cut, i);
+      total += tokens;
+      longest = tokens > longest ? tokens : longest;
+      n++;
+    }
+  if (n < places || longest > total / places)
+    return (split){0, n < places ? fill_places(plan, cut, total, n, places) : at_least(total / places + 1, SPLIT_MIN_TOKENS)};
+  uint32_t from = n / places * places;
+  for (uint32_t i = 0; i < plan->n_rows; i++)
+    if (is_decode(&plan->rows[i], cut) && seen++ >= from)
+      tail += tokens_of(plan, cut, i);
+  return (split){from, at_least(tail / (places - (n - from)) + 1, TAIL_MIN_TOKENS)};
 }
 
 static void add_item(td_attention_items *out, td_attention_item it)
@@ -41,17 +97,19 @@ static void add_item(td_attention_items *out, td_attention_item it)
   out->items[out->n_items++] = it;
 }
 
-static void add_decode(td_attention_items *out, uint32_t row, const td_plan_row *r, uint32_t split)
+/* In equal pieces, but for the rounding: a short one at the end would be a block's beginning and end for little. */
+static void add_decode(td_attention_items *out, uint32_t row, const td_plan_row *r, td_attention_own own, uint32_t tokens)
 {
-  uint32_t n = (r->kv_len + split - 1) / split;
+  uint32_t all = r->kv_len - own.begin, n = pieces_of(all, tokens), piece = ((all - 1) / n / SPLIT_ALIGN + 1) * SPLIT_ALIGN;
+  n = pieces_of(all, piece);
   if (n == 1 || out->n_partials + n > TD_SPLITS_MAX) {
-    add_item(out, (td_attention_item){row, 0, r->q_len, 0, r->kv_len, 0, 0, 1});
+    add_item(out, (td_attention_item){row, 0, r->q_len, own.begin, r->kv_len, 0, 0, 1, own.member});
     return;
   }
   uint32_t first = out->n_partials;
   for (uint32_t i = 0; i < n; i++) {
-    uint32_t end = (i + 1) * split < r->kv_len ? (i + 1) * split : r->kv_len;
-    add_item(out, (td_attention_item){row, 0, r->q_len, i * split, end, out->n_partials++, first, n});
+    uint32_t begin = own.begin + i * piece, end = i + 1 < n ? begin + piece : r->kv_len;
+    add_item(out, (td_attention_item){row, 0, r->q_len, begin, end, out->n_partials++, first, n, own.member});
   }
 }
 
@@ -59,7 +117,7 @@ static void add_prefill(td_attention_items *out, uint32_t row, const td_plan_row
 {
   for (uint32_t begin = 0; begin < r->q_len; begin += tile) {
     uint32_t len = begin + tile < r->q_len ? tile : r->q_len - begin;
-    add_item(out, (td_attention_item){row, begin, len, 0, r->kv_len - r->q_len + begin + len, 0, 0, 0});
+    add_item(out, (td_attention_item){row, begin, len, 0, r->kv_len - r->q_len + begin + len, 0, 0, 0, TD_ATTENTION_NO_MEMBER});
   }
 }
 
@@ -71,7 +129,8 @@ static int longest_first(const void *x, const void *y)
 
 void td_attention_items_make(td_attention_items *out, const td_plan *plan, const td_attention_cut *cut)
 {
-  uint32_t split = split_tokens(plan, cut);
+  split by = split_of(plan, cut);
+  uint32_t n = 0;
   out->n_items = out->n_partials = 0;
   for (uint32_t i = 0; i < plan->n_rows; i++)
     if (!is_decode(&plan->rows[i], cut) && !is_left_out(&plan->rows[i], cut))
@@ -80,5 +139,5 @@ void td_attention_items_make(td_attention_items *out, const td_plan *plan, const
   qsort(out->items, out->n_prefill, sizeof *out->items, longest_first);
   for (uint32_t i = 0; i < plan->n_rows; i++)
     if (is_decode(&plan->rows[i], cut))
-      add_decode(out, i, &plan->rows[i], split);
+      add_decode(out, i, &plan->rows[i], own_of(cut, i), n++ < by.from ? UINT32_MAX : by.tokens);
 }

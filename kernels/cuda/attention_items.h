@@ -3,7 +3,7 @@
 #ifndef TD_KERNELS_CUDA_ATTENTION_ITEMS_H
 #define TD_KERNELS_CUDA_ATTENTION_ITEMS_H
 
-#include "config/plan.h"
+#include "kernels/attention/plan.h"
 
 enum {
   TD_PREFILL_ROWS_MMA = 64,    /* packed rows (tokens x group heads) of a prefill tile of attention.cu */
@@ -19,6 +19,7 @@ typedef struct td_attention_item {
   uint32_t partial;                    /* of a split row: where this share's partial goes */
   uint32_t first_partial;              /* and where those of the row begin */
   uint32_t n_partials;                 /* 0: a prefill tile; 1: a decode tile; more: one of so many shares of a decode */
+  uint32_t member;                     /* of the attention plan, which has the keys before; or TD_ATTENTION_NO_MEMBER */
 } td_attention_item;
 
 typedef struct td_attention_items {
@@ -30,16 +31,21 @@ typedef struct td_attention_items {
 /* Room that any plan of max_rows rows and max_tokens tokens needs. */
 uint32_t td_attention_items_max(uint32_t max_rows, uint32_t max_tokens);
 
-/* Items that a plan of n_rows decodes has at most. */
-uint32_t td_attention_decode_items_max(uint32_t n_rows, uint32_t n_kv_heads, uint32_t n_sms);
+/* Blocks of the decode kernel that run on an SM at once, by its shared memory. */
+static inline uint32_t td_attention_decode_blocks(uint32_t head_dim) { return head_dim > 128 ? 1 : 3; }
+
+/* Items that a plan of n_rows decodes has at most, for each kv head. */
+uint32_t td_attention_decode_items_max(uint32_t n_rows, uint32_t n_kv_heads, uint32_t n_blocks);
 
 /* What of the device and the model decides how a plan is cut. */
 typedef struct td_attention_cut {
   uint32_t group;        /* query heads per kv head, 1..TD_GROUP_MAX */
-  uint32_t n_kv_heads, n_sms;
+  uint32_t n_kv_heads;
+  uint32_t n_blocks;     /* of decodes that run at once */
   uint32_t prefill_rows; /* packed rows of a prefill tile */
   bool tiles_only;       /* decodes are prefill tiles too: then a row's result does not depend on the batch */
   bool no_singles;       /* rows of one token are planned elsewhere (kernels/attention) */
+  const td_attention_own *own; /* [n_rows] of rows of one token, what is to be cut; NULL: all of them. Only where such rows are decodes */
 } td_attention_cut;
 
 /* Longest prefill tiles first, so that the tail of the launch is short. */

@@ -2,7 +2,8 @@
 // pieces, counts of their arrival, and their sum by whoever comes last, in the order of keys.
 #pragma once
 
-#include "kernels/cuda/attention_wgmma.cuh"
+#include "kernels/cuda/attention_partials.cuh"
+#include "kernels/cuda/attention_ring.cuh"
 
 enum {
   UNIFIED_WARPS = 8, // that compute
@@ -10,7 +11,6 @@ enum {
   COMPUTE_THREADS = UNIFIED_WARPS * 32,
   PRODUCER_REGISTERS_U = 40,
   COMPUTE_REGISTERS_U = 232,
-  TILE_STAGES = 2,
   SLICE_KEYS = 16,
   SMALL_ROWS = 16, // query rows of a task that is bound by bytes
   SUM_ROWS = 4,    // that the warps of a block sum at once
@@ -37,6 +37,7 @@ struct block_plan {
   const uint32_t *sources;
   const td_attention_task *at_hand; // copies of tasks [first, first + TASKS_AT_HAND)
   uint32_t first, end;              // this block's tasks, of shared spans or of rows' own
+  bool shared_only;                 // partials are written, not counted: the next kernel adds them up
 
   __device__ __forceinline__ const td_attention_task &task(uint32_t t) const
   {
@@ -89,18 +90,6 @@ __device__ __forceinline__ void sync_compute() { named_sync(5, COMPUTE_THREADS);
 
 // ---- the merge ----
 
-// A sum and one more of its terms, in the same operations wherever it is done.
-__device__ __forceinline__ float fold(float sum, float f, float term, float w) { return __fmaf_rn(term, w, __fmul_rn(sum, f)); }
-
-// The factors of a sum with maximum *m and of a term with maximum term_m.
-__device__ __forceinline__ void fold_factors(float *m, float term_m, float *f, float *w)
-{
-  float top = fmaxf(*m, term_m), safe = top == -INFINITY ? 0 : top;
-  *f = exp2f(*m - safe);
-  *w = exp2f(term_m - safe);
-  *m = top;
-}
-
 // Sums of N query heads of a group, a lane's elements of each; partials are added in their order.
 template <int HD, int N> struct merger {
   static constexpr int PER_LANE = HD / 32;
@@ -135,36 +124,6 @@ template <int HD, int N> struct merger {
   }
 };
 
-// Of a span's partials for a member and head: the first, how many, and how many slots apart. All lanes of a warp.
-struct partial_run {
-  uint32_t first, n, step;
-};
-
-__device__ __forceinline__ partial_run partials_of(const block_plan &bp, uint32_t span, uint32_t member, uint32_t head)
-{
-  const td_attention_span s = bp.spans[span];
-  uint32_t chunk = s.chunk16 * 16u, i = member - s.first_member;
-  if (chunk > 0) {
-    uint32_t n = (s.n_keys + chunk - 1) / chunk;
-    return {s.slot + head * n * s.n_members + i, n, s.n_members};
-  }
-  if (s.n_tasks == 1)
-    return {s.slot + head * s.n_members + i, 1, s.n_members};
-  uint32_t lane = threadIdx.x % 32, from = 0, n = 0; // of the tasks that have keys of the head, which are neighbours
-  for (uint32_t t0 = 0; t0 < s.n_tasks; t0 += 32) {
-    bool has = false;
-    if (t0 + lane < s.n_tasks) {
-      const td_attention_task &k = bp.tasks[s.first_task + t0 + lane];
-      has = k.begin_head <= head && head <= k.end_head;
-    }
-    uint32_t all = __ballot_sync(0xffffffffu, has);
-    if (all && n == 0)
-      from = t0 + __ffs(all) - 1;
-    n += __popc(all);
-  }
-  return {s.slot + (head + from) * s.n_members + i, n, s.n_members};
-}
-
 // The output of N query heads, from g0 on, of a member and kv head.
 template <int HD, int N>
 __device__ __forceinline__ void merge_member(const unified_args &u, const block_plan &bp, uint32_t member, uint32_t head, uint32_t g0)
@@ -178,7 +137,7 @@ __device__ __forceinline__ void merge_member(const unified_args &u, const block_
     sum.m[g] = -INFINITY;
   for (uint32_t i = 0; i <= mem.n_sources; i++) {
     uint32_t span = i < mem.n_sources ? bp.sources[mem.first_source + i] : bp.h->n_shared_spans + member;
-    partial_run run = partials_of(bp, span, member, head);
+    partial_run run = partials_of(bp.spans, bp.tasks, span, member, head);
     sum.add(u.partials + ((size_t)run.first * u.a.group + g0) * (HD + 4), run.n, (size_t)run.step * u.a.group * (HD + 4), n_heads);
   }
   bf16 *dst = u.a.out + ((size_t)mem.token * u.a.n_heads + head * u.a.group + g0) * HD;

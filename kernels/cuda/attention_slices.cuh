@@ -20,7 +20,7 @@ template <int HD, int RING> struct slice_stream {
   const bf16 *kv; // of the kv head in page 0
   const int32_t *pages;
   size_t page_stride;
-  uint32_t page_tokens, token0, n; // first slice's token; slices
+  uint32_t page_shift, token0, n; // log2 of a page's tokens; first slice's token; slices
   uint32_t smem, bars;
   uint64_t policy;
   int32_t page_id; // lane i: the page of slice i of the current 32
@@ -36,7 +36,7 @@ template <int HD, int RING> struct slice_stream {
     kv = a.kv + kv_head * 2 * half;
     pages = batch.page_table + row.page_table_offset;
     page_stride = half * 2 * a.n_kv_heads;
-    page_tokens = batch.page_tokens;
+    page_shift = log2_of(batch.page_tokens);
     token0 = kv_begin + warp * SLICE_TOKENS;
     n = token0 < it.kv_end ? (it.kv_end - token0 + WARPS * SLICE_TOKENS - 1) / (WARPS * SLICE_TOKENS) : 0;
     look_up(0);
@@ -62,7 +62,7 @@ template <int HD, int RING> struct slice_stream {
   __device__ __forceinline__ void look_up(uint32_t i0)
   {
     uint32_t i = i0 + threadIdx.x % 32;
-    page_id = i < n ? pages[token(i) / page_tokens] : 0;
+    page_id = i < n ? pages[token(i) >> page_shift] : 0;
   }
 
   __device__ __forceinline__ uint32_t stage(uint32_t i) const { return i % S::DEPTH; }
@@ -79,11 +79,11 @@ template <int HD, int RING> struct slice_stream {
     if (i > 0 && i % 32 == 0)
       look_up(i);
     int32_t page = __shfl_sync(0xffffffffu, page_id, i % 32);
-    uint32_t lane = threadIdx.x % 32, bar = bars + stage(i) * 8, line = token(i) % page_tokens;
+    uint32_t lane = threadIdx.x % 32, bar = bars + stage(i) * 8, line = token(i) & ((1u << page_shift) - 1);
     if (lane == 0)
       barrier_expect(bar, 2 * S::SLICE_BYTES);
     if (lane < 2) { // K, V
-      const bf16 *src = kv + (size_t)page * page_stride + (size_t)(lane * page_tokens + line) * HD;
+      const bf16 *src = kv + (size_t)page * page_stride + (size_t)((lane << page_shift) + line) * HD;
       copy_bulk_once(lane == 0 ? k_at(i) : v_at(i), src, S::SLICE_BYTES, bar, policy);
     }
   }

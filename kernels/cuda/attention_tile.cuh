@@ -188,10 +188,15 @@ __device__ __forceinline__ bool arrives_last(const attention_args &a, const td_a
   return last;
 }
 
+// What comes before the keys of a row's items, of which finish_decode adds up the rest: nothing.
+struct nothing_before {
+  template <int PER_LANE> __device__ __forceinline__ void add(uint32_t, float &, float &, float (&)[PER_LANE]) const {}
+};
+
 // The shares of a split row, in their order whoever does it. A warp takes a packed row, a lane HD / 32 of its elements.
-template <int HD>
+template <int HD, class BEFORE>
 __device__ __forceinline__ void merge_partials(const attention_args &a, const td_attention_item &it, const td_plan_row &row,
-                                               uint32_t kv_head)
+                                               uint32_t kv_head, const BEFORE &before)
 {
   constexpr int PER_LANE = HD / 32;
   uint32_t lane = threadIdx.x % 32;
@@ -212,6 +217,7 @@ __device__ __forceinline__ void merge_partials(const attention_args &a, const td
       for (int k = 0; k < PER_LANE; k++)
         o[k] += __ldcg(r + k * 32 + lane) * f;
     }
+    before.add(p, m, l, o);
     bf16 *dst = output_of(a, it, row, kv_head, p, HD);
     for (int k = 0; k < PER_LANE; k++)
       dst[k * 32 + lane] = __float2bfloat16(divided(o[k], l));
@@ -219,10 +225,11 @@ __device__ __forceinline__ void merge_partials(const attention_args &a, const td
 }
 
 // A decode block's end: what its warps have is summed in their order, whoever does it, and goes to the output or, of a split row,
-// to the partials; the last block of a split row sums those. smem: WARPS x 16 x (HD + 2) floats that no one needs any more.
-template <int HD>
+// to the partials; the last block of a split row sums those. `before`: what else the row has, and how it is added.
+// smem: WARPS x 16 x (HD + 2) floats that no one needs any more.
+template <int HD, class BEFORE = nothing_before>
 __device__ __forceinline__ void finish_decode(const warp_state<HD> &st, const attention_args &a, const td_attention_item &it,
-                                              const td_plan_row &row, uint32_t kv_head, float *smem)
+                                              const td_plan_row &row, uint32_t kv_head, float *smem, const BEFORE &before = {})
 {
   constexpr int PER_LANE = HD / 32;
   uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_rows = it.n_tokens * a.group;
@@ -265,11 +272,12 @@ __device__ __forceinline__ void finish_decode(const warp_state<HD> &st, const at
         dst[HD + 1] = l;
       }
     } else {
+      before.add(p, m, l, o);
       bf16 *dst = output_of(a, it, row, kv_head, p, HD);
       for (int k = 0; k < PER_LANE; k++)
         dst[k * 32 + lane] = __float2bfloat16(divided(o[k], l));
     }
   }
   if (it.n_partials > 1 && arrives_last(a, it, kv_head))
-    merge_partials<HD>(a, it, row, kv_head);
+    merge_partials<HD>(a, it, row, kv_head, before);
 }

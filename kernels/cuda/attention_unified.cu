@@ -4,7 +4,8 @@
 // share, slice by slice of 16 keys, short ones they take in turn, because a piece's begin and end are waiting for memory. A warp's
 // copies run ahead over the ends of pieces and tasks. A task of more query rows (a prefix that many rows share) is a tile for the tensor cores: one warp copies tiles of pages, two warpgroups of 64
 // query rows take turns, as attention_prefill.cu does for prompts. Both write partials (m, l, O) where a row has more than one piece;
-// who completes a row and head merges them, in the order of keys.
+// who completes a row and head merges them, in the order of keys. A plan of shared spans alone (shared_only) leaves that to
+// attention_decode.cu, behind whose wait all partials are there.
 // Source: PersistentKV, PAT (see kernels/attention/README.md); FlashAttention-3 for the tiles.
 #include "kernels/cuda/attention_merge.cuh"
 #include "kernels/cuda/attention_tile.cuh"
@@ -29,13 +30,15 @@ template <int HD> struct slice_copies {
   const bf16 *kv;
   const int32_t *page_table;
   size_t page_stride;
-  uint32_t page_tokens, smem, bars;
+  uint32_t page_shift, smem, bars; // log2 of a page's tokens
   uint32_t t_end, n;   // slices copied so far, of all pieces
   uint32_t short_keys; // pieces of at most so many are one warp's, by turns
   piece_at now, next;
+  uint32_t first_page, next_page; // of their tasks
   const bf16 *src;
   uint32_t i;                  // slices of this piece
   int32_t pages_now, pages_next; // lane l: page of slice l of 32
+  uint64_t policy;               // of copies
 
   __device__ __forceinline__ bool is_short(const piece_at &p) const { return p.end - p.begin <= short_keys; }
 
@@ -48,12 +51,19 @@ template <int HD> struct slice_copies {
     return p.begin + (warp + slice * UNIFIED_WARPS) * SLICE_KEYS;
   }
 
-  __device__ __forceinline__ int32_t look_up(const block_plan &bp, const piece_at &p, uint32_t slice0) const
+  __device__ __forceinline__ int32_t look_up(const piece_at &p, uint32_t first_page, uint32_t slice0) const
   {
     if (p.t == t_end)
       return 0;
     uint32_t key = key_of(p, slice0 + threadIdx.x % 32);
-    return key < p.end ? page_table[bp.task(p.t).first_page + key / page_tokens] : 0;
+    return key < p.end ? page_table[first_page + (key >> page_shift)] : 0;
+  }
+
+  __device__ __forceinline__ void find_next(const block_plan &bp)
+  {
+    next = piece_after(bp, now, t_end);
+    next_page = next.t != t_end ? bp.task(next.t).first_page : 0;
+    pages_next = look_up(next, next_page, 0);
   }
 
   __device__ __forceinline__ void begin(const block_plan &bp, uint32_t t_begin, uint32_t t_end_)
@@ -67,9 +77,9 @@ template <int HD> struct slice_copies {
     short_keys = fixed ? (uint32_t)SHORT_KEYS : max((uint32_t)SHORT_KEYS, keys / (UNIFIED_WARPS * PIECES_EACH));
     t_end = t_end_;
     now = first_piece(bp, t_begin);
-    pages_now = look_up(bp, now, 0);
-    next = piece_after(bp, now, t_end);
-    pages_next = look_up(bp, next, 0);
+    first_page = bp.task(t_begin).first_page;
+    pages_now = look_up(now, first_page, 0);
+    find_next(bp);
     i = 0;
   }
 
@@ -78,12 +88,11 @@ template <int HD> struct slice_copies {
   {
     while (now.t != t_end && key_of(now, i) >= now.end) {
       now = next;
+      first_page = next_page;
       pages_now = pages_next;
       i = 0;
-      if (now.t != t_end) {
-        next = piece_after(bp, now, t_end);
-        pages_next = look_up(bp, next, 0);
-      }
+      if (now.t != t_end)
+        find_next(bp);
     }
     return now.t != t_end;
   }
@@ -101,9 +110,9 @@ template <int HD> struct slice_copies {
     if (!find(bp))
       return false;
     if (i > 0 && i % 32 == 0)
-      pages_now = look_up(bp, now, i);
+      pages_now = look_up(now, first_page, i);
     int32_t page = __shfl_sync(0xffffffffu, pages_now, i % 32);
-    uint32_t line = key_of(now, i) % page_tokens, half = page_tokens * HD;
+    uint32_t line = key_of(now, i) & ((1u << page_shift) - 1), half = HD << page_shift;
     src = kv + (size_t)page * page_stride + now.head * 2 * half + threadIdx.x % 2 * half + line * HD; // lane 0: K, 1: V
     i++;
     return true;
@@ -115,7 +124,7 @@ template <int HD> struct slice_copies {
     if (lane == 0)
       barrier_expect(bars + stage * 8, 2 * S::SLICE_BYTES);
     if (lane < 2)
-      copy_bulk(smem + (stage * 2 + lane) * S::SLICE_BYTES, src, S::SLICE_BYTES, bars + stage * 8);
+      copy_bulk_once(smem + (stage * 2 + lane) * S::SLICE_BYTES, src, S::SLICE_BYTES, bars + stage * 8, policy);
     n++;
   }
 };
@@ -175,7 +184,7 @@ __device__ __forceinline__ void merge_at_hand(warp_state<HD> &st, const unified_
   warp_state<HD> sum;
   clear(sum);
   for (uint32_t i = 0; i < mem.n_sources; i++) {
-    partial_run run = partials_of(bp, bp.sources[mem.first_source + i], k.first_member, p.head);
+    partial_run run = partials_of(bp.spans, bp.tasks, bp.sources[mem.first_source + i], k.first_member, p.head);
     for (uint32_t j = 0; j < run.n; j++) {
       const float *term = u.partials + (size_t)(run.first + j * run.step) * u.a.group * (HD + 4);
       fold_row<HD>(sum, 0, term + min(row, last) * (HD + 4), st);
@@ -194,7 +203,7 @@ __device__ __forceinline__ void merge_at_hand(warp_state<HD> &st, const unified_
 // Whether a piece is the last that its row and head wait for, and all that the row's own span has of the head.
 __device__ __forceinline__ bool is_last(const unified_args &u, const block_plan &bp, const td_attention_task &k, const piece_at &p)
 {
-  if (!k.shared || k.n_members > 1 || p.end - p.begin != k.n_keys)
+  if (bp.shared_only || !k.shared || k.n_members > 1 || p.end - p.begin != k.n_keys)
     return false;
   uint32_t n = __shfl_sync(0xffffffffu, __ldcg(u.arrived + k.first_member * u.a.n_kv_heads + p.head), 0); // one answer for all lanes
   __threadfence();
@@ -233,7 +242,7 @@ __device__ __forceinline__ void finish_alone(warp_state<HD> &st, const unified_a
       dst[HD + 1] = st.l[h];
     }
   }
-  if (slot != TD_ATTENTION_DIRECT)
+  if (slot != TD_ATTENTION_DIRECT && !bp.shared_only)
     arrive_and_merge_alone<HD>(u, bp, k, p);
 }
 
@@ -295,7 +304,7 @@ __device__ __forceinline__ void finish_small(const warp_state<HD> &st, const uni
       }
     }
   }
-  if (slot != TD_ATTENTION_DIRECT)
+  if (slot != TD_ATTENTION_DIRECT && !bp.shared_only)
     arrive_and_merge<HD>(u, bp, k, p);
   else
     sync_compute(); // the sums are free
@@ -350,42 +359,20 @@ __device__ __forceinline__ void run_small(slice_copies<HD> &in, const unified_ar
 
 // ---- tiles ----
 
-enum { U_FULL_K, U_EMPTY_K, U_FULL_V, U_EMPTY_V, U_TAIL, U_BARRIER_KINDS };
-struct tile_barriers {
-  uint32_t base;
-  __device__ __forceinline__ uint32_t at(uint32_t kind, uint32_t stage) const { return base + (kind * TILE_STAGES + stage) * 8; }
-};
-
-// Tiles of tasks [t_begin, t_end), by one warp. n, n_tails: tiles so far.
+// Tiles of tasks [t_begin, t_end), by one warp.
 template <int HD>
 __device__ __forceinline__ void produce_tiles(const unified_args &u, const device_batch &batch, const block_plan &bp, uint32_t t_begin,
-                                              uint32_t t_end, unsigned char *smem_k, unsigned char *smem_v, const tile_barriers &bars,
-                                              uint32_t &n, uint32_t &n_tails)
+                                              uint32_t t_end, tile_copies<HD> &copies)
 {
-  using S = key_tile<HD>;
-  size_t half = (size_t)batch.page_tokens * HD, page_stride = half * 2 * u.a.n_kv_heads;
+  size_t half = (size_t)batch.page_tokens * HD;
   fence_global_writes();
   for (piece_at p = first_piece(bp, t_begin); p.t != t_end; p = piece_after(bp, p, t_end)) {
-    const bf16 *k = u.a.kv + p.head * 2 * half, *v = k + half;
-    const int32_t *pages = batch.page_table + bp.task(p.t).first_page;
-    for (uint32_t kv0 = p.begin; kv0 < p.end; kv0 += S::KEYS, n++) {
-      uint32_t stage = n % TILE_STAGES, parity = (n / TILE_STAGES & 1) ^ 1;
-      barrier_wait(bars.at(U_EMPTY_K, stage), parity);
-      copy_pages<HD>(shared_address(smem_k + stage * S::TILE_BYTES), k, pages, batch.page_tokens, page_stride, kv0, p.end,
-                     bars.at(U_FULL_K, stage));
-      barrier_wait(bars.at(U_EMPTY_V, stage), parity);
-      bool whole = kv0 + S::KEYS <= p.end;
-      uint32_t bar = whole ? bars.at(U_FULL_V, stage) : bars.at(U_TAIL, 0);
-      copy_pages<HD>(shared_address(smem_v + stage * S::TILE_BYTES), v, pages, batch.page_tokens, page_stride, kv0, p.end, bar);
-      if (!whole) {
-        barrier_wait(bar, n_tails++ & 1);
-        zero_lines<HD>(smem_v + stage * S::TILE_BYTES, p.end - kv0);
-        __syncwarp();
-        if (threadIdx.x % 32 == 0)
-          barrier_arrive(bars.at(U_FULL_V, stage));
-      }
-    }
+    tile_source t = {u.a.kv + p.head * 2 * half, batch.page_table + bp.task(p.t).first_page, half * 2 * u.a.n_kv_heads, batch.page_tokens,
+                     p.begin, p.end};
+    for (; t.kv0 < t.kv_end; t.kv0 += key_tile<HD>::KEYS)
+      copies.add(t);
   }
+  copies.end();
 }
 
 // A warpgroup's 64 query rows to shared memory; rows past the last repeat it.
@@ -443,68 +430,27 @@ __device__ __forceinline__ void store_tile(const unified_args &u, const block_pl
 // Tasks [t_begin, t_end), by both warpgroups. n: tiles so far.
 template <int HD>
 __device__ __forceinline__ void consume_tiles(const unified_args &u, const block_plan &bp, uint32_t t_begin, uint32_t t_end,
-                                              unsigned char *smem_q, unsigned char *smem_k, unsigned char *smem_v,
-                                              const tile_barriers &bars, uint32_t &n)
+                                              unsigned char *smem_q, const tile_ring<HD> &ring, uint32_t &n)
 {
   using S = key_tile<HD>;
   uint32_t wg = threadIdx.x / WG - 1, r0 = wg * 64 + threadIdx.x % WG / 32 * 16 + threadIdx.x % 32 / 4;
-  uint32_t my_turn = 3 + wg, their_turn = 4 - wg;
-  uint32_t q = shared_address(smem_q) + wg * 8 * S::GROUP_BYTES, k_at = shared_address(smem_k), v_at = shared_address(smem_v);
-  bool elected = threadIdx.x % WG == 0;
+  uint32_t q16 = warp_uniform((shared_address(smem_q) + wg * 8 * S::GROUP_BYTES) >> 4);
   consumer<HD> c;
-  float corr[2];
   for (piece_at p = first_piece(bp, t_begin); p.t != t_end; p = piece_after(bp, p, t_end)) {
     const td_attention_task k = bp.task(p.t);
-    uint32_t n_tiles = (p.end - p.begin + S::KEYS - 1) / S::KEYS;
+    uint32_t n_tiles = warp_uniform((p.end - p.begin + S::KEYS - 1) / S::KEYS);
     uint32_t seen = u.a.window > 0 && k.n_keys > u.a.window ? k.n_keys - u.a.window : 0; // only a row alone is longer than its window
-    auto mask_if_needed = [&](uint32_t kv0) {
-      if (kv0 + S::KEYS > p.end || kv0 < seen)
-        c.mask_outside(kv0, seen, p.end);
-    };
-    c.clear();
     load_tile_queries<HD>(smem_q, u.a, bp, k, p.head, wg);
-    if (wg == 1 && n_tiles > 1)
-      named_arrive(their_turn, 2 * WG); // the first warpgroup begins
-    barrier_wait(bars.at(U_FULL_K, n % TILE_STAGES), n / TILE_STAGES & 1);
-    c.multiply_keys(q, k_at + n % TILE_STAGES * S::TILE_BYTES);
-    wgmma_wait<0>();
-    wgmma_hold(c.s);
-    if (elected)
-      barrier_arrive(bars.at(U_EMPTY_K, n % TILE_STAGES));
-    mask_if_needed(p.begin);
-    c.softmax(u.a.scale_log2, corr);
-    c.pack_weights();
-    for (uint32_t i = 1; i < n_tiles; i++) {
-      uint32_t g = n + i, stage = g % TILE_STAGES, before = (g - 1) % TILE_STAGES;
-      barrier_wait(bars.at(U_FULL_K, stage), g / TILE_STAGES & 1);
-      named_sync(my_turn, 2 * WG);
-      c.multiply_keys(q, k_at + stage * S::TILE_BYTES);
-      barrier_wait(bars.at(U_FULL_V, before), (g - 1) / TILE_STAGES & 1);
-      c.multiply_values(v_at + before * S::TILE_BYTES);
-      if (wg == 0 || i + 1 < n_tiles)
-        named_arrive(their_turn, 2 * WG);
-      wgmma_wait<1>();
-      wgmma_hold(c.s);
-      if (elected)
-        barrier_arrive(bars.at(U_EMPTY_K, stage));
-      mask_if_needed(p.begin + i * S::KEYS);
-      c.softmax(u.a.scale_log2, corr);
-      wgmma_wait<0>();
-      wgmma_hold(c.o);
-      if (elected)
-        barrier_arrive(bars.at(U_EMPTY_V, before));
-      c.rescale(corr);
-      c.pack_weights();
-    }
-    n += n_tiles;
-    barrier_wait(bars.at(U_FULL_V, (n - 1) % TILE_STAGES), (n - 1) / TILE_STAGES & 1);
-    c.multiply_values(v_at + (n - 1) % TILE_STAGES * S::TILE_BYTES);
-    wgmma_wait<0>();
-    wgmma_hold(c.o);
-    if (elected)
-      barrier_arrive(bars.at(U_EMPTY_V, (n - 1) % TILE_STAGES));
+    ring.attend(c, n, n_tiles, wg, q16, u.a.scale_log2, [&](consumer<HD> &tile, uint32_t i) {
+      uint32_t kv0 = p.begin + i * S::KEYS;
+      if (kv0 + S::KEYS > p.end || kv0 < seen)
+        tile.mask_outside(kv0, seen, p.end);
+    });
+    n = warp_uniform(n + n_tiles);
+    ring.multiply_last(c, n - 1);
+    ring.end_last(c, n - 1);
     store_tile<HD>(u, bp, k, p, c, r0);
-    if (slot_of(k, p) != TD_ATTENTION_DIRECT)
+    if (slot_of(k, p) != TD_ATTENTION_DIRECT && !bp.shared_only)
       arrive_and_merge<HD>(u, bp, k, p);
     else
       sync_compute();
@@ -528,10 +474,11 @@ __global__ void __launch_bounds__(UNIFIED_THREADS, 1) unified_kernel(unified_arg
 #ifdef TD_HAS_WGMMA
   using S = unified_shape<HD>;
   extern __shared__ unsigned char smem_raw[];
-  __shared__ uint64_t tile_bars[U_BARRIER_KINDS * TILE_STAGES], slice_bars[UNIFIED_WARPS * S::DEPTH];
+  __shared__ uint64_t tile_bars[tile_ring<HD>::BARRIERS], slice_bars[UNIFIED_WARPS * S::DEPTH];
   __shared__ alignas(16) td_attention_task at_hand[2][TASKS_AT_HAND];
   unsigned char *smem = smem_raw + (1024 - shared_address(smem_raw) % 1024) % 1024;
-  const tile_barriers bars = {shared_address(tile_bars)};
+  unsigned char *smem_k = smem + S::Q_BYTES;
+  const tile_ring<HD> ring = {smem_k, smem_k + TILE_STAGES * key_tile<HD>::TILE_BYTES, shared_address(tile_bars)};
   let_next_start();
   if (!recorded)
     wait_for_input();
@@ -543,35 +490,40 @@ __global__ void __launch_bounds__(UNIFIED_THREADS, 1) unified_kernel(unified_arg
   bp.spans = (const td_attention_span *)(u.plan + bp.h->spans_at);
   bp.members = (const td_attention_member *)(u.plan + bp.h->members_at);
   bp.sources = (const uint32_t *)(u.plan + bp.h->sources_at);
-  bool empty = batch.counts[COUNT_ROWS] == 0; // an empty step has the last one's plan
+  bp.shared_only = bp.h->shared_only > 0;
+  bool empty = batch.counts[COUNT_TASKS] == 0; // then the plan is another step's
 #pragma unroll
   for (int part = 0; part < 2; part++) {
     firsts[part] = first_task[part * (gridDim.x + 1)];
     ends[part] = empty ? firsts[part] : first_task[part * (gridDim.x + 1) + 1];
+  }
+  // A block without tasks leaves at once, so that the next kernel's find room. The first one never does so before the kernels before
+  // have ended, and hence this one does not.
+  if (firsts[0] == ends[0] && firsts[1] == ends[1]) {
+    if (recorded && blockIdx.x == 0)
+      wait_for_input();
+    return;
+  }
+#pragma unroll
+  for (int part = 0; part < 2; part++) {
     uint32_t n_at_hand = min(ends[part] - firsts[part], (uint32_t)TASKS_AT_HAND);
     for (uint32_t i = threadIdx.x; i < 2 * n_at_hand; i += UNIFIED_THREADS)
       ((uint4 *)at_hand[part])[i] = ((const uint4 *)(bp.tasks + firsts[part]))[i];
   }
   if (threadIdx.x == 0) {
-    for (int i = 0; i < TILE_STAGES; i++) {
-      barrier_init(bars.at(U_FULL_K, i), 1);
-      barrier_init(bars.at(U_FULL_V, i), 1);
-      barrier_init(bars.at(U_EMPTY_K, i), 2);
-      barrier_init(bars.at(U_EMPTY_V, i), 2);
-    }
-    barrier_init(bars.at(U_TAIL, 0), 1);
+    ring.make();
     for (int i = 0; i < UNIFIED_WARPS * S::DEPTH; i++)
       barrier_init(shared_address(slice_bars) + i * 8, 1);
     barriers_made();
   }
   __syncthreads();
-  unsigned char *smem_k = smem + S::Q_BYTES, *smem_v = smem_k + TILE_STAGES * key_tile<HD>::TILE_BYTES;
-  uint32_t n_tiles = 0, n_tails = 0;
+  uint32_t n_tiles = 0;
   bool waiting = recorded;
   if (threadIdx.x < WG) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"((int)PRODUCER_REGISTERS_U));
     if (waiting)
       wait_for_input();
+    tile_copies<HD> copies = {ring, 0, 0, {}, false};
     for (int part = 0; part < 2; part++) {
       bp.at_hand = at_hand[part];
       bp.first = part ? firsts[1] : firsts[0];
@@ -579,7 +531,7 @@ __global__ void __launch_bounds__(UNIFIED_THREADS, 1) unified_kernel(unified_arg
       for (uint32_t t = bp.first, t_end; t < bp.end; t = t_end) {
         t_end = run_end(bp, t, u.a.group);
         if (threadIdx.x < 32 && !bp.is_small(t, u.a.group))
-          produce_tiles<HD>(u, batch, bp, t, t_end, smem_k, smem_v, bars, n_tiles, n_tails);
+          produce_tiles<HD>(u, batch, bp, t, t_end, copies);
         fence_shared_writes();
         named_sync(6, UNIFIED_THREADS);
       }
@@ -590,11 +542,12 @@ __global__ void __launch_bounds__(UNIFIED_THREADS, 1) unified_kernel(unified_arg
     slice_copies<HD> in;
     in.kv = u.a.kv;
     in.page_table = batch.page_table;
-    in.page_tokens = batch.page_tokens;
+    in.page_shift = log2_of(batch.page_tokens);
     in.page_stride = (size_t)batch.page_tokens * HD * 2 * u.a.n_kv_heads;
     in.smem = shared_address(smem) + warp * S::RING_BYTES;
     in.bars = shared_address(slice_bars) + warp * S::DEPTH * 8;
     in.n = 0;
+    in.policy = read_once_policy();
     for (int part = 0; part < 2; part++) {
       bp.at_hand = at_hand[part];
       bp.first = part ? firsts[1] : firsts[0];
@@ -606,7 +559,7 @@ __global__ void __launch_bounds__(UNIFIED_THREADS, 1) unified_kernel(unified_arg
         } else {
           if (waiting)
             wait_for_input();
-          consume_tiles<HD>(u, bp, t, t_end, smem, smem_k, smem_v, bars, n_tiles);
+          consume_tiles<HD>(u, bp, t, t_end, smem, ring, n_tiles);
         }
         waiting = false;
         fence_shared_writes(); // the next run's copies go where this one's stores went
@@ -646,6 +599,7 @@ td_status td_cuda_make_planner(cuda_backend *b, const td_kv *kv, td_error *err)
   const td_kv_shape *s = &kv->shape;
   td_attention_planner_destroy(b->planner);
   b->planner = nullptr;
+  b->own_are_items = false;
   if (b->config.attention == 0 || b->config.batch_invariant || !kv->wgmma || !td_cuda_has_unified_attention(s->head_dim))
     return TD_OK;
   td_attention_planner_config c = {};
@@ -658,9 +612,11 @@ td_status td_cuda_make_planner(cuda_backend *b, const td_kv *kv, td_error *err)
   c.page_tokens = s->page_tokens;
   c.window_tokens = s->window_tokens;
   c.tile_rows = TILE_ROWS;
+  c.shared_only = c.policy == TD_ATTENTION_UNIFIED && c.group <= TD_DECODE_ROWS; // larger groups have no items for one token
   c.max_slots = td_attention_slots_of(&c);
   c.cost = td_attention_cost_of_h200(c.n_workers);
   TD_TRY(td_attention_planner_create(&c, &b->planner, err));
+  b->own_are_items = c.shared_only;
   TD_TRY(td_cuda_alloc_array(b, td_attention_block_bytes_max(&c), &b->device_plan, err));
   TD_TRY(td_cuda_alloc_array(b, (size_t)c.max_slots * c.group * (s->head_dim + 4), &b->plan_partials, err));
   return td_cuda_alloc_array(b, (size_t)c.max_rows * c.n_kv_heads, &b->plan_arrived, err);

@@ -1,8 +1,7 @@
-// What the attention kernels share that multiply by wgmma: a warpgroup's 64 packed rows against tiles of keys in shared memory.
+// A warpgroup's 64 packed rows against one tile of keys in shared memory, by wgmma: products, masks, online softmax.
 #pragma once
 
 #include "kernels/cuda/attention.cuh"
-#include "kernels/cuda/mbarrier.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
 enum { WG = 128 };
@@ -14,46 +13,11 @@ template <int HD> struct key_tile {
 };
 
 #ifdef TD_HAS_WGMMA
-// Of one warpgroup (its own id), or of the turn-taking of two.
-__device__ __forceinline__ void named_sync(uint32_t id, uint32_t threads)
-{
-  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-__device__ __forceinline__ void named_arrive(uint32_t id, uint32_t threads)
-{
-  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-
 __device__ __forceinline__ float exp2_fast(float x)
 {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
-}
-
-// A tile's pages, one lane each. Those at or past kv_end are left out.
-template <int HD>
-__device__ __forceinline__ void copy_pages(uint32_t dst, const bf16 *kv_head_pages, const int32_t *pages, uint32_t page_tokens,
-                                           size_t page_stride, uint32_t kv0, uint32_t kv_end, uint32_t bar)
-{
-  uint32_t lane = threadIdx.x % 32, bytes = page_tokens * HD * 2;
-  uint32_t n = min(key_tile<HD>::KEYS, kv_end - kv0);
-  n = (n + page_tokens - 1) / page_tokens;
-  if (lane == 0)
-    barrier_expect(bar, n * bytes);
-  __syncwarp();
-  if (lane < n)
-    copy_bulk(dst + lane * bytes, kv_head_pages + (size_t)pages[kv0 / page_tokens + lane] * page_stride, bytes, bar);
-}
-
-// The last tile of V: lines past the end must not be NaN, because their weight of zero would not remove that.
-template <int HD>
-__device__ __forceinline__ void zero_lines(unsigned char *tile, uint32_t n_lines)
-{
-  constexpr int CHUNKS = HD / 8;
-  for (uint32_t i = n_lines * CHUNKS + threadIdx.x % 32; i < key_tile<HD>::KEYS * CHUNKS; i += 32)
-    *(uint4 *)(tile + kv_chunk_at(HD, i / CHUNKS, i % CHUNKS) * 2) = uint4{};
-  fence_shared_writes();
 }
 
 // Byte offset of elements [16k, 16k + 16) of the lines of a K-like tile.
@@ -73,22 +37,22 @@ template <int HD> struct consumer {
     l[0] = l[1] = 0;
   }
 
-  // The products are queued; s is theirs until they are waited for.
-  __device__ __forceinline__ void multiply_keys(uint32_t q, uint32_t k)
+  // The products are queued; s is theirs until they are waited for. q16, k16, v16: addresses in units of 16 bytes.
+  __device__ __forceinline__ void multiply_keys(uint32_t q16, uint32_t k16)
   {
     wgmma_begin();
 #pragma unroll
     for (int c = 0; c < HD / 16; c++)
-      wgmma_ss(s, wgmma_operand(q + k_step(c), 16, S::GROUP_BYTES), wgmma_operand(k + k_step(c), 16, S::GROUP_BYTES), c > 0);
+      wgmma_ss(s, wgmma_operand(q16 + k_step(c) / 16, 16, S::GROUP_BYTES), wgmma_operand(k16 + k_step(c) / 16, 16, S::GROUP_BYTES), c > 0);
     wgmma_commit();
   }
 
-  __device__ __forceinline__ void multiply_values(uint32_t v)
+  __device__ __forceinline__ void multiply_values(uint32_t v16)
   {
     wgmma_begin();
 #pragma unroll
     for (int c = 0; c < S::KEYS / 16; c++)
-      wgmma_rs(o, p + 4 * c, wgmma_operand(v + c * 2 * S::GROUP_BYTES, 1024, S::GROUP_BYTES));
+      wgmma_rs(o, p + 4 * c, wgmma_operand(v16 + c * 2 * S::GROUP_BYTES / 16, 1024, S::GROUP_BYTES));
     wgmma_commit();
   }
 

@@ -10,8 +10,8 @@
 //   attention.cu  paged attention for hybrid batches; on Hopper attention_prefill.cu takes prompt chunks, attention_decode.cu decodes
 //   fused_product.cu products with norms, additions, SwiGLU; fused_plan.cu makes recorded steps of few rows of them
 //   attention_calibrate.cu what such plans cost on this device
-//   attention_unified.cu decodes by a plan of kernels/attention, with shared prefixes; attention_merge.cuh its tasks and merge; attention_wgmma.cuh
-//   what it shares with prompts
+//   attention_unified.cu decodes by a plan of kernels/attention, with shared prefixes, or only these; attention_merge.cuh its tasks and merge;
+//   attention_partials.cuh where its partials lie; attention_wgmma.cuh what it shares with prompts
 //   attention_tile.cuh, attention_slices.cuh, rope.cuh what kernels share; mbarrier.cuh, tma.cuh, wgmma.cuh Hopper's instructions
 //   sample.cu     token choice
 //
@@ -47,7 +47,11 @@ struct device_batch {
   const uint32_t *n_logits;    // one of them
 };
 
-enum { COUNT_TOKENS, COUNT_ROWS, COUNT_LOGITS, COUNT_ITEMS, N_COUNTS };
+// Of a page's tokens, which are a power of two: kernels shift where a division would take as long as the rest.
+__device__ __forceinline__ uint32_t log2_of(uint32_t n) { return 31 - __clz(n); }
+
+// COUNT_TASKS: of the attention plan; 0: the step has none, and where plans lie is an earlier step's.
+enum { COUNT_TOKENS, COUNT_ROWS, COUNT_LOGITS, COUNT_ITEMS, COUNT_TASKS, N_COUNTS };
 
 // A packed plan on its way up, and what comes back of its step.
 struct step_block {
@@ -139,6 +143,9 @@ struct cuda_backend {
   // decodes by a plan (attention_unified.cu); none: every row by itself
   td_attention_planner *planner;
   bool planned;               // this step is
+  bool own_are_items;         // plans are of shared spans alone; rows' own keys are items, which add up both
+  uint32_t n_plan_tasks;      // of this step
+  td_attention_own *own;      // [max_rows] of this step, if own_are_items
   unsigned char *device_plan; // the block
   float *plan_partials;       // [slots, group, head dim + 4]
   uint32_t *plan_arrived;     // [max_rows, n_kv_heads], zero between launches
@@ -155,7 +162,8 @@ static inline void note(cuda_backend *b, cudaError_t e)
 static inline void launched(cuda_backend *b) { note(b, cudaGetLastError()); }
 
 // Queues a kernel that begins with wait_for_input(): it may be launched while the kernel before it drains (programmatic
-// dependent launch). Every thread must pass that wait, or a later kernel could overtake an earlier one.
+// dependent launch). A kernel must not end before those before it, or a later one could overtake them: every thread passes that wait, or
+// all of a block that always does.
 template <typename... P, typename... A>
 static inline void queue_kernel(cuda_backend *b, void (*kernel)(P...), dim3 grid, unsigned threads, size_t smem_bytes, A... args)
 {

@@ -45,8 +45,8 @@ template <bool HALVES> __global__ void __launch_bounds__(ROPE_THREADS) rope_kv_k
     return;
   int32_t pos = batch.positions[token];
   const td_plan_row *row = &batch.rows[batch.token_row[token]];
-  size_t page = (size_t)batch.page_table[row->page_table_offset + (uint32_t)pos / batch.page_tokens];
-  uint32_t line = (uint32_t)pos % batch.page_tokens;
+  size_t page = (size_t)batch.page_table[row->page_table_offset + ((uint32_t)pos >> log2_of(batch.page_tokens))];
+  uint32_t line = (uint32_t)pos & (batch.page_tokens - 1);
   size_t half_page = (size_t)batch.page_tokens * a.head_dim;
   for (uint32_t i = threadIdx.x; i < a.head_dim / 2; i += ROPE_THREADS) {
     turn[i] = turn_of(pos, a.inv_freq[i], a.attn_factor);

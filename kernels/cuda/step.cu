@@ -84,17 +84,21 @@ static void pack_plan(cuda_backend *b, const td_plan *plan)
          plan->n_logits * sizeof(uint32_t));
   b->items.n_items = b->items.n_prefill = 0;
   b->planned = b->planner && td_attention_planner_make(b->planner, plan, nullptr) == TD_OK; // else every row by itself
+  const td_attention_header *decodes = b->planned ? td_attention_planner_block(b->planner) : nullptr;
+  bool own = b->planned && b->own_are_items;
+  if (own)
+    td_attention_planner_own(b->planner, plan, b->own);
+  b->n_plan_tasks = decodes ? decodes->n_tasks : 0;
   if (!b->kvs->empty()) { // one store at a time: the last that was made
     const td_kv_shape *s = &b->kvs->back()->shape;
-    td_attention_cut cut = {s->n_heads / s->n_kv_heads, s->n_kv_heads, (uint32_t)b->n_sms,
+    td_attention_cut cut = {s->n_heads / s->n_kv_heads, s->n_kv_heads, td_cuda_decode_blocks(b, s->head_dim),
                             (uint32_t)(b->kvs->back()->wgmma ? TD_PREFILL_ROWS_WGMMA : TD_PREFILL_ROWS_MMA),
-                            b->config.batch_invariant, b->planned};
+                            b->config.batch_invariant, b->planned && !own, own ? b->own : nullptr};
     td_attention_items_make(&b->items, plan, &cut);
   }
   memcpy(pack_section(b, ITEMS, b->items.n_items * sizeof(td_attention_item)), b->items.items,
          b->items.n_items * sizeof(td_attention_item));
-  const td_attention_header *decodes = b->planned ? td_attention_planner_block(b->planner) : nullptr;
-  size_t n_decodes = decodes ? decodes->block_bytes : 0;
+  size_t n_decodes = b->n_plan_tasks > 0 ? decodes->block_bytes : 0;
   if (void *at = pack_section(b, ATTENTION_PLAN, n_decodes); n_decodes > 0)
     memcpy(at, decodes, n_decodes);
   memcpy(pack_section(b, PAGE_UPDATES, plan->n_page_updates * sizeof(td_plan_page_update)), plan->page_updates,
@@ -109,6 +113,7 @@ static void pack_plan(cuda_backend *b, const td_plan *plan)
   h->counts[COUNT_ROWS] = plan->n_rows;
   h->counts[COUNT_LOGITS] = plan->n_logits;
   h->counts[COUNT_ITEMS] = b->items.n_items;
+  h->counts[COUNT_TASKS] = b->n_plan_tasks;
 }
 
 __global__ void __launch_bounds__(UNPACK_THREADS) unpack_kernel(const uint32_t *packed, unpacked to)
@@ -291,7 +296,7 @@ static const recording *recording_for(const cuda_backend *b, const td_plan *plan
 bool td_cuda_replay(td_backend *be)
 {
   cuda_backend *b = self(be);
-  if (b->planner && !b->planned)
+  if (b->planner && !b->planned && !b->own_are_items) // recorded are plans and nothing else
     return false;
   const recording *best = recording_for(b, b->plan);
   if (!best)
@@ -310,10 +315,11 @@ td_status td_cuda_make_step_memory(cuda_backend *b, td_error *err)
   b->max_page_updates = b->page_table_entries + 4096 + 2 * (c->max_tokens / 16 + c->max_rows);
   b->items.max_items = td_attention_items_max(c->max_rows, c->max_tokens);
   b->items.items = (td_attention_item *)calloc(b->items.max_items, sizeof *b->items.items);
+  b->own = (td_attention_own *)calloc(c->max_rows, sizeof *b->own);
   b->sampling_host = (td_sampling *)calloc(c->max_slots, sizeof *b->sampling_host);
   b->resampled = (uint32_t *)calloc(c->max_slots, sizeof *b->resampled);
   b->is_resampled = (uint8_t *)calloc(c->max_slots, sizeof *b->is_resampled);
-  if (!b->items.items || !b->sampling_host || !b->resampled || !b->is_resampled)
+  if (!b->items.items || !b->own || !b->sampling_host || !b->resampled || !b->is_resampled)
     return td_fail(err, TD_ERR_NOMEM, "no memory for the step's frame");
   b->packed_bytes = packed_bytes_max(b);
   for (step_block &k : b->blocks) {
@@ -362,6 +368,7 @@ void td_cuda_free_step_memory(cuda_backend *b)
     }
   }
   free(b->items.items);
+  free(b->own);
   free(b->sampling_host);
   free(b->resampled);
   free(b->is_resampled);

@@ -36,7 +36,7 @@ struct stream_args {
 
 #ifdef TD_HAS_WGMMA
 // K-major, 128-byte rows swizzled by TMA: groups of 8 rows 1024 bytes apart.
-__device__ __forceinline__ uint64_t operand(uint32_t address) { return wgmma_operand(address, 16, 1024); }
+__device__ __forceinline__ uint64_t operand(uint32_t address) { return wgmma_operand(address >> 4, 16, 1024); }
 
 template <int BAR> __device__ __forceinline__ void groups_sync()
 {

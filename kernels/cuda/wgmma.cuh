@@ -12,11 +12,15 @@
 #endif
 
 // Of an operand in shared memory with 128-byte swizzle: leading and stride offset in bytes (PTX ISA, "matrix descriptor").
-__device__ __forceinline__ uint64_t wgmma_operand(uint32_t address, uint32_t leading_bytes, uint32_t stride_bytes)
+// `address16` is its address in units of 16 bytes: offsets are then added to it, and where it is the same for the whole warp
+// (warp_uniform) that is a single instruction beside the products, where it would else be a dozen.
+__device__ __forceinline__ uint64_t wgmma_operand(uint32_t address16, uint32_t leading_bytes, uint32_t stride_bytes)
 {
-  return (uint64_t)((address & 0x3ffff) >> 4) | (uint64_t)(leading_bytes >> 4) << 16 | (uint64_t)(stride_bytes >> 4) << 32 |
-         (uint64_t)1 << 62;
+  return (uint64_t)(stride_bytes >> 4 | 1u << 30) << 32 | (address16 + (leading_bytes >> 4 << 16));
 }
+
+// What is the same for all threads of a warp, so that the compiler knows it.
+__device__ __forceinline__ uint32_t warp_uniform(uint32_t x) { return __shfl_sync(0xffffffffu, x, 0); }
 
 #ifdef TD_HAS_WGMMA
 __device__ __forceinline__ void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }

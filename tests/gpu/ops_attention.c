@@ -334,30 +334,53 @@ static float *run_recorded(const recorded_step *r, const sequence *seqs, uint32_
   return fetch(r->out, (size_t)n * r->h->n_heads * r->h->head_dim, false);
 }
 
-void test_attention_recorded(const heads *h)
+/* Rows of one token; the first n_shared tokens of all, whole pages, are the first one's. NaN where the step itself writes: it must not be
+ * read before. */
+static sequence *make_recorded(const heads *h, const td_rope_kv_params *rope, const uint32_t *lens, uint32_t n, uint32_t n_shared,
+                               int32_t *next_page)
 {
-  static const uint32_t lens[] = {1, 16, 17, 300, 2000};
-  enum { N = sizeof lens / sizeof *lens, RECORDED_ROWS = 8 };
-  char what[100];
-  td_error err;
-  uint32_t hd = h->head_dim, width = (h->n_heads + 2 * h->n_kv_heads) * hd, n_pages = 0;
-  float inv_freq[128], *last = calloc((size_t)RECORDED_ROWS * width, sizeof *last);
-  if (!be->ops->record) {
-    free(last);
-    return;
-  }
-  for (uint32_t i = 0; i < hd / 2; i++)
-    inv_freq[i] = (float)pow(10000, -2.0 * i / hd);
-  sequence *seqs = calloc(N, sizeof *seqs);
-  for (uint32_t r = 0; r < N; r++) {
+  uint32_t width = (h->n_heads + 2 * h->n_kv_heads) * h->head_dim;
+  sequence *seqs = calloc(n, sizeof *seqs);
+  for (uint32_t r = 0; r < n; r++) {
     sequence *s = &seqs[r];
+    uint32_t from = r > 0 ? n_shared : 0;
     s->kv_len = lens[r];
     s->q_len = 1;
     for (uint32_t i = 0; i * h->page_tokens < s->kv_len; i++)
-      s->pages[i] = (int32_t)n_pages++;
+      s->pages[i] = i < from / h->page_tokens ? seqs[0].pages[i] : (*next_page)++;
     s->qkv = random_values((size_t)s->kv_len * width, 1.5);
-    memcpy(last + (size_t)r * width, s->qkv + (size_t)(s->kv_len - 1) * width, width * sizeof *last);
+    for (uint32_t i = 0; i < width; i++)
+      s->qkv[(size_t)(s->kv_len - 1) * width + i] = NAN;
+    write_kv(h, rope, s, s->qkv, from, s->kv_len);
   }
+  return seqs;
+}
+
+static void free_recorded(sequence *seqs, uint32_t n)
+{
+  for (uint32_t i = 0; i < n; i++)
+    free(seqs[i].qkv);
+  free(seqs);
+}
+
+/* Rows alone, rows with a common prefix, and rows alone again: then an earlier step's plan is still there. */
+void test_attention_recorded(const heads *h)
+{
+  static const uint32_t lens[] = {1, 16, 17, 300, 2000}, shared_lens[] = {1100, 1025, 1040, 1041, 1300, 2000, 1026, 3000};
+  enum { N = sizeof lens / sizeof *lens, RECORDED_ROWS = sizeof shared_lens / sizeof *shared_lens, N_SHARED = 1024 };
+  char what[120];
+  td_error err;
+  uint32_t hd = h->head_dim, width = (h->n_heads + 2 * h->n_kv_heads) * hd, n_pages = 0;
+  float inv_freq[128];
+  if (!be->ops->record)
+    return;
+  for (uint32_t i = 0; i < hd / 2; i++)
+    inv_freq[i] = (float)pow(10000, -2.0 * i / hd);
+  for (uint32_t r = 0; r < N; r++)
+    n_pages += (lens[r] + h->page_tokens - 1) / h->page_tokens;
+  for (uint32_t r = 0; r < RECORDED_ROWS; r++)
+    n_pages += (shared_lens[r] + h->page_tokens - 1) / h->page_tokens;
+  float *last = random_values((size_t)RECORDED_ROWS * width, 1.5);
   td_kv_shape shape = {2, n_pages, h->page_tokens, h->n_kv_heads, hd, h->n_heads, h->window};
   td_kv *kv = NULL;
   die(be->ops->kv_create(be, &shape, &kv, &err), &err, "kv");
@@ -368,18 +391,22 @@ void test_attention_recorded(const heads *h)
                      .rope = {.inv_freq = device_f32(inv_freq, hd / 2), .attn_factor = 1, .style = h->style, .kv = kv, .layer = 1,
                               .n_heads = h->n_heads, .n_kv_heads = h->n_kv_heads, .head_dim = hd, .rotary_dim = hd}};
   r.rope.qkv = r.qkv;
-  float *nan_values = malloc((size_t)lens[N - 1] * width * sizeof *nan_values);
-  for (size_t i = 0; i < (size_t)lens[N - 1] * width; i++)
-    nan_values[i] = NAN;
-  for (uint32_t i = 0; i < N; i++) { /* NaN where the step itself writes: it must not be read before */
-    write_kv(h, &r.rope, &seqs[i], nan_values, seqs[i].kv_len - 1, seqs[i].kv_len);
-    write_kv(h, &r.rope, &seqs[i], seqs[i].qkv, 0, seqs[i].kv_len - 1);
-  }
+  int32_t next_page = 0;
+  sequence *alone = make_recorded(h, &r.rope, lens, N, 0, &next_page);
+  sequence *sharing = make_recorded(h, &r.rope, shared_lens, RECORDED_ROWS, N_SHARED, &next_page);
   die(be->ops->record(be, RECORDED_ROWS, queue_recorded, &r, &err), &err, "record");
-  float *replayed = run_recorded(&r, seqs, N, true), *queued = run_recorded(&r, seqs, N, false);
-  snprintf(what, sizeof what, "attention replayed = queued, heads=%u/%u dim=%u page=%u", h->n_heads, h->n_kv_heads, hd, h->page_tokens);
-  expect(isfinite(replayed[0]) && memcmp(replayed, queued, (size_t)N * h->n_heads * hd * sizeof *queued) == 0, what);
-  for (uint32_t i = 0; i < N; i++)
-    free(seqs[i].qkv);
-  free(seqs), free(last), free(nan_values), free(replayed), free(queued);
+  for (uint32_t turn = 0; turn < 3; turn++) {
+    const sequence *seqs = turn == 1 ? sharing : alone;
+    uint32_t n = turn == 1 ? RECORDED_ROWS : N;
+    float *replayed = run_recorded(&r, seqs, n, true), *queued = run_recorded(&r, seqs, n, false);
+    snprintf(what, sizeof what, "attention replayed = queued, heads=%u/%u dim=%u page=%u%s", h->n_heads, h->n_kv_heads, hd, h->page_tokens,
+             turn == 1 ? " shared" : turn == 2 ? " after shared" : "");
+    bool ok = memcmp(replayed, queued, (size_t)n * h->n_heads * hd * sizeof *queued) == 0;
+    for (size_t i = 0; i < (size_t)n * h->n_heads * hd; i++)
+      ok &= isfinite(queued[i]);
+    expect(ok, what);
+    free(replayed), free(queued);
+  }
+  free_recorded(alone, N), free_recorded(sharing, RECORDED_ROWS);
+  free(last);
 }

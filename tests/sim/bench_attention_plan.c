@@ -1,5 +1,5 @@
-/* bench_attention_plan [--quick]: host time of the attention planner, made from nothing and with only lengths grown, with and
- * without shared prefixes; then, in predicted time, what it makes of PAT's trees (every row by itself, PAT's packing, ours, and
+/* bench_attention_plan [--quick]: host time of the attention planner, of all or of shared spans alone with the items for the rest, made
+ * from nothing and with only lengths grown, with and without shared prefixes; then, in predicted time, what it makes of PAT's trees (every row by itself, PAT's packing, ours, and
  * the floor, each key once from memory) and of PersistentKV's traces, by policy. */
 #include <math.h>
 #include <stdio.h>
@@ -9,7 +9,7 @@
 
 #include "bench/attention_traces.h"
 #include "bench/attention_trees.h"
-#include "kernels/attention/plan.h"
+#include "kernels/cuda/attention_items.h"
 
 enum { ROWS_MAX = 1024, PAGE_TOKENS = 16, STRIPE = 512, N_WORKERS = 132 };
 
@@ -43,11 +43,11 @@ static td_plan plan_of(const td_attention_tree *t, uint32_t extra)
   return plan;
 }
 
-static td_attention_planner *planner_of(uint32_t n_heads, uint32_t n_kv_heads, td_attention_policy policy)
+static td_attention_planner *planner_of(uint32_t n_heads, uint32_t n_kv_heads, td_attention_policy policy, bool shared_only)
 {
   td_attention_planner_config c = {.policy = policy, .max_rows = ROWS_MAX, .n_workers = N_WORKERS, .n_kv_heads = n_kv_heads,
                                    .group = n_heads / n_kv_heads, .head_dim = 128, .page_tokens = PAGE_TOKENS, .tile_rows = 128,
-                                   .max_slots = 1 << 24, .cost = td_attention_cost_of_h200(N_WORKERS)};
+                                   .max_slots = 1 << 24, .shared_only = shared_only, .cost = td_attention_cost_of_h200(N_WORKERS)};
   td_attention_planner *p = NULL;
   td_error err;
   if (td_attention_planner_create(&c, &p, &err) != TD_OK) {
@@ -72,19 +72,32 @@ static int by_value(const void *x, const void *y)
   return (a > b) - (a < b);
 }
 
+/* What is left by shared spans alone. */
+static void make_items(const td_attention_planner *p, const td_plan *plan)
+{
+  static td_attention_item list[2 * ROWS_MAX + TD_SPLITS_MAX];
+  static td_attention_own own[ROWS_MAX];
+  td_attention_items items = {.items = list, .max_items = sizeof list / sizeof *list};
+  td_attention_cut cut = {4, 8, 3 * N_WORKERS, TD_PREFILL_ROWS_WGMMA, false, false, own};
+  td_attention_planner_own(p, plan, own);
+  td_attention_items_make(&items, plan, &cut);
+}
+
 /* Lengths grow by a token a step, as they do; every 16th the pages change with them. */
-static void bench_times(const char *name, const td_attention_tree *t, uint32_t extra, uint32_t n_steps)
+static void bench_times(const char *name, const td_attention_tree *t, uint32_t extra, uint32_t n_steps, bool shared_only)
 {
   double *us = calloc(n_steps, sizeof *us);
-  printf("%-28s %5u rows", name, t->nodes[t->n - 1]);
+  printf("%-18s %-11s %5u rows", name, shared_only ? "shared only" : "", t->nodes[t->n - 1]);
   for (int lazy = 0; us && lazy < 2; lazy++) {
     td_plan plan = plan_of(t, extra);
-    td_attention_planner *p = planner_of(32, 8, TD_ATTENTION_UNIFIED);
+    td_attention_planner *p = planner_of(32, 8, TD_ATTENTION_UNIFIED, shared_only);
     for (uint32_t i = 0; i < n_steps; i++) {
       if (!lazy)
         td_attention_planner_forget(p);
       double begin = now_us();
       make(p, &plan);
+      if (shared_only)
+        make_items(p, &plan);
       us[i] = now_us() - begin;
       for (uint32_t r = 0; r < plan.n_rows && i < 2000; r++)
         rows[r].kv_len++;
@@ -117,7 +130,7 @@ static double unpacked_us(const td_attention_tree *t, uint32_t n_kv_heads, doubl
 static double planned_us(const td_attention_tree *t, uint32_t n_heads, uint32_t n_kv_heads, td_attention_policy policy)
 {
   td_plan plan = plan_of(t, 0);
-  td_attention_planner *p = planner_of(n_heads, n_kv_heads, policy);
+  td_attention_planner *p = planner_of(n_heads, n_kv_heads, policy, false);
   make(p, &plan);
   double us = td_attention_planner_stats(p).longest_us;
   td_attention_planner_destroy(p);
@@ -154,7 +167,7 @@ static double trace_us(uint32_t trace, td_attention_policy policy, uint64_t seed
   uint32_t n_steps = 0;
   double us = 0, keys = 0;
   td_plan plan = {.rows = rows, .page_tokens = PAGE_TOKENS, .page_table = page_table, .page_table_len = TD_TRACE_ROWS_MAX * TRACE_STRIPE};
-  td_attention_planner *p = planner_of(32, 8, policy);
+  td_attention_planner *p = planner_of(32, 8, policy, false);
   for (uint32_t i = 0; i < plan.page_table_len; i++)
     page_table[i] = (int32_t)i;
   for (td_trace_run run = td_trace_begin(trace, seed); td_trace_step(&run); n_steps++) {
@@ -199,12 +212,13 @@ int main(int argc, char **argv)
 {
   uint32_t n_steps = argc > 1 && strcmp(argv[1], "--quick") == 0 ? 50 : 3000;
   static const uint32_t sizes[] = {64, 256, 1024};
-  for (size_t i = 0; i < 3; i++) {
-    uint32_t n = sizes[i];
-    bench_times("alone, 1 to 4K", &(td_attention_tree){1, {n}, {1024}}, 3000, n_steps);
-    bench_times("one system prompt", &(td_attention_tree){2, {1, n}, {2048, 32}}, 1000, n_steps);
-    bench_times("four levels", &(td_attention_tree){4, {1, 4, 16, n}, {512, 256, 256, 32}}, 1000, n_steps);
-    bench_times("seven levels", &(td_attention_tree){7, {1, 4, 8, 16, 32, 64, n}, {256, 128, 64, 64, 64, 64, 64}}, 500, n_steps);
+  for (size_t i = 0; i < 6; i++) {
+    uint32_t n = sizes[i / 2];
+    bool shared_only = i % 2 > 0;
+    bench_times("alone, 1 to 4K", &(td_attention_tree){1, {n}, {1024}}, 3000, n_steps, shared_only);
+    bench_times("one system prompt", &(td_attention_tree){2, {1, n}, {2048, 32}}, 1000, n_steps, shared_only);
+    bench_times("four levels", &(td_attention_tree){4, {1, 4, 16, n}, {512, 256, 256, 32}}, 1000, n_steps, shared_only);
+    bench_times("seven levels", &(td_attention_tree){7, {1, 4, 8, 16, 32, 64, n}, {256, 128, 64, 64, 64, 64, 64}}, 500, n_steps, shared_only);
   }
   print_trees();
   print_traces();

@@ -86,8 +86,8 @@ static void test_cuts(void **unused)
   assert_non_null(out.items);
   for (uint32_t round = 0; round < 3000; round++) {
     td_plan plan = {0};
-    td_attention_cut cut = {groups[round % 10], 1 + below(16), 20 + below(600),
-                            below(2) ? TD_PREFILL_ROWS_MMA : TD_PREFILL_ROWS_WGMMA, below(4) == 0, below(4) == 0};
+    td_attention_cut cut = {groups[round % 10], 1 + below(16), 20 + below(1800),
+                            below(2) ? TD_PREFILL_ROWS_MMA : TD_PREFILL_ROWS_WGMMA, below(4) == 0, below(4) == 0, NULL};
     make_rows(&plan, rows);
     td_attention_items_make(&out, &plan, &cut);
     assert_in_range(out.n_items, cut.no_singles ? 0 : plan.n_rows, out.max_items);
@@ -111,18 +111,63 @@ static void test_recorded_grids_are_large_enough(void **unused)
   assert_non_null(out.items);
   for (uint32_t round = 0; round < 3000; round++) {
     td_plan plan = {.rows = rows, .n_rows = 1 + below(ROWS_MAX)};
-    td_attention_cut cut = {1 + below(TD_DECODE_ROWS), 1 + below(16), 20 + below(140), TD_PREFILL_ROWS_WGMMA, false, false};
+    td_attention_cut cut = {1 + below(TD_DECODE_ROWS), 1 + below(16), 20 + below(420), TD_PREFILL_ROWS_WGMMA, false, false, NULL};
     for (uint32_t i = 0; i < plan.n_rows; i++)
       rows[i] = (td_plan_row){.q_start = i, .q_len = 1, .kv_len = 1 + (below(5) ? below(500) : below(200000))};
     td_attention_items_make(&out, &plan, &cut);
     assert_int_equal(out.n_prefill, 0);
-    assert_in_range(out.n_items, plan.n_rows, td_attention_decode_items_max(plan.n_rows, cut.n_kv_heads, cut.n_sms));
+    assert_in_range(out.n_items, plan.n_rows, td_attention_decode_items_max(plan.n_rows, cut.n_kv_heads, cut.n_blocks));
+  }
+  free(out.items);
+}
+
+/* How long items take whose blocks begin in order, so many at once, where one ends: tokens of all of memory's rate, of which a block gets
+ * its share, but never more than two shares of a full device. */
+static double time_of(const td_attention_items *items, uint32_t n_places)
+{
+  uint64_t left[512];
+  uint32_t n_active = 0, next = 0;
+  double time = 0;
+  for (;;) {
+    while (n_active < n_places && next < items->n_items)
+      left[n_active++] = items->items[next].kv_end - items->items[next].kv_begin, next++;
+    if (n_active == 0)
+      return time;
+    uint64_t least = UINT64_MAX;
+    for (uint32_t i = 0; i < n_active; i++)
+      least = left[i] < least ? left[i] : least;
+    time += (double)least * (n_active * 2 > n_places ? n_active : n_places / 2.0);
+    for (uint32_t i = 0; i < n_active;)
+      if ((left[i] -= least) == 0)
+        left[i] = left[--n_active];
+      else
+        i++;
+  }
+}
+
+/* Equal rows: the device is never left to few blocks for long. */
+static void test_places_are_filled(void **unused)
+{
+  (void)unused;
+  td_plan_row rows[ROWS_MAX];
+  td_attention_items out = {.max_items = td_attention_items_max(ROWS_MAX, ROWS_MAX)};
+  out.items = calloc(out.max_items, sizeof *out.items);
+  assert_non_null(out.items);
+  for (uint32_t round = 0; round < 2000; round++) {
+    td_plan plan = {.rows = rows, .n_rows = 1 + below(ROWS_MAX)};
+    uint32_t heads = 1 + below(8), n_places = 1 + below(512 / heads), tokens = 20000 + below(100000);
+    td_attention_cut cut = {4, heads, heads * n_places, TD_PREFILL_ROWS_WGMMA, false, false, NULL};
+    for (uint32_t i = 0; i < plan.n_rows; i++)
+      rows[i] = (td_plan_row){.q_start = i, .q_len = 1, .kv_len = tokens};
+    td_attention_items_make(&out, &plan, &cut);
+    assert_true(time_of(&out, n_places) <= 1.06 * tokens * plan.n_rows + 128 * n_places);
   }
   free(out.items);
 }
 
 int main(void)
 {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_cuts), cmocka_unit_test(test_recorded_grids_are_large_enough)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_cuts), cmocka_unit_test(test_recorded_grids_are_large_enough),
+                                     cmocka_unit_test(test_places_are_filled)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

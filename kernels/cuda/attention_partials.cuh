@@ -1,0 +1,49 @@
+// Where a plan's partials lie (kernels/attention/plan.h), and the one way in which they are added up.
+#pragma once
+
+#include "kernels/cuda/attention.cuh"
+
+#ifdef __CUDACC__
+// A sum and one more of its terms, in the same operations wherever it is done.
+__device__ __forceinline__ float fold(float sum, float f, float term, float w) { return __fmaf_rn(term, w, __fmul_rn(sum, f)); }
+
+// The factors of a sum with maximum *m and of a term with maximum term_m.
+__device__ __forceinline__ void fold_factors(float *m, float term_m, float *f, float *w)
+{
+  float top = fmaxf(*m, term_m), safe = top == -INFINITY ? 0 : top;
+  *f = exp2f(*m - safe);
+  *w = exp2f(term_m - safe);
+  *m = top;
+}
+
+// Of a span's partials for a member and head: the first, how many, and how many slots apart. All lanes of a warp.
+struct partial_run {
+  uint32_t first, n, step;
+};
+
+__device__ __forceinline__ partial_run partials_of(const td_attention_span *spans, const td_attention_task *tasks, uint32_t span,
+                                                   uint32_t member, uint32_t head)
+{
+  const td_attention_span s = spans[span];
+  uint32_t chunk = s.chunk16 * 16u, i = member - s.first_member;
+  if (chunk > 0) {
+    uint32_t n = (s.n_keys + chunk - 1) / chunk;
+    return {s.slot + head * n * s.n_members + i, n, s.n_members};
+  }
+  if (s.n_tasks == 1)
+    return {s.slot + head * s.n_members + i, 1, s.n_members};
+  uint32_t lane = threadIdx.x % 32, from = 0, n = 0; // of the tasks that have keys of the head, which are neighbours
+  for (uint32_t t0 = 0; t0 < s.n_tasks; t0 += 32) {
+    bool has = false;
+    if (t0 + lane < s.n_tasks) {
+      const td_attention_task &k = tasks[s.first_task + t0 + lane];
+      has = k.begin_head <= head && head <= k.end_head;
+    }
+    uint32_t all = __ballot_sync(0xffffffffu, has);
+    if (all && n == 0)
+      from = t0 + __ffs(all) - 1;
+    n += __popc(all);
+  }
+  return {s.slot + (head + from) * s.n_members + i, n, s.n_members};
+}
+#endif
