@@ -102,7 +102,8 @@ __device__ __forceinline__ void rotate_item(const attention_args &a, const decod
                                             const float2 *turns)
 {
   constexpr uint32_t LANES = HD / 16, STRIDE = HD + 8;
-  static_assert(WARPS * 32 % LANES == 0 || WARPS * 32 / LANES >= TD_DECODE_ROWS + 2, "else what is left of the threads does heads of the next round");
+  static_assert(WARPS * 32 % LANES == 0 || WARPS * 32 / LANES >= TD_DECODE_ROWS + 2,
+                "else the threads that are left over would do heads of the next round too");
   uint32_t lane = threadIdx.x % LANES, pos = row.kv_len - 1, line = pos & (batch.page_tokens - 1);
   uint32_t n_heads = a.group + (it.kv_end == row.kv_len ? 2 : 0), n_all = a.n_heads + 2 * a.n_kv_heads;
   uint32_t chunk[2] = {first_chunk(lane, by.halves), second_chunk(lane, HD, by.halves)};
