@@ -32,7 +32,7 @@ typedef struct td_attention_items {
 uint32_t td_attention_items_max(uint32_t max_rows, uint32_t max_tokens);
 
 /* Blocks of the decode kernel that run on an SM at once, by its shared memory. */
-static inline uint32_t td_attention_decode_blocks(uint32_t head_dim) { return head_dim > 128 ? 1 : 3; }
+static inline uint32_t td_attention_decode_blocks(uint32_t head_dim) { return head_dim > 128 ? 1 : head_dim == 96 ? 4 : 3; }
 
 /* Items that a plan of n_rows decodes has at most, for each kv head. */
 uint32_t td_attention_decode_items_max(uint32_t n_rows, uint32_t n_kv_heads, uint32_t n_blocks);
