@@ -19,6 +19,7 @@ static const shape shapes[] = {
     {"yi-6b", 32, 4096, 11008, 32, 4, 128, 64000, false, false, false, 5000000},
     {"qwen2.5-7b", 28, 3584, 18944, 28, 4, 128, 152064, false, true, false, 1000000},
     {"qwen3-8b", 36, 4096, 12288, 32, 8, 128, 151936, false, false, true, 1000000},
+    {"phi3-mini", 32, 3072, 8192, 32, 32, 96, 32064, false, false, false, 10000},
     {"llama3.2-1b", 16, 2048, 8192, 32, 8, 64, 128256, true, false, false, 500000},
     {"tinyllama", 22, 2048, 5632, 32, 4, 64, 32000, false, false, false, 10000},
     {"smollm2", 30, 576, 1536, 9, 3, 64, 49152, true, false, false, 100000},

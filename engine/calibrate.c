@@ -22,7 +22,8 @@
  * would be taken by requests later. */
 #define HOST_KV_BYTES ((uint64_t)64 << 20)
 enum { HOST_KV_PAGES = 64 };
-enum { CASES_MAX = 176, RUNS_MAX = 9, RUNS_WANTED = 3, FEWEST_CASES = 4 };
+/* As many as a fit takes: options cannot ask for more than some 220 (test_engine_calibrate). */
+enum { CASES_MAX = TD_COST_SAMPLES_MAX, RUNS_MAX = 9, RUNS_WANTED = 3, FEWEST_CASES = 4 };
 enum { SHORT_CONTEXT = 64, MANY_CONTEXT = 4096, LONG_CONTEXT = 32768 };
 /* On a device: below, steps are bound by reading the weights, and rise evenly. */
 enum { STAIRS_FROM = 256 };

@@ -85,6 +85,7 @@ typedef struct td_engine_request {
   uint64_t account;      /* whose share of the device it takes: those with requests waiting get equal ones */
   int32_t priority;      /* lower is earlier, among the requests of an account */
   uint64_t ttft_deadline_us, deadline_us; /* CLOCK_MONOTONIC, 0: none; for the first token, for the last */
+  bool is_further_choice; /* of the prompt submitted just before */
   void *user;            /* comes back in updates */
 } td_engine_request;
 

@@ -21,7 +21,8 @@ static void take_submit(td_engine *e, uint32_t slot, uint32_t generation, double
                         .account = s->request.account,
                         .priority = s->request.priority,
                         .ttft_deadline_us = s->request.ttft_deadline_us,
-                        .deadline_us = s->request.deadline_us};
+                        .deadline_us = s->request.deadline_us,
+                        .is_further_choice = s->request.is_further_choice};
   TD_BUG_ON(s->active);
   s->active = true;
   s->active_generation = generation;

@@ -71,7 +71,7 @@ static void check_stripes(const td_sched *s)
 static void check_waiting(const td_sched *s)
 {
   uint32_t n_following = 0;
-  uint64_t prompt_tokens = 0, uncached_tokens = 0;
+  uint64_t prompt_tokens = 0, expected_tokens = 0, asked_tokens = 0, counted[2] = {0};
   for (uint32_t slot = 0; slot < s->config.n_slots; slot++) {
     const td_request *r = &s->table.requests[slot];
     const td_order_entry *e = &s->order.entries[slot];
@@ -91,10 +91,15 @@ static void check_waiting(const td_sched *s)
       continue;
     check_request(s, r);
     prompt_tokens += r->n_prompt;
-    uncached_tokens += e->n_uncached;
+    expected_tokens += e->n_expected;
+    asked_tokens += r->max_tokens - r->n_prompt;
   }
   TD_BUG_ON(n_following != s->order.n_following || prompt_tokens != s->order.waiting_prompt_tokens);
-  TD_BUG_ON(uncached_tokens != s->order.waiting_uncached_tokens);
+  for (uint32_t i = 0; i < s->answers.n_used; i++)
+    counted[0] += s->answers.accounts[i].waiting_tokens;
+  for (uint32_t i = 0; i < TD_ANSWER_BINS; i++)
+    counted[1] += s->answers.asked_tokens[i];
+  TD_BUG_ON(counted[0] != expected_tokens || counted[1] != asked_tokens);
 }
 
 void td_sched_check(const td_sched *s)

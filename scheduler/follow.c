@@ -85,7 +85,6 @@ static void link_follower(td_sched *s, uint32_t slot, uint32_t leader)
     l->followers_us = e->latest_start_us;
   o->n_following++;
   o->waiting_prompt_tokens += e->n_prompt;
-  o->waiting_uncached_tokens += e->n_uncached;
 }
 
 static void unlink_follower(td_sched *s, uint32_t slot)
@@ -98,7 +97,6 @@ static void unlink_follower(td_sched *s, uint32_t slot)
   e->leader = TD_NO_SLOT;
   o->n_following--;
   o->waiting_prompt_tokens -= e->n_prompt;
-  o->waiting_uncached_tokens -= e->n_uncached;
 }
 
 static void find_most_urgent(td_sched *s, uint32_t leader)

@@ -1,103 +1,147 @@
 /* When will there be room? What Retry-After and the predicted queue delay are made of.
  *
  * Two things hold a newcomer up: prompts before it, which the budget lets through at so many tokens a step;
- * and places and pages, which come free as answers end. How long an answer will be is not known: what is, is which share of
- * them went to max_new lately, and how much of it the others used. From that and its age, each running answer has a chance to
- * have ended by any step; their sum is how many will have ended by then, so the k-th end from now is read off it. Time is
- * steps' without prompts, and more for each prompt token that comes in between. O(running), no state but averages. */
+ * and places and pages, which come free as answers end. How long an answer will be is not known: what is, is how long others of
+ * its account got lately (answers.h). From that and its age, each running answer has a chance to have ended by any step; their sum is
+ * how many will have ended by then, so the k-th end from now is read off it. Time is steps' without prompts, and more for each
+ * prompt token that comes in between. O(running + accounts), no state but averages. */
 #include <math.h>
 
 #include "scheduler/internal.h"
 
-enum { BINS = 124 }; /* of steps: four in an octave */
+enum { BINS = 124 };     /* of steps: four in an octave */
 enum { ENDS_SEEN = 16 }; /* the gap between ends is of so many */
-/* How fast the averages follow. */
-#define AVERAGE_STEP (1.0 / 16)
 /* The k-th of events that come at random is as likely before as after the moment by which so many are expected. */
 #define MEDIAN_LEVEL(k) ((k) - 1.0 / 3)
-
-/* One that asked for less than those that run counts less: by many of one token nobody decides what is thought of long ones. */
-void td_sched_note_answer(td_sched *s, const td_request *r)
-{
-  double asked = r->max_tokens - r->n_prompt, share = (r->n_tokens - r->n_prompt) / asked;
-  double step = AVERAGE_STEP * fmin(1, asked * s->table.n_running / (double)s->table.asked_tokens);
-  s->answer_share += step * (share - s->answer_share);
-  s->answer_full += step * ((r->n_tokens == r->max_tokens) - s->answer_full);
-  s->answer_asked += AVERAGE_STEP * (asked - s->answer_asked);
-  s->any_answer = true;
-}
-
-void td_sched_note_request(td_sched *s, uint32_t max_new)
-{
-  if (s->any_answer) /* who goes before its answer ends says nothing of those that stay */
-    return;
-  s->answer_asked += (s->answer_asked > 0 ? AVERAGE_STEP : 1) * (max_new - s->answer_asked);
-}
+/* Who goes on for so many times what an answer takes holds its place, and frees none for a newcomer. */
+enum { HOLDS_FOR = 4 };
+/* Of those that go to their max_new the longest are this share of all: they hold their places, and say nothing of the others. */
+#define OUTLIERS 0.1
 
 static uint32_t n_waiting(const td_sched *s) { return s->order.n_queued + s->order.n_following; }
 
 /* What runs or may start at once, as far as it decides when it ends. */
 typedef struct load {
-  uint32_t n_running, n_joining, n_decodes; /* joining: of those that wait, for whom there are places */
+  uint32_t n_running, n_decodes, n_held; /* held: decodes that keep their places for long */
+  uint32_t n_joining;                    /* of those that wait, for whom there are places */
   uint64_t kv_tokens, prompt_tokens, prompt_rest, pages;
   double waiting_tokens, waiting_each; /* of prompts, less what the tree will have of them */
-  double full, early;                  /* share of answers that go to their end; of it that the others use */
-  double answer;                       /* steps that an answer takes */
-  double points[BINS], density[BINS];  /* ends in a bin; for each step of all bins up to it */
-  double ends[BINS + 1];               /* that will have come by the bin's first step */
-  uint32_t horizon;                    /* by this bin all of those have ended */
+  /* Answers to come, of those that wait or are still prompts; else of others like those that run. */
+  double n_full, n_early, early_from, early_to; /* that go to max_new; that do not, and sums of between what lengths they end */
+  double full_at[TD_ANSWER_BINS], full_tokens[TD_ANSWER_BINS]; /* the former by their max_new, and its sum */
+  double full, from, to; /* share of the former; the latter end at any step between these */
+  double answer;         /* steps that an answer takes */
+  /* Ends of those that run and join. */
+  double points[BINS], density[BINS]; /* in a bin; for each step of all bins up to it */
+  double ends[BINS + 1];              /* that will have come by the bin's first step */
+  uint32_t horizon;                   /* by this bin all have ended that do not hold their places */
   double decode_us, hybrid_us, decode_now_us, hybrid_now_us; /* a step without and with prompts, when some have joined and now */
   uint32_t chunk, chunk_now;                                 /* of prompts in the latter */
 } load;
 
-static uint32_t bin_of(double steps)
+/* So many ends at each step up to `steps`. */
+static void add_rate(load *l, double steps, double rate)
 {
-  uint32_t n = (uint32_t)fmin(steps, UINT32_MAX);
-  if (n < 4)
-    return n;
-  uint32_t octave = 31 - (uint32_t)__builtin_clz(n);
-  return 4 * (octave - 1) + (n >> (octave - 2) & 3);
+  uint32_t bin = td_answers_bin(steps);
+  l->density[bin] += rate;
+  l->points[bin] += rate * (steps - td_answers_bin_first(bin));
 }
 
-static double first_step_of(uint32_t bin)
+static void add_answer(load *l, const td_sched *s, const td_request *r)
 {
-  return bin < 4 ? bin : (double)((uint64_t)(4 + bin % 4) << (bin / 4 - 1));
+  td_answer_chance c = td_answers_chance(&s->answers, r->account, r->n_tokens - r->n_prompt, r->max_tokens - r->n_prompt);
+  l->points[td_answers_bin(r->max_tokens - r->n_tokens)] += c.full;
+  double rest = c.full * (r->max_tokens - r->n_tokens) + (1 - c.full) * (c.from + c.to) / 2;
+  l->n_held += rest > HOLDS_FOR * l->answer;
+  if (c.full == 1)
+    return;
+  add_rate(l, c.to, (1 - c.full) / (c.to - c.from));
+  add_rate(l, c.from, -(1 - c.full) / (c.to - c.from));
 }
 
-/* An end that comes at any step up to `steps` alike. */
-static void add_spread(load *l, double steps, double share)
+/* n answers to come. */
+static void add_to_come(load *l, const td_sched *s, uint32_t account, double max_new, uint32_t n)
 {
-  uint32_t bin = bin_of(steps);
-  l->density[bin] += share / steps;
-  l->points[bin] += share / steps * (steps - first_step_of(bin));
+  td_answer_chance c = td_answers_chance(&s->answers, account, 0, (uint32_t)max_new);
+  uint32_t bin = td_answers_bin(max_new);
+  if (bin >= TD_ANSWER_BINS)
+    bin = TD_ANSWER_BINS - 1;
+  l->full_at[bin] += n * c.full;
+  l->full_tokens[bin] += n * c.full * max_new;
+  l->n_full += n * c.full;
+  l->n_early += n * (1 - c.full);
+  l->early_from += n * (1 - c.full) * c.from;
+  l->early_to += n * (1 - c.full) * c.to;
 }
 
-/* A running answer. If no length below max_new is likelier than another, it may end at any step up to twice the average; whoever is
- * past that is one that goes to the end, or will not last much longer. */
-static void add_answer(load *l, const td_request *r)
+static uint32_t asked_of(const td_request *r) { return r->max_tokens - r->n_prompt; }
+
+/* Those that wait, and their prompts. */
+static void collect_waiting(load *l, const td_sched *s)
 {
-  double rest = r->max_tokens - r->n_tokens, age = r->n_tokens - r->n_prompt;
-  double mean = l->early * (r->max_tokens - r->n_prompt), lives_on = fmax(0, 1 - age / (2 * mean));
-  double others = (1 - l->full) * lives_on, full = l->full + others > 0 ? l->full / (l->full + others) : 0;
-  double within = fmax(1, fmin(rest, fmax(2 * mean - age, mean / 2)));
-  l->points[bin_of(rest)] += full;
-  add_spread(l, within, 1 - full);
+  const td_answers *a = &s->answers;
+  for (uint32_t i = 0; i < a->n_used; i++) {
+    const td_answer_account *of = &a->accounts[i];
+    if (of->n_waiting == 0)
+      continue;
+    l->waiting_tokens += (double)of->waiting_tokens * td_answers_computed_share(of);
+    for (uint32_t b = 0; b < TD_ANSWER_BINS; b++)
+      if (of->n_asked[b] > 0)
+        add_to_come(l, s, i, (double)a->asked_tokens[b] / a->n_asked[b], of->n_asked[b]);
+  }
 }
 
-static void collect(load *l, const td_sched *s)
+static void collect_prompts(load *l, const td_sched *s)
 {
   for (uint32_t i = 0; i < l->n_running; i++) {
     const td_request *r = &s->table.requests[s->table.running[i]];
     l->pages += r->n_pages;
-    if (r->state == TD_REQUEST_DECODE) {
-      l->n_decodes++;
-      l->kv_tokens += r->n_tokens;
-      add_answer(l, r);
-    } else {
-      l->prompt_tokens += r->n_tokens;
-      l->prompt_rest += r->n_tokens - r->n_computed;
-    }
+    if (r->state == TD_REQUEST_DECODE)
+      continue;
+    l->prompt_tokens += r->n_tokens;
+    l->prompt_rest += r->n_tokens - r->n_computed;
+    add_to_come(l, s, r->account, asked_of(r), 1);
   }
+  bool none = l->n_full + l->n_early == 0;
+  for (uint32_t i = 0; none && i < l->n_running; i++) {
+    const td_request *r = &s->table.requests[s->table.running[i]];
+    add_to_come(l, s, r->account, asked_of(r), 1);
+  }
+}
+
+/* What an answer takes must be known. */
+static void collect_decodes(load *l, const td_sched *s)
+{
+  for (uint32_t i = 0; i < l->n_running; i++) {
+    const td_request *r = &s->table.requests[s->table.running[i]];
+    if (r->state != TD_REQUEST_DECODE)
+      continue;
+    l->n_decodes++;
+    l->kv_tokens += r->n_tokens;
+    add_answer(l, s, r);
+  }
+}
+
+static void sum_up_to_come(load *l)
+{
+  double n = l->n_full + l->n_early, longest = OUTLIERS * n, n_counted = l->n_early, tokens = (l->early_from + l->early_to) / 2;
+  l->full = n > 0 ? l->n_full / n : 1;
+  l->from = l->n_early > 0 ? l->early_from / l->n_early : 0;
+  l->to = l->n_early > 0 ? l->early_to / l->n_early : 1;
+  for (uint32_t i = TD_ANSWER_BINS; i-- > 0;) {
+    double out = fmin(longest, l->full_at[i]), counts = l->full_at[i] - out;
+    longest -= out;
+    n_counted += counts;
+    tokens += l->full_at[i] > 0 ? counts * l->full_tokens[i] / l->full_at[i] : 0;
+  }
+  l->answer = n_counted > 0 ? fmax(1, tokens / n_counted) : 1;
+}
+
+/* Of those that run and join, without those that hold their places for long; all if these are all. */
+static double turning(const load *l)
+{
+  uint32_t n_all = l->n_running + l->n_joining;
+  return l->n_held < n_all ? n_all - l->n_held : n_all;
 }
 
 /* Answers to prompts that run or join start one behind the other, as those are computed: so many by then, and the sum of that over all
@@ -111,19 +155,24 @@ static void begun_by(const load *l, double steps, double *n, double *sum)
   *sum = n_all * (share * share * takes / 2 + fmax(0, steps - takes));
 }
 
-static double begun_and_ended(const load *l, double steps, double asked)
+static double begun_and_ended(const load *l, double steps)
 {
-  double n_full, n, sum, sum_before, within = fmax(1, 2 * l->early * asked);
-  begun_by(l, steps - asked, &n_full, &sum);
-  begun_by(l, steps, &n, &sum);
-  begun_by(l, steps - within, &n, &sum_before);
-  return l->full * n_full + (1 - l->full) * (sum - sum_before) / within;
+  double n, sum, sum_before, ended = 0;
+  for (uint32_t i = 0; i < TD_ANSWER_BINS && l->n_full > 0; i++) {
+    if (!(l->full_at[i] > 0))
+      continue;
+    begun_by(l, steps - l->full_tokens[i] / l->full_at[i], &n, &sum);
+    ended += l->full * n * l->full_at[i] / l->n_full;
+  }
+  begun_by(l, steps - l->from, &n, &sum);
+  begun_by(l, steps - l->to, &n, &sum_before);
+  return ended + (1 - l->full) * (sum - sum_before) / (l->to - l->from);
 }
 
 /* Ends by each bin: of those that run and join, and of those that take their places, who are as likely to end early. */
-static void sum_up(load *l, double asked)
+static void sum_up(load *l)
 {
-  double n_all = l->n_running + l->n_joining, own = 0, density = 0;
+  double own = 0, density = 0, n_turning = turning(l);
   for (uint32_t i = BINS; i-- > 0;) {
     double here = l->density[i];
     l->density[i] = density; /* of the bins above */
@@ -131,14 +180,14 @@ static void sum_up(load *l, double asked)
   }
   l->horizon = BINS;
   for (uint32_t i = 0; i < BINS; i++) {
-    double steps = first_step_of(i + 1);
-    own += l->points[i] + l->density[i] * (steps - first_step_of(i));
-    double ended = own + begun_and_ended(l, steps, asked);
+    double steps = td_answers_bin_first(i + 1);
+    own += l->points[i] + l->density[i] * (steps - td_answers_bin_first(i));
+    double ended = own + begun_and_ended(l, steps);
     double taken = ended * (1 - l->full) * steps / l->answer / 2; /* places, and left again */
     if (l->waiting_each > 0) /* not before their prompts are computed */
       taken = fmin(taken, fmax(0, (steps * l->chunk - (double)l->prompt_rest) / l->waiting_each - l->n_joining) / 2);
     l->ends[i + 1] = fmax(l->ends[i], ended + taken);
-    if (n_all - ended < 0.5) {
+    if (n_turning - ended < 0.5) {
       l->horizon = i + 1;
       return;
     }
@@ -148,16 +197,16 @@ static void sum_up(load *l, double asked)
 /* Steps until k have ended; when all have, their places have been taken by others like them. */
 static double steps_to_end(const load *l, uint32_t k)
 {
-  double level = MEDIAN_LEVEL(k), all = l->ends[l->horizon], n = l->n_running + l->n_joining;
-  if (n == 0 || k == 0 || !(all > 0))
+  double level = MEDIAN_LEVEL(k), all = l->ends[l->horizon], n_turning = turning(l);
+  if (n_turning == 0 || k == 0 || !(all > 0))
     return 0;
-  double rounds = floor(level / all), steps = rounds * all * l->answer / n;
+  double rounds = floor(level / all), steps = rounds * all * l->answer / n_turning;
   level -= rounds * all;
   uint32_t i = 0;
   while (i + 1 < l->horizon && l->ends[i + 1] < level)
     i++;
-  double first = first_step_of(i), here = l->ends[i + 1] - l->ends[i];
-  steps += first + (first_step_of(i + 1) - first) * (here > 0 ? fmin(1, (level - l->ends[i]) / here) : 1);
+  double first = td_answers_bin_first(i), here = l->ends[i + 1] - l->ends[i];
+  steps += first + (td_answers_bin_first(i + 1) - first) * (here > 0 ? fmin(1, (level - l->ends[i]) / here) : 1);
   return steps;
 }
 
@@ -216,19 +265,18 @@ static void foresee_steps(load *l, const td_sched *s)
 
 static load load_of(const td_sched *s)
 {
-  load l = {.n_running = s->table.n_running, .full = s->answer_full, .answer = fmax(1, s->answer_share * s->answer_asked)};
+  load l = {.n_running = s->table.n_running};
   uint32_t places = s->config.max_running - l.n_running;
-  double computed = (double)(s->prefix_query_tokens - s->prefix_hit_tokens); /* less than expected: others came with the same meanwhile */
-  double share = s->expected_tokens > 0 ? computed / (double)s->expected_tokens : 1;
-  l.early = l.full < 1 ? fmax(0.001, (s->answer_share - l.full) / (1 - l.full)) : 1;
-  l.waiting_tokens = (double)s->order.waiting_uncached_tokens * share;
+  collect_waiting(&l, s);
   l.waiting_each = n_waiting(s) > 0 ? l.waiting_tokens / n_waiting(s) : 0;
   double pages = (double)td_sched_available_pages(s) - s->reserved_pages - l.n_running;
   double room = fmax(0, pages) / (pages_each(s, &l) + 1); /* and one to grow */
   l.n_joining = (uint32_t)fmin(fmin(n_waiting(s), places), room);
-  collect(&l, s);
+  collect_prompts(&l, s);
+  sum_up_to_come(&l);
+  collect_decodes(&l, s);
   foresee_steps(&l, s);
-  sum_up(&l, fmax(1, s->answer_asked));
+  sum_up(&l);
   return l;
 }
 

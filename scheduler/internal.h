@@ -3,6 +3,7 @@
 #ifndef TD_SCHEDULER_INTERNAL_H
 #define TD_SCHEDULER_INTERNAL_H
 
+#include "scheduler/answers.h"
 #include "scheduler/budget.h"
 #include "scheduler/deadlines.h"
 #include "scheduler/follow.h"
@@ -57,11 +58,7 @@ struct td_sched {
   /* The least that steps with prompts ever took of what was predicted: what was calibrated on a busy day must refuse nobody. It
    * only falls, so that a place in the heap of deadlines is never too late. */
   double least_correction;
-  /* Averages: max_new of answers that ended (until there is one, of requests that were started), the share of it that they used, and
-   * of those that used all of it. */
-  double answer_asked, answer_share, answer_full;
-  bool any_answer;
-  uint64_t expected_tokens; /* of requests that were started, uncached when they came */
+  td_answers answers;
   uint64_t prefix_query_tokens, prefix_hit_tokens, n_preemptions, n_follows, n_expired;
 };
 
@@ -125,12 +122,10 @@ void td_sched_set_deadline(td_sched *s, uint32_t slot, uint32_t n_prompt);
 /* The request has fewer computed tokens than when it was last looked at, or may have. */
 void td_sched_watch(td_sched *s, uint32_t slot);
 
-/* ---- forecast.c ---- */
+/* ---- scheduler.c ---- */
 
-/* The request ends here by itself: how much of its max_new it used. */
-void td_sched_note_answer(td_sched *s, const td_request *r);
-/* It starts, or is the first of all. */
-void td_sched_note_request(td_sched *s, uint32_t max_new);
+/* The request begins or ceases (n = -1) to wait: the forecast counts it. */
+void td_sched_count_waiting(td_sched *s, uint32_t slot, int n);
 
 /* ---- memory.c ---- */
 

@@ -186,7 +186,6 @@ void td_order_enter(td_order *o, uint32_t slot)
     account_joins(o, e->account);
   o->n_queued++;
   o->waiting_prompt_tokens += e->n_prompt;
-  o->waiting_uncached_tokens += e->n_uncached;
 }
 
 void td_order_leave(td_order *o, uint32_t slot)
@@ -197,7 +196,6 @@ void td_order_leave(td_order *o, uint32_t slot)
     account_parts(o, e->account);
   o->n_queued--;
   o->waiting_prompt_tokens -= e->n_prompt;
-  o->waiting_uncached_tokens -= e->n_uncached;
 }
 
 uint32_t td_order_front(td_order *o)

@@ -39,6 +39,7 @@ typedef struct td_order_entry {
   uint32_t expiry_at; /* in the heap of deadlines; TD_NO_SLOT: not there */
   uint32_t rank;      /* steps down the right to where a child is missing, this one included */
   uint32_t n_prompt, n_uncached; /* uncached: when it came; 0 where nobody asks */
+  uint32_t n_expected; /* of these, what it will compute itself, as far as one knew when it came (forecast) */
   int32_t priority;
   uint16_t account;
 } td_order_entry;
@@ -58,7 +59,7 @@ typedef struct td_order {
   uint32_t n_accounts; /* all that were ever used are below */
   uint32_t n_queued;   /* in the accounts' heaps: waiting, and following nobody */
   uint32_t n_following;
-  uint64_t waiting_prompt_tokens, waiting_uncached_tokens; /* of both */
+  uint64_t waiting_prompt_tokens; /* of both */
   uint64_t next_seq;
   bool any_priority; /* one that is not 0 was ever seen */
 } td_order;

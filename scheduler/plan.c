@@ -56,6 +56,7 @@ static void preempt(td_sched *s, uint32_t at)
   s->n_preemptions++;
   td_request_table_stop(&s->table, at);
   td_order_enter(&s->order, slot);
+  td_sched_count_waiting(s, slot, 1);
   td_sched_watch(s, slot);
 }
 
@@ -168,6 +169,7 @@ static void start(td_sched *s, td_plan *plan, uint64_t now_us, uint32_t slot, co
 {
   td_request *r = &s->table.requests[slot];
   td_order_leave(&s->order, slot);
+  td_sched_count_waiting(s, slot, -1);
   td_request_table_start(&s->table, slot);
   r->stripe = s->free_stripes[--s->n_free_stripes];
   r->node = td_prefix_tree_pin_hit(&s->tree, hit, td_sched_stripe(s, r));
@@ -177,12 +179,11 @@ static void start(td_sched *s, td_plan *plan, uint64_t now_us, uint32_t slot, co
   note_updates(plan, r->stripe * s->stripe_pages, hit->n_pages);
   if (!r->has_run) {
     r->has_run = true;
-    td_sched_note_request(s, r->max_tokens - r->n_prompt);
     s->table.histories[slot].first_run_us = now_us;
     s->table.histories[slot].n_cached_prompt = r->n_computed;
     s->prefix_query_tokens += r->n_prompt;
     s->prefix_hit_tokens += r->n_computed;
-    s->expected_tokens += s->order.entries[slot].n_uncached;
+    td_answers_start(&s->answers, r->account, s->order.entries[slot].n_expected, r->n_prompt - r->n_computed);
     td_order_charge(&s->order, r->account, r->n_prompt - r->n_computed); /* once: preemption is our doing */
   }
   s->prefills[s->n_prompts++] = slot;

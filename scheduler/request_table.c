@@ -24,15 +24,13 @@ void td_request_table_deinit(td_request_table *t)
   memset(t, 0, sizeof *t);
 }
 
-void td_request_table_add(td_request_table *t, uint32_t slot, const td_request *r, uint64_t now_us)
+void td_request_table_add(td_request_table *t, uint32_t slot, const td_request *r, uint64_t now_us, uint64_t step)
 {
   TD_BUG_ON(slot >= t->n_slots || t->requests[slot].state != TD_REQUEST_FREE);
-  t->histories[slot] = (td_request_history){.submit_us = now_us};
+  t->histories[slot] = (td_request_history){.submit_us = now_us, .submit_step = step};
   t->requests[slot] = *r;
   t->requests[slot].state = TD_REQUEST_WAITING;
 }
-
-static uint32_t asked_of(const td_request *r) { return r->max_tokens - r->n_prompt; }
 
 void td_request_table_start(td_request_table *t, uint32_t slot)
 {
@@ -41,12 +39,10 @@ void td_request_table_start(td_request_table *t, uint32_t slot)
   r->state = TD_REQUEST_PREFILL;
   r->turn = ++t->next_turn;
   t->running[t->n_running++] = slot;
-  t->asked_tokens += asked_of(r);
 }
 
 static void close_gap(td_request_table *t, uint32_t at)
 {
-  t->asked_tokens -= asked_of(&t->requests[t->running[at]]);
   memmove(t->running + at, t->running + at + 1, (t->n_running - at - 1) * sizeof *t->running);
   t->n_running--;
 }
@@ -88,14 +84,12 @@ void td_request_table_sweep(td_request_table *t)
   for (uint32_t i = 0; i < t->n_running; i++)
     if (t->requests[t->running[i]].state != TD_REQUEST_FREE)
       t->running[n++] = t->running[i];
-    else
-      t->asked_tokens -= asked_of(&t->requests[t->running[i]]);
   t->n_running = n;
 }
 
 uint32_t td_request_table_check(const td_request_table *t)
 {
-  uint64_t turn = 0, asked = 0;
+  uint64_t turn = 0;
   uint32_t n_used = 0, n_waiting = 0;
   TD_BUG_ON(t->n_running > t->max_running);
   for (uint32_t i = 0; i < t->n_running; i++) {
@@ -103,9 +97,7 @@ uint32_t td_request_table_check(const td_request_table *t)
     TD_BUG_ON(r->state != TD_REQUEST_PREFILL && r->state != TD_REQUEST_DECODE);
     TD_BUG_ON(r->turn <= turn);
     turn = r->turn;
-    asked += asked_of(r);
   }
-  TD_BUG_ON(asked != t->asked_tokens);
   for (uint32_t i = 0; i < t->n_slots; i++) {
     n_used += t->requests[i].state != TD_REQUEST_FREE;
     n_waiting += t->requests[i].state == TD_REQUEST_WAITING;

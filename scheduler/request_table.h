@@ -49,7 +49,7 @@ _Static_assert(sizeof(td_request) == 64, "a request is a cache line");
 /* What is only told of it. */
 typedef struct td_request_history {
   uint32_t n_cached_prompt, n_preemptions;
-  uint64_t submit_us, first_run_us;
+  uint64_t submit_us, first_run_us, submit_step;
 } td_request_history;
 
 typedef struct td_request_table {
@@ -58,7 +58,6 @@ typedef struct td_request_table {
   uint32_t n_slots;
   uint32_t *running; /* [max_running] slots, by turn */
   uint32_t n_running, max_running;
-  uint64_t asked_tokens; /* max_new of those in running */
   uint64_t next_turn;
 } td_request_table;
 
@@ -66,7 +65,7 @@ TD_MUST_CHECK bool td_request_table_init(td_request_table *t, uint32_t n_slots, 
 void td_request_table_deinit(td_request_table *t);
 
 /* FREE -> WAITING; r's fields are copied, state is set here; its history begins. */
-void td_request_table_add(td_request_table *t, uint32_t slot, const td_request *r, uint64_t now_us);
+void td_request_table_add(td_request_table *t, uint32_t slot, const td_request *r, uint64_t now_us, uint64_t step);
 /* WAITING -> PREFILL, last of those that run. */
 void td_request_table_start(td_request_table *t, uint32_t slot);
 /* The one at running[at] -> WAITING. */

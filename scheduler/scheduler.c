@@ -67,7 +67,7 @@ static bool allocate(td_sched *s)
   if (!td_request_table_init(&s->table, c->n_slots, c->max_running) ||
       !td_page_pool_init(&s->pool, c->n_pages) ||
       !td_prefix_tree_init(&s->tree, &s->pool, c->page_tokens, c->hash_seed) ||
-      !td_order_init(&s->order, c->n_slots) || !td_deadlines_init(&s->deadlines, c->n_slots))
+      !td_order_init(&s->order, c->n_slots) || !td_answers_init(&s->answers, TD_ORDER_ACCOUNTS) || !td_deadlines_init(&s->deadlines, c->n_slots))
     return false;
   uint32_t n_claims = 2;
   while (n_claims < 2 * (uint64_t)c->max_running)
@@ -91,7 +91,6 @@ td_status td_sched_create(const td_sched_config *config, td_sched **out, td_erro
     return td_fail(err, TD_ERR_NOMEM, "no memory for the scheduler");
   s->config = *config;
   s->config.cost = NULL; /* the budget has a copy */
-  s->answer_share = s->answer_full = 1;
   s->least_correction = 1;
   if (config->cost && config->prompt_ns_per_token == 0)
     s->config.prompt_ns_per_token = (uint32_t)fmin(
@@ -121,6 +120,7 @@ void td_sched_destroy(td_sched *s)
   td_prefix_tree_deinit(&s->tree);
   td_page_pool_deinit(&s->pool);
   td_order_deinit(&s->order);
+  td_answers_deinit(&s->answers);
   td_deadlines_deinit(&s->deadlines);
   free(s->claims);
   free(s->turns_us);
@@ -156,6 +156,19 @@ static uint32_t uncached_tokens(const td_sched *s, const td_sched_request *r)
   return r->n_prompt - hit.n_pages * pt;
 }
 
+/* A further choice finds the pages of the first, or waits for them: what it computes is the last of them. */
+static uint32_t expected_tokens(const td_sched *s, const td_sched_request *r, uint32_t n_uncached)
+{
+  uint32_t last = r->n_prompt - (r->n_prompt - 1) / s->config.page_tokens * s->config.page_tokens;
+  return r->is_further_choice && s->config.share_under_way && last < n_uncached ? last : n_uncached;
+}
+
+void td_sched_count_waiting(td_sched *s, uint32_t slot, int n)
+{
+  const td_request *r = &s->table.requests[slot];
+  td_answers_wait(&s->answers, r->account, r->max_tokens - r->n_prompt, s->order.entries[slot].n_expected, n);
+}
+
 /* When the request has to start, for its place among others: longer prompts may wait longer. */
 static uint64_t latest_start(const td_sched *s, const td_sched_request *r, uint64_t prompt_us, uint64_t now_us)
 {
@@ -175,6 +188,7 @@ static void enqueue(td_sched *s, uint32_t slot, const td_sched_request *r, uint6
                         .seq = ++s->order.next_seq,
                         .latest_start_us = start_us,
                         .n_uncached = n_uncached,
+                        .n_expected = expected_tokens(s, r, n_uncached),
                         .followers_us = UINT64_MAX,
                         .ttft_deadline_us = r->ttft_deadline_us ? r->ttft_deadline_us : UINT64_MAX,
                         .deadline_us = r->deadline_us ? r->deadline_us : UINT64_MAX,
@@ -186,6 +200,7 @@ static void enqueue(td_sched *s, uint32_t slot, const td_sched_request *r, uint6
                         .account = (uint16_t)(r->account % TD_ORDER_ACCOUNTS)};
   s->order.any_priority |= r->priority != 0;
   td_order_enter(&s->order, slot);
+  td_sched_count_waiting(s, slot, 1);
   td_sched_set_deadline(s, slot, r->n_prompt);
 }
 
@@ -212,9 +227,7 @@ td_status td_sched_submit(td_sched *s, uint32_t slot, const td_sched_request *r,
                                      .account = (uint16_t)(r->account % TD_ORDER_ACCOUNTS),
                                      .namespace_id = r->namespace_id,
                                      .n_prompt = r->n_prompt},
-                       now_us);
-  if (s->answer_asked == 0) /* else when it starts */
-    td_sched_note_request(s, r->max_new);
+                       now_us, s->step);
   enqueue(s, slot, r, now_us);
   return TD_OK;
 }
@@ -226,9 +239,11 @@ void td_sched_cancel(td_sched *s, uint32_t slot)
   TD_BUG_ON(r->state == TD_REQUEST_FREE);
   if (r->state != TD_REQUEST_WAITING)
     td_sched_leave(s, r);
-  else if (s->order.entries[slot].leader != TD_NO_SLOT)
-    td_follow_drop(s, slot);
   else
+    td_sched_count_waiting(s, slot, -1);
+  if (r->state == TD_REQUEST_WAITING && s->order.entries[slot].leader != TD_NO_SLOT)
+    td_follow_drop(s, slot);
+  else if (r->state == TD_REQUEST_WAITING)
     td_order_leave(&s->order, slot);
   td_deadlines_set(&s->deadlines, s->order.entries, slot, UINT64_MAX);
   td_request_table_remove(&s->table, slot);

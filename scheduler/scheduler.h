@@ -69,6 +69,7 @@ typedef struct td_sched_request {
   uint64_t account;      /* who pays: accounts with somebody waiting get equal shares of tokens */
   int32_t priority;      /* lower is earlier, among the requests of an account */
   uint64_t ttft_deadline_us, deadline_us; /* on the clock of now_us; 0: none. See td_sched_expire */
+  bool is_further_choice; /* of the prompt that was submitted just before, in the same namespace: for the forecast alone */
 } td_sched_request;
 
 /* Queues a request in a free slot. TD_ERR_REQUEST: could never fit (param "prompt" or "max_tokens", the message gives

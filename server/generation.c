@@ -64,6 +64,7 @@ static td_status submit_choice(td_choice *ch, td_sampling sampling, td_error *er
       .priority = (int32_t)call->request.priority,
       .ttft_deadline_us = deadline(call, call->request.ttft_timeout_ms),
       .deadline_us = deadline(call, call->request.timeout_ms),
+      .is_further_choice = ch->index % (uint32_t)call->request.n > 0,
       .user = ch,
   };
   memcpy(r.stop_ids, call->request.stop_ids, r.n_stop_ids * sizeof r.stop_ids[0]);

@@ -18,7 +18,10 @@ struct attention_args {
 attention_args td_cuda_attention_args(const cuda_backend *b, const td_attention_params *p);
 
 // attention_prefill.cu: chunks of prompts on Hopper, where cuda_backend.has_wgmma and for these heads; attention_decode.cu too.
-static inline bool td_cuda_has_wgmma_attention(uint32_t head_dim) { return head_dim == 64 || head_dim == 128 || head_dim == 256; }
+static inline bool td_cuda_has_wgmma_attention(uint32_t head_dim)
+{
+  return head_dim == 64 || head_dim == 96 || head_dim == 128 || head_dim == 256;
+}
 // Items [0, n_items) of the step.
 void td_cuda_prefill_attention(cuda_backend *b, const attention_args &a, uint32_t head_dim, uint32_t n_items);
 
@@ -48,12 +51,13 @@ td_status td_cuda_calibrate_attention(cuda_backend *b, const char *cache_folder,
 #ifdef __CUDACC__
 // Elements from the beginning of a page's K (or V) to 16-byte chunk `chunk` of line `line`: groups of 8 lines; in a group, atoms
 // of 8 lines x 128 bytes; in an atom, chunks XORed by the line. That is the order in which wgmma wants shared memory
-// (PTX ISA, "Shared Memory Matrix Layout", 128-byte swizzle), so that whole pages are copied there as they lie.
-// Heads that are no multiple of 64 elements have no such kernel: their lines lie one after another.
+// (PTX ISA, "Shared Memory Matrix Layout", 128-byte swizzle), so that whole pages are copied there as they lie. Heads that are no
+// multiple of 64 elements (96) have atoms of 8 lines x 64 bytes instead, in the order of the 64-byte swizzle. In both, 8 lines' chunks at
+// one place of an atom are in different banks.
 __host__ __device__ constexpr uint32_t kv_chunk_at(uint32_t head_dim, uint32_t line, uint32_t chunk)
 {
-  return head_dim % 64 != 0 ? line * head_dim + chunk * 8
-                            : line / 8 * 8 * head_dim + chunk / 8 * 512 + line % 8 * 64 + ((chunk ^ line) & 7) * 8;
+  return head_dim % 64 == 0 ? line / 8 * 8 * head_dim + chunk / 8 * 512 + line % 8 * 64 + ((chunk ^ line) & 7) * 8
+                            : line / 8 * 8 * head_dim + chunk / 4 * 256 + line % 8 * 32 + ((chunk ^ line / 2) & 3) * 8;
 }
 
 __device__ __forceinline__ float exp2_fast(float x)

@@ -54,6 +54,7 @@ template <int HD> struct decode_shape : strip_shape<HD, HD == 64 ? 2 : 1> {
   static constexpr int STAGES = HD == 64 ? 2 : 1;
   using base = strip_shape<HD, STAGES>;
   static constexpr int SMEM_BYTES = 1024 + WARPS * base::WARP_BYTES; // and room to align
+  static constexpr int BLOCKS = HD == 96 ? 4 : 0; // td_attention_decode_blocks where registers could keep them apart; 0: they do not
   static_assert(16 * (HD + 4) * 4 <= base::WARP_BYTES, "finish_warp and finish_block need this");
 };
 
@@ -65,6 +66,8 @@ __device__ __forceinline__ void rotate_item(const attention_args &a, const decod
                                             const float2 *turns)
 {
   constexpr uint32_t LANES = HD / 16, STRIDE = HD + 8;
+  static_assert(WARPS * 32 % LANES == 0 || WARPS * 32 / LANES >= TD_DECODE_ROWS + 2,
+                "else the threads that are left over would do heads of the next round too");
   uint32_t lane = threadIdx.x % LANES, pos = row.kv_len - 1, line = pos & (batch.page_tokens - 1);
   uint32_t n_heads = a.group + (it.kv_end == row.kv_len ? 2 : 0), n_all = a.n_heads + 2 * a.n_kv_heads;
   uint32_t chunk[2] = {first_chunk(lane, by.halves), second_chunk(lane, HD, by.halves)};
@@ -131,7 +134,7 @@ __device__ __forceinline__ bool take_item(decode_share *out, const device_batch 
 }
 
 template <int HD, decode_form FORM>
-__global__ void __launch_bounds__(WARPS * 32)
+__global__ void __launch_bounds__(WARPS * 32, decode_shape<HD>::BLOCKS)
     decode_kernel(attention_args a, decode_rotation by, shared_spans shared, device_batch batch, const td_attention_item *items,
                   uint32_t first, bool recorded)
 {
@@ -218,6 +221,7 @@ static void launch_for(cuda_backend *b, const attention_args &a, const decode_ro
 {
   switch (head_dim) { // td_cuda_has_wgmma_attention said so
   case 64: launch<64, FORM>(b, a, by, first, n_works); break;
+  case 96: launch<96, FORM>(b, a, by, first, n_works); break;
   case 128: launch<128, FORM>(b, a, by, first, n_works); break;
   case 256:
     if constexpr (FORM != SHARES) { // nothing plans them

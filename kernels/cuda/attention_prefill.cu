@@ -204,6 +204,7 @@ void td_cuda_prefill_attention(cuda_backend *b, const attention_args &a, uint32_
 {
   switch (head_dim) { // td_cuda_has_wgmma_attention said so
   case 64: launch<64>(b, a, n_items); break;
+  case 96: launch<96>(b, a, n_items); break;
   case 128: launch<128>(b, a, n_items); break;
   case 256: launch<256>(b, a, n_items); break;
   default: TD_BUG_ON(true);

@@ -12,7 +12,7 @@
 
 template <int HD> struct unified_shape {
   static constexpr int SLICE_BYTES = SLICE_KEYS * HD * 2; // of K, or of V
-  static constexpr int DEPTH = HD == 64 ? 6 : 3;
+  static constexpr int DEPTH = HD == 64 ? 6 : HD == 96 ? 4 : 3;
   static constexpr int RING_BYTES = DEPTH * 2 * SLICE_BYTES;
   static constexpr int SUMS_BYTES = UNIFIED_WARPS * SUM_ROWS * (HD + 2) * 4;
   static constexpr int Q_BYTES = TILE_ROWS * HD * 2;
@@ -584,15 +584,17 @@ template <int HD> static void launch(cuda_backend *b, const unified_args &u)
                b->padded_decode);
 }
 
-bool td_cuda_has_unified_attention(uint32_t head_dim) { return head_dim == 64 || head_dim == 128; }
+bool td_cuda_has_unified_attention(uint32_t head_dim) { return head_dim == 64 || head_dim == 96 || head_dim == 128; }
 
 void td_cuda_unified_attention(cuda_backend *b, const attention_args &a, uint32_t head_dim)
 {
   unified_args u = {a, b->device_plan, b->plan_partials, b->plan_arrived};
-  if (head_dim == 64)
-    launch<64>(b, u);
-  else
-    launch<128>(b, u);
+  switch (head_dim) { // td_cuda_has_unified_attention said so
+  case 64: launch<64>(b, u); break;
+  case 96: launch<96>(b, u); break;
+  case 128: launch<128>(b, u); break;
+  default: TD_BUG_ON(true);
+  }
 }
 
 td_status td_cuda_make_planner(cuda_backend *b, const td_kv *kv, td_error *err)

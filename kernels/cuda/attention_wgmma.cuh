@@ -10,11 +10,13 @@ template <int HD> struct key_tile {
   static constexpr int KEYS = HD == 256 ? 64 : 128;
   static constexpr int GROUP_BYTES = 8 * HD * 2;   // of 8 lines
   static constexpr int TILE_BYTES = KEYS * HD * 2; // of K, or of V
+  static constexpr int ATOM_LINE_BYTES = HD % 64 == 0 ? 128 : 64, ATOM_BYTES = 8 * ATOM_LINE_BYTES; // kv_chunk_at's
+
+  // Byte offset of elements [16k, 16k + 16) of the lines of a K-like tile.
+  __host__ __device__ static constexpr uint32_t k_step(uint32_t k) { return k * 32 / ATOM_LINE_BYTES * ATOM_BYTES + k * 32 % ATOM_LINE_BYTES; }
 };
 
 #ifdef TD_HAS_WGMMA
-// Byte offset of elements [16k, 16k + 16) of the lines of a K-like tile.
-__device__ __forceinline__ constexpr uint32_t k_step(uint32_t k) { return k / 4 * 1024 + k % 4 * 32; }
 
 template <int HD> struct consumer {
   using S = key_tile<HD>;
@@ -36,7 +38,8 @@ template <int HD> struct consumer {
     wgmma_begin();
 #pragma unroll
     for (int c = 0; c < HD / 16; c++)
-      wgmma_ss(s, wgmma_operand(q16 + k_step(c) / 16, 16, S::GROUP_BYTES), wgmma_operand(k16 + k_step(c) / 16, 16, S::GROUP_BYTES), c > 0);
+      wgmma_ss(s, wgmma_operand(q16 + S::k_step(c) / 16, 16, S::GROUP_BYTES, S::ATOM_LINE_BYTES),
+               wgmma_operand(k16 + S::k_step(c) / 16, 16, S::GROUP_BYTES, S::ATOM_LINE_BYTES), c > 0);
     wgmma_commit();
   }
 
@@ -45,7 +48,7 @@ template <int HD> struct consumer {
     wgmma_begin();
 #pragma unroll
     for (int c = 0; c < S::KEYS / 16; c++)
-      wgmma_rs(o, p + 4 * c, wgmma_operand(v16 + c * 2 * S::GROUP_BYTES / 16, 1024, S::GROUP_BYTES));
+      wgmma_rs(o, p + 4 * c, wgmma_operand(v16 + c * 2 * S::GROUP_BYTES / 16, S::ATOM_BYTES, S::GROUP_BYTES, S::ATOM_LINE_BYTES));
     wgmma_commit();
   }
 

@@ -101,7 +101,7 @@ static td_status be_kv_check(const td_backend *be, const td_kv_shape *shape, td_
   bool unified = b->config.attention == 1 + TD_ATTENTION_UNIFIED && td_cuda_has_wgmma_attention(shape->head_dim); // 256: rows alone
   if (b->config.attention != 0 && !(b->has_wgmma && (unified || td_cuda_has_unified_attention(shape->head_dim))))
     return td_fail_param(err, TD_ERR_UNSUPPORTED, "attention",
-                         "attention: decodes by plans need a Hopper GPU and heads of 64 or 128 (unified: or 256), not %s of %u; attention = "
+                         "attention: decodes by plans need a Hopper GPU and heads of 64, 96 or 128 (unified: or 256), not %s of %u; attention = "
                          "serial serves this model",
                          b->has_wgmma ? "heads" : "this GPU with heads", shape->head_dim);
   if (b->config.attention != 0 && b->config.batch_invariant)

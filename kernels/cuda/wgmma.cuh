@@ -11,12 +11,13 @@
 #define TD_HAS_WGMMA 1
 #endif
 
-// Of an operand in shared memory with 128-byte swizzle: leading and stride offset in bytes (PTX ISA, "matrix descriptor").
+// Of an operand in shared memory with 128-byte or 64-byte swizzle: leading and stride offset in bytes (PTX ISA, "matrix descriptor").
 // `address16` is its address in units of 16 bytes: offsets are then added to it, and where it is the same for the whole warp
 // (warp_uniform) that is a single instruction beside the products, where it would else be a dozen.
-__device__ __forceinline__ uint64_t wgmma_operand(uint32_t address16, uint32_t leading_bytes, uint32_t stride_bytes)
+__device__ __forceinline__ uint64_t wgmma_operand(uint32_t address16, uint32_t leading_bytes, uint32_t stride_bytes,
+                                                  uint32_t swizzle_bytes = 128)
 {
-  return (uint64_t)(stride_bytes >> 4 | 1u << 30) << 32 | (address16 + (leading_bytes >> 4 << 16));
+  return (uint64_t)(stride_bytes >> 4 | (swizzle_bytes == 128 ? 1u : 2u) << 30) << 32 | (address16 + (leading_bytes >> 4 << 16));
 }
 
 // What is the same for all threads of a warp, so that the compiler knows it.
@@ -41,8 +42,9 @@ template <int N> __device__ __forceinline__ void wgmma_hold(float (&c)[N])
 #define TD_R32 \
   "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15" \
   ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define TD_R48 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
 #define TD_R64 \
-  ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47" \
+  TD_R48 \
   ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
 #define TD_R96 \
   ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79" \
@@ -99,6 +101,14 @@ __device__ __forceinline__ void wgmma_rs(float (&c)[32], const uint32_t *a, uint
   asm volatile("{.reg .pred p; setp.eq.b32 p, 0, 0;\n"
                "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" TD_R32 "}, {%32,%33,%34,%35}, %36, p, 1, 1, 1;}"
                : TD_C32(0)
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+__device__ __forceinline__ void wgmma_rs(float (&c)[48], const uint32_t *a, uint64_t b)
+{
+  asm volatile("{.reg .pred p; setp.eq.b32 p, 0, 0;\n"
+               "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {" TD_R32 TD_R48 "}, {%48,%49,%50,%51}, %52, p, 1, 1, 1;}"
+               : TD_C32(0), TD_C16(32)
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 

@@ -337,22 +337,30 @@ static const heads shapes[] = {
     {14, 2, 64, 64, 0, TD_ROPE_HALVES, false}, {16, 8, 128, 16, 0, TD_ROPE_HALVES, true},  {8, 1, 256, 16, 0, TD_ROPE_HALVES, false},
     {8, 2, 128, 16, 100, TD_ROPE_HALVES, false}, {16, 1, 64, 16, 0, TD_ROPE_HALVES, false}, {32, 1, 64, 16, 33, TD_ROPE_PAIRS, false},
     {28, 4, 128, 32, 0, TD_ROPE_HALVES, false}, {4, 4, 128, 64, 300, TD_ROPE_HALVES, false}, {16, 4, 256, 64, 0, TD_ROPE_HALVES, false},
-    {4, 4, 128, 16, 1500, TD_ROPE_HALVES, false},
+    {4, 4, 128, 16, 1500, TD_ROPE_HALVES, false}, {5, 5, 96, 16, 0, TD_ROPE_HALVES, false}, {12, 2, 96, 16, 0, TD_ROPE_PAIRS, false},
+    {6, 2, 96, 64, 0, TD_ROPE_HALVES, true}, {16, 1, 96, 32, 40, TD_ROPE_HALVES, false}, {20, 1, 96, 16, 0, TD_ROPE_HALVES, false},
 };
+enum { N_SHAPES = sizeof shapes / sizeof *shapes };
+static uint32_t only_dim; /* of the heads that are tested; 0: all */
+static bool is_wanted(uint32_t head_dim) { return only_dim == 0 || head_dim == only_dim; }
+
+/* Of the tests of plans and recordings, in small amounts. */
+static bool is_in_small(size_t i) { return i == 1 || i == 8 || i == 14; }
+
 static const uint32_t decodes[][2] = {{1, 1}, {1, 2}, {1, 15}, {1, 16}, {1, 17}, {1, 63}, {1, 64}, {1, 65}, {1, 300}, {1, 777}};
 static const uint32_t mixed[][2] = {{1, 500}, {1, 33}, {2, 90}, {100, 100}, {5, 700}, {60, 61}};
 static const uint32_t split[][2] = {{1, 3500}, {1, 2000}, {1, 70}};
 
-/* Decodes by plans of one policy (a CPU does not look at it); heads of 96 have none, those of 256 only the first, which shares nothing. */
+/* Decodes by plans of one policy (a CPU does not look at it); heads of 256 have only the first, which shares nothing. */
 static void test_plans(const char *name, const td_backend_config *with, uint32_t policy, test_size size)
 {
   static const uint32_t trees[][3] = {{1024, 256, 64}, {300, 40, 20}, {160, 160, 160}};
   td_backend_config config = *with;
   td_error err;
   config.attention = policy;
-  for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-    bool has = shapes[i].head_dim == 64 || shapes[i].head_dim == 128 || (shapes[i].head_dim == 256 && policy == 1);
-    if ((size != TEST_ALL && i != 1 && i != 8) || !has)
+  for (size_t i = 0; i < N_SHAPES; i++) {
+    bool has = shapes[i].head_dim != 256 || policy == 1;
+    if ((size != TEST_ALL && !is_in_small(i)) || !has || !is_wanted(shapes[i].head_dim))
       continue;
     die(td_backend_create(name, &config, &be, &err), &err, "backend");
     bool is_cpu = strcmp(be->ops->name, "cpu") == 0;
@@ -371,6 +379,100 @@ static void test_plans(const char *name, const td_backend_config *with, uint32_t
   }
 }
 
+/* ---- all of it ---- */
+
+static void test_products(bool small, bool tiny)
+{
+  static const uint32_t widths[] = {64, 576, 1536, 4096, 8192}, ns[] = {1, 2, 3, 7, 8, 9, 15, 16, 17, 33, 64, 130, 300};
+  for (size_t i = 0; i < (tiny ? 1 : small ? 2 : 5); i++) {
+    test_rmsnorm(1, widths[i], false);
+    test_rmsnorm(37, widths[i], true);
+    test_swiglu(5, widths[i]);
+  }
+  test_dummy(33, 64);
+  if (!tiny)
+    test_dummy(1000, 576);
+  for (size_t i = 0; i < (small ? 9 : 13); i += tiny ? 4 : 1) {
+    test_linear(ns[i], 576, (const uint32_t[]){576, 192, 192}, 3, false, false);
+    test_linear(ns[i], 64, (const uint32_t[]){104, 24, 24}, 3, true, false);
+    if (small)
+      continue;
+    test_linear(ns[i], 1536, (const uint32_t[]){576}, 1, false, false);
+    test_linear(ns[i], 896, (const uint32_t[]){896, 128, 128}, 3, true, false);
+    test_linear(ns[i], 2048, (const uint32_t[]){1000}, 1, false, true);
+    test_linear(ns[i], 4096, (const uint32_t[]){512, 512}, 2, true, false);
+  }
+  if (!tiny) {
+    test_few_rows(small);
+    test_tune(small);
+  }
+}
+
+static void test_attentions(bool small, bool tiny)
+{
+  static const uint32_t chunks[][2] = {{1, 1}, {17, 17}, {64, 64}, {65, 65}, {50, 333}, {128, 400}};
+  static const uint32_t long_chunks[][2] = {{40, 3300}, {33, 1025}, {7, 1290}};
+  for (size_t i = 0; i < N_SHAPES; i++) {
+    if ((small && i % 3) || !is_wanted(shapes[i].head_dim))
+      continue;
+    test_attention(&shapes[i], decodes, tiny ? 3 : small ? 6 : 10);
+    if (!tiny)
+      test_attention(&shapes[i], chunks, small ? 3 : 6);
+    test_attention(&shapes[i], mixed, small ? 3 : 6);
+    if (shapes[i].window == 0 && !shapes[i].norm && !tiny)
+      test_attention_passes_nan_on(&shapes[i]);
+    if (!small) {
+      test_attention(&shapes[i], split, 3);
+      if (be->activation_bytes == 2) /* those of a GPU have borders there */
+        test_attention(&shapes[i], long_chunks, 3);
+    }
+  }
+}
+
+/* A recording is a backend's for good, hence one backend each. */
+static void test_recordings(const char *name, const td_backend_config *config, bool small, bool tiny)
+{
+  static const decoder_shape decoders[] = {
+      {256, 4, 2, 64, 512, 1000, 16, 0, TD_ROPE_HALVES, false},   {576, 6, 6, 96, 1536, 1031, 16, 0, TD_ROPE_HALVES, false},
+      {576, 9, 3, 64, 1536, 1031, 16, 0, TD_ROPE_PAIRS, false},   {1024, 8, 2, 128, 2816, 5000, 32, 0, TD_ROPE_HALVES, true},
+      {1024, 32, 8, 128, 8448, 2000, 16, 200, TD_ROPE_HALVES, false}, {512, 16, 1, 128, 1344, 8500, 64, 0, TD_ROPE_HALVES, true},
+      {512, 16, 1, 96, 1344, 3000, 64, 150, TD_ROPE_PAIRS, true}, {768, 20, 4, 96, 2048, 1000, 32, 0, TD_ROPE_HALVES, false},
+  };
+  td_error err;
+  for (size_t i = 0; i < N_SHAPES; i++) {
+    if (shapes[i].norm || (small && !is_in_small(i)) || !is_wanted(shapes[i].head_dim))
+      continue;
+    die(td_backend_create(name, config, &be, &err), &err, "backend");
+    test_attention_recorded(&shapes[i]);
+    be->ops->destroy(be);
+  }
+  int n = 0, n_most = tiny ? 1 : small ? 4 : 8;
+  for (size_t i = 0; i < sizeof decoders / sizeof *decoders && n < n_most; i++)
+    if (is_wanted(decoders[i].head_dim)) {
+      test_decoder(name, config, &decoders[i]);
+      n++;
+    }
+}
+
+static void test_alone(const char *name, td_backend_config config, bool small, bool tiny)
+{
+  td_error err;
+  config.batch_invariant = true;
+  die(td_backend_create(name, &config, &be, &err), &err, "backend");
+  if (only_dim == 0) {
+    test_linear_alone(576, 960, false);
+    if (!tiny)
+      test_linear_alone(1536, 1000, true);
+    if (!small)
+      test_linear_alone(4096, 6144, false);
+  }
+  for (size_t i = tiny ? 1 : 0; i < N_SHAPES; i++)
+    if (!shapes[i].norm && (!small || i < 3) && is_wanted(shapes[i].head_dim))
+      test_attention_alone(&shapes[i], small ? 300 : 700);
+  be->ops->destroy(be);
+}
+
+/* test_ops [backend [all | small | tiny [POLICY | dim=N]]]: POLICY: only plans of this one; dim=N: only what has heads of so many elements. */
 int main(int argc, char **argv)
 {
   td_error err;
@@ -386,88 +488,30 @@ int main(int argc, char **argv)
   page_table = calloc(MAX_ROWS * (MAX_CONTEXT / 16), sizeof *page_table);
   bool be_is_cpu = strcmp(be->ops->name, "cpu") == 0;
   eps_out = be->activation_bytes == 2 ? 1.0 / 256 : 1e-5;
-  if (argc > 3) { /* only plans of one policy */
+  if (argc > 3 && strncmp(argv[3], "dim=", 4) == 0) {
+    only_dim = (uint32_t)atoi(argv[3] + 4);
+  } else if (argc > 3) {
     be->ops->destroy(be);
     test_plans(name, &config, (uint32_t)atoi(argv[3]), size);
     printf("test_ops %s, plans %s: %d passed, %d failed\n", name, argv[3], n_passed, n_failed);
     return n_failed > 0;
   }
 
-  static const uint32_t widths[] = {64, 576, 1536, 4096, 8192};
-  for (size_t i = 0; i < (tiny ? 1 : small ? 2 : 5); i++) {
-    test_rmsnorm(1, widths[i], false);
-    test_rmsnorm(37, widths[i], true);
-    test_swiglu(5, widths[i]);
-  }
-  test_dummy(33, 64);
-  if (!tiny)
-    test_dummy(1000, 576);
-  static const uint32_t ns[] = {1, 2, 3, 7, 8, 9, 15, 16, 17, 33, 64, 130, 300};
-  for (size_t i = 0; i < (small ? 9 : 13); i += tiny ? 4 : 1) {
-    test_linear(ns[i], 576, (const uint32_t[]){576, 192, 192}, 3, false, false);
-    test_linear(ns[i], 64, (const uint32_t[]){104, 24, 24}, 3, true, false);
-    if (small)
-      continue;
-    test_linear(ns[i], 1536, (const uint32_t[]){576}, 1, false, false);
-    test_linear(ns[i], 896, (const uint32_t[]){896, 128, 128}, 3, true, false);
-    test_linear(ns[i], 2048, (const uint32_t[]){1000}, 1, false, true);
-    test_linear(ns[i], 4096, (const uint32_t[]){512, 512}, 2, true, false);
-  }
-  if (!tiny) {
-    test_few_rows(small);
-    test_tune(small);
-  }
-  static const uint32_t chunks[][2] = {{1, 1}, {17, 17}, {64, 64}, {65, 65}, {50, 333}, {128, 400}};
-  static const uint32_t long_chunks[][2] = {{40, 3300}, {33, 1025}, {7, 1290}};
-  for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-    if (small && i % 3)
-      continue;
-    test_attention(&shapes[i], decodes, tiny ? 3 : small ? 6 : 10);
-    if (!tiny)
-      test_attention(&shapes[i], chunks, small ? 3 : 6);
-    test_attention(&shapes[i], mixed, small ? 3 : 6);
-    if (shapes[i].window == 0 && !shapes[i].norm && !tiny)
-      test_attention_passes_nan_on(&shapes[i]);
-    if (!small) {
-      test_attention(&shapes[i], split, 3);
-      if (be->activation_bytes == 2) /* those of a GPU have borders there */
-        test_attention(&shapes[i], long_chunks, 3);
-    }
-  }
-  if (!tiny)
+  if (only_dim == 0)
+    test_products(small, tiny);
+  test_attentions(small, tiny);
+  if (only_dim == 0 && !tiny)
     test_sampling();
   be->ops->destroy(be);
   for (uint32_t policy = 1; policy <= (be_is_cpu ? 1 : 4); policy++)
     test_plans(name, &config, policy, size);
-  for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-    if (shapes[i].norm || (small && i != 1 && i != 8)) /* a recording is a backend's for good, hence one backend each */
-      continue;
-    die(td_backend_create(name, &config, &be, &err), &err, "backend");
-    test_attention_recorded(&shapes[i]);
-    be->ops->destroy(be);
-  }
-  static const decoder_shape decoders[] = {
-      {256, 4, 2, 64, 512, 1000, 16, 0, TD_ROPE_HALVES, false},   {576, 9, 3, 64, 1536, 1031, 16, 0, TD_ROPE_PAIRS, false},
-      {1024, 8, 2, 128, 2816, 5000, 32, 0, TD_ROPE_HALVES, true}, {1024, 32, 8, 128, 8448, 2000, 16, 200, TD_ROPE_HALVES, false},
-      {512, 16, 1, 128, 1344, 8500, 64, 0, TD_ROPE_HALVES, true},
-  };
-  for (size_t i = 0; i < (tiny ? 1 : small ? 3 : 5); i++)
-    test_decoder(name, &config, &decoders[i]);
-  config.batch_invariant = true;
-  die(td_backend_create(name, &config, &be, &err), &err, "backend");
-  test_linear_alone(576, 960, false);
-  if (!tiny)
-    test_linear_alone(1536, 1000, true);
-  if (!small)
-    test_linear_alone(4096, 6144, false);
-  for (size_t i = tiny ? 1 : 0; i < sizeof shapes / sizeof *shapes; i++)
-    if (!shapes[i].norm && (!small || i < 2))
-      test_attention_alone(&shapes[i], small ? 300 : 700);
-  be->ops->destroy(be);
+  test_recordings(name, &config, small, tiny);
+  test_alone(name, config, small, tiny);
   td_plan_destroy(plan);
   free(page_table);
-  test_sampled_tokens(name, size, &n_passed, &n_failed);
-  if (!small)
+  if (only_dim == 0)
+    test_sampled_tokens(name, size, &n_passed, &n_failed);
+  if (only_dim == 0 && !small)
     time_sampling(name);
   printf("test_ops %s: %d passed, %d failed\n", name, n_passed, n_failed);
   return n_failed > 0;

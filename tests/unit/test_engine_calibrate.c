@@ -12,10 +12,12 @@
 #include <math.h>
 #include <unistd.h>
 
+#include "config/limits.h"
 #include "engine/internal.h"
+#include "scheduler/cost_fit.h"
 #include "scheduler/cost_text.h"
 
-enum { MAX_ROWS = 16, MAX_TOKENS = 256, PAGE = 16, N_PAGES = 1024, CONTEXT = 4096 };
+enum { MAX_ROWS = 16, MAX_TOKENS = 256, PAGE = 16, N_PAGES = 1024, CONTEXT = 4096, MOST_PAGES = 1 << 20, MOST_CONTEXT = 1 << 20 };
 
 typedef struct device {
   td_backend base;
@@ -25,7 +27,7 @@ typedef struct device {
   uint32_t n_under_way, n_steps, n_logits[2];
   bool fails, busy_first; /* busy_first: the first step is the one that takes longer */
   /* what is not usual, 0 else */
-  uint32_t max_tokens, n_pages, stop_after, window;
+  uint32_t max_rows, max_tokens, n_pages, context, stop_after, window;
   size_t host_page_bytes; /* KV in host memory, in such pages */
   const char *attention;
   td_engine *e;
@@ -44,23 +46,26 @@ static double now;
 uint64_t __wrap_td_engine_now_us(void); /* the linker puts it in place of the engine's */
 uint64_t __wrap_td_engine_now_us(void) { return (uint64_t)now; }
 
+static uint64_t steps_ever;
+
 static void device_set_sampling(td_backend *b, uint32_t slot, const td_sampling *s) {}
 
 /* Steps run one after another. Plans must be whole: the table names pages of the store, rows do not share them. */
 static void device_begin(td_backend *b, const td_plan *plan)
 {
   device *d = (device *)b;
-  static uint8_t owned[N_PAGES];
-  memset(owned, 0, sizeof owned);
-  assert_true(d->n_under_way < b->pipeline_depth && plan->n_rows > 0 && plan->n_rows <= MAX_ROWS && plan->n_tokens <= MAX_TOKENS);
+  static uint64_t owned[MOST_PAGES]; /* in this step */
+  uint32_t n_pages = d->n_pages ? d->n_pages : N_PAGES;
+  assert_true(d->n_under_way < b->pipeline_depth && plan->n_rows > 0 && plan->n_rows <= b->max_rows && plan->n_tokens <= b->max_tokens);
+  steps_ever++;
   for (uint32_t i = 0; i < plan->n_rows; i++) {
     const td_plan_row *r = &plan->rows[i];
-    assert_true(r->kv_len <= CONTEXT && r->slot < MAX_ROWS && (i < plan->n_decode_rows) == (r->q_len == 1));
+    assert_true(r->kv_len <= (d->context ? d->context : CONTEXT) && r->slot < b->max_rows && (i < plan->n_decode_rows) == (r->q_len == 1));
     for (uint32_t p = 0; p * PAGE < r->kv_len; p++) {
       assert_true(r->page_table_offset + p < plan->page_table_len);
       int32_t page = plan->page_table[r->page_table_offset + p];
-      assert_true(page >= 0 && page < N_PAGES && !owned[page]);
-      owned[page] = 1;
+      assert_true(page >= 0 && (uint32_t)page < n_pages && owned[page] != steps_ever);
+      owned[page] = steps_ever;
     }
   }
   td_step_work w = td_step_work_of(plan);
@@ -117,7 +122,7 @@ static double calibrate(device *d, uint32_t depth, double calibrate_ms, const ch
   if (d->attention)
     snprintf(o.attention, sizeof o.attention, "%s", d->attention);
   assert_int_equal(td_engine_create(&o, &e, &err), TD_OK);
-  d->base = (td_backend){.ops = &ops, .pipeline_depth = depth, .weight_bytes = d->host_page_bytes ? 0 : 2, .max_rows = MAX_ROWS,
+  d->base = (td_backend){.ops = &ops, .pipeline_depth = depth, .weight_bytes = d->host_page_bytes ? 0 : 2, .max_rows = d->max_rows ? d->max_rows : MAX_ROWS,
                          .max_tokens = d->max_tokens ? d->max_tokens : MAX_TOKENS};
   snprintf(d->base.identity, sizeof d->base.identity, "%s", identity);
   d->n_steps = d->n_under_way = 0;
@@ -126,7 +131,7 @@ static double calibrate(device *d, uint32_t depth, double calibrate_ms, const ch
   e->desc.window_tokens = d->window;
   d->e = e;
   double begin = now;
-  assert_int_equal(td_engine_calibrate(e, PAGE, d->n_pages ? d->n_pages : N_PAGES, CONTEXT, &err), want);
+  assert_int_equal(td_engine_calibrate(e, PAGE, d->n_pages ? d->n_pages : N_PAGES, d->context ? d->context : CONTEXT, &err), want);
   double seconds = (now - begin) * 1e-6;
   *m = e->cost;
   *has = e->has_cost;
@@ -388,6 +393,43 @@ static void other_attention_is_another_device(void **state)
   assert_true(has);
 }
 
+/* How many kinds of steps were measured, and asked for, as the only file in the folder says. */
+static void read_kinds(unsigned *n_measured, unsigned *n_kinds)
+{
+  char path[512] = "", line[1024], *at = NULL;
+  DIR *dir = opendir(folder);
+  for (struct dirent *f; (f = readdir(dir));)
+    if (f->d_name[0] != '.')
+      snprintf(path, sizeof path, "%s/%s", folder, f->d_name);
+  closedir(dir);
+  FILE *file = fopen(path, "r");
+  assert_non_null(file);
+  while (!at && fgets(line, sizeof line, file))
+    at = strstr(line, " kinds of steps");
+  fclose(file);
+  assert_non_null(at);
+  while (at > line && *at != ';')
+    at--;
+  assert_int_equal(sscanf(at, "; %u of %u", n_measured, n_kinds), 2);
+}
+
+/* No kind is left out for want of room, however large steps are. */
+static void the_largest_steps(void **state)
+{
+  device d = {.slow = 1, .max_rows = (uint32_t)td_limit_max(TD_LIMIT_RUNNING_REQUESTS), .max_tokens = (uint32_t)td_limit_max(TD_LIMIT_STEP_TOKENS),
+              .n_pages = MOST_PAGES, .context = MOST_CONTEXT};
+  td_cost_model m;
+  bool has;
+  unsigned n_measured, n_kinds;
+  empty_folder();
+  calibrate(&d, 1, 60000, "a large device", &m, &has, TD_OK);
+  assert_true(has);
+  read_kinds(&n_measured, &n_kinds);
+  print_message("%u of %u kinds, %u steps\n", n_measured, n_kinds, d.n_steps);
+  assert_true(n_measured == n_kinds && n_kinds > 200 && n_kinds < TD_COST_SAMPLES_MAX);
+  assert_true(m.n_points < TD_COST_POINTS_MAX); /* nor a size of them in the table */
+}
+
 static int setup(void **state) { return mkdtemp(folder) ? 0 : -1; }
 
 static int teardown(void **state)
@@ -412,6 +454,7 @@ int main(void)
       cmocka_unit_test(more_time_measures_anew),
       cmocka_unit_test(looking_takes_nothing_from_measuring),
       cmocka_unit_test(other_attention_is_another_device),
+      cmocka_unit_test(the_largest_steps),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -1,0 +1,73 @@
+/* What answers and prompts were like lately, account by account: what the forecast goes by.
+ *
+ * Lengths are a life table: for each bin of lengths, which share of the answers that got so far ended there
+ * by itself. An answer that max_new cut says only that it got so far. So one that ends after three tokens
+ * says nothing of those that are past three, and many of one token nothing of long ones. Each account has a
+ * table of its own: nobody's answers decide what is thought of another's. For lengths that an account's
+ * answers have not reached, the mean of all accounts stands in, each with one voice however much it sends;
+ * who is beyond all of them is expected to last as long again. Source: Kaplan and Meier, 1958.
+ *
+ * O(bins) when an answer ends and for the first question behind it, O(1) for others. */
+#ifndef TD_SCHEDULER_ANSWERS_H
+#define TD_SCHEDULER_ANSWERS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "config/status.h"
+
+enum { TD_ANSWER_BINS = 96 }; /* four an octave: up to 16M tokens, the longest context */
+
+typedef struct td_answer_life {
+  float ends[TD_ANSWER_BINS]; /* the share that ended in the bin, an average */
+  uint8_t n_seen[TD_ANSWER_BINS];
+  /* Of these, when somebody asks: the chance to be at least as long as a bin's first length, and the sums of chance
+   * times length, and times its square, from there on. */
+  double lasts[TD_ANSWER_BINS + 1], tokens[TD_ANSWER_BINS + 1], squares[TD_ANSWER_BINS + 1];
+  uint64_t summed_at;
+} td_answer_life;
+
+typedef struct td_answer_account {
+  td_answer_life life;
+  bool has_life;
+  double mean_tokens, mean_squares;            /* of the lengths of its answers, cut ones among them */
+  uint32_t n_waiting, n_asked[TD_ANSWER_BINS]; /* those that wait, all and by their max_new */
+  uint64_t waiting_tokens; /* of their prompts, that nobody seemed to have computed when they came */
+  double expected_tokens, computed_tokens; /* of such, when they were started */
+} td_answer_account;
+
+typedef struct td_answers {
+  td_answer_account *accounts; /* [n_accounts + 1]; the last is for those of which nothing is known */
+  uint32_t n_accounts, n_used; /* none beyond the first n_used was ever seen */
+  double sum_ends[TD_ANSWER_BINS]; /* over accounts */
+  uint32_t n_ends[TD_ANSWER_BINS]; /* accounts in it */
+  uint64_t n_noted;
+  uint64_t asked_tokens[TD_ANSWER_BINS];
+  uint32_t n_asked[TD_ANSWER_BINS]; /* max_new of all that wait, and their number, by bin */
+} td_answers;
+
+TD_MUST_CHECK bool td_answers_init(td_answers *a, uint32_t n_accounts);
+void td_answers_deinit(td_answers *a);
+
+/* Four in an octave, the first for 0. */
+uint32_t td_answers_bin(double tokens);
+double td_answers_bin_first(uint32_t bin);
+
+/* It ended by itself or was cut, so many steps after its request came. */
+void td_answers_note(td_answers *a, uint32_t account, uint32_t n_tokens, uint64_t n_steps, bool cut);
+/* A request begins or ceases (n = -1) to wait. */
+void td_answers_wait(td_answers *a, uint32_t account, uint32_t max_new, uint32_t prompt_tokens, int n);
+/* It starts for the first time: so much of its prompt is left to compute. */
+void td_answers_start(td_answers *a, uint32_t account, uint32_t expected_tokens, uint32_t computed_tokens);
+
+typedef struct td_answer_chance {
+  double full;     /* that it goes on to max_new */
+  double from, to; /* else it ends between these many tokens from now: as wide as such answers vary */
+} td_answer_chance;
+/* Of an answer of `age` tokens so far. */
+td_answer_chance td_answers_chance(const td_answers *a, uint32_t account, uint32_t age, uint32_t max_new);
+
+/* The share of prompt tokens that seem uncached that is computed: others come with the same meanwhile. */
+double td_answers_computed_share(const td_answer_account *a);
+
+#endif
