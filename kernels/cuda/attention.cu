@@ -139,9 +139,9 @@ void td_cuda_attention(td_backend *be, const td_attention_params *p)
     n_prefill = tiles ? b->plan->n_rows : 0;
     n_decode = tiles ? 0 : td_attention_decode_works_max(b->plan->n_rows, a.n_kv_heads, td_cuda_decode_blocks(b, p->head_dim));
   }
-  if (b->planner && (b->padded_decode || b->n_plan_tasks > 0))
+  if (b->padded_decode ? b->recording_plan : b->n_plan_tasks > 0)
     td_cuda_unified_attention(b, a, p->head_dim);
-  if (b->planner && b->padded_decode && !b->own_are_items) // all that a recorded step has
+  if (b->recording_plan && !b->own_are_items) // all that a recorded step has
     return;
   if (p->kv->wgmma) {
     if (n_prefill > 0)

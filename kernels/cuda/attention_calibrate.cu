@@ -129,5 +129,7 @@ td_status td_cuda_calibrate_attention(cuda_backend *b, const char *cache_folder,
     return TD_OK;
   }
   TD_TRY(st);
+  if (r.config.shared_only) // the trials count and merge; here a partial is no more than its bytes
+    f.cost.partial_us = r.config.cost.partial_us;
   return td_attention_planner_set_cost(b->planner, &f.cost, err);
 }

@@ -30,13 +30,14 @@ template <int HD, int STAGES> struct strip_stream {
   uint64_t policy;
   int32_t page_id; // lane l: the page of half l % 2 of strip l / 2 of the current 16
 
-  // Every n_warps-th strip from the first_warp-th on. Sliding windows leave out what no query sees.
+  // Every n_warps-th strip from the first_warp-th on. Sliding windows leave out strips that no query sees: whole ones, so that all but a
+  // row's last are full.
   __device__ __forceinline__ void open(const attention_args &a, const device_batch &batch, const td_attention_item &it,
                                        const td_plan_row &row, uint32_t kv_head, uint32_t first_warp, uint32_t n_warps)
   {
     uint32_t kv_begin = it.kv_begin, seen = row.kv_len - row.q_len + it.token_begin + 1;
-    if (a.window > 0 && seen > a.window)
-      kv_begin = max(kv_begin, (seen - a.window) / COPY_TOKENS * COPY_TOKENS);
+    if (a.window > 0 && seen > a.window + kv_begin)
+      kv_begin += (seen - a.window - kv_begin) / STRIP_TOKENS * STRIP_TOKENS;
     size_t half = (size_t)batch.page_tokens * HD;
     kv = a.kv + kv_head * 2 * half;
     pages = batch.page_table + row.page_table_offset;

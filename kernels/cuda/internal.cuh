@@ -67,6 +67,7 @@ struct step_block {
 
 struct recording {
   uint32_t n_rows;
+  bool of_plan; // its attention is by a plan of what rows share; else none of the step's rows may share anything
   cudaGraphExec_t exec;
 };
 
@@ -146,6 +147,7 @@ struct cuda_backend {
   bool planned;               // this step is
   bool own_are_items;         // plans are of shared spans alone; rows' own keys are items, which add up both
   uint32_t n_plan_tasks;      // of this step
+  bool recording_plan;        // the step that is being recorded has such
   td_attention_own *own;      // [max_rows] of this step, if own_are_items
   unsigned char *device_plan; // the block
   float *plan_partials;       // [slots, group, head dim + 4]

@@ -44,7 +44,7 @@ static size_t plan_bytes_max(const cuda_backend *b)
   c.max_rows = b->config.max_rows;
   c.n_workers = (uint32_t)b->n_sms;
   c.group = c.tile_rows = TD_GROUP_MAX;
-  return b->config.attention ? td_attention_block_bytes_max(&c) : 0;
+  return b->config.attention && b->has_wgmma && !b->config.batch_invariant ? td_attention_block_bytes_max(&c) : 0;
 }
 
 static size_t packed_bytes_max(const cuda_backend *b)
@@ -254,15 +254,15 @@ td_status td_cuda_queue_empty_step(cuda_backend *b, uint32_t n_rows, void (*queu
   return e == cudaSuccess ? TD_OK : td_cuda_fail(err, e, "a step could not be tried");
 }
 
-td_status td_cuda_record(td_backend *be, uint32_t n_rows, void (*queue)(void *arg, const td_plan *plan), void *arg,
-                         td_error *err)
+static td_status record_one(cuda_backend *b, uint32_t n_rows, bool of_plan, void (*queue)(void *arg, const td_plan *plan), void *arg,
+                            td_error *err)
 {
-  cuda_backend *b = self(be);
   td_plan plan = {};
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t exec = nullptr;
   fused_step fused;
   frame_empty_step(b, &plan, n_rows);
+  b->recording_plan = of_plan;
   bool is_fused = td_fused_make(b, &plan, queue, arg, &fused);
   // once for real: what libraries set up at first use must not happen while recording
   is_fused ? td_fused_queue(b, fused) : queue(arg, &plan);
@@ -274,22 +274,34 @@ td_status td_cuda_record(td_backend *be, uint32_t n_rows, void (*queue)(void *ar
     note(b, cudaGraphInstantiate(&exec, graph, 0));
   if (graph)
     cudaGraphDestroy(graph);
+  b->recording_plan = false;
   cudaError_t e = end_empty_step(b);
   if (e != cudaSuccess)
     return td_cuda_fail(err, e, "a step could not be recorded");
-  b->recordings->push_back({n_rows, exec});
+  b->recordings->push_back({n_rows, of_plan, exec});
   b->base.n_fused_steps += is_fused;
   return TD_OK;
 }
 
-// The smallest recording that holds the plan, or null.
+// Twice where plans are of shared spans alone: steps without any are shorter by a launch, and may be fused.
+td_status td_cuda_record(td_backend *be, uint32_t n_rows, void (*queue)(void *arg, const td_plan *plan), void *arg,
+                         td_error *err)
+{
+  cuda_backend *b = self(be);
+  if (b->planner)
+    TD_TRY(record_one(b, n_rows, true, queue, arg, err));
+  return b->planner && !b->own_are_items ? TD_OK : record_one(b, n_rows, false, queue, arg, err);
+}
+
+// The smallest recording that holds the step, or null.
 static const recording *recording_for(const cuda_backend *b, const td_plan *plan)
 {
   const recording *best = nullptr;
+  bool of_plan = b->own_are_items ? b->n_plan_tasks > 0 : b->planned;
   if (plan->n_logits != plan->n_rows || plan->n_tokens != plan->n_rows)
     return nullptr;
   for (const recording &r : *b->recordings)
-    if (r.n_rows >= plan->n_rows && (!best || r.n_rows < best->n_rows))
+    if (r.of_plan == of_plan && r.n_rows >= plan->n_rows && (!best || r.n_rows < best->n_rows))
       best = &r;
   return best;
 }
@@ -297,8 +309,6 @@ static const recording *recording_for(const cuda_backend *b, const td_plan *plan
 bool td_cuda_replay(td_backend *be)
 {
   cuda_backend *b = self(be);
-  if (b->planner && !b->planned && !b->own_are_items) // recorded are plans and nothing else
-    return false;
   const recording *best = recording_for(b, b->plan);
   if (!best)
     return false;
