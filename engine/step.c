@@ -46,20 +46,23 @@ static void take_cancel(td_engine *e, uint32_t slot, uint32_t generation)
   td_engine_end_slot(e, slot, TD_SLOT_ENDED_CANCELLED);
 }
 
-/* Of those that come at once, one in so many is foretold its own wait: that takes longer the more run. */
-enum { FORESEEN_EACH = 4 };
+/* Of those that come at once, one in so many of those before it is foretold its own wait, for that takes longer the more run; a burst of
+ * thousands must not hold up a step. */
+enum { FORESEEN_EACH = 16 };
 
 static bool drain_inbox(td_engine *e)
 {
   td_ring_item item;
   td_sched_forecast f = {0};
-  uint32_t n_submitted = 0;
+  uint32_t n_submitted = 0, foreseen_next = 0;
   bool any = false;
   while (td_ring_pop(&e->inbox, &item)) {
     any = true;
     if (item.kind == TD_COMMAND_SUBMIT) {
-      if (n_submitted++ % FORESEEN_EACH == 0)
+      if (n_submitted++ == foreseen_next) {
         f = td_sched_foresee(e->sched);
+        foreseen_next = n_submitted + n_submitted / FORESEEN_EACH;
+      }
       take_submit(e, item.slot, item.generation, f.start_us);
     } else
       take_cancel(e, item.slot, item.generation);

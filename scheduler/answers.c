@@ -1,7 +1,6 @@
 /* Life tables of answers: see answers.h. */
 #include "scheduler/answers.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 /* How fast averages follow, after the first few. */
@@ -11,33 +10,28 @@
 #define ENDS_UNSEEN (1 - 0.8409)
 /* No table is so sure that nobody gets past a bin. */
 #define ENDS_MOST 0.999
+/* A share of answers that do not go to max_new is none if it is less. */
+#define LEAST_EARLY 1e-6
 /* Who is here for less than one in so many of the time that answers take counts less. */
 #define SHORT_STAY 10
-/* Ends are taken to be between lengths so much further apart than those of the same variance: what is sampled
- * varies more, and the next end of all is an early one. */
-#define WIDER 1.1
+/* The first part of the answers to come begins so much of its half earlier than the mean of such says: the
+ * table is of few answers, and the next end of all is an early one. */
+#define EARLIER 0.15
+/* Other accounts' answers after which what stands in for an account's own is looked at again: there may be a
+ * thousand accounts. */
+#define OTHERS_NOTED 64
 /* Prompt tokens after which what was before counts half. */
 #define PROMPT_WINDOW_TOKENS 4e6
-
-uint32_t td_answers_bin(double tokens)
-{
-  uint32_t n = (uint32_t)fmin(tokens, UINT32_MAX);
-  if (n < 4)
-    return n;
-  uint32_t octave = 31 - (uint32_t)__builtin_clz(n);
-  return 4 * (octave - 1) + (n >> (octave - 2) & 3);
-}
-
-double td_answers_bin_first(uint32_t bin)
-{
-  return bin < 4 ? bin : (double)((uint64_t)(4 + bin % 4) << (bin / 4 - 1));
-}
 
 static uint32_t bin_of(uint32_t tokens)
 {
   uint32_t bin = td_answers_bin(tokens);
   return bin < TD_ANSWER_BINS ? bin : TD_ANSWER_BINS - 1;
 }
+
+/* fmin and fmax look at numbers that are none. */
+static inline double smaller(double x, double y) { return x < y ? x : y; }
+static inline double larger(double x, double y) { return x > y ? x : y; }
 
 static double mean_of_all(const td_answers *a, uint32_t bin)
 {
@@ -46,12 +40,6 @@ static double mean_of_all(const td_answers *a, uint32_t bin)
 
 /* Of whole numbers between these, all alike. */
 static double mean_of(double first, double last) { return (first + last) / 2; }
-
-static double mean_square_of(double first, double last)
-{
-  double n = last - first + 1;
-  return mean_of(first, last) * mean_of(first, last) + (n * n - 1) / 12;
-}
 
 static void sum_up(const td_answers *a, td_answer_life *l)
 {
@@ -64,21 +52,24 @@ static void sum_up(const td_answers *a, td_answer_life *l)
     else if (a->n_ends[i] > 0)
       ends = mean_of_all(a, i);
     else
-      ends = fmin(ends, ENDS_UNSEEN);
-    l->lasts[i + 1] = l->lasts[i] * (1 - fmin(ends, ENDS_MOST));
+      ends = smaller(ends, ENDS_UNSEEN);
+    l->lasts[i + 1] = l->lasts[i] * (1 - smaller(ends, ENDS_MOST));
   }
-  l->tokens[TD_ANSWER_BINS] = l->squares[TD_ANSWER_BINS] = 0; /* from the end: small rests are exact too */
+  l->tokens[TD_ANSWER_BINS] = 0; /* from the end: small rests are exact too */
   for (uint32_t i = TD_ANSWER_BINS; i-- > 0;) {
-    double first = td_answers_bin_first(i), last = td_answers_bin_first(i + 1) - 1;
-    double mass = l->lasts[i] - l->lasts[i + 1];
-    l->tokens[i] = l->tokens[i + 1] + mass * mean_of(first, last);
-    l->squares[i] = l->squares[i + 1] + mass * mean_square_of(first, last);
+    double mean = a->first[i] + (a->width[i] - 1) / 2;
+    l->tokens[i] = l->tokens[i + 1] + (l->lasts[i] - l->lasts[i + 1]) * mean;
   }
 }
 
 bool td_answers_init(td_answers *a, uint32_t n_accounts)
 {
   *a = (td_answers){.n_accounts = n_accounts, .n_noted = 1};
+  for (uint32_t i = 0; i < TD_ANSWER_BINS; i++) {
+    a->first[i] = td_answers_bin_first(i);
+    a->width[i] = td_answers_bin_first(i + 1) - a->first[i];
+    a->per_width[i] = 1 / a->width[i];
+  }
   a->accounts = calloc(n_accounts + 1, sizeof *a->accounts);
   return a->accounts != NULL;
 }
@@ -105,7 +96,7 @@ static double weight_of(td_answer_account *of, uint32_t n_tokens, uint64_t n_ste
 {
   double share = 1, step = 1;
   if (of->has_life) {
-    share = fmin(1, SHORT_STAY * (double)n_steps * of->mean_tokens / of->mean_squares);
+    share = smaller(1, SHORT_STAY * (double)n_steps * of->mean_tokens / of->mean_squares);
     step = share * share * AVERAGE_STEP;
   }
   of->mean_tokens += step * (n_tokens - of->mean_tokens);
@@ -122,9 +113,9 @@ static void see(td_answers *a, td_answer_life *l, uint32_t bin, bool ended, doub
     old = 0;
   }
   if (l->n_seen[bin] < 1 / AVERAGE_STEP)
-    step = fmax(step, 1.0 / (l->n_seen[bin] + 2));
+    step = larger(step, 1.0 / (l->n_seen[bin] + 2));
   l->ends[bin] += (float)(weight * step * (ended - l->ends[bin]));
-  a->sum_ends[bin] = fmax(0, a->sum_ends[bin] + l->ends[bin] - old);
+  a->sum_ends[bin] = larger(0, a->sum_ends[bin] + l->ends[bin] - old);
   if (l->n_seen[bin] < UINT8_MAX)
     l->n_seen[bin]++;
 }
@@ -137,6 +128,7 @@ void td_answers_note(td_answers *a, uint32_t account, uint32_t n_tokens, uint64_
   for (uint32_t i = 1; i < last + !cut; i++)
     see(a, &of->life, i, i == last, weight);
   of->has_life = true;
+  of->life.summed_at = 0;
   a->n_noted++;
 }
 
@@ -146,6 +138,10 @@ void td_answers_wait(td_answers *a, uint32_t account, uint32_t max_new, uint32_t
   uint32_t bin = bin_of(max_new);
   of->n_waiting += (uint32_t)n;
   of->n_asked[bin] += (uint32_t)n;
+  if (n > 0 && of->n_asked[bin] == 1)
+    of->asked_bins[bin / 64] |= (uint64_t)1 << bin % 64;
+  else if (of->n_asked[bin] == 0)
+    of->asked_bins[bin / 64] &= ~((uint64_t)1 << bin % 64);
   of->waiting_tokens += (uint64_t)n * prompt_tokens;
   a->n_asked[bin] += (uint32_t)n;
   a->asked_tokens[bin] += (uint64_t)n * max_new;
@@ -167,39 +163,61 @@ double td_answers_computed_share(const td_answer_account *a)
   return a->expected_tokens > 0 ? a->computed_tokens / a->expected_tokens : 1;
 }
 
-/* Of all that are longer than so many tokens: their chance, and the sums of chance times length and its
- * square. In a bin all lengths are alike. */
+/* Of all that are longer than so many tokens: their chance, and the sum of chance times length. In a bin,
+ * which is that of the next length, all lengths are alike. */
 typedef struct tail {
-  double chance, tokens, squares;
+  double chance, tokens;
 } tail;
 
-static tail longer_than(const td_answer_life *l, uint32_t n_tokens)
+static tail longer_than(const td_answers *a, const td_answer_life *l, double n_tokens, uint32_t bin)
 {
-  uint32_t bin = bin_of(n_tokens + 1);
-  double first = td_answers_bin_first(bin), mass = l->lasts[bin] - l->lasts[bin + 1];
-  double before = n_tokens + 1 - first, part = mass * before / (td_answers_bin_first(bin + 1) - first);
-  return (tail){l->lasts[bin] - part, l->tokens[bin] - part * mean_of(first, n_tokens),
-                l->squares[bin] - (before > 0 ? part * mean_square_of(first, n_tokens) : 0)};
+  double first = a->first[bin], mass = l->lasts[bin] - l->lasts[bin + 1];
+  double part = mass * (n_tokens + 1 - first) * a->per_width[bin];
+  return (tail){l->lasts[bin] - part, l->tokens[bin] - part * mean_of(first, n_tokens)};
+}
+
+/* Parts of as many answers each, of those between two tails. The bins are gone through once: this is done for
+ * all that run. */
+static void cut_in_parts(const td_answers *a, const td_answer_life *l, tail from, tail to, uint32_t bin,
+                         double at[TD_ANSWER_PARTS + 1])
+{
+  double mean[TD_ANSWER_PARTS], part = (from.chance - to.chance) / TD_ANSWER_PARTS, per_part = 1 / part;
+  double chance = from.chance;
+  for (uint32_t i = 0; i < TD_ANSWER_PARTS; i++) {
+    tail end = to;
+    if (i + 1 < TD_ANSWER_PARTS) {
+      chance -= part;
+      while (bin + 1 < TD_ANSWER_BINS && l->lasts[bin + 1] > chance)
+        bin++;
+      double mass = l->lasts[bin] - l->lasts[bin + 1], over = l->lasts[bin] - chance;
+      at[i + 1] = a->first[bin] - 1 + (mass > over ? over / mass : 1) * a->width[bin];
+      end = longer_than(a, l, at[i + 1], bin);
+    }
+    mean[i] = (from.tokens - end.tokens) * per_part;
+    from = end;
+  }
+  /* The outer ends are where the means of the outer parts say. */
+  at[0] = larger(at[0], 2 * mean[0] - at[1] - EARLIER * (at[1] - mean[0]));
+  at[TD_ANSWER_PARTS] = smaller(at[TD_ANSWER_PARTS], 2 * mean[TD_ANSWER_PARTS - 1] - at[TD_ANSWER_PARTS - 1]);
 }
 
 td_answer_chance td_answers_chance(const td_answers *a, uint32_t account, uint32_t age, uint32_t max_new)
 {
-  td_answer_life *l = &a->accounts[a->accounts[account].has_life ? account : a->n_accounts].life;
+  bool has_life = a->accounts[account].has_life;
+  td_answer_life *l = &a->accounts[has_life ? account : a->n_accounts].life;
   td_answer_chance c = {.full = 1};
   if (age + 1 >= max_new)
     return c;
-  if (l->summed_at != a->n_noted)
+  if (l->summed_at == 0 || a->n_noted - l->summed_at > (has_life ? OTHERS_NOTED : 0))
     sum_up(a, l);
-  tail lasts = longer_than(l, age), full = longer_than(l, max_new - 1);
-  double early = lasts.chance - full.chance;
-  if (!(early > 0))
+  uint32_t bin = bin_of(age + 1);
+  tail lasts = longer_than(a, l, age, bin), full = longer_than(a, l, max_new - 1, bin_of(max_new));
+  if (!(lasts.chance - full.chance > LEAST_EARLY * lasts.chance))
     return c;
-  double mean = (lasts.tokens - full.tokens) / early,
-         variance = (lasts.squares - full.squares) / early - mean * mean;
-  double rest = fmin(fmax(1, mean - age), max_new - age),
-         half = fmin(rest, WIDER * sqrt(3 * fmax(0, variance)));
+  double at[TD_ANSWER_PARTS + 1] = {age, [TD_ANSWER_PARTS] = max_new - 1}, before = 0, rest = max_new - age;
+  cut_in_parts(a, l, lasts, full, bin, at);
   c.full = full.chance / lasts.chance;
-  c.from = fmax(0, rest - half);
-  c.to = fmax(c.from + 1, fmin(rest + half, max_new - age));
+  for (uint32_t i = 0; i <= TD_ANSWER_PARTS; i++)
+    c.at[i] = before = smaller(rest, larger(at[i] - age, before));
   return c;
 }

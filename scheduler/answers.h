@@ -21,27 +21,29 @@ enum { TD_ANSWER_BINS = 96 }; /* four an octave: up to 16M tokens, the longest c
 typedef struct td_answer_life {
   float ends[TD_ANSWER_BINS]; /* the share that ended in the bin, an average */
   uint8_t n_seen[TD_ANSWER_BINS];
-  /* Of these, when somebody asks: the chance to be at least as long as a bin's first length, and the sums of chance
-   * times length, and times its square, from there on. */
-  double lasts[TD_ANSWER_BINS + 1], tokens[TD_ANSWER_BINS + 1], squares[TD_ANSWER_BINS + 1];
-  uint64_t summed_at;
+  /* Of these, when somebody asks: the chance to be at least as long as a bin's first length, and the sum of
+   * chance times length from there on. */
+  double lasts[TD_ANSWER_BINS + 1], tokens[TD_ANSWER_BINS + 1];
+  uint64_t summed_at; /* n_noted then; 0: not since the last of its own */
 } td_answer_life;
 
 typedef struct td_answer_account {
   td_answer_life life;
   bool has_life;
-  double mean_tokens, mean_squares;            /* of the lengths of its answers, cut ones among them */
-  uint32_t n_waiting, n_asked[TD_ANSWER_BINS]; /* those that wait, all and by their max_new */
+  double mean_tokens, mean_squares;                /* of the lengths of its answers, cut ones among them */
+  uint32_t n_waiting, n_asked[TD_ANSWER_BINS];     /* those that wait, all and by their max_new */
+  uint64_t asked_bins[(TD_ANSWER_BINS + 63) / 64]; /* a bit for each bin with any */
   uint64_t waiting_tokens; /* of their prompts, that nobody seemed to have computed when they came */
   double expected_tokens, computed_tokens; /* of such, when they were started */
 } td_answer_account;
 
 typedef struct td_answers {
-  td_answer_account *accounts; /* [n_accounts + 1]; the last is for those of which nothing is known */
-  uint32_t n_accounts, n_used; /* none beyond the first n_used was ever seen */
+  td_answer_account *accounts;     /* [n_accounts + 1]; the last is for those of which nothing is known */
+  uint32_t n_accounts, n_used;     /* none beyond the first n_used was ever seen */
   double sum_ends[TD_ANSWER_BINS]; /* over accounts */
   uint32_t n_ends[TD_ANSWER_BINS]; /* accounts in it */
   uint64_t n_noted;
+  double first[TD_ANSWER_BINS], width[TD_ANSWER_BINS], per_width[TD_ANSWER_BINS]; /* lengths of a bin, how many */
   uint64_t asked_tokens[TD_ANSWER_BINS];
   uint32_t n_asked[TD_ANSWER_BINS]; /* max_new of all that wait, and their number, by bin */
 } td_answers;
@@ -50,8 +52,19 @@ TD_MUST_CHECK bool td_answers_init(td_answers *a, uint32_t n_accounts);
 void td_answers_deinit(td_answers *a);
 
 /* Four in an octave, the first for 0. */
-uint32_t td_answers_bin(double tokens);
-double td_answers_bin_first(uint32_t bin);
+static inline uint32_t td_answers_bin(double tokens)
+{
+  uint32_t n = tokens < UINT32_MAX ? (uint32_t)tokens : UINT32_MAX;
+  if (n < 4)
+    return n;
+  uint32_t octave = 31 - (uint32_t)__builtin_clz(n);
+  return 4 * (octave - 1) + (n >> (octave - 2) & 3);
+}
+
+static inline double td_answers_bin_first(uint32_t bin)
+{
+  return bin < 4 ? bin : (double)((uint64_t)(4 + bin % 4) << (bin / 4 - 1));
+}
 
 /* It ended by itself or was cut, so many steps after its request came. */
 void td_answers_note(td_answers *a, uint32_t account, uint32_t n_tokens, uint64_t n_steps, bool cut);
@@ -60,9 +73,11 @@ void td_answers_wait(td_answers *a, uint32_t account, uint32_t max_new, uint32_t
 /* It starts for the first time: so much of its prompt is left to compute. */
 void td_answers_start(td_answers *a, uint32_t account, uint32_t expected_tokens, uint32_t computed_tokens);
 
+enum { TD_ANSWER_PARTS = 3 };
 typedef struct td_answer_chance {
-  double full;     /* that it goes on to max_new */
-  double from, to; /* else it ends between these many tokens from now: as wide as such answers vary */
+  double full; /* that it goes on to max_new */
+  /* Else how many tokens it has to go: as many such end in each part, between these, spread evenly. */
+  double at[TD_ANSWER_PARTS + 1];
 } td_answer_chance;
 /* Of an answer of `age` tokens so far. */
 td_answer_chance td_answers_chance(const td_answers *a, uint32_t account, uint32_t age, uint32_t max_new);

@@ -13,6 +13,11 @@ enum { BINS = 124 };     /* of steps: four in an octave */
 enum { ENDS_SEEN = 16 }; /* the gap between ends is of so many */
 /* The k-th of events that come at random is as likely before as after the moment by which so many are expected. */
 #define MEDIAN_LEVEL(k) ((k) - 1.0 / 3)
+/* Rounds of places taken again that are looked at one by one, and steps in finding when so many have ended. */
+enum { ROUNDS_MAX = 8, HALVINGS = 20 };
+#define STEPS_MAX 0x1p60
+/* Steps that a part of the answers' ends is spread over at least. */
+#define NARROWEST 0.25
 /* Who goes on for so many times what an answer takes holds its place, and frees none for a newcomer. */
 enum { HOLDS_FOR = 4 };
 /* Of those that go to their max_new the longest are this share of all: they hold their places, and say nothing of the others. */
@@ -27,9 +32,9 @@ typedef struct load {
   uint64_t kv_tokens, prompt_tokens, prompt_rest, pages;
   double waiting_tokens, waiting_each; /* of prompts, less what the tree will have of them */
   /* Answers to come, of those that wait or are still prompts; else of others like those that run. */
-  double n_full, n_early, early_from, early_to; /* that go to max_new; that do not, and sums of between what lengths they end */
+  double n_full, n_early, early_at[TD_ANSWER_PARTS + 1]; /* that go to max_new; that do not, and sums of where their parts end */
   double full_at[TD_ANSWER_BINS], full_tokens[TD_ANSWER_BINS]; /* the former by their max_new, and its sum */
-  double full, from, to; /* share of the former; the latter end at any step between these */
+  double full, at[TD_ANSWER_PARTS + 1]; /* share of the former; the latter end in equal parts between these */
   double answer;         /* steps that an answer takes */
   /* Ends of those that run and join. */
   double points[BINS], density[BINS]; /* in a bin; for each step of all bins up to it */
@@ -39,6 +44,8 @@ typedef struct load {
   uint32_t chunk, chunk_now;                                 /* of prompts in the latter */
 } load;
 
+static inline double at_least(double x, double least) { return x > least ? x : least; } /* fmax looks at numbers that are none */
+
 /* So many ends at each step up to `steps`. */
 static void add_rate(load *l, double steps, double rate)
 {
@@ -47,16 +54,30 @@ static void add_rate(load *l, double steps, double rate)
   l->points[bin] += rate * (steps - td_answers_bin_first(bin));
 }
 
+static double mean_of(const double at[TD_ANSWER_PARTS + 1])
+{
+  double sum = (at[0] + at[TD_ANSWER_PARTS]) / 2;
+  for (uint32_t i = 1; i < TD_ANSWER_PARTS; i++)
+    sum += at[i];
+  return sum / TD_ANSWER_PARTS;
+}
+
 static void add_answer(load *l, const td_sched *s, const td_request *r)
 {
   td_answer_chance c = td_answers_chance(&s->answers, r->account, r->n_tokens - r->n_prompt, r->max_tokens - r->n_prompt);
-  l->points[td_answers_bin(r->max_tokens - r->n_tokens)] += c.full;
-  double rest = c.full * (r->max_tokens - r->n_tokens) + (1 - c.full) * (c.from + c.to) / 2;
+  double rest = c.full * (r->max_tokens - r->n_tokens) + (1 - c.full) * mean_of(c.at);
   l->n_held += rest > HOLDS_FOR * l->answer;
+  l->points[td_answers_bin(r->max_tokens - r->n_tokens)] += c.full;
   if (c.full == 1)
     return;
-  add_rate(l, c.to, (1 - c.full) / (c.to - c.from));
-  add_rate(l, c.from, -(1 - c.full) / (c.to - c.from));
+  double share = (1 - c.full) / TD_ANSWER_PARTS, rate = 0;
+  for (uint32_t i = 0; i < TD_ANSWER_PARTS; i++) { /* each up to where the next begins */
+    c.at[i + 1] = at_least(c.at[i + 1], c.at[i] + NARROWEST);
+    double here = share / (c.at[i + 1] - c.at[i]);
+    add_rate(l, c.at[i], rate - here);
+    rate = here;
+  }
+  add_rate(l, c.at[TD_ANSWER_PARTS], rate);
 }
 
 /* n answers to come. */
@@ -70,8 +91,8 @@ static void add_to_come(load *l, const td_sched *s, uint32_t account, double max
   l->full_tokens[bin] += n * c.full * max_new;
   l->n_full += n * c.full;
   l->n_early += n * (1 - c.full);
-  l->early_from += n * (1 - c.full) * c.from;
-  l->early_to += n * (1 - c.full) * c.to;
+  for (uint32_t i = 0; i <= TD_ANSWER_PARTS; i++)
+    l->early_at[i] += n * (1 - c.full) * c.at[i];
 }
 
 static uint32_t asked_of(const td_request *r) { return r->max_tokens - r->n_prompt; }
@@ -85,9 +106,11 @@ static void collect_waiting(load *l, const td_sched *s)
     if (of->n_waiting == 0)
       continue;
     l->waiting_tokens += (double)of->waiting_tokens * td_answers_computed_share(of);
-    for (uint32_t b = 0; b < TD_ANSWER_BINS; b++)
-      if (of->n_asked[b] > 0)
+    for (uint32_t w = 0; w < sizeof of->asked_bins / sizeof *of->asked_bins; w++)
+      for (uint64_t bits = of->asked_bins[w]; bits != 0; bits &= bits - 1) {
+        uint32_t b = 64 * w + (uint32_t)__builtin_ctzll(bits);
         add_to_come(l, s, i, (double)a->asked_tokens[b] / a->n_asked[b], of->n_asked[b]);
+      }
   }
 }
 
@@ -124,10 +147,10 @@ static void collect_decodes(load *l, const td_sched *s)
 
 static void sum_up_to_come(load *l)
 {
-  double n = l->n_full + l->n_early, longest = OUTLIERS * n, n_counted = l->n_early, tokens = (l->early_from + l->early_to) / 2;
+  double n = l->n_full + l->n_early, longest = OUTLIERS * n, n_counted = l->n_early, tokens = mean_of(l->early_at);
   l->full = n > 0 ? l->n_full / n : 1;
-  l->from = l->n_early > 0 ? l->early_from / l->n_early : 0;
-  l->to = l->n_early > 0 ? l->early_to / l->n_early : 1;
+  for (uint32_t i = 0; i <= TD_ANSWER_PARTS && l->n_early > 0; i++)
+    l->at[i] = l->early_at[i] / l->n_early;
   for (uint32_t i = TD_ANSWER_BINS; i-- > 0;) {
     double out = fmin(longest, l->full_at[i]), counts = l->full_at[i] - out;
     longest -= out;
@@ -150,23 +173,33 @@ static void begun_by(const load *l, double steps, double *n, double *sum)
 {
   double n_all = l->n_running - l->n_decodes + l->n_joining;
   double takes = ((double)l->prompt_rest + l->n_joining * l->waiting_each) / l->chunk;
-  double share = takes > 0 ? fmin(fmax(steps / takes, 0), 1) : steps >= 0;
+  double share = steps <= 0 ? takes == 0 && steps == 0 : steps < takes ? steps / takes : 1;
   *n = n_all * share;
-  *sum = n_all * (share * share * takes / 2 + fmax(0, steps - takes));
+  *sum = n_all * (share * share * takes / 2 + at_least(steps - takes, 0));
 }
 
 static double begun_and_ended(const load *l, double steps)
 {
-  double n, sum, sum_before, ended = 0;
+  double n, sum, sum_before, ended = 0, part = (1 - l->full) / TD_ANSWER_PARTS;
   for (uint32_t i = 0; i < TD_ANSWER_BINS && l->n_full > 0; i++) {
     if (!(l->full_at[i] > 0))
       continue;
     begun_by(l, steps - l->full_tokens[i] / l->full_at[i], &n, &sum);
     ended += l->full * n * l->full_at[i] / l->n_full;
   }
-  begun_by(l, steps - l->from, &n, &sum);
-  begun_by(l, steps - l->to, &n, &sum_before);
-  return ended + (1 - l->full) * (sum - sum_before) / (l->to - l->from);
+  for (uint32_t i = 0; part > 0 && i < TD_ANSWER_PARTS; i++) {
+    double to = at_least(l->at[i + 1], l->at[i] + NARROWEST);
+    begun_by(l, steps - l->at[i], &n, &sum);
+    begun_by(l, steps - to, &n, &sum_before);
+    ended += part * (sum - sum_before) / (to - l->at[i]);
+  }
+  return ended;
+}
+
+/* How many prompts that do not join yet can have been computed by then. */
+static double others_by(const load *l, double steps)
+{
+  return l->waiting_each > 0 ? fmax(0, (steps * l->chunk - (double)l->prompt_rest) / l->waiting_each - l->n_joining) : INFINITY;
 }
 
 /* Ends by each bin: of those that run and join, and of those that take their places, who are as likely to end early. */
@@ -184,8 +217,7 @@ static void sum_up(load *l)
     own += l->points[i] + l->density[i] * (steps - td_answers_bin_first(i));
     double ended = own + begun_and_ended(l, steps);
     double taken = ended * (1 - l->full) * steps / l->answer / 2; /* places, and left again */
-    if (l->waiting_each > 0) /* not before their prompts are computed */
-      taken = fmin(taken, fmax(0, (steps * l->chunk - (double)l->prompt_rest) / l->waiting_each - l->n_joining) / 2);
+    taken = fmin(taken, others_by(l, steps) / 2);
     l->ends[i + 1] = fmax(l->ends[i], ended + taken);
     if (n_turning - ended < 0.5) {
       l->horizon = i + 1;
@@ -194,20 +226,45 @@ static void sum_up(load *l)
   }
 }
 
-/* Steps until k have ended; when all have, their places have been taken by others like them. */
+/* Ends of those that run and join, by then. */
+static double ends_by(const load *l, double steps)
+{
+  if (steps <= 0)
+    return 0;
+  uint32_t i = td_answers_bin(steps);
+  if (i >= l->horizon)
+    return l->ends[l->horizon];
+  double first = td_answers_bin_first(i);
+  return l->ends[i] + (l->ends[i + 1] - l->ends[i]) * (steps - first) / (td_answers_bin_first(i + 1) - first);
+}
+
+/* And of those that take their places, and so on: round after round, each an answer later. */
+static double all_ends_by(const load *l, double steps, double round)
+{
+  double own = ends_by(l, steps), others = 0, rest = steps - round;
+  for (uint32_t i = 1; i < ROUNDS_MAX && rest > 0; i++, rest -= round)
+    others += ends_by(l, rest);
+  others += fmax(0, rest) * l->ends[l->horizon] / round;
+  if (steps < td_answers_bin_first(l->horizon)) /* later on prompts are counted apart */
+    others = fmin(others, others_by(l, steps));
+  return own + others;
+}
+
+/* Steps until k have ended. */
 static double steps_to_end(const load *l, uint32_t k)
 {
   double level = MEDIAN_LEVEL(k), all = l->ends[l->horizon], n_turning = turning(l);
   if (n_turning == 0 || k == 0 || !(all > 0))
     return 0;
-  double rounds = floor(level / all), steps = rounds * all * l->answer / n_turning;
-  level -= rounds * all;
-  uint32_t i = 0;
-  while (i + 1 < l->horizon && l->ends[i + 1] < level)
-    i++;
-  double first = td_answers_bin_first(i), here = l->ends[i + 1] - l->ends[i];
-  steps += first + (td_answers_bin_first(i + 1) - first) * (here > 0 ? fmin(1, (level - l->ends[i]) / here) : 1);
-  return steps;
+  double round = all * l->answer / n_turning, high = 1;
+  while (high < STEPS_MAX && all_ends_by(l, high, round) < level)
+    high *= 2;
+  double low = high / 2; /* between powers of two, so that more ends never seem to come earlier, by however little */
+  for (uint32_t i = 0; i < HALVINGS; i++) {
+    double middle = (low + high) / 2;
+    *(all_ends_by(l, middle, round) < level ? &low : &high) = middle;
+  }
+  return high;
 }
 
 /* What so many steps take, if so many others are let in meanwhile. */

@@ -9,7 +9,7 @@
  * node for each of its children that is pinned; so pinning a path whose upper part is in use anyway costs one
  * step, and a node with no pins has no pinned descendant. Unpinned nodes stand in one list, least recently
  * used first. A node enters it when its last pin goes, children before parents, so the front of the list
- * always is a leaf: eviction takes the last page of the front node, in O(1).
+ * always is a leaf: eviction takes the last page of the front node, in O(1). What was split is not merged again.
  *
  * Namespaces: a node of the top level belongs to the namespace that made it, and is invisible to the others.
  */

@@ -1,5 +1,5 @@
 /* SARATHI's own choice of a static chunk (sections 4.4 and 5.1.3): for policy = sarathi, and to hold our cost
- * model against the paper's tables. See budget.h. */
+ * model against the paper's tables (gains within 6 %: test_scheduler_sarathi). See budget.h. */
 #include <math.h>
 
 #include "scheduler/budget.h"

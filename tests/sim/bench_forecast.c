@@ -66,6 +66,16 @@ static request known_lengths(void)
   return (request){between(1000, 4000), n, n, 0};
 }
 
+/* Most are short, a few are ten times as long as the mean; and the same, where all say so. */
+static request varied(void) { return (request){between(16, 216), 4000, within(lognormal(300, 500), 4, 4000), 0}; }
+
+static request varied_known(void)
+{
+  request r = varied();
+  r.max_new = r.n_answer;
+  return r;
+}
+
 static const td_cost_model cpu = {.n_points = 5,
                                   .tokens = {1, 8, 32, 128, 512},
                                   .tokens_us = {12000, 40000, 120000, 450000, 1800000},
@@ -93,6 +103,8 @@ static const load loads[] = {
     {"short and long, as they come", short_and_long, 128, 4096, 20000, 0, 0, 30, 300, &td_cost_h200_llama3_8b},
     {"nine tenths of prompts shared", shared, 64, 2048, 20000, 100, 0, 60, 200, &td_cost_h200_llama3_8b},
     {"lengths are known", known_lengths, 32, 4096, 20000, 0, 0, 13, 300, &td_cost_h200_llama3_8b},
+    {"lengths vary", varied, 32, 2048, 20000, 0, 25000, 35, 300, &td_cost_h200_llama3_8b},
+    {"lengths vary, and are known", varied_known, 32, 2048, 20000, 0, 25000, 35, 300, &td_cost_h200_llama3_8b},
     {"a CPU, 8 rows", on_a_cpu, 8, 512, 8000, 100, 0, 1, 4000, &cpu},
 };
 

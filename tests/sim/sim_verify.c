@@ -1,6 +1,7 @@
 /* What must be true of every plan, judged from outside: see sim_world.h. */
 #include "sim_world.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -169,6 +170,17 @@ void sim_verify_plan(sim_world *w)
   w->totals->shared_steps += n_prompts > 1;
 }
 
+/* Of any state. How right it is, bench_forecast tells. */
+enum { FORESEE_EVERY = 16 };
+
+static void verify_forecast(sim_world *w)
+{
+  td_sched_forecast f = td_sched_foresee(w->sched);
+  const double us[] = {f.start_us, f.next_end_us, f.end_gap_us, f.prompt_token_us, f.step_us};
+  for (uint32_t i = 0; i < sizeof us / sizeof *us; i++)
+    SIM_CHECK(w, isfinite(us[i]) && us[i] >= 0 && (us[i] == 0 || sim_cost_of(w)));
+}
+
 void sim_verify_stats(sim_world *w)
 {
   td_sched_stats st;
@@ -180,4 +192,6 @@ void sim_verify_stats(sim_world *w)
   SIM_CHECK(w, st.pages_free + st.pages_cached + st.pages_owned == st.pages_total);
   SIM_CHECK(w, st.n_running + st.n_waiting == n_used);
   SIM_CHECK(w, st.prefix_hit_tokens <= st.prefix_query_tokens);
+  if (w->step % FORESEE_EVERY == 0)
+    verify_forecast(w);
 }

@@ -272,7 +272,8 @@ static void submit_one(sim_world *w)
                               .account = slot->account,
                               .priority = slot->priority,
                               .ttft_deadline_us = slot->ttft_deadline_us,
-                              .deadline_us = slot->deadline_us};
+                              .deadline_us = slot->deadline_us,
+                              .is_further_choice = i % 4 == 3}; /* nothing depends on it but the forecast */
   bool fits = slot->max_tokens <= w->config.n_pages * w->config.page_tokens;
   td_status status = td_sched_submit(w->sched, i, &request, w->clock_us, &err);
   SIM_CHECK(w, status == (fits ? TD_OK : TD_ERR_REQUEST));

@@ -44,7 +44,10 @@ static void note_uniform(uint32_t account, uint32_t n, uint32_t max_new, uint32_
 static double mean_rest(uint32_t account, uint32_t age, uint32_t max_new)
 {
   td_answer_chance c = td_answers_chance(&a, account, age, max_new);
-  return c.full * (max_new - age) + (1 - c.full) * (c.from + c.to) / 2;
+  double sum = 0;
+  for (uint32_t i = 0; i < TD_ANSWER_PARTS; i++)
+    sum += (c.at[i] + c.at[i + 1]) / 2 / TD_ANSWER_PARTS;
+  return c.full * (max_new - age) + (1 - c.full) * sum;
 }
 
 /* The averages are of some thirty answers, so one look proves little: the mean of many. */
@@ -135,7 +138,8 @@ static void nothing_overflows(void **state)
     for (uint32_t max_new = age + 1; max_new <= 16777216; max_new *= 3) {
       td_answer_chance c = td_answers_chance(&a, 0, age, max_new);
       assert_true(c.full >= 0 && c.full <= 1);
-      assert_true(c.full == 1 || (c.from >= 0 && c.from < c.to && c.to <= max_new - age + 1));
+      for (uint32_t k = 0; c.full < 1 && k <= TD_ANSWER_PARTS; k++)
+        assert_true(c.at[k] >= (k > 0 ? c.at[k - 1] : 0) && c.at[k] <= max_new - age);
     }
 }
 
