@@ -197,7 +197,9 @@ typedef struct td_engine_step {
   uint64_t step;   /* counts from 1 */
   uint64_t end_us; /* CLOCK_MONOTONIC */
   uint32_t step_us, predicted_us; /* predicted_us 0: nothing was predicted */
-  uint32_t n_decodes, n_prefills, n_prefill_tokens;
+  uint32_t calibrated_us;         /* predicted without what has been learned since the start */
+  uint16_t n_decodes, n_prefills; /* rows */
+  uint32_t n_prefill_tokens;
   uint32_t hit_tokens; /* prompt tokens that the prefix tree spared since the step before */
   uint32_t n_running, n_waiting;
   uint32_t pages_free, pages_cached, pages_owned;

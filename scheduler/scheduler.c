@@ -261,6 +261,12 @@ double td_sched_predict_us(const td_sched *s, const td_plan *plan)
   return td_budget_predict_us(&s->budget, &w);
 }
 
+double td_sched_calibrated_us(const td_sched *s, const td_plan *plan)
+{
+  td_step_work w = td_step_work_of(plan);
+  return td_budget_calibrated_us(&s->budget, &w);
+}
+
 /* Without a calibration: the fastest step with prompts so far says what a prompt's token takes at least. One without may have been
  * planned ahead, and be over when the host looks for its end: it seems to have taken nothing. */
 static void learn_order(td_sched *s, double ns_per_token)

@@ -108,6 +108,7 @@ bool td_sched_is_running(const td_sched *s, uint32_t slot);
 
 /* What the cost model says a plan takes, corrected by what was observed; 0 without one. */
 double td_sched_predict_us(const td_sched *s, const td_plan *plan);
+double td_sched_calibrated_us(const td_sched *s, const td_plan *plan); /* not corrected */
 /* How long a plan took. An input like any other: later schedules depend on it, slowly and within bounds. May be left out. */
 void td_sched_observe(td_sched *s, const td_plan *plan, double measured_us);
 
