@@ -109,6 +109,7 @@ struct td_engine {
   uint32_t n_slots;
   uint32_t free_head; /* loop thread: list of free slots, UINT32_MAX = none */
   uint64_t n_queued_tokens; /* loop thread */
+  uint32_t n_taken;         /* slots that are not free; loop thread */
   uint64_t n_polls;         /* loop thread */
   uint64_t promised_us;     /* loop thread: when the last one that was refused was told to come back */
   td_ring inbox;            /* loop -> engine */

@@ -89,6 +89,7 @@ td_status td_engine_submit(td_engine *e, const td_engine_request *r, td_ticket *
   uint32_t slot = e->free_head;
   td_slot *s = &e->slots[slot];
   e->free_head = s->next_free;
+  e->n_taken++;
   s->phase = TD_SLOT_LIVE;
   if (++s->generation == 0)
     s->generation = 1;
@@ -124,6 +125,7 @@ static void free_slot(td_engine *e, uint32_t slot)
   s->request.tokens = NULL;
   s->phase = TD_SLOT_FREE;
   s->next_free = e->free_head;
+  e->n_taken--;
   e->free_head = slot;
 }
 

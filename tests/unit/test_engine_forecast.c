@@ -40,15 +40,15 @@ static bool device_replay(td_backend *b) { return true; }
 static void device_submit(td_backend *b) {}
 static void device_destroy(td_backend *b) {}
 
-/* What is shown is the last forecast, and not an old one; that of the idle engine is gone with its first step. */
+/* What is shown is the last forecast, and not an old one; that of the idle engine is gone before its first step, which may be long. */
 static td_status device_end(td_backend *b, int32_t *ids, td_error *err)
 {
   device *d = (device *)b;
   td_engine_stats st;
   td_engine_get_stats(d->engine, &st);
-  if (d->n_steps++ > 0)
-    d->n_wrong += st.queue_delay_us != last.start_us || !(st.queue_delay_us > 0) || st.next_end_us != last.next_end_us ||
-                  st.end_gap_us != last.end_gap_us || now - foreseen_us > RARE_US + STEP_US;
+  d->n_steps++;
+  d->n_wrong += st.queue_delay_us != last.start_us || !(st.queue_delay_us > 0) || st.next_end_us != last.next_end_us ||
+                st.end_gap_us != last.end_gap_us || st.n_waiting + st.n_running == 0 || now - foreseen_us > RARE_US + STEP_US;
   now += STEP_US;
   memset(ids, 0, d->n_logits * sizeof *ids);
   return TD_OK;
