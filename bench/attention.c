@@ -26,7 +26,7 @@ enum { LAYERS = 4, OPS = 16, POLICIES = 5, MAX_CONTEXT = 69632, FAKE_WORKERS = 1
 static const char *const policies[POLICIES] = {"serial", "unified", "pat", "persistentkv", "flashdecode"};
 
 typedef struct bench {
-  const char *backend, *only, *heads, *policy_names, *json, *cells_file;
+  const char *backend, *only, *heads, *policy_names, *name_wanted, *json, *cells_file;
   double device, gb, n_rounds, max_seconds, max_keys, trace_steps, gb_s, threads;
   bool fake, no_calibrate;
   td_attention_cells cells;
@@ -392,7 +392,7 @@ static void write_json(const bench *b)
 
 static void read_options(bench *b)
 {
-  td_cells_request r = {.steps_of_a_trace = (uint32_t)b->trace_steps, .max_keys = (uint32_t)b->max_keys};
+  td_cells_request r = {.steps_of_a_trace = (uint32_t)b->trace_steps, .max_keys = (uint32_t)b->max_keys, .name = b->name_wanted};
   for (td_cell_kind k = 0; k < TD_CELL_KINDS; k++)
     r.kinds[k] = in_list(b->only, td_cell_kinds[k]);
   if (b->heads && sscanf(b->heads, "%u/%u", &r.n_heads, &r.n_kv_heads) != 2)
@@ -429,6 +429,7 @@ int td_bench_attention(int argc, char **argv)
       {"--backend", "NAME", "auto, cpu or cuda (auto)", TD_ARG_TEXT, &b.backend},
       {"--only", "KIND,...", "decode tree trace", TD_ARG_TEXT, &b.only},
       {"--heads", "Q/KV", "only cells with so many heads: 32/8, 32/32, 16/4, 16/8, 64/8", TD_ARG_TEXT, &b.heads},
+      {"--name", "NAME", "only the cell of this name, as the table has it: 32x4096", TD_ARG_TEXT, &b.name_wanted},
       {"--policies", "NAME,...", "serial unified pat persistentkv flashdecode", TD_ARG_TEXT, &b.policy_names},
       {"--trace-steps", "N", "steps of each trace and seed, evenly out of all (16)", TD_ARG_NUMBER, &b.trace_steps},
       {"--max-keys", "N", "only cells with at most so many keys in all; 0: all", TD_ARG_NUMBER, &b.max_keys},

@@ -40,7 +40,7 @@ static td_attention_cell *add(td_attention_cells *out, td_cell_kind kind, heads 
   return c;
 }
 
-/* Takes the last cell away again if it is larger than wanted. */
+/* Takes the last cell away again if it is larger than wanted, or not by name. */
 static void settle(td_attention_cells *out, const td_cells_request *r)
 {
   td_attention_cell *c = &out->cells[out->n - 1];
@@ -49,7 +49,7 @@ static void settle(td_attention_cells *out, const td_cells_request *r)
     keys += c->kv_len[i];
     c->unique_keys += c->kv_len[i] - c->shared[i];
   }
-  if (r->max_keys == 0 || keys <= r->max_keys)
+  if ((r->max_keys == 0 || keys <= r->max_keys) && (!r->name || strcmp(c->name, r->name) == 0))
     return;
   free(c->kv_len), free(c->shared);
   out->n--;

@@ -33,6 +33,7 @@ typedef struct td_cells_request {
   uint32_t n_heads, n_kv_heads; /* 0: all that are compared, see attention_cells.c */
   uint32_t steps_of_a_trace;    /* evenly out of all its steps */
   uint32_t max_keys;            /* cells with more are left out; 0: none is */
+  const char *name;             /* only the cells of this name; NULL: all */
 } td_cells_request;
 
 void td_attention_cells_make(td_attention_cells *out, const td_cells_request *r);

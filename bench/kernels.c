@@ -606,7 +606,7 @@ int td_bench_kernels(int argc, char **argv)
                     .backend = "auto",
                     .rows = "1,2,4,8,16,32,64,128,256,512,1024,2048",
                     .dtype = "BF16",
-                    .attention = "serial",
+                    .attention = "auto",
                     .n_rounds = 20,
                     .round_ms = 4,
                     .max_seconds = 3,
@@ -631,7 +631,7 @@ int td_bench_kernels(int argc, char **argv)
       {"--attention-gb", "GB", "memory for KV; 0: 20 on a GPU, 0.5 on a CPU", TD_ARG_NUMBER, &b.attention_gb},
       {"--gb-s", "X", "memory ceiling; 0: an H200's, or measured on a CPU", TD_ARG_NUMBER, &b.gb_s},
       {"--tflop-s", "X", "compute ceiling; likewise", TD_ARG_NUMBER, &b.tflop_s},
-      {"--attention", "NAME", "how decodes are done: serial, unified, pat, persistentkv, flashdecode (serial)", TD_ARG_TEXT,
+      {"--attention", "NAME", "how decodes are done: auto, unified, serial, pat, persistentkv, flashdecode (auto)", TD_ARG_TEXT,
        &b.attention},
       {"--json", "FILE", "where all figures go", TD_ARG_TEXT, &b.json},
   };

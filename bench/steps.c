@@ -435,7 +435,7 @@ static void write_json(const steps *s)
 int td_bench_steps(int argc, char **argv)
 {
   static steps s = {.backend = "auto",
-                    .attention = "serial",
+                    .attention = "auto",
                     .batches = "1,2,4,8,16,32,64,128,256",
                     .contexts = "1024,4096,16384",
                     .prompts = "512,2048,8192,16384",
@@ -459,7 +459,7 @@ int td_bench_steps(int argc, char **argv)
       {"--without", "OP,...", "leave out rmsnorm linear rope_kv attention swiglu sample: what is the rest's time?",
        TD_ARG_TEXT, &s.without},
       {"--batch-invariant", NULL, "as the daemon's option: what does it cost?", TD_ARG_FLAG, &s.batch_invariant},
-      {"--attention", "NAME", "as the daemon's option (serial)", TD_ARG_TEXT, &s.attention},
+      {"--attention", "NAME", "as the daemon's option (auto)", TD_ARG_TEXT, &s.attention},
       {"--shared", "N", "first tokens that all decodes share; the floor is as if none were (0)", TD_ARG_NUMBER, &s.shared},
       {"--no-record", NULL, "steps are not recorded (CUDA graphs)", TD_ARG_FLAG, &s.no_record},
       {"--runs", "N", "at least so many of each (20)", TD_ARG_NUMBER, &s.n_min},

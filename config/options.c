@@ -16,7 +16,7 @@ typedef struct string_option {
 } string_option;
 
 static const char *const backends[] = {"auto", "cpu", "cuda", NULL}, *const load_formats[] = {"auto", "dummy", NULL};
-static const char *const attentions[] = {"serial", "unified", "pat", "persistentkv", "flashdecode", NULL};
+static const char *const attentions[] = {"serial", "unified", "pat", "persistentkv", "flashdecode", "auto", NULL};
 static const char *const policies[] = {"tandem", "sarathi", "prefill-first", "decode-first", "orca", NULL};
 
 #define STRING(field, name, def, value, help)                                                      \
@@ -35,9 +35,9 @@ static const string_option string_options[] = {
     WORD(backend, "auto", "auto, cpu or cuda", backends, "auto, cpu or cuda"),
     WORD(load_format, "auto", "auto, or dummy: weights are random, config.json is all that is needed", load_formats,
          "auto or dummy"),
-    WORD(attention, "serial",
-         "decodes on a Hopper GPU: serial, every row by itself; unified, what rows share read once for all of them; pat, persistentkv, flashdecode: as those papers have it, to compare",
-         attentions, "serial, unified, pat, persistentkv or flashdecode"),
+    WORD(attention, "auto",
+         "decodes on a Hopper GPU: unified, what rows share is read once for all of them; serial, every row by itself; auto: unified where it is; pat, persistentkv, flashdecode: as those papers have it, to compare",
+         attentions, "auto, unified, serial, pat, persistentkv or flashdecode"),
     WORD(policy, "tandem", "what a step is made of: tandem; others for comparison", policies,
          "tandem, sarathi, prefill-first, decode-first or orca"),
 };

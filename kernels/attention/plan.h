@@ -85,7 +85,10 @@ typedef enum td_attention_policy {
   TD_ATTENTION_FLASHDECODE,  /* no packing; every row in as few pieces as give each worker two; ranges by pieces */
 } td_attention_policy;
 
-/* td_backend_config.attention of the option's word: 0, "serial", or 1 + a policy; UINT32_MAX: no such word. */
+/* td_backend_config.attention: 0, "serial"; 1 + a policy; or TD_ATTENTION_UNIFIED's where the device and the model have it, else 0. */
+enum { TD_ATTENTION_AUTO = 1 + TD_ATTENTION_FLASHDECODE + 1 };
+
+/* The same of the option's word; UINT32_MAX: no such word. */
 uint32_t td_attention_of(const char *word);
 
 /* What the device is good for, as one worker sees it when all are busy. td_attention_cost_of_h200 has defaults. */

@@ -140,7 +140,7 @@ void td_attention_planner_destroy(td_attention_planner *p)
 
 uint32_t td_attention_of(const char *word)
 {
-  static const char *const words[] = {"serial", "unified", "pat", "persistentkv", "flashdecode"};
+  static const char *const words[] = {"serial", "unified", "pat", "persistentkv", "flashdecode", "auto"};
   for (uint32_t i = 0; i < sizeof words / sizeof *words; i++)
     if (strcmp(words[i], word) == 0)
       return i;

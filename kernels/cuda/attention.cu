@@ -6,7 +6,7 @@
 // every K/V tile, merged at the end. Long decodes are split over blocks, and the last block of a row to arrive merges.
 // On Hopper attention_prefill.cu and attention_decode.cu serve most head sizes instead.
 // Source: FlashAttention-2's loop, FlashDecoding's split.
-#include "kernels/cuda/attention_tile.cuh"
+#include "kernels/cuda/attention_finish.cuh"
 
 enum { KV_TILE = 64 };
 
@@ -46,13 +46,11 @@ __device__ __forceinline__ void run_item(const attention_args &a, const device_b
   constexpr bool DECODE = COLS == KV_TILE / WARPS;
   const td_plan_row row = batch.rows[it.row];
   const int32_t *pages = batch.page_table + row.page_table_offset;
-  uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4;
+  uint32_t warp = threadIdx.x / 32;
   uint32_t p0 = DECODE ? 0 : warp * 16, col0 = DECODE ? warp * COLS : 0;
   uint32_t smem = (uint32_t)__cvta_generic_to_shared(smem_raw);
   int32_t first_pos = (int32_t)(row.kv_len - row.q_len + it.token_begin);
-  uint32_t last = it.n_tokens * a.group - 1;
-  int32_t pos_lo = first_pos + (int32_t)(min(p0 + g, last) / a.group);
-  int32_t pos_hi = first_pos + (int32_t)(min(p0 + g + 8, last) / a.group);
+  const query_positions pos = positions_of(it, a, p0, first_pos);
   uint32_t kv_begin = it.kv_begin;
   if (a.window > 0 && first_pos + 1 > (int32_t)a.window)
     kv_begin = max(kv_begin, ((uint32_t)first_pos + 1 - a.window) / KV_TILE * KV_TILE);
@@ -74,17 +72,17 @@ __device__ __forceinline__ void run_item(const attention_args &a, const device_b
     }
     __syncthreads();
     uint32_t smem_k = smem + stage * 2 * tile_shape<HD>::TILE_BYTES;
-    process_tile<HD, COLS, padded_lines>(st, q, smem_k, smem_k + tile_shape<HD>::TILE_BYTES, col0, kv0, pos_lo, pos_hi, a);
+    process_tile<HD, COLS, padded_lines>(st, q, smem_k, smem_k + tile_shape<HD>::TILE_BYTES, col0, kv0, pos, a);
     __syncthreads();
   }
   finish_sums(st);
   if constexpr (DECODE) {
-    finish_decode<HD>(st, a, it, row, kv_head, (float *)smem_raw);
+    finish_block<HD>(st, a, it, row, kv_head, (float *)smem_raw);
   } else {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-      uint32_t p = p0 + g + 8 * h;
-      if (p > last)
+      uint32_t lane = threadIdx.x % 32, p = p0 + lane / 4 + 8 * h;
+      if (p >= it.n_tokens * a.group)
         continue;
       bf16 *dst = output_of(a, it, row, kv_head, p, HD) + 2 * (lane % 4);
       float inv = divided(1, st.l[h]);
@@ -135,15 +133,15 @@ void td_cuda_attention(td_backend *be, const td_attention_params *p)
 {
   cuda_backend *b = self(be);
   const attention_args a = td_cuda_attention_args(b, p);
-  uint32_t n_prefill = b->items.n_prefill, n_decode = b->items.n_items - n_prefill;
+  uint32_t n_prefill = b->items.n_prefill, n_decode = td_attention_decode_works(&b->items);
   if (b->padded_decode) { // as many as any step of so many rows has
     bool tiles = b->config.batch_invariant || a.group > TD_DECODE_ROWS;
     n_prefill = tiles ? b->plan->n_rows : 0;
-    n_decode = tiles ? 0 : td_attention_decode_items_max(b->plan->n_rows, a.n_kv_heads, td_cuda_decode_blocks(b, p->head_dim));
+    n_decode = tiles ? 0 : td_attention_decode_works_max(b->plan->n_rows, a.n_kv_heads, td_cuda_decode_blocks(b, p->head_dim));
   }
-  if (b->planner && (b->padded_decode || b->n_plan_tasks > 0))
+  if (b->padded_decode ? b->recording_plan : b->n_plan_tasks > 0)
     td_cuda_unified_attention(b, a, p->head_dim);
-  if (b->planner && b->padded_decode && !b->own_are_items) // all that a recorded step has
+  if (b->recording_plan && !b->own_are_items) // all that a recorded step has
     return;
   if (p->kv->wgmma) {
     if (n_prefill > 0)

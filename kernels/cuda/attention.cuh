@@ -30,8 +30,8 @@ inline uint32_t td_cuda_decode_blocks(const cuda_backend *b, uint32_t head_dim)
 {
   return (uint32_t)b->n_sms * td_attention_decode_blocks(head_dim);
 }
-// n_items items of the step from `first` on, or as many of them as there are.
-void td_cuda_decode_attention(cuda_backend *b, const attention_args &a, uint32_t head_dim, uint32_t first, uint32_t n_items);
+// Items of the step from `first` on, by so many blocks for each kv head.
+void td_cuda_decode_attention(cuda_backend *b, const attention_args &a, uint32_t head_dim, uint32_t first, uint32_t n_works);
 
 // The same of a recorded step whose qkv is as the product left it: rotates, and writes k and v to the tokens' pages.
 struct decode_rotation {
@@ -58,6 +58,13 @@ __host__ __device__ constexpr uint32_t kv_chunk_at(uint32_t head_dim, uint32_t l
 {
   return head_dim % 64 == 0 ? line / 8 * 8 * head_dim + chunk / 8 * 512 + line % 8 * 64 + ((chunk ^ line) & 7) * 8
                             : line / 8 * 8 * head_dim + chunk / 4 * 256 + line % 8 * 32 + ((chunk ^ line / 2) & 3) * 8;
+}
+
+__device__ __forceinline__ float exp2_fast(float x)
+{
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
 }
 
 // By a softmax's sum: 0 where nothing was seen; a sum that is not a number must be seen by all after.

@@ -29,7 +29,10 @@ static td_status queue_trial(trial_memory *m, const td_plan *plan, const td_atte
   const td_kv_shape *s = &m->kv->shape;
   const td_plan_row *last = &plan->rows[plan->n_rows - 1];
   size_t n_pages = last->page_table_offset + (last->kv_len + s->page_tokens - 1) / s->page_tokens;
-  uint32_t counts[N_COUNTS] = {plan->n_tokens, plan->n_rows, 0, 0};
+  uint32_t counts[N_COUNTS] = {};
+  counts[COUNT_TOKENS] = plan->n_tokens;
+  counts[COUNT_ROWS] = plan->n_rows;
+  counts[COUNT_TASKS] = block->n_tasks;
   device_batch own = b->batch;
   own.page_table = m->page_table;
   own.page_tokens = s->page_tokens;
@@ -126,5 +129,7 @@ td_status td_cuda_calibrate_attention(cuda_backend *b, const char *cache_folder,
     return TD_OK;
   }
   TD_TRY(st);
+  if (r.config.shared_only) // the trials count and merge; here a partial is no more than its bytes
+    f.cost.partial_us = r.config.cost.partial_us;
   return td_attention_planner_set_cost(b->planner, &f.cost, err);
 }

@@ -1,16 +1,17 @@
-// Attention of decodes on Hopper: every warp of a block streams its own slices of a row's pages through its own ring.
+// Attention of decodes on Hopper: every warp of a block streams its own strips of a row's pages through its own ring.
 //
-// A block takes an item (a decode row, or a share of a long one) and a kv head; its warps take slices of 16 tokens in turn, which
+// A block takes an item (a decode row, or a share of a long one) and a kv head; its warps take strips of 32 tokens in turn, which
 // asynchronous copies bring, K and V as they lie in the page. No warp waits for another before the end. So blocks are small, an
-// SM holds several, and memory is kept busy while some of them begin or end.
+// SM holds several, and memory is kept busy while some of them begin or end. Of rows that have few keys each warp takes one by itself:
+// a block's begin and end would be longer than what is between.
 // In a recorded step the plan has been unpacked before the first kernel, and all KV but that of the step's own tokens is from
 // steps before: a block begins to read it before it waits for the kernels before it.
 // Of a row that shares keys with others, items are what comes behind these; the kernel before has done the shared ones by a plan
 // (attention_unified.cu), and its partials go first into the row's sum.
 // There it may also do what rope_kv.cu does for the step's own tokens (fused.cuh).
 // Source: FlashDecoding's split; PersistentKV's row-local shares.
-#include "kernels/cuda/attention_partials.cuh"
-#include "kernels/cuda/attention_slices.cuh"
+#include "kernels/cuda/attention_finish.cuh"
+#include "kernels/cuda/attention_strips.cuh"
 #include "kernels/cuda/rope.cuh"
 
 // The plan of shared spans, and what the kernel before has made of it.
@@ -19,56 +20,8 @@ struct shared_spans {
   const float *partials;     // [slots][group][HD + 4]: output, then max and sum of the softmax
 };
 
-// A row's partials of its shared spans for one kv head, in the order of keys: they come before what its items have.
-struct shared_before {
-  const float *partials;
-  const partial_run *runs; // of each span; in shared memory
-  uint32_t n_runs, group;
-
-  // To packed row p's m, l and o, of which a lane has every 32nd element. Some partials are fetched at once, but added one by one.
-  template <int PER_LANE> __device__ __forceinline__ void add(uint32_t p, float &m, float &l, float (&o)[PER_LANE]) const
-  {
-    constexpr uint32_t AT_ONCE = 4, STRIDE = PER_LANE * 32 + 4;
-    if (n_runs == 0)
-      return;
-    uint32_t lane = threadIdx.x % 32, span = 0, next = 0;
-    float sum_m = -INFINITY, sum_l = 0, sum_o[PER_LANE] = {}, f, w;
-    while (span < n_runs) {
-      float part_m[AT_ONCE], part_l[AT_ONCE], part_o[AT_ONCE][PER_LANE];
-#pragma unroll
-      for (uint32_t i = 0; i < AT_ONCE; i++) {
-        bool there = span < n_runs; // what is not has no weight
-        const partial_run run = runs[there ? span : 0];
-        const float *part = partials + ((size_t)(run.first + (there ? next : 0) * run.step) * group + p) * STRIDE;
-        part_m[i] = there ? __ldcg(part + PER_LANE * 32) : -INFINITY;
-        part_l[i] = there ? __ldcg(part + PER_LANE * 32 + 1) : 0;
-#pragma unroll
-        for (int k = 0; k < PER_LANE; k++)
-          part_o[i][k] = there ? __ldcg(part + k * 32 + lane) : 0;
-        if (++next >= run.n) {
-          next = 0;
-          span++;
-        }
-      }
-#pragma unroll
-      for (uint32_t i = 0; i < AT_ONCE; i++) {
-        fold_factors(&sum_m, part_m[i], &f, &w);
-        sum_l = fold(sum_l, f, part_l[i], w);
-#pragma unroll
-        for (int k = 0; k < PER_LANE; k++)
-          sum_o[k] = fold(sum_o[k], f, part_o[i][k], w);
-      }
-    }
-    fold_factors(&sum_m, m, &f, &w);
-    m = sum_m;
-    l = fold(sum_l, f, l, w);
-#pragma unroll
-    for (int k = 0; k < PER_LANE; k++)
-      o[k] = fold(sum_o[k], f, o[k], w);
-  }
-};
-
-// Where they are: `runs`, for all threads behind the block's next meeting. Nothing of it is written by the kernel before.
+#ifdef TD_HAS_MBARRIER
+// Where a row's partials lie: to `runs`, by one warp. Nothing of it is written by the kernel before.
 __device__ __forceinline__ shared_before find_shared(const shared_spans &shared, const td_attention_item &it, uint32_t kv_head,
                                                      uint32_t group, partial_run *runs)
 {
@@ -79,19 +32,30 @@ __device__ __forceinline__ shared_before find_shared(const shared_spans &shared,
   const uint32_t *sources = (const uint32_t *)(shared.plan + h->sources_at) + member.first_source;
   const td_attention_span *spans = (const td_attention_span *)(shared.plan + h->spans_at);
   const td_attention_task *tasks = (const td_attention_task *)(shared.plan + h->tasks_at);
-  for (uint32_t i = threadIdx.x / 32; i < member.n_sources; i += WARPS) {
-    partial_run run = partials_of(spans, tasks, sources[i], it.member, kv_head);
-    if (threadIdx.x % 32 == 0)
+  uint32_t lane = threadIdx.x % 32, span = lane < member.n_sources ? sources[lane] : 0;
+  bool simple = true; // a lane can tell by itself
+  if (lane < member.n_sources) {
+    const td_attention_span s = spans[span];
+    simple = s.chunk16 > 0 || s.n_tasks == 1;
+    if (simple)
+      runs[lane] = run_of_span(s, it.member, kv_head);
+  }
+  for (uint32_t left = __ballot_sync(0xffffffffu, !simple); left; left &= left - 1) {
+    uint32_t i = __ffs(left) - 1;
+    partial_run run = partials_of(spans, tasks, __shfl_sync(0xffffffffu, span, i), it.member, kv_head);
+    if (lane == 0)
       runs[i] = run;
   }
   return {shared.partials, runs, member.n_sources, group};
 }
+#endif
 
-template <int HD> struct decode_shape : slice_shape<HD, HD == 64 ? 4 : 2> {
-  using base = slice_shape<HD, HD == 64 ? 4 : 2>;
+template <int HD> struct decode_shape : strip_shape<HD, HD == 64 ? 2 : 1> {
+  static constexpr int STAGES = HD == 64 ? 2 : 1;
+  using base = strip_shape<HD, STAGES>;
   static constexpr int SMEM_BYTES = 1024 + WARPS * base::WARP_BYTES; // and room to align
   static constexpr int BLOCKS = HD == 96 ? 4 : 0; // td_attention_decode_blocks where registers could keep them apart; 0: they do not
-  static_assert(WARPS * 16 * (HD + 2) * 4 <= WARPS * base::WARP_BYTES + 1024, "finish_decode needs this");
+  static_assert(16 * (HD + 4) * 4 <= base::WARP_BYTES, "finish_warp and finish_block need this");
 };
 
 #ifdef TD_HAS_MBARRIER
@@ -149,6 +113,26 @@ template <int HD> __device__ __forceinline__ void take_queries(uint32_t q[HD / 1
 // may be the ends of rows that share keys.
 enum decode_form { PLAIN, ROTATES, SHARES };
 
+// What a block or one of its warps works on: an item for all of them, or one for each.
+struct decode_share {
+  uint32_t item;
+  bool alone, there; // one for each; this warp has one
+};
+
+// Blocks begin in the order of their numbers: wide items, then narrow ones. false: the block has none; in a recorded step, where there
+// are as many blocks as any step of so many rows needs, such come last.
+__device__ __forceinline__ bool take_item(decode_share *out, const device_batch &batch, uint32_t first, uint32_t n_kv_heads)
+{
+  uint32_t n_items = batch.counts[COUNT_ITEMS], n_wide = batch.counts[COUNT_WIDE_ITEMS], item = first + blockIdx.x / n_kv_heads;
+  if (item < n_wide) {
+    *out = {item, false, true};
+    return true;
+  }
+  uint32_t first_narrow = n_wide + (item - n_wide) * WARPS;
+  *out = {first_narrow + threadIdx.x / 32, true, first_narrow + threadIdx.x / 32 < n_items};
+  return first_narrow < n_items;
+}
+
 template <int HD, decode_form FORM>
 __global__ void __launch_bounds__(WARPS * 32, decode_shape<HD>::BLOCKS)
     decode_kernel(attention_args a, decode_rotation by, shared_spans shared, device_batch batch, const td_attention_item *items,
@@ -157,30 +141,31 @@ __global__ void __launch_bounds__(WARPS * 32, decode_shape<HD>::BLOCKS)
 #ifdef TD_HAS_MBARRIER
   using S = decode_shape<HD>;
   extern __shared__ unsigned char smem_raw[];
-  __shared__ uint64_t barriers[WARPS * S::DEPTH];
+  __shared__ uint64_t barriers[WARPS * S::WARP_BARRIERS];
   __shared__ __align__(16) bf16 queries[FORM == ROTATES ? TD_DECODE_ROWS * (HD + 8) : 8];
   __shared__ float2 turns[FORM == ROTATES ? HD / 2 : 1];
-  __shared__ partial_run runs[FORM == SHARES ? TD_ATTENTION_LEVELS_MAX : 1];
+  __shared__ partial_run runs[FORM == SHARES ? WARPS : 1][FORM == SHARES ? TD_ATTENTION_LEVELS_MAX : 1];
   unsigned char *smem_all = smem_raw + (1024 - shared_address(smem_raw) % 1024) % 1024;
+  uint32_t warp = threadIdx.x / 32, kv_head = blockIdx.x % a.n_kv_heads;
+  decode_share mine;
   let_next_start();
   if (!recorded)
     wait_for_input();
-  // blocks begin in the order of their numbers: a recorded step's that have no item come last
-  uint32_t item = first + blockIdx.x / a.n_kv_heads, kv_head = blockIdx.x % a.n_kv_heads;
-  if (item >= batch.counts[COUNT_ITEMS]) {
+  if (!take_item(&mine, batch, first, a.n_kv_heads) || (FORM == ROTATES && mine.alone)) {
     wait_for_input();
     return;
   }
-  const td_attention_item it = items[item];
+  const td_attention_item it = items[mine.there ? mine.item : mine.item - warp];
   const td_plan_row row = batch.rows[it.row];
   uint32_t n_old = row.kv_len - row.q_len; // tokens of the steps before
-  slice_stream<HD, S::DEPTH> in;
-  in.open(a, batch, it, row, kv_head);
+  strip_stream<HD, S::STAGES> in;
+  in.open(a, batch, it, row, kv_head, mine.alone ? 0 : warp, mine.alone ? 1 : WARPS);
+  in.n = mine.there ? in.n : 0;
   in.make_ring(shared_address(smem_all), shared_address(barriers));
   uint32_t n_copied = fill_ring(in, 0, n_old), q[HD / 16][4];
   shared_before before = {};
   if constexpr (FORM == SHARES)
-    before = find_shared(shared, it, kv_head, a.group, runs);
+    before = find_shared(shared, it, kv_head, a.group, runs[warp]);
   if constexpr (FORM == ROTATES)
     for (uint32_t i = threadIdx.x; i < HD / 2; i += WARPS * 32)
       turns[i] = turn_of((int32_t)n_old, by.inv_freq[i], by.attn_factor);
@@ -191,24 +176,34 @@ __global__ void __launch_bounds__(WARPS * 32, decode_shape<HD>::BLOCKS)
     fence_global_writes(); // the token's line is read by asynchronous copies
     __syncthreads();
   }
-  n_copied = fill_ring(in, n_copied, UINT32_MAX);
+  fill_ring(in, n_copied, UINT32_MAX);
   if constexpr (FORM == ROTATES)
     take_queries<HD>(q, queries, a.group);
   else
     load_queries<HD>(q, a, it, row, kv_head, 0);
   warp_state<HD> st;
   clear(st);
-  attend_slices(st, in, n_copied, q, a, it, (int32_t)(n_old + it.token_begin));
+  attend_strips(st, in, q, a, it, (int32_t)(n_old + it.token_begin));
+  float *mine_smem = (float *)(smem_all + warp * S::WARP_BYTES);
+  if (FORM != ROTATES && mine.alone) {
+    if (mine.there) {
+      if constexpr (FORM == SHARES)
+        finish_warp<HD>(st, a, it, row, kv_head, mine_smem, before);
+      else
+        finish_warp<HD>(st, a, it, row, kv_head, mine_smem);
+    }
+    return;
+  }
   __syncthreads(); // no ring is in use any more
   if constexpr (FORM == SHARES)
-    finish_decode<HD>(st, a, it, row, kv_head, (float *)smem_all, before);
+    finish_block<HD>(st, a, it, row, kv_head, (float *)smem_all, before);
   else
-    finish_decode<HD>(st, a, it, row, kv_head, (float *)smem_all);
+    finish_block<HD>(st, a, it, row, kv_head, (float *)smem_all);
 #endif
 }
 
 template <int HD, decode_form FORM>
-static void launch(cuda_backend *b, const attention_args &a, const decode_rotation &by, uint32_t first, uint32_t n_items)
+static void launch(cuda_backend *b, const attention_args &a, const decode_rotation &by, uint32_t first, uint32_t n_works)
 {
   static bool sized = false; // the attribute is per kernel, for the life of the process
   auto kernel = decode_kernel<HD, FORM>;
@@ -216,37 +211,37 @@ static void launch(cuda_backend *b, const attention_args &a, const decode_rotati
     note(b, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, decode_shape<HD>::SMEM_BYTES));
     sized = true;
   }
-  queue_kernel(b, kernel, dim3(n_items * a.n_kv_heads), WARPS * 32, decode_shape<HD>::SMEM_BYTES, a, by,
+  queue_kernel(b, kernel, dim3(n_works * a.n_kv_heads), WARPS * 32, decode_shape<HD>::SMEM_BYTES, a, by,
                shared_spans{b->device_plan, b->plan_partials}, b->batch, (const td_attention_item *)b->device_items, first, b->padded_decode);
 }
 
 template <decode_form FORM>
 static void launch_for(cuda_backend *b, const attention_args &a, const decode_rotation &by, uint32_t head_dim, uint32_t first,
-                       uint32_t n_items)
+                       uint32_t n_works)
 {
   switch (head_dim) { // td_cuda_has_wgmma_attention said so
-  case 64: launch<64, FORM>(b, a, by, first, n_items); break;
-  case 96: launch<96, FORM>(b, a, by, first, n_items); break;
-  case 128: launch<128, FORM>(b, a, by, first, n_items); break;
+  case 64: launch<64, FORM>(b, a, by, first, n_works); break;
+  case 96: launch<96, FORM>(b, a, by, first, n_works); break;
+  case 128: launch<128, FORM>(b, a, by, first, n_works); break;
   case 256:
     if constexpr (FORM != SHARES) { // nothing plans them
-      launch<256, FORM>(b, a, by, first, n_items);
+      launch<256, FORM>(b, a, by, first, n_works);
       break;
     }
   default: TD_BUG_ON(true);
   }
 }
 
-void td_cuda_decode_attention(cuda_backend *b, const attention_args &a, uint32_t head_dim, uint32_t first, uint32_t n_items)
+void td_cuda_decode_attention(cuda_backend *b, const attention_args &a, uint32_t head_dim, uint32_t first, uint32_t n_works)
 {
-  if (b->own_are_items)
-    launch_for<SHARES>(b, a, {}, head_dim, first, n_items);
+  if (b->own_are_items && (b->padded_decode ? b->recording_plan : b->n_plan_tasks > 0))
+    launch_for<SHARES>(b, a, {}, head_dim, first, n_works);
   else
-    launch_for<PLAIN>(b, a, {}, head_dim, first, n_items);
+    launch_for<PLAIN>(b, a, {}, head_dim, first, n_works);
 }
 
-void td_cuda_decode_rotated(cuda_backend *b, const attention_args &a, const decode_rotation &by, uint32_t head_dim, uint32_t n_items)
+void td_cuda_decode_rotated(cuda_backend *b, const attention_args &a, const decode_rotation &by, uint32_t head_dim, uint32_t n_works)
 {
   TD_BUG_ON(!b->padded_decode || a.group > TD_DECODE_ROWS);
-  launch_for<ROTATES>(b, a, by, head_dim, 0, n_items);
+  launch_for<ROTATES>(b, a, by, head_dim, 0, n_works);
 }

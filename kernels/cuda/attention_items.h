@@ -1,4 +1,4 @@
-/* What the blocks of the attention kernel do: one item per block and kv head, made on the host once per step.
+/* What the blocks of the attention kernel do: one item per block and kv head, or several narrow ones, made on the host once per step.
  * Plain C data and arithmetic, so that it is tested with no GPU. */
 #ifndef TD_KERNELS_CUDA_ATTENTION_ITEMS_H
 #define TD_KERNELS_CUDA_ATTENTION_ITEMS_H
@@ -11,6 +11,8 @@ enum {
   TD_DECODE_ROWS = 16,         /* of a decode tile */
   TD_GROUP_MAX = 64,           /* query heads of a kv head: no tile holds a token of more */
   TD_SPLITS_MAX = 1024,        /* partials of a step */
+  TD_NARROW_ITEMS = 4,         /* narrow items of a block: one a warp */
+  TD_NARROW_ROWS_MIN = 17,     /* decodes of a step that has narrow items */
 };
 
 typedef struct td_attention_item {
@@ -23,8 +25,8 @@ typedef struct td_attention_item {
 } td_attention_item;
 
 typedef struct td_attention_items {
-  td_attention_item *items; /* [max_items]: prefill tiles, then decodes */
-  uint32_t n_items, n_prefill, max_items;
+  td_attention_item *items; /* [max_items]: prefill tiles, then decodes, then narrow decodes, of which a warp does one alone */
+  uint32_t n_items, n_prefill, n_wide, max_items; /* n_wide: all but the narrow ones */
   uint32_t n_partials;
 } td_attention_items;
 
@@ -34,8 +36,14 @@ uint32_t td_attention_items_max(uint32_t max_rows, uint32_t max_tokens);
 /* Blocks of the decode kernel that run on an SM at once, by its shared memory. */
 static inline uint32_t td_attention_decode_blocks(uint32_t head_dim) { return head_dim > 128 ? 1 : head_dim == 96 ? 4 : 3; }
 
-/* Items that a plan of n_rows decodes has at most, for each kv head. */
-uint32_t td_attention_decode_items_max(uint32_t n_rows, uint32_t n_kv_heads, uint32_t n_blocks);
+/* Blocks that do all decodes, for each kv head. */
+static inline uint32_t td_attention_decode_works(const td_attention_items *items)
+{
+  return items->n_wide - items->n_prefill + (items->n_items - items->n_wide + TD_NARROW_ITEMS - 1) / TD_NARROW_ITEMS;
+}
+
+/* The same of any plan of at most n_rows decodes. */
+uint32_t td_attention_decode_works_max(uint32_t n_rows, uint32_t n_kv_heads, uint32_t n_blocks);
 
 /* What of the device and the model decides how a plan is cut. */
 typedef struct td_attention_cut {
@@ -45,6 +53,7 @@ typedef struct td_attention_cut {
   uint32_t prefill_rows; /* packed rows of a prefill tile */
   bool tiles_only;       /* decodes are prefill tiles too: then a row's result does not depend on the batch */
   bool no_singles;       /* rows of one token are planned elsewhere (kernels/attention) */
+  bool narrow;           /* the kernel knows narrow items */
   const td_attention_own *own; /* [n_rows] of rows of one token, what is to be cut; NULL: all of them. Only where such rows are decodes */
 } td_attention_cut;
 

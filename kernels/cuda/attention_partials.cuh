@@ -21,17 +21,19 @@ struct partial_run {
   uint32_t first, n, step;
 };
 
+// Of a span with chunks or one task.
+__device__ __forceinline__ partial_run run_of_span(const td_attention_span &s, uint32_t member, uint32_t head)
+{
+  uint32_t chunk = s.chunk16 * 16u, n = chunk > 0 ? (s.n_keys + chunk - 1) / chunk : 1;
+  return {s.slot + head * n * s.n_members + member - s.first_member, n, s.n_members};
+}
+
 __device__ __forceinline__ partial_run partials_of(const td_attention_span *spans, const td_attention_task *tasks, uint32_t span,
                                                    uint32_t member, uint32_t head)
 {
   const td_attention_span s = spans[span];
-  uint32_t chunk = s.chunk16 * 16u, i = member - s.first_member;
-  if (chunk > 0) {
-    uint32_t n = (s.n_keys + chunk - 1) / chunk;
-    return {s.slot + head * n * s.n_members + i, n, s.n_members};
-  }
-  if (s.n_tasks == 1)
-    return {s.slot + head * s.n_members + i, 1, s.n_members};
+  if (s.chunk16 > 0 || s.n_tasks == 1)
+    return run_of_span(s, member, head);
   uint32_t lane = threadIdx.x % 32, from = 0, n = 0; // of the tasks that have keys of the head, which are neighbours
   for (uint32_t t0 = 0; t0 < s.n_tasks; t0 += 32) {
     bool has = false;
@@ -44,6 +46,6 @@ __device__ __forceinline__ partial_run partials_of(const td_attention_span *span
       from = t0 + __ffs(all) - 1;
     n += __popc(all);
   }
-  return {s.slot + (head + from) * s.n_members + i, n, s.n_members};
+  return {s.slot + (head + from) * s.n_members + member - s.first_member, n, s.n_members};
 }
 #endif

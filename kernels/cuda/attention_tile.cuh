@@ -1,5 +1,4 @@
-// The arithmetic of the attention kernels that multiply by mma.sync: 16 packed rows of a warp against keys in shared memory, and what
-// comes after: the sums of a block's warps, the shares of a split row.
+// The arithmetic of the attention kernels that multiply by mma.sync: 16 packed rows of a warp against keys in shared memory.
 #pragma once
 
 #include "kernels/cuda/attention.cuh"
@@ -65,14 +64,25 @@ template <int HD> __device__ __forceinline__ void clear(warp_state<HD> &st)
   st.l[0] = st.l[1] = 0;
 }
 
-// 16 packed rows against the COLS tokens from column col0 of the tile in shared memory on; the tile begins at token kv0.
-template <int HD, int COLS, template <int> class LINES>
-__device__ __forceinline__ void process_tile(warp_state<HD> &st, const uint32_t q[HD / 16][4], uint32_t smem_k, uint32_t smem_v,
-                                             uint32_t col0, uint32_t kv0, int32_t pos_lo, int32_t pos_hi,
-                                             const attention_args &a)
+// Positions of a warp's packed rows lane / 4 and + 8. Keys [from_all, until_all) are seen by all 16.
+struct query_positions {
+  int32_t lo, hi, from_all, until_all;
+};
+
+// Packed rows p0 .. p0 + 15 of an item whose first query is at first_pos.
+__device__ __forceinline__ query_positions positions_of(const td_attention_item &it, const attention_args &a, uint32_t p0, int32_t first_pos)
 {
-  uint32_t lane = threadIdx.x % 32, t = lane % 4;
-  float s[COLS / 8][4];
+  uint32_t lane = threadIdx.x % 32, last = it.n_tokens * a.group - 1;
+  int32_t latest = first_pos + (int32_t)(min(p0 + 15, last) / a.group);
+  return {first_pos + (int32_t)(min(p0 + lane / 4, last) / a.group), first_pos + (int32_t)(min(p0 + lane / 4 + 8, last) / a.group),
+          a.window > 0 ? latest - (int32_t)a.window + 1 : 0, first_pos + (int32_t)(min(p0, last) / a.group) + 1};
+}
+
+// Products of 16 packed rows with the COLS keys from column col0 of the tile in shared memory on.
+template <int HD, int COLS, template <int> class LINES>
+__device__ __forceinline__ void score(float (&s)[COLS / 8][4], const uint32_t q[HD / 16][4], uint32_t smem_k, uint32_t col0)
+{
+  uint32_t lane = threadIdx.x % 32;
 #pragma unroll
   for (int j = 0; j < COLS / 8; j++)
     s[j][0] = s[j][1] = s[j][2] = s[j][3] = 0;
@@ -86,41 +96,65 @@ __device__ __forceinline__ void process_tile(warp_state<HD> &st, const uint32_t 
       mma(s[2 * j], q[c], r[0], r[1]);
       mma(s[2 * j + 1], q[c], r[2], r[3]);
     }
-  float mx[2] = {st.m[0], st.m[1]};
+}
+
+// Online softmax: products with the keys from token kv0 on become weights; the state's maximum, sums and output follow.
+template <int HD, int COLS>
+__device__ __forceinline__ void soften(warp_state<HD> &st, float (&s)[COLS / 8][4], uint32_t kv0, const query_positions &pos,
+                                       const attention_args &a)
+{
+  if ((int32_t)kv0 < pos.from_all || (int32_t)(kv0 + COLS) > pos.until_all) {
+    uint32_t t = threadIdx.x % 4;
 #pragma unroll
-  for (int j = 0; j < COLS / 8; j++)
+    for (int j = 0; j < COLS / 8; j++)
 #pragma unroll
-    for (int e = 0; e < 4; e++) {
-      int32_t key = (int32_t)(kv0 + col0 + j * 8 + 2 * t + (e & 1)), pos = e < 2 ? pos_lo : pos_hi;
-      bool seen = key <= pos && (a.window == 0 || key > pos - (int32_t)a.window);
-      s[j][e] = seen ? s[j][e] * a.scale_log2 : -INFINITY;
-      mx[e / 2] = fmaxf(mx[e / 2], s[j][e]);
-    }
-  float corr[2];
+      for (int e = 0; e < 4; e++) {
+        int32_t key = (int32_t)(kv0 + j * 8 + 2 * t + (e & 1)), at = e < 2 ? pos.lo : pos.hi;
+        if (key > at || (a.window > 0 && key <= at - (int32_t)a.window))
+          s[j][e] = -INFINITY;
+      }
+  }
+  float corr[2], safe[2];
 #pragma unroll
   for (int h = 0; h < 2; h++) {
-    mx[h] = fmaxf(mx[h], __shfl_xor_sync(0xffffffffu, mx[h], 1));
-    mx[h] = fmaxf(mx[h], __shfl_xor_sync(0xffffffffu, mx[h], 2));
-    float safe = mx[h] == -INFINITY ? 0 : mx[h];
-    corr[h] = exp2f(st.m[h] - safe); // 0 while nothing was seen
-    st.m[h] = mx[h];
-    mx[h] = safe;
-    st.l[h] *= corr[h];
+    float top = -INFINITY;
+#pragma unroll
+    for (int j = 0; j < COLS / 8; j++)
+      top = fmaxf(top, fmaxf(s[j][2 * h], s[j][2 * h + 1]));
+    top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
+    top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
+    top = fmaxf(st.m[h], top * a.scale_log2);
+    safe[h] = top == -INFINITY ? 0 : top;
+    corr[h] = exp2_fast(st.m[h] - safe[h]); // 0 while nothing was seen
+    st.m[h] = top;
   }
 #pragma unroll
-  for (int j = 0; j < COLS / 8; j++)
+  for (int h = 0; h < 2; h++) {
+    float sum = 0;
 #pragma unroll
-    for (int e = 0; e < 4; e++) {
-      s[j][e] = exp2f(s[j][e] - mx[e / 2]);
-      st.l[e / 2] += s[j][e];
+    for (int j = 0; j < COLS / 8; j++)
+#pragma unroll
+      for (int e = 2 * h; e < 2 * h + 2; e++) {
+        s[j][e] = exp2_fast(fmaf(s[j][e], a.scale_log2, -safe[h]));
+        sum += s[j][e];
+      }
+    st.l[h] = st.l[h] * corr[h] + sum;
+  }
+  if (__any_sync(0xffffffffu, corr[0] != 1 || corr[1] != 1)) // mostly the maximum stays as it was
+#pragma unroll
+    for (int d = 0; d < HD / 8; d++) {
+      st.o[d][0] *= corr[0];
+      st.o[d][1] *= corr[0];
+      st.o[d][2] *= corr[1];
+      st.o[d][3] *= corr[1];
     }
-#pragma unroll
-  for (int d = 0; d < HD / 8; d++) {
-    st.o[d][0] *= corr[0];
-    st.o[d][1] *= corr[0];
-    st.o[d][2] *= corr[1];
-    st.o[d][3] *= corr[1];
-  }
+}
+
+// Values by their weights.
+template <int HD, int COLS, template <int> class LINES>
+__device__ __forceinline__ void add_values(warp_state<HD> &st, const float (&s)[COLS / 8][4], uint32_t smem_v, uint32_t col0)
+{
+  uint32_t lane = threadIdx.x % 32;
 #pragma unroll
   for (int j = 0; j < COLS / 16; j++) {
     uint32_t p[4] = {pack2(s[2 * j][0], s[2 * j][1]), pack2(s[2 * j][2], s[2 * j][3]),
@@ -134,6 +168,17 @@ __device__ __forceinline__ void process_tile(warp_state<HD> &st, const uint32_t 
       mma(st.o[2 * d + 1], p, r[2], r[3]);
     }
   }
+}
+
+// 16 packed rows against the COLS tokens from column col0 of the tile in shared memory on; the tile begins at token kv0.
+template <int HD, int COLS, template <int> class LINES>
+__device__ __forceinline__ void process_tile(warp_state<HD> &st, const uint32_t q[HD / 16][4], uint32_t smem_k, uint32_t smem_v,
+                                             uint32_t col0, uint32_t kv0, const query_positions &pos, const attention_args &a)
+{
+  float s[COLS / 8][4];
+  score<HD, COLS, LINES>(s, q, smem_k, col0);
+  soften<HD, COLS>(st, s, kv0 + col0, pos, a);
+  add_values<HD, COLS, LINES>(st, s, smem_v, col0);
 }
 
 // l was summed over the lane's own columns only.
@@ -171,113 +216,3 @@ __device__ __forceinline__ void load_queries(uint32_t q[HD / 16][4], const atten
       q[c][e] = *(const uint32_t *)(src[e % 2] + c * 16 + (e / 2) * 8 + 2 * t);
 }
 
-// Whether this block is the last of its row's shares; what the others wrote can then be read.
-__device__ __forceinline__ bool arrives_last(const attention_args &a, const td_attention_item &it, uint32_t kv_head)
-{
-  __shared__ bool last;
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    uint32_t *n = a.arrived + it.first_partial * a.n_kv_heads + kv_head;
-    last = atomicAdd(n, 1) == it.n_partials - 1;
-    if (last)
-      *n = 0;
-  }
-  __syncthreads();
-  __threadfence();
-  return last;
-}
-
-// What comes before the keys of a row's items, of which finish_decode adds up the rest: nothing.
-struct nothing_before {
-  template <int PER_LANE> __device__ __forceinline__ void add(uint32_t, float &, float &, float (&)[PER_LANE]) const {}
-};
-
-// The shares of a split row, in their order whoever does it. A warp takes a packed row, a lane HD / 32 of its elements.
-template <int HD, class BEFORE>
-__device__ __forceinline__ void merge_partials(const attention_args &a, const td_attention_item &it, const td_plan_row &row,
-                                               uint32_t kv_head, const BEFORE &before)
-{
-  constexpr int PER_LANE = HD / 32;
-  uint32_t lane = threadIdx.x % 32;
-  size_t stride = (size_t)a.n_kv_heads * TD_DECODE_ROWS * (HD + 4);
-  for (uint32_t p = threadIdx.x / 32; p < it.n_tokens * a.group; p += WARPS) {
-    const float *part = a.partials + ((size_t)(it.first_partial * a.n_kv_heads + kv_head) * TD_DECODE_ROWS + p) * (HD + 4);
-    float m = -INFINITY, l = 0, o[PER_LANE] = {};
-    for (uint32_t i = lane; i < it.n_partials; i += 32)
-      m = fmaxf(m, __ldcg(part + i * stride + HD));
-    m = warp_max(m);
-    float safe = m == -INFINITY ? 0 : m;
-#pragma unroll 8
-    for (uint32_t i = 0; i < it.n_partials; i++) {
-      const float *r = part + i * stride;
-      float f = exp2f(__ldcg(r + HD) - safe);
-      l += __ldcg(r + HD + 1) * f;
-#pragma unroll
-      for (int k = 0; k < PER_LANE; k++)
-        o[k] += __ldcg(r + k * 32 + lane) * f;
-    }
-    before.add(p, m, l, o);
-    bf16 *dst = output_of(a, it, row, kv_head, p, HD);
-    for (int k = 0; k < PER_LANE; k++)
-      dst[k * 32 + lane] = __float2bfloat16(divided(o[k], l));
-  }
-}
-
-// A decode block's end: what its warps have is summed in their order, whoever does it, and goes to the output or, of a split row,
-// to the partials; the last block of a split row sums those. `before`: what else the row has, and how it is added.
-// smem: WARPS x 16 x (HD + 2) floats that no one needs any more.
-template <int HD, class BEFORE = nothing_before>
-__device__ __forceinline__ void finish_decode(const warp_state<HD> &st, const attention_args &a, const td_attention_item &it,
-                                              const td_plan_row &row, uint32_t kv_head, float *smem, const BEFORE &before = {})
-{
-  constexpr int PER_LANE = HD / 32;
-  uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_rows = it.n_tokens * a.group;
-#pragma unroll
-  for (int h = 0; h < 2; h++) {
-    uint32_t p = lane / 4 + 8 * h;
-    float *r = smem + (warp * 16 + p) * (HD + 2);
-    if (p >= n_rows)
-      continue;
-    for (int d = 0; d < HD / 8; d++)
-      *(float2 *)(r + d * 8 + 2 * (lane % 4)) = make_float2(st.o[d][2 * h], st.o[d][2 * h + 1]);
-    if (lane % 4 == 0) {
-      r[HD] = st.m[h];
-      r[HD + 1] = st.l[h];
-    }
-  }
-  __syncthreads();
-  for (uint32_t p = warp; p < n_rows; p += WARPS) {
-    const float *r = smem + p * (HD + 2);
-    constexpr int STRIDE = 16 * (HD + 2);
-    float m = -INFINITY, l = 0, o[PER_LANE] = {};
-#pragma unroll
-    for (int w = 0; w < WARPS; w++)
-      m = fmaxf(m, r[w * STRIDE + HD]);
-    float safe = m == -INFINITY ? 0 : m;
-#pragma unroll
-    for (int w = 0; w < WARPS; w++) {
-      float f = exp2f(r[w * STRIDE + HD] - safe);
-      l += r[w * STRIDE + HD + 1] * f;
-#pragma unroll
-      for (int k = 0; k < PER_LANE; k++)
-        o[k] += r[w * STRIDE + k * 32 + lane] * f;
-    }
-    if (it.n_partials > 1) {
-      float *dst = a.partials + ((size_t)(it.partial * a.n_kv_heads + kv_head) * TD_DECODE_ROWS + p) * (HD + 4);
-      for (int k = 0; k < PER_LANE; k++)
-        dst[k * 32 + lane] = o[k];
-      if (lane == 0) {
-        dst[HD] = m;
-        dst[HD + 1] = l;
-      }
-    } else {
-      before.add(p, m, l, o);
-      bf16 *dst = output_of(a, it, row, kv_head, p, HD);
-      for (int k = 0; k < PER_LANE; k++)
-        dst[k * 32 + lane] = __float2bfloat16(divided(o[k], l));
-    }
-  }
-  if (it.n_partials > 1 && arrives_last(a, it, kv_head))
-    merge_partials<HD>(a, it, row, kv_head, before);
-}

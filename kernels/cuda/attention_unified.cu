@@ -334,6 +334,7 @@ __device__ __forceinline__ void run_small(slice_copies<HD> &in, const unified_ar
       continue;
     uint32_t q[HD / 16][4];
     int32_t last = (int32_t)k.n_keys - 1;
+    const query_positions pos = {last, last, u.a.window > 0 ? last - (int32_t)u.a.window + 1 : 0, last + 1};
     load_small_queries<HD>(q, u.a, bp, k, p.head);
     bool last_piece = alone && is_last(u, bp, k, p);
     warp_state<HD> st;
@@ -344,7 +345,7 @@ __device__ __forceinline__ void run_small(slice_copies<HD> &in, const unified_ar
       barrier_wait(in.bars + stage * 8, n_done / S::DEPTH & 1);
       if (key + SLICE_KEYS > k.n_keys)
         zero_slice<HD>(smem_k + S::SLICE_BYTES, k.n_keys - key);
-      process_tile<HD, SLICE_KEYS, page_lines>(st, q, smem_k, smem_k + S::SLICE_BYTES, 0, key, last, last, u.a);
+      process_tile<HD, SLICE_KEYS, page_lines>(st, q, smem_k, smem_k + S::SLICE_BYTES, 0, key, pos, u.a);
       __syncwarp();
       if (more)
         in.copy();
@@ -605,7 +606,7 @@ td_status td_cuda_make_planner(cuda_backend *b, const td_kv *kv, td_error *err)
   if (b->config.attention == 0 || b->config.batch_invariant || !kv->wgmma || !td_cuda_has_unified_attention(s->head_dim))
     return TD_OK;
   td_attention_planner_config c = {};
-  c.policy = (td_attention_policy)(b->config.attention - 1);
+  c.policy = b->config.attention == TD_ATTENTION_AUTO ? TD_ATTENTION_UNIFIED : (td_attention_policy)(b->config.attention - 1);
   c.max_rows = b->config.max_rows;
   c.n_workers = (uint32_t)b->n_sms;
   c.n_kv_heads = s->n_kv_heads;
@@ -614,6 +615,8 @@ td_status td_cuda_make_planner(cuda_backend *b, const td_kv *kv, td_error *err)
   c.page_tokens = s->page_tokens;
   c.window_tokens = s->window_tokens;
   c.tile_rows = TILE_ROWS;
+  if (b->config.attention == TD_ATTENTION_AUTO && c.group > TD_DECODE_ROWS)
+    return TD_OK; // more than a decode item holds: rows as prefill tiles
   c.shared_only = c.policy == TD_ATTENTION_UNIFIED && c.group <= TD_DECODE_ROWS; // larger groups have no items for one token
   c.max_slots = td_attention_slots_of(&c);
   c.cost = td_attention_cost_of_h200(c.n_workers);

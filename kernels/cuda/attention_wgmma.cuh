@@ -17,12 +17,6 @@ template <int HD> struct key_tile {
 };
 
 #ifdef TD_HAS_WGMMA
-__device__ __forceinline__ float exp2_fast(float x)
-{
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 
 template <int HD> struct consumer {
   using S = key_tile<HD>;

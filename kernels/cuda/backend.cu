@@ -98,13 +98,14 @@ static td_status be_kv_check(const td_backend *be, const td_kv_shape *shape, td_
                    "the CUDA backend has no attention kernel for %u heads over %u kv heads, only for up to %d a kv head; "
                    "backend = cpu serves this model",
                    shape->n_heads, shape->n_kv_heads, (int)TD_GROUP_MAX);
-  bool unified = b->config.attention == 1 + TD_ATTENTION_UNIFIED && td_cuda_has_wgmma_attention(shape->head_dim); // 256: rows alone
-  if (b->config.attention != 0 && !(b->has_wgmma && (unified || td_cuda_has_unified_attention(shape->head_dim))))
+  uint32_t attention = b->config.attention == TD_ATTENTION_AUTO ? 0 : b->config.attention;
+  bool unified = attention == 1 + TD_ATTENTION_UNIFIED && td_cuda_has_wgmma_attention(shape->head_dim); // 256: rows alone
+  if (attention != 0 && !(b->has_wgmma && (unified || td_cuda_has_unified_attention(shape->head_dim))))
     return td_fail_param(err, TD_ERR_UNSUPPORTED, "attention",
                          "attention: decodes by plans need a Hopper GPU and heads of 64, 96 or 128 (unified: or 256), not %s of %u; attention = "
                          "serial serves this model",
                          b->has_wgmma ? "heads" : "this GPU with heads", shape->head_dim);
-  if (b->config.attention != 0 && b->config.batch_invariant)
+  if (attention != 0 && b->config.batch_invariant)
     return td_fail_param(err, TD_ERR_UNSUPPORTED, "attention",
                          "attention: decodes by plans depend on their batch; batch_invariant goes with attention = serial only");
   return TD_OK;

@@ -9,9 +9,11 @@
 #include "kernels/cuda/attention.cuh"
 
 enum {
-  FUSED_ROWS_MAX = 16,   // of a step: more, and wgmma does better (stream_product.cu)
+  FUSED_ROWS_MIN = 3,    // of a step: fewer, and attention is better off with a kernel before it that rotates
+  FUSED_ROWS_MAX = 8,    // more, and wgmma does better (stream_product.cu)
   FUSED_TILES_MAX = 128, // of a product that ends in sums of squares: a warp reads them at once
 };
+static_assert((int)FUSED_ROWS_MAX < (int)TD_NARROW_ROWS_MIN, "attention that rotates knows no narrow items");
 
 enum fused_kind {
   FUSED_STORE,     // out[n, n_out] bf16

@@ -195,7 +195,8 @@ bool read_decoder(reader &r)
 
 bool td_fused_make(cuda_backend *b, const td_plan *plan, void (*queue)(void *arg, const td_plan *plan), void *arg, fused_step *out)
 {
-  if (!b->stream_encode || b->config.batch_invariant || b->planner || plan->n_rows > FUSED_ROWS_MAX)
+  if (!b->stream_encode || b->config.batch_invariant || b->recording_plan || plan->n_rows < FUSED_ROWS_MIN ||
+      plan->n_rows > FUSED_ROWS_MAX)
     return false;
   std::vector<noted_op> ops;
   note_ops(b, plan, queue, arg, &ops);
@@ -213,7 +214,7 @@ void td_fused_queue(cuda_backend *b, const fused_step &s)
     const attention_args &a = l.attention.args;
     td_fused_queue_product(b, l.qkv);
     td_cuda_decode_rotated(b, a, l.attention.rotation, l.attention.head_dim,
-                           td_attention_decode_items_max(s.begin.n, a.n_kv_heads, td_cuda_decode_blocks(b, l.attention.head_dim)));
+                           td_attention_decode_works_max(s.begin.n, a.n_kv_heads, td_cuda_decode_blocks(b, l.attention.head_dim)));
     td_fused_queue_product(b, l.o);
     td_fused_queue_product(b, l.gate_up);
     td_fused_queue_product(b, l.down);

@@ -341,16 +341,13 @@ __global__ void __launch_bounds__(BEGIN_THREADS) begin_kernel(const fused_begin 
 
 // ---- the host's side ----
 
-typedef void (*fused_function)(fused_product);
-
-static fused_function function_for(uint32_t n) { return n <= 8 ? fused_kernel<8> : fused_kernel<16>; }
-static uint32_t width_for(uint32_t n) { return n <= 8 ? 8 : 16; }
+typedef fused_shape<FUSED_ROWS_MAX> used_shape;
 
 td_status td_fused_open(cuda_backend *b, td_error *err)
 {
   cudaError_t e = cudaSuccess;
-  for (uint32_t n = 8; n <= FUSED_ROWS_MAX && b->has_wgmma && e == cudaSuccess; n += 8)
-    e = cudaFuncSetAttribute(function_for(n), cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_BYTES_MAX);
+  if (b->has_wgmma)
+    e = cudaFuncSetAttribute(fused_kernel<FUSED_ROWS_MAX>, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_BYTES_MAX);
   if (e != cudaSuccess)
     return td_cuda_fail(err, e, "kernels for few rows");
   return b->stream_encode ? td_cuda_alloc_array(b, (size_t)FUSED_ROWS_MAX * FUSED_TILES_MAX, &b->fused_sums, err) : TD_OK;
@@ -379,20 +376,20 @@ bool td_fused_lay_out(cuda_backend *b, fused_product *p, const td_weight *w, con
   uint32_t most = std::min({(uint32_t)SLICES_MAX, SLOT_WEIGHT_BYTES / (p->tile_rows * SLICE_ROW_BYTES), n_slices});
   p->n_parts = (n_slices + most - 1) / most;
   p->slices = (n_slices + p->n_parts - 1) / p->n_parts;
-  p->n_slots = p->n <= 8 ? fused_shape<8>::slots(p->tile_rows) : fused_shape<16>::slots(p->tile_rows);
+  p->n_slots = used_shape::slots(p->tile_rows);
   p->bias = w->bias;
   const cuuint64_t row_bytes = (cuuint64_t)w->n_in * sizeof(bf16);
   const cuuint64_t w_dims[4] = {SLICE_K, p->n_out, halves, n_slices}, w_strides[3] = {row_bytes, row_bytes * p->n_out, SLICE_ROW_BYTES};
   const cuuint32_t w_box[4] = {SLICE_K, p->out_rows, halves, p->slices};
   const cuuint64_t x_dims[3] = {SLICE_K, p->n, n_slices}, x_strides[2] = {row_bytes, SLICE_ROW_BYTES};
-  const cuuint32_t x_box[3] = {SLICE_K, width_for(p->n), p->slices};
+  const cuuint32_t x_box[3] = {SLICE_K, FUSED_ROWS_MAX, p->slices};
   return encode(b, &p->w_map, 4, w->data, w_dims, w_strides, w_box) && encode(b, &p->x_map, 3, x, x_dims, x_strides, x_box);
 }
 
 void td_fused_queue_product(cuda_backend *b, const fused_product &p)
 {
-  size_t smem_bytes = p.n <= 8 ? fused_shape<8>::smem_bytes(p.n_slots, p.tile_rows) : fused_shape<16>::smem_bytes(p.n_slots, p.tile_rows);
-  queue_kernel(b, function_for(p.n), dim3(std::min(p.n_tiles, (uint32_t)b->n_sms)), FUSED_THREADS, smem_bytes, p);
+  queue_kernel(b, fused_kernel<FUSED_ROWS_MAX>, dim3(std::min(p.n_tiles, (uint32_t)b->n_sms)), FUSED_THREADS,
+               used_shape::smem_bytes(p.n_slots, p.tile_rows), p);
 }
 
 void td_fused_queue_begin(cuda_backend *b, const fused_begin &g)

@@ -50,8 +50,9 @@ struct device_batch {
 // Of a page's tokens, which are a power of two: kernels shift where a division would take as long as the rest.
 __device__ __forceinline__ uint32_t log2_of(uint32_t n) { return 31 - __clz(n); }
 
-// COUNT_TASKS: of the attention plan; 0: the step has none, and where plans lie is an earlier step's.
-enum { COUNT_TOKENS, COUNT_ROWS, COUNT_LOGITS, COUNT_ITEMS, COUNT_TASKS, N_COUNTS };
+// COUNT_WIDE_ITEMS: of the items, those before the narrow ones. COUNT_TASKS: of the attention plan; 0: the step has none, and where plans
+// lie is an earlier step's.
+enum { COUNT_TOKENS, COUNT_ROWS, COUNT_LOGITS, COUNT_ITEMS, COUNT_WIDE_ITEMS, COUNT_TASKS, N_COUNTS };
 
 // A packed plan on its way up, and what comes back of its step.
 struct step_block {
@@ -66,6 +67,7 @@ struct step_block {
 
 struct recording {
   uint32_t n_rows;
+  bool of_plan; // its attention is by a plan of what rows share; else none of the step's rows may share anything
   cudaGraphExec_t exec;
 };
 
@@ -145,6 +147,7 @@ struct cuda_backend {
   bool planned;               // this step is
   bool own_are_items;         // plans are of shared spans alone; rows' own keys are items, which add up both
   uint32_t n_plan_tasks;      // of this step
+  bool recording_plan;        // the step that is being recorded has such
   td_attention_own *own;      // [max_rows] of this step, if own_are_items
   unsigned char *device_plan; // the block
   float *plan_partials;       // [slots, group, head dim + 4]

@@ -44,7 +44,7 @@ static size_t plan_bytes_max(const cuda_backend *b)
   c.max_rows = b->config.max_rows;
   c.n_workers = (uint32_t)b->n_sms;
   c.group = c.tile_rows = TD_GROUP_MAX;
-  return b->config.attention ? td_attention_block_bytes_max(&c) : 0;
+  return b->config.attention && b->has_wgmma && !b->config.batch_invariant ? td_attention_block_bytes_max(&c) : 0;
 }
 
 static size_t packed_bytes_max(const cuda_backend *b)
@@ -82,7 +82,7 @@ static void pack_plan(cuda_backend *b, const td_plan *plan)
   memcpy(pack_section(b, ROWS, plan->n_rows * sizeof(td_plan_row)), plan->rows, plan->n_rows * sizeof(td_plan_row));
   memcpy(pack_section(b, LOGITS_ROWS, plan->n_logits * sizeof(uint32_t)), plan->logits_rows,
          plan->n_logits * sizeof(uint32_t));
-  b->items.n_items = b->items.n_prefill = 0;
+  b->items.n_items = b->items.n_wide = b->items.n_prefill = 0;
   b->planned = b->planner && td_attention_planner_make(b->planner, plan, nullptr) == TD_OK; // else every row by itself
   const td_attention_header *decodes = b->planned ? td_attention_planner_block(b->planner) : nullptr;
   bool own = b->planned && b->own_are_items;
@@ -93,7 +93,7 @@ static void pack_plan(cuda_backend *b, const td_plan *plan)
     const td_kv_shape *s = &b->kvs->back()->shape;
     td_attention_cut cut = {s->n_heads / s->n_kv_heads, s->n_kv_heads, td_cuda_decode_blocks(b, s->head_dim),
                             (uint32_t)(b->kvs->back()->wgmma ? TD_PREFILL_ROWS_WGMMA : TD_PREFILL_ROWS_MMA),
-                            b->config.batch_invariant, b->planned && !own, own ? b->own : nullptr};
+                            b->config.batch_invariant, b->planned && !own, b->kvs->back()->wgmma, own ? b->own : nullptr};
     td_attention_items_make(&b->items, plan, &cut);
   }
   memcpy(pack_section(b, ITEMS, b->items.n_items * sizeof(td_attention_item)), b->items.items,
@@ -113,6 +113,7 @@ static void pack_plan(cuda_backend *b, const td_plan *plan)
   h->counts[COUNT_ROWS] = plan->n_rows;
   h->counts[COUNT_LOGITS] = plan->n_logits;
   h->counts[COUNT_ITEMS] = b->items.n_items;
+  h->counts[COUNT_WIDE_ITEMS] = b->items.n_wide;
   h->counts[COUNT_TASKS] = b->n_plan_tasks;
 }
 
@@ -253,15 +254,15 @@ td_status td_cuda_queue_empty_step(cuda_backend *b, uint32_t n_rows, void (*queu
   return e == cudaSuccess ? TD_OK : td_cuda_fail(err, e, "a step could not be tried");
 }
 
-td_status td_cuda_record(td_backend *be, uint32_t n_rows, void (*queue)(void *arg, const td_plan *plan), void *arg,
-                         td_error *err)
+static td_status record_one(cuda_backend *b, uint32_t n_rows, bool of_plan, void (*queue)(void *arg, const td_plan *plan), void *arg,
+                            td_error *err)
 {
-  cuda_backend *b = self(be);
   td_plan plan = {};
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t exec = nullptr;
   fused_step fused;
   frame_empty_step(b, &plan, n_rows);
+  b->recording_plan = of_plan;
   bool is_fused = td_fused_make(b, &plan, queue, arg, &fused);
   // once for real: what libraries set up at first use must not happen while recording
   is_fused ? td_fused_queue(b, fused) : queue(arg, &plan);
@@ -273,22 +274,34 @@ td_status td_cuda_record(td_backend *be, uint32_t n_rows, void (*queue)(void *ar
     note(b, cudaGraphInstantiate(&exec, graph, 0));
   if (graph)
     cudaGraphDestroy(graph);
+  b->recording_plan = false;
   cudaError_t e = end_empty_step(b);
   if (e != cudaSuccess)
     return td_cuda_fail(err, e, "a step could not be recorded");
-  b->recordings->push_back({n_rows, exec});
+  b->recordings->push_back({n_rows, of_plan, exec});
   b->base.n_fused_steps += is_fused;
   return TD_OK;
 }
 
-// The smallest recording that holds the plan, or null.
+// Twice where plans are of shared spans alone: steps without any are shorter by a launch, and may be fused.
+td_status td_cuda_record(td_backend *be, uint32_t n_rows, void (*queue)(void *arg, const td_plan *plan), void *arg,
+                         td_error *err)
+{
+  cuda_backend *b = self(be);
+  if (b->planner)
+    TD_TRY(record_one(b, n_rows, true, queue, arg, err));
+  return b->planner && !b->own_are_items ? TD_OK : record_one(b, n_rows, false, queue, arg, err);
+}
+
+// The smallest recording that holds the step, or null.
 static const recording *recording_for(const cuda_backend *b, const td_plan *plan)
 {
   const recording *best = nullptr;
+  bool of_plan = b->own_are_items ? b->n_plan_tasks > 0 : b->planned;
   if (plan->n_logits != plan->n_rows || plan->n_tokens != plan->n_rows)
     return nullptr;
   for (const recording &r : *b->recordings)
-    if (r.n_rows >= plan->n_rows && (!best || r.n_rows < best->n_rows))
+    if (r.of_plan == of_plan && r.n_rows >= plan->n_rows && (!best || r.n_rows < best->n_rows))
       best = &r;
   return best;
 }
@@ -296,8 +309,6 @@ static const recording *recording_for(const cuda_backend *b, const td_plan *plan
 bool td_cuda_replay(td_backend *be)
 {
   cuda_backend *b = self(be);
-  if (b->planner && !b->planned && !b->own_are_items) // recorded are plans and nothing else
-    return false;
   const recording *best = recording_for(b, b->plan);
   if (!best)
     return false;

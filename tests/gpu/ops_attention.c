@@ -53,37 +53,38 @@ static void write_kv(const heads *h, const td_rope_kv_params *base, const sequen
   }
 }
 
+static void reference_query(const heads *h, const sequence *s, const float *q_norm, const float *inv_freq, uint32_t i, uint32_t head, double *o)
+{
+  uint32_t hd = h->head_dim, width = (h->n_heads + 2 * h->n_kv_heads) * hd, kvh = head / (h->n_heads / h->n_kv_heads);
+  uint32_t pos = s->kv_len - s->q_len + i, first = h->window && pos + 1 > h->window ? pos + 1 - h->window : 0;
+  double *p = malloc(s->kv_len * sizeof *p), q[256], max = -INFINITY, sum = 0;
+  reference_head(h, s->qkv + (size_t)pos * width + head * hd, q_norm, inv_freq, (int32_t)pos, q);
+  for (uint32_t t = first; t <= pos; t++) {
+    p[t] = 0;
+    for (uint32_t d = 0; d < hd; d++)
+      p[t] += q[d] * s->k[((size_t)t * h->n_kv_heads + kvh) * hd + d];
+    p[t] /= sqrt(hd);
+    max = fmax(max, p[t]);
+  }
+  for (uint32_t d = 0; d < hd; d++)
+    o[d] = 0;
+  for (uint32_t t = first; t <= pos; t++) {
+    double w = exp(p[t] - max);
+    sum += w;
+    for (uint32_t d = 0; d < hd; d++)
+      o[d] += w * s->v[((size_t)t * h->n_kv_heads + kvh) * hd + d];
+  }
+  for (uint32_t d = 0; d < hd; d++)
+    o[d] /= sum;
+  free(p);
+}
+
 static void reference_attention(const heads *h, const sequence *s, const float *q_norm, const float *inv_freq, double *out)
 {
-  uint32_t hd = h->head_dim, width = (h->n_heads + 2 * h->n_kv_heads) * hd, group = h->n_heads / h->n_kv_heads;
-  double *p = malloc(s->kv_len * sizeof *p), q[256];
-  for (uint32_t i = 0; i < s->q_len; i++) {
-    uint32_t pos = s->kv_len - s->q_len + i;
-    uint32_t first = h->window && pos + 1 > h->window ? pos + 1 - h->window : 0;
-    for (uint32_t head = 0; head < h->n_heads; head++) {
-      uint32_t kvh = head / group;
-      double max = -INFINITY, sum = 0, *o = out + ((size_t)i * h->n_heads + head) * hd;
-      reference_head(h, s->qkv + (size_t)pos * width + head * hd, q_norm, inv_freq, (int32_t)pos, q);
-      for (uint32_t t = first; t <= pos; t++) {
-        p[t] = 0;
-        for (uint32_t d = 0; d < hd; d++)
-          p[t] += q[d] * s->k[((size_t)t * h->n_kv_heads + kvh) * hd + d];
-        p[t] /= sqrt(hd);
-        max = fmax(max, p[t]);
-      }
-      for (uint32_t d = 0; d < hd; d++)
-        o[d] = 0;
-      for (uint32_t t = first; t <= pos; t++) {
-        double w = exp(p[t] - max);
-        sum += w;
-        for (uint32_t d = 0; d < hd; d++)
-          o[d] += w * s->v[((size_t)t * h->n_kv_heads + kvh) * hd + d];
-      }
-      for (uint32_t d = 0; d < hd; d++)
-        o[d] /= sum;
-    }
-  }
-  free(p);
+#pragma omp parallel for collapse(2) schedule(dynamic, 4)
+  for (uint32_t i = 0; i < s->q_len; i++)
+    for (uint32_t head = 0; head < h->n_heads; head++)
+      reference_query(h, s, q_norm, inv_freq, i, head, out + ((size_t)i * h->n_heads + head) * h->head_dim);
 }
 
 /* The step under test: the last q_len tokens of all sequences at once. Returns [n_tokens, n_heads * head_dim]. */
@@ -171,14 +172,14 @@ static void test_rows(const heads *h, const uint32_t (*rows)[2], const uint32_t 
     s->qkv = malloc((size_t)s->kv_len * width * sizeof *s->qkv);
     for (uint32_t t = 0; t < n_shared; t++)
       memcpy(s->qkv + (size_t)t * width, like->qkv + (size_t)t * width, width * sizeof *s->qkv);
-    for (size_t i = (size_t)n_shared * width; i < (size_t)s->kv_len * width; i++)
-      s->qkv[i] = random_value(1.5);
+    random_fill(s->qkv + (size_t)n_shared * width, (size_t)(s->kv_len - n_shared) * width, 1.5);
     s->k = malloc((size_t)s->kv_len * h->n_kv_heads * hd * sizeof *s->k);
     s->v = malloc((size_t)s->kv_len * h->n_kv_heads * hd * sizeof *s->v);
     for (size_t i = 0; i < (size_t)n_shared * h->n_kv_heads * hd; i++) {
       s->k[i] = like->k[i];
       s->v[i] = like->v[i];
     }
+#pragma omp parallel for collapse(2)
     for (uint32_t t = n_shared; t < s->kv_len; t++)
       for (uint32_t j = 0; j < h->n_kv_heads; j++) {
         const float *src = s->qkv + (size_t)t * width + (h->n_heads + j) * hd;

@@ -227,7 +227,8 @@ static void compare(const decoder *d, const float *want, uint32_t n)
 
 void test_decoder(const char *backend, const td_backend_config *config, const decoder_shape *s)
 {
-  static const uint32_t recorded[] = {16, 8, 1}, rows[] = {1, 2, 7, 8, 11, 16};
+  static const uint32_t recorded[] = {16, 8, 4, 1}, rows[] = {1, 2, 4, 7, 8, 11, 16};
+  enum { FUSED = 2 }; /* of the recorded: 8 and 4 (kernels/cuda/fused.cuh) */
   td_error err;
   td_backend *cpu, *device;
   values v = {0};
@@ -247,7 +248,7 @@ void test_decoder(const char *backend, const td_backend_config *config, const de
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
       compare(&d, want, rows[i]);
     bool hopper = strstr(be->identity, " cc9.0 ") != NULL;
-    expect(!hopper || be->n_fused_steps == sizeof recorded / sizeof *recorded, "all recorded decoders are fused");
+    expect(!hopper || be->n_fused_steps == FUSED, "recorded decoders of few rows are fused");
     free(want);
     free_values(&v);
   }

@@ -16,18 +16,33 @@ uint64_t rng(void) { return random_next(&rng_state); }
 
 double uniform(void) { return (double)(rng() >> 11) / 9007199254740992.0; }
 
-/* A bf16 number, roughly normal. */
-float random_value(double scale)
+/* The sum of four uniform numbers is roughly normal. */
+static float value_of(uint64_t four, double scale)
 {
-  double v = (uniform() + uniform() + uniform() + uniform() - 2) * 1.7 * scale;
-  return td_bf16_to_f32(td_f32_to_bf16((float)v));
+  uint64_t sum = (four & 0xffff) + (four >> 16 & 0xffff) + (four >> 32 & 0xffff) + (four >> 48);
+  return td_bf16_to_f32(td_f32_to_bf16((float)(((double)sum / 65536 - 2) * 1.7 * scale)));
+}
+
+float random_value(double scale) { return value_of(rng(), scale); }
+
+/* A sequence for each run of so many, so that their number does not depend on the threads'. */
+void random_fill(float *v, size_t n, double scale)
+{
+  enum { RUN = 8192 };
+  uint64_t first = rng() | 1;
+#pragma omp parallel for
+  for (size_t at = 0; at < n; at += RUN) {
+    uint64_t state = (first + at / RUN) * 0x9e3779b97f4a7c15ull | 1;
+    random_next(&state);
+    for (size_t i = at; i < n && i < at + RUN; i++)
+      v[i] = value_of(random_next(&state), scale);
+  }
 }
 
 float *random_values(size_t n, double scale)
 {
   float *v = malloc((n ? n : 1) * sizeof *v);
-  for (size_t i = 0; i < n; i++)
-    v[i] = random_value(scale);
+  random_fill(v, n, scale);
   return v;
 }
 

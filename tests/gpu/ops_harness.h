@@ -20,6 +20,7 @@ extern int32_t sampled[MAX_ROWS];
 uint64_t rng(void);
 double uniform(void);
 float random_value(double scale); /* a bf16 number, roughly normal */
+void random_fill(float *v, size_t n, double scale); /* with such */
 float *random_values(size_t n, double scale);
 
 void die(td_status st, const td_error *err, const char *what);

@@ -129,7 +129,7 @@ static void check_own(const td_attention_items *items, const td_plan *plan, uint
     assert_true(i >= items->n_prefill && it->member == own.member && it->n_tokens == r->q_len);
     assert_true(it->kv_begin == key && it->kv_end > key && it->kv_begin % 16 == 0);
     assert_true(it->n_partials == 1 || (it->partial == it->first_partial + n && it->partial < TD_SPLITS_MAX));
-    assert_true(it->kv_end % 16 == 0 || it->kv_end == r->kv_len); /* only a row's last keys are less than a slice */
+    assert_true(it->kv_end % 16 == 0 || it->kv_end == r->kv_len); /* only a row's last keys are less than a strip */
     key = it->kv_end;
     n_of_row = it->n_partials;
     n++;
@@ -148,7 +148,7 @@ static void check_step(launches *run, const td_plan *plan)
 {
   const td_attention_planner_config *c = run->c;
   td_attention_own own[ROWS_MAX];
-  td_attention_cut cut = {c->group, c->n_kv_heads, 3 * c->n_workers, TD_PREFILL_ROWS_WGMMA, false, false, own};
+  td_attention_cut cut = {c->group, c->n_kv_heads, 3 * c->n_workers, TD_PREFILL_ROWS_WGMMA, false, false, true, own};
   make(run->p, plan);
   td_attention_planner_own(run->p, plan, own);
   td_attention_items_make(&run->items, plan, &cut);
@@ -167,8 +167,8 @@ static void check_step(launches *run, const td_plan *plan)
     n_written += w[i].is;
   assert_int_equal(n_written, n_read); /* all that is written is added up, once */
   if (n_singles == plan->n_rows) /* the grid of a recorded step */
-    assert_in_range(run->items.n_items, plan->n_rows,
-                    td_attention_decode_items_max(plan->n_rows, c->n_kv_heads, 3 * c->n_workers));
+    assert_in_range(td_attention_decode_works(&run->items), 1,
+                    td_attention_decode_works_max(plan->n_rows, c->n_kv_heads, 3 * c->n_workers));
   run->n_partials += n_written;
   run->n_split += run->items.n_partials;
   run->n_unpacked += (uint32_t)td_attention_planner_stats(run->p).n_unpacked;

@@ -29,7 +29,7 @@ static void make_rows(td_plan *plan, td_plan_row *rows)
   plan->rows = rows;
   plan->n_rows = 0;
   for (uint32_t i = 0; i < n; i++) {
-    uint32_t q = below(3) ? 1 : 1 + below(below(2) ? 8 : 300), past = below(4) ? below(3000) : below(100000);
+    uint32_t q = below(3) ? 1 : 1 + below(below(2) ? 8 : 300), past = below(4) ? below(below(2) ? 3000 : 80) : below(100000);
     if (tokens + q > TOKENS_MAX - (n - i - 1)) /* the rest needs one each */
       q = 1;
     rows[plan->n_rows++] = (td_plan_row){.q_start = tokens, .q_len = q, .kv_len = past + q};
@@ -69,6 +69,16 @@ static void check_row(const td_attention_items *out, const td_plan *plan, uint32
   assert_int_equal(keys, tiles || elsewhere ? 0 : r->kv_len);
 }
 
+/* Narrow are short rows of a step that has many, and they are not cut. */
+static void check_narrow(const td_attention_items *out, const td_plan *plan, const td_attention_cut *cut)
+{
+  uint32_t n_narrow = out->n_items - out->n_wide, works = td_attention_decode_works(out);
+  assert_true(n_narrow == 0 || (cut->narrow && plan->n_rows >= TD_NARROW_ROWS_MIN));
+  for (uint32_t i = out->n_wide; i < out->n_items; i++)
+    assert_true(out->items[i].n_partials == 1 && out->items[i].kv_end - out->items[i].kv_begin <= 256);
+  assert_true(works >= out->n_wide - out->n_prefill && (works - (out->n_wide - out->n_prefill)) * TD_NARROW_ITEMS >= n_narrow);
+}
+
 /* Tiles of a row come longest first; for check_row they must come in order. */
 static int by_row_and_token(const void *x, const void *y)
 {
@@ -87,11 +97,12 @@ static void test_cuts(void **unused)
   for (uint32_t round = 0; round < 3000; round++) {
     td_plan plan = {0};
     td_attention_cut cut = {groups[round % 10], 1 + below(16), 20 + below(1800),
-                            below(2) ? TD_PREFILL_ROWS_MMA : TD_PREFILL_ROWS_WGMMA, below(4) == 0, below(4) == 0, NULL};
+                            below(2) ? TD_PREFILL_ROWS_MMA : TD_PREFILL_ROWS_WGMMA, below(4) == 0, below(4) == 0, below(2) == 0, NULL};
     make_rows(&plan, rows);
     td_attention_items_make(&out, &plan, &cut);
     assert_in_range(out.n_items, cut.no_singles ? 0 : plan.n_rows, out.max_items);
-    assert_true(out.n_prefill <= out.n_items && out.n_partials <= TD_SPLITS_MAX);
+    assert_true(out.n_prefill <= out.n_wide && out.n_wide <= out.n_items && out.n_partials <= TD_SPLITS_MAX);
+    check_narrow(&out, &plan, &cut);
     for (uint32_t i = 1; i < out.n_prefill; i++)
       assert_true(out.items[i - 1].kv_end >= out.items[i].kv_end);
     qsort(out.items, out.n_prefill, sizeof *out.items, by_row_and_token);
@@ -111,12 +122,14 @@ static void test_recorded_grids_are_large_enough(void **unused)
   assert_non_null(out.items);
   for (uint32_t round = 0; round < 3000; round++) {
     td_plan plan = {.rows = rows, .n_rows = 1 + below(ROWS_MAX)};
-    td_attention_cut cut = {1 + below(TD_DECODE_ROWS), 1 + below(16), 20 + below(420), TD_PREFILL_ROWS_WGMMA, false, false, NULL};
+    td_attention_cut cut = {1 + below(TD_DECODE_ROWS), 1 + below(16), 20 + below(420), TD_PREFILL_ROWS_WGMMA, false, false, below(2) == 0, NULL};
     for (uint32_t i = 0; i < plan.n_rows; i++)
       rows[i] = (td_plan_row){.q_start = i, .q_len = 1, .kv_len = 1 + (below(5) ? below(500) : below(200000))};
     td_attention_items_make(&out, &plan, &cut);
     assert_int_equal(out.n_prefill, 0);
-    assert_in_range(out.n_items, plan.n_rows, td_attention_decode_items_max(plan.n_rows, cut.n_kv_heads, cut.n_blocks));
+    assert_true(out.n_items >= plan.n_rows);
+    for (uint32_t n = plan.n_rows; n <= ROWS_MAX; n++)
+      assert_true(td_attention_decode_works(&out) <= td_attention_decode_works_max(n, cut.n_kv_heads, cut.n_blocks));
   }
   free(out.items);
 }
@@ -156,7 +169,7 @@ static void test_places_are_filled(void **unused)
   for (uint32_t round = 0; round < 2000; round++) {
     td_plan plan = {.rows = rows, .n_rows = 1 + below(ROWS_MAX)};
     uint32_t heads = 1 + below(8), n_places = 1 + below(512 / heads), tokens = 20000 + below(100000);
-    td_attention_cut cut = {4, heads, heads * n_places, TD_PREFILL_ROWS_WGMMA, false, false, NULL};
+    td_attention_cut cut = {4, heads, heads * n_places, TD_PREFILL_ROWS_WGMMA, false, false, false, NULL};
     for (uint32_t i = 0; i < plan.n_rows; i++)
       rows[i] = (td_plan_row){.q_start = i, .q_len = 1, .kv_len = tokens};
     td_attention_items_make(&out, &plan, &cut);

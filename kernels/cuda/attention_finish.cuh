@@ -1,0 +1,281 @@
+// How a decode ends: the sums of a block's warps, or of one warp alone, go to the output or, of a split row, to a partial; who comes last
+// adds the row's partials up.
+#pragma once
+
+#include "kernels/cuda/attention_partials.cuh"
+#include "kernels/cuda/attention_tile.cuh"
+
+// Of one query head over some keys: the softmax's maximum and sum, and of the output elements HD / 32 of each lane, neighbours.
+template <int HD> struct row_sum {
+  float m, l, o[HD / 32];
+};
+
+template <int HD> __device__ __forceinline__ void clear(row_sum<HD> &r)
+{
+  r = {-INFINITY, 0, {}};
+}
+
+// The lane's elements of a row of 32 * N floats, 16-byte aligned. FAR: from global memory, as other blocks have left it.
+template <int N, bool FAR> __device__ __forceinline__ void load_elements(float (&v)[N], const float *row)
+{
+  constexpr int AT_ONCE = N % 4 == 0 ? 4 : N % 2 == 0 ? 2 : 1;
+  const float *src = row + threadIdx.x % 32 * N;
+#pragma unroll
+  for (int i = 0; i < N; i += AT_ONCE) {
+    if constexpr (AT_ONCE == 4) {
+      float4 x = FAR ? __ldcg((const float4 *)(src + i)) : *(const float4 *)(src + i);
+      v[i] = x.x, v[i + 1] = x.y, v[i + 2] = x.z, v[i + 3] = x.w;
+    } else if constexpr (AT_ONCE == 2) {
+      float2 x = FAR ? __ldcg((const float2 *)(src + i)) : *(const float2 *)(src + i);
+      v[i] = x.x, v[i + 1] = x.y;
+    } else {
+      v[i] = FAR ? __ldcg(src + i) : src[i];
+    }
+  }
+}
+
+template <int HD> __device__ __forceinline__ void store_partial(float *dst, const row_sum<HD> &r)
+{
+  constexpr int N = HD / 32;
+  uint32_t lane = threadIdx.x % 32;
+#pragma unroll
+  for (int i = 0; i < N; i++)
+    dst[lane * N + i] = r.o[i];
+  if (lane == 0)
+    *(float2 *)(dst + HD) = make_float2(r.m, r.l);
+}
+
+template <int HD> __device__ __forceinline__ void store_output(bf16 *dst, const row_sum<HD> &r)
+{
+  constexpr int N = HD / 32;
+  dst += threadIdx.x % 32 * N;
+  if constexpr (N % 2 == 0) {
+#pragma unroll
+    for (int i = 0; i < N; i += 2)
+      *(uint32_t *)(dst + i) = pack2(divided(r.o[i], r.l), divided(r.o[i + 1], r.l));
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; i++)
+      dst[i] = __float2bfloat16(divided(r.o[i], r.l));
+  }
+}
+
+// What comes before the keys of a row's items: nothing.
+struct nothing_before {
+  template <int HD, int N> __device__ __forceinline__ void add(row_sum<HD> (&)[N], uint32_t, uint32_t) const {}
+};
+
+// A row's partials of its shared spans for one kv head, in the order of keys: they come before what its items have.
+struct shared_before {
+  const float *partials;   // [slots][group][HD + 4]
+  const partial_run *runs; // of each span; in shared memory
+  uint32_t n_runs, group;
+
+  // To the sums of query heads p0 .. p0 + N - 1 of the group, of which n_heads are there. Some partials are fetched at once, but added
+  // one by one.
+  template <int HD, int N> __device__ __forceinline__ void add(row_sum<HD> (&own)[N], uint32_t p0, uint32_t n_heads) const
+  {
+    constexpr uint32_t AT_ONCE = N == 1 ? 4 : 2;
+    if (n_runs == 0)
+      return;
+    row_sum<HD> sum[N];
+    uint32_t span = 0, next = 0;
+    float f, w;
+#pragma unroll
+    for (int g = 0; g < N; g++)
+      clear(sum[g]);
+    while (span < n_runs) {
+      row_sum<HD> part[AT_ONCE][N];
+#pragma unroll
+      for (uint32_t i = 0; i < AT_ONCE; i++) {
+        bool there = span < n_runs; // what is not has no weight
+        const partial_run run = runs[there ? span : 0];
+        const float *first = partials + ((size_t)(run.first + (there ? next : 0) * run.step) * group + p0) * (HD + 4);
+#pragma unroll
+        for (int g = 0; g < N; g++) {
+          const float *src = first + min((uint32_t)g, n_heads - 1) * (HD + 4);
+          float2 ml = __ldcg((const float2 *)(src + HD));
+          part[i][g].m = there ? ml.x : -INFINITY;
+          part[i][g].l = there ? ml.y : 0;
+          load_elements<HD / 32, true>(part[i][g].o, src);
+        }
+        if (++next >= run.n) {
+          next = 0;
+          span++;
+        }
+      }
+#pragma unroll
+      for (uint32_t i = 0; i < AT_ONCE; i++)
+#pragma unroll
+        for (int g = 0; g < N; g++)
+          add_term(sum[g], part[i][g], &f, &w);
+    }
+#pragma unroll
+    for (int g = 0; g < N; g++) {
+      add_term(sum[g], own[g], &f, &w);
+      own[g] = sum[g];
+    }
+  }
+
+private:
+  template <int HD> static __device__ __forceinline__ void add_term(row_sum<HD> &sum, const row_sum<HD> &term, float *f, float *w)
+  {
+    fold_factors(&sum.m, term.m, f, w);
+    sum.l = fold(sum.l, *f, term.l, *w);
+#pragma unroll
+    for (int k = 0; k < HD / 32; k++)
+      sum.o[k] = fold(sum.o[k], *f, term.o[k], *w);
+  }
+};
+
+// A warp's rows to shared memory: [16][HD + 4] floats.
+template <int HD> __device__ __forceinline__ void lay_out(const warp_state<HD> &st, float *smem, uint32_t n_rows)
+{
+  uint32_t lane = threadIdx.x % 32;
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    uint32_t p = lane / 4 + 8 * h;
+    float *r = smem + p * (HD + 4);
+    if (p >= n_rows)
+      continue;
+#pragma unroll
+    for (int d = 0; d < HD / 8; d++)
+      *(float2 *)(r + d * 8 + 2 * (lane % 4)) = make_float2(st.o[d][2 * h], st.o[d][2 * h + 1]);
+    if (lane % 4 == 0)
+      *(float2 *)(r + HD) = make_float2(st.m[h], st.l[h]);
+  }
+}
+
+// Packed row p of what all warps have laid out, in their order.
+template <int HD> __device__ __forceinline__ row_sum<HD> sum_warps(const float *smem, uint32_t p)
+{
+  row_sum<HD> sum;
+  clear(sum);
+#pragma unroll
+  for (int w = 0; w < WARPS; w++)
+    sum.m = fmaxf(sum.m, smem[(w * 16 + p) * (HD + 4) + HD]);
+  float safe = sum.m == -INFINITY ? 0 : sum.m;
+#pragma unroll
+  for (int w = 0; w < WARPS; w++) {
+    const float *r = smem + (w * 16 + p) * (HD + 4);
+    float f = exp2_fast(r[HD] - safe), o[HD / 32];
+    load_elements<HD / 32, false>(o, r);
+    sum.l += r[HD + 1] * f;
+#pragma unroll
+    for (int k = 0; k < HD / 32; k++)
+      sum.o[k] += o[k] * f;
+  }
+  return sum;
+}
+
+// Packed row p of all shares of a split row, in their order whoever does it.
+template <int HD> __device__ __forceinline__ row_sum<HD> sum_shares(const attention_args &a, const td_attention_item &it, uint32_t kv_head, uint32_t p)
+{
+  constexpr uint32_t N = HD / 32, AT_ONCE = HD > 128 ? 8 : 16;
+  uint32_t lane = threadIdx.x % 32;
+  size_t stride = (size_t)a.n_kv_heads * TD_DECODE_ROWS * (HD + 4);
+  const float *part = a.partials + ((size_t)(it.first_partial * a.n_kv_heads + kv_head) * TD_DECODE_ROWS + p) * (HD + 4);
+  row_sum<HD> sum;
+  clear(sum);
+  for (uint32_t i0 = 0; i0 < it.n_partials; i0 += 32) {
+    uint32_t n = min(it.n_partials - i0, 32u);
+    float2 mine = __ldcg((const float2 *)(part + (i0 + min(lane, n - 1)) * stride + HD));
+    float o[AT_ONCE][N];
+#pragma unroll
+    for (uint32_t i = 0; i < AT_ONCE; i++)
+      load_elements<N, true>(o[i], part + (i0 + min(i, n - 1)) * stride);
+    float top = fmaxf(sum.m, warp_max(mine.x)), safe = top == -INFINITY ? 0 : top, keep = exp2_fast(sum.m - safe);
+    float f = lane < n ? exp2_fast(mine.x - safe) : 0;
+    sum.m = top;
+    sum.l = sum.l * keep + (lane < n ? mine.y * f : 0); // of the lane's shares, until the end
+#pragma unroll
+    for (uint32_t k = 0; k < N; k++)
+      sum.o[k] *= keep;
+    for (uint32_t k0 = 0; k0 < n; k0 += AT_ONCE) {
+      if (k0 > 0)
+#pragma unroll
+        for (uint32_t i = 0; i < AT_ONCE; i++)
+          load_elements<N, true>(o[i], part + (i0 + min(k0 + i, n - 1)) * stride);
+#pragma unroll
+      for (uint32_t i = 0; i < AT_ONCE; i++) {
+        float weight = __shfl_sync(0xffffffffu, f, k0 + i);
+#pragma unroll
+        for (uint32_t k = 0; k < N; k++)
+          sum.o[k] += o[i][k] * weight;
+      }
+    }
+  }
+  sum.l = warp_sum(sum.l);
+  return sum;
+}
+
+// Whether this block is the last of its row's shares; what the others wrote can then be read.
+__device__ __forceinline__ bool arrives_last(const attention_args &a, const td_attention_item &it, uint32_t kv_head)
+{
+  __shared__ bool last;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    uint32_t *n = a.arrived + it.first_partial * a.n_kv_heads + kv_head;
+    last = atomicAdd(n, 1) == it.n_partials - 1;
+    if (last)
+      *n = 0;
+  }
+  __syncthreads();
+  __threadfence();
+  return last;
+}
+
+// Of an item whose keys a block's warps have shared. `before`: what else the row has, and how it is added.
+// smem: WARPS x 16 x (HD + 4) floats that no one needs any more.
+template <int HD, class BEFORE = nothing_before>
+__device__ __forceinline__ void finish_block(const warp_state<HD> &st, const attention_args &a, const td_attention_item &it,
+                                             const td_plan_row &row, uint32_t kv_head, float *smem, const BEFORE &before = {})
+{
+  uint32_t warp = threadIdx.x / 32, n_rows = it.n_tokens * a.group;
+  lay_out<HD>(st, smem + warp * 16 * (HD + 4), n_rows);
+  __syncthreads();
+  for (uint32_t p = warp; p < n_rows; p += WARPS) {
+    row_sum<HD> sum[1] = {sum_warps<HD>(smem, p)};
+    if (it.n_partials > 1) {
+      store_partial<HD>(a.partials + ((size_t)(it.partial * a.n_kv_heads + kv_head) * TD_DECODE_ROWS + p) * (HD + 4), sum[0]);
+    } else {
+      before.add(sum, p, 1);
+      store_output<HD>(output_of(a, it, row, kv_head, p, HD), sum[0]);
+    }
+  }
+  if (it.n_partials == 1 || !arrives_last(a, it, kv_head))
+    return;
+  for (uint32_t p = warp; p < n_rows; p += WARPS) {
+    row_sum<HD> sum[1] = {sum_shares<HD>(a, it, kv_head, p)};
+    before.add(sum, p, 1);
+    store_output<HD>(output_of(a, it, row, kv_head, p, HD), sum[0]);
+  }
+}
+
+// Of an item that one warp did alone. smem: 16 x (HD + 4) floats of its own.
+template <int HD, class BEFORE = nothing_before>
+__device__ __forceinline__ void finish_warp(const warp_state<HD> &st, const attention_args &a, const td_attention_item &it,
+                                            const td_plan_row &row, uint32_t kv_head, float *smem, const BEFORE &before = {})
+{
+  constexpr uint32_t AT_ONCE = 4;
+  uint32_t n_rows = it.n_tokens * a.group;
+  lay_out<HD>(st, smem, n_rows);
+  __syncwarp();
+  for (uint32_t p0 = 0; p0 < n_rows; p0 += AT_ONCE) {
+    uint32_t n = min(AT_ONCE, n_rows - p0);
+    row_sum<HD> sum[AT_ONCE];
+#pragma unroll
+    for (uint32_t g = 0; g < AT_ONCE; g++) {
+      const float *r = smem + (p0 + min(g, n - 1)) * (HD + 4);
+      sum[g].m = r[HD];
+      sum[g].l = r[HD + 1];
+      load_elements<HD / 32, false>(sum[g].o, r);
+    }
+    before.add(sum, p0, n);
+#pragma unroll
+    for (uint32_t g = 0; g < AT_ONCE; g++)
+      if (g < n)
+        store_output<HD>(output_of(a, it, row, kv_head, p0 + g, HD), sum[g]);
+  }
+}
