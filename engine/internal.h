@@ -28,7 +28,7 @@
 #include "scheduler/cost_model.h"
 #include "scheduler/scheduler.h"
 
-enum { TD_COMMAND_SUBMIT = 1, TD_COMMAND_CANCEL = 2 };
+enum { TD_COMMAND_SUBMIT = 1, TD_COMMAND_CANCEL = 2, TD_COMMAND_END = 3 };
 
 /* Where a slot is in its life, as the loop thread sees it. */
 typedef enum td_slot_phase {

@@ -136,7 +136,7 @@ static td_slot *find_slot(td_engine *e, td_ticket t)
   return &e->slots[t.slot];
 }
 
-void td_engine_cancel(td_engine *e, td_ticket ticket)
+static void forget(td_engine *e, td_ticket ticket, uint32_t command)
 {
   td_slot *s = find_slot(e, ticket);
   if (!s)
@@ -149,9 +149,12 @@ void td_engine_cancel(td_engine *e, td_ticket ticket)
     if (atomic_load(&s->ended) != TD_FINISH_NONE)
       free_slot(e, ticket.slot);
     else
-      send_command(e, TD_COMMAND_CANCEL, ticket.slot);
+      send_command(e, command, ticket.slot);
   }
 }
+
+void td_engine_cancel(td_engine *e, td_ticket ticket) { forget(e, ticket, TD_COMMAND_CANCEL); }
+void td_engine_end(td_engine *e, td_ticket ticket) { forget(e, ticket, TD_COMMAND_END); }
 
 void td_engine_release(td_engine *e, td_ticket ticket)
 {

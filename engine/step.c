@@ -37,12 +37,15 @@ static void take_submit(td_engine *e, uint32_t slot, uint32_t generation, double
 }
 
 /* A cancel may come after its request ended by itself, even when the slot has a new tenant. */
-static void take_cancel(td_engine *e, uint32_t slot, uint32_t generation)
+static void take_cancel(td_engine *e, uint32_t slot, uint32_t generation, bool complete)
 {
   td_slot *s = &e->slots[slot];
   if (!s->active || s->active_generation != generation)
     return;
-  td_sched_cancel(e->sched, slot);
+  if (complete)
+    td_sched_end(e->sched, slot);
+  else
+    td_sched_cancel(e->sched, slot);
   td_engine_end_slot(e, slot, TD_SLOT_ENDED_CANCELLED);
 }
 
@@ -65,7 +68,7 @@ static bool drain_inbox(td_engine *e)
       }
       take_submit(e, item.slot, item.generation, f.start_us);
     } else
-      take_cancel(e, item.slot, item.generation);
+      take_cancel(e, item.slot, item.generation, item.kind == TD_COMMAND_END);
   }
   return any;
 }
