@@ -99,6 +99,8 @@ uint64_t td_engine_retry_after_us(td_engine *e, uint32_t n_prompt);
 /* [loop] Forgets a request in any state: td_engine_poll returns nothing for it from now on, its pages are free within two
  * steps, and the engine recycles the slot by itself. Unknown or ended tickets are ignored. */
 void td_engine_cancel(td_engine *e, td_ticket ticket);
+/* [loop] The same for an answer that is complete (a stop string): it counts among those that tell how long answers get. */
+void td_engine_end(td_engine *e, td_ticket ticket);
 
 typedef enum td_finish {
   TD_FINISH_NONE,   /* still going */

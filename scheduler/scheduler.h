@@ -78,6 +78,8 @@ TD_MUST_CHECK td_status td_sched_submit(td_sched *s, uint32_t slot, const td_sch
                                         td_error *err);
 /* Drops a request in any state; its pages are freed or stay cached. Not while a plan waits for its commit. */
 void td_sched_cancel(td_sched *s, uint32_t slot);
+/* The same for a request whose answer turned out to be complete: the forecast learns from it how long answers get. */
+void td_sched_end(td_sched *s, uint32_t slot);
 
 typedef struct td_sched_expired {
   uint32_t slot;
