@@ -214,7 +214,7 @@ td_status td_preset_cells(const char *name, const double *rates, size_t n_rates,
     }
     return TD_OK;
   }
-  return td_fail(err, TD_ERR_CONFIG, "no preset '%s'; --help lists them", name);
+  return td_fail(err, TD_ERR_CONFIG, "no preset '%s'; tandem-bench serve --help lists them", name);
 }
 
 const char *td_preset_help(void)

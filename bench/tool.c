@@ -2,6 +2,7 @@
 #include "bench/tool.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +26,7 @@ void td_tool_die(const char *fmt, ...)
 {
   va_list args;
   va_start(args, fmt);
-  fprintf(stderr, "tandem-bench: ");
+  fprintf(stderr, "%s: ", program_invocation_short_name); /* tandem-plan dies here too */
   vfprintf(stderr, fmt, args);
   fprintf(stderr, "\n");
   va_end(args);

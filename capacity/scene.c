@@ -66,6 +66,10 @@ static td_status make_device(const td_scene_options *o, td_device *d, td_error *
     *d = td_device_tp2(d);
   else if (o->tensor_parallel != 0 && o->tensor_parallel != 1)
     return td_fail_param(err, TD_ERR_CONFIG, "tp", "--tp is 1 or 2: nothing else has been measured");
+  if (d->n_kv_tokens == 0)
+    return td_fail_param(err, TD_ERR_CONFIG, "memory-gib",
+                         "%s: %.4g GiB have no room for KV beside %.4g of weights: --memory-gib, --tp or --kv-tokens", d->name,
+                         d->tensor_parallel * d->memory_bytes / 1073741824.0, d->weight_bytes / 1073741824.0);
   return TD_OK;
 }
 

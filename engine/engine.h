@@ -99,6 +99,8 @@ uint64_t td_engine_retry_after_us(td_engine *e, uint32_t n_prompt);
 /* [loop] Forgets a request in any state: td_engine_poll returns nothing for it from now on, its pages are free within two
  * steps, and the engine recycles the slot by itself. Unknown or ended tickets are ignored. */
 void td_engine_cancel(td_engine *e, td_ticket ticket);
+/* [loop] The same for an answer that is complete (a stop string): it counts among those that tell how long answers get. */
+void td_engine_end(td_engine *e, td_ticket ticket);
 
 typedef enum td_finish {
   TD_FINISH_NONE,   /* still going */
@@ -197,7 +199,9 @@ typedef struct td_engine_step {
   uint64_t step;   /* counts from 1 */
   uint64_t end_us; /* CLOCK_MONOTONIC */
   uint32_t step_us, predicted_us; /* predicted_us 0: nothing was predicted */
-  uint32_t n_decodes, n_prefills, n_prefill_tokens;
+  uint32_t calibrated_us;         /* predicted without what has been learned since the start */
+  uint16_t n_decodes, n_prefills; /* rows */
+  uint32_t n_prefill_tokens;
   uint32_t hit_tokens; /* prompt tokens that the prefix tree spared since the step before */
   uint32_t n_running, n_waiting;
   uint32_t pages_free, pages_cached, pages_owned;

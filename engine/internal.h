@@ -28,7 +28,7 @@
 #include "scheduler/cost_model.h"
 #include "scheduler/scheduler.h"
 
-enum { TD_COMMAND_SUBMIT = 1, TD_COMMAND_CANCEL = 2 };
+enum { TD_COMMAND_SUBMIT = 1, TD_COMMAND_CANCEL = 2, TD_COMMAND_END = 3 };
 
 /* Where a slot is in its life, as the loop thread sees it. */
 typedef enum td_slot_phase {
@@ -109,6 +109,7 @@ struct td_engine {
   uint32_t n_slots;
   uint32_t free_head; /* loop thread: list of free slots, UINT32_MAX = none */
   uint64_t n_queued_tokens; /* loop thread */
+  uint32_t n_taken;         /* slots that are not free; loop thread */
   uint64_t n_polls;         /* loop thread */
   uint64_t promised_us;     /* loop thread: when the last one that was refused was told to come back */
   td_ring inbox;            /* loop -> engine */

@@ -63,12 +63,15 @@ uint64_t td_engine_retry_after_us(td_engine *e, uint32_t n_prompt)
   if (st.queue_delay_us <= 0)
     return 0;
   double wait_us = st.next_end_us, gap_us = st.end_gap_us; /* a place: the next that ends gives one */
+  uint32_t n_seen = st.n_running + st.n_waiting, n_rows = e->backend->max_rows;
+  if (n_seen < n_rows && n_seen < e->n_taken) /* a burst that the engine has not seen all of: more places will be in use */
+    gap_us *= (double)n_seen / (e->n_taken < n_rows ? e->n_taken : n_rows);
   if (e->n_queued_tokens + n_prompt > cap) { /* room for tokens: as the queue as a whole moves on */
     double token_us = fmax(st.queue_delay_us / (double)(e->n_queued_tokens + 1), st.prompt_token_us);
     wait_us = fmax(wait_us, token_us * (double)(e->n_queued_tokens + n_prompt - cap));
     gap_us = fmax(gap_us, token_us * n_prompt);
   }
-  double all_us = wait_us + gap_us * (st.n_running + st.n_waiting);
+  double all_us = wait_us + gap_us * e->n_taken;
   double from_now_us = e->promised_us > now_us ? (double)(e->promised_us - now_us) + gap_us : 0;
   from_now_us = fmin(fmax(from_now_us, wait_us), fmin(all_us, PROMISE_MAX_US));
   e->promised_us = now_us + (uint64_t)from_now_us;

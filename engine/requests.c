@@ -89,6 +89,7 @@ td_status td_engine_submit(td_engine *e, const td_engine_request *r, td_ticket *
   uint32_t slot = e->free_head;
   td_slot *s = &e->slots[slot];
   e->free_head = s->next_free;
+  e->n_taken++;
   s->phase = TD_SLOT_LIVE;
   if (++s->generation == 0)
     s->generation = 1;
@@ -124,6 +125,7 @@ static void free_slot(td_engine *e, uint32_t slot)
   s->request.tokens = NULL;
   s->phase = TD_SLOT_FREE;
   s->next_free = e->free_head;
+  e->n_taken--;
   e->free_head = slot;
 }
 
@@ -134,7 +136,7 @@ static td_slot *find_slot(td_engine *e, td_ticket t)
   return &e->slots[t.slot];
 }
 
-void td_engine_cancel(td_engine *e, td_ticket ticket)
+static void forget(td_engine *e, td_ticket ticket, uint32_t command)
 {
   td_slot *s = find_slot(e, ticket);
   if (!s)
@@ -147,9 +149,12 @@ void td_engine_cancel(td_engine *e, td_ticket ticket)
     if (atomic_load(&s->ended) != TD_FINISH_NONE)
       free_slot(e, ticket.slot);
     else
-      send_command(e, TD_COMMAND_CANCEL, ticket.slot);
+      send_command(e, command, ticket.slot);
   }
 }
+
+void td_engine_cancel(td_engine *e, td_ticket ticket) { forget(e, ticket, TD_COMMAND_CANCEL); }
+void td_engine_end(td_engine *e, td_ticket ticket) { forget(e, ticket, TD_COMMAND_END); }
 
 void td_engine_release(td_engine *e, td_ticket ticket)
 {

@@ -37,12 +37,15 @@ static void take_submit(td_engine *e, uint32_t slot, uint32_t generation, double
 }
 
 /* A cancel may come after its request ended by itself, even when the slot has a new tenant. */
-static void take_cancel(td_engine *e, uint32_t slot, uint32_t generation)
+static void take_cancel(td_engine *e, uint32_t slot, uint32_t generation, bool complete)
 {
   td_slot *s = &e->slots[slot];
   if (!s->active || s->active_generation != generation)
     return;
-  td_sched_cancel(e->sched, slot);
+  if (complete)
+    td_sched_end(e->sched, slot);
+  else
+    td_sched_cancel(e->sched, slot);
   td_engine_end_slot(e, slot, TD_SLOT_ENDED_CANCELLED);
 }
 
@@ -65,7 +68,7 @@ static bool drain_inbox(td_engine *e)
       }
       take_submit(e, item.slot, item.generation, f.start_us);
     } else
-      take_cancel(e, item.slot, item.generation);
+      take_cancel(e, item.slot, item.generation, item.kind == TD_COMMAND_END);
   }
   return any;
 }
@@ -173,8 +176,9 @@ static void log_step(td_engine *e, uint64_t step_us, const td_plan *plan, const 
                       .end_us = atomic_load_explicit(&e->heartbeat_us, memory_order_relaxed),
                       .step_us = (uint32_t)step_us,
                       .predicted_us = (uint32_t)fmin(e->times.predicted_us, UINT32_MAX),
-                      .n_decodes = plan->n_decode_rows,
-                      .n_prefills = plan->n_rows - plan->n_decode_rows,
+                      .calibrated_us = (uint32_t)fmin(td_sched_calibrated_us(e->sched, plan), UINT32_MAX),
+                      .n_decodes = (uint16_t)plan->n_decode_rows,
+                      .n_prefills = (uint16_t)(plan->n_rows - plan->n_decode_rows),
                       .n_prefill_tokens = plan->n_prefill_tokens,
                       .hit_tokens = (uint32_t)(ss->prefix_hit_tokens - e->stats.prefix_hit_tokens),
                       .n_running = ss->n_running,
@@ -230,6 +234,22 @@ static void update_stats(td_engine *e, uint64_t step_us, const td_plan *plan)
   pthread_mutex_unlock(&e->stats_lock);
 }
 
+/* Somebody came, and the step that is planned now may be long: who is refused meanwhile is told when there will be room, and behind how
+ * many others, also where nobody was here before. */
+static void foresee_arrivals(td_engine *e)
+{
+  td_sched_forecast f;
+  td_sched_stats ss;
+  if (!td_engine_foresee(e, false, &f))
+    return;
+  td_sched_get_stats(e->sched, &ss);
+  pthread_mutex_lock(&e->stats_lock);
+  e->stats.n_waiting = ss.n_waiting;
+  e->stats.n_running = ss.n_running;
+  td_engine_note_forecast(e, &f);
+  pthread_mutex_unlock(&e->stats_lock);
+}
+
 static void wait_for_work(td_engine *e)
 {
   uint64_t n;
@@ -248,6 +268,8 @@ static bool plan_step(td_engine *e)
     commands = true;
     e->wake(e->wake_arg); /* the step that follows may be long */
   }
+  if (commands)
+    foresee_arrivals(e);
   if (!td_sched_plan(e->sched, now_us, e->plan)) {
     if (commands) { /* cancels may have ended slots */
       update_stats(e, 0, NULL);

@@ -121,9 +121,11 @@ void td_budget_begin(td_budget *b)
   b->limit_us = 0;
 }
 
+double td_budget_calibrated_us(const td_budget *b, const td_step_work *w) { return b->has_cost ? td_cost_step_us(&b->cost, w) : 0; }
+
 double td_budget_predict_us(const td_budget *b, const td_step_work *w)
 {
-  return b->has_cost ? td_cost_step_us(&b->cost, w) * b->correction[w->n_rows > w->n_decode_rows] : 0;
+  return td_budget_calibrated_us(b, w) * b->correction[w->n_rows > w->n_decode_rows];
 }
 
 void td_budget_end_decodes(td_budget *b)

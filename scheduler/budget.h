@@ -56,6 +56,7 @@ void td_budget_remove_chunk(td_budget *b, uint32_t q_len, uint32_t kv_len, bool 
 void td_budget_observe(td_budget *b, const td_step_work *w, double measured_us);
 /* Corrected. 0 without a cost model. */
 double td_budget_predict_us(const td_budget *b, const td_step_work *w);
+double td_budget_calibrated_us(const td_budget *b, const td_step_work *w); /* not corrected */
 
 /* ---- targets ---- */
 

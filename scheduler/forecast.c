@@ -267,11 +267,12 @@ static double steps_to_end(const load *l, uint32_t k)
   return high;
 }
 
-/* What so many steps take, if so many others are let in meanwhile. */
+/* What so many steps take, if so many others are let in meanwhile. The table may fall, and corrections differ; yet nobody is early
+ * because others come. */
 static double time_of(const load *l, double steps, double n_others)
 {
   double tokens = (double)l->prompt_rest + (l->n_joining + n_others) * l->waiting_each;
-  return steps * l->decode_us + fmin(tokens, steps * l->chunk) * (l->hybrid_us - l->decode_us) / l->chunk;
+  return steps * l->decode_us + fmin(tokens, steps * l->chunk) * at_least(l->hybrid_us - l->decode_us, 0) / l->chunk;
 }
 
 static double pages_each(const td_sched *s, const load *l) { return ceil((l->waiting_each + 1) / s->config.page_tokens); }

@@ -249,6 +249,15 @@ void td_sched_cancel(td_sched *s, uint32_t slot)
   td_request_table_remove(&s->table, slot);
 }
 
+void td_sched_end(td_sched *s, uint32_t slot)
+{
+  TD_BUG_ON(slot >= s->config.n_slots);
+  const td_request *r = &s->table.requests[slot];
+  if (r->n_tokens > r->n_prompt)
+    td_answers_note(&s->answers, r->account, r->n_tokens - r->n_prompt, s->step - s->table.histories[slot].submit_step, false);
+  td_sched_cancel(s, slot);
+}
+
 bool td_sched_is_running(const td_sched *s, uint32_t slot)
 {
   TD_BUG_ON(slot >= s->config.n_slots);
@@ -259,6 +268,12 @@ double td_sched_predict_us(const td_sched *s, const td_plan *plan)
 {
   td_step_work w = td_step_work_of(plan);
   return td_budget_predict_us(&s->budget, &w);
+}
+
+double td_sched_calibrated_us(const td_sched *s, const td_plan *plan)
+{
+  td_step_work w = td_step_work_of(plan);
+  return td_budget_calibrated_us(&s->budget, &w);
 }
 
 /* Without a calibration: the fastest step with prompts so far says what a prompt's token takes at least. One without may have been

@@ -78,6 +78,8 @@ TD_MUST_CHECK td_status td_sched_submit(td_sched *s, uint32_t slot, const td_sch
                                         td_error *err);
 /* Drops a request in any state; its pages are freed or stay cached. Not while a plan waits for its commit. */
 void td_sched_cancel(td_sched *s, uint32_t slot);
+/* The same for a request whose answer turned out to be complete: the forecast learns from it how long answers get. */
+void td_sched_end(td_sched *s, uint32_t slot);
 
 typedef struct td_sched_expired {
   uint32_t slot;
@@ -108,6 +110,7 @@ bool td_sched_is_running(const td_sched *s, uint32_t slot);
 
 /* What the cost model says a plan takes, corrected by what was observed; 0 without one. */
 double td_sched_predict_us(const td_sched *s, const td_plan *plan);
+double td_sched_calibrated_us(const td_sched *s, const td_plan *plan); /* not corrected */
 /* How long a plan took. An input like any other: later schedules depend on it, slowly and within bounds. May be left out. */
 void td_sched_observe(td_sched *s, const td_plan *plan, double measured_us);
 

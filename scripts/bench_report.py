@@ -148,7 +148,10 @@ def report(folder):
 
 def main(args):
     if len(args) >= 3 and args[0] == "--svg":
-        draw(pathlib.Path(args[1]), load_curves(map(pathlib.Path, args[2:])))
+        try:
+            draw(pathlib.Path(args[1]), load_curves(map(pathlib.Path, args[2:])))
+        except (OSError, ValueError, KeyError) as e:
+            sys.exit(f"bench_report.py: {e}")
     elif len(args) == 1 and pathlib.Path(args[0]).is_dir():
         report(pathlib.Path(args[0]))
     else:

@@ -21,6 +21,8 @@ static void drop_ticket(td_choice *ch)
     return;
   if (ch->engine_finish != TD_FINISH_NONE)
     td_engine_release(s->engine, ch->ticket);
+  else if (ch->finish)
+    td_engine_end(s->engine, ch->ticket);
   else
     td_engine_cancel(s->engine, ch->ticket);
   ch->ticket.generation = 0;

@@ -43,15 +43,15 @@ static void render_hello(const td_server *s, td_buf *out)
   td_buf_printf(out,
                 ",\"max_model_len\":%u,\"pages\":%u,\"page_tokens\":%u,\"step_tokens\":%u,\"max_running\":%u,"
                 "\"fields\":[\"step\",\"end_us\",\"step_us\",\"predicted_us\",\"decodes\",\"prefills\","
-                "\"prefill_tokens\",\"hit_tokens\",\"running\",\"waiting\",\"free\",\"cached\",\"owned\",\"preemptions\"]}\n\n",
+                "\"prefill_tokens\",\"hit_tokens\",\"running\",\"waiting\",\"free\",\"cached\",\"owned\",\"preemptions\",\"calibrated_us\"]}\n\n",
                 i->max_context_tokens, i->n_pages, i->page_tokens, i->step_tokens, i->max_running);
 }
 
 static void render_step(const td_engine_step *s, td_buf *out)
 {
-  td_buf_printf(out, "[%" PRIu64 ",%" PRIu64 ",%u,%u,%u,%u,%u,%u,%u,%u,%u,%u,%u,%u]", s->step, s->end_us, s->step_us,
+  td_buf_printf(out, "[%" PRIu64 ",%" PRIu64 ",%u,%u,%u,%u,%u,%u,%u,%u,%u,%u,%u,%u,%u]", s->step, s->end_us, s->step_us,
                 s->predicted_us, s->n_decodes, s->n_prefills, s->n_prefill_tokens, s->hit_tokens, s->n_running, s->n_waiting,
-                s->pages_free, s->pages_cached, s->pages_owned, s->preemptions);
+                s->pages_free, s->pages_cached, s->pages_owned, s->preemptions, s->calibrated_us);
 }
 
 static void render_news(const td_watcher *w, const td_engine_stats *st, const td_engine_step *steps, uint32_t n, td_buf *out)

@@ -104,6 +104,7 @@ typedef struct td_attention_cost {
 } td_attention_cost;
 
 td_attention_cost td_attention_cost_of_h200(uint32_t n_workers);
+td_attention_cost td_attention_cost_of_h200_apart(uint32_t n_workers); /* the same of shared spans alone */
 
 typedef struct td_attention_planner_config {
   td_attention_policy policy;

@@ -129,7 +129,10 @@ td_status td_cuda_calibrate_attention(cuda_backend *b, const char *cache_folder,
     return TD_OK;
   }
   TD_TRY(st);
-  if (r.config.shared_only) // the trials count and merge; here a partial is no more than its bytes
+  if (r.config.shared_only) { // the trials are of small tasks too, and count and merge
+    f.cost.start_us = r.config.cost.start_us;
     f.cost.partial_us = r.config.cost.partial_us;
+    f.cost.shared_range_us = r.config.cost.shared_range_us;
+  }
   return td_attention_planner_set_cost(b->planner, &f.cost, err);
 }

@@ -619,7 +619,7 @@ td_status td_cuda_make_planner(cuda_backend *b, const td_kv *kv, td_error *err)
     return TD_OK; // more than a decode item holds: rows as prefill tiles
   c.shared_only = c.policy == TD_ATTENTION_UNIFIED && c.group <= TD_DECODE_ROWS; // larger groups have no items for one token
   c.max_slots = td_attention_slots_of(&c);
-  c.cost = td_attention_cost_of_h200(c.n_workers);
+  c.cost = c.shared_only ? td_attention_cost_of_h200_apart(c.n_workers) : td_attention_cost_of_h200(c.n_workers);
   TD_TRY(td_attention_planner_create(&c, &b->planner, err));
   b->own_are_items = c.shared_only;
   TD_TRY(td_cuda_alloc_array(b, td_attention_block_bytes_max(&c), &b->device_plan, err));

@@ -1,5 +1,5 @@
 /* How often the step loop asks for a forecast (engine/predict.c): rarely while it works, and always so that what an idle engine
- * shows is right. On a clock that moves with the device alone. */
+ * shows is right. And which answers it learns from. On a clock that moves with the device alone. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -28,10 +28,29 @@ td_sched_forecast __wrap_td_sched_foresee(const td_sched *s)
   return last = __real_td_sched_foresee(s);
 }
 
+static uint32_t n_complete, n_cancelled;
+void __real_td_sched_end(td_sched *s, uint32_t slot);
+void __wrap_td_sched_end(td_sched *s, uint32_t slot);
+void __wrap_td_sched_end(td_sched *s, uint32_t slot)
+{
+  n_complete++;
+  __real_td_sched_end(s, slot);
+}
+
+void __real_td_sched_cancel(td_sched *s, uint32_t slot);
+void __wrap_td_sched_cancel(td_sched *s, uint32_t slot);
+void __wrap_td_sched_cancel(td_sched *s, uint32_t slot)
+{
+  n_cancelled++;
+  __real_td_sched_cancel(s, slot);
+}
+
 typedef struct device {
   td_backend base;
   td_engine *engine;
   uint32_t n_logits, n_steps, n_wrong;
+  uint32_t end_at; /* in this step the loop thread finds an answer complete, and another's client gone; 0: never */
+  td_ticket complete, left;
 } device;
 
 static void device_set_sampling(td_backend *b, uint32_t slot, const td_sampling *s) {}
@@ -40,15 +59,20 @@ static bool device_replay(td_backend *b) { return true; }
 static void device_submit(td_backend *b) {}
 static void device_destroy(td_backend *b) {}
 
-/* What is shown is the last forecast, and not an old one; that of the idle engine is gone with its first step. */
+/* What is shown is the last forecast, and not an old one; that of the idle engine is gone before its first step, which may be long. */
 static td_status device_end(td_backend *b, int32_t *ids, td_error *err)
 {
   device *d = (device *)b;
   td_engine_stats st;
   td_engine_get_stats(d->engine, &st);
-  if (d->n_steps++ > 0)
-    d->n_wrong += st.queue_delay_us != last.start_us || !(st.queue_delay_us > 0) || st.next_end_us != last.next_end_us ||
-                  st.end_gap_us != last.end_gap_us || now - foreseen_us > RARE_US + STEP_US;
+  d->n_steps++;
+  d->n_wrong += st.queue_delay_us != last.start_us || !(st.queue_delay_us > 0) || st.next_end_us != last.next_end_us ||
+                st.end_gap_us != last.end_gap_us || st.n_waiting + st.n_running == 0 || now - foreseen_us > RARE_US + STEP_US;
+  if (d->n_steps == d->end_at) {
+    td_engine_end(d->engine, d->complete);
+    td_engine_end(d->engine, d->complete); /* twice is once */
+    td_engine_cancel(d->engine, d->left);
+  }
   now += STEP_US;
   memset(ids, 0, d->n_logits * sizeof *ids);
   return TD_OK;
@@ -126,8 +150,29 @@ static void forecasts_are_rare_and_right_at_idle(void **state)
   td_engine_destroy(e);
 }
 
+/* An answer that is complete by a stop string is one to learn from; one whose client left is not. */
+static void who_is_complete_is_told_apart(void **state)
+{
+  (void)state;
+  static device d;
+  td_error err;
+  td_engine *e = make_engine(&d);
+  d.end_at = 20;
+  n_complete = n_cancelled = 0;
+  for (uint32_t i = 0; i < 2; i++) {
+    td_engine_request r = {.n_prompt = N_PROMPT, .max_new = N_NEW, .ignore_eos = true};
+    r.tokens = calloc(N_PROMPT + N_NEW, sizeof *r.tokens);
+    assert_non_null(r.tokens);
+    assert_int_equal(td_engine_submit(e, &r, i == 0 ? &d.complete : &d.left, &err), TD_OK);
+  }
+  assert_int_equal(td_engine_run(e, &err), TD_OK);
+  assert_in_range(d.n_steps, 20, 22);
+  assert_true(n_complete == 1 && n_cancelled == 1); /* inside the scheduler an end is a cancel, which nobody sees */
+  td_engine_destroy(e);
+}
+
 int main(void)
 {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(forecasts_are_rare_and_right_at_idle)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(forecasts_are_rare_and_right_at_idle), cmocka_unit_test(who_is_complete_is_told_apart)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

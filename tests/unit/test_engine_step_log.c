@@ -27,8 +27,8 @@ static td_step_log *make_log(void)
 static td_engine_step record_of(uint64_t step)
 {
   uint32_t x = (uint32_t)step;
-  return (td_engine_step){.step = step, .end_us = step * 3, .step_us = x + 1, .predicted_us = x ^ 5, .n_decodes = x * 7,
-                          .n_prefills = x + 2, .n_prefill_tokens = x * 11, .hit_tokens = x ^ 9, .n_running = x + 3, .n_waiting = x * 13,
+  return (td_engine_step){.step = step, .end_us = step * 3, .step_us = x + 1, .predicted_us = x ^ 5, .calibrated_us = x ^ 12,
+                          .n_decodes = (uint16_t)(x * 7), .n_prefills = (uint16_t)(x + 2), .n_prefill_tokens = x * 11, .hit_tokens = x ^ 9, .n_running = x + 3, .n_waiting = x * 13,
                           .pages_free = x + 4, .pages_cached = x * 17, .pages_owned = x ^ 33, .preemptions = x + 6};
 }
 

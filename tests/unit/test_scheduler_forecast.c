@@ -30,6 +30,7 @@ typedef struct world {
   bool used[SLOTS], started[SLOTS], of_other[SLOTS];
   double predicted_us[SLOTS], told_us, seen_us; /* of each; and of the last to start */
   uint32_t stop_at[SLOTS]; /* the answer ends by itself here */
+  uint32_t end_at[SLOTS];  /* or is ended */
   double ratio[SEEN_MAX];  /* predicted / seen delay of those that waited */
   uint32_t n_seen;
   probe probes[SEEN_MAX];
@@ -456,6 +457,28 @@ static void nor_by_asking_for_much(void **state)
   close_world();
 }
 
+/* Answers that are complete by a stop string are ended from outside, and are answers all the same. */
+static void answers_ended_from_outside(void **state)
+{
+  (void)state;
+  td_sched_config c = config();
+  open_world(&c);
+  for (uint32_t i = 0; i < 6000; i++) {
+    td_sched_stats st;
+    td_sched_get_stats(w.s, &st);
+    if (i % 3000 < 1500 && i % 4 < 2 && st.n_waiting + st.n_running < 400)
+      w.end_at[submit_as(0, 16 + below(200), 1600, 1600)] = 1 + below(200);
+    step();
+    for (uint32_t slot = 0; slot < SLOTS; slot++)
+      if (w.used[slot] && td_sched_slot(w.s, slot).n_generated >= w.end_at[slot]) {
+        td_sched_end(w.s, slot);
+        w.used[slot] = false;
+      }
+  }
+  expect_ratios(0.2, 2.1);
+  close_world();
+}
+
 /* Prompts that nobody had before wait; it does not matter that somebody else's were cached, a thousand times. */
 static void nor_by_prompts_that_are_cached(void **state)
 {
@@ -553,6 +576,7 @@ int main(void)
       cmocka_unit_test(idle_or_without_a_model),
       cmocka_unit_test(nobody_drives_what_others_are_told),
       cmocka_unit_test(nor_by_asking_for_much),
+      cmocka_unit_test(answers_ended_from_outside),
       cmocka_unit_test(nor_by_prompts_that_are_cached),
       cmocka_unit_test(choices_of_a_prompt),
   };
