@@ -165,30 +165,6 @@ static bool open_backend(bench *b, const td_attention_cell *c, const char *polic
 
 /* ---- times ---- */
 
-static double one_step(void *arg)
-{
-  bench *b = arg;
-  td_backend *be = b->stage.be;
-  td_error err;
-  double begin = td_tool_now_s();
-  be->ops->step_begin(be, b->stage.plan);
-  if (b->n_queued > 0 && !(be->ops->replay && b->recorded[b->cell->n_rows] && be->ops->replay(be)))
-    queue_attention(b, b->stage.plan);
-  check(be->ops->step_end(be, b->stage.sampled, &err), &err);
-  td_stage_plan_repeat(&b->stage);
-  return td_tool_now_s() - begin;
-}
-
-static double median_step(bench *b, uint32_t n_queued, uint32_t n_rounds)
-{
-  td_stats_list l = {0};
-  b->n_queued = n_queued;
-  td_stage_time(one_step, b, 1, (int)n_rounds, 0, b->max_seconds, &l);
-  double v = td_stats_median(l.v, l.n);
-  td_stats_deinit(&l);
-  return v;
-}
-
 static bool plan_cell(bench *b, const td_attention_cell *c)
 {
   bool fits = true;
@@ -212,7 +188,8 @@ static double measure(bench *b, const td_attention_cell *c)
   }
   if (!plan_cell(b, c))
     return NAN;
-  double all = median_step(b, n_ops, (uint32_t)b->n_rounds), empty = median_step(b, 0, EMPTY_ROUNDS);
+  double all = td_stage_step_s(&b->stage, queue_attention, b, be->ops->record != NULL, (uint32_t)b->n_rounds, b->max_seconds);
+  double empty = td_stage_step_s(&b->stage, NULL, NULL, false, EMPTY_ROUNDS, b->max_seconds);
   return all > empty ? (all - empty) / n_ops * 1e6 : NAN;
 }
 

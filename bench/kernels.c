@@ -271,28 +271,18 @@ static void setup(bench *b)
 
 /* ---- timing ---- */
 
-static double one_step(void *arg)
+static void queue_all(void *arg, const td_plan *plan)
 {
   bench *b = arg;
-  td_backend *be = b->stage.be;
-  td_error err;
-  double begin = td_tool_now_s();
-  be->ops->step_begin(be, b->stage.plan);
+  (void)plan;
   for (uint32_t i = 0; i < b->n_queued; i++)
     b->queue(b, i);
-  check(be->ops->step_end(be, b->stage.sampled, &err), &err);
-  td_stage_plan_repeat(&b->stage);
-  return td_tool_now_s() - begin;
 }
 
 static double median_step(bench *b, uint32_t n_queued, int n_rounds)
 {
-  td_stats_list l = {0};
   b->n_queued = n_queued;
-  td_stage_time(one_step, b, 1, n_rounds, 0, b->max_seconds, &l);
-  double v = td_stats_median(l.v, l.n);
-  td_stats_deinit(&l);
-  return v;
+  return td_stage_step_s(&b->stage, queue_all, b, false, (uint32_t)n_rounds, b->max_seconds);
 }
 
 /* Bytes and operations that the op cannot do without: its floor. */

@@ -94,6 +94,39 @@ bool td_stage_plan_shared(td_stage *s, uint32_t kv_len, uint32_t n_shared, bool 
 
 void td_stage_plan_repeat(td_stage *s) { s->plan->n_page_updates = 0; }
 
+typedef struct timed_step {
+  td_stage *stage;
+  void (*queue)(void *arg, const td_plan *plan);
+  void *arg;
+  bool replay;
+} timed_step;
+
+static double one_step(void *arg)
+{
+  const timed_step *t = arg;
+  td_backend *be = t->stage->be;
+  td_error err;
+  double begin = td_tool_now_s();
+  be->ops->step_begin(be, t->stage->plan);
+  if (t->queue && !(t->replay && be->ops->replay(be)))
+    t->queue(t->arg, t->stage->plan);
+  if (be->ops->step_end(be, t->stage->sampled, &err) != TD_OK)
+    td_tool_die("%s", err.message);
+  td_stage_plan_repeat(t->stage);
+  return td_tool_now_s() - begin;
+}
+
+double td_stage_step_s(td_stage *s, void (*queue)(void *arg, const td_plan *plan), void *arg, bool replay, uint32_t n_rounds,
+                       double max_seconds)
+{
+  timed_step t = {s, queue, arg, replay};
+  td_stats_list l = {0};
+  td_stage_time(one_step, &t, 1, (int)n_rounds, 0, max_seconds, &l);
+  double v = td_stats_median(l.v, l.n);
+  td_stats_deinit(&l);
+  return v;
+}
+
 void td_stage_time(double (*once)(void *arg), void *arg, int n_warm, int n_min, double min_seconds,
                    double max_seconds, td_stats_list *out)
 {

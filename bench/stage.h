@@ -30,6 +30,11 @@ bool td_stage_plan_shared(td_stage *s, uint32_t kv_len, uint32_t n_shared, bool 
 /* The same plan again: its page table entries are on the device already. */
 void td_stage_plan_repeat(td_stage *s);
 
+/* Seconds of the planned step, the median of n_rounds, with what `queue` queues, or of an empty one if that is NULL; by a recording if
+ * `replay` and there is one. Ends the program on failure. */
+double td_stage_step_s(td_stage *s, void (*queue)(void *arg, const td_plan *plan), void *arg, bool replay, uint32_t n_rounds,
+                       double max_seconds);
+
 /* Calls once(arg) n_warm times, then until both n_min calls and min_seconds are reached or max_seconds are
  * over; seconds of each call go to `out`. */
 void td_stage_time(double (*once)(void *arg), void *arg, int n_warm, int n_min, double min_seconds,

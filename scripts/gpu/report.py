@@ -126,21 +126,23 @@ def arguments(argv):
     ap = argparse.ArgumentParser(prog="scripts/gpu-report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, epilog=
                                  "stages:\n" + "\n".join(f"  {n:11} {t}" for n, t, _ in STAGES) +
                                  "\n\nexit code: 0 all ran and passed; 1 a check failed; 2 none failed, but something could not be run")
-    ap.add_argument("--stages", help="comma-separated; default: all")
+    ap.add_argument("--stages", help="comma-separated; default: all; none: only what --add names, without a GPU")
     ap.add_argument("--out", type=pathlib.Path, help="the report, Markdown; JSON goes beside it. Default: of a whole run "
                     "tests/gpu/reports/DATE-GPU.md, else in .cache/gpu-report")
     ap.add_argument("--model", help="real model for parity; default: what scripts/fetch-model brings")
     ap.add_argument("--bin", type=pathlib.Path, help="folder with tandemd, tandem-bench, test_ops, write_model and parity, built already")
     ap.add_argument("--quick", action="store_true", help="a minute or two instead of about ten: fewer sizes, shorter runs, no HTTP bars")
-    ap.add_argument("--add", type=pathlib.Path, metavar="REPORT.json", help="take the other stages from an earlier report of the same commit and "
-                    "machine, so that a whole one can be made in parts")
+    ap.add_argument("--add", type=pathlib.Path, metavar="REPORT.json", action="append", default=[], help="take the other stages from an earlier report "
+                    "of the same commit and kind of machine, so that a whole one can be made in parts; may be given several times")
     ap.add_argument("--device", type=int, default=0, help="which GPU")
     ap.add_argument("--scratch", help="folder with room for 17 GB, for the loading stage")
     ap.add_argument("--work", type=pathlib.Path, help="folder for logs and small files; default: in .cache/gpu-report")
     ap.add_argument("--commit", help="what the programs were built from, where this is not a git checkout")
     ap.add_argument("--backend", choices=["cuda", "cpu"], default="cuda", help="cpu: for work on this script itself")
     a = ap.parse_args(argv)
-    a.names = a.stages.split(",") if a.stages else NAMES
+    a.names = [] if a.stages == "none" else a.stages.split(",") if a.stages else NAMES
+    if not a.names and not a.add:
+        ap.error("--stages none goes with --add")
     unknown = [n for n in a.names if n not in NAMES]
     if unknown:
         ap.error(f"no stage {unknown[0]}; there are {', '.join(NAMES)}")
@@ -163,11 +165,19 @@ def main(argv):
     model = a.model or (str(stored) if stored.exists() else None)
     ctx = Context(ROOT, (a.bin or ROOT / "build-gpu-report").resolve(), (a.work or cache / stamp).resolve(), a.backend, a.quick, model,
                   a.scratch, a.device)
-    machine.look(ctx, a.commit)
+    if a.names:
+        machine.look(ctx, a.commit)
+    else:
+        ctx.machine = json.loads(a.add[0].read_text())["machine"]
     out = a.out or default_out(a, ctx, cache, stamp)
     command = "scripts/gpu-report" + (f" --stages {a.stages}" if a.stages else "") + (" --quick" if a.quick else "") + \
         (f" --backend {a.backend}" if a.backend != "cuda" else "")
-    stages = earlier(a.add, a.names, ctx.machine, a.quick) if a.add else []
+    stages = []
+    for path in a.add:
+        stages += earlier(path, [*a.names, *(s.name for s in stages)], ctx.machine, a.quick)
+    stages.sort(key=lambda s: NAMES.index(s.name))
+    if not a.names:
+        t = write(out, ctx, stages, command)
     for name, title, function in STAGES:
         if name in a.names:
             stages.append(run_stage(ctx, name, title, function))
