@@ -405,7 +405,7 @@ static void test_plans(const char *name, const td_backend_config *with, uint32_t
       continue;
     die(td_backend_create(name, &config, &be, &err), &err, "backend");
     if (strcmp(be->ops->name, "cpu") != 0) {
-      test_attention_shared(&many_heads[i], 36, (const uint32_t[]){256, 32, 32});
+      test_attention_shared(&many_heads[i], 36, (const uint32_t[]){512, 256, 0});
       test_attention_recorded_short(&many_heads[i]);
     }
     be->ops->destroy(be);
