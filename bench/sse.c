@@ -86,6 +86,24 @@ static void read_error(const cJSON *error, td_event *out)
                                    : "no message");
 }
 
+/* Servers that are asked for token ids send the prompt's too, with the first token; as a tree they would keep this program
+ * from its other streams. (Inside a string the quotes of such a name are escaped.) */
+static cJSON *parse_without_prompt(const char *json, size_t n)
+{
+  static const char name[] = "\"prompt_token_ids\":[";
+  const char *at = memmem(json, n, name, sizeof name - 1), *end = json + n;
+  const char *behind = at ? memchr(at, ']', (size_t)(end - at)) : NULL;
+  td_buf rest;
+  if (!behind)
+    return cJSON_ParseWithLength(json, n);
+  td_buf_init(&rest, 0);
+  td_buf_append(&rest, json, (size_t)(at + sizeof name - 1 - json));
+  td_buf_append(&rest, behind, (size_t)(end - behind));
+  cJSON *o = rest.failed ? NULL : cJSON_ParseWithLength(rest.data, rest.len_bytes);
+  td_buf_deinit(&rest);
+  return o;
+}
+
 void td_event_read(const char *json, size_t n, td_event *out)
 {
   *out = (td_event){.kind = TD_EVENT_NOTHING};
@@ -93,7 +111,7 @@ void td_event_read(const char *json, size_t n, td_event *out)
     out->kind = TD_EVENT_DONE;
     return;
   }
-  cJSON *o = cJSON_ParseWithLength(json, n);
+  cJSON *o = parse_without_prompt(json, n);
   if (!cJSON_IsObject(o)) {
     out->kind = TD_EVENT_BAD;
   } else {

@@ -85,6 +85,41 @@ void td_buf_printf(td_buf *b, const char *fmt, ...)
   b->len_bytes += (size_t)n;
 }
 
+static size_t digits_of(uint32_t v)
+{
+  return 1u + (v >= 10) + (v >= 100) + (v >= 1000) + (v >= 10000) + (v >= 100000) + (v >= 1000000) + (v >= 10000000) +
+         (v >= 100000000) + (v >= 1000000000);
+}
+
+/* Returns what is behind it. */
+static char *put_int(char *at, int32_t v)
+{
+  uint32_t left = v < 0 ? 0u - (uint32_t)v : (uint32_t)v;
+  if (v < 0)
+    *at++ = '-';
+  char *end = at + digits_of(left);
+  for (char *p = end; p > at; left /= 10)
+    *--p = (char)('0' + left % 10);
+  return end;
+}
+
+void td_buf_append_json_ints(td_buf *b, const int32_t *v, size_t n)
+{
+  enum { PIECE = 64, INT_BYTES = 12 }; /* of -2147483648 and a comma */
+  char piece[PIECE * INT_BYTES];
+  td_buf_append_char(b, '[');
+  for (size_t i = 0; i < n;) {
+    char *at = piece;
+    for (size_t end = n - i < PIECE ? n : i + PIECE; i < end; i++) {
+      if (i > 0)
+        *at++ = ',';
+      at = put_int(at, v[i]);
+    }
+    td_buf_append(b, piece, (size_t)(at - piece));
+  }
+  td_buf_append_char(b, ']');
+}
+
 void td_buf_append_json_string(td_buf *b, const char *s, size_t n)
 {
   const unsigned char *p = (const unsigned char *)s;

@@ -7,6 +7,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "config/status.h"
 
@@ -25,6 +26,8 @@ void td_buf_append(td_buf *b, const void *bytes, size_t n);
 void td_buf_append_str(td_buf *b, const char *s);
 void td_buf_append_char(td_buf *b, char c);
 void td_buf_printf(td_buf *b, const char *fmt, ...) TD_PRINTF(2, 3);
+/* Appends "[1,2,3]". */
+void td_buf_append_json_ints(td_buf *b, const int32_t *v, size_t n);
 /* Appends s (n bytes, any bytes) as a JSON string with quotes; invalid UTF-8 becomes U+FFFD. */
 void td_buf_append_json_string(td_buf *b, const char *s, size_t n);
 /* Drops the first n bytes (n <= len). */

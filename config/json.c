@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "config/buf.h"
 #include "config/limits.h"
 #include "config/utf8.h"
 
@@ -17,8 +18,11 @@ typedef struct guard {
   const td_json_limits *limits;
   td_error *err;
   size_t nodes16;     /* nodes in sixteenths */
-  size_t numbers;     /* numbers inside arrays */
+  size_t numbers;     /* numbers inside arrays that were cheap */
   size_t big_numbers; /* integers that a double cannot hold */
+  size_t key;         /* where the last key begins */
+  const char *ids_key;
+  size_t ids_begin, ids_end, n_ids; /* the array that stays text; end 0: none */
 } guard;
 
 static td_status bad(const guard *g, const char *what)
@@ -159,10 +163,12 @@ static td_status guard_word(guard *g, const char *word)
 
 /* Numbers inside arrays (token ids) are cheap up to a point: a node costs cJSON 64 bytes and malloc 16, so two bytes of
  * body may become 80 of tree. */
-static td_status count_node(guard *g, bool number_in_array)
+static td_status count_nodes(guard *g, size_t n, bool numbers_in_array)
 {
-  bool cheap = number_in_array && g->numbers++ < td_limit_max(TD_LIMIT_JSON_CHEAP_NUMBERS);
-  g->nodes16 += cheap ? 1 : 16;
+  size_t left = (size_t)td_limit_max(TD_LIMIT_JSON_CHEAP_NUMBERS) - g->numbers;
+  size_t n_cheap = !numbers_in_array ? 0 : n < left ? n : left;
+  g->numbers += n_cheap;
+  g->nodes16 += n_cheap + 16 * (n - n_cheap);
   if (g->nodes16 / 16 > g->limits->max_nodes)
     return td_fail(g->err, g->limits->error, "JSON has more than %zu values", g->limits->max_nodes);
   return TD_OK;
@@ -176,7 +182,7 @@ static td_status guard_value(guard *g, bool in_array, bool *opened)
     return bad(g, "unexpected end");
   unsigned char c = g->s[g->i];
   bool number = c == '-' || (c >= '0' && c <= '9');
-  TD_TRY(count_node(g, number && in_array));
+  TD_TRY(count_nodes(g, 1, number && in_array));
   switch (c) {
   case '{':
   case '[': *opened = true; return TD_OK;
@@ -193,12 +199,60 @@ static td_status guard_key(guard *g)
 {
   if (g->i >= g->n || g->s[g->i] != '"')
     return bad(g, "expected a key");
+  g->key = g->i;
   TD_TRY(guard_string(g));
   skip_space(g);
   if (g->i >= g->n || g->s[g->i] != ':')
     return bad(g, "expected ':'");
   g->i++;
   skip_space(g);
+  return TD_OK;
+}
+
+/* Written with escapes it is another key: then the array becomes a tree, as any. */
+static bool key_is(const guard *g, const char *name)
+{
+  size_t n = strlen(name);
+  return g->n - g->key > n + 1 && memcmp(g->s + g->key + 1, name, n) == 0 && g->s[g->key + 1 + n] == '"';
+}
+
+/* Up to here an id fits an int32_t, whatever its digits. */
+enum { ID_DIGITS_MAX = 9 };
+
+static const unsigned char *behind_space(const unsigned char *p, const unsigned char *end)
+{
+  while (p < end && (*p == ' ' || *p == '\t' || *p == '\n' || *p == '\r'))
+    p++;
+  return p;
+}
+
+/* The '[' at p opens an array of ids and of nothing else: what follows the array, and how many they are; else NULL. */
+static const unsigned char *scan_ids(const unsigned char *p, const unsigned char *end, size_t *n)
+{
+  for (*n = 1;; ++*n) {
+    const unsigned char *first = behind_space(p + 1, end); /* behind '[' or ',' */
+    for (p = first; p < end && *p >= '0' && *p <= '9';)
+      p++;
+    if (p == first || p - first > ID_DIGITS_MAX || (p - first > 1 && *first == '0'))
+      return NULL;
+    p = behind_space(p, end);
+    if (p == end || (*p != ',' && *p != ']'))
+      return NULL;
+    if (*p == ']')
+      return p + 1;
+  }
+}
+
+/* At the '[' of an array that may stay text: then it is counted and passed over. */
+static td_status guard_ids(guard *g, bool *passed)
+{
+  const unsigned char *behind = scan_ids(g->s + g->i, g->s + g->n, &g->n_ids);
+  *passed = behind != NULL;
+  if (!behind)
+    return TD_OK;
+  TD_TRY(count_nodes(g, g->n_ids, true));
+  g->ids_begin = g->i;
+  g->ids_end = g->i = (size_t)(behind - g->s);
   return TD_OK;
 }
 
@@ -215,7 +269,13 @@ static td_status guard_document(guard *g)
     if (opened) { /* at '{' or '[' */
       if (depth == max_depth)
         return td_fail(g->err, g->limits->error, "JSON is nested deeper than %zu levels", max_depth);
-      bool object = g->s[g->i] == '{';
+      bool object = g->s[g->i] == '{', passed = false;
+      if (!object && depth == 1 && is_object[0] && g->ids_key && key_is(g, g->ids_key))
+        TD_TRY(guard_ids(g, &passed));
+      if (passed) {
+        opened = false;
+        continue;
+      }
       is_object[depth++] = object;
       g->i++;
       skip_space(g);
@@ -352,17 +412,15 @@ static td_status refuse_duplicate_keys(const cJSON *item, const td_json_limits *
   return TD_OK;
 }
 
-td_status td_json_parse(const char *text, size_t n, const td_json_limits *limits, cJSON **out, td_error *err)
+/* Builds the tree of what the guard took. */
+static td_status build(const guard *g, const char *text, size_t n, cJSON **out)
 {
-  guard g = {.s = (const unsigned char *)text, .n = n, .limits = limits, .err = err};
-  *out = NULL;
-  TD_TRY(guard_document(&g));
   cJSON *root = cJSON_ParseWithLength(text, n);
   if (!root)
-    return td_fail(err, TD_ERR_NOMEM, "no memory for JSON");
-  td_status st = refuse_duplicate_keys(root, limits, err);
-  if (st == TD_OK && g.big_numbers > 0) {
-    walk_state w = {g.s, g.s + n, limits, err};
+    return td_fail(g->err, TD_ERR_NOMEM, "no memory for JSON");
+  td_status st = refuse_duplicate_keys(root, g->limits, g->err);
+  if (st == TD_OK && g->big_numbers > 0) {
+    walk_state w = {(const unsigned char *)text, (const unsigned char *)text + n, g->limits, g->err};
     st = restore_big_integers(root, &w);
   }
   if (st != TD_OK) {
@@ -371,6 +429,80 @@ td_status td_json_parse(const char *text, size_t n, const td_json_limits *limits
   }
   *out = root;
   return TD_OK;
+}
+
+/* Without the ids cJSON gets a number in their place, which then becomes their text. */
+static td_status build_around_ids(const guard *g, const char *text, cJSON **out)
+{
+  size_t n_ids = g->ids_end - g->ids_begin;
+  char *ids = cJSON_malloc(n_ids + 1);
+  td_buf rest;
+  td_buf_init(&rest, 0);
+  td_buf_append(&rest, text, g->ids_begin);
+  td_buf_append_char(&rest, '0');
+  td_buf_append(&rest, text + g->ids_end, g->n - g->ids_end);
+  td_status st = ids && !rest.failed ? build(g, rest.data, rest.len_bytes, out)
+                                     : td_fail(g->err, TD_ERR_NOMEM, "no memory for JSON");
+  td_buf_deinit(&rest);
+  if (st != TD_OK) {
+    cJSON_free(ids);
+    return st;
+  }
+  cJSON *item = cJSON_GetObjectItemCaseSensitive(*out, g->ids_key);
+  memcpy(ids, text + g->ids_begin, n_ids);
+  ids[n_ids] = '\0';
+  item->type = (item->type & ~0xFF) | cJSON_Raw;
+  item->valuestring = ids;
+  item->valueint = (int)g->n_ids;
+  return TD_OK;
+}
+
+td_status td_json_parse_ids(const char *text, size_t n, const td_json_limits *limits, const char *ids_key, cJSON **out,
+                            td_error *err)
+{
+  guard g = {.s = (const unsigned char *)text, .n = n, .limits = limits, .err = err, .ids_key = ids_key};
+  *out = NULL;
+  TD_TRY(guard_document(&g));
+  return g.ids_end > 0 ? build_around_ids(&g, text, out) : build(&g, text, n, out);
+}
+
+td_status td_json_parse(const char *text, size_t n, const td_json_limits *limits, cJSON **out, td_error *err)
+{
+  return td_json_parse_ids(text, n, limits, NULL, out, err);
+}
+
+/* ---- getters ---- */
+
+bool td_json_is_ids(const cJSON *item) { return cJSON_IsRaw(item) && *item->valuestring == '['; }
+
+/* An integer that a double cannot hold. */
+static bool is_big_integer(const cJSON *item) { return cJSON_IsRaw(item) && !td_json_is_ids(item); }
+
+td_json_ids td_json_ids_begin(const cJSON *array)
+{
+  td_json_ids ids = {.item = array->child, .text = td_json_is_ids(array) ? array->valuestring : NULL};
+  if (ids.text)
+    ids.n = (size_t)array->valueint;
+  for (const cJSON *i = array->child; i; i = i->next)
+    ids.n++;
+  return ids;
+}
+
+double td_json_ids_next(td_json_ids *ids)
+{
+  if (!ids->text) {
+    const cJSON *item = ids->item;
+    ids->item = item->next;
+    return cJSON_IsNumber(item) ? item->valuedouble : -1;
+  }
+  const char *p = ids->text;
+  while (*p < '0' || *p > '9')
+    p++;
+  int32_t v = 0;
+  for (; *p >= '0' && *p <= '9'; p++)
+    v = v * 10 + (*p - '0');
+  ids->text = p;
+  return v;
 }
 
 const cJSON *td_json_get(const cJSON *object, const char *key)
@@ -411,7 +543,7 @@ td_status td_json_get_int64(const cJSON *object, const char *key, int64_t min, i
   int64_t v;
   if (is_exact_integer(item)) {
     v = (int64_t)item->valuedouble;
-  } else if (cJSON_IsRaw(item)) {
+  } else if (is_big_integer(item)) {
     errno = 0;
     v = strtoll(item->valuestring, NULL, 10);
     if (errno == ERANGE)
@@ -432,7 +564,7 @@ td_status td_json_get_seed(const cJSON *object, const char *key, uint64_t *out, 
   const cJSON *item = member(object, key, present);
   if (!item)
     return TD_OK;
-  if (cJSON_IsRaw(item)) {
+  if (is_big_integer(item)) {
     const char *text = item->valuestring;
     errno = 0;
     uint64_t v = *text == '-' ? (uint64_t)strtoll(text, NULL, 10) : strtoull(text, NULL, 10);
@@ -456,7 +588,7 @@ td_status td_json_get_double(const cJSON *object, const char *key, double min, d
   double v;
   if (cJSON_IsNumber(item))
     v = item->valuedouble;
-  else if (cJSON_IsRaw(item))
+  else if (is_big_integer(item))
     v = strtod(item->valuestring, NULL);
   else
     return wrong_type(err, key, "a number");

@@ -30,6 +30,26 @@ TD_MUST_CHECK td_status td_json_check(const char *text, size_t n, const td_json_
 TD_MUST_CHECK td_status td_json_parse(const char *text, size_t n, const td_json_limits *limits, cJSON **out,
                                       td_error *err);
 
+/* As td_json_parse, but a member ids_key of the root that is an array of integers from 0 to 999999999, and of nothing else,
+ * stays text: an item of type cJSON_Raw, the array in its valuestring. The tree of a long prompt's token ids would take longer
+ * than all else that is done to a request. ids_key NULL: none; it
+ * has no quotes and backslashes. */
+TD_MUST_CHECK td_status td_json_parse_ids(const char *text, size_t n, const td_json_limits *limits, const char *ids_key,
+                                          cJSON **out, td_error *err);
+
+/* Is this an array that stayed text? */
+bool td_json_is_ids(const cJSON *item);
+
+/* Goes through the elements of an array, be it text or a tree. */
+typedef struct td_json_ids {
+  const cJSON *item;
+  const char *text;
+  size_t n; /* elements in all */
+} td_json_ids;
+td_json_ids td_json_ids_begin(const cJSON *array);
+/* The next element, n times at most; -1: it is no number. */
+double td_json_ids_next(td_json_ids *ids);
+
 /* Case-sensitive member lookup; NULL if absent. */
 const cJSON *td_json_get(const cJSON *object, const char *key);
 

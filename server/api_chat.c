@@ -40,13 +40,11 @@ static void render_chunk(const td_call *c, const td_delta *d, const char *delta,
     td_buf_append_str(out, "null");
   if (ids) {
     td_buf_append_str(out, ",\"token_ids\":");
-    td_render_ids(d->ids, d->n_ids, out);
+    td_buf_append_json_ints(out, d->ids, d->n_ids);
   }
   td_buf_append_str(out, "}]");
-  if (delta && *delta && c->request.return_token_ids) { /* the first chunk */
-    td_buf_append_str(out, ",\"prompt_token_ids\":");
-    td_render_ids(c->prompts[0].ids, c->prompts[0].n, out);
-  }
+  if (delta && *delta && c->request.return_token_ids) /* the first chunk */
+    td_render_prompt_ids(&c->prompts[0], out);
   if (c->request.include_usage)
     td_buf_append_str(out, ",\"usage\":null");
   td_buf_append_str(out, "}\n\n");
@@ -83,16 +81,14 @@ static void render_answer(const td_call *c, td_buf *out)
     td_buf_printf(out, ",\"refusal\":null},\"logprobs\":null,\"finish_reason\":\"%s\"", ch->finish);
     if (c->request.return_token_ids) {
       td_buf_append_str(out, ",\"token_ids\":");
-      td_render_ids((const int32_t *)(const void *)ch->ids.data, ch->ids.len_bytes / sizeof(int32_t), out);
+      td_buf_append_json_ints(out, (const int32_t *)(const void *)ch->ids.data, ch->ids.len_bytes / sizeof(int32_t));
     }
     td_buf_append_char(out, '}');
   }
   td_buf_append_str(out, "],\"usage\":");
   td_render_usage(c, out);
-  if (c->request.return_token_ids) {
-    td_buf_append_str(out, ",\"prompt_token_ids\":");
-    td_render_ids(c->prompts[0].ids, c->prompts[0].n, out);
-  }
+  if (c->request.return_token_ids)
+    td_render_prompt_ids(&c->prompts[0], out);
   td_buf_append_char(out, '}');
 }
 

@@ -1,5 +1,4 @@
 /* POST /v1/completions: prompts as text or token ids, one or many; OpenAI's text_completion shapes. */
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,22 +20,20 @@ static bool read_text(td_call *c, const cJSON *item, td_prompt *p)
 
 bool td_call_read_ids(td_call *c, const cJSON *array, const char *param, size_t max, td_prompt *p)
 {
-  size_t n = 0;
-  for (const cJSON *i = array->child; i; i = i->next)
-    n++;
-  if (n > max) {
+  td_json_ids ids = td_json_ids_begin(array);
+  if (ids.n > max) {
     td_api_error_set(&c->error, 400, "context_length_exceeded", param,
-                     "%s %u tokens at most; the prompt has %zu", td_call_context_is(c), c->info->max_context_tokens, n);
+                     "%s %u tokens at most; the prompt has %zu", td_call_context_is(c), c->info->max_context_tokens, ids.n);
     return false;
   }
-  p->ids = malloc((n + 1) * sizeof *p->ids);
+  p->ids = malloc((ids.n + 1) * sizeof *p->ids);
   if (!p->ids) {
     td_api_error_set(&c->error, 503, "out_of_memory", NULL, "no memory for token ids");
     return false;
   }
-  for (const cJSON *i = array->child; i; i = i->next) {
-    double v = cJSON_IsNumber(i) ? i->valuedouble : -1;
-    if (v != floor(v) || !(v >= 0) || !(v < c->info->vocab)) {
+  while (p->n < ids.n) {
+    double v = td_json_ids_next(&ids);
+    if (!(v >= 0 && v < c->info->vocab) || v != (int32_t)v) {
       td_api_error_set(&c->error, 400, "invalid_value", param, "'%s' must hold token ids from 0 to %u", param,
                        c->info->vocab - 1);
       return false;
@@ -50,7 +47,7 @@ static bool read_one(td_call *c, const cJSON *item, td_prompt *p)
 {
   if (cJSON_IsString(item))
     return read_text(c, item, p);
-  if (cJSON_IsArray(item) && item->child)
+  if (td_json_is_ids(item) || (cJSON_IsArray(item) && item->child))
     return td_call_read_ids(c, item, "prompt", c->info->max_context_tokens, p);
   return bad_prompt(c, "must be a string, an array of strings, or token ids");
 }
@@ -90,12 +87,10 @@ static void render_choice(const td_call *c, const td_choice *ch, const char *tex
   else
     td_buf_append_str(out, "null");
   if (c->request.return_token_ids) {
-    if (prompt_ids) {
-      td_buf_append_str(out, ",\"prompt_token_ids\":");
-      td_render_ids(c->prompts[ch->prompt].ids, c->prompts[ch->prompt].n, out);
-    }
+    if (prompt_ids)
+      td_render_prompt_ids(&c->prompts[ch->prompt], out);
     td_buf_append_str(out, ",\"token_ids\":");
-    td_render_ids(ids, n_ids, out);
+    td_buf_append_json_ints(out, ids, n_ids);
   }
   td_buf_append_char(out, '}');
 }
@@ -138,6 +133,7 @@ static void render_answer(const td_call *c, td_buf *out)
 const td_api td_api_completions = {
     .route = TD_ROUTE_COMPLETIONS,
     .id_prefix = "cmpl-",
+    .ids_member = "prompt",
     .prepare = prepare,
     .render_delta = render_delta,
     .render_usage = render_usage,

@@ -71,7 +71,7 @@ static bool prepare_tokenize(td_call *c, cJSON *root)
   if (!tokenize_prompt(c, p))
     return false;
   td_buf_printf(&c->answer, "{\"count\":%zu,\"max_model_len\":%u,\"tokens\":", p->n, c->info->max_context_tokens);
-  td_render_ids(p->ids, p->n, &c->answer);
+  td_buf_append_json_ints(&c->answer, p->ids, p->n);
   td_buf_append_str(&c->answer, ",\"token_strs\":");
   if (!c->request.return_token_strs)
     td_buf_append_str(&c->answer, "null");
@@ -88,7 +88,7 @@ static bool prepare_detokenize(td_call *c, cJSON *root)
                      "this model has no tokenizer (tokenizer.json): 'tokens' have no text");
     return false;
   }
-  if (!cJSON_IsArray(c->request.tokens)) {
+  if (!cJSON_IsArray(c->request.tokens) && !td_json_is_ids(c->request.tokens)) {
     td_api_error_set(&c->error, 400, "invalid_value", "tokens", "'tokens' must be an array of token ids");
     return false;
   }
@@ -107,4 +107,5 @@ static bool prepare_detokenize(td_call *c, cJSON *root)
 }
 
 const td_api td_api_tokenize = {.route = TD_ROUTE_TOKENIZE, .id_prefix = "tok-", .prepare = prepare_tokenize};
-const td_api td_api_detokenize = {.route = TD_ROUTE_DETOKENIZE, .id_prefix = "tok-", .prepare = prepare_detokenize};
+const td_api td_api_detokenize = {
+    .route = TD_ROUTE_DETOKENIZE, .id_prefix = "tok-", .ids_member = "tokens", .prepare = prepare_detokenize};

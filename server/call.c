@@ -97,7 +97,8 @@ static bool read_call(td_call *call)
   td_error err;
   td_json_limits limits = {td_limit_max(TD_LIMIT_JSON_DEPTH), call->json_nodes, TD_ERR_REQUEST};
   cJSON *root = NULL;
-  if (td_json_parse(call->body.data ? call->body.data : "", call->body.len_bytes, &limits, &root, &err) != TD_OK) {
+  if (td_json_parse_ids(call->body.data ? call->body.data : "", call->body.len_bytes, &limits, call->api->ids_member,
+                        &root, &err) != TD_OK) {
     td_api_error_from(&call->error, &err);
     if (call->error.status == 400 && call->body.len_bytes == 0)
       td_api_error_set(&call->error, 400, "invalid_json", NULL, "the body is empty: it must be a JSON object");
@@ -297,8 +298,10 @@ static void free_call(td_call *call)
     td_buf_deinit(&call->choices[i].ids);
   }
   free(call->choices);
-  for (uint32_t i = 0; i < call->n_prompts; i++)
+  for (uint32_t i = 0; i < call->n_prompts; i++) {
     free(call->prompts[i].ids);
+    td_buf_deinit(&call->prompts[i].json);
+  }
   free(call->prompts);
   td_request_deinit(&call->request);
   td_buf_deinit(&call->body);

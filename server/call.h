@@ -34,8 +34,9 @@ typedef struct td_choice {
 } td_choice;
 
 typedef struct td_prompt {
-  int32_t *ids; /* owned */
+  int32_t *ids; /* owned; NULL once the engine has them */
   size_t n;
+  td_buf json; /* the ids for the answer, if it is to have them */
 } td_prompt;
 
 /* A piece of one choice's answer. */
@@ -53,6 +54,7 @@ typedef struct td_delta {
 typedef struct td_api {
   unsigned route; /* TD_ROUTE_* */
   const char *id_prefix;
+  const char *ids_member; /* of the body: it may hold a whole prompt's token ids; NULL: none does */
   /* [worker] From the parsed body to prompts, or to c->answer. false: c->error says why. */
   bool (*prepare)(td_call *c, cJSON *root);
   /* [loop] NULL for routes that do not generate. */
@@ -129,7 +131,7 @@ bool td_call_read_ids(td_call *call, const cJSON *array, const char *param, size
 
 /* render.c: what both families share */
 void td_render_usage(const td_call *c, td_buf *out); /* the object */
-void td_render_ids(const int32_t *ids, size_t n, td_buf *out);
+void td_render_prompt_ids(const td_prompt *p, td_buf *out); /* ,"prompt_token_ids":[..] */
 void td_render_head(const td_call *c, const char *object, td_buf *out); /* {"id":..,"object":..,"created":..,"model":.. */
 
 #endif

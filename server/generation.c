@@ -124,6 +124,19 @@ static td_status submit_all(td_call *call, td_error *err)
   return TD_OK;
 }
 
+/* The engine has its copy. What the answer is to say of the prompts is written while the first step runs, and not when its token
+ * waits to be sent. */
+static void drop_ids(td_call *call)
+{
+  for (uint32_t i = 0; i < call->n_prompts; i++) {
+    td_prompt *p = &call->prompts[i];
+    if (call->request.return_token_ids)
+      td_buf_append_json_ints(&p->json, p->ids, p->n);
+    free(p->ids);
+    p->ids = NULL;
+  }
+}
+
 void td_generation_submit(td_call *call)
 {
   td_error err;
@@ -139,14 +152,10 @@ void td_generation_submit(td_call *call)
     td_call_fail(call, &e);
     return;
   }
-  if (!call->request.return_token_ids)
-    for (uint32_t i = 0; i < call->n_prompts; i++) {
-      free(call->prompts[i].ids);
-      call->prompts[i].ids = NULL;
-    }
   if (call->request.stream)
     td_conn_stream_begin(call->conn, "text/event-stream; charset=utf-8",
                          "cache-control: no-cache\r\nx-accel-buffering: no\r\n");
+  drop_ids(call);
 }
 
 /* ---- tokens to text ---- */

@@ -4,12 +4,11 @@
 
 #include "server/call.h"
 
-void td_render_ids(const int32_t *ids, size_t n, td_buf *out)
+void td_render_prompt_ids(const td_prompt *p, td_buf *out)
 {
-  td_buf_append_char(out, '[');
-  for (size_t i = 0; i < n; i++)
-    td_buf_printf(out, i ? ",%" PRId32 : "%" PRId32, ids[i]);
-  td_buf_append_char(out, ']');
+  td_buf_append_str(out, ",\"prompt_token_ids\":");
+  td_buf_append(out, p->json.data, p->json.len_bytes);
+  out->failed |= p->json.failed;
 }
 
 void td_render_head(const td_call *c, const char *object, td_buf *out)

@@ -16,7 +16,7 @@ typedef struct conn conn;
 /* A request's bytes: held by the exchange, which may have to send them again, and by the write under way. */
 typedef struct message {
   int n_holders;
-  td_buf bytes;
+  td_buf head, body;
 } message;
 
 typedef struct write_job {
@@ -52,6 +52,7 @@ struct td_http {
   conn *all, *idle;
   td_http_counts counts;
   char *read_buffer;
+  double read_s;
 };
 
 static void open_connection(td_http *h, td_exchange *ex);
@@ -90,7 +91,8 @@ static void message_drop(message *m)
 {
   if (--m->n_holders > 0)
     return;
-  td_buf_deinit(&m->bytes);
+  td_buf_deinit(&m->head);
+  td_buf_deinit(&m->body);
   free(m);
 }
 
@@ -195,6 +197,7 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
     }
     return;
   }
+  c->h->read_s = td_tool_now_s();
   c->h->counts.bytes_in += (uint64_t)n;
   c->h->counts.n_reads++;
   llhttp_errno_t e = llhttp_execute(&c->parser, buf->base, (size_t)n);
@@ -227,15 +230,16 @@ static void on_written(uv_write_t *w, int status)
 static void send_on(conn *c, td_exchange *ex)
 {
   message *m = ex->m;
-  uv_buf_t buf = uv_buf_init(m->bytes.data, (unsigned)m->bytes.len_bytes);
+  uv_buf_t bufs[] = {uv_buf_init(m->head.data, (unsigned)m->head.len_bytes),
+                     uv_buf_init(m->body.data, (unsigned)m->body.len_bytes)};
   write_job *job = td_tool_alloc(1, sizeof *job);
   *job = (write_job){.c = c, .m = m};
   m->n_holders++;
   c->ex = ex;
   ex->c = c;
   c->answered = false;
-  c->h->counts.bytes_out += m->bytes.len_bytes;
-  int e = uv_write(&job->write, (uv_stream_t *)&c->tcp, &buf, 1, on_written);
+  c->h->counts.bytes_out += m->head.len_bytes + m->body.len_bytes;
+  int e = uv_write(&job->write, (uv_stream_t *)&c->tcp, bufs, m->body.len_bytes > 0 ? 2 : 1, on_written);
   if (e < 0) {
     message_drop(m);
     free(job);
@@ -278,25 +282,27 @@ static void open_connection(td_http *h, td_exchange *ex)
     fail(c, TD_HTTP_NO_CONNECTION, uv_strerror(e));
 }
 
-static message *compose(td_http *h, const char *path, const td_buf *body)
+static message *compose(td_http *h, const char *path, td_buf *body)
 {
   message *m = td_tool_alloc(1, sizeof *m);
   m->n_holders = 1;
-  td_buf_init(&m->bytes, 0);
-  td_buf_printf(&m->bytes, "%s %s%s HTTP/1.1\r\nHost: %s\r\nAccept: */*\r\nUser-Agent: tandem-bench\r\n%s",
+  td_buf_init(&m->head, 0);
+  td_buf_init(&m->body, 0);
+  td_buf_printf(&m->head, "%s %s%s HTTP/1.1\r\nHost: %s\r\nAccept: */*\r\nUser-Agent: tandem-bench\r\n%s",
                 body ? "POST" : "GET", h->prefix, path, h->host, h->headers);
   if (body)
-    td_buf_printf(&m->bytes, "Content-Type: application/json\r\nContent-Length: %zu\r\n", body->len_bytes);
-  td_buf_append_str(&m->bytes, "\r\n");
-  if (body)
-    td_buf_append(&m->bytes, body->data, body->len_bytes);
-  if (m->bytes.failed)
-    td_tool_die("no memory for a request of %zu bytes", body ? body->len_bytes : 0);
+    td_buf_printf(&m->head, "Content-Type: application/json\r\nContent-Length: %zu\r\n", body->len_bytes);
+  td_buf_append_str(&m->head, "\r\n");
+  if (body) {
+    m->body = *body;
+    td_buf_init(body, 0);
+  }
+  if (m->head.failed || m->body.failed)
+    td_tool_die("no memory for a request");
   return m;
 }
 
-td_exchange *td_http_send(td_http *h, const char *path, const td_buf *body, const td_http_handlers *handlers,
-                          void *arg)
+td_exchange *td_http_send(td_http *h, const char *path, td_buf *body, const td_http_handlers *handlers, void *arg)
 {
   td_exchange *ex = td_tool_alloc(1, sizeof *ex);
   *ex = (td_exchange){.on = *handlers, .arg = arg, .m = compose(h, path, body)};
@@ -320,6 +326,8 @@ void td_http_abort(td_exchange *ex)
   close_connection(c);
   exchange_free(ex);
 }
+
+double td_http_read_s(const td_http *h) { return h->read_s; }
 
 const td_http_counts *td_http_get_counts(const td_http *h) { return &h->counts; }
 

@@ -89,7 +89,7 @@ static void on_data(void *arg, const char *json, size_t n)
   if (rec->outcome != TD_OUTCOME_OPEN)
     return;
   td_event_read(json, n, &e);
-  td_record_take(rec, &e, now_s(a->run));
+  td_record_take(rec, &e, td_http_read_s(a->run->http) - a->run->begin_s);
   if (e.kind == TD_EVENT_TOKENS)
     a->run->n_tokens += e.n_tokens;
 }
@@ -188,13 +188,13 @@ static void send_request(run *r, const td_load_request *q)
   td_run_result *out = r->out;
   active *a = td_tool_alloc(1, sizeof *a);
   size_t i = out->n++;
-  double now = now_s(r);
+  compose(r, q);
+  double now = now_s(r); /* a closed stream's next request is due when it is written */
   out->records[i] = (td_record){.n_in = q->n_in,
                                 .n_out = q->n_out,
                                 .due_s = r->cell->streams > 0 ? now : q->due_s,
                                 .sent_s = now,
                                 .warm = i < r->cell->n_warm};
-  compose(r, q);
   if (r->cell->streams == 0)
     td_stats_add(&out->late_ms, (now - q->due_s) * 1e3);
   *a = (active){.run = r, .record = i, .next = r->all};

@@ -154,6 +154,25 @@ def test_context_length(daemon):
         assert e["code"] == "context_length_exceeded" and "8192" in e["message"], e
 
 
+def test_token_ids_in_any_writing(daemon):
+    """Plain ids are read from the body's text, all others from a tree: both mean the same and are refused in the same words."""
+    def post(ids):
+        body = '{"prompt": [%s], "max_tokens": 4, "temperature": 0, "return_token_ids": true}' % ids
+        return daemon.post("/v1/completions", body.encode())
+    want = post("504,  280,49151 ,0").json()["choices"][0]
+    assert want["prompt_token_ids"] == [504, 280, 49151, 0] and len(want["token_ids"]) == 4
+    assert post("504,2.8e2,49151.0,-0").json()["choices"][0] == want
+    for bad in ("49152", "1,49152,2", "999999999", "1000000000", "5,12345678901234567890", "-1", "1.5", "5,null", '5,"1"', "5,[2]"):
+        e = error_of(post(bad))
+        assert e["param"] == "prompt" and "token ids from 0 to 49151" in e["message"], (bad, e)
+    for bad in ("", "[]"):
+        assert error_of(post(bad))["param"] == "prompt", bad
+    texts = [daemon.post("/detokenize", ('{"tokens": [%s]}' % ids).encode()).text for ids in ("504,280", "504,280.0", "504.0,280")]
+    assert texts[0] == texts[1] == texts[2] and "prompt" in json.loads(texts[0])
+    assert error_of(daemon.post("/detokenize", b'{"tokens": [49152]}'))["param"] == "tokens"
+    assert error_of(daemon.post("/tokenize", b'{"prompt": [1, 2]}'))["param"] == "prompt"
+
+
 def test_wrong_model_everywhere(daemon):
     for path, body in (("/v1/completions", TEXT), ("/v1/chat/completions", CHAT), ("/tokenize", {"prompt": "a"}),
                        ("/detokenize", {"tokens": [1]})):

@@ -1,6 +1,7 @@
 /* JSON in. Properties: what the guard takes, cJSON parses (a failure there is TD_ERR_NOMEM); the guard alone and the
  * whole differ only on repeated keys; big integers and doubles are what strtod and the text say; what was parsed,
- * printed and parsed again prints the same; the getters agree with one another. */
+ * printed and parsed again prints the same; the getters agree with one another; an array of ids that stays text has the same
+ * elements as its tree. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -81,6 +82,31 @@ static void check_round_trip(const cJSON *root, const td_json_limits *limits)
   cJSON_free(text);
 }
 
+/* The first member of the root, kept as text if it can be. */
+static void check_ids(const uint8_t *data, size_t size, const td_json_limits *limits, const cJSON *root)
+{
+  const cJSON *tree = cJSON_IsObject(root) ? root->child : NULL;
+  cJSON *other;
+  td_error err;
+  if (!tree || strpbrk(tree->string, "\"\\"))
+    return;
+  FUZZ_CHECK(td_json_parse_ids((const char *)data, size, limits, tree->string, &other, &err) == TD_OK);
+  const cJSON *item = other->child;
+  FUZZ_CHECK(item && strcmp(item->string, tree->string) == 0 && cJSON_GetArraySize(other) == cJSON_GetArraySize(root));
+  if (td_json_is_ids(item)) {
+    FUZZ_CHECK(cJSON_IsArray(tree) && tree->child);
+    td_json_ids a = td_json_ids_begin(tree), b = td_json_ids_begin(item);
+    FUZZ_CHECK(a.n == b.n);
+    for (size_t i = 0; i < a.n; i++) {
+      double v = td_json_ids_next(&a);
+      FUZZ_CHECK(v == td_json_ids_next(&b) && v >= 0 && v <= 999999999);
+    }
+  } else {
+    FUZZ_CHECK((item->type & 0xFF) == (tree->type & 0xFF));
+  }
+  cJSON_Delete(other);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
   const td_json_limits limits = {64, 4096, TD_ERR_REQUEST};
@@ -101,6 +127,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
   check_tree(root, 0, false);
   FUZZ_CHECK(n_values <= size);
   check_getters(root);
+  check_ids(data, size, &limits, root);
   if (size < 2000)
     check_round_trip(root, &limits);
   cJSON_Delete(root);

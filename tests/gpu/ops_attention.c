@@ -365,10 +365,9 @@ static void free_recorded(sequence *seqs, uint32_t n)
 }
 
 /* Rows alone, rows with a common prefix, and rows alone again: then an earlier step's plan is still there. */
-void test_attention_recorded(const heads *h)
+static void test_recorded(const heads *h, const uint32_t *lens, uint32_t n_alone, const uint32_t *shared_lens, uint32_t n_recorded,
+                          uint32_t n_shared)
 {
-  static const uint32_t lens[] = {1, 16, 17, 300, 2000}, shared_lens[] = {1100, 1025, 1040, 1041, 1300, 2000, 1026, 3000};
-  enum { N = sizeof lens / sizeof *lens, RECORDED_ROWS = sizeof shared_lens / sizeof *shared_lens, N_SHARED = 1024 };
   char what[120];
   td_error err;
   uint32_t hd = h->head_dim, width = (h->n_heads + 2 * h->n_kv_heads) * hd, n_pages = 0;
@@ -377,28 +376,28 @@ void test_attention_recorded(const heads *h)
     return;
   for (uint32_t i = 0; i < hd / 2; i++)
     inv_freq[i] = (float)pow(10000, -2.0 * i / hd);
-  for (uint32_t r = 0; r < N; r++)
+  for (uint32_t r = 0; r < n_alone; r++)
     n_pages += (lens[r] + h->page_tokens - 1) / h->page_tokens;
-  for (uint32_t r = 0; r < RECORDED_ROWS; r++)
+  for (uint32_t r = 0; r < n_recorded; r++)
     n_pages += (shared_lens[r] + h->page_tokens - 1) / h->page_tokens;
-  float *last = random_values((size_t)RECORDED_ROWS * width, 1.5);
+  float *last = random_values((size_t)n_recorded * width, 1.5);
   td_kv_shape shape = {2, n_pages, h->page_tokens, h->n_kv_heads, hd, h->n_heads, h->window};
   td_kv *kv = NULL;
   die(be->ops->kv_create(be, &shape, &kv, &err), &err, "kv");
   recorded_step r = {.h = h,
-                     .table = device_weight(&(td_weight_part){.dtype = TD_F32, .data = last, .n_rows = RECORDED_ROWS}, 1, width),
-                     .qkv = device_alloc((size_t)RECORDED_ROWS * width * be->activation_bytes),
-                     .out = device_alloc((size_t)RECORDED_ROWS * h->n_heads * hd * be->activation_bytes),
+                     .table = device_weight(&(td_weight_part){.dtype = TD_F32, .data = last, .n_rows = n_recorded}, 1, width),
+                     .qkv = device_alloc((size_t)n_recorded * width * be->activation_bytes),
+                     .out = device_alloc((size_t)n_recorded * h->n_heads * hd * be->activation_bytes),
                      .rope = {.inv_freq = device_f32(inv_freq, hd / 2), .attn_factor = 1, .style = h->style, .kv = kv, .layer = 1,
                               .n_heads = h->n_heads, .n_kv_heads = h->n_kv_heads, .head_dim = hd, .rotary_dim = hd}};
   r.rope.qkv = r.qkv;
   int32_t next_page = 0;
-  sequence *alone = make_recorded(h, &r.rope, lens, N, 0, &next_page);
-  sequence *sharing = make_recorded(h, &r.rope, shared_lens, RECORDED_ROWS, N_SHARED, &next_page);
-  die(be->ops->record(be, RECORDED_ROWS, queue_recorded, &r, &err), &err, "record");
+  sequence *alone = make_recorded(h, &r.rope, lens, n_alone, 0, &next_page);
+  sequence *sharing = make_recorded(h, &r.rope, shared_lens, n_recorded, n_shared, &next_page);
+  die(be->ops->record(be, n_recorded, queue_recorded, &r, &err), &err, "record");
   for (uint32_t turn = 0; turn < 3; turn++) {
     const sequence *seqs = turn == 1 ? sharing : alone;
-    uint32_t n = turn == 1 ? RECORDED_ROWS : N;
+    uint32_t n = turn == 1 ? n_recorded : n_alone;
     float *replayed = run_recorded(&r, seqs, n, true), *queued = run_recorded(&r, seqs, n, false);
     snprintf(what, sizeof what, "attention replayed = queued, heads=%u/%u dim=%u page=%u%s", h->n_heads, h->n_kv_heads, hd, h->page_tokens,
              turn == 1 ? " shared" : turn == 2 ? " after shared" : "");
@@ -408,6 +407,23 @@ void test_attention_recorded(const heads *h)
     expect(ok, what);
     free(replayed), free(queued);
   }
-  free_recorded(alone, N), free_recorded(sharing, RECORDED_ROWS);
+  free_recorded(alone, n_alone), free_recorded(sharing, n_recorded);
   free(last);
+}
+
+void test_attention_recorded(const heads *h)
+{
+  static const uint32_t lens[] = {1, 16, 17, 300, 2000}, shared_lens[] = {1100, 1025, 1040, 1041, 1300, 2000, 1026, 3000};
+  test_recorded(h, lens, sizeof lens / sizeof *lens, shared_lens, sizeof shared_lens / sizeof *shared_lens, 1024);
+}
+
+void test_attention_recorded_short(const heads *h)
+{
+  enum { ALONE = 37, RECORDED = 40, SHARED = 256 };
+  uint32_t lens[ALONE], shared_lens[RECORDED];
+  for (uint32_t i = 0; i < ALONE; i++)
+    lens[i] = i % 9 ? 1 + i * 7 % 130 : 250 + 17 * i;
+  for (uint32_t i = 0; i < RECORDED; i++)
+    shared_lens[i] = SHARED + 1 + (i % 9 ? i * 11 % 100 : 20 * i);
+  test_recorded(h, lens, ALONE, shared_lens, RECORDED, SHARED);
 }

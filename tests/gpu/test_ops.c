@@ -354,6 +354,26 @@ static const uint32_t decodes[][2] = {{1, 1}, {1, 2}, {1, 15}, {1, 16}, {1, 17},
 static const uint32_t mixed[][2] = {{1, 500}, {1, 33}, {2, 90}, {100, 100}, {5, 700}, {60, 61}};
 static const uint32_t split[][2] = {{1, 3500}, {1, 2000}, {1, 70}};
 
+/* More decodes than the blocks of any device's that run at once, for so many kv heads: on Hopper a warp takes a short one alone
+ * (kernels/cuda/attention_items.h). The last has so many that those of 256 tokens are short. */
+static const heads many_heads[] = {
+    {32, 32, 128, 16, 0, TD_ROPE_HALVES, false}, {64, 32, 64, 32, 0, TD_ROPE_PAIRS, false}, {32, 32, 96, 16, 0, TD_ROPE_HALVES, false},
+    {48, 16, 256, 16, 0, TD_ROPE_HALVES, false}, {64, 32, 64, 64, 40, TD_ROPE_HALVES, false}, {64, 64, 64, 16, 0, TD_ROPE_HALVES, false},
+};
+enum { N_MANY_HEADS = sizeof many_heads / sizeof *many_heads };
+
+static void test_many_short(const heads *h, bool small)
+{
+  static const uint32_t lens[] = {1, 2, 31, 32, 33, 63, 64, 65, 16, 17, 255, 256, 257, 48, 700, 100};
+  uint32_t rows[MAX_ROWS][2], n = small ? 24 : 60;
+  for (uint32_t r = 0; r < n; r++) {
+    rows[r][1] = lens[r % 16];
+    rows[r][0] = r == 40 ? 50 : r % 7 == 3 && rows[r][1] > 3 ? 1 + r % 3 : 1;
+    rows[r][1] += r == 40 ? 50 : 0;
+  }
+  test_attention(h, (const uint32_t (*)[2])rows, n);
+}
+
 /* Decodes by plans of one policy (a CPU does not look at it); heads of 256 have only the first, which shares nothing. */
 static void test_plans(const char *name, const td_backend_config *with, uint32_t policy, test_size size)
 {
@@ -377,6 +397,16 @@ static void test_plans(const char *name, const td_backend_config *with, uint32_t
         test_attention_passes_nan_on(&shapes[i]);
       if (!shapes[i].norm)
         test_attention_recorded(&shapes[i]);
+    }
+    be->ops->destroy(be);
+  }
+  for (size_t i = 0; i < N_MANY_HEADS && policy == 1 && size == TEST_ALL; i++) {
+    if (!is_wanted(many_heads[i].head_dim))
+      continue;
+    die(td_backend_create(name, &config, &be, &err), &err, "backend");
+    if (strcmp(be->ops->name, "cpu") != 0) {
+      test_attention_shared(&many_heads[i], 36, (const uint32_t[]){512, 256, 0});
+      test_attention_recorded_short(&many_heads[i]);
     }
     be->ops->destroy(be);
   }
@@ -430,6 +460,9 @@ static void test_attentions(bool small, bool tiny)
         test_attention(&shapes[i], long_chunks, 3);
     }
   }
+  for (size_t i = 0; i < (small ? 1 : N_MANY_HEADS) && strcmp(be->ops->name, "cpu") != 0; i++) /* a CPU does not know short ones */
+    if (is_wanted(many_heads[i].head_dim))
+      test_many_short(&many_heads[i], small);
 }
 
 /* A recording is a backend's for good, hence one backend each. */
@@ -449,6 +482,12 @@ static void test_recordings(const char *name, const td_backend_config *config, b
     test_attention_recorded(&shapes[i]);
     be->ops->destroy(be);
   }
+  for (size_t i = 0; i < N_MANY_HEADS && !small; i++)
+    if (is_wanted(many_heads[i].head_dim)) {
+      die(td_backend_create(name, config, &be, &err), &err, "backend");
+      test_attention_recorded_short(&many_heads[i]);
+      be->ops->destroy(be);
+    }
   int n = 0, n_most = tiny ? 1 : small ? 4 : 8;
   for (size_t i = 0; i < sizeof decoders / sizeof *decoders && n < n_most; i++)
     if (is_wanted(decoders[i].head_dim)) {

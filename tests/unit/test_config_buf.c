@@ -81,6 +81,29 @@ static void test_buf_cap(void **state)
 }
 
 /* Any bytes become JSON that our own parser reads back; valid UTF-8 unchanged. */
+static void test_buf_json_ints(void **state)
+{
+  static int32_t v[1000];
+  td_buf b, want;
+  td_buf_init(&b, 0);
+  td_buf_init(&want, 0);
+  for (uint32_t i = 0; i < 1000; i++) /* all lengths, both signs, the ends */
+    v[i] = (int32_t)(i * 2654435761u) >> i % 32;
+  v[63] = INT32_MIN, v[64] = INT32_MAX, v[65] = -1, v[127] = 0, v[128] = 10;
+  for (size_t n = 0; n <= 1000; n += n < 200 ? 1 : 80) {
+    td_buf_clear(&b);
+    td_buf_clear(&want);
+    td_buf_append_json_ints(&b, v, n);
+    td_buf_append_char(&want, '[');
+    for (size_t i = 0; i < n; i++)
+      td_buf_printf(&want, i ? ",%d" : "%d", (int)v[i]);
+    td_buf_append_char(&want, ']');
+    assert_string_equal(b.data, want.data);
+  }
+  td_buf_deinit(&b);
+  td_buf_deinit(&want);
+}
+
 static void test_buf_json_string(void **state)
 {
   static const struct {
@@ -265,6 +288,7 @@ int main(void)
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_buf_grows),
       cmocka_unit_test(test_buf_cap),
+      cmocka_unit_test(test_buf_json_ints),
       cmocka_unit_test(test_buf_json_string),
       cmocka_unit_test(test_arena),
       cmocka_unit_test(test_arena_cap),

@@ -54,6 +54,119 @@ static void must_refuse(const char *text, const char *message)
     fail_msg("%s: '%s' does not hold '%s'", text, err.message, message);
 }
 
+/* The same elements, whatever holds them. */
+static void must_be_same_ids(const cJSON *a, const cJSON *b)
+{
+  td_json_ids x = td_json_ids_begin(a), y = td_json_ids_begin(b);
+  assert_int_equal(x.n, y.n);
+  for (size_t i = 0; i < x.n; i++)
+    assert_true(td_json_ids_next(&x) == td_json_ids_next(&y));
+}
+
+/* With and without an array that stays text: the same verdict, the same words, the same members. True if one did. */
+static bool parse_ids(const char *text, const td_json_limits *limits)
+{
+  cJSON *tree, *with_ids;
+  td_error err, ids_err;
+  size_t n = strlen(text);
+  char *copy = malloc(n ? n : 1);
+  assert_non_null(copy);
+  memcpy(copy, text, n);
+  td_status st = td_json_parse(copy, n, limits, &tree, &err);
+  assert_int_equal(td_json_parse_ids(copy, n, limits, "prompt", &with_ids, &ids_err), st);
+  free(copy);
+  if (st != TD_OK) {
+    assert_null(with_ids);
+    assert_string_equal(ids_err.message, err.message);
+    return false;
+  }
+  bool any = false;
+  const cJSON *a = tree->child, *b = with_ids->child;
+  for (; a && b; a = a->next, b = b->next) {
+    char *x = cJSON_PrintUnformatted(a), *y = cJSON_PrintUnformatted(b);
+    if (td_json_is_ids(b)) {
+      must_be_same_ids(a, b);
+      any = true;
+    } else {
+      assert_string_equal(x, y);
+    }
+    assert_true(a->string == b->string || strcmp(a->string, b->string) == 0);
+    cJSON_free(x);
+    cJSON_free(y);
+  }
+  assert_true(!a && !b);
+  cJSON_Delete(tree);
+  cJSON_Delete(with_ids);
+  return any;
+}
+
+static void test_ids_stay_text(void **state)
+{
+  static const char *const ids[] = {
+      "{\"prompt\":[0]}",
+      "{\"prompt\":[1,22,333,999999999,0]}",
+      " { \"n\" : 12345678901234567890 , \"prompt\" : [ 1 ,\t2\r\n, 3 ] , \"x\" : [1,-98765432109876543210] } ",
+      "{\"a\":{\"prompt\":[1]},\"prompt\":[7,8],\"b\":[9]}",
+  };
+  static const char *const trees[] = {
+      "{\"prompt\":[]}", "{\"prompt\":[1,-2]}", "{\"prompt\":[1.0]}", "{\"prompt\":[1e2,3]}", "{\"prompt\":[1,[2]]}",
+      "{\"prompt\":[[1,2],[3]]}", "{\"prompt\":[1000000000]}", "{\"prompt\":[1,12345678901234567890]}",
+      "{\"prompt\":[1,\"2\"]}", "{\"prompt\":[null]}", "{\"prompt\":{\"prompt\":[1]}}", "{\"a\":{\"prompt\":[1]}}",
+      "{\"\\u0070rompt\":[1]}", "{\"prompts\":[1]}", "{\"promp\":[1]}", "[[1,2],\"prompt\",[3]]", "[1]", "{\"prompt\":1}"};
+  static const char *const wrong[] = {
+      "{\"prompt\":[1,]}", "{\"prompt\":[1, ]}", "{\"prompt\":[,1]}", "{\"prompt\":[1 2]}", "{\"prompt\":[01]}",
+      "{\"prompt\":[1,00]}", "{\"prompt\":[1}", "{\"prompt\":[1", "{\"prompt\":[1,", "{\"prompt\":[", "{\"prompt\":[1],}",
+      "{\"prompt\":[1]]}", "{\"prompt\":[1]", "{\"prompt\":[1],\"prompt\":[2]}", "{\"prompt\":[1],\"p\\u0072ompt\":[2]}",
+      "{\"prompt\":[1],\"a\":1,\"a\":2}"};
+  for (size_t i = 0; i < sizeof ids / sizeof *ids; i++)
+    assert_true(parse_ids(ids[i], &body_limits));
+  for (size_t i = 0; i < sizeof trees / sizeof *trees; i++)
+    assert_false(parse_ids(trees[i], &body_limits));
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+    td_error err;
+    cJSON *root;
+    assert_int_equal(td_json_parse(wrong[i], strlen(wrong[i]), &body_limits, &root, &err), TD_ERR_REQUEST);
+    assert_false(parse_ids(wrong[i], &body_limits));
+  }
+}
+
+/* The limits count what stays text as they count a tree. */
+static void test_ids_are_counted(void **state)
+{
+  const td_json_limits flat = {1, 65536, TD_ERR_REQUEST}, few = {64, 5, TD_ERR_REQUEST};
+  td_buf b;
+  assert_false(parse_ids("{\"prompt\":[1]}", &flat));
+  td_buf_init(&b, 0);
+  unsigned n_text = 0;
+  for (unsigned n = 1; n < 100; n++) { /* n/16 values besides object, array and string */
+    td_buf_clear(&b);
+    td_buf_append_str(&b, "{\"prompt\":[");
+    for (unsigned i = 0; i < n; i++)
+      td_buf_printf(&b, i ? ",%u" : "%u", i);
+    td_buf_append_str(&b, "],\"a\":\"b\"}");
+    n_text += parse_ids(b.data, &few);
+  }
+  assert_int_equal(n_text, 47); /* 48 sixteenths make the sixth value */
+  td_buf_deinit(&b);
+}
+
+/* No getter takes such an array for a number. */
+static void test_ids_are_no_number(void **state)
+{
+  static const char text[] = "{\"prompt\":[5]}";
+  cJSON *root;
+  td_error err;
+  int64_t i;
+  uint64_t u;
+  double d;
+  assert_int_equal(td_json_parse_ids(text, strlen(text), &body_limits, "prompt", &root, &err), TD_OK);
+  assert_true(td_json_is_ids(td_json_get(root, "prompt")));
+  assert_int_equal(td_json_get_int64(root, "prompt", 0, 9, &i, NULL, &err), TD_ERR_REQUEST);
+  assert_int_equal(td_json_get_seed(root, "prompt", &u, NULL, &err), TD_ERR_REQUEST);
+  assert_int_equal(td_json_get_double(root, "prompt", 0, 9, &d, NULL, &err), TD_ERR_REQUEST);
+  cJSON_Delete(root);
+}
+
 /* ---- against Python ---- */
 
 static void canonical_string(td_buf *b, const char *s)
@@ -371,6 +484,9 @@ int main(void)
       cmocka_unit_test(test_vectors),
       cmocka_unit_test(test_messages_name_the_place),
       cmocka_unit_test(test_node_limit),
+      cmocka_unit_test(test_ids_stay_text),
+      cmocka_unit_test(test_ids_are_counted),
+      cmocka_unit_test(test_ids_are_no_number),
       cmocka_unit_test(test_depth_limit),
       cmocka_unit_test(test_many_keys),
       cmocka_unit_test(test_big_integers_in_their_places),

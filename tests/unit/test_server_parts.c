@@ -203,13 +203,14 @@ typedef struct fake_call {
   td_engine_info info;
 } fake_call;
 
-static int32_t prompt_ids[] = {5, 6, 7};
+static const int32_t prompt_ids[] = {5, 6, 7};
 static const int32_t answer_ids[] = {8, 9};
 
 static void make_call(fake_call *f, const td_api *api)
 {
   memset(f, 0, sizeof *f);
-  f->prompt = (td_prompt){prompt_ids, 3};
+  f->prompt.n = 3; /* the engine has its ids */
+  td_buf_append_json_ints(&f->prompt.json, prompt_ids, 3);
   strcpy(f->info.model_name, "m\"1");
   strcpy(f->call.id, "id-1");
   f->call.api = api;
@@ -235,6 +236,7 @@ static void make_call(fake_call *f, const td_api *api)
 
 static void free_made(fake_call *f)
 {
+  td_buf_deinit(&f->prompt.json);
   for (int i = 0; i < 2; i++) {
     td_buf_deinit(&f->choices[i].out);
     td_buf_deinit(&f->choices[i].ids);
