@@ -1,26 +1,30 @@
 /* When will there be room? What Retry-After and the predicted queue delay are made of.
  *
  * Two things hold a newcomer up: prompts before it, which the budget lets through at so many tokens a step;
- * and places and pages, which come free as answers end. How long an answer will be is not known: what is, is how long others of
- * its account got lately (answers.h). From that and its age, each running answer has a chance to have ended by any step; their sum is
- * how many will have ended by then, so the k-th end from now is read off it. Time is steps' without prompts, and more for each
- * prompt token that comes in between. O(running + accounts), no state but averages. */
+ * and places and pages, which come free as answers end. How long an answer will be is not known: what is, is
+ * how long others of its account got lately (answers.h). From that and its age, each running answer has a
+ * chance to have ended by any step; their sum is how many will have ended by then, so the k-th end from now
+ * is read off it. Time is steps' without prompts, and more for each prompt token that comes in between.
+ * O(running + accounts), no state but averages. */
 #include <math.h>
 
 #include "scheduler/internal.h"
 
 enum { BINS = 124 };     /* of steps: four in an octave */
 enum { ENDS_SEEN = 16 }; /* the gap between ends is of so many */
-/* The k-th of events that come at random is as likely before as after the moment by which so many are expected. */
-#define MEDIAN_LEVEL(k) ((k) - 1.0 / 3)
-/* Rounds of places taken again that are looked at one by one, and steps in finding when so many have ended. */
+/* The k-th of events that come at random is as likely before as after the moment by which so many are
+ * expected. */
+#define MEDIAN_LEVEL(k) ((k)-1.0 / 3)
+/* Rounds of places taken again that are looked at one by one, and steps in finding when so many have ended.
+ */
 enum { ROUNDS_MAX = 8, HALVINGS = 20 };
 #define STEPS_MAX 0x1p60
 /* Steps that a part of the answers' ends is spread over at least. */
 #define NARROWEST 0.25
 /* Who goes on for so many times what an answer takes holds its place, and frees none for a newcomer. */
 enum { HOLDS_FOR = 4 };
-/* Of those that go to their max_new the longest are this share of all: they hold their places, and say nothing of the others. */
+/* Of those that go to their max_new the longest are this share of all: they hold their places, and say
+ * nothing of the others. */
 #define OUTLIERS 0.1
 
 static uint32_t n_waiting(const td_sched *s) { return s->order.n_queued + s->order.n_following; }
@@ -32,19 +36,24 @@ typedef struct load {
   uint64_t kv_tokens, prompt_tokens, prompt_rest, pages;
   double waiting_tokens, waiting_each; /* of prompts, less what the tree will have of them */
   /* Answers to come, of those that wait or are still prompts; else of others like those that run. */
-  double n_full, n_early, early_at[TD_ANSWER_PARTS + 1]; /* that go to max_new; that do not, and sums of where their parts end */
+  double n_full, n_early,
+      early_at[TD_ANSWER_PARTS + 1]; /* that go to max_new; that do not, and sums of where their parts end */
   double full_at[TD_ANSWER_BINS], full_tokens[TD_ANSWER_BINS]; /* the former by their max_new, and its sum */
   double full, at[TD_ANSWER_PARTS + 1]; /* share of the former; the latter end in equal parts between these */
-  double answer;         /* steps that an answer takes */
+  double answer;                        /* steps that an answer takes */
   /* Ends of those that run and join. */
   double points[BINS], density[BINS]; /* in a bin; for each step of all bins up to it */
   double ends[BINS + 1];              /* that will have come by the bin's first step */
   uint32_t horizon;                   /* by this bin all have ended that do not hold their places */
-  double decode_us, hybrid_us, decode_now_us, hybrid_now_us; /* a step without and with prompts, when some have joined and now */
-  uint32_t chunk, chunk_now;                                 /* of prompts in the latter */
+  double decode_us, hybrid_us, decode_now_us,
+      hybrid_now_us;         /* a step without and with prompts, when some have joined and now */
+  uint32_t chunk, chunk_now; /* of prompts in the latter */
 } load;
 
-static inline double at_least(double x, double least) { return x > least ? x : least; } /* fmax looks at numbers that are none */
+static inline double at_least(double x, double least)
+{
+  return x > least ? x : least;
+} /* fmax looks at numbers that are none */
 
 /* So many ends at each step up to `steps`. */
 static void add_rate(load *l, double steps, double rate)
@@ -64,7 +73,8 @@ static double mean_of(const double at[TD_ANSWER_PARTS + 1])
 
 static void add_answer(load *l, const td_sched *s, const td_request *r)
 {
-  td_answer_chance c = td_answers_chance(&s->answers, r->account, r->n_tokens - r->n_prompt, r->max_tokens - r->n_prompt);
+  td_answer_chance c =
+      td_answers_chance(&s->answers, r->account, r->n_tokens - r->n_prompt, r->max_tokens - r->n_prompt);
   double rest = c.full * (r->max_tokens - r->n_tokens) + (1 - c.full) * mean_of(c.at);
   l->n_held += rest > HOLDS_FOR * l->answer;
   l->points[td_answers_bin(r->max_tokens - r->n_tokens)] += c.full;
@@ -147,7 +157,8 @@ static void collect_decodes(load *l, const td_sched *s)
 
 static void sum_up_to_come(load *l)
 {
-  double n = l->n_full + l->n_early, longest = OUTLIERS * n, n_counted = l->n_early, tokens = mean_of(l->early_at);
+  double n = l->n_full + l->n_early, longest = OUTLIERS * n, n_counted = l->n_early,
+         tokens = mean_of(l->early_at);
   l->full = n > 0 ? l->n_full / n : 1;
   for (uint32_t i = 0; i <= TD_ANSWER_PARTS && l->n_early > 0; i++)
     l->at[i] = l->early_at[i] / l->n_early;
@@ -167,8 +178,8 @@ static double turning(const load *l)
   return l->n_held < n_all ? n_all - l->n_held : n_all;
 }
 
-/* Answers to prompts that run or join start one behind the other, as those are computed: so many by then, and the sum of that over all
- * steps before. */
+/* Answers to prompts that run or join start one behind the other, as those are computed: so many by then, and
+ * the sum of that over all steps before. */
 static void begun_by(const load *l, double steps, double *n, double *sum)
 {
   double n_all = l->n_running - l->n_decodes + l->n_joining;
@@ -199,10 +210,13 @@ static double begun_and_ended(const load *l, double steps)
 /* How many prompts that do not join yet can have been computed by then. */
 static double others_by(const load *l, double steps)
 {
-  return l->waiting_each > 0 ? fmax(0, (steps * l->chunk - (double)l->prompt_rest) / l->waiting_each - l->n_joining) : INFINITY;
+  return l->waiting_each > 0
+             ? fmax(0, (steps * l->chunk - (double)l->prompt_rest) / l->waiting_each - l->n_joining)
+             : INFINITY;
 }
 
-/* Ends by each bin: of those that run and join, and of those that take their places, who are as likely to end early. */
+/* Ends by each bin: of those that run and join, and of those that take their places, who are as likely to end
+ * early. */
 static void sum_up(load *l)
 {
   double own = 0, density = 0, n_turning = turning(l);
@@ -259,7 +273,8 @@ static double steps_to_end(const load *l, uint32_t k)
   double round = all * l->answer / n_turning, high = 1;
   while (high < STEPS_MAX && all_ends_by(l, high, round) < level)
     high *= 2;
-  double low = high / 2; /* between powers of two, so that more ends never seem to come earlier, by however little */
+  double low =
+      high / 2; /* between powers of two, so that more ends never seem to come earlier, by however little */
   for (uint32_t i = 0; i < HALVINGS; i++) {
     double middle = (low + high) / 2;
     *(all_ends_by(l, middle, round) < level ? &low : &high) = middle;
@@ -267,15 +282,19 @@ static double steps_to_end(const load *l, uint32_t k)
   return high;
 }
 
-/* What so many steps take, if so many others are let in meanwhile. The table may fall, and corrections differ; yet nobody is early
- * because others come. */
+/* What so many steps take, if so many others are let in meanwhile. The table may fall, and corrections
+ * differ; yet nobody is early because others come. */
 static double time_of(const load *l, double steps, double n_others)
 {
   double tokens = (double)l->prompt_rest + (l->n_joining + n_others) * l->waiting_each;
-  return steps * l->decode_us + fmin(tokens, steps * l->chunk) * at_least(l->hybrid_us - l->decode_us, 0) / l->chunk;
+  return steps * l->decode_us +
+         fmin(tokens, steps * l->chunk) * at_least(l->hybrid_us - l->decode_us, 0) / l->chunk;
 }
 
-static double pages_each(const td_sched *s, const load *l) { return ceil((l->waiting_each + 1) / s->config.page_tokens); }
+static double pages_each(const td_sched *s, const load *l)
+{
+  return ceil((l->waiting_each + 1) / s->config.page_tokens);
+}
 
 /* Ends that a newcomer needs: places and pages for those before it and itself. */
 static uint32_t ends_needed(const td_sched *s, const load *l)
@@ -309,16 +328,19 @@ static uint32_t step_times(const td_sched *s, uint32_t n_decodes, double kv_toke
   return chunk;
 }
 
-/* Who joins decodes only when its prompt is computed, and some have ended by then: as many decode at once as prompts come in an
- * answer's time, if that is fewer. */
+/* Who joins decodes only when its prompt is computed, and some have ended by then: as many decode at once as
+ * prompts come in an answer's time, if that is fewer. */
 static void foresee_steps(load *l, const td_sched *s)
 {
-  double n = l->n_running - l->n_decodes + l->n_joining, tokens = (double)l->prompt_tokens + l->n_joining * l->waiting_each;
-  double kv_each = n > 0 ? tokens / n + l->answer / 2 : 0, rest = (double)l->prompt_rest + l->n_joining * l->waiting_each;
+  double n = l->n_running - l->n_decodes + l->n_joining,
+         tokens = (double)l->prompt_tokens + l->n_joining * l->waiting_each;
+  double kv_each = n > 0 ? tokens / n + l->answer / 2 : 0,
+         rest = (double)l->prompt_rest + l->n_joining * l->waiting_each;
   l->chunk_now = step_times(s, l->n_decodes, (double)l->kv_tokens, &l->decode_now_us, &l->hybrid_now_us);
   if (rest > 0)
     n = fmin(n, fmax(1, l->answer * l->chunk_now * n / rest - l->n_decodes));
-  l->chunk = step_times(s, l->n_decodes + (uint32_t)n, (double)l->kv_tokens + n * kv_each, &l->decode_us, &l->hybrid_us);
+  l->chunk = step_times(s, l->n_decodes + (uint32_t)n, (double)l->kv_tokens + n * kv_each, &l->decode_us,
+                        &l->hybrid_us);
 }
 
 static load load_of(const td_sched *s)

@@ -39,7 +39,7 @@ struct decode_rotation {
   float attn_factor;
   uint32_t halves; // as TD_ROPE_HALVES
 };
-void td_cuda_decode_rotated(cuda_backend *b, const attention_args &a, const decode_rotation &by, uint32_t head_dim, uint32_t n_items);
+void td_cuda_decode_rotated(cuda_backend *b, const attention_args &a, const decode_rotation &by, uint32_t head_dim, uint32_t n_works);
 
 // attention_unified.cu: decodes on Hopper by b->planner's plan, or of them what rows share.
 bool td_cuda_has_unified_attention(uint32_t head_dim);

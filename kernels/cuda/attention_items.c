@@ -94,7 +94,8 @@ static uint32_t fill_places(const td_plan *plan, const td_attention_cut *cut, ui
   return high;
 }
 
-/* Of fewer rows than places. Nearly as many would leave some idle from begin to end: they are cut for several rounds. */
+/* Of fewer rows than places. Nearly as many would leave some idle from begin to end: they are cut for several rounds, if there are
+ * partials for so many pieces: the rows after those would not be cut at all. */
 static uint32_t fill_rounds(const td_plan *plan, const td_attention_cut *cut, uint32_t above, uint64_t total, uint32_t n, uint32_t places)
 {
   uint32_t best = fill_places(plan, cut, above, total, n, places), longest = 0;
@@ -102,7 +103,7 @@ static uint32_t fill_rounds(const td_plan *plan, const td_attention_cut *cut, ui
     if (is_wide(plan, cut, r, above))
       longest = tokens_of(plan, cut, r) > longest ? tokens_of(plan, cut, r) : longest;
   uint64_t least = (uint64_t)(best < longest ? best : longest) + BLOCK_TOKENS;
-  for (uint32_t rounds = 2; rounds <= ROUNDS && 2 * n > places; rounds++) {
+  for (uint32_t rounds = 2; rounds <= ROUNDS && 2 * n > places && rounds * places <= TD_SPLITS_MAX; rounds++) {
     uint32_t tokens = fill_places(plan, cut, above, total, n, rounds * places);
     uint64_t time = rounds * ((uint64_t)tokens + BLOCK_TOKENS);
     if (time < least) {

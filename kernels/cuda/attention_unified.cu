@@ -205,6 +205,8 @@ __device__ __forceinline__ bool is_last(const unified_args &u, const block_plan 
 {
   if (bp.shared_only || !k.shared || k.n_members > 1 || p.end - p.begin != k.n_keys)
     return false;
+  if (p.t < bp.spans[bp.h->n_shared_spans].first_task) // a tile that only one row is left for
+    return false;
   uint32_t n = __shfl_sync(0xffffffffu, __ldcg(u.arrived + k.first_member * u.a.n_kv_heads + p.head), 0); // one answer for all lanes
   __threadfence();
   return n + k.n_keys == bp.members[k.first_member].n_keys;

@@ -12,7 +12,7 @@
 //   attention_calibrate.cu what such plans cost on this device
 //   attention_unified.cu decodes by a plan of kernels/attention, with shared prefixes, or only these; attention_merge.cuh its tasks and merge;
 //   attention_partials.cuh where its partials lie; attention_wgmma.cuh what it shares with prompts
-//   attention_tile.cuh, attention_slices.cuh, rope.cuh what kernels share; mbarrier.cuh, tma.cuh, wgmma.cuh Hopper's instructions
+//   attention_tile.cuh, attention_strips.cuh, attention_finish.cuh, rope.cuh what kernels share; mbarrier.cuh, tma.cuh, wgmma.cuh Hopper's instructions
 //   sample.cu     token choice
 //
 // Activations are bf16, sums are f32. One stream; ops are queued, step_end waits.

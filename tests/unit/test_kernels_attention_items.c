@@ -178,9 +178,31 @@ static void test_places_are_filled(void **unused)
   free(out.items);
 }
 
+/* One kv head, so that there are hundreds of places for each: equal rows that are fewer are cut alike, because partials suffice. */
+static void test_partials_suffice(void **unused)
+{
+  (void)unused;
+  enum { MANY_ROWS = 528 };
+  static const uint32_t n_places[] = {132, 396, MANY_ROWS};
+  static td_plan_row rows[MANY_ROWS];
+  td_attention_items out = {.max_items = td_attention_items_max(MANY_ROWS, MANY_ROWS)};
+  out.items = calloc(out.max_items, sizeof *out.items);
+  assert_non_null(out.items);
+  for (uint32_t i = 0; i < 3; i++)
+    for (uint32_t n = 1; n < n_places[i]; n++) {
+      td_plan plan = {.rows = rows, .n_rows = n};
+      td_attention_cut cut = {4, 1, n_places[i], TD_PREFILL_ROWS_WGMMA, false, false, true, NULL};
+      for (uint32_t r = 0; r < n; r++)
+        rows[r] = (td_plan_row){.q_start = r, .q_len = 1, .kv_len = 8000};
+      td_attention_items_make(&out, &plan, &cut);
+      assert_true(out.n_items == n || (out.n_partials == out.n_items && out.n_items % n == 0));
+    }
+  free(out.items);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_cuts), cmocka_unit_test(test_recorded_grids_are_large_enough),
-                                     cmocka_unit_test(test_places_are_filled)};
+                                     cmocka_unit_test(test_places_are_filled), cmocka_unit_test(test_partials_suffice)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
