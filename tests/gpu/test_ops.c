@@ -535,7 +535,7 @@ int main(int argc, char **argv)
   const char *amount = argc > 2 ? argv[2] : "all"; /* the others are for compute-sanitizer */
   test_size size = strcmp(amount, "tiny") == 0 ? TEST_TINY : strcmp(amount, "small") == 0 ? TEST_SMALL : TEST_ALL;
   bool small = size != TEST_ALL, tiny = size == TEST_TINY;
-  td_backend_config config = {.max_slots = MAX_SLOTS, .max_rows = MAX_ROWS, .max_tokens = MAX_TOKENS,
+  td_backend_config config = {.narrow_attention = true, .max_slots = MAX_SLOTS, .max_rows = MAX_ROWS, .max_tokens = MAX_TOKENS,
                               .max_context_tokens = MAX_CONTEXT, .max_vocab = VOCAB_MAX};
   die(td_backend_create(name, &config, &be, &err), &err, "backend");
   die(td_plan_create(MAX_ROWS, MAX_TOKENS, MAX_ROWS * (MAX_CONTEXT / 16), 16, &plan, &err), &err, "plan");
