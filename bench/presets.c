@@ -159,14 +159,16 @@ enum { N_OPENS = sizeof opens / sizeof *opens };
 
 /* ---- closed streams ---- */
 
+/* Answers long enough that the first one goes on when the last prompt is done: only then do all decode at once. */
 static void add_decode(td_cell *cells, size_t *n)
 {
+  enum { SHORT_TOKENS = 256, LONG_TOKENS = 1024, MANY_PROMPT_TOKENS = 100000 };
   static const uint32_t shapes[][2] = {{1, 1024},   {4, 1024},   {16, 1024}, {64, 1024},
                                        {128, 1024}, {256, 1024}, {1, 16384}, {32, 8192}};
   char name[48];
   for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
     snprintf(name, sizeof name, "decode %u@%u", shapes[i][0], shapes[i][1]);
-    add_streams(cells, n, name, shapes[i][0], 1, shapes[i][1], 256);
+    add_streams(cells, n, name, shapes[i][0], 1, shapes[i][1], shapes[i][0] * shapes[i][1] < MANY_PROMPT_TOKENS ? SHORT_TOKENS : LONG_TOKENS);
   }
 }
 
@@ -222,7 +224,7 @@ const char *td_preset_help(void)
   static char text[2048];
   size_t at = (size_t)snprintf(
       text, sizeof text,
-      "Presets (--preset): decode (256 out at 1..256 streams of 1K, 1 of 16K, 32 of 8K), prefill (2K, 8K, "
+      "Presets (--preset): decode (256 out, where many stream 1024, at 1..256 streams of 1K, 1 of 16K, 32 of 8K), prefill (2K, 8K, "
       "16K,\n"
       "one at a time), offline (512 of 1000 in, 1000 out at once), small (8 streams of 128 in, 32 out)");
   for (int i = 0; i < N_OPENS; i++)

@@ -170,7 +170,8 @@ def main(argv):
     else:
         ctx.machine = json.loads(a.add[0].read_text())["machine"]
     out = a.out or default_out(a, ctx, cache, stamp)
-    command = "scripts/gpu-report" + (f" --stages {a.stages}" if a.stages else "") + (" --quick" if a.quick else "") + \
+    command = "scripts/gpu-report, in parts put together by --add" if not a.names else \
+        "scripts/gpu-report" + (f" --stages {a.stages}" if a.stages else "") + (" --quick" if a.quick else "") + \
         (f" --backend {a.backend}" if a.backend != "cuda" else "")
     stages = []
     for path in a.add:
