@@ -478,6 +478,8 @@ int td_bench_steps(int argc, char **argv)
   s.rows = cJSON_CreateArray();
   if (td_attention_of(s.attention) == UINT32_MAX)
     td_tool_die("--attention: no '%s'", s.attention);
+  if (s.shared < 0)
+    td_tool_die("--shared: a number of tokens");
   read_lists(&s);
   open_model(&s);
   load(&s);
