@@ -24,7 +24,6 @@ td_attention_cost td_attention_cost_of_h200_apart(uint32_t n_workers)
   td_attention_cost c = td_attention_cost_of_h200(n_workers);
   c.start_us = 3;
   c.partial_us = 0.15;
-  c.shared_range_us = 5;
   return c;
 }
 

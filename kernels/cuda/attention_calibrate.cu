@@ -132,7 +132,6 @@ td_status td_cuda_calibrate_attention(cuda_backend *b, const char *cache_folder,
   if (r.config.shared_only) { // the trials are of small tasks too, and count and merge
     f.cost.start_us = r.config.cost.start_us;
     f.cost.partial_us = r.config.cost.partial_us;
-    f.cost.shared_range_us = r.config.cost.shared_range_us;
   }
   return td_attention_planner_set_cost(b->planner, &f.cost, err);
 }

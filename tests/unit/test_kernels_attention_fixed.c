@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "attention_plan_fixture.h"
+#include "config/options.h"
 #include "kernels/attention/planner.h"
 
 /* ---- what is done of a row ---- */
@@ -275,6 +276,31 @@ static void test_rows_without_pages_are_refused(void **unused)
   td_attention_planner_destroy(p);
 }
 
+/* What the option takes the backend must know, the default among them. */
+static void test_words(void **unused)
+{
+  (void)unused;
+  static const struct {
+    const char *word;
+    uint32_t value;
+  } words[] = {{"serial", 0},
+               {"unified", 1 + TD_ATTENTION_UNIFIED},
+               {"pat", 1 + TD_ATTENTION_PAT},
+               {"persistentkv", 1 + TD_ATTENTION_PERSISTENTKV},
+               {"flashdecode", 1 + TD_ATTENTION_FLASHDECODE},
+               {"auto", TD_ATTENTION_AUTO}};
+  td_options o;
+  td_error err;
+  td_options_init(&o);
+  assert_int_equal(td_attention_of(o.attention), TD_ATTENTION_AUTO);
+  for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+    assert_int_equal(td_options_set(&o, "attention", words[i].word, "here", &err), TD_OK);
+    assert_int_equal(td_attention_of(o.attention), words[i].value);
+  }
+  assert_int_equal(td_attention_of("some"), UINT32_MAX);
+  assert_int_not_equal(td_options_set(&o, "attention", "some", "here", &err), TD_OK);
+}
+
 static int make_table(void **unused)
 {
   (void)unused;
@@ -294,7 +320,7 @@ int main(void)
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_invariant_rows), cmocka_unit_test(test_invariant_pieces),
                                      cmocka_unit_test(test_invariant_slots_suffice),
                                      cmocka_unit_test(test_nothing_is_written_past_the_buffers),
-                                     cmocka_unit_test(test_rows_without_pages_are_refused)};
+                                     cmocka_unit_test(test_rows_without_pages_are_refused), cmocka_unit_test(test_words)};
   (void)tree_plan;
   (void)right_tables;
   return cmocka_run_group_tests(tests, make_table, free_table);
