@@ -460,6 +460,18 @@ __device__ __forceinline__ void consume_tiles(const unified_args &u, const block
   }
 }
 
+// Where all threads meet between runs of tasks: in two barriers, of which each is waited at in one place only.
+__device__ __forceinline__ void meet_as_producer()
+{
+  named_sync(6, UNIFIED_THREADS);
+  named_arrive(7, UNIFIED_THREADS);
+}
+__device__ __forceinline__ void meet_as_consumer()
+{
+  named_arrive(6, UNIFIED_THREADS);
+  named_sync(7, UNIFIED_THREADS);
+}
+
 // Where the run of tasks of one kind ends that begins at t.
 __device__ __forceinline__ uint32_t run_end(const block_plan &bp, uint32_t t, uint32_t group)
 {
@@ -536,7 +548,7 @@ __global__ void __launch_bounds__(UNIFIED_THREADS, 1) unified_kernel(unified_arg
         if (threadIdx.x < 32 && !bp.is_small(t, u.a.group))
           produce_tiles<HD>(u, batch, bp, t, t_end, copies);
         fence_shared_writes();
-        named_sync(6, UNIFIED_THREADS);
+        meet_as_producer();
       }
     }
   } else {
@@ -566,7 +578,7 @@ __global__ void __launch_bounds__(UNIFIED_THREADS, 1) unified_kernel(unified_arg
         }
         waiting = false;
         fence_shared_writes(); // the next run's copies go where this one's stores went
-        named_sync(6, UNIFIED_THREADS);
+        meet_as_consumer();
       }
     }
     if (waiting)
