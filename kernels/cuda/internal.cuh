@@ -270,27 +270,30 @@ __device__ __forceinline__ float warp_max(float v)
   return v;
 }
 
-// Eight bf16 at once: the 16-byte unit of every load and store here.
-struct alignas(16) bf16x8 {
-  __nv_bfloat162 h[4];
+// Eight bf16 at once: the 16-byte unit of every load and store here. A struct of bf16 would be copied member by member, in loads and
+// stores of 4 bytes.
+struct bf16x8 {
+  uint4 pairs;
 };
 
 __device__ __forceinline__ void unpack(const bf16x8 &v, float f[8])
 {
+  const uint32_t pairs[4] = {v.pairs.x, v.pairs.y, v.pairs.z, v.pairs.w};
 #pragma unroll
   for (int i = 0; i < 4; i++) {
-    float2 t = __bfloat1622float2(v.h[i]);
-    f[2 * i] = t.x;
-    f[2 * i + 1] = t.y;
+    f[2 * i] = __uint_as_float(pairs[i] << 16);
+    f[2 * i + 1] = __uint_as_float(pairs[i] & 0xffff0000u);
   }
 }
 
 __device__ __forceinline__ bf16x8 pack(const float f[8])
 {
-  bf16x8 v;
+  uint32_t pairs[4];
 #pragma unroll
-  for (int i = 0; i < 4; i++)
-    v.h[i] = __floats2bfloat162_rn(f[2 * i], f[2 * i + 1]);
-  return v;
+  for (int i = 0; i < 4; i++) {
+    __nv_bfloat162 pair = __floats2bfloat162_rn(f[2 * i], f[2 * i + 1]);
+    memcpy(&pairs[i], &pair, sizeof pair);
+  }
+  return {make_uint4(pairs[0], pairs[1], pairs[2], pairs[3])};
 }
 #endif
