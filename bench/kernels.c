@@ -325,6 +325,9 @@ static void measure(bench *b, const char *op, const char *size, const work *w)
 
 /* ---- ops ---- */
 
+/* As in a model: to the residual stream. */
+static bool adds(matrix m) { return m == O || m == DOWN; }
+
 static void queue_linear(bench *b, uint32_t i)
 {
   bool head = b->m == HEAD;
@@ -332,14 +335,14 @@ static void queue_linear(bench *b, uint32_t i)
                         .x = place(b, b->x, b->n, cols_of(b, b->m), i),
                         .out = head ? b->logits : place(b, b->out, b->n, rows_of(b, b->m), i),
                         .n = b->n,
-                        .out_f32 = head};
+                        .out_f32 = head,
+                        .add = adds(b->m)};
   b->stage.be->ops->linear(b->stage.be, &p);
 }
 
 static void queue_norm(bench *b, uint32_t i)
 {
-  td_rmsnorm_params p = {.x = place(b, b->x, b->n, b->d.width, 2 * i),
-                         .delta = place(b, b->x, b->n, b->d.width, 2 * i + 1),
+  td_rmsnorm_params p = {.x = place(b, b->x, b->n, b->d.width, i),
                          .weight = b->ones,
                          .out = place(b, b->out, b->n, b->d.width, i),
                          .n = b->n,
@@ -423,7 +426,7 @@ static void measure_linears(bench *b)
       if (m == HEAD && n > b->stage.be->max_rows)
         continue;
       double a = b->stage.be->activation_bytes;
-      work w = {b->matrix_bytes[m] + n * (cols * a + rows * (m == HEAD ? 4 : a)), 2.0 * n * rows * cols};
+      work w = {b->matrix_bytes[m] + n * (cols * a + rows * (m == HEAD ? 4 : adds(m) ? 2 * a : a)), 2.0 * n * rows * cols};
       b->m = m;
       b->n = n;
       snprintf(size, sizeof size, "%u x %u->%u", n, cols, rows);
@@ -444,7 +447,7 @@ static void measure_simple(bench *b)
   double a = b->stage.be->activation_bytes, kv = 2.0 * d->n_kv_heads * d->head_dim;
   const simple_op ops[] = {
       {"embed", queue_embed, b->matrix_bytes[HEAD] / d->vocab + d->width * a, false},
-      {"rmsnorm", queue_norm, 4 * d->width * a, false},
+      {"rmsnorm", queue_norm, 2 * d->width * a, false},
       {"rope_kv", queue_rope, (b->q_dim * 2 + kv) * a + kv * a, false},
       {"swiglu", queue_swiglu, 3 * d->ffn_width * a, false},
       {"sample", queue_sample, d->vocab * 4.0, true},

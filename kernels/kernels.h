@@ -81,23 +81,23 @@ typedef struct td_embed_params {
   uint32_t width;
 } td_embed_params;
 
-/* x += delta (if delta), then out[t] = x[t] / rms(x[t]) * weight. */
+/* out[t] = x[t] / rms(x[t]) * weight. */
 typedef struct td_rmsnorm_params {
-  td_devptr x;      /* activations [n, width], updated when delta is given */
-  td_devptr delta;  /* activations [n, width] or none */
+  td_devptr x;      /* activations [n, width] */
   td_devptr weight; /* f32 [width] (see upload_f32) */
   td_devptr out;    /* activations [n, width] */
   uint32_t n, width;
   float eps;
 } td_rmsnorm_params;
 
-/* out[t, j] = sum_k x[t, k] * weight[j, k] + bias[j]. */
+/* out[t, j] = sum_k x[t, k] * weight[j, k] + bias[j], and what out[t, j] held, if add: one rounding for all of it. */
 typedef struct td_linear_params {
   const td_weight *weight; /* [n_out, n_in]: parts side by side */
   td_devptr x;             /* activations [n, n_in] */
   td_devptr out;           /* activations [n, n_out], or f32 if out_f32 */
   uint32_t n;
   bool out_f32; /* for logits */
+  bool add;     /* for the residual stream; out is not x */
 } td_linear_params;
 
 /* Per token of the plan: q and k heads are normalised (if weights given), rotated by the token's

@@ -1,8 +1,8 @@
 /* The forward pass: the decoder as a list of ops.
  *
- * The residual stream x is written by rmsnorm only: a block leaves what it adds in delta, and the next norm
- * adds it while it reads x anyway. In the last layer, K and V of every token are still stored, but everything
- * behind attention is only needed where logits are wanted, so it runs on those rows alone. */
+ * The last product of a block adds its output to the residual stream x. In the last layer, K and V of every
+ * token are still stored, but everything behind attention is only needed where logits are wanted, so it runs on
+ * those rows alone. */
 #include <math.h>
 
 #include "models/model_internal.h"
@@ -15,10 +15,9 @@ typedef struct stream {
 
 static td_devptr work(const td_model *m, size_t offset) { return td_devptr_at(m->workspace, offset); }
 
-static void norm(const td_model *m, const stream *s, td_devptr delta, td_devptr weight)
+static void norm(const td_model *m, const stream *s, td_devptr weight)
 {
   td_rmsnorm_params p = {.x = s->x,
-                         .delta = delta,
                          .weight = weight,
                          .out = work(m, m->at.h),
                          .n = s->n,
@@ -30,6 +29,13 @@ static void norm(const td_model *m, const stream *s, td_devptr delta, td_devptr 
 static void linear(const td_model *m, const td_weight *weight, td_devptr x, td_devptr out, uint32_t n)
 {
   td_linear_params p = {.weight = weight, .x = x, .out = out, .n = n};
+  m->be->ops->linear(m->be, &p);
+}
+
+/* The end of a block. */
+static void linear_add(const td_model *m, const td_weight *weight, td_devptr x, const stream *s)
+{
+  td_linear_params p = {.weight = weight, .x = x, .out = s->x, .n = s->n, .add = true};
   m->be->ops->linear(m->be, &p);
 }
 
@@ -89,20 +95,19 @@ static void swiglu(const td_model *m, uint32_t n)
   m->be->ops->swiglu(m->be, &p);
 }
 
-/* Output projection and MLP: what follows attention. Leaves the MLP's share in delta. */
+/* Output projection and MLP: what follows attention. */
 static void finish_layer(const td_model *m, const td_model_layer *w, const stream *s)
 {
-  td_devptr delta = work(m, m->at.delta), h = work(m, m->at.h);
-  linear(m, w->o, s->attn, delta, s->n);
-  norm(m, s, delta, w->ffn_norm);
-  linear(m, w->gate_up, h, work(m, m->at.gate_up), s->n);
+  linear_add(m, w->o, s->attn, s);
+  norm(m, s, w->ffn_norm);
+  linear(m, w->gate_up, work(m, m->at.h), work(m, m->at.gate_up), s->n);
   swiglu(m, s->n);
-  linear(m, w->down, work(m, m->at.act), delta, s->n);
+  linear_add(m, w->down, work(m, m->at.act), s);
 }
 
 static td_devptr head(const td_model *m, const stream *s)
 {
-  norm(m, s, work(m, m->at.delta), m->out_norm);
+  norm(m, s, m->out_norm);
   td_linear_params p = {
       .weight = m->head, .x = work(m, m->at.h), .out = work(m, m->at.logits), .n = s->n, .out_f32 = true};
   m->be->ops->linear(m->be, &p);
@@ -114,11 +119,10 @@ td_devptr td_model_forward(td_model *m, td_kv *kv, const td_plan *plan)
   TD_BUG_ON(plan->n_tokens > m->max_tokens || plan->n_logits > m->max_logits);
   stream s = {work(m, m->at.x), work(m, m->at.attn), plan->n_tokens};
   td_embed_params embed = {.weight = m->embed, .out = s.x, .width = m->desc.width};
-  const td_devptr none = {0};
   m->be->ops->embed(m->be, &embed);
   for (uint32_t i = 0; i < m->desc.n_layers; i++) {
     const td_model_layer *w = &m->layers[i];
-    norm(m, &s, i > 0 ? work(m, m->at.delta) : none, w->attn_norm);
+    norm(m, &s, w->attn_norm);
     linear(m, w->qkv, work(m, m->at.h), work(m, m->at.qkv), s.n);
     rope_kv(m, i, kv);
     if (i + 1 == m->desc.n_layers && plan->n_logits == 0)

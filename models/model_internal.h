@@ -16,7 +16,6 @@ typedef struct td_model_layer {
 /* Offsets into one allocation. Activations are [max_tokens, ...], those named last_* [max_logits, ...]. */
 typedef struct td_workspace {
   size_t x;         /* the residual stream [width] */
-  size_t delta;     /* what the last block adds to it [width] */
   size_t h;         /* normalised [width] */
   size_t qkv;       /* [(n_heads + 2 n_kv_heads) * head_dim] */
   size_t attn;      /* [n_heads * head_dim] */

@@ -19,7 +19,6 @@ td_workspace td_workspace_lay_out(const td_model_desc *d, uint32_t activation_by
   uint64_t q = (uint64_t)d->n_heads * d->head_dim, kv = (uint64_t)d->n_kv_heads * d->head_dim;
   size_t a = activation_bytes;
   w.x = reserve(&w.bytes, max_tokens, d->width, a);
-  w.delta = reserve(&w.bytes, max_tokens, d->width, a);
   w.h = reserve(&w.bytes, max_tokens, d->width, a);
   w.qkv = reserve(&w.bytes, max_tokens, q + 2 * kv, a);
   w.attn = reserve(&w.bytes, max_tokens, q, a);

@@ -21,6 +21,7 @@ typedef struct td_isa_linear {
   float *out; /* output feature 0 of token 0 */
   uint64_t out_stride;
   const float *bias; /* [rows] or NULL */
+  bool add;          /* to what out holds */
   float *panel;      /* panel: scratch for TD_ISA_PANEL_ROWS widened rows */
 } td_isa_linear;
 
@@ -73,7 +74,7 @@ typedef struct td_isa {
   void (*linear_panel)(const td_isa_linear *p);
   /* Packs tile number `tile` of x: dst[strip * 4 + i][token of tile][8], zeros where x has no token or column. */
   void (*pack)(const float *x, uint32_t n_tokens, uint32_t n_cols, uint32_t n_strips, uint32_t tile, float *dst);
-  void (*rmsnorm)(float *x, const float *delta, const float *weight, float *out, uint32_t width, float eps);
+  void (*rmsnorm)(const float *x, const float *weight, float *out, uint32_t width, float eps);
   void (*swiglu)(const float *gate, const float *up, float *out, uint32_t width);
   /* Rotates one head in place: pairs of rotary_dim / 2; stride 1: halves, 2: neighbours. */
   void (*rotate)(float *x, const float *cos_sin, uint32_t n_pairs, uint32_t neighbours);

@@ -15,6 +15,7 @@ typedef struct linear_job {
   const float *x;
   uint32_t x_stride, n_tokens;
   float *out;
+  bool add;
   uint32_t rows_per_task;
   uint32_t first_task[TD_WEIGHT_PARTS_MAX]; /* of each part */
 } linear_job;
@@ -41,6 +42,7 @@ static td_isa_linear task_rows(const linear_job *j, uint32_t task)
       .out = j->out + part->first_out,
       .out_stride = j->weight->n_out,
       .bias = part->bias,
+      .add = j->add,
   };
 }
 
@@ -112,7 +114,8 @@ void td_cpu_linear(td_backend *b, const td_linear_params *p)
   cpu_backend *be = cpu_self(b);
   const td_weight *w = p->weight;
   linear_job j = {
-      .be = be, .weight = w, .x = cpu_floats(p->x), .x_stride = w->n_cols, .n_tokens = p->n, .out = cpu_floats(p->out)};
+      .be = be, .weight = w, .x = cpu_floats(p->x), .x_stride = w->n_cols, .n_tokens = p->n, .out = cpu_floats(p->out),
+      .add = p->add};
   TD_BUG_ON(p->n > be->config.max_tokens && p->n > be->config.max_rows);
   if (p->n == 0)
     return;

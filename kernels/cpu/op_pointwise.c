@@ -45,11 +45,9 @@ static void rmsnorm_tokens(void *arg, uint32_t begin, uint32_t end)
 {
   const rmsnorm_job *j = arg;
   const td_rmsnorm_params *p = j->p;
-  const float *delta = cpu_floats(p->delta), *weight = cpu_floats(p->weight);
   for (uint32_t t = begin; t < end; t++) {
     size_t at = (size_t)t * p->width;
-    j->be->isa->rmsnorm(cpu_floats(p->x) + at, delta ? delta + at : NULL, weight, cpu_floats(p->out) + at, p->width,
-                        p->eps);
+    j->be->isa->rmsnorm(cpu_floats(p->x) + at, cpu_floats(p->weight), cpu_floats(p->out) + at, p->width, p->eps);
   }
 }
 
@@ -128,7 +126,7 @@ static void rope_head(const rope_job *j, float *x, td_devptr norm, const float *
 {
   const td_rope_kv_params *p = j->p;
   if (norm.addr)
-    j->be->isa->rmsnorm(x, NULL, cpu_floats(norm), x, p->head_dim, p->norm_eps);
+    j->be->isa->rmsnorm(x, cpu_floats(norm), x, p->head_dim, p->norm_eps);
   j->be->isa->rotate(x, cos_sin, p->rotary_dim / 2, p->style == TD_ROPE_PAIRS);
 }
 

@@ -93,7 +93,7 @@ bool add_product(const reader &r, fused_product *out, const td_linear_params &p,
   return p.n == r.n && td_fused_lay_out(r.b, out, p.weight, at<void>(p.x));
 }
 
-// x += delta by the product that makes delta, and h by it too; the norm's op says how.
+// x += product, and h by it too; the norm's op says how.
 bool add_residual(reader &r, fused_product *out, const td_linear_params &p)
 {
   const noted_op *o = r.take(OP_RMSNORM);
@@ -103,14 +103,14 @@ bool add_residual(reader &r, fused_product *out, const td_linear_params &p)
   out->norm = at<float>(norm.weight);
   r.n_sums = out->n_tiles;
   r.eps = norm.eps;
-  return same(norm.x, r.x) && same(norm.delta, p.out) && same(norm.out, r.h) && norm.n == r.n && norm.width == r.width &&
+  return p.add && same(p.out, r.x) && same(norm.x, r.x) && same(norm.out, r.h) && norm.n == r.n && norm.width == r.width &&
          out->n_out == r.width && out->n_tiles <= FUSED_TILES_MAX;
 }
 
 // A product of h, whose rows are still to be divided by their root mean square.
 bool add_scaled(const reader &r, fused_product *out, const td_linear_params &p, uint32_t kind)
 {
-  if (!same(p.x, r.h) || !add_product(r, out, p, kind))
+  if (p.add || !same(p.x, r.h) || !add_product(r, out, p, kind))
     return false;
   out->n_sums = r.n_sums;
   out->eps = r.eps;
@@ -175,7 +175,7 @@ bool read_layer(reader &r)
 bool read_decoder(reader &r)
 {
   const noted_op *embed = r.take(OP_EMBED), *norm = r.take(OP_RMSNORM);
-  if (!embed || !norm || norm->rmsnorm.delta.addr || !same(norm->rmsnorm.x, embed->embed.out) || norm->rmsnorm.n != r.n ||
+  if (!embed || !norm || !same(norm->rmsnorm.x, embed->embed.out) || norm->rmsnorm.n != r.n ||
       norm->rmsnorm.width != embed->embed.width)
     return false;
   r.eps = norm->rmsnorm.eps;

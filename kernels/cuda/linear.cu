@@ -1,4 +1,4 @@
-// Products: out[n, n_out] = x[n, n_in] * weight[n_out, n_in]^T + bias.
+// Products: out[n, n_out] = x[n, n_in] * weight[n_out, n_in]^T + bias, or += that.
 //
 // Few rows are bound by reading the weights. stream_product.cu takes them on Hopper; elsewhere, or where it cannot, up to 8 rows go to
 // the kernel here: 16 weight rows per block, the block's warps share n_in between them, weights stream from memory straight
@@ -40,7 +40,8 @@ __device__ __forceinline__ void load_weights(uint4 a0[FEW_UNROLL], uint4 a1[FEW_
 // Begins to read its weights, which depend on nothing, before it waits for its input: short matrices are mostly ramp else.
 template <typename OUT>
 __global__ void __launch_bounds__(FEW_WARPS * 32, FEW_BLOCKS_PER_SM)
-    few_rows_kernel(const bf16 *w, const bf16 *bias, const bf16 *x, OUT *out, uint32_t n, uint32_t n_out, uint32_t n_in)
+    few_rows_kernel(const bf16 *w, const bf16 *bias, const bf16 *x, OUT *out, bool add, uint32_t n, uint32_t n_out,
+                    uint32_t n_in)
 {
   __shared__ float partial[FEW_WARPS][16][FEW_ROWS_MAX + 1];
   const uint32_t step = 32 * FEW_UNROLL;
@@ -78,7 +79,8 @@ __global__ void __launch_bounds__(FEW_WARPS * 32, FEW_BLOCKS_PER_SM)
     float sum = bias ? __bfloat162float(bias[col]) : 0.0f;
     for (int v = 0; v < FEW_WARPS; v++)
       sum += partial[v][r][m];
-    out[(size_t)m * n_out + col] = (OUT)sum;
+    OUT *dst = out + (size_t)m * n_out + col;
+    *dst = (OUT)(add ? (float)*dst + sum : sum);
   }
 }
 
@@ -86,7 +88,7 @@ template <typename OUT> static void few_rows(cuda_backend *b, const td_linear_pa
 {
   const td_weight *w = p->weight;
   queue_kernel(b, few_rows_kernel<OUT>, dim3((w->n_out + 15) / 16), FEW_WARPS * 32, 0, w->data, w->bias, at<bf16>(p->x),
-               at<OUT>(p->out), p->n, w->n_out, w->n_in);
+               at<OUT>(p->out), p->add, p->n, w->n_out, w->n_in);
 }
 
 void td_cuda_linear(td_backend *be, const td_linear_params *p)

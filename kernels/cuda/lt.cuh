@@ -32,7 +32,7 @@ struct lt_shape {
 struct lt_noted {
   const td_weight *weight;
   td_devptr x, out;
-  bool f32;
+  bool f32, add;
 };
 
 struct lt_tables {
@@ -46,7 +46,7 @@ lt_shape *td_lt_shape(cuda_backend *b, const td_weight *w, bool f32);
 td_status td_lt_prepare(cuda_backend *b, lt_shape *s, td_error *err);
 bool td_lt_layouts(const lt_shape *s, uint32_t n, lt_product *out);
 // Up to max algorithms of the library's own guess for this product, best guess first; reductions: which ways to sum a k that is
-// split between blocks may be used, a mask of cublasLtReductionScheme_t.
+// split between blocks may be used, a mask of cublasLtReductionScheme_t: in f32 (COMPUTE_TYPE), or none.
 int td_lt_guess(cuda_backend *b, lt_shape *s, lt_product *p, uint32_t reductions, int max, cublasLtMatmulHeuristicResult_t *out);
 cublasStatus_t td_lt_queue(cuda_backend *b, lt_shape *s, lt_product *p, const td_weight *w, const void *x, void *out,
-                           const cublasLtMatmulAlgo_t *algo);
+                           bool add, const cublasLtMatmulAlgo_t *algo);

@@ -3,6 +3,8 @@
 // The algorithm is the one measured for the smallest bucket of rows that holds n (lt_cache.h), or the library's own first guess
 // for that bucket, if the library says that it can run n rows; else its guess for exactly n. Buckets are prepared at start. Sums
 // are taken in an order that depends on n: results on this path are not the same bits in another batch.
+// A product that adds to what out holds is the same one with another factor (beta): the library does not ask for it where it chooses
+// and checks. What is measured is measured as the step has it.
 #include "kernels/cuda/lt.cuh"
 
 #include <algorithm>
@@ -80,7 +82,7 @@ static bool takes(cuda_backend *b, lt_shape *s, lt_product *p, const void *algo)
 static bool guess(cuda_backend *b, lt_shape *s, lt_product *p)
 {
   cublasLtMatmulHeuristicResult_t first;
-  if (td_lt_guess(b, s, p, CUBLASLT_REDUCTION_SCHEME_MASK, 1, &first) == 0)
+  if (td_lt_guess(b, s, p, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, 1, &first) == 0)
     return false;
   p->algo = first.algo;
   return true;
@@ -138,15 +140,15 @@ td_status td_lt_prepare(cuda_backend *b, lt_shape *s, td_error *err)
 }
 
 cublasStatus_t td_lt_queue(cuda_backend *b, lt_shape *s, lt_product *p, const td_weight *w, const void *x, void *out,
-                           const cublasLtMatmulAlgo_t *algo)
+                           bool add, const cublasLtMatmulAlgo_t *algo)
 {
-  float one = 1, zero = 0;
+  float one = 1, held = add;
   if (s->bias) {
     cublasStatus_t e = cublasLtMatmulDescSetAttribute(&s->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &w->bias, sizeof w->bias);
     if (!ok(e))
       return e;
   }
-  return cublasLtMatmul(b->lt, &s->op, &one, w->data, &s->weight, x, &p->x, &zero, out, &p->out, out, &p->out, algo,
+  return cublasLtMatmul(b->lt, &s->op, &one, w->data, &s->weight, x, &p->x, &held, out, &p->out, out, &p->out, algo,
                         b->lt_workspace, LT_WORKSPACE_BYTES, b->stream);
 }
 
@@ -158,7 +160,7 @@ void td_lt_linear(cuda_backend *b, const td_linear_params *p)
     note(b, cudaErrorNotSupported);
     return;
   }
-  cublasStatus_t e = td_lt_queue(b, s, product, p->weight, at<void>(p->x), at<void>(p->out), &product->algo);
+  cublasStatus_t e = td_lt_queue(b, s, product, p->weight, at<void>(p->x), at<void>(p->out), p->add, &product->algo);
   if (!ok(e)) {
     td_warn("cuBLASLt: %s", cublasLtGetStatusString(e));
     note(b, cudaErrorUnknown);
@@ -168,7 +170,7 @@ void td_lt_linear(cuda_backend *b, const td_linear_params *p)
 void td_lt_note(cuda_backend *b, const td_linear_params *p)
 {
   if (b->lt_tables->noting)
-    b->lt_tables->noting->push_back({p->weight, p->x, p->out, p->out_f32});
+    b->lt_tables->noting->push_back({p->weight, p->x, p->out, p->out_f32, p->add});
 }
 
 td_status td_lt_open(cuda_backend *b, td_error *err)

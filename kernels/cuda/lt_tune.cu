@@ -23,6 +23,7 @@ struct tune_shape {
   lt_shape *shape;
   std::vector<const td_weight *> weights; // in turn, so that the cache does not hold the next one
   void *x, *out;
+  bool add;
   uint32_t max_n;
 };
 
@@ -59,7 +60,7 @@ static void sort_in(tuner *t, const lt_noted &n)
       k.weights.push_back(n.weight);
       return;
     }
-  t->shapes.push_back({s, {n.weight}, at<void>(n.x), at<void>(n.out), n.f32 ? c->max_rows : c->max_tokens});
+  t->shapes.push_back({s, {n.weight}, at<void>(n.x), at<void>(n.out), n.add, n.f32 ? c->max_rows : c->max_tokens});
 }
 
 static td_status note_products(tuner *t, const td_tune_params *p, td_error *err)
@@ -83,7 +84,7 @@ static float time_launches(tuner *t, const tune_shape *k, lt_product *p, const c
   float ms = 0;
   cudaEventRecord(t->begin, b->stream);
   for (uint32_t i = 0; i < n_launches; i++)
-    if (td_lt_queue(b, k->shape, p, k->weights[i % k->weights.size()], k->x, k->out, algo) != CUBLAS_STATUS_SUCCESS)
+    if (td_lt_queue(b, k->shape, p, k->weights[i % k->weights.size()], k->x, k->out, k->add, algo) != CUBLAS_STATUS_SUCCESS)
       return -1;
   cudaEventRecord(t->end, b->stream);
   cudaError_t e = cudaEventSynchronize(t->end);
@@ -119,7 +120,7 @@ static td_status measure(tuner *t, const tune_shape *k, uint32_t bucket, uint32_
   td_lt_entry e = {s->n_out, s->n_in, bucket, s->f32, s->bias, 0, {}};
   if (!td_lt_layouts(s, std::min(bucket, k->max_n), &p))
     return TD_OK;
-  int n = td_lt_guess(t->b, s, &p, CUBLASLT_REDUCTION_SCHEME_MASK, LT_CANDIDATES, guesses);
+  int n = td_lt_guess(t->b, s, &p, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, LT_CANDIDATES, guesses);
   for (int i = 0; i < n; i++) {
     if (guesses[i].state != CUBLAS_STATUS_SUCCESS || guesses[i].workspaceSize > LT_WORKSPACE_BYTES)
       continue;

@@ -1,4 +1,4 @@
-// Embedding, RMSNorm with the residual's addition, SwiGLU and the gather of logits rows.
+// Embedding, RMSNorm, SwiGLU and the gather of logits rows.
 // All are bound by memory: 16-byte accesses, sums in f32, one pass where the row fits in registers.
 #include "kernels/cuda/internal.cuh"
 
@@ -24,16 +24,26 @@ void td_cuda_embed(td_backend *be, const td_embed_params *p)
 }
 
 enum { NORM_THREADS_MAX = 1024, NORM_CHUNKS_MAX = 2 }; // up to 2 x 1024 x 8 = 16,384 elements stay in registers
+enum { NORM_SM_THREADS = 1024 };                       // of a multiprocessor that take part
 
-// With few rows the time is that of one trip to memory: all loads are under way at once, the weights' before the input is there.
+template <int CHUNKS> __device__ __forceinline__ void load_row(bf16x8 (&v)[CHUNKS], const bf16 *x, uint32_t width)
+{
+#pragma unroll
+  for (int c = 0; c < CHUNKS; c++) {
+    uint32_t i = (c * blockDim.x + threadIdx.x) * 8;
+    v[c] = i < width ? *(const bf16x8 *)(x + i) : bf16x8();
+  }
+}
+
+// With few rows the time is that of one trip to memory: the weights are under way before the input is there. With many, a block
+// takes one row after another, and the next one is under way while this one is added up.
 template <int CHUNKS>
 __global__ void __launch_bounds__(NORM_THREADS_MAX)
-    rmsnorm_kernel(bf16 *x, const bf16 *delta, const float *weight, bf16 *out, uint32_t width, float eps)
+    rmsnorm_kernel(const bf16 *x, const float *weight, bf16 *out, uint32_t n, uint32_t width, float eps)
 {
-  __shared__ float partial[NORM_THREADS_MAX / 32];
-  size_t row = (size_t)blockIdx.x * width;
-  float w[CHUNKS][8], v[CHUNKS][8], sum = 0;
-  bf16x8 xs[CHUNKS], ds[CHUNKS];
+  __shared__ float partial[2][NORM_THREADS_MAX / 32];
+  float w[CHUNKS][8];
+  bf16x8 next[CHUNKS];
   let_next_start();
 #pragma unroll
   for (int c = 0; c < CHUNKS; c++) {
@@ -42,48 +52,32 @@ __global__ void __launch_bounds__(NORM_THREADS_MAX)
       *(float4 *)&w[c][k] = *(const float4 *)(weight + i + k);
   }
   wait_for_input();
+  load_row<CHUNKS>(next, x + (size_t)blockIdx.x * width, width);
+  for (uint32_t row = blockIdx.x, turn = 0; row < n; row += gridDim.x, turn ^= 1) {
+    float v[CHUNKS][8], sum = 0, total = 0;
 #pragma unroll
-  for (int c = 0; c < CHUNKS; c++) {
-    uint32_t i = (c * blockDim.x + threadIdx.x) * 8;
-    if (i < width) {
-      xs[c] = *(const bf16x8 *)(x + row + i);
-      if (delta)
-        ds[c] = *(const bf16x8 *)(delta + row + i);
-    }
-  }
+    for (int c = 0; c < CHUNKS; c++)
+      unpack(next[c], v[c]);
+    if (row + gridDim.x < n)
+      load_row<CHUNKS>(next, x + (size_t)(row + gridDim.x) * width, width);
 #pragma unroll
-  for (int c = 0; c < CHUNKS; c++) {
-    uint32_t i = (c * blockDim.x + threadIdx.x) * 8;
-    if (i < width) {
-      unpack(xs[c], v[c]);
-      if (delta) {
-        float d[8];
-        unpack(ds[c], d);
-        for (int k = 0; k < 8; k++)
-          v[c][k] += d[k];
-        bf16x8 r = pack(v[c]);
-        *(bf16x8 *)(x + row + i) = r;
-        unpack(r, v[c]); // the norm sees what the residual stream keeps
-      }
+    for (int c = 0; c < CHUNKS; c++)
       for (int k = 0; k < 8; k++)
         sum += v[c][k] * v[c][k];
-    }
-  }
-  sum = warp_sum(sum);
-  if (threadIdx.x % 32 == 0)
-    partial[threadIdx.x / 32] = sum;
-  __syncthreads();
-  float total = 0;
-  for (uint32_t p = 0; p < blockDim.x / 32; p++)
-    total += partial[p];
-  float scale = rsqrtf(total / (float)width + eps);
+    sum = warp_sum(sum);
+    if (threadIdx.x % 32 == 0)
+      partial[turn][threadIdx.x / 32] = sum;
+    __syncthreads(); // nobody writes these sums again before all have passed the next one
+    for (uint32_t p = 0; p < blockDim.x / 32; p++)
+      total += partial[turn][p];
+    float scale = rsqrtf(total / (float)width + eps);
 #pragma unroll
-  for (int c = 0; c < CHUNKS; c++) {
-    uint32_t i = (c * blockDim.x + threadIdx.x) * 8;
-    if (i < width) {
+    for (int c = 0; c < CHUNKS; c++) {
+      uint32_t i = (c * blockDim.x + threadIdx.x) * 8;
       for (int k = 0; k < 8; k++)
         v[c][k] *= scale * w[c][k];
-      *(bf16x8 *)(out + row + i) = pack(v[c]);
+      if (i < width)
+        *(bf16x8 *)(out + (size_t)row * width + i) = pack(v[c]);
     }
   }
 }
@@ -93,9 +87,10 @@ void td_cuda_rmsnorm(td_backend *be, const td_rmsnorm_params *p)
   cuda_backend *b = self(be);
   TD_BUG_ON(p->width > NORM_THREADS_MAX * NORM_CHUNKS_MAX * 8);
   unsigned threads = std::min((unsigned)NORM_THREADS_MAX, (p->width / 8 + 31) / 32 * 32);
+  uint32_t most = std::max(1u, NORM_SM_THREADS / threads) * (uint32_t)b->n_sms;
   auto kernel = p->width > NORM_THREADS_MAX * 8 ? rmsnorm_kernel<2> : rmsnorm_kernel<1>;
-  queue_kernel(b, kernel, dim3(p->n), threads, 0, at<bf16>(p->x), at<bf16>(p->delta), at<float>(p->weight), at<bf16>(p->out),
-               p->width, p->eps);
+  queue_kernel(b, kernel, dim3(std::min(p->n, most)), threads, 0, at<bf16>(p->x), at<float>(p->weight), at<bf16>(p->out), p->n, p->width,
+               p->eps);
 }
 
 enum { SWIGLU_THREADS = 256 };

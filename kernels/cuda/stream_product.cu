@@ -26,6 +26,7 @@ enum {
 struct stream_args {
   const bf16 *bias;
   void *out;
+  bool add; // to what out holds
   uint32_t n, n_out;
   uint32_t tile_rows, n_tiles;
   uint32_t n_parts; // of SLICES x 64 columns: what a stage holds of a tile
@@ -114,8 +115,21 @@ __device__ __forceinline__ void fetch_x(const CUtensorMap *map, const stream_arg
   }
 }
 
+// What out holds where this thread will store, asked for before the sums are there. A place that is none stands for the last one of the
+// tile: with branches, each load would be waited for before the next.
+template <int NB, typename OUT> __device__ __forceinline__ void load_tile(OUT (&held)[NB / 2], const stream_args &a, uint32_t tile)
+{
+#pragma unroll
+  for (uint32_t k = 0; k < NB / 2; k++) {
+    uint32_t r = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4 + k / 2 % 2 * 8, token = k / 4 * 8 + threadIdx.x % 4 * 2 + k % 2;
+    uint32_t row = min(tile * a.tile_rows + min(r, a.tile_rows - 1), a.n_out - 1);
+    held[k] = ((const OUT *)a.out)[(size_t)min(token, a.n - 1) * a.n_out + row];
+  }
+}
+
 template <int NB, typename OUT>
-__device__ __forceinline__ void store_tile(const float (&d)[NB / 2], const float *others, const stream_args &a, uint32_t tile)
+__device__ __forceinline__ void store_tile(const float (&d)[NB / 2], const float *others, const OUT (&held)[NB / 2], const stream_args &a,
+                                           uint32_t tile)
 {
   uint32_t thread = threadIdx.x, g = thread % 32 / 4, t = thread % 4;
 #pragma unroll
@@ -129,7 +143,7 @@ __device__ __forceinline__ void store_tile(const float (&d)[NB / 2], const float
     for (int i = 0; i < NB / 4; i++) {
       uint32_t token = i / 2 * 8 + 2 * t + i % 2, k = i / 2 * 4 + 2 * h + i % 2;
       if (token < a.n)
-        dst[(size_t)token * a.n_out] = (OUT)(d[k] + others[k * GROUP_THREADS + thread] + bias);
+        dst[(size_t)token * a.n_out] = (OUT)(d[k] + others[k * GROUP_THREADS + thread] + bias + (a.add ? (float)held[k] : 0.0f));
     }
   }
 }
@@ -170,10 +184,13 @@ __global__ void __launch_bounds__(STREAM_THREADS, 1)
   if (threadIdx.x >= GROUPS * GROUP_THREADS)
     return;
   float d[NB / 2] = {};
+  OUT held[NB / 2];
   uint32_t group = threadIdx.x / GROUP_THREADS, s = 0, turn = 0;
   bool leads = threadIdx.x % 32 == 0;
   for (uint32_t tile = blockIdx.x; tile < a.n_tiles; tile += gridDim.x) {
     uint32_t before = 0; // the stage whose products are still under way
+    if (a.add && group == 0)
+      load_tile<NB, OUT>(held, a, tile);
     for (uint32_t part = 0; part < a.n_parts; part++) {
       barrier_wait(r.filled + s * 8, turn);
       wgmma_begin();
@@ -210,7 +227,7 @@ __global__ void __launch_bounds__(STREAM_THREADS, 1)
       groups_arrive<1>();
     } else {
       groups_sync<1>();
-      store_tile<NB, OUT>(d, sums, a, tile);
+      store_tile<NB, OUT>(d, sums, held, a, tile);
       if (tile + gridDim.x < a.n_tiles)
         groups_arrive<2>();
     }
@@ -327,6 +344,7 @@ bool td_stream_linear(cuda_backend *b, const td_linear_params *p)
   stream_args a = {};
   a.bias = w->bias;
   a.out = at<void>(p->out);
+  a.add = p->add;
   a.n = p->n;
   a.n_out = w->n_out;
   a.tile_rows = plan->tile_rows;

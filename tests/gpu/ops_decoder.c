@@ -20,7 +20,7 @@ typedef struct values {
 typedef struct decoder {
   const decoder_shape *s;
   td_weight *embed, *qkv[LAYERS], *o[LAYERS], *gate_up[LAYERS], *down[LAYERS], *head;
-  td_devptr norms[2 * LAYERS + 1], x, delta, h, in_qkv, attn, in_gate_up, act, last_x, last_attn, logits;
+  td_devptr norms[2 * LAYERS + 1], x, h, in_qkv, attn, in_gate_up, act, last_x, last_attn, logits;
   td_rope_kv_params rope;
 } decoder;
 
@@ -94,7 +94,7 @@ static decoder load(const values *v, const decoder_shape *s)
     d.down[i] = weight(v->down[i], NULL, s->width, s->ffn_width);
   }
   die(be->ops->weights_wait(be, &err), &err, "weights");
-  d.x = room(s->width), d.delta = room(s->width), d.h = room(s->width), d.in_qkv = room(qkv_width(s)), d.attn = room(heads);
+  d.x = room(s->width), d.h = room(s->width), d.in_qkv = room(qkv_width(s)), d.attn = room(heads);
   d.in_gate_up = room(2 * s->ffn_width), d.act = room(s->ffn_width), d.last_x = room(s->width), d.last_attn = room(heads);
   d.logits = device_alloc((size_t)ROWS * s->vocab * sizeof(float));
   td_kv_shape shape = {LAYERS, n_pages, s->page_tokens, s->n_kv_heads, s->head_dim, s->n_heads, s->window};
@@ -127,14 +127,14 @@ static void write_past(const decoder *d, const values *v)
     }
 }
 
-static void norm(const decoder *d, td_devptr x, td_devptr delta, uint32_t which, uint32_t n)
+static void norm(const decoder *d, td_devptr x, uint32_t which, uint32_t n)
 {
-  be->ops->rmsnorm(be, &(td_rmsnorm_params){x, delta, d->norms[which], d->h, n, d->s->width, 1e-5f});
+  be->ops->rmsnorm(be, &(td_rmsnorm_params){x, d->norms[which], d->h, n, d->s->width, 1e-5f});
 }
 
-static void linear(const td_weight *w, td_devptr x, td_devptr out, uint32_t n)
+static void linear(const td_weight *w, td_devptr x, td_devptr out, uint32_t n, bool add)
 {
-  be->ops->linear(be, &(td_linear_params){.weight = w, .x = x, .out = out, .n = n});
+  be->ops->linear(be, &(td_linear_params){.weight = w, .x = x, .out = out, .n = n, .add = add});
 }
 
 /* As models/forward.c has it. */
@@ -148,8 +148,8 @@ static void queue_decoder(void *arg, const td_plan *p)
   for (uint32_t i = 0; i < LAYERS; i++) {
     td_rope_kv_params rope = d->rope;
     rope.layer = i;
-    norm(d, x, i > 0 ? d->delta : (td_devptr){0}, 2 * i, n);
-    linear(d->qkv[i], d->h, d->in_qkv, n);
+    norm(d, x, 2 * i, n);
+    linear(d->qkv[i], d->h, d->in_qkv, n, false);
     be->ops->rope_kv(be, &rope);
     be->ops->attention(be, &(td_attention_params){.qkv = d->in_qkv, .out = d->attn, .kv = rope.kv, .scale = (float)(1 / sqrt(s->head_dim)),
                                                   .window_tokens = s->window, .layer = i, .n_heads = s->n_heads,
@@ -160,13 +160,13 @@ static void queue_decoder(void *arg, const td_plan *p)
       x = d->last_x;
       attn = d->last_attn;
     }
-    linear(d->o[i], attn, d->delta, n);
-    norm(d, x, d->delta, 2 * i + 1, n);
-    linear(d->gate_up[i], d->h, d->in_gate_up, n);
+    linear(d->o[i], attn, x, n, true);
+    norm(d, x, 2 * i + 1, n);
+    linear(d->gate_up[i], d->h, d->in_gate_up, n, false);
     be->ops->swiglu(be, &(td_swiglu_params){d->in_gate_up, d->act, n, s->ffn_width});
-    linear(d->down[i], d->act, d->delta, n);
+    linear(d->down[i], d->act, x, n, true);
   }
-  norm(d, x, d->delta, 2 * LAYERS, n);
+  norm(d, x, 2 * LAYERS, n);
   be->ops->linear(be, &(td_linear_params){.weight = d->head, .x = d->h, .out = d->logits, .n = n, .out_f32 = true});
 }
 

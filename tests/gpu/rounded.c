@@ -99,7 +99,6 @@ static void step_begin(td_backend *be, const td_plan *plan)
 static void rmsnorm(td_backend *be, const td_rmsnorm_params *p)
 {
   real_ops->rmsnorm(be, p);
-  round_floats(p->x, (size_t)p->n * p->width);
   round_floats(p->out, (size_t)p->n * p->width);
 }
 

@@ -17,15 +17,15 @@
 
 /* ---- ops ---- */
 
-static void test_rmsnorm(uint32_t n, uint32_t width, bool with_delta)
+static void test_rmsnorm(uint32_t n, uint32_t width)
 {
   char what[80];
-  float *x = random_values((size_t)n * width, 1), *d = random_values((size_t)n * width, 1), *w = random_values(width, 1);
+  float *x = random_values((size_t)n * width, 1), *w = random_values(width, 1);
   double *want = malloc((size_t)n * width * sizeof *want);
   for (uint32_t t = 0; t < n; t++) {
     double sum = 0;
     for (uint32_t i = 0; i < width; i++) {
-      double v = x[t * width + i] + (with_delta ? d[t * width + i] : 0.0);
+      double v = x[t * width + i];
       want[t * width + i] = v;
       sum += v * v;
     }
@@ -34,10 +34,9 @@ static void test_rmsnorm(uint32_t n, uint32_t width, bool with_delta)
   }
   plan_tokens_only(n);
   be->ops->step_begin(be, plan);
-  td_devptr dx = activations(x, n, width), dd = activations(d, n, width);
+  td_devptr dx = activations(x, n, width);
   td_devptr out = device_alloc((size_t)n * width * be->activation_bytes);
   be->ops->rmsnorm(be, &(td_rmsnorm_params){.x = dx,
-                                            .delta = with_delta ? dd : (td_devptr){0},
                                             .weight = device_f32(w, width),
                                             .out = out,
                                             .n = n,
@@ -45,9 +44,9 @@ static void test_rmsnorm(uint32_t n, uint32_t width, bool with_delta)
                                             .eps = 1e-5f});
   step_end();
   float *got = fetch(out, (size_t)n * width, false);
-  snprintf(what, sizeof what, "rmsnorm n=%u width=%u delta=%d", n, width, with_delta);
+  snprintf(what, sizeof what, "rmsnorm n=%u width=%u", n, width);
   check(what, got, want, (size_t)n * width, 2 * eps_out);
-  free(x), free(d), free(w), free(want), free(got);
+  free(x), free(w), free(want), free(got);
 }
 
 /* A weight, made once for all row counts that want it: beside a GPU it takes longer than the product does. */
@@ -119,25 +118,31 @@ static void test_linear(uint32_t n, uint32_t n_in, const uint32_t *outs, uint32_
   char what[120];
   const product *p = product_of(n_in, outs, n_parts, bias);
   size_t n_all = (size_t)n * p->n_out;
-  float *x = random_values((size_t)n * n_in, 1);
+  float *x = random_values((size_t)n * n_in, 1), *held = random_values(n_all, 100);
   double *want = want_linear(p, x, n);
   plan_tokens_only(n);
   be->ops->step_begin(be, plan);
   td_devptr dx = activations(x, n, n_in);
   size_t out_bytes = n_all * (f32 ? 4 : be->activation_bytes);
   td_devptr out = device_alloc(out_bytes), again = device_alloc(out_bytes);
-  be->ops->linear(be, &(td_linear_params){p->weight, dx, out, n, f32});
-  be->ops->linear(be, &(td_linear_params){p->weight, dx, again, n, f32});
+  td_devptr sum = f32 ? device_f32(held, n_all) : activations(held, n, p->n_out);
+  be->ops->linear(be, &(td_linear_params){p->weight, dx, out, n, f32, false});
+  be->ops->linear(be, &(td_linear_params){p->weight, dx, sum, n, f32, true});
+  be->ops->linear(be, &(td_linear_params){p->weight, dx, again, n, f32, false});
   step_end();
-  float *got = fetch(out, n_all, f32), *got_again = fetch(again, n_all, f32);
+  float *got = fetch(out, n_all, f32), *got_again = fetch(again, n_all, f32), *got_sum = fetch(sum, n_all, f32);
   snprintf(what, sizeof what, "linear n=%u n_in=%u n_out=%u parts=%u bias=%d f32=%d", n, n_in, p->n_out, n_parts, bias, f32);
   check(what, got, want, n_all, f32 ? 1e-5 : eps_out);
+  for (size_t i = 0; i < n_all; i++)
+    want[i] += held[i];
+  strcat(what, ", added");
+  check(what, got_sum, want, n_all, f32 ? 1e-5 : eps_out);
   bool same = memcmp(got, got_again, n_all * sizeof *got) == 0;
   n_passed += same;
   n_failed += !same;
   if (!same)
     printf("FAIL %s: other bits the second time\n", what);
-  free(x), free(want), free(got), free(got_again);
+  free(x), free(held), free(want), free(got), free(got_again), free(got_sum);
 }
 
 /* Decode steps: every row count, n_in and n_out that are no whole tiles of anything, one tile and many. */
@@ -168,8 +173,8 @@ typedef struct tuned {
 static void queue_tuned(void *arg, const td_plan *p)
 {
   tuned *t = arg;
-  be->ops->linear(be, &(td_linear_params){t->weight, t->x, t->out, p->n_tokens, false});
-  be->ops->linear(be, &(td_linear_params){t->head, t->x, t->logits, p->n_logits, true});
+  be->ops->linear(be, &(td_linear_params){t->weight, t->x, t->out, p->n_tokens, false, true});
+  be->ops->linear(be, &(td_linear_params){t->head, t->x, t->logits, p->n_logits, true, false});
 }
 
 static void tune(tuned *t, const char *folder, uint32_t ms)
@@ -279,22 +284,23 @@ static void test_swiglu(uint32_t n, uint32_t width)
 
 /* ---- the batch rule: a row's bits do not depend on what else is in its step ---- */
 
-static void test_linear_alone(uint32_t n_in, uint32_t n_out, bool f32)
+static void test_linear_alone(uint32_t n_in, uint32_t n_out, bool f32, bool add)
 {
   enum { MOST = 300 };
   static const uint32_t ns[] = {MOST, 1, 2, 5, 8, 9, 16, 33, 64, 100, 257};
   char what[100];
   float *x = random_values((size_t)MOST * n_in, 1), *w = random_values((size_t)n_out * n_in, 1), *all = NULL;
+  float *held = random_values((size_t)MOST * n_out, 30);
   td_weight *weight = device_weight(&(td_weight_part){.dtype = TD_F32, .data = w, .n_rows = n_out}, 1, n_in);
   for (size_t i = 0; i < sizeof ns / sizeof *ns; i++) {
     uint32_t n = ns[i], first = (MOST - n) / 2;
     plan_tokens_only(n);
     be->ops->step_begin(be, plan);
-    td_devptr out = device_alloc((size_t)n * n_out * 4);
-    be->ops->linear(be, &(td_linear_params){weight, activations(x + (size_t)first * n_in, n, n_in), out, n, f32});
+    td_devptr out = f32 ? device_alloc((size_t)n * n_out * 4) : activations(held + (size_t)first * n_out, n, n_out);
+    be->ops->linear(be, &(td_linear_params){weight, activations(x + (size_t)first * n_in, n, n_in), out, n, f32, add});
     step_end();
     float *got = fetch(out, (size_t)n * n_out, f32);
-    snprintf(what, sizeof what, "batch rule: linear n=%u n_in=%u n_out=%u", n, n_in, n_out);
+    snprintf(what, sizeof what, "batch rule: linear n=%u n_in=%u n_out=%u add=%d", n, n_in, n_out, add);
     if (all) {
       expect(memcmp(got, all + (size_t)first * n_out, (size_t)n * n_out * sizeof *got) == 0, what);
       free(got);
@@ -302,7 +308,7 @@ static void test_linear_alone(uint32_t n_in, uint32_t n_out, bool f32)
       all = got;
     }
   }
-  free(x), free(w), free(all);
+  free(x), free(w), free(held), free(all);
 }
 
 /* ---- sampling ---- */
@@ -492,10 +498,12 @@ static void test_products(bool small, bool tiny)
 {
   static const uint32_t widths[] = {64, 576, 1536, 4096, 8192}, ns[] = {1, 2, 3, 7, 8, 9, 15, 16, 17, 33, 64, 130, 300};
   for (size_t i = 0; i < (tiny ? 1 : small ? 2 : 5); i++) {
-    test_rmsnorm(1, widths[i], false);
-    test_rmsnorm(37, widths[i], true);
+    test_rmsnorm(1, widths[i]);
+    test_rmsnorm(37, widths[i]);
     test_swiglu(5, widths[i]);
   }
+  test_rmsnorm(300, 8192); /* more than there are blocks at once */
+  test_rmsnorm(300, 9000);
   test_dummy(33, 64);
   test_embed(5, 40, 64);
   if (!tiny) {
@@ -578,11 +586,12 @@ static void test_alone(const char *name, td_backend_config config, bool small, b
   config.batch_invariant = true;
   open_backend(name, &config);
   if (only_dim == 0) {
-    test_linear_alone(576, 960, false);
+    test_linear_alone(576, 960, false, false);
+    test_linear_alone(576, 960, false, true);
     if (!tiny)
-      test_linear_alone(1536, 1000, true);
+      test_linear_alone(1536, 1000, true, false);
     if (!small)
-      test_linear_alone(4096, 6144, false);
+      test_linear_alone(4096, 6144, false, true);
   }
   for (size_t i = tiny ? 1 : 0; i < N_SHAPES; i++)
     if (!shapes[i].norm && (!small || i < 3) && is_wanted(shapes[i].head_dim))

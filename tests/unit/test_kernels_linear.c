@@ -9,11 +9,12 @@ typedef struct problem {
   uint32_t n_parts, n_cols, n_tokens, n_out;
   td_weight_part parts[3];
   float *x;
+  float *held;          /* [token][out]: what the product is added to; NULL: it is not */
   double *want, *scale; /* [token][out], sum of |w x| */
 } problem;
 
 static problem make_problem(const td_dtype *dtypes, const uint32_t *n_rows, uint32_t n_parts, uint32_t n_cols,
-                            uint32_t n_tokens, bool bias)
+                            uint32_t n_tokens, bool bias, bool add)
 {
   problem p = {.n_parts = n_parts, .n_cols = n_cols, .n_tokens = n_tokens};
   for (uint32_t i = 0; i < n_parts; i++) {
@@ -22,6 +23,7 @@ static problem make_problem(const td_dtype *dtypes, const uint32_t *n_rows, uint
     p.n_out += n_rows[i];
   }
   p.x = fx_floats((size_t)n_tokens * n_cols, 1);
+  p.held = add ? fx_floats((size_t)n_tokens * p.n_out, 1) : NULL;
   p.want = calloc((size_t)n_tokens * p.n_out, sizeof *p.want);
   p.scale = calloc((size_t)n_tokens * p.n_out, sizeof *p.scale);
   float *w = malloc(n_cols * sizeof *w);
@@ -33,7 +35,8 @@ static problem make_problem(const td_dtype *dtypes, const uint32_t *n_rows, uint
     for (uint32_t r = 0; r < n_rows[i]; r++, out++) {
       td_dtype_to_f32(dtypes[i], (const uint8_t *)p.parts[i].data + r * row_bytes, n_cols, w);
       for (uint32_t t = 0; t < n_tokens; t++) {
-        double sum = bias ? (double)p.parts[i].bias[r] : 0, scale = fabs(sum);
+        double held = add ? (double)p.held[(size_t)t * p.n_out + out] : 0;
+        double sum = (bias ? (double)p.parts[i].bias[r] : 0) + held, scale = fabs(sum) + fabs(held);
         for (uint32_t k = 0; k < n_cols; k++) {
           sum += (double)w[k] * (double)p.x[(size_t)t * n_cols + k];
           scale += fabs((double)w[k] * (double)p.x[(size_t)t * n_cols + k]);
@@ -54,6 +57,7 @@ static void free_problem(problem *p)
     free((void *)p->parts[i].bias);
   }
   free(p->x);
+  free(p->held);
   free(p->want);
   free(p->scale);
 }
@@ -65,8 +69,8 @@ static float *run(td_backend *be, const problem *p, uint32_t first, uint32_t n)
   if (be->ops->weight_import(be, p->parts, p->n_parts, p->n_cols, &w, &err) != TD_OK)
     fail_msg("%s", err.message);
   td_devptr x = fx_upload(be, p->x + (size_t)first * p->n_cols, (size_t)n * p->n_cols);
-  td_devptr out = fx_alloc(be, (size_t)n * p->n_out);
-  be->ops->linear(be, &(td_linear_params){.weight = w, .x = x, .out = out, .n = n, .out_f32 = true});
+  td_devptr out = p->held ? fx_upload(be, p->held + (size_t)first * p->n_out, (size_t)n * p->n_out) : fx_alloc(be, (size_t)n * p->n_out);
+  be->ops->linear(be, &(td_linear_params){.weight = w, .x = x, .out = out, .n = n, .out_f32 = true, .add = p->held != NULL});
   return fx_download(be, out, (size_t)n * p->n_out);
 }
 
@@ -102,7 +106,7 @@ static void test_every_dtype_and_batch(void **state)
     for (uint32_t n_tokens = 1; n_tokens <= 70; n_tokens += n_tokens < 14 ? 1 : 1 + fx_below(14)) {
       uint32_t block = td_dtypes[t].block_elements;
       uint32_t n_cols = block == 1 ? 1 + fx_below(300) : block * (1 + fx_below(block == 32 ? 12 : 3));
-      problem p = make_problem(&t, &(uint32_t){1 + fx_below(60)}, 1, n_cols, n_tokens, n_tokens % 2);
+      problem p = make_problem(&t, &(uint32_t){1 + fx_below(60)}, 1, n_cols, n_tokens, n_tokens % 2, n_tokens % 4 < 2);
       check(bes, &p);
       free_problem(&p);
     }
@@ -117,7 +121,7 @@ static void test_parts_of_different_dtypes(void **state)
   for (int i = 0; i < 6; i++) {
     td_dtype dtypes[3] = {TD_Q4_K, TD_Q6_K, TD_F16};
     uint32_t n_rows[3] = {30 + fx_below(40), 1 + fx_below(20), 1 + fx_below(33)};
-    problem p = make_problem(dtypes, n_rows, 3, 512, 1 + fx_below(24), i % 2);
+    problem p = make_problem(dtypes, n_rows, 3, 512, 1 + fx_below(24), i % 2, i % 3 == 0);
     check(bes, &p);
     free_problem(&p);
   }
