@@ -28,7 +28,7 @@ static const char *const policies[POLICIES] = {"serial", "unified", "pat", "pers
 typedef struct bench {
   const char *backend, *only, *heads, *policy_names, *name_wanted, *json, *cells_file;
   double device, gb, n_rounds, max_seconds, max_keys, trace_steps, gb_s, threads;
-  bool fake, no_calibrate, narrow;
+  bool fake, no_calibrate;
   td_attention_cells cells;
   double *us[POLICIES], *plan_us[POLICIES]; /* [cells.n]; NaN: not measured */
   td_ceiling ceiling;
@@ -142,7 +142,7 @@ static bool open_backend(bench *b, const td_attention_cell *c, const char *polic
   }
   td_backend_config config = {.n_threads = (uint32_t)b->threads, .max_slots = TD_CELL_ROWS_MAX, .max_rows = TD_CELL_ROWS_MAX, .max_tokens = 2048,
                               .max_context_tokens = MAX_CONTEXT, .max_vocab = 1024, .device = (uint32_t)b->device,
-                              .attention = td_attention_of(policy), .narrow_attention = b->narrow, .gpu_memory_percent = 90};
+                              .attention = td_attention_of(policy), .gpu_memory_percent = 90};
   check(td_backend_create(b->backend, &config, &be, &err), &err);
   snprintf(b->name, sizeof b->name, "%s", be->ops->name);
   td_kv_shape kv = {LAYERS, 1, TD_CELL_PAGE_TOKENS, c->n_kv_heads, c->head_dim, c->n_heads, 0};
@@ -417,7 +417,6 @@ int td_bench_attention(int argc, char **argv)
       {"--threads", "N", "of the CPU backend; 0: one per core", TD_ARG_NUMBER, &b.threads},
       {"--device", "N", "which GPU (0)", TD_ARG_NUMBER, &b.device},
       {"--no-calibrate", NULL, "plans by an H200's costs instead of this device's", TD_ARG_FLAG, &b.no_calibrate},
-      {"--narrow", NULL, "decodes of few keys one a warp (kernels.h: narrow_attention)", TD_ARG_FLAG, &b.narrow},
       {"--fake", NULL, "no device: the times that the plans predict", TD_ARG_FLAG, &b.fake},
       {"--cells", "FILE", "writes the cells as JSON, for other programs to measure, and ends", TD_ARG_TEXT, &b.cells_file},
       {"--json", "FILE", "where all figures go", TD_ARG_TEXT, &b.json},

@@ -680,8 +680,8 @@ int main(int argc, char **argv)
   }
   for (int i = 0; i < N_SECTIONS; i++)
     any |= wanted[i];
-  td_backend_config config = {.narrow_attention = true, .always_linear_swiglu = true, .max_slots = MAX_SLOTS, .max_rows = MAX_ROWS,
-                              .max_tokens = MAX_TOKENS, .max_context_tokens = MAX_CONTEXT, .max_vocab = VOCAB_MAX};
+  td_backend_config config = {.always_linear_swiglu = true, .max_slots = MAX_SLOTS, .max_rows = MAX_ROWS, .max_tokens = MAX_TOKENS,
+                              .max_context_tokens = MAX_CONTEXT, .max_vocab = VOCAB_MAX};
   die(td_plan_create(MAX_ROWS, MAX_TOKENS, MAX_ROWS * (MAX_CONTEXT / 16), 16, &plan, &err), &err, "plan");
   page_table = calloc(MAX_ROWS * (MAX_CONTEXT / 16), sizeof *page_table);
   for (int i = 0; i < N_SECTIONS; i++) {
