@@ -63,7 +63,7 @@ __device__ __forceinline__ void cluster_sync()
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-// bar: by address_in_cluster.
+// bar: by address_in_cluster. Without `.release.cluster`, which would be a fence of the whole GPU: what arrives here has only read.
 __device__ __forceinline__ void barrier_arrive_in_cluster(uint32_t bar)
 {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(bar) : "memory");
