@@ -362,7 +362,6 @@ td_status td_engine_load(td_engine *e, td_error *err)
     TD_TRY(td_trace_create(e->options.trace, (uint64_t)td_option(&e->options, TD_LIMIT_TRACE_STEPS), &e->trace, err));
   td_backend_config bc = {.n_threads = (uint32_t)td_option(&e->options, TD_LIMIT_THREADS),
                           .attention = td_attention_of(e->options.attention),
-                          .narrow_attention = true,
                           .batch_invariant = td_option(&e->options, TD_LIMIT_BATCH_INVARIANT) == 1,
                           .max_slots = e->n_slots,
                           .max_rows = (uint32_t)td_option(&e->options, TD_LIMIT_RUNNING_REQUESTS),

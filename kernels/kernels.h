@@ -233,8 +233,6 @@ typedef struct td_backend_config {
   uint32_t gpu_memory_percent; /* share of a GPU's memory that may be taken in all */
   bool batch_invariant; /* the batch rule holds on a GPU too; the CPU backend does not look */
   uint32_t attention; /* decodes on a GPU: 0, every row by itself; 1 + a td_attention_policy (kernels/attention/plan.h): planned */
-  bool narrow_attention; /* on a GPU: of decodes with few keys each warp takes one. Faster, but not yet held to float64 on a GPU: test_ops and
-                            benches ask for it, the engine does not */
 } td_backend_config;
 
 /* name: "cpu", "cuda", or "auto": CUDA where this build has it and a device is usable, else the CPU. TD_ERR_CONFIG for a

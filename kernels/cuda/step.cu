@@ -93,7 +93,7 @@ static void pack_plan(cuda_backend *b, const td_plan *plan)
     const td_kv_shape *s = &b->kvs->back()->shape;
     td_attention_cut cut = {s->n_heads / s->n_kv_heads, s->n_kv_heads, td_cuda_decode_blocks(b, s->head_dim),
                             (uint32_t)(b->kvs->back()->wgmma ? TD_PREFILL_ROWS_WGMMA : TD_PREFILL_ROWS_MMA),
-                            b->config.batch_invariant, b->planned && !own, b->kvs->back()->wgmma && b->config.narrow_attention, own ? b->own : nullptr};
+                            b->config.batch_invariant, b->planned && !own, b->kvs->back()->wgmma, own ? b->own : nullptr};
     td_attention_items_make(&b->items, plan, &cut);
   }
   memcpy(pack_section(b, ITEMS, b->items.n_items * sizeof(td_attention_item)), b->items.items,

@@ -21,20 +21,45 @@ AMOUNT = {"memcheck": "small", "racecheck": "tiny", "initcheck": "small", "syncc
 OPS_LIMIT_S, MIX_LIMIT_S = 240, 240
 
 
+# Processes beside each other: words of test_ops, and what share of the cores its references get. A GPU is idle most of the time there.
+PARTS = {"products": 1, "attention": 4, "1": 2, "2": 2, "3": 2, "4": 2, "recordings": 1, "alone": 1, "sampling": 2}
+
+
+def run_parts(ctx, amount, limit_s):
+    """Outcomes by part. A CPU has one set of threads, and one policy."""
+    if ctx.backend == "cpu":
+        return {"all": ctx.run("test_ops", "cpu", amount, limit_s=limit_s)}
+    cores, shares = len(os.sched_getaffinity(0)), sum(PARTS.values())
+    with concurrent.futures.ThreadPoolExecutor(len(PARTS)) as pool:
+        started = {part: pool.submit(ctx.run, "test_ops", ctx.backend, amount, part, limit_s=limit_s,
+                                     env={"OMP_NUM_THREADS": str(max(1, cores * share // shares)), "OMP_WAIT_POLICY": "passive"})
+                   for part, share in PARTS.items()}
+        parts = {part: f.result() for part, f in started.items()}
+    parts["times"] = ctx.run("test_ops", ctx.backend, amount, "times", limit_s=limit_s)  # by itself: it measures
+    return parts
+
+
 def stage_ops(ctx, s):
     ctx.need_backend()
-    r = ctx.run("test_ops", ctx.backend, *(["small"] if ctx.quick else []), limit_s=600)
-    count = r.find(r"^test_ops \w+: (\d+) passed, (\d+) failed", ("0", "?"))
-    wrong = [line for line in r.text.splitlines() if line.startswith("FAIL")]
-    s.check(r.code == 0 and count[1] == "0" and int(count[0]) > 0, "ops against float64 and the CPU",
-            f"{count[0]} passed, {count[1]} failed" + (f"; {wrong[0]}" if wrong else ""))
-    vocabs = re.findall(r"^sampling, vocab (\d+): (\d+) tokens in (\d+) steps, (\d+) of them recorded.*: (\d+) differ", r.text, re.M)
+    begin = time.monotonic()
+    parts = run_parts(ctx, "small" if ctx.quick else "all", 600)
+    seconds = time.monotonic() - begin
+    text = "".join(r.text for r in parts.values())
+    counts = [r.find(r"^test_ops \w+: (\d+) passed, (\d+) failed") for r in parts.values()]
+    passed, failed = (sum(int(c[i]) for c in counts if c) for i in (0, 1))
+    wrong = [f"{part}: exit code {r.code} after {r.seconds:.0f} s" for (part, r), c in zip(parts.items(), counts) if not c]
+    wrong += [f"{part}: nothing was tested" for part, c in zip(parts, counts) if c and c[0] == "0" and part != "times"]
+    wrong += [line for line in text.splitlines() if line.startswith("FAIL")]
+    ok = all(r.code == 0 for r in parts.values()) and not wrong and failed == 0 and passed > 0
+    s.check(ok, "ops against float64 and the CPU", f"{passed} passed, {failed} failed, {seconds:.0f} s" + (f"; {wrong[0]}" if wrong else ""))
+    vocabs = re.findall(r"^sampling, vocab (\d+): (\d+) tokens in (\d+) steps, (\d+) of them recorded.*: (\d+) differ", text, re.M)
     s.check(vocabs and all(v[4] == "0" for v in vocabs), "sampled tokens equal to the CPU's",
             f"{sum(int(v[1]) for v in vocabs):,} tokens, {len(vocabs)} vocabularies of {vocabs[0][0]} to {vocabs[-1][0]}" if vocabs else "none")
-    s.data.update(passed=int(count[0]), vocabularies=[list(map(int, v)) for v in vocabs])
-    times = r.text[r.text.find("sampling, us per op"):] if "sampling, us per op" in r.text else ""
+    s.data.update(passed=passed, vocabularies=[list(map(int, v)) for v in vocabs],
+                  seconds={part: round(r.seconds, 1) for part, r in parts.items()})
+    times = re.search(r"^sampling, us per op.*?(?=^times:)", text, re.M | re.S)
     if times:
-        s.block(times.rsplit("test_ops", 1)[0])
+        s.block(times[0])
 
 
 def sanitizer():

@@ -61,6 +61,37 @@ def test_a_report_in_parts(tmp_path):
     assert r.returncode == 1 and "commit is abc there and def here" in r.stderr
 
 
+class ManyParts:
+    """A context whose test_ops is what a function says."""
+    backend, quick = "cuda", False
+
+    def __init__(self, test_ops):
+        self.test_ops = test_ops
+
+    def need_backend(self):
+        pass
+
+    def run(self, name, backend, amount, part, limit_s, env=None):
+        return core.Outcome(*self.test_ops(part), 1.0, False)
+
+
+def ops_checks(test_ops):
+    s = core.Stage("ops", "")
+    ops.stage_ops(ManyParts(test_ops), s)
+    return s.checks[0]
+
+
+def test_ops_in_parts():
+    def fine(part):
+        return 0, f"test_ops cuda: {0 if part == 'times' else 5} passed, 0 failed\n"
+    assert ops_checks(fine)["ok"] and f"{5 * len(ops.PARTS)} passed, 0 failed" in ops_checks(fine)["detail"]
+    for part in ops.PARTS:
+        for bad, told in (((1, "FAIL linear\ntest_ops cuda: 4 passed, 1 failed\n"), "FAIL linear"), ((-9, "products: 3 passed\n"), f"{part}: exit code -9"),
+                          ((0, "test_ops cuda: 0 passed, 0 failed\n"), f"{part}: nothing was tested")):
+            check = ops_checks(lambda p, part=part, bad=bad: bad if p == part else fine(p))
+            assert not check["ok"] and told in check["detail"]
+
+
 def test_bad_stage(tmp_path):
     r, _, o = run(tmp_path, "--stages", "machine,nonsense")
     assert r.returncode == 2 and o is None and "no stage nonsense" in r.stderr

@@ -2,16 +2,7 @@
 #ifndef TD_TESTS_GPU_OPS_ATTENTION_H
 #define TD_TESTS_GPU_OPS_ATTENTION_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
-#include "kernels/kernels.h"
-
-typedef struct heads {
-  uint32_t n_heads, n_kv_heads, head_dim, page_tokens, window;
-  td_rope_style style;
-  bool norm;
-} heads;
+#include "ops_batch.h"
 
 /* rows: {query tokens, tokens of KV}; against float64. */
 void test_attention(const heads *h, const uint32_t (*rows)[2], uint32_t n_rows);

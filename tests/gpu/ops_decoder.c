@@ -68,9 +68,14 @@ static void free_values(values *v)
     free(v->past[r]);
 }
 
+/* Not waited for. */
 static td_weight *weight(const float *data, const float *bias, uint32_t n_out, uint32_t n_in)
 {
-  return device_weight(&(td_weight_part){.dtype = TD_F32, .data = data, .n_rows = n_out, .bias = bias}, 1, n_in);
+  td_error err;
+  td_weight *w = NULL;
+  td_weight_part part = {.dtype = TD_F32, .data = data, .n_rows = n_out, .bias = bias};
+  die(be->ops->weight_import(be, &part, 1, n_in, &w, &err), &err, "weight");
+  return w;
 }
 
 static td_devptr room(uint32_t width) { return device_alloc((size_t)ROWS * width * be->activation_bytes); }
@@ -88,6 +93,7 @@ static decoder load(const values *v, const decoder_shape *s)
     d.gate_up[i] = weight(v->gate_up[i], NULL, 2 * s->ffn_width, s->width);
     d.down[i] = weight(v->down[i], NULL, s->width, s->ffn_width);
   }
+  die(be->ops->weights_wait(be, &err), &err, "weights");
   d.x = room(s->width), d.delta = room(s->width), d.h = room(s->width), d.in_qkv = room(qkv_width(s)), d.attn = room(heads);
   d.in_gate_up = room(2 * s->ffn_width), d.act = room(s->ffn_width), d.last_x = room(s->width), d.last_attn = room(heads);
   d.logits = device_alloc((size_t)ROWS * s->vocab * sizeof(float));
@@ -193,20 +199,19 @@ static double distance(const float *a, const float *b, size_t n)
 static void spoil(const decoder *d)
 {
   uint32_t width = qkv_width(d->s);
-  float *nan_values = malloc(width * sizeof *nan_values);
-  for (uint32_t i = 0; i < width; i++)
+  float *nan_values = malloc((size_t)ROWS * width * sizeof *nan_values);
+  for (size_t i = 0; i < (size_t)ROWS * width; i++)
     nan_values[i] = NAN;
+  td_rope_kv_params p = d->rope;
+  p.qkv = activations(nan_values, ROWS, width);
+  plan_reset(d->s->page_tokens);
   for (uint32_t r = 0; r < ROWS; r++)
-    for (uint32_t i = 0; i < LAYERS; i++) {
-      td_rope_kv_params p = d->rope;
-      plan_reset(d->s->page_tokens);
-      plan_add_row(1, lens[r], pages_of(r));
-      be->ops->step_begin(be, plan);
-      p.qkv = activations(nan_values, 1, width);
-      p.layer = i;
-      be->ops->rope_kv(be, &p);
-      step_end();
-    }
+    plan_add_row(1, lens[r], pages_of(r));
+  for (p.layer = 0; p.layer < LAYERS; p.layer++) {
+    be->ops->step_begin(be, plan);
+    be->ops->rope_kv(be, &p);
+    step_end();
+  }
   free(nan_values);
 }
 

@@ -123,13 +123,20 @@ void step_end(void)
   die(be->ops->step_end(be, sampled, &err), &err, "step");
 }
 
-/* Puts [n, width] values on the device as activations. Inside a step whose plan has n tokens. */
+/* Puts [n, width] values on the device as activations, in the layout that a download of them has. */
 td_devptr activations(const float *v, uint32_t n, uint32_t width)
 {
-  td_weight_part part = {.dtype = TD_F32, .data = v, .n_rows = n};
-  td_weight *table = device_weight(&part, 1, width);
-  td_devptr out = device_alloc((size_t)n * width * be->activation_bytes);
-  be->ops->embed(be, &(td_embed_params){table, out, width});
+  size_t n_all = (size_t)n * width, n_words = (n_all + 1) / 2;
+  if (be->activation_bytes == 4)
+    return device_f32(v, n_all);
+  float *words = malloc(n_words * sizeof *words); /* upload_f32 moves words, whatever they are */
+#pragma omp parallel for
+  for (size_t i = 0; i < n_words; i++) {
+    uint16_t two[2] = {td_f32_to_bf16(v[2 * i]), 2 * i + 1 < n_all ? td_f32_to_bf16(v[2 * i + 1]) : 0};
+    memcpy(&words[i], two, sizeof two);
+  }
+  td_devptr out = device_f32(words, n_words);
+  free(words);
   return out;
 }
 
@@ -143,6 +150,7 @@ float *fetch(td_devptr p, size_t n, bool f32)
   }
   uint16_t *raw = malloc(n * 2);
   die(be->ops->download(be, p, n * 2, raw, &err), &err, "download");
+#pragma omp parallel for
   for (size_t i = 0; i < n; i++)
     out[i] = td_bf16_to_f32(raw[i]);
   free(raw);
@@ -153,6 +161,7 @@ float *fetch(td_devptr p, size_t n, bool f32)
 void check(const char *what, const float *got, const double *want, size_t n, double tolerance)
 {
   double diff2 = 0, want2 = 0, worst = 0, largest = 0;
+#pragma omp parallel for reduction(+ : diff2, want2) reduction(max : worst, largest)
   for (size_t i = 0; i < n; i++) {
     double d = fabs((double)got[i] - want[i]);
     if (!(d <= 1e30))

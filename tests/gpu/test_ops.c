@@ -50,49 +50,93 @@ static void test_rmsnorm(uint32_t n, uint32_t width, bool with_delta)
   free(x), free(d), free(w), free(want), free(got);
 }
 
+/* A weight, made once for all row counts that want it: beside a GPU it takes longer than the product does. */
+typedef struct product {
+  uint32_t n_in, n_out, n_parts, outs[TD_WEIGHT_PARTS_MAX];
+  float *w, *bias; /* [n_out, n_in]; NULL: none */
+  td_weight *weight;
+} product;
+
+static product products[100]; /* of one backend: see forget_products */
+static size_t n_products;
+
+static void forget_products(void)
+{
+  while (n_products > 0) {
+    product *p = &products[--n_products];
+    free(p->w), free(p->bias);
+  }
+}
+
+static void make_product(product *p, uint32_t n_in, const uint32_t *outs, uint32_t n_parts, bool bias)
+{
+  td_weight_part parts[TD_WEIGHT_PARTS_MAX];
+  *p = (product){.n_in = n_in, .n_parts = n_parts};
+  memcpy(p->outs, outs, n_parts * sizeof *outs);
+  for (uint32_t i = 0; i < n_parts; i++)
+    p->n_out += outs[i];
+  p->w = random_values((size_t)p->n_out * n_in, 1);
+  p->bias = bias ? random_values(p->n_out, 1) : NULL;
+  for (uint32_t i = 0, j0 = 0; i < n_parts; j0 += outs[i++])
+    parts[i] = (td_weight_part){.dtype = TD_F32, .data = p->w + (size_t)j0 * n_in, .n_rows = outs[i],
+                                .bias = bias ? p->bias + j0 : NULL};
+  p->weight = device_weight(parts, n_parts, n_in);
+}
+
+static const product *product_of(uint32_t n_in, const uint32_t *outs, uint32_t n_parts, bool bias)
+{
+  for (size_t i = 0; i < n_products; i++)
+    if (products[i].n_in == n_in && products[i].n_parts == n_parts && (products[i].bias != NULL) == bias &&
+        memcmp(products[i].outs, outs, n_parts * sizeof *outs) == 0)
+      return &products[i];
+  if (n_products == sizeof products / sizeof *products)
+    forget_products();
+  make_product(&products[n_products], n_in, outs, n_parts, bias);
+  return &products[n_products++];
+}
+
+static double dot(const float *x, const float *w, uint32_t n)
+{
+  double sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (uint32_t k = 0; k < n; k++)
+    sum += (double)x[k] * (double)w[k];
+  return sum;
+}
+
+static double *want_linear(const product *p, const float *x, uint32_t n)
+{
+  double *want = malloc((size_t)n * p->n_out * sizeof *want);
+#pragma omp parallel for collapse(2) schedule(static)
+  for (uint32_t j = 0; j < p->n_out; j++)
+    for (uint32_t t = 0; t < n; t++)
+      want[(size_t)t * p->n_out + j] = dot(x + (size_t)t * p->n_in, p->w + (size_t)j * p->n_in, p->n_in) + (p->bias ? p->bias[j] : 0);
+  return want;
+}
+
 static void test_linear(uint32_t n, uint32_t n_in, const uint32_t *outs, uint32_t n_parts, bool bias, bool f32)
 {
   char what[120];
-  uint32_t n_out = 0;
-  td_weight_part parts[TD_WEIGHT_PARTS_MAX];
+  const product *p = product_of(n_in, outs, n_parts, bias);
+  size_t n_all = (size_t)n * p->n_out;
   float *x = random_values((size_t)n * n_in, 1);
-  for (uint32_t i = 0; i < n_parts; i++) {
-    parts[i] = (td_weight_part){.dtype = TD_F32, .data = random_values((size_t)outs[i] * n_in, 1), .n_rows = outs[i],
-                                .bias = bias ? random_values(outs[i], 1) : NULL};
-    n_out += outs[i];
-  }
-  double *want = malloc((size_t)n * n_out * sizeof *want);
-#pragma omp parallel for
-  for (uint32_t t = 0; t < n; t++)
-    for (uint32_t p = 0, j0 = 0; p < n_parts; j0 += outs[p], p++)
-      for (uint32_t j = 0; j < outs[p]; j++) {
-        const float *w = (const float *)parts[p].data + (size_t)j * n_in;
-        double sum = bias ? parts[p].bias[j] : 0;
-        for (uint32_t k = 0; k < n_in; k++)
-          sum += (double)x[(size_t)t * n_in + k] * w[k];
-        want[(size_t)t * n_out + j0 + j] = sum;
-      }
+  double *want = want_linear(p, x, n);
   plan_tokens_only(n);
   be->ops->step_begin(be, plan);
   td_devptr dx = activations(x, n, n_in);
-  size_t out_bytes = (size_t)n * n_out * (f32 ? 4 : be->activation_bytes);
+  size_t out_bytes = n_all * (f32 ? 4 : be->activation_bytes);
   td_devptr out = device_alloc(out_bytes), again = device_alloc(out_bytes);
-  td_weight *weight = device_weight(parts, n_parts, n_in);
-  be->ops->linear(be, &(td_linear_params){weight, dx, out, n, f32});
-  be->ops->linear(be, &(td_linear_params){weight, dx, again, n, f32});
+  be->ops->linear(be, &(td_linear_params){p->weight, dx, out, n, f32});
+  be->ops->linear(be, &(td_linear_params){p->weight, dx, again, n, f32});
   step_end();
-  float *got = fetch(out, (size_t)n * n_out, f32), *got_again = fetch(again, (size_t)n * n_out, f32);
-  snprintf(what, sizeof what, "linear n=%u n_in=%u n_out=%u parts=%u bias=%d f32=%d", n, n_in, n_out, n_parts, bias, f32);
-  check(what, got, want, (size_t)n * n_out, f32 ? 1e-5 : eps_out);
-  bool same = memcmp(got, got_again, (size_t)n * n_out * sizeof *got) == 0;
+  float *got = fetch(out, n_all, f32), *got_again = fetch(again, n_all, f32);
+  snprintf(what, sizeof what, "linear n=%u n_in=%u n_out=%u parts=%u bias=%d f32=%d", n, n_in, p->n_out, n_parts, bias, f32);
+  check(what, got, want, n_all, f32 ? 1e-5 : eps_out);
+  bool same = memcmp(got, got_again, n_all * sizeof *got) == 0;
   n_passed += same;
   n_failed += !same;
   if (!same)
     printf("FAIL %s: other bits the second time\n", what);
-  for (uint32_t i = 0; i < n_parts; i++) {
-    free((void *)parts[i].data);
-    free((void *)parts[i].bias);
-  }
   free(x), free(want), free(got), free(got_again);
 }
 
@@ -187,6 +231,29 @@ static void test_dummy(uint32_t vocab, uint32_t width)
   snprintf(what, sizeof what, "dummy %u x %u", vocab, width);
   check(what, got, want, (size_t)vocab * width, 0);
   free(want), free(got);
+}
+
+/* Rows of a table, in any order and more than once. */
+static void test_embed(uint32_t n, uint32_t vocab, uint32_t width)
+{
+  char what[80];
+  float *table = random_values((size_t)vocab * width, 1);
+  double *want = malloc((size_t)n * width * sizeof *want);
+  td_weight *weight = device_weight(&(td_weight_part){.dtype = TD_F32, .data = table, .n_rows = vocab}, 1, width);
+  plan_tokens_only(n);
+  for (uint32_t t = 0; t < n; t++) {
+    plan->token_ids[t] = t == 0 ? (int32_t)vocab - 1 : (int32_t)(rng() % vocab);
+    for (uint32_t k = 0; k < width; k++)
+      want[(size_t)t * width + k] = table[(size_t)plan->token_ids[t] * width + k];
+  }
+  be->ops->step_begin(be, plan);
+  td_devptr out = device_alloc((size_t)n * width * be->activation_bytes);
+  be->ops->embed(be, &(td_embed_params){.weight = weight, .out = out, .width = width});
+  step_end();
+  float *got = fetch(out, (size_t)n * width, false);
+  snprintf(what, sizeof what, "embed n=%u of %u x %u", n, vocab, width);
+  check(what, got, want, (size_t)n * width, 0);
+  free(table), free(want), free(got);
 }
 
 static void test_swiglu(uint32_t n, uint32_t width)
@@ -335,6 +402,15 @@ static void test_sampling(void)
 
 /* ---- attention ---- */
 
+static void open_backend(const char *name, const td_backend_config *config)
+{
+  td_error err;
+  die(td_backend_create(name, config, &be, &err), &err, "backend");
+  eps_out = be->activation_bytes == 2 ? 1.0 / 256 : 1e-5;
+}
+
+static bool is_cpu(void) { return strcmp(be->ops->name, "cpu") == 0; }
+
 static const heads shapes[] = {
     {9, 3, 64, 16, 0, TD_ROPE_PAIRS, false},   {32, 8, 128, 16, 0, TD_ROPE_HALVES, false}, {4, 4, 96, 32, 0, TD_ROPE_HALVES, false},
     {14, 2, 64, 64, 0, TD_ROPE_HALVES, false}, {16, 8, 128, 16, 0, TD_ROPE_HALVES, true},  {8, 1, 256, 16, 0, TD_ROPE_HALVES, false},
@@ -379,17 +455,15 @@ static void test_plans(const char *name, const td_backend_config *with, uint32_t
 {
   static const uint32_t trees[][3] = {{1024, 256, 64}, {300, 40, 20}, {160, 160, 160}};
   td_backend_config config = *with;
-  td_error err;
   config.attention = policy;
   for (size_t i = 0; i < N_SHAPES; i++) {
     bool has = shapes[i].head_dim != 256 || policy == 1;
     if ((size != TEST_ALL && !is_in_small(i)) || !has || !is_wanted(shapes[i].head_dim))
       continue;
-    die(td_backend_create(name, &config, &be, &err), &err, "backend");
-    bool is_cpu = strcmp(be->ops->name, "cpu") == 0;
+    open_backend(name, &config);
     for (size_t k = size == TEST_TINY ? 2 : 0; k < (size == TEST_SMALL ? 2 : 3); k++)
       test_attention_shared(&shapes[i], size == TEST_TINY ? 6 : size == TEST_SMALL ? 12 : i == 1 ? 48 : 20, trees[k]);
-    if (!is_cpu) {
+    if (!is_cpu()) {
       test_attention(&shapes[i], decodes, size == TEST_TINY ? 3 : 10);
       test_attention(&shapes[i], mixed, size == TEST_ALL ? 6 : 3);
       test_attention(&shapes[i], split, size == TEST_ALL ? 3 : 2);
@@ -403,8 +477,8 @@ static void test_plans(const char *name, const td_backend_config *with, uint32_t
   for (size_t i = 0; i < N_MANY_HEADS && policy == 1 && size == TEST_ALL; i++) {
     if (!is_wanted(many_heads[i].head_dim))
       continue;
-    die(td_backend_create(name, &config, &be, &err), &err, "backend");
-    if (strcmp(be->ops->name, "cpu") != 0) {
+    open_backend(name, &config);
+    if (!is_cpu()) {
       test_attention_shared(&many_heads[i], 36, (const uint32_t[]){512, 256, 0});
       test_attention_recorded_short(&many_heads[i]);
     }
@@ -423,8 +497,12 @@ static void test_products(bool small, bool tiny)
     test_swiglu(5, widths[i]);
   }
   test_dummy(33, 64);
-  if (!tiny)
+  test_embed(5, 40, 64);
+  if (!tiny) {
     test_dummy(1000, 576);
+    test_embed(1, 1000, 576);
+    test_embed(small ? 300 : 1000, 700, 4096);
+  }
   for (size_t i = 0; i < (small ? 9 : 13); i += tiny ? 4 : 1) {
     test_linear(ns[i], 576, (const uint32_t[]){576, 192, 192}, 3, false, false);
     test_linear(ns[i], 64, (const uint32_t[]){104, 24, 24}, 3, true, false);
@@ -460,7 +538,7 @@ static void test_attentions(bool small, bool tiny)
         test_attention(&shapes[i], long_chunks, 3);
     }
   }
-  for (size_t i = 0; i < (small ? 1 : N_MANY_HEADS) && strcmp(be->ops->name, "cpu") != 0; i++) /* a CPU does not know short ones */
+  for (size_t i = 0; i < (small ? 1 : N_MANY_HEADS) && !is_cpu(); i++) /* a CPU does not know short ones */
     if (is_wanted(many_heads[i].head_dim))
       test_many_short(&many_heads[i], small);
 }
@@ -474,17 +552,16 @@ static void test_recordings(const char *name, const td_backend_config *config, b
       {1024, 32, 8, 128, 8448, 2000, 16, 200, TD_ROPE_HALVES, false}, {512, 16, 1, 128, 1344, 8500, 64, 0, TD_ROPE_HALVES, true},
       {512, 16, 1, 96, 1344, 3000, 64, 150, TD_ROPE_PAIRS, true}, {768, 20, 4, 96, 2048, 1000, 32, 0, TD_ROPE_HALVES, false},
   };
-  td_error err;
   for (size_t i = 0; i < N_SHAPES; i++) {
     if (shapes[i].norm || (small && !is_in_small(i)) || !is_wanted(shapes[i].head_dim))
       continue;
-    die(td_backend_create(name, config, &be, &err), &err, "backend");
+    open_backend(name, config);
     test_attention_recorded(&shapes[i]);
     be->ops->destroy(be);
   }
   for (size_t i = 0; i < N_MANY_HEADS && !small; i++)
     if (is_wanted(many_heads[i].head_dim)) {
-      die(td_backend_create(name, config, &be, &err), &err, "backend");
+      open_backend(name, config);
       test_attention_recorded_short(&many_heads[i]);
       be->ops->destroy(be);
     }
@@ -498,9 +575,8 @@ static void test_recordings(const char *name, const td_backend_config *config, b
 
 static void test_alone(const char *name, td_backend_config config, bool small, bool tiny)
 {
-  td_error err;
   config.batch_invariant = true;
-  die(td_backend_create(name, &config, &be, &err), &err, "backend");
+  open_backend(name, &config);
   if (only_dim == 0) {
     test_linear_alone(576, 960, false);
     if (!tiny)
@@ -514,64 +590,106 @@ static void test_alone(const char *name, td_backend_config config, bool small, b
   be->ops->destroy(be);
 }
 
-/* test_ops [backend [all | small | tiny [POLICY | dim=N]]]: POLICY: only plans of this one; dim=N: only what has heads of so many elements. */
-/* What has been done by now: whoever waits for all of it sees where the time goes. */
-static void tell(const char *what, const struct timespec *begin)
+/* ---- sections ---- */
+
+enum { PRODUCTS, ATTENTION, PLANS, RECORDINGS, ALONE, SAMPLING, TIMES, N_SECTIONS };
+static const char *const sections[N_SECTIONS] = {"products", "attention", "plans", "recordings", "alone", "sampling", "times"};
+
+static void run_section(int section, const char *name, const td_backend_config *config, test_size size, uint32_t only_policy)
+{
+  bool small = size != TEST_ALL, tiny = size == TEST_TINY;
+  if (section == PLANS) {
+    for (uint32_t policy = 1; policy <= (strcmp(name, "cpu") == 0 ? 1 : 4); policy++)
+      if (only_policy == 0 || policy == only_policy)
+        test_plans(name, config, policy, size);
+  } else if (section == RECORDINGS) {
+    test_recordings(name, config, small, tiny);
+  } else if (section == ALONE) {
+    test_alone(name, *config, small, tiny);
+  } else if (section == ATTENTION) {
+    open_backend(name, config);
+    test_attentions(small, tiny);
+    be->ops->destroy(be);
+  } else if (only_dim != 0) { /* the others have no heads */
+    return;
+  } else if (section == PRODUCTS) {
+    open_backend(name, config);
+    test_products(small, tiny);
+    be->ops->destroy(be);
+    forget_products();
+  } else if (section == SAMPLING) {
+    open_backend(name, config);
+    if (!tiny)
+      test_sampling();
+    be->ops->destroy(be);
+    test_sampled_tokens(name, size, &n_passed, &n_failed);
+  } else if (!small) {
+    time_sampling(name);
+  }
+}
+
+/* Whoever waits for all of it sees where the time goes. */
+static void tell(int section, const struct timespec *begin)
 {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
-  printf("%s: %d passed, %d failed after %.0f s\n", what, n_passed, n_failed, difftime(now.tv_sec, begin->tv_sec));
+  printf("%s: %d passed, %d failed by now, %.1f s\n", sections[section], n_passed, n_failed,
+         difftime(now.tv_sec, begin->tv_sec) + (double)(now.tv_nsec - begin->tv_nsec) * 1e-9);
+}
+
+static const char usage[] = "usage: test_ops [BACKEND [all | small | tiny [WORD...]]]\n"
+                            "  WORD: a section (products attention plans recordings alone sampling times), all of them where none is named;\n"
+                            "        1 to 4: plans, of this policy only; dim=N: only heads of so many elements\n";
+
+/* Returns whether it is a word. */
+static bool take_word(const char *word, bool wanted[N_SECTIONS], uint32_t *only_policy)
+{
+  if (strncmp(word, "dim=", 4) == 0)
+    return (only_dim = (uint32_t)atoi(word + 4)) > 0;
+  if (word[0] >= '1' && word[0] <= '4' && word[1] == '\0') {
+    *only_policy = (uint32_t)(word[0] - '0');
+    return wanted[PLANS] = true;
+  }
+  for (int i = 0; i < N_SECTIONS; i++)
+    if (strcmp(word, sections[i]) == 0)
+      return wanted[i] = true;
+  return false;
 }
 
 int main(int argc, char **argv)
 {
   td_error err;
   struct timespec begin;
-  clock_gettime(CLOCK_MONOTONIC, &begin);
+  bool wanted[N_SECTIONS] = {false}, any = false;
+  uint32_t only_policy = 0;
   setvbuf(stdout, NULL, _IOLBF, 0);
   mallopt(M_MMAP_THRESHOLD, 1 << 30); /* freed memory is kept: else a third of the time goes into clearing pages */
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
   const char *name = argc > 1 ? argv[1] : "cpu";
   const char *amount = argc > 2 ? argv[2] : "all"; /* the others are for compute-sanitizer */
   test_size size = strcmp(amount, "tiny") == 0 ? TEST_TINY : strcmp(amount, "small") == 0 ? TEST_SMALL : TEST_ALL;
-  bool small = size != TEST_ALL, tiny = size == TEST_TINY;
-  td_backend_config config = {.narrow_attention = true, .max_slots = MAX_SLOTS, .max_rows = MAX_ROWS, .max_tokens = MAX_TOKENS,
+  bool known = size != TEST_ALL || strcmp(amount, "all") == 0;
+  for (int i = 3; i < argc; i++)
+    known &= take_word(argv[i], wanted, &only_policy);
+  if (!known) {
+    fputs(usage, stderr);
+    return 2;
+  }
+  for (int i = 0; i < N_SECTIONS; i++)
+    any |= wanted[i];
+  td_backend_config config = {.max_slots = MAX_SLOTS, .max_rows = MAX_ROWS, .max_tokens = MAX_TOKENS,
                               .max_context_tokens = MAX_CONTEXT, .max_vocab = VOCAB_MAX};
-  die(td_backend_create(name, &config, &be, &err), &err, "backend");
   die(td_plan_create(MAX_ROWS, MAX_TOKENS, MAX_ROWS * (MAX_CONTEXT / 16), 16, &plan, &err), &err, "plan");
   page_table = calloc(MAX_ROWS * (MAX_CONTEXT / 16), sizeof *page_table);
-  bool be_is_cpu = strcmp(be->ops->name, "cpu") == 0;
-  eps_out = be->activation_bytes == 2 ? 1.0 / 256 : 1e-5;
-  if (argc > 3 && strncmp(argv[3], "dim=", 4) == 0) {
-    only_dim = (uint32_t)atoi(argv[3] + 4);
-  } else if (argc > 3) {
-    be->ops->destroy(be);
-    test_plans(name, &config, (uint32_t)atoi(argv[3]), size);
-    printf("test_ops %s, plans %s: %d passed, %d failed\n", name, argv[3], n_passed, n_failed);
-    return n_failed > 0;
+  for (int i = 0; i < N_SECTIONS; i++) {
+    if (any && !wanted[i])
+      continue;
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    run_section(i, name, &config, size, only_policy);
+    tell(i, &begin);
   }
-
-  if (only_dim == 0)
-    test_products(small, tiny);
-  tell("products and what is between", &begin);
-  test_attentions(small, tiny);
-  tell("attention", &begin);
-  if (only_dim == 0 && !tiny)
-    test_sampling();
-  be->ops->destroy(be);
-  for (uint32_t policy = 1; policy <= (be_is_cpu ? 1 : 4); policy++)
-    test_plans(name, &config, policy, size);
-  tell("attention by plans", &begin);
-  test_recordings(name, &config, small, tiny);
-  tell("recordings", &begin);
-  test_alone(name, config, small, tiny);
-  tell("alone and in a batch", &begin);
   td_plan_destroy(plan);
   free(page_table);
-  if (only_dim == 0)
-    test_sampled_tokens(name, size, &n_passed, &n_failed);
-  if (only_dim == 0 && !small)
-    time_sampling(name);
   printf("test_ops %s: %d passed, %d failed\n", name, n_passed, n_failed);
   return n_failed > 0;
 }
