@@ -21,13 +21,14 @@
 #include "config/log.h"
 #include "kernels/attention/plan.h"
 
-enum { LAYERS = 4, OPS = 16, POLICIES = 5, MAX_CONTEXT = 69632, FAKE_WORKERS = 132, PLAN_RUNS = 5, EMPTY_ROUNDS = 20 };
+enum { LAYERS = 4, OPS = 16, POLICIES = 5, MAX_CONTEXT = 69632, FAKE_WORKERS = 132, PLAN_RUNS = 5, EMPTY_ROUNDS = 20,
+       PLANNED_DIM_MAX = 128 }; /* heads of more elements have no plans */
 
 static const char *const policies[POLICIES] = {"serial", "unified", "pat", "persistentkv", "flashdecode"};
 
 typedef struct bench {
   const char *backend, *only, *heads, *policy_names, *name_wanted, *json, *cells_file;
-  double device, gb, n_rounds, max_seconds, max_keys, trace_steps, gb_s, threads;
+  double device, gb, n_rounds, max_seconds, max_keys, trace_steps, gb_s, threads, head_dim;
   bool fake, no_calibrate;
   td_attention_cells cells;
   double *us[POLICIES], *plan_us[POLICIES]; /* [cells.n]; NaN: not measured */
@@ -285,8 +286,8 @@ static void print_number(double v, int width)
 
 static void print_tables(const bench *b)
 {
-  printf("%s; us of one layer's decode attention, head dim 128, pages of %d; floor: each key once at %.0f GB/s\n", b->fake ? "predicted, no device" : b->name,
-         TD_CELL_PAGE_TOKENS, b->ceiling.bytes_per_s * 1e-9);
+  printf("%s; us of one layer's decode attention, head dim %.0f, pages of %d; floor: each key once at %.0f GB/s\n", b->fake ? "predicted, no device" : b->name,
+         b->head_dim, TD_CELL_PAGE_TOKENS, b->ceiling.bytes_per_s * 1e-9);
   printf("%-7s %-42s %-6s %8s", "", "", "heads", "floor");
   for (uint32_t p = 0; p < POLICIES; p++)
     printf(" %12s", policies[p]);
@@ -369,7 +370,11 @@ static void write_json(const bench *b)
 
 static void read_options(bench *b)
 {
-  td_cells_request r = {.steps_of_a_trace = (uint32_t)b->trace_steps, .max_keys = (uint32_t)b->max_keys, .name = b->name_wanted};
+  if (b->head_dim != 64 && b->head_dim != 96 && b->head_dim != 128 && b->head_dim != 256)
+    td_tool_die("--head-dim: 64, 96, 128 or 256");
+  if (b->head_dim > PLANNED_DIM_MAX && !in_list(b->policy_names, policies[0]))
+    td_tool_die("--head-dim %.0f: such heads have no plans, only serial is measured", b->head_dim);
+  td_cells_request r = {.head_dim = (uint32_t)b->head_dim, .steps_of_a_trace = (uint32_t)b->trace_steps, .max_keys = (uint32_t)b->max_keys, .name = b->name_wanted};
   for (td_cell_kind k = 0; k < TD_CELL_KINDS; k++)
     r.kinds[k] = in_list(b->only, td_cell_kinds[k]);
   if (b->heads && sscanf(b->heads, "%u/%u", &r.n_heads, &r.n_kv_heads) != 2)
@@ -389,7 +394,8 @@ static void read_options(bench *b)
 
 static void measure_all(bench *b)
 {
-  for (uint32_t p = 0; p < POLICIES; p++)
+  uint32_t n_policies = b->head_dim > PLANNED_DIM_MAX ? 1 : POLICIES; /* serial comes first */
+  for (uint32_t p = 0; p < n_policies; p++)
     for (size_t i = 0; i < b->cells.n && in_list(b->policy_names, policies[p]); i++) {
       bool first = true;
       for (size_t k = 0; k < i && first; k++)
@@ -401,11 +407,12 @@ static void measure_all(bench *b)
 
 int td_bench_attention(int argc, char **argv)
 {
-  static bench b = {.backend = "auto", .gb = 40, .n_rounds = 9, .max_seconds = 1, .trace_steps = 16};
+  static bench b = {.backend = "auto", .gb = 40, .n_rounds = 9, .max_seconds = 1, .trace_steps = 16, .head_dim = 128};
   const td_arg args[] = {
       {"--backend", "NAME", "auto, cpu or cuda (auto)", TD_ARG_TEXT, &b.backend},
       {"--only", "KIND,...", "decode tree trace", TD_ARG_TEXT, &b.only},
       {"--heads", "Q/KV", "only cells with so many heads: 32/8, 32/32, 16/4, 16/8, 64/8", TD_ARG_TEXT, &b.heads},
+      {"--head-dim", "N", "elements of a head: 64, 96, 128 or 256, which has no plans, so serial only (128)", TD_ARG_NUMBER, &b.head_dim},
       {"--name", "NAME", "only the cell of this name, as the table has it: 32x4096", TD_ARG_TEXT, &b.name_wanted},
       {"--policies", "NAME,...", "serial unified pat persistentkv flashdecode", TD_ARG_TEXT, &b.policy_names},
       {"--trace-steps", "N", "steps of each trace and seed, evenly out of all (16)", TD_ARG_NUMBER, &b.trace_steps},

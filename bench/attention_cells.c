@@ -12,8 +12,6 @@
 
 const char *const td_cell_kinds[TD_CELL_KINDS] = {"decode", "tree", "trace"};
 
-enum { DIM = 128 };
-
 typedef struct heads {
   uint32_t query, kv;
 } heads;
@@ -30,11 +28,11 @@ static bool wanted(const td_cells_request *r, heads h)
   return r->n_heads == 0 || (r->n_heads == h.query && r->n_kv_heads == h.kv);
 }
 
-static td_attention_cell *add(td_attention_cells *out, td_cell_kind kind, heads h, uint32_t n_rows)
+static td_attention_cell *add(td_attention_cells *out, const td_cells_request *r, td_cell_kind kind, heads h, uint32_t n_rows)
 {
   td_tool_grow((void **)&out->cells, &out->cap, out->n + 1, sizeof *out->cells);
   td_attention_cell *c = &out->cells[out->n++];
-  *c = (td_attention_cell){.kind = kind, .n_heads = h.query, .n_kv_heads = h.kv, .head_dim = DIM, .n_rows = n_rows};
+  *c = (td_attention_cell){.kind = kind, .n_heads = h.query, .n_kv_heads = h.kv, .head_dim = r->head_dim, .n_rows = n_rows};
   c->kv_len = td_tool_alloc(n_rows, sizeof *c->kv_len);
   c->shared = td_tool_alloc(n_rows, sizeof *c->shared);
   return c;
@@ -61,7 +59,7 @@ static void add_decodes(td_attention_cells *out, const td_cells_request *r)
     for (size_t i = 0; i < sizeof decodes / sizeof *decodes; i++) {
       if (!wanted(r, decode_heads[h]) || (h > 0 && i >= EVERYWHERE))
         continue;
-      td_attention_cell *c = add(out, TD_CELL_DECODE, decode_heads[h], decodes[i][0]);
+      td_attention_cell *c = add(out, r, TD_CELL_DECODE, decode_heads[h], decodes[i][0]);
       snprintf(c->name, sizeof c->name, "%ux%u", decodes[i][0], decodes[i][1]);
       for (uint32_t k = 0; k < c->n_rows; k++)
         c->kv_len[k] = decodes[i][1];
@@ -74,7 +72,7 @@ static void add_trees(td_attention_cells *out, const td_cells_request *r)
   for (size_t h = 0; h < sizeof tree_heads / sizeof *tree_heads; h++)
     for (size_t i = 0; i < sizeof td_pat_trees / sizeof *td_pat_trees && wanted(r, tree_heads[h]); i++) {
       const td_attention_tree *t = &td_pat_trees[i];
-      td_attention_cell *c = add(out, TD_CELL_TREE, tree_heads[h], t->nodes[t->n - 1]);
+      td_attention_cell *c = add(out, r, TD_CELL_TREE, tree_heads[h], t->nodes[t->n - 1]);
       uint32_t total = 0;
       td_attention_tree_name(t, c->name);
       for (uint32_t l = 0; l < t->n; l++)
@@ -92,7 +90,7 @@ static void add_step(td_attention_cells *out, const td_cells_request *r, heads h
   uint32_t n = 0;
   for (uint32_t i = 0; i < TD_TRACE_ROWS_MAX; i++)
     n += t->left[i] > 0;
-  td_attention_cell *c = add(out, TD_CELL_TRACE, h, n);
+  td_attention_cell *c = add(out, r, TD_CELL_TRACE, h, n);
   snprintf(c->name, sizeof c->name, "%s seed %u step %u", td_attention_traces[t->trace].name, seed, step);
   c->trace = t->trace;
   c->seed = seed;

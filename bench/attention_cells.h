@@ -30,6 +30,7 @@ typedef struct td_attention_cells {
 
 typedef struct td_cells_request {
   bool kinds[TD_CELL_KINDS];
+  uint32_t head_dim;
   uint32_t n_heads, n_kv_heads; /* 0: all that are compared, see attention_cells.c */
   uint32_t steps_of_a_trace;    /* evenly out of all its steps */
   uint32_t max_keys;            /* cells with more are left out; 0: none is */

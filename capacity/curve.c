@@ -1,4 +1,4 @@
-/* The highest rate that keeps the SLO, latencies by rate, and what a second GPU would bring. */
+/* The highest rate that keeps the SLO, latencies by rate, and what a second device would bring. */
 #include "capacity/curve.h"
 
 #include <math.h>
@@ -76,7 +76,7 @@ static void print_highest(const char *name, const td_slo *slo, const td_search_r
     td_report_row(name, r->rate, &r->at);
 }
 
-static td_status second_gpu(const td_scene *s, double one, cJSON *runs, td_error *err)
+static td_status two_as_one(const td_scene *s, double *rate, cJSON *runs, td_error *err)
 {
   td_search_result r;
   td_device tp = td_device_tp2(&s->device);
@@ -84,8 +84,17 @@ static td_status second_gpu(const td_scene *s, double one, cJSON *runs, td_error
   TD_TRY(td_search(&s->source, &c, TOLERANCE, &r, err));
   print_highest("2 GPUs as one (TP2)", &c.slo, &r);
   add_run(runs, "highest, TP2", r.rate, &c, &r.at);
-  double tp_rate = r.rate;
-  c = s->replay;
+  *rate = r.rate;
+  return TD_OK;
+}
+
+static td_status second_device(const td_scene *s, double one, cJSON *runs, td_error *err)
+{
+  td_search_result r;
+  td_replay_config c = s->replay;
+  double tp_rate = 0;
+  if (!s->device.is_cpu)
+    TD_TRY(two_as_one(s, &tp_rate, runs, err));
   c.n_replicas *= 2;
   TD_TRY(td_search(&s->source, &c, TOLERANCE, &r, err));
   print_highest("2 replicas", &c.slo, &r);
@@ -93,6 +102,8 @@ static td_status second_gpu(const td_scene *s, double one, cJSON *runs, td_error
   if (one > 0 && tp_rate > 0 && r.rate > 0)
     printf("\nA second GPU brings %.2fx as tensor parallel, %.2fx as a replica.\n", tp_rate / one,
            r.rate / one);
+  else if (one > 0 && s->device.is_cpu && r.rate > 0)
+    printf("\nA second CPU brings %.2fx as a replica.\n", r.rate / one);
   return TD_OK;
 }
 
@@ -116,12 +127,13 @@ static td_status highest(const td_scene_options *o, const td_scene *s, cJSON *ru
   td_report_head("highest rate held");
   print_highest(s->device.tensor_parallel == 2 ? "2 GPUs as one (TP2)"
                 : s->replay.n_replicas > 1     ? "all replicas"
+                                               : s->device.is_cpu             ? "1 CPU"
                                                : "1 GPU",
                 &s->replay.slo, &r);
   add_run(runs, "highest", r.rate, &s->replay, &r.at);
   *rate = r.rate;
   if (!o->no_second && s->device.tensor_parallel == 1)
-    TD_TRY(second_gpu(s, r.rate, runs, err));
+    TD_TRY(second_device(s, r.rate, runs, err));
   printf("\n");
   return TD_OK;
 }

@@ -19,6 +19,7 @@ typedef struct td_device {
   double kv_token_bytes; /* all layers, bf16 */
   uint64_t n_kv_tokens;  /* that fit */
   uint32_t tensor_parallel;
+  bool is_cpu; /* by its calibration: has no second one to split heads with */
 } td_device;
 
 /* The built-in H200 with a model by name ("llama3-8b" is as measured, others are scaled). */

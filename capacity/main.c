@@ -10,7 +10,7 @@
 static const char about[] =
     "Simulates the daemon's scheduler on a load, each step taking as long as the cost model says, and prints "
     "the\n"
-    "highest rate at which the SLO is held, latencies by rate, and what a second GPU would bring.\n"
+    "highest rate at which the SLO is held, latencies by rate, and what a second device would bring.\n"
     "The load is --in and --out (lengths: N, uniform:A:B, lognormal:MEAN:SD[:MIN:MAX], normal:..., "
     "exp:MEAN[:MIN:MAX];\n"
     "Poisson arrivals), --trace (Mooncake JSONL) or --preset (see tandem-bench serve --help). "
@@ -116,7 +116,7 @@ int main(int argc, char **argv)
        &o.slo_ttft_ms},
       {"--slo-queue", "MS", "median wait for the first step (2000)", TD_ARG_NUMBER, &o.slo_queue_ms},
       {"--no-search", NULL, "only what --rate says; without it the load at its own rate", TD_ARG_FLAG, &o.no_search},
-      {"--no-second", NULL, "nothing of a second GPU", TD_ARG_FLAG, &o.no_second},
+      {"--no-second", NULL, "nothing of a second device", TD_ARG_FLAG, &o.no_second},
       {"--compare", NULL, "policies and static chunks beside each other", TD_ARG_FLAG, &o.compare},
       {"--pipeline", NULL, "SARATHI's pipeline simulation: bubbles of 8 stages", TD_ARG_FLAG, &o.pipeline},
       {"--json", "FILE", "results in the form of tandem-bench serve", TD_ARG_TEXT, &o.json},

@@ -43,6 +43,7 @@ static td_status read_calibration(const char *path, td_device *d, td_error *err)
   if (st != TD_OK)
     return td_error_prefix(err, "%s", path);
   snprintf(d->name, sizeof d->name, "%.90s", identity);
+  d->is_cpu = strstr(identity, " threads; ") != NULL; /* engine/calibrate.c: a GPU's tells its driver instead */
   return TD_OK;
 }
 
@@ -62,6 +63,8 @@ static td_status make_device(const td_scene_options *o, td_device *d, td_error *
     d->n_kv_tokens = (uint64_t)o->kv_tokens;
     d->memory_bytes = 0;
   }
+  if (o->tensor_parallel == 2 && d->is_cpu)
+    return td_fail_param(err, TD_ERR_CONFIG, "tp", "--tp 2 is two GPUs as one; %s is of a CPU", o->calibration);
   if (o->tensor_parallel == 2)
     *d = td_device_tp2(d);
   else if (o->tensor_parallel != 0 && o->tensor_parallel != 1)

@@ -107,7 +107,9 @@ def stage(ctx, s):
     gpu = ctx.backend == "cuda"
     if gpu:
         ctx.need_gpu()
-    what = ["--trace-steps", 3 if ctx.quick else 8, *(["--heads", "32/8"] if ctx.quick else [])]
+    policy = "unified" if ctx.head_dim <= 128 else "serial"  # heads of more have no plans
+    what = ["--head-dim", ctx.head_dim, "--trace-steps", 3 if ctx.quick else 8, *(["--heads", "32/8"] if ctx.quick else [])]
+    s.text(f"Heads of {ctx.head_dim} elements.")
     cells_file, out = ctx.work / "attention-cells.json", ctx.work / "attention.json"
     must(ctx.run("tandem-bench", "attention", *what, "--cells", cells_file, limit_s=60), "tandem-bench attention --cells")
     how = ["--backend", "cuda", "--device", ctx.device, "--rounds", 7, "--max-seconds", 0.3] if gpu else ["--fake"]
@@ -116,7 +118,7 @@ def stage(ctx, s):
     peers = peers_of(ctx, s, cells_file)
     cells = join(ours, peers)
     s.data.update(attention=cells, peers=peers.get("versions", {}))
-    measured = sum(bool(c["us"].get("unified")) for c in cells)
-    s.check(measured > 0.9 * len(cells), "every cell was measured by the unified policy" if gpu else "every cell was planned by the unified policy",
+    measured = sum(bool(c["us"].get(policy)) for c in cells)
+    s.check(measured > 0.9 * len(cells), f"every cell was {'measured' if gpu else 'planned'} by the {policy} policy",
             f"{measured} of {len(cells)}")
-    tell(s, cells, "unified")
+    tell(s, cells, policy)

@@ -271,7 +271,8 @@ def main(argv):
         with open(a.cells) as f:
             cells = json.load(f)
         if a.warm:
-            cells = [{"kind": "tree", "name": "warm", "heads": 32, "kv_heads": 8, "head_dim": 128, "kv_len": [96] * 4, "shared": [0, 64, 64, 64]}]
+            cells = [{"kind": "tree", "name": "warm", "heads": 32, "kv_heads": 8, "head_dim": d, "kv_len": [96] * 4, "shared": [0, 64, 64, 64]}
+                     for d in sorted({c["head_dim"] for c in cells})]
         out["versions"] = {m: sys.modules[m].__version__ for m in ("torch", "vllm", "flashinfer") if hasattr(sys.modules.get(m), "__version__")}
         measure(torch, cells, makers, time.monotonic() + a.max_seconds, out)
     with open(a.json, "w") as f:

@@ -207,10 +207,10 @@ def first_line(command):
 class Context:
     """What stages are given: programs, folders, the device, how much to measure."""
 
-    def __init__(self, root, bin_dir, work, backend="cuda", quick=False, model=None, scratch=None, device=0):
+    def __init__(self, root, bin_dir, work, backend="cuda", quick=False, model=None, scratch=None, device=0, head_dim=128):
         self.root, self.bin_dir, self.work = pathlib.Path(root), pathlib.Path(bin_dir), pathlib.Path(work)
         self.backend, self.quick, self.scratch, self.device = backend, quick, scratch, device
-        self.model = model
+        self.model, self.head_dim = model, head_dim
         self.logs = self.work / "logs"
         self.logs.mkdir(parents=True, exist_ok=True)
         self.log_numbers = itertools.count(1)  # stages may run programs side by side

@@ -135,6 +135,7 @@ def arguments(argv):
     ap.add_argument("--add", type=pathlib.Path, metavar="REPORT.json", action="append", default=[], help="take the other stages from an earlier report "
                     "of the same commit and kind of machine, so that a whole one can be made in parts; may be given several times")
     ap.add_argument("--device", type=int, default=0, help="which GPU")
+    ap.add_argument("--head-dim", type=int, default=128, choices=[64, 96, 128, 256], help="of the attention stage's cells (128)")
     ap.add_argument("--scratch", help="folder with room for 17 GB, for the loading stage")
     ap.add_argument("--work", type=pathlib.Path, help="folder for logs and small files; default: in .cache/gpu-report")
     ap.add_argument("--commit", help="what the programs were built from, where this is not a git checkout")
@@ -164,7 +165,7 @@ def main(argv):
     stored = cache.parent / "models" / MODEL
     model = a.model or (str(stored) if stored.exists() else None)
     ctx = Context(ROOT, (a.bin or ROOT / "build-gpu-report").resolve(), (a.work or cache / stamp).resolve(), a.backend, a.quick, model,
-                  a.scratch, a.device)
+                  a.scratch, a.device, a.head_dim)
     if a.names:
         machine.look(ctx, a.commit)
     else:
@@ -172,6 +173,7 @@ def main(argv):
     out = a.out or default_out(a, ctx, cache, stamp)
     command = "scripts/gpu-report, in parts put together by --add" if not a.names else \
         "scripts/gpu-report" + (f" --stages {a.stages}" if a.stages else "") + (" --quick" if a.quick else "") + \
+        (f" --head-dim {a.head_dim}" if a.head_dim != 128 else "") + \
         (f" --backend {a.backend}" if a.backend != "cuda" else "")
     stages = []
     for path in a.add:

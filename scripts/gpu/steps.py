@@ -8,6 +8,8 @@ from daemon import Daemon
 LINEARS = ("qkv", "o", "gate_up", "down")
 ROWS = (1, 8, 16, 64, 256, 2048)
 HEAD_ROWS_MAX = 256  # a prompt's head computes one row
+GLUE = {"rmsnorm": 2, "rope_kv": 1, "swiglu": 1}  # of a layer: so many of each
+PROMPT = 2048
 
 
 def measured(ctx, s, what, args, limit_s):
@@ -27,6 +29,20 @@ def linears_ms(ops, rows, layers=32):
     return (layers * sum(us[p] for p in parts) + (us[("lm_head", rows)] if rows <= HEAD_ROWS_MAX else 0)) / 1000
 
 
+def prompt_shares(ops, rows):
+    """Of a prompt's step by the ops' own times: its products' share of the ceiling, and the share of the time that goes into
+    what is neither a product nor attention."""
+    by = {(o["op"], o["size"].split(" ")[0]): o for o in ops}
+    linears = [by.get((m, str(rows))) for m in LINEARS]
+    glue = [by.get((op, str(rows))) for op in GLUE]
+    attention = by.get(("attention", f"{rows}@{rows}"))
+    if None in (*linears, *glue, attention):
+        return None, None
+    linears_us = sum(o["us"] for o in linears)
+    glue_us = sum(GLUE[o["op"]] * o["us"] for o in glue)
+    return sum(o["floor_us"] for o in linears) / linears_us, glue_us / (linears_us + glue_us + attention["us"])
+
+
 def stage_kernels(ctx, s):
     ctx.need_gpu()
     args = ["--backend", "cuda", "--device", ctx.device, "--shape", "llama3-8b", "--rows", ",".join(map(str, ROWS))]
@@ -42,6 +58,10 @@ def stage_kernels(ctx, s):
         slack = peers["goals"]["linears beside cuBLAS"] if int(rows) > 1 else 1
         s.bar(f"all linears of a step of {rows} rows", ours, theirs * slack, "ms",
               source=f"{peers['cublas']['name']} {theirs}" + (f" and {slack - 1:.0%}" if slack > 1 else ""))
+    linears, glue = prompt_shares(ops, PROMPT)
+    s.bar(f"products of a prompt of {PROMPT}, share of 790 TFLOP/s", linears, peers["goals"]["products of a prompt, share of 790 TFLOP/s"], "",
+          less_is_better=False, source="goal")
+    s.bar(f"neither products nor attention, share of a prompt of {PROMPT}", glue, peers["goals"]["glue of a prompt"], "", source="goal")
 
 
 def stage_steps(ctx, s):

@@ -141,3 +141,17 @@ def test_attention_on_the_cpu(tmp_path):
     assert "serial" in o["traces"][0] and "unified" not in o["traces"][0]
     r = subprocess.run([BENCH, "attention", "--heads", "nonsense"], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
     assert r.returncode != 0 and "not like 32/8" in r.stderr
+
+
+def test_attention_of_other_heads(tmp_path):
+    out = tmp_path / "attention.json"
+    for dim in (64, 96, 128, 256):
+        r = subprocess.run([BENCH, "attention", "--fake", "--only", "decode", "--heads", "32/8", "--head-dim", str(dim), "--max-keys", "20000",
+                            "--json", out], capture_output=True, text=True, timeout=120 * SLOWNESS, stdin=subprocess.DEVNULL)
+        assert r.returncode == 0 and f"head dim {dim}" in r.stdout, r.stdout + r.stderr
+        cells = json.loads(out.read_text())["cells"]
+        assert cells and all(c["head_dim"] == dim and "serial" in c["us"] for c in cells)
+        assert all(("unified" in c["us"]) == (dim != 256) for c in cells)
+    for options, word in ((["--head-dim", "80"], "64, 96, 128 or 256"), (["--head-dim", "256", "--policies", "pat"], "no plans")):
+        r = subprocess.run([BENCH, "attention", "--fake", *options], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+        assert r.returncode != 0 and word in r.stderr

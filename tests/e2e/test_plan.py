@@ -149,6 +149,15 @@ def run_bursts(d, watcher, n_bursts=3):
     return lines, watcher.steps
 
 
+def check_words_of_a_cpu(calibration):
+    """Nothing is said of GPUs where the calibration is not of one."""
+    args = ["--calibration", calibration, "--kv-tokens", 20000, "--context", 2048, "--in", 50, "--out", 5, "--requests", 40]
+    text = plan(*args, "--slo-ttft", 100000)
+    assert re.search(r"^1 CPU .* held$", text, re.M) and re.search(r"^2 replicas ", text, re.M) and "A second CPU brings" in text, text
+    assert "GPU" not in text and "TP2" not in text
+    assert "is of a CPU" in plan(*args, "--tp", 2, expect=64)
+
+
 @pytest.mark.parametrize("policy", ["tandem", "sarathi"])
 def test_every_step_is_the_daemons(tmp_path, policy):
     """Prefixes shared and computed by others meanwhile, chunks by calibrated times, evictions and preemption: all that the daemon did, the
@@ -172,6 +181,7 @@ def test_every_step_is_the_daemons(tmp_path, policy):
     plan("--trace", tmp_path / "trace.jsonl", "--no-search", "--step-times", tmp_path / "us", "--log-steps", tmp_path / "steps.csv", "--not-ahead",
          "--calibration", calibration, "--kv-tokens", pages * page_tokens, "--policy", policy, "--slack-percent", 0, "--running", 4,
          "--step-tokens", 192, "--context", 2048, "--queue-requests", 64, "--json", tmp_path / "p.json")
+    check_words_of_a_cpu(calibration)
     predicted = list(csv.DictReader((tmp_path / "steps.csv").open()))
     assert [s["step"] for s in steps] == list(range(1, len(steps) + 1))
     for s, p in zip(steps, predicted):

@@ -74,7 +74,7 @@ static void test_cells(void **unused)
   (void)unused;
   td_attention_cells c;
   size_t n[TD_CELL_KINDS] = {0}, n_of[TD_ATTENTION_TRACES][TD_TRACE_SEEDS + 1] = {{0}};
-  td_attention_cells_make(&c, &(td_cells_request){.kinds = {true, true, true}, .steps_of_a_trace = 7});
+  td_attention_cells_make(&c, &(td_cells_request){.kinds = {true, true, true}, .head_dim = 128, .steps_of_a_trace = 7});
   for (size_t i = 0; i < c.n; i++) {
     const td_attention_cell *k = &c.cells[i];
     n[k->kind]++;
@@ -96,13 +96,13 @@ static void test_cells(void **unused)
       assert_int_equal(n_of[t][seed], 7);
   td_attention_cells_deinit(&c);
 
-  td_attention_cells_make(&c, &(td_cells_request){.kinds = {true, true, false}, .n_heads = 16, .n_kv_heads = 8, .max_keys = 80000});
+  td_attention_cells_make(&c, &(td_cells_request){.kinds = {true, true, false}, .head_dim = 64, .n_heads = 16, .n_kv_heads = 8, .max_keys = 80000});
   assert_true(c.n > 1 && c.n < 20); /* trees alone are measured with these heads */
   for (size_t i = 0; i < c.n; i++) {
     double keys = 0;
     for (uint32_t r = 0; r < c.cells[i].n_rows; r++)
       keys += c.cells[i].kv_len[r];
-    assert_true(keys <= 80000 && c.cells[i].n_heads == 16);
+    assert_true(keys <= 80000 && c.cells[i].n_heads == 16 && c.cells[i].head_dim == 64);
   }
   td_attention_cells_deinit(&c);
 }
@@ -111,7 +111,7 @@ static void test_figures_of_a_trace(void **unused)
 {
   (void)unused;
   td_attention_cells c;
-  td_attention_cells_make(&c, &(td_cells_request){.kinds = {false, false, true}, .steps_of_a_trace = 2});
+  td_attention_cells_make(&c, &(td_cells_request){.kinds = {false, false, true}, .head_dim = 128, .steps_of_a_trace = 2});
   double *us = malloc(c.n * sizeof *us);
   for (size_t i = 0; i < c.n; i++) /* a seed's two steps: 10 x seed - 1 and + 1, in the second trace only */
     us[i] = c.cells[i].trace == 1 ? 10.0 * c.cells[i].seed + (i % 2 ? 1 : -1) : NAN;
