@@ -74,17 +74,26 @@ void td_spread_merge(td_spread *to, const td_spread *from)
   to->max = max;
 }
 
-double td_spread_at(const td_spread *s, double q)
+/* The value of that rank, from 0. */
+static double at_rank(const td_spread *s, uint64_t rank)
 {
-  if (s->n == 0)
-    return NAN;
-  uint64_t rank = (uint64_t)(q * (double)(s->n - 1)), seen = 0;
+  uint64_t seen = 0;
   uint32_t i = 0;
-  if (rank == 0 || rank == s->n - 1)
+  if (rank == 0 || rank >= s->n - 1)
     return rank == 0 ? s->min : s->max;
   while (i + 1 < N_BUCKETS && (seen += s->counts[i]) <= rank)
     i++;
   return fmin(fmax(value_of(i), s->min), s->max);
+}
+
+double td_spread_at(const td_spread *s, double q)
+{
+  if (s->n == 0)
+    return NAN;
+  double at = q * (double)(s->n - 1);
+  uint64_t rank = (uint64_t)at;
+  double low = at_rank(s, rank), part = at - (double)rank;
+  return part > 0 ? low + part * (at_rank(s, rank + 1) - low) : low;
 }
 
 td_stats_summary td_spread_summary(const td_spread *s)

@@ -5,7 +5,12 @@
  * decodes over much context, chunks behind much context, both together. All once, the kinds that matter most
  * first; then again and again until each has been seen often enough or the time (calibrate_ms) is over. A
  * cost model is fitted to their medians. What an earlier start kept is taken if a few steps show that it
- * still holds. */
+ * still holds.
+ *
+ * A device at work is slower than one that begins: an H200 takes 10.9 ms for 512 tokens of a prompt after a pause,
+ * 12.5 to 13.2 where such steps follow one another, for after 80 ms its power limit takes the clock down from
+ * 1980 to 1500 to 1800 MHz. Prompts come in runs of steps, so steps that keep its arithmetic busy are
+ * measured in such runs, behind as many as bring it to its pace; what reads memory, apart from them. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,6 +35,11 @@ enum { STAIRS_FROM = 256 };
 /* A case that took one part in so many of the time is not run again; one that would take one in LEFT_SHARE of
  * what is left, not before all others were, and one in LAST_SHARE never. */
 enum { BUDGET_SHARE = 40, LEFT_SHARE = 16, LAST_SHARE = 3 };
+/* On a device: before heavy steps it works at one until WARM_WINDOW_US of it and the next agree, for a part in WARM_SHARE of
+ * the time at most. */
+enum { HEAVY_FROM = STAIRS_FROM, WARM_SHARE = 20 };
+#define WARM_WINDOW_US 50000
+#define WARM_AGREES 0.02
 /* A short step is seen until this time is spent on it, for its time varies more. */
 #define CASE_US 30000.0
 /* A kept calibration that is off by more is measured anew. A GPU that is cool runs a sixth faster than one at
@@ -57,6 +67,7 @@ typedef struct calibration {
   uint32_t max_rows, max_tokens, kv_tokens, row_tokens; /* of all rows, of one */
   trial_case cases[CASES_MAX];
   uint32_t n_cases;
+  bool is_warm; /* the last step was a heavy one */
   char identity[TD_COST_IDENTITY_BYTES - MEASURED_BYTES], path[TD_CACHE_PATH_BYTES];
   bool keeps;
 } calibration;
@@ -77,7 +88,8 @@ static td_step_work work_of(const trial_case *k)
                         .n_decode_rows = k->n_decodes,
                         .decode_kv_tokens = (uint64_t)k->n_decodes * k->decode_context,
                         .prefill_pairs = k->n_chunks * td_cost_pairs(k->chunk_tokens, kv_len),
-                        .prefill_kv_tokens = (uint64_t)k->n_chunks * kv_len};
+                        .prefill_kv_tokens = (uint64_t)k->n_chunks * kv_len,
+                        .prefill_thin_tokens = k->n_chunks * td_cost_thin_tokens(k->chunk_tokens, kv_len)};
 }
 
 static void add_case(calibration *c, trial_case k)
@@ -159,14 +171,14 @@ static void choose_grid(calibration *c, uint32_t factor)
   for (uint32_t n = 1; n <= rows; n *= factor)
     for (uint32_t context = 512; context <= LONG_CONTEXT; context *= 2 * factor)
       add_decodes(c, n, context_of(c, n, context));
-  for (uint32_t n = 8; n <= tokens; n *= factor)
-    for (uint32_t behind = 1024; behind <= LONG_CONTEXT; behind *= 2 * factor)
-      add_chunks(c, 1, n, behind);
   for (uint32_t n = 4; n < rows; n *= 2 * factor)
     for (uint32_t n_all = 32; n_all <= tokens; n_all *= factor) {
       if (n_all > 2 * n)
         add_hybrid(c, n, context_of(c, 2 * n, 1024), n_all - n, n_all % 3 ? 0 : 1024);
     }
+  for (uint32_t n = 8; n <= tokens; n *= factor)
+    for (uint32_t behind = 1024; behind <= LONG_CONTEXT; behind *= 2 * factor)
+      add_chunks(c, 1, n, behind);
   add_chunks(c, 4, tokens / factor / 2, 0);
 }
 
@@ -185,7 +197,7 @@ static void choose_stairs(calibration *c)
 
 /* ---- running them ---- */
 
-static td_status run_case(calibration *c, trial_case *k, double *us, td_error *err)
+static td_status run_case(calibration *c, const trial_case *k, double *us, td_error *err)
 {
   td_trial_begin(&c->trial);
   TD_BUG_ON(!td_trial_add(&c->trial, k->n_decodes, 1, k->decode_context));
@@ -208,11 +220,44 @@ static double us_of(const trial_case *k)
   return us[(k->n_runs - 1) / 2];
 }
 
+/* Its products keep the device's arithmetic busy, not its memory. */
+static bool is_heavy(const calibration *c, const trial_case *k)
+{
+  return c->e->backend->weight_bytes > 0 && k->n_chunks > 0 && k->work.n_tokens >= HEAVY_FROM;
+}
+
+/* One window after another of the first heavy case, until two agree. */
+static td_status warm_up(calibration *c, td_error *err)
+{
+  const trial_case *k = c->cases;
+  uint64_t begin_us = td_engine_now_us();
+  double before_us = 0, us;
+  while (!is_heavy(c, k))
+    k++;
+  while (td_engine_now_us() - begin_us < c->budget_us / WARM_SHARE && !atomic_load(&c->e->stop_asked)) {
+    uint64_t window_us = td_engine_now_us();
+    uint32_t n_runs = 0;
+    do {
+      TD_TRY(run_case(c, k, &us, err));
+      n_runs++;
+    } while (td_engine_now_us() - window_us < WARM_WINDOW_US && !atomic_load(&c->e->stop_asked));
+    double mean_us = (double)(td_engine_now_us() - window_us) / n_runs;
+    if (fabs(mean_us - before_us) <= WARM_AGREES * before_us)
+      break;
+    before_us = mean_us;
+  }
+  return TD_OK;
+}
+
 /* One run more of a case. Before the first of a short one it is run for nothing: something may have to be set
  * up. */
 static td_status run_again(calibration *c, trial_case *k, td_error *err)
 {
   double us;
+  bool heavy = is_heavy(c, k);
+  if (heavy && !c->is_warm)
+    TD_TRY(warm_up(c, err));
+  c->is_warm = heavy;
   TD_TRY(run_case(c, k, &us, err));
   if (k->n_runs == 0 && us < CASE_US && !time_is_over(c))
     TD_TRY(run_case(c, k, &us, err));
@@ -235,14 +280,15 @@ static bool is_dear(const calibration *c, const trial_case *k, const td_cost_mod
   return k->n_runs > 0 && k->n_runs * us_of(k) > (double)c->budget_us / BUDGET_SHARE;
 }
 
-/* Cases [first, end), round after round, but for those that are dear. */
+/* Cases [first, end), round after round, but for those that are dear; heavy ones behind all others, in one piece. */
 static td_status run_cases(calibration *c, uint32_t first, uint32_t end, uint32_t n_rounds,
                            const td_cost_model *m, uint32_t left_share, td_error *err)
 {
-  for (uint32_t round = 0; round < n_rounds; round++)
+  for (uint32_t pass = 0; pass < 2 * n_rounds; pass++)
     for (uint32_t i = first; i < end && !time_is_over(c); i++) {
       trial_case *k = &c->cases[i];
-      if ((k->n_runs > 0 || round == 0) && wants_more(k) && !is_dear(c, k, m, left_share))
+      if (is_heavy(c, k) == (pass % 2 == 1) && (k->n_runs > 0 || pass < 2) && wants_more(k) &&
+          !is_dear(c, k, m, left_share))
         TD_TRY(run_again(c, k, err));
     }
   return TD_OK;
@@ -426,8 +472,11 @@ static td_status measure(calibration *c, td_error *err)
   TD_TRY(td_cost_fit(samples, n, &rough, err));
   choose_grid(c, 4);
   choose_stairs(c);
+  uint32_t n_coarse = c->n_cases;
   choose_grid(c, 2);
-  TD_TRY(run_cases(c, n_extremes, c->n_cases, RUNS_WANTED, &rough, LEFT_SHARE, err));
+  TD_TRY(run_cases(c, n_extremes, n_coarse, 1, &rough, LEFT_SHARE, err));
+  TD_TRY(run_cases(c, n_coarse, c->n_cases, 1, &rough, LEFT_SHARE, err));
+  TD_TRY(run_cases(c, n_extremes, c->n_cases, RUNS_WANTED - 1, &rough, LEFT_SHARE, err));
   TD_TRY(run_cases(c, 0, c->n_cases, RUNS_MAX, &rough, LAST_SHARE, err));
   TD_TRY(fit(c, err));
   if (!atomic_load(&c->e->stop_asked)) /* cut short: good for nobody */

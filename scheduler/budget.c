@@ -22,6 +22,7 @@ static td_step_work with_chunk(td_step_work w, uint32_t q_len, uint32_t kv_len, 
   w.n_logits += wants_logits;
   w.prefill_pairs += td_cost_pairs(q_len, kv_len);
   w.prefill_kv_tokens += kv_len;
+  w.prefill_thin_tokens += td_cost_thin_tokens(q_len, kv_len);
   return w;
 }
 
@@ -250,6 +251,7 @@ void td_budget_remove_chunk(td_budget *b, uint32_t q_len, uint32_t kv_len, bool 
   b->work.n_logits -= wants_logits;
   b->work.prefill_pairs -= td_cost_pairs(q_len, kv_len);
   b->work.prefill_kv_tokens -= kv_len;
+  b->work.prefill_thin_tokens -= td_cost_thin_tokens(q_len, kv_len);
 }
 
 void td_budget_observe(td_budget *b, const td_step_work *w, double measured_us)

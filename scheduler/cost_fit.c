@@ -1,7 +1,7 @@
 /* Fitting a cost model. See cost_fit.h.
  *
- * Unknown are the table's values (a sample between two points weighs on both) and the six coefficients: up to
- * 102 numbers, all >= 0. The normal equations are solved by coordinate descent, which keeps them >= 0 by
+ * Unknown are the table's values (a sample between two points weighs on both) and the eight coefficients: up to
+ * 104 numbers, all >= 0. The normal equations are solved by coordinate descent, which keeps them >= 0 by
  * clamping each; a table point is touched by few samples, so the equations are nearly diagonal and it
  * converges fast. Least squares of relative errors first; then samples are weighted by 1 / error a few times
  * (iteratively reweighted: least absolute errors). */
@@ -12,7 +12,7 @@
 #include <string.h>
 
 enum {
-  N_COEFFICIENTS = 6,
+  N_COEFFICIENTS = 8,
   N_UNKNOWN_MAX = TD_COST_POINTS_MAX + N_COEFFICIENTS,
   REWEIGHTINGS = 12,
   SWEEPS_MAX = 4000
@@ -69,7 +69,10 @@ static void row_of(const td_cost_model *m, const td_step_work *w, double row[N_U
   coefficients[2] = (double)w->decode_kv_tokens;
   coefficients[3] = w->n_rows - w->n_decode_rows;
   coefficients[4] = (double)w->prefill_pairs;
-  coefficients[5] = (double)w->prefill_kv_tokens;
+  coefficients[5] = (double)w->prefill_thin_tokens;
+  bool is_hybrid = w->n_decode_rows > 0 && w->n_rows > w->n_decode_rows;
+  coefficients[6] = is_hybrid ? 1 : 0;
+  coefficients[7] = is_hybrid ? w->n_decode_rows : 0;
 }
 
 static void make_equations(fit *f)
@@ -118,7 +121,9 @@ static void take_solution(fit *f)
   f->m->decode_us_per_kv_token = c[2];
   f->m->prefill_us_per_chunk = c[3];
   f->m->prefill_us_per_pair = c[4];
-  f->m->prefill_us_per_kv_token = c[5];
+  f->m->prefill_us_per_thin_token = c[5];
+  f->m->hybrid_us = c[6];
+  f->m->hybrid_us_per_decode_row = c[7];
 }
 
 static double error_of(const td_cost_model *m, const td_cost_sample *s)

@@ -1,4 +1,4 @@
-/* Predicting a step: see cost_model.h. Three sums and a table; O(rows) for a plan's work, O(points) for a time. */
+/* Predicting a step: see cost_model.h. A table and a few sums; O(rows) for a plan's work, O(points) for a time. */
 #include "scheduler/cost_model.h"
 
 td_step_work td_step_work_of(const td_plan *plan)
@@ -12,6 +12,7 @@ td_step_work td_step_work_of(const td_plan *plan)
   for (uint32_t i = plan->n_decode_rows; i < plan->n_rows; i++) {
     w.prefill_pairs += td_cost_pairs(plan->rows[i].q_len, plan->rows[i].kv_len);
     w.prefill_kv_tokens += plan->rows[i].kv_len;
+    w.prefill_thin_tokens += td_cost_thin_tokens(plan->rows[i].q_len, plan->rows[i].kv_len);
   }
   return w;
 }

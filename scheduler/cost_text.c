@@ -1,6 +1,6 @@
 /* A cost model as text. See cost_text.h.
  *
- *   tandem-steps 1
+ *   tandem-steps 2
  *   WHAT IT WAS MEASURED ON
  *   tokens N us T                   the table: a line for each point, ascending
  *   ...
@@ -18,7 +18,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-#define HEADER "tandem-steps 1\n"
+#define HEADER "tandem-steps 2\n"
 #define COEFFICIENT_MAX_US 1e9
 #define STEP_MAX_US 1e12
 enum { CHECKSUM_LINE_BYTES = 5 + 16 + 1, NUMBER_BYTES = 32, TOKENS_MAX = 1 << 24 };
@@ -35,6 +35,9 @@ static const coefficient coefficients[] = {
     {"prefill_us_per_chunk", offsetof(td_cost_model, prefill_us_per_chunk)},
     {"prefill_us_per_pair", offsetof(td_cost_model, prefill_us_per_pair)},
     {"prefill_us_per_kv_token", offsetof(td_cost_model, prefill_us_per_kv_token)},
+    {"prefill_us_per_thin_token", offsetof(td_cost_model, prefill_us_per_thin_token)},
+    {"hybrid_us", offsetof(td_cost_model, hybrid_us)},
+    {"hybrid_us_per_decode_row", offsetof(td_cost_model, hybrid_us_per_decode_row)},
 };
 enum { N_COEFFICIENTS = sizeof coefficients / sizeof *coefficients };
 

@@ -26,7 +26,8 @@ static double step_us(const td_cost_model *cost, uint32_t chunk, uint32_t at, ui
                     .n_decode_rows = n_decodes,
                     .decode_kv_tokens = (uint64_t)n_decodes * kv_len,
                     .prefill_pairs = chunk ? td_cost_pairs(chunk, at + chunk) : 0,
-                    .prefill_kv_tokens = chunk ? at + chunk : 0};
+                    .prefill_kv_tokens = chunk ? at + chunk : 0,
+                    .prefill_thin_tokens = chunk ? td_cost_thin_tokens(chunk, at + chunk) : 0};
   return td_cost_step_us(cost, &w);
 }
 

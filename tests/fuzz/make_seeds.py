@@ -209,8 +209,9 @@ def make_products():
 
 def make_steps():
     """Mode 1: points and coefficients; the target puts head and checksum around them."""
-    names = ("logits_us_per_row", "decode_us_per_row", "decode_us_per_kv_token", "prefill_us_per_chunk", "prefill_us_per_pair", "prefill_us_per_kv_token")
-    rest = "".join("%s %s\n" % (n, v) for n, v in zip(names, ("0.5", "2", "0.030481860465116279", "7.25e1", "9.3622857142857142e-04", "0")))
+    names = ("logits_us_per_row", "decode_us_per_row", "decode_us_per_kv_token", "prefill_us_per_chunk", "prefill_us_per_pair", "prefill_us_per_kv_token",
+             "prefill_us_per_thin_token", "hybrid_us", "hybrid_us_per_decode_row")
+    rest = "".join("%s %s\n" % (n, v) for n, v in zip(names, ("0.5", "2", "0.030481860465116279", "7.25e1", "9.3622857142857142e-04", "0", "0.39", "400", "13.25")))
     points = "tokens 1 us 4099\ntokens 64 us 4973.5\ntokens 16384 us 374800\n"
     write("steps", "plain", "\1" + points + rest)
     write("steps", "most", "\1" + "".join("tokens %d us %d\n" % (i * i, 100 + i) for i in range(1, 97)) + rest)
@@ -222,8 +223,8 @@ def make_steps():
         write("steps", name, "\1" + text + rest)
     write("steps", "no-coefficients", "\1" + points)
     write("steps", "more", "\1" + points + rest + "more 1\n")
-    write("steps", "whole-wrong-sum", "\0tandem-steps 1\nSome GPU\n" + points + rest + "xxh3 0123456789abcdef\n")
-    write("steps", "other-version", "\0tandem-steps 2\nSome GPU\n" + points + rest)
+    write("steps", "whole-wrong-sum", "\0tandem-steps 2\nSome GPU\n" + points + rest + "xxh3 0123456789abcdef\n")
+    write("steps", "other-version", "\0tandem-steps 1\nSome GPU\n" + points + rest)
     write("steps", "binary", b"\0" + bytes(range(256)))
 
 

@@ -39,7 +39,10 @@ static const td_cost_model stairs = {.n_points = 9,
                                      .decode_us_per_kv_token = 0.2,
                                      .prefill_us_per_chunk = 5,
                                      .prefill_us_per_pair = 0.01,
-                                     .prefill_us_per_kv_token = 0.05};
+                                     .prefill_us_per_kv_token = 0.05,
+                                     .prefill_us_per_thin_token = 0.03,
+                                     .hybrid_us = 12,
+                                     .hybrid_us_per_decode_row = 1};
 
 /* Half of the worlds as they are by default; else a target, which half of the time is so small that the decodes of a full
  * step exceed it, or one of the policies for comparison. */

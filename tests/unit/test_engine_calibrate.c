@@ -17,11 +17,13 @@
 #include "scheduler/cost_fit.h"
 #include "scheduler/cost_text.h"
 
-enum { MAX_ROWS = 16, MAX_TOKENS = 256, PAGE = 16, N_PAGES = 1024, CONTEXT = 4096, MOST_PAGES = 1 << 20, MOST_CONTEXT = 1 << 20 };
+enum { MAX_ROWS = 16, MAX_TOKENS = 256, PAGE = 16, N_PAGES = 1024, CONTEXT = 4096, MOST_PAGES = 1 << 20, MOST_CONTEXT = 1 << 20,
+       HEAVY_TOKENS = 256 };
 
 typedef struct device {
   td_backend base;
   double slow;       /* how many times slower than the model */
+  double hot, hot_after_us, hot_us; /* so many times slower for heavy steps, once at such for so long; how long it is now */
   double busy, busy_share; /* such a share of the steps take so many times longer still */
   double end_us[2];  /* of those under way, oldest first */
   uint32_t n_under_way, n_steps, n_logits[2];
@@ -50,6 +52,15 @@ static uint64_t steps_ever;
 
 static void device_set_sampling(td_backend *b, uint32_t slot, const td_sampling *s) {}
 
+/* A power limit: who computes without a break slows down after a while, and reading memory cools. */
+static double heat(device *d, const td_step_work *w, double us)
+{
+  bool heavy = w->n_tokens >= HEAVY_TOKENS && w->n_rows > w->n_decode_rows;
+  bool hot = heavy && d->hot > 0 && d->hot_us >= d->hot_after_us;
+  d->hot_us = heavy ? d->hot_us + us : 0;
+  return hot ? d->hot : 1;
+}
+
 /* Steps run one after another. Plans must be whole: the table names pages of the store, rows do not share them. */
 static void device_begin(td_backend *b, const td_plan *plan)
 {
@@ -72,6 +83,7 @@ static void device_begin(td_backend *b, const td_plan *plan)
   double begin = d->n_under_way ? d->end_us[d->n_under_way - 1] : now;
   d->n_logits[d->n_under_way] = plan->n_logits;
   double us = d->slow * td_cost_step_us(&truth, &w);
+  us *= heat(d, &w, us);
   if (d->busy_first && d->n_steps == 0)
     us *= d->busy;
   else if ((d->n_steps * 2654435761u >> 16) % 100 < 100 * d->busy_share)
@@ -169,7 +181,7 @@ static double median_error(const td_cost_model *m, double slow)
   for (uint32_t rows = 1; rows <= MAX_ROWS; rows += 3)
     for (uint32_t chunk = 0; chunk + rows <= MAX_TOKENS; chunk += 24, n++) {
       td_step_work w = {.n_tokens = rows + chunk, .n_rows = rows + (chunk > 0), .n_logits = rows + (chunk > 0), .n_decode_rows = rows, .decode_kv_tokens = 500 * rows,
-                        .prefill_pairs = td_cost_pairs(chunk, chunk), .prefill_kv_tokens = chunk};
+                        .prefill_pairs = td_cost_pairs(chunk, chunk), .prefill_thin_tokens = td_cost_thin_tokens(chunk, chunk)};
       above += fabs(td_cost_step_us(m, &w) / (slow * td_cost_step_us(&truth, &w)) - 1) > limit;
     }
   return 2 * above > n ? 1 : limit;
@@ -235,6 +247,29 @@ static void the_first_step_does_not_count(void **state)
   calibrate(&d, 1, 10, "a cold device", &m, &has, TD_OK);
   td_step_work w = {.n_tokens = 1, .n_rows = 1, .n_logits = 1, .n_decode_rows = 1, .decode_kv_tokens = 64};
   assert_true(has && td_cost_step_us(&m, &w) < 1.1 * td_cost_step_us(&truth, &w));
+}
+
+/* Prompts come in runs of steps, so what counts is what they take in the middle of one; other steps are not slower for it. */
+static void a_device_that_slows_at_work(void **state)
+{
+  device d = {.slow = 1, .hot = 1.2, .hot_after_us = 80000, .max_tokens = 2048, .n_pages = 4096};
+  td_cost_model m, again;
+  bool has;
+  empty_folder();
+  double seconds = calibrate(&d, 2, 20000, "a device", &m, &has, TD_OK);
+  assert_true(has && seconds < 20);
+  for (uint32_t n = 16; n <= 2048; n *= 2)
+    for (uint32_t decodes = 0; decodes <= 8; decodes += 4) {
+      td_step_work w = {.n_tokens = n, .n_rows = decodes + 1, .n_logits = decodes + 1, .n_decode_rows = decodes,
+                        .decode_kv_tokens = 500 * decodes, .prefill_pairs = td_cost_pairs(n - decodes, n - decodes),
+                        .prefill_thin_tokens = td_cost_thin_tokens(n - decodes, n - decodes)};
+      double want = td_cost_step_us(&truth, &w) * (n >= HEAVY_TOKENS ? d.hot : 1);
+      assert_true(fabs(td_cost_step_us(&m, &w) / want - 1) < 0.05);
+    }
+  uint32_t n_steps = d.n_steps;
+  calibrate(&d, 2, 20000, "a device", &again, &has, TD_OK); /* and what holds is looked at in the same state */
+  assert_true(has && d.n_steps < n_steps / 4);
+  assert_memory_equal(&m, &again, sizeof m);
 }
 
 /* What is too long beside all that there is to see is seen at the end, as far as time is left. */
@@ -445,6 +480,7 @@ int main(void)
       cmocka_unit_test(two_under_way),
       cmocka_unit_test(a_busy_machine),
       cmocka_unit_test(the_first_step_does_not_count),
+      cmocka_unit_test(a_device_that_slows_at_work),
       cmocka_unit_test(uses_its_time),
       cmocka_unit_test(keeps_to_its_time),
       cmocka_unit_test(damaged_files_are_measured_anew),

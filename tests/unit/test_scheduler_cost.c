@@ -17,7 +17,10 @@ static const td_cost_model round_numbers = {.n_points = 3,
                                             .decode_us_per_kv_token = 0.25,
                                             .prefill_us_per_chunk = 7,
                                             .prefill_us_per_pair = 0.125,
-                                            .prefill_us_per_kv_token = 0.0625};
+                                            .prefill_us_per_kv_token = 0.0625,
+                                            .prefill_us_per_thin_token = 0.5,
+                                            .hybrid_us = 9,
+                                            .hybrid_us_per_decode_row = 3};
 
 static void assert_near(double got, double want, double share)
 {
@@ -41,6 +44,7 @@ static void test_work_of_plan(void **state)
   assert_int_equal(w.n_decode_rows, 2);
   assert_int_equal(w.decode_kv_tokens, 310);
   assert_int_equal(w.prefill_kv_tokens, 15);
+  assert_int_equal(w.prefill_thin_tokens, 15); /* few of these keys' pairs */
   assert_int_equal(w.prefill_pairs, (1 + 2 + 3 + 4 + 5) + (8 + 9 + 10)); /* counted by hand */
 }
 
@@ -74,8 +78,14 @@ static void test_step(void **state)
                     .n_decode_rows = 2,
                     .decode_kv_tokens = 310,
                     .prefill_pairs = 42,
-                    .prefill_kv_tokens = 15};
-  assert_near(td_cost_step_us(&round_numbers, &w), 104 + 1.5 + 4 + 77.5 + 14 + 5.25 + 0.9375, 1e-12);
+                    .prefill_kv_tokens = 15,
+                    .prefill_thin_tokens = 6};
+  assert_near(td_cost_step_us(&round_numbers, &w), 104 + 1.5 + 4 + 77.5 + 14 + 5.25 + 0.9375 + 3 + 9 + 6, 1e-12);
+  w.n_decode_rows = 0; /* chunks alone */
+  w.decode_kv_tokens = 0;
+  assert_near(td_cost_step_us(&round_numbers, &w), 104 + 1.5 + 28 + 5.25 + 0.9375 + 3, 1e-12);
+  w = (td_step_work){.n_tokens = 10, .n_rows = 10, .n_logits = 10, .n_decode_rows = 10, .decode_kv_tokens = 310};
+  assert_near(td_cost_step_us(&round_numbers, &w), 104 + 5 + 20 + 77.5, 1e-12);
 }
 
 /* The built-in table gives back the steps that it was made from. */
