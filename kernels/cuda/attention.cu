@@ -3,7 +3,7 @@
 // A block takes a tile of queries of one row and one kv head: tokens x the heads of the GQA group, packed as rows of
 // one matrix product. K and V tiles of 64 tokens come through shared memory, double buffered. In a prefill tile (64 packed rows) each of
 // the four warps owns 16 rows; in a decode tile (16 packed rows) all warps own the same rows and each takes a quarter of
-// every K/V tile, merged at the end. Long decodes are split over blocks, and the last block of a row to arrive merges.
+// every K/V tile, merged at the end. Long decodes are split over blocks.
 // On Hopper attention_prefill.cu and attention_decode.cu serve most head sizes instead.
 // Source: FlashAttention-2's loop, FlashDecoding's split.
 #include "kernels/cuda/attention_finish.cuh"
@@ -125,7 +125,7 @@ attention_args td_cuda_attention_args(const cuda_backend *b, const td_attention_
 {
   const td_kv_shape *s = &p->kv->shape;
   size_t layer_elements = (size_t)s->n_pages * s->n_kv_heads * 2 * s->page_tokens * s->head_dim;
-  return {at<bf16>(p->qkv), at<bf16>(p->out), p->kv->data + p->layer * layer_elements, b->partials, b->arrived,
+  return {at<bf16>(p->qkv), at<bf16>(p->out), p->kv->data + p->layer * layer_elements, b->partials, b->arrived, b->n_partials,
           p->scale * 1.4426950408889634f, p->window_tokens, p->n_heads, p->n_kv_heads, p->n_heads / p->n_kv_heads};
 }
 

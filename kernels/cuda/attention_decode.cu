@@ -54,7 +54,7 @@ template <int HD> struct decode_shape : strip_shape<HD, HD == 64 ? 2 : 1> {
   static constexpr int STAGES = HD == 64 ? 2 : 1;
   using base = strip_shape<HD, STAGES>;
   static constexpr int SMEM_BYTES = 1024 + WARPS * base::WARP_BYTES; // and room to align
-  static constexpr int BLOCKS = HD == 96 ? 4 : 0; // td_attention_decode_blocks where registers could keep them apart; 0: they do not
+  static constexpr int BLOCKS = HD == 256 ? 0 : HD == 96 ? 4 : 3; // td_attention_decode_blocks; 0: one
   static_assert(16 * (HD + 4) * 4 <= base::WARP_BYTES, "finish_warp and finish_block need this");
 };
 

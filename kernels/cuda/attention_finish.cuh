@@ -1,8 +1,9 @@
-// How a decode ends: the sums of a block's warps, or of one warp alone, go to the output or, of a split row, to a partial; who comes last
-// adds the row's partials up.
+// How a decode ends: the sums of a block's warps, or of one warp alone, go to the output or, of a split row, to a partial; one of the row's
+// blocks adds them up, the same terms in the same order each time.
 #pragma once
 
 #include "kernels/cuda/attention_partials.cuh"
+#include "kernels/cuda/attention_words.cuh"
 #include "kernels/cuda/attention_tile.cuh"
 
 // Of one query head over some keys: the softmax's maximum and sum, and of the output elements HD / 32 of each lane, neighbours.
@@ -34,15 +35,14 @@ template <int N, bool FAR> __device__ __forceinline__ void load_elements(float (
   }
 }
 
-template <int HD> __device__ __forceinline__ void store_partial(float *dst, const row_sum<HD> &r)
+template <int HD> __device__ __forceinline__ void add_term(row_sum<HD> &sum, const row_sum<HD> &term)
 {
-  constexpr int N = HD / 32;
-  uint32_t lane = threadIdx.x % 32;
+  float f, w;
+  fold_factors(&sum.m, term.m, &f, &w);
+  sum.l = fold(sum.l, f, term.l, w);
 #pragma unroll
-  for (int i = 0; i < N; i++)
-    dst[lane * N + i] = r.o[i];
-  if (lane == 0)
-    *(float2 *)(dst + HD) = make_float2(r.m, r.l);
+  for (int k = 0; k < HD / 32; k++)
+    sum.o[k] = fold(sum.o[k], f, term.o[k], w);
 }
 
 template <int HD> __device__ __forceinline__ void store_output(bf16 *dst, const row_sum<HD> &r)
@@ -80,7 +80,6 @@ struct shared_before {
       return;
     row_sum<HD> sum[N];
     uint32_t span = 0, next = 0;
-    float f, w;
 #pragma unroll
     for (int g = 0; g < N; g++)
       clear(sum[g]);
@@ -108,23 +107,13 @@ struct shared_before {
       for (uint32_t i = 0; i < AT_ONCE; i++)
 #pragma unroll
         for (int g = 0; g < N; g++)
-          add_term(sum[g], part[i][g], &f, &w);
+          add_term<HD>(sum[g], part[i][g]);
     }
 #pragma unroll
     for (int g = 0; g < N; g++) {
-      add_term(sum[g], own[g], &f, &w);
+      add_term<HD>(sum[g], own[g]);
       own[g] = sum[g];
     }
-  }
-
-private:
-  template <int HD> static __device__ __forceinline__ void add_term(row_sum<HD> &sum, const row_sum<HD> &term, float *f, float *w)
-  {
-    fold_factors(&sum.m, term.m, f, w);
-    sum.l = fold(sum.l, *f, term.l, *w);
-#pragma unroll
-    for (int k = 0; k < HD / 32; k++)
-      sum.o[k] = fold(sum.o[k], *f, term.o[k], *w);
   }
 };
 
@@ -168,13 +157,79 @@ template <int HD> __device__ __forceinline__ row_sum<HD> sum_warps(const float *
   return sum;
 }
 
+// ---- rows in shares ----
+//
+// Of few shares the last one adds up those before: it waits for their words (attention_words.cuh). Their blocks began before its own, so they
+// end whatever it waits for. Of many whoever comes last does, by a count: forgetting so many words would take longer. Partials of
+// both lie apart, because those of many are not forgotten.
+enum { FEW_SHARES = 8 };
+
+template <int HD> __device__ __forceinline__ void hand_over(float *dst, const row_sum<HD> &r)
+{
+  constexpr int N = HD / 32;
+  uint32_t lane = threadIdx.x % 32;
+  put_words<N>(dst + lane * N, r.o);
+  if (lane == 0)
+    put_words<2>(dst + HD, {r.m, r.l});
+}
+
+// The sum of the first n shares, n < FEW_SHARES and `stride` floats apart, in their order; waits for them. What is not there is asked for
+// again, all of it together.
+template <int HD> __device__ __forceinline__ row_sum<HD> take_few_shares(float *part, size_t stride, uint32_t n)
+{
+  constexpr uint32_t N = HD / 32, MOST = FEW_SHARES - 1;
+  uint32_t lane = threadIdx.x % 32;
+  float ml[2], o[MOST][N], *my_ml = part + min(lane, n - 1) * stride + HD;
+  for (bool asked = false, all = false; !all; asked = true) {
+    all = true;
+    if (!asked || __any_sync(0xffffffffu, is_absent(ml))) {
+      ask_words<2>(ml, my_ml);
+      all = false;
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < MOST; i++)
+      if (i < n && (!asked || __any_sync(0xffffffffu, is_absent(o[i])))) {
+        ask_words<N>(o[i], part + i * stride + lane * N);
+        all = false;
+      }
+  }
+  row_sum<HD> sum;
+  clear(sum);
+  sum.m = warp_max(ml[0]);
+  float f = lane < n ? exp2_fast(ml[0] - (sum.m == -INFINITY ? 0 : sum.m)) : 0;
+  sum.l = warp_sum(lane < n ? ml[1] * f : 0);
+#pragma unroll
+  for (uint32_t i = 0; i < MOST; i++)
+    if (i < n) {
+      float weight = __shfl_sync(0xffffffffu, f, i);
+#pragma unroll
+      for (uint32_t k = 0; k < N; k++)
+        sum.o[k] += o[i][k] * weight;
+      forget_words<N>(part + i * stride + lane * N);
+    }
+  if (lane < n)
+    forget_words<2>(my_ml);
+  return sum;
+}
+
+template <int HD> __device__ __forceinline__ void store_partial(float *dst, const row_sum<HD> &r)
+{
+  constexpr int N = HD / 32;
+  uint32_t lane = threadIdx.x % 32;
+#pragma unroll
+  for (int i = 0; i < N; i++)
+    dst[lane * N + i] = r.o[i];
+  if (lane == 0)
+    *(float2 *)(dst + HD) = make_float2(r.m, r.l);
+}
+
 // Packed row p of all shares of a split row, in their order whoever does it.
 template <int HD> __device__ __forceinline__ row_sum<HD> sum_shares(const attention_args &a, const td_attention_item &it, uint32_t kv_head, uint32_t p)
 {
   constexpr uint32_t N = HD / 32, AT_ONCE = HD > 128 ? 8 : 16;
   uint32_t lane = threadIdx.x % 32;
   size_t stride = (size_t)a.n_kv_heads * TD_DECODE_ROWS * (HD + 4);
-  const float *part = a.partials + ((size_t)(it.first_partial * a.n_kv_heads + kv_head) * TD_DECODE_ROWS + p) * (HD + 4);
+  const float *part = a.partials + ((size_t)((a.n_partials + it.first_partial) * a.n_kv_heads + kv_head) * TD_DECODE_ROWS + p) * (HD + 4);
   row_sum<HD> sum;
   clear(sum);
   for (uint32_t i0 = 0; i0 < it.n_partials; i0 += 32) {
@@ -232,19 +287,29 @@ template <int HD, class BEFORE = nothing_before>
 __device__ __forceinline__ void finish_block(const warp_state<HD> &st, const attention_args &a, const td_attention_item &it,
                                              const td_plan_row &row, uint32_t kv_head, float *smem, const BEFORE &before = {})
 {
-  uint32_t warp = threadIdx.x / 32, n_rows = it.n_tokens * a.group;
+  uint32_t warp = threadIdx.x / 32, n_rows = it.n_tokens * a.group, share = it.partial - it.first_partial;
+  size_t stride = (size_t)a.n_kv_heads * TD_DECODE_ROWS * (HD + 4);
+  bool few = it.n_partials <= FEW_SHARES;
+  float *first = a.partials + ((few ? 0 : a.n_partials) + it.first_partial) * stride + kv_head * TD_DECODE_ROWS * (HD + 4);
+  bool ends = few && share == it.n_partials - 1;
   lay_out<HD>(st, smem + warp * 16 * (HD + 4), n_rows);
   __syncthreads();
   for (uint32_t p = warp; p < n_rows; p += WARPS) {
     row_sum<HD> sum[1] = {sum_warps<HD>(smem, p)};
-    if (it.n_partials > 1) {
-      store_partial<HD>(a.partials + ((size_t)(it.partial * a.n_kv_heads + kv_head) * TD_DECODE_ROWS + p) * (HD + 4), sum[0]);
-    } else {
-      before.add(sum, p, 1);
-      store_output<HD>(output_of(a, it, row, kv_head, p, HD), sum[0]);
+    if (!ends) {
+      float *mine = first + share * stride + p * (HD + 4);
+      few ? hand_over<HD>(mine, sum[0]) : store_partial<HD>(mine, sum[0]);
+      continue;
     }
+    if (share > 0) {
+      row_sum<HD> all = take_few_shares<HD>(first + p * (HD + 4), stride, share);
+      add_term<HD>(all, sum[0]);
+      sum[0] = all;
+    }
+    before.add(sum, p, 1);
+    store_output<HD>(output_of(a, it, row, kv_head, p, HD), sum[0]);
   }
-  if (it.n_partials == 1 || !arrives_last(a, it, kv_head))
+  if (few || !arrives_last(a, it, kv_head))
     return;
   for (uint32_t p = warp; p < n_rows; p += WARPS) {
     row_sum<HD> sum[1] = {sum_shares<HD>(a, it, kv_head, p)};

@@ -24,6 +24,13 @@ static uint32_t places_of(uint32_t n_kv_heads, uint32_t n_blocks)
   return n < 1 ? 1 : n < TD_SPLITS_MAX ? n : TD_SPLITS_MAX;
 }
 
+/* As many as fill_rounds makes at most, and one round more for what is rounded. */
+uint32_t td_attention_partials_max(uint32_t n_kv_heads, uint32_t n_blocks)
+{
+  uint32_t n = (ROUNDS + 1) * places_of(n_kv_heads, n_blocks);
+  return n < TD_SPLITS_MAX ? n : TD_SPLITS_MAX;
+}
+
 uint32_t td_attention_decode_works_max(uint32_t n_rows, uint32_t n_kv_heads, uint32_t n_blocks)
 {
   uint32_t places = places_of(n_kv_heads, n_blocks);
@@ -145,11 +152,11 @@ static void add_item(td_attention_items *out, td_attention_item it)
 }
 
 /* In equal pieces, but for the rounding: a short one at the end would be a block's beginning and end for little. */
-static void add_decode(td_attention_items *out, uint32_t row, const td_plan_row *r, td_attention_own own, uint32_t tokens)
+static void add_decode(td_attention_items *out, uint32_t row, const td_plan_row *r, td_attention_own own, uint32_t tokens, uint32_t max_partials)
 {
   uint32_t all = r->kv_len - own.begin, n = pieces_of(all, tokens), piece = ((all - 1) / n / SPLIT_ALIGN + 1) * SPLIT_ALIGN;
   n = pieces_of(all, piece);
-  if (n == 1 || out->n_partials + n > TD_SPLITS_MAX) {
+  if (n == 1 || out->n_partials + n > max_partials) {
     add_item(out, (td_attention_item){row, 0, r->q_len, own.begin, r->kv_len, 0, 0, 1, own.member});
     return;
   }
@@ -177,7 +184,7 @@ static int longest_first(const void *x, const void *y)
 void td_attention_items_make(td_attention_items *out, const td_plan *plan, const td_attention_cut *cut)
 {
   split by = split_of(plan, cut);
-  uint32_t n = 0;
+  uint32_t n = 0, max_partials = td_attention_partials_max(cut->n_kv_heads, cut->n_blocks);
   out->n_items = out->n_partials = 0;
   for (uint32_t i = 0; i < plan->n_rows; i++)
     if (!is_decode(&plan->rows[i], cut) && !is_left_out(&plan->rows[i], cut))
@@ -186,9 +193,9 @@ void td_attention_items_make(td_attention_items *out, const td_plan *plan, const
   qsort(out->items, out->n_prefill, sizeof *out->items, longest_first);
   for (uint32_t i = 0; i < plan->n_rows; i++)
     if (is_wide(plan, cut, i, by.above))
-      add_decode(out, i, &plan->rows[i], own_of(cut, i), n++ < by.from ? UINT32_MAX : by.tokens);
+      add_decode(out, i, &plan->rows[i], own_of(cut, i), n++ < by.from ? UINT32_MAX : by.tokens, max_partials);
   out->n_wide = out->n_items;
   for (uint32_t i = 0; i < plan->n_rows && by.above > 0; i++)
     if (is_decode(&plan->rows[i], cut) && !is_wide(plan, cut, i, by.above))
-      add_decode(out, i, &plan->rows[i], own_of(cut, i), UINT32_MAX);
+      add_decode(out, i, &plan->rows[i], own_of(cut, i), UINT32_MAX, 0);
 }

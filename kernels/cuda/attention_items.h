@@ -10,7 +10,7 @@ enum {
   TD_PREFILL_ROWS_WGMMA = 128, /* and of attention_prefill.cu */
   TD_DECODE_ROWS = 16,         /* of a decode tile */
   TD_GROUP_MAX = 64,           /* query heads of a kv head: no tile holds a token of more */
-  TD_SPLITS_MAX = 1024,        /* partials of a step */
+  TD_SPLITS_MAX = 1024,        /* partials of a step, however many blocks there are */
   TD_NARROW_ITEMS = 4,         /* narrow items of a block: one a warp */
   TD_NARROW_ROWS_MIN = 17,     /* decodes of a step that has narrow items */
 };
@@ -29,6 +29,9 @@ typedef struct td_attention_items {
   uint32_t n_items, n_prefill, n_wide, max_items; /* n_wide: all but the narrow ones */
   uint32_t n_partials;
 } td_attention_items;
+
+/* Partials of any step. */
+uint32_t td_attention_partials_max(uint32_t n_kv_heads, uint32_t n_blocks);
 
 /* Room that any plan of max_rows rows and max_tokens tokens needs. */
 uint32_t td_attention_items_max(uint32_t max_rows, uint32_t max_tokens);

@@ -29,14 +29,21 @@ td_status td_cuda_alloc_raw(cuda_backend *b, size_t bytes, void **out, td_error 
   return TD_OK;
 }
 
-td_status td_cuda_alloc_bytes(cuda_backend *b, size_t bytes, void **out, td_error *err)
+static td_status alloc_filled(cuda_backend *b, size_t bytes, int byte, void **out, td_error *err)
 {
   TD_TRY(td_cuda_alloc_raw(b, bytes, out, err));
   // the stream does not wait for the default stream, so what other calls copy must come behind this
-  cudaError_t e = cudaMemsetAsync(*out, 0, bytes ? bytes : 1, b->stream);
+  cudaError_t e = cudaMemsetAsync(*out, byte, bytes ? bytes : 1, b->stream);
   if (e == cudaSuccess)
     e = cudaStreamSynchronize(b->stream);
   return e == cudaSuccess ? TD_OK : td_cuda_fail(err, e, "memset");
+}
+
+td_status td_cuda_alloc_bytes(cuda_backend *b, size_t bytes, void **out, td_error *err) { return alloc_filled(b, bytes, 0, out, err); }
+
+td_status td_cuda_alloc_absent(cuda_backend *b, size_t n, float **out, td_error *err)
+{
+  return alloc_filled(b, n * sizeof **out, 0xff, (void **)out, err);
 }
 
 cudaError_t td_cuda_copy_in(cuda_backend *b, void *dst, const void *src, size_t bytes)
@@ -122,9 +129,10 @@ static td_status be_kv_create(td_backend *be, const td_kv_shape *shape, td_kv **
   kv->shape = *shape;
   kv->wgmma = b->has_wgmma && td_cuda_has_wgmma_attention(shape->head_dim);
   TD_TRY(td_cuda_alloc_bytes(b, be_kv_bytes_per_page(be, shape) * shape->n_pages, (void **)&kv->data, err));
-  TD_TRY(td_cuda_alloc_array(b, (size_t)TD_SPLITS_MAX * shape->n_kv_heads * TD_DECODE_ROWS * (shape->head_dim + 4), &b->partials,
-                     err));
-  TD_TRY(td_cuda_alloc_array(b, (size_t)TD_SPLITS_MAX * shape->n_kv_heads, &b->arrived, err));
+  b->n_partials = td_attention_partials_max(shape->n_kv_heads, td_cuda_decode_blocks(b, shape->head_dim));
+  size_t n_sums = (size_t)b->n_partials * shape->n_kv_heads;
+  TD_TRY(td_cuda_alloc_absent(b, 2 * n_sums * TD_DECODE_ROWS * (shape->head_dim + 4), &b->partials, err));
+  TD_TRY(td_cuda_alloc_array(b, n_sums, &b->arrived, err));
   *out = kv;
   return td_cuda_make_planner(b, kv, err);
 }

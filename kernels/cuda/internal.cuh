@@ -138,11 +138,13 @@ struct cuda_backend {
   uint32_t n_resampled;
   int32_t *sampled; // device, [max_rows]
 
-  // attention: items of the step; partials of split decodes, and how many of a row's have arrived
+  // attention: items of the step; partials of split decodes, none there between launches (attention_finish.cuh), and how many of a row's
+  // have arrived
   td_attention_items items;
   td_attention_item *device_items;
   float *partials;
-  uint32_t *arrived; // [TD_SPLITS_MAX, n_kv_heads], zero between launches
+  uint32_t *arrived; // zero between launches
+  uint32_t n_partials;
 
   // decodes by a plan (attention_unified.cu); none: every row by itself
   td_attention_planner *planner;
@@ -199,6 +201,7 @@ static inline void queue_kernel(cuda_backend *b, void (*kernel)(P...), dim3 grid
 td_status td_cuda_fail(td_error *err, cudaError_t e, const char *what);
 td_status td_cuda_alloc_raw(cuda_backend *b, size_t bytes, void **out, td_error *err); // not zeroed
 td_status td_cuda_alloc_bytes(cuda_backend *b, size_t bytes, void **out, td_error *err);
+td_status td_cuda_alloc_absent(cuda_backend *b, size_t n, float **out, td_error *err); // all bits set
 template <typename T> static inline td_status td_cuda_alloc_array(cuda_backend *b, size_t n, T **out, td_error *err)
 {
   return td_cuda_alloc_bytes(b, n * sizeof(T), (void **)out, err);

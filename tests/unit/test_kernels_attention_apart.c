@@ -128,7 +128,7 @@ static void check_own(const td_attention_items *items, const td_plan *plan, uint
     }
     assert_true(i >= items->n_prefill && it->member == own.member && it->n_tokens == r->q_len);
     assert_true(it->kv_begin == key && it->kv_end > key && it->kv_begin % 16 == 0);
-    assert_true(it->n_partials == 1 || (it->partial == it->first_partial + n && it->partial < TD_SPLITS_MAX));
+    assert_true(it->n_partials == 1 || (it->partial == it->first_partial + n && it->partial < items->n_partials));
     assert_true(it->kv_end % 16 == 0 || it->kv_end == r->kv_len); /* only a row's last keys are less than a strip */
     key = it->kv_end;
     n_of_row = it->n_partials;

@@ -58,7 +58,7 @@ static void check_row(const td_attention_items *out, const td_plan *plan, uint32
       assert_int_equal(it->n_tokens, r->q_len);
       assert_int_equal(it->kv_begin, keys);
       assert_true(it->kv_end > it->kv_begin && (it->kv_end % 64 == 0 || it->kv_end == r->kv_len));
-      assert_true(it->n_partials == 1 || (it->partial == it->first_partial + shares && it->partial < TD_SPLITS_MAX));
+      assert_true(it->n_partials == 1 || (it->partial == it->first_partial + shares && it->partial < out->n_partials));
       keys = it->kv_end;
       shares++;
       assert_true(shares <= it->n_partials);
@@ -101,7 +101,8 @@ static void test_cuts(void **unused)
     make_rows(&plan, rows);
     td_attention_items_make(&out, &plan, &cut);
     assert_in_range(out.n_items, cut.no_singles ? 0 : plan.n_rows, out.max_items);
-    assert_true(out.n_prefill <= out.n_wide && out.n_wide <= out.n_items && out.n_partials <= TD_SPLITS_MAX);
+    assert_true(out.n_prefill <= out.n_wide && out.n_wide <= out.n_items);
+    assert_in_range(out.n_partials, 0, td_attention_partials_max(cut.n_kv_heads, cut.n_blocks));
     check_narrow(&out, &plan, &cut);
     for (uint32_t i = 1; i < out.n_prefill; i++)
       assert_true(out.items[i - 1].kv_end >= out.items[i].kv_end);
