@@ -43,6 +43,8 @@ typedef struct bench {
   double matrix_bytes[MATRICES]; /* of one copy */
   td_devptr x, out, logits, ones, inv_freq;
   size_t slab_bytes; /* of x and out: each holds at least two of the widest activations */
+  td_devptr glu;     /* of queue_glu_two: as large as out */
+  bool glu_is_one;   /* whether the op took the last one queued */
   /* the op under test */
   void (*queue)(struct bench *b, uint32_t i);
   matrix m;
@@ -176,6 +178,15 @@ static td_devptr random_slab(bench *b)
   return p;
 }
 
+static bool wanted(const bench *b, const char *op)
+{
+  size_t n = strlen(op);
+  for (const char *at = b->only; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
+    if (strncmp(at, op, n) == 0 && (at[n] == ',' || !at[n]))
+      return true;
+  return !b->only;
+}
+
 static void make_memory(bench *b)
 {
   uint32_t widest = 2 * b->d.ffn_width > b->qkv_dim ? 2 * b->d.ffn_width : b->qkv_dim;
@@ -185,6 +196,7 @@ static void make_memory(bench *b)
   b->slab_bytes = 2 * one > cache ? 2 * one : cache;
   b->x = random_slab(b);
   b->out = allocate(b, b->slab_bytes);
+  b->glu = wanted(b, "glu") ? allocate(b, b->slab_bytes) : b->out;
   b->logits = allocate(b, (size_t)b->stage.be->max_rows * b->d.vocab * sizeof(float));
   for (uint32_t i = 0; i < b->d.width; i++)
     ones[i] = 1;
@@ -225,15 +237,6 @@ static void fill_kv(bench *b)
   td_tool_progress(-1, " ");
 }
 
-static bool wanted(const bench *b, const char *op)
-{
-  size_t n = strlen(op);
-  for (const char *at = b->only; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
-    if (strncmp(at, op, n) == 0 && (at[n] == ',' || !at[n]))
-      return true;
-  return !b->only;
-}
-
 static void setup(bench *b)
 {
   td_error err;
@@ -251,6 +254,7 @@ static void setup(bench *b)
                          .max_vocab = b->d.vocab,
                          .device = (uint32_t)b->device,
                          .attention = td_attention_of(b->attention),
+                         .always_linear_swiglu = true,
                          .gpu_memory_percent = 90};
   check(td_backend_create(b->backend, &c, &be, &err), &err);
   b->stage.be = be;
@@ -334,6 +338,29 @@ static void queue_linear(bench *b, uint32_t i)
                         .n = b->n,
                         .out_f32 = head};
   b->stage.be->ops->linear(b->stage.be, &p);
+}
+
+/* gate_up and swiglu in one, where the backend has that for so many rows; queue_glu_two: the same by two ops. */
+static void queue_glu(bench *b, uint32_t i)
+{
+  td_linear_swiglu_params p = {.weight = b->weights[GATE_UP][i % b->n_copies[GATE_UP]],
+                               .x = place(b, b->x, b->n, b->d.width, i),
+                               .out = place(b, b->out, b->n, b->d.ffn_width, i),
+                               .n = b->n,
+                               .width = b->d.ffn_width};
+  b->glu_is_one = b->stage.be->ops->linear_swiglu(b->stage.be, &p);
+}
+
+static void queue_glu_two(bench *b, uint32_t i)
+{
+  td_devptr between = place(b, b->out, b->n, 2 * b->d.ffn_width, i);
+  td_swiglu_params p = {between, place(b, b->glu, b->n, b->d.ffn_width, i), b->n, b->d.ffn_width};
+  td_linear_params q = {.weight = b->weights[GATE_UP][i % b->n_copies[GATE_UP]],
+                        .x = place(b, b->x, b->n, b->d.width, i),
+                        .out = between,
+                        .n = b->n};
+  b->stage.be->ops->linear(b->stage.be, &q);
+  b->stage.be->ops->swiglu(b->stage.be, &p);
 }
 
 static void queue_norm(bench *b, uint32_t i)
@@ -429,6 +456,28 @@ static void measure_linears(bench *b)
       snprintf(size, sizeof size, "%u x %u->%u", n, cols, rows);
       measure(b, matrix_names[m], size, &w);
     }
+}
+
+static void measure_glu(bench *b)
+{
+  char size[64];
+  plan_tokens(b, 1, false);
+  for (size_t i = 0; i < b->n_list && wanted(b, "glu"); i++) {
+    uint32_t n = (uint32_t)b->list[i], rows = rows_of(b, GATE_UP), cols = cols_of(b, GATE_UP);
+    double a = b->stage.be->activation_bytes;
+    work w = {b->matrix_bytes[GATE_UP] + n * a * (cols + rows / 2), 2.0 * n * rows * cols};
+    b->n = n;
+    snprintf(size, sizeof size, "%u x %u->2x%u", n, cols, rows / 2);
+    b->queue = queue_glu_two;
+    measure(b, "glu by two", size, &w);
+    b->queue = queue_glu;
+    b->glu_is_one = false;
+    if (b->stage.be->ops->linear_swiglu) {
+      median_step(b, 1, 1);
+      if (b->glu_is_one)
+        measure(b, "glu", size, &w);
+    }
+  }
 }
 
 typedef struct simple_op {
@@ -606,7 +655,7 @@ int td_bench_kernels(int argc, char **argv)
       {"--shape", "NAME", "see below (llama3-8b)", TD_ARG_TEXT, &b.shape},
       {"--backend", "NAME", "auto, cpu or cuda (auto)", TD_ARG_TEXT, &b.backend},
       {"--rows", "N,...", "tokens of linears and of ops on tokens (1,2,4,...,2048)", TD_ARG_TEXT, &b.rows},
-      {"--only", "OP,...", "qkv o gate_up down lm_head embed rmsnorm rope_kv swiglu sample attention trees",
+      {"--only", "OP,...", "qkv o gate_up down lm_head glu embed rmsnorm rope_kv swiglu sample attention trees",
        TD_ARG_TEXT, &b.only},
       {"--dtype", "TYPE", "of weights on the CPU: BF16, Q8_0, Q4_1, ... (BF16)", TD_ARG_TEXT, &b.dtype},
       {"--threads", "N", "of the CPU backend; 0: one per core", TD_ARG_NUMBER, &b.threads},
@@ -637,6 +686,7 @@ int td_bench_kernels(int argc, char **argv)
   setup(&b);
   print_head(&b);
   measure_linears(&b);
+  measure_glu(&b);
   measure_simple(&b);
   measure_attentions(&b);
   measure_trees(&b);

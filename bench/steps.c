@@ -252,6 +252,8 @@ static void leave_out(steps *s)
       s->ops.sample = no_sample;
     else
       td_tool_die("--without: no op '%s'", op);
+  if (s->ops.linear == no_linear || s->ops.swiglu == no_swiglu)
+    s->ops.linear_swiglu = NULL; /* what is left of the two is an op of its own */
   s->stage.be->ops = &s->ops;
 }
 

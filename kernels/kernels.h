@@ -131,6 +131,14 @@ typedef struct td_swiglu_params {
   uint32_t n, width;
 } td_swiglu_params;
 
+/* Both of the above in one: silu and product of what x gives with the first and the last half of the weight's rows. */
+typedef struct td_linear_swiglu_params {
+  const td_weight *weight; /* [2 * width, n_in]: gate, then up */
+  td_devptr x;             /* activations [n, n_in] */
+  td_devptr out;           /* activations [n, width] */
+  uint32_t n, width;
+} td_linear_swiglu_params;
+
 /* out[i] = x[last token of row logits_rows[i]] of the current plan. */
 typedef struct td_gather_params {
   td_devptr x;   /* activations [n_tokens, width] */
@@ -208,6 +216,8 @@ typedef struct td_backend_ops {
                       td_error *err);
   /* Queues the whole current step from a recording; false: there is none that fits, queue the ops. NULL as record. */
   bool (*replay)(td_backend *be);
+  /* False: not done, not for this shape or so few rows; queue linear and swiglu instead. NULL where it never is. */
+  bool (*linear_swiglu)(td_backend *be, const td_linear_swiglu_params *p);
 } td_backend_ops;
 
 struct td_backend {
@@ -233,6 +243,8 @@ typedef struct td_backend_config {
   uint32_t gpu_memory_percent; /* share of a GPU's memory that may be taken in all */
   bool batch_invariant; /* the batch rule holds on a GPU too; the CPU backend does not look */
   uint32_t attention; /* decodes on a GPU: 0, every row by itself; 1 + a td_attention_policy (kernels/attention/plan.h): planned */
+  bool always_linear_swiglu; /* on a GPU: for all shapes that its kernel can do, not only where that is faster than two ops: test_ops and
+                                benches ask for it */
 } td_backend_config;
 
 /* name: "cpu", "cuda", or "auto": CUDA where this build has it and a device is usable, else the CPU. TD_ERR_CONFIG for a

@@ -82,21 +82,26 @@ static stream keep_logits_rows(const td_model *m, const stream *s, const td_plan
   return last;
 }
 
-static void swiglu(const td_model *m, uint32_t n)
+/* The activation of h, in one op where the backend has one. */
+static void gate_and_up(const td_model *m, const td_weight *weight, uint32_t n)
 {
-  td_swiglu_params p = {
-      .gate_up = work(m, m->at.gate_up), .out = work(m, m->at.act), .n = n, .width = m->desc.ffn_width};
-  m->be->ops->swiglu(m->be, &p);
+  const td_backend_ops *ops = m->be->ops;
+  td_linear_swiglu_params both = {
+      .weight = weight, .x = work(m, m->at.h), .out = work(m, m->at.act), .n = n, .width = m->desc.ffn_width};
+  td_swiglu_params second = {.gate_up = work(m, m->at.gate_up), .out = both.out, .n = n, .width = both.width};
+  if (ops->linear_swiglu && ops->linear_swiglu(m->be, &both))
+    return;
+  linear(m, weight, both.x, second.gate_up, n);
+  ops->swiglu(m->be, &second);
 }
 
 /* Output projection and MLP: what follows attention. Leaves the MLP's share in delta. */
 static void finish_layer(const td_model *m, const td_model_layer *w, const stream *s)
 {
-  td_devptr delta = work(m, m->at.delta), h = work(m, m->at.h);
+  td_devptr delta = work(m, m->at.delta);
   linear(m, w->o, s->attn, delta, s->n);
   norm(m, s, delta, w->ffn_norm);
-  linear(m, w->gate_up, h, work(m, m->at.gate_up), s->n);
-  swiglu(m, s->n);
+  gate_and_up(m, w->gate_up, s->n);
   linear(m, w->down, work(m, m->at.act), delta, s->n);
 }
 

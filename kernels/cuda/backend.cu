@@ -160,6 +160,7 @@ static const td_backend_ops cuda_ops = {
     td_cuda_weight_import, td_cuda_weights_wait, be_kv_check, be_kv_bytes_per_page, be_kv_budget_bytes, be_kv_create, td_cuda_set_sampling, td_cuda_step_begin,
     td_cuda_embed,   td_cuda_rmsnorm, td_cuda_linear, td_cuda_rope_kv, td_cuda_attention,
     td_cuda_swiglu,  td_cuda_gather, td_cuda_sample,  td_cuda_step_submit, td_cuda_step_end, td_cuda_tune, td_cuda_record, td_cuda_replay,
+    td_cuda_linear_swiglu,
 };
 
 // ---- the device ----
@@ -293,6 +294,8 @@ td_status td_cuda_backend_create(const td_backend_config *config, td_backend **o
     st = run_probe(b, err);
   if (st == TD_OK)
     st = td_stream_open(b, err);
+  if (st == TD_OK)
+    st = td_glu_open(b, err);
   if (st == TD_OK)
     st = td_fused_open(b, err);
   if (st == TD_OK)

@@ -39,6 +39,7 @@ void note_ops(cuda_backend *b, const td_plan *plan, void (*queue)(void *arg, con
   noting.rope_kv = note_rope_kv;
   noting.attention = note_attention;
   noting.swiglu = note_swiglu;
+  noting.linear_swiglu = nullptr; // few rows: two ops
   noting.gather = note_gather;
   noting.sample = note_sample;
   noted = out;

@@ -249,16 +249,23 @@ static stream_variant variant(uint32_t slices, uint32_t width, bool f32)
   return slices == SLICES_FEW ? variant_of_width<SLICES_FEW>(width, f32) : variant_of_width<SLICES_MANY>(width, f32);
 }
 
+bool td_stream_encode(cuda_backend *b, CUtensorMap *map, uint32_t rank, const void *data, const cuuint64_t *dims, const cuuint64_t *strides,
+                      const cuuint32_t *box)
+{
+  const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
+  return ((uintptr_t)data & 15) == 0 &&
+         b->stream_encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, rank, (void *)data, dims, strides, box, steps,
+                          CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                          CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
 // data[n_rows, n_cols] as boxes of box_rows rows x slices times 64 columns. Rows and slices past the end read as zero.
 static bool encode(cuda_backend *b, CUtensorMap *map, const void *data, uint32_t n_rows, uint32_t n_cols, uint32_t box_rows,
                    uint32_t slices)
 {
   const cuuint64_t dims[3] = {SLICE_K, n_rows, n_cols / SLICE_K}, strides[2] = {n_cols * sizeof(bf16), SLICE_ROW_BYTES};
-  const cuuint32_t box[3] = {SLICE_K, box_rows, slices}, steps[3] = {1, 1, 1};
-  return ((uintptr_t)data & 15) == 0 &&
-         b->stream_encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, (void *)data, dims, strides, box, steps,
-                          CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-                          CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+  const cuuint32_t box[3] = {SLICE_K, box_rows, slices};
+  return td_stream_encode(b, map, 3, data, dims, strides, box);
 }
 
 td_status td_stream_open(cuda_backend *b, td_error *err)

@@ -39,4 +39,33 @@ __device__ __forceinline__ void fetch(uint32_t dst, const CUtensorMap *map, uint
                "l"(map), "r"(bar), "r"(0), "r"(row), "r"(slice)
                : "memory");
 }
+
+// To the same place in all blocks of the cluster that `blocks` names, bit by bit; each one's barrier counts the bytes.
+__device__ __forceinline__ void fetch_half_to(uint32_t dst, const CUtensorMap *map, uint32_t bar, uint32_t row, uint32_t half, uint32_t slice,
+                                              uint16_t blocks, uint64_t policy)
+{
+  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint "
+               "[%0], [%1, {%3, %4, %5, %6}], [%2], %7, %8;" ::"r"(dst),
+               "l"(map), "r"(bar), "r"(0), "r"(row), "r"(half), "r"(slice), "h"(blocks), "l"(policy)
+               : "memory");
+}
+
+__device__ __forceinline__ void fetch_to(uint32_t dst, const CUtensorMap *map, uint32_t bar, uint32_t row, uint32_t slice, uint16_t blocks)
+{
+  asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
+               "[%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(dst),
+               "l"(map), "r"(bar), "r"(0), "r"(row), "r"(slice), "h"(blocks)
+               : "memory");
+}
+
+// From shared memory; rows and slices past the end are left out. The copies that a thread asked for are its group once it ends it;
+// what they read may be written again, or the block end, after the wait.
+__device__ __forceinline__ void store_box(const CUtensorMap *map, uint32_t src, uint32_t row, uint32_t slice)
+{
+  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map), "r"(src), "r"(0),
+               "r"(row), "r"(slice)
+               : "memory");
+}
+__device__ __forceinline__ void end_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+__device__ __forceinline__ void wait_stores_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 #endif

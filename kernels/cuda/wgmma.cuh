@@ -95,6 +95,14 @@ __device__ __forceinline__ void wgmma_ss(float (&c)[64], uint64_t a, uint64_t b,
                : "l"(a), "l"(b), "r"((int)add));
 }
 
+__device__ __forceinline__ void wgmma_ss(float (&c)[128], uint64_t a, uint64_t b, bool add)
+{
+  asm volatile("{.reg .pred p; setp.ne.b32 p, %130, 0;\n"
+               "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" TD_R32 TD_R64 TD_R96 TD_R128 "}, %128, %129, p, 1, 1, 0, 0;}"
+               : TD_C32(0), TD_C32(32), TD_C32(64), TD_C32(96)
+               : "l"(a), "l"(b), "r"((int)add));
+}
+
 // c += a * b: a from registers (of a 64 x 16 matrix, as mma.m16n8k16 has it, warp by warp), b from shared memory with n in its rows.
 __device__ __forceinline__ void wgmma_rs(float (&c)[32], const uint32_t *a, uint64_t b)
 {

@@ -33,8 +33,9 @@ def prompt_shares(ops, rows):
     """Of a prompt's step by the ops' own times: its products' share of the ceiling, and the share of the time that goes into
     what is neither a product nor attention."""
     by = {(o["op"], o["size"].split(" ")[0]): o for o in ops}
-    linears = [by.get((m, str(rows))) for m in LINEARS]
-    glue = [by.get((op, str(rows))) for op in GLUE]
+    both = ("glu", str(rows)) in by  # gate_up and swiglu are one op
+    linears = [by.get(("glu" if both and m == "gate_up" else m, str(rows))) for m in LINEARS]
+    glue = [by.get((op, str(rows))) for op in GLUE if not (both and op == "swiglu")]
     attention = by.get(("attention", f"{rows}@{rows}"))
     if None in (*linears, *glue, attention):
         return None, None

@@ -165,6 +165,15 @@ def test_trace_and_products(tmp_path):
     assert steps.linears_ms(figures, 64) == pytest.approx(32 * 0.04 + 0.08) and steps.linears_ms(figures, 16) is None
 
 
+def test_prompt_shares():
+    def op(name, us, size="64 x 1->1"):
+        return {"op": name, "size": size, "us": us, "floor_us": 9.0}
+    figures = [op(m, 10.0) for m in steps.LINEARS] + [op(g, 2.0, "64") for g in steps.GLUE] + [op("attention", 12.0, "64@64")]
+    assert steps.prompt_shares(figures, 64) == pytest.approx((0.9, 8 / 60)) and steps.prompt_shares(figures, 16) == (None, None)
+    figures += [op("glu", 14.0), op("glu by two", 99.0)]
+    assert steps.prompt_shares(figures, 64) == pytest.approx((36 / 44, 6 / 62))
+
+
 def test_options_and_poison(tmp_path):
     assert invariant.option_words("  --batch-invariant NAME   on or off") == ["--batch-invariant", "on"]
     assert invariant.option_words("  --batch-invariant N   [0, 0..1]") == ["--batch-invariant", "1"]

@@ -13,6 +13,7 @@
 #include "ops_attention.h"
 #include "ops_harness.h"
 #include "ops_decoder.h"
+#include "ops_glu.h"
 #include "ops_sample.h"
 
 /* ---- ops ---- */
@@ -583,6 +584,7 @@ static void test_alone(const char *name, td_backend_config config, bool small, b
       test_linear_alone(1536, 1000, true);
     if (!small)
       test_linear_alone(4096, 6144, false);
+    test_no_glu();
   }
   for (size_t i = tiny ? 1 : 0; i < N_SHAPES; i++)
     if (!shapes[i].norm && (!small || i < 3) && is_wanted(shapes[i].head_dim))
@@ -615,6 +617,7 @@ static void run_section(int section, const char *name, const td_backend_config *
   } else if (section == PRODUCTS) {
     open_backend(name, config);
     test_products(small, tiny);
+    test_glus(size);
     be->ops->destroy(be);
     forget_products();
   } else if (section == SAMPLING) {
@@ -677,7 +680,7 @@ int main(int argc, char **argv)
   }
   for (int i = 0; i < N_SECTIONS; i++)
     any |= wanted[i];
-  td_backend_config config = {.max_slots = MAX_SLOTS, .max_rows = MAX_ROWS, .max_tokens = MAX_TOKENS,
+  td_backend_config config = {.always_linear_swiglu = true, .max_slots = MAX_SLOTS, .max_rows = MAX_ROWS, .max_tokens = MAX_TOKENS,
                               .max_context_tokens = MAX_CONTEXT, .max_vocab = VOCAB_MAX};
   die(td_plan_create(MAX_ROWS, MAX_TOKENS, MAX_ROWS * (MAX_CONTEXT / 16), 16, &plan, &err), &err, "plan");
   page_table = calloc(MAX_ROWS * (MAX_CONTEXT / 16), sizeof *page_table);

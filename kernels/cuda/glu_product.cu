@@ -1,0 +1,373 @@
+// Products of many rows with SwiGLU behind them on sm_90a, in one launch: what lies between is neither written nor read.
+//
+// A tile is 128 rows of x by 128 columns of out. The 128 gate rows and the 128 up rows of those columns are the N side of one wgmma,
+// so a thread's sums hold gate and up of the same elements, and SwiGLU, on f32 sums, asks no other thread. Two blocks are a cluster:
+// each fetches half of what both need, for both (multicast). A block goes through its share of the tiles; two threads keep a ring of
+// slices of 64 columns of x and of the weights filled, across tiles; two warpgroups multiply 64 rows each, and their results leave by
+// TMA while the next tile is multiplied. Tiles come in an order that reads weights once and keeps x in the L2 cache.
+// Every sum is one ascending chain over k: a row of x gives the same bits in every batch on this path.
+#include "kernels/cuda/internal.cuh"
+#include "kernels/cuda/mbarrier.cuh"
+#include "kernels/cuda/tma.cuh"
+#include "kernels/cuda/wgmma.cuh"
+
+#include <algorithm>
+
+enum {
+  TILE_ROWS = 128,
+  TILE_COLUMNS = 128,
+  CLUSTER = 2,
+  SLICE_K = 64, // 128 bytes: the swizzle's width
+  SLICE_ROW_BYTES = SLICE_K * 2,
+  GROUPS = 2, // that multiply: each takes half of a tile's rows
+  GROUP_THREADS = 128,
+  WARPS = GROUPS * GROUP_THREADS / 32,
+  GLU_THREADS = (1 + GROUPS) * GROUP_THREADS,
+  FETCHER_REGISTERS = 40,
+  MULTIPLIER_REGISTERS = 232,
+  STAGES = 4,
+  X_BYTES = TILE_ROWS * SLICE_ROW_BYTES,
+  STAGE_BYTES = X_BYTES + 2 * TILE_COLUMNS * SLICE_ROW_BYTES,
+  WARP_ROWS = 16,
+  BOX_BYTES = WARP_ROWS * SLICE_ROW_BYTES, // of results: 64 columns
+  OUT_BYTES = TILE_COLUMNS / SLICE_K * BOX_BYTES,
+  SMEM_BYTES = STAGES * STAGE_BYTES + WARPS * OUT_BYTES + 2 * STAGES * 8,
+};
+
+// What clusters take in turn: tiles below one another where their blocks share the weights, beside one another where they share x. So
+// many turns that the last round would leave half of the clusters idle are cut: each is two of half the columns.
+struct glu_turns {
+  uint32_t rows, columns, rows_at_once; // of the matrix, in turns
+  uint32_t n_whole, n;                  // the cut ones count twice
+};
+
+struct glu_args {
+  glu_turns turns;
+  uint32_t n_slices;
+};
+
+struct glu_maps {
+  CUtensorMap w[2], x, out; // w: of whole tiles and of halves
+};
+
+#ifdef TD_HAS_WGMMA
+struct glu_ring {
+  uint32_t base, filled, emptied; // the last two: barriers
+  uint32_t s, turn;               // where its user is
+  __device__ __forceinline__ uint32_t stage() const { return base + s * STAGE_BYTES; }
+  __device__ __forceinline__ void advance()
+  {
+    if (++s == STAGES) {
+      s = 0;
+      turn ^= 1;
+    }
+  }
+};
+
+struct glu_tile {
+  uint32_t row, column; // its first element
+  bool half;
+  __device__ __forceinline__ uint32_t width() const { return half ? TILE_COLUMNS / 2 : TILE_COLUMNS; }
+};
+
+template <bool SHARES_X> __device__ __forceinline__ glu_tile find_tile(const glu_turns &t, uint32_t i, uint32_t rank)
+{
+  bool half = i >= t.n_whole;
+  uint32_t right = half ? (i - t.n_whole) % 2 : 0; // of the two that a turn was cut to
+  i = half ? t.n_whole + (i - t.n_whole) / 2 : i;
+  uint32_t section = t.rows_at_once * t.columns, first = i / section * t.rows_at_once, n = min(t.rows_at_once, t.rows - first);
+  uint32_t row = first + i % section % n, column = i % section / n;
+  glu_tile tile = {row, column * TILE_COLUMNS, half};
+  if (SHARES_X)
+    tile.column = tile.column * CLUSTER + (right * CLUSTER + rank) * tile.width();
+  else
+    tile.column += right * tile.width(), tile.row = row * CLUSTER + rank;
+  tile.row *= TILE_ROWS;
+  return tile;
+}
+
+// Calls f(tile, slice) for all that this block multiplies, in order.
+template <bool SHARES_X, class F> __device__ __forceinline__ void each_slice(const glu_args &a, uint32_t rank, F f)
+{
+  for (uint32_t i = blockIdx.x / CLUSTER; i < a.turns.n; i += gridDim.x / CLUSTER) {
+    glu_tile tile = find_tile<SHARES_X>(a.turns, i, rank);
+    for (uint32_t slice = 0; slice < a.n_slices; slice++)
+      f(tile, slice);
+  }
+}
+
+// Gate rows, then up rows. Blocks that share them fetch one of the two each.
+template <bool SHARES_X> __device__ __forceinline__ void fetch_weights(const glu_maps &maps, const glu_args &a, glu_ring r, uint32_t rank)
+{
+  uint64_t policy = read_once_policy();
+  each_slice<SHARES_X>(a, rank, [&](const glu_tile &tile, uint32_t slice) {
+    const CUtensorMap *map = &maps.w[tile.half];
+    uint32_t bar = r.filled + r.s * 8, half_bytes = tile.width() * SLICE_ROW_BYTES;
+    barrier_wait(r.emptied + r.s * 8, r.turn ^ 1);
+    barrier_expect(bar, X_BYTES + 2 * half_bytes);
+    if (SHARES_X)
+      fetch_pairs_once(r.stage() + X_BYTES, map, bar, tile.column, slice, policy);
+    else
+      fetch_half_to(r.stage() + X_BYTES + rank * half_bytes, map, bar, tile.column, rank, slice, (1 << CLUSTER) - 1, policy);
+    r.advance();
+  });
+}
+
+template <bool SHARES_X> __device__ __forceinline__ void fetch_x(const glu_maps &maps, const glu_args &a, glu_ring r, uint32_t rank)
+{
+  constexpr uint32_t share = TILE_ROWS / CLUSTER;
+  fence_global_writes(); // x was written by ordinary stores
+  each_slice<SHARES_X>(a, rank, [&](const glu_tile &tile, uint32_t slice) {
+    uint32_t bar = r.filled + r.s * 8;
+    barrier_wait(r.emptied + r.s * 8, r.turn ^ 1);
+    if (SHARES_X)
+      fetch_to(r.stage() + rank * share * SLICE_ROW_BYTES, &maps.x, bar, tile.row + rank * share, slice, (1 << CLUSTER) - 1);
+    else
+      fetch(r.stage(), &maps.x, bar, tile.row, slice);
+    r.advance();
+  });
+}
+
+// K-major, 128-byte rows swizzled by TMA: groups of 8 rows 1024 bytes apart. k: of 16 columns.
+__device__ __forceinline__ uint64_t operand(uint32_t address16, uint32_t k) { return wgmma_operand(address16 + k * 2, 16, 1024); }
+
+// d = this group's rows of a tile. A stage is given back, to the fetchers of both blocks, which both write it, once the products that
+// read it are done: after those of the next one have been asked for.
+template <int N> __device__ __forceinline__ void multiply(float (&d)[N], glu_ring &r, uint32_t n_slices)
+{
+  uint32_t lane = threadIdx.x % 32, group = warp_uniform(threadIdx.x / GROUP_THREADS - 1);
+  uint32_t given_back = address_in_cluster(r.emptied, lane % CLUSTER), before = 0;
+  for (uint32_t slice = 0; slice < n_slices; slice++) {
+    uint32_t x16 = warp_uniform((r.stage() + group * (TILE_ROWS / GROUPS) * SLICE_ROW_BYTES) >> 4);
+    uint32_t w16 = warp_uniform((r.stage() + X_BYTES) >> 4);
+    barrier_wait(r.filled + r.s * 8, r.turn);
+    wgmma_begin();
+#pragma unroll
+    for (uint32_t k = 0; k < SLICE_K / 16; k++)
+      wgmma_ss(d, operand(x16, k), operand(w16, k), (slice | k) != 0);
+    wgmma_commit();
+    if (slice > 0) {
+      wgmma_wait<1>();
+      if (lane < CLUSTER)
+        barrier_arrive_in_cluster(given_back + before * 8);
+    }
+    before = r.s;
+    r.advance();
+  }
+  wgmma_wait<0>();
+  wgmma_hold(d);
+  if (lane < CLUSTER)
+    barrier_arrive_in_cluster(given_back + before * 8);
+}
+
+__device__ __forceinline__ float power_of_two(float x)
+{
+  asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(x));
+  return x;
+}
+
+__device__ __forceinline__ float inverse(float x)
+{
+  asm("rcp.approx.ftz.f32 %0, %0;" : "+f"(x));
+  return x;
+}
+
+// silu(gate) * up, of two elements with one division: their divisors are bounded (a gate below -41 gives less than 1e-16), so that the
+// product of both is finite, and neither can spoil the other.
+__device__ __forceinline__ uint32_t glu_two(float g0, float g1, float u0, float u1)
+{
+  const float minus_log2_e = -1.44269504f, most = 60.0f;
+  float a = 1.0f + power_of_two(fminf(g0 * minus_log2_e, most)), b = 1.0f + power_of_two(fminf(g1 * minus_log2_e, most));
+  float inv = inverse(a * b);
+  __nv_bfloat162 v = __floats2bfloat162_rn(g0 * (b * inv) * u0, g1 * (a * inv) * u1);
+  return *(uint32_t *)&v;
+}
+
+__device__ __forceinline__ void stmatrix_x4(uint32_t addr, const uint32_t r[4])
+{
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(addr), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+               : "memory");
+}
+
+// A warp's 16 rows, by way of its own memory: boxes of 64 columns, swizzled as TMA expects them. N / 2 columns, of which the second
+// half of d has the up.
+template <int N> __device__ __forceinline__ void store_tile(const float (&d)[N], const CUtensorMap *map, uint32_t results, const glu_tile &tile)
+{
+  constexpr int UP = N / 2;
+  uint32_t warp = threadIdx.x / 32 - GROUP_THREADS / 32, lane = threadIdx.x % 32, r = lane % 16;
+  if (lane == 0)
+    wait_stores_read();
+  __syncwarp();
+#pragma unroll
+  for (int j = 0; j < UP / 4; j += 2) { // 8 columns each
+    uint32_t v[4], chunk = (j + lane / 16) % 8;
+#pragma unroll
+    for (int m = 0; m < 4; m++) {
+      int i = 4 * (j + m / 2) + 2 * (m % 2);
+      v[m] = glu_two(d[i], d[i + 1], d[UP + i], d[UP + i + 1]);
+    }
+    stmatrix_x4(results + j / 8 * BOX_BYTES + r * SLICE_ROW_BYTES + ((chunk ^ (r & 7)) * 16), v);
+  }
+  fence_shared_writes();
+  __syncwarp();
+  if (lane == 0) {
+#pragma unroll
+    for (uint32_t box = 0; box < UP / 4 / 8; box++)
+      store_box(map, results + box * BOX_BYTES, tile.row + warp * WARP_ROWS, tile.column / SLICE_K + box);
+    end_stores();
+  }
+}
+
+// N: sums a thread has of a tile, gate and up.
+template <int N> __device__ __forceinline__ void make_tile(glu_ring &r, const glu_maps &maps, const glu_args &a, uint32_t results, const glu_tile &tile)
+{
+  float d[N];
+  multiply(d, r, a.n_slices);
+  store_tile(d, &maps.out, results, tile);
+}
+#endif
+
+template <bool SHARES_X>
+__global__ void __launch_bounds__(GLU_THREADS, 1) glu_kernel(const __grid_constant__ glu_maps maps, const glu_args a)
+{
+#ifdef TD_HAS_WGMMA
+  extern __shared__ __align__(1024) unsigned char glu_memory[];
+  glu_ring r = {};
+  r.base = shared_address(glu_memory);
+  uint32_t results = r.base + STAGES * STAGE_BYTES, rank = cluster_rank(), warp = threadIdx.x / 32;
+  r.filled = results + WARPS * OUT_BYTES;
+  r.emptied = r.filled + STAGES * 8;
+  let_next_start();
+  if (threadIdx.x == 0) {
+    read_map(&maps.w[0]);
+    read_map(&maps.x);
+    for (uint32_t s = 0; s < STAGES; s++) {
+      barrier_init(r.filled + s * 8, 1);
+      barrier_init(r.emptied + s * 8, CLUSTER * WARPS);
+    }
+    barriers_made();
+  }
+  __syncthreads();
+  cluster_sync(); // the other block's barriers are made too
+  if (warp < GROUP_THREADS / 32) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"((int)FETCHER_REGISTERS));
+    if (threadIdx.x == 0) // weights depend on nothing
+      fetch_weights<SHARES_X>(maps, a, r, rank);
+    wait_for_input();
+    if (threadIdx.x == 32)
+      fetch_x<SHARES_X>(maps, a, r, rank);
+    __syncwarp();
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"((int)MULTIPLIER_REGISTERS));
+    wait_for_input();
+    results += (warp - GROUP_THREADS / 32) * OUT_BYTES;
+    for (uint32_t i = blockIdx.x / CLUSTER; i < a.turns.n; i += gridDim.x / CLUSTER) {
+      glu_tile tile = find_tile<SHARES_X>(a.turns, i, rank);
+      if (!tile.half)
+        make_tile<TILE_COLUMNS>(r, maps, a, results, tile);
+      else
+        make_tile<TILE_COLUMNS / 2>(r, maps, a, results, tile);
+    }
+    if (threadIdx.x % 32 == 0)
+      wait_stores_read();
+    __syncwarp();
+  }
+  cluster_sync(); // neither block's memory goes while the other still writes it
+#endif
+}
+
+// ---- the host's side ----
+
+typedef void (*glu_function)(glu_maps, glu_args);
+
+// ROWS_AT_ONCE of x the L2 cache holds while all weights pass.
+enum { GLU_ROWS_MIN = 129, ROWS_AT_ONCE = 2048 };
+// Of the multiprocessors' time: with less of it spent on elements of out, cuBLASLt and SwiGLU are faster (README.md).
+static const float USED_MIN = 0.9f;
+
+static glu_function function_of(bool shares_x) { return shares_x ? glu_kernel<true> : glu_kernel<false>; }
+
+// How many clusters run at once: some multiprocessors may have no neighbour.
+static cudaError_t count_clusters(cuda_backend *b)
+{
+  int n = 0;
+  cudaLaunchAttribute cluster = {};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim.x = CLUSTER;
+  cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3((unsigned)b->n_sms / CLUSTER * CLUSTER);
+  config.blockDim = GLU_THREADS;
+  config.dynamicSmemBytes = SMEM_BYTES;
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  cudaError_t e = cudaOccupancyMaxActiveClusters(&n, function_of(false), &config);
+  b->glu_clusters = n > 0 ? (uint32_t)n : 0;
+  return e;
+}
+
+td_status td_glu_open(cuda_backend *b, td_error *err)
+{
+  if (!b->stream_encode || b->config.batch_invariant)
+    return TD_OK;
+  cudaError_t e = cudaSuccess;
+  for (int shares_x = 0; shares_x < 2 && e == cudaSuccess; shares_x++)
+    e = cudaFuncSetAttribute(function_of(shares_x), cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_BYTES);
+  if (e == cudaSuccess)
+    e = count_clusters(b);
+  return e == cudaSuccess ? TD_OK : td_cuda_fail(err, e, "kernels for SwiGLU");
+}
+
+static uint32_t pieces(uint32_t n, uint32_t of) { return (n + of - 1) / of; }
+
+static glu_turns lay_out(uint32_t n, uint32_t width, bool shares_x, uint32_t n_clusters)
+{
+  uint32_t rows = shares_x ? TILE_ROWS : CLUSTER * TILE_ROWS, columns = shares_x ? CLUSTER * TILE_COLUMNS : TILE_COLUMNS;
+  glu_turns t = {pieces(n, rows), pieces(width, columns), ROWS_AT_ONCE / rows, 0, 0};
+  uint32_t all = t.rows * t.columns, last = all % n_clusters;
+  t.n_whole = last <= n_clusters / 2 ? all - last : all;
+  t.n = t.n_whole + 2 * (all - t.n_whole);
+  return t;
+}
+
+// Rounds of all clusters, in halves.
+static uint32_t half_rounds(const glu_turns &t, uint32_t n_clusters)
+{
+  return 2 * pieces(t.n_whole, n_clusters) + (t.n > t.n_whole);
+}
+
+static bool encode(cuda_backend *b, const td_linear_swiglu_params *p, bool shares_x, glu_maps *m)
+{
+  const uint32_t n_slices = p->weight->n_in / SLICE_K;
+  const cuuint64_t row_bytes = (cuuint64_t)p->weight->n_in * sizeof(bf16), out_bytes = (cuuint64_t)p->width * sizeof(bf16);
+  const cuuint64_t w_dims[4] = {SLICE_K, p->width, 2, n_slices}, w_strides[3] = {row_bytes, row_bytes * p->width, SLICE_ROW_BYTES};
+  const cuuint64_t x_dims[3] = {SLICE_K, p->n, n_slices}, x_strides[2] = {row_bytes, SLICE_ROW_BYTES};
+  const cuuint64_t out_dims[3] = {SLICE_K, p->n, p->width / SLICE_K}, out_strides[2] = {out_bytes, SLICE_ROW_BYTES};
+  const cuuint32_t x_box[3] = {SLICE_K, (cuuint32_t)(shares_x ? TILE_ROWS / CLUSTER : TILE_ROWS), 1};
+  const cuuint32_t out_box[3] = {SLICE_K, WARP_ROWS, 1};
+  for (cuuint32_t half = 0; half < 2; half++) {
+    const cuuint32_t w_box[4] = {SLICE_K, TILE_COLUMNS / (1 + half), shares_x ? 2u : 1u, 1};
+    if (!td_stream_encode(b, &m->w[half], 4, p->weight->data, w_dims, w_strides, w_box))
+      return false;
+  }
+  return td_stream_encode(b, &m->x, 3, at<void>(p->x), x_dims, x_strides, x_box) &&
+         td_stream_encode(b, &m->out, 3, at<void>(p->out), out_dims, out_strides, out_box);
+}
+
+bool td_cuda_linear_swiglu(td_backend *be, const td_linear_swiglu_params *p)
+{
+  cuda_backend *b = self(be);
+  const td_weight *w = p->weight;
+  TD_BUG_ON(w->n_out != 2 * p->width);
+  if (b->glu_clusters == 0 || p->n < GLU_ROWS_MIN || w->bias || w->n_in % SLICE_K != 0 || p->width % SLICE_K != 0)
+    return false;
+  glu_turns below = lay_out(p->n, p->width, false, b->glu_clusters), beside = lay_out(p->n, p->width, true, b->glu_clusters);
+  bool shares_x = half_rounds(beside, b->glu_clusters) < half_rounds(below, b->glu_clusters);
+  const glu_args a = {shares_x ? beside : below, w->n_in / SLICE_K};
+  float time = (float)half_rounds(a.turns, b->glu_clusters) / 2 * (float)b->glu_clusters * (CLUSTER * TILE_ROWS * TILE_COLUMNS);
+  glu_maps maps;
+  if (((float)p->n * (float)p->width < USED_MIN * time && !b->config.always_linear_swiglu) || !encode(b, p, shares_x, &maps))
+    return false;
+  queue_clusters(b, function_of(shares_x), dim3(std::min(a.turns.n, b->glu_clusters) * CLUSTER), CLUSTER, GLU_THREADS, SMEM_BYTES, maps, a);
+  return true;
+}

@@ -1,0 +1,112 @@
+/* See ops_glu.h. */
+#include "ops_glu.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ops_harness.h"
+
+typedef struct glu_inputs {
+  uint32_t n_in, width;
+  float *x, *w; /* gate, then up */
+  double *want;
+  td_weight *weight;
+} glu_inputs;
+
+static uint32_t n_glu_served;
+
+static void glu_make(glu_inputs *g, uint32_t n, uint32_t n_in, uint32_t width)
+{
+  *g = (glu_inputs){n_in, width, random_values((size_t)n * n_in, 2 / sqrt(n_in)), random_values((size_t)2 * width * n_in, 1),
+                    malloc((size_t)n * width * sizeof(double)), NULL};
+  g->weight = device_weight((td_weight_part[]){{.dtype = TD_F32, .data = g->w, .n_rows = width},
+                                               {.dtype = TD_F32, .data = g->w + (size_t)width * n_in, .n_rows = width}}, 2, n_in);
+#pragma omp parallel for
+  for (uint32_t t = 0; t < n; t++)
+    for (uint32_t j = 0; j < width; j++) {
+      const float *xt = g->x + (size_t)t * n_in, *gate = g->w + (size_t)j * n_in, *up = gate + (size_t)width * n_in;
+      double a = 0, b = 0;
+      for (uint32_t k = 0; k < n_in; k++) {
+        a += (double)xt[k] * gate[k];
+        b += (double)xt[k] * up[k];
+      }
+      g->want[(size_t)t * width + j] = a / (1 + exp(-a)) * b;
+    }
+}
+
+static void glu_free(glu_inputs *g) { free(g->x), free(g->w), free(g->want); }
+
+/* Rows from `first` on; NULL: not served. Behind the last row nothing may be written. */
+static float *glu_run(const glu_inputs *g, uint32_t first, uint32_t n, const char *what)
+{
+  enum { GUARD_ROWS = 256 };
+  size_t n_want = (size_t)n * g->width, n_all = n_want + (size_t)GUARD_ROWS * g->width;
+  plan_tokens_only(n);
+  be->ops->step_begin(be, plan);
+  td_devptr x = activations(g->x + (size_t)first * g->n_in, n, g->n_in), out = device_alloc(n_all * be->activation_bytes);
+  bool served = be->ops->linear_swiglu(be, &(td_linear_swiglu_params){g->weight, x, out, n, g->width});
+  step_end();
+  if (!served)
+    return NULL;
+  float *got = fetch(out, n_all, false);
+  bool clean = true;
+  for (size_t i = n_want; i < n_all; i++)
+    clean &= got[i] == 0;
+  expect(clean, what);
+  n_glu_served++;
+  return got;
+}
+
+static void test_glu(uint32_t n, uint32_t n_in, uint32_t width)
+{
+  char what[80];
+  glu_inputs g;
+  snprintf(what, sizeof what, "linear_swiglu n=%u n_in=%u width=%u", n, n_in, width);
+  glu_make(&g, n, n_in, width);
+  float *got = glu_run(&g, 0, n, what), *part = got ? glu_run(&g, n / 3, n - n / 3, what) : NULL;
+  if (got)
+    check(what, got, g.want, (size_t)n * width, eps_out);
+  if (part) /* the order of a sum is one for all n */
+    expect(memcmp(part, got + (size_t)(n / 3) * width, (size_t)(n - n / 3) * width * sizeof *got) == 0, what);
+  if (got) /* what is not a number comes out in its row, and in no other */
+    g.x[(size_t)(n / 2) * n_in] = NAN;
+  free(part);
+  part = got ? glu_run(&g, 0, n, what) : NULL;
+  if (part) {
+    size_t row = (size_t)(n / 2) * width;
+    bool nan = true;
+    for (uint32_t j = 0; j < width; j++)
+      nan &= isnan(part[row + j]);
+    expect(nan && memcmp(part, got, row * sizeof *got) == 0 &&
+               memcmp(part + row + width, got + row + width, (n - n / 2 - 1) * (size_t)width * sizeof *got) == 0, what);
+  }
+  glu_free(&g);
+  free(got), free(part);
+}
+
+void test_no_glu(void)
+{
+  glu_inputs g;
+  if (!be->ops->linear_swiglu)
+    return;
+  glu_make(&g, 150, 64, 64);
+  float *got = glu_run(&g, 0, 150, "linear_swiglu, batch_invariant");
+  expect(got == NULL, "linear_swiglu: not with batch_invariant");
+  free(got);
+  glu_free(&g);
+}
+
+void test_glus(test_size size)
+{
+  /* n, n_in, width. On 132 multiprocessors: halves of tiles, whole ones, those beside one another, whole and halves, ... */
+  static const uint32_t glus[][3] = {{150, 64, 64},    {300, 192, 2240},  {384, 64, 5376},    {384, 64, 2560},  {150, 64, 8960},
+                                     {1000, 64, 128},  {257, 128, 320},   {1024, 128, 64},    {513, 64, 2944},  {640, 2048, 192},
+                                     {1024, 576, 1536}, {513, 4096, 1024}, {385, 64, 19008}, {640, 256, 8960}};
+  if (!be->ops->linear_swiglu)
+    return;
+  for (size_t i = 0; i < (size == TEST_TINY ? 3 : size == TEST_SMALL ? 8 : sizeof glus / sizeof *glus); i++)
+    test_glu(glus[i][0], glus[i][1], glus[i][2]);
+  printf("linear_swiglu: served %u times\n", n_glu_served);
+}

@@ -1,0 +1,10 @@
+/* Product and SwiGLU in one op, against float64, where the backend has that. */
+#ifndef TD_TESTS_GPU_OPS_GLU_H
+#define TD_TESTS_GPU_OPS_GLU_H
+
+#include "ops_sample.h"
+
+void test_glus(test_size size);
+void test_no_glu(void); /* with batch_invariant all rows of a product go one way */
+
+#endif
