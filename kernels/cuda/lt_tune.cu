@@ -211,7 +211,8 @@ static void identify(tuner *t)
   cudaGetDeviceProperties(&prop, t->b->device);
   cudaDriverGetVersion(&driver);
   cudaRuntimeGetVersion(&runtime);
-  snprintf(t->identity, sizeof t->identity, "%.100s cc%d.%d sm%d driver%d runtime%d cublaslt%zu", prop.name, prop.major,
+  // f32: how parts of a split k are added up; what an earlier program kept may add them up as bf16
+  snprintf(t->identity, sizeof t->identity, "%.100s cc%d.%d sm%d driver%d runtime%d cublaslt%zu f32", prop.name, prop.major,
            prop.minor, prop.multiProcessorCount, driver, runtime, cublasLtGetVersion());
 }
 
