@@ -13,7 +13,7 @@
 #include "kernels/attention/planner.h"
 
 /* Children that gain anything stay; or those that gain more than their part of a full tile. */
-enum { WAYS = 2, LINES_KNOWN = 32 };
+enum { WAYS = 2, LINES_KNOWN_LOG = 6, LINES_KNOWN = 1 << LINES_KNOWN_LOG };
 
 /* A node's span with so many own rows in it, and the rest of them reading by themselves: its time over its keys, by whether these
  * stay in the L2 cache. */
@@ -47,10 +47,12 @@ static line line_of(const td_attention_planner *p, uint32_t n_staying, uint32_t 
   return (line){(float)(at_us * n_heads), {(float)(per_key[0] * n_heads), (float)(per_key[1] * n_heads)}, n_own};
 }
 
-/* All own rows in the span; none; or as many as make the last tile superfluous. Kept in `known`: many nodes are alike. */
+/* All own rows in the span; none; or as many as make the last tile superfluous. Kept in `known`: many nodes are alike. In one half
+ * are those where none stay: who has such lines may ask for others. */
 static const lines *find_lines(const td_attention_planner *p, uint32_t n_staying, uint32_t n_own, lines known[LINES_KNOWN])
 {
-  lines *l = &known[n_staying == 0 ? n_own % (LINES_KNOWN / 2) : LINES_KNOWN / 2 + (n_staying + n_own) % (LINES_KNOWN / 2)];
+  uint32_t hash = (n_staying * 0x9e3779b1u + n_own * 0x85ebca6bu) >> (33 - LINES_KNOWN_LOG); /* counts are often multiples of 16 */
+  lines *l = &known[n_staying == 0 ? hash : LINES_KNOWN / 2 + hash];
   if (l->n > 0 && l->n_staying == n_staying && l->n_own == n_own)
     return l;
   l->n_staying = n_staying;
@@ -148,14 +150,10 @@ static inline lanes find_part(td_attention_planner *p, uint32_t node, uint32_t p
   outlook o = {.far_keys = (lanes)(~near & (int_lanes)keys), .near_keys = (lanes)(near & (int_lanes)keys)};
   const line *unshared = &alone->line[alone->n - 1]; /* no span here */
   least best = {o.far_keys * unshared->key_us[0] + o.near_keys * unshared->key_us[1], none, none};
-  if (u->shared_child == NONE) {
-    take_least(&best, &o, 0, alone, alone->n - 1);
-  } else {
-    look_at_children(p, node, part, &o);
-    uint32_t n_lanes = k->depth - part * LANES;
-    try_ways(p, u, n_lanes < LANES ? n_lanes : LANES, &o, known, &best);
-    best.us += o.pushed_us;
-  }
+  look_at_children(p, node, part, &o);
+  uint32_t n_lanes = k->depth - part * LANES;
+  try_ways(p, u, n_lanes < LANES ? n_lanes : LANES, &o, known, &best);
+  best.us += o.pushed_us;
   k->n_span[part] = best.n_span;
   k->own_way[part] = best.own_way;
   return best.us;
@@ -174,6 +172,41 @@ static void find_best_of(td_attention_planner *p, uint32_t node, lines *known)
     k->pushed_us[part] = (lanes){us[part][1], us[part][2], us[part][3], last};
   }
   k->us = us[0][0];
+}
+
+/* The same of a node without shared children, which most are. */
+_Static_assert(CARRY_PARTS == 2, "as many as find_leaf has");
+static inline void find_leaf(td_attention_planner *p, uint32_t node, lines *known)
+{
+  node_packing *k = &p->packing[node];
+  const tree_node *u = &p->tree.nodes[node];
+  const lines *alone = find_lines(p, 0, u->n_own, known);
+  const line *unshared = &alone->line[alone->n - 1];
+  const int_lanes none = {0};
+  float l2_keys = (float)p->unit.l2_keys, page_tokens = (float)p->config.page_tokens;
+  uint32_t n_parts = k->depth > LANES ? 2 : 1, n_lines = alone->n - 1;
+  lanes us[CARRY_PARTS];
+  for (uint32_t part = 0; part < n_parts; part++) {
+    lanes keys = __builtin_convertvector((int32_t)u->end - k->begin[part], lanes) * page_tokens;
+    int_lanes near = keys <= l2_keys, n_span = none, own_way = none;
+    lanes far_keys = (lanes)(~near & (int_lanes)keys), near_keys = (lanes)(near & (int_lanes)keys);
+    lanes best = far_keys * unshared->key_us[0] + near_keys * unshared->key_us[1];
+    for (uint32_t i = 0; i < n_lines; i++) {
+      const line *l = &alone->line[i];
+      lanes at = l->at_us + far_keys * l->key_us[0] + near_keys * l->key_us[1];
+      int_lanes less = at < best;
+      best = (lanes)PICK(less, (int_lanes)at, (int_lanes)best);
+      n_span = PICK(less, (int32_t)l->n_own, n_span);
+      own_way = PICK(less, 2 * (int32_t)l->n_own, own_way);
+    }
+    us[part] = best;
+    k->n_span[part] = n_span;
+    k->own_way[part] = own_way;
+  }
+  k->us = us[0][0];
+  k->pushed_us[0] = (lanes){us[0][1], us[0][2], us[0][3], n_parts > 1 ? us[1][0] : us[0][3]};
+  if (n_parts > 1)
+    k->pushed_us[1] = (lanes){us[1][1], us[1][2], us[1][3], us[1][3]};
 }
 
 /* A node's ancestors are its parent's, and itself before them. */
@@ -198,7 +231,12 @@ static void look_below(td_attention_planner *p, uint32_t node, lines *known)
   for (uint32_t v = u->shared_child; v != NONE; v = nodes[v].shared_sibling) {
     u->n_own -= nodes[v].n_rows;
     descend(&p->packing[node], &p->packing[v], (int32_t)nodes[v].begin);
-    look_below(p, v, known);
+    if (nodes[v].shared_child != NONE || p->config.policy == TD_ATTENTION_PAT) {
+      look_below(p, v, known);
+    } else {
+      nodes[v].n_own = nodes[v].n_rows;
+      find_leaf(p, v, known);
+    }
   }
   if (node != 0 && p->config.policy != TD_ATTENTION_PAT)
     find_best_of(p, node, known);

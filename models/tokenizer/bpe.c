@@ -47,13 +47,9 @@ static td_status emit(const td_tokenizer *t, uint32_t id, td_id_sink *sink)
 
 /* ---- short words ---- */
 
-/* Merges ids[0..n) in place; returns how many are left. */
-static uint32_t merge_short(const td_tokenizer *t, uint32_t *ids, uint32_t n)
+/* Merges ids[0..n) in place, rank[i] being that of ids[i] with its next; returns how many are left. */
+static uint32_t merge_short(const td_merges *m, uint32_t *ids, uint32_t *rank, uint32_t n)
 {
-  const td_merges *m = &t->merges;
-  uint32_t rank[SHORT_WORD];
-  for (uint32_t i = 0; i + 1 < n; i++)
-    rank[i] = td_merges_rank(m, ids[i], ids[i + 1]);
   while (n > 1) {
     uint32_t at = 0;
     for (uint32_t i = 1; i + 1 < n; i++)
@@ -219,11 +215,15 @@ td_status td_bpe_word(const td_tokenizer *t, const unsigned char *word, size_t n
     return td_id_sink_push(sink, known);
   if (n > SHORT_WORD)
     return encode_long(t, word, n, sink);
-  uint32_t ids[SHORT_WORD], n_ids = 0;
+  uint32_t ids[SHORT_WORD], rank[SHORT_WORD], n_ids = 0;
+  unsigned last = 0;
   for (size_t i = 0; i < n; i++)
-    if (t->byte_id[word[i]] >= 0)
-      ids[n_ids++] = (uint32_t)t->byte_id[word[i]];
-  n_ids = merge_short(t, ids, n_ids);
+    if (t->byte_id[word[i]] >= 0) {
+      if (n_ids > 0)
+        rank[n_ids - 1] = t->byte_rank[last * 256 + word[i]];
+      ids[n_ids++] = (uint32_t)t->byte_id[last = word[i]];
+    }
+  n_ids = merge_short(&t->merges, ids, rank, n_ids);
   if (whole == TD_WHOLE_UNKNOWN)
     __atomic_store_n(&t->vocab.tokens[known].whole,
                      n_ids == 1 && ids[0] == (uint32_t)known ? TD_WHOLE_YES : TD_WHOLE_NO, __ATOMIC_RELAXED);

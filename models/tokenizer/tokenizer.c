@@ -25,6 +25,7 @@ void td_tokenizer_destroy(td_tokenizer *t)
   td_merges_deinit(&t->merges);
   td_added_deinit(&t->added_raw);
   td_added_deinit(&t->added_normalized);
+  free(t->byte_rank);
   free(t);
 }
 
@@ -61,6 +62,19 @@ td_status td_tokenizer_add(td_tokenizer *t, uint32_t id, const char *text, size_
   return status;
 }
 
+static td_status rank_bytes(td_tokenizer *t, td_error *err)
+{
+  t->byte_rank = malloc(256 * 256 * sizeof *t->byte_rank);
+  if (!t->byte_rank)
+    return td_fail(err, TD_ERR_NOMEM, "no memory for a tokenizer");
+  for (unsigned a = 0; a < 256; a++)
+    for (unsigned b = 0; b < 256; b++)
+      t->byte_rank[a * 256 + b] = t->byte_id[a] < 0 || t->byte_id[b] < 0
+                                      ? TD_NO_RANK
+                                      : td_merges_rank(&t->merges, (uint32_t)t->byte_id[a], (uint32_t)t->byte_id[b]);
+  return TD_OK;
+}
+
 td_status td_tokenizer_finish(td_tokenizer *t, td_error *err)
 {
   t->longest_bytes = 1;
@@ -86,7 +100,7 @@ td_status td_tokenizer_finish(td_tokenizer *t, td_error *err)
     return td_fail(err, TD_ERR_MODEL, "tokenizer vocabulary has no token for any single byte");
   td_added_seal(&t->added_raw);
   td_added_seal(&t->added_normalized);
-  return TD_OK;
+  return rank_bytes(t, err);
 }
 
 uint32_t td_tokenizer_vocab(const td_tokenizer *t) { return t->vocab.n_tokens; }

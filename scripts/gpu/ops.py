@@ -22,7 +22,7 @@ OPS_LIMIT_S, MIX_LIMIT_S = 240, 240
 
 
 # Processes beside each other: words of test_ops, and what share of the cores its references get. A GPU is idle most of the time there.
-PARTS = {"products": 1, "attention": 4, "1": 2, "2": 2, "3": 2, "4": 2, "recordings": 1, "alone": 1, "sampling": 2}
+PARTS = {"products": 3, "attention": 4, "1": 2, "2": 2, "3": 2, "4": 2, "recordings": 1, "alone": 1, "sampling": 2}
 
 
 def run_parts(ctx, amount, limit_s):

@@ -28,6 +28,7 @@ static void glu_make(glu_inputs *g, uint32_t n, uint32_t n_in, uint32_t width)
     for (uint32_t j = 0; j < width; j++) {
       const float *xt = g->x + (size_t)t * n_in, *gate = g->w + (size_t)j * n_in, *up = gate + (size_t)width * n_in;
       double a = 0, b = 0;
+#pragma omp simd reduction(+ : a, b)
       for (uint32_t k = 0; k < n_in; k++) {
         a += (double)xt[k] * gate[k];
         b += (double)xt[k] * up[k];
