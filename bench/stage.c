@@ -14,7 +14,8 @@ void td_stage_init(td_stage *s, td_backend *be, const td_kv_shape *shape, uint32
   td_error err;
   td_random r;
   td_kv_shape kv = *shape;
-  uint64_t budget = be->ops->kv_budget_bytes(be) / be->ops->kv_bytes_per_page(be, shape);
+  uint64_t room = be->ops->kv_budget_bytes(be), fixed = be->ops->kv_fixed_bytes(be, shape);
+  uint64_t budget = (room > fixed ? room - fixed : 0) / be->ops->kv_bytes_per_page(be, shape);
   kv.n_pages = n_pages_wanted < budget ? n_pages_wanted : (uint32_t)budget;
   if (kv.n_pages < 1)
     td_tool_die("no memory for a single page of KV");

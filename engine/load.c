@@ -113,7 +113,7 @@ static td_status load_chat_template(td_engine *e, td_error *err)
 typedef struct memory_plan {
   uint32_t max_running, step_tokens, page_tokens, n_pages, max_context;
   bool context_is_cut;
-  uint64_t page_bytes, workspace_bytes;
+  uint64_t page_bytes, workspace_bytes, attention_bytes; /* attention: what the KV store takes beside its pages */
 } memory_plan;
 
 static bool is_dummy(const td_engine *e) { return strcmp(e->options.load_format, "dummy") == 0; }
@@ -136,7 +136,8 @@ static td_status plan_kv(td_engine *e, memory_plan *mp, td_error *err)
   if (budget > 0) {
     pages = budget / mp->page_bytes;
   } else {
-    pages = e->backend->ops->kv_budget_bytes(e->backend) / mp->page_bytes;
+    uint64_t room = e->backend->ops->kv_budget_bytes(e->backend);
+    pages = room > mp->attention_bytes ? (room - mp->attention_bytes) / mp->page_bytes : 0;
     if (pages > mp->max_running * pages_per_context)
       pages = mp->max_running * pages_per_context;
   }
@@ -152,10 +153,10 @@ static td_status plan_kv(td_engine *e, memory_plan *mp, td_error *err)
     mp->context_is_cut = true;
     td_warn("context cut to %u tokens: KV memory holds no more (kv_bytes)", mp->max_context);
   }
-  td_info("memory: weights %.0f MiB, KV %.0f MiB (%u pages of %u tokens), workspace %.0f MiB; steps of up to %u requests, "
-          "%u tokens",
+  td_info("memory: weights %.0f MiB, KV %.0f MiB (%u pages of %u tokens), workspace %.0f MiB, attention %.0f MiB; steps of up to "
+          "%u requests, %u tokens",
           MIB(weight_bytes(e)), MIB(mp->page_bytes * mp->n_pages), mp->n_pages, mp->page_tokens,
-          MIB(mp->workspace_bytes), mp->max_running, mp->step_tokens);
+          MIB(mp->workspace_bytes), MIB(mp->attention_bytes), mp->max_running, mp->step_tokens);
   return TD_OK;
 }
 
@@ -176,6 +177,7 @@ static td_status plan_step(td_engine *e, memory_plan *mp, td_error *err)
   if (e->backend->ops->kv_check(e->backend, &one, err) != TD_OK)
     return td_error_prefix(err, "%s", e->options.model);
   mp->page_bytes = e->backend->ops->kv_bytes_per_page(e->backend, &one);
+  mp->attention_bytes = e->backend->ops->kv_fixed_bytes(e->backend, &one);
   return TD_OK;
 }
 
@@ -191,16 +193,16 @@ static td_status check_room(const td_engine *e, const memory_plan *mp, td_error 
   uint64_t kv = (uint64_t)td_option(o, TD_LIMIT_KV_BYTES);
   if (kv == 0)
     kv = td_div_ceil_u64(tokens, mp->page_tokens) * mp->page_bytes;
-  uint64_t need = weights + mp->workspace_bytes + kv;
+  uint64_t need = weights + mp->workspace_bytes + mp->attention_bytes + kv;
   if (need <= room)
     return TD_OK;
   bool step_helps = weights + kv < room, kv_helps = td_option(o, TD_LIMIT_KV_BYTES) > 0;
   return td_fail_param(err, TD_ERR_NOMEM, cuda ? "gpu_memory_percent" : "",
                        "not enough %s: %.0f MiB are missing. Weights take %.0f MiB, workspace %.0f MiB (step_tokens %u, "
-                       "running_requests %u), KV %s%.0f MiB; %.0f MiB may be taken%s. What helps: %s%s%sa smaller model, or "
+                       "running_requests %u), attention %.0f MiB (running_requests), KV %s%.0f MiB; %.0f MiB may be taken%s. What helps: %s%s%sa smaller model, or "
                        "other programs using less",
                        cuda ? "GPU memory" : "memory", MIB(need - room), MIB(weights), MIB(mp->workspace_bytes),
-                       mp->step_tokens, mp->max_running, kv_helps ? "" : "at least ", MIB(kv), MIB(room),
+                       mp->step_tokens, mp->max_running, MIB(mp->attention_bytes), kv_helps ? "" : "at least ", MIB(kv), MIB(room),
                        cuda ? " by gpu_memory_percent" : "", cuda ? "a higher gpu_memory_percent, " : "",
                        step_helps ? "lower step_tokens or running_requests, " : "", kv_helps ? "lower kv_bytes, " : "");
 }

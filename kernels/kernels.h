@@ -184,6 +184,8 @@ typedef struct td_backend_ops {
    * (n_pages is not looked at). */
   td_status (*kv_check)(const td_backend *be, const td_kv_shape *shape, td_error *err);
   size_t (*kv_bytes_per_page)(const td_backend *be, const td_kv_shape *shape);
+  /* What kv_create takes beside the pages: partials of attention, for as many rows as a step may have. */
+  size_t (*kv_fixed_bytes)(const td_backend *be, const td_kv_shape *shape);
   /* Bytes that KV pages may take by default, asked once weights and workspace are there; before that, what all of them
    * may take together. */
   uint64_t (*kv_budget_bytes)(const td_backend *be);

@@ -232,6 +232,9 @@ static size_t op_kv_bytes_per_page(const td_backend *be, const td_kv_shape *s)
   return floats * s->n_kv_heads * s->n_layers * sizeof(float);
 }
 
+/* Attention's workspace is each thread's, made with the backend. */
+static size_t op_kv_fixed_bytes(const td_backend *be, const td_kv_shape *s) { return 0; }
+
 static td_status op_kv_create(td_backend *b, const td_kv_shape *s, td_kv **out, td_error *err)
 {
   cpu_backend *be = cpu_self(b);
@@ -308,6 +311,7 @@ static const td_backend_ops cpu_ops = {
     .weight_import = op_weight_import,
     .weights_wait = op_weights_wait,
     .kv_check = op_kv_check,
+    .kv_fixed_bytes = op_kv_fixed_bytes,
     .kv_bytes_per_page = op_kv_bytes_per_page,
     .kv_budget_bytes = op_kv_budget_bytes,
     .kv_create = op_kv_create,

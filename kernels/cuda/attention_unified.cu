@@ -611,14 +611,11 @@ void td_cuda_unified_attention(cuda_backend *b, const attention_args &a, uint32_
   }
 }
 
-td_status td_cuda_make_planner(cuda_backend *b, const td_kv *kv, td_error *err)
+bool td_cuda_planner_config(const cuda_backend *b, const td_kv_shape *s, td_attention_planner_config *out)
 {
-  const td_kv_shape *s = &kv->shape;
-  td_attention_planner_destroy(b->planner);
-  b->planner = nullptr;
-  b->own_are_items = false;
-  if (b->config.attention == 0 || b->config.batch_invariant || !kv->wgmma || !td_cuda_has_unified_attention(s->head_dim))
-    return TD_OK;
+  bool wgmma = b->has_wgmma && td_cuda_has_wgmma_attention(s->head_dim);
+  if (b->config.attention == 0 || b->config.batch_invariant || !wgmma || !td_cuda_has_unified_attention(s->head_dim))
+    return false;
   td_attention_planner_config c = {};
   c.policy = b->config.attention == TD_ATTENTION_AUTO ? TD_ATTENTION_UNIFIED : (td_attention_policy)(b->config.attention - 1);
   c.max_rows = b->config.max_rows;
@@ -630,13 +627,25 @@ td_status td_cuda_make_planner(cuda_backend *b, const td_kv *kv, td_error *err)
   c.window_tokens = s->window_tokens;
   c.tile_rows = TILE_ROWS;
   if (b->config.attention == TD_ATTENTION_AUTO && c.group > TD_DECODE_ROWS)
-    return TD_OK; // more than a decode item holds: rows as prefill tiles
+    return false; // more than a decode item holds: rows as prefill tiles
   c.shared_only = c.policy == TD_ATTENTION_UNIFIED && c.group <= TD_DECODE_ROWS; // larger groups have no items for one token
   c.max_slots = td_attention_slots_of(&c);
   c.cost = c.shared_only ? td_attention_cost_of_h200_apart(c.n_workers) : td_attention_cost_of_h200(c.n_workers);
+  *out = c;
+  return true;
+}
+
+td_status td_cuda_make_planner(cuda_backend *b, const td_kv *kv, td_error *err)
+{
+  td_attention_planner_config c;
+  td_attention_planner_destroy(b->planner);
+  b->planner = nullptr;
+  b->own_are_items = false;
+  if (!td_cuda_planner_config(b, &kv->shape, &c))
+    return TD_OK;
   TD_TRY(td_attention_planner_create(&c, &b->planner, err));
   b->own_are_items = c.shared_only;
   TD_TRY(td_cuda_alloc_array(b, td_attention_block_bytes_max(&c), &b->device_plan, err));
-  TD_TRY(td_cuda_alloc_array(b, (size_t)c.max_slots * c.group * (s->head_dim + 4), &b->plan_partials, err));
+  TD_TRY(td_cuda_alloc_array(b, td_cuda_plan_partials(&c), &b->plan_partials, err));
   return td_cuda_alloc_array(b, (size_t)c.max_rows * c.n_kv_heads, &b->plan_arrived, err);
 }

@@ -80,6 +80,35 @@ static size_t be_kv_bytes_per_page(const td_backend *be, const td_kv_shape *s)
   return (size_t)s->n_layers * s->n_kv_heads * 2 * s->page_tokens * s->head_dim * sizeof(bf16);
 }
 
+// In the granules of cudaMalloc.
+static size_t granules(size_t bytes)
+{
+  const size_t granule = (size_t)2 << 20;
+  return (bytes + granule - 1) / granule * granule;
+}
+
+// Of rows in shares: counts of arrivals, and elements of partials.
+static size_t share_counts(const cuda_backend *b, const td_kv_shape *s)
+{
+  return (size_t)td_attention_partials_max(s->n_kv_heads, td_cuda_decode_blocks(b, s->head_dim)) * s->n_kv_heads;
+}
+
+static size_t share_elements(const cuda_backend *b, const td_kv_shape *s)
+{
+  return 2 * share_counts(b, s) * TD_DECODE_ROWS * (s->head_dim + 4);
+}
+
+static size_t be_kv_fixed_bytes(const td_backend *be, const td_kv_shape *s)
+{
+  const cuda_backend *b = (const cuda_backend *)be;
+  size_t bytes = granules(share_elements(b, s) * sizeof(float)) + granules(share_counts(b, s) * sizeof(uint32_t));
+  td_attention_planner_config c;
+  if (td_cuda_planner_config(b, s, &c))
+    bytes += granules(td_attention_block_bytes_max(&c)) + granules(td_cuda_plan_partials(&c) * sizeof(float)) +
+             granules((size_t)c.max_rows * c.n_kv_heads * sizeof(uint32_t));
+  return bytes;
+}
+
 // What gpu_memory_percent leaves after weights, workspace and what other programs hold.
 static uint64_t be_kv_budget_bytes(const td_backend *be)
 {
@@ -130,9 +159,8 @@ static td_status be_kv_create(td_backend *be, const td_kv_shape *shape, td_kv **
   kv->wgmma = b->has_wgmma && td_cuda_has_wgmma_attention(shape->head_dim);
   TD_TRY(td_cuda_alloc_bytes(b, be_kv_bytes_per_page(be, shape) * shape->n_pages, (void **)&kv->data, err));
   b->n_partials = td_attention_partials_max(shape->n_kv_heads, td_cuda_decode_blocks(b, shape->head_dim));
-  size_t n_sums = (size_t)b->n_partials * shape->n_kv_heads;
-  TD_TRY(td_cuda_alloc_absent(b, 2 * n_sums * TD_DECODE_ROWS * (shape->head_dim + 4), &b->partials, err));
-  TD_TRY(td_cuda_alloc_array(b, n_sums, &b->arrived, err));
+  TD_TRY(td_cuda_alloc_absent(b, share_elements(b, shape), &b->partials, err));
+  TD_TRY(td_cuda_alloc_array(b, share_counts(b, shape), &b->arrived, err));
   *out = kv;
   return td_cuda_make_planner(b, kv, err);
 }
@@ -165,7 +193,7 @@ static void be_destroy(td_backend *be)
 
 static const td_backend_ops cuda_ops = {
     "cuda",          be_destroy,     be_alloc,        be_upload_f32,  be_download,
-    td_cuda_weight_import, td_cuda_weights_wait, be_kv_check, be_kv_bytes_per_page, be_kv_budget_bytes, be_kv_create, td_cuda_set_sampling, td_cuda_step_begin,
+    td_cuda_weight_import, td_cuda_weights_wait, be_kv_check, be_kv_bytes_per_page, be_kv_fixed_bytes, be_kv_budget_bytes, be_kv_create, td_cuda_set_sampling, td_cuda_step_begin,
     td_cuda_embed,   td_cuda_rmsnorm, td_cuda_linear, td_cuda_rope_kv, td_cuda_attention,
     td_cuda_swiglu,  td_cuda_gather, td_cuda_sample,  td_cuda_step_submit, td_cuda_step_end, td_cuda_tune, td_cuda_record, td_cuda_replay,
     td_cuda_linear_swiglu,

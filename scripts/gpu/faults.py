@@ -29,7 +29,7 @@ def stage_starts(ctx, s):
     big = models.describe(ctx.work / "llama3-8b", models.LLAMA3_8B)
     odd = models.describe(ctx.work / "head-dim-80", models.TINY, hidden_size=320, head_dim=80)
     start_that_fails(ctx, s, "no such device", USAGE, ["device = 63", "no such GPU"], tiny, "--device", 63)
-    start_that_fails(ctx, s, "too little memory", NOMEM, ["MiB are missing", "gpu_memory_percent"], big, "--gpu-memory-percent", 5, "--device", ctx.device)
+    start_that_fails(ctx, s, "too little memory", NOMEM, ["MiB are missing", "attention", "gpu_memory_percent"], big, "--gpu-memory-percent", 5, "--device", ctx.device)
     start_that_fails(ctx, s, "no GPU to be seen", NO_DEVICE, ["sees no GPU", "CUDA_VISIBLE_DEVICES"], tiny, env={"CUDA_VISIBLE_DEVICES": ""})
     start_that_fails(ctx, s, "a head dim without a kernel", MODEL, ["80"], odd, "--device", ctx.device)
     r = ctx.run("tandemd", "--model", tiny, "--load-format", "dummy", "--check", limit_s=120, env={"CUDA_VISIBLE_DEVICES": ""})
