@@ -125,7 +125,7 @@ static void test_linear(uint32_t n, uint32_t n_in, const uint32_t *outs, uint32_
   be->ops->step_begin(be, plan);
   td_devptr dx = activations(x, n, n_in);
   size_t out_bytes = n_all * (f32 ? 4 : be->activation_bytes);
-  td_devptr out = device_alloc(out_bytes), again = device_alloc(out_bytes);
+  td_devptr out = device_alloc(out_bytes), again = f32 ? device_f32(held, n_all) : activations(held, n, p->n_out);
   td_devptr sum = f32 ? device_f32(held, n_all) : activations(held, n, p->n_out);
   be->ops->linear(be, &(td_linear_params){p->weight, dx, out, n, f32, false});
   be->ops->linear(be, &(td_linear_params){p->weight, dx, sum, n, f32, true});
@@ -142,7 +142,7 @@ static void test_linear(uint32_t n, uint32_t n_in, const uint32_t *outs, uint32_
   n_passed += same;
   n_failed += !same;
   if (!same)
-    printf("FAIL %s: other bits the second time\n", what);
+    printf("FAIL %s: other bits the second time, to where something was\n", what);
   free(x), free(held), free(want), free(got), free(got_again), free(got_sum);
 }
 

@@ -69,7 +69,9 @@ static float *run(td_backend *be, const problem *p, uint32_t first, uint32_t n)
   if (be->ops->weight_import(be, p->parts, p->n_parts, p->n_cols, &w, &err) != TD_OK)
     fail_msg("%s", err.message);
   td_devptr x = fx_upload(be, p->x + (size_t)first * p->n_cols, (size_t)n * p->n_cols);
-  td_devptr out = p->held ? fx_upload(be, p->held + (size_t)first * p->n_out, (size_t)n * p->n_out) : fx_alloc(be, (size_t)n * p->n_out);
+  float *other = fx_floats((size_t)n * p->n_out, 1); /* is overwritten where nothing is added */
+  td_devptr out = fx_upload(be, p->held ? p->held + (size_t)first * p->n_out : other, (size_t)n * p->n_out);
+  free(other);
   be->ops->linear(be, &(td_linear_params){.weight = w, .x = x, .out = out, .n = n, .out_f32 = true, .add = p->held != NULL});
   return fx_download(be, out, (size_t)n * p->n_out);
 }
