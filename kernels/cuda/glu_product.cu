@@ -288,7 +288,7 @@ static const float USED_MIN = 0.9f;
 static glu_function function_of(bool shares_x) { return shares_x ? glu_kernel<true> : glu_kernel<false>; }
 
 // How many clusters run at once: some multiprocessors may have no neighbour.
-static cudaError_t count_clusters(cuda_backend *b)
+static void count_clusters(cuda_backend *b)
 {
   int n = 0;
   cudaLaunchAttribute cluster = {};
@@ -301,9 +301,9 @@ static cudaError_t count_clusters(cuda_backend *b)
   config.dynamicSmemBytes = SMEM_BYTES;
   config.attrs = &cluster;
   config.numAttrs = 1;
-  cudaError_t e = cudaOccupancyMaxActiveClusters(&n, function_of(false), &config);
-  b->glu_clusters = n > 0 ? (uint32_t)n : 0;
-  return e;
+  if (cudaOccupancyMaxActiveClusters(&n, function_of(false), &config) != cudaSuccess)
+    (void)cudaGetLastError();
+  b->glu_clusters = n > 0 ? (uint32_t)n : 0; // 0: cuBLASLt serves
 }
 
 td_status td_glu_open(cuda_backend *b, td_error *err)
@@ -314,7 +314,7 @@ td_status td_glu_open(cuda_backend *b, td_error *err)
   for (int shares_x = 0; shares_x < 2 && e == cudaSuccess; shares_x++)
     e = cudaFuncSetAttribute(function_of(shares_x), cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_BYTES);
   if (e == cudaSuccess)
-    e = count_clusters(b);
+    count_clusters(b);
   return e == cudaSuccess ? TD_OK : td_cuda_fail(err, e, "kernels for SwiGLU");
 }
 

@@ -541,6 +541,8 @@ static void test_attentions(bool small, bool tiny)
     test_attention(&shapes[i], mixed, small ? 3 : 6);
     if (shapes[i].window == 0 && !shapes[i].norm && !tiny)
       test_attention_passes_nan_on(&shapes[i]);
+    if (!tiny)
+      test_attention_again(&shapes[i]);
     if (!small) {
       test_attention(&shapes[i], split, 3);
       if (be->activation_bytes == 2) /* those of a GPU have borders there */
