@@ -7,9 +7,15 @@ import models
 from core import NotRun, first_line
 
 
+def smi_id(device):
+    """nvidia-smi knows nothing of CUDA_VISIBLE_DEVICES: its number, or UUID, of what programs have as this device."""
+    visible = [d.strip() for d in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if d.strip()]
+    return visible[device] if device < len(visible) else str(device)
+
+
 def nvidia_smi(query, device=0):
     """Values of one line of nvidia-smi, or nothing."""
-    line = first_line(["nvidia-smi", f"--id={device}", f"--query-gpu={query}", "--format=csv,noheader,nounits"])
+    line = first_line(["nvidia-smi", f"--id={smi_id(device)}", f"--query-gpu={query}", "--format=csv,noheader,nounits"])
     return [v.strip() for v in line.split(",")] if line else []
 
 
@@ -31,6 +37,20 @@ def cpu():
     lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
     name = next((x.split(":", 1)[1].strip() for x in lines if x.startswith("model name")), "unknown CPU")
     return f"{name}, {os.cpu_count()} cores"
+
+
+def busy_share(before, after):
+    """Of all cores, between two first lines of /proc/stat: what was neither idle nor waiting for a disk."""
+    spent = [b - a for a, b in zip(*([int(v) for v in line.split()[1:9]] for line in (before, after)))]
+    return 1 - (spent[3] + spent[4]) / max(1, sum(spent))
+
+
+def cores_busy(seconds=1.0):
+    def read():
+        return pathlib.Path("/proc/stat").read_text().splitlines()[0]
+    before = read()
+    time.sleep(seconds)
+    return busy_share(before, read())
 
 
 def look(ctx, commit_text=None):

@@ -14,6 +14,7 @@ import attention  # noqa: E402
 import attention_peers  # noqa: E402
 import core  # noqa: E402
 import invariant  # noqa: E402
+import machine  # noqa: E402
 import models  # noqa: E402
 import ops  # noqa: E402
 import parity  # noqa: E402
@@ -109,6 +110,21 @@ def verdict(cases):
     s = core.Stage("parity", "")
     parity.tell(s, "model", True, parity.judge(30, cases), len(cases), len(cases))
     return [c["what"].split()[0] for c in s.checks if not c["ok"]]
+
+
+def test_which_gpu_nvidia_smi_is_asked_for(monkeypatch):
+    for visible, device, asked in [(None, 1, "1"), ("", 1, "1"), ("3", 0, "3"), ("2,GPU-ab", 1, "GPU-ab"), ("2", 1, "1")]:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        if visible is not None:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        assert machine.smi_id(device) == asked
+
+
+def test_how_busy_the_host_is():
+    before = "cpu  100 0 50 1000 10 0 0 0 0 0"
+    assert machine.busy_share(before, "cpu  130 0 60 1050 20 0 0 0 0 0") == pytest.approx(0.4)
+    assert machine.busy_share(before, before) == 1  # no time went by
+    assert 0 <= machine.cores_busy(0.05) <= 1
 
 
 def test_parity_finds_what_bf16_does_not_explain():
