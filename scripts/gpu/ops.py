@@ -1,4 +1,5 @@
 """Every op against float64 and the CPU; then the same, and the daemon's whole request mix, under compute-sanitizer."""
+import collections
 import concurrent.futures
 import os
 import re
@@ -15,6 +16,7 @@ CLEAN = re.compile(r"(?:ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards dis
 # racecheck does not follow cuBLAS's kernels that multicast between the blocks of a cluster: races within those are told, not counted
 RACE = re.compile(r"Race reported between \w+ access at (\S+?)\+0x\w+\n=+\s+and \w+ access at (\S+?)\+0x")
 LIBRARY = re.compile(r"nvjet_|cutlass_|cublas")
+ERROR_AT = re.compile(r"^=+ +at (?:void )?([\w:]+).*\+0x", re.M) # of memcheck's, initcheck's and synccheck's errors
 # racecheck follows every access to shared memory, some thousand times slower than the kernel: it gets every kernel on few elements,
 # 75 s on an H200 where the others take 2. (Leaving out cuBLAS's by --kernel-name ends in an illegal access with the tool of CUDA 13.0.)
 AMOUNT = {"memcheck": "small", "racecheck": "tiny", "initcheck": "small", "synccheck": "small"}
@@ -75,12 +77,17 @@ def judge(s, what, code, text, seconds, detail=""):
     races = RACE.findall(text)
     in_library = [a for a, b in races if LIBRARY.match(a) and LIBRARY.match(b)]
     shown = re.findall(r"RACECHECK SUMMARY: (\d+) hazard", summary[-1] if summary else "")
+    kernels = collections.Counter(ERROR_AT.findall(text)) if not races else {}
+    if kernels:
+        detail += ", in " + ", ".join(f"{name} ({n})" for name, n in kernels.most_common(4))
     clean = summary and (CLEAN.search(summary[-1]) or (shown and int(shown[0]) == len(races) == len(in_library)))
     if in_library:
         detail += f", {len(in_library)} of them in cuBLAS's {', '.join(sorted(set(in_library)))}"
     s.check(code in (0, 99) and clean if in_library else code == 0 and clean, what,
             f"{summary[-1] if summary else 'no summary'}{detail}; exit code {code}, {seconds:.0f} s")
     s.data[what] = {"seconds": seconds, "code": code, "summary": summary[-1:]}
+    if first := re.search(r"^=+ +at .*\+0x", text, re.M) if kernels else None: # logs may be gone when somebody asks
+        s.block("\n".join(text[:first.start()].splitlines()[-1:] + text[first.start():].splitlines()[:6]))
 
 
 def run_ops(ctx, tool, path):

@@ -165,6 +165,10 @@ def test_sanitizers_words():
         return s.checks[0]["ok"]
     assert judged(0, "========= ERROR SUMMARY: 0 errors") and judged(0, "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)")
     assert not judged(0, "") and not judged(99, "========= ERROR SUMMARY: 0 errors") and not judged(0, "========= ERROR SUMMARY: 10 errors")
+    s = core.Stage("x", "x")
+    ops.judge(s, "synccheck", 99, "step 3\n========= Barrier error detected. Divergent thread(s) in block.\n=========     at void first_kernel<(int)64>(args)+0x1230\n"
+              "=========     by thread (0,0,0) in block (1,0,0)\n========= \n=========     at nvjet_sm90_tst+0x40\n========= ERROR SUMMARY: 2 errors", 1)
+    assert "in first_kernel (1), nvjet_sm90_tst (1)" in s.checks[0]["detail"] and "Divergent thread(s)" in "\n".join(s.body), s.checks
     assert not judged(0, "========= RACECHECK SUMMARY: 0 hazards displayed\n========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)")
 
 
