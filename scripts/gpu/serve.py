@@ -32,8 +32,8 @@ def row(r):
 def stage(ctx, s):
     ctx.need_backend()
     gpu = ctx.backend == "cuda"
-    busy = cores_busy()
     if gpu:  # the daemon's threads and the generator's would wait for cores: what is measured then is the host
+        busy = cores_busy()
         s.check(busy <= BUSY_MAX, "the host has its cores for the daemon", f"{100 * busy:.0f} % busy before")
     model = models.describe(ctx.work / "llama3-8b", models.LLAMA3_8B) if gpu else models.describe(ctx.work / "described-tiny", models.TINY)
     peer = ctx.peers()["vllm"]
