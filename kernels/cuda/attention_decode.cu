@@ -211,6 +211,7 @@ static void launch(cuda_backend *b, const attention_args &a, const decode_rotati
     note(b, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, decode_shape<HD>::SMEM_BYTES));
     sized = true;
   }
+  b->decode_kernel = (const void *)kernel;
   queue_kernel(b, kernel, dim3(n_works * a.n_kv_heads), WARPS * 32, decode_shape<HD>::SMEM_BYTES, a, by,
                shared_spans{b->device_plan, b->plan_partials}, b->batch, (const td_attention_item *)b->device_items, first, b->padded_decode);
 }

@@ -181,6 +181,7 @@ static void be_destroy(td_backend *be)
     delete kv;
   td_lt_close(b);
   td_attention_planner_destroy(b->planner);
+  td_cuda_free_recordings(b);
   td_cuda_free_step_memory(b);
   if (b->stream)
     cudaStreamDestroy(b->stream);

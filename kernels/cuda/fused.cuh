@@ -9,7 +9,7 @@
 #include "kernels/cuda/attention.cuh"
 
 enum {
-  FUSED_ROWS_MIN = 3,    // of a step: fewer, and attention is better off with a kernel before it that rotates
+  FUSED_ROWS_MIN = 2,    // of a step: one row, and attention is better off with a kernel before it that rotates
   FUSED_ROWS_MAX = 8,    // more, and wgmma does better (stream_product.cu)
   FUSED_TILES_MAX = 128, // of a product that ends in sums of squares: a warp reads them at once
 };

@@ -2,7 +2,7 @@
 //
 //   backend.cu    C ABI: create, device, memory, KV store
 //   weights.cu    weights to the device
-//   step.cu       the plan's way up, the sampled ids' way back
+//   step.cu       the plan's way up, the sampled ids' way back; record.cu decode steps as CUDA graphs
 //   linear.cu     products: which way they go, and a kernel for few rows; stream_product.cu the same for Hopper
 //   lt_product.cu products of many rows by cuBLASLt; lt_tune.cu measures its algorithms, lt_cache.c keeps what was measured
 //   glu_product.cu products of many rows with SwiGLU behind them, for Hopper
@@ -66,10 +66,19 @@ struct step_block {
   bool under_way;
 };
 
+// A kernel of a recording, as it is now; most_blocks: as it was recorded.
+struct recorded_kernel {
+  cudaGraphNode_t node;
+  cudaKernelNodeParams params;
+  uint32_t most_blocks;
+};
+
 struct recording {
   uint32_t n_rows;
   bool of_plan; // its attention is by a plan of what rows share; else none of the step's rows may share anything
+  cudaGraph_t graph;
   cudaGraphExec_t exec;
+  std::vector<recorded_kernel> decodes; // attention for decodes, one a layer
 };
 
 // How products of few rows walk over a weight (stream_product.cu). tile_rows 0: they go another way.
@@ -127,6 +136,7 @@ struct cuda_backend {
   bool has_run;       // a step has ended
   bool padded_decode; // recording: grids for as many rows as any plan of this size has items
   std::vector<recording> *recordings;
+  const void *decode_kernel; // attention for decodes as it was launched last
   float *fused_sums; // fused.cuh; null: not served here
   device_batch batch;
   uint32_t page_table_entries, max_page_updates;
@@ -221,12 +231,14 @@ td_status td_cuda_make_step_memory(cuda_backend *b, td_error *err);
 void td_cuda_free_step_memory(cuda_backend *b);
 void td_cuda_step_begin(td_backend *be, const td_plan *plan);
 void td_cuda_step_submit(td_backend *be);
-td_status td_cuda_record(td_backend *be, uint32_t n_rows, void (*queue)(void *arg, const td_plan *plan), void *arg,
-                         td_error *err);
-bool td_cuda_replay(td_backend *be);
 td_status td_cuda_step_end(td_backend *be, int32_t *token_ids, td_error *err);
 void td_cuda_set_sampling(td_backend *be, uint32_t slot, const td_sampling *sampling);
 
+// record.cu
+td_status td_cuda_record(td_backend *be, uint32_t n_rows, void (*queue)(void *arg, const td_plan *plan), void *arg,
+                         td_error *err);
+bool td_cuda_replay(td_backend *be);
+void td_cuda_free_recordings(cuda_backend *b);
 // A step of n_rows decodes with no true rows, run to its end.
 td_status td_cuda_queue_empty_step(cuda_backend *b, uint32_t n_rows, void (*queue)(void *arg, const td_plan *plan), void *arg,
                                    td_error *err);

@@ -3,10 +3,7 @@
 //
 // Two packed blocks take turns: the host packs step k + 1 while the device still runs step k. Everything is in one stream,
 // so step k + 1 reads what step k sampled without asking the host. Faults are noted as they appear and told by step_end.
-//
-// Recorded steps are padded to the row count they were recorded for. Kernels that write beyond a row's own output (KV lines,
-// sampled ids) look at the true counts on the device.
-#include "kernels/cuda/fused.cuh"
+#include "kernels/cuda/attention.cuh"
 
 #include <cstdlib>
 #include <cstring>
@@ -220,102 +217,6 @@ void td_cuda_set_sampling(td_backend *be, uint32_t slot, const td_sampling *samp
   }
 }
 
-// ---- recorded steps ----
-
-// The frame of a step that exists only to be queued: its grids are for n_rows, its counts say that there are none.
-static void frame_empty_step(cuda_backend *b, td_plan *plan, uint32_t n_rows)
-{
-  TD_BUG_ON(n_rows == 0 || n_rows > b->config.max_rows || b->plan);
-  plan->n_rows = plan->n_tokens = plan->n_logits = plan->n_decode_rows = n_rows;
-  plan->page_tokens = b->kvs->empty() ? 16 : b->kvs->back()->shape.page_tokens;
-  b->batch.page_tokens = plan->page_tokens;
-  b->plan = plan;
-  b->padded_decode = true;
-  note(b, cudaMemsetAsync(b->counts, 0, N_COUNTS * sizeof *b->counts, b->stream));
-}
-
-static cudaError_t end_empty_step(cuda_backend *b)
-{
-  b->plan = nullptr;
-  b->padded_decode = false;
-  cudaError_t e = b->fault;
-  b->fault = cudaSuccess;
-  return e;
-}
-
-td_status td_cuda_queue_empty_step(cuda_backend *b, uint32_t n_rows, void (*queue)(void *arg, const td_plan *plan), void *arg,
-                                   td_error *err)
-{
-  td_plan plan = {};
-  frame_empty_step(b, &plan, n_rows);
-  queue(arg, &plan);
-  note(b, cudaStreamSynchronize(b->stream));
-  cudaError_t e = end_empty_step(b);
-  return e == cudaSuccess ? TD_OK : td_cuda_fail(err, e, "a step could not be tried");
-}
-
-static td_status record_one(cuda_backend *b, uint32_t n_rows, bool of_plan, void (*queue)(void *arg, const td_plan *plan), void *arg,
-                            td_error *err)
-{
-  td_plan plan = {};
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t exec = nullptr;
-  fused_step fused;
-  frame_empty_step(b, &plan, n_rows);
-  b->recording_plan = of_plan;
-  bool is_fused = td_fused_make(b, &plan, queue, arg, &fused);
-  // once for real: what libraries set up at first use must not happen while recording
-  is_fused ? td_fused_queue(b, fused) : queue(arg, &plan);
-  note(b, cudaStreamSynchronize(b->stream));
-  note(b, cudaStreamBeginCapture(b->stream, cudaStreamCaptureModeThreadLocal));
-  is_fused ? td_fused_queue(b, fused) : queue(arg, &plan);
-  note(b, cudaStreamEndCapture(b->stream, &graph));
-  if (b->fault == cudaSuccess)
-    note(b, cudaGraphInstantiate(&exec, graph, 0));
-  if (graph)
-    cudaGraphDestroy(graph);
-  b->recording_plan = false;
-  cudaError_t e = end_empty_step(b);
-  if (e != cudaSuccess)
-    return td_cuda_fail(err, e, "a step could not be recorded");
-  b->recordings->push_back({n_rows, of_plan, exec});
-  b->base.n_fused_steps += is_fused;
-  return TD_OK;
-}
-
-// Twice where plans are of shared spans alone: steps without any are shorter by a launch, and may be fused.
-td_status td_cuda_record(td_backend *be, uint32_t n_rows, void (*queue)(void *arg, const td_plan *plan), void *arg,
-                         td_error *err)
-{
-  cuda_backend *b = self(be);
-  if (b->planner)
-    TD_TRY(record_one(b, n_rows, true, queue, arg, err));
-  return b->planner && !b->own_are_items ? TD_OK : record_one(b, n_rows, false, queue, arg, err);
-}
-
-// The smallest recording that holds the step, or null.
-static const recording *recording_for(const cuda_backend *b, const td_plan *plan)
-{
-  const recording *best = nullptr;
-  bool of_plan = b->own_are_items ? b->n_plan_tasks > 0 : b->planned;
-  if (plan->n_logits != plan->n_rows || plan->n_tokens != plan->n_rows)
-    return nullptr;
-  for (const recording &r : *b->recordings)
-    if (r.of_plan == of_plan && r.n_rows >= plan->n_rows && (!best || r.n_rows < best->n_rows))
-      best = &r;
-  return best;
-}
-
-bool td_cuda_replay(td_backend *be)
-{
-  cuda_backend *b = self(be);
-  const recording *best = recording_for(b, b->plan);
-  if (!best)
-    return false;
-  note(b, cudaGraphLaunch(best->exec, b->stream));
-  return true;
-}
-
 // ---- memory ----
 
 td_status td_cuda_make_step_memory(cuda_backend *b, td_error *err)
@@ -364,8 +265,6 @@ td_status td_cuda_make_step_memory(cuda_backend *b, td_error *err)
 
 void td_cuda_free_step_memory(cuda_backend *b)
 {
-  for (const recording &r : *b->recordings)
-    cudaGraphExecDestroy(r.exec);
   for (step_block &k : b->blocks) {
     if (k.packed)
       cudaFreeHost(k.packed);

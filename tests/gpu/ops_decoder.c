@@ -232,8 +232,8 @@ static void compare(const decoder *d, const float *want, uint32_t n)
 
 void test_decoder(const char *backend, const td_backend_config *config, const decoder_shape *s)
 {
-  static const uint32_t recorded[] = {16, 8, 4, 1}, rows[] = {1, 2, 4, 7, 8, 11, 16};
-  enum { FUSED = 2 }; /* of the recorded: 8 and 4 (kernels/cuda/fused.cuh) */
+  static const uint32_t recorded[] = {16, 8, 4, 2, 1}, rows[] = {1, 2, 4, 7, 8, 11, 16};
+  enum { FUSED = 3 }; /* of the recorded: 8, 4 and 2 (kernels/cuda/fused.cuh) */
   td_error err;
   td_backend *cpu, *device;
   values v = {0};
