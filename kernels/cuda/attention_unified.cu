@@ -17,7 +17,7 @@ template <int HD> struct unified_shape {
   static constexpr int SUMS_BYTES = UNIFIED_WARPS * SUM_ROWS * (HD + 2) * 4;
   static constexpr int Q_BYTES = TILE_ROWS * HD * 2;
   static constexpr int SMALL_BYTES = UNIFIED_WARPS * RING_BYTES + SUMS_BYTES;
-  static constexpr int TILE_BYTES = Q_BYTES + 2 * TILE_STAGES * key_tile<HD>::TILE_BYTES;
+  static constexpr int TILE_BYTES = 2 * Q_BYTES + 2 * TILE_STAGES * key_tile<HD>::TILE_BYTES;
   static constexpr int SMEM_BYTES = 1024 + (SMALL_BYTES > TILE_BYTES ? SMALL_BYTES : TILE_BYTES); // and room to align
 };
 
@@ -378,23 +378,46 @@ __device__ __forceinline__ void produce_tiles(const unified_args &u, const devic
   copies.end();
 }
 
-// A warpgroup's 64 query rows to shared memory; rows past the last repeat it.
-template <int HD>
-__device__ __forceinline__ void load_tile_queries(unsigned char *smem_q, const attention_args &a, const block_plan &bp,
-                                                  const td_attention_task &k, uint32_t head, uint32_t wg)
-{
-  constexpr int CHUNKS = HD / 8;
-  uint32_t stride = (a.n_heads + 2 * a.n_kv_heads) * HD, last = k.n_members * a.group - 1;
-  for (uint32_t i = threadIdx.x % WG; i < 64 * CHUNKS; i += WG) {
-    uint32_t r = wg * 64 + i / CHUNKS, chunk = i % CHUNKS, p = min(r, last);
-    const bf16 *src = a.qkv + (size_t)bp.members[k.first_member + p / a.group].token * stride + (head * a.group + p % a.group) * HD + chunk * 8;
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(smem_q + kv_chunk_at(HD, r, chunk) * 2)), "l"(src)
-                 : "memory");
+// A piece's queries on their way: a thread's share of its warpgroup's 64 rows. Rows past the last repeat it.
+template <int HD> struct tile_queries {
+  static constexpr uint32_t CHUNKS = HD / 8, EACH = 64 * CHUNKS / WG;
+  const bf16 *src[EACH];
+
+  __device__ __forceinline__ static uint32_t row(uint32_t i, uint32_t wg) { return wg * 64 + (i * WG + threadIdx.x % WG) / CHUNKS; }
+  __device__ __forceinline__ static uint32_t chunk(uint32_t i) { return (i * WG + threadIdx.x % WG) % CHUNKS; }
+
+  // Where they are, by the plan alone. All that is asked of memory is asked at once.
+  __device__ __forceinline__ void find(const attention_args &a, const block_plan &bp, const piece_at &piece, uint32_t wg)
+  {
+    const td_attention_task &k = bp.task(piece.t);
+    uint32_t last = k.n_members * a.group - 1, token[EACH];
+    const td_attention_member *members = bp.members + k.first_member;
+#pragma unroll
+    for (uint32_t i = 0; i < EACH; i++)
+      token[i] = members[min(row(i, wg), last) / a.group].token;
+#pragma unroll
+    for (uint32_t i = 0; i < EACH; i++)
+      src[i] = a.qkv + (size_t)token[i] * (a.n_heads + 2 * a.n_kv_heads) * HD +
+               (piece.head * a.group + min(row(i, wg), last) % a.group) * HD + chunk(i) * 8;
   }
-  asm volatile("cp.async.wait_all;" ::: "memory");
-  fence_shared_writes();
-  named_sync(1 + wg, WG);
-}
+
+  __device__ __forceinline__ void copy(unsigned char *smem_q, uint32_t wg) const
+  {
+#pragma unroll
+    for (uint32_t i = 0; i < EACH; i++)
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(smem_q + kv_chunk_at(HD, row(i, wg), chunk(i)) * 2)),
+                   "l"(src[i])
+                   : "memory");
+  }
+
+  // All that were copied, of all threads of the warpgroup.
+  __device__ __forceinline__ static void await(uint32_t wg)
+  {
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    fence_shared_writes();
+    named_sync(1 + wg, WG);
+  }
+};
 
 // This thread's rows r0 and r0 + 8 of a piece.
 template <int HD>
@@ -430,20 +453,33 @@ __device__ __forceinline__ void store_tile(const unified_args &u, const block_pl
   }
 }
 
-// Tasks [t_begin, t_end), by both warpgroups. n: tiles so far.
+// Tasks [t_begin, t_end), by both warpgroups. n: tiles so far. smem_q: room for two pieces' queries: a piece's come while the one before is
+// at work. `wait`: the step's own writes are not known to be there yet.
 template <int HD>
 __device__ __forceinline__ void consume_tiles(const unified_args &u, const block_plan &bp, uint32_t t_begin, uint32_t t_end,
-                                              unsigned char *smem_q, const tile_ring<HD> &ring, uint32_t &n)
+                                              unsigned char *smem_q, const tile_ring<HD> &ring, uint32_t &n, bool wait)
 {
   using S = key_tile<HD>;
+  constexpr uint32_t Q_BYTES = unified_shape<HD>::Q_BYTES;
   uint32_t wg = threadIdx.x / WG - 1, r0 = wg * 64 + threadIdx.x % WG / 32 * 16 + threadIdx.x % 32 / 4;
-  uint32_t q16 = warp_uniform((shared_address(smem_q) + wg * 8 * S::GROUP_BYTES) >> 4);
   consumer<HD> c;
-  for (piece_at p = first_piece(bp, t_begin); p.t != t_end; p = piece_after(bp, p, t_end)) {
+  piece_at p = first_piece(bp, t_begin), next;
+  tile_queries<HD> queries;
+  queries.find(u.a, bp, p, wg);
+  if (wait)
+    wait_for_input();
+  queries.copy(smem_q, wg);
+  for (uint32_t turn = 0; p.t != t_end; p = next, turn ^= 1) {
     const td_attention_task k = bp.task(p.t);
+    uint32_t q16 = warp_uniform((shared_address(smem_q) + turn * Q_BYTES + wg * 8 * S::GROUP_BYTES) >> 4);
+    next = piece_after(bp, p, t_end);
+    if (next.t != t_end)
+      queries.find(u.a, bp, next, wg);
+    queries.await(wg);
+    if (next.t != t_end)
+      queries.copy(smem_q + (turn ^ 1) * Q_BYTES, wg);
     uint32_t n_tiles = warp_uniform((p.end - p.begin + S::KEYS - 1) / S::KEYS);
     uint32_t seen = u.a.window > 0 && k.n_keys > u.a.window ? k.n_keys - u.a.window : 0; // only a row alone is longer than its window
-    load_tile_queries<HD>(smem_q, u.a, bp, k, p.head, wg);
     ring.attend(c, n, n_tiles, wg, q16, u.a.scale_log2, [&](consumer<HD> &tile, uint32_t i) {
       uint32_t kv0 = p.begin + i * S::KEYS;
       if (kv0 + S::KEYS > p.end || kv0 < seen)
@@ -492,7 +528,7 @@ __global__ void __launch_bounds__(UNIFIED_THREADS, 1) unified_kernel(unified_arg
   __shared__ uint64_t tile_bars[tile_ring<HD>::BARRIERS], slice_bars[UNIFIED_WARPS * S::DEPTH];
   __shared__ alignas(16) td_attention_task at_hand[2][TASKS_AT_HAND];
   unsigned char *smem = smem_raw + (1024 - shared_address(smem_raw) % 1024) % 1024;
-  unsigned char *smem_k = smem + S::Q_BYTES;
+  unsigned char *smem_k = smem + 2 * S::Q_BYTES;
   const tile_ring<HD> ring = {smem_k, smem_k + TILE_STAGES * key_tile<HD>::TILE_BYTES, shared_address(tile_bars)};
   let_next_start();
   if (!recorded)
@@ -536,10 +572,10 @@ __global__ void __launch_bounds__(UNIFIED_THREADS, 1) unified_kernel(unified_arg
   bool waiting = recorded;
   if (threadIdx.x < WG) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"((int)PRODUCER_REGISTERS_U));
-    if (waiting)
-      wait_for_input();
     tile_copies<HD> copies = {ring, 0, 0, {}, false};
     for (int part = 0; part < 2; part++) {
+      if (waiting && part == 1) // shared spans are of pages that no step writes any more
+        wait_for_input();
       bp.at_hand = at_hand[part];
       bp.first = part ? firsts[1] : firsts[0];
       bp.end = part ? ends[1] : ends[0];
@@ -572,9 +608,7 @@ __global__ void __launch_bounds__(UNIFIED_THREADS, 1) unified_kernel(unified_arg
         if (bp.is_small(t, u.a.group)) {
           run_small<HD>(in, u, bp, t, t_end, (float *)(smem + UNIFIED_WARPS * S::RING_BYTES), waiting);
         } else {
-          if (waiting)
-            wait_for_input();
-          consume_tiles<HD>(u, bp, t, t_end, smem, ring, n_tiles);
+          consume_tiles<HD>(u, bp, t, t_end, smem, ring, n_tiles, waiting);
         }
         waiting = false;
         fence_shared_writes(); // the next run's copies go where this one's stores went
