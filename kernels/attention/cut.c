@@ -249,13 +249,13 @@ static double mean_piece_us(const td_attention_planner *p, const td_attention_sp
   return p->n_shared > 0 ? us / p->n_shared : 0;
 }
 
-/* A worker's range of shared spans is at least so long: where nothing else is to be done meanwhile, all the same not shorter than what
- * a cut more costs; else as configured, or its share of all. */
+/* A worker's range of shared spans is at least so long: where nothing else is to be done meanwhile, all the same not shorter than two fifths
+ * of what a cut more costs, as most of that falls to the launch behind it; else as configured, or its share of all. */
 static double least_shared_us(const td_attention_planner *p, const td_attention_span *spans, double all_us)
 {
   double share = all_us / p->config.n_workers;
   if (p->config.shared_only)
-    return mean_piece_us(p, spans);
+    return 0.4 * mean_piece_us(p, spans);
   return share < p->config.cost.shared_range_us ? share : p->config.cost.shared_range_us;
 }
 

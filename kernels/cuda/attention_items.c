@@ -9,7 +9,7 @@ enum {
   TAIL_MIN_TOKENS = 256,
   ROUNDS = 3,        /* of places, in which blocks of nearly as many rows as there are places run */
   BLOCK_TOKENS = 128, /* a block's begin and end, in the tokens that it would read meanwhile */
-  NARROW_TOKENS = 64, NARROW_TOKENS_OF_MANY = 256, MANY = 8, /* rows for each place */
+  NARROW_TOKENS = 64, NARROW_TOKENS_OF_MANY = 320, MANY = 8, /* rows for each place */
 };
 
 uint32_t td_attention_items_max(uint32_t max_rows, uint32_t max_tokens)

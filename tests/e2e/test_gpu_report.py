@@ -169,6 +169,10 @@ def test_sanitizers_words():
     ops.judge(s, "synccheck", 99, "step 3\n========= Barrier error detected. Divergent thread(s) in block.\n=========     at void first_kernel<(int)64>(args)+0x1230\n"
               "=========     by thread (0,0,0) in block (1,0,0)\n========= \n=========     at nvjet_sm90_tst+0x40\n========= ERROR SUMMARY: 2 errors", 1)
     assert "in first_kernel (1), nvjet_sm90_tst (1)" in s.checks[0]["detail"] and "Divergent thread(s)" in "\n".join(s.body), s.checks
+    s = core.Stage("x", "x")
+    lost = "========= Internal Sanitizer Error: The Sanitizer encountered an error while launching %s and didn't track the launch. Errors might go undetected.\n"
+    ops.judge(s, "synccheck", 99, lost % "_Z3one" + 2 * (lost % "_Z3two") + "========= ERROR SUMMARY: 3 errors", 1)
+    assert not s.checks[0]["ok"] and "3 launches left unchecked, most of _Z3two" in s.checks[0]["detail"], s.checks
     assert not judged(0, "========= RACECHECK SUMMARY: 0 hazards displayed\n========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)")
 
 

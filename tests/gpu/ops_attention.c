@@ -163,8 +163,8 @@ static void compare_recorded(const recorded_step *r, const batch_row *rows, uint
   free(replayed), free(queued);
 }
 
-/* Rows alone, rows with a common prefix of n_shared tokens, whole pages, and rows alone again: then an earlier step's plan is still
- * there. */
+/* One short row, for which a recording is made smaller (kernels/cuda/record.cu), rows alone, rows with a common prefix of n_shared tokens,
+ * whole pages, and rows alone again: then an earlier step's plan is still there. */
 static void test_recorded(const heads *h, const uint32_t *lens, uint32_t n_alone, const uint32_t *shared_lens, uint32_t n_recorded,
                           uint32_t n_shared)
 {
@@ -187,7 +187,9 @@ static void test_recorded(const heads *h, const uint32_t *lens, uint32_t n_alone
   batch_poison(b);
   batch_write(b);
   die(be->ops->record(be, n_recorded, queue_recorded, &r, &err), &err, "record");
+  compare_recorded(&r, b->rows, 1, " one row");
   compare_recorded(&r, b->rows, n_alone, "");
+  compare_recorded(&r, b->rows + n_alone, 1, " one row with a prefix");
   compare_recorded(&r, b->rows + n_alone, n_recorded, " shared");
   compare_recorded(&r, b->rows, n_alone, " after shared");
   free(last);

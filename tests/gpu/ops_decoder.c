@@ -252,8 +252,7 @@ void test_decoder(const char *backend, const td_backend_config *config, const de
     write_past(&d, &v);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
       compare(&d, want, rows[i]);
-    bool hopper = strstr(be->identity, " cc9.0 ") != NULL;
-    expect(!hopper || be->n_fused_steps == FUSED, "recorded decoders of few rows are fused");
+    expect(!is_hopper() || be->n_fused_steps == FUSED, "recorded decoders of few rows are fused");
     free(want);
     free_values(&v);
   }

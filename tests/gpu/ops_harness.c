@@ -46,6 +46,8 @@ float *random_values(size_t n, double scale)
   return v;
 }
 
+bool is_hopper(void) { return strstr(be->identity, " cc9.0 ") && strstr(TD_CUDA_ARCHS, "90a"); }
+
 void die(td_status st, const td_error *err, const char *what)
 {
   if (st != TD_OK) {

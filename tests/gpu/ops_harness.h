@@ -24,6 +24,8 @@ float random_value(double scale); /* a bf16 number, roughly normal */
 void random_fill(float *v, size_t n, double scale); /* with such */
 float *random_values(size_t n, double scale);
 
+bool is_hopper(void); /* `be` is a Hopper GPU and was built for it: sm_90a */
+
 void die(td_status st, const td_error *err, const char *what);
 td_devptr device_alloc(size_t bytes);
 td_devptr device_f32(const float *v, size_t n);

@@ -75,7 +75,7 @@ static void check_narrow(const td_attention_items *out, const td_plan *plan, con
   uint32_t n_narrow = out->n_items - out->n_wide, works = td_attention_decode_works(out);
   assert_true(n_narrow == 0 || (cut->narrow && plan->n_rows >= TD_NARROW_ROWS_MIN));
   for (uint32_t i = out->n_wide; i < out->n_items; i++)
-    assert_true(out->items[i].n_partials == 1 && out->items[i].kv_end - out->items[i].kv_begin <= 256);
+    assert_true(out->items[i].n_partials == 1 && out->items[i].kv_end - out->items[i].kv_begin <= 320);
   assert_true(works >= out->n_wide - out->n_prefill && (works - (out->n_wide - out->n_prefill)) * TD_NARROW_ITEMS >= n_narrow);
 }
 
