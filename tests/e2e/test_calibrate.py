@@ -60,7 +60,7 @@ def test_measured_once_and_kept(tiny, tmp_path):
         assert 0 < target < 1 and "chosen: tbt_target_ms" in d.log()
         assert m["tandem:request_queue_time_predicted_seconds_count"] == m["vllm:request_queue_time_seconds_count"] == 5
     (kept,) = cache.iterdir()
-    assert kept.read_text().startswith("tandem-steps 2\ntandem ")
+    assert kept.read_text().startswith("tandem-steps 3\ntandem ")
     with start(tiny, "--calibrate-ms", 0, "--cache-dir", cache) as d:
         assert f"step times: {kept}" in d.log()
         assert d.gauge("tandem:tbt_target_seconds") == pytest.approx(target)
