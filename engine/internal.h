@@ -46,6 +46,7 @@ enum { TD_SLOT_ENDED_CANCELLED = 100 };
 /* When the host did what for one step. */
 typedef struct td_engine_step_times {
   uint64_t plan_begin_us, plan_end_us, queued_us, ended_us;
+  uint64_t since_us; /* the end of the step before, if the engine was not idle since */
   double predicted_us; /* 0: not known */
 } td_engine_step_times;
 

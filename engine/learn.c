@@ -2,7 +2,8 @@
  *
  * A device that has worked for minutes is slower than one that was measured for seconds (H200: steps without prompts by 1 to
  * 2 %, with prompts by 4). The median over all steps of a run says by how much: it does not care for steps that something
- * disturbed, nor for how the run ended, as the scheduler's correction does, which follows the last hundred. Only what
+ * disturbed, nor for how the run ended, as the scheduler's correction does, which follows the last hundred. A step counts
+ * from the end of the one before, for what the host does between two steps is time for those who wait. Only what
  * is said by enough steps is kept, and only in the file that this start's calibration is in: who removed or replaced that
  * meanwhile meant it. */
 #include <math.h>

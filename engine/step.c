@@ -199,7 +199,8 @@ static void update_stats(td_engine *e, uint64_t step_us, const td_plan *plan)
   if (plan) {
     double calibrated_us = td_sched_calibrated_us(e->sched, plan);
     log_step(e, step_us, calibrated_us, plan, &ss);
-    td_engine_learn_step(e, plan->n_rows > plan->n_decode_rows, calibrated_us, (double)step_us);
+    uint64_t end_us = atomic_load_explicit(&e->heartbeat_us, memory_order_relaxed);
+    td_engine_learn_step(e, plan->n_rows > plan->n_decode_rows, calibrated_us, (double)(end_us - e->times.since_us));
     td_sched_observe(e->sched, plan, (double)step_us);
   }
   pthread_mutex_lock(&e->stats_lock);
@@ -304,6 +305,7 @@ static bool plan_step_ahead(td_engine *e)
   return true;
 }
 
+/* *last_end_us: 0 after idleness. */
 static td_status end_step(td_engine *e, uint64_t *last_end_us, td_error *err)
 {
   TD_TRY(e->backend->ops->step_end(e->backend, e->sampled, err));
@@ -311,6 +313,7 @@ static td_status end_step(td_engine *e, uint64_t *last_end_us, td_error *err)
   commit_and_publish(e);
   uint64_t end_us = td_engine_now_us();
   uint64_t begin_us = *last_end_us > e->times.plan_begin_us ? *last_end_us : e->times.plan_begin_us;
+  e->times.since_us = *last_end_us > 0 ? *last_end_us : begin_us;
   *last_end_us = end_us;
   atomic_store(&e->heartbeat_us, end_us);
   update_stats(e, end_us - begin_us, e->plan);
@@ -337,6 +340,7 @@ td_status td_engine_run(td_engine *e, td_error *err)
   while (under_way || !atomic_load(&e->stop_asked)) {
     if (!under_way && !plan_step(e)) {
       wait_for_work(e);
+      last_end_us = 0;
       continue;
     }
     atomic_store(&e->in_step, true);

@@ -38,8 +38,16 @@ static const td_cost_model truth = {.n_points = 4,
                                     .prefill_us_per_pair = 0.02};
 
 static double now;
+static void (*when_asked)(void); /* once, the next time that somebody asks what time it is */
 uint64_t __wrap_td_engine_now_us(void); /* the linker puts it in place of the engine's */
-uint64_t __wrap_td_engine_now_us(void) { return (uint64_t)now; }
+uint64_t __wrap_td_engine_now_us(void)
+{
+  void (*then)(void) = when_asked;
+  when_asked = NULL;
+  if (then)
+    then();
+  return (uint64_t)now;
+}
 
 static void device_set_sampling(td_backend *b, uint32_t slot, const td_sampling *s) {}
 
@@ -325,6 +333,44 @@ static void a_new_calibration_begins_anew(void **state)
   assert_int_equal(read_kept(), 0);
 }
 
+/* Between two steps the host takes its time; and when an answer is complete, nobody is here for a second. */
+enum { HOST_US = 500 };
+static td_engine *served;
+
+static void next_comes(void)
+{
+  now += 1e6;
+  submit(served, 0, 40, 3);
+}
+
+static void wake_slowly(void *arg)
+{
+  td_engine_update u;
+  now += HOST_US;
+  if (td_engine_poll(served, &u, 1) == 1 && u.finish != TD_FINISH_NONE) {
+    td_engine_release(served, u.ticket);
+    when_asked = next_comes;
+  }
+}
+
+static void the_hosts_time_counts_and_idleness_does_not(void **state)
+{
+  device d;
+  empty_folder();
+  served = start(&d, folder);
+  served->wake = wake_slowly;
+  d.n_steps = 0;
+  d.stop_at = 600;
+  submit(served, 0, 40, 3);
+  assert_int_equal(td_engine_run(served, &(td_error){0}), TD_OK);
+  when_asked = NULL;
+  td_engine_destroy(served);
+  td_step_work decode = {.n_tokens = 1, .n_rows = 1, .n_logits = 1, .n_decode_rows = 1, .decode_kv_tokens = 42};
+  double us = td_cost_step_us(&truth, &decode);
+  assert_true(is_near(kept().learned[0], (us + HOST_US) / us)); /* a decode follows a step */
+  assert_true(is_near(kept().learned[1], 1));                   /* a prompt follows nobody */
+}
+
 static int setup(void **state) { return mkdtemp(folder) ? 0 : -1; }
 
 static int teardown(void **state)
@@ -339,6 +385,7 @@ int main(void)
       cmocka_unit_test(what_steps_took_is_kept),         cmocka_unit_test(too_few_steps_say_nothing),
       cmocka_unit_test(after_a_fault_nothing_is_kept),   cmocka_unit_test(what_is_absurd_is_not_kept),
       cmocka_unit_test(what_others_did_meanwhile_stays), cmocka_unit_test(a_new_calibration_begins_anew),
+      cmocka_unit_test(the_hosts_time_counts_and_idleness_does_not),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }
