@@ -134,12 +134,18 @@ static void submit(td_lane *l, uint32_t request, double now_us)
   l->n_free--;
 }
 
-static double paced_us(const td_lane *l, double now_us)
+static double step_us(const td_lane *l, double now_us)
 {
   const td_pace *p = l->config.pace;
-  if (l->n_steps < p->n_given)
+  bool with_prompts = l->work.n_rows > l->work.n_decode_rows;
+  double times = l->config.correction[with_prompts];
+  if (p && l->n_steps < p->n_given)
     return p->given_us[l->n_steps];
-  return l->step_us * td_pace_at(p, now_us, l->work.n_rows > l->work.n_decode_rows);
+  if (p && p->n_points[with_prompts] > 0)
+    times = td_pace_at(p, now_us, with_prompts);
+  else if (!(times > 0))
+    times = td_cost_learned(l->config.cost, with_prompts);
+  return td_cost_step_us(l->config.cost, &l->work) * times;
 }
 
 bool td_lane_begin(td_lane *l, double now_us)
@@ -159,10 +165,7 @@ bool td_lane_begin(td_lane *l, double now_us)
   }
   l->in_step = true;
   l->work = td_step_work_of(l->plan);
-  double correction = l->config.correction[l->work.n_rows > l->work.n_decode_rows];
-  l->step_us = td_cost_step_us(l->config.cost, &l->work) * (correction > 0 ? correction : 1);
-  if (l->config.pace)
-    l->step_us = paced_us(l, now_us);
+  l->step_us = step_us(l, now_us);
   if (l->config.ahead && l->n_inbox == 0)
     l->has_next = td_sched_plan_ahead(l->sched, l->plan, l->next);
   return true;

@@ -41,6 +41,9 @@ static void print_scene(const td_scene *s, bool recorded)
   printf("%s; %llu KV tokens in pages of %u; policy %s, at most %u rows and %u tokens a step\n",
          s->device.name, (unsigned long long)s->device.n_kv_tokens, c->page_tokens,
          td_policy_names[c->policy], c->max_running, c->step_tokens);
+  if (s->device.cost.learned[0] > 0 || s->device.cost.learned[1] > 0)
+    printf("steps without and with prompts take %.3f and %.3f times what was calibrated, as the daemon learned under load and kept\n",
+           td_cost_learned(&s->device.cost, false), td_cost_learned(&s->device.cost, true));
   printf("%zu requests, mean %.0f tokens in, %.0f out", s->source.load.n, in / n, out / n);
   if (recorded)
     printf("; recorded at %.3g requests/s, played faster or slower for other rates", s->source.rate);
@@ -86,7 +89,8 @@ int main(int argc, char **argv)
       {"--calibration", "FILE", "step times as tandemd measured them on a device with a model", TD_ARG_TEXT,
        &o.calibration},
       {"--correction", "A,B",
-       "steps without and with prompts take so many times that (/metrics: step_prediction_correction)",
+       "steps without and with prompts take so many times that, instead of what was learned under load and kept there; 1,1: "
+       "as calibrated",
        TD_ARG_TEXT, &o.correction},
       {"--kv-tokens", "N", "KV memory in tokens (from the GPU's memory)", TD_ARG_NUMBER, &o.kv_tokens},
       {"--memory-gib", "N", "memory of a GPU (139.8, an H200)", TD_ARG_NUMBER, &o.memory_gib},
@@ -107,8 +111,8 @@ int main(int argc, char **argv)
       {"--not-ahead", NULL, "no step is planned while another runs (a CPU)", TD_ARG_FLAG, &o.not_ahead},
       {"--host-us", "N", "added to each step that was not planned ahead (0)", TD_ARG_NUMBER, &o.host_us},
       {"--front-us", "N", "from the moment a request is due until the scheduler has it (0)", TD_ARG_NUMBER, &o.front_us},
-      {"--pace", "FILE", "how much longer steps took in a run: lines of seconds, 0 or 1 (with prompts), factor", TD_ARG_TEXT,
-       &o.pace},
+      {"--pace", "FILE", "how much longer steps took in a run: lines of seconds, 0 or 1 (with prompts), factor; instead of --correction",
+       TD_ARG_TEXT, &o.pace},
       {"--step-times", "FILE", "what the first, second, ... step takes: lines of us", TD_ARG_TEXT, &o.step_times},
       {"--log-steps", "FILE", "each step of the run as /v1/steps would tell it, comma separated", TD_ARG_TEXT, &o.log_steps},
       {"--slo-tbt", "MS", "99th percentile of the time between tokens (none)", TD_ARG_NUMBER, &o.slo_tbt_ms},

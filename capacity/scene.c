@@ -115,8 +115,10 @@ static td_status make_daemon(const td_scene_options *o, td_scene *s, td_error *e
   s->replay.slo = (td_slo){.tbt_p99_ms = given(o->slo_tbt_ms, INFINITY),
                            .ttft_p99_ms = given(o->slo_ttft_ms, INFINITY),
                            .queue_p50_ms = given(o->slo_queue_ms, 2000)};
-  if (o->correction)
+  if (o->correction) { /* in place of what the calibration has */
     TD_TRY(read_correction(o->correction, s->replay.lane.correction, err));
+    s->device.cost.learned[0] = s->device.cost.learned[1] = 0;
+  }
   return read_policy(o->policy, &c->policy, err);
 }
 

@@ -385,6 +385,8 @@ static void keep(const calibration *c, const td_cost_model *m)
   td_cost_print(m, identity, &text);
   if (text.failed || td_cache_write(c->path, text.data, text.len_bytes, &why) != TD_OK)
     td_warn("measured step times are not kept (cache_dir): %s", why.message);
+  else
+    snprintf(c->e->cost_path, sizeof c->e->cost_path, "%s", c->path);
   td_buf_deinit(&text);
 }
 
@@ -484,6 +486,17 @@ static td_status measure(calibration *c, td_error *err)
   return TD_OK;
 }
 
+static void take_kept(const calibration *c)
+{
+  td_engine *e = c->e;
+  char learned[100] = "";
+  if (e->cost.learned[0] > 0 || e->cost.learned[1] > 0)
+    snprintf(learned, sizeof learned, "; steps without and with prompts begin at %.3f and %.3f times these, learned under load",
+             td_cost_learned(&e->cost, false), td_cost_learned(&e->cost, true));
+  td_info("step times: %s%s", c->path, learned);
+  snprintf(e->cost_path, sizeof e->cost_path, "%s", c->path);
+}
+
 static td_status calibrate(calibration *c, td_error *err)
 {
   bool ok = false;
@@ -495,7 +508,7 @@ static td_status calibrate(calibration *c, td_error *err)
       TD_TRY(holds(c, &e->cost, &ok, err));
     e->has_cost = ok || c->budget_us == 0;
     if (e->has_cost)
-      td_info("step times: %s", c->path);
+      take_kept(c);
   }
   if (e->has_cost || c->budget_us == 0)
     return TD_OK;
@@ -512,6 +525,7 @@ td_status td_engine_calibrate(td_engine *e, uint32_t page_tokens, uint32_t n_pag
   if (!c)
     return td_fail(err, TD_ERR_NOMEM, "no memory for measuring steps");
   e->cost = none;
+  *e->cost_path = '\0';
   c->e = e;
   c->begin_us = td_engine_now_us();
   c->budget_us = budget_us;

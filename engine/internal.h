@@ -4,6 +4,7 @@
  *   load.c      from options to a loaded model, with the memory plan
  *   record.c    decode steps recorded at start, where the backend can
  *   calibrate.c what steps take, measured at start or kept from an earlier one; trial.c runs them
+ *   learn.c     how much longer than calibrated steps took under load, kept at an orderly end
  *   requests.c  the hand-over between loop and engine thread: slots, rings, tickets
  *   step.c      the step loop: inbox -> plan -> forward -> sample -> commit -> publish
  *   predict.c   steps and waits as predicted, beside what they were; when to come back
@@ -17,6 +18,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "config/cache.h"
 #include "engine/engine.h"
 #include "engine/ring.h"
 #include "engine/step_log.h"
@@ -75,7 +77,12 @@ typedef struct td_slot {
   _Atomic uint64_t predicted_queue_us, first_run_us, first_token_us, last_token_us;
 } td_slot;
 
-enum { TD_STEP_ERRORS_KEPT = 1024 };
+enum { TD_STEP_ERRORS_KEPT = 1024, TD_LEARNED_BINS = 2048 };
+
+/* Measured / calibrated of this run's steps [without, with] prompts, in bins of equal shares. Engine thread. */
+typedef struct td_engine_learned {
+  uint64_t n[2], bins[2][TD_LEARNED_BINS];
+} td_engine_learned;
 
 struct td_engine {
   td_options options;
@@ -95,6 +102,8 @@ struct td_engine {
   td_sched *sched;
   bool has_cost; /* what steps take is known */
   td_cost_model cost;
+  char cost_path[TD_CACHE_PATH_BYTES]; /* where it is kept; "": nowhere */
+  td_engine_learned learned;
   td_plan *plan, *next;  /* the oldest step under way, and one planned ahead of its outcome */
   int32_t *sampled;   /* [max_running] */
   uint8_t *stop;      /* [max_running] */
@@ -161,7 +170,12 @@ bool td_engine_foresee(td_engine *e, bool idle, td_sched_forecast *f);
 void td_engine_note_step(td_engine *e, double predicted_us, double measured_us);
 void td_engine_note_forecast(td_engine *e, const td_sched_forecast *f);
 
-/* step.c; engine thread: runs until stop_asked or a device fault. */
+/* learn.c; engine thread. */
+void td_engine_learn_step(td_engine *e, bool with_prompts, double calibrated_us, double measured_us);
+/* At an orderly end: writes what was learned into the kept calibration that this start measured or took. */
+void td_engine_keep_learned(td_engine *e);
+
+/* step.c; engine thread: runs until stop_asked or a device fault. What was learned is kept in the former case. */
 TD_MUST_CHECK td_status td_engine_run(td_engine *e, td_error *err);
 
 #endif

@@ -170,13 +170,13 @@ static void commit_and_publish(td_engine *e)
 }
 
 /* For who watches the steps; before e->stats, whose sums still are those of the step before. */
-static void log_step(td_engine *e, uint64_t step_us, const td_plan *plan, const td_sched_stats *ss)
+static void log_step(td_engine *e, uint64_t step_us, double calibrated_us, const td_plan *plan, const td_sched_stats *ss)
 {
   td_engine_step s = {.step = plan->step,
                       .end_us = atomic_load_explicit(&e->heartbeat_us, memory_order_relaxed),
                       .step_us = (uint32_t)step_us,
                       .predicted_us = (uint32_t)fmin(e->times.predicted_us, UINT32_MAX),
-                      .calibrated_us = (uint32_t)fmin(td_sched_calibrated_us(e->sched, plan), UINT32_MAX),
+                      .calibrated_us = (uint32_t)fmin(calibrated_us, UINT32_MAX),
                       .n_decodes = (uint16_t)plan->n_decode_rows,
                       .n_prefills = (uint16_t)(plan->n_rows - plan->n_decode_rows),
                       .n_prefill_tokens = plan->n_prefill_tokens,
@@ -197,7 +197,9 @@ static void update_stats(td_engine *e, uint64_t step_us, const td_plan *plan)
   td_sched_get_stats(e->sched, &ss);
   bool foreseen = td_engine_foresee(e, ss.n_running + ss.n_waiting == 0, &f);
   if (plan) {
-    log_step(e, step_us, plan, &ss);
+    double calibrated_us = td_sched_calibrated_us(e->sched, plan);
+    log_step(e, step_us, calibrated_us, plan, &ss);
+    td_engine_learn_step(e, plan->n_rows > plan->n_decode_rows, calibrated_us, (double)step_us);
     td_sched_observe(e->sched, plan, (double)step_us);
   }
   pthread_mutex_lock(&e->stats_lock);
@@ -344,5 +346,6 @@ td_status td_engine_run(td_engine *e, td_error *err)
       take_next(e);
     atomic_store(&e->in_step, under_way);
   }
+  td_engine_keep_learned(e);
   return TD_OK;
 }

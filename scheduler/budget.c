@@ -108,6 +108,10 @@ td_status td_budget_init(td_budget *b, const td_sched_config *c, td_error *err)
     return TD_OK;
   b->has_cost = true;
   b->cost = *c->cost;
+  for (int kind = 0; kind < 2; kind++) {
+    b->correction[kind] = fmin(fmax(td_cost_learned(c->cost, kind), 1 / CORRECTION_MAX), CORRECTION_MAX);
+    b->n_observed[kind] = c->cost->learned[kind] > 0 ? CORRECTION_LAST - CORRECTION_FIRST : 0; /* it is near by */
+  }
   if (c->policy == TD_POLICY_TANDEM)
     b->target_us =
         c->tbt_target_us > 0 ? (double)c->tbt_target_us : td_budget_automatic_target_us(c->cost, c);

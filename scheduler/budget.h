@@ -18,7 +18,7 @@ typedef struct td_budget {
   bool has_cost;
   td_cost_model cost;
   double target_us;     /* 0: none */
-  double correction[2]; /* measured / predicted of steps [without, with] prompts */
+  double correction[2]; /* measured / predicted of steps [without, with] prompts; begins at what the cost model has learned */
   uint32_t n_observed[2];
 
   /* of the step that is being planned */
@@ -51,8 +51,8 @@ void td_budget_add_chunk(td_budget *b, uint32_t q_len, uint32_t kv_len, bool wan
 void td_budget_remove_chunk(td_budget *b, uint32_t q_len, uint32_t kv_len, bool wants_logits);
 
 /* A step's measured time, as an input like any other: moves the correction a little towards it, by the same
- * share however far it is (1/32 at first, 1/128 later), so that it follows the median of measured / predicted
- * and no outlier; within 4. */
+ * share however far it is (1/32 at first, 1/128 later and where it was learned before), so that it follows the
+ * median of measured / predicted and no outlier; within 4. */
 void td_budget_observe(td_budget *b, const td_step_work *w, double measured_us);
 /* Corrected. 0 without a cost model. */
 double td_budget_predict_us(const td_budget *b, const td_step_work *w);

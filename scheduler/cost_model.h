@@ -51,6 +51,8 @@ typedef struct td_cost_model {
   double prefill_us_per_chunk, prefill_us_per_pair, prefill_us_per_kv_token;
   double prefill_us_per_thin_token; /* calibrations have this instead of prefill_us_per_kv_token */
   double hybrid_us, hybrid_us_per_decode_row; /* what decodes and chunks in one step take longer than the sums above */
+  double learned[2]; /* steps [without, with] prompts took so many times all this under load; 0: not known. It is where the
+                      * scheduler's correction begins: td_cost_step_us is as calibrated */
 } td_cost_model;
 
 /* (query, key) pairs of a chunk of q_len tokens that ends at kv_len: each token sees itself and all before
@@ -67,6 +69,10 @@ static inline uint64_t td_cost_thin_tokens(uint32_t q_len, uint32_t kv_len)
 {
   uint64_t by_pairs = td_cost_pairs(q_len, kv_len) / TD_COST_THIN;
   return by_pairs < kv_len ? kv_len - by_pairs : 0;
+}
+static inline double td_cost_learned(const td_cost_model *m, bool with_prompts)
+{
+  return m->learned[with_prompts] > 0 ? m->learned[with_prompts] : 1;
 }
 /* The work of a plan; O(rows). */
 td_step_work td_step_work_of(const td_plan *plan);

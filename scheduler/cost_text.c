@@ -1,14 +1,17 @@
 /* A cost model as text. See cost_text.h.
  *
- *   tandem-steps 2
+ *   tandem-steps 3
  *   WHAT IT WAS MEASURED ON
  *   tokens N us T                   the table: a line for each point, ascending
  *   ...
  *   logits_us_per_row X             then every coefficient, in this order
  *   ...
+ *   learned_without_prompts X       what steps took under load, times all this; each may be missing
+ *   learned_with_prompts X
  *   xxh3 CHECKSUM of all bytes before this line
  *
- * Numbers are printed with 17 digits: what is read is bit for bit what was written. */
+ * Version 2 is the same with nothing learned, and is read too. Numbers are printed with 17 digits: what is read is
+ * bit for bit what was written. */
 #include "scheduler/cost_text.h"
 
 #include <inttypes.h>
@@ -18,7 +21,10 @@
 #include <string.h>
 #include <xxhash.h>
 
-#define HEADER "tandem-steps 2\n"
+#include "config/limits.h"
+
+#define HEADER "tandem-steps 3\n"
+#define HEADER_BEFORE "tandem-steps 2\n"
 #define COEFFICIENT_MAX_US 1e9
 #define STEP_MAX_US 1e12
 enum { CHECKSUM_LINE_BYTES = 5 + 16 + 1, NUMBER_BYTES = 32, TOKENS_MAX = 1 << 24 };
@@ -41,6 +47,8 @@ static const coefficient coefficients[] = {
 };
 enum { N_COEFFICIENTS = sizeof coefficients / sizeof *coefficients };
 
+static const char *const learned_names[2] = {"learned_without_prompts", "learned_with_prompts"};
+
 static double *coefficient_of(td_cost_model *m, int i)
 {
   return (double *)((char *)m + coefficients[i].offset);
@@ -51,6 +59,12 @@ static double value_of(const td_cost_model *m, int i)
 }
 
 static bool is_within(double v, double max) { return v >= 0 && v <= max; } /* no NaN */
+
+bool td_cost_is_learnable(double factor)
+{
+  double most = td_limits[TD_LIMIT_LEARNED_FACTOR].max;
+  return factor >= 1 / most && factor <= most;
+}
 
 bool td_cost_is_valid(const td_cost_model *m)
 {
@@ -65,6 +79,9 @@ bool td_cost_is_valid(const td_cost_model *m)
   for (int i = 0; i < N_COEFFICIENTS; i++)
     if (!is_within(value_of(m, i), COEFFICIENT_MAX_US))
       return false;
+  for (int i = 0; i < 2; i++)
+    if (m->learned[i] != 0 && !td_cost_is_learnable(m->learned[i]))
+      return false;
   return true;
 }
 
@@ -76,6 +93,9 @@ void td_cost_print(const td_cost_model *m, const char *identity, td_buf *out)
     td_buf_printf(out, "tokens %" PRIu32 " us %.17g\n", m->tokens[i], m->tokens_us[i]);
   for (int i = 0; i < N_COEFFICIENTS; i++)
     td_buf_printf(out, "%s %.17g\n", coefficients[i].name, value_of(m, i));
+  for (int i = 0; i < 2; i++)
+    if (m->learned[i] > 0)
+      td_buf_printf(out, "%s %.17g\n", learned_names[i], m->learned[i]);
   if (!out->failed)
     td_buf_printf(out, "xxh3 %016" PRIx64 "\n",
                   (uint64_t)XXH3_64bits(out->data + begin, out->len_bytes - begin));
@@ -140,7 +160,16 @@ static bool take_points(cursor *c, td_cost_model *m)
   return true;
 }
 
-static bool take_model(cursor *c, td_cost_model *m)
+static bool take_learned(cursor *c, td_cost_model *m)
+{
+  for (int i = 0; i < 2; i++)
+    if (take_text(c, learned_names[i]) &&
+        (!take_text(c, " ") || !take_number(c, '\n', &m->learned[i]) || m->learned[i] == 0))
+      return false;
+  return true;
+}
+
+static bool take_model(cursor *c, bool has_learned, td_cost_model *m)
 {
   if (!take_points(c, m))
     return false;
@@ -148,7 +177,7 @@ static bool take_model(cursor *c, td_cost_model *m)
     if (!take_text(c, coefficients[i].name) || !take_text(c, " ") ||
         !take_number(c, '\n', coefficient_of(m, i)))
       return false;
-  return c->at == c->end;
+  return (!has_learned || take_learned(c, m)) && c->at == c->end;
 }
 
 static bool sum_is_right(const char *text, size_t n_bytes)
@@ -164,7 +193,8 @@ td_status td_cost_parse(const char *text, size_t n_bytes, td_cost_model *m,
 {
   cursor c = {text, text + n_bytes};
   td_cost_model got = {0};
-  if (n_bytes == 0 || !take_text(&c, HEADER))
+  bool has_learned = n_bytes > 0 && take_text(&c, HEADER);
+  if (!has_learned && (n_bytes == 0 || !take_text(&c, HEADER_BEFORE)))
     return td_fail(err, TD_ERR_CONFIG, "no step times of this version");
   if ((size_t)(c.end - c.at) < CHECKSUM_LINE_BYTES)
     return td_fail(err, TD_ERR_CONFIG, "cut off");
@@ -173,10 +203,10 @@ td_status td_cost_parse(const char *text, size_t n_bytes, td_cost_model *m,
     return td_fail(err, TD_ERR_CONFIG, "damaged or cut off: the checksum is wrong");
   if (!take_identity(&c, identity))
     return td_fail(err, TD_ERR_CONFIG, "its second line does not say what it was measured on");
-  if (!take_model(&c, &got))
+  if (!take_model(&c, has_learned, &got))
     return td_fail(err, TD_ERR_CONFIG, "not as it should be at byte %zu", (size_t)(c.at - text));
   if (!td_cost_is_valid(&got))
-    return td_fail(err, TD_ERR_CONFIG, "a time or a number of tokens is out of range or order");
+    return td_fail(err, TD_ERR_CONFIG, "a time, a factor or a number of tokens is out of range or order");
   *m = got;
   return TD_OK;
 }

@@ -12,6 +12,8 @@
 
 enum { TD_COST_IDENTITY_BYTES = 1024, TD_COST_TEXT_BYTES = 16384 };
 
+/* A factor that may be kept and believed (limits.def). */
+bool td_cost_is_learnable(double factor);
 /* Ascending tokens, everything positive, finite and within sane bounds: what the planner relies
  * on. */
 bool td_cost_is_valid(const td_cost_model *m);

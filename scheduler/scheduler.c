@@ -91,12 +91,12 @@ td_status td_sched_create(const td_sched_config *config, td_sched **out, td_erro
     return td_fail(err, TD_ERR_NOMEM, "no memory for the scheduler");
   s->config = *config;
   s->config.cost = NULL; /* the budget has a copy */
-  s->least_correction = 1;
   if (config->cost && config->prompt_ns_per_token == 0)
     s->config.prompt_ns_per_token = (uint32_t)fmin(
         PROMPT_TIME_SHARE * 1e3 * td_cost_tokens_us(config->cost, config->step_tokens) / config->step_tokens, UINT32_MAX);
   s->order_ns_per_token = s->config.prompt_ns_per_token ? s->config.prompt_ns_per_token : UNMEASURED_NS_PER_TOKEN;
   td_status status = td_budget_init(&s->budget, config, err);
+  s->least_correction = fmin(1, s->budget.correction[1]);
   if (status == TD_OK)
     status = size_tables(s, err);
   if (status == TD_OK && !allocate(s))

@@ -60,7 +60,7 @@ def test_measured_once_and_kept(tiny, tmp_path):
         assert 0 < target < 1 and "chosen: tbt_target_ms" in d.log()
         assert m["tandem:request_queue_time_predicted_seconds_count"] == m["vllm:request_queue_time_seconds_count"] == 5
     (kept,) = cache.iterdir()
-    assert kept.read_text().startswith("tandem-steps 2\ntandem ")
+    assert kept.read_text().startswith("tandem-steps 3\ntandem ")
     with start(tiny, "--calibrate-ms", 0, "--cache-dir", cache) as d:
         assert f"step times: {kept}" in d.log()
         assert d.gauge("tandem:tbt_target_seconds") == pytest.approx(target)
@@ -72,6 +72,64 @@ def test_measured_once_and_kept(tiny, tmp_path):
         assert d.gauge("tandem:tbt_target_seconds") == 0
         answer(d, 0)
         assert d.gauge("tandem:step_prediction_error_ratio_count") == 0
+
+
+def learned_in(path):
+    """What a load took, times what was calibrated: of steps without and with prompts, 0 where nothing is known."""
+    found = dict(re.findall(r"^learned_(without|with)_prompts (.*)$", path.read_text(), re.M))
+    return [float(found.get(k, 0)) for k in ("without", "with")]
+
+
+def load(d, n):
+    """One after the other: n steps with prompts, and five times as many without."""
+    prompts = [[(7 * i + k * k * (i + 3)) % 500 + 3 for k in range(60)] for i in range(n)]
+    return d.post("/v1/completions", {"prompt": prompts, "max_tokens": 6, "temperature": 0, "ignore_eos": True}).status_code
+
+
+def test_what_a_load_took_is_kept_at_an_orderly_end(tiny, tmp_path, monkeypatch):
+    cache = tmp_path / "cache"
+    options = ("--load-format", "dummy", "--running-requests", 1, "--cache-dir", cache, "--calibrate-ms")
+
+    def again(expect_exit=0):
+        return Daemon(*options, 0, model=tiny, kv_bytes=1 << 26, expect_exit=expect_exit)
+
+    with Daemon(*options, 1000, model=tiny, kv_bytes=1 << 26) as d:
+        assert load(d, 2) == 200
+    (path,) = cache.iterdir()
+    fresh = path.read_bytes()
+    assert learned_in(path) == [0, 0], "two steps with prompts tell nothing"
+    with again(expect_exit=-9) as d:
+        assert re.search(rf"step times: {path}$", d.log(), re.M), d.log()
+        assert load(d, 80) == 200
+        d.process.kill()
+    assert path.read_bytes() == fresh, "no orderly end"
+    monkeypatch.setenv("TANDEM_FAULT", "device:300")
+    with again(expect_exit=70) as d:
+        assert load(d, 80) == 503
+        d.process.wait(60)
+    monkeypatch.delenv("TANDEM_FAULT")
+    assert path.read_bytes() == fresh, "no orderly end either"
+    with again() as d:
+        assert load(d, 80) == 200
+        d.stop()
+        log = d.log()
+    said = re.search(r"beside what was calibrated: without prompts (.*), with prompts (.*); kept in ", log)
+    learned = learned_in(path)
+    for kind, name in enumerate(("without", "with")):
+        if learned[kind]:  # else this machine took more than twice, or less than half of what it did before
+            assert f"{learned[kind]:.3f} times" in said.group(1 + kind) and 0.5 <= learned[kind] <= 2, (said, learned)
+        else:
+            assert re.search(rf"steps {name} prompts took .* times what was calibrated: too far off to be kept", log), log
+    rest = re.sub(rb"learned_.*\n", b"", path.read_bytes())
+    assert rest.split(b"xxh3")[0] == fresh.split(b"xxh3")[0], "and nothing else"
+    with again() as d:
+        known = [f or 1 for f in learned]
+        if any(learned):
+            assert f"{path}; steps without and with prompts begin at {known[0]:.3f} and {known[1]:.3f} times these, learned under load" in d.log()
+        m = d.metrics()
+        begins = [next(v for (n, labels), v in m.items() if n == "tandem:step_prediction_correction" and f'prompts="{k}"' in labels)
+                  for k in ("without", "with")]
+        assert begins == pytest.approx(known, rel=1e-3)
 
 
 def test_every_policy_answers_the_same(tiny):

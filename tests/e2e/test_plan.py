@@ -178,8 +178,9 @@ def test_every_step_is_the_daemons(tmp_path, policy):
     calibration = next(p for p in (tmp_path / "cache").rglob("*") if p.is_file() and p.read_bytes().startswith(b"tandem-steps"))
     (tmp_path / "trace.jsonl").write_text("".join(json.dumps(o) + "\n" for o in lines))
     (tmp_path / "us").write_text("".join(f"{s['step_us']}\n" for s in steps))
+    # the calibration as the daemon began with it: what the bursts took was kept at its end
     plan("--trace", tmp_path / "trace.jsonl", "--no-search", "--step-times", tmp_path / "us", "--log-steps", tmp_path / "steps.csv", "--not-ahead",
-         "--calibration", calibration, "--kv-tokens", pages * page_tokens, "--policy", policy, "--slack-percent", 0, "--running", 4,
+         "--calibration", calibration, "--correction", "1,1", "--kv-tokens", pages * page_tokens, "--policy", policy, "--slack-percent", 0, "--running", 4,
          "--step-tokens", 192, "--context", 2048, "--queue-requests", 64, "--json", tmp_path / "p.json")
     check_words_of_a_cpu(calibration)
     predicted = list(csv.DictReader((tmp_path / "steps.csv").open()))

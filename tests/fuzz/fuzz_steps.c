@@ -1,5 +1,5 @@
-/* The text form of step times: one byte of mode, then the text. Even: as it is. Odd: points and coefficients only, put under the right
- * head and checksum, which no mutation would find. Properties: what is refused leaves the model alone and gives one printable
+/* The text form of step times: one byte of mode, then the text. Even: as it is. Odd: what is below the head, put under the right
+ * one and checksum, which no mutation would find; 3: the head of the version before. Properties: what is refused leaves the model alone and gives one printable
  * line; what is taken is valid, predicts a finite time, and written again reads the same. */
 #include <math.h>
 #include <string.h>
@@ -24,6 +24,8 @@ static void check_model(const td_cost_model *m, const char *identity)
   td_error err;
   td_buf text;
   FUZZ_CHECK(td_cost_is_valid(m) && *identity);
+  for (int kind = 0; kind < 2; kind++)
+    FUZZ_CHECK(td_cost_learned(m, kind) >= 0.5 && td_cost_learned(m, kind) <= 2);
   for (uint32_t n = 1; n < 1u << 31; n *= 3) {
     double us = td_cost_step_us(m, &(td_step_work){.n_tokens = n, .n_rows = n, .n_logits = n, .n_decode_rows = n / 2, .prefill_pairs = n});
     FUZZ_CHECK(isfinite(us) && us > 0);
@@ -39,7 +41,8 @@ static void check_model(const td_cost_model *m, const char *identity)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
   fuzz_input in = {data, size};
-  bool body = fuzz_take(&in) & 1;
+  uint8_t mode = fuzz_take(&in);
+  bool body = mode & 1, before = mode & 2;
   char identity[TD_COST_IDENTITY_BYTES];
   td_cost_model m, untouched;
   td_error err = {0};
@@ -48,13 +51,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
   untouched = m;
   td_buf_init(&b, 0);
   if (body)
-    td_buf_printf(&b, "tandem-steps 2\nSome GPU (80 GB), 32 layers\n");
+    td_buf_printf(&b, "tandem-steps %d\nSome GPU (80 GB), 32 layers\n", before ? 2 : 3);
   td_buf_append(&b, (const char *)in.data, in.size);
   if (body)
     td_buf_printf(&b, "xxh3 %016llx\n", (unsigned long long)XXH3_64bits(b.data, b.len_bytes));
   FUZZ_CHECK(!b.failed);
   td_status st = td_cost_parse(b.data, b.len_bytes, &m, identity, &err);
   if (st == TD_OK) {
+    FUZZ_CHECK(!body || !before || (m.learned[0] == 0 && m.learned[1] == 0));
     check_model(&m, identity);
   } else {
     check_error(st, &err);

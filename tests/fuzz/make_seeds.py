@@ -208,7 +208,7 @@ def make_products():
 
 
 def make_steps():
-    """Mode 1: points and coefficients; the target puts head and checksum around them."""
+    """Modes 1 and 3: points, coefficients and what was learned; the target puts head (3: of the version before) and checksum around them."""
     names = ("logits_us_per_row", "decode_us_per_row", "decode_us_per_kv_token", "prefill_us_per_chunk", "prefill_us_per_pair", "prefill_us_per_kv_token",
              "prefill_us_per_thin_token", "hybrid_us", "hybrid_us_per_decode_row")
     rest = "".join("%s %s\n" % (n, v) for n, v in zip(names, ("0.5", "2", "0.030481860465116279", "7.25e1", "9.3622857142857142e-04", "0", "0.39", "400", "13.25")))
@@ -223,7 +223,16 @@ def make_steps():
         write("steps", name, "\1" + text + rest)
     write("steps", "no-coefficients", "\1" + points)
     write("steps", "more", "\1" + points + rest + "more 1\n")
-    write("steps", "whole-wrong-sum", "\0tandem-steps 2\nSome GPU\n" + points + rest + "xxh3 0123456789abcdef\n")
+    learned = "learned_without_prompts 1.0123\nlearned_with_prompts 0.97\n"
+    write("steps", "learned", "\1" + points + rest + learned)
+    write("steps", "learned-one", "\1" + points + rest + "learned_with_prompts 2\n")
+    write("steps", "learned-absurd", "\1" + points + rest + learned.replace("0.97", "2.5"))
+    write("steps", "learned-nothing", "\1" + points + rest + learned.replace("0.97", "0"))
+    write("steps", "learned-twice", "\1" + points + rest + learned + learned)
+    write("steps", "before", "\3" + points + rest)
+    write("steps", "before-learned", "\3" + points + rest + learned)
+    write("steps", "whole-wrong-sum", "\0tandem-steps 3\nSome GPU\n" + points + rest + "xxh3 0123456789abcdef\n")
+    write("steps", "whole-before", "\0tandem-steps 2\nSome GPU\n" + points + rest + "xxh3 0123456789abcdef\n")
     write("steps", "other-version", "\0tandem-steps 1\nSome GPU\n" + points + rest)
     write("steps", "binary", b"\0" + bytes(range(256)))
 

@@ -1,6 +1,7 @@
 /* The random life of requests: see sim_world.h. */
 #include "sim_world.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,18 +32,20 @@ static void *must_alloc(size_t n, size_t size)
 }
 
 /* A stair of four that falls once, so that chunks are cut at its edges, and terms of about the same size for all that a step may hold. */
-static const td_cost_model stairs = {.n_points = 9,
-                                     .tokens = {1, 16, 17, 32, 33, 64, 65, 96, 128},
-                                     .tokens_us = {100, 110, 150, 160, 200, 230, 330, 290, 400},
-                                     .logits_us_per_row = 1,
-                                     .decode_us_per_row = 2,
-                                     .decode_us_per_kv_token = 0.2,
-                                     .prefill_us_per_chunk = 5,
-                                     .prefill_us_per_pair = 0.01,
-                                     .prefill_us_per_kv_token = 0.05,
-                                     .prefill_us_per_thin_token = 0.03,
-                                     .hybrid_us = 12,
-                                     .hybrid_us_per_decode_row = 1};
+#define STAIRS \
+  .n_points = 9, \
+  .tokens = {1, 16, 17, 32, 33, 64, 65, 96, 128}, \
+  .tokens_us = {100, 110, 150, 160, 200, 230, 330, 290, 400}, \
+  .logits_us_per_row = 1, \
+  .decode_us_per_row = 2, \
+  .decode_us_per_kv_token = 0.2, \
+  .prefill_us_per_chunk = 5, \
+  .prefill_us_per_pair = 0.01, \
+  .prefill_us_per_kv_token = 0.05, \
+  .prefill_us_per_thin_token = 0.03, \
+  .hybrid_us = 12, \
+  .hybrid_us_per_decode_row = 1
+static const td_cost_model stairs = {STAIRS}, stairs_learned = {STAIRS, .learned = {1.3, 0.8}};
 
 /* Half of the worlds as they are by default; else a target, which half of the time is so small that the decodes of a full
  * step exceed it, or one of the policies for comparison. */
@@ -53,7 +56,7 @@ static void draw_policy(sim_world *w)
   if (sim_chance(r, 0.5))
     return;
   if (sim_chance(r, 0.6)) {
-    c->cost = &stairs;
+    c->cost = sim_chance(r, 0.7) ? &stairs : &stairs_learned;
     uint64_t smallest = 1 + (uint64_t)td_budget_smallest_target_us(&stairs, c);
     c->tbt_target_us = sim_chance(r, 0.2) ? 0 : smallest + sim_below(r, sim_chance(r, 0.5) ? 40 : 500);
     return;
@@ -144,7 +147,7 @@ sim_world *sim_world_create(uint64_t seed, uint64_t hash_seed, sim_totals *total
   w->totals = totals;
   draw_config(w, hash_seed);
   draw_prefixes(w);
-  w->least_correction = 1;
+  w->least_correction = w->config.cost && w->config.cost->learned[1] > 0 ? fmin(1, w->config.cost->learned[1]) : 1;
   if (td_sched_create(&w->config, &w->sched, &err) != TD_OK ||
       td_sched_plan_create(w->sched, &w->plan, &err) != TD_OK ||
       td_sched_plan_create(w->sched, &w->next, &err) != TD_OK) {

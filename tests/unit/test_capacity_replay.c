@@ -188,6 +188,70 @@ static void test_correction(void **state)
   td_load_deinit(&l);
 }
 
+/* The same, kept with the calibration; what is given, and a run's own pace, stand in for it, of the kinds that they have. */
+static void test_learned(void **state)
+{
+  td_cost_model learned = constant;
+  td_pace_point half = {0, 0.5};
+  td_pace only_with = {.points = {NULL, &half}, .n_points = {0, 1}};
+  const struct {
+    double correction[2];
+    const td_pace *pace;
+    double first_us, end_us;
+  } cases[] = {{{0, 0}, NULL, 3000, 7000},        {{1, 1}, NULL, 1000, 3000},       {{5, 4}, NULL, 4000, 14000},
+               {{0, 0}, &only_with, 500, 4500}, {{1, 1}, &only_with, 500, 2500}};
+  learned.learned[0] = 2;
+  learned.learned[1] = 3;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    td_load l = {0};
+    td_life *lives;
+    td_replay_config c = make_config(&learned, 4, 64);
+    memcpy(c.lane.correction, cases[i].correction, sizeof cases[i].correction);
+    c.lane.pace = cases[i].pace;
+    add(&l, 0, 1, 10, 3);
+    run(&l, &c, &lives);
+    assert_true(lives[0].first_us == cases[i].first_us && lives[0].end_us == cases[i].end_us);
+    free(lives);
+    td_load_deinit(&l);
+  }
+}
+
+/* What the cost model has learned its scheduler knows from the start, and it stays; what is given it has to learn. */
+static void test_who_knows_what_is_learned(void **state)
+{
+  for (int given = 0; given < 2; given++) {
+    td_load l = {0};
+    td_life life = {0};
+    td_tally tally = {0};
+    td_sched_stats s[2];
+    td_lane lane;
+    td_error err;
+    td_cost_model learned = constant;
+    td_replay_config c = make_config(&learned, 4, 64);
+    learned.learned[0] = given ? 0 : 2;
+    learned.learned[1] = given ? 0 : 3;
+    c.lane.correction[0] = given ? 2 : 0;
+    c.lane.correction[1] = given ? 3 : 0;
+    c.lane.sched.cost = &learned;
+    add(&l, 0, 1, 10, 3);
+    assert_int_equal(td_lane_init(&lane, &c.lane, &l, &life, &tally, &err), TD_OK);
+    td_sched_get_stats(lane.sched, &s[0]);
+    td_lane_send(&lane, 0);
+    for (double now_us = 0; td_lane_begin(&lane, now_us);) {
+      now_us += lane.step_us;
+      td_lane_end(&lane, now_us);
+    }
+    td_sched_get_stats(lane.sched, &s[1]);
+    assert_true(life.end_us == 7000);
+    for (int i = 0; i < 2; i++)
+      assert_true(given ? s[i].cost_correction[0] < 1.1 : s[i].cost_correction[0] == 2 && s[i].cost_correction[1] == 3);
+    assert_true(!given || (s[0].cost_correction[0] == 1 && s[1].cost_correction[0] > 1 && s[1].cost_correction[1] > 1));
+    td_lane_deinit(&lane);
+    td_tally_deinit(&tally);
+    td_load_deinit(&l);
+  }
+}
+
 /* One row at most: two requests at once take turns on one daemon and none on two. */
 static void test_replicas(void **state)
 {
@@ -369,7 +433,8 @@ int main(void)
       cmocka_unit_test(test_spread),        cmocka_unit_test(test_one_request),
       cmocka_unit_test(test_step_times),    cmocka_unit_test(test_chunks),
       cmocka_unit_test(test_planned_ahead), cmocka_unit_test(test_host_time),
-      cmocka_unit_test(test_correction),    cmocka_unit_test(test_replicas),
+      cmocka_unit_test(test_correction), cmocka_unit_test(test_learned),
+      cmocka_unit_test(test_who_knows_what_is_learned),    cmocka_unit_test(test_replicas),
       cmocka_unit_test(test_shared_prefix), cmocka_unit_test(test_refusals),
       cmocka_unit_test(test_cut),           cmocka_unit_test(test_same_again),
       cmocka_unit_test(test_pressure),      cmocka_unit_test(test_search),

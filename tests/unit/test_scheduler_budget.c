@@ -279,6 +279,32 @@ static void the_correction_is_slow_and_bounded(void **state)
   assert_true(td_budget_chunk(&b, 0, 10000) < before * 3 / 4); /* slower than thought: shorter chunks */
 }
 
+/* What a run before learned is believed from the first step on, and moves by small parts. */
+static void it_begins_where_it_was_learned(void **state)
+{
+  (void)state;
+  td_cost_model learned = *h200.cost;
+  td_sched_config c = h200;
+  td_step_work decodes = {.n_tokens = 8, .n_rows = 8, .n_logits = 8, .n_decode_rows = 8, .decode_kv_tokens = 8192};
+  learned.learned[0] = 1.02;
+  c.cost = &learned;
+  td_budget fresh = make(&h200, 30000), b = make(&c, 30000);
+  assert_true(b.correction[0] == 1.02 && b.correction[1] == 1 && b.target_us == fresh.target_us);
+  assert_true(td_budget_predict_us(&b, &decodes) == 1.02 * td_budget_predict_us(&fresh, &decodes));
+  assert_true(td_budget_calibrated_us(&b, &decodes) == td_budget_predict_us(&fresh, &decodes));
+  td_budget_observe(&b, &decodes, 1e9);
+  assert_true(fabs(b.correction[0] - 1.02 * (1 + 1.0 / 128)) < 1e-12);
+  learned.learned[1] = 1.5; /* slower than calibrated: shorter chunks */
+  td_budget slower = make(&c, 30000);
+  begin(&b, 64, 1024);
+  begin(&slower, 64, 1024);
+  assert_true(td_budget_chunk(&slower, 0, 10000) < td_budget_chunk(&b, 0, 10000) * 3 / 4);
+  c.tbt_target_us = 0; /* what is aimed at is of the device, not of its mood */
+  td_sched_config plain = h200;
+  plain.tbt_target_us = 0;
+  assert_true(td_budget_automatic_target_us(&learned, &c) == td_budget_automatic_target_us(h200.cost, &plain));
+}
+
 /* In the scheduler: decodes and a long prompt under a target, every step within it, and the prompt goes on.
  */
 static void steps_keep_the_target(void **state)
@@ -399,6 +425,7 @@ int main(void)
       cmocka_unit_test(targets),
       cmocka_unit_test(policies),
       cmocka_unit_test(the_correction_is_slow_and_bounded),
+      cmocka_unit_test(it_begins_where_it_was_learned),
       cmocka_unit_test(steps_keep_the_target),
       cmocka_unit_test(prefill_first_lets_decodes_wait),
       cmocka_unit_test(decode_first_lets_prompts_wait),

@@ -21,6 +21,14 @@ static const td_cost_model round_numbers = {.n_points = 3,
                                             .prefill_us_per_thin_token = 0.5,
                                             .hybrid_us = 9,
                                             .hybrid_us_per_decode_row = 3};
+/* The same, after a load. */
+static td_cost_model with_learned(double without_prompts, double with_prompts)
+{
+  td_cost_model m = round_numbers;
+  m.learned[0] = without_prompts;
+  m.learned[1] = with_prompts;
+  return m;
+}
 
 static void assert_near(double got, double want, double share)
 {
@@ -81,6 +89,9 @@ static void test_step(void **state)
                     .prefill_kv_tokens = 15,
                     .prefill_thin_tokens = 6};
   assert_near(td_cost_step_us(&round_numbers, &w), 104 + 1.5 + 4 + 77.5 + 14 + 5.25 + 0.9375 + 3 + 9 + 6, 1e-12);
+  td_cost_model worked = with_learned(1.5, 0.75); /* that is the scheduler's to know */
+  assert_true(td_cost_step_us(&worked, &w) == td_cost_step_us(&round_numbers, &w));
+  assert_true(td_cost_learned(&worked, false) == 1.5 && td_cost_learned(&worked, true) == 0.75 && td_cost_learned(&round_numbers, true) == 1);
   w.n_decode_rows = 0; /* chunks alone */
   w.decode_kv_tokens = 0;
   assert_near(td_cost_step_us(&round_numbers, &w), 104 + 1.5 + 28 + 5.25 + 0.9375 + 3, 1e-12);
@@ -135,9 +146,9 @@ static char text[TD_COST_TEXT_BYTES], identity[TD_COST_IDENTITY_BYTES];
 static td_status parse_with(const char *line, const char *other, td_error *err)
 {
   td_buf b;
-  td_cost_model m;
+  td_cost_model m, printed = with_learned(1.25, 0.5);
   td_buf_init(&b, 0);
-  td_cost_print(&round_numbers, "Some GPU", &b);
+  td_cost_print(&printed, "Some GPU", &b);
   char *at = strstr(b.data, line);
   assert_non_null(at);
   int n = snprintf(text, sizeof text, "%.*s%s%s", (int)(at - b.data), b.data, other, at + strlen(line));
@@ -150,8 +161,9 @@ static td_status parse_with(const char *line, const char *other, td_error *err)
 static void test_text_is_exact(void **state)
 {
   (void)state;
-  static const td_cost_model *const models[] = {&round_numbers, &td_cost_h200_llama3_8b};
-  for (int i = 0; i < 2; i++) {
+  const td_cost_model learned[] = {with_learned(1.0123456789012345, 1 / 1.7), with_learned(0, 2), with_learned(0.5, 0)};
+  const td_cost_model *const models[] = {&round_numbers, &td_cost_h200_llama3_8b, &learned[0], &learned[1], &learned[2]};
+  for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
     td_cost_model back;
     td_error err;
     td_buf b;
@@ -198,10 +210,26 @@ static void test_hostile_text(void **state)
       {"Some GPU", ""},
       {"Some GPU", "Some\tGPU"},
       {"us 100", "us 100000000000000000000000000000000000000000"},
+      {"learned_without_prompts 1.25", "learned_without_prompts 2.01"},
+      {"learned_without_prompts 1.25", "learned_without_prompts 0.49"},
+      {"learned_without_prompts 1.25", "learned_without_prompts 0"},
+      {"learned_without_prompts 1.25", "learned_without_prompts -1"},
+      {"learned_without_prompts 1.25", "learned_without_prompts nan"},
+      {"learned_without_prompts 1.25", "learned_without_prompts 1e400"},
+      {"learned_without_prompts 1.25", "learned_without_prompts1.25"},
+      {"learned_without_prompts 1.25", "learned_with_prompts 1.25"},
+      {"learned_with_prompts 0.5", "learned_with_prompts 0.5\nlearned_with_prompts 0.5"},
+      {"learned_with_prompts 0.5", "learned_without_prompts 0.5"},
+      {"learned_with_prompts 0.5", "learned 0.5"},
+      {"tandem-steps 3", "tandem-steps 2"}, /* which knew of nothing learned */
+      {"tandem-steps 3", "tandem-steps 1"},
+      {"tandem-steps 3", "tandem-steps 4"},
   };
   td_error err;
   assert_int_equal(parse_with("Some GPU", "Some GPU", &err), TD_OK);
   assert_int_equal(parse_with("us 100", "us 99.5", &err), TD_OK);
+  assert_int_equal(parse_with("learned_without_prompts 1.25\n", "", &err), TD_OK);
+  assert_int_equal(parse_with("learned_without_prompts 1.25", "learned_without_prompts 2", &err), TD_OK);
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
     if (parse_with(bad[i][0], bad[i][1], &err) != TD_ERR_CONFIG)
       fail_msg("'%s' was taken", bad[i][1]);
@@ -216,13 +244,31 @@ static void test_hostile_text(void **state)
   td_buf_deinit(&many);
 }
 
+/* What an earlier version kept: the same, and nothing learned. */
+static void test_text_before(void **state)
+{
+  (void)state;
+  td_cost_model m;
+  td_error err;
+  td_buf b;
+  td_buf_init(&b, 0);
+  td_cost_print(&round_numbers, "Some GPU", &b);
+  assert_null(strstr(b.data, "learned"));
+  int n = snprintf(text, sizeof text, "tandem-steps 2%.*s", (int)b.len_bytes - 22 - 14, b.data + 14);
+  snprintf(text + n, 23, "xxh3 %016llx\n", (unsigned long long)XXH3_64bits(text, (size_t)n));
+  memset(&m, 0, sizeof m);
+  assert_int_equal(td_cost_parse(text, (size_t)n + 22, &m, identity, &err), TD_OK);
+  assert_memory_equal(&m, &round_numbers, sizeof m);
+  td_buf_deinit(&b);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_work_of_plan), cmocka_unit_test(test_pairs_do_not_overflow),
       cmocka_unit_test(test_table),        cmocka_unit_test(test_step),
       cmocka_unit_test(test_h200_table),   cmocka_unit_test(test_text_is_exact),
-      cmocka_unit_test(test_hostile_text),
+      cmocka_unit_test(test_hostile_text), cmocka_unit_test(test_text_before),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

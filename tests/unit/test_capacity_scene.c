@@ -1,0 +1,68 @@
+/* What tandem-plan makes of its options: whose step times the simulated daemon has. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "capacity/scene.h"
+#include "scheduler/cost_text.h"
+
+static char path[] = "/tmp/td_scene_XXXXXX";
+
+static td_scene_options options(const char *correction)
+{
+  return (td_scene_options){.calibration = path, .kv_tokens = 10000, .in = "10", .out = "10", .requests = 2, .slack_percent = -1,
+                            .correction = correction};
+}
+
+/* A calibration brings what its daemon learned under load, unless it is said what steps take. */
+static void what_was_learned(void **state)
+{
+  static td_scene s;
+  td_error err;
+  td_buf text;
+  td_cost_model m = {.n_points = 1, .tokens = {1}, .tokens_us = {1000}, .learned = {1.5, 0.75}};
+  td_buf_init(&text, TD_COST_TEXT_BYTES);
+  td_cost_print(&m, "a device", &text);
+  FILE *f = fopen(path, "w");
+  assert_int_equal(fwrite(text.data, 1, text.len_bytes, f), text.len_bytes);
+  fclose(f);
+  td_buf_deinit(&text);
+
+  td_scene_options o = options(NULL);
+  assert_int_equal(td_scene_make(&o, &s, &err), TD_OK);
+  assert_true(s.replay.lane.cost->learned[0] == 1.5 && s.replay.lane.sched.cost->learned[1] == 0.75);
+  assert_true(s.replay.lane.correction[0] == 0 && s.replay.lane.correction[1] == 0);
+  td_device two = td_device_tp2(&s.device);
+  td_replay_config c = td_scene_on(&s, &two);
+  assert_true(c.lane.cost->learned[0] == 1.5 && c.lane.sched.cost->learned[1] == 0.75);
+  td_scene_deinit(&s);
+
+  o = options("1,1.25");
+  assert_int_equal(td_scene_make(&o, &s, &err), TD_OK);
+  assert_true(s.replay.lane.cost->learned[0] == 0 && s.replay.lane.sched.cost->learned[1] == 0);
+  assert_true(s.replay.lane.correction[0] == 1 && s.replay.lane.correction[1] == 1.25);
+  td_scene_deinit(&s);
+  o = options("1");
+  assert_int_equal(td_scene_make(&o, &s, &err), TD_ERR_CONFIG);
+}
+
+static int setup(void **state)
+{
+  int fd = mkstemp(path);
+  return fd < 0 ? -1 : close(fd);
+}
+
+static int teardown(void **state) { return unlink(path); }
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {cmocka_unit_test(what_was_learned)};
+  return cmocka_run_group_tests(tests, setup, teardown);
+}

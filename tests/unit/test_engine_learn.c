@@ -1,0 +1,344 @@
+/* What a run learned of its steps (engine/learn.c): kept at an orderly end and only then, taken by the next start, and never written
+ * over what somebody else put there. With the real step loop and scheduler, on a device that takes so many times what it took while it
+ * was measured, and a clock that moves with it alone. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+#include <dirent.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "config/limits.h"
+#include "engine/internal.h"
+#include "scheduler/cost_text.h"
+
+enum { MAX_ROWS = 16, MAX_TOKENS = 256, PAGE = 16, N_PAGES = 2048, CONTEXT = 4096, N_SLOTS = 64 };
+
+typedef struct device {
+  td_backend base;
+  td_engine *e;
+  double times[2];  /* what steps [without, with] prompts take, of the truth */
+  uint32_t stop_at; /* in this step the loop is told to stop; or the device fails */
+  bool fails;
+  uint32_t n_steps, n_logits;
+  double end_us;
+} device;
+
+static const td_cost_model truth = {.n_points = 4,
+                                    .tokens = {1, 16, 64, 256},
+                                    .tokens_us = {3000, 3200, 5000, 13000},
+                                    .logits_us_per_row = 20,
+                                    .decode_us_per_kv_token = 0.2,
+                                    .prefill_us_per_chunk = 200,
+                                    .prefill_us_per_pair = 0.02};
+
+static double now;
+uint64_t __wrap_td_engine_now_us(void); /* the linker puts it in place of the engine's */
+uint64_t __wrap_td_engine_now_us(void) { return (uint64_t)now; }
+
+static void device_set_sampling(td_backend *b, uint32_t slot, const td_sampling *s) {}
+
+/* One step in seven is disturbed: that is no pace. */
+static void device_begin(td_backend *b, const td_plan *plan)
+{
+  device *d = (device *)b;
+  td_step_work w = td_step_work_of(plan);
+  double us = td_cost_step_us(&truth, &w) * d->times[w.n_rows > w.n_decode_rows];
+  d->n_steps++;
+  d->end_us = now + (d->stop_at > 0 && d->n_steps % 7 == 0 ? 5 * us : us);
+  d->n_logits = plan->n_logits;
+}
+
+static bool device_replay(td_backend *b) { return true; }
+static void device_submit(td_backend *b) {}
+
+static td_status device_end(td_backend *b, int32_t *ids, td_error *err)
+{
+  device *d = (device *)b;
+  now = d->end_us;
+  memset(ids, 0, d->n_logits * sizeof *ids);
+  if (d->n_steps != d->stop_at)
+    return TD_OK;
+  atomic_store(&d->e->stop_asked, true);
+  return d->fails ? td_fail(err, TD_ERR_DEVICE, "the device is gone") : TD_OK;
+}
+
+static void device_destroy(td_backend *b) {}
+static td_status device_alloc(td_backend *b, size_t bytes, td_devptr *out, td_error *err) { return TD_OK; }
+static td_status device_upload(td_backend *b, const float *src, size_t n, td_devptr *out, td_error *err) { return TD_OK; }
+
+static const td_backend_ops ops = {.name = "none", .destroy = device_destroy, .set_sampling = device_set_sampling,
+                                   .step_begin = device_begin, .replay = device_replay, .step_submit = device_submit,
+                                   .step_end = device_end, .alloc = device_alloc, .upload_f32 = device_upload};
+
+/* ---- a daemon's life ---- */
+
+static char folder[] = "/tmp/td_learn_XXXXXX";
+
+static void wake(void *arg) {}
+
+static td_engine *start(device *d, const char *cache_dir)
+{
+  td_options o;
+  td_error err;
+  td_engine *e = NULL;
+  td_options_init(&o);
+  o.limit[TD_LIMIT_QUEUE_REQUESTS] = N_SLOTS;
+  snprintf(o.cache_dir, sizeof o.cache_dir, "%s", cache_dir);
+  assert_int_equal(td_engine_create(&o, &e, &err), TD_OK);
+  *d = (device){.base = {.ops = &ops, .pipeline_depth = 1, .weight_bytes = 2, .max_rows = MAX_ROWS, .max_tokens = MAX_TOKENS},
+                .e = e, .times = {1, 1}};
+  snprintf(d->base.identity, sizeof d->base.identity, "a device");
+  e->backend = &d->base;
+  e->desc.vocab = e->info.vocab = 1000;
+  e->info.max_context_tokens = CONTEXT;
+  e->wake = wake;
+  assert_int_equal(td_engine_calibrate(e, PAGE, N_PAGES, CONTEXT, &err), TD_OK);
+  assert_true(e->has_cost);
+  td_sched_config c = {.n_slots = N_SLOTS, .max_running = MAX_ROWS, .step_tokens = MAX_TOKENS, .page_tokens = PAGE, .n_pages = N_PAGES,
+                       .max_context_tokens = CONTEXT, .cost = &e->cost};
+  assert_int_equal(td_sched_create(&c, &e->sched, &err), TD_OK);
+  assert_int_equal(td_sched_plan_create(e->sched, &e->plan, &err), TD_OK);
+  assert_int_equal(td_sched_plan_create(e->sched, &e->next, &err), TD_OK);
+  e->sampled = calloc(MAX_ROWS, sizeof *e->sampled);
+  e->stop = calloc(MAX_ROWS, sizeof *e->stop);
+  e->finished = calloc(MAX_ROWS, sizeof *e->finished);
+  assert_true(e->sampled && e->stop && e->finished);
+  atomic_store(&e->state, TD_ENGINE_READY);
+  return e;
+}
+
+static void submit(td_engine *e, uint32_t i, uint32_t n_prompt, uint32_t max_new)
+{
+  td_engine_request r = {.n_prompt = n_prompt, .max_new = max_new, .ignore_eos = true};
+  td_error err;
+  td_ticket t;
+  r.tokens = calloc(n_prompt + max_new, sizeof *r.tokens);
+  assert_non_null(r.tokens);
+  for (uint32_t k = 0; k < n_prompt; k++)
+    r.tokens[k] = (int32_t)((7 * i + k * (i + 1)) % 1000);
+  assert_int_equal(td_engine_submit(e, &r, &t, &err), TD_OK);
+}
+
+/* Serves until it is told to stop in a step, and ends. */
+static void serve(device *d, uint32_t n_prompts, double without, double with, uint32_t stop_at, td_status want)
+{
+  td_engine *e = d->e;
+  td_error err;
+  for (uint32_t i = 0; i < n_prompts; i++)
+    submit(e, i, 1000, 30);
+  submit(e, 99, 2, 3000); /* and somebody who goes on and on */
+  d->times[0] = without;
+  d->times[1] = with;
+  d->n_steps = 0;
+  d->stop_at = stop_at;
+  d->fails = want != TD_OK;
+  assert_int_equal(td_engine_run(e, &err), want);
+  assert_int_equal(d->n_steps, stop_at);
+  td_engine_destroy(e);
+}
+
+static char path[512], text[TD_COST_TEXT_BYTES];
+
+/* The only file's bytes; their number. */
+static size_t read_kept(void)
+{
+  *path = '\0';
+  DIR *dir = opendir(folder);
+  for (struct dirent *f; (f = readdir(dir));)
+    if (f->d_name[0] != '.') {
+      assert_true(*path == '\0');
+      snprintf(path, sizeof path, "%s/%s", folder, f->d_name);
+    }
+  closedir(dir);
+  FILE *f = *path ? fopen(path, "r") : NULL;
+  size_t n = f ? fread(text, 1, sizeof text, f) : 0;
+  if (f)
+    fclose(f);
+  return n;
+}
+
+static void write_kept(const char *bytes, size_t n)
+{
+  FILE *f = fopen(path, "w");
+  assert_int_equal(fwrite(bytes, 1, n, f), n);
+  fclose(f);
+}
+
+static td_cost_model kept(void)
+{
+  char identity[TD_COST_IDENTITY_BYTES];
+  td_cost_model m;
+  td_error err;
+  size_t n = read_kept();
+  assert_int_equal(td_cost_parse(text, n, &m, identity, &err), TD_OK);
+  return m;
+}
+
+static void empty_folder(void)
+{
+  while (read_kept() > 0)
+    unlink(path);
+}
+
+static bool is_near(double got, double want) { return fabs(got / want - 1) < 0.02; }
+
+static void what_steps_took_is_kept(void **state)
+{
+  device d;
+  empty_folder();
+  td_engine *e = start(&d, folder);
+  td_cost_model fresh = kept();
+  assert_true(fresh.learned[0] == 0 && fresh.learned[1] == 0 && e->cost.learned[1] == 0);
+  serve(&d, 40, 1.1, 1.3, 600, TD_OK);
+  td_cost_model m = kept();
+  print_message("learned %.4f and %.4f\n", m.learned[0], m.learned[1]);
+  assert_true(is_near(m.learned[0], 1.1) && is_near(m.learned[1], 1.3));
+  assert_memory_equal(m.tokens_us, fresh.tokens_us, sizeof m.tokens_us); /* what was measured is as it was */
+  assert_true(m.hybrid_us == fresh.hybrid_us && m.prefill_us_per_pair == fresh.prefill_us_per_pair);
+
+  td_sched_stats s; /* and the next start begins there */
+  e = start(&d, folder);
+  assert_true(e->cost.learned[0] == m.learned[0] && e->cost.learned[1] == m.learned[1]);
+  td_sched_get_stats(e->sched, &s);
+  assert_true(s.cost_correction[0] == m.learned[0] && s.cost_correction[1] == m.learned[1]);
+  serve(&d, 0, 0.9, 1, 300, TD_OK); /* which learns against the calibration, not against that; and of prompts nothing */
+  td_cost_model again = kept();
+  assert_true(is_near(again.learned[0], 0.9) && again.learned[1] == m.learned[1]);
+
+  d.times[0] = 0;
+  e = start(&d, folder);
+  td_engine_destroy(e); /* without a request */
+  assert_true(kept().learned[0] == again.learned[0]);
+}
+
+/* As the file was before. */
+static void check_unchanged(uint32_t n_prompts, double without, double with, uint32_t stop_at, td_status want)
+{
+  static char before[TD_COST_TEXT_BYTES];
+  device d;
+  (void)start(&d, folder);
+  size_t n = read_kept();
+  assert_true(n > 0);
+  memcpy(before, text, n);
+  serve(&d, n_prompts, without, with, stop_at, want);
+  assert_int_equal(read_kept(), n);
+  assert_memory_equal(text, before, n);
+}
+
+static void too_few_steps_say_nothing(void **state)
+{
+  device d;
+  uint32_t least = (uint32_t)td_limit_max(TD_LIMIT_LEARN_STEPS); /* the first step computes a prompt */
+  empty_folder();
+  check_unchanged(0, 1.1, 1.3, least, TD_OK);
+  (void)start(&d, folder);
+  serve(&d, 0, 1.1, 1.3, least + 1, TD_OK);
+  assert_true(is_near(kept().learned[0], 1.1) && kept().learned[1] == 0);
+}
+
+static void after_a_fault_nothing_is_kept(void **state)
+{
+  empty_folder();
+  check_unchanged(40, 1.1, 1.3, 600, TD_ERR_DEVICE);
+}
+
+static void what_is_absurd_is_not_kept(void **state)
+{
+  device d;
+  empty_folder();
+  check_unchanged(40, 2.1, 0.45, 600, TD_OK);
+  (void)start(&d, folder);
+  serve(&d, 40, 9, 1.9, 600, TD_OK);
+  assert_true(kept().learned[0] == 0 && is_near(kept().learned[1], 1.9));
+}
+
+/* Removed, damaged or measured anew while this daemon ran. */
+static void what_others_did_meanwhile_stays(void **state)
+{
+  device d;
+  static char before[TD_COST_TEXT_BYTES];
+  empty_folder();
+  (void)start(&d, folder);
+  size_t n = read_kept();
+  memcpy(before, text, n);
+  unlink(path);
+  serve(&d, 40, 1.1, 1.3, 600, TD_OK);
+  assert_int_equal(read_kept(), 0);
+
+  snprintf(path, sizeof path, "%s/other", folder);
+  (void)start(&d, folder);
+  n = read_kept();
+  memcpy(before, text, n);
+  before[300] ^= 1;
+  write_kept(before, n);
+  serve(&d, 40, 1.1, 1.3, 600, TD_OK);
+  assert_int_equal(read_kept(), n);
+  assert_memory_equal(text, before, n);
+
+  empty_folder();
+  (void)start(&d, folder);
+  td_cost_model m = kept();
+  td_buf other;
+  m.tokens_us[m.n_points - 1] *= 1.01;
+  td_buf_init(&other, 0);
+  td_cost_print(&m, "a device, measured by another", &other);
+  write_kept(other.data, other.len_bytes);
+  serve(&d, 40, 1.1, 1.3, 600, TD_OK);
+  assert_int_equal(read_kept(), other.len_bytes);
+  assert_memory_equal(text, other.data, other.len_bytes);
+  td_buf_deinit(&other);
+}
+
+/* What is measured anew has learned nothing yet; and without a folder there is nowhere to keep it. */
+static void a_new_calibration_begins_anew(void **state)
+{
+  device d;
+  empty_folder();
+  (void)start(&d, folder);
+  serve(&d, 40, 1.1, 1.3, 600, TD_OK);
+  td_cost_model m = kept(), slow = m;
+  td_buf b;
+  for (uint32_t i = 0; i < slow.n_points; i++) /* a device that was thrice as slow: it does not hold */
+    slow.tokens_us[i] *= 3;
+  char identity[TD_COST_IDENTITY_BYTES];
+  td_error err;
+  size_t n = read_kept();
+  assert_int_equal(td_cost_parse(text, n, &m, identity, &err), TD_OK);
+  td_buf_init(&b, 0);
+  td_cost_print(&slow, identity, &b);
+  write_kept(b.data, b.len_bytes);
+  td_buf_deinit(&b);
+  td_engine *e = start(&d, folder);
+  assert_true(e->cost.learned[0] == 0 && e->cost.learned[1] == 0 && kept().learned[1] == 0);
+  assert_true(is_near(e->cost.tokens_us[0], m.tokens_us[0]));
+  td_engine_destroy(e);
+
+  empty_folder();
+  (void)start(&d, "");
+  serve(&d, 40, 1.1, 1.3, 600, TD_OK);
+  assert_int_equal(read_kept(), 0);
+}
+
+static int setup(void **state) { return mkdtemp(folder) ? 0 : -1; }
+
+static int teardown(void **state)
+{
+  empty_folder();
+  return rmdir(folder);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(what_steps_took_is_kept),         cmocka_unit_test(too_few_steps_say_nothing),
+      cmocka_unit_test(after_a_fault_nothing_is_kept),   cmocka_unit_test(what_is_absurd_is_not_kept),
+      cmocka_unit_test(what_others_did_meanwhile_stays), cmocka_unit_test(a_new_calibration_begins_anew),
+  };
+  return cmocka_run_group_tests(tests, setup, teardown);
+}
