@@ -13,7 +13,7 @@ typedef struct td_cell {
   double
       seconds; /* open: arrivals end then, and throughput is counted until then; 0: with the last arrival */
   double drain_s;  /* what is unfinished so long after the last arrival is cut */
-  uint32_t n_warm; /* first requests of a closed cell that are not counted */
+  uint32_t n_warm; /* first requests of a closed cell: not counted, and all ended before the others are sent */
 } td_cell;
 
 enum { TD_CELLS_MAX = 64 };

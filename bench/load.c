@@ -31,6 +31,16 @@ void td_load_segment_add(td_load *l, uint64_t seed, uint32_t n_tokens)
   l->requests[l->n - 1].n_in += n_tokens;
 }
 
+void td_load_again(td_load *l, size_t i, uint32_t n_out)
+{
+  td_load_request first = l->requests[i];
+  td_load_begin(l, first.due_s, n_out);
+  td_load_request *r = &l->requests[l->n - 1];
+  r->n_in = first.n_in;
+  r->first_segment = first.first_segment;
+  r->n_segments = first.n_segments;
+}
+
 /* ---- prompts ---- */
 
 /* Common words that tokenisers know with the space before them: about one token each. */

@@ -35,6 +35,7 @@ typedef struct td_load {
 void td_load_deinit(td_load *l);
 void td_load_begin(td_load *l, double due_s, uint32_t n_out);           /* a request with an empty prompt */
 void td_load_segment_add(td_load *l, uint64_t seed, uint32_t n_tokens); /* to the last request */
+void td_load_again(td_load *l, size_t i, uint32_t n_out);               /* request i's prompt once more */
 
 /* Prompts as the server gets them: a JSON array of ids in [first, vocab), or a JSON string of one word a
  * token. */

@@ -35,6 +35,14 @@ static td_cell *add_streams(td_cell *cells, size_t *n, const char *name, uint32_
   return c;
 }
 
+/* The cell's requests once more, with answers of n_out tokens; those it has so far are not counted. */
+static void add_again(td_cell *c, uint32_t n_out)
+{
+  c->n_warm = (uint32_t)c->load.n;
+  for (uint32_t i = 0; i < c->n_warm; i++)
+    td_load_again(&c->load, i, n_out);
+}
+
 /* ---- open arrivals ---- */
 
 typedef struct open_preset {
@@ -159,16 +167,20 @@ enum { N_OPENS = sizeof opens / sizeof *opens };
 
 /* ---- closed streams ---- */
 
-/* Answers long enough that the first one goes on when the last prompt is done: only then do all decode at once. */
+/* All decode at once only from the last prompt's first token to the first answer's end. Where the prompts together take longer than an answer,
+ * they are computed before, for one token each, and found in the prefix cache: then all contexts are as long as the name says. */
 static void add_decode(td_cell *cells, size_t *n)
 {
-  enum { SHORT_TOKENS = 256, LONG_TOKENS = 1024, MANY_PROMPT_TOKENS = 100000 };
+  enum { ANSWER_TOKENS = 256, MANY_PROMPT_TOKENS = 100000 };
   static const uint32_t shapes[][2] = {{1, 1024},   {4, 1024},   {16, 1024}, {64, 1024},
                                        {128, 1024}, {256, 1024}, {1, 16384}, {32, 8192}};
   char name[48];
   for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
     snprintf(name, sizeof name, "decode %u@%u", shapes[i][0], shapes[i][1]);
-    add_streams(cells, n, name, shapes[i][0], 1, shapes[i][1], shapes[i][0] * shapes[i][1] < MANY_PROMPT_TOKENS ? SHORT_TOKENS : LONG_TOKENS);
+    bool before = shapes[i][0] * shapes[i][1] >= MANY_PROMPT_TOKENS;
+    td_cell *c = add_streams(cells, n, name, shapes[i][0], 1, shapes[i][1], before ? 1 : ANSWER_TOKENS);
+    if (before)
+      add_again(c, ANSWER_TOKENS);
   }
 }
 
@@ -224,7 +236,7 @@ const char *td_preset_help(void)
   static char text[2048];
   size_t at = (size_t)snprintf(
       text, sizeof text,
-      "Presets (--preset): decode (256 out, where many stream 1024, at 1..256 streams of 1K, 1 of 16K, 32 of 8K), prefill (2K, 8K, "
+      "Presets (--preset): decode (256 out at 1..256 streams of 1K, 1 of 16K, 32 of 8K, many prompts known before), prefill (2K, 8K, "
       "16K,\n"
       "one at a time), offline (512 of 1000 in, 1000 out at once), small (8 streams of 128 in, 32 out)");
   for (int i = 0; i < N_OPENS; i++)

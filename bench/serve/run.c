@@ -34,6 +34,7 @@ typedef struct run {
   double begin_s, stop_s, cut_s; /* stop: nothing is sent after; cut: what is open then ends */
   size_t next;                   /* request to be sent */
   uint32_t n_open, n_owed;       /* owed: closed streams that wait for the tick after a failure */
+  uint32_t n_held;               /* that wait for the last warm request to end */
   uint64_t n_tokens;
   size_t n_done, n_failed;
   active *all;
@@ -45,6 +46,7 @@ typedef struct run {
 static double now_s(const run *r) { return td_tool_now_s() - r->begin_s; }
 
 static void send_next(run *r);
+static bool is_held(const run *r);
 
 /* ---- one request ---- */
 
@@ -152,7 +154,11 @@ static void settle(active *a)
     return;
   if (ok)
     send_next(r);
-  else
+  for (uint32_t held = r->n_held; held > 0 && !is_held(r); held--) {
+    r->n_held--;
+    send_next(r);
+  }
+  if (!ok)
     r->n_owed++; /* not at once: a server that refuses must not be hammered */
 }
 
@@ -214,9 +220,17 @@ static void send_request(run *r, const td_load_request *q)
 
 static bool may_send(const run *r) { return r->next < r->cell->load.n && now_s(r) < r->stop_s; }
 
+/* The next request is the first that counts, and warm ones are still under way. */
+static bool is_held(const run *r)
+{
+  return r->cell->n_warm > 0 && r->next == r->cell->n_warm && r->n_open > 0;
+}
+
 static void send_next(run *r)
 {
-  if (may_send(r))
+  if (may_send(r) && is_held(r))
+    r->n_held++;
+  else if (may_send(r))
     send_request(r, &r->cell->load.requests[r->next++]);
 }
 

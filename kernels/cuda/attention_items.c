@@ -44,11 +44,6 @@ static td_attention_own own_of(const td_attention_cut *cut, uint32_t row)
   return cut->own ? cut->own[row] : (td_attention_own){0, TD_ATTENTION_NO_MEMBER};
 }
 
-static uint32_t tokens_of(const td_plan *plan, const td_attention_cut *cut, uint32_t row)
-{
-  return plan->rows[row].kv_len - own_of(cut, row).begin;
-}
-
 static bool is_left_out(const td_plan_row *r, const td_attention_cut *cut) { return cut->no_singles && r->q_len == 1; }
 
 static bool is_decode(const td_plan_row *r, const td_attention_cut *cut)
@@ -56,26 +51,40 @@ static bool is_decode(const td_plan_row *r, const td_attention_cut *cut)
   return !cut->tiles_only && !is_left_out(r, cut) && r->q_len * cut->group <= TD_DECODE_ROWS;
 }
 
-/* Of how many decodes with how many tokens each warp takes one by itself: where there are more of them than blocks that run at once. */
-static uint32_t narrow_tokens(const td_plan *plan, const td_attention_cut *cut)
+/* The step's decodes. tokens: of each row, 0 of those that are none. */
+typedef struct decodes {
+  const uint32_t *tokens;
+  uint32_t n_rows, n;          /* n: those of more than `above` tokens; so is what follows */
+  uint32_t above, longest;
+  uint64_t total;
+} decodes;
+
+static void count_above(decodes *d, uint32_t above)
 {
-  uint32_t n = 0, places = places_of(cut->n_kv_heads, cut->n_blocks);
-  for (uint32_t i = 0; i < plan->n_rows; i++)
-    n += is_decode(&plan->rows[i], cut);
+  d->n = d->longest = 0;
+  d->total = 0;
+  d->above = above;
+  for (uint32_t i = 0; i < d->n_rows; i++) {
+    uint32_t tokens = d->tokens[i] > above ? d->tokens[i] : 0;
+    d->n += tokens > 0;
+    d->total += tokens;
+    d->longest = tokens > d->longest ? tokens : d->longest;
+  }
+}
+
+/* Of how many of n decodes with how many tokens each warp takes one by itself: where there are more of them than blocks that run at once. */
+static uint32_t narrow_tokens(uint32_t n, const td_attention_cut *cut)
+{
+  uint32_t places = places_of(cut->n_kv_heads, cut->n_blocks);
   if (!cut->narrow || n < TD_NARROW_ROWS_MIN || n <= places)
     return 0;
   return n >= MANY * places ? NARROW_TOKENS_OF_MANY : NARROW_TOKENS;
 }
 
-/* How wide decodes, of more than `above` tokens, are cut: those from number `from` on into pieces of at most so many tokens. */
+/* How wide decodes are cut: those from number `from` on into pieces of at most so many tokens. */
 typedef struct split {
-  uint32_t above, from, tokens;
+  uint32_t from, tokens;
 } split;
-
-static bool is_wide(const td_plan *plan, const td_attention_cut *cut, uint32_t row, uint32_t above)
-{
-  return is_decode(&plan->rows[row], cut) && tokens_of(plan, cut, row) > above;
-}
 
 static uint32_t pieces_of(uint32_t n, uint32_t tokens) { return (n - 1) / tokens + 1; }
 
@@ -85,14 +94,14 @@ static uint32_t at_least(uint64_t tokens, uint32_t least)
 }
 
 /* The shortest pieces, or nearly, of which there are no more than places. */
-static uint32_t fill_places(const td_plan *plan, const td_attention_cut *cut, uint32_t above, uint64_t total, uint32_t n, uint32_t places)
+static uint32_t fill_places(const decodes *d, uint32_t places)
 {
-  uint32_t low = at_least(total / places, SPLIT_MIN_TOKENS), high = n < places ? at_least(total / (places - n) + 1, low) : UINT32_MAX;
+  uint32_t low = at_least(d->total / places, SPLIT_MIN_TOKENS), high = d->n < places ? at_least(d->total / (places - d->n) + 1, low) : UINT32_MAX;
   for (int i = 0; i < 4 && low < high; i++) {
     uint32_t middle = low + (high - low) / 4, pieces = 0;
-    for (uint32_t r = 0; r < plan->n_rows; r++)
-      if (is_wide(plan, cut, r, above))
-        pieces += pieces_of(tokens_of(plan, cut, r), middle);
+    for (uint32_t r = 0; r < d->n_rows; r++)
+      if (d->tokens[r] > d->above)
+        pieces += pieces_of(d->tokens[r], middle);
     if (pieces <= places)
       high = middle;
     else
@@ -103,15 +112,12 @@ static uint32_t fill_places(const td_plan *plan, const td_attention_cut *cut, ui
 
 /* Of fewer rows than places. Nearly as many would leave some idle from begin to end: they are cut for several rounds, if there are
  * partials for so many pieces: the rows after those would not be cut at all. */
-static uint32_t fill_rounds(const td_plan *plan, const td_attention_cut *cut, uint32_t above, uint64_t total, uint32_t n, uint32_t places)
+static uint32_t fill_rounds(const decodes *d, uint32_t places)
 {
-  uint32_t best = fill_places(plan, cut, above, total, n, places), longest = 0;
-  for (uint32_t r = 0; r < plan->n_rows; r++)
-    if (is_wide(plan, cut, r, above))
-      longest = tokens_of(plan, cut, r) > longest ? tokens_of(plan, cut, r) : longest;
-  uint64_t least = (uint64_t)(best < longest ? best : longest) + BLOCK_TOKENS;
-  for (uint32_t rounds = 2; rounds <= ROUNDS && 2 * n > places && rounds * places <= TD_SPLITS_MAX; rounds++) {
-    uint32_t tokens = fill_places(plan, cut, above, total, n, rounds * places);
+  uint32_t best = fill_places(d, places);
+  uint64_t least = (uint64_t)(best < d->longest ? best : d->longest) + BLOCK_TOKENS;
+  for (uint32_t rounds = 2; rounds <= ROUNDS && 2 * d->n > places && rounds * places <= TD_SPLITS_MAX; rounds++) {
+    uint32_t tokens = fill_places(d, rounds * places);
     uint64_t time = rounds * ((uint64_t)tokens + BLOCK_TOKENS);
     if (time < least) {
       least = time;
@@ -123,26 +129,20 @@ static uint32_t fill_rounds(const td_plan *plan, const td_attention_cut *cut, ui
 
 /* Blocks run in the order of items, as many at once as there are places; a block that runs alone on its SM has half of what memory
  * gives. So what does not fill the places once is cut until it does; of more, the last ones are, which would not fill them again. */
-static split split_of(const td_plan *plan, const td_attention_cut *cut)
+static split split_of(const decodes *d, uint32_t places)
 {
-  uint64_t total = 0, tail = 0;
-  uint32_t n = 0, longest = 0, places = places_of(cut->n_kv_heads, cut->n_blocks), seen = 0, above = narrow_tokens(plan, cut);
-  for (uint32_t i = 0; i < plan->n_rows; i++)
-    if (is_wide(plan, cut, i, above)) {
-      uint32_t tokens = tokens_of(plan, cut, i);
-      total += tokens;
-      longest = tokens > longest ? tokens : longest;
-      n++;
+  uint64_t tail = 0;
+  uint32_t from = d->n / places * places, seen = d->n;
+  if (d->n < places)
+    return (split){0, fill_rounds(d, places)};
+  if (d->longest > d->total / places)
+    return (split){0, at_least(d->total / places + 1, SPLIT_MIN_TOKENS)};
+  for (uint32_t r = d->n_rows; seen > from; r--)
+    if (d->tokens[r - 1] > d->above) {
+      tail += d->tokens[r - 1];
+      seen--;
     }
-  if (n < places)
-    return (split){above, 0, fill_rounds(plan, cut, above, total, n, places)};
-  if (longest > total / places)
-    return (split){above, 0, at_least(total / places + 1, SPLIT_MIN_TOKENS)};
-  uint32_t from = n / places * places;
-  for (uint32_t i = 0; i < plan->n_rows; i++)
-    if (is_wide(plan, cut, i, above) && seen++ >= from)
-      tail += tokens_of(plan, cut, i);
-  return (split){above, from, at_least(tail / (places - (n - from)) + 1, TAIL_MIN_TOKENS)};
+  return (split){from, at_least(tail / (places - (d->n - from)) + 1, TAIL_MIN_TOKENS)};
 }
 
 static void add_item(td_attention_items *out, td_attention_item it)
@@ -154,8 +154,11 @@ static void add_item(td_attention_items *out, td_attention_item it)
 /* In equal pieces, but for the rounding: a short one at the end would be a block's beginning and end for little. */
 static void add_decode(td_attention_items *out, uint32_t row, const td_plan_row *r, td_attention_own own, uint32_t tokens, uint32_t max_partials)
 {
-  uint32_t all = r->kv_len - own.begin, n = pieces_of(all, tokens), piece = ((all - 1) / n / SPLIT_ALIGN + 1) * SPLIT_ALIGN;
-  n = pieces_of(all, piece);
+  uint32_t all = r->kv_len - own.begin, n = 1, piece = all;
+  if (all > tokens) {
+    piece = ((all - 1) / pieces_of(all, tokens) / SPLIT_ALIGN + 1) * SPLIT_ALIGN;
+    n = pieces_of(all, piece);
+  }
   if (n == 1 || out->n_partials + n > max_partials) {
     add_item(out, (td_attention_item){row, 0, r->q_len, own.begin, r->kv_len, 0, 0, 1, own.member});
     return;
@@ -183,19 +186,30 @@ static int longest_first(const void *x, const void *y)
 
 void td_attention_items_make(td_attention_items *out, const td_plan *plan, const td_attention_cut *cut)
 {
-  split by = split_of(plan, cut);
-  uint32_t n = 0, max_partials = td_attention_partials_max(cut->n_kv_heads, cut->n_blocks);
+  uint32_t n_decodes = 0, n_prefills = 0, n_wide = 0, places = places_of(cut->n_kv_heads, cut->n_blocks);
+  uint32_t max_partials = td_attention_partials_max(cut->n_kv_heads, cut->n_blocks);
   out->n_items = out->n_partials = 0;
-  for (uint32_t i = 0; i < plan->n_rows; i++)
-    if (!is_decode(&plan->rows[i], cut) && !is_left_out(&plan->rows[i], cut))
+  for (uint32_t i = 0; i < plan->n_rows; i++) {
+    const td_plan_row *r = &plan->rows[i];
+    bool decode = is_decode(r, cut);
+    out->tokens[i] = decode ? r->kv_len - own_of(cut, i).begin : 0;
+    n_decodes += decode;
+    n_prefills += !decode && !is_left_out(r, cut);
+  }
+  for (uint32_t i = 0; i < plan->n_rows && n_prefills > 0; i++)
+    if (out->tokens[i] == 0 && !is_left_out(&plan->rows[i], cut))
       add_prefill(out, i, &plan->rows[i], cut->prefill_rows / cut->group);
   out->n_prefill = out->n_items;
-  qsort(out->items, out->n_prefill, sizeof *out->items, longest_first);
-  for (uint32_t i = 0; i < plan->n_rows; i++)
-    if (is_wide(plan, cut, i, by.above))
-      add_decode(out, i, &plan->rows[i], own_of(cut, i), n++ < by.from ? UINT32_MAX : by.tokens, max_partials);
+  if (n_prefills > 0)
+    qsort(out->items, out->n_prefill, sizeof *out->items, longest_first);
+  decodes d = {.tokens = out->tokens, .n_rows = plan->n_rows};
+  count_above(&d, narrow_tokens(n_decodes, cut));
+  split by = split_of(&d, places);
+  for (uint32_t i = 0; n_wide < d.n; i++)
+    if (d.tokens[i] > d.above)
+      add_decode(out, i, &plan->rows[i], own_of(cut, i), n_wide++ < by.from ? UINT32_MAX : by.tokens, max_partials);
   out->n_wide = out->n_items;
-  for (uint32_t i = 0; i < plan->n_rows && by.above > 0; i++)
-    if (is_decode(&plan->rows[i], cut) && !is_wide(plan, cut, i, by.above))
+  for (uint32_t i = 0; i < plan->n_rows && d.n < n_decodes; i++)
+    if (d.tokens[i] > 0 && d.tokens[i] <= d.above)
       add_decode(out, i, &plan->rows[i], own_of(cut, i), UINT32_MAX, 0);
 }

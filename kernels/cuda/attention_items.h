@@ -28,6 +28,7 @@ typedef struct td_attention_items {
   td_attention_item *items; /* [max_items]: prefill tiles, then decodes, then narrow decodes, of which a warp does one alone */
   uint32_t n_items, n_prefill, n_wide, max_items; /* n_wide: all but the narrow ones */
   uint32_t n_partials;
+  uint32_t *tokens; /* [a plan's rows]: what td_attention_items_make works with */
 } td_attention_items;
 
 /* Partials of any step. */

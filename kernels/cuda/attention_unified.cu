@@ -386,19 +386,23 @@ template <int HD> struct tile_queries {
   __device__ __forceinline__ static uint32_t row(uint32_t i, uint32_t wg) { return wg * 64 + (i * WG + threadIdx.x % WG) / CHUNKS; }
   __device__ __forceinline__ static uint32_t chunk(uint32_t i) { return (i * WG + threadIdx.x % WG) % CHUNKS; }
 
-  // Where they are, by the plan alone. All that is asked of memory is asked at once.
+  // Where they are, by the plan alone. All that is asked of memory is asked at once. A row's member is found by a multiplication, exactly:
+  // rows and groups are few.
   __device__ __forceinline__ void find(const attention_args &a, const block_plan &bp, const piece_at &piece, uint32_t wg)
   {
+    static_assert(TILE_ROWS <= 128 && TD_GROUP_MAX <= 64, "else the multiplication is not exact");
     const td_attention_task &k = bp.task(piece.t);
-    uint32_t last = k.n_members * a.group - 1, token[EACH];
+    uint32_t last = k.n_members * a.group - 1, per_group = 65536 / a.group + 1, member[EACH], token[EACH];
     const td_attention_member *members = bp.members + k.first_member;
 #pragma unroll
-    for (uint32_t i = 0; i < EACH; i++)
-      token[i] = members[min(row(i, wg), last) / a.group].token;
+    for (uint32_t i = 0; i < EACH; i++) {
+      member[i] = min(row(i, wg), last) * per_group >> 16;
+      token[i] = members[member[i]].token;
+    }
 #pragma unroll
     for (uint32_t i = 0; i < EACH; i++)
       src[i] = a.qkv + (size_t)token[i] * (a.n_heads + 2 * a.n_kv_heads) * HD +
-               (piece.head * a.group + min(row(i, wg), last) % a.group) * HD + chunk(i) * 8;
+               (piece.head * a.group + min(row(i, wg), last) - member[i] * a.group) * HD + chunk(i) * 8;
   }
 
   __device__ __forceinline__ void copy(unsigned char *smem_q, uint32_t wg) const
@@ -473,11 +477,11 @@ __device__ __forceinline__ void consume_tiles(const unified_args &u, const block
     const td_attention_task k = bp.task(p.t);
     uint32_t q16 = warp_uniform((shared_address(smem_q) + turn * Q_BYTES + wg * 8 * S::GROUP_BYTES) >> 4);
     next = piece_after(bp, p, t_end);
-    if (next.t != t_end)
-      queries.find(u.a, bp, next, wg);
     queries.await(wg);
-    if (next.t != t_end)
+    if (next.t != t_end) {
+      queries.find(u.a, bp, next, wg);
       queries.copy(smem_q + (turn ^ 1) * Q_BYTES, wg);
+    }
     uint32_t n_tiles = warp_uniform((p.end - p.begin + S::KEYS - 1) / S::KEYS);
     uint32_t seen = u.a.window > 0 && k.n_keys > u.a.window ? k.n_keys - u.a.window : 0; // only a row alone is longer than its window
     ring.attend(c, n, n_tiles, wg, q16, u.a.scale_log2, [&](consumer<HD> &tile, uint32_t i) {

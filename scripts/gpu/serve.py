@@ -67,4 +67,6 @@ def stage(ctx, s):
         s.bar("512 requests of 1000 in, 1000 out at once", r["output_tokens_per_s"],
               peer["512 requests of 1000 in, 1000 out, output tokens/s"], "tok/s", less_is_better=False, source=source)
     s.bar("exec to ready", d.ready_after_s, peer["exec to ready, s"], "s", source=source)
+    s.text("Where streams have 100,000 tokens of prompts together, these are computed before, for one token each, and found in the prefix cache: "
+           "all then decode at contexts of the length named to 256 tokens more, as the peer's streams do while all of them decode.")
     s.text(f"The bars: {peer['provenance']}.")

@@ -105,6 +105,19 @@ def test_known_moments(tmp_path):
         assert runs[0]["done"] == runs[0]["sent"] > 50
 
 
+def test_prompts_known_before(tmp_path):
+    with Fake("--tbt", 1, "--ttft", 1) as f:
+        runs, _ = serve(f.url, tmp_path, "--preset", "decode", "--token-ids", "--tokens", tmp_path / "t.jsonl")
+    asked = [json.loads(line) for line in (tmp_path / "t.jsonl").read_text().splitlines()]
+    for r in runs:
+        n = int(r["name"].split()[1].split("@")[0])
+        before = [a for a in asked if a["run"] == r["name"] and a["warm"]]
+        counted = [a for a in asked if a["run"] == r["name"] and not a["warm"]]
+        assert r["done"] == len(counted) == n and r["output_tokens"] == 256 * n and len(before) in (0, n)
+        assert all(a["token_s"][-1] <= min(b["sent_s"] for b in counted) for a in before)
+    assert sum(a["warm"] for a in asked) == 128 + 256 + 32
+
+
 def test_merged_events(tmp_path):
     with Fake("--tbt", 5, "--ttft", 0, "--merge", 4) as f:
         runs, text = serve(f.url, tmp_path, "--streams", "3", "--output", 10)

@@ -149,7 +149,13 @@ static void test_presets(void **state)
   td_load_deinit(l);
   assert_int_equal(td_preset_cells("decode", NULL, 0, 0, 1, cells, &n, &err), TD_OK);
   assert_int_equal(n, 8);
-  assert_int_equal(cells[5].load.n, 256);
+  const td_load *many = &cells[5].load; /* prompts computed before, for one token each */
+  assert_true(cells[3].load.n == 64 && cells[3].n_warm == 0 && many->n == 512 && cells[5].n_warm == 256);
+  for (size_t i = 0; i < 256; i++) {
+    const td_load_request *before = &many->requests[i], *r = &many->requests[256 + i];
+    assert_true(before->n_out == 1 && r->n_out == 256 && before->n_in == 1024 && r->n_in == 1024);
+    assert_true(before->first_segment == r->first_segment && before->n_segments == r->n_segments);
+  }
   for (size_t i = 0; i < n; i++)
     td_load_deinit(&cells[i].load);
   assert_int_equal(td_preset_cells("none", NULL, 0, 0, 1, cells, &n, &err), TD_ERR_CONFIG);

@@ -181,13 +181,15 @@ static void open_run(launches *r, const td_attention_planner_config *c)
   r->p = planner_of(c);
   r->items.max_items = td_attention_items_max(ROWS_MAX, ROWS_MAX * 40);
   r->items.items = calloc(r->items.max_items, sizeof *r->items.items);
-  assert_non_null(r->items.items);
+  r->items.tokens = calloc(ROWS_MAX, sizeof *r->items.tokens);
+  assert_true(r->items.items && r->items.tokens);
 }
 
 static void close_run(launches *r)
 {
   td_attention_planner_destroy(r->p);
   free(r->items.items);
+  free(r->items.tokens);
 }
 
 static void test_every_key_is_had_once(void **unused)

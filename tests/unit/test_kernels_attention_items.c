@@ -93,7 +93,8 @@ static void test_cuts(void **unused)
   td_plan_row rows[ROWS_MAX];
   td_attention_items out = {.max_items = td_attention_items_max(ROWS_MAX, TOKENS_MAX)};
   out.items = calloc(out.max_items, sizeof *out.items);
-  assert_non_null(out.items);
+  out.tokens = calloc(out.max_items, sizeof *out.tokens);
+  assert_true(out.items && out.tokens);
   for (uint32_t round = 0; round < 3000; round++) {
     td_plan plan = {0};
     td_attention_cut cut = {groups[round % 10], 1 + below(16), 20 + below(1800),
@@ -111,6 +112,7 @@ static void test_cuts(void **unused)
       check_row(&out, &plan, i, &cut);
   }
   free(out.items);
+  free(out.tokens);
 }
 
 /* A recorded step's grid is made for any step of so many decodes. */
@@ -120,7 +122,8 @@ static void test_recorded_grids_are_large_enough(void **unused)
   td_plan_row rows[ROWS_MAX];
   td_attention_items out = {.max_items = td_attention_items_max(ROWS_MAX, ROWS_MAX)};
   out.items = calloc(out.max_items, sizeof *out.items);
-  assert_non_null(out.items);
+  out.tokens = calloc(out.max_items, sizeof *out.tokens);
+  assert_true(out.items && out.tokens);
   for (uint32_t round = 0; round < 3000; round++) {
     td_plan plan = {.rows = rows, .n_rows = 1 + below(ROWS_MAX)};
     td_attention_cut cut = {1 + below(TD_DECODE_ROWS), 1 + below(16), 20 + below(420), TD_PREFILL_ROWS_WGMMA, false, false, below(2) == 0, NULL};
@@ -133,6 +136,7 @@ static void test_recorded_grids_are_large_enough(void **unused)
       assert_true(td_attention_decode_works(&out) <= td_attention_decode_works_max(n, cut.n_kv_heads, cut.n_blocks));
   }
   free(out.items);
+  free(out.tokens);
 }
 
 /* How long items take whose blocks begin in order, so many at once, where one ends: tokens of all of memory's rate, of which a block gets
@@ -166,7 +170,8 @@ static void test_places_are_filled(void **unused)
   td_plan_row rows[ROWS_MAX];
   td_attention_items out = {.max_items = td_attention_items_max(ROWS_MAX, ROWS_MAX)};
   out.items = calloc(out.max_items, sizeof *out.items);
-  assert_non_null(out.items);
+  out.tokens = calloc(out.max_items, sizeof *out.tokens);
+  assert_true(out.items && out.tokens);
   for (uint32_t round = 0; round < 2000; round++) {
     td_plan plan = {.rows = rows, .n_rows = 1 + below(ROWS_MAX)};
     uint32_t heads = 1 + below(8), n_places = 1 + below(512 / heads), tokens = 20000 + below(100000);
@@ -177,6 +182,7 @@ static void test_places_are_filled(void **unused)
     assert_true(time_of(&out, n_places) <= 1.06 * tokens * plan.n_rows + 128 * n_places);
   }
   free(out.items);
+  free(out.tokens);
 }
 
 /* One kv head, so that there are hundreds of places for each: equal rows that are fewer are cut alike, because partials suffice. */
@@ -188,7 +194,8 @@ static void test_partials_suffice(void **unused)
   static td_plan_row rows[MANY_ROWS];
   td_attention_items out = {.max_items = td_attention_items_max(MANY_ROWS, MANY_ROWS)};
   out.items = calloc(out.max_items, sizeof *out.items);
-  assert_non_null(out.items);
+  out.tokens = calloc(out.max_items, sizeof *out.tokens);
+  assert_true(out.items && out.tokens);
   for (uint32_t i = 0; i < 3; i++)
     for (uint32_t n = 1; n < n_places[i]; n++) {
       td_plan plan = {.rows = rows, .n_rows = n};
@@ -199,6 +206,7 @@ static void test_partials_suffice(void **unused)
       assert_true(out.n_items == n || (out.n_partials == out.n_items && out.n_items % n == 0));
     }
   free(out.items);
+  free(out.tokens);
 }
 
 int main(void)
