@@ -17,7 +17,8 @@ def load(ctx, d, name, *args, limit_s=600):
 
 
 def all_done(s, runs):
-    failed = {r["name"]: r["errors"] or r["shorter_than_asked"] for r in runs if r["done"] != r["sent"] or r["shorter_than_asked"]}
+    failed = {r["name"]: r["errors"] or r["shorter_than_asked"] or r["warm_failed"]
+              for r in runs if r["done"] != r["sent"] or r["shorter_than_asked"] or r["warm_failed"]}
     s.check(runs and not failed, f"every request of {', '.join(r['name'] for r in runs)} was answered whole", failed or "")
     slow = [r["name"] for r in runs if r["generator"]["share_of_a_core"] > 0.7 or r["generator"]["sent_late_ms_p99"] > 5]
     if slow:
