@@ -230,6 +230,7 @@ struct td_backend {
   float step_busy_us;            /* the device's time for the step that ended last; 0: not known */
   float step_idle_us;            /* and between the step before and it, if it was begun before or soon after that one's end */
   uint32_t n_fused_steps;        /* recorded steps whose ops are fused, see kernels/cuda/fused.cuh */
+  uint32_t n_fitted_steps;       /* and those whose attention for decodes gets its blocks step by step, see kernels/cuda/record.cu */
   uint32_t max_rows, max_tokens; /* of a step: the config's, or this backend's own choice where that was 0 */
   char identity[256];            /* what times that were measured here are good for: device, driver, threads */
 };

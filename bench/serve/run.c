@@ -46,7 +46,7 @@ typedef struct run {
 static double now_s(const run *r) { return td_tool_now_s() - r->begin_s; }
 
 static void send_next(run *r);
-static bool is_held(const run *r);
+static void send_held(run *r);
 
 /* ---- one request ---- */
 
@@ -154,10 +154,7 @@ static void settle(active *a)
     return;
   if (ok)
     send_next(r);
-  for (uint32_t held = r->n_held; held > 0 && !is_held(r); held--) {
-    r->n_held--;
-    send_next(r);
-  }
+  send_held(r);
   if (!ok)
     r->n_owed++; /* not at once: a server that refuses must not be hammered */
 }
@@ -232,6 +229,16 @@ static void send_next(run *r)
     r->n_held++;
   else if (may_send(r))
     send_request(r, &r->cell->load.requests[r->next++]);
+}
+
+/* Those that wait, when they need not any more. A request may fail at once, which comes back to here: so none is left for that. */
+static void send_held(run *r)
+{
+  if (is_held(r))
+    return;
+  uint32_t held = r->n_held;
+  for (r->n_held = 0; held > 0; held--)
+    send_next(r);
 }
 
 static void arm(run *r)

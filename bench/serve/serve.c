@@ -162,8 +162,18 @@ static void print_row(const serve *s, const td_cell *c, const td_measures *m)
   fflush(stdout);
 }
 
+static size_t warm_failures(const td_run_result *r)
+{
+  size_t n = 0;
+  for (size_t i = 0; i < r->n; i++)
+    n += r->records[i].warm && r->records[i].outcome != TD_OUTCOME_DONE;
+  return n;
+}
+
 static void print_notes(const td_run_result *r, const td_measures *m, double late_p99, double cpu_share)
 {
+  if (warm_failures(r) > 0) /* then what they were to make known is not */
+    printf("  WARNING: %zu of the requests before the counted ones failed\n", warm_failures(r));
   for (int i = TD_OUTCOME_UNFINISHED; i < TD_OUTCOMES; i++) {
     const char *detail = "";
     for (size_t k = 0; k < r->n && !*detail; k++)
@@ -274,6 +284,7 @@ static bool run_cell(serve *s, const td_cell *c)
   cJSON_AddStringToObject(o, "name", c->name);
   cJSON_AddNumberToObject(o, "rate", c->rate);
   cJSON_AddNumberToObject(o, "streams", c->streams);
+  cJSON_AddNumberToObject(o, "warm_failed", (double)warm_failures(&r));
   add_own_cost(o, &r, &late_p99, &cpu_share);
   cJSON_AddItemToArray(s->runs, o);
   print_row(s, c, &m);

@@ -7,6 +7,7 @@
 #include "kernels/cuda/fused.cuh"
 
 #include <algorithm>
+#include <utility>
 
 // The frame of a step that exists only to be queued: its grids are for n_rows, its counts say that there are none.
 static void frame_empty_step(cuda_backend *b, td_plan *plan, uint32_t n_rows)
@@ -64,13 +65,20 @@ static cudaError_t find_decodes(const void *kernel, recording *r)
   return e;
 }
 
+static void free_recording(const recording &r)
+{
+  if (r.exec)
+    cudaGraphExecDestroy(r.exec);
+  if (r.graph)
+    cudaGraphDestroy(r.graph);
+}
+
 static td_status record_one(cuda_backend *b, uint32_t n_rows, bool of_plan, void (*queue)(void *arg, const td_plan *plan), void *arg,
                             td_error *err)
 {
   td_plan plan = {};
   fused_step fused;
-  b->recordings->push_back({n_rows, of_plan});
-  recording &r = b->recordings->back();
+  recording r = {n_rows, of_plan};
   frame_empty_step(b, &plan, n_rows);
   b->recording_plan = of_plan;
   b->decode_kernel = nullptr;
@@ -87,9 +95,13 @@ static td_status record_one(cuda_backend *b, uint32_t n_rows, bool of_plan, void
     note(b, cudaGraphInstantiate(&r.exec, r.graph, 0));
   b->recording_plan = false;
   cudaError_t e = end_empty_step(b);
-  if (e != cudaSuccess)
+  if (e != cudaSuccess) {
+    free_recording(r);
     return td_cuda_fail(err, e, "a step could not be recorded");
+  }
   b->base.n_fused_steps += is_fused;
+  b->base.n_fitted_steps += !r.decodes.empty();
+  b->recordings->push_back(std::move(r));
   return TD_OK;
 }
 
@@ -146,10 +158,6 @@ bool td_cuda_replay(td_backend *be)
 
 void td_cuda_free_recordings(cuda_backend *b)
 {
-  for (const recording &r : *b->recordings) {
-    if (r.exec)
-      cudaGraphExecDestroy(r.exec);
-    if (r.graph)
-      cudaGraphDestroy(r.graph);
-  }
+  for (const recording &r : *b->recordings)
+    free_recording(r);
 }

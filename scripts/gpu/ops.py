@@ -25,7 +25,7 @@ AMOUNT = {"memcheck": "small", "racecheck": "tiny", "initcheck": "small", "syncc
 # unchecked. Told a number, it runs out of room for barriers in a process that makes all of the ops' backends: so these go section by section.
 OPTIONS = {"synccheck": ["--num-cuda-barriers", "256"]}
 SECTIONS = {"synccheck": [["products"], ["attention"], ["plans"], ["recordings"], ["alone", "sampling"]]}
-OPS_LIMIT_S, MIX_LIMIT_S = 420, 240 # eight at once share the cores: racecheck of the ops, alone 75 s, took longer than 240
+OPS_LIMIT_S, MIX_LIMIT_S = 420, 240 # a dozen at once share the cores: racecheck of the ops, alone 75 s, took longer than 240
 
 
 # Processes beside each other: words of test_ops, and what share of the cores its references get. A GPU is idle most of the time there.
@@ -83,11 +83,12 @@ def judge(s, what, code, text, seconds, detail=""):
     in_library = [a for a, b in races if LIBRARY.match(a) and LIBRARY.match(b)]
     shown = re.findall(r"RACECHECK SUMMARY: (\d+) hazard", summary[-1] if summary else "")
     kernels = collections.Counter(ERROR_AT.findall(text)) if not races else {}
-    if untracked := collections.Counter(UNTRACKED.findall(text)):
+    untracked = collections.Counter(UNTRACKED.findall(text))
+    if untracked:
         detail += f", {sum(untracked.values())} launches left unchecked, most of {untracked.most_common(1)[0][0]}"
     if kernels:
         detail += ", in " + ", ".join(f"{name} ({n})" for name, n in kernels.most_common(4))
-    clean = summary and (CLEAN.search(summary[-1]) or (shown and int(shown[0]) == len(races) == len(in_library)))
+    clean = summary and not untracked and (CLEAN.search(summary[-1]) or (shown and int(shown[0]) == len(races) == len(in_library)))
     if in_library:
         detail += f", {len(in_library)} of them in cuBLAS's {', '.join(sorted(set(in_library)))}"
     s.check(code in (0, 99) and clean if in_library else code == 0 and clean, what,

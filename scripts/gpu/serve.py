@@ -7,6 +7,7 @@ from daemon import Daemon
 from machine import cores_busy
 
 BUSY_MAX = 0.1
+KNOWN_BEFORE = 100000  # prompt tokens of a decode run from which on the preset has them computed before
 
 
 def load(ctx, d, name, *args, limit_s=600):
@@ -17,7 +18,8 @@ def load(ctx, d, name, *args, limit_s=600):
 
 
 def all_done(s, runs):
-    failed = {r["name"]: r["errors"] or r["shorter_than_asked"] for r in runs if r["done"] != r["sent"] or r["shorter_than_asked"]}
+    failed = {r["name"]: r["errors"] or r["shorter_than_asked"] or r["warm_failed"]
+              for r in runs if r["done"] != r["sent"] or r["shorter_than_asked"] or r["warm_failed"]}
     s.check(runs and not failed, f"every request of {', '.join(r['name'] for r in runs)} was answered whole", failed or "")
     slow = [r["name"] for r in runs if r["generator"]["share_of_a_core"] > 0.7 or r["generator"]["sent_late_ms_p99"] > 5]
     if slow:
@@ -57,6 +59,9 @@ def stage(ctx, s):
     for r in decode:
         where = r["name"].split()[-1]
         bar = peer["time between tokens p50, ms"].get(where)
+        known = r["cached_prompt_tokens"] > 0.9 * r["prompt_tokens"] if r["prompt_tokens"] >= KNOWN_BEFORE else True
+        s.check("while_all_decode" in r and known, f"{r['name']}: there is a time in which all decode" + (", from prompts known before" if known else ""),
+                f"{r['cached_prompt_tokens']} of {r['prompt_tokens']} prompt tokens were found")
         if bar and "while_all_decode" in r:
             s.bar(f"time between tokens p50, {where.replace('@', ' streams at ')}", r["while_all_decode"]["tbt_ms"]["p50"], bar, "ms", source=source)
     for r in prefill:

@@ -2,6 +2,7 @@
 must agree with what it reports. The program lies beside the daemon."""
 import json
 import pathlib
+import resource
 import subprocess
 import time
 
@@ -115,7 +116,25 @@ def test_prompts_known_before(tmp_path):
         counted = [a for a in asked if a["run"] == r["name"] and not a["warm"]]
         assert r["done"] == len(counted) == n and r["output_tokens"] == 256 * n and len(before) in (0, n)
         assert all(a["token_s"][-1] <= min(b["sent_s"] for b in counted) for a in before)
-    assert sum(a["warm"] for a in asked) == 128 + 256 + 32
+    assert sum(a["warm"] for a in asked) == 128 + 256 + 32 and not any(r["warm_failed"] for r in runs)
+    with Fake("--tbt", 1, "--ttft", 1, "--fail-every", 3) as f:
+        runs, text = serve(f.url, tmp_path, "--preset", "decode", "--token-ids")
+    r = next(r for r in runs if r["name"] == "decode 128@1024")
+    assert r["sent"] == 128 and 0 < r["warm_failed"] < 128 and f"{r['warm_failed']} of the requests before the counted ones failed" in text
+
+
+def test_streams_that_fail_while_others_wait(tmp_path):
+    """Files for 60 connections: a held stream's request fails in the call that sends it, which must not send others again."""
+    def few_files():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (60, 60))
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    with Fake("--tbt", 1, "--ttft", 200) as f:
+        r = subprocess.run([BENCH, "serve", "--url", f.url, "--model", "m", "--warm", "0", "--preset", "decode", "--token-ids", "--tokens",
+                            tmp_path / "t.jsonl"], capture_output=True, text=True, timeout=120 * SLOWNESS, stdin=subprocess.DEVNULL, preexec_fn=few_files)
+        took = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
+    asked = [json.loads(line) for line in (tmp_path / "t.jsonl").read_text().splitlines()]
+    failed = [a for a in asked if a["run"] == "decode 128@1024" and not a["warm"] and a["outcome"] == "no_connection"]
+    assert r.returncode == 0 and 0 < len(failed) < 128 and took < 5 * SLOWNESS, (took, r.stdout + r.stderr)
 
 
 def test_merged_events(tmp_path):

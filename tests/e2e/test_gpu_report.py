@@ -2,6 +2,7 @@
 there; and what it judges by itself is judged right."""
 import json
 import pathlib
+import re
 import struct
 import subprocess
 import sys
@@ -174,6 +175,13 @@ def test_sanitizers_words():
     ops.judge(s, "synccheck", 99, lost % "_Z3one" + 2 * (lost % "_Z3two") + "========= ERROR SUMMARY: 3 errors", 1)
     assert not s.checks[0]["ok"] and "3 launches left unchecked, most of _Z3two" in s.checks[0]["detail"], s.checks
     assert not judged(0, "========= RACECHECK SUMMARY: 0 hazards displayed\n========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)")
+
+
+def test_sanitizers_leave_no_section_out():
+    source = (ROOT / "tests/gpu/test_ops.c").read_text()
+    sections = re.findall(r'"(\w+)"', re.search(r"sections\[N_SECTIONS\] = \{(.*?)\}", source)[1])
+    for tool, runs in ops.SECTIONS.items():
+        assert sorted([*sum(runs, []), "times"]) == sorted(sections), tool  # times are of unwatched kernels
 
 
 def test_trace_and_products(tmp_path):

@@ -253,6 +253,7 @@ void test_decoder(const char *backend, const td_backend_config *config, const de
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
       compare(&d, want, rows[i]);
     expect(!is_hopper() || be->n_fused_steps == FUSED, "recorded decoders of few rows are fused");
+    expect(!is_hopper() || be->n_fitted_steps >= sizeof recorded / sizeof *recorded, "all recorded decoders' attention is fitted");
     free(want);
     free_values(&v);
   }

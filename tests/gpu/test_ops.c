@@ -438,7 +438,7 @@ static const uint32_t mixed[][2] = {{1, 500}, {1, 33}, {2, 90}, {100, 100}, {5, 
 static const uint32_t split[][2] = {{1, 3500}, {1, 2000}, {1, 70}};
 
 /* More decodes than the blocks of any device's that run at once, for so many kv heads: on Hopper a warp takes a short one alone
- * (kernels/cuda/attention_items.h). The last has so many that those of 256 tokens are short. */
+ * (kernels/cuda/attention_items.h). The last has so many that those of 320 tokens are short. */
 static const heads many_heads[] = {
     {32, 32, 128, 16, 0, TD_ROPE_HALVES, false}, {64, 32, 64, 32, 0, TD_ROPE_PAIRS, false}, {32, 32, 96, 16, 0, TD_ROPE_HALVES, false},
     {48, 16, 256, 16, 0, TD_ROPE_HALVES, false}, {64, 32, 64, 64, 40, TD_ROPE_HALVES, false}, {64, 64, 64, 16, 0, TD_ROPE_HALVES, false},
@@ -447,7 +447,7 @@ enum { N_MANY_HEADS = sizeof many_heads / sizeof *many_heads };
 
 static void test_many_short(const heads *h, bool small)
 {
-  static const uint32_t lens[] = {1, 2, 31, 32, 33, 63, 64, 65, 16, 17, 255, 256, 257, 48, 700, 100};
+  static const uint32_t lens[] = {1, 2, 31, 32, 33, 63, 64, 65, 16, 17, 256, 320, 321, 48, 700, 100};
   uint32_t rows[MAX_ROWS][2], n = small ? 24 : 60;
   for (uint32_t r = 0; r < n; r++) {
     rows[r][1] = lens[r % 16];
@@ -455,6 +455,13 @@ static void test_many_short(const heads *h, bool small)
     rows[r][1] += r == 40 ? 50 : 0;
   }
   test_attention(h, (const uint32_t (*)[2])rows, n);
+}
+
+static void expect_no_plans(const heads *h)
+{
+  td_error err;
+  td_kv_shape shape = {1, 1, h->page_tokens, h->n_kv_heads, h->head_dim, h->n_heads, h->window};
+  expect(be->ops->kv_check(be, &shape, &err) == TD_ERR_UNSUPPORTED, "plans are refused where no kernel does them");
 }
 
 /* Decodes by plans of one policy (a CPU does not look at it); heads of 256 have only the first, which shares nothing. */
@@ -468,7 +475,8 @@ static void test_plans(const char *name, const td_backend_config *with, uint32_t
     if ((size != TEST_ALL && !is_in_small(i)) || !has || !is_wanted(shapes[i].head_dim))
       continue;
     open_backend(name, &config);
-    if (!is_cpu() && !is_hopper()) { /* plans are refused */
+    if (!is_cpu() && !is_hopper()) {
+      expect_no_plans(&shapes[i]);
       be->ops->destroy(be);
       return;
     }
