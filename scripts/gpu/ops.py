@@ -32,14 +32,18 @@ OPS_LIMIT_S, MIX_LIMIT_S = 420, 240 # a dozen at once share the cores: racecheck
 PARTS = {"products": 3, "attention": 4, "1": 2, "2": 2, "3": 2, "4": 2, "recordings": 1, "alone": 1, "sampling": 2}
 
 
+def share_of_cores(share, shares):
+    """For references on all cores, in processes beside each other: threads that spin while they wait would take what others need."""
+    return {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) * share // shares)), "OMP_WAIT_POLICY": "passive"}
+
+
 def run_parts(ctx, amount, limit_s):
     """Outcomes by part. A CPU has one set of threads, and one policy."""
     if ctx.backend == "cpu":
         return {"all": ctx.run("test_ops", "cpu", amount, limit_s=limit_s)}
-    cores, shares = len(os.sched_getaffinity(0)), sum(PARTS.values())
+    shares = sum(PARTS.values())
     with concurrent.futures.ThreadPoolExecutor(len(PARTS)) as pool:
-        started = {part: pool.submit(ctx.run, "test_ops", ctx.backend, amount, part, limit_s=limit_s,
-                                     env={"OMP_NUM_THREADS": str(max(1, cores * share // shares)), "OMP_WAIT_POLICY": "passive"})
+        started = {part: pool.submit(ctx.run, "test_ops", ctx.backend, amount, part, limit_s=limit_s, env=share_of_cores(share, shares))
                    for part, share in PARTS.items()}
         parts = {part: f.result() for part, f in started.items()}
     parts["times"] = ctx.run("test_ops", ctx.backend, amount, "times", limit_s=limit_s)  # by itself: it measures
@@ -102,8 +106,8 @@ def command(tool, path):
     return [path, "--tool", tool, "--error-exitcode", "99", *OPTIONS.get(tool, [])]
 
 
-def run_ops(ctx, tool, path, words):
-    return ctx.run("test_ops", "cuda", AMOUNT[tool], *words, limit_s=OPS_LIMIT_S, prefix=command(tool, path))
+def run_ops(ctx, tool, path, words, n_beside):
+    return ctx.run("test_ops", "cuda", AMOUNT[tool], *words, limit_s=OPS_LIMIT_S, prefix=command(tool, path), env=share_of_cores(1, n_beside))
 
 
 def check_ops(s, tool, words, r):
@@ -143,7 +147,7 @@ def stage_sanitizers(ctx, s):
     models.tiny_on_disk(ctx)
     sections = [(tool, words) for tool in TOOLS for words in SECTIONS.get(tool, [[]])]
     with concurrent.futures.ThreadPoolExecutor(len(sections) + len(TOOLS)) as pool:
-        ops = [(tool, words, pool.submit(run_ops, ctx, tool, path, words)) for tool, words in sections]
+        ops = [(tool, words, pool.submit(run_ops, ctx, tool, path, words, len(sections))) for tool, words in sections]
         mixes = {tool: pool.submit(run_mix, ctx, tool, path) for tool in TOOLS}
         for tool, words, run in ops:
             with s.part(" ".join([f"{tool} of test_ops cuda {AMOUNT[tool]}", *words])):
