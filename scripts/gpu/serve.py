@@ -31,6 +31,17 @@ def row(r):
     return [r["name"], r["done"], r["output_tokens_per_s"], r["ttft_ms"]["p50"], r["ttft_ms"]["p99"], b["p50"], b["p99"], b["max"]]
 
 
+def judge_decode(s, runs, peer):
+    for r in runs:
+        where = r["name"].split()[-1]
+        bar = peer["time between tokens p50, ms"].get(where)
+        known = r["prompt_tokens"] < KNOWN_BEFORE or r["cached_prompt_tokens"] > 0.9 * r["prompt_tokens"]
+        s.check("while_all_decode" in r and known, f"{r['name']}: there is a time in which all decode, of prompts known before where they are many",
+                f"{r['cached_prompt_tokens']} of {r['prompt_tokens']} prompt tokens were found")
+        if bar and "while_all_decode" in r:
+            s.bar(f"time between tokens p50, {where.replace('@', ' streams at ')}", r["while_all_decode"]["tbt_ms"]["p50"], bar, "ms", source=peer["name"])
+
+
 def stage(ctx, s):
     ctx.need_backend()
     gpu = ctx.backend == "cuda"
@@ -56,14 +67,7 @@ def stage(ctx, s):
     if ctx.quick or not gpu:
         s.not_run("the bars", "the runs were short (--quick)" if gpu else "the backend is not a GPU's")
         return
-    for r in decode:
-        where = r["name"].split()[-1]
-        bar = peer["time between tokens p50, ms"].get(where)
-        known = r["cached_prompt_tokens"] > 0.9 * r["prompt_tokens"] if r["prompt_tokens"] >= KNOWN_BEFORE else True
-        s.check("while_all_decode" in r and known, f"{r['name']}: there is a time in which all decode" + (", from prompts known before" if known else ""),
-                f"{r['cached_prompt_tokens']} of {r['prompt_tokens']} prompt tokens were found")
-        if bar and "while_all_decode" in r:
-            s.bar(f"time between tokens p50, {where.replace('@', ' streams at ')}", r["while_all_decode"]["tbt_ms"]["p50"], bar, "ms", source=source)
+    judge_decode(s, decode, peer)
     for r in prefill:
         bar = peer["time to first token, ms"].get(r["name"].split()[-1])
         if bar:

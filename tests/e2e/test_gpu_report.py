@@ -20,6 +20,7 @@ import models  # noqa: E402
 import ops  # noqa: E402
 import parity  # noqa: E402
 import report  # noqa: E402
+import serve  # noqa: E402
 import steps  # noqa: E402
 
 BIN = pathlib.Path(DAEMON).parent
@@ -157,6 +158,19 @@ def test_verdicts_and_exit_codes():
     s.bar("rate", 10.0, 5.0, "/s", less_is_better=False)
     assert [b["ahead"] for b in s.bars] == [False, True] and report.exit_code(report.totals([s])) == 0
     assert "**behind**" in "\n".join(report.section(s))
+
+
+def test_decode_runs_need_a_time_in_which_all_decode():
+    def judged(**changes):
+        s = core.Stage("x", "x")
+        run = {"name": "decode 256@1024", "prompt_tokens": 262144, "cached_prompt_tokens": 258048, "while_all_decode": {"tbt_ms": {"p50": 16.0}}, **changes}
+        serve.judge_decode(s, [{k: v for k, v in run.items() if v is not None}], {"name": "peer", "time between tokens p50, ms": {"256@1024": 18.0}})
+        return s
+    s = judged()
+    assert s.checks[0]["ok"] and s.bars[0]["ahead"] and "256 streams at 1024" in str(s.bars[0])
+    assert not judged(while_all_decode=None).checks[0]["ok"] and not judged(while_all_decode=None).bars
+    assert not judged(cached_prompt_tokens=1000).checks[0]["ok"]
+    assert judged(prompt_tokens=16384, cached_prompt_tokens=0).checks[0]["ok"]
 
 
 def test_sanitizers_words():

@@ -86,15 +86,27 @@ static int by_row_and_token(const void *x, const void *y)
   return a->row != b->row ? (a->row < b->row ? -1 : 1) : (a->token_begin > b->token_begin) - (a->token_begin < b->token_begin);
 }
 
+static td_attention_items items_for(uint32_t max_rows, uint32_t max_tokens)
+{
+  td_attention_items out = {.max_items = td_attention_items_max(max_rows, max_tokens)};
+  out.items = calloc(out.max_items, sizeof *out.items);
+  out.tokens = calloc(max_rows, sizeof *out.tokens);
+  assert_true(out.items && out.tokens);
+  return out;
+}
+
+static void free_items(td_attention_items *items)
+{
+  free(items->items);
+  free(items->tokens);
+}
+
 static void test_cuts(void **unused)
 {
   (void)unused;
   static const uint32_t groups[] = {1, 2, 3, 4, 7, 8, 16, 17, 32, TD_GROUP_MAX};
   td_plan_row rows[ROWS_MAX];
-  td_attention_items out = {.max_items = td_attention_items_max(ROWS_MAX, TOKENS_MAX)};
-  out.items = calloc(out.max_items, sizeof *out.items);
-  out.tokens = calloc(out.max_items, sizeof *out.tokens);
-  assert_true(out.items && out.tokens);
+  td_attention_items out = items_for(ROWS_MAX, TOKENS_MAX);
   for (uint32_t round = 0; round < 3000; round++) {
     td_plan plan = {0};
     td_attention_cut cut = {groups[round % 10], 1 + below(16), 20 + below(1800),
@@ -111,8 +123,7 @@ static void test_cuts(void **unused)
     for (uint32_t i = 0; i < plan.n_rows; i++)
       check_row(&out, &plan, i, &cut);
   }
-  free(out.items);
-  free(out.tokens);
+  free_items(&out);
 }
 
 /* A recorded step's grid is made for any step of so many decodes. */
@@ -120,10 +131,7 @@ static void test_recorded_grids_are_large_enough(void **unused)
 {
   (void)unused;
   td_plan_row rows[ROWS_MAX];
-  td_attention_items out = {.max_items = td_attention_items_max(ROWS_MAX, ROWS_MAX)};
-  out.items = calloc(out.max_items, sizeof *out.items);
-  out.tokens = calloc(out.max_items, sizeof *out.tokens);
-  assert_true(out.items && out.tokens);
+  td_attention_items out = items_for(ROWS_MAX, ROWS_MAX);
   for (uint32_t round = 0; round < 3000; round++) {
     td_plan plan = {.rows = rows, .n_rows = 1 + below(ROWS_MAX)};
     td_attention_cut cut = {1 + below(TD_DECODE_ROWS), 1 + below(16), 20 + below(420), TD_PREFILL_ROWS_WGMMA, false, false, below(2) == 0, NULL};
@@ -135,8 +143,7 @@ static void test_recorded_grids_are_large_enough(void **unused)
     for (uint32_t n = plan.n_rows; n <= ROWS_MAX; n++)
       assert_true(td_attention_decode_works(&out) <= td_attention_decode_works_max(n, cut.n_kv_heads, cut.n_blocks));
   }
-  free(out.items);
-  free(out.tokens);
+  free_items(&out);
 }
 
 /* How long items take whose blocks begin in order, so many at once, where one ends: tokens of all of memory's rate, of which a block gets
@@ -168,10 +175,7 @@ static void test_places_are_filled(void **unused)
 {
   (void)unused;
   td_plan_row rows[ROWS_MAX];
-  td_attention_items out = {.max_items = td_attention_items_max(ROWS_MAX, ROWS_MAX)};
-  out.items = calloc(out.max_items, sizeof *out.items);
-  out.tokens = calloc(out.max_items, sizeof *out.tokens);
-  assert_true(out.items && out.tokens);
+  td_attention_items out = items_for(ROWS_MAX, ROWS_MAX);
   for (uint32_t round = 0; round < 2000; round++) {
     td_plan plan = {.rows = rows, .n_rows = 1 + below(ROWS_MAX)};
     uint32_t heads = 1 + below(8), n_places = 1 + below(512 / heads), tokens = 20000 + below(100000);
@@ -181,8 +185,32 @@ static void test_places_are_filled(void **unused)
     td_attention_items_make(&out, &plan, &cut);
     assert_true(time_of(&out, n_places) <= 1.06 * tokens * plan.n_rows + 128 * n_places);
   }
-  free(out.items);
-  free(out.tokens);
+  free_items(&out);
+}
+
+/* As many rows as places or more, of which one is much longer: it is cut, or all would wait for it. */
+static void test_a_long_row_among_many_is_cut(void **unused)
+{
+  (void)unused;
+  td_plan_row rows[ROWS_MAX];
+  td_attention_items out = items_for(ROWS_MAX, ROWS_MAX);
+  for (uint32_t round = 0; round < 2000; round++) {
+    uint32_t n_places = 10 + below(ROWS_MAX - 10);
+    td_plan plan = {.rows = rows, .n_rows = n_places + below(ROWS_MAX - n_places + 1)};
+    td_attention_cut cut = {4, 4, 4 * n_places, TD_PREFILL_ROWS_WGMMA, false, false, false, NULL};
+    uint64_t total = 0;
+    for (uint32_t i = 0; i < plan.n_rows; i++)
+      rows[i] = (td_plan_row){.q_start = i, .q_len = 1, .kv_len = 1000 + below(1000)};
+    rows[below(plan.n_rows)].kv_len = 200000;
+    for (uint32_t i = 0; i < plan.n_rows; i++)
+      total += rows[i].kv_len;
+    td_attention_items_make(&out, &plan, &cut);
+    uint32_t longest = 0;
+    for (uint32_t i = 0; i < out.n_items; i++)
+      longest = out.items[i].kv_end - out.items[i].kv_begin > longest ? out.items[i].kv_end - out.items[i].kv_begin : longest;
+    assert_true(longest <= total / n_places + 1 + 128);
+  }
+  free_items(&out);
 }
 
 /* One kv head, so that there are hundreds of places for each: equal rows that are fewer are cut alike, because partials suffice. */
@@ -192,10 +220,7 @@ static void test_partials_suffice(void **unused)
   enum { MANY_ROWS = 528 };
   static const uint32_t n_places[] = {132, 396, MANY_ROWS};
   static td_plan_row rows[MANY_ROWS];
-  td_attention_items out = {.max_items = td_attention_items_max(MANY_ROWS, MANY_ROWS)};
-  out.items = calloc(out.max_items, sizeof *out.items);
-  out.tokens = calloc(out.max_items, sizeof *out.tokens);
-  assert_true(out.items && out.tokens);
+  td_attention_items out = items_for(MANY_ROWS, MANY_ROWS);
   for (uint32_t i = 0; i < 3; i++)
     for (uint32_t n = 1; n < n_places[i]; n++) {
       td_plan plan = {.rows = rows, .n_rows = n};
@@ -205,13 +230,13 @@ static void test_partials_suffice(void **unused)
       td_attention_items_make(&out, &plan, &cut);
       assert_true(out.n_items == n || (out.n_partials == out.n_items && out.n_items % n == 0));
     }
-  free(out.items);
-  free(out.tokens);
+  free_items(&out);
 }
 
 int main(void)
 {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_cuts), cmocka_unit_test(test_recorded_grids_are_large_enough),
-                                     cmocka_unit_test(test_places_are_filled), cmocka_unit_test(test_partials_suffice)};
+                                     cmocka_unit_test(test_places_are_filled), cmocka_unit_test(test_a_long_row_among_many_is_cut),
+                                     cmocka_unit_test(test_partials_suffice)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
