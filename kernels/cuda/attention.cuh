@@ -9,10 +9,7 @@ struct attention_args {
   const bf16 *qkv;
   bf16 *out;
   const bf16 *kv; // this layer's pages
-  float *partials;   // [2, n_partials, n_kv_heads, TD_DECODE_ROWS, HD + 4]: output, then max and sum of the softmax; rows in many shares have
-                     // the second half
-  uint32_t *arrived; // [n_partials, n_kv_heads]
-  uint32_t n_partials;
+  float *partials; // [td_attention_partials_max, n_kv_heads, TD_DECODE_ROWS, HD + 4]: output, then max and sum of the softmax
   float scale_log2;
   uint32_t window, n_heads, n_kv_heads, group;
 };

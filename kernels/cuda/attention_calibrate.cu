@@ -50,7 +50,7 @@ static td_status queue_trial(trial_memory *m, const td_plan *plan, const td_atte
     if (i == 0)
       note(b, cudaEventRecord(m->begin, b->stream));
     size_t layer = (m->turn++) % s->n_layers * ((size_t)s->n_pages * s->n_kv_heads * 2 * s->page_tokens * s->head_dim);
-    attention_args a = {m->qkv, m->out, m->kv->data + layer, b->partials, b->arrived, b->n_partials,
+    attention_args a = {m->qkv, m->out, m->kv->data + layer, b->partials,
                         (float)(1.4426950408889634 / sqrt((double)s->head_dim)), 0, s->n_heads, s->n_kv_heads, s->n_heads / s->n_kv_heads};
     td_cuda_unified_attention(b, a, s->head_dim);
   }

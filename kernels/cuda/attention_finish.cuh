@@ -1,5 +1,5 @@
-// How a decode ends: the sums of a block's warps, or of one warp alone, go to the output or, of a split row, to a partial; one of the row's
-// blocks adds them up, the same terms in the same order each time.
+// How a decode ends: the sums of a block's warps, or of one warp alone, go to the output or, of a split row, to a partial; they are added
+// up the same way each time.
 #pragma once
 
 #include "kernels/cuda/attention_partials.cuh"
@@ -159,10 +159,10 @@ template <int HD> __device__ __forceinline__ row_sum<HD> sum_warps(const float *
 
 // ---- rows in shares ----
 //
-// Of few shares the last one adds up those before: it waits for their words (attention_words.cuh). Their blocks began before its own, so they
-// end whatever it waits for. Of many whoever comes last does, by a count: forgetting so many words would take longer. Partials of
-// both lie apart, because those of many are not forgotten.
-enum { FEW_SHARES = 8 };
+// Shares are added up in groups of SHARES_AT_ONCE neighbours, groups likewise, until one sum is left: the last share of each waits for the
+// words of those before it (attention_words.cuh). Their blocks began before its own, so they end whatever it waits for. A sum lies in the
+// place of the last share that it has, which the share itself does not need.
+enum { SHARES_AT_ONCE = 8 };
 
 template <int HD> __device__ __forceinline__ void hand_over(float *dst, const row_sum<HD> &r)
 {
@@ -173,11 +173,11 @@ template <int HD> __device__ __forceinline__ void hand_over(float *dst, const ro
     put_words<2>(dst + HD, {r.m, r.l});
 }
 
-// The sum of the first n shares, n < FEW_SHARES and `stride` floats apart, in their order; waits for them. What is not there is asked for
-// again, all of it together.
-template <int HD> __device__ __forceinline__ row_sum<HD> take_few_shares(float *part, size_t stride, uint32_t n)
+// The sum of n < SHARES_AT_ONCE shares, `stride` floats apart, in their order; waits for them. What is not there is asked for again, all
+// of it together.
+template <int HD> __device__ __forceinline__ row_sum<HD> take_shares(float *part, size_t stride, uint32_t n)
 {
-  constexpr uint32_t N = HD / 32, MOST = FEW_SHARES - 1;
+  constexpr uint32_t N = HD / 32, MOST = SHARES_AT_ONCE - 1;
   uint32_t lane = threadIdx.x % 32;
   float ml[2], o[MOST][N], *my_ml = part + min(lane, n - 1) * stride + HD;
   for (bool asked = false, all = false; !all; asked = true) {
@@ -212,73 +212,26 @@ template <int HD> __device__ __forceinline__ row_sum<HD> take_few_shares(float *
   return sum;
 }
 
-template <int HD> __device__ __forceinline__ void store_partial(float *dst, const row_sum<HD> &r)
+// A share's sum to the one that waits for it, or, of the row's last share, what all of them come to: then true. `places`: of the row's
+// shares, `stride` floats apart.
+template <int HD>
+__device__ __forceinline__ bool add_up_shares(row_sum<HD> *sum, float *places, size_t stride, uint32_t share, uint32_t n_shares)
 {
-  constexpr int N = HD / 32;
-  uint32_t lane = threadIdx.x % 32;
-#pragma unroll
-  for (int i = 0; i < N; i++)
-    dst[lane * N + i] = r.o[i];
-  if (lane == 0)
-    *(float2 *)(dst + HD) = make_float2(r.m, r.l);
-}
-
-// Packed row p of all shares of a split row, in their order whoever does it.
-template <int HD> __device__ __forceinline__ row_sum<HD> sum_shares(const attention_args &a, const td_attention_item &it, uint32_t kv_head, uint32_t p)
-{
-  constexpr uint32_t N = HD / 32, AT_ONCE = HD > 128 ? 8 : 16;
-  uint32_t lane = threadIdx.x % 32;
-  size_t stride = (size_t)a.n_kv_heads * TD_DECODE_ROWS * (HD + 4);
-  const float *part = a.partials + ((size_t)((a.n_partials + it.first_partial) * a.n_kv_heads + kv_head) * TD_DECODE_ROWS + p) * (HD + 4);
-  row_sum<HD> sum;
-  clear(sum);
-  for (uint32_t i0 = 0; i0 < it.n_partials; i0 += 32) {
-    uint32_t n = min(it.n_partials - i0, 32u);
-    float2 mine = __ldcg((const float2 *)(part + (i0 + min(lane, n - 1)) * stride + HD));
-    float o[AT_ONCE][N];
-#pragma unroll
-    for (uint32_t i = 0; i < AT_ONCE; i++)
-      load_elements<N, true>(o[i], part + (i0 + min(i, n - 1)) * stride);
-    float top = fmaxf(sum.m, warp_max(mine.x)), safe = top == -INFINITY ? 0 : top, keep = exp2_fast(sum.m - safe);
-    float f = lane < n ? exp2_fast(mine.x - safe) : 0;
-    sum.m = top;
-    sum.l = sum.l * keep + (lane < n ? mine.y * f : 0); // of the lane's shares, until the end
-#pragma unroll
-    for (uint32_t k = 0; k < N; k++)
-      sum.o[k] *= keep;
-    for (uint32_t k0 = 0; k0 < n; k0 += AT_ONCE) {
-      if (k0 > 0)
-#pragma unroll
-        for (uint32_t i = 0; i < AT_ONCE; i++)
-          load_elements<N, true>(o[i], part + (i0 + min(k0 + i, n - 1)) * stride);
-#pragma unroll
-      for (uint32_t i = 0; i < AT_ONCE; i++) {
-        float weight = __shfl_sync(0xffffffffu, f, k0 + i);
-#pragma unroll
-        for (uint32_t k = 0; k < N; k++)
-          sum.o[k] += o[i][k] * weight;
-      }
+  for (uint32_t n = n_shares; n > 1; n = (n + SHARES_AT_ONCE - 1) / SHARES_AT_ONCE, share /= SHARES_AT_ONCE) {
+    uint32_t before = share % SHARES_AT_ONCE;
+    if (before + 1 < SHARES_AT_ONCE && share + 1 < n) {
+      hand_over<HD>(places + share * stride, *sum);
+      return false;
     }
+    if (before > 0) {
+      row_sum<HD> all = take_shares<HD>(places + (share - before) * stride, stride, before);
+      add_term<HD>(all, *sum);
+      *sum = all;
+    }
+    places += (SHARES_AT_ONCE - 1) * stride;
+    stride *= SHARES_AT_ONCE;
   }
-  sum.l = warp_sum(sum.l);
-  return sum;
-}
-
-// Whether this block is the last of its row's shares; what the others wrote can then be read.
-__device__ __forceinline__ bool arrives_last(const attention_args &a, const td_attention_item &it, uint32_t kv_head)
-{
-  __shared__ bool last;
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    uint32_t *n = a.arrived + it.first_partial * a.n_kv_heads + kv_head;
-    last = atomicAdd(n, 1) == it.n_partials - 1;
-    if (last)
-      *n = 0;
-  }
-  __syncthreads();
-  __threadfence();
-  return last;
+  return true;
 }
 
 // Of an item whose keys a block's warps have shared. `before`: what else the row has, and how it is added.
@@ -287,32 +240,15 @@ template <int HD, class BEFORE = nothing_before>
 __device__ __forceinline__ void finish_block(const warp_state<HD> &st, const attention_args &a, const td_attention_item &it,
                                              const td_plan_row &row, uint32_t kv_head, float *smem, const BEFORE &before = {})
 {
-  uint32_t warp = threadIdx.x / 32, n_rows = it.n_tokens * a.group, share = it.partial - it.first_partial;
+  uint32_t warp = threadIdx.x / 32, n_rows = it.n_tokens * a.group;
   size_t stride = (size_t)a.n_kv_heads * TD_DECODE_ROWS * (HD + 4);
-  bool few = it.n_partials <= FEW_SHARES;
-  float *first = a.partials + ((few ? 0 : a.n_partials) + it.first_partial) * stride + kv_head * TD_DECODE_ROWS * (HD + 4);
-  bool ends = few && share == it.n_partials - 1;
+  float *places = a.partials + it.first_partial * stride + kv_head * TD_DECODE_ROWS * (HD + 4);
   lay_out<HD>(st, smem + warp * 16 * (HD + 4), n_rows);
   __syncthreads();
   for (uint32_t p = warp; p < n_rows; p += WARPS) {
     row_sum<HD> sum[1] = {sum_warps<HD>(smem, p)};
-    if (!ends) {
-      float *mine = first + share * stride + p * (HD + 4);
-      few ? hand_over<HD>(mine, sum[0]) : store_partial<HD>(mine, sum[0]);
+    if (!add_up_shares<HD>(sum, places + p * (HD + 4), stride, it.partial - it.first_partial, it.n_partials))
       continue;
-    }
-    if (share > 0) {
-      row_sum<HD> all = take_few_shares<HD>(first + p * (HD + 4), stride, share);
-      add_term<HD>(all, sum[0]);
-      sum[0] = all;
-    }
-    before.add(sum, p, 1);
-    store_output<HD>(output_of(a, it, row, kv_head, p, HD), sum[0]);
-  }
-  if (few || !arrives_last(a, it, kv_head))
-    return;
-  for (uint32_t p = warp; p < n_rows; p += WARPS) {
-    row_sum<HD> sum[1] = {sum_shares<HD>(a, it, kv_head, p)};
     before.add(sum, p, 1);
     store_output<HD>(output_of(a, it, row, kv_head, p, HD), sum[0]);
   }

@@ -87,21 +87,17 @@ static size_t granules(size_t bytes)
   return (bytes + granule - 1) / granule * granule;
 }
 
-// Of rows in shares: counts of arrivals, and elements of partials.
-static size_t share_counts(const cuda_backend *b, const td_kv_shape *s)
-{
-  return (size_t)td_attention_partials_max(s->n_kv_heads, td_cuda_decode_blocks(b, s->head_dim)) * s->n_kv_heads;
-}
-
+// Of the partials of rows in shares.
 static size_t share_elements(const cuda_backend *b, const td_kv_shape *s)
 {
-  return 2 * share_counts(b, s) * TD_DECODE_ROWS * (s->head_dim + 4);
+  return (size_t)td_attention_partials_max(s->n_kv_heads, td_cuda_decode_blocks(b, s->head_dim)) * s->n_kv_heads * TD_DECODE_ROWS *
+         (s->head_dim + 4);
 }
 
 static size_t be_kv_fixed_bytes(const td_backend *be, const td_kv_shape *s)
 {
   const cuda_backend *b = (const cuda_backend *)be;
-  size_t bytes = granules(share_elements(b, s) * sizeof(float)) + granules(share_counts(b, s) * sizeof(uint32_t));
+  size_t bytes = granules(share_elements(b, s) * sizeof(float));
   td_attention_planner_config c;
   if (td_cuda_planner_config(b, s, &c))
     bytes += granules(td_attention_block_bytes_max(&c)) + granules(td_cuda_plan_partials(&c) * sizeof(float)) +
@@ -158,9 +154,7 @@ static td_status be_kv_create(td_backend *be, const td_kv_shape *shape, td_kv **
   kv->shape = *shape;
   kv->wgmma = b->has_wgmma && td_cuda_has_wgmma_attention(shape->head_dim);
   TD_TRY(td_cuda_alloc_bytes(b, be_kv_bytes_per_page(be, shape) * shape->n_pages, (void **)&kv->data, err));
-  b->n_partials = td_attention_partials_max(shape->n_kv_heads, td_cuda_decode_blocks(b, shape->head_dim));
   TD_TRY(td_cuda_alloc_absent(b, share_elements(b, shape), &b->partials, err));
-  TD_TRY(td_cuda_alloc_array(b, share_counts(b, shape), &b->arrived, err));
   *out = kv;
   return td_cuda_make_planner(b, kv, err);
 }

@@ -148,13 +148,10 @@ struct cuda_backend {
   uint32_t n_resampled;
   int32_t *sampled; // device, [max_rows]
 
-  // attention: items of the step; partials of split decodes, none there between launches (attention_finish.cuh), and how many of a row's
-  // have arrived
+  // attention: items of the step; partials of split decodes, none there between launches (attention_finish.cuh)
   td_attention_items items;
   td_attention_item *device_items;
   float *partials;
-  uint32_t *arrived; // zero between launches
-  uint32_t n_partials;
 
   // decodes by a plan (attention_unified.cu); none: every row by itself
   td_attention_planner *planner;
