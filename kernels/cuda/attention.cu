@@ -44,18 +44,16 @@ __device__ __forceinline__ void run_item(const attention_args &a, const device_b
                                          uint32_t kv_head, unsigned char *smem_raw)
 {
   constexpr bool DECODE = COLS == KV_TILE / WARPS;
-  const td_plan_row row = batch.rows[it.row];
-  const int32_t *pages = batch.page_table + row.page_table_offset;
+  const int32_t *pages = batch.page_table + it.page_table_offset;
   uint32_t warp = threadIdx.x / 32;
   uint32_t p0 = DECODE ? 0 : warp * 16, col0 = DECODE ? warp * COLS : 0;
   uint32_t smem = (uint32_t)__cvta_generic_to_shared(smem_raw);
-  int32_t first_pos = (int32_t)(row.kv_len - row.q_len + it.token_begin);
-  const query_positions pos = positions_of(it, a, p0, first_pos);
+  const query_positions pos = positions_of(it, a, p0);
   uint32_t kv_begin = it.kv_begin;
-  if (a.window > 0 && first_pos + 1 > (int32_t)a.window)
-    kv_begin = max(kv_begin, ((uint32_t)first_pos + 1 - a.window) / KV_TILE * KV_TILE);
+  if (a.window > 0 && it.position + 1 > a.window)
+    kv_begin = max(kv_begin, (it.position + 1 - a.window) / KV_TILE * KV_TILE);
   uint32_t q[HD / 16][4];
-  load_queries<HD>(q, a, it, row, kv_head, p0);
+  load_queries<HD>(q, a, it, kv_head, p0);
   warp_state<HD> st;
   clear(st);
 
@@ -77,14 +75,14 @@ __device__ __forceinline__ void run_item(const attention_args &a, const device_b
   }
   finish_sums(st);
   if constexpr (DECODE) {
-    finish_block<HD>(st, a, it, row, kv_head, (float *)smem_raw);
+    finish_block<HD>(st, a, it, kv_head, (float *)smem_raw);
   } else {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
       uint32_t lane = threadIdx.x % 32, p = p0 + lane / 4 + 8 * h;
       if (p >= it.n_tokens * a.group)
         continue;
-      bf16 *dst = output_of(a, it, row, kv_head, p, HD) + 2 * (lane % 4);
+      bf16 *dst = output_of(a, it, kv_head, p, HD) + 2 * (lane % 4);
       float inv = divided(1, st.l[h]);
 #pragma unroll
       for (int d = 0; d < HD / 8; d++)

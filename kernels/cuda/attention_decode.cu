@@ -14,6 +14,12 @@
 #include "kernels/cuda/attention_strips.cuh"
 #include "kernels/cuda/rope.cuh"
 
+// Items of the step from `first` on, in memory for so many.
+struct decode_works {
+  const td_attention_item *items;
+  uint32_t first, room;
+};
+
 // The plan of shared spans, and what the kernel before has made of it.
 struct shared_spans {
   const unsigned char *plan; // the block
@@ -62,20 +68,19 @@ template <int HD> struct decode_shape : strip_shape<HD, HD == 64 ? 2 : 1> {
 // Rotated queries of the item to shared memory; of the item that holds the row's last token, that token's K and V to its page.
 template <int HD>
 __device__ __forceinline__ void rotate_item(const attention_args &a, const decode_rotation &by, const device_batch &batch,
-                                            const td_attention_item &it, const td_plan_row &row, uint32_t kv_head, bf16 *queries,
-                                            const float2 *turns)
+                                            const td_attention_item &it, uint32_t kv_head, bf16 *queries, const float2 *turns)
 {
   constexpr uint32_t LANES = HD / 16, STRIDE = HD + 8;
   static_assert(WARPS * 32 % LANES == 0 || WARPS * 32 / LANES >= TD_DECODE_ROWS + 2,
                 "else the threads that are left over would do heads of the next round too");
-  uint32_t lane = threadIdx.x % LANES, pos = row.kv_len - 1, line = pos & (batch.page_tokens - 1);
-  uint32_t n_heads = a.group + (it.kv_end == row.kv_len ? 2 : 0), n_all = a.n_heads + 2 * a.n_kv_heads;
+  uint32_t lane = threadIdx.x % LANES, pos = it.position, line = pos & (batch.page_tokens - 1);
+  uint32_t n_heads = a.group + (it.kv_end > pos ? 2 : 0), n_all = a.n_heads + 2 * a.n_kv_heads;
   uint32_t chunk[2] = {first_chunk(lane, by.halves), second_chunk(lane, HD, by.halves)};
   size_t half_page = (size_t)batch.page_tokens * HD;
   for (uint32_t h = threadIdx.x / LANES; h < n_heads; h += WARPS * 32 / LANES) {
     bool is_q = h < a.group, is_v = h == a.group + 1;
     uint32_t head = is_q ? kv_head * a.group + h : a.n_heads + (is_v ? a.n_kv_heads : 0) + kv_head;
-    const bf16 *src = a.qkv + ((size_t)row.q_start * n_all + head) * HD;
+    const bf16 *src = a.qkv + ((size_t)it.query * n_all + head) * HD;
     bf16x8 raw[2];
     float v[2][8];
 #pragma unroll
@@ -85,7 +90,7 @@ __device__ __forceinline__ void rotate_item(const attention_args &a, const decod
     }
     if (!is_v)
       rotate(v, turns, chunk[0], by.halves);
-    bf16 *page = (bf16 *)a.kv + ((size_t)batch.page_table[row.page_table_offset + (pos >> log2_of(batch.page_tokens))] * a.n_kv_heads + kv_head) * 2 *
+    bf16 *page = (bf16 *)a.kv + ((size_t)batch.page_table[it.page_table_offset + (pos >> log2_of(batch.page_tokens))] * a.n_kv_heads + kv_head) * 2 *
                                     half_page;
 #pragma unroll
     for (int c = 0; c < 2; c++) {
@@ -115,28 +120,32 @@ enum decode_form { PLAIN, ROTATES, SHARES };
 
 // What a block or one of its warps works on: an item for all of them, or one for each.
 struct decode_share {
-  uint32_t item;
+  td_attention_item item;
   bool alone, there; // one for each; this warp has one
 };
 
 // Blocks begin in the order of their numbers: wide items, then narrow ones. false: the block has none; in a recorded step, where there
 // are as many blocks as any step of so many rows needs, such come last.
-__device__ __forceinline__ bool take_item(decode_share *out, const device_batch &batch, uint32_t first, uint32_t n_kv_heads)
+__device__ __forceinline__ bool take_item(decode_share *out, const device_batch &batch, const decode_works &works, uint32_t n_kv_heads)
 {
-  uint32_t n_items = batch.counts[COUNT_ITEMS], n_wide = batch.counts[COUNT_WIDE_ITEMS], item = first + blockIdx.x / n_kv_heads;
-  if (item < n_wide) {
-    *out = {item, false, true};
+  uint32_t at = works.first + blockIdx.x / n_kv_heads;
+  out->item = works.items[min(at, works.room - 1)]; // asked for together with the counts that say whether it is one
+  uint32_t n_items = batch.counts[COUNT_ITEMS], n_wide = batch.counts[COUNT_WIDE_ITEMS];
+  out->alone = at >= n_wide;
+  out->there = true;
+  if (!out->alone)
     return true;
-  }
-  uint32_t first_narrow = n_wide + (item - n_wide) * WARPS;
-  *out = {first_narrow + threadIdx.x / 32, true, first_narrow + threadIdx.x / 32 < n_items};
-  return first_narrow < n_items;
+  uint32_t first_narrow = n_wide + (at - n_wide) * WARPS, mine = first_narrow + threadIdx.x / 32;
+  if (first_narrow >= n_items)
+    return false;
+  out->there = mine < n_items;
+  out->item = works.items[out->there ? mine : first_narrow];
+  return true;
 }
 
 template <int HD, decode_form FORM>
 __global__ void __launch_bounds__(WARPS * 32, decode_shape<HD>::BLOCKS)
-    decode_kernel(attention_args a, decode_rotation by, shared_spans shared, device_batch batch, const td_attention_item *items,
-                  uint32_t first, bool recorded)
+    decode_kernel(attention_args a, decode_rotation by, shared_spans shared, device_batch batch, decode_works works, bool recorded)
 {
 #ifdef TD_HAS_MBARRIER
   using S = decode_shape<HD>;
@@ -151,15 +160,14 @@ __global__ void __launch_bounds__(WARPS * 32, decode_shape<HD>::BLOCKS)
   let_next_start();
   if (!recorded)
     wait_for_input();
-  if (!take_item(&mine, batch, first, a.n_kv_heads) || (FORM == ROTATES && mine.alone)) {
+  if (!take_item(&mine, batch, works, a.n_kv_heads) || (FORM == ROTATES && mine.alone)) {
     wait_for_input();
     return;
   }
-  const td_attention_item it = items[mine.there ? mine.item : mine.item - warp];
-  const td_plan_row row = batch.rows[it.row];
-  uint32_t n_old = row.kv_len - row.q_len; // tokens of the steps before
+  const td_attention_item &it = mine.item;
+  uint32_t n_old = it.position; // tokens of the steps before
   strip_stream<HD, S::STAGES> in;
-  in.open(a, batch, it, row, kv_head, mine.alone ? 0 : warp, mine.alone ? 1 : WARPS);
+  in.open(a, batch, it, kv_head, mine.alone ? 0 : warp, mine.alone ? 1 : WARPS);
   in.n = mine.there ? in.n : 0;
   in.make_ring(shared_address(smem_all), shared_address(barriers));
   uint32_t n_copied = fill_ring(in, 0, n_old), q[HD / 16][4];
@@ -172,7 +180,7 @@ __global__ void __launch_bounds__(WARPS * 32, decode_shape<HD>::BLOCKS)
   wait_for_input();
   if constexpr (FORM == ROTATES) {
     __syncthreads();
-    rotate_item<HD>(a, by, batch, it, row, kv_head, queries, turns);
+    rotate_item<HD>(a, by, batch, it, kv_head, queries, turns);
     fence_global_writes(); // the token's line is read by asynchronous copies
     __syncthreads();
   }
@@ -180,25 +188,25 @@ __global__ void __launch_bounds__(WARPS * 32, decode_shape<HD>::BLOCKS)
   if constexpr (FORM == ROTATES)
     take_queries<HD>(q, queries, a.group);
   else
-    load_queries<HD>(q, a, it, row, kv_head, 0);
+    load_queries<HD>(q, a, it, kv_head, 0);
   warp_state<HD> st;
   clear(st);
-  attend_strips(st, in, q, a, it, (int32_t)(n_old + it.token_begin));
+  attend_strips(st, in, q, a, it);
   float *mine_smem = (float *)(smem_all + warp * S::WARP_BYTES);
   if (FORM != ROTATES && mine.alone) {
     if (mine.there) {
       if constexpr (FORM == SHARES)
-        finish_warp<HD>(st, a, it, row, kv_head, mine_smem, before);
+        finish_warp<HD>(st, a, it, kv_head, mine_smem, before);
       else
-        finish_warp<HD>(st, a, it, row, kv_head, mine_smem);
+        finish_warp<HD>(st, a, it, kv_head, mine_smem);
     }
     return;
   }
   __syncthreads(); // no ring is in use any more
   if constexpr (FORM == SHARES)
-    finish_block<HD>(st, a, it, row, kv_head, (float *)smem_all, before);
+    finish_block<HD>(st, a, it, kv_head, (float *)smem_all, before);
   else
-    finish_block<HD>(st, a, it, row, kv_head, (float *)smem_all);
+    finish_block<HD>(st, a, it, kv_head, (float *)smem_all);
 #endif
 }
 
@@ -213,7 +221,8 @@ static void launch(cuda_backend *b, const attention_args &a, const decode_rotati
   }
   b->decode_kernel = (const void *)kernel;
   queue_kernel(b, kernel, dim3(n_works * a.n_kv_heads), WARPS * 32, decode_shape<HD>::SMEM_BYTES, a, by,
-               shared_spans{b->device_plan, b->plan_partials}, b->batch, (const td_attention_item *)b->device_items, first, b->padded_decode);
+               shared_spans{b->device_plan, b->plan_partials}, b->batch, decode_works{b->device_items, first, b->items.max_items},
+               b->padded_decode);
 }
 
 template <decode_form FORM>

@@ -238,7 +238,7 @@ __device__ __forceinline__ bool add_up_shares(row_sum<HD> *sum, float *places, s
 // smem: WARPS x 16 x (HD + 4) floats that no one needs any more.
 template <int HD, class BEFORE = nothing_before>
 __device__ __forceinline__ void finish_block(const warp_state<HD> &st, const attention_args &a, const td_attention_item &it,
-                                             const td_plan_row &row, uint32_t kv_head, float *smem, const BEFORE &before = {})
+                                             uint32_t kv_head, float *smem, const BEFORE &before = {})
 {
   uint32_t warp = threadIdx.x / 32, n_rows = it.n_tokens * a.group;
   size_t stride = (size_t)a.n_kv_heads * TD_DECODE_ROWS * (HD + 4);
@@ -250,14 +250,14 @@ __device__ __forceinline__ void finish_block(const warp_state<HD> &st, const att
     if (!add_up_shares<HD>(sum, places + p * (HD + 4), stride, it.partial - it.first_partial, it.n_partials))
       continue;
     before.add(sum, p, 1);
-    store_output<HD>(output_of(a, it, row, kv_head, p, HD), sum[0]);
+    store_output<HD>(output_of(a, it, kv_head, p, HD), sum[0]);
   }
 }
 
 // Of an item that one warp did alone. smem: 16 x (HD + 4) floats of its own.
 template <int HD, class BEFORE = nothing_before>
 __device__ __forceinline__ void finish_warp(const warp_state<HD> &st, const attention_args &a, const td_attention_item &it,
-                                            const td_plan_row &row, uint32_t kv_head, float *smem, const BEFORE &before = {})
+                                            uint32_t kv_head, float *smem, const BEFORE &before = {})
 {
   constexpr uint32_t AT_ONCE = 4;
   uint32_t n_rows = it.n_tokens * a.group;
@@ -277,6 +277,6 @@ __device__ __forceinline__ void finish_warp(const warp_state<HD> &st, const atte
 #pragma unroll
     for (uint32_t g = 0; g < AT_ONCE; g++)
       if (g < n)
-        store_output<HD>(output_of(a, it, row, kv_head, p0 + g, HD), sum[g]);
+        store_output<HD>(output_of(a, it, kv_head, p0 + g, HD), sum[g]);
   }
 }

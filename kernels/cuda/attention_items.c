@@ -151,37 +151,51 @@ static void add_item(td_attention_items *out, td_attention_item it)
   out->items[out->n_items++] = it;
 }
 
+/* Of n_tokens tokens of a row from `begin` on, with all keys that they see. */
+static td_attention_item item_of(const td_plan_row *r, uint32_t begin, uint32_t n_tokens)
+{
+  uint32_t position = r->kv_len - r->q_len + begin;
+  return (td_attention_item){.query = r->q_start + begin, .n_tokens = n_tokens, .position = position,
+                             .page_table_offset = r->page_table_offset, .kv_end = position + n_tokens,
+                             .member = TD_ATTENTION_NO_MEMBER};
+}
+
 /* In equal pieces, but for the rounding: a short one at the end would be a block's beginning and end for little. */
-static void add_decode(td_attention_items *out, uint32_t row, const td_plan_row *r, td_attention_own own, uint32_t tokens, uint32_t max_partials)
+static void add_decode(td_attention_items *out, const td_plan_row *r, td_attention_own own, uint32_t tokens, uint32_t max_partials)
 {
   uint32_t all = r->kv_len - own.begin, n = 1, piece = all;
   if (all > tokens) {
     piece = ((all - 1) / pieces_of(all, tokens) / SPLIT_ALIGN + 1) * SPLIT_ALIGN;
     n = pieces_of(all, piece);
   }
+  td_attention_item it = item_of(r, 0, r->q_len);
+  it.kv_begin = own.begin;
+  it.n_partials = 1;
+  it.member = own.member;
   if (n == 1 || out->n_partials + n > max_partials) {
-    add_item(out, (td_attention_item){row, 0, r->q_len, own.begin, r->kv_len, 0, 0, 1, own.member});
+    add_item(out, it);
     return;
   }
-  uint32_t first = out->n_partials;
+  it.first_partial = out->n_partials;
+  it.n_partials = n;
   for (uint32_t i = 0; i < n; i++) {
-    uint32_t begin = own.begin + i * piece, end = i + 1 < n ? begin + piece : r->kv_len;
-    add_item(out, (td_attention_item){row, 0, r->q_len, begin, end, out->n_partials++, first, n, own.member});
+    it.partial = out->n_partials++;
+    it.kv_begin = own.begin + i * piece;
+    it.kv_end = i + 1 < n ? it.kv_begin + piece : r->kv_len;
+    add_item(out, it);
   }
 }
 
-static void add_prefill(td_attention_items *out, uint32_t row, const td_plan_row *r, uint32_t tile)
+static void add_prefill(td_attention_items *out, const td_plan_row *r, uint32_t tile)
 {
-  for (uint32_t begin = 0; begin < r->q_len; begin += tile) {
-    uint32_t len = begin + tile < r->q_len ? tile : r->q_len - begin;
-    add_item(out, (td_attention_item){row, begin, len, 0, r->kv_len - r->q_len + begin + len, 0, 0, 0, TD_ATTENTION_NO_MEMBER});
-  }
+  for (uint32_t begin = 0; begin < r->q_len; begin += tile)
+    add_item(out, item_of(r, begin, begin + tile < r->q_len ? tile : r->q_len - begin));
 }
 
 static int longest_first(const void *x, const void *y)
 {
   const td_attention_item *a = x, *b = y;
-  return a->kv_end != b->kv_end ? (a->kv_end < b->kv_end ? 1 : -1) : a->row != b->row ? (a->row > b->row ? 1 : -1) : 0;
+  return a->kv_end != b->kv_end ? (a->kv_end < b->kv_end ? 1 : -1) : a->query != b->query ? (a->query > b->query ? 1 : -1) : 0;
 }
 
 void td_attention_items_make(td_attention_items *out, const td_plan *plan, const td_attention_cut *cut)
@@ -198,7 +212,7 @@ void td_attention_items_make(td_attention_items *out, const td_plan *plan, const
   }
   for (uint32_t i = 0; i < plan->n_rows && n_prefills > 0; i++)
     if (out->tokens[i] == 0 && !is_left_out(&plan->rows[i], cut))
-      add_prefill(out, i, &plan->rows[i], cut->prefill_rows / cut->group);
+      add_prefill(out, &plan->rows[i], cut->prefill_rows / cut->group);
   out->n_prefill = out->n_items;
   if (n_prefills > 0)
     qsort(out->items, out->n_prefill, sizeof *out->items, longest_first);
@@ -207,9 +221,9 @@ void td_attention_items_make(td_attention_items *out, const td_plan *plan, const
   split by = split_of(&d, places);
   for (uint32_t i = 0; n_wide < d.n; i++)
     if (d.tokens[i] > d.above)
-      add_decode(out, i, &plan->rows[i], own_of(cut, i), n_wide++ < by.from ? UINT32_MAX : by.tokens, max_partials);
+      add_decode(out, &plan->rows[i], own_of(cut, i), n_wide++ < by.from ? UINT32_MAX : by.tokens, max_partials);
   out->n_wide = out->n_items;
   for (uint32_t i = 0; i < plan->n_rows && d.n < n_decodes; i++)
     if (d.tokens[i] > 0 && d.tokens[i] <= d.above)
-      add_decode(out, i, &plan->rows[i], own_of(cut, i), UINT32_MAX, 0);
+      add_decode(out, &plan->rows[i], own_of(cut, i), UINT32_MAX, 0);
 }

@@ -5,6 +5,8 @@
 
 #include "kernels/attention/plan.h"
 
+#include <stdalign.h>
+
 enum {
   TD_PREFILL_ROWS_MMA = 64,    /* packed rows (tokens x group heads) of a prefill tile of attention.cu */
   TD_PREFILL_ROWS_WGMMA = 128, /* and of attention_prefill.cu */
@@ -15,13 +17,16 @@ enum {
   TD_NARROW_ROWS_MIN = 17,     /* decodes of a step that has narrow items */
 };
 
+/* All that a block must know of its work, so that it finds the first keys by one look-up, of their pages. */
 typedef struct td_attention_item {
-  uint32_t row, token_begin, n_tokens; /* queries: tokens of a plan row */
-  uint32_t kv_begin, kv_end;           /* keys */
-  uint32_t partial;                    /* of a split row: where this share's partial goes */
-  uint32_t first_partial;              /* and where those of the row begin */
-  uint32_t n_partials;                 /* 0: a prefill tile; 1: a decode tile; more: one of so many shares of a decode */
-  uint32_t member;                     /* of the attention plan, which has the keys before; or TD_ATTENTION_NO_MEMBER */
+  alignas(16) uint32_t query, n_tokens; /* queries: the first one's place among the step's tokens, and how many */
+  uint32_t position;                     /* of the first query in its row */
+  uint32_t page_table_offset;            /* of the row */
+  uint32_t kv_begin, kv_end;             /* keys */
+  uint32_t partial;                      /* of a split row: where this share's partial goes */
+  uint32_t first_partial;                /* and where those of the row begin */
+  uint32_t n_partials;                   /* 0: a prefill tile; 1: a decode tile; more: one of so many shares of a decode */
+  uint32_t member;                       /* of the attention plan, which has the keys before; or TD_ATTENTION_NO_MEMBER */
 } td_attention_item;
 
 typedef struct td_attention_items {

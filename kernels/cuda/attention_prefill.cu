@@ -30,7 +30,6 @@ struct prefill_works {
 #ifdef TD_HAS_WGMMA
 struct work {
   td_attention_item item;
-  td_plan_row row;
   uint32_t kv_head, kv_begin;
 };
 
@@ -47,11 +46,9 @@ __device__ __forceinline__ bool find_work(const attention_args &a, const device_
   if (item >= batch.counts[COUNT_ITEMS]) // a recorded step's works are more, and these are the last
     return false;
   w->item = works.items[item];
-  w->row = batch.rows[w->item.row];
   w->kv_head = first_head + i % section % n_heads;
-  uint32_t first_pos = w->row.kv_len - w->row.q_len + w->item.token_begin;
-  w->kv_begin = a.window > 0 && first_pos + 1 > a.window
-                    ? (first_pos + 1 - a.window) / prefill_shape<HD>::KEYS * prefill_shape<HD>::KEYS
+  w->kv_begin = a.window > 0 && w->item.position + 1 > a.window
+                    ? (w->item.position + 1 - a.window) / prefill_shape<HD>::KEYS * prefill_shape<HD>::KEYS
                     : 0;
   return true;
 }
@@ -65,7 +62,7 @@ __device__ __forceinline__ void produce(const attention_args &a, const device_ba
   tile_copies<HD> copies = {ring, 0, 0, {}, false};
   work w;
   for (uint32_t round = 0; find_work<HD>(a, batch, works, round, &w); round++) {
-    tile_source t = {a.kv + w.kv_head * 2 * half, batch.page_table + w.row.page_table_offset, half * 2 * a.n_kv_heads, batch.page_tokens,
+    tile_source t = {a.kv + w.kv_head * 2 * half, batch.page_table + w.item.page_table_offset, half * 2 * a.n_kv_heads, batch.page_tokens,
                      w.kv_begin, w.item.kv_end};
     for (; t.kv0 < t.kv_end; t.kv0 += prefill_shape<HD>::KEYS)
       copies.add(t);
@@ -81,8 +78,7 @@ __device__ __forceinline__ void copy_queries(unsigned char *smem_q, const attent
   uint32_t stride = (a.n_heads + 2 * a.n_kv_heads) * HD, last = w.item.n_tokens * a.group - 1;
   for (uint32_t i = threadIdx.x % WG; i < 64 * CHUNKS; i += WG) {
     uint32_t r = wg * 64 + i / CHUNKS, chunk = i % CHUNKS, p = min(r, last);
-    const bf16 *src = a.qkv + (size_t)(w.row.q_start + w.item.token_begin + p / a.group) * stride +
-                      (w.kv_head * a.group + p % a.group) * HD + chunk * 8;
+    const bf16 *src = a.qkv + (size_t)(w.item.query + p / a.group) * stride + (w.kv_head * a.group + p % a.group) * HD + chunk * 8;
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(smem_q + kv_chunk_at(HD, r, chunk) * 2)), "l"(src)
                  : "memory");
   }
@@ -109,9 +105,7 @@ __device__ __forceinline__ void store(const attention_args &a, const work &w, co
     uint32_t r = r0 + 8 * h;
     if (r > last)
       continue;
-    bf16 *dst = a.out +
-                ((size_t)(w.row.q_start + w.item.token_begin + r / a.group) * a.n_heads + w.kv_head * a.group + r % a.group) * HD +
-                2 * (threadIdx.x % 4);
+    bf16 *dst = a.out + ((size_t)(w.item.query + r / a.group) * a.n_heads + w.kv_head * a.group + r % a.group) * HD + 2 * (threadIdx.x % 4);
 #pragma unroll
     for (int j = 0; j < HD / 8; j++)
       *(uint32_t *)(dst + j * 8) = pack2(c.o[4 * j + 2 * h] * inv, c.o[4 * j + 2 * h + 1] * inv);
@@ -134,7 +128,7 @@ __device__ __forceinline__ void consume(const attention_args &a, const device_ba
   for (uint32_t round = 1; more; round++) {
     uint32_t last = w.item.n_tokens * a.group - 1;
     uint32_t n_tiles = warp_uniform((w.item.kv_end - w.kv_begin + S::KEYS - 1) / S::KEYS);
-    int32_t first_pos = (int32_t)(w.row.kv_len - w.row.q_len + w.item.token_begin);
+    int32_t first_pos = (int32_t)w.item.position;
     int32_t pos[2] = {first_pos + (int32_t)(min(r0, last) / a.group), first_pos + (int32_t)(min(r0 + 8, last) / a.group)};
     int32_t last_pos = first_pos + (int32_t)w.item.n_tokens - 1;
     wait_queries(wg);

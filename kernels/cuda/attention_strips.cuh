@@ -33,14 +33,14 @@ template <int HD, int STAGES> struct strip_stream {
   // Every n_warps-th strip from the first_warp-th on. Sliding windows leave out strips that no query sees: whole ones, so that all but a
   // row's last are full.
   __device__ __forceinline__ void open(const attention_args &a, const device_batch &batch, const td_attention_item &it,
-                                       const td_plan_row &row, uint32_t kv_head, uint32_t first_warp, uint32_t n_warps)
+                                       uint32_t kv_head, uint32_t first_warp, uint32_t n_warps)
   {
-    uint32_t kv_begin = it.kv_begin, seen = row.kv_len - row.q_len + it.token_begin + 1;
+    uint32_t kv_begin = it.kv_begin, seen = it.position + 1;
     if (a.window > 0 && seen > a.window + kv_begin)
       kv_begin += (seen - a.window - kv_begin) / STRIP_TOKENS * STRIP_TOKENS;
     size_t half = (size_t)batch.page_tokens * HD;
     kv = a.kv + kv_head * 2 * half;
-    pages = batch.page_table + row.page_table_offset;
+    pages = batch.page_table + it.page_table_offset;
     page_stride = half * 2 * a.n_kv_heads;
     page_shift = log2_of(batch.page_tokens);
     kv_end = it.kv_end;
@@ -124,12 +124,12 @@ template <int HD> __device__ __forceinline__ void zero_values(uint32_t smem_v, u
   __syncwarp();
 }
 
-// All of the warp's strips, of which the ring has the first already. first_pos: of the first query.
+// All of the warp's strips, of which the ring has the first already.
 template <int HD, int STAGES>
 __device__ __forceinline__ void attend_strips(warp_state<HD> &st, strip_stream<HD, STAGES> &in, const uint32_t q[HD / 16][4],
-                                              const attention_args &a, const td_attention_item &it, int32_t first_pos)
+                                              const attention_args &a, const td_attention_item &it)
 {
-  const query_positions pos = positions_of(it, a, 0, first_pos);
+  const query_positions pos = positions_of(it, a, 0);
   for (uint32_t i = 0; i < in.n; i++) {
     uint32_t token = in.token(i);
     float s[STRIP_TOKENS / 8][4];

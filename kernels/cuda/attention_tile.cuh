@@ -69,11 +69,11 @@ struct query_positions {
   int32_t lo, hi, from_all, until_all;
 };
 
-// Packed rows p0 .. p0 + 15 of an item whose first query is at first_pos.
-__device__ __forceinline__ query_positions positions_of(const td_attention_item &it, const attention_args &a, uint32_t p0, int32_t first_pos)
+// Packed rows p0 .. p0 + 15 of an item.
+__device__ __forceinline__ query_positions positions_of(const td_attention_item &it, const attention_args &a, uint32_t p0)
 {
   uint32_t lane = threadIdx.x % 32, last = it.n_tokens * a.group - 1;
-  int32_t latest = first_pos + (int32_t)(min(p0 + 15, last) / a.group);
+  int32_t first_pos = (int32_t)it.position, latest = first_pos + (int32_t)(min(p0 + 15, last) / a.group);
   return {first_pos + (int32_t)(min(p0 + lane / 4, last) / a.group), first_pos + (int32_t)(min(p0 + lane / 4 + 8, last) / a.group),
           a.window > 0 ? latest - (int32_t)a.window + 1 : 0, first_pos + (int32_t)(min(p0, last) / a.group) + 1};
 }
@@ -191,23 +191,23 @@ template <int HD> __device__ __forceinline__ void finish_sums(warp_state<HD> &st
   }
 }
 
-__device__ __forceinline__ bf16 *output_of(const attention_args &a, const td_attention_item &it, const td_plan_row &row,
-                                           uint32_t kv_head, uint32_t p, uint32_t head_dim)
+__device__ __forceinline__ bf16 *output_of(const attention_args &a, const td_attention_item &it, uint32_t kv_head, uint32_t p,
+                                           uint32_t head_dim)
 {
-  uint32_t token = row.q_start + it.token_begin + p / a.group, head = kv_head * a.group + p % a.group;
+  uint32_t token = it.query + p / a.group, head = kv_head * a.group + p % a.group;
   return a.out + ((size_t)token * a.n_heads + head) * head_dim;
 }
 
 template <int HD>
 __device__ __forceinline__ void load_queries(uint32_t q[HD / 16][4], const attention_args &a, const td_attention_item &it,
-                                             const td_plan_row &row, uint32_t kv_head, uint32_t p0)
+                                             uint32_t kv_head, uint32_t p0)
 {
   uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   uint32_t stride = (a.n_heads + 2 * a.n_kv_heads) * HD, last = it.n_tokens * a.group - 1;
   const bf16 *src[2];
   for (int h = 0; h < 2; h++) {
     uint32_t p = min(p0 + g + 8 * h, last); // rows past the end repeat the last and are dropped
-    src[h] = a.qkv + (size_t)(row.q_start + it.token_begin + p / a.group) * stride + (kv_head * a.group + p % a.group) * HD;
+    src[h] = a.qkv + (size_t)(it.query + p / a.group) * stride + (kv_head * a.group + p % a.group) * HD;
   }
 #pragma unroll
   for (int c = 0; c < HD / 16; c++)

@@ -120,7 +120,7 @@ static void check_own(const td_attention_items *items, const td_plan *plan, uint
   uint32_t key = own.begin, n = 0, n_of_row = 0;
   for (uint32_t i = 0; i < items->n_items; i++) {
     const td_attention_item *it = &items->items[i];
-    if (it->row != row)
+    if (it->query < r->q_start || it->query >= r->q_start + r->q_len)
       continue;
     if (r->q_len * group > TD_DECODE_ROWS) {
       assert_true(i < items->n_prefill && it->member == TD_ATTENTION_NO_MEMBER && it->kv_begin == 0);

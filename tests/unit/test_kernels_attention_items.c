@@ -32,7 +32,7 @@ static void make_rows(td_plan *plan, td_plan_row *rows)
     uint32_t q = below(3) ? 1 : 1 + below(below(2) ? 8 : 300), past = below(4) ? below(below(2) ? 3000 : 80) : below(100000);
     if (tokens + q > TOKENS_MAX - (n - i - 1)) /* the rest needs one each */
       q = 1;
-    rows[plan->n_rows++] = (td_plan_row){.q_start = tokens, .q_len = q, .kv_len = past + q};
+    rows[plan->n_rows++] = (td_plan_row){.q_start = tokens, .q_len = q, .kv_len = past + q, .page_table_offset = 7 * i};
     tokens += q;
   }
 }
@@ -44,16 +44,18 @@ static void check_row(const td_attention_items *out, const td_plan *plan, uint32
   uint32_t tokens = 0, keys = 0, shares = 0;
   for (uint32_t i = 0; i < out->n_items; i++) {
     const td_attention_item *it = &out->items[i];
-    if (it->row != row)
+    if (it->query < r->q_start || it->query >= r->q_start + r->q_len)
       continue;
     assert_false(elsewhere);
+    assert_int_equal(it->position, r->kv_len - r->q_len + it->query - r->q_start);
+    assert_int_equal(it->page_table_offset, r->page_table_offset);
     assert_int_equal(it->n_partials == 0, tiles);
     assert_int_equal(i < out->n_prefill, tiles);
     if (tiles) {
       assert_in_range(it->n_tokens * cut->group, 1, cut->prefill_rows);
-      assert_int_equal(it->token_begin, tokens);
+      assert_int_equal(it->query - r->q_start, tokens);
       assert_int_equal(it->kv_begin, 0);
-      assert_int_equal(it->kv_end, r->kv_len - r->q_len + it->token_begin + it->n_tokens);
+      assert_int_equal(it->kv_end, it->position + it->n_tokens);
     } else {
       assert_int_equal(it->n_tokens, r->q_len);
       assert_int_equal(it->kv_begin, keys);
@@ -80,10 +82,10 @@ static void check_narrow(const td_attention_items *out, const td_plan *plan, con
 }
 
 /* Tiles of a row come longest first; for check_row they must come in order. */
-static int by_row_and_token(const void *x, const void *y)
+static int by_query(const void *x, const void *y)
 {
   const td_attention_item *a = x, *b = y;
-  return a->row != b->row ? (a->row < b->row ? -1 : 1) : (a->token_begin > b->token_begin) - (a->token_begin < b->token_begin);
+  return (a->query > b->query) - (a->query < b->query);
 }
 
 static td_attention_items items_for(uint32_t max_rows, uint32_t max_tokens)
@@ -119,7 +121,7 @@ static void test_cuts(void **unused)
     check_narrow(&out, &plan, &cut);
     for (uint32_t i = 1; i < out.n_prefill; i++)
       assert_true(out.items[i - 1].kv_end >= out.items[i].kv_end);
-    qsort(out.items, out.n_prefill, sizeof *out.items, by_row_and_token);
+    qsort(out.items, out.n_prefill, sizeof *out.items, by_query);
     for (uint32_t i = 0; i < plan.n_rows; i++)
       check_row(&out, &plan, i, &cut);
   }
