@@ -98,7 +98,7 @@ int main(int argc, char **argv)
       {"--replicas", "N", "daemons that share the load (1)", TD_ARG_NUMBER, &o.replicas},
       {"--policy", "NAME", "as the daemon's option (tandem)", TD_ARG_TEXT, &o.policy},
       {"--tbt-target", "MS", "the daemon's tbt_target_ms (automatic)", TD_ARG_NUMBER, &o.tbt_target_ms},
-      {"--step-tokens", "N", "as the daemon's (2048)", TD_ARG_NUMBER, &o.step_tokens},
+      {"--step-tokens", "N", "as the daemon's (4096)", TD_ARG_NUMBER, &o.step_tokens},
       {"--slack-percent", "N", "as the daemon's (100); 0: first come, first served", TD_ARG_NUMBER,
        &o.slack_percent},
       {"--not-shared", NULL, "no request waits for pages that another is computing", TD_ARG_FLAG,

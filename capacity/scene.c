@@ -9,7 +9,7 @@
 #include "config/limits.h"
 #include "scheduler/cost_text.h"
 
-enum { GPU_RUNNING = 256, GPU_STEP_TOKENS = 2048, PAGE_TOKENS = 16, SEARCH_REQUESTS = 2000 };
+enum { GPU_RUNNING = 256, GPU_STEP_TOKENS = 4096, PAGE_TOKENS = 16, SEARCH_REQUESTS = 2000 };
 
 static td_status read_policy(const char *name, td_policy *out, td_error *err)
 {

@@ -304,7 +304,7 @@ td_status td_cuda_backend_create(const td_backend_config *config, td_backend **o
   b->base.activation_bytes = sizeof(bf16);
   b->base.weight_bytes = sizeof(bf16);
   b->config = *config;
-  td_backend_choose_sizes(&b->config, 256, 2048);
+  td_backend_choose_sizes(&b->config, 256, 4096);
   b->base.pipeline_depth = 2;
   b->base.max_rows = b->config.max_rows;
   b->base.max_tokens = b->config.max_tokens;
