@@ -5,6 +5,7 @@
 
 #include "kernels/attention/plan.h"
 
+#include <assert.h>
 #include <stdalign.h>
 
 enum {
@@ -19,15 +20,17 @@ enum {
 
 /* All that a block must know of its work, so that it finds the first keys by one look-up, of their pages. */
 typedef struct td_attention_item {
-  alignas(16) uint32_t query, n_tokens; /* queries: the first one's place among the step's tokens, and how many */
-  uint32_t position;                     /* of the first query in its row */
-  uint32_t page_table_offset;            /* of the row */
-  uint32_t kv_begin, kv_end;             /* keys */
-  uint32_t partial;                      /* of a split row: where this share's partial goes */
-  uint32_t first_partial;                /* and where those of the row begin */
-  uint32_t n_partials;                   /* 0: a prefill tile; 1: a decode tile; more: one of so many shares of a decode */
-  uint32_t member;                       /* of the attention plan, which has the keys before; or TD_ATTENTION_NO_MEMBER */
+  alignas(16) uint32_t query;  /* the first one's place among the step's tokens */
+  uint32_t n_tokens;           /* queries */
+  uint32_t position;           /* of the first query in its row */
+  uint32_t page_table_offset;  /* of the row */
+  uint32_t kv_begin, kv_end;   /* keys */
+  uint32_t partial;            /* of a split row: where this share's partial goes */
+  uint32_t first_partial;      /* and where those of the row begin */
+  uint32_t n_partials;         /* 0: a prefill tile; 1: a decode tile; more: one of so many shares of a decode */
+  uint32_t member;             /* of the attention plan, which has the keys before; or TD_ATTENTION_NO_MEMBER */
 } td_attention_item;
+static_assert(sizeof(td_attention_item) == 48, "what a block asks for, and each step sends");
 
 typedef struct td_attention_items {
   td_attention_item *items; /* [max_items]: prefill tiles, then decodes, then narrow decodes, of which a warp does one alone */

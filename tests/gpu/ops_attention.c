@@ -25,26 +25,25 @@ static void test_rows(const heads *h, const uint32_t (*rows)[2], const uint32_t 
 
 void test_attention(const heads *h, const uint32_t (*rows)[2], uint32_t n_rows) { test_rows(h, rows, NULL, n_rows); }
 
-void test_attention_again(const heads *h)
+void test_attention_again(const heads *h, uint32_t n_rows, uint32_t n_fewer, uint32_t n_tokens)
 {
-  enum { ROWS = 12, FEWER = 2, TOKENS = 4 * 3 * 128 + 1 };
-  uint32_t lens[ROWS][2], steps[] = {ROWS, FEWER, ROWS};
-  char what[120];
-  for (uint32_t r = 0; r < ROWS; r++) {
+  uint32_t lens[MAX_ROWS][2], steps[] = {n_rows, n_fewer, n_fewer, n_rows};
+  char what[160];
+  for (uint32_t r = 0; r < n_rows; r++) {
     lens[r][0] = 1;
-    lens[r][1] = TOKENS;
+    lens[r][1] = n_tokens;
   }
-  batch *b = batch_make(h, (const uint32_t (*)[2])lens, NULL, ROWS);
+  batch *b = batch_make(h, (const uint32_t (*)[2])lens, NULL, n_rows);
   batch_poison(b);
   batch_write(b);
   for (uint32_t turn = 0; turn < sizeof steps / sizeof *steps; turn++) {
     uint32_t n = steps[turn];
     size_t n_out = (size_t)n * h->n_heads * h->head_dim;
-    random_fill(b->q, (size_t)ROWS * h->n_heads * h->head_dim, 1.5);
+    random_fill(b->q, (size_t)n_rows * h->n_heads * h->head_dim, 1.5);
     float *got = batch_attend(b, b->rows, n);
     double *want = batch_reference(b, b->rows, n);
-    snprintf(what, sizeof what, "attention again, turn %u, heads=%u/%u dim=%u page=%u window=%u", turn, h->n_heads, h->n_kv_heads, h->head_dim,
-             h->page_tokens, h->window);
+    snprintf(what, sizeof what, "attention again, turn %u, heads=%u/%u dim=%u page=%u window=%u, %u rows of %u", turn, h->n_heads, h->n_kv_heads,
+             h->head_dim, h->page_tokens, h->window, n, n_tokens);
     check(what, got, want, n_out, be->activation_bytes == 2 ? 1.5 * eps_out : 2e-5);
     free(got), free(want);
   }

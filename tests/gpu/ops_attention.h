@@ -6,9 +6,9 @@
 
 /* rows: {query tokens, tokens of KV}; against float64. */
 void test_attention(const heads *h, const uint32_t (*rows)[2], uint32_t n_rows);
-/* Steps over one KV store: 12 decodes, two of them, and all again, with other queries each time. On a GPU rows of the first and the last are
- * in a few shares, the last of one key, those of the second in many: what a step has left behind must not be another's. */
-void test_attention_again(const heads *h);
+/* Steps over one KV store: n_rows decodes, n_fewer of them twice, and all again, with other queries each time. On a GPU rows are in more
+ * shares the fewer they are, the last of one key: what a step has left behind must not be another's. */
+void test_attention_again(const heads *h, uint32_t n_rows, uint32_t n_fewer, uint32_t n_tokens);
 /* Decodes that begin with the same pages, three levels of them. */
 void test_attention_shared(const heads *h, uint32_t n_rows, const uint32_t tokens[3]);
 /* The batch rule: the same bits however a prompt was cut, and whatever else is in the step. */

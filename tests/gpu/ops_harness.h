@@ -9,7 +9,7 @@
 
 #include "kernels/kernels.h"
 
-enum { MAX_TOKENS = 1024, MAX_ROWS = 64, MAX_SLOTS = 64, MAX_CONTEXT = 4096, VOCAB_MAX = 131072 };
+enum { MAX_TOKENS = 1024, MAX_ROWS = 64, MAX_SLOTS = 64, MAX_CONTEXT = 8704, VOCAB_MAX = 131072 };
 
 extern td_backend *be;
 extern double eps_out; /* relative precision of an activation */

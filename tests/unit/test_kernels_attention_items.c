@@ -71,6 +71,22 @@ static void check_row(const td_attention_items *out, const td_plan *plan, uint32
   assert_int_equal(keys, tiles || elsewhere ? 0 : r->kv_len);
 }
 
+/* Every partial is one item's. */
+static void check_partials(const td_attention_items *out)
+{
+  uint8_t taken[TD_SPLITS_MAX] = {0};
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < out->n_items; i++) {
+    const td_attention_item *it = &out->items[i];
+    if (it->n_partials < 2)
+      continue;
+    assert_in_range(it->partial, 0, out->n_partials - 1);
+    assert_int_equal(taken[it->partial]++, 0);
+    n++;
+  }
+  assert_int_equal(n, out->n_partials);
+}
+
 /* Narrow are short rows of a step that has many, and they are not cut. */
 static void check_narrow(const td_attention_items *out, const td_plan *plan, const td_attention_cut *cut)
 {
@@ -119,6 +135,7 @@ static void test_cuts(void **unused)
     assert_true(out.n_prefill <= out.n_wide && out.n_wide <= out.n_items);
     assert_in_range(out.n_partials, 0, td_attention_partials_max(cut.n_kv_heads, cut.n_blocks));
     check_narrow(&out, &plan, &cut);
+    check_partials(&out);
     for (uint32_t i = 1; i < out.n_prefill; i++)
       assert_true(out.items[i - 1].kv_end >= out.items[i].kv_end);
     qsort(out.items, out.n_prefill, sizeof *out.items, by_query);
