@@ -29,7 +29,7 @@ td_attention_cost td_attention_cost_of_h200_apart(uint32_t n_workers)
 
 unit_costs td_attention_unit_costs(const td_attention_planner_config *c, uint32_t tile_members)
 {
-  double key_bytes = 4.0 * c->head_dim, partial_bytes = 4.0 * c->group * (c->head_dim + 2);
+  double key_bytes = 4.0 * c->head_dim, partial_bytes = (double)c->group * TD_ATTENTION_PARTIAL_BYTES(c->head_dim);
   double read[2] = {key_bytes / c->cost.memory_bytes_us, key_bytes / c->cost.l2_bytes_us};
   double tile_us = 4.0 * 64 * c->head_dim / c->cost.tensor_flop_us;
   unit_costs u = {.partial_us = c->cost.partial_us + 2 * partial_bytes / c->cost.l2_bytes_us};

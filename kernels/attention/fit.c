@@ -357,7 +357,7 @@ static void deinit(fit *f)
 static td_status init(fit *f, const td_attention_fit_request *r, td_error *err)
 {
   uint32_t most = r->page_table_entries > 0 ? r->page_table_entries : TD_ATTENTION_FIT_PAGES_MAX;
-  *f = (fit){.r = r, .key_bytes = 4.0 * r->config.head_dim, .partial_bytes = 8.0 * r->config.group * (r->config.head_dim + 2)};
+  *f = (fit){.r = r, .key_bytes = 4.0 * r->config.head_dim, .partial_bytes = 2.0 * r->config.group * TD_ATTENTION_PARTIAL_BYTES(r->config.head_dim)};
   TD_TRY(make_planners(f, err)); /* looks at the config */
   for (uint32_t i = 0; i < SHAPES; i++) {
     f->trials[i].loads = calloc(r->config.n_workers, sizeof *f->trials[i].loads);

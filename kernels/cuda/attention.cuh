@@ -45,9 +45,9 @@ bool td_cuda_has_unified_attention(uint32_t head_dim);
 void td_cuda_unified_attention(cuda_backend *b, const attention_args &a, uint32_t head_dim);
 // What a planner of this device and shape is made with; false: there is none.
 bool td_cuda_planner_config(const cuda_backend *b, const td_kv_shape *shape, td_attention_planner_config *out);
-static inline size_t td_cuda_plan_partials(const td_attention_planner_config *c) // floats
+static inline size_t td_cuda_plan_partial_bytes(const td_attention_planner_config *c)
 {
-  return (size_t)c->max_slots * c->group * (c->head_dim + 4);
+  return (size_t)c->max_slots * c->group * TD_ATTENTION_PARTIAL_BYTES(c->head_dim);
 }
 td_status td_cuda_make_planner(cuda_backend *b, const td_kv *kv, td_error *err); // what this device and shape have, or none
 // attention_calibrate.cu: the planner's costs as this device has them. measure false: only what an earlier start has kept.

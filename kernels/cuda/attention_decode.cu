@@ -14,7 +14,7 @@
 #include "kernels/cuda/attention_strips.cuh"
 #include "kernels/cuda/rope.cuh"
 
-// Items of the step from `first` on, in memory for so many.
+// Items of the step, of which this launch does those from `first` on; there is memory for `room`.
 struct decode_works {
   const td_attention_item *items;
   uint32_t first, room;
@@ -23,7 +23,7 @@ struct decode_works {
 // The plan of shared spans, and what the kernel before has made of it.
 struct shared_spans {
   const unsigned char *plan; // the block
-  const float *partials;     // [slots][group][HD + 4]: output, then max and sum of the softmax
+  unsigned char *partials;   // [slots][group] of TD_ATTENTION_PARTIAL_BYTES
 };
 
 #ifdef TD_HAS_MBARRIER

@@ -45,6 +45,36 @@ template <int HD> __device__ __forceinline__ void add_term(row_sum<HD> &sum, con
     sum.o[k] = fold(sum.o[k], f, term.o[k], w);
 }
 
+// The lane's elements of a partial, in units.
+template <int N> __device__ __forceinline__ void load_halves(__half (&v)[N], const unsigned char *partial)
+{
+  const unsigned char *src = partial + threadIdx.x % 32 * N * 2;
+  if constexpr (N % 4 == 0) {
+#pragma unroll
+    for (int i = 0; i < N; i += 4)
+      *(uint2 *)&v[i] = __ldcg((const uint2 *)(src + 2 * i));
+  } else if constexpr (N % 2 == 0) {
+#pragma unroll
+    for (int i = 0; i < N; i += 2)
+      *(uint32_t *)&v[i] = __ldcg((const uint32_t *)(src + 2 * i));
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; i++)
+      *(unsigned short *)&v[i] = __ldcg((const unsigned short *)(src + 2 * i));
+  }
+}
+
+template <int HD> __device__ __forceinline__ void add_partial(row_sum<HD> &sum, const partial_end &end, const __half (&o)[HD / 32])
+{
+  float f, w;
+  fold_factors(&sum.m, end.m, &f, &w);
+  sum.l = fold(sum.l, f, end.l, w);
+  w = __fmul_rn(w, end.unit);
+#pragma unroll
+  for (int k = 0; k < HD / 32; k++)
+    sum.o[k] = fold(sum.o[k], f, __half2float(o[k]), w);
+}
+
 template <int HD> __device__ __forceinline__ void store_output(bf16 *dst, const row_sum<HD> &r)
 {
   constexpr int N = HD / 32;
@@ -67,7 +97,7 @@ struct nothing_before {
 
 // A row's partials of its shared spans for one kv head, in the order of keys: they come before what its items have.
 struct shared_before {
-  const float *partials;   // [slots][group][HD + 4]
+  unsigned char *partials; // [slots][group] of TD_ATTENTION_PARTIAL_BYTES
   const partial_run *runs; // of each span; in shared memory
   uint32_t n_runs, group;
 
@@ -84,19 +114,20 @@ struct shared_before {
     for (int g = 0; g < N; g++)
       clear(sum[g]);
     while (span < n_runs) {
-      row_sum<HD> part[AT_ONCE][N];
+      partial_end end[AT_ONCE][N];
+      __half o[AT_ONCE][N][HD / 32];
 #pragma unroll
       for (uint32_t i = 0; i < AT_ONCE; i++) {
         bool there = span < n_runs; // what is not has no weight
         const partial_run run = runs[there ? span : 0];
-        const float *first = partials + ((size_t)(run.first + (there ? next : 0) * run.step) * group + p0) * (HD + 4);
+        size_t first = (size_t)(run.first + (there ? next : 0) * run.step) * group + p0;
 #pragma unroll
         for (int g = 0; g < N; g++) {
-          const float *src = first + min((uint32_t)g, n_heads - 1) * (HD + 4);
-          float2 ml = __ldcg((const float2 *)(src + HD));
-          part[i][g].m = there ? ml.x : -INFINITY;
-          part[i][g].l = there ? ml.y : 0;
-          load_elements<HD / 32, true>(part[i][g].o, src);
+          const unsigned char *src = partial_at<HD>(partials, first + min((uint32_t)g, n_heads - 1));
+          end[i][g] = end_of<HD>(src);
+          end[i][g].m = there ? end[i][g].m : -INFINITY;
+          end[i][g].l = there ? end[i][g].l : 0;
+          load_halves<HD / 32>(o[i][g], src);
         }
         if (++next >= run.n) {
           next = 0;
@@ -107,7 +138,7 @@ struct shared_before {
       for (uint32_t i = 0; i < AT_ONCE; i++)
 #pragma unroll
         for (int g = 0; g < N; g++)
-          add_term<HD>(sum[g], part[i][g]);
+          add_partial<HD>(sum[g], end[i][g], o[i][g]);
     }
 #pragma unroll
     for (int g = 0; g < N; g++) {

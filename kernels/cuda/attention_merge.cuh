@@ -23,7 +23,7 @@ enum {
 struct unified_args {
   attention_args a;
   const unsigned char *plan; // the block
-  float *partials;           // [slots][group][HD + 4]: output, then max and sum of the softmax
+  unsigned char *partials;   // [slots][group] of TD_ATTENTION_PARTIAL_BYTES
   uint32_t *arrived;         // [members][kv heads], zero between launches
 };
 
@@ -95,27 +95,28 @@ template <int HD, int N> struct merger {
   static constexpr int PER_LANE = HD / 32;
   float m[N], l[N], o[N][PER_LANE];
 
-  // n partials, `stride` floats apart, of which heads 0 .. n_heads - 1 are wanted.
-  __device__ __forceinline__ void add(const float *part, uint32_t n, size_t stride, uint32_t n_heads)
+  // n partials, `stride` heads' apart, of which heads 0 .. n_heads - 1 are wanted.
+  __device__ __forceinline__ void add(unsigned char *part, uint32_t n, size_t stride, uint32_t n_heads)
   {
     uint32_t lane = threadIdx.x % 32;
 #pragma unroll 2
     for (uint32_t i = 0; i < n; i++) {
-      float pm[N], pl[N], po[N][PER_LANE];
+      partial_end end[N];
+      float po[N][PER_LANE];
 #pragma unroll
       for (int g = 0; g < N; g++) {
-        const float *r = part + i * stride + min((uint32_t)g, n_heads - 1) * (HD + 4);
-        pm[g] = __ldcg(r + HD);
-        pl[g] = __ldcg(r + HD + 1);
+        const unsigned char *r = partial_at<HD>(part, i * stride + min((uint32_t)g, n_heads - 1));
+        end[g] = end_of<HD>(r);
 #pragma unroll
         for (int k = 0; k < PER_LANE; k++)
-          po[g][k] = __ldcg(r + k * 32 + lane);
+          po[g][k] = element_of(r, k * 32 + lane);
       }
 #pragma unroll
       for (int g = 0; g < N; g++) {
         float f, w;
-        fold_factors(&m[g], pm[g], &f, &w);
-        l[g] = fold(l[g], f, pl[g], w);
+        fold_factors(&m[g], end[g].m, &f, &w);
+        l[g] = fold(l[g], f, end[g].l, w);
+        w = __fmul_rn(w, end[g].unit);
 #pragma unroll
         for (int k = 0; k < PER_LANE; k++)
           o[g][k] = fold(o[g][k], f, po[g][k], w);
@@ -138,7 +139,7 @@ __device__ __forceinline__ void merge_member(const unified_args &u, const block_
   for (uint32_t i = 0; i <= mem.n_sources; i++) {
     uint32_t span = i < mem.n_sources ? bp.sources[mem.first_source + i] : bp.h->n_shared_spans + member;
     partial_run run = partials_of(bp.spans, bp.tasks, span, member, head);
-    sum.add(u.partials + ((size_t)run.first * u.a.group + g0) * (HD + 4), run.n, (size_t)run.step * u.a.group * (HD + 4), n_heads);
+    sum.add(partial_at<HD>(u.partials, (size_t)run.first * u.a.group + g0), run.n, (size_t)run.step * u.a.group, n_heads);
   }
   bf16 *dst = u.a.out + ((size_t)mem.token * u.a.n_heads + head * u.a.group + g0) * HD;
 #pragma unroll

@@ -3,6 +3,8 @@
 
 #include "kernels/cuda/attention.cuh"
 
+#include <cuda_fp16.h>
+
 #ifdef __CUDACC__
 // A sum and one more of its terms, in the same operations wherever it is done.
 __device__ __forceinline__ float fold(float sum, float f, float term, float w) { return __fmaf_rn(term, w, __fmul_rn(sum, f)); }
@@ -14,6 +16,47 @@ __device__ __forceinline__ void fold_factors(float *m, float term_m, float *f, f
   *f = exp2f(*m - safe);
   *w = exp2f(term_m - safe);
   *m = top;
+}
+
+// What is behind a partial's elements (TD_ATTENTION_PARTIAL_BYTES).
+struct partial_end {
+  float m, l, unit, none;
+};
+
+template <int HD> __device__ __forceinline__ unsigned char *partial_at(unsigned char *partials, size_t i)
+{
+  return partials + i * TD_ATTENTION_PARTIAL_BYTES(HD);
+}
+
+template <int HD> __device__ __forceinline__ void put_end(unsigned char *partial, float m, float l, float unit)
+{
+  *(float4 *)(partial + 2 * HD) = make_float4(m, l, unit, 0);
+}
+
+template <int HD> __device__ __forceinline__ partial_end end_of(const unsigned char *partial)
+{
+  float4 v = __ldcg((const float4 *)(partial + 2 * HD));
+  return {v.x, v.y, v.z, v.w};
+}
+
+// The unit of elements of which the largest is `top`; what is NaN stays so in any.
+__device__ __forceinline__ float unit_of(float top) { return top >= 1e-37f ? top : 1; }
+
+__device__ __forceinline__ __half2 in_units(float a, float b, float per_unit) { return __floats2half2_rn(a * per_unit, b * per_unit); }
+
+__device__ __forceinline__ void put_pair(unsigned char *partial, uint32_t element, __half2 v) { *(__half2 *)(partial + 2 * element) = v; }
+
+// In units.
+__device__ __forceinline__ float2 pair_of(const unsigned char *partial, uint32_t element)
+{
+  uint32_t v = __ldcg((const uint32_t *)(partial + 2 * element));
+  return __half22float2(*(__half2 *)&v);
+}
+
+__device__ __forceinline__ float element_of(const unsigned char *partial, uint32_t element)
+{
+  unsigned short v = __ldcg((const unsigned short *)(partial + 2 * element));
+  return __half2float(*(__half *)&v);
 }
 
 // Of a span's partials for a member and head: the first, how many, and how many slots apart. All lanes of a warp.

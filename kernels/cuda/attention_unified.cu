@@ -158,16 +158,29 @@ __device__ __forceinline__ void load_small_queries(uint32_t q[HD / 16][4], const
       q[c][e] = *(const uint32_t *)(src[e % 2] + c * 16 + (e / 2) * 8 + 2 * (lane % 4));
 }
 
-// Adds m, l and o of this thread's row h, in memory (term null) or another's registers, to its sum.
-template <int HD>
-__device__ __forceinline__ void fold_row(warp_state<HD> &sum, int h, const float *term, const warp_state<HD> &other)
+// The unit of a row that four neighbouring lanes have; all lanes of a warp.
+template <int N> __device__ __forceinline__ float unit_of_row(const float (&o)[N][4], int h)
 {
-  float f, w, l = term ? __ldcg(term + HD + 1) : other.l[h];
-  fold_factors(&sum.m[h], term ? __ldcg(term + HD) : other.m[h], &f, &w);
-  sum.l[h] = fold(sum.l[h], f, l, w);
+  float top = 0;
+#pragma unroll
+  for (int d = 0; d < N; d++)
+    top = fmaxf(top, fmaxf(fabsf(o[d][2 * h]), fabsf(o[d][2 * h + 1])));
+  top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
+  return unit_of(fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2)));
+}
+
+// Adds m, l and o of this thread's row h, in memory or (term null) another's registers, to its sum: as it would be in memory.
+template <int HD>
+__device__ __forceinline__ void fold_row(warp_state<HD> &sum, int h, const unsigned char *term, const warp_state<HD> &other)
+{
+  const partial_end end = term ? end_of<HD>(term) : partial_end{other.m[h], other.l[h], unit_of_row(other.o, h)};
+  float f, w, per_unit = 1 / end.unit;
+  fold_factors(&sum.m[h], end.m, &f, &w);
+  sum.l[h] = fold(sum.l[h], f, end.l, w);
+  w = __fmul_rn(w, end.unit);
 #pragma unroll
   for (int d = 0; d < HD / 8; d++) {
-    float2 v = term ? __ldcg((const float2 *)(term + d * 8 + 2 * (threadIdx.x % 4))) : make_float2(other.o[d][2 * h], other.o[d][2 * h + 1]);
+    float2 v = term ? pair_of(term, d * 8 + 2 * (threadIdx.x % 4)) : __half22float2(in_units(other.o[d][2 * h], other.o[d][2 * h + 1], per_unit));
     sum.o[d][2 * h] = fold(sum.o[d][2 * h], f, v.x, w);
     sum.o[d][2 * h + 1] = fold(sum.o[d][2 * h + 1], f, v.y, w);
   }
@@ -186,10 +199,10 @@ __device__ __forceinline__ void merge_at_hand(warp_state<HD> &st, const unified_
   for (uint32_t i = 0; i < mem.n_sources; i++) {
     partial_run run = partials_of(bp.spans, bp.tasks, bp.sources[mem.first_source + i], k.first_member, p.head);
     for (uint32_t j = 0; j < run.n; j++) {
-      const float *term = u.partials + (size_t)(run.first + j * run.step) * u.a.group * (HD + 4);
-      fold_row<HD>(sum, 0, term + min(row, last) * (HD + 4), st);
+      size_t first = (size_t)(run.first + j * run.step) * u.a.group;
+      fold_row<HD>(sum, 0, partial_at<HD>(u.partials, first + min(row, last)), st);
       if (last >= 8)
-        fold_row<HD>(sum, 1, term + min(row + 8, last) * (HD + 4), st);
+        fold_row<HD>(sum, 1, partial_at<HD>(u.partials, first + min(row + 8, last)), st);
     }
   }
   fold_row<HD>(sum, 0, nullptr, st);
@@ -225,6 +238,7 @@ __device__ __forceinline__ void finish_alone(warp_state<HD> &st, const unified_a
 #pragma unroll
   for (int h = 0; h < 2; h++) {
     uint32_t row = lane / 4 + 8 * h;
+    float unit = unit_of_row(st.o, h), per_unit = 1 / unit;
     if (row >= k.n_members * group)
       continue;
     if (slot == TD_ATTENTION_DIRECT) {
@@ -235,14 +249,12 @@ __device__ __forceinline__ void finish_alone(warp_state<HD> &st, const unified_a
         *(uint32_t *)(dst + d * 8) = pack2(divided(st.o[d][2 * h], st.l[h]), divided(st.o[d][2 * h + 1], st.l[h]));
       continue;
     }
-    float *dst = u.partials + ((size_t)slot * group + row) * (HD + 4);
+    unsigned char *dst = partial_at<HD>(u.partials, (size_t)slot * group + row);
 #pragma unroll
     for (int d = 0; d < HD / 8; d++)
-      *(float2 *)(dst + d * 8 + 2 * (lane % 4)) = make_float2(st.o[d][2 * h], st.o[d][2 * h + 1]);
-    if (lane % 4 == 0) {
-      dst[HD] = st.m[h];
-      dst[HD + 1] = st.l[h];
-    }
+      put_pair(dst, d * 8 + 2 * (lane % 4), in_units(st.o[d][2 * h], st.o[d][2 * h + 1], per_unit));
+    if (lane % 4 == 0)
+      put_end<HD>(dst, st.m[h], st.l[h], unit);
   }
   if (slot != TD_ATTENTION_DIRECT && !bp.shared_only)
     arrive_and_merge_alone<HD>(u, bp, k, p);
@@ -296,14 +308,17 @@ __device__ __forceinline__ void finish_small(const warp_state<HD> &st, const uni
       for (int i = 0; i < PER_LANE; i++)
         dst[i * 32 + lane] = __float2bfloat16(divided(o[i], l));
     } else {
-      float *dst = u.partials + ((size_t)slot * group + row) * (HD + 4);
+      unsigned char *dst = partial_at<HD>(u.partials, (size_t)slot * group + row);
+      float top = 0;
 #pragma unroll
       for (int i = 0; i < PER_LANE; i++)
-        dst[i * 32 + lane] = o[i];
-      if (lane == 0) {
-        dst[HD] = m;
-        dst[HD + 1] = l;
-      }
+        top = fmaxf(top, fabsf(o[i]));
+      float unit = unit_of(warp_max(top)), per_unit = 1 / unit;
+#pragma unroll
+      for (int i = 0; i < PER_LANE; i++)
+        ((__half *)dst)[i * 32 + lane] = __float2half_rn(o[i] * per_unit);
+      if (lane == 0)
+        put_end<HD>(dst, m, l, unit);
     }
   }
   if (slot != TD_ATTENTION_DIRECT && !bp.shared_only)
@@ -431,9 +446,14 @@ __device__ __forceinline__ void store_tile(const unified_args &u, const block_pl
   uint32_t group = u.a.group, last = k.n_members * group - 1, slot = slot_of(k, p);
 #pragma unroll
   for (int h = 0; h < 2; h++) {
-    float sum = c.l[h];
+    float sum = c.l[h], top = 0;
     sum += __shfl_xor_sync(0xffffffffu, sum, 1);
     sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+#pragma unroll
+    for (int j = 0; j < HD / 8; j++)
+      top = fmaxf(top, fmaxf(fabsf(c.o[4 * j + 2 * h]), fabsf(c.o[4 * j + 2 * h + 1])));
+    top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
+    float unit = unit_of(fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2))), per_unit = 1 / unit;
     uint32_t r = r0 + 8 * h;
     if (r > last)
       continue;
@@ -446,14 +466,12 @@ __device__ __forceinline__ void store_tile(const unified_args &u, const block_pl
         *(uint32_t *)(dst + j * 8) = pack2(c.o[4 * j + 2 * h] * inv, c.o[4 * j + 2 * h + 1] * inv);
       continue;
     }
-    float *dst = u.partials + ((size_t)slot * group + r) * (HD + 4);
+    unsigned char *dst = partial_at<HD>(u.partials, (size_t)slot * group + r);
 #pragma unroll
     for (int j = 0; j < HD / 8; j++)
-      *(float2 *)(dst + j * 8 + 2 * (threadIdx.x % 4)) = make_float2(c.o[4 * j + 2 * h], c.o[4 * j + 2 * h + 1]);
-    if (threadIdx.x % 4 == 0) {
-      dst[HD] = c.m[h] * u.a.scale_log2;
-      dst[HD + 1] = sum;
-    }
+      put_pair(dst, j * 8 + 2 * (threadIdx.x % 4), in_units(c.o[4 * j + 2 * h], c.o[4 * j + 2 * h + 1], per_unit));
+    if (threadIdx.x % 4 == 0)
+      put_end<HD>(dst, c.m[h] * u.a.scale_log2, sum, unit);
   }
 }
 
@@ -684,6 +702,6 @@ td_status td_cuda_make_planner(cuda_backend *b, const td_kv *kv, td_error *err)
   TD_TRY(td_attention_planner_create(&c, &b->planner, err));
   b->own_are_items = c.shared_only;
   TD_TRY(td_cuda_alloc_array(b, td_attention_block_bytes_max(&c), &b->device_plan, err));
-  TD_TRY(td_cuda_alloc_array(b, td_cuda_plan_partials(&c), &b->plan_partials, err));
+  TD_TRY(td_cuda_alloc_array(b, td_cuda_plan_partial_bytes(&c), &b->plan_partials, err));
   return td_cuda_alloc_array(b, (size_t)c.max_rows * c.n_kv_heads, &b->plan_arrived, err);
 }

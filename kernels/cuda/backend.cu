@@ -100,7 +100,7 @@ static size_t be_kv_fixed_bytes(const td_backend *be, const td_kv_shape *s)
   size_t bytes = granules(share_elements(b, s) * sizeof(float));
   td_attention_planner_config c;
   if (td_cuda_planner_config(b, s, &c))
-    bytes += granules(td_attention_block_bytes_max(&c)) + granules(td_cuda_plan_partials(&c) * sizeof(float)) +
+    bytes += granules(td_attention_block_bytes_max(&c)) + granules(td_cuda_plan_partial_bytes(&c)) +
              granules((size_t)c.max_rows * c.n_kv_heads * sizeof(uint32_t));
   return bytes;
 }

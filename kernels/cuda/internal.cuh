@@ -161,7 +161,7 @@ struct cuda_backend {
   bool recording_plan;        // the step that is being recorded has such
   td_attention_own *own;      // [max_rows] of this step, if own_are_items
   unsigned char *device_plan; // the block
-  float *plan_partials;       // [slots, group, head dim + 4]
+  unsigned char *plan_partials; // [slots, group] of TD_ATTENTION_PARTIAL_BYTES
   uint32_t *plan_arrived;     // [max_rows, n_kv_heads], zero between launches
 };
 

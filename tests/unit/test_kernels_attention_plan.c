@@ -294,7 +294,7 @@ static double assignment_us(const small_tree *t, const td_attention_planner_conf
 {
   double us = 0, key_us = 4.0 * c->head_dim / c->cost.memory_bytes_us, l2_us = 4.0 * c->head_dim / c->cost.l2_bytes_us;
   double tile_us = 256.0 * c->head_dim / c->cost.tensor_flop_us;
-  double partial_us = c->cost.partial_us + 8.0 * c->group * (c->head_dim + 2) / c->cost.l2_bytes_us;
+  double partial_us = c->cost.partial_us + 2.0 * c->group * TD_ATTENTION_PARTIAL_BYTES(c->head_dim) / c->cost.l2_bytes_us;
   uint32_t first_key[6], n_staying[6] = {0}, end[6];
   for (uint32_t i = 0; i < t->n; i++) {
     const small_node *u = &t->nodes[i];
@@ -339,7 +339,7 @@ static double planned_us(const small_tree *t, const td_attention_planner_config 
 {
   double us = 0, key_us = 4.0 * c->head_dim / c->cost.memory_bytes_us, l2_us = 4.0 * c->head_dim / c->cost.l2_bytes_us;
   double tile_us = 256.0 * c->head_dim / c->cost.tensor_flop_us;
-  double partial_us = c->cost.partial_us + 8.0 * c->group * (c->head_dim + 2) / c->cost.l2_bytes_us;
+  double partial_us = c->cost.partial_us + 2.0 * c->group * TD_ATTENTION_PARTIAL_BYTES(c->head_dim) / c->cost.l2_bytes_us;
   for (uint32_t s = 0; s < v->h->n_shared_spans; s++) {
     const td_attention_span *sp = &v->spans[s];
     bool again = false; /* another tile of the same keys */
