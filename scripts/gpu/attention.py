@@ -2,16 +2,12 @@
 PAT's trees of shared prefixes, PersistentKV's traces."""
 import json
 import math
-import os
-import pathlib
 import statistics
-import sys
 
 from core import must
+from peers import peers_here
 
 POLICIES = ("serial", "unified", "pat", "persistentkv", "flashdecode")
-HERE = pathlib.Path(__file__).parent
-PYTHON = "TANDEM_PEERS_PYTHON"  # which Python has the peers
 
 
 def key_of(cell):
@@ -87,21 +83,6 @@ def tell(s, cells, policy):
         s.bar("shared trees beside the best peer, geometric mean", geometric_mean(ratios), 2.5, "times", less_is_better=False, source="goal")
 
 
-def peers_of(ctx, s, cells_file):
-    """The peers' figures, under whatever Python has them; which are left out, and why, is told."""
-    python, out = os.environ.get(PYTHON, sys.executable), ctx.work / "attention-peers.json"
-    import core  # run() takes any program, not only ours
-    r = core.run([python, HERE / "attention_peers.py", "--cells", cells_file, "--json", out, "--max-seconds", 60 if ctx.quick else 150], 420,
-                 ctx.log("attention-peers"))
-    if r.code != 0 or not out.exists():
-        s.not_run("attention's peers", f"{python} ended with {r.code}: {r.text.strip()[-300:]}")
-        return {}
-    o = json.loads(out.read_text())
-    for name, why in {**o["left_out"], **o["errors"]}.items():
-        s.not_run(f"{name} beside it", why)
-    return o
-
-
 def stage(ctx, s):
     """On a CPU: the times that plans predict, so that all but the device is run."""
     gpu = ctx.backend == "cuda"
@@ -115,7 +96,7 @@ def stage(ctx, s):
     how = ["--backend", "cuda", "--device", ctx.device, "--rounds", 7, "--max-seconds", 0.3] if gpu else ["--fake"]
     s.block(must(ctx.run("tandem-bench", "attention", *what, *how, "--json", out, limit_s=400), "tandem-bench attention"))
     ours = json.loads(out.read_text())
-    peers = peers_of(ctx, s, cells_file)
+    peers = peers_here(ctx, s, "attention_peers", ["--cells", cells_file, "--max-seconds", 60 if ctx.quick else 150], 420)
     cells = join(ours, peers)
     s.data.update(attention=cells, peers=peers.get("versions", {}))
     measured = sum(bool(c["us"].get(policy)) for c in cells)

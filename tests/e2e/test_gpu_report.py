@@ -19,6 +19,8 @@ import machine  # noqa: E402
 import models  # noqa: E402
 import ops  # noqa: E402
 import parity  # noqa: E402
+import peers  # noqa: E402
+import product_peers  # noqa: E402
 import report  # noqa: E402
 import serve  # noqa: E402
 import steps  # noqa: E402
@@ -324,3 +326,144 @@ def test_a_peer_that_breaks_does_not_end_the_rest(monkeypatch):
     out = {"cells": [], "errors": {}}
     attention_peers.measure(Torch, cells, makers, 0, out)  # the time is over
     assert out["cells"] == []
+
+
+# ---- products beside cuBLAS ----
+
+def product_ops(rows, us=10.0, head_us=80.0):
+    return [{"op": m, "size": f"{rows} x 1->1", "us": us, "floor_us": us, "share": 1.0} for m in steps.LINEARS] + \
+        [{"op": "lm_head", "size": f"{rows} x 1->1", "us": head_us, "floor_us": head_us, "share": 1.0}]
+
+
+CONSTANTS = {"cublas": {"name": "cuBLAS", "linears, ms": {"1": 1.5, "64": 1.0, "256": 1.5}}, "goals": {"linears beside cuBLAS": 1.05}}
+
+
+def test_linears_stand_beside_this_runs_cublas():
+    def bars(here):
+        s = core.Stage("kernels", "")
+        steps.tell_linears(s, product_ops(1) + product_ops(64), CONSTANTS, here)  # 1.36 ms each, 256 rows not measured
+        return [(b["bar"], b["ahead"], b["source"]) for b in s.bars]
+    elsewhere = [(1.5, True, "cuBLAS 1.5 on another machine"), (pytest.approx(1.05), False, "cuBLAS 1 on another machine and 5%"),
+                 (pytest.approx(1.575), False, "cuBLAS 1.5 on another machine and 5%")]
+    assert bars({}) == bars({"linears, ms": {"64": {}}}) == elsewhere
+    assert bars({"linears, ms": {"1": {"cublas": 1.3}, "64": {"cublas": 1.4, "cublaslt": 1.3}}}) == [
+        (1.3, False, "cuBLAS 1.3 in this run (cublas)"), (pytest.approx(1.365), True, "cuBLAS 1.3 in this run (cublaslt) and 5%"), elsewhere[2]]
+
+
+class Measured:
+    """A context whose tandem-bench has written its figures."""
+    backend, quick, device = "cuda", True, 0
+
+    def __init__(self, work):
+        self.work = work
+
+    def need_gpu(self):
+        pass
+
+    def run(self, name, what, *args, limit_s):
+        args[args.index("--json") + 1].write_text(json.dumps({"ops": [o for n in steps.ROWS for o in product_ops(n)] + [{"op": "x", "size": "1"}]}))
+        return core.Outcome(0, "", 1.0, False)
+
+    def log(self, name):
+        return self.work / f"{name}.log"
+
+    def peers(self):
+        return core.Context.peers(self)
+
+
+def test_kernels_with_and_without_torch(tmp_path, monkeypatch):
+    def judged(python):
+        path = tmp_path / "python"
+        path.write_text(f"#!/bin/sh\n{python}\n")
+        path.chmod(0o755)
+        monkeypatch.setenv(peers.PYTHON, str(path))
+        s = core.Stage("kernels", "")
+        steps.stage_kernels(Measured(tmp_path), s)
+        return [b["source"] for b in s.bars if b["what"].startswith("all linears")], [x["what"] + ": " + x["why"] for x in s.left_out]
+
+    def writes(**o):
+        o = {"left_out": {}, "errors": {}, "linears, ms": {}, **o}
+        return f"[ \"$2 $3 $4\" = '--rows 1,16,64,256,2048 --json' ] && echo '{json.dumps(o)}' > \"$5\""
+    told, left_out = judged(writes(**{"linears, ms": {"16": {"cublas": 4.0, "cublaslt": 4.25}}, "errors": {"cublaslt": "o of 1 rows"}}))
+    assert told[:2] == ["cuBLAS 4.1 on another machine", "cuBLAS 4 in this run (cublas) and 5%"] and left_out == ["cublaslt beside it: o of 1 rows"]
+    told, left_out = judged(writes(left_out={"cuBLAS": "no torch"}))
+    assert len(told) == 5 and all("on another machine" in t for t in told) and left_out == ["cuBLAS beside it: no torch"]
+    (tmp_path / "product_peers.json").unlink()
+    told, left_out = judged("echo broken; exit 3")
+    assert "on another machine" in told[0] and "ended with 3: broken" in left_out[0]
+    monkeypatch.setattr(peers, "run", lambda *_: (_ for _ in ()).throw(FileNotFoundError("no such Python")))
+    assert judged("")[1] == ["product_peers: no such Python"]
+
+
+def test_cublas_is_timed_both_ways(monkeypatch):
+    class Product:
+        def __init__(self, torch, cols, width):
+            self.us = width / 1024
+
+        def calls(self, n):
+            return [(self.us, n)] * 2
+
+    class Torch:
+        class cuda:
+            @staticmethod
+            def empty_cache():
+                pass
+
+        class backends:
+            class cuda:
+                @staticmethod
+                def preferred_blas_library(way):
+                    chosen.append(way)
+
+    def graph_us(torch, calls):
+        us, n = calls[0]
+        if chosen[-1:] == ["cublas"] and n == 16 and us == 28:
+            raise RuntimeError("no gate_up")
+        seen.append(len(calls))
+        return us if chosen[-1:] != ["cublaslt"] else 2 * us
+    chosen, seen = [], []
+    monkeypatch.setattr(product_peers, "Product", Product)
+    monkeypatch.setattr(product_peers, "graph_us", graph_us)
+    out = {"errors": {}}
+    product_peers.measure(Torch, [1, 16, 2048], out)
+    layers_ms, head_ms = 32 * (6 + 4 + 28 + 4) / 1000, 128256 / 1024 / 1000
+    assert out["linears, ms"] == {"1": {"cublas": pytest.approx(layers_ms + head_ms), "cublaslt": pytest.approx(2 * (layers_ms + head_ms))},
+                                  "16": {"cublaslt": pytest.approx(2 * (layers_ms + head_ms))},
+                                  "2048": {"cublas": pytest.approx(layers_ms), "cublaslt": pytest.approx(2 * layers_ms)}}
+    assert out["errors"] == {"cublas": "gate_up of 16 rows: RuntimeError: no gate_up"}
+    assert [o["size"] for o in out["ops"]["cublas"] if o["op"] == "lm_head"] == ["1 x 4096->128256", "16 x 4096->128256"]  # a prompt's is of one row
+    assert seen[:2] == [2, 2 * int(4000 / 12)]  # once round the copies, then what fills the time
+    chosen.clear()
+    del Torch.backends.cuda.preferred_blas_library  # a torch that lets nobody choose
+    product_peers.measure(Torch, [1], out)
+    assert list(out["linears, ms"]["1"]) == ["torch's choice"] and not chosen
+
+
+def test_cublas_finds_nothing_in_the_cache():
+    for cols, rows in product_peers.PRODUCTS.values():
+        assert (product_peers.copies_of(cols, rows) - 1) * 2 * cols * rows >= 2 * 60e6
+
+    class Torch:
+        bfloat16 = None
+
+        @staticmethod
+        def randn(*shape, device, dtype):
+            made.append(shape)
+            return len(made)
+
+        class nn:
+            class functional:
+                @staticmethod
+                def linear(x, weight):
+                    done.append((x, weight))
+    made, done = [], []
+    for call in product_peers.Product(Torch, 4096, 6144).calls(16):
+        call()
+    assert made == [(6144, 4096)] * 4 + [(16, 4096)] * 4 and done == [(5, 1), (6, 2), (7, 3), (8, 4)]  # each with its own
+
+
+def test_without_torch_cublas_is_left_out_by_name(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert product_peers.main(["--json", str(tmp_path / "o.json")]) == 0
+    o = json.loads((tmp_path / "o.json").read_text())
+    assert list(o["left_out"]) == ["cuBLAS"] and o["linears, ms"] == {}

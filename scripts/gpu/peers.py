@@ -1,0 +1,28 @@
+"""Peers that are measured in the same run on the same GPU: by a script of their own, under whatever Python has them."""
+import json
+import os
+import pathlib
+import sys
+
+from core import run
+from machine import smi_id
+
+PYTHON = "TANDEM_PEERS_PYTHON"  # which Python has the peers
+
+
+def peers_here(ctx, s, script, args, limit_s):
+    """What the script wrote, or nothing; which peers are left out, and why, is told."""
+    python, out = os.environ.get(PYTHON, sys.executable), ctx.work / f"{script}.json"
+    env = {"CUDA_VISIBLE_DEVICES": smi_id(ctx.device)} if ctx.device else None
+    try:
+        r = run([python, pathlib.Path(__file__).with_name(f"{script}.py"), *args, "--json", out], limit_s, ctx.log(script), env)
+    except OSError as e:
+        s.not_run(script, e)
+        return {}
+    if r.code != 0 or not out.exists():
+        s.not_run(script, f"{python} ended with {r.code}: {r.text.strip()[-300:]}")
+        return {}
+    o = json.loads(out.read_text())
+    for name, why in {**o["left_out"], **o["errors"]}.items():
+        s.not_run(f"{name} beside it", why)
+    return o

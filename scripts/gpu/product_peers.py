@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+"""The products of Llama-3-8B in bf16 by cuBLAS, as torch calls it: all linears of a step, counted as the stage `kernels` counts tandem's.
+
+  product_peers.py --json peers.json [--rows 1,16,64,256,2048]
+
+Runs under whatever Python has torch; without it cuBLAS is left out, and the reason is written. Each product by each of torch's two ways to
+the library, cublas and cublaslt, where it lets one choose; whose step is the shorter is the reader's business.
+
+Timed as tandem-bench kernels does: as many calls as fill some milliseconds, in a CUDA graph, over copies of weights, inputs and outputs that
+together are larger than the L2 cache; median of replays. What tandem's products do besides is not asked of cuBLAS: o and down do not add to
+the residual stream, logits stay bf16."""
+import argparse
+import json
+import math
+import sys
+
+from attention_peers import graph_us
+from steps import HEAD_ROWS_MAX, linears_ms
+
+PRODUCTS = {"qkv": (4096, 6144), "o": (4096, 4096), "gate_up": (4096, 28672), "down": (14336, 4096), "lm_head": (4096, 128256)}
+CACHE_BYTES, FILL_US = 128e6, 4000
+
+
+def copies_of(cols, rows):
+    """None finds what it read the last time: all others come between, and they are larger than the cache."""
+    return math.ceil(CACHE_BYTES / (2 * cols * rows)) + 1
+
+
+class Product:
+    """Copies of one matrix, random numbers in them."""
+
+    def __init__(self, torch, cols, rows):
+        self.torch, self.cols = torch, cols
+        self.weights = [self.random(rows) for _ in range(copies_of(cols, rows))]
+
+    def random(self, n):
+        return self.torch.randn(n, self.cols, device="cuda", dtype=self.torch.bfloat16)
+
+    def calls(self, n):
+        """One for each copy, with n rows of input; what it writes stays until its next call, so that no two share it."""
+        linear, x, out = self.torch.nn.functional.linear, [self.random(n) for _ in self.weights], [None] * len(self.weights)
+
+        def call(i):
+            out[i] = linear(x[i], self.weights[i])
+        return [lambda i=i: call(i) for i in range(len(out))]
+
+
+def ways_of(torch):
+    """{name: how to choose it}"""
+    prefer = getattr(torch.backends.cuda, "preferred_blas_library", None)
+    return {w: lambda w=w: prefer(w) for w in ("cublas", "cublaslt")} if prefer else {"torch's choice": lambda: None}
+
+
+def measure(torch, rows, out):
+    """One way right after the other, so that both find the GPU equally warm."""
+    ways = ways_of(torch)
+    ops = {w: [] for w in ways}
+    for op, (cols, width) in PRODUCTS.items():
+        product = Product(torch, cols, width)
+        for n in rows:
+            if op == "lm_head" and n > HEAD_ROWS_MAX:
+                continue
+            calls = product.calls(n)
+            for way, choose in ways.items():
+                try:
+                    choose()
+                    once_us = graph_us(torch, calls) * len(calls)
+                    us = graph_us(torch, calls * max(1, int(FILL_US / once_us)))
+                    ops[way].append({"op": op, "size": f"{n} x {cols}->{width}", "us": us})
+                except Exception as e:  # one way that a product does not have must not end the other
+                    out["errors"].setdefault(way, f"{op} of {n} rows: {type(e).__name__}: {str(e)[:200]}")
+            del calls
+        del product
+        torch.cuda.empty_cache()
+    out["ops"] = ops
+    out["linears, ms"] = {str(n): {w: ms for w in ways if (ms := linears_ms(ops[w], n))} for n in rows}
+
+
+def main(argv):
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("--json", required=True)
+    ap.add_argument("--rows", default="1,16,64,256,2048")
+    a = ap.parse_args(argv)
+    out = {"left_out": {}, "errors": {}, "ops": {}, "linears, ms": {}, "versions": {}}
+    try:
+        import torch
+        if not torch.cuda.is_available():
+            raise ImportError("torch sees no GPU")
+        out["versions"] = {"torch": torch.__version__, "cuda": torch.version.cuda}
+        measure(torch, [int(n) for n in a.rows.split(",")], out)
+    except ImportError as e:
+        out["left_out"]["cuBLAS"] = str(e)
+    with open(a.json, "w") as f:
+        json.dump(out, f, indent=1)
+    for name, why in {**out["left_out"], **out["errors"]}.items():
+        print(f"{name}: {why}", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
