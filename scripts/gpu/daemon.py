@@ -16,10 +16,18 @@ from core import end_group
 SAMPLE = re.compile(r"^([a-zA-Z_:]\w*(?::\w+)*)(?:\{([^}]*)\})? (\S+)$")
 
 
+given_ports = set()
+
+
 def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """No port twice: of two daemons that start at once, the slower would be taken for the other."""
+    while True:
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            port = s.getsockname()[1]
+        if port not in given_ports:
+            given_ports.add(port)
+            return port
 
 
 def descendant(pid, name):
@@ -91,6 +99,7 @@ class Daemon:
         return (errors or lines or ["(no output)"])[-1]
 
     def __exit__(self, kind, value, trace):
+        gone = self.process.poll() is not None and kind is not None and issubclass(kind, (OSError, http.client.HTTPException))
         pid = descendant(self.process.pid, "tandemd") if self.prefix else self.process.pid
         if self.process.poll() is None and pid:
             try:
@@ -104,6 +113,8 @@ class Daemon:
             self.code = self.process.returncode
             if kind is None:
                 raise RuntimeError(f"tandemd did not stop within {self.stop_s} s: {self.last_line()}") from None
+        if gone:  # a connection that is refused says less
+            raise RuntimeError(f"tandemd ended with {self.code}: {self.last_line()}") from value
 
     def wait(self, seconds):
         """The exit code of a daemon that is about to end by itself."""

@@ -14,6 +14,7 @@ sys.path.insert(0, str(ROOT / "scripts/gpu"))
 import attention  # noqa: E402
 import attention_peers  # noqa: E402
 import core  # noqa: E402
+import daemon  # noqa: E402
 import invariant  # noqa: E402
 import machine  # noqa: E402
 import models  # noqa: E402
@@ -326,6 +327,47 @@ def test_a_peer_that_breaks_does_not_end_the_rest(monkeypatch):
     out = {"cells": [], "errors": {}}
     attention_peers.measure(Torch, cells, makers, 0, out)  # the time is over
     assert out["cells"] == []
+
+
+# ---- daemons of stages ----
+
+def test_a_daemon_that_ended_meanwhile_is_told_and_not_the_refused_connection(tmp_path):
+    class Started:
+        backend, device = "cpu", 0
+
+        def program(self, name):
+            return tmp_path / name
+
+        def log(self, name):
+            return tmp_path / f"{name}.log"
+    Started().program("tandemd").write_text("#!/bin/sh\necho 'now error it broke'\nexit 70\n")
+    Started().program("tandemd").chmod(0o755)
+    with pytest.raises(RuntimeError, match="tandemd ended with 70: now error it broke"), \
+            daemon.Daemon(Started(), model="none", start_only=True) as d:
+        d.process.wait()
+        d.get("/ready")
+    with pytest.raises(ZeroDivisionError), daemon.Daemon(Started(), model="none", start_only=True) as d:
+        d.process.wait()
+        assert 1 / 0
+
+
+def test_no_two_daemons_get_one_port(monkeypatch):
+    ports = iter([40001, 40001, 40001, 40002])
+
+    class Socket:
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *what):
+            pass
+
+        def bind(self, at):
+            pass
+
+        def getsockname(self):
+            return "127.0.0.1", next(ports)
+    monkeypatch.setattr(daemon.socket, "socket", Socket)
+    assert [daemon.free_port(), daemon.free_port()] == [40001, 40002]
 
 
 # ---- products beside cuBLAS ----

@@ -83,7 +83,7 @@ static device random_device(uint32_t group, uint32_t n_kv_heads, uint32_t head_d
   d.l2_key_us = d.memory_key_us * (0.4 + 0.5 * uniform());
   d.tile_us = 256.0 * head_dim / c->tensor_flop_us * times(2.5);
   d.start_us = c->start_us * times(2.5);
-  d.partial_us = 0.04 * times(3) + 8.0 * group * (head_dim + 2) / (4.0 * head_dim) * d.l2_key_us;
+  d.partial_us = 0.04 * times(3) + 2.0 * group * TD_ATTENTION_PARTIAL_BYTES(head_dim) / (4.0 * head_dim) * d.l2_key_us;
   d.launch_us = 1 + 4 * uniform();
   return d;
 }
@@ -107,7 +107,7 @@ static deviations fit_and_compare(device *d)
   td_attention_fit_request r = request_of(d);
   if (td_attention_fit(&r, &f, &err) != TD_OK)
     fail_msg("%s", err.message);
-  double key_bytes = 4.0 * d->c.head_dim, bytes = 8.0 * d->c.group * (d->c.head_dim + 2);
+  double key_bytes = 4.0 * d->c.head_dim, bytes = 2.0 * d->c.group * TD_ATTENTION_PARTIAL_BYTES(d->c.head_dim);
   bool tensor_bound = 2 * d->tile_us > 1.1 * d->memory_key_us;
   return (deviations){off(f.cost.memory_bytes_us, key_bytes / d->memory_key_us),
                       2 * d->tile_us < 0.8 * d->l2_key_us || d->c.group <= 8 ? off(f.cost.l2_bytes_us, key_bytes / d->l2_key_us) : 0,
