@@ -1,6 +1,6 @@
 /* Fitted costs as text, kept in cache_dir and taken again by the next start if they still hold.
  *
- *   tandem attention costs 1
+ *   tandem attention costs 2
  *   IDENTITY                     what it was measured on
  *   NAME NUMBER                  one line for each of `numbers`, in that order, %.17g
  *   checksum 16 HEX DIGITS       XXH3 of all before it
@@ -18,7 +18,7 @@
 #include "kernels/attention/fit.h"
 #include "kernels/attention/planner.h"
 
-#define TITLE "tandem attention costs 1"
+#define TITLE "tandem attention costs 2"
 
 static const struct {
   const char *name;

@@ -168,7 +168,8 @@ td_attention_stats td_attention_planner_stats(const td_attention_planner *p); /*
 void td_attention_planner_own(const td_attention_planner *p, const td_plan *plan, td_attention_own *own);
 
 /* A partial of one query head in the device's memory: elements as f16 in units of the largest, then the softmax's maximum and sum, the unit,
- * and a word that fills 16 bytes. Half of what f32 takes; its error is an eighth of the bf16 output's. */
+ * and a word that fills 16 bytes. Half of what f32 takes. Its error is an eighth of the bf16 output's, for elements of less than 2^-14 of
+ * the largest 2^-25 of that: as large as the output's at 2^-17. An infinite element makes all of its row NaN, which ends the request. */
 #define TD_ATTENTION_PARTIAL_BYTES(head_dim) (2u * (head_dim) + 16)
 
 static inline const uint32_t *td_attention_first_task(const td_attention_header *h) { return (const uint32_t *)(h + 1); }

@@ -115,7 +115,7 @@ struct shared_before {
       clear(sum[g]);
     while (span < n_runs) {
       partial_end end[AT_ONCE][N];
-      __half o[AT_ONCE][N][HD / 32];
+      alignas(8) __half o[AT_ONCE][N][HD / 32];
 #pragma unroll
       for (uint32_t i = 0; i < AT_ONCE; i++) {
         bool there = span < n_runs; // what is not has no weight

@@ -23,6 +23,9 @@ struct partial_end {
   float m, l, unit, none;
 };
 
+static_assert(TD_ATTENTION_PARTIAL_BYTES(64) == 144 && TD_ATTENTION_PARTIAL_BYTES(96) == 208 && TD_ATTENTION_PARTIAL_BYTES(128) == 272,
+              "elements, and what is behind them at multiples of 16");
+
 template <int HD> __device__ __forceinline__ unsigned char *partial_at(unsigned char *partials, size_t i)
 {
   return partials + i * TD_ATTENTION_PARTIAL_BYTES(HD);

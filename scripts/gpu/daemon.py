@@ -16,18 +16,19 @@ from core import end_group
 SAMPLE = re.compile(r"^([a-zA-Z_:]\w*(?::\w+)*)(?:\{([^}]*)\})? (\S+)$")
 
 
-given_ports = set()
+given_ports, giving = set(), threading.Lock()
 
 
 def free_port():
     """No port twice: of two daemons that start at once, the slower would be taken for the other."""
-    while True:
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            port = s.getsockname()[1]
-        if port not in given_ports:
-            given_ports.add(port)
-            return port
+    with giving:
+        while True:
+            with socket.socket() as s:
+                s.bind(("127.0.0.1", 0))
+                port = s.getsockname()[1]
+            if port not in given_ports:
+                given_ports.add(port)
+                return port
 
 
 def descendant(pid, name):
@@ -98,10 +99,19 @@ class Daemon:
         errors = [line for line in lines if " error " in line]
         return (errors or lines or ["(no output)"])[-1]
 
+    def is_gone(self, seconds=2):
+        """Whether it ended, or is about to: its sockets close first. A tool that it runs under may take long to say what it saw."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if self.process.poll() is not None or (self.prefix and not descendant(self.process.pid, "tandemd")):
+                return True
+            time.sleep(0.02)
+        return False
+
     def __exit__(self, kind, value, trace):
-        gone = self.process.poll() is not None and kind is not None and issubclass(kind, (OSError, http.client.HTTPException))
+        gone = kind is not None and issubclass(kind, (ConnectionError, TimeoutError, http.client.HTTPException)) and self.is_gone()
         pid = descendant(self.process.pid, "tandemd") if self.prefix else self.process.pid
-        if self.process.poll() is None and pid:
+        if self.process.poll() is None and pid and not gone:
             try:
                 os.kill(pid, signal.SIGTERM)
             except ProcessLookupError:

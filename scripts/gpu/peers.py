@@ -20,7 +20,8 @@ def peers_here(ctx, s, script, args, limit_s):
         s.not_run(script, e)
         return {}
     if r.code != 0 or not out.exists():
-        s.not_run(script, f"{python} ended with {r.code}: {r.text.strip()[-300:]}")
+        how = f"did not end within {limit_s} s" if r.timed_out else f"ended with {r.code}"
+        s.not_run(script, f"{python} {how}: {r.text.strip()[-300:]}")
         return {}
     o = json.loads(out.read_text())
     for name, why in {**o["left_out"], **o["errors"]}.items():

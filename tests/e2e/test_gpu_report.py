@@ -6,6 +6,7 @@ import re
 import struct
 import subprocess
 import sys
+import time
 
 import pytest
 from harness import DAEMON, ROOT, SLOWNESS
@@ -340,15 +341,25 @@ def test_a_daemon_that_ended_meanwhile_is_told_and_not_the_refused_connection(tm
 
         def log(self, name):
             return tmp_path / f"{name}.log"
-    Started().program("tandemd").write_text("#!/bin/sh\necho 'now error it broke'\nexit 70\n")
-    Started().program("tandemd").chmod(0o755)
-    with pytest.raises(RuntimeError, match="tandemd ended with 70: now error it broke"), \
-            daemon.Daemon(Started(), model="none", start_only=True) as d:
-        d.process.wait()
-        d.get("/ready")
-    with pytest.raises(ZeroDivisionError), daemon.Daemon(Started(), model="none", start_only=True) as d:
+    def program(name, text):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+        return tmp_path / name
+
+    def started(prefix=()):
+        return daemon.Daemon(Started(), model="none", start_only=True, prefix=prefix)
+    program("tandemd", "sleep 0.6; echo 'now error it broke'; exit 70")
+    tool = program("tool", 'sh -c "$*"; code=$?; sleep 3; exit $code')  # it has more to say when what it ran has ended
+    for prefix in ((), (tool,)):
+        with pytest.raises(RuntimeError, match="tandemd ended with 70: now error it broke"), started(prefix) as d:
+            time.sleep(0.2)  # for the tool to start it
+            d.get("/ready")
+    with pytest.raises(ZeroDivisionError), started() as d:
         d.process.wait()
         assert 1 / 0
+    program("tandemd", "exec sleep 60")
+    with pytest.raises(ConnectionRefusedError), started() as d:  # it is there, and its port is not
+        d.get("/ready")
 
 
 def test_no_two_daemons_get_one_port(monkeypatch):
@@ -367,6 +378,7 @@ def test_no_two_daemons_get_one_port(monkeypatch):
         def getsockname(self):
             return "127.0.0.1", next(ports)
     monkeypatch.setattr(daemon.socket, "socket", Socket)
+    monkeypatch.setattr(daemon, "given_ports", set())
     assert [daemon.free_port(), daemon.free_port()] == [40001, 40002]
 
 
@@ -481,7 +493,8 @@ def test_cublas_is_timed_both_ways(monkeypatch):
     assert list(out["linears, ms"]["1"]) == ["torch's choice"] and not chosen
 
 
-def test_cublas_finds_nothing_in_the_cache():
+def test_cublas_finds_nothing_in_the_cache(monkeypatch):
+    monkeypatch.setattr(product_peers.Product, "activations", product_peers.Product.random)  # bits are torch's business
     for cols, rows in product_peers.PRODUCTS.values():
         assert (product_peers.copies_of(cols, rows) - 1) * 2 * cols * rows >= 2 * 60e6
 

@@ -6,24 +6,35 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* shares: see batch_make. */
-static void test_rows(const heads *h, const uint32_t (*rows)[2], const uint32_t (*shares)[2], uint32_t n_rows)
+/* Of one token: its values, behind its keys. */
+static float *values_at(const batch *b, const batch_row *row, uint32_t token)
+{
+  return batch_kv_at(b, row, token) + (size_t)b->h->n_kv_heads * b->h->head_dim;
+}
+
+/* shares: see batch_make. All values are times `scale`, a power of two or 0. */
+static void test_rows(const heads *h, const uint32_t (*rows)[2], const uint32_t (*shares)[2], uint32_t n_rows, float scale)
 {
   char what[160];
   batch *b = batch_make(h, rows, shares, n_rows);
+  for (uint32_t r = 0; r < n_rows; r++)
+    for (uint32_t t = b->rows[r].n_shared; t < b->rows[r].kv_len; t++)
+      for (uint32_t i = 0; i < h->n_kv_heads * h->head_dim; i++)
+        values_at(b, &b->rows[r], t)[i] *= scale;
   batch_poison(b);
   batch_write(b);
   float *got = batch_attend(b, b->rows, n_rows);
   double *want = batch_reference(b, b->rows, n_rows);
   size_t n_out = (size_t)batch_tokens(b->rows, n_rows) * h->n_heads * h->head_dim;
-  snprintf(what, sizeof what, "attention heads=%u/%u dim=%u page=%u window=%u style=%d norm=%d rows=%u first=%u@%u%s", h->n_heads,
-           h->n_kv_heads, h->head_dim, h->page_tokens, h->window, h->style, h->norm, n_rows, rows[0][0], rows[0][1], shares ? " shared" : "");
+  snprintf(what, sizeof what, "attention heads=%u/%u dim=%u page=%u window=%u style=%d norm=%d rows=%u first=%u@%u%s scale=%g", h->n_heads,
+           h->n_kv_heads, h->head_dim, h->page_tokens, h->window, h->style, h->norm, n_rows, rows[0][0], rows[0][1], shares ? " shared" : "",
+           scale);
   check(what, got, want, n_out, be->activation_bytes == 2 ? 1.5 * eps_out : 2e-5);
   free(got), free(want);
   batch_free(b);
 }
 
-void test_attention(const heads *h, const uint32_t (*rows)[2], uint32_t n_rows) { test_rows(h, rows, NULL, n_rows); }
+void test_attention(const heads *h, const uint32_t (*rows)[2], uint32_t n_rows) { test_rows(h, rows, NULL, n_rows, 1); }
 
 void test_attention_again(const heads *h, uint32_t n_rows, uint32_t n_fewer, uint32_t n_tokens)
 {
@@ -51,7 +62,7 @@ void test_attention_again(const heads *h, uint32_t n_rows, uint32_t n_fewer, uin
 }
 
 /* A prefix of all rows, one of each fifth of them, one of each pair; then a row's own tokens. */
-void test_attention_shared(const heads *h, uint32_t n_rows, const uint32_t tokens[3])
+static void test_shared(const heads *h, uint32_t n_rows, const uint32_t tokens[3], float scale)
 {
   uint32_t rows[MAX_ROWS][2], shares[MAX_ROWS][2];
   for (uint32_t r = 0; r < n_rows; r++) {
@@ -63,7 +74,46 @@ void test_attention_shared(const heads *h, uint32_t n_rows, const uint32_t token
     rows[r][0] = 1;
     rows[r][1] = tokens[0] + tokens[1] + tokens[2] + 1 + (uint32_t)(rng() % (r % 3 ? 40 : 300));
   }
-  test_rows(h, (const uint32_t (*)[2])rows, (const uint32_t (*)[2])shares, n_rows);
+  test_rows(h, (const uint32_t (*)[2])rows, (const uint32_t (*)[2])shares, n_rows, scale);
+}
+
+void test_attention_shared(const heads *h, uint32_t n_rows, const uint32_t tokens[3]) { test_shared(h, n_rows, tokens, 1); }
+
+void test_attention_shared_values(const heads *h, uint32_t n_rows, const uint32_t tokens[3])
+{
+  static const float scales[] = {1 << 20, 1.0f / (1 << 20), 0};
+  for (size_t i = 0; i < sizeof scales / sizeof *scales; i++)
+    test_shared(h, n_rows, tokens, scales[i]);
+}
+
+void test_attention_shared_nan(const heads *h)
+{
+  enum { N = 8, PREFIX = 512, TOKEN = 5, CHANNEL = 7 };
+  uint32_t rows[N][2], shares[N][2];
+  char what[100];
+  for (uint32_t r = 0; r < N; r++) {
+    rows[r][0] = 1;
+    rows[r][1] = PREFIX + 1 + 37 * r;
+    shares[r][0] = r % (N / 2) ? r - 1 : 0;
+    shares[r][1] = r % (N / 2) ? PREFIX : 0;
+  }
+  batch *b = batch_make(h, (const uint32_t (*)[2])rows, (const uint32_t (*)[2])shares, N);
+  values_at(b, &b->rows[0], TOKEN)[CHANNEL] = NAN;
+  batch_write(b);
+  float *out = batch_attend(b, b->rows, N);
+  size_t width = (size_t)h->n_heads * h->head_dim;
+  bool ok = true;
+  for (size_t i = 0; i < N * width; i++) {
+    size_t row = i / width, head = i % width / h->head_dim;
+    if (row >= N / 2)
+      ok &= isfinite(out[i]);
+    else if (head < h->n_heads / h->n_kv_heads && i % h->head_dim == CHANNEL)
+      ok &= isnan(out[i]);
+  }
+  snprintf(what, sizeof what, "attention passes NaN of a shared prefix on, heads=%u/%u dim=%u", h->n_heads, h->n_kv_heads, h->head_dim);
+  expect(ok, what);
+  free(out);
+  batch_free(b);
 }
 
 void test_attention_alone(const heads *h, uint32_t len)

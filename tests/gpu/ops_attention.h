@@ -11,6 +11,10 @@ void test_attention(const heads *h, const uint32_t (*rows)[2], uint32_t n_rows);
 void test_attention_again(const heads *h, uint32_t n_rows, uint32_t n_fewer, uint32_t n_tokens);
 /* Decodes that begin with the same pages, three levels of them. */
 void test_attention_shared(const heads *h, uint32_t n_rows, const uint32_t tokens[3]);
+/* The same with values a million times as large, as small, and all zero. */
+void test_attention_shared_values(const heads *h, uint32_t n_rows, const uint32_t tokens[3]);
+/* One element of a shared prefix's values is not a number: it comes out of all rows behind it, and of no others. */
+void test_attention_shared_nan(const heads *h);
 /* The batch rule: the same bits however a prompt was cut, and whatever else is in the step. */
 void test_attention_alone(const heads *h, uint32_t len);
 /* What is not a number in a row's past must come out: all heads of all its tokens see it, and nobody else does. */

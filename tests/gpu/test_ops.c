@@ -485,6 +485,9 @@ static void test_plans(const char *name, const td_backend_config *with, uint32_t
     }
     for (size_t k = size == TEST_TINY ? 2 : 0; k < (size == TEST_SMALL ? 2 : 3); k++)
       test_attention_shared(&shapes[i], size == TEST_TINY ? 6 : size == TEST_SMALL ? 12 : i == 1 ? 48 : 20, trees[k]);
+    test_attention_shared_values(&shapes[i], 6, trees[2]);
+    if (shapes[i].window == 0)
+      test_attention_shared_nan(&shapes[i]);
     if (!is_cpu()) {
       test_attention(&shapes[i], decodes, size == TEST_TINY ? 3 : 10);
       test_attention(&shapes[i], mixed, size == TEST_ALL ? 6 : 3);
