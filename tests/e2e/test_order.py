@@ -70,7 +70,8 @@ def test_a_deadline_cuts_or_refuses(one_at_a_time):
         took = time.monotonic() - begin
         assert e.value.status_code == 408 and e.value.body["code"] == "deadline_unreachable", e.value
         assert 0.2 * SLOWNESS <= took < 10 * SLOWNESS, "nothing else would end it"
-    assert waiting(d) == 0 and d.gauge("vllm:num_requests_running") == 1
+    # the engine's gauges are a step behind what it tells a client
+    d.eventually(lambda: waiting(d) == 0 and d.gauge("vllm:num_requests_running") == 1, what="nobody but the first")
     blocker.close()
     d.until_idle()
     after = {k[1]: v for k, v in d.metrics().items() if k[0] == "tandem:deadlines_missed_total"}
