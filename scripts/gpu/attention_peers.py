@@ -243,6 +243,14 @@ def measure(torch, cells, makers, end, out):
         torch.cuda.empty_cache()
 
 
+def write(path, out):
+    """What was measured, and on stderr what was not."""
+    with open(path, "w") as f:
+        json.dump(out, f, indent=1)
+    for name, why in {**out["left_out"], **out["errors"]}.items():
+        print(f"{name}: {why}", file=sys.stderr)
+
+
 def main(argv):
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("--cells", required=True)
@@ -275,10 +283,7 @@ def main(argv):
                      for d in sorted({c["head_dim"] for c in cells})]
         out["versions"] = {m: sys.modules[m].__version__ for m in ("torch", "vllm", "flashinfer") if hasattr(sys.modules.get(m), "__version__")}
         measure(torch, cells, makers, time.monotonic() + a.max_seconds, out)
-    with open(a.json, "w") as f:
-        json.dump(out, f, indent=1)
-    for name, why in {**out["left_out"], **out["errors"]}.items():
-        print(f"{name}: {why}", file=sys.stderr)
+    write(a.json, out)
     return 0
 
 

@@ -10,11 +10,10 @@ Timed as tandem-bench kernels does: as many calls as fill some milliseconds, in 
 together are larger than the L2 cache; median of replays. What tandem's products do besides is not asked of cuBLAS: o and down do not add to
 the residual stream, logits stay bf16."""
 import argparse
-import json
 import math
 import sys
 
-from attention_peers import graph_us
+from attention_peers import graph_us, write
 from steps import HEAD_ROWS_MAX, linears_ms
 
 PRODUCTS = {"qkv": (4096, 6144), "o": (4096, 4096), "gate_up": (4096, 28672), "down": (14336, 4096), "lm_head": (4096, 128256)}
@@ -95,10 +94,7 @@ def main(argv):
         measure(torch, [int(n) for n in a.rows.split(",")], out)
     except ImportError as e:
         out["left_out"]["cuBLAS"] = str(e)
-    with open(a.json, "w") as f:
-        json.dump(out, f, indent=1)
-    for name, why in {**out["left_out"], **out["errors"]}.items():
-        print(f"{name}: {why}", file=sys.stderr)
+    write(a.json, out)
     return 0
 
 
