@@ -16,21 +16,21 @@ template <int HD> __device__ __forceinline__ void clear(row_sum<HD> &r)
   r = {-INFINITY, 0, {}};
 }
 
-// The lane's elements of a row of 32 * N floats, 16-byte aligned. FAR: from global memory, as other blocks have left it.
-template <int N, bool FAR> __device__ __forceinline__ void load_elements(float (&v)[N], const float *row)
+// The lane's elements of a row of 32 * N floats in shared memory, 16-byte aligned.
+template <int N> __device__ __forceinline__ void load_elements(float (&v)[N], const float *row)
 {
   constexpr int AT_ONCE = N % 4 == 0 ? 4 : N % 2 == 0 ? 2 : 1;
   const float *src = row + threadIdx.x % 32 * N;
 #pragma unroll
   for (int i = 0; i < N; i += AT_ONCE) {
     if constexpr (AT_ONCE == 4) {
-      float4 x = FAR ? __ldcg((const float4 *)(src + i)) : *(const float4 *)(src + i);
+      float4 x = *(const float4 *)(src + i);
       v[i] = x.x, v[i + 1] = x.y, v[i + 2] = x.z, v[i + 3] = x.w;
     } else if constexpr (AT_ONCE == 2) {
-      float2 x = FAR ? __ldcg((const float2 *)(src + i)) : *(const float2 *)(src + i);
+      float2 x = *(const float2 *)(src + i);
       v[i] = x.x, v[i + 1] = x.y;
     } else {
-      v[i] = FAR ? __ldcg(src + i) : src[i];
+      v[i] = src[i];
     }
   }
 }
@@ -179,7 +179,7 @@ template <int HD> __device__ __forceinline__ row_sum<HD> sum_warps(const float *
   for (int w = 0; w < WARPS; w++) {
     const float *r = smem + (w * 16 + p) * (HD + 4);
     float f = exp2_fast(r[HD] - safe), o[HD / 32];
-    load_elements<HD / 32, false>(o, r);
+    load_elements<HD / 32>(o, r);
     sum.l += r[HD + 1] * f;
 #pragma unroll
     for (int k = 0; k < HD / 32; k++)
@@ -302,7 +302,7 @@ __device__ __forceinline__ void finish_warp(const warp_state<HD> &st, const atte
       const float *r = smem + (p0 + min(g, n - 1)) * (HD + 4);
       sum[g].m = r[HD];
       sum[g].l = r[HD + 1];
-      load_elements<HD / 32, false>(sum[g].o, r);
+      load_elements<HD / 32>(sum[g].o, r);
     }
     before.add(sum, p0, n);
 #pragma unroll
