@@ -4,7 +4,8 @@
  * A figure is the median of many rounds. A round is a step in which one op is queued n times, less an empty
  * step, over n: so the host's work hides behind the device's, as it does in a whole step. The op goes round
  * several copies of its weights, inputs and KV that together are larger than the caches, since in a model it
- * finds none of them there. */
+ * finds none of them there. But a product's x, which in a model was just written, and what it adds to stay
+ * where they are; and it is recorded where the backend records steps. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,6 +50,8 @@ typedef struct bench {
   void (*queue)(struct bench *b, uint32_t i);
   matrix m;
   uint32_t n, n_queued;
+  bool records;        /* whether the op is recorded, where the backend does that: it does not look at the plan */
+  uint32_t n_recorded; /* steps: each is for another number of rows, so that it is found again */
   double empty_s;
   cJSON *ops;
 } bench;
@@ -289,6 +292,32 @@ static double median_step(bench *b, uint32_t n_queued, int n_rounds)
   return td_stage_step_s(&b->stage, queue_all, b, false, (uint32_t)n_rounds, b->max_seconds);
 }
 
+/* n tokens in rows of at most the context's length, each row's last token wanting logits. */
+static bool plan_tokens(bench *b, uint32_t n, bool logits)
+{
+  uint32_t left = n, most = b->stage.stripe_pages * PAGE_TOKENS;
+  bool fits = true;
+  td_stage_plan_begin(&b->stage);
+  while (left > 0 && fits) {
+    uint32_t q = n <= b->stage.plan->max_rows ? 1 : left < most ? left : most;
+    fits = td_stage_plan_row(&b->stage, q, q, logits);
+    left -= q;
+  }
+  return fits;
+}
+
+/* Of a recording, as decode steps are. */
+static double median_replay(bench *b, uint32_t n_queued)
+{
+  td_backend *be = b->stage.be;
+  td_error err;
+  if (!be->ops->record || b->n_recorded >= be->max_rows || !plan_tokens(b, b->n_recorded + 1, true))
+    return median_step(b, n_queued, (int)b->n_rounds);
+  b->n_queued = n_queued;
+  check(be->ops->record(be, ++b->n_recorded, queue_all, b, &err), &err);
+  return td_stage_step_s(&b->stage, queue_all, b, true, (uint32_t)b->n_rounds, b->max_seconds);
+}
+
 /* Bytes and operations that the op cannot do without: its floor. */
 typedef struct work {
   double bytes, flop;
@@ -320,7 +349,8 @@ static void measure(bench *b, const char *op, const char *size, const work *w)
   guess = fmax(guess - b->empty_s, 0.5e-6);
   n = b->round_ms * 1e-3 / guess;
   n = n < 2 ? 2 : n > QUEUE_MAX ? QUEUE_MAX : floor(n);
-  double s = (median_step(b, (uint32_t)n, (int)b->n_rounds) - b->empty_s) / n;
+  double all = b->records ? median_replay(b, (uint32_t)n) : median_step(b, (uint32_t)n, (int)b->n_rounds);
+  double s = (all - b->empty_s) / n;
   if (s > 0)
     report(b, op, size, w, s);
   else
@@ -336,8 +366,8 @@ static void queue_linear(bench *b, uint32_t i)
 {
   bool head = b->m == HEAD;
   td_linear_params p = {.weight = b->weights[b->m][i % b->n_copies[b->m]],
-                        .x = place(b, b->x, b->n, cols_of(b, b->m), i),
-                        .out = head ? b->logits : place(b, b->out, b->n, rows_of(b, b->m), i),
+                        .x = b->x,
+                        .out = head ? b->logits : b->out,
                         .n = b->n,
                         .out_f32 = head,
                         .add = adds(b->m)};
@@ -348,7 +378,7 @@ static void queue_linear(bench *b, uint32_t i)
 static void queue_glu(bench *b, uint32_t i)
 {
   td_linear_swiglu_params p = {.weight = b->weights[GATE_UP][i % b->n_copies[GATE_UP]],
-                               .x = place(b, b->x, b->n, b->d.width, i),
+                               .x = b->x,
                                .out = place(b, b->out, b->n, b->d.ffn_width, i),
                                .n = b->n,
                                .width = b->d.ffn_width};
@@ -360,7 +390,7 @@ static void queue_glu_two(bench *b, uint32_t i)
   td_devptr between = place(b, b->out, b->n, 2 * b->d.ffn_width, i);
   td_swiglu_params p = {between, place(b, b->glu, b->n, b->d.ffn_width, i), b->n, b->d.ffn_width};
   td_linear_params q = {.weight = b->weights[GATE_UP][i % b->n_copies[GATE_UP]],
-                        .x = place(b, b->x, b->n, b->d.width, i),
+                        .x = b->x,
                         .out = between,
                         .n = b->n};
   b->stage.be->ops->linear(b->stage.be, &q);
@@ -428,24 +458,11 @@ static void queue_sample(bench *b, uint32_t i)
 
 /* ---- the list of figures ---- */
 
-/* n tokens in rows of at most the context's length, each row's last token wanting logits. */
-static bool plan_tokens(bench *b, uint32_t n, bool logits)
-{
-  uint32_t left = n, most = b->stage.stripe_pages * PAGE_TOKENS;
-  bool fits = true;
-  td_stage_plan_begin(&b->stage);
-  while (left > 0 && fits) {
-    uint32_t q = n <= b->stage.plan->max_rows ? 1 : left < most ? left : most;
-    fits = td_stage_plan_row(&b->stage, q, q, logits);
-    left -= q;
-  }
-  return fits;
-}
-
 static void measure_linears(bench *b)
 {
   char size[64];
   b->queue = queue_linear;
+  b->records = true;
   plan_tokens(b, 1, false);
   for (matrix m = QKV; m < MATRICES; m++)
     for (size_t i = 0; i < b->n_list && wanted(b, matrix_names[m]); i++) {
@@ -459,6 +476,7 @@ static void measure_linears(bench *b)
       snprintf(size, sizeof size, "%u x %u->%u", n, cols, rows);
       measure(b, matrix_names[m], size, &w);
     }
+  b->records = false;
 }
 
 static void measure_glu(bench *b)

@@ -9,15 +9,14 @@
 #include "kernels/cuda/attention.cuh"
 
 enum {
-  FUSED_ROWS_MIN = 2,    // of a step: one row, and attention is better off with a kernel before it that rotates
-  FUSED_ROWS_MAX = 8,    // more, and wgmma does better (stream_product.cu)
-  FUSED_TILES_MAX = 128, // of a product that ends in sums of squares: a warp reads them at once
+  FUSED_ROWS_MAX = 8,    // of a step; more, and wgmma does better (stream_product.cu)
+  FUSED_TILES_MAX = 256, // of a product that ends in sums of squares: a warp reads them at once
 };
 static_assert((int)FUSED_ROWS_MAX < (int)TD_NARROW_ROWS_MIN, "attention that rotates knows no narrow items");
 
 enum fused_kind {
-  FUSED_STORE,     // out[n, n_out] bf16
-  FUSED_STORE_F32, // the same in f32
+  FUSED_STORE,     // out[n, n_out] bf16, = or +=
+  FUSED_STORE_F32, // out = in f32
   FUSED_SWIGLU,    // weight rows r and n_out + r are gate and up of out[., r]
   FUSED_ADD,       // x += product; h = x * norm, and sums of x * x by tile: the next norm's
 };
@@ -25,18 +24,22 @@ enum fused_kind {
 // RMSNorm is split: whoever writes x also writes h = x * weights and its tile's sum of squares; whoever reads h by a product scales
 // the result by 1 / rms.
 struct fused_product {
-  CUtensorMap w_map, x_map;
-  uint32_t kind, n;
+  CUtensorMap w_map;
+  uint32_t kind, n, n_in;
   uint32_t n_tiles, tile_rows; // weight rows of a tile
+  uint32_t n_rounds;           // of tiles: each block has one of each round,
+  uint32_t n_last_round;       // the first so many one of the last
   uint32_t out_rows, n_out;    // what a tile stores at most, what there is in all
-  uint32_t n_parts, slices;    // of a tile; a slot of the ring holds `slices` times 64 columns
+  uint32_t n_parts;            // of a tile: a slot of the ring holds one
   uint32_t n_slots;
   uint32_t n_sums; // scales by the sums of squares of so many tiles; 0: does not
   uint32_t width;  // of x and h
   float eps;
-  const bf16 *bias;
+  const bf16 *in;   // [n, n_in]
+  const bf16 *bias; // [n_out] or null
+  const bf16 *held; // what is added: out, or null
   void *out;
-  bf16 *x, *h;       // [n, width]
+  bf16 *h;           // [n, width]
   float *sums;       // [FUSED_ROWS_MAX, FUSED_TILES_MAX]
   const float *norm; // FUSED_ADD: of the norm that follows
 };

@@ -84,11 +84,11 @@ struct reader {
 
 bool add_product(const reader &r, fused_product *out, const td_linear_params &p, uint32_t kind)
 {
+  *out = {};
   out->kind = kind;
   out->n = r.n;
   out->width = r.width;
   out->out = at<void>(p.out);
-  out->x = r.out->begin.x;
   out->h = r.out->begin.h;
   out->sums = r.sums;
   return p.n == r.n && td_fused_lay_out(r.b, out, p.weight, at<void>(p.x));
@@ -101,6 +101,8 @@ bool add_residual(reader &r, fused_product *out, const td_linear_params &p)
   if (!o || !add_product(r, out, p, FUSED_ADD))
     return false;
   const td_rmsnorm_params &norm = o->rmsnorm;
+  out->out = r.out->begin.x; // where it is, whatever its name
+  out->held = r.out->begin.x;
   out->norm = at<float>(norm.weight);
   r.n_sums = out->n_tiles;
   r.eps = norm.eps;
@@ -196,8 +198,7 @@ bool read_decoder(reader &r)
 
 bool td_fused_make(cuda_backend *b, const td_plan *plan, void (*queue)(void *arg, const td_plan *plan), void *arg, fused_step *out)
 {
-  if (!b->stream_encode || b->config.batch_invariant || b->recording_plan || plan->n_rows < FUSED_ROWS_MIN ||
-      plan->n_rows > FUSED_ROWS_MAX)
+  if (!b->stream_encode || b->config.batch_invariant || b->recording_plan || plan->n_rows > FUSED_ROWS_MAX)
     return false;
   std::vector<noted_op> ops;
   note_ops(b, plan, queue, arg, &ops);

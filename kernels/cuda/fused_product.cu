@@ -1,10 +1,12 @@
-// Products of few rows on sm_90a with what comes before and after them: see fused.cuh.
+// Products of up to 8 rows on sm_90a, alone or with what comes before and after them (fused.cuh): bound by reading the weights once.
 //
-// As in stream_product.cu a block owns whole rows of the weight and keeps a ring of them full, also while it waits for the kernel before
-// it. Eight warps multiply: weight rows are the M side of mma.sync, rows of x its N side, and the warps share the columns. wgmma
-// takes shared memory at less than half the rate when N is 8, hardly more than memory gives, so that what came while a block
-// waited could not be caught up with.
-#include "kernels/cuda/attention_tile.cuh" // ldmatrix, mma
+// A block owns whole rows of the weight and keeps a ring of shared memory full of them by TMA. Weights depend on nothing, so
+// the ring is filled before the kernels before are waited for, by the thread that makes its barriers and before the block meets; it is so
+// large that a block has a multiprocessor for itself, and the next product's begin to load as soon as this one's end.
+// Eight warps multiply by mma.sync: weight rows are its M side, rows of x its N side. Each has a half of one of a slot's four
+// slices, and loads the rows of x that go with it into registers, by itself: a copy by TMA would queue behind a whole ring of weights. A
+// product does not care in which order k is summed, so that a lane's 16 bytes are 8 neighbouring k of both operands.
+#include "kernels/cuda/attention_tile.cuh" // mma
 #include "kernels/cuda/fused.cuh"
 #include "kernels/cuda/tma.cuh"
 #include "kernels/cuda/wgmma.cuh" // TD_HAS_WGMMA
@@ -13,37 +15,34 @@
 
 enum {
   MULTIPLIERS = 8, // warps
-  FUSED_THREADS = MULTIPLIERS * 32 + 64,
-  TILE_ROWS_MAX = 64,
-  SLOT_WEIGHT_BYTES = 24 << 10,
-  SLICES_MAX = 6, // of a slot
-  SLICE_K = 64,   // 128 bytes: the swizzle's width
+  FUSED_THREADS = MULTIPLIERS * 32 + 32,
+  TILE_ROWS_MAX = 32,
+  SLICE_K = 64,       // 128 bytes: the swizzle's width
   SLICE_ROW_BYTES = SLICE_K * 2,
+  SLICES = MULTIPLIERS / 2, // of a slot
+  PARTS_KEPT = 16,          // of x, in registers; more go through
+  PARTS_AHEAD = 8,          // of them
+  RING_BYTES = 200 << 10,
+  SUM_STRIDE = FUSED_ROWS_MAX + 1,
   BEGIN_THREADS = 256,
-  SMEM_BYTES_MAX = 227 << 10, // of a block
 };
+static_assert(MULTIPLIERS == (int)FUSED_ROWS_MAX, "a warp stores one token's");
 
-template <int NB> struct fused_shape {
-  static constexpr uint32_t SLOT_BYTES = SLOT_WEIGHT_BYTES + SLICES_MAX * NB * SLICE_ROW_BYTES;
-  __host__ __device__ static constexpr uint32_t product_bytes(uint32_t tile_rows) { return MULTIPLIERS * tile_rows * (NB + 1) * 4; }
-  static constexpr uint32_t slots(uint32_t tile_rows)
-  {
-    return (SMEM_BYTES_MAX - 1024 - product_bytes(tile_rows)) / (SLOT_BYTES + 16);
-  }
-  static constexpr uint32_t smem_bytes(uint32_t n_slots, uint32_t tile_rows) // and room to align
-  {
-    return 1024 + n_slots * (SLOT_BYTES + 16) + product_bytes(tile_rows);
-  }
-};
+// Shared memory of a block: the ring, the warps' sums, two barriers a slot.
+static __host__ __device__ constexpr uint32_t slot_bytes(uint32_t tile_rows) { return SLICES * tile_rows * SLICE_ROW_BYTES; }
+static __host__ __device__ constexpr uint32_t sum_bytes(uint32_t tile_rows) { return MULTIPLIERS * tile_rows * SUM_STRIDE * 4; }
+static constexpr uint32_t smem_bytes(uint32_t tile_rows) // and room to align
+{
+  return 1024 + RING_BYTES / slot_bytes(tile_rows) * (slot_bytes(tile_rows) + 16) + sum_bytes(tile_rows);
+}
 
 #ifdef TD_HAS_WGMMA
 // ---- the ring ----
 
-struct fused_ring {
-  uint32_t base, slot_bytes, n_slots, filled, emptied; // the last two: barriers
-  uint32_t s, turn;                                    // where its user is
-  __device__ __forceinline__ uint32_t slot() const { return base + s * slot_bytes; }
-  __device__ __forceinline__ uint32_t x() const { return slot() + SLOT_WEIGHT_BYTES; }
+template <uint32_t ROWS> struct fused_ring {
+  uint32_t base, n_slots, filled, emptied; // the last two: barriers
+  uint32_t s, turn;                        // where its user is
+  __device__ __forceinline__ uint32_t slot() const { return base + s * slot_bytes(ROWS); }
   __device__ __forceinline__ void advance()
   {
     if (++s == n_slots) {
@@ -53,255 +52,270 @@ struct fused_ring {
   }
 };
 
-// Calls f(tile, part) for all that this block multiplies, in order.
-template <class F> __device__ __forceinline__ void each_part(const fused_product &p, F f)
-{
-  for (uint32_t tile = blockIdx.x; tile < p.n_tiles; tile += gridDim.x)
-    for (uint32_t part = 0; part < p.n_parts; part++)
-      f(tile, part);
-}
+// What a block multiplies, part after part.
+struct fused_fetches {
+  uint32_t i, n, tile, part;
 
-template <int NB> __device__ __forceinline__ void fetch_weights(const fused_product &p, fused_ring r)
-{
-  uint64_t policy = read_once_policy();
-  each_part(p, [&](uint32_t tile, uint32_t part) {
-    barrier_wait(r.emptied + r.s * 8, r.turn ^ 1);
-    barrier_expect(r.filled + r.s * 8, p.slices * (p.tile_rows + NB) * SLICE_ROW_BYTES);
-    fetch_pairs_once(r.slot(), &p.w_map, r.filled + r.s * 8, tile * p.out_rows, part * p.slices, policy);
-    r.advance();
-  });
-}
-
-__device__ __forceinline__ void fetch_x(const fused_product &p, fused_ring r)
-{
-  fence_global_writes(); // x was written by ordinary stores
-  each_part(p, [&](uint32_t, uint32_t part) {
-    barrier_wait(r.emptied + r.s * 8, r.turn ^ 1);
-    fetch(r.x(), &p.x_map, r.filled + r.s * 8, 0, part * p.slices);
-    r.advance();
-  });
-}
+  // Until so many have been asked for.
+  template <uint32_t ROWS> __device__ __forceinline__ void run(uint32_t end, const fused_product &p, fused_ring<ROWS> &r)
+  {
+    uint64_t policy = read_once_policy();
+    for (; i < end; i++) {
+      barrier_wait(r.emptied + r.s * 8, r.turn ^ 1);
+      barrier_expect(r.filled + r.s * 8, slot_bytes(ROWS));
+      fetch_pairs_once(r.slot(), &p.w_map, r.filled + r.s * 8, tile * p.out_rows, part * SLICES, policy);
+      if (++part == p.n_parts) {
+        part = 0;
+        tile += gridDim.x;
+      }
+      r.advance();
+    }
+  }
+};
 
 __device__ __forceinline__ void multipliers_sync() { asm volatile("bar.sync 1, %0;" ::"n"((int)MULTIPLIERS * 32) : "memory"); }
 
 // ---- the product ----
 
-// A warp's tokens are warp, warp + 8: what it needs to scale their products by 1 / rms.
-template <int NB> struct token_scales {
-  enum { LOADS = FUSED_TILES_MAX / 32 };
-  float sums[NB / MULTIPLIERS][LOADS];
-  __device__ __forceinline__ void load(const fused_product &p)
-  {
-#pragma unroll
-    for (int q = 0; q < NB / MULTIPLIERS; q++)
-#pragma unroll
-      for (int j = 0; j < LOADS; j++) {
-        uint32_t i = j * 32 + threadIdx.x % 32, token = threadIdx.x / 32 + q * MULTIPLIERS;
-        sums[q][j] = i < p.n_sums && token < p.n ? __ldcg(p.sums + token * FUSED_TILES_MAX + i) : 0.0f;
-      }
-  }
-  __device__ __forceinline__ float scale(int q, const fused_product &p) const
-  {
-    float sum = 0;
-#pragma unroll
-    for (int j = 0; j < LOADS; j++)
-      sum += sums[q][j];
-    return p.n_sums == 0 ? 1.0f : rsqrtf(warp_sum(sum) / (float)p.width + p.eps);
-  }
-};
-
-// x and the norm's weights of a tile, asked for before the product is there.
-template <int NB> struct tile_inputs {
-  enum { LOADS = TILE_ROWS_MAX / 32 };
-  bf16 x[NB / MULTIPLIERS][LOADS];
-  float norm[LOADS];
-  __device__ __forceinline__ void load(const fused_product &p, uint32_t tile)
-  {
-#pragma unroll
-    for (int j = 0; j < LOADS; j++) {
-      uint32_t r = j * 32 + threadIdx.x % 32, column = tile * p.out_rows + r;
-      bool real = r < p.out_rows && column < p.n_out;
-      norm[j] = real ? p.norm[column] : 0.0f;
-#pragma unroll
-      for (int q = 0; q < NB / MULTIPLIERS; q++) {
-        uint32_t token = threadIdx.x / 32 + q * MULTIPLIERS;
-        x[q][j] = real && token < p.n ? p.x[(size_t)token * p.width + column] : bf16();
-      }
-    }
-  }
-};
-
-// Rows of 128 bytes that TMA swizzled: four 8 x 8 matrices of rows row0.., of columns 16 k.. .
-__device__ __forceinline__ uint32_t chunk_at(uint32_t slice, uint32_t row, uint32_t chunk)
+// Loads where `there`, else zero; as volatile so that what is needed first is asked for first.
+__device__ __forceinline__ uint4 load_chunk(const bf16 *p, bool there)
 {
-  return slice + row * SLICE_ROW_BYTES + ((chunk ^ (row & 7)) * 16);
+  uint4 v;
+  asm volatile("{.reg .pred p; setp.ne.u32 p, %5, 0; mov.b32 %0, 0; mov.b32 %1, 0; mov.b32 %2, 0; mov.b32 %3, 0;\n"
+               "@p ld.global.cg.v4.u32 {%0,%1,%2,%3}, [%4];}"
+               : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
+               : "l"(p), "r"((uint32_t)there));
+  return v;
 }
 
-// d[block of 16 weight rows][8 tokens]: what this warp's columns add up to. A slot's steps of 16 columns go round the warps; where they do
-// not come out even, the warps that have one more change.
-template <int NB, int BLOCKS>
-__device__ __forceinline__ void multiply_parts(float (&d)[BLOCKS][NB / 8][4], fused_ring &r, const fused_product &p)
+__device__ __forceinline__ float load_float(const float *p, bool there)
 {
-  enum { STEPS = SLICE_K / 16, MOST = (SLICES_MAX * STEPS + MULTIPLIERS - 1) / MULTIPLIERS };
-  uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_steps = p.slices * STEPS, slice_bytes = BLOCKS * 16 * SLICE_ROW_BYTES;
-  for (uint32_t part = 0; part < p.n_parts; part++) {
-    uint32_t first = (warp + part % 2 * STEPS) % MULTIPLIERS;
-    barrier_wait(r.filled + r.s * 8, r.turn);
+  float v;
+  asm volatile("{.reg .pred p; setp.ne.u32 p, %2, 0; mov.b32 %0, 0;\n"
+               "@p ld.global.cg.f32 %0, [%1];}"
+               : "=&f"(v)
+               : "l"(p), "r"((uint32_t)there));
+  return v;
+}
+
+// What a lane has of its token's row of x: 8 columns of each part. With KEPT all parts stay where they are, else each makes way for the
+// one PARTS_AHEAD later, or the next tile's.
+template <bool KEPT> struct input_parts {
+  static constexpr uint32_t PARTS = KEPT ? PARTS_KEPT : PARTS_AHEAD;
+  const bf16 *row; // this lane's columns of part 0
+  uint32_t columns_left, n_parts; // of this token from there on; 0: there is no such token
+  uint4 x[PARTS];
+
+  __device__ __forceinline__ void begin(const fused_product &p)
+  {
+    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, column = warp / 2 * SLICE_K + (lane % 4 + warp % 2 * 4) * 8;
+    row = p.in + (size_t)(lane / 4) * p.n_in + column;
+    columns_left = lane / 4 < p.n && p.n_in > column ? p.n_in - column : 0;
+    n_parts = p.n_parts;
 #pragma unroll
-    for (uint32_t i = 0; i < MOST; i++) {
-      uint32_t step = first + i * MULTIPLIERS, k = step % STEPS;
-      if (step >= n_steps)
+    for (uint32_t j = 0; j < PARTS; j++)
+      load(j, j);
+  }
+  __device__ __forceinline__ void load(uint32_t j, uint32_t part)
+  {
+    uint32_t column = part * (SLICES * SLICE_K); // past the end weights are zero, but what is there might be NaN
+    x[j] = load_chunk(row + column, column < columns_left);
+  }
+  __device__ __forceinline__ void used(uint32_t j, uint32_t part)
+  {
+    if constexpr (!KEPT)
+      load(j, part + PARTS < n_parts ? part + PARTS : j);
+  }
+};
+
+__device__ __forceinline__ uint4 shared_chunk(uint32_t address)
+{
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address) : "memory");
+  return v;
+}
+
+// The row of a block of 16 that a lane has as its first of mma's two; the other is 8 further. So the eight lanes that read at once
+// read all banks once: their two rows' halves of a slice are swizzled to different places.
+__device__ __forceinline__ uint32_t row_of_lane()
+{
+  uint32_t g = threadIdx.x % 32 / 4;
+  return g / 2 + g % 2 * 4;
+}
+
+// d[block of 16 weight rows]: what this warp's columns add up to.
+template <uint32_t ROWS, bool KEPT>
+__device__ __forceinline__ void multiply_tile(float (&d)[(ROWS + 15) / 16][4], fused_ring<ROWS> &r, const fused_product &p,
+                                              input_parts<KEPT> &in)
+{
+  constexpr uint32_t PARTS = input_parts<KEPT>::PARTS;
+  uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = row_of_lane();
+  uint32_t at = (warp / 2 * ROWS + row) * SLICE_ROW_BYTES + ((lane % 4 + warp % 2 * 4) ^ row) * 16;
+  for (uint32_t part0 = 0; part0 < p.n_parts; part0 += PARTS) {
+#pragma unroll
+    for (uint32_t j = 0; j < PARTS; j++) {
+      if (part0 + j >= p.n_parts)
         break;
-      uint32_t w = r.slot() + step / STEPS * slice_bytes, x = r.x() + step / STEPS * NB * SLICE_ROW_BYTES;
-      uint32_t b[NB / 8][2];
-      if constexpr (NB == 8)
-        ldmatrix_x2(b[0], chunk_at(x, lane % 8, 2 * k + lane / 8 % 2));
-      else {
-        uint32_t both[4];
-        ldmatrix_x4(both, chunk_at(x, lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2));
-        b[0][0] = both[0], b[0][1] = both[1], b[1][0] = both[2], b[1][1] = both[3];
-      }
+      barrier_wait(r.filled + r.s * 8, r.turn);
 #pragma unroll
-      for (int m = 0; m < BLOCKS; m++) {
-        uint32_t a[4];
-        ldmatrix_x4(a, chunk_at(w, m * 16 + lane % 16, 2 * k + lane / 16));
-#pragma unroll
-        for (int j = 0; j < NB / 8; j++)
-          mma(d[m][j], a, b[j][0], b[j][1]);
+      for (uint32_t m = 0; m < (ROWS + 15) / 16; m++) {
+        uint32_t chunk = r.slot() + at + m * 16 * SLICE_ROW_BYTES;
+        uint4 low = shared_chunk(chunk), high = {};
+        if (m * 16 + 8 < ROWS)
+          high = shared_chunk(chunk + 8 * SLICE_ROW_BYTES);
+        const uint32_t a[4] = {low.x, high.x, low.y, high.y}, b[4] = {low.z, high.z, low.w, high.w};
+        mma(d[m], a, in.x[j].x, in.x[j].y);
+        mma(d[m], b, in.x[j].z, in.x[j].w);
       }
+      __syncwarp();
+      if (lane == 0)
+        barrier_arrive(r.emptied + r.s * 8);
+      r.advance();
+      in.used(j, part0 + j);
     }
-    __syncwarp();
-    if (lane == 0)
-      barrier_arrive(r.emptied + r.s * 8);
-    r.advance();
   }
 }
 
-// products[warp][weight row][token]
-template <int NB> __device__ __forceinline__ uint32_t product_at(const fused_product &p, uint32_t warp, uint32_t row, uint32_t token)
+// sums[warp][weight row][token]
+template <uint32_t ROWS> __device__ __forceinline__ uint32_t sum_at(uint32_t warp, uint32_t row, uint32_t token)
 {
-  return (warp * p.tile_rows + row) * (NB + 1) + token;
+  return (warp * ROWS + row) * SUM_STRIDE + token;
 }
 
-template <int NB> __device__ __forceinline__ float get_product(const fused_product &p, const float *products, uint32_t row, uint32_t token)
+template <uint32_t ROWS> __device__ __forceinline__ void put_sums(const float (&d)[(ROWS + 15) / 16][4], float *sums)
+{
+  uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+#pragma unroll
+  for (uint32_t m = 0; m < (ROWS + 15) / 16; m++)
+#pragma unroll
+    for (uint32_t e = 0; e < 4; e++)
+      if (m * 16 + e / 2 * 8 < ROWS)
+        sums[sum_at<ROWS>(warp, m * 16 + row_of_lane() + e / 2 * 8, lane % 4 * 2 + e % 2)] = d[m][e];
+}
+
+template <uint32_t ROWS> __device__ __forceinline__ float get_sum(const float *sums, uint32_t row, uint32_t token)
 {
   float sum = 0;
 #pragma unroll
   for (uint32_t w = 0; w < MULTIPLIERS; w++)
-    sum += products[product_at<NB>(p, w, row, token)];
+    sum += sums[sum_at<ROWS>(w, row, token)];
   return sum;
 }
 
-template <int NB, int BLOCKS>
-__device__ __forceinline__ void multiply_blocks(fused_ring &r, const fused_product &p, float *products)
-{
-  uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  float d[BLOCKS][NB / 8][4] = {};
-  multiply_parts<NB, BLOCKS>(d, r, p);
-#pragma unroll
-  for (int m = 0; m < BLOCKS; m++)
-#pragma unroll
-    for (int j = 0; j < NB / 8; j++)
-#pragma unroll
-      for (int e = 0; e < 4; e++)
-        products[product_at<NB>(p, warp, m * 16 + lane / 4 + e / 2 * 8, j * 8 + lane % 4 * 2 + e % 2)] = d[m][j][e];
-}
+// ---- what comes of it: a warp has one token, a lane one row of the tile ----
 
-template <int NB> __device__ __forceinline__ void multiply_tile(fused_ring &r, const fused_product &p, float *products)
-{
-  switch (p.tile_rows / 16) {
-  case 1: multiply_blocks<NB, 1>(r, p, products); break;
-  case 2: multiply_blocks<NB, 2>(r, p, products); break;
-  case 3: multiply_blocks<NB, 3>(r, p, products); break;
-  default: multiply_blocks<NB, TILE_ROWS_MAX / 16>(r, p, products); break;
+// What a token's products are scaled by: 1 / rms.
+struct token_scale {
+  enum { LOADS = FUSED_TILES_MAX / 32 };
+  float squares[LOADS];
+  __device__ __forceinline__ void load(const fused_product &p)
+  {
+#pragma unroll
+    for (uint32_t j = 0; j < LOADS; j++) {
+      uint32_t i = j * 32 + threadIdx.x % 32, token = threadIdx.x / 32;
+      squares[j] = load_float(p.sums + token * FUSED_TILES_MAX + i, i < p.n_sums && token < p.n);
+    }
   }
-}
+  __device__ __forceinline__ float get(const fused_product &p) const
+  {
+    float sum = 0;
+#pragma unroll
+    for (uint32_t j = 0; j < LOADS; j++)
+      sum += squares[j];
+    return p.n_sums == 0 ? 1.0f : rsqrtf(warp_sum(sum) / (float)p.width + p.eps);
+  }
+};
 
-template <int NB>
-__device__ __forceinline__ void store_tile(const fused_product &p, uint32_t tile, const float *products,
-                                           const token_scales<NB> &scales, const tile_inputs<NB> &inputs)
+// What is asked for before the product is there, and looked at after it: a conversion would wait for it at once.
+struct row_inputs {
+  bf16 held, bias;
+  float norm;
+  __device__ __forceinline__ void load(const fused_product &p, uint32_t tile)
+  {
+    uint32_t token = threadIdx.x / 32, row = threadIdx.x % 32, column = tile * p.out_rows + row;
+    bool real = row < p.out_rows && column < p.n_out && token < p.n;
+    held = real && p.held ? p.held[(size_t)token * p.n_out + column] : bf16();
+    norm = real && p.kind == FUSED_ADD ? p.norm[column] : 0.0f;
+    bias = real && p.bias ? p.bias[column] : bf16();
+  }
+};
+
+template <uint32_t ROWS>
+__device__ __forceinline__ void store_tile(const fused_product &p, uint32_t tile, const float *sums, const token_scale &scale,
+                                           const row_inputs &in)
 {
-  uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-#pragma unroll
-  for (int q = 0; q < NB / MULTIPLIERS; q++) {
-    uint32_t token = warp + q * MULTIPLIERS;
-    if (token >= p.n)
-      break;
-    float scale = scales.scale(q, p), squares = 0;
-#pragma unroll
-    for (int j = 0; j < TILE_ROWS_MAX / 32; j++) {
-      uint32_t r = j * 32 + lane, column = tile * p.out_rows + r;
-      if (r >= p.out_rows || column >= p.n_out)
-        continue;
-      float v = get_product<NB>(p, products, r, token) * scale;
-      size_t at = (size_t)token * p.n_out + column;
-      if (p.kind == FUSED_SWIGLU) {
-        float u = get_product<NB>(p, products, p.out_rows + r, token) * scale;
-        ((bf16 *)p.out)[at] = __float2bfloat16(__fdividef(v, 1.0f + __expf(-v)) * u);
-        continue;
-      }
-      if (p.bias)
-        v += __bfloat162float(p.bias[column]);
-      if (p.kind == FUSED_STORE)
-        ((bf16 *)p.out)[at] = __float2bfloat16(v);
-      else if (p.kind == FUSED_STORE_F32)
-        ((float *)p.out)[at] = v;
-      else {
-        bf16 x = __float2bfloat16(v + __bfloat162float(inputs.x[q][j]));
-        float kept = __bfloat162float(x); // the norm sees what the residual stream keeps
-        p.x[at] = x;
-        p.h[at] = __float2bfloat16(kept * inputs.norm[j]);
-        squares += kept * kept;
-      }
+  uint32_t token = threadIdx.x / 32, row = threadIdx.x % 32, column = tile * p.out_rows + row;
+  if (token >= p.n)
+    return;
+  float by = scale.get(p), squares = 0;
+  if (row < p.out_rows && column < p.n_out) {
+    float v = get_sum<ROWS>(sums, row, token) * by;
+    size_t at = (size_t)token * p.n_out + column;
+    if (p.kind == FUSED_SWIGLU) {
+      float u = get_sum<ROWS>(sums, p.out_rows + row, token) * by;
+      ((bf16 *)p.out)[at] = __float2bfloat16(__fdividef(v, 1.0f + __expf(-v)) * u);
+    } else if (p.kind == FUSED_STORE_F32) {
+      ((float *)p.out)[at] = v + __bfloat162float(in.bias);
+    } else {
+      bf16 x = __float2bfloat16(v + __bfloat162float(in.bias) + __bfloat162float(in.held));
+      float kept = __bfloat162float(x); // the norm sees what the residual stream keeps
+      ((bf16 *)p.out)[at] = x;
+      if (p.kind == FUSED_ADD)
+        p.h[at] = __float2bfloat16(kept * in.norm);
+      squares = kept * kept;
     }
-    if (p.kind == FUSED_ADD) {
-      squares = warp_sum(squares);
-      if (lane == 0)
-        p.sums[token * FUSED_TILES_MAX + tile] = squares;
-    }
+  }
+  if (p.kind == FUSED_ADD) {
+    squares = warp_sum(squares);
+    if (row == 0)
+      p.sums[token * FUSED_TILES_MAX + tile] = squares;
   }
 }
 #endif
 
-template <int NB> __global__ void __launch_bounds__(FUSED_THREADS, 1) fused_kernel(const __grid_constant__ fused_product p)
+template <uint32_t ROWS, bool KEPT> __global__ void __launch_bounds__(FUSED_THREADS, 1) fused_kernel(const __grid_constant__ fused_product p)
 {
 #ifdef TD_HAS_WGMMA
-  typedef fused_shape<NB> shape;
   extern __shared__ unsigned char smem_raw[];
   unsigned char *smem = smem_raw + (1024 - shared_address(smem_raw) % 1024) % 1024;
-  float *products = (float *)(smem + p.n_slots * shape::SLOT_BYTES);
-  fused_ring r = {shared_address(smem), shape::SLOT_BYTES, p.n_slots};
-  r.filled = shared_address(products) + shape::product_bytes(p.tile_rows);
+  float *sums = (float *)(smem + p.n_slots * slot_bytes(ROWS));
+  fused_ring<ROWS> r = {shared_address(smem), p.n_slots};
+  r.filled = shared_address(sums) + sum_bytes(ROWS);
   r.emptied = r.filled + p.n_slots * 8;
+  fused_fetches fetches = {0, (p.n_rounds - (blockIdx.x < p.n_last_round ? 0 : 1)) * p.n_parts, blockIdx.x, 0};
   let_next_start();
-  if (threadIdx.x == MULTIPLIERS * 32) {
+  if (threadIdx.x == 0)
     read_map(&p.w_map);
-    read_map(&p.x_map);
+  if (threadIdx.x == MULTIPLIERS * 32) {
     for (uint32_t i = 0; i < p.n_slots; i++) {
       barrier_init(r.filled + i * 8, 1);
       barrier_init(r.emptied + i * 8, MULTIPLIERS);
     }
     barriers_made();
+    fetches.run(min(fetches.n, p.n_slots), p, r);
   }
   __syncthreads();
-  if (threadIdx.x == MULTIPLIERS * 32)
-    fetch_weights<NB>(p, r);
-  wait_for_input();
-  if (threadIdx.x == MULTIPLIERS * 32 + 32)
-    fetch_x(p, r);
-  if (threadIdx.x >= MULTIPLIERS * 32)
+  if (threadIdx.x >= MULTIPLIERS * 32) {
+    if (threadIdx.x == MULTIPLIERS * 32)
+      fetches.run(fetches.n, p, r);
+    wait_for_input();
     return;
-  token_scales<NB> scales;
-  tile_inputs<NB> inputs;
-  scales.load(p);
+  }
+  wait_for_input();
+  input_parts<KEPT> in;
+  token_scale scale;
+  row_inputs inputs;
+  in.begin(p);
+  scale.load(p);
   for (uint32_t tile = blockIdx.x; tile < p.n_tiles; tile += gridDim.x) {
-    if (p.kind == FUSED_ADD)
-      inputs.load(p, tile);
-    multiply_tile<NB>(r, p, products);
-    multipliers_sync();
-    store_tile<NB>(p, tile, products, scales, inputs);
-    if (tile + gridDim.x < p.n_tiles)
+    float d[(ROWS + 15) / 16][4] = {};
+    inputs.load(p, tile);
+    multiply_tile<ROWS, KEPT>(d, r, p, in);
+    if (tile != blockIdx.x) // the last tile's sums have been read
       multipliers_sync();
+    put_sums<ROWS>(d, sums);
+    multipliers_sync();
+    store_tile<ROWS>(p, tile, sums, scale, inputs);
   }
 #endif
 }
@@ -341,13 +355,28 @@ __global__ void __launch_bounds__(BEGIN_THREADS) begin_kernel(const fused_begin 
 
 // ---- the host's side ----
 
-typedef fused_shape<FUSED_ROWS_MAX> used_shape;
+typedef void (*fused_function)(fused_product);
+
+template <bool KEPT> static fused_function kernel_of_rows(uint32_t tile_rows)
+{
+  return tile_rows == 8    ? fused_kernel<8, KEPT>
+         : tile_rows == 16 ? fused_kernel<16, KEPT>
+         : tile_rows == 24 ? fused_kernel<24, KEPT>
+                           : fused_kernel<32, KEPT>;
+}
+
+static fused_function kernel_of(uint32_t tile_rows, bool kept)
+{
+  static_assert(TILE_ROWS_MAX == 32, "kernel_of_rows has these");
+  return kept ? kernel_of_rows<true>(tile_rows) : kernel_of_rows<false>(tile_rows);
+}
 
 td_status td_fused_open(cuda_backend *b, td_error *err)
 {
   cudaError_t e = cudaSuccess;
-  if (b->has_wgmma)
-    e = cudaFuncSetAttribute(fused_kernel<FUSED_ROWS_MAX>, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_BYTES_MAX);
+  for (uint32_t rows = 8; rows <= TILE_ROWS_MAX && b->has_wgmma; rows += 8)
+    for (int kept = 0; kept < 2 && e == cudaSuccess; kept++)
+      e = cudaFuncSetAttribute(kernel_of(rows, kept), cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem_bytes(rows));
   if (e != cudaSuccess)
     return td_cuda_fail(err, e, "kernels for few rows");
   return b->stream_encode ? td_cuda_alloc_array(b, (size_t)FUSED_ROWS_MAX * FUSED_TILES_MAX, &b->fused_sums, err) : TD_OK;
@@ -356,30 +385,46 @@ td_status td_fused_open(cuda_backend *b, td_error *err)
 bool td_fused_lay_out(cuda_backend *b, fused_product *p, const td_weight *w, const void *x)
 {
   const uint32_t halves = p->kind == FUSED_SWIGLU ? 2 : 1, n_slices = w->n_in / SLICE_K;
-  if (w->n_in % SLICE_K != 0 || w->n_out % halves != 0 || (w->bias && halves == 2))
+  if (w->n_in % SLICE_K != 0 || w->n_out % halves != 0 || (w->bias && halves == 2) || (uintptr_t)x % 16 != 0)
     return false;
-  p->tile_rows = td_stream_tile_rows(w->n_out, (uint32_t)b->n_sms, 16);
+  // Alone, 6144 x 4096 is faster by tiles of 24; but in a step the products' code should be the same, or each waits for its own to come.
+  p->tile_rows = w->n_out >= TILE_ROWS_MAX * (uint32_t)b->n_sms ? TILE_ROWS_MAX
+                                                                : td_stream_tile_rows(w->n_out, (uint32_t)b->n_sms, 8 * halves, TILE_ROWS_MAX);
   p->out_rows = p->tile_rows / halves;
   p->n_out = w->n_out / halves;
   p->n_tiles = (p->n_out + p->out_rows - 1) / p->out_rows;
-  uint32_t most = std::min({(uint32_t)SLICES_MAX, SLOT_WEIGHT_BYTES / (p->tile_rows * SLICE_ROW_BYTES), n_slices});
-  p->n_parts = (n_slices + most - 1) / most;
-  p->slices = (n_slices + p->n_parts - 1) / p->n_parts;
-  p->n_slots = used_shape::slots(p->tile_rows);
+  p->n_parts = (n_slices + SLICES - 1) / SLICES;
+  p->n_rounds = (p->n_tiles + (uint32_t)b->n_sms - 1) / (uint32_t)b->n_sms;
+  p->n_last_round = p->n_tiles - (p->n_rounds - 1) * (uint32_t)b->n_sms;
+  p->n_slots = std::min(RING_BYTES / slot_bytes(p->tile_rows), p->n_rounds * p->n_parts);
+  p->in = (const bf16 *)x;
+  p->n_in = w->n_in;
   p->bias = w->bias;
   const cuuint64_t row_bytes = (cuuint64_t)w->n_in * sizeof(bf16);
-  const cuuint64_t w_dims[4] = {SLICE_K, p->n_out, halves, n_slices}, w_strides[3] = {row_bytes, row_bytes * p->n_out, SLICE_ROW_BYTES};
-  const cuuint32_t w_box[4] = {SLICE_K, p->out_rows, halves, p->slices};
-  const cuuint64_t x_dims[3] = {SLICE_K, p->n, n_slices}, x_strides[2] = {row_bytes, SLICE_ROW_BYTES};
-  const cuuint32_t x_box[3] = {SLICE_K, FUSED_ROWS_MAX, p->slices};
-  return td_stream_encode(b, &p->w_map, 4, w->data, w_dims, w_strides, w_box) &&
-         td_stream_encode(b, &p->x_map, 3, x, x_dims, x_strides, x_box);
+  const cuuint64_t dims[4] = {SLICE_K, p->n_out, halves, n_slices}, strides[3] = {row_bytes, row_bytes * p->n_out, SLICE_ROW_BYTES};
+  const cuuint32_t box[4] = {SLICE_K, p->out_rows, halves, SLICES};
+  return td_stream_encode(b, &p->w_map, 4, w->data, dims, strides, box);
 }
 
 void td_fused_queue_product(cuda_backend *b, const fused_product &p)
 {
-  queue_kernel(b, fused_kernel<FUSED_ROWS_MAX>, dim3(std::min(p.n_tiles, (uint32_t)b->n_sms)), FUSED_THREADS,
-               used_shape::smem_bytes(p.n_slots, p.tile_rows), p);
+  queue_kernel(b, kernel_of(p.tile_rows, p.n_parts <= PARTS_KEPT), dim3(std::min(p.n_tiles, (uint32_t)b->n_sms)), FUSED_THREADS,
+               smem_bytes(p.tile_rows), p); // all of it, even for fewer slots: no second block beside this one
+}
+
+bool td_fused_linear(cuda_backend *b, const td_linear_params *q)
+{
+  fused_product p = {};
+  if (!b->stream_encode || q->n > FUSED_ROWS_MAX || (q->out_f32 && q->add))
+    return false;
+  p.kind = q->out_f32 ? FUSED_STORE_F32 : FUSED_STORE;
+  p.n = q->n;
+  p.out = at<void>(q->out);
+  p.held = q->add ? at<bf16>(q->out) : nullptr;
+  if (!td_fused_lay_out(b, &p, q->weight, at<void>(q->x)))
+    return false;
+  td_fused_queue_product(b, p);
+  return true;
 }
 
 void td_fused_queue_begin(cuda_backend *b, const fused_begin &g)

@@ -3,13 +3,13 @@
 //   backend.cu    C ABI: create, device, memory, KV store
 //   weights.cu    weights to the device
 //   step.cu       the plan's way up, the sampled ids' way back; record.cu decode steps as CUDA graphs
-//   linear.cu     products: which way they go, and a kernel for few rows; stream_product.cu the same for Hopper
+//   linear.cu     products: which way they go, and a kernel for few rows; on Hopper fused_product.cu (up to 8), stream_product.cu (up to 32)
 //   lt_product.cu products of many rows by cuBLASLt; lt_tune.cu measures its algorithms, lt_cache.c keeps what was measured
 //   glu_product.cu products of many rows with SwiGLU behind them, for Hopper
 //   pointwise.cu  embedding, RMSNorm, SwiGLU, gather
 //   rope_kv.cu    q/k norm, rotation, KV write
 //   attention.cu  paged attention for hybrid batches; on Hopper attention_prefill.cu takes prompt chunks, attention_decode.cu decodes
-//   fused_product.cu products with norms, additions, SwiGLU; fused_plan.cu makes recorded steps of few rows of them
+//   fused_product.cu products of up to 8 rows, alone or with norms, additions, SwiGLU; fused_plan.cu makes recorded steps of these
 //   attention_calibrate.cu what such plans cost on this device
 //   attention_unified.cu decodes by a plan of kernels/attention, with shared prefixes, or only these; attention_merge.cuh its tasks and merge;
 //   attention_partials.cuh where its partials lie; attention_wgmma.cuh what it shares with prompts
@@ -254,8 +254,11 @@ bool td_stream_encode(cuda_backend *b, CUtensorMap *map, uint32_t rank, const vo
                       const cuuint32_t *box);
 void td_stream_plan_weight(cuda_backend *b, td_weight *w);
 bool td_stream_linear(cuda_backend *b, const td_linear_params *p); // false: another way must be taken
-// Weight rows of a tile, a multiple of unit up to 64, with which the busiest multiprocessor has the least to do; a tile costs a little itself.
-uint32_t td_stream_tile_rows(uint32_t n_out, uint32_t n_sms, uint32_t unit);
+// Weight rows of a tile, a multiple of unit up to `most`, with which the busiest multiprocessor has the least to do; a tile costs a little itself.
+uint32_t td_stream_tile_rows(uint32_t n_out, uint32_t n_sms, uint32_t unit, uint32_t most);
+
+// fused_product.cu
+bool td_fused_linear(cuda_backend *b, const td_linear_params *p); // false: another way must be taken
 
 // glu_product.cu
 td_status td_glu_open(cuda_backend *b, td_error *err);

@@ -1,7 +1,7 @@
 // Products: out[n, n_out] = x[n, n_in] * weight[n_out, n_in]^T + bias, or += that.
 //
-// Few rows are bound by reading the weights. stream_product.cu takes them on Hopper; elsewhere, or where it cannot, up to 8 rows go to
-// the kernel here: 16 weight rows per block, the block's warps share n_in between them, weights stream from memory straight
+// Few rows are bound by reading the weights. fused_product.cu and stream_product.cu take them on Hopper; elsewhere, or where they cannot,
+// up to 8 rows go to the kernel here: 16 weight rows per block, the block's warps share n_in between them, weights stream from memory straight
 // into tensor-core operands. That works because a product does not care in which order k is summed: a lane's 16-byte load
 // holds 8 neighbouring k, and both operands use the same order. The rest goes to cuBLASLt (lt_product.cu).
 #include "kernels/cuda/internal.cuh"
@@ -95,7 +95,7 @@ void td_cuda_linear(td_backend *be, const td_linear_params *p)
 {
   cuda_backend *b = self(be);
   td_lt_note(b, p);
-  if (!b->config.batch_invariant && td_stream_linear(b, p))
+  if (!b->config.batch_invariant && (td_fused_linear(b, p) || td_stream_linear(b, p)))
     return;
   TD_BUG_ON(p->out_f32 && p->weight->bias); // only the output head gives f32, and no model served has a bias there
   if (b->config.batch_invariant || p->n > FEW_ROWS_MAX || p->weight->n_in % 32 != 0)

@@ -1,8 +1,9 @@
-// Products of few rows on sm_90a: bound by reading the weights once, so built to keep memory busy, also between products.
+// Products of 9 to 32 rows on sm_90a (fewer: fused_product.cu): bound by reading the weights once, so built to keep memory busy, also
+// between products.
 //
 // A block owns whole rows of the weight: tiles of up to 64 rows, whose height is chosen so that all multiprocessors get about
 // the same. One thread keeps a ring of shared memory full of weights by TMA, another fetches the pieces of x that go with them,
-// and two warpgroups multiply: weight rows are the M side of wgmma, rows of x its N side, padded to 8, 16 or 32. A tile
+// and two warpgroups multiply: weight rows are the M side of wgmma, rows of x its N side, padded to 16 or 32. A tile
 // of fewer than 64 rows is multiplied as 64, and what comes of the rest is dropped: the tensor cores have time.
 // Weights depend on nothing, so a block fills its ring before it waits for the kernels before it; the ring is so large that a
 // block has a multiprocessor for itself, and the next product's begin to load as soon as this one's end.
@@ -241,8 +242,8 @@ typedef void (*stream_function)(CUtensorMap, CUtensorMap, stream_args);
 
 // RING_BYTES is more than half of a multiprocessor's shared memory, so that no two blocks share one: placed by chance, two on
 // one multiprocessor and none on another would load at half the speed. More rows than STREAM_ROWS_MAX are not slower by cuBLASLt.
-enum { N_WIDTHS = 3, RING_BYTES = 200 << 10, STREAM_ROWS_MAX = 32, SLICES_FEW = 2, SLICES_MANY = 4, TALL_ROWS = 48 };
-static const uint32_t widths[N_WIDTHS] = {8, 16, 32};
+enum { N_WIDTHS = 2, RING_BYTES = 200 << 10, STREAM_ROWS_MAX = 32, SLICES_FEW = 2, SLICES_MANY = 4, TALL_ROWS = 48 };
+static const uint32_t widths[N_WIDTHS] = {16, 32};
 
 struct stream_variant {
   stream_function f;
@@ -258,7 +259,7 @@ template <int SLICES, int NB> static stream_variant variant_of(bool f32)
 
 template <int SLICES> static stream_variant variant_of_width(uint32_t width, bool f32)
 {
-  return width == 8 ? variant_of<SLICES, 8>(f32) : width == 16 ? variant_of<SLICES, 16>(f32) : variant_of<SLICES, 32>(f32);
+  return width == 16 ? variant_of<SLICES, 16>(f32) : variant_of<SLICES, 32>(f32);
 }
 
 static stream_variant variant(uint32_t slices, uint32_t width, bool f32)
@@ -311,11 +312,11 @@ td_status td_stream_open(cuda_backend *b, td_error *err)
   return TD_OK;
 }
 
-uint32_t td_stream_tile_rows(uint32_t n_out, uint32_t n_sms, uint32_t unit)
+uint32_t td_stream_tile_rows(uint32_t n_out, uint32_t n_sms, uint32_t unit, uint32_t most)
 {
   enum { TILE_COST_ROWS = 4 };
-  uint32_t best = TILE_ROWS_MAX, best_cost = UINT32_MAX;
-  for (uint32_t h = TILE_ROWS_MAX; h >= unit; h -= unit) {
+  uint32_t best = most, best_cost = UINT32_MAX;
+  for (uint32_t h = most; h >= unit; h -= unit) {
     uint32_t n_tiles = (n_out + h - 1) / h, cost = (n_tiles + n_sms - 1) / n_sms * (h + TILE_COST_ROWS);
     if (cost < best_cost) {
       best_cost = cost;
@@ -330,7 +331,7 @@ void td_stream_plan_weight(cuda_backend *b, td_weight *w)
   td_stream_plan *p = &w->stream;
   if (!b->stream_encode || w->n_in % SLICE_K != 0)
     return;
-  uint32_t rows = td_stream_tile_rows(w->n_out, (uint32_t)b->n_sms, 8), slices = rows > TALL_ROWS ? SLICES_FEW : SLICES_MANY;
+  uint32_t rows = td_stream_tile_rows(w->n_out, (uint32_t)b->n_sms, 8, TILE_ROWS_MAX), slices = rows > TALL_ROWS ? SLICES_FEW : SLICES_MANY;
   if (encode(b, &p->map, w->data, w->n_out, w->n_in, rows, slices)) {
     p->tile_rows = rows;
     p->slices = slices;
@@ -342,7 +343,7 @@ bool td_stream_linear(cuda_backend *b, const td_linear_params *p)
   const td_weight *w = p->weight;
   const td_stream_plan *plan = &w->stream;
   CUtensorMap x_map;
-  uint32_t width = p->n <= 8 ? 8 : p->n <= 16 ? 16 : 32;
+  uint32_t width = p->n <= 16 ? 16 : 32;
   if (plan->tile_rows == 0 || p->n > STREAM_ROWS_MAX ||
       !encode(b, &x_map, at<void>(p->x), p->n, w->n_in, width, plan->slices))
     return false;

@@ -54,14 +54,6 @@ template <int N> __device__ __forceinline__ void wgmma_hold(float (&c)[N])
   ",%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 
 // c = a * b^T (or c += with add): both from shared memory, both with k in their rows.
-__device__ __forceinline__ void wgmma_ss(float (&c)[4], uint64_t a, uint64_t b, bool add)
-{
-  asm volatile("{.reg .pred p; setp.ne.b32 p, %6, 0;\n"
-               "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0,%1,%2,%3}, %4, %5, p, 1, 1, 0, 0;}"
-               : TD_C4(0)
-               : "l"(a), "l"(b), "r"((int)add));
-}
-
 __device__ __forceinline__ void wgmma_ss(float (&c)[8], uint64_t a, uint64_t b, bool add)
 {
   asm volatile("{.reg .pred p; setp.ne.b32 p, %10, 0;\n"

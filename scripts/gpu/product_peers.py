@@ -6,8 +6,8 @@
 Runs under whatever Python has torch; without it cuBLAS is left out, and the reason is written. Each product by each of torch's two ways to
 the library, cublas and cublaslt, where it lets one choose; whose step is the shorter is the reader's business.
 
-Timed as tandem-bench kernels does: as many calls as fill some milliseconds, in a CUDA graph, over copies of weights, inputs and outputs that
-together are larger than the L2 cache; median of replays. What tandem's products do besides is not asked of cuBLAS: o and down do not add to
+Timed as tandem-bench kernels does: as many calls as fill some milliseconds, in a CUDA graph, over copies of weights that together are larger
+than the L2 cache, from one x; median of replays. What tandem's products do besides is not asked of cuBLAS: o and down do not add to
 the residual stream, logits stay bf16."""
 import argparse
 import math
@@ -42,10 +42,10 @@ class Product:
 
     def calls(self, n):
         """One for each copy, with n rows of input; what it writes stays until its next call, so that no two share it."""
-        linear, x, out = self.torch.nn.functional.linear, [self.activations(n) for _ in self.weights], [None] * len(self.weights)
+        linear, x, out = self.torch.nn.functional.linear, self.activations(n), [None] * len(self.weights)
 
         def call(i):
-            out[i] = linear(x[i], self.weights[i])
+            out[i] = linear(x, self.weights[i])
         return [lambda i=i: call(i) for i in range(len(out))]
 
 
