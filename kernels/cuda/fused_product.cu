@@ -207,9 +207,11 @@ template <uint32_t ROWS> __device__ __forceinline__ float get_sum(const float *s
 // What a token's products are scaled by: 1 / rms.
 struct token_scale {
   enum { LOADS = FUSED_TILES_MAX / 32 };
-  float squares[LOADS];
+  float squares[LOADS] = {};
   __device__ __forceinline__ void load(const fused_product &p)
   {
+    if (p.n_sums == 0) // the branch also keeps these loads behind those of x
+      return;
 #pragma unroll
     for (uint32_t j = 0; j < LOADS; j++) {
       uint32_t i = j * 32 + threadIdx.x % 32, token = threadIdx.x / 32;
@@ -219,10 +221,15 @@ struct token_scale {
   __device__ __forceinline__ float get(const fused_product &p) const
   {
     float sum = 0;
+    if (p.n_sums == 0)
+      return 1;
 #pragma unroll
-    for (uint32_t j = 0; j < LOADS; j++)
-      sum += squares[j];
-    return p.n_sums == 0 ? 1.0f : rsqrtf(warp_sum(sum) / (float)p.width + p.eps);
+    for (uint32_t j = 0; j < LOADS; j++) {
+      float square = squares[j];
+      asm volatile("" : "+f"(square)); // added up here and not before the product, which would wait for them
+      sum += square;
+    }
+    return rsqrtf(warp_sum(sum) / (float)p.width + p.eps);
   }
 };
 
