@@ -367,7 +367,7 @@ static void queue_linear(bench *b, uint32_t i)
   bool head = b->m == HEAD;
   td_linear_params p = {.weight = b->weights[b->m][i % b->n_copies[b->m]],
                         .x = b->x,
-                        .out = head ? b->logits : b->out,
+                        .out = head ? b->logits : adds(b->m) ? b->out : place(b, b->out, b->n, rows_of(b, b->m), i),
                         .n = b->n,
                         .out_f32 = head,
                         .add = adds(b->m)};
@@ -619,7 +619,7 @@ static void print_head(const bench *b)
   const td_backend *be = b->stage.be;
   printf("%s, backend %s, weights %s; floors: %.0f GB/s, %.2f TFLOP/s. Attention: BxC decodes at context C, "
          "K@C a chunk of K tokens\n"
-         "that ends at C; KV is random. Inputs go round %.0f MB. Medians of %.0f rounds.\n",
+         "that ends at C; KV is random. Weights, and other ops' inputs, go round %.0f MB. Medians of %.0f rounds.\n",
          b->shape, be->ops->name, be->weight_bytes == 2 ? "bf16" : td_dtypes[b->weight_dtype].name,
          b->ceiling.bytes_per_s * 1e-9, b->ceiling.flop_per_s * 1e-12, b->cache_mb, b->n_rounds);
   printf("%-10s %-22s %11s %10s %9s %11s %7s\n", "op", "size", "us", "GB/s", "TFLOP/s", "floor us", "share");

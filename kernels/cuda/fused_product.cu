@@ -394,7 +394,7 @@ bool td_fused_lay_out(cuda_backend *b, fused_product *p, const td_weight *w, con
   const uint32_t halves = p->kind == FUSED_SWIGLU ? 2 : 1, n_slices = w->n_in / SLICE_K;
   if (w->n_in % SLICE_K != 0 || w->n_out % halves != 0 || (w->bias && halves == 2) || (uintptr_t)x % 16 != 0)
     return false;
-  // Alone, 6144 x 4096 is faster by tiles of 24; but in a step the products' code should be the same, or each waits for its own to come.
+  // Alone, 6144 x 4096 is faster by tiles of 24; but in a step products should share their code, or each waits for its own to come.
   p->tile_rows = w->n_out >= TILE_ROWS_MAX * (uint32_t)b->n_sms ? TILE_ROWS_MAX
                                                                 : td_stream_tile_rows(w->n_out, (uint32_t)b->n_sms, 8 * halves, TILE_ROWS_MAX);
   p->out_rows = p->tile_rows / halves;

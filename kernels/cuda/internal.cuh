@@ -118,7 +118,7 @@ struct cuda_backend {
   void *lt_workspace;
   struct lt_tables *lt_tables; // lt.cuh
 
-  stream_encode_function stream_encode; // null: stream_product.cu serves nothing here
+  stream_encode_function stream_encode; // null: neither fused_product.cu nor stream_product.cu serves anything here
   uint32_t glu_clusters;                // that run at once; 0: glu_product.cu serves nothing here
 
   std::vector<void *> *allocations;
