@@ -212,7 +212,7 @@ typedef struct td_backend_ops {
    * plans of attention cost, if decodes are planned: half a second, beside the budget.
    * After kv_create, before record. NULL where there is nothing to choose. */
   td_status (*tune)(td_backend *be, const td_tune_params *p, td_error *err);
-  /* Records a step of n_rows decodes: queue(arg, plan) queues its ops for a plan of that size, up to three times, by
+  /* Records a step of n_rows decodes: queue(arg, plan) queues its ops for a plan of that size, several times, by
    * be->ops as they are then, and nothing is written to the KV store. NULL where a backend gains nothing from it. */
   td_status (*record)(td_backend *be, uint32_t n_rows, void (*queue)(void *arg, const td_plan *plan), void *arg,
                       td_error *err);

@@ -32,6 +32,7 @@ def make_json():
         "edges": "[9007199254740991,9007199254740993,1e308,1e999,4.9e-324,%s]" % ("1" * 63),
         "same-key": '{"a":1,"\\u0061":2}',
         "deep": "[" * 64 + "]" * 64,
+        "deepest": "[" * 64 + "true" + "]" * 64,
         "spaces": " \t\r\n[ 1 , 2 ]\n",
         "ids": json.dumps(list(range(200))),
         "long-number": "1" * 64,
