@@ -99,6 +99,33 @@ def test_ops_in_parts():
             assert not check["ok"] and told in check["detail"]
 
 
+def test_racecheck_of_the_mix_has_the_memory_to_itself(monkeypatch):
+    running, done, beside = set(), [], []
+
+    def job(what):
+        running.add(what)
+        time.sleep(0.1)
+        if what == ("mix", "racecheck"):
+            beside.extend(running - {what})
+        running.remove(what)
+        done.append(what)
+        return (what,)
+    monkeypatch.setattr(ops, "sanitizer", lambda: "sanitizer")
+    monkeypatch.setattr(ops.models, "tiny_on_disk", lambda ctx: None)
+    monkeypatch.setattr(ops, "run_ops", lambda ctx, tool, path, words, n: job(("ops", tool, *words)))
+    monkeypatch.setattr(ops, "run_mix", lambda ctx, tool, path: job(("mix", tool)))
+    monkeypatch.setattr(ops, "check_ops", lambda s, tool, words, r: s.check(r == (("ops", tool, *words),), tool, ""))
+    monkeypatch.setattr(ops, "check_mix", lambda s, tool, what: s.check(what == ("mix", tool), f"mix {tool}", ""))
+
+    class Gpu:
+        def need_gpu(self):
+            pass
+    s = core.Stage("sanitizers", "")
+    ops.stage_sanitizers(Gpu(), s)
+    assert not beside and done[-1] == ("mix", "racecheck") and {w[1] for w in done if w[0] == "mix"} == set(ops.TOOLS)
+    assert len(s.checks) == len(done) == len(set(done)) and all(c["ok"] for c in s.checks)
+
+
 def test_bad_stage(tmp_path):
     r, _, o = run(tmp_path, "--stages", "machine,nonsense")
     assert r.returncode == 2 and o is None and "no stage nonsense" in r.stderr
