@@ -34,8 +34,7 @@ uint32_t td_attention_partials_max(uint32_t n_kv_heads, uint32_t n_blocks)
 uint32_t td_attention_decode_works_max(uint32_t n_rows, uint32_t n_kv_heads, uint32_t n_blocks)
 {
   uint32_t places = places_of(n_kv_heads, n_blocks);
-  uint32_t in_rounds = ROUNDS * places + (n_rows + TD_NARROW_ITEMS - 1) / TD_NARROW_ITEMS;
-  return 2 * n_rows > places && n_rows + places < in_rounds ? in_rounds : n_rows + places;
+  return n_rows + (2 * n_rows > places ? ROUNDS : 1) * places;
 }
 
 /* What of a row is its items'. */
@@ -128,21 +127,20 @@ static uint32_t fill_rounds(const decodes *d, uint32_t places)
 }
 
 /* Blocks run in the order of items, as many at once as there are places; a block that runs alone on its SM has half of what memory
- * gives. So what does not fill the places once is cut until it does; of more, the last ones are, which would not fill them again. */
+ * gives. So what does not fill the places once is cut until it does; of more, the last ones are, which would not fill them again: they are
+ * fewer rows than places as well. */
 static split split_of(const decodes *d, uint32_t places)
 {
-  uint64_t tail = 0;
-  uint32_t from = d->n / places * places, seen = d->n;
+  uint32_t from = d->n / places * places, seen = d->n, r = d->n_rows;
   if (d->n < places)
     return (split){0, fill_rounds(d, places)};
   if (d->longest > d->total / places)
     return (split){0, at_least(d->total / places + 1, SPLIT_MIN_TOKENS)};
-  for (uint32_t r = d->n_rows; seen > from; r--)
-    if (d->tokens[r - 1] > d->above) {
-      tail += d->tokens[r - 1];
-      seen--;
-    }
-  return (split){from, at_least(tail / (places - (d->n - from)) + 1, TAIL_MIN_TOKENS)};
+  while (seen > from)
+    seen -= d->tokens[--r] > d->above;
+  decodes last = {.tokens = d->tokens + r, .n_rows = d->n_rows - r};
+  count_above(&last, d->above);
+  return (split){from, at_least(fill_rounds(&last, places), TAIL_MIN_TOKENS)};
 }
 
 static void add_item(td_attention_items *out, td_attention_item it)
