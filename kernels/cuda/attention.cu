@@ -124,7 +124,8 @@ attention_args td_cuda_attention_args(const cuda_backend *b, const td_attention_
   const td_kv_shape *s = &p->kv->shape;
   size_t layer_elements = (size_t)s->n_pages * s->n_kv_heads * 2 * s->page_tokens * s->head_dim;
   return {at<bf16>(p->qkv), at<bf16>(p->out), p->kv->data + p->layer * layer_elements, b->partials,
-          p->scale * 1.4426950408889634f, p->window_tokens, p->n_heads, p->n_kv_heads, p->n_heads / p->n_kv_heads};
+          p->scale * 1.4426950408889634f, p->window_tokens, p->n_heads, p->n_kv_heads, p->n_heads / p->n_kv_heads,
+          td_cuda_sure_places(b, p->n_kv_heads)};
 }
 
 void td_cuda_attention(td_backend *be, const td_attention_params *p)

@@ -3,18 +3,33 @@
 
 #include "kernels/cuda/internal.cuh"
 
-enum { HEAD_DIM_MAX = 256 };
+enum {
+  HEAD_DIM_MAX = 256,
+  SHARE_SLICE = 16, // elements of a query head that are added up by themselves
+  SHARE_SLICE_FLOATS = SHARE_SLICE + 4,
+};
+
+// What a share of a row hands over of a query head.
+constexpr uint32_t share_floats(uint32_t head_dim) { return head_dim / SHARE_SLICE * SHARE_SLICE_FLOATS; }
 
 struct attention_args {
   const bf16 *qkv;
   bf16 *out;
   const bf16 *kv; // this layer's pages
-  float *partials; // [td_attention_partials_max, n_kv_heads, TD_DECODE_ROWS, HD + 4]: output, then max and sum of the softmax
+  float *partials; // [td_attention_partials_max, n_kv_heads, TD_DECODE_ROWS, share_floats]: attention_shares.cuh
   float scale_log2;
   uint32_t window, n_heads, n_kv_heads, group;
+  uint32_t places; // blocks that run at once on any device, for each kv head
 };
 
 attention_args td_cuda_attention_args(const cuda_backend *b, const td_attention_params *p);
+
+// One on each SM is sure.
+static inline uint32_t td_cuda_sure_places(const cuda_backend *b, uint32_t n_kv_heads)
+{
+  uint32_t n = (uint32_t)b->n_sms / n_kv_heads;
+  return n < 1 ? 1 : n;
+}
 
 // attention_prefill.cu: chunks of prompts on Hopper, where cuda_backend.has_wgmma and for these heads; attention_decode.cu too.
 static inline bool td_cuda_has_wgmma_attention(uint32_t head_dim)

@@ -91,7 +91,7 @@ static size_t granules(size_t bytes)
 static size_t share_elements(const cuda_backend *b, const td_kv_shape *s)
 {
   return (size_t)td_attention_partials_max(s->n_kv_heads, td_cuda_decode_blocks(b, s->head_dim)) * s->n_kv_heads * TD_DECODE_ROWS *
-         (s->head_dim + 4);
+         share_floats(s->head_dim);
 }
 
 static size_t be_kv_fixed_bytes(const td_backend *be, const td_kv_shape *s)
