@@ -36,8 +36,8 @@ static const string_option string_options[] = {
     WORD(load_format, "auto", "auto, or dummy: weights are random, config.json is all that is needed", load_formats,
          "auto or dummy"),
     WORD(attention, "auto",
-         "decodes on a Hopper GPU: unified, what rows share is read once for all of them; serial, every row by itself; auto: unified where "
-         "it is; pat, persistentkv, flashdecode: as those papers have it, to compare",
+         "decodes on a Hopper GPU: unified, what rows share is read once for all of them; serial, every row by itself; auto: unified in steps "
+         "in which that saves time; pat, persistentkv, flashdecode: as those papers have it, to compare",
          attentions, "auto, unified, serial, pat, persistentkv or flashdecode"),
     WORD(policy, "tandem", "what a step is made of: tandem; others for comparison", policies,
          "tandem, sarathi, prefill-first, decode-first or orca"),

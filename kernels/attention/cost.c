@@ -14,16 +14,20 @@ td_attention_cost td_attention_cost_of_h200(uint32_t n_workers)
                              .start_us = 0.8,
                              .partial_us = 0.03,
                              .shared_range_us = 15,
+                             .alone_bytes_us = 9.5e6 / n,
                              .unit_keys = 64};
 }
 
 /* Of some 40 settings tried on PAT's trees (tandem-bench attention, 32/8 and 32/32 heads, one H200) these gave the least time over all: a tile
- * of many rows begins and ends in more time than a slice of few, and a partial is written by one launch and read by the next. */
+ * of many rows begins and ends in more time than a slice of few, and a partial is written by one launch and read by the next. What the
+ * launch itself takes: tandem-bench steps --shared, with and without sharing, 2 to 32 rows that share 512 to 8,192 tokens. */
 td_attention_cost td_attention_cost_of_h200_apart(uint32_t n_workers)
 {
   td_attention_cost c = td_attention_cost_of_h200(n_workers);
   c.start_us = 3;
   c.partial_us = 0.3;
+  c.apart_us = 10;
+  c.few_rows_us = 4;
   return c;
 }
 

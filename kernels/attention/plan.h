@@ -85,7 +85,8 @@ typedef enum td_attention_policy {
   TD_ATTENTION_FLASHDECODE,  /* no packing; every row in as few pieces as give each worker two; ranges by pieces */
 } td_attention_policy;
 
-/* td_backend_config.attention: 0, "serial"; 1 + a policy; or TD_ATTENTION_UNIFIED's where the device and the model have it, else 0. */
+/* td_backend_config.attention: 0, "serial"; 1 + a policy; or TD_ATTENTION_UNIFIED's where the device and the model have it and in steps in
+ * which that is worth a launch, else 0. */
 enum { TD_ATTENTION_AUTO = 1 + TD_ATTENTION_FLASHDECODE + 1 };
 
 /* The same of the option's word; UINT32_MAX: no such word. */
@@ -100,6 +101,9 @@ typedef struct td_attention_cost {
   double start_us;        /* of a piece */
   double partial_us;      /* of each member's partial and head, beside its bytes: counting arrivals, the merge */
   double shared_range_us; /* a worker's range of shared spans is at least as long, or as its whole share: a turn has its begin */
+  double alone_bytes_us;  /* KV that rows have in common, where each reads it by itself */
+  double apart_us;        /* of a launch of shared spans alone, whatever is in it: what it saves must be more, */
+  double few_rows_us;     /* and so much more in a step of at most config.few_rows */
   uint32_t unit_keys;     /* heads are cut at multiples of it, and no part is shorter; a power of two, at least 16 */
 } td_attention_cost;
 
@@ -117,7 +121,9 @@ typedef struct td_attention_planner_config {
   uint32_t invariant_keys; /* not 0: what is done of a row depends on its length alone, not on the batch: no packing, pieces of
                               so many keys, or of twice, four times ... as many, so that they are at most
                               TD_ATTENTION_INVARIANT_PIECES; a multiple of 64 */
-  bool shared_only; /* rows' own spans are another launch's: of TD_ATTENTION_UNIFIED, and without invariant_keys */
+  bool shared_only; /* rows' own spans are another launch's: of TD_ATTENTION_UNIFIED, and without invariant_keys. Nothing is shared where
+                       that is not worth a launch */
+  uint32_t few_rows; /* of a step that runs as fewer kernels where nothing is shared */
   td_attention_cost cost;
 } td_attention_planner_config;
 

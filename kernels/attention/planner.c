@@ -77,7 +77,8 @@ static td_status check_config(const td_attention_planner_config *c, td_error *er
     return td_fail(err, TD_ERR_CONFIG, "attention plan: shared spans alone are planned by predicted time, not by policy %d in pieces of %u keys",
                    (int)c->policy, c->invariant_keys);
   if (!(c->cost.memory_bytes_us > 0 && c->cost.l2_bytes_us > 0 && c->cost.tensor_flop_us > 0 && c->cost.start_us >= 0 &&
-        c->cost.partial_us >= 0 && c->cost.shared_range_us >= 0))
+        c->cost.partial_us >= 0 && c->cost.shared_range_us >= 0 && c->cost.alone_bytes_us > 0 && c->cost.apart_us >= 0 &&
+        c->cost.few_rows_us >= 0))
     return td_fail(err, TD_ERR_CONFIG, "attention plan: a rate that is not above 0");
   return TD_OK;
 }
@@ -360,6 +361,22 @@ static bool make_lazily(td_attention_planner *p, const td_plan *plan)
   return true;
 }
 
+/* Of shared spans alone: whether they save as much time as their launch takes. Where rows read what they share by themselves, it comes from
+ * the L2 cache after the first of them, so that time is what all reads take there, or what memory takes to give each key once. */
+static bool is_worth_a_launch(const td_attention_planner *p)
+{
+  const td_attention_cost *c = &p->config.cost;
+  double key_bytes = 4.0 * p->config.head_dim * p->config.n_kv_heads / p->config.n_workers;
+  uint64_t once = p->own_keys, read = p->own_keys;
+  for (uint32_t i = 0; i < p->n_shared; i++) {
+    once += p->shared[i].n_keys;
+    read += (uint64_t)p->shared[i].n_keys * p->shared[i].n_members;
+  }
+  double once_us = (double)once * key_bytes / c->memory_bytes_us, alone_us = (double)read * key_bytes / c->alone_bytes_us;
+  double least_us = c->apart_us + (p->n_rows <= p->config.few_rows ? c->few_rows_us : 0);
+  return least_us == 0 || alone_us - once_us > least_us;
+}
+
 td_status td_attention_planner_make(td_attention_planner *p, const td_plan *plan, td_error *err)
 {
   if (p->has_plan && make_lazily(p, plan)) {
@@ -371,6 +388,8 @@ td_status td_attention_planner_make(td_attention_planner *p, const td_plan *plan
   bool pack = p->config.invariant_keys == 0 &&
               (p->config.policy == TD_ATTENTION_UNIFIED || p->config.policy == TD_ATTENTION_PAT);
   bool fits = make_structure(p, plan, pack);
+  if (fits && p->config.shared_only && p->n_shared > 0 && !is_worth_a_launch(p))
+    fits = make_structure(p, plan, false);
   if (!fits && pack) {
     fits = make_structure(p, plan, false);
     p->stats.n_unpacked += fits;

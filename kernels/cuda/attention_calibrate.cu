@@ -51,7 +51,8 @@ static td_status queue_trial(trial_memory *m, const td_plan *plan, const td_atte
       note(b, cudaEventRecord(m->begin, b->stream));
     size_t layer = (m->turn++) % s->n_layers * ((size_t)s->n_pages * s->n_kv_heads * 2 * s->page_tokens * s->head_dim);
     attention_args a = {m->qkv, m->out, m->kv->data + layer, b->partials,
-                        (float)(1.4426950408889634 / sqrt((double)s->head_dim)), 0, s->n_heads, s->n_kv_heads, s->n_heads / s->n_kv_heads};
+                        (float)(1.4426950408889634 / sqrt((double)s->head_dim)), 0, s->n_heads, s->n_kv_heads, s->n_heads / s->n_kv_heads,
+                        td_cuda_sure_places(b, s->n_kv_heads)};
     td_cuda_unified_attention(b, a, s->head_dim);
   }
   note(b, cudaEventRecord(m->end, b->stream));
@@ -129,9 +130,10 @@ td_status td_cuda_calibrate_attention(cuda_backend *b, const char *cache_folder,
     return TD_OK;
   }
   TD_TRY(st);
-  if (r.config.shared_only) { // the trials are of small tasks too, and count and merge
-    f.cost.start_us = r.config.cost.start_us;
-    f.cost.partial_us = r.config.cost.partial_us;
+  if (r.config.shared_only) { // the trials do all in one launch: of two, memory's rate alone is the same (kernels/attention/README.md)
+    double memory_bytes_us = f.cost.memory_bytes_us;
+    f.cost = r.config.cost;
+    f.cost.memory_bytes_us = memory_bytes_us;
   }
   return td_attention_planner_set_cost(b->planner, &f.cost, err);
 }

@@ -120,13 +120,13 @@ def check_ops(s, tool, words, r):
 
 
 def run_mix(ctx, tool, path):
-    """A small model from disk: loading, hybrid steps, recorded steps, planning ahead, all samplings, cancels, prefix hits. Times of steps under a
-    tool are nobody's."""
+    """A small model from disk: loading, hybrid steps, recorded steps, planning ahead, all samplings, cancels, prefix hits, which of so small
+    a model would by default be worth no launch of their own. Times of steps under a tool are nobody's."""
     begin = time.monotonic()
     n, longest, answer = (9, 60, 4) if tool == "racecheck" else (24, 300, 16)
     requests = mix.make(n, models.TINY["vocab_size"], longest, answer)
     options = ["--step-tokens", 128, "--running-requests", 16, "--kv-bytes", 64 << 20, "--sse-stall-ms", 600000, "--health-stall-ms", 600000,
-               "--calibrate-ms", 0]
+               "--calibrate-ms", 0, "--attention", "unified"]
     with Daemon(ctx, *options, model=models.tiny_on_disk(ctx), ready_s=MIX_LIMIT_S, stop_s=120,
                 prefix=command(tool, path)) as d:
         first = mix.play(d, requests, leavers=6, timeout=MIX_LIMIT_S)
