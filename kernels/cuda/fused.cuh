@@ -10,6 +10,7 @@
 
 enum {
   FUSED_ROWS_MAX = 8,    // of a step; more, and wgmma does better (stream_product.cu)
+  FUSED_ALONE_MAX = 4,   // of a product by itself; likewise
   FUSED_TILES_MAX = 256, // of a product that ends in sums of squares: a warp reads them at once
 };
 static_assert((int)FUSED_ROWS_MAX < (int)TD_NARROW_ROWS_MIN, "attention that rotates knows no narrow items");

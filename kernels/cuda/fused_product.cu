@@ -1,4 +1,5 @@
-// Products of up to 8 rows on sm_90a, alone or with what comes before and after them (fused.cuh): bound by reading the weights once.
+// Products of up to 8 rows on sm_90a with what comes before and after them (fused.cuh), or of up to 4 alone: bound by reading the weights
+// once.
 //
 // A block owns whole rows of the weight and keeps a ring of shared memory full of them by TMA. Weights depend on nothing, so
 // the ring is filled before the kernels before are waited for, by the thread that makes its barriers and before the block meets; it is so
@@ -422,7 +423,7 @@ void td_fused_queue_product(cuda_backend *b, const fused_product &p)
 bool td_fused_linear(cuda_backend *b, const td_linear_params *q)
 {
   fused_product p = {};
-  if (!b->stream_encode || q->n > FUSED_ROWS_MAX || (q->out_f32 && q->add))
+  if (!b->stream_encode || q->n > FUSED_ALONE_MAX || (q->out_f32 && q->add))
     return false;
   p.kind = q->out_f32 ? FUSED_STORE_F32 : FUSED_STORE;
   p.n = q->n;

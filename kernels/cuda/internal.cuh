@@ -3,17 +3,17 @@
 //   backend.cu    C ABI: create, device, memory, KV store
 //   weights.cu    weights to the device
 //   step.cu       the plan's way up, the sampled ids' way back; record.cu decode steps as CUDA graphs
-//   linear.cu     products: which way they go, and a kernel for few rows; on Hopper fused_product.cu (up to 8), stream_product.cu (up to 32)
+//   linear.cu     products: which way they go, and a kernel for few rows; on Hopper fused_product.cu (up to 4), stream_product.cu (up to 32)
 //   lt_product.cu products of many rows by cuBLASLt; lt_tune.cu measures its algorithms, lt_cache.c keeps what was measured
 //   glu_product.cu products of many rows with SwiGLU behind them, for Hopper
 //   pointwise.cu  embedding, RMSNorm, SwiGLU, gather
 //   rope_kv.cu    q/k norm, rotation, KV write
 //   attention.cu  paged attention for hybrid batches; on Hopper attention_prefill.cu takes prompt chunks, attention_decode.cu decodes
-//   fused_product.cu products of up to 8 rows, alone or with norms, additions, SwiGLU; fused_plan.cu makes recorded steps of these
+//   fused_product.cu products of up to 8 rows with norms, additions, SwiGLU, of up to 4 alone; fused_plan.cu makes recorded steps of these
 //   attention_calibrate.cu what such plans cost on this device
 //   attention_unified.cu decodes by a plan of kernels/attention, with shared prefixes, or only these; attention_merge.cuh its tasks and merge;
 //   attention_partials.cuh where its partials lie; attention_wgmma.cuh what it shares with prompts
-//   attention_tile.cuh, attention_strips.cuh, attention_finish.cuh, rope.cuh what kernels share; mbarrier.cuh, tma.cuh, wgmma.cuh Hopper's instructions
+//   attention_tile.cuh, attention_strips.cuh, attention_finish.cuh, attention_shares.cuh, rope.cuh what kernels share; mbarrier.cuh, tma.cuh, wgmma.cuh Hopper's instructions
 //   sample.cu     token choice
 //
 // Activations are bf16, sums are f32. One stream; ops are queued, step_end waits.
@@ -148,7 +148,7 @@ struct cuda_backend {
   uint32_t n_resampled;
   int32_t *sampled; // device, [max_rows]
 
-  // attention: items of the step; partials of split decodes, none there between launches (attention_finish.cuh)
+  // attention: items of the step; partials of split decodes, none there between launches (attention_shares.cuh)
   td_attention_items items;
   td_attention_item *device_items;
   float *partials;

@@ -1,10 +1,11 @@
-// Products of 9 to 32 rows on sm_90a (fewer, if it does them: fused_product.cu): bound by reading the weights once, so built to keep memory busy, also
+// Products of 5 to 32 rows on sm_90a (fewer: fused_product.cu): bound by reading the weights once, so built to keep memory busy, also
 // between products.
 //
 // A block owns whole rows of the weight: tiles of up to 64 rows, whose height is chosen so that all multiprocessors get about
 // the same. One thread keeps a ring of shared memory full of weights by TMA, another fetches the pieces of x that go with them,
 // and two warpgroups multiply: weight rows are the M side of wgmma, rows of x its N side, padded to 16 or 32. A tile
-// of fewer than 64 rows is multiplied as 64, and what comes of the rest is dropped: the tensor cores have time.
+// of fewer than 64 rows is multiplied as 64, fewer rows of x as that many, and what comes of the rest is dropped: the tensor cores have
+// time. Of x only the rows that there are, up to a multiple of 8, are fetched: at 24 rows a third more would cost up to 8 %.
 // Weights depend on nothing, so a block fills its ring before it waits for the kernels before it; the ring is so large that a
 // block has a multiprocessor for itself, and the next product's begin to load as soon as this one's end.
 // How a sum is ordered does not depend on n: a row of x gives the same bits in every batch on this path.
@@ -30,6 +31,7 @@ struct stream_args {
   bool add; // to what out holds
   uint32_t n, n_out;
   uint32_t tile_rows, n_tiles;
+  uint32_t x_rows; // fetched: n, and up to a multiple of 8
   uint32_t n_parts; // of SLICES x 64 columns: what a stage holds of a tile
   uint32_t n_stages;
 };
@@ -55,12 +57,12 @@ template <int BAR> __device__ __forceinline__ void groups_arrive()
 
 // Shared memory of a block: the ring, the second group's sums, two barriers a stage. A tile of fewer rows is multiplied as
 // 64, which reads up to 7 KB behind it: the sums' place is never smaller.
-template <int SLICES, int NB> struct stream_shape {
-  static constexpr uint32_t X_BYTES = SLICES * NB * SLICE_ROW_BYTES;
+template <int NB> struct stream_shape {
   static constexpr uint32_t SUMS = NB / 2, SUM_BYTES = SUMS * GROUP_THREADS * 4 < 8192 ? 8192 : SUMS * GROUP_THREADS * 4;
-  __host__ __device__ static constexpr uint32_t weight_bytes(uint32_t tile_rows) { return SLICES * tile_rows * SLICE_ROW_BYTES; }
-  __host__ __device__ static constexpr uint32_t stage_bytes(uint32_t tile_rows) { return weight_bytes(tile_rows) + X_BYTES; }
 };
+
+// Of a stage: so many rows of the weight, or of x.
+__host__ __device__ constexpr uint32_t slices_bytes(uint32_t n_slices, uint32_t rows) { return n_slices * rows * SLICE_ROW_BYTES; }
 
 #ifdef TD_HAS_WGMMA
 struct stream_ring {
@@ -155,12 +157,12 @@ __global__ void __launch_bounds__(STREAM_THREADS, 1)
     stream_kernel(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap x_map, const stream_args a)
 {
 #ifdef TD_HAS_WGMMA
-  typedef stream_shape<SLICES, NB> shape;
+  typedef stream_shape<NB> shape;
   extern __shared__ __align__(1024) unsigned char stream_memory[];
   stream_ring r;
   r.base = (uint32_t)__cvta_generic_to_shared(stream_memory);
-  r.stage_bytes = shape::stage_bytes(a.tile_rows);
-  r.weight_bytes = shape::weight_bytes(a.tile_rows);
+  r.weight_bytes = slices_bytes(SLICES, a.tile_rows);
+  r.stage_bytes = r.weight_bytes + slices_bytes(SLICES, a.x_rows);
   r.n_stages = a.n_stages;
   r.filled = r.base + a.n_stages * r.stage_bytes + shape::SUM_BYTES;
   r.emptied = r.filled + a.n_stages * 8;
@@ -201,7 +203,7 @@ __global__ void __launch_bounds__(STREAM_THREADS, 1)
         for (int k = 0; k < SLICE_K / 16; k++) {
           uint32_t slice = c * GROUPS + group;
           wgmma_ss(d, operand(r.stage(s) + slice * a.tile_rows * SLICE_ROW_BYTES + k * 32),
-                   operand(r.stage(s) + r.weight_bytes + slice * NB * SLICE_ROW_BYTES + k * 32), (part | c | k) != 0);
+                   operand(r.stage(s) + r.weight_bytes + slice * a.x_rows * SLICE_ROW_BYTES + k * 32), (part | c | k) != 0);
         }
       wgmma_commit();
       if (part > 0) {
@@ -247,14 +249,13 @@ static const uint32_t widths[N_WIDTHS] = {16, 32};
 
 struct stream_variant {
   stream_function f;
-  uint32_t slices, x_bytes, sum_bytes;
+  uint32_t slices, sum_bytes;
 };
 
 template <int SLICES, int NB> static stream_variant variant_of(bool f32)
 {
-  typedef stream_shape<SLICES, NB> shape;
   return {f32 ? (stream_function)stream_kernel<SLICES, NB, float> : (stream_function)stream_kernel<SLICES, NB, bf16>, SLICES,
-          shape::X_BYTES, shape::SUM_BYTES};
+          stream_shape<NB>::SUM_BYTES};
 }
 
 template <int SLICES> static stream_variant variant_of_width(uint32_t width, bool f32)
@@ -343,12 +344,12 @@ bool td_stream_linear(cuda_backend *b, const td_linear_params *p)
   const td_weight *w = p->weight;
   const td_stream_plan *plan = &w->stream;
   CUtensorMap x_map;
-  uint32_t width = p->n <= 16 ? 16 : 32;
+  uint32_t width = p->n <= 16 ? 16 : 32, x_rows = (p->n + 7) / 8 * 8;
   if (plan->tile_rows == 0 || p->n > STREAM_ROWS_MAX ||
-      !encode(b, &x_map, at<void>(p->x), p->n, w->n_in, width, plan->slices))
+      !encode(b, &x_map, at<void>(p->x), p->n, w->n_in, x_rows, plan->slices))
     return false;
   stream_variant v = variant(plan->slices, width, p->out_f32);
-  uint32_t stage_bytes = v.slices * plan->tile_rows * SLICE_ROW_BYTES + v.x_bytes + 2 * 8;
+  uint32_t stage_bytes = slices_bytes(v.slices, plan->tile_rows + x_rows) + 2 * 8;
   stream_args a = {};
   a.bias = w->bias;
   a.out = at<void>(p->out);
@@ -356,6 +357,7 @@ bool td_stream_linear(cuda_backend *b, const td_linear_params *p)
   a.n = p->n;
   a.n_out = w->n_out;
   a.tile_rows = plan->tile_rows;
+  a.x_rows = x_rows;
   a.n_tiles = (w->n_out + a.tile_rows - 1) / a.tile_rows;
   a.n_parts = (w->n_in / SLICE_K + v.slices - 1) / v.slices;
   a.n_stages = RING_BYTES / stage_bytes;
