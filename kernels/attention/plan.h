@@ -123,7 +123,7 @@ typedef struct td_attention_planner_config {
                               TD_ATTENTION_INVARIANT_PIECES; a multiple of 64 */
   bool shared_only; /* rows' own spans are another launch's: of TD_ATTENTION_UNIFIED, and without invariant_keys. Nothing is shared where
                        that is not worth a launch */
-  uint32_t few_rows; /* of a step that runs as fewer kernels where nothing is shared */
+  uint32_t few_rows; /* of a step of decodes alone that runs as fewer kernels where nothing is shared, if the model can */
   td_attention_cost cost;
 } td_attention_planner_config;
 

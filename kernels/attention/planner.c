@@ -344,6 +344,24 @@ static enum grown grow_rows(td_attention_planner *p, const td_plan *plan)
   return n == p->n_rows ? grown : OTHERS;
 }
 
+/* Of shared spans alone: whether they save as much time as their launch takes. Where rows read what they share by themselves, it comes from
+ * the L2 cache after the first of them, so that time is what all reads take there; what it is else, is what memory takes to give each key once,
+ * and again where several spans have it and it does not stay in the cache. Less is saved the longer rows' own keys become. */
+static bool is_worth_a_launch(const td_attention_planner *p, const td_plan *plan)
+{
+  const td_attention_cost *c = &p->config.cost;
+  bool few = p->n_rows == plan->n_rows && p->n_rows <= p->config.few_rows;
+  double least_us = c->apart_us + (few ? c->few_rows_us : 0), key_bytes = 4.0 * p->config.head_dim * p->config.n_kv_heads / p->config.n_workers;
+  uint64_t once = p->own_keys, read = p->own_keys;
+  if (least_us == 0)
+    return true;
+  for (uint32_t i = 0; i < p->n_shared; i++) {
+    once += p->shared_cost[i] < cost_class(0, true) ? p->shared[i].n_keys : 0;
+    read += (uint64_t)p->shared[i].n_keys * p->shared[i].n_members;
+  }
+  return (double)read * key_bytes / c->alone_bytes_us - (double)once * key_bytes / c->memory_bytes_us > least_us;
+}
+
 /* The plan of the step before, grown. False: it must be made from nothing. */
 static bool make_lazily(td_attention_planner *p, const td_plan *plan)
 {
@@ -353,28 +371,12 @@ static bool make_lazily(td_attention_planner *p, const td_plan *plan)
   if (grown == OTHERS)
     return false;
   if (p->config.shared_only) /* of what grows there are no cuts */
-    return true;
+    return p->n_shared == 0 || is_worth_a_launch(p, plan);
   if (grown == TO_CUT || chunks || (p->own_keys - p->cut_keys) * RECUT_PART > p->cut_keys) {
     p->stats.n_cut++;
     return cut(p);
   }
   return true;
-}
-
-/* Of shared spans alone: whether they save as much time as their launch takes. Where rows read what they share by themselves, it comes from
- * the L2 cache after the first of them, so that time is what all reads take there, or what memory takes to give each key once. */
-static bool is_worth_a_launch(const td_attention_planner *p)
-{
-  const td_attention_cost *c = &p->config.cost;
-  double key_bytes = 4.0 * p->config.head_dim * p->config.n_kv_heads / p->config.n_workers;
-  uint64_t once = p->own_keys, read = p->own_keys;
-  for (uint32_t i = 0; i < p->n_shared; i++) {
-    once += p->shared[i].n_keys;
-    read += (uint64_t)p->shared[i].n_keys * p->shared[i].n_members;
-  }
-  double once_us = (double)once * key_bytes / c->memory_bytes_us, alone_us = (double)read * key_bytes / c->alone_bytes_us;
-  double least_us = c->apart_us + (p->n_rows <= p->config.few_rows ? c->few_rows_us : 0);
-  return least_us == 0 || alone_us - once_us > least_us;
 }
 
 td_status td_attention_planner_make(td_attention_planner *p, const td_plan *plan, td_error *err)
@@ -388,7 +390,7 @@ td_status td_attention_planner_make(td_attention_planner *p, const td_plan *plan
   bool pack = p->config.invariant_keys == 0 &&
               (p->config.policy == TD_ATTENTION_UNIFIED || p->config.policy == TD_ATTENTION_PAT);
   bool fits = make_structure(p, plan, pack);
-  if (fits && p->config.shared_only && p->n_shared > 0 && !is_worth_a_launch(p))
+  if (fits && p->config.shared_only && p->n_shared > 0 && !is_worth_a_launch(p, plan))
     fits = make_structure(p, plan, false);
   if (!fits && pack) {
     fits = make_structure(p, plan, false);

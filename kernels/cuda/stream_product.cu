@@ -56,7 +56,7 @@ template <int BAR> __device__ __forceinline__ void groups_arrive()
 // ---- the kernel ----
 
 // Shared memory of a block: the ring, the second group's sums, two barriers a stage. A tile of fewer rows is multiplied as
-// 64, which reads up to 7 KB behind it: the sums' place is never smaller.
+// 64, which reads up to 7 KB behind it, and x of fewer than NB rows as so many, up to 1 KB: the sums' place is never smaller.
 template <int NB> struct stream_shape {
   static constexpr uint32_t SUMS = NB / 2, SUM_BYTES = SUMS * GROUP_THREADS * 4 < 8192 ? 8192 : SUMS * GROUP_THREADS * 4;
 };

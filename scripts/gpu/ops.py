@@ -120,8 +120,8 @@ def check_ops(s, tool, words, r):
 
 
 def run_mix(ctx, tool, path):
-    """A small model from disk: loading, hybrid steps, recorded steps, planning ahead, all samplings, cancels, prefix hits, which of so small
-    a model would by default be worth no launch of their own. Times of steps under a tool are nobody's."""
+    """A small model from disk: loading, hybrid steps, recorded steps, planning ahead, all samplings, cancels, prefix hits. By default
+    rows of so small a model would each read what they share. Times of steps under a tool are nobody's."""
     begin = time.monotonic()
     n, longest, answer = (9, 60, 4) if tool == "racecheck" else (24, 300, 16)
     requests = mix.make(n, models.TINY["vocab_size"], longest, answer)

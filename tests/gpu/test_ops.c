@@ -159,10 +159,11 @@ static void test_few_rows(bool small)
   if (small)
     return;
   test_linear(1, 4096, (const uint32_t[]){4096, 1024, 1024}, 3, false, false); /* more tiles than multiprocessors */
-  test_linear(8, 4416, (const uint32_t[]){9001}, 1, true, false); /* and more columns than a warp keeps of x, of tiles of each height */
-  test_linear(5, 14336, (const uint32_t[]){4096}, 1, false, false);
+  test_linear(4, 4416, (const uint32_t[]){9001}, 1, true, false); /* and more columns than a warp keeps of x, of tiles of each height */
+  test_linear(2, 14336, (const uint32_t[]){4096}, 1, false, false);
   test_linear(3, 4160, (const uint32_t[]){2304}, 1, false, true);
-  test_linear(7, 14400, (const uint32_t[]){1990}, 1, true, false);
+  test_linear(4, 14400, (const uint32_t[]){1990}, 1, true, false);
+  test_linear(8, 14336, (const uint32_t[]){4096}, 1, true, false); /* the ring of more rows */
   test_linear(16, 1024, (const uint32_t[]){9000, 9000}, 2, true, false);
   test_linear(29, 576, (const uint32_t[]){20001}, 1, false, true);
   test_linear(64, 256, (const uint32_t[]){40004}, 1, false, true);
@@ -449,8 +450,10 @@ static const heads many_heads[] = {
 };
 enum { N_MANY_HEADS = sizeof many_heads / sizeof *many_heads };
 
-/* Of long rows, 67 shares each on an H200: these are added up in three rounds. */
+/* Of long rows, 67 shares each on an H200: more than a warp takes of a slice at once. */
 static const heads one_kv_head = {8, 1, 128, 16, 0, TD_ROPE_HALVES, false};
+/* Of two tokens: more slices than four for each of the blocks that are sure to run at once. */
+static const heads many_slices = {64, 8, 128, 16, 0, TD_ROPE_HALVES, false};
 
 static void test_many_short(const heads *h, bool small)
 {
@@ -573,6 +576,8 @@ static void test_attentions(bool small, bool tiny)
   }
   if (is_wanted(one_kv_head.head_dim) && !tiny)
     test_attention_again(&one_kv_head, 2, 1, 66 * 128 + 1);
+  if (is_wanted(many_slices.head_dim) && !small)
+    test_attention(&many_slices, (const uint32_t[][2]){{2, 8600}}, 1);
   for (size_t i = 0; i < (small ? 1 : N_MANY_HEADS) && !is_cpu(); i++) /* a CPU does not know short ones */
     if (is_wanted(many_heads[i].head_dim))
       test_many_short(&many_heads[i], small);

@@ -21,6 +21,7 @@ static td_attention_planner_config apart_config(void)
   c.group = 1 + below(TD_DECODE_ROWS);
   c.cost.start_us *= below(3); /* so that small batches are packed too */
   c.cost.partial_us *= below(3);
+  c.cost.apart_us = below(4) ? 0 : below(20); /* some are not worth a launch */
   return c;
 }
 
@@ -313,6 +314,60 @@ static void test_what_is_not_worth_a_launch_is_not_shared(void **unused)
   }
 }
 
+/* What is saved lies between the price of a launch and that of one in a step that could be fused: fewer kernels then, but only of decodes
+ * alone and of few. */
+static void test_few_rows_must_save_more(void **unused)
+{
+  (void)unused;
+  td_attention_planner_config c = config_of(16);
+  c.shared_only = true;
+  c.cost = td_attention_cost_of_h200_apart(c.n_workers);
+  for (uint32_t round = 0; round < 4; round++) {
+    uint32_t nodes[] = {1, 8}, tokens[] = {5632, 512};
+    c.few_rows = round == 0 ? 7 : 8;
+    td_attention_planner *p = planner_of(&c);
+    td_plan plan = tree_plan(2, nodes, tokens, 16);
+    if (round == 2) { /* a prompt's chunk beside them */
+      add_row(&plan, 100, 0, 0);
+      rows[8].q_len = 50;
+      plan.n_tokens += 49;
+    }
+    if (round == 3) { /* of the launch itself */
+      c.cost.apart_us = 12.5, c.cost.few_rows_us = 0;
+      assert_int_equal(td_attention_planner_set_cost(p, &c.cost, NULL), TD_OK);
+    }
+    make(p, &plan);
+    assert_int_equal(td_attention_planner_block(p)->n_tasks > 0, round == 0 || round == 2);
+    td_attention_planner_destroy(p);
+  }
+}
+
+/* Rows grow behind what they share: their own keys take memory's time, beside which the L2 cache gives the rest. */
+static void test_what_is_no_longer_worth_a_launch_is_not_shared(void **unused)
+{
+  (void)unused;
+  uint32_t nodes[] = {1, 16}, tokens[] = {4096, 64}, n_shared = 0, n_alone = 0;
+  td_attention_planner_config c = config_of(16);
+  c.shared_only = true;
+  c.cost = td_attention_cost_of_h200_apart(c.n_workers);
+  td_attention_planner *p = planner_of(&c);
+  td_plan plan = tree_plan(2, nodes, tokens, 16);
+  for (uint32_t step = 0; step < 4000; step++) {
+    make(p, &plan);
+    bool shares = td_attention_planner_block(p)->n_tasks > 0;
+    assert_true(!shares || n_alone == 0); /* and so it stays */
+    n_shared += shares;
+    n_alone += !shares;
+    for (uint32_t i = 0; i < plan.n_rows; i++) {
+      rows[i].kv_len++;
+      page_table[rows[i].page_table_offset + (rows[i].kv_len - 1) / 16] = next_page++;
+    }
+  }
+  assert_true(n_shared > 500 && n_alone > 500);
+  assert_true(td_attention_planner_stats(p).n_full == 2);
+  td_attention_planner_destroy(p);
+}
+
 static void test_what_is_not_planned_so_is_refused(void **unused)
 {
   (void)unused;
@@ -348,6 +403,8 @@ int main(void)
                                      cmocka_unit_test(test_steps_one_after_another),
                                      cmocka_unit_test(test_workers_have_even_shares),
                                      cmocka_unit_test(test_what_is_not_worth_a_launch_is_not_shared),
+                                     cmocka_unit_test(test_few_rows_must_save_more),
+                                     cmocka_unit_test(test_what_is_no_longer_worth_a_launch_is_not_shared),
                                      cmocka_unit_test(test_what_is_not_planned_so_is_refused)};
   return cmocka_run_group_tests(tests, make_table, free_table);
 }

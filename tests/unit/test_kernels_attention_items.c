@@ -207,6 +207,30 @@ static void test_places_are_filled(void **unused)
   free_items(&out);
 }
 
+/* Equal rows after one round and more, of which the last would fill some of the places: they are cut, for one round or several, so that they
+ * fill nearly all of them in each. An H200's blocks. */
+static void test_the_last_rows_fill_their_rounds(void **unused)
+{
+  (void)unused;
+  enum { MANY_ROWS = 256, BLOCKS = 396 };
+  static const uint32_t cells[][3] = {{128, 8192, 8}, {16, 4096, 32}, {256, 2048, 4}, {64, 4096, 8}, {64, 16384, 8}, {256, 2048, 8},
+                                      {64, 4096, 32}, {256, 2048, 32}, {100, 30000, 8}, {75, 5000, 8}};
+  static td_plan_row rows[MANY_ROWS];
+  td_attention_items out = items_for(MANY_ROWS, MANY_ROWS);
+  for (uint32_t i = 0; i < sizeof cells / sizeof *cells; i++) {
+    uint32_t n = cells[i][0], n_places = BLOCKS / cells[i][2], n_whole = n / n_places * n_places;
+    td_plan plan = {.rows = rows, .n_rows = n};
+    td_attention_cut cut = {4, cells[i][2], BLOCKS, TD_PREFILL_ROWS_WGMMA, false, false, true, NULL};
+    for (uint32_t r = 0; r < n; r++)
+      rows[r] = (td_plan_row){.q_start = r, .q_len = 1, .kv_len = cells[i][1]};
+    td_attention_items_make(&out, &plan, &cut);
+    uint32_t n_last = out.n_items - n_whole, rounds = (n_last + n_places - 1) / n_places;
+    assert_true(out.items[n_whole - 1].n_partials == 1 && out.items[n_whole].n_partials > 1);
+    assert_in_range(n_last * 100, 75 * rounds * n_places, 100 * rounds * n_places);
+  }
+  free_items(&out);
+}
+
 /* As many rows as places or more, of which one is much longer: it is cut, or all would wait for it. */
 static void test_a_long_row_among_many_is_cut(void **unused)
 {
@@ -255,7 +279,8 @@ static void test_partials_suffice(void **unused)
 int main(void)
 {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_cuts), cmocka_unit_test(test_recorded_grids_are_large_enough),
-                                     cmocka_unit_test(test_places_are_filled), cmocka_unit_test(test_a_long_row_among_many_is_cut),
+                                     cmocka_unit_test(test_places_are_filled), cmocka_unit_test(test_the_last_rows_fill_their_rounds),
+                                     cmocka_unit_test(test_a_long_row_among_many_is_cut),
                                      cmocka_unit_test(test_partials_suffice)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
