@@ -14,7 +14,7 @@ td_attention_cost td_attention_cost_of_h200(uint32_t n_workers)
                              .start_us = 0.8,
                              .partial_us = 0.03,
                              .shared_range_us = 15,
-                             .alone_bytes_us = 9.5e6 / n,
+                             .alone_bytes_us = 10.7e6 / n,
                              .unit_keys = 64};
 }
 
@@ -26,8 +26,7 @@ td_attention_cost td_attention_cost_of_h200_apart(uint32_t n_workers)
   td_attention_cost c = td_attention_cost_of_h200(n_workers);
   c.start_us = 3;
   c.partial_us = 0.3;
-  c.apart_us = 10;
-  c.few_rows_us = 4;
+  c.apart_us = 15;
   return c;
 }
 

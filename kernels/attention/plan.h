@@ -102,8 +102,7 @@ typedef struct td_attention_cost {
   double partial_us;      /* of each member's partial and head, beside its bytes: counting arrivals, the merge */
   double shared_range_us; /* a worker's range of shared spans is at least as long, or as its whole share: a turn has its begin */
   double alone_bytes_us;  /* KV that rows have in common, where each reads it by itself */
-  double apart_us;        /* of a launch of shared spans alone, whatever is in it: what it saves must be more, */
-  double few_rows_us;     /* and so much more in a step of at most config.few_rows */
+  double apart_us;        /* of a launch of shared spans alone, whatever is in it: what it saves must be more */
   uint32_t unit_keys;     /* heads are cut at multiples of it, and no part is shorter; a power of two, at least 16 */
 } td_attention_cost;
 
@@ -123,7 +122,6 @@ typedef struct td_attention_planner_config {
                               TD_ATTENTION_INVARIANT_PIECES; a multiple of 64 */
   bool shared_only; /* rows' own spans are another launch's: of TD_ATTENTION_UNIFIED, and without invariant_keys. Nothing is shared where
                        that is not worth a launch */
-  uint32_t few_rows; /* of a step of decodes alone that runs as fewer kernels where nothing is shared, if the model can */
   td_attention_cost cost;
 } td_attention_planner_config;
 

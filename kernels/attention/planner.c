@@ -77,8 +77,7 @@ static td_status check_config(const td_attention_planner_config *c, td_error *er
     return td_fail(err, TD_ERR_CONFIG, "attention plan: shared spans alone are planned by predicted time, not by policy %d in pieces of %u keys",
                    (int)c->policy, c->invariant_keys);
   if (!(c->cost.memory_bytes_us > 0 && c->cost.l2_bytes_us > 0 && c->cost.tensor_flop_us > 0 && c->cost.start_us >= 0 &&
-        c->cost.partial_us >= 0 && c->cost.shared_range_us >= 0 && c->cost.alone_bytes_us > 0 && c->cost.apart_us >= 0 &&
-        c->cost.few_rows_us >= 0))
+        c->cost.partial_us >= 0 && c->cost.shared_range_us >= 0 && c->cost.alone_bytes_us > 0 && c->cost.apart_us >= 0))
     return td_fail(err, TD_ERR_CONFIG, "attention plan: a rate that is not above 0");
   return TD_OK;
 }
@@ -344,24 +343,6 @@ static enum grown grow_rows(td_attention_planner *p, const td_plan *plan)
   return n == p->n_rows ? grown : OTHERS;
 }
 
-/* Of shared spans alone: whether they save as much time as their launch takes. Where rows read what they share by themselves, it comes from
- * the L2 cache after the first of them, so that time is what all reads take there; what it is else, is what memory takes to give each key once,
- * and again where several spans have it and it does not stay in the cache. Less is saved the longer rows' own keys become. */
-static bool is_worth_a_launch(const td_attention_planner *p, const td_plan *plan)
-{
-  const td_attention_cost *c = &p->config.cost;
-  bool few = p->n_rows == plan->n_rows && p->n_rows <= p->config.few_rows;
-  double least_us = c->apart_us + (few ? c->few_rows_us : 0), key_bytes = 4.0 * p->config.head_dim * p->config.n_kv_heads / p->config.n_workers;
-  uint64_t once = p->own_keys, read = p->own_keys;
-  if (least_us == 0)
-    return true;
-  for (uint32_t i = 0; i < p->n_shared; i++) {
-    once += p->shared_cost[i] < cost_class(0, true) ? p->shared[i].n_keys : 0;
-    read += (uint64_t)p->shared[i].n_keys * p->shared[i].n_members;
-  }
-  return (double)read * key_bytes / c->alone_bytes_us - (double)once * key_bytes / c->memory_bytes_us > least_us;
-}
-
 /* The plan of the step before, grown. False: it must be made from nothing. */
 static bool make_lazily(td_attention_planner *p, const td_plan *plan)
 {
@@ -371,12 +352,26 @@ static bool make_lazily(td_attention_planner *p, const td_plan *plan)
   if (grown == OTHERS)
     return false;
   if (p->config.shared_only) /* of what grows there are no cuts */
-    return p->n_shared == 0 || is_worth_a_launch(p, plan);
+    return true;
   if (grown == TO_CUT || chunks || (p->own_keys - p->cut_keys) * RECUT_PART > p->cut_keys) {
     p->stats.n_cut++;
     return cut(p);
   }
   return true;
+}
+
+/* Of shared spans alone: whether they save as much time as their launch takes. Where each row reads what it shares by itself, all do so at
+ * once, from the L2 cache after the first; their own keys come later, at memory's rate either way. */
+static bool is_worth_a_launch(const td_attention_planner *p)
+{
+  const td_attention_cost *c = &p->config.cost;
+  double key_bytes = 4.0 * p->config.head_dim * p->config.n_kv_heads / p->config.n_workers;
+  uint64_t once = 0, alone = 0;
+  for (uint32_t i = 0; i < p->n_shared; i++) {
+    once += p->shared_cost[i] < cost_class(0, true) ? p->shared[i].n_keys : 0;
+    alone += (uint64_t)p->shared[i].n_keys * p->shared[i].n_members;
+  }
+  return c->apart_us == 0 || (double)alone * key_bytes / c->alone_bytes_us - (double)once * key_bytes / c->memory_bytes_us > c->apart_us;
 }
 
 td_status td_attention_planner_make(td_attention_planner *p, const td_plan *plan, td_error *err)
@@ -390,7 +385,7 @@ td_status td_attention_planner_make(td_attention_planner *p, const td_plan *plan
   bool pack = p->config.invariant_keys == 0 &&
               (p->config.policy == TD_ATTENTION_UNIFIED || p->config.policy == TD_ATTENTION_PAT);
   bool fits = make_structure(p, plan, pack);
-  if (fits && p->config.shared_only && p->n_shared > 0 && !is_worth_a_launch(p, plan))
+  if (fits && p->config.shared_only && p->n_shared > 0 && !is_worth_a_launch(p))
     fits = make_structure(p, plan, false);
   if (!fits && pack) {
     fits = make_structure(p, plan, false);

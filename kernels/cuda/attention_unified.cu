@@ -9,7 +9,6 @@
 // Source: PersistentKV, PAT (see kernels/attention/README.md); FlashAttention-3 for the tiles.
 #include "kernels/cuda/attention_merge.cuh"
 #include "kernels/cuda/attention_tile.cuh"
-#include "kernels/cuda/fused.cuh"
 
 template <int HD> struct unified_shape {
   static constexpr int SLICE_BYTES = SLICE_KEYS * HD * 2; // of K, or of V
@@ -686,11 +685,10 @@ bool td_cuda_planner_config(const cuda_backend *b, const td_kv_shape *s, td_atte
   if (b->config.attention == TD_ATTENTION_AUTO && c.group > TD_DECODE_ROWS)
     return false; // more than a decode item holds: rows as prefill tiles
   c.shared_only = c.policy == TD_ATTENTION_UNIFIED && c.group <= TD_DECODE_ROWS; // larger groups have no items for one token
-  c.few_rows = b->stream_encode ? FUSED_ROWS_MAX : 0; // fused.cuh
   c.max_slots = td_attention_slots_of(&c);
   c.cost = c.shared_only ? td_attention_cost_of_h200_apart(c.n_workers) : td_attention_cost_of_h200(c.n_workers);
   if (b->config.attention != TD_ATTENTION_AUTO)
-    c.cost.apart_us = c.cost.few_rows_us = 0; // whoever asks for what rows share has it
+    c.cost.apart_us = 0; // whoever asks for what rows share has it
   *out = c;
   return true;
 }
