@@ -240,35 +240,11 @@ static void fill_up(td_attention_planner *p, uint32_t n, double own_us)
   }
 }
 
-/* What a piece's begin and its members' partials take, in the mean over the shared spans. */
-static double mean_piece_us(const td_attention_planner *p, const td_attention_span *spans)
-{
-  double us = 0;
-  for (uint32_t i = 0; i < p->n_shared; i++)
-    us += line_of(p, &spans[i], cost_of(p, i)).piece_us;
-  return p->n_shared > 0 ? us / p->n_shared : 0;
-}
-
-/* A worker's range of shared spans is at least so long: where nothing else is to be done meanwhile, all the same not shorter than two fifths
- * of what a cut more costs, as most of that falls to the launch behind it; else as configured, or its share of all. */
-static double least_shared_us(const td_attention_planner *p, const td_attention_span *spans, double all_us)
+/* A worker's range of shared spans is at least so long, as configured, or its share of all. */
+static double least_shared_us(const td_attention_planner *p, double all_us)
 {
   double share = all_us / p->config.n_workers;
-  if (p->config.shared_only)
-    return 0.4 * mean_piece_us(p, spans);
   return share < p->config.cost.shared_range_us ? share : p->config.cost.shared_range_us;
-}
-
-/* Rows' own spans are another launch's: no worker has any of them. */
-static void leave_spans(const td_attention_planner *p, cutting *c, td_attention_span *spans, uint32_t from, uint32_t to)
-{
-  for (uint32_t i = from; i < to; i++) {
-    spans[i].first_task = c->n_tasks;
-    spans[i].n_tasks = 0;
-    spans[i].slot = TD_ATTENTION_DIRECT;
-  }
-  for (uint32_t w = 0; w <= p->config.n_workers; w++)
-    c->first_task[w] = c->n_tasks;
 }
 
 static void cut_own(td_attention_planner *p, cutting *c, td_attention_span *spans, double shared_us, double own_us, double least_us)
@@ -279,14 +255,96 @@ static void cut_own(td_attention_planner *p, cutting *c, td_attention_span *span
   cut_spans(p, c, spans, p->n_shared, p->block->n_spans, false);
 }
 
+/* ---- shared spans alone ---- */
+
+enum { PIECE_KEYS_MIN = 256, PIECE_KEYS_OF_FEW = 512, PIECES_SQUARE_KEYS = 16, PIECE_UNIT_KEYS = 64 };
+
+/* Blocks that run at once, for each head. */
+static uint32_t places_of(const td_attention_planner_config *c)
+{
+  return c->n_workers > c->n_kv_heads ? c->n_workers / c->n_kv_heads : 1;
+}
+
+uint32_t td_attention_pieces_max(const td_attention_planner_config *c, uint32_t n_rows)
+{
+  return td_attention_shared_spans_max(c, n_rows) + PIECE_ROUNDS * places_of(c);
+}
+
+/* Keys of a piece, at least: where all is little, so that there is a place for each; else so that the last of several rounds is short. */
+static uint32_t piece_keys(const td_attention_planner *p, const td_attention_span *spans)
+{
+  uint64_t keys = 0, places = places_of(&p->config);
+  for (uint32_t i = 0; i < p->n_shared; i++)
+    keys += spans[i].n_keys;
+  uint64_t of_rounds = keys / (PIECE_ROUNDS * places) + 1, of_one = keys / places + 1;
+  uint64_t n = of_rounds > PIECE_KEYS_OF_FEW ? of_rounds : of_one < PIECE_KEYS_OF_FEW ? of_one : PIECE_KEYS_OF_FEW;
+  return n < PIECE_KEYS_MIN ? PIECE_KEYS_MIN : n < UINT32_MAX ? (uint32_t)n : UINT32_MAX;
+}
+
+/* A row's end fetches a span's partials one after another: twice as many pieces, each of half the keys, take longer from some number on. */
+static uint32_t pieces_of_span(uint32_t n_keys, uint32_t keys)
+{
+  uint32_t n = ceil_div(n_keys, keys), most = 1;
+  while (most < n && (most + 1) * (most + 1) * (uint64_t)PIECES_SQUARE_KEYS <= n_keys)
+    most++;
+  return n < most ? n : most;
+}
+
+static bool cut_shared(td_attention_planner *p, td_attention_span *spans)
+{
+  td_attention_header *h = p->block;
+  uint32_t keys = piece_keys(p, spans), n_pieces = 0, most = UINT16_MAX / 4 * 4;
+  uint64_t n_slots = 0;
+  for (uint32_t i = 0; i < p->n_shared; i++) {
+    td_attention_span *s = &spans[i];
+    uint32_t chunk16 = ceil_div(ceil_div(s->n_keys, pieces_of_span(s->n_keys, keys)), PIECE_UNIT_KEYS) * (PIECE_UNIT_KEYS / 16);
+    s->chunk16 = (uint16_t)(chunk16 < most ? chunk16 : most);
+    s->first_task = n_pieces;
+    s->n_tasks = ceil_div(s->n_keys, chunk_keys(s));
+    s->slot = (uint32_t)n_slots;
+    n_pieces += s->n_tasks;
+    n_slots += (uint64_t)s->n_tasks * p->config.n_kv_heads * s->n_members;
+  }
+  if (n_slots > p->max_slots || n_pieces > td_attention_pieces_max(&p->config, p->config.max_rows))
+    return false;
+  td_attention_source *sources = (td_attention_source *)(void *)((unsigned char *)h + h->sources_at);
+  for (uint32_t i = 0; i < p->n_sources; i++) {
+    const td_attention_span *s = &spans[p->sources[i]];
+    sources[i] = (td_attention_source){s->slot - s->first_member, s->n_tasks, s->n_members, s->first_task};
+  }
+  for (uint32_t i = p->n_shared; i < h->n_spans; i++) {
+    spans[i].first_task = n_pieces;
+    spans[i].n_tasks = 0;
+    spans[i].slot = TD_ATTENTION_DIRECT;
+  }
+  p->stats.total_us = total_of(p, spans, 0, p->n_shared);
+  h->n_slots = (uint32_t)n_slots;
+  h->n_tasks = n_pieces;
+  h->block_bytes = h->tasks_at;
+  return true;
+}
+
+static double longest_piece_us(const td_attention_planner *p)
+{
+  const td_attention_span *spans = td_attention_at(p->block, p->block->spans_at);
+  double longest = 0;
+  for (uint32_t i = 0; i < p->n_shared; i++) {
+    line l = line_of(p, &spans[i], cost_of(p, i));
+    double us = l.piece_us + (spans[i].n_keys < l.chunk ? spans[i].n_keys : l.chunk) * l.key_us;
+    longest = us > longest ? us : longest;
+  }
+  return longest;
+}
+
 bool td_attention_cut(td_attention_planner *p)
 {
   td_attention_header *h = p->block;
   td_attention_span *spans = (td_attention_span *)(void *)((unsigned char *)h + h->spans_at);
-  bool shared_only = p->config.shared_only;
-  double shared = total_of(p, spans, 0, p->n_shared), own = shared_only ? 0 : own_total_of(p, spans);
+  if (p->config.shared_only)
+    return cut_shared(p, spans);
+  double shared = total_of(p, spans, 0, p->n_shared), own = own_total_of(p, spans);
   double least = p->config.cost.start_us + p->config.cost.unit_keys * p->unit.key_us[0][0];
-  double least_shared = least_shared_us(p, spans, shared + own);
+  double least_shared = least_shared_us(p, shared + own);
   cutting c = {.tasks = (td_attention_task *)(void *)((unsigned char *)h + h->tasks_at), .first_task = (uint32_t *)(h + 1),
                .n_ranges = ranges_of(p, shared, least_shared > least ? least_shared : least), .n_heads = p->config.n_kv_heads, .heads = p->config.n_kv_heads, .ends_us = p->ends_us, .taken_us = p->shared_us};
   double range_us = shared / c.n_ranges;
@@ -294,10 +352,7 @@ bool td_attention_cut(td_attention_planner *p)
     p->ends_us[w] = range_us * (w + 1);
   cut_spans(p, &c, spans, 0, p->n_shared, true);
   c.first_task += p->config.n_workers + 1;
-  if (shared_only)
-    leave_spans(p, &c, spans, p->n_shared, h->n_spans);
-  else
-    cut_own(p, &c, spans, shared, own, least);
+  cut_own(p, &c, spans, shared, own, least);
   p->stats.total_us = shared + own;
   p->cut_keys = p->own_keys;
   if (c.n_slots > p->max_slots)
@@ -312,6 +367,8 @@ double td_attention_longest_us(const td_attention_planner *p)
 {
   const uint32_t *first_task = td_attention_first_task(p->block), n = p->config.n_workers;
   double longest = 0;
+  if (p->config.shared_only)
+    return longest_piece_us(p);
   for (uint32_t w = 0, shared = 0, own = p->n_shared; w < n; w++) {
     double us = worker_us(p, first_task, w, &shared) + worker_us(p, first_task + n + 1, w, &own);
     longest = us > longest ? us : longest;

@@ -16,8 +16,9 @@
  * merges all partials of that row and head, span by span and in the order of keys, and resets the arrivals to 0. So
  * the result does not depend on who came last. Which partials: see td_attention_span.
  *
- * Or the launch does shared spans alone (shared_only): rows' own spans are there, but without tasks, and partials are written, not
- * counted. Another launch behind it does what td_attention_planner_own says is each row's own, and adds the partials up.
+ * Or blocks of the launch that does rows' own keys do the shared spans (shared_only): then there are no tasks and no ranges. Each shared span is
+ * cut into pieces of chunk16 * 16 keys, each of which a block does for one head, and its partials are written, not counted: who does what
+ * td_attention_planner_own says is a row's own waits for the pieces of its spans and adds them up (kernels/cuda/attention_spans.cuh).
  *
  * All of it is one block of memory, so that one copy takes it to the device; the same plan serves all layers. Sources:
  * PersistentKV (row-local ranges, no empty task), PAT (packing by profit), stream-K; README.md beside this says why. */
@@ -34,7 +35,6 @@ enum {
   TD_ATTENTION_INVARIANT_PIECES = 32, /* of a row and head, where they are fixed */
 };
 #define TD_ATTENTION_DIRECT UINT32_MAX    /* instead of a slot: no partials */
-#define TD_ATTENTION_NO_MEMBER UINT32_MAX /* of a row without shared spans, where it matters */
 
 /* A partial (slot) has room for the query heads of one kv head of one row. */
 typedef struct td_attention_task {
@@ -51,7 +51,8 @@ typedef struct td_attention_task {
 
 /* What a merge must know. Partials of head h: without chunks, of the tasks t of [first_task, first_task + n_tasks) that
  * have keys of the head, slot + (h + t - first_task) * n_members + i; with chunks, of every chunk c,
- * slot + (h * n_chunks + c) * n_members + i, n_chunks = ceil(n_keys / (16 * chunk16)). */
+ * slot + (h * n_chunks + c) * n_members + i, n_chunks = ceil(n_keys / (16 * chunk16)). With shared_only pieces are counted instead of
+ * tasks, those of one head: [first_task, first_task + n_tasks) are the span's, its chunks; rows' own spans have none. */
 typedef struct td_attention_span {
   uint32_t n_keys, first_page;
   uint32_t first_task, n_tasks;
@@ -62,19 +63,27 @@ typedef struct td_attention_span {
   uint8_t shared;
 } td_attention_span;
 
-/* Member i is a row; its spans are sources[first_source .. + n_sources), then its own, n_shared_spans + i. */
+/* With shared_only the block's sources are these: what a row's end must know of a span. The partial of head h, piece c and member i is
+ * slot + (h * n_pieces + c) * n_members + i, modulo 2^32. */
+typedef struct td_attention_source {
+  uint32_t slot; /* as if the span's members began with member 0 */
+  uint32_t n_pieces, n_members;
+  uint32_t first_piece;
+} td_attention_source;
+
+/* Member i is a row; its spans are sources[first_source .. + n_sources), numbers of spans, then its own, n_shared_spans + i. */
 typedef struct td_attention_member {
   uint32_t token;  /* its query: index of the plan's tokens */
   uint32_t n_keys; /* of all its spans */
   uint32_t first_source, n_sources;
 } td_attention_member;
 
-/* The block begins with this, then first_task[2][n_workers + 1]. Places are in bytes from the block's begin. */
+/* The block begins with this, then first_task[2][n_workers + 1], but with shared_only. Places are in bytes from the block's begin. */
 typedef struct td_attention_header {
   uint32_t n_workers, n_tasks, n_spans, n_shared_spans, n_members, n_sources, n_slots;
   uint32_t members_at, sources_at, spans_at, tasks_at, block_bytes;
   uint32_t invariant_keys; /* as configured: how a piece is computed must not depend on other pieces either, if it is not 0 */
-  uint32_t shared_only;    /* as configured: all tasks are of shared spans, and nothing is counted or merged */
+  uint32_t shared_only;    /* as configured: n_tasks is the number of pieces, and nothing is counted or merged */
   uint32_t reserved[2];
 } td_attention_header;
 
@@ -86,7 +95,7 @@ typedef enum td_attention_policy {
 } td_attention_policy;
 
 /* td_backend_config.attention: 0, "serial"; 1 + a policy; or TD_ATTENTION_UNIFIED's where the device and the model have it and in steps in
- * which that is worth a launch, else 0. */
+ * which that saves time, else 0. */
 enum { TD_ATTENTION_AUTO = 1 + TD_ATTENTION_FLASHDECODE + 1 };
 
 /* The same of the option's word; UINT32_MAX: no such word. */
@@ -102,7 +111,7 @@ typedef struct td_attention_cost {
   double partial_us;      /* of each member's partial and head, beside its bytes: counting arrivals, the merge */
   double shared_range_us; /* a worker's range of shared spans is at least as long, or as its whole share: a turn has its begin */
   double alone_bytes_us;  /* KV that rows have in common, where each reads it by itself */
-  double apart_us;        /* of a launch of shared spans alone, whatever is in it: what it saves must be more */
+  double apart_us;        /* of a step that shares, whatever it shares, with shared_only: what it saves must be more */
   uint32_t unit_keys;     /* heads are cut at multiples of it, and no part is shorter; a power of two, at least 16 */
 } td_attention_cost;
 
@@ -112,7 +121,7 @@ td_attention_cost td_attention_cost_of_h200_apart(uint32_t n_workers); /* the sa
 typedef struct td_attention_planner_config {
   td_attention_policy policy;
   uint32_t max_rows;  /* decode rows of a step */
-  uint32_t n_workers; /* blocks of the launch, or ranges for blocks to take by a counter */
+  uint32_t n_workers; /* blocks of the launch; shared_only: blocks that run at once */
   uint32_t n_kv_heads, group, head_dim, page_tokens;
   uint32_t window_tokens; /* 0: none. What lies before every window is not read; the kernel masks what its page holds */
   uint32_t tile_rows;     /* at most so many query rows in a span of several members: what the kernel has; at least group */
@@ -120,8 +129,8 @@ typedef struct td_attention_planner_config {
   uint32_t invariant_keys; /* not 0: what is done of a row depends on its length alone, not on the batch: no packing, pieces of
                               so many keys, or of twice, four times ... as many, so that they are at most
                               TD_ATTENTION_INVARIANT_PIECES; a multiple of 64 */
-  bool shared_only; /* rows' own spans are another launch's: of TD_ATTENTION_UNIFIED, and without invariant_keys. Nothing is shared where
-                       that is not worth a launch */
+  bool shared_only; /* rows' own keys are items (kernels/cuda/attention_items.c): of TD_ATTENTION_UNIFIED, and without invariant_keys. Nothing
+                       is shared where that is not worth its time */
   td_attention_cost cost;
 } td_attention_planner_config;
 
@@ -136,7 +145,8 @@ typedef struct td_attention_stats {
 
 /* What of a row no shared span has: its keys from `begin` on, a page's first. */
 typedef struct td_attention_own {
-  uint32_t begin, member; /* 0 and TD_ATTENTION_NO_MEMBER: all of them, whatever its window */
+  uint32_t begin;
+  uint32_t member, first_source, n_sources; /* n_sources 0: it shares nothing; then begin is 0, whatever its window */
 } td_attention_own;
 
 typedef struct td_attention_planner td_attention_planner;
@@ -145,6 +155,8 @@ uint32_t td_attention_slots_default(uint32_t max_rows, uint32_t n_kv_heads, uint
 /* What a planner of this config needs: the default, or, where pieces are fixed, as many as there can be, so that no batch lacks any;
  * of shared spans alone, for six levels. */
 uint32_t td_attention_slots_of(const td_attention_planner_config *config);
+/* With shared_only: pieces of one head, of any plan of n_rows rows. */
+uint32_t td_attention_pieces_max(const td_attention_planner_config *config, uint32_t n_rows);
 uint32_t td_attention_block_bytes_max(const td_attention_planner_config *config);
 
 /* TD_ERR_CONFIG for a shape that no plan can have, naming it. */

@@ -20,10 +20,12 @@ static uint32_t tile_members(const td_attention_planner_config *c)
   return rows / c->group ? rows / c->group : 1;
 }
 
-static uint32_t shared_spans_max(const td_attention_planner_config *c)
+uint32_t td_attention_shared_spans_max(const td_attention_planner_config *c, uint32_t n_rows)
 {
-  return c->max_rows + TD_ATTENTION_LEVELS_MAX * (c->max_rows / tile_members(c) + 1);
+  return n_rows + TD_ATTENTION_LEVELS_MAX * (n_rows / tile_members(c) + 1);
 }
+
+static uint32_t shared_spans_max(const td_attention_planner_config *c) { return td_attention_shared_spans_max(c, c->max_rows); }
 
 static uint32_t tasks_max(const td_attention_planner_config *c)
 {
@@ -39,7 +41,7 @@ uint32_t td_attention_slots_of(const td_attention_planner_config *c)
 {
   enum { LEVELS = 6 };
   uint32_t fixed = c->max_rows * c->n_kv_heads * TD_ATTENTION_INVARIANT_PIECES;
-  uint32_t shared = c->max_rows * c->n_kv_heads * LEVELS + c->n_workers * tile_members(c); /* each cut is a tile's partials more */
+  uint32_t shared = c->max_rows * c->n_kv_heads * LEVELS + PIECE_ROUNDS * c->n_workers * tile_members(c); /* each cut is a tile's partials more */
   uint32_t any = td_attention_slots_default(c->max_rows, c->n_kv_heads, c->n_workers);
   return c->invariant_keys > 0 ? fixed : c->shared_only && shared > any ? shared : any;
 }
@@ -47,7 +49,7 @@ uint32_t td_attention_slots_of(const td_attention_planner_config *c)
 uint32_t td_attention_block_bytes_max(const td_attention_planner_config *c)
 {
   return (uint32_t)(sizeof(td_attention_header) + (2 * c->n_workers + 8) * sizeof(uint32_t) + c->max_rows * sizeof(td_attention_member) +
-                    (c->max_rows * TD_ATTENTION_LEVELS_MAX + 4) * sizeof(uint32_t) +
+                    (c->max_rows * TD_ATTENTION_LEVELS_MAX + 4) * sizeof(td_attention_source) +
                     (shared_spans_max(c) + c->max_rows) * sizeof(td_attention_span) + tasks_max(c) * sizeof(td_attention_task));
 }
 
@@ -123,7 +125,7 @@ td_status td_attention_planner_create(const td_attention_planner_config *config,
   p->block->n_workers = config->n_workers;
   p->block->invariant_keys = config->invariant_keys;
   p->block->shared_only = config->shared_only;
-  p->block->members_at = aligned((uint32_t)(sizeof *p->block + 2 * (config->n_workers + 1) * sizeof(uint32_t)));
+  p->block->members_at = aligned((uint32_t)(sizeof *p->block + (config->shared_only ? 0 : 2 * (config->n_workers + 1) * sizeof(uint32_t))));
   *out = p;
   return TD_OK;
 }
@@ -258,9 +260,10 @@ static void lay_out(td_attention_planner *p)
   h->n_shared_spans = p->n_shared;
   h->n_spans = p->n_shared + p->n_members;
   h->sources_at = aligned(h->members_at + p->n_members * (uint32_t)sizeof(td_attention_member));
-  h->spans_at = aligned(h->sources_at + p->n_sources * (uint32_t)sizeof *p->sources);
+  h->spans_at = aligned(h->sources_at + p->n_sources * (uint32_t)(p->config.shared_only ? sizeof(td_attention_source) : sizeof *p->sources));
   h->tasks_at = aligned(h->spans_at + h->n_spans * (uint32_t)sizeof(td_attention_span));
-  memcpy(in_block(p, h->sources_at), p->sources, p->n_sources * sizeof *p->sources);
+  if (!p->config.shared_only) /* else cut.c's */
+    memcpy(in_block(p, h->sources_at), p->sources, p->n_sources * sizeof *p->sources);
   memcpy(in_block(p, h->spans_at), p->shared, p->n_shared * sizeof *p->shared);
   const td_attention_member *members = in_block(p, h->members_at);
   td_attention_span *own = (td_attention_span *)in_block(p, h->spans_at) + p->n_shared;
@@ -360,18 +363,16 @@ static bool make_lazily(td_attention_planner *p, const td_plan *plan)
   return true;
 }
 
-/* Of shared spans alone: whether they save as much time as their launch takes. Where each row reads what it shares by itself, all do so at
- * once, from the L2 cache after the first; their own keys come later, at memory's rate either way. */
-static bool is_worth_a_launch(const td_attention_planner *p)
+/* Of shared spans alone: whether they save as much time as they take. Where each row reads what it shares by itself, all do so at once, from
+ * the L2 cache after the first; their own keys come later, at memory's rate either way. */
+static bool is_worth_it(const td_attention_planner *p)
 {
   const td_attention_cost *c = &p->config.cost;
-  double key_bytes = 4.0 * p->config.head_dim * p->config.n_kv_heads / p->config.n_workers;
-  uint64_t once = 0, alone = 0;
-  for (uint32_t i = 0; i < p->n_shared; i++) {
-    once += p->shared_cost[i] < cost_class(0, true) ? p->shared[i].n_keys : 0;
-    alone += (uint64_t)p->shared[i].n_keys * p->shared[i].n_members;
-  }
-  return c->apart_us == 0 || (double)alone * key_bytes / c->alone_bytes_us - (double)once * key_bytes / c->memory_bytes_us > c->apart_us;
+  uint64_t keys = 0;
+  for (uint32_t i = 0; i < p->n_shared; i++)
+    keys += (uint64_t)p->shared[i].n_keys * p->shared[i].n_members;
+  double alone_us = (double)keys * 4 * p->config.head_dim * p->config.n_kv_heads / c->alone_bytes_us;
+  return c->apart_us == 0 || (alone_us - p->stats.total_us) / p->config.n_workers > c->apart_us;
 }
 
 td_status td_attention_planner_make(td_attention_planner *p, const td_plan *plan, td_error *err)
@@ -385,7 +386,7 @@ td_status td_attention_planner_make(td_attention_planner *p, const td_plan *plan
   bool pack = p->config.invariant_keys == 0 &&
               (p->config.policy == TD_ATTENTION_UNIFIED || p->config.policy == TD_ATTENTION_PAT);
   bool fits = make_structure(p, plan, pack);
-  if (fits && p->config.shared_only && p->n_shared > 0 && !is_worth_a_launch(p))
+  if (fits && p->config.shared_only && p->n_shared > 0 && !is_worth_it(p))
     fits = make_structure(p, plan, false);
   if (!fits && pack) {
     fits = make_structure(p, plan, false);
@@ -404,7 +405,8 @@ void td_attention_planner_own(const td_attention_planner *p, const td_plan *plan
   const planned_row *row = p->rows;
   for (uint32_t i = 0; i < plan->n_rows; i++) {
     bool planned = plan->rows[i].q_len == 1, shares = planned && members[row->member].n_sources > 0;
-    own[i] = shares ? (td_attention_own){row->first_key, row->member} : (td_attention_own){0, TD_ATTENTION_NO_MEMBER};
+    const td_attention_member *m = &members[planned ? row->member : 0];
+    own[i] = shares ? (td_attention_own){row->first_key, row->member, m->first_source, m->n_sources} : (td_attention_own){0};
     row += planned;
   }
 }

@@ -121,6 +121,11 @@ void td_attention_tree_build(td_attention_planner *p, const int32_t *page_table)
 /* pack.c: members, shared spans and sources, from the tree; pack false: from the rows alone. */
 void td_attention_pack(td_attention_planner *p, bool pack);
 
+enum { PIECE_ROUNDS = 2 }; /* of places, for which shared spans alone are cut at most */
+
+/* planner.c */
+uint32_t td_attention_shared_spans_max(const td_attention_planner_config *c, uint32_t n_rows);
+
 /* cut.c: spans' tasks and slots in the block. False: more slots than there are. */
 bool td_attention_cut(td_attention_planner *p);
 double td_attention_longest_us(const td_attention_planner *p);

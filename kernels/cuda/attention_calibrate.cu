@@ -114,7 +114,10 @@ td_status td_cuda_calibrate_attention(cuda_backend *b, const char *cache_folder,
   const td_kv_shape *s = &m.kv->shape;
   td_attention_fit_request r = {};
   td_attention_fitted f = {};
-  r.config = td_attention_planner_config_of(b->planner);
+  const td_attention_planner_config served = td_attention_planner_config_of(b->planner);
+  r.config = served;
+  if (served.shared_only) // trials have a launch of their own
+    td_cuda_plan_in_one_launch(b, &r.config);
   r.config.max_rows = r.config.max_rows < TRIAL_ROWS ? r.config.max_rows : (uint32_t)TRIAL_ROWS;
   r.max_block_bytes = td_attention_planner_block_bytes(b->planner);
   r.n_pages = s->n_pages;
@@ -130,9 +133,9 @@ td_status td_cuda_calibrate_attention(cuda_backend *b, const char *cache_folder,
     return TD_OK;
   }
   TD_TRY(st);
-  if (r.config.shared_only) { // the trials do all in one launch: of two, memory's rate alone is the same (kernels/attention/README.md)
-    double memory_bytes_us = f.cost.memory_bytes_us;
-    f.cost = r.config.cost;
+  if (served.shared_only) { // memory's rate alone is the same (kernels/attention/README.md)
+    double memory_bytes_us = f.cost.memory_bytes_us * r.config.n_workers / served.n_workers;
+    f.cost = served.cost;
     f.cost.memory_bytes_us = memory_bytes_us;
   }
   return td_attention_planner_set_cost(b->planner, &f.cost, err);

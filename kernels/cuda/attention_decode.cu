@@ -6,11 +6,12 @@
 // a block's begin and end would be longer than what is between.
 // In a recorded step the plan has been unpacked before the first kernel, and all KV but that of the step's own tokens is from
 // steps before: a block begins to read it before it waits for the kernels before it.
-// Of a row that shares keys with others, items are what comes behind these; the kernel before has done the shared ones by a plan
-// (attention_unified.cu), and its partials go first into the row's sum.
+// Of a row that shares keys with others, items are what comes behind these; other blocks of the launch do the shared ones for all of them
+// (attention_spans.cuh), and their partials go first into the row's sum.
 // There it may also do what rope_kv.cu does for the step's own tokens (fused.cuh).
 // Source: FlashDecoding's split; PersistentKV's row-local shares.
 #include "kernels/cuda/attention_finish.cuh"
+#include "kernels/cuda/attention_spans.cuh"
 #include "kernels/cuda/attention_strips.cuh"
 #include "kernels/cuda/rope.cuh"
 
@@ -20,39 +21,20 @@ struct decode_works {
   uint32_t first, room;
 };
 
-// The plan of shared spans, and what the kernel before has made of it.
-struct shared_spans {
-  const unsigned char *plan; // the block
-  unsigned char *partials;   // [slots][group] of TD_ATTENTION_PARTIAL_BYTES
-};
-
 #ifdef TD_HAS_MBARRIER
-// Where a row's partials lie: to `runs`, by one warp. Nothing of it is written by the kernel before.
-__device__ __forceinline__ shared_before find_shared(const shared_spans &shared, const td_attention_item &it, uint32_t kv_head,
-                                                     uint32_t group, partial_run *runs)
+// Where a row's partials lie and what tells that they do, by one warp. Nothing of it is written by the kernels before.
+__device__ __forceinline__ void find_shared(shared_runs *out, const shared_spans &shared, const td_attention_item &it, const device_batch &batch,
+                                            uint32_t kv_head)
 {
-  if (it.member == TD_ATTENTION_NO_MEMBER)
-    return {shared.partials, runs, 0, group};
-  const td_attention_header *h = (const td_attention_header *)shared.plan;
-  const td_attention_member member = ((const td_attention_member *)(shared.plan + h->members_at))[it.member];
-  const uint32_t *sources = (const uint32_t *)(shared.plan + h->sources_at) + member.first_source;
-  const td_attention_span *spans = (const td_attention_span *)(shared.plan + h->spans_at);
-  const td_attention_task *tasks = (const td_attention_task *)(shared.plan + h->tasks_at);
-  uint32_t lane = threadIdx.x % 32, span = lane < member.n_sources ? sources[lane] : 0;
-  bool simple = true; // a lane can tell by itself
-  if (lane < member.n_sources) {
-    const td_attention_span s = spans[span];
-    simple = s.chunk16 > 0 || s.n_tasks == 1;
-    if (simple)
-      runs[lane] = run_of_span(s, it.member, kv_head);
+  uint32_t lane = threadIdx.x % 32;
+  if (lane < it.n_sources) {
+    const td_attention_source s =
+        ((const td_attention_source *)(shared.plan + ((const td_attention_header *)shared.plan)->sources_at))[it.first_source + lane];
+    out->runs[lane] = {s.slot + it.member + kv_head * s.n_pieces * s.n_members, s.n_pieces, s.n_members, s.first_piece};
   }
-  for (uint32_t left = __ballot_sync(0xffffffffu, !simple); left; left &= left - 1) {
-    uint32_t i = __ffs(left) - 1;
-    partial_run run = partials_of(spans, tasks, __shfl_sync(0xffffffffu, span, i), it.member, kv_head);
-    if (lane == 0)
-      runs[i] = run;
-  }
-  return {shared.partials, runs, member.n_sources, group};
+  if (lane == 0)
+    out->now = launch_word(shared, batch);
+  __syncwarp();
 }
 #endif
 
@@ -61,7 +43,10 @@ template <int HD> struct decode_shape : strip_shape<HD, HD == 64 ? 2 : 1> {
   using base = strip_shape<HD, STAGES>;
   static constexpr int SMEM_BYTES = 1024 + WARPS * base::WARP_BYTES; // and room to align
   static constexpr int BLOCKS = HD == 256 ? 0 : HD == 96 ? 4 : 3; // td_attention_decode_blocks; 0: one
+  static constexpr int SHARES_BLOCKS = HD == 96 ? 3 : BLOCKS;     // attend_spans takes more registers
   static_assert(16 * (HD + 4) * 4 <= base::WARP_BYTES, "finish_warp and finish_block need this");
+  static_assert(HD == 256 || (span_tile<HD>::ALL_BYTES <= WARPS * base::WARP_BYTES && span_tile<HD>::BARRIERS <= WARPS * base::WARP_BARRIERS),
+                "attend_spans needs this");
 };
 
 #ifdef TD_HAS_MBARRIER
@@ -115,7 +100,7 @@ template <int HD> __device__ __forceinline__ void take_queries(uint32_t q[HD / 1
 #endif
 
 // ROTATES: queries, keys and values are as the product left them. Then every row has one token, and the step is recorded. SHARES: items
-// may be the ends of rows that share keys.
+// may be pieces of shared spans, and the ends of rows that have such.
 enum decode_form { PLAIN, ROTATES, SHARES };
 
 // What a block or one of its warps works on: an item for all of them, or one for each.
@@ -144,7 +129,7 @@ __device__ __forceinline__ bool take_item(decode_share *out, const device_batch 
 }
 
 template <int HD, decode_form FORM>
-__global__ void __launch_bounds__(WARPS * 32, decode_shape<HD>::BLOCKS)
+__global__ void __launch_bounds__(WARPS * 32, FORM == SHARES ? decode_shape<HD>::SHARES_BLOCKS : decode_shape<HD>::BLOCKS)
     decode_kernel(attention_args a, decode_rotation by, shared_spans shared, device_batch batch, decode_works works, bool recorded)
 {
 #ifdef TD_HAS_MBARRIER
@@ -153,7 +138,7 @@ __global__ void __launch_bounds__(WARPS * 32, decode_shape<HD>::BLOCKS)
   __shared__ uint64_t barriers[WARPS * S::WARP_BARRIERS];
   __shared__ __align__(16) bf16 queries[FORM == ROTATES ? TD_DECODE_ROWS * (HD + 8) : 8];
   __shared__ float2 turns[FORM == ROTATES ? HD / 2 : 1];
-  __shared__ partial_run runs[FORM == SHARES ? WARPS : 1][FORM == SHARES ? TD_ATTENTION_LEVELS_MAX : 1];
+  __shared__ shared_runs runs[FORM == SHARES ? WARPS : 1];
   unsigned char *smem_all = smem_raw + (1024 - shared_address(smem_raw) % 1024) % 1024;
   uint32_t warp = threadIdx.x / 32, kv_head = blockIdx.x % a.n_kv_heads;
   decode_share mine;
@@ -165,15 +150,21 @@ __global__ void __launch_bounds__(WARPS * 32, decode_shape<HD>::BLOCKS)
     return;
   }
   const td_attention_item &it = mine.item;
+#ifdef TD_HAS_WGMMA
+  if constexpr (FORM == SHARES)
+    if (it.n_tokens == 0) {
+      attend_spans<HD>(a, batch, shared, it, works.items, kv_head, shared_address(smem_all), shared_address(barriers));
+      return;
+    }
+#endif
   uint32_t n_old = it.position; // tokens of the steps before
   strip_stream<HD, S::STAGES> in;
   in.open(a, batch, it, kv_head, mine.alone ? 0 : warp, mine.alone ? 1 : WARPS);
   in.n = mine.there ? in.n : 0;
   in.make_ring(shared_address(smem_all), shared_address(barriers));
   uint32_t n_copied = fill_ring(in, 0, n_old), q[HD / 16][4];
-  shared_before before = {};
   if constexpr (FORM == SHARES)
-    before = find_shared(shared, it, kv_head, a.group, runs[warp]);
+    find_shared(&runs[warp], shared, it, batch, kv_head);
   if constexpr (FORM == ROTATES)
     for (uint32_t i = threadIdx.x; i < HD / 2; i += WARPS * 32)
       turns[i] = turn_of((int32_t)n_old, by.inv_freq[i], by.attn_factor);
@@ -192,6 +183,7 @@ __global__ void __launch_bounds__(WARPS * 32, decode_shape<HD>::BLOCKS)
   warp_state<HD> st;
   clear(st);
   attend_strips(st, in, q, a, it);
+  const shared_before before = {shared.partials, &runs[FORM == SHARES ? warp : 0], it.n_sources, a.group, shared.done + kv_head, a.n_kv_heads, false};
   float *mine_smem = (float *)(smem_all + warp * S::WARP_BYTES);
   if (FORM != ROTATES && mine.alone) {
     if (mine.there) {
@@ -221,7 +213,7 @@ static void launch(cuda_backend *b, const attention_args &a, const decode_rotati
   }
   b->decode_kernel = (const void *)kernel;
   queue_kernel(b, kernel, dim3(n_works * a.n_kv_heads), WARPS * 32, decode_shape<HD>::SMEM_BYTES, a, by,
-               shared_spans{b->device_plan, b->plan_partials}, b->batch, decode_works{b->device_items, first, b->items.max_items},
+               shared_spans{b->device_plan, b->plan_partials, b->pieces_done, b->n_shared_launches++}, b->batch, decode_works{b->device_items, first, b->items.max_items},
                b->padded_decode);
 }
 

@@ -10,6 +10,7 @@ enum {
   ROUNDS = 3,        /* of places, in which blocks of nearly as many rows as there are places run */
   BLOCK_TOKENS = 128, /* a block's begin and end, in the tokens that it would read meanwhile */
   NARROW_TOKENS = 64, NARROW_TOKENS_OF_MANY = 320, MANY = 8, /* rows for each place */
+  PIECES_FEW = 6, /* keys of rows' own for each one that they share */
 };
 
 uint32_t td_attention_items_max(uint32_t max_rows, uint32_t max_tokens)
@@ -40,7 +41,7 @@ uint32_t td_attention_decode_works_max(uint32_t n_rows, uint32_t n_kv_heads, uin
 /* What of a row is its items'. */
 static td_attention_own own_of(const td_attention_cut *cut, uint32_t row)
 {
-  return cut->own ? cut->own[row] : (td_attention_own){0, TD_ATTENTION_NO_MEMBER};
+  return cut->own ? cut->own[row] : (td_attention_own){0};
 }
 
 static bool is_left_out(const td_plan_row *r, const td_attention_cut *cut) { return cut->no_singles && r->q_len == 1; }
@@ -154,8 +155,7 @@ static td_attention_item item_of(const td_plan_row *r, uint32_t begin, uint32_t 
 {
   uint32_t position = r->kv_len - r->q_len + begin;
   return (td_attention_item){.query = r->q_start + begin, .n_tokens = n_tokens, .position = position,
-                             .page_table_offset = r->page_table_offset, .kv_end = position + n_tokens,
-                             .member = TD_ATTENTION_NO_MEMBER};
+                             .page_table_offset = r->page_table_offset, .kv_end = position + n_tokens};
 }
 
 /* In equal pieces, but for the rounding: a short one at the end would be a block's beginning and end for little. */
@@ -170,6 +170,8 @@ static void add_decode(td_attention_items *out, const td_plan_row *r, td_attenti
   it.kv_begin = own.begin;
   it.n_partials = 1;
   it.member = own.member;
+  it.first_source = own.first_source;
+  it.n_sources = own.n_sources;
   if (n == 1 || out->n_partials + n > max_partials) {
     add_item(out, it);
     return;
@@ -188,6 +190,69 @@ static void add_prefill(td_attention_items *out, const td_plan_row *r, uint32_t 
 {
   for (uint32_t begin = 0; begin < r->q_len; begin += tile)
     add_item(out, item_of(r, begin, begin + tile < r->q_len ? tile : r->q_len - begin));
+}
+
+/* ---- pieces of shared spans ---- */
+
+/* What is left to do of a plan's pieces, in their order. */
+typedef struct pieces_left {
+  const td_attention_span *span;
+  uint32_t chunk, n, n_blocks; /* n_blocks: for each kv head, that do them in turns */
+} pieces_left;
+
+/* A block in each place, as the sooner pieces are done, the sooner decodes can end; but few where rows have so much to read by themselves that few are
+ * done meanwhile, and where these then still find a place each. */
+static pieces_left pieces_of_plan(const td_attention_header *plan, const decodes *own, uint32_t places)
+{
+  if (!plan)
+    return (pieces_left){0};
+  const td_attention_span *spans = td_attention_at(plan, plan->spans_at);
+  uint32_t few = (places + 2) / 3;
+  uint64_t keys = 0;
+  for (uint32_t i = 0; i < plan->n_shared_spans; i++)
+    keys += spans[i].n_keys;
+  uint32_t most = own->n + few < places && own->total > PIECES_FEW * keys ? few : places;
+  return (pieces_left){spans, 0, plan->n_tasks, plan->n_tasks < most ? plan->n_tasks : most};
+}
+
+static td_attention_item take_piece(pieces_left *left)
+{
+  const td_attention_span *s = left->span;
+  uint32_t i = left->chunk, keys = s->chunk16 * 16u, n = s->n_tasks;
+  bool last = i + 1 == n;
+  left->span += last;
+  left->chunk = last ? 0 : i + 1;
+  left->n--;
+  return (td_attention_item){.page_table_offset = s->first_page, .kv_begin = i * keys, .kv_end = last ? s->n_keys : (i + 1) * keys,
+                             .partial = s->slot + i * s->n_members, .first_partial = s->first_task + i, .n_partials = n,
+                             .member = s->first_member, .n_members = s->n_members};
+}
+
+/* Each block's first. They stand before the decodes, which wait for them. */
+static void add_first_pieces(td_attention_items *out, pieces_left *left)
+{
+  for (uint32_t i = 0; i < left->n_blocks; i++)
+    add_item(out, take_piece(left));
+}
+
+/* The others, behind all that blocks find by their numbers: each is the next of the one n_blocks before it. */
+static void add_next_pieces(td_attention_items *out, pieces_left *left)
+{
+  uint32_t first = out->n_items;
+  while (left->n > 0) {
+    uint32_t i = out->n_items - first;
+    out->items[i < left->n_blocks ? out->n_prefill + i : out->n_items - left->n_blocks].next = out->n_items;
+    add_item(out, take_piece(left));
+  }
+  out->n_next = out->n_items - first;
+  out->n_items = first;
+}
+
+/* Places for decodes. What begins when pieces are done ends last: where these have few places and fewer rows than the others are cut, better all
+ * begin at once. */
+static uint32_t places_beside(const pieces_left *pieces, const decodes *own, uint32_t places)
+{
+  return 3 * pieces->n_blocks <= places + 2 && own->n + pieces->n_blocks < places ? places - pieces->n_blocks : places;
 }
 
 static int longest_first(const void *x, const void *y)
@@ -216,7 +281,9 @@ void td_attention_items_make(td_attention_items *out, const td_plan *plan, const
     qsort(out->items, out->n_prefill, sizeof *out->items, longest_first);
   decodes d = {.tokens = out->tokens, .n_rows = plan->n_rows};
   count_above(&d, narrow_tokens(n_decodes, cut));
-  split by = split_of(&d, places);
+  pieces_left pieces = pieces_of_plan(cut->shared, &d, places);
+  split by = split_of(&d, places_beside(&pieces, &d, places));
+  add_first_pieces(out, &pieces);
   for (uint32_t i = 0; n_wide < d.n; i++)
     if (d.tokens[i] > d.above)
       add_decode(out, &plan->rows[i], own_of(cut, i), n_wide++ < by.from ? UINT32_MAX : by.tokens, max_partials);
@@ -224,4 +291,5 @@ void td_attention_items_make(td_attention_items *out, const td_plan *plan, const
   for (uint32_t i = 0; i < plan->n_rows && d.n < n_decodes; i++)
     if (d.tokens[i] > 0 && d.tokens[i] <= d.above)
       add_decode(out, &plan->rows[i], own_of(cut, i), UINT32_MAX, 0);
+  add_next_pieces(out, &pieces);
 }

@@ -21,20 +21,29 @@ enum {
 /* All that a block must know of its work, so that it finds the first keys by one look-up, of their pages. */
 typedef struct td_attention_item {
   alignas(16) uint32_t query;  /* the first one's place among the step's tokens */
-  uint32_t n_tokens;           /* queries */
+  uint32_t n_tokens;           /* queries; 0: a piece of a shared span of the plan, for one query of each of n_members members */
   uint32_t position;           /* of the first query in its row */
-  uint32_t page_table_offset;  /* of the row */
-  uint32_t kv_begin, kv_end;   /* keys */
-  uint32_t partial;            /* of a split row: where this share's partial goes */
-  uint32_t first_partial;      /* and where those of the row begin */
-  uint32_t n_partials;         /* 0: a prefill tile; 1: a decode tile; more: one of so many shares of a decode */
-  uint32_t member;             /* of the attention plan, which has the keys before; or TD_ATTENTION_NO_MEMBER */
+  uint32_t page_table_offset;  /* of the row, or of the span */
+  uint32_t kv_begin, kv_end;   /* keys, of the row or of the span */
+  uint32_t partial;            /* of a split row: where this share's partial goes; of a piece: the slot of head 0 */
+  uint32_t first_partial;      /* and where those of the row begin; of a piece: its number */
+  uint32_t n_partials;         /* 0: a prefill tile; 1: a decode tile; more: one of so many shares of a decode, or pieces of the span */
+  uint32_t member;             /* of the plan, the row's or the piece's first */
+  union {
+    uint32_t n_sources;        /* of a row: how many the plan has for it, which have the keys before, */
+    uint32_t n_members;
+  };
+  union {
+    uint32_t first_source;     /* and the first */
+    uint32_t next;             /* of a piece: the item that its block does after it, 0: none */
+  };
 } td_attention_item;
 static_assert(sizeof(td_attention_item) == 48, "what a block asks for, and each step sends");
 
 typedef struct td_attention_items {
-  td_attention_item *items; /* [max_items]: prefill tiles, then decodes, then narrow decodes, of which a warp does one alone */
-  uint32_t n_items, n_prefill, n_wide, max_items; /* n_wide: all but the narrow ones */
+  td_attention_item *items; /* [max_items]: prefill tiles, pieces of shared spans, decodes, narrow decodes, of which a warp does one alone; then
+                               pieces that are other items' next */
+  uint32_t n_items, n_prefill, n_wide, n_next, max_items; /* n_wide: all but the narrow ones; n_items: without the n_next last */
   uint32_t n_partials;
   uint32_t *tokens; /* [a plan's rows]: what td_attention_items_make works with */
 } td_attention_items;
@@ -42,19 +51,19 @@ typedef struct td_attention_items {
 /* Partials of any step. */
 uint32_t td_attention_partials_max(uint32_t n_kv_heads, uint32_t n_blocks);
 
-/* Room that any plan of max_rows rows and max_tokens tokens needs. */
+/* Room that any plan of max_rows rows and max_tokens tokens needs, beside pieces of shared spans (td_attention_pieces_max). */
 uint32_t td_attention_items_max(uint32_t max_rows, uint32_t max_tokens);
 
 /* Blocks of the decode kernel that run on an SM at once, by its shared memory. */
 static inline uint32_t td_attention_decode_blocks(uint32_t head_dim) { return head_dim > 128 ? 1 : head_dim == 96 ? 4 : 3; }
 
-/* Blocks that do all decodes, for each kv head. */
+/* Blocks that do all decodes and what they share, for each kv head. */
 static inline uint32_t td_attention_decode_works(const td_attention_items *items)
 {
   return items->n_wide - items->n_prefill + (items->n_items - items->n_wide + TD_NARROW_ITEMS - 1) / TD_NARROW_ITEMS;
 }
 
-/* The same of any plan of at most n_rows decodes. */
+/* The same of any plan of at most n_rows decodes that share nothing. */
 uint32_t td_attention_decode_works_max(uint32_t n_rows, uint32_t n_kv_heads, uint32_t n_blocks);
 
 /* What of the device and the model decides how a plan is cut. */
@@ -67,6 +76,7 @@ typedef struct td_attention_cut {
   bool no_singles;       /* rows of one token are planned elsewhere (kernels/attention) */
   bool narrow;           /* the kernel knows narrow items */
   const td_attention_own *own; /* [n_rows] of rows of one token, what is to be cut; NULL: all of them. Only where such rows are decodes */
+  const td_attention_header *shared; /* the plan of shared spans whose rows' own keys these are; NULL: there is none */
 } td_attention_cut;
 
 /* Longest prefill tiles first, so that the tail of the launch is short. */

@@ -37,7 +37,6 @@ struct block_plan {
   const uint32_t *sources;
   const td_attention_task *at_hand; // copies of tasks [first, first + TASKS_AT_HAND)
   uint32_t first, end;              // this block's tasks, of shared spans or of rows' own
-  bool shared_only;                 // partials are written, not counted: the next kernel adds them up
 
   __device__ __forceinline__ const td_attention_task &task(uint32_t t) const
   {

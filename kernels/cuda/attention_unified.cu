@@ -4,8 +4,7 @@
 // share, slice by slice of 16 keys, short ones they take in turn, because a piece's begin and end are waiting for memory. A warp's
 // copies run ahead over the ends of pieces and tasks. A task of more query rows (a prefix that many rows share) is a tile for the tensor cores: one warp copies tiles of pages, two warpgroups of 64
 // query rows take turns, as attention_prefill.cu does for prompts. Both write partials (m, l, O) where a row has more than one piece;
-// who completes a row and head merges them, in the order of keys. A plan of shared spans alone (shared_only) leaves that to
-// attention_decode.cu, behind whose wait all partials are there.
+// who completes a row and head merges them, in the order of keys.
 // Source: PersistentKV, PAT (see kernels/attention/README.md); FlashAttention-3 for the tiles.
 #include "kernels/cuda/attention_merge.cuh"
 #include "kernels/cuda/attention_tile.cuh"
@@ -216,7 +215,7 @@ __device__ __forceinline__ void merge_at_hand(warp_state<HD> &st, const unified_
 // Whether a piece is the last that its row and head wait for, and all that the row's own span has of the head.
 __device__ __forceinline__ bool is_last(const unified_args &u, const block_plan &bp, const td_attention_task &k, const piece_at &p)
 {
-  if (bp.shared_only || !k.shared || k.n_members > 1 || p.end - p.begin != k.n_keys)
+  if (!k.shared || k.n_members > 1 || p.end - p.begin != k.n_keys)
     return false;
   if (p.t < bp.spans[bp.h->n_shared_spans].first_task) // a tile that only one row is left for
     return false;
@@ -256,7 +255,7 @@ __device__ __forceinline__ void finish_alone(warp_state<HD> &st, const unified_a
     if (lane % 4 == 0)
       put_end<HD>(dst, st.m[h], st.l[h], unit);
   }
-  if (slot != TD_ATTENTION_DIRECT && !bp.shared_only)
+  if (slot != TD_ATTENTION_DIRECT)
     arrive_and_merge_alone<HD>(u, bp, k, p);
 }
 
@@ -321,7 +320,7 @@ __device__ __forceinline__ void finish_small(const warp_state<HD> &st, const uni
         put_end<HD>(dst, m, l, unit);
     }
   }
-  if (slot != TD_ATTENTION_DIRECT && !bp.shared_only)
+  if (slot != TD_ATTENTION_DIRECT)
     arrive_and_merge<HD>(u, bp, k, p);
   else
     sync_compute(); // the sums are free
@@ -511,7 +510,7 @@ __device__ __forceinline__ void consume_tiles(const unified_args &u, const block
     ring.multiply_last(c, n - 1);
     ring.end_last(c, n - 1);
     store_tile<HD>(u, bp, k, p, c, r0);
-    if (slot_of(k, p) != TD_ATTENTION_DIRECT && !bp.shared_only)
+    if (slot_of(k, p) != TD_ATTENTION_DIRECT)
       arrive_and_merge<HD>(u, bp, k, p);
     else
       sync_compute();
@@ -563,7 +562,6 @@ __global__ void __launch_bounds__(UNIFIED_THREADS, 1) unified_kernel(unified_arg
   bp.spans = (const td_attention_span *)(u.plan + bp.h->spans_at);
   bp.members = (const td_attention_member *)(u.plan + bp.h->members_at);
   bp.sources = (const uint32_t *)(u.plan + bp.h->sources_at);
-  bp.shared_only = bp.h->shared_only > 0;
   bool empty = batch.counts[COUNT_TASKS] == 0; // then the plan is another step's
 #pragma unroll
   for (int part = 0; part < 2; part++) {
@@ -667,6 +665,14 @@ void td_cuda_unified_attention(cuda_backend *b, const attention_args &a, uint32_
   }
 }
 
+void td_cuda_plan_in_one_launch(const cuda_backend *b, td_attention_planner_config *c)
+{
+  c->shared_only = false;
+  c->n_workers = (uint32_t)b->n_sms;
+  c->tile_rows = TILE_ROWS;
+  c->cost = td_attention_cost_of_h200(c->n_workers);
+}
+
 bool td_cuda_planner_config(const cuda_backend *b, const td_kv_shape *s, td_attention_planner_config *out)
 {
   bool wgmma = b->has_wgmma && td_cuda_has_wgmma_attention(s->head_dim);
@@ -675,18 +681,22 @@ bool td_cuda_planner_config(const cuda_backend *b, const td_kv_shape *s, td_atte
   td_attention_planner_config c = {};
   c.policy = b->config.attention == TD_ATTENTION_AUTO ? TD_ATTENTION_UNIFIED : (td_attention_policy)(b->config.attention - 1);
   c.max_rows = b->config.max_rows;
-  c.n_workers = (uint32_t)b->n_sms;
   c.n_kv_heads = s->n_kv_heads;
   c.group = s->n_heads / s->n_kv_heads;
   c.head_dim = s->head_dim;
   c.page_tokens = s->page_tokens;
   c.window_tokens = s->window_tokens;
-  c.tile_rows = TILE_ROWS;
   if (b->config.attention == TD_ATTENTION_AUTO && c.group > TD_DECODE_ROWS)
     return false; // more than a decode item holds: rows as prefill tiles
   c.shared_only = c.policy == TD_ATTENTION_UNIFIED && c.group <= TD_DECODE_ROWS; // larger groups have no items for one token
+  if (c.shared_only) {
+    c.n_workers = td_cuda_decode_blocks(b, s->head_dim);
+    c.tile_rows = SPAN_ROWS;
+    c.cost = td_attention_cost_of_h200_apart(c.n_workers);
+  } else {
+    td_cuda_plan_in_one_launch(b, &c);
+  }
   c.max_slots = td_attention_slots_of(&c);
-  c.cost = c.shared_only ? td_attention_cost_of_h200_apart(c.n_workers) : td_attention_cost_of_h200(c.n_workers);
   if (b->config.attention != TD_ATTENTION_AUTO)
     c.cost.apart_us = 0; // whoever asks for what rows share has it
   *out = c;
@@ -705,5 +715,6 @@ td_status td_cuda_make_planner(cuda_backend *b, const td_kv *kv, td_error *err)
   b->own_are_items = c.shared_only;
   TD_TRY(td_cuda_alloc_array(b, td_attention_block_bytes_max(&c), &b->device_plan, err));
   TD_TRY(td_cuda_alloc_array(b, td_cuda_plan_partial_bytes(&c), &b->plan_partials, err));
+  TD_TRY(td_cuda_alloc_array(b, td_cuda_pieces_of_all_heads(&c), &b->pieces_done, err));
   return td_cuda_alloc_array(b, (size_t)c.max_rows * c.n_kv_heads, &b->plan_arrived, err);
 }

@@ -18,10 +18,11 @@ template <int HD> struct key_tile {
 
 #ifdef TD_HAS_WGMMA
 
-template <int HD> struct consumer {
+// KEYS: of a tile.
+template <int HD, int KEYS = key_tile<HD>::KEYS> struct consumer {
   using S = key_tile<HD>;
-  float o[HD / 2], s[S::KEYS / 2], m[2], l[2];
-  uint32_t p[S::KEYS / 4];
+  float o[HD / 2], s[KEYS / 2], m[2], l[2];
+  uint32_t p[KEYS / 4];
 
   __device__ __forceinline__ void clear()
   {
@@ -47,7 +48,7 @@ template <int HD> struct consumer {
   {
     wgmma_begin();
 #pragma unroll
-    for (int c = 0; c < S::KEYS / 16; c++)
+    for (int c = 0; c < KEYS / 16; c++)
       wgmma_rs(o, p + 4 * c, wgmma_operand(v16 + c * 2 * S::GROUP_BYTES / 16, S::ATOM_BYTES, S::GROUP_BYTES, S::ATOM_LINE_BYTES));
     wgmma_commit();
   }
@@ -56,7 +57,7 @@ template <int HD> struct consumer {
   {
     int32_t key0 = (int32_t)(kv0 + 2 * (threadIdx.x % 4));
 #pragma unroll
-    for (int i = 0; i < S::KEYS / 2; i++) {
+    for (int i = 0; i < KEYS / 2; i++) {
       int32_t key = key0 + i / 4 * 8 + i % 2, at = pos[i / 2 % 2];
       if (key > at || (window > 0 && key <= at - (int32_t)window))
         s[i] = -INFINITY;
@@ -68,7 +69,7 @@ template <int HD> struct consumer {
   {
     uint32_t key0 = kv0 + 2 * (threadIdx.x % 4);
 #pragma unroll
-    for (int i = 0; i < S::KEYS / 2; i++) {
+    for (int i = 0; i < KEYS / 2; i++) {
       uint32_t key = key0 + i / 4 * 8 + i % 2;
       if (key >= end || key < begin)
         s[i] = -INFINITY;
@@ -80,7 +81,7 @@ template <int HD> struct consumer {
   {
     float mx[2] = {m[0], m[1]}, sum[2] = {0, 0};
 #pragma unroll
-    for (int i = 0; i < S::KEYS / 2; i++)
+    for (int i = 0; i < KEYS / 2; i++)
       mx[i / 2 % 2] = fmaxf(mx[i / 2 % 2], s[i]);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -93,7 +94,7 @@ template <int HD> struct consumer {
       mx[h] = top;
     }
 #pragma unroll
-    for (int i = 0; i < S::KEYS / 2; i++) {
+    for (int i = 0; i < KEYS / 2; i++) {
       s[i] = exp2_fast(s[i] * scale_log2 - mx[i / 2 % 2]);
       sum[i / 2 % 2] += s[i];
     }
@@ -104,7 +105,7 @@ template <int HD> struct consumer {
   __device__ __forceinline__ void pack_weights()
   {
 #pragma unroll
-    for (int i = 0; i < S::KEYS / 4; i++)
+    for (int i = 0; i < KEYS / 4; i++)
       p[i] = pack2(s[2 * i], s[2 * i + 1]);
   }
 

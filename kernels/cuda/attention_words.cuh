@@ -67,4 +67,18 @@ template <int N> __device__ __forceinline__ void forget_words(float *dst)
     v[i] = __uint_as_float(ABSENT);
   store_words(dst, v);
 }
+
+// That a block's writes are there, to whoever awaits it: by one thread behind a meeting of all.
+__device__ __forceinline__ void say_done(uint64_t *word, uint64_t now)
+{
+  asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(word), "l"(now) : "memory");
+}
+
+__device__ __forceinline__ void await_done(const uint64_t *word, uint64_t now)
+{
+  uint64_t seen;
+  do
+    asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(seen) : "l"(word) : "memory");
+  while (seen != now);
+}
 #endif

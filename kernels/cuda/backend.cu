@@ -101,7 +101,7 @@ static size_t be_kv_fixed_bytes(const td_backend *be, const td_kv_shape *s)
   td_attention_planner_config c;
   if (td_cuda_planner_config(b, s, &c))
     bytes += granules(td_attention_block_bytes_max(&c)) + granules(td_cuda_plan_partial_bytes(&c)) +
-             granules((size_t)c.max_rows * c.n_kv_heads * sizeof(uint32_t));
+             granules((size_t)c.max_rows * c.n_kv_heads * sizeof(uint32_t)) + granules(td_cuda_pieces_of_all_heads(&c) * sizeof(uint64_t));
   return bytes;
 }
 

@@ -11,7 +11,8 @@
 //   attention.cu  paged attention for hybrid batches; on Hopper attention_prefill.cu takes prompt chunks, attention_decode.cu decodes
 //   fused_product.cu products of up to 8 rows with norms, additions, SwiGLU, of up to 4 alone; fused_plan.cu makes recorded steps of these
 //   attention_calibrate.cu what such plans cost on this device
-//   attention_unified.cu decodes by a plan of kernels/attention, with shared prefixes, or only these; attention_merge.cuh its tasks and merge;
+//   attention_spans.cuh what rows share, in attention_decode.cu's launch
+//   attention_unified.cu decodes by a plan of kernels/attention with tasks; attention_merge.cuh its tasks and merge;
 //   attention_partials.cuh where its partials lie; attention_wgmma.cuh what it shares with prompts
 //   attention_tile.cuh, attention_strips.cuh, attention_finish.cuh, attention_shares.cuh, rope.cuh what kernels share; mbarrier.cuh, tma.cuh, wgmma.cuh Hopper's instructions
 //   sample.cu     token choice
@@ -52,8 +53,8 @@ struct device_batch {
 __device__ __forceinline__ uint32_t log2_of(uint32_t n) { return 31 - __clz(n); }
 
 // COUNT_WIDE_ITEMS: of the items, those before the narrow ones. COUNT_TASKS: of the attention plan; 0: the step has none, and where plans
-// lie is an earlier step's.
-enum { COUNT_TOKENS, COUNT_ROWS, COUNT_LOGITS, COUNT_ITEMS, COUNT_WIDE_ITEMS, COUNT_TASKS, N_COUNTS };
+// lie is an earlier step's. COUNT_STEP: its number.
+enum { COUNT_TOKENS, COUNT_ROWS, COUNT_LOGITS, COUNT_ITEMS, COUNT_WIDE_ITEMS, COUNT_TASKS, COUNT_STEP, N_COUNTS };
 
 // A packed plan on its way up, and what comes back of its step.
 struct step_block {
@@ -163,6 +164,8 @@ struct cuda_backend {
   unsigned char *device_plan; // the block
   unsigned char *plan_partials; // [slots, group] of TD_ATTENTION_PARTIAL_BYTES
   uint32_t *plan_arrived;     // [max_rows, n_kv_heads], zero between launches
+  uint64_t *pieces_done;      // [pieces, n_kv_heads]: in which launch of which step last (attention_spans.cuh)
+  uint32_t n_steps, n_shared_launches; // so far
 };
 
 static inline cuda_backend *self(td_backend *be) { return (cuda_backend *)be; }

@@ -34,14 +34,29 @@ typedef struct unpacked {
   const int32_t *sampled; // of the step before
 } unpacked;
 
-// Of any shape's attention plan.
-static size_t plan_bytes_max(const cuda_backend *b)
+static bool has_plans(const cuda_backend *b) { return b->config.attention && b->has_wgmma && !b->config.batch_invariant; }
+
+// Of the attention plans of any shape, the one with most of everything.
+static td_attention_planner_config largest_plan(const cuda_backend *b)
 {
   td_attention_planner_config c = {};
   c.max_rows = b->config.max_rows;
-  c.n_workers = (uint32_t)b->n_sms;
+  c.n_workers = td_cuda_decode_blocks(b, 96); // of all heads these have most
   c.group = c.tile_rows = TD_GROUP_MAX;
-  return b->config.attention && b->has_wgmma && !b->config.batch_invariant ? td_attention_block_bytes_max(&c) : 0;
+  c.n_kv_heads = 1;
+  return c;
+}
+
+static size_t plan_bytes_max(const cuda_backend *b)
+{
+  const td_attention_planner_config c = largest_plan(b);
+  return has_plans(b) ? td_attention_block_bytes_max(&c) : 0;
+}
+
+static uint32_t items_max(const cuda_backend *b)
+{
+  const td_attention_planner_config c = largest_plan(b);
+  return td_attention_items_max(c.max_rows, b->config.max_tokens) + (has_plans(b) ? td_attention_pieces_max(&c, c.max_rows) : 0);
 }
 
 static size_t packed_bytes_max(const cuda_backend *b)
@@ -79,7 +94,7 @@ static void pack_plan(cuda_backend *b, const td_plan *plan)
   memcpy(pack_section(b, ROWS, plan->n_rows * sizeof(td_plan_row)), plan->rows, plan->n_rows * sizeof(td_plan_row));
   memcpy(pack_section(b, LOGITS_ROWS, plan->n_logits * sizeof(uint32_t)), plan->logits_rows,
          plan->n_logits * sizeof(uint32_t));
-  b->items.n_items = b->items.n_wide = b->items.n_prefill = 0;
+  b->items.n_items = b->items.n_wide = b->items.n_prefill = b->items.n_next = 0;
   b->planned = b->planner && td_attention_planner_make(b->planner, plan, nullptr) == TD_OK; // else every row by itself
   const td_attention_header *decodes = b->planned ? td_attention_planner_block(b->planner) : nullptr;
   bool own = b->planned && b->own_are_items;
@@ -90,11 +105,11 @@ static void pack_plan(cuda_backend *b, const td_plan *plan)
     const td_kv_shape *s = &b->kvs->back()->shape;
     td_attention_cut cut = {s->n_heads / s->n_kv_heads, s->n_kv_heads, td_cuda_decode_blocks(b, s->head_dim),
                             (uint32_t)(b->kvs->back()->wgmma ? TD_PREFILL_ROWS_WGMMA : TD_PREFILL_ROWS_MMA),
-                            b->config.batch_invariant, b->planned && !own, b->kvs->back()->wgmma, own ? b->own : nullptr};
+                            b->config.batch_invariant, b->planned && !own, b->kvs->back()->wgmma, own ? b->own : nullptr, own ? decodes : nullptr};
     td_attention_items_make(&b->items, plan, &cut);
   }
-  memcpy(pack_section(b, ITEMS, b->items.n_items * sizeof(td_attention_item)), b->items.items,
-         b->items.n_items * sizeof(td_attention_item));
+  size_t n_items = b->items.n_items + b->items.n_next;
+  memcpy(pack_section(b, ITEMS, n_items * sizeof(td_attention_item)), b->items.items, n_items * sizeof(td_attention_item));
   size_t n_decodes = b->n_plan_tasks > 0 ? decodes->block_bytes : 0;
   if (void *at = pack_section(b, ATTENTION_PLAN, n_decodes); n_decodes > 0)
     memcpy(at, decodes, n_decodes);
@@ -112,6 +127,7 @@ static void pack_plan(cuda_backend *b, const td_plan *plan)
   h->counts[COUNT_ITEMS] = b->items.n_items;
   h->counts[COUNT_WIDE_ITEMS] = b->items.n_wide;
   h->counts[COUNT_TASKS] = b->n_plan_tasks;
+  h->counts[COUNT_STEP] = ++b->n_steps;
 }
 
 __global__ void __launch_bounds__(UNPACK_THREADS) unpack_kernel(const uint32_t *packed, unpacked to)
@@ -225,7 +241,7 @@ td_status td_cuda_make_step_memory(cuda_backend *b, td_error *err)
   b->page_table_entries = c->max_rows * ((c->max_context_tokens + 15) / 16);
   // the scheduler's bound on the updates of one plan (scheduler/README.md), from the same sizes
   b->max_page_updates = b->page_table_entries + 4096 + 2 * (c->max_tokens / 16 + c->max_rows);
-  b->items.max_items = td_attention_items_max(c->max_rows, c->max_tokens);
+  b->items.max_items = items_max(b);
   b->items.items = (td_attention_item *)calloc(b->items.max_items, sizeof *b->items.items);
   b->items.tokens = (uint32_t *)calloc(c->max_rows, sizeof *b->items.tokens);
   b->own = (td_attention_own *)calloc(c->max_rows, sizeof *b->own);

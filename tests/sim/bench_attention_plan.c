@@ -45,9 +45,11 @@ static td_plan plan_of(const td_attention_tree *t, uint32_t extra)
 
 static td_attention_planner *planner_of(uint32_t n_heads, uint32_t n_kv_heads, td_attention_policy policy, bool shared_only)
 {
-  td_attention_planner_config c = {.policy = policy, .max_rows = ROWS_MAX, .n_workers = N_WORKERS, .n_kv_heads = n_kv_heads,
-                                   .group = n_heads / n_kv_heads, .head_dim = 128, .page_tokens = PAGE_TOKENS, .tile_rows = 128,
-                                   .max_slots = 1 << 24, .shared_only = shared_only, .cost = td_attention_cost_of_h200(N_WORKERS)};
+  uint32_t n_workers = (shared_only ? 3 : 1) * N_WORKERS;
+  td_attention_planner_config c = {.policy = policy, .max_rows = ROWS_MAX, .n_workers = n_workers, .n_kv_heads = n_kv_heads,
+                                   .group = n_heads / n_kv_heads, .head_dim = 128, .page_tokens = PAGE_TOKENS,
+                                   .tile_rows = shared_only ? 64 : 128, .max_slots = 1 << 24, .shared_only = shared_only,
+                                   .cost = shared_only ? td_attention_cost_of_h200_apart(n_workers) : td_attention_cost_of_h200(n_workers)};
   td_attention_planner *p = NULL;
   td_error err;
   if (td_attention_planner_create(&c, &p, &err) != TD_OK) {
@@ -75,11 +77,12 @@ static int by_value(const void *x, const void *y)
 /* What is left by shared spans alone. */
 static void make_items(const td_attention_planner *p, const td_plan *plan)
 {
-  static td_attention_item list[2 * ROWS_MAX + TD_SPLITS_MAX];
+  static td_attention_item list[32 * ROWS_MAX];
   static td_attention_own own[ROWS_MAX];
   static uint32_t tokens[ROWS_MAX];
   td_attention_items items = {.items = list, .max_items = sizeof list / sizeof *list, .tokens = tokens};
-  td_attention_cut cut = {4, 8, 3 * N_WORKERS, TD_PREFILL_ROWS_WGMMA, false, false, true, own};
+  td_attention_cut cut = {4, 8, 3 * N_WORKERS, TD_PREFILL_ROWS_WGMMA, false, false, true, own,
+                          td_attention_planner_block(p)};
   td_attention_planner_own(p, plan, own);
   td_attention_items_make(&items, plan, &cut);
 }

@@ -232,6 +232,11 @@ static void test_nothing_is_written_past_the_buffers(void **unused)
     td_attention_planner_config c = random_config();
     c.max_rows = 1 + below(24);
     c.max_slots = below(3) ? 0 : 1 + below(600);
+    if (below(3) == 0) {
+      c.policy = TD_ATTENTION_UNIFIED;
+      c.invariant_keys = 0;
+      c.shared_only = true;
+    }
     guarded g = guarded_planner(&c);
     for (uint32_t k = 0; k < 4; k++) {
       td_plan plan = random_plan(1 + below(k == 3 ? c.max_rows : 3 * c.max_rows), c.page_tokens, below(3) ? 4000 : 40000);

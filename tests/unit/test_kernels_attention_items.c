@@ -128,7 +128,7 @@ static void test_cuts(void **unused)
   for (uint32_t round = 0; round < 3000; round++) {
     td_plan plan = {0};
     td_attention_cut cut = {groups[round % 10], 1 + below(16), 20 + below(1800),
-                            below(2) ? TD_PREFILL_ROWS_MMA : TD_PREFILL_ROWS_WGMMA, below(4) == 0, below(4) == 0, below(2) == 0, NULL};
+                            below(2) ? TD_PREFILL_ROWS_MMA : TD_PREFILL_ROWS_WGMMA, below(4) == 0, below(4) == 0, below(2) == 0, NULL, NULL};
     make_rows(&plan, rows);
     td_attention_items_make(&out, &plan, &cut);
     assert_in_range(out.n_items, cut.no_singles ? 0 : plan.n_rows, out.max_items);
@@ -153,7 +153,7 @@ static void test_recorded_grids_are_large_enough(void **unused)
   td_attention_items out = items_for(ROWS_MAX, ROWS_MAX);
   for (uint32_t round = 0; round < 3000; round++) {
     td_plan plan = {.rows = rows, .n_rows = 1 + below(ROWS_MAX)};
-    td_attention_cut cut = {1 + below(TD_DECODE_ROWS), 1 + below(16), 20 + below(420), TD_PREFILL_ROWS_WGMMA, false, false, below(2) == 0, NULL};
+    td_attention_cut cut = {1 + below(TD_DECODE_ROWS), 1 + below(16), 20 + below(420), TD_PREFILL_ROWS_WGMMA, false, false, below(2) == 0, NULL, NULL};
     for (uint32_t i = 0; i < plan.n_rows; i++)
       rows[i] = (td_plan_row){.q_start = i, .q_len = 1, .kv_len = 1 + (below(5) ? below(500) : below(200000))};
     td_attention_items_make(&out, &plan, &cut);
@@ -198,7 +198,7 @@ static void test_places_are_filled(void **unused)
   for (uint32_t round = 0; round < 2000; round++) {
     td_plan plan = {.rows = rows, .n_rows = 1 + below(ROWS_MAX)};
     uint32_t heads = 1 + below(8), n_places = 1 + below(512 / heads), tokens = 20000 + below(100000);
-    td_attention_cut cut = {4, heads, heads * n_places, TD_PREFILL_ROWS_WGMMA, false, false, false, NULL};
+    td_attention_cut cut = {4, heads, heads * n_places, TD_PREFILL_ROWS_WGMMA, false, false, false, NULL, NULL};
     for (uint32_t i = 0; i < plan.n_rows; i++)
       rows[i] = (td_plan_row){.q_start = i, .q_len = 1, .kv_len = tokens};
     td_attention_items_make(&out, &plan, &cut);
@@ -220,7 +220,7 @@ static void test_the_last_rows_fill_their_rounds(void **unused)
   for (uint32_t i = 0; i < sizeof cells / sizeof *cells; i++) {
     uint32_t n = cells[i][0], n_places = BLOCKS / cells[i][2], n_whole = n / n_places * n_places;
     td_plan plan = {.rows = rows, .n_rows = n};
-    td_attention_cut cut = {4, cells[i][2], BLOCKS, TD_PREFILL_ROWS_WGMMA, false, false, true, NULL};
+    td_attention_cut cut = {4, cells[i][2], BLOCKS, TD_PREFILL_ROWS_WGMMA, false, false, true, NULL, NULL};
     for (uint32_t r = 0; r < n; r++)
       rows[r] = (td_plan_row){.q_start = r, .q_len = 1, .kv_len = cells[i][1]};
     td_attention_items_make(&out, &plan, &cut);
@@ -240,7 +240,7 @@ static void test_a_long_row_among_many_is_cut(void **unused)
   for (uint32_t round = 0; round < 2000; round++) {
     uint32_t n_places = 10 + below(ROWS_MAX - 10);
     td_plan plan = {.rows = rows, .n_rows = n_places + below(ROWS_MAX - n_places + 1)};
-    td_attention_cut cut = {4, 4, 4 * n_places, TD_PREFILL_ROWS_WGMMA, false, false, false, NULL};
+    td_attention_cut cut = {4, 4, 4 * n_places, TD_PREFILL_ROWS_WGMMA, false, false, false, NULL, NULL};
     uint64_t total = 0;
     for (uint32_t i = 0; i < plan.n_rows; i++)
       rows[i] = (td_plan_row){.q_start = i, .q_len = 1, .kv_len = 1000 + below(1000)};
@@ -267,7 +267,7 @@ static void test_partials_suffice(void **unused)
   for (uint32_t i = 0; i < 3; i++)
     for (uint32_t n = 1; n < n_places[i]; n++) {
       td_plan plan = {.rows = rows, .n_rows = n};
-      td_attention_cut cut = {4, 1, n_places[i], TD_PREFILL_ROWS_WGMMA, false, false, true, NULL};
+      td_attention_cut cut = {4, 1, n_places[i], TD_PREFILL_ROWS_WGMMA, false, false, true, NULL, NULL};
       for (uint32_t r = 0; r < n; r++)
         rows[r] = (td_plan_row){.q_start = r, .q_len = 1, .kv_len = 8000};
       td_attention_items_make(&out, &plan, &cut);

@@ -1,0 +1,306 @@
+// What rows share, done once for all of them by blocks of the launch that does each row's own keys.
+//
+// A block takes a piece of a shared span (kernels/attention/plan.h) and a kv head: its keys against the queries of the span's members, at most
+// 64 packed rows, by wgmma. It has the room that any decode's block has, so both kinds stand side by side on a multiprocessor: one keeps the
+// tensor cores busy, the other memory. The sums are partials; a row's own block waits for those of its spans.
+// Blocks begin in the order of their numbers and pieces come first, so no block waits for one that cannot have begun. That a piece is done
+// is said by a word that no other launch says, so none has to be taken back.
+// Source: PAT (packing by shared prefix), POD-Attention (both kinds of work on one multiprocessor).
+#pragma once
+
+#include "kernels/cuda/attention_partials.cuh"
+#include "kernels/cuda/attention_wgmma.cuh"
+#include "kernels/cuda/attention_words.cuh"
+#include "kernels/cuda/mbarrier.cuh"
+
+// The plan of shared spans, and where its sums go.
+struct shared_spans {
+  const unsigned char *plan; // the block
+  unsigned char *partials;   // [slots][group] of TD_ATTENTION_PARTIAL_BYTES
+  uint64_t *done;            // [pieces, kv heads]: launch_word of the last launch that did one
+  uint32_t launch;           // differs from those of all other launches of a step
+};
+
+#ifdef TD_HAS_MBARRIER
+__device__ __forceinline__ uint64_t launch_word(const shared_spans &shared, const device_batch &batch)
+{
+  return (uint64_t)batch.counts[COUNT_STEP] << 32 | shared.launch;
+}
+#endif
+
+template <int HD> struct span_tile {
+  static constexpr uint32_t KEYS = 64, BYTES = KEYS * HD * 2; // of K, of V, or of the queries
+  static constexpr uint32_t STAGES = HD == 64 ? 7 : 3, ALL_BYTES = (1 + STAGES) * BYTES;
+  static constexpr uint32_t BARRIERS = STAGES * 2;
+  static_assert(KEYS == SPAN_ROWS, "queries have a tile's room");
+};
+
+#ifdef TD_HAS_WGMMA
+// Where a K or V lies in the ring; stages are gone through again and again.
+template <int HD> struct span_place {
+  uint32_t stage, turn;
+  __device__ __forceinline__ void go_on()
+  {
+    bool last = stage + 1 == span_tile<HD>::STAGES;
+    stage = last ? 0 : stage + 1;
+    turn ^= last;
+  }
+};
+
+// K and V of a piece's tiles in the order in which they are needed: a tile's K stands before the V of the tile before it. The first warp copies
+// K, the second V, and all four attend to them.
+template <int HD> struct span_ring {
+  using S = span_tile<HD>;
+  const bf16 *kv; // of the kv head in page 0, the first warp's K, the second's V
+  const int32_t *pages;
+  size_t page_stride;
+  uint32_t page_shift, n_keys, n; // log2 of a page's tokens; tiles of the piece
+  uint32_t smem, bars;
+  int32_t page_id;    // lane l: page l of the piece's current 32
+  span_place<HD> now; // what is needed next
+
+  __device__ __forceinline__ uint32_t full(uint32_t stage) const { return bars + stage * 8; }
+  __device__ __forceinline__ uint32_t empty(uint32_t stage) const { return bars + (S::STAGES + stage) * 8; }
+  __device__ __forceinline__ uint32_t at(const span_place<HD> &p) const { return smem + p.stage * S::BYTES; }
+  __device__ __forceinline__ void await(const span_place<HD> &p) const { barrier_wait(full(p.stage), p.turn); }
+  __device__ __forceinline__ span_place<HD> take()
+  {
+    span_place<HD> p = now;
+    now.go_on();
+    return p;
+  }
+
+  // By all; then the block must meet.
+  __device__ __forceinline__ void make(const device_batch &batch, uint32_t block_smem, uint32_t block_bars)
+  {
+    page_shift = log2_of(batch.page_tokens);
+    smem = block_smem;
+    bars = block_bars;
+    now = {0, 0};
+    if (threadIdx.x == 0) {
+      for (uint32_t i = 0; i < S::STAGES; i++) {
+        barrier_init(full(i), 1);
+        barrier_init(empty(i), WG / 32);
+      }
+      barriers_made();
+    }
+    __syncthreads();
+  }
+
+  // The next piece, when all before is given back.
+  __device__ __forceinline__ void open(const attention_args &a, const device_batch &batch, const td_attention_item &it, uint32_t kv_head)
+  {
+    uint32_t warp = threadIdx.x / 32;
+    kv = a.kv + ((size_t)(kv_head * 2 + warp % 2) * HD << page_shift);
+    page_stride = (size_t)a.n_kv_heads * 2 * HD << page_shift;
+    pages = batch.page_table + it.page_table_offset + (it.kv_begin >> page_shift);
+    n_keys = it.kv_end - it.kv_begin;
+    n = (n_keys + S::KEYS - 1) / S::KEYS;
+    span_place<HD> p = now;
+    for (uint32_t i = 0; i < S::STAGES; i++, p.go_on())
+      copy(i, p.stage, p.turn ^ 1);
+  }
+
+  // Number `number` of the piece's K and V, if it is this warp's; past the piece's end there is nothing. The stage is free when its warps' turn
+  // `free` ends.
+  __device__ __forceinline__ void copy(uint32_t number, uint32_t stage, uint32_t free)
+  {
+    uint32_t lane = threadIdx.x % 32, bytes = HD * 2 << page_shift;
+    bool last = number == 2 * n - 1, v = number > 0 && (last || number % 2 == 0);
+    if (number >= 2 * n || threadIdx.x / 32 != v)
+      return;
+    uint32_t tile = last ? n - 1 : v ? number / 2 - 1 : (number + 1) / 2, first = tile * S::KEYS >> page_shift;
+    uint32_t n_pages = (min(S::KEYS, n_keys - tile * S::KEYS) + (1u << page_shift) - 1) >> page_shift;
+    if (first % 32 == 0)
+      page_id = (first + lane) << page_shift < n_keys ? pages[first + lane] : 0;
+    int32_t page = __shfl_sync(0xffffffffu, page_id, first % 32 + lane);
+    barrier_wait(empty(stage), free);
+    if (lane == 0)
+      barrier_expect(full(stage), n_pages * bytes);
+    __syncwarp();
+    if (lane < n_pages)
+      copy_bulk(smem + stage * S::BYTES + lane * bytes, kv + (size_t)page * page_stride, bytes, full(stage));
+  }
+
+  // What is at p is not needed by this warp any more.
+  __device__ __forceinline__ void give_back(const span_place<HD> &p) const
+  {
+    if (threadIdx.x % 32 == 0)
+      barrier_arrive(empty(p.stage));
+  }
+
+  // The same, and when no warp needs it, what comes there next is on its way. It is number `number` of the piece.
+  __device__ __forceinline__ void give_back(uint32_t number, const span_place<HD> &p)
+  {
+    give_back(p);
+    copy(number + S::STAGES, p.stage, p.turn);
+  }
+
+  // Of the last V, lines past the end, by all: not NaN, because their weight of zero would not remove that.
+  __device__ __forceinline__ void zero_lines(const span_place<HD> &p, uint32_t n_lines) const
+  {
+    constexpr uint32_t CHUNKS = HD / 8;
+    for (uint32_t k = n_lines * CHUNKS + threadIdx.x; k < S::KEYS * CHUNKS; k += WG)
+      asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(at(p) + kv_chunk_at(HD, k / CHUNKS, k % CHUNKS) * 2), "r"(0) : "memory");
+    fence_shared_writes();
+    __syncthreads();
+  }
+};
+
+// A piece's queries on their way to shared memory. Rows past the last repeat it.
+template <int HD> struct span_queries {
+  static constexpr uint32_t CHUNKS = HD / 8, EACH = SPAN_ROWS * CHUNKS / WG;
+  const bf16 *src[EACH];
+
+  __device__ __forceinline__ static uint32_t row(uint32_t i) { return (i * WG + threadIdx.x) / CHUNKS; }
+  __device__ __forceinline__ static uint32_t chunk(uint32_t i) { return (i * WG + threadIdx.x) % CHUNKS; }
+
+  // Where they are, by the plan alone. A row's member is found by a multiplication, exactly: rows and groups are few.
+  __device__ __forceinline__ void find(const attention_args &a, const td_attention_member *members, const td_attention_item &it,
+                                       uint32_t kv_head)
+  {
+    static_assert(SPAN_ROWS <= 128 && TD_GROUP_MAX <= 64, "else the multiplication is not exact");
+    uint32_t last = it.n_members * a.group - 1, per_group = 65536 / a.group + 1;
+#pragma unroll
+    for (uint32_t i = 0; i < EACH; i++) {
+      uint32_t r = min(row(i), last), member = r * per_group >> 16, head = kv_head * a.group + r - member * a.group;
+      src[i] = a.qkv + ((size_t)members[it.member + member].token * (a.n_heads + 2 * a.n_kv_heads) + head) * HD + chunk(i) * 8;
+    }
+  }
+
+  __device__ __forceinline__ void copy(uint32_t smem) const
+  {
+#pragma unroll
+    for (uint32_t i = 0; i < EACH; i++)
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(smem + kv_chunk_at(HD, row(i), chunk(i)) * 2), "l"(src[i]) : "memory");
+  }
+
+  // All that were copied, by all threads.
+  __device__ __forceinline__ static void await()
+  {
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    fence_shared_writes();
+    __syncthreads();
+  }
+};
+
+// This thread's two rows of a piece to their partials.
+template <int HD, int KEYS>
+__device__ __forceinline__ void store_partials(const consumer<HD, KEYS> &c, unsigned char *partials, uint32_t n_rows, float scale_log2)
+{
+  uint32_t r0 = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    float sum = c.l[h], top = 0;
+    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+    sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+#pragma unroll
+    for (int j = 0; j < HD / 8; j++)
+      top = fmaxf(top, fmaxf(fabsf(c.o[4 * j + 2 * h]), fabsf(c.o[4 * j + 2 * h + 1])));
+    top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
+    float unit = unit_of(fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2))), per_unit = 1 / unit;
+    uint32_t r = r0 + 8 * h;
+    if (r >= n_rows)
+      continue;
+    unsigned char *dst = partial_at<HD>(partials, r);
+#pragma unroll
+    for (int j = 0; j < HD / 8; j++)
+      put_pair(dst, j * 8 + 2 * (threadIdx.x % 4), in_units(c.o[4 * j + 2 * h], c.o[4 * j + 2 * h + 1], per_unit));
+    if (threadIdx.x % 4 == 0)
+      put_end<HD>(dst, c.m[h] * scale_log2, sum, unit);
+  }
+}
+
+// A piece's keys against its queries, by all warps: a tile's products with the queries run beside those of the tile before with its values,
+// and these beside the softmax. The last values are left to attend_last.
+template <int HD>
+__device__ __forceinline__ void attend_piece(consumer<HD, span_tile<HD>::KEYS> &c, span_ring<HD> &ring, uint32_t q16, const attention_args &a)
+{
+  using S = span_tile<HD>;
+  float corr[2];
+  c.clear();
+  for (uint32_t i = 0; i < ring.n; i++) {
+    uint32_t left = ring.n_keys - i * S::KEYS;
+    const span_place<HD> k = ring.take();
+    span_place<HD> v = k;
+    ring.await(k);
+    c.multiply_keys(q16, warp_uniform(ring.at(k) >> 4));
+    if (i > 0) {
+      v = ring.take();
+      ring.await(v);
+      c.multiply_values(warp_uniform(ring.at(v) >> 4));
+      wgmma_wait<1>();
+    } else {
+      wgmma_wait<0>();
+    }
+    wgmma_hold(c.s);
+    ring.give_back(i > 0 ? 2 * i - 1 : 0, k);
+    if (left < S::KEYS)
+      c.mask_outside(0, 0, left);
+    c.softmax(a.scale_log2, corr);
+    wgmma_hold(c.s);
+    if (i > 0) {
+      wgmma_wait<0>();
+      wgmma_hold(c.o);
+      ring.give_back(2 * i, v);
+      if (__any_sync(0xffffffffu, corr[0] != 1 || corr[1] != 1)) // mostly the maximum stays as it was
+        c.rescale(corr);
+    }
+    c.pack_weights();
+  }
+}
+
+template <int HD> __device__ __forceinline__ void attend_last(consumer<HD, span_tile<HD>::KEYS> &c, span_ring<HD> &ring)
+{
+  using S = span_tile<HD>;
+  const span_place<HD> v = ring.take();
+  uint32_t left = ring.n_keys - (ring.n - 1) * S::KEYS;
+  ring.await(v);
+  if (left < S::KEYS)
+    ring.zero_lines(v, left);
+  c.multiply_values(warp_uniform(ring.at(v) >> 4));
+  wgmma_wait<0>();
+  wgmma_hold(c.o);
+  ring.give_back(v);
+}
+
+// A piece of a shared span, and those after it (td_attention_item.next), by a block of four warps. smem: ALL_BYTES, at a multiple of 1024.
+template <int HD>
+__device__ __forceinline__ void attend_spans(const attention_args &a, const device_batch &batch, const shared_spans &shared,
+                                             td_attention_item it, const td_attention_item *items, uint32_t kv_head, uint32_t smem,
+                                             uint32_t bars)
+{
+  const td_attention_member *members =
+      (const td_attention_member *)(shared.plan + ((const td_attention_header *)shared.plan)->members_at);
+  span_ring<HD> ring;
+  consumer<HD, span_tile<HD>::KEYS> c;
+  span_queries<HD> queries;
+  fence_global_writes(); // pages were written by ordinary stores
+  ring.make(batch, smem + span_tile<HD>::BYTES, bars);
+  ring.open(a, batch, it, kv_head); // no step writes shared pages any more
+  queries.find(a, members, it, kv_head);
+  wait_for_input();
+  queries.copy(smem);
+  for (;;) {
+    span_queries<HD>::await();
+    attend_piece(c, ring, warp_uniform(smem >> 4), a);
+    const td_attention_item now = it;
+    if (now.next > 0) {
+      it = items[now.next];
+      queries.find(a, members, it, kv_head);
+      __syncthreads(); // no queries are in use any more
+      queries.copy(smem);
+    }
+    attend_last(c, ring);
+    if (now.next > 0)
+      ring.open(a, batch, it, kv_head);
+    store_partials(c, partial_at<HD>(shared.partials, (size_t)(now.partial + kv_head * now.n_partials * now.n_members) * a.group),
+                   now.n_members * a.group, a.scale_log2);
+    __syncthreads();
+    if (threadIdx.x == 0)
+      say_done(shared.done + (size_t)now.first_partial * a.n_kv_heads + kv_head, launch_word(shared, batch));
+    if (now.next == 0)
+      return;
+  }
+}
+#endif
