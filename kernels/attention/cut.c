@@ -1,5 +1,5 @@
 /* Lines to tasks: the spans' predicted times one after another, cut into ranges; first the shared spans', in equal ones, then the rows'
- * own, so that every worker has as much in all.
+ * own, so that every worker has as much in all. Or shared spans alone to pieces, below.
  *
  * A cut falls on a multiple of what the kernel takes at once, and leaves no part of a head that is not worth its begin;
  * so a range differs from its share by no more than that, and the differences do not add up, because each cut is looked for
@@ -320,7 +320,7 @@ static bool cut_shared(td_attention_planner *p, td_attention_span *spans)
   p->stats.total_us = total_of(p, spans, 0, p->n_shared);
   h->n_slots = (uint32_t)n_slots;
   h->n_tasks = n_pieces;
-  h->block_bytes = h->tasks_at;
+  h->block_bytes = h->spans_at; /* no block reads spans */
   return true;
 }
 

@@ -83,7 +83,7 @@ typedef struct td_attention_header {
   uint32_t n_workers, n_tasks, n_spans, n_shared_spans, n_members, n_sources, n_slots;
   uint32_t members_at, sources_at, spans_at, tasks_at, block_bytes;
   uint32_t invariant_keys; /* as configured: how a piece is computed must not depend on other pieces either, if it is not 0 */
-  uint32_t shared_only;    /* as configured: n_tasks is the number of pieces, and nothing is counted or merged */
+  uint32_t shared_only;    /* as configured: n_tasks is the number of pieces; block_bytes ends before the spans, which items have told */
   uint32_t reserved[2];
 } td_attention_header;
 
@@ -139,8 +139,8 @@ typedef struct td_attention_stats {
   uint64_t n_full, n_lazy; /* plans since create; of the lazy ones, */
   uint64_t n_cut;          /* cut anew */
   uint64_t n_unpacked;     /* of them, without packing because the slots would not have sufficed */
-  double total_us;         /* predicted, of all workers together */
-  double longest_us;       /* of the worker with most */
+  double total_us;         /* predicted, of all workers together; of shared_only what is shared */
+  double longest_us;       /* of the worker with most; of shared_only the longest piece */
 } td_attention_stats;
 
 /* What of a row no shared span has: its keys from `begin` on, a page's first. */

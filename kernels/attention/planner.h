@@ -3,7 +3,7 @@
  *   planner.c  create; one plan: from nothing, or only lengths anew
  *   tree.c     which rows have which pages in common, found in the page tables
  *   pack.c     which of that is worth a span of its own; members in order, shared spans
- *   cut.c      lines to tasks: equal ranges for the workers
+ *   cut.c      lines to tasks: equal ranges for the workers; or shared spans to pieces
  *   cost.c     what pieces take, as predicted
  *   fit.c      that from the times of trials; fit_text.c  keeps it */
 #ifndef TD_KERNELS_ATTENTION_PLANNER_H
@@ -106,7 +106,7 @@ struct td_attention_planner {
   uint8_t *shared_cost;        /* [max_shared] cost_class of its keys */
   uint32_t *sources;           /* [max_sources] */
   double *ends_us, *shared_us; /* [n_workers] cut.c: where ranges end; what shared spans take of each */
-  uint32_t max_shared, max_sources, max_slots, max_tasks;
+  uint32_t max_shared, max_sources, max_slots;
   uint32_t n_shared, n_members, n_sources, n_sharing; /* n_sharing: members with shared spans */
   uint64_t own_keys; /* of all rows' own spans */
   uint64_t cut_keys; /* own_keys when the cuts were made */

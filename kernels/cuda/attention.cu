@@ -139,7 +139,7 @@ void td_cuda_attention(td_backend *be, const td_attention_params *p)
     n_decode = tiles ? 0 : td_attention_decode_works_max(b->plan->n_rows, a.n_kv_heads, td_cuda_decode_blocks(b, p->head_dim));
     if (b->recording_plan && b->own_are_items) {
       const td_attention_planner_config c = td_attention_planner_config_of(b->planner);
-      n_decode += td_attention_pieces_max(&c, b->plan->n_rows);
+      n_decode = td_attention_decode_works_max(b->plan->n_rows, a.n_kv_heads, c.n_workers) + td_attention_pieces_max(&c, b->plan->n_rows);
     }
   }
   if (!b->own_are_items && (b->padded_decode ? b->recording_plan : b->n_plan_tasks > 0))

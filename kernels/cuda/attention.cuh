@@ -45,6 +45,11 @@ inline uint32_t td_cuda_decode_blocks(const cuda_backend *b, uint32_t head_dim)
 {
   return (uint32_t)b->n_sms * td_attention_decode_blocks(head_dim);
 }
+// The same of a step in which rows share something.
+inline uint32_t td_cuda_shares_blocks(const cuda_backend *b, uint32_t head_dim)
+{
+  return (uint32_t)b->n_sms * td_attention_shares_blocks(head_dim);
+}
 // Items of the step from `first` on, by so many blocks for each kv head.
 void td_cuda_decode_attention(cuda_backend *b, const attention_args &a, uint32_t head_dim, uint32_t first, uint32_t n_works);
 

@@ -43,7 +43,7 @@ template <int HD> struct decode_shape : strip_shape<HD, HD == 64 ? 2 : 1> {
   using base = strip_shape<HD, STAGES>;
   static constexpr int SMEM_BYTES = 1024 + WARPS * base::WARP_BYTES; // and room to align
   static constexpr int BLOCKS = HD == 256 ? 0 : HD == 96 ? 4 : 3; // td_attention_decode_blocks; 0: one
-  static constexpr int SHARES_BLOCKS = HD == 96 ? 3 : BLOCKS;     // attend_spans takes more registers
+  static constexpr int SHARES_BLOCKS = HD == 96 ? 3 : BLOCKS;     // td_attention_shares_blocks: attend_spans takes more registers
   static_assert(16 * (HD + 4) * 4 <= base::WARP_BYTES, "finish_warp and finish_block need this");
   static_assert(HD == 256 || (span_tile<HD>::ALL_BYTES <= WARPS * base::WARP_BYTES && span_tile<HD>::BARRIERS <= WARPS * base::WARP_BARRIERS),
                 "attend_spans needs this");

@@ -57,6 +57,9 @@ uint32_t td_attention_items_max(uint32_t max_rows, uint32_t max_tokens);
 /* Blocks of the decode kernel that run on an SM at once, by its shared memory. */
 static inline uint32_t td_attention_decode_blocks(uint32_t head_dim) { return head_dim > 128 ? 1 : head_dim == 96 ? 4 : 3; }
 
+/* The same where rows share something. */
+static inline uint32_t td_attention_shares_blocks(uint32_t head_dim) { return head_dim == 96 ? 3 : td_attention_decode_blocks(head_dim); }
+
 /* Blocks that do all decodes and what they share, for each kv head. */
 static inline uint32_t td_attention_decode_works(const td_attention_items *items)
 {

@@ -97,6 +97,7 @@ template <int HD> struct span_ring {
     n_keys = it.kv_end - it.kv_begin;
     n = (n_keys + S::KEYS - 1) / S::KEYS;
     span_place<HD> p = now;
+#pragma unroll 1 // else what the compiler keeps for all of them is wanted where rows' own keys are read: 300 bytes of spills there
     for (uint32_t i = 0; i < S::STAGES; i++, p.go_on())
       copy(i, p.stage, p.turn ^ 1);
   }

@@ -690,7 +690,7 @@ bool td_cuda_planner_config(const cuda_backend *b, const td_kv_shape *s, td_atte
     return false; // more than a decode item holds: rows as prefill tiles
   c.shared_only = c.policy == TD_ATTENTION_UNIFIED && c.group <= TD_DECODE_ROWS; // larger groups have no items for one token
   if (c.shared_only) {
-    c.n_workers = td_cuda_decode_blocks(b, s->head_dim);
+    c.n_workers = td_cuda_shares_blocks(b, s->head_dim);
     c.tile_rows = SPAN_ROWS;
     c.cost = td_attention_cost_of_h200_apart(c.n_workers);
   } else {
@@ -711,6 +711,7 @@ td_status td_cuda_make_planner(cuda_backend *b, const td_kv *kv, td_error *err)
   b->own_are_items = false;
   if (!td_cuda_planner_config(b, &kv->shape, &c))
     return TD_OK;
+  TD_BUG_ON(c.shared_only && c.tile_rows > SPAN_ROWS);
   TD_TRY(td_attention_planner_create(&c, &b->planner, err));
   b->own_are_items = c.shared_only;
   TD_TRY(td_cuda_alloc_array(b, td_attention_block_bytes_max(&c), &b->device_plan, err));

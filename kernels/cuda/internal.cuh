@@ -154,7 +154,7 @@ struct cuda_backend {
   td_attention_item *device_items;
   float *partials;
 
-  // decodes by a plan (attention_unified.cu); none: every row by itself
+  // decodes by a plan, of shared spans alone (attention_spans.cuh) or with tasks (attention_unified.cu); none: every row by itself
   td_attention_planner *planner;
   bool planned;               // this step is
   bool own_are_items;         // plans are of shared spans alone; rows' own keys are items, which add up both

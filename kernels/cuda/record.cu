@@ -105,7 +105,7 @@ static td_status record_one(cuda_backend *b, uint32_t n_rows, bool of_plan, void
   return TD_OK;
 }
 
-// Twice where plans are of shared spans alone: steps without any are shorter by a launch, and may be fused.
+// Twice where plans are of shared spans alone: steps without any have a kernel that knows nothing of them, and may be fused.
 td_status td_cuda_record(td_backend *be, uint32_t n_rows, void (*queue)(void *arg, const td_plan *plan), void *arg,
                          td_error *err)
 {

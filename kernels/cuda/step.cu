@@ -103,7 +103,8 @@ static void pack_plan(cuda_backend *b, const td_plan *plan)
   b->n_plan_tasks = decodes ? decodes->n_tasks : 0;
   if (!b->kvs->empty()) { // one store at a time: the last that was made
     const td_kv_shape *s = &b->kvs->back()->shape;
-    td_attention_cut cut = {s->n_heads / s->n_kv_heads, s->n_kv_heads, td_cuda_decode_blocks(b, s->head_dim),
+    bool shares = own && b->n_plan_tasks > 0;
+    td_attention_cut cut = {s->n_heads / s->n_kv_heads, s->n_kv_heads, shares ? td_cuda_shares_blocks(b, s->head_dim) : td_cuda_decode_blocks(b, s->head_dim),
                             (uint32_t)(b->kvs->back()->wgmma ? TD_PREFILL_ROWS_WGMMA : TD_PREFILL_ROWS_MMA),
                             b->config.batch_invariant, b->planned && !own, b->kvs->back()->wgmma, own ? b->own : nullptr, own ? decodes : nullptr};
     td_attention_items_make(&b->items, plan, &cut);

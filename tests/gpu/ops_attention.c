@@ -261,3 +261,13 @@ void test_attention_recorded_short(const heads *h)
     shared_lens[i] = SHARED + 1 + (i % 9 ? i * 11 % 100 : 20 * i);
   test_recorded(h, lens, ALONE, shared_lens, RECORDED, SHARED);
 }
+
+void test_attention_recorded_long(const heads *h)
+{
+  enum { ALONE = 2, RECORDED = 12, SHARED = 8240 };
+  static const uint32_t lens[ALONE] = {300, 1};
+  uint32_t shared_lens[RECORDED];
+  for (uint32_t i = 0; i < RECORDED; i++)
+    shared_lens[i] = SHARED + 1 + 37 * i;
+  test_recorded(h, lens, ALONE, shared_lens, RECORDED, SHARED);
+}

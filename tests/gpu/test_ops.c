@@ -455,6 +455,14 @@ static const heads one_kv_head = {8, 1, 128, 16, 0, TD_ROPE_HALVES, false};
 /* Of two tokens: more slices than four for each of the blocks that are sure to run at once. */
 static const heads many_slices = {64, 8, 128, 16, 0, TD_ROPE_HALVES, false};
 
+/* Prefixes in more pieces than blocks do at once (kernels/attention/cut.c), each of more pages than are looked up at once, or with a short tile at the
+ * end; what some rows share beyond is short. */
+static const struct { heads heads; uint32_t tokens[3]; } many_pieces[] = {
+    {{32, 32, 128, 16, 0, TD_ROPE_HALVES, false}, {8240, 240, 48}}, {{32, 32, 96, 16, 0, TD_ROPE_HALVES, false}, {8240, 240, 48}},
+    {{64, 64, 64, 16, 0, TD_ROPE_PAIRS, false}, {6040, 240, 40}},   {{64, 64, 128, 16, 0, TD_ROPE_HALVES, false}, {8240, 240, 48}},
+    {{64, 32, 64, 64, 0, TD_ROPE_HALVES, false}, {8192, 256, 64}},
+};
+
 static void test_many_short(const heads *h, bool small)
 {
   static const uint32_t lens[] = {1, 2, 31, 32, 33, 63, 64, 65, 16, 17, 256, 320, 321, 48, 700, 100};
@@ -514,6 +522,15 @@ static void test_plans(const char *name, const td_backend_config *with, uint32_t
       test_attention_shared(&many_heads[i], 36, (const uint32_t[]){512, 256, 0});
       test_attention_recorded_short(&many_heads[i]);
     }
+    be->ops->destroy(be);
+  }
+  for (size_t i = 0; i < sizeof many_pieces / sizeof *many_pieces && policy == 1 && size == TEST_ALL && !is_cpu(); i++) {
+    if (!is_wanted(many_pieces[i].heads.head_dim))
+      continue;
+    open_backend(name, &config);
+    test_attention_shared(&many_pieces[i].heads, 24, many_pieces[i].tokens);
+    if (i == 0)
+      test_attention_recorded_long(&many_pieces[i].heads);
     be->ops->destroy(be);
   }
 }
