@@ -524,13 +524,15 @@ static void test_plans(const char *name, const td_backend_config *with, uint32_t
     }
     be->ops->destroy(be);
   }
-  for (size_t i = 0; i < sizeof many_pieces / sizeof *many_pieces && policy == 1 && size == TEST_ALL && !is_cpu(); i++) {
+  for (size_t i = 0; i < sizeof many_pieces / sizeof *many_pieces && policy == 1 && size == TEST_ALL; i++) {
     if (!is_wanted(many_pieces[i].heads.head_dim))
       continue;
     open_backend(name, &config);
-    test_attention_shared(&many_pieces[i].heads, 24, many_pieces[i].tokens);
-    if (i == 0)
-      test_attention_recorded_long(&many_pieces[i].heads);
+    if (!is_cpu()) {
+      test_attention_shared(&many_pieces[i].heads, 24, many_pieces[i].tokens);
+      if (i == 0)
+        test_attention_recorded_long(&many_pieces[i].heads);
+    }
     be->ops->destroy(be);
   }
 }
