@@ -342,7 +342,8 @@ static void test_long_spans_are_cut_and_short_ones_are_not(void **unused)
     assert_int_equal(v.h->n_shared_spans, 1);
     assert_in_range(v.spans[0].n_tasks, spans[i].least, spans[i].most);
     assert_true(keys * v.spans[0].n_tasks >= spans[i].shared && keys * v.spans[0].n_tasks < spans[i].shared + keys);
-    assert_true(s.longest_us > 0 && s.longest_us * v.spans[0].n_tasks * c.n_kv_heads >= 0.99 * s.total_us && s.longest_us < s.total_us);
+    double all_us = s.longest_us * v.spans[0].n_tasks * c.n_kv_heads; /* if none were shorter: but for rounding none is, and the last */
+    assert_true(all_us >= 0.99 * s.total_us && all_us <= 1.15 * s.total_us);
   }
   td_attention_planner_destroy(p);
 }
