@@ -49,6 +49,20 @@ __device__ __forceinline__ __half2 in_units(float a, float b, float per_unit) { 
 
 __device__ __forceinline__ void put_pair(unsigned char *partial, uint32_t element, __half2 v) { *(__half2 *)(partial + 2 * element) = v; }
 
+// Of row h (0, 1) of a thread's two in a warpgroup's tile (consumer of attention_wgmma.cuh): its softmax's sum, and its unit.
+template <int HD, class TILE> __device__ __forceinline__ float unit_of_tile_row(const TILE &c, int h, float *sum)
+{
+  float top = 0;
+  *sum = c.l[h];
+  *sum += __shfl_xor_sync(0xffffffffu, *sum, 1);
+  *sum += __shfl_xor_sync(0xffffffffu, *sum, 2);
+#pragma unroll
+  for (int j = 0; j < HD / 8; j++)
+    top = fmaxf(top, fmaxf(fabsf(c.o[4 * j + 2 * h]), fabsf(c.o[4 * j + 2 * h + 1])));
+  top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
+  return unit_of(fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2)));
+}
+
 // In units.
 __device__ __forceinline__ float2 pair_of(const unsigned char *partial, uint32_t element)
 {

@@ -192,14 +192,7 @@ __device__ __forceinline__ void store_partials(const consumer<HD, KEYS> &c, unsi
   uint32_t r0 = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
 #pragma unroll
   for (int h = 0; h < 2; h++) {
-    float sum = c.l[h], top = 0;
-    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-    sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-#pragma unroll
-    for (int j = 0; j < HD / 8; j++)
-      top = fmaxf(top, fmaxf(fabsf(c.o[4 * j + 2 * h]), fabsf(c.o[4 * j + 2 * h + 1])));
-    top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
-    float unit = unit_of(fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2))), per_unit = 1 / unit;
+    float sum, unit = unit_of_tile_row<HD>(c, h, &sum), per_unit = 1 / unit;
     uint32_t r = r0 + 8 * h;
     if (r >= n_rows)
       continue;
