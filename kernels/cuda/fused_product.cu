@@ -53,23 +53,48 @@ template <uint32_t ROWS> struct fused_ring {
   }
 };
 
+template <uint32_t ROWS> __device__ __forceinline__ void make_slots(const fused_ring<ROWS> &r, uint32_t from, uint32_t to)
+{
+#pragma unroll 4
+  for (uint32_t s = from; s < to; s++) {
+    barrier_init(r.filled + s * 8, 1);
+    barrier_init(r.emptied + s * 8, MULTIPLIERS);
+  }
+  barriers_made();
+}
+
 // What a block multiplies, part after part.
 struct fused_fetches {
   uint32_t i, n, tile, part;
 
-  // Until so many have been asked for.
-  template <uint32_t ROWS> __device__ __forceinline__ void run(uint32_t end, const fused_product &p, fused_ring<ROWS> &r)
+  template <uint32_t ROWS> __device__ __forceinline__ void next(const fused_product &p, fused_ring<ROWS> &r, uint64_t policy)
+  {
+    barrier_expect(r.filled + r.s * 8, slot_bytes(ROWS));
+    fetch_pairs_once(r.slot(), &p.w_map, r.filled + r.s * 8, tile * p.out_rows, part * SLICES, policy);
+    if (++part == p.n_parts) {
+      part = 0;
+      tile += gridDim.x;
+    }
+    r.advance();
+    i++;
+  }
+
+  // The first of the slots before `end`, which nobody has to give back. Not unrolled: little code is there sooner where a block begins.
+  template <uint32_t ROWS> __device__ __forceinline__ void fill(uint32_t end, const fused_product &p, fused_ring<ROWS> &r)
   {
     uint64_t policy = read_once_policy();
-    for (; i < end; i++) {
+#pragma unroll 1
+    while (i < min(n, end))
+      next(p, r, policy);
+  }
+
+  // All others.
+  template <uint32_t ROWS> __device__ __forceinline__ void run(const fused_product &p, fused_ring<ROWS> &r)
+  {
+    uint64_t policy = read_once_policy();
+    while (i < n) {
       barrier_wait(r.emptied + r.s * 8, r.turn ^ 1);
-      barrier_expect(r.filled + r.s * 8, slot_bytes(ROWS));
-      fetch_pairs_once(r.slot(), &p.w_map, r.filled + r.s * 8, tile * p.out_rows, part * SLICES, policy);
-      if (++part == p.n_parts) {
-        part = 0;
-        tile += gridDim.x;
-      }
-      r.advance();
+      next(p, r, policy);
     }
   }
 };
@@ -294,18 +319,16 @@ template <uint32_t ROWS, bool KEPT> __global__ void __launch_bounds__(FUSED_THRE
   let_next_start();
   if (threadIdx.x == 0)
     read_map(&p.w_map);
-  if (threadIdx.x == MULTIPLIERS * 32) {
-    for (uint32_t i = 0; i < p.n_slots; i++) {
-      barrier_init(r.filled + i * 8, 1);
-      barrier_init(r.emptied + i * 8, MULTIPLIERS);
-    }
-    barriers_made();
-    fetches.run(min(fetches.n, p.n_slots), p, r);
+  if (threadIdx.x == MULTIPLIERS * 32) { // the first weights are asked for when only their barriers are made
+    make_slots(r, 0, 1);
+    fetches.fill(1, p, r);
+    make_slots(r, 1, p.n_slots);
+    fetches.fill(p.n_slots, p, r);
   }
   __syncthreads();
   if (threadIdx.x >= MULTIPLIERS * 32) {
     if (threadIdx.x == MULTIPLIERS * 32)
-      fetches.run(fetches.n, p, r);
+      fetches.run(p, r);
     wait_for_input();
     return;
   }

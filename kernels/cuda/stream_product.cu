@@ -71,43 +71,65 @@ struct stream_ring {
   __device__ uint32_t stage(uint32_t s) const { return base + s * stage_bytes; }
 };
 
-// What a block reads, part after part.
-struct stream_place {
-  uint32_t tile, part;
-  __device__ void advance(const stream_args &a)
+__device__ __forceinline__ void make_stages(const stream_ring &r, uint32_t from, uint32_t to)
+{
+#pragma unroll 4
+  for (uint32_t s = from; s < to; s++) {
+    barrier_init(r.filled + s * 8, 1);
+    barrier_init(r.emptied + s * 8, GROUPS * GROUP_THREADS / 32);
+  }
+  barriers_made();
+}
+
+// The weights that a block reads, part after part.
+struct stream_fetches {
+  uint32_t i, n, tile, part;
+  uint32_t s, turn; // where in the ring
+
+  template <int SLICES>
+  __device__ __forceinline__ void next(const CUtensorMap *map, const stream_args &a, const stream_ring &r, uint64_t policy)
   {
+    barrier_expect(r.filled + s * 8, r.stage_bytes);
+    fetch_once(r.stage(s), map, r.filled + s * 8, tile * a.tile_rows, part * SLICES, policy);
     if (++part == a.n_parts) {
       part = 0;
       tile += gridDim.x;
     }
-  }
-};
-
-template <int SLICES>
-__device__ __forceinline__ void fetch_weights(const CUtensorMap *map, const stream_args &a, const stream_ring &r, uint32_t n_fetches)
-{
-  uint64_t policy = read_once_policy();
-  stream_place at = {blockIdx.x, 0};
-  for (uint32_t i = 0, s = 0, turn = 1; i < n_fetches; i++, at.advance(a)) {
-    if (i >= r.n_stages)
-      barrier_wait(r.emptied + s * 8, turn);
-    barrier_expect(r.filled + s * 8, r.stage_bytes);
-    fetch_once(r.stage(s), map, r.filled + s * 8, at.tile * a.tile_rows, at.part * SLICES, policy);
     if (++s == r.n_stages) {
       s = 0;
       turn ^= 1;
     }
+    i++;
   }
-}
+
+  // The first of the stages before `end`, which nobody has to give back. Not unrolled: little code is there sooner where a block begins.
+  template <int SLICES>
+  __device__ __forceinline__ void fill(uint32_t end, const CUtensorMap *map, const stream_args &a, const stream_ring &r)
+  {
+    uint64_t policy = read_once_policy();
+#pragma unroll 1
+    while (i < min(n, end))
+      next<SLICES>(map, a, r, policy);
+  }
+
+  // All others.
+  template <int SLICES> __device__ __forceinline__ void run(const CUtensorMap *map, const stream_args &a, const stream_ring &r)
+  {
+    uint64_t policy = read_once_policy();
+    while (i < n) {
+      barrier_wait(r.emptied + s * 8, turn ^ 1);
+      next<SLICES>(map, a, r, policy);
+    }
+  }
+};
 
 template <int SLICES>
 __device__ __forceinline__ void fetch_x(const CUtensorMap *map, const stream_args &a, const stream_ring &r, uint32_t n_fetches)
 {
   uint32_t part = 0;
   fence_global_writes(); // x was written by ordinary stores
-  for (uint32_t i = 0, s = 0, turn = 1; i < n_fetches; i++) {
-    if (i >= r.n_stages)
-      barrier_wait(r.emptied + s * 8, turn);
+  for (uint32_t i = 0, s = 0, turn = 0; i < n_fetches; i++) {
+    barrier_wait(r.emptied + s * 8, turn ^ 1);
     fetch(r.stage(s) + r.weight_bytes, map, r.filled + s * 8, 0, part * SLICES);
     if (++part == a.n_parts)
       part = 0;
@@ -169,18 +191,20 @@ __global__ void __launch_bounds__(STREAM_THREADS, 1)
   float *sums = (float *)(stream_memory + a.n_stages * r.stage_bytes);
   uint32_t n_tiles = (a.n_tiles - blockIdx.x + gridDim.x - 1) / gridDim.x, n_fetches = n_tiles * a.n_parts;
   let_next_start();
-  if (threadIdx.x == GROUPS * GROUP_THREADS) {
+  if (threadIdx.x == 0) {
     read_map(&w_map);
     read_map(&x_map);
-    for (uint32_t s = 0; s < a.n_stages; s++) {
-      barrier_init(r.filled + s * 8, 1);
-      barrier_init(r.emptied + s * 8, GROUPS * GROUP_THREADS / 32);
-    }
-    barriers_made();
+  }
+  stream_fetches fetches = {0, n_fetches, blockIdx.x, 0, 0, 0};
+  if (threadIdx.x == GROUPS * GROUP_THREADS) { // the first weights are asked for when only their barriers are made
+    make_stages(r, 0, 1);
+    fetches.fill<SLICES>(1, &w_map, a, r);
+    make_stages(r, 1, a.n_stages);
+    fetches.fill<SLICES>(a.n_stages, &w_map, a, r);
   }
   __syncthreads();
   if (threadIdx.x == GROUPS * GROUP_THREADS)
-    fetch_weights<SLICES>(&w_map, a, r, n_fetches);
+    fetches.run<SLICES>(&w_map, a, r);
   wait_for_input();
   if (threadIdx.x == GROUPS * GROUP_THREADS + 32)
     fetch_x<SLICES>(&x_map, a, r, n_fetches);
