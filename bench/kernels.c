@@ -29,7 +29,7 @@ static const char *const matrix_names[MATRICES] = {"qkv", "o", "gate_up", "down"
 
 typedef struct bench {
   const char *shape, *backend, *rows, *dtype, *only, *json, *attention;
-  double threads, device, gb_s, tflop_s, n_rounds, round_ms, max_seconds, cache_mb, attention_gb;
+  double threads, device, gb_s, tflop_s, n_rounds, round_ms, warm_ms, max_seconds, cache_mb, attention_gb;
   td_model_desc d;
   td_stage stage;
   td_dtype weight_dtype;
@@ -50,6 +50,7 @@ typedef struct bench {
   void (*queue)(struct bench *b, uint32_t i);
   matrix m;
   uint32_t n, n_queued;
+  double warm_s;       /* how long it runs before it is timed: products bring a GPU to its power limit, and then its clock falls */
   bool records;        /* whether the op is recorded, where the backend does that: it does not look at the plan */
   uint32_t n_recorded; /* steps: each is for another number of rows, so that it is found again */
   double empty_s;
@@ -306,16 +307,24 @@ static bool plan_tokens(bench *b, uint32_t n, bool logits)
   return fits;
 }
 
+/* After warm_s of them. */
+static double median_warm(bench *b, uint32_t n_queued, bool replay)
+{
+  b->n_queued = n_queued;
+  td_stage_warm(&b->stage, queue_all, b, replay, fmin(b->warm_s, b->max_seconds));
+  return td_stage_step_s(&b->stage, queue_all, b, replay, (uint32_t)b->n_rounds, b->max_seconds);
+}
+
 /* Of a recording, as decode steps are. */
 static double median_replay(bench *b, uint32_t n_queued)
 {
   td_backend *be = b->stage.be;
   td_error err;
   if (!be->ops->record || b->n_recorded >= be->max_rows || !plan_tokens(b, b->n_recorded + 1, true))
-    return median_step(b, n_queued, (int)b->n_rounds);
+    return median_warm(b, n_queued, false);
   b->n_queued = n_queued;
   check(be->ops->record(be, ++b->n_recorded, queue_all, b, &err), &err);
-  return td_stage_step_s(&b->stage, queue_all, b, true, (uint32_t)b->n_rounds, b->max_seconds);
+  return median_warm(b, n_queued, true);
 }
 
 /* Bytes and operations that the op cannot do without: its floor. */
@@ -349,7 +358,7 @@ static void measure(bench *b, const char *op, const char *size, const work *w)
   guess = fmax(guess - b->empty_s, 0.5e-6);
   n = b->round_ms * 1e-3 / guess;
   n = n < 2 ? 2 : n > QUEUE_MAX ? QUEUE_MAX : floor(n);
-  double all = b->records ? median_replay(b, (uint32_t)n) : median_step(b, (uint32_t)n, (int)b->n_rounds);
+  double all = b->records ? median_replay(b, (uint32_t)n) : median_warm(b, (uint32_t)n, false);
   double s = (all - b->empty_s) / n;
   if (s > 0)
     report(b, op, size, w, s);
@@ -458,11 +467,17 @@ static void queue_sample(bench *b, uint32_t i)
 
 /* ---- the list of figures ---- */
 
+static double warm_s_of(const bench *b)
+{
+  return b->warm_ms >= 0 ? b->warm_ms * 1e-3 : strcmp(b->stage.be->ops->name, "cpu") == 0 ? 0 : 0.2;
+}
+
 static void measure_linears(bench *b)
 {
   char size[64];
   b->queue = queue_linear;
   b->records = true;
+  b->warm_s = warm_s_of(b);
   plan_tokens(b, 1, false);
   for (matrix m = QKV; m < MATRICES; m++)
     for (size_t i = 0; i < b->n_list && wanted(b, matrix_names[m]); i++) {
@@ -477,11 +492,13 @@ static void measure_linears(bench *b)
       measure(b, matrix_names[m], size, &w);
     }
   b->records = false;
+  b->warm_s = 0;
 }
 
 static void measure_glu(bench *b)
 {
   char size[64];
+  b->warm_s = warm_s_of(b);
   plan_tokens(b, 1, false);
   for (size_t i = 0; i < b->n_list && wanted(b, "glu"); i++) {
     uint32_t n = (uint32_t)b->list[i], rows = rows_of(b, GATE_UP), cols = cols_of(b, GATE_UP);
@@ -499,6 +516,7 @@ static void measure_glu(bench *b)
         measure(b, "glu", size, &w);
     }
   }
+  b->warm_s = 0;
 }
 
 typedef struct simple_op {
@@ -656,7 +674,8 @@ static void read_options(bench *b)
     td_tool_die("--dtype: no type '%s'", b->dtype);
   if (td_attention_of(b->attention) == UINT32_MAX)
     td_tool_die("--attention: no '%s'", b->attention);
-  if (b->n_rounds < 1 || b->cache_mb < 1 || b->attention_gb <= 0 || b->round_ms <= 0)
+  if (b->n_rounds < 1 || b->cache_mb < 1 || b->attention_gb <= 0 || b->round_ms <= 0 ||
+      (b->warm_ms < 0 && b->warm_ms != -1))
     td_tool_die("a number is out of range");
 }
 
@@ -671,6 +690,7 @@ int td_bench_kernels(int argc, char **argv)
                     .round_ms = 4,
                     .max_seconds = 3,
                     .cache_mb = 128,
+                    .warm_ms = -1,
                     .attention_gb = 0};
   const td_arg args[] = {
       {"--shape", "NAME", "see below (llama3-8b)", TD_ARG_TEXT, &b.shape},
@@ -686,6 +706,7 @@ int td_bench_kernels(int argc, char **argv)
        &b.round_ms},
       {"--max-seconds", "S", "but no figure takes longer than about three times this (3)", TD_ARG_NUMBER,
        &b.max_seconds},
+      {"--warm-ms", "MS", "a product runs for so long before it is timed; -1: 200 on a GPU, 0 on a CPU", TD_ARG_NUMBER, &b.warm_ms},
       {"--cache-mb", "MB", "copies of inputs are larger together than this (128)", TD_ARG_NUMBER,
        &b.cache_mb},
       {"--attention-gb", "GB", "memory for KV; 0: 20 on a GPU, 0.5 on a CPU", TD_ARG_NUMBER, &b.attention_gb},

@@ -117,6 +117,13 @@ static double one_step(void *arg)
   return td_tool_now_s() - begin;
 }
 
+void td_stage_warm(td_stage *s, void (*queue)(void *arg, const td_plan *plan), void *arg, bool replay, double seconds)
+{
+  timed_step t = {s, queue, arg, replay};
+  for (double until = td_tool_now_s() + seconds; td_tool_now_s() < until;)
+    one_step(&t);
+}
+
 double td_stage_step_s(td_stage *s, void (*queue)(void *arg, const td_plan *plan), void *arg, bool replay, uint32_t n_rounds,
                        double max_seconds)
 {

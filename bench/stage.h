@@ -34,6 +34,8 @@ void td_stage_plan_repeat(td_stage *s);
  * `replay` and there is one. Ends the program on failure. */
 double td_stage_step_s(td_stage *s, void (*queue)(void *arg, const td_plan *plan), void *arg, bool replay, uint32_t n_rounds,
                        double max_seconds);
+/* The same step again and again for so long. */
+void td_stage_warm(td_stage *s, void (*queue)(void *arg, const td_plan *plan), void *arg, bool replay, double seconds);
 
 /* Calls once(arg) n_warm times, then until both n_min calls and min_seconds are reached or max_seconds are
  * over; seconds of each call go to `out`. */

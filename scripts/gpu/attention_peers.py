@@ -184,8 +184,8 @@ PEERS = {"FlashAttention-3": fa3, "FlashInfer": flashinfer_decode(False), "Flash
 
 # ---- measuring ----
 
-def graph_us(torch, calls):
-    """Microseconds a call, of a graph with all of them in turn."""
+def graph_us(torch, calls, warm_s=0):
+    """Microseconds a call, of a graph with all of them in turn, after replays that take warm_s."""
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
         for call in calls:
@@ -195,7 +195,10 @@ def graph_us(torch, calls):
     with torch.cuda.graph(graph):
         for call in calls:
             call()
-    times = []
+    times, until = [], time.monotonic() + warm_s
+    while time.monotonic() < until:
+        graph.replay()
+        torch.cuda.synchronize()
     for i in range(REPLAYS + 2):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()

@@ -7,8 +7,8 @@ Runs under whatever Python has torch; without it cuBLAS is left out, and the rea
 the library, cublas and cublaslt, where it lets one choose; whose step is the shorter is the reader's business.
 
 Timed as tandem-bench kernels does: as many calls as fill some milliseconds, in a CUDA graph, over copies of weights that together are larger
-than the L2 cache, from one x; median of replays. What tandem's products do besides is not asked of cuBLAS: o and down do not add to
-the residual stream, logits stay bf16."""
+than the L2 cache, from one x; median of replays, after others for 0.2 s: a GPU that products bring to its power limit is slower then than at
+first. What tandem's products do besides is not asked of cuBLAS: o and down do not add to the residual stream, logits stay bf16."""
 import argparse
 import math
 import sys
@@ -17,7 +17,7 @@ from attention_peers import graph_us, write
 from steps import HEAD_ROWS_MAX, linears_ms
 
 PRODUCTS = {"qkv": (4096, 6144), "o": (4096, 4096), "gate_up": (4096, 28672), "down": (14336, 4096), "lm_head": (4096, 128256)}
-CACHE_BYTES, FILL_US = 128e6, 4000
+CACHE_BYTES, FILL_US, WARM_S = 128e6, 4000, 0.2
 
 
 def copies_of(cols, rows):
@@ -56,7 +56,6 @@ def ways_of(torch):
 
 
 def measure(torch, rows, out):
-    """One way right after the other, so that both find the GPU equally warm."""
     ways = ways_of(torch)
     ops = {w: [] for w in ways}
     for op, (cols, width) in PRODUCTS.items():
@@ -69,7 +68,7 @@ def measure(torch, rows, out):
                 try:
                     choose()
                     once_us = graph_us(torch, calls) * len(calls)
-                    us = graph_us(torch, calls * max(1, int(FILL_US / once_us)))
+                    us = graph_us(torch, calls * max(1, int(FILL_US / once_us)), WARM_S)
                     ops[way].append({"op": op, "size": f"{n} x {cols}->{width}", "us": us})
                 except Exception as e:  # one way that a product does not have must not end the other
                     out["errors"].setdefault(way, f"{op} of {n} rows: {type(e).__name__}: {str(e)[:200]}")

@@ -496,11 +496,11 @@ def test_cublas_is_timed_both_ways(monkeypatch):
                 def preferred_blas_library(way):
                     chosen.append(way)
 
-    def graph_us(torch, calls):
+    def graph_us(torch, calls, warm_s=0):
         us, n = calls[0]
         if chosen[-1:] == ["cublas"] and n == 16 and us == 28:
             raise RuntimeError("no gate_up")
-        seen.append(len(calls))
+        seen.append((len(calls), warm_s))
         return us if chosen[-1:] != ["cublaslt"] else 2 * us
     chosen, seen = [], []
     monkeypatch.setattr(product_peers, "Product", Product)
@@ -513,7 +513,7 @@ def test_cublas_is_timed_both_ways(monkeypatch):
                                   "2048": {"cublas": pytest.approx(layers_ms), "cublaslt": pytest.approx(2 * layers_ms)}}
     assert out["errors"] == {"cublas": "gate_up of 16 rows: RuntimeError: no gate_up"}
     assert [o["size"] for o in out["ops"]["cublas"] if o["op"] == "lm_head"] == ["1 x 4096->128256", "16 x 4096->128256"]  # a prompt's is of one row
-    assert seen[:2] == [2, 2 * int(4000 / 12)]  # once round the copies, then what fills the time
+    assert seen[:2] == [(2, 0), (2 * int(4000 / 12), 0.2)]  # once round the copies, then what fills the time, as warm as tandem's
     chosen.clear()
     del Torch.backends.cuda.preferred_blas_library  # a torch that lets nobody choose
     product_peers.measure(Torch, [1], out)
