@@ -257,7 +257,13 @@ static void cut_own(td_attention_planner *p, cutting *c, td_attention_span *span
 
 /* ---- shared spans alone ---- */
 
-enum { PIECE_KEYS_MIN = 256, PIECE_KEYS_OF_FEW = 512, PIECES_SQUARE_KEYS = 16, PIECE_UNIT_KEYS = 64 };
+enum {
+  PIECE_UNIT_KEYS = 64,
+  PIECE_KEYS_MIN = 256,    /* of three and more: a row's end fetches two partials at once */
+  PIECE_BEGIN_KEYS = 300,  /* a piece's begin and end, in the keys that its block would have done meanwhile */
+  PIECES_SQUARE_KEYS = 16,
+  OWN_KEYS_MANY = 6,       /* keys of rows' own for each one that pieces read */
+};
 
 /* Blocks that run at once, for each head. */
 static uint32_t places_of(const td_attention_planner_config *c)
@@ -270,17 +276,6 @@ uint32_t td_attention_pieces_max(const td_attention_planner_config *c, uint32_t 
   return td_attention_shared_spans_max(c, n_rows) + PIECE_ROUNDS * places_of(c);
 }
 
-/* Keys of a piece, at least: where all is little, so that there is a place for each; else so that the last of several rounds is short. */
-static uint32_t piece_keys(const td_attention_planner *p, const td_attention_span *spans)
-{
-  uint64_t keys = 0, places = places_of(&p->config);
-  for (uint32_t i = 0; i < p->n_shared; i++)
-    keys += spans[i].n_keys;
-  uint64_t of_rounds = keys / (PIECE_ROUNDS * places) + 1, of_one = keys / places + 1;
-  uint64_t n = of_rounds > PIECE_KEYS_OF_FEW ? of_rounds : of_one < PIECE_KEYS_OF_FEW ? of_one : PIECE_KEYS_OF_FEW;
-  return n < PIECE_KEYS_MIN ? PIECE_KEYS_MIN : n < UINT32_MAX ? (uint32_t)n : UINT32_MAX;
-}
-
 /* A row's end fetches a span's partials one after another: twice as many pieces, each of half the keys, take longer from some number on. */
 static uint32_t pieces_of_span(uint32_t n_keys, uint32_t keys)
 {
@@ -290,15 +285,69 @@ static uint32_t pieces_of_span(uint32_t n_keys, uint32_t keys)
   return n < most ? n : most;
 }
 
+static uint64_t shared_keys(const td_attention_planner *p, const td_attention_span *spans)
+{
+  uint64_t keys = 0;
+  for (uint32_t i = 0; i < p->n_shared; i++)
+    keys += spans[i].n_keys;
+  return keys;
+}
+
+/* A block in each place, as the sooner pieces are done, the sooner rows can end. But where rows have so much to read by themselves that few are done
+ * meanwhile, a quarter of the places is theirs, lest memory be at rest at first. */
+static uint32_t piece_blocks(const td_attention_planner *p, uint64_t keys)
+{
+  uint32_t places = places_of(&p->config);
+  return p->own_keys > OWN_KEYS_MANY * keys ? places - places / 4 : places;
+}
+
+/* Units of each piece but the last, of a span in pieces of at most so many keys, or in as many as pay. */
+static uint32_t piece_units(uint32_t n_keys, uint32_t keys)
+{
+  uint32_t units = ceil_div(ceil_div(n_keys, pieces_of_span(n_keys, keys)), PIECE_UNIT_KEYS), most = UINT16_MAX / (PIECE_UNIT_KEYS / 16);
+  return units < most ? units : most;
+}
+
+static bool may_be_in(uint32_t n_pieces, uint32_t n_keys)
+{
+  return n_pieces == 1 || n_keys >= n_pieces * PIECE_KEYS_MIN || (n_pieces == 2 && n_keys > PIECE_KEYS_MIN);
+}
+
+/* Keys of a piece, at most. The longest span is in one, in two, in three ...: least is the time until all are done, of rounds that take as long as the
+ * longest piece each, or of as much work for each block and one such round, and what pieces take of all places. */
+static uint32_t piece_keys(const td_attention_planner *p, const td_attention_span *spans, uint64_t all_keys, uint32_t n_blocks)
+{
+  uint32_t longest = 0, best, places = places_of(&p->config);
+  uint64_t least = UINT64_MAX, most = p->n_shared + (uint64_t)PIECE_ROUNDS * places;
+  for (uint32_t i = 0; i < p->n_shared; i++)
+    longest = spans[i].n_keys > longest ? spans[i].n_keys : longest;
+  best = longest;
+  for (uint32_t of_longest = 1; may_be_in(of_longest, longest); of_longest++) {
+    uint32_t keys = ceil_div(longest, of_longest);
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < p->n_shared; i++)
+      n += ceil_div(spans[i].n_keys, piece_units(spans[i].n_keys, keys) * PIECE_UNIT_KEYS);
+    if (n > most || pieces_of_span(longest, keys) < of_longest)
+      break;
+    uint64_t round = piece_units(longest, keys) * PIECE_UNIT_KEYS + PIECE_BEGIN_KEYS, all = all_keys + n * PIECE_BEGIN_KEYS;
+    uint64_t rounds = (n + n_blocks - 1) / n_blocks * round, evenly = all / n_blocks + round;
+    uint64_t time = (rounds < evenly ? rounds : evenly) + all / places;
+    if (time < least) {
+      least = time;
+      best = keys;
+    }
+  }
+  return best;
+}
+
 static bool cut_shared(td_attention_planner *p, td_attention_span *spans)
 {
   td_attention_header *h = p->block;
-  uint32_t keys = piece_keys(p, spans), n_pieces = 0, most = UINT16_MAX / 4 * 4;
-  uint64_t n_slots = 0;
+  uint64_t n_slots = 0, all_keys = shared_keys(p, spans);
+  uint32_t n_pieces = 0, n_blocks = piece_blocks(p, all_keys), keys = p->n_shared > 0 ? piece_keys(p, spans, all_keys, n_blocks) : 0;
   for (uint32_t i = 0; i < p->n_shared; i++) {
     td_attention_span *s = &spans[i];
-    uint32_t chunk16 = ceil_div(ceil_div(s->n_keys, pieces_of_span(s->n_keys, keys)), PIECE_UNIT_KEYS) * (PIECE_UNIT_KEYS / 16);
-    s->chunk16 = (uint16_t)(chunk16 < most ? chunk16 : most);
+    s->chunk16 = (uint16_t)(piece_units(s->n_keys, keys) * (PIECE_UNIT_KEYS / 16));
     s->first_task = n_pieces;
     s->n_tasks = ceil_div(s->n_keys, chunk_keys(s));
     s->slot = (uint32_t)n_slots;
@@ -320,6 +369,7 @@ static bool cut_shared(td_attention_planner *p, td_attention_span *spans)
   p->stats.total_us = total_of(p, spans, 0, p->n_shared);
   h->n_slots = (uint32_t)n_slots;
   h->n_tasks = n_pieces;
+  h->n_piece_blocks = n_blocks;
   h->block_bytes = h->spans_at; /* no block reads spans */
   return true;
 }

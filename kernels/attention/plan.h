@@ -84,7 +84,8 @@ typedef struct td_attention_header {
   uint32_t members_at, sources_at, spans_at, tasks_at, block_bytes;
   uint32_t invariant_keys; /* as configured: how a piece is computed must not depend on other pieces either, if it is not 0 */
   uint32_t shared_only;    /* as configured: n_tasks is the number of pieces; block_bytes ends before the spans, which items have told */
-  uint32_t reserved[2];
+  uint32_t n_piece_blocks; /* with shared_only: blocks for each kv head that do the pieces in turns, at most */
+  uint32_t reserved;
 } td_attention_header;
 
 typedef enum td_attention_policy {

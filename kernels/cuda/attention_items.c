@@ -200,8 +200,8 @@ typedef struct pieces_left {
   uint32_t chunk, n, n_blocks; /* n_blocks: for each kv head, that do them in turns */
 } pieces_left;
 
-/* A block in each place, as the sooner pieces are done, the sooner decodes can end; but few where rows have so much to read by themselves that few are
- * done meanwhile, and where these then still find a place each. */
+/* In as many blocks as the plan says, but fewer where rows have so much to read by themselves that few are done meanwhile, and where the long ones then
+ * still find a place each. */
 static pieces_left pieces_of_plan(const td_attention_header *plan, const decodes *own, uint32_t places)
 {
   if (!plan)
@@ -211,7 +211,7 @@ static pieces_left pieces_of_plan(const td_attention_header *plan, const decodes
   uint64_t keys = 0;
   for (uint32_t i = 0; i < plan->n_shared_spans; i++)
     keys += spans[i].n_keys;
-  uint32_t most = own->n + few < places && own->total > PIECES_FEW * keys ? few : places;
+  uint32_t most = own->n + few < places && own->total > PIECES_FEW * keys ? few : plan->n_piece_blocks;
   return (pieces_left){spans, 0, plan->n_tasks, plan->n_tasks < most ? plan->n_tasks : most};
 }
 
