@@ -60,7 +60,7 @@ template <uint32_t ROWS> __device__ __forceinline__ void make_slots(const fused_
     barrier_init(r.filled + s * 8, 1);
     barrier_init(r.emptied + s * 8, MULTIPLIERS);
   }
-  barriers_made();
+  fence_barrier_init();
 }
 
 // What a block multiplies, part after part.

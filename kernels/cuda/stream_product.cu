@@ -78,7 +78,7 @@ __device__ __forceinline__ void make_stages(const stream_ring &r, uint32_t from,
     barrier_init(r.filled + s * 8, 1);
     barrier_init(r.emptied + s * 8, GROUPS * GROUP_THREADS / 32);
   }
-  barriers_made();
+  fence_barrier_init();
 }
 
 // The weights that a block reads, part after part.
