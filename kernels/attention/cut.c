@@ -308,6 +308,19 @@ static uint32_t piece_units(uint32_t n_keys, uint32_t keys)
   return units < most ? units : most;
 }
 
+/* Neighbours are mostly as long. */
+static uint64_t count_pieces(const td_attention_planner *p, const td_attention_span *spans, uint32_t keys)
+{
+  uint32_t n_keys = 0, of_span = 0;
+  uint64_t n = 0;
+  for (uint32_t i = 0; i < p->n_shared; i++, n += of_span) {
+    if (spans[i].n_keys != n_keys)
+      of_span = ceil_div(spans[i].n_keys, piece_units(spans[i].n_keys, keys) * PIECE_UNIT_KEYS);
+    n_keys = spans[i].n_keys;
+  }
+  return n;
+}
+
 static bool may_be_in(uint32_t n_pieces, uint32_t n_keys)
 {
   return n_pieces == 1 || n_keys >= n_pieces * PIECE_KEYS_MIN || (n_pieces == 2 && n_keys > PIECE_KEYS_MIN);
@@ -324,9 +337,7 @@ static uint32_t piece_keys(const td_attention_planner *p, const td_attention_spa
   best = longest;
   for (uint32_t of_longest = 1; may_be_in(of_longest, longest); of_longest++) {
     uint32_t keys = ceil_div(longest, of_longest);
-    uint64_t n = 0;
-    for (uint32_t i = 0; i < p->n_shared; i++)
-      n += ceil_div(spans[i].n_keys, piece_units(spans[i].n_keys, keys) * PIECE_UNIT_KEYS);
+    uint64_t n = count_pieces(p, spans, keys);
     if (n > most || pieces_of_span(longest, keys) < of_longest)
       break;
     uint64_t round = piece_units(longest, keys) * PIECE_UNIT_KEYS + PIECE_BEGIN_KEYS, all = all_keys + n * PIECE_BEGIN_KEYS;
