@@ -259,6 +259,7 @@ static void cut_own(td_attention_planner *p, cutting *c, td_attention_span *span
 
 enum {
   PIECE_UNIT_KEYS = 64,
+  PIECE_UNITS_MAX = UINT16_MAX / (PIECE_UNIT_KEYS / 16), /* td_attention_span.chunk16 */
   PIECE_KEYS_MIN = 256,    /* of three and more: a row's end fetches two partials at once */
   PIECE_BEGIN_KEYS = 300,  /* a piece's begin and end, in the keys that its block would have done meanwhile */
   PIECES_SQUARE_KEYS = 16,
@@ -276,59 +277,53 @@ uint32_t td_attention_pieces_max(const td_attention_planner_config *c, uint32_t 
   return td_attention_shared_spans_max(c, n_rows) + PIECE_ROUNDS * places_of(c);
 }
 
-/* A row's end fetches a span's partials one after another: twice as many pieces, each of half the keys, take longer from some number on. */
+/* A row's end fetches a span's partials one after another, two at once: twice as many pieces, each of half the keys, take longer from some number on. */
+static bool may_be_in(uint32_t n_pieces, uint32_t n_keys)
+{
+  bool long_enough = n_keys >= n_pieces * PIECE_KEYS_MIN || (n_pieces == 2 && n_keys > PIECE_KEYS_MIN);
+  return n_pieces == 1 || (long_enough && n_pieces * n_pieces * (uint64_t)PIECES_SQUARE_KEYS <= n_keys);
+}
+
 static uint32_t pieces_of_span(uint32_t n_keys, uint32_t keys)
 {
   uint32_t n = ceil_div(n_keys, keys), most = 1;
-  while (most < n && (most + 1) * (most + 1) * (uint64_t)PIECES_SQUARE_KEYS <= n_keys)
+  while (most < n && may_be_in(most + 1, n_keys))
     most++;
-  return n < most ? n : most;
-}
-
-static uint64_t shared_keys(const td_attention_planner *p, const td_attention_span *spans)
-{
-  uint64_t keys = 0;
-  for (uint32_t i = 0; i < p->n_shared; i++)
-    keys += spans[i].n_keys;
-  return keys;
+  return most;
 }
 
 /* A block in each place, as the sooner pieces are done, the sooner rows can end. But where rows have so much to read by themselves that few are done
  * meanwhile, a quarter of the places is theirs, lest memory be at rest at first. */
-static uint32_t piece_blocks(const td_attention_planner *p, uint64_t keys)
+uint32_t td_attention_piece_blocks(const td_attention_planner *p)
 {
   uint32_t places = places_of(&p->config);
-  return p->own_keys > OWN_KEYS_MANY * keys ? places - places / 4 : places;
+  return p->own_keys > OWN_KEYS_MANY * p->shared_keys ? places - places / 4 : places;
 }
 
 /* Units of each piece but the last, of a span in pieces of at most so many keys, or in as many as pay. */
 static uint32_t piece_units(uint32_t n_keys, uint32_t keys)
 {
-  uint32_t units = ceil_div(ceil_div(n_keys, pieces_of_span(n_keys, keys)), PIECE_UNIT_KEYS), most = UINT16_MAX / (PIECE_UNIT_KEYS / 16);
-  return units < most ? units : most;
+  uint32_t units = ceil_div(ceil_div(n_keys, pieces_of_span(n_keys, keys)), PIECE_UNIT_KEYS);
+  return units < PIECE_UNITS_MAX ? units : PIECE_UNITS_MAX;
 }
 
-/* Neighbours are mostly as long. */
+/* Neighbours are mostly as long, and short ones whole. */
 static uint64_t count_pieces(const td_attention_planner *p, const td_attention_span *spans, uint32_t keys)
 {
   uint32_t n_keys = 0, of_span = 0;
   uint64_t n = 0;
   for (uint32_t i = 0; i < p->n_shared; i++, n += of_span) {
-    if (spans[i].n_keys != n_keys)
-      of_span = ceil_div(spans[i].n_keys, piece_units(spans[i].n_keys, keys) * PIECE_UNIT_KEYS);
-    n_keys = spans[i].n_keys;
+    if (spans[i].n_keys != n_keys) {
+      n_keys = spans[i].n_keys;
+      of_span = n_keys <= keys && keys <= PIECE_UNITS_MAX * PIECE_UNIT_KEYS ? 1 : ceil_div(n_keys, piece_units(n_keys, keys) * PIECE_UNIT_KEYS);
+    }
   }
   return n;
 }
 
-static bool may_be_in(uint32_t n_pieces, uint32_t n_keys)
-{
-  return n_pieces == 1 || n_keys >= n_pieces * PIECE_KEYS_MIN || (n_pieces == 2 && n_keys > PIECE_KEYS_MIN);
-}
-
-/* Keys of a piece, at most. The longest span is in one, in two, in three ...: least is the time until all are done, of rounds that take as long as the
- * longest piece each, or of as much work for each block and one such round, and what pieces take of all places. */
-static uint32_t piece_keys(const td_attention_planner *p, const td_attention_span *spans, uint64_t all_keys, uint32_t n_blocks)
+/* Keys of a piece, at most. The longest span is in one, in two, in three ...: the blocks' time is taken for that of rounds as long as the longest piece, or,
+ * if that is less, of as much work for each and one such round more; with it what pieces take of all places. */
+static uint32_t piece_keys(const td_attention_planner *p, const td_attention_span *spans, uint32_t n_blocks)
 {
   uint32_t longest = 0, best, places = places_of(&p->config);
   uint64_t least = UINT64_MAX, most = p->n_shared + (uint64_t)PIECE_ROUNDS * places;
@@ -338,9 +333,9 @@ static uint32_t piece_keys(const td_attention_planner *p, const td_attention_spa
   for (uint32_t of_longest = 1; may_be_in(of_longest, longest); of_longest++) {
     uint32_t keys = ceil_div(longest, of_longest);
     uint64_t n = count_pieces(p, spans, keys);
-    if (n > most || pieces_of_span(longest, keys) < of_longest)
+    if (n > most)
       break;
-    uint64_t round = piece_units(longest, keys) * PIECE_UNIT_KEYS + PIECE_BEGIN_KEYS, all = all_keys + n * PIECE_BEGIN_KEYS;
+    uint64_t round = piece_units(longest, keys) * PIECE_UNIT_KEYS + PIECE_BEGIN_KEYS, all = p->shared_keys + n * PIECE_BEGIN_KEYS;
     uint64_t rounds = (n + n_blocks - 1) / n_blocks * round, evenly = all / n_blocks + round;
     uint64_t time = (rounds < evenly ? rounds : evenly) + all / places;
     if (time < least) {
@@ -354,8 +349,14 @@ static uint32_t piece_keys(const td_attention_planner *p, const td_attention_spa
 static bool cut_shared(td_attention_planner *p, td_attention_span *spans)
 {
   td_attention_header *h = p->block;
-  uint64_t n_slots = 0, all_keys = shared_keys(p, spans);
-  uint32_t n_pieces = 0, n_blocks = piece_blocks(p, all_keys), keys = p->n_shared > 0 ? piece_keys(p, spans, all_keys, n_blocks) : 0;
+  uint64_t n_slots = 0;
+  uint32_t n_pieces = 0, keys = 0;
+  p->shared_keys = 0;
+  for (uint32_t i = 0; i < p->n_shared; i++)
+    p->shared_keys += spans[i].n_keys;
+  h->n_piece_blocks = td_attention_piece_blocks(p);
+  if (p->n_shared > 0)
+    keys = piece_keys(p, spans, h->n_piece_blocks);
   for (uint32_t i = 0; i < p->n_shared; i++) {
     td_attention_span *s = &spans[i];
     s->chunk16 = (uint16_t)(piece_units(s->n_keys, keys) * (PIECE_UNIT_KEYS / 16));
@@ -380,7 +381,6 @@ static bool cut_shared(td_attention_planner *p, td_attention_span *spans)
   p->stats.total_us = total_of(p, spans, 0, p->n_shared);
   h->n_slots = (uint32_t)n_slots;
   h->n_tasks = n_pieces;
-  h->n_piece_blocks = n_blocks;
   h->block_bytes = h->spans_at; /* no block reads spans */
   return true;
 }

@@ -354,8 +354,10 @@ static bool make_lazily(td_attention_planner *p, const td_plan *plan)
   bool chunks = p->n_rows > 0 && spans[p->n_shared].chunk16 > 0;
   if (grown == OTHERS)
     return false;
-  if (p->config.shared_only) /* of what grows there are no cuts */
+  if (p->config.shared_only) { /* of what grows there are no cuts */
+    p->block->n_piece_blocks = td_attention_piece_blocks(p);
     return true;
+  }
   if (grown == TO_CUT || chunks || (p->own_keys - p->cut_keys) * RECUT_PART > p->cut_keys) {
     p->stats.n_cut++;
     return cut(p);

@@ -109,6 +109,7 @@ struct td_attention_planner {
   uint32_t max_shared, max_sources, max_slots;
   uint32_t n_shared, n_members, n_sources, n_sharing; /* n_sharing: members with shared spans */
   uint64_t own_keys; /* of all rows' own spans */
+  uint64_t shared_keys; /* of all shared spans, with shared_only */
   uint64_t cut_keys; /* own_keys when the cuts were made */
   td_attention_header *block;
   uint32_t block_bytes;
@@ -129,6 +130,7 @@ uint32_t td_attention_shared_spans_max(const td_attention_planner_config *c, uin
 /* cut.c: spans' tasks and slots in the block. False: more slots than there are. */
 bool td_attention_cut(td_attention_planner *p);
 double td_attention_longest_us(const td_attention_planner *p);
+uint32_t td_attention_piece_blocks(const td_attention_planner *p); /* as rows are now: td_attention_header.n_piece_blocks */
 
 /* fit.c: whether what was kept predicts a few trials; *worst: how far off it is. */
 struct td_attention_fit_request;

@@ -86,7 +86,9 @@ static written *write_partials(const view *v, const td_attention_planner_config 
   for (uint32_t s = 0; s < h->n_spans; s++) {
     assert_int_equal(v->spans[s].first_task, n_pieces);
     assert_true(s < h->n_shared_spans ? v->spans[s].n_tasks > 0 : v->spans[s].n_tasks == 0 && v->spans[s].slot == TD_ATTENTION_DIRECT);
-    n_pieces += v->spans[s].n_tasks;
+    uint32_t n = v->spans[s].n_tasks, n_keys = v->spans[s].n_keys;
+    assert_true(n == 1 || (n == 2 && n_keys > 256) || n_keys >= 256 * n);
+    n_pieces += n;
   }
   assert_int_equal(n_pieces, h->n_tasks);
   assert_true(n_pieces <= td_attention_pieces_max(c, c->max_rows) && h->shared_only);
@@ -377,8 +379,17 @@ static void test_pieces_are_as_many_as_was_fastest(void **unused)
   }
 }
 
+/* Blocks that begin with a piece, for each head. */
+static uint32_t n_piece_blocks(const steps *r)
+{
+  uint32_t n = 0;
+  while (r->items.items[r->items.n_prefill + n].n_tokens == 0)
+    n++;
+  return n;
+}
+
 /* Blocks for pieces, decodes' items after them, and places for both, in a batch of rows that share some tokens: of 49 places all are the pieces' but
- * where rows have more than three times as many keys, then three quarters, and where few long ones that have six times as many find places too,
+ * where rows have more than six times as many keys, then three quarters, and where few long ones that have six times as many find places too,
  * a third. */
 static void test_pieces_leave_room_to_rows(void **unused)
 {
@@ -389,18 +400,42 @@ static void test_pieces_leave_room_to_rows(void **unused)
   td_attention_planner_config c = served_config();
   c.cost.apart_us = 0;
   for (uint32_t i = 0; i < sizeof batches / sizeof *batches; i++) {
-    uint32_t nodes[] = {1, batches[i].rows}, tokens[] = {batches[i].shared, batches[i].own}, n_blocks = 0;
+    uint32_t nodes[] = {1, batches[i].rows}, tokens[] = {batches[i].shared, batches[i].own};
     td_plan plan = tree_plan(2, nodes, tokens, 16);
     steps r = {0};
     open_run(&r, &c);
     check_step(&r, &plan);
-    while (r.items.items[n_blocks].n_tokens == 0)
-      n_blocks++;
-    assert_int_equal(n_blocks, batches[i].blocks);
+    assert_int_equal(n_piece_blocks(&r), batches[i].blocks);
     if (batches[i].at_once)
       assert_in_range(r.items.n_wide, 40, 49);
     close_run(&r);
   }
+}
+
+/* 64 rows that share 4,096 tokens, four spans, have six times as many keys by themselves from 1,536 each on. */
+static void test_blocks_for_pieces_follow_rows_that_grow(void **unused)
+{
+  (void)unused;
+  uint32_t nodes[] = {1, 64}, tokens[] = {4096, 1530};
+  td_attention_planner_config c = served_config();
+  c.cost.apart_us = 0;
+  steps r = {0};
+  open_run(&r, &c);
+  td_plan plan = tree_plan(2, (const uint32_t[]){1, 100}, (const uint32_t[]){16384, 64}, 16); /* nothing of another batch stays */
+  check_step(&r, &plan);
+  plan = tree_plan(2, nodes, tokens, 16);
+  for (uint32_t own = tokens[1]; own < 1544; own++) {
+    check_step(&r, &plan);
+    uint32_t n_pieces = td_attention_planner_block(r.p)->n_tasks;
+    assert_true(n_pieces > 37);
+    assert_int_equal(n_piece_blocks(&r), own > 1536 ? 37 : n_pieces < 49 ? n_pieces : 49);
+    for (uint32_t i = 0; i < plan.n_rows; i++) {
+      rows[i].kv_len++;
+      page_table[rows[i].page_table_offset + (rows[i].kv_len - 1) / c.page_tokens] = next_page++;
+    }
+  }
+  assert_true(td_attention_planner_stats(r.p).n_lazy == 13);
+  close_run(&r);
 }
 
 /* As one H200 took a step with and without sharing, 512 tokens of each row behind what all share. Where both took the same within 3 us a layer,
@@ -516,7 +551,9 @@ int main(void)
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_key_is_had_once), cmocka_unit_test(test_wrong_tables_do_no_harm),
                                      cmocka_unit_test(test_steps_one_after_another),
                                      cmocka_unit_test(test_long_spans_are_cut_and_short_ones_are_not),
-                                     cmocka_unit_test(test_pieces_are_as_many_as_was_fastest), cmocka_unit_test(test_pieces_leave_room_to_rows),
+                                     cmocka_unit_test(test_pieces_are_as_many_as_was_fastest),
+                                     cmocka_unit_test(test_pieces_leave_room_to_rows),
+                                     cmocka_unit_test(test_blocks_for_pieces_follow_rows_that_grow),
                                      cmocka_unit_test(test_what_is_not_worth_it_is_not_shared),
                                      cmocka_unit_test(test_what_is_worth_it_stays_so),
                                      cmocka_unit_test(test_what_sharing_saves_decides),
