@@ -212,10 +212,10 @@ static void compare_recorded(const recorded_step *r, const batch_row *rows, uint
   free(replayed), free(queued);
 }
 
-/* One short row, for which a recording is made smaller (kernels/cuda/record.cu), rows alone, rows with a common prefix of n_shared tokens,
- * whole pages, and rows alone again: then an earlier step's plan is still there. */
+/* One short row, for which a recording is made smaller (kernels/cuda/record.cu), rows alone, rows of which each n_together have a prefix of n_shared
+ * tokens in common, whole pages, and rows alone again: then an earlier step's plan is still there. */
 static void test_recorded(const heads *h, const uint32_t *lens, uint32_t n_alone, const uint32_t *shared_lens, uint32_t n_recorded,
-                          uint32_t n_shared)
+                          uint32_t n_together, uint32_t n_shared)
 {
   td_error err;
   uint32_t rows[2 * MAX_ROWS][2], shares[2 * MAX_ROWS][2] = {{0}};
@@ -224,8 +224,8 @@ static void test_recorded(const heads *h, const uint32_t *lens, uint32_t n_alone
   for (uint32_t r = 0; r < n_alone + n_recorded; r++) {
     rows[r][0] = 1;
     rows[r][1] = r < n_alone ? lens[r] : shared_lens[r - n_alone];
-    if (r > n_alone)
-      shares[r][0] = n_alone, shares[r][1] = n_shared;
+    if (r > n_alone && (r - n_alone) % n_together > 0)
+      shares[r][0] = r - 1, shares[r][1] = n_shared;
   }
   batch *b = batch_make(h, (const uint32_t (*)[2])rows, (const uint32_t (*)[2])shares, n_alone + n_recorded);
   float *last = random_values((size_t)n_recorded * qkv_width(h), 1.5);
@@ -248,7 +248,7 @@ static void test_recorded(const heads *h, const uint32_t *lens, uint32_t n_alone
 void test_attention_recorded(const heads *h)
 {
   static const uint32_t lens[] = {1, 16, 17, 300, 2000}, shared_lens[] = {1100, 1025, 1040, 1041, 1300, 2000, 1026, 3000};
-  test_recorded(h, lens, sizeof lens / sizeof *lens, shared_lens, sizeof shared_lens / sizeof *shared_lens, 1024);
+  test_recorded(h, lens, sizeof lens / sizeof *lens, shared_lens, sizeof shared_lens / sizeof *shared_lens, UINT32_MAX, 1024);
 }
 
 void test_attention_recorded_short(const heads *h)
@@ -259,15 +259,15 @@ void test_attention_recorded_short(const heads *h)
     lens[i] = i % 9 ? 1 + i * 7 % 130 : 250 + 17 * i;
   for (uint32_t i = 0; i < RECORDED; i++)
     shared_lens[i] = SHARED + 1 + (i % 9 ? i * 11 % 100 : 20 * i);
-  test_recorded(h, lens, ALONE, shared_lens, RECORDED, SHARED);
+  test_recorded(h, lens, ALONE, shared_lens, RECORDED, UINT32_MAX, SHARED);
 }
 
 void test_attention_recorded_long(const heads *h)
 {
-  enum { ALONE = 2, RECORDED = 12, SHARED = 7984 };
+  enum { ALONE = 2, RECORDED = 16, SHARED = 1520 };
   static const uint32_t lens[ALONE] = {300, 1};
   uint32_t shared_lens[RECORDED];
   for (uint32_t i = 0; i < RECORDED; i++)
     shared_lens[i] = SHARED + 1 + 37 * i;
-  test_recorded(h, lens, ALONE, shared_lens, RECORDED, SHARED);
+  test_recorded(h, lens, ALONE, shared_lens, RECORDED, 2, SHARED);
 }

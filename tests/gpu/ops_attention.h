@@ -25,6 +25,7 @@ void test_attention_passes_nan_on(const heads *h);
 void test_attention_recorded(const heads *h);
 /* The same of 37 and 40 rows that mostly have few keys; instead of that one. */
 void test_attention_recorded_short(const heads *h);
+/* The same of eight pairs of rows, each with a long prefix. */
 void test_attention_recorded_long(const heads *h);
 
 #endif
