@@ -261,9 +261,9 @@ enum {
   PIECE_UNIT_KEYS = 64,
   PIECE_UNITS_MAX = UINT16_MAX / (PIECE_UNIT_KEYS / 16), /* td_attention_span.chunk16 */
   PIECE_KEYS_MIN = 256,    /* of three and more: a row's end fetches two partials at once */
-  PIECE_BEGIN_KEYS = 300,  /* a piece's begin and end, in the keys that its block would have done meanwhile */
   PIECES_SQUARE_KEYS = 16,
   OWN_KEYS_MANY = 6,       /* keys of rows' own for each one that pieces read */
+  ROWS_MANY = 8,           /* for each place */
 };
 
 /* Blocks that run at once, for each head. */
@@ -293,10 +293,12 @@ static uint32_t pieces_of_span(uint32_t n_keys, uint32_t keys)
 }
 
 /* A block in each place, as the sooner pieces are done, the sooner rows can end. But where rows have so much to read by themselves that few are done
- * meanwhile, a quarter of the places is theirs, lest memory be at rest at first. */
+ * meanwhile, a quarter of the places is theirs, lest memory be at rest at first; a third of many rows', each of which is long under way. */
 uint32_t td_attention_piece_blocks(const td_attention_planner *p)
 {
   uint32_t places = places_of(&p->config);
+  if (p->n_rows >= ROWS_MANY * places && 2 * p->own_keys > p->shared_keys)
+    return places - places / 3;
   return p->own_keys > OWN_KEYS_MANY * p->shared_keys ? places - places / 4 : places;
 }
 
@@ -335,7 +337,7 @@ static uint32_t piece_keys(const td_attention_planner *p, const td_attention_spa
     uint64_t n = count_pieces(p, spans, keys);
     if (n > most)
       break;
-    uint64_t round = piece_units(longest, keys) * PIECE_UNIT_KEYS + PIECE_BEGIN_KEYS, all = p->shared_keys + n * PIECE_BEGIN_KEYS;
+    uint64_t round = piece_units(longest, keys) * PIECE_UNIT_KEYS + TD_ATTENTION_PIECE_BEGIN_KEYS, all = p->shared_keys + n * TD_ATTENTION_PIECE_BEGIN_KEYS;
     uint64_t rounds = (n + n_blocks - 1) / n_blocks * round, evenly = all / n_blocks + round;
     uint64_t time = (rounds < evenly ? rounds : evenly) + all / places;
     if (time < least) {

@@ -12,6 +12,8 @@
  * straight lines over its keys. Source: PAT (section 5.1), with costs in place of its counts of bytes. */
 #include "kernels/attention/planner.h"
 
+#include <string.h>
+
 /* Children that gain anything stay; or those that gain more than their part of a full tile. */
 enum { WAYS = 2, LINES_KNOWN_LOG = 6, LINES_KNOWN = 1 << LINES_KNOWN_LOG };
 
@@ -404,6 +406,28 @@ static void emit(emission *e, uint32_t node, uint32_t first_page, uint32_t carri
   place_own(e, &list, &child, u->n_own - c.n_own, first_page * page_tokens);
 }
 
+/* Spans in the order of their first members, so that all that the first rows wait for is done first; a row's stay in the order of its keys. */
+static void sort_spans(td_attention_planner *p)
+{
+  uint32_t *first = p->sorted.first;
+  td_attention_span *spans = p->shared;
+  uint8_t *cost = p->shared_cost;
+  memset(first, 0, (p->n_members + 1) * sizeof *first);
+  for (uint32_t i = 0; i < p->n_shared; i++)
+    first[spans[i].first_member + 1]++;
+  for (uint32_t m = 0; m < p->n_members; m++)
+    first[m + 1] += first[m];
+  for (uint32_t i = 0; i < p->n_shared; i++) {
+    uint32_t place = p->sorted.place[i] = first[spans[i].first_member]++;
+    p->sorted.shared[place] = spans[i];
+    p->sorted.cost[place] = cost[i];
+  }
+  for (uint32_t i = 0; i < p->n_sources; i++)
+    p->sources[i] = p->sorted.place[p->sources[i]];
+  p->shared = p->sorted.shared, p->sorted.shared = spans;
+  p->shared_cost = p->sorted.cost, p->sorted.cost = cost;
+}
+
 void td_attention_pack(td_attention_planner *p, bool pack)
 {
   emission e = {.p = p, .members = (td_attention_member *)(void *)((unsigned char *)p->block + p->block->members_at)};
@@ -420,4 +444,6 @@ void td_attention_pack(td_attention_planner *p, bool pack)
       place_row(&e, r, 0);
   }
   TD_BUG_ON(p->n_members != p->n_rows);
+  if (p->config.shared_only && p->n_shared > 0)
+    sort_spans(p);
 }

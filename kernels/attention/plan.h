@@ -33,6 +33,7 @@ enum {
   TD_ATTENTION_TILE_ROWS_MAX = 128, /* query rows (members x heads of a GQA group) of a span with several members */
   TD_ATTENTION_LEVELS_MAX = 16,     /* shared spans of a row */
   TD_ATTENTION_INVARIANT_PIECES = 32, /* of a row and head, where they are fixed */
+  TD_ATTENTION_PIECE_BEGIN_KEYS = 300, /* a piece's begin and end, in the keys that its block would have done meanwhile */
 };
 #define TD_ATTENTION_DIRECT UINT32_MAX    /* instead of a slot: no partials */
 

@@ -96,11 +96,16 @@ static bool alloc_all(td_attention_planner *p)
   p->packing = calloc(nodes, sizeof *p->packing);
   p->shared = calloc(p->max_shared, sizeof *p->shared);
   p->shared_cost = calloc(p->max_shared, sizeof *p->shared_cost);
+  p->sorted.first = calloc((size_t)p->config.max_rows + 1, sizeof *p->sorted.first);
+  p->sorted.place = calloc(p->max_shared, sizeof *p->sorted.place);
+  p->sorted.shared = calloc(p->max_shared, sizeof *p->sorted.shared);
+  p->sorted.cost = calloc(p->max_shared, sizeof *p->sorted.cost);
   p->sources = calloc(p->max_sources, sizeof *p->sources);
   p->ends_us = calloc(p->config.n_workers, sizeof *p->ends_us);
   p->shared_us = calloc(p->config.n_workers, sizeof *p->shared_us);
   p->block = calloc(1, p->block_bytes);
-  return p->rows && p->tree.nodes && p->tree.path && p->tree.buckets && p->packing && p->shared && p->shared_cost &&
+  return p->rows && p->tree.nodes && p->tree.path && p->tree.buckets && p->packing && p->shared && p->shared_cost && p->sorted.first && p->sorted.place &&
+         p->sorted.shared && p->sorted.cost &&
          p->sources && p->ends_us && p->shared_us && p->block;
 }
 
@@ -135,6 +140,7 @@ void td_attention_planner_destroy(td_attention_planner *p)
   if (!p)
     return;
   free(p->rows), free(p->tree.nodes), free(p->tree.path), free(p->tree.buckets), free(p->packing);
+  free(p->sorted.first), free(p->sorted.place), free(p->sorted.shared), free(p->sorted.cost);
   free(p->shared), free(p->shared_cost), free(p->sources), free(p->ends_us), free(p->shared_us),
       free(p->block);
   free(p);

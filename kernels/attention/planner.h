@@ -105,6 +105,11 @@ struct td_attention_planner {
   td_attention_span *shared;   /* [max_shared] */
   uint8_t *shared_cost;        /* [max_shared] cost_class of its keys */
   uint32_t *sources;           /* [max_sources] */
+  struct {                     /* pack.c: shared spans in another order, with shared_only */
+    uint32_t *first, *place;   /* [max_rows + 1] of each member's first ones, [max_shared] of each span */
+    td_attention_span *shared; /* [max_shared] */
+    uint8_t *cost;             /* [max_shared] */
+  } sorted;
   double *ends_us, *shared_us; /* [n_workers] cut.c: where ranges end; what shared spans take of each */
   uint32_t max_shared, max_sources, max_slots;
   uint32_t n_shared, n_members, n_sources, n_sharing; /* n_sharing: members with shared spans */

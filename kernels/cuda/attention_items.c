@@ -228,21 +228,55 @@ static td_attention_item take_piece(pieces_left *left)
                              .member = s->first_member, .n_members = s->n_members};
 }
 
-/* Each block's first. They stand before the decodes, which wait for them. */
-static void add_first_pieces(td_attention_items *out, pieces_left *left)
+/* What blocks have to do so far, for each kv head. */
+typedef struct piece_blocks {
+  uint32_t n;
+  uint64_t least_first[TD_SPLITS_MAX]; /* a heap: keys so far, and in the last 16 bits which block */
+  uint32_t last[TD_SPLITS_MAX];        /* the item that stands last in its chain */
+} piece_blocks;
+
+static uint64_t time_of(const td_attention_item *piece)
 {
-  for (uint32_t i = 0; i < left->n_blocks; i++)
-    add_item(out, take_piece(left));
+  return (uint64_t)(piece->kv_end - piece->kv_begin + TD_ATTENTION_PIECE_BEGIN_KEYS) << 16;
 }
 
-/* The others, behind all that blocks find by their numbers: each is the next of the one n_blocks before it. */
-static void add_next_pieces(td_attention_items *out, pieces_left *left)
+static void sift_down(piece_blocks *b, uint32_t at)
+{
+  uint64_t *heap = b->least_first, moved = heap[at];
+  for (uint32_t child; child = 2 * at + 1, child < b->n; at = child) {
+    child += child + 1 < b->n && heap[child + 1] < heap[child];
+    if (moved <= heap[child])
+      break;
+    heap[at] = heap[child];
+  }
+  heap[at] = moved;
+}
+
+/* Each block's first. They stand before the decodes, which wait for them. */
+static void add_first_pieces(td_attention_items *out, pieces_left *left, piece_blocks *blocks)
+{
+  for (blocks->n = 0; blocks->n < left->n_blocks; blocks->n++) {
+    td_attention_item piece = take_piece(left);
+    blocks->least_first[blocks->n] = time_of(&piece) | blocks->n;
+    blocks->last[blocks->n] = out->n_items;
+    add_item(out, piece);
+  }
+  for (uint32_t i = blocks->n / 2; i-- > 0;)
+    sift_down(blocks, i);
+}
+
+/* The others, behind all that blocks find by their numbers: each is the next of the block that has least to do. */
+static void add_next_pieces(td_attention_items *out, pieces_left *left, piece_blocks *blocks)
 {
   uint32_t first = out->n_items;
   while (left->n > 0) {
-    uint32_t i = out->n_items - first;
-    out->items[i < left->n_blocks ? out->n_prefill + i : out->n_items - left->n_blocks].next = out->n_items;
-    add_item(out, take_piece(left));
+    uint32_t *last = &blocks->last[blocks->least_first[0] & 0xffff];
+    td_attention_item piece = take_piece(left);
+    out->items[*last].next = out->n_items;
+    *last = out->n_items;
+    blocks->least_first[0] += time_of(&piece);
+    sift_down(blocks, 0);
+    add_item(out, piece);
   }
   out->n_next = out->n_items - first;
   out->n_items = first;
@@ -261,35 +295,57 @@ static int longest_first(const void *x, const void *y)
   return a->kv_end != b->kv_end ? (a->kv_end < b->kv_end ? 1 : -1) : a->query != b->query ? (a->query > b->query ? 1 : -1) : 0;
 }
 
+/* Rows that share nothing first, as they wait for no pieces, then as the plan has its members: neighbours share most, and pieces are done in that order.
+ * by_member: scratch. */
+static void order_rows(uint32_t *order, uint32_t *by_member, const td_plan *plan, const td_attention_cut *cut)
+{
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < plan->n_rows; i++)
+    by_member[i] = UINT32_MAX;
+  for (uint32_t i = 0; i < plan->n_rows; i++) {
+    td_attention_own own = own_of(cut, i);
+    if (own.n_sources > 0)
+      by_member[own.member] = i;
+    else
+      order[n++] = i;
+  }
+  for (uint32_t m = 0; n < plan->n_rows; m++)
+    if (by_member[m] != UINT32_MAX)
+      order[n++] = by_member[m];
+}
+
 void td_attention_items_make(td_attention_items *out, const td_plan *plan, const td_attention_cut *cut)
 {
   uint32_t n_decodes = 0, n_prefills = 0, n_wide = 0, places = places_of(cut->n_kv_heads, cut->n_blocks);
   uint32_t max_partials = td_attention_partials_max(cut->n_kv_heads, cut->n_blocks);
+  uint32_t *tokens = out->scratch, *order = tokens + plan->n_rows;
   out->n_items = out->n_partials = 0;
+  order_rows(order, order + plan->n_rows, plan, cut);
   for (uint32_t i = 0; i < plan->n_rows; i++) {
-    const td_plan_row *r = &plan->rows[i];
+    const td_plan_row *r = &plan->rows[order[i]];
     bool decode = is_decode(r, cut);
-    out->tokens[i] = decode ? r->kv_len - own_of(cut, i).begin : 0;
+    tokens[i] = decode ? r->kv_len - own_of(cut, order[i]).begin : 0;
     n_decodes += decode;
     n_prefills += !decode && !is_left_out(r, cut);
   }
   for (uint32_t i = 0; i < plan->n_rows && n_prefills > 0; i++)
-    if (out->tokens[i] == 0 && !is_left_out(&plan->rows[i], cut))
-      add_prefill(out, &plan->rows[i], cut->prefill_rows / cut->group);
+    if (tokens[i] == 0 && !is_left_out(&plan->rows[order[i]], cut))
+      add_prefill(out, &plan->rows[order[i]], cut->prefill_rows / cut->group);
   out->n_prefill = out->n_items;
   if (n_prefills > 0)
     qsort(out->items, out->n_prefill, sizeof *out->items, longest_first);
-  decodes d = {.tokens = out->tokens, .n_rows = plan->n_rows};
+  decodes d = {.tokens = tokens, .n_rows = plan->n_rows};
   count_above(&d, narrow_tokens(n_decodes, cut));
   pieces_left pieces = pieces_of_plan(cut->shared, &d, places);
+  piece_blocks blocks;
   split by = split_of(&d, places_beside(&pieces, &d, places));
-  add_first_pieces(out, &pieces);
+  add_first_pieces(out, &pieces, &blocks);
   for (uint32_t i = 0; n_wide < d.n; i++)
     if (d.tokens[i] > d.above)
-      add_decode(out, &plan->rows[i], own_of(cut, i), n_wide++ < by.from ? UINT32_MAX : by.tokens, max_partials);
+      add_decode(out, &plan->rows[order[i]], own_of(cut, order[i]), n_wide++ < by.from ? UINT32_MAX : by.tokens, max_partials);
   out->n_wide = out->n_items;
   for (uint32_t i = 0; i < plan->n_rows && d.n < n_decodes; i++)
     if (d.tokens[i] > 0 && d.tokens[i] <= d.above)
-      add_decode(out, &plan->rows[i], own_of(cut, i), UINT32_MAX, 0);
-  add_next_pieces(out, &pieces);
+      add_decode(out, &plan->rows[order[i]], own_of(cut, order[i]), UINT32_MAX, 0);
+  add_next_pieces(out, &pieces, &blocks);
 }

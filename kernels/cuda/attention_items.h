@@ -16,6 +16,7 @@ enum {
   TD_SPLITS_MAX = 1024,        /* partials of a step, however many blocks there are */
   TD_NARROW_ITEMS = 4,         /* narrow items of a block: one a warp */
   TD_NARROW_ROWS_MIN = 17,     /* decodes of a step that has narrow items */
+  TD_ITEMS_SCRATCH = 3,
 };
 
 /* All that a block must know of its work, so that it finds the first keys by one look-up, of their pages. */
@@ -45,7 +46,7 @@ typedef struct td_attention_items {
                                pieces that are other items' next */
   uint32_t n_items, n_prefill, n_wide, n_next, max_items; /* n_wide: all but the narrow ones; n_items: without the n_next last */
   uint32_t n_partials;
-  uint32_t *tokens; /* [a plan's rows]: what td_attention_items_make works with */
+  uint32_t *scratch; /* [TD_ITEMS_SCRATCH * a plan's rows]: what td_attention_items_make works with */
 } td_attention_items;
 
 /* Partials of any step. */

@@ -244,12 +244,12 @@ td_status td_cuda_make_step_memory(cuda_backend *b, td_error *err)
   b->max_page_updates = b->page_table_entries + 4096 + 2 * (c->max_tokens / 16 + c->max_rows);
   b->items.max_items = items_max(b);
   b->items.items = (td_attention_item *)calloc(b->items.max_items, sizeof *b->items.items);
-  b->items.tokens = (uint32_t *)calloc(c->max_rows, sizeof *b->items.tokens);
+  b->items.scratch = (uint32_t *)calloc((size_t)c->max_rows * TD_ITEMS_SCRATCH, sizeof *b->items.scratch);
   b->own = (td_attention_own *)calloc(c->max_rows, sizeof *b->own);
   b->sampling_host = (td_sampling *)calloc(c->max_slots, sizeof *b->sampling_host);
   b->resampled = (uint32_t *)calloc(c->max_slots, sizeof *b->resampled);
   b->is_resampled = (uint8_t *)calloc(c->max_slots, sizeof *b->is_resampled);
-  if (!b->items.items || !b->items.tokens || !b->own || !b->sampling_host || !b->resampled || !b->is_resampled)
+  if (!b->items.items || !b->items.scratch || !b->own || !b->sampling_host || !b->resampled || !b->is_resampled)
     return td_fail(err, TD_ERR_NOMEM, "no memory for the step's frame");
   b->packed_bytes = packed_bytes_max(b);
   for (step_block &k : b->blocks) {
@@ -296,7 +296,7 @@ void td_cuda_free_step_memory(cuda_backend *b)
     }
   }
   free(b->items.items);
-  free(b->items.tokens);
+  free(b->items.scratch);
   free(b->own);
   free(b->sampling_host);
   free(b->resampled);

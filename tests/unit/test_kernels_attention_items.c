@@ -108,15 +108,15 @@ static td_attention_items items_for(uint32_t max_rows, uint32_t max_tokens)
 {
   td_attention_items out = {.max_items = td_attention_items_max(max_rows, max_tokens)};
   out.items = calloc(out.max_items, sizeof *out.items);
-  out.tokens = calloc(max_rows, sizeof *out.tokens);
-  assert_true(out.items && out.tokens);
+  out.scratch = calloc((size_t)max_rows * TD_ITEMS_SCRATCH, sizeof *out.scratch);
+  assert_true(out.items && out.scratch);
   return out;
 }
 
 static void free_items(td_attention_items *items)
 {
   free(items->items);
-  free(items->tokens);
+  free(items->scratch);
 }
 
 static void test_cuts(void **unused)
