@@ -10,8 +10,7 @@
 // (attention_spans.cuh), and their partials go first into the row's sum.
 // There it may also do what rope_kv.cu does for the step's own tokens (fused.cuh).
 // Source: FlashDecoding's split; PersistentKV's row-local shares.
-#include "kernels/cuda/attention_finish.cuh"
-#include "kernels/cuda/attention_spans.cuh"
+#include "kernels/cuda/attention_shared_sums.cuh"
 #include "kernels/cuda/attention_strips.cuh"
 #include "kernels/cuda/rope.cuh"
 
@@ -20,23 +19,6 @@ struct decode_works {
   const td_attention_item *items;
   uint32_t first, room;
 };
-
-#ifdef TD_HAS_MBARRIER
-// Where a row's partials lie and what tells that they do, by one warp. Nothing of it is written by the kernels before.
-__device__ __forceinline__ void find_shared(shared_runs *out, const shared_spans &shared, const td_attention_item &it, const device_batch &batch,
-                                            uint32_t kv_head)
-{
-  uint32_t lane = threadIdx.x % 32;
-  if (lane < it.n_sources) {
-    const td_attention_source s =
-        ((const td_attention_source *)(shared.plan + ((const td_attention_header *)shared.plan)->sources_at))[it.first_source + lane];
-    out->runs[lane] = {s.slot + it.member + kv_head * s.n_pieces * s.n_members, s.n_pieces, s.n_members, s.first_piece};
-  }
-  if (lane == 0)
-    out->now = launch_word(shared, batch);
-  __syncwarp();
-}
-#endif
 
 template <int HD> struct decode_shape : strip_shape<HD, HD == 64 ? 2 : 1> {
   static constexpr int STAGES = HD == 64 ? 2 : 1;
@@ -99,9 +81,10 @@ template <int HD> __device__ __forceinline__ void take_queries(uint32_t q[HD / 1
 }
 #endif
 
-// ROTATES: queries, keys and values are as the product left them. Then every row has one token, and the step is recorded. SHARES: items
-// may be pieces of shared spans, and the ends of rows that have such.
-enum decode_form { PLAIN, ROTATES, SHARES };
+// ROTATES: queries, keys and values are as the product left them. Then every row has one token, and the step is recorded. SHARES...: items
+// may be pieces of shared spans, and the ends of rows that have such; their partials are added by row, or by the threads of a tile.
+enum decode_form { PLAIN, ROTATES, SHARES_BY_ROW, SHARES_IN_TILES };
+template <decode_form FORM> constexpr bool shares = FORM >= SHARES_BY_ROW;
 
 // What a block or one of its warps works on: an item for all of them, or one for each.
 struct decode_share {
@@ -129,7 +112,7 @@ __device__ __forceinline__ bool take_item(decode_share *out, const device_batch 
 }
 
 template <int HD, decode_form FORM>
-__global__ void __launch_bounds__(WARPS * 32, FORM == SHARES ? decode_shape<HD>::SHARES_BLOCKS : decode_shape<HD>::BLOCKS)
+__global__ void __launch_bounds__(WARPS * 32, shares<FORM> ? decode_shape<HD>::SHARES_BLOCKS : decode_shape<HD>::BLOCKS)
     decode_kernel(attention_args a, decode_rotation by, shared_spans shared, device_batch batch, decode_works works, bool recorded)
 {
 #ifdef TD_HAS_MBARRIER
@@ -138,7 +121,7 @@ __global__ void __launch_bounds__(WARPS * 32, FORM == SHARES ? decode_shape<HD>:
   __shared__ uint64_t barriers[WARPS * S::WARP_BARRIERS];
   __shared__ __align__(16) bf16 queries[FORM == ROTATES ? TD_DECODE_ROWS * (HD + 8) : 8];
   __shared__ float2 turns[FORM == ROTATES ? HD / 2 : 1];
-  __shared__ shared_runs runs[FORM == SHARES ? WARPS : 1];
+  __shared__ shared_runs runs[shares<FORM> ? WARPS : 1];
   unsigned char *smem_all = smem_raw + (1024 - shared_address(smem_raw) % 1024) % 1024;
   uint32_t warp = threadIdx.x / 32, kv_head = blockIdx.x % a.n_kv_heads;
   decode_share mine;
@@ -151,9 +134,9 @@ __global__ void __launch_bounds__(WARPS * 32, FORM == SHARES ? decode_shape<HD>:
   }
   const td_attention_item &it = mine.item;
 #ifdef TD_HAS_WGMMA
-  if constexpr (FORM == SHARES)
+  if constexpr (shares<FORM>)
     if (it.n_tokens == 0) {
-      attend_spans<HD>(a, batch, shared, it, works.items, kv_head, shared_address(smem_all), shared_address(barriers));
+      attend_spans<HD, FORM == SHARES_IN_TILES>(a, batch, shared, it, works.items, kv_head, shared_address(smem_all), shared_address(barriers));
       return;
     }
 #endif
@@ -163,7 +146,7 @@ __global__ void __launch_bounds__(WARPS * 32, FORM == SHARES ? decode_shape<HD>:
   in.n = mine.there ? in.n : 0;
   in.make_ring(shared_address(smem_all), shared_address(barriers));
   uint32_t n_copied = fill_ring(in, 0, n_old), q[HD / 16][4];
-  if constexpr (FORM == SHARES)
+  if constexpr (shares<FORM>)
     find_shared(&runs[warp], shared, it, batch, kv_head);
   if constexpr (FORM == ROTATES)
     for (uint32_t i = threadIdx.x; i < HD / 2; i += WARPS * 32)
@@ -183,11 +166,14 @@ __global__ void __launch_bounds__(WARPS * 32, FORM == SHARES ? decode_shape<HD>:
   warp_state<HD> st;
   clear(st);
   attend_strips(st, in, q, a, it);
-  const shared_before before = {shared.partials, &runs[FORM == SHARES ? warp : 0], it.n_sources, a.group, shared.done + kv_head, a.n_kv_heads, false};
+  if constexpr (FORM == SHARES_IN_TILES)
+    if (it.n_sources > 0 && mine.there && it.partial + 1 >= it.first_partial + it.n_partials) // of a row in shares the last one's
+      add_shared(st, a, shared, runs[warp], it.n_sources, kv_head, mine.alone ? 0 : warp, mine.alone ? 1 : WARPS);
+  const shared_before before = {shared.partials, &runs[shares<FORM> ? warp : 0], it.n_sources, a.group, shared.done + kv_head, a.n_kv_heads, false};
   float *mine_smem = (float *)(smem_all + warp * S::WARP_BYTES);
   if (FORM != ROTATES && mine.alone) {
     if (mine.there) {
-      if constexpr (FORM == SHARES)
+      if constexpr (FORM == SHARES_BY_ROW)
         finish_warp<HD>(st, a, it, kv_head, mine_smem, before);
       else
         finish_warp<HD>(st, a, it, kv_head, mine_smem);
@@ -195,7 +181,7 @@ __global__ void __launch_bounds__(WARPS * 32, FORM == SHARES ? decode_shape<HD>:
     return;
   }
   __syncthreads(); // no ring is in use any more
-  if constexpr (FORM == SHARES)
+  if constexpr (FORM == SHARES_BY_ROW)
     finish_block<HD>(st, a, it, kv_head, (float *)smem_all, before);
   else
     finish_block<HD>(st, a, it, kv_head, (float *)smem_all);
@@ -226,7 +212,7 @@ static void launch_for(cuda_backend *b, const attention_args &a, const decode_ro
   case 96: launch<96, FORM>(b, a, by, first, n_works); break;
   case 128: launch<128, FORM>(b, a, by, first, n_works); break;
   case 256:
-    if constexpr (FORM != SHARES) { // nothing plans them
+    if constexpr (!shares<FORM>) { // nothing plans them
       launch<256, FORM>(b, a, by, first, n_works);
       break;
     }
@@ -237,7 +223,8 @@ static void launch_for(cuda_backend *b, const attention_args &a, const decode_ro
 void td_cuda_decode_attention(cuda_backend *b, const attention_args &a, uint32_t head_dim, uint32_t first, uint32_t n_works)
 {
   if (b->own_are_items && (b->padded_decode ? b->recording_plan : b->n_plan_tasks > 0))
-    launch_for<SHARES>(b, a, {}, head_dim, first, n_works);
+    a.group > PARTIALS_BY_ROW_GROUP ? launch_for<SHARES_IN_TILES>(b, a, {}, head_dim, first, n_works)
+                                    : launch_for<SHARES_BY_ROW>(b, a, {}, head_dim, first, n_works);
   else
     launch_for<PLAIN>(b, a, {}, head_dim, first, n_works);
 }

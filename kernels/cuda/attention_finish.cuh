@@ -24,35 +24,6 @@ template <int N> __device__ __forceinline__ void load_elements(float (&v)[N], co
   }
 }
 
-// Elements of a partial, in units.
-template <int N> __device__ __forceinline__ void load_halves(__half (&v)[N], const unsigned char *src)
-{
-  if constexpr (N % 4 == 0) {
-#pragma unroll
-    for (int i = 0; i < N; i += 4)
-      *(uint2 *)&v[i] = __ldcg((const uint2 *)(src + 2 * i));
-  } else if constexpr (N % 2 == 0) {
-#pragma unroll
-    for (int i = 0; i < N; i += 2)
-      *(uint32_t *)&v[i] = __ldcg((const uint32_t *)(src + 2 * i));
-  } else {
-#pragma unroll
-    for (int i = 0; i < N; i++)
-      *(unsigned short *)&v[i] = __ldcg((const unsigned short *)(src + 2 * i));
-  }
-}
-
-template <int N> __device__ __forceinline__ void add_partial(row_sum<N> &sum, const partial_end &end, const __half (&o)[N])
-{
-  float f, w;
-  fold_factors(&sum.m, end.m, &f, &w);
-  sum.l = fold(sum.l, f, end.l, w);
-  w = __fmul_rn(w, end.unit);
-#pragma unroll
-  for (int k = 0; k < N; k++)
-    sum.o[k] = fold(sum.o[k], f, __half2float(o[k]), w);
-}
-
 // dst: the lane's elements.
 template <int N> __device__ __forceinline__ void store_output(bf16 *dst, const row_sum<N> &r)
 {
@@ -70,83 +41,6 @@ template <int N> __device__ __forceinline__ void store_output(bf16 *dst, const r
 // What comes before the keys of a row's items: nothing.
 struct nothing_before {
   template <int HD, int N, int E> __device__ __forceinline__ void add(row_sum<E> (&)[N], uint32_t, uint32_t, uint32_t) const {}
-};
-
-// Partials of a row's shared spans for one kv head; in shared memory, because registers are few while keys are read.
-struct shared_run { // of a span: the first, how many, how many slots apart, and the piece that the first is of
-  uint32_t first, n, step, piece;
-};
-struct shared_runs {
-  shared_run runs[TD_ATTENTION_LEVELS_MAX];
-  uint64_t now; // what the words of pieces become in this launch
-};
-
-// A row's partials of its shared spans for one kv head, in the order of keys: they come before what its items have.
-struct shared_before {
-  unsigned char *partials; // [slots][group] of TD_ATTENTION_PARTIAL_BYTES
-  const shared_runs *of;
-  uint32_t n_runs, group;
-  const uint64_t *done; // of piece 0 and the head
-  uint32_t done_stride; // from piece to piece
-  mutable bool there;   // were seen to be
-
-  // By a warp, until all are there.
-  __device__ __forceinline__ void await() const
-  {
-    for (uint32_t r = 0; r < n_runs && !there; r++)
-      for (uint32_t i = threadIdx.x % 32; i < of->runs[r].n; i += 32)
-        await_done(done + (size_t)(of->runs[r].piece + i) * done_stride, of->now);
-    __syncwarp();
-    there = true;
-  }
-
-  // To the sums of query heads p0 .. p0 + N - 1 of the group, of which n_heads are there; the lane has E elements from `element` on. Some
-  // partials are fetched at once, but added one by one.
-  template <int HD, int N, int E>
-  __device__ __forceinline__ void add(row_sum<E> (&own)[N], uint32_t p0, uint32_t n_heads, uint32_t element) const
-  {
-    constexpr uint32_t AT_ONCE = N == 1 ? 8 : 2;
-    if (n_runs == 0)
-      return;
-    await();
-    row_sum<E> sum[N];
-    uint32_t span = 0, next = 0;
-#pragma unroll
-    for (int g = 0; g < N; g++)
-      clear(sum[g]);
-    while (span < n_runs) {
-      partial_end end[AT_ONCE][N];
-      alignas(8) __half o[AT_ONCE][N][E];
-#pragma unroll
-      for (uint32_t i = 0; i < AT_ONCE; i++) {
-        bool is = span < n_runs; // what is not has no weight
-        const shared_run run = of->runs[is ? span : 0];
-        size_t first = (size_t)(run.first + (is ? next : 0) * run.step) * group + p0;
-#pragma unroll
-        for (int g = 0; g < N; g++) {
-          const unsigned char *src = partial_at<HD>(partials, first + min((uint32_t)g, n_heads - 1));
-          end[i][g] = end_of<HD>(src);
-          end[i][g].m = is ? end[i][g].m : -INFINITY;
-          end[i][g].l = is ? end[i][g].l : 0;
-          load_halves<E>(o[i][g], src + 2 * element);
-        }
-        if (++next >= run.n) {
-          next = 0;
-          span++;
-        }
-      }
-#pragma unroll
-      for (uint32_t i = 0; i < AT_ONCE; i++)
-#pragma unroll
-        for (int g = 0; g < N; g++)
-          add_partial<E>(sum[g], end[i][g], o[i][g]);
-    }
-#pragma unroll
-    for (int g = 0; g < N; g++) {
-      add_term<E>(sum[g], own[g]);
-      own[g] = sum[g];
-    }
-  }
 };
 
 // A warp's rows to shared memory: [16][HD + 4] floats.

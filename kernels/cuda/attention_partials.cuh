@@ -49,6 +49,10 @@ __device__ __forceinline__ __half2 in_units(float a, float b, float per_unit) { 
 
 __device__ __forceinline__ void put_pair(unsigned char *partial, uint32_t element, __half2 v) { *(__half2 *)(partial + 2 * element) = v; }
 
+// Of a partial in the order of a tile's threads, where piece j of this one's 16-byte pieces is: elements 8 (4 j + k) + 2 t and + 1 for k = 0 .. 3, t being
+// threadIdx.x % 4.
+__device__ __forceinline__ uint32_t part_at(uint32_t j) { return j * 4 + threadIdx.x % 4; }
+
 // Of row h (0, 1) of a thread's two in a warpgroup's tile (consumer of attention_wgmma.cuh): its softmax's sum, and its unit.
 template <int HD, class TILE> __device__ __forceinline__ float unit_of_tile_row(const TILE &c, int h, float *sum)
 {

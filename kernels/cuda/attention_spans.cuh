@@ -185,8 +185,8 @@ template <int HD> struct span_queries {
   }
 };
 
-// This thread's two rows of a piece to their partials.
-template <int HD, int KEYS>
+// This thread's two rows of a piece to their partials. IN_TILES: these are in the order of a tile's threads (part_at), else in that of elements.
+template <int HD, bool IN_TILES, int KEYS>
 __device__ __forceinline__ void store_partials(const consumer<HD, KEYS> &c, unsigned char *partials, uint32_t n_rows, float scale_log2)
 {
   uint32_t r0 = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
@@ -198,8 +198,17 @@ __device__ __forceinline__ void store_partials(const consumer<HD, KEYS> &c, unsi
       continue;
     unsigned char *dst = partial_at<HD>(partials, r);
 #pragma unroll
-    for (int j = 0; j < HD / 8; j++)
-      put_pair(dst, j * 8 + 2 * (threadIdx.x % 4), in_units(c.o[4 * j + 2 * h], c.o[4 * j + 2 * h + 1], per_unit));
+    for (int j = 0; j < HD / 8; j += 4) {
+      alignas(16) __half2 pairs[4];
+#pragma unroll
+      for (int k = 0; k < 4; k++) {
+        pairs[k] = in_units(c.o[4 * (j + k) + 2 * h], c.o[4 * (j + k) + 2 * h + 1], per_unit);
+        if constexpr (!IN_TILES)
+          put_pair(dst, (j + k) * 8 + 2 * (threadIdx.x % 4), pairs[k]);
+      }
+      if constexpr (IN_TILES)
+        ((uint4 *)dst)[part_at(j / 4)] = *(uint4 *)pairs;
+    }
     if (threadIdx.x % 4 == 0)
       put_end<HD>(dst, c.m[h] * scale_log2, sum, unit);
   }
@@ -259,7 +268,7 @@ template <int HD> __device__ __forceinline__ void attend_last(consumer<HD, span_
 }
 
 // A piece of a shared span, and those after it (td_attention_item.next), by a block of four warps. smem: ALL_BYTES, at a multiple of 1024.
-template <int HD>
+template <int HD, bool IN_TILES>
 __device__ __forceinline__ void attend_spans(const attention_args &a, const device_batch &batch, const shared_spans &shared,
                                              td_attention_item it, const td_attention_item *items, uint32_t kv_head, uint32_t smem,
                                              uint32_t bars)
@@ -288,7 +297,7 @@ __device__ __forceinline__ void attend_spans(const attention_args &a, const devi
     attend_last(c, ring);
     if (now.next > 0)
       ring.open(a, batch, it, kv_head);
-    store_partials(c, partial_at<HD>(shared.partials, (size_t)(now.partial + kv_head * now.n_partials * now.n_members) * a.group),
+    store_partials<HD, IN_TILES>(c, partial_at<HD>(shared.partials, (size_t)(now.partial + kv_head * now.n_partials * now.n_members) * a.group),
                    now.n_members * a.group, a.scale_log2);
     __syncthreads();
     if (threadIdx.x == 0)

@@ -1,0 +1,215 @@
+// What a row shares with others, into the sums of its own keys: partials that other blocks of the launch wrote (attention_spans.cuh).
+//
+// Groups of up to PARTIALS_BY_ROW_GROUP heads add them row by row where a row ends, a lane a few elements of one head; larger ones while a warp's sums are
+// in its registers, where a partial's elements are in the order in which a tile's threads have them. That asks for all of a row's pieces at once and for
+// whole partials by few loads, but its lanes have a query head of the group each: trees take 4 to 16 % less time at groups of 8, and 1 to 3 more at 4 and 2.
+#pragma once
+
+#include "kernels/cuda/attention_finish.cuh"
+#include "kernels/cuda/attention_spans.cuh"
+
+enum { PARTIALS_BY_ROW_GROUP = 4 };
+
+// Partials of a row's shared spans for one kv head; in shared memory, because registers are few while keys are read.
+struct shared_run { // of a span: the first, how many, how many slots apart, and the piece that the first is of
+  uint32_t first, n, step, piece;
+};
+struct shared_runs {
+  shared_run runs[TD_ATTENTION_LEVELS_MAX];
+  uint64_t now; // what the words of pieces become in this launch
+};
+
+// ---- by row ----
+
+// Elements of a partial, in units.
+template <int N> __device__ __forceinline__ void load_halves(__half (&v)[N], const unsigned char *src)
+{
+  if constexpr (N % 4 == 0) {
+#pragma unroll
+    for (int i = 0; i < N; i += 4)
+      *(uint2 *)&v[i] = __ldcg((const uint2 *)(src + 2 * i));
+  } else if constexpr (N % 2 == 0) {
+#pragma unroll
+    for (int i = 0; i < N; i += 2)
+      *(uint32_t *)&v[i] = __ldcg((const uint32_t *)(src + 2 * i));
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; i++)
+      *(unsigned short *)&v[i] = __ldcg((const unsigned short *)(src + 2 * i));
+  }
+}
+
+template <int N> __device__ __forceinline__ void add_partial(row_sum<N> &sum, const partial_end &end, const __half (&o)[N])
+{
+  float f, w;
+  fold_factors(&sum.m, end.m, &f, &w);
+  sum.l = fold(sum.l, f, end.l, w);
+  w = __fmul_rn(w, end.unit);
+#pragma unroll
+  for (int k = 0; k < N; k++)
+    sum.o[k] = fold(sum.o[k], f, __half2float(o[k]), w);
+}
+
+// A row's partials of its shared spans for one kv head, in the order of keys: they come before what its items have.
+struct shared_before {
+  unsigned char *partials; // [slots][group] of TD_ATTENTION_PARTIAL_BYTES
+  const shared_runs *of;
+  uint32_t n_runs, group;
+  const uint64_t *done; // of piece 0 and the head
+  uint32_t done_stride; // from piece to piece
+  mutable bool there;   // were seen to be
+
+  // By a warp, until all are there.
+  __device__ __forceinline__ void await() const
+  {
+    for (uint32_t r = 0; r < n_runs && !there; r++)
+      for (uint32_t i = threadIdx.x % 32; i < of->runs[r].n; i += 32)
+        await_done(done + (size_t)(of->runs[r].piece + i) * done_stride, of->now);
+    __syncwarp();
+    there = true;
+  }
+
+  // To the sums of query heads p0 .. p0 + N - 1 of the group, of which n_heads are there; the lane has E elements from `element` on. Some
+  // partials are fetched at once, but added one by one.
+  template <int HD, int N, int E>
+  __device__ __forceinline__ void add(row_sum<E> (&own)[N], uint32_t p0, uint32_t n_heads, uint32_t element) const
+  {
+    constexpr uint32_t AT_ONCE = N == 1 ? 8 : 2;
+    if (n_runs == 0)
+      return;
+    await();
+    row_sum<E> sum[N];
+    uint32_t span = 0, next = 0;
+#pragma unroll
+    for (int g = 0; g < N; g++)
+      clear(sum[g]);
+    while (span < n_runs) {
+      partial_end end[AT_ONCE][N];
+      alignas(8) __half o[AT_ONCE][N][E];
+#pragma unroll
+      for (uint32_t i = 0; i < AT_ONCE; i++) {
+        bool is = span < n_runs; // what is not has no weight
+        const shared_run run = of->runs[is ? span : 0];
+        size_t first = (size_t)(run.first + (is ? next : 0) * run.step) * group + p0;
+#pragma unroll
+        for (int g = 0; g < N; g++) {
+          const unsigned char *src = partial_at<HD>(partials, first + min((uint32_t)g, n_heads - 1));
+          end[i][g] = end_of<HD>(src);
+          end[i][g].m = is ? end[i][g].m : -INFINITY;
+          end[i][g].l = is ? end[i][g].l : 0;
+          load_halves<E>(o[i][g], src + 2 * element);
+        }
+        if (++next >= run.n) {
+          next = 0;
+          span++;
+        }
+      }
+#pragma unroll
+      for (uint32_t i = 0; i < AT_ONCE; i++)
+#pragma unroll
+        for (int g = 0; g < N; g++)
+          add_partial<E>(sum[g], end[i][g], o[i][g]);
+    }
+#pragma unroll
+    for (int g = 0; g < N; g++) {
+      add_term<E>(sum[g], own[g]);
+      own[g] = sum[g];
+    }
+  }
+};
+
+#ifdef TD_HAS_MBARRIER
+// Where a row's partials lie and what tells that they do, by one warp. Nothing of it is written by the kernels before.
+__device__ __forceinline__ void find_shared(shared_runs *out, const shared_spans &shared, const td_attention_item &it, const device_batch &batch,
+                                            uint32_t kv_head)
+{
+  uint32_t lane = threadIdx.x % 32;
+  if (lane < it.n_sources) {
+    const td_attention_source s =
+        ((const td_attention_source *)(shared.plan + ((const td_attention_header *)shared.plan)->sources_at))[it.first_source + lane];
+    out->runs[lane] = {s.slot + it.member + kv_head * s.n_pieces * s.n_members, s.n_pieces, s.n_members, s.first_piece};
+  }
+  if (lane == 0)
+    out->now = launch_word(shared, batch);
+  __syncwarp();
+}
+
+// ---- by the threads of a tile ----
+
+// A thread's part of a partial of one query head.
+template <int HD> struct partial_part {
+  uint4 o[HD / 32];
+  partial_end end;
+
+  // The part of a packed row's `row`, or what has no weight.
+  __device__ __forceinline__ void load(const unsigned char *partials, size_t row, bool is)
+  {
+    end = {-INFINITY, 0, 0, 0};
+    const unsigned char *src = partial_at<HD>((unsigned char *)partials, row);
+#pragma unroll
+    for (int j = 0; j < HD / 32; j++)
+      o[j] = is ? __ldcg((const uint4 *)src + part_at(j)) : make_uint4(0, 0, 0, 0);
+    if (is)
+      end = end_of<HD>(src);
+  }
+  // Of what elements 8 (4 j + k) + 2 t and + 1 are, t = threadIdx.x % 4.
+  __device__ __forceinline__ float2 pair(int j, int k) const
+  {
+    uint32_t v = k == 0 ? o[j].x : k == 1 ? o[j].y : k == 2 ? o[j].z : o[j].w;
+    return __half22float2(*(__half2 *)&v);
+  }
+};
+
+// To the warp's sums of packed row lane / 4 + 8 h two partials.
+template <int HD> __device__ __forceinline__ void add_two(warp_state<HD> &st, int h, const partial_part<HD> &a, const partial_part<HD> &b)
+{
+  float top = fmaxf(st.m[h], fmaxf(a.end.m, b.end.m)), safe = top == -INFINITY ? 0 : top;
+  float f = exp2f(st.m[h] - safe), wa = exp2f(a.end.m - safe), wb = exp2f(b.end.m - safe);
+  st.m[h] = top;
+  st.l[h] = fold(fold(st.l[h], f, a.end.l, wa), 1, b.end.l, wb);
+  wa = __fmul_rn(wa, a.end.unit);
+  wb = __fmul_rn(wb, b.end.unit);
+#pragma unroll
+  for (int d = 0; d < HD / 8; d++) {
+    float2 x = a.pair(d / 4, d % 4), y = b.pair(d / 4, d % 4);
+    st.o[d][2 * h] = __fmaf_rn(y.x, wb, fold(st.o[d][2 * h], f, x.x, wa));
+    st.o[d][2 * h + 1] = __fmaf_rn(y.y, wb, fold(st.o[d][2 * h + 1], f, x.y, wa));
+  }
+}
+
+// Partials first, first + step ... of a row with n_runs shared spans, which are waited for, by a warp that has done its own keys.
+template <int HD>
+__device__ __forceinline__ void add_shared(warp_state<HD> &st, const attention_args &a, const shared_spans &shared, const shared_runs &of, uint32_t n_runs,
+                                           uint32_t kv_head, uint32_t first, uint32_t step)
+{
+  uint32_t lane = threadIdx.x % 32, row = lane / 4, all = __reduce_add_sync(0xffffffffu, lane < n_runs ? of.runs[lane].n : 0);
+  if (first >= all)
+    return;
+  uint32_t n = (all - first - 1) / step + 1;
+  for (uint32_t base = 0; base < n; base += 32) {
+    uint32_t slot = 0, count = min(n - base, 32u);
+    if (lane < count) {
+      const shared_run *r = of.runs;
+      uint32_t i = first + (base + lane) * step;
+      for (; i >= r->n; r++)
+        i -= r->n;
+      await_done(shared.done + (size_t)(r->piece + i) * a.n_kv_heads + kv_head, of.now);
+      slot = r->first + i * r->step;
+    }
+    __syncwarp();
+#pragma unroll 1
+    for (uint32_t k = 0; k < count; k += 2) {
+      size_t x = (size_t)__shfl_sync(0xffffffffu, slot, k) * a.group, y = (size_t)__shfl_sync(0xffffffffu, slot, k + 1) * a.group;
+      partial_part<HD> part[2];
+      part[0].load(shared.partials, x + row, row < a.group);
+      part[1].load(shared.partials, y + row, row < a.group && k + 1 < count);
+      add_two(st, 0, part[0], part[1]);
+      if (a.group > 8) {
+        part[0].load(shared.partials, x + row + 8, row + 8 < a.group);
+        part[1].load(shared.partials, y + row + 8, row + 8 < a.group && k + 1 < count);
+        add_two(st, 1, part[0], part[1]);
+      }
+    }
+  }
+}
+#endif
