@@ -297,7 +297,7 @@ static uint32_t pieces_of_span(uint32_t n_keys, uint32_t keys)
 uint32_t td_attention_piece_blocks(const td_attention_planner *p)
 {
   uint32_t places = places_of(&p->config);
-  if (p->n_rows >= ROWS_MANY * places && 2 * p->own_keys > p->shared_keys)
+  if (p->n_rows >= ROWS_MANY * places && p->own_keys > p->shared_keys)
     return places - places / 3;
   return p->own_keys > OWN_KEYS_MANY * p->shared_keys ? places - places / 4 : places;
 }

@@ -434,7 +434,7 @@ static uint32_t n_piece_blocks(const steps *r)
 }
 
 /* Blocks for pieces, decodes' items after them, and places for both, in a batch of rows that share some tokens: of 49 places all are the pieces' but
- * where rows have more than six times as many keys, then three quarters, two thirds where many rows have more than half as many, and where few long
+ * where rows have more than six times as many keys, then three quarters, two thirds where many rows have more of them, and where few long
  * ones that have six times as many find places too, a third. */
 static void test_pieces_leave_room_to_rows(void **unused)
 {
@@ -442,7 +442,7 @@ static void test_pieces_leave_room_to_rows(void **unused)
   static const struct { uint32_t rows, shared, own, blocks; bool at_once; } batches[] = {
       {16, 8192, 4096, 17, true},   {16, 8192, 3088, 17, true},  {16, 8192, 3072, 22, false}, {16, 2048, 4096, 8, true}, {2, 512, 8192, 2, true},
       {16, 8192, 512, 22, false}, {64, 8192, 512, 48, false}, {380, 4096, 1553, 37, false}, {380, 4096, 1552, 48, false},
-      {1000, 512, 17, 33, false}, {1000, 512, 16, 49, false}};
+      {1000, 512, 33, 33, false}, {1000, 512, 32, 49, false}};
   td_attention_planner_config c = served_config();
   c.cost.apart_us = 0;
   for (uint32_t i = 0; i < sizeof batches / sizeof *batches; i++) {
