@@ -443,10 +443,11 @@ static const uint32_t mixed[][2] = {{1, 500}, {1, 33}, {2, 90}, {100, 100}, {5, 
 static const uint32_t split[][2] = {{1, 3500}, {1, 2000}, {1, 70}};
 
 /* More decodes than the blocks of any device's that run at once, for so many kv heads: on Hopper a warp takes a short one alone
- * (kernels/cuda/attention_items.h). The last has so many that those of 320 tokens are short. */
+ * (kernels/cuda/attention_items.h). The last but one has so many that those of 320 tokens are short, the last groups whose warps add what rows share. */
 static const heads many_heads[] = {
     {32, 32, 128, 16, 0, TD_ROPE_HALVES, false}, {64, 32, 64, 32, 0, TD_ROPE_PAIRS, false}, {32, 32, 96, 16, 0, TD_ROPE_HALVES, false},
     {48, 16, 256, 16, 0, TD_ROPE_HALVES, false}, {64, 32, 64, 64, 40, TD_ROPE_HALVES, false}, {64, 64, 64, 16, 0, TD_ROPE_HALVES, false},
+    {160, 32, 128, 16, 0, TD_ROPE_HALVES, false},
 };
 enum { N_MANY_HEADS = sizeof many_heads / sizeof *many_heads };
 
