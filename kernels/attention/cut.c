@@ -260,8 +260,9 @@ static void cut_own(td_attention_planner *p, cutting *c, td_attention_span *span
 enum {
   PIECE_UNIT_KEYS = 64,
   PIECE_UNITS_MAX = UINT16_MAX / (PIECE_UNIT_KEYS / 16), /* td_attention_span.chunk16 */
-  PIECE_KEYS_MIN = 256,    /* of three and more: a row's end fetches two partials at once */
+  PIECE_KEYS_MIN = 256,    /* of three and more: a warp fetches two partials at once where a row ends */
   PIECES_SQUARE_KEYS = 16,
+  LENGTHS_KNOWN = 16,
   OWN_KEYS_MANY = 6,       /* keys of rows' own for each one that pieces read */
   ROWS_MANY = 8,           /* for each place */
 };
@@ -309,16 +310,18 @@ static uint32_t piece_units(uint32_t n_keys, uint32_t keys)
   return units < PIECE_UNITS_MAX ? units : PIECE_UNITS_MAX;
 }
 
-/* Neighbours are mostly as long, and short ones whole. */
+/* A plan's spans have a few lengths, which take turns, and short ones are whole. */
 static uint64_t count_pieces(const td_attention_planner *p, const td_attention_span *spans, uint32_t keys)
 {
-  uint32_t n_keys = 0, of_span = 0;
+  uint32_t known[LENGTHS_KNOWN] = {0}, of_span[LENGTHS_KNOWN];
   uint64_t n = 0;
-  for (uint32_t i = 0; i < p->n_shared; i++, n += of_span) {
-    if (spans[i].n_keys != n_keys) {
-      n_keys = spans[i].n_keys;
-      of_span = n_keys <= keys && keys <= PIECE_UNITS_MAX * PIECE_UNIT_KEYS ? 1 : ceil_div(n_keys, piece_units(n_keys, keys) * PIECE_UNIT_KEYS);
+  for (uint32_t i = 0; i < p->n_shared; i++) {
+    uint32_t n_keys = spans[i].n_keys, at = n_keys / 16 % LENGTHS_KNOWN;
+    if (known[at] != n_keys) {
+      known[at] = n_keys;
+      of_span[at] = n_keys <= keys && keys <= PIECE_UNITS_MAX * PIECE_UNIT_KEYS ? 1 : ceil_div(n_keys, piece_units(n_keys, keys) * PIECE_UNIT_KEYS);
     }
+    n += of_span[at];
   }
   return n;
 }

@@ -18,7 +18,7 @@
  *
  * Or blocks of the launch that does rows' own keys do the shared spans (shared_only): then there are no tasks and no ranges. Each shared span is
  * cut into pieces of chunk16 * 16 keys, each of which a block does for one head, and its partials are written, not counted: who does what
- * td_attention_planner_own says is a row's own waits for the pieces of its spans and adds them up (kernels/cuda/attention_spans.cuh).
+ * td_attention_planner_own says is a row's own waits for the pieces of its spans and adds them up (kernels/cuda/attention_shared_sums.cuh).
  *
  * All of it is one block of memory, so that one copy takes it to the device; the same plan serves all layers. Sources:
  * PersistentKV (row-local ranges, no empty task), PAT (packing by profit), stream-K; README.md beside this says why. */
@@ -85,7 +85,7 @@ typedef struct td_attention_header {
   uint32_t members_at, sources_at, spans_at, tasks_at, block_bytes;
   uint32_t invariant_keys; /* as configured: how a piece is computed must not depend on other pieces either, if it is not 0 */
   uint32_t shared_only;    /* as configured: n_tasks is the number of pieces; block_bytes ends before the spans, which items have told */
-  uint32_t n_piece_blocks; /* with shared_only: blocks for each kv head that do the pieces in turns, at most */
+  uint32_t n_piece_blocks; /* with shared_only: blocks for each kv head that do the pieces, at most */
   uint32_t reserved;
 } td_attention_header;
 

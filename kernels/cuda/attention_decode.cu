@@ -7,7 +7,7 @@
 // In a recorded step the plan has been unpacked before the first kernel, and all KV but that of the step's own tokens is from
 // steps before: a block begins to read it before it waits for the kernels before it.
 // Of a row that shares keys with others, items are what comes behind these; other blocks of the launch do the shared ones for all of them
-// (attention_spans.cuh), and their partials go first into the row's sum.
+// (attention_spans.cuh), and their partials are added where the row ends (attention_shared_sums.cuh).
 // There it may also do what rope_kv.cu does for the step's own tokens (fused.cuh).
 // Source: FlashDecoding's split; PersistentKV's row-local shares.
 #include "kernels/cuda/attention_shared_sums.cuh"

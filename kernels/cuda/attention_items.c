@@ -197,7 +197,7 @@ static void add_prefill(td_attention_items *out, const td_plan_row *r, uint32_t 
 /* What is left to do of a plan's pieces, in their order. */
 typedef struct pieces_left {
   const td_attention_span *span;
-  uint32_t chunk, n, n_blocks; /* n_blocks: for each kv head, that do them in turns */
+  uint32_t chunk, n, n_blocks; /* n_blocks: for each kv head, that do them */
 } pieces_left;
 
 /* In as many blocks as the plan says, but fewer where rows have so much to read by themselves that few are done meanwhile, and where the long ones then
@@ -212,6 +212,7 @@ static pieces_left pieces_of_plan(const td_attention_header *plan, const decodes
   for (uint32_t i = 0; i < plan->n_shared_spans; i++)
     keys += spans[i].n_keys;
   uint32_t most = own->n + few < places && own->total > PIECES_FEW * keys ? few : plan->n_piece_blocks;
+  most = most < places ? most : places; /* the plan knows no TD_SPLITS_MAX */
   return (pieces_left){spans, 0, plan->n_tasks, plan->n_tasks < most ? plan->n_tasks : most};
 }
 
@@ -300,6 +301,11 @@ static int longest_first(const void *x, const void *y)
 static void order_rows(uint32_t *order, uint32_t *by_member, const td_plan *plan, const td_attention_cut *cut)
 {
   uint32_t n = 0;
+  if (!cut->shared || cut->shared->n_shared_spans == 0) {
+    for (uint32_t i = 0; i < plan->n_rows; i++)
+      order[i] = i;
+    return;
+  }
   for (uint32_t i = 0; i < plan->n_rows; i++)
     by_member[i] = UINT32_MAX;
   for (uint32_t i = 0; i < plan->n_rows; i++) {

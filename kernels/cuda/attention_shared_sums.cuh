@@ -2,7 +2,7 @@
 //
 // Groups of up to PARTIALS_BY_ROW_GROUP heads add them row by row where a row ends, a lane a few elements of one head; larger ones while a warp's sums are
 // in its registers, where a partial's elements are in the order in which a tile's threads have them. That asks for all of a row's pieces at once and for
-// whole partials by few loads, but its lanes have a query head of the group each: trees take 4 to 16 % less time at groups of 8, and 1 to 3 more at 4 and 2.
+// whole partials by few loads, but four lanes have a query head of the group each, and at few heads the others none (figures: README.md).
 #pragma once
 
 #include "kernels/cuda/attention_finish.cuh"

@@ -11,7 +11,7 @@
 //   attention.cu  paged attention for hybrid batches; on Hopper attention_prefill.cu takes prompt chunks, attention_decode.cu decodes
 //   fused_product.cu products of up to 8 rows with norms, additions, SwiGLU, of up to 4 alone; fused_plan.cu makes recorded steps of these
 //   attention_calibrate.cu what such plans cost on this device
-//   attention_spans.cuh what rows share, in attention_decode.cu's launch
+//   attention_spans.cuh what rows share, in attention_decode.cu's launch; attention_shared_sums.cuh who adds it to each row's
 //   attention_unified.cu decodes by a plan of kernels/attention with tasks; attention_merge.cuh its tasks and merge;
 //   attention_partials.cuh where its partials lie; attention_wgmma.cuh what it shares with prompts
 //   attention_tile.cuh, attention_strips.cuh, attention_finish.cuh, attention_shares.cuh, rope.cuh what kernels share; mbarrier.cuh, tma.cuh, wgmma.cuh Hopper's instructions

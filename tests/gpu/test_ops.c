@@ -430,6 +430,7 @@ static const heads shapes[] = {
     {28, 4, 128, 32, 0, TD_ROPE_HALVES, false}, {4, 4, 128, 64, 300, TD_ROPE_HALVES, false}, {16, 4, 256, 64, 0, TD_ROPE_HALVES, false},
     {4, 4, 128, 16, 1500, TD_ROPE_HALVES, false}, {5, 5, 96, 16, 0, TD_ROPE_HALVES, false}, {12, 2, 96, 16, 0, TD_ROPE_PAIRS, false},
     {6, 2, 96, 64, 0, TD_ROPE_HALVES, true}, {16, 1, 96, 32, 40, TD_ROPE_HALVES, false}, {20, 1, 96, 16, 0, TD_ROPE_HALVES, false},
+    {12, 1, 128, 16, 0, TD_ROPE_HALVES, false}, {20, 2, 96, 16, 0, TD_ROPE_HALVES, false},
 };
 enum { N_SHAPES = sizeof shapes / sizeof *shapes };
 static uint32_t only_dim; /* of the heads that are tested; 0: all */

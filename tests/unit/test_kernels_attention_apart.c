@@ -1,6 +1,7 @@
 /* Decode attention by items: pieces of what rows share, by a plan of shared spans alone, and the rest of each row. Together they have every
  * key of every row exactly once, every piece is some block's that begins before the rows which wait for it, and what a row is told of partials is
  * where these are. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -442,7 +443,7 @@ static void test_pieces_leave_room_to_rows(void **unused)
   static const struct { uint32_t rows, shared, own, blocks; bool at_once; } batches[] = {
       {16, 8192, 4096, 17, true},   {16, 8192, 3088, 17, true},  {16, 8192, 3072, 22, false}, {16, 2048, 4096, 8, true}, {2, 512, 8192, 2, true},
       {16, 8192, 512, 22, false}, {64, 8192, 512, 48, false}, {380, 4096, 1553, 37, false}, {380, 4096, 1552, 48, false},
-      {1000, 512, 33, 33, false}, {1000, 512, 32, 49, false}};
+      {1000, 512, 33, 33, false}, {1000, 512, 32, 49, false}, {1000, 512, 200, 33, false}};
   td_attention_planner_config c = served_config();
   c.cost.apart_us = 0;
   for (uint32_t i = 0; i < sizeof batches / sizeof *batches; i++) {
@@ -456,6 +457,61 @@ static void test_pieces_leave_room_to_rows(void **unused)
       assert_in_range(r.items.n_wide, 40, 49);
     close_run(&r);
   }
+}
+
+/* Groups of 8: 49 spans of 8 members each, so that all 49 places have a piece, or those that many rows leave, from 8 for each place on. */
+static void test_many_rows_have_a_third_of_the_places(void **unused)
+{
+  (void)unused;
+  static const struct { uint32_t rows, own, blocks; } batches[] = {{392, 129, 33}, {392, 128, 49}, {391, 140, 49}};
+  td_attention_planner_config c = served_config();
+  c.cost.apart_us = 0;
+  c.group = 8;
+  for (uint32_t i = 0; i < sizeof batches / sizeof *batches; i++) {
+    steps r = {0};
+    open_run(&r, &c);
+    td_plan plan = tree_plan(2, (const uint32_t[]){1, batches[i].rows}, (const uint32_t[]){1024, batches[i].own}, 16);
+    check_step(&r, &plan);
+    assert_int_equal(n_piece_blocks(&r), batches[i].blocks);
+    close_run(&r);
+  }
+}
+
+/* More places for each head than there are blocks for pieces at most. */
+static void test_more_places_than_blocks(void **unused)
+{
+  (void)unused;
+  td_attention_planner_config c = served_config();
+  c.cost.apart_us = 0;
+  c.n_kv_heads = 1;
+  c.n_workers = 4000;
+  steps r = {0};
+  open_run(&r, &c);
+  td_plan plan = tree_plan(2, (const uint32_t[]){1, 800}, (const uint32_t[]){16384, 64}, 16);
+  check_step(&r, &plan);
+  assert_true(td_attention_planner_block(r.p)->n_tasks > TD_SPLITS_MAX);
+  assert_int_equal(n_piece_blocks(&r), TD_SPLITS_MAX);
+  close_run(&r);
+}
+
+/* What spans of two kinds take together is what they take by themselves, but for how they are cut: each has the cost of its kind. */
+static void test_spans_in_another_order_keep_their_costs(void **unused)
+{
+  (void)unused;
+  static const struct { uint32_t n, nodes[3], tokens[3]; } trees[] = {
+      {2, {1, 64}, {2048, 64}}, {2, {16, 64}, {256, 64}}, {3, {1, 16, 64}, {2048, 256, 64}}};
+  double total_us[3];
+  td_attention_planner_config c = served_config();
+  c.cost.apart_us = 0;
+  for (uint32_t i = 0; i < 3; i++) {
+    td_attention_planner *p = planner_of(&c);
+    td_plan plan = tree_plan(trees[i].n, trees[i].nodes, trees[i].tokens, 16);
+    make(p, &plan);
+    total_us[i] = td_attention_planner_stats(p).total_us;
+    assert_int_equal(td_attention_planner_block(p)->n_shared_spans, i == 0 ? 4 : i == 1 ? 16 : 20);
+    td_attention_planner_destroy(p);
+  }
+  assert_true(fabs(total_us[2] / (total_us[0] + total_us[1]) - 1) < 0.02);
 }
 
 /* 64 rows that share 4,096 tokens, four spans, have six times as many keys by themselves from 1,536 each on. */
@@ -599,7 +655,10 @@ int main(void)
                                      cmocka_unit_test(test_long_spans_are_cut_and_short_ones_are_not),
                                      cmocka_unit_test(test_pieces_are_as_many_as_was_fastest),
                                      cmocka_unit_test(test_pieces_leave_room_to_rows),
-                                     cmocka_unit_test(test_blocks_for_pieces_follow_rows_that_grow),
+                                     cmocka_unit_test(test_many_rows_have_a_third_of_the_places),
+      cmocka_unit_test(test_more_places_than_blocks),
+      cmocka_unit_test(test_spans_in_another_order_keep_their_costs),
+      cmocka_unit_test(test_blocks_for_pieces_follow_rows_that_grow),
                                      cmocka_unit_test(test_what_is_not_worth_it_is_not_shared),
                                      cmocka_unit_test(test_what_is_worth_it_stays_so),
                                      cmocka_unit_test(test_what_sharing_saves_decides),
