@@ -9,8 +9,8 @@
 #include "kernels/cuda/attention.cuh"
 
 enum {
-  FUSED_ROWS_MAX = 8,    // of a step; more, and wgmma does better (stream_product.cu)
-  FUSED_ALONE_MAX = 4,   // of a product by itself; likewise
+  FUSED_ROWS_MAX = 16,   // of a step
+  FUSED_ALONE_MAX = 8,   // of a product by itself: from there on wgmma does better (stream_product.cu)
   FUSED_TILES_MAX = 256, // of a product that ends in sums of squares: a warp reads them at once
 };
 static_assert((int)FUSED_ROWS_MAX < (int)TD_NARROW_ROWS_MIN, "attention that rotates knows no narrow items");
@@ -25,8 +25,8 @@ enum fused_kind {
 // RMSNorm is split: whoever writes x also writes h = x * weights and its tile's sum of squares; whoever reads h by a product scales
 // the result by 1 / rms.
 struct fused_product {
-  CUtensorMap w_map;
-  uint32_t kind, n, n_in;
+  CUtensorMap w_map, x_map;
+  uint32_t kind, n;
   uint32_t n_tiles, tile_rows; // weight rows of a tile
   uint32_t n_rounds;           // of tiles: each block has one of each round,
   uint32_t n_last_round;       // the first so many one of the last
@@ -36,7 +36,6 @@ struct fused_product {
   uint32_t n_sums; // scales by the sums of squares of so many tiles; 0: does not
   uint32_t width;  // of x and h
   float eps;
-  const bf16 *in;   // [n, n_in]
   const bf16 *bias; // [n_out] or null
   const bf16 *held; // what is added: out, or null
   void *out;

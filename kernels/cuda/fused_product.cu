@@ -1,12 +1,13 @@
-// Products of up to 8 rows on sm_90a with what comes before and after them (fused.cuh), or of up to 4 alone: bound by reading the weights
+// Products of up to 16 rows on sm_90a with what comes before and after them (fused.cuh), or of up to 8 alone: bound by reading the weights
 // once.
 //
 // A block owns whole rows of the weight and keeps a ring of shared memory full of them by TMA. Weights depend on nothing, so
 // the ring is filled before the kernels before are waited for, by the thread that makes its barriers and before the block meets; it is so
-// large that a block has a multiprocessor for itself, and the next product's begin to load as soon as this one's end.
+// large that a block has a multiprocessor for itself, and the next product's begin to load as soon as this one's end. The columns of x that go with a
+// slot's weights come into the slot as well, behind the wait, no more rows of them than there are: what x takes, weights lack.
 // Eight warps multiply by mma.sync: weight rows are its M side, rows of x its N side. Each has a half of one of a slot's four
-// slices, and loads the rows of x that go with it into registers, by itself: a copy by TMA would queue behind a whole ring of weights. A
-// product does not care in which order k is summed, so that a lane's 16 bytes are 8 neighbouring k of both operands.
+// slices. A product does not care in which order k is summed, so that a lane's 16 bytes are 8 neighbouring k of both operands. Its code is the same for
+// all products of a step, so that none waits for its own to come.
 #include "kernels/cuda/attention_tile.cuh" // mma
 #include "kernels/cuda/fused.cuh"
 #include "kernels/cuda/tma.cuh"
@@ -18,32 +19,36 @@ enum {
   MULTIPLIERS = 8, // warps
   FUSED_THREADS = MULTIPLIERS * 32 + 32,
   TILE_ROWS_MAX = 32,
-  SLICE_K = 64,       // 128 bytes: the swizzle's width
+  TILE_BLOCKS = TILE_ROWS_MAX / 16, // as mma takes them
+  SLICE_K = 64,                     // 128 bytes: the swizzle's width
   SLICE_ROW_BYTES = SLICE_K * 2,
-  SLICES = MULTIPLIERS / 2, // of a slot
-  PARTS_KEPT = 16,          // of x, in registers; more go through
-  PARTS_AHEAD = 8,          // of them
-  RING_BYTES = 200 << 10,
-  SUM_STRIDE = FUSED_ROWS_MAX + 1,
+  SLICES = MULTIPLIERS / 2,         // of a slot
+  SWIZZLE_BYTES = 1024,             // its pattern: where a slot's weights and its x begin
+  SMEM_BYTES = 227 << 10,           // all that there is: no second block beside this one
   BEGIN_THREADS = 256,
 };
-static_assert(MULTIPLIERS == (int)FUSED_ROWS_MAX, "a warp stores one token's");
+static_assert(MULTIPLIERS == 8, "a warp stores one of eight tokens");
+static_assert(TILE_ROWS_MAX == 32, "a lane stores one row");
 
-// Shared memory of a block: the ring, the warps' sums, two barriers a slot.
-static __host__ __device__ constexpr uint32_t slot_bytes(uint32_t tile_rows) { return SLICES * tile_rows * SLICE_ROW_BYTES; }
-static __host__ __device__ constexpr uint32_t sum_bytes(uint32_t tile_rows) { return MULTIPLIERS * tile_rows * SUM_STRIDE * 4; }
-static constexpr uint32_t smem_bytes(uint32_t tile_rows) // and room to align
+// Shared memory of a block: the ring, the warps' sums, two barriers a slot. EIGHTS: of tokens.
+static __host__ __device__ constexpr uint32_t slices_bytes(uint32_t rows) { return SLICES * rows * SLICE_ROW_BYTES; }
+static __host__ __device__ constexpr uint32_t slot_bytes(uint32_t tile_rows, uint32_t n)
 {
-  return 1024 + RING_BYTES / slot_bytes(tile_rows) * (slot_bytes(tile_rows) + 16) + sum_bytes(tile_rows);
+  return (slices_bytes(tile_rows) + slices_bytes(n) + SWIZZLE_BYTES - 1) / SWIZZLE_BYTES * SWIZZLE_BYTES;
+}
+static __host__ __device__ constexpr uint32_t sum_stride(uint32_t EIGHTS) { return 8 * EIGHTS + 1; }
+static __host__ __device__ constexpr uint32_t sum_bytes(uint32_t EIGHTS, uint32_t tile_rows)
+{
+  return MULTIPLIERS * tile_rows * sum_stride(EIGHTS) * 4;
 }
 
 #ifdef TD_HAS_WGMMA
 // ---- the ring ----
 
-template <uint32_t ROWS> struct fused_ring {
-  uint32_t base, n_slots, filled, emptied; // the last two: barriers
-  uint32_t s, turn;                        // where its user is
-  __device__ __forceinline__ uint32_t slot() const { return base + s * slot_bytes(ROWS); }
+struct fused_ring {
+  uint32_t base, slot_bytes, n_slots, filled, emptied; // the last two: barriers
+  uint32_t s, turn;                                    // where its user is
+  __device__ __forceinline__ uint32_t slot() const { return base + s * slot_bytes; }
   __device__ __forceinline__ void advance()
   {
     if (++s == n_slots) {
@@ -53,7 +58,7 @@ template <uint32_t ROWS> struct fused_ring {
   }
 };
 
-template <uint32_t ROWS> __device__ __forceinline__ void make_slots(const fused_ring<ROWS> &r, uint32_t from, uint32_t to)
+__device__ __forceinline__ void make_slots(const fused_ring &r, uint32_t from, uint32_t to)
 {
 #pragma unroll 4
   for (uint32_t s = from; s < to; s++) {
@@ -67,9 +72,9 @@ template <uint32_t ROWS> __device__ __forceinline__ void make_slots(const fused_
 struct fused_fetches {
   uint32_t i, n, tile, part;
 
-  template <uint32_t ROWS> __device__ __forceinline__ void next(const fused_product &p, fused_ring<ROWS> &r, uint64_t policy)
+  __device__ __forceinline__ void next(const fused_product &p, fused_ring &r, uint64_t policy)
   {
-    barrier_expect(r.filled + r.s * 8, slot_bytes(ROWS));
+    barrier_expect(r.filled + r.s * 8, slices_bytes(p.tile_rows) + slices_bytes(p.n));
     fetch_pairs_once(r.slot(), &p.w_map, r.filled + r.s * 8, tile * p.out_rows, part * SLICES, policy);
     if (++part == p.n_parts) {
       part = 0;
@@ -79,8 +84,8 @@ struct fused_fetches {
     i++;
   }
 
-  // The first of the slots before `end`, which nobody has to give back. Not unrolled: little code is there sooner where a block begins.
-  template <uint32_t ROWS> __device__ __forceinline__ void fill(uint32_t end, const fused_product &p, fused_ring<ROWS> &r)
+  // Weights of the slots before `end`, which nobody has to give back. Not unrolled: little code is there sooner where a block begins.
+  __device__ __forceinline__ void fill(uint32_t end, const fused_product &p, fused_ring &r)
   {
     uint64_t policy = read_once_policy();
 #pragma unroll 1
@@ -88,31 +93,35 @@ struct fused_fetches {
       next(p, r, policy);
   }
 
-  // All others.
-  template <uint32_t ROWS> __device__ __forceinline__ void run(const fused_product &p, fused_ring<ROWS> &r)
+  // Behind the wait: x of the slots that are filled, then all others.
+  __device__ __forceinline__ void run(const fused_product &p, fused_ring &r)
   {
     uint64_t policy = read_once_policy();
+    uint32_t x_part = 0;
+    fence_global_writes(); // x was written by ordinary stores
+#pragma unroll 1
+    for (uint32_t s = 0; s < i; s++)
+      x_of(p, r, s, &x_part);
+#pragma unroll 1
     while (i < n) {
-      barrier_wait(r.emptied + r.s * 8, r.turn ^ 1);
+      uint32_t s = r.s;
+      barrier_wait(r.emptied + s * 8, r.turn ^ 1);
       next(p, r, policy);
+      x_of(p, r, s, &x_part);
     }
+  }
+
+  __device__ __forceinline__ void x_of(const fused_product &p, const fused_ring &r, uint32_t s, uint32_t *x_part)
+  {
+    fetch(r.base + s * r.slot_bytes + slices_bytes(p.tile_rows), &p.x_map, r.filled + s * 8, 0, *x_part * SLICES);
+    if (++*x_part == p.n_parts)
+      *x_part = 0;
   }
 };
 
 __device__ __forceinline__ void multipliers_sync() { asm volatile("bar.sync 1, %0;" ::"n"((int)MULTIPLIERS * 32) : "memory"); }
 
 // ---- the product ----
-
-// Loads where `there`, else zero; as volatile so that what is needed first is asked for first.
-__device__ __forceinline__ uint4 load_chunk(const bf16 *p, bool there)
-{
-  uint4 v;
-  asm volatile("{.reg .pred p; setp.ne.u32 p, %5, 0; mov.b32 %0, 0; mov.b32 %1, 0; mov.b32 %2, 0; mov.b32 %3, 0;\n"
-               "@p ld.global.cg.v4.u32 {%0,%1,%2,%3}, [%4];}"
-               : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
-               : "l"(p), "r"((uint32_t)there));
-  return v;
-}
 
 __device__ __forceinline__ float load_float(const float *p, bool there)
 {
@@ -124,36 +133,6 @@ __device__ __forceinline__ float load_float(const float *p, bool there)
   return v;
 }
 
-// What a lane has of its token's row of x: 8 columns of each part. With KEPT all parts stay where they are, else each makes way for the
-// one PARTS_AHEAD later, or the next tile's.
-template <bool KEPT> struct input_parts {
-  static constexpr uint32_t PARTS = KEPT ? PARTS_KEPT : PARTS_AHEAD;
-  const bf16 *row; // this lane's columns of part 0
-  uint32_t columns_left, n_parts; // of this token from there on; 0: there is no such token
-  uint4 x[PARTS];
-
-  __device__ __forceinline__ void begin(const fused_product &p)
-  {
-    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, column = warp / 2 * SLICE_K + (lane % 4 + warp % 2 * 4) * 8;
-    row = p.in + (size_t)(lane / 4) * p.n_in + column;
-    columns_left = lane / 4 < p.n && p.n_in > column ? p.n_in - column : 0;
-    n_parts = p.n_parts;
-#pragma unroll
-    for (uint32_t j = 0; j < PARTS; j++)
-      load(j, j);
-  }
-  __device__ __forceinline__ void load(uint32_t j, uint32_t part)
-  {
-    uint32_t column = part * (SLICES * SLICE_K); // past the end weights are zero, but what is there might be NaN
-    x[j] = load_chunk(row + column, column < columns_left);
-  }
-  __device__ __forceinline__ void used(uint32_t j, uint32_t part)
-  {
-    if constexpr (!KEPT)
-      load(j, part + PARTS < n_parts ? part + PARTS : j);
-  }
-};
-
 __device__ __forceinline__ uint4 shared_chunk(uint32_t address)
 {
   uint4 v;
@@ -161,86 +140,102 @@ __device__ __forceinline__ uint4 shared_chunk(uint32_t address)
   return v;
 }
 
-// The row of a block of 16 that a lane has as its first of mma's two; the other is 8 further. So the eight lanes that read at once
-// read all banks once: their two rows' halves of a slice are swizzled to different places.
-__device__ __forceinline__ uint32_t row_of_lane()
+// Which of eight rows mma's row or column g is. So the eight lanes that read at once read all banks once: their two rows' halves of a slice are
+// swizzled to different places.
+__device__ __forceinline__ uint32_t row_of(uint32_t g) { return g / 2 + g % 2 * 4; }
+
+// Where a chunk of 16 bytes lies in slices of so many rows.
+__device__ __forceinline__ uint32_t chunk_at(uint32_t slice, uint32_t n_rows, uint32_t row, uint32_t chunk)
 {
-  uint32_t g = threadIdx.x % 32 / 4;
-  return g / 2 + g % 2 * 4;
+  uint32_t line = slice * n_rows + row;
+  return line * SLICE_ROW_BYTES + (chunk ^ line % 8) * 16;
 }
 
-// d[block of 16 weight rows]: what this warp's columns add up to.
-template <uint32_t ROWS, bool KEPT>
-__device__ __forceinline__ void multiply_tile(float (&d)[(ROWS + 15) / 16][4], fused_ring<ROWS> &r, const fused_product &p,
-                                              input_parts<KEPT> &in)
+// d[16 weight rows][eight tokens]: what this warp's columns add up to. Of weight rows that a tile does not have anything is read, and dropped later: behind
+// a slot up to 2 KB, of the next one or of the sums, which are more.
+template <uint32_t EIGHTS>
+__device__ __forceinline__ void multiply_tile(float (&d)[TILE_BLOCKS][EIGHTS][4], fused_ring &r, const fused_product &p)
 {
-  constexpr uint32_t PARTS = input_parts<KEPT>::PARTS;
-  uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = row_of_lane();
-  uint32_t at = (warp / 2 * ROWS + row) * SLICE_ROW_BYTES + ((lane % 4 + warp % 2 * 4) ^ row) * 16;
-  for (uint32_t part0 = 0; part0 < p.n_parts; part0 += PARTS) {
+  uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = row_of(lane / 4), chunk = lane % 4 + warp % 2 * 4;
+  uint32_t w_at = chunk_at(warp / 2, p.tile_rows, row, chunk), x_at[EIGHTS];
 #pragma unroll
-    for (uint32_t j = 0; j < PARTS; j++) {
-      if (part0 + j >= p.n_parts)
-        break;
-      barrier_wait(r.filled + r.s * 8, r.turn);
+  for (uint32_t j = 0; j < EIGHTS; j++)
+    x_at[j] = slices_bytes(p.tile_rows) + chunk_at(warp / 2, p.n, min(j * 8 + row, p.n - 1), chunk);
+#pragma unroll 8
+  for (uint32_t part = 0; part < p.n_parts; part++) {
+    uint4 x[EIGHTS], w[TILE_BLOCKS][2];
+    barrier_wait(r.filled + r.s * 8, r.turn);
 #pragma unroll
-      for (uint32_t m = 0; m < (ROWS + 15) / 16; m++) {
-        uint32_t chunk = r.slot() + at + m * 16 * SLICE_ROW_BYTES;
-        uint4 low = shared_chunk(chunk), high = {};
-        if (m * 16 + 8 < ROWS)
-          high = shared_chunk(chunk + 8 * SLICE_ROW_BYTES);
-        const uint32_t a[4] = {low.x, high.x, low.y, high.y}, b[4] = {low.z, high.z, low.w, high.w};
-        mma(d[m], a, in.x[j].x, in.x[j].y);
-        mma(d[m], b, in.x[j].z, in.x[j].w);
-      }
-      __syncwarp();
-      if (lane == 0)
-        barrier_arrive(r.emptied + r.s * 8);
-      r.advance();
-      in.used(j, part0 + j);
+    for (uint32_t j = 0; j < EIGHTS; j++)
+      x[j] = shared_chunk(r.slot() + x_at[j]);
+#pragma unroll
+    for (uint32_t k = 0; k < TILE_BLOCKS * 2; k++)
+      w[k / 2][k % 2] = shared_chunk(r.slot() + w_at + k * 8 * SLICE_ROW_BYTES);
+#pragma unroll
+    for (uint32_t m = 0; m < TILE_BLOCKS; m++) {
+      const uint32_t a[4] = {w[m][0].x, w[m][1].x, w[m][0].y, w[m][1].y};
+#pragma unroll
+      for (uint32_t j = 0; j < EIGHTS; j++)
+        mma(d[m][j], a, x[j].x, x[j].y);
     }
+#pragma unroll
+    for (uint32_t m = 0; m < TILE_BLOCKS; m++) {
+      const uint32_t a[4] = {w[m][0].z, w[m][1].z, w[m][0].w, w[m][1].w};
+#pragma unroll
+      for (uint32_t j = 0; j < EIGHTS; j++)
+        mma(d[m][j], a, x[j].z, x[j].w);
+    }
+    __syncwarp();
+    if (lane == 0)
+      barrier_arrive(r.emptied + r.s * 8);
+    r.advance();
   }
 }
 
-// sums[warp][weight row][token]
-template <uint32_t ROWS> __device__ __forceinline__ uint32_t sum_at(uint32_t warp, uint32_t row, uint32_t token)
+// Where a warp's sum of a weight row and a token is.
+template <uint32_t EIGHTS> __device__ __forceinline__ uint32_t sum_at(uint32_t tile_rows, uint32_t warp, uint32_t row, uint32_t token)
 {
-  return (warp * ROWS + row) * SUM_STRIDE + token;
+  return (warp * tile_rows + row) * sum_stride(EIGHTS) + token;
 }
 
-template <uint32_t ROWS> __device__ __forceinline__ void put_sums(const float (&d)[(ROWS + 15) / 16][4], float *sums)
+template <uint32_t EIGHTS>
+__device__ __forceinline__ void put_sums(const float (&d)[TILE_BLOCKS][EIGHTS][4], float *sums, uint32_t tile_rows)
 {
   uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 #pragma unroll
-  for (uint32_t m = 0; m < (ROWS + 15) / 16; m++)
+  for (uint32_t m = 0; m < TILE_BLOCKS; m++)
 #pragma unroll
-    for (uint32_t e = 0; e < 4; e++)
-      if (m * 16 + e / 2 * 8 < ROWS)
-        sums[sum_at<ROWS>(warp, m * 16 + row_of_lane() + e / 2 * 8, lane % 4 * 2 + e % 2)] = d[m][e];
+    for (uint32_t e = 0; e < 4; e++) {
+      uint32_t row = m * 16 + e / 2 * 8 + row_of(lane / 4), token = row_of(lane % 4 * 2 + e % 2);
+      if (row < tile_rows)
+#pragma unroll
+        for (uint32_t j = 0; j < EIGHTS; j++)
+          sums[sum_at<EIGHTS>(tile_rows, warp, row, j * 8 + token)] = d[m][j][e];
+    }
 }
 
-template <uint32_t ROWS> __device__ __forceinline__ float get_sum(const float *sums, uint32_t row, uint32_t token)
+template <uint32_t EIGHTS> __device__ __forceinline__ float get_sum(const float *sums, uint32_t tile_rows, uint32_t row, uint32_t token)
 {
   float sum = 0;
 #pragma unroll
   for (uint32_t w = 0; w < MULTIPLIERS; w++)
-    sum += sums[sum_at<ROWS>(w, row, token)];
+    sum += sums[sum_at<EIGHTS>(tile_rows, w, row, token)];
   return sum;
 }
 
-// ---- what comes of it: a warp has one token, a lane one row of the tile ----
+// ---- what comes of it: a warp has one of eight tokens, a lane one row of the tile ----
 
 // What a token's products are scaled by: 1 / rms.
 struct token_scale {
   enum { LOADS = FUSED_TILES_MAX / 32 };
   float squares[LOADS] = {};
-  __device__ __forceinline__ void load(const fused_product &p)
+  __device__ __forceinline__ void load(const fused_product &p, uint32_t token)
   {
-    if (p.n_sums == 0) // the branch also keeps these loads behind those of x
+    if (p.n_sums == 0)
       return;
 #pragma unroll
     for (uint32_t j = 0; j < LOADS; j++) {
-      uint32_t i = j * 32 + threadIdx.x % 32, token = threadIdx.x / 32;
+      uint32_t i = j * 32 + threadIdx.x % 32;
       squares[j] = load_float(p.sums + token * FUSED_TILES_MAX + i, i < p.n_sums && token < p.n);
     }
   }
@@ -260,65 +255,74 @@ struct token_scale {
 };
 
 // What is asked for before the product is there, and looked at after it: a conversion would wait for it at once.
-struct row_inputs {
-  bf16 held, bias;
+template <uint32_t EIGHTS> struct row_inputs {
+  bf16 held[EIGHTS], bias;
   float norm;
   __device__ __forceinline__ void load(const fused_product &p, uint32_t tile)
   {
-    uint32_t token = threadIdx.x / 32, row = threadIdx.x % 32, column = tile * p.out_rows + row;
-    bool real = row < p.out_rows && column < p.n_out && token < p.n;
-    held = real && p.held ? p.held[(size_t)token * p.n_out + column] : bf16();
+    uint32_t row = threadIdx.x % 32, column = tile * p.out_rows + row;
+    bool real = row < p.out_rows && column < p.n_out;
+#pragma unroll
+    for (uint32_t j = 0; j < EIGHTS; j++) {
+      uint32_t token = j * 8 + threadIdx.x / 32;
+      held[j] = real && p.held && token < p.n ? p.held[(size_t)token * p.n_out + column] : bf16();
+    }
     norm = real && p.kind == FUSED_ADD ? p.norm[column] : 0.0f;
     bias = real && p.bias ? p.bias[column] : bf16();
   }
 };
 
-template <uint32_t ROWS>
-__device__ __forceinline__ void store_tile(const fused_product &p, uint32_t tile, const float *sums, const token_scale &scale,
-                                           const row_inputs &in)
+template <uint32_t EIGHTS>
+__device__ __forceinline__ void store_tile(const fused_product &p, uint32_t tile, const float *sums, const token_scale (&scale)[EIGHTS],
+                                           const row_inputs<EIGHTS> &in)
 {
-  uint32_t token = threadIdx.x / 32, row = threadIdx.x % 32, column = tile * p.out_rows + row;
-  if (token >= p.n)
-    return;
-  float by = scale.get(p), squares = 0;
-  if (row < p.out_rows && column < p.n_out) {
-    float v = get_sum<ROWS>(sums, row, token) * by;
-    size_t at = (size_t)token * p.n_out + column;
-    if (p.kind == FUSED_SWIGLU) {
-      float u = get_sum<ROWS>(sums, p.out_rows + row, token) * by;
-      ((bf16 *)p.out)[at] = __float2bfloat16(__fdividef(v, 1.0f + __expf(-v)) * u);
-    } else if (p.kind == FUSED_STORE_F32) {
-      ((float *)p.out)[at] = v + __bfloat162float(in.bias);
-    } else {
-      bf16 x = __float2bfloat16(v + __bfloat162float(in.bias) + __bfloat162float(in.held));
-      float kept = __bfloat162float(x); // the norm sees what the residual stream keeps
-      ((bf16 *)p.out)[at] = x;
-      if (p.kind == FUSED_ADD)
-        p.h[at] = __float2bfloat16(kept * in.norm);
-      squares = kept * kept;
+#pragma unroll
+  for (uint32_t j = 0; j < EIGHTS; j++) {
+    uint32_t token = j * 8 + threadIdx.x / 32, row = threadIdx.x % 32, column = tile * p.out_rows + row;
+    if (token >= p.n)
+      return;
+    float by = scale[j].get(p), squares = 0;
+    if (row < p.out_rows && column < p.n_out) {
+      float v = get_sum<EIGHTS>(sums, p.tile_rows, row, token) * by;
+      size_t at = (size_t)token * p.n_out + column;
+      if (p.kind == FUSED_SWIGLU) {
+        float u = get_sum<EIGHTS>(sums, p.tile_rows, p.out_rows + row, token) * by;
+        ((bf16 *)p.out)[at] = __float2bfloat16(__fdividef(v, 1.0f + __expf(-v)) * u);
+      } else if (p.kind == FUSED_STORE_F32) {
+        ((float *)p.out)[at] = v + __bfloat162float(in.bias);
+      } else {
+        bf16 x = __float2bfloat16(v + __bfloat162float(in.bias) + __bfloat162float(in.held[j]));
+        float kept = __bfloat162float(x); // the norm sees what the residual stream keeps
+        ((bf16 *)p.out)[at] = x;
+        if (p.kind == FUSED_ADD)
+          p.h[at] = __float2bfloat16(kept * in.norm);
+        squares = kept * kept;
+      }
     }
-  }
-  if (p.kind == FUSED_ADD) {
-    squares = warp_sum(squares);
-    if (row == 0)
-      p.sums[token * FUSED_TILES_MAX + tile] = squares;
+    if (p.kind == FUSED_ADD) {
+      squares = warp_sum(squares);
+      if (row == 0)
+        p.sums[token * FUSED_TILES_MAX + tile] = squares;
+    }
   }
 }
 #endif
 
-template <uint32_t ROWS, bool KEPT> __global__ void __launch_bounds__(FUSED_THREADS, 1) fused_kernel(const __grid_constant__ fused_product p)
+template <uint32_t EIGHTS> __global__ void __launch_bounds__(FUSED_THREADS, 1) fused_kernel(const __grid_constant__ fused_product p)
 {
 #ifdef TD_HAS_WGMMA
   extern __shared__ unsigned char smem_raw[];
-  unsigned char *smem = smem_raw + (1024 - shared_address(smem_raw) % 1024) % 1024;
-  float *sums = (float *)(smem + p.n_slots * slot_bytes(ROWS));
-  fused_ring<ROWS> r = {shared_address(smem), p.n_slots};
-  r.filled = shared_address(sums) + sum_bytes(ROWS);
+  unsigned char *smem = smem_raw + (SWIZZLE_BYTES - shared_address(smem_raw) % SWIZZLE_BYTES) % SWIZZLE_BYTES;
+  fused_ring r = {shared_address(smem), slot_bytes(p.tile_rows, p.n), p.n_slots};
+  float *sums = (float *)(smem + p.n_slots * r.slot_bytes);
+  r.filled = shared_address(sums) + sum_bytes(EIGHTS, p.tile_rows);
   r.emptied = r.filled + p.n_slots * 8;
   fused_fetches fetches = {0, (p.n_rounds - (blockIdx.x < p.n_last_round ? 0 : 1)) * p.n_parts, blockIdx.x, 0};
   let_next_start();
-  if (threadIdx.x == 0)
+  if (threadIdx.x == 0) {
     read_map(&p.w_map);
+    read_map(&p.x_map);
+  }
   if (threadIdx.x == MULTIPLIERS * 32) { // the first weights are asked for when only their barriers are made
     make_slots(r, 0, 1);
     fetches.fill(1, p, r);
@@ -326,27 +330,26 @@ template <uint32_t ROWS, bool KEPT> __global__ void __launch_bounds__(FUSED_THRE
     fetches.fill(p.n_slots, p, r);
   }
   __syncthreads();
+  wait_for_input();
   if (threadIdx.x >= MULTIPLIERS * 32) {
     if (threadIdx.x == MULTIPLIERS * 32)
       fetches.run(p, r);
-    wait_for_input();
     return;
   }
-  wait_for_input();
-  input_parts<KEPT> in;
-  token_scale scale;
-  row_inputs inputs;
-  in.begin(p);
-  scale.load(p);
+  token_scale scale[EIGHTS];
+  row_inputs<EIGHTS> inputs;
+#pragma unroll
+  for (uint32_t j = 0; j < EIGHTS; j++)
+    scale[j].load(p, j * 8 + threadIdx.x / 32);
   for (uint32_t tile = blockIdx.x; tile < p.n_tiles; tile += gridDim.x) {
-    float d[(ROWS + 15) / 16][4] = {};
+    float d[TILE_BLOCKS][EIGHTS][4] = {};
     inputs.load(p, tile);
-    multiply_tile<ROWS, KEPT>(d, r, p, in);
+    multiply_tile<EIGHTS>(d, r, p);
     if (tile != blockIdx.x) // the last tile's sums have been read
       multipliers_sync();
-    put_sums<ROWS>(d, sums);
+    put_sums<EIGHTS>(d, sums, p.tile_rows);
     multipliers_sync();
-    store_tile<ROWS>(p, tile, sums, scale, inputs);
+    store_tile<EIGHTS>(p, tile, sums, scale, inputs);
   }
 #endif
 }
@@ -388,26 +391,16 @@ __global__ void __launch_bounds__(BEGIN_THREADS) begin_kernel(const fused_begin 
 
 typedef void (*fused_function)(fused_product);
 
-template <bool KEPT> static fused_function kernel_of_rows(uint32_t tile_rows)
-{
-  return tile_rows == 8    ? fused_kernel<8, KEPT>
-         : tile_rows == 16 ? fused_kernel<16, KEPT>
-         : tile_rows == 24 ? fused_kernel<24, KEPT>
-                           : fused_kernel<32, KEPT>;
-}
+static fused_function kernel_of(uint32_t eights) { return eights == 1 ? fused_kernel<1> : fused_kernel<2>; }
+static_assert(FUSED_ROWS_MAX == 16 && FUSED_ALONE_MAX <= FUSED_ROWS_MAX, "kernel_of has these");
 
-static fused_function kernel_of(uint32_t tile_rows, bool kept)
-{
-  static_assert(TILE_ROWS_MAX == 32, "kernel_of_rows has these");
-  return kept ? kernel_of_rows<true>(tile_rows) : kernel_of_rows<false>(tile_rows);
-}
+static uint32_t eights_of(uint32_t n) { return (n + 7) / 8; }
 
 td_status td_fused_open(cuda_backend *b, td_error *err)
 {
   cudaError_t e = cudaSuccess;
-  for (uint32_t rows = 8; rows <= TILE_ROWS_MAX && b->has_wgmma; rows += 8)
-    for (int kept = 0; kept < 2 && e == cudaSuccess; kept++)
-      e = cudaFuncSetAttribute(kernel_of(rows, kept), cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem_bytes(rows));
+  for (uint32_t eights = 1; eights <= eights_of(FUSED_ROWS_MAX) && b->has_wgmma && e == cudaSuccess; eights++)
+    e = cudaFuncSetAttribute(kernel_of(eights), cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_BYTES);
   if (e != cudaSuccess)
     return td_cuda_fail(err, e, "kernels for few rows");
   return b->stream_encode ? td_cuda_alloc_array(b, (size_t)FUSED_ROWS_MAX * FUSED_TILES_MAX, &b->fused_sums, err) : TD_OK;
@@ -416,31 +409,29 @@ td_status td_fused_open(cuda_backend *b, td_error *err)
 bool td_fused_lay_out(cuda_backend *b, fused_product *p, const td_weight *w, const void *x)
 {
   const uint32_t halves = p->kind == FUSED_SWIGLU ? 2 : 1, n_slices = w->n_in / SLICE_K;
-  if (w->n_in % SLICE_K != 0 || w->n_out % halves != 0 || (w->bias && halves == 2) || (uintptr_t)x % 16 != 0)
+  if (w->n_in % SLICE_K != 0 || w->n_out % halves != 0 || (w->bias && halves == 2))
     return false;
-  // Alone, 6144 x 4096 is faster by tiles of 24; but in a step products should share their code, or each waits for its own to come.
-  p->tile_rows = w->n_out >= TILE_ROWS_MAX * (uint32_t)b->n_sms ? TILE_ROWS_MAX
-                                                                : td_stream_tile_rows(w->n_out, (uint32_t)b->n_sms, 8 * halves, TILE_ROWS_MAX);
+  p->tile_rows = td_stream_tile_rows(w->n_out, (uint32_t)b->n_sms, 8 * halves, TILE_ROWS_MAX);
   p->out_rows = p->tile_rows / halves;
   p->n_out = w->n_out / halves;
   p->n_tiles = (p->n_out + p->out_rows - 1) / p->out_rows;
   p->n_parts = (n_slices + SLICES - 1) / SLICES;
   p->n_rounds = (p->n_tiles + (uint32_t)b->n_sms - 1) / (uint32_t)b->n_sms;
   p->n_last_round = p->n_tiles - (p->n_rounds - 1) * (uint32_t)b->n_sms;
-  p->n_slots = std::min(RING_BYTES / slot_bytes(p->tile_rows), p->n_rounds * p->n_parts);
-  p->in = (const bf16 *)x;
-  p->n_in = w->n_in;
+  p->n_slots = std::min((SMEM_BYTES - SWIZZLE_BYTES - sum_bytes(eights_of(p->n), p->tile_rows)) / (slot_bytes(p->tile_rows, p->n) + 2 * 8),
+                        p->n_rounds * p->n_parts);
   p->bias = w->bias;
   const cuuint64_t row_bytes = (cuuint64_t)w->n_in * sizeof(bf16);
   const cuuint64_t dims[4] = {SLICE_K, p->n_out, halves, n_slices}, strides[3] = {row_bytes, row_bytes * p->n_out, SLICE_ROW_BYTES};
   const cuuint32_t box[4] = {SLICE_K, p->out_rows, halves, SLICES};
-  return td_stream_encode(b, &p->w_map, 4, w->data, dims, strides, box);
+  const cuuint64_t x_dims[3] = {SLICE_K, p->n, n_slices}, x_strides[2] = {row_bytes, SLICE_ROW_BYTES};
+  const cuuint32_t x_box[3] = {SLICE_K, p->n, SLICES};
+  return td_stream_encode(b, &p->w_map, 4, w->data, dims, strides, box) && td_stream_encode(b, &p->x_map, 3, x, x_dims, x_strides, x_box);
 }
 
 void td_fused_queue_product(cuda_backend *b, const fused_product &p)
 {
-  queue_kernel(b, kernel_of(p.tile_rows, p.n_parts <= PARTS_KEPT), dim3(std::min(p.n_tiles, (uint32_t)b->n_sms)), FUSED_THREADS,
-               smem_bytes(p.tile_rows), p); // all of it, even for fewer slots: no second block beside this one
+  queue_kernel(b, kernel_of(eights_of(p.n)), dim3(std::min(p.n_tiles, (uint32_t)b->n_sms)), FUSED_THREADS, SMEM_BYTES, p);
 }
 
 bool td_fused_linear(cuda_backend *b, const td_linear_params *q)

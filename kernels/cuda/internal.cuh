@@ -3,13 +3,13 @@
 //   backend.cu    C ABI: create, device, memory, KV store
 //   weights.cu    weights to the device
 //   step.cu       the plan's way up, the sampled ids' way back; record.cu decode steps as CUDA graphs
-//   linear.cu     products: which way they go, and a kernel for few rows; on Hopper fused_product.cu (up to 4), stream_product.cu (up to 32)
+//   linear.cu     products: which way they go, and a kernel for few rows; on Hopper fused_product.cu (up to 8), stream_product.cu (up to 32)
 //   lt_product.cu products of many rows by cuBLASLt; lt_tune.cu measures its algorithms, lt_cache.c keeps what was measured
 //   glu_product.cu products of many rows with SwiGLU behind them, for Hopper
 //   pointwise.cu  embedding, RMSNorm, SwiGLU, gather
 //   rope_kv.cu    q/k norm, rotation, KV write
 //   attention.cu  paged attention for hybrid batches; on Hopper attention_prefill.cu takes prompt chunks, attention_decode.cu decodes
-//   fused_product.cu products of up to 8 rows with norms, additions, SwiGLU, of up to 4 alone; fused_plan.cu makes recorded steps of these
+//   fused_product.cu products of up to 16 rows with norms, additions, SwiGLU, of up to 8 alone; fused_plan.cu makes recorded steps of these
 //   attention_calibrate.cu what such plans cost on this device
 //   attention_spans.cuh what rows share, in attention_decode.cu's launch; attention_shared_sums.cuh who adds it to each row's
 //   attention_unified.cu decodes by a plan of kernels/attention with tasks; attention_merge.cuh its tasks and merge;

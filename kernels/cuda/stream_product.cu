@@ -1,4 +1,4 @@
-// Products of 5 to 32 rows on sm_90a (fewer: fused_product.cu): bound by reading the weights once, so built to keep memory busy, also
+// Products of 9 to 32 rows on sm_90a (fewer, and in fused steps up to 16: fused_product.cu): bound by reading the weights once, so built to keep memory busy, also
 // between products.
 //
 // A block owns whole rows of the weight: tiles of up to 64 rows, whose height is chosen so that all multiprocessors get about

@@ -159,11 +159,13 @@ static void test_few_rows(bool small)
   if (small)
     return;
   test_linear(1, 4096, (const uint32_t[]){4096, 1024, 1024}, 3, false, false); /* more tiles than multiprocessors */
-  test_linear(4, 4416, (const uint32_t[]){9001}, 1, true, false); /* and more columns than a warp keeps of x, of tiles of each height */
+  test_linear(4, 4416, (const uint32_t[]){9001}, 1, true, false); /* and more parts than slots, of tiles of each height */
   test_linear(2, 14336, (const uint32_t[]){4096}, 1, false, false);
   test_linear(3, 4160, (const uint32_t[]){2304}, 1, false, true);
-  test_linear(4, 14400, (const uint32_t[]){1990}, 1, true, false);
-  test_linear(8, 14336, (const uint32_t[]){4096}, 1, true, false); /* the ring of more rows */
+  test_linear(7, 14400, (const uint32_t[]){1990}, 1, true, false);
+  test_linear(5, 4096, (const uint32_t[]){6144}, 1, false, false);
+  test_linear(8, 14336, (const uint32_t[]){4096}, 1, true, false);
+  test_linear(12, 14336, (const uint32_t[]){4096}, 1, true, false); /* the ring of more rows */
   test_linear(16, 1024, (const uint32_t[]){9000, 9000}, 2, true, false);
   test_linear(29, 576, (const uint32_t[]){20001}, 1, false, true);
   test_linear(64, 256, (const uint32_t[]){40004}, 1, false, true);
