@@ -19,18 +19,18 @@ enum {
   MULTIPLIERS = 8, // warps
   FUSED_THREADS = MULTIPLIERS * 32 + 32,
   TILE_ROWS_MAX = 32,
-  TILE_BLOCKS = TILE_ROWS_MAX / 16, // as mma takes them
-  SLICE_K = 64,                     // 128 bytes: the swizzle's width
+  MMA_ROWS = 16, // of weights
+  SLICE_K = 64,  // 128 bytes: the swizzle's width
   SLICE_ROW_BYTES = SLICE_K * 2,
-  SLICES = MULTIPLIERS / 2,         // of a slot
-  SWIZZLE_BYTES = 1024,             // its pattern: where a slot's weights and its x begin
-  SMEM_BYTES = 227 << 10,           // all that there is: no second block beside this one
+  SLICES = MULTIPLIERS / 2, // of a slot
+  SWIZZLE_BYTES = 1024,     // its pattern: where a slot's weights and its x begin
+  SMEM_BYTES = 227 << 10,   // all that there is: no second block beside this one
   BEGIN_THREADS = 256,
 };
 static_assert(MULTIPLIERS == 8, "a warp stores one of eight tokens");
 static_assert(TILE_ROWS_MAX == 32, "a lane stores one row");
 
-// Shared memory of a block: the ring, the warps' sums, two barriers a slot. EIGHTS: of tokens.
+// Shared memory of a block: the ring, the warps' sums, two barriers a slot. EIGHTS: of tokens; BLOCKS: of MMA_ROWS weight rows.
 static __host__ __device__ constexpr uint32_t slices_bytes(uint32_t rows) { return SLICES * rows * SLICE_ROW_BYTES; }
 static __host__ __device__ constexpr uint32_t slot_bytes(uint32_t tile_rows, uint32_t n)
 {
@@ -151,10 +151,10 @@ __device__ __forceinline__ uint32_t chunk_at(uint32_t slice, uint32_t n_rows, ui
   return line * SLICE_ROW_BYTES + (chunk ^ line % 8) * 16;
 }
 
-// d[16 weight rows][eight tokens]: what this warp's columns add up to. Of weight rows that a tile does not have anything is read, and dropped later: behind
-// a slot up to 2 KB, of the next one or of the sums, which are more.
-template <uint32_t EIGHTS>
-__device__ __forceinline__ void multiply_tile(float (&d)[TILE_BLOCKS][EIGHTS][4], fused_ring &r, const fused_product &p)
+// d: what this warp's columns add up to. Eight rows that the last block has beside a tile's are read as they come and dropped later: they lie in the same
+// slot, where x is at least as long.
+template <uint32_t BLOCKS, uint32_t EIGHTS>
+__device__ __forceinline__ void multiply_tile(float (&d)[BLOCKS][EIGHTS][4], fused_ring &r, const fused_product &p)
 {
   uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = row_of(lane / 4), chunk = lane % 4 + warp % 2 * 4;
   uint32_t w_at = chunk_at(warp / 2, p.tile_rows, row, chunk), x_at[EIGHTS];
@@ -163,23 +163,23 @@ __device__ __forceinline__ void multiply_tile(float (&d)[TILE_BLOCKS][EIGHTS][4]
     x_at[j] = slices_bytes(p.tile_rows) + chunk_at(warp / 2, p.n, min(j * 8 + row, p.n - 1), chunk);
 #pragma unroll 8
   for (uint32_t part = 0; part < p.n_parts; part++) {
-    uint4 x[EIGHTS], w[TILE_BLOCKS][2];
+    uint4 x[EIGHTS], w[BLOCKS][2];
     barrier_wait(r.filled + r.s * 8, r.turn);
 #pragma unroll
     for (uint32_t j = 0; j < EIGHTS; j++)
       x[j] = shared_chunk(r.slot() + x_at[j]);
 #pragma unroll
-    for (uint32_t k = 0; k < TILE_BLOCKS * 2; k++)
+    for (uint32_t k = 0; k < BLOCKS * 2; k++)
       w[k / 2][k % 2] = shared_chunk(r.slot() + w_at + k * 8 * SLICE_ROW_BYTES);
 #pragma unroll
-    for (uint32_t m = 0; m < TILE_BLOCKS; m++) {
+    for (uint32_t m = 0; m < BLOCKS; m++) {
       const uint32_t a[4] = {w[m][0].x, w[m][1].x, w[m][0].y, w[m][1].y};
 #pragma unroll
       for (uint32_t j = 0; j < EIGHTS; j++)
         mma(d[m][j], a, x[j].x, x[j].y);
     }
 #pragma unroll
-    for (uint32_t m = 0; m < TILE_BLOCKS; m++) {
+    for (uint32_t m = 0; m < BLOCKS; m++) {
       const uint32_t a[4] = {w[m][0].z, w[m][1].z, w[m][0].w, w[m][1].w};
 #pragma unroll
       for (uint32_t j = 0; j < EIGHTS; j++)
@@ -198,15 +198,15 @@ template <uint32_t EIGHTS> __device__ __forceinline__ uint32_t sum_at(uint32_t t
   return (warp * tile_rows + row) * sum_stride(EIGHTS) + token;
 }
 
-template <uint32_t EIGHTS>
-__device__ __forceinline__ void put_sums(const float (&d)[TILE_BLOCKS][EIGHTS][4], float *sums, uint32_t tile_rows)
+template <uint32_t BLOCKS, uint32_t EIGHTS>
+__device__ __forceinline__ void put_sums(const float (&d)[BLOCKS][EIGHTS][4], float *sums, uint32_t tile_rows)
 {
   uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 #pragma unroll
-  for (uint32_t m = 0; m < TILE_BLOCKS; m++)
+  for (uint32_t m = 0; m < BLOCKS; m++)
 #pragma unroll
     for (uint32_t e = 0; e < 4; e++) {
-      uint32_t row = m * 16 + e / 2 * 8 + row_of(lane / 4), token = row_of(lane % 4 * 2 + e % 2);
+      uint32_t row = m * MMA_ROWS + e / 2 * 8 + row_of(lane / 4), token = row_of(lane % 4 * 2 + e % 2);
       if (row < tile_rows)
 #pragma unroll
         for (uint32_t j = 0; j < EIGHTS; j++)
@@ -308,7 +308,8 @@ __device__ __forceinline__ void store_tile(const fused_product &p, uint32_t tile
 }
 #endif
 
-template <uint32_t EIGHTS> __global__ void __launch_bounds__(FUSED_THREADS, 1) fused_kernel(const __grid_constant__ fused_product p)
+template <uint32_t BLOCKS, uint32_t EIGHTS>
+__global__ void __launch_bounds__(FUSED_THREADS, 1) fused_kernel(const __grid_constant__ fused_product p)
 {
 #ifdef TD_HAS_WGMMA
   extern __shared__ unsigned char smem_raw[];
@@ -342,12 +343,12 @@ template <uint32_t EIGHTS> __global__ void __launch_bounds__(FUSED_THREADS, 1) f
   for (uint32_t j = 0; j < EIGHTS; j++)
     scale[j].load(p, j * 8 + threadIdx.x / 32);
   for (uint32_t tile = blockIdx.x; tile < p.n_tiles; tile += gridDim.x) {
-    float d[TILE_BLOCKS][EIGHTS][4] = {};
+    float d[BLOCKS][EIGHTS][4] = {};
     inputs.load(p, tile);
-    multiply_tile<EIGHTS>(d, r, p);
+    multiply_tile(d, r, p);
     if (tile != blockIdx.x) // the last tile's sums have been read
       multipliers_sync();
-    put_sums<EIGHTS>(d, sums, p.tile_rows);
+    put_sums(d, sums, p.tile_rows);
     multipliers_sync();
     store_tile<EIGHTS>(p, tile, sums, scale, inputs);
   }
@@ -391,16 +392,21 @@ __global__ void __launch_bounds__(BEGIN_THREADS) begin_kernel(const fused_begin 
 
 typedef void (*fused_function)(fused_product);
 
-static fused_function kernel_of(uint32_t eights) { return eights == 1 ? fused_kernel<1> : fused_kernel<2>; }
-static_assert(FUSED_ROWS_MAX == 16 && FUSED_ALONE_MAX <= FUSED_ROWS_MAX, "kernel_of has these");
-
 static uint32_t eights_of(uint32_t n) { return (n + 7) / 8; }
+
+static fused_function kernel_of(uint32_t tile_rows, uint32_t n)
+{
+  static_assert(TILE_ROWS_MAX == 2 * MMA_ROWS && FUSED_ROWS_MAX == 16 && FUSED_ALONE_MAX <= FUSED_ROWS_MAX, "these are all");
+  return tile_rows <= MMA_ROWS ? (eights_of(n) == 1 ? fused_kernel<1, 1> : fused_kernel<1, 2>)
+                               : (eights_of(n) == 1 ? fused_kernel<2, 1> : fused_kernel<2, 2>);
+}
 
 td_status td_fused_open(cuda_backend *b, td_error *err)
 {
   cudaError_t e = cudaSuccess;
-  for (uint32_t eights = 1; eights <= eights_of(FUSED_ROWS_MAX) && b->has_wgmma && e == cudaSuccess; eights++)
-    e = cudaFuncSetAttribute(kernel_of(eights), cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_BYTES);
+  for (uint32_t tile_rows = MMA_ROWS; tile_rows <= TILE_ROWS_MAX; tile_rows += MMA_ROWS)
+    for (uint32_t n = 8; n <= FUSED_ROWS_MAX && b->has_wgmma && e == cudaSuccess; n += 8)
+      e = cudaFuncSetAttribute(kernel_of(tile_rows, n), cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_BYTES);
   if (e != cudaSuccess)
     return td_cuda_fail(err, e, "kernels for few rows");
   return b->stream_encode ? td_cuda_alloc_array(b, (size_t)FUSED_ROWS_MAX * FUSED_TILES_MAX, &b->fused_sums, err) : TD_OK;
@@ -431,7 +437,7 @@ bool td_fused_lay_out(cuda_backend *b, fused_product *p, const td_weight *w, con
 
 void td_fused_queue_product(cuda_backend *b, const fused_product &p)
 {
-  queue_kernel(b, kernel_of(eights_of(p.n)), dim3(std::min(p.n_tiles, (uint32_t)b->n_sms)), FUSED_THREADS, SMEM_BYTES, p);
+  queue_kernel(b, kernel_of(p.tile_rows, p.n), dim3(std::min(p.n_tiles, (uint32_t)b->n_sms)), FUSED_THREADS, SMEM_BYTES, p);
 }
 
 bool td_fused_linear(cuda_backend *b, const td_linear_params *q)
