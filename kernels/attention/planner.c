@@ -385,7 +385,8 @@ static bool is_worth_it(const td_attention_planner *p)
 
 td_status td_attention_planner_make(td_attention_planner *p, const td_plan *plan, td_error *err)
 {
-  if (p->has_plan && make_lazily(p, plan)) {
+  p->has_grown = p->has_plan && make_lazily(p, plan);
+  if (p->has_grown) {
     p->stats.n_lazy++;
     return TD_OK;
   }
@@ -418,6 +419,8 @@ void td_attention_planner_own(const td_attention_planner *p, const td_plan *plan
     row += planned;
   }
 }
+
+bool td_attention_planner_has_grown(const td_attention_planner *p) { return p->has_grown; }
 
 void td_attention_planner_forget(td_attention_planner *p) { p->has_plan = false; }
 

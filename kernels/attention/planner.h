@@ -97,7 +97,7 @@ struct td_attention_planner {
   unit_costs unit;
   uint32_t tile; /* members of a shared span, at most */
   uint32_t page_shift; /* page_tokens is 1 << this */
-  bool has_plan;
+  bool has_plan, has_grown;
   uint32_t n_rows;
   planned_row *rows; /* [max_rows] */
   page_tree tree;

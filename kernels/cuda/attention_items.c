@@ -11,6 +11,7 @@ enum {
   BLOCK_TOKENS = 128, /* a block's begin and end, in the tokens that it would read meanwhile */
   NARROW_TOKENS = 64, NARROW_TOKENS_OF_MANY = 320, MANY = 8, /* rows for each place */
   PIECES_FEW = 6, /* keys of rows' own for each one that they share */
+  RECUT_PART = 64, /* of all tokens, by which rows grow until they are cut anew */
 };
 
 uint32_t td_attention_items_max(uint32_t max_rows, uint32_t max_tokens)
@@ -322,9 +323,10 @@ static void order_rows(uint32_t *order, uint32_t *by_member, const td_plan *plan
 
 void td_attention_items_make(td_attention_items *out, const td_plan *plan, const td_attention_cut *cut)
 {
-  uint32_t n_decodes = 0, n_prefills = 0, n_wide = 0, places = places_of(cut->n_kv_heads, cut->n_blocks);
+  uint32_t n_decodes = 0, n_prefills = 0, n_singles = 0, n_wide = 0, places = places_of(cut->n_kv_heads, cut->n_blocks);
   uint32_t max_partials = td_attention_partials_max(cut->n_kv_heads, cut->n_blocks);
   uint32_t *tokens = out->scratch, *order = tokens + plan->n_rows;
+  uint64_t n_tokens = 0;
   out->n_items = out->n_partials = 0;
   order_rows(order, order + plan->n_rows, plan, cut);
   for (uint32_t i = 0; i < plan->n_rows; i++) {
@@ -332,6 +334,8 @@ void td_attention_items_make(td_attention_items *out, const td_plan *plan, const
     bool decode = is_decode(r, cut);
     tokens[i] = decode ? r->kv_len - own_of(cut, order[i]).begin : 0;
     n_decodes += decode;
+    n_singles += decode && r->q_len == 1;
+    n_tokens += tokens[i];
     n_prefills += !decode && !is_left_out(r, cut);
   }
   for (uint32_t i = 0; i < plan->n_rows && n_prefills > 0; i++)
@@ -354,4 +358,33 @@ void td_attention_items_make(td_attention_items *out, const td_plan *plan, const
     if (d.tokens[i] > 0 && d.tokens[i] <= d.above)
       add_decode(out, &plan->rows[order[i]], own_of(cut, order[i]), UINT32_MAX, 0);
   add_next_pieces(out, &pieces, &blocks);
+  out->made.n_rows = n_singles == plan->n_rows ? n_singles : 0;
+  out->made.narrow_tokens = d.above;
+  out->made.n_piece_blocks = cut->shared ? cut->shared->n_piece_blocks : 0;
+  out->made.tokens = n_tokens;
+}
+
+bool td_attention_items_grow(td_attention_items *items, const td_plan *plan, const td_attention_header *shared)
+{
+  uint64_t tokens = 0;
+  if (items->made.n_rows != plan->n_rows || items->made.n_piece_blocks != (shared ? shared->n_piece_blocks : 0))
+    return false;
+  for (uint32_t i = 0; i < items->n_items; i++) {
+    td_attention_item *it = &items->items[i];
+    if (it->n_tokens == 0) /* a piece */
+      continue;
+    const td_plan_row *r = &plan->rows[it->query];
+    bool last = it->kv_end == it->position + 1;
+    if (r->q_start != it->query || r->q_len != 1)
+      return false;
+    it->position = r->kv_len - 1;
+    it->kv_end = last ? r->kv_len : it->kv_end;
+    uint32_t n = it->kv_end - it->kv_begin, most = i >= items->n_wide ? items->made.narrow_tokens : UINT32_MAX;
+    if (it->n_partials > 1 && last) /* longer than the others: all would wait for it */
+      most = it->kv_begin - it[-1].kv_begin;
+    if (n > most)
+      return false;
+    tokens += n;
+  }
+  return (tokens - items->made.tokens) * RECUT_PART <= items->made.tokens;
 }

@@ -47,6 +47,11 @@ typedef struct td_attention_items {
   uint32_t n_items, n_prefill, n_wide, n_next, max_items; /* n_wide: all but the narrow ones; n_items: without the n_next last */
   uint32_t n_partials;
   uint32_t *scratch; /* [TD_ITEMS_SCRATCH * a plan's rows]: what td_attention_items_make works with */
+  struct {           /* when they were made, for td_attention_items_grow */
+    uint32_t n_rows; /* 0: not only decodes, which cannot grow */
+    uint32_t narrow_tokens, n_piece_blocks;
+    uint64_t tokens;
+  } made;
 } td_attention_items;
 
 /* Partials of any step. */
@@ -85,5 +90,9 @@ typedef struct td_attention_cut {
 
 /* Longest prefill tiles first, so that the tail of the launch is short. */
 void td_attention_items_make(td_attention_items *out, const td_plan *plan, const td_attention_cut *cut);
+
+/* The items of the step before, if its rows are now the plan's, in this order, each as long as then or longer, and what they share is the same (shared as
+ * in td_attention_cut): their lengths anew, while the cuts are still good. False: they must be made, from nothing. */
+bool td_attention_items_grow(td_attention_items *items, const td_plan *plan, const td_attention_header *shared);
 
 #endif

@@ -6,8 +6,8 @@
 // large that a block has a multiprocessor for itself, and the next product's begin to load as soon as this one's end. The columns of x that go with a
 // slot's weights come into the slot as well, behind the wait, no more rows of them than there are: what x takes, weights lack.
 // Eight warps multiply by mma.sync: weight rows are its M side, rows of x its N side. Each has a half of one of a slot's four
-// slices. A product does not care in which order k is summed, so that a lane's 16 bytes are 8 neighbouring k of both operands. Its code is the same for
-// all products of a step, so that none waits for its own to come.
+// slices. A product does not care in which order k is summed, so that a lane's 16 bytes are 8 neighbouring k of both operands. Products of a step
+// share their code, those with tiles of 24 and 32 rows and those of 8 and 16, so that few wait for their own to come.
 #include "kernels/cuda/attention_tile.cuh" // mma
 #include "kernels/cuda/fused.cuh"
 #include "kernels/cuda/tma.cuh"
@@ -152,7 +152,8 @@ __device__ __forceinline__ uint32_t chunk_at(uint32_t slice, uint32_t n_rows, ui
 }
 
 // d: what this warp's columns add up to. Eight rows that the last block has beside a tile's are read as they come and dropped later: they lie in the same
-// slot, where x is at least as long.
+// slot, where x and what fills it up are at least as long.
+static_assert(slot_bytes(8, 1) - slices_bytes(8) >= 8 * SLICE_ROW_BYTES && slot_bytes(24, 1) - slices_bytes(24) >= 8 * SLICE_ROW_BYTES, "as it says");
 template <uint32_t BLOCKS, uint32_t EIGHTS>
 __device__ __forceinline__ void multiply_tile(float (&d)[BLOCKS][EIGHTS][4], fused_ring &r, const fused_product &p)
 {

@@ -94,14 +94,17 @@ static void pack_plan(cuda_backend *b, const td_plan *plan)
   memcpy(pack_section(b, ROWS, plan->n_rows * sizeof(td_plan_row)), plan->rows, plan->n_rows * sizeof(td_plan_row));
   memcpy(pack_section(b, LOGITS_ROWS, plan->n_logits * sizeof(uint32_t)), plan->logits_rows,
          plan->n_logits * sizeof(uint32_t));
-  b->items.n_items = b->items.n_wide = b->items.n_prefill = b->items.n_next = 0;
   b->planned = b->planner && td_attention_planner_make(b->planner, plan, nullptr) == TD_OK; // else every row by itself
   const td_attention_header *decodes = b->planned ? td_attention_planner_block(b->planner) : nullptr;
   bool own = b->planned && b->own_are_items;
-  if (own)
-    td_attention_planner_own(b->planner, plan, b->own);
   b->n_plan_tasks = decodes ? decodes->n_tasks : 0;
-  if (!b->kvs->empty()) { // one store at a time: the last that was made
+  if (own && td_attention_planner_has_grown(b->planner) && td_attention_items_grow(&b->items, plan, decodes)) {
+    // as they were, but longer
+  } else if (b->kvs->empty()) {
+    b->items.n_items = b->items.n_wide = b->items.n_prefill = b->items.n_next = 0;
+  } else { // one store at a time: the last that was made
+    if (own)
+      td_attention_planner_own(b->planner, plan, b->own);
     const td_kv_shape *s = &b->kvs->back()->shape;
     bool shares = own && b->n_plan_tasks > 0;
     td_attention_cut cut = {s->n_heads / s->n_kv_heads, s->n_kv_heads, shares ? td_cuda_shares_blocks(b, s->head_dim) : td_cuda_decode_blocks(b, s->head_dim),

@@ -156,10 +156,14 @@ static void test_few_rows(bool small)
       test_linear(n, ins[i], &outs[k], 1, n % 2 == 0, false);
       test_linear(n, ins[i], &outs[(k + 2) % 5], 1, false, true);
     }
+  test_linear(8, 64, (const uint32_t[]){45000}, 1, true, false); /* more tiles for each block of an H200 than it has slots */
   if (small)
     return;
   test_linear(1, 4096, (const uint32_t[]){4096, 1024, 1024}, 3, false, false); /* more tiles than multiprocessors */
   test_linear(4, 4416, (const uint32_t[]){9001}, 1, true, false); /* and more parts than slots, of tiles of each height */
+  test_linear(6, 1088, (const uint32_t[]){10000}, 1, true, false);
+  test_linear(7, 14400, (const uint32_t[]){1000}, 1, true, false);
+  test_linear(1, 14400, (const uint32_t[]){1000}, 1, false, false);
   test_linear(2, 14336, (const uint32_t[]){4096}, 1, false, false);
   test_linear(3, 4160, (const uint32_t[]){2304}, 1, false, true);
   test_linear(7, 14400, (const uint32_t[]){1990}, 1, true, false);
@@ -573,6 +577,7 @@ static void test_products(bool small, bool tiny)
     test_linear(ns[i], 2048, (const uint32_t[]){1000}, 1, false, true);
     test_linear(ns[i], 4096, (const uint32_t[]){512, 512}, 2, true, false);
   }
+  test_linear(8, 7232, (const uint32_t[]){8}, 1, false, false); /* one tile of more parts than its block has slots */
   if (!tiny) {
     test_few_rows(small);
     test_tune(small);
@@ -613,10 +618,11 @@ static void test_attentions(bool small, bool tiny)
 static void test_recordings(const char *name, const td_backend_config *config, bool small, bool tiny)
 {
   static const decoder_shape decoders[] = {
-      {256, 4, 2, 64, 512, 1000, 16, 0, TD_ROPE_HALVES, false},   {576, 6, 6, 96, 1536, 1031, 16, 0, TD_ROPE_HALVES, false},
+      {256, 4, 2, 64, 512, 2300, 16, 0, TD_ROPE_HALVES, false},   {576, 6, 6, 96, 1536, 1031, 16, 0, TD_ROPE_HALVES, false},
       {576, 9, 3, 64, 1536, 1031, 16, 0, TD_ROPE_PAIRS, false},   {1024, 8, 2, 128, 2816, 5000, 32, 0, TD_ROPE_HALVES, true},
       {1024, 32, 8, 128, 8448, 2000, 16, 200, TD_ROPE_HALVES, false}, {512, 16, 1, 128, 1344, 8500, 64, 0, TD_ROPE_HALVES, true},
       {512, 16, 1, 96, 1344, 3000, 64, 150, TD_ROPE_PAIRS, true}, {768, 20, 4, 96, 2048, 1000, 32, 0, TD_ROPE_HALVES, false},
+      {1536, 16, 16, 96, 4480, 4700, 16, 0, TD_ROPE_HALVES, false}, /* several tiles of 16 and of 24 rows a block, of more parts than slots */
   };
   for (size_t i = 0; i < N_SHAPES; i++) {
     if (shapes[i].norm || (small && !is_in_small(i)) || !is_wanted(shapes[i].head_dim))
@@ -631,7 +637,7 @@ static void test_recordings(const char *name, const td_backend_config *config, b
       test_attention_recorded_short(&many_heads[i]);
       be->ops->destroy(be);
     }
-  int n = 0, n_most = tiny ? 1 : small ? 4 : 8;
+  int n = 0, n_most = tiny ? 1 : small ? 4 : 9;
   for (size_t i = 0; i < sizeof decoders / sizeof *decoders && n < n_most; i++)
     if (is_wanted(decoders[i].head_dim)) {
       test_decoder(name, config, &decoders[i]);

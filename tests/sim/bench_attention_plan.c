@@ -80,7 +80,9 @@ static void make_items(const td_attention_planner *p, const td_plan *plan)
   static td_attention_item list[32 * ROWS_MAX];
   static td_attention_own own[ROWS_MAX];
   static uint32_t scratch[ROWS_MAX * TD_ITEMS_SCRATCH];
-  td_attention_items items = {.items = list, .max_items = sizeof list / sizeof *list, .scratch = scratch};
+  static td_attention_items items = {.items = list, .max_items = sizeof list / sizeof *list, .scratch = scratch};
+  if (td_attention_planner_has_grown(p) && td_attention_items_grow(&items, plan, td_attention_planner_block(p)))
+    return;
   td_attention_cut cut = {4, 8, 3 * N_WORKERS, TD_PREFILL_ROWS_WGMMA, false, false, true, own,
                           td_attention_planner_block(p)};
   td_attention_planner_own(p, plan, own);

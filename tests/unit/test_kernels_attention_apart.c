@@ -230,7 +230,8 @@ typedef struct steps {
   td_attention_planner *p;
   const td_attention_planner_config *c;
   td_attention_items items;
-  uint32_t n_partials, n_sharing, n_split, n_unpacked;
+  td_attention_own own[ROWS_MAX];
+  uint32_t n_partials, n_sharing, n_split, n_unpacked, n_grown; /* n_grown: steps that share something and were not made anew */
 } steps;
 
 /* What the device gets: block_bytes of the block, and what is behind them is not there. Spans are not, but for this test. */
@@ -244,15 +245,26 @@ static view view_of_device(const td_attention_planner *p, unsigned char *copy)
   return v;
 }
 
+/* As the CUDA backend goes about it. */
+static void make_step(steps *run, const td_plan *plan)
+{
+  const td_attention_planner_config *c = run->c;
+  make(run->p, plan);
+  td_attention_cut cut = {c->group, c->n_kv_heads, c->n_workers, TD_PREFILL_ROWS_WGMMA, false, false, true, run->own,
+                          td_attention_planner_block(run->p)};
+  if (td_attention_planner_has_grown(run->p) && td_attention_items_grow(&run->items, plan, cut.shared)) {
+    run->n_grown += cut.shared->n_tasks > 0;
+    return;
+  }
+  td_attention_planner_own(run->p, plan, run->own);
+  td_attention_items_make(&run->items, plan, &cut);
+}
+
 static void check_step(steps *run, const td_plan *plan)
 {
   const td_attention_planner_config *c = run->c;
-  td_attention_own own[ROWS_MAX];
-  make(run->p, plan);
-  td_attention_cut cut = {c->group, c->n_kv_heads, c->n_workers, TD_PREFILL_ROWS_WGMMA, false, false, true, own,
-                          td_attention_planner_block(run->p)};
-  td_attention_planner_own(run->p, plan, own);
-  td_attention_items_make(&run->items, plan, &cut);
+  const td_attention_own *own = run->own;
+  make_step(run, plan);
   unsigned char *copy = malloc(td_attention_block_bytes_max(c));
   assert_non_null(copy);
   view v = view_of_device(run->p, copy);
@@ -337,37 +349,67 @@ static void test_wrong_tables_do_no_harm(void **unused)
   right_tables = true;
 }
 
-/* Rows grow by a token a step, some leave; between them stand some that have two tokens a step. */
+static void number_tokens(td_plan *plan)
+{
+  plan->n_tokens = 0;
+  for (uint32_t i = 0; i < plan->n_rows; plan->n_tokens += rows[i++].q_len)
+    rows[i].q_start = plan->n_tokens;
+}
+
+/* The same rows with a prompt among them, which comes for one step. */
+static void check_step_with_prompt(steps *r, td_plan *plan)
+{
+  uint32_t at = below(plan->n_rows + 1), offset = (ROWS_MAX - 1) * STRIPE;
+  memmove(&rows[at + 1], &rows[at], (plan->n_rows - at) * sizeof *rows);
+  rows[at] = (td_plan_row){.slot = ROWS_MAX, .q_len = 33, .kv_len = 33, .page_table_offset = offset};
+  for (uint32_t i = 0; i < 33; i++)
+    page_table[offset + i] = next_page++;
+  plan->n_rows++;
+  number_tokens(plan);
+  check_step(r, plan);
+  plan->n_rows--;
+  memmove(&rows[at], &rows[at + 1], (plan->n_rows - at) * sizeof *rows);
+}
+
+/* Rows grow by a token a step, some leave, a prompt comes now and then; in every other round there stand some between them that have two tokens a step. */
 static void test_steps_one_after_another(void **unused)
 {
   (void)unused;
-  uint64_t n_sharing = 0;
+  uint64_t n_sharing = 0, n_grown = 0;
   for (uint32_t round = 0; round < 40; round++) {
     td_attention_planner_config c = apart_config();
     steps r = {0};
     td_plan plan = random_plan(2 + below(60), c.page_tokens, 3000);
     open_run(&r, &c);
     for (uint32_t i = 0; i < plan.n_rows; i++)
-      rows[i].q_len = rows[i].kv_len > 1 && i > 0 && below(5) == 0 ? 2 : 1;
+      rows[i].q_len = round % 2 > 0 && rows[i].kv_len > 1 && i > 0 && below(5) == 0 ? 2 : 1;
     for (uint32_t step = 0; step < 40; step++) {
-      plan.n_tokens = 0;
-      for (uint32_t i = 0; i < plan.n_rows; plan.n_tokens += rows[i++].q_len)
-        rows[i].q_start = plan.n_tokens;
-      check_step(&r, &plan);
       uint32_t event = below(8), who = below(plan.n_rows);
+      number_tokens(&plan);
+      if (event == 1)
+        check_step_with_prompt(&r, &plan);
+      else
+        check_step(&r, &plan);
       if (event == 0 && plan.n_rows > 1)
         rows[who] = rows[--plan.n_rows];
+      if (event == 2) { /* another request in its place */
+        rows[who].slot += ROWS_MAX;
+        rows[who].kv_len = rows[who].q_len + below(2000);
+        for (uint32_t i = 0; i <= rows[who].kv_len / c.page_tokens; i++)
+          page_table[rows[who].page_table_offset + i] = next_page++;
+      }
       for (uint32_t i = 0; i < plan.n_rows; i++) {
         rows[i].kv_len++;
         page_table[rows[i].page_table_offset + (rows[i].kv_len - 1) / c.page_tokens] = next_page++;
       }
     }
     n_sharing += r.n_sharing;
+    n_grown += r.n_grown;
     td_attention_stats s = td_attention_planner_stats(r.p);
     assert_true(s.n_lazy >= 10 && s.n_lazy < 40 && s.n_cut == 0); /* what grows has no cuts */
     close_run(&r);
   }
-  assert_true(n_sharing > 1000);
+  assert_true(n_sharing > 1000 && n_grown > 200);
 }
 
 /* ---- how much is whose ---- */

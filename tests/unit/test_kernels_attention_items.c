@@ -276,11 +276,126 @@ static void test_partials_suffice(void **unused)
   free_items(&out);
 }
 
+/* ---- steps whose rows are those of the step before, longer ---- */
+
+static uint64_t tokens_of(const td_plan *plan)
+{
+  uint64_t n = 0;
+  for (uint32_t i = 0; i < plan->n_rows; i++)
+    n += plan->rows[i].kv_len;
+  return n;
+}
+
+/* What has grown is as good as what is made: no share is longer than the row's others, no narrow row longer than those can be. */
+static void check_grown(const td_attention_items *out, const td_plan *plan, const td_attention_cut *cut, uint64_t made_tokens, uint32_t narrow)
+{
+  check_narrow(out, plan, cut);
+  check_partials(out);
+  for (uint32_t i = 0; i < plan->n_rows; i++)
+    check_row(out, plan, i, cut);
+  for (uint32_t i = 0; i < out->n_items; i++) {
+    const td_attention_item *it = &out->items[i];
+    assert_true(i < out->n_wide || it->kv_end <= narrow);
+    if (it->n_partials > 1 && it->partial > it->first_partial)
+      assert_true(it->kv_end - it->kv_begin <= it->kv_begin - it[-1].kv_begin);
+  }
+  assert_true(tokens_of(plan) - made_tokens <= made_tokens / 64);
+}
+
+static void test_rows_grow(void **unused)
+{
+  (void)unused;
+  enum { MANY_ROWS = 450 };
+  static td_plan_row rows[MANY_ROWS];
+  td_attention_items out = items_for(MANY_ROWS, MANY_ROWS);
+  uint32_t n_grown = 0, n_made = 0;
+  for (uint32_t round = 0; round < 300; round++) {
+    td_plan plan = {.rows = rows, .n_rows = 1 + below(round % 2 ? MANY_ROWS : 20)};
+    td_attention_cut cut = {1 + below(TD_DECODE_ROWS), 1 + below(16), 40 + below(400), TD_PREFILL_ROWS_WGMMA, false, false, true, NULL, NULL};
+    uint32_t places = cut.n_blocks / cut.n_kv_heads, narrow = plan.n_rows >= 8 * places ? 320 : 64, longest = below(3) ? 400 : 30000;
+    for (uint32_t i = 0; i < plan.n_rows; i++)
+      rows[i] = (td_plan_row){.q_start = i, .q_len = 1, .kv_len = 1 + below(longest), .page_table_offset = 7 * i};
+    td_attention_items_make(&out, &plan, &cut);
+    uint64_t made_tokens = tokens_of(&plan);
+    for (uint32_t step = 0; step < 30; step++) {
+      uint32_t most = below(4) ? 1 : 3;
+      for (uint32_t i = 0; i < plan.n_rows; i++)
+        rows[i].kv_len += most == 1 ? 1 : below(most + 1);
+      if (td_attention_items_grow(&out, &plan, NULL)) {
+        n_grown++;
+      } else {
+        td_attention_items_make(&out, &plan, &cut);
+        made_tokens = tokens_of(&plan);
+        n_made++;
+      }
+      check_grown(&out, &plan, &cut, made_tokens, narrow);
+    }
+  }
+  assert_true(n_grown > 2000 && n_made > 2000); /* both were seen */
+  free_items(&out);
+}
+
+/* 64 rows, which need no cuts, grow by a token a step for as long as all are a 64th longer, then they are made anew. */
+static void test_rows_grow_by_a_part(void **unused)
+{
+  (void)unused;
+  td_plan_row rows[ROWS_MAX];
+  td_attention_items out = items_for(ROWS_MAX, ROWS_MAX);
+  td_plan plan = {.rows = rows, .n_rows = ROWS_MAX};
+  td_attention_cut cut = {4, 8, 8 * ROWS_MAX, TD_PREFILL_ROWS_WGMMA, false, false, true, NULL, NULL};
+  for (uint32_t i = 0; i < ROWS_MAX; i++)
+    rows[i] = (td_plan_row){.q_start = i, .q_len = 1, .kv_len = 6400};
+  td_attention_items_make(&out, &plan, &cut);
+  for (uint32_t step = 1; step <= 101; step++) {
+    for (uint32_t i = 0; i < ROWS_MAX; i++)
+      rows[i].kv_len++;
+    assert_int_equal(td_attention_items_grow(&out, &plan, NULL), step <= 100);
+  }
+  free_items(&out);
+}
+
+/* Steps that are not those of before. */
+static void test_others_do_not_grow(void **unused)
+{
+  (void)unused;
+  td_plan_row rows[ROWS_MAX];
+  td_attention_items out = items_for(ROWS_MAX, TOKENS_MAX);
+  td_plan plan = {.rows = rows, .n_rows = 20};
+  td_attention_cut cut = {4, 8, 396, TD_PREFILL_ROWS_WGMMA, false, false, true, NULL, NULL};
+  td_attention_header shared = {.n_piece_blocks = 3};
+  assert_false(td_attention_items_grow(&out, &plan, NULL)); /* nothing was made */
+  for (uint32_t i = 0; i < ROWS_MAX; i++)
+    rows[i] = (td_plan_row){.q_start = i, .q_len = 1, .kv_len = 500};
+  td_attention_items_make(&out, &plan, &cut);
+  assert_true(td_attention_items_grow(&out, &plan, NULL));
+  assert_false(td_attention_items_grow(&out, &plan, &shared)); /* other places for pieces */
+  plan.n_rows = 19;
+  assert_false(td_attention_items_grow(&out, &plan, NULL));
+  plan.n_rows = 21;
+  assert_false(td_attention_items_grow(&out, &plan, NULL));
+  plan.n_rows = 20;
+  rows[3].q_start = 4, rows[4].q_start = 3;
+  assert_false(td_attention_items_grow(&out, &plan, NULL));
+  rows[3].q_start = 3, rows[4].q_start = 4;
+  assert_true(td_attention_items_grow(&out, &plan, NULL));
+  rows[19].q_len = 2;
+  assert_false(td_attention_items_grow(&out, &plan, NULL));
+  td_attention_items_make(&out, &plan, &cut); /* a row of two tokens */
+  assert_false(td_attention_items_grow(&out, &plan, NULL));
+  rows[19].q_len = 1;
+  assert_false(td_attention_items_grow(&out, &plan, NULL));
+  rows[19].q_len = 100;
+  td_attention_items_make(&out, &plan, &cut); /* a prompt's */
+  assert_false(td_attention_items_grow(&out, &plan, NULL));
+  free_items(&out);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_cuts), cmocka_unit_test(test_recorded_grids_are_large_enough),
                                      cmocka_unit_test(test_places_are_filled), cmocka_unit_test(test_the_last_rows_fill_their_rounds),
                                      cmocka_unit_test(test_a_long_row_among_many_is_cut),
-                                     cmocka_unit_test(test_partials_suffice)};
+                                     cmocka_unit_test(test_partials_suffice), cmocka_unit_test(test_rows_grow),
+                                     cmocka_unit_test(test_rows_grow_by_a_part), cmocka_unit_test(test_others_do_not_grow)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
