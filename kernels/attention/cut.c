@@ -293,14 +293,22 @@ static uint32_t pieces_of_span(uint32_t n_keys, uint32_t keys)
   return most;
 }
 
-/* A block in each place, as the sooner pieces are done, the sooner rows can end. But where rows have so much to read by themselves that few are done
- * meanwhile, a quarter of the places is theirs, lest memory be at rest at first; a third of many rows', each of which is long under way. */
-uint32_t td_attention_piece_blocks(const td_attention_planner *p)
+/* For which pieces are cut. */
+static uint32_t most_piece_blocks(const td_attention_planner *p)
 {
   uint32_t places = places_of(&p->config);
   if (p->n_rows >= ROWS_MANY * places && p->own_keys > p->shared_keys)
     return places - places / 3;
   return p->own_keys > OWN_KEYS_MANY * p->shared_keys ? places - places / 4 : places;
+}
+
+/* A block in each place, as the sooner pieces are done, the sooner rows can end. But where rows have so much to read by themselves that few are done
+ * meanwhile, a quarter of the places is theirs, lest memory be at rest at first; a third of many rows', each of which is long under way; and two
+ * thirds of few rows', where each finds a place then. */
+uint32_t td_attention_piece_blocks(const td_attention_planner *p)
+{
+  uint32_t places = places_of(&p->config), few = (places + 2) / 3;
+  return p->n_rows + few < places && p->own_keys > OWN_KEYS_MANY * p->shared_keys ? few : most_piece_blocks(p);
 }
 
 /* Units of each piece but the last, of a span in pieces of at most so many keys, or in as many as pay. */
@@ -361,7 +369,7 @@ static bool cut_shared(td_attention_planner *p, td_attention_span *spans)
     p->shared_keys += spans[i].n_keys;
   h->n_piece_blocks = td_attention_piece_blocks(p);
   if (p->n_shared > 0)
-    keys = piece_keys(p, spans, h->n_piece_blocks);
+    keys = piece_keys(p, spans, most_piece_blocks(p));
   for (uint32_t i = 0; i < p->n_shared; i++) {
     td_attention_span *s = &spans[i];
     s->chunk16 = (uint16_t)(piece_units(s->n_keys, keys) * (PIECE_UNIT_KEYS / 16));

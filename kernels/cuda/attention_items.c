@@ -10,7 +10,6 @@ enum {
   ROUNDS = 3,        /* of places, in which blocks of nearly as many rows as there are places run */
   BLOCK_TOKENS = 128, /* a block's begin and end, in the tokens that it would read meanwhile */
   NARROW_TOKENS = 64, NARROW_TOKENS_OF_MANY = 320, MANY = 8, /* rows for each place */
-  PIECES_FEW = 6, /* keys of rows' own for each one that they share */
   RECUT_PART = 64, /* of all tokens, by which rows grow until they are cut anew */
 };
 
@@ -201,20 +200,12 @@ typedef struct pieces_left {
   uint32_t chunk, n, n_blocks; /* n_blocks: for each kv head, that do them */
 } pieces_left;
 
-/* In as many blocks as the plan says, but fewer where rows have so much to read by themselves that few are done meanwhile, and where the long ones then
- * still find a place each. */
-static pieces_left pieces_of_plan(const td_attention_header *plan, const decodes *own, uint32_t places)
+static pieces_left pieces_of_plan(const td_attention_header *plan, uint32_t places)
 {
   if (!plan)
     return (pieces_left){0};
-  const td_attention_span *spans = td_attention_at(plan, plan->spans_at);
-  uint32_t few = (places + 2) / 3;
-  uint64_t keys = 0;
-  for (uint32_t i = 0; i < plan->n_shared_spans; i++)
-    keys += spans[i].n_keys;
-  uint32_t most = own->n + few < places && own->total > PIECES_FEW * keys ? few : plan->n_piece_blocks;
-  most = most < places ? most : places; /* the plan knows no TD_SPLITS_MAX */
-  return (pieces_left){spans, 0, plan->n_tasks, plan->n_tasks < most ? plan->n_tasks : most};
+  uint32_t most = plan->n_piece_blocks < places ? plan->n_piece_blocks : places; /* the plan knows no TD_SPLITS_MAX */
+  return (pieces_left){td_attention_at(plan, plan->spans_at), 0, plan->n_tasks, plan->n_tasks < most ? plan->n_tasks : most};
 }
 
 static td_attention_item take_piece(pieces_left *left)
@@ -346,7 +337,7 @@ void td_attention_items_make(td_attention_items *out, const td_plan *plan, const
     qsort(out->items, out->n_prefill, sizeof *out->items, longest_first);
   decodes d = {.tokens = tokens, .n_rows = plan->n_rows};
   count_above(&d, narrow_tokens(n_decodes, cut));
-  pieces_left pieces = pieces_of_plan(cut->shared, &d, places);
+  pieces_left pieces = pieces_of_plan(cut->shared, places);
   piece_blocks blocks;
   split by = split_of(&d, places_beside(&pieces, &d, places));
   add_first_pieces(out, &pieces, &blocks);
