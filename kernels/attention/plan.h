@@ -178,7 +178,7 @@ TD_MUST_CHECK td_status td_attention_planner_set_cost(td_attention_planner *p, c
 td_attention_planner_config td_attention_planner_config_of(const td_attention_planner *p);
 uint32_t td_attention_planner_block_bytes(const td_attention_planner *p); /* as large as a block can be */
 
-/* Whether the last plan is the one before with other lengths: the same rows in the same order, and the same spans. */
+/* Whether the last plan is the one before with other lengths: the same rows in the same order, sharing the same. */
 bool td_attention_planner_has_grown(const td_attention_planner *p);
 
 /* The last plan. Valid until the next one is made. */

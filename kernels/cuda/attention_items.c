@@ -10,7 +10,8 @@ enum {
   ROUNDS = 3,        /* of places, in which blocks of nearly as many rows as there are places run */
   BLOCK_TOKENS = 128, /* a block's begin and end, in the tokens that it would read meanwhile */
   NARROW_TOKENS = 64, NARROW_TOKENS_OF_MANY = 320, MANY = 8, /* rows for each place */
-  RECUT_PART = 64, /* of all tokens, by which rows grow until they are cut anew */
+  /* Rows that grow are cut anew when all have one part more and so many tokens each, or one of them alone is so much longer than the longest was. */
+  GROWN_PART = 64, GROWN_PART_OF_LONGEST = 16, GROWN_TOKENS = 16,
 };
 
 uint32_t td_attention_items_max(uint32_t max_rows, uint32_t max_tokens)
@@ -172,7 +173,10 @@ static void add_decode(td_attention_items *out, const td_plan_row *r, td_attenti
   it.member = own.member;
   it.first_source = own.first_source;
   it.n_sources = own.n_sources;
-  if (n == 1 || out->n_partials + n > max_partials) {
+  bool whole = n == 1 || out->n_partials + n > max_partials;
+  uint32_t longest = whole ? all : piece;
+  out->made.longest = longest > out->made.longest ? longest : out->made.longest;
+  if (whole) {
     add_item(out, it);
     return;
   }
@@ -318,7 +322,7 @@ void td_attention_items_make(td_attention_items *out, const td_plan *plan, const
   uint32_t max_partials = td_attention_partials_max(cut->n_kv_heads, cut->n_blocks);
   uint32_t *tokens = out->scratch, *order = tokens + plan->n_rows;
   uint64_t n_tokens = 0;
-  out->n_items = out->n_partials = 0;
+  out->n_items = out->n_partials = out->made.longest = 0;
   order_rows(order, order + plan->n_rows, plan, cut);
   for (uint32_t i = 0; i < plan->n_rows; i++) {
     const td_plan_row *r = &plan->rows[order[i]];
@@ -357,8 +361,9 @@ void td_attention_items_make(td_attention_items *out, const td_plan *plan, const
 
 bool td_attention_items_grow(td_attention_items *items, const td_plan *plan, const td_attention_header *shared)
 {
-  uint64_t tokens = 0;
-  if (items->made.n_rows != plan->n_rows || items->made.n_piece_blocks != (shared ? shared->n_piece_blocks : 0))
+  uint64_t tokens = 0, most_tokens = items->made.tokens + items->made.tokens / GROWN_PART + (uint64_t)GROWN_TOKENS * plan->n_rows;
+  uint32_t longest = at_least((uint64_t)items->made.longest + items->made.longest / GROWN_PART_OF_LONGEST + GROWN_TOKENS, 0);
+  if (items->made.n_rows == 0 || items->made.n_rows != plan->n_rows || items->made.n_piece_blocks != (shared ? shared->n_piece_blocks : 0))
     return false;
   for (uint32_t i = 0; i < items->n_items; i++) {
     td_attention_item *it = &items->items[i];
@@ -370,12 +375,12 @@ bool td_attention_items_grow(td_attention_items *items, const td_plan *plan, con
       return false;
     it->position = r->kv_len - 1;
     it->kv_end = last ? r->kv_len : it->kv_end;
-    uint32_t n = it->kv_end - it->kv_begin, most = i >= items->n_wide ? items->made.narrow_tokens : UINT32_MAX;
+    uint32_t n = it->kv_end - it->kv_begin, most = i >= items->n_wide ? items->made.narrow_tokens : longest;
     if (it->n_partials > 1 && last) /* longer than the others: all would wait for it */
       most = it->kv_begin - it[-1].kv_begin;
     if (n > most)
       return false;
     tokens += n;
   }
-  return (tokens - items->made.tokens) * RECUT_PART <= items->made.tokens;
+  return tokens <= most_tokens;
 }

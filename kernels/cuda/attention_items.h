@@ -1,4 +1,4 @@
-/* What the blocks of the attention kernel do: one item per block and kv head, or several narrow ones, made on the host once per step.
+/* What the blocks of the attention kernel do: one item per block and kv head, or several narrow ones, made or grown on the host once per step.
  * Plain C data and arithmetic, so that it is tested with no GPU. */
 #ifndef TD_KERNELS_CUDA_ATTENTION_ITEMS_H
 #define TD_KERNELS_CUDA_ATTENTION_ITEMS_H
@@ -48,8 +48,8 @@ typedef struct td_attention_items {
   uint32_t n_partials;
   uint32_t *scratch; /* [TD_ITEMS_SCRATCH * a plan's rows]: what td_attention_items_make works with */
   struct {           /* when they were made, for td_attention_items_grow */
-    uint32_t n_rows; /* 0: not only decodes, which cannot grow */
-    uint32_t narrow_tokens, n_piece_blocks;
+    uint32_t n_rows; /* 0: not only decodes of one token, and cannot grow */
+    uint32_t narrow_tokens, longest, n_piece_blocks; /* longest: tokens of a wide item */
     uint64_t tokens;
   } made;
 } td_attention_items;

@@ -160,7 +160,7 @@ struct cuda_backend {
   bool own_are_items;         // plans are of shared spans alone; rows' own keys are items, which add up both
   uint32_t n_plan_tasks;      // of this step
   bool recording_plan;        // the step that is being recorded has such
-  td_attention_own *own;      // [max_rows] of this step, if own_are_items
+  td_attention_own *own;      // [max_rows] of the step for which items were made last, if own_are_items
   unsigned char *device_plan; // the block
   unsigned char *plan_partials; // [slots, group] of TD_ATTENTION_PARTIAL_BYTES
   uint32_t *plan_arrived;     // [max_rows, n_kv_heads], zero between launches

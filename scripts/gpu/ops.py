@@ -14,7 +14,7 @@ from daemon import Daemon
 TOOLS = ["memcheck", "racecheck", "initcheck", "synccheck"]
 CLEAN = re.compile(r"(?:ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards displayed)")
 # racecheck does not follow cuBLAS's kernels that multicast between the blocks of a cluster: races within those are told, not counted
-RACE = re.compile(r"Race reported between \w+ access at (\S+?)\+0x\w+\n=+\s+and \w+ access at (\S+?)\+0x")
+RACE = re.compile(r"^=+ .*Race reported between \w+ access at (?:void )?([\w:]+).*\+0x.*\n=+\s+and \w+ access at (?:void )?([\w:]+).*\+0x", re.M)
 LIBRARY = re.compile(r"nvjet_|cutlass_|cublas")
 UNTRACKED = re.compile(r"Internal Sanitizer Error: .* launching (\w+) and didn't track the launch")
 ERROR_AT = re.compile(r"^=+ +at (?:void )?([\w:]+).*\+0x", re.M) # of memcheck's, initcheck's and synccheck's errors

@@ -220,6 +220,14 @@ def test_sanitizers_words():
     ops.judge(s, "synccheck", 99, lost % "_Z3one" + 2 * (lost % "_Z3two") + "========= ERROR SUMMARY: 3 errors", 1)
     assert not s.checks[0]["ok"] and "3 launches left unchecked, most of _Z3two" in s.checks[0]["detail"], s.checks
     assert not judged(0, "========= RACECHECK SUMMARY: 0 hazards displayed\n========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)")
+    race = "========= Error: Race reported between Write access at %s+0x1230\n=========     and Read access at %s+0x40 [8 hazards]\n========= \n"
+    library, ours = race % ("nvjet_sm90_tst", "nvjet_sm90_tst"), race % ("void our_kernel<(unsigned int)2>(args)", "void our_kernel<(unsigned int)2>(args)")
+    assert judged(99, library + "========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)")
+    assert not judged(99, race % ("nvjet_sm90_tst", "our_kernel") + "========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)")
+    s = core.Stage("x", "x")
+    ops.judge(s, "racecheck", 99, library + ours + "========= RACECHECK SUMMARY: 2 hazards displayed (2 errors, 0 warnings)", 1)
+    assert not s.checks[0]["ok"] and "in our_kernel (1), 1 of them in cuBLAS's nvjet_sm90_tst" in s.checks[0]["detail"], s.checks
+    assert "between Write access at void our_kernel" in "\n".join(s.body) and "and Read access at void our_kernel" in "\n".join(s.body), s.body
 
 
 def test_sanitizers_leave_no_section_out():

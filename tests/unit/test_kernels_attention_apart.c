@@ -253,6 +253,9 @@ static void make_step(steps *run, const td_plan *plan)
   td_attention_cut cut = {c->group, c->n_kv_heads, c->n_workers, TD_PREFILL_ROWS_WGMMA, false, false, true, run->own,
                           td_attention_planner_block(run->p)};
   if (td_attention_planner_has_grown(run->p) && td_attention_items_grow(&run->items, plan, cut.shared)) {
+    td_attention_own own[ROWS_MAX];
+    td_attention_planner_own(run->p, plan, own);
+    assert_memory_equal(own, run->own, plan->n_rows * sizeof *own);
     run->n_grown += cut.shared->n_tasks > 0;
     return;
   }

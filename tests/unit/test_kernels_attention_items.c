@@ -287,7 +287,8 @@ static uint64_t tokens_of(const td_plan *plan)
 }
 
 /* What has grown is as good as what is made: no share is longer than the row's others, no narrow row longer than those can be. */
-static void check_grown(const td_attention_items *out, const td_plan *plan, const td_attention_cut *cut, uint64_t made_tokens, uint32_t narrow)
+static void check_grown(const td_attention_items *out, const td_plan *plan, const td_attention_cut *cut, uint64_t made_tokens, uint32_t made_longest,
+                        uint32_t narrow)
 {
   check_narrow(out, plan, cut);
   check_partials(out);
@@ -298,8 +299,17 @@ static void check_grown(const td_attention_items *out, const td_plan *plan, cons
     assert_true(i < out->n_wide || it->kv_end <= narrow);
     if (it->n_partials > 1 && it->partial > it->first_partial)
       assert_true(it->kv_end - it->kv_begin <= it->kv_begin - it[-1].kv_begin);
+    assert_true(it->kv_end - it->kv_begin <= made_longest + made_longest / 16 + 16);
   }
-  assert_true(tokens_of(plan) - made_tokens <= made_tokens / 64);
+  assert_true(tokens_of(plan) - made_tokens <= made_tokens / 64 + 16 * plan->n_rows);
+}
+
+static uint32_t longest_of(const td_attention_items *out)
+{
+  uint32_t longest = 0;
+  for (uint32_t i = 0; i < out->n_items; i++)
+    longest = out->items[i].kv_end - out->items[i].kv_begin > longest ? out->items[i].kv_end - out->items[i].kv_begin : longest;
+  return longest;
 }
 
 static void test_rows_grow(void **unused)
@@ -317,6 +327,7 @@ static void test_rows_grow(void **unused)
       rows[i] = (td_plan_row){.q_start = i, .q_len = 1, .kv_len = 1 + below(longest), .page_table_offset = 7 * i};
     td_attention_items_make(&out, &plan, &cut);
     uint64_t made_tokens = tokens_of(&plan);
+    uint32_t made_longest = longest_of(&out);
     for (uint32_t step = 0; step < 30; step++) {
       uint32_t most = below(4) ? 1 : 3;
       for (uint32_t i = 0; i < plan.n_rows; i++)
@@ -326,16 +337,17 @@ static void test_rows_grow(void **unused)
       } else {
         td_attention_items_make(&out, &plan, &cut);
         made_tokens = tokens_of(&plan);
+        made_longest = longest_of(&out);
         n_made++;
       }
-      check_grown(&out, &plan, &cut, made_tokens, narrow);
+      check_grown(&out, &plan, &cut, made_tokens, made_longest, narrow);
     }
   }
-  assert_true(n_grown > 2000 && n_made > 2000); /* both were seen */
+  assert_true(n_grown > 2000 && n_made > 400); /* both were seen */
   free_items(&out);
 }
 
-/* 64 rows, which need no cuts, grow by a token a step for as long as all are a 64th longer, then they are made anew. */
+/* 64 rows, which need no cuts, grow by a token a step until all are a 64th and 16 tokens longer, then they are made anew. */
 static void test_rows_grow_by_a_part(void **unused)
 {
   (void)unused;
@@ -346,10 +358,31 @@ static void test_rows_grow_by_a_part(void **unused)
   for (uint32_t i = 0; i < ROWS_MAX; i++)
     rows[i] = (td_plan_row){.q_start = i, .q_len = 1, .kv_len = 6400};
   td_attention_items_make(&out, &plan, &cut);
-  for (uint32_t step = 1; step <= 101; step++) {
+  for (uint32_t step = 1; step <= 117; step++) {
     for (uint32_t i = 0; i < ROWS_MAX; i++)
       rows[i].kv_len++;
-    assert_int_equal(td_attention_items_grow(&out, &plan, NULL), step <= 100);
+    assert_int_equal(td_attention_items_grow(&out, &plan, NULL), step <= 116);
+  }
+  free_items(&out);
+}
+
+/* A row that was not cut, as it was no longer than the shares of another, becomes longer than these. */
+static void test_a_row_outgrows_shares(void **unused)
+{
+  (void)unused;
+  td_plan_row rows[2] = {{.q_len = 1, .kv_len = 50000}, {.q_start = 1, .q_len = 1, .kv_len = 50000}};
+  td_attention_items out = items_for(2, 2);
+  td_plan plan = {.rows = rows, .n_rows = 2};
+  td_attention_cut cut = {4, 4, 4, TD_PREFILL_ROWS_WGMMA, false, false, true, NULL, NULL};
+  td_attention_items_make(&out, &plan, &cut); /* of which nothing stays */
+  rows[0].kv_len = 97000, rows[1].kv_len = 1000;
+  cut.n_blocks = 396;
+  td_attention_items_make(&out, &plan, &cut);
+  uint32_t longest = longest_of(&out), most = longest + longest / 16 + 16;
+  assert_true(out.items[out.n_items - 1].n_partials == 1 && longest >= 1000 && longest < 1200);
+  while (rows[1].kv_len <= most) {
+    rows[1].kv_len++;
+    assert_int_equal(td_attention_items_grow(&out, &plan, NULL), rows[1].kv_len <= most);
   }
   free_items(&out);
 }
@@ -364,6 +397,11 @@ static void test_others_do_not_grow(void **unused)
   td_attention_cut cut = {4, 8, 396, TD_PREFILL_ROWS_WGMMA, false, false, true, NULL, NULL};
   td_attention_header shared = {.n_piece_blocks = 3};
   assert_false(td_attention_items_grow(&out, &plan, NULL)); /* nothing was made */
+  td_plan empty = {0};
+  td_attention_items_make(&out, &empty, &cut);
+  rows[0] = (td_plan_row){.q_len = 100, .kv_len = 100};
+  td_attention_items_make(&out, &(td_plan){.rows = rows, .n_rows = 1}, &cut);
+  assert_false(td_attention_items_grow(&out, &empty, NULL));
   for (uint32_t i = 0; i < ROWS_MAX; i++)
     rows[i] = (td_plan_row){.q_start = i, .q_len = 1, .kv_len = 500};
   td_attention_items_make(&out, &plan, &cut);
@@ -384,8 +422,11 @@ static void test_others_do_not_grow(void **unused)
   assert_false(td_attention_items_grow(&out, &plan, NULL));
   rows[19].q_len = 1;
   assert_false(td_attention_items_grow(&out, &plan, NULL));
-  rows[19].q_len = 100;
+  rows[19].q_len = rows[19].kv_len = 17;
   td_attention_items_make(&out, &plan, &cut); /* a prompt's */
+  assert_false(td_attention_items_grow(&out, &plan, NULL));
+  rows[19].q_len = 1;
+  plan.n_rows = 19; /* the prompt has left, and the decodes are as many as they were */
   assert_false(td_attention_items_grow(&out, &plan, NULL));
   free_items(&out);
 }
@@ -396,6 +437,7 @@ int main(void)
                                      cmocka_unit_test(test_places_are_filled), cmocka_unit_test(test_the_last_rows_fill_their_rounds),
                                      cmocka_unit_test(test_a_long_row_among_many_is_cut),
                                      cmocka_unit_test(test_partials_suffice), cmocka_unit_test(test_rows_grow),
-                                     cmocka_unit_test(test_rows_grow_by_a_part), cmocka_unit_test(test_others_do_not_grow)};
+                                     cmocka_unit_test(test_rows_grow_by_a_part), cmocka_unit_test(test_a_row_outgrows_shares),
+                                     cmocka_unit_test(test_others_do_not_grow)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
