@@ -470,6 +470,9 @@ static const struct { heads heads; uint32_t tokens[3]; } many_pieces[] = {
     {{64, 64, 64, 16, 0, TD_ROPE_PAIRS, false}, {40, 1336, 640}},   {{64, 64, 128, 16, 0, TD_ROPE_HALVES, false}, {48, 1536, 240}},
     {{64, 32, 64, 64, 0, TD_ROPE_HALVES, false}, {64, 1536, 640}},
 };
+/* Rows that share a prefix and are cut into so many shares that several blocks add them up, by the two ways to add what is shared (groups to 4, and above). */
+static const heads long_own[] = {{4, 1, 128, 16, 0, TD_ROPE_HALVES, false}, {8, 1, 128, 16, 0, TD_ROPE_HALVES, false}, {12, 1, 96, 32, 0, TD_ROPE_HALVES, false}};
+enum { N_LONG_OWN = sizeof long_own / sizeof *long_own };
 static const heads many_recorded = {64, 64, 128, 16, 0, TD_ROPE_HALVES, false};
 
 static void test_many_short(const heads *h, bool small)
@@ -541,6 +544,12 @@ static void test_plans(const char *name, const td_backend_config *with, uint32_t
       test_attention_shared(&many_pieces[i].heads, 24, many_pieces[i].tokens);
     be->ops->destroy(be);
   }
+  for (size_t i = 0; i < N_LONG_OWN && policy == 1 && size == TEST_ALL; i++)
+    if (is_wanted(long_own[i].head_dim)) {
+      open_backend(name, &config);
+      test_attention_shared(&long_own[i], 3, (const uint32_t[]){2048, 3000, 3000});
+      be->ops->destroy(be);
+    }
   if (policy == 1 && size == TEST_ALL && is_wanted(many_recorded.head_dim)) {
     open_backend(name, &config);
     test_attention_recorded_long(&many_recorded);
