@@ -173,19 +173,15 @@ __device__ __forceinline__ void multiply_tile(float (&d)[BLOCKS][EIGHTS][4], fus
     for (uint32_t k = 0; k < BLOCKS * 2; k++)
       w[k / 2][k % 2] = shared_chunk(r.slot() + w_at + k * 8 * SLICE_ROW_BYTES);
 #pragma unroll
-    for (uint32_t m = 0; m < BLOCKS; m++) {
-      const uint32_t a[4] = {w[m][0].x, w[m][1].x, w[m][0].y, w[m][1].y};
+    for (uint32_t half = 0; half < 2; half++)
 #pragma unroll
-      for (uint32_t j = 0; j < EIGHTS; j++)
-        mma(d[m][j], a, x[j].x, x[j].y);
-    }
+      for (uint32_t m = 0; m < BLOCKS; m++) {
+        const uint4 low = w[m][0], high = w[m][1];
+        const uint32_t first[4] = {low.x, high.x, low.y, high.y}, second[4] = {low.z, high.z, low.w, high.w};
 #pragma unroll
-    for (uint32_t m = 0; m < BLOCKS; m++) {
-      const uint32_t a[4] = {w[m][0].z, w[m][1].z, w[m][0].w, w[m][1].w};
-#pragma unroll
-      for (uint32_t j = 0; j < EIGHTS; j++)
-        mma(d[m][j], a, x[j].z, x[j].w);
-    }
+        for (uint32_t j = 0; j < EIGHTS; j++)
+          mma(d[m][j], half ? second : first, half ? x[j].z : x[j].x, half ? x[j].w : x[j].y);
+      }
     __syncwarp();
     if (lane == 0)
       barrier_arrive(r.emptied + r.s * 8);
