@@ -460,6 +460,14 @@ class Measured:
         return core.Context.peers(self)
 
 
+def test_each_row_count_to_eight_has_its_share(tmp_path, monkeypatch):
+    monkeypatch.setattr(steps, "peers_here", lambda *_: {})
+    s = core.Stage("kernels", "")
+    steps.stage_kernels(Measured(tmp_path), s)
+    shares = [b["what"].split() for b in s.bars if "share of the memory's bandwidth" in b["what"]]
+    assert sorted((w[0], int(w[1])) for w in shares) == sorted((op, n) for op in (*steps.LINEARS, "lm_head") for n in range(1, 9)), shares
+
+
 def test_kernels_with_and_without_torch(tmp_path, monkeypatch):
     def judged(python):
         path = tmp_path / "python"
