@@ -362,7 +362,7 @@ void td_attention_items_make(td_attention_items *out, const td_plan *plan, const
 bool td_attention_items_grow(td_attention_items *items, const td_plan *plan, const td_attention_header *shared)
 {
   uint64_t tokens = 0, most_tokens = items->made.tokens + items->made.tokens / GROWN_PART + (uint64_t)GROWN_TOKENS * plan->n_rows;
-  uint32_t longest = at_least((uint64_t)items->made.longest + items->made.longest / GROWN_PART_OF_LONGEST + GROWN_TOKENS, 0);
+  uint64_t longest = (uint64_t)items->made.longest + items->made.longest / GROWN_PART_OF_LONGEST + GROWN_TOKENS;
   if (items->made.n_rows == 0 || items->made.n_rows != plan->n_rows || items->made.n_piece_blocks != (shared ? shared->n_piece_blocks : 0))
     return false;
   for (uint32_t i = 0; i < items->n_items; i++) {
@@ -375,7 +375,8 @@ bool td_attention_items_grow(td_attention_items *items, const td_plan *plan, con
       return false;
     it->position = r->kv_len - 1;
     it->kv_end = last ? r->kv_len : it->kv_end;
-    uint32_t n = it->kv_end - it->kv_begin, most = i >= items->n_wide ? items->made.narrow_tokens : longest;
+    uint32_t n = it->kv_end - it->kv_begin;
+    uint64_t most = i >= items->n_wide ? items->made.narrow_tokens : longest;
     if (it->n_partials > 1 && last) /* longer than the others: all would wait for it */
       most = it->kv_begin - it[-1].kv_begin;
     if (n > most)
