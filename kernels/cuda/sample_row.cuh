@@ -7,8 +7,8 @@
 // The threshold is then found among the list digit by digit, and the draw reads one segment. Rows with too many tokens in the
 // bin (ties, very flat rows) find the digits by further passes over the row instead.
 //
-// Every block of a cluster adds up all blocks' bins and lists for itself and comes to the same result, so that decisions
-// need no broadcast. Sums are integers: their order does not matter.
+// Of the bins, each block of a cluster adds up one slice over all blocks, and the block in whose slice the threshold lies tells the others; the whole
+// list every block has for itself. Sums are integers: their order does not matter.
 //
 // Included by sample.cu, which provides cluster_arrive, cluster_wait, cluster_sync, peer and max_or_nan.
 #pragma once
@@ -35,14 +35,15 @@ struct sample_best {
   uint32_t id;
 };
 
-struct sample_shared {
+struct __align__(16) sample_shared {
   uint32_t low[SAMPLE_BINS], high[SAMPLE_BINS]; // counts or weights by bin
   sample_item own[SAMPLE_LIST], all[SAMPLE_LIST]; // this block's part of the list, and the whole list
   sample_sum segments[SAMPLE_BLOCKS_MAX * SAMPLE_WARPS]; // weights by segment; used in block 0
   sample_sum warp_sums[SAMPLE_WARPS];
   sample_best warp_best[SAMPLE_WARPS], block_best[SAMPLE_BLOCKS_MAX];
+  sample_sum slices[SAMPLE_BLOCKS_MAX]; // of the bins, what each adds up to
   sample_sum above, inside; // what locate found
-  uint32_t bin, n_own;
+  uint32_t bin, n_own, lists[SAMPLE_BLOCKS_MAX]; // lists: n_own of each block
 };
 
 struct sample_row {
@@ -191,17 +192,72 @@ __device__ sample_sum scan_block(sample_sum v, sample_shared *s, sample_sum *tot
   return before + sum - v;
 }
 
+// What the bins of this block's slice are in all blocks of its cluster, K of them for each thread: those from threadIdx.x * K on, as far as there are such.
+template <uint32_t K> __device__ void sum_slice(sample_shared *s, uint32_t rank, uint32_t n_blocks, sample_sum (&v)[K])
+{
+  uint32_t slice = SAMPLE_BINS / n_blocks, quads = slice / 4, of = threadIdx.x / quads, quad = threadIdx.x % quads;
+  const sample_shared *p = peer(s, of); // of is one of the cluster's: there are as many threads as quads in all slices
+  uint4 low = *(const uint4 *)&p->low[rank * slice + quad * 4], high = *(const uint4 *)&p->high[rank * slice + quad * 4];
+  sample_sum *sums = (sample_sum *)s->own; // [n_blocks][slice], where lists are that nobody needs any more
+  static_assert(sizeof s->own + sizeof s->all >= SAMPLE_BINS * sizeof(sample_sum), "room for them");
+  sample_sum *mine = sums + of * slice + quad * 4;
+  mine[0] = ((sample_sum)high.x << 32) + low.x;
+  mine[1] = ((sample_sum)high.y << 32) + low.y;
+  mine[2] = ((sample_sum)high.z << 32) + low.z;
+  mine[3] = ((sample_sum)high.w << 32) + low.w;
+  __syncthreads();
+#pragma unroll
+  for (uint32_t j = 0; j < K; j++) {
+    v[j] = 0;
+    for (uint32_t k = 0; k < n_blocks && threadIdx.x * K + j < slice; k++)
+      v[j] += sums[k * slice + threadIdx.x * K + j];
+  }
+}
+
+// locate, of a cluster, which meets once all bins have been read: they may be cleared then.
+template <uint32_t K, typename WANT> __device__ sample_cut locate_in_slices(sample_shared *s, uint32_t rank, uint32_t n_blocks, WANT want_of)
+{
+  sample_sum v[K], mine = 0, slice_sum, total = 0, before;
+  sum_slice<K>(s, rank, n_blocks, v);
+#pragma unroll
+  for (uint32_t j = 0; j < K; j++)
+    mine += v[j];
+  before = scan_block(mine, s, &slice_sum);
+  if (threadIdx.x < n_blocks)
+    peer(s, threadIdx.x)->slices[rank] = slice_sum;
+  cluster_sync();
+  for (uint32_t k = 0; k < n_blocks; k++) {
+    before += k < rank ? s->slices[k] : 0;
+    total += s->slices[k];
+  }
+  sample_sum want = want_of(total);
+  if (want == 0 || want > total) // uniform, in the cluster too
+    return {SAMPLE_NO_CUT, 0, 0, 0};
+#pragma unroll
+  for (uint32_t j = 0; j < K; j++) {
+    if (before < want && before + v[j] >= want) // one thread of one block, one j
+      for (uint32_t k = 0; k < n_blocks; k++) {
+        sample_shared *p = peer(s, k);
+        p->bin = rank * (SAMPLE_BINS / n_blocks) + threadIdx.x * K + j;
+        p->above = before;
+        p->inside = v[j];
+      }
+    before += v[j];
+  }
+  cluster_sync();
+  return {s->bin, s->above, s->inside, want};
+}
+
 // The first bin with which the running sum over the bins of n_blocks blocks reaches want(total); no cut if that is 0.
 // The bins must be complete.
-template <typename WANT> __device__ sample_cut locate(sample_shared *s, uint32_t n_blocks, WANT want_of)
+template <typename WANT> __device__ sample_cut locate(sample_shared *s, uint32_t rank, uint32_t n_blocks, WANT want_of)
 {
-  sample_sum v[4] = {0, 0, 0, 0}, total;
-  for (uint32_t k = 0; k < n_blocks; k++) {
-    const sample_shared *p = n_blocks == 1 ? s : peer(s, k);
+  if (n_blocks > 1)
+    return n_blocks == 2 ? locate_in_slices<2>(s, rank, n_blocks, want_of) : locate_in_slices<1>(s, rank, n_blocks, want_of);
+  sample_sum v[4], total;
 #pragma unroll
-    for (uint32_t j = 0; j < 4; j++)
-      v[j] += ((sample_sum)p->high[threadIdx.x * 4 + j] << 32) + p->low[threadIdx.x * 4 + j];
-  }
+  for (uint32_t j = 0; j < 4; j++)
+    v[j] = ((sample_sum)s->high[threadIdx.x * 4 + j] << 32) + s->low[threadIdx.x * 4 + j];
   sample_sum before = scan_block(v[0] + v[1] + v[2] + v[3], s, &total), want = want_of(total);
   if (want == 0 || want > total) // uniform
     return {SAMPLE_NO_CUT, 0, 0, 0};
@@ -247,9 +303,7 @@ template <typename WANT> __device__ sample_cut cut_row(const sample_row &r, samp
   for_kept<true>(r, SAMPLE_BINS - 1,
                  [&](uint32_t, float, uint32_t bin, uint32_t w) { add_to_bin(s, bin, by_count ? 1 : w); });
   sync_row(r);
-  sample_cut cut = locate(s, r.n_blocks, want_of);
-  sync_row(r); // nobody clears what another still reads
-  return cut;
+  return locate(s, r.rank, r.n_blocks, want_of);
 }
 
 // Sums the weights of bins below `first` by segment (in block 0), and lists the tokens of bins first..last. Returns how many
@@ -274,14 +328,17 @@ __device__ uint32_t gather(const sample_row &r, sample_shared *s, uint32_t first
   if (threadIdx.x % 32 == 0)
     (r.n_blocks == 1 ? s : peer(s, 0))->segments[r.rank * SAMPLE_WARPS + threadIdx.x / 32] = sum;
   sync_row(r);
-  uint32_t n = 0;
+  if (threadIdx.x < r.n_blocks)
+    s->lists[threadIdx.x] = (r.n_blocks == 1 ? s : peer(s, threadIdx.x))->n_own;
+  __syncthreads();
+  uint32_t n = 0, threads = SAMPLE_THREADS / r.n_blocks, from = threadIdx.x / threads, first_of = 0;
   for (uint32_t k = 0; k < r.n_blocks; k++) {
-    const sample_shared *p = r.n_blocks == 1 ? s : peer(s, k);
-    uint32_t n_own = p->n_own;
-    for (uint32_t i = threadIdx.x; i < n_own && n + i < SAMPLE_LIST; i += SAMPLE_THREADS)
-      s->all[n + i] = p->own[i];
-    n += n_own;
+    first_of += k < from ? s->lists[k] : 0;
+    n += s->lists[k];
   }
+  const sample_shared *p = r.n_blocks == 1 ? s : peer(s, from);
+  for (uint32_t i = threadIdx.x % threads; i < s->lists[from] && first_of + i < SAMPLE_LIST; i += threads)
+    s->all[first_of + i] = p->own[i];
   __syncthreads();
   return n;
 }
@@ -317,9 +374,7 @@ __device__ float select_floor(const sample_row &r, sample_shared *s, bool by_cou
       });
       sync_row(r);
     }
-    sample_cut cut = locate(s, listed ? 1 : r.n_blocks, [&](sample_sum total) { return shift == 22 ? want_of(total) : want; });
-    if (!listed)
-      sync_row(r);
+    sample_cut cut = locate(s, r.rank, listed ? 1 : r.n_blocks, [&](sample_sum total) { return shift == 22 ? want_of(total) : want; });
     if (cut.bin == SAMPLE_NO_CUT)
       return r.floor;
     prefix = prefix << 11 | cut.bin;
