@@ -159,33 +159,45 @@ static td_attention_item item_of(const td_plan_row *r, uint32_t begin, uint32_t 
                              .page_table_offset = r->page_table_offset, .kv_end = position + n_tokens};
 }
 
-/* In equal pieces, but for the rounding: a short one at the end would be a block's beginning and end for little. */
+/* How a row's own keys are shared out: the first n_longer have so many tokens, the others SPLIT_ALIGN fewer, the last one what is left. */
+typedef struct shares {
+  uint32_t n, n_longer, tokens;
+} shares;
+
+/* For pieces of at most so many tokens. Shares that are all as long fill nearly as many places, or the shorter ones would have but half of the longer
+ * ones': these end no later, and there is less to merge. Else one for each place. */
+static shares shares_of(uint32_t all, uint32_t tokens)
+{
+  uint32_t units = pieces_of(all, SPLIT_ALIGN), n = all > tokens ? pieces_of(all, tokens) : 1, longest = pieces_of(units, n);
+  uint32_t n_equal = pieces_of(units, longest);
+  bool equal = longest <= 2 || n_equal * 32 >= n * 31;
+  return equal ? (shares){n_equal, n_equal, longest * SPLIT_ALIGN} : (shares){n, units % n, longest * SPLIT_ALIGN};
+}
+
 static void add_decode(td_attention_items *out, const td_plan_row *r, td_attention_own own, uint32_t tokens, uint32_t max_partials)
 {
-  uint32_t all = r->kv_len - own.begin, n = 1, piece = all;
-  if (all > tokens) {
-    piece = ((all - 1) / pieces_of(all, tokens) / SPLIT_ALIGN + 1) * SPLIT_ALIGN;
-    n = pieces_of(all, piece);
-  }
+  uint32_t all = r->kv_len - own.begin;
+  shares by = shares_of(all, tokens);
   td_attention_item it = item_of(r, 0, r->q_len);
   it.kv_begin = own.begin;
   it.n_partials = 1;
   it.member = own.member;
   it.first_source = own.first_source;
   it.n_sources = own.n_sources;
-  bool whole = n == 1 || out->n_partials + n > max_partials;
-  uint32_t longest = whole ? all : piece;
+  bool whole = by.n == 1 || out->n_partials + by.n > max_partials;
+  uint32_t longest = whole ? all : by.tokens;
   out->made.longest = longest > out->made.longest ? longest : out->made.longest;
   if (whole) {
     add_item(out, it);
     return;
   }
   it.first_partial = out->n_partials;
-  it.n_partials = n;
-  for (uint32_t i = 0; i < n; i++) {
+  it.n_partials = by.n;
+  it.kv_end = own.begin;
+  for (uint32_t i = 0; i < by.n; i++) {
     it.partial = out->n_partials++;
-    it.kv_begin = own.begin + i * piece;
-    it.kv_end = i + 1 < n ? it.kv_begin + piece : r->kv_len;
+    it.kv_begin = it.kv_end;
+    it.kv_end = i + 1 < by.n ? it.kv_begin + by.tokens - (i < by.n_longer ? 0 : SPLIT_ALIGN) : r->kv_len;
     add_item(out, it);
   }
 }
@@ -377,8 +389,10 @@ bool td_attention_items_grow(td_attention_items *items, const td_plan *plan, con
     it->kv_end = last ? r->kv_len : it->kv_end;
     uint32_t n = it->kv_end - it->kv_begin;
     uint64_t most = i >= items->n_wide ? items->made.narrow_tokens : longest;
-    if (it->n_partials > 1 && last) /* longer than the others: all would wait for it */
-      most = it->kv_begin - it[-1].kv_begin;
+    if (it->n_partials > 1 && last) { /* longer than the row's first: all would wait for it */
+      const td_attention_item *share = it - (it->partial - it->first_partial);
+      most = share->kv_end - share->kv_begin;
+    }
     if (n > most)
       return false;
     tokens += n;

@@ -256,6 +256,30 @@ static void test_a_long_row_among_many_is_cut(void **unused)
   free_items(&out);
 }
 
+/* A row alone has a share for each place, of which the longer ones come first and have 128 tokens more. Where nearly as many are all as long, or the longer
+ * ones would have twice as many tokens, all have as many. */
+static void test_a_row_fills_the_places(void **unused)
+{
+  (void)unused;
+  static const struct {
+    uint32_t keys, n_places, n_shares, n_longer, tokens;
+  } cases[] = {{16384, 49, 49, 30, 384}, {65536, 49, 49, 22, 1408}, {16384, 99, 64, 0, 256}, {16500, 99, 65, 0, 256}, {18432, 49, 48, 0, 384}, {5120, 49, 40, 0, 128},
+               {12672, 99, 99, 0, 128},  {12673, 99, 50, 0, 256},   {257, 49, 3, 0, 128},    {200, 49, 2, 0, 128},   {38016, 99, 99, 0, 384}};
+  td_plan_row row = {.q_len = 1};
+  td_attention_items out = items_for(1, 1);
+  td_plan plan = {.rows = &row, .n_rows = 1};
+  for (uint32_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    td_attention_cut cut = {4, 4, 4 * cases[i].n_places, TD_PREFILL_ROWS_WGMMA, false, false, true, NULL, NULL};
+    row.kv_len = cases[i].keys;
+    td_attention_items_make(&out, &plan, &cut);
+    assert_int_equal(out.n_items, cases[i].n_shares);
+    for (uint32_t s = 0; s + 1 < out.n_items; s++)
+      assert_int_equal(out.items[s].kv_end - out.items[s].kv_begin, cases[i].tokens - (cases[i].n_longer > 0 && s >= cases[i].n_longer ? 128 : 0));
+    check_row(&out, &plan, 0, &cut);
+  }
+  free_items(&out);
+}
+
 /* One kv head, so that there are hundreds of places for each: equal rows that are fewer are cut alike, because partials suffice. */
 static void test_partials_suffice(void **unused)
 {
@@ -286,7 +310,7 @@ static uint64_t tokens_of(const td_plan *plan)
   return n;
 }
 
-/* What has grown is as good as what is made: no share is longer than the row's others, no narrow row longer than those can be. */
+/* What has grown is as good as what is made: no share is longer than the row's first, no narrow row longer than those can be. */
 static void check_grown(const td_attention_items *out, const td_plan *plan, const td_attention_cut *cut, uint64_t made_tokens, uint32_t made_longest,
                         uint32_t narrow)
 {
@@ -297,8 +321,8 @@ static void check_grown(const td_attention_items *out, const td_plan *plan, cons
   for (uint32_t i = 0; i < out->n_items; i++) {
     const td_attention_item *it = &out->items[i];
     assert_true(i < out->n_wide || it->kv_end <= narrow);
-    if (it->n_partials > 1 && it->partial > it->first_partial)
-      assert_true(it->kv_end - it->kv_begin <= it->kv_begin - it[-1].kv_begin);
+    const td_attention_item *first = it - (it->n_partials > 1 ? it->partial - it->first_partial : 0);
+    assert_true(it->kv_end - it->kv_begin <= first->kv_end - first->kv_begin);
     assert_true(it->kv_end - it->kv_begin <= made_longest + made_longest / 16 + 16);
   }
   assert_true(tokens_of(plan) - made_tokens <= made_tokens / 64 + 16 * plan->n_rows);
@@ -435,7 +459,7 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_cuts), cmocka_unit_test(test_recorded_grids_are_large_enough),
                                      cmocka_unit_test(test_places_are_filled), cmocka_unit_test(test_the_last_rows_fill_their_rounds),
-                                     cmocka_unit_test(test_a_long_row_among_many_is_cut),
+                                     cmocka_unit_test(test_a_long_row_among_many_is_cut), cmocka_unit_test(test_a_row_fills_the_places),
                                      cmocka_unit_test(test_partials_suffice), cmocka_unit_test(test_rows_grow),
                                      cmocka_unit_test(test_rows_grow_by_a_part), cmocka_unit_test(test_a_row_outgrows_shares),
                                      cmocka_unit_test(test_others_do_not_grow)};
