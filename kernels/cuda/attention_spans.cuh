@@ -35,7 +35,50 @@ template <int HD> struct span_tile {
   static_assert(KEYS == SPAN_ROWS, "queries have a tile's room");
 };
 
+// What a warp knows of the pieces that its block does one after another. While it attends to one, what it must know to begin the next is on its way: else three
+// loads, each of which says where the next one's data are, would come between two pieces. A warp reads only what it copied itself, so it waits for no other.
+struct pieces_ahead {
+  td_attention_item items[3]; // in turn: this piece's, the next one's, and the one's after that
+  td_attention_member members[SPAN_ROWS]; // of the next piece
+  int32_t pages[32];                      // its first ones
+};
+static_assert(sizeof(td_attention_member) == 16, "copied at once");
+
 #ifdef TD_HAS_WGMMA
+__device__ __forceinline__ void copy_16(void *dst, const void *src)
+{
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(dst)), "l"(src) : "memory");
+}
+
+__device__ __forceinline__ void copy_item(td_attention_item *dst, const td_attention_item *src)
+{
+  if (threadIdx.x % 32 < sizeof *src / 16)
+    copy_16((uint4 *)dst + threadIdx.x % 32, (const uint4 *)src + threadIdx.x % 32);
+}
+
+// By a warp, as soon as it reads nothing any more of the piece before. next: the next piece's place in items.
+__device__ __forceinline__ void look_ahead(pieces_ahead *ahead, uint32_t next, const td_attention_item *items, const td_attention_member *members,
+                                           const device_batch &batch)
+{
+  const td_attention_item &it = ahead->items[next];
+  uint32_t lane = threadIdx.x % 32, shift = log2_of(batch.page_tokens);
+  uint32_t n_pages = (it.kv_end - it.kv_begin + batch.page_tokens - 1) >> shift;
+  for (uint32_t m = lane; m < it.n_members; m += 32)
+    copy_16(&ahead->members[m], &members[it.member + m]);
+  if (lane < n_pages)
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(&ahead->pages[lane])),
+                 "l"(batch.page_table + it.page_table_offset + (it.kv_begin >> shift) + lane)
+                 : "memory");
+  if (it.next > 0)
+    copy_item(&ahead->items[next == 2 ? 0 : next + 1], &items[it.next]);
+}
+
+__device__ __forceinline__ void await_copies()
+{
+  asm volatile("cp.async.wait_all;" ::: "memory");
+  __syncwarp();
+}
+
 // Where a K or V lies in the ring; stages are gone through again and again.
 template <int HD> struct span_place {
   uint32_t stage, turn;
@@ -52,7 +95,7 @@ template <int HD> struct span_place {
 template <int HD> struct span_ring {
   using S = span_tile<HD>;
   const bf16 *kv; // of the kv head in page 0, the first warp's K, the second's V
-  const int32_t *pages;
+  const int32_t *pages, *first_pages; // first_pages: up to 32 of them, copied or not
   size_t page_stride;
   uint32_t page_shift, n_keys, n; // log2 of a page's tokens; tiles of the piece
   uint32_t smem, bars;
@@ -87,10 +130,12 @@ template <int HD> struct span_ring {
     __syncthreads();
   }
 
-  // The next piece, when all before is given back.
-  __device__ __forceinline__ void open(const attention_args &a, const device_batch &batch, const td_attention_item &it, uint32_t kv_head)
+  // The next piece, when all before is given back. first_32: its first pages, or as many as there are.
+  __device__ __forceinline__ void open(const attention_args &a, const device_batch &batch, const td_attention_item &it, uint32_t kv_head,
+                                       const int32_t *first_32)
   {
     uint32_t warp = threadIdx.x / 32;
+    first_pages = first_32;
     kv = a.kv + ((size_t)(kv_head * 2 + warp % 2) * HD << page_shift);
     page_stride = (size_t)a.n_kv_heads * 2 * HD << page_shift;
     pages = batch.page_table + it.page_table_offset + (it.kv_begin >> page_shift);
@@ -112,7 +157,9 @@ template <int HD> struct span_ring {
       return;
     uint32_t tile = last ? n - 1 : v ? number / 2 - 1 : (number + 1) / 2, first = tile * S::KEYS >> page_shift;
     uint32_t n_pages = (min(S::KEYS, n_keys - tile * S::KEYS) + (1u << page_shift) - 1) >> page_shift;
-    if (first % 32 == 0)
+    if (first == 0)
+      page_id = lane << page_shift < n_keys ? first_pages[lane] : 0;
+    else if (first % 32 == 0)
       page_id = (first + lane) << page_shift < n_keys ? pages[first + lane] : 0;
     int32_t page = __shfl_sync(0xffffffffu, page_id, first % 32 + lane);
     barrier_wait(empty(stage), free);
@@ -156,7 +203,7 @@ template <int HD> struct span_queries {
   __device__ __forceinline__ static uint32_t row(uint32_t i) { return (i * WG + threadIdx.x) / CHUNKS; }
   __device__ __forceinline__ static uint32_t chunk(uint32_t i) { return (i * WG + threadIdx.x) % CHUNKS; }
 
-  // Where they are, by the plan alone. A row's member is found by a multiplication, exactly: rows and groups are few.
+  // Where they are, by the plan alone. members: the piece's. A row's member is found by a multiplication, exactly: rows and groups are few.
   __device__ __forceinline__ void find(const attention_args &a, const td_attention_member *members, const td_attention_item &it,
                                        uint32_t kv_head)
   {
@@ -165,7 +212,7 @@ template <int HD> struct span_queries {
 #pragma unroll
     for (uint32_t i = 0; i < EACH; i++) {
       uint32_t r = min(row(i), last), member = r * per_group >> 16, head = kv_head * a.group + r - member * a.group;
-      src[i] = a.qkv + ((size_t)members[it.member + member].token * (a.n_heads + 2 * a.n_kv_heads) + head) * HD + chunk(i) * 8;
+      src[i] = a.qkv + ((size_t)members[member].token * (a.n_heads + 2 * a.n_kv_heads) + head) * HD + chunk(i) * 8;
     }
   }
 
@@ -270,8 +317,8 @@ template <int HD> __device__ __forceinline__ void attend_last(consumer<HD, span_
 // A piece of a shared span, and those after it (td_attention_item.next), by a block of four warps. smem: ALL_BYTES, at a multiple of 1024.
 template <int HD, bool IN_TILES>
 __device__ __forceinline__ void attend_spans(const attention_args &a, const device_batch &batch, const shared_spans &shared,
-                                             td_attention_item it, const td_attention_item *items, uint32_t kv_head, uint32_t smem,
-                                             uint32_t bars)
+                                             const td_attention_item &first, const td_attention_item *items, uint32_t kv_head, uint32_t smem,
+                                             uint32_t bars, pieces_ahead *ahead)
 {
   const td_attention_member *members =
       (const td_attention_member *)(shared.plan + ((const td_attention_header *)shared.plan)->members_at);
@@ -280,30 +327,39 @@ __device__ __forceinline__ void attend_spans(const attention_args &a, const devi
   span_queries<HD> queries;
   fence_global_writes(); // pages were written by ordinary stores
   ring.make(batch, smem + span_tile<HD>::BYTES, bars);
-  ring.open(a, batch, it, kv_head); // no step writes shared pages any more
-  queries.find(a, members, it, kv_head);
+  if (threadIdx.x % 32 == 0)
+    ahead->items[0] = first;
+  if (first.next > 0)
+    copy_item(&ahead->items[1], &items[first.next]);
+  ring.open(a, batch, first, kv_head, batch.page_table + first.page_table_offset + first.kv_begin / batch.page_tokens); // no step writes shared pages any more
+  queries.find(a, members + first.member, first, kv_head);
   wait_for_input();
   queries.copy(smem);
-  for (;;) {
+  for (uint32_t at = 0;;) {
     span_queries<HD>::await();
+    const td_attention_item &now = ahead->items[at];
+    uint32_t next = at == 2 ? 0 : at + 1;
+    bool more = now.next > 0;
+    if (more)
+      look_ahead(ahead, next, items, members, batch);
     attend_piece(c, ring, warp_uniform(smem >> 4), a);
-    const td_attention_item now = it;
-    if (now.next > 0) {
-      it = items[now.next];
-      queries.find(a, members, it, kv_head);
+    if (more) {
+      await_copies();
+      queries.find(a, ahead->members, ahead->items[next], kv_head);
       __syncthreads(); // no queries are in use any more
       queries.copy(smem);
     }
     attend_last(c, ring);
-    if (now.next > 0)
-      ring.open(a, batch, it, kv_head);
+    if (more)
+      ring.open(a, batch, ahead->items[next], kv_head, ahead->pages);
     store_partials<HD, IN_TILES>(c, partial_at<HD>(shared.partials, (size_t)(now.partial + kv_head * now.n_partials * now.n_members) * a.group),
                    now.n_members * a.group, a.scale_log2);
     __syncthreads();
     if (threadIdx.x == 0)
       say_done(shared.done + (size_t)now.first_partial * a.n_kv_heads + kv_head, launch_word(shared, batch));
-    if (now.next == 0)
+    if (!more)
       return;
+    at = next;
   }
 }
 #endif
