@@ -164,8 +164,8 @@ typedef struct shares {
   uint32_t n, n_longer, tokens;
 } shares;
 
-/* For pieces of at most so many tokens. Shares that are all as long fill nearly as many places, or the shorter ones would have but half of the longer
- * ones': these end no later, and there is less to merge. Else one for each place. */
+/* For pieces of so many tokens, and up to SPLIT_ALIGN more, as many as those would be. But where nearly as many are all as long, or the longer ones would
+ * have twice as many tokens as the others, all have as many: they end no later, and there is less to merge. */
 static shares shares_of(uint32_t all, uint32_t tokens)
 {
   uint32_t units = pieces_of(all, SPLIT_ALIGN), n = all > tokens ? pieces_of(all, tokens) : 1, longest = pieces_of(units, n);

@@ -249,7 +249,7 @@ template <uint32_t K, typename WANT> __device__ sample_cut locate_in_slices(samp
 }
 
 // The first bin with which the running sum over the bins of n_blocks blocks reaches want(total); no cut if that is 0.
-// The bins must be complete.
+// The bins must be complete. Of a cluster, lists are lost.
 template <typename WANT> __device__ sample_cut locate(sample_shared *s, uint32_t rank, uint32_t n_blocks, WANT want_of)
 {
   if (n_blocks > 1)
@@ -406,6 +406,7 @@ __device__ uint32_t restrict_row(sample_row *r, sample_shared *s, const td_sampl
     r->floor = select_floor(*r, s, false, n_list, 0, want_weight);
   } else if (p.top_p < 1) {
     sample_cut cut = cut_row(*r, s, false, want_weight);
+    n_list = UINT32_MAX; // sums may stand where the list was
     if (cut.bin != SAMPLE_NO_CUT) {
       n_list = gather(*r, s, cut.bin, cut.bin);
       r->floor = select_floor(*r, s, false, n_list, cut.bin, [&](sample_sum) { return cut.want - cut.above; });

@@ -263,7 +263,7 @@ static void test_a_row_fills_the_places(void **unused)
   (void)unused;
   static const struct {
     uint32_t keys, n_places, n_shares, n_longer, tokens;
-  } cases[] = {{16384, 49, 49, 30, 384}, {65536, 49, 49, 22, 1408}, {16384, 99, 64, 0, 256}, {16500, 99, 65, 0, 256}, {18432, 49, 48, 0, 384}, {5120, 49, 40, 0, 128},
+  } cases[] = {{16384, 49, 49, 30, 384}, {65536, 49, 49, 22, 1408}, {16384, 99, 64, 0, 256}, {16500, 99, 65, 0, 256}, {18432, 49, 48, 0, 384}, {11904, 32, 31, 0, 384}, {5120, 49, 40, 0, 128},
                {12672, 99, 99, 0, 128},  {12673, 99, 50, 0, 256},   {257, 49, 3, 0, 128},    {200, 49, 2, 0, 128},   {38016, 99, 99, 0, 384}};
   td_plan_row row = {.q_len = 1};
   td_attention_items out = items_for(1, 1);
@@ -411,6 +411,23 @@ static void test_a_row_outgrows_shares(void **unused)
   free_items(&out);
 }
 
+/* A row's last share, one of the shorter, grows until it is as long as the first, and one token more makes items anew. */
+static void test_a_shorter_share_grows(void **unused)
+{
+  (void)unused;
+  td_plan_row row = {.q_len = 1, .kv_len = 16384};
+  td_attention_items out = items_for(1, 1);
+  td_plan plan = {.rows = &row, .n_rows = 1};
+  td_attention_cut cut = {4, 4, 4 * 49, TD_PREFILL_ROWS_WGMMA, false, false, true, NULL, NULL};
+  td_attention_items_make(&out, &plan, &cut);
+  assert_int_equal(out.items[48].kv_end - out.items[48].kv_begin, 256);
+  for (uint32_t step = 1; step <= 129; step++) {
+    row.kv_len++;
+    assert_int_equal(td_attention_items_grow(&out, &plan, NULL), step <= 128);
+  }
+  free_items(&out);
+}
+
 /* Steps that are not those of before. */
 static void test_others_do_not_grow(void **unused)
 {
@@ -462,6 +479,7 @@ int main(void)
                                      cmocka_unit_test(test_a_long_row_among_many_is_cut), cmocka_unit_test(test_a_row_fills_the_places),
                                      cmocka_unit_test(test_partials_suffice), cmocka_unit_test(test_rows_grow),
                                      cmocka_unit_test(test_rows_grow_by_a_part), cmocka_unit_test(test_a_row_outgrows_shares),
+                                     cmocka_unit_test(test_a_shorter_share_grows),
                                      cmocka_unit_test(test_others_do_not_grow)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
