@@ -122,7 +122,6 @@ __global__ void __launch_bounds__(WARPS * 32, shares<FORM> ? decode_shape<HD>::S
   __shared__ __align__(16) bf16 queries[FORM == ROTATES ? TD_DECODE_ROWS * (HD + 8) : 8];
   __shared__ float2 turns[FORM == ROTATES ? HD / 2 : 1];
   __shared__ shared_runs runs[shares<FORM> ? WARPS : 1];
-  __shared__ __align__(16) unsigned char ahead[shares<FORM> ? WARPS * sizeof(pieces_ahead) : 16];
   unsigned char *smem_all = smem_raw + (1024 - shared_address(smem_raw) % 1024) % 1024;
   uint32_t warp = threadIdx.x / 32, kv_head = blockIdx.x % a.n_kv_heads;
   decode_share mine;
@@ -137,8 +136,9 @@ __global__ void __launch_bounds__(WARPS * 32, shares<FORM> ? decode_shape<HD>::S
 #ifdef TD_HAS_WGMMA
   if constexpr (shares<FORM>)
     if (it.n_tokens == 0) {
+      __shared__ pieces_ahead ahead[WARPS];
       attend_spans<HD, FORM == SHARES_IN_TILES>(a, batch, shared, it, works.items, kv_head, shared_address(smem_all), shared_address(barriers),
-                                                (pieces_ahead *)ahead + warp);
+                                                &ahead[warp]);
       return;
     }
 #endif
