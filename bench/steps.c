@@ -69,13 +69,20 @@ static double weight_bytes(const steps *s)
   return (double)td_model_files_bytes(s->files) - (t && !d->tied_embeddings ? (double)t->bytes : 0);
 }
 
-static void read_lists(steps *s)
+/* A list of 0 alone has nothing in it. */
+static void read_list(const char *text, double *list, size_t *n)
 {
   td_error err;
-  check(td_tool_read_list(s->batches, s->batch, LIST_MAX, &s->n_batch, &err), &err);
-  check(td_tool_read_list(s->contexts, s->context, LIST_MAX, &s->n_context, &err), &err);
-  check(td_tool_read_list(s->prompts, s->prompt, LIST_MAX, &s->n_prompt, &err), &err);
-  check(td_tool_read_list(s->chunks, s->chunk, LIST_MAX, &s->n_chunk, &err), &err);
+  check(td_tool_read_list(text, list, LIST_MAX, n, &err), &err);
+  *n -= *n == 1 && list[0] <= 0;
+}
+
+static void read_lists(steps *s)
+{
+  read_list(s->batches, s->batch, &s->n_batch);
+  read_list(s->contexts, s->context, &s->n_context);
+  read_list(s->prompts, s->prompt, &s->n_prompt);
+  read_list(s->chunks, s->chunk, &s->n_chunk);
   if (largest(s->batch, s->n_batch) > 4096 || largest(s->context, s->n_context) > 1 << 20 ||
       largest(s->prompt, s->n_prompt) > 1 << 20 || largest(s->chunk, s->n_chunk) > 1 << 16)
     td_tool_die("a batch, context, prompt or chunk is too large");
@@ -456,8 +463,8 @@ int td_bench_steps(int argc, char **argv)
       {"--step-tokens", "N", "largest step; 0: the backend's choice", TD_ARG_NUMBER, &s.step_tokens},
       {"--batches", "N,...", "of decodes (1,2,4,8,...,256)", TD_ARG_TEXT, &s.batches},
       {"--contexts", "N,...", "of decodes (1024,4096,16384)", TD_ARG_TEXT, &s.contexts},
-      {"--prompts", "N,...", "one at a time (512,2048,8192,16384)", TD_ARG_TEXT, &s.prompts},
-      {"--chunks", "N,...", "beside decodes (512,1024,2048)", TD_ARG_TEXT, &s.chunks},
+      {"--prompts", "N,...", "one at a time; 0: none (512,2048,8192,16384)", TD_ARG_TEXT, &s.prompts},
+      {"--chunks", "N,...", "beside decodes; 0: none (512,1024,2048)", TD_ARG_TEXT, &s.chunks},
       {"--without", "OP,...", "leave out rmsnorm linear rope_kv attention swiglu sample: what is the rest's time?",
        TD_ARG_TEXT, &s.without},
       {"--batch-invariant", NULL, "as the daemon's option: what does it cost?", TD_ARG_FLAG, &s.batch_invariant},

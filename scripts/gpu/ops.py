@@ -32,6 +32,12 @@ OPS_LIMIT_S, MIX_LIMIT_S = 420, 240 # a dozen at once share the cores: racecheck
 PARTS = {"products": 3, "attention": 4, "1": 2, "2": 2, "3": 2, "4": 2, "recordings": 1, "alone": 1, "sampling": 2}
 
 
+RANDOM = "random plans"
+RANDOM_PLANS = 3000 # of random_plans: decodes' attention on as many random batches
+RANDOM_SHARE = 6 # of the cores, beside PARTS
+RANDOM_PLANS_UNDER = {"memcheck": 72} # by tool: two of each head shape and way to plan
+
+
 def share_of_cores(share, shares):
     """For references on all cores, in processes beside each other: threads that spin while they wait would take what others need."""
     return {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) * share // shares)), "OMP_WAIT_POLICY": "passive"}
@@ -40,14 +46,24 @@ def share_of_cores(share, shares):
 def run_parts(ctx, amount, limit_s):
     """Outcomes by part. A CPU has one set of threads, and one policy."""
     if ctx.backend == "cpu":
-        return {"all": ctx.run("test_ops", "cpu", amount, limit_s=limit_s)}
-    shares = sum(PARTS.values())
-    with concurrent.futures.ThreadPoolExecutor(len(PARTS)) as pool:
+        return {"all": ctx.run("test_ops", "cpu", amount, limit_s=limit_s), RANDOM: ctx.run("random_plans", "cpu", 12, limit_s=limit_s)}
+    shares = sum(PARTS.values()) + RANDOM_SHARE
+    with concurrent.futures.ThreadPoolExecutor(len(PARTS) + 1) as pool:
+        random = pool.submit(ctx.run, "random_plans", ctx.backend, RANDOM_PLANS // (10 if ctx.quick else 1), limit_s=limit_s,
+                             env=share_of_cores(RANDOM_SHARE, shares))
         started = {part: pool.submit(ctx.run, "test_ops", ctx.backend, amount, part, limit_s=limit_s, env=share_of_cores(share, shares))
                    for part, share in PARTS.items()}
         parts = {part: f.result() for part, f in started.items()}
+        parts[RANDOM] = random.result()
     parts["times"] = ctx.run("test_ops", ctx.backend, amount, "times", limit_s=limit_s)  # by itself: it measures
     return parts
+
+
+def check_random(s, what, r, ok=True):
+    """ok: what else was asked of it."""
+    told = r.find(r"^random_plans \w+: (\d+ passed, \d+ failed; .*)")
+    wrong = next((line for line in r.text.splitlines() if line.startswith("FAIL")), "")
+    s.check(ok and r.code == 0 and told and not wrong, what, f"{told if told else f'exit code {r.code}'}, {r.seconds:.0f} s" + (f"; {wrong}" if wrong else ""))
 
 
 def stage_ops(ctx, s):
@@ -55,6 +71,7 @@ def stage_ops(ctx, s):
     begin = time.monotonic()
     parts = run_parts(ctx, "small" if ctx.quick else "all", 600)
     seconds = time.monotonic() - begin
+    random = parts.pop(RANDOM)
     text = "".join(r.text for r in parts.values())
     counts = [r.find(r"^test_ops \w+: (\d+) passed, (\d+) failed") for r in parts.values()]
     passed, failed = (sum(int(c[i]) for c in counts if c) for i in (0, 1))
@@ -63,6 +80,7 @@ def stage_ops(ctx, s):
     wrong += [line for line in text.splitlines() if line.startswith("FAIL")]
     ok = all(r.code == 0 for r in parts.values()) and not wrong and failed == 0 and passed > 0
     s.check(ok, "ops against float64 and the CPU", f"{passed} passed, {failed} failed, {seconds:.0f} s" + (f"; {wrong[0]}" if wrong else ""))
+    check_random(s, "attention of random batches against float64", random)
     vocabs = re.findall(r"^sampling, vocab (\d+): (\d+) tokens in (\d+) steps, (\d+) of them recorded.*: (\d+) differ", text, re.M)
     s.check(vocabs and all(v[4] == "0" for v in vocabs), "sampled tokens equal to the CPU's",
             f"{sum(int(v[1]) for v in vocabs):,} tokens, {len(vocabs)} vocabularies of {vocabs[0][0]} to {vocabs[-1][0]}" if vocabs else "none")
@@ -120,6 +138,15 @@ def check_ops(s, tool, words, r):
     judge(s, what, r.code, r.text, r.seconds, f", {passed}")
 
 
+def run_random(ctx, tool, path, n_beside):
+    return ctx.run("random_plans", "cuda", RANDOM_PLANS_UNDER[tool], limit_s=OPS_LIMIT_S, prefix=command(tool, path), env=share_of_cores(1, n_beside))
+
+
+def check_random_under(s, tool, r):
+    clean = re.findall(r"=+ ((?:ERROR|RACECHECK) SUMMARY: .*)", r.text)
+    check_random(s, f"{tool} of random_plans cuda {RANDOM_PLANS_UNDER[tool]}", r, bool(clean and CLEAN.search(clean[-1])))
+
+
 def run_mix(ctx, tool, path):
     """A small model from disk: loading, hybrid steps, recorded steps, planning ahead, all samplings, cancels, prefix hits. By default
     rows of so small a model would each read what they share. Times of steps under a tool are nobody's."""
@@ -150,12 +177,16 @@ def stage_sanitizers(ctx, s):
     path = sanitizer()
     models.tiny_on_disk(ctx)
     sections = [(tool, words) for tool in TOOLS for words in SECTIONS.get(tool, [[]])]
-    with concurrent.futures.ThreadPoolExecutor(len(sections) + len(TOOLS)) as pool:
+    with concurrent.futures.ThreadPoolExecutor(len(sections) + len(RANDOM_PLANS_UNDER) + len(TOOLS)) as pool:
+        random = {tool: pool.submit(run_random, ctx, tool, path, len(sections)) for tool in RANDOM_PLANS_UNDER}
         ops = [(tool, words, pool.submit(run_ops, ctx, tool, path, words, len(sections))) for tool, words in sections]
         mixes = {tool: pool.submit(run_mix, ctx, tool, path) for tool in TOOLS if tool != "racecheck"}
         for tool, words, run in ops:
             with s.part(" ".join([f"{tool} of test_ops cuda {AMOUNT[tool]}", *words])):
                 check_ops(s, tool, words, run.result())
+        for tool, run in random.items():
+            with s.part(f"{tool} of random_plans"):
+                check_random_under(s, tool, run.result())
         for tool, run in mixes.items():
             with s.part(f"{tool} of tandemd under a request mix"):
                 check_mix(s, tool, *run.result())

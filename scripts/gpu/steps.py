@@ -11,6 +11,8 @@ ROWS = (*range(1, 9), 16, 64, 256, 2048)
 HEAD_ROWS_MAX = 256  # a prompt's head computes one row
 GLUE = {"rmsnorm": 2, "rope_kv": 1, "swiglu": 1}  # of a layer: so many of each
 PROMPT = 2048
+GLUE_STEPS = ((64, 1024), (256, 1024))
+ATTENTION_STEPS = ((64, 4096), (256, 2048))  # batch and context
 
 
 def measured(ctx, s, what, args, limit_s):
@@ -76,13 +78,51 @@ def stage_kernels(ctx, s):
     s.bar(f"neither products nor attention, share of a prompt of {PROMPT}", glue, peers["goals"]["glue of a prompt"], "", source="goal")
 
 
+def decode_ms(steps, batch, context):
+    return next(x["alone_ms_p50"] for x in steps if x["kind"] == "decode" and x["batch"] == batch and x["context"] == context)
+
+
+def tell_parts(s, whole, no_glue, no_attention, alone_us, goals, layers=32):
+    """What a step takes longer with what is neither a product nor attention, and with attention; the latter beside attention alone, us by (batch, context)."""
+    for batch, context in GLUE_STEPS:
+        share = 1 - decode_ms(no_glue, batch, context) / decode_ms(whole, batch, context)
+        s.bar(f"neither products nor attention, share of a step of {batch} at context {context}", share, goals["glue of a step"], "", source="goal")
+    for batch, context in ATTENTION_STEPS:
+        us = 1000 * (decode_ms(whole, batch, context) - decode_ms(no_attention, batch, context)) / layers
+        s.bar(f"attention of {batch} decodes at context {context} in a step, share of its rate alone", alone_us[batch, context] / us,
+              goals["attention in a step, share of its rate alone"], "", less_is_better=False, source=f"goal; {us:.1f} us a layer, alone {alone_us[batch, context]:.1f}")
+
+
+def measure_parts(ctx, s, args):
+    """The same steps whole and with parts left out, and attention alone, all in one run."""
+    decodes = ["--batches", "64,256", "--contexts", "1024,2048,4096", "--prompts", 0, "--chunks", 0, "--max-seconds", 0.3 if ctx.quick else 1]
+
+    def steps_without(name, *without):
+        path = ctx.work / f"{name}.json"
+        must(ctx.run("tandem-bench", "steps", *args, *decodes, *without, "--json", path, limit_s=300), f"tandem-bench {name}")
+        return json.loads(path.read_text())["steps"]
+
+    def attention_alone(batch, context):
+        path = ctx.work / "attention_alone.json"
+        must(ctx.run("tandem-bench", "attention", "--backend", "cuda", "--device", ctx.device, "--only", "decode", "--heads", "32/8", "--policies", "unified",
+                     "--name", f"{batch}x{context}", "--json", path, limit_s=300), "tandem-bench attention")
+        return json.loads(path.read_text())["cells"][0]["us"]["unified"]
+
+    parts = {"whole": steps_without("whole"), "no_glue": steps_without("no_glue", "--without", "rmsnorm,rope_kv,swiglu,sample"),
+             "no_attention": steps_without("no_attention", "--without", "attention")}
+    alone_us = {cell: attention_alone(*cell) for cell in ATTENTION_STEPS}
+    s.data["parts"] = {**parts, "attention_alone_us": {f"{b}x{c}": us for (b, c), us in alone_us.items()}}
+    tell_parts(s, **parts, alone_us=alone_us, goals=ctx.peers()["goals"])
+
+
 def stage_steps(ctx, s):
     ctx.need_gpu()
-    args = ["--backend", "cuda", "--device", ctx.device, "--shape", "llama3-8b"]
-    args += ["--batches", "1,64,256", "--contexts", "1024", "--prompts", "2048", "--chunks", "512", "--runs", 10, "--max-seconds", 1] if ctx.quick \
+    shape = ["--backend", "cuda", "--device", ctx.device, "--shape", "llama3-8b"]
+    what = ["--batches", "1,64,256", "--contexts", "1024", "--prompts", "2048", "--chunks", "512", "--runs", 10, "--max-seconds", 1] if ctx.quick \
         else ["--contexts", "1024,4096", "--prompts", "512,2048,8192,16384", "--chunks", "512,2048", "--max-seconds", 4]
-    steps = measured(ctx, s, "steps", args, 900)["steps"]
+    steps = measured(ctx, s, "steps", [*shape, *what], 900)["steps"]
     s.check(len(steps) >= 5, "every step was measured", f"{len(steps)} figures")
+    measure_parts(ctx, s, shape)
     one = next(x for x in steps if x["kind"] == "decode" and x["batch"] == 1 and x["context"] == 1024)
     s.bar("decode step of 1 at context 1024", min(one["alone_ms_p50"], one.get("pace_ms_p50", 1e9)),
           ctx.peers()["goals"]["decode step of 1 at context 1024, ms"], "ms", source="goal")

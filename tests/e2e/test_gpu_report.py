@@ -51,7 +51,7 @@ def test_stages_on_the_cpu(tmp_path):
         pytest.skip("write_model or tandem-bench is not built")
     r, text, o = run(tmp_path, "--backend", "cpu", "--quick", "--stages", "ops,fault,nan,loading,serve")
     assert r.returncode == NOT_RUN, r.stdout + r.stderr  # the bars are a GPU's
-    assert o["totals"]["failed"] == 0 and o["totals"]["passed"] == 9
+    assert o["totals"]["failed"] == 0 and o["totals"]["passed"] == 10
     assert [s["name"] for s in o["stages"]] == ["ops", "fault", "nan", "loading", "serve"]
     assert "no GPU measured" in text.splitlines()[0]
 
@@ -68,18 +68,21 @@ def test_a_report_in_parts(tmp_path):
     assert r.returncode == 1 and "commit is abc there and def here" in r.stderr
 
 
+RANDOM_FINE = 0, "random_plans cuda: 3000 passed, 0 failed; 3000 plans of 9 rows\n"
+
+
 class ManyParts:
-    """A context whose test_ops is what a function says."""
+    """A context whose test_ops is what a function says, and random_plans too."""
     backend, quick = "cuda", False
 
-    def __init__(self, test_ops):
-        self.test_ops = test_ops
+    def __init__(self, test_ops, random=RANDOM_FINE):
+        self.test_ops, self.random = test_ops, random
 
     def need_backend(self):
         pass
 
-    def run(self, name, backend, amount, part, limit_s, env=None):
-        return core.Outcome(*self.test_ops(part), 1.0, False)
+    def run(self, name, backend, amount, part=None, limit_s=0, env=None):
+        return core.Outcome(*(self.random if name == "random_plans" else self.test_ops(part)), 1.0, False)
 
 
 def ops_checks(test_ops):
@@ -99,6 +102,21 @@ def test_ops_in_parts():
             assert not check["ok"] and told in check["detail"]
 
 
+def test_random_plans():
+    def check(outcome):
+        s = core.Stage("ops", "")
+        ops.stage_ops(ManyParts(lambda part: (0, "test_ops cuda: 1 passed, 0 failed\n"), outcome), s)
+        return next(c for c in s.checks if "random batches" in c["what"])
+    assert check(RANDOM_FINE)["ok"] and "3000 plans of 9 rows" in check(RANDOM_FINE)["detail"]
+    for bad, told in (((1, "FAIL plan 7 heads\n" + RANDOM_FINE[1]), "FAIL plan 7"), ((0, "FAIL plan 7 heads\n" + RANDOM_FINE[1]), "FAIL plan 7"), ((-9, ""), "exit code -9"),
+                      ((1, RANDOM_FINE[1]), "3000 passed")):
+        assert not check(bad)["ok"] and told in check(bad)["detail"]
+    for summary, ok in (("", False), ("========= ERROR SUMMARY: 1 error\n", False), ("========= ERROR SUMMARY: 0 errors\n", True)):
+        s = core.Stage("sanitizers", "")
+        ops.check_random_under(s, "memcheck", core.Outcome(0, RANDOM_FINE[1] + summary, 1.0, False))
+        assert bool(s.checks[0]["ok"]) == ok
+
+
 def test_racecheck_of_the_mix_has_the_memory_to_itself(monkeypatch):
     running, done, beside = set(), [], []
 
@@ -114,6 +132,8 @@ def test_racecheck_of_the_mix_has_the_memory_to_itself(monkeypatch):
     monkeypatch.setattr(ops.models, "tiny_on_disk", lambda ctx: None)
     monkeypatch.setattr(ops, "run_ops", lambda ctx, tool, path, words, n: job(("ops", tool, *words)))
     monkeypatch.setattr(ops, "run_mix", lambda ctx, tool, path: job(("mix", tool)))
+    monkeypatch.setattr(ops, "run_random", lambda ctx, tool, path, n: job(("random", tool)))
+    monkeypatch.setattr(ops, "check_random_under", lambda s, tool, r: s.check(r == (("random", tool),), f"random {tool}", ""))
     monkeypatch.setattr(ops, "check_ops", lambda s, tool, words, r: s.check(r == (("ops", tool, *words),), tool, ""))
     monkeypatch.setattr(ops, "check_mix", lambda s, tool, what: s.check(what == ("mix", tool), f"mix {tool}", ""))
 
@@ -257,6 +277,18 @@ def test_prompt_shares():
     assert steps.prompt_shares(figures, 64) == pytest.approx((0.9, 8 / 60)) and steps.prompt_shares(figures, 16) == (None, None)
     figures += [op("glu", 14.0), op("glu by two", 99.0)]
     assert steps.prompt_shares(figures, 64) == pytest.approx((36 / 44, 6 / 62))
+
+
+def test_parts_of_steps():
+    def decodes(ms):
+        return [{"kind": "decode", "batch": b, "context": c, "alone_ms_p50": v} for (b, c), v in ms.items()]
+    whole = decodes({(64, 1024): 7.0, (256, 1024): 10.0, (64, 4096): 12.0, (256, 2048): 20.0, (64, 2048): 99.0})
+    no_glue = decodes({(64, 1024): 6.3, (256, 1024): 9.8})
+    no_attention = decodes({(64, 4096): 12.0 - 0.32, (256, 2048): 20.0 - 0.64})
+    s = core.Stage("steps", "")
+    goals = json.loads((ROOT / "scripts/gpu/peers.json").read_text())["goals"]
+    steps.tell_parts(s, whole, no_glue, no_attention, {(64, 4096): 9.9, (256, 2048): 10.0}, goals)
+    assert [(round(b["ours"], 3), b["ahead"]) for b in s.bars] == [(0.1, False), (0.02, True), (0.99, True), (0.5, False)]
 
 
 def test_options_and_poison(tmp_path):

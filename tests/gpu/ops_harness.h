@@ -18,6 +18,7 @@ extern td_plan *plan;
 extern int32_t *page_table;
 extern int32_t sampled[MAX_ROWS];
 
+void rng_seed(uint64_t seed);
 uint64_t rng(void);
 double uniform(void);
 float random_value(double scale); /* a bf16 number, roughly normal */

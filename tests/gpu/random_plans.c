@@ -1,0 +1,470 @@
+/* Decode attention on random batches, against float64: `random_plans [BACKEND [PLANS [SEED [FIRST]]]]`.
+ *
+ * A batch has 1 to 1024 rows of 1 to 100,000 keys; rows are alone or hang on a tree of up to ten levels, some of them to their last token but one, and stand in
+ * any order. Its number says which shape of heads it has and which of the ways that the engine has for decodes it goes (serial, unified, auto); batches of
+ * one kind follow each other on one backend, as what a step leaves behind must not be another's. Each is one step, done twice: the bits must be the same. What
+ * is compared are outputs of heads and rows at random, as many as PAIR_KEYS allows, all of a small batch. After it the new tokens' places are NaN again,
+ * as are those behind a row's end, and what its page table would have next: a key too many shows.
+ *
+ * Values come from a table of rows: embed fetches them, so a batch costs no upload, and the reference reads what is in the cache. Rotation is by nothing
+ * (frequencies of zero), so that stored keys are the table's to the bit; test_ops tests it. SEED and its number make a batch: with FIRST it can be had alone. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/attention/plan.h"
+#include "ops_harness.h"
+#include "random.h"
+
+enum {
+  PLANS = 3000,
+  ROWS_MAX = 1024,
+  STEP_TOKENS = 4096,
+  KEYS_MAX = 100000,
+  LEVELS_MAX = 10,
+  VALUES = 4095, /* rows of the table; the one after them is NaN */
+  ENTRIES_MAX = 1 << 20, /* of a step's page table */
+  PAIR_KEYS = 300000,
+};
+
+typedef struct head_shape {
+  uint32_t n_heads, n_kv_heads, head_dim, page_tokens, window, keys; /* keys: in the store */
+} head_shape;
+
+static const head_shape shapes[] = {
+    {4, 1, 128, 16, 0, 220000}, {32, 8, 128, 16, 0, 40000}, {8, 1, 128, 32, 0, 150000}, {14, 2, 64, 16, 0, 110000}, {6, 2, 96, 16, 0, 110000},
+    {16, 1, 128, 64, 0, 130000}, {8, 2, 128, 16, 1000, 60000}, {4, 4, 64, 64, 0, 60000},  {8, 1, 256, 16, 0, 110000}, {20, 2, 96, 32, 0, 60000},
+    {12, 1, 128, 16, 0, 130000}, {5, 5, 128, 32, 300, 60000},
+};
+static const uint32_t ways[] = {0, 1 + TD_ATTENTION_UNIFIED, TD_ATTENTION_AUTO};
+enum { N_SHAPES = sizeof shapes / sizeof *shapes, N_KINDS = N_SHAPES * (sizeof ways / sizeof *ways) };
+
+/* ---- random numbers ---- */
+
+static uint64_t random_state;
+
+static void seed_with(uint64_t seed, uint64_t number)
+{
+  random_state = ((seed + 1) * 0x9e3779b97f4a7c15ull) ^ ((number + 1) * 0xbf58476d1ce4e5b9ull);
+  random_state |= random_state == 0;
+  for (int i = 0; i < 8; i++)
+    random_next(&random_state);
+}
+
+static uint32_t below(uint32_t n) { return (uint32_t)((random_next(&random_state) >> 32) * n >> 32); }
+
+/* 1..most, each power of two as likely. */
+static uint32_t any_size(uint32_t most)
+{
+  double u = (double)(random_next(&random_state) >> 11) / 9007199254740992.0;
+  uint32_t n = (uint32_t)exp(u * log((double)most + 1));
+  return n < 1 ? 1 : n > most ? most : n;
+}
+
+/* ---- what does not change from batch to batch ---- */
+
+static float *values; /* [VALUES, width]: q, k, v */
+static uint32_t width;
+static uint16_t *stored; /* [pages, page_tokens]: whose k and v lie there */
+static uint32_t n_free, n_last, nan_page, n_pages; /* pages: those for whole ones, for rows' last ones, one of NaN alone */
+static int32_t *free_order, *last_order;           /* permutations of the first two kinds, counted from 0 */
+static td_kv *kv;
+static td_weight *table;
+static td_devptr qkv, out, no_rotation;
+
+/* So many tokens of a row's last page are there before the step. */
+static uint32_t filled(const head_shape *h, uint32_t last) { return last % h->page_tokens; }
+
+static void write_tokens(const head_shape *h)
+{
+  be->ops->step_begin(be, plan);
+  be->ops->embed(be, &(td_embed_params){table, qkv, width});
+  be->ops->rope_kv(be, &(td_rope_kv_params){.qkv = qkv, .inv_freq = no_rotation, .attn_factor = 1, .kv = kv, .n_heads = h->n_heads,
+                                            .n_kv_heads = h->n_kv_heads, .head_dim = h->head_dim, .rotary_dim = h->head_dim});
+}
+
+static void begin_plan(const head_shape *h)
+{
+  td_plan_clear(plan);
+  plan->page_tokens = h->page_tokens;
+  plan->page_table = page_table;
+  plan->page_table_len = ENTRIES_MAX;
+}
+
+static void add_page(uint32_t entry, int32_t page)
+{
+  page_table[entry] = page;
+  plan->page_updates[plan->n_page_updates++] = (td_plan_page_update){entry, page};
+}
+
+static void end_writing(const head_shape *h)
+{
+  write_tokens(h);
+  step_end();
+  begin_plan(h);
+}
+
+/* The first n tokens of a page: those that `stored` says, or NaN. */
+static void write_page(const head_shape *h, uint32_t page, uint32_t n, bool nan)
+{
+  uint32_t r = plan->n_rows++;
+  plan->rows[r] = (td_plan_row){r, plan->n_tokens, n, n, r, 0};
+  add_page(r, (int32_t)page);
+  for (uint32_t i = 0; i < n; i++) {
+    plan->positions[plan->n_tokens] = (int32_t)i;
+    plan->token_ids[plan->n_tokens++] = nan ? VALUES : stored[page * h->page_tokens + i];
+  }
+  if (plan->n_rows == ROWS_MAX || plan->n_tokens + h->page_tokens > STEP_TOKENS)
+    end_writing(h);
+}
+
+/* Every page: whole ones, last ones filled to a different length each, the rest NaN. */
+static void fill_store(const head_shape *h)
+{
+  n_free = h->keys / h->page_tokens;
+  n_last = ROWS_MAX + h->page_tokens;
+  nan_page = n_free + n_last;
+  n_pages = nan_page + 1;
+  stored = malloc((size_t)n_pages * h->page_tokens * sizeof *stored);
+  for (size_t i = 0; i < (size_t)n_pages * h->page_tokens; i++)
+    stored[i] = (uint16_t)below(VALUES);
+  free_order = malloc(n_free * sizeof *free_order);
+  last_order = malloc(n_last * sizeof *last_order);
+  begin_plan(h);
+  for (uint32_t p = 0; p < n_free; p++)
+    write_page(h, p, h->page_tokens, false);
+  for (uint32_t p = n_free; p < n_pages; p++)
+    write_page(h, p, h->page_tokens, true);
+  end_writing(h);
+  for (uint32_t p = 0; p < n_last; p++)
+    if (filled(h, p) > 0)
+      write_page(h, n_free + p, filled(h, p), false);
+  if (plan->n_rows > 0)
+    end_writing(h);
+}
+
+/* False: this device has no such way. */
+static bool open_store(const char *backend, const head_shape *h, uint32_t attention)
+{
+  td_error err;
+  td_backend_config config = {.max_slots = ROWS_MAX, .max_rows = ROWS_MAX, .max_tokens = STEP_TOKENS, .max_context_tokens = KEYS_MAX + 2 * h->page_tokens,
+                              .max_vocab = 16, .attention = attention, .gpu_memory_percent = 90};
+  die(td_backend_create(backend, &config, &be, &err), &err, "backend");
+  eps_out = be->activation_bytes == 2 ? 1.0 / 256 : 1e-5;
+  width = (h->n_heads + 2 * h->n_kv_heads) * h->head_dim;
+  td_kv_shape shape = {1, h->keys / h->page_tokens + ROWS_MAX + h->page_tokens + 1, h->page_tokens, h->n_kv_heads, h->head_dim, h->n_heads, h->window};
+  if (be->ops->kv_check(be, &shape, &err) != TD_OK) {
+    be->ops->destroy(be);
+    return false;
+  }
+  die(be->ops->kv_create(be, &shape, &kv, &err), &err, "kv");
+  rng_seed(random_next(&random_state));
+  values = random_values((size_t)(VALUES + 1) * width, 1.5);
+  for (uint32_t i = 0; i < width; i++)
+    values[(size_t)VALUES * width + i] = NAN;
+  table = device_weight(&(td_weight_part){.dtype = TD_F32, .data = values, .n_rows = VALUES + 1}, 1, width);
+  qkv = device_alloc((size_t)STEP_TOKENS * width * be->activation_bytes);
+  out = device_alloc((size_t)ROWS_MAX * h->n_heads * h->head_dim * be->activation_bytes);
+  float *zeros = calloc(h->head_dim / 2, sizeof *zeros);
+  no_rotation = device_f32(zeros, h->head_dim / 2);
+  free(zeros);
+  fill_store(h);
+  return true;
+}
+
+static void close_store(void)
+{
+  be->ops->destroy(be);
+  free(values), free(stored), free(free_order), free(last_order);
+}
+
+/* ---- a batch ---- */
+
+static void count_up(int32_t *order, uint32_t n)
+{
+  for (uint32_t i = 0; i < n; i++)
+    order[i] = (int32_t)i;
+}
+
+/* The next of a permutation's pages that no other row has, `used` of which are in use. */
+static int32_t take(int32_t *order, uint32_t n, uint32_t *used)
+{
+  uint32_t j = *used + below(n - *used);
+  int32_t page = order[j];
+  order[j] = order[*used];
+  return order[(*used)++] = page;
+}
+
+typedef struct run {
+  uint32_t first, n; /* in free_order */
+} run;
+
+static run take_run(uint32_t n, uint32_t *used)
+{
+  run r = {*used, n < n_free - *used ? n : n_free - *used};
+  for (uint32_t i = 0; i < r.n; i++)
+    take(free_order, n_free, used);
+  return r;
+}
+
+typedef struct batch_kind {
+  uint32_t n_rows, n_levels, node_pages, own_pages; /* at most so many */
+  uint32_t alike; /* of 4 rows so many have nothing of their own but the last token */
+} batch_kind;
+
+/* Of a row, beside its last page. */
+static uint32_t most_pages(const head_shape *h) { return (KEYS_MAX - h->page_tokens) / h->page_tokens; }
+
+static batch_kind any_kind(const head_shape *h)
+{
+  uint32_t most = most_pages(h), n_levels = below(5) < 2 ? 0 : 1 + below(LEVELS_MAX);
+  return (batch_kind){any_size(ROWS_MAX), n_levels, any_size(most / (n_levels + 1)), any_size(most), below(3) == 0 ? 1 + below(3) : 0};
+}
+
+/* A row for the plan, its pages at `entry` of the table. Rows that part at level l have the nodes before it in common. Returns the entries that it took; 0: there
+ * is no room for it. */
+static uint32_t add_row(const head_shape *h, const batch_kind *k, run *nodes, uint32_t entry, uint32_t *used, uint32_t *used_last)
+{
+  uint32_t r = plan->n_rows, parts_at = r == 0 ? 0 : below(k->n_levels + 1), n = 0, most = most_pages(h);
+  for (uint32_t l = parts_at; l < k->n_levels; l++)
+    nodes[l] = take_run(below(k->node_pages + 1), used);
+  run own = r > 0 && below(4) < k->alike ? (run){0, 0} : take_run(any_size(k->own_pages) - 1, used);
+  for (uint32_t l = 0; l < k->n_levels; l++)
+    n += nodes[l].n;
+  if (entry + n + own.n + 2 > ENTRIES_MAX)
+    return 0;
+  own.n = own.n < most - n ? own.n : most - n;
+  n = 0;
+  for (uint32_t l = 0; l < k->n_levels; l++)
+    for (uint32_t i = 0; i < nodes[l].n; i++)
+      add_page(entry + n++, free_order[nodes[l].first + i]);
+  for (uint32_t i = 0; i < own.n; i++)
+    add_page(entry + n++, free_order[own.first + i]);
+  int32_t last = take(last_order, n_last, used_last);
+  uint32_t kv_len = n * h->page_tokens + filled(h, (uint32_t)last) + 1;
+  add_page(entry + n++, (int32_t)n_free + last);
+  add_page(entry + n++, (int32_t)nan_page);
+  plan->rows[r] = (td_plan_row){r, r, 1, kv_len, entry, 0};
+  plan->positions[r] = (int32_t)kv_len - 1;
+  plan->token_ids[r] = (int32_t)below(VALUES);
+  plan->n_rows++;
+  return n;
+}
+
+/* Rows in any order, slots too: a slot is a row's number before that. */
+static void shuffle_rows(void)
+{
+  for (uint32_t i = plan->n_rows; i > 1; i--) {
+    uint32_t j = below(i);
+    td_plan_row row = plan->rows[i - 1];
+    plan->rows[i - 1] = plan->rows[j];
+    plan->rows[j] = row;
+  }
+  for (uint32_t r = 0; r < plan->n_rows; r++) {
+    plan->rows[r].q_start = r;
+    plan->positions[r] = (int32_t)plan->rows[r].kv_len - 1;
+  }
+}
+
+static void make_batch(const head_shape *h)
+{
+  batch_kind k = any_kind(h);
+  run nodes[LEVELS_MAX] = {{0, 0}};
+  uint32_t used = 0, used_last = 0, entry = 0, n;
+  count_up(free_order, n_free);
+  count_up(last_order, n_last);
+  begin_plan(h);
+  while (plan->n_rows < k.n_rows && (n = add_row(h, &k, nodes, entry, &used, &used_last)) > 0)
+    entry += n;
+  shuffle_rows();
+  plan->n_tokens = plan->n_decode_rows = plan->n_rows;
+}
+
+static float *attend(const head_shape *h)
+{
+  write_tokens(h);
+  be->ops->attention(be, &(td_attention_params){.qkv = qkv, .out = out, .kv = kv, .scale = (float)(1 / sqrt(h->head_dim)), .window_tokens = h->window,
+                                                .n_heads = h->n_heads, .n_kv_heads = h->n_kv_heads, .head_dim = h->head_dim});
+  step_end();
+  return fetch(out, (size_t)plan->n_rows * h->n_heads * h->head_dim, false);
+}
+
+/* The step's new tokens are not there any more. */
+static void forget_new_tokens(const head_shape *h)
+{
+  for (uint32_t r = 0; r < plan->n_rows; r++)
+    plan->token_ids[r] = VALUES;
+  write_tokens(h);
+  step_end();
+}
+
+/* ---- float64 ---- */
+
+typedef struct pair {
+  uint32_t row, head;
+} pair;
+
+static uint32_t keys_of(const head_shape *h, uint32_t row)
+{
+  uint32_t n = plan->rows[row].kv_len;
+  return h->window && n > h->window ? h->window : n;
+}
+
+/* All of a small batch, else of rows and heads at random. The caller frees. */
+static pair *choose_pairs(const head_shape *h, uint32_t *n)
+{
+  uint64_t all = 0, taken = 0;
+  uint32_t most = plan->n_rows * h->n_heads;
+  pair *pairs = malloc(most * sizeof *pairs);
+  for (uint32_t i = 0; i < most; i++) {
+    pairs[i] = (pair){i / h->n_heads, i % h->n_heads};
+    all += keys_of(h, pairs[i].row);
+  }
+  for (*n = 0; *n < most && (*n == 0 || taken + keys_of(h, pairs[*n].row) <= PAIR_KEYS); taken += keys_of(h, pairs[(*n)++].row))
+    if (all > PAIR_KEYS) {
+      uint32_t j = *n + below(most - *n);
+      pair p = pairs[j];
+      pairs[j] = pairs[*n];
+      pairs[*n] = p;
+    }
+  return pairs;
+}
+
+static const float *value_of_key(const head_shape *h, const td_plan_row *row, uint32_t key)
+{
+  uint32_t page = (uint32_t)page_table[row->page_table_offset + key / h->page_tokens];
+  bool is_new = key + 1 == row->kv_len;
+  return values + (size_t)(is_new ? (uint32_t)plan->token_ids[row->q_start] : stored[page * h->page_tokens + key % h->page_tokens]) * width;
+}
+
+/* weights: room for one a key. */
+static void attend_pair(const head_shape *h, pair p, double *weights, double *to)
+{
+  const td_plan_row *row = &plan->rows[p.row];
+  uint32_t hd = h->head_dim, kv_head = p.head / (h->n_heads / h->n_kv_heads), first = row->kv_len - keys_of(h, p.row);
+  size_t k_at = (size_t)(h->n_heads + kv_head) * hd, v_at = k_at + (size_t)h->n_kv_heads * hd;
+  const float *q = values + (size_t)plan->token_ids[row->q_start] * width + (size_t)p.head * hd;
+  double max = -INFINITY, sum = 0;
+  for (uint32_t i = first; i < row->kv_len; i++) {
+    const float *k = value_of_key(h, row, i) + k_at;
+    double dot = 0;
+#pragma omp simd reduction(+ : dot)
+    for (uint32_t d = 0; d < hd; d++)
+      dot += (double)q[d] * (double)k[d];
+    weights[i - first] = dot / sqrt(hd);
+    max = fmax(max, weights[i - first]);
+  }
+  memset(to, 0, hd * sizeof *to);
+  for (uint32_t i = first; i < row->kv_len; i++) {
+    const float *v = value_of_key(h, row, i) + v_at;
+    double w = exp(weights[i - first] - max);
+    sum += w;
+#pragma omp simd
+    for (uint32_t d = 0; d < hd; d++)
+      to[d] += w * (double)v[d];
+  }
+  for (uint32_t d = 0; d < hd; d++)
+    to[d] /= sum;
+}
+
+typedef struct verdict {
+  double ratio, worst_ratio; /* norm of the error to that of what was wanted: of all together, and of the worst pair */
+  uint32_t worst_row, worst_head;
+} verdict;
+
+static verdict compare(const head_shape *h, const float *got, const pair *pairs, uint32_t n)
+{
+  verdict v = {0};
+  double diff2 = 0, want2 = 0;
+#pragma omp parallel
+  {
+    double *weights = malloc(KEYS_MAX * sizeof *weights), want[256];
+#pragma omp for schedule(dynamic, 1) reduction(+ : diff2, want2)
+    for (uint32_t i = 0; i < n; i++) {
+      double d2 = 0, w2 = 0;
+      attend_pair(h, pairs[i], weights, want);
+      for (uint32_t d = 0; d < h->head_dim; d++) {
+        double diff = (double)got[((size_t)pairs[i].row * h->n_heads + pairs[i].head) * h->head_dim + d] - want[d];
+        d2 += diff * diff;
+        w2 += want[d] * want[d];
+      }
+      d2 = d2 < 1e30 ? d2 : 1e30; /* NaN too */
+      diff2 += d2, want2 += w2;
+#pragma omp critical
+      if (sqrt(d2 / w2) > v.worst_ratio)
+        v = (verdict){0, sqrt(d2 / w2), pairs[i].row, pairs[i].head};
+    }
+    free(weights);
+  }
+  v.ratio = sqrt(diff2 / want2);
+  return v;
+}
+
+/* ---- all of it ---- */
+
+/* What was seen, so that whoever reads the result knows what it says. */
+typedef struct tally {
+  uint32_t n_plans, n_rows_most, n_keys_most, n_compared_whole;
+  uint64_t n_rows, n_pairs;
+} tally;
+
+static void test_batch(const head_shape *h, uint32_t attention, uint64_t seed, uint32_t number, tally *t)
+{
+  char what[200];
+  uint32_t n_pairs, most_keys = 0;
+  seed_with(seed, number);
+  make_batch(h);
+  for (uint32_t r = 0; r < plan->n_rows; r++)
+    most_keys = plan->rows[r].kv_len > most_keys ? plan->rows[r].kv_len : most_keys;
+  pair *pairs = choose_pairs(h, &n_pairs);
+  float *got = attend(h), *again = attend(h);
+  bool same = memcmp(got, again, (size_t)plan->n_rows * h->n_heads * h->head_dim * sizeof *got) == 0;
+  verdict v = compare(h, got, pairs, n_pairs);
+  double tolerance = be->activation_bytes == 2 ? 1.5 * eps_out : 2e-5;
+  snprintf(what, sizeof what, "plan %u heads=%u/%u dim=%u page=%u window=%u attention=%u, %u rows of up to %u keys: error %.2e, of row %u head %u %.2e (tolerance %.1e, 4 of it)%s",
+           number, h->n_heads, h->n_kv_heads, h->head_dim, h->page_tokens, h->window, attention, plan->n_rows, most_keys, v.ratio, v.worst_row,
+           v.worst_head, v.worst_ratio, tolerance, same ? "" : ", and other bits the second time");
+  expect(v.ratio <= tolerance && v.worst_ratio <= 4 * tolerance && same, what);
+  t->n_plans++;
+  t->n_rows += plan->n_rows;
+  t->n_pairs += n_pairs;
+  t->n_rows_most = plan->n_rows > t->n_rows_most ? plan->n_rows : t->n_rows_most;
+  t->n_keys_most = most_keys > t->n_keys_most ? most_keys : t->n_keys_most;
+  t->n_compared_whole += n_pairs == plan->n_rows * h->n_heads;
+  forget_new_tokens(h);
+  free(pairs), free(got), free(again);
+}
+
+static uint32_t number_of(const char *text, uint32_t otherwise) { return text ? (uint32_t)strtoul(text, NULL, 10) : otherwise; }
+
+int main(int argc, char **argv)
+{
+  const char *backend = argc > 1 ? argv[1] : "cpu";
+  uint32_t n = number_of(argc > 2 ? argv[2] : NULL, PLANS), seed = number_of(argc > 3 ? argv[3] : NULL, 1), first = number_of(argc > 4 ? argv[4] : NULL, 0);
+  tally t = {0};
+  td_error err;
+  if (argc > 5 || n == 0) {
+    fputs("usage: random_plans [BACKEND [PLANS [SEED [FIRST]]]]\n", stderr);
+    return 2;
+  }
+  setvbuf(stdout, NULL, _IOLBF, 0);
+  die(td_plan_create(ROWS_MAX, STEP_TOKENS, ENTRIES_MAX, 16, &plan, &err), &err, "plan");
+  page_table = calloc(ENTRIES_MAX, sizeof *page_table);
+  for (uint32_t kind = 0; kind < N_KINDS; kind++) {
+    const head_shape *h = &shapes[kind % N_SHAPES];
+    uint32_t way = ways[kind / N_SHAPES], number = first + (kind + N_KINDS - first % N_KINDS) % N_KINDS;
+    seed_with(seed, UINT64_MAX - kind);
+    if (number >= first + n || !open_store(backend, h, way))
+      continue;
+    for (; number < first + n; number += N_KINDS)
+      test_batch(h, way, seed, number, &t);
+    close_store();
+  }
+  td_plan_destroy(plan);
+  free(page_table);
+  printf("random_plans %s: %d passed, %d failed; %u plans of %llu rows, up to %u in one and %u keys in one; %llu rows' heads compared, in %u plans all\n",
+         backend, n_passed, n_failed, t.n_plans, (unsigned long long)t.n_rows, t.n_rows_most, t.n_keys_most, (unsigned long long)t.n_pairs,
+         t.n_compared_whole);
+  return n_failed > 0 || n_passed == 0;
+}
