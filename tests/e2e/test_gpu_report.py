@@ -68,7 +68,7 @@ def test_a_report_in_parts(tmp_path):
     assert r.returncode == 1 and "commit is abc there and def here" in r.stderr
 
 
-RANDOM_FINE = 0, "random_plans cuda: 3000 passed, 0 failed; 3000 plans of 9 rows\n"
+RANDOM_FINE = 0, "random_plans cuda: 6000 passed, 0 failed; 3000 plans of 9 rows\n"
 
 
 class ManyParts:
@@ -109,11 +109,13 @@ def test_random_plans():
         return next(c for c in s.checks if "random batches" in c["what"])
     assert check(RANDOM_FINE)["ok"] and "3000 plans of 9 rows" in check(RANDOM_FINE)["detail"]
     for bad, told in (((1, "FAIL plan 7 heads\n" + RANDOM_FINE[1]), "FAIL plan 7"), ((0, "FAIL plan 7 heads\n" + RANDOM_FINE[1]), "FAIL plan 7"), ((-9, ""), "exit code -9"),
-                      ((1, RANDOM_FINE[1]), "3000 passed")):
+                      ((1, RANDOM_FINE[1]), "6000 passed"), ((0, RANDOM_FINE[1].replace("; 3000 plans", "; 2000 plans")), "2000 plans"),
+                      ((0, RANDOM_FINE[1].replace("0 failed", "1 failed")), "exit code 0")):
         assert not check(bad)["ok"] and told in check(bad)["detail"]
-    for summary, ok in (("", False), ("========= ERROR SUMMARY: 1 error\n", False), ("========= ERROR SUMMARY: 0 errors\n", True)):
+    for code, summary, timed_out, ok in ((0, "", False, False), (99, "========= ERROR SUMMARY: 1 error\n", False, False), (0, "========= ERROR SUMMARY: 0 errors\n", False, True),
+                                         (1, "========= ERROR SUMMARY: 0 errors\n", False, False), (0, "========= ERROR SUMMARY: 0 errors\n", True, False)):
         s = core.Stage("sanitizers", "")
-        ops.check_random_under(s, "memcheck", core.Outcome(0, RANDOM_FINE[1] + summary, 1.0, False))
+        ops.check_random_under(s, "memcheck", core.Outcome(code, RANDOM_FINE[1] + summary, 1.0, timed_out))
         assert bool(s.checks[0]["ok"]) == ok
 
 
