@@ -160,6 +160,19 @@ def test_bad_options():
         assert r.returncode != 0 and word in r.stderr, (options, r.stderr)
 
 
+def test_steps_of_no_prompts(tmp_path):
+    """0 leaves a kind of step out: of each list by itself."""
+    out = tmp_path / "steps.json"
+    lists = {"--batches": "2", "--prompts": "16", "--chunks": "16"}
+    kinds = {"--batches": {"prefill", "hybrid"}, "--prompts": {"decode", "hybrid"}, "--chunks": {"decode", "prefill"}}
+    for none, left in kinds.items():
+        words = sum(([name, "0" if name == none else n] for name, n in lists.items()), [])
+        r = subprocess.run([BENCH, "steps", "--shape", "tiny", "--backend", "cpu", "--contexts", "32", *words, "--runs", "1", "--max-seconds", "0.01", "--json", out],
+                           capture_output=True, text=True, timeout=120 * SLOWNESS, stdin=subprocess.DEVNULL)
+        assert r.returncode == 0, r.stdout + r.stderr
+        assert {x["kind"] for x in json.loads(out.read_text())["steps"]} == left, none
+
+
 def test_attention_on_the_cpu(tmp_path):
     """A few small cells for real: whoever measures them on a GPU runs the same lines."""
     out = tmp_path / "attention.json"

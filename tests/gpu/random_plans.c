@@ -117,7 +117,8 @@ static void add_page(uint32_t entry, int32_t page)
 
 static void end_writing(const head_shape *h)
 {
-  write_tokens(h);
+  if (plan->n_rows > 0) /* no device does a step of nothing */
+    write_tokens(h);
   begin_plan(h);
 }
 
@@ -156,8 +157,7 @@ static void fill_store(const head_shape *h)
   for (uint32_t p = 0; p < n_last; p++)
     if (filled(h, p) > 0)
       write_page(h, n_free + p, filled(h, p), false);
-  if (plan->n_rows > 0)
-    end_writing(h);
+  end_writing(h);
 }
 
 /* Of every key and value; the last row is NaN. */
@@ -289,7 +289,6 @@ static uint32_t add_row(const head_shape *h, const batch_kind *k, run *nodes, ui
   add_page(entry + n++, (int32_t)n_free + last);
   add_page(entry + n++, (int32_t)nan_page);
   plan->rows[r] = (td_plan_row){r, r, 1, kv_len, entry, 1};
-  plan->positions[r] = (int32_t)kv_len - 1;
   plan->token_ids[r] = (int32_t)below(VALUES);
   plan->n_rows++;
   return n;
