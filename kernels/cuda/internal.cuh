@@ -40,7 +40,7 @@ typedef __nv_bfloat16 bf16;
 struct device_batch {
   int32_t *token_ids;    // [n_tokens]
   int32_t *positions;    // [n_tokens]
-  uint32_t *token_row;   // [n_tokens] row of each token
+  uint32_t *kv_lines;    // [n_tokens] where its KV goes: page * page_tokens + line in the page
   td_plan_row *rows;     // [n_rows]
   uint32_t *logits_rows; // [n_logits]
   int32_t *page_table;

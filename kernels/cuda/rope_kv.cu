@@ -6,7 +6,7 @@
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/rope.cuh"
 
-enum { ROPE_THREADS = 128, ROPE_MANY_TOKENS = 256 };
+enum { ROPE_THREADS = 128, ROPE_SM_BLOCKS = 8 };
 
 struct rope_args {
   bf16 *qkv;
@@ -34,40 +34,57 @@ __device__ __forceinline__ void normalise(float x[2][8], const float *norm, cons
       x[c][k] *= scale * norm[chunk[c] * 8 + k];
 }
 
-template <bool HALVES> __global__ void __launch_bounds__(ROPE_THREADS) rope_kv_kernel(rope_args a, device_batch batch)
+// A lane's part of a head.
+struct head_part {
+  bf16x8 chunks[2];
+};
+
+__device__ __forceinline__ head_part load_part(const bf16 *head, const uint32_t chunk[2], bool active)
+{
+  head_part p = {};
+#pragma unroll
+  for (int c = 0; c < 2; c++)
+    if (active)
+      p.chunks[c] = *(const bf16x8 *)(head + chunk[c] * 8);
+  return p;
+}
+
+// recorded: the plan was unpacked before the first kernel of the step began, so it may be read before the wait.
+template <bool HALVES> __global__ void __launch_bounds__(ROPE_THREADS) rope_kv_kernel(rope_args a, device_batch batch, bool recorded)
 {
   __shared__ float2 turn[HEAD_DIM_MAX / 2]; // cosine and sine, times the attention factor
-  uint32_t token = blockIdx.x, lane = threadIdx.x % a.lanes;
+  uint32_t token = blockIdx.x, lane = threadIdx.x % a.lanes, segment = threadIdx.x / a.lanes;
   uint32_t n_qk = a.n_heads + a.n_kv_heads, n_all = n_qk + a.n_kv_heads, heads_at_once = ROPE_THREADS / a.lanes;
-  let_next_start();
-  wait_for_input();
-  if (token >= batch.counts[COUNT_TOKENS])
-    return;
-  int32_t pos = batch.positions[token];
-  const td_plan_row *row = &batch.rows[batch.token_row[token]];
-  size_t page = (size_t)batch.page_table[row->page_table_offset + ((uint32_t)pos >> log2_of(batch.page_tokens))];
-  uint32_t line = (uint32_t)pos & (batch.page_tokens - 1);
-  size_t half_page = (size_t)batch.page_tokens * a.head_dim;
-  for (uint32_t i = threadIdx.x; i < a.head_dim / 2; i += ROPE_THREADS) {
-    turn[i] = turn_of(pos, a.inv_freq[i], a.attn_factor);
-  }
-  __syncthreads();
   bool mine = lane < a.head_dim / 16;
   uint32_t chunk[2] = {first_chunk(lane, HALVES), second_chunk(lane, a.head_dim, HALVES)};
+  bf16 *heads = a.qkv + (size_t)token * n_all * a.head_dim;
+  let_next_start();
+  if (!recorded)
+    wait_for_input();
+  bool there = token < batch.counts[COUNT_TOKENS];
+  int32_t pos = batch.positions[token];
+  uint32_t kv_line = batch.kv_lines[token];
+  if (recorded)
+    wait_for_input();
+  uint32_t h0 = blockIdx.y * heads_at_once;
+  head_part next = load_part(heads + (size_t)(h0 + segment) * a.head_dim, chunk, mine && h0 + segment < n_all);
+  if (!there)
+    return;
+  size_t page = kv_line >> log2_of(batch.page_tokens), half_page = (size_t)batch.page_tokens * a.head_dim;
+  uint32_t line = kv_line & (batch.page_tokens - 1);
+  for (uint32_t i = threadIdx.x; i < a.head_dim / 2; i += ROPE_THREADS)
+    turn[i] = turn_of(pos, a.inv_freq[i], a.attn_factor);
+  __syncthreads();
   // whole warps go round together: segments past the last head only take part in the sums
-  for (uint32_t h0 = blockIdx.y * heads_at_once; h0 < n_all; h0 += gridDim.y * heads_at_once) {
-    uint32_t h = h0 + threadIdx.x / a.lanes;
+  for (; h0 < n_all; h0 += gridDim.y * heads_at_once) {
+    uint32_t h = h0 + segment, h_next = h + gridDim.y * heads_at_once;
     bool active = mine && h < n_all, is_v = h >= n_qk;
     const float *norm = is_v ? nullptr : h < a.n_heads ? a.q_norm : a.k_norm;
-    bf16 *src = a.qkv + ((size_t)token * n_all + h) * a.head_dim;
-    bf16x8 raw[2] = {};
+    head_part raw = next;
+    next = load_part(heads + (size_t)h_next * a.head_dim, chunk, mine && h_next < n_all);
     float x[2][8], sum = 0;
-#pragma unroll
-    for (int c = 0; c < 2; c++) {
-      if (active)
-        raw[c] = *(const bf16x8 *)(src + chunk[c] * 8);
-      unpack(raw[c], x[c]);
-    }
+    unpack(raw.chunks[0], x[0]);
+    unpack(raw.chunks[1], x[1]);
     if (a.q_norm || a.k_norm) {
 #pragma unroll
       for (int k = 0; k < 8; k++)
@@ -83,8 +100,9 @@ template <bool HALVES> __global__ void __launch_bounds__(ROPE_THREADS) rope_kv_k
     bf16 *page_kv = a.kv + (page * a.n_kv_heads + (h < a.n_heads ? 0 : is_v ? h - n_qk : h - a.n_heads)) * 2 * half_page;
 #pragma unroll
     for (int c = 0; c < 2; c++) {
-      bf16 *dst = h < a.n_heads ? src + chunk[c] * 8 : page_kv + (is_v ? half_page : 0) + kv_chunk_at(a.head_dim, line, chunk[c]);
-      *(bf16x8 *)dst = is_v ? raw[c] : pack(x[c]);
+      bf16 *dst = h < a.n_heads ? heads + (size_t)h * a.head_dim + chunk[c] * 8
+                                : page_kv + (is_v ? half_page : 0) + kv_chunk_at(a.head_dim, line, chunk[c]);
+      *(bf16x8 *)dst = is_v ? raw.chunks[c] : pack(x[c]);
     }
   }
 }
@@ -101,8 +119,8 @@ void td_cuda_rope_kv(td_backend *be, const td_rope_kv_params *p)
   rope_args a = {at<bf16>(p->qkv), at<float>(p->q_norm), at<float>(p->k_norm), at<float>(p->inv_freq),
                  p->kv->data + p->layer * layer_elements, p->attn_factor, p->norm_eps, p->style,
                  p->n_heads, p->n_kv_heads, p->head_dim, lanes};
-  // few tokens: more blocks a token, for the sake of one token's time; many: one, so that its sines are computed once
-  uint32_t n_all = p->n_heads + 2 * p->n_kv_heads, n = b->plan->n_tokens, heads_at_once = ROPE_THREADS / lanes;
-  dim3 grid(n, n < ROPE_MANY_TOKENS ? (n_all + heads_at_once - 1) / heads_at_once : 1);
-  queue_kernel(b, p->style == TD_ROPE_PAIRS ? rope_kv_kernel<false> : rope_kv_kernel<true>, grid, ROPE_THREADS, 0, a, b->batch);
+  // as many blocks as run at once share a token's heads, for the sake of its time; more would only compute its sines again
+  uint32_t n_all = p->n_heads + 2 * p->n_kv_heads, n = b->plan->n_tokens, rounds = (n_all * lanes + ROPE_THREADS - 1) / ROPE_THREADS;
+  dim3 grid(n, n * rounds <= ROPE_SM_BLOCKS * (uint32_t)b->n_sms ? rounds : 1);
+  queue_kernel(b, p->style == TD_ROPE_PAIRS ? rope_kv_kernel<false> : rope_kv_kernel<true>, grid, ROPE_THREADS, 0, a, b->batch, b->padded_decode);
 }

@@ -17,7 +17,7 @@ typedef struct sampling_update {
   td_sampling sampling;
 } sampling_update;
 
-enum section { TOKEN_IDS, POSITIONS, TOKEN_ROW, ROWS, LOGITS_ROWS, ITEMS, ATTENTION_PLAN, PAGE_UPDATES, SAMPLING, N_SECTIONS };
+enum section { TOKEN_IDS, POSITIONS, KV_LINES, ROWS, LOGITS_ROWS, ITEMS, ATTENTION_PLAN, PAGE_UPDATES, SAMPLING, N_SECTIONS };
 
 typedef struct packed_header {
   uint32_t counts[N_COUNTS];
@@ -80,6 +80,18 @@ static void *pack_section(cuda_backend *b, section id, size_t n_bytes)
   return at;
 }
 
+// Where the KV of a row's tokens goes: found here, on the device it would be four loads one after another. Plans without pages write none.
+static void find_kv_lines(const td_plan *plan, const td_plan_row *row, uint32_t *kv_lines)
+{
+  if (plan->page_table_len == 0)
+    return;
+  const int32_t *pages = plan->page_table + row->page_table_offset;
+  for (uint32_t t = row->q_start; t < row->q_start + row->q_len; t++) {
+    uint32_t pos = (uint32_t)plan->positions[t];
+    kv_lines[t] = (uint32_t)pages[pos / plan->page_tokens] * plan->page_tokens + pos % plan->page_tokens;
+  }
+}
+
 static void pack_plan(cuda_backend *b, const td_plan *plan)
 {
   step_block *k = &b->blocks[b->packing];
@@ -87,10 +99,9 @@ static void pack_plan(cuda_backend *b, const td_plan *plan)
   k->n_packed = (sizeof *h + SECTION_ALIGN - 1) / SECTION_ALIGN * SECTION_ALIGN;
   memcpy(pack_section(b, TOKEN_IDS, plan->n_tokens * sizeof(int32_t)), plan->token_ids, plan->n_tokens * sizeof(int32_t));
   memcpy(pack_section(b, POSITIONS, plan->n_tokens * sizeof(int32_t)), plan->positions, plan->n_tokens * sizeof(int32_t));
-  uint32_t *token_row = (uint32_t *)pack_section(b, TOKEN_ROW, plan->n_tokens * sizeof(uint32_t));
+  uint32_t *kv_lines = (uint32_t *)pack_section(b, KV_LINES, plan->n_tokens * sizeof(uint32_t));
   for (uint32_t r = 0; r < plan->n_rows; r++)
-    for (uint32_t i = 0; i < plan->rows[r].q_len; i++)
-      token_row[plan->rows[r].q_start + i] = r;
+    find_kv_lines(plan, &plan->rows[r], kv_lines);
   memcpy(pack_section(b, ROWS, plan->n_rows * sizeof(td_plan_row)), plan->rows, plan->n_rows * sizeof(td_plan_row));
   memcpy(pack_section(b, LOGITS_ROWS, plan->n_logits * sizeof(uint32_t)), plan->logits_rows,
          plan->n_logits * sizeof(uint32_t));
@@ -172,7 +183,7 @@ void td_cuda_step_begin(td_backend *be, const td_plan *plan)
   pack_plan(b, plan);
   note(b, cudaEventRecord(k->begin[k->turn], b->stream));
   note(b, cudaMemcpyAsync(b->packed, k->packed, k->n_packed, cudaMemcpyHostToDevice, b->stream));
-  unpacked to = {{(uint32_t *)b->batch.token_ids, (uint32_t *)b->batch.positions, (uint32_t *)b->batch.token_row,
+  unpacked to = {{(uint32_t *)b->batch.token_ids, (uint32_t *)b->batch.positions, (uint32_t *)b->batch.kv_lines,
                   (uint32_t *)b->batch.rows, (uint32_t *)b->batch.logits_rows, (uint32_t *)b->device_items, (uint32_t *)b->device_plan},
                  b->counts, b->batch.page_table, b->sampling, b->sampled};
   unpack_kernel<<<UNPACK_BLOCKS, UNPACK_THREADS, 0, b->stream>>>((const uint32_t *)b->packed, to);
@@ -275,7 +286,7 @@ td_status td_cuda_make_step_memory(cuda_backend *b, td_error *err)
   TD_TRY(td_cuda_alloc_array(b, N_COUNTS, &b->counts, err));
   TD_TRY(td_cuda_alloc_array(b, c->max_tokens, &b->batch.token_ids, err));
   TD_TRY(td_cuda_alloc_array(b, c->max_tokens, &b->batch.positions, err));
-  TD_TRY(td_cuda_alloc_array(b, c->max_tokens, &b->batch.token_row, err));
+  TD_TRY(td_cuda_alloc_array(b, c->max_tokens, &b->batch.kv_lines, err));
   TD_TRY(td_cuda_alloc_array(b, c->max_rows, &b->batch.rows, err));
   TD_TRY(td_cuda_alloc_array(b, c->max_rows, &b->batch.logits_rows, err));
   TD_TRY(td_cuda_alloc_array(b, (size_t)64 << 20, (unsigned char **)&b->lt_workspace, err));
