@@ -80,23 +80,12 @@ static void queue_attention(void *arg, const td_plan *plan)
                                                                     .head_dim = c->head_dim});
 }
 
-/* Keys and values of all pages, through the op that writes them, from random activations: zeros would cost a GPU less power. */
-static void fill_kv(bench *b)
+/* Keys and values, through the op that writes them, from random activations. */
+static void queue_kv(void *arg, const td_plan *plan)
 {
-  td_backend *be = b->stage.be;
-  td_error err;
-  uint32_t most = be->max_tokens / TD_CELL_PAGE_TOKENS;
-  for (uint32_t at = 0; at < b->stage.n_pages; at += most) {
-    uint32_t n = (b->stage.n_pages - at < most ? b->stage.n_pages - at : most) * TD_CELL_PAGE_TOKENS;
-    td_stage_plan_begin(&b->stage);
-    b->stage.next_page = at;
-    if (!td_stage_plan_row(&b->stage, n, n, false))
-      td_tool_die("the KV memory cannot be filled");
-    be->ops->step_begin(be, b->stage.plan);
-    for (uint32_t layer = 0; layer < LAYERS; layer++)
-      queue_rope(b, layer);
-    check(be->ops->step_end(be, b->stage.sampled, &err), &err);
-  }
+  (void)plan;
+  for (uint32_t layer = 0; layer < LAYERS; layer++)
+    queue_rope(arg, layer);
 }
 
 static void make_activations(bench *b, const td_attention_cell *c)
@@ -158,7 +147,7 @@ static bool open_backend(bench *b, const td_attention_cell *c, const char *polic
   make_activations(b, c);
   double pages = fmin(b->gb * 1e9 / (double)be->ops->kv_bytes_per_page(be, &kv), keys / TD_CELL_PAGE_TOKENS);
   td_stage_init(&b->stage, be, &kv, (uint32_t)pages, MAX_CONTEXT);
-  fill_kv(b);
+  td_stage_fill(&b->stage, queue_kv, b);
   if (config.attention != 0)
     calibrate(b);
   return true;

@@ -218,27 +218,13 @@ static td_devptr place(const bench *b, td_devptr slab, uint32_t n, uint32_t widt
 
 static void queue_rope(bench *b, uint32_t i);
 
-/* Keys and values of every page, written through the op that writes them. */
-static void fill_kv(bench *b)
+/* Keys and values, through the op that writes them. */
+static void queue_kv(void *arg, const td_plan *plan)
 {
-  td_backend *be = b->stage.be;
-  td_error err;
-  uint32_t most = be->max_tokens / PAGE_TOKENS;
-  most = most < b->stage.stripe_pages ? most : b->stage.stripe_pages;
-  for (uint32_t at = 0; at < b->stage.n_pages; at += most) {
-    uint32_t n = (b->stage.n_pages - at < most ? b->stage.n_pages - at : most) * PAGE_TOKENS;
-    td_stage_plan_begin(&b->stage);
-    b->stage.next_page = at;
-    if (!td_stage_plan_row(&b->stage, n, n, false))
-      return;
-    b->n = n;
-    be->ops->step_begin(be, b->stage.plan);
-    for (uint32_t layer = 0; layer < b->kv_layers; layer++)
-      queue_rope(b, layer);
-    check(be->ops->step_end(be, b->stage.sampled, &err), &err);
-    td_tool_progress((double)at / b->stage.n_pages, "KV");
-  }
-  td_tool_progress(-1, " ");
+  bench *b = arg;
+  b->n = plan->n_tokens;
+  for (uint32_t layer = 0; layer < b->kv_layers; layer++)
+    queue_rope(b, layer);
 }
 
 static void setup(bench *b)
@@ -273,7 +259,7 @@ static void setup(bench *b)
   check(be->ops->kv_check(be, &kv, &err), &err);
   double pages = b->attention_gb * 1e9 / (double)be->ops->kv_bytes_per_page(be, &kv);
   td_stage_init(&b->stage, be, &kv, (uint32_t)pages, max_context);
-  fill_kv(b);
+  td_stage_fill(&b->stage, queue_kv, b);
   b->ceiling = td_ceilings_of(be->ops->name, b->gb_s, b->tflop_s, (uint32_t)b->threads);
 }
 

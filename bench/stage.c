@@ -95,6 +95,28 @@ bool td_stage_plan_shared(td_stage *s, uint32_t kv_len, uint32_t n_shared, bool 
 
 void td_stage_plan_repeat(td_stage *s) { s->plan->n_page_updates = 0; }
 
+void td_stage_fill(td_stage *s, void (*queue)(void *arg, const td_plan *plan), void *arg)
+{
+  td_error err;
+  uint32_t most = s->be->max_tokens / s->page_tokens, n;
+  if (most > s->stripe_pages)
+    most = s->stripe_pages;
+  for (uint32_t at = 0; at < s->n_pages; at += n) {
+    n = s->n_pages - at < most ? s->n_pages - at : most;
+    td_stage_plan_begin(s);
+    s->next_page = at;
+    if (!td_stage_plan_row(s, n * s->page_tokens, n * s->page_tokens, false))
+      td_tool_die("the KV memory cannot be filled");
+    s->be->ops->step_begin(s->be, s->plan);
+    queue(arg, s->plan);
+    if (s->be->ops->step_end(s->be, s->sampled, &err) != TD_OK)
+      td_tool_die("%s", err.message);
+    td_tool_progress((double)at / s->n_pages, "KV");
+  }
+  td_stage_plan_begin(s);
+  td_tool_progress(-1, " ");
+}
+
 typedef struct timed_step {
   td_stage *stage;
   void (*queue)(void *arg, const td_plan *plan);

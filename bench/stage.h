@@ -1,5 +1,5 @@
-/* A backend with plans made by hand: rows with as much context as wanted, on scattered pages of a KV store
- * that holds zeros. How long a step takes does not depend on the values, so no context is computed first. */
+/* A backend with plans made by hand: rows with as much context as wanted, on scattered pages of a KV store that holds zeros or what
+ * td_stage_fill wrote. A step's work does not depend on the values, so no context is computed; zeros cost a GPU less power, though. */
 #ifndef TD_BENCH_STAGE_H
 #define TD_BENCH_STAGE_H
 
@@ -29,6 +29,9 @@ bool td_stage_plan_row(td_stage *s, uint32_t q_len, uint32_t kv_len, bool wants_
 bool td_stage_plan_shared(td_stage *s, uint32_t kv_len, uint32_t n_shared, bool wants_logits);
 /* The same plan again: its page table entries are on the device already. */
 void td_stage_plan_repeat(td_stage *s);
+
+/* Steps of as many new tokens as fit one, with what `queue` queues, until each page was written. Leaves an empty plan. */
+void td_stage_fill(td_stage *s, void (*queue)(void *arg, const td_plan *plan), void *arg);
 
 /* Seconds of the planned step, the median of n_rounds, with what `queue` queues, or of an empty one if that is NULL; by a recording if
  * `replay` and there is one. Ends the program on failure. */

@@ -15,6 +15,7 @@
 #include "bench/commands.h"
 #include "bench/stage.h"
 #include "bench/tool.h"
+#include "config/limits.h"
 #include "config/log.h"
 #include "kernels/attention/plan.h"
 #include "models/model.h"
@@ -23,7 +24,7 @@ enum { LIST_MAX = 32, WARM = 3, PAGE_TOKENS = 16, SPARE_TOKENS = 64 };
 
 typedef struct steps {
   const char *model_path, *shape, *backend, *batches, *contexts, *prompts, *chunks, *without, *json, *attention;
-  double threads, device, step_tokens, gpu_memory_percent, gb_s, tflop_s, n_min, max_seconds, shared;
+  double threads, device, step_tokens, gpu_memory_percent, gb_s, tflop_s, n_min, max_seconds, shared, tune_ms;
   bool dummy, no_record, batch_invariant;
   double batch[LIST_MAX], context[LIST_MAX], prompt[LIST_MAX], chunk[LIST_MAX];
   size_t n_batch, n_context, n_prompt, n_chunk;
@@ -238,11 +239,11 @@ LEFT_OUT(attention)
 LEFT_OUT(swiglu)
 LEFT_OUT(sample)
 
-static void leave_out(steps *s)
+static void leave_out(steps *s, const char *ops)
 {
   char list[128], *rest = list;
   s->ops = *s->stage.be->ops;
-  if ((size_t)snprintf(list, sizeof list, "%s", s->without) >= sizeof list)
+  if ((size_t)snprintf(list, sizeof list, "%s", ops) >= sizeof list)
     td_tool_die("--without: too long");
   for (const char *op; (op = strsep(&rest, ","));)
     if (strcmp(op, "rmsnorm") == 0)
@@ -262,6 +263,20 @@ static void leave_out(steps *s)
   if (s->ops.linear == no_linear || s->ops.swiglu == no_swiglu)
     s->ops.linear_swiglu = NULL; /* what is left of the two is an op of its own */
   s->stage.be->ops = &s->ops;
+}
+
+static bool has_power_limit(const steps *s) { return strcmp(s->stage.be->ops->name, "cpu") != 0; }
+
+/* A device at its power limit does more in a second of zeros than of other values: KV that was never written, or the input of a product
+ * behind an op that is left out. So one whole prompt is computed, whose activations stay in memory, and its keys and values go to every page. */
+static void fill(steps *s)
+{
+  const td_backend_ops *whole = s->stage.be->ops;
+  s->prompt_tokens = s->stage.plan->max_tokens < s->max_context ? s->stage.plan->max_tokens : s->max_context;
+  prompt_alone(s);
+  leave_out(s, "rmsnorm,linear,attention,swiglu,sample");
+  td_stage_fill(&s->stage, queue_ops, s);
+  s->stage.be->ops = whole;
 }
 
 /* ---- cells ---- */
@@ -394,6 +409,15 @@ static void measure_hybrids(steps *s)
       }
 }
 
+/* As at a daemon's start without a cache: nothing is kept. */
+static void tune(steps *s)
+{
+  td_error err;
+  td_backend *be = s->stage.be;
+  if (s->tune_ms > 0 && be->ops->tune)
+    check(be->ops->tune(be, &(td_tune_params){.budget_ms = (uint32_t)s->tune_ms, .cache_folder = "", .queue = queue_ops, .arg = s}, &err), &err);
+}
+
 static void record(steps *s)
 {
   td_error err;
@@ -419,10 +443,9 @@ static void print_head(const steps *s)
          model_name(s), s->dummy ? "made-up weights" : "its own weights", s->desc.n_layers,
          s->floor.weight_bytes * 1e-9, s->floor.kv_bytes_per_token, be->ops->name, be->max_rows,
          be->max_tokens, s->stage.n_pages);
-  printf("floors: %.0f GB/s, %.2f TFLOP/s. Contexts are zeros on scattered pages, not computed first. decode "
-         "BxC: B requests at\n"
-         "context C; K@C + BxC: a chunk of K tokens that ends at C, beside B decodes. Medians, ms.\n",
-         s->ceiling.bytes_per_s * 1e-9, s->ceiling.flop_per_s * 1e-12);
+  printf("floors: %.0f GB/s, %.2f TFLOP/s. Contexts are %s on scattered pages, not computed first. decode BxC:\n"
+         "B requests at context C; K@C + BxC: a chunk of K tokens that ends at C, beside B decodes. Medians, ms.\n",
+         s->ceiling.bytes_per_s * 1e-9, s->ceiling.flop_per_s * 1e-12, has_power_limit(s) ? "one prompt's KV again and again" : "zeros");
   printf("%-26s %10s %10s %10s %7s %11s %5s\n", "", "alone", "step", "floor", "share", "tokens/s", "runs");
 }
 
@@ -452,6 +475,7 @@ int td_bench_steps(int argc, char **argv)
                     .gpu_memory_percent = 90,
                     .n_min = 20,
                     .max_seconds = 20};
+  s.tune_ms = (double)td_limit_default(TD_LIMIT_TUNE_MS);
   const td_arg args[] = {
       {"--model", "PATH", "GGUF file or model folder", TD_ARG_TEXT, &s.model_path},
       {"--dummy", NULL, "of --model, the config.json alone; weights are made up", TD_ARG_FLAG, &s.dummy},
@@ -470,6 +494,7 @@ int td_bench_steps(int argc, char **argv)
       {"--batch-invariant", NULL, "as the daemon's option: what does it cost?", TD_ARG_FLAG, &s.batch_invariant},
       {"--attention", "NAME", "as the daemon's option (auto)", TD_ARG_TEXT, &s.attention},
       {"--shared", "N", "first tokens that all decodes share; the floor is as if none were (0)", TD_ARG_NUMBER, &s.shared},
+      {"--tune-ms", "N", "as the daemon's option, the same by default", TD_ARG_NUMBER, &s.tune_ms},
       {"--no-record", NULL, "steps are not recorded (CUDA graphs)", TD_ARG_FLAG, &s.no_record},
       {"--runs", "N", "at least so many of each (20)", TD_ARG_NUMBER, &s.n_min},
       {"--max-seconds", "S", "but no longer than this each (20)", TD_ARG_NUMBER, &s.max_seconds},
@@ -492,8 +517,11 @@ int td_bench_steps(int argc, char **argv)
   read_lists(&s);
   open_model(&s);
   load(&s);
+  if (has_power_limit(&s))
+    fill(&s);
+  tune(&s);
   if (s.without)
-    leave_out(&s);
+    leave_out(&s, s.without);
   record(&s);
   print_head(&s);
   measure_decodes(&s);
