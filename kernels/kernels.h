@@ -152,8 +152,8 @@ typedef struct td_sample_params {
   uint32_t vocab;
 } td_sample_params;
 
-/* queue(arg, plan) queues the ops of a step for a plan of that size, once; nothing is written to the KV store. What its
- * products read and write must hold max_tokens rows, f32 outputs and their inputs max_rows: it is overwritten. */
+/* queue(arg, plan) queues the ops of a step of as many decodes as the plan says, several times, up to max_rows; nothing is written to
+ * the KV store. What its products read and write is overwritten. */
 typedef struct td_tune_params {
   uint32_t budget_ms;       /* 0: nothing is measured, what is cached is used */
   const char *cache_folder; /* option cache_dir: "auto", a path, or "" for none */

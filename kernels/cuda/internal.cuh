@@ -257,6 +257,7 @@ bool td_stream_encode(cuda_backend *b, CUtensorMap *map, uint32_t rank, const vo
                       const cuuint32_t *box);
 void td_stream_plan_weight(cuda_backend *b, td_weight *w);
 bool td_stream_linear(cuda_backend *b, const td_linear_params *p); // false: another way must be taken
+uint32_t td_stream_rows_max(const td_weight *w); // 0: it serves none
 // Weight rows of a tile, a multiple of unit up to `most`, with which the busiest multiprocessor has the least to do; a tile costs a little itself.
 uint32_t td_stream_tile_rows(uint32_t n_out, uint32_t n_sms, uint32_t unit, uint32_t most);
 
@@ -268,6 +269,7 @@ td_status td_glu_open(cuda_backend *b, td_error *err);
 bool td_cuda_linear_swiglu(td_backend *be, const td_linear_swiglu_params *p);
 
 void td_cuda_linear(td_backend *be, const td_linear_params *p);
+uint32_t td_cuda_lt_rows_min(const td_weight *w); // from so many rows on products go to cuBLASLt
 void td_cuda_embed(td_backend *be, const td_embed_params *p);
 void td_cuda_rmsnorm(td_backend *be, const td_rmsnorm_params *p);
 void td_cuda_swiglu(td_backend *be, const td_swiglu_params *p);

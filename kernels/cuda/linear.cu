@@ -6,6 +6,8 @@
 // holds 8 neighbouring k, and both operands use the same order. The rest goes to cuBLASLt (lt_product.cu).
 #include "kernels/cuda/internal.cuh"
 
+#include <algorithm>
+
 enum { FEW_ROWS_MAX = 8, FEW_WARPS = 16, FEW_UNROLL = 4, FEW_BLOCKS_PER_SM = 2 };
 
 __device__ __forceinline__ uint4 load_streaming(const void *p)
@@ -91,6 +93,10 @@ template <typename OUT> static void few_rows(cuda_backend *b, const td_linear_pa
                at<OUT>(p->out), p->add, p->n, w->n_out, w->n_in);
 }
 
+static uint32_t few_rows_max(const td_weight *w) { return w->n_in % 32 == 0 ? FEW_ROWS_MAX : 0; }
+
+uint32_t td_cuda_lt_rows_min(const td_weight *w) { return std::max(td_stream_rows_max(w), few_rows_max(w)) + 1; }
+
 void td_cuda_linear(td_backend *be, const td_linear_params *p)
 {
   cuda_backend *b = self(be);
@@ -98,7 +104,7 @@ void td_cuda_linear(td_backend *be, const td_linear_params *p)
   if (!b->config.batch_invariant && (td_fused_linear(b, p) || td_stream_linear(b, p)))
     return;
   TD_BUG_ON(p->out_f32 && p->weight->bias); // only the output head gives f32, and no model served has a bias there
-  if (b->config.batch_invariant || p->n > FEW_ROWS_MAX || p->weight->n_in % 32 != 0)
+  if (b->config.batch_invariant || p->n > few_rows_max(p->weight))
     td_lt_linear(b, p);
   else if (p->out_f32)
     few_rows<float>(b, p);

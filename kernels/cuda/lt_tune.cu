@@ -1,12 +1,15 @@
 // Which of cuBLASLt's algorithms is fastest, by measurement: see README.md, "Products".
 //
-// One empty step of the model tells which products it has and where they read and write. Each (shape, bucket) that the cache
-// lacks is then timed, most used buckets first, until the budget is over; a later start goes on where this one ended.
+// One empty step of the model tells which products it has and where they read and write. For each number of rows that decode steps are
+// recorded for, most used first, until the budget is over: the library's guesses for each product by itself; then, one product after
+// another, whether a step is faster with the fastest than with the first guess, which its neighbours and the clock have a say in. A later
+// start goes on where this one ended.
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/lt.cuh"
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 
@@ -17,18 +20,21 @@ extern "C" {
 #include "config/log.h"
 }
 
-enum { WARM_LAUNCHES = 3, LAUNCHES_MAX = 200, ROUNDS = 2, ROUND_US = 1000, HOPELESS = 2 };
+enum { WARM_LAUNCHES = 3, LAUNCHES_MAX = 100, ROUNDS = 2, ROUND_US = 300, STEP_RUNS = 3 };
+// Of the time of the best so far; of the first guess's, where it is worth a try in a step; of a step's with the first guess.
+const float HOPELESS = 1.25f, WORTH_A_TRY = 0.99f, FASTER_STEP = 0.998f;
 
 struct tune_shape {
   lt_shape *shape;
   std::vector<const td_weight *> weights; // in turn, so that the cache does not hold the next one
   void *x, *out;
   bool add;
-  uint32_t max_n;
+  uint32_t min_n; // of fewer rows another way serves
 };
 
 struct tuner {
   cuda_backend *b;
+  const td_tune_params *params;
   cudaEvent_t begin, end;
   std::vector<tune_shape> shapes;
   char identity[512], path[TD_CACHE_PATH_BYTES];
@@ -49,10 +55,10 @@ static __global__ void fill_kernel(bf16 *dst, uint64_t n)
 
 // ---- what a step multiplies ----
 
+// The output head (f32) is one product of a hundred.
 static void sort_in(tuner *t, const lt_noted &n)
 {
-  const td_backend_config *c = &t->b->config;
-  lt_shape *s = td_lt_shape(t->b, n.weight, n.f32);
+  lt_shape *s = n.f32 ? nullptr : td_lt_shape(t->b, n.weight, n.f32);
   if (!s)
     return;
   for (tune_shape &k : t->shapes)
@@ -60,15 +66,15 @@ static void sort_in(tuner *t, const lt_noted &n)
       k.weights.push_back(n.weight);
       return;
     }
-  t->shapes.push_back({s, {n.weight}, at<void>(n.x), at<void>(n.out), n.add, n.f32 ? c->max_rows : c->max_tokens});
+  t->shapes.push_back({s, {n.weight}, at<void>(n.x), at<void>(n.out), n.add, td_cuda_lt_rows_min(n.weight)});
 }
 
-static td_status note_products(tuner *t, const td_tune_params *p, td_error *err)
+static td_status note_products(tuner *t, td_error *err)
 {
   cuda_backend *b = t->b;
   std::vector<lt_noted> noted;
   b->lt_tables->noting = &noted;
-  td_status st = td_cuda_queue_empty_step(b, std::min(b->config.max_rows, 16u), p->queue, p->arg, err);
+  td_status st = td_cuda_queue_empty_step(b, std::min(b->config.max_rows, 16u), t->params->queue, t->params->arg, err);
   b->lt_tables->noting = nullptr;
   for (const lt_noted &n : noted)
     sort_in(t, n);
@@ -111,43 +117,60 @@ static float time_algo(tuner *t, const tune_shape *k, lt_product *p, const cubla
   return us;
 }
 
-static td_status measure(tuner *t, const tune_shape *k, uint32_t bucket, uint32_t *n_measured, td_error *err)
+// A product of a bucket's rows: its layouts, the library's first guess and the fastest by itself.
+struct contest {
+  const tune_shape *k;
+  lt_product first;
+  cublasLtMatmulAlgo_t best;
+  float first_us, best_us;
+};
+
+// false: the library knows no way that runs.
+static bool measure_alone(tuner *t, const tune_shape *k, uint32_t n_rows, contest *c)
 {
   cublasLtMatmulHeuristicResult_t guesses[LT_CANDIDATES];
-  lt_product p;
-  lt_shape *s = k->shape;
-  float best = 1e30f;
-  td_lt_entry e = {s->n_out, s->n_in, bucket, s->f32, s->bias, 0, {}};
-  if (!td_lt_layouts(s, std::min(bucket, k->max_n), &p))
-    return TD_OK;
-  int n = td_lt_guess(t->b, s, &p, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, LT_CANDIDATES, guesses);
+  lt_product *p = &c->first;
+  *c = {k};
+  if (!td_lt_layouts(k->shape, n_rows, p))
+    return false;
+  int n = td_lt_guess(t->b, k->shape, p, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, LT_CANDIDATES, guesses);
   for (int i = 0; i < n; i++) {
     if (guesses[i].state != CUBLAS_STATUS_SUCCESS || guesses[i].workspaceSize > LT_WORKSPACE_BYTES)
       continue;
-    float us = time_algo(t, k, &p, &guesses[i].algo, best);
-    if (us < 0 || us >= best)
+    float us = time_algo(t, k, p, &guesses[i].algo, p->made ? c->best_us : INFINITY);
+    if (us < 0 || (p->made && us >= c->best_us))
       continue;
-    best = us;
-    memcpy(e.algo, &guesses[i].algo, sizeof e.algo);
+    c->best = guesses[i].algo;
+    c->best_us = us;
+    if (!p->made) {
+      p->algo = c->best;
+      p->made = p->usable = true;
+      c->first_us = us;
+    }
   }
-  cudaError_t fault = cudaStreamSynchronize(t->b->stream);
-  if (fault != cudaSuccess)
-    return td_cuda_fail(err, fault, "measuring products");
-  if (best == 1e30f)
-    return TD_OK;
-  e.us = best;
-  ++*n_measured;
-  return td_lt_cache_put(&t->b->lt_tables->cache, &e, err);
+  return p->made;
 }
 
-// Decode steps first, the usual chunks next: 0 is measured first. Few rows mostly go another way (linear.cu, stream_product.cu).
-static int turn_of(uint32_t bucket)
+// Microseconds of a whole step without rows, but for what reads KV; negative: it does not run.
+static float time_step(tuner *t, uint32_t n_rows, td_error *err)
 {
-  if (bucket <= 32)
-    return 4;
-  if (bucket <= 256)
-    return bucket % 32 == 0 ? 0 : 1;
-  return bucket == 512 || bucket == 1024 || bucket == 2048 ? 2 : 3;
+  float us = -1;
+  for (int i = 0; i < STEP_RUNS; i++) {
+    float ms = 0;
+    cudaEventRecord(t->begin, t->b->stream);
+    if (td_cuda_queue_empty_step(t->b, n_rows, t->params->queue, t->params->arg, err) != TD_OK)
+      return -1;
+    cudaEventRecord(t->end, t->b->stream);
+    cudaError_t e = cudaEventSynchronize(t->end);
+    if (e == cudaSuccess)
+      e = cudaEventElapsedTime(&ms, t->begin, t->end);
+    if (e != cudaSuccess) {
+      td_cuda_fail(err, e, "measuring products");
+      return -1;
+    }
+    us = us < 0 ? ms * 1000 : std::min(us, ms * 1000);
+  }
+  return us;
 }
 
 static bool is_known(const tuner *t, const lt_shape *s, uint32_t bucket)
@@ -155,31 +178,68 @@ static bool is_known(const tuner *t, const lt_shape *s, uint32_t bucket)
   return td_lt_cache_find(&t->b->lt_tables->cache, s->n_out, s->n_in, s->f32, s->bias, bucket) != nullptr;
 }
 
+struct tune_counts {
+  uint32_t measured, not_first;
+};
+
+static td_status measure_bucket(tuner *t, uint32_t bucket, tune_counts *counts, td_error *err)
+{
+  uint32_t n_rows = std::min(bucket, t->b->config.max_rows);
+  std::vector<contest> contests;
+  contest c;
+  for (const tune_shape &k : t->shapes)
+    if (bucket >= k.min_n && !is_known(t, k.shape, bucket) && measure_alone(t, &k, n_rows, &c)) {
+      k.shape->by_n[n_rows] = c.first;
+      contests.push_back(c);
+    }
+  float step_us = contests.empty() ? 0 : time_step(t, n_rows, err);
+  if (step_us < 0)
+    return TD_ERR_DEVICE;
+  for (const contest &now : contests) {
+    lt_shape *s = now.k->shape;
+    lt_product *p = &s->by_n[n_rows];
+    float us = -1;
+    if (now.best_us < WORTH_A_TRY * now.first_us) {
+      td_error ignored;
+      p->algo = now.best;
+      us = time_step(t, n_rows, &ignored);
+    }
+    bool better = us >= 0 && us < FASTER_STEP * step_us;
+    step_us = better ? us : step_us;
+    p->algo = better ? now.best : now.first.algo;
+    td_lt_entry e = {s->n_out, s->n_in, bucket, s->f32, s->bias, better ? now.best_us : now.first_us, {}};
+    memcpy(e.algo, &p->algo, sizeof e.algo);
+    TD_TRY(td_lt_cache_put(&t->b->lt_tables->cache, &e, err));
+    counts->measured++;
+    counts->not_first += better;
+  }
+  return TD_OK;
+}
+
+enum { TURNS = 3 };
+
+static int turn_of(uint32_t bucket) { return bucket > 256 ? 2 : bucket % 32 != 0; }
+
+static uint32_t largest_bucket(const tuner *t) { return td_lt_bucket(t->b->config.max_rows); }
+
 static uint32_t count(const tuner *t, bool known_only)
 {
   uint32_t n = 0;
   for (const tune_shape &k : t->shapes)
-    for (uint32_t m = 8; m <= td_lt_bucket(k.max_n); m = td_lt_bucket(m + 1))
-      n += !known_only || is_known(t, k.shape, m);
+    for (uint32_t m = 8; m <= largest_bucket(t); m = td_lt_bucket(m + 1))
+      n += m >= k.min_n && (!known_only || is_known(t, k.shape, m));
   return n;
 }
 
-static td_status measure_all(tuner *t, double until_s, uint32_t *n_measured, td_error *err)
+static td_status measure_all(tuner *t, double until_s, tune_counts *counts, td_error *err)
 {
-  uint32_t largest = 0;
-  for (const tune_shape &k : t->shapes)
-    largest = std::max(largest, td_lt_bucket(k.max_n));
-  for (int turn = 0; turn < 5; turn++)
-    for (uint32_t m = 8; m <= largest; m = td_lt_bucket(m + 1)) {
+  for (int turn = 0; turn < TURNS; turn++)
+    for (uint32_t m = 8; m <= largest_bucket(t); m = td_lt_bucket(m + 1)) {
       if (turn_of(m) != turn)
         continue;
-      for (const tune_shape &k : t->shapes) {
-        if (m > td_lt_bucket(k.max_n) || is_known(t, k.shape, m))
-          continue;
-        if (now_s() >= until_s)
-          return TD_OK;
-        TD_TRY(measure(t, &k, m, n_measured, err));
-      }
+      if (now_s() >= until_s)
+        return TD_OK;
+      TD_TRY(measure_bucket(t, m, counts, err));
     }
   return TD_OK;
 }
@@ -187,15 +247,17 @@ static td_status measure_all(tuner *t, double until_s, uint32_t *n_measured, td_
 static td_status measure_missing(tuner *t, uint32_t budget_ms, td_error *err)
 {
   double begin = now_s();
-  uint32_t n_measured = 0, n_all = count(t, false);
+  uint32_t n_all = count(t, false);
+  tune_counts counts = {};
   if (budget_ms > 0 && count(t, true) < n_all) {
     for (const tune_shape &k : t->shapes) // zeros would draw less power than numbers do
-      fill_kernel<<<4 * t->b->n_sms, 256, 0, t->b->stream>>>((bf16 *)k.x, (uint64_t)k.max_n * k.shape->n_in);
-    TD_TRY(measure_all(t, begin + budget_ms / 1000.0, &n_measured, err));
+      fill_kernel<<<4 * t->b->n_sms, 256, 0, t->b->stream>>>((bf16 *)k.x, (uint64_t)t->b->config.max_rows * k.shape->n_in);
+    TD_TRY(measure_all(t, begin + budget_ms / 1000.0, &counts, err));
   }
-  td_info("products: measured %u algorithms in %.2f s (%u of %u known)", n_measured, now_s() - begin, count(t, true), n_all);
+  td_info("products: measured %u algorithms in %.2f s (%u of %u known); %u are not the library's first guess", counts.measured, now_s() - begin,
+          count(t, true), n_all, counts.not_first);
   td_error ignored;
-  if (n_measured > 0 && t->keeps &&
+  if (counts.measured > 0 && t->keeps &&
       td_lt_cache_write(&t->b->lt_tables->cache, t->path, t->identity, &ignored) != TD_OK)
     td_warn("what was measured is not kept (cache_dir): %s", ignored.message);
   return TD_OK;
@@ -211,8 +273,8 @@ static void identify(tuner *t)
   cudaGetDeviceProperties(&prop, t->b->device);
   cudaDriverGetVersion(&driver);
   cudaRuntimeGetVersion(&runtime);
-  // f32: how parts of a split k are added up; what an earlier program kept may add them up as bf16
-  snprintf(t->identity, sizeof t->identity, "%.100s cc%d.%d sm%d driver%d runtime%d cublaslt%zu f32", prop.name, prop.major,
+  // f32, steps: how parts of a split k are added up, and what decided; an earlier program kept others
+  snprintf(t->identity, sizeof t->identity, "%.100s cc%d.%d sm%d driver%d runtime%d cublaslt%zu f32 steps", prop.name, prop.major,
            prop.minor, prop.multiProcessorCount, driver, runtime, cublasLtGetVersion());
 }
 
@@ -230,9 +292,10 @@ td_status td_cuda_tune(td_backend *be, const td_tune_params *p, td_error *err)
 {
   tuner t = {};
   t.b = self(be);
+  t.params = p;
   identify(&t);
   read_cache(&t, p->cache_folder);
-  td_status st = note_products(&t, p, err);
+  td_status st = note_products(&t, err);
   cudaError_t e = st == TD_OK ? cudaEventCreate(&t.begin) : cudaSuccess;
   if (st == TD_OK && e == cudaSuccess)
     e = cudaEventCreate(&t.end);

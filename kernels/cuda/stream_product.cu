@@ -363,13 +363,15 @@ void td_stream_plan_weight(cuda_backend *b, td_weight *w)
   }
 }
 
+uint32_t td_stream_rows_max(const td_weight *w) { return w->stream.tile_rows > 0 ? STREAM_ROWS_MAX : 0; }
+
 bool td_stream_linear(cuda_backend *b, const td_linear_params *p)
 {
   const td_weight *w = p->weight;
   const td_stream_plan *plan = &w->stream;
   CUtensorMap x_map;
   uint32_t width = p->n <= 16 ? 16 : 32, x_rows = (p->n + 7) / 8 * 8;
-  if (plan->tile_rows == 0 || p->n > STREAM_ROWS_MAX ||
+  if (p->n > td_stream_rows_max(w) ||
       !encode(b, &x_map, at<void>(p->x), p->n, w->n_in, x_rows, plan->slices))
     return false;
   stream_variant v = variant(plan->slices, width, p->out_f32);
