@@ -4,9 +4,12 @@ import json
 import math
 import statistics
 
-from core import must
+from core import must, number
 from peers import peers_here
 
+SHARED_TOKENS, SHARED_ROWS = 256, 64  # trees of which so many rows have so many first tokens in common must be twice as fast as the best peer
+FLOOR_TB_S = 4.55
+BIG_US = 200  # a floor from which a batch is held to a rate
 POLICIES = ("serial", "unified", "pat", "persistentkv", "flashdecode")
 
 
@@ -23,8 +26,17 @@ def join(ours, peers):
         best = min(figures, key=figures.get, default=None)
         out.append({**{k: c[k] for k in ("kind", "name", "heads", "kv_heads", "floor_us", "us", "plan_us")}, "peers": figures, "peer": best,
                     "peer_us": figures.get(best), "sharing": any(c["shared"]), "rows": len(c["kv_len"]),
-                    "shared_tokens": max(c["shared"], default=0)})
+                    "rows_sharing": rows_sharing(c["shared"], SHARED_TOKENS)})
     return out
+
+
+def rows_sharing(shared, tokens):
+    """Most rows that have at least so many first tokens in common; shared: of each row with the one before."""
+    most = run = 1
+    for n in shared[1:]:
+        run = run + 1 if n >= tokens else 1
+        most = max(most, run)
+    return most
 
 
 def trace_key(cell):
@@ -55,7 +67,20 @@ def geometric_mean(values):
     return math.exp(statistics.fmean(map(math.log, values))) if values else None
 
 
-def tell(s, cells, policy):
+def tell_goals(s, cells, policy, goals):
+    """Bars that were set for this backend, beside those of the peers."""
+    for c in cells:
+        us, name = c["us"].get(policy), f"{c['name']} {c['heads']}/{c['kv_heads']}"
+        if us and c["kind"] == "decode" and name in goals["decode attention, us"]:
+            s.bar(f"decode {name}", us, goals["decode attention, us"][name], "us", source="goal")
+        if us and c["kind"] == "decode" and c["floor_us"] >= BIG_US:
+            s.bar(f"decode {name}, rate", FLOOR_TB_S * c["floor_us"] / us, goals["decode attention of large batches, TB/s"],
+                  "TB/s", less_is_better=False, source="goal")
+        if us and c["peer_us"] and c["kind"] == "tree" and c["rows_sharing"] >= SHARED_ROWS:
+            s.bar(f"tree {name}, twice as fast", us, c["peer_us"] / 2, "us", source=f"half of {c['peer']}'s; no kernel is below {number(c['floor_us'])}")
+
+
+def tell(s, cells, policy, goals):
     """Tables, and bars beside the best peer."""
     for kind in ("decode", "tree"):
         mine = [c for c in cells if c["kind"] == kind]
@@ -81,6 +106,7 @@ def tell(s, cells, policy):
     ratios = [c["peer_us"] / c["us"][policy] for c in cells if c["kind"] == "tree" and c["sharing"] and c["peer_us"] and c["us"].get(policy)]
     if ratios:
         s.bar("shared trees beside the best peer, geometric mean", geometric_mean(ratios), 2.5, "times", less_is_better=False, source="goal")
+    tell_goals(s, cells, policy, goals)
 
 
 def stage(ctx, s):
@@ -102,4 +128,4 @@ def stage(ctx, s):
     measured = sum(bool(c["us"].get(policy)) for c in cells)
     s.check(measured > 0.9 * len(cells), f"every cell was {'measured' if gpu else 'planned'} by the {policy} policy",
             f"{measured} of {len(cells)}")
-    tell(s, cells, policy)
+    tell(s, cells, policy, ctx.peers()["goals"])

@@ -27,6 +27,8 @@ import report  # noqa: E402
 import serve  # noqa: E402
 import steps  # noqa: E402
 
+GOALS = json.loads((ROOT / "scripts/gpu/peers.json").read_text())["goals"]
+
 BIN = pathlib.Path(DAEMON).parent
 FAILED, NOT_RUN = 1, 2
 
@@ -288,8 +290,7 @@ def test_parts_of_steps():
     no_glue = decodes({(64, 1024): 6.3, (256, 1024): 9.8})
     no_attention = decodes({(64, 4096): 12.0 - 0.32, (256, 2048): 20.0 - 0.64})
     s = core.Stage("steps", "")
-    goals = json.loads((ROOT / "scripts/gpu/peers.json").read_text())["goals"]
-    steps.tell_parts(s, whole, no_glue, no_attention, {(64, 4096): 9.9, (256, 2048): 10.0}, goals)
+    steps.tell_parts(s, whole, no_glue, no_attention, {(64, 4096): 9.9, (256, 2048): 10.0}, GOALS)
     assert [(round(b["ours"], 3), b["ahead"]) for b in s.bars] == [(0.1, False), (0.02, True), (0.99, True), (0.5, False)]
 
 
@@ -327,12 +328,25 @@ def test_attention_stands_beside_the_best_peer():
     cells = attention.join(ours, peers)
     assert [(c["peer"], c["peer_us"]) for c in cells] == [("b", 19.0), ("a", 40.0), ("b", 10.0), ("a", 100.0)]
     s = core.Stage("attention", "")
-    attention.tell(s, cells, "unified")
-    assert [(b["what"].split()[0], b["ahead"]) for b in s.bars] == [("decode", False), ("tree", True), ("tree", True), ("tree", True), ("shared", False)]
-    assert s.bars[-1]["ours"] == pytest.approx(2.0)  # of 4 and 1: the tree without sharing is not among them
+    attention.tell(s, cells, "unified", GOALS)
+    assert [(b["what"].split()[0], b["ahead"]) for b in s.bars] == [("decode", False), ("tree", True), ("tree", True), ("tree", True), ("shared", False),
+                                                                    ("decode", True)]
+    assert s.bars[-2]["ours"] == pytest.approx(2.0)  # of 4 and 1: the tree without sharing is not among them
     s = core.Stage("attention", "")
-    attention.tell(s, attention.join(ours, {}), "unified")
-    assert s.bars == [] and len(s.body) > 0  # without peers, tables and no judgement
+    attention.tell(s, attention.join(ours, {}), "unified", GOALS)
+    assert [b["what"] for b in s.bars] == ["decode 1x16384 32/8"] and len(s.body) > 0  # without peers, no judgement but by goals
+
+
+def test_goals_of_attention():
+    assert [attention.rows_sharing(shared, 256) for shared in ((0,), (0, 300, 256, 255, 256), (0, 0, 0))] == [1, 3, 1]
+    of_64, of_63 = ((0, *(256,) * (n - 1)) for n in (64, 63))
+    ours = {"cells": [attention_cell("tree", "a", 10.0, shared=of_64), attention_cell("tree", "b", 10.1, shared=of_64),
+                      attention_cell("tree", "c", 99.0, shared=of_63), {**attention_cell("decode", "d", 204.0), "floor_us": 200.0},
+                      {**attention_cell("decode", "e", 205.0), "floor_us": 200.0}]}
+    s = core.Stage("attention", "")
+    attention.tell_goals(s, attention.join(ours, {"cells": [peer_cell("tree", n, a=20.0) for n in "abc"]}), "unified", GOALS)
+    assert [(b["what"], b["ahead"]) for b in s.bars] == [("tree a 32/8, twice as fast", True), ("tree b 32/8, twice as fast", False),
+                                                         ("decode d 32/8, rate", True), ("decode e 32/8, rate", False)]
 
 
 def test_a_trace_is_its_held_out_seeds():
