@@ -262,6 +262,7 @@ enum {
   PIECE_UNITS_MAX = UINT16_MAX / (PIECE_UNIT_KEYS / 16), /* td_attention_span.chunk16 */
   PIECE_KEYS_MIN = 256,    /* of three and more: a warp fetches two partials at once where a row ends */
   PIECES_SQUARE_KEYS = 16,
+  FEW_PIECE_KEYS = TD_ATTENTION_PIECE_BEGIN_KEYS, MANY_PIECE_KEYS = 650, /* what a piece takes of all places, beside its keys */
   LENGTHS_KNOWN = 16,
   OWN_KEYS_MANY = 6,       /* keys of rows' own for each one that pieces read */
   ROWS_MANY = 8,           /* for each place */
@@ -334,6 +335,13 @@ static uint64_t count_pieces(const td_attention_planner *p, const td_attention_s
   return n;
 }
 
+/* A piece's begin and end, and its partials' way to the rows: more where blocks do several, one after another, and where a row's warps share out
+ * its partials. */
+static uint32_t piece_cost_keys(const td_attention_planner *p, uint64_t n_pieces, uint32_t n_blocks)
+{
+  return n_pieces > n_blocks || p->config.group > TD_ATTENTION_BY_ROW_GROUP ? MANY_PIECE_KEYS : FEW_PIECE_KEYS;
+}
+
 /* Keys of a piece, at most. The longest span is in one, in two, in three ...: the blocks' time is taken for that of rounds as long as the longest piece, or,
  * if that is less, of as much work for each and one such round more; with it what pieces take of all places. */
 static uint32_t piece_keys(const td_attention_planner *p, const td_attention_span *spans, uint32_t n_blocks)
@@ -350,7 +358,7 @@ static uint32_t piece_keys(const td_attention_planner *p, const td_attention_spa
       break;
     uint64_t round = piece_units(longest, keys) * PIECE_UNIT_KEYS + TD_ATTENTION_PIECE_BEGIN_KEYS, all = p->shared_keys + n * TD_ATTENTION_PIECE_BEGIN_KEYS;
     uint64_t rounds = (n + n_blocks - 1) / n_blocks * round, evenly = all / n_blocks + round;
-    uint64_t time = (rounds < evenly ? rounds : evenly) + all / places;
+    uint64_t time = (rounds < evenly ? rounds : evenly) + (p->shared_keys + n * piece_cost_keys(p, n, n_blocks)) / places;
     if (time < least) {
       least = time;
       best = keys;

@@ -34,6 +34,7 @@ enum {
   TD_ATTENTION_LEVELS_MAX = 16,     /* shared spans of a row */
   TD_ATTENTION_INVARIANT_PIECES = 32, /* of a row and head, where they are fixed */
   TD_ATTENTION_PIECE_BEGIN_KEYS = 300, /* a piece's begin and end, in the keys that its block would have done meanwhile */
+  TD_ATTENTION_BY_ROW_GROUP = 4,       /* groups of up to so many heads add the partials of pieces head by head where a row ends, larger ones in tiles */
 };
 #define TD_ATTENTION_DIRECT UINT32_MAX    /* instead of a slot: no partials */
 

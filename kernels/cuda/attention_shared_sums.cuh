@@ -1,14 +1,12 @@
 // What a row shares with others, into the sums of its own keys: partials that other blocks of the launch wrote (attention_spans.cuh).
 //
-// Groups of up to PARTIALS_BY_ROW_GROUP heads add them row by row where a row ends, a lane a few elements of one head; larger ones while a warp's sums are
+// Groups of up to TD_ATTENTION_BY_ROW_GROUP heads add them row by row where a row ends, a lane a few elements of one head; larger ones while a warp's sums are
 // in its registers, where a partial's elements are in the order in which a tile's threads have them. That asks for all of a row's pieces at once and for
 // whole partials by few loads, but four lanes have a query head of the group each, and at few heads the others none (figures: README.md).
 #pragma once
 
 #include "kernels/cuda/attention_finish.cuh"
 #include "kernels/cuda/attention_spans.cuh"
-
-enum { PARTIALS_BY_ROW_GROUP = 4 };
 
 // Partials of a row's shared spans for one kv head; in shared memory, because registers are few while keys are read.
 struct shared_run { // of a span: the first, how many, how many slots apart, and the piece that the first is of
