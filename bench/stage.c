@@ -101,7 +101,7 @@ void td_stage_fill(td_stage *s, void (*queue)(void *arg, const td_plan *plan), v
   uint32_t most = s->be->max_tokens / s->page_tokens, n;
   if (most > s->stripe_pages)
     most = s->stripe_pages;
-  for (uint32_t at = 0; at < s->n_pages; at += n) {
+  for (uint32_t at = 0; most > 0 && at < s->n_pages; at += n) {
     n = s->n_pages - at < most ? s->n_pages - at : most;
     td_stage_plan_begin(s);
     s->next_page = at;

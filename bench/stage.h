@@ -30,7 +30,8 @@ bool td_stage_plan_shared(td_stage *s, uint32_t kv_len, uint32_t n_shared, bool 
 /* The same plan again: its page table entries are on the device already. */
 void td_stage_plan_repeat(td_stage *s);
 
-/* Steps of as many new tokens as fit one, with what `queue` queues, until each page was written. Leaves an empty plan. */
+/* Steps of as many new tokens as fit one, with what `queue` queues, until each page was written; none where a
+ * step holds fewer tokens than a page. Leaves an empty plan. */
 void td_stage_fill(td_stage *s, void (*queue)(void *arg, const td_plan *plan), void *arg);
 
 /* Seconds of the planned step, the median of n_rounds, with what `queue` queues, or of an empty one if that is NULL; by a recording if

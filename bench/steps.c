@@ -268,11 +268,11 @@ static void leave_out(steps *s, const char *ops)
 static bool has_power_limit(const steps *s) { return strcmp(s->stage.be->ops->name, "cpu") != 0; }
 
 /* A device at its power limit does more in a second of zeros than of other values: KV that was never written, or the input of a product
- * behind an op that is left out. So one whole prompt is computed, whose activations stay in memory, and its keys and values go to every page. */
+ * behind an op that is left out. So one whole prompt is computed, whose activations stay in memory, and the keys and values of its last layer go to every page. */
 static void fill(steps *s)
 {
   const td_backend_ops *whole = s->stage.be->ops;
-  s->prompt_tokens = s->stage.plan->max_tokens < s->max_context ? s->stage.plan->max_tokens : s->max_context;
+  s->prompt_tokens = (uint32_t)fmin(fmin(s->stage.plan->max_tokens, s->max_context), (double)s->stage.n_pages * PAGE_TOKENS);
   prompt_alone(s);
   leave_out(s, "rmsnorm,linear,attention,swiglu,sample");
   td_stage_fill(&s->stage, queue_ops, s);
@@ -414,7 +414,7 @@ static void tune(steps *s)
 {
   td_error err;
   td_backend *be = s->stage.be;
-  if (s->tune_ms > 0 && be->ops->tune)
+  if (be->ops->tune)
     check(be->ops->tune(be, &(td_tune_params){.budget_ms = (uint32_t)s->tune_ms, .cache_folder = "", .queue = queue_ops, .arg = s}, &err), &err);
 }
 

@@ -269,7 +269,7 @@ td_status td_glu_open(cuda_backend *b, td_error *err);
 bool td_cuda_linear_swiglu(td_backend *be, const td_linear_swiglu_params *p);
 
 void td_cuda_linear(td_backend *be, const td_linear_params *p);
-uint32_t td_cuda_lt_rows_min(const td_weight *w); // from so many rows on products go to cuBLASLt
+uint32_t td_cuda_lt_rows_min(const td_weight *w); // from so many rows on products by themselves go to cuBLASLt
 void td_cuda_embed(td_backend *be, const td_embed_params *p);
 void td_cuda_rmsnorm(td_backend *be, const td_rmsnorm_params *p);
 void td_cuda_swiglu(td_backend *be, const td_swiglu_params *p);

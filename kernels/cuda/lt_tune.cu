@@ -1,9 +1,9 @@
 // Which of cuBLASLt's algorithms is fastest, by measurement: see README.md, "Products".
 //
-// One empty step of the model tells which products it has and where they read and write. For each number of rows that decode steps are
-// recorded for, most used first, until the budget is over: the library's guesses for each product by itself; then, one product after
-// another, whether a step is faster with the fastest than with the first guess, which its neighbours and the clock have a say in. A later
-// start goes on where this one ended.
+// One empty step of the model tells which products it has and where they read and write. For each bucket of rows that decode steps are recorded
+// for and cuBLASLt serves, most used first, until the budget is over: the library's guesses for each product by itself; then, one product
+// after another, whether a step is faster with the fastest than with the first guess, which its neighbours and the clock have a say in. A
+// later start goes on where this one ended.
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/lt.cuh"
 
@@ -123,6 +123,7 @@ struct contest {
   lt_product first;
   cublasLtMatmulAlgo_t best;
   float first_us, best_us;
+  bool in_step;
 };
 
 // false: the library knows no way that runs.
@@ -182,24 +183,46 @@ struct tune_counts {
   uint32_t measured, not_first;
 };
 
-static td_status measure_bucket(tuner *t, uint32_t bucket, tune_counts *counts, td_error *err)
+// Which of the contests are for a product that a step of so many rows multiplies by cuBLASLt: with SwiGLU it may go another way.
+static td_status find_in_step(tuner *t, uint32_t n_rows, std::vector<contest> *contests, td_error *err)
+{
+  std::vector<lt_noted> noted;
+  t->b->lt_tables->noting = &noted;
+  td_status st = td_cuda_queue_empty_step(t->b, n_rows, t->params->queue, t->params->arg, err);
+  t->b->lt_tables->noting = nullptr;
+  for (contest &c : *contests)
+    for (const lt_noted &n : noted)
+      c.in_step |= td_lt_shape(t->b, n.weight, n.f32) == c.k->shape;
+  return st;
+}
+
+// What is not decided when the time is over keeps the first guess, and is measured by a later start.
+static td_status measure_bucket(tuner *t, uint32_t bucket, double until_s, tune_counts *counts, td_error *err)
 {
   uint32_t n_rows = std::min(bucket, t->b->config.max_rows);
   std::vector<contest> contests;
   contest c;
   for (const tune_shape &k : t->shapes)
-    if (bucket >= k.min_n && !is_known(t, k.shape, bucket) && measure_alone(t, &k, n_rows, &c)) {
+    if (bucket >= k.min_n && !is_known(t, k.shape, bucket) && now_s() < until_s && measure_alone(t, &k, n_rows, &c)) {
       k.shape->by_n[n_rows] = c.first;
       contests.push_back(c);
     }
-  float step_us = contests.empty() ? 0 : time_step(t, n_rows, err);
+  cudaError_t fault = cudaStreamSynchronize(t->b->stream);
+  if (fault != cudaSuccess)
+    return td_cuda_fail(err, fault, "measuring products");
+  if (contests.empty())
+    return TD_OK;
+  TD_TRY(find_in_step(t, n_rows, &contests, err));
+  float step_us = time_step(t, n_rows, err);
   if (step_us < 0)
     return TD_ERR_DEVICE;
   for (const contest &now : contests) {
     lt_shape *s = now.k->shape;
     lt_product *p = &s->by_n[n_rows];
     float us = -1;
-    if (now.best_us < WORTH_A_TRY * now.first_us) {
+    if (now_s() >= until_s)
+      return TD_OK;
+    if (now.in_step && now.best_us < WORTH_A_TRY * now.first_us) {
       td_error ignored;
       p->algo = now.best;
       us = time_step(t, n_rows, &ignored);
@@ -239,7 +262,7 @@ static td_status measure_all(tuner *t, double until_s, tune_counts *counts, td_e
         continue;
       if (now_s() >= until_s)
         return TD_OK;
-      TD_TRY(measure_bucket(t, m, counts, err));
+      TD_TRY(measure_bucket(t, m, until_s, counts, err));
     }
   return TD_OK;
 }
@@ -249,10 +272,11 @@ static td_status measure_missing(tuner *t, uint32_t budget_ms, td_error *err)
   double begin = now_s();
   uint32_t n_all = count(t, false);
   tune_counts counts = {};
+  td_status st = TD_OK;
   if (budget_ms > 0 && count(t, true) < n_all) {
     for (const tune_shape &k : t->shapes) // zeros would draw less power than numbers do
       fill_kernel<<<4 * t->b->n_sms, 256, 0, t->b->stream>>>((bf16 *)k.x, (uint64_t)t->b->config.max_rows * k.shape->n_in);
-    TD_TRY(measure_all(t, begin + budget_ms / 1000.0, &counts, err));
+    st = measure_all(t, begin + budget_ms / 1000.0, &counts, err);
   }
   td_info("products: measured %u algorithms in %.2f s (%u of %u known); %u are not the library's first guess", counts.measured, now_s() - begin,
           count(t, true), n_all, counts.not_first);
@@ -260,7 +284,11 @@ static td_status measure_missing(tuner *t, uint32_t budget_ms, td_error *err)
   if (counts.measured > 0 && t->keeps &&
       td_lt_cache_write(&t->b->lt_tables->cache, t->path, t->identity, &ignored) != TD_OK)
     td_warn("what was measured is not kept (cache_dir): %s", ignored.message);
-  return TD_OK;
+  if (st == TD_ERR_CAPACITY) {
+    td_warn("%s: the library's guesses are taken for what is not in it", err->message);
+    return TD_OK;
+  }
+  return st;
 }
 
 // ---- the cache ----

@@ -119,7 +119,7 @@ void td_cuda_rope_kv(td_backend *be, const td_rope_kv_params *p)
   rope_args a = {at<bf16>(p->qkv), at<float>(p->q_norm), at<float>(p->k_norm), at<float>(p->inv_freq),
                  p->kv->data + p->layer * layer_elements, p->attn_factor, p->norm_eps, p->style,
                  p->n_heads, p->n_kv_heads, p->head_dim, lanes};
-  // as many blocks as run at once share a token's heads, for the sake of its time; more would only compute its sines again
+  // where those all run at once, a token's heads have several blocks; else one, so that its sines are computed once
   uint32_t n_all = p->n_heads + 2 * p->n_kv_heads, n = b->plan->n_tokens, rounds = (n_all * lanes + ROPE_THREADS - 1) / ROPE_THREADS;
   dim3 grid(n, n * rounds <= ROPE_SM_BLOCKS * (uint32_t)b->n_sms ? rounds : 1);
   queue_kernel(b, p->style == TD_ROPE_PAIRS ? rope_kv_kernel<false> : rope_kv_kernel<true>, grid, ROPE_THREADS, 0, a, b->batch, b->padded_decode);
