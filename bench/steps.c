@@ -20,7 +20,7 @@
 #include "kernels/attention/plan.h"
 #include "models/model.h"
 
-enum { LIST_MAX = 32, WARM = 3, PAGE_TOKENS = 16, SPARE_TOKENS = 64 };
+enum { LIST_MAX = 32, WARM = 3, PAGE_TOKENS = 16, SPARE_TOKENS = 64, TURNS = 4 };
 
 typedef struct steps {
   const char *model_path, *shape, *backend, *batches, *contexts, *prompts, *chunks, *without, *json, *attention;
@@ -31,7 +31,8 @@ typedef struct steps {
   td_model_files *files;
   td_model_desc desc;
   td_model *model;
-  td_backend_ops ops; /* the backend's, but for those of --without */
+  const td_backend_ops *whole; /* the backend's, */
+  td_backend_ops ops;          /* but for those of --without */
   td_stage stage;
   td_floor_model floor;
   td_ceiling ceiling;
@@ -242,7 +243,7 @@ LEFT_OUT(sample)
 static void leave_out(steps *s, const char *ops)
 {
   char list[128], *rest = list;
-  s->ops = *s->stage.be->ops;
+  s->ops = *s->whole;
   if ((size_t)snprintf(list, sizeof list, "%s", ops) >= sizeof list)
     td_tool_die("--without: too long");
   for (const char *op; (op = strsep(&rest, ","));)
@@ -262,7 +263,6 @@ static void leave_out(steps *s, const char *ops)
       td_tool_die("--without: no op '%s'", op);
   if (s->ops.linear == no_linear || s->ops.swiglu == no_swiglu)
     s->ops.linear_swiglu = NULL; /* what is left of the two is an op of its own */
-  s->stage.be->ops = &s->ops;
 }
 
 static bool has_power_limit(const steps *s) { return strcmp(s->stage.be->ops->name, "cpu") != 0; }
@@ -271,12 +271,20 @@ static bool has_power_limit(const steps *s) { return strcmp(s->stage.be->ops->na
  * behind an op that is left out. So one whole prompt is computed, whose activations stay in memory, and the keys and values of its last layer go to every page. */
 static void fill(steps *s)
 {
-  const td_backend_ops *whole = s->stage.be->ops;
   s->prompt_tokens = (uint32_t)fmin(fmin(s->stage.plan->max_tokens, s->max_context), (double)s->stage.n_pages * PAGE_TOKENS);
   prompt_alone(s);
   leave_out(s, "rmsnorm,linear,attention,swiglu,sample");
+  s->stage.be->ops = &s->ops;
   td_stage_fill(&s->stage, queue_ops, s);
-  s->stage.be->ops = whole;
+  s->stage.be->ops = s->whole;
+}
+
+static void record(steps *s, uint32_t batch)
+{
+  td_error err;
+  td_backend *be = s->stage.be;
+  if (be->ops->record && !s->no_record)
+    check(be->ops->record(be, batch, queue_ops, s, &err), &err);
 }
 
 /* ---- cells ---- */
@@ -287,12 +295,14 @@ typedef struct cell {
   double floor_s, tokens;
 } cell;
 
-static void report(steps *s, const cell *c, const td_stats_summary *alone, const td_stats_summary *pace)
+static void report(steps *s, const cell *c, const char *without, const td_stats_summary *alone, const td_stats_summary *pace)
 {
   char what[64];
   cJSON *o = cJSON_CreateObject();
   const td_stats_summary *best = pace->n > 0 && pace->p50 < alone->p50 ? pace : alone;
-  if (strcmp(c->kind, "prefill") == 0)
+  if (without)
+    snprintf(what, sizeof what, "  without");
+  else if (strcmp(c->kind, "prefill") == 0)
     snprintf(what, sizeof what, "prefill %u", c->chunk);
   else if (c->chunk > 0)
     snprintf(what, sizeof what, "%u@%u + %ux%u", c->chunk, c->chunk_context, c->batch, c->context);
@@ -311,6 +321,8 @@ static void report(steps *s, const cell *c, const td_stats_summary *alone, const
   cJSON_AddNumberToObject(o, "context", c->context);
   cJSON_AddNumberToObject(o, "chunk", c->chunk);
   cJSON_AddNumberToObject(o, "chunk_context", c->chunk_context);
+  if (without)
+    cJSON_AddStringToObject(o, "without", without);
   cJSON_AddNumberToObject(o, "alone_ms_p50", alone->p50 * 1e3);
   cJSON_AddNumberToObject(o, "alone_ms_p99", alone->p99 * 1e3);
   if (pace->n > 0) {
@@ -323,18 +335,44 @@ static void report(steps *s, const cell *c, const td_stats_summary *alone, const
   cJSON_AddItemToArray(s->rows, o);
 }
 
-static void measure(steps *s, const cell *c, double (*alone)(void *), bool paced)
+/* Times of a cell's steps. */
+typedef struct times {
+  td_stats_list alone, pace;
+} times;
+
+static void take_times(steps *s, double (*alone)(void *), bool paced, uint32_t n_turns, times *t)
 {
-  td_stats_list a = {0}, p = {0};
-  td_stage_time(alone, s, WARM, (int)s->n_min, 0.2, s->max_seconds, &a);
+  int n = ((int)s->n_min + (int)n_turns - 1) / (int)n_turns;
+  td_stage_time(alone, s, WARM, n, 0.2 / n_turns, s->max_seconds / n_turns, &t->alone);
   if (paced && s->stage.be->pipeline_depth > 1) {
-    td_stage_time(step_paced, s, WARM, (int)s->n_min, 0.2, s->max_seconds, &p);
+    td_stage_time(step_paced, s, WARM, n, 0.2 / n_turns, s->max_seconds / n_turns, &t->pace);
     finish_pace(s);
   }
-  td_stats_summary alone_sum = td_stats_summarise(&a), pace_sum = td_stats_summarise(&p);
-  report(s, c, &alone_sum, &pace_sum);
-  td_stats_deinit(&a);
-  td_stats_deinit(&p);
+}
+
+static void tell_times(steps *s, const cell *c, const char *without, times *t)
+{
+  td_stats_summary alone = td_stats_summarise(&t->alone), pace = td_stats_summarise(&t->pace);
+  report(s, c, without, &alone, &pace);
+  td_stats_deinit(&t->alone);
+  td_stats_deinit(&t->pace);
+}
+
+/* With --without, steps whole and without take turns: a device at its power limit is faster at one time than at another. */
+static void measure(steps *s, const cell *c, double (*alone)(void *), bool paced)
+{
+  times whole = {0}, part = {0};
+  for (uint32_t i = 0; i < (s->without ? 2 * TURNS : 1); i++) {
+    if (s->without) {
+      s->stage.be->ops = i % 2 ? &s->ops : s->whole;
+      if (strcmp(c->kind, "decode") == 0)
+        record(s, c->batch);
+    }
+    take_times(s, alone, paced, s->without ? TURNS : 1, i % 2 ? &part : &whole);
+  }
+  tell_times(s, c, NULL, &whole);
+  if (s->without)
+    tell_times(s, c, s->without, &part);
 }
 
 static void skip(const char *what, uint32_t a, uint32_t b)
@@ -418,14 +456,10 @@ static void tune(steps *s)
     check(be->ops->tune(be, &(td_tune_params){.budget_ms = (uint32_t)s->tune_ms, .cache_folder = "", .queue = queue_ops, .arg = s}, &err), &err);
 }
 
-static void record(steps *s)
+static void record_all(steps *s)
 {
-  td_error err;
-  td_backend *be = s->stage.be;
-  if (!be->ops->record || s->no_record)
-    return;
   for (size_t i = 0; i < s->n_batch; i++)
-    check(be->ops->record(be, (uint32_t)s->batch[i], queue_ops, s, &err), &err);
+    record(s, (uint32_t)s->batch[i]);
 }
 
 /* Without folders: results are shown to others. */
@@ -489,7 +523,7 @@ int td_bench_steps(int argc, char **argv)
       {"--contexts", "N,...", "of decodes (1024,4096,16384)", TD_ARG_TEXT, &s.contexts},
       {"--prompts", "N,...", "one at a time; 0: none (512,2048,8192,16384)", TD_ARG_TEXT, &s.prompts},
       {"--chunks", "N,...", "beside decodes; 0: none (512,1024,2048)", TD_ARG_TEXT, &s.chunks},
-      {"--without", "OP,...", "leave out rmsnorm linear rope_kv attention swiglu sample: what is the rest's time?",
+      {"--without", "OP,...", "also without rmsnorm linear rope_kv attention swiglu sample, in turns: what do they take?",
        TD_ARG_TEXT, &s.without},
       {"--batch-invariant", NULL, "as the daemon's option: what does it cost?", TD_ARG_FLAG, &s.batch_invariant},
       {"--attention", "NAME", "as the daemon's option (auto)", TD_ARG_TEXT, &s.attention},
@@ -517,12 +551,14 @@ int td_bench_steps(int argc, char **argv)
   read_lists(&s);
   open_model(&s);
   load(&s);
+  s.whole = s.stage.be->ops;
   if (has_power_limit(&s))
     fill(&s);
   tune(&s);
   if (s.without)
     leave_out(&s, s.without);
-  record(&s);
+  else
+    record_all(&s);
   print_head(&s);
   measure_decodes(&s);
   measure_prompts(&s);
@@ -531,6 +567,7 @@ int td_bench_steps(int argc, char **argv)
     write_json(&s);
   cJSON_Delete(s.rows);
   td_model_destroy(s.model);
+  s.stage.be->ops = s.whole;
   td_stage_deinit(&s.stage);
   if (s.files)
     td_model_files_close(s.files);

@@ -213,7 +213,8 @@ typedef struct td_backend_ops {
    * After kv_create, before record. NULL where there is nothing to choose. */
   td_status (*tune)(td_backend *be, const td_tune_params *p, td_error *err);
   /* Records a step of n_rows decodes: queue(arg, plan) queues its ops for a plan of that size, several times, by
-   * be->ops as they are then, and nothing is written to the KV store. NULL where a backend gains nothing from it. */
+   * be->ops as they are then, and nothing is written to the KV store. The last recording of as many rows counts. NULL where a backend gains
+   * nothing from it. */
   td_status (*record)(td_backend *be, uint32_t n_rows, void (*queue)(void *arg, const td_plan *plan), void *arg,
                       td_error *err);
   /* Queues the whole current step from a recording; false: there is none that fits, queue the ops. NULL as record. */

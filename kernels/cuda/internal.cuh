@@ -77,6 +77,7 @@ struct recorded_kernel {
 struct recording {
   uint32_t n_rows;
   bool of_plan; // its attention is by a plan of what rows share; else none of the step's rows may share anything
+  bool fused;
   cudaGraph_t graph; // kept: what the params of `decodes` point to is its nodes'
   cudaGraphExec_t exec;
   std::vector<recorded_kernel> decodes; // attention for decodes, one a layer

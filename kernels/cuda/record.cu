@@ -73,6 +73,22 @@ static void free_recording(const recording &r)
     cudaGraphDestroy(r.graph);
 }
 
+// In the place of an earlier one for the same steps, if there is one.
+static void keep_recording(cuda_backend *b, recording &&r)
+{
+  b->base.n_fused_steps += r.fused;
+  b->base.n_fitted_steps += !r.decodes.empty();
+  for (recording &old : *b->recordings)
+    if (old.n_rows == r.n_rows && old.of_plan == r.of_plan) {
+      b->base.n_fused_steps -= old.fused;
+      b->base.n_fitted_steps -= !old.decodes.empty();
+      free_recording(old);
+      old = std::move(r);
+      return;
+    }
+  b->recordings->push_back(std::move(r));
+}
+
 static td_status record_one(cuda_backend *b, uint32_t n_rows, bool of_plan, void (*queue)(void *arg, const td_plan *plan), void *arg,
                             td_error *err)
 {
@@ -99,9 +115,8 @@ static td_status record_one(cuda_backend *b, uint32_t n_rows, bool of_plan, void
     free_recording(r);
     return td_cuda_fail(err, e, "a step could not be recorded");
   }
-  b->base.n_fused_steps += is_fused;
-  b->base.n_fitted_steps += !r.decodes.empty();
-  b->recordings->push_back(std::move(r));
+  r.fused = is_fused;
+  keep_recording(b, std::move(r));
   return TD_OK;
 }
 

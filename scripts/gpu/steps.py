@@ -79,27 +79,31 @@ def stage_kernels(ctx, s):
 
 
 def decode_ms(steps, batch, context):
-    return next(x["alone_ms_p50"] for x in steps if x["kind"] == "decode" and x["batch"] == batch and x["context"] == context)
+    """A step whole and without what was left out of it in turns."""
+    both = [x["alone_ms_p50"] for x in steps if x["kind"] == "decode" and x["batch"] == batch and x["context"] == context]
+    return both[0], both[1]
 
 
-def tell_parts(s, whole, no_glue, no_attention, alone_us, goals, layers=32):
+def tell_parts(s, glue, attention, alone_us, goals, layers=32):
     """What a step takes longer with what is neither a product nor attention, and with attention; the latter beside attention alone, us by (batch, context)."""
     for batch, context in GLUE_STEPS:
-        share = 1 - decode_ms(no_glue, batch, context) / decode_ms(whole, batch, context)
-        s.bar(f"neither products nor attention, share of a step of {batch} at context {context}", share, goals["glue of a step"], "", source="goal")
+        whole, without = decode_ms(glue, batch, context)
+        s.bar(f"neither products nor attention, share of a step of {batch} at context {context}", 1 - without / whole, goals["glue of a step"], "", source="goal")
     for batch, context in ATTENTION_STEPS:
-        us = 1000 * (decode_ms(whole, batch, context) - decode_ms(no_attention, batch, context)) / layers
+        whole, without = decode_ms(attention, batch, context)
+        us = 1000 * (whole - without) / layers
         s.bar(f"attention of {batch} decodes at context {context} in a step, share of its rate alone", alone_us[batch, context] / us,
               goals["attention in a step, share of its rate alone"], "", less_is_better=False, source=f"goal; {us:.1f} us a layer, alone {alone_us[batch, context]:.1f}")
 
 
 def measure_parts(ctx, s, args):
-    """The same steps whole and with parts left out, and attention alone, all in one run."""
-    decodes = ["--batches", "64,256", "--contexts", "1024,2048,4096", "--prompts", 0, "--chunks", 0, "--max-seconds", 0.3 if ctx.quick else 1]
+    """Steps whole and with parts left out in turns, and attention alone, all in one run."""
+    decodes = ["--prompts", 0, "--chunks", 0, "--max-seconds", 0.5 if ctx.quick else 1.5]
 
-    def steps_without(name, *without):
+    def steps_without(name, batches, contexts, without):
         path = ctx.work / f"{name}.json"
-        must(ctx.run("tandem-bench", "steps", *args, *decodes, *without, "--json", path, limit_s=300), f"tandem-bench {name}")
+        must(ctx.run("tandem-bench", "steps", *args, *decodes, "--batches", batches, "--contexts", contexts, "--without", without, "--json", path,
+                     limit_s=300), f"tandem-bench {name}")
         return json.loads(path.read_text())["steps"]
 
     def attention_alone(batch, context):
@@ -108,8 +112,8 @@ def measure_parts(ctx, s, args):
                      "--name", f"{batch}x{context}", "--json", path, limit_s=300), "tandem-bench attention")
         return json.loads(path.read_text())["cells"][0]["us"]["unified"]
 
-    parts = {"whole": steps_without("whole"), "no_glue": steps_without("no_glue", "--without", "rmsnorm,rope_kv,swiglu,sample"),
-             "no_attention": steps_without("no_attention", "--without", "attention")}
+    parts = {"glue": steps_without("no_glue", "64,256", "1024", "rmsnorm,rope_kv,swiglu,sample"),
+             "attention": steps_without("no_attention", "64,256", "2048,4096", "attention")}
     alone_us = {cell: attention_alone(*cell) for cell in ATTENTION_STEPS}
     s.data["parts"] = {**parts, "attention_alone_us": {f"{b}x{c}": us for (b, c), us in alone_us.items()}}
     tell_parts(s, **parts, alone_us=alone_us, goals=ctx.peers()["goals"])

@@ -173,6 +173,21 @@ def test_steps_of_no_prompts(tmp_path):
         assert {x["kind"] for x in json.loads(out.read_text())["steps"]} == left, none
 
 
+def test_steps_whole_and_without(tmp_path):
+    """In turns, a figure each; the whole is first."""
+    out = tmp_path / "steps.json"
+    r = subprocess.run([BENCH, "steps", "--shape", "tiny", "--backend", "cpu", "--batches", "2", "--contexts", "32", "--prompts", "16", "--chunks", "16", "--without",
+                        "linear,attention", "--runs", "8", "--max-seconds", "0.1", "--json", out], capture_output=True, text=True, timeout=120 * SLOWNESS,
+                       stdin=subprocess.DEVNULL)
+    assert r.returncode == 0, r.stdout + r.stderr
+    figures = json.loads(out.read_text())["steps"]
+    assert [(x["kind"], x.get("without")) for x in figures] == [(k, w) for k in ("decode", "prefill", "hybrid") for w in (None, "linear,attention")]
+    assert all(x["runs"] >= 4 and x["alone_ms_p50"] > 0 for x in figures)
+    r = subprocess.run([BENCH, "steps", "--shape", "tiny", "--backend", "cpu", "--batches", "2", "--contexts", "32", "--without", "nothing"], capture_output=True,
+                       text=True, timeout=120 * SLOWNESS, stdin=subprocess.DEVNULL)
+    assert r.returncode != 0 and "'nothing'" in r.stderr
+
+
 def test_attention_on_the_cpu(tmp_path):
     """A few small cells for real: whoever measures them on a GPU runs the same lines."""
     out = tmp_path / "attention.json"

@@ -285,12 +285,11 @@ def test_prompt_shares():
 
 def test_parts_of_steps():
     def decodes(ms):
-        return [{"kind": "decode", "batch": b, "context": c, "alone_ms_p50": v} for (b, c), v in ms.items()]
-    whole = decodes({(64, 1024): 7.0, (256, 1024): 10.0, (64, 4096): 12.0, (256, 2048): 20.0, (64, 2048): 99.0})
-    no_glue = decodes({(64, 1024): 6.3, (256, 1024): 9.8})
-    no_attention = decodes({(64, 4096): 12.0 - 0.32, (256, 2048): 20.0 - 0.64})
+        return [{"kind": "decode", "batch": b, "context": c, "alone_ms_p50": v} for (b, c), both in ms.items() for v in both]
+    glue = decodes({(64, 1024): (7.0, 6.3), (256, 1024): (10.0, 9.8)})
+    attention = decodes({(64, 2048): (99.0, 1.0), (64, 4096): (12.0, 12.0 - 0.32), (256, 2048): (20.0, 20.0 - 0.64)})
     s = core.Stage("steps", "")
-    steps.tell_parts(s, whole, no_glue, no_attention, {(64, 4096): 9.9, (256, 2048): 10.0}, GOALS)
+    steps.tell_parts(s, glue, attention, {(64, 4096): 9.9, (256, 2048): 10.0}, GOALS)
     assert [(round(b["ours"], 3), b["ahead"]) for b in s.bars] == [(0.1, False), (0.02, True), (0.99, True), (0.5, False)]
 
 
