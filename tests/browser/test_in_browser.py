@@ -315,9 +315,10 @@ def elsewhere():
         server.shutdown()
 
 
-POST = """async ([url, options]) => {
+POST = """async ([url, options]) => { // bytes have no type of their own: then fetch sends none
+  const bytes = new TextEncoder().encode(JSON.stringify({ prompt: 'Hi', max_tokens: 8, ignore_eos: true }));
   try {
-    const r = await fetch(url + '/v1/completions', { method: 'POST', body: JSON.stringify({ prompt: 'Hi', max_tokens: 8, ignore_eos: true }), ...options });
+    const r = await fetch(url + '/v1/completions', { method: 'POST', body: bytes, ...options });
     return { type: r.type, status: r.status, id: r.headers.get('x-request-id'), text: await r.text() };
   } catch (e) { return { type: e.name } }
 }"""
