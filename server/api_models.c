@@ -41,6 +41,8 @@ void td_api_models(td_conn *c)
   const td_engine_info *info = td_engine_get_info(c->server->engine);
   const char *rest = c->http.head.path + sizeof base - 1;
   td_buf out;
+  if (strcmp(rest, "/") == 0) /* a slash too many: the list */
+    rest = "";
   if (*rest == '/' && !path_equals(rest + 1, info->model_name)) {
     td_api_error e;
     td_api_error_set(&e, 404, "model_not_found", "model", "the model '%.200s' is not served here; '%.200s' is",

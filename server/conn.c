@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "server/call.h"
+#include "server/origin.h"
 #include "server/router.h"
 #include "server/watch.h"
 
@@ -212,6 +213,7 @@ static void answer_head(td_conn *c, int status, const char *content_type, const 
     td_buf_append_str(&c->out, "connection: keep-alive\r\n");
   if (headers)
     td_buf_append_str(&c->out, headers);
+  td_origin_append_headers(c->server->options, &c->http.head, &c->out);
   c->status = status;
   c->server->metrics.responses[status / 100]++;
   mark_dirty(c);

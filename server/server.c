@@ -13,6 +13,7 @@
 
 #include "server/call.h"
 #include "server/notify.h"
+#include "server/origin.h"
 #include "server/watch.h"
 
 enum { SWEEP_MS = 100, END_FLUSH_MS = 1000 };
@@ -259,6 +260,7 @@ static td_status start(td_server *s, td_error *err)
 {
   const td_options *o = s->options;
   TD_TRY(start_handles(s, err));
+  TD_TRY(td_origin_check_options(o, err));
   TD_TRY(td_keys_read(&s->keys, o->api_key_file, err));
   if (getrandom(&s->namespace_secret, sizeof s->namespace_secret, 0) != sizeof s->namespace_secret)
     return td_fail(err, TD_ERR_IO, "getrandom: %s", strerror(errno));
@@ -374,6 +376,8 @@ int td_server_check(const td_options *options)
   char host[256], port[8];
   bool is_unix;
   td_status st = td_listen_parse(options->listen, host, port, &is_unix, &err);
+  if (st == TD_OK)
+    st = td_origin_check_options(options, &err);
   if (st == TD_OK) {
     st = td_keys_read(&keys, options->api_key_file, &err);
     td_keys_deinit(&keys);

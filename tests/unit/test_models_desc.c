@@ -130,6 +130,15 @@ static void test_end_tokens_and_generation(void **state)
   refuse(LLAMA ",\"eos_token_id\":1000}", NULL, TD_ERR_MODEL, "eos_token_id", "1000");
   refuse(LLAMA ",\"eos_token_id\":-1}", NULL, TD_ERR_MODEL, "eos_token_id", "token id");
   refuse(LLAMA ",\"eos_token_id\":\"</s>\"}", NULL, TD_ERR_MODEL, "eos_token_id", "token id");
+  static const char *const wrong[] = {"\"2\"", "true", "{}", "{\"a\":2}", "[\"2\"]", "[2,null]", "[null]", "[[2]]", "2.5", "[2,-1]"};
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+    char text[600], other[64];
+    snprintf(text, sizeof text, LLAMA ",\"eos_token_id\":%s}", wrong[i]);
+    snprintf(other, sizeof other, "{\"eos_token_id\":%s}", wrong[i]);
+    refuse(text, NULL, TD_ERR_MODEL, "config.json: eos_token_id", "must be a token id or a list of them");
+    refuse(text, "{\"eos_token_id\":5}", TD_ERR_MODEL, "config.json: eos_token_id", "must be a token id");
+    refuse(LLAMA "}", other, TD_ERR_MODEL, "generation_config.json: eos_token_id", "must be a token id");
+  }
   refuse(LLAMA ",\"eos_token_id\":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]}", NULL, TD_ERR_MODEL,
          "more than 16", "");
   refuse(LLAMA "}", "{\"temperature\":3}", TD_ERR_MODEL, "generation_config.json", "temperature");
@@ -206,6 +215,17 @@ static void test_rope_scalings(void **state)
 
 static void test_rope_refusals(void **state)
 {
+  static const char *const wrong[] = {"\"linear\"", "2", "true", "false", "[]", "[{\"type\":\"linear\",\"factor\":2}]"};
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+    char text[600];
+    snprintf(text, sizeof text, LLAMA ",\"rope_scaling\":%s}", wrong[i]);
+    refuse(text, NULL, TD_ERR_MODEL, "config.json: 'rope_scaling'", "must be an object or null");
+    snprintf(text, sizeof text, LLAMA ",\"rope_parameters\":%s}", wrong[i]);
+    refuse(text, NULL, TD_ERR_MODEL, "config.json: 'rope_parameters'", "must be an object or null");
+    snprintf(text, sizeof text, LLAMA ",\"rope_parameters\":{\"rope_theta\":1e6},\"rope_scaling\":%s}", wrong[i]);
+    refuse(text, NULL, TD_ERR_MODEL, "config.json: 'rope_scaling'", "must be an object or null");
+  }
+  (void)accept(LLAMA ",\"rope_scaling\":null,\"rope_parameters\":null}", NULL);
   refuse(LLAMA ",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2}}", NULL, TD_ERR_UNSUPPORTED,
          "RoPE type", "dynamic");
   refuse(LLAMA ",\"rope_scaling\":{\"rope_type\":\"longrope\"}}", NULL, TD_ERR_UNSUPPORTED, "RoPE type",
