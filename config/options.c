@@ -28,6 +28,8 @@ static const string_option string_options[] = {
     STRING(listen, "listen", "127.0.0.1:8080", "ADDR", "HOST:PORT, [IPv6]:PORT or unix:PATH"),
     STRING(served_model_name, "served_model_name", "", "NAME", "model id in the API; default: the file's name"),
     STRING(api_key_file, "api_key_file", "", "PATH", "one API key a line; none: no key is asked"),
+    STRING(trusted_proxies, "trusted_proxies", "", "LIST",
+           "addresses and ADDRESS/BITS, with commas between, whose connections are not counted by address"),
     STRING(trace, "trace", "", "FILE", "write what host and device do in each step there, as a Chrome trace"),
     STRING(chat_template, "chat_template", "", "PATH", "Jinja file in place of the model's own template"),
     STRING(cache_dir, "cache_dir", "auto", "PATH",

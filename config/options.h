@@ -18,6 +18,7 @@ typedef struct td_options {
   char listen[256];                           /* HOST:PORT, [V6]:PORT or unix:PATH; "127.0.0.1:8080" */
   char served_model_name[256];                /* "" = file or folder name without .gguf */
   char api_key_file[TD_OPTION_STRING_BYTES];  /* "" = no keys asked; one key a line */
+  char trusted_proxies[TD_OPTION_STRING_BYTES]; /* IP addresses and ranges; "" = none */
   char trace[TD_OPTION_STRING_BYTES];         /* Chrome trace of the steps; "" = none */
   char chat_template[TD_OPTION_STRING_BYTES]; /* file that replaces the model's own; "" = model's */
   char cache_dir[TD_OPTION_STRING_BYTES];     /* what starts faster next time; "auto", "" = none */
