@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "config/limits.h"
+
 enum { MAPPED_BYTES = 12, MAPPED_BITS = 8 * MAPPED_BYTES, OWNER_BYTES = 8 };
 
 static td_address map_ipv4(const void *ip)
@@ -87,8 +89,8 @@ td_status td_ranges_read(td_ranges *r, const char *text, td_error *err)
     size_t all = strcspn(at, ","), n = all;
     while (n > 0 && (at[n - 1] == ' ' || at[n - 1] == '\t'))
       n--;
-    if (r->n == TD_RANGES_MAX)
-      return td_fail_param(err, TD_ERR_CONFIG, "trusted_proxies", "trusted_proxies: more than %d ranges", TD_RANGES_MAX);
+    if (r->n == td_limit_max(TD_LIMIT_TRUSTED_RANGES) || r->n == sizeof r->range / sizeof r->range[0])
+      return td_fail_param(err, TD_ERR_CONFIG, "trusted_proxies", "trusted_proxies: more than %u ranges", r->n);
     if (!read_range(at, n, &r->range[r->n].first, &r->range[r->n].n_bits))
       return td_fail_param(err, TD_ERR_CONFIG, "trusted_proxies",
                            "trusted_proxies: '%.*s' is no IP address or ADDRESS/BITS", (int)n, at);

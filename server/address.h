@@ -8,7 +8,7 @@
 
 #include "config/status.h"
 
-enum { TD_ADDRESS_BYTES = 16, TD_ADDRESS_TEXT_BYTES = 64, TD_RANGES_MAX = 64 };
+enum { TD_ADDRESS_BYTES = 16, TD_ADDRESS_TEXT_BYTES = 64 };
 
 /* An IPv6 address; an IPv4 address is mapped into it (::ffff:a.b.c.d), however it was written. */
 typedef struct td_address {
@@ -26,7 +26,7 @@ typedef struct td_ranges {
   struct {
     td_address first;
     unsigned n_bits; /* those that are compared */
-  } range[TD_RANGES_MAX];
+  } range[64];
   unsigned n;
 } td_ranges;
 

@@ -264,7 +264,6 @@ static void answer_end(td_conn *c)
   td_http_reset(&c->http);
   free(c->early);
   c->early = NULL;
-  c->request_id[0] = '\0';
   c->in_stream = c->chunked = c->head_only = false;
   c->since_ms = now_ms(c);
   c->state = c->keep_alive ? TD_CONN_READING : TD_CONN_LINGERING;
@@ -434,6 +433,7 @@ static void read_ahead(td_conn *c, const char *data, size_t n)
 static void step(td_conn *c, const char *data, size_t n, size_t *used)
 {
   if (!td_http_started(&c->http)) {
+    c->request_id[0] = '\0'; /* the one before has it until then: its answer may still be on the way */
     c->first_byte_ms = now_ms(c);
     c->arrival_us = td_server_now_us();
   }

@@ -4,6 +4,7 @@ import contextlib
 import re
 import time
 
+import httpx
 import pytest
 from harness import MODEL, MODEL_ID, SLOWNESS, Daemon, read_all, read_until, run_daemon, status_of
 
@@ -113,6 +114,37 @@ def test_a_stalled_reader_is_told():
         d.eventually(lambda: cut(d, "stall") == 1, 90, "it is cut")
         (line,) = lines(d, "cut a connection")
         assert re.search(r"127\.0\.0\.1, request stalled: .*sse_stall_ms", line)
+
+
+def test_a_stalled_reader_of_a_whole_answer_is_told():
+    with Daemon("--sse-stall-ms", 500, "--sse-queue-bytes", 4096) as d, d.connect(60, rcvbuf=2048) as s:
+        ids = list(range(1000, 9000))
+        d.send_request(s, "/detokenize", {"model": MODEL_ID, "tokens": ids * 4}, headers="x-request-id: whole\r\n")
+        d.eventually(lambda: cut(d, "stall") == 1, 30, "it is cut")
+        (line,) = lines(d, "cut a connection")
+        assert "request whole:" in line
+
+
+def test_a_unix_socket(tmp_path):
+    """Served, left behind by a process that is killed, taken by the next one, and removed at its end."""
+    path = tmp_path / "tandem.sock"
+
+    def ready(d):
+        def ask():
+            try:
+                with httpx.Client(transport=httpx.HTTPTransport(uds=str(path))) as c:
+                    return c.get("http://t/ready", timeout=5).status_code == 200
+            except httpx.TransportError:
+                return False
+        d.eventually(ask, 60, "ready")
+
+    with Daemon("--listen", f"unix:{path}", wait=False, expect_exit=-9) as d:
+        ready(d)
+        d.process.kill()
+    assert path.is_socket()
+    with Daemon("--listen", f"unix:{path}", wait=False) as d:
+        ready(d)
+    assert not path.exists()
 
 
 def test_a_file_that_is_no_socket_is_kept(tmp_path):
