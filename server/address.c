@@ -90,7 +90,8 @@ td_status td_ranges_read(td_ranges *r, const char *text, td_error *err)
     while (n > 0 && (at[n - 1] == ' ' || at[n - 1] == '\t'))
       n--;
     if (r->n == td_limit_max(TD_LIMIT_TRUSTED_RANGES) || r->n == sizeof r->range / sizeof r->range[0])
-      return td_fail_param(err, TD_ERR_CONFIG, "trusted_proxies", "trusted_proxies: more than %u ranges", r->n);
+      return td_fail_param(err, TD_ERR_CONFIG, "trusted_proxies", "trusted_proxies: more than %u ranges",
+                           r->n);
     if (!read_range(at, n, &r->range[r->n].first, &r->range[r->n].n_bits))
       return td_fail_param(err, TD_ERR_CONFIG, "trusted_proxies",
                            "trusted_proxies: '%.*s' is no IP address or ADDRESS/BITS", (int)n, at);

@@ -11,10 +11,12 @@ void td_body_pace_begin(td_body_pace *p, uint64_t n_bytes, uint64_t now_ms, uint
   *p = (td_body_pace){.slots = {n_bytes}, .n = 1, .next = 1, .slot_end_ms = now_ms + slot_ms(window_ms)};
 }
 
-bool td_body_pace_is_slow(td_body_pace *p, uint64_t n_bytes, uint64_t now_ms, uint64_t window_ms, uint64_t bytes_per_s)
+bool td_body_pace_is_slow(td_body_pace *p, uint64_t n_bytes, uint64_t now_ms, uint64_t window_ms,
+                          uint64_t bytes_per_s)
 {
   uint64_t need = bytes_per_s * slot_ms(window_ms) * TD_BODY_PACE_SLOTS;
-  if (now_ms >= p->slot_end_ms + window_ms) { /* nobody looked for a whole window: what came in it is not known */
+  if (now_ms >=
+      p->slot_end_ms + window_ms) { /* nobody looked for a whole window: what came in it is not known */
     td_body_pace_begin(p, n_bytes, now_ms, window_ms);
     return false;
   }

@@ -47,7 +47,8 @@ static void note_cut(td_conn *c, td_cut why)
   if (!td_log_gate_pass(&s->cuts, now_ms(c), CUT_LINES_PER_S, more))
     return;
   td_conn_peer(c, who);
-  td_info("cut a connection from %s, request %s: %s%s", who, c->request_id[0] ? c->request_id : "-", texts[why], more);
+  td_info("cut a connection from %s, request %s: %s%s", who, c->request_id[0] ? c->request_id : "-",
+          texts[why], more);
 }
 
 static void on_closed(uv_handle_t *h)
@@ -287,12 +288,14 @@ void td_conn_respond(td_conn *c, int status, const char *content_type, const cha
 /* Needs no memory but the connection's own; if that fails too, the connection is closed. */
 static void respond_no_memory(td_conn *c)
 {
-  static const char body[] = "{\"error\":{\"message\":\"no memory for the answer\",\"type\":\"server_error\",\"param\":null,"
-                             "\"code\":\"out_of_memory\"}}";
+  static const char body[] =
+      "{\"error\":{\"message\":\"no memory for the answer\",\"type\":\"server_error\",\"param\":null,"
+      "\"code\":\"out_of_memory\"}}";
   td_conn_respond(c, 503, "application/json", "retry-after: 2\r\n", body, sizeof body - 1);
 }
 
-void td_conn_respond_buf(td_conn *c, int status, const char *content_type, const char *headers, const td_buf *body)
+void td_conn_respond_buf(td_conn *c, int status, const char *content_type, const char *headers,
+                         const td_buf *body)
 {
   if (body->failed)
     respond_no_memory(c);
@@ -452,8 +455,8 @@ static void step(td_conn *c, const char *data, size_t n, size_t *used)
       on_request(c);
     break;
   case TD_HTTP_IS_ERROR:
-    protocol_error(c, c->http.error_status, c->http.error_status == 503 ? "out_of_memory" : "malformed_request",
-                   c->http.error_text);
+    protocol_error(c, c->http.error_status,
+                   c->http.error_status == 503 ? "out_of_memory" : "malformed_request", c->http.error_text);
     break;
   }
 }
@@ -541,7 +544,8 @@ static void sweep_body(td_conn *c, uint64_t now, bool waits_for_peer)
     too_slow(c, TD_CUT_BODY_TIMEOUT, "the request body took too long");
   else if (waits_for_peer) /* nothing of the body is read meanwhile */
     td_body_pace_begin(&c->pace, n, now, window_ms);
-  else if (td_body_pace_is_slow(&c->pace, n, now, window_ms, (uint64_t)option(c, TD_LIMIT_HTTP_BODY_MIN_RATE)))
+  else if (td_body_pace_is_slow(&c->pace, n, now, window_ms,
+                                (uint64_t)option(c, TD_LIMIT_HTTP_BODY_MIN_RATE)))
     too_slow(c, TD_CUT_BODY_RATE, "the request body came too slowly");
 }
 
@@ -567,8 +571,8 @@ static void sweep_reading(td_conn *c, uint64_t now)
 void td_conn_hand_over(td_conn *c, uint64_t now)
 {
   uint64_t may_come_ms = c->arrival_us == 0 ? HAND_OVER_FIRST_MS : HAND_OVER_NEXT_MS;
-  if (c->state == TD_CONN_READING && !td_http_started(&c->http) && c->pending.len_bytes == 0 && unsent(c) == 0 &&
-      now - c->since_ms >= may_come_ms)
+  if (c->state == TD_CONN_READING && !td_http_started(&c->http) && c->pending.len_bytes == 0 &&
+      unsent(c) == 0 && now - c->since_ms >= may_come_ms)
     td_conn_close(c);
 }
 

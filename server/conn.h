@@ -63,7 +63,8 @@ void td_conn_peer(const td_conn *c, char out[TD_ADDRESS_TEXT_BYTES]);
 void td_conn_respond(td_conn *c, int status, const char *content_type, const char *headers, const char *body,
                      size_t n);
 /* The same of a rendered body; what could not be rendered whole becomes a 503. */
-void td_conn_respond_buf(td_conn *c, int status, const char *content_type, const char *headers, const td_buf *body);
+void td_conn_respond_buf(td_conn *c, int status, const char *content_type, const char *headers,
+                         const td_buf *body);
 void td_conn_respond_error(td_conn *c, const td_api_error *e);
 /* A streamed answer: begin, send any number of times, end. */
 void td_conn_stream_begin(td_conn *c, const char *content_type, const char *headers);

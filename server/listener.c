@@ -1,8 +1,8 @@
 /* Listening sockets: see listener.h.
  *
- * Sockets are accepted from by hand: uv_listen leaves no choice of when (an inherited socket is to wait), and gives up for
- * good on a socket whose connection was once not taken. What fails here fails for a moment: the socket is let be, its clients
- * wait in the backlog, and it is tried again every RETRY_MS. */
+ * Sockets are accepted from by hand: uv_listen leaves no choice of when (an inherited socket is to wait), and
+ * gives up for good on a socket whose connection was once not taken. What fails here fails for a moment: the
+ * socket is let be, its clients wait in the backlog, and it is tried again every RETRY_MS. */
 #include "server/listener.h"
 
 #include <errno.h>
@@ -46,8 +46,8 @@ td_status td_listen_parse(const char *spec, char host[256], char port[8], bool *
   *is_unix = strncmp(spec, "unix:", 5) == 0;
   if (*is_unix) {
     if (spec[5] == '\0' || strlen(spec + 5) >= sizeof((struct sockaddr_un *)0)->sun_path)
-      return td_fail_param(err, TD_ERR_CONFIG, "listen", "listen: '%s': the path must have 1 to %zu bytes", spec,
-                           sizeof((struct sockaddr_un *)0)->sun_path - 1);
+      return td_fail_param(err, TD_ERR_CONFIG, "listen", "listen: '%s': the path must have 1 to %zu bytes",
+                           spec, sizeof((struct sockaddr_un *)0)->sun_path - 1);
     snprintf(host, 256, "%s", spec + 5);
     port[0] = '\0';
     return TD_OK;
@@ -60,8 +60,8 @@ td_status td_listen_parse(const char *spec, char host[256], char port[8], bool *
     n -= 2;
   }
   if (!colon || n == 0 || n >= 256 || (!v6 && memchr(h, ':', n)))
-    return td_fail_param(err, TD_ERR_CONFIG, "listen", "listen: '%s' is not HOST:PORT, [IPv6]:PORT or unix:PATH",
-                         spec);
+    return td_fail_param(err, TD_ERR_CONFIG, "listen",
+                         "listen: '%s' is not HOST:PORT, [IPv6]:PORT or unix:PATH", spec);
   size_t digits = strspn(colon + 1, "0123456789");
   if (digits == 0 || digits > 5 || colon[1 + digits] != '\0' || atoi(colon + 1) > 65535)
     return td_fail_param(err, TD_ERR_CONFIG, "listen", "listen: '%s': the port must be 0 to 65535", spec);
@@ -81,9 +81,10 @@ static void refuse(td_listener *l, int fd, const td_api_error *e)
   td_buf_init(&body, 0);
   td_buf_init(&out, 0);
   td_api_error_render(e, &body);
-  td_buf_printf(&out, "HTTP/1.1 %d %s\r\nserver: tandem\r\ncontent-type: application/json\r\nretry-after: %d\r\n"
-                "connection: close\r\ncontent-length: %zu\r\n\r\n", e->status, td_http_reason(e->status),
-                e->retry_after_s, body.len_bytes);
+  td_buf_printf(&out,
+                "HTTP/1.1 %d %s\r\nserver: tandem\r\ncontent-type: application/json\r\nretry-after: %d\r\n"
+                "connection: close\r\ncontent-length: %zu\r\n\r\n",
+                e->status, td_http_reason(e->status), e->retry_after_s, body.len_bytes);
   td_buf_append(&out, body.data ? body.data : "", body.len_bytes);
   if (!body.failed && !out.failed)
     (void)send(fd, out.data, out.len_bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -118,11 +119,13 @@ static bool has_room(td_listener *l, const td_conn *c, bool trusted, td_api_erro
   char who[TD_ADDRESS_TEXT_BYTES], more[TD_LOG_GATE_BYTES];
   td_conn_peer(c, who);
   if (s->n_conns >= s->max_conns)
-    td_api_error_set(e, 503, "too_many_connections", NULL, "%u connections are open, and no more are taken (connections)",
-                     s->n_conns);
-  else if (c->has_ip && !trusted && open_of_owner(c) >= max)
     td_api_error_set(e, 503, "too_many_connections", NULL,
-                     "%u connections are open from this address, and no more are taken from one (connections_per_ip)", max);
+                     "%u connections are open, and no more are taken (connections)", s->n_conns);
+  else if (c->has_ip && !trusted && open_of_owner(c) >= max)
+    td_api_error_set(
+        e, 503, "too_many_connections", NULL,
+        "%u connections are open from this address, and no more are taken from one (connections_per_ip)",
+        max);
   else
     return true;
   e->retry_after_s = 1;
@@ -198,7 +201,8 @@ static void adopt(td_listener *l, td_conn *c, int fd, bool is_unix)
 static accepted accept_error(td_listener *l, int e)
 {
   switch (e) {
-  case EAGAIN: return ACCEPTED_NONE;
+  case EAGAIN:
+    return ACCEPTED_NONE;
   case EINTR: /* these are of the one connection, which is gone: accept(2) */
   case ECONNABORTED:
   case EPERM:
@@ -209,8 +213,11 @@ static accepted accept_error(td_listener *l, int e)
   case ENONET:
   case EHOSTUNREACH:
   case EOPNOTSUPP:
-  case ENETUNREACH: return ACCEPTED_ONE;
-  default: complain(l, strerror(e)); return ACCEPT_FAILED;
+  case ENETUNREACH:
+    return ACCEPTED_ONE;
+  default:
+    complain(l, strerror(e));
+    return ACCEPT_FAILED;
   }
 }
 
@@ -296,7 +303,8 @@ void td_listener_accept(td_listener *l)
 
 bool td_listener_healthy(const td_listener *l)
 {
-  uint64_t now = uv_now(&l->server->loop), stall_ms = (uint64_t)td_option(l->server->options, TD_LIMIT_HEALTH_STALL_MS);
+  uint64_t now = uv_now(&l->server->loop),
+           stall_ms = (uint64_t)td_option(l->server->options, TD_LIMIT_HEALTH_STALL_MS);
   for (int i = 0; i < l->n; i++) {
     const listening *k = &l->sockets[i];
     int listens = 0;
@@ -316,7 +324,8 @@ static td_status add_socket(td_listener *l, int fd, bool is_unix, const char *na
 {
   int backlog = (int)td_option(l->server->options, TD_LIMIT_LISTEN_BACKLOG);
   listening *k = &l->sockets[l->n];
-  int rc = listen(fd, backlog) == 0 ? uv_poll_init(&l->server->loop, &k->poll, fd) : uv_translate_sys_error(errno);
+  int rc =
+      listen(fd, backlog) == 0 ? uv_poll_init(&l->server->loop, &k->poll, fd) : uv_translate_sys_error(errno);
   if (rc != 0) {
     close(fd);
     return td_fail_param(err, TD_ERR_IO, "listen", "cannot listen on %s: %s", name, uv_strerror(rc));
@@ -347,8 +356,8 @@ static void say_listening(int fd)
 }
 
 /* Binds, and listens through add_socket. */
-static td_status bind_one(td_listener *l, int family, const struct sockaddr *a, socklen_t n, bool v6_only, const char *spec,
-                          td_error *err)
+static td_status bind_one(td_listener *l, int family, const struct sockaddr *a, socklen_t n, bool v6_only,
+                          const char *spec, td_error *err)
 {
   int on = 1, fd = socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd < 0 || (family != AF_UNIX && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0) ||
@@ -369,7 +378,8 @@ static td_status open_tcp(td_listener *l, const char *host, const char *port, co
     return td_fail_param(err, TD_ERR_IO, "listen", "cannot listen on %s: %s", spec, gai_strerror(rc));
   td_status st = TD_OK;
   for (struct addrinfo *a = all; a && st == TD_OK && l->n < SOCKETS_MAX; a = a->ai_next) {
-    st = bind_one(l, a->ai_family, a->ai_addr, a->ai_addrlen, a->ai_family == AF_INET6 && all->ai_next, spec, err);
+    st = bind_one(l, a->ai_family, a->ai_addr, a->ai_addrlen, a->ai_family == AF_INET6 && all->ai_next, spec,
+                  err);
     if (st == TD_OK)
       say_listening(l->sockets[l->n - 1].fd);
   }
@@ -377,14 +387,16 @@ static td_status open_tcp(td_listener *l, const char *host, const char *port, co
   return st;
 }
 
-/* A socket file that nobody listens on is left over from a process that was killed. Nothing but a socket is removed. */
+/* A socket file that nobody listens on is left over from a process that was killed. Nothing but a socket is
+ * removed. */
 static td_status remove_stale(const struct sockaddr_un *a, td_error *err)
 {
   struct stat st;
   if (lstat(a->sun_path, &st) != 0)
     return TD_OK;
   if (!S_ISSOCK(st.st_mode))
-    return td_fail_param(err, TD_ERR_IO, "listen", "cannot listen on unix:%s: there is a file of that name that is no socket",
+    return td_fail_param(err, TD_ERR_IO, "listen",
+                         "cannot listen on unix:%s: there is a file of that name that is no socket",
                          a->sun_path);
   int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd < 0)
@@ -410,7 +422,8 @@ static td_status open_inherited(td_listener *l, int first, int n, td_error *err)
 {
   l->inherited = true;
   if (n > SOCKETS_MAX)
-    return td_fail_param(err, TD_ERR_IO, "listen", "%d sockets from systemd are more than %d", n, SOCKETS_MAX);
+    return td_fail_param(err, TD_ERR_IO, "listen", "%d sockets from systemd are more than %d", n,
+                         SOCKETS_MAX);
   for (int fd = first; fd < first + n; fd++) {
     struct sockaddr_storage a;
     socklen_t len = sizeof a;

@@ -1,4 +1,5 @@
-/* At most so many log lines of a kind a second, so that who makes them cannot fill the log; the others are counted. */
+/* At most so many log lines of a kind a second, so that who makes them cannot fill the log; the others are
+ * counted. */
 #ifndef TD_SERVER_LOG_GATE_H
 #define TD_SERVER_LOG_GATE_H
 
@@ -14,7 +15,8 @@ typedef struct td_log_gate {
 } td_log_gate;
 
 /* Whether a line may be written now. more: the end of that line, which counts those held back before it. */
-static inline bool td_log_gate_pass(td_log_gate *g, uint64_t now_ms, uint32_t lines_per_s, char more[TD_LOG_GATE_BYTES])
+static inline bool td_log_gate_pass(td_log_gate *g, uint64_t now_ms, uint32_t lines_per_s,
+                                    char more[TD_LOG_GATE_BYTES])
 {
   if (g->n_said == 0 || now_ms - g->begin_ms >= 1000) {
     g->begin_ms = now_ms;

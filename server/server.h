@@ -65,7 +65,7 @@ typedef struct td_server {
   uint32_t n_watchers;
 
   bool draining, stopping;
-  bool handing_over; /* draining, and the next process has the socket: what came to this one is still served */
+  bool handing_over; /* draining, and the next process has the socket: what has come is still served */
   uint64_t drain_end_ms;
   int exit_code;
   uint64_t ids; /* counter for made ids */

@@ -73,9 +73,19 @@ static void test_ranges(void **state)
 
 static void test_bad_ranges(void **state)
 {
-  static const char *const bad[] = {"x",        "1.2.3",      "1.2.3.4/33", "1.2.3.4/", "1.2.3.4/a", "1.2.3.4/-1",
-                                    "::1/129",  "1.2.3.4,,5.6.7.8", ",1.2.3.4", "localhost", "1.2.3.4/0008",
-                                    "1.2.3.4 5.6.7.8", "unix:/x",
+  static const char *const bad[] = {"x",
+                                    "1.2.3",
+                                    "1.2.3.4/33",
+                                    "1.2.3.4/",
+                                    "1.2.3.4/a",
+                                    "1.2.3.4/-1",
+                                    "::1/129",
+                                    "1.2.3.4,,5.6.7.8",
+                                    ",1.2.3.4",
+                                    "localhost",
+                                    "1.2.3.4/0008",
+                                    "1.2.3.4 5.6.7.8",
+                                    "unix:/x",
                                     "1111:2222:3333:4444:5555:6666:7777:8888:9999:aaaa:bbbb:cccc:dddd:eeee"};
   for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
     td_ranges r;

@@ -1,4 +1,5 @@
-/* Pace of a request body, under a clock that is made up: 1 KiB/s over windows of 5 s, looked at every 100 ms. */
+/* Pace of a request body, under a clock that is made up: 1 KiB/s over windows of 5 s, looked at every 100 ms.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

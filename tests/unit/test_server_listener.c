@@ -1,4 +1,5 @@
-/* The listening sockets: no failure while a connection is accepted ends accepting, and health tells of one that lasts. */
+/* The listening sockets: no failure while a connection is accepted ends accepting, and health tells of one
+ * that lasts. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,8 +23,8 @@
 
 /* ---- faults ---- */
 
-static int fail_conns;      /* so many connections find no memory; -1: all */
-static int accept_errno;    /* what accept gives while fail_accepts is not 0 */
+static int fail_conns;   /* so many connections find no memory; -1: all */
+static int accept_errno; /* what accept gives while fail_accepts is not 0 */
 static int fail_accepts;
 
 void *__real_calloc(size_t n, size_t size);

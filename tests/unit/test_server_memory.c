@@ -1,5 +1,6 @@
-/* Want of memory while a request is read or answered: the client is told 503 out_of_memory or is cut off, and never gets an
- * answer that looks whole and is not. Each allocation in turn fails, alone and with all that follow. */
+/* Want of memory while a request is read or answered: the client is told 503 out_of_memory or is cut off, and
+ * never gets an answer that looks whole and is not. Each allocation in turn fails, alone and with all that
+ * follow. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -200,7 +201,8 @@ static void ask_metrics(world *w) { ask(w, "/metrics"); }
 
 static bool is_models(const cJSON *json, const char *body)
 {
-  return json && strcmp(td_json_get(cJSON_GetArrayItem(td_json_get(json, "data"), 0), "id")->valuestring, info.model_name) == 0;
+  return json && strcmp(td_json_get(cJSON_GetArrayItem(td_json_get(json, "data"), 0), "id")->valuestring,
+                        info.model_name) == 0;
 }
 
 static bool is_model(const cJSON *json, const char *body)
@@ -227,11 +229,18 @@ static void end_answer(world *w)
   td_call *call = calloc(1, sizeof *call);
   td_choice *ch = calloc(1, sizeof *ch);
   assert_true(call && ch);
-  *call = (td_call){.server = w->s, .conn = w->c, .api = &td_api_completions, .info = &info, .generating = true,
-                    .choices = ch, .n_choices = 1, .n_open = 1};
+  *call = (td_call){.server = w->s,
+                    .conn = w->c,
+                    .api = &td_api_completions,
+                    .info = &info,
+                    .generating = true,
+                    .choices = ch,
+                    .n_choices = 1,
+                    .n_open = 1};
   call->prompts = calloc(1, sizeof *call->prompts);
   call->n_prompts = 1;
-  *ch = (td_choice){.call = call, .tokens = tokens, .n_prompt = 1, .n_generated = 2, .engine_finish = TD_FINISH_LENGTH};
+  *ch = (td_choice){
+      .call = call, .tokens = tokens, .n_prompt = 1, .n_generated = 2, .engine_finish = TD_FINISH_LENGTH};
   td_stop_filter_init(&ch->filter, &call->request.stops);
   w->s->calls = call;
   w->s->n_calls = w->s->n_choices = 1;
@@ -257,7 +266,8 @@ static void test_answer(void **state) { try_each(end_answer, is_answer); }
 /* Reading fails of the server, not of the client: 503, never a 4xx. */
 static void test_request(void **state)
 {
-  static const char head[] = "POST /tokenize HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\nContent-Length: 5000\r\n";
+  static const char head[] =
+      "POST /tokenize HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\nContent-Length: 5000\r\n";
   char body[5000];
   int told = 0;
   memset(body, ' ', sizeof body);
