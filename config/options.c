@@ -32,6 +32,8 @@ static const string_option string_options[] = {
            "without keys: names that requests may have as Host, beside IP addresses, localhost and the listen address; *: any"),
     STRING(cors_origin, "cors_origin", "", "LIST",
            "origins whose web pages may use the API, such as https://chat.example.com; *: any; none: only the page at /"),
+    STRING(trusted_proxies, "trusted_proxies", "", "LIST",
+           "addresses and ADDRESS/BITS, with commas between, whose connections are not counted by address"),
     STRING(trace, "trace", "", "FILE", "write what host and device do in each step there, as a Chrome trace"),
     STRING(chat_template, "chat_template", "", "PATH", "Jinja file in place of the model's own template"),
     STRING(cache_dir, "cache_dir", "auto", "PATH",

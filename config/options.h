@@ -20,6 +20,7 @@ typedef struct td_options {
   char api_key_file[TD_OPTION_STRING_BYTES];  /* "" = no keys asked; one key a line */
   char allowed_hosts[TD_OPTION_STRING_BYTES]; /* "a, b:80", "*"; where no key is asked */
   char cors_origin[TD_OPTION_STRING_BYTES];   /* "https://a, null", "*"; "" = only our own page */
+  char trusted_proxies[TD_OPTION_STRING_BYTES]; /* IP addresses and ranges; "" = none */
   char trace[TD_OPTION_STRING_BYTES];         /* Chrome trace of the steps; "" = none */
   char chat_template[TD_OPTION_STRING_BYTES]; /* file that replaces the model's own; "" = model's */
   char cache_dir[TD_OPTION_STRING_BYTES];     /* what starts faster next time; "auto", "" = none */

@@ -58,6 +58,6 @@ void td_api_models(td_conn *c)
     render_model(info, &out);
     td_buf_append_str(&out, "]}");
   }
-  td_conn_respond(c, 200, "application/json", NULL, out.data ? out.data : "", out.len_bytes);
+  td_conn_respond_buf(c, 200, "application/json", NULL, &out);
   td_buf_deinit(&out);
 }

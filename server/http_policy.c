@@ -262,7 +262,7 @@ static int on_body(llhttp_t *p, const char *at, size_t n)
   if (!h->discard_body)
     td_buf_append(&h->body, at, n);
   if (h->body.failed) {
-    fail(h, 413, "no memory for the body");
+    fail(h, 503, "no memory for the body");
     return -1;
   }
   return 0;
@@ -431,7 +431,7 @@ static td_http_event feed_head(td_http *h, const char *data, size_t n, size_t *u
     td_buf_append(&h->raw, at, len);
     *used += len;
     if (h->raw.failed) {
-      fail(h, 431, "no memory for headers");
+      fail(h, 503, "no memory for the headers");
       return TD_HTTP_IS_ERROR;
     }
     bool last = false;

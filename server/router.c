@@ -82,7 +82,7 @@ static bool is_json(const char *type)
 
 static bool admit_state(const td_server *s, td_api_error *e)
 {
-  if (s->draining)
+  if (s->draining && !s->handing_over)
     td_api_error_set(e, 503, "shutting_down", NULL, "the server is shutting down");
   else if (s->engine_state == TD_ENGINE_LOADING)
     td_api_error_set(e, 503, "model_loading", NULL, "the model is still loading");
