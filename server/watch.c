@@ -143,7 +143,7 @@ static uint32_t count_same(const td_conn *c, uint64_t namespace_id)
 {
   uint32_t n = 0;
   for (const td_watcher *w = c->server->watchers; w; w = w->next)
-    n += c->server->keys.n > 1 ? w->namespace_id == namespace_id : memcmp(w->conn->ip, c->ip, sizeof c->ip) == 0;
+    n += c->server->keys.n > 1 ? w->namespace_id == namespace_id : memcmp(&w->conn->ip, &c->ip, sizeof c->ip) == 0;
   return n;
 }
 
