@@ -71,7 +71,7 @@ def test_clients_wait_for_the_model():
     with Holder() as h, contextlib.ExitStack() as stack:
         def ask():
             s = stack.enter_context(socket.create_connection(("127.0.0.1", h.port), timeout=60 * SLOWNESS))
-            s.sendall(b"GET /v1/models HTTP/1.1\r\nHost: t\r\n\r\n")
+            s.sendall(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n")
             return s
         sockets = [ask()]
         h.start()
@@ -124,7 +124,7 @@ def test_connections_of_a_daemon_that_ends():
         def connect():
             return stack.enter_context(socket.create_connection(("127.0.0.1", h.port), timeout=60 * SLOWNESS))
         idle, half = connect(), connect()
-        get = b"GET /v1/models HTTP/1.1\r\nHost: t\r\n\r\n"
+        get = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n"
         old = h.start("--drain-timeout-ms", 20000)
         for s in (idle, half):
             s.sendall(get)
