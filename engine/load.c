@@ -7,11 +7,11 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "config/checked.h"
+#include "config/hash.h"
 #include "config/log.h"
 #include "kernels/attention/plan.h"
 
@@ -272,10 +272,9 @@ static td_status make_scheduler(td_engine *e, const memory_plan *mp, td_error *e
                         .slack_percent = (uint32_t)td_option(&e->options, TD_LIMIT_SLACK_PERCENT),
                         .ttft_target_us = 1000 * (uint64_t)td_option(&e->options, TD_LIMIT_TTFT_TARGET_MS),
                         .priority_us = 1000 * (uint64_t)td_option(&e->options, TD_LIMIT_PRIORITY_MS),
-                        .share_under_way = true};
+                        .share_under_way = true,
+                        .hash_seed = td_random_u64()};
   td_sched_stats st;
-  if (getrandom(&sc.hash_seed, sizeof sc.hash_seed, GRND_NONBLOCK) < 0)
-    sc.hash_seed = td_engine_now_us(); /* before the pool is ready: hard to guess will do */
   TD_TRY(td_sched_create(&sc, &e->sched, err));
   TD_TRY(td_sched_plan_create(e->sched, &e->plan, err));
   TD_TRY(td_sched_plan_create(e->sched, &e->next, err));
