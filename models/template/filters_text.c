@@ -231,7 +231,7 @@ static value f_int(rendering *r, bound *b)
     if (t && digits < 19 && t[0] != '\0') {
       i = strtoll(t, &end, (int)(base ? base : 10));
       if (*end == '\0' && end != t)
-        return (value){.type = V_INT, .tainted = td_str_any_untrusted(v.s), .i = i};
+        return (value){.type = V_INT, .tainted = td_str_any_untrusted(r, v.s), .i = i};
     }
     if (!parse_float(r, v.s, &f) || !isfinite(f))
       return otherwise;
@@ -240,7 +240,7 @@ static value f_int(rendering *r, bound *b)
       td_render_fail(r, "integer does not fit in 64 bits");
     result = v_int(float_to_int(r, f));
   }
-  result.tainted |= td_value_is_tainted(v);
+  result.tainted |= td_value_is_tainted(r, v);
   return result;
 }
 
@@ -258,7 +258,7 @@ static value f_float(rendering *r, bound *b)
   else if ((v.type == V_STR || v.type == V_BIGINT) && parse_float(r, v.s, &f))
     result = v_float(f);
   if (result.type == V_FLOAT)
-    result.tainted |= td_value_is_tainted(v);
+    result.tainted |= td_value_is_tainted(r, v);
   return result;
 }
 

@@ -176,7 +176,7 @@ static void repr(rendering *r, text_out *o, value v, bool vouched)
   case V_FLOAT: scalar(r, o, v); return;
   case V_BIGINT: td_out_str(r, o, v.s); return;
   case V_STR:
-    vouched = vouched && !td_str_any_untrusted(v.s);
+    vouched = vouched && !td_str_any_untrusted(r, v.s);
     if (v.s->markup)
       td_out_cstr(r, o, "Markup(", vouched);
     repr_str(r, o, v.s, vouched);

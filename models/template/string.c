@@ -38,10 +38,11 @@ str *td_str_slice(rendering *r, const str *s, size_t from, size_t to)
   return cut;
 }
 
-bool td_str_any_untrusted(const str *s)
+bool td_str_any_untrusted(rendering *r, const str *s)
 {
   if (!s->shadow)
     return !s->trusted && s->n > 0;
+  pay_bytes(r, s->n);
   return memchr(s->shadow, 0, s->n) != NULL;
 }
 

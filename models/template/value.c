@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "config/hash.h"
 #include "models/template/unicode.h"
 #include "models/template/value.h"
 
@@ -150,11 +151,11 @@ const char *td_value_type_name(value v)
   return "object";
 }
 
-bool td_value_is_tainted(value v)
+bool td_value_is_tainted(rendering *r, value v)
 {
   switch (v.type) {
   case V_STR:
-  case V_BIGINT: return td_str_any_untrusted(v.s);
+  case V_BIGINT: return td_str_any_untrusted(r, v.s);
   case V_LIST:
   case V_TUPLE: return v.l->tainted;
   case V_DICT:
@@ -318,32 +319,22 @@ int td_value_compare(rendering *r, value a, value b, const char *op)
 
 /* ---- hashes and dicts ---- */
 
-static uint64_t hash_bytes(const char *p, size_t n)
-{
-  uint64_t h = 1469598103934665603u;
-  for (size_t i = 0; i < n; i++)
-    h = (h ^ (unsigned char)p[i]) * 1099511628211u;
-  return h ^ h >> 29;
-}
-
-static uint64_t hash_mix(uint64_t h) { return (h ^ h >> 31) * 0x9E3779B97F4A7C15u; }
-
 uint64_t td_value_hash(rendering *r, value v)
 {
   uint64_t h = 7;
   switch (v.type) {
   case V_STR:
-  case V_BIGINT: pay_bytes(r, v.s->n); return hash_bytes(v.s->p, v.s->n);
-  case V_BOOL: return hash_mix(v.b);
-  case V_INT: return hash_mix((uint64_t)v.i);
+  case V_BIGINT: pay_bytes(r, v.s->n); return td_hash_bytes(r->seed, v.s->p, v.s->n);
+  case V_BOOL: return td_hash_u64(r->seed, v.b);
+  case V_INT: return td_hash_u64(r->seed, (uint64_t)v.i);
   case V_FLOAT: /* equal numbers hash alike */
     if (v.f == floor(v.f) && fabs(v.f) < 9223372036854775808.0)
-      return hash_mix((uint64_t)(int64_t)v.f);
-    return hash_bytes((const char *)&v.f, sizeof v.f);
+      return td_hash_u64(r->seed, (uint64_t)(int64_t)v.f);
+    return td_hash_bytes(r->seed, &v.f, sizeof v.f);
   case V_TUPLE:
     td_render_deeper(r);
     for (size_t i = 0; i < v.l->n; i++)
-      h = hash_mix(h + td_value_hash(r, v.l->items[i]));
+      h = td_hash_u64(r->seed, h + td_value_hash(r, v.l->items[i]));
     shallower(r);
     return h;
   case V_LIST:
@@ -351,7 +342,7 @@ uint64_t td_value_hash(rendering *r, value v)
   case V_VIEW: td_render_fail(r, "unhashable type: '%s'", td_value_type_name(v));
   case V_NONE:
   case V_UNDEFINED: return v.type;
-  default: return hash_mix((uint64_t)(uintptr_t)v.l);
+  default: return td_hash_u64(r->seed, (uint64_t)(uintptr_t)v.l);
   }
 }
 
