@@ -107,6 +107,7 @@ static void put_float(rendering *r, text_out *o, const spec *s, double v, bool v
 {
   char digits[NUMBER_BYTES * 2], prefix[4] = "", layout[16];
   int64_t precision = s->precision < 0 ? 6 : s->precision;
+  td_render_pay(r, FLOAT_STEPS + (size_t)precision / 8);
   bool percent = s->type == '%';
   if (signbit(v))
     prefix[0] = '-';

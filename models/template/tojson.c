@@ -34,6 +34,7 @@ static void write_str(writer *w, const str *s, bool vouched)
 {
   vouched = vouched && !td_str_any_untrusted(w->r, s);
   write_text(w, "\"", vouched);
+  pay_chars(w->r, s->n);
   size_t done = 0;
   for (size_t i = 0; i < s->n;) {
     uint32_t cp = (unsigned char)s->p[i];
@@ -83,6 +84,7 @@ static void write_seq(writer *w, const seq *l, size_t level)
 static void write_number(writer *w, value v)
 {
   char buf[40];
+  td_render_pay(w->r, v.type == V_FLOAT ? FLOAT_STEPS : 0);
   if (v.type == V_INT)
     snprintf(buf, sizeof buf, "%lld", (long long)v.i);
   else if (isfinite(v.f))

@@ -374,7 +374,6 @@ static dict_entry *dict_find(rendering *r, const dict *d, value key, uint64_t ha
   size_t i = hash & (d->index_cap - 1);
   for (; d->index[i]; i = (i + 1) & (d->index_cap - 1)) {
     dict_entry *e = &d->entries[d->index[i] - 1];
-    td_render_pay(r, 1); /* keys made to collide spend the budget */
     if (key_is(r, e, key, hash))
       return e;
   }
@@ -386,12 +385,11 @@ static void dict_reindex(rendering *r, dict *d)
 {
   d->index_cap = d->index_cap ? 2 * d->index_cap : 64;
   d->index = td_render_alloc(r, d->index_cap, sizeof *d->index);
+  td_render_pay(r, d->n); /* not by probes: the seed makes them few, and a rendering's price no matter of chance */
   for (size_t k = 0; k < d->n; k++) {
     size_t i = d->entries[k].hash & (d->index_cap - 1);
-    while (d->index[i]) {
-      td_render_pay(r, 1);
+    while (d->index[i])
       i = (i + 1) & (d->index_cap - 1);
-    }
     d->index[i] = (uint32_t)(k + 1);
   }
 }

@@ -67,6 +67,23 @@ def test_user_text_makes_no_special_tokens(daemon):
     assert attack in daemon.post("/detokenize", {"model": MODEL_ID, "tokens": got}).json()["prompt"]
 
 
+@pytest.mark.parametrize("content", ["end", "im", "", " ", "x\n\n", "<|im_end|>", "Sure, here is a long one. " * 200])
+def test_an_answer_goes_on_where_the_final_message_ends(daemon, content):
+    chat = [{"role": "user", "content": "Say end."}]
+    head = tokenize(daemon, messages=chat)["tokens"]  # ends in <|im_start|>assistant\n
+    messages = [*chat, {"role": "assistant", "content": content}]
+    got = tokenize(daemon, messages=messages, continue_final_message=True, add_generation_prompt=False)["tokens"]
+    assert sum(i <= 2 for i in got) == sum(i <= 2 for i in head)  # no end of turn, be it the template's or one of the text's own
+    text = [daemon.post("/detokenize", {"model": MODEL_ID, "tokens": ids}).json()["prompt"] for ids in (head, got)]
+    assert text[1] == text[0] + content
+
+
+def test_many_template_variables_cost_no_search_of_each_for_each(daemon):
+    kwargs = {f"key{i}": i for i in range(60000)}
+    chat = [{"role": "user", "content": "x"}]
+    assert tokenize(daemon, messages=chat, chat_template_kwargs=kwargs) == tokenize(daemon, messages=chat)
+
+
 def test_stream_never_splits_a_character(daemon, client):
     """Characters of several tokens come whole: no replacement character in any delta that the answer does not have."""
     prompt = "Emoji list: 🦄 🐝 🦋 🐢 🐙 🦑 🦀 🐡 🦓 🦍 🦧 🐘 🦛 🦏 🐪 🐫 🦒 🦘 🦬"
