@@ -331,9 +331,29 @@ static td_status open_model(td_engine *e, td_error *err)
   TD_TRY(dummy ? td_model_files_open_described(e->options.model, &e->files, err)
                : td_model_files_open(e->options.model, &e->files, err));
   TD_TRY(td_model_desc_read(e->files, &e->desc, err));
+  if (*e->desc.unserved_defaults)
+    td_warn("the model's files ask for sampling that is not served and is left out: %s", e->desc.unserved_defaults);
   if (dummy)
     td_warn("load_format = dummy: the weights are random, and so are all answers");
   return TD_OK;
+}
+
+static void log_ends(const td_engine *e)
+{
+  td_buf list;
+  td_buf_init(&list, 0);
+  for (uint32_t i = 0; i < e->desc.n_eos_ids; i++) {
+    const char *text = td_tokenizer_token_text(e->tokenizer, e->desc.eos_ids[i]);
+    td_buf_printf(&list, "%s%d %s", i ? ", " : "", e->desc.eos_ids[i], text ? text : "(no text)");
+    if (text && !td_tokenizer_is_special(e->tokenizer, e->desc.eos_ids[i]))
+      td_warn("the model's files end answers at token %d, '%s', which is not a special one: text may hold it",
+              e->desc.eos_ids[i], text);
+  }
+  if (list.len_bytes > 0)
+    td_info("answers end at: %s", list.data);
+  else
+    td_warn("the model's files name no token that ends an answer: all go on to max_tokens");
+  td_buf_deinit(&list);
 }
 
 /* Only a made-up model may do without. */
@@ -347,6 +367,8 @@ static td_status load_text(td_engine *e, td_error *err)
   if (td_tokenizer_vocab(e->tokenizer) > e->desc.vocab)
     return td_fail(err, TD_ERR_MODEL, "%s: the tokenizer has %u tokens, the model's embedding only %u",
                    e->options.model, td_tokenizer_vocab(e->tokenizer), e->desc.vocab);
+  TD_TRY(td_model_end_tokens(e->tokenizer, &e->desc, err));
+  log_ends(e);
   return load_chat_template(e, err);
 }
 
