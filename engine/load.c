@@ -292,6 +292,12 @@ static td_status make_scheduler(td_engine *e, const memory_plan *mp, td_error *e
   return TD_OK;
 }
 
+/* The operator's word, else the model's (negative: none), else the API's. */
+static double sampling_default(double option, double model, td_limit_id limit)
+{
+  return option >= 0 ? option : model >= 0 ? model : td_limits[limit].def;
+}
+
 static void fill_info(td_engine *e, const memory_plan *mp)
 {
   const td_model_desc *d = &e->desc;
@@ -316,12 +322,14 @@ static void fill_info(td_engine *e, const memory_plan *mp)
   i->has_chat_template = e->chat_template != NULL;
   i->has_tokenizer = e->tokenizer != NULL;
   i->default_sampling = (td_sampling){
-      .temperature = d->default_temperature >= 0 ? d->default_temperature
-                                                 : (float)td_limits[TD_LIMIT_TEMPERATURE].def,
-      .top_p = d->default_top_p > 0 ? d->default_top_p : (float)td_limits[TD_LIMIT_TOP_P].def,
-      .min_p = d->default_min_p >= 0 ? d->default_min_p : (float)td_limits[TD_LIMIT_MIN_P].def,
-      .top_k = d->default_top_k >= 0 ? d->default_top_k : (int32_t)td_limits[TD_LIMIT_TOP_K].def,
+      .temperature = (float)sampling_default(e->options.temperature, (double)d->default_temperature, TD_LIMIT_TEMPERATURE),
+      .top_p = (float)sampling_default(e->options.top_p, d->default_top_p > 0 ? (double)d->default_top_p : -1, TD_LIMIT_TOP_P),
+      .min_p = (float)sampling_default(e->options.min_p, (double)d->default_min_p, TD_LIMIT_MIN_P),
+      .top_k = (int32_t)sampling_default(e->options.top_k, d->default_top_k, TD_LIMIT_TOP_K),
   };
+  td_info("requests that do not say are sampled with temperature %g, top_p %g, top_k %d, min_p %g",
+          (double)i->default_sampling.temperature, (double)i->default_sampling.top_p, i->default_sampling.top_k,
+          (double)i->default_sampling.min_p);
   i->loaded_at_unix_s = (uint64_t)time(NULL);
 }
 
