@@ -98,6 +98,10 @@ value td_value_from_json(rendering *r, const cJSON *item, bool trusted)
 {
   value v = v_none();
   td_render_pay(r, 1);
+  if (cJSON_IsString(item) && td_json_has_nul(item->valuestring)) {
+    char *own = td_render_alloc(r, strlen(item->valuestring) + 1, 1);
+    return v_str(td_str_new(r, own, td_json_text(item->valuestring, own), trusted));
+  }
   if (cJSON_IsString(item))
     return v_str(td_str_new(r, item->valuestring, strlen(item->valuestring), trusted));
   if (cJSON_IsNumber(item) || cJSON_IsRaw(item))

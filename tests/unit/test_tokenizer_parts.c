@@ -416,6 +416,28 @@ static void threads(void **state)
   td_tokenizer_destroy(warm);
 }
 
+/* U+0000 is a byte as any: it goes to its own token, or into one with its neighbours, and comes back. */
+static void nul_is_text(void **state)
+{
+  static const char text[] = "a\0b\0\0 c";
+  td_tokenizer *t = load_small();
+  td_ids ids = {0};
+  td_error err;
+  td_detok d;
+  td_buf out;
+  assert_int_equal(td_tokenizer_encode(t, text, sizeof text - 1, NULL, 0, false, 0, &ids, &err), TD_OK);
+  td_buf_init(&out, 0);
+  td_detok_init(&d, t, false);
+  for (size_t i = 0; i < ids.n; i++)
+    td_detok_push(&d, ids.ids[i], &out);
+  td_detok_finish(&d, &out);
+  assert_int_equal(out.len_bytes, sizeof text - 1);
+  assert_memory_equal(out.data, text, sizeof text - 1);
+  td_buf_deinit(&out);
+  td_ids_deinit(&ids);
+  td_tokenizer_destroy(t);
+}
+
 /* ---- pairs that were chosen to collide ---- */
 
 enum { SIDE = 1024, CROWD = 512 };
@@ -478,6 +500,7 @@ int main(void)
       cmocka_unit_test(alphabet_is_a_bijection),
       cmocka_unit_test(classes),
       cmocka_unit_test(first_pieces),
+      cmocka_unit_test(nul_is_text),
       cmocka_unit_test(merges_cannot_be_chosen_to_collide),
       cmocka_unit_test(nfc_moves_spans),
       cmocka_unit_test(trust),
