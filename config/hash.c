@@ -12,7 +12,8 @@ uint64_t td_random_u64(void)
     return v;
   struct timespec now; /* before the kernel's pool is ready: hard to guess will do */
   clock_gettime(CLOCK_MONOTONIC, &now);
-  return td_hash_mix((uint64_t)now.tv_nsec << 32 ^ (uint64_t)now.tv_sec ^ (uintptr_t)&now, 0x9E3779B97F4A7C15u);
+  return td_hash_mix((uint64_t)now.tv_nsec << 32 ^ (uint64_t)now.tv_sec ^ (uintptr_t)&now,
+                     0x9E3779B97F4A7C15u);
 }
 
 static uint64_t load64(const unsigned char *p, size_t n)

@@ -21,7 +21,7 @@ typedef struct guard {
   size_t numbers;     /* numbers inside arrays that were cheap */
   size_t big_numbers; /* integers that a double cannot hold */
   bool takes_nul;
-  size_t n_nul; /* \\u0000 in strings */
+  size_t n_nul;       /* \\u0000 in strings */
   size_t key;         /* where the last key begins */
   const char *ids_key;
   size_t ids_begin, ids_end, n_ids; /* the array that stays text; end 0: none */
@@ -437,7 +437,8 @@ size_t td_json_text(const char *string, char *out)
   return n + rest;
 }
 
-/* The document with that form in place of each \u0000. Backslashes stand in strings only, and each begins an escape. */
+/* The document with that form in place of each \u0000. Backslashes stand in strings only, and each begins an
+ * escape. */
 static void replace_nuls(const char *text, size_t n, td_buf *out)
 {
   const char *end = text + n, *from = text, *at = text;
@@ -518,7 +519,12 @@ static td_status build_around_ids(const guard *g, const char *text, cJSON **out)
 td_status td_json_parse_ids(const char *text, size_t n, const td_json_limits *limits, const char *ids_key, cJSON **out,
                             td_error *err)
 {
-  guard g = {.s = (const unsigned char *)text, .n = n, .limits = limits, .err = err, .takes_nul = true, .ids_key = ids_key};
+  guard g = {.s = (const unsigned char *)text,
+             .n = n,
+             .limits = limits,
+             .err = err,
+             .takes_nul = true,
+             .ids_key = ids_key};
   *out = NULL;
   TD_TRY(guard_document(&g));
   return g.ids_end > 0 ? build_around_ids(&g, text, out) : build(&g, text, n, out);

@@ -54,7 +54,8 @@ typedef struct number_option {
 } number_option;
 
 static const number_option number_options[] = {
-    {TD_LIMIT_TEMPERATURE, offsetof(td_options, temperature), "temperature of requests that name none, 0 to 2; 0: greedy"},
+    {TD_LIMIT_TEMPERATURE, offsetof(td_options, temperature),
+     "temperature of requests that name none, 0 to 2; 0: greedy"},
     {TD_LIMIT_TOP_P, offsetof(td_options, top_p), "top_p of requests that name none, above 0, to 1"},
     {TD_LIMIT_TOP_K, offsetof(td_options, top_k), "top_k of requests that name none, a whole number; 0: off"},
     {TD_LIMIT_MIN_P, offsetof(td_options, min_p), "min_p of requests that name none, 0 to 1; 0: off"},
@@ -109,7 +110,8 @@ static td_status set_limit(td_options *o, int id, const char *value, const char 
 }
 
 /* Digits with a point between them or none: no sign, exponent, hex or infinity. */
-static td_status set_number(td_options *o, const number_option *no, const char *value, const char *where, td_error *err)
+static td_status set_number(td_options *o, const number_option *no, const char *value, const char *where,
+                            td_error *err)
 {
   const td_limit *l = &td_limits[no->limit];
   bool whole = no->limit == TD_LIMIT_TOP_K;
@@ -121,8 +123,8 @@ static td_status set_number(td_options *o, const number_option *no, const char *
                          whole ? "whole number" : "number such as 0.7");
   double v = strtod(value, NULL);
   if (!(v <= l->max) || (no->limit == TD_LIMIT_TOP_P && v == 0))
-    return td_fail_param(err, TD_ERR_CONFIG, l->name, "%s: %s: %s is outside %s0..%.0f", where, l->name, value,
-                         no->limit == TD_LIMIT_TOP_P ? "above " : "", l->max);
+    return td_fail_param(err, TD_ERR_CONFIG, l->name, "%s: %s: %s is outside %s0..%.0f", where, l->name,
+                         value, no->limit == TD_LIMIT_TOP_P ? "above " : "", l->max);
   *(double *)((char *)o + no->offset) = v;
   return TD_OK;
 }

@@ -322,14 +322,16 @@ static void fill_info(td_engine *e, const memory_plan *mp)
   i->has_chat_template = e->chat_template != NULL;
   i->has_tokenizer = e->tokenizer != NULL;
   i->default_sampling = (td_sampling){
-      .temperature = (float)sampling_default(e->options.temperature, (double)d->default_temperature, TD_LIMIT_TEMPERATURE),
-      .top_p = (float)sampling_default(e->options.top_p, d->default_top_p > 0 ? (double)d->default_top_p : -1, TD_LIMIT_TOP_P),
+      .temperature = (float)sampling_default(e->options.temperature, (double)d->default_temperature,
+                                             TD_LIMIT_TEMPERATURE),
+      .top_p = (float)sampling_default(e->options.top_p, d->default_top_p > 0 ? (double)d->default_top_p : -1,
+                                       TD_LIMIT_TOP_P),
       .min_p = (float)sampling_default(e->options.min_p, (double)d->default_min_p, TD_LIMIT_MIN_P),
       .top_k = (int32_t)sampling_default(e->options.top_k, d->default_top_k, TD_LIMIT_TOP_K),
   };
   td_info("requests that do not say are sampled with temperature %g, top_p %g, top_k %d, min_p %g",
-          (double)i->default_sampling.temperature, (double)i->default_sampling.top_p, i->default_sampling.top_k,
-          (double)i->default_sampling.min_p);
+          (double)i->default_sampling.temperature, (double)i->default_sampling.top_p,
+          i->default_sampling.top_k, (double)i->default_sampling.min_p);
   i->loaded_at_unix_s = (uint64_t)time(NULL);
 }
 
@@ -340,7 +342,8 @@ static td_status open_model(td_engine *e, td_error *err)
                : td_model_files_open(e->options.model, &e->files, err));
   TD_TRY(td_model_desc_read(e->files, &e->desc, err));
   if (*e->desc.unserved_defaults)
-    td_warn("the model's files ask for sampling that is not served and is left out: %s", e->desc.unserved_defaults);
+    td_warn("the model's files ask for sampling that is not served and is left out: %s",
+            e->desc.unserved_defaults);
   if (dummy)
     td_warn("load_format = dummy: the weights are random, and so are all answers");
   return TD_OK;

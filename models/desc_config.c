@@ -340,13 +340,34 @@ static void note_unserved(const cJSON *generation, td_model_desc *d)
   static const struct {
     const char *key;
     double off;
-  } keys[] = {{"repetition_penalty", 1}, {"no_repeat_ngram_size", 0}, {"encoder_repetition_penalty", 1},
-              {"encoder_no_repeat_ngram_size", 0}, {"presence_penalty", 0}, {"frequency_penalty", 0}, {"typical_p", 1},
-              {"epsilon_cutoff", 0}, {"eta_cutoff", 0}, {"top_h", 1}, {"penalty_alpha", 0}, {"guidance_scale", 1},
-              {"num_beams", 1}, {"min_length", 0}, {"min_new_tokens", 0}, {"max_new_tokens", 0}, {"bad_words_ids", 0},
-              {"suppress_tokens", 0}, {"begin_suppress_tokens", 0}, {"sequence_bias", 0}, {"forced_bos_token_id", -1},
-              {"forced_eos_token_id", -1}, {"exponential_decay_length_penalty", 0}, {"stop_strings", 0},
-              {"constraints", 0}, {"force_words_ids", 0}, {"watermarking_config", 0}, {"dola_layers", 0}};
+  } keys[] = {{"repetition_penalty", 1},
+              {"no_repeat_ngram_size", 0},
+              {"encoder_repetition_penalty", 1},
+              {"encoder_no_repeat_ngram_size", 0},
+              {"presence_penalty", 0},
+              {"frequency_penalty", 0},
+              {"typical_p", 1},
+              {"epsilon_cutoff", 0},
+              {"eta_cutoff", 0},
+              {"top_h", 1},
+              {"penalty_alpha", 0},
+              {"guidance_scale", 1},
+              {"num_beams", 1},
+              {"min_length", 0},
+              {"min_new_tokens", 0},
+              {"max_new_tokens", 0},
+              {"bad_words_ids", 0},
+              {"suppress_tokens", 0},
+              {"begin_suppress_tokens", 0},
+              {"sequence_bias", 0},
+              {"forced_bos_token_id", -1},
+              {"forced_eos_token_id", -1},
+              {"exponential_decay_length_penalty", 0},
+              {"stop_strings", 0},
+              {"constraints", 0},
+              {"force_words_ids", 0},
+              {"watermarking_config", 0},
+              {"dola_layers", 0}};
   for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
     const cJSON *v = td_json_get(generation, keys[i].key);
     bool list = cJSON_IsArray(v) || cJSON_IsObject(v);

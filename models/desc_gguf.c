@@ -217,7 +217,8 @@ static td_status read_default(gguf_reader *r, const char *key, td_limit_id limit
   if (!has_key(r->files, key))
     return TD_OK;
   if (!td_gguf_get_f64(r->files, key, out) || !(*out >= l->min && *out <= l->max))
-    return td_fail(r->err, TD_ERR_MODEL, "%s: key '%s' is not a number from %g to %g", r->path, key, l->min, l->max);
+    return td_fail(r->err, TD_ERR_MODEL, "%s: key '%s' is not a number from %g to %g", r->path, key, l->min,
+                   l->max);
   return TD_OK;
 }
 
@@ -226,7 +227,9 @@ static td_status read_sampling(gguf_reader *r, td_model_desc *d)
   static const struct {
     const char *key;
     double off;
-  } unserved[] = {{"general.sampling.penalty_repeat", 1}, {"general.sampling.xtc_probability", 0}, {"general.sampling.mirostat", 0}};
+  } unserved[] = {{"general.sampling.penalty_repeat", 1},
+                  {"general.sampling.xtc_probability", 0},
+                  {"general.sampling.mirostat", 0}};
   double temperature = -1, top_p = -1, min_p = -1, top_k = -1;
   TD_TRY(read_default(r, "general.sampling.temp", TD_LIMIT_TEMPERATURE, &temperature));
   TD_TRY(read_default(r, "general.sampling.top_p", TD_LIMIT_TOP_P, &top_p));

@@ -32,7 +32,8 @@ typedef struct td_model_desc {
   float rope_inv_freq[TD_HEAD_DIM_MAX / 2]; /* scaling applied (linear, llama3, yarn) */
 
   uint32_t n_eos_ids;
-  int32_t eos_ids[TD_EOS_IDS_MAX]; /* of all files: generation_config.json and config.json, or GGUF's eos, eot and eom */
+  int32_t eos_ids[TD_EOS_IDS_MAX]; /* of all files: generation_config.json and config.json, or GGUF's eos, eot
+                                      and eom */
 
   /* generation_config.json's defaults for absent request fields; negative or 0 = not given */
   float default_temperature, default_top_p, default_min_p; /* < 0: not given */

@@ -58,8 +58,8 @@ static bool tokenize_prompt(td_call *c, td_prompt *p)
     return false;
   } else {
     size_t n = td_json_text(r->prompt->valuestring, r->prompt->valuestring);
-    st = td_engine_tokenize(c->engine, r->prompt->valuestring, n, true,
-                            r->add_special_tokens, TOKENIZE_MAX, &p->ids, &p->n, &err);
+    st = td_engine_tokenize(c->engine, r->prompt->valuestring, n, true, r->add_special_tokens, TOKENIZE_MAX,
+                            &p->ids, &p->n, &err);
   }
   return st == TD_OK || td_call_fail_tokens(c, &err, r->messages ? "messages" : "prompt");
 }

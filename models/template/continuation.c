@@ -1,8 +1,9 @@
 /* continue_final_message: the text ends where the final message's does, so that the answer goes on there.
  *
- * Where that is, only the template knows: so the message is marked before rendering and the text is cut at the mark after it,
- * by transformers' rules (4.57). The mark is a number that no message can hold, and a space: if the template has taken
- * the space away, it strips what it shows, and white space before the mark goes too. */
+ * Where that is, only the template knows: so the message is marked before rendering and the text is cut at
+ * the mark after it, by transformers' rules (4.57). The mark is a number that no message can hold, and a
+ * space: if the template has taken the space away, it strips what it shows, and white space before the mark
+ * goes too. */
 #include <stdio.h>
 #include <string.h>
 
@@ -45,7 +46,8 @@ void td_continuation_mark(rendering *r, value messages)
     refuse(r, "continue_final_message needs a last message with text");
 }
 
-/* The one place of the mark; NULL also where a template shows the message twice: one mark would stay in the text. */
+/* The one place of the mark; NULL also where a template shows the message twice: one mark would stay in the
+ * text. */
 static const char *find_mark(const rendering *r, const td_buf *out)
 {
   const char *hit = memmem(out->data, out->len_bytes, r->mark, TD_MARK_BYTES);
@@ -70,7 +72,8 @@ void td_continuation_cut(rendering *r)
   const char *mark = r->continued && out->data ? find_mark(r, out) : NULL;
   str *shown = mark ? td_text_strip(r, (str *)r->continued, NULL, true, true) : NULL;
   if (!mark || !memmem(out->data, out->len_bytes, shown->p, shown->n))
-    refuse(r, "the chat template does not show the last message once and as it is, so it cannot be continued");
+    refuse(r,
+           "the chat template does not show the last message once and as it is, so it cannot be continued");
   size_t end = (size_t)(mark - out->data), n;
   if (mark[TD_MARK_BYTES] != ' ')
     while (end > 0 && (n = td_unicode_space_before(out->data, end)) > 0)

@@ -8,8 +8,9 @@
 #include "models/template/builtin.h"
 #include "models/template/unicode.h"
 
-/* Writes the shortest digits that read back as the same double; returns how many stand behind the point. If up to 15 do, they are
- * among the first 15 (DBL_DIG), so that three tries are enough, but for numbers below the normal ones. */
+/* Writes the shortest digits that read back as the same double; returns how many stand behind the point. If
+ * up to 15 do, they are among the first 15 (DBL_DIG), so that three tries are enough, but for numbers below
+ * the normal ones. */
 static int shortest(double f, char digits[32])
 {
   int precision = fabs(f) < DBL_MIN ? 0 : DBL_DIG - 1;

@@ -83,7 +83,8 @@ size_t td_str_find(rendering *r, const str *s, const str *needle, size_t from, s
     return SIZE_MAX;
   if (needle->n == 0)
     return from;
-  pay_bytes(r, to - from + 4 * needle->n); /* of a long needle, too, memmem looks at each byte several times */
+  pay_bytes(r,
+            to - from + 4 * needle->n); /* of a long needle, too, memmem looks at each byte several times */
   const char *hit = memmem(s->p + from, to - from, needle->p, needle->n);
   return hit ? (size_t)(hit - s->p) : SIZE_MAX;
 }

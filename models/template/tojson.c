@@ -58,7 +58,8 @@ static void new_line(writer *w, size_t level, bool vouched)
     return;
   write_text(w, "\n", vouched);
   for (size_t i = 0; i < level; i++)
-    td_out_bytes(w->r, &w->out, w->indent->p, w->indent->n, vouched && !td_str_any_untrusted(w->r, w->indent));
+    td_out_bytes(w->r, &w->out, w->indent->p, w->indent->n,
+                 vouched && !td_str_any_untrusted(w->r, w->indent));
 }
 
 static void separator(writer *w, const str *s, bool vouched)

@@ -159,7 +159,8 @@ bool td_value_is_tainted(rendering *r, value v)
 {
   switch (v.type) {
   case V_STR:
-  case V_BIGINT: return td_str_any_untrusted(r, v.s);
+  case V_BIGINT:
+    return td_str_any_untrusted(r, v.s);
   case V_LIST:
   case V_TUPLE: return v.l->tainted;
   case V_DICT:
@@ -328,9 +329,13 @@ uint64_t td_value_hash(rendering *r, value v)
   uint64_t h = 7;
   switch (v.type) {
   case V_STR:
-  case V_BIGINT: pay_bytes(r, v.s->n); return td_hash_bytes(r->seed, v.s->p, v.s->n);
-  case V_BOOL: return td_hash_u64(r->seed, v.b);
-  case V_INT: return td_hash_u64(r->seed, (uint64_t)v.i);
+  case V_BIGINT:
+    pay_bytes(r, v.s->n);
+    return td_hash_bytes(r->seed, v.s->p, v.s->n);
+  case V_BOOL:
+    return td_hash_u64(r->seed, v.b);
+  case V_INT:
+    return td_hash_u64(r->seed, (uint64_t)v.i);
   case V_FLOAT: /* equal numbers hash alike */
     if (v.f == floor(v.f) && fabs(v.f) < 9223372036854775808.0)
       return td_hash_u64(r->seed, (uint64_t)(int64_t)v.f);
@@ -346,7 +351,8 @@ uint64_t td_value_hash(rendering *r, value v)
   case V_VIEW: td_render_fail(r, "unhashable type: '%s'", td_value_type_name(v));
   case V_NONE:
   case V_UNDEFINED: return v.type;
-  default: return td_hash_u64(r->seed, (uint64_t)(uintptr_t)v.l);
+  default:
+    return td_hash_u64(r->seed, (uint64_t)(uintptr_t)v.l);
   }
 }
 
@@ -389,7 +395,8 @@ static void dict_reindex(rendering *r, dict *d)
 {
   d->index_cap = d->index_cap ? 2 * d->index_cap : 64;
   d->index = td_render_alloc(r, d->index_cap, sizeof *d->index);
-  td_render_pay(r, d->n); /* not by probes: the seed makes them few, and a rendering's price no matter of chance */
+  td_render_pay(
+      r, d->n); /* not by probes: the seed makes them few, and a rendering's price no matter of chance */
   for (size_t k = 0; k < d->n; k++) {
     size_t i = d->entries[k].hash & (d->index_cap - 1);
     while (d->index[i])

@@ -181,8 +181,8 @@ __attribute__((noreturn)) void td_render_fail(rendering *r, const char *fmt, ...
 __attribute__((noreturn)) void td_render_fail_status(rendering *r, td_status code, const char *fmt, ...)
     TD_PRINTF(3, 4);
 void *td_render_alloc(rendering *r, size_t count, size_t size);
-/* Pays for n units of work; fails when the budget is spent. A unit is some 50 ns at most: bytes that are copied or compared cost 1/64
- * each, those that are decoded 1/16. */
+/* Pays for n units of work; fails when the budget is spent. A unit is some 50 ns at most: bytes that are
+ * copied or compared cost 1/64 each, those that are decoded 1/16. */
 void td_render_pay(rendering *r, size_t n);
 static inline void pay_bytes(rendering *r, size_t n) { td_render_pay(r, n / 64 + 1); }
 static inline void pay_chars(rendering *r, size_t n) { td_render_pay(r, n / 16 + 1); }
@@ -266,7 +266,7 @@ iter *td_iter_reversed(rendering *r, value v); /* NULL: cannot be walked backwar
 str *td_value_str(rendering *r, value v);
 str *td_value_repr(rendering *r, value v);
 void td_value_print(rendering *r, text_out *o, value v); /* str() of it */
-enum { FLOAT_STEPS = 16 }; /* to be paid for it */
+enum { FLOAT_STEPS = 16 };                               /* to be paid for it */
 size_t td_float_repr(double f, char out[40]);
 const char *td_value_quoted(rendering *r, value v); /* repr as C string, for messages */
 value td_value_tojson(rendering *r, value v, bool ascii, value indent, value separators, bool sort_keys);

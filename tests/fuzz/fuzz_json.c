@@ -119,7 +119,8 @@ static void check_nul_text(const cJSON *item)
     size_t n_text = td_json_text(item->valuestring, text);
     for (size_t i = 0; i < n_text; i++)
       n_nul += text[i] == '\0';
-    FUZZ_CHECK(n_text + n_nul == n && text[n_text] == '\0' && (n_nul > 0) == td_json_has_nul(item->valuestring));
+    FUZZ_CHECK(n_text + n_nul == n && text[n_text] == '\0' &&
+               (n_nul > 0) == td_json_has_nul(item->valuestring));
     free(text);
   }
 }

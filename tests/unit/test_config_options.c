@@ -205,7 +205,8 @@ static void test_command_line(void **state)
   assert_string_equal(o.model, "--help");
 }
 
-/* Defaults of sampling: numbers with a point, within the bounds of the request's fields; negative: not set. */
+/* Defaults of sampling: numbers with a point, within the bounds of the request's fields; negative: not set.
+ */
 static void test_sampling_defaults(void **state)
 {
   td_options o;
@@ -213,13 +214,16 @@ static void test_sampling_defaults(void **state)
   td_options_action action;
   assert_int_equal(ARGS("--model=a"), TD_OK);
   assert_true(o.temperature < 0 && o.top_p < 0 && o.top_k < 0 && o.min_p < 0);
-  assert_int_equal(ARGS("--model=a", "--temperature", "0.25", "--top-p=0.5", "--top_k", "40", "--min-p=0"), TD_OK);
+  assert_int_equal(ARGS("--model=a", "--temperature", "0.25", "--top-p=0.5", "--top_k", "40", "--min-p=0"),
+                   TD_OK);
   assert_true(o.temperature == 0.25 && o.top_p == 0.5 && o.top_k == 40 && o.min_p == 0);
   assert_int_equal(ARGS("--model=a", "--temperature=2.000", "--top-p=1"), TD_OK);
-  static const char *const bad[] = {"--temperature=2.1", "--temperature=-1", "--temperature=", "--temperature=.5", "--temperature=1.",
-                                    "--temperature=1e0", "--temperature=0x1", "--temperature=nan", "--temperature=inf",
-                                    "--temperature=1 ", "--temperature=1.0.0", "--temperature=0,5", "--top-p=0", "--top-p=0.0",
-                                    "--top-p=1.01", "--min-p=2", "--top-k=1.5", "--top-k=-1", "--top-k=99999999"};
+  static const char *const bad[] = {
+      "--temperature=2.1", "--temperature=-1",  "--temperature=",      "--temperature=.5",
+      "--temperature=1.",  "--temperature=1e0", "--temperature=0x1",   "--temperature=nan",
+      "--temperature=inf", "--temperature=1 ",  "--temperature=1.0.0", "--temperature=0,5",
+      "--top-p=0",         "--top-p=0.0",       "--top-p=1.01",        "--min-p=2",
+      "--top-k=1.5",       "--top-k=-1",        "--top-k=99999999"};
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
     if (ARGS("--model=a", bad[i]) != TD_ERR_CONFIG)
       fail_msg("%s is taken", bad[i]);

@@ -132,9 +132,12 @@ static void test_end_tokens_and_generation(void **state)
   refuse(LLAMA ",\"eos_token_id\":1000}", NULL, TD_ERR_MODEL, "eos_token_id", "1000");
   refuse(LLAMA ",\"eos_token_id\":-1}", NULL, TD_ERR_MODEL, "eos_token_id", "token id");
   refuse(LLAMA ",\"eos_token_id\":\"</s>\"}", NULL, TD_ERR_MODEL, "eos_token_id", "token id");
-  refuse(LLAMA ",\"eos_token_id\":true}", "{\"eos_token_id\":7}", TD_ERR_MODEL, "config.json: eos_token_id", "token id");
-  refuse(LLAMA ",\"eos_token_id\":{}}", "{\"eos_token_id\":7}", TD_ERR_MODEL, "config.json: eos_token_id", "token id");
-  refuse(LLAMA ",\"eos_token_id\":[7,\"8\"]}", "{\"eos_token_id\":7}", TD_ERR_MODEL, "config.json: eos_token_id", "token id");
+  refuse(LLAMA ",\"eos_token_id\":true}", "{\"eos_token_id\":7}", TD_ERR_MODEL, "config.json: eos_token_id",
+         "token id");
+  refuse(LLAMA ",\"eos_token_id\":{}}", "{\"eos_token_id\":7}", TD_ERR_MODEL, "config.json: eos_token_id",
+         "token id");
+  refuse(LLAMA ",\"eos_token_id\":[7,\"8\"]}", "{\"eos_token_id\":7}", TD_ERR_MODEL,
+         "config.json: eos_token_id", "token id");
   td_buf many;
   td_buf_init(&many, 0);
   td_buf_append_str(&many, LLAMA ",\"eos_token_id\":[0");
@@ -150,15 +153,18 @@ static void test_end_tokens_and_generation(void **state)
 /* What steers sampling and is not served is named; what is off is not. */
 static void test_unserved_defaults(void **state)
 {
-  td_model_desc d = accept(LLAMA "}", "{\"repetition_penalty\":1.05,\"no_repeat_ngram_size\":0,\"typical_p\":1.0,"
-                                      "\"bad_words_ids\":[[3]],\"suppress_tokens\":[],\"stop_strings\":null,\"top_k\":5}");
+  td_model_desc d =
+      accept(LLAMA "}", "{\"repetition_penalty\":1.05,\"no_repeat_ngram_size\":0,\"typical_p\":1.0,"
+                        "\"bad_words_ids\":[[3]],\"suppress_tokens\":[],\"stop_strings\":null,\"top_k\":5}");
   assert_string_equal(d.unserved_defaults, "repetition_penalty, bad_words_ids");
   assert_string_equal(accept(LLAMA "}", "{\"repetition_penalty\":1,\"num_beams\":1}").unserved_defaults, "");
   assert_string_equal(accept(LLAMA "}", NULL).unserved_defaults, "");
 }
 
-#define BYTES "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},\"merges\":[\"a b\"]},\"pre_tokenizer\":" \
-              "{\"type\":\"ByteLevel\",\"add_prefix_space\":false},\"decoder\":{\"type\":\"ByteLevel\"}"
+#define BYTES                                                                                                \
+  "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},\"merges\":[\"a "                        \
+  "b\"]},\"pre_tokenizer\":"                                                                                 \
+  "{\"type\":\"ByteLevel\",\"add_prefix_space\":false},\"decoder\":{\"type\":\"ByteLevel\"}"
 
 /* The tokenizer's ends, behind those of the description's files. */
 static void expect_ends(const char *added, const char *config, uint32_t n, const int32_t *want)
@@ -187,8 +193,9 @@ static void test_ends_that_the_tokenizer_knows(void **state)
   expect_ends(ADDED(7, "<|turn|>", true), "{\"eos_token\":\"<|turn|>\"}", 2, (int32_t[]){0, 7});
   expect_ends(ADDED(7, "<|turn|>", true), "{\"eos_token\":{\"content\":\"<|turn|>\"}}", 2, (int32_t[]){0, 7});
   expect_ends(ADDED(7, "<|im_end|>", false), "{}", 1, (int32_t[]){0}); /* anybody's text */
-  expect_ends(ADDED(7, "<|eot_id|>", true) "," ADDED(8, "<|eom_id|>", true) "," ADDED(9, "<|end_of_text|>", true),
-              "{\"eos_token\":\"<|eot_id|>\"}", 4, (int32_t[]){0, 7, 8, 9});
+  expect_ends(
+      ADDED(7, "<|eot_id|>", true) "," ADDED(8, "<|eom_id|>", true) "," ADDED(9, "<|end_of_text|>", true),
+      "{\"eos_token\":\"<|eot_id|>\"}", 4, (int32_t[]){0, 7, 8, 9});
 }
 
 /* ---- rotary embedding ---- */

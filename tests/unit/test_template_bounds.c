@@ -241,23 +241,74 @@ static cJSON *texts(size_t n)
 
 static void looking_at_bytes_is_paid_for(void **state)
 {
-  static const char *const looks[] = {
-      "a.startswith(b)", "a.endswith(b)", "a.removeprefix(b)", "a.removesuffix(b)", "a == b", "a < b", "b in a", "a in [b]",
-      "a.find('b')", "a.rfind('b')", "u.rfind('\xc3\xa4')", "z.find('z')",
-      "u[1:]|length", "u[-1]", "u.count('')", "a.count('a')", "a.count('b')", "u.startswith('b')", "'x'.strip(a)|length",
-      "a.strip('bcda')|length", "s.strip()|length", "s|trim|length", "d|int(7)|string|length", "a|int", "d|float|string|length",
-      "a|tojson|length", "u|upper|length", "a|lower|length", "a|wordcount", "a|escape|length", "[a]|string|length", "u.isalpha()",
-      "a.islower()", "a.isidentifier()", "l.splitlines()|length", "a.splitlines()|length", "s.split()|length", "a.split()|length",
-      "a.rsplit()|length", "a.split('b')|length", "a.split('a')|length", "a.rsplit('a')|length", "a.replace('b', 'c')|length",
-      "a.replace('a', 'c')|length", "a|indent|length", "a|urlencode|length", "a.expandtabs()|length", "(a ~ 'x')|length",
-      "'%s' % a == ''", "{a: 1}|length", "a|reverse|length", "u[::2]|length", "u|list|length", "a.title()|length",
-      "a.partition('b')|length", "a is lower", "['x']|map(attribute=a)|list|length", "['x']|sort(attribute=a)|length",
-      "[1, 2]|join(a)|length", "(a ~ 'q')|replace('q', '')|length", "a|format|length", "a|title|length"};
+  static const char *const looks[] = {"a.startswith(b)",
+                                      "a.endswith(b)",
+                                      "a.removeprefix(b)",
+                                      "a.removesuffix(b)",
+                                      "a == b",
+                                      "a < b",
+                                      "b in a",
+                                      "a in [b]",
+                                      "a.find('b')",
+                                      "a.rfind('b')",
+                                      "u.rfind('\xc3\xa4')",
+                                      "z.find('z')",
+                                      "u[1:]|length",
+                                      "u[-1]",
+                                      "u.count('')",
+                                      "a.count('a')",
+                                      "a.count('b')",
+                                      "u.startswith('b')",
+                                      "'x'.strip(a)|length",
+                                      "a.strip('bcda')|length",
+                                      "s.strip()|length",
+                                      "s|trim|length",
+                                      "d|int(7)|string|length",
+                                      "a|int",
+                                      "d|float|string|length",
+                                      "a|tojson|length",
+                                      "u|upper|length",
+                                      "a|lower|length",
+                                      "a|wordcount",
+                                      "a|escape|length",
+                                      "[a]|string|length",
+                                      "u.isalpha()",
+                                      "a.islower()",
+                                      "a.isidentifier()",
+                                      "l.splitlines()|length",
+                                      "a.splitlines()|length",
+                                      "s.split()|length",
+                                      "a.split()|length",
+                                      "a.rsplit()|length",
+                                      "a.split('b')|length",
+                                      "a.split('a')|length",
+                                      "a.rsplit('a')|length",
+                                      "a.replace('b', 'c')|length",
+                                      "a.replace('a', 'c')|length",
+                                      "a|indent|length",
+                                      "a|urlencode|length",
+                                      "a.expandtabs()|length",
+                                      "(a ~ 'x')|length",
+                                      "'%s' % a == ''",
+                                      "{a: 1}|length",
+                                      "a|reverse|length",
+                                      "u[::2]|length",
+                                      "u|list|length",
+                                      "a.title()|length",
+                                      "a.partition('b')|length",
+                                      "a is lower",
+                                      "['x']|map(attribute=a)|list|length",
+                                      "['x']|sort(attribute=a)|length",
+                                      "[1, 2]|join(a)|length",
+                                      "(a ~ 'q')|replace('q', '')|length",
+                                      "a|format|length",
+                                      "a|title|length"};
   enum { TIMES = 20, N = 16384 };
   cJSON *one = texts(N), *two = texts(2 * N);
   for (size_t i = 0; i < sizeof looks / sizeof *looks; i++) {
     char source[256];
-    snprintf(source, sizeof source, "{%% for i in range(%d) %%}{%% set x = %s %%}{%% endfor %%}", TIMES, looks[i]);
+    snprintf(source, sizeof source, "{%% for i in range(%d) %%}{%% set x = %s %%}{%% endfor %%}", TIMES,
+             looks[i]);
     size_t less = steps_of(source, one), more = steps_of(source, two);
     if (more - less < TIMES * N / 64 || more > 2 * less + 1000)
       fail_msg("%s: %zu steps for %d bytes, %zu for twice as many", looks[i], less, N, more);
@@ -283,7 +334,8 @@ static void many_variables_cost_their_number(void **state)
     size_t low = 0, high = 1 << 20;
     while (high - low > 1) {
       td_rendered out;
-      td_render_input in = {.input = NULL, .kwargs = kwargs, .max_ops = low + (high - low) / 2, .max_memory_bytes = 1 << 20};
+      td_render_input in = {
+          .input = NULL, .kwargs = kwargs, .max_ops = low + (high - low) / 2, .max_memory_bytes = 1 << 20};
       td_status st = td_chat_template_render(t, &in, &out, &last);
       *(st == TD_OK ? &high : &low) = in.max_ops;
       if (st == TD_OK)
@@ -341,12 +393,15 @@ static void mangled_templates_do_no_harm(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(growth_hits_the_caps),           cmocka_unit_test(text_built_in_a_loop_is_linear),
+      cmocka_unit_test(growth_hits_the_caps),
+      cmocka_unit_test(text_built_in_a_loop_is_linear),
       cmocka_unit_test(nesting_does_not_exhaust_a_small_stack),
-      cmocka_unit_test(compile_errors_name_the_line),   cmocka_unit_test(limits_of_the_source),
+      cmocka_unit_test(compile_errors_name_the_line),
+      cmocka_unit_test(limits_of_the_source),
       cmocka_unit_test(looking_at_bytes_is_paid_for),
       cmocka_unit_test(many_variables_cost_their_number),
-      cmocka_unit_test(render_errors_are_the_references), cmocka_unit_test(mangled_templates_do_no_harm),
+      cmocka_unit_test(render_errors_are_the_references),
+      cmocka_unit_test(mangled_templates_do_no_harm),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -76,7 +76,8 @@ static bool renders_as(const char *name, const char *source, const td_render_inp
 static bool matches(const char *name, const char *source, const cJSON *trusted, const cJSON *input,
                     const cJSON *expect)
 {
-  td_render_input in = {.trusted = trusted, .input = input, .max_ops = 4000000, .max_memory_bytes = 134217728};
+  td_render_input in = {
+      .trusted = trusted, .input = input, .max_ops = 4000000, .max_memory_bytes = 134217728};
   in.now = (time_t)td_json_get(golden, "now")->valuedouble;
   return renders_as(name, source, &in, expect);
 }

@@ -458,8 +458,8 @@ static uint64_t displacement(const td_merges *m)
   return sum;
 }
 
-/* Who knows one table's places knows nothing of another's: of a file's merges that all fall into one place of a table, another
- * process's table has no long row. */
+/* Who knows one table's places knows nothing of another's: of a file's merges that all fall into one place of
+ * a table, another process's table has no long row. */
 static void merges_cannot_be_chosen_to_collide(void **state)
 {
   td_merges seen, other;
