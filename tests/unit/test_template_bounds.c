@@ -198,7 +198,7 @@ static void limits_of_the_source(void **state)
 static size_t steps_of(const char *source, const cJSON *input)
 {
   td_chat_template *t;
-  size_t low = 0, high = 1 << 30;
+  size_t low = 0, high = 1 << 22;
   if (td_chat_template_compile(source, strlen(source), &t, &last) != TD_OK)
     fail_msg("%s: %s", source, last.message);
   while (high - low > 1) {
@@ -303,7 +303,7 @@ static void looking_at_bytes_is_paid_for(void **state)
                                       "(a ~ 'q')|replace('q', '')|length",
                                       "a|format|length",
                                       "a|title|length"};
-  enum { TIMES = 20, N = 16384 };
+  enum { TIMES = 5, N = 8192 };
   cJSON *one = texts(N), *two = texts(2 * N);
   for (size_t i = 0; i < sizeof looks / sizeof *looks; i++) {
     char source[256];
