@@ -28,6 +28,8 @@ typedef struct td_options {
   char load_format[16];                       /* "auto" | "dummy" */
   char attention[16];                         /* "serial" | "unified" | "pat" | "persistentkv" | "flashdecode" */
   char policy[16];                            /* "tandem" | "sarathi" | "prefill-first" | "decode-first" | "orca" */
+  /* Sampling where a request says nothing; negative: as the model's files say, else as the API does. */
+  double temperature, top_p, min_p, top_k;
   td_log_level log_level;                     /* error | warn | info | debug */
   double limit[TD_LIMIT_COUNT];               /* every OPTION limit, validated; others: default */
 } td_options;

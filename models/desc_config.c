@@ -350,6 +350,49 @@ static td_status read_default(const config_reader *r, const char *key, td_limit_
   return TD_OK;
 }
 
+/* Keys that change which token comes next, and the number that means off; a list is off if it is empty. */
+static void note_unserved(const cJSON *generation, td_model_desc *d)
+{
+  static const struct {
+    const char *key;
+    double off;
+  } keys[] = {{"repetition_penalty", 1},
+              {"no_repeat_ngram_size", 0},
+              {"encoder_repetition_penalty", 1},
+              {"encoder_no_repeat_ngram_size", 0},
+              {"presence_penalty", 0},
+              {"frequency_penalty", 0},
+              {"typical_p", 1},
+              {"epsilon_cutoff", 0},
+              {"eta_cutoff", 0},
+              {"top_h", 1},
+              {"penalty_alpha", 0},
+              {"guidance_scale", 1},
+              {"num_beams", 1},
+              {"min_length", 0},
+              {"min_new_tokens", 0},
+              {"max_new_tokens", 0},
+              {"bad_words_ids", 0},
+              {"suppress_tokens", 0},
+              {"begin_suppress_tokens", 0},
+              {"sequence_bias", 0},
+              {"forced_bos_token_id", -1},
+              {"forced_eos_token_id", -1},
+              {"exponential_decay_length_penalty", 0},
+              {"stop_strings", 0},
+              {"constraints", 0},
+              {"force_words_ids", 0},
+              {"watermarking_config", 0},
+              {"dola_layers", 0}};
+  for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+    const cJSON *v = td_json_get(generation, keys[i].key);
+    bool list = cJSON_IsArray(v) || cJSON_IsObject(v);
+    if (v && !cJSON_IsNull(v) && !cJSON_IsFalse(v) && !(list && !v->child) &&
+        !(cJSON_IsNumber(v) && v->valuedouble == keys[i].off))
+      td_desc_note_unserved(d, keys[i].key);
+  }
+}
+
 static td_status read_generation(config_reader *r, const cJSON *generation, td_model_desc *d)
 {
   const cJSON *config = r->config;
@@ -358,6 +401,7 @@ static td_status read_generation(config_reader *r, const cJSON *generation, td_m
   r->file = GENERATION;
   if (generation) {
     TD_TRY(read_end_tokens(r, d));
+    note_unserved(generation, d);
     TD_TRY(read_default(r, "temperature", TD_LIMIT_TEMPERATURE, &d->default_temperature));
     TD_TRY(read_default(r, "top_p", TD_LIMIT_TOP_P, &d->default_top_p));
     TD_TRY(read_default(r, "min_p", TD_LIMIT_MIN_P, &d->default_min_p));
@@ -367,7 +411,7 @@ static td_status read_generation(config_reader *r, const cJSON *generation, td_m
   }
   r->config = config;
   r->file = CONFIG;
-  return read_end_tokens(r, d->n_eos_ids > 0 ? NULL : d);
+  return read_end_tokens(r, d);
 }
 
 td_status td_desc_read_config(const td_model_files *files, td_model_desc *d, td_rope_spec *rope,

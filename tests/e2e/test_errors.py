@@ -184,7 +184,7 @@ def test_wrong_model_everywhere(daemon):
 # ---- bodies ----
 
 BAD_JSON = [b"", b"{", b"null", b"[]", b"5", b'"x"', b"{} {}", b"{}x", b"\xef\xbb\xbf{}", b'{"model":"a","model":"b"}', b'{"a":1,}',
-            b"{'a':1}", b'{"a":"\xff"}', b'{"a":"\xed\xa0\x80"}', b'{"a":"\\ud800"}', b'{"a":"\\u0000"}', b'{"a":"\x01"}',
+            b"{'a':1}", b'{"a":"\xff"}', b'{"a":"\xed\xa0\x80"}', b'{"a":"\\ud800"}', b'{"a\\u0000":1}', b'{"model":"a\\u0000","prompt":"a"}', b'{"a":"\x01"}',
             b'{"a":' + b"[" * 70 + b"]" * 70 + b"}", b'{"a":[' + b"0," * 300000 + b"0]}", b'{"a":nan}', b'{"a":tru}', b"\x00", b"{" * 5000]
 
 
