@@ -272,7 +272,8 @@ static td_status make_scheduler(td_engine *e, const memory_plan *mp, td_error *e
                         .slack_percent = (uint32_t)td_option(&e->options, TD_LIMIT_SLACK_PERCENT),
                         .ttft_target_us = 1000 * (uint64_t)td_option(&e->options, TD_LIMIT_TTFT_TARGET_MS),
                         .priority_us = 1000 * (uint64_t)td_option(&e->options, TD_LIMIT_PRIORITY_MS),
-                        .share_under_way = true};
+                        .share_under_way = true,
+                        .n_accounts = e->n_accounts};
   td_sched_stats st;
   if (getrandom(&sc.hash_seed, sizeof sc.hash_seed, GRND_NONBLOCK) < 0)
     sc.hash_seed = td_engine_now_us(); /* before the pool is ready: hard to guess will do */
