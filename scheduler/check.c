@@ -107,7 +107,8 @@ static void check_places(const td_sched *s)
 {
   const td_request_table *t = &s->table;
   const td_places *p = &s->places;
-  uint32_t n_running = 0, n_holders = 0, n_kept = p->most_kept + 1 < p->n_accounts ? p->most_kept + 1 : p->n_accounts;
+  uint32_t n_kept = p->most_kept + 1 < p->n_accounts ? p->most_kept + 1 : p->n_accounts;
+  uint32_t n_running = 0, n_holders = 0;
   for (uint32_t i = 0; i < TD_ORDER_ACCOUNTS; i++) {
     n_running += p->n_running[i];
     n_holders += p->n_running[i] > 0;

@@ -105,7 +105,10 @@ static inline uint32_t td_sched_slot_of(const td_sched *s, const td_request *r)
   return (uint32_t)(r - s->table.requests);
 }
 
-static inline uint32_t td_sched_free_places(const td_sched *s) { return s->config.max_running - s->table.n_running; }
+static inline uint32_t td_sched_free_places(const td_sched *s)
+{
+  return s->config.max_running - s->table.n_running;
+}
 
 /* ---- plan.c ---- */
 

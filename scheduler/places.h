@@ -1,8 +1,9 @@
 /* Places of a step, by account: one that runs some already leaves free ones to those that run none.
  *
- * Which account is next says order.h; but a place is held for a whole answer, and nobody is preempted for another account.
- * So before an account gets its second place and further ones, as many stay free as there are accounts that may come
- * and run nothing, an eighth of all places at most. Its first place may be one of these. With one account nothing is kept. */
+ * Which account is next says order.h; but a place is held for a whole answer, and nobody is preempted for
+ * another account. So before an account gets its second place and further ones, as many stay free as there
+ * are accounts that may come and run nothing, an eighth of all places at most. Its first place may be one of
+ * these. With one account nothing is kept. */
 #ifndef TD_SCHEDULER_PLACES_H
 #define TD_SCHEDULER_PLACES_H
 
@@ -24,8 +25,15 @@ typedef struct td_places {
 TD_MUST_CHECK bool td_places_init(td_places *p, uint32_t n_accounts, uint32_t max_running, uint32_t n_ids);
 void td_places_deinit(td_places *p);
 
-static inline void td_places_take(td_places *p, uint32_t account) { p->n_holders += p->n_running[account]++ == 0; }
-static inline void td_places_give(td_places *p, uint32_t account) { p->n_holders -= --p->n_running[account] == 0; }
+static inline void td_places_take(td_places *p, uint32_t account)
+{
+  p->n_holders += p->n_running[account]++ == 0;
+}
+
+static inline void td_places_give(td_places *p, uint32_t account)
+{
+  p->n_holders -= --p->n_running[account] == 0;
+}
 
 /* How many are kept for accounts that run nothing. */
 static inline uint32_t td_places_kept(const td_places *p)

@@ -165,7 +165,7 @@ static bool still_refused(const td_sched *s, uint32_t slot)
          !pages_suffice(s, s->refused_need_pages);
 }
 
-/* The front, unless its account has places and what is free is kept: then the front of those that have none. */
+/* The front, unless its account has places and what is free is kept: then that of those that have none. */
 uint32_t td_sched_next(td_sched *s)
 {
   uint32_t front = td_order_front(&s->order), n_free = td_sched_free_places(s);

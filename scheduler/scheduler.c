@@ -67,7 +67,8 @@ static bool allocate(td_sched *s)
   if (!td_request_table_init(&s->table, c->n_slots, c->max_running) ||
       !td_page_pool_init(&s->pool, c->n_pages) ||
       !td_prefix_tree_init(&s->tree, &s->pool, c->page_tokens, c->hash_seed) ||
-      !td_order_init(&s->order, c->n_slots) || !td_places_init(&s->places, c->n_accounts, c->max_running, TD_ORDER_ACCOUNTS) ||
+      !td_order_init(&s->order, c->n_slots) ||
+      !td_places_init(&s->places, c->n_accounts, c->max_running, TD_ORDER_ACCOUNTS) ||
       !td_answers_init(&s->answers, TD_ORDER_ACCOUNTS) || !td_deadlines_init(&s->deadlines, c->n_slots))
     return false;
   uint32_t n_claims = 2;

@@ -83,7 +83,7 @@ typedef struct sim_world {
   double least_correction; /* seen by now, 1 at most */
   uint64_t least_token_ns; /* seen by now in steps with prompts; 0: none */
   uint64_t served[SIM_ACCOUNTS]; /* when last looked at, then with what the plan must have charged */
-  bool passed[SIM_ACCOUNTS]; /* when it last started one, a less served account waited that may only have had a place kept */
+  bool passed[SIM_ACCOUNTS]; /* when it last started one, a less served account waited: places were kept */
   uint32_t n_accounts, last_submitted;
   double priority_rate, deadline_rate, copy_rate;
   uint64_t scratch_step, scratch_order; /* at the last plan that was not made ahead: its step, next_order */

@@ -51,7 +51,7 @@ static void test_a_newcomer_is_started_at_once(void **state)
   fx_step(&f);
   assert_int_equal(f.n_finished, 1);
   fx_step(&f);
-  assert_true(td_sched_is_running(f.s, 7)); /* as its account runs nothing again, and not one of the three that wait longer */
+  assert_true(td_sched_is_running(f.s, 7)); /* and not one of the three that wait longer */
   for (uint32_t slot = 3; slot < 6; slot++)
     assert_false(td_sched_is_running(f.s, slot));
   fx_run_dry(&f); /* they all end */
@@ -78,7 +78,8 @@ static void test_how_many_are_kept(void **state)
 {
   static const struct {
     uint32_t max_running, n_accounts, n_running;
-  } cases[] = {{1, 9, 1}, {2, 2, 1}, {8, 2, 7}, {8, 9, 7}, {32, 3, 30}, {32, 5, 28}, {32, 100, 28}, {32, 1, 32}};
+  } cases[] = {{1, 9, 1},  {2, 2, 1},  {8, 2, 7},    {8, 9, 7},
+               {32, 3, 30}, {32, 5, 28}, {32, 100, 28}, {32, 1, 32}};
   static int32_t tokens[40][8];
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     td_sched_config c = {.n_slots = 40,
