@@ -42,6 +42,18 @@ td_status td_engine_create(const td_options *options, td_engine **out, td_error 
   return TD_OK;
 }
 
+td_status td_engine_set_accounts(td_engine *e, uint32_t n, td_error *err)
+{
+  TD_BUG_ON(e->thread_started || e->account_tokens);
+  if (n < 2)
+    return TD_OK;
+  e->account_tokens = calloc((size_t)n + 1, sizeof *e->account_tokens);
+  if (!e->account_tokens)
+    return td_fail(err, TD_ERR_NOMEM, "no memory for %u accounts", n);
+  e->n_accounts = n;
+  return TD_OK;
+}
+
 /* A state that the loop set (DRAINING) while the model loaded must not be lost. */
 static void become_ready(td_engine *e)
 {
@@ -145,6 +157,7 @@ void td_engine_get_stats(const td_engine *ce, td_engine_stats *out)
   pthread_mutex_unlock(&e->stats_lock);
   out->heartbeat_us = atomic_load(&e->heartbeat_us);
   out->in_step = atomic_load(&e->in_step);
+  out->longest_predicted_us = atomic_load(&e->longest_predicted_us);
 }
 
 uint32_t td_engine_read_steps(const td_engine *e, uint64_t *cursor, td_engine_step *out, uint32_t max, uint64_t *n_missed)

@@ -34,6 +34,9 @@ typedef enum td_engine_state {
 
 /* Copies options; cheap. */
 TD_MUST_CHECK td_status td_engine_create(const td_options *options, td_engine **out, td_error *err);
+/* Before start: accounts 0 to n may come, and share what waits and runs. Without it, and for n < 2, all is
+ * one's. */
+TD_MUST_CHECK td_status td_engine_set_accounts(td_engine *e, uint32_t n, td_error *err);
 /* Starts the engine thread, which loads the model, logs the memory plan, then serves. wake(arg) is called on the
  * engine thread whenever td_engine_poll or the state has something new; it must only signal (uv_async_send). */
 TD_MUST_CHECK td_status td_engine_start(td_engine *e, void (*wake)(void *arg), void *arg, td_error *err);
@@ -89,8 +92,8 @@ typedef struct td_engine_request {
   void *user;            /* comes back in updates */
 } td_engine_request;
 
-/* [loop] On TD_OK the engine owns r->tokens (taken). TD_ERR_CAPACITY: all slots or the token queue are full, or
- * draining (then the state says so). TD_ERR_REQUEST: could never fit. */
+/* [loop] On TD_OK the engine owns r->tokens (taken). TD_ERR_CAPACITY: all slots, the token queue or
+ * the account's share of it are full, or the engine is not READY (then the state says so). TD_ERR_REQUEST: could never fit. */
 TD_MUST_CHECK td_status td_engine_submit(td_engine *e, const td_engine_request *r, td_ticket *out, td_error *err);
 /* [loop] After a submission was refused for lack of room: in how long one with such a prompt would find some, by what steps take and who
  * is before it. Each answer is a promise that the next one counts in, so that those who were refused do not all come back at once.
@@ -187,6 +190,7 @@ typedef struct td_engine_stats {
   double next_end_us, end_gap_us, prompt_token_us;
   uint64_t heartbeat_us;  /* CLOCK_MONOTONIC when the engine last began or ended a step, or woke idle */
   bool in_step;           /* a step is running: unhealthy if heartbeat_us is long ago */
+  uint64_t longest_predicted_us; /* of all steps so far, the one that runs included; 0: not known */
 } td_engine_stats;
 void td_engine_get_stats(const td_engine *e, td_engine_stats *out);
 /* Median and 99th percentile of the last 1024 steps' errors; 0 before the first. */

@@ -119,6 +119,8 @@ struct td_engine {
   uint32_t n_slots;
   uint32_t free_head; /* loop thread: list of free slots, UINT32_MAX = none */
   uint64_t n_queued_tokens; /* loop thread */
+  uint64_t *account_tokens; /* [n_accounts + 1] of n_queued_tokens; loop thread; NULL: one account has all */
+  uint32_t n_accounts;
   uint32_t n_taken;         /* slots that are not free; loop thread */
   uint64_t n_polls;         /* loop thread */
   uint64_t promised_us;     /* loop thread: when the last one that was refused was told to come back */
@@ -140,6 +142,7 @@ struct td_engine {
   uint64_t n_step_errors;
   _Atomic uint64_t heartbeat_us;
   _Atomic bool in_step;
+  _Atomic uint64_t longest_predicted_us;
   td_step_log step_log;
 };
 

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "config/log.h"
+#include "config/share.h"
 
 enum { NO_SLOT = UINT32_MAX };
 
@@ -32,6 +33,7 @@ void td_engine_requests_deinit(td_engine *e)
   for (uint32_t i = 0; e->slots && i < e->n_slots; i++)
     free(e->slots[i].request.tokens);
   free(e->slots);
+  free(e->account_tokens);
   td_ring_deinit(&e->inbox);
   td_ring_deinit(&e->outbox);
 }
@@ -70,6 +72,25 @@ static td_status check_request(const td_engine *e, const td_engine_request *r, t
   return TD_OK;
 }
 
+/* A prompt alone is always taken, or one longer than the queue could never be. */
+static td_status check_queued_tokens(const td_engine *e, const td_engine_request *r, td_error *err)
+{
+  uint64_t cap = (uint64_t)td_option(&e->options, TD_LIMIT_QUEUE_TOKENS), all = e->n_queued_tokens;
+  if (all > 0 && all + r->n_prompt > cap)
+    return td_fail(err, TD_ERR_CAPACITY, "the queue is full: %llu prompt tokens wait",
+                   (unsigned long long)all);
+  if (!e->account_tokens || all == 0)
+    return TD_OK;
+  TD_BUG_ON(r->account > e->n_accounts);
+  uint64_t own = e->account_tokens[r->account];
+  if (td_share_allows(cap, all, own, r->n_prompt))
+    return TD_OK;
+  return td_fail(err, TD_ERR_CAPACITY,
+                 "your requests already take %llu of the %llu prompt tokens that may wait; "
+                 "what is left is for other keys",
+                 (unsigned long long)own, (unsigned long long)cap);
+}
+
 td_status td_engine_submit(td_engine *e, const td_engine_request *r, td_ticket *out, td_error *err)
 {
   switch (td_engine_get_state(e)) {
@@ -81,11 +102,7 @@ td_status td_engine_submit(td_engine *e, const td_engine_request *r, td_ticket *
   TD_TRY(check_request(e, r, err));
   if (e->free_head == NO_SLOT)
     return td_fail(err, TD_ERR_CAPACITY, "the queue is full: %u requests", e->n_slots);
-  uint64_t queue_cap = (uint64_t)td_option(&e->options, TD_LIMIT_QUEUE_TOKENS);
-  if (e->n_queued_tokens > 0 && e->n_queued_tokens + r->n_prompt > queue_cap)
-    return td_fail(err, TD_ERR_CAPACITY, "the queue is full: %llu prompt tokens wait",
-                   (unsigned long long)e->n_queued_tokens);
-
+  TD_TRY(check_queued_tokens(e, r, err));
   uint32_t slot = e->free_head;
   td_slot *s = &e->slots[slot];
   e->free_head = s->next_free;
@@ -96,6 +113,8 @@ td_status td_engine_submit(td_engine *e, const td_engine_request *r, td_ticket *
   s->n_reported = 0;
   s->queued_tokens = r->n_prompt;
   e->n_queued_tokens += r->n_prompt;
+  if (e->account_tokens)
+    e->account_tokens[r->account] += r->n_prompt;
   s->submit_us = td_engine_now_us();
   s->request = *r;
   s->error = NULL;
@@ -114,6 +133,8 @@ td_status td_engine_submit(td_engine *e, const td_engine_request *r, td_ticket *
 static void leave_queue(td_engine *e, td_slot *s)
 {
   e->n_queued_tokens -= s->queued_tokens;
+  if (e->account_tokens)
+    e->account_tokens[s->request.account] -= s->queued_tokens;
   s->queued_tokens = 0;
 }
 

@@ -136,8 +136,10 @@ static void publish_row(td_engine *e, uint32_t slot, bool stop, uint64_t now_us)
     td_engine_notify_slot(e, slot);
 }
 
-static void queue_step(td_engine *e, const td_plan *plan)
+static void queue_step(td_engine *e, const td_plan *plan, double predicted_us)
 {
+  if ((uint64_t)predicted_us > atomic_load_explicit(&e->longest_predicted_us, memory_order_relaxed))
+    atomic_store(&e->longest_predicted_us, (uint64_t)predicted_us);
   const td_backend_ops *ops = e->backend->ops;
   ops->step_begin(e->backend, plan);
   if (!ops->replay || !ops->replay(e->backend)) {
@@ -282,7 +284,7 @@ static bool plan_step(td_engine *e)
   }
   e->times.predicted_us = td_sched_predict_us(e->sched, e->plan);
   e->times.plan_end_us = td_engine_now_us();
-  queue_step(e, e->plan);
+  queue_step(e, e->plan, e->times.predicted_us);
   e->times.queued_us = td_engine_now_us();
   return true;
 }
@@ -300,7 +302,7 @@ static bool plan_step_ahead(td_engine *e)
     return false;
   e->next_times.predicted_us = td_sched_predict_us(e->sched, e->next);
   e->next_times.plan_end_us = td_engine_now_us();
-  queue_step(e, e->next);
+  queue_step(e, e->next, e->next_times.predicted_us);
   e->next_times.queued_us = td_engine_now_us();
   return true;
 }

@@ -102,6 +102,27 @@ static void check_waiting(const td_sched *s)
   TD_BUG_ON(counted[0] != expected_tokens || counted[1] != asked_tokens);
 }
 
+/* Places by account add up; those beside an account's first leave room for accounts that have none. */
+static void check_places(const td_sched *s)
+{
+  const td_request_table *t = &s->table;
+  const td_places *p = &s->places;
+  uint32_t n_kept = p->most_kept + 1 < p->n_accounts ? p->most_kept + 1 : p->n_accounts;
+  uint32_t n_running = 0, n_holders = 0;
+  for (uint32_t i = 0; i < TD_ORDER_ACCOUNTS; i++) {
+    n_running += p->n_running[i];
+    n_holders += p->n_running[i] > 0;
+  }
+  TD_BUG_ON(n_running != t->n_running || n_holders != p->n_holders);
+  for (uint32_t i = 0; i < t->n_running; i++) {
+    uint32_t account = t->requests[t->running[i]].account, n = 0;
+    for (uint32_t k = 0; k < t->n_running; k++)
+      n += t->requests[t->running[k]].account == account;
+    TD_BUG_ON(n != p->n_running[account]);
+  }
+  TD_BUG_ON(p->n_accounts > 1 && n_running - n_holders > s->config.max_running - n_kept);
+}
+
 void td_sched_check(const td_sched *s)
 {
   uint32_t n_pages = s->config.n_pages, reserved = 0;
@@ -113,6 +134,7 @@ void td_sched_check(const td_sched *s)
   td_deadlines_check(&s->deadlines, s->order.entries);
   check_waiting(s);
   check_stripes(s);
+  check_places(s);
   memset(s->scratch, 0, 2 * (size_t)n_pages * sizeof *s->scratch);
   td_page_pool_check(&s->pool, held);
   for (uint32_t i = 0; i < t->n_running; i++) {

@@ -29,6 +29,13 @@ enum { HOLDS_FOR = 4 };
 
 static uint32_t n_waiting(const td_sched *s) { return s->order.n_queued + s->order.n_following; }
 
+/* For one of an account that runs some already, as most that wait are. */
+static uint32_t places_of(const td_sched *s)
+{
+  uint32_t n_free = td_sched_free_places(s), n_kept = td_places_kept(&s->places);
+  return n_free > n_kept ? n_free - n_kept : 0;
+}
+
 /* What runs or may start at once, as far as it decides when it ends. */
 typedef struct load {
   uint32_t n_running, n_decodes, n_held; /* held: decodes that keep their places for long */
@@ -299,7 +306,7 @@ static double pages_each(const td_sched *s, const load *l)
 /* Ends that a newcomer needs: places and pages for those before it and itself. */
 static uint32_t ends_needed(const td_sched *s, const load *l)
 {
-  uint32_t n_new = n_waiting(s) + 1, places = s->config.max_running - l->n_running, k = 0;
+  uint32_t n_new = n_waiting(s) + 1, places = places_of(s), k = 0;
   if (n_new > places)
     k = n_new - places;
   double need = n_new * pages_each(s, l) + s->reserved_pages + l->n_running;
@@ -346,7 +353,7 @@ static void foresee_steps(load *l, const td_sched *s)
 static load load_of(const td_sched *s)
 {
   load l = {.n_running = s->table.n_running};
-  uint32_t places = s->config.max_running - l.n_running;
+  uint32_t places = places_of(s);
   collect_waiting(&l, s);
   l.waiting_each = n_waiting(s) > 0 ? l.waiting_tokens / n_waiting(s) : 0;
   double pages = (double)td_sched_available_pages(s) - s->reserved_pages - l.n_running;

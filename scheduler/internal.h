@@ -9,6 +9,7 @@
 #include "scheduler/follow.h"
 #include "scheduler/order.h"
 #include "scheduler/page_pool.h"
+#include "scheduler/places.h"
 #include "scheduler/prefix_tree.h"
 #include "scheduler/request_table.h"
 #include "scheduler/scheduler.h"
@@ -20,6 +21,7 @@ struct td_sched {
   td_prefix_tree tree;
   td_budget budget;
   td_order order; /* of those that wait */
+  td_places places; /* of those that run */
   td_deadlines deadlines;
 
   int32_t *page_table;    /* [max_running * stripe_pages] */
@@ -103,7 +105,15 @@ static inline uint32_t td_sched_slot_of(const td_sched *s, const td_request *r)
   return (uint32_t)(r - s->table.requests);
 }
 
+static inline uint32_t td_sched_free_places(const td_sched *s)
+{
+  return s->config.max_running - s->table.n_running;
+}
+
 /* ---- plan.c ---- */
+
+/* The next of those that wait and may have a place; TD_NO_SLOT: none. */
+uint32_t td_sched_next(td_sched *s);
 
 /* The next chunk of a running prompt. False: the budget has nothing left for it. */
 bool td_sched_plan_chunk(td_sched *s, td_plan *plan, uint32_t slot, uint32_t at_least, uint32_t at_most);

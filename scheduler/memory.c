@@ -36,6 +36,7 @@ void td_sched_leave(td_sched *s, td_request *r)
     td_page_pool_give(&s->pool, stripe[i]);
   td_prefix_tree_unpin(&s->tree, r->node);
   s->free_stripes[s->n_free_stripes++] = r->stripe;
+  td_places_give(&s->places, r->account);
   r->node = TD_NO_NODE;
   r->n_computed = r->n_pages = r->n_tree_pages = 0;
   td_follow_wake(s, td_sched_slot_of(s, r), UINT32_MAX);

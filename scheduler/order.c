@@ -203,6 +203,20 @@ uint32_t td_order_front(td_order *o)
   return o->n_queued == 0 ? TD_NO_SLOT : o->accounts[least_served(o)].root;
 }
 
+uint32_t td_order_front_without(const td_order *o, const uint32_t *n_of)
+{
+  uint32_t front = TD_NO_SLOT;
+  uint64_t least = UINT64_MAX;
+  for (uint32_t i = 0; i < o->n_heap; i++) {
+    uint16_t a = o->heap[i];
+    if (n_of[a] > 0 || o->served[a] > least || (o->served[a] == least && a > o->entries[front].account))
+      continue;
+    least = o->served[a];
+    front = o->accounts[a].root;
+  }
+  return front;
+}
+
 /* ---- check ---- */
 
 /* The heap below `slot`; returns its entries. The left side may be deep: a loop goes down it. */

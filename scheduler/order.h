@@ -72,6 +72,8 @@ void td_order_enter(td_order *o, uint32_t slot);
 void td_order_leave(td_order *o, uint32_t slot);
 /* The next to start; TD_NO_SLOT: none. */
 uint32_t td_order_front(td_order *o);
+/* The next of the accounts whose n_of is 0; TD_NO_SLOT: none. O(accounts that wait). */
+uint32_t td_order_front_without(const td_order *o, const uint32_t *n_of);
 
 static inline void td_order_charge(td_order *o, uint32_t account, uint64_t n_tokens) { o->served[account] += n_tokens; }
 

@@ -165,12 +165,24 @@ static bool still_refused(const td_sched *s, uint32_t slot)
          !pages_suffice(s, s->refused_need_pages);
 }
 
+/* The front, unless its account has places and what is free is kept: then that of those that have none. */
+uint32_t td_sched_next(td_sched *s)
+{
+  uint32_t front = td_order_front(&s->order), n_free = td_sched_free_places(s);
+  if (front == TD_NO_SLOT || n_free == 0)
+    return TD_NO_SLOT;
+  if (td_places_allow(&s->places, s->order.entries[front].account, n_free))
+    return front;
+  return td_order_front_without(&s->order, s->places.n_running);
+}
+
 static void start(td_sched *s, td_plan *plan, uint64_t now_us, uint32_t slot, const td_prefix_hit *hit)
 {
   td_request *r = &s->table.requests[slot];
   td_order_leave(&s->order, slot);
   td_sched_count_waiting(s, slot, -1);
   td_request_table_start(&s->table, slot);
+  td_places_take(&s->places, r->account);
   r->stripe = s->free_stripes[--s->n_free_stripes];
   r->node = td_prefix_tree_pin_hit(&s->tree, hit, td_sched_stripe(s, r));
   r->n_pages = r->n_tree_pages = hit->n_pages;
@@ -193,9 +205,9 @@ static void start(td_sched *s, td_plan *plan, uint64_t now_us, uint32_t slot, co
 
 bool td_sched_admit(td_sched *s, td_plan *plan, uint64_t now_us, uint32_t at_most, uint32_t *hit_updates)
 {
-  uint32_t slot = td_order_front(&s->order);
-  if (slot == TD_NO_SLOT || s->table.n_running == s->config.max_running || plan->n_tokens == s->config.step_tokens ||
-      still_refused(s, slot) || s->n_looked_up > s->max_hit_updates)
+  uint32_t slot = td_sched_next(s);
+  if (slot == TD_NO_SLOT || plan->n_tokens == s->config.step_tokens || still_refused(s, slot) ||
+      s->n_looked_up > s->max_hit_updates)
     return false;
   const td_request *r = &s->table.requests[slot];
   /* At least the last token is computed: its logits are what the first sample comes from. */
@@ -286,8 +298,8 @@ static bool may_plan_ahead(td_sched *s, const td_plan *plan)
     return false;
   if (s->order.n_following > 0) /* until the commit */
     return false;
-  if (s->order.n_queued > 0 && s->table.n_running < s->config.max_running &&
-      !still_refused(s, td_order_front(&s->order)))
+  uint32_t next = td_sched_next(s);
+  if (next != TD_NO_SLOT && !still_refused(s, next))
     return false;
   for (uint32_t i = 0; i < plan->n_rows; i++) {
     const td_request *r = &s->table.requests[plan->rows[i].slot];

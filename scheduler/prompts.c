@@ -83,7 +83,7 @@ static elder keep_for_elder(td_sched *s, uint32_t slot)
 static uint32_t overtakes_by(td_sched *s, uint32_t i, uint64_t now_us)
 {
   const td_request *r = &s->table.requests[s->prefills[i]];
-  uint32_t front = td_order_front(&s->order);
+  uint32_t front = td_sched_next(s);
   if (front == TD_NO_SLOT || s->n_prompts > UNDER_WAY_MAX)
     return 0;
   const td_order_entry *e = &s->order.entries[front];

@@ -51,6 +51,7 @@ typedef struct td_sched_config {
   uint64_t ttft_target_us;      /* a request with a nearer ttft deadline goes before those without */
   uint64_t priority_us;         /* one step of priority is as good as having come so much earlier */
   bool share_under_way;         /* wait for pages that a running prompt is computing (follow.h) */
+  uint32_t n_accounts; /* that may come: places are kept for those that run nothing (places.h); 0, 1: one */
 } td_sched_config;
 
 /* TD_ERR_CONFIG: a size is out of range, step_tokens < max_running (a decode would wait), an unknown policy, or a target that

@@ -1,4 +1,6 @@
 /* GET /health (alive), /ready (can take work), /metrics. None of them waits for the engine. */
+#include <stdio.h>
+
 #include "server/router.h"
 
 static void respond_text(td_conn *c, int status, const char *json)
@@ -7,23 +9,32 @@ static void respond_text(td_conn *c, int status, const char *json)
                   __builtin_strlen(json));
 }
 
+static void respond_trouble(td_conn *c, const char *trouble)
+{
+  char json[200];
+  snprintf(json, sizeof json, "{\"status\":\"unhealthy\",\"reason\":\"%s\"}", trouble);
+  respond_text(c, 503, json);
+}
+
 void td_api_health(td_conn *c)
 {
-  if (td_server_healthy(c->server))
-    respond_text(c, 200, "{\"status\":\"ok\"}");
+  const char *trouble = td_server_trouble(c->server);
+  if (trouble)
+    respond_trouble(c, trouble);
   else
-    respond_text(c, 503, "{\"status\":\"unhealthy\"}");
+    respond_text(c, 200, "{\"status\":\"ok\"}");
 }
 
 void td_api_ready(td_conn *c)
 {
   const td_server *s = c->server;
+  const char *trouble = td_server_trouble(s);
   if (s->draining)
     respond_text(c, 503, "{\"status\":\"draining\"}");
   else if (s->engine_state == TD_ENGINE_LOADING)
     respond_text(c, 503, "{\"status\":\"loading\"}");
-  else if (s->engine_state != TD_ENGINE_READY || !td_server_healthy(s))
-    respond_text(c, 503, "{\"status\":\"unhealthy\"}");
+  else if (trouble)
+    respond_trouble(c, trouble);
   else
     respond_text(c, 200, "{\"status\":\"ready\"}");
 }

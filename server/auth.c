@@ -81,9 +81,9 @@ void td_keys_deinit(td_keys *k)
   memset(k, 0, sizeof *k);
 }
 
-bool td_keys_allow(const td_keys *k, const char *authorization, uint64_t *namespace_id)
+bool td_keys_allow(const td_keys *k, const char *authorization, uint64_t *account)
 {
-  *namespace_id = 0;
+  *account = 0;
   if (!k->asked)
     return true;
   if (!authorization || strncasecmp(authorization, "Bearer ", 7) != 0)
@@ -102,6 +102,6 @@ bool td_keys_allow(const td_keys *k, const char *authorization, uint64_t *namesp
     uint64_t equal = (uint64_t)((diff - 1u) >> 31); /* 1 if diff == 0 */
     found |= (0 - equal) & (i + 1);
   }
-  *namespace_id = found;
+  *account = found;
   return found != 0;
 }

@@ -22,7 +22,7 @@ typedef struct td_keys {
  * 255 bytes and a key twice are errors (the message never holds a key). */
 TD_MUST_CHECK td_status td_keys_read(td_keys *k, const char *path, td_error *err);
 void td_keys_deinit(td_keys *k);
-/* authorization: the header's value or NULL. On true *namespace_id is the key's namespace (0: no keys are asked). */
-bool td_keys_allow(const td_keys *k, const char *authorization, uint64_t *namespace_id);
+/* authorization: the header's value or NULL. On true *account is the key's (0: no keys are asked). */
+bool td_keys_allow(const td_keys *k, const char *authorization, uint64_t *account);
 
 #endif

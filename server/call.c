@@ -8,6 +8,8 @@
 #include <sys/random.h>
 #include <time.h>
 
+#include "config/share.h"
+
 /* ---- for workers ---- */
 
 /* A prompt over the context is counted this far beyond it, so that the error can say how long it is. */
@@ -116,7 +118,8 @@ static bool read_call(td_call *call)
     ok = false;
   }
   ok = ok && suit_tokenizer(call);
-  call->cache_namespace_id = td_namespace_of(&call->server->namespace_secret, call->namespace_id, ok ? r->cache_salt : NULL);
+  call->cache_namespace_id =
+      td_namespace_of(&call->server->namespace_secret, call->tenant->account, ok ? r->cache_salt : NULL);
   if (ok && r->messages)
     ok = td_messages_normalise((cJSON *)r->messages, &call->error); /* in the tree that is ours */
   if (ok && !atomic_load(&call->abandoned))
@@ -137,6 +140,7 @@ static void run_call(td_job *job)
 static void uncount_body(td_call *call)
 {
   call->server->body_bytes -= call->body_counted;
+  call->tenant->body_bytes -= call->body_counted;
   call->body_counted = 0;
 }
 
@@ -155,6 +159,7 @@ static void call_done(td_job *job)
   td_server *s = call->server;
   call->with_worker = false;
   s->n_reading--;
+  call->tenant->n_reading--;
   uncount_body(call);
   if (!call->conn) {
     td_call_destroy(call);
@@ -200,19 +205,17 @@ static void no_room(td_conn *c, const char *text)
   td_conn_respond_error(c, &e);
 }
 
-void td_call_begin(td_conn *c, const td_api *api, uint64_t namespace_id)
+void td_call_begin(td_conn *c, const td_api *api)
 {
   td_server *s = c->server;
   td_error err;
-  if (s->engine_state != TD_ENGINE_READY) { /* it was at the head */
-    td_api_error e;
-    td_api_error_set(&e, 503, "engine_failed", NULL, "the engine has stopped");
+  td_api_error e;
+  if (!td_server_takes_work(s->engine_state, &e)) { /* it did at the head */
     td_conn_respond_error(c, &e);
     return;
   }
   td_call *call = calloc(1, sizeof *call);
   if (!call) {
-    td_api_error e;
     td_api_error_set(&e, 503, "out_of_memory", NULL, "no memory for the request");
     td_conn_respond_error(c, &e);
     return;
@@ -226,9 +229,11 @@ void td_call_begin(td_conn *c, const td_api *api, uint64_t namespace_id)
   call->info = td_engine_get_info(s->engine);
   call->json_nodes = (size_t)td_option(s->options, TD_LIMIT_JSON_NODES);
   call->max_choices = (uint32_t)td_option(s->options, TD_LIMIT_QUEUE_REQUESTS);
+  if (s->keys.n > 1)
+    call->max_choices = (uint32_t)td_share_most(call->max_choices);
   call->arrival_us = c->arrival_us;
   call->created_s = (int64_t)time(NULL);
-  call->namespace_id = namespace_id;
+  call->tenant = td_tenant_share(c->tenant);
   atomic_init(&call->abandoned, false);
   td_buf_init(&call->answer, 0);
   make_id(call);
@@ -236,8 +241,10 @@ void td_call_begin(td_conn *c, const td_api *api, uint64_t namespace_id)
   td_buf_init(&c->http.body, 0);
   call->body_counted = c->body_counted;
   c->body_counted = 0;
+  call->job.work = &call->tenant->work;
+  call->job.n_bytes = call->body.len_bytes;
   link_call(call);
-  if (td_workers_submit(s->workers, &call->job, &err) != TD_OK) {
+  if (td_workers_submit(s->workers, &call->job, td_tenants_are_several(&s->tenants), &err) != TD_OK) {
     uncount_body(call);
     call->conn = NULL;
     td_call_destroy(call);
@@ -246,6 +253,7 @@ void td_call_begin(td_conn *c, const td_api *api, uint64_t namespace_id)
   }
   call->with_worker = true;
   s->n_reading++;
+  call->tenant->n_reading++;
   c->state = TD_CONN_ANSWERING;
   c->since_ms = uv_now(&s->loop);
   c->call = call;
@@ -329,6 +337,8 @@ void td_call_destroy(td_call *call)
   if (call->next)
     call->next->prev = call->prev;
   s->n_calls--;
+  td_tenant_drop(&s->tenants, call->tenant);
+  call->tenant = NULL;
   if (s->polling) { /* updates in hand may still name it */
     call->next = s->graveyard;
     s->graveyard = call;

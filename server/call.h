@@ -78,10 +78,10 @@ struct td_call {
   char id[64];
   uint64_t arrival_us;
   int64_t created_s;
-  uint64_t namespace_id; /* the key's */
+  td_tenant *tenant;
   atomic_bool abandoned; /* the worker need not go on */
   td_buf body;
-  uint64_t body_counted; /* its share of the server's body_bytes */
+  uint64_t body_counted; /* its part of the tenant's and the server's body_bytes */
 
   /* made by the worker */
   bool failed;
@@ -100,7 +100,7 @@ struct td_call {
 };
 
 /* Takes c's complete request. */
-void td_call_begin(td_conn *c, const td_api *api, uint64_t namespace_id);
+void td_call_begin(td_conn *c, const td_api *api);
 /* The connection has gone: cancels and frees, now or when the worker is done. */
 void td_call_abandon(td_call *call);
 /* The connection can take more output. */

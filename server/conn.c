@@ -7,6 +7,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "config/share.h"
 #include "server/call.h"
 #include "server/origin.h"
 #include "server/router.h"
@@ -84,6 +85,8 @@ static void unlink_conn(td_conn *c)
 static void uncount_body(td_conn *c)
 {
   c->server->body_bytes -= c->body_counted;
+  if (c->tenant)
+    c->tenant->body_bytes -= c->body_counted;
   c->body_counted = 0;
 }
 
@@ -103,6 +106,8 @@ void td_conn_close(td_conn *c)
     td_call_abandon(call);
   td_watch_forget(c);
   uncount_body(c);
+  td_tenant_drop(&c->server->tenants, c->tenant);
+  c->tenant = NULL;
   unlink_conn(c);
   uv_close(&c->uv.handle, on_closed);
   td_server_idle(c->server);
@@ -408,16 +413,26 @@ static void on_request(td_conn *c)
   td_router_dispatch(c);
 }
 
-/* Bodies of all connections together have a cap: a connection alone cannot tell that there are thousands. */
+/* Bodies of all connections together have a cap: a connection alone cannot tell that there are thousands. A
+ * tenant has a share of it; one body that is alone may be as large as all. */
 static bool count_body(td_conn *c)
 {
   td_server *s = c->server;
-  uint64_t n = c->http.body.len_bytes;
-  s->body_bytes += n - c->body_counted;
-  c->body_counted = n;
-  if (s->body_bytes <= (uint64_t)option(c, TD_LIMIT_HTTP_BODIES_BYTES))
+  td_tenant *t = c->tenant;
+  uint64_t cap = (uint64_t)option(c, TD_LIMIT_HTTP_BODIES_BYTES), more = c->http.body.len_bytes - c->body_counted;
+  if (more == 0)
     return true;
-  protocol_error(c, 429, "queue_full", "too many request bodies are being received");
+  bool fits = s->body_bytes + more <= cap, is_alone = s->body_bytes == c->body_counted;
+  if (fits && (is_alone || !t || td_share_allows(cap, s->body_bytes, t->body_bytes, more))) {
+    s->body_bytes += more;
+    c->body_counted += more;
+    if (t)
+      t->body_bytes += more;
+    return true;
+  }
+  protocol_error(c, 429, "queue_full",
+                 fits ? "your request bodies already take your share of the memory for bodies"
+                      : "too many request bodies are being received");
   return false;
 }
 

@@ -40,7 +40,8 @@ struct td_conn {
   bool keep_alive, chunked, head_only, in_stream;
   td_api_error *early; /* found at the head, told when the body has passed */
   char request_id[132];
-  uint64_t body_counted;
+  td_tenant *tenant; /* of the last request that was let in; NULL: none was yet */
+  uint64_t body_counted; /* its part of the tenant's and the server's body_bytes */
   td_body_pace pace;
 
   /* uv_now() of: the state's start, the request's first byte, the body's, the last output, the last progress of output */

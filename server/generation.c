@@ -29,6 +29,13 @@ static void drop_ticket(td_choice *ch)
   ch->tokens = NULL;
 }
 
+static void leave_queue(td_call *call)
+{
+  call->server->n_choices -= call->n_choices;
+  call->tenant->n_choices -= call->n_choices;
+  call->generating = false;
+}
+
 void td_generation_cancel(td_call *call, td_finished why)
 {
   td_server *s = call->server;
@@ -39,8 +46,7 @@ void td_generation_cancel(td_call *call, td_finished why)
     drop_ticket(&call->choices[i]);
   }
   if (call->generating)
-    s->n_choices -= call->n_choices;
-  call->generating = false;
+    leave_queue(call);
 }
 
 static uint64_t deadline(const td_call *call, int64_t timeout_ms)
@@ -62,7 +68,7 @@ static td_status submit_choice(td_choice *ch, td_sampling sampling, td_error *er
       .ignore_eos = call->request.ignore_eos,
       .n_stop_ids = call->request.n_stop_ids,
       .namespace_id = call->cache_namespace_id,
-      .account = call->namespace_id,
+      .account = call->tenant->account,
       .priority = (int32_t)call->request.priority,
       .ttft_deadline_us = deadline(call, call->request.ttft_timeout_ms),
       .deadline_us = deadline(call, call->request.timeout_ms),
@@ -109,12 +115,10 @@ static bool make_choices(td_call *call)
 static td_status submit_all(td_call *call, td_error *err)
 {
   td_server *s = call->server;
-  uint64_t n = (uint64_t)call->n_prompts * (uint64_t)call->request.n;
-  if (s->n_choices + n > call->max_choices)
-    return td_fail(err, TD_ERR_CAPACITY, "the queue is full: %u requests wait or run", s->n_choices);
   if (!make_choices(call))
     return td_fail(err, TD_ERR_NOMEM, "no memory for the request");
   s->n_choices += call->n_choices;
+  call->tenant->n_choices += call->n_choices;
   call->generating = true;
   td_sampling sampling = td_request_sampling(&call->request);
   if (!call->request.has_seed && getrandom(&sampling.seed, sizeof sampling.seed, GRND_NONBLOCK) < 0)
@@ -137,17 +141,33 @@ static void drop_ids(td_call *call)
   }
 }
 
+static bool has_room(const td_call *call, td_api_error *e)
+{
+  const td_server *s = call->server;
+  uint64_t n = (uint64_t)call->n_prompts * (uint64_t)call->request.n;
+  uint64_t taken = (uint64_t)s->n_choices + (s->keys.n > 1 ? s->n_reading : 0); /* shares are of both */
+  uint64_t cap = (uint64_t)td_option(s->options, TD_LIMIT_QUEUE_REQUESTS);
+  return td_tenant_may_queue(&s->tenants, call->tenant, cap, taken, n, e);
+}
+
+/* The engine may have stopped since the loop last looked: then that is told, and not that there is no room. */
+static bool submit(td_call *call, td_api_error *e)
+{
+  td_server *s = call->server;
+  td_error err;
+  if (!td_server_takes_work(s->engine_state, e) || !has_room(call, e))
+    return false;
+  if (submit_all(call, &err) == TD_OK)
+    return true;
+  if (td_server_takes_work(td_engine_get_state(s->engine), e))
+    td_api_error_from(e, &err);
+  return false;
+}
+
 void td_generation_submit(td_call *call)
 {
-  td_error err;
   td_api_error e;
-  if (call->server->engine_state != TD_ENGINE_READY) {
-    td_api_error_set(&e, 503, "engine_failed", NULL, "the engine has stopped");
-    td_call_fail(call, &e);
-    return;
-  }
-  if (submit_all(call, &err) != TD_OK) {
-    td_api_error_from(&e, &err);
+  if (!submit(call, &e)) {
     td_server_set_retry_after(call->server, &e, call->n_prompts > 0 ? (uint32_t)call->prompts[0].n : 1);
     td_call_fail(call, &e);
     return;
@@ -300,8 +320,7 @@ static void send_answer(td_call *call)
 
 static void end_call(td_call *call)
 {
-  call->server->n_choices -= call->n_choices;
-  call->generating = false;
+  leave_queue(call);
   if (call->request.stream)
     end_stream(call);
   else

@@ -303,8 +303,9 @@ void td_listener_accept(td_listener *l)
 
 bool td_listener_healthy(const td_listener *l)
 {
-  uint64_t now = uv_now(&l->server->loop),
-           stall_ms = (uint64_t)td_option(l->server->options, TD_LIMIT_HEALTH_STALL_MS);
+  uint64_t now = uv_now(&l->server->loop);
+  uint64_t set_ms = (uint64_t)td_option(l->server->options, TD_LIMIT_HEALTH_STALL_MS);
+  uint64_t stall_ms = set_ms > 0 ? set_ms : (uint64_t)td_limit_max(TD_LIMIT_HEALTH_LEAST_MS);
   for (int i = 0; i < l->n; i++) {
     const listening *k = &l->sockets[i];
     int listens = 0;

@@ -82,26 +82,33 @@ static bool is_json(const char *type)
 
 static bool admit_state(const td_server *s, td_api_error *e)
 {
-  if (s->draining && !s->handing_over)
-    td_api_error_set(e, 503, "shutting_down", NULL, "the server is shutting down");
-  else if (s->engine_state == TD_ENGINE_LOADING)
-    td_api_error_set(e, 503, "model_loading", NULL, "the model is still loading");
-  else if (s->engine_state != TD_ENGINE_READY)
-    td_api_error_set(e, 503, "engine_failed", NULL, "the engine has stopped");
-  else
-    return true;
-  return false;
+  bool drains = s->draining && !s->handing_over && s->engine_state != TD_ENGINE_FAILED; /* else the failure is why it does */
+  return td_server_takes_work(drains ? TD_ENGINE_DRAINING : s->engine_state, e);
 }
 
 /* Overload is told before the body is read, let alone tokenised. */
-static bool admit_load(td_server *s, td_api_error *e)
+static bool admit_load(td_server *s, const td_tenant *tenant, td_api_error *e)
 {
   uint64_t cap = (uint64_t)td_option(s->options, TD_LIMIT_QUEUE_REQUESTS);
-  if ((uint64_t)s->n_reading + s->n_choices < cap)
+  if (td_tenant_may_queue(&s->tenants, tenant, cap, (uint64_t)s->n_reading + s->n_choices, 1, e))
     return true;
-  td_api_error_set(e, 429, "queue_full", NULL, "the queue is full: %u requests wait or run", s->n_choices);
   td_server_set_retry_after(s, e, 1);
   return false;
+}
+
+/* Whose request it is, and whose body. */
+static bool admit_tenant(td_conn *c, uint64_t account, td_api_error *e)
+{
+  td_tenants *t = &c->server->tenants;
+  td_tenant *tenant = td_tenant_of(t, c, account);
+  if (!tenant) {
+    td_api_error_set(e, 503, "out_of_memory", NULL, "no memory for the request");
+    return false;
+  }
+  TD_BUG_ON(c->body_counted > 0);
+  td_tenant_drop(t, c->tenant);
+  c->tenant = tenant;
+  return true;
 }
 
 /* A type must be named: a web page can send a POST without one anywhere, and need not ask first (CORS). */
@@ -125,7 +132,7 @@ bool td_router_admit(td_conn *c, td_api_error *e, const char **headers)
   static const char allow_get[] = "allow: GET, HEAD, OPTIONS\r\n", allow_post[] = "allow: POST, OPTIONS\r\n";
   const td_http_head *h = &c->http.head;
   const route *r = find_route(h->path);
-  uint64_t unused;
+  uint64_t account = 0;
   *headers = NULL;
   if (!c->server->keys.asked && !(r && r->probe) && !td_origin_admit(c->server->options, h, e))
     return false;
@@ -142,7 +149,7 @@ bool td_router_admit(td_conn *c, td_api_error *e, const char **headers)
                      r->post ? "POST" : "GET");
     return false;
   }
-  if (!r->open && !td_keys_allow(&c->server->keys, h->authorization, &unused)) {
+  if (!r->open && !td_keys_allow(&c->server->keys, h->authorization, &account)) {
     *headers = "www-authenticate: Bearer\r\n";
     td_api_error_set(e, 401, "invalid_api_key", NULL, "%s",
                      h->authorization ? "this API key is not valid" : "an API key is needed: 'Authorization: Bearer KEY'");
@@ -150,7 +157,8 @@ bool td_router_admit(td_conn *c, td_api_error *e, const char **headers)
   }
   if (!r->any_state && !admit_state(c->server, e))
     return false;
-  return !r->post || (admit_body(h, e) && (!r->api->render_delta || admit_load(c->server, e)));
+  return !r->post || (admit_body(h, e) && admit_tenant(c, account, e) &&
+                      (!r->api->render_delta || admit_load(c->server, c->tenant, e)));
 }
 
 void td_router_dispatch(td_conn *c)
@@ -168,8 +176,5 @@ void td_router_dispatch(td_conn *c)
     r->answer(c);
     return;
   }
-  uint64_t namespace_id = 0;
-  if (!td_keys_allow(&c->server->keys, h->authorization, &namespace_id))
-    TD_BUG_ON(true); /* it was allowed at the head; keys do not change */
-  td_call_begin(c, r->api, namespace_id);
+  td_call_begin(c, r->api);
 }

@@ -27,24 +27,64 @@ uint64_t td_server_now_us(void)
   return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / 1000u;
 }
 
-static bool engine_healthy(const td_server *s)
+/* How long a step may take: as the operator says, or by the longest that was ever predicted. */
+static uint64_t step_stall_us(const td_server *s, const td_engine_stats *st)
 {
-  if (s->engine_state == TD_ENGINE_FAILED || s->engine_state == TD_ENGINE_STOPPED)
-    return false;
-  if (s->engine_state == TD_ENGINE_LOADING)
-    return true;
+  uint64_t set_us = 1000 * (uint64_t)td_option(s->options, TD_LIMIT_HEALTH_STALL_MS);
+  uint64_t least_us = 1000 * (uint64_t)td_limit_max(TD_LIMIT_HEALTH_LEAST_MS);
+  if (set_us > 0)
+    return set_us;
+  if (st->longest_predicted_us == 0) /* nobody knows what steps take */
+    return 1000 * (uint64_t)td_limit_max(TD_LIMIT_HEALTH_STEP_UNKNOWN_MS);
+  uint64_t us = st->longest_predicted_us * (uint64_t)td_limit_max(TD_LIMIT_HEALTH_STEP_TIMES);
+  return us > least_us ? us : least_us;
+}
+
+static bool engine_is_late(const td_server *s)
+{
   td_engine_stats st;
   td_engine_get_stats(s->engine, &st);
   uint64_t now = td_server_now_us();
   bool busy = st.in_step || st.n_running > 0 || st.n_waiting > 0;
-  return !busy || now < st.heartbeat_us ||
-         now - st.heartbeat_us < (uint64_t)td_option(s->options, TD_LIMIT_HEALTH_STALL_MS) * 1000u;
+  return busy && now >= st.heartbeat_us && now - st.heartbeat_us >= step_stall_us(s, &st);
 }
 
-/* A drain may have closed the listener: then it is not missed. */
-bool td_server_healthy(const td_server *s)
+/* A large body takes its time, and must not look like a fault. */
+static bool workers_are_late(const td_server *s)
 {
-  return engine_healthy(s) && (!s->listener || td_listener_healthy(s->listener));
+  uint64_t set_us = 1000 * (uint64_t)td_option(s->options, TD_LIMIT_HEALTH_STALL_MS);
+  if (!s->workers) /* the first requests may find none yet */
+    return false;
+  if (set_us > 0)
+    return td_workers_are_late(s->workers, set_us, 0);
+  return td_workers_are_late(s->workers, 1000 * (uint64_t)td_limit_max(TD_LIMIT_HEALTH_JOB_MS),
+                             (uint64_t)td_limit_max(TD_LIMIT_HEALTH_JOB_US_PER_KIB));
+}
+
+const char *td_server_trouble(const td_server *s)
+{
+  if (s->engine_state == TD_ENGINE_FAILED || s->engine_state == TD_ENGINE_STOPPED)
+    return "engine: it has stopped";
+  if (s->engine_state != TD_ENGINE_LOADING && engine_is_late(s))
+    return "engine: a step does not end";
+  if (s->listener && !td_listener_healthy(s->listener)) /* a drain may have closed it: then it is not missed */
+    return "listener: clients are not accepted";
+  return workers_are_late(s) ? "workers: a job does not end" : NULL;
+}
+
+bool td_server_takes_work(td_engine_state state, td_api_error *e)
+{
+  switch (state) {
+  case TD_ENGINE_READY: return true;
+  case TD_ENGINE_LOADING:
+    td_api_error_set(e, 503, "model_loading", NULL, "the model is still loading");
+    break;
+  case TD_ENGINE_DRAINING:
+    td_api_error_set(e, 503, "shutting_down", NULL, "the server is shutting down");
+    break;
+  default: td_api_error_set(e, 503, "engine_failed", NULL, "the engine has stopped");
+  }
+  return false;
 }
 
 void td_server_set_retry_after(td_server *s, td_api_error *e, uint32_t n_prompt)
@@ -221,7 +261,7 @@ static void wake_loop(void *arg) { uv_async_send(&((td_server *)arg)->engine_wak
 /* systemd restarts a daemon whose engine hangs, not only one whose loop does. */
 static void on_watchdog(uv_timer_t *t)
 {
-  if (td_server_healthy(t->data))
+  if (!td_server_trouble(t->data))
     td_notify("WATCHDOG=1");
 }
 
@@ -288,6 +328,7 @@ static td_status start(td_server *s, td_error *err)
   TD_TRY(td_origin_check_options(o, err));
   TD_TRY(td_keys_read(&s->keys, o->api_key_file, err));
   TD_TRY(td_ranges_read(&s->trusted_proxies, o->trusted_proxies, err));
+  TD_TRY(td_tenants_init(&s->tenants, s->keys.n, !s->keys.asked, err));
   if (getrandom(&s->namespace_secret, sizeof s->namespace_secret, 0) != sizeof s->namespace_secret)
     return td_fail(err, TD_ERR_IO, "getrandom: %s", strerror(errno));
   TD_TRY(td_workers_create(&s->loop, (uint32_t)td_option(o, TD_LIMIT_WORKERS),
@@ -296,6 +337,7 @@ static td_status start(td_server *s, td_error *err)
   if (!td_listener_is_inherited(s->listener)) /* else clients wait in the backlog until the model is there */
     td_listener_accept(s->listener);
   TD_TRY(td_engine_create(o, &s->engine, err));
+  TD_TRY(td_engine_set_accounts(s->engine, s->keys.n, err));
   td_notify("STATUS=loading the model");
   return td_engine_start(s->engine, wake_loop, s, err);
 }
@@ -322,6 +364,7 @@ static void end(td_server *s)
   td_workers_destroy(s->workers);
   if (s->engine)
     td_engine_destroy(s->engine);
+  td_tenants_deinit(&s->tenants);
   td_keys_deinit(&s->keys);
   TD_BUG_ON(uv_loop_close(&s->loop) != 0);
 }

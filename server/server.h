@@ -22,6 +22,7 @@
 #include "server/log_gate.h"
 #include "server/metrics.h"
 #include "server/namespace.h"
+#include "server/tenant.h"
 #include "server/workers.h"
 
 typedef struct td_conn td_conn;
@@ -45,6 +46,7 @@ typedef struct td_server {
   td_listener *listener;
   td_keys keys;
   td_ranges trusted_proxies; /* not counted by address */
+  td_tenants tenants;
   td_namespace_secret namespace_secret; /* drawn at start, then read-only: workers use it */
   td_metrics metrics;
   td_log_gate cuts;
@@ -79,8 +81,10 @@ int td_server_check(const td_options *options);
 
 /* The last call or connection has gone: a drain may be over. */
 void td_server_idle(td_server *s);
-/* Whether clients get in, and the engine steps, or is idle and would. */
-bool td_server_healthy(const td_server *s);
+/* What does not work: the engine does not step, clients do not get in, a worker does not come back; NULL: all does. */
+const char *td_server_trouble(const td_server *s);
+/* Whether an engine in that state takes work; false: *e says why not (503). */
+bool td_server_takes_work(td_engine_state state, td_api_error *e);
 /* Of a 429: when a request with such a prompt would find room, as far as that is known. */
 void td_server_set_retry_after(td_server *s, td_api_error *e, uint32_t n_prompt);
 /* CLOCK_MONOTONIC, as the engine's times. */

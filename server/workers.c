@@ -2,63 +2,148 @@
 #include "server/workers.h"
 
 #include <pthread.h>
-#include <stdbool.h>
 #include <stdlib.h>
 
-typedef struct job_list {
-  td_job *first, **last;
-  uint32_t n;
-} job_list;
+#include "config/share.h"
+
+typedef struct worker {
+  td_workers *workers;
+  pthread_t thread;
+  td_job *job;                  /* being run */
+  uint64_t begun_us, counted_us; /* when; up to when its time is counted */
+} worker;
 
 struct td_workers {
-  pthread_mutex_t lock;
+  pthread_mutex_t lock; /* of all below, and of every td_work with jobs */
   pthread_cond_t more;
-  job_list queued, finished; /* under lock */
-  bool stopping;             /* under lock */
-  uint32_t max_queued, n_threads;
-  pthread_t *threads;
+  td_work *first, *last; /* with jobs queued, as they came */
+  td_job *finished, **finished_end;
+  bool stopping, others;
+  uint32_t n_queued, n_running, max_queued, n_threads;
+  uint64_t service_us; /* where service is: the least that the last one to be picked had used */
+  uint64_t most_us;    /* that anybody has used */
+  worker *threads;
   uv_async_t wake;
 };
 
-static void list_init(job_list *l)
-{
-  l->first = NULL;
-  l->last = &l->first;
-  l->n = 0;
-}
+static uint64_t now_us(void) { return uv_hrtime() / 1000; }
 
-static void list_push(job_list *l, td_job *job)
+static bool is_large(const td_job *job) { return job->n_bytes > TD_WORK_LARGE_BYTES; }
+
+/* ---- who is next; all under lock ---- */
+
+static void finish(td_workers *w, td_job *job)
 {
   job->next = NULL;
-  *l->last = job;
-  l->last = &job->next;
-  l->n++;
+  *w->finished_end = job;
+  w->finished_end = &job->next;
 }
 
-static td_job *list_pop(job_list *l)
+static void push(td_workers *w, td_job *job)
 {
-  td_job *job = l->first;
-  l->first = job->next;
-  if (!l->first)
-    l->last = &l->first;
-  l->n--;
+  td_work *work = job->work;
+  if (w->n_queued + w->n_running == 0)
+    w->service_us = w->most_us; /* nobody waited: nobody is ahead */
+  job->next = NULL;
+  *(work->first ? &work->last->next : &work->first) = job;
+  work->last = job;
+  w->n_queued++;
+  if (work->n_queued++ > 0)
+    return;
+  if (work->busy_us < w->service_us)
+    work->busy_us = w->service_us;
+  work->next = NULL;
+  *(w->first ? &w->last->next : &w->first) = work;
+  w->last = work;
+}
+
+static td_job *pop(td_workers *w, td_work *work, td_work *before)
+{
+  td_job *job = work->first;
+  work->first = job->next;
+  w->n_queued--;
+  if (--work->n_queued == 0) {
+    *(before ? &before->next : &w->first) = work->next;
+    if (w->last == work)
+      w->last = before;
+  }
   return job;
 }
 
+/* Charges running jobs for their time so far. */
+static void charge(td_workers *w)
+{
+  uint64_t now = now_us();
+  for (uint32_t i = 0; i < w->n_threads; i++) {
+    worker *t = &w->threads[i];
+    if (!t->job)
+      continue;
+    td_work *work = t->job->work;
+    work->busy_us += now - t->counted_us;
+    t->counted_us = now;
+    if (work->busy_us > w->most_us)
+      w->most_us = work->busy_us;
+  }
+}
+
+static bool must_wait(const td_workers *w, const td_work *work)
+{
+  return w->others && is_large(work->first) && w->n_threads > 1 && work->n_large + 1 >= w->n_threads;
+}
+
+/* The next job for a worker; NULL: none. O(those with jobs queued). */
+static td_job *pick(td_workers *w)
+{
+  td_work *best = NULL, *before_best = NULL;
+  charge(w);
+  for (td_work *work = w->first, *before = NULL; work; before = work, work = work->next)
+    if (!must_wait(w, work) && (!best || work->busy_us < best->busy_us)) {
+      best = work;
+      before_best = before;
+    }
+  if (!best)
+    return NULL;
+  if (w->service_us < best->busy_us)
+    w->service_us = best->busy_us;
+  return pop(w, best, before_best);
+}
+
+static void begin(td_workers *w, worker *t, td_job *job)
+{
+  t->job = job;
+  t->begun_us = t->counted_us = now_us();
+  job->work->n_large += is_large(job);
+  w->n_running++;
+}
+
+static void end(td_workers *w, worker *t)
+{
+  td_job *job = t->job;
+  charge(w);
+  t->job = NULL;
+  job->work->n_large -= is_large(job);
+  w->n_running--;
+  finish(w, job);
+}
+
+/* ---- threads ---- */
+
 static void *worker_main(void *arg)
 {
-  td_workers *w = arg;
+  worker *t = arg;
+  td_workers *w = t->workers;
+  td_job *job = NULL;
   pthread_mutex_lock(&w->lock);
   for (;;) {
-    while (!w->stopping && !w->queued.first)
+    while (!w->stopping && !(job = pick(w)))
       pthread_cond_wait(&w->more, &w->lock);
     if (w->stopping)
       break;
-    td_job *job = list_pop(&w->queued);
+    begin(w, t, job);
     pthread_mutex_unlock(&w->lock);
     job->run(job);
     pthread_mutex_lock(&w->lock);
-    list_push(&w->finished, job);
+    end(w, t);
     uv_async_send(&w->wake);
   }
   pthread_mutex_unlock(&w->lock);
@@ -69,8 +154,9 @@ static void *worker_main(void *arg)
 static void finish_jobs(td_workers *w)
 {
   pthread_mutex_lock(&w->lock);
-  td_job *job = w->finished.first;
-  list_init(&w->finished);
+  td_job *job = w->finished;
+  w->finished = NULL;
+  w->finished_end = &w->finished;
   pthread_mutex_unlock(&w->lock);
   while (job) {
     td_job *next = job->next;
@@ -86,7 +172,7 @@ td_status td_workers_create(uv_loop_t *loop, uint32_t n_threads, uint32_t max_qu
 {
   *out = NULL;
   td_workers *w = calloc(1, sizeof *w);
-  pthread_t *threads = calloc(n_threads, sizeof *threads);
+  worker *threads = calloc(n_threads, sizeof *threads);
   if (!w || !threads) {
     free(w);
     free(threads);
@@ -94,8 +180,7 @@ td_status td_workers_create(uv_loop_t *loop, uint32_t n_threads, uint32_t max_qu
   }
   w->threads = threads;
   w->max_queued = max_queued;
-  list_init(&w->queued);
-  list_init(&w->finished);
+  w->finished_end = &w->finished;
   pthread_mutex_init(&w->lock, NULL);
   pthread_cond_init(&w->more, NULL);
   w->wake.data = w;
@@ -104,29 +189,54 @@ td_status td_workers_create(uv_loop_t *loop, uint32_t n_threads, uint32_t max_qu
     free(w);
     return td_fail(err, TD_ERR_IO, "no event handle for worker threads");
   }
-  for (; w->n_threads < n_threads; w->n_threads++)
-    if (pthread_create(&w->threads[w->n_threads], NULL, worker_main, w) != 0) {
-      td_fail(err, TD_ERR_IO, "cannot start worker thread %u", w->n_threads);
+  for (uint32_t i = 0; i < n_threads; i++) {
+    threads[i].workers = w;
+    if (pthread_create(&threads[i].thread, NULL, worker_main, &threads[i]) != 0) {
+      td_fail(err, TD_ERR_IO, "cannot start worker thread %u", i);
       td_workers_stop(w);
       uv_run(loop, UV_RUN_NOWAIT);
       td_workers_destroy(w);
       return TD_ERR_IO;
     }
+    pthread_mutex_lock(&w->lock);
+    w->n_threads++;
+    pthread_mutex_unlock(&w->lock);
+  }
   *out = w;
   return TD_OK;
 }
 
-td_status td_workers_submit(td_workers *w, td_job *job, td_error *err)
+td_status td_workers_submit(td_workers *w, td_job *job, bool others, td_error *err)
 {
   pthread_mutex_lock(&w->lock);
-  bool full = w->queued.n >= w->max_queued || w->stopping;
-  if (!full)
-    list_push(&w->queued, job);
+  bool full = w->n_queued >= w->max_queued || w->stopping;
+  uint32_t held = job->work->n_queued;
+  bool refused = full || (others && !td_share_allows(w->max_queued, w->n_queued, held, 1));
+  w->others = others;
+  if (!refused)
+    push(w, job);
   pthread_mutex_unlock(&w->lock);
   if (full)
     return td_fail(err, TD_ERR_CAPACITY, "too many requests are waiting to be read");
+  if (refused)
+    return td_fail(err, TD_ERR_CAPACITY,
+                   "your requests already take %u of %u places among those that wait to be read",
+                   held, w->max_queued);
   pthread_cond_signal(&w->more);
   return TD_OK;
+}
+
+bool td_workers_are_late(td_workers *w, uint64_t base_us, uint64_t us_per_kib)
+{
+  uint64_t now = now_us();
+  bool late = false;
+  pthread_mutex_lock(&w->lock);
+  for (uint32_t i = 0; i < w->n_threads; i++) {
+    const worker *t = &w->threads[i];
+    late |= t->job && now > t->begun_us + base_us + us_per_kib * (t->job->n_bytes / 1024);
+  }
+  pthread_mutex_unlock(&w->lock);
+  return late;
 }
 
 void td_workers_stop(td_workers *w)
@@ -136,9 +246,9 @@ void td_workers_stop(td_workers *w)
   pthread_cond_broadcast(&w->more);
   pthread_mutex_unlock(&w->lock);
   for (uint32_t i = 0; i < w->n_threads; i++)
-    pthread_join(w->threads[i], NULL);
-  while (w->queued.first)
-    list_push(&w->finished, list_pop(&w->queued));
+    pthread_join(w->threads[i].thread, NULL);
+  while (w->first)
+    finish(w, pop(w, w->first, NULL));
   finish_jobs(w);
   uv_close((uv_handle_t *)&w->wake, NULL);
 }

@@ -79,7 +79,7 @@ def test_answers_before_are_whole_and_after_refused(monkeypatch):
 
 
 def test_a_bad_fault_is_refused():
-    for text in ("device", "device:", "device:0", "device:x", "disk:3"):
+    for text in ("device", "device:", "device:0", "device:x", "stall:0", "disk:3"):
         code, log = run_daemon("--model", os.environ.get("TANDEM_TEST_MODEL", ROOT / ".cache/models" / (MODEL_ID + ".gguf")),
                                "--check", env={"TANDEM_FAULT": text})
         assert code == 64 and "TANDEM_FAULT" in log, (text, code, log)

@@ -1,6 +1,7 @@
 /* Who is next, and who gives way, by brute force over all requests: what the scheduler's heaps must agree with. */
 #include "sim_world.h"
 
+enum { KEPT_SHARE = 8 };
 enum { ELDER_SHARE = 4, FOLLOWS_MAX = 8, PRIORITY_US_MAX = 3600 * 1000 * 1000u, UNMEASURED_NS = 100000 }; /* the README's */
 
 static uint64_t ns_per_token(const sim_world *w)
@@ -61,7 +62,8 @@ void sim_order_note(sim_world *w)
     if (info.running || info.following)
       continue;
     least = w->served[slot->account] < least ? w->served[slot->account] : least;
-    most = w->served[slot->account] > most ? w->served[slot->account] : most;
+    if (!w->passed[slot->account])
+      most = w->served[slot->account] > most ? w->served[slot->account] : most;
   }
   if (most <= least)
     return;
@@ -81,16 +83,59 @@ static bool is_before(const sim_world *w, const sim_slot *a, const sim_slot *b)
   return a->place_us < b->place_us || (a->place_us == b->place_us && a->order < b->order);
 }
 
-uint32_t sim_order_front(const sim_world *w)
+/* Places by account. */
+typedef struct places {
+  uint32_t n_of[SIM_ACCOUNTS], n_running, n_holders, most_kept;
+} places;
+
+static places places_of(const sim_world *w)
+{
+  const td_sched_config *c = &w->config;
+  places p = {.most_kept = c->max_running < 2 * KEPT_SHARE ? 1 : c->max_running / KEPT_SHARE};
+  if (c->n_accounts < 2 || c->max_running == 1)
+    p.most_kept = 0;
+  for (uint32_t i = 0; i < c->n_slots; i++)
+    if (w->slots[i].used && w->slots[i].running) {
+      p.n_running++;
+      p.n_holders += p.n_of[w->slots[i].account]++ == 0;
+    }
+  return p;
+}
+
+/* For accounts that run nothing. */
+static uint32_t kept(const sim_world *w, const places *p)
+{
+  uint32_t n = w->config.n_accounts > p->n_holders ? w->config.n_accounts - p->n_holders : 0;
+  return n < p->most_kept ? n : p->most_kept;
+}
+
+static uint32_t front_of(const sim_world *w, const places *p, bool only_without)
 {
   uint32_t front = SIM_MAX_SLOTS;
   for (uint32_t i = 0; i < w->config.n_slots; i++) {
     const sim_slot *slot = &w->slots[i];
-    if (slot->used && !slot->running && !slot->following &&
+    if (slot->used && !slot->running && !slot->following && !(only_without && p->n_of[slot->account] > 0) &&
         (front == SIM_MAX_SLOTS || is_before(w, slot, &w->slots[front])))
       front = i;
   }
   return front;
+}
+
+uint32_t sim_order_front(const sim_world *w)
+{
+  places p = places_of(w);
+  uint32_t front = front_of(w, &p, false), n_free = w->config.max_running - p.n_running;
+  bool needs_free = front < SIM_MAX_SLOTS && p.n_of[w->slots[front].account] > 0;
+  return needs_free && n_free <= kept(w, &p) ? front_of(w, &p, true) : front;
+}
+
+/* A place is kept for whoever runs nothing; true if this start took one of these. */
+static bool verify_place(const sim_world *w, uint32_t account)
+{
+  places p = places_of(w); /* before the start */
+  uint32_t n_free = w->config.max_running - p.n_running;
+  SIM_CHECK(w, n_free > 0 && (p.n_of[account] == 0 || n_free > kept(w, &p)));
+  return p.n_of[account] == 0 && n_free <= kept(w, &p);
 }
 
 /* B was started while others wait: it is part of their bound. */
@@ -139,6 +184,9 @@ static void verify_start(sim_world *w, uint32_t i, uint32_t n_computed)
   td_sched_slot_info info = td_sched_slot(w->sched, i);
   if (!slot->has_run)
     w->served[slot->account] += slot->n_prompt - info.n_cached_prompt;
+  w->totals->kept_places += verify_place(w, (uint32_t)slot->account);
+  places p = places_of(w);
+  w->passed[slot->account] = w->slots[front_of(w, &p, false)].account != slot->account;
   slot->has_run = slot->running = true;
   slot->started = ++w->next_started;
   count_for_others(w, i);

@@ -90,6 +90,7 @@ static void draw_order(sim_world *w)
   c->ttft_target_us = sim_chance(r, 0.5) ? 0 : sim_below(r, 5000);
   c->priority_us = sim_chance(r, 0.4) ? 0 : sim_below(r, 20000);
   w->n_accounts = 1 + sim_below(r, SIM_ACCOUNTS);
+  c->n_accounts = sim_chance(r, 0.3) ? 0 : w->n_accounts;
   w->priority_rate = sim_chance(r, 0.5) ? 0 : 0.4;
   w->deadline_rate = sim_chance(r, 0.5) ? 0 : 0.3;
   w->copy_rate = sim_chance(r, 0.4) ? 0 : 0.7;
@@ -453,6 +454,8 @@ static void verify_ahead(sim_world *w)
   for (uint32_t i = 0; i < SIM_ACCOUNTS; i++)
     w->served[i] = td_sched_account_served(w->sched, i);
   uint32_t front = sim_order_front(w);
+  if (front == SIM_MAX_SLOTS) /* what is free is kept for others */
+    return;
   SIM_CHECK(w, w->slots[front].order <= w->scratch_order && w->next->step <= w->scratch_step + MAX_STEPS_PAST_QUEUE);
   w->totals->ahead_past_queue++;
 }

@@ -57,7 +57,7 @@ typedef struct sim_totals {
   uint64_t steps_of[TD_POLICY_COUNT], timed_steps, floor_steps; /* floor: the decodes alone exceeded the target, prompts went on */
   uint64_t rows, decode_rows, shared_steps, ahead_steps, ahead_past_queue, wasted_rows;
   uint64_t expired[3]; /* waiting, in prefill, in decode */
-  uint64_t cancelled_following, follows, overtakes, elder_kept, priority_victims, account_turns;
+  uint64_t cancelled_following, follows, overtakes, elder_kept, priority_victims, account_turns, kept_places;
   double worst_share_of_lead;
   uint64_t longest_wait_steps, longest_life_steps;
   double worst_share_of_bound;
@@ -83,6 +83,7 @@ typedef struct sim_world {
   double least_correction; /* seen by now, 1 at most */
   uint64_t least_token_ns; /* seen by now in steps with prompts; 0: none */
   uint64_t served[SIM_ACCOUNTS]; /* when last looked at, then with what the plan must have charged */
+  bool passed[SIM_ACCOUNTS]; /* when it last started one, a less served account waited: places were kept */
   uint32_t n_accounts, last_submitted;
   double priority_rate, deadline_rate, copy_rate;
   uint64_t scratch_step, scratch_order; /* at the last plan that was not made ahead: its step, next_order */
@@ -103,7 +104,7 @@ void sim_world_drain(sim_world *w);
 /* sim_order.c: before and after a plan from scratch. */
 void sim_order_note(sim_world *w);
 void sim_order_verify(sim_world *w);
-/* The request that the rules say is next; SIM_MAX_SLOTS: none waits. */
+/* The request that the rules say is next; SIM_MAX_SLOTS: none waits that may have a place. */
 uint32_t sim_order_front(const sim_world *w);
 /* Ends whose deadline has come, and holds the scheduler to what it says of them. */
 void sim_order_expire(sim_world *w);

@@ -202,18 +202,18 @@ static void test_health(void **state)
   world w;
   open_world(&w);
   w.options.limit[TD_LIMIT_HEALTH_STALL_MS] = 200;
-  assert_true(td_server_healthy(w.s)); /* it is loading */
+  assert_null(td_server_trouble(w.s)); /* it is loading */
   fail_conns = -1;
   int spare = connect_to(&w), fd = connect_to(&w); /* memory for the first is there before it comes */
   turn(&w, 2, 100);
   assert_int_equal(w.s->n_conns, 1);
-  assert_true(td_server_healthy(w.s)); /* a moment is no stall */
+  assert_null(td_server_trouble(w.s)); /* a moment is no stall */
   turn(&w, 2, 400);
-  assert_false(td_server_healthy(w.s));
+  assert_non_null(td_server_trouble(w.s));
   fail_conns = 0;
   turn(&w, 2, 3000);
   assert_int_equal(w.s->n_conns, 2);
-  assert_true(td_server_healthy(w.s));
+  assert_null(td_server_trouble(w.s));
   close(spare);
   close(fd);
 
@@ -224,7 +224,7 @@ static void test_health(void **state)
   close(fd);
   accept_errno = EAGAIN;
   turn(&w, 9, 400);
-  assert_true(td_server_healthy(w.s));
+  assert_null(td_server_trouble(w.s));
   close_world(&w);
 }
 
@@ -232,10 +232,10 @@ static void test_a_socket_that_was_shut_is_unhealthy(void **state)
 {
   world w;
   open_world(&w);
-  assert_true(td_server_healthy(w.s));
+  assert_null(td_server_trouble(w.s));
   shutdown(w.fd, SHUT_RDWR);
   turn(&w, 1, 50);
-  assert_false(td_server_healthy(w.s));
+  assert_non_null(td_server_trouble(w.s));
   close_world(&w);
 }
 

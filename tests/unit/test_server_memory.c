@@ -88,6 +88,8 @@ static void open_world(world *w)
   assert_int_equal(uv_loop_init(&w->s->loop), 0);
   w->s->options = &w->options;
   w->s->engine_state = TD_ENGINE_READY;
+  td_error err;
+  assert_int_equal(td_tenants_init(&w->s->tenants, 0, false, &err), TD_OK);
   td_metrics_init(&w->s->metrics);
   assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
   w->client = fds[0];
@@ -107,6 +109,7 @@ static void close_world(world *w)
   uv_run(&w->s->loop, UV_RUN_DEFAULT);
   assert_int_equal(uv_loop_close(&w->s->loop), 0);
   close(w->client);
+  td_tenants_deinit(&w->s->tenants);
   free(w->s);
 }
 
@@ -191,7 +194,7 @@ static void try_each(answer_fn *answer, whole_fn *whole)
 static void ask(world *w, const char *path)
 {
   char text[200];
-  int n = snprintf(text, sizeof text, "GET %s HTTP/1.1\r\nHost: t\r\n\r\n", path);
+  int n = snprintf(text, sizeof text, "GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n", path);
   assert_int_equal(send(w->client, text, (size_t)n, 0), n);
 }
 
@@ -239,6 +242,8 @@ static void end_answer(world *w)
                     .n_open = 1};
   call->prompts = calloc(1, sizeof *call->prompts);
   call->n_prompts = 1;
+  call->tenant = td_tenant_of(&w->s->tenants, w->c, 0);
+  call->tenant->n_choices = 1;
   *ch = (td_choice){
       .call = call, .tokens = tokens, .n_prompt = 1, .n_generated = 2, .engine_finish = TD_FINISH_LENGTH};
   td_stop_filter_init(&ch->filter, &call->request.stops);
@@ -267,7 +272,7 @@ static void test_answer(void **state) { try_each(end_answer, is_answer); }
 static void test_request(void **state)
 {
   static const char head[] =
-      "POST /tokenize HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\nContent-Length: 5000\r\n";
+      "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 5000\r\n";
   char body[5000];
   int told = 0;
   memset(body, ' ', sizeof body);

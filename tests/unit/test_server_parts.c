@@ -83,6 +83,64 @@ static void test_keys(void **state)
   assert_int_equal(td_keys_read(&k, "/nonexistent", &err), TD_ERR_CONFIG);
 }
 
+/* ---- who shares ---- */
+
+static void test_tenants(void **state)
+{
+  static td_conn conns[3]; /* two of one address, one of another */
+  td_tenants t;
+  td_error err;
+  td_api_error e;
+  for (int i = 0; i < 3; i++) {
+    conns[i].has_ip = true;
+    conns[i].ip.bytes[0] = i < 2 ? 1 : 2;
+    conns[i].ip_bucket = 7;
+  }
+  assert_int_equal(td_tenants_init(&t, 0, true, &err), TD_OK);
+  assert_false(td_tenants_are_several(&t));
+  td_tenant *a = td_tenant_of(&t, &conns[0], 0), *again = td_tenant_of(&t, &conns[1], 0);
+  assert_true(a && a == again && !td_tenants_are_several(&t));
+  td_tenant *b = td_tenant_of(&t, &conns[2], 0);
+  assert_true(b && b != a && td_tenants_are_several(&t));
+  assert_true(td_tenant_may_queue(&t, a, 8, 7, 1, &e)); /* addresses do not share the queue */
+  assert_false(td_tenant_may_queue(&t, a, 8, 8, 1, &e));
+  td_tenant_drop(&t, a);
+  assert_true(td_tenants_are_several(&t)); /* it is still used */
+  td_tenant_drop(&t, again);
+  assert_false(td_tenants_are_several(&t));
+  td_tenant_drop(&t, b);
+  td_tenant_drop(&t, NULL);
+  td_tenants_deinit(&t);
+
+  assert_int_equal(td_tenants_init(&t, 2, false, &err), TD_OK);
+  assert_true(td_tenants_are_several(&t));
+  a = td_tenant_of(&t, &conns[0], 1);
+  assert_true(a->account == 1 && td_tenant_of(&t, &conns[2], 1) == a && td_tenant_of(&t, &conns[0], 2) != a);
+  a->n_choices = 4;
+  a->n_reading = 2;
+  assert_false(td_tenant_may_queue(&t, a, 8, 6, 1, &e));
+  assert_true(e.status == 429 && strstr(e.message, "already take 6 of 8"));
+  assert_true(td_tenant_may_queue(&t, td_tenant_of(&t, &conns[0], 2), 8, 6, 1, &e));
+  td_tenants_deinit(&t);
+}
+
+/* What a request is told whom an engine that is not ready did not take: never that there is no room. */
+static void test_states(void **state)
+{
+  td_api_error e;
+  assert_true(td_server_takes_work(TD_ENGINE_READY, &e));
+  static const struct {
+    td_engine_state state;
+    const char *code;
+  } cases[] = {{TD_ENGINE_LOADING, "model_loading"}, {TD_ENGINE_DRAINING, "shutting_down"},
+               {TD_ENGINE_STOPPED, "engine_failed"}, {TD_ENGINE_FAILED, "engine_failed"}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    assert_false(td_server_takes_work(cases[i].state, &e));
+    assert_int_equal(e.status, 503);
+    assert_string_equal(e.code, cases[i].code);
+  }
+}
+
 /* ---- listen ---- */
 
 static void test_listen(void **state)
@@ -360,7 +418,9 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_namespaces),
-      cmocka_unit_test(test_keys),   cmocka_unit_test(test_listen),  cmocka_unit_test(test_metrics),
+      cmocka_unit_test(test_keys),
+      cmocka_unit_test(test_tenants),
+      cmocka_unit_test(test_states),   cmocka_unit_test(test_listen),  cmocka_unit_test(test_metrics),
       cmocka_unit_test(test_errors), cmocka_unit_test(test_answers), cmocka_unit_test(test_stream),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

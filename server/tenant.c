@@ -1,0 +1,99 @@
+/* Tenants: see tenant.h. */
+#include "server/tenant.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/share.h"
+#include "server/conn.h"
+
+td_status td_tenants_init(td_tenants *t, uint32_t n_keys, bool by_address, td_error *err)
+{
+  *t = (td_tenants){.n_keys = n_keys, .by_address = by_address};
+  t->keys = calloc((size_t)n_keys + 1, sizeof *t->keys);
+  t->addresses = calloc(TD_IP_BUCKETS, sizeof *t->addresses);
+  if (!t->keys || !t->addresses)
+    return td_fail(err, TD_ERR_NOMEM, "no memory for what keys share");
+  for (uint32_t i = 0; i <= n_keys; i++)
+    t->keys[i].account = i;
+  return TD_OK;
+}
+
+void td_tenants_deinit(td_tenants *t)
+{
+  TD_BUG_ON(t->n_addresses > 0);
+  free(t->keys);
+  free(t->addresses);
+  memset(t, 0, sizeof *t);
+}
+
+static td_tenant *find_address(td_tenants *t, const td_conn *c)
+{
+  td_tenant *tenant = t->addresses[c->ip_bucket];
+  while (tenant && memcmp(&tenant->ip, &c->ip, sizeof c->ip) != 0)
+    tenant = tenant->next;
+  return tenant;
+}
+
+td_tenant *td_tenant_of(td_tenants *t, const td_conn *c, uint64_t account)
+{
+  if (!t->by_address || !c->has_ip)
+    return &t->keys[account];
+  td_tenant *tenant = find_address(t, c);
+  if (!tenant) {
+    tenant = calloc(1, sizeof *tenant);
+    if (!tenant)
+      return NULL;
+    tenant->ip = c->ip;
+    tenant->ip_bucket = c->ip_bucket;
+    tenant->next = t->addresses[c->ip_bucket];
+    t->addresses[c->ip_bucket] = tenant;
+    t->n_addresses++;
+  }
+  return td_tenant_share(tenant);
+}
+
+td_tenant *td_tenant_share(td_tenant *tenant)
+{
+  tenant->n_users++; /* nobody asks of a key's */
+  return tenant;
+}
+
+static bool is_address(const td_tenants *t, const td_tenant *tenant)
+{
+  return tenant < t->keys || tenant > t->keys + t->n_keys;
+}
+
+void td_tenant_drop(td_tenants *t, td_tenant *tenant)
+{
+  if (!tenant || !is_address(t, tenant) || --tenant->n_users > 0)
+    return;
+  TD_BUG_ON(tenant->body_bytes > 0 || tenant->n_reading > 0 || tenant->n_choices > 0);
+  td_tenant **at = &t->addresses[tenant->ip_bucket];
+  while (*at != tenant)
+    at = &(*at)->next;
+  *at = tenant->next;
+  t->n_addresses--;
+  free(tenant);
+}
+
+bool td_tenants_are_several(const td_tenants *t) { return t->n_keys > 1 || t->n_addresses > 1; }
+
+bool td_tenant_may_queue(const td_tenants *t, const td_tenant *tenant, uint64_t cap, uint64_t taken,
+                         uint64_t n, td_api_error *e)
+{
+  uint64_t held = (uint64_t)tenant->n_reading + tenant->n_choices;
+  if (taken + n > cap) {
+    td_api_error_set(e, 429, "queue_full", NULL, "the queue is full: %" PRIu64 " requests wait or run",
+                     taken);
+    return false;
+  }
+  if (t->n_keys < 2 || td_share_allows(cap, taken, held, n))
+    return true;
+  td_api_error_set(e, 429, "queue_full", NULL,
+                   "your requests already take %" PRIu64 " of %" PRIu64 " places in the queue; "
+                   "what is left is for other keys",
+                   held, cap);
+  return false;
+}

@@ -1,0 +1,65 @@
+"""Health tells of what does not go on: an engine whose step does not end, a worker that does not come back."""
+import json
+import threading
+import time
+
+from harness import MODEL_ID, SLOWNESS, Daemon
+from test_dummy import CONFIG
+from test_shares import words
+
+
+def test_an_engine_that_stalls_is_told_by_what_steps_take(monkeypatch, tmp_path):
+    """By default, after 2 s where steps take much less; TANDEM_FAULT makes one take 6 s longer."""
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "config.json").write_text(json.dumps(CONFIG))
+    monkeypatch.setenv("TANDEM_FAULT", "stall:5")
+    options = ("--load-format", "dummy", "--calibrate-ms", 300, "--cache-dir", "")
+    with Daemon(*options, model=tmp_path / "tiny", kv_bytes=1 << 26) as d:
+        body = {"model": "tiny", "prompt": [5, 6, 7], "max_tokens": 20, "temperature": 0, "ignore_eos": True}
+        assert d.get("/health").status_code == 200
+        out = []
+        t = threading.Thread(target=lambda: out.append(d.post("/v1/completions", body).status_code))
+        begin = time.monotonic()
+        t.start()
+        r = d.eventually(lambda: next((r for r in [d.get("/health")] if r.status_code == 503), None), 5 / SLOWNESS, "unhealthy")
+        assert time.monotonic() - begin >= 2
+        assert r.json() == {"status": "unhealthy", "reason": "engine: a step does not end"} and "retry-after" in r.headers
+        assert d.get("/ready").json()["reason"] == r.json()["reason"]
+        t.join()
+        assert out == [200]
+        assert d.get("/health").status_code == 200
+
+
+def test_steps_that_nobody_predicts_have_longer(monkeypatch):
+    """Without a calibration, on a slow machine, 2 s may be what a step takes."""
+    monkeypatch.setenv("TANDEM_FAULT", "stall:5")
+    with Daemon() as d:
+        out = []
+        t = threading.Thread(target=lambda: out.append(d.tokens("Hi", max_tokens=8, ignore_eos=True)))
+        begin = time.monotonic()
+        t.start()
+        while t.is_alive():
+            assert d.get("/health").status_code == 200
+            time.sleep(0.1)
+        assert time.monotonic() - begin >= 6 and len(out[0]) == 8
+
+
+def test_a_worker_that_does_not_come_back_is_told():
+    raw = json.dumps({"model": MODEL_ID, "prompt": words(3_000_000, 2)}).encode()
+    with Daemon("--health-stall-ms", 100) as d:
+        assert d.get("/health").status_code == 200
+        out = []
+        t = threading.Thread(target=lambda: out.append(d.post("/tokenize", raw).status_code))
+        t.start()
+        seen = set()
+        while t.is_alive():
+            r = d.get("/health")
+            seen.add((r.status_code, r.json().get("reason")))
+        assert out == [200] and (503, "workers: a job does not end") in seen, seen
+        assert d.get("/health").status_code == 200
+    with Daemon() as d: # a large body is no fault
+        t = threading.Thread(target=lambda: d.post("/tokenize", raw))
+        t.start()
+        while t.is_alive():
+            assert d.get("/health").status_code == 200
+            time.sleep(0.05)

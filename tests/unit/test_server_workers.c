@@ -1,0 +1,224 @@
+/* Workers: whose job is next, and what large jobs leave to others. Jobs wait at gates, so that the order does
+ * not hang on time. */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "server/workers.h"
+
+enum { LARGE = TD_WORK_LARGE_BYTES + 1, JOBS = 64 };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t moved = PTHREAD_COND_INITIALIZER;
+static char order[JOBS + 1]; /* the jobs' names as they began */
+static int n_begun, n_done;
+
+typedef struct job {
+  td_job base;
+  char name;
+  bool open; /* under lock: it may end */
+  uint64_t ms;
+} job;
+
+static void run(td_job *base)
+{
+  job *j = (job *)base;
+  if (j->ms > 0)
+    usleep((useconds_t)(j->ms * 1000));
+  pthread_mutex_lock(&lock);
+  order[n_begun++] = j->name;
+  pthread_cond_broadcast(&moved);
+  while (!j->open)
+    pthread_cond_wait(&moved, &lock);
+  pthread_mutex_unlock(&lock);
+}
+
+static void done(td_job *base) { n_done++; }
+
+static void open_gate(job *j)
+{
+  pthread_mutex_lock(&lock);
+  j->open = true;
+  pthread_cond_broadcast(&moved);
+  pthread_mutex_unlock(&lock);
+}
+
+static void until_begun(int n)
+{
+  pthread_mutex_lock(&lock);
+  while (n_begun < n)
+    pthread_cond_wait(&moved, &lock);
+  pthread_mutex_unlock(&lock);
+}
+
+typedef struct world {
+  uv_loop_t loop;
+  td_workers *w;
+} world;
+
+static void begin(world *d, uint32_t n_threads, uint32_t max_queued)
+{
+  td_error err;
+  n_begun = n_done = 0;
+  order[0] = order[JOBS] = '\0';
+  assert_int_equal(uv_loop_init(&d->loop), 0);
+  assert_int_equal(td_workers_create(&d->loop, n_threads, max_queued, &d->w, &err), TD_OK);
+}
+
+static void end(world *d)
+{
+  td_workers_stop(d->w);
+  uv_run(&d->loop, UV_RUN_DEFAULT);
+  td_workers_destroy(d->w);
+  assert_int_equal(uv_loop_close(&d->loop), 0);
+}
+
+static td_status submit(world *d, job *j, td_work *of, char name, size_t n_bytes, bool others)
+{
+  td_error err;
+  j->base = (td_job){.run = run, .done = done, .work = of, .n_bytes = n_bytes};
+  j->name = name;
+  return td_workers_submit(d->w, &j->base, others, &err);
+}
+
+static void until_done(world *d, int n)
+{
+  while (n_done < n)
+    uv_run(&d->loop, UV_RUN_ONCE);
+  order[n_begun] = '\0';
+}
+
+/* The one that has had the worker goes behind all of the one that has not. */
+static void test_least_served_is_next(void **state)
+{
+  world d;
+  td_work a = {0}, b = {0};
+  job jobs[7] = {0};
+  begin(&d, 1, 64);
+  for (int i = 0; i < 7; i++)
+    jobs[i].open = i > 0;
+  jobs[0].ms = 300; /* b's three small ones take much less */
+  for (int i = 0; i < 4; i++)
+    assert_int_equal(submit(&d, &jobs[i], &a, 'a', 10, true), TD_OK);
+  until_begun(1);
+  for (int i = 4; i < 7; i++)
+    assert_int_equal(submit(&d, &jobs[i], &b, 'b', 10, true), TD_OK);
+  open_gate(&jobs[0]);
+  until_done(&d, 7);
+  assert_string_equal(order, "abbbaaa");
+  end(&d);
+}
+
+/* Idleness is no credit: what a had used while nobody else was there does not put it behind. */
+static void test_past_use_is_forgotten(void **state)
+{
+  world d;
+  td_work a = {0}, b = {0};
+  job first = {.open = true, .ms = 100}, jobs[3] = {{.open = false}, {.open = true}, {.open = true}};
+  begin(&d, 1, 64);
+  assert_int_equal(submit(&d, &first, &a, '-', 10, true), TD_OK);
+  until_done(&d, 1);
+  td_work gate = {0};
+  assert_int_equal(submit(&d, &jobs[0], &gate, 'g', 10, true), TD_OK);
+  until_begun(2);
+  assert_int_equal(submit(&d, &jobs[1], &a, 'a', 10, true), TD_OK);
+  assert_int_equal(submit(&d, &jobs[2], &b, 'b', 10, true), TD_OK);
+  open_gate(&jobs[0]);
+  until_done(&d, 4);
+  assert_string_equal(order, "-gab");
+  end(&d);
+}
+
+static void test_large_jobs_leave_a_worker(void **state)
+{
+  world d;
+  td_work a = {0}, b = {0};
+  job large[3] = {0}, small = {.open = true}, own = {.open = true};
+  begin(&d, 2, 64);
+  for (int i = 0; i < 3; i++)
+    assert_int_equal(submit(&d, &large[i], &a, 'A', LARGE, true), TD_OK);
+  until_begun(1);
+  assert_int_equal(submit(&d, &small, &b, 'b', 10, true), TD_OK);
+  until_begun(2); /* or the test hangs */
+  assert_int_equal(order[1], 'b');
+  assert_int_equal(submit(&d, &own, &a, 'a', 10, true), TD_OK); /* small, but behind a's own large ones */
+  until_done(&d, 1);
+  usleep(20000);
+  assert_int_equal(n_begun, 2);
+  for (int i = 0; i < 3; i++)
+    open_gate(&large[i]);
+  until_done(&d, 5);
+  assert_string_equal(order, "AbAAa");
+  end(&d);
+}
+
+static void test_one_alone_has_all_workers(void **state)
+{
+  world d;
+  td_work a = {0};
+  job large[2] = {0};
+  begin(&d, 2, 64);
+  for (int i = 0; i < 2; i++)
+    assert_int_equal(submit(&d, &large[i], &a, 'A', LARGE, false), TD_OK);
+  until_begun(2); /* or the test hangs */
+  for (int i = 0; i < 2; i++)
+    open_gate(&large[i]);
+  until_done(&d, 2);
+  end(&d);
+}
+
+/* With others, three quarters; what did not begin is done unrun. */
+static void test_queue_has_shares(void **state)
+{
+  world d;
+  td_work a = {0}, b = {0};
+  job first = {0}, jobs[8] = {0}, extra = {0};
+  begin(&d, 1, 8);
+  assert_int_equal(submit(&d, &first, &a, 'a', 10, true), TD_OK);
+  until_begun(1);
+  for (int i = 0; i < 6; i++)
+    assert_int_equal(submit(&d, &jobs[i], &a, 'a', 10, true), TD_OK);
+  assert_int_equal(submit(&d, &extra, &a, 'a', 10, true), TD_ERR_CAPACITY);
+  assert_int_equal(submit(&d, &jobs[6], &b, 'b', 10, true), TD_OK);
+  assert_int_equal(submit(&d, &jobs[7], &a, 'a', 10, false), TD_OK);
+  assert_int_equal(submit(&d, &extra, &a, 'a', 10, false), TD_ERR_CAPACITY);
+  open_gate(&first);
+  for (int i = 0; i < 8; i++)
+    open_gate(&jobs[i]);
+  end(&d);
+  assert_int_equal(n_done, 9);
+}
+
+static void test_late_jobs_are_seen(void **state)
+{
+  world d;
+  td_work a = {0};
+  job j = {0};
+  begin(&d, 2, 8);
+  assert_false(td_workers_are_late(d.w, 0, 0));
+  assert_int_equal(submit(&d, &j, &a, 'a', 1 << 20, true), TD_OK);
+  until_begun(1);
+  usleep(30000);
+  assert_true(td_workers_are_late(d.w, 20000, 0));
+  assert_false(td_workers_are_late(d.w, 20000, 1000000)); /* 1024 KiB may take 1024 s more */
+  assert_false(td_workers_are_late(d.w, 1000000000, 0));
+  open_gate(&j);
+  until_done(&d, 1);
+  assert_false(td_workers_are_late(d.w, 0, 0));
+  end(&d);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_least_served_is_next),      cmocka_unit_test(test_past_use_is_forgotten),
+      cmocka_unit_test(test_large_jobs_leave_a_worker), cmocka_unit_test(test_one_alone_has_all_workers),
+      cmocka_unit_test(test_queue_has_shares),          cmocka_unit_test(test_late_jobs_are_seen),
+  };
+  return cmocka_run_group_tests_name("server workers", tests, NULL, NULL);
+}
