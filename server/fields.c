@@ -2,6 +2,7 @@
 #include "server/fields.h"
 
 #include <ctype.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -229,61 +230,75 @@ static bool is_off(const cJSON *v, unsigned off)
 /* ---- looking up ---- */
 
 #define COUNT(a) (sizeof(a) / sizeof(a)[0])
+enum { ENTRIES_MAX = 512, NAME_BYTES = 40 };
 
-static const td_field *find_served(const char *name, unsigned in)
-{
-  for (size_t i = 0; i < COUNT(served); i++)
-    if ((served[i].in & in) && strcmp(served[i].name, name) == 0)
-      return &served[i];
-  return NULL;
-}
+/* Both tables with all that a search needs at hand: a body may have as many names as it has values. */
+typedef struct entry {
+  unsigned in, off;
+  const td_field *served; /* NULL: one of others */
+  size_t n, n_plain;
+  char name[NAME_BYTES], plain[NAME_BYTES];
+} entry;
 
-/* The next of names divided by blanks: true, and *name and its length. */
-static bool next_name(const char **name, size_t *n)
-{
-  *name += *n;
-  *name += strspn(*name, " ");
-  *n = strcspn(*name, " ");
-  return *n > 0;
-}
+static entry entries[ENTRIES_MAX];
+static size_t n_entries;
+static pthread_once_t entries_once = PTHREAD_ONCE_INIT;
 
-static bool find_other(const char *name, unsigned in, unsigned *off)
-{
-  size_t len = strlen(name);
-  for (size_t i = 0; i < COUNT(others); i++) {
-    const char *at = others[i].names;
-    for (size_t n = 0; (others[i].in & in) && next_name(&at, &n);)
-      if (n == len && memcmp(at, name, n) == 0) {
-        *off = others[i].off;
-        return true;
-      }
-  }
-  return false;
-}
-
-/* ---- near misses ---- */
-
-enum { NEAR_BYTES = 40, NEAR_LETTERS = 4 }; /* no name of ours is longer; shorter names are compared whole */
-
-/* A name as those see it who misspell it: no case, no '_', '-' or blanks. Returns its length; NEAR_BYTES: it
- * is long. */
+/* A name as those see it who misspell it: no case, no '_', '-' or blanks. Returns its length; NAME_BYTES: it
+ * is longer than any of ours. */
 static size_t plain_name(const char *name, size_t n, char *out)
 {
   size_t k = 0;
-  for (size_t i = 0; i < n && k < NEAR_BYTES; i++)
+  for (size_t i = 0; i < n && k < NAME_BYTES; i++)
     if (!strchr("_- \t\r\n", name[i]))
       out[k++] = (char)tolower((unsigned char)name[i]);
   return k;
 }
 
+static void add_entry(const char *name, size_t n, unsigned in, unsigned off, const td_field *f)
+{
+  TD_BUG_ON(n_entries == ENTRIES_MAX || n >= NAME_BYTES);
+  entry *e = &entries[n_entries++];
+  *e = (entry){.in = in, .off = off, .served = f, .n = n};
+  memcpy(e->name, name, n);
+  e->n_plain = plain_name(name, n, e->plain);
+}
+
+static void make_entries(void)
+{
+  for (size_t i = 0; i < COUNT(served); i++)
+    add_entry(served[i].name, strlen(served[i].name), served[i].in, 0, &served[i]);
+  for (size_t i = 0; i < COUNT(others); i++)
+    for (const char *at = others[i].names; *at; at += strspn(at, " ")) {
+      add_entry(at, strcspn(at, " "), others[i].in, others[i].off, NULL);
+      at += strcspn(at, " ");
+    }
+}
+
+static const entry *find(const char *name, unsigned in)
+{
+  size_t n = strlen(name);
+  for (const entry *e = entries; e < entries + n_entries; e++)
+    if (e->n == n && (e->in & in) && memcmp(e->name, name, n) == 0)
+      return e;
+  return NULL;
+}
+
+static bool is_served(const char *name, unsigned in)
+{
+  const entry *e = find(name, in);
+  return e && e->served;
+}
+
+/* ---- near misses ---- */
+
+enum { NEAR_LETTERS = 4 }; /* in shorter names a letter says too much */
+
 /* One letter more, less, another, or two in a row the other way round. */
 static bool is_letter_off(const char *a, size_t na, const char *b, size_t nb)
 {
-  if (na < nb) {
-    const char *c = a;
-    size_t nc = na;
-    a = b, na = nb, b = c, nb = nc;
-  }
+  if (na < nb)
+    return is_letter_off(b, nb, a, na);
   if (na - nb > 1)
     return false;
   size_t i = 0;
@@ -296,49 +311,22 @@ static bool is_letter_off(const char *a, size_t na, const char *b, size_t nb)
   return i == na || memcmp(a + i + 1, b + i + 1, na - i - 1) == 0;
 }
 
-static bool is_near(const char *a, size_t na, const char *name, size_t n, bool letter)
+/* The field that was meant: best one that has the very letters, served or refused; else one that is served. */
+static const entry *find_meant(const char *name, unsigned in)
 {
-  char b[NEAR_BYTES];
-  size_t nb = plain_name(name, n, b);
-  if (letter)
-    return na >= NEAR_LETTERS && nb >= NEAR_LETTERS && is_letter_off(a, na, b, nb);
-  return na == nb && memcmp(a, b, na) == 0;
-}
-
-static const char *find_near_served(const char *a, size_t na, unsigned in, bool letter, size_t *n_meant)
-{
-  for (size_t i = 0; i < COUNT(served); i++) {
-    *n_meant = strlen(served[i].name);
-    if ((served[i].in & in) && is_near(a, na, served[i].name, *n_meant, letter))
-      return served[i].name;
+  char plain[NAME_BYTES];
+  size_t n = plain_name(name, strlen(name), plain);
+  const entry *near = NULL;
+  for (const entry *e = entries; e < entries + n_entries && n < NAME_BYTES; e++) {
+    if (!(e->in & in) || (e->off & ANYTHING))
+      continue;
+    if (e->n_plain == n && memcmp(e->plain, plain, n) == 0)
+      return e;
+    if (!near && e->served && n >= NEAR_LETTERS && e->n_plain >= NEAR_LETTERS &&
+        is_letter_off(plain, n, e->plain, e->n_plain))
+      near = e;
   }
-  return NULL;
-}
-
-static const char *find_near_refused(const char *a, size_t na, unsigned in, size_t *n_meant)
-{
-  for (size_t i = 0; i < COUNT(others); i++) {
-    const char *at = others[i].names;
-    *n_meant = 0;
-    while ((others[i].in & in) && !(others[i].off & ANYTHING) && next_name(&at, n_meant))
-      if (is_near(a, na, at, *n_meant, false))
-        return at;
-  }
-  return NULL;
-}
-
-/* The field that was meant, and its length: one that is served, or, if all letters are there, one that would
- * be refused. */
-static const char *find_meant(const char *name, unsigned in, size_t *n)
-{
-  char a[NEAR_BYTES];
-  size_t na = plain_name(name, strlen(name), a);
-  if (na == NEAR_BYTES)
-    return NULL;
-  const char *meant = find_near_served(a, na, in, false, n);
-  if (!meant)
-    meant = find_near_refused(a, na, in, n);
-  return meant ? meant : find_near_served(a, na, in, true, n);
+  return near;
 }
 
 /* ---- judging ---- */
@@ -366,10 +354,10 @@ bool td_fields_unsupported(td_api_error *e, const char *path, const char *name, 
   return refuse(e, "unsupported_parameter", path, name, text);
 }
 
-static bool near_miss(td_api_error *e, const char *path, const char *name, const char *meant, size_t n_meant)
+static bool near_miss(td_api_error *e, const char *path, const char *name, const char *meant)
 {
-  char text[NEAR_BYTES + 64];
-  snprintf(text, sizeof text, "is not a field; is '%.*s' meant?", (int)n_meant, meant);
+  char text[NAME_BYTES + 64];
+  snprintf(text, sizeof text, "is not a field; is '%s' meant?", meant);
   return td_fields_unsupported(e, path, name, text);
 }
 
@@ -378,17 +366,15 @@ static bool near_miss(td_api_error *e, const char *path, const char *name, const
 static bool judge_unknown(const char *name, unsigned in, const char *path, td_unknown *unknown,
                           td_api_error *e)
 {
-  size_t n_meant;
   if (name[strspn(name, " \t\r\n")] == '\0')
     return td_fields_unsupported(e, path, name, "is not a field: its name is empty");
-  if (in == C && find_served(name, H))
+  if (in == C && is_served(name, H))
     return td_fields_unsupported(e, path, name, "is a field of /v1/chat/completions, not of this route");
-  if (in == H && find_served(name, C))
+  if (in == H && is_served(name, C))
     return td_fields_unsupported(e, path, name, "is a field of /v1/completions, not of this route");
-  const char *meant =
-      (in & (T | D)) && find_served(name, C | H | T | D) ? NULL : find_meant(name, in, &n_meant);
+  const entry *meant = (in & (T | D)) && is_served(name, C | H | T | D) ? NULL : find_meant(name, in);
   if (meant)
-    return near_miss(e, path, name, meant, n_meant);
+    return near_miss(e, path, name, meant->name);
   if (unknown->strict)
     return td_fields_unsupported(e, path, name, "is not a field of this route");
   td_unknown_add(unknown, path, name);
@@ -398,14 +384,13 @@ static bool judge_unknown(const char *name, unsigned in, const char *path, td_un
 bool td_fields_judge(const cJSON *m, unsigned in, const char *path, td_unknown *unknown, const td_field **out,
                      td_api_error *e)
 {
-  unsigned off;
+  pthread_once(&entries_once, make_entries);
   *out = NULL;
   if (cJSON_IsNull(m))
     return true;
-  *out = find_served(m->string, in);
-  if (*out)
-    return true;
-  if (find_other(m->string, in, &off))
-    return is_off(m, off) || td_fields_unsupported(e, path, m->string, "is not served");
-  return judge_unknown(m->string, in, path, unknown, e);
+  const entry *f = find(m->string, in);
+  if (!f)
+    return judge_unknown(m->string, in, path, unknown, e);
+  *out = f->served;
+  return f->served || is_off(m, f->off) || td_fields_unsupported(e, path, m->string, "is not served");
 }
