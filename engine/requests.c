@@ -63,8 +63,10 @@ static td_status check_request(const td_engine *e, const td_engine_request *r, t
     return td_fail_param(err, TD_ERR_REQUEST, "max_tokens", "max_tokens must be at least 1");
   if ((uint64_t)r->n_prompt + r->max_new > info->max_context_tokens)
     return td_fail_param(err, TD_ERR_REQUEST, "max_tokens",
-                         "this model takes at most %u tokens: the prompt has %u and max_tokens asks for %u",
-                         info->max_context_tokens, r->n_prompt, r->max_new);
+                         "This model's maximum context length is %u tokens. However, you requested %llu tokens "
+                         "(%u in the prompt, %u in the completion).",
+                         info->max_context_tokens, (unsigned long long)r->n_prompt + r->max_new, r->n_prompt,
+                         r->max_new);
   for (uint32_t i = 0; i < r->n_prompt; i++)
     if (r->tokens[i] < 0 || (uint32_t)r->tokens[i] >= info->vocab)
       return td_fail_param(err, TD_ERR_REQUEST, "prompt", "token id %d is not in the vocabulary of %u",

@@ -43,10 +43,10 @@ static void render_chunk(const td_call *c, const td_delta *d, const char *delta,
     td_buf_append_json_ints(out, d->ids, d->n_ids);
   }
   td_buf_append_str(out, "}]");
-  if (delta && *delta && c->request.return_token_ids) /* the first chunk */
+  bool role = delta && *delta; /* the first chunk */
+  if (role && c->request.return_token_ids)
     td_render_prompt_ids(&c->prompts[0], out);
-  if (c->request.include_usage)
-    td_buf_append_str(out, ",\"usage\":null");
+  td_render_chunk_usage(ch, role ? 0 : ch->n_read, out);
   td_buf_append_str(out, "}\n\n");
 }
 

@@ -19,14 +19,11 @@ static bool read_text(td_call *c, const cJSON *item, td_prompt *p)
   return st == TD_OK || td_call_fail_tokens(c, &err, "prompt");
 }
 
-bool td_call_read_ids(td_call *c, const cJSON *array, const char *param, size_t max, td_prompt *p)
+bool td_call_read_ids(td_call *c, const cJSON *array, const char *param, td_prompt *p)
 {
   td_json_ids ids = td_json_ids_begin(array);
-  if (ids.n > max) {
-    td_api_error_set(&c->error, 400, "context_length_exceeded", param,
-                     "%s %u tokens at most; the prompt has %zu", td_call_context_is(c), c->info->max_context_tokens, ids.n);
-    return false;
-  }
+  if (ids.n > (c->api->render_delta ? c->info->max_context_tokens : td_call_count_to(c)))
+    return td_call_fail_context(c, param, ids.n, false);
   p->ids = malloc((ids.n + 1) * sizeof *p->ids);
   if (!p->ids) {
     td_api_error_set(&c->error, 503, "out_of_memory", NULL, "no memory for token ids");
@@ -49,7 +46,7 @@ static bool read_one(td_call *c, const cJSON *item, td_prompt *p)
   if (cJSON_IsString(item))
     return read_text(c, item, p);
   if (td_json_is_ids(item) || (cJSON_IsArray(item) && item->child))
-    return td_call_read_ids(c, item, "prompt", c->info->max_context_tokens, p);
+    return td_call_read_ids(c, item, "prompt", p);
   return bad_prompt(c, "must be a string, an array of strings, or token ids");
 }
 
@@ -60,9 +57,9 @@ static bool prepare(td_call *c, cJSON *root)
   size_t n = 1;
   if (cJSON_IsArray(prompt) && !prompt->child)
     return bad_prompt(c, "must not be empty");
-  if (many)
-    for (const cJSON *i = prompt->child->next; i; i = i->next)
-      n++;
+  for (const cJSON *i = many ? prompt->child->next : NULL; i; i = i->next, n++)
+    if (cJSON_IsString(i) != cJSON_IsString(prompt->child))
+      return bad_prompt(c, "must hold either strings or arrays of token ids, not both");
   if (n > td_limit_max(TD_LIMIT_PROMPTS)) {
     td_api_error_set(&c->error, 400, "invalid_value", "prompt", "'prompt' may hold %d prompts at most",
                      (int)td_limit_max(TD_LIMIT_PROMPTS));
@@ -102,7 +99,9 @@ static void render_delta(const td_call *c, const td_delta *d, td_buf *out)
   td_render_head(c, "text_completion", out);
   td_buf_append_str(out, ",\"choices\":[");
   render_choice(c, d->choice, d->text, d->n_text, d->ids, d->n_ids, d->finish, d->first, out);
-  td_buf_append_str(out, c->request.include_usage ? "],\"usage\":null}\n\n" : "]}\n\n");
+  td_buf_append_char(out, ']');
+  td_render_chunk_usage(d->choice, d->choice->n_read, out);
+  td_buf_append_str(out, "}\n\n");
 }
 
 static void render_usage(const td_call *c, td_buf *out)

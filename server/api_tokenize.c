@@ -4,8 +4,6 @@
 
 #include "server/call.h"
 
-enum { TOKENIZE_MAX = 1 << 24 }; /* ids; the body's size bounds them before */
-
 static bool append_text(td_call *c, const int32_t *ids, size_t n, td_buf *out)
 {
   td_text_stream *s = td_text_stream_create(c->engine, false);
@@ -50,7 +48,7 @@ static bool tokenize_prompt(td_call *c, td_prompt *p)
         .chat_template_kwargs = r->chat_template_kwargs,
         .add_generation_prompt = r->add_generation_prompt,
         .continue_final_message = r->continue_final_message,
-        .max_tokens = TOKENIZE_MAX,
+        .max_tokens = td_call_count_to(c),
     };
     st = td_engine_chat_tokens(c->engine, &in, NULL, &p->ids, &p->n, &err);
   } else if (!cJSON_IsString(r->prompt)) {
@@ -58,8 +56,8 @@ static bool tokenize_prompt(td_call *c, td_prompt *p)
     return false;
   } else {
     size_t n = td_json_text(r->prompt->valuestring, r->prompt->valuestring);
-    st = td_engine_tokenize(c->engine, r->prompt->valuestring, n, true, r->add_special_tokens, TOKENIZE_MAX,
-                            &p->ids, &p->n, &err);
+    st = td_engine_tokenize(c->engine, r->prompt->valuestring, n, true, r->add_special_tokens,
+                            td_call_count_to(c), &p->ids, &p->n, &err);
   }
   return st == TD_OK || td_call_fail_tokens(c, &err, r->messages ? "messages" : "prompt");
 }
@@ -93,8 +91,7 @@ static bool prepare_detokenize(td_call *c, cJSON *root)
     td_api_error_set(&c->error, 400, "invalid_value", "tokens", "'tokens' must be an array of token ids");
     return false;
   }
-  if (!td_call_alloc_prompts(c, 1) ||
-      !td_call_read_ids(c, c->request.tokens, "tokens", TOKENIZE_MAX, &c->prompts[0]))
+  if (!td_call_alloc_prompts(c, 1) || !td_call_read_ids(c, c->request.tokens, "tokens", &c->prompts[0]))
     return false;
   td_buf text;
   td_buf_init(&text, 0);

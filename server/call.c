@@ -12,26 +12,49 @@
 
 /* ---- for workers ---- */
 
-/* A prompt over the context is counted this far beyond it, so that the error can say how long it is. */
-enum { COUNT_BEYOND = 65536 };
+/* A prompt over the context is counted this far beyond it, so that the error can say how long it is. Where
+ * tokens are only counted, so many: the body's size bounds them before. */
+enum { COUNT_BEYOND = 65536, COUNT_ONLY = 1 << 24 };
 
-const char *td_call_context_is(const td_call *call)
+size_t td_call_count_to(const td_call *call)
 {
-  return call->info->context_is_cut ? "this server's KV memory (kv_bytes) holds" : "this model's context is";
+  return call->api->render_delta ? (size_t)call->info->max_context_tokens + COUNT_BEYOND : COUNT_ONLY;
 }
 
-size_t td_call_count_to(const td_call *call) { return (size_t)call->info->max_context_tokens + COUNT_BEYOND; }
+/* Tokens of the answer that the request asks for; 0: no number, -1: no limit. */
+static int64_t asked_tokens(const td_request *r)
+{
+  return r->has_max_completion_tokens ? r->max_completion_tokens : r->max_tokens;
+}
+
+/* In OpenAI's words: libraries know this error by them (litellm, and so whoever falls back to a model with
+ * more context). */
+bool td_call_fail_context(td_call *call, const char *param, uint64_t n_prompt, bool or_more)
+{
+  int64_t asked = asked_tokens(&call->request);
+  uint64_t n_answer = asked > 0 ? (uint64_t)asked : 1;
+  const char *more = or_more ? "more than " : "";
+  if (!call->api->render_delta)
+    td_api_error_set(&call->error, 400, "context_length_exceeded", param, "'%s' has more than %zu tokens",
+                     param, td_call_count_to(call));
+  else
+    td_api_error_set(
+        &call->error, 400, "context_length_exceeded", param,
+        "This model's maximum context length is %u tokens. However, you requested %s%" PRIu64
+        " tokens (%s%" PRIu64 " in the %s, %" PRIu64
+        " in the completion). Please reduce the length of the %s or completion.%s",
+        call->info->max_context_tokens, more, n_prompt + n_answer, more, n_prompt, param, n_answer, param,
+        call->info->context_is_cut ? " The model could do more: this server's KV memory (kv_bytes) bounds it."
+                                   : "");
+  return false;
+}
 
 bool td_call_fail_tokens(td_call *call, const td_error *err, const char *param)
 {
   /* errors of the tokeniser name no field: the text is too long; those of the template do */
-  if (err->code != TD_ERR_REQUEST || (*err->param && strcmp(err->param, "prompt") != 0)) {
-    td_api_error_from(&call->error, err);
-    return false;
-  }
-  td_api_error_set(&call->error, 400, "context_length_exceeded", param,
-                   "%s %u tokens at most; the prompt has more than %zu",
-                   td_call_context_is(call), call->info->max_context_tokens, td_call_count_to(call));
+  if (err->code == TD_ERR_REQUEST && (!*err->param || strcmp(err->param, "prompt") == 0))
+    return td_call_fail_context(call, param, td_call_count_to(call), true);
+  td_api_error_from(&call->error, err);
   return false;
 }
 
@@ -50,23 +73,17 @@ bool td_call_alloc_prompts(td_call *call, size_t n)
 bool td_call_check_context(td_call *call, bool default_rest)
 {
   const td_request *r = &call->request;
-  uint64_t limit = call->info->max_context_tokens;
-  int64_t asked = r->max_completion_tokens > 0 ? r->max_completion_tokens : r->max_tokens;
-  call->max_new = asked > 0 ? (uint32_t)asked : default_rest ? UINT32_MAX : 16;
+  const char *param = r->messages ? "messages" : "prompt";
+  int64_t asked = asked_tokens(r);
+  uint64_t want = asked > 0 ? (uint64_t)asked : 1;
+  call->max_new = asked > 0 ? (uint32_t)asked : asked < 0 || default_rest ? UINT32_MAX : 16;
   for (uint32_t i = 0; i < call->n_prompts; i++) {
-    uint64_t n = call->prompts[i].n, want = asked > 0 ? (uint64_t)asked : 1;
-    if (n == 0) {
-      td_api_error_set(&call->error, 400, "invalid_value", call->api->route == TD_ROUTE_CHAT ? "messages" : "prompt",
-                       "the prompt is empty");
+    if (call->prompts[i].n == 0) {
+      td_api_error_set(&call->error, 400, "invalid_value", param, "the prompt is empty");
       return false;
     }
-    if (n + want > limit) {
-      td_api_error_set(&call->error, 400, "context_length_exceeded",
-                       call->api->route == TD_ROUTE_CHAT ? "messages" : "prompt",
-                       "%s %" PRIu64 " tokens at most; the prompt has %" PRIu64 " and the answer may have %" PRIu64,
-                       td_call_context_is(call), limit, n, want);
-      return false;
-    }
+    if (call->prompts[i].n + want > call->info->max_context_tokens)
+      return td_call_fail_context(call, param, call->prompts[i].n, false);
   }
   if ((uint64_t)call->n_prompts * (uint64_t)r->n > call->max_choices) {
     td_api_error_set(&call->error, 400, "invalid_value", "n", "%u prompts with %d choices each are more than the %u "
@@ -111,7 +128,9 @@ static bool read_call(td_call *call)
   td_buf_deinit(&call->body);
   const td_engine_info *info = call->info;
   td_request *r = &call->request;
-  bool ok = td_request_read(root, call->api->route, &info->default_sampling, info->vocab, r, &call->error);
+  td_request_rules rules = {info->default_sampling, info->vocab,
+                            td_option(call->server->options, TD_LIMIT_STRICT_FIELDS)};
+  bool ok = td_request_read(root, call->api->route, &rules, r, &call->error);
   if (ok && r->model && strcmp(r->model, info->model_name) != 0) {
     td_api_error_set(&call->error, 404, "model_not_found", "model", "the model '%.200s' is not served here; '%.200s' is",
                      r->model, info->model_name);
@@ -121,7 +140,7 @@ static bool read_call(td_call *call)
   call->cache_namespace_id =
       td_namespace_of(&call->server->namespace_secret, call->tenant->account, ok ? r->cache_salt : NULL);
   if (ok && r->messages)
-    ok = td_messages_normalise((cJSON *)r->messages, &call->error); /* in the tree that is ours */
+    ok = td_messages_normalise((cJSON *)r->messages, &r->unknown, &call->error); /* the tree is ours */
   if (ok && !atomic_load(&call->abandoned))
     ok = call->api->prepare(call, root);
   cJSON_Delete(root);
@@ -153,6 +172,16 @@ static td_conn *detach(td_call *call)
   return c;
 }
 
+void td_call_respond(td_call *call, const char *headers, const td_buf *body)
+{
+  td_buf all, none = {.failed = true};
+  td_buf_init(&all, 0);
+  td_buf_append_str(&all, headers ? headers : "");
+  td_unknown_render(&call->request.unknown, &all);
+  td_conn_respond_buf(detach(call), 200, "application/json", all.data, all.failed ? &none : body);
+  td_buf_deinit(&all);
+}
+
 static void call_done(td_job *job)
 {
   td_call *call = (td_call *)job;
@@ -161,6 +190,8 @@ static void call_done(td_job *job)
   s->n_reading--;
   call->tenant->n_reading--;
   uncount_body(call);
+  if (!call->failed)
+    td_unknown_tell(&s->unknown_log, &call->request.unknown);
   if (!call->conn) {
     td_call_destroy(call);
   } else if (s->stopping) {
@@ -172,8 +203,7 @@ static void call_done(td_job *job)
     td_conn_respond_error(c, &call->error);
     td_call_destroy(call);
   } else if (!call->api->render_delta) {
-    td_conn *c = detach(call);
-    td_conn_respond_buf(c, 200, "application/json", NULL, &call->answer);
+    td_call_respond(call, NULL, &call->answer);
     td_call_destroy(call);
   } else {
     td_generation_submit(call);

@@ -107,6 +107,9 @@ void td_call_abandon(td_call *call);
 void td_call_writable(td_call *call);
 /* Ends a call that cannot be finished (shutdown, device fault): an error answer, or an error event in a stream. */
 void td_call_fail(td_call *call, const td_api_error *e);
+/* A whole 200 answer in JSON, with the names of ignored fields; the connection is no longer the call's.
+ * headers: NULL, or lines. */
+void td_call_respond(td_call *call, const char *headers, const td_buf *body);
 void td_call_destroy(td_call *call);
 /* Frees the calls that ended while updates were being read. */
 void td_call_bury(td_server *s);
@@ -120,17 +123,21 @@ void td_generation_cancel(td_call *call, td_finished why);
 /* For workers: makes room for n prompts; tokens of one prompt; the check that all fit the context. */
 bool td_call_alloc_prompts(td_call *call, size_t n);
 bool td_call_check_context(td_call *call, bool default_rest);
-/* "this model's context is", or what else bounds prompt and answer. */
-const char *td_call_context_is(const td_call *call);
 /* Prompts are tokenised up to this many tokens. */
 size_t td_call_count_to(const td_call *call);
+/* Prompt and answer do not fit: context_length_exceeded. or_more: the prompt has more tokens than that,
+ * uncounted. false. */
+bool td_call_fail_context(td_call *call, const char *param, uint64_t n_prompt, bool or_more);
 /* A tokenising call has failed: too many tokens is context_length_exceeded; else as td_api_error_from. */
 bool td_call_fail_tokens(td_call *call, const td_error *err, const char *param);
 /* Token ids of an array, each below the vocabulary. */
-bool td_call_read_ids(td_call *call, const cJSON *array, const char *param, size_t max, td_prompt *p);
+bool td_call_read_ids(td_call *call, const cJSON *array, const char *param, td_prompt *p);
 
 /* render.c: what both families share */
 void td_render_usage(const td_call *c, td_buf *out); /* the object */
+/* ,"usage":...: of one chunk of a stream: null, or that of its choice so far, n_answer tokens, where it is
+ * asked for. */
+void td_render_chunk_usage(const td_choice *ch, uint32_t n_answer, td_buf *out);
 void td_render_prompt_ids(const td_prompt *p, td_buf *out); /* ,"prompt_token_ids":[..] */
 void td_render_head(const td_call *c, const char *object, td_buf *out); /* {"id":..,"object":..,"created":..,"model":.. */
 

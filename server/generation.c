@@ -164,6 +164,17 @@ static bool submit(td_call *call, td_api_error *e)
   return false;
 }
 
+static void begin_stream(td_call *call)
+{
+  td_buf headers;
+  td_buf_init(&headers, 0);
+  td_buf_append_str(&headers, "cache-control: no-cache\r\nx-accel-buffering: no\r\n");
+  td_unknown_render(&call->request.unknown, &headers);
+  td_conn_stream_begin(call->conn, "text/event-stream; charset=utf-8", headers.data);
+  call->conn->out.failed |= headers.failed; /* cut, rather than half a head */
+  td_buf_deinit(&headers);
+}
+
 void td_generation_submit(td_call *call)
 {
   td_api_error e;
@@ -173,8 +184,7 @@ void td_generation_submit(td_call *call)
     return;
   }
   if (call->request.stream)
-    td_conn_stream_begin(call->conn, "text/event-stream; charset=utf-8",
-                         "cache-control: no-cache\r\nx-accel-buffering: no\r\n");
+    begin_stream(call);
   drop_ids(call);
 }
 
@@ -305,16 +315,14 @@ static void timing_headers(const td_call *call, char *out, size_t n)
 
 static void send_answer(td_call *call)
 {
-  td_conn *c = call->conn;
   char headers[256];
   td_buf body;
   td_buf_init(&body, 0);
   call->api->render_answer(call, &body);
   for (uint32_t i = 0; i < call->n_choices; i++)
     body.failed |= call->choices[i].out.failed | call->choices[i].ids.failed;
-  c->call = NULL;
   timing_headers(call, headers, sizeof headers);
-  td_conn_respond_buf(c, 200, "application/json", headers, &body);
+  td_call_respond(call, headers, &body);
   td_buf_deinit(&body);
 }
 

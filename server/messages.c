@@ -1,5 +1,4 @@
 /* Chat messages: checked, and brought to the one form that models' templates know. See request.h. */
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,12 +6,11 @@
 #include "config/limits.h"
 #include "server/request.h"
 
-static bool bad(td_api_error *e, size_t i, const char *code, const char *field, const char *text)
+enum { PATH_BYTES = 64 };
+
+static bool bad(td_api_error *e, const char *path, const char *field, const char *text)
 {
-  char param[64];
-  snprintf(param, sizeof param, "messages[%zu]%s%.40s", i, *field ? "." : "", field);
-  td_api_error_set(e, 400, code, param, "'%s' %s", param, text);
-  return false;
+  return td_fields_invalid(e, path, field, text);
 }
 
 static bool is_role(const char *s)
@@ -24,23 +22,46 @@ static bool is_role(const char *s)
   return false;
 }
 
-/* Text of an array of {"type":"text","text":...}, joined by newlines as vLLM does. */
-static bool join_parts(const cJSON *parts, size_t i, td_buf *text, td_api_error *e)
+static bool unserved_part(td_api_error *e, const char *path, const char *type)
 {
-  for (const cJSON *p = parts->child; p; p = p->next) {
-    const cJSON *type = td_json_get(p, "type"), *t = td_json_get(p, "text");
-    if (!cJSON_IsString(type))
-      return bad(e, i, "invalid_value", "content", "must be a string or an array of text parts");
-    if (strcmp(type->valuestring, "text") != 0)
-      return bad(e, i, "unsupported_parameter", "content", "may only hold parts of type 'text'");
-    if (!cJSON_IsString(t))
-      return bad(e, i, "invalid_value", "content", "has a text part without a 'text' string");
-    for (const cJSON *m = p->child; m; m = m->next)
-      if (m != type && m != t && !cJSON_IsNull(m))
-        return bad(e, i, "unsupported_parameter", "content", "has a part with an unknown field");
-    if (p != parts->child)
+  td_api_error_set(e, 400, "unsupported_parameter", path,
+                   "'%s' is a part of type '%.60s', which is not served; 'text' is", path, type);
+  return false;
+}
+
+/* A part {"type":"text","text":...}; its text, or NULL. */
+static const char *read_part(const cJSON *part, const char *path, td_unknown *unknown, td_api_error *e)
+{
+  char inside[PATH_BYTES + 1];
+  const td_field *f;
+  const cJSON *type = td_json_get(part, "type"), *text = td_json_get(part, "text");
+  snprintf(inside, sizeof inside, "%s.", path);
+  if (cJSON_IsString(type) && strcmp(type->valuestring, "text") != 0)
+    return unserved_part(e, path, type->valuestring), NULL;
+  for (const cJSON *m = cJSON_IsObject(part) ? part->child : NULL; m; m = m->next)
+    if (!td_fields_judge(m, TD_IN_PART, inside, unknown, &f, e))
+      return NULL;
+  if (!cJSON_IsString(type))
+    return bad(e, "", path, "must be a text part: an object with a 'type' and a 'text'"), NULL;
+  if (!cJSON_IsString(text))
+    return bad(e, inside, "text", "is required and must be a string"), NULL;
+  return text->valuestring;
+}
+
+/* Text of an array of parts, joined by newlines as vLLM does. */
+static bool join_parts(const cJSON *parts, const char *path, td_unknown *unknown, td_buf *text,
+                       td_api_error *e)
+{
+  size_t k = 0;
+  for (const cJSON *p = parts->child; p; p = p->next, k++) {
+    char part[PATH_BYTES];
+    snprintf(part, sizeof part, "%scontent[%zu]", path, k);
+    const char *t = read_part(p, part, unknown, e);
+    if (!t)
+      return false;
+    if (k > 0)
       td_buf_append_char(text, '\n');
-    td_buf_append(text, t->valuestring, strlen(t->valuestring));
+    td_buf_append(text, t, strlen(t));
   }
   return true;
 }
@@ -64,75 +85,82 @@ static bool set_string(cJSON *message, const char *key, const char *value)
   return ok;
 }
 
-static bool normalise_content(cJSON *message, bool assistant, size_t i, td_api_error *e)
+static bool normalise_content(cJSON *message, bool assistant, const char *path, td_unknown *unknown,
+                              td_api_error *e)
 {
   const cJSON *content = td_json_get(message, "content");
   if (cJSON_IsString(content))
     return true;
-  if (!content || cJSON_IsNull(content)) {
+  if (!content) {
     if (!assistant)
-      return bad(e, i, "invalid_value", "content", "is required");
+      return bad(e, path, "content", "is required");
     return set_string(message, "content", "") || no_memory(e);
   }
   if (!cJSON_IsArray(content))
-    return bad(e, i, "invalid_value", "content", "must be a string or an array of text parts");
+    return bad(e, path, "content", "must be a string or an array of text parts");
   td_buf text;
   td_buf_init(&text, 0);
   td_buf_append_str(&text, "");
-  bool ok = join_parts(content, i, &text, e);
+  bool ok = join_parts(content, path, unknown, &text, e);
   if (ok)
     ok = (!text.failed && set_string(message, "content", text.data)) || no_memory(e);
   td_buf_deinit(&text);
   return ok;
 }
 
-/* Members beside role and content: strings that templates may read, or nothing at all. Clients send back whole
- * messages they were given, with null and empty members; those go. */
-static bool check_members(cJSON *message, size_t i, td_api_error *e)
+/* Reasoning of an earlier answer has two names, and is text or something of its server's own. Templates know
+ * the text by the one. */
+static bool normalise_reasoning(cJSON *message)
 {
-  static const char *const strings[] = {"role", "name", "tool_call_id"};
-  static const char *const empties[] = {"tool_calls", "function_call",     "refusal",  "audio",
-                                        "annotations", "reasoning_content", "reasoning"};
-  for (cJSON *m = message->child, *next; m; m = next) {
-    next = m->next;
-    bool known = strcmp(m->string, "content") == 0, string = false, empty = false;
-    for (size_t k = 0; k < sizeof strings / sizeof strings[0]; k++)
-      string |= strcmp(m->string, strings[k]) == 0;
-    for (size_t k = 0; k < sizeof empties / sizeof empties[0]; k++)
-      empty |= strcmp(m->string, empties[k]) == 0;
-    if (!known && !string && !empty)
-      return bad(e, i, "unsupported_parameter", m->string, "is not a field of a message");
-    if (known)
-      continue;
-    bool nothing = cJSON_IsNull(m) || (cJSON_IsArray(m) && !m->child);
-    if (string && !cJSON_IsNull(m) && !cJSON_IsString(m))
-      return bad(e, i, "invalid_value", m->string, "must be a string");
-    if (empty && !nothing)
-      return bad(e, i, "unsupported_parameter", m->string, "is not supported");
-    if (nothing)
-      cJSON_Delete(cJSON_DetachItemViaPointer(message, m));
-  }
-  return true;
+  cJSON *other = cJSON_DetachItemFromObjectCaseSensitive(message, "reasoning");
+  const cJSON *first = td_json_get(message, "reasoning_content");
+  bool ok = true;
+  if (first && !cJSON_IsString(first))
+    cJSON_DeleteItemFromObjectCaseSensitive(message, "reasoning_content");
+  else if (!first && cJSON_IsString(other))
+    ok = set_string(message, "reasoning_content", other->valuestring);
+  cJSON_Delete(other);
+  return ok;
 }
 
-static bool normalise_message(cJSON *message, size_t i, td_api_error *e)
+/* Only what templates may read stays. Clients send back whole messages they were given, with null and empty
+ * members, and their own notes. */
+static bool check_members(cJSON *message, const char *path, td_unknown *unknown, td_api_error *e)
 {
+  const td_field *f;
+  for (cJSON *m = message->child, *next; m; m = next) {
+    next = m->next;
+    if (!td_fields_judge(m, TD_IN_MESSAGE, path, unknown, &f, e))
+      return false;
+    if (f && f->kind == TD_FIELD_STRING && !cJSON_IsString(m))
+      return bad(e, path, f->name, "must be a string");
+    if (!f)
+      cJSON_Delete(cJSON_DetachItemViaPointer(message, m));
+  }
+  return normalise_reasoning(message) || no_memory(e);
+}
+
+static bool normalise_message(cJSON *message, size_t i, td_unknown *unknown, td_api_error *e)
+{
+  char path[PATH_BYTES];
+  snprintf(path, sizeof path, "messages[%zu]", i);
   if (!cJSON_IsObject(message))
-    return bad(e, i, "invalid_value", "", "must be an object");
-  if (!check_members(message, i, e))
+    return bad(e, "", path, "must be an object");
+  strcat(path, ".");
+  if (!check_members(message, path, unknown, e))
     return false;
   const cJSON *role = td_json_get(message, "role");
   if (!role)
-    return bad(e, i, "invalid_value", "role", "is required");
+    return bad(e, path, "role", "is required");
   if (!is_role(role->valuestring))
-    return bad(e, i, "invalid_value", "role", "must be system, developer, user, assistant or tool");
+    return bad(e, path, "role", "must be system, developer, user, assistant or tool");
   bool assistant = strcmp(role->valuestring, "assistant") == 0;
   if (strcmp(role->valuestring, "developer") == 0 && !set_string(message, "role", "system"))
     return no_memory(e);
-  return normalise_content(message, assistant, i, e);
+  return normalise_content(message, assistant, path, unknown, e);
 }
 
-bool td_messages_normalise(cJSON *messages, td_api_error *error)
+bool td_messages_normalise(cJSON *messages, td_unknown *unknown, td_api_error *error)
 {
   if (!cJSON_IsArray(messages) || !messages->child) {
     td_api_error_set(error, 400, "invalid_value", "messages", "'messages' must be an array of at least one message");
@@ -144,7 +172,7 @@ bool td_messages_normalise(cJSON *messages, td_api_error *error)
       td_api_error_set(error, 400, "invalid_value", "messages", "'messages' may hold %zu messages at most", i);
       return false;
     }
-    if (!normalise_message(m, i, error))
+    if (!normalise_message(m, i, unknown, error))
       return false;
   }
   return true;

@@ -18,6 +18,14 @@ void td_render_head(const td_call *c, const char *object, td_buf *out)
   td_buf_append_json_string(out, c->info->model_name, strlen(c->info->model_name));
 }
 
+static void render_usage(uint64_t prompt, uint64_t completion, uint64_t cached, td_buf *out)
+{
+  td_buf_printf(out,
+                "{\"prompt_tokens\":%" PRIu64 ",\"completion_tokens\":%" PRIu64 ",\"total_tokens\":%" PRIu64
+                ",\"prompt_tokens_details\":{\"cached_tokens\":%" PRIu64 "}}",
+                prompt, completion, prompt + completion, cached);
+}
+
 /* A prompt counts once, however many choices it has; so do its cached tokens. */
 void td_render_usage(const td_call *c, td_buf *out)
 {
@@ -30,8 +38,17 @@ void td_render_usage(const td_call *c, td_buf *out)
     prompt += ch->n_prompt;
     cached += ch->n_cached;
   }
-  td_buf_printf(out,
-                "{\"prompt_tokens\":%" PRIu64 ",\"completion_tokens\":%" PRIu64 ",\"total_tokens\":%" PRIu64
-                ",\"prompt_tokens_details\":{\"cached_tokens\":%" PRIu64 "}}",
-                prompt, completion, prompt + completion, cached);
+  render_usage(prompt, completion, cached, out);
+}
+
+void td_render_chunk_usage(const td_choice *ch, uint32_t n_answer, td_buf *out)
+{
+  const td_request *r = &ch->call->request;
+  if (!r->include_usage)
+    return;
+  td_buf_append_str(out, ",\"usage\":");
+  if (r->continuous_usage_stats)
+    render_usage(ch->n_prompt, n_answer, ch->n_cached, out);
+  else
+    td_buf_append_str(out, "null");
 }

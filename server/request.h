@@ -1,7 +1,4 @@
-/* The request schema: which fields a route takes, of what type, within which bounds; one table.
- *
- * A field the table does not have is refused by name. A field of OpenAI's or vLLM's API that is not served yet is
- * taken with the value that means "off", because clients send those, and refused with any other. null is absent. */
+/* A request: its fields read, with what is absent filled in. Which fields there are: fields.h. */
 #ifndef TD_SERVER_REQUEST_H
 #define TD_SERVER_REQUEST_H
 
@@ -11,26 +8,29 @@
 #include "config/json.h"
 #include "config/sampling.h"
 #include "server/api_error.h"
+#include "server/fields.h"
 #include "server/stop_filter.h"
 
-enum { TD_ROUTE_COMPLETIONS = 1, TD_ROUTE_CHAT = 2, TD_ROUTE_TOKENIZE = 4, TD_ROUTE_DETOKENIZE = 8 };
 enum { TD_REQUEST_STOP_IDS_MAX = 64 };
 
 typedef struct td_request {
   /* borrowed from the JSON tree */
   const char *model, *cache_salt;
-  const cJSON *prompt, *messages, *tokens, *chat_template_kwargs, *stop, *stop_token_ids, *stream_options;
+  const cJSON *prompt, *messages, *tokens, *chat_template_kwargs, *stop, *stop_token_ids, *stream_options,
+      *response_format;
 
   double temperature, top_p, min_p;
   int64_t top_k, n, best_of;
   int64_t priority, timeout_ms, ttft_timeout_ms; /* timeouts 0: none */
-  int64_t max_tokens, max_completion_tokens; /* 0: absent */
+  int64_t max_tokens, max_completion_tokens; /* -1: as far as the context goes */
+  bool has_max_tokens, has_max_completion_tokens;
   uint64_t seed;
   bool has_seed;
-  bool stream, include_usage, ignore_eos, return_token_ids, skip_special_tokens, add_special_tokens,
-      return_token_strs;
+  bool stream, include_usage, continuous_usage_stats, ignore_eos, return_token_ids, skip_special_tokens,
+      add_special_tokens, return_token_strs;
   bool add_generation_prompt, continue_final_message;
   bool has_add_generation_prompt;
+  td_unknown unknown; /* fields that are ignored */
 
   /* made from `stop` and `stop_token_ids`; owned */
   td_stop_set stops;
@@ -38,16 +38,23 @@ typedef struct td_request {
   int32_t stop_ids[TD_REQUEST_STOP_IDS_MAX];
 } td_request;
 
-/* Fills *r from a parsed body. defaults: what absent sampling fields mean. vocab: bound of token ids. r must be
- * deinitialised in any case. On failure *error is filled. */
-TD_MUST_CHECK bool td_request_read(const cJSON *root, unsigned route, const td_sampling *defaults, uint32_t vocab,
+/* What a request is read by. */
+typedef struct td_request_rules {
+  td_sampling defaults; /* what absent sampling fields mean */
+  uint32_t vocab;       /* bound of token ids */
+  bool strict_fields;   /* unknown fields are refused */
+} td_request_rules;
+
+/* Fills *r from a parsed body. r must be deinitialised in any case. On failure *error is filled. */
+TD_MUST_CHECK bool td_request_read(const cJSON *root, unsigned route, const td_request_rules *rules,
                                    td_request *r, td_api_error *error);
 void td_request_deinit(td_request *r);
 /* The sampler's parameters, but for the seed of a request that gave none. */
 td_sampling td_request_sampling(const td_request *r);
 
-/* Checks `messages` (and nothing else) and brings them to the plain form that templates know: content is a string; text
- * parts are joined by a newline; role developer becomes system; fields with no value go. */
-TD_MUST_CHECK bool td_messages_normalise(cJSON *messages, td_api_error *error);
+/* Checks `messages` (and nothing else) and brings them to the plain form that templates know: content is a
+ * string; text parts are joined by a newline; role developer becomes system; what templates have no use for
+ * goes. */
+TD_MUST_CHECK bool td_messages_normalise(cJSON *messages, td_unknown *unknown, td_api_error *error);
 
 #endif

@@ -23,6 +23,7 @@
 #include "server/metrics.h"
 #include "server/namespace.h"
 #include "server/tenant.h"
+#include "server/unknown.h"
 #include "server/workers.h"
 
 typedef struct td_conn td_conn;
@@ -50,6 +51,7 @@ typedef struct td_server {
   td_namespace_secret namespace_secret; /* drawn at start, then read-only: workers use it */
   td_metrics metrics;
   td_log_gate cuts;
+  td_unknown_log unknown_log; /* fields of requests */
 
   td_conn *conns; /* all, doubly linked */
   uint32_t n_conns, max_conns;

@@ -30,8 +30,8 @@ static void check_request(const td_request *r, unsigned route)
   FUZZ_CHECK(within(TD_LIMIT_TEMPERATURE, r->temperature) && within(TD_LIMIT_TOP_P, r->top_p) && r->top_p > 0);
   FUZZ_CHECK(within(TD_LIMIT_MIN_P, r->min_p) && within(TD_LIMIT_TOP_K, (double)r->top_k));
   FUZZ_CHECK(within(TD_LIMIT_N, (double)r->n));
-  FUZZ_CHECK(r->max_tokens == 0 || within(TD_LIMIT_MAX_TOKENS, (double)r->max_tokens));
-  FUZZ_CHECK(r->max_completion_tokens == 0 || within(TD_LIMIT_MAX_TOKENS, (double)r->max_completion_tokens));
+  FUZZ_CHECK(within(TD_LIMIT_MAX_TOKENS, (double)r->max_tokens) && r->has_max_tokens == (r->max_tokens != 0));
+  FUZZ_CHECK(within(TD_LIMIT_MAX_TOKENS, (double)r->max_completion_tokens));
   FUZZ_CHECK(r->stops.n <= TD_STOPS_MAX && r->n_stop_ids <= TD_REQUEST_STOP_IDS_MAX);
   for (uint32_t i = 0; i < r->n_stop_ids; i++)
     FUZZ_CHECK(r->stop_ids[i] >= 0 && r->stop_ids[i] < VOCAB);
@@ -41,6 +41,13 @@ static void check_request(const td_request *r, unsigned route)
   td_sampling s = td_request_sampling(r);
   FUZZ_CHECK(isfinite(s.temperature) && s.temperature >= 0 && s.temperature <= 2);
   FUZZ_CHECK(isfinite(s.top_p) && s.top_p > 0 && s.top_p <= 1 && s.min_p >= 0 && s.min_p <= 1 && s.top_k >= 0);
+}
+
+/* A header's value, whatever the names were. */
+static void check_unknown(const td_unknown *u)
+{
+  FUZZ_CHECK(memchr(u->names, '\0', sizeof u->names) && (!u->strict || !*u->names));
+  FUZZ_CHECK(strspn(u->names, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-?[], ") == strlen(u->names));
 }
 
 /* What the chat template's host code relies on. */
@@ -60,9 +67,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
   static const unsigned routes[] = {TD_ROUTE_COMPLETIONS, TD_ROUTE_CHAT, TD_ROUTE_TOKENIZE, TD_ROUTE_DETOKENIZE};
   const td_json_limits limits = {64, 65536, TD_ERR_REQUEST};
-  const td_sampling defaults = {.temperature = 1, .top_p = 1};
   fuzz_input in = {data, size};
   unsigned first = fuzz_take(&in);
+  const td_request_rules rules = {{.temperature = 1, .top_p = 1}, VOCAB, first & 4};
   for (unsigned k = 0; k < 4; k++) {
     unsigned route = routes[(first + k) % 4];
     cJSON *root;
@@ -74,14 +81,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
       check_error(&error);
       return 0;
     }
-    bool ok = td_request_read(root, route, &defaults, VOCAB, &r, &error);
+    bool ok = td_request_read(root, route, &rules, &r, &error);
     if (ok)
       check_request(&r, route);
     if (ok && r.messages) {
-      ok = td_messages_normalise((cJSON *)r.messages, &error);
+      ok = td_messages_normalise((cJSON *)r.messages, &r.unknown, &error);
       if (ok)
         check_messages(r.messages);
     }
+    check_unknown(&r.unknown);
     if (!ok)
       check_error(&error);
     td_request_deinit(&r);

@@ -12,21 +12,26 @@
 #include "config/limits.h"
 #include "server/request.h"
 
-static const td_sampling defaults = {.temperature = 0.5f, .top_p = 0.75f, .min_p = 0.25f, .top_k = 7};
-enum { VOCAB = 1000 };
+static const td_request_rules rules = {{.temperature = 0.5f, .top_p = 0.75f, .min_p = 0.25f, .top_k = 7}, 1000, false};
+static const td_request_rules strict = {{.temperature = 1, .top_p = 1}, 1000, true};
 
-static bool read_json(const char *json, unsigned route, td_request *r, td_api_error *e)
+static bool read_by(const td_request_rules *by, const char *json, unsigned route, td_request *r, td_api_error *e)
 {
   td_json_limits limits = {64, 65536, TD_ERR_REQUEST};
   td_error err;
   cJSON *root;
   if (td_json_parse(json, strlen(json), &limits, &root, &err) != TD_OK)
     fail_msg("not JSON: %s: %s", json, err.message);
-  bool ok = td_request_read(root, route, &defaults, VOCAB, r, e);
+  bool ok = td_request_read(root, route, by, r, e);
   if (ok && r->messages)
-    ok = td_messages_normalise((cJSON *)r->messages, e);
+    ok = td_messages_normalise((cJSON *)r->messages, &r->unknown, e);
   cJSON_Delete(root);
   return ok;
+}
+
+static bool read_json(const char *json, unsigned route, td_request *r, td_api_error *e)
+{
+  return read_by(&rules, json, route, r, e);
 }
 
 /* A body with one more member; returns 200 or the error's status, and checks that an error names the field. */
@@ -85,6 +90,8 @@ static void test_borders(void **state)
     const td_limit *l = &td_limits[fields[i].id];
     double step = fields[i].integer ? 1 : 1e-9;
     expect_number(400, l->name, l->min - step, fields[i].integer);
+    if (l->min < 0) /* top_k, max_tokens: -1 is "none" */
+      expect_number(fields[i].id == TD_LIMIT_MAX_TOKENS ? 400 : 200, l->name, 0, true);
     expect_number(fields[i].open_low ? 400 : 200, l->name, l->min, fields[i].integer);
     expect_number(200, l->name, l->max, fields[i].integer);
     expect_number(400, l->name, l->max + step, fields[i].integer);
@@ -160,7 +167,6 @@ static void test_urgency(void **state)
   expect(400, TD_ROUTE_CHAT, "cache_salt", salt);
   strcpy(salt + 257, "\"");
   expect(200, TD_ROUTE_CHAT, "cache_salt", salt);
-  expect(400, TD_ROUTE_TOKENIZE, "priority", "1"); /* nothing runs there */
 }
 
 static void test_seed(void **state)
@@ -216,15 +222,19 @@ static void test_neutral(void **state)
       {"frequency_penalty", "0", "-1"},
       {"repetition_penalty", "1.0", "1.1"},
       {"logit_bias", "{}", "{\"5\":1}"},
+      {"logit_bias", "null", "[]"},
       {"response_format", "{\"type\":\"text\"}", "{\"type\":\"json_object\"}"},
-      {"response_format", "null", "{\"type\":\"text\",\"x\":1}"},
+      {"response_format", "{\"type\":\"text\",\"x\":1}", "{\"type\":\"text\",\"json_schema\":{}}"},
+      {"response_format", "{\"type\":\"text\",\"json_schema\":null}", "{\"Type\":\"text\"}"},
+      {"response_format", "null", "[]"},
       {"response_format", "null", "{}"},
       {"response_format", "null", "\"text\""},
       {"tools", "[]", "[{\"type\":\"function\"}]"},
       {"tool_choice", "\"auto\"", "\"required\""},
       {"tool_choice", "\"none\"", "{\"type\":\"function\"}"},
       {"parallel_tool_calls", "true", "1"},
-      {"service_tier", "\"auto\"", "\"flex\""},
+      {"tools", "null", "{}"},
+      {"service_tier", "\"flex\"", NULL},
       {"modalities", "[\"text\"]", "[\"text\",\"audio\"]"},
       {"min_tokens", "0", "1"},
       {"include_stop_str_in_output", "false", "true"},
@@ -242,6 +252,10 @@ static void test_neutral(void **state)
     if (cases[i].on)
       expect(400, TD_ROUTE_CHAT, cases[i].name, cases[i].on);
   }
+  td_request r;
+  td_api_error e;
+  assert_false(read_json("{\"prompt\":\"x\",\"tools\":[1]}", TD_ROUTE_COMPLETIONS, &r, &e));
+  assert_string_equal(e.message, "'tools' is not served");
   expect(200, TD_ROUTE_COMPLETIONS, "suffix", "\"\"");
   expect(400, TD_ROUTE_COMPLETIONS, "suffix", "\"x\"");
   expect(400, TD_ROUTE_COMPLETIONS, "logprobs", "1");
@@ -250,19 +264,210 @@ static void test_neutral(void **state)
   expect(400, TD_ROUTE_COMPLETIONS, "best_of", "2");
 }
 
+/* Names that no table knows go on without them, are named, and reach a header as plain ASCII; null is nothing at all. */
 static void test_unknown(void **state)
 {
+  static const struct {
+    const char *body, *names;
+  } cases[] = {
+      {"\"frobnicate\":1", "frobnicate"},
+      {"\"frobnicate\":null,\"Temperature\":null,\"\":null", ""},
+      {"\"aa\":1,\"bb\":[],\"cc\":{\"x\":1}", "aa, bb, cc"},
+      {"\"x\\r\\nset-cookie: a=b\":1", "x??set-cookie??a?b"},
+      {"\"a,b\":1,\"\\u00e9\\u0007\\u007f\":1", "a?b, ????"},
+      {"\"stream\":true,\"stream_options\":{\"foo\":1,\"include_obfuscation\":false}", "stream_options.foo"},
+      {"\"response_format\":{\"type\":\"text\",\"foo\":1}", "response_format.foo"},
+      {"\"store\":true,\"metadata\":{\"a\":1},\"user\":5", ""},
+  };
   td_request r;
   td_api_error e;
-  assert_false(read_json("{\"prompt\":\"x\",\"nonsense\":1}", TD_ROUTE_COMPLETIONS, &r, &e));
+  char json[4096];
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    sprintf(json, "{\"prompt\":\"x\",%s}", cases[i].body);
+    if (!read_json(json, TD_ROUTE_COMPLETIONS, &r, &e))
+      fail_msg("%s: %s", json, e.message);
+    assert_string_equal(r.unknown.names, cases[i].names);
+    td_request_deinit(&r);
+    if (read_by(&strict, json, TD_ROUTE_COMPLETIONS, &r, &e) != !*cases[i].names)
+      fail_msg("strict: %s", json);
+    td_request_deinit(&r);
+  }
+  assert_false(read_by(&strict, "{\"prompt\":\"x\",\"frobnicate\":1}", TD_ROUTE_COMPLETIONS, &r, &e));
   assert_string_equal(e.code, "unsupported_parameter");
-  assert_string_equal(e.param, "nonsense");
-  expect(400, TD_ROUTE_CHAT, "Temperature", "1"); /* names have a case */
-  expect(400, TD_ROUTE_CHAT, "prompt", "\"x\"");
-  expect(400, TD_ROUTE_COMPLETIONS, "messages", "[]");
+  assert_string_equal(e.param, "frobnicate");
+  assert_true(read_json("{\"messages\":[{\"role\":\"user\",\"foo\":1,\"content\":[{\"type\":\"text\",\"text\":\"x\",\"bar\":2}]},"
+                        "{\"role\":\"user\",\"foo\":1,\"content\":\"x\"}]}",
+                        TD_ROUTE_CHAT, &r, &e));
+  assert_string_equal(r.unknown.names, "messages[].foo, messages[].content[].bar");
   static const char *const roots[] = {"[]", "1", "\"x\"", "null", "{}", "{\"prompt\":null}"};
   for (size_t i = 0; i < sizeof roots / sizeof roots[0]; i++)
     assert_false(read_json(roots[i], TD_ROUTE_COMPLETIONS, &r, &e));
+  expect(400, TD_ROUTE_CHAT, "prompt", "\"x\"");
+  expect(400, TD_ROUTE_COMPLETIONS, "messages", "[]");
+}
+
+static void test_unknown_is_bounded(void **state)
+{
+  td_unknown u = {0};
+  td_unknown_log log = {0};
+  td_buf header;
+  char name[200], forged[4];
+  for (uint32_t i = 0; i < 1000; i++) {
+    sprintf(name, "name%u", i);
+    td_unknown_add(&u, "", name);
+  }
+  assert_true(strlen(u.names) < sizeof u.names);
+  assert_string_equal(u.names + strlen(u.names) - 5, ", ...");
+  uint32_t told = td_unknown_tell(&log, &u);
+  assert_true(told > 20);
+  assert_int_equal(td_unknown_tell(&log, &u), 0); /* once */
+  for (uint32_t i = 0; i < 1000; i++) {
+    u = (td_unknown){0};
+    memset(name, 'a' + (int)(i % 26), 150);
+    sprintf(name + 150, "%u", i);
+    sprintf(forged, "%u", i);
+    td_unknown_add(&u, "", name);
+    assert_int_equal(strlen(u.names), TD_UNKNOWN_NAME_BYTES - 1);
+    td_unknown_add(&u, "", forged);
+    told += td_unknown_tell(&log, &u);
+  }
+  assert_int_equal(told, TD_UNKNOWN_LOGGED);
+  td_buf_init(&header, 0);
+  for (int c = 1; c < 256; c++) { /* every byte a name may have */
+    u = (td_unknown){0};
+    td_unknown_add(&u, "", (char[]){'x', (char)c, 'y', 0});
+    td_unknown_render(&u, &header);
+    assert_int_equal(header.len_bytes, strlen("x-tandem-ignored: x?y\r\n"));
+    assert_memory_equal(header.data, "x-tandem-ignored: x", 19);
+    assert_non_null(strchr("?_-.ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789", header.data[19]));
+    td_buf_clear(&header);
+  }
+  td_buf_deinit(&header);
+}
+
+/* A field misspelt would be an answer other than asked for. */
+static void test_near_misses(void **state)
+{
+  static const struct {
+    unsigned route;
+    const char *name, *meant;
+  } cases[] = {
+      {TD_ROUTE_CHAT, "Temperature", "temperature"},
+      {TD_ROUTE_CHAT, "temprature", "temperature"},
+      {TD_ROUTE_CHAT, "tempreature", "temperature"},
+      {TD_ROUTE_CHAT, "temperatures", "temperature"},
+      {TD_ROUTE_CHAT, "tenperature", "temperature"},
+      {TD_ROUTE_CHAT, " temperature ", "temperature"},
+      {TD_ROUTE_CHAT, "max-tokens", "max_tokens"},
+      {TD_ROUTE_CHAT, "maxTokens", "max_tokens"},
+      {TD_ROUTE_CHAT, "max_token", "max_tokens"},
+      {TD_ROUTE_CHAT, "maxCompletionTokens", "max_completion_tokens"},
+      {TD_ROUTE_COMPLETIONS, "Top_P", "top_p"},
+      {TD_ROUTE_COMPLETIONS, "N", "n"},
+      {TD_ROUTE_COMPLETIONS, "stops", "stop"},
+      {TD_ROUTE_COMPLETIONS, "sede", "seed"},
+      {TD_ROUTE_COMPLETIONS, "Presence-Penalty", "presence_penalty"}, /* not served, but meant */
+      {TD_ROUTE_TOKENIZE, "Add_Special_Tokens", "add_special_tokens"},
+  };
+  td_request r;
+  td_api_error e;
+  char json[300], meant[100];
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    sprintf(json, "{\"%s\":1,\"prompt\":\"x\",\"messages\":[]}", cases[i].name);
+    sprintf(meant, "'%s' meant", cases[i].meant);
+    if (read_json(json, cases[i].route, &r, &e) || strcmp(e.param, cases[i].name) != 0 || !strstr(e.message, meant))
+      fail_msg("%s: '%s': %s", json, e.param, e.message);
+  }
+  static const char *const far[] = {"nn", "stp", "temp", "tempuratur", "seeded", "m", "presence_penalti", "id", "mode", "models"};
+  for (size_t i = 0; i < sizeof far / sizeof far[0]; i++)
+    expect(200, TD_ROUTE_COMPLETIONS, far[i], "1");
+  static const char *const empty[] = {"{\"prompt\":\"x\",\"\":1}", "{\"prompt\":\"x\",\" \":1}"};
+  for (size_t i = 0; i < 2; i++) {
+    assert_false(read_json(empty[i], TD_ROUTE_COMPLETIONS, &r, &e));
+    assert_true(e.status == 400 && *e.param);
+  }
+  assert_false(read_json("{\"prompt\":\"x\",\"stream\":true,\"stream_options\":{\"include_usages\":true}}", TD_ROUTE_COMPLETIONS, &r,
+                         &e));
+  assert_string_equal(e.param, "stream_options.include_usages");
+}
+
+/* Every field by which one of these steers its answers, with a value that does. What is served stands in the tests above. */
+static void test_steering_fields(void **state)
+{
+  static const char *const names =
+      /* OpenAI: resources/chat/completions, completions (openai-python's types) */
+      "audio frequency_penalty function_call functions logit_bias logprobs modalities moderation presence_penalty reasoning_effort "
+      "response_format tool_choice tools top_logprobs web_search_options echo suffix "
+      /* vLLM: chat_completion/protocol.py, completion/protocol.py, sampling_params.py; and those of before 0.12 */
+      "thinking_token_budget use_beam_search repetition_penalty watermarking length_penalty include_stop_str_in_output min_tokens "
+      "truncate_prompt_tokens prompt_logprobs logprob_token_ids allowed_token_ids bad_words documents chat_template structured_outputs "
+      "kv_transfer_params ec_transfer_params vllm_xargs repetition_detection prompt_embeds return_tokens_as_token_ids "
+      "return_prompt_text logits_processors guided_json guided_regex guided_choice guided_grammar guided_json_object "
+      "guided_decoding_backend guided_whitespace_pattern early_stopping include_reasoning "
+      /* llama.cpp: tools/server/server-task.cpp, README */
+      "n_predict n_indent n_cmpl t_max_predict_ms response_fields top_n_sigma xtc_probability typical_p dynatemp_range repeat_penalty "
+      "dry_multiplier mirostat grammar grammar_lazy grammar_triggers preserved_tokens json_schema lora samplers n_probs min_keep "
+      "reasoning_format thinking_forced_open reasoning_budget_tokens input_prefix input_suffix input_extra return_tokens "
+      "adaptive_target tfs_z multimodal_data "
+      /* SGLang: srt/entrypoints/openai/protocol.py, sampling_params.py */
+      "regex ebnf stop_regex no_stop_trim lora_path session_params custom_params custom_logit_processor return_hidden_states "
+      "return_routed_experts separate_reasoning input_ids task bootstrap_host bootstrap_room max_new_tokens min_new_tokens "
+      "sampling_seed sampling_params structural_tag "
+      /* Anthropic: messages */
+      "system stop_sequences thinking mcp_servers max_tokens_to_sample output_config output_format container context_management "
+      /* transformers, TGI, Ollama, DashScope, DeepSeek, Mistral, OpenRouter, Azure */
+      "num_beams do_sample no_repeat_ngram_size penalty_alpha top_a guidance_scale negative_prompt watermark parameters options format "
+      "think num_predict enable_thinking thinking_budget enable_search random_seed safe_prompt reasoning transforms plugins data_sources "
+      "extra_body ";
+  char name[64];
+  int n = 0, used;
+  for (const char *at = names; sscanf(at, "%63s %n", name, &used) == 1; at += used, n++) {
+    expect(400, TD_ROUTE_CHAT, name, strcmp(name, "separate_reasoning") == 0 || strstr(name, "include_reasoning") ? "7" : "\"yes\"");
+    expect(400, TD_ROUTE_COMPLETIONS, name, "[{\"a\":1}]");
+    expect(200, TD_ROUTE_CHAT, name, "null");
+    expect(200, TD_ROUTE_COMPLETIONS, name, "null");
+  }
+  assert_true(n > 110);
+  static const char *const off[][2] = {{"lora_path", "[]"}, {"mirostat", "0"}, {"dry_multiplier", "0.0"}, {"typical_p", "1"},
+                                       {"bad_words", "[]"}, {"grammar", "\"\""}, {"n_predict", "-1"}, {"vllm_xargs", "{}"},
+                                       {"use_beam_search", "false"}, {"reasoning_format", "\"none\""}, {"guided_choice", "[]"}};
+  for (size_t i = 0; i < sizeof off / sizeof off[0]; i++)
+    expect(200, TD_ROUTE_CHAT, off[i][0], off[i][1]);
+  /* and what none of their answers depends on */
+  static const char *const neutral[] = {"user", "metadata", "store", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
+                                        "service_tier", "verbosity", "cache_control", "cache_prompt", "id_slot", "rid", "request_id",
+                                        "timings_per_token", "mirostat_tau", "dry_base", "keep_alive", "prediction"};
+  td_request r;
+  for (size_t i = 0; i < sizeof neutral / sizeof neutral[0]; i++)
+    for (unsigned route = TD_ROUTE_COMPLETIONS; route <= TD_ROUTE_CHAT; route++) {
+      assert_int_equal(try_member(route, neutral[i], "{\"x\":[1]}", &r), 200);
+      assert_string_equal(r.unknown.names, "");
+    }
+}
+
+static void test_tokenize_takes_a_whole_request(void **state)
+{
+  td_request r;
+  td_api_error e;
+  assert_true(read_json("{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"temperature\":9,\"stop\":5,\"tools\":[]}",
+                        TD_ROUTE_TOKENIZE, &r, &e));
+  assert_string_equal(r.unknown.names, "temperature, stop");
+  assert_false(read_json("{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tools\":[{}]}", TD_ROUTE_TOKENIZE, &r, &e));
+  assert_string_equal(e.param, "tools");
+}
+
+static void test_max_tokens(void **state)
+{
+  td_request r;
+  assert_int_equal(try_member(TD_ROUTE_CHAT, "max_tokens", "-1", &r), 200);
+  assert_int_equal(r.max_tokens, -1);
+  assert_int_equal(try_member(TD_ROUTE_CHAT, "max_completion_tokens", "-1", &r), 200);
+  assert_int_equal(r.max_completion_tokens, -1);
+  assert_int_equal(try_member(TD_ROUTE_CHAT, "max_tokens", "null", &r), 200);
+  assert_false(r.has_max_tokens);
+  expect(400, TD_ROUTE_CHAT, "max_tokens", "0");
+  expect(400, TD_ROUTE_CHAT, "max_completion_tokens", "0");
+  expect(400, TD_ROUTE_COMPLETIONS, "max_tokens", "-2");
 }
 
 static void test_together(void **state)
@@ -273,9 +478,17 @@ static void test_together(void **state)
                         TD_ROUTE_COMPLETIONS, &r, &e));
   assert_true(r.include_usage);
   expect(400, TD_ROUTE_COMPLETIONS, "stream_options", "{\"include_usage\":true}"); /* without stream */
-  assert_false(read_json("{\"prompt\":\"x\",\"stream\":true,\"stream_options\":{\"x\":true}}", TD_ROUTE_COMPLETIONS,
+  assert_false(r.continuous_usage_stats);
+  assert_true(read_json("{\"prompt\":\"x\",\"stream\":true,\"stream_options\":{\"include_usage\":true,"
+                        "\"continuous_usage_stats\":true}}",
+                        TD_ROUTE_COMPLETIONS, &r, &e));
+  assert_true(r.include_usage && r.continuous_usage_stats);
+  assert_false(read_json("{\"prompt\":\"x\",\"stream\":true,\"stream_options\":{\"include_usage\":1}}", TD_ROUTE_COMPLETIONS,
                          &r, &e));
-  assert_string_equal(e.param, "stream_options.x");
+  assert_string_equal(e.param, "stream_options.include_usage");
+  assert_false(read_json("{\"prompt\":\"x\",\"stream\":true,\"stream_options\":{\"include_obfuscation\":true}}",
+                         TD_ROUTE_COMPLETIONS, &r, &e));
+  assert_string_equal(e.message, "'stream_options.include_obfuscation' is not served");
   expect(400, TD_ROUTE_CHAT, "chat_template_kwargs", "{\"messages\":[]}");
   expect(400, TD_ROUTE_CHAT, "chat_template_kwargs", "[]");
   expect(200, TD_ROUTE_CHAT, "chat_template_kwargs", "{\"enable_thinking\":false}");
@@ -309,9 +522,10 @@ static void test_sampling(void **state)
 static void expect_messages(const char *json, int status, const char *param, const char *normal)
 {
   td_api_error e = {0};
+  td_unknown u = {0};
   cJSON *m = cJSON_Parse(json);
   assert_non_null(m);
-  bool ok = td_messages_normalise(m, &e);
+  bool ok = td_messages_normalise(m, &u, &e);
   if (ok != (status == 200) || (!ok && (e.status != status || strcmp(e.param, param) != 0)))
     fail_msg("%s: ok %d, %d '%s' %s", json, ok, e.status, e.param, e.message);
   if (ok) {
@@ -348,18 +562,37 @@ static void test_messages(void **state)
   expect_messages("[{\"role\":\"robot\",\"content\":\"x\"}]", 400, "messages[0].role", NULL);
   expect_messages("[{\"role\":1,\"content\":\"x\"}]", 400, "messages[0].role", NULL);
   expect_messages("[{\"role\":null,\"content\":\"x\"}]", 400, "messages[0].role", NULL);
-  expect_messages("[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]}]", 400, "messages[0].content", NULL);
-  expect_messages("[{\"role\":\"user\",\"content\":[{\"type\":\"text\"}]}]", 400, "messages[0].content", NULL);
-  expect_messages("[{\"role\":\"user\",\"content\":[\"x\"]}]", 400, "messages[0].content", NULL);
-  expect_messages("[{\"role\":\"user\",\"content\":\"x\",\"foo\":1}]", 400, "messages[0].foo", NULL);
+#define PARTS(p) "[" U ",{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"}," p "]}]"
+  expect_messages(PARTS("{\"type\":\"image_url\"}"), 400, "messages[1].content[1]", NULL);
+  expect_messages(PARTS("{\"type\":\"text\"}"), 400, "messages[1].content[1].text", NULL);
+  expect_messages(PARTS("{\"text\":\"b\"}"), 400, "messages[1].content[1]", NULL);
+  expect_messages(PARTS("{\"type\":\"text\",\"txet\":\"b\"}"), 400, "messages[1].content[1].txet", NULL);
+  expect_messages(PARTS("{\"type\":\"text\",\"text\":\"b\",\"image_url\":{}}"), 400, "messages[1].content[1].image_url", NULL);
+  expect_messages(PARTS("\"x\""), 400, "messages[1].content[1]", NULL);
+  expect_messages(PARTS("null"), 400, "messages[1].content[1]", NULL);
+  expect_messages(PARTS("{\"type\":\"text\",\"text\":\"b\",\"cache_control\":{\"type\":\"ephemeral\"},\"id\":1,\"foo\":2}"), 200, "",
+                  "[" U ",{\"role\":\"user\",\"content\":\"a\\nb\"}]");
+  expect_messages("[{\"role\":\"user\",\"content\":\"x\",\"foo\":1,\"id\":\"i\",\"timestamp\":5,\"metadata\":{\"a\":1},\"tool_calls\":[]}]",
+                  200, "", "[" U "]");
+  expect_messages("[{\"role\":\"assistant\",\"content\":\"x\",\"reasoning_content\":\"r\"}]", 200, "",
+                  "[{\"role\":\"assistant\",\"content\":\"x\",\"reasoning_content\":\"r\"}]");
+  expect_messages("[{\"role\":\"assistant\",\"content\":\"x\",\"reasoning\":\"r\"}]", 200, "",
+                  "[{\"role\":\"assistant\",\"content\":\"x\",\"reasoning_content\":\"r\"}]");
+  expect_messages("[{\"role\":\"assistant\",\"content\":\"x\",\"reasoning\":{\"a\":1},\"reasoning_content\":[1]}]", 200, "",
+                  "[{\"role\":\"assistant\",\"content\":\"x\"}]");
+  expect_messages("[{\"role\":\"user\",\"Content\":\"x\"}]", 400, "messages[0].Content", NULL);
+  expect_messages("[{\"role\":\"user\",\"content\":\"x\",\"\":1}]", 400, "messages[0].\"\"", NULL);
+  expect_messages("[{\"role\":\"user\",\"content\":\"x\",\"audio\":{\"id\":1}}]", 400, "messages[0].audio", NULL);
+  expect_messages("[{\"role\":\"user\",\"content\":\"x\",\"name\":5}]", 400, "messages[0].name", NULL);
   expect_messages("[{\"role\":\"assistant\",\"tool_calls\":[{}]}]", 400, "messages[0].tool_calls", NULL);
   size_t max = td_limit_max(TD_LIMIT_MESSAGES);
   for (size_t over = 0; over < 2; over++) {
     cJSON *m = cJSON_CreateArray(), *u = cJSON_Parse(U);
     td_api_error e;
+    td_unknown unknown = {0};
     for (size_t i = 0; i < max + over; i++)
       cJSON_AddItemToArray(m, cJSON_Duplicate(u, true));
-    assert_int_equal(td_messages_normalise(m, &e), !over);
+    assert_int_equal(td_messages_normalise(m, &unknown, &e), !over);
     cJSON_Delete(m);
     cJSON_Delete(u);
   }
@@ -370,6 +603,8 @@ int main(void)
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_borders),  cmocka_unit_test(test_stop_borders), cmocka_unit_test(test_seed), cmocka_unit_test(test_urgency),
       cmocka_unit_test(test_booleans), cmocka_unit_test(test_neutral),      cmocka_unit_test(test_unknown),
+      cmocka_unit_test(test_unknown_is_bounded), cmocka_unit_test(test_near_misses), cmocka_unit_test(test_steering_fields),
+      cmocka_unit_test(test_tokenize_takes_a_whole_request), cmocka_unit_test(test_max_tokens),
       cmocka_unit_test(test_together), cmocka_unit_test(test_sampling),     cmocka_unit_test(test_messages),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

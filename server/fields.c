@@ -1,0 +1,396 @@
+/* The fields of requests: see fields.h. */
+#include "server/fields.h"
+
+#include <ctype.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "server/request.h"
+
+#define C TD_ROUTE_COMPLETIONS
+#define H TD_ROUTE_CHAT
+#define T TD_ROUTE_TOKENIZE
+#define D TD_ROUTE_DETOKENIZE
+
+/* ---- served ---- */
+
+#define AT(f) offsetof(td_request, f), -1
+#define AT_HAS(f) offsetof(td_request, f), offsetof(td_request, has_##f)
+/* clang-format off */
+#define DOUBLE(f, in, id) {#f, in, TD_FIELD_DOUBLE, TD_LIMIT_##id, AT(f)}
+#define INT(f, in, id) {#f, in, TD_FIELD_INT, TD_LIMIT_##id, AT(f)}
+#define BOOL(f, in) {#f, in, TD_FIELD_BOOL, 0, AT(f)}
+#define STRING(f, in) {#f, in, TD_FIELD_STRING, 0, AT(f)}
+#define ITEM(f, in) {#f, in, TD_FIELD_ITEM, 0, AT(f)}
+#define MEMBER(name, in, kind) {name, in, TD_FIELD_##kind, 0, 0, -1} /* of an object that others read */
+/* clang-format on */
+
+static const td_field served[] = {
+    STRING(model, C | H | T | D),
+    ITEM(prompt, C | T),
+    ITEM(messages, H | T),
+    ITEM(tokens, D),
+    {"max_tokens", C | H, TD_FIELD_INT, TD_LIMIT_MAX_TOKENS, AT_HAS(max_tokens)},
+    {"max_completion_tokens", H, TD_FIELD_INT, TD_LIMIT_MAX_TOKENS, AT_HAS(max_completion_tokens)},
+    DOUBLE(temperature, C | H, TEMPERATURE),
+    DOUBLE(top_p, C | H, TOP_P),
+    INT(top_k, C | H, TOP_K),
+    DOUBLE(min_p, C | H, MIN_P),
+    {"seed", C | H, TD_FIELD_SEED, 0, AT_HAS(seed)},
+    INT(n, C | H, N),
+    INT(best_of, C, N),
+    STRING(cache_salt, C | H),
+    INT(priority, C | H, PRIORITY),
+    INT(timeout_ms, C | H, TIMEOUT_MS),
+    INT(ttft_timeout_ms, C | H, TTFT_TIMEOUT_MS),
+    ITEM(stop, C | H),
+    ITEM(stop_token_ids, C | H),
+    BOOL(ignore_eos, C | H),
+    BOOL(stream, C | H),
+    ITEM(stream_options, C | H),
+    ITEM(response_format, C | H),
+    BOOL(return_token_ids, C | H),
+    BOOL(skip_special_tokens, C | H),
+    BOOL(add_special_tokens, C | T),
+    BOOL(return_token_strs, T),
+    {"add_generation_prompt", H | T, TD_FIELD_BOOL, 0, AT_HAS(add_generation_prompt)},
+    BOOL(continue_final_message, H | T),
+    ITEM(chat_template_kwargs, H | T),
+
+    BOOL(include_usage, TD_IN_STREAM_OPTIONS),
+    BOOL(continuous_usage_stats, TD_IN_STREAM_OPTIONS),
+    MEMBER("type", TD_IN_RESPONSE_FORMAT | TD_IN_PART, STRING),
+    MEMBER("text", TD_IN_PART, STRING),
+    MEMBER("role", TD_IN_MESSAGE, STRING),
+    MEMBER("content", TD_IN_MESSAGE, ITEM),
+    MEMBER("name", TD_IN_MESSAGE, STRING),
+    MEMBER("tool_call_id", TD_IN_MESSAGE, STRING),
+    MEMBER("reasoning_content", TD_IN_MESSAGE, ITEM),
+    MEMBER("reasoning", TD_IN_MESSAGE, ITEM),
+};
+
+/* ---- not served ---- */
+
+/* Values that are taken, beside null: they mean what happens anyway. */
+enum {
+  ZERO = 1,
+  ONE = 2,
+  MINUS_ONE = 4,
+  OFF = 8, /* false */
+  ON = 16, /* true */
+  LIST = 32,       /* this and the next two: empty ones */
+  OBJECT = 64,
+  STRING = 128,
+  AUTO = 256,      /* "none", "auto" */
+  ONLY_TEXT = 512, /* ["text"] */
+  ANYTHING = 1024, /* no answer depends on it */
+};
+
+/* Names by where they stand and what they may say, and whose they are. Many of ANYTHING say more about a
+ * field that is refused when it is on: alone they have no effect. */
+static const struct {
+  unsigned in, off;
+  const char *names;
+} others[] = {
+    /* OpenAI: chat and completions */
+    {C | H | T | D, ANYTHING,
+     "user metadata store safety_identifier prompt_cache_key prompt_cache_retention prompt_cache_options "
+     "service_tier verbosity prediction cache_control"},
+    {C | H, ZERO, "presence_penalty frequency_penalty top_logprobs"},
+    {C | H, OFF, "logprobs echo"},
+    {C | H, OBJECT, "logit_bias"},
+    {C | H, STRING, "suffix"},
+    {C | H | T, LIST, "tools functions"},
+    {C | H | T, AUTO, "tool_choice function_call"},
+    {C | H | T, OFF | ON, "parallel_tool_calls"},
+    {C | H, ONLY_TEXT, "modalities"},
+    {C | H, 0, "audio web_search_options moderation"},
+    {C | H | T, 0, "reasoning_effort"},
+    {TD_IN_STREAM_OPTIONS, OFF, "include_obfuscation"},
+    {TD_IN_RESPONSE_FORMAT, 0, "json_schema schema grammar"},
+    {TD_IN_RESPONSE_FORMAT, LIST, "structures triggers"},
+    /* OpenAI: responses, whose fields arrive at the other routes too */
+    {C | H | T, STRING, "input instructions"},
+    {C | H, 0, "max_output_tokens previous_response_id conversation max_tool_calls"},
+    /* vLLM: ChatCompletionRequest, CompletionRequest, SamplingParams; guided_* of older ones */
+    {C | H | T | D, ANYTHING,
+     "request_id session_id truncation_side media_io_kwargs mm_processor_kwargs stream_interval "
+     "return_mm_kwargs spaces_between_special_tokens"},
+    {C | H, ZERO, "min_tokens routed_experts_prompt_start"},
+    {C | H, ONE, "repetition_penalty length_penalty"},
+    {C | H, OFF,
+     "use_beam_search early_stopping include_stop_str_in_output return_tokens_as_token_ids "
+     "return_token_offsets return_prompt_text watermarking guided_json_object"},
+    {C | H, ON, "include_reasoning detokenize"},
+    {C | H, LIST, "bad_words guided_choice logits_processors"},
+    {C | H, STRING,
+     "guided_regex guided_grammar guided_decoding_backend guided_whitespace_pattern structural_tag"},
+    {C | H, OBJECT, "vllm_xargs extra_args kv_transfer_params ec_transfer_params"},
+    {C | H, 0,
+     "prompt_logprobs logprob_token_ids allowed_token_ids structured_outputs guided_json guided_decoding "
+     "thinking_token_budget repetition_detection prompt_embeds lora_request"},
+    {C | H | T, 0, "truncate_prompt_tokens"},
+    {C | H | T, LIST, "documents"},
+    {C | H | T, STRING, "chat_template"}, /* a request never supplies a template */
+    {H, OFF, "add_special_tokens"},       /* the template writes them */
+    {H, ONE, "best_of"},
+    /* llama.cpp: params_from_json_cmpl, the chat parser, infill */
+    {C | H | T | D, ANYTHING,
+     "cache_prompt id_slot slot_id n_keep n_discard n_cache_reuse timings_per_token return_progress "
+     "post_sampling_probs backend_sampling verbose dynatemp_exponent repeat_last_n penalty_last_n "
+     "penalize_nl dry_base dry_allowed_length dry_penalty_last_n dry_sequence_breakers xtc_threshold "
+     "mirostat_tau mirostat_eta adaptive_decay stream_reasoning parse_tool_calls chat_format speculative "
+     "speculative.n_max speculative.n_min speculative.p_min speculative.type"},
+    {C | H, ZERO, "mirostat dry_multiplier xtc_probability dynatemp_range n_probs min_keep n_indent"},
+    {C | H, ONE, "repeat_penalty n_cmpl typical_p typ_p tfs_z"},
+    {C | H, MINUS_ONE, "n_predict"},
+    {C | H, ZERO | MINUS_ONE, "top_n_sigma adaptive_target t_max_predict_ms t_max_prompt_ms"},
+    {C | H, MINUS_ONE, "reasoning_budget reasoning_budget_tokens thinking_budget_tokens"},
+    {C | H, OFF, "grammar_lazy return_tokens thinking_forced_open penalty_prompt"},
+    {C | H, STRING, "grammar input_prefix input_suffix generation_prompt"},
+    {C | H, LIST,
+     "lora samplers grammar_triggers preserved_tokens response_fields input_extra multimodal_data "
+     "image_data"},
+    {C | H, LIST | STRING, "sampler_seq"},
+    {C | H, AUTO, "reasoning_format"},
+    {C | H, OFF | ON, "reasoning_in_content"},
+    /* SGLang: its OpenAI routes, and /generate's sampling_params */
+    {C | H | T | D, ANYTHING,
+     "rid extra_key custom_labels ngram_corpus_id images_config max_dynamic_patch min_dynamic_patch "
+     "use_audio_in_video routed_dp_rank disagg_prefill_dp_rank data_parallel_rank"},
+    {C | H, ZERO, "routed_experts_start_len min_new_tokens top_logprobs_num"},
+    {C | H, OFF,
+     "return_hidden_states return_routed_experts return_cached_tokens_details return_prompt_token_ids "
+     "return_meta_info no_stop_trim separate_reasoning return_logprob return_text_in_logprobs"},
+    {C | H, STRING | LIST, "lora_path stop_regex custom_logit_processor"},
+    {C | H, STRING, "regex ebnf"},
+    {C | H, OBJECT, "custom_params session_params sampling_params"},
+    {C | H, 0,
+     "json_schema task input_ids input_embeds max_new_tokens sampling_seed bootstrap_host bootstrap_port "
+     "bootstrap_room logprob_start_len token_ids_logprob video_data audio_data"},
+    /* Anthropic: messages */
+    {C | H | T | D, ANYTHING, "anthropic_version anthropic_beta betas inference_geo"},
+    {C | H, LIST, "stop_sequences mcp_servers"},
+    {C | H | T, STRING | LIST, "system"},
+    {C | H | T, 0, "thinking"},
+    {C | H, 0, "max_tokens_to_sample output_config output_format container context_management"},
+    /* Hugging Face's generate, TGI, text-generation-webui */
+    {C | H, ZERO,
+     "no_repeat_ngram_size penalty_alpha diversity_penalty top_a epsilon_cutoff eta_cutoff "
+     "smoothing_factor"},
+    {C | H, ONE, "num_beams num_return_sequences guidance_scale encoder_repetition_penalty"},
+    {C | H, OFF, "watermark return_full_text dynamic_temperature temperature_last"},
+    {C | H, STRING, "negative_prompt custom_token_bans"},
+    {C | H, OBJECT, "parameters"},
+    {C | H, 0, "do_sample inputs truncate max_length min_length logit_processors"},
+    /* Ollama, DashScope, DeepSeek, Mistral, OpenRouter, Azure; what the openai client's users send by hand */
+    {C | H | T | D, ANYTHING, "keep_alive models mode"}, /* the last two are a letter off `model` */
+    {C | H, OBJECT, "options extra_body"},
+    {C | H, STRING, "format"},
+    {C | H, MINUS_ONE, "num_predict"},
+    {C | H, OFF, "raw enable_search safe_prompt"},
+    {C | H, LIST, "images transforms plugins data_sources"},
+    {C | H | T, OBJECT, "reasoning"},
+    {C | H | T, 0, "think enable_thinking thinking_budget prompt_mode random_seed"},
+    /* messages and their parts; `context` (Azure) and `time` are a letter off a served name */
+    {TD_IN_MESSAGE | TD_IN_PART, ANYTHING,
+     "id index timestamp time created created_at updated_at metadata cache_control annotations user"},
+    {TD_IN_MESSAGE, ANYTHING,
+     "type status model context provider_specific_fields thinking thinking_blocks reasoning_details"},
+    {TD_IN_MESSAGE, LIST, "tool_calls tools images"},
+    {TD_IN_MESSAGE, STRING, "refusal"},
+    {TD_IN_MESSAGE, OFF, "prefix partial"}, /* continue_final_message does that here */
+    {TD_IN_MESSAGE, 0, "function_call audio task"},
+    {TD_IN_PART, ANYTHING, "name citations reasoning_content reasoning"},
+    {TD_IN_PART, 0, "image_url image input_audio audio_url video_url video file thinking refusal source"},
+};
+
+static bool is_word(const cJSON *v, const char *word)
+{
+  return cJSON_IsString(v) && strcmp(v->valuestring, word) == 0;
+}
+
+static bool is_off(const cJSON *v, unsigned off)
+{
+  if (off & ANYTHING)
+    return true;
+  if (cJSON_IsNumber(v))
+    return (v->valuedouble == 0 && (off & ZERO)) || (v->valuedouble == 1 && (off & ONE)) ||
+           (v->valuedouble == -1 && (off & MINUS_ONE));
+  if (cJSON_IsBool(v))
+    return off & (cJSON_IsTrue(v) ? ON : OFF);
+  if (cJSON_IsObject(v))
+    return !v->child && (off & OBJECT);
+  if (cJSON_IsArray(v))
+    return v->child ? (off & ONLY_TEXT) && !v->child->next && is_word(v->child, "text") : off & LIST;
+  return (is_word(v, "") && (off & STRING)) || ((is_word(v, "none") || is_word(v, "auto")) && (off & AUTO));
+}
+
+/* ---- looking up ---- */
+
+#define COUNT(a) (sizeof(a) / sizeof(a)[0])
+enum { ENTRIES_MAX = 512, NAME_BYTES = 40 };
+
+/* Both tables with all that a search needs at hand: a body may have as many names as it has values. */
+typedef struct entry {
+  unsigned in, off;
+  const td_field *served; /* NULL: one of others */
+  size_t n, n_plain;
+  char name[NAME_BYTES], plain[NAME_BYTES];
+} entry;
+
+static entry entries[ENTRIES_MAX];
+static size_t n_entries;
+static pthread_once_t entries_once = PTHREAD_ONCE_INIT;
+
+/* A name as those see it who misspell it: no case, no '_', '-' or blanks. Returns its length; NAME_BYTES: it
+ * is longer than any of ours. */
+static size_t plain_name(const char *name, size_t n, char *out)
+{
+  size_t k = 0;
+  for (size_t i = 0; i < n && k < NAME_BYTES; i++)
+    if (!strchr("_- \t\r\n", name[i]))
+      out[k++] = (char)tolower((unsigned char)name[i]);
+  return k;
+}
+
+static void add_entry(const char *name, size_t n, unsigned in, unsigned off, const td_field *f)
+{
+  TD_BUG_ON(n_entries == ENTRIES_MAX || n >= NAME_BYTES);
+  entry *e = &entries[n_entries++];
+  *e = (entry){.in = in, .off = off, .served = f, .n = n};
+  memcpy(e->name, name, n);
+  e->n_plain = plain_name(name, n, e->plain);
+}
+
+static void make_entries(void)
+{
+  for (size_t i = 0; i < COUNT(served); i++)
+    add_entry(served[i].name, strlen(served[i].name), served[i].in, 0, &served[i]);
+  for (size_t i = 0; i < COUNT(others); i++)
+    for (const char *at = others[i].names; *at; at += strspn(at, " ")) {
+      add_entry(at, strcspn(at, " "), others[i].in, others[i].off, NULL);
+      at += strcspn(at, " ");
+    }
+}
+
+static const entry *find(const char *name, unsigned in)
+{
+  size_t n = strlen(name);
+  for (const entry *e = entries; e < entries + n_entries; e++)
+    if (e->n == n && (e->in & in) && memcmp(e->name, name, n) == 0)
+      return e;
+  return NULL;
+}
+
+static bool is_served(const char *name, unsigned in)
+{
+  const entry *e = find(name, in);
+  return e && e->served;
+}
+
+/* ---- near misses ---- */
+
+enum { NEAR_LETTERS = 4 }; /* in shorter names a letter says too much */
+
+/* One letter more, less, another, or two in a row the other way round. */
+static bool is_letter_off(const char *a, size_t na, const char *b, size_t nb)
+{
+  if (na < nb)
+    return is_letter_off(b, nb, a, na);
+  if (na - nb > 1)
+    return false;
+  size_t i = 0;
+  while (i < nb && a[i] == b[i])
+    i++;
+  if (na > nb)
+    return memcmp(a + i + 1, b + i, nb - i) == 0;
+  if (i + 1 < na && a[i] == b[i + 1] && a[i + 1] == b[i] && memcmp(a + i + 2, b + i + 2, na - i - 2) == 0)
+    return true;
+  return i == na || memcmp(a + i + 1, b + i + 1, na - i - 1) == 0;
+}
+
+/* The field that was meant: best one that has the very letters, served or refused; else one that is served. */
+static const entry *find_meant(const char *name, unsigned in)
+{
+  char plain[NAME_BYTES];
+  size_t n = plain_name(name, strlen(name), plain);
+  const entry *near = NULL;
+  for (const entry *e = entries; e < entries + n_entries && n < NAME_BYTES; e++) {
+    if (!(e->in & in) || (e->off & ANYTHING))
+      continue;
+    if (e->n_plain == n && memcmp(e->plain, plain, n) == 0)
+      return e;
+    if (!near && e->served && n >= NEAR_LETTERS && e->n_plain >= NEAR_LETTERS &&
+        is_letter_off(plain, n, e->plain, e->n_plain))
+      near = e;
+  }
+  return near;
+}
+
+/* ---- judging ---- */
+
+static void full_name(const char *path, const char *name, char *out, size_t n)
+{
+  snprintf(out, n, "%s%.100s", path, *name ? name : "\"\"");
+}
+
+static bool refuse(td_api_error *e, const char *code, const char *path, const char *name, const char *text)
+{
+  char full[160];
+  full_name(path, name, full, sizeof full);
+  td_api_error_set(e, 400, code, full, "'%s' %s", full, text);
+  return false;
+}
+
+bool td_fields_invalid(td_api_error *e, const char *path, const char *name, const char *text)
+{
+  return refuse(e, "invalid_value", path, name, text);
+}
+
+bool td_fields_unsupported(td_api_error *e, const char *path, const char *name, const char *text)
+{
+  return refuse(e, "unsupported_parameter", path, name, text);
+}
+
+static bool near_miss(td_api_error *e, const char *path, const char *name, const char *meant)
+{
+  char text[NAME_BYTES + 64];
+  snprintf(text, sizeof text, "is not a field; is '%s' meant?", meant);
+  return td_fields_unsupported(e, path, name, text);
+}
+
+/* In no row for this place. A chat sent to completions, or the other way round, is told where it belongs;
+ * what only matters when tokens are generated does not matter where they are counted. */
+static bool judge_unknown(const char *name, unsigned in, const char *path, td_unknown *unknown,
+                          td_api_error *e)
+{
+  if (name[strspn(name, " \t\r\n")] == '\0')
+    return td_fields_unsupported(e, path, name, "is not a field: its name is empty");
+  if (in == C && is_served(name, H))
+    return td_fields_unsupported(e, path, name, "is a field of /v1/chat/completions, not of this route");
+  if (in == H && is_served(name, C))
+    return td_fields_unsupported(e, path, name, "is a field of /v1/completions, not of this route");
+  const entry *meant = (in & (T | D)) && is_served(name, C | H | T | D) ? NULL : find_meant(name, in);
+  if (meant)
+    return near_miss(e, path, name, meant->name);
+  if (unknown->strict)
+    return td_fields_unsupported(e, path, name, "is not a field of this route");
+  td_unknown_add(unknown, path, name);
+  return true;
+}
+
+bool td_fields_judge(const cJSON *m, unsigned in, const char *path, td_unknown *unknown, const td_field **out,
+                     td_api_error *e)
+{
+  pthread_once(&entries_once, make_entries);
+  *out = NULL;
+  if (cJSON_IsNull(m))
+    return true;
+  const entry *f = find(m->string, in);
+  if (!f)
+    return judge_unknown(m->string, in, path, unknown, e);
+  *out = f->served;
+  return f->served || is_off(m, f->off) || td_fields_unsupported(e, path, m->string, "is not served");
+}

@@ -1,0 +1,81 @@
+/* Fields that no table knows: see unknown.h. */
+#include "server/unknown.h"
+
+#include <ctype.h>
+#include <string.h>
+
+#include "config/log.h"
+
+#define BETWEEN ", "
+#define MORE "..."
+
+static bool is_plain(char c)
+{
+  return (isascii((unsigned char)c) && isalnum((unsigned char)c)) || strchr("_.-", c);
+}
+
+/* out: TD_UNKNOWN_NAME_BYTES. */
+static void write_name(const char *path, const char *name, char *out)
+{
+  size_t n = 0, max = TD_UNKNOWN_NAME_BYTES - 1;
+  for (const char *p = path; *p && n < max; p++) /* ours: "messages[3].content[0]." */
+    if (!isdigit((unsigned char)*p))
+      out[n++] = *p;
+  for (const char *p = name; *p && n < max; p++)
+    out[n++] = is_plain(*p) ? *p : '?';
+  out[n] = '\0';
+}
+
+/* The name that begins at *at, of n bytes; false at the end. */
+static bool next_name(const char **at, size_t *n)
+{
+  if (**at == ',')
+    *at += strlen(BETWEEN);
+  *n = strcspn(*at, ",");
+  return *n > 0;
+}
+
+void td_unknown_add(td_unknown *u, const char *path, const char *name)
+{
+  char text[TD_UNKNOWN_NAME_BYTES];
+  size_t used = strlen(u->names), n;
+  write_name(path, name, text);
+  for (const char *at = u->names; next_name(&at, &n); at += n)
+    if ((n == strlen(text) && memcmp(at, text, n) == 0) || strcmp(at, MORE) == 0)
+      return;
+  if (used + strlen(BETWEEN) + strlen(text) + strlen(BETWEEN MORE) >= sizeof u->names)
+    strcpy(text, MORE);
+  strcpy(u->names + used, used > 0 ? BETWEEN : "");
+  strcat(u->names + used, text);
+}
+
+void td_unknown_render(const td_unknown *u, td_buf *out)
+{
+  if (*u->names)
+    td_buf_printf(out, "x-tandem-ignored: %s\r\n", u->names);
+}
+
+static bool is_told(const td_unknown_log *log, const char *name, size_t n)
+{
+  for (uint32_t i = 0; i < log->n; i++)
+    if (strlen(log->names[i]) == n && memcmp(log->names[i], name, n) == 0)
+      return true;
+  return false;
+}
+
+uint32_t td_unknown_tell(td_unknown_log *log, const td_unknown *u)
+{
+  uint32_t before = log->n;
+  size_t n;
+  for (const char *at = u->names; log->n < TD_UNKNOWN_LOGGED && next_name(&at, &n); at += n) {
+    if (strcmp(at, MORE) == 0 || is_told(log, at, n))
+      continue;
+    memcpy(log->names[log->n], at, n);
+    log->names[log->n][n] = '\0';
+    td_info(
+        "a request has a field '%s', which is not known and is ignored (strict_fields = 1 refuses such)%s",
+        log->names[log->n], log->n + 1 == TD_UNKNOWN_LOGGED ? "; no more of them are told" : "");
+    log->n++;
+  }
+  return log->n - before;
+}
