@@ -2,7 +2,7 @@
  * key once takes.
  *
  * A figure is the median of a few rounds; a round is a step with the op OPS times over, once for each of several layers in turn, so that no
- * key is in the L2 cache from the time before; from a recording (a CUDA graph) where the backend has such, less an empty step. The plan is
+ * key is in the L2 cache from the time before; captured (a CUDA graph) where the backend does that, less an empty step. The plan is
  * made once a step as in the daemon: what it takes the host stands beside. `--fake` takes the times that the plans predict instead of a
  * device's: for work on this file, and to see what plans would be worth. */
 #include <math.h>
@@ -38,8 +38,9 @@ typedef struct bench {
   td_stage stage;
   td_devptr qkv, out, inv_freq;
   const td_attention_cell *cell;
-  uint32_t n_queued;
-  bool recorded[TD_CELL_ROWS_MAX + 1];
+  td_compiled *attention; /* of n_ops ops */
+  uint32_t n_ops;
+  bool captured[TD_CELL_ROWS_MAX + 1];
 } bench;
 
 static void check(td_status st, const td_error *err)
@@ -59,33 +60,56 @@ static bool in_list(const char *list, const char *word)
 
 /* ---- the backend ---- */
 
-static void queue_rope(bench *b, uint32_t layer)
+static td_op rope_op(const bench *b, uint32_t layer)
 {
   const td_attention_cell *c = b->cell;
-  b->stage.be->ops->rope_kv(b->stage.be, &(td_rope_kv_params){.qkv = b->qkv, .inv_freq = b->inv_freq, .attn_factor = 1, .norm_eps = 1e-5f,
-                                                              .style = TD_ROPE_HALVES, .kv = b->stage.kv, .layer = layer,
-                                                              .n_heads = c->n_heads, .n_kv_heads = c->n_kv_heads,
-                                                              .head_dim = c->head_dim, .rotary_dim = c->head_dim});
+  td_rope_kv_params p = {.qkv = b->qkv,
+                         .inv_freq = b->inv_freq,
+                         .attn_factor = 1,
+                         .norm_eps = 1e-5f,
+                         .style = TD_ROPE_HALVES,
+                         .kv = b->stage.kv,
+                         .layer = layer,
+                         .n_heads = c->n_heads,
+                         .n_kv_heads = c->n_kv_heads,
+                         .head_dim = c->head_dim,
+                         .rotary_dim = c->head_dim};
+  return (td_op){.kind = TD_OP_ROPE_KV, .rope_kv = p};
 }
 
-static void queue_attention(void *arg, const td_plan *plan)
+static td_op attention_op(const bench *b, uint32_t layer)
 {
-  bench *b = arg;
   const td_attention_cell *c = b->cell;
-  (void)plan;
-  for (uint32_t i = 0; i < b->n_queued; i++)
-    b->stage.be->ops->attention(b->stage.be, &(td_attention_params){.qkv = b->qkv, .out = b->out, .kv = b->stage.kv,
-                                                                    .scale = 1 / sqrtf((float)c->head_dim), .layer = i % LAYERS,
-                                                                    .n_heads = c->n_heads, .n_kv_heads = c->n_kv_heads,
-                                                                    .head_dim = c->head_dim});
+  td_attention_params p = {.qkv = b->qkv,
+                           .out = b->out,
+                           .kv = b->stage.kv,
+                           .scale = 1 / sqrtf((float)c->head_dim),
+                           .layer = layer,
+                           .n_heads = c->n_heads,
+                           .n_kv_heads = c->n_kv_heads,
+                           .head_dim = c->head_dim};
+  return (td_op){.kind = TD_OP_ATTENTION, .attention = p};
+}
+
+/* n ops, of one layer after another. */
+static td_compiled *compile(bench *b, td_op (*op)(const bench *b, uint32_t layer), uint32_t n)
+{
+  td_error err;
+  td_program *p;
+  check(td_program_create(n, &p, &err), &err);
+  for (uint32_t i = 0; i < n; i++)
+    td_program_add(p, op(b, i % LAYERS));
+  td_compiled *compiled = td_stage_compile(&b->stage, p);
+  td_program_destroy(p);
+  return compiled;
 }
 
 /* Keys and values, through the op that writes them, from random activations. */
-static void queue_kv(void *arg, const td_plan *plan)
+static void fill_kv(bench *b)
 {
-  (void)plan;
-  for (uint32_t layer = 0; layer < LAYERS; layer++)
-    queue_rope(arg, layer);
+  td_compiled *writes_kv = compile(b, rope_op, LAYERS);
+  td_stage_fill(&b->stage, writes_kv);
+  td_stage_discard(&b->stage, writes_kv);
 }
 
 static void make_activations(bench *b, const td_attention_cell *c)
@@ -113,9 +137,8 @@ static void calibrate(bench *b)
 {
   td_backend *be = b->stage.be;
   td_error err;
-  b->n_queued = 1;
   if (be->ops->tune && !b->no_calibrate &&
-      be->ops->tune(be, &(td_tune_params){.budget_ms = 1, .cache_folder = "", .queue = queue_attention, .arg = b}, &err) != TD_OK)
+      be->ops->tune(be, b->attention, &(td_tune_params){.budget_ms = 1, .cache_folder = ""}, &err) != TD_OK)
     fprintf(stderr, "not calibrated: %s\n", err.message);
 }
 
@@ -143,11 +166,13 @@ static bool open_backend(bench *b, const td_attention_cell *c, const char *polic
   }
   b->cell = c;
   b->stage.be = be;
-  memset(b->recorded, 0, sizeof b->recorded);
+  memset(b->captured, 0, sizeof b->captured);
   make_activations(b, c);
   double pages = fmin(b->gb * 1e9 / (double)be->ops->kv_bytes_per_page(be, &kv), keys / TD_CELL_PAGE_TOKENS);
   td_stage_init(&b->stage, be, &kv, (uint32_t)pages, MAX_CONTEXT);
-  td_stage_fill(&b->stage, queue_kv, b);
+  fill_kv(b);
+  b->n_ops = be->ops->capture ? OPS : LAYERS; /* a CPU's take long enough */
+  b->attention = compile(b, attention_op, b->n_ops);
   if (config.attention != 0)
     calibrate(b);
   return true;
@@ -169,18 +194,16 @@ static double measure(bench *b, const td_attention_cell *c)
 {
   td_backend *be = b->stage.be;
   td_error err;
-  uint32_t n_ops = be->ops->record ? OPS : LAYERS; /* a CPU's take long enough */
-  b->cell = c;
-  b->n_queued = n_ops;
-  if (be->ops->record && !b->recorded[c->n_rows]) {
-    check(be->ops->record(be, c->n_rows, queue_attention, b, &err), &err);
-    b->recorded[c->n_rows] = true;
+  td_capture ignored;
+  if (be->ops->capture && !b->captured[c->n_rows]) {
+    check(be->ops->capture(be, b->attention, c->n_rows, &ignored, &err), &err);
+    b->captured[c->n_rows] = true;
   }
   if (!plan_cell(b, c))
     return NAN;
-  double all = td_stage_step_s(&b->stage, queue_attention, b, be->ops->record != NULL, (uint32_t)b->n_rounds, b->max_seconds);
-  double empty = td_stage_step_s(&b->stage, NULL, NULL, false, EMPTY_ROUNDS, b->max_seconds);
-  return all > empty ? (all - empty) / n_ops * 1e6 : NAN;
+  double all = td_stage_step_s(&b->stage, b->attention, (uint32_t)b->n_rounds, b->max_seconds);
+  double empty = td_stage_step_s(&b->stage, NULL, EMPTY_ROUNDS, b->max_seconds);
+  return all > empty ? (all - empty) / b->n_ops * 1e6 : NAN;
 }
 
 /* ---- the planner's side ---- */
@@ -256,8 +279,10 @@ static void measure_heads(bench *b, const td_attention_cell *first, uint32_t pol
     td_tool_progress((double)i / (double)b->cells.n, "%s, heads %u/%u, %s", policies[policy], c->n_heads, c->n_kv_heads, c->name);
   }
   td_tool_progress(-1, " ");
-  if (!b->fake)
-    td_stage_deinit(&b->stage);
+  if (b->fake)
+    return;
+  td_stage_discard(&b->stage, b->attention);
+  td_stage_deinit(&b->stage);
 }
 
 static double floor_us(const bench *b, const td_attention_cell *c)

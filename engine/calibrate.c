@@ -319,7 +319,7 @@ static void identify(calibration *c)
            c->max_tokens, c->trial.page_tokens, on_device ? ", attention " : "",
            on_device ? e->options.attention : "",
            td_option(&e->options, TD_LIMIT_BATCH_INVARIANT) ? ", batch invariant" : "",
-           e->backend->ops->record && td_option(&e->options, TD_LIMIT_RECORD_MS) ? ", recorded" : "");
+           e->backend->ops->capture && td_option(&e->options, TD_LIMIT_RECORD_MS) ? ", recorded" : "");
   for (char *s = c->identity; *s; s++)
     if ((unsigned char)*s < 0x20 || (unsigned char)*s > 0x7e)
       *s = '?';

@@ -6,7 +6,7 @@
 
 #include "kernels/kernels.h"
 
-/* Does nothing without the variable. TD_ERR_CONFIG for one that cannot be read. Once per process. */
+/* Does nothing without the variable. TD_ERR_CONFIG for one that cannot be read. */
 TD_MUST_CHECK td_status td_fault_arm(td_backend *be, td_error *err);
 
 #endif

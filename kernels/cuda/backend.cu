@@ -1,5 +1,6 @@
 // The CUDA backend behind kernels.h: device, memory, KV store, life.
 #include "kernels/cuda/fused.cuh"
+#include "kernels/cuda/program.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
 #include <cstdio>
@@ -175,24 +176,14 @@ static void be_destroy(td_backend *be)
     delete kv;
   td_lt_close(b);
   td_attention_planner_destroy(b->planner);
-  td_cuda_free_recordings(b);
   td_cuda_free_step_memory(b);
   if (b->stream)
     cudaStreamDestroy(b->stream);
-  delete b->recordings;
   delete b->allocations;
   delete b->weights;
   delete b->kvs;
   delete b;
 }
-
-static const td_backend_ops cuda_ops = {
-    "cuda",          be_destroy,     be_alloc,        be_upload_f32,  be_download,
-    td_cuda_weight_import, td_cuda_weights_wait, be_kv_check, be_kv_bytes_per_page, be_kv_fixed_bytes, be_kv_budget_bytes, be_kv_create, td_cuda_set_sampling, td_cuda_step_begin,
-    td_cuda_embed,   td_cuda_rmsnorm, td_cuda_linear, td_cuda_rope_kv, td_cuda_attention,
-    td_cuda_swiglu,  td_cuda_gather, td_cuda_sample,  td_cuda_step_submit, td_cuda_step_end, td_cuda_tune, td_cuda_record, td_cuda_replay,
-    td_cuda_linear_swiglu,
-};
 
 // ---- the device ----
 
@@ -209,7 +200,7 @@ static void version_text(int v, char out[16]) { snprintf(out, 16, "%d.%d", v / 1
 
 static __global__ void trap_kernel() { __trap(); }
 
-void td_cuda_trap(td_backend *be)
+static void be_trap(td_backend *be)
 {
   cuda_backend *b = self(be);
   trap_kernel<<<1, 1, 0, b->stream>>>();
@@ -295,6 +286,29 @@ static td_status run_probe(cuda_backend *b, td_error *err)
   return e == cudaSuccess ? TD_OK : td_cuda_fail(err, e, "the device cannot be used");
 }
 
+static const td_backend_ops cuda_ops = {
+    .name = "cuda",
+    .destroy = be_destroy,
+    .alloc = be_alloc,
+    .upload_f32 = be_upload_f32,
+    .download = be_download,
+    .weight_import = td_cuda_weight_import,
+    .weights_wait = td_cuda_weights_wait,
+    .kv_check = be_kv_check,
+    .kv_bytes_per_page = be_kv_bytes_per_page,
+    .kv_fixed_bytes = be_kv_fixed_bytes,
+    .kv_budget_bytes = be_kv_budget_bytes,
+    .kv_create = be_kv_create,
+    .set_sampling = td_cuda_set_sampling,
+    .compile = td_cuda_compile,
+    .discard = td_cuda_discard,
+    .submit = td_cuda_submit,
+    .wait = td_cuda_wait,
+    .tune = td_cuda_tune,
+    .capture = td_cuda_capture,
+    .trap = be_trap,
+};
+
 td_status td_cuda_backend_create(const td_backend_config *config, td_backend **out, td_error *err)
 {
   cuda_backend *b = new (std::nothrow) cuda_backend();
@@ -312,7 +326,6 @@ td_status td_cuda_backend_create(const td_backend_config *config, td_backend **o
   b->allocations = new std::vector<void *>();
   b->weights = new std::vector<td_weight *>();
   b->kvs = new std::vector<td_kv *>();
-  b->recordings = new std::vector<recording>();
   td_status st = pick_device(b, err);
   if (st == TD_OK) {
     cudaError_t e = cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking);

@@ -1,8 +1,8 @@
-// A recorded decode step of few rows as five kernels a layer instead of nine (sm_90a).
+// A captured decode step of few rows as five kernels a layer instead of nine (sm_90a).
 //
 // Between two products memory is idle for about as long as the kernels between them take, however short. So a norm, an addition or SwiGLU
 // is done where the product before it ends or where the one after it begins, and rotation and the KV write where attention begins.
-// fused_plan.cu reads the ops that a recorded step queues and queues these instead; fused_product.cu and attention_decode.cu have the
+// fused_plan.cu reads a program and queues these instead of its ops; fused_product.cu and attention_decode.cu have the
 // kernels.
 #pragma once
 
@@ -63,22 +63,6 @@ void td_fused_queue_begin(cuda_backend *b, const fused_begin &g);
 
 // ---- from ops to kernels: fused_plan.cu ----
 
-enum op_kind { OP_EMBED, OP_RMSNORM, OP_LINEAR, OP_ROPE_KV, OP_ATTENTION, OP_SWIGLU, OP_GATHER, OP_SAMPLE };
-
-struct noted_op {
-  op_kind kind;
-  union {
-    td_embed_params embed;
-    td_rmsnorm_params rmsnorm;
-    td_linear_params linear;
-    td_rope_kv_params rope_kv;
-    td_attention_params attention;
-    td_swiglu_params swiglu;
-    td_gather_params gather;
-    td_sample_params sample;
-  };
-};
-
 struct fused_attention {
   attention_args args;
   decode_rotation rotation;
@@ -94,9 +78,9 @@ struct fused_step {
   fused_begin begin;
   std::vector<fused_layer> layers;
   fused_product head;
-  std::vector<noted_op> rest; // what comes after the logits, as it was
+  std::vector<td_op> rest; // what comes after the logits, as it was
 };
 
-// Notes what queue(arg, plan) queues. False: that is no decoder that these kernels serve.
-bool td_fused_make(cuda_backend *b, const td_plan *plan, void (*queue)(void *arg, const td_plan *plan), void *arg, fused_step *out);
+// Reads a program's step of so many decodes. NULL: it is fused. Else why these kernels do not serve it, a short static text.
+const char *td_fused_make(cuda_backend *b, const std::vector<td_op> &ops, uint32_t n_rows, fused_step *out);
 void td_fused_queue(cuda_backend *b, const fused_step &s);

@@ -437,7 +437,7 @@ void td_fused_queue_product(cuda_backend *b, const fused_product &p)
   queue_kernel(b, kernel_of(p.tile_rows, p.n), dim3(std::min(p.n_tiles, (uint32_t)b->n_sms)), FUSED_THREADS, SMEM_BYTES, p);
 }
 
-bool td_fused_linear(cuda_backend *b, const td_linear_params *q)
+bool td_fused_linear(cuda_backend *b, const of_rows<td_linear_params> *q)
 {
   fused_product p = {};
   if (!b->stream_encode || q->n > FUSED_ALONE_MAX || (q->out_f32 && q->add))

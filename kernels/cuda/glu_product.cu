@@ -336,7 +336,7 @@ static uint32_t half_rounds(const glu_turns &t, uint32_t n_clusters)
   return 2 * pieces(t.n_whole, n_clusters) + (t.n > t.n_whole);
 }
 
-static bool encode(cuda_backend *b, const td_linear_swiglu_params *p, bool shares_x, glu_maps *m)
+static bool encode(cuda_backend *b, const of_rows<td_linear_swiglu_params> *p, bool shares_x, glu_maps *m)
 {
   const uint32_t n_slices = p->weight->n_in / SLICE_K;
   const cuuint64_t row_bytes = (cuuint64_t)p->weight->n_in * sizeof(bf16), out_bytes = (cuuint64_t)p->width * sizeof(bf16);
@@ -354,19 +354,42 @@ static bool encode(cuda_backend *b, const td_linear_swiglu_params *p, bool share
          td_stream_encode(b, &m->out, 3, at<void>(p->out), out_dims, out_strides, out_box);
 }
 
-bool td_cuda_linear_swiglu(td_backend *be, const td_linear_swiglu_params *p)
+bool td_glu_serves(const cuda_backend *b, const td_weight *w, uint32_t width)
 {
-  cuda_backend *b = self(be);
-  const td_weight *w = p->weight;
-  TD_BUG_ON(w->n_out != 2 * p->width);
-  if (b->glu_clusters == 0 || p->n < GLU_ROWS_MIN || w->bias || w->n_in % SLICE_K != 0 || p->width % SLICE_K != 0)
-    return false;
+  return b->glu_clusters > 0 && !w->bias && w->n_in % SLICE_K == 0 && width % SLICE_K == 0;
+}
+
+static bool can(const cuda_backend *b, const of_rows<td_linear_swiglu_params> *p)
+{
+  return p->n >= GLU_ROWS_MIN && td_glu_serves(b, p->weight, p->width);
+}
+
+// The turns that are over first.
+static glu_turns choose(const cuda_backend *b, const of_rows<td_linear_swiglu_params> *p, bool *shares_x)
+{
   glu_turns below = lay_out(p->n, p->width, false, b->glu_clusters), beside = lay_out(p->n, p->width, true, b->glu_clusters);
-  bool shares_x = half_rounds(beside, b->glu_clusters) < half_rounds(below, b->glu_clusters);
-  const glu_args a = {shares_x ? beside : below, w->n_in / SLICE_K};
-  float time = (float)half_rounds(a.turns, b->glu_clusters) / 2 * (float)b->glu_clusters * (CLUSTER * TILE_ROWS * TILE_COLUMNS);
+  *shares_x = half_rounds(beside, b->glu_clusters) < half_rounds(below, b->glu_clusters);
+  return *shares_x ? beside : below;
+}
+
+bool td_glu_is_faster(const cuda_backend *b, const of_rows<td_linear_swiglu_params> *p)
+{
+  bool shares_x;
+  if (!can(b, p))
+    return false;
+  float rounds = (float)half_rounds(choose(b, p, &shares_x), b->glu_clusters) / 2;
+  float time = rounds * (float)b->glu_clusters * (CLUSTER * TILE_ROWS * TILE_COLUMNS);
+  return (float)p->n * (float)p->width >= USED_MIN * time;
+}
+
+bool td_glu_linear(cuda_backend *b, const of_rows<td_linear_swiglu_params> *p, bool must)
+{
+  bool shares_x;
   glu_maps maps;
-  if (((float)p->n * (float)p->width < USED_MIN * time && !b->config.always_linear_swiglu) || !encode(b, p, shares_x, &maps))
+  if (!can(b, p) || !(must || td_glu_is_faster(b, p)))
+    return false;
+  const glu_args a = {choose(b, p, &shares_x), p->weight->n_in / SLICE_K};
+  if (!encode(b, p, shares_x, &maps))
     return false;
   queue_clusters(b, function_of(shares_x), dim3(std::min(a.turns.n, b->glu_clusters) * CLUSTER), CLUSTER, GLU_THREADS, SMEM_BYTES, maps, a);
   return true;

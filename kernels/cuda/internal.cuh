@@ -2,14 +2,15 @@
 //
 //   backend.cu    C ABI: create, device, memory, KV store
 //   weights.cu    weights to the device
-//   step.cu       the plan's way up, the sampled ids' way back; record.cu decode steps as CUDA graphs
+//   step.cu       the plan's way up, the sampled ids' way back
+//   program.cu    programs: compiled, run op by op; record.cu captures decode steps as CUDA graphs
 //   linear.cu     products: which way they go, and a kernel for few rows; on Hopper fused_product.cu (up to 8), stream_product.cu (up to 32)
 //   lt_product.cu products of many rows by cuBLASLt; lt_tune.cu measures its algorithms, lt_cache.c keeps what was measured
 //   glu_product.cu products of many rows with SwiGLU behind them, for Hopper
 //   pointwise.cu  embedding, RMSNorm, SwiGLU, gather
 //   rope_kv.cu    q/k norm, rotation, KV write
 //   attention.cu  paged attention for hybrid batches; on Hopper attention_prefill.cu takes prompt chunks, attention_decode.cu decodes
-//   fused_product.cu products of up to 16 rows with norms, additions, SwiGLU, of up to 8 alone; fused_plan.cu makes recorded steps of these
+//   fused_product.cu products of up to 16 rows with norms, additions, SwiGLU, of up to 8 alone; fused_plan.cu makes captured steps of these
 //   attention_calibrate.cu what such plans cost on this device
 //   attention_spans.cuh what rows share, in attention_decode.cu's launch; attention_shared_sums.cuh who adds it to each row's
 //   attention_unified.cu decodes by a plan of kernels/attention with tasks; attention_merge.cuh its tasks and merge;
@@ -17,7 +18,7 @@
 //   attention_tile.cuh, attention_strips.cuh, attention_finish.cuh, attention_shares.cuh, rope.cuh what kernels share; mbarrier.cuh, tma.cuh, wgmma.cuh Hopper's instructions
 //   sample.cu     token choice
 //
-// Activations are bf16, sums are f32. One stream; ops are queued, step_end waits.
+// Activations are bf16, sums are f32. One stream; ops are queued, td_cuda_wait waits.
 #pragma once
 
 #include <cublasLt.h>
@@ -62,25 +63,10 @@ struct step_block {
   size_t n_packed;
   int32_t *sampled; // pinned, [max_rows]
   uint32_t n_logits;
+  bool captured; // launched from a captured step
   cudaEvent_t begin[2], end[2]; // taking turns: the step before last, which had this block too, may still be asked for its end
   uint32_t turn;
   bool under_way;
-};
-
-// A kernel of a recording, as it is now; most_blocks: as it was recorded.
-struct recorded_kernel {
-  cudaGraphNode_t node;
-  cudaKernelNodeParams params;
-  uint32_t most_blocks;
-};
-
-struct recording {
-  uint32_t n_rows;
-  bool of_plan; // its attention is by a plan of what rows share; else none of the step's rows may share anything
-  bool fused;
-  cudaGraph_t graph; // kept: what the params of `decodes` point to is its nodes'
-  cudaGraphExec_t exec;
-  std::vector<recorded_kernel> decodes; // attention for decodes, one a layer
 };
 
 // How products of few rows walk over a weight (stream_product.cu). tile_rows 0: they go another way.
@@ -114,7 +100,7 @@ struct cuda_backend {
   int device, n_sms, cc_major;
   bool has_wgmma; // this device runs code of this build that was compiled for sm_90a
   cudaStream_t stream;
-  cudaError_t fault; // first error of a launch or copy since the last step_end
+  cudaError_t fault; // first error of a launch or copy since the last wait
 
   cublasLtHandle_t lt;
   void *lt_workspace;
@@ -137,7 +123,6 @@ struct cuda_backend {
   const td_plan *plan;
   bool has_run;       // a step has ended
   bool padded_decode; // recording: grids for as many rows as any plan of this size has items
-  std::vector<recording> *recordings;
   const void *decode_kernel; // attention for decodes as it was launched last
   float *fused_sums; // fused.cuh; null: not served here
   device_batch batch;
@@ -230,26 +215,19 @@ void td_cuda_weights_abandon(cuda_backend *b); // the end of a start that failed
 // step.cu
 td_status td_cuda_make_step_memory(cuda_backend *b, td_error *err);
 void td_cuda_free_step_memory(cuda_backend *b);
-void td_cuda_step_begin(td_backend *be, const td_plan *plan);
-void td_cuda_step_submit(td_backend *be);
-td_status td_cuda_step_end(td_backend *be, int32_t *token_ids, td_error *err);
+void td_cuda_submit(td_backend *be, td_compiled *compiled, const td_plan *plan);
+td_status td_cuda_wait(td_backend *be, td_outcome *out, td_error *err);
 void td_cuda_set_sampling(td_backend *be, uint32_t slot, const td_sampling *sampling);
 
-// record.cu
-td_status td_cuda_record(td_backend *be, uint32_t n_rows, void (*queue)(void *arg, const td_plan *plan), void *arg,
-                         td_error *err);
-bool td_cuda_replay(td_backend *be);
-void td_cuda_free_recordings(cuda_backend *b);
-// A step of n_rows decodes with no true rows, run to its end.
-td_status td_cuda_queue_empty_step(cuda_backend *b, uint32_t n_rows, void (*queue)(void *arg, const td_plan *plan), void *arg,
-                                   td_error *err);
+// An op's params, and the rows that it has in the current step.
+template <typename P> struct of_rows : P {
+  uint32_t n;
+};
 
-// lt_product.cu, lt_tune.cu
+// lt_product.cu
 td_status td_lt_open(cuda_backend *b, td_error *err);
 void td_lt_close(cuda_backend *b);
-void td_lt_linear(cuda_backend *b, const td_linear_params *p);
-void td_lt_note(cuda_backend *b, const td_linear_params *p); // for tuning: the step has this product
-td_status td_cuda_tune(td_backend *be, const td_tune_params *p, td_error *err);
+void td_lt_linear(cuda_backend *b, const of_rows<td_linear_params> *p);
 
 // stream_product.cu
 td_status td_stream_open(cuda_backend *b, td_error *err);
@@ -257,23 +235,26 @@ td_status td_stream_open(cuda_backend *b, td_error *err);
 bool td_stream_encode(cuda_backend *b, CUtensorMap *map, uint32_t rank, const void *data, const cuuint64_t *dims, const cuuint64_t *strides,
                       const cuuint32_t *box);
 void td_stream_plan_weight(cuda_backend *b, td_weight *w);
-bool td_stream_linear(cuda_backend *b, const td_linear_params *p); // false: another way must be taken
+bool td_stream_linear(cuda_backend *b, const of_rows<td_linear_params> *p); // false: another way must be taken
 uint32_t td_stream_rows_max(const td_weight *w); // 0: it serves none
 // Weight rows of a tile, a multiple of unit up to `most`, with which the busiest multiprocessor has the least to do; a tile costs a little itself.
 uint32_t td_stream_tile_rows(uint32_t n_out, uint32_t n_sms, uint32_t unit, uint32_t most);
 
 // fused_product.cu
-bool td_fused_linear(cuda_backend *b, const td_linear_params *p); // false: another way must be taken
+bool td_fused_linear(cuda_backend *b, const of_rows<td_linear_params> *p); // false: another way must be taken
 
 // glu_product.cu
 td_status td_glu_open(cuda_backend *b, td_error *err);
-bool td_cuda_linear_swiglu(td_backend *be, const td_linear_swiglu_params *p);
+bool td_glu_serves(const cuda_backend *b, const td_weight *w, uint32_t width); // in some steps at least
+bool td_glu_is_faster(const cuda_backend *b, const of_rows<td_linear_swiglu_params> *p); // than two ops
+// False: not done. must: for as many rows as the kernel can do, also where two ops are faster.
+bool td_glu_linear(cuda_backend *b, const of_rows<td_linear_swiglu_params> *p, bool must);
 
-void td_cuda_linear(td_backend *be, const td_linear_params *p);
+void td_cuda_linear(cuda_backend *b, const of_rows<td_linear_params> *p);
 uint32_t td_cuda_lt_rows_min(const td_weight *w); // from so many rows on products by themselves go to cuBLASLt
 void td_cuda_embed(td_backend *be, const td_embed_params *p);
-void td_cuda_rmsnorm(td_backend *be, const td_rmsnorm_params *p);
-void td_cuda_swiglu(td_backend *be, const td_swiglu_params *p);
+void td_cuda_rmsnorm(cuda_backend *b, const of_rows<td_rmsnorm_params> *p);
+void td_cuda_swiglu(cuda_backend *b, const of_rows<td_swiglu_params> *p);
 void td_cuda_gather(td_backend *be, const td_gather_params *p);
 void td_cuda_rope_kv(td_backend *be, const td_rope_kv_params *p);
 void td_cuda_attention(td_backend *be, const td_attention_params *p);

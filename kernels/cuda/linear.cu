@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(FEW_WARPS * 32, FEW_BLOCKS_PER_SM)
   }
 }
 
-template <typename OUT> static void few_rows(cuda_backend *b, const td_linear_params *p)
+template <typename OUT> static void few_rows(cuda_backend *b, const of_rows<td_linear_params> *p)
 {
   const td_weight *w = p->weight;
   queue_kernel(b, few_rows_kernel<OUT>, dim3((w->n_out + 15) / 16), FEW_WARPS * 32, 0, w->data, w->bias, at<bf16>(p->x),
@@ -97,10 +97,8 @@ static uint32_t few_rows_max(const td_weight *w) { return w->n_in % 32 == 0 ? FE
 
 uint32_t td_cuda_lt_rows_min(const td_weight *w) { return std::max(td_stream_rows_max(w), few_rows_max(w)) + 1; }
 
-void td_cuda_linear(td_backend *be, const td_linear_params *p)
+void td_cuda_linear(cuda_backend *b, const of_rows<td_linear_params> *p)
 {
-  cuda_backend *b = self(be);
-  td_lt_note(b, p);
   if (!b->config.batch_invariant && (td_fused_linear(b, p) || td_stream_linear(b, p)))
     return;
   TD_BUG_ON(p->out_f32 && p->weight->bias); // only the output head gives f32, and no model served has a bias there

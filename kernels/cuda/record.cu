@@ -1,10 +1,11 @@
-// Recorded steps: CUDA graphs of decode steps, made at start, one for each of some row counts.
+// Captured steps: CUDA graphs of decode steps, made at start, one for each of some row counts.
 //
-// A step runs on the smallest recording that holds it, so it may have fewer rows than that. Kernels that write beyond a row's own output (KV
+// A step runs on the smallest captured one that holds it, so it may have fewer rows than that. Kernels that write beyond a row's own output (KV
 // lines, sampled ids) look at the true counts on the device. Grids are as large as any step of so many rows needs; where that is much more
-// than most need, attention for decodes, they are set anew before a replay: 2,400 blocks that find nothing to do take 2.5 us, in
+// than most need, attention for decodes, they are set anew before a launch: 2,400 blocks that find nothing to do take 2.5 us, in
 // each layer.
 #include "kernels/cuda/fused.cuh"
+#include "kernels/cuda/program.cuh"
 
 #include <algorithm>
 #include <utility>
@@ -30,19 +31,18 @@ static cudaError_t end_empty_step(cuda_backend *b)
   return e;
 }
 
-td_status td_cuda_queue_empty_step(cuda_backend *b, uint32_t n_rows, void (*queue)(void *arg, const td_plan *plan), void *arg,
-                                   td_error *err)
+td_status td_cuda_run_empty_step(cuda_backend *b, uint32_t n_rows, const cuda_program &p, td_error *err)
 {
   td_plan plan = {};
   frame_empty_step(b, &plan, n_rows);
-  queue(arg, &plan);
+  td_cuda_run(b, p);
   note(b, cudaStreamSynchronize(b->stream));
   cudaError_t e = end_empty_step(b);
   return e == cudaSuccess ? TD_OK : td_cuda_fail(err, e, "a step could not be tried");
 }
 
-// Where the recording launches attention for decodes. Nodes of other libraries have parameters that this one's runtime does not know.
-static cudaError_t find_decodes(const void *kernel, recording *r)
+// Where the captured step launches attention for decodes. Nodes of other libraries have parameters that this one's runtime does not know.
+static cudaError_t find_decodes(const void *kernel, captured_step *r)
 {
   size_t n = 0;
   cudaError_t e = cudaGraphGetNodes(r->graph, nullptr, &n);
@@ -50,7 +50,7 @@ static cudaError_t find_decodes(const void *kernel, recording *r)
   if (e == cudaSuccess)
     e = cudaGraphGetNodes(r->graph, nodes.data(), &n);
   for (size_t i = 0; i < n && kernel && e == cudaSuccess; i++) {
-    recorded_kernel k = {nodes[i]};
+    captured_kernel k = {nodes[i]};
     cudaGraphNodeType type;
     e = cudaGraphNodeGetType(nodes[i], &type);
     if (e != cudaSuccess || type != cudaGraphNodeTypeKernel)
@@ -65,86 +65,83 @@ static cudaError_t find_decodes(const void *kernel, recording *r)
   return e;
 }
 
-static void free_recording(const recording &r)
+static void free_step(const captured_step &s)
 {
-  if (r.exec)
-    cudaGraphExecDestroy(r.exec);
-  if (r.graph)
-    cudaGraphDestroy(r.graph);
+  if (s.exec)
+    cudaGraphExecDestroy(s.exec);
+  if (s.graph)
+    cudaGraphDestroy(s.graph);
 }
 
 // In the place of an earlier one for the same steps, if there is one.
-static void keep_recording(cuda_backend *b, recording &&r)
+static void keep_step(cuda_program *p, captured_step &&s)
 {
-  b->base.n_fused_steps += r.fused;
-  b->base.n_fitted_steps += !r.decodes.empty();
-  for (recording &old : *b->recordings)
-    if (old.n_rows == r.n_rows && old.of_plan == r.of_plan) {
-      b->base.n_fused_steps -= old.fused;
-      b->base.n_fitted_steps -= !old.decodes.empty();
-      free_recording(old);
-      old = std::move(r);
+  for (captured_step &old : p->captured)
+    if (old.n_rows == s.n_rows && old.of_plan == s.of_plan) {
+      free_step(old);
+      old = std::move(s);
       return;
     }
-  b->recordings->push_back(std::move(r));
+  p->captured.push_back(std::move(s));
 }
 
-static td_status record_one(cuda_backend *b, uint32_t n_rows, bool of_plan, void (*queue)(void *arg, const td_plan *plan), void *arg,
-                            td_error *err)
+static td_status capture_one(cuda_backend *b, cuda_program *p, uint32_t n_rows, bool of_plan, td_capture *out, td_error *err)
 {
   td_plan plan = {};
   fused_step fused;
-  recording r = {n_rows, of_plan};
+  captured_step s = {n_rows, of_plan};
   frame_empty_step(b, &plan, n_rows);
   b->recording_plan = of_plan;
   b->decode_kernel = nullptr;
-  bool is_fused = td_fused_make(b, &plan, queue, arg, &fused);
-  // once for real: what libraries set up at first use must not happen while recording
-  is_fused ? td_fused_queue(b, fused) : queue(arg, &plan);
+  const char *not_fused = td_fused_make(b, p->ops, n_rows, &fused);
+  // once for real: what libraries set up at first use must not happen while capturing
+  not_fused ? td_cuda_run(b, *p) : td_fused_queue(b, fused);
   note(b, cudaStreamSynchronize(b->stream));
   note(b, cudaStreamBeginCapture(b->stream, cudaStreamCaptureModeThreadLocal));
-  is_fused ? td_fused_queue(b, fused) : queue(arg, &plan);
-  note(b, cudaStreamEndCapture(b->stream, &r.graph));
+  not_fused ? td_cuda_run(b, *p) : td_fused_queue(b, fused);
+  note(b, cudaStreamEndCapture(b->stream, &s.graph));
   if (b->fault == cudaSuccess)
-    note(b, find_decodes(b->decode_kernel, &r));
+    note(b, find_decodes(b->decode_kernel, &s));
   if (b->fault == cudaSuccess)
-    note(b, cudaGraphInstantiate(&r.exec, r.graph, 0));
+    note(b, cudaGraphInstantiate(&s.exec, s.graph, 0));
   b->recording_plan = false;
   cudaError_t e = end_empty_step(b);
   if (e != cudaSuccess) {
-    free_recording(r);
-    return td_cuda_fail(err, e, "a step could not be recorded");
+    free_step(s);
+    return td_cuda_fail(err, e, "a step could not be captured");
   }
-  r.fused = is_fused;
-  keep_recording(b, std::move(r));
+  out->n_fitted += !s.decodes.empty();
+  out->not_fused[out->n_forms++] = not_fused;
+  keep_step(p, std::move(s));
   return TD_OK;
 }
 
 // Twice where plans are of shared spans alone: steps without any have a kernel that knows nothing of them, and may be fused.
-td_status td_cuda_record(td_backend *be, uint32_t n_rows, void (*queue)(void *arg, const td_plan *plan), void *arg,
-                         td_error *err)
+td_status td_cuda_capture(td_backend *be, td_compiled *compiled, uint32_t n_rows, td_capture *out, td_error *err)
 {
   cuda_backend *b = self(be);
+  cuda_program *p = program_of(compiled);
+  *out = {};
   if (b->planner)
-    TD_TRY(record_one(b, n_rows, true, queue, arg, err));
-  return b->planner && !b->own_are_items ? TD_OK : record_one(b, n_rows, false, queue, arg, err);
+    TD_TRY(capture_one(b, p, n_rows, true, out, err));
+  return b->planner && !b->own_are_items ? TD_OK : capture_one(b, p, n_rows, false, out, err);
 }
 
-// The smallest recording that holds the step, or null.
-static recording *recording_for(const cuda_backend *b, const td_plan *plan)
+// The smallest captured step that holds this one, or null.
+static captured_step *captured_for(const cuda_backend *b, cuda_program *p, const td_plan *plan)
 {
-  recording *best = nullptr;
+  captured_step *best = nullptr;
   bool of_plan = b->own_are_items ? b->n_plan_tasks > 0 : b->planned;
   if (plan->n_logits != plan->n_rows || plan->n_tokens != plan->n_rows)
     return nullptr;
-  for (recording &r : *b->recordings)
-    if (r.of_plan == of_plan && r.n_rows >= plan->n_rows && (!best || r.n_rows < best->n_rows))
-      best = &r;
+  for (captured_step &s : p->captured)
+    if (s.of_plan == of_plan && s.n_rows >= plan->n_rows && (!best || s.n_rows < best->n_rows))
+      best = &s;
   return best;
 }
 
 // As many blocks for the decodes as this step's items need, or somewhat more, so that one step is seldom set otherwise than the one before.
-static void fit_decodes(cuda_backend *b, recording *r)
+static void fit_decodes(cuda_backend *b, captured_step *r)
 {
   enum { SPARE_BLOCKS = 384, GRAIN_BLOCKS = 128 };
   if (r->decodes.empty())
@@ -154,16 +151,15 @@ static void fit_decodes(cuda_backend *b, recording *r)
   TD_BUG_ON(need > most);
   if (need <= now && now - need <= SPARE_BLOCKS)
     return;
-  for (recorded_kernel &k : r->decodes) {
+  for (captured_kernel &k : r->decodes) {
     k.params.gridDim.x = std::min((need + GRAIN_BLOCKS - 1) / GRAIN_BLOCKS * GRAIN_BLOCKS, most);
     note(b, cudaGraphExecKernelNodeSetParams(r->exec, k.node, &k.params));
   }
 }
 
-bool td_cuda_replay(td_backend *be)
+bool td_cuda_launch_captured(cuda_backend *b, cuda_program *p)
 {
-  cuda_backend *b = self(be);
-  recording *best = recording_for(b, b->plan);
+  captured_step *best = captured_for(b, p, b->plan);
   if (!best)
     return false;
   fit_decodes(b, best);
@@ -171,8 +167,9 @@ bool td_cuda_replay(td_backend *be)
   return true;
 }
 
-void td_cuda_free_recordings(cuda_backend *b)
+void td_cuda_free_captured(cuda_program *p)
 {
-  for (const recording &r : *b->recordings)
-    free_recording(r);
+  for (const captured_step &s : p->captured)
+    free_step(s);
+  p->captured.clear();
 }

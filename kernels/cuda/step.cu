@@ -1,9 +1,10 @@
-// The step's frame. A plan goes up as one packed copy; one kernel unpacks it to fixed addresses, so that a recorded step
+// The step's frame. A plan goes up as one packed copy; one kernel unpacks it to fixed addresses, so that a captured step
 // (a CUDA graph) finds every plan in the same place; the sampled ids come back as one copy.
 //
 // Two packed blocks take turns: the host packs step k + 1 while the device still runs step k. Everything is in one stream,
-// so step k + 1 reads what step k sampled without asking the host. Faults are noted as they appear and told by step_end.
+// so step k + 1 reads what step k sampled without asking the host. Faults are noted as they appear and told by the wait.
 #include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/program.cuh"
 
 #include <cstdlib>
 #include <cstring>
@@ -167,11 +168,10 @@ __global__ void __launch_bounds__(UNPACK_THREADS) unpack_kernel(const uint32_t *
     to.sampling[sampling[i].slot] = sampling[i].sampling;
 }
 
-// ---- begin, submit, end ----
+// ---- submit, wait ----
 
-void td_cuda_step_begin(td_backend *be, const td_plan *plan)
+static void begin_step(cuda_backend *b, const td_plan *plan)
 {
-  cuda_backend *b = self(be);
   step_block *k = &b->blocks[b->packing];
   TD_BUG_ON(plan->n_tokens > b->config.max_tokens || plan->n_rows > b->config.max_rows || k->under_way);
   TD_BUG_ON(plan->n_page_updates > b->max_page_updates || plan->page_table_len > b->page_table_entries);
@@ -190,9 +190,8 @@ void td_cuda_step_begin(td_backend *be, const td_plan *plan)
   launched(b);
 }
 
-void td_cuda_step_submit(td_backend *be)
+static void finish_step(cuda_backend *b)
 {
-  cuda_backend *b = self(be);
   step_block *k = &b->blocks[b->packing];
   if (k->n_logits > 0)
     note(b, cudaMemcpyAsync(k->sampled, b->sampled, k->n_logits * sizeof(int32_t), cudaMemcpyDeviceToHost, b->stream));
@@ -201,9 +200,20 @@ void td_cuda_step_submit(td_backend *be)
   b->packing ^= 1;
 }
 
+void td_cuda_submit(td_backend *be, td_compiled *compiled, const td_plan *plan)
+{
+  cuda_backend *b = self(be);
+  cuda_program *p = program_of(compiled);
+  begin_step(b, plan);
+  bool captured = b->blocks[b->packing].captured = td_cuda_launch_captured(b, p);
+  if (!captured)
+    td_cuda_run(b, *p);
+  finish_step(b);
+}
+
 // Device time of the step, and since the end of the one before: a gap only if there was work, so no long ones. The other block
 // is the step before's, or, if the step after is under way, that one's already.
-static void note_times(cuda_backend *b, const step_block *k)
+static void note_times(cuda_backend *b, const step_block *k, td_outcome *out)
 {
   enum { WORKING_GAP_MS = 5 };
   float busy_ms = 0, idle_ms = 0;
@@ -215,15 +225,13 @@ static void note_times(cuda_backend *b, const step_block *k)
   if (idle_ms > WORKING_GAP_MS)
     idle_ms = 0;
   b->has_run = true;
-  b->base.step_busy_us = busy_ms * 1000;
-  b->base.step_idle_us = idle_ms > 0 ? idle_ms * 1000 : 0;
+  out->busy_us = busy_ms * 1000;
+  out->idle_us = idle_ms > 0 ? idle_ms * 1000 : 0;
 }
 
-td_status td_cuda_step_end(td_backend *be, int32_t *token_ids, td_error *err)
+td_status td_cuda_wait(td_backend *be, td_outcome *out, td_error *err)
 {
   cuda_backend *b = self(be);
-  if (b->plan)
-    td_cuda_step_submit(be);
   step_block *k = &b->blocks[b->blocks[b->packing].under_way ? b->packing : b->packing ^ 1]; // the older of two
   TD_BUG_ON(!k->under_way);
   k->under_way = false;
@@ -232,8 +240,11 @@ td_status td_cuda_step_end(td_backend *be, int32_t *token_ids, td_error *err)
   b->fault = cudaSuccess;
   if (e != cudaSuccess)
     return td_cuda_fail(err, e, "the step failed");
-  note_times(b, k);
-  memcpy(token_ids, k->sampled, k->n_logits * sizeof(int32_t));
+  *out = {};
+  out->ids = k->sampled;
+  out->n_ids = k->n_logits;
+  out->captured = k->captured;
+  note_times(b, k, out);
   return TD_OK;
 }
 

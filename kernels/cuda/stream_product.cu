@@ -365,7 +365,7 @@ void td_stream_plan_weight(cuda_backend *b, td_weight *w)
 
 uint32_t td_stream_rows_max(const td_weight *w) { return w->stream.tile_rows > 0 ? STREAM_ROWS_MAX : 0; }
 
-bool td_stream_linear(cuda_backend *b, const td_linear_params *p)
+bool td_stream_linear(cuda_backend *b, const of_rows<td_linear_params> *p)
 {
   const td_weight *w = p->weight;
   const td_stream_plan *plan = &w->stream;

@@ -171,29 +171,24 @@ typedef struct recorded_step {
   const batch *b;
   td_weight *table; /* [rows, width] qkv of each row's token */
   td_devptr qkv, out;
+  td_compiled *plain, *captured; /* the same program */
 } recorded_step;
 
 static uint32_t qkv_width(const heads *h) { return (h->n_heads + 2 * h->n_kv_heads) * h->head_dim; }
 
-static void queue_recorded(void *arg, const td_plan *p)
+static td_compiled *compile_step(const recorded_step *r)
 {
-  const recorded_step *r = arg;
-  (void)p;
-  be->ops->embed(be, &(td_embed_params){r->table, r->qkv, qkv_width(r->b->h)});
-  batch_queue_attention(r->b, r->qkv, r->out);
+  td_op ops[3] = {{.kind = TD_OP_EMBED, .embed = {r->table, r->qkv, qkv_width(r->b->h)}}};
+  batch_attention_ops(r->b, r->qkv, r->out, ops + 1);
+  return compile_ops(ops, 3);
 }
 
-static float *run_recorded(const recorded_step *r, const batch_row *rows, uint32_t n, bool replay)
+static float *run_recorded(const recorded_step *r, const batch_row *rows, uint32_t n, bool captured)
 {
   plan_reset(r->b->h->page_tokens);
   for (uint32_t i = 0; i < n; i++)
     plan_add_row(1, rows[i].kv_len, rows[i].pages);
-  be->ops->step_begin(be, plan);
-  if (!replay)
-    queue_recorded((void *)r, plan);
-  else
-    expect(be->ops->replay(be), "a recorded step is replayed");
-  step_end();
+  expect(run_step(captured ? r->captured : r->plain) == captured, "a captured step is launched");
   return fetch(r->out, (size_t)n * r->b->h->n_heads * r->b->h->head_dim, false);
 }
 
@@ -219,7 +214,8 @@ static void test_recorded(const heads *h, const uint32_t *lens, uint32_t n_alone
 {
   td_error err;
   uint32_t rows[2 * MAX_ROWS][2], shares[2 * MAX_ROWS][2] = {{0}};
-  if (!be->ops->record)
+  td_capture ignored;
+  if (!be->ops->capture)
     return;
   for (uint32_t r = 0; r < n_alone + n_recorded; r++) {
     rows[r][0] = 1;
@@ -235,12 +231,16 @@ static void test_recorded(const heads *h, const uint32_t *lens, uint32_t n_alone
                      .out = device_alloc((size_t)n_recorded * h->n_heads * h->head_dim * be->activation_bytes)};
   batch_poison(b);
   batch_write(b);
-  die(be->ops->record(be, n_recorded, queue_recorded, &r, &err), &err, "record");
+  r.plain = compile_step(&r);
+  r.captured = compile_step(&r);
+  die(be->ops->capture(be, r.captured, n_recorded, &ignored, &err), &err, "capture");
   compare_recorded(&r, b->rows, 1, " one row");
   compare_recorded(&r, b->rows, n_alone, "");
   compare_recorded(&r, b->rows + n_alone, 1, " one row with a prefix");
   compare_recorded(&r, b->rows + n_alone, n_recorded, " shared");
   compare_recorded(&r, b->rows, n_alone, " after shared");
+  be->ops->discard(be, r.plain);
+  be->ops->discard(be, r.captured);
   free(last);
   batch_free(b);
 }

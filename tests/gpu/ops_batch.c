@@ -109,9 +109,7 @@ static void run_rope(const batch *b, td_devptr qkv)
   td_rope_kv_params p = b->rope;
   p.n_heads = 1;
   p.qkv = qkv;
-  be->ops->step_begin(be, plan);
-  be->ops->rope_kv(be, &p);
-  step_end();
+  run_ops(&(td_op){.kind = TD_OP_ROPE_KV, .rope_kv = p}, 1);
 }
 
 /* The step of the plan. nan_values: instead of the tokens' own, if there are such. */
@@ -187,21 +185,21 @@ void batch_write(const batch *b)
   free(spans);
 }
 
-void batch_queue_attention(const batch *b, td_devptr qkv, td_devptr out)
+void batch_attention_ops(const batch *b, td_devptr qkv, td_devptr out, td_op ops[2])
 {
   const heads *h = b->h;
-  td_rope_kv_params rope = b->rope;
-  rope.qkv = qkv;
-  be->ops->rope_kv(be, &rope);
-  be->ops->attention(be, &(td_attention_params){.qkv = qkv,
-                                                .out = out,
-                                                .kv = rope.kv,
-                                                .scale = (float)(1 / sqrt(h->head_dim)),
-                                                .window_tokens = h->window,
-                                                .layer = 1,
-                                                .n_heads = h->n_heads,
-                                                .n_kv_heads = h->n_kv_heads,
-                                                .head_dim = h->head_dim});
+  ops[0] = (td_op){.kind = TD_OP_ROPE_KV, .rope_kv = b->rope};
+  ops[0].rope_kv.qkv = qkv;
+  ops[1] = (td_op){.kind = TD_OP_ATTENTION,
+                   .attention = {.qkv = qkv,
+                                 .out = out,
+                                 .kv = b->rope.kv,
+                                 .scale = (float)(1 / sqrt(h->head_dim)),
+                                 .window_tokens = h->window,
+                                 .layer = 1,
+                                 .n_heads = h->n_heads,
+                                 .n_kv_heads = h->n_kv_heads,
+                                 .head_dim = h->head_dim}};
 }
 
 static const float *q_of(const batch *b, const batch_row *r, uint32_t pos)
@@ -225,9 +223,9 @@ float *batch_attend(const batch *b, const batch_row *rows, uint32_t n_rows)
     plan_add_row(rows[r].q_len, rows[r].kv_len, rows[r].pages);
   }
   td_devptr qkv = activations(x, n_tokens, (uint32_t)width), out = device_alloc(n_tokens * n_q * be->activation_bytes);
-  be->ops->step_begin(be, plan);
-  batch_queue_attention(b, qkv, out);
-  step_end();
+  td_op ops[2];
+  batch_attention_ops(b, qkv, out, ops);
+  run_ops(ops, 2);
   free(x);
   return fetch(out, n_tokens * n_q, false);
 }

@@ -51,6 +51,6 @@ void batch_write(const batch *b);
 float *batch_attend(const batch *b, const batch_row *rows, uint32_t n_rows);
 double *batch_reference(const batch *b, const batch_row *rows, uint32_t n_rows);
 uint32_t batch_tokens(const batch_row *rows, uint32_t n_rows);
-void batch_queue_attention(const batch *b, td_devptr qkv, td_devptr out);
+void batch_attention_ops(const batch *b, td_devptr qkv, td_devptr out, td_op ops[2]);
 
 #endif

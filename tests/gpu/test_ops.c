@@ -34,16 +34,10 @@ static void test_rmsnorm(uint32_t n, uint32_t width)
       want[t * width + i] *= w[i] / sqrt(sum / width + 1e-5);
   }
   plan_tokens_only(n);
-  be->ops->step_begin(be, plan);
   td_devptr dx = activations(x, n, width);
   td_devptr out = device_alloc((size_t)n * width * be->activation_bytes);
-  be->ops->rmsnorm(be, &(td_rmsnorm_params){.x = dx,
-                                            .weight = device_f32(w, width),
-                                            .out = out,
-                                            .n = n,
-                                            .width = width,
-                                            .eps = 1e-5f});
-  step_end();
+  td_rmsnorm_params p = {.x = dx, .weight = device_f32(w, width), .out = out, .width = width, .eps = 1e-5f};
+  run_ops(&(td_op){.kind = TD_OP_RMSNORM, .rmsnorm = p}, 1);
   float *got = fetch(out, (size_t)n * width, false);
   snprintf(what, sizeof what, "rmsnorm n=%u width=%u", n, width);
   check(what, got, want, (size_t)n * width, 2 * eps_out);
@@ -122,15 +116,18 @@ static void test_linear(uint32_t n, uint32_t n_in, const uint32_t *outs, uint32_
   float *x = random_values((size_t)n * n_in, 1), *held = random_values(n_all, 100);
   double *want = want_linear(p, x, n);
   plan_tokens_only(n);
-  be->ops->step_begin(be, plan);
   td_devptr dx = activations(x, n, n_in);
   size_t out_bytes = n_all * (f32 ? 4 : be->activation_bytes);
   td_devptr out = device_alloc(out_bytes), again = f32 ? device_f32(held, n_all) : activations(held, n, p->n_out);
   td_devptr sum = f32 ? device_f32(held, n_all) : activations(held, n, p->n_out);
-  be->ops->linear(be, &(td_linear_params){p->weight, dx, out, n, f32, false});
-  be->ops->linear(be, &(td_linear_params){p->weight, dx, sum, n, f32, true});
-  be->ops->linear(be, &(td_linear_params){p->weight, dx, again, n, f32, false});
-  step_end();
+  td_linear_params once = {p->weight, dx, out, n_in, p->n_out, bias, f32, false}, added = once, twice = once;
+  added.out = sum;
+  added.add = true;
+  twice.out = again;
+  const td_op ops[] = {{.kind = TD_OP_LINEAR, .linear = once},
+                       {.kind = TD_OP_LINEAR, .linear = added},
+                       {.kind = TD_OP_LINEAR, .linear = twice}};
+  run_ops(ops, 3);
   float *got = fetch(out, n_all, f32), *got_again = fetch(again, n_all, f32), *got_sum = fetch(sum, n_all, f32);
   snprintf(what, sizeof what, "linear n=%u n_in=%u n_out=%u parts=%u bias=%d f32=%d", n, n_in, p->n_out, n_parts, bias, f32);
   check(what, got, want, n_all, f32 ? 1e-5 : eps_out);
@@ -182,19 +179,28 @@ typedef struct tuned {
   td_devptr x, out, logits;
 } tuned;
 
-static void queue_tuned(void *arg, const td_plan *p)
+static td_op linear_op(const td_weight *w, td_devptr x, td_devptr out, uint32_t n_in, uint32_t n_out)
 {
-  tuned *t = arg;
-  be->ops->linear(be, &(td_linear_params){t->wide, t->x, t->out, p->n_tokens, false, false});
-  be->ops->linear(be, &(td_linear_params){t->back, t->out, t->x, p->n_tokens, false, true});
-  be->ops->linear(be, &(td_linear_params){t->head, t->x, t->logits, p->n_logits, true, false});
+  return (td_op){.kind = TD_OP_LINEAR, .linear = {.weight = w, .x = x, .out = out, .n_in = n_in, .n_out = n_out}};
 }
 
-static void tune(tuned *t, const char *folder, uint32_t ms)
+static td_compiled *compile_tuned(const tuned *t)
+{
+  td_op ops[] = {linear_op(t->wide, t->x, t->out, 576, 704), linear_op(t->back, t->out, t->x, 704, 576),
+                 linear_op(t->head, t->x, t->logits, 576, 1000)};
+  ops[1].linear.add = true;
+  ops[2].linear.out_f32 = true;
+  ops[2].extent = TD_EXTENT_SAMPLED;
+  return compile_ops(ops, 3);
+}
+
+static void tune(const tuned *t, const char *folder, uint32_t ms)
 {
   td_error err;
-  td_tune_params p = {.budget_ms = ms, .cache_folder = folder, .queue = queue_tuned, .arg = t};
-  die(be->ops->tune(be, &p, &err), &err, "tune");
+  td_tune_params p = {.budget_ms = ms, .cache_folder = folder};
+  td_compiled *compiled = compile_tuned(t);
+  die(be->ops->tune(be, compiled, &p, &err), &err, "tune");
+  be->ops->discard(be, compiled);
 }
 
 static void damage_files(const char *folder)
@@ -259,10 +265,9 @@ static void test_dummy(uint32_t vocab, uint32_t width)
     for (uint32_t k = 0; k < width; k++)
       want[(size_t)i * width + k] = td_bf16_to_f32(td_dummy_bf16(77, (uint64_t)i * width + k));
   }
-  be->ops->step_begin(be, plan);
   td_devptr out = device_alloc((size_t)vocab * width * be->activation_bytes);
-  be->ops->embed(be, &(td_embed_params){.weight = device_weight(&part, 1, width), .out = out, .width = width});
-  step_end();
+  td_embed_params p = {.weight = device_weight(&part, 1, width), .out = out, .width = width};
+  run_ops(&(td_op){.kind = TD_OP_EMBED, .embed = p}, 1);
   float *got = fetch(out, (size_t)vocab * width, false);
   snprintf(what, sizeof what, "dummy %u x %u", vocab, width);
   check(what, got, want, (size_t)vocab * width, 0);
@@ -282,10 +287,9 @@ static void test_embed(uint32_t n, uint32_t vocab, uint32_t width)
     for (uint32_t k = 0; k < width; k++)
       want[(size_t)t * width + k] = table[(size_t)plan->token_ids[t] * width + k];
   }
-  be->ops->step_begin(be, plan);
   td_devptr out = device_alloc((size_t)n * width * be->activation_bytes);
-  be->ops->embed(be, &(td_embed_params){.weight = weight, .out = out, .width = width});
-  step_end();
+  td_embed_params p = {.weight = weight, .out = out, .width = width};
+  run_ops(&(td_op){.kind = TD_OP_EMBED, .embed = p}, 1);
   float *got = fetch(out, (size_t)n * width, false);
   snprintf(what, sizeof what, "embed n=%u of %u x %u", n, vocab, width);
   check(what, got, want, (size_t)n * width, 0);
@@ -303,10 +307,8 @@ static void test_swiglu(uint32_t n, uint32_t width)
       want[(size_t)t * width + j] = g / (1 + exp(-g)) * u;
     }
   plan_tokens_only(n);
-  be->ops->step_begin(be, plan);
   td_devptr dx = activations(x, n, 2 * width), out = device_alloc((size_t)n * width * be->activation_bytes);
-  be->ops->swiglu(be, &(td_swiglu_params){dx, out, n, width});
-  step_end();
+  run_ops(&(td_op){.kind = TD_OP_SWIGLU, .swiglu = {dx, out, width}}, 1);
   float *got = fetch(out, (size_t)n * width, false);
   snprintf(what, sizeof what, "swiglu n=%u width=%u", n, width);
   check(what, got, want, (size_t)n * width, eps_out);
@@ -326,10 +328,11 @@ static void test_linear_alone(uint32_t n_in, uint32_t n_out, bool f32, bool add)
   for (size_t i = 0; i < sizeof ns / sizeof *ns; i++) {
     uint32_t n = ns[i], first = (MOST - n) / 2;
     plan_tokens_only(n);
-    be->ops->step_begin(be, plan);
     td_devptr out = f32 ? device_alloc((size_t)n * n_out * 4) : activations(held + (size_t)first * n_out, n, n_out);
-    be->ops->linear(be, &(td_linear_params){weight, activations(x + (size_t)first * n_in, n, n_in), out, n, f32, add});
-    step_end();
+    td_op op = linear_op(weight, activations(x + (size_t)first * n_in, n, n_in), out, n_in, n_out);
+    op.linear.out_f32 = f32;
+    op.linear.add = add;
+    run_ops(&op, 1);
     float *got = fetch(out, (size_t)n * n_out, f32);
     snprintf(what, sizeof what, "batch rule: linear n=%u n_in=%u n_out=%u add=%d", n, n_in, n_out, add);
     if (all) {
@@ -358,9 +361,7 @@ static void sample_rows(const float *logits, uint32_t vocab, const td_sampling *
     be->ops->set_sampling(be, i, &one);
   }
   td_devptr dl = device_f32(all, (size_t)n * vocab);
-  be->ops->step_begin(be, plan);
-  be->ops->sample(be, &(td_sample_params){dl, vocab});
-  step_end();
+  run_ops(&(td_op){.kind = TD_OP_SAMPLE, .extent = TD_EXTENT_SAMPLED, .sample = {dl, vocab}}, 1);
   free(all);
 }
 
@@ -642,15 +643,15 @@ static void test_attentions(bool small, bool tiny)
       test_many_short(&many_heads[i], small);
 }
 
-/* A recording is a backend's for good, hence one backend each. */
+/* One backend each: nothing that another left behind is there. */
 static void test_recordings(const char *name, const td_backend_config *config, bool small, bool tiny)
 {
   static const decoder_shape decoders[] = {
-      {256, 4, 2, 64, 512, 2300, 16, 0, TD_ROPE_HALVES, false},   {576, 6, 6, 96, 1536, 1031, 16, 0, TD_ROPE_HALVES, false},
-      {576, 9, 3, 64, 1536, 1031, 16, 0, TD_ROPE_PAIRS, false},   {1024, 8, 2, 128, 2816, 5000, 32, 0, TD_ROPE_HALVES, true},
-      {1024, 32, 8, 128, 8448, 2000, 16, 200, TD_ROPE_HALVES, false}, {512, 16, 1, 128, 1344, 8500, 64, 0, TD_ROPE_HALVES, true},
-      {512, 16, 1, 96, 1344, 3000, 64, 150, TD_ROPE_PAIRS, true}, {768, 20, 4, 96, 2048, 1000, 32, 0, TD_ROPE_HALVES, false},
-      {1536, 16, 16, 96, 4480, 4700, 16, 0, TD_ROPE_HALVES, false}, /* several tiles of 16 and of 24 rows a block, of more parts than slots */
+      {256, 4, 2, 64, 512, 2300, 16, 0, TD_ROPE_HALVES, false, false},   {576, 6, 6, 96, 1536, 1031, 16, 0, TD_ROPE_HALVES, false, false},
+      {576, 9, 3, 64, 1536, 1031, 16, 0, TD_ROPE_PAIRS, false, false},   {1024, 8, 2, 128, 2816, 5000, 32, 0, TD_ROPE_HALVES, true, false},
+      {1024, 32, 8, 128, 8448, 2000, 16, 200, TD_ROPE_HALVES, false, false}, {512, 16, 1, 128, 1344, 8500, 64, 0, TD_ROPE_HALVES, true, false},
+      {512, 16, 1, 96, 1344, 3000, 64, 150, TD_ROPE_PAIRS, true, false}, {768, 20, 4, 96, 2048, 1000, 32, 0, TD_ROPE_HALVES, false, false},
+      {1536, 16, 16, 96, 4480, 4700, 16, 0, TD_ROPE_HALVES, false, false}, /* several tiles of 16 and of 24 rows a block, of more parts than slots */
   };
   for (size_t i = 0; i < N_SHAPES; i++) {
     if (shapes[i].norm || (small && !is_in_small(i)) || !is_wanted(shapes[i].head_dim))
@@ -780,7 +781,7 @@ int main(int argc, char **argv)
   }
   for (int i = 0; i < N_SECTIONS; i++)
     any |= wanted[i];
-  td_backend_config config = {.always_linear_swiglu = true, .max_slots = MAX_SLOTS, .max_rows = MAX_ROWS, .max_tokens = MAX_TOKENS,
+  td_backend_config config = {.max_slots = MAX_SLOTS, .max_rows = MAX_ROWS, .max_tokens = MAX_TOKENS,
                               .max_context_tokens = MAX_CONTEXT, .max_vocab = VOCAB_MAX};
   die(td_plan_create(MAX_ROWS, MAX_TOKENS, MAX_ROWS * (MAX_CONTEXT / 16), 16, &plan, &err), &err, "plan");
   page_table = calloc(MAX_ROWS * (MAX_CONTEXT / 16), sizeof *page_table);
