@@ -1,5 +1,5 @@
-/* The modes of tandem-plan: the highest rate and the curves (curve.c), policies beside each other
- * (compare.c), pipelines (bubbles.c). Each prints and returns an exit code. */
+/* The modes of tandem-plan: the highest rate and the curves (curve.c), policies beside each other (compare.c).
+ * Each prints and returns an exit code. */
 #ifndef TD_CAPACITY_CURVE_H
 #define TD_CAPACITY_CURVE_H
 
@@ -12,6 +12,5 @@ int td_plan_failed(const td_error *err);
 
 int td_plan_curve(const td_scene_options *o, const td_scene *s, cJSON *runs);
 int td_plan_compare(const td_scene_options *o, const td_scene *s, cJSON *runs);
-int td_plan_bubbles(const td_scene_options *o, cJSON *runs);
 
 #endif

@@ -2,7 +2,7 @@
  *
  * It knows requests by their number in the load and writes what becomes of each into `lives`. Time is the
  * caller's: a lane says how long its step takes (step_us) and is told when it ended. So one lane is a daemon,
- * two beside each other are replicas, and several that share the stages of a pipeline are its micro-batches.
+ * and two beside each other are replicas.
  */
 #ifndef TD_CAPACITY_LANE_H
 #define TD_CAPACITY_LANE_H

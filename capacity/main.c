@@ -54,8 +54,6 @@ static int run(const td_scene_options *o, int argc, char **argv)
 {
   static td_scene scene; /* its device is pointed to */
   td_error err;
-  if (o->pipeline)
-    return td_plan_bubbles(o, NULL);
   if (td_scene_make(o, &scene, &err) != TD_OK)
     return td_plan_failed(&err);
   print_scene(&scene, o->trace != NULL);
@@ -122,7 +120,6 @@ int main(int argc, char **argv)
       {"--no-search", NULL, "only what --rate says; without it the load at its own rate", TD_ARG_FLAG, &o.no_search},
       {"--no-second", NULL, "nothing of a second device", TD_ARG_FLAG, &o.no_second},
       {"--compare", NULL, "policies and static chunks beside each other", TD_ARG_FLAG, &o.compare},
-      {"--pipeline", NULL, "SARATHI's pipeline simulation: bubbles of 8 stages", TD_ARG_FLAG, &o.pipeline},
       {"--json", "FILE", "results in the form of tandem-bench serve", TD_ARG_TEXT, &o.json},
       {"--label", "NAME", "of this run in the picture (predicted)", TD_ARG_TEXT, &o.label},
   };

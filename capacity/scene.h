@@ -19,7 +19,7 @@ typedef struct td_scene_options {
   const char *pace, *step_times, *log_steps;
   double front_us;
   double slo_tbt_ms, slo_ttft_ms, slo_queue_ms;
-  bool not_shared, not_ahead, no_search, no_second, compare, pipeline;
+  bool not_shared, not_ahead, no_search, no_second, compare;
 } td_scene_options;
 
 typedef struct td_scene {

@@ -39,11 +39,6 @@ typedef struct td_plan_page_update {
 typedef struct td_plan {
   uint64_t step; /* counts from 1 */
 
-  /* Of a pipeline: whose plan it is. Plans of different micro-batches share no request and no page, so that one can be in each stage;
-   * those of one follow each other, for a decode needs the token before. 0 where there is no pipeline. All stages and all
-   * tensor-parallel ranks get the same plan: a page id names that page in the pool of each. */
-  uint32_t micro_batch;
-
   uint32_t n_rows, max_rows;
   td_plan_row *rows; /* [max_rows] */
 

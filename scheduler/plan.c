@@ -226,7 +226,6 @@ static void begin_plan(td_sched *s, td_plan *plan)
   td_plan_clear(plan);
   td_budget_begin(&s->budget);
   plan->step = ++s->step;
-  plan->micro_batch = s->config.micro_batch;
   s->n_looked_up = 0;
   for (uint32_t i = 0; i < s->n_pending_updates; i++)
     note_updates(plan, s->pending_updates[i], 1);

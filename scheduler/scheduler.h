@@ -44,7 +44,6 @@ typedef struct td_sched_config {
   td_policy policy;
   const struct td_cost_model *cost; /* copied; NULL: none, then steps are limited by step_tokens alone */
   uint64_t tbt_target_us;           /* longest step that decodes should see; 0: automatic with a cost model, else none */
-  uint32_t micro_batch;             /* copied into plans: each micro-batch of a pipeline has a scheduler of its own */
   /* Order (order.h); all 0: as they come. */
   uint32_t prompt_ns_per_token; /* what a prompt's token takes at least, when the device does nothing else; 0: by the cost model;
                                  * without one, the order goes by the fastest step with prompts, and deadlines by none */
