@@ -208,8 +208,7 @@ typedef struct td_backend_ops {
   /* Waits for the oldest step; token_ids[n_logits] receives what sample chose. TD_ERR_DEVICE on a fault. */
   td_status (*step_end)(td_backend *be, int32_t *token_ids, td_error *err);
 
-  /* Measures which algorithms are fastest for the products of a step, within a budget, with what earlier starts found; and what
-   * plans of attention cost, if decodes are planned: half a second, beside the budget.
+  /* Measures which algorithms are fastest for the products of a step, within a budget, with what earlier starts found.
    * After kv_create, before record. NULL where there is nothing to choose. */
   td_status (*tune)(td_backend *be, const td_tune_params *p, td_error *err);
   /* Records a step of n_rows decodes: queue(arg, plan) queues its ops for a plan of that size, several times, by
@@ -246,7 +245,8 @@ typedef struct td_backend_config {
   uint32_t device;    /* which GPU; the CPU backend does not look */
   uint32_t gpu_memory_percent; /* share of a GPU's memory that may be taken in all */
   bool batch_invariant; /* the batch rule holds on a GPU too; the CPU backend does not look */
-  uint32_t attention; /* decodes on a GPU: 0, every row by itself; 1 + a td_attention_policy (kernels/attention/plan.h): planned */
+  const struct td_attention_policy *attention_policy; /* for benches and tests: decides in the place of predicted time what decodes on a GPU
+                                                         share (kernels/attention/plan.h). NULL: as the daemon has it */
   bool always_linear_swiglu; /* on a GPU: for all shapes that its kernel can do, not only where that is faster than two ops: test_ops and
                                 benches ask for it */
 } td_backend_config;

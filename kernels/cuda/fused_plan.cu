@@ -198,7 +198,7 @@ bool read_decoder(reader &r)
 
 bool td_fused_make(cuda_backend *b, const td_plan *plan, void (*queue)(void *arg, const td_plan *plan), void *arg, fused_step *out)
 {
-  if (!b->stream_encode || b->config.batch_invariant || b->recording_plan || plan->n_rows > FUSED_ROWS_MAX)
+  if (!b->stream_encode || b->config.batch_invariant || b->shares_prefixes || plan->n_rows > FUSED_ROWS_MAX)
     return false;
   std::vector<noted_op> ops;
   note_ops(b, plan, queue, arg, &ops);

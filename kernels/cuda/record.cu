@@ -18,6 +18,7 @@ static void frame_empty_step(cuda_backend *b, td_plan *plan, uint32_t n_rows)
   b->batch.page_tokens = plan->page_tokens;
   b->plan = plan;
   b->padded_decode = true;
+  b->shares_prefixes = false;
   note(b, cudaMemsetAsync(b->counts, 0, N_COUNTS * sizeof *b->counts, b->stream));
 }
 
@@ -96,7 +97,7 @@ static td_status record_one(cuda_backend *b, uint32_t n_rows, bool of_plan, void
   fused_step fused;
   recording r = {n_rows, of_plan};
   frame_empty_step(b, &plan, n_rows);
-  b->recording_plan = of_plan;
+  b->shares_prefixes = of_plan;
   b->decode_kernel = nullptr;
   bool is_fused = td_fused_make(b, &plan, queue, arg, &fused);
   // once for real: what libraries set up at first use must not happen while recording
@@ -109,7 +110,6 @@ static td_status record_one(cuda_backend *b, uint32_t n_rows, bool of_plan, void
     note(b, find_decodes(b->decode_kernel, &r));
   if (b->fault == cudaSuccess)
     note(b, cudaGraphInstantiate(&r.exec, r.graph, 0));
-  b->recording_plan = false;
   cudaError_t e = end_empty_step(b);
   if (e != cudaSuccess) {
     free_recording(r);
@@ -120,21 +120,21 @@ static td_status record_one(cuda_backend *b, uint32_t n_rows, bool of_plan, void
   return TD_OK;
 }
 
-// Twice where plans are of shared spans alone: steps without any have a kernel that knows nothing of them, and may be fused.
+// Twice where decodes may share prefixes: steps in which they do not have a kernel that knows nothing of it, and may be fused.
 td_status td_cuda_record(td_backend *be, uint32_t n_rows, void (*queue)(void *arg, const td_plan *plan), void *arg,
                          td_error *err)
 {
   cuda_backend *b = self(be);
   if (b->planner)
     TD_TRY(record_one(b, n_rows, true, queue, arg, err));
-  return b->planner && !b->own_are_items ? TD_OK : record_one(b, n_rows, false, queue, arg, err);
+  return record_one(b, n_rows, false, queue, arg, err);
 }
 
 // The smallest recording that holds the step, or null.
 static recording *recording_for(const cuda_backend *b, const td_plan *plan)
 {
   recording *best = nullptr;
-  bool of_plan = b->own_are_items ? b->n_plan_tasks > 0 : b->planned;
+  bool of_plan = b->shares_prefixes;
   if (plan->n_logits != plan->n_rows || plan->n_tokens != plan->n_rows)
     return nullptr;
   for (recording &r : *b->recordings)

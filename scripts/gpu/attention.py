@@ -11,7 +11,7 @@ SHARED_TOKENS, SHARED_ROWS = 256, 64  # trees of which so many rows have so many
 FLOOR_TB_S = 4.55
 GOALS_HEAD_DIM = 128  # for which goals were set
 BIG_US = 200  # a floor from which a batch is held to a rate
-POLICIES = ("serial", "unified", "pat", "persistentkv", "flashdecode")
+POLICIES = ("auto", "none", "always")
 
 
 def key_of(cell):
@@ -116,7 +116,7 @@ def stage(ctx, s):
     gpu = ctx.backend == "cuda"
     if gpu:
         ctx.need_gpu()
-    policy = "unified" if ctx.head_dim <= 128 else "serial"  # heads of more have no plans
+    policy = "always" if ctx.head_dim <= 128 else "auto"  # the op alone, whatever sharing costs a step beside it; heads of more have no plans
     what = ["--head-dim", ctx.head_dim, "--trace-steps", 3 if ctx.quick else 8, *(["--heads", "32/8"] if ctx.quick else [])]
     s.text(f"Heads of {ctx.head_dim} elements.")
     cells_file, out = ctx.work / "attention-cells.json", ctx.work / "attention.json"
