@@ -20,6 +20,7 @@
 #include "bench/stage.h"
 #include "bench/tool.h"
 #include "config/log.h"
+#include "kernels/cuda/attention_items.h"
 
 enum { LAYERS = 4, OPS = 16, POLICIES_MAX = 8, MAX_CONTEXT = 69632, PLAN_RUNS = 5, EMPTY_ROUNDS = 20,
        PLANNED_DIM_MAX = 128, /* heads of more elements have no plans: every row is by itself */
@@ -34,6 +35,7 @@ typedef struct bench {
   uint32_t n_policies;
   const char *policies[POLICIES_MAX];
   double *us[POLICIES_MAX], *plan_us[POLICIES_MAX]; /* [cells.n]; NaN: not measured */
+  uint32_t *n_short[POLICIES_MAX];                  /* [cells.n]: what the policy wanted and partials did not suffice for */
   td_ceiling ceiling;
   char name[64]; /* of the backend that measured */
   /* the backend at work */
@@ -189,8 +191,27 @@ static td_attention_planner *planner_of(const td_attention_cell *c, const td_att
   return p;
 }
 
-/* What the host takes for the plan, made from nothing, and what the plan predicts. The pages are as plan_cell deals them. */
-static double plan_us(const td_attention_cell *c, const td_attention_policy *policy, td_attention_stats *stats)
+/* As the backend makes them. */
+static void make_items(td_attention_items *items, const td_plan *plan, const td_attention_cell *c, const td_attention_planner *p)
+{
+  td_attention_cut cut = {.group = c->n_heads / c->n_kv_heads, .n_kv_heads = c->n_kv_heads, .n_blocks = H200_RESIDENT,
+                          .prefill_rows = TD_PREFILL_ROWS_WGMMA, .narrow = true};
+  td_attention_items_make(items, plan, &cut, p);
+}
+
+static td_attention_items alloc_items(const td_attention_planner *p)
+{
+  td_attention_planner_config c = td_attention_planner_config_of(p);
+  td_attention_items items = {.max_items = td_attention_items_max(c.max_rows, c.max_rows) + td_attention_prefix_splits_max(&c, c.max_rows)};
+  items.items = td_tool_alloc(items.max_items, sizeof *items.items);
+  items.scratch = td_tool_alloc((size_t)c.max_rows * TD_ITEMS_SCRATCH, sizeof *items.scratch);
+  items.of_rows = td_tool_alloc(c.max_rows, sizeof *items.of_rows);
+  return items;
+}
+
+/* What the host takes for plan and work list, made from nothing, and what the plan predicts. The pages are as plan_cell deals them. *n_short: groups
+ * and KV splits that the policy wanted and that found no partials. */
+static double plan_us(const td_attention_cell *c, const td_attention_policy *policy, td_attention_stats *stats, uint32_t *n_short)
 {
   uint32_t stripe = MAX_CONTEXT / TD_CELL_PAGE_TOKENS;
   td_plan_row *rows = td_tool_alloc(c->n_rows, sizeof *rows);
@@ -203,17 +224,20 @@ static double plan_us(const td_attention_cell *c, const td_attention_policy *pol
       table[r * stripe + i] = i < c->shared[r] / TD_CELL_PAGE_TOKENS ? table[(r - 1) * stripe + i] : next++;
   }
   td_attention_planner *p = planner_of(c, policy);
+  td_attention_items items = alloc_items(p);
   double us[PLAN_RUNS];
   td_error err;
   for (int i = 0; i < PLAN_RUNS; i++) {
     double begin = td_tool_now_s();
     check(td_attention_planner_make(p, &plan, &err), &err);
+    make_items(&items, &plan, c, p);
     us[i] = (td_tool_now_s() - begin) * 1e6;
     td_attention_planner_forget(p);
   }
   *stats = td_attention_planner_stats(p);
+  *n_short = (stats->n_unshared > 0) + items.n_unsplit;
   td_attention_planner_destroy(p);
-  free(rows), free(table);
+  free(rows), free(table), free(items.items), free(items.scratch), free(items.of_rows);
   return td_stats_median(us, PLAN_RUNS);
 }
 
@@ -243,7 +267,7 @@ static void measure_heads(bench *b, const td_attention_cell *first, uint32_t p)
     td_attention_stats stats;
     if (!same_heads(c, first))
       continue;
-    double host_us = plan_us(c, policy, &stats);
+    double host_us = plan_us(c, policy, &stats, &b->n_short[p][i]);
     b->plan_us[p][i] = has_plans ? host_us : NAN;
     b->us[p][i] = b->fake ? faked_us(b, c, &stats) : measure(b, c);
     td_tool_progress((double)i / (double)b->cells.n, "%s, heads %u/%u, %s", b->policies[p], c->n_heads, c->n_kv_heads, c->name);
@@ -268,6 +292,7 @@ static void print_number(double v, int width)
 
 static void print_tables(const bench *b)
 {
+  bool any_short = false;
   printf("%s; us of one layer's decode attention, head dim %.0f, pages of %d; floor: each key once at %.0f GB/s\n", b->fake ? "predicted, no device" : b->name,
          b->head_dim, TD_CELL_PAGE_TOKENS, b->ceiling.bytes_per_s * 1e-9);
   printf("%-7s %-42s %-6s %8s", "", "", "heads", "floor");
@@ -281,10 +306,12 @@ static void print_tables(const bench *b)
     printf("%-7s %-42s %2u/%-3u", td_cell_kinds[c->kind], c->name, c->n_heads, c->n_kv_heads);
     print_number(floor_us(b, c), 8);
     for (uint32_t p = 0; p < b->n_policies; p++)
-      print_number(b->us[p][i], 12);
+      print_number(b->us[p][i], 11), printf("%s", b->n_short[p][i] > 0 ? "*" : " "), any_short |= b->n_short[p][i] > 0;
     print_number(b->plan_us[0][i], 12);
     printf("\n");
   }
+  if (any_short)
+    printf("*: partials did not suffice for what the policy wanted: rows read by themselves or whole instead\n");
   for (uint32_t t = 0; t < TD_ATTENTION_TRACES; t++) {
     bool any = false;
     for (uint32_t p = 0; p < b->n_policies; p++)
@@ -312,6 +339,16 @@ static cJSON *figures_json(const bench *b, double *const values[POLICIES_MAX], s
   return o;
 }
 
+/* The policies of whose plan something was left out, and how much. */
+static cJSON *short_json(const bench *b, size_t i)
+{
+  cJSON *o = cJSON_CreateObject();
+  for (uint32_t p = 0; p < b->n_policies; p++)
+    if (b->n_short[p][i] > 0)
+      cJSON_AddNumberToObject(o, b->policies[p], b->n_short[p][i]);
+  return o;
+}
+
 static void write_json(const bench *b)
 {
   char machine[256];
@@ -328,6 +365,7 @@ static void write_json(const bench *b)
     td_stats_add_number(cell, "floor_us", floor_us(b, &b->cells.cells[i]));
     cJSON_AddItemToObject(cell, "us", figures_json(b, b->us, i));
     cJSON_AddItemToObject(cell, "plan_us", figures_json(b, b->plan_us, i));
+    cJSON_AddItemToObject(cell, "short", short_json(b, i));
     i++;
   }
   traces = cJSON_AddArrayToObject(o, "traces");
@@ -387,6 +425,7 @@ static void read_options(bench *b)
   for (uint32_t p = 0; p < b->n_policies; p++) {
     b->us[p] = td_tool_alloc(b->cells.n, sizeof(double));
     b->plan_us[p] = td_tool_alloc(b->cells.n, sizeof(double));
+    b->n_short[p] = td_tool_alloc(b->cells.n, sizeof(uint32_t));
     for (size_t i = 0; i < b->cells.n; i++)
       b->us[p][i] = b->plan_us[p][i] = NAN;
   }
@@ -413,7 +452,7 @@ int td_bench_attention(int argc, char **argv)
       {"--heads", "Q/KV", "only cells with so many heads: 32/8, 32/32, 16/4, 16/8, 64/8", TD_ARG_TEXT, &b.heads},
       {"--head-dim", "N", "elements of a head: 64, 96, 128 or 256, which has no plans, so auto only (128)", TD_ARG_NUMBER, &b.head_dim},
       {"--name", "NAME", "only the cell of this name, as the table has it: 32x4096", TD_ARG_TEXT, &b.name_wanted},
-      {"--policies", "NAME,...", "auto none always (all of them)", TD_ARG_TEXT, &b.policy_names},
+      {"--policies", "NAME,...", "auto none always pat persistentkv flashdecode (all of them)", TD_ARG_TEXT, &b.policy_names},
       {"--trace-steps", "N", "steps of each trace and seed, evenly out of all (16)", TD_ARG_NUMBER, &b.trace_steps},
       {"--max-keys", "N", "only cells with at most so many keys in all; 0: all", TD_ARG_NUMBER, &b.max_keys},
       {"--rounds", "N", "a figure is their median (9)", TD_ARG_NUMBER, &b.n_rounds},

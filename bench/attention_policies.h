@@ -11,7 +11,5 @@ extern const td_attention_policy *const td_attention_policies[];
 
 /* False: no such name. *out NULL: the daemon's own way, TD_ATTENTION_AUTO_NAME. */
 bool td_attention_policy_of(const char *name, const td_attention_policy **out);
-/* The same of an option; no such name ends the program. */
-const td_attention_policy *td_attention_policy_or_die(const char *name);
 
 #endif

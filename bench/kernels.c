@@ -243,7 +243,7 @@ static void setup(bench *b)
                          .max_context_tokens = max_context,
                          .max_vocab = b->d.vocab,
                          .device = (uint32_t)b->device,
-                         .attention_policy = td_attention_policy_or_die(b->policy),
+                         .attention_policy = td_stage_policy(b->policy),
                          .always_linear_swiglu = true,
                          .gpu_memory_percent = 90};
   check(td_backend_create(b->backend, &c, &be, &err), &err);

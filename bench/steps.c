@@ -129,7 +129,7 @@ static void load(steps *s)
                          .device = (uint32_t)s->device,
                          .gpu_memory_percent = (uint32_t)s->gpu_memory_percent,
                          .batch_invariant = s->batch_invariant,
-                         .attention_policy = td_attention_policy_or_die(s->policy)};
+                         .attention_policy = td_stage_policy(s->policy)};
   check(td_backend_create(s->backend, &c, &be, &err), &err);
   s->stage.be = be;
   check(s->dummy ? td_model_make_up(&s->desc, be, 0, be->max_tokens, be->max_rows, show_load, NULL, &s->model,

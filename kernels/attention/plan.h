@@ -64,6 +64,9 @@ typedef struct td_attention_policy {
   bool always_shares; /* else what sharing saves must be more than what it costs */
   /* Whether n_rows decodes that have n_keys keys in common with others read them in the group of all these. */
   bool (*shares)(uint32_t n_keys, uint32_t n_rows);
+  /* Into how many KV splits of one length the private KV of each decode is cut, in a step of n_decodes whose CTAs run n_resident at once for
+   * each kv head. */
+  uint32_t (*kv_splits)(uint32_t n_decodes, uint32_t n_resident);
 } td_attention_policy;
 
 /* Groups by predicted time, whatever sharing costs a step beside them: what the kernel is worth alone; and small batches, of tests, have groups too. */
@@ -133,6 +136,7 @@ TD_MUST_CHECK td_status td_attention_planner_make(td_attention_planner *p, const
 void td_attention_planner_forget(td_attention_planner *p); /* the next plan is made from nothing */
 
 td_attention_planner_config td_attention_planner_config_of(const td_attention_planner *p);
+const td_attention_policy *td_attention_planner_policy(const td_attention_planner *p); /* or NULL */
 
 /* Whether the last plan is the one before with other lengths: the same rows in the same order, sharing the same. */
 bool td_attention_planner_has_grown(const td_attention_planner *p);

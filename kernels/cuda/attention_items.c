@@ -28,14 +28,16 @@ static uint32_t places_of(uint32_t n_kv_heads, uint32_t n_blocks)
 }
 
 /* As many as fill_rounds makes at most, and one round more for what is rounded. */
-uint32_t td_attention_partials_max(uint32_t n_kv_heads, uint32_t n_blocks)
+uint32_t td_attention_partials_max(uint32_t n_kv_heads, uint32_t n_blocks, const td_attention_policy *policy)
 {
   uint32_t n = (ROUNDS + 1) * places_of(n_kv_heads, n_blocks);
-  return n < TD_SPLITS_MAX ? n : TD_SPLITS_MAX;
+  return n < TD_SPLITS_MAX && !(policy && policy->kv_splits) ? n : TD_SPLITS_MAX;
 }
 
-uint32_t td_attention_decode_works_max(uint32_t n_rows, uint32_t n_kv_heads, uint32_t n_blocks)
+uint32_t td_attention_decode_works_max(uint32_t n_rows, uint32_t n_kv_heads, uint32_t n_blocks, const td_attention_policy *policy)
 {
+  if (policy && policy->kv_splits)
+    return n_rows + TD_SPLITS_MAX;
   uint32_t places = places_of(n_kv_heads, n_blocks);
   return n_rows + (2 * n_rows > places ? ROUNDS : 1) * places;
 }
@@ -75,9 +77,9 @@ static uint32_t narrow_tokens(uint32_t n, const td_attention_cut *cut)
   return n >= MANY * places ? NARROW_TOKENS_OF_MANY : NARROW_TOKENS;
 }
 
-/* How wide decodes are cut: those from number `from` on into pieces of at most so many tokens. */
+/* How wide decodes are cut: those from number `from` on into pieces of at most so many tokens; or by a policy all of them into n_splits. */
 typedef struct split {
-  uint32_t from, tokens;
+  uint32_t from, tokens, n_splits;
 } split;
 
 static uint32_t pieces_of(uint32_t n, uint32_t tokens) { return (n - 1) / tokens + 1; }
@@ -128,14 +130,22 @@ static split split_of(const decodes *d, uint32_t places)
 {
   uint32_t from = d->n / places * places, seen = d->n, r = d->n_rows;
   if (d->n < places)
-    return (split){0, fill_rounds(d, places)};
+    return (split){.tokens = fill_rounds(d, places)};
   if (d->longest > d->total / places)
-    return (split){0, at_least(d->total / places + 1, SPLIT_MIN_TOKENS)};
+    return (split){.tokens = at_least(d->total / places + 1, SPLIT_MIN_TOKENS)};
   while (seen > from)
     seen -= d->tokens[--r] > d->above;
   decodes last = {.tokens = d->tokens + r, .n_rows = d->n_rows - r};
   count_above(&last, d->above);
-  return (split){from, at_least(fill_rounds(&last, places), TAIL_MIN_TOKENS)};
+  return (split){.from = from, .tokens = at_least(fill_rounds(&last, places), TAIL_MIN_TOKENS)};
+}
+
+/* Of a KV split of wide decode `number`, which has n tokens. */
+static uint32_t split_tokens(const split *by, uint32_t number, uint32_t n)
+{
+  if (by->n_splits > 0)
+    return at_least(pieces_of(n, by->n_splits), SPLIT_MIN_TOKENS);
+  return number < by->from ? UINT32_MAX : by->tokens;
 }
 
 static void add_item(td_attention_items *out, td_attention_item it)
@@ -178,6 +188,7 @@ static void add_decode(td_attention_items *out, const td_plan_row *r, td_attenti
   it.first_source = own.first_source;
   it.n_sources = own.n_sources;
   bool whole = by.n == 1 || out->n_partials + by.n > max_partials;
+  out->n_unsplit += whole && by.n > 1;
   uint32_t longest = whole ? all : by.tokens;
   out->made.longest = longest > out->made.longest ? longest : out->made.longest;
   if (whole) {
@@ -332,11 +343,12 @@ static bool find_private(td_attention_private *of_rows, const td_plan *plan, con
 void td_attention_items_make(td_attention_items *out, const td_plan *plan, const td_attention_cut *cut, const td_attention_planner *planner)
 {
   uint32_t n_decodes = 0, n_prefills = 0, n_singles = 0, n_wide = 0, places = places_of(cut->n_kv_heads, cut->n_blocks);
-  uint32_t max_partials = td_attention_partials_max(cut->n_kv_heads, cut->n_blocks);
+  const td_attention_policy *policy = planner ? td_attention_planner_policy(planner) : NULL;
+  uint32_t max_partials = td_attention_partials_max(cut->n_kv_heads, cut->n_blocks, policy);
   uint32_t *tokens = out->scratch, *order = tokens + plan->n_rows;
   const td_attention_private *of_rows = out->of_rows;
   uint64_t n_tokens = 0;
-  out->n_items = out->n_partials = out->made.longest = 0;
+  out->n_items = out->n_partials = out->n_unsplit = out->made.longest = 0;
   bool sharing = find_private(out->of_rows, plan, planner);
   order_rows(order, order + plan->n_rows, plan, of_rows, sharing);
   for (uint32_t i = 0; i < plan->n_rows; i++) {
@@ -358,11 +370,11 @@ void td_attention_items_make(td_attention_items *out, const td_plan *plan, const
   count_above(&d, narrow_tokens(n_decodes, cut));
   prefix_left prefix = prefix_of_plan(planner, places);
   prefix_ctas ctas;
-  split by = split_of(&d, places_beside(&prefix, &d, places));
+  split by = policy && policy->kv_splits ? (split){.n_splits = policy->kv_splits(d.n, places)} : split_of(&d, places_beside(&prefix, &d, places));
   add_first_splits(out, &prefix, &ctas);
   for (uint32_t i = 0; n_wide < d.n; i++)
     if (d.tokens[i] > d.above)
-      add_decode(out, &plan->rows[order[i]], of_rows[order[i]], n_wide++ < by.from ? UINT32_MAX : by.tokens, max_partials);
+      add_decode(out, &plan->rows[order[i]], of_rows[order[i]], split_tokens(&by, n_wide++, d.tokens[i]), max_partials);
   out->n_wide = out->n_items;
   for (uint32_t i = 0; i < plan->n_rows && d.n < n_decodes; i++)
     if (d.tokens[i] > 0 && d.tokens[i] <= d.above)

@@ -46,6 +46,7 @@ typedef struct td_attention_items {
                                prefix splits that are other items' next */
   uint32_t n_items, n_prefill, n_wide, n_next, max_items; /* n_wide: all but the narrow ones; n_items: without the n_next last */
   uint32_t n_partials;
+  uint32_t n_unsplit; /* decodes that are whole because partials do not suffice */
   uint32_t *scratch; /* [TD_ITEMS_SCRATCH * a plan's rows]: what td_attention_items_make works with */
   td_attention_private *of_rows; /* [a plan's rows]: what no shared-prefix group has */
   struct {           /* when they were made, for td_attention_items_grow */
@@ -55,8 +56,8 @@ typedef struct td_attention_items {
   } made;
 } td_attention_items;
 
-/* Partials of any step. */
-uint32_t td_attention_partials_max(uint32_t n_kv_heads, uint32_t n_blocks);
+/* Partials of any step. With a policy's KV splits as many as there can be. */
+uint32_t td_attention_partials_max(uint32_t n_kv_heads, uint32_t n_blocks, const td_attention_policy *policy);
 
 /* Room that any plan of max_rows rows and max_tokens tokens needs, beside prefix splits (td_attention_prefix_splits_max). */
 uint32_t td_attention_items_max(uint32_t max_rows, uint32_t max_tokens);
@@ -74,7 +75,7 @@ static inline uint32_t td_attention_decode_works(const td_attention_items *items
 }
 
 /* The same of any plan of at most n_rows decodes that share nothing. */
-uint32_t td_attention_decode_works_max(uint32_t n_rows, uint32_t n_kv_heads, uint32_t n_blocks);
+uint32_t td_attention_decode_works_max(uint32_t n_rows, uint32_t n_kv_heads, uint32_t n_blocks, const td_attention_policy *policy);
 
 /* What of the device and the model decides how a plan is cut. */
 typedef struct td_attention_cut {

@@ -90,7 +90,7 @@ static size_t granules(size_t bytes)
 // Of the partials of rows in shares.
 static size_t share_elements(const cuda_backend *b, const td_kv_shape *s)
 {
-  return (size_t)td_attention_partials_max(s->n_kv_heads, td_cuda_decode_blocks(b, s->head_dim)) * s->n_kv_heads * TD_DECODE_ROWS *
+  return (size_t)td_attention_partials_max(s->n_kv_heads, td_cuda_decode_blocks(b, s->head_dim), b->config.attention_policy) * s->n_kv_heads * TD_DECODE_ROWS *
          share_floats(s->head_dim);
 }
 

@@ -203,6 +203,17 @@ def test_attention_on_the_cpu(tmp_path):
     assert r.returncode != 0 and "not like 32/8" in r.stderr
 
 
+def test_no_policy_of_attention_lacks_partials(tmp_path):
+    """Every cell that a report measures: what a policy wants to share and to split finds room, so that its column is the policy's."""
+    out = tmp_path / "attention.json"
+    r = subprocess.run([BENCH, "attention", "--fake", "--trace-steps", "8", "--json", out], capture_output=True, text=True, timeout=240 * SLOWNESS,
+                       stdin=subprocess.DEVNULL)
+    assert r.returncode == 0 and "*:" not in r.stdout, r.stdout + r.stderr
+    cells = json.loads(out.read_text())["cells"]
+    assert len(cells) > 100 and all(set(c["us"]) == {"auto", "none", "always", "pat", "persistentkv", "flashdecode"} for c in cells)
+    assert [(c["name"], c["short"]) for c in cells if c["short"]] == []
+
+
 def test_attention_of_other_heads(tmp_path):
     out = tmp_path / "attention.json"
     for dim in (64, 96, 128, 256):

@@ -311,7 +311,7 @@ def test_options_and_poison(tmp_path):
 # ---- attention beside peers ----
 
 def attention_cell(kind, name, ours, kv_len=(4096, 4096), shared=(0, 0), **us):
-    return {"kind": kind, "name": name, "heads": 32, "kv_heads": 8, "floor_us": 1.0, "plan_us": {}, "us": {"always": ours, **us},
+    return {"kind": kind, "name": name, "heads": 32, "kv_heads": 8, "floor_us": 1.0, "plan_us": {}, "us": {"always": ours, **us}, "short": {},
             "kv_len": list(kv_len), "shared": list(shared)}
 
 
@@ -337,6 +337,11 @@ def test_attention_stands_beside_the_best_peer():
     s = core.Stage("attention", "")
     attention.tell(s, attention.join(ours, {}), "always", None)
     assert s.bars == [] and len(s.body) > 0
+    assert "*" not in "\n".join(s.body)
+    cells[1]["us"]["pat"], cells[1]["short"] = 33.0, {"pat": 2}  # partials did not suffice: the cell says so
+    s = core.Stage("attention", "")
+    attention.tell(s, cells, "always", None)
+    assert any("| 33.0* |" in line or "| 33* |" in line for line in s.body) and any(line.startswith("*: ") and "pat in 1 of 4" in line for line in s.body)
 
 
 def test_goals_of_attention():

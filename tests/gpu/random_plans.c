@@ -1,7 +1,8 @@
 /* Decode attention on random batches, against float64: `random_plans [BACKEND [PLANS [SEED [FIRST]]]]`.
  *
  * A batch has 1 to 1024 rows of 1 to 100,000 keys; rows are alone or hang on a tree of up to ten levels, some of them to their last token but one, and stand in
- * any order. Its number says which shape of heads it has and which of the ways that the engine has for decodes it goes (every row by itself, sharing whatever it costs, auto); batches of
+ * any order. Its number says which shape of heads it has and which of the ways that the engine has for decodes it goes (every row by itself, sharing whatever it
+ * costs, auto); batches of
  * one kind follow each other on one backend, as what a step leaves behind must not be another's. Each is one step, done twice, and once more from a recording
  * where the backend records: the bits must be the same; then the step after it, in which rows are a token longer.
  *
@@ -16,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/attention/plan.h"
+#include "bench/attention_policies.h"
 #include "ops_harness.h"
 #include "random.h"
 
@@ -41,13 +42,7 @@ static const head_shape shapes[] = {
     {16, 1, 128, 64, 0, 130000}, {8, 2, 128, 16, 1000, 60000}, {4, 4, 64, 64, 0, 60000},  {8, 1, 256, 16, 0, 110000}, {20, 2, 96, 32, 0, 60000},
     {12, 1, 128, 16, 0, 130000}, {5, 5, 128, 32, 300, 60000},
 };
-static bool never(uint32_t n_keys, uint32_t n_rows)
-{
-  (void)n_keys, (void)n_rows;
-  return false;
-}
-static const td_attention_policy none = {.name = "none", .shares = never};
-static const td_attention_policy *const ways[] = {&none, &td_attention_always, NULL};
+static const char *const ways[] = {"none", "always", "auto"};
 enum { N_SHAPES = sizeof shapes / sizeof *shapes, N_KINDS = N_SHAPES * (sizeof ways / sizeof *ways) };
 
 /* ---- random numbers ---- */
@@ -545,7 +540,9 @@ int main(int argc, char **argv)
   page_table = calloc(ENTRIES_MAX, sizeof *page_table);
   for (uint32_t kind = 0; kind < N_KINDS; kind++) {
     const head_shape *h = &shapes[kind % N_SHAPES];
-    const td_attention_policy *way = h->head_dim > 128 ? NULL : ways[kind / N_SHAPES]; /* larger heads have no plans */
+    const td_attention_policy *way = NULL; /* larger heads have no plans */
+    if (h->head_dim <= 128 && !td_attention_policy_of(ways[kind / N_SHAPES], &way))
+      return 2;
     uint32_t number = first + (kind + N_KINDS - first % N_KINDS) % N_KINDS;
     seed_with(seed, UINT64_MAX - kind);
     if (number >= first + n || !open_store(backend, h, way))

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "kernels/attention/plan.h"
+#include "bench/attention_policies.h"
 #include "kernels/dummy.h"
 #include "ops_attention.h"
 #include "ops_harness.h"
@@ -515,8 +515,16 @@ static void expect_no_plans(const heads *h)
 }
 
 /* Ways to decide what decodes share, by name in the command line. */
-static const td_attention_policy *const policies[] = {&td_attention_always};
-enum { N_POLICIES = sizeof policies / sizeof *policies };
+enum { N_POLICIES = 4 };
+static const td_attention_policy *policies[N_POLICIES];
+
+static void find_policies(void)
+{
+  static const char *const names[N_POLICIES] = {"always", "pat", "persistentkv", "flashdecode"};
+  for (uint32_t i = 0; i < N_POLICIES; i++)
+    if (!td_attention_policy_of(names[i], &policies[i]))
+      exit(2);
+}
 
 /* Decodes by plans of one policy (a CPU does not look at it). Heads of 256 elements have no plans: with the first policy they are done as a daemon
  * does them. */
@@ -751,7 +759,7 @@ static void tell(int section, const struct timespec *begin)
 
 static const char usage[] = "usage: test_ops [BACKEND [all | small | tiny [WORD...]]]\n"
                             "  WORD: a section (products attention plans recordings alone sampling times), all of them where none is named;\n"
-                            "        always: plans, of this policy only; dim=N: only heads of so many elements\n";
+                            "        always, pat, persistentkv, flashdecode: plans, of this policy only; dim=N: only heads of so many elements\n";
 
 /* Returns whether it is a word. */
 static bool take_word(const char *word, bool wanted[N_SECTIONS], const td_attention_policy **only_policy)
@@ -778,6 +786,7 @@ int main(int argc, char **argv)
   setvbuf(stdout, NULL, _IOLBF, 0);
   mallopt(M_MMAP_THRESHOLD, 1 << 30); /* freed memory is kept: else a third of the time goes into clearing pages */
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
+  find_policies();
   const char *name = argc > 1 ? argv[1] : "cpu";
   const char *amount = argc > 2 ? argv[2] : "all"; /* the others are for compute-sanitizer */
   test_size size = strcmp(amount, "tiny") == 0 ? TEST_TINY : strcmp(amount, "small") == 0 ? TEST_SMALL : TEST_ALL;

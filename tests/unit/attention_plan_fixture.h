@@ -103,7 +103,8 @@ static td_attention_planner_config config_of(uint32_t page_tokens)
 
 static bool half_the_time(uint32_t n_keys, uint32_t n_rows) { return (n_keys / 16 + n_rows) % 2 == 0; }
 static bool never(uint32_t n_keys, uint32_t n_rows) { return n_keys + n_rows == 0; }
-static const td_attention_policy odd_policy = {.name = "odd", .shares = half_the_time};
+static uint32_t odd_splits(uint32_t n_decodes, uint32_t n_resident) { return 1 + (n_decodes + n_resident) % 9; }
+static const td_attention_policy odd_policy = {.name = "odd", .shares = half_the_time, .kv_splits = odd_splits};
 static const td_attention_policy no_policy = {.name = "no", .shares = never};
 
 /* Some by a policy; costs so low that small batches have groups too, some of which are not worth it. */

@@ -133,7 +133,7 @@ static void test_cuts(void **unused)
     td_attention_items_make(&out, &plan, &cut, NULL);
     assert_in_range(out.n_items, plan.n_rows, out.max_items);
     assert_true(out.n_prefill <= out.n_wide && out.n_wide <= out.n_items);
-    assert_in_range(out.n_partials, 0, td_attention_partials_max(cut.n_kv_heads, cut.n_blocks));
+    assert_in_range(out.n_partials, 0, td_attention_partials_max(cut.n_kv_heads, cut.n_blocks, NULL));
     check_narrow(&out, &plan, &cut);
     check_partials(&out);
     for (uint32_t i = 1; i < out.n_prefill; i++)
@@ -160,7 +160,7 @@ static void test_recorded_grids_are_large_enough(void **unused)
     assert_int_equal(out.n_prefill, 0);
     assert_true(out.n_items >= plan.n_rows);
     for (uint32_t n = plan.n_rows; n <= ROWS_MAX; n++)
-      assert_true(td_attention_decode_works(&out) <= td_attention_decode_works_max(n, cut.n_kv_heads, cut.n_blocks));
+      assert_true(td_attention_decode_works(&out) <= td_attention_decode_works_max(n, cut.n_kv_heads, cut.n_blocks, NULL));
   }
   free_items(&out);
 }

@@ -240,7 +240,7 @@ static void check_step(steps *run, const td_plan *plan)
   assert_int_equal(n_written, n_read); /* all that is written is added up, once */
   if (n_singles == plan->n_rows) /* the grid of a recorded step */
     assert_in_range(td_attention_decode_works(&run->items), 1,
-                    td_attention_decode_works_max(plan->n_rows, c->n_kv_heads, c->n_resident) + td_attention_prefix_splits_max(c, plan->n_rows));
+                    td_attention_decode_works_max(plan->n_rows, c->n_kv_heads, c->n_resident, c->policy) + td_attention_prefix_splits_max(c, plan->n_rows));
   run->n_partials += n_written;
   run->n_split += run->items.n_partials;
   run->n_unshared += (uint32_t)td_attention_planner_stats(run->p).n_unshared;
@@ -347,6 +347,35 @@ static void test_steps_one_after_another(void **unused)
     close_run(&r);
   }
   assert_true(n_sharing > 1000 && n_grown > 200);
+}
+
+/* A policy's KV splits: as many of each decode's private KV as it says, of one length but for what is left, as far as 128 keys are in each. */
+static void test_a_policy_says_how_many_splits(void **unused)
+{
+  (void)unused;
+  uint32_t n_many = 0;
+  for (uint32_t round = 0; round < 300; round++) {
+    td_attention_planner_config c = random_config();
+    steps r = {0};
+    c.policy = &odd_policy;
+    c.window_tokens = 0;
+    td_plan plan = random_plan(1 + below(16), c.page_tokens, 60000);
+    open_run(&r, &c);
+    check_step(&r, &plan);
+    uint32_t resident = c.n_resident / c.n_kv_heads, wanted = odd_splits(plan.n_rows, resident < 1 ? 1 : resident < TD_SPLITS_MAX ? resident : TD_SPLITS_MAX);
+    assert_int_equal(r.items.n_unsplit, 0);
+    for (uint32_t i = r.items.n_prefill; i < r.items.n_wide; i++) {
+      const td_attention_item *it = &r.items.items[i];
+      uint32_t n = it->n_tokens > 0 ? it->kv_end - it->kv_begin : 0, all = it->position + 1 - r.items.of_rows[it->query].begin;
+      if (n == 0)
+        continue;
+      assert_true(it->n_partials <= wanted && n <= all / it->n_partials + 2 * 128);
+      assert_true(it->n_partials == wanted || all < wanted * 2 * 128 || all / 128 < 32 * wanted);
+      n_many += it->n_partials == wanted && wanted > 1;
+    }
+    close_run(&r);
+  }
+  assert_true(n_many > 1000);
 }
 
 /* ---- how much is whose ---- */
@@ -584,6 +613,7 @@ int main(void)
   use_all();
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_key_is_had_once), cmocka_unit_test(test_wrong_tables_do_no_harm),
                                      cmocka_unit_test(test_steps_one_after_another),
+                                     cmocka_unit_test(test_a_policy_says_how_many_splits),
                                      cmocka_unit_test(test_long_groups_are_split_and_short_ones_are_not),
                                      cmocka_unit_test(test_pieces_are_as_many_as_was_fastest),
                                      cmocka_unit_test(test_pieces_leave_room_to_rows),
