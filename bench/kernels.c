@@ -13,6 +13,7 @@
 
 #include <cjson/cJSON.h>
 
+#include "bench/attention_policies.h"
 #include "bench/attention_trees.h"
 #include "bench/ceilings.h"
 #include "bench/commands.h"
@@ -20,7 +21,6 @@
 #include "bench/stage.h"
 #include "bench/tool.h"
 #include "config/log.h"
-#include "kernels/attention/plan.h"
 
 enum { LIST_MAX = 32, PAGE_TOKENS = 16, COPIES_MAX = 64, QUEUE_MAX = 1000 };
 
@@ -28,7 +28,7 @@ typedef enum matrix { QKV, O, GATE_UP, DOWN, HEAD, MATRICES } matrix;
 static const char *const matrix_names[MATRICES] = {"qkv", "o", "gate_up", "down", "lm_head"};
 
 typedef struct bench {
-  const char *shape, *backend, *rows, *dtype, *only, *json, *attention;
+  const char *shape, *backend, *rows, *dtype, *only, *json, *policy;
   double threads, device, gb_s, tflop_s, n_rounds, round_ms, warm_ms, max_seconds, cache_mb, attention_gb;
   td_model_desc d;
   td_stage stage;
@@ -261,7 +261,7 @@ static void setup(bench *b)
                          .max_context_tokens = max_context,
                          .max_vocab = b->d.vocab,
                          .device = (uint32_t)b->device,
-                         .attention = td_attention_of(b->attention),
+                         .attention_policy = td_stage_policy(b->policy),
                          .gpu_memory_percent = 90};
   check(td_backend_create(b->backend, &c, &be, &err), &err);
   b->stage.be = be;
@@ -702,8 +702,6 @@ static void read_options(bench *b)
       b->weight_dtype = t;
   if (b->weight_dtype == TD_DTYPE_COUNT)
     td_tool_die("--dtype: no type '%s'", b->dtype);
-  if (td_attention_of(b->attention) == UINT32_MAX)
-    td_tool_die("--attention: no '%s'", b->attention);
   if (b->n_rounds < 1 || b->cache_mb < 1 || b->attention_gb <= 0 || b->round_ms <= 0 ||
       (b->warm_ms < 0 && b->warm_ms != -1))
     td_tool_die("a number is out of range");
@@ -715,7 +713,7 @@ int td_bench_kernels(int argc, char **argv)
                     .backend = "auto",
                     .rows = "1,2,4,8,16,32,64,128,256,512,1024,2048",
                     .dtype = "BF16",
-                    .attention = "auto",
+                    .policy = TD_ATTENTION_AUTO_NAME,
                     .n_rounds = 20,
                     .round_ms = 4,
                     .max_seconds = 3,
@@ -742,8 +740,7 @@ int td_bench_kernels(int argc, char **argv)
       {"--attention-gb", "GB", "memory for KV; 0: 20 on a GPU, 0.5 on a CPU", TD_ARG_NUMBER, &b.attention_gb},
       {"--gb-s", "X", "memory ceiling; 0: an H200's, or measured on a CPU", TD_ARG_NUMBER, &b.gb_s},
       {"--tflop-s", "X", "compute ceiling; likewise", TD_ARG_NUMBER, &b.tflop_s},
-      {"--attention", "NAME", "how decodes are done: auto, unified, serial, pat, persistentkv, flashdecode (auto)", TD_ARG_TEXT,
-       &b.attention},
+      {"--policy", "NAME", "what decodes share: auto, as the daemon has it, or another of `attention --policies` (auto)", TD_ARG_TEXT, &b.policy},
       {"--json", "FILE", "where all figures go", TD_ARG_TEXT, &b.json},
   };
   char text[1024];

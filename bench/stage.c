@@ -3,10 +3,19 @@
 
 #include <stdlib.h>
 
+#include "bench/attention_policies.h"
 #include "bench/random.h"
 #include "bench/tool.h"
 
 enum { SCATTER_SEED = 5 };
+
+const td_attention_policy *td_stage_policy(const char *name)
+{
+  const td_attention_policy *policy;
+  if (!td_attention_policy_of(name, &policy))
+    td_tool_die("--policy: no '%s'", name);
+  return policy;
+}
 
 void td_stage_init(td_stage *s, td_backend *be, const td_kv_shape *shape, uint32_t n_pages_wanted,
                    uint32_t max_context_tokens)

@@ -7,6 +7,9 @@
 #include "config/plan.h"
 #include "kernels/kernels.h"
 
+/* Of an option (bench/attention_policies.h); no such name ends the program. */
+const struct td_attention_policy *td_stage_policy(const char *name);
+
 typedef struct td_stage {
   td_backend *be; /* owned */
   td_kv *kv;

@@ -11,19 +11,19 @@
 
 #include <cjson/cJSON.h>
 
+#include "bench/attention_policies.h"
 #include "bench/ceilings.h"
 #include "bench/commands.h"
 #include "bench/stage.h"
 #include "bench/tool.h"
 #include "config/limits.h"
 #include "config/log.h"
-#include "kernels/attention/plan.h"
 #include "models/model.h"
 
 enum { LIST_MAX = 32, WARM = 3, PAGE_TOKENS = 16, SPARE_TOKENS = 64, TURNS = 4 };
 
 typedef struct steps {
-  const char *model_path, *shape, *backend, *batches, *contexts, *prompts, *chunks, *without, *json, *attention;
+  const char *model_path, *shape, *backend, *batches, *contexts, *prompts, *chunks, *without, *json, *policy;
   double threads, device, step_tokens, gpu_memory_percent, gb_s, tflop_s, n_min, max_seconds, shared, tune_ms;
   bool dummy, no_capture, batch_invariant;
   double batch[LIST_MAX], context[LIST_MAX], prompt[LIST_MAX], chunk[LIST_MAX];
@@ -130,7 +130,7 @@ static void load(steps *s)
                          .device = (uint32_t)s->device,
                          .gpu_memory_percent = (uint32_t)s->gpu_memory_percent,
                          .batch_invariant = s->batch_invariant,
-                         .attention = td_attention_of(s->attention)};
+                         .attention_policy = td_stage_policy(s->policy)};
   check(td_backend_create(s->backend, &c, &be, &err), &err);
   s->stage.be = be;
   check(s->dummy ? td_model_make_up(&s->desc, be, 0, be->max_tokens, be->max_rows, show_load, NULL, &s->model,
@@ -486,7 +486,7 @@ static void write_json(const steps *s)
 int td_bench_steps(int argc, char **argv)
 {
   static steps s = {.backend = "auto",
-                    .attention = "auto",
+                    .policy = TD_ATTENTION_AUTO_NAME,
                     .batches = "1,2,4,8,16,32,64,128,256",
                     .contexts = "1024,4096,16384",
                     .prompts = "512,2048,8192,16384",
@@ -511,7 +511,7 @@ int td_bench_steps(int argc, char **argv)
       {"--without", "OP,...", "also without embed rmsnorm linear rope_kv attention swiglu gather sample, in turns: what do they take?",
        TD_ARG_TEXT, &s.without},
       {"--batch-invariant", NULL, "as the daemon's option: what does it cost?", TD_ARG_FLAG, &s.batch_invariant},
-      {"--attention", "NAME", "as the daemon's option (auto)", TD_ARG_TEXT, &s.attention},
+      {"--policy", "NAME", "what decodes share: auto, as the daemon has it, or another of `attention --policies` (auto)", TD_ARG_TEXT, &s.policy},
       {"--shared", "N", "first tokens that all decodes share; the floor is as if none were (0)", TD_ARG_NUMBER, &s.shared},
       {"--tune-ms", "N", "as the daemon's option, the same by default", TD_ARG_NUMBER, &s.tune_ms},
       {"--no-record", NULL, "steps are not captured (CUDA graphs)", TD_ARG_FLAG, &s.no_capture},
@@ -529,8 +529,6 @@ int td_bench_steps(int argc, char **argv)
   td_tool_args(text, args, sizeof args / sizeof *args, argc, argv);
   td_log_init(TD_LOG_WARN);
   s.rows = cJSON_CreateArray();
-  if (td_attention_of(s.attention) == UINT32_MAX)
-    td_tool_die("--attention: no '%s'", s.attention);
   if (s.shared < 0)
     td_tool_die("--shared: a number of tokens");
   read_lists(&s);

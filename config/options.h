@@ -23,7 +23,6 @@ typedef struct td_options {
   char cache_dir[TD_OPTION_STRING_BYTES];     /* what starts faster next time; "auto", "" = none */
   char backend[16];                           /* "auto" | "cpu" | "cuda" */
   char load_format[16];                       /* "auto" | "dummy" */
-  char attention[16];                         /* "serial" | "unified" | "pat" | "persistentkv" | "flashdecode" */
   char policy[16];                            /* "tandem" | "sarathi" | "prefill-first" | "decode-first" | "orca" */
   td_log_level log_level;                     /* error | warn | info | debug */
   double limit[TD_LIMIT_COUNT];               /* every OPTION limit, validated; others: default */

@@ -13,7 +13,6 @@
 
 #include "config/checked.h"
 #include "config/log.h"
-#include "kernels/attention/plan.h"
 
 /* A start with KV for less than one request of so many tokens is refused. */
 enum { MIN_KV_TOKENS = 1024 };
@@ -365,7 +364,6 @@ td_status td_engine_load(td_engine *e, td_error *err)
   if (*e->options.trace)
     TD_TRY(td_trace_create(e->options.trace, (uint64_t)td_option(&e->options, TD_LIMIT_TRACE_STEPS), &e->trace, err));
   td_backend_config bc = {.n_threads = (uint32_t)td_option(&e->options, TD_LIMIT_THREADS),
-                          .attention = td_attention_of(e->options.attention),
                           .batch_invariant = td_option(&e->options, TD_LIMIT_BATCH_INVARIANT) == 1,
                           .max_slots = e->n_slots,
                           .max_rows = (uint32_t)td_option(&e->options, TD_LIMIT_RUNNING_REQUESTS),

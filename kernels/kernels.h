@@ -120,9 +120,8 @@ typedef struct td_backend_ops {
   td_status (*wait)(td_backend *be, td_outcome *out, td_error *err);
 
   /* Measures which algorithms are fastest for the products of a program's steps of decodes, within a budget, with what
-   * earlier starts found; and what plans of attention cost, if decodes are planned: half a second, beside the budget. What products read and
-   * write is overwritten, nothing is written to the KV store. After kv_create, before capture. NULL where there is nothing
-   * to choose. */
+   * earlier starts found. What products read and write is overwritten, nothing is written to the KV store. After kv_create,
+   * before capture. NULL where there is nothing to choose. */
   td_status (*tune)(td_backend *be, td_compiled *compiled, const td_tune_params *p, td_error *err);
   /* Captures the program's step of n_rows decodes: steps of so many rows, or somewhat fewer, are then launched from it.
    * Nothing is written to the KV store. NULL where a backend gains nothing from it. */
@@ -157,7 +156,8 @@ typedef struct td_backend_config {
   uint32_t device;    /* which GPU; the CPU backend does not look */
   uint32_t gpu_memory_percent; /* share of a GPU's memory that may be taken in all */
   bool batch_invariant; /* the batch rule holds on a GPU too; the CPU backend does not look */
-  uint32_t attention; /* decodes on a GPU: 0, every row by itself; 1 + a td_attention_policy (kernels/attention/plan.h): planned */
+  const struct td_attention_policy *attention_policy; /* for benches and tests: decides in the place of predicted time what decodes on a GPU
+                                                         share (kernels/attention/plan.h). NULL: as the daemon has it */
 } td_backend_config;
 
 /* name: "cpu", "cuda", or "auto": CUDA where this build has it and a device is usable, else the CPU. TD_ERR_CONFIG for a

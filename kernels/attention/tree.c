@@ -4,7 +4,7 @@
  * common (plan.h), so one comparison at a node's last page says that a row passes it; if not, a binary search finds
  * where they part. So a row costs a look-up and a comparison or a few per level, however long its context is.
  *
- * Only pages that are full and that the step does not write count: a shared span is never longer than what the step
+ * Only pages that are full and that the step does not write count: a shared-prefix group is never longer than what the step
  * finds done, and every row keeps at least one key of its own. */
 #include "kernels/attention/planner.h"
 
@@ -174,7 +174,7 @@ void td_attention_tree_build(td_attention_planner *p, const int32_t *page_table)
   for (uint32_t r = 0; r < n_rows; r++) {
     if (r + AHEAD < n_rows)
       __builtin_prefetch(page_table + rows[r + AHEAD].page_table_offset);
-    bool windowed = window > 0 && rows[r].kv_len > window; /* its begin moves: no span with others */
+    bool windowed = window > 0 && rows[r].kv_len > window; /* its begin moves: no group with others */
     insert(t, &in, rows, r, windowed ? 0 : (rows[r].kv_len - 1) >> page_shift);
   }
   while (t->depth > 1)

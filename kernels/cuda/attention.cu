@@ -136,16 +136,12 @@ void td_cuda_attention(td_backend *be, const td_attention_params *p)
   if (b->padded_decode) { // as many as any step of so many rows has
     bool tiles = b->config.batch_invariant || a.group > TD_DECODE_ROWS;
     n_prefill = tiles ? b->plan->n_rows : 0;
-    n_decode = tiles ? 0 : td_attention_decode_works_max(b->plan->n_rows, a.n_kv_heads, td_cuda_decode_blocks(b, p->head_dim));
-    if (b->recording_plan && b->own_are_items) {
+    n_decode = tiles ? 0 : td_attention_decode_works_max(b->plan->n_rows, a.n_kv_heads, td_cuda_decode_blocks(b, p->head_dim), b->config.attention_policy);
+    if (b->shares_prefixes) {
       const td_attention_planner_config c = td_attention_planner_config_of(b->planner);
-      n_decode = td_attention_decode_works_max(b->plan->n_rows, a.n_kv_heads, c.n_workers) + td_attention_pieces_max(&c, b->plan->n_rows);
+      n_decode = td_attention_decode_works_max(b->plan->n_rows, a.n_kv_heads, c.n_resident, c.policy) + td_attention_prefix_splits_max(&c, b->plan->n_rows);
     }
   }
-  if (!b->own_are_items && (b->padded_decode ? b->recording_plan : b->n_plan_tasks > 0))
-    td_cuda_unified_attention(b, a, p->head_dim);
-  if (!b->own_are_items && b->recording_plan) // all that a recorded step has
-    return;
   if (p->kv->wgmma) {
     if (n_prefill > 0)
       td_cuda_prefill_attention(b, a, p->head_dim, n_prefill);

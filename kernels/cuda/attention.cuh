@@ -7,6 +7,7 @@ enum {
   HEAD_DIM_MAX = 256,
   SHARE_SLICE = 16, // elements of a query head that are added up by themselves
   SHARE_SLICE_FLOATS = SHARE_SLICE + 4,
+  TD_ATTENTION_BY_ROW_GROUP = 4, // GQA groups of up to so many heads add partials of prefix splits head by head, larger ones in tiles
   SPAN_ROWS = 64, // query rows of a shared span's tile: attention_spans.cuh
 };
 
@@ -61,25 +62,18 @@ struct decode_rotation {
 };
 void td_cuda_decode_rotated(cuda_backend *b, const attention_args &a, const decode_rotation &by, uint32_t head_dim, uint32_t n_works);
 
-// attention_unified.cu: decodes on Hopper by b->planner's plan in one launch.
-bool td_cuda_has_unified_attention(uint32_t head_dim);
-void td_cuda_unified_attention(cuda_backend *b, const attention_args &a, uint32_t head_dim);
-// What a planner of this device and shape is made with; false: there is none.
+// attention_group.cu: what a planner of this device and shape is made with; false: there is none.
 bool td_cuda_planner_config(const cuda_backend *b, const td_kv_shape *shape, td_attention_planner_config *out);
-// Words of cuda_backend.pieces_done.
-static inline size_t td_cuda_pieces_of_all_heads(const td_attention_planner_config *c)
+// Flags of cuda_backend.pieces_done.
+static inline size_t td_cuda_prefix_flags(const td_attention_planner_config *c)
 {
-  return (size_t)td_attention_pieces_max(c, c->max_rows) * c->n_kv_heads;
+  return (size_t)td_attention_prefix_splits_max(c, c->max_rows) * c->n_kv_heads;
 }
 static inline size_t td_cuda_plan_partial_bytes(const td_attention_planner_config *c)
 {
-  return (size_t)c->max_slots * c->group * TD_ATTENTION_PARTIAL_BYTES(c->head_dim);
+  return (size_t)c->max_slots * c->gqa_group * TD_ATTENTION_PARTIAL_BYTES(c->head_dim);
 }
-// Makes it one of a launch that does all rows' keys: attention_unified.cu.
-void td_cuda_plan_in_one_launch(const cuda_backend *b, td_attention_planner_config *c);
 td_status td_cuda_make_planner(cuda_backend *b, const td_kv *kv, td_error *err); // what this device and shape have, or none
-// attention_calibrate.cu: the planner's costs as this device has them. measure false: only what an earlier start has kept.
-td_status td_cuda_calibrate_attention(cuda_backend *b, const char *cache_folder, bool measure, td_error *err);
 
 #ifdef __CUDACC__
 // Elements from the beginning of a page's K (or V) to 16-byte chunk `chunk` of line `line`: groups of 8 lines; in a group, atoms

@@ -224,7 +224,7 @@ static void launch_for(cuda_backend *b, const attention_args &a, const decode_ro
 
 void td_cuda_decode_attention(cuda_backend *b, const attention_args &a, uint32_t head_dim, uint32_t first, uint32_t n_works)
 {
-  if (b->own_are_items && (b->padded_decode ? b->recording_plan : b->n_plan_tasks > 0))
+  if (b->shares_prefixes)
     a.group > TD_ATTENTION_BY_ROW_GROUP ? launch_for<SHARES_IN_TILES>(b, a, {}, head_dim, first, n_works)
                                     : launch_for<SHARES_BY_ROW>(b, a, {}, head_dim, first, n_works);
   else

@@ -2,6 +2,7 @@
 #include "kernels/cuda/attention_items.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 enum {
   SPLIT_ALIGN = 128, /* a strip for each warp of a block */
@@ -27,29 +28,23 @@ static uint32_t places_of(uint32_t n_kv_heads, uint32_t n_blocks)
 }
 
 /* As many as fill_rounds makes at most, and one round more for what is rounded. */
-uint32_t td_attention_partials_max(uint32_t n_kv_heads, uint32_t n_blocks)
+uint32_t td_attention_partials_max(uint32_t n_kv_heads, uint32_t n_blocks, const td_attention_policy *policy)
 {
   uint32_t n = (ROUNDS + 1) * places_of(n_kv_heads, n_blocks);
-  return n < TD_SPLITS_MAX ? n : TD_SPLITS_MAX;
+  return n < TD_SPLITS_MAX && !(policy && policy->kv_splits) ? n : TD_SPLITS_MAX;
 }
 
-uint32_t td_attention_decode_works_max(uint32_t n_rows, uint32_t n_kv_heads, uint32_t n_blocks)
+uint32_t td_attention_decode_works_max(uint32_t n_rows, uint32_t n_kv_heads, uint32_t n_blocks, const td_attention_policy *policy)
 {
+  if (policy && policy->kv_splits)
+    return n_rows + TD_SPLITS_MAX;
   uint32_t places = places_of(n_kv_heads, n_blocks);
   return n_rows + (2 * n_rows > places ? ROUNDS : 1) * places;
 }
 
-/* What of a row is its items'. */
-static td_attention_own own_of(const td_attention_cut *cut, uint32_t row)
-{
-  return cut->own ? cut->own[row] : (td_attention_own){0};
-}
-
-static bool is_left_out(const td_plan_row *r, const td_attention_cut *cut) { return cut->no_singles && r->q_len == 1; }
-
 static bool is_decode(const td_plan_row *r, const td_attention_cut *cut)
 {
-  return !cut->tiles_only && !is_left_out(r, cut) && r->q_len * cut->group <= TD_DECODE_ROWS;
+  return !cut->tiles_only && r->q_len * cut->group <= TD_DECODE_ROWS;
 }
 
 /* The step's decodes. tokens: of each row, 0 of those that are none. */
@@ -82,9 +77,9 @@ static uint32_t narrow_tokens(uint32_t n, const td_attention_cut *cut)
   return n >= MANY * places ? NARROW_TOKENS_OF_MANY : NARROW_TOKENS;
 }
 
-/* How wide decodes are cut: those from number `from` on into pieces of at most so many tokens. */
+/* How wide decodes are cut: those from number `from` on into pieces of at most so many tokens; or by a policy all of them into n_splits. */
 typedef struct split {
-  uint32_t from, tokens;
+  uint32_t from, tokens, n_splits;
 } split;
 
 static uint32_t pieces_of(uint32_t n, uint32_t tokens) { return (n - 1) / tokens + 1; }
@@ -135,14 +130,22 @@ static split split_of(const decodes *d, uint32_t places)
 {
   uint32_t from = d->n / places * places, seen = d->n, r = d->n_rows;
   if (d->n < places)
-    return (split){0, fill_rounds(d, places)};
+    return (split){.tokens = fill_rounds(d, places)};
   if (d->longest > d->total / places)
-    return (split){0, at_least(d->total / places + 1, SPLIT_MIN_TOKENS)};
+    return (split){.tokens = at_least(d->total / places + 1, SPLIT_MIN_TOKENS)};
   while (seen > from)
     seen -= d->tokens[--r] > d->above;
   decodes last = {.tokens = d->tokens + r, .n_rows = d->n_rows - r};
   count_above(&last, d->above);
-  return (split){from, at_least(fill_rounds(&last, places), TAIL_MIN_TOKENS)};
+  return (split){.from = from, .tokens = at_least(fill_rounds(&last, places), TAIL_MIN_TOKENS)};
+}
+
+/* Of a KV split of wide decode `number`, which has n tokens. */
+static uint32_t split_tokens(const split *by, uint32_t number, uint32_t n)
+{
+  if (by->n_splits > 0)
+    return at_least(pieces_of(n, by->n_splits), SPLIT_MIN_TOKENS);
+  return number < by->from ? UINT32_MAX : by->tokens;
 }
 
 static void add_item(td_attention_items *out, td_attention_item it)
@@ -174,7 +177,7 @@ static shares shares_of(uint32_t all, uint32_t tokens)
   return equal ? (shares){n_equal, n_equal, longest * SPLIT_ALIGN} : (shares){n, units % n, longest * SPLIT_ALIGN};
 }
 
-static void add_decode(td_attention_items *out, const td_plan_row *r, td_attention_own own, uint32_t tokens, uint32_t max_partials)
+static void add_decode(td_attention_items *out, const td_plan_row *r, td_attention_private own, uint32_t tokens, uint32_t max_partials)
 {
   uint32_t all = r->kv_len - own.begin;
   shares by = shares_of(all, tokens);
@@ -185,6 +188,7 @@ static void add_decode(td_attention_items *out, const td_plan_row *r, td_attenti
   it.first_source = own.first_source;
   it.n_sources = own.n_sources;
   bool whole = by.n == 1 || out->n_partials + by.n > max_partials;
+  out->n_unsplit += whole && by.n > 1;
   uint32_t longest = whole ? all : by.tokens;
   out->made.longest = longest > out->made.longest ? longest : out->made.longest;
   if (whole) {
@@ -208,48 +212,49 @@ static void add_prefill(td_attention_items *out, const td_plan_row *r, uint32_t 
     add_item(out, item_of(r, begin, begin + tile < r->q_len ? tile : r->q_len - begin));
 }
 
-/* ---- pieces of shared spans ---- */
+/* ---- prefix splits ---- */
 
-/* What is left to do of a plan's pieces, in their order. */
-typedef struct pieces_left {
-  const td_attention_span *span;
-  uint32_t chunk, n, n_blocks; /* n_blocks: for each kv head, that do them */
-} pieces_left;
+/* What is left to do of a plan's, in their order. */
+typedef struct prefix_left {
+  const td_attention_group *group;
+  uint32_t split, n, n_ctas; /* split: of the group, the next; n_ctas: for each kv head, that do them */
+} prefix_left;
 
-static pieces_left pieces_of_plan(const td_attention_header *plan, uint32_t places)
+static prefix_left prefix_of_plan(const td_attention_planner *planner, uint32_t places)
 {
-  if (!plan)
-    return (pieces_left){0};
-  uint32_t most = plan->n_piece_blocks < places ? plan->n_piece_blocks : places; /* the plan knows no TD_SPLITS_MAX */
-  return (pieces_left){td_attention_at(plan, plan->spans_at), 0, plan->n_tasks, plan->n_tasks < most ? plan->n_tasks : most};
+  if (!planner)
+    return (prefix_left){0};
+  const td_attention_header *plan = td_attention_planner_block(planner);
+  uint32_t most = plan->prefix_ctas < places ? plan->prefix_ctas : places; /* the plan knows no TD_SPLITS_MAX */
+  return (prefix_left){.group = td_attention_planner_groups(planner), .n = plan->n_splits, .n_ctas = plan->n_splits < most ? plan->n_splits : most};
 }
 
-static td_attention_item take_piece(pieces_left *left)
+static td_attention_item take_prefix_split(prefix_left *left)
 {
-  const td_attention_span *s = left->span;
-  uint32_t i = left->chunk, keys = s->chunk16 * 16u, n = s->n_tasks;
+  const td_attention_group *g = left->group;
+  uint32_t i = left->split, n = g->n_splits;
   bool last = i + 1 == n;
-  left->span += last;
-  left->chunk = last ? 0 : i + 1;
+  left->group += last;
+  left->split = last ? 0 : i + 1;
   left->n--;
-  return (td_attention_item){.page_table_offset = s->first_page, .kv_begin = i * keys, .kv_end = last ? s->n_keys : (i + 1) * keys,
-                             .partial = s->slot + i * s->n_members, .first_partial = s->first_task + i, .n_partials = n,
-                             .member = s->first_member, .n_members = s->n_members};
+  return (td_attention_item){.page_table_offset = g->first_page, .kv_begin = i * g->split_keys, .kv_end = last ? g->n_keys : (i + 1) * g->split_keys,
+                             .partial = g->first_slot + i * g->n_members, .first_partial = g->first_split + i, .n_partials = n,
+                             .member = g->first_member, .n_members = g->n_members};
 }
 
 /* What blocks have to do so far, for each kv head. */
-typedef struct piece_blocks {
+typedef struct prefix_ctas {
   uint32_t n;
   uint64_t least_first[TD_SPLITS_MAX]; /* a heap: keys so far, and in the last 16 bits which block */
   uint32_t last[TD_SPLITS_MAX];        /* the item that stands last in its chain */
-} piece_blocks;
+} prefix_ctas;
 
-static uint64_t time_of(const td_attention_item *piece)
+static uint64_t time_of(const td_attention_item *it)
 {
-  return (uint64_t)(piece->kv_end - piece->kv_begin + TD_ATTENTION_PIECE_BEGIN_KEYS) << 16;
+  return (uint64_t)(it->kv_end - it->kv_begin + TD_ATTENTION_SPLIT_FIXED_KEYS) << 16;
 }
 
-static void sift_down(piece_blocks *b, uint32_t at)
+static void sift_down(prefix_ctas *b, uint32_t at)
 {
   uint64_t *heap = b->least_first, moved = heap[at];
   for (uint32_t child; child = 2 * at + 1, child < b->n; at = child) {
@@ -262,30 +267,30 @@ static void sift_down(piece_blocks *b, uint32_t at)
 }
 
 /* Each block's first. They stand before the decodes, which wait for them. */
-static void add_first_pieces(td_attention_items *out, pieces_left *left, piece_blocks *blocks)
+static void add_first_splits(td_attention_items *out, prefix_left *left, prefix_ctas *blocks)
 {
-  for (blocks->n = 0; blocks->n < left->n_blocks; blocks->n++) {
-    td_attention_item piece = take_piece(left);
-    blocks->least_first[blocks->n] = time_of(&piece) | blocks->n;
+  for (blocks->n = 0; blocks->n < left->n_ctas; blocks->n++) {
+    td_attention_item it = take_prefix_split(left);
+    blocks->least_first[blocks->n] = time_of(&it) | blocks->n;
     blocks->last[blocks->n] = out->n_items;
-    add_item(out, piece);
+    add_item(out, it);
   }
   for (uint32_t i = blocks->n / 2; i-- > 0;)
     sift_down(blocks, i);
 }
 
 /* The others, behind all that blocks find by their numbers: each is the next of the block that has least to do. */
-static void add_next_pieces(td_attention_items *out, pieces_left *left, piece_blocks *blocks)
+static void add_next_splits(td_attention_items *out, prefix_left *left, prefix_ctas *blocks)
 {
   uint32_t first = out->n_items;
   while (left->n > 0) {
     uint32_t *last = &blocks->last[blocks->least_first[0] & 0xffff];
-    td_attention_item piece = take_piece(left);
+    td_attention_item it = take_prefix_split(left);
     out->items[*last].next = out->n_items;
     *last = out->n_items;
-    blocks->least_first[0] += time_of(&piece);
+    blocks->least_first[0] += time_of(&it);
     sift_down(blocks, 0);
-    add_item(out, piece);
+    add_item(out, it);
   }
   out->n_next = out->n_items - first;
   out->n_items = first;
@@ -293,9 +298,9 @@ static void add_next_pieces(td_attention_items *out, pieces_left *left, piece_bl
 
 /* Places for decodes. What begins when pieces are done ends last: where these have few places and fewer rows than the others are cut, better all
  * begin at once. */
-static uint32_t places_beside(const pieces_left *pieces, const decodes *own, uint32_t places)
+static uint32_t places_beside(const prefix_left *prefix, const decodes *own, uint32_t places)
 {
-  return 3 * pieces->n_blocks <= places + 2 && own->n + pieces->n_blocks < places ? places - pieces->n_blocks : places;
+  return 3 * prefix->n_ctas <= places + 2 && own->n + prefix->n_ctas < places ? places - prefix->n_ctas : places;
 }
 
 static int longest_first(const void *x, const void *y)
@@ -304,82 +309,93 @@ static int longest_first(const void *x, const void *y)
   return a->kv_end != b->kv_end ? (a->kv_end < b->kv_end ? 1 : -1) : a->query != b->query ? (a->query > b->query ? 1 : -1) : 0;
 }
 
-/* Rows that share nothing first, as they wait for no pieces, then as the plan has its members: neighbours share most, and pieces are done in that order.
- * by_member: scratch. */
-static void order_rows(uint32_t *order, uint32_t *by_member, const td_plan *plan, const td_attention_cut *cut)
+/* Rows that share nothing first, as they wait for no prefix split, then as the plan has its members: neighbours share most, and splits are done in that
+ * order. by_member: scratch. */
+static void order_rows(uint32_t *order, uint32_t *by_member, const td_plan *plan, const td_attention_private *of_rows, bool sharing)
 {
   uint32_t n = 0;
-  if (!cut->shared || cut->shared->n_shared_spans == 0) {
-    for (uint32_t i = 0; i < plan->n_rows; i++)
-      order[i] = i;
+  for (uint32_t i = 0; i < plan->n_rows && !sharing; i++)
+    order[i] = i;
+  if (!sharing)
     return;
-  }
   for (uint32_t i = 0; i < plan->n_rows; i++)
     by_member[i] = UINT32_MAX;
-  for (uint32_t i = 0; i < plan->n_rows; i++) {
-    td_attention_own own = own_of(cut, i);
-    if (own.n_sources > 0)
-      by_member[own.member] = i;
+  for (uint32_t i = 0; i < plan->n_rows; i++)
+    if (of_rows[i].n_sources > 0)
+      by_member[of_rows[i].member] = i;
     else
       order[n++] = i;
-  }
   for (uint32_t m = 0; n < plan->n_rows; m++)
     if (by_member[m] != UINT32_MAX)
       order[n++] = by_member[m];
 }
 
-void td_attention_items_make(td_attention_items *out, const td_plan *plan, const td_attention_cut *cut)
+/* Returns whether rows share anything. */
+static bool find_private(td_attention_private *of_rows, const td_plan *plan, const td_attention_planner *planner)
+{
+  if (planner)
+    td_attention_planner_private(planner, plan, of_rows);
+  else
+    memset(of_rows, 0, plan->n_rows * sizeof *of_rows);
+  return planner && td_attention_planner_block(planner)->n_splits > 0;
+}
+
+void td_attention_items_make(td_attention_items *out, const td_plan *plan, const td_attention_cut *cut, const td_attention_planner *planner)
 {
   uint32_t n_decodes = 0, n_prefills = 0, n_singles = 0, n_wide = 0, places = places_of(cut->n_kv_heads, cut->n_blocks);
-  uint32_t max_partials = td_attention_partials_max(cut->n_kv_heads, cut->n_blocks);
+  const td_attention_policy *policy = planner ? td_attention_planner_policy(planner) : NULL;
+  uint32_t max_partials = td_attention_partials_max(cut->n_kv_heads, cut->n_blocks, policy);
   uint32_t *tokens = out->scratch, *order = tokens + plan->n_rows;
+  const td_attention_private *of_rows = out->of_rows;
   uint64_t n_tokens = 0;
-  out->n_items = out->n_partials = out->made.longest = 0;
-  order_rows(order, order + plan->n_rows, plan, cut);
+  out->n_items = out->n_partials = out->n_unsplit = out->made.longest = 0;
+  bool sharing = find_private(out->of_rows, plan, planner);
+  order_rows(order, order + plan->n_rows, plan, of_rows, sharing);
   for (uint32_t i = 0; i < plan->n_rows; i++) {
     const td_plan_row *r = &plan->rows[order[i]];
     bool decode = is_decode(r, cut);
-    tokens[i] = decode ? r->kv_len - own_of(cut, order[i]).begin : 0;
+    tokens[i] = decode ? r->kv_len - of_rows[order[i]].begin : 0;
     n_decodes += decode;
     n_singles += decode && r->q_len == 1;
     n_tokens += tokens[i];
-    n_prefills += !decode && !is_left_out(r, cut);
+    n_prefills += !decode;
   }
   for (uint32_t i = 0; i < plan->n_rows && n_prefills > 0; i++)
-    if (tokens[i] == 0 && !is_left_out(&plan->rows[order[i]], cut))
+    if (tokens[i] == 0)
       add_prefill(out, &plan->rows[order[i]], cut->prefill_rows / cut->group);
   out->n_prefill = out->n_items;
   if (n_prefills > 0)
     qsort(out->items, out->n_prefill, sizeof *out->items, longest_first);
   decodes d = {.tokens = tokens, .n_rows = plan->n_rows};
   count_above(&d, narrow_tokens(n_decodes, cut));
-  pieces_left pieces = pieces_of_plan(cut->shared, places);
-  piece_blocks blocks;
-  split by = split_of(&d, places_beside(&pieces, &d, places));
-  add_first_pieces(out, &pieces, &blocks);
+  prefix_left prefix = prefix_of_plan(planner, places);
+  prefix_ctas ctas;
+  split by = policy && policy->kv_splits ? (split){.n_splits = policy->kv_splits(d.n, places)} : split_of(&d, places_beside(&prefix, &d, places));
+  add_first_splits(out, &prefix, &ctas);
   for (uint32_t i = 0; n_wide < d.n; i++)
     if (d.tokens[i] > d.above)
-      add_decode(out, &plan->rows[order[i]], own_of(cut, order[i]), n_wide++ < by.from ? UINT32_MAX : by.tokens, max_partials);
+      add_decode(out, &plan->rows[order[i]], of_rows[order[i]], split_tokens(&by, n_wide++, d.tokens[i]), max_partials);
   out->n_wide = out->n_items;
   for (uint32_t i = 0; i < plan->n_rows && d.n < n_decodes; i++)
     if (d.tokens[i] > 0 && d.tokens[i] <= d.above)
-      add_decode(out, &plan->rows[order[i]], own_of(cut, order[i]), UINT32_MAX, 0);
-  add_next_pieces(out, &pieces, &blocks);
+      add_decode(out, &plan->rows[order[i]], of_rows[order[i]], UINT32_MAX, 0);
+  add_next_splits(out, &prefix, &ctas);
   out->made.n_rows = n_singles == plan->n_rows ? n_singles : 0;
   out->made.narrow_tokens = d.above;
-  out->made.n_piece_blocks = cut->shared ? cut->shared->n_piece_blocks : 0;
+  out->made.prefix_ctas = planner ? td_attention_planner_block(planner)->prefix_ctas : 0;
   out->made.tokens = n_tokens;
 }
 
-bool td_attention_items_grow(td_attention_items *items, const td_plan *plan, const td_attention_header *shared)
+bool td_attention_items_grow(td_attention_items *items, const td_plan *plan, const td_attention_planner *planner)
 {
   uint64_t tokens = 0, most_tokens = items->made.tokens + items->made.tokens / GROWN_PART + (uint64_t)GROWN_TOKENS * plan->n_rows;
   uint64_t longest = (uint64_t)items->made.longest + items->made.longest / GROWN_PART_OF_LONGEST + GROWN_TOKENS;
-  if (items->made.n_rows == 0 || items->made.n_rows != plan->n_rows || items->made.n_piece_blocks != (shared ? shared->n_piece_blocks : 0))
+  uint32_t n_ctas = planner ? td_attention_planner_block(planner)->prefix_ctas : 0;
+  if (items->made.n_rows == 0 || items->made.n_rows != plan->n_rows || items->made.prefix_ctas != n_ctas)
     return false;
   for (uint32_t i = 0; i < items->n_items; i++) {
     td_attention_item *it = &items->items[i];
-    if (it->n_tokens == 0) /* a piece */
+    if (it->n_tokens == 0) /* a prefix split */
       continue;
     const td_plan_row *r = &plan->rows[it->query];
     bool last = it->kv_end == it->position + 1;

@@ -12,11 +12,6 @@ __device__ __forceinline__ void ldmatrix_x4(uint32_t r[4], uint32_t addr)
                : "r"(addr));
 }
 
-__device__ __forceinline__ void ldmatrix_x2(uint32_t r[2], uint32_t addr)
-{
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];" : "=r"(r[0]), "=r"(r[1]) : "r"(addr));
-}
-
 __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t r[4], uint32_t addr)
 {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"

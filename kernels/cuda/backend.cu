@@ -91,7 +91,7 @@ static size_t granules(size_t bytes)
 // Of the partials of rows in shares.
 static size_t share_elements(const cuda_backend *b, const td_kv_shape *s)
 {
-  return (size_t)td_attention_partials_max(s->n_kv_heads, td_cuda_decode_blocks(b, s->head_dim)) * s->n_kv_heads * TD_DECODE_ROWS *
+  return (size_t)td_attention_partials_max(s->n_kv_heads, td_cuda_decode_blocks(b, s->head_dim), b->config.attention_policy) * s->n_kv_heads * TD_DECODE_ROWS *
          share_floats(s->head_dim);
 }
 
@@ -102,7 +102,7 @@ static size_t be_kv_fixed_bytes(const td_backend *be, const td_kv_shape *s)
   td_attention_planner_config c;
   if (td_cuda_planner_config(b, s, &c))
     bytes += granules(td_attention_block_bytes_max(&c)) + granules(td_cuda_plan_partial_bytes(&c)) +
-             granules((size_t)c.max_rows * c.n_kv_heads * sizeof(uint32_t)) + granules(td_cuda_pieces_of_all_heads(&c) * sizeof(uint64_t));
+             granules(td_cuda_prefix_flags(&c) * sizeof(uint64_t));
   return bytes;
 }
 
@@ -131,16 +131,12 @@ static td_status be_kv_check(const td_backend *be, const td_kv_shape *shape, td_
                    "the CUDA backend has no attention kernel for %u heads over %u kv heads, only for up to %d a kv head; "
                    "backend = cpu serves this model",
                    shape->n_heads, shape->n_kv_heads, (int)TD_GROUP_MAX);
-  uint32_t attention = b->config.attention == TD_ATTENTION_AUTO ? 0 : b->config.attention;
-  bool unified = attention == 1 + TD_ATTENTION_UNIFIED && td_cuda_has_wgmma_attention(shape->head_dim); // 256: rows alone
-  if (attention != 0 && !(b->has_wgmma && (unified || td_cuda_has_unified_attention(shape->head_dim))))
-    return td_fail_param(err, TD_ERR_UNSUPPORTED, "attention",
-                         "attention: decodes by plans need a Hopper GPU and heads of 64, 96 or 128 (unified: or 256), not %s of %u; attention = "
-                         "serial serves this model",
-                         b->has_wgmma ? "heads" : "this GPU with heads", shape->head_dim);
-  if (attention != 0 && b->config.batch_invariant)
-    return td_fail_param(err, TD_ERR_UNSUPPORTED, "attention",
-                         "attention: decodes by plans depend on their batch; batch_invariant goes with attention = serial only");
+  td_attention_planner_config plans;
+  if (b->config.attention_policy && !td_cuda_planner_config(b, shape, &plans))
+    return td_fail(err, TD_ERR_UNSUPPORTED,
+                   "policy %s: decodes are planned on a Hopper GPU, for heads of 64, 96 or 128 and up to %d of them a kv head, without "
+                   "batch_invariant; not for %u heads of %u over %u kv heads",
+                   b->config.attention_policy->name, (int)TD_DECODE_ROWS, shape->n_heads, shape->head_dim, shape->n_kv_heads);
   return TD_OK;
 }
 
@@ -319,6 +315,9 @@ td_status td_cuda_backend_create(const td_backend_config *config, td_backend **o
   b->base.weight_bytes = sizeof(bf16);
   b->config = *config;
   td_backend_choose_sizes(&b->config, 256, 4096);
+  const char *share = getenv("TANDEM_SHARE"); // for tests of a whole daemon: a small model's decodes would share nothing by predicted time
+  if (share && strcmp(share, td_attention_always.name) == 0 && !b->config.attention_policy)
+    b->config.attention_policy = &td_attention_always;
   b->base.pipeline_depth = 2;
   b->base.max_rows = b->config.max_rows;
   b->base.max_tokens = b->config.max_tokens;

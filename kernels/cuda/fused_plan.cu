@@ -186,7 +186,7 @@ const char *td_fused_make(cuda_backend *b, const std::vector<td_op> &ops, uint32
     return "no Hopper GPU, or a build without code for it";
   if (b->config.batch_invariant)
     return "batch_invariant";
-  if (b->recording_plan)
+  if (b->shares_prefixes)
     return "rows share a prefix";
   reader r = {b, ops, 0, n_rows, b->fused_sums, out};
   if (!read_decoder(r))
@@ -202,7 +202,7 @@ void td_fused_queue(cuda_backend *b, const fused_step &s)
     const attention_args &a = l.attention.args;
     td_fused_queue_product(b, l.qkv);
     td_cuda_decode_rotated(b, a, l.attention.rotation, l.attention.head_dim,
-                           td_attention_decode_works_max(s.begin.n, a.n_kv_heads, td_cuda_decode_blocks(b, l.attention.head_dim)));
+                           td_attention_decode_works_max(s.begin.n, a.n_kv_heads, td_cuda_decode_blocks(b, l.attention.head_dim), b->config.attention_policy));
     td_fused_queue_product(b, l.o);
     td_fused_queue_product(b, l.gate_up);
     td_fused_queue_product(b, l.down);

@@ -11,10 +11,9 @@
 //   rope_kv.cu    q/k norm, rotation, KV write
 //   attention.cu  paged attention for hybrid batches; on Hopper attention_prefill.cu takes prompt chunks, attention_decode.cu decodes
 //   fused_product.cu products of up to 16 rows with norms, additions, SwiGLU, of up to 8 alone; fused_plan.cu makes captured steps of these
-//   attention_calibrate.cu what such plans cost on this device
 //   attention_spans.cuh what rows share, in attention_decode.cu's launch; attention_shared_sums.cuh who adds it to each row's
-//   attention_unified.cu decodes by a plan of kernels/attention with tasks; attention_merge.cuh its tasks and merge;
-//   attention_partials.cuh where its partials lie; attention_wgmma.cuh what it shares with prompts
+//   attention_group.cu plans of decodes (kernels/attention) on this device; attention_partials.cuh where partials lie; attention_wgmma.cuh what
+//   prefix splits share with prompts
 //   attention_tile.cuh, attention_strips.cuh, attention_finish.cuh, attention_shares.cuh, rope.cuh what kernels share; mbarrier.cuh, tma.cuh, wgmma.cuh Hopper's instructions
 //   sample.cu     token choice
 //
@@ -53,9 +52,8 @@ struct device_batch {
 // Of a page's tokens, which are a power of two: kernels shift where a division would take as long as the rest.
 __device__ __forceinline__ uint32_t log2_of(uint32_t n) { return 31 - __clz(n); }
 
-// COUNT_WIDE_ITEMS: of the items, those before the narrow ones. COUNT_TASKS: of the attention plan; 0: the step has none, and where plans
-// lie is an earlier step's. COUNT_STEP: its number.
-enum { COUNT_TOKENS, COUNT_ROWS, COUNT_LOGITS, COUNT_ITEMS, COUNT_WIDE_ITEMS, COUNT_TASKS, COUNT_STEP, N_COUNTS };
+// COUNT_WIDE_ITEMS: of the items, those before the narrow ones. COUNT_STEP: the step's number.
+enum { COUNT_TOKENS, COUNT_ROWS, COUNT_LOGITS, COUNT_ITEMS, COUNT_WIDE_ITEMS, COUNT_STEP, N_COUNTS };
 
 // A packed plan on its way up, and what comes back of its step.
 struct step_block {
@@ -140,17 +138,12 @@ struct cuda_backend {
   td_attention_item *device_items;
   float *partials;
 
-  // decodes by a plan, of shared spans alone (attention_spans.cuh) or with tasks (attention_unified.cu); none: every row by itself
+  // what decodes share (attention_spans.cuh); no planner: every row by itself
   td_attention_planner *planner;
-  bool planned;               // this step is
-  bool own_are_items;         // plans are of shared spans alone; rows' own keys are items, which add up both
-  uint32_t n_plan_tasks;      // of this step
-  bool recording_plan;        // the step that is being recorded has such
-  td_attention_own *own;      // [max_rows] of the step for which items were made last, if own_are_items
-  unsigned char *device_plan; // the block
-  unsigned char *plan_partials; // [slots, group] of TD_ATTENTION_PARTIAL_BYTES
-  uint32_t *plan_arrived;     // [max_rows, n_kv_heads], zero between launches
-  uint64_t *pieces_done;      // [pieces, n_kv_heads]: in which launch of which step last (attention_spans.cuh)
+  bool shares_prefixes;         // rows of this step, or of the one that is being recorded, share something
+  unsigned char *device_plan;   // the block
+  unsigned char *plan_partials; // [slots, GQA group] of TD_ATTENTION_PARTIAL_BYTES
+  uint64_t *pieces_done;        // [prefix splits, n_kv_heads]: in which launch of which step last (attention_spans.cuh)
   uint32_t n_steps, n_shared_launches; // so far
 };
 

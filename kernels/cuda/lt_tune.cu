@@ -4,7 +4,6 @@
 // for and cuBLASLt serves, most used first, until the budget is over: the library's guesses for each product by itself; then, one product
 // after another, whether a step is faster with the fastest than with the first guess, which its neighbours and the clock have a say in. A
 // later start goes on where this one ended.
-#include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/lt.cuh"
 #include "kernels/cuda/program.cuh"
 
@@ -346,5 +345,5 @@ td_status td_cuda_tune(td_backend *be, td_compiled *compiled, const td_tune_para
     if (st == TD_OK)
       st = td_lt_prepare(t.b, s.get(), err);
   (void)cudaGetLastError(); // of candidates that would not launch
-  return st == TD_OK ? td_cuda_calibrate_attention(t.b, p->cache_folder, p->budget_ms > 0, err) : st;
+  return st;
 }

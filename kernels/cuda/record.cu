@@ -19,6 +19,7 @@ static void frame_empty_step(cuda_backend *b, td_plan *plan, uint32_t n_rows)
   b->batch.page_tokens = plan->page_tokens;
   b->plan = plan;
   b->padded_decode = true;
+  b->shares_prefixes = false;
   note(b, cudaMemsetAsync(b->counts, 0, N_COUNTS * sizeof *b->counts, b->stream));
 }
 
@@ -91,7 +92,7 @@ static td_status capture_one(cuda_backend *b, cuda_program *p, uint32_t n_rows, 
   fused_step fused;
   captured_step s = {n_rows, of_plan};
   frame_empty_step(b, &plan, n_rows);
-  b->recording_plan = of_plan;
+  b->shares_prefixes = of_plan;
   b->decode_kernel = nullptr;
   const char *not_fused = td_fused_make(b, p->ops, n_rows, &fused);
   // once for real: what libraries set up at first use must not happen while capturing
@@ -104,7 +105,6 @@ static td_status capture_one(cuda_backend *b, cuda_program *p, uint32_t n_rows, 
     note(b, find_decodes(b->decode_kernel, &s));
   if (b->fault == cudaSuccess)
     note(b, cudaGraphInstantiate(&s.exec, s.graph, 0));
-  b->recording_plan = false;
   cudaError_t e = end_empty_step(b);
   if (e != cudaSuccess) {
     free_step(s);
@@ -116,7 +116,7 @@ static td_status capture_one(cuda_backend *b, cuda_program *p, uint32_t n_rows, 
   return TD_OK;
 }
 
-// Twice where plans are of shared spans alone: steps without any have a kernel that knows nothing of them, and may be fused.
+// Twice where decodes may share prefixes: steps in which they do not have a kernel that knows nothing of it, and may be fused.
 td_status td_cuda_capture(td_backend *be, td_compiled *compiled, uint32_t n_rows, td_capture *out, td_error *err)
 {
   cuda_backend *b = self(be);
@@ -124,14 +124,14 @@ td_status td_cuda_capture(td_backend *be, td_compiled *compiled, uint32_t n_rows
   *out = {};
   if (b->planner)
     TD_TRY(capture_one(b, p, n_rows, true, out, err));
-  return b->planner && !b->own_are_items ? TD_OK : capture_one(b, p, n_rows, false, out, err);
+  return capture_one(b, p, n_rows, false, out, err);
 }
 
 // The smallest captured step that holds this one, or null.
 static captured_step *captured_for(const cuda_backend *b, cuda_program *p, const td_plan *plan)
 {
   captured_step *best = nullptr;
-  bool of_plan = b->own_are_items ? b->n_plan_tasks > 0 : b->planned;
+  bool of_plan = b->shares_prefixes;
   if (plan->n_logits != plan->n_rows || plan->n_tokens != plan->n_rows)
     return nullptr;
   for (captured_step &s : p->captured)

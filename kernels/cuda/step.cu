@@ -35,15 +35,15 @@ typedef struct unpacked {
   const int32_t *sampled; // of the step before
 } unpacked;
 
-static bool has_plans(const cuda_backend *b) { return b->config.attention && b->has_wgmma && !b->config.batch_invariant; }
+static bool has_plans(const cuda_backend *b) { return b->has_wgmma && !b->config.batch_invariant; }
 
 // Of the attention plans of any shape, the one with most of everything.
 static td_attention_planner_config largest_plan(const cuda_backend *b)
 {
   td_attention_planner_config c = {};
   c.max_rows = b->config.max_rows;
-  c.n_workers = td_cuda_decode_blocks(b, 96); // of all heads these have most
-  c.group = c.tile_rows = TD_GROUP_MAX;
+  c.n_resident = td_cuda_decode_blocks(b, 96); // of all heads these have most
+  c.gqa_group = c.tile_rows = TD_GROUP_MAX;
   c.n_kv_heads = 1;
   return c;
 }
@@ -57,7 +57,7 @@ static size_t plan_bytes_max(const cuda_backend *b)
 static uint32_t items_max(const cuda_backend *b)
 {
   const td_attention_planner_config c = largest_plan(b);
-  return td_attention_items_max(c.max_rows, b->config.max_tokens) + (has_plans(b) ? td_attention_pieces_max(&c, c.max_rows) : 0);
+  return td_attention_items_max(c.max_rows, b->config.max_tokens) + (has_plans(b) ? td_attention_prefix_splits_max(&c, c.max_rows) : 0);
 }
 
 static size_t packed_bytes_max(const cuda_backend *b)
@@ -93,6 +93,31 @@ static void find_kv_lines(const td_plan *plan, const td_plan_row *row, uint32_t 
   }
 }
 
+// The step's items, and what its rows share.
+static void make_items(cuda_backend *b, const td_plan *plan)
+{
+  b->shares_prefixes = false;
+  if (b->kvs->empty()) {
+    b->items.n_items = b->items.n_wide = b->items.n_prefill = b->items.n_next = 0;
+    return;
+  }
+  const td_attention_planner *planner = // null: every row by itself; of tests' steps without pages too
+      b->planner && td_attention_planner_make(b->planner, plan, nullptr) == TD_OK ? b->planner : nullptr;
+  b->shares_prefixes = planner && td_attention_planner_block(planner)->n_splits > 0;
+  if (planner && td_attention_planner_has_grown(planner) && td_attention_items_grow(&b->items, plan, planner))
+    return;
+  const td_kv *kv = b->kvs->back(); // one store at a time: the last that was made
+  const td_kv_shape *s = &kv->shape;
+  td_attention_cut cut = {};
+  cut.group = s->n_heads / s->n_kv_heads;
+  cut.n_kv_heads = s->n_kv_heads;
+  cut.n_blocks = b->shares_prefixes ? td_cuda_shares_blocks(b, s->head_dim) : td_cuda_decode_blocks(b, s->head_dim);
+  cut.prefill_rows = kv->wgmma ? TD_PREFILL_ROWS_WGMMA : TD_PREFILL_ROWS_MMA;
+  cut.tiles_only = b->config.batch_invariant;
+  cut.narrow = kv->wgmma;
+  td_attention_items_make(&b->items, plan, &cut, planner);
+}
+
 static void pack_plan(cuda_backend *b, const td_plan *plan)
 {
   step_block *k = &b->blocks[b->packing];
@@ -106,29 +131,12 @@ static void pack_plan(cuda_backend *b, const td_plan *plan)
   memcpy(pack_section(b, ROWS, plan->n_rows * sizeof(td_plan_row)), plan->rows, plan->n_rows * sizeof(td_plan_row));
   memcpy(pack_section(b, LOGITS_ROWS, plan->n_logits * sizeof(uint32_t)), plan->logits_rows,
          plan->n_logits * sizeof(uint32_t));
-  b->planned = b->planner && td_attention_planner_make(b->planner, plan, nullptr) == TD_OK; // else every row by itself
-  const td_attention_header *decodes = b->planned ? td_attention_planner_block(b->planner) : nullptr;
-  bool own = b->planned && b->own_are_items;
-  b->n_plan_tasks = decodes ? decodes->n_tasks : 0;
-  if (own && td_attention_planner_has_grown(b->planner) && td_attention_items_grow(&b->items, plan, decodes)) {
-    // as they were, but longer
-  } else if (b->kvs->empty()) {
-    b->items.n_items = b->items.n_wide = b->items.n_prefill = b->items.n_next = 0;
-  } else { // one store at a time: the last that was made
-    if (own)
-      td_attention_planner_own(b->planner, plan, b->own);
-    const td_kv_shape *s = &b->kvs->back()->shape;
-    bool shares = own && b->n_plan_tasks > 0;
-    td_attention_cut cut = {s->n_heads / s->n_kv_heads, s->n_kv_heads, shares ? td_cuda_shares_blocks(b, s->head_dim) : td_cuda_decode_blocks(b, s->head_dim),
-                            (uint32_t)(b->kvs->back()->wgmma ? TD_PREFILL_ROWS_WGMMA : TD_PREFILL_ROWS_MMA),
-                            b->config.batch_invariant, b->planned && !own, b->kvs->back()->wgmma, own ? b->own : nullptr, own ? decodes : nullptr};
-    td_attention_items_make(&b->items, plan, &cut);
-  }
-  size_t n_items = b->items.n_items + b->items.n_next;
+  make_items(b, plan);
+  const td_attention_header *shared = b->shares_prefixes ? td_attention_planner_block(b->planner) : nullptr;
+  size_t n_items = b->items.n_items + b->items.n_next, n_shared = shared ? shared->block_bytes : 0;
   memcpy(pack_section(b, ITEMS, n_items * sizeof(td_attention_item)), b->items.items, n_items * sizeof(td_attention_item));
-  size_t n_decodes = b->n_plan_tasks > 0 ? decodes->block_bytes : 0;
-  if (void *at = pack_section(b, ATTENTION_PLAN, n_decodes); n_decodes > 0)
-    memcpy(at, decodes, n_decodes);
+  if (void *at = pack_section(b, ATTENTION_PLAN, n_shared); n_shared > 0)
+    memcpy(at, shared, n_shared);
   memcpy(pack_section(b, PAGE_UPDATES, plan->n_page_updates * sizeof(td_plan_page_update)), plan->page_updates,
          plan->n_page_updates * sizeof(td_plan_page_update));
   sampling_update *s = (sampling_update *)pack_section(b, SAMPLING, b->n_resampled * sizeof(sampling_update));
@@ -142,7 +150,6 @@ static void pack_plan(cuda_backend *b, const td_plan *plan)
   h->counts[COUNT_LOGITS] = plan->n_logits;
   h->counts[COUNT_ITEMS] = b->items.n_items;
   h->counts[COUNT_WIDE_ITEMS] = b->items.n_wide;
-  h->counts[COUNT_TASKS] = b->n_plan_tasks;
   h->counts[COUNT_STEP] = ++b->n_steps;
 }
 
@@ -270,11 +277,11 @@ td_status td_cuda_make_step_memory(cuda_backend *b, td_error *err)
   b->items.max_items = items_max(b);
   b->items.items = (td_attention_item *)calloc(b->items.max_items, sizeof *b->items.items);
   b->items.scratch = (uint32_t *)calloc((size_t)c->max_rows * TD_ITEMS_SCRATCH, sizeof *b->items.scratch);
-  b->own = (td_attention_own *)calloc(c->max_rows, sizeof *b->own);
+  b->items.of_rows = (td_attention_private *)calloc(c->max_rows, sizeof *b->items.of_rows);
   b->sampling_host = (td_sampling *)calloc(c->max_slots, sizeof *b->sampling_host);
   b->resampled = (uint32_t *)calloc(c->max_slots, sizeof *b->resampled);
   b->is_resampled = (uint8_t *)calloc(c->max_slots, sizeof *b->is_resampled);
-  if (!b->items.items || !b->items.scratch || !b->own || !b->sampling_host || !b->resampled || !b->is_resampled)
+  if (!b->items.items || !b->items.scratch || !b->items.of_rows || !b->sampling_host || !b->resampled || !b->is_resampled)
     return td_fail(err, TD_ERR_NOMEM, "no memory for the step's frame");
   b->packed_bytes = packed_bytes_max(b);
   for (step_block &k : b->blocks) {
@@ -322,7 +329,7 @@ void td_cuda_free_step_memory(cuda_backend *b)
   }
   free(b->items.items);
   free(b->items.scratch);
-  free(b->own);
+  free(b->items.of_rows);
   free(b->sampling_host);
   free(b->resampled);
   free(b->is_resampled);

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "bench/attention_policies.h"
 #include "kernels/dummy.h"
 #include "ops_attention.h"
 #include "ops_harness.h"
@@ -514,14 +515,28 @@ static void expect_no_plans(const heads *h)
   expect(be->ops->kv_check(be, &shape, &err) == TD_ERR_UNSUPPORTED, "plans are refused where no kernel does them");
 }
 
-/* Decodes by plans of one policy (a CPU does not look at it); heads of 256 have only the first, which shares nothing. */
-static void test_plans(const char *name, const td_backend_config *with, uint32_t policy, test_size size)
+/* Ways to decide what decodes share, by name in the command line. */
+enum { N_POLICIES = 4 };
+static const td_attention_policy *policies[N_POLICIES];
+
+static void find_policies(void)
 {
+  static const char *const names[N_POLICIES] = {"always", "pat", "persistentkv", "flashdecode"};
+  for (uint32_t i = 0; i < N_POLICIES; i++)
+    if (!td_attention_policy_of(names[i], &policies[i]))
+      exit(2);
+}
+
+/* Decodes by plans of one policy (a CPU does not look at it). Heads of 256 elements have no plans: with the first policy they are done as a daemon
+ * does them. */
+static void test_plans(const char *name, const td_backend_config *with, const td_attention_policy *policy, test_size size)
+{
+  bool first = policy == policies[0];
   static const uint32_t trees[][3] = {{1024, 256, 64}, {300, 40, 20}, {160, 160, 160}};
   td_backend_config config = *with;
-  config.attention = policy;
   for (size_t i = 0; i < N_SHAPES; i++) {
-    bool has = shapes[i].head_dim != 256 || policy == 1;
+    bool has = shapes[i].head_dim != 256 || first;
+    config.attention_policy = shapes[i].head_dim != 256 ? policy : NULL;
     if ((size != TEST_ALL && !is_in_small(i)) || !has || !is_wanted(shapes[i].head_dim))
       continue;
     open_backend(name, &config);
@@ -546,9 +561,10 @@ static void test_plans(const char *name, const td_backend_config *with, uint32_t
     }
     be->ops->destroy(be);
   }
-  for (size_t i = 0; i < N_MANY_HEADS && policy == 1 && size == TEST_ALL; i++) {
+  for (size_t i = 0; i < N_MANY_HEADS && first && size == TEST_ALL; i++) {
     if (!is_wanted(many_heads[i].head_dim))
       continue;
+    config.attention_policy = many_heads[i].head_dim != 256 ? policy : NULL;
     open_backend(name, &config);
     if (!is_cpu()) {
       test_attention_shared(&many_heads[i], 36, (const uint32_t[]){512, 256, 0});
@@ -556,7 +572,8 @@ static void test_plans(const char *name, const td_backend_config *with, uint32_t
     }
     be->ops->destroy(be);
   }
-  for (size_t i = 0; i < sizeof many_pieces / sizeof *many_pieces && policy == 1 && size == TEST_ALL; i++) {
+  config.attention_policy = policy;
+  for (size_t i = 0; i < sizeof many_pieces / sizeof *many_pieces && first && size == TEST_ALL; i++) {
     if (!is_wanted(many_pieces[i].heads.head_dim))
       continue;
     open_backend(name, &config);
@@ -564,13 +581,13 @@ static void test_plans(const char *name, const td_backend_config *with, uint32_t
       test_attention_shared(&many_pieces[i].heads, 24, many_pieces[i].tokens);
     be->ops->destroy(be);
   }
-  for (size_t i = 0; i < N_LONG_OWN && policy == 1 && size == TEST_ALL; i++)
+  for (size_t i = 0; i < N_LONG_OWN && first && size == TEST_ALL; i++)
     if (is_wanted(long_own[i].head_dim)) {
       open_backend(name, &config);
       test_attention_shared(&long_own[i], 3, (const uint32_t[]){2048, 3000, 3000});
       be->ops->destroy(be);
     }
-  if (policy == 1 && size == TEST_ALL && is_wanted(many_recorded.head_dim)) {
+  if (first && size == TEST_ALL && is_wanted(many_recorded.head_dim)) {
     open_backend(name, &config);
     test_attention_recorded_long(&many_recorded);
     be->ops->destroy(be);
@@ -698,13 +715,13 @@ static void test_alone(const char *name, td_backend_config config, bool small, b
 enum { PRODUCTS, ATTENTION, PLANS, RECORDINGS, ALONE, SAMPLING, TIMES, N_SECTIONS };
 static const char *const sections[N_SECTIONS] = {"products", "attention", "plans", "recordings", "alone", "sampling", "times"};
 
-static void run_section(int section, const char *name, const td_backend_config *config, test_size size, uint32_t only_policy)
+static void run_section(int section, const char *name, const td_backend_config *config, test_size size, const td_attention_policy *only_policy)
 {
   bool small = size != TEST_ALL, tiny = size == TEST_TINY;
   if (section == PLANS) {
-    for (uint32_t policy = 1; policy <= (strcmp(name, "cpu") == 0 ? 1 : 4); policy++)
-      if (only_policy == 0 || policy == only_policy)
-        test_plans(name, config, policy, size);
+    for (uint32_t i = 0; i < (strcmp(name, "cpu") == 0 ? 1 : N_POLICIES); i++)
+      if (!only_policy || policies[i] == only_policy)
+        test_plans(name, config, policies[i], size);
   } else if (section == RECORDINGS) {
     test_recordings(name, config, small, tiny);
   } else if (section == ALONE) {
@@ -743,17 +760,18 @@ static void tell(int section, const struct timespec *begin)
 
 static const char usage[] = "usage: test_ops [BACKEND [all | small | tiny [WORD...]]]\n"
                             "  WORD: a section (products attention plans recordings alone sampling times), all of them where none is named;\n"
-                            "        1 to 4: plans, of this policy only; dim=N: only heads of so many elements\n";
+                            "        always, pat, persistentkv, flashdecode: plans, of this policy only; dim=N: only heads of so many elements\n";
 
 /* Returns whether it is a word. */
-static bool take_word(const char *word, bool wanted[N_SECTIONS], uint32_t *only_policy)
+static bool take_word(const char *word, bool wanted[N_SECTIONS], const td_attention_policy **only_policy)
 {
   if (strncmp(word, "dim=", 4) == 0)
     return (only_dim = (uint32_t)atoi(word + 4)) > 0;
-  if (word[0] >= '1' && word[0] <= '4' && word[1] == '\0') {
-    *only_policy = (uint32_t)(word[0] - '0');
-    return wanted[PLANS] = true;
-  }
+  for (uint32_t i = 0; i < N_POLICIES; i++)
+    if (strcmp(word, policies[i]->name) == 0) {
+      *only_policy = policies[i];
+      return wanted[PLANS] = true;
+    }
   for (int i = 0; i < N_SECTIONS; i++)
     if (strcmp(word, sections[i]) == 0)
       return wanted[i] = true;
@@ -765,10 +783,11 @@ int main(int argc, char **argv)
   td_error err;
   struct timespec begin;
   bool wanted[N_SECTIONS] = {false}, any = false;
-  uint32_t only_policy = 0;
+  const td_attention_policy *only_policy = NULL;
   setvbuf(stdout, NULL, _IOLBF, 0);
   mallopt(M_MMAP_THRESHOLD, 1 << 30); /* freed memory is kept: else a third of the time goes into clearing pages */
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
+  find_policies();
   const char *name = argc > 1 ? argv[1] : "cpu";
   const char *amount = argc > 2 ? argv[2] : "all"; /* the others are for compute-sanitizer */
   test_size size = strcmp(amount, "tiny") == 0 ? TEST_TINY : strcmp(amount, "small") == 0 ? TEST_SMALL : TEST_ALL;

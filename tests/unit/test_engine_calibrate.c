@@ -31,7 +31,7 @@ typedef struct device {
   /* what is not usual, 0 else */
   uint32_t max_rows, max_tokens, n_pages, context, stop_after, window;
   size_t host_page_bytes; /* KV in host memory, in such pages */
-  const char *attention;
+  bool batch_invariant;
   td_engine *e;
 } device;
 
@@ -136,8 +136,7 @@ static double calibrate(device *d, uint32_t depth, double calibrate_ms, const ch
   td_options_init(&o);
   o.limit[TD_LIMIT_CALIBRATE_MS] = calibrate_ms;
   snprintf(o.cache_dir, sizeof o.cache_dir, "%s", folder);
-  if (d->attention)
-    snprintf(o.attention, sizeof o.attention, "%s", d->attention);
+  o.limit[TD_LIMIT_BATCH_INVARIANT] = d->batch_invariant;
   assert_int_equal(td_engine_create(&o, &e, &err), TD_OK);
   d->base = (td_backend){.ops = &ops, .pipeline_depth = depth, .weight_bytes = d->host_page_bytes ? 0 : 2, .max_rows = d->max_rows ? d->max_rows : MAX_ROWS,
                          .max_tokens = d->max_tokens ? d->max_tokens : MAX_TOKENS};
@@ -426,10 +425,10 @@ static void other_attention_is_another_device(void **state)
   calibrate(&d, 1, 0, "a device", &m, &has, TD_OK);
   assert_false(has);
   d.window = 0;
-  d.attention = "pat";
+  d.batch_invariant = true;
   calibrate(&d, 1, 0, "a device", &m, &has, TD_OK);
   assert_false(has);
-  d.attention = NULL;
+  d.batch_invariant = false;
   calibrate(&d, 1, 0, "a device", &m, &has, TD_OK);
   assert_true(has);
 }

@@ -40,13 +40,12 @@ static void make_rows(td_plan *plan, td_plan_row *rows)
 static void check_row(const td_attention_items *out, const td_plan *plan, uint32_t row, const td_attention_cut *cut)
 {
   const td_plan_row *r = &plan->rows[row];
-  bool tiles = cut->tiles_only || r->q_len * cut->group > TD_DECODE_ROWS, elsewhere = cut->no_singles && r->q_len == 1;
+  bool tiles = cut->tiles_only || r->q_len * cut->group > TD_DECODE_ROWS;
   uint32_t tokens = 0, keys = 0, shares = 0;
   for (uint32_t i = 0; i < out->n_items; i++) {
     const td_attention_item *it = &out->items[i];
     if (it->query < r->q_start || it->query >= r->q_start + r->q_len)
       continue;
-    assert_false(elsewhere);
     assert_int_equal(it->position, r->kv_len - r->q_len + it->query - r->q_start);
     assert_int_equal(it->page_table_offset, r->page_table_offset);
     assert_int_equal(it->n_partials == 0, tiles);
@@ -67,8 +66,8 @@ static void check_row(const td_attention_items *out, const td_plan *plan, uint32
     }
     tokens += tiles ? it->n_tokens : 0;
   }
-  assert_int_equal(tokens, tiles && !elsewhere ? r->q_len : 0);
-  assert_int_equal(keys, tiles || elsewhere ? 0 : r->kv_len);
+  assert_int_equal(tokens, tiles ? r->q_len : 0);
+  assert_int_equal(keys, tiles ? 0 : r->kv_len);
 }
 
 /* Every partial is one item's. */
@@ -109,7 +108,8 @@ static td_attention_items items_for(uint32_t max_rows, uint32_t max_tokens)
   td_attention_items out = {.max_items = td_attention_items_max(max_rows, max_tokens)};
   out.items = calloc(out.max_items, sizeof *out.items);
   out.scratch = calloc((size_t)max_rows * TD_ITEMS_SCRATCH, sizeof *out.scratch);
-  assert_true(out.items && out.scratch);
+  out.of_rows = calloc(max_rows, sizeof *out.of_rows);
+  assert_true(out.items && out.scratch && out.of_rows);
   return out;
 }
 
@@ -117,6 +117,7 @@ static void free_items(td_attention_items *items)
 {
   free(items->items);
   free(items->scratch);
+  free(items->of_rows);
 }
 
 static void test_cuts(void **unused)
@@ -127,13 +128,12 @@ static void test_cuts(void **unused)
   td_attention_items out = items_for(ROWS_MAX, TOKENS_MAX);
   for (uint32_t round = 0; round < 3000; round++) {
     td_plan plan = {0};
-    td_attention_cut cut = {groups[round % 10], 1 + below(16), 20 + below(1800),
-                            below(2) ? TD_PREFILL_ROWS_MMA : TD_PREFILL_ROWS_WGMMA, below(4) == 0, below(4) == 0, below(2) == 0, NULL, NULL};
+    td_attention_cut cut = {.group = groups[round % 10], .n_kv_heads = 1 + below(16), .n_blocks = 20 + below(1800), .prefill_rows = below(2) ? TD_PREFILL_ROWS_MMA : TD_PREFILL_ROWS_WGMMA, .tiles_only = below(4) == 0, .narrow = below(2) == 0};
     make_rows(&plan, rows);
-    td_attention_items_make(&out, &plan, &cut);
-    assert_in_range(out.n_items, cut.no_singles ? 0 : plan.n_rows, out.max_items);
+    td_attention_items_make(&out, &plan, &cut, NULL);
+    assert_in_range(out.n_items, plan.n_rows, out.max_items);
     assert_true(out.n_prefill <= out.n_wide && out.n_wide <= out.n_items);
-    assert_in_range(out.n_partials, 0, td_attention_partials_max(cut.n_kv_heads, cut.n_blocks));
+    assert_in_range(out.n_partials, 0, td_attention_partials_max(cut.n_kv_heads, cut.n_blocks, NULL));
     check_narrow(&out, &plan, &cut);
     check_partials(&out);
     for (uint32_t i = 1; i < out.n_prefill; i++)
@@ -153,14 +153,14 @@ static void test_recorded_grids_are_large_enough(void **unused)
   td_attention_items out = items_for(ROWS_MAX, ROWS_MAX);
   for (uint32_t round = 0; round < 3000; round++) {
     td_plan plan = {.rows = rows, .n_rows = 1 + below(ROWS_MAX)};
-    td_attention_cut cut = {1 + below(TD_DECODE_ROWS), 1 + below(16), 20 + below(420), TD_PREFILL_ROWS_WGMMA, false, false, below(2) == 0, NULL, NULL};
+    td_attention_cut cut = {.group = 1 + below(TD_DECODE_ROWS), .n_kv_heads = 1 + below(16), .n_blocks = 20 + below(420), .prefill_rows = TD_PREFILL_ROWS_WGMMA, .narrow = below(2) == 0};
     for (uint32_t i = 0; i < plan.n_rows; i++)
       rows[i] = (td_plan_row){.q_start = i, .q_len = 1, .kv_len = 1 + (below(5) ? below(500) : below(200000))};
-    td_attention_items_make(&out, &plan, &cut);
+    td_attention_items_make(&out, &plan, &cut, NULL);
     assert_int_equal(out.n_prefill, 0);
     assert_true(out.n_items >= plan.n_rows);
     for (uint32_t n = plan.n_rows; n <= ROWS_MAX; n++)
-      assert_true(td_attention_decode_works(&out) <= td_attention_decode_works_max(n, cut.n_kv_heads, cut.n_blocks));
+      assert_true(td_attention_decode_works(&out) <= td_attention_decode_works_max(n, cut.n_kv_heads, cut.n_blocks, NULL));
   }
   free_items(&out);
 }
@@ -198,10 +198,10 @@ static void test_places_are_filled(void **unused)
   for (uint32_t round = 0; round < 2000; round++) {
     td_plan plan = {.rows = rows, .n_rows = 1 + below(ROWS_MAX)};
     uint32_t heads = 1 + below(8), n_places = 1 + below(512 / heads), tokens = 20000 + below(100000);
-    td_attention_cut cut = {4, heads, heads * n_places, TD_PREFILL_ROWS_WGMMA, false, false, false, NULL, NULL};
+    td_attention_cut cut = {.group = 4, .n_kv_heads = heads, .n_blocks = heads * n_places, .prefill_rows = TD_PREFILL_ROWS_WGMMA};
     for (uint32_t i = 0; i < plan.n_rows; i++)
       rows[i] = (td_plan_row){.q_start = i, .q_len = 1, .kv_len = tokens};
-    td_attention_items_make(&out, &plan, &cut);
+    td_attention_items_make(&out, &plan, &cut, NULL);
     assert_true(time_of(&out, n_places) <= 1.06 * tokens * plan.n_rows + 128 * n_places);
   }
   free_items(&out);
@@ -220,10 +220,10 @@ static void test_the_last_rows_fill_their_rounds(void **unused)
   for (uint32_t i = 0; i < sizeof cells / sizeof *cells; i++) {
     uint32_t n = cells[i][0], n_places = BLOCKS / cells[i][2], n_whole = n / n_places * n_places;
     td_plan plan = {.rows = rows, .n_rows = n};
-    td_attention_cut cut = {4, cells[i][2], BLOCKS, TD_PREFILL_ROWS_WGMMA, false, false, true, NULL, NULL};
+    td_attention_cut cut = {.group = 4, .n_kv_heads = cells[i][2], .n_blocks = BLOCKS, .prefill_rows = TD_PREFILL_ROWS_WGMMA, .narrow = true};
     for (uint32_t r = 0; r < n; r++)
       rows[r] = (td_plan_row){.q_start = r, .q_len = 1, .kv_len = cells[i][1]};
-    td_attention_items_make(&out, &plan, &cut);
+    td_attention_items_make(&out, &plan, &cut, NULL);
     uint32_t n_last = out.n_items - n_whole, rounds = (n_last + n_places - 1) / n_places;
     assert_true(out.items[n_whole - 1].n_partials == 1 && out.items[n_whole].n_partials > 1);
     assert_in_range(n_last * 100, 75 * rounds * n_places, 100 * rounds * n_places);
@@ -240,14 +240,14 @@ static void test_a_long_row_among_many_is_cut(void **unused)
   for (uint32_t round = 0; round < 2000; round++) {
     uint32_t n_places = 10 + below(ROWS_MAX - 10);
     td_plan plan = {.rows = rows, .n_rows = n_places + below(ROWS_MAX - n_places + 1)};
-    td_attention_cut cut = {4, 4, 4 * n_places, TD_PREFILL_ROWS_WGMMA, false, false, false, NULL, NULL};
+    td_attention_cut cut = {.group = 4, .n_kv_heads = 4, .n_blocks = 4 * n_places, .prefill_rows = TD_PREFILL_ROWS_WGMMA};
     uint64_t total = 0;
     for (uint32_t i = 0; i < plan.n_rows; i++)
       rows[i] = (td_plan_row){.q_start = i, .q_len = 1, .kv_len = 1000 + below(1000)};
     rows[below(plan.n_rows)].kv_len = 200000;
     for (uint32_t i = 0; i < plan.n_rows; i++)
       total += rows[i].kv_len;
-    td_attention_items_make(&out, &plan, &cut);
+    td_attention_items_make(&out, &plan, &cut, NULL);
     uint32_t longest = 0;
     for (uint32_t i = 0; i < out.n_items; i++)
       longest = out.items[i].kv_end - out.items[i].kv_begin > longest ? out.items[i].kv_end - out.items[i].kv_begin : longest;
@@ -269,9 +269,9 @@ static void test_a_row_fills_the_places(void **unused)
   td_attention_items out = items_for(1, 1);
   td_plan plan = {.rows = &row, .n_rows = 1};
   for (uint32_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    td_attention_cut cut = {4, 4, 4 * cases[i].n_places, TD_PREFILL_ROWS_WGMMA, false, false, true, NULL, NULL};
+    td_attention_cut cut = {.group = 4, .n_kv_heads = 4, .n_blocks = 4 * cases[i].n_places, .prefill_rows = TD_PREFILL_ROWS_WGMMA, .narrow = true};
     row.kv_len = cases[i].keys;
-    td_attention_items_make(&out, &plan, &cut);
+    td_attention_items_make(&out, &plan, &cut, NULL);
     assert_int_equal(out.n_items, cases[i].n_shares);
     for (uint32_t s = 0; s + 1 < out.n_items; s++)
       assert_int_equal(out.items[s].kv_end - out.items[s].kv_begin, cases[i].tokens - (cases[i].n_longer > 0 && s >= cases[i].n_longer ? 128 : 0));
@@ -291,10 +291,10 @@ static void test_partials_suffice(void **unused)
   for (uint32_t i = 0; i < 3; i++)
     for (uint32_t n = 1; n < n_places[i]; n++) {
       td_plan plan = {.rows = rows, .n_rows = n};
-      td_attention_cut cut = {4, 1, n_places[i], TD_PREFILL_ROWS_WGMMA, false, false, true, NULL, NULL};
+      td_attention_cut cut = {.group = 4, .n_kv_heads = 1, .n_blocks = n_places[i], .prefill_rows = TD_PREFILL_ROWS_WGMMA, .narrow = true};
       for (uint32_t r = 0; r < n; r++)
         rows[r] = (td_plan_row){.q_start = r, .q_len = 1, .kv_len = 8000};
-      td_attention_items_make(&out, &plan, &cut);
+      td_attention_items_make(&out, &plan, &cut, NULL);
       assert_true(out.n_items == n || (out.n_partials == out.n_items && out.n_items % n == 0));
     }
   free_items(&out);
@@ -345,11 +345,11 @@ static void test_rows_grow(void **unused)
   uint32_t n_grown = 0, n_made = 0;
   for (uint32_t round = 0; round < 300; round++) {
     td_plan plan = {.rows = rows, .n_rows = 1 + below(round % 2 ? MANY_ROWS : 20)};
-    td_attention_cut cut = {1 + below(TD_DECODE_ROWS), 1 + below(16), 40 + below(400), TD_PREFILL_ROWS_WGMMA, false, false, true, NULL, NULL};
+    td_attention_cut cut = {.group = 1 + below(TD_DECODE_ROWS), .n_kv_heads = 1 + below(16), .n_blocks = 40 + below(400), .prefill_rows = TD_PREFILL_ROWS_WGMMA, .narrow = true};
     uint32_t places = cut.n_blocks / cut.n_kv_heads, narrow = plan.n_rows >= 8 * places ? 320 : 64, longest = below(3) ? 400 : 30000;
     for (uint32_t i = 0; i < plan.n_rows; i++)
       rows[i] = (td_plan_row){.q_start = i, .q_len = 1, .kv_len = 1 + below(longest), .page_table_offset = 7 * i};
-    td_attention_items_make(&out, &plan, &cut);
+    td_attention_items_make(&out, &plan, &cut, NULL);
     uint64_t made_tokens = tokens_of(&plan);
     uint32_t made_longest = longest_of(&out);
     for (uint32_t step = 0; step < 30; step++) {
@@ -359,7 +359,7 @@ static void test_rows_grow(void **unused)
       if (td_attention_items_grow(&out, &plan, NULL)) {
         n_grown++;
       } else {
-        td_attention_items_make(&out, &plan, &cut);
+        td_attention_items_make(&out, &plan, &cut, NULL);
         made_tokens = tokens_of(&plan);
         made_longest = longest_of(&out);
         n_made++;
@@ -378,10 +378,10 @@ static void test_rows_grow_by_a_part(void **unused)
   td_plan_row rows[ROWS_MAX];
   td_attention_items out = items_for(ROWS_MAX, ROWS_MAX);
   td_plan plan = {.rows = rows, .n_rows = ROWS_MAX};
-  td_attention_cut cut = {4, 8, 8 * ROWS_MAX, TD_PREFILL_ROWS_WGMMA, false, false, true, NULL, NULL};
+  td_attention_cut cut = {.group = 4, .n_kv_heads = 8, .n_blocks = 8 * ROWS_MAX, .prefill_rows = TD_PREFILL_ROWS_WGMMA, .narrow = true};
   for (uint32_t i = 0; i < ROWS_MAX; i++)
     rows[i] = (td_plan_row){.q_start = i, .q_len = 1, .kv_len = 6400};
-  td_attention_items_make(&out, &plan, &cut);
+  td_attention_items_make(&out, &plan, &cut, NULL);
   for (uint32_t step = 1; step <= 117; step++) {
     for (uint32_t i = 0; i < ROWS_MAX; i++)
       rows[i].kv_len++;
@@ -397,11 +397,11 @@ static void test_a_row_outgrows_shares(void **unused)
   td_plan_row rows[2] = {{.q_len = 1, .kv_len = 50000}, {.q_start = 1, .q_len = 1, .kv_len = 50000}};
   td_attention_items out = items_for(2, 2);
   td_plan plan = {.rows = rows, .n_rows = 2};
-  td_attention_cut cut = {4, 4, 4, TD_PREFILL_ROWS_WGMMA, false, false, true, NULL, NULL};
-  td_attention_items_make(&out, &plan, &cut); /* of which nothing stays */
+  td_attention_cut cut = {.group = 4, .n_kv_heads = 4, .n_blocks = 4, .prefill_rows = TD_PREFILL_ROWS_WGMMA, .narrow = true};
+  td_attention_items_make(&out, &plan, &cut, NULL); /* of which nothing stays */
   rows[0].kv_len = 97000, rows[1].kv_len = 1000;
   cut.n_blocks = 396;
-  td_attention_items_make(&out, &plan, &cut);
+  td_attention_items_make(&out, &plan, &cut, NULL);
   uint32_t longest = longest_of(&out), most = longest + longest / 16 + 16;
   assert_true(out.items[out.n_items - 1].n_partials == 1 && longest >= 1000 && longest < 1200);
   while (rows[1].kv_len <= most) {
@@ -418,14 +418,29 @@ static void test_a_shorter_share_grows(void **unused)
   td_plan_row row = {.q_len = 1, .kv_len = 16384};
   td_attention_items out = items_for(1, 1);
   td_plan plan = {.rows = &row, .n_rows = 1};
-  td_attention_cut cut = {4, 4, 4 * 49, TD_PREFILL_ROWS_WGMMA, false, false, true, NULL, NULL};
-  td_attention_items_make(&out, &plan, &cut);
+  td_attention_cut cut = {.group = 4, .n_kv_heads = 4, .n_blocks = 4 * 49, .prefill_rows = TD_PREFILL_ROWS_WGMMA, .narrow = true};
+  td_attention_items_make(&out, &plan, &cut, NULL);
   assert_int_equal(out.items[48].kv_end - out.items[48].kv_begin, 256);
   for (uint32_t step = 1; step <= 129; step++) {
     row.kv_len++;
     assert_int_equal(td_attention_items_grow(&out, &plan, NULL), step <= 128);
   }
   free_items(&out);
+}
+
+/* A planner with a plan of these rows, which all have the same pages. */
+static td_attention_planner *plan_rows(const td_plan *from)
+{
+  static int32_t pages[ROWS_MAX];
+  td_attention_planner_config c = {.max_rows = ROWS_MAX, .n_resident = 396, .n_kv_heads = 8, .gqa_group = 4, .head_dim = 128, .page_tokens = 16,
+                                   .tile_rows = 64, .cost = td_attention_cost_of_h200(396)};
+  td_attention_planner *p = NULL;
+  td_plan plan = *from;
+  plan.page_table = pages, plan.page_table_len = ROWS_MAX, plan.page_tokens = 16;
+  assert_int_equal(td_attention_planner_create(&c, &p, NULL), TD_OK);
+  assert_int_equal(td_attention_planner_make(p, &plan, NULL), TD_OK);
+  assert_true(td_attention_planner_block(p)->prefix_ctas > 0);
+  return p;
 }
 
 /* Steps that are not those of before. */
@@ -435,19 +450,20 @@ static void test_others_do_not_grow(void **unused)
   td_plan_row rows[ROWS_MAX];
   td_attention_items out = items_for(ROWS_MAX, TOKENS_MAX);
   td_plan plan = {.rows = rows, .n_rows = 20};
-  td_attention_cut cut = {4, 8, 396, TD_PREFILL_ROWS_WGMMA, false, false, true, NULL, NULL};
-  td_attention_header shared = {.n_piece_blocks = 3};
+  td_attention_cut cut = {.group = 4, .n_kv_heads = 8, .n_blocks = 396, .prefill_rows = TD_PREFILL_ROWS_WGMMA, .narrow = true};
   assert_false(td_attention_items_grow(&out, &plan, NULL)); /* nothing was made */
   td_plan empty = {0};
-  td_attention_items_make(&out, &empty, &cut);
+  td_attention_items_make(&out, &empty, &cut, NULL);
   rows[0] = (td_plan_row){.q_len = 100, .kv_len = 100};
-  td_attention_items_make(&out, &(td_plan){.rows = rows, .n_rows = 1}, &cut);
+  td_attention_items_make(&out, &(td_plan){.rows = rows, .n_rows = 1}, &cut, NULL);
   assert_false(td_attention_items_grow(&out, &empty, NULL));
   for (uint32_t i = 0; i < ROWS_MAX; i++)
     rows[i] = (td_plan_row){.q_start = i, .q_len = 1, .kv_len = 500};
-  td_attention_items_make(&out, &plan, &cut);
+  td_attention_items_make(&out, &plan, &cut, NULL);
   assert_true(td_attention_items_grow(&out, &plan, NULL));
-  assert_false(td_attention_items_grow(&out, &plan, &shared)); /* other places for pieces */
+  td_attention_planner *planner = plan_rows(&plan);
+  assert_false(td_attention_items_grow(&out, &plan, planner)); /* other CTAs for prefix splits */
+  td_attention_planner_destroy(planner);
   plan.n_rows = 19;
   assert_false(td_attention_items_grow(&out, &plan, NULL));
   plan.n_rows = 21;
@@ -459,12 +475,12 @@ static void test_others_do_not_grow(void **unused)
   assert_true(td_attention_items_grow(&out, &plan, NULL));
   rows[19].q_len = 2;
   assert_false(td_attention_items_grow(&out, &plan, NULL));
-  td_attention_items_make(&out, &plan, &cut); /* a row of two tokens */
+  td_attention_items_make(&out, &plan, &cut, NULL); /* a row of two tokens */
   assert_false(td_attention_items_grow(&out, &plan, NULL));
   rows[19].q_len = 1;
   assert_false(td_attention_items_grow(&out, &plan, NULL));
   rows[19].q_len = rows[19].kv_len = 17;
-  td_attention_items_make(&out, &plan, &cut); /* a prompt's */
+  td_attention_items_make(&out, &plan, &cut, NULL); /* a prompt's */
   assert_false(td_attention_items_grow(&out, &plan, NULL));
   rows[19].q_len = 1;
   plan.n_rows = 19; /* the prompt has left, and the decodes are as many as they were */
