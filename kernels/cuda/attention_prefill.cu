@@ -7,6 +7,7 @@
 // however its prompt was cut into chunks.
 // Source: FlashAttention-3 (Shah et al. 2024); PTX ISA on wgmma, mbarrier and cp.async.bulk.
 #include "kernels/cuda/attention_ring.cuh"
+#include "kernels/cuda/cp_async.cuh"
 
 #include <algorithm>
 
@@ -79,14 +80,13 @@ __device__ __forceinline__ void copy_queries(unsigned char *smem_q, const attent
   for (uint32_t i = threadIdx.x % WG; i < 64 * CHUNKS; i += WG) {
     uint32_t r = wg * 64 + i / CHUNKS, chunk = i % CHUNKS, p = min(r, last);
     const bf16 *src = a.qkv + (size_t)(w.item.query + p / a.group) * stride + (w.kv_head * a.group + p % a.group) * HD + chunk * 8;
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(smem_q + kv_chunk_at(HD, r, chunk) * 2)), "l"(src)
-                 : "memory");
+    cp_async_16(smem_q + kv_chunk_at(HD, r, chunk) * 2, src);
   }
 }
 
 __device__ __forceinline__ void wait_queries(uint32_t wg)
 {
-  asm volatile("cp.async.wait_all;" ::: "memory");
+  cp_async_wait_all();
   fence_shared_writes();
   named_sync(1 + wg, WG);
 }
@@ -169,11 +169,11 @@ __global__ void __launch_bounds__(THREADS, 1) prefill_kernel(attention_args a, d
   __syncthreads();
   wait_for_input();
   if (threadIdx.x < WG) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"((int)PRODUCER_REGISTERS));
+    warpgroup_reg_dealloc<PRODUCER_REGISTERS>();
     if (threadIdx.x < 32)
       produce<HD>(a, batch, works, ring);
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"((int)CONSUMER_REGISTERS));
+    warpgroup_reg_alloc<CONSUMER_REGISTERS>();
     consume<HD>(a, batch, works, smem_q, ring);
   }
 #endif

@@ -8,8 +8,8 @@
 // Eight warps multiply by mma.sync: weight rows are its M side, rows of x its N side. Each has a half of one of a slot's four
 // slices. A product does not care in which order k is summed, so that a lane's 16 bytes are 8 neighbouring k of both operands. Products of a step
 // share their code, those with tiles of 24 and 32 rows and those of 8 and 16, so that few wait for their own to come.
-#include "kernels/cuda/attention_tile.cuh" // mma
 #include "kernels/cuda/fused.cuh"
+#include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/tma.cuh"
 #include "kernels/cuda/wgmma.cuh" // TD_HAS_WGMMA
 
@@ -180,7 +180,7 @@ __device__ __forceinline__ void multiply_tile(float (&d)[BLOCKS][EIGHTS][4], fus
         const uint32_t first[4] = {low.x, high.x, low.y, high.y}, second[4] = {low.z, high.z, low.w, high.w};
 #pragma unroll
         for (uint32_t j = 0; j < EIGHTS; j++)
-          mma(d[m][j], half ? second : first, half ? x[j].z : x[j].x, half ? x[j].w : x[j].y);
+          mma_16816(d[m][j], half ? second : first, half ? x[j].z : x[j].x, half ? x[j].w : x[j].y);
       }
     __syncwarp();
     if (lane == 0)

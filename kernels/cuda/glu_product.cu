@@ -6,8 +6,10 @@
 // slices of 64 columns of x and of the weights filled, across tiles; two warpgroups multiply 64 rows each, and their results leave by
 // TMA while the next tile is multiplied. Tiles come in an order that reads weights once and keeps x in the L2 cache.
 // Every sum is one ascending chain over k: a row of x gives the same bits in every batch on this path.
+#include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/internal.cuh"
 #include "kernels/cuda/mbarrier.cuh"
+#include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/tma.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
@@ -183,12 +185,6 @@ __device__ __forceinline__ uint32_t glu_two(float g0, float g1, float u0, float 
   return *(uint32_t *)&v;
 }
 
-__device__ __forceinline__ void stmatrix_x4(uint32_t addr, const uint32_t r[4])
-{
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(addr), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
-               : "memory");
-}
-
 // A warp's 16 rows, by way of its own memory: boxes of 64 columns, swizzled as TMA expects them. N / 2 columns, of which the second
 // half of d has the up.
 template <int N> __device__ __forceinline__ void store_tile(const float (&d)[N], const CUtensorMap *map, uint32_t results, const glu_tile &tile)
@@ -250,7 +246,7 @@ __global__ void __launch_bounds__(GLU_THREADS, 1) glu_kernel(const __grid_consta
   __syncthreads();
   cluster_sync(); // the other block's barriers are made too
   if (warp < GROUP_THREADS / 32) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"((int)FETCHER_REGISTERS));
+    warpgroup_reg_dealloc<FETCHER_REGISTERS>();
     if (threadIdx.x == 0) // weights depend on nothing
       fetch_weights<SHARES_X>(maps, a, r, rank);
     wait_for_input();
@@ -258,7 +254,7 @@ __global__ void __launch_bounds__(GLU_THREADS, 1) glu_kernel(const __grid_consta
       fetch_x<SHARES_X>(maps, a, r, rank);
     __syncwarp();
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"((int)MULTIPLIER_REGISTERS));
+    warpgroup_reg_alloc<MULTIPLIER_REGISTERS>();
     wait_for_input();
     results += (warp - GROUP_THREADS / 32) * OUT_BYTES;
     for (uint32_t i = blockIdx.x / CLUSTER; i < a.turns.n; i += gridDim.x / CLUSTER) {
