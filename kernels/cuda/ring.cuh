@@ -26,9 +26,9 @@ struct pipeline_stage {
 // fills it again.
 template <uint32_t STAGES, uint32_t STAGE_BYTES, uint32_t CONSUMERS> struct ring {
   static constexpr uint32_t BARRIERS = STAGES * (CONSUMERS > 0 ? 2 : 1);
-  uint32_t first, full_bars, empty_bars; // addresses of shared memory
-  uint32_t count, bytes;                 // of the stages, where known at run time only
-  pipeline_stage now;
+  uint32_t first = 0, full_bars = 0, empty_bars = 0; // addresses of shared memory
+  uint32_t count = 0, bytes = 0;                     // of the stages, where known at run time only
+  pipeline_stage now = {0, 0};
 
   // barriers: 8 bytes for each stage's full one, then for each one's empty one.
   __device__ __forceinline__ void place(uint32_t data, uint32_t barriers, uint32_t n_stages = STAGES,
@@ -39,7 +39,6 @@ template <uint32_t STAGES, uint32_t STAGE_BYTES, uint32_t CONSUMERS> struct ring
     bytes = stage_bytes;
     full_bars = barriers;
     empty_bars = barriers + n_stages * 8;
-    now = {0, 0};
   }
 
   __device__ __forceinline__ uint32_t n_stages() const { return STAGES > 0 ? STAGES : count; }
