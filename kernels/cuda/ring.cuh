@@ -59,6 +59,14 @@ template <uint32_t STAGES, uint32_t STAGE_BYTES, uint32_t CONSUMERS> struct ring
     }
   }
 
+  // Where a consumer, or a producer, stands at number n, counted on over all rounds: for threads that count
+  // anyway.
+  __device__ __forceinline__ static pipeline_stage nth(uint32_t n) { return {n % STAGES, n / STAGES & 1}; }
+  __device__ __forceinline__ static pipeline_stage nth_as_producer(uint32_t n)
+  {
+    return {n % STAGES, (n / STAGES & 1) ^ 1};
+  }
+
   __device__ __forceinline__ void advance()
   {
     if (++now.index == n_stages()) {
@@ -81,6 +89,8 @@ template <uint32_t STAGES, uint32_t STAGE_BYTES, uint32_t CONSUMERS> struct ring
   // The stage is full when so many bytes have come. One thread says so once a round; copies of others may
   // have begun before.
   __device__ __forceinline__ void expect(uint32_t n_bytes) const { barrier_expect(full(now.index), n_bytes); }
+  // The same of a stage whose data are there: the producer wrote the last of them itself.
+  __device__ __forceinline__ void commit(uint32_t index) const { barrier_arrive(full(index)); }
 
   // ---- by consumers ----
 
