@@ -11,6 +11,7 @@
 #include "kernels/cuda/attention_partials.cuh"
 #include "kernels/cuda/attention_wgmma.cuh"
 #include "kernels/cuda/attention_words.cuh"
+#include "kernels/cuda/cp_async.cuh"
 #include "kernels/cuda/mbarrier.cuh"
 
 // The plan of shared spans, and where its sums go.
@@ -45,15 +46,10 @@ struct pieces_ahead {
 static_assert(sizeof(td_attention_member) == 16, "copied at once");
 
 #ifdef TD_HAS_WGMMA
-__device__ __forceinline__ void copy_16(void *dst, const void *src)
-{
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(dst)), "l"(src) : "memory");
-}
-
 __device__ __forceinline__ void copy_item(td_attention_item *dst, const td_attention_item *src)
 {
   if (threadIdx.x % 32 < sizeof *src / 16)
-    copy_16((uint4 *)dst + threadIdx.x % 32, (const uint4 *)src + threadIdx.x % 32);
+    cp_async_16((uint4 *)dst + threadIdx.x % 32, (const uint4 *)src + threadIdx.x % 32);
 }
 
 // By a warp, as soon as it reads nothing any more of the piece before. next: the next piece's place in items.
@@ -64,18 +60,16 @@ __device__ __forceinline__ void look_ahead(pieces_ahead *ahead, uint32_t next, c
   uint32_t lane = threadIdx.x % 32, shift = log2_of(batch.page_tokens);
   uint32_t n_pages = (it.kv_end - it.kv_begin + batch.page_tokens - 1) >> shift;
   for (uint32_t m = lane; m < it.n_members; m += 32)
-    copy_16(&ahead->members[m], &members[it.member + m]);
+    cp_async_16(&ahead->members[m], &members[it.member + m]);
   if (lane < n_pages)
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(&ahead->pages[lane])),
-                 "l"(batch.page_table + it.page_table_offset + (it.kv_begin >> shift) + lane)
-                 : "memory");
+    cp_async_4(&ahead->pages[lane], batch.page_table + it.page_table_offset + (it.kv_begin >> shift) + lane);
   if (it.next > 0)
     copy_item(&ahead->items[next == 2 ? 0 : next + 1], &items[it.next]);
 }
 
 __device__ __forceinline__ void await_copies()
 {
-  asm volatile("cp.async.wait_all;" ::: "memory");
+  cp_async_wait_all();
   __syncwarp();
 }
 
@@ -220,13 +214,13 @@ template <int HD> struct span_queries {
   {
 #pragma unroll
     for (uint32_t i = 0; i < EACH; i++)
-      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(smem + kv_chunk_at(HD, row(i), chunk(i)) * 2), "l"(src[i]) : "memory");
+      cp_async_16(smem + kv_chunk_at(HD, row(i), chunk(i)) * 2, src[i]);
   }
 
   // All that were copied, by all threads.
   __device__ __forceinline__ static void await()
   {
-    asm volatile("cp.async.wait_all;" ::: "memory");
+    cp_async_wait_all();
     fence_shared_writes();
     __syncthreads();
   }

@@ -28,11 +28,11 @@ struct fused_product {
   CUtensorMap w_map, x_map;
   uint32_t kind, n;
   uint32_t n_tiles, tile_rows; // weight rows of a tile
-  uint32_t n_rounds;           // of tiles: each block has one of each round,
+  uint32_t n_rounds;           // of tiles: each CTA has one of each round,
   uint32_t n_last_round;       // the first so many one of the last
   uint32_t out_rows, n_out;    // what a tile stores at most, what there is in all
-  uint32_t n_parts;            // of a tile: a slot of the ring holds one
-  uint32_t n_slots;
+  uint32_t n_parts;            // of a tile: a pipeline stage holds one
+  uint32_t n_stages;
   uint32_t n_sums; // scales by the sums of squares of so many tiles; 0: does not
   uint32_t width;  // of x and h
   float eps;
@@ -56,7 +56,7 @@ struct fused_begin {
 // ---- fused_product.cu ----
 
 td_status td_fused_open(cuda_backend *b, td_error *err);
-// Tiles, slots and maps of a product of p->n rows of x that ends as p->kind says. False: not served.
+// Tiles, stages and maps of a product of p->n rows of x that ends as p->kind says. False: not served.
 bool td_fused_lay_out(cuda_backend *b, fused_product *p, const td_weight *w, const void *x);
 void td_fused_queue_product(cuda_backend *b, const fused_product &p);
 void td_fused_queue_begin(cuda_backend *b, const fused_begin &g);

@@ -5,6 +5,7 @@
 // into tensor-core operands. That works because a product does not care in which order k is summed: a lane's 16-byte load
 // holds 8 neighbouring k, and both operands use the same order. The rest goes to cuBLASLt (lt_product.cu).
 #include "kernels/cuda/internal.cuh"
+#include "kernels/cuda/mma.cuh"
 
 #include <algorithm>
 
@@ -17,14 +18,6 @@ __device__ __forceinline__ uint4 load_streaming(const void *p)
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                : "l"(p));
   return v;
-}
-
-__device__ __forceinline__ void mma_16816(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
-                                          uint32_t b1)
-{
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-               : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
 // Weights of FEW_UNROLL x 32 columns from k0 on, for this lane's two rows; zero past n_in, a multiple of 32.
@@ -62,8 +55,10 @@ __global__ void __launch_bounds__(FEW_WARPS * 32, FEW_BLOCKS_PER_SM)
     for (int u = 0; u < FEW_UNROLL; u++)
       if (k0 + 32 * u < n_in) {
         uint4 bv = *(const uint4 *)(xr + k0 + 32 * u);
-        mma_16816(acc, a0[u].x, a1[u].x, a0[u].y, a1[u].y, bv.x, bv.y);
-        mma_16816(acc, a0[u].z, a1[u].z, a0[u].w, a1[u].w, bv.z, bv.w);
+        const uint32_t first[4] = {a0[u].x, a1[u].x, a0[u].y, a1[u].y};
+        const uint32_t second[4] = {a0[u].z, a1[u].z, a0[u].w, a1[u].w};
+        mma_16816(acc, first, bv.x, bv.y);
+        mma_16816(acc, second, bv.z, bv.w);
       }
     k0 += FEW_WARPS * step;
     if (k0 < n_in)
