@@ -54,12 +54,16 @@ inline uint32_t td_cuda_shares_blocks(const cuda_backend *b, uint32_t head_dim)
 // Items of the step from `first` on, by so many blocks for each kv head.
 void td_cuda_decode_attention(cuda_backend *b, const attention_args &a, uint32_t head_dim, uint32_t first, uint32_t n_works);
 
-// The same of a recorded step whose qkv is as the product left it: rotates, and writes k and v to the tokens' pages.
+// The same of a captured step whose qkv is as the product left it: normalises, rotates, and writes k and v to the tokens' pages.
 struct decode_rotation {
   const float *inv_freq; // [head_dim / 2]
   float attn_factor;
   uint32_t halves; // as TD_ROPE_HALVES
+  const float *q_norm, *k_norm; // [head_dim]: RMSNorm before the rotation, or null
+  float eps;
 };
+// Whether it has norms for heads of so many elements: a warp must hold whole heads.
+static inline bool td_cuda_decode_has_norms(uint32_t head_dim) { return head_dim != 96; }
 void td_cuda_decode_rotated(cuda_backend *b, const attention_args &a, const decode_rotation &by, uint32_t head_dim, uint32_t n_works);
 
 // attention_group.cu: what a planner of this device and shape is made with; false: there is none.

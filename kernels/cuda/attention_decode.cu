@@ -55,6 +55,12 @@ __device__ __forceinline__ void rotate_item(const attention_args &a, const decod
       *(uint4 *)&raw[c] = __ldcg((const uint4 *)(src + chunk[c] * 8));
       unpack(raw[c], v[c]);
     }
+    if constexpr (LANES == 4 || LANES == 8 || LANES == 16) {
+      const float *norm = is_v ? nullptr : is_q ? by.q_norm : by.k_norm;
+      uint32_t mine = ((1u << LANES) - 1) << (threadIdx.x % 32 - lane); // other heads' lanes may be through
+      if (norm)
+        normalise(v, norm, chunk, rsqrtf(segment_sum(sum_of_squares(v), LANES, mine) / (float)HD + by.eps));
+    }
     if (!is_v)
       rotate(v, turns, chunk[0], by.halves);
     bf16 *page = (bf16 *)a.kv + ((size_t)batch.page_table[it.page_table_offset + (pos >> log2_of(batch.page_tokens))] * a.n_kv_heads + kv_head) * 2 *

@@ -89,12 +89,13 @@ bool read_attention(reader &r, fused_attention *out, td_devptr qkv)
   const td_attention_params &q = att->attention;
   if (!same(p.qkv, qkv) || !same(q.qkv, qkv) || q.kv != p.kv || q.layer != p.layer)
     return r.refuse(OTHER_BUFFERS);
-  if (p.q_norm.addr || p.k_norm.addr)
-    return r.refuse("q and k norms");
+  if ((p.q_norm.addr || p.k_norm.addr) && !td_cuda_decode_has_norms(p.head_dim))
+    return r.refuse("q and k norms of heads of 96 elements");
   if (!p.kv->wgmma || p.n_heads / p.n_kv_heads > TD_DECODE_ROWS)
     return r.refuse("more query heads for a KV head than attention that rotates serves");
   out->args = td_cuda_attention_args(r.b, &q);
-  out->rotation = {at<float>(p.inv_freq), p.attn_factor, p.style == TD_ROPE_HALVES};
+  out->rotation = {at<float>(p.inv_freq), p.attn_factor,        p.style == TD_ROPE_HALVES,
+                   at<float>(p.q_norm),   at<float>(p.k_norm), p.norm_eps};
   out->head_dim = p.head_dim;
   r.attn = q.out;
   return true;

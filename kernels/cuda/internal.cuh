@@ -3,7 +3,7 @@
 //   backend.cu    C ABI: create, device, memory, KV store
 //   weights.cu    weights to the device
 //   step.cu       the plan's way up, the sampled ids' way back
-//   program.cu    programs: compiled, run op by op; record.cu captures decode steps as CUDA graphs
+//   program.cu    programs: compiled, run op by op; capture.cu captures decode steps as CUDA graphs
 //   linear.cu     products: which way they go, and a kernel for few rows; on Hopper fused_product.cu (up to 8), stream_product.cu (up to 32)
 //   lt_product.cu products of many rows by cuBLASLt; lt_tune.cu measures its algorithms, lt_cache.c keeps what was measured
 //   glu_product.cu products of many rows with SwiGLU behind them, for Hopper

@@ -34,7 +34,7 @@ void td_cuda_run(cuda_backend *b, const cuda_program &p); // of the current plan
 void td_cuda_run_op(cuda_backend *b, const td_op &o);
 td_linear_params td_cuda_glu_product(const td_linear_swiglu_params &g); // the first of the two ops that it stands for
 
-// record.cu
+// capture.cu
 td_status td_cuda_capture(td_backend *be, td_compiled *compiled, uint32_t n_rows, td_capture *out, td_error *err);
 bool td_cuda_launch_captured(cuda_backend *b, cuda_program *p); // the current plan's step; false: there is none that fits
 void td_cuda_free_captured(cuda_program *p);

@@ -1,7 +1,7 @@
 // Token choice on the device: the launch. sample_row.cuh has the algorithm, kernels/sample_math.h the definition.
 //
 // Few rows are split over clusters of up to 8 blocks, so that the device is filled; a GPU without clusters takes one block per
-// row. The grid may be larger than the step's true rows (recorded steps): surplus blocks leave at once.
+// row. The grid may be larger than the step's true rows (captured steps): surplus blocks leave at once.
 #include <cooperative_groups.h>
 
 #include "kernels/cuda/cluster.cuh"

@@ -86,7 +86,7 @@ def stage_ops(ctx, s):
     ok = all(r.code == 0 for r in parts.values()) and not wrong and failed == 0 and passed > 0
     s.check(ok, "ops against float64 and the CPU", f"{passed} passed, {failed} failed, {seconds:.0f} s" + (f"; {wrong[0]}" if wrong else ""))
     check_random(s, random, random_plans(ctx))
-    vocabs = re.findall(r"^sampling, vocab (\d+): (\d+) tokens in (\d+) steps, (\d+) of them recorded.*: (\d+) differ", text, re.M)
+    vocabs = re.findall(r"^sampling, vocab (\d+): (\d+) tokens in (\d+) steps, (\d+) of them captured.*: (\d+) differ", text, re.M)
     s.check(vocabs and all(v[4] == "0" for v in vocabs), "sampled tokens equal to the CPU's",
             f"{sum(int(v[1]) for v in vocabs):,} tokens, {len(vocabs)} vocabularies of {vocabs[0][0]} to {vocabs[-1][0]}" if vocabs else "none")
     s.data.update(passed=passed, vocabularies=[list(map(int, v)) for v in vocabs],

@@ -669,6 +669,7 @@ static void test_recordings(const char *name, const td_backend_config *config, b
       {1024, 32, 8, 128, 8448, 2000, 16, 200, TD_ROPE_HALVES, false, false}, {512, 16, 1, 128, 1344, 8500, 64, 0, TD_ROPE_HALVES, true, false},
       {512, 16, 1, 96, 1344, 3000, 64, 150, TD_ROPE_PAIRS, true, false}, {768, 20, 4, 96, 2048, 1000, 32, 0, TD_ROPE_HALVES, false, false},
       {1536, 16, 16, 96, 4480, 4700, 16, 0, TD_ROPE_HALVES, false, false}, /* several tiles of 16 and of 24 rows a block, of more parts than slots */
+      {1024, 16, 8, 128, 3072, 2000, 16, 0, TD_ROPE_HALVES, false, true}, {512, 8, 2, 64, 1536, 1200, 32, 100, TD_ROPE_PAIRS, true, true},
   };
   for (size_t i = 0; i < N_SHAPES; i++) {
     if (shapes[i].norm || (small && !is_in_small(i)) || !is_wanted(shapes[i].head_dim))
@@ -683,7 +684,7 @@ static void test_recordings(const char *name, const td_backend_config *config, b
       test_attention_recorded_short(&many_heads[i]);
       be->ops->destroy(be);
     }
-  int n = 0, n_most = tiny ? 1 : small ? 4 : 9;
+  int n = 0, n_most = tiny ? 1 : small ? 4 : 11;
   for (size_t i = 0; i < sizeof decoders / sizeof *decoders && n < n_most; i++)
     if (is_wanted(decoders[i].head_dim)) {
       test_decoder(name, config, &decoders[i]);
