@@ -136,7 +136,6 @@ TD_MUST_CHECK td_status td_attention_planner_make(td_attention_planner *p, const
 void td_attention_planner_forget(td_attention_planner *p); /* the next plan is made from nothing */
 
 td_attention_planner_config td_attention_planner_config_of(const td_attention_planner *p);
-const td_attention_policy *td_attention_planner_policy(const td_attention_planner *p); /* or NULL */
 
 /* Whether the last plan is the one before with other lengths: the same rows in the same order, sharing the same. */
 bool td_attention_planner_has_grown(const td_attention_planner *p);

@@ -286,8 +286,6 @@ void td_attention_planner_forget(td_attention_planner *p) { p->has_plan = false;
 
 td_attention_planner_config td_attention_planner_config_of(const td_attention_planner *p) { return p->config; }
 
-const td_attention_policy *td_attention_planner_policy(const td_attention_planner *p) { return p->config.policy; }
-
 const td_attention_header *td_attention_planner_block(const td_attention_planner *p) { return p->block; }
 
 const td_attention_group *td_attention_planner_groups(const td_attention_planner *p) { return p->groups; }

@@ -130,9 +130,9 @@ bool read_attention(reader &r, fused_attention *out, td_devptr qkv)
   if (!same(p.qkv, qkv) || !same(q.qkv, qkv) || q.kv != p.kv || q.layer != p.layer || p.q_norm.addr || p.k_norm.addr || !p.kv->wgmma ||
       p.n_heads / p.n_kv_heads > TD_DECODE_ROWS || p.rotary_dim != p.head_dim)
     return false;
-  out->args = td_cuda_attention_args(r.b, &q);
+  out->group = td_cuda_group_of(r.b, q.kv, q.window_tokens);
+  out->args = td_cuda_attention_args(r.b, out->group, &q);
   out->rotation = {at<float>(p.inv_freq), p.attn_factor, p.style == TD_ROPE_HALVES};
-  out->head_dim = p.head_dim;
   r.attn = q.out;
   return true;
 }
@@ -198,7 +198,7 @@ bool read_decoder(reader &r)
 
 bool td_fused_make(cuda_backend *b, const td_plan *plan, void (*queue)(void *arg, const td_plan *plan), void *arg, fused_step *out)
 {
-  if (!b->stream_encode || b->config.batch_invariant || b->shares_prefixes || plan->n_rows > FUSED_ROWS_MAX)
+  if (!b->stream_encode || b->config.batch_invariant || shares_prefixes(b) || plan->n_rows > FUSED_ROWS_MAX)
     return false;
   std::vector<noted_op> ops;
   note_ops(b, plan, queue, arg, &ops);
@@ -213,10 +213,9 @@ void td_fused_queue(cuda_backend *b, const fused_step &s)
 {
   td_fused_queue_begin(b, s.begin);
   for (const fused_layer &l : s.layers) {
-    const attention_args &a = l.attention.args;
+    const fused_attention &at = l.attention;
     td_fused_queue_product(b, l.qkv);
-    td_cuda_decode_rotated(b, a, l.attention.rotation, l.attention.head_dim,
-                           td_attention_decode_works_max(s.begin.n, a.n_kv_heads, td_cuda_decode_blocks(b, l.attention.head_dim), b->config.attention_policy));
+    td_cuda_decode_rotated(b, at.group, at.args, at.rotation, td_cuda_attention_grid(b, at.group).n_decode);
     td_fused_queue_product(b, l.o);
     td_fused_queue_product(b, l.gate_up);
     td_fused_queue_product(b, l.down);

@@ -10,22 +10,21 @@
 #include <utility>
 
 // The frame of a step that exists only to be queued: its grids are for n_rows, its counts say that there are none.
-static void frame_empty_step(cuda_backend *b, td_plan *plan, uint32_t n_rows)
+static void frame_empty_step(cuda_backend *b, td_plan *plan, uint32_t n_rows, attention_mode mode)
 {
   TD_BUG_ON(n_rows == 0 || n_rows > b->config.max_rows || b->plan);
   plan->n_rows = plan->n_tokens = plan->n_logits = plan->n_decode_rows = n_rows;
-  plan->page_tokens = b->kvs->empty() ? 16 : b->kvs->back()->shape.page_tokens;
+  plan->page_tokens = b->groups->empty() ? 16 : b->groups->front()->kv->shape.page_tokens;
   b->batch.page_tokens = plan->page_tokens;
   b->plan = plan;
-  b->padded_decode = true;
-  b->shares_prefixes = false;
-  note(b, cudaMemsetAsync(b->counts, 0, N_COUNTS * sizeof *b->counts, b->stream));
+  b->mode = mode;
+  note(b, cudaMemsetAsync(b->counts, 0, TD_KV_GROUPS_MAX * N_COUNTS * sizeof *b->counts, b->stream));
 }
 
 static cudaError_t end_empty_step(cuda_backend *b)
 {
   b->plan = nullptr;
-  b->padded_decode = false;
+  b->mode = ATTENTION_PRIVATE;
   cudaError_t e = b->fault;
   b->fault = cudaSuccess;
   return e;
@@ -35,22 +34,31 @@ td_status td_cuda_queue_empty_step(cuda_backend *b, uint32_t n_rows, void (*queu
                                    td_error *err)
 {
   td_plan plan = {};
-  frame_empty_step(b, &plan, n_rows);
+  frame_empty_step(b, &plan, n_rows, ATTENTION_CAPTURE_PRIVATE);
   queue(arg, &plan);
   note(b, cudaStreamSynchronize(b->stream));
   cudaError_t e = end_empty_step(b);
   return e == cudaSuccess ? TD_OK : td_cuda_fail(err, e, "a step could not be tried");
 }
 
+// The group whose decodes the kernel does, or null.
+static const attention_group *group_of_kernel(const cuda_backend *b, const cudaKernelNodeParams &params)
+{
+  for (const attention_group *g : *b->groups)
+    if (params.func == g->decode_kernel && ((const decode_works *)params.kernelParams[DECODE_WORKS_ARGUMENT])->items == g->device_items)
+      return g;
+  return nullptr;
+}
+
 // Where the recording launches attention for decodes. Nodes of other libraries have parameters that this one's runtime does not know.
-static cudaError_t find_decodes(const void *kernel, recording *r)
+static cudaError_t find_decodes(const cuda_backend *b, recording *r)
 {
   size_t n = 0;
   cudaError_t e = cudaGraphGetNodes(r->graph, nullptr, &n);
   std::vector<cudaGraphNode_t> nodes(n);
   if (e == cudaSuccess)
     e = cudaGraphGetNodes(r->graph, nodes.data(), &n);
-  for (size_t i = 0; i < n && kernel && e == cudaSuccess; i++) {
+  for (size_t i = 0; i < n && e == cudaSuccess; i++) {
     recorded_kernel k = {nodes[i]};
     cudaGraphNodeType type;
     e = cudaGraphNodeGetType(nodes[i], &type);
@@ -58,7 +66,7 @@ static cudaError_t find_decodes(const void *kernel, recording *r)
       continue;
     if (cudaGraphKernelNodeGetParams(nodes[i], &k.params) != cudaSuccess)
       cudaGetLastError();
-    else if (k.params.func == kernel) {
+    else if ((k.group = group_of_kernel(b, k.params)) != nullptr) {
       k.most_blocks = k.params.gridDim.x;
       r->decodes.push_back(k);
     }
@@ -96,9 +104,9 @@ static td_status record_one(cuda_backend *b, uint32_t n_rows, bool of_plan, void
   td_plan plan = {};
   fused_step fused;
   recording r = {n_rows, of_plan};
-  frame_empty_step(b, &plan, n_rows);
-  b->shares_prefixes = of_plan;
-  b->decode_kernel = nullptr;
+  frame_empty_step(b, &plan, n_rows, of_plan ? ATTENTION_CAPTURE_SHARED : ATTENTION_CAPTURE_PRIVATE);
+  for (attention_group *g : *b->groups)
+    g->decode_kernel = nullptr;
   bool is_fused = td_fused_make(b, &plan, queue, arg, &fused);
   // once for real: what libraries set up at first use must not happen while recording
   is_fused ? td_fused_queue(b, fused) : queue(arg, &plan);
@@ -107,7 +115,7 @@ static td_status record_one(cuda_backend *b, uint32_t n_rows, bool of_plan, void
   is_fused ? td_fused_queue(b, fused) : queue(arg, &plan);
   note(b, cudaStreamEndCapture(b->stream, &r.graph));
   if (b->fault == cudaSuccess)
-    note(b, find_decodes(b->decode_kernel, &r));
+    note(b, find_decodes(b, &r));
   if (b->fault == cudaSuccess)
     note(b, cudaGraphInstantiate(&r.exec, r.graph, 0));
   cudaError_t e = end_empty_step(b);
@@ -125,7 +133,10 @@ td_status td_cuda_record(td_backend *be, uint32_t n_rows, void (*queue)(void *ar
                          td_error *err)
 {
   cuda_backend *b = self(be);
-  if (b->planner)
+  bool shares = false;
+  for (const attention_group *g : *b->groups)
+    shares |= g->planner != nullptr;
+  if (shares)
     TD_TRY(record_one(b, n_rows, true, queue, arg, err));
   return record_one(b, n_rows, false, queue, arg, err);
 }
@@ -134,7 +145,7 @@ td_status td_cuda_record(td_backend *be, uint32_t n_rows, void (*queue)(void *ar
 static recording *recording_for(const cuda_backend *b, const td_plan *plan)
 {
   recording *best = nullptr;
-  bool of_plan = b->shares_prefixes;
+  bool of_plan = shares_prefixes(b);
   if (plan->n_logits != plan->n_rows || plan->n_tokens != plan->n_rows)
     return nullptr;
   for (recording &r : *b->recordings)
@@ -147,15 +158,13 @@ static recording *recording_for(const cuda_backend *b, const td_plan *plan)
 static void fit_decodes(cuda_backend *b, recording *r)
 {
   enum { SPARE_BLOCKS = 384, GRAIN_BLOCKS = 128 };
-  if (r->decodes.empty())
-    return;
-  uint32_t n_kv_heads = b->kvs->back()->shape.n_kv_heads, most = r->decodes[0].most_blocks, now = r->decodes[0].params.gridDim.x;
-  uint32_t need = std::max(1u, td_attention_decode_works(&b->items)) * n_kv_heads;
-  TD_BUG_ON(need > most);
-  if (need <= now && now - need <= SPARE_BLOCKS)
-    return;
   for (recorded_kernel &k : r->decodes) {
-    k.params.gridDim.x = std::min((need + GRAIN_BLOCKS - 1) / GRAIN_BLOCKS * GRAIN_BLOCKS, most);
+    uint32_t n_kv_heads = k.group->kv->shape.n_kv_heads, now = k.params.gridDim.x;
+    uint32_t need = std::max(1u, td_work_list_ctas(&k.group->work, WARPS_OF_DECODES)) * n_kv_heads;
+    TD_BUG_ON(need > k.most_blocks);
+    if (need <= now && now - need <= SPARE_BLOCKS)
+      continue;
+    k.params.gridDim.x = std::min((need + GRAIN_BLOCKS - 1) / GRAIN_BLOCKS * GRAIN_BLOCKS, k.most_blocks);
     note(b, cudaGraphExecKernelNodeSetParams(r->exec, k.node, &k.params));
   }
 }

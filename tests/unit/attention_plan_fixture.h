@@ -11,8 +11,9 @@
 #include <cmocka.h>
 
 #include "kernels/attention/plan.h"
-#include "kernels/cuda/attention_items.h"
+#include "kernels/attention/work_list.h"
 
+enum { PREFILL_ROWS = 128, DECODE_ROWS = 16, WARPS = 4, WARP_ROWS_MIN = 17 }; /* as the CUDA backend has it */
 enum { ROWS_MAX = 1024, STRIPE = 6400, PAGES = ROWS_MAX * STRIPE };
 
 static uint64_t state = 88172645463325252ull;
@@ -164,34 +165,38 @@ static view view_of(const td_attention_planner *p)
 typedef struct steps {
   td_attention_planner *p;
   const td_attention_planner_config *c;
-  td_attention_items items;
+  td_work_list items;
   uint32_t n_partials, n_sharing, n_split, n_unshared, n_grown; /* n_grown: steps that share something and were not made anew */
 } steps;
+
+static td_work_list_config list_config(const td_attention_planner_config *c)
+{
+  return (td_work_list_config){.policy = c->policy, .gqa_group = c->gqa_group, .n_kv_heads = c->n_kv_heads, .n_resident = c->n_resident,
+                               .decode_rows = DECODE_ROWS, .prefill_rows = PREFILL_ROWS, .warp_rows_min = WARP_ROWS_MIN};
+}
 
 /* As the CUDA backend goes about it. */
 static void make_step(steps *run, const td_plan *plan)
 {
-  const td_attention_planner_config *c = run->c;
+  td_work_list_config cut = list_config(run->c);
   make(run->p, plan);
-  td_attention_cut cut = {.group = c->gqa_group, .n_kv_heads = c->n_kv_heads, .n_blocks = c->n_resident, .prefill_rows = TD_PREFILL_ROWS_WGMMA,
-                          .narrow = true};
-  if (td_attention_planner_has_grown(run->p) && td_attention_items_grow(&run->items, plan, run->p)) {
+  if (td_attention_planner_has_grown(run->p) && td_work_list_grow(&run->items, plan, run->p)) {
     td_attention_private of_rows[ROWS_MAX];
     td_attention_planner_private(run->p, plan, of_rows);
     assert_memory_equal(of_rows, run->items.of_rows, plan->n_rows * sizeof *of_rows);
     run->n_grown += td_attention_planner_block(run->p)->n_splits > 0;
     return;
   }
-  td_attention_items_make(&run->items, plan, &cut, run->p);
+  td_work_list_make(&run->items, plan, &cut, run->p);
 }
 
 static void open_run(steps *r, const td_attention_planner_config *c)
 {
   r->c = c;
   r->p = planner_of(c);
-  r->items.max_items = td_attention_items_max(ROWS_MAX, ROWS_MAX * 40) + td_attention_prefix_splits_max(c, c->max_rows);
+  r->items.max_items = td_work_list_items_max(ROWS_MAX, ROWS_MAX * 40) + td_attention_prefix_splits_max(c, c->max_rows);
   r->items.items = calloc(r->items.max_items, sizeof *r->items.items);
-  r->items.scratch = calloc(ROWS_MAX * TD_ITEMS_SCRATCH, sizeof *r->items.scratch);
+  r->items.scratch = calloc(ROWS_MAX * TD_WORK_LIST_SCRATCH, sizeof *r->items.scratch);
   r->items.of_rows = calloc(ROWS_MAX, sizeof *r->items.of_rows);
   assert_true(r->items.items && r->items.scratch && r->items.of_rows);
 }

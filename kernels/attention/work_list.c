@@ -1,5 +1,5 @@
-/* Items of the attention launch: see attention_items.h. */
-#include "kernels/cuda/attention_items.h"
+/* See work_list.h. */
+#include "kernels/attention/work_list.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -10,12 +10,12 @@ enum {
   TAIL_MIN_TOKENS = 256,
   ROUNDS = 3,        /* of places, in which blocks of nearly as many rows as there are places run */
   BLOCK_TOKENS = 128, /* a block's begin and end, in the tokens that it would read meanwhile */
-  NARROW_TOKENS = 64, NARROW_TOKENS_OF_MANY = 320, MANY = 8, /* rows for each place */
+  WARP_TOKENS = 64, WARP_TOKENS_OF_MANY = 320, MANY = 8, /* rows for each place */
   /* Rows that grow are cut anew when all have one part more and so many tokens each, or one of them alone is so much longer than the longest was. */
   GROWN_PART = 64, GROWN_PART_OF_LONGEST = 16, GROWN_TOKENS = 16,
 };
 
-uint32_t td_attention_items_max(uint32_t max_rows, uint32_t max_tokens)
+uint32_t td_work_list_items_max(uint32_t max_rows, uint32_t max_tokens)
 {
   return max_rows + max_tokens + TD_SPLITS_MAX;
 }
@@ -28,23 +28,28 @@ static uint32_t places_of(uint32_t n_kv_heads, uint32_t n_blocks)
 }
 
 /* As many as fill_rounds makes at most, and one round more for what is rounded. */
-uint32_t td_attention_partials_max(uint32_t n_kv_heads, uint32_t n_blocks, const td_attention_policy *policy)
+uint32_t td_work_list_partials_max(const td_work_list_config *c)
 {
-  uint32_t n = (ROUNDS + 1) * places_of(n_kv_heads, n_blocks);
-  return n < TD_SPLITS_MAX && !(policy && policy->kv_splits) ? n : TD_SPLITS_MAX;
+  uint32_t n = (ROUNDS + 1) * places_of(c->n_kv_heads, c->n_resident);
+  return n < TD_SPLITS_MAX && !(c->policy && c->policy->kv_splits) ? n : TD_SPLITS_MAX;
 }
 
-uint32_t td_attention_decode_works_max(uint32_t n_rows, uint32_t n_kv_heads, uint32_t n_blocks, const td_attention_policy *policy)
+uint32_t td_work_list_ctas(const td_work_list *list, uint32_t warps)
 {
-  if (policy && policy->kv_splits)
+  return list->n_wide - list->n_prefill + (list->n_items - list->n_wide + warps - 1) / warps;
+}
+
+uint32_t td_work_list_ctas_max(const td_work_list_config *c, uint32_t n_rows)
+{
+  uint32_t places = places_of(c->n_kv_heads, c->n_resident);
+  if (c->policy && c->policy->kv_splits)
     return n_rows + TD_SPLITS_MAX;
-  uint32_t places = places_of(n_kv_heads, n_blocks);
   return n_rows + (2 * n_rows > places ? ROUNDS : 1) * places;
 }
 
-static bool is_decode(const td_plan_row *r, const td_attention_cut *cut)
+static bool is_decode(const td_plan_row *r, const td_work_list_config *c)
 {
-  return !cut->tiles_only && r->q_len * cut->group <= TD_DECODE_ROWS;
+  return !c->tiles_only && r->q_len * c->gqa_group <= c->decode_rows;
 }
 
 /* The step's decodes. tokens: of each row, 0 of those that are none. */
@@ -69,12 +74,12 @@ static void count_above(decodes *d, uint32_t above)
 }
 
 /* Of how many of n decodes with how many tokens each warp takes one by itself: where there are more of them than blocks that run at once. */
-static uint32_t narrow_tokens(uint32_t n, const td_attention_cut *cut)
+static uint32_t warp_tokens(uint32_t n, const td_work_list_config *c)
 {
-  uint32_t places = places_of(cut->n_kv_heads, cut->n_blocks);
-  if (!cut->narrow || n < TD_NARROW_ROWS_MIN || n <= places)
+  uint32_t places = places_of(c->n_kv_heads, c->n_resident);
+  if (c->warp_rows_min == 0 || n < c->warp_rows_min || n <= places)
     return 0;
-  return n >= MANY * places ? NARROW_TOKENS_OF_MANY : NARROW_TOKENS;
+  return n >= MANY * places ? WARP_TOKENS_OF_MANY : WARP_TOKENS;
 }
 
 /* How wide decodes are cut: those from number `from` on into pieces of at most so many tokens; or by a policy all of them into n_splits. */
@@ -148,7 +153,7 @@ static uint32_t split_tokens(const split *by, uint32_t number, uint32_t n)
   return number < by->from ? UINT32_MAX : by->tokens;
 }
 
-static void add_item(td_attention_items *out, td_attention_item it)
+static void add_item(td_work_list *out, td_attention_item it)
 {
   TD_BUG_ON(out->n_items == out->max_items);
   out->items[out->n_items++] = it;
@@ -177,7 +182,7 @@ static shares shares_of(uint32_t all, uint32_t tokens)
   return equal ? (shares){n_equal, n_equal, longest * SPLIT_ALIGN} : (shares){n, units % n, longest * SPLIT_ALIGN};
 }
 
-static void add_decode(td_attention_items *out, const td_plan_row *r, td_attention_private own, uint32_t tokens, uint32_t max_partials)
+static void add_decode(td_work_list *out, const td_plan_row *r, td_attention_private own, uint32_t tokens, uint32_t max_partials)
 {
   uint32_t all = r->kv_len - own.begin;
   shares by = shares_of(all, tokens);
@@ -206,7 +211,7 @@ static void add_decode(td_attention_items *out, const td_plan_row *r, td_attenti
   }
 }
 
-static void add_prefill(td_attention_items *out, const td_plan_row *r, uint32_t tile)
+static void add_prefill(td_work_list *out, const td_plan_row *r, uint32_t tile)
 {
   for (uint32_t begin = 0; begin < r->q_len; begin += tile)
     add_item(out, item_of(r, begin, begin + tile < r->q_len ? tile : r->q_len - begin));
@@ -267,7 +272,7 @@ static void sift_down(prefix_ctas *b, uint32_t at)
 }
 
 /* Each block's first. They stand before the decodes, which wait for them. */
-static void add_first_splits(td_attention_items *out, prefix_left *left, prefix_ctas *blocks)
+static void add_first_splits(td_work_list *out, prefix_left *left, prefix_ctas *blocks)
 {
   for (blocks->n = 0; blocks->n < left->n_ctas; blocks->n++) {
     td_attention_item it = take_prefix_split(left);
@@ -280,7 +285,7 @@ static void add_first_splits(td_attention_items *out, prefix_left *left, prefix_
 }
 
 /* The others, behind all that blocks find by their numbers: each is the next of the block that has least to do. */
-static void add_next_splits(td_attention_items *out, prefix_left *left, prefix_ctas *blocks)
+static void add_next_splits(td_work_list *out, prefix_left *left, prefix_ctas *blocks)
 {
   uint32_t first = out->n_items;
   while (left->n > 0) {
@@ -340,11 +345,10 @@ static bool find_private(td_attention_private *of_rows, const td_plan *plan, con
   return planner && td_attention_planner_block(planner)->n_splits > 0;
 }
 
-void td_attention_items_make(td_attention_items *out, const td_plan *plan, const td_attention_cut *cut, const td_attention_planner *planner)
+void td_work_list_make(td_work_list *out, const td_plan *plan, const td_work_list_config *c, const td_attention_planner *planner)
 {
-  uint32_t n_decodes = 0, n_prefills = 0, n_singles = 0, n_wide = 0, places = places_of(cut->n_kv_heads, cut->n_blocks);
-  const td_attention_policy *policy = planner ? td_attention_planner_policy(planner) : NULL;
-  uint32_t max_partials = td_attention_partials_max(cut->n_kv_heads, cut->n_blocks, policy);
+  uint32_t n_decodes = 0, n_prefills = 0, n_singles = 0, n_wide = 0, places = places_of(c->n_kv_heads, c->n_resident);
+  uint32_t max_partials = td_work_list_partials_max(c);
   uint32_t *tokens = out->scratch, *order = tokens + plan->n_rows;
   const td_attention_private *of_rows = out->of_rows;
   uint64_t n_tokens = 0;
@@ -353,7 +357,7 @@ void td_attention_items_make(td_attention_items *out, const td_plan *plan, const
   order_rows(order, order + plan->n_rows, plan, of_rows, sharing);
   for (uint32_t i = 0; i < plan->n_rows; i++) {
     const td_plan_row *r = &plan->rows[order[i]];
-    bool decode = is_decode(r, cut);
+    bool decode = is_decode(r, c);
     tokens[i] = decode ? r->kv_len - of_rows[order[i]].begin : 0;
     n_decodes += decode;
     n_singles += decode && r->q_len == 1;
@@ -362,15 +366,15 @@ void td_attention_items_make(td_attention_items *out, const td_plan *plan, const
   }
   for (uint32_t i = 0; i < plan->n_rows && n_prefills > 0; i++)
     if (tokens[i] == 0)
-      add_prefill(out, &plan->rows[order[i]], cut->prefill_rows / cut->group);
+      add_prefill(out, &plan->rows[order[i]], c->prefill_rows / c->gqa_group);
   out->n_prefill = out->n_items;
   if (n_prefills > 0)
     qsort(out->items, out->n_prefill, sizeof *out->items, longest_first);
   decodes d = {.tokens = tokens, .n_rows = plan->n_rows};
-  count_above(&d, narrow_tokens(n_decodes, cut));
+  count_above(&d, warp_tokens(n_decodes, c));
   prefix_left prefix = prefix_of_plan(planner, places);
   prefix_ctas ctas;
-  split by = policy && policy->kv_splits ? (split){.n_splits = policy->kv_splits(d.n, places)} : split_of(&d, places_beside(&prefix, &d, places));
+  split by = c->policy && c->policy->kv_splits ? (split){.n_splits = c->policy->kv_splits(d.n, places)} : split_of(&d, places_beside(&prefix, &d, places));
   add_first_splits(out, &prefix, &ctas);
   for (uint32_t i = 0; n_wide < d.n; i++)
     if (d.tokens[i] > d.above)
@@ -381,20 +385,20 @@ void td_attention_items_make(td_attention_items *out, const td_plan *plan, const
       add_decode(out, &plan->rows[order[i]], of_rows[order[i]], UINT32_MAX, 0);
   add_next_splits(out, &prefix, &ctas);
   out->made.n_rows = n_singles == plan->n_rows ? n_singles : 0;
-  out->made.narrow_tokens = d.above;
+  out->made.warp_tokens = d.above;
   out->made.prefix_ctas = planner ? td_attention_planner_block(planner)->prefix_ctas : 0;
   out->made.tokens = n_tokens;
 }
 
-bool td_attention_items_grow(td_attention_items *items, const td_plan *plan, const td_attention_planner *planner)
+bool td_work_list_grow(td_work_list *list, const td_plan *plan, const td_attention_planner *planner)
 {
-  uint64_t tokens = 0, most_tokens = items->made.tokens + items->made.tokens / GROWN_PART + (uint64_t)GROWN_TOKENS * plan->n_rows;
-  uint64_t longest = (uint64_t)items->made.longest + items->made.longest / GROWN_PART_OF_LONGEST + GROWN_TOKENS;
+  uint64_t tokens = 0, most_tokens = list->made.tokens + list->made.tokens / GROWN_PART + (uint64_t)GROWN_TOKENS * plan->n_rows;
+  uint64_t longest = (uint64_t)list->made.longest + list->made.longest / GROWN_PART_OF_LONGEST + GROWN_TOKENS;
   uint32_t n_ctas = planner ? td_attention_planner_block(planner)->prefix_ctas : 0;
-  if (items->made.n_rows == 0 || items->made.n_rows != plan->n_rows || items->made.prefix_ctas != n_ctas)
+  if (list->made.n_rows == 0 || list->made.n_rows != plan->n_rows || list->made.prefix_ctas != n_ctas)
     return false;
-  for (uint32_t i = 0; i < items->n_items; i++) {
-    td_attention_item *it = &items->items[i];
+  for (uint32_t i = 0; i < list->n_items; i++) {
+    td_attention_item *it = &list->items[i];
     if (it->n_tokens == 0) /* a prefix split */
       continue;
     const td_plan_row *r = &plan->rows[it->query];
@@ -404,7 +408,7 @@ bool td_attention_items_grow(td_attention_items *items, const td_plan *plan, con
     it->position = r->kv_len - 1;
     it->kv_end = last ? r->kv_len : it->kv_end;
     uint32_t n = it->kv_end - it->kv_begin;
-    uint64_t most = i >= items->n_wide ? items->made.narrow_tokens : longest;
+    uint64_t most = i >= list->n_wide ? list->made.warp_tokens : longest;
     if (it->n_partials > 1 && last) { /* longer than the row's first: all would wait for it */
       const td_attention_item *share = it - (it->partial - it->first_partial);
       most = share->kv_end - share->kv_begin;
