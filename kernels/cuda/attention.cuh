@@ -32,7 +32,7 @@ struct attention_args {
 
 attention_args td_cuda_attention_args(const cuda_backend *b, const attention_group *g, const td_attention_params *p);
 
-// One on each SM is sure.
+// One on each SM is sure: what docs/attention-progress.md rests on.
 static inline uint32_t td_cuda_sure_places(const cuda_backend *b, uint32_t n_kv_heads)
 {
   uint32_t n = (uint32_t)b->n_sms / n_kv_heads;

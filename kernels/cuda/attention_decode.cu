@@ -86,7 +86,7 @@ struct decode_share {
   bool alone, there; // one for each; this warp has one
 };
 
-// Blocks begin in the order of their numbers: wide items, then narrow ones. false: the block has none; in a recorded step, where there
+// Blocks begin in the order of their numbers (docs/attention-progress.md): wide items, then narrow ones. false: the block has none; in a recorded step, where there
 // are as many blocks as any step of so many rows needs, such come last.
 __device__ __forceinline__ bool take_item(decode_share *out, const device_batch &batch, const decode_works &works, uint32_t n_kv_heads)
 {

@@ -1,5 +1,6 @@
-// KV groups: layers that agree in KV store, heads and window. One attention plan and one work list a step serve all of a group's layers, and
-// an op finds its group by the store and the window that it names; so a second store, or layers with another window, leave the first as it is.
+// KV groups: layers that agree in KV store, heads and window. One attention plan and one work list a step
+// serve all of a group's layers, and an op finds its group by the store and the window that it names; so a
+// second store, or layers with another window, leave the first as it is.
 #include "kernels/cuda/attention.cuh"
 
 #include <cstdlib>
@@ -7,12 +8,13 @@
 
 // ---- what a shape needs ----
 
-// Heads of 256 elements have no kernel for prefix splits; GQA groups of more heads than a decode item holds are prefill tiles.
+// Heads of 256 elements have no kernel for prefix splits; GQA groups of more heads than a decode item holds
+// are prefill tiles.
 bool td_cuda_planner_config(const cuda_backend *b, const td_kv_shape *s, td_attention_planner_config *out)
 {
   uint32_t group = s->n_heads / s->n_kv_heads;
-  if (b->config.batch_invariant || !b->has_wgmma || s->head_dim > 128 || !td_cuda_has_wgmma_attention(s->head_dim) ||
-      group > TD_DECODE_ROWS)
+  if (b->config.batch_invariant || !b->has_wgmma || s->head_dim > 128 ||
+      !td_cuda_has_wgmma_attention(s->head_dim) || group > TD_DECODE_ROWS)
     return false;
   td_attention_planner_config c = {};
   c.policy = b->config.attention_policy;
@@ -57,7 +59,8 @@ static group_sizes sizes_of(const cuda_backend *b, const td_kv_shape *s)
   group_sizes n = {};
   td_attention_planner_config c;
   n.items = td_work_list_items_max(b->config.max_rows, b->config.max_tokens);
-  n.split_floats = (size_t)td_work_list_partials_max(&list) * s->n_kv_heads * TD_DECODE_ROWS * share_floats(s->head_dim);
+  n.split_floats =
+      (size_t)td_work_list_partials_max(&list) * s->n_kv_heads * TD_DECODE_ROWS * share_floats(s->head_dim);
   if (td_cuda_planner_config(b, s, &c)) {
     uint32_t n_splits = td_attention_prefix_splits_max(&c, c.max_rows);
     n.items += n_splits;
@@ -84,15 +87,17 @@ size_t td_cuda_group_packed_bytes(const cuda_backend *b, const td_kv_shape *s)
 size_t td_cuda_group_bytes(const cuda_backend *b, const td_kv_shape *s)
 {
   const group_sizes n = sizes_of(b, s);
-  return granules(n.items * sizeof(td_attention_item)) + granules(n.split_floats * sizeof(float)) + granules(n.plan_bytes) +
-         granules(n.slot_bytes) + granules(n.flags * sizeof(uint64_t)) + granules(td_cuda_group_packed_bytes(b, s));
+  return granules(n.items * sizeof(td_attention_item)) + granules(n.split_floats * sizeof(float)) +
+         granules(n.plan_bytes) + granules(n.slot_bytes) + granules(n.flags * sizeof(uint64_t)) +
+         granules(td_cuda_group_packed_bytes(b, s));
 }
 
 // ---- life ----
 
 static void remove_group(cuda_backend *b, attention_group *g)
 {
-  for (void *p : {(void *)g->device_items, (void *)g->split_partials, (void *)g->device_plan, (void *)g->slots, (void *)g->prefix_flags})
+  for (void *p : {(void *)g->device_items, (void *)g->split_partials, (void *)g->device_plan,
+                  (void *)g->slots, (void *)g->prefix_flags})
     td_cuda_free(b, p);
   free(g->work.items);
   free(g->work.scratch);
@@ -126,7 +131,8 @@ static td_status make_group(cuda_backend *b, attention_group *g, td_error *err)
 td_status td_cuda_add_group(cuda_backend *b, const td_kv *kv, td_error *err)
 {
   if (b->groups->size() == TD_KV_GROUPS_MAX)
-    return td_fail(err, TD_ERR_CAPACITY, "the CUDA backend plans attention for %d KV stores at once", (int)TD_KV_GROUPS_MAX);
+    return td_fail(err, TD_ERR_CAPACITY, "the CUDA backend plans attention for %d KV stores at once",
+                   (int)TD_KV_GROUPS_MAX);
   attention_group *g = new (std::nothrow) attention_group();
   if (!g)
     return td_fail(err, TD_ERR_NOMEM, "no memory for a KV group");
@@ -164,13 +170,18 @@ attention_group *td_cuda_group_of(const cuda_backend *b, const td_kv *kv, uint32
 // ---- a step ----
 
 // A group whose pages are others than the step's has nothing to do.
-static bool is_of_step(const attention_group *g, const td_plan *plan) { return g->kv->shape.page_tokens == plan->page_tokens; }
+static bool is_of_step(const attention_group *g, const td_plan *plan)
+{
+  return g->kv->shape.page_tokens == plan->page_tokens;
+}
 
 void td_cuda_plan_attention(cuda_backend *b, const td_plan *plan)
 {
   b->mode = ATTENTION_PRIVATE;
-  for (attention_group *g : *b->groups) { // a plan fails where rows have no pages, in tests: then every row is by itself
-    g->is_planned = g->planner && is_of_step(g, plan) && td_attention_planner_make(g->planner, plan, nullptr) == TD_OK;
+  for (attention_group *g :
+       *b->groups) { // a plan fails where rows have no pages, in tests: then every row is by itself
+    g->is_planned =
+        g->planner && is_of_step(g, plan) && td_attention_planner_make(g->planner, plan, nullptr) == TD_OK;
     if (g->is_planned && td_attention_planner_block(g->planner)->n_splits > 0)
       b->mode = ATTENTION_SHARED;
   }
@@ -181,7 +192,8 @@ void td_cuda_plan_attention(cuda_backend *b, const td_plan *plan)
     g->made_for = b->mode;
     if (!is_of_step(g, plan))
       g->work.n_items = g->work.n_wide = g->work.n_prefill = g->work.n_next = 0;
-    else if (!planner || !same_mode || !td_attention_planner_has_grown(planner) || !td_work_list_grow(&g->work, plan, planner))
+    else if (!planner || !same_mode || !td_attention_planner_has_grown(planner) ||
+             !td_work_list_grow(&g->work, plan, planner))
       td_work_list_make(&g->work, plan, &c, planner);
   }
 }

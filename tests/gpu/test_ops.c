@@ -484,7 +484,7 @@ static const heads one_kv_head = {8, 1, 128, 16, 0, TD_ROPE_HALVES, false};
 static const heads many_slices = {64, 8, 128, 16, 0, TD_ROPE_HALVES, false};
 
 /* Prefixes in pieces of more pages than are looked up at once, one that all rows share, and five and pairs of more pieces than blocks do at once
- * (kernels/attention/cut.c: of 64 kv heads an H200 does 6, of 32 12), long and short ones in turn, some with a short tile at the end. */
+ * (kernels/attention/work_list.c: of 64 kv heads an H200 does 6, of 32 12), long and short ones in turn, some with a short tile at the end. */
 static const struct { heads heads; uint32_t tokens[3]; } many_pieces[] = {
     {{32, 32, 128, 16, 0, TD_ROPE_HALVES, false}, {7984, 240, 48}}, {{64, 64, 96, 16, 0, TD_ROPE_HALVES, false}, {48, 1536, 240}},
     {{64, 64, 64, 16, 0, TD_ROPE_PAIRS, false}, {40, 1336, 640}},   {{64, 64, 128, 16, 0, TD_ROPE_HALVES, false}, {48, 1536, 240}},
@@ -544,20 +544,22 @@ static void find_policies(void)
       exit(2);
 }
 
-/* Decodes by plans of one policy (a CPU does not look at it). Heads of 256 elements have no plans: with the first policy they are done as a daemon
- * does them. */
+/* Heads that have no plans are done as a daemon does them: by prefill tiles, or every row by itself. */
+static bool has_plans(const heads *h) { return h->head_dim != 256 && h->n_heads / h->n_kv_heads <= 16; }
+
+/* Decodes by plans of one policy (a CPU does not look at it), with the first one also of heads that have none. */
 static void test_plans(const char *name, const td_backend_config *with, const td_attention_policy *policy, test_size size)
 {
   bool first = policy == policies[0];
   static const uint32_t trees[][3] = {{1024, 256, 64}, {300, 40, 20}, {160, 160, 160}};
   td_backend_config config = *with;
   for (size_t i = 0; i < N_SHAPES; i++) {
-    bool has = shapes[i].head_dim != 256 || first;
-    config.attention_policy = shapes[i].head_dim != 256 ? policy : NULL;
+    bool has = has_plans(&shapes[i]) || first;
+    config.attention_policy = has_plans(&shapes[i]) ? policy : NULL;
     if ((size != TEST_ALL && !is_in_small(i)) || !has || !is_wanted(shapes[i].head_dim))
       continue;
     open_backend(name, &config);
-    if (!is_cpu() && !is_hopper()) {
+    if (!is_cpu() && !is_hopper() && has_plans(&shapes[i])) {
       expect_no_plans(&shapes[i]);
       be->ops->destroy(be);
       return;
@@ -581,7 +583,7 @@ static void test_plans(const char *name, const td_backend_config *with, const td
   for (size_t i = 0; i < N_MANY_HEADS && first && size == TEST_ALL; i++) {
     if (!is_wanted(many_heads[i].head_dim))
       continue;
-    config.attention_policy = many_heads[i].head_dim != 256 ? policy : NULL;
+    config.attention_policy = has_plans(&many_heads[i]) ? policy : NULL;
     open_backend(name, &config);
     if (!is_cpu()) {
       test_attention_shared(&many_heads[i], 36, (const uint32_t[]){512, 256, 0});
