@@ -20,11 +20,12 @@
 #include "bench/stage.h"
 #include "bench/tool.h"
 #include "config/log.h"
-#include "kernels/cuda/attention_items.h"
+#include "kernels/attention/work_list.h"
 
 enum { LAYERS = 4, OPS = 16, POLICIES_MAX = 8, MAX_CONTEXT = 69632, PLAN_RUNS = 5, EMPTY_ROUNDS = 20,
        PLANNED_DIM_MAX = 128, /* heads of more elements have no plans: every row is by itself */
-       H200_RESIDENT = 396, TILE_ROWS = 64, TILES_REDUCED_FROM = 5 }; /* what an H200's planner is made with (kernels/cuda/attention_group.cu) */
+       H200_RESIDENT = 396, TILE_ROWS = 64, TILES_REDUCED_FROM = 5, PREFILL_ROWS = 128, DECODE_ROWS = 16,
+       WARP_ROWS_MIN = 17 }; /* what an H200's planner is made with (kernels/cuda/attention_group.cu) */
 static const double fixed_us = 5; /* of a launch, where nothing is measured */
 
 typedef struct bench {
@@ -216,19 +217,20 @@ static td_attention_planner *planner_of(const td_attention_cell *c, const td_att
 }
 
 /* As the backend makes them. */
-static void make_items(td_attention_items *items, const td_plan *plan, const td_attention_cell *c, const td_attention_planner *p)
+static void make_items(td_work_list *items, const td_plan *plan, const td_attention_cell *c, const td_attention_planner *p)
 {
-  td_attention_cut cut = {.group = c->n_heads / c->n_kv_heads, .n_kv_heads = c->n_kv_heads, .n_blocks = H200_RESIDENT,
-                          .prefill_rows = TD_PREFILL_ROWS_WGMMA, .narrow = true};
-  td_attention_items_make(items, plan, &cut, p);
+  const td_attention_planner_config planned = td_attention_planner_config_of(p);
+  td_work_list_config cut = {.policy = planned.policy, .gqa_group = c->n_heads / c->n_kv_heads, .n_kv_heads = c->n_kv_heads, .n_resident = H200_RESIDENT,
+                          .decode_rows = DECODE_ROWS, .prefill_rows = PREFILL_ROWS, .warp_rows_min = WARP_ROWS_MIN};
+  td_work_list_make(items, plan, &cut, p);
 }
 
-static td_attention_items alloc_items(const td_attention_planner *p)
+static td_work_list alloc_items(const td_attention_planner *p)
 {
   td_attention_planner_config c = td_attention_planner_config_of(p);
-  td_attention_items items = {.max_items = td_attention_items_max(c.max_rows, c.max_rows) + td_attention_prefix_splits_max(&c, c.max_rows)};
+  td_work_list items = {.max_items = td_work_list_items_max(c.max_rows, c.max_rows) + td_attention_prefix_splits_max(&c, c.max_rows)};
   items.items = td_tool_alloc(items.max_items, sizeof *items.items);
-  items.scratch = td_tool_alloc((size_t)c.max_rows * TD_ITEMS_SCRATCH, sizeof *items.scratch);
+  items.scratch = td_tool_alloc((size_t)c.max_rows * TD_WORK_LIST_SCRATCH, sizeof *items.scratch);
   items.of_rows = td_tool_alloc(c.max_rows, sizeof *items.of_rows);
   return items;
 }
@@ -248,7 +250,7 @@ static double plan_us(const td_attention_cell *c, const td_attention_policy *pol
       table[r * stripe + i] = i < c->shared[r] / TD_CELL_PAGE_TOKENS ? table[(r - 1) * stripe + i] : next++;
   }
   td_attention_planner *p = planner_of(c, policy);
-  td_attention_items items = alloc_items(p);
+  td_work_list items = alloc_items(p);
   double us[PLAN_RUNS];
   td_error err;
   for (int i = 0; i < PLAN_RUNS; i++) {

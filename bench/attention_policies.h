@@ -1,4 +1,5 @@
-/* Policies of decode attention by name: what the planner's predicted time is compared with, run by the kernel that serves. */
+/* Policies of decode attention by name: what the planner's predicted time is compared with, run by the kernel
+ * that serves. */
 #ifndef TD_BENCH_ATTENTION_POLICIES_H
 #define TD_BENCH_ATTENTION_POLICIES_H
 

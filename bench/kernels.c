@@ -272,7 +272,9 @@ static void setup(bench *b)
   make_memory(b);
   /* one layer's KV for each layer: layers are the copies that attention goes round */
   b->kv_layers = b->d.n_layers < 4 ? b->d.n_layers : 4;
-  td_kv_shape kv = {b->kv_layers, 1, PAGE_TOKENS, b->d.n_kv_heads, b->d.head_dim, b->d.n_heads, b->d.window_tokens};
+  td_kv_shape kv = {.n_layers = b->kv_layers, .n_pages = 1, .page_tokens = PAGE_TOKENS,
+                    .n_kv_heads = b->d.n_kv_heads, .head_dim = b->d.head_dim, .n_heads = b->d.n_heads,
+                    .window_tokens = b->d.window_tokens};
   check(be->ops->kv_check(be, &kv, &err), &err);
   double pages = b->attention_gb * 1e9 / (double)be->ops->kv_bytes_per_page(be, &kv);
   td_stage_init(&b->stage, be, &kv, (uint32_t)pages, max_context);
@@ -593,12 +595,9 @@ static void measure_attention(bench *b, const attention_case *c)
     return;
   double token_bytes =
       (double)b->stage.be->ops->kv_bytes_per_page(
-          b->stage.be, &(td_kv_shape){.n_layers = 1,
-                                            .n_pages = 1,
-                                            .page_tokens = PAGE_TOKENS,
-                                            .n_kv_heads = d->n_kv_heads,
-                                            .head_dim = d->head_dim,
-                                            .n_heads = d->n_heads}) /
+          b->stage.be, &(td_kv_shape){.n_layers = 1, .n_pages = 1, .page_tokens = PAGE_TOKENS,
+                                      .n_kv_heads = d->n_kv_heads, .head_dim = d->head_dim,
+                                      .n_heads = d->n_heads}) /
       PAGE_TOKENS;
   double pairs = (double)c->chunk * (c->chunk_context - c->chunk) + (double)c->chunk * c->chunk / 2 +
                  (double)c->batch * c->context;

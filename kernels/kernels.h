@@ -106,6 +106,8 @@ typedef struct td_backend_ops {
    * may take together. */
   uint64_t (*kv_budget_bytes)(const td_backend *be);
   td_status (*kv_create)(td_backend *be, const td_kv_shape *shape, td_kv **out, td_error *err);
+  /* Frees a store before its backend, which would free it too. No step is under way, and no compiled program that uses it runs any more. */
+  void (*kv_destroy)(td_backend *be, td_kv *kv);
 
   /* Replaces a slot's whole sampling state. */
   void (*set_sampling)(td_backend *be, uint32_t slot, const td_sampling *sampling);

@@ -1,11 +1,12 @@
-/* What attention takes: keys are read at memory's rate or the L2 cache's, or multiplied at the tensor cores', whichever takes longer; a
- * prefix split has a prologue and an epilogue; a partial is written and read once. */
+/* What attention takes: keys are read at memory's rate or the L2 cache's, or multiplied at the tensor cores',
+ * whichever takes longer; a prefix split has a prologue and an epilogue; a partial is written and read once.
+ */
 #include "kernels/attention/planner.h"
 
-/* H200, 132 multiprocessors: scattered pages come at 4.47 TB/s; what many rows read at once came at 6.6 to 8.3 TB/s from
- * the L2 cache; prompts' attention reaches 560 TFLOP/s. Trees take the same time within 2 % with start_us from 2 to 6 and partial_us from 0.1
- * to 0.6. What sharing takes beside the splits' time: tandem-bench steps --shared, with and without, 2 to 64 rows that share 512 to 8,192
- * tokens (docs/lab). */
+/* H200, 132 multiprocessors: scattered pages come at 4.47 TB/s; what many rows read at once came at 6.6
+ * to 8.3 TB/s from the L2 cache; prompts' attention reaches 560 TFLOP/s. Trees take the same time within 2 %
+ * with start_us from 2 to 6 and partial_us from 0.1 to 0.6. What sharing takes beside the splits' time:
+ * tandem-bench steps --shared, with and without, 2 to 64 rows that share 512 to 8,192 tokens (docs/lab). */
 td_attention_cost td_attention_cost_of_h200(uint32_t n_resident)
 {
   double n = n_resident > 0 ? n_resident : 1;
@@ -21,7 +22,8 @@ td_attention_cost td_attention_cost_of_h200(uint32_t n_resident)
 
 unit_costs td_attention_unit_costs(const td_attention_planner_config *c, uint32_t tile_members)
 {
-  double key_bytes = 4.0 * c->head_dim, partial_bytes = (double)c->gqa_group * TD_ATTENTION_PARTIAL_BYTES(c->head_dim);
+  double key_bytes = 4.0 * c->head_dim,
+         partial_bytes = (double)c->gqa_group * TD_ATTENTION_PARTIAL_BYTES(c->head_dim);
   double read[2] = {key_bytes / c->cost.memory_bytes_us, key_bytes / c->cost.l2_bytes_us};
   double tile_us = 4.0 * 64 * c->head_dim / c->cost.tensor_flop_us;
   unit_costs u = {.partial_us = c->cost.partial_us + 2 * partial_bytes / c->cost.l2_bytes_us};

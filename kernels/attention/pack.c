@@ -1,15 +1,17 @@
 /* Which shared pages get a shared-prefix group of their own.
  *
- * A node's keys are read once for all its rows if they have a group of their own; that costs each row a partial more. Or
- * they are left to what is below: a child's group, or a row's private KV, then begins at the node, and its keys are read once
- * per child. So at each node every child *stays* (the node's group covers it) or is *pushed* (it takes the keys along).
- * That is PAT's choice of split or merge; here it is made by predicted time: memory or the L2 cache for what is read again,
- * the tensor cores for tiles of many rows, and a partial's writing and merge.
+ * A node's keys are read once for all its rows if they have a group of their own; that costs each row a
+ * partial more. Or they are left to what is below: a child's group, or a row's private KV, then begins at the
+ * node, and its keys are read once per child. So at each node every child *stays* (the node's group covers
+ * it) or is *pushed* (it takes the keys along). That is PAT's choice of split or merge; here it is made by
+ * predicted time: memory or the L2 cache for what is read again, the tensor cores for tiles of many rows, and
+ * a partial's writing and merge.
  *
- * packing[u].us[j] is the least time for all below u if u's group would begin at its j-th ancestor; it needs only the children's,
- * so one pass from the bottom finds what is best for every j, and one from the top takes it. Rows that no child shares are alike,
- * whatever their length: each gains keys x time of a key, and costs one partial. So what a node may do is, for all j, one of a few
- * straight lines over its keys. Source: PAT (section 5.1), with costs in place of its counts of bytes. */
+ * packing[u].us[j] is the least time for all below u if u's group would begin at its j-th ancestor; it needs
+ * only the children's, so one pass from the bottom finds what is best for every j, and one from the top takes
+ * it. Rows that no child shares are alike, whatever their length: each gains keys x time of a key, and costs
+ * one partial. So what a node may do is, for all j, one of a few straight lines over its keys. Source: PAT
+ * (section 5.1), with costs in place of its counts of bytes. */
 #include "kernels/attention/planner.h"
 
 #include <string.h>
@@ -20,8 +22,8 @@ static bool has_rule(const td_attention_planner *p) { return p->config.policy &&
 /* Children that gain anything stay; or those that gain more than their part of a full tile. */
 enum { WAYS = 2, LINES_KNOWN_LOG = 6, LINES_KNOWN = 1 << LINES_KNOWN_LOG };
 
-/* A node's group with so many own rows in it, and the rest of them reading by themselves: its time over its keys, by whether these
- * stay in the L2 cache. */
+/* A node's group with so many own rows in it, and the rest of them reading by themselves: its time over its
+ * keys, by whether these stay in the L2 cache. */
 typedef struct line {
   float at_us, key_us[2];
   uint32_t n_own;
@@ -43,20 +45,24 @@ static line line_of(const td_attention_planner *p, uint32_t n_staying, uint32_t 
     tile = (n_tiles == 1 ? n_rows : ceil_div(n_rows, n_tiles)) * group;
     at_us += n_tiles * p->config.cost.start_us;
   }
-  for (int in_l2 = 0; in_l2 < 2; in_l2++) { /* who reads by itself does so from the L2 cache; the first of all, from memory */
+  for (int in_l2 = 0; in_l2 < 2;
+       in_l2++) { /* who reads by itself does so from the L2 cache; the first of all, from memory */
     double again = key_us(p, group, in_l2);
     per_key[in_l2] = n_alone * again + (n_rows == 0 && n_alone > 0 ? memory - again : 0);
     if (n_rows > 0)
       per_key[in_l2] += key_us(p, tile, false) + (n_tiles - 1) * key_us(p, tile, in_l2);
   }
-  return (line){(float)(at_us * n_heads), {(float)(per_key[0] * n_heads), (float)(per_key[1] * n_heads)}, n_own};
+  return (line){
+      (float)(at_us * n_heads), {(float)(per_key[0] * n_heads), (float)(per_key[1] * n_heads)}, n_own};
 }
 
-/* All own rows in the group; none; or as many as make the last tile superfluous. Kept in `known`: many nodes are alike. In one half
- * are those where none stay: who has such lines may ask for others. */
-static const lines *find_lines(const td_attention_planner *p, uint32_t n_staying, uint32_t n_own, lines known[LINES_KNOWN])
+/* All own rows in the group; none; or as many as make the last tile superfluous. Kept in `known`: many nodes
+ * are alike. In one half are those where none stay: who has such lines may ask for others. */
+static const lines *find_lines(const td_attention_planner *p, uint32_t n_staying, uint32_t n_own,
+                               lines known[LINES_KNOWN])
 {
-  uint32_t hash = (n_staying * 0x9e3779b1u + n_own * 0x85ebca6bu) >> (33 - LINES_KNOWN_LOG); /* counts are often multiples of 16 */
+  uint32_t hash = (n_staying * 0x9e3779b1u + n_own * 0x85ebca6bu) >>
+                  (33 - LINES_KNOWN_LOG); /* counts are often multiples of 16 */
   lines *l = &known[n_staying == 0 ? hash : LINES_KNOWN / 2 + hash];
   if (l->n > 0 && l->n_staying == n_staying && l->n_own == n_own)
     return l;
@@ -89,7 +95,8 @@ static inline void look_at_children(td_attention_planner *p, uint32_t node, uint
 {
   const tree_node *nodes = p->tree.nodes;
   const unit_costs *unit = &p->unit;
-  lanes row_us = unit->row_tile_us + (o->far_keys * unit->row_tile_key_us[0] + o->near_keys * unit->row_tile_key_us[1]);
+  lanes row_us =
+      unit->row_tile_us + (o->far_keys * unit->row_tile_key_us[0] + o->near_keys * unit->row_tile_key_us[1]);
   lanes gains[WAYS] = {0}, pushed = {0};
   int_lanes staying[WAYS] = {0};
   for (uint32_t v = nodes[node].shared_child; v != NONE; v = nodes[v].shared_sibling) {
@@ -120,8 +127,10 @@ static inline void take_least(least *k, const outlook *o, int32_t way, const lin
 {
   int_lanes here = o->n_staying[way] == (int32_t)l->n_staying;
   for (uint32_t i = 0; i < n_lines; i++) {
-    int32_t n_own = (int32_t)l->line[i].n_own, n_group = n_own + (int32_t)l->n_staying, own_way = 2 * n_own + way;
-    lanes us = l->line[i].at_us + o->far_keys * l->line[i].key_us[0] + o->near_keys * l->line[i].key_us[1] - o->gain_us[way];
+    int32_t n_own = (int32_t)l->line[i].n_own, n_group = n_own + (int32_t)l->n_staying,
+            own_way = 2 * n_own + way;
+    lanes us = l->line[i].at_us + o->far_keys * l->line[i].key_us[0] + o->near_keys * l->line[i].key_us[1] -
+               o->gain_us[way];
     int_lanes less = here & (us < k->us);
     k->us = (lanes)PICK(less, (int_lanes)us, (int_lanes)k->us);
     k->n_group = PICK(less, n_group, k->n_group);
@@ -130,7 +139,8 @@ static inline void take_least(least *k, const outlook *o, int32_t way, const lin
 }
 
 /* With children, all that stays in either way; the second one only where it is another. */
-static inline void try_ways(td_attention_planner *p, const tree_node *u, uint32_t n_lanes, const outlook *o, lines *known, least *best)
+static inline void try_ways(td_attention_planner *p, const tree_node *u, uint32_t n_lanes, const outlook *o,
+                            lines *known, least *best)
 {
   for (int32_t way = 0; way < WAYS; way++) {
     int32_t done = -1;
@@ -145,12 +155,14 @@ static inline void try_ways(td_attention_planner *p, const tree_node *u, uint32_
   }
 }
 
-static inline lanes find_part(td_attention_planner *p, uint32_t node, uint32_t part, const lines *alone, lines *known)
+static inline lanes find_part(td_attention_planner *p, uint32_t node, uint32_t part, const lines *alone,
+                              lines *known)
 {
   node_packing *k = &p->packing[node];
   const tree_node *u = &p->tree.nodes[node];
   const int_lanes none = {0};
-  lanes keys = __builtin_convertvector((int32_t)u->end - k->begin[part], lanes) * (float)p->config.page_tokens;
+  lanes keys =
+      __builtin_convertvector((int32_t)u->end - k->begin[part], lanes) * (float)p->config.page_tokens;
   int_lanes near = keys <= (float)p->unit.l2_keys;
   outlook o = {.far_keys = (lanes)(~near & (int_lanes)keys), .near_keys = (lanes)(near & (int_lanes)keys)};
   const line *unshared = &alone->line[alone->n - 1]; /* no group here */
@@ -228,7 +240,8 @@ static inline void descend(const node_packing *parent, node_packing *k, int32_t 
   k->depth = depth < CARRY_MAX ? depth : CARRY_MAX;
 }
 
-/* All shared nodes at and below one, children first. Depth of the recursion here and in emit: of the tree, so at most max_rows. */
+/* All shared nodes at and below one, children first. Depth of the recursion here and in emit: of the tree, so
+ * at most max_rows. */
 static void look_below(td_attention_planner *p, uint32_t node, lines *known)
 {
   tree_node *nodes = p->tree.nodes, *u = &nodes[node];
@@ -305,7 +318,8 @@ static inline void place_row(emission *e, uint32_t row, uint32_t first_key)
   r->probe = n > 0 ? r->page_table_offset + e->levels[n - 1].last_page : NONE;
 }
 
-/* n of a node's own rows, from where *list, of those that end there, and *child, of its children, some of which go on alone, stand. */
+/* n of a node's own rows, from where *list, of those that end there, and *child, of its children, some of
+ * which go on alone, stand. */
 static void place_own(emission *e, uint32_t *list, uint32_t *child, uint32_t n, uint32_t first_key)
 {
   const tree_node *nodes = e->p->tree.nodes;
@@ -352,7 +366,7 @@ static void close_groups(emission *e, uint32_t n_rows)
 /* What becomes of a node: rows in its group (0: none), of them own ones, and in which way children stay. */
 typedef struct choice {
   uint32_t n_group, n_own, begin; /* begin: of the group, as its ancestor's number */
-  float row_us;                  /* children stay that gain more for each of their rows */
+  float row_us;                   /* children stay that gain more for each of their rows */
 } choice;
 
 static inline bool stays(const td_attention_planner *p, const choice *c, uint32_t child, uint32_t keys)
@@ -360,7 +374,8 @@ static inline bool stays(const td_attention_planner *p, const choice *c, uint32_
   uint32_t n_rows = p->tree.nodes[child].n_rows;
   if (has_rule(p)) /* a row is a child too */
     return c->n_group > 0 && p->config.policy->shares(keys, n_rows);
-  return c->n_group > 0 && p->packing[child].gain_us[c->begin / LANES][c->begin % LANES] > c->row_us * (float)n_rows;
+  return c->n_group > 0 &&
+         p->packing[child].gain_us[c->begin / LANES][c->begin % LANES] > c->row_us * (float)n_rows;
 }
 
 static choice choose(const td_attention_planner *p, uint32_t node, uint32_t keys, uint32_t begin)
@@ -369,8 +384,10 @@ static choice choose(const td_attention_planner *p, uint32_t node, uint32_t keys
   const tree_node *u = &p->tree.nodes[node];
   if (!has_rule(p)) {
     uint32_t own_way = (uint32_t)k->own_way[begin / LANES][begin % LANES];
-    keys = (u->end - (uint32_t)k->begin[begin / LANES][begin % LANES]) * p->config.page_tokens; /* as it was when this was chosen */
-    float row_us = own_way % 2 ? p->unit.row_tile_us + (float)keys * p->unit.row_tile_key_us[stays_in_l2(p, keys)] : 0;
+    keys = (u->end - (uint32_t)k->begin[begin / LANES][begin % LANES]) *
+           p->config.page_tokens; /* as it was when this was chosen */
+    float row_us =
+        own_way % 2 ? p->unit.row_tile_us + (float)keys * p->unit.row_tile_key_us[stays_in_l2(p, keys)] : 0;
     return (choice){(uint32_t)k->n_group[begin / LANES][begin % LANES], own_way / 2, begin, row_us};
   }
   choice c = {.n_group = 1, .n_own = p->config.policy->shares(keys, 1) ? u->n_own : 0};
@@ -386,8 +403,10 @@ static void emit(emission *e, uint32_t node, uint32_t first_page, uint32_t carri
   td_attention_planner *p = e->p;
   tree_node *nodes = p->tree.nodes, *u = &nodes[node];
   uint32_t page_tokens = p->config.page_tokens, next = carried + 1 < CARRY_MAX ? carried + 1 : CARRY_MAX - 1;
-  uint32_t keys = (u->end - first_page) * page_tokens, list = u->rows, child = u->child, pushed = u->shared_child;
-  choice c = node == 0 || e->n_levels == TD_ATTENTION_LEVELS_MAX ? (choice){0} : choose(p, node, keys, carried);
+  uint32_t keys = (u->end - first_page) * page_tokens, list = u->rows, child = u->child,
+           pushed = u->shared_child;
+  choice c =
+      node == 0 || e->n_levels == TD_ATTENTION_LEVELS_MAX ? (choice){0} : choose(p, node, keys, carried);
   if (c.n_group > 0) {
     open_groups(e, first_page, u->end, c.n_group);
     place_own(e, &list, &child, c.n_own, u->end * page_tokens);
@@ -408,8 +427,8 @@ static void emit(emission *e, uint32_t node, uint32_t first_page, uint32_t carri
   place_own(e, &list, &child, u->n_own - c.n_own, first_page * page_tokens);
 }
 
-/* Spans in the order of their first members, so that all that the first rows wait for is done first. Those of one first member stay in the order of keys;
- * a row's sources do always. */
+/* Spans in the order of their first members, so that all that the first rows wait for is done first. Those of
+ * one first member stay in the order of keys; a row's sources do always. */
 static void sort_groups(td_attention_planner *p)
 {
   uint32_t *first = p->sorted.first;
@@ -433,7 +452,8 @@ static void sort_groups(td_attention_planner *p)
 
 void td_attention_pack(td_attention_planner *p, bool share)
 {
-  emission e = {.p = p, .members = (td_attention_member *)(void *)((unsigned char *)p->block + p->block->members_at)};
+  emission e = {.p = p,
+                .members = (td_attention_member *)(void *)((unsigned char *)p->block + p->block->members_at)};
   p->n_groups = p->n_members = p->n_sources = 0;
   if (share) {
     lines known[LINES_KNOWN];

@@ -1,6 +1,7 @@
-/* A plan per step: see plan.h. Most steps have the rows of the step before, each a token longer (PAT's lazy update): then lengths alone are
- * made anew. Whether they are the same rows is seen in the rows themselves: slot, place in the page table, a length that has not shrunk, and,
- * of rows that share pages, the last page that they share. */
+/* A plan per step: see plan.h. Most steps have the rows of the step before, each a token longer (PAT's lazy
+ * update): then lengths alone are made anew. Whether they are the same rows is seen in the rows themselves:
+ * slot, place in the page table, a length that has not shrunk, and, of rows that share pages, the last page
+ * that they share. */
 #include "kernels/attention/planner.h"
 
 #include <stdlib.h>
@@ -24,7 +25,8 @@ uint32_t td_attention_slots_of(const td_attention_planner_config *c)
 {
   enum { LEVELS = 6 };
   uint32_t levels = c->policy ? TD_ATTENTION_LEVELS_MAX : LEVELS;
-  return c->max_rows * c->n_kv_heads * levels + SPLIT_ROUNDS * c->n_resident * tile_members(c); /* each cut is a tile's partials more */
+  return c->max_rows * c->n_kv_heads * levels +
+         SPLIT_ROUNDS * c->n_resident * tile_members(c); /* each cut is a tile's partials more */
 }
 
 static uint32_t aligned(uint32_t bytes) { return (bytes + 15) / 16 * 16; }
@@ -39,19 +41,26 @@ static td_status check_config(const td_attention_planner_config *c, td_error *er
 {
   enum { ROWS_MAX = 1 << 16, RESIDENT_MAX = 1 << 14, HEADS_MAX = 1 << 10, DIM_MAX = 1 << 10 };
   if (c->max_rows == 0 || c->max_rows > ROWS_MAX || c->n_resident == 0 || c->n_resident > RESIDENT_MAX)
-    return td_fail(err, TD_ERR_CONFIG, "attention plan: %u rows on %u resident CTAs cannot be planned", c->max_rows, c->n_resident);
-  if (c->gqa_group == 0 || c->gqa_group > TD_ATTENTION_TILE_ROWS_MAX || c->n_kv_heads == 0 || c->n_kv_heads > HEADS_MAX)
-    return td_fail(err, TD_ERR_CONFIG, "attention plan: %u kv heads of %u query heads each; at most %d and %d are planned",
+    return td_fail(err, TD_ERR_CONFIG, "attention plan: %u rows on %u resident CTAs cannot be planned",
+                   c->max_rows, c->n_resident);
+  if (c->gqa_group == 0 || c->gqa_group > TD_ATTENTION_TILE_ROWS_MAX || c->n_kv_heads == 0 ||
+      c->n_kv_heads > HEADS_MAX)
+    return td_fail(err, TD_ERR_CONFIG,
+                   "attention plan: %u kv heads of %u query heads each; at most %d and %d are planned",
                    c->n_kv_heads, c->gqa_group, HEADS_MAX, TD_ATTENTION_TILE_ROWS_MAX);
   if (c->head_dim == 0 || c->head_dim > DIM_MAX)
-    return td_fail(err, TD_ERR_CONFIG, "attention plan: head dim %u; 1 to %d are planned", c->head_dim, DIM_MAX);
+    return td_fail(err, TD_ERR_CONFIG, "attention plan: head dim %u; 1 to %d are planned", c->head_dim,
+                   DIM_MAX);
   if (c->page_tokens < 16 || (c->page_tokens & (c->page_tokens - 1)) != 0 || c->page_tokens > 1024)
-    return td_fail(err, TD_ERR_CONFIG, "attention plan: pages of %u tokens; 16, 32 and 64 are served", c->page_tokens);
+    return td_fail(err, TD_ERR_CONFIG, "attention plan: pages of %u tokens; 16, 32 and 64 are served",
+                   c->page_tokens);
   if (c->tile_rows < c->gqa_group || c->tile_rows > TD_ATTENTION_TILE_ROWS_MAX)
-    return td_fail(err, TD_ERR_CONFIG, "attention plan: tiles of %u query rows; at least a group's %u, at most %d", c->tile_rows,
+    return td_fail(err, TD_ERR_CONFIG,
+                   "attention plan: tiles of %u query rows; at least a group's %u, at most %d", c->tile_rows,
                    c->gqa_group, TD_ATTENTION_TILE_ROWS_MAX);
-  if (!(c->cost.memory_bytes_us > 0 && c->cost.l2_bytes_us > 0 && c->cost.tensor_flop_us > 0 && c->cost.start_us >= 0 &&
-        c->cost.partial_us >= 0 && c->cost.alone_bytes_us > 0 && c->cost.sharing_us >= 0))
+  if (!(c->cost.memory_bytes_us > 0 && c->cost.l2_bytes_us > 0 && c->cost.tensor_flop_us > 0 &&
+        c->cost.start_us >= 0 && c->cost.partial_us >= 0 && c->cost.alone_bytes_us > 0 &&
+        c->cost.sharing_us >= 0))
     return td_fail(err, TD_ERR_CONFIG, "attention plan: a rate that is not above 0");
   return TD_OK;
 }
@@ -74,11 +83,13 @@ static bool alloc_all(td_attention_planner *p)
   p->sorted.cost = calloc(p->max_groups, sizeof *p->sorted.cost);
   p->sources = calloc(p->max_sources, sizeof *p->sources);
   p->block = calloc(1, td_attention_block_bytes_max(&p->config));
-  return p->rows && p->tree.nodes && p->tree.path && p->tree.buckets && p->packing && p->groups && p->group_cost && p->sorted.first &&
-         p->sorted.place && p->sorted.groups && p->sorted.cost && p->sources && p->block;
+  return p->rows && p->tree.nodes && p->tree.path && p->tree.buckets && p->packing && p->groups &&
+         p->group_cost && p->sorted.first && p->sorted.place && p->sorted.groups && p->sorted.cost &&
+         p->sources && p->block;
 }
 
-td_status td_attention_planner_create(const td_attention_planner_config *config, td_attention_planner **out, td_error *err)
+td_status td_attention_planner_create(const td_attention_planner_config *config, td_attention_planner **out,
+                                      td_error *err)
 {
   TD_TRY(check_config(config, err));
   td_attention_planner *p = calloc(1, sizeof *p);
@@ -125,7 +136,8 @@ static pages pages_of(const td_attention_planner *p)
 }
 
 /* A row's member, as long as the row is now. Returns its private keys. */
-static ALWAYS_INLINE uint32_t set_length(const pages *in, td_attention_member *members, const planned_row *row)
+static ALWAYS_INLINE uint32_t set_length(const pages *in, td_attention_member *members,
+                                         const planned_row *row)
 {
   const planned_row r = *row;
   uint32_t begin = in->window > 0 && r.kv_len > in->window ? (r.kv_len - in->window) & in->mask : 0;
@@ -136,14 +148,16 @@ static ALWAYS_INLINE uint32_t set_length(const pages *in, td_attention_member *m
 
 static inline bool has_pages(const td_attention_planner *p, const td_plan_row *r, const td_plan *plan)
 {
-  return r->kv_len > 0 && r->page_table_offset + (uint64_t)((r->kv_len - 1) >> p->page_shift) < plan->page_table_len;
+  return r->kv_len > 0 &&
+         r->page_table_offset + (uint64_t)((r->kv_len - 1) >> p->page_shift) < plan->page_table_len;
 }
 
 /* ---- from nothing ---- */
 
 static td_status take_rows(td_attention_planner *p, const td_plan *plan, td_error *err)
 {
-  uint32_t n = 0, max_rows = p->config.max_rows, longest = UINT32_MAX / p->config.n_kv_heads / 2, n_rows = plan->n_rows;
+  uint32_t n = 0, max_rows = p->config.max_rows, longest = UINT32_MAX / p->config.n_kv_heads / 2,
+           n_rows = plan->n_rows;
   planned_row *rows = p->rows;
   const td_plan_row *from = plan->rows;
   for (uint32_t i = 0; i < n_rows; i++) {
@@ -153,10 +167,12 @@ static td_status take_rows(td_attention_planner *p, const td_plan *plan, td_erro
     if (n == max_rows)
       return td_fail(err, TD_ERR_CAPACITY, "attention plan: more than %u decode rows", max_rows);
     if (!has_pages(p, &r, plan))
-      return td_fail(err, TD_ERR_CAPACITY, "attention plan: a row of %u keys at %u of a page table of %u entries", r.kv_len,
+      return td_fail(err, TD_ERR_CAPACITY,
+                     "attention plan: a row of %u keys at %u of a page table of %u entries", r.kv_len,
                      r.page_table_offset, plan->page_table_len);
     if (r.kv_len > longest)
-      return td_fail(err, TD_ERR_CAPACITY, "attention plan: a row of %u keys; at most %u are planned", r.kv_len, longest);
+      return td_fail(err, TD_ERR_CAPACITY, "attention plan: a row of %u keys; at most %u are planned",
+                     r.kv_len, longest);
     planned_row *row = &rows[n++];
     row->slot = r.slot;
     row->page_table_offset = r.page_table_offset;
@@ -200,17 +216,19 @@ static bool make_structure(td_attention_planner *p, const td_plan *plan, bool sh
 }
 
 /* Whether r is the row that it was. */
-static inline bool is_same(const td_attention_planner *p, const planned_row *old, const td_plan_row *r, const td_plan *plan)
+static inline bool is_same(const td_attention_planner *p, const planned_row *old, const td_plan_row *r,
+                           const td_plan *plan)
 {
   if (r->slot != old->slot || r->page_table_offset != old->page_table_offset || r->kv_len < old->kv_len ||
       r->kv_len - old->kv_len > GROWTH_MAX || !has_pages(p, r, plan))
     return false;
   uint32_t window = p->config.window_tokens;
-  return old->probe == NONE || (plan->page_table[old->probe] == old->probe_page && (window == 0 || r->kv_len <= window));
+  return old->probe == NONE ||
+         (plan->page_table[old->probe] == old->probe_page && (window == 0 || r->kv_len <= window));
 }
 
-/* If the plan's rows are those of the plan before: their new lengths. False: the plan must be made from nothing. Groups and splits stay, as
- * what is shared does not grow. */
+/* If the plan's rows are those of the plan before: their new lengths. False: the plan must be made from
+ * nothing. Groups and splits stay, as what is shared does not grow. */
 static bool grow(td_attention_planner *p, const td_plan *plan)
 {
   td_attention_member *members = in_block(p, p->block->members_at);
@@ -236,8 +254,8 @@ static bool grow(td_attention_planner *p, const td_plan *plan)
   return true;
 }
 
-/* Whether sharing saves as much time as it takes. Where each row reads what it shares by itself, all do so at once, from the L2 cache after
- * the first; their private keys come later, at memory's rate either way. */
+/* Whether sharing saves as much time as it takes. Where each row reads what it shares by itself, all do so at
+ * once, from the L2 cache after the first; their private keys come later, at memory's rate either way. */
 static bool is_worth_it(const td_attention_planner *p)
 {
   const td_attention_cost *c = &p->config.cost;
@@ -268,14 +286,16 @@ td_status td_attention_planner_make(td_attention_planner *p, const td_plan *plan
   return TD_OK;
 }
 
-void td_attention_planner_private(const td_attention_planner *p, const td_plan *plan, td_attention_private *out)
+void td_attention_planner_private(const td_attention_planner *p, const td_plan *plan,
+                                  td_attention_private *out)
 {
   const td_attention_member *members = in_block(p, p->block->members_at);
   const planned_row *row = p->rows;
   for (uint32_t i = 0; i < plan->n_rows; i++) {
     bool planned = plan->rows[i].q_len == 1, shares = planned && members[row->member].n_sources > 0;
     const td_attention_member *m = &members[planned ? row->member : 0];
-    out[i] = shares ? (td_attention_private){row->first_key, row->member, m->first_source, m->n_sources} : (td_attention_private){0};
+    out[i] = shares ? (td_attention_private){row->first_key, row->member, m->first_source, m->n_sources}
+                    : (td_attention_private){0};
     row += planned;
   }
 }
@@ -284,9 +304,10 @@ bool td_attention_planner_has_grown(const td_attention_planner *p) { return p->h
 
 void td_attention_planner_forget(td_attention_planner *p) { p->has_plan = false; }
 
-td_attention_planner_config td_attention_planner_config_of(const td_attention_planner *p) { return p->config; }
-
-const td_attention_policy *td_attention_planner_policy(const td_attention_planner *p) { return p->config.policy; }
+td_attention_planner_config td_attention_planner_config_of(const td_attention_planner *p)
+{
+  return p->config;
+}
 
 const td_attention_header *td_attention_planner_block(const td_attention_planner *p) { return p->block; }
 

@@ -1,11 +1,13 @@
-/* Shared-prefix groups to prefix splits: into how many, and how many CTAs do them. The times are predicted in keys, as README.md says. */
+/* Shared-prefix groups to prefix splits: into how many, and how many CTAs do them. The times are predicted in
+ * keys, as README.md says. */
 #include "kernels/attention/planner.h"
 
 enum {
   UNIT_KEYS = 64,
   SPLIT_KEYS_MIN = 256, /* of three and more: a warp fetches two partials at once where a sequence ends */
   SQUARE_KEYS = 16,
-  FEW_SPLIT_KEYS = TD_ATTENTION_SPLIT_FIXED_KEYS, MANY_SPLIT_KEYS = 650, /* what a split takes of all resident CTAs, beside its keys */
+  FEW_SPLIT_KEYS = TD_ATTENTION_SPLIT_FIXED_KEYS,
+  MANY_SPLIT_KEYS = 650, /* what a split takes of all resident CTAs, beside its keys */
   LENGTHS_KNOWN = 16,
   PRIVATE_KEYS_MANY = 6, /* for each key that splits read */
   ROWS_MANY = 8,         /* for each resident CTA */
@@ -22,8 +24,8 @@ uint32_t td_attention_prefix_splits_max(const td_attention_planner_config *c, ui
   return td_attention_groups_max(c, n_rows) + SPLIT_ROUNDS * resident_of(c);
 }
 
-/* The end of a sequence fetches a group's partials one after another, two at once: twice as many splits, each of half the keys, take longer
- * from some number on. */
+/* The end of a sequence fetches a group's partials one after another, two at once: twice as many splits, each
+ * of half the keys, take longer from some number on. */
 static bool may_be_in(uint32_t n_splits, uint32_t n_keys)
 {
   bool long_enough = n_keys >= n_splits * SPLIT_KEYS_MIN || (n_splits == 2 && n_keys > SPLIT_KEYS_MIN);
@@ -53,13 +55,15 @@ static uint32_t most_ctas(const td_attention_planner *p)
   return p->private_keys > PRIVATE_KEYS_MANY * p->shared_keys ? resident - resident / 4 : resident;
 }
 
-/* All resident CTAs, as the sooner splits are done, the sooner sequences can end. But where sequences have so much private KV that few are
- * done meanwhile, a quarter of the CTAs is theirs, lest memory be at rest at first; a third of many sequences', each of which is long under way;
- * and two thirds of few sequences', where each finds a CTA then. */
+/* All resident CTAs, as the sooner splits are done, the sooner sequences can end. But where sequences have so
+ * much private KV that few are done meanwhile, a quarter of the CTAs is theirs, lest memory be at rest at
+ * first; a third of many sequences', each of which is long under way; and two thirds of few sequences', where
+ * each finds a CTA then. */
 uint32_t td_attention_prefix_ctas(const td_attention_planner *p)
 {
   uint32_t resident = resident_of(&p->config), few = (resident + 2) / 3;
-  return p->n_rows + few < resident && p->private_keys > PRIVATE_KEYS_MANY * p->shared_keys ? few : most_ctas(p);
+  return p->n_rows + few < resident && p->private_keys > PRIVATE_KEYS_MANY * p->shared_keys ? few
+                                                                                            : most_ctas(p);
 }
 
 /* A plan's groups have a few lengths, which take turns, and short ones are whole. */
@@ -78,15 +82,16 @@ static uint64_t count_splits(const td_attention_planner *p, uint32_t keys)
   return n;
 }
 
-/* A split's prologue and epilogue, and its partials' way to the sequences: more where CTAs do several, one after another, and where a
- * sequence's warps share out its partials. */
+/* A split's prologue and epilogue, and its partials' way to the sequences: more where CTAs do several, one
+ * after another, and where a sequence's warps share out its partials. */
 static uint32_t fixed_keys(const td_attention_planner *p, uint64_t n_splits, uint32_t n_ctas)
 {
   return n_splits > n_ctas || p->config.reduces_in_tiles ? MANY_SPLIT_KEYS : FEW_SPLIT_KEYS;
 }
 
-/* Keys of a split, at most. The longest group is in one, in two, in three ...: the CTAs' time is taken for that of rounds as long as the longest
- * split, or, if that is less, of as much work for each and one such round more; with it what splits take of all resident CTAs. */
+/* Keys of a split, at most. The longest group is in one, in two, in three ...: the CTAs' time is taken for
+ * that of rounds as long as the longest split, or, if that is less, of as much work for each and one such
+ * round more; with it what splits take of all resident CTAs. */
 static uint32_t best_split_keys(const td_attention_planner *p, uint32_t n_ctas)
 {
   uint32_t longest = 0, best, resident = resident_of(&p->config);
@@ -99,9 +104,11 @@ static uint32_t best_split_keys(const td_attention_planner *p, uint32_t n_ctas)
     uint64_t n = count_splits(p, keys);
     if (n > most)
       break;
-    uint64_t round = split_keys(longest, keys) + TD_ATTENTION_SPLIT_FIXED_KEYS, all = p->shared_keys + n * TD_ATTENTION_SPLIT_FIXED_KEYS;
+    uint64_t round = split_keys(longest, keys) + TD_ATTENTION_SPLIT_FIXED_KEYS,
+             all = p->shared_keys + n * TD_ATTENTION_SPLIT_FIXED_KEYS;
     uint64_t rounds = (n + n_ctas - 1) / n_ctas * round, evenly = all / n_ctas + round;
-    uint64_t time = (rounds < evenly ? rounds : evenly) + (p->shared_keys + n * fixed_keys(p, n, n_ctas)) / resident;
+    uint64_t time =
+        (rounds < evenly ? rounds : evenly) + (p->shared_keys + n * fixed_keys(p, n, n_ctas)) / resident;
     if (time < least) {
       least = time;
       best = keys;
@@ -155,8 +162,10 @@ bool td_attention_split_prefixes(td_attention_planner *p)
   td_attention_source *sources = (td_attention_source *)(void *)((unsigned char *)h + h->sources_at);
   for (uint32_t i = 0; i < p->n_sources; i++) {
     const td_attention_group *g = &p->groups[p->sources[i]];
-    sources[i] = (td_attention_source){
-        .slot = g->first_slot - g->first_member, .n_pieces = g->n_splits, .n_members = g->n_members, .first_piece = g->first_split};
+    sources[i] = (td_attention_source){.slot = g->first_slot - g->first_member,
+                                       .n_pieces = g->n_splits,
+                                       .n_members = g->n_members,
+                                       .first_piece = g->first_split};
   }
   p->stats.shared_us = predict_us(p);
   h->n_slots = (uint32_t)n_slots;

@@ -255,6 +255,13 @@ static td_status op_kv_create(td_backend *b, const td_kv_shape *s, td_kv **out, 
   return TD_OK;
 }
 
+static void op_kv_destroy(td_backend *b, td_kv *kv)
+{
+  cpu_backend *be = cpu_self(b);
+  free_memory(be, kv->data);
+  free_memory(be, kv);
+}
+
 static void op_set_sampling(td_backend *b, uint32_t slot, const td_sampling *sampling)
 {
   cpu_backend *be = cpu_self(b);
@@ -275,6 +282,7 @@ static const td_backend_ops cpu_ops = {
     .kv_bytes_per_page = op_kv_bytes_per_page,
     .kv_budget_bytes = op_kv_budget_bytes,
     .kv_create = op_kv_create,
+    .kv_destroy = op_kv_destroy,
     .set_sampling = op_set_sampling,
     .compile = td_cpu_compile,
     .discard = td_cpu_discard,

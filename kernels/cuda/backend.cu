@@ -3,6 +3,7 @@
 #include "kernels/cuda/program.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -28,6 +29,15 @@ td_status td_cuda_alloc_raw(cuda_backend *b, size_t bytes, void **out, td_error 
   }
   b->allocations->push_back(*out);
   return TD_OK;
+}
+
+void td_cuda_free(cuda_backend *b, void *memory)
+{
+  auto at = std::find(b->allocations->begin(), b->allocations->end(), memory);
+  if (!memory || at == b->allocations->end())
+    return;
+  b->allocations->erase(at);
+  note(b, cudaFree(memory));
 }
 
 static td_status alloc_filled(cuda_backend *b, size_t bytes, int byte, void **out, td_error *err)
@@ -81,30 +91,7 @@ static size_t be_kv_bytes_per_page(const td_backend *be, const td_kv_shape *s)
   return (size_t)s->n_layers * s->n_kv_heads * 2 * s->page_tokens * s->head_dim * sizeof(bf16);
 }
 
-// In the granules of cudaMalloc.
-static size_t granules(size_t bytes)
-{
-  const size_t granule = (size_t)2 << 20;
-  return (bytes + granule - 1) / granule * granule;
-}
-
-// Of the partials of rows in shares.
-static size_t share_elements(const cuda_backend *b, const td_kv_shape *s)
-{
-  return (size_t)td_attention_partials_max(s->n_kv_heads, td_cuda_decode_blocks(b, s->head_dim), b->config.attention_policy) * s->n_kv_heads * TD_DECODE_ROWS *
-         share_floats(s->head_dim);
-}
-
-static size_t be_kv_fixed_bytes(const td_backend *be, const td_kv_shape *s)
-{
-  const cuda_backend *b = (const cuda_backend *)be;
-  size_t bytes = granules(share_elements(b, s) * sizeof(float));
-  td_attention_planner_config c;
-  if (td_cuda_planner_config(b, s, &c))
-    bytes += granules(td_attention_block_bytes_max(&c)) + granules(td_cuda_plan_partial_bytes(&c)) +
-             granules(td_cuda_prefix_flags(&c) * sizeof(uint64_t));
-  return bytes;
-}
+static size_t be_kv_fixed_bytes(const td_backend *be, const td_kv_shape *s) { return td_cuda_group_bytes((const cuda_backend *)be, s); }
 
 // What gpu_memory_percent leaves after weights, workspace and what other programs hold.
 static uint64_t be_kv_budget_bytes(const td_backend *be)
@@ -151,9 +138,19 @@ static td_status be_kv_create(td_backend *be, const td_kv_shape *shape, td_kv **
   kv->shape = *shape;
   kv->wgmma = b->has_wgmma && td_cuda_has_wgmma_attention(shape->head_dim);
   TD_TRY(td_cuda_alloc_bytes(b, be_kv_bytes_per_page(be, shape) * shape->n_pages, (void **)&kv->data, err));
-  TD_TRY(td_cuda_alloc_absent(b, share_elements(b, shape), &b->partials, err));
+  TD_TRY(td_cuda_add_group(b, kv, err));
   *out = kv;
-  return td_cuda_make_planner(b, kv, err);
+  return TD_OK;
+}
+
+static void be_kv_destroy(td_backend *be, td_kv *kv)
+{
+  cuda_backend *b = self(be);
+  note(b, cudaStreamSynchronize(b->stream));
+  td_cuda_remove_groups(b, kv);
+  td_cuda_free(b, kv->data);
+  b->kvs->erase(std::find(b->kvs->begin(), b->kvs->end(), kv));
+  delete kv;
 }
 
 // ---- life ----
@@ -164,6 +161,8 @@ static void be_destroy(td_backend *be)
   td_cuda_weights_abandon(b);
   if (b->stream)
     cudaStreamSynchronize(b->stream);
+  for (td_kv *kv : *b->kvs)
+    td_cuda_remove_groups(b, kv);
   for (void *p : *b->allocations)
     cudaFree(p);
   for (td_weight *w : *b->weights)
@@ -171,13 +170,13 @@ static void be_destroy(td_backend *be)
   for (td_kv *kv : *b->kvs)
     delete kv;
   td_lt_close(b);
-  td_attention_planner_destroy(b->planner);
   td_cuda_free_step_memory(b);
   if (b->stream)
     cudaStreamDestroy(b->stream);
   delete b->allocations;
   delete b->weights;
   delete b->kvs;
+  delete b->groups;
   delete b;
 }
 
@@ -295,6 +294,7 @@ static const td_backend_ops cuda_ops = {
     .kv_fixed_bytes = be_kv_fixed_bytes,
     .kv_budget_bytes = be_kv_budget_bytes,
     .kv_create = be_kv_create,
+    .kv_destroy = be_kv_destroy,
     .set_sampling = td_cuda_set_sampling,
     .compile = td_cuda_compile,
     .discard = td_cuda_discard,
@@ -325,6 +325,7 @@ td_status td_cuda_backend_create(const td_backend_config *config, td_backend **o
   b->allocations = new std::vector<void *>();
   b->weights = new std::vector<td_weight *>();
   b->kvs = new std::vector<td_kv *>();
+  b->groups = new std::vector<attention_group *>();
   td_status st = pick_device(b, err);
   if (st == TD_OK) {
     cudaError_t e = cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking);

@@ -11,22 +11,21 @@
 #include <utility>
 
 // The frame of a step that exists only to be queued: its grids are for n_rows, its counts say that there are none.
-static void frame_empty_step(cuda_backend *b, td_plan *plan, uint32_t n_rows)
+static void frame_empty_step(cuda_backend *b, td_plan *plan, uint32_t n_rows, attention_mode mode)
 {
   TD_BUG_ON(n_rows == 0 || n_rows > b->config.max_rows || b->plan);
   plan->n_rows = plan->n_tokens = plan->n_logits = plan->n_decode_rows = n_rows;
-  plan->page_tokens = b->kvs->empty() ? 16 : b->kvs->back()->shape.page_tokens;
+  plan->page_tokens = b->groups->empty() ? 16 : b->groups->front()->kv->shape.page_tokens;
   b->batch.page_tokens = plan->page_tokens;
   b->plan = plan;
-  b->padded_decode = true;
-  b->shares_prefixes = false;
-  note(b, cudaMemsetAsync(b->counts, 0, N_COUNTS * sizeof *b->counts, b->stream));
+  b->mode = mode;
+  note(b, cudaMemsetAsync(b->counts, 0, TD_KV_GROUPS_MAX * N_COUNTS * sizeof *b->counts, b->stream));
 }
 
 static cudaError_t end_empty_step(cuda_backend *b)
 {
   b->plan = nullptr;
-  b->padded_decode = false;
+  b->mode = ATTENTION_PRIVATE;
   cudaError_t e = b->fault;
   b->fault = cudaSuccess;
   return e;
@@ -35,22 +34,31 @@ static cudaError_t end_empty_step(cuda_backend *b)
 td_status td_cuda_run_empty_step(cuda_backend *b, uint32_t n_rows, const cuda_program &p, td_error *err)
 {
   td_plan plan = {};
-  frame_empty_step(b, &plan, n_rows);
+  frame_empty_step(b, &plan, n_rows, ATTENTION_CAPTURE_PRIVATE);
   td_cuda_run(b, p);
   note(b, cudaStreamSynchronize(b->stream));
   cudaError_t e = end_empty_step(b);
   return e == cudaSuccess ? TD_OK : td_cuda_fail(err, e, "a step could not be tried");
 }
 
+// The group whose decodes the kernel does, or null.
+static const attention_group *group_of_kernel(const cuda_backend *b, const cudaKernelNodeParams &params)
+{
+  for (const attention_group *g : *b->groups)
+    if (params.func == g->decode_kernel && ((const decode_works *)params.kernelParams[DECODE_WORKS_ARGUMENT])->items == g->device_items)
+      return g;
+  return nullptr;
+}
+
 // Where the captured step launches attention for decodes. Nodes of other libraries have parameters that this one's runtime does not know.
-static cudaError_t find_decodes(const void *kernel, captured_step *r)
+static cudaError_t find_decodes(const cuda_backend *b, captured_step *r)
 {
   size_t n = 0;
   cudaError_t e = cudaGraphGetNodes(r->graph, nullptr, &n);
   std::vector<cudaGraphNode_t> nodes(n);
   if (e == cudaSuccess)
     e = cudaGraphGetNodes(r->graph, nodes.data(), &n);
-  for (size_t i = 0; i < n && kernel && e == cudaSuccess; i++) {
+  for (size_t i = 0; i < n && e == cudaSuccess; i++) {
     captured_kernel k = {nodes[i]};
     cudaGraphNodeType type;
     e = cudaGraphNodeGetType(nodes[i], &type);
@@ -58,7 +66,7 @@ static cudaError_t find_decodes(const void *kernel, captured_step *r)
       continue;
     if (cudaGraphKernelNodeGetParams(nodes[i], &k.params) != cudaSuccess)
       cudaGetLastError();
-    else if (k.params.func == kernel) {
+    else if ((k.group = group_of_kernel(b, k.params)) != nullptr) {
       k.most_blocks = k.params.gridDim.x;
       r->decodes.push_back(k);
     }
@@ -91,9 +99,9 @@ static td_status capture_one(cuda_backend *b, cuda_program *p, uint32_t n_rows, 
   td_plan plan = {};
   fused_step fused;
   captured_step s = {n_rows, of_plan};
-  frame_empty_step(b, &plan, n_rows);
-  b->shares_prefixes = of_plan;
-  b->decode_kernel = nullptr;
+  frame_empty_step(b, &plan, n_rows, of_plan ? ATTENTION_CAPTURE_SHARED : ATTENTION_CAPTURE_PRIVATE);
+  for (attention_group *g : *b->groups)
+    g->decode_kernel = nullptr;
   const char *not_fused = td_fused_make(b, p->ops, n_rows, &fused);
   // once for real: what libraries set up at first use must not happen while capturing
   not_fused ? td_cuda_run(b, *p) : td_fused_queue(b, fused);
@@ -102,7 +110,7 @@ static td_status capture_one(cuda_backend *b, cuda_program *p, uint32_t n_rows, 
   not_fused ? td_cuda_run(b, *p) : td_fused_queue(b, fused);
   note(b, cudaStreamEndCapture(b->stream, &s.graph));
   if (b->fault == cudaSuccess)
-    note(b, find_decodes(b->decode_kernel, &s));
+    note(b, find_decodes(b, &s));
   if (b->fault == cudaSuccess)
     note(b, cudaGraphInstantiate(&s.exec, s.graph, 0));
   cudaError_t e = end_empty_step(b);
@@ -121,8 +129,11 @@ td_status td_cuda_capture(td_backend *be, td_compiled *compiled, uint32_t n_rows
 {
   cuda_backend *b = self(be);
   cuda_program *p = program_of(compiled);
+  bool shares = false;
   *out = {};
-  if (b->planner)
+  for (const attention_group *g : *b->groups)
+    shares |= g->planner != nullptr;
+  if (shares)
     TD_TRY(capture_one(b, p, n_rows, true, out, err));
   return capture_one(b, p, n_rows, false, out, err);
 }
@@ -131,7 +142,7 @@ td_status td_cuda_capture(td_backend *be, td_compiled *compiled, uint32_t n_rows
 static captured_step *captured_for(const cuda_backend *b, cuda_program *p, const td_plan *plan)
 {
   captured_step *best = nullptr;
-  bool of_plan = b->shares_prefixes;
+  bool of_plan = shares_prefixes(b);
   if (plan->n_logits != plan->n_rows || plan->n_tokens != plan->n_rows)
     return nullptr;
   for (captured_step &s : p->captured)
@@ -144,15 +155,13 @@ static captured_step *captured_for(const cuda_backend *b, cuda_program *p, const
 static void fit_decodes(cuda_backend *b, captured_step *r)
 {
   enum { SPARE_BLOCKS = 384, GRAIN_BLOCKS = 128 };
-  if (r->decodes.empty())
-    return;
-  uint32_t n_kv_heads = b->kvs->back()->shape.n_kv_heads, most = r->decodes[0].most_blocks, now = r->decodes[0].params.gridDim.x;
-  uint32_t need = std::max(1u, td_attention_decode_works(&b->items)) * n_kv_heads;
-  TD_BUG_ON(need > most);
-  if (need <= now && now - need <= SPARE_BLOCKS)
-    return;
   for (captured_kernel &k : r->decodes) {
-    k.params.gridDim.x = std::min((need + GRAIN_BLOCKS - 1) / GRAIN_BLOCKS * GRAIN_BLOCKS, most);
+    uint32_t n_kv_heads = k.group->kv->shape.n_kv_heads, now = k.params.gridDim.x;
+    uint32_t need = std::max(1u, td_work_list_ctas(&k.group->work, WARPS_OF_DECODES)) * n_kv_heads;
+    TD_BUG_ON(need > k.most_blocks);
+    if (need <= now && now - need <= SPARE_BLOCKS)
+      continue;
+    k.params.gridDim.x = std::min((need + GRAIN_BLOCKS - 1) / GRAIN_BLOCKS * GRAIN_BLOCKS, k.most_blocks);
     note(b, cudaGraphExecKernelNodeSetParams(r->exec, k.node, &k.params));
   }
 }

@@ -13,7 +13,7 @@ enum {
   FUSED_ALONE_MAX = 8,   // of a product by itself: from there on wgmma does better (stream_product.cu)
   FUSED_TILES_MAX = 256, // of a product that ends in sums of squares: a warp reads them at once
 };
-static_assert((int)FUSED_ROWS_MAX < (int)TD_NARROW_ROWS_MIN, "attention that rotates knows no narrow items");
+static_assert((int)FUSED_ROWS_MAX < (int)TD_WARP_ITEM_ROWS_MIN, "attention that rotates knows no warp-level items");
 
 enum fused_kind {
   FUSED_STORE,     // out[n, n_out] bf16, = or +=
@@ -64,9 +64,9 @@ void td_fused_queue_begin(cuda_backend *b, const fused_begin &g);
 // ---- from ops to kernels: fused_plan.cu ----
 
 struct fused_attention {
+  attention_group *group;
   attention_args args;
   decode_rotation rotation;
-  uint32_t head_dim;
 };
 
 struct fused_layer {

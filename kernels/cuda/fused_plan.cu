@@ -93,10 +93,10 @@ bool read_attention(reader &r, fused_attention *out, td_devptr qkv)
     return r.refuse("q and k norms of heads of 96 elements");
   if (!p.kv->wgmma || p.n_heads / p.n_kv_heads > TD_DECODE_ROWS)
     return r.refuse("more query heads for a KV head than attention that rotates serves");
-  out->args = td_cuda_attention_args(r.b, &q);
+  out->group = td_cuda_group_of(r.b, q.kv, q.window_tokens);
+  out->args = td_cuda_attention_args(r.b, out->group, &q);
   out->rotation = {at<float>(p.inv_freq), p.attn_factor,        p.style == TD_ROPE_HALVES,
                    at<float>(p.q_norm),   at<float>(p.k_norm), p.norm_eps};
-  out->head_dim = p.head_dim;
   r.attn = q.out;
   return true;
 }
@@ -187,7 +187,7 @@ const char *td_fused_make(cuda_backend *b, const std::vector<td_op> &ops, uint32
     return "no Hopper GPU, or a build without code for it";
   if (b->config.batch_invariant)
     return "batch_invariant";
-  if (b->shares_prefixes)
+  if (shares_prefixes(b))
     return "rows share a prefix";
   reader r = {b, ops, 0, n_rows, b->fused_sums, out};
   if (!read_decoder(r))
@@ -200,10 +200,9 @@ void td_fused_queue(cuda_backend *b, const fused_step &s)
 {
   td_fused_queue_begin(b, s.begin);
   for (const fused_layer &l : s.layers) {
-    const attention_args &a = l.attention.args;
+    const fused_attention &at = l.attention;
     td_fused_queue_product(b, l.qkv);
-    td_cuda_decode_rotated(b, a, l.attention.rotation, l.attention.head_dim,
-                           td_attention_decode_works_max(s.begin.n, a.n_kv_heads, td_cuda_decode_blocks(b, l.attention.head_dim), b->config.attention_policy));
+    td_cuda_decode_rotated(b, at.group, at.args, at.rotation, td_cuda_attention_grid(b, at.group).n_decode);
     td_fused_queue_product(b, l.o);
     td_fused_queue_product(b, l.gate_up);
     td_fused_queue_product(b, l.down);

@@ -12,7 +12,7 @@
 //   attention.cu  paged attention for hybrid batches; on Hopper attention_prefill.cu takes prompt chunks, attention_decode.cu decodes
 //   fused_product.cu products of up to 16 rows with norms, additions, SwiGLU, of up to 8 alone; fused_plan.cu makes captured steps of these
 //   attention_spans.cuh what rows share, in attention_decode.cu's launch; attention_shared_sums.cuh who adds it to each row's
-//   attention_group.cu plans of decodes (kernels/attention) on this device; attention_partials.cuh where partials lie; attention_wgmma.cuh what
+//   attention_group.cu KV groups, each with a plan and a work list of kernels/attention; attention_partials.cuh where partials lie; attention_wgmma.cuh what
 //   prefix splits share with prompts
 //   attention_tile.cuh, attention_strips.cuh, attention_finish.cuh, attention_shares.cuh, rope.cuh what kernels share; mbarrier.cuh, tma.cuh, wgmma.cuh Hopper's instructions
 //   sample.cu     token choice
@@ -29,8 +29,7 @@
 #include <vector>
 
 extern "C" { // the C side's headers do not say so themselves
-#include "kernels/attention/plan.h"
-#include "kernels/cuda/attention_items.h"
+#include "kernels/attention/work_list.h"
 #include "kernels/cuda/cuda_backend.h"
 }
 
@@ -52,7 +51,7 @@ struct device_batch {
 // Of a page's tokens, which are a power of two: kernels shift where a division would take as long as the rest.
 __device__ __forceinline__ uint32_t log2_of(uint32_t n) { return 31 - __clz(n); }
 
-// COUNT_WIDE_ITEMS: of the items, those before the narrow ones. COUNT_STEP: the step's number.
+// COUNT_WIDE_ITEMS: of the items, those before the warp-level ones. COUNT_STEP: the step's number. Each KV group has a copy with its own items.
 enum { COUNT_TOKENS, COUNT_ROWS, COUNT_LOGITS, COUNT_ITEMS, COUNT_WIDE_ITEMS, COUNT_STEP, N_COUNTS };
 
 // A packed plan on its way up, and what comes back of its step.
@@ -66,6 +65,8 @@ struct step_block {
   uint32_t turn;
   bool under_way;
 };
+
+struct attention_group;
 
 // How products of few rows walk over a weight (stream_product.cu). tile_rows 0: they go another way.
 struct td_stream_plan {
@@ -92,6 +93,34 @@ typedef CUresult (*stream_encode_function)(CUtensorMap *, CUtensorMapDataType, c
                                            const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
                                            CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
+// Which kernels and grids a step's attention uses: chosen once a step, by td_cuda_plan_attention, or before ops are queued that exist only to be
+// captured or timed. A capture's grids are for any step of so many rows.
+enum attention_mode {
+  ATTENTION_PRIVATE,         // every row's keys by itself
+  ATTENTION_SHARED,          // prefix splits, and private KV of rows that wait for them, in one launch
+  ATTENTION_CAPTURE_PRIVATE, // the same two, captured
+  ATTENTION_CAPTURE_SHARED,
+};
+
+enum { TD_KV_GROUPS_MAX = 4 };
+
+// attention_group.cu
+struct attention_group {
+  const td_kv *kv;
+  uint32_t window;
+  td_attention_planner *planner; // null: every row by itself
+  bool is_planned;               // this step is
+  attention_mode made_for;       // of the step for which the work list was made
+  td_work_list work;             // of the step
+  const void *decode_kernel;     // attention for decodes as it was launched last
+  // on the device
+  td_attention_item *device_items;
+  float *split_partials;      // of KV splits, none there between launches (attention_shares.cuh)
+  unsigned char *device_plan; // the plan's block
+  unsigned char *slots;       // partials of prefix splits: [slots, GQA group] of TD_ATTENTION_PARTIAL_BYTES
+  uint64_t *prefix_flags;     // [prefix splits, n_kv_heads]: in which launch of which step last (attention_spans.cuh)
+};
+
 struct cuda_backend {
   td_backend base; // first: the C side sees this
   td_backend_config config;
@@ -110,6 +139,7 @@ struct cuda_backend {
   std::vector<void *> *allocations;
   std::vector<td_weight *> *weights;
   std::vector<td_kv *> *kvs;
+  std::vector<attention_group *> *groups; // at most TD_KV_GROUPS_MAX
   struct weight_lanes *loading; // weights.cu: weights on their way, between the first import and weights_wait
 
   // the step (step.cu)
@@ -117,11 +147,10 @@ struct cuda_backend {
   uint32_t packing;      // the block of the current or next step
   unsigned char *packed; // device
   size_t packed_bytes;
-  uint32_t *counts; // device
+  uint32_t *counts; // device, [TD_KV_GROUPS_MAX][N_COUNTS]
   const td_plan *plan;
   bool has_run;       // a step has ended
-  bool padded_decode; // recording: grids for as many rows as any plan of this size has items
-  const void *decode_kernel; // attention for decodes as it was launched last
+  attention_mode mode;
   float *fused_sums; // fused.cuh; null: not served here
   device_batch batch;
   uint32_t page_table_entries, max_page_updates;
@@ -133,19 +162,11 @@ struct cuda_backend {
   uint32_t n_resampled;
   int32_t *sampled; // device, [max_rows]
 
-  // attention: items of the step; partials of split decodes, none there between launches (attention_shares.cuh)
-  td_attention_items items;
-  td_attention_item *device_items;
-  float *partials;
-
-  // what decodes share (attention_spans.cuh); no planner: every row by itself
-  td_attention_planner *planner;
-  bool shares_prefixes;         // rows of this step, or of the one that is being recorded, share something
-  unsigned char *device_plan;   // the block
-  unsigned char *plan_partials; // [slots, GQA group] of TD_ATTENTION_PARTIAL_BYTES
-  uint64_t *pieces_done;        // [prefix splits, n_kv_heads]: in which launch of which step last (attention_spans.cuh)
   uint32_t n_steps, n_shared_launches; // so far
 };
+
+static inline bool is_capture(const cuda_backend *b) { return b->mode >= ATTENTION_CAPTURE_PRIVATE; }
+static inline bool shares_prefixes(const cuda_backend *b) { return b->mode == ATTENTION_SHARED || b->mode == ATTENTION_CAPTURE_SHARED; }
 
 static inline cuda_backend *self(td_backend *be) { return (cuda_backend *)be; }
 template <typename T> static inline T *at(td_devptr p) { return (T *)p.addr; }
@@ -195,6 +216,7 @@ template <typename T> static inline td_status td_cuda_alloc_array(cuda_backend *
 {
   return td_cuda_alloc_bytes(b, n * sizeof(T), (void **)out, err);
 }
+void td_cuda_free(cuda_backend *b, void *memory); // or null; the stream must have ended what uses it
 // To the device, done when it returns. cudaMemcpy alone is not: it may return while the last staged piece of
 // pageable memory is still on its way, and the stream does not wait for the default stream.
 cudaError_t td_cuda_copy_in(cuda_backend *b, void *dst, const void *src, size_t bytes);
@@ -207,6 +229,7 @@ void td_cuda_weights_abandon(cuda_backend *b); // the end of a start that failed
 
 // step.cu
 td_status td_cuda_make_step_memory(cuda_backend *b, td_error *err);
+td_status td_cuda_fit_packed(cuda_backend *b, td_error *err); // room for a plan and items of each KV group
 void td_cuda_free_step_memory(cuda_backend *b);
 void td_cuda_submit(td_backend *be, td_compiled *compiled, const td_plan *plan);
 td_status td_cuda_wait(td_backend *be, td_outcome *out, td_error *err);

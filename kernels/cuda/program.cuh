@@ -8,6 +8,7 @@ struct captured_kernel {
   cudaGraphNode_t node;
   cudaKernelNodeParams params;
   uint32_t most_blocks;
+  const attention_group *group; // whose decodes it does
 };
 
 struct captured_step {

@@ -181,7 +181,9 @@ static decoder load(const values *v, const decoder_shape *s)
   d.x = room(s->width), d.h = room(s->width), d.in_qkv = room(qkv_width(s)), d.attn = room(heads);
   d.in_gate_up = room(2 * s->ffn_width), d.act = room(s->ffn_width), d.last_x = room(s->width), d.last_attn = room(heads);
   d.logits = device_alloc((size_t)ROWS * s->vocab * sizeof(float));
-  td_kv_shape shape = {LAYERS, n_pages, s->page_tokens, s->n_kv_heads, s->head_dim, s->n_heads, s->window};
+  td_kv_shape shape = {.n_layers = LAYERS, .n_pages = n_pages, .page_tokens = s->page_tokens,
+                       .n_kv_heads = s->n_kv_heads, .head_dim = s->head_dim, .n_heads = s->n_heads,
+                       .window_tokens = s->window};
   d.rope = (td_rope_kv_params){.qkv = d.in_qkv, .inv_freq = device_f32(v->inv_freq, s->head_dim / 2), .attn_factor = 1, .norm_eps = 1e-6f, .style = s->style,
                                .q_norm = s->norm ? device_f32(v->q_norm, s->head_dim) : (td_devptr){0},
                                .k_norm = s->norm ? device_f32(v->k_norm, s->head_dim) : (td_devptr){0},

@@ -471,7 +471,7 @@ static const uint32_t mixed[][2] = {{1, 500}, {1, 33}, {2, 90}, {100, 100}, {5, 
 static const uint32_t split[][2] = {{1, 3500}, {1, 2000}, {1, 70}};
 
 /* More decodes than the blocks of any device's that run at once, for so many kv heads: on Hopper a warp takes a short one alone
- * (kernels/cuda/attention_items.h). The last but one has so many that those of 320 tokens are short, the last groups whose warps add what rows share. */
+ * (kernels/attention/work_list.h). The last but one has so many that those of 320 tokens are short, the last groups whose warps add what rows share. */
 static const heads many_heads[] = {
     {32, 32, 128, 16, 0, TD_ROPE_HALVES, false}, {64, 32, 64, 32, 0, TD_ROPE_PAIRS, false}, {32, 32, 96, 16, 0, TD_ROPE_HALVES, false},
     {48, 16, 256, 16, 0, TD_ROPE_HALVES, false}, {64, 32, 64, 64, 40, TD_ROPE_HALVES, false}, {64, 64, 64, 16, 0, TD_ROPE_HALVES, false},
@@ -485,7 +485,7 @@ static const heads one_kv_head = {8, 1, 128, 16, 0, TD_ROPE_HALVES, false};
 static const heads many_slices = {64, 8, 128, 16, 0, TD_ROPE_HALVES, false};
 
 /* Prefixes in pieces of more pages than are looked up at once, one that all rows share, and five and pairs of more pieces than blocks do at once
- * (kernels/attention/cut.c: of 64 kv heads an H200 does 6, of 32 12), long and short ones in turn, some with a short tile at the end. */
+ * (kernels/attention/work_list.c: of 64 kv heads an H200 does 6, of 32 12), long and short ones in turn, some with a short tile at the end. */
 static const struct { heads heads; uint32_t tokens[3]; } many_pieces[] = {
     {{32, 32, 128, 16, 0, TD_ROPE_HALVES, false}, {7984, 240, 48}}, {{64, 64, 96, 16, 0, TD_ROPE_HALVES, false}, {48, 1536, 240}},
     {{64, 64, 64, 16, 0, TD_ROPE_PAIRS, false}, {40, 1336, 640}},   {{64, 64, 128, 16, 0, TD_ROPE_HALVES, false}, {48, 1536, 240}},
@@ -495,6 +495,22 @@ static const struct { heads heads; uint32_t tokens[3]; } many_pieces[] = {
 static const heads long_own[] = {{4, 1, 128, 16, 0, TD_ROPE_HALVES, false}, {8, 1, 128, 16, 0, TD_ROPE_HALVES, false}, {12, 1, 96, 32, 0, TD_ROPE_HALVES, false}};
 enum { N_LONG_OWN = sizeof long_own / sizeof *long_own };
 static const heads many_recorded = {64, 64, 128, 16, 0, TD_ROPE_HALVES, false};
+
+/* Two stores at once; the second one's layers have a window, so that its rows share nothing where the first one's do. */
+static const heads store_pairs[][2] = {
+    {{32, 8, 128, 16, 0, TD_ROPE_HALVES, false}, {8, 2, 64, 16, 300, TD_ROPE_HALVES, false}},
+    {{8, 1, 128, 32, 0, TD_ROPE_HALVES, false}, {8, 8, 256, 32, 0, TD_ROPE_HALVES, false}},
+    {{12, 4, 96, 16, 0, TD_ROPE_PAIRS, false}, {12, 4, 96, 16, 0, TD_ROPE_PAIRS, false}},
+};
+
+static void test_two_stores(bool small)
+{
+  for (size_t i = 0; i < sizeof store_pairs / sizeof *store_pairs; i++)
+    if (is_wanted(store_pairs[i][0].head_dim) && (!small || i == 0)) {
+      test_attention_of_two_stores(&store_pairs[i][0], &store_pairs[i][1], false);
+      test_attention_of_two_stores(&store_pairs[i][1], &store_pairs[i][0], true);
+    }
+}
 
 static void test_many_short(const heads *h, bool small)
 {
@@ -511,7 +527,9 @@ static void test_many_short(const heads *h, bool small)
 static void expect_no_plans(const heads *h)
 {
   td_error err;
-  td_kv_shape shape = {1, 1, h->page_tokens, h->n_kv_heads, h->head_dim, h->n_heads, h->window};
+  td_kv_shape shape = {.n_layers = 1, .n_pages = 1, .page_tokens = h->page_tokens,
+                       .n_kv_heads = h->n_kv_heads, .head_dim = h->head_dim, .n_heads = h->n_heads,
+                       .window_tokens = h->window};
   expect(be->ops->kv_check(be, &shape, &err) == TD_ERR_UNSUPPORTED, "plans are refused where no kernel does them");
 }
 
@@ -527,20 +545,22 @@ static void find_policies(void)
       exit(2);
 }
 
-/* Decodes by plans of one policy (a CPU does not look at it). Heads of 256 elements have no plans: with the first policy they are done as a daemon
- * does them. */
+/* Heads that have no plans are done as a daemon does them: by prefill tiles, or every row by itself. */
+static bool has_plans(const heads *h) { return h->head_dim != 256 && h->n_heads / h->n_kv_heads <= 16; }
+
+/* Decodes by plans of one policy (a CPU does not look at it), with the first one also of heads that have none. */
 static void test_plans(const char *name, const td_backend_config *with, const td_attention_policy *policy, test_size size)
 {
   bool first = policy == policies[0];
   static const uint32_t trees[][3] = {{1024, 256, 64}, {300, 40, 20}, {160, 160, 160}};
   td_backend_config config = *with;
   for (size_t i = 0; i < N_SHAPES; i++) {
-    bool has = shapes[i].head_dim != 256 || first;
-    config.attention_policy = shapes[i].head_dim != 256 ? policy : NULL;
+    bool has = has_plans(&shapes[i]) || first;
+    config.attention_policy = has_plans(&shapes[i]) ? policy : NULL;
     if ((size != TEST_ALL && !is_in_small(i)) || !has || !is_wanted(shapes[i].head_dim))
       continue;
     open_backend(name, &config);
-    if (!is_cpu() && !is_hopper()) {
+    if (!is_cpu() && !is_hopper() && has_plans(&shapes[i])) {
       expect_no_plans(&shapes[i]);
       be->ops->destroy(be);
       return;
@@ -564,7 +584,7 @@ static void test_plans(const char *name, const td_backend_config *with, const td
   for (size_t i = 0; i < N_MANY_HEADS && first && size == TEST_ALL; i++) {
     if (!is_wanted(many_heads[i].head_dim))
       continue;
-    config.attention_policy = many_heads[i].head_dim != 256 ? policy : NULL;
+    config.attention_policy = has_plans(&many_heads[i]) ? policy : NULL;
     open_backend(name, &config);
     if (!is_cpu()) {
       test_attention_shared(&many_heads[i], 36, (const uint32_t[]){512, 256, 0});
@@ -579,6 +599,14 @@ static void test_plans(const char *name, const td_backend_config *with, const td
     open_backend(name, &config);
     if (!is_cpu())
       test_attention_shared(&many_pieces[i].heads, 24, many_pieces[i].tokens);
+    be->ops->destroy(be);
+  }
+  if (first && size == TEST_ALL) { /* with a policy no store may have heads without plans */
+    open_backend(name, &config);
+    if (!is_cpu() && is_wanted(store_pairs[0][0].head_dim)) {
+      test_attention_of_two_stores(&store_pairs[0][0], &store_pairs[0][1], false);
+      test_attention_of_two_stores(&store_pairs[2][0], &store_pairs[0][1], true);
+    }
     be->ops->destroy(be);
   }
   for (size_t i = 0; i < N_LONG_OWN && first && size == TEST_ALL; i++)
@@ -651,6 +679,8 @@ static void test_attentions(bool small, bool tiny)
         test_attention(&shapes[i], long_chunks, 3);
     }
   }
+  if (!tiny)
+    test_two_stores(small);
   if (is_wanted(one_kv_head.head_dim) && !tiny)
     test_attention_again(&one_kv_head, 2, 1, 66 * 128 + 1);
   if (is_wanted(many_slices.head_dim) && !small)

@@ -7,9 +7,9 @@
 #include <time.h>
 
 #include "bench/attention_trees.h"
-#include "kernels/cuda/attention_items.h"
+#include "kernels/attention/work_list.h"
 
-enum { ROWS_MAX = 1024, PAGE_TOKENS = 16, STRIPE = 512, N_RESIDENT = 3 * 132 };
+enum { ROWS_MAX = 1024, PAGE_TOKENS = 16, PREFILL_ROWS = 128, DECODE_ROWS = 16, WARP_ROWS_MIN = 17, STRIPE = 512, N_RESIDENT = 3 * 132 };
 
 static const uint32_t heads[][2] = {{32, 8}, {32, 32}, {16, 8}, {64, 8}}; /* query, kv */
 
@@ -74,11 +74,11 @@ static void make_items(const td_attention_planner *p, const td_plan *plan)
 {
   static td_attention_item list[32 * ROWS_MAX];
   static td_attention_private of_rows[ROWS_MAX];
-  static uint32_t scratch[ROWS_MAX * TD_ITEMS_SCRATCH];
-  static td_attention_items items = {.items = list, .max_items = sizeof list / sizeof *list, .scratch = scratch, .of_rows = of_rows};
-  td_attention_cut cut = {.group = 4, .n_kv_heads = 8, .n_blocks = N_RESIDENT, .prefill_rows = TD_PREFILL_ROWS_WGMMA, .narrow = true};
-  if (!td_attention_planner_has_grown(p) || !td_attention_items_grow(&items, plan, p))
-    td_attention_items_make(&items, plan, &cut, p);
+  static uint32_t scratch[ROWS_MAX * TD_WORK_LIST_SCRATCH];
+  static td_work_list items = {.items = list, .max_items = sizeof list / sizeof *list, .scratch = scratch, .of_rows = of_rows};
+  td_work_list_config cut = {.gqa_group = 4, .n_kv_heads = 8, .n_resident = N_RESIDENT, .decode_rows = DECODE_ROWS, .prefill_rows = PREFILL_ROWS, .warp_rows_min = WARP_ROWS_MIN};
+  if (!td_attention_planner_has_grown(p) || !td_work_list_grow(&items, plan, p))
+    td_work_list_make(&items, plan, &cut, p);
 }
 
 /* Lengths grow by a token a step, as they do; every 16th the pages change with them. */

@@ -1,4 +1,5 @@
-/* For test_kernels_attention_*: batches whose rows share pages, planners, and plans with their work lists as the backend makes them. */
+/* For test_kernels_attention_*: batches whose rows share pages, planners, and plans with their work lists as
+ * the backend makes them. */
 #ifndef TD_TESTS_ATTENTION_PLAN_FIXTURE_H
 #define TD_TESTS_ATTENTION_PLAN_FIXTURE_H
 
@@ -11,8 +12,9 @@
 #include <cmocka.h>
 
 #include "kernels/attention/plan.h"
-#include "kernels/cuda/attention_items.h"
+#include "kernels/attention/work_list.h"
 
+enum { PREFILL_ROWS = 128, DECODE_ROWS = 16, WARPS = 4, WARP_ROWS_MIN = 17 }; /* as the CUDA backend has it */
 enum { ROWS_MAX = 1024, STRIPE = 6400, PAGES = ROWS_MAX * STRIPE };
 
 static uint64_t state = 88172645463325252ull;
@@ -34,7 +36,8 @@ static bool right_tables = true; /* rows that have a page in common have all bef
 static td_plan begin_plan(uint32_t page_tokens)
 {
   next_page = 0;
-  return (td_plan){.rows = rows, .page_tokens = page_tokens, .page_table_len = PAGES, .page_table = page_table};
+  return (td_plan){
+      .rows = rows, .page_tokens = page_tokens, .page_table_len = PAGES, .page_table = page_table};
 }
 
 /* A row that shares its first n_shared pages with row `like`, or none. */
@@ -42,18 +45,21 @@ static void add_row(td_plan *plan, uint32_t kv_len, uint32_t like, uint32_t n_sh
 {
   uint32_t r = plan->n_rows++, n = (kv_len + plan->page_tokens - 1) / plan->page_tokens;
   assert_true(r < ROWS_MAX && n <= STRIPE && n_shared <= n);
-  rows[r] = (td_plan_row){.slot = r, .q_start = r, .q_len = 1, .kv_len = kv_len, .page_table_offset = r * STRIPE};
+  rows[r] =
+      (td_plan_row){.slot = r, .q_start = r, .q_len = 1, .kv_len = kv_len, .page_table_offset = r * STRIPE};
   for (uint32_t i = 0; i < n; i++)
     page_table[r * STRIPE + i] = i < n_shared ? page_table[like * STRIPE + i] : next_page++;
   plan->n_tokens = plan->n_rows;
 }
 
-/* Each row after the first goes along with a random earlier one, for a random part of it: trees of any depth. */
+/* Each row after the first goes along with a random earlier one, for a random part of it: trees of any depth.
+ */
 static td_plan random_plan(uint32_t n, uint32_t page_tokens, uint32_t longest)
 {
   td_plan plan = begin_plan(page_tokens);
   for (uint32_t r = 0; r < n; r++) {
-    uint32_t kv_len = 1 + (below(4) ? below(longest / 8 + 1) : below(longest)), like = r ? below(r) : 0, shared = 0;
+    uint32_t kv_len = 1 + (below(4) ? below(longest / 8 + 1) : below(longest)), like = r ? below(r) : 0,
+             shared = 0;
     if (r > 0 && below(8)) {
       uint32_t pages = rows[like].kv_len / page_tokens;
       shared = below(4) ? below(pages + 1) : pages;
@@ -70,7 +76,8 @@ static td_plan random_plan(uint32_t n, uint32_t page_tokens, uint32_t longest)
 }
 
 /* A tree as PAT names them: nodes of each level, the tokens of each. */
-static td_plan tree_plan(uint32_t n_levels, const uint32_t *nodes, const uint32_t *tokens, uint32_t page_tokens)
+static td_plan tree_plan(uint32_t n_levels, const uint32_t *nodes, const uint32_t *tokens,
+                         uint32_t page_tokens)
 {
   td_plan plan = begin_plan(page_tokens);
   uint32_t n = nodes[n_levels - 1], total = 0;
@@ -103,8 +110,12 @@ static td_attention_planner_config config_of(uint32_t page_tokens)
 
 static bool half_the_time(uint32_t n_keys, uint32_t n_rows) { return (n_keys / 16 + n_rows) % 2 == 0; }
 static bool never(uint32_t n_keys, uint32_t n_rows) { return n_keys + n_rows == 0; }
-static uint32_t odd_splits(uint32_t n_decodes, uint32_t n_resident) { return 1 + (n_decodes + n_resident) % 9; }
-static const td_attention_policy odd_policy = {.name = "odd", .shares = half_the_time, .kv_splits = odd_splits};
+static uint32_t odd_splits(uint32_t n_decodes, uint32_t n_resident)
+{
+  return 1 + (n_decodes + n_resident) % 9;
+}
+static const td_attention_policy odd_policy = {
+    .name = "odd", .shares = half_the_time, .kv_splits = odd_splits};
 static const td_attention_policy no_policy = {.name = "no", .shares = never};
 
 /* Some by a policy; costs so low that small batches have groups too, some of which are not worth it. */
@@ -158,40 +169,52 @@ typedef struct view {
 static view view_of(const td_attention_planner *p)
 {
   const td_attention_header *h = td_attention_planner_block(p);
-  return (view){h, td_attention_at(h, h->members_at), td_attention_at(h, h->sources_at), td_attention_planner_groups(p)};
+  return (view){h, td_attention_at(h, h->members_at), td_attention_at(h, h->sources_at),
+                td_attention_planner_groups(p)};
 }
 
 typedef struct steps {
   td_attention_planner *p;
   const td_attention_planner_config *c;
-  td_attention_items items;
-  uint32_t n_partials, n_sharing, n_split, n_unshared, n_grown; /* n_grown: steps that share something and were not made anew */
+  td_work_list items;
+  uint32_t n_partials, n_sharing, n_split, n_unshared,
+      n_grown; /* n_grown: steps that share something and were not made anew */
 } steps;
+
+static td_work_list_config list_config(const td_attention_planner_config *c)
+{
+  return (td_work_list_config){.policy = c->policy,
+                               .gqa_group = c->gqa_group,
+                               .n_kv_heads = c->n_kv_heads,
+                               .n_resident = c->n_resident,
+                               .decode_rows = DECODE_ROWS,
+                               .prefill_rows = PREFILL_ROWS,
+                               .warp_rows_min = WARP_ROWS_MIN};
+}
 
 /* As the CUDA backend goes about it. */
 static void make_step(steps *run, const td_plan *plan)
 {
-  const td_attention_planner_config *c = run->c;
+  td_work_list_config cut = list_config(run->c);
   make(run->p, plan);
-  td_attention_cut cut = {.group = c->gqa_group, .n_kv_heads = c->n_kv_heads, .n_blocks = c->n_resident, .prefill_rows = TD_PREFILL_ROWS_WGMMA,
-                          .narrow = true};
-  if (td_attention_planner_has_grown(run->p) && td_attention_items_grow(&run->items, plan, run->p)) {
+  if (td_attention_planner_has_grown(run->p) && td_work_list_grow(&run->items, plan, run->p)) {
     td_attention_private of_rows[ROWS_MAX];
     td_attention_planner_private(run->p, plan, of_rows);
     assert_memory_equal(of_rows, run->items.of_rows, plan->n_rows * sizeof *of_rows);
     run->n_grown += td_attention_planner_block(run->p)->n_splits > 0;
     return;
   }
-  td_attention_items_make(&run->items, plan, &cut, run->p);
+  td_work_list_make(&run->items, plan, &cut, run->p);
 }
 
 static void open_run(steps *r, const td_attention_planner_config *c)
 {
   r->c = c;
   r->p = planner_of(c);
-  r->items.max_items = td_attention_items_max(ROWS_MAX, ROWS_MAX * 40) + td_attention_prefix_splits_max(c, c->max_rows);
+  r->items.max_items =
+      td_work_list_items_max(ROWS_MAX, ROWS_MAX * 40) + td_attention_prefix_splits_max(c, c->max_rows);
   r->items.items = calloc(r->items.max_items, sizeof *r->items.items);
-  r->items.scratch = calloc(ROWS_MAX * TD_ITEMS_SCRATCH, sizeof *r->items.scratch);
+  r->items.scratch = calloc(ROWS_MAX * TD_WORK_LIST_SCRATCH, sizeof *r->items.scratch);
   r->items.of_rows = calloc(ROWS_MAX, sizeof *r->items.of_rows);
   assert_true(r->items.items && r->items.scratch && r->items.of_rows);
 }
@@ -241,7 +264,8 @@ static int free_table(void **unused)
 /* What a program of these does not use. */
 static inline void use_all(void)
 {
-  (void)tree_plan, (void)random_config, (void)right_tables, (void)view_of, (void)make_step, (void)open_run, (void)close_run, (void)n_prefix_ctas;
+  (void)tree_plan, (void)random_config, (void)right_tables, (void)view_of, (void)make_step, (void)open_run,
+      (void)close_run, (void)n_prefix_ctas;
   (void)grow_rows, (void)random_plan, (void)config_of;
 }
 

@@ -185,7 +185,8 @@ static void run(runner *r, td_backend *be, const problem *p, uint32_t page_token
   assert_int_equal(td_plan_create(FX_MAX_ROWS, FX_MAX_TOKENS, 1, page_tokens, &r->plan, NULL), TD_OK);
   r->plan->page_table = r->page_table;
   r->plan->page_table_len = r->n_pages;
-  td_kv_shape kv = {2, r->n_pages, page_tokens, s->n_kv_heads, s->head_dim, s->n_heads, 0};
+  td_kv_shape kv = {.n_layers = 2, .n_pages = r->n_pages, .page_tokens = page_tokens,
+                    .n_kv_heads = s->n_kv_heads, .head_dim = s->head_dim, .n_heads = s->n_heads};
   assert_int_equal(be->ops->kv_create(be, &kv, &r->kv, NULL), TD_OK);
   r->qkv = fx_alloc(be, (size_t)FX_MAX_TOKENS * p->width);
   r->out = fx_alloc(be, (size_t)FX_MAX_TOKENS * s->n_heads * s->head_dim);

@@ -1,5 +1,5 @@
-/* Plans and work lists run in float64: prefix splits as CTAs do them, private KV as work items have it, partials added up where a row ends.
- * What comes out is attention, whichever order splits are done in. */
+/* Plans and work lists run in float64: prefix splits as CTAs do them, private KV as work items have it,
+ * partials added up where a row ends. What comes out is attention, whichever order splits are done in. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -27,7 +27,8 @@ typedef struct store {
 
 static double random_value(void) { return (double)below(2001) / 1000 - 1; }
 
-static const double *kv_at(const store *st, const double *base, uint32_t first_page, uint32_t head, uint32_t key)
+static const double *kv_at(const store *st, const double *base, uint32_t first_page, uint32_t head,
+                           uint32_t key)
 {
   uint32_t pt = st->plan->page_tokens;
   size_t page = (size_t)st->plan->page_table[first_page + key / pt];
@@ -35,7 +36,8 @@ static const double *kv_at(const store *st, const double *base, uint32_t first_p
 }
 
 /* One query over keys [begin, end) from a page on; those before `seen` are outside of its window. */
-static partial attend(const store *st, uint32_t first_page, uint32_t head, uint32_t begin, uint32_t end, uint32_t seen, const double *q)
+static partial attend(const store *st, uint32_t first_page, uint32_t head, uint32_t begin, uint32_t end,
+                      uint32_t seen, const double *q)
 {
   partial p = {.m = -INFINITY};
   for (uint32_t key = begin > seen ? begin : seen; key < end; key++) {
@@ -54,7 +56,8 @@ static partial attend(const store *st, uint32_t first_page, uint32_t head, uint3
 
 static void add_partial(partial *to, const partial *p)
 {
-  double m = fmax(to->m, p->m), f = to->m == -INFINITY ? 0 : exp(to->m - m), g = p->m == -INFINITY ? 0 : exp(p->m - m);
+  double m = fmax(to->m, p->m), f = to->m == -INFINITY ? 0 : exp(to->m - m),
+         g = p->m == -INFINITY ? 0 : exp(p->m - m);
   to->l = to->l * f + p->l * g;
   for (uint32_t d = 0; d < DIM; d++)
     to->o[d] = to->o[d] * f + p->o[d] * g;
@@ -85,7 +88,8 @@ static void run_prefix_split(const view *v, const store *st, const td_attention_
       for (uint32_t g = 0; g < st->c->gqa_group; g++) {
         uint32_t slot = it->partial + head * it->n_partials * it->n_members + i;
         const double *q = st->q + query_of(st, v->members[it->member + i].token, head, g) * DIM;
-        s->shared[(size_t)slot * st->c->gqa_group + g] = attend(st, it->page_table_offset, head, it->kv_begin, it->kv_end, 0, q);
+        s->shared[(size_t)slot * st->c->gqa_group + g] =
+            attend(st, it->page_table_offset, head, it->kv_begin, it->kv_end, 0, q);
       }
 }
 
@@ -94,14 +98,17 @@ static void run_private(const store *st, const td_attention_item *it, sums *s, p
 {
   for (uint32_t head = 0; head < st->c->n_kv_heads; head++)
     for (uint32_t g = 0; g < st->c->gqa_group; g++) {
-      size_t q = query_of(st, it->query, head, g), of_split = ((size_t)it->partial * st->c->n_kv_heads + head) * st->c->gqa_group + g;
-      partial p = attend(st, it->page_table_offset, head, it->kv_begin, it->kv_end, seen_from(st, it->query), st->q + q * DIM);
+      size_t q = query_of(st, it->query, head, g),
+             of_split = ((size_t)it->partial * st->c->n_kv_heads + head) * st->c->gqa_group + g;
+      partial p = attend(st, it->page_table_offset, head, it->kv_begin, it->kv_end, seen_from(st, it->query),
+                         st->q + q * DIM);
       *(it->n_partials > 1 ? &s->private[of_split] : &whole[q]) = p;
     }
 }
 
 /* The end of a row, at its last item: what it shares, in the order of keys, then its private KV. */
-static void end_row(const view *v, const store *st, const td_attention_item *it, const sums *s, const partial *whole, double *out)
+static void end_row(const view *v, const store *st, const td_attention_item *it, const sums *s,
+                    const partial *whole, double *out)
 {
   for (uint32_t head = 0; head < st->c->n_kv_heads; head++)
     for (uint32_t g = 0; g < st->c->gqa_group; g++) {
@@ -115,7 +122,9 @@ static void end_row(const view *v, const store *st, const td_attention_item *it,
         }
       }
       for (uint32_t i = 0; i < it->n_partials && it->n_partials > 1; i++)
-        add_partial(&sum, &s->private[((size_t)(it->first_partial + i) * st->c->n_kv_heads + head) * st->c->gqa_group + g]);
+        add_partial(
+            &sum,
+            &s->private[((size_t)(it->first_partial + i) * st->c->n_kv_heads + head) * st->c->gqa_group + g]);
       if (it->n_partials == 1)
         add_partial(&sum, &whole[q]);
       for (uint32_t d = 0; d < DIM; d++)
@@ -123,7 +132,10 @@ static void end_row(const view *v, const store *st, const td_attention_item *it,
     }
 }
 
-static bool is_last(const td_attention_item *it) { return it->partial + 1 >= it->first_partial + it->n_partials; }
+static bool is_last(const td_attention_item *it)
+{
+  return it->partial + 1 >= it->first_partial + it->n_partials;
+}
 
 /* Splits in the order of items, or backwards; then the rows. */
 static void run_step(const steps *r, const store *st, bool backwards, double *out)
@@ -149,7 +161,8 @@ static void run_step(const steps *r, const store *st, bool backwards, double *ou
 
 static store make_store(const td_plan *plan, const td_attention_planner_config *c)
 {
-  size_t n_kv = (size_t)next_page * c->n_kv_heads * c->page_tokens * DIM, n_q = (size_t)plan->n_rows * c->n_kv_heads * c->gqa_group * DIM;
+  size_t n_kv = (size_t)next_page * c->n_kv_heads * c->page_tokens * DIM,
+         n_q = (size_t)plan->n_rows * c->n_kv_heads * c->gqa_group * DIM;
   store st = {malloc(n_kv * 8), malloc(n_kv * 8), malloc(n_q * 8), plan, c};
   assert_true(st.k && st.v && st.q);
   for (size_t i = 0; i < n_kv; i++) {
@@ -189,7 +202,8 @@ static void test_plans_are_attention(void **unused)
     for (uint32_t row = 0; row < plan.n_rows; row++)
       for (uint32_t h = 0; h < c.n_kv_heads * c.gqa_group; h++) {
         size_t at = ((size_t)row * c.n_kv_heads * c.gqa_group + h) * DIM;
-        partial want = attend(&st, rows[row].page_table_offset, h / c.gqa_group, 0, rows[row].kv_len, seen_from(&st, row), st.q + at);
+        partial want = attend(&st, rows[row].page_table_offset, h / c.gqa_group, 0, rows[row].kv_len,
+                              seen_from(&st, row), st.q + at);
         for (uint32_t d = 0; d < DIM; d++)
           worst = fmax(worst, fabs(out[at + d] - want.o[d] / want.l));
       }

@@ -63,7 +63,7 @@ static uint64_t time_of(const td_attention_item *it) { return it->kv_end - it->k
 
 /* Each piece after the first ones goes to the block that has least to do. n_blocks of them, with items->n_next more pieces. Returns how many times turns
  * would have been another's. */
-static uint32_t check_chains(const td_attention_items *items, uint32_t n_blocks)
+static uint32_t check_chains(const td_work_list *items, uint32_t n_blocks)
 {
   uint64_t *time = calloc(n_blocks + 1, sizeof *time);
   uint32_t *last = calloc(n_blocks + 1, sizeof *last), n_others = 0;
@@ -89,7 +89,7 @@ static uint32_t check_chains(const td_attention_items *items, uint32_t n_blocks)
 }
 
 /* Rows that share something stand after those that do not, in the order of the plan's members, and so do pieces in that of their first ones. */
-static void check_order(const td_attention_items *items, const view *v)
+static void check_order(const td_work_list *items, const view *v)
 {
   for (uint32_t s = 1; s < v->h->n_groups; s++)
     assert_true(v->groups[s - 1].first_member <= v->groups[s].first_member);
@@ -103,7 +103,7 @@ static void check_order(const td_attention_items *items, const view *v)
 static uint32_t n_not_in_turns; /* pieces that were seen */
 
 /* Who writes which partial: pieces as blocks do them, each once. */
-static written *write_partials(const view *v, const td_attention_planner_config *c, const td_attention_items *items)
+static written *write_partials(const view *v, const td_attention_planner_config *c, const td_work_list *items)
 {
   const td_attention_header *h = v->h;
   written *w = calloc((size_t)h->n_slots + 1, sizeof *w);
@@ -183,7 +183,7 @@ static uint32_t check_shared(const view *v, const td_plan *plan, uint32_t row, t
 /* ---- rows' own keys ---- */
 
 /* Items of a decode row: its keys [own.begin, kv_len), each once. */
-static void check_own(const td_attention_items *items, const td_plan *plan, uint32_t row, td_attention_private own, uint32_t group)
+static void check_own(const td_work_list *items, const td_plan *plan, uint32_t row, td_attention_private own, uint32_t group)
 {
   const td_plan_row *r = &plan->rows[row];
   uint32_t key = own.begin, n = 0, n_of_row = 0;
@@ -191,7 +191,7 @@ static void check_own(const td_attention_items *items, const td_plan *plan, uint
     const td_attention_item *it = &items->items[i];
     if (it->n_tokens == 0 || it->query < r->q_start || it->query >= r->q_start + r->q_len)
       continue;
-    if (r->q_len * group > TD_DECODE_ROWS) {
+    if (r->q_len * group > DECODE_ROWS) {
       assert_true(i < items->n_prefill && it->n_sources == 0 && it->kv_begin == 0);
       continue;
     }
@@ -204,7 +204,7 @@ static void check_own(const td_attention_items *items, const td_plan *plan, uint
     n_of_row = it->n_partials;
     n++;
   }
-  assert_true(r->q_len * group > TD_DECODE_ROWS || (key == r->kv_len && n == n_of_row));
+  assert_true(r->q_len * group > DECODE_ROWS || (key == r->kv_len && n == n_of_row));
 }
 
 /* What the device gets: block_bytes of the block, and what is behind them is not there. */
@@ -219,6 +219,7 @@ static view view_of_device(const td_attention_planner *p, unsigned char *copy)
 
 static void check_step(steps *run, const td_plan *plan)
 {
+  const td_work_list_config cut = list_config(run->c);
   const td_attention_planner_config *c = run->c;
   const td_attention_private *own = run->items.of_rows;
   make_step(run, plan);
@@ -239,8 +240,8 @@ static void check_step(steps *run, const td_plan *plan)
     n_written += w[i].is;
   assert_int_equal(n_written, n_read); /* all that is written is added up, once */
   if (n_singles == plan->n_rows) /* the grid of a recorded step */
-    assert_in_range(td_attention_decode_works(&run->items), 1,
-                    td_attention_decode_works_max(plan->n_rows, c->n_kv_heads, c->n_resident, c->policy) + td_attention_prefix_splits_max(c, plan->n_rows));
+    assert_in_range(td_work_list_ctas(&run->items, WARPS), 1,
+                    td_work_list_ctas_max(&cut, plan->n_rows) + td_attention_prefix_splits_max(c, plan->n_rows));
   run->n_partials += n_written;
   run->n_split += run->items.n_partials;
   run->n_unshared += (uint32_t)td_attention_planner_stats(run->p).n_unshared;
