@@ -51,7 +51,7 @@ template <uint32_t STAGES, uint32_t STAGE_BYTES, uint32_t CONSUMERS> struct ring
   // meeting of all who use them.
   __device__ __forceinline__ void init(uint32_t from, uint32_t to) const
   {
-#pragma unroll 4
+#pragma unroll(STAGES > 0 ? STAGES : 4)
     for (uint32_t s = from; s < to; s++) {
       barrier_init(full(s), 1);
       if (CONSUMERS > 0)
@@ -69,10 +69,9 @@ template <uint32_t STAGES, uint32_t STAGE_BYTES, uint32_t CONSUMERS> struct ring
 
   __device__ __forceinline__ void advance()
   {
-    if (++now.index == n_stages()) {
-      now.index = 0;
-      now.phase ^= 1;
-    }
+    bool wraps = now.index + 1 == n_stages();
+    now.index = wraps ? 0 : now.index + 1;
+    now.phase ^= wraps;
   }
 
   // ---- by producers ----
