@@ -19,10 +19,10 @@ template <int HD> struct decode_shape : strip_shape<HD, HD == 64 ? 2 : 1> {
   using base = strip_shape<HD, STAGES>;
   static constexpr int SMEM_BYTES = 1024 + WARPS * base::WARP_BYTES; // and room to align
   static constexpr int BLOCKS = HD == 256 ? 0 : resident_on_sm(HD, false);       // 0: one
-  static constexpr int SHARES_BLOCKS = HD == 256 ? 0 : resident_on_sm(HD, true); // attend_spans takes more registers
+  static constexpr int SHARES_BLOCKS = HD == 256 ? 0 : resident_on_sm(HD, true); // attend_prefix_splits takes more registers
   static_assert(16 * (HD + 4) * 4 <= base::WARP_BYTES, "finish_warp and finish_block need this");
-  static_assert(HD == 256 || (span_tile<HD>::ALL_BYTES <= WARPS * base::WARP_BYTES && span_tile<HD>::BARRIERS <= WARPS * base::WARP_BARRIERS),
-                "attend_spans needs this");
+  static_assert(HD == 256 || (prefix_tile<HD>::ALL_BYTES <= WARPS * base::WARP_BYTES && prefix_tile<HD>::BARRIERS <= WARPS * base::WARP_BARRIERS),
+                "attend_prefix_splits needs this");
 };
 
 #ifdef TD_HAS_MBARRIER
@@ -136,8 +136,8 @@ __global__ void __launch_bounds__(WARPS * 32, shares<FORM> ? decode_shape<HD>::S
 #ifdef TD_HAS_WGMMA
   if constexpr (shares<FORM>)
     if (it.n_tokens == 0) {
-      __shared__ pieces_ahead ahead[WARPS];
-      attend_spans<HD, FORM == SHARES_IN_TILES>(a, batch, shared, it, works.items, kv_head, shared_address(smem_all), shared_address(barriers),
+      __shared__ splits_ahead ahead[WARPS];
+      attend_prefix_splits<HD, FORM == SHARES_IN_TILES>(a, batch, shared, it, works.items, kv_head, shared_address(smem_all), shared_address(barriers),
                                                 &ahead[warp]);
       return;
     }

@@ -21,9 +21,8 @@ struct pipeline_stage {
   uint32_t index, phase;
 };
 
-// STAGES, STAGE_BYTES: 0 if only known at run time. CONSUMERS: how often an empty stage is released before it
-// counts as that; 0: the ring has no empty barriers, as where the warp that reads a stage is the one that
-// fills it again.
+// STAGES, STAGE_BYTES: 0 if only known at run time. CONSUMERS: how many releases make a stage empty. 0: the
+// ring has no empty barriers, for a warp that fills only stages that it has read itself.
 template <uint32_t STAGES, uint32_t STAGE_BYTES, uint32_t CONSUMERS> struct ring {
   static constexpr uint32_t BARRIERS = STAGES * (CONSUMERS > 0 ? 2 : 1);
   uint32_t first = 0, full_bars = 0, empty_bars = 0; // addresses of shared memory
@@ -51,7 +50,7 @@ template <uint32_t STAGES, uint32_t STAGE_BYTES, uint32_t CONSUMERS> struct ring
   // meeting of all who use them.
   __device__ __forceinline__ void init(uint32_t from, uint32_t to) const
   {
-#pragma unroll 4
+#pragma unroll(STAGES > 0 ? STAGES : 4)
     for (uint32_t s = from; s < to; s++) {
       barrier_init(full(s), 1);
       if (CONSUMERS > 0)
@@ -69,10 +68,9 @@ template <uint32_t STAGES, uint32_t STAGE_BYTES, uint32_t CONSUMERS> struct ring
 
   __device__ __forceinline__ void advance()
   {
-    if (++now.index == n_stages()) {
-      now.index = 0;
-      now.phase ^= 1;
-    }
+    bool wraps = now.index + 1 == n_stages();
+    now.index = wraps ? 0 : now.index + 1;
+    now.phase ^= wraps;
   }
 
   // ---- by producers ----
@@ -84,7 +82,11 @@ template <uint32_t STAGES, uint32_t STAGE_BYTES, uint32_t CONSUMERS> struct ring
     return r;
   }
   // Until no consumer reads the stage any more.
-  __device__ __forceinline__ void acquire(pipeline_stage s) const { barrier_wait(empty(s.index), s.phase); }
+  __device__ __forceinline__ void acquire(pipeline_stage s) const
+  {
+    static_assert(CONSUMERS > 0, "a stage without an empty barrier is acquired by program order");
+    barrier_wait(empty(s.index), s.phase);
+  }
   __device__ __forceinline__ void acquire() const { acquire(now); }
   // The stage is full when so many bytes have come. One thread says so once a round; copies of others may
   // have begun before.
@@ -96,8 +98,12 @@ template <uint32_t STAGES, uint32_t STAGE_BYTES, uint32_t CONSUMERS> struct ring
 
   __device__ __forceinline__ void wait_full(pipeline_stage s) const { barrier_wait(full(s.index), s.phase); }
   __device__ __forceinline__ void wait_full() const { wait_full(now); }
-  __device__ __forceinline__ void release(uint32_t index) const { barrier_arrive(empty(index)); }
-  // The stage of a CTA of the cluster, where empty(0) lies at empty_there (address_in_cluster).
+  __device__ __forceinline__ void release(uint32_t index) const
+  {
+    static_assert(CONSUMERS > 0, "a stage without an empty barrier is released by program order");
+    barrier_arrive(empty(index));
+  }
+  // The same, of the ring of a CTA of the cluster, where empty(0) lies at empty_there (address_in_cluster).
   __device__ __forceinline__ void release_in_cluster(uint32_t empty_there, uint32_t index) const
   {
     barrier_arrive_in_cluster(empty_there + index * 8);
