@@ -20,6 +20,8 @@ typedef struct guard {
   size_t nodes16;     /* nodes in sixteenths */
   size_t numbers;     /* numbers inside arrays that were cheap */
   size_t big_numbers; /* integers that a double cannot hold */
+  bool takes_nul;
+  size_t n_nul;       /* \\u0000 in strings */
   size_t key;         /* where the last key begins */
   const char *ids_key;
   size_t ids_begin, ids_end, n_ids; /* the array that stays text; end 0: none */
@@ -63,8 +65,9 @@ static td_status guard_escape(guard *g)
   int u = g->n - g->i >= 6 ? hex4(g->s + g->i + 2) : -1;
   if (u < 0)
     return bad(g, "\\u needs four hex digits");
-  if (u == 0)
+  if (u == 0 && !g->takes_nul)
     return bad(g, "\\u0000 is not accepted");
+  g->n_nul += u == 0;
   if (u >= 0xDC00 && u <= 0xDFFF)
     return bad(g, "lone surrogate");
   if (u >= 0xD800 && u <= 0xDBFF) {
@@ -200,7 +203,10 @@ static td_status guard_key(guard *g)
   if (g->i >= g->n || g->s[g->i] != '"')
     return bad(g, "expected a key");
   g->key = g->i;
+  size_t n_nul = g->n_nul;
   TD_TRY(guard_string(g));
+  if (g->n_nul > n_nul)
+    return bad(g, "\\u0000 is not accepted in a key");
   skip_space(g);
   if (g->i >= g->n || g->s[g->i] != ':')
     return bad(g, "expected ':'");
@@ -412,9 +418,62 @@ static td_status refuse_duplicate_keys(const cJSON *item, const td_json_limits *
   return TD_OK;
 }
 
+/* ---- U+0000: in the tree's strings it stands as two bytes that valid text cannot hold ---- */
+
+static const char nul_form[] = "\xC0\x80";
+
+bool td_json_has_nul(const char *string) { return strstr(string, nul_form) != NULL; }
+
+size_t td_json_text(const char *string, char *out)
+{
+  size_t n = 0;
+  for (const char *hit; (hit = strstr(string, nul_form)) != NULL; string = hit + 2) {
+    memmove(out + n, string, (size_t)(hit - string));
+    n += (size_t)(hit - string);
+    out[n++] = '\0';
+  }
+  size_t rest = strlen(string);
+  memmove(out + n, string, rest + 1);
+  return n + rest;
+}
+
+/* The document with that form in place of each \u0000. Backslashes stand in strings only, and each begins an
+ * escape. */
+static void replace_nuls(const char *text, size_t n, td_buf *out)
+{
+  const char *end = text + n, *from = text, *at = text;
+  while ((at = memchr(at, '\\', (size_t)(end - at))) != NULL) {
+    if (at[1] != 'u' || memcmp(at + 2, "0000", 4) != 0) {
+      at += 2;
+      continue;
+    }
+    td_buf_append(out, from, (size_t)(at - from));
+    td_buf_append(out, nul_form, 2);
+    from = at += 6;
+  }
+  td_buf_append(out, from, (size_t)(end - from));
+}
+
+static td_status build(const guard *g, const char *text, size_t n, cJSON **out);
+
+static td_status build_with_nuls(const guard *g, const char *text, size_t n, cJSON **out)
+{
+  guard rest = *g;
+  td_buf rewritten;
+  td_buf_init(&rewritten, 0);
+  replace_nuls(text, n, &rewritten);
+  rest.n_nul = 0;
+  td_status st = rewritten.failed ? td_fail(g->err, TD_ERR_NOMEM, "no memory for JSON")
+                                  : build(&rest, rewritten.data, rewritten.len_bytes, out);
+  td_buf_deinit(&rewritten);
+  return st;
+}
+
 /* Builds the tree of what the guard took. */
 static td_status build(const guard *g, const char *text, size_t n, cJSON **out)
 {
+  if (g->n_nul > 0)
+    return build_with_nuls(g, text, n, out);
   cJSON *root = cJSON_ParseWithLength(text, n);
   if (!root)
     return td_fail(g->err, TD_ERR_NOMEM, "no memory for JSON");
@@ -460,7 +519,12 @@ static td_status build_around_ids(const guard *g, const char *text, cJSON **out)
 td_status td_json_parse_ids(const char *text, size_t n, const td_json_limits *limits, const char *ids_key, cJSON **out,
                             td_error *err)
 {
-  guard g = {.s = (const unsigned char *)text, .n = n, .limits = limits, .err = err, .ids_key = ids_key};
+  guard g = {.s = (const unsigned char *)text,
+             .n = n,
+             .limits = limits,
+             .err = err,
+             .takes_nul = true,
+             .ids_key = ids_key};
   *out = NULL;
   TD_TRY(guard_document(&g));
   return g.ids_end > 0 ? build_around_ids(&g, text, out) : build(&g, text, n, out);
@@ -468,7 +532,10 @@ td_status td_json_parse_ids(const char *text, size_t n, const td_json_limits *li
 
 td_status td_json_parse(const char *text, size_t n, const td_json_limits *limits, cJSON **out, td_error *err)
 {
-  return td_json_parse_ids(text, n, limits, NULL, out, err);
+  guard g = {.s = (const unsigned char *)text, .n = n, .limits = limits, .err = err};
+  *out = NULL;
+  TD_TRY(guard_document(&g));
+  return build(&g, text, n, out);
 }
 
 /* ---- getters ---- */
@@ -616,6 +683,8 @@ td_status td_json_get_string(const cJSON *object, const char *key, const char **
     return TD_OK;
   if (!cJSON_IsString(item))
     return wrong_type(err, key, "a string");
+  if (td_json_has_nul(item->valuestring))
+    return wrong_type(err, key, "a string without U+0000");
   *out = item->valuestring;
   return TD_OK;
 }

@@ -2,10 +2,11 @@
  *
  * cJSON alone takes trailing garbage, control bytes, invalid UTF-8 and duplicate keys, loses integers
  * above 2^53 and cuts strings at \u0000. td_json_parse refuses what RFC 8259 refuses, bounds depth and node
- * count before anything is allocated, refuses \u0000 and lone surrogates, and keeps integers that a double
- * cannot hold: such a number becomes an item of type cJSON_Raw whose valuestring is its text.
- * A number of more than 63 characters is refused. A fraction or exponent is read as strtod reads it: 1e999 is
- * infinite, which no getter takes. Used for request bodies and for model files alike. Stateless: any thread. */
+ * count before anything is allocated, refuses \u0000 (but in bodies, see td_json_text) and lone surrogates,
+ * and keeps integers that a double cannot hold: such a number becomes an item of type cJSON_Raw whose
+ * valuestring is its text. A number of more than 63 characters is refused. A fraction or exponent is read as
+ * strtod reads it: 1e999 is infinite, which no getter takes. Used for request bodies and for model files
+ * alike. Stateless: any thread. */
 #ifndef TD_CONFIG_JSON_H
 #define TD_CONFIG_JSON_H
 
@@ -30,12 +31,19 @@ TD_MUST_CHECK td_status td_json_check(const char *text, size_t n, const td_json_
 TD_MUST_CHECK td_status td_json_parse(const char *text, size_t n, const td_json_limits *limits, cJSON **out,
                                       td_error *err);
 
-/* As td_json_parse, but a member ids_key of the root that is an array of integers from 0 to 999999999, and of nothing else,
- * stays text: an item of type cJSON_Raw, the array in its valuestring. The tree of a long prompt's token ids would take longer
- * than all else that is done to a request. ids_key NULL: none; it
- * has no quotes and backslashes. */
+/* As td_json_parse, for bodies: values may hold \u0000 (td_json_text), and a member ids_key of the root that
+ * is an array of integers from 0 to 999999999, and of nothing else, stays text: an item of type cJSON_Raw,
+ * the array in its valuestring. The tree of a long prompt's token ids would take longer than all else that is
+ * done to a request. ids_key NULL: none; it has no quotes and backslashes. */
 TD_MUST_CHECK td_status td_json_parse_ids(const char *text, size_t n, const td_json_limits *limits, const char *ids_key,
                                           cJSON **out, td_error *err);
+
+/* U+0000 of a body stands in the tree's strings, which it would end, as the bytes C0 80: UTF-8 never has
+ * them, so nothing else looks so. Who wants a string as text decodes it: out gets it, with room for
+ * strlen(string) + 1 bytes, and may be string itself, once; its length without the terminator is returned. To
+ * others it is a string that equals none of theirs. */
+size_t td_json_text(const char *string, char *out);
+bool td_json_has_nul(const char *string);
 
 /* Is this an array that stayed text? */
 bool td_json_is_ids(const cJSON *item);
@@ -65,7 +73,7 @@ TD_MUST_CHECK td_status td_json_get_double(const cJSON *object, const char *key,
                                            double *out, bool *present, td_error *err);
 TD_MUST_CHECK td_status td_json_get_bool(const cJSON *object, const char *key, bool *out, bool *present,
                                          td_error *err);
-/* *out borrows from the tree. */
+/* *out borrows from the tree, and has no U+0000: such a string is of the wrong type. */
 TD_MUST_CHECK td_status td_json_get_string(const cJSON *object, const char *key, const char **out,
                                            td_error *err);
 

@@ -27,6 +27,12 @@ static const string_option string_options[] = {
     STRING(listen, "listen", "127.0.0.1:8080", "ADDR", "HOST:PORT, [IPv6]:PORT or unix:PATH"),
     STRING(served_model_name, "served_model_name", "", "NAME", "model id in the API; default: the file's name"),
     STRING(api_key_file, "api_key_file", "", "PATH", "one API key a line; none: no key is asked"),
+    STRING(allowed_hosts, "allowed_hosts", "", "LIST",
+           "without keys: names that requests may have as Host, beside IP addresses, localhost and the listen address; *: any"),
+    STRING(cors_origin, "cors_origin", "", "LIST",
+           "origins whose web pages may use the API, such as https://chat.example.com; *: any; none: only the page at /"),
+    STRING(trusted_proxies, "trusted_proxies", "", "LIST",
+           "addresses and ADDRESS/BITS, with commas between, whose connections are not counted by address"),
     STRING(trace, "trace", "", "FILE", "write what host and device do in each step there, as a Chrome trace"),
     STRING(chat_template, "chat_template", "", "PATH", "Jinja file in place of the model's own template"),
     STRING(cache_dir, "cache_dir", "auto", "PATH",
@@ -48,6 +54,22 @@ static const struct {
     {"attention", "the daemon always chooses by predicted time; tandem-bench attention --policies compares"},
 };
 
+/* Bounds are those of the request's field of that name. */
+typedef struct number_option {
+  td_limit_id limit;
+  size_t offset;
+  const char *help;
+} number_option;
+
+static const number_option number_options[] = {
+    {TD_LIMIT_TEMPERATURE, offsetof(td_options, temperature),
+     "temperature of requests that name none, 0 to 2; 0: greedy"},
+    {TD_LIMIT_TOP_P, offsetof(td_options, top_p), "top_p of requests that name none, above 0, to 1"},
+    {TD_LIMIT_TOP_K, offsetof(td_options, top_k), "top_k of requests that name none, a whole number; 0: off"},
+    {TD_LIMIT_MIN_P, offsetof(td_options, min_p), "min_p of requests that name none, 0 to 1; 0: off"},
+};
+enum { N_NUMBER_OPTIONS = sizeof number_options / sizeof number_options[0] };
+
 static const char *const log_levels[] = {"error", "warn", "info", "debug"};
 
 void td_options_init(td_options *o)
@@ -56,6 +78,8 @@ void td_options_init(td_options *o)
   for (size_t i = 0; i < N_STRING_OPTIONS; i++)
     snprintf((char *)o + string_options[i].offset, string_options[i].size, "%s", string_options[i].def);
   o->log_level = TD_LOG_INFO;
+  for (size_t i = 0; i < N_NUMBER_OPTIONS; i++)
+    *(double *)((char *)o + number_options[i].offset) = -1;
   for (int i = 0; i < TD_LIMIT_COUNT; i++)
     o->limit[i] = td_limits[i].def;
 }
@@ -93,6 +117,26 @@ static td_status set_limit(td_options *o, int id, const char *value, const char 
   return TD_OK;
 }
 
+/* Digits with a point between them or none: no sign, exponent, hex or infinity. */
+static td_status set_number(td_options *o, const number_option *no, const char *value, const char *where,
+                            td_error *err)
+{
+  const td_limit *l = &td_limits[no->limit];
+  bool whole = no->limit == TD_LIMIT_TOP_K;
+  size_t n = strspn(value, "0123456789"), fraction = 0;
+  if (n > 0 && value[n] == '.' && !whole)
+    fraction = strspn(value + n + 1, "0123456789"), n += 1 + fraction;
+  if (n == 0 || value[n] != '\0' || value[n - 1] == '.')
+    return td_fail_param(err, TD_ERR_CONFIG, l->name, "%s: %s: '%s' is not a %s", where, l->name, value,
+                         whole ? "whole number" : "number such as 0.7");
+  double v = strtod(value, NULL);
+  if (!(v <= l->max) || (no->limit == TD_LIMIT_TOP_P && v == 0))
+    return td_fail_param(err, TD_ERR_CONFIG, l->name, "%s: %s: %s is outside %s0..%.0f", where, l->name,
+                         value, no->limit == TD_LIMIT_TOP_P ? "above " : "", l->max);
+  *(double *)((char *)o + no->offset) = v;
+  return TD_OK;
+}
+
 td_status td_options_set(td_options *o, const char *key, const char *value, const char *where, td_error *err)
 {
   for (size_t i = 0; i < N_STRING_OPTIONS; i++) {
@@ -117,6 +161,9 @@ td_status td_options_set(td_options *o, const char *key, const char *value, cons
     return td_fail_param(err, TD_ERR_CONFIG, "log_level", "%s: log_level: '%s' is not error, warn, info or debug",
                          where, value);
   }
+  for (size_t i = 0; i < N_NUMBER_OPTIONS; i++)
+    if (key_equal(key, td_limits[number_options[i].limit].name))
+      return set_number(o, &number_options[i], value, where, err);
   for (int i = 0; i < TD_LIMIT_COUNT; i++)
     if (td_limits[i].kind == TD_LIMIT_KIND_OPTION && key_equal(key, td_limits[i].name))
       return set_limit(o, i, value, where, err);
@@ -314,6 +361,10 @@ void td_options_print_help(void)
     else
       extra[0] = '\0';
     print_option(so->name, so->value_name, so->help, extra);
+  }
+  for (size_t i = 0; i < N_NUMBER_OPTIONS; i++) {
+    const number_option *no = &number_options[i];
+    print_option(td_limits[no->limit].name, "X", no->help, " (default as the model says)");
   }
   print_option("log_level", "LEVEL", "error, warn, info or debug", " (default info)");
   print_option("config", "FILE", "options file, read before the command line", "");

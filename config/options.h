@@ -18,12 +18,17 @@ typedef struct td_options {
   char listen[256];                           /* HOST:PORT, [V6]:PORT or unix:PATH; "127.0.0.1:8080" */
   char served_model_name[256];                /* "" = file or folder name without .gguf */
   char api_key_file[TD_OPTION_STRING_BYTES];  /* "" = no keys asked; one key a line */
+  char allowed_hosts[TD_OPTION_STRING_BYTES]; /* "a, b:80", "*"; where no key is asked */
+  char cors_origin[TD_OPTION_STRING_BYTES];   /* "https://a, null", "*"; "" = only our own page */
+  char trusted_proxies[TD_OPTION_STRING_BYTES]; /* IP addresses and ranges; "" = none */
   char trace[TD_OPTION_STRING_BYTES];         /* Chrome trace of the steps; "" = none */
   char chat_template[TD_OPTION_STRING_BYTES]; /* file that replaces the model's own; "" = model's */
   char cache_dir[TD_OPTION_STRING_BYTES];     /* what starts faster next time; "auto", "" = none */
   char backend[16];                           /* "auto" | "cpu" | "cuda" */
   char load_format[16];                       /* "auto" | "dummy" */
   char policy[16];                            /* "tandem" | "sarathi" | "prefill-first" | "decode-first" | "orca" */
+  /* Sampling where a request says nothing; negative: as the model's files say, else as the API does. */
+  double temperature, top_p, min_p, top_k;
   td_log_level log_level;                     /* error | warn | info | debug */
   double limit[TD_LIMIT_COUNT];               /* every OPTION limit, validated; others: default */
 } td_options;

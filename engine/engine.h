@@ -69,7 +69,7 @@ typedef struct td_engine_info {
   bool has_tokenizer; /* false: prompts are token ids, answers have no text (a made-up model without one) */
   td_engine_not_fused not_fused[TD_NOT_FUSED_MAX]; /* [n_not_fused] by reason */
   uint32_t n_not_fused;
-  td_sampling default_sampling; /* generation_config.json over the API's defaults; seed 0 */
+  td_sampling default_sampling; /* the operator's over the model's over the API's; seed 0 */
   uint64_t loaded_at_unix_s;
 } td_engine_info;
 const td_engine_info *td_engine_get_info(const td_engine *e); /* [any] */

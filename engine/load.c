@@ -7,11 +7,11 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "config/checked.h"
+#include "config/hash.h"
 #include "config/log.h"
 
 /* A start with KV for less than one request of so many tokens is refused. */
@@ -273,10 +273,9 @@ static td_status make_scheduler(td_engine *e, const memory_plan *mp, td_error *e
                         .slack_percent = (uint32_t)td_option(&e->options, TD_LIMIT_SLACK_PERCENT),
                         .ttft_target_us = 1000 * (uint64_t)td_option(&e->options, TD_LIMIT_TTFT_TARGET_MS),
                         .priority_us = 1000 * (uint64_t)td_option(&e->options, TD_LIMIT_PRIORITY_MS),
-                        .share_under_way = true};
+                        .share_under_way = true,
+                        .hash_seed = td_random_u64()};
   td_sched_stats st;
-  if (getrandom(&sc.hash_seed, sizeof sc.hash_seed, GRND_NONBLOCK) < 0)
-    sc.hash_seed = td_engine_now_us(); /* before the pool is ready: hard to guess will do */
   TD_TRY(td_sched_create(&sc, &e->sched, err));
   TD_TRY(td_sched_plan_create(e->sched, &e->plan, err));
   TD_TRY(td_sched_plan_create(e->sched, &e->next, err));
@@ -292,6 +291,12 @@ static td_status make_scheduler(td_engine *e, const memory_plan *mp, td_error *e
   else
     td_info("policy %s: steps of up to %u tokens, however long they take", e->options.policy, mp->step_tokens);
   return TD_OK;
+}
+
+/* The operator's word, else the model's (negative: none), else the API's. */
+static double sampling_default(double option, double model, td_limit_id limit)
+{
+  return option >= 0 ? option : model >= 0 ? model : td_limits[limit].def;
 }
 
 static void fill_info(td_engine *e, const memory_plan *mp)
@@ -318,12 +323,16 @@ static void fill_info(td_engine *e, const memory_plan *mp)
   i->has_chat_template = e->chat_template != NULL;
   i->has_tokenizer = e->tokenizer != NULL;
   i->default_sampling = (td_sampling){
-      .temperature = d->default_temperature >= 0 ? d->default_temperature
-                                                 : (float)td_limits[TD_LIMIT_TEMPERATURE].def,
-      .top_p = d->default_top_p > 0 ? d->default_top_p : (float)td_limits[TD_LIMIT_TOP_P].def,
-      .min_p = d->default_min_p >= 0 ? d->default_min_p : (float)td_limits[TD_LIMIT_MIN_P].def,
-      .top_k = d->default_top_k >= 0 ? d->default_top_k : (int32_t)td_limits[TD_LIMIT_TOP_K].def,
+      .temperature = (float)sampling_default(e->options.temperature, (double)d->default_temperature,
+                                             TD_LIMIT_TEMPERATURE),
+      .top_p = (float)sampling_default(e->options.top_p, d->default_top_p > 0 ? (double)d->default_top_p : -1,
+                                       TD_LIMIT_TOP_P),
+      .min_p = (float)sampling_default(e->options.min_p, (double)d->default_min_p, TD_LIMIT_MIN_P),
+      .top_k = (int32_t)sampling_default(e->options.top_k, d->default_top_k, TD_LIMIT_TOP_K),
   };
+  td_info("requests that do not say are sampled with temperature %g, top_p %g, top_k %d, min_p %g",
+          (double)i->default_sampling.temperature, (double)i->default_sampling.top_p,
+          i->default_sampling.top_k, (double)i->default_sampling.min_p);
   i->loaded_at_unix_s = (uint64_t)time(NULL);
 }
 
@@ -333,9 +342,30 @@ static td_status open_model(td_engine *e, td_error *err)
   TD_TRY(dummy ? td_model_files_open_described(e->options.model, &e->files, err)
                : td_model_files_open(e->options.model, &e->files, err));
   TD_TRY(td_model_desc_read(e->files, &e->desc, err));
+  if (*e->desc.unserved_defaults)
+    td_warn("the model's files ask for sampling that is not served and is left out: %s",
+            e->desc.unserved_defaults);
   if (dummy)
     td_warn("load_format = dummy: the weights are random, and so are all answers");
   return TD_OK;
+}
+
+static void log_ends(const td_engine *e)
+{
+  td_buf list;
+  td_buf_init(&list, 0);
+  for (uint32_t i = 0; i < e->desc.n_eos_ids; i++) {
+    const char *text = td_tokenizer_token_text(e->tokenizer, e->desc.eos_ids[i]);
+    td_buf_printf(&list, "%s%d %s", i ? ", " : "", e->desc.eos_ids[i], text ? text : "(no text)");
+    if (text && !td_tokenizer_is_special(e->tokenizer, e->desc.eos_ids[i]))
+      td_warn("the model's files end answers at token %d, '%s', which is not a special one: text may hold it",
+              e->desc.eos_ids[i], text);
+  }
+  if (list.len_bytes > 0)
+    td_info("answers end at: %s", list.data);
+  else
+    td_warn("the model's files name no token that ends an answer: all go on to max_tokens");
+  td_buf_deinit(&list);
 }
 
 /* Only a made-up model may do without. */
@@ -349,6 +379,8 @@ static td_status load_text(td_engine *e, td_error *err)
   if (td_tokenizer_vocab(e->tokenizer) > e->desc.vocab)
     return td_fail(err, TD_ERR_MODEL, "%s: the tokenizer has %u tokens, the model's embedding only %u",
                    e->options.model, td_tokenizer_vocab(e->tokenizer), e->desc.vocab);
+  TD_TRY(td_model_end_tokens(e->tokenizer, &e->desc, err));
+  log_ends(e);
   return load_chat_template(e, err);
 }
 

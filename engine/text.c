@@ -1,7 +1,6 @@
 /* Text for the server: tokenise, render chats, detokenise. Read-only over the loaded model: any thread. */
 #include "engine/internal.h"
 
-#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -55,10 +54,9 @@ static cJSON *trusted_variables(const td_engine *e, const td_chat_input *in)
   return NULL;
 }
 
-/* The client's variables, by reference: messages, tools (null if none) and chat_template_kwargs. */
+/* The client's variables, by reference: messages and tools (null if none). */
 static cJSON *input_variables(const td_chat_input *in)
 {
-  const cJSON *kw;
   cJSON *vars = cJSON_CreateObject();
   if (!vars)
     return NULL;
@@ -66,11 +64,6 @@ static cJSON *input_variables(const td_chat_input *in)
   ok = ok && (in->tools ? cJSON_AddItemReferenceToObject(vars, "tools", (cJSON *)in->tools)
                         : cJSON_AddNullToObject(vars, "tools") != NULL);
   ok = ok && cJSON_AddNullToObject(vars, "documents");
-  cJSON_ArrayForEach(kw, in->chat_template_kwargs)
-  {
-    cJSON_DeleteItemFromObjectCaseSensitive(vars, kw->string); /* kwargs win over the nulls above */
-    ok = ok && cJSON_AddItemReferenceToObject(vars, kw->string, (cJSON *)kw);
-  }
   if (ok)
     return vars;
   cJSON_Delete(vars);
@@ -87,39 +80,6 @@ static td_status check_kwargs(const cJSON *kwargs, td_error *err)
   return TD_OK;
 }
 
-/* continue_final_message: the text ends where the last message's content ends, so that the answer goes on there. */
-static td_status cut_after_final_message(const cJSON *messages, td_rendered *r, td_error *err)
-{
-  const cJSON *last = NULL, *m;
-  cJSON_ArrayForEach(m, messages) last = m;
-  const cJSON *content = td_json_get(last, "content");
-  if (!cJSON_IsString(content))
-    return td_fail_param(err, TD_ERR_REQUEST, "continue_final_message",
-                         "continue_final_message needs a last message with text");
-  const char *s = content->valuestring;
-  size_t n = strlen(s);
-  while (n > 0 && isspace((unsigned char)s[n - 1]))
-    n--;
-  while (n > 0 && isspace((unsigned char)*s))
-    s++, n--;
-  size_t end = r->text.len_bytes;
-  bool found = n == 0;
-  for (size_t at = end < n ? 0 : end - n + 1; !found && at-- > 0;)
-    if (memcmp(r->text.data + at, s, n) == 0) {
-      end = at + n;
-      found = true;
-    }
-  if (!found)
-    return td_fail_param(err, TD_ERR_REQUEST, "continue_final_message",
-                         "the chat template does not show the last message as it is, so it cannot be continued");
-  r->text.len_bytes = end;
-  while (r->n_trusted > 0 && r->trusted[r->n_trusted - 1].start >= end)
-    r->n_trusted--;
-  if (r->n_trusted > 0 && r->trusted[r->n_trusted - 1].end > end)
-    r->trusted[r->n_trusted - 1].end = end;
-  return TD_OK;
-}
-
 static td_status render(const td_engine *e, const td_chat_input *in, td_rendered *r, td_error *err)
 {
   td_status st;
@@ -129,6 +89,8 @@ static td_status render(const td_engine *e, const td_chat_input *in, td_rendered
   } else {
     td_render_input ri = {.trusted = trusted,
                           .input = input,
+                          .kwargs = in->chat_template_kwargs,
+                          .continue_final_message = in->continue_final_message,
                           .now = time(NULL),
                           .max_ops = (size_t)td_option(&e->options, TD_LIMIT_TEMPLATE_OPS),
                           .max_memory_bytes = (size_t)td_option(&e->options, TD_LIMIT_TEMPLATE_MEMORY_BYTES)};
@@ -136,10 +98,8 @@ static td_status render(const td_engine *e, const td_chat_input *in, td_rendered
   }
   cJSON_Delete(trusted);
   cJSON_Delete(input);
-  if (st == TD_ERR_REQUEST)
+  if (st == TD_ERR_REQUEST && *err->param == '\0')
     snprintf(err->param, sizeof err->param, "messages");
-  if (st == TD_OK && in->continue_final_message)
-    st = cut_after_final_message(in->messages, r, err);
   return st;
 }
 

@@ -37,4 +37,7 @@ TD_MUST_CHECK td_status td_desc_read_gguf(const td_model_files *files, td_model_
  */
 TD_MUST_CHECK td_status td_desc_add_eos(td_model_desc *d, uint64_t id, const char *source, td_error *err);
 
+/* Notes a key of the files that steers sampling and is not served. */
+void td_desc_note_unserved(td_model_desc *d, const char *key);
+
 #endif

@@ -283,16 +283,28 @@ static td_status read_scaling(const config_reader *r, const cJSON *p, const td_m
   return TD_OK;
 }
 
+/* An object, or NULL where the key is absent or null. */
+static td_status read_object(const config_reader *r, const char *key, const cJSON **out)
+{
+  *out = td_json_get(r->config, key);
+  if (cJSON_IsNull(*out))
+    *out = NULL;
+  if (*out && !cJSON_IsObject(*out))
+    return td_fail(r->err, TD_ERR_MODEL, "%s: '%s' must be an object or null", r->file, key);
+  return TD_OK;
+}
+
 static td_status read_rope(const config_reader *r, const td_model_desc *d, td_rope_spec *rope)
 {
   double partial = 1;
-  const cJSON *p = td_json_get(r->config, "rope_parameters"), *item;
-  if (!cJSON_IsObject(p))
-    p = td_json_get(r->config, "rope_scaling");
+  const cJSON *p, *scaling, *item;
+  TD_TRY(read_object(r, "rope_parameters", &p));
+  TD_TRY(read_object(r, "rope_scaling", &scaling));
+  p = p ? p : scaling;
   rope->theta = 10000;
   TD_TRY(read_double(r, r->config, "rope_theta", &rope->theta));
   TD_TRY(read_double(r, r->config, "partial_rotary_factor", &partial));
-  if (cJSON_IsObject(p)) {
+  if (p) {
     cJSON_ArrayForEach(item, p)
     {
       if (cJSON_IsObject(item))
@@ -311,16 +323,20 @@ static td_status read_rope(const config_reader *r, const td_model_desc *d, td_ro
 
 /* ---- generation ---- */
 
+/* d NULL: they are only checked. */
 static td_status read_end_tokens(const config_reader *r, td_model_desc *d)
 {
   const cJSON *eos = td_json_get(r->config, "eos_token_id"), *one = cJSON_IsArray(eos) ? eos->child : eos;
   char source[64];
   snprintf(source, sizeof source, "%s: eos_token_id", r->file);
-  for (; one && !cJSON_IsNull(one); one = cJSON_IsArray(eos) ? one->next : NULL) {
+  if (cJSON_IsNull(eos))
+    return TD_OK;
+  for (; one; one = cJSON_IsArray(eos) ? one->next : NULL) {
     if (!cJSON_IsNumber(one) || one->valuedouble != floor(one->valuedouble) || one->valuedouble < 0 ||
         one->valuedouble > td_limits[TD_LIMIT_MODEL_VOCAB].max)
       return td_fail(r->err, TD_ERR_MODEL, "%s must be a token id or a list of them", source);
-    TD_TRY(td_desc_add_eos(d, (uint64_t)one->valuedouble, source, r->err));
+    if (d)
+      TD_TRY(td_desc_add_eos(d, (uint64_t)one->valuedouble, source, r->err));
   }
   return TD_OK;
 }
@@ -334,6 +350,49 @@ static td_status read_default(const config_reader *r, const char *key, td_limit_
   return TD_OK;
 }
 
+/* Keys that change which token comes next, and the number that means off; a list is off if it is empty. */
+static void note_unserved(const cJSON *generation, td_model_desc *d)
+{
+  static const struct {
+    const char *key;
+    double off;
+  } keys[] = {{"repetition_penalty", 1},
+              {"no_repeat_ngram_size", 0},
+              {"encoder_repetition_penalty", 1},
+              {"encoder_no_repeat_ngram_size", 0},
+              {"presence_penalty", 0},
+              {"frequency_penalty", 0},
+              {"typical_p", 1},
+              {"epsilon_cutoff", 0},
+              {"eta_cutoff", 0},
+              {"top_h", 1},
+              {"penalty_alpha", 0},
+              {"guidance_scale", 1},
+              {"num_beams", 1},
+              {"min_length", 0},
+              {"min_new_tokens", 0},
+              {"max_new_tokens", 0},
+              {"bad_words_ids", 0},
+              {"suppress_tokens", 0},
+              {"begin_suppress_tokens", 0},
+              {"sequence_bias", 0},
+              {"forced_bos_token_id", -1},
+              {"forced_eos_token_id", -1},
+              {"exponential_decay_length_penalty", 0},
+              {"stop_strings", 0},
+              {"constraints", 0},
+              {"force_words_ids", 0},
+              {"watermarking_config", 0},
+              {"dola_layers", 0}};
+  for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+    const cJSON *v = td_json_get(generation, keys[i].key);
+    bool list = cJSON_IsArray(v) || cJSON_IsObject(v);
+    if (v && !cJSON_IsNull(v) && !cJSON_IsFalse(v) && !(list && !v->child) &&
+        !(cJSON_IsNumber(v) && v->valuedouble == keys[i].off))
+      td_desc_note_unserved(d, keys[i].key);
+  }
+}
+
 static td_status read_generation(config_reader *r, const cJSON *generation, td_model_desc *d)
 {
   const cJSON *config = r->config;
@@ -342,6 +401,7 @@ static td_status read_generation(config_reader *r, const cJSON *generation, td_m
   r->file = GENERATION;
   if (generation) {
     TD_TRY(read_end_tokens(r, d));
+    note_unserved(generation, d);
     TD_TRY(read_default(r, "temperature", TD_LIMIT_TEMPERATURE, &d->default_temperature));
     TD_TRY(read_default(r, "top_p", TD_LIMIT_TOP_P, &d->default_top_p));
     TD_TRY(read_default(r, "min_p", TD_LIMIT_MIN_P, &d->default_min_p));
@@ -351,7 +411,7 @@ static td_status read_generation(config_reader *r, const cJSON *generation, td_m
   }
   r->config = config;
   r->file = CONFIG;
-  return d->n_eos_ids > 0 ? TD_OK : read_end_tokens(r, d);
+  return read_end_tokens(r, d);
 }
 
 td_status td_desc_read_config(const td_model_files *files, td_model_desc *d, td_rope_spec *rope,

@@ -197,11 +197,52 @@ static td_status read_rope(gguf_reader *r, td_model_desc *d, td_rope_spec *rope)
 
 static td_status read_end_tokens(gguf_reader *r, td_model_desc *d)
 {
-  static const char *const keys[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"};
-  for (size_t i = 0; i < 2; i++) {
+  static const char *const keys[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
+                                     "tokenizer.ggml.eom_token_id"};
+  for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
     uint64_t id;
     if (td_gguf_get_u64(r->files, keys[i], &id))
       TD_TRY(td_desc_add_eos(d, id, keys[i], r->err));
+    else if (has_key(r->files, keys[i]))
+      return td_fail(r->err, TD_ERR_MODEL, "%s: key '%s' is not a token id", r->path, keys[i]);
+  }
+  return TD_OK;
+}
+
+/* ---- sampling: what answers are made with where neither request nor operator says ---- */
+
+static td_status read_default(gguf_reader *r, const char *key, td_limit_id limit, double *out)
+{
+  const td_limit *l = &td_limits[limit];
+  if (!has_key(r->files, key))
+    return TD_OK;
+  if (!td_gguf_get_f64(r->files, key, out) || !(*out >= l->min && *out <= l->max))
+    return td_fail(r->err, TD_ERR_MODEL, "%s: key '%s' is not a number from %g to %g", r->path, key, l->min,
+                   l->max);
+  return TD_OK;
+}
+
+static td_status read_sampling(gguf_reader *r, td_model_desc *d)
+{
+  static const struct {
+    const char *key;
+    double off;
+  } unserved[] = {{"general.sampling.penalty_repeat", 1},
+                  {"general.sampling.xtc_probability", 0},
+                  {"general.sampling.mirostat", 0}};
+  double temperature = -1, top_p = -1, min_p = -1, top_k = -1;
+  TD_TRY(read_default(r, "general.sampling.temp", TD_LIMIT_TEMPERATURE, &temperature));
+  TD_TRY(read_default(r, "general.sampling.top_p", TD_LIMIT_TOP_P, &top_p));
+  TD_TRY(read_default(r, "general.sampling.min_p", TD_LIMIT_MIN_P, &min_p));
+  TD_TRY(read_default(r, "general.sampling.top_k", TD_LIMIT_TOP_K, &top_k));
+  d->default_temperature = (float)temperature;
+  d->default_top_p = (float)top_p;
+  d->default_min_p = (float)min_p;
+  d->default_top_k = (int32_t)top_k;
+  for (size_t i = 0; i < sizeof unserved / sizeof *unserved; i++) {
+    double v;
+    if (td_gguf_get_f64(r->files, unserved[i].key, &v) && v != unserved[i].off)
+      td_desc_note_unserved(d, unserved[i].key);
   }
   return TD_OK;
 }
@@ -232,5 +273,6 @@ td_status td_desc_read_gguf(const td_model_files *files, td_model_desc *d, td_ro
     return td_fail(err, TD_ERR_MODEL, "%s: key '%s' is %g", r.path, r.key, window);
   d->window_tokens = (uint32_t)window;
   read_biases(&r, d);
+  TD_TRY(read_sampling(&r, d));
   return read_end_tokens(&r, d);
 }

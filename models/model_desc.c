@@ -3,6 +3,7 @@
 #include "models/model_desc.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "models/desc.h"
@@ -19,6 +20,12 @@ td_status td_desc_add_eos(td_model_desc *d, uint64_t id, const char *source, td_
     return td_fail(err, TD_ERR_MODEL, "%s: more than %d end tokens", source, TD_EOS_IDS_MAX);
   d->eos_ids[d->n_eos_ids++] = (int32_t)id;
   return TD_OK;
+}
+
+void td_desc_note_unserved(td_model_desc *d, const char *key)
+{
+  size_t n = strlen(d->unserved_defaults);
+  snprintf(d->unserved_defaults + n, sizeof d->unserved_defaults - n, "%s%s", n ? ", " : "", key);
 }
 
 static td_status check_heads(const td_model_desc *d, const char *path, td_error *err)

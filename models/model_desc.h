@@ -12,7 +12,7 @@
 #include "kernels/kernels.h"
 #include "models/weights/weights.h"
 
-enum { TD_EOS_IDS_MAX = 16, TD_HEAD_DIM_MAX = 256 /* limits: model_head_dim */ };
+enum { TD_EOS_IDS_MAX = 64, TD_HEAD_DIM_MAX = 256 /* limits: model_head_dim */ };
 
 typedef struct td_model_desc {
   char arch[64]; /* "llama", "mistral", "qwen2", "qwen3" */
@@ -32,14 +32,20 @@ typedef struct td_model_desc {
   float rope_inv_freq[TD_HEAD_DIM_MAX / 2]; /* scaling applied (linear, llama3, yarn) */
 
   uint32_t n_eos_ids;
-  int32_t eos_ids[TD_EOS_IDS_MAX]; /* generation_config.json first, else config / GGUF eos and eot */
+  int32_t eos_ids[TD_EOS_IDS_MAX]; /* of all files: generation_config.json and config.json, or GGUF's eos, eot
+                                      and eom */
 
   /* generation_config.json's defaults for absent request fields; negative or 0 = not given */
   float default_temperature, default_top_p, default_min_p; /* < 0: not given */
   int32_t default_top_k;                                   /* < 0: not given */
+  char unserved_defaults[512]; /* "a, b": what the files ask of every answer and is not served */
 } td_model_desc;
 
 TD_MUST_CHECK td_status td_model_desc_read(const td_model_files *files, td_model_desc *out, td_error *err);
+
+struct td_tokenizer;
+/* Adds to eos_ids what the tokenizer knows of ends. */
+TD_MUST_CHECK td_status td_model_end_tokens(const struct td_tokenizer *t, td_model_desc *d, td_error *err);
 
 /* Parameters in all weights, for the log line. */
 uint64_t td_model_desc_parameter_count(const td_model_desc *d);

@@ -13,8 +13,9 @@ static bool bad_prompt(td_call *c, const char *text)
 static bool read_text(td_call *c, const cJSON *item, td_prompt *p)
 {
   td_error err;
-  td_status st = td_engine_tokenize(c->engine, item->valuestring, strlen(item->valuestring), true,
-                                    c->request.add_special_tokens, td_call_count_to(c), &p->ids, &p->n, &err);
+  size_t n = td_json_text(item->valuestring, item->valuestring);
+  td_status st = td_engine_tokenize(c->engine, item->valuestring, n, true, c->request.add_special_tokens,
+                                    td_call_count_to(c), &p->ids, &p->n, &err);
   return st == TD_OK || td_call_fail_tokens(c, &err, "prompt");
 }
 

@@ -9,6 +9,7 @@ static const char *type_of_status(int status)
 {
   switch (status) {
   case 401: return "authentication_error";
+  case 403: return "permission_error";
   case 404: return "not_found_error";
   case 408:
   case 504: return "timeout_error";
@@ -76,6 +77,7 @@ const char *td_http_reason(int status)
   case 304: return "Not Modified";
   case 400: return "Bad Request";
   case 401: return "Unauthorized";
+  case 403: return "Forbidden";
   case 404: return "Not Found";
   case 405: return "Method Not Allowed";
   case 408: return "Request Timeout";

@@ -46,6 +46,6 @@ void td_api_metrics(td_conn *c)
   td_buf out;
   td_buf_init(&out, 0);
   td_metrics_render(&s->metrics, &v, &out);
-  td_conn_respond(c, 200, "text/plain; version=0.0.4; charset=utf-8", NULL, out.data ? out.data : "", out.len_bytes);
+  td_conn_respond_buf(c, 200, "text/plain; version=0.0.4; charset=utf-8", NULL, &out);
   td_buf_deinit(&out);
 }

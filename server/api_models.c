@@ -41,6 +41,8 @@ void td_api_models(td_conn *c)
   const td_engine_info *info = td_engine_get_info(c->server->engine);
   const char *rest = c->http.head.path + sizeof base - 1;
   td_buf out;
+  if (strcmp(rest, "/") == 0) /* a slash too many: the list */
+    rest = "";
   if (*rest == '/' && !path_equals(rest + 1, info->model_name)) {
     td_api_error e;
     td_api_error_set(&e, 404, "model_not_found", "model", "the model '%.200s' is not served here; '%.200s' is",
@@ -56,6 +58,6 @@ void td_api_models(td_conn *c)
     render_model(info, &out);
     td_buf_append_str(&out, "]}");
   }
-  td_conn_respond(c, 200, "application/json", NULL, out.data ? out.data : "", out.len_bytes);
+  td_conn_respond_buf(c, 200, "application/json", NULL, &out);
   td_buf_deinit(&out);
 }

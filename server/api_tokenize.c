@@ -57,8 +57,9 @@ static bool tokenize_prompt(td_call *c, td_prompt *p)
     td_api_error_set(&c->error, 400, "invalid_value", "prompt", "'prompt' must be a string");
     return false;
   } else {
-    st = td_engine_tokenize(c->engine, r->prompt->valuestring, strlen(r->prompt->valuestring), true,
-                            r->add_special_tokens, TOKENIZE_MAX, &p->ids, &p->n, &err);
+    size_t n = td_json_text(r->prompt->valuestring, r->prompt->valuestring);
+    st = td_engine_tokenize(c->engine, r->prompt->valuestring, n, true, r->add_special_tokens, TOKENIZE_MAX,
+                            &p->ids, &p->n, &err);
   }
   return st == TD_OK || td_call_fail_tokens(c, &err, r->messages ? "messages" : "prompt");
 }

@@ -168,7 +168,7 @@ static void call_done(td_job *job)
     td_call_destroy(call);
   } else if (!call->api->render_delta) {
     td_conn *c = detach(call);
-    td_conn_respond(c, 200, "application/json", NULL, call->answer.data, call->answer.len_bytes);
+    td_conn_respond_buf(c, 200, "application/json", NULL, &call->answer);
     td_call_destroy(call);
   } else {
     td_generation_submit(call);
@@ -212,7 +212,9 @@ void td_call_begin(td_conn *c, const td_api *api, uint64_t namespace_id)
   }
   td_call *call = calloc(1, sizeof *call);
   if (!call) {
-    no_room(c, "no memory for the request");
+    td_api_error e;
+    td_api_error_set(&e, 503, "out_of_memory", NULL, "no memory for the request");
+    td_conn_respond_error(c, &e);
     return;
   }
   call->job.run = run_call;
@@ -277,7 +279,9 @@ void td_call_fail(td_call *call, const td_api_error *e)
     td_buf_append_str(&event, "data: ");
     td_api_error_render(e, &event);
     td_buf_append_str(&event, "\n\n");
-    td_conn_stream_send(c, event.data, event.len_bytes);
+    if (event.failed)
+      c->out.failed = true; /* the connection is cut: half an event must not look whole */
+    td_conn_stream_send(c, event.data ? event.data : "", event.len_bytes);
     td_buf_deinit(&event);
     td_conn_stream_end(c);
   } else if (c) {

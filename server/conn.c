@@ -8,8 +8,13 @@
 #include <time.h>
 
 #include "server/call.h"
+#include "server/origin.h"
 #include "server/router.h"
 #include "server/watch.h"
+
+enum { CUT_LINES_PER_S = 10 };
+/* When the next process takes over: time for the first request of a connection, and for the next. */
+enum { HAND_OVER_FIRST_MS = 1000, HAND_OVER_NEXT_MS = 100 };
 
 static void process(td_conn *c, const char *data, size_t n);
 
@@ -17,7 +22,35 @@ static uint64_t now_ms(const td_conn *c) { return uv_now(&c->server->loop); }
 
 static int64_t option(const td_conn *c, td_limit_id id) { return td_option(c->server->options, id); }
 
+void td_conn_peer(const td_conn *c, char out[TD_ADDRESS_TEXT_BYTES])
+{
+  if (c->has_ip)
+    td_address_text(&c->ip, out);
+  else
+    snprintf(out, TD_ADDRESS_TEXT_BYTES, "a unix socket");
+}
+
 /* ---- closing ---- */
+
+/* It ends by our doing, not by the client's: the log and the metrics tell. */
+static void note_cut(td_conn *c, td_cut why)
+{
+  static const char *const texts[TD_CUT_KINDS] = {
+      [TD_CUT_STALL] = "took nothing for sse_stall_ms",
+      [TD_CUT_HEAD_TIMEOUT] = "its request head took longer than http_header_timeout_ms",
+      [TD_CUT_BODY_RATE] = "its request body came slower than http_body_min_rate",
+      [TD_CUT_BODY_TIMEOUT] = "its request body took longer than http_body_timeout_ms",
+      [TD_CUT_MEMORY] = "there is no memory for what it sends or gets",
+  };
+  td_server *s = c->server;
+  char who[TD_ADDRESS_TEXT_BYTES], more[TD_LOG_GATE_BYTES];
+  s->metrics.connections_cut[why]++;
+  if (!td_log_gate_pass(&s->cuts, now_ms(c), CUT_LINES_PER_S, more))
+    return;
+  td_conn_peer(c, who);
+  td_info("cut a connection from %s, request %s: %s%s", who, c->request_id[0] ? c->request_id : "-",
+          texts[why], more);
+}
 
 static void on_closed(uv_handle_t *h)
 {
@@ -58,7 +91,7 @@ void td_conn_close(td_conn *c)
 {
   if (c->state == TD_CONN_CLOSING)
     return;
-  if (c->out.len_bytes > 0 && c->uv.stream.write_queue_size == 0) {
+  if (c->out.len_bytes > 0 && !c->out.failed && c->uv.stream.write_queue_size == 0) {
     /* what was just answered leaves even if the peer has already shut its side */
     uv_buf_t b = uv_buf_init(c->out.data, (unsigned)c->out.len_bytes);
     (void)uv_try_write(&c->uv.stream, &b, 1);
@@ -121,10 +154,16 @@ static void on_written(uv_write_t *w, int status)
 
 static void on_shutdown(uv_shutdown_t *r, int status) { free(r); }
 
+static void close_without_memory(td_conn *c)
+{
+  note_cut(c, TD_CUT_MEMORY);
+  td_conn_close(c);
+}
+
 static void flush_one(td_conn *c)
 {
   if (c->out.failed) { /* a part of the answer is missing: it must not look whole */
-    td_conn_close(c);
+    close_without_memory(c);
     return;
   }
   if (c->out.len_bytes > 0) {
@@ -133,7 +172,7 @@ static void flush_one(td_conn *c)
     char *data = r ? td_buf_take(&c->out, &n) : NULL;
     if (!data) {
       free(r);
-      td_conn_close(c);
+      close_without_memory(c);
       return;
     }
     *r = (write_request){.conn = c, .data = data};
@@ -212,6 +251,7 @@ static void answer_head(td_conn *c, int status, const char *content_type, const 
     td_buf_append_str(&c->out, "connection: keep-alive\r\n");
   if (headers)
     td_buf_append_str(&c->out, headers);
+  td_origin_append_headers(c->server->options, &c->http.head, &c->out);
   c->status = status;
   c->server->metrics.responses[status / 100]++;
   mark_dirty(c);
@@ -227,7 +267,6 @@ static void answer_end(td_conn *c)
   td_http_reset(&c->http);
   free(c->early);
   c->early = NULL;
-  c->request_id[0] = '\0';
   c->in_stream = c->chunked = c->head_only = false;
   c->since_ms = now_ms(c);
   c->state = c->keep_alive ? TD_CONN_READING : TD_CONN_LINGERING;
@@ -248,6 +287,24 @@ void td_conn_respond(td_conn *c, int status, const char *content_type, const cha
   answer_end(c);
 }
 
+/* Needs no memory but the connection's own; if that fails too, the connection is closed. */
+static void respond_no_memory(td_conn *c)
+{
+  static const char body[] =
+      "{\"error\":{\"message\":\"no memory for the answer\",\"type\":\"server_error\",\"param\":null,"
+      "\"code\":\"out_of_memory\"}}";
+  td_conn_respond(c, 503, "application/json", "retry-after: 2\r\n", body, sizeof body - 1);
+}
+
+void td_conn_respond_buf(td_conn *c, int status, const char *content_type, const char *headers,
+                         const td_buf *body)
+{
+  if (body->failed)
+    respond_no_memory(c);
+  else
+    td_conn_respond(c, status, content_type, headers, body->data ? body->data : "", body->len_bytes);
+}
+
 static void respond_error(td_conn *c, const td_api_error *e, const char *headers)
 {
   char extra[256];
@@ -259,7 +316,7 @@ static void respond_error(td_conn *c, const td_api_error *e, const char *headers
     snprintf(extra + strlen(extra), sizeof extra - strlen(extra), "retry-after: %d\r\n", e->retry_after_s);
   if (e->no_retry)
     snprintf(extra + strlen(extra), sizeof extra - strlen(extra), "x-should-retry: false\r\n");
-  td_conn_respond(c, e->status, "application/json", extra, body.data ? body.data : "", body.len_bytes);
+  td_conn_respond_buf(c, e->status, "application/json", extra, &body);
   td_buf_deinit(&body);
 }
 
@@ -277,7 +334,7 @@ void td_conn_stream_begin(td_conn *c, const char *content_type, const char *head
 
 void td_conn_stream_send(td_conn *c, const char *data, size_t n)
 {
-  if (n == 0 || c->head_only)
+  if ((n == 0 && !c->out.failed) || c->head_only)
     return;
   if (c->chunked)
     td_buf_printf(&c->out, "%zx\r\n", n);
@@ -313,6 +370,7 @@ static void on_head(td_conn *c)
   c->keep_alive = h->keep_alive;
   c->head_only = h->method == TD_HTTP_HEAD;
   c->body_ms = now_ms(c);
+  td_body_pace_begin(&c->pace, 0, c->body_ms, (uint64_t)option(c, TD_LIMIT_HTTP_BODY_GRACE_MS));
   take_request_id(c);
   if (td_router_admit(c, &e, &headers)) {
     if (h->expect_continue) {
@@ -367,7 +425,7 @@ static void read_ahead(td_conn *c, const char *data, size_t n)
 {
   td_buf_append(&c->pending, data, n);
   if (c->pending.failed) {
-    td_conn_close(c);
+    close_without_memory(c);
     return;
   }
   if (c->pending.len_bytes > td_limit_max(TD_LIMIT_HTTP_AHEAD_BYTES) && c->reading) {
@@ -380,6 +438,7 @@ static void read_ahead(td_conn *c, const char *data, size_t n)
 static void step(td_conn *c, const char *data, size_t n, size_t *used)
 {
   if (!td_http_started(&c->http)) {
+    c->request_id[0] = '\0'; /* the one before has it until then: its answer may still be on the way */
     c->first_byte_ms = now_ms(c);
     c->arrival_us = td_server_now_us();
   }
@@ -397,7 +456,10 @@ static void step(td_conn *c, const char *data, size_t n, size_t *used)
     if (count_body(c))
       on_request(c);
     break;
-  case TD_HTTP_IS_ERROR: protocol_error(c, c->http.error_status, "malformed_request", c->http.error_text); break;
+  case TD_HTTP_IS_ERROR:
+    protocol_error(c, c->http.error_status,
+                   c->http.error_status == 503 ? "out_of_memory" : "malformed_request", c->http.error_text);
+    break;
   }
 }
 
@@ -471,28 +533,49 @@ void td_conn_start(td_conn *c)
 
 /* ---- deadlines ---- */
 
-static bool body_too_slow(const td_conn *c, uint64_t now)
+static void too_slow(td_conn *c, td_cut why, const char *text)
 {
-  uint64_t age = now - c->body_ms, grace = (uint64_t)option(c, TD_LIMIT_HTTP_BODY_GRACE_MS);
-  uint64_t rate = (uint64_t)option(c, TD_LIMIT_HTTP_BODY_MIN_RATE);
-  return age > grace && c->http.body_bytes * 1000 < rate * age;
+  note_cut(c, why);
+  protocol_error(c, 408, "request_timeout", text);
+}
+
+static void sweep_body(td_conn *c, uint64_t now, bool waits_for_peer)
+{
+  uint64_t window_ms = (uint64_t)option(c, TD_LIMIT_HTTP_BODY_GRACE_MS), n = c->http.body_bytes;
+  if (now - c->body_ms > (uint64_t)option(c, TD_LIMIT_HTTP_BODY_TIMEOUT_MS))
+    too_slow(c, TD_CUT_BODY_TIMEOUT, "the request body took too long");
+  else if (waits_for_peer) /* nothing of the body is read meanwhile */
+    td_body_pace_begin(&c->pace, n, now, window_ms);
+  else if (td_body_pace_is_slow(&c->pace, n, now, window_ms,
+                                (uint64_t)option(c, TD_LIMIT_HTTP_BODY_MIN_RATE)))
+    too_slow(c, TD_CUT_BODY_RATE, "the request body came too slowly");
 }
 
 static void sweep_reading(td_conn *c, uint64_t now)
 {
   uint64_t header_ms = (uint64_t)option(c, TD_LIMIT_HTTP_HEADER_TIMEOUT_MS);
-  if (c->pending.len_bytes > 0 || unsent(c) > 0)
-    return; /* waits for the peer to read: the stall deadline counts */
-  if (!td_http_started(&c->http)) {
+  bool waits_for_peer = c->pending.len_bytes > 0 || unsent(c) > 0; /* to read; the stall deadline counts */
+  if (td_http_started(&c->http) && c->http.head.method_name != NULL) {
+    sweep_body(c, now, waits_for_peer);
+  } else if (waits_for_peer) {
+    return;
+  } else if (td_http_started(&c->http)) {
+    if (now - c->first_byte_ms > header_ms)
+      too_slow(c, TD_CUT_HEAD_TIMEOUT, "the request head took too long");
+  } else {
     uint64_t idle_ms = c->arrival_us == 0 ? header_ms : (uint64_t)option(c, TD_LIMIT_HTTP_IDLE_TIMEOUT_MS);
     if (now - c->since_ms > idle_ms)
       td_conn_close(c);
-  } else if (c->http.head.method_name == NULL) {
-    if (now - c->first_byte_ms > header_ms)
-      protocol_error(c, 408, "request_timeout", "the request head took too long");
-  } else if (body_too_slow(c, now)) {
-    protocol_error(c, 408, "request_timeout", "the request body came too slowly");
   }
+}
+
+/* One that has just come, or just got an answer, may have a request on the wire. */
+void td_conn_hand_over(td_conn *c, uint64_t now)
+{
+  uint64_t may_come_ms = c->arrival_us == 0 ? HAND_OVER_FIRST_MS : HAND_OVER_NEXT_MS;
+  if (c->state == TD_CONN_READING && !td_http_started(&c->http) && c->pending.len_bytes == 0 &&
+      unsent(c) == 0 && now - c->since_ms >= may_come_ms)
+    td_conn_close(c);
 }
 
 void td_conn_sweep(td_conn *c, uint64_t now)
@@ -502,6 +585,7 @@ void td_conn_sweep(td_conn *c, uint64_t now)
     c->progress_ms = now;
   c->unsent_bytes = n;
   if (n > 0 && now - c->progress_ms > (uint64_t)option(c, TD_LIMIT_SSE_STALL_MS)) {
+    note_cut(c, TD_CUT_STALL);
     td_conn_close(c);
     return;
   }

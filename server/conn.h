@@ -5,7 +5,9 @@
 #ifndef TD_SERVER_CONN_H
 #define TD_SERVER_CONN_H
 
+#include "server/address.h"
 #include "server/api_error.h"
+#include "server/body_pace.h"
 #include "server/http_policy.h"
 #include "server/server.h"
 
@@ -25,7 +27,7 @@ struct td_conn {
     uv_pipe_t pipe;
   } uv;
   td_conn *prev, *next, *ip_prev, *ip_next, *dirty_next;
-  unsigned char ip[16];
+  td_address ip; /* its owner's, see td_address_owner */
   uint32_t ip_bucket;
   bool has_ip, dirty, processing, reading, eof;
 
@@ -39,6 +41,7 @@ struct td_conn {
   td_api_error *early; /* found at the head, told when the body has passed */
   char request_id[132];
   uint64_t body_counted;
+  td_body_pace pace;
 
   /* uv_now() of: the state's start, the request's first byte, the body's, the last output, the last progress of output */
   uint64_t since_ms, first_byte_ms, body_ms, sent_ms, progress_ms, arrival_us;
@@ -51,10 +54,17 @@ void td_conn_start(td_conn *c);
 /* Frees all that hangs on it and closes; c is gone soon after. */
 void td_conn_close(td_conn *c);
 void td_conn_sweep(td_conn *c, uint64_t now_ms);
+/* The next process takes over: closes it unless a request is on its way. */
+void td_conn_hand_over(td_conn *c, uint64_t now_ms);
+/* Its address, for the log; "a unix socket" has none. */
+void td_conn_peer(const td_conn *c, char out[TD_ADDRESS_TEXT_BYTES]);
 
 /* One whole answer. headers: extra lines, each with CRLF, or NULL. Ends the request. */
 void td_conn_respond(td_conn *c, int status, const char *content_type, const char *headers, const char *body,
                      size_t n);
+/* The same of a rendered body; what could not be rendered whole becomes a 503. */
+void td_conn_respond_buf(td_conn *c, int status, const char *content_type, const char *headers,
+                         const td_buf *body);
 void td_conn_respond_error(td_conn *c, const td_api_error *e);
 /* A streamed answer: begin, send any number of times, end. */
 void td_conn_stream_begin(td_conn *c, const char *content_type, const char *headers);

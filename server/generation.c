@@ -165,6 +165,8 @@ static void finish_text(td_choice *ch, const char *why)
   td_buf tail;
   td_buf_init(&tail, 0);
   td_text_stream_finish(ch->text, &tail);
+  if (tail.failed)
+    ch->out.failed = true;
   bool matched = td_stop_filter_push(&ch->filter, tail.data ? tail.data : "", tail.len_bytes, &ch->out);
   td_stop_filter_finish(&ch->filter, &ch->out);
   td_buf_deinit(&tail);
@@ -291,14 +293,8 @@ static void send_answer(td_call *call)
   for (uint32_t i = 0; i < call->n_choices; i++)
     body.failed |= call->choices[i].out.failed | call->choices[i].ids.failed;
   c->call = NULL;
-  if (body.failed) {
-    td_api_error e;
-    td_api_error_set(&e, 503, "out_of_memory", NULL, "no memory for the answer");
-    td_conn_respond_error(c, &e);
-  } else {
-    timing_headers(call, headers, sizeof headers);
-    td_conn_respond(c, 200, "application/json", headers, body.data, body.len_bytes);
-  }
+  timing_headers(call, headers, sizeof headers);
+  td_conn_respond_buf(c, 200, "application/json", headers, &body);
   td_buf_deinit(&body);
 }
 

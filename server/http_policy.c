@@ -129,7 +129,7 @@ static bool check_version(td_http *h, const char *v)
 typedef struct head_seen {
   const char *authority; /* of an absolute-form target */
   size_t n_authority;
-  unsigned hosts, lengths, encodings, expects, auths, types;
+  unsigned hosts, lengths, encodings, expects, auths, types, origins;
 } head_seen;
 
 static bool check_length(td_http *h, const char *value, head_seen *seen)
@@ -192,6 +192,10 @@ static bool take_header(td_http *h, const char *name, const char *value, head_se
     if (seen->auths++ > 0)
       return fail(h, 400, "more than one Authorization");
     h->head.authorization = value;
+  } else if (strcasecmp(name, "origin") == 0) {
+    if (seen->origins++ > 0)
+      return fail(h, 400, "more than one Origin");
+    h->head.origin = value;
   } else if (strcasecmp(name, "content-encoding") == 0) {
     h->head.content_encoding = value;
   } else if (strcasecmp(name, "x-request-id") == 0) {
@@ -237,6 +241,16 @@ static bool check_request_line(td_http *h, char *line, size_t n, head_seen *seen
 
 /* ---- llhttp ---- */
 
+/* A chunk that says it is too large is refused before it comes. */
+static int on_chunk_header(llhttp_t *p)
+{
+  td_http *h = p->data;
+  if (p->content_length <= h->max_body_bytes - h->body_bytes)
+    return 0;
+  fail(h, 413, "body too large");
+  return -1;
+}
+
 static int on_body(llhttp_t *p, const char *at, size_t n)
 {
   td_http *h = p->data;
@@ -248,7 +262,7 @@ static int on_body(llhttp_t *p, const char *at, size_t n)
   if (!h->discard_body)
     td_buf_append(&h->body, at, n);
   if (h->body.failed) {
-    fail(h, 413, "no memory for the body");
+    fail(h, 503, "no memory for the body");
     return -1;
   }
   return 0;
@@ -294,6 +308,7 @@ static const llhttp_settings_t parser_settings = {
     .on_header_field = on_name,
     .on_header_field_complete = on_name_complete,
     .on_headers_complete = on_headers_complete,
+    .on_chunk_header = on_chunk_header,
     .on_body = on_body,
     .on_message_complete = on_message_complete,
 };
@@ -305,6 +320,8 @@ static bool parser_run(td_http *h, const char *data, size_t n, size_t *used)
   *used = n;
   if (h->stage == STAGE_ERROR)
     return false;
+  if (e == HPE_INVALID_CHUNK_SIZE && strcmp(llhttp_get_error_reason(&h->parser), "Chunk size overflow") == 0)
+    return fail(h, 413, "body too large"); /* the same code stands for what is no number, which is a 400 */
   if (e == HPE_PAUSED && h->complete)
     *used = (size_t)(llhttp_get_error_pos(&h->parser) - data);
   else if (e != HPE_OK || h->complete)
@@ -314,10 +331,28 @@ static bool parser_run(td_http *h, const char *data, size_t n, size_t *used)
 
 /* ---- head ---- */
 
-/* All lines are there: our rules on a copy that may be cut up, then llhttp on the bytes as they came. */
+/* Makes the tabs around headers' values spaces, which mean the same (RFC 9110 5.6.3): llhttp expects no tab behind the
+ * values that it reads itself. */
+static void blank_tabs(td_buf *raw)
+{
+  char *end = raw->data + raw->len_bytes, *line = (char *)memchr(raw->data, '\n', raw->len_bytes) + 1;
+  for (char *nl; line < end; line = nl + 1) {
+    nl = memchr(line, '\n', (size_t)(end - line));
+    char *colon = memchr(line, ':', (size_t)(nl - line));
+    if (!colon)
+      continue;
+    for (char *p = colon + 1; *p == ' ' || *p == '\t'; p++)
+      *p = ' ';
+    for (char *p = nl - 2; *p == ' ' || *p == '\t'; p--)
+      *p = ' ';
+  }
+}
+
+/* All lines are there: llhttp on the bytes as they came, then our rules, which cut them up. */
 static bool head_complete(td_http *h)
 {
   size_t used, n = h->raw.len_bytes;
+  blank_tabs(&h->raw);
   llhttp_init(&h->parser, HTTP_REQUEST, &parser_settings);
   h->parser.data = h;
   bool parsed = parser_run(h, h->raw.data, n, &used);
@@ -396,7 +431,7 @@ static td_http_event feed_head(td_http *h, const char *data, size_t n, size_t *u
     td_buf_append(&h->raw, at, len);
     *used += len;
     if (h->raw.failed) {
-      fail(h, 431, "no memory for headers");
+      fail(h, 503, "no memory for the headers");
       return TD_HTTP_IS_ERROR;
     }
     bool last = false;

@@ -1,37 +1,44 @@
 /* Listening sockets: see listener.h.
  *
- * Out of descriptors: server.c sizes max_conns to RLIMIT_NOFILE so that this does not happen by connections; if it does,
- * libuv closes the waiting connections with its spare descriptor, and serving goes on. */
+ * Sockets are accepted from by hand: uv_listen leaves no choice of when (an inherited socket is to wait), and
+ * gives up for good on a socket whose connection was once not taken. What fails here fails for a moment: the
+ * socket is let be, its clients wait in the backlog, and it is tried again every RETRY_MS. */
 #include "server/listener.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include "server/conn.h"
 #include "server/notify.h"
 
-enum { SOCKETS_MAX = 16 };
+/* ACCEPTS_AT_ONCE: then others have their turn of the loop. */
+enum { SOCKETS_MAX = 16, ACCEPTS_AT_ONCE = 64, RETRY_MS = 100 };
 
-typedef union socket_handle {
-  uv_handle_t handle;
-  uv_stream_t stream;
-  uv_tcp_t tcp;
-  uv_pipe_t pipe;
-} socket_handle;
+typedef struct listening {
+  td_listener *listener;
+  int fd;
+  bool is_unix;
+  char path[sizeof((struct sockaddr_un *)0)->sun_path]; /* to be removed at the end; "": none */
+  uint64_t blocked_ms; /* since then a client waits that could not be taken; 0: none */
+  uv_poll_t poll;
+} listening;
 
 struct td_listener {
   td_server *server;
   bool inherited;
-  int n, n_open;
-  uint64_t last_complaint_ms;
-  socket_handle sockets[SOCKETS_MAX];
+  int n, n_handles; /* handles: to be closed before it is freed */
+  td_conn *spare;   /* taken before the connection is accepted */
+  td_log_gate failures, refusals;
+  uv_timer_t retry;
+  listening sockets[SOCKETS_MAX];
 };
 
 td_status td_listen_parse(const char *spec, char host[256], char port[8], bool *is_unix, td_error *err)
@@ -39,8 +46,8 @@ td_status td_listen_parse(const char *spec, char host[256], char port[8], bool *
   *is_unix = strncmp(spec, "unix:", 5) == 0;
   if (*is_unix) {
     if (spec[5] == '\0' || strlen(spec + 5) >= sizeof((struct sockaddr_un *)0)->sun_path)
-      return td_fail_param(err, TD_ERR_CONFIG, "listen", "listen: '%s': the path must have 1 to %zu bytes", spec,
-                           sizeof((struct sockaddr_un *)0)->sun_path - 1);
+      return td_fail_param(err, TD_ERR_CONFIG, "listen", "listen: '%s': the path must have 1 to %zu bytes",
+                           spec, sizeof((struct sockaddr_un *)0)->sun_path - 1);
     snprintf(host, 256, "%s", spec + 5);
     port[0] = '\0';
     return TD_OK;
@@ -53,8 +60,8 @@ td_status td_listen_parse(const char *spec, char host[256], char port[8], bool *
     n -= 2;
   }
   if (!colon || n == 0 || n >= 256 || (!v6 && memchr(h, ':', n)))
-    return td_fail_param(err, TD_ERR_CONFIG, "listen", "listen: '%s' is not HOST:PORT, [IPv6]:PORT or unix:PATH",
-                         spec);
+    return td_fail_param(err, TD_ERR_CONFIG, "listen",
+                         "listen: '%s' is not HOST:PORT, [IPv6]:PORT or unix:PATH", spec);
   size_t digits = strspn(colon + 1, "0123456789");
   if (digits == 0 || digits > 5 || colon[1 + digits] != '\0' || atoi(colon + 1) > 65535)
     return td_fail_param(err, TD_ERR_CONFIG, "listen", "listen: '%s': the port must be 0 to 65535", spec);
@@ -64,47 +71,92 @@ td_status td_listen_parse(const char *spec, char host[256], char port[8], bool *
   return TD_OK;
 }
 
+/* ---- refusing ---- */
+
+/* Without a connection of ours: it must work when there is room for none. */
+static void refuse(td_listener *l, int fd, const td_api_error *e)
+{
+  char unread[4096];
+  td_buf body, out;
+  td_buf_init(&body, 0);
+  td_buf_init(&out, 0);
+  td_api_error_render(e, &body);
+  td_buf_printf(&out,
+                "HTTP/1.1 %d %s\r\nserver: tandem\r\ncontent-type: application/json\r\nretry-after: %d\r\n"
+                "connection: close\r\ncontent-length: %zu\r\n\r\n",
+                e->status, td_http_reason(e->status), e->retry_after_s, body.len_bytes);
+  td_buf_append(&out, body.data ? body.data : "", body.len_bytes);
+  if (!body.failed && !out.failed)
+    (void)send(fd, out.data, out.len_bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+  td_buf_deinit(&body);
+  td_buf_deinit(&out);
+  shutdown(fd, SHUT_WR);
+  for (int i = 0; i < 16 && recv(fd, unread, sizeof unread, MSG_DONTWAIT) > 0; i++)
+    ; /* closing with bytes unread resets the connection, and may destroy the answer */
+  close(fd);
+  l->server->metrics.connections_refused++;
+}
+
+static uint32_t allowed_per_address(const td_server *s)
+{
+  uint32_t set = (uint32_t)td_option(s->options, TD_LIMIT_CONNECTIONS_PER_IP);
+  return set > 0 ? set : (s->max_conns + 1) / 2;
+}
+
+static uint32_t open_of_owner(const td_conn *c)
+{
+  uint32_t n = 0;
+  for (const td_conn *o = c->server->ip_buckets[c->ip_bucket]; o; o = o->ip_next)
+    n += memcmp(&o->ip, &c->ip, sizeof c->ip) == 0;
+  return n;
+}
+
+/* Whether there is room for c, which is in no list yet; *e: why not. */
+static bool has_room(td_listener *l, const td_conn *c, bool trusted, td_api_error *e)
+{
+  td_server *s = l->server;
+  uint32_t max = allowed_per_address(s);
+  char who[TD_ADDRESS_TEXT_BYTES], more[TD_LOG_GATE_BYTES];
+  td_conn_peer(c, who);
+  if (s->n_conns >= s->max_conns)
+    td_api_error_set(e, 503, "too_many_connections", NULL,
+                     "%u connections are open, and no more are taken (connections)", s->n_conns);
+  else if (c->has_ip && !trusted && open_of_owner(c) >= max)
+    td_api_error_set(
+        e, 503, "too_many_connections", NULL,
+        "%u connections are open from this address, and no more are taken from one (connections_per_ip)",
+        max);
+  else
+    return true;
+  e->retry_after_s = 1;
+  if (td_log_gate_pass(&l->refusals, uv_now(&s->loop), 1, more))
+    td_warn("refused a connection from %s: %s%s", who, e->message, more);
+  return false;
+}
+
 /* ---- accepting ---- */
 
-static uint32_t hash_ip(const unsigned char *ip, size_t n)
+typedef enum accepted { ACCEPTED_ONE, ACCEPTED_NONE, ACCEPT_FAILED } accepted;
+
+static void complain(td_listener *l, const char *what)
+{
+  char more[TD_LOG_GATE_BYTES];
+  if (td_log_gate_pass(&l->failures, uv_now(&l->server->loop), 1, more))
+    td_warn("accepting connections: %s%s", what, more);
+}
+
+static uint32_t bucket_of(const td_address *ip)
 {
   uint32_t h = 2166136261u;
-  for (size_t i = 0; i < n; i++)
-    h = (h ^ ip[i]) * 16777619u;
+  for (size_t i = 0; i < sizeof ip->bytes; i++)
+    h = (h ^ ip->bytes[i]) * 16777619u;
   return (h ^ h >> 15) % TD_IP_BUCKETS;
 }
 
-/* The peer's IPv4 address, or the /64 that its owner has in IPv6. */
-static bool peer_ip(td_conn *c)
-{
-  struct sockaddr_storage a;
-  int len = sizeof a;
-  if (c->uv.handle.type != UV_TCP || uv_tcp_getpeername(&c->uv.tcp, (struct sockaddr *)&a, &len) != 0)
-    return false;
-  const struct sockaddr_in6 *a6 = (struct sockaddr_in6 *)&a;
-  if (a.ss_family == AF_INET)
-    memcpy(c->ip, &((struct sockaddr_in *)&a)->sin_addr, 4);
-  else if (IN6_IS_ADDR_V4MAPPED(&a6->sin6_addr))
-    memcpy(c->ip, &a6->sin6_addr.s6_addr[12], 4);
-  else
-    memcpy(c->ip, &a6->sin6_addr, 8);
-  return true;
-}
-
-/* Enters c in the lists; false if there is no room for it. */
-static bool admit(td_conn *c)
+static void enter(td_conn *c)
 {
   td_server *s = c->server;
-  if (s->n_conns >= s->max_conns)
-    return false;
-  if (peer_ip(c)) {
-    uint32_t same = 0;
-    c->ip_bucket = hash_ip(c->ip, sizeof c->ip);
-    for (td_conn *o = s->ip_buckets[c->ip_bucket]; o; o = o->ip_next)
-      same += memcmp(o->ip, c->ip, sizeof c->ip) == 0;
-    if (same >= (uint32_t)td_option(s->options, TD_LIMIT_CONNECTIONS_PER_IP))
-      return false;
-    c->has_ip = true;
+  if (c->has_ip) {
     c->ip_next = s->ip_buckets[c->ip_bucket];
     if (c->ip_next)
       c->ip_next->ip_prev = c;
@@ -115,95 +167,184 @@ static bool admit(td_conn *c)
     c->next->prev = c;
   s->conns = c;
   s->n_conns++;
-  return true;
 }
 
-static void on_refused_closed(uv_handle_t *h) { free(h->data); }
+static void on_unused_closed(uv_handle_t *h) { free(h->data); }
 
-static void refuse(td_conn *c)
+/* c takes fd and begins. On failure both are gone. */
+static void adopt(td_listener *l, td_conn *c, int fd, bool is_unix)
 {
-  static const char text[] = "HTTP/1.1 503 Service Unavailable\r\nserver: tandem\r\nretry-after: 1\r\n"
-                             "connection: close\r\ncontent-length: 0\r\n\r\n";
-  uv_buf_t b = uv_buf_init((char *)text, sizeof text - 1);
-  (void)uv_try_write(&c->uv.stream, &b, 1);
-  c->server->metrics.connections_refused++;
-  uv_close(&c->uv.handle, on_refused_closed);
-}
-
-static void complain(td_listener *l, const char *what)
-{
-  uint64_t now = uv_now(&l->server->loop);
-  if (l->last_complaint_ms && now - l->last_complaint_ms < 1000)
-    return;
-  l->last_complaint_ms = now;
-  td_warn("accepting connections: %s", what);
-}
-
-static void on_connection(uv_stream_t *stream, int status)
-{
-  td_listener *l = stream->data;
-  if (status < 0) {
-    complain(l, uv_strerror(status));
-    return;
-  }
-  td_conn *c = calloc(1, sizeof *c);
-  if (!c) {
-    complain(l, "no memory");
-    return; /* it stays in the backlog; libuv asks again when another is accepted */
-  }
-  c->server = l->server;
-  int rc = stream->type == UV_TCP ? uv_tcp_init(&l->server->loop, &c->uv.tcp)
-                                  : uv_pipe_init(&l->server->loop, &c->uv.pipe, 0);
-  if (rc != 0) {
-    free(c);
-    complain(l, uv_strerror(rc));
-    return;
-  }
+  td_server *s = l->server;
+  int rc = is_unix ? uv_pipe_init(&s->loop, &c->uv.pipe, 0) : uv_tcp_init(&s->loop, &c->uv.tcp);
+  bool has_handle = rc == 0;
+  if (rc == 0)
+    rc = is_unix ? uv_pipe_open(&c->uv.pipe, fd) : uv_tcp_open(&c->uv.tcp, fd);
   c->uv.handle.data = c;
-  if (uv_accept(stream, &c->uv.stream) != 0) {
-    uv_close(&c->uv.handle, on_refused_closed);
+  if (rc != 0) {
+    complain(l, uv_strerror(rc));
+    close(fd);
+    if (has_handle)
+      uv_close(&c->uv.handle, on_unused_closed);
+    else
+      free(c);
     return;
   }
-  if (!admit(c)) {
-    refuse(c);
-    return;
-  }
-  if (stream->type == UV_TCP)
+  if (!is_unix)
     uv_tcp_nodelay(&c->uv.tcp, 1);
   /* What the kernel holds for a client that does not read counts too; left alone it takes megabytes. */
-  int send_bytes = (int)td_option(l->server->options, TD_LIMIT_SSE_QUEUE_BYTES);
+  int send_bytes = (int)td_option(s->options, TD_LIMIT_SSE_QUEUE_BYTES);
   uv_send_buffer_size(&c->uv.handle, &send_bytes);
+  enter(c);
   td_conn_start(c);
+}
+
+static accepted accept_error(td_listener *l, int e)
+{
+  switch (e) {
+  case EAGAIN:
+    return ACCEPTED_NONE;
+  case EINTR: /* these are of the one connection, which is gone: accept(2) */
+  case ECONNABORTED:
+  case EPERM:
+  case EPROTO:
+  case ENETDOWN:
+  case ENOPROTOOPT:
+  case EHOSTDOWN:
+  case ENONET:
+  case EHOSTUNREACH:
+  case EOPNOTSUPP:
+  case ENETUNREACH:
+    return ACCEPTED_ONE;
+  default:
+    complain(l, strerror(e));
+    return ACCEPT_FAILED;
+  }
+}
+
+static accepted accept_one(td_listener *l, const listening *k)
+{
+  struct sockaddr_storage from = {0};
+  socklen_t n = sizeof from;
+  td_address address;
+  td_api_error e;
+  if (!l->spare && !(l->spare = calloc(1, sizeof *l->spare))) {
+    complain(l, "no memory");
+    return ACCEPT_FAILED;
+  }
+  int fd = accept4(k->fd, (struct sockaddr *)&from, &n, SOCK_NONBLOCK | SOCK_CLOEXEC);
+  if (fd < 0)
+    return accept_error(l, errno);
+  td_conn *c = l->spare;
+  c->server = l->server;
+  c->has_ip = td_address_of(&from, &address);
+  if (c->has_ip) {
+    c->ip = td_address_owner(address);
+    c->ip_bucket = bucket_of(&c->ip);
+  }
+  if (!has_room(l, c, c->has_ip && td_ranges_have(&l->server->trusted_proxies, &address), &e)) {
+    refuse(l, fd, &e);
+    return ACCEPTED_ONE;
+  }
+  l->spare = NULL;
+  adopt(l, c, fd, k->is_unix);
+  return ACCEPTED_ONE;
+}
+
+static void on_retry(uv_timer_t *t);
+static void on_readable(uv_poll_t *p, int status, int events);
+
+/* Its clients wait in the backlog until the next try. */
+static void block(listening *k)
+{
+  td_listener *l = k->listener;
+  uv_poll_stop(&k->poll);
+  if (k->blocked_ms == 0)
+    k->blocked_ms = uv_now(&l->server->loop);
+  if (!uv_is_active((uv_handle_t *)&l->retry))
+    uv_timer_start(&l->retry, on_retry, RETRY_MS, 0);
+}
+
+static void accept_some(listening *k)
+{
+  accepted a = ACCEPTED_ONE;
+  for (int i = 0; i < ACCEPTS_AT_ONCE && a == ACCEPTED_ONE; i++) {
+    a = accept_one(k->listener, k);
+    if (a != ACCEPT_FAILED)
+      k->blocked_ms = 0;
+  }
+  if (a == ACCEPT_FAILED || uv_poll_start(&k->poll, UV_READABLE, on_readable) != 0)
+    block(k);
+}
+
+static void on_readable(uv_poll_t *p, int status, int events)
+{
+  listening *k = p->data;
+  if (status == 0) {
+    accept_some(k);
+    return;
+  }
+  complain(k->listener, uv_strerror(status));
+  block(k);
+}
+
+static void on_retry(uv_timer_t *t)
+{
+  td_listener *l = t->data;
+  for (int i = 0; i < l->n; i++)
+    if (l->sockets[i].blocked_ms > 0)
+      accept_some(&l->sockets[i]);
+}
+
+void td_listener_accept(td_listener *l)
+{
+  for (int i = 0; i < l->n; i++)
+    accept_some(&l->sockets[i]);
+}
+
+bool td_listener_healthy(const td_listener *l)
+{
+  uint64_t now = uv_now(&l->server->loop),
+           stall_ms = (uint64_t)td_option(l->server->options, TD_LIMIT_HEALTH_STALL_MS);
+  for (int i = 0; i < l->n; i++) {
+    const listening *k = &l->sockets[i];
+    int listens = 0;
+    socklen_t n = sizeof listens;
+    if (getsockopt(k->fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &n) != 0 || !listens)
+      return false; /* it was closed or shut behind our back */
+    if (k->blocked_ms > 0 && now - k->blocked_ms > stall_ms)
+      return false;
+  }
+  return true;
 }
 
 /* ---- opening ---- */
 
-static td_status listen_on(td_listener *l, socket_handle *h, const char *name, td_error *err)
+/* From here on fd is the listener's, also on failure. */
+static td_status add_socket(td_listener *l, int fd, bool is_unix, const char *name, td_error *err)
 {
-  int rc = uv_listen(&h->stream, (int)td_option(l->server->options, TD_LIMIT_LISTEN_BACKLOG), on_connection);
-  if (rc != 0)
+  int backlog = (int)td_option(l->server->options, TD_LIMIT_LISTEN_BACKLOG);
+  listening *k = &l->sockets[l->n];
+  int rc =
+      listen(fd, backlog) == 0 ? uv_poll_init(&l->server->loop, &k->poll, fd) : uv_translate_sys_error(errno);
+  if (rc != 0) {
+    close(fd);
     return td_fail_param(err, TD_ERR_IO, "listen", "cannot listen on %s: %s", name, uv_strerror(rc));
+  }
+  k->listener = l;
+  k->fd = fd;
+  k->is_unix = is_unix;
+  k->poll.data = k;
+  l->n++;
+  l->n_handles++;
   return TD_OK;
 }
 
-static socket_handle *add_socket(td_listener *l, bool tcp)
-{
-  socket_handle *h = &l->sockets[l->n];
-  int rc = tcp ? uv_tcp_init(&l->server->loop, &h->tcp) : uv_pipe_init(&l->server->loop, &h->pipe, 0);
-  if (rc != 0)
-    return NULL;
-  h->handle.data = l;
-  l->n++;
-  l->n_open++;
-  return h;
-}
-
-static void say_listening(const socket_handle *h)
+static void say_listening(int fd)
 {
   struct sockaddr_storage a;
-  int len = sizeof a;
+  socklen_t len = sizeof a;
   char ip[64];
-  if (uv_tcp_getsockname(&h->tcp, (struct sockaddr *)&a, &len) != 0)
+  if (getsockname(fd, (struct sockaddr *)&a, &len) != 0)
     return;
   bool v6 = a.ss_family == AF_INET6;
   if (v6)
@@ -214,6 +355,21 @@ static void say_listening(const socket_handle *h)
           ntohs(v6 ? ((struct sockaddr_in6 *)&a)->sin6_port : ((struct sockaddr_in *)&a)->sin_port));
 }
 
+/* Binds, and listens through add_socket. */
+static td_status bind_one(td_listener *l, int family, const struct sockaddr *a, socklen_t n, bool v6_only,
+                          const char *spec, td_error *err)
+{
+  int on = 1, fd = socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (fd < 0 || (family != AF_UNIX && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0) ||
+      (v6_only && setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on) != 0) || bind(fd, a, n) != 0) {
+    td_status st = td_fail_param(err, TD_ERR_IO, "listen", "cannot listen on %s: %s", spec, strerror(errno));
+    if (fd >= 0)
+      close(fd);
+    return st;
+  }
+  return add_socket(l, fd, family == AF_UNIX, spec, err);
+}
+
 static td_status open_tcp(td_listener *l, const char *host, const char *port, const char *spec, td_error *err)
 {
   struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV}, *all;
@@ -222,41 +378,42 @@ static td_status open_tcp(td_listener *l, const char *host, const char *port, co
     return td_fail_param(err, TD_ERR_IO, "listen", "cannot listen on %s: %s", spec, gai_strerror(rc));
   td_status st = TD_OK;
   for (struct addrinfo *a = all; a && st == TD_OK && l->n < SOCKETS_MAX; a = a->ai_next) {
-    socket_handle *h = add_socket(l, true);
-    bool v6_only = a->ai_family == AF_INET6 && all->ai_next;
-    rc = h ? uv_tcp_bind(&h->tcp, a->ai_addr, v6_only ? UV_TCP_IPV6ONLY : 0) : UV_ENOMEM;
-    if (rc != 0)
-      st = td_fail_param(err, TD_ERR_IO, "listen", "cannot listen on %s: %s", spec, uv_strerror(rc));
-    else
-      st = listen_on(l, h, spec, err);
+    st = bind_one(l, a->ai_family, a->ai_addr, a->ai_addrlen, a->ai_family == AF_INET6 && all->ai_next, spec,
+                  err);
     if (st == TD_OK)
-      say_listening(h);
+      say_listening(l->sockets[l->n - 1].fd);
   }
   freeaddrinfo(all);
   return st;
 }
 
-/* A socket file that nobody listens on is left over from a process that was killed. */
-static void remove_stale(const char *path)
+/* A socket file that nobody listens on is left over from a process that was killed. Nothing but a socket is
+ * removed. */
+static td_status remove_stale(const struct sockaddr_un *a, td_error *err)
 {
-  struct sockaddr_un a = {.sun_family = AF_UNIX};
-  memcpy(a.sun_path, path, strnlen(path, sizeof a.sun_path - 1));
+  struct stat st;
+  if (lstat(a->sun_path, &st) != 0)
+    return TD_OK;
+  if (!S_ISSOCK(st.st_mode))
+    return td_fail_param(err, TD_ERR_IO, "listen",
+                         "cannot listen on unix:%s: there is a file of that name that is no socket",
+                         a->sun_path);
   int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd < 0)
-    return;
-  if (connect(fd, (struct sockaddr *)&a, sizeof a) != 0 && errno == ECONNREFUSED)
-    unlink(path);
+    return TD_OK; /* binding says what is wrong */
+  if (connect(fd, (const struct sockaddr *)a, sizeof *a) != 0 && errno == ECONNREFUSED)
+    unlink(a->sun_path);
   close(fd);
+  return TD_OK;
 }
 
 static td_status open_unix(td_listener *l, const char *path, const char *spec, td_error *err)
 {
-  remove_stale(path);
-  socket_handle *h = add_socket(l, false);
-  int rc = h ? uv_pipe_bind(&h->pipe, path) : UV_ENOMEM;
-  if (rc != 0)
-    return td_fail_param(err, TD_ERR_IO, "listen", "cannot listen on %s: %s", spec, uv_strerror(rc));
-  TD_TRY(listen_on(l, h, spec, err));
+  struct sockaddr_un a = {.sun_family = AF_UNIX};
+  memcpy(a.sun_path, path, strnlen(path, sizeof a.sun_path - 1));
+  TD_TRY(remove_stale(&a, err));
+  TD_TRY(bind_one(l, AF_UNIX, (const struct sockaddr *)&a, sizeof a, false, spec, err));
+  snprintf(l->sockets[l->n - 1].path, sizeof a.sun_path, "%s", path);
   td_info("listening on %s", spec);
   return TD_OK;
 }
@@ -264,19 +421,20 @@ static td_status open_unix(td_listener *l, const char *path, const char *spec, t
 static td_status open_inherited(td_listener *l, int first, int n, td_error *err)
 {
   l->inherited = true;
-  for (int fd = first; fd < first + n && l->n < SOCKETS_MAX; fd++) {
+  if (n > SOCKETS_MAX)
+    return td_fail_param(err, TD_ERR_IO, "listen", "%d sockets from systemd are more than %d", n,
+                         SOCKETS_MAX);
+  for (int fd = first; fd < first + n; fd++) {
     struct sockaddr_storage a;
     socklen_t len = sizeof a;
-    bool tcp = getsockname(fd, (struct sockaddr *)&a, &len) == 0 && a.ss_family != AF_UNIX;
-    socket_handle *h = add_socket(l, tcp);
-    int rc = !h ? UV_ENOMEM : tcp ? uv_tcp_open(&h->tcp, fd) : uv_pipe_open(&h->pipe, fd);
-    if (rc != 0)
-      return td_fail_param(err, TD_ERR_IO, "listen", "socket %d from systemd: %s", fd, uv_strerror(rc));
-    TD_TRY(listen_on(l, h, "a socket from systemd", err));
-    if (tcp)
-      say_listening(h);
-    else
+    char name[40];
+    snprintf(name, sizeof name, "socket %d from systemd", fd);
+    bool is_unix = getsockname(fd, (struct sockaddr *)&a, &len) == 0 && a.ss_family == AF_UNIX;
+    TD_TRY(add_socket(l, fd, is_unix, name, err));
+    if (is_unix)
       td_info("listening on a unix socket from systemd");
+    else
+      say_listening(fd);
   }
   return TD_OK;
 }
@@ -287,10 +445,15 @@ td_status td_listener_open(td_server *s, const char *spec, td_listener **out, td
   bool is_unix;
   int first, n = td_notify_listen_fds(&first);
   td_listener *l = calloc(1, sizeof *l);
-  *out = l; /* also on failure: what is open must be closed */
-  if (!l)
+  *out = NULL;
+  if (!l || uv_timer_init(&s->loop, &l->retry) != 0) {
+    free(l);
     return td_fail(err, TD_ERR_NOMEM, "no memory for the listener");
+  }
+  *out = l; /* also on failure: what is open must be closed */
   l->server = s;
+  l->retry.data = l;
+  l->n_handles = 1;
   if (n > 0)
     return open_inherited(l, first, n, err);
   TD_TRY(td_listen_parse(spec, host, port, &is_unix, err));
@@ -299,20 +462,27 @@ td_status td_listener_open(td_server *s, const char *spec, td_listener **out, td
 
 bool td_listener_is_inherited(const td_listener *l) { return l && l->inherited; }
 
-static void on_socket_closed(uv_handle_t *h)
+static void let_go(td_listener *l)
 {
-  td_listener *l = h->data;
-  if (--l->n_open == 0)
-    free(l);
+  if (--l->n_handles > 0)
+    return;
+  free(l->spare);
+  free(l);
 }
+
+static void on_timer_closed(uv_handle_t *h) { let_go(h->data); }
+static void on_poll_closed(uv_handle_t *h) { let_go(((listening *)h->data)->listener); }
 
 void td_listener_close(td_listener *l)
 {
   if (!l)
     return;
-  if (l->n == 0)
-    free(l);
-  else
-    for (int i = 0, n = l->n; i < n; i++)
-      uv_close(&l->sockets[i].handle, on_socket_closed);
+  for (int i = 0; i < l->n; i++) {
+    listening *k = &l->sockets[i];
+    if (k->path[0] != '\0')
+      unlink(k->path); /* first: who finds the file finds a listener */
+    uv_close((uv_handle_t *)&k->poll, on_poll_closed);
+    close(k->fd);
+  }
+  uv_close((uv_handle_t *)&l->retry, on_timer_closed);
 }

@@ -156,6 +156,11 @@ static void tandem_metrics(page *p, const td_metrics *m, const td_metrics_view *
 {
   static const char *const classes[] = {NULL,           NULL,           ",code=\"2xx\"",
                                         ",code=\"3xx\"", ",code=\"4xx\"", ",code=\"5xx\""};
+  static const char *const cuts[TD_CUT_KINDS] = {
+      [TD_CUT_STALL] = ",reason=\"stall\"",          [TD_CUT_HEAD_TIMEOUT] = ",reason=\"head_timeout\"",
+      [TD_CUT_BODY_RATE] = ",reason=\"body_rate\"",  [TD_CUT_BODY_TIMEOUT] = ",reason=\"body_timeout\"",
+      [TD_CUT_MEMORY] = ",reason=\"out_of_memory\"",
+  };
   const td_engine_stats *s = v->stats;
   counter(p, "tandem:steps_total", "Engine steps", (double)s->steps);
   counter(p, "tandem:captured_steps_total", "Steps launched from a captured one (GPU)", (double)s->captured_steps);
@@ -185,6 +190,10 @@ static void tandem_metrics(page *p, const td_metrics *m, const td_metrics_view *
   gauge(p, "tandem:watchers", "Clients that watch the steps", v->n_watchers);
   counter(p, "tandem:watch_missed_steps_total", "Steps that a watcher was too slow for", (double)m->steps_missed);
   counter(p, "tandem:connections_refused_total", "Connections over a cap", (double)m->connections_refused);
+  head(p, "tandem:connections_cut_total", "counter",
+       "Connections ended because the client was too slow, or for want of memory");
+  for (int i = 0; i < TD_CUT_KINDS; i++)
+    sample(p, "tandem:connections_cut_total", cuts[i], (double)m->connections_cut[i]);
   head(p, "tandem:http_responses_total", "counter", "Answers by status class");
   for (int i = 2; i < 6; i++)
     sample(p, "tandem:http_responses_total", classes[i], (double)m->responses[i]);

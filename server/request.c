@@ -226,7 +226,7 @@ static bool add_stop(td_request *r, const cJSON *item, td_api_error *error)
 {
   if (!cJSON_IsString(item))
     return invalid(error, "stop", "must be a string or an array of strings");
-  size_t n = strlen(item->valuestring);
+  size_t n = td_json_text(item->valuestring, item->valuestring);
   if (n == 0)
     return invalid(error, "stop", "must not hold an empty string");
   if (n > td_limit_max(TD_LIMIT_STOP_STRING_BYTES)) {

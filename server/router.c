@@ -6,6 +6,7 @@
 #include <strings.h>
 
 #include "server/call.h"
+#include "server/origin.h"
 #include "server/watch.h"
 
 typedef struct route {
@@ -14,6 +15,7 @@ typedef struct route {
   bool post;       /* POST, else GET and HEAD */
   bool open;       /* needs no key */
   bool any_state;  /* also while loading or draining */
+  bool probe;      /* asks by whatever name an orchestrator has for us */
   void (*answer)(td_conn *c);
   const td_api *api;
 } route;
@@ -28,8 +30,8 @@ static const route routes[] = {
     {"/", .open = true, .any_state = true, .answer = td_api_page},
     {"/v1/steps", .any_state = true, .answer = td_watch_begin},
     {"/metrics", .any_state = true, .answer = td_api_metrics},
-    {"/health", .open = true, .any_state = true, .answer = td_api_health},
-    {"/ready", .open = true, .any_state = true, .answer = td_api_ready},
+    {"/health", .open = true, .any_state = true, .probe = true, .answer = td_api_health},
+    {"/ready", .open = true, .any_state = true, .probe = true, .answer = td_api_ready},
 };
 
 static const route *find_route(const char *path)
@@ -80,7 +82,7 @@ static bool is_json(const char *type)
 
 static bool admit_state(const td_server *s, td_api_error *e)
 {
-  if (s->draining)
+  if (s->draining && !s->handing_over)
     td_api_error_set(e, 503, "shutting_down", NULL, "the server is shutting down");
   else if (s->engine_state == TD_ENGINE_LOADING)
     td_api_error_set(e, 503, "model_loading", NULL, "the model is still loading");
@@ -102,11 +104,15 @@ static bool admit_load(td_server *s, td_api_error *e)
   return false;
 }
 
+/* A type must be named: a web page can send a POST without one anywhere, and need not ask first (CORS). */
 static bool admit_body(const td_http_head *h, td_api_error *e)
 {
   if (h->content_encoding && strcasecmp(h->content_encoding, "identity") != 0)
     td_api_error_set(e, 415, "unsupported_encoding", NULL, "bodies with a Content-Encoding are not accepted");
-  else if (h->content_type && !is_json(h->content_type))
+  else if (!h->content_type)
+    td_api_error_set(e, 415, "unsupported_content_type", NULL,
+                     "the Content-Type must be application/json, and there is none");
+  else if (!is_json(h->content_type))
     td_api_error_set(e, 415, "unsupported_content_type", NULL, "the Content-Type must be application/json, not '%.100s'",
                      h->content_type);
   else
@@ -121,6 +127,8 @@ bool td_router_admit(td_conn *c, td_api_error *e, const char **headers)
   const route *r = find_route(h->path);
   uint64_t unused;
   *headers = NULL;
+  if (!c->server->keys.asked && !(r && r->probe) && !td_origin_admit(c->server->options, h, e))
+    return false;
   if (h->method == TD_HTTP_OPTIONS && (r || strcmp(h->path, "*") == 0))
     return true;
   if (!r) {

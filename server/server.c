@@ -13,6 +13,7 @@
 
 #include "server/call.h"
 #include "server/notify.h"
+#include "server/origin.h"
 #include "server/watch.h"
 
 enum { SWEEP_MS = 100, END_FLUSH_MS = 1000 };
@@ -26,7 +27,7 @@ uint64_t td_server_now_us(void)
   return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / 1000u;
 }
 
-bool td_server_healthy(const td_server *s)
+static bool engine_healthy(const td_server *s)
 {
   if (s->engine_state == TD_ENGINE_FAILED || s->engine_state == TD_ENGINE_STOPPED)
     return false;
@@ -38,6 +39,12 @@ bool td_server_healthy(const td_server *s)
   bool busy = st.in_step || st.n_running > 0 || st.n_waiting > 0;
   return !busy || now < st.heartbeat_us ||
          now - st.heartbeat_us < (uint64_t)td_option(s->options, TD_LIMIT_HEALTH_STALL_MS) * 1000u;
+}
+
+/* A drain may have closed the listener: then it is not missed. */
+bool td_server_healthy(const td_server *s)
+{
+  return engine_healthy(s) && (!s->listener || td_listener_healthy(s->listener));
 }
 
 void td_server_set_retry_after(td_server *s, td_api_error *e, uint32_t n_prompt)
@@ -101,9 +108,20 @@ static bool all_sent(const td_server *s)
   return true;
 }
 
+/* Whether a request is on its way that this process is still to answer. */
+static bool awaits_request(const td_server *s)
+{
+  if (!s->handing_over)
+    return false;
+  for (const td_conn *c = s->conns; c; c = c->next)
+    if (c->state == TD_CONN_READING)
+      return true;
+  return false;
+}
+
 void td_server_idle(td_server *s)
 {
-  if (s->draining && !s->stopping && s->n_calls == 0 && all_sent(s))
+  if (s->draining && !s->stopping && s->n_calls == 0 && all_sent(s) && !awaits_request(s))
     stop(s);
 }
 
@@ -118,6 +136,7 @@ static void begin_drain(td_server *s, uint64_t ms)
   if (td_listener_is_inherited(s->listener)) { /* new clients wait for the next process */
     td_listener_close(s->listener);
     s->listener = NULL;
+    s->handing_over = s->engine_state == TD_ENGINE_READY;
   }
   uv_timer_start(&s->sweep, s->sweep.timer_cb, 0, SWEEP_MS);
 }
@@ -158,6 +177,10 @@ static void on_sweep(uv_timer_t *t)
     next = c->next;
     td_conn_sweep(c, now);
   }
+  for (td_conn *c = s->handing_over ? s->conns : NULL, *next; c; c = next) {
+    next = c->next;
+    td_conn_hand_over(c, now);
+  }
   if (s->draining)
     drain_sweep(s);
 }
@@ -181,8 +204,11 @@ static void on_engine_wake(uv_async_t *a)
   td_engine_state state = td_engine_get_state(s->engine);
   td_engine_state before = s->engine_state;
   s->engine_state = state;
-  if (state != before && state == TD_ENGINE_READY)
+  if (state != before && state == TD_ENGINE_READY) {
+    if (s->listener && td_listener_is_inherited(s->listener))
+      td_listener_accept(s->listener);
     td_notify("READY=1\nSTATUS=serving");
+  }
   if (state == TD_ENGINE_READY || state == TD_ENGINE_DRAINING)
     td_generation_poll(s);
   if (state != before && state == TD_ENGINE_FAILED)
@@ -259,12 +285,16 @@ static td_status start(td_server *s, td_error *err)
 {
   const td_options *o = s->options;
   TD_TRY(start_handles(s, err));
+  TD_TRY(td_origin_check_options(o, err));
   TD_TRY(td_keys_read(&s->keys, o->api_key_file, err));
+  TD_TRY(td_ranges_read(&s->trusted_proxies, o->trusted_proxies, err));
   if (getrandom(&s->namespace_secret, sizeof s->namespace_secret, 0) != sizeof s->namespace_secret)
     return td_fail(err, TD_ERR_IO, "getrandom: %s", strerror(errno));
   TD_TRY(td_workers_create(&s->loop, (uint32_t)td_option(o, TD_LIMIT_WORKERS),
                            (uint32_t)td_option(o, TD_LIMIT_WORKER_QUEUE), &s->workers, err));
   TD_TRY(td_listener_open(s, o->listen, &s->listener, err));
+  if (!td_listener_is_inherited(s->listener)) /* else clients wait in the backlog until the model is there */
+    td_listener_accept(s->listener);
   TD_TRY(td_engine_create(o, &s->engine, err));
   td_notify("STATUS=loading the model");
   return td_engine_start(s->engine, wake_loop, s, err);
@@ -371,13 +401,18 @@ int td_server_check(const td_options *options)
 {
   td_error err = {0};
   td_keys keys;
+  td_ranges ranges;
   char host[256], port[8];
   bool is_unix;
   td_status st = td_listen_parse(options->listen, host, port, &is_unix, &err);
+  if (st == TD_OK)
+    st = td_origin_check_options(options, &err);
   if (st == TD_OK) {
     st = td_keys_read(&keys, options->api_key_file, &err);
     td_keys_deinit(&keys);
   }
+  if (st == TD_OK)
+    st = td_ranges_read(&ranges, options->trusted_proxies, &err);
   if (st == TD_OK)
     st = check_engine(options, &err);
   if (st != TD_OK)

@@ -15,9 +15,11 @@
 
 #include "config/options.h"
 #include "engine/engine.h"
+#include "server/address.h"
 #include "server/api_error.h"
 #include "server/auth.h"
 #include "server/listener.h"
+#include "server/log_gate.h"
 #include "server/metrics.h"
 #include "server/namespace.h"
 #include "server/workers.h"
@@ -42,8 +44,10 @@ typedef struct td_server {
   td_workers *workers;
   td_listener *listener;
   td_keys keys;
+  td_ranges trusted_proxies; /* not counted by address */
   td_namespace_secret namespace_secret; /* drawn at start, then read-only: workers use it */
   td_metrics metrics;
+  td_log_gate cuts;
 
   td_conn *conns; /* all, doubly linked */
   uint32_t n_conns, max_conns;
@@ -61,6 +65,7 @@ typedef struct td_server {
   uint32_t n_watchers;
 
   bool draining, stopping;
+  bool handing_over; /* draining, and the next process has the socket: what has come is still served */
   uint64_t drain_end_ms;
   int exit_code;
   uint64_t ids; /* counter for made ids */
@@ -74,7 +79,7 @@ int td_server_check(const td_options *options);
 
 /* The last call or connection has gone: a drain may be over. */
 void td_server_idle(td_server *s);
-/* Whether the engine steps, or is idle and would. */
+/* Whether clients get in, and the engine steps, or is idle and would. */
 bool td_server_healthy(const td_server *s);
 /* Of a 429: when a request with such a prompt would find room, as far as that is known. */
 void td_server_set_retry_after(td_server *s, td_api_error *e, uint32_t n_prompt);

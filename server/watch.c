@@ -13,6 +13,7 @@ enum { TICK_MS = 100, BEFORE = 256 };
 struct td_watcher {
   td_conn *conn;
   td_watcher *prev, *next;
+  uint64_t namespace_id; /* its key's; 0: none is asked */
   uint64_t cursor; /* steps read, as td_engine_read_steps counts */
   uint64_t n_missed;
   bool greeted;
@@ -33,6 +34,10 @@ static const char *state_name(const td_server *s)
 
 /* ---- events ---- */
 
+/* Several keys share the device: then tokens, pages and what is predicted from them are left out, as a prompt's length
+ * could be read from each. What is left, a watcher sees in the pace of its own answers too. */
+static bool is_shared(const td_server *s) { return s->keys.n > 1; }
+
 static void render_hello(const td_server *s, td_buf *out)
 {
   const td_engine_info *i = td_engine_get_info(s->engine);
@@ -41,14 +46,23 @@ static void render_hello(const td_server *s, td_buf *out)
   td_buf_append_str(out, ",\"backend\":");
   td_buf_append_json_string(out, i->backend, strlen(i->backend));
   td_buf_printf(out,
-                ",\"max_model_len\":%u,\"pages\":%u,\"page_tokens\":%u,\"step_tokens\":%u,\"max_running\":%u,"
-                "\"fields\":[\"step\",\"end_us\",\"step_us\",\"predicted_us\",\"decodes\",\"prefills\","
-                "\"prefill_tokens\",\"hit_tokens\",\"running\",\"waiting\",\"free\",\"cached\",\"owned\",\"preemptions\",\"calibrated_us\"]}\n\n",
+                ",\"max_model_len\":%u,\"pages\":%u,\"page_tokens\":%u,\"step_tokens\":%u,\"max_running\":%u,",
                 i->max_context_tokens, i->n_pages, i->page_tokens, i->step_tokens, i->max_running);
+  td_buf_append_str(out, is_shared(s)
+                             ? "\"fields\":[\"step\",\"end_us\",\"step_us\",\"decodes\",\"prefills\",\"running\",\"waiting\","
+                               "\"preemptions\"]}\n\n"
+                             : "\"fields\":[\"step\",\"end_us\",\"step_us\",\"predicted_us\",\"decodes\",\"prefills\","
+                               "\"prefill_tokens\",\"hit_tokens\",\"running\",\"waiting\",\"free\",\"cached\",\"owned\","
+                               "\"preemptions\",\"calibrated_us\"]}\n\n");
 }
 
-static void render_step(const td_engine_step *s, td_buf *out)
+static void render_step(const td_engine_step *s, bool shared, td_buf *out)
 {
+  if (shared) {
+    td_buf_printf(out, "[%" PRIu64 ",%" PRIu64 ",%u,%u,%u,%u,%u,%u]", s->step, s->end_us, s->step_us, s->n_decodes,
+                  s->n_prefills, s->n_running, s->n_waiting, s->preemptions);
+    return;
+  }
   td_buf_printf(out, "[%" PRIu64 ",%" PRIu64 ",%u,%u,%u,%u,%u,%u,%u,%u,%u,%u,%u,%u,%u]", s->step, s->end_us, s->step_us,
                 s->predicted_us, s->n_decodes, s->n_prefills, s->n_prefill_tokens, s->hit_tokens, s->n_running, s->n_waiting,
                 s->pages_free, s->pages_cached, s->pages_owned, s->preemptions, s->calibrated_us);
@@ -56,18 +70,23 @@ static void render_step(const td_engine_step *s, td_buf *out)
 
 static void render_news(const td_watcher *w, const td_engine_stats *st, const td_engine_step *steps, uint32_t n, td_buf *out)
 {
+  bool shared = is_shared(w->conn->server);
   td_buf_printf(out,
-                "data: {\"state\":\"%s\",\"running\":%u,\"waiting\":%u,\"pages_free\":%u,\"pages_cached\":%u,"
-                "\"pages_owned\":%u,\"prefix_query_tokens\":%" PRIu64 ",\"prefix_hit_tokens\":%" PRIu64
-                ",\"preemptions\":%" PRIu64 ",\"evicted_pages\":%" PRIu64 ",\"tbt_target_us\":%.0f,\"queue_delay_us\":%.0f"
-                ",\"missed\":%" PRIu64 ",\"steps\":[",
-                state_name(w->conn->server), st->n_running, st->n_waiting, st->pages_free, st->pages_cached, st->pages_owned,
-                st->prefix_query_tokens, st->prefix_hit_tokens, st->preemptions, st->evicted_pages,
-                st->tbt_target_us, st->queue_delay_us, w->n_missed);
+                "data: {\"state\":\"%s\",\"running\":%u,\"waiting\":%u,\"preemptions\":%" PRIu64
+                ",\"tbt_target_us\":%.0f,\"missed\":%" PRIu64,
+                state_name(w->conn->server), st->n_running, st->n_waiting, st->preemptions, st->tbt_target_us,
+                w->n_missed);
+  if (!shared)
+    td_buf_printf(out,
+                  ",\"pages_free\":%u,\"pages_cached\":%u,\"pages_owned\":%u,\"prefix_query_tokens\":%" PRIu64
+                  ",\"prefix_hit_tokens\":%" PRIu64 ",\"evicted_pages\":%" PRIu64 ",\"queue_delay_us\":%.0f",
+                  st->pages_free, st->pages_cached, st->pages_owned, st->prefix_query_tokens, st->prefix_hit_tokens,
+                  st->evicted_pages, st->queue_delay_us);
+  td_buf_append_str(out, ",\"steps\":[");
   for (uint32_t i = 0; i < n; i++) {
     if (i > 0)
       td_buf_append_char(out, ',');
-    render_step(&steps[i], out);
+    render_step(&steps[i], shared, out);
   }
   td_buf_append_str(out, "]}\n\n");
 }
@@ -119,15 +138,27 @@ static void on_tick(uv_timer_t *t)
 
 /* ---- coming and going ---- */
 
-static bool admit(const td_server *s, td_api_error *e)
+/* Those of c's key where there are several, else of its address: a client takes a quarter of the places at most. */
+static uint32_t count_same(const td_conn *c, uint64_t namespace_id)
 {
-  uint32_t max = (uint32_t)td_option(s->options, TD_LIMIT_WATCHERS);
+  uint32_t n = 0;
+  for (const td_watcher *w = c->server->watchers; w; w = w->next)
+    n += c->server->keys.n > 1 ? w->namespace_id == namespace_id : memcmp(&w->conn->ip, &c->ip, sizeof c->ip) == 0;
+  return n;
+}
+
+static bool admit(const td_conn *c, uint64_t namespace_id, td_api_error *e)
+{
+  const td_server *s = c->server;
+  uint32_t max = (uint32_t)td_option(s->options, TD_LIMIT_WATCHERS), share = max < 8 ? 1 : max / 4;
   if (s->draining)
     td_api_error_set(e, 503, "shutting_down", NULL, "the server is shutting down");
   else if (max == 0)
     td_api_error_set(e, 404, "not_found", NULL, "watching the steps is switched off (watchers = 0)");
   else if (s->n_watchers >= max)
     td_api_error_set(e, 429, "too_many_watchers", NULL, "%u clients watch the steps already", s->n_watchers);
+  else if (count_same(c, namespace_id) >= share)
+    td_api_error_set(e, 429, "too_many_watchers", NULL, "this client watches the steps %u times already", share);
   else
     return true;
   return false;
@@ -148,7 +179,9 @@ void td_watch_begin(td_conn *c)
   td_server *s = c->server;
   td_api_error e;
   td_engine_stats st;
-  if (!admit(s, &e)) {
+  uint64_t namespace_id;
+  (void)td_keys_allow(&s->keys, c->http.head.authorization, &namespace_id); /* it was allowed at the head */
+  if (!admit(c, namespace_id, &e)) {
     td_conn_respond_error(c, &e);
     return;
   }
@@ -164,6 +197,7 @@ void td_watch_begin(td_conn *c)
     return;
   }
   w->conn = c;
+  w->namespace_id = namespace_id;
   c->watcher = w;
   c->state = TD_CONN_ANSWERING;
   c->since_ms = uv_now(&s->loop);

@@ -43,6 +43,7 @@ bool td_arg_truth(rendering *r, const bound *b, int i, bool absent);
 str *td_arg_str(rendering *r, const bound *b, int i); /* must be a string; NULL when absent or none */
 
 /* shared by filters and methods (text_ops.c) */
+bool td_text_has_affix(rendering *r, const str *s, size_t from, size_t to, const str *affix, bool start);
 str *td_text_strip(rendering *r, str *s, str *chars, bool left, bool right);
 str *td_text_replace(rendering *r, str *s, str *from, str *to, int64_t count);
 str *td_text_case(rendering *r, str *s, char how); /* 'u'pper 'l'ower 'c'apitalize 't'itle (filter) 'T'itle (method) 's'wap */

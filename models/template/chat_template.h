@@ -35,7 +35,9 @@ typedef struct td_rendered {
 
 typedef struct td_render_input {
   const cJSON *trusted; /* object: bos_token, eos_token, add_generation_prompt, ... (the operator's) */
-  const cJSON *input;   /* object: messages, tools, chat_template_kwargs' members (the client's) */
+  const cJSON *input;   /* object: messages, tools, ... (the client's) */
+  const cJSON *kwargs;  /* object or NULL: the client's too, and before `input` */
+  bool continue_final_message; /* the text ends where that of input's last message does */
   time_t now;           /* for strftime_now, local time */
   size_t max_ops;       /* evaluation steps; limits: template_ops */
   size_t max_memory_bytes;

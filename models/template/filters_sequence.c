@@ -27,6 +27,7 @@ value td_attribute_default(rendering *r, value of, value path, value otherwise)
     return has_default && of.type == V_UNDEFINED ? otherwise : of;
   }
   const str *s = path.s;
+  pay_bytes(r, s->n);
   for (size_t from = 0; from <= s->n;) {
     const char *dot = from < s->n ? memchr(s->p + from, '.', s->n - from) : NULL;
     size_t to = dot ? (size_t)(dot - s->p) : s->n;
@@ -392,6 +393,7 @@ static value multi_key(rendering *r, value v, value paths, bool case_sensitive)
     return td_value_list(r, memcpy(td_render_alloc(r, 1, sizeof(value)),
                                    &(value[1]){key_of(r, v, paths, case_sensitive)}, sizeof(value)), 1, false);
   size_t n = 1;
+  pay_chars(r, paths.s->n);
   for (size_t i = 0; i < paths.s->n; i++)
     n += paths.s->p[i] == ',';
   value *keys = td_render_alloc(r, n, sizeof *keys);

@@ -135,7 +135,7 @@ static value f_wordcount(rendering *r, bound *b)
   str *s = self_str(r, b);
   int64_t n = 0;
   bool in_word = false;
-  pay_bytes(r, s->n);
+  pay_chars(r, s->n);
   for (size_t i = 0; i < s->n;) {
     size_t len = td_unicode_word_at(s->p + i, s->n - i);
     n += len && !in_word;
@@ -172,6 +172,7 @@ static value f_urlencode(rendering *r, bound *b)
 static const char *number_text(rendering *r, str *s)
 {
   str *t = td_text_strip(r, s, NULL, true, true);
+  pay_bytes(r, 8 * t->n); /* copied, then read by more than one function */
   char *out = td_render_alloc(r, t->n + 1, 1);
   size_t k = 0;
   for (size_t i = 0; i < t->n; i++) {
@@ -231,7 +232,7 @@ static value f_int(rendering *r, bound *b)
     if (t && digits < 19 && t[0] != '\0') {
       i = strtoll(t, &end, (int)(base ? base : 10));
       if (*end == '\0' && end != t)
-        return (value){.type = V_INT, .tainted = td_str_any_untrusted(v.s), .i = i};
+        return (value){.type = V_INT, .tainted = td_str_any_untrusted(r, v.s), .i = i};
     }
     if (!parse_float(r, v.s, &f) || !isfinite(f))
       return otherwise;
@@ -240,7 +241,7 @@ static value f_int(rendering *r, bound *b)
       td_render_fail(r, "integer does not fit in 64 bits");
     result = v_int(float_to_int(r, f));
   }
-  result.tainted |= td_value_is_tainted(v);
+  result.tainted |= td_value_is_tainted(r, v);
   return result;
 }
 
@@ -258,7 +259,7 @@ static value f_float(rendering *r, bound *b)
   else if ((v.type == V_STR || v.type == V_BIGINT) && parse_float(r, v.s, &f))
     result = v_float(f);
   if (result.type == V_FLOAT)
-    result.tainted |= td_value_is_tainted(v);
+    result.tainted |= td_value_is_tainted(r, v);
   return result;
 }
 
@@ -311,6 +312,7 @@ static value f_round(rendering *r, bound *b)
       td_render_fail(r, "rounding an integer to tens is not served");
     result = v_int(v.type == V_INT ? v.i : v.b);
   } else if (common) {
+    td_render_pay(r, 2 * FLOAT_STEPS);
     result = v_float(round_to(f, digits));
   } else {
     double scale = pow(10, (double)digits);

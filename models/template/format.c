@@ -107,6 +107,7 @@ static void put_float(rendering *r, text_out *o, const spec *s, double v, bool v
 {
   char digits[NUMBER_BYTES * 2], prefix[4] = "", layout[16];
   int64_t precision = s->precision < 0 ? 6 : s->precision;
+  td_render_pay(r, FLOAT_STEPS + (size_t)precision / 8);
   bool percent = s->type == '%';
   if (signbit(v))
     prefix[0] = '-';
@@ -203,7 +204,7 @@ static value read_key(rendering *r, percent *p)
 static void percent_number(rendering *r, text_out *o, spec *s, value v)
 {
   static const char *const kinds = "diuxXoeEfFgG";
-  bool real = strchr(kinds + 6, s->type) != NULL, vouched = !td_value_is_tainted(v);
+  bool real = strchr(kinds + 6, s->type) != NULL, vouched = !td_value_is_tainted(r, v);
   check_number(r, s);
   if (v.type == V_UNDEFINED)
     td_value_fail_undefined(r, v);
@@ -419,7 +420,7 @@ static void format_value(rendering *r, text_out *o, value v, const char *p, size
   }
   parse_spec(r, p, n, &s);
   s.fill_untrusted = !vouched_fill;
-  bool vouched = !td_value_is_tainted(v);
+  bool vouched = !td_value_is_tainted(r, v);
   if (v.type == V_STR) {
     if ((s.type && s.type != 's') || s.sign || s.align == '=' || s.comma)
       td_render_fail(r, "Unknown format code '%c' for object of type 'str'", s.type ? s.type : '=');
@@ -535,7 +536,7 @@ value td_format_braces(rendering *r, str *format, const call_args *args)
       colon += 2;
     }
     size_t spec_at = colon < end ? colon + 1 : end;
-    format_value(r, &o, v, p + spec_at, end - spec_at, !td_str_any_untrusted(format));
+    format_value(r, &o, v, p + spec_at, end - spec_at, !td_str_any_untrusted(r, format));
     i = end + 1;
   }
   return v_str(td_out_finish(r, &o));

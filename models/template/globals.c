@@ -48,7 +48,7 @@ static dict *make_dict(rendering *r, const call_args *args)
         td_render_fail(r, "dictionary update sequence element has length %zu; 2 is required", pair->n);
       td_dict_set(r, d, pair->items[0], pair->items[1]);
     }
-    d->tainted = td_value_is_tainted(args->pos[0]);
+    d->tainted = td_value_is_tainted(r, args->pos[0]);
   }
   for (size_t i = 0; i < args->n_kw; i++)
     td_dict_set(r, d, v_str(td_str_new(r, args->kw_names[i].p, args->kw_names[i].n, true)), args->kw[i]);
@@ -109,7 +109,7 @@ static value strftime_now(rendering *r, bound *b)
   size_t n = k ? strftime(out, sizeof out, format, &tm) : 0;
   if (n == 0 && k > 0 && out[0] != '\0')
     td_render_fail(r, "time format is too long");
-  return v_str(td_str_copy(r, out, n, !td_str_any_untrusted(s)));
+  return v_str(td_str_copy(r, out, n, !td_str_any_untrusted(r, s)));
 }
 
 const builtin td_globals[] = {

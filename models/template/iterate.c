@@ -172,7 +172,7 @@ seq *td_iter_collect(rendering *r, value v)
   if (v.type != V_ITER && td_value_length(r, v, &n))
     cap = (size_t)n;
   l->items = td_render_alloc(r, cap, sizeof *l->items);
-  l->tainted = v.type == V_STR ? false : td_value_is_tainted(v);
+  l->tainted = v.type == V_STR ? false : td_value_is_tainted(r, v);
   for (value item; (item = td_iter_next(r, it)).type != V_MISSING;) {
     if (l->n == cap) {
       value *grown = td_render_alloc(r, cap = cap ? 2 * cap : 8, sizeof *grown);

@@ -57,10 +57,11 @@ static bool byte_range(rendering *r, const bound *b, int first, size_t *from, si
   return true;
 }
 
-static bool affix_matches(const str *s, size_t from, size_t to, const str *affix, bool start)
+bool td_text_has_affix(rendering *r, const str *s, size_t from, size_t to, const str *affix, bool start)
 {
   if (affix->n > to - from)
     return false;
+  pay_bytes(r, affix->n);
   return affix->n == 0 || memcmp(start ? s->p + from : s->p + to - affix->n, affix->p, affix->n) == 0;
 }
 
@@ -73,14 +74,14 @@ static value starts_or_ends(rendering *r, bound *b)
       value v = b->arg[0].l->items[i];
       if (v.type != V_STR)
         td_render_fail(r, "tuple for %s must only contain str, not %s", b->name, td_value_type_name(v));
-      if (inside && affix_matches(b->self.s, from, to, v.s, b->variant == 's'))
+      if (inside && td_text_has_affix(r, b->self.s, from, to, v.s, b->variant == 's'))
         return v_bool(true);
     }
     return v_bool(false);
   }
   if (b->arg[0].type != V_STR)
     td_render_fail(r, "%s first arg must be str or a tuple of str, not %s", b->name, td_value_type_name(b->arg[0]));
-  return v_bool(inside && affix_matches(b->self.s, from, to, b->arg[0].s, b->variant == 's'));
+  return v_bool(inside && td_text_has_affix(r, b->self.s, from, to, b->arg[0].s, b->variant == 's'));
 }
 
 /* find, rfind, index, rindex: 'f' 'F' 'i' 'I' */
@@ -91,8 +92,12 @@ static value find(rendering *r, bound *b)
   bool back = b->variant == 'F' || b->variant == 'I';
   if (byte_range(r, b, 1, &from, &to))
     hit = back ? td_str_rfind(r, b->self.s, needle, from, to) : td_str_find(r, b->self.s, needle, from, to);
-  if (hit != SIZE_MAX)
+  if (hit != SIZE_MAX && str_ascii(b->self.s))
+    return v_int((int64_t)hit);
+  if (hit != SIZE_MAX) {
+    pay_bytes(r, hit);
     return v_int((int64_t)td_unicode_count(b->self.s->p, hit));
+  }
   if (b->variant == 'i' || b->variant == 'I')
     td_render_fail(r, "substring not found");
   return v_int(-1);
@@ -112,6 +117,7 @@ static value count(rendering *r, bound *b)
     const char *hit = memmem(b->self.s->p + from, to - from, needle->p, needle->n);
     if (!hit)
       break;
+    td_render_pay(r, 1);
     n++;
     from = (size_t)(hit - b->self.s->p) + needle->n;
   }
@@ -186,6 +192,7 @@ static void split_on(rendering *r, str *s, const str *sep, int64_t max, list_bui
     const char *hit = at < s->n ? memmem(s->p + at, s->n - at, sep->p, sep->n) : NULL;
     if (!hit)
       break;
+    td_render_pay(r, 1);
     push(r, out, td_str_slice(r, s, at, (size_t)(hit - s->p)));
     at = (size_t)(hit - s->p) + sep->n;
   }
@@ -199,6 +206,7 @@ static void rsplit_on(rendering *r, str *s, const str *sep, int64_t max, list_bu
     size_t hit = td_str_rfind(r, s, sep, 0, end);
     if (hit == SIZE_MAX)
       break;
+    td_render_pay(r, 1);
     push(r, out, td_str_slice(r, s, hit + sep->n, end));
     end = hit;
   }
@@ -217,8 +225,9 @@ static value split(rendering *r, bound *b)
     sep = b->arg[0].s;
     if (sep->n == 0)
       td_render_fail(r, "empty separator");
+  } else {
+    pay_chars(r, b->self.s->n);
   }
-  pay_bytes(r, b->self.s->n);
   if (sep && back)
     rsplit_on(r, b->self.s, sep, max, &out);
   else if (sep)

@@ -10,7 +10,7 @@ static value is_cased(rendering *r, bound *b)
 {
   str *s = b->self.s;
   bool any = false, in_word = false;
-  pay_bytes(r, s->n);
+  pay_chars(r, s->n);
   for (size_t i = 0; i < s->n;) {
     uint32_t cp;
     i += td_unicode_decode(s->p + i, s->n - i, &cp);
@@ -37,7 +37,7 @@ static bool char_is(uint32_t cp, int kind)
 static value is_all(rendering *r, bound *b)
 {
   str *s = b->self.s;
-  pay_bytes(r, s->n);
+  pay_chars(r, s->n);
   for (size_t i = 0; i < s->n;) {
     uint32_t cp;
     i += td_unicode_decode(s->p + i, s->n - i, &cp);
@@ -51,7 +51,7 @@ static value is_identifier(rendering *r, bound *b)
 {
   str *s = b->self.s;
   size_t i = 0;
-  pay_bytes(r, s->n);
+  pay_chars(r, s->n);
   if (s->n == 0 || (s->p[0] >= '0' && s->p[0] <= '9'))
     return v_bool(false);
   for (size_t len; i < s->n && (len = td_unicode_word_at(s->p + i, s->n - i)) > 0;)
@@ -82,8 +82,7 @@ static value remove_affix(rendering *r, bound *b)
     td_render_fail(r, "%s() argument must be str, not %s", b->name, td_value_type_name(b->arg[0]));
   str *affix = b->arg[0].s;
   bool prefix = b->variant == 'p';
-  if (affix->n > s->n || affix->n == 0 ||
-      memcmp(prefix ? s->p : s->p + s->n - affix->n, affix->p, affix->n) != 0)
+  if (affix->n == 0 || !td_text_has_affix(r, s, 0, s->n, affix, prefix))
     return b->self;
   return v_str(prefix ? td_str_slice(r, s, affix->n, s->n) : td_str_slice(r, s, 0, s->n - affix->n));
 }

@@ -1,4 +1,5 @@
 /* str() and repr() of values, as Python writes them. */
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,6 +7,26 @@
 
 #include "models/template/builtin.h"
 #include "models/template/unicode.h"
+
+/* Writes the shortest digits that read back as the same double; returns how many stand behind the point. If
+ * up to 15 do, they are among the first 15 (DBL_DIG), so that three tries are enough, but for numbers below
+ * the normal ones. */
+static int shortest(double f, char digits[32])
+{
+  int precision = fabs(f) < DBL_MIN ? 0 : DBL_DIG - 1;
+  do
+    snprintf(digits, 32, "%.*e", precision, f);
+  while (strtod(digits, NULL) != f && ++precision < 17);
+  char *e = strchr(digits, 'e'), *end = e;
+  while (precision > 0 && end[-1] == '0') {
+    end--;
+    precision--;
+  }
+  if (end[-1] == '.')
+    end--;
+  memmove(end, e, strlen(e) + 1);
+  return precision;
+}
 
 /* Shortest digits that read back as the same double, in Python's layout. */
 size_t td_float_repr(double f, char out[40])
@@ -15,10 +36,7 @@ size_t td_float_repr(double f, char out[40])
     return (size_t)sprintf(out, "nan");
   if (isinf(f))
     return (size_t)sprintf(out, f < 0 ? "-inf" : "inf");
-  int precision = 0;
-  do
-    snprintf(digits, sizeof digits, "%.*e", precision, f);
-  while (strtod(digits, NULL) != f && ++precision < 17);
+  int precision = shortest(f, digits);
   int exponent = atoi(strchr(digits, 'e') + 1);
   if (exponent >= -4 && exponent < 16) {
     int decimals = precision - exponent;
@@ -39,6 +57,7 @@ static void repr_str(rendering *r, text_out *o, const str *s, bool vouched)
   bool single = memchr(s->p, '\'', s->n), dbl = memchr(s->p, '"', s->n);
   char quote = single && !dbl ? '"' : '\'';
   td_out_bytes(r, o, &quote, 1, vouched);
+  pay_chars(r, s->n);
   size_t done = 0;
   for (size_t i = 0; i < s->n;) {
     uint32_t cp;
@@ -144,7 +163,10 @@ static void scalar(rendering *r, text_out *o, value v)
   case V_NONE: td_out_cstr(r, o, "None", vouched); return;
   case V_BOOL: td_out_cstr(r, o, v.b ? "True" : "False", vouched); return;
   case V_INT: snprintf(buf, sizeof buf, "%lld", (long long)v.i); break;
-  default: td_float_repr(v.f, buf); break;
+  default:
+    td_render_pay(r, FLOAT_STEPS);
+    td_float_repr(v.f, buf);
+    break;
   }
   td_out_cstr(r, o, buf, vouched);
 }
@@ -176,7 +198,7 @@ static void repr(rendering *r, text_out *o, value v, bool vouched)
   case V_FLOAT: scalar(r, o, v); return;
   case V_BIGINT: td_out_str(r, o, v.s); return;
   case V_STR:
-    vouched = vouched && !td_str_any_untrusted(v.s);
+    vouched = vouched && !td_str_any_untrusted(r, v.s);
     if (v.s->markup)
       td_out_cstr(r, o, "Markup(", vouched);
     repr_str(r, o, v.s, vouched);

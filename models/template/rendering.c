@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "config/hash.h"
 #include "config/limits.h"
 #include "models/template/builtin.h"
 #include "models/template/chat_template.h"
@@ -156,6 +157,17 @@ void td_render_sort(rendering *r, const void **items, size_t n, td_render_order 
 
 /* ---- variables of the context ---- */
 
+/* Passing over a member that the client sent is a step, as there may be any number of them. */
+static const cJSON *client_member(rendering *r, const cJSON *object, const char *key)
+{
+  for (const cJSON *m = object ? object->child : NULL; m; m = m->next) {
+    td_render_pay(r, 1);
+    if (strcmp(m->string, key) == 0)
+      return m;
+  }
+  return NULL;
+}
+
 static value look_up(rendering *r, text name)
 {
   char key[256];
@@ -165,9 +177,15 @@ static value look_up(rendering *r, text name)
     const cJSON *item = td_json_get(r->in->trusted, key);
     if (item)
       return td_value_from_json(r, item, true);
-    item = td_json_get(r->in->input, key);
-    if (item)
-      return td_value_from_json(r, item, false);
+    item = client_member(r, r->in->kwargs, key);
+    if (!item)
+      item = client_member(r, r->in->input, key);
+    if (item) {
+      value v = td_value_from_json(r, item, false);
+      if (r->in->continue_final_message && strcmp(key, "messages") == 0)
+        td_continuation_mark(r, v);
+      return v;
+    }
   }
   const builtin *global = td_builtin_find(td_globals, name.p, name.n);
   return global ? (value){.type = V_BUILTIN, .fn = global} : v_missing();
@@ -194,6 +212,8 @@ static td_status render(rendering *r)
   r->spare = td_render_alloc(r, r->t->n_functions, sizeof *r->spare);
   r->to = &root;
   td_execute_root(r, r->t->root);
+  if (r->in->continue_final_message)
+    td_continuation_cut(r);
   return TD_OK;
 }
 
@@ -211,6 +231,7 @@ td_status td_chat_template_render(const td_chat_template *t, const td_render_inp
   r->out = out;
   r->err = err ? err : &own;
   r->ops_left = in->max_ops;
+  r->seed = td_random_u64();
   td_arena_init(&r->arena, in->max_memory_bytes);
   td_status st = render(r);
   td_arena_deinit(&r->arena);

@@ -38,10 +38,11 @@ str *td_str_slice(rendering *r, const str *s, size_t from, size_t to)
   return cut;
 }
 
-bool td_str_any_untrusted(const str *s)
+bool td_str_any_untrusted(rendering *r, const str *s)
 {
   if (!s->shadow)
     return !s->trusted && s->n > 0;
+  pay_bytes(r, s->n);
   return memchr(s->shadow, 0, s->n) != NULL;
 }
 
@@ -82,7 +83,8 @@ size_t td_str_find(rendering *r, const str *s, const str *needle, size_t from, s
     return SIZE_MAX;
   if (needle->n == 0)
     return from;
-  pay_bytes(r, to - from);
+  pay_bytes(r,
+            to - from + 4 * needle->n); /* of a long needle, too, memmem looks at each byte several times */
   const char *hit = memmem(s->p + from, to - from, needle->p, needle->n);
   return hit ? (size_t)(hit - s->p) : SIZE_MAX;
 }
@@ -98,7 +100,7 @@ size_t td_str_rfind(rendering *r, const str *s, const str *needle, size_t from, 
   for (;; at--) {
     if (memcmp(s->p + at, needle->p, needle->n) == 0)
       return at;
-    if (needle->n >= 64 || (at & 63) == 0)
+    if (needle->n >= 64 || (at & 15) == 0)
       pay_bytes(r, needle->n);
     if (at == from)
       return SIZE_MAX;

@@ -4,8 +4,9 @@
 #include "models/template/builtin.h"
 #include "models/template/unicode.h"
 
-static bool char_in(const str *set, const char *p, size_t len)
+static bool char_in(rendering *r, const str *set, const char *p, size_t len)
 {
+  pay_chars(r, set->n);
   for (size_t i = 0; i < set->n;) {
     uint32_t cp;
     size_t n = td_unicode_decode(set->p + i, set->n - i, &cp);
@@ -22,18 +23,17 @@ str *td_text_strip(rendering *r, str *s, str *chars, bool left, bool right)
   while (left && from < to) {
     uint32_t cp;
     size_t len = td_unicode_decode(s->p + from, to - from, &cp);
-    if (chars ? !char_in(chars, s->p + from, len) : !td_unicode_is_space(cp))
+    if (chars ? !char_in(r, chars, s->p + from, len) : !td_unicode_is_space(cp))
       break;
     from += len;
   }
   while (right && to > from) {
     size_t len = td_unicode_length_before(s->p + from, to - from);
-    if (chars ? !char_in(chars, s->p + to - len, len) : !td_unicode_space_at(s->p + to - len, len))
+    if (chars ? !char_in(r, chars, s->p + to - len, len) : !td_unicode_space_at(s->p + to - len, len))
       break;
     to -= len;
   }
-  size_t gone = s->n - (to - from);
-  td_render_pay(r, 1 + gone / 64 * (chars ? chars->n + 1 : 1));
+  pay_chars(r, s->n - (to - from));
   return td_str_slice(r, s, from, to);
 }
 
@@ -150,7 +150,7 @@ seq *td_text_split_lines(rendering *r, str *s, bool keep)
 {
   size_t n = 0, cap = 8, from = 0;
   value *items = td_render_alloc(r, cap, sizeof *items);
-  pay_bytes(r, s->n);
+  pay_chars(r, s->n);
   for (size_t i = 0; i < s->n;) {
     size_t end = td_unicode_line_end_at(s->p + i, s->n - i);
     i += end ? end : 1;

@@ -32,8 +32,9 @@ static void escape_of(uint32_t cp, bool ascii, char out[16])
 
 static void write_str(writer *w, const str *s, bool vouched)
 {
-  vouched = vouched && !td_str_any_untrusted(s);
+  vouched = vouched && !td_str_any_untrusted(w->r, s);
   write_text(w, "\"", vouched);
+  pay_chars(w->r, s->n);
   size_t done = 0;
   for (size_t i = 0; i < s->n;) {
     uint32_t cp = (unsigned char)s->p[i];
@@ -57,12 +58,13 @@ static void new_line(writer *w, size_t level, bool vouched)
     return;
   write_text(w, "\n", vouched);
   for (size_t i = 0; i < level; i++)
-    td_out_bytes(w->r, &w->out, w->indent->p, w->indent->n, vouched && !td_str_any_untrusted(w->indent));
+    td_out_bytes(w->r, &w->out, w->indent->p, w->indent->n,
+                 vouched && !td_str_any_untrusted(w->r, w->indent));
 }
 
 static void separator(writer *w, const str *s, bool vouched)
 {
-  td_out_bytes(w->r, &w->out, s->p, s->n, vouched && !td_str_any_untrusted(s));
+  td_out_bytes(w->r, &w->out, s->p, s->n, vouched && !td_str_any_untrusted(w->r, s));
 }
 
 static void write_seq(writer *w, const seq *l, size_t level)
@@ -83,6 +85,7 @@ static void write_seq(writer *w, const seq *l, size_t level)
 static void write_number(writer *w, value v)
 {
   char buf[40];
+  td_render_pay(w->r, v.type == V_FLOAT ? FLOAT_STEPS : 0);
   if (v.type == V_INT)
     snprintf(buf, sizeof buf, "%lld", (long long)v.i);
   else if (isfinite(v.f))

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "config/hash.h"
 #include "models/template/unicode.h"
 #include "models/template/value.h"
 
@@ -97,6 +98,10 @@ value td_value_from_json(rendering *r, const cJSON *item, bool trusted)
 {
   value v = v_none();
   td_render_pay(r, 1);
+  if (cJSON_IsString(item) && td_json_has_nul(item->valuestring)) {
+    char *own = td_render_alloc(r, strlen(item->valuestring) + 1, 1);
+    return v_str(td_str_new(r, own, td_json_text(item->valuestring, own), trusted));
+  }
   if (cJSON_IsString(item))
     return v_str(td_str_new(r, item->valuestring, strlen(item->valuestring), trusted));
   if (cJSON_IsNumber(item) || cJSON_IsRaw(item))
@@ -150,11 +155,12 @@ const char *td_value_type_name(value v)
   return "object";
 }
 
-bool td_value_is_tainted(value v)
+bool td_value_is_tainted(rendering *r, value v)
 {
   switch (v.type) {
   case V_STR:
-  case V_BIGINT: return td_str_any_untrusted(v.s);
+  case V_BIGINT:
+    return td_str_any_untrusted(r, v.s);
   case V_LIST:
   case V_TUPLE: return v.l->tainted;
   case V_DICT:
@@ -318,32 +324,26 @@ int td_value_compare(rendering *r, value a, value b, const char *op)
 
 /* ---- hashes and dicts ---- */
 
-static uint64_t hash_bytes(const char *p, size_t n)
-{
-  uint64_t h = 1469598103934665603u;
-  for (size_t i = 0; i < n; i++)
-    h = (h ^ (unsigned char)p[i]) * 1099511628211u;
-  return h ^ h >> 29;
-}
-
-static uint64_t hash_mix(uint64_t h) { return (h ^ h >> 31) * 0x9E3779B97F4A7C15u; }
-
 uint64_t td_value_hash(rendering *r, value v)
 {
   uint64_t h = 7;
   switch (v.type) {
   case V_STR:
-  case V_BIGINT: pay_bytes(r, v.s->n); return hash_bytes(v.s->p, v.s->n);
-  case V_BOOL: return hash_mix(v.b);
-  case V_INT: return hash_mix((uint64_t)v.i);
+  case V_BIGINT:
+    pay_bytes(r, v.s->n);
+    return td_hash_bytes(r->seed, v.s->p, v.s->n);
+  case V_BOOL:
+    return td_hash_u64(r->seed, v.b);
+  case V_INT:
+    return td_hash_u64(r->seed, (uint64_t)v.i);
   case V_FLOAT: /* equal numbers hash alike */
     if (v.f == floor(v.f) && fabs(v.f) < 9223372036854775808.0)
-      return hash_mix((uint64_t)(int64_t)v.f);
-    return hash_bytes((const char *)&v.f, sizeof v.f);
+      return td_hash_u64(r->seed, (uint64_t)(int64_t)v.f);
+    return td_hash_bytes(r->seed, &v.f, sizeof v.f);
   case V_TUPLE:
     td_render_deeper(r);
     for (size_t i = 0; i < v.l->n; i++)
-      h = hash_mix(h + td_value_hash(r, v.l->items[i]));
+      h = td_hash_u64(r->seed, h + td_value_hash(r, v.l->items[i]));
     shallower(r);
     return h;
   case V_LIST:
@@ -351,7 +351,8 @@ uint64_t td_value_hash(rendering *r, value v)
   case V_VIEW: td_render_fail(r, "unhashable type: '%s'", td_value_type_name(v));
   case V_NONE:
   case V_UNDEFINED: return v.type;
-  default: return hash_mix((uint64_t)(uintptr_t)v.l);
+  default:
+    return td_hash_u64(r->seed, (uint64_t)(uintptr_t)v.l);
   }
 }
 
@@ -383,7 +384,6 @@ static dict_entry *dict_find(rendering *r, const dict *d, value key, uint64_t ha
   size_t i = hash & (d->index_cap - 1);
   for (; d->index[i]; i = (i + 1) & (d->index_cap - 1)) {
     dict_entry *e = &d->entries[d->index[i] - 1];
-    td_render_pay(r, 1); /* keys made to collide spend the budget */
     if (key_is(r, e, key, hash))
       return e;
   }
@@ -395,12 +395,12 @@ static void dict_reindex(rendering *r, dict *d)
 {
   d->index_cap = d->index_cap ? 2 * d->index_cap : 64;
   d->index = td_render_alloc(r, d->index_cap, sizeof *d->index);
+  td_render_pay(
+      r, d->n); /* not by probes: the seed makes them few, and a rendering's price no matter of chance */
   for (size_t k = 0; k < d->n; k++) {
     size_t i = d->entries[k].hash & (d->index_cap - 1);
-    while (d->index[i]) {
-      td_render_pay(r, 1);
+    while (d->index[i])
       i = (i + 1) & (d->index_cap - 1);
-    }
     d->index[i] = (uint32_t)(k + 1);
   }
 }

@@ -155,6 +155,8 @@ typedef struct text_out { /* text under construction, in the arena */
   bool root;    /* straight to the rendered text */
 } text_out;
 
+enum { TD_MARK_BYTES = 40 };
+
 typedef struct rendering {
   const struct td_chat_template *t;
   const td_render_input *in;
@@ -163,6 +165,9 @@ typedef struct rendering {
   td_arena arena;
   jmp_buf fail;
   size_t ops_left;
+  uint64_t seed;        /* of hashes */
+  const str *continued; /* the final message's text, if that is continued; its end is marked by: */
+  char mark[TD_MARK_BYTES + 2];
   unsigned depth, macro_depth;
   value *context; /* per context name of the template: V_MISSING until looked up, then cached */
   bool *context_known;
@@ -176,9 +181,11 @@ __attribute__((noreturn)) void td_render_fail(rendering *r, const char *fmt, ...
 __attribute__((noreturn)) void td_render_fail_status(rendering *r, td_status code, const char *fmt, ...)
     TD_PRINTF(3, 4);
 void *td_render_alloc(rendering *r, size_t count, size_t size);
-/* Pays for n units of work; fails when the budget is spent. Byte work costs 1/64 unit a byte. */
+/* Pays for n units of work; fails when the budget is spent. A unit is some 50 ns at most: bytes that are
+ * copied or compared cost 1/64 each, those that are decoded 1/16. */
 void td_render_pay(rendering *r, size_t n);
 static inline void pay_bytes(rendering *r, size_t n) { td_render_pay(r, n / 64 + 1); }
+static inline void pay_chars(rendering *r, size_t n) { td_render_pay(r, n / 16 + 1); }
 /* Stable; the order may fail (no order between the types). */
 typedef int (*td_render_order)(rendering *r, const void *a, const void *b);
 void td_render_sort(rendering *r, const void **items, size_t n, td_render_order order);
@@ -214,7 +221,7 @@ bool td_str_equals(const str *a, const char *s);
 size_t td_str_find(rendering *r, const str *s, const str *needle, size_t from, size_t to);
 size_t td_str_rfind(rendering *r, const str *s, const str *needle, size_t from, size_t to);
 static inline bool str_trusted_at(const str *s, size_t i) { return s->shadow ? s->shadow[i] : s->trusted; }
-bool td_str_any_untrusted(const str *s);
+bool td_str_any_untrusted(rendering *r, const str *s);
 
 void td_out_init(text_out *o);
 void td_out_bytes(rendering *r, text_out *o, const char *p, size_t n, bool trusted);
@@ -232,7 +239,7 @@ int td_value_compare(rendering *r, value a, value b, const char *op);
 uint64_t td_value_hash(rendering *r, value v);
 bool td_value_length(rendering *r, value v, int64_t *n); /* false: has none */
 bool td_value_contains(rendering *r, value container, value item);
-bool td_value_is_tainted(value v);
+bool td_value_is_tainted(rendering *r, value v);
 dict *td_dict_new(rendering *r, size_t cap, bool tainted);
 void td_dict_set(rendering *r, dict *d, value key, value val);
 value td_dict_get(rendering *r, const dict *d, value key); /* V_MISSING: absent */
@@ -259,6 +266,7 @@ iter *td_iter_reversed(rendering *r, value v); /* NULL: cannot be walked backwar
 str *td_value_str(rendering *r, value v);
 str *td_value_repr(rendering *r, value v);
 void td_value_print(rendering *r, text_out *o, value v); /* str() of it */
+enum { FLOAT_STEPS = 16 };                               /* to be paid for it */
 size_t td_float_repr(double f, char out[40]);
 const char *td_value_quoted(rendering *r, value v); /* repr as C string, for messages */
 value td_value_tojson(rendering *r, value v, bool ascii, value indent, value separators, bool sort_keys);
@@ -281,6 +289,10 @@ value td_loop_attribute(rendering *r, struct loop *loop, const str *name); /* gl
 value td_loop_new(rendering *r, value over, iter *it);
 bool td_loop_advance(rendering *r, struct loop *loop); /* false at the end */
 value td_context_value(rendering *r, uint32_t index);  /* rendering.c; V_MISSING: unknown name */
+
+/* ---- where the final message ends (continuation.c) ---- */
+void td_continuation_mark(rendering *r, value messages);
+void td_continuation_cut(rendering *r);
 
 /* ---- calls ---- */
 struct call_args {

@@ -6,6 +6,7 @@
 #ifndef TD_MODELS_TOKENIZER_INTERNAL_H
 #define TD_MODELS_TOKENIZER_INTERNAL_H
 
+#include "config/hash.h"
 #include "config/limits.h"
 #include "models/tokenizer/tokenizer.h"
 
@@ -47,7 +48,6 @@ void td_vocab_deinit(td_vocab *v);
 td_status td_vocab_add(td_vocab *v, uint32_t id, const char *text, size_t n_bytes, uint8_t flags,
                        td_error *err);
 int32_t td_vocab_find(const td_vocab *v, const char *text, size_t n_bytes); /* -1 if absent */
-uint64_t td_hash_bytes(uint64_t seed, const void *bytes, size_t n);
 static inline const char *td_vocab_text(const td_vocab *v, uint32_t id)
 {
   return v->blob + v->tokens[id].offset;
@@ -79,7 +79,7 @@ typedef struct td_merges {
   uint32_t n_slots, n_merges;
   uint8_t *maybe;  /* a bit for 8 * n_slots hashes; clear: no such pair. A sixteenth of the table's size, so most of it is in the cache */
   uint32_t *whole; /* [n_merges] id that the merge of this rank makes */
-  uint64_t seed;
+  uint64_t seed;   /* random: pairs of a hostile file cannot be chosen to collide */
 } td_merges;
 
 enum { TD_NO_RANK = UINT32_MAX };
@@ -93,8 +93,7 @@ td_status td_merges_add(td_merges *m, const td_vocab *v, const char *left, size_
 td_status td_merges_add_line(td_merges *m, const td_vocab *v, const char *line, size_t n, td_error *err);
 static inline uint32_t td_merges_hash(const td_merges *m, uint32_t left, uint32_t right)
 {
-  unsigned __int128 p = (unsigned __int128)(((uint64_t)left << 32 | right) ^ m->seed) * 0x9E3779B97F4A7C15u;
-  return (uint32_t)(p >> 64) ^ (uint32_t)(p >> 32);
+  return (uint32_t)td_hash_u64(m->seed, (uint64_t)left << 32 | right);
 }
 static inline uint32_t td_merges_rank(const td_merges *m, uint32_t left, uint32_t right)
 {

@@ -136,8 +136,15 @@ static td_status read_token_id(const td_tokenizer *t, const td_model_files *file
                                int32_t *id, td_error *err)
 {
   uint64_t v;
-  if (!td_gguf_get_u64(files, key, &v))
+  double any;
+  td_gguf_string text;
+  bool flag;
+  if (!td_gguf_get_u64(files, key, &v)) {
+    if (td_gguf_get_f64(files, key, &any) || td_gguf_get_string(files, key, &text) ||
+        td_gguf_get_bool(files, key, &flag))
+      return td_fail(err, TD_ERR_MODEL, "%s is not a token id", key);
     return TD_OK;
+  }
   if (v >= t->vocab.n_tokens)
     return td_fail(err, TD_ERR_MODEL, "%s is %llu, the vocabulary has %u tokens", key, (unsigned long long)v,
                    t->vocab.n_tokens);

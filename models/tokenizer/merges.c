@@ -9,6 +9,7 @@ td_status td_merges_init(td_merges *m, uint64_t n_merges, td_error *err)
   memset(m, 0, sizeof *m);
   if (n_merges > td_limit_max(TD_LIMIT_MODEL_JSON_NODES))
     return td_fail(err, TD_ERR_MODEL, "tokenizer has %llu merges", (unsigned long long)n_merges);
+  m->seed = td_random_u64();
   m->n_slots = 16;
   while (m->n_slots < 2 * n_merges)
     m->n_slots *= 2;

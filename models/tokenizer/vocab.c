@@ -5,41 +5,8 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
-#include <time.h>
 
-static uint64_t load64(const unsigned char *p, size_t n)
-{
-  uint64_t w = 0;
-  memcpy(&w, p, n);
-  return w;
-}
-
-static uint64_t mix(uint64_t a, uint64_t b)
-{
-  unsigned __int128 p = (unsigned __int128)a * b;
-  return (uint64_t)p ^ (uint64_t)(p >> 64);
-}
-
-uint64_t td_hash_bytes(uint64_t seed, const void *bytes, size_t n)
-{
-  const unsigned char *p = bytes;
-  uint64_t h = seed ^ n * 0x9E3779B97F4A7C15u;
-  for (; n > 8; p += 8, n -= 8)
-    h = mix(h ^ load64(p, 8), 0xD6E8FEB86659FD93u ^ seed);
-  return mix(h ^ load64(p, n), 0xA0761D6478BD642Fu);
-}
-
-static uint64_t random_seed(void)
-{
-  uint64_t seed;
-  if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) != (ssize_t)sizeof seed) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    seed = (uint64_t)now.tv_nsec << 32 ^ (uint64_t)now.tv_sec ^ (uintptr_t)&now;
-  }
-  return seed | 1;
-}
+#include "config/hash.h"
 
 td_status td_vocab_init(td_vocab *v, uint32_t n_ids, uint64_t n_text_bytes, td_error *err)
 {
@@ -56,7 +23,7 @@ td_status td_vocab_init(td_vocab *v, uint32_t n_ids, uint64_t n_text_bytes, td_e
   v->n_slots = 16;
   while (v->n_slots < 2 * (uint64_t)n_ids)
     v->n_slots *= 2;
-  v->seed = random_seed();
+  v->seed = td_random_u64();
   v->tokens = calloc((size_t)n_ids + 1, sizeof *v->tokens);
   v->blob = calloc(v->blob_cap, 1);
   v->slots = malloc(v->n_slots * sizeof *v->slots);

@@ -70,6 +70,33 @@ static td_status open_json_object(const td_model_files *files, const char *name,
   return TD_OK;
 }
 
+/* special_tokens_map.json says what tokenizer_config.json leaves out. */
+static td_status add_special_tokens(td_model_files *files, td_error *err)
+{
+  static const char *const keys[] = {"bos_token", "eos_token"};
+  cJSON *map;
+  bool absent;
+  TD_TRY(open_json_object(files, "special_tokens_map.json", &absent, &map, err));
+  if (!files->tokenizer_config) {
+    files->tokenizer_config = map;
+    return TD_OK;
+  }
+  td_status st = TD_OK;
+  for (size_t i = 0; map && i < sizeof keys / sizeof *keys; i++) {
+    const cJSON *there = td_json_get(files->tokenizer_config, keys[i]);
+    if (there && !cJSON_IsNull(there))
+      continue;
+    cJSON_DeleteItemFromObjectCaseSensitive(files->tokenizer_config, keys[i]);
+    cJSON *item = cJSON_DetachItemFromObjectCaseSensitive(map, keys[i]);
+    if (item && !cJSON_AddItemToObject(files->tokenizer_config, keys[i], item)) {
+      cJSON_Delete(item);
+      st = td_fail(err, TD_ERR_NOMEM, "no memory for special_tokens_map.json");
+    }
+  }
+  cJSON_Delete(map);
+  return st;
+}
+
 static td_status open_folder(td_model_files *files, bool weights, td_error *err)
 {
   bool absent;
@@ -82,6 +109,7 @@ static td_status open_folder(td_model_files *files, bool weights, td_error *err)
     return td_fail(err, TD_ERR_MODEL, "no config.json: a model folder needs config.json and safetensors");
   TD_TRY(open_json_object(files, "generation_config.json", &absent, &files->generation_config, err));
   TD_TRY(open_json_object(files, "tokenizer_config.json", &absent, &files->tokenizer_config, err));
+  TD_TRY(add_special_tokens(files, err));
   TD_TRY(open_chat_template(files, err));
   return weights ? td_shards_open(files, err) : TD_OK;
 }

@@ -57,7 +57,8 @@ void td_model_files_close_descriptors(td_model_files *files);
 bool td_model_files_has_tokenizer(const td_model_files *files);
 
 /* Folder models: parsed JSON files; NULL where the folder has none (config.json is required to open).
- * For GGUF all of these are NULL. */
+ * For GGUF all of these are NULL. tokenizer_config: with special_tokens_map.json's bos_token and eos_token
+ * where it has none. */
 const cJSON *td_model_files_config(const td_model_files *files);
 const cJSON *td_model_files_generation_config(const td_model_files *files);
 const cJSON *td_model_files_tokenizer_config(const td_model_files *files);

@@ -163,7 +163,7 @@ class Daemon:
         raw = json.dumps({**body, "stream": True, "return_token_ids": True}).encode()
         with socket.create_connection(("127.0.0.1", self.port), timeout) as s:
             answer.sent = time.monotonic()
-            s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: report\r\nContent-Type: application/json\r\nConnection: close\r\n"
+            s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n"
                       b"Content-Length: %d\r\n\r\n" % len(raw) + raw)
             try:
                 for line in s.makefile("rb"):

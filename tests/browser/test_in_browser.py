@@ -2,10 +2,13 @@
 show, both come back after a restart, and what a model or a server says stays text.
 
 TANDEM_CHROMIUM names the browser; TANDEM_SCREENSHOTS a folder for pictures of the page, which one looks at by hand."""
+import http.server
 import json
 import os
 import pathlib
+import re
 import sys
+import threading
 import time
 
 import pytest
@@ -263,6 +266,80 @@ def test_key(open_page, tmp_path):
         page.reload()  # the tab remembers it
         ready(page)
         assert page.evaluate("localStorage.length") == 0
+
+
+def test_several_keys(open_page, tmp_path):
+    """The steps come without tokens and pages then; the page says so instead of showing numbers it has not."""
+    keys = tmp_path / "keys"
+    keys.write_text("sk-one\nsk-two\n")
+    with Daemon("--api-key-file", keys) as d:
+        page = open_page(d, allowed=["401"])
+        page.fill("#key", "sk-one")
+        page.press("#key", "Enter")
+        say(ready(page), STORY, 30)
+        expect(last_answer(page).locator("small")).to_contain_text("tokens")
+        d.eventually(lambda: told_step(page) > 20, what="its steps")
+        page.click("#tabled summary")
+        expect(page.locator("#rows tr").first).to_be_visible()
+        expect(page.locator("#filled")).to_have_text("prompts")
+        expect(page.locator("#kv")).to_be_hidden()
+        expect(page.locator("#inrate")).to_contain_text("\u2013")
+        for part in ("#live", "#told", "#rows"):
+            assert not re.search("NaN|undefined", page.locator(part).inner_text()), part
+        inked = page.evaluate("""() => {
+          const c = document.querySelector('#strip'), d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;
+          const blue = getComputedStyle(document.querySelector('.decode')).backgroundColor.match(/\\d+/g).slice(0, 3).join();
+          let n = 0;
+          for (let i = 0; i < d.length; i += 4) n += [d[i], d[i + 1], d[i + 2]].join() === blue;
+          return n;
+        }""")
+        assert inked > 100, "the strip is drawn"
+
+
+@pytest.fixture
+def elsewhere():
+    """An empty page of another origin."""
+    class Empty(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("content-type", "text/html")
+            self.end_headers()
+            self.wfile.write(b"<!doctype html><title>elsewhere</title><link rel=icon href='data:,'>")
+
+        def log_message(self, *args):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Empty) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+POST = """async ([url, options]) => { // bytes have no type of their own: then fetch sends none
+  const bytes = new TextEncoder().encode(JSON.stringify({ prompt: 'Hi', max_tokens: 8, ignore_eos: true }));
+  try {
+    const r = await fetch(url + '/v1/completions', { method: 'POST', body: bytes, ...options });
+    return { type: r.type, status: r.status, id: r.headers.get('x-request-id'), text: await r.text() };
+  } catch (e) { return { type: e.name } }
+}"""
+
+
+def test_a_page_of_another_origin(open_page, elsewhere):
+    json_type = {"headers": {"content-type": "application/json", "x-stainless-os": "a client's own header"}}
+    with Daemon() as d:
+        page = open_page(d, allowed=["CORS", "ERR_FAILED", "403"])
+        page.goto(elsewhere)
+        before = d.gauge("vllm:generation_tokens_total")
+        assert page.evaluate(POST, [d.url, {"mode": "no-cors"}])["type"] == "opaque", "it was sent, and cannot be read"
+        assert page.evaluate(POST, [d.url, {}])["type"] == "TypeError"
+        assert page.evaluate(POST, [d.url, json_type])["type"] == "TypeError"
+        d.until_idle()
+        assert d.gauge("vllm:generation_tokens_total") == before, "no token was made for it"
+    with Daemon("--cors-origin", elsewhere) as d:
+        page = open_page(d)
+        page.goto(elsewhere)
+        r = page.evaluate(POST, [d.url, json_type])
+        assert r["type"] == "cors" and r["status"] == 200 and r["id"] and json.loads(r["text"])["choices"]
 
 
 def test_comes_back_after_a_restart(open_page):

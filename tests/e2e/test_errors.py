@@ -184,7 +184,7 @@ def test_wrong_model_everywhere(daemon):
 # ---- bodies ----
 
 BAD_JSON = [b"", b"{", b"null", b"[]", b"5", b'"x"', b"{} {}", b"{}x", b"\xef\xbb\xbf{}", b'{"model":"a","model":"b"}', b'{"a":1,}',
-            b"{'a':1}", b'{"a":"\xff"}', b'{"a":"\xed\xa0\x80"}', b'{"a":"\\ud800"}', b'{"a":"\\u0000"}', b'{"a":"\x01"}',
+            b"{'a':1}", b'{"a":"\xff"}', b'{"a":"\xed\xa0\x80"}', b'{"a":"\\ud800"}', b'{"a\\u0000":1}', b'{"model":"a\\u0000","prompt":"a"}', b'{"a":"\x01"}',
             b'{"a":' + b"[" * 70 + b"]" * 70 + b"}", b'{"a":[' + b"0," * 300000 + b"0]}", b'{"a":nan}', b'{"a":tru}', b"\x00", b"{" * 5000]
 
 
@@ -204,6 +204,7 @@ def test_content_type(daemon):
     ok = json.dumps(TEXT).encode()
     for kind in ("text/plain", "application/x-www-form-urlencoded", "application/jsonx", "multipart/form-data; boundary=x"):
         error_of(daemon.post("/v1/completions", ok, headers={"content-type": kind}), 415)
+    error_of(daemon.raw("POST", "/v1/completions", content=ok), 415)
     for kind in ("application/json", "application/json; charset=utf-8", "Application/JSON"):
         assert daemon.post("/v1/completions", ok, headers={"content-type": kind}).status_code == 200
     error_of(daemon.post("/v1/completions", ok, headers={"content-encoding": "gzip"}), 415)
@@ -217,6 +218,13 @@ def test_routes_and_methods(daemon):
         r = httpx.request(method, daemon.url + path, timeout=20)
         error_of(r, status)
         assert status != 405 or r.headers["allow"], path
+
+
+def test_a_slash_behind_models(daemon):
+    assert daemon.get("/v1/models/").json() == daemon.get("/v1/models").json()
+    assert daemon.raw("HEAD", "/v1/models/").status_code == 200
+    message = error_of(daemon.get("/v1/models//"), 404)["message"]
+    assert message.startswith("the model '/' is not served here"), message
 
 
 @pytest.mark.parametrize("method, path, meant", [

@@ -69,7 +69,9 @@ MALFORMED = {
     "chunk size minus": (POST + b"Transfer-Encoding: chunked\r\n\r\n-5\r\nhello\r\n0\r\n\r\n", {400}),
     "chunk size 0x": (POST + b"Transfer-Encoding: chunked\r\n\r\n0x5\r\nhello\r\n0\r\n\r\n", {400}),
     "chunk size space": (POST + b"Transfer-Encoding: chunked\r\n\r\n5 \r\nhello\r\n0\r\n\r\n", {400}),
-    "chunk size 2^64": (POST + b"Transfer-Encoding: chunked\r\n\r\n10000000000000005\r\nhello\r\n0\r\n\r\n", {400, 413}),
+    "chunk size 2^64": (POST + b"Transfer-Encoding: chunked\r\n\r\n10000000000000005\r\nhello\r\n0\r\n\r\n", {413}),
+    "chunk size 2^64-1": (POST + b"Transfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n", {413}),
+    "chunk size 9 MiB": (POST + b"Transfer-Encoding: chunked\r\n\r\n900000\r\n", {413}),
     "chunk bare lf": (POST + b"Transfer-Encoding: chunked\r\n\r\n5\nhello\r\n0\r\n\r\n", {400}),
     "chunk end bare lf": (POST + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\n0\r\n\r\n", {400}),
     "length in trailers": (POST + b"Transfer-Encoding: chunked\r\n\r\n" + chunked()[:-2] + b"Content-Length: 5\r\n\r\n", {400}),
@@ -106,6 +108,8 @@ def test_wellformed_oddities(daemon):
                 b"GET http://t/health HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n",
                 b"GET /health?x=1 HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n",
                 b"GET /health HTTP/1.0\r\n\r\n",
+                POST + LEN.replace(b": ", b":\t").replace(b"\r", b"\t\r") + b"Connection:\tclose\t\r\n\r\n" + BODY,
+                POST + b"Transfer-Encoding:\tchunked\t\r\nConnection: close\r\n\r\n" + chunked(),
                 b"GET /health HTTP/1.1\r\nhOsT:   t  \r\nConnection: close\r\n\r\n"):
         with daemon.connect() as s:
             s.sendall(raw)

@@ -154,3 +154,24 @@ def test_context_end_is_a_length_finish():
             assert r["usage"]["total_tokens"] == 256 and r["choices"][0]["finish_reason"] == "length"
         r = d.post("/v1/completions", {**body, "max_tokens": 13})
         assert r.status_code == 400 and r.json()["error"]["code"] == "context_length_exceeded"
+
+
+# ---- what a request that does not say is sampled with: request > option > model > API ----
+
+def test_the_operators_sampling_is_the_default_and_a_request_wins():
+    fields = {"seed": 7, "max_tokens": 16}
+    with Daemon("--temperature", "0.3", "--top-p", "0.5", "--top-k", "7", "--min-p", "0.05") as d:
+        assert "temperature 0.3, top_p 0.5, top_k 7, min_p 0.05" in d.log()
+        as_said = ids(d, temperature=0.3, top_p=0.5, top_k=7, min_p=0.05, **fields)
+        assert ids(d, **fields) == as_said
+        hot = ids(d, temperature=2, top_p=1, top_k=0, min_p=0, **fields)
+        assert hot != as_said
+        greedy = ids(d, temperature=0, **fields)
+    with Daemon("--temperature", 0) as d:
+        assert "temperature 0, top_p 1, top_k 0, min_p 0" in d.log()
+        assert ids(d, **fields) == greedy
+        assert ids(d, temperature=2, **fields) == hot
+
+
+def test_what_ends_an_answer_is_logged(daemon):
+    assert "answers end at: 2 <|im_end|>, 0 <|endoftext|>" in daemon.log()

@@ -36,6 +36,8 @@ def test_the_plain_command_needs_nothing_else():
     (["--model", MODEL, "--listen", "8080", "--check"], ["listen", "8080"]),
     (["--model", MODEL, "--context-tokens", "100000"], ["context_tokens", "100000", "8192"]),
     (["--model", MODEL, "--api-key-file", "/nowhere/keys"], ["/nowhere/keys"]),
+    (["--model", MODEL, "--allowed-hosts", "a, http://b"], ["allowed_hosts", "'http://b'"]),
+    (["--model", MODEL, "--cors-origin", "chat.example.com", "--check"], ["cors_origin", "'chat.example.com'", "SCHEME://HOST"]),
     (["--model", MODEL, "--chat-template", "/nowhere/t.jinja"], ["/nowhere/t.jinja"]),
 ], ids=lambda v: "_".join(map(str, v))[:40] if isinstance(v, list) else None)
 def test_bad_command_line(args, words):

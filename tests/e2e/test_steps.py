@@ -21,9 +21,9 @@ GET = b"GET /v1/steps HTTP/1.1\r\nHost: t\r\n\r\n"
 class Watcher:
     """Reads the stream in a thread: self.hello, self.news, self.steps (each a dict), self.pings."""
 
-    def __init__(self, daemon, headers=None):
+    def __init__(self, daemon, headers=None, source="127.0.0.1"):
         self.hello, self.news, self.steps, self.pings, self.ended = None, [], [], 0, False
-        self.connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=60 * SLOWNESS)
+        self.connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=60 * SLOWNESS, source_address=(source, 0))
         self.connection.request("GET", "/v1/steps", headers=headers or {})
         self.socket = self.connection.sock
         self.response = self.connection.getresponse()
@@ -63,6 +63,15 @@ class Watcher:
         self.thread.join(10 * SLOWNESS)
         self.connection.close()
         assert not self.thread.is_alive()
+
+
+def watch_status(daemon, headers=None, source="127.0.0.1"):
+    """Comes, hears whether it may watch, and goes."""
+    connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=60 * SLOWNESS, source_address=(source, 0))
+    connection.request("GET", "/v1/steps", headers=headers or {})
+    status = connection.getresponse().status
+    connection.close()
+    return status
 
 
 @pytest.fixture
@@ -149,12 +158,55 @@ def test_key(tmp_path):
             d.eventually(lambda: w.hello)
 
 
+def key(name):
+    return {"authorization": f"Bearer {name}"}
+
+
+def test_one_key_leaves_places_to_others(tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("sk-one\nsk-two\n")
+    with Daemon("--api-key-file", keys, "--watchers", 8) as d:
+        with Watcher(d, key("sk-one")), Watcher(d, key("sk-one"), source="127.0.0.2"):
+            for source in ("127.0.0.1", "127.0.0.3"):
+                assert watch_status(d, key("sk-one"), source) == 429
+            with Watcher(d, key("sk-two")), Watcher(d, key("sk-two")):
+                assert watch_status(d, key("sk-two")) == 429
+
+
+@pytest.mark.share
+def test_keys_do_not_see_each_others_lengths(tiny, tmp_path):
+    """Where several keys share the device, a watcher is told no number that grows with a prompt."""
+    keys = tmp_path / "keys"
+    keys.write_text("sk-one\nsk-two\n")
+    told = []
+    for n_prompt in (20, 57):
+        with Daemon("--load-format", "dummy", "--step-tokens", 64, "--api-key-file", keys, model=tiny) as d:
+            with Watcher(d, key("sk-one")) as w:
+                d.eventually(lambda: w.hello)
+                body = {"prompt": [10 + i for i in range(n_prompt)], "max_tokens": 6, "ignore_eos": True, "temperature": 0}
+                assert d.post("/v1/completions", body, headers=key("sk-two")).status_code == 200
+                d.eventually(lambda: len(w.steps) >= 6 and w.news[-1]["running"] == 0)
+            assert w.hello["fields"] == ["step", "end_us", "step_us", "decodes", "prefills", "running", "waiting", "preemptions"]
+            assert sum(s["prefills"] for s in w.steps) == 1 and sum(s["decodes"] for s in w.steps) == 5
+            names = set().union(*(set(n) for n in w.news))
+            assert names == {"state", "running", "waiting", "preemptions", "tbt_target_us", "missed", "steps"}
+            told.append([{k: v for k, v in s.items() if not k.endswith("_us")} for s in w.steps])
+    assert told[0] == told[1], "beside the time they took, the steps of both prompts look the same"
+
+
 def test_watchers_are_bounded():
-    with Daemon("--watchers", 2, "--sse-ping-ms", 100) as d:
+    with Daemon("--watchers", 8, "--sse-ping-ms", 100) as d:
         with Watcher(d) as a, Watcher(d) as b:
-            r = d.get("/v1/steps")
+            r = d.get("/v1/steps")  # a quarter for one address
             assert r.status_code == 429 and r.json()["error"]["code"] == "too_many_watchers" and int(r.headers["retry-after"]) > 0
-            assert d.gauge("tandem:watchers") == 2
+            with contextlib.ExitStack() as others:
+                for i in range(2, 8):
+                    others.enter_context(Watcher(d, source=f"127.0.0.{i}"))
+                assert d.gauge("tandem:watchers") == 8
+                assert watch_status(d, source="127.0.0.9") == 429, "all places together"
+            d.eventually(lambda: d.gauge("tandem:watchers") == 2)
+            assert watch_status(d, source="127.0.0.9") == 200
+            d.eventually(lambda: d.gauge("tandem:watchers") == 2)
             d.eventually(lambda: a.pings > 1 and b.pings > 1, what="pings of an idle engine")
         d.eventually(lambda: d.gauge("tandem:watchers") == 0, what="that places are free again")
         for _ in range(20):  # those who go at once, before or after they were told something

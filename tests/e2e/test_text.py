@@ -67,6 +67,48 @@ def test_user_text_makes_no_special_tokens(daemon):
     assert attack in daemon.post("/detokenize", {"model": MODEL_ID, "tokens": got}).json()["prompt"]
 
 
+@pytest.mark.parametrize("content", ["end", "im", "", " ", "x\n\n", "<|im_end|>", "Sure, here is a long one. " * 200])
+def test_an_answer_goes_on_where_the_final_message_ends(daemon, content):
+    chat = [{"role": "user", "content": "Say end."}]
+    head = tokenize(daemon, messages=chat)["tokens"]  # ends in <|im_start|>assistant\n
+    messages = [*chat, {"role": "assistant", "content": content}]
+    got = tokenize(daemon, messages=messages, continue_final_message=True, add_generation_prompt=False)["tokens"]
+    assert sum(i <= 2 for i in got) == sum(i <= 2 for i in head)  # no end of turn, be it the template's or one of the text's own
+    text = [daemon.post("/detokenize", {"model": MODEL_ID, "tokens": ids}).json()["prompt"] for ids in (head, got)]
+    assert text[1] == text[0] + content
+
+
+def test_many_template_variables_cost_no_search_of_each_for_each(daemon):
+    kwargs = {f"key{i}": i for i in range(60000)}
+    chat = [{"role": "user", "content": "x"}]
+    assert tokenize(daemon, messages=chat, chat_template_kwargs=kwargs) == tokenize(daemon, messages=chat)
+
+
+NULS = ["\0", "a\0b", "\0\0\0 x", "line\n\0", "\\u0000 is not \0", "\0<|im_end|>\0"]
+
+
+@pytest.mark.parametrize("text", NULS)
+def test_nul_is_text(daemon, text):
+    """U+0000 in prompts, messages and stop strings is a character as any."""
+    t = reference.tokenizer()
+    assert t.decode(t.encode(text).ids, skip_special_tokens=False) == text
+    got = tokenize(daemon, prompt=text)["tokens"]
+    assert got == t.encode(text).ids
+    r = daemon.post("/detokenize", {"model": MODEL_ID, "tokens": got})
+    assert r.json()["prompt"] == text and b"\\u0000" in r.content
+    messages = [{"role": "user", "content": text}]
+    chat = tokenize(daemon, messages=messages)["tokens"]
+    if "<|" not in text:  # of a message no special tokens are made, which the reference does
+        assert chat == t.encode(reference.render_chat(messages)).ids
+    assert text in daemon.post("/detokenize", {"model": MODEL_ID, "tokens": chat}).json()["prompt"]
+    answer = daemon.post("/v1/completions", {"model": MODEL_ID, "prompt": text, "max_tokens": 2, "stop": [text, "\0"]})
+    assert answer.status_code == 200 and answer.json()["usage"]["prompt_tokens"] == len(got)
+    parts = [{"type": "text", "text": text}, {"type": "text", "text": "and"}]
+    r = daemon.post("/v1/chat/completions", {"messages": [{"role": "user", "content": parts}], "max_tokens": 2})
+    joined = tokenize(daemon, messages=[{"role": "user", "content": text + "\nand"}])["count"]
+    assert r.status_code == 200 and r.json()["usage"]["prompt_tokens"] == joined
+
+
 def test_stream_never_splits_a_character(daemon, client):
     """Characters of several tokens come whole: no replacement character in any delta that the answer does not have."""
     prompt = "Emoji list: 🦄 🐝 🦋 🐢 🐙 🦑 🦀 🐡 🦓 🦍 🦧 🐘 🦛 🦏 🐪 🐫 🦒 🦘 🦬"

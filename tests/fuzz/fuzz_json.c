@@ -107,6 +107,24 @@ static void check_ids(const uint8_t *data, size_t size, const td_json_limits *li
   cJSON_Delete(other);
 }
 
+/* Strings of a body, decoded: one byte less for each NUL. */
+static void check_nul_text(const cJSON *item)
+{
+  for (; item; item = item->next) {
+    check_nul_text(item->child);
+    if (!cJSON_IsString(item))
+      continue;
+    size_t n = strlen(item->valuestring), n_nul = 0;
+    char *text = malloc(n + 1);
+    size_t n_text = td_json_text(item->valuestring, text);
+    for (size_t i = 0; i < n_text; i++)
+      n_nul += text[i] == '\0';
+    FUZZ_CHECK(n_text + n_nul == n && text[n_text] == '\0' &&
+               (n_nul > 0) == td_json_has_nul(item->valuestring));
+    free(text);
+  }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
   const td_json_limits limits = {64, 4096, TD_ERR_REQUEST};
@@ -121,6 +139,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     FUZZ_CHECK(check != TD_OK || strstr(err.message, "stands twice"));
     check_text(err.message);
     check_text(err.param);
+    cJSON *body; /* what a body may hold and a file may not */
+    if (td_json_parse_ids((const char *)data, size, &limits, NULL, &body, &err) == TD_OK) {
+      FUZZ_CHECK(memmem(data, size, "\\u0000", 6) != NULL);
+      check_nul_text(body);
+      cJSON_Delete(body);
+    }
     return 0;
   }
   n_values = 0;

@@ -97,8 +97,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (makes_no_snowman(data, n))
       check_snowmen(&a);
   }
+  td_render_input continued = in; /* its mark is another each time, and a template may show parts of it */
+  continued.continue_final_message = true;
+  td_rendered c = {0};
+  if (td_chat_template_render(t, &continued, &c, &err) == TD_OK)
+    check_spans(&c);
   td_rendered_deinit(&a);
   td_rendered_deinit(&b);
+  td_rendered_deinit(&c);
   td_chat_template_destroy(t);
   cJSON_Delete(own);
   return 0;

@@ -100,6 +100,46 @@ static bool parse_ids(const char *text, const td_json_limits *limits)
   return any;
 }
 
+/* \\u0000 of a body stands as C0 80 until somebody wants the text. */
+static void test_nul_in_a_body(void **state)
+{
+  static const char body[] = "{\"n\":12345678901234567890,\"a\":\"x\\u0000y\\\\u0000\\u0000\",\"prompt\":[1,"
+                             "2],\"b\":[\"\\u0000\"],\"c\":\"\\u00000\","
+                             "\"m\":98765432109876543210,\"d\":\"plain\"}";
+  cJSON *root;
+  td_error err;
+  char out[32];
+  const char *got = NULL;
+  assert_int_equal(td_json_parse_ids(body, sizeof body - 1, &body_limits, "prompt", &root, &err), TD_OK);
+  assert_string_equal(td_json_get(root, "a")->valuestring, "x\xC0\x80y\\u0000\xC0\x80");
+  assert_int_equal(td_json_text(td_json_get(root, "a")->valuestring, out), 10);
+  assert_memory_equal(out, "x\0y\\u0000\0", 11);
+  assert_int_equal(td_json_text(td_json_get(root, "b")->child->valuestring, out), 1);
+  assert_memory_equal(out, "\0", 2);
+  char *c = td_json_get(root, "c")->valuestring;
+  assert_int_equal(td_json_text(c, c), 2);
+  assert_memory_equal(c,
+                      "\0"
+                      "0",
+                      3);
+  assert_int_equal(td_json_text(td_json_get(root, "d")->valuestring, out), 5);
+  assert_string_equal(out, "plain");
+  assert_true(td_json_has_nul(td_json_get(root, "a")->valuestring) && !td_json_has_nul(out));
+  assert_string_equal(td_json_get(root, "n")->valuestring, "12345678901234567890");
+  assert_string_equal(td_json_get(root, "m")->valuestring, "98765432109876543210");
+  assert_true(td_json_is_ids(td_json_get(root, "prompt")));
+  assert_int_equal(td_json_get_string(root, "a", &got, &err), TD_ERR_REQUEST); /* a getter gives C strings */
+  assert_non_null(strstr(err.message, "U+0000"));
+  cJSON_Delete(root);
+  static const char key[] = "{\"a\\u0000\":1}", file[] = "{\"a\":\"\\u0000\"}",
+                    written[] = "{\"a\":\"\xC0\x80\"}";
+  assert_int_equal(td_json_parse_ids(key, sizeof key - 1, &body_limits, NULL, &root, &err), TD_ERR_REQUEST);
+  assert_non_null(strstr(err.message, "in a key"));
+  assert_int_equal(td_json_parse_ids(written, sizeof written - 1, &body_limits, NULL, &root, &err),
+                   TD_ERR_REQUEST); /* is no text */
+  assert_int_equal(td_json_parse(file, sizeof file - 1, &body_limits, &root, &err), TD_ERR_REQUEST);
+}
+
 static void test_ids_stay_text(void **state)
 {
   static const char *const ids[] = {
@@ -481,17 +521,12 @@ static void test_get_others(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_vectors),
-      cmocka_unit_test(test_messages_name_the_place),
-      cmocka_unit_test(test_node_limit),
-      cmocka_unit_test(test_ids_stay_text),
-      cmocka_unit_test(test_ids_are_counted),
-      cmocka_unit_test(test_ids_are_no_number),
-      cmocka_unit_test(test_depth_limit),
-      cmocka_unit_test(test_many_keys),
-      cmocka_unit_test(test_big_integers_in_their_places),
-      cmocka_unit_test(test_get_int64),
-      cmocka_unit_test(test_get_seed),
+      cmocka_unit_test(test_vectors),           cmocka_unit_test(test_messages_name_the_place),
+      cmocka_unit_test(test_node_limit),        cmocka_unit_test(test_nul_in_a_body),
+      cmocka_unit_test(test_ids_stay_text),     cmocka_unit_test(test_ids_are_counted),
+      cmocka_unit_test(test_ids_are_no_number), cmocka_unit_test(test_depth_limit),
+      cmocka_unit_test(test_many_keys),         cmocka_unit_test(test_big_integers_in_their_places),
+      cmocka_unit_test(test_get_int64),         cmocka_unit_test(test_get_seed),
       cmocka_unit_test(test_get_others),
   };
   return cmocka_run_group_tests_name("config json", tests, NULL, NULL);

@@ -84,7 +84,9 @@ static void test_file_refused(void **state)
   refused("workers = 1\n\nno_such = 1\n", 3, "unknown option 'no_such'");
   refused("config = other\n", 1, "unknown option 'config'");
   refused("json_depth = 64\n", 1, "unknown option");   /* FIXED */
-  refused("temperature = 1\n", 1, "unknown option");   /* REQUEST */
+  refused("priority = 1\n", 1, "unknown option");      /* REQUEST */
+  refused("temperature = 1\ntemperature = 1\n", 2, "set twice");
+  refused("top_p = 0\n", 1, "above 0");
   refused(" = 1\n", 1, "unknown option ''");
   refused("workers = 1\nattention = pat\n", 2, "attention: removed; the daemon always chooses by predicted time; tandem-bench attention");
   refused("workers = 1\n# x\nworkers = 2\n", 3, "'workers' is set twice");
@@ -204,6 +206,32 @@ static void test_command_line(void **state)
   assert_string_equal(o.model, "--help");
 }
 
+/* Defaults of sampling: numbers with a point, within the bounds of the request's fields; negative: not set.
+ */
+static void test_sampling_defaults(void **state)
+{
+  td_options o;
+  td_error err;
+  td_options_action action;
+  assert_int_equal(ARGS("--model=a"), TD_OK);
+  assert_true(o.temperature < 0 && o.top_p < 0 && o.top_k < 0 && o.min_p < 0);
+  assert_int_equal(ARGS("--model=a", "--temperature", "0.25", "--top-p=0.5", "--top_k", "40", "--min-p=0"),
+                   TD_OK);
+  assert_true(o.temperature == 0.25 && o.top_p == 0.5 && o.top_k == 40 && o.min_p == 0);
+  assert_int_equal(ARGS("--model=a", "--temperature=2.000", "--top-p=1"), TD_OK);
+  static const char *const bad[] = {
+      "--temperature=2.1", "--temperature=-1",  "--temperature=",      "--temperature=.5",
+      "--temperature=1.",  "--temperature=1e0", "--temperature=0x1",   "--temperature=nan",
+      "--temperature=inf", "--temperature=1 ",  "--temperature=1.0.0", "--temperature=0,5",
+      "--top-p=0",         "--top-p=0.0",       "--top-p=1.01",        "--min-p=2",
+      "--top-k=1.5",       "--top-k=-1",        "--top-k=99999999"};
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    if (ARGS("--model=a", bad[i]) != TD_ERR_CONFIG)
+      fail_msg("%s is taken", bad[i]);
+    assert_true(strlen(err.param) == strcspn(bad[i] + 2, "="));
+  }
+}
+
 static void test_command_line_refused(void **state)
 {
   td_options o;
@@ -256,6 +284,8 @@ static void test_every_limit(void **state)
   for (int i = 0; i < TD_LIMIT_COUNT; i++) {
     const td_limit *l = &td_limits[i];
     bool option = l->kind == TD_LIMIT_KIND_OPTION;
+    if (i == TD_LIMIT_TEMPERATURE || i == TD_LIMIT_TOP_P || i == TD_LIMIT_TOP_K || i == TD_LIMIT_MIN_P)
+      continue; /* the operator's default of a request's field: test_sampling_defaults */
     for (int side = 0; side < 2; side++) {
       snprintf(value, sizeof value, "%.0f", side ? l->max : l->min);
       assert_int_equal(td_options_set(&o, l->name, value, "test", &err), option ? TD_OK : TD_ERR_CONFIG);
@@ -278,6 +308,7 @@ int main(void)
       cmocka_unit_test(test_nul_and_long_lines),
       cmocka_unit_test(test_unreadable),
       cmocka_unit_test(test_command_line),
+      cmocka_unit_test(test_sampling_defaults),
       cmocka_unit_test(test_command_line_refused),
       cmocka_unit_test(test_file_then_command_line),
       cmocka_unit_test(test_every_limit),

@@ -3,6 +3,7 @@
 #include "weights_fixture.h"
 
 #include "models/model_desc.h"
+#include "models/tokenizer/tokenizer.h"
 
 #define SIZES                                                                                                \
   "\"hidden_size\":512,\"intermediate_size\":1024,\"num_hidden_layers\":4,\"num_attention_heads\":4,"        \
@@ -118,9 +119,10 @@ static void test_end_tokens_and_generation(void **state)
   assert_int_equal(d.eos_ids[0], 7);
   d = accept(LLAMA ",\"eos_token_id\":7}",
              "{\"eos_token_id\":[5,6,5],\"temperature\":0.5,\"top_p\":0.25,\"top_k\":20,\"min_p\":0.125}");
-  assert_int_equal(d.n_eos_ids, 2);
+  assert_int_equal(d.n_eos_ids, 3);
   assert_int_equal(d.eos_ids[0], 5);
   assert_int_equal(d.eos_ids[1], 6);
+  assert_int_equal(d.eos_ids[2], 7); /* config.json's too */
   assert_float_equal(d.default_temperature, 0.5, 0);
   assert_float_equal(d.default_top_p, 0.25, 0);
   assert_float_equal(d.default_min_p, 0.125, 0);
@@ -130,10 +132,73 @@ static void test_end_tokens_and_generation(void **state)
   refuse(LLAMA ",\"eos_token_id\":1000}", NULL, TD_ERR_MODEL, "eos_token_id", "1000");
   refuse(LLAMA ",\"eos_token_id\":-1}", NULL, TD_ERR_MODEL, "eos_token_id", "token id");
   refuse(LLAMA ",\"eos_token_id\":\"</s>\"}", NULL, TD_ERR_MODEL, "eos_token_id", "token id");
-  refuse(LLAMA ",\"eos_token_id\":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]}", NULL, TD_ERR_MODEL,
-         "more than 16", "");
+  static const char *const wrong[] = {"\"2\"", "true", "{}", "{\"a\":2}", "[\"2\"]", "[2,null]", "[null]", "[[2]]", "2.5", "[2,-1]"};
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+    char text[600], other[64];
+    snprintf(text, sizeof text, LLAMA ",\"eos_token_id\":%s}", wrong[i]);
+    snprintf(other, sizeof other, "{\"eos_token_id\":%s}", wrong[i]);
+    refuse(text, NULL, TD_ERR_MODEL, "config.json: eos_token_id", "must be a token id or a list of them");
+    refuse(text, "{\"eos_token_id\":5}", TD_ERR_MODEL, "config.json: eos_token_id", "must be a token id");
+    refuse(LLAMA "}", other, TD_ERR_MODEL, "generation_config.json: eos_token_id", "must be a token id");
+  }
+  td_buf many;
+  td_buf_init(&many, 0);
+  td_buf_append_str(&many, LLAMA ",\"eos_token_id\":[0");
+  for (int i = 1; i <= TD_EOS_IDS_MAX; i++)
+    td_buf_printf(&many, ",%d", i);
+  td_buf_append_str(&many, "]}");
+  refuse(many.data, NULL, TD_ERR_MODEL, "more than 64", "");
+  td_buf_deinit(&many);
   refuse(LLAMA "}", "{\"temperature\":3}", TD_ERR_MODEL, "generation_config.json", "temperature");
   refuse(LLAMA "}", "{\"top_k\":\"many\"}", TD_ERR_MODEL, "generation_config.json", "top_k");
+}
+
+/* What steers sampling and is not served is named; what is off is not. */
+static void test_unserved_defaults(void **state)
+{
+  td_model_desc d =
+      accept(LLAMA "}", "{\"repetition_penalty\":1.05,\"no_repeat_ngram_size\":0,\"typical_p\":1.0,"
+                        "\"bad_words_ids\":[[3]],\"suppress_tokens\":[],\"stop_strings\":null,\"top_k\":5}");
+  assert_string_equal(d.unserved_defaults, "repetition_penalty, bad_words_ids");
+  assert_string_equal(accept(LLAMA "}", "{\"repetition_penalty\":1,\"num_beams\":1}").unserved_defaults, "");
+  assert_string_equal(accept(LLAMA "}", NULL).unserved_defaults, "");
+}
+
+#define BYTES                                                                                                \
+  "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},\"merges\":[\"a "                        \
+  "b\"]},\"pre_tokenizer\":"                                                                                 \
+  "{\"type\":\"ByteLevel\",\"add_prefix_space\":false},\"decoder\":{\"type\":\"ByteLevel\"}"
+
+/* The tokenizer's ends, behind those of the description's files. */
+static void expect_ends(const char *added, const char *config, uint32_t n, const int32_t *want)
+{
+  td_model_desc d = accept(LLAMA ",\"eos_token_id\":0}", NULL);
+  td_tokenizer *t;
+  td_error err;
+  char text[2048];
+  snprintf(text, sizeof text, "{" BYTES ",\"added_tokens\":[%s]}", added);
+  cJSON *json = cJSON_Parse(text), *tokenizer_config = cJSON_Parse(config);
+  if (td_tokenizer_load_json(json, tokenizer_config, &t, &err) != TD_OK)
+    fail_msg("%s", err.message);
+  assert_int_equal(td_model_end_tokens(t, &d, &err), TD_OK);
+  assert_int_equal(d.n_eos_ids, n);
+  for (uint32_t i = 0; i < n; i++)
+    assert_int_equal(d.eos_ids[i], want[i]);
+  td_tokenizer_destroy(t);
+  cJSON_Delete(json);
+  cJSON_Delete(tokenizer_config);
+}
+
+static void test_ends_that_the_tokenizer_knows(void **state)
+{
+#define ADDED(id, text, special) "{\"id\":" #id ",\"content\":\"" text "\",\"special\":" #special "}"
+  expect_ends(ADDED(7, "<|im_end|>", true) "," ADDED(8, "<|other|>", true), "{}", 2, (int32_t[]){0, 7});
+  expect_ends(ADDED(7, "<|turn|>", true), "{\"eos_token\":\"<|turn|>\"}", 2, (int32_t[]){0, 7});
+  expect_ends(ADDED(7, "<|turn|>", true), "{\"eos_token\":{\"content\":\"<|turn|>\"}}", 2, (int32_t[]){0, 7});
+  expect_ends(ADDED(7, "<|im_end|>", false), "{}", 1, (int32_t[]){0}); /* anybody's text */
+  expect_ends(
+      ADDED(7, "<|eot_id|>", true) "," ADDED(8, "<|eom_id|>", true) "," ADDED(9, "<|end_of_text|>", true),
+      "{\"eos_token\":\"<|eot_id|>\"}", 4, (int32_t[]){0, 7, 8, 9});
 }
 
 /* ---- rotary embedding ---- */
@@ -206,6 +271,17 @@ static void test_rope_scalings(void **state)
 
 static void test_rope_refusals(void **state)
 {
+  static const char *const wrong[] = {"\"linear\"", "2", "true", "false", "[]", "[{\"type\":\"linear\",\"factor\":2}]"};
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+    char text[600];
+    snprintf(text, sizeof text, LLAMA ",\"rope_scaling\":%s}", wrong[i]);
+    refuse(text, NULL, TD_ERR_MODEL, "config.json: 'rope_scaling'", "must be an object or null");
+    snprintf(text, sizeof text, LLAMA ",\"rope_parameters\":%s}", wrong[i]);
+    refuse(text, NULL, TD_ERR_MODEL, "config.json: 'rope_parameters'", "must be an object or null");
+    snprintf(text, sizeof text, LLAMA ",\"rope_parameters\":{\"rope_theta\":1e6},\"rope_scaling\":%s}", wrong[i]);
+    refuse(text, NULL, TD_ERR_MODEL, "config.json: 'rope_scaling'", "must be an object or null");
+  }
+  (void)accept(LLAMA ",\"rope_scaling\":null,\"rope_parameters\":null}", NULL);
   refuse(LLAMA ",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2}}", NULL, TD_ERR_UNSUPPORTED,
          "RoPE type", "dynamic");
   refuse(LLAMA ",\"rope_scaling\":{\"rope_type\":\"longrope\"}}", NULL, TD_ERR_UNSUPPORTED, "RoPE type",
@@ -346,9 +422,13 @@ static void test_gguf(void **state)
   td_buf b;
   td_model_desc d;
   td_error err;
-  put_gguf(&b, "llama", 3);
+  put_gguf(&b, "llama", 7);
   put_key_u32(&b, "tokenizer.ggml.eos_token_id", 3);
   put_key_u32(&b, "tokenizer.ggml.eot_token_id", 4);
+  put_key_u32(&b, "tokenizer.ggml.eom_token_id", 5);
+  put_key_f32(&b, "general.sampling.temp", 0.5);
+  put_key_u32(&b, "general.sampling.top_k", 20);
+  put_key_f32(&b, "general.sampling.penalty_repeat", 1.25);
   put_key_f32(&b, "llama.rope.freq_base", 100);
   assert_int_equal(read_gguf(&b, &d, &err), TD_OK);
   assert_string_equal(d.arch, "llama");
@@ -357,8 +437,13 @@ static void test_gguf(void **state)
   assert_int_equal(d.head_dim, 16);
   assert_int_equal(d.context_tokens, 128);
   assert_true(d.tied_embeddings && !d.qkv_bias);
-  assert_int_equal(d.n_eos_ids, 2);
+  assert_int_equal(d.n_eos_ids, 3);
   assert_int_equal(d.eos_ids[1], 4);
+  assert_int_equal(d.eos_ids[2], 5);
+  assert_float_equal(d.default_temperature, 0.5, 0);
+  assert_int_equal(d.default_top_k, 20);
+  assert_true(d.default_top_p < 0 && d.default_min_p < 0);
+  assert_string_equal(d.unserved_defaults, "general.sampling.penalty_repeat");
   assert_float_equal(d.rope_inv_freq[4], 0.1, 1e-8);
   put_gguf(&b, "qwen2", 0);
   assert_int_equal(read_gguf(&b, &d, &err), TD_OK);
@@ -388,6 +473,15 @@ static void test_gguf_refusals(void **state)
   put_key_u32(&b, "tokenizer.ggml.eos_token_id", 10);
   refuse_gguf(&b, TD_ERR_MODEL, "eos_token_id", "vocabulary of 10");
   put_gguf(&b, "llama", 1);
+  put_key_text(&b, "tokenizer.ggml.eos_token_id", "3");
+  refuse_gguf(&b, TD_ERR_MODEL, "eos_token_id", "not a token id");
+  put_gguf(&b, "llama", 1);
+  put_key_f32(&b, "tokenizer.ggml.eot_token_id", 3);
+  refuse_gguf(&b, TD_ERR_MODEL, "eot_token_id", "not a token id");
+  put_gguf(&b, "llama", 1);
+  put_key_f32(&b, "general.sampling.top_p", 1.5);
+  refuse_gguf(&b, TD_ERR_MODEL, "general.sampling.top_p", "from 0 to 1");
+  put_gguf(&b, "llama", 1);
   put_key_u32(&b, "llama.attention.value_length", 8);
   refuse_gguf(&b, TD_ERR_UNSUPPORTED, "keys of 16 and values of 8", "");
   put_gguf(&b, "llama", 1);
@@ -414,6 +508,8 @@ int main(void)
       cmocka_unit_test(test_defaults),
       cmocka_unit_test(test_families),
       cmocka_unit_test(test_end_tokens_and_generation),
+      cmocka_unit_test(test_unserved_defaults),
+      cmocka_unit_test(test_ends_that_the_tokenizer_knows),
       cmocka_unit_test(test_rope_scalings),
       cmocka_unit_test(test_rope_refusals),
       cmocka_unit_test(test_refusals_by_name),

@@ -192,6 +192,164 @@ static void limits_of_the_source(void **state)
   free(s);
 }
 
+/* ---- what looks at bytes pays for them ---- */
+
+/* The least budget that is enough. */
+static size_t steps_of(const char *source, const cJSON *input)
+{
+  td_chat_template *t;
+  size_t low = 0, high = 1 << 22;
+  if (td_chat_template_compile(source, strlen(source), &t, &last) != TD_OK)
+    fail_msg("%s: %s", source, last.message);
+  while (high - low > 1) {
+    size_t mid = low + (high - low) / 2;
+    td_rendered out;
+    td_render_input in = {.input = input, .max_ops = mid, .max_memory_bytes = 256 << 20};
+    td_status st = td_chat_template_render(t, &in, &out, &last);
+    if (st != TD_OK && !strstr(last.message, "steps"))
+      fail_msg("%s: %s", source, last.message);
+    *(st == TD_OK ? &high : &low) = mid;
+    td_rendered_deinit(&out);
+  }
+  td_chat_template_destroy(t);
+  return high;
+}
+
+static void add_text(cJSON *input, const char *key, const char *unit, size_t n, const char *end)
+{
+  char *text = malloc(n + 8), *p = text;
+  while ((size_t)(p - text) + strlen(unit) <= n)
+    p = stpcpy(p, unit);
+  strcpy(p, end);
+  cJSON_AddStringToObject(input, key, text);
+  free(text);
+}
+
+/* a, b: equal letters; u: two bytes a character; s: spaces; d: digits; l: empty lines */
+static cJSON *texts(size_t n)
+{
+  cJSON *input = cJSON_CreateObject();
+  add_text(input, "a", "a", n, "");
+  add_text(input, "b", "a", n, "");
+  add_text(input, "z", "a", n, "z");
+  add_text(input, "u", "\xc3\xa4", n, "");
+  add_text(input, "s", " ", n, "");
+  add_text(input, "d", "7", n, "");
+  add_text(input, "l", "\n", n, "");
+  return input;
+}
+
+static void looking_at_bytes_is_paid_for(void **state)
+{
+  static const char *const looks[] = {"a.startswith(b)",
+                                      "a.endswith(b)",
+                                      "a.removeprefix(b)",
+                                      "a.removesuffix(b)",
+                                      "a == b",
+                                      "a < b",
+                                      "b in a",
+                                      "a in [b]",
+                                      "a.find('b')",
+                                      "a.rfind('b')",
+                                      "u.rfind('\xc3\xa4')",
+                                      "z.find('z')",
+                                      "u[1:]|length",
+                                      "u[-1]",
+                                      "u.count('')",
+                                      "a.count('a')",
+                                      "a.count('b')",
+                                      "u.startswith('b')",
+                                      "'x'.strip(a)|length",
+                                      "a.strip('bcda')|length",
+                                      "s.strip()|length",
+                                      "s|trim|length",
+                                      "d|int(7)|string|length",
+                                      "a|int",
+                                      "d|float|string|length",
+                                      "a|tojson|length",
+                                      "u|upper|length",
+                                      "a|lower|length",
+                                      "a|wordcount",
+                                      "a|escape|length",
+                                      "[a]|string|length",
+                                      "u.isalpha()",
+                                      "a.islower()",
+                                      "a.isidentifier()",
+                                      "l.splitlines()|length",
+                                      "a.splitlines()|length",
+                                      "s.split()|length",
+                                      "a.split()|length",
+                                      "a.rsplit()|length",
+                                      "a.split('b')|length",
+                                      "a.split('a')|length",
+                                      "a.rsplit('a')|length",
+                                      "a.replace('b', 'c')|length",
+                                      "a.replace('a', 'c')|length",
+                                      "a|indent|length",
+                                      "a|urlencode|length",
+                                      "a.expandtabs()|length",
+                                      "(a ~ 'x')|length",
+                                      "'%s' % a == ''",
+                                      "{a: 1}|length",
+                                      "a|reverse|length",
+                                      "u[::2]|length",
+                                      "u|list|length",
+                                      "a.title()|length",
+                                      "a.partition('b')|length",
+                                      "a is lower",
+                                      "['x']|map(attribute=a)|list|length",
+                                      "['x']|sort(attribute=a)|length",
+                                      "[1, 2]|join(a)|length",
+                                      "(a ~ 'q')|replace('q', '')|length",
+                                      "a|format|length",
+                                      "a|title|length"};
+  enum { TIMES = 5, N = 8192 };
+  cJSON *one = texts(N), *two = texts(2 * N);
+  for (size_t i = 0; i < sizeof looks / sizeof *looks; i++) {
+    char source[256];
+    snprintf(source, sizeof source, "{%% for i in range(%d) %%}{%% set x = %s %%}{%% endfor %%}", TIMES,
+             looks[i]);
+    size_t less = steps_of(source, one), more = steps_of(source, two);
+    if (more - less < TIMES * N / 64 || more > 2 * less + 1000)
+      fail_msg("%s: %zu steps for %d bytes, %zu for twice as many", looks[i], less, N, more);
+  }
+  cJSON_Delete(one);
+  cJSON_Delete(two);
+}
+
+/* Variables are found among the client's in steps that grow with their number, and not with its square. */
+static void many_variables_cost_their_number(void **state)
+{
+  size_t steps[2];
+  for (int k = 0; k < 2; k++) {
+    cJSON *kwargs = cJSON_CreateObject();
+    char key[32];
+    for (int i = 0; i < 1000 << k; i++) {
+      snprintf(key, sizeof key, "key%d", i);
+      cJSON_AddNumberToObject(kwargs, key, i);
+    }
+    td_chat_template *t;
+    const char *source = "{{ key999 }}{{ absent }}{{ other }}";
+    assert_int_equal(td_chat_template_compile(source, strlen(source), &t, &last), TD_OK);
+    size_t low = 0, high = 1 << 20;
+    while (high - low > 1) {
+      td_rendered out;
+      td_render_input in = {
+          .input = NULL, .kwargs = kwargs, .max_ops = low + (high - low) / 2, .max_memory_bytes = 1 << 20};
+      td_status st = td_chat_template_render(t, &in, &out, &last);
+      *(st == TD_OK ? &high : &low) = in.max_ops;
+      if (st == TD_OK)
+        assert_string_equal(out.text.data, "999");
+      td_rendered_deinit(&out);
+    }
+    steps[k] = high;
+    td_chat_template_destroy(t);
+    cJSON_Delete(kwargs);
+  }
+  assert_true(steps[0] > 2000 && steps[0] < 4000);
+  assert_true(steps[1] > steps[0] && steps[1] < 2 * steps[0]);
+}
+
 static void render_errors_are_the_references(void **state)
 {
   expect("{{ raise_exception('Only \"user\" roles: 100% sure') }}", TD_ERR_REQUEST, "Only \"user\" roles: 100% sure");
@@ -235,10 +393,15 @@ static void mangled_templates_do_no_harm(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(growth_hits_the_caps),           cmocka_unit_test(text_built_in_a_loop_is_linear),
+      cmocka_unit_test(growth_hits_the_caps),
+      cmocka_unit_test(text_built_in_a_loop_is_linear),
       cmocka_unit_test(nesting_does_not_exhaust_a_small_stack),
-      cmocka_unit_test(compile_errors_name_the_line),   cmocka_unit_test(limits_of_the_source),
-      cmocka_unit_test(render_errors_are_the_references), cmocka_unit_test(mangled_templates_do_no_harm),
+      cmocka_unit_test(compile_errors_name_the_line),
+      cmocka_unit_test(limits_of_the_source),
+      cmocka_unit_test(looking_at_bytes_is_paid_for),
+      cmocka_unit_test(many_variables_cost_their_number),
+      cmocka_unit_test(render_errors_are_the_references),
+      cmocka_unit_test(mangled_templates_do_no_harm),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -28,16 +28,23 @@ static char *read_file(const char *name, size_t *n)
 
 static cJSON *golden;
 
-static int load(void **state)
+static cJSON *read_json(const char *name)
 {
   size_t n;
   td_error err;
+  cJSON *json;
   td_json_limits limits = {.max_depth = 100, .max_nodes = 1 << 20, .error = TD_ERR_MODEL};
-  char *text = read_file("golden.json", &n);
-  setenv("TZ", "UTC", 1);
-  if (td_json_parse(text, n, &limits, &golden, &err) != TD_OK)
+  char *text = read_file(name, &n);
+  if (td_json_parse(text, n, &limits, &json, &err) != TD_OK)
     fail_msg("%s", err.message);
   free(text);
+  return json;
+}
+
+static int load(void **state)
+{
+  setenv("TZ", "UTC", 1);
+  golden = read_json("golden.json");
   return 0;
 }
 
@@ -48,18 +55,14 @@ static int unload(void **state)
 }
 
 /* expect: a string, or null for a refusal (in compiling or in rendering) */
-static bool matches(const char *name, const char *source, const cJSON *trusted, const cJSON *input,
-                    const cJSON *expect)
+static bool renders_as(const char *name, const char *source, const td_render_input *in, const cJSON *expect)
 {
   td_chat_template *t;
   td_error err;
   td_rendered out = {0};
   td_status st = td_chat_template_compile(source, strlen(source), &t, &err);
-  if (st == TD_OK) {
-    td_render_input in = {.trusted = trusted, .input = input, .max_ops = 4000000, .max_memory_bytes = 134217728};
-    in.now = (time_t)td_json_get(golden, "now")->valuedouble;
-    st = td_chat_template_render(t, &in, &out, &err);
-  }
+  if (st == TD_OK)
+    st = td_chat_template_render(t, in, &out, &err);
   const char *got = st == TD_OK ? (out.text.data ? out.text.data : "") : NULL;
   bool same = cJSON_IsString(expect) ? got && strcmp(got, expect->valuestring) == 0 : got == NULL;
   if (!same)
@@ -68,6 +71,15 @@ static bool matches(const char *name, const char *source, const cJSON *trusted, 
   td_rendered_deinit(&out);
   td_chat_template_destroy(t);
   return same;
+}
+
+static bool matches(const char *name, const char *source, const cJSON *trusted, const cJSON *input,
+                    const cJSON *expect)
+{
+  td_render_input in = {
+      .trusted = trusted, .input = input, .max_ops = 4000000, .max_memory_bytes = 134217728};
+  in.now = (time_t)td_json_get(golden, "now")->valuedouble;
+  return renders_as(name, source, &in, expect);
 }
 
 static void templates_render_like_the_reference(void **state)
@@ -109,11 +121,43 @@ static void programs_render_like_the_reference(void **state)
   assert_int_equal(bad, 0);
 }
 
+/* Where an answer goes on that is continued: as transformers cuts the same rendering. */
+static void continued_messages_end_where_the_reference_ends_them(void **state)
+{
+  cJSON *all = read_json("continue.json");
+  const cJSON *one;
+  int n = 0, bad = 0;
+  cJSON_ArrayForEach(one, td_json_get(all, "cases"))
+  {
+    char name[300];
+    size_t bytes;
+    const cJSON *source = td_json_get(one, "source");
+    snprintf(name, sizeof name, "templates/%s", td_json_get(one, "name")->valuestring);
+    char *text = cJSON_IsString(source) ? strdup(source->valuestring) : read_file(name, &bytes);
+    td_render_input in = {.trusted = td_json_get(all, "trusted"),
+                          .input = td_json_get(one, "input"),
+                          .continue_final_message = true,
+                          .now = (time_t)td_json_get(all, "now")->valuedouble,
+                          .max_ops = 4000000,
+                          .max_memory_bytes = 134217728};
+    char *messages = cJSON_PrintUnformatted(td_json_get(one, "input"));
+    snprintf(name, sizeof name, "%s, %.200s", td_json_get(one, "name")->valuestring, messages);
+    bad += !renders_as(name, text, &in, td_json_get(one, "expect"));
+    n++;
+    free(messages);
+    free(text);
+  }
+  cJSON_Delete(all);
+  assert_true(n >= 300);
+  assert_int_equal(bad, 0);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(templates_render_like_the_reference),
       cmocka_unit_test(programs_render_like_the_reference),
+      cmocka_unit_test(continued_messages_end_where_the_reference_ends_them),
   };
   return cmocka_run_group_tests(tests, load, unload);
 }

@@ -416,12 +416,92 @@ static void threads(void **state)
   td_tokenizer_destroy(warm);
 }
 
+/* U+0000 is a byte as any: it goes to its own token, or into one with its neighbours, and comes back. */
+static void nul_is_text(void **state)
+{
+  static const char text[] = "a\0b\0\0 c";
+  td_tokenizer *t = load_small();
+  td_ids ids = {0};
+  td_error err;
+  td_detok d;
+  td_buf out;
+  assert_int_equal(td_tokenizer_encode(t, text, sizeof text - 1, NULL, 0, false, 0, &ids, &err), TD_OK);
+  td_buf_init(&out, 0);
+  td_detok_init(&d, t, false);
+  for (size_t i = 0; i < ids.n; i++)
+    td_detok_push(&d, ids.ids[i], &out);
+  td_detok_finish(&d, &out);
+  assert_int_equal(out.len_bytes, sizeof text - 1);
+  assert_memory_equal(out.data, text, sizeof text - 1);
+  td_buf_deinit(&out);
+  td_ids_deinit(&ids);
+  td_tokenizer_destroy(t);
+}
+
+/* ---- pairs that were chosen to collide ---- */
+
+enum { SIDE = 1024, CROWD = 512 };
+
+static void init_merges(td_merges *m)
+{
+  td_error err;
+  assert_int_equal(td_merges_init(m, 2 * CROWD, &err), TD_OK);
+}
+
+/* Steps from where pairs belong to where they lie, all together. */
+static uint64_t displacement(const td_merges *m)
+{
+  uint64_t sum = 0;
+  for (uint32_t i = 0; i < m->n_slots; i++)
+    if (m->slots[i].left != UINT32_MAX)
+      sum += (i - td_merges_hash(m, m->slots[i].left, m->slots[i].right)) & (m->n_slots - 1);
+  return sum;
+}
+
+/* Who knows one table's places knows nothing of another's: of a file's merges that all fall into one place of
+ * a table, another process's table has no long row. */
+static void merges_cannot_be_chosen_to_collide(void **state)
+{
+  td_merges seen, other;
+  td_vocab v;
+  td_error err;
+  uint32_t id = 0, n = 0;
+  char left[16], right[16], whole[32];
+  assert_int_equal(td_vocab_init(&v, 2 * SIDE + CROWD, 16 * (2 * SIDE + 2 * CROWD), &err), TD_OK);
+  for (; id < 2 * SIDE; id++) {
+    snprintf(left, sizeof left, "%c%u", id < SIDE ? 'l' : 'r', id);
+    assert_int_equal(td_vocab_add(&v, id, left, strlen(left), TD_TOKEN_MODEL, &err), TD_OK);
+  }
+  init_merges(&seen);
+  init_merges(&other);
+  for (uint32_t l = 0; l < SIDE && n < CROWD; l++)
+    for (uint32_t r = SIDE; r < 2 * SIDE && n < CROWD; r++) {
+      if ((td_merges_hash(&seen, l, r) & (seen.n_slots - 1)) != 7)
+        continue;
+      snprintf(left, sizeof left, "l%u", l);
+      snprintf(right, sizeof right, "r%u", r);
+      snprintf(whole, sizeof whole, "%s%s", left, right);
+      assert_int_equal(td_vocab_add(&v, id++, whole, strlen(whole), TD_TOKEN_MODEL, &err), TD_OK);
+      assert_int_equal(td_merges_add(&seen, &v, left, strlen(left), right, strlen(right), &err), TD_OK);
+      assert_int_equal(td_merges_add(&other, &v, left, strlen(left), right, strlen(right), &err), TD_OK);
+      n++;
+    }
+  assert_true(n > CROWD / 2);
+  assert_int_equal(displacement(&seen), (uint64_t)n * (n - 1) / 2);
+  assert_true(displacement(&other) < 8 * (uint64_t)n);
+  td_merges_deinit(&seen);
+  td_merges_deinit(&other);
+  td_vocab_deinit(&v);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(alphabet_is_a_bijection),
       cmocka_unit_test(classes),
       cmocka_unit_test(first_pieces),
+      cmocka_unit_test(nul_is_text),
+      cmocka_unit_test(merges_cannot_be_chosen_to_collide),
       cmocka_unit_test(nfc_moves_spans),
       cmocka_unit_test(trust),
       cmocka_unit_test(trust_and_nfc),

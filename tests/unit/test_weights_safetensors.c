@@ -93,10 +93,19 @@ static void test_good_folder(void **state)
   assert_int_equal(td_model_files_open(folder, &f, &err), TD_OK);
   assert_non_null(td_json_get(td_model_files_generation_config(f), "top_k"));
   assert_non_null(td_model_files_tokenizer_config(f));
+  assert_null(td_json_get(td_model_files_tokenizer_config(f), "eos_token"));
   assert_true(td_model_files_chat_template(f, &text, &n) && n == 7 && memcmp(text, "{{ x }}", 7) == 0);
   assert_int_equal(td_model_files_load_tokenizer_json(f, &tokenizer, &err), TD_OK);
   assert_non_null(td_json_get(tokenizer, "model"));
   cJSON_Delete(tokenizer);
+  td_model_files_close(f);
+  /* what tokenizer_config.json leaves out, special_tokens_map.json says */
+  write_text(folder, "tokenizer_config.json", "{\"bos_token\":\"<a>\",\"eos_token\":null}");
+  write_text(folder, "special_tokens_map.json", "{\"bos_token\":\"<b>\",\"eos_token\":{\"content\":\"<e>\"}}");
+  assert_int_equal(td_model_files_open(folder, &f, &err), TD_OK);
+  const cJSON *tokens = td_model_files_tokenizer_config(f);
+  assert_string_equal(td_json_get(tokens, "bos_token")->valuestring, "<a>");
+  assert_string_equal(td_json_get(td_json_get(tokens, "eos_token"), "content")->valuestring, "<e>");
   td_model_files_close(f);
   remove_folder(folder);
 }

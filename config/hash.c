@@ -1,0 +1,33 @@
+/* Seeded hashes: see hash.h. */
+#include "config/hash.h"
+
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+
+uint64_t td_random_u64(void)
+{
+  uint64_t v;
+  if (getrandom(&v, sizeof v, GRND_NONBLOCK) == (ssize_t)sizeof v)
+    return v;
+  struct timespec now; /* before the kernel's pool is ready: hard to guess will do */
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return td_hash_mix((uint64_t)now.tv_nsec << 32 ^ (uint64_t)now.tv_sec ^ (uintptr_t)&now,
+                     0x9E3779B97F4A7C15u);
+}
+
+static uint64_t load64(const unsigned char *p, size_t n)
+{
+  uint64_t w = 0;
+  memcpy(&w, p, n);
+  return w;
+}
+
+uint64_t td_hash_bytes(uint64_t seed, const void *bytes, size_t n)
+{
+  const unsigned char *p = bytes;
+  uint64_t h = seed ^ n * 0x9E3779B97F4A7C15u;
+  for (; n > 8; p += 8, n -= 8)
+    h = td_hash_mix(h ^ load64(p, 8), 0xD6E8FEB86659FD93u ^ seed);
+  return td_hash_mix(h ^ load64(p, n), 0xA0761D6478BD642Fu ^ seed);
+}

@@ -1,0 +1,24 @@
+/* Hash tables whose keys a stranger chooses: a seed that he cannot know, and a function that makes use of it.
+ * Without the seed, keys that all fall into one place of a table can be worked out beforehand. Stateless: any
+ * thread. */
+#ifndef TD_CONFIG_HASH_H
+#define TD_CONFIG_HASH_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* A number that nobody outside this process can know. */
+uint64_t td_random_u64(void);
+uint64_t td_hash_bytes(uint64_t seed, const void *bytes, size_t n);
+
+static inline uint64_t td_hash_mix(uint64_t a, uint64_t b)
+{
+  unsigned __int128 p = (unsigned __int128)a * b;
+  return (uint64_t)p ^ (uint64_t)(p >> 64);
+}
+static inline uint64_t td_hash_u64(uint64_t seed, uint64_t v)
+{
+  return td_hash_mix(v ^ seed, 0xD6E8FEB86659FD93u ^ seed);
+}
+
+#endif

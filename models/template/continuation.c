@@ -1,0 +1,82 @@
+/* continue_final_message: the text ends where the final message's does, so that the answer goes on there.
+ *
+ * Where that is, only the template knows: so the message is marked before rendering and the text is cut at
+ * the mark after it, by transformers' rules (4.57). The mark is a number that no message can hold, and a
+ * space: if the template has taken the space away, it strips what it shows, and white space before the mark
+ * goes too. */
+#include <stdio.h>
+#include <string.h>
+
+#include "config/hash.h"
+#include "models/template/unicode.h"
+#include "models/template/builtin.h"
+#include "models/template/value.h"
+
+__attribute__((noreturn)) static void refuse(rendering *r, const char *why)
+{
+  td_fail_param(r->err, TD_ERR_REQUEST, "continue_final_message", "%s", why);
+  longjmp(r->fail, 1);
+}
+
+static bool mark_text(rendering *r, dict *of, const char *key)
+{
+  value was = td_dict_get_text(r, of, key, strlen(key));
+  if (was.type != V_STR)
+    return false;
+  snprintf(r->mark, sizeof r->mark, "%020llu%020llu ", (unsigned long long)td_random_u64(),
+           (unsigned long long)td_random_u64());
+  r->continued = was.s;
+  td_dict_set(r, of, v_str(td_str_literal(r, key)),
+              v_str(td_str_concat(r, was.s, td_str_new(r, r->mark, TD_MARK_BYTES + 1, false))));
+  return true;
+}
+
+/* Behind the last message's text, or the last part of it that is text. */
+void td_continuation_mark(rendering *r, value messages)
+{
+  bool marked = false;
+  if (messages.type == V_LIST && messages.l->n > 0 && messages.l->items[messages.l->n - 1].type == V_DICT) {
+    dict *last = messages.l->items[messages.l->n - 1].d;
+    value content = td_dict_get_text(r, last, "content", 7);
+    marked = mark_text(r, last, "content");
+    for (size_t i = content.type == V_LIST ? content.l->n : 0; !marked && i-- > 0;)
+      marked = content.l->items[i].type == V_DICT && mark_text(r, content.l->items[i].d, "text");
+  }
+  if (!marked)
+    refuse(r, "continue_final_message needs a last message with text");
+}
+
+/* The one place of the mark; NULL also where a template shows the message twice: one mark would stay in the
+ * text. */
+static const char *find_mark(const rendering *r, const td_buf *out)
+{
+  const char *hit = memmem(out->data, out->len_bytes, r->mark, TD_MARK_BYTES);
+  size_t behind = hit ? (size_t)(hit - out->data) + TD_MARK_BYTES : 0;
+  return hit && !memmem(hit + TD_MARK_BYTES, out->len_bytes - behind, r->mark, TD_MARK_BYTES) ? hit : NULL;
+}
+
+static void cut_at(td_rendered *out, size_t end)
+{
+  out->text.len_bytes = end;
+  if (out->text.data)
+    out->text.data[end] = '\0';
+  while (out->n_trusted > 0 && out->trusted[out->n_trusted - 1].start >= end)
+    out->n_trusted--;
+  if (out->n_trusted > 0 && out->trusted[out->n_trusted - 1].end > end)
+    out->trusted[out->n_trusted - 1].end = end;
+}
+
+void td_continuation_cut(rendering *r)
+{
+  td_buf *out = &r->out->text;
+  const char *mark = r->continued && out->data ? find_mark(r, out) : NULL;
+  str *shown = mark ? td_text_strip(r, (str *)r->continued, NULL, true, true) : NULL;
+  if (!mark || !memmem(out->data, out->len_bytes, shown->p, shown->n))
+    refuse(r,
+           "the chat template does not show the last message once and as it is, so it cannot be continued");
+  size_t end = (size_t)(mark - out->data), n;
+  if (mark[TD_MARK_BYTES] != ' ')
+    while (end > 0 && (n = td_unicode_space_before(out->data, end)) > 0)
+      end -= n;
+  cut_at(r->out, end);
+}

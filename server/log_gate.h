@@ -1,0 +1,37 @@
+/* At most so many log lines of a kind a second, so that who makes them cannot fill the log; the others are
+ * counted. */
+#ifndef TD_SERVER_LOG_GATE_H
+#define TD_SERVER_LOG_GATE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+enum { TD_LOG_GATE_BYTES = 64 };
+
+typedef struct td_log_gate {
+  uint64_t begin_ms; /* of the second under way */
+  uint32_t n_said, n_held;
+} td_log_gate;
+
+/* Whether a line may be written now. more: the end of that line, which counts those held back before it. */
+static inline bool td_log_gate_pass(td_log_gate *g, uint64_t now_ms, uint32_t lines_per_s,
+                                    char more[TD_LOG_GATE_BYTES])
+{
+  if (g->n_said == 0 || now_ms - g->begin_ms >= 1000) {
+    g->begin_ms = now_ms;
+    g->n_said = 0;
+  }
+  if (g->n_said >= lines_per_s) {
+    g->n_held++;
+    return false;
+  }
+  g->n_said++;
+  more[0] = '\0';
+  if (g->n_held > 0)
+    snprintf(more, TD_LOG_GATE_BYTES, "; %u lines like this were left out before it", g->n_held);
+  g->n_held = 0;
+  return true;
+}
+
+#endif

@@ -1,0 +1,173 @@
+/* Host, Origin and CORS: see origin.h. */
+#include "server/origin.h"
+
+#include <arpa/inet.h>
+#include <string.h>
+#include <strings.h>
+
+#include "server/listener.h"
+
+typedef struct span {
+  const char *s;
+  size_t n;
+} span;
+
+static span span_of(const char *s) { return (span){s, strlen(s)}; }
+
+static bool same(span a, span b) { return a.n == b.n && strncasecmp(a.s, b.s, a.n) == 0; }
+
+static bool is(span a, const char *b) { return same(a, span_of(b)); }
+
+/* The next item of a list "a, b"; blanks around items and empty items do not count. */
+static bool next_item(const char **list, span *item)
+{
+  *list += strspn(*list, ", \t");
+  *item = (span){*list, strcspn(*list, ",")};
+  *list += item->n;
+  while (item->n > 0 && (item->s[item->n - 1] == ' ' || item->s[item->n - 1] == '\t'))
+    item->n--;
+  return item->n > 0;
+}
+
+/* ---- options ---- */
+
+/* HOST, HOST:PORT, [IPv6], [IPv6]:PORT: no scheme, no path. */
+static bool is_host(span s)
+{
+  for (size_t i = 0; i < s.n; i++) {
+    char c = s.s[i], lower = (char)(c | 32);
+    if (!(lower >= 'a' && lower <= 'z') && !(c >= '0' && c <= '9') && (c == '\0' || !strchr("-._:[]", c)))
+      return false;
+  }
+  return s.n > 0;
+}
+
+/* SCHEME://HOST[:PORT], as browsers send it. */
+static bool is_origin(span s)
+{
+  const char *colon = memchr(s.s, ':', s.n);
+  size_t scheme = colon ? (size_t)(colon - s.s) : 0;
+  return scheme > 0 && s.n > scheme + 3 && strncmp(colon, "://", 3) == 0 && is_host((span){s.s, scheme}) &&
+         is_host((span){colon + 3, s.n - scheme - 3});
+}
+
+td_status td_origin_check_options(const td_options *o, td_error *err)
+{
+  span item;
+  for (const char *list = o->allowed_hosts; next_item(&list, &item);)
+    if (!is(item, "*") && !is_host(item))
+      return td_fail_param(err, TD_ERR_CONFIG, "allowed_hosts", "allowed_hosts: '%.*s' is not HOST, HOST:PORT or *",
+                           (int)item.n, item.s);
+  for (const char *list = o->cors_origin; next_item(&list, &item);)
+    if (!is(item, "*") && !is(item, "null") && !is_origin(item))
+      return td_fail_param(err, TD_ERR_CONFIG, "cors_origin",
+                           "cors_origin: '%.*s' is not SCHEME://HOST[:PORT] (without a path), null or *", (int)item.n,
+                           item.s);
+  return TD_OK;
+}
+
+/* ---- Host ---- */
+
+/* The Host without its port, an IPv6 literal without its brackets, a name without the dot of the root. */
+static span name_of(span host, bool *bracketed)
+{
+  const char *end = host.n > 0 && *host.s == '[' ? memchr(host.s, ']', host.n) : NULL;
+  *bracketed = end != NULL;
+  if (end) /* what follows a literal is a port, or it is none */
+    return end + 1 == host.s + host.n || end[1] == ':' ? (span){host.s + 1, (size_t)(end - host.s) - 1} : (span){host.s, 0};
+  const char *colon = memchr(host.s, ':', host.n);
+  span name = {host.s, colon ? (size_t)(colon - host.s) : host.n};
+  if (name.n > 1 && name.s[name.n - 1] == '.')
+    name.n--;
+  return name;
+}
+
+/* No name server has a say in these. */
+static bool is_literal(span name, bool bracketed)
+{
+  char text[INET6_ADDRSTRLEN];
+  unsigned char address[16];
+  if (name.n >= sizeof text)
+    return false;
+  memcpy(text, name.s, name.n);
+  text[name.n] = '\0';
+  return inet_pton(bracketed ? AF_INET6 : AF_INET, text, address) == 1;
+}
+
+static bool is_loopback_name(span name)
+{
+  static const char suffix[] = ".localhost";
+  size_t n = sizeof suffix - 1;
+  return is(name, "localhost") || (name.n > n && is((span){name.s + name.n - n, n}, suffix));
+}
+
+static bool is_listen_host(const td_options *o, span name)
+{
+  char host[256], port[8];
+  bool is_unix;
+  td_error unused;
+  return td_listen_parse(o->listen, host, port, &is_unix, &unused) == TD_OK && !is_unix && is(name, host);
+}
+
+static bool host_allowed(const td_options *o, const char *value)
+{
+  bool bracketed;
+  span host = span_of(value), name = name_of(host, &bracketed), item;
+  if (is_literal(name, bracketed) || is_loopback_name(name) || is_listen_host(o, name))
+    return true;
+  for (const char *list = o->allowed_hosts; next_item(&list, &item);)
+    if (is(item, "*") || same(item, name) || same(item, host))
+      return true;
+  return false;
+}
+
+/* ---- Origin ---- */
+
+static bool origin_listed(const td_options *o, const char *origin)
+{
+  span item;
+  for (const char *list = o->cors_origin; origin && next_item(&list, &item);)
+    if (is(item, "*") || is(item, origin))
+      return true;
+  return false;
+}
+
+/* Our own page. The scheme is not compared: a proxy may add TLS. */
+static bool is_own(const char *origin, const char *host)
+{
+  const char *authority = strstr(origin, "://");
+  return authority && host && strcasecmp(authority + 3, host) == 0;
+}
+
+bool td_origin_admit(const td_options *o, const td_http_head *h, td_api_error *e)
+{
+  if (h->host && !host_allowed(o, h->host))
+    td_api_error_set(e, 403, "host_not_allowed", NULL,
+                     "the Host '%.200s' is not allowed: as no API key is asked, only IP addresses, localhost, the "
+                     "address of --listen and the names in --allowed-hosts are",
+                     h->host);
+  else if (h->origin && !is_own(h->origin, h->host) && !origin_listed(o, h->origin))
+    td_api_error_set(e, 403, "origin_not_allowed", NULL,
+                     "the Origin '%.200s' is not allowed: as no API key is asked, only the Host's own page and the "
+                     "origins in --cors-origin are",
+                     h->origin);
+  else
+    return true;
+  return false;
+}
+
+/* Every OPTIONS is answered as a preflight. The official clients send headers of their own beside those named; '*' does
+ * not cover Authorization. */
+void td_origin_append_headers(const td_options *o, const td_http_head *h, td_buf *out)
+{
+  if (o->cors_origin[0] == '\0')
+    return;
+  td_buf_append_str(out, "vary: origin\r\n");
+  if (!origin_listed(o, h->origin))
+    return;
+  td_buf_printf(out, "access-control-allow-origin: %s\r\naccess-control-expose-headers: *\r\n", h->origin);
+  if (h->method == TD_HTTP_OPTIONS)
+    td_buf_append_str(out, "access-control-allow-methods: GET, HEAD, POST, OPTIONS\r\n"
+                           "access-control-allow-headers: authorization, content-type, x-api-key, x-request-id, *\r\n"
+                           "access-control-max-age: 3600\r\n");
+}

@@ -1,0 +1,62 @@
+"""Configuring the build on a machine that lacks something: a plain build goes without tests, and what is missing is said in one line each."""
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+
+import pytest
+from harness import ROOT, SLOWNESS
+
+pytestmark = pytest.mark.skipif(not shutil.which("cmake"), reason="no cmake on this machine")
+
+
+def configure(tmp_path, hidden, *options):
+    """cmake -S . -B build where pkg-config does not know the hidden modules: (exit code, all output)."""
+    shown = tmp_path / "pkgconfig"
+    shown.mkdir()
+    path = subprocess.run(["pkg-config", "--variable", "pc_path", "pkg-config"], capture_output=True, text=True, check=True).stdout
+    for folder in path.strip().split(":"):
+        for pc in pathlib.Path(folder).glob("*.pc"):
+            if pc.stem not in hidden and not (shown / pc.name).exists():
+                (shown / pc.name).symlink_to(pc)
+    env = {k: v for k, v in os.environ.items() if not k.startswith("PKG_CONFIG")}
+    r = subprocess.run(["cmake", "-S", ROOT, "-B", tmp_path / "build", "-DTD_CUDA=OFF", *options], env={**env, "PKG_CONFIG_LIBDIR": str(shown)},
+                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120 * SLOWNESS)
+    return r.returncode, r.stdout
+
+
+def missing(text):
+    """The one error's lines."""
+    assert len(re.findall("CMake Error", text)) == 1, text
+    return re.findall(r"^ +(\S+): apt install (\S+)", text, re.M)
+
+
+def test_a_plain_build_needs_no_cmocka(tmp_path):
+    code, text = configure(tmp_path, ["cmocka"])
+    assert code == 0 and "CMake Error" not in text and "CMake Warning" not in text, text
+    (line,) = [line for line in text.splitlines() if "cmocka" in line]
+    assert line.startswith("-- Tests: left out") and "libcmocka-dev" in line
+    assert not (tmp_path / "build/tests").exists() and (tmp_path / "build/server").exists()
+
+
+def test_tests_that_are_asked_for_need_it(tmp_path):
+    code, text = configure(tmp_path, ["cmocka"], "-DTD_TESTS=ON")
+    assert code != 0 and missing(text) == [("cmocka", "libcmocka-dev")]
+
+
+def test_all_that_is_missing_is_said_at_once(tmp_path):
+    code, text = configure(tmp_path, ["libcjson", "libxxhash", "libutf8proc", "libuv", "cmocka"], "-DTD_TESTS=ON")
+    assert code != 0 and missing(text) == [("libcjson", "libcjson-dev"), ("libutf8proc", "libutf8proc-dev"), ("libxxhash", "libxxhash-dev"),
+                                           ("libuv", "libuv1-dev"), ("cmocka", "libcmocka-dev")]
+
+
+def test_what_is_found_is_built(tmp_path):
+    code, text = configure(tmp_path, [])
+    assert code == 0 and "left out" not in text, text
+    assert (tmp_path / "build/tests").exists()
+
+
+def test_no_server_needs_no_libuv(tmp_path):
+    code, text = configure(tmp_path, ["libuv", "libllhttp"], "-DTD_SERVER=OFF")
+    assert code == 0 and not (tmp_path / "build/server").exists(), text

@@ -1,0 +1,325 @@
+/* Want of memory while a request is read or answered: the client is told 503 out_of_memory or is cut off, and
+ * never gets an answer that looks whole and is not. Each allocation in turn fails, alone and with all that
+ * follow. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "config/json.h"
+#include "server/call.h"
+
+/* ---- faults ---- */
+
+static int n_before_fault = -1; /* so many succeed; -1: all do */
+static bool only_one;           /* those behind it succeed again */
+static int n_allocations;
+
+static bool may_allocate(void)
+{
+  n_allocations++;
+  if (n_before_fault < 0)
+    return true;
+  if (n_before_fault-- > 0)
+    return true;
+  if (!only_one)
+    n_before_fault = 0;
+  return false;
+}
+
+void *__real_realloc(void *p, size_t n);
+void *__wrap_realloc(void *p, size_t n);
+void *__wrap_realloc(void *p, size_t n) { return may_allocate() ? __real_realloc(p, n) : NULL; }
+
+void *__real_malloc(size_t n);
+void *__wrap_malloc(size_t n);
+void *__wrap_malloc(size_t n) { return may_allocate() ? __real_malloc(n) : NULL; }
+
+/* ---- an engine that answers from here ---- */
+
+static td_engine_info info;
+
+const td_engine_info *__wrap_td_engine_get_info(const td_engine *e);
+const td_engine_info *__wrap_td_engine_get_info(const td_engine *e) { return &info; }
+void __wrap_td_engine_get_stats(const td_engine *e, td_engine_stats *out);
+void __wrap_td_engine_get_stats(const td_engine *e, td_engine_stats *out) { memset(out, 0, sizeof *out); }
+void __wrap_td_engine_step_errors(const td_engine *e, double *median, double *p99);
+void __wrap_td_engine_step_errors(const td_engine *e, double *median, double *p99) { *median = *p99 = 0; }
+void __wrap_td_engine_release(td_engine *e, td_ticket t);
+void __wrap_td_engine_release(td_engine *e, td_ticket t) {}
+
+/* The text of a token is " token"; at the end " end" was still held back. */
+void __wrap_td_text_stream_push(td_text_stream *s, const int32_t *ids, size_t n, td_buf *out);
+void __wrap_td_text_stream_push(td_text_stream *s, const int32_t *ids, size_t n, td_buf *out)
+{
+  for (size_t i = 0; i < n; i++)
+    td_buf_append_str(out, " token");
+}
+void __wrap_td_text_stream_finish(td_text_stream *s, td_buf *out);
+void __wrap_td_text_stream_finish(td_text_stream *s, td_buf *out) { td_buf_append_str(out, " end"); }
+
+/* ---- a connection with a client at its other end ---- */
+
+typedef struct world {
+  td_server *s;
+  td_options options;
+  td_conn *c;
+  int client;
+} world;
+
+static void open_world(world *w)
+{
+  int fds[2];
+  n_before_fault = -1;
+  td_options_init(&w->options);
+  strcpy(info.model_name, "a-model-with-a-rather-long-name");
+  info.max_context_tokens = 100;
+  w->s = calloc(1, sizeof *w->s);
+  w->c = calloc(1, sizeof *w->c);
+  assert_true(w->s && w->c);
+  assert_int_equal(uv_loop_init(&w->s->loop), 0);
+  w->s->options = &w->options;
+  w->s->engine_state = TD_ENGINE_READY;
+  td_metrics_init(&w->s->metrics);
+  assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
+  w->client = fds[0];
+  assert_int_equal(uv_pipe_init(&w->s->loop, &w->c->uv.pipe, 0), 0);
+  assert_int_equal(uv_pipe_open(&w->c->uv.pipe, fds[1]), 0);
+  w->c->server = w->s;
+  w->s->conns = w->c;
+  w->s->n_conns = 1;
+  td_conn_start(w->c);
+}
+
+static void close_world(world *w)
+{
+  n_before_fault = -1;
+  while (w->s->conns)
+    td_conn_close(w->s->conns);
+  uv_run(&w->s->loop, UV_RUN_DEFAULT);
+  assert_int_equal(uv_loop_close(&w->s->loop), 0);
+  close(w->client);
+  free(w->s);
+}
+
+/* What the server does until it waits; returns what the client then has. */
+static size_t turn(world *w, char *text, size_t max)
+{
+  size_t n = 0;
+  for (int i = 0; i < 10; i++) {
+    uv_run(&w->s->loop, UV_RUN_NOWAIT);
+    td_conn_flush_all(w->s);
+    ssize_t r = recv(w->client, text + n, max - 1 - n, MSG_DONTWAIT);
+    n += r > 0 ? (size_t)r : 0;
+  }
+  text[n] = '\0';
+  return n;
+}
+
+/* The status, and the body as JSON; 0: there is no whole answer. */
+static int read_answer(const char *text, size_t n, cJSON **json, const char **body)
+{
+  const char *end = strstr(text, "\r\n\r\n"), *length = strstr(text, "content-length: ");
+  int status = 0;
+  *json = NULL;
+  *body = "";
+  if (n == 0 || !end || !length || length > end || end + 4 + strtoul(length + 16, NULL, 10) != text + n)
+    return 0;
+  assert_int_equal(sscanf(text, "HTTP/1.1 %d ", &status), 1);
+  *body = end + 4;
+  *json = cJSON_Parse(*body);
+  return status;
+}
+
+static const char *code_of(const cJSON *json)
+{
+  const cJSON *error = json ? td_json_get(json, "error") : NULL;
+  return error ? td_json_get(error, "code")->valuestring : "";
+}
+
+/* ---- answers ---- */
+
+typedef void answer_fn(world *w);
+typedef bool whole_fn(const cJSON *json, const char *body);
+
+/* Runs `answer` with every allocation failing in turn: whole, told, or cut off. */
+static void try_each(answer_fn *answer, whole_fn *whole)
+{
+  static char text[65536];
+  int n = 1, outcomes[3] = {0};
+  for (int one = 0; one < 2; one++)
+    for (int at = 0; at <= n; at++) { /* at n none fails */
+      world w;
+      cJSON *json;
+      const char *body;
+      open_world(&w);
+      only_one = one == 1;
+      n_allocations = 0;
+      n_before_fault = at;
+      answer(&w);
+      size_t got = turn(&w, text, sizeof text);
+      n_before_fault = -1;
+      n = n_allocations > n ? n_allocations : n;
+      int status = read_answer(text, got, &json, &body);
+      if (status == 200) {
+        assert_true(whole(json, body));
+        outcomes[0]++;
+      } else if (status != 0) {
+        assert_int_equal(status, 503);
+        assert_string_equal(code_of(json), "out_of_memory");
+        outcomes[1]++;
+      } else { /* the connection is closed: nobody waits for the rest */
+        assert_null(w.s->conns);
+        assert_int_equal(w.s->metrics.connections_cut[TD_CUT_MEMORY], 1);
+        outcomes[2]++;
+      }
+      cJSON_Delete(json);
+      close_world(&w);
+    }
+  for (int i = 0; i < 3; i++)
+    assert_int_not_equal(outcomes[i], 0); /* all three were seen, so faults did reach it */
+}
+
+static void ask(world *w, const char *path)
+{
+  char text[200];
+  int n = snprintf(text, sizeof text, "GET %s HTTP/1.1\r\nHost: t\r\n\r\n", path);
+  assert_int_equal(send(w->client, text, (size_t)n, 0), n);
+}
+
+static void ask_models(world *w) { ask(w, "/v1/models"); }
+static void ask_model(world *w) { ask(w, "/v1/models/a-model-with-a-rather-long-name"); }
+static void ask_metrics(world *w) { ask(w, "/metrics"); }
+
+static bool is_models(const cJSON *json, const char *body)
+{
+  return json && strcmp(td_json_get(cJSON_GetArrayItem(td_json_get(json, "data"), 0), "id")->valuestring,
+                        info.model_name) == 0;
+}
+
+static bool is_model(const cJSON *json, const char *body)
+{
+  return json && td_json_get(json, "max_model_len")->valueint == 100;
+}
+
+static bool is_metrics(const cJSON *json, const char *body)
+{
+  return strstr(body, "# HELP vllm:num_requests_running") && strstr(body, "tandem:connections_cut_total{") &&
+         strstr(body, "tandem:request_queue_time_predicted_seconds_count{");
+}
+
+static void test_models(void **state) { try_each(ask_models, is_models); }
+static void test_model(void **state) { try_each(ask_model, is_model); }
+static void test_metrics(void **state) { try_each(ask_metrics, is_metrics); }
+
+/* An answer of one choice whose last text comes when the tokens are through. */
+static void end_answer(world *w)
+{
+  static const int32_t tokens[] = {1, 2, 3};
+  int faults = n_before_fault;
+  n_before_fault = -1;
+  td_call *call = calloc(1, sizeof *call);
+  td_choice *ch = calloc(1, sizeof *ch);
+  assert_true(call && ch);
+  *call = (td_call){.server = w->s,
+                    .conn = w->c,
+                    .api = &td_api_completions,
+                    .info = &info,
+                    .generating = true,
+                    .choices = ch,
+                    .n_choices = 1,
+                    .n_open = 1};
+  call->prompts = calloc(1, sizeof *call->prompts);
+  call->n_prompts = 1;
+  *ch = (td_choice){
+      .call = call, .tokens = tokens, .n_prompt = 1, .n_generated = 2, .engine_finish = TD_FINISH_LENGTH};
+  td_stop_filter_init(&ch->filter, &call->request.stops);
+  w->s->calls = call;
+  w->s->n_calls = w->s->n_choices = 1;
+  w->c->call = call;
+  w->c->state = TD_CONN_ANSWERING;
+  w->c->keep_alive = true;
+  w->c->http.head.minor = 1;
+  n_allocations = 0;
+  n_before_fault = faults;
+  td_generation_pump(call);
+}
+
+static bool is_answer(const cJSON *json, const char *body)
+{
+  return json && strcmp(td_json_get(cJSON_GetArrayItem(td_json_get(json, "choices"), 0), "text")->valuestring,
+                        " token token end") == 0;
+}
+
+static void test_answer(void **state) { try_each(end_answer, is_answer); }
+
+/* ---- requests ---- */
+
+/* Reading fails of the server, not of the client: 503, never a 4xx. */
+static void test_request(void **state)
+{
+  static const char head[] =
+      "POST /tokenize HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\nContent-Length: 5000\r\n";
+  char body[5000];
+  int told = 0;
+  memset(body, ' ', sizeof body);
+  for (int at = 0; at < 12; at++) {
+    td_http h;
+    size_t used, more;
+    n_before_fault = -1;
+    td_http_init(&h, 10000);
+    n_before_fault = at;
+    only_one = true;
+    td_http_event e = td_http_feed(&h, head, sizeof head - 1, &used);
+    if (e == TD_HTTP_MORE)
+      e = td_http_feed(&h, "\r\n", 2, &used);
+    for (size_t i = 0; e != TD_HTTP_IS_ERROR && i < sizeof body; i += 100)
+      e = td_http_feed(&h, body + i, 100, &more);
+    n_before_fault = -1;
+    if (e == TD_HTTP_IS_ERROR) {
+      assert_int_equal(h.error_status, 503);
+      told++;
+    } else {
+      assert_int_equal(e, TD_HTTP_IS_DONE);
+    }
+    td_http_deinit(&h);
+  }
+  assert_true(told > 4);
+}
+
+/* The same with a connection: the code says what it is. */
+static void test_request_of_a_connection(void **state)
+{
+  static char text[4096];
+  world w;
+  cJSON *json;
+  const char *body;
+  open_world(&w);
+  ask_models(&w);
+  only_one = true;
+  n_before_fault = 0; /* the head's */
+  size_t n = turn(&w, text, sizeof text);
+  assert_int_equal(read_answer(text, n, &json, &body), 503);
+  assert_string_equal(code_of(json), "out_of_memory");
+  assert_non_null(strstr(text, "retry-after: "));
+  cJSON_Delete(json);
+  close_world(&w);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_models),  cmocka_unit_test(test_model),
+      cmocka_unit_test(test_metrics), cmocka_unit_test(test_answer),
+      cmocka_unit_test(test_request), cmocka_unit_test(test_request_of_a_connection),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
