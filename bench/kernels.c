@@ -1,11 +1,11 @@
 /* tandem-bench kernels: every op of a backend alone, through kernels.h, beside the floor of the bytes it must
  * move or the operations it must do.
  *
- * A figure is the median of many rounds. A round is a step in which one op is queued n times, less an empty
+ * A figure is the median of many rounds. A round is a step whose program is one op n times, less an empty
  * step, over n: so the host's work hides behind the device's, as it does in a whole step. The op goes round
  * several copies of its weights, inputs and KV that together are larger than the caches, since in a model it
  * finds none of them there. But a product's x, which in a model was just written, and what it adds to stay
- * where they are; and it is recorded where the backend records steps. */
+ * where they are; and its step is captured where the backend captures decode steps of so many rows. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +13,7 @@
 
 #include <cjson/cJSON.h>
 
+#include "bench/attention_policies.h"
 #include "bench/attention_trees.h"
 #include "bench/ceilings.h"
 #include "bench/commands.h"
@@ -20,7 +21,6 @@
 #include "bench/stage.h"
 #include "bench/tool.h"
 #include "config/log.h"
-#include "kernels/attention/plan.h"
 
 enum { LIST_MAX = 32, PAGE_TOKENS = 16, COPIES_MAX = 64, QUEUE_MAX = 1000 };
 
@@ -28,7 +28,7 @@ typedef enum matrix { QKV, O, GATE_UP, DOWN, HEAD, MATRICES } matrix;
 static const char *const matrix_names[MATRICES] = {"qkv", "o", "gate_up", "down", "lm_head"};
 
 typedef struct bench {
-  const char *shape, *backend, *rows, *dtype, *only, *json, *attention;
+  const char *shape, *backend, *rows, *dtype, *only, *json, *policy;
   double threads, device, gb_s, tflop_s, n_rounds, round_ms, warm_ms, max_seconds, cache_mb, attention_gb;
   td_model_desc d;
   td_stage stage;
@@ -44,15 +44,14 @@ typedef struct bench {
   double matrix_bytes[MATRICES]; /* of one copy */
   td_devptr x, out, logits, ones, inv_freq;
   size_t slab_bytes; /* of x and out: each holds at least two of the widest activations */
-  td_devptr glu;     /* of queue_glu_two: as large as out */
-  bool glu_is_one;   /* whether the op took the last one queued */
-  /* the op under test */
-  void (*queue)(struct bench *b, uint32_t i);
+  td_devptr glu;     /* of swiglu_after: as large as out */
+  /* the op under test: the i-th of a step; then, if there is a second, what follows each */
+  td_op (*op)(const struct bench *b, uint32_t i);
+  td_op (*second)(const struct bench *b, uint32_t i);
   matrix m;
-  uint32_t n, n_queued;
+  uint32_t n;
   double warm_s;       /* how long it runs before it is timed: products bring a GPU to its power limit, and then its clock falls */
-  bool records;        /* whether the op is recorded, where the backend does that: it does not look at the plan */
-  uint32_t n_recorded; /* steps: each is for another number of rows, so that it is found again */
+  bool captures;       /* whether the op's step is captured, where the backend does that */
   double empty_s;
   cJSON *ops;
 } bench;
@@ -216,15 +215,34 @@ static td_devptr place(const bench *b, td_devptr slab, uint32_t n, uint32_t widt
   return td_devptr_at(slab, i % (b->slab_bytes / bytes) * bytes);
 }
 
-static void queue_rope(bench *b, uint32_t i);
+static td_op rope_op(const bench *b, uint32_t i);
 
-/* Keys and values, through the op that writes them. */
-static void queue_kv(void *arg, const td_plan *plan)
+/* ---- programs ---- */
+
+/* n of the op under test. */
+static td_compiled *compile(bench *b, uint32_t n)
 {
-  bench *b = arg;
-  b->n = plan->n_tokens;
-  for (uint32_t layer = 0; layer < b->kv_layers; layer++)
-    queue_rope(b, layer);
+  td_error err;
+  td_program *p;
+  check(td_program_create(2 * n, &p, &err), &err);
+  for (uint32_t i = 0; i < n; i++) {
+    td_program_add(p, b->op(b, i));
+    if (b->second)
+      td_program_add(p, b->second(b, i));
+  }
+  td_compiled *compiled = td_stage_compile(&b->stage, p);
+  td_program_destroy(p);
+  return compiled;
+}
+
+/* Keys and values, through the op that writes them, in each layer. */
+static void fill_kv(bench *b)
+{
+  b->op = rope_op;
+  b->n = b->max_tokens;
+  td_compiled *writes_kv = compile(b, b->kv_layers);
+  td_stage_fill(&b->stage, writes_kv);
+  td_stage_discard(&b->stage, writes_kv);
 }
 
 static void setup(bench *b)
@@ -243,8 +261,7 @@ static void setup(bench *b)
                          .max_context_tokens = max_context,
                          .max_vocab = b->d.vocab,
                          .device = (uint32_t)b->device,
-                         .attention = td_attention_of(b->attention),
-                         .always_linear_swiglu = true,
+                         .attention_policy = td_stage_policy(b->policy),
                          .gpu_memory_percent = 90};
   check(td_backend_create(b->backend, &c, &be, &err), &err);
   b->stage.be = be;
@@ -255,28 +272,25 @@ static void setup(bench *b)
   make_memory(b);
   /* one layer's KV for each layer: layers are the copies that attention goes round */
   b->kv_layers = b->d.n_layers < 4 ? b->d.n_layers : 4;
-  td_kv_shape kv = {b->kv_layers, 1, PAGE_TOKENS, b->d.n_kv_heads, b->d.head_dim, b->d.n_heads, b->d.window_tokens};
+  td_kv_shape kv = {.n_layers = b->kv_layers, .n_pages = 1, .page_tokens = PAGE_TOKENS,
+                    .n_kv_heads = b->d.n_kv_heads, .head_dim = b->d.head_dim, .n_heads = b->d.n_heads,
+                    .window_tokens = b->d.window_tokens};
   check(be->ops->kv_check(be, &kv, &err), &err);
   double pages = b->attention_gb * 1e9 / (double)be->ops->kv_bytes_per_page(be, &kv);
   td_stage_init(&b->stage, be, &kv, (uint32_t)pages, max_context);
-  td_stage_fill(&b->stage, queue_kv, b);
+  fill_kv(b);
   b->ceiling = td_ceilings_of(be->ops->name, b->gb_s, b->tflop_s, (uint32_t)b->threads);
 }
 
 /* ---- timing ---- */
 
-static void queue_all(void *arg, const td_plan *plan)
+/* n_ops 0: of an empty step. */
+static double median_step(bench *b, uint32_t n_ops, int n_rounds)
 {
-  bench *b = arg;
-  (void)plan;
-  for (uint32_t i = 0; i < b->n_queued; i++)
-    b->queue(b, i);
-}
-
-static double median_step(bench *b, uint32_t n_queued, int n_rounds)
-{
-  b->n_queued = n_queued;
-  return td_stage_step_s(&b->stage, queue_all, b, false, (uint32_t)n_rounds, b->max_seconds);
+  td_compiled *c = n_ops > 0 ? compile(b, n_ops) : NULL;
+  double s = td_stage_step_s(&b->stage, c, (uint32_t)n_rounds, b->max_seconds);
+  td_stage_discard(&b->stage, c);
+  return s;
 }
 
 /* n tokens in rows of at most the context's length, each row's last token wanting logits. */
@@ -293,24 +307,26 @@ static bool plan_tokens(bench *b, uint32_t n, bool logits)
   return fits;
 }
 
-/* After warm_s of them. */
-static double median_warm(bench *b, uint32_t n_queued, bool replay)
+/* Captured, as decode steps are, if there can be such a step. */
+static void capture(bench *b, td_compiled *compiled)
 {
-  b->n_queued = n_queued;
-  td_stage_warm(&b->stage, queue_all, b, replay, fmin(b->warm_s, b->max_seconds));
-  return td_stage_step_s(&b->stage, queue_all, b, replay, (uint32_t)b->n_rounds, b->max_seconds);
+  td_error err;
+  td_capture ignored;
+  const td_backend *be = b->stage.be;
+  const td_plan *p = b->stage.plan;
+  if (b->captures && be->ops->capture && p->n_logits == p->n_tokens)
+    check(be->ops->capture(b->stage.be, compiled, p->n_rows, &ignored, &err), &err);
 }
 
-/* Of a recording, as decode steps are. */
-static double median_replay(bench *b, uint32_t n_queued)
+/* After warm_s of them. */
+static double median_warm(bench *b, uint32_t n_ops)
 {
-  td_backend *be = b->stage.be;
-  td_error err;
-  if (!be->ops->record || b->n_recorded >= be->max_rows || !plan_tokens(b, b->n_recorded + 1, true))
-    return median_warm(b, n_queued, false);
-  b->n_queued = n_queued;
-  check(be->ops->record(be, ++b->n_recorded, queue_all, b, &err), &err);
-  return median_warm(b, n_queued, true);
+  td_compiled *c = compile(b, n_ops);
+  capture(b, c);
+  td_stage_warm(&b->stage, c, fmin(b->warm_s, b->max_seconds));
+  double s = td_stage_step_s(&b->stage, c, (uint32_t)b->n_rounds, b->max_seconds);
+  td_stage_discard(&b->stage, c);
+  return s;
 }
 
 /* Bytes and operations that the op cannot do without: its floor. */
@@ -344,7 +360,7 @@ static void measure(bench *b, const char *op, const char *size, const work *w)
   guess = fmax(guess - b->empty_s, 0.5e-6);
   n = b->round_ms * 1e-3 / guess;
   n = n < 2 ? 2 : n > QUEUE_MAX ? QUEUE_MAX : floor(n);
-  double all = b->records ? median_replay(b, (uint32_t)n) : median_warm(b, (uint32_t)n, false);
+  double all = median_warm(b, (uint32_t)n);
   double s = (all - b->empty_s) / n;
   if (s > 0)
     report(b, op, size, w, s);
@@ -357,67 +373,76 @@ static void measure(bench *b, const char *op, const char *size, const work *w)
 /* As in a model: to the residual stream. */
 static bool adds(matrix m) { return m == O || m == DOWN; }
 
-static void queue_linear(bench *b, uint32_t i)
+static td_op linear_op(const bench *b, uint32_t i)
 {
   bool head = b->m == HEAD;
   td_linear_params p = {.weight = b->weights[b->m][i % b->n_copies[b->m]],
                         .x = b->x,
                         .out = head ? b->logits : adds(b->m) ? b->out : place(b, b->out, b->n, rows_of(b, b->m), i),
-                        .n = b->n,
+                        .n_in = cols_of(b, b->m),
+                        .n_out = rows_of(b, b->m),
                         .out_f32 = head,
                         .add = adds(b->m)};
-  b->stage.be->ops->linear(b->stage.be, &p);
+  return (td_op){.kind = TD_OP_LINEAR, .linear = p};
 }
 
-/* gate_up and swiglu in one, where the backend has that for so many rows; queue_glu_two: the same by two ops. */
-static void queue_glu(bench *b, uint32_t i)
+/* gate_up and swiglu in one, where the backend has that for so many rows; after gate_up_op: the same by two ops. */
+static td_op glu_op(const bench *b, uint32_t i)
 {
   td_linear_swiglu_params p = {.weight = b->weights[GATE_UP][i % b->n_copies[GATE_UP]],
                                .x = b->x,
                                .out = place(b, b->out, b->n, b->d.ffn_width, i),
-                               .n = b->n,
+                               .n_in = b->d.width,
                                .width = b->d.ffn_width};
-  b->glu_is_one = b->stage.be->ops->linear_swiglu(b->stage.be, &p);
+  return (td_op){.kind = TD_OP_LINEAR_SWIGLU, .linear_swiglu = p};
 }
 
-static void queue_glu_two(bench *b, uint32_t i)
+static td_op gate_up_op(const bench *b, uint32_t i)
 {
-  td_devptr between = place(b, b->out, b->n, 2 * b->d.ffn_width, i);
-  td_swiglu_params p = {between, place(b, b->glu, b->n, b->d.ffn_width, i), b->n, b->d.ffn_width};
-  td_linear_params q = {.weight = b->weights[GATE_UP][i % b->n_copies[GATE_UP]],
+  td_linear_params p = {.weight = b->weights[GATE_UP][i % b->n_copies[GATE_UP]],
                         .x = b->x,
-                        .out = between,
-                        .n = b->n};
-  b->stage.be->ops->linear(b->stage.be, &q);
-  b->stage.be->ops->swiglu(b->stage.be, &p);
+                        .out = place(b, b->out, b->n, 2 * b->d.ffn_width, i),
+                        .n_in = b->d.width,
+                        .n_out = 2 * b->d.ffn_width};
+  return (td_op){.kind = TD_OP_LINEAR, .linear = p};
 }
 
-static void queue_norm(bench *b, uint32_t i)
+/* Of another layer: a backend would make one op of the two. */
+static td_op swiglu_after(const bench *b, uint32_t i)
+{
+  td_swiglu_params p = {.gate_up = place(b, b->out, b->n, 2 * b->d.ffn_width, i),
+                        .out = place(b, b->glu, b->n, b->d.ffn_width, i),
+                        .width = b->d.ffn_width};
+  return (td_op){.kind = TD_OP_SWIGLU, .layer = 1, .swiglu = p};
+}
+
+static td_op norm_op(const bench *b, uint32_t i)
 {
   td_rmsnorm_params p = {.x = place(b, b->x, b->n, b->d.width, i),
                          .weight = b->ones,
                          .out = place(b, b->out, b->n, b->d.width, i),
-                         .n = b->n,
                          .width = b->d.width,
                          .eps = 1e-5f};
-  b->stage.be->ops->rmsnorm(b->stage.be, &p);
+  return (td_op){.kind = TD_OP_RMSNORM, .rmsnorm = p};
 }
 
-static void queue_swiglu(bench *b, uint32_t i)
+static td_op swiglu_op(const bench *b, uint32_t i)
 {
-  td_swiglu_params p = {place(b, b->x, b->n, 2 * b->d.ffn_width, i),
-                        place(b, b->out, b->n, b->d.ffn_width, i), b->n, b->d.ffn_width};
-  b->stage.be->ops->swiglu(b->stage.be, &p);
+  td_swiglu_params p = {.gate_up = place(b, b->x, b->n, 2 * b->d.ffn_width, i),
+                        .out = place(b, b->out, b->n, b->d.ffn_width, i),
+                        .width = b->d.ffn_width};
+  return (td_op){.kind = TD_OP_SWIGLU, .swiglu = p};
 }
 
-static void queue_embed(bench *b, uint32_t i)
+static td_op embed_op(const bench *b, uint32_t i)
 {
-  td_embed_params p = {b->weights[HEAD][i % b->n_copies[HEAD]], place(b, b->out, b->n, b->d.width, i),
-                       b->d.width};
-  b->stage.be->ops->embed(b->stage.be, &p);
+  td_embed_params p = {.weight = b->weights[HEAD][i % b->n_copies[HEAD]],
+                       .out = place(b, b->out, b->n, b->d.width, i),
+                       .width = b->d.width};
+  return (td_op){.kind = TD_OP_EMBED, .embed = p};
 }
 
-static void queue_rope(bench *b, uint32_t i)
+static td_op rope_op(const bench *b, uint32_t i)
 {
   td_rope_kv_params p = {.qkv = place(b, b->x, b->n, b->qkv_dim, i),
                          .inv_freq = b->inv_freq,
@@ -430,10 +455,10 @@ static void queue_rope(bench *b, uint32_t i)
                          .n_kv_heads = b->d.n_kv_heads,
                          .head_dim = b->d.head_dim,
                          .rotary_dim = b->d.rotary_dim};
-  b->stage.be->ops->rope_kv(b->stage.be, &p);
+  return (td_op){.kind = TD_OP_ROPE_KV, .rope_kv = p};
 }
 
-static void queue_attention(bench *b, uint32_t i)
+static td_op attention_op(const bench *b, uint32_t i)
 {
   td_attention_params p = {.qkv = place(b, b->x, b->n, b->qkv_dim, i),
                            .out = place(b, b->out, b->n, b->q_dim, i),
@@ -443,12 +468,14 @@ static void queue_attention(bench *b, uint32_t i)
                            .n_heads = b->d.n_heads,
                            .n_kv_heads = b->d.n_kv_heads,
                            .head_dim = b->d.head_dim};
-  b->stage.be->ops->attention(b->stage.be, &p);
+  return (td_op){.kind = TD_OP_ATTENTION, .attention = p};
 }
 
-static void queue_sample(bench *b, uint32_t i)
+static td_op sample_op(const bench *b, uint32_t i)
 {
-  b->stage.be->ops->sample(b->stage.be, &(td_sample_params){b->logits, b->d.vocab});
+  (void)i;
+  td_sample_params p = {.logits = b->logits, .vocab = b->d.vocab};
+  return (td_op){.kind = TD_OP_SAMPLE, .extent = TD_EXTENT_SAMPLED, .sample = p};
 }
 
 /* ---- the list of figures ---- */
@@ -461,14 +488,13 @@ static double warm_s_of(const bench *b)
 static void measure_linears(bench *b)
 {
   char size[64];
-  b->queue = queue_linear;
-  b->records = true;
+  b->op = linear_op;
+  b->captures = true;
   b->warm_s = warm_s_of(b);
-  plan_tokens(b, 1, false);
   for (matrix m = QKV; m < MATRICES; m++)
     for (size_t i = 0; i < b->n_list && wanted(b, matrix_names[m]); i++) {
       uint32_t n = (uint32_t)b->list[i], rows = rows_of(b, m), cols = cols_of(b, m);
-      if (m == HEAD && n > b->stage.be->max_rows)
+      if ((m == HEAD && n > b->stage.be->max_rows) || !plan_tokens(b, n, true))
         continue;
       double a = b->stage.be->activation_bytes;
       work w = {b->matrix_bytes[m] + n * (cols * a + rows * (m == HEAD ? 4 : adds(m) ? 2 * a : a)), 2.0 * n * rows * cols};
@@ -477,37 +503,52 @@ static void measure_linears(bench *b)
       snprintf(size, sizeof size, "%u x %u->%u", n, cols, rows);
       measure(b, matrix_names[m], size, &w);
     }
-  b->records = false;
+  b->captures = false;
   b->warm_s = 0;
+}
+
+/* Whether the backend has the op, for so many rows. */
+static bool has_glu(bench *b)
+{
+  td_error err;
+  td_outcome ignored;
+  td_compiled *compiled;
+  td_backend *be = b->stage.be;
+  td_op op = glu_op(b, 0);
+  if (be->ops->compile(be, &(td_program){.ops = &op, .n_ops = 1, .n_unsampled = 1}, &compiled, &err) != TD_OK)
+    return false;
+  td_backend_submit(be, compiled, b->stage.plan);
+  bool has = td_backend_wait(be, &ignored, &err) == TD_OK;
+  be->ops->discard(be, compiled);
+  return has;
 }
 
 static void measure_glu(bench *b)
 {
   char size[64];
   b->warm_s = warm_s_of(b);
-  plan_tokens(b, 1, false);
   for (size_t i = 0; i < b->n_list && wanted(b, "glu"); i++) {
     uint32_t n = (uint32_t)b->list[i], rows = rows_of(b, GATE_UP), cols = cols_of(b, GATE_UP);
     double a = b->stage.be->activation_bytes;
     work w = {b->matrix_bytes[GATE_UP] + n * a * (cols + rows / 2), 2.0 * n * rows * cols};
+    if (!plan_tokens(b, n, true))
+      continue;
     b->n = n;
     snprintf(size, sizeof size, "%u x %u->2x%u", n, cols, rows / 2);
-    b->queue = queue_glu_two;
+    b->op = gate_up_op;
+    b->second = swiglu_after;
     measure(b, "glu by two", size, &w);
-    b->queue = queue_glu;
-    b->glu_is_one = false;
-    if (b->stage.be->ops->linear_swiglu) {
-      median_step(b, 1, 1);
-      if (b->glu_is_one)
-        measure(b, "glu", size, &w);
-    }
+    b->op = glu_op;
+    b->second = NULL;
+    if (has_glu(b))
+      measure(b, "glu", size, &w);
   }
   b->warm_s = 0;
 }
 
 typedef struct simple_op {
   const char *name;
-  void (*queue)(bench *b, uint32_t i);
+  td_op (*op)(const bench *b, uint32_t i);
   double bytes_per_token;
   bool of_logits;
 } simple_op;
@@ -517,17 +558,17 @@ static void measure_simple(bench *b)
   const td_model_desc *d = &b->d;
   double a = b->stage.be->activation_bytes, kv = 2.0 * d->n_kv_heads * d->head_dim;
   const simple_op ops[] = {
-      {"embed", queue_embed, b->matrix_bytes[HEAD] / d->vocab + d->width * a, false},
-      {"rmsnorm", queue_norm, 2 * d->width * a, false},
-      {"rope_kv", queue_rope, (b->q_dim * 2 + kv) * a + kv * a, false},
-      {"swiglu", queue_swiglu, 3 * d->ffn_width * a, false},
-      {"sample", queue_sample, d->vocab * 4.0, true},
+      {"embed", embed_op, b->matrix_bytes[HEAD] / d->vocab + d->width * a, false},
+      {"rmsnorm", norm_op, 2 * d->width * a, false},
+      {"rope_kv", rope_op, (b->q_dim * 2 + kv) * a + kv * a, false},
+      {"swiglu", swiglu_op, 3 * d->ffn_width * a, false},
+      {"sample", sample_op, d->vocab * 4.0, true},
   };
   char size[64];
   for (size_t k = 0; k < sizeof ops / sizeof *ops; k++)
     for (size_t i = 0; i < b->n_list && wanted(b, ops[k].name); i++) {
       b->n = (uint32_t)b->list[i];
-      b->queue = ops[k].queue;
+      b->op = ops[k].op;
       if ((ops[k].of_logits && b->n > b->stage.be->max_rows) || !plan_tokens(b, b->n, ops[k].of_logits))
         continue;
       work w = {b->n * ops[k].bytes_per_token, 0};
@@ -554,7 +595,9 @@ static void measure_attention(bench *b, const attention_case *c)
     return;
   double token_bytes =
       (double)b->stage.be->ops->kv_bytes_per_page(
-          b->stage.be, &(td_kv_shape){1, 1, PAGE_TOKENS, d->n_kv_heads, d->head_dim, d->n_heads, 0}) /
+          b->stage.be, &(td_kv_shape){.n_layers = 1, .n_pages = 1, .page_tokens = PAGE_TOKENS,
+                                      .n_kv_heads = d->n_kv_heads, .head_dim = d->head_dim,
+                                      .n_heads = d->n_heads}) /
       PAGE_TOKENS;
   double pairs = (double)c->chunk * (c->chunk_context - c->chunk) + (double)c->chunk * c->chunk / 2 +
                  (double)c->batch * c->context;
@@ -562,7 +605,7 @@ static void measure_attention(bench *b, const attention_case *c)
                 2.0 * b->q_dim * b->stage.be->activation_bytes * (c->batch + c->chunk),
             4.0 * b->q_dim * pairs};
   b->n = c->batch + c->chunk;
-  b->queue = queue_attention;
+  b->op = attention_op;
   if (c->chunk == 0)
     snprintf(size, sizeof size, "%ux%u", c->batch, c->context);
   else if (c->batch == 0)
@@ -612,7 +655,7 @@ static void measure_trees(bench *b)
       continue;
     w.flop = 4.0 * b->q_dim * n_rows * total;
     b->n = n_rows;
-    b->queue = queue_attention;
+    b->op = attention_op;
     td_attention_tree_name(t, name);
     measure(b, "trees", name, &w);
   }
@@ -658,8 +701,6 @@ static void read_options(bench *b)
       b->weight_dtype = t;
   if (b->weight_dtype == TD_DTYPE_COUNT)
     td_tool_die("--dtype: no type '%s'", b->dtype);
-  if (td_attention_of(b->attention) == UINT32_MAX)
-    td_tool_die("--attention: no '%s'", b->attention);
   if (b->n_rounds < 1 || b->cache_mb < 1 || b->attention_gb <= 0 || b->round_ms <= 0 ||
       (b->warm_ms < 0 && b->warm_ms != -1))
     td_tool_die("a number is out of range");
@@ -671,7 +712,7 @@ int td_bench_kernels(int argc, char **argv)
                     .backend = "auto",
                     .rows = "1,2,4,8,16,32,64,128,256,512,1024,2048",
                     .dtype = "BF16",
-                    .attention = "auto",
+                    .policy = TD_ATTENTION_AUTO_NAME,
                     .n_rounds = 20,
                     .round_ms = 4,
                     .max_seconds = 3,
@@ -688,7 +729,7 @@ int td_bench_kernels(int argc, char **argv)
       {"--threads", "N", "of the CPU backend; 0: one per core", TD_ARG_NUMBER, &b.threads},
       {"--device", "N", "which GPU (0)", TD_ARG_NUMBER, &b.device},
       {"--rounds", "N", "a figure is their median (20)", TD_ARG_NUMBER, &b.n_rounds},
-      {"--round-ms", "MS", "an op is queued so often that a round takes about this long (4)", TD_ARG_NUMBER,
+      {"--round-ms", "MS", "an op is there so often that a round takes about this long (4)", TD_ARG_NUMBER,
        &b.round_ms},
       {"--max-seconds", "S", "but no figure takes longer than about three times this (3)", TD_ARG_NUMBER,
        &b.max_seconds},
@@ -698,8 +739,7 @@ int td_bench_kernels(int argc, char **argv)
       {"--attention-gb", "GB", "memory for KV; 0: 20 on a GPU, 0.5 on a CPU", TD_ARG_NUMBER, &b.attention_gb},
       {"--gb-s", "X", "memory ceiling; 0: an H200's, or measured on a CPU", TD_ARG_NUMBER, &b.gb_s},
       {"--tflop-s", "X", "compute ceiling; likewise", TD_ARG_NUMBER, &b.tflop_s},
-      {"--attention", "NAME", "how decodes are done: auto, unified, serial, pat, persistentkv, flashdecode (auto)", TD_ARG_TEXT,
-       &b.attention},
+      {"--policy", "NAME", "what decodes share: auto, as the daemon has it, or another of `attention --policies` (auto)", TD_ARG_TEXT, &b.policy},
       {"--json", "FILE", "where all figures go", TD_ARG_TEXT, &b.json},
   };
   char text[1024];

@@ -17,7 +17,7 @@ static void add_piece(td_record *r, double at_s, uint32_t n_tokens)
   r->pieces[r->n_pieces++] = (td_piece){at_s, n_tokens};
 }
 
-static bool die(td_record *r, td_outcome why, const char *detail)
+static bool die(td_record *r, td_record_outcome why, const char *detail)
 {
   r->outcome = why;
   snprintf(r->detail, sizeof r->detail, "%s", detail);

@@ -9,7 +9,7 @@
 #include "bench/sse.h"
 #include "bench/stats.h"
 
-typedef enum td_outcome {
+typedef enum td_record_outcome {
   TD_OUTCOME_OPEN, /* under way */
   TD_OUTCOME_DONE,
   TD_OUTCOME_UNFINISHED, /* cut when the run ended */
@@ -25,7 +25,7 @@ typedef enum td_outcome {
   TD_OUTCOME_NO_END, /* the stream ended without [DONE] and without usage */
   TD_OUTCOME_TIMEOUT,
   TD_OUTCOMES,
-} td_outcome;
+} td_record_outcome;
 extern const char *const td_outcome_names[TD_OUTCOMES];
 
 typedef struct td_piece {
@@ -42,7 +42,7 @@ typedef struct td_record {
   bool has_usage, has_done, counted, warm;
   uint32_t usage_in, usage_out, usage_cached;
   int http_status;
-  td_outcome outcome;
+  td_record_outcome outcome;
   char detail[160]; /* of an error */
 } td_record;
 

@@ -3,10 +3,19 @@
 
 #include <stdlib.h>
 
+#include "bench/attention_policies.h"
 #include "bench/random.h"
 #include "bench/tool.h"
 
 enum { SCATTER_SEED = 5 };
+
+const td_attention_policy *td_stage_policy(const char *name)
+{
+  const td_attention_policy *policy;
+  if (!td_attention_policy_of(name, &policy))
+    td_tool_die("--policy: no '%s'", name);
+  return policy;
+}
 
 void td_stage_init(td_stage *s, td_backend *be, const td_kv_shape *shape, uint32_t n_pages_wanted,
                    uint32_t max_context_tokens)
@@ -27,7 +36,6 @@ void td_stage_init(td_stage *s, td_backend *be, const td_kv_shape *shape, uint32
     td_tool_die("%s", err.message);
   s->table = td_tool_alloc(n_entries, sizeof *s->table);
   s->scattered = td_tool_alloc(kv.n_pages, sizeof *s->scattered);
-  s->sampled = td_tool_alloc(be->max_rows, sizeof *s->sampled);
   s->plan->page_table = s->table;
   s->plan->page_table_len = n_entries;
   td_random_init(&r, SCATTER_SEED);
@@ -39,6 +47,7 @@ void td_stage_init(td_stage *s, td_backend *be, const td_kv_shape *shape, uint32
   td_sampling greedy = {.top_p = 1};
   for (uint32_t i = 0; i < be->max_rows; i++)
     be->ops->set_sampling(be, i, &greedy);
+  s->nothing = td_stage_compile(s, &(td_program){0});
 }
 
 void td_stage_deinit(td_stage *s)
@@ -46,9 +55,20 @@ void td_stage_deinit(td_stage *s)
   td_plan_destroy(s->plan);
   free(s->table);
   free(s->scattered);
-  free(s->sampled);
+  td_stage_discard(s, s->nothing);
   s->be->ops->destroy(s->be);
 }
+
+td_compiled *td_stage_compile(td_stage *s, const td_program *program)
+{
+  td_error err;
+  td_compiled *compiled;
+  if (s->be->ops->compile(s->be, program, &compiled, &err) != TD_OK)
+    td_tool_die("%s", err.message);
+  return compiled;
+}
+
+void td_stage_discard(td_stage *s, td_compiled *compiled) { s->be->ops->discard(s->be, compiled); }
 
 void td_stage_plan_begin(td_stage *s)
 {
@@ -95,9 +115,17 @@ bool td_stage_plan_shared(td_stage *s, uint32_t kv_len, uint32_t n_shared, bool 
 
 void td_stage_plan_repeat(td_stage *s) { s->plan->n_page_updates = 0; }
 
-void td_stage_fill(td_stage *s, void (*queue)(void *arg, const td_plan *plan), void *arg)
+static void run_step(td_stage *s, td_compiled *compiled)
 {
   td_error err;
+  td_outcome ignored;
+  td_backend_submit(s->be, compiled ? compiled : s->nothing, s->plan);
+  if (td_backend_wait(s->be, &ignored, &err) != TD_OK)
+    td_tool_die("%s", err.message);
+}
+
+void td_stage_fill(td_stage *s, td_compiled *compiled)
+{
   uint32_t most = s->be->max_tokens / s->page_tokens, n;
   if (most > s->stripe_pages)
     most = s->stripe_pages;
@@ -107,10 +135,7 @@ void td_stage_fill(td_stage *s, void (*queue)(void *arg, const td_plan *plan), v
     s->next_page = at;
     if (!td_stage_plan_row(s, n * s->page_tokens, n * s->page_tokens, false))
       td_tool_die("the KV memory cannot be filled");
-    s->be->ops->step_begin(s->be, s->plan);
-    queue(arg, s->plan);
-    if (s->be->ops->step_end(s->be, s->sampled, &err) != TD_OK)
-      td_tool_die("%s", err.message);
+    run_step(s, compiled);
     td_tool_progress((double)at / s->n_pages, "KV");
   }
   td_stage_plan_begin(s);
@@ -119,37 +144,28 @@ void td_stage_fill(td_stage *s, void (*queue)(void *arg, const td_plan *plan), v
 
 typedef struct timed_step {
   td_stage *stage;
-  void (*queue)(void *arg, const td_plan *plan);
-  void *arg;
-  bool replay;
+  td_compiled *compiled;
 } timed_step;
 
 static double one_step(void *arg)
 {
   const timed_step *t = arg;
-  td_backend *be = t->stage->be;
-  td_error err;
   double begin = td_tool_now_s();
-  be->ops->step_begin(be, t->stage->plan);
-  if (t->queue && !(t->replay && be->ops->replay(be)))
-    t->queue(t->arg, t->stage->plan);
-  if (be->ops->step_end(be, t->stage->sampled, &err) != TD_OK)
-    td_tool_die("%s", err.message);
+  run_step(t->stage, t->compiled);
   td_stage_plan_repeat(t->stage);
   return td_tool_now_s() - begin;
 }
 
-void td_stage_warm(td_stage *s, void (*queue)(void *arg, const td_plan *plan), void *arg, bool replay, double seconds)
+void td_stage_warm(td_stage *s, td_compiled *compiled, double seconds)
 {
-  timed_step t = {s, queue, arg, replay};
+  timed_step t = {s, compiled};
   for (double until = td_tool_now_s() + seconds; td_tool_now_s() < until;)
     one_step(&t);
 }
 
-double td_stage_step_s(td_stage *s, void (*queue)(void *arg, const td_plan *plan), void *arg, bool replay, uint32_t n_rounds,
-                       double max_seconds)
+double td_stage_step_s(td_stage *s, td_compiled *compiled, uint32_t n_rounds, double max_seconds)
 {
-  timed_step t = {s, queue, arg, replay};
+  timed_step t = {s, compiled};
   td_stats_list l = {0};
   td_stage_time(one_step, &t, 1, (int)n_rounds, 0, max_seconds, &l);
   double v = td_stats_median(l.v, l.n);

@@ -7,13 +7,16 @@
 #include "config/plan.h"
 #include "kernels/kernels.h"
 
+/* Of an option (bench/attention_policies.h); no such name ends the program. */
+const struct td_attention_policy *td_stage_policy(const char *name);
+
 typedef struct td_stage {
   td_backend *be; /* owned */
   td_kv *kv;
   td_plan *plan;
   int32_t *table, *scattered; /* page table; a permutation of all pages */
   uint32_t n_pages, page_tokens, stripe_pages, next_page;
-  int32_t *sampled;
+  td_compiled *nothing; /* a program without ops */
 } td_stage;
 
 /* After weights and workspace are there: as many pages as min(wanted, budget) and the page table for rows of
@@ -30,16 +33,18 @@ bool td_stage_plan_shared(td_stage *s, uint32_t kv_len, uint32_t n_shared, bool 
 /* The same plan again: its page table entries are on the device already. */
 void td_stage_plan_repeat(td_stage *s);
 
-/* Steps of as many new tokens as fit one, with what `queue` queues, until each page was written; none where a
- * step holds fewer tokens than a page. Leaves an empty plan. */
-void td_stage_fill(td_stage *s, void (*queue)(void *arg, const td_plan *plan), void *arg);
+/* The program as this backend runs it; td_stage_discard gives it back. Both end the program on failure, as all below do. */
+td_compiled *td_stage_compile(td_stage *s, const td_program *program);
+void td_stage_discard(td_stage *s, td_compiled *compiled);
 
-/* Seconds of the planned step, the median of n_rounds, with what `queue` queues, or of an empty one if that is NULL; by a recording if
- * `replay` and there is one. Ends the program on failure. */
-double td_stage_step_s(td_stage *s, void (*queue)(void *arg, const td_plan *plan), void *arg, bool replay, uint32_t n_rounds,
-                       double max_seconds);
+/* Steps of as many new tokens as fit one, until each page was written; none where a step holds fewer tokens than a
+ * page. Leaves an empty plan. */
+void td_stage_fill(td_stage *s, td_compiled *compiled);
+
+/* Seconds of the planned step, the median of n_rounds; of an empty one if compiled is NULL. */
+double td_stage_step_s(td_stage *s, td_compiled *compiled, uint32_t n_rounds, double max_seconds);
 /* The same step again and again for so long. */
-void td_stage_warm(td_stage *s, void (*queue)(void *arg, const td_plan *plan), void *arg, bool replay, double seconds);
+void td_stage_warm(td_stage *s, td_compiled *compiled, double seconds);
 
 /* Calls once(arg) n_warm times, then until both n_min calls and min_seconds are reached or max_seconds are
  * over; seconds of each call go to `out`. */

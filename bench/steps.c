@@ -1,7 +1,7 @@
 /* tandem-bench steps: whole steps of a model (plan up, forward, sampling, token ids back) beside the floors
  * that its shape sets: decodes by batch and context, prompts by length, a chunk beside decodes.
  *
- * Two figures: `alone`, from step_begin to step_end, host work included; and `step`, the pace at which steps
+ * Two figures: `alone`, from submission to outcome, host work included; and `step`, the pace at which steps
  * follow one another where the backend lets two be under way at once, as a daemon that plans ahead would run
  * them. */
 #include <math.h>
@@ -11,28 +11,29 @@
 
 #include <cjson/cJSON.h>
 
+#include "bench/attention_policies.h"
 #include "bench/ceilings.h"
 #include "bench/commands.h"
 #include "bench/stage.h"
 #include "bench/tool.h"
 #include "config/limits.h"
 #include "config/log.h"
-#include "kernels/attention/plan.h"
 #include "models/model.h"
 
 enum { LIST_MAX = 32, WARM = 3, PAGE_TOKENS = 16, SPARE_TOKENS = 64, TURNS = 4 };
 
 typedef struct steps {
-  const char *model_path, *shape, *backend, *batches, *contexts, *prompts, *chunks, *without, *json, *attention;
+  const char *model_path, *shape, *backend, *batches, *contexts, *prompts, *chunks, *without, *json, *policy;
   double threads, device, step_tokens, gpu_memory_percent, gb_s, tflop_s, n_min, max_seconds, shared, tune_ms;
-  bool dummy, no_record, batch_invariant;
+  bool dummy, no_capture, batch_invariant;
   double batch[LIST_MAX], context[LIST_MAX], prompt[LIST_MAX], chunk[LIST_MAX];
   size_t n_batch, n_context, n_prompt, n_chunk;
   td_model_files *files;
   td_model_desc desc;
   td_model *model;
-  const td_backend_ops *whole; /* the backend's, */
-  td_backend_ops ops;          /* but for those of --without */
+  td_program *program;
+  td_compiled *whole, *part; /* part: but for the ops of --without; NULL: there are none */
+  td_compiled *now;          /* one of them: what steps run */
   td_stage stage;
   td_floor_model floor;
   td_ceiling ceiling;
@@ -129,7 +130,7 @@ static void load(steps *s)
                          .device = (uint32_t)s->device,
                          .gpu_memory_percent = (uint32_t)s->gpu_memory_percent,
                          .batch_invariant = s->batch_invariant,
-                         .attention = td_attention_of(s->attention)};
+                         .attention_policy = td_stage_policy(s->policy)};
   check(td_backend_create(s->backend, &c, &be, &err), &err);
   s->stage.be = be;
   check(s->dummy ? td_model_make_up(&s->desc, be, 0, be->max_tokens, be->max_rows, show_load, NULL, &s->model,
@@ -150,62 +151,48 @@ static void load(steps *s)
 
 /* ---- steps ---- */
 
-static void queue_ops(void *arg, const td_plan *plan)
+static void submit(steps *s)
 {
-  steps *s = arg;
-  td_backend *be = s->stage.be;
-  td_devptr logits = td_model_forward(s->model, s->stage.kv, plan);
-  if (plan->n_logits > 0)
-    be->ops->sample(be, &(td_sample_params){.logits = logits, .vocab = s->desc.vocab});
-}
-
-static void begin_step(steps *s)
-{
-  td_backend *be = s->stage.be;
-  be->ops->step_begin(be, s->stage.plan);
-  if (!be->ops->replay || !be->ops->replay(be))
-    queue_ops(s, s->stage.plan);
+  td_backend_submit(s->stage.be, s->now, s->stage.plan);
   td_stage_plan_repeat(&s->stage);
 }
 
-static void end_step(steps *s)
+static void wait_for(steps *s)
 {
   td_error err;
-  check(s->stage.be->ops->step_end(s->stage.be, s->stage.sampled, &err), &err);
+  td_outcome ignored;
+  check(td_backend_wait(s->stage.be, &ignored, &err), &err);
 }
 
 static double step_alone(void *arg)
 {
   double begin = td_tool_now_s();
-  begin_step(arg);
-  end_step(arg);
+  submit(arg);
+  wait_for(arg);
   return td_tool_now_s() - begin;
 }
 
-/* One step more is queued before the oldest is waited for. The inputs are then read on the device. */
+/* One step more is submitted before the oldest is waited for. The inputs are then read on the device. */
 static double step_paced(void *arg)
 {
   steps *s = arg;
-  td_backend *be = s->stage.be;
   double begin = td_tool_now_s();
   if (!s->under_way) {
-    begin_step(s);
-    be->ops->step_submit(be);
+    submit(s);
     s->under_way = true;
     td_plan *p = s->stage.plan;
     for (uint32_t i = 0; i < p->n_decode_rows; i++)
       p->token_ids[p->rows[i].q_start] = -1 - (int32_t)i;
   }
-  begin_step(s);
-  be->ops->step_submit(be);
-  end_step(s);
+  submit(s);
+  wait_for(s);
   return td_tool_now_s() - begin;
 }
 
 static void finish_pace(steps *s)
 {
   if (s->under_way)
-    end_step(s);
+    wait_for(s);
   s->under_way = false;
 }
 
@@ -219,50 +206,50 @@ static double prompt_alone(void *arg)
     at += n;
     td_stage_plan_begin(&s->stage);
     td_stage_plan_row(&s->stage, n, at, at == s->prompt_tokens);
-    begin_step(s);
-    end_step(s);
+    submit(s);
+    wait_for(s);
   }
   return td_tool_now_s() - begin;
 }
 
 /* ---- ablation: what an op costs a step is best seen by leaving it out ---- */
 
-#define LEFT_OUT(op)                                                                                         \
-  static void no_##op(td_backend *be, const td_##op##_params *p)                                             \
-  {                                                                                                          \
-    (void)be;                                                                                                \
-    (void)p;                                                                                                 \
-  }
-LEFT_OUT(rmsnorm)
-LEFT_OUT(linear)
-LEFT_OUT(rope_kv)
-LEFT_OUT(attention)
-LEFT_OUT(swiglu)
-LEFT_OUT(sample)
-
-static void leave_out(steps *s, const char *ops)
+/* "rmsnorm,linear" as bits of td_op_kind. */
+static uint32_t op_kinds(const char *ops)
 {
   char list[128], *rest = list;
-  s->ops = *s->whole;
+  uint32_t kinds = 0;
   if ((size_t)snprintf(list, sizeof list, "%s", ops) >= sizeof list)
     td_tool_die("--without: too long");
-  for (const char *op; (op = strsep(&rest, ","));)
-    if (strcmp(op, "rmsnorm") == 0)
-      s->ops.rmsnorm = no_rmsnorm;
-    else if (strcmp(op, "linear") == 0)
-      s->ops.linear = no_linear;
-    else if (strcmp(op, "rope_kv") == 0)
-      s->ops.rope_kv = no_rope_kv;
-    else if (strcmp(op, "attention") == 0)
-      s->ops.attention = no_attention;
-    else if (strcmp(op, "swiglu") == 0)
-      s->ops.swiglu = no_swiglu;
-    else if (strcmp(op, "sample") == 0)
-      s->ops.sample = no_sample;
-    else
+  for (const char *op; (op = strsep(&rest, ","));) {
+    uint32_t k = 0;
+    while (k < TD_OP_KINDS && strcmp(op, td_op_names[k]) != 0)
+      k++;
+    if (k == TD_OP_KINDS)
       td_tool_die("--without: no op '%s'", op);
-  if (s->ops.linear == no_linear || s->ops.swiglu == no_swiglu)
-    s->ops.linear_swiglu = NULL; /* what is left of the two is an op of its own */
+    kinds |= 1u << k;
+  }
+  return kinds;
+}
+
+/* The forward with these kinds of ops alone. */
+static td_compiled *compile_kinds(steps *s, uint32_t kinds)
+{
+  td_error err;
+  td_program *kept;
+  check(td_program_keep(s->program, kinds, &kept, &err), &err);
+  td_compiled *compiled = td_stage_compile(&s->stage, kept);
+  td_program_destroy(kept);
+  return compiled;
+}
+
+static void compile(steps *s)
+{
+  td_error err;
+  check(td_model_program(s->model, s->stage.kv, &s->program, &err), &err);
+  s->whole = s->now = compile_kinds(s, TD_OP_ALL);
+  if (s->without)
+    s->part = compile_kinds(s, TD_OP_ALL & ~op_kinds(s->without));
 }
 
 static bool has_power_limit(const steps *s) { return strcmp(s->stage.be->ops->name, "cpu") != 0; }
@@ -273,18 +260,18 @@ static void fill(steps *s)
 {
   s->prompt_tokens = (uint32_t)fmin(fmin(s->stage.plan->max_tokens, s->max_context), (double)s->stage.n_pages * PAGE_TOKENS);
   prompt_alone(s);
-  leave_out(s, "rmsnorm,linear,attention,swiglu,sample");
-  s->stage.be->ops = &s->ops;
-  td_stage_fill(&s->stage, queue_ops, s);
-  s->stage.be->ops = s->whole;
+  td_compiled *writes_kv = compile_kinds(s, 1u << TD_OP_EMBED | 1u << TD_OP_ROPE_KV);
+  td_stage_fill(&s->stage, writes_kv);
+  td_stage_discard(&s->stage, writes_kv);
 }
 
-static void record(steps *s, uint32_t batch)
+static void capture(steps *s, td_compiled *compiled, uint32_t batch)
 {
   td_error err;
+  td_capture ignored;
   td_backend *be = s->stage.be;
-  if (be->ops->record && !s->no_record)
-    check(be->ops->record(be, batch, queue_ops, s, &err), &err);
+  if (compiled && be->ops->capture && !s->no_capture)
+    check(be->ops->capture(be, compiled, batch, &ignored, &err), &err);
 }
 
 /* ---- cells ---- */
@@ -363,11 +350,7 @@ static void measure(steps *s, const cell *c, double (*alone)(void *), bool paced
 {
   times whole = {0}, part = {0};
   for (uint32_t i = 0; i < (s->without ? 2 * TURNS : 1); i++) {
-    if (s->without) {
-      s->stage.be->ops = i % 2 ? &s->ops : s->whole;
-      if (strcmp(c->kind, "decode") == 0)
-        record(s, c->batch);
-    }
+    s->now = i % 2 ? s->part : s->whole;
     take_times(s, alone, paced, s->without ? TURNS : 1, i % 2 ? &part : &whole);
   }
   tell_times(s, c, NULL, &whole);
@@ -453,13 +436,15 @@ static void tune(steps *s)
   td_error err;
   td_backend *be = s->stage.be;
   if (be->ops->tune)
-    check(be->ops->tune(be, &(td_tune_params){.budget_ms = (uint32_t)s->tune_ms, .cache_folder = "", .queue = queue_ops, .arg = s}, &err), &err);
+    check(be->ops->tune(be, s->whole, &(td_tune_params){.budget_ms = (uint32_t)s->tune_ms, .cache_folder = ""}, &err), &err);
 }
 
-static void record_all(steps *s)
+static void capture_all(steps *s)
 {
-  for (size_t i = 0; i < s->n_batch; i++)
-    record(s, (uint32_t)s->batch[i]);
+  for (size_t i = 0; i < s->n_batch; i++) {
+    capture(s, s->whole, (uint32_t)s->batch[i]);
+    capture(s, s->part, (uint32_t)s->batch[i]);
+  }
 }
 
 /* Without folders: results are shown to others. */
@@ -501,7 +486,7 @@ static void write_json(const steps *s)
 int td_bench_steps(int argc, char **argv)
 {
   static steps s = {.backend = "auto",
-                    .attention = "auto",
+                    .policy = TD_ATTENTION_AUTO_NAME,
                     .batches = "1,2,4,8,16,32,64,128,256",
                     .contexts = "1024,4096,16384",
                     .prompts = "512,2048,8192,16384",
@@ -523,13 +508,13 @@ int td_bench_steps(int argc, char **argv)
       {"--contexts", "N,...", "of decodes (1024,4096,16384)", TD_ARG_TEXT, &s.contexts},
       {"--prompts", "N,...", "one at a time; 0: none (512,2048,8192,16384)", TD_ARG_TEXT, &s.prompts},
       {"--chunks", "N,...", "beside decodes; 0: none (512,1024,2048)", TD_ARG_TEXT, &s.chunks},
-      {"--without", "OP,...", "also without rmsnorm linear rope_kv attention swiglu sample, in turns: what do they take?",
+      {"--without", "OP,...", "also without embed rmsnorm linear rope_kv attention swiglu gather sample, in turns: what do they take?",
        TD_ARG_TEXT, &s.without},
       {"--batch-invariant", NULL, "as the daemon's option: what does it cost?", TD_ARG_FLAG, &s.batch_invariant},
-      {"--attention", "NAME", "as the daemon's option (auto)", TD_ARG_TEXT, &s.attention},
+      {"--policy", "NAME", "what decodes share: auto, as the daemon has it, or another of `attention --policies` (auto)", TD_ARG_TEXT, &s.policy},
       {"--shared", "N", "first tokens that all decodes share; the floor is as if none were (0)", TD_ARG_NUMBER, &s.shared},
       {"--tune-ms", "N", "as the daemon's option, the same by default", TD_ARG_NUMBER, &s.tune_ms},
-      {"--no-record", NULL, "steps are not recorded (CUDA graphs)", TD_ARG_FLAG, &s.no_record},
+      {"--no-record", NULL, "steps are not captured (CUDA graphs)", TD_ARG_FLAG, &s.no_capture},
       {"--runs", "N", "at least so many of each (20)", TD_ARG_NUMBER, &s.n_min},
       {"--max-seconds", "S", "but no longer than this each (20)", TD_ARG_NUMBER, &s.max_seconds},
       {"--gb-s", "X", "memory ceiling; 0: an H200's, or measured on a CPU", TD_ARG_NUMBER, &s.gb_s},
@@ -544,21 +529,16 @@ int td_bench_steps(int argc, char **argv)
   td_tool_args(text, args, sizeof args / sizeof *args, argc, argv);
   td_log_init(TD_LOG_WARN);
   s.rows = cJSON_CreateArray();
-  if (td_attention_of(s.attention) == UINT32_MAX)
-    td_tool_die("--attention: no '%s'", s.attention);
   if (s.shared < 0)
     td_tool_die("--shared: a number of tokens");
   read_lists(&s);
   open_model(&s);
   load(&s);
-  s.whole = s.stage.be->ops;
+  compile(&s);
   if (has_power_limit(&s))
     fill(&s);
   tune(&s);
-  if (s.without)
-    leave_out(&s, s.without);
-  else
-    record_all(&s);
+  capture_all(&s);
   print_head(&s);
   measure_decodes(&s);
   measure_prompts(&s);
@@ -566,8 +546,10 @@ int td_bench_steps(int argc, char **argv)
   if (s.json)
     write_json(&s);
   cJSON_Delete(s.rows);
+  td_program_destroy(s.program);
+  td_stage_discard(&s.stage, s.whole);
+  td_stage_discard(&s.stage, s.part);
   td_model_destroy(s.model);
-  s.stage.be->ops = s.whole;
   td_stage_deinit(&s.stage);
   if (s.files)
     td_model_files_close(s.files);

@@ -16,7 +16,6 @@ typedef struct string_option {
 } string_option;
 
 static const char *const backends[] = {"auto", "cpu", "cuda", NULL}, *const load_formats[] = {"auto", "dummy", NULL};
-static const char *const attentions[] = {"serial", "unified", "pat", "persistentkv", "flashdecode", "auto", NULL};
 static const char *const policies[] = {"tandem", "sarathi", "prefill-first", "decode-first", "orca", NULL};
 
 #define STRING(field, name, def, value, help)                                                      \
@@ -41,16 +40,19 @@ static const string_option string_options[] = {
     WORD(backend, "auto", "auto, cpu or cuda", backends, "auto, cpu or cuda"),
     WORD(load_format, "auto", "auto, or dummy: weights are random, config.json is all that is needed", load_formats,
          "auto or dummy"),
-    WORD(attention, "auto",
-         "decodes on a Hopper GPU: unified, what rows share is read once for all of them; serial, every row by itself; auto: unified in steps "
-         "in which that saves time; pat, persistentkv, flashdecode: as those papers have it, to compare",
-         attentions, "auto, unified, serial, pat, persistentkv or flashdecode"),
     WORD(policy, "tandem", "what a step is made of: tandem; others for comparison", policies,
          "tandem, sarathi, prefill-first, decode-first or orca"),
 };
 #undef STRING
 #undef WORD
 enum { N_STRING_OPTIONS = sizeof string_options / sizeof string_options[0] };
+
+/* What an earlier version had: refused, with what takes its place. */
+static const struct {
+  const char *name, *instead;
+} removed_options[] = {
+    {"attention", "the daemon always chooses by predicted time; tandem-bench attention --policies compares"},
+};
 
 /* Bounds are those of the request's field of that name. */
 typedef struct number_option {
@@ -165,6 +167,9 @@ td_status td_options_set(td_options *o, const char *key, const char *value, cons
   for (int i = 0; i < TD_LIMIT_COUNT; i++)
     if (td_limits[i].kind == TD_LIMIT_KIND_OPTION && key_equal(key, td_limits[i].name))
       return set_limit(o, i, value, where, err);
+  for (size_t i = 0; i < sizeof removed_options / sizeof *removed_options; i++)
+    if (key_equal(key, removed_options[i].name))
+      return td_fail_param(err, TD_ERR_CONFIG, key, "%s: %s: removed; %s", where, key, removed_options[i].instead);
   return td_fail_param(err, TD_ERR_CONFIG, key, "%s: unknown option '%s'", where, key);
 }
 

@@ -309,17 +309,15 @@ static void identify(calibration *c)
 {
   const td_engine *e = c->e;
   const td_model_desc *d = &e->desc;
-  bool on_device = e->backend->weight_bytes > 0;
   snprintf(c->identity, sizeof c->identity,
            "tandem %s, %s; %s%s%s: %u layers, width %u, ffn %u, heads %u/%u of %u, vocab %u, window %u, "
-           "%llu bytes of weights; steps of %u rows, %u tokens, pages of %u%s%s%s%s",
+           "%llu bytes of weights; steps of %u rows, %u tokens, pages of %u%s%s",
            TD_VERSION, e->backend->identity, d->arch, d->qkv_bias ? " biased" : "",
            d->qk_norm ? " normed" : "", d->n_layers, d->width, d->ffn_width, d->n_heads, d->n_kv_heads,
            d->head_dim, d->vocab, d->window_tokens, (unsigned long long)e->info.weight_bytes, c->max_rows,
-           c->max_tokens, c->trial.page_tokens, on_device ? ", attention " : "",
-           on_device ? e->options.attention : "",
+           c->max_tokens, c->trial.page_tokens,
            td_option(&e->options, TD_LIMIT_BATCH_INVARIANT) ? ", batch invariant" : "",
-           e->backend->ops->record && td_option(&e->options, TD_LIMIT_RECORD_MS) ? ", recorded" : "");
+           e->backend->ops->capture && td_option(&e->options, TD_LIMIT_RECORD_MS) ? ", recorded" : "");
   for (char *s = c->identity; *s; s++)
     if ((unsigned char)*s < 0x20 || (unsigned char)*s > 0x7e)
       *s = '?';

@@ -50,6 +50,14 @@ void td_engine_destroy(td_engine *e); /* after stop */
 
 /* ---- what it serves: valid once READY ---- */
 
+enum { TD_NOT_FUSED_MAX = 8 };
+
+/* Captured decode steps whose ops run one by one, and why. */
+typedef struct td_engine_not_fused {
+  const char *reason; /* static text */
+  uint32_t n_steps;
+} td_engine_not_fused;
+
 typedef struct td_engine_info {
   char model_name[256]; /* served name */
   char arch[64];
@@ -62,6 +70,8 @@ typedef struct td_engine_info {
   bool has_chat_template;
   bool context_is_cut; /* the model could do more; KV memory cannot */
   bool has_tokenizer; /* false: prompts are token ids, answers have no text (a made-up model without one) */
+  td_engine_not_fused not_fused[TD_NOT_FUSED_MAX]; /* [n_not_fused] by reason */
+  uint32_t n_not_fused;
   td_sampling default_sampling; /* the operator's over the model's over the API's; seed 0 */
   uint64_t loaded_at_unix_s;
 } td_engine_info;
@@ -175,6 +185,7 @@ typedef struct td_engine_stats {
   uint32_t n_waiting, n_running;
   uint32_t pages_total, pages_free, pages_cached, pages_owned;
   uint64_t steps, decode_tokens, prefill_tokens; /* since start */
+  uint64_t captured_steps;                       /* of the steps, those launched from a captured one (GPU) */
   uint64_t prefix_query_tokens, prefix_hit_tokens, preemptions, evicted_pages;
   uint32_t n_following; /* of n_waiting: wait for a prompt that another request computes */
   uint64_t follows;

@@ -2,11 +2,11 @@
  *
  *   engine.c    life: create, start, the thread, stop; state, info, statistics
  *   load.c      from options to a loaded model, with the memory plan
- *   record.c    decode steps recorded at start, where the backend can
+ *   capture.c   decode steps captured at start, where the backend can
  *   calibrate.c what steps take, measured at start or kept from an earlier one; trial.c runs them
  *   learn.c     how much longer than calibrated steps took under load, kept at an orderly end
  *   requests.c  the hand-over between loop and engine thread: slots, rings, tickets
- *   step.c      the step loop: inbox -> plan -> forward -> sample -> commit -> publish
+ *   step.c      the step loop: inbox -> plan -> submit -> wait -> commit -> publish
  *   predict.c   steps and waits as predicted, beside what they were; when to come back
  *   step_log.c  records of the last steps, for who watches
  *   trace.c     --trace: what host and device did when, as Chrome trace JSON
@@ -100,13 +100,16 @@ struct td_engine {
   td_backend *backend;
   td_model *model;
   td_kv *kv;
+  td_program *program;   /* what every step computes, */
+  td_compiled *compiled; /* as the backend runs it */
   td_sched *sched;
   bool has_cost; /* what steps take is known */
   td_cost_model cost;
   char cost_path[TD_CACHE_PATH_BYTES]; /* where it is kept; "": nowhere */
   td_engine_learned learned;
   td_plan *plan, *next;  /* the oldest step under way, and one planned ahead of its outcome */
-  int32_t *sampled;   /* [max_running] */
+  td_outcome outcome; /* of the step that ended last */
+  int32_t *sampled;   /* [max_running] its ids, as they are committed */
   uint8_t *stop;      /* [max_running] */
   uint32_t *finished; /* [max_running] */
   td_engine_step_times times, next_times;
@@ -151,11 +154,11 @@ uint64_t td_engine_now_us(void);
 /* load.c; engine thread. On failure what was made stays in *e for td_engine_destroy. */
 TD_MUST_CHECK td_status td_engine_load(td_engine *e, td_error *err);
 
-/* record.c; engine thread, after load's memory is there. */
+/* capture.c; engine thread, after load's memory is there. */
 TD_MUST_CHECK td_status td_engine_tune(td_engine *e, td_error *err);
-TD_MUST_CHECK td_status td_engine_record_steps(td_engine *e, td_error *err);
+TD_MUST_CHECK td_status td_engine_capture_steps(td_engine *e, td_error *err);
 
-/* calibrate.c; engine thread, after steps were recorded and before the first request: fills cost, or leaves has_cost false. The pages
+/* calibrate.c; engine thread, after steps were captured and before the first request: fills cost, or leaves has_cost false. The pages
  * of the KV store are written. */
 TD_MUST_CHECK td_status td_engine_calibrate(td_engine *e, uint32_t page_tokens, uint32_t n_pages, uint32_t max_context,
                                             td_error *err);

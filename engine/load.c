@@ -13,7 +13,6 @@
 #include "config/checked.h"
 #include "config/hash.h"
 #include "config/log.h"
-#include "kernels/attention/plan.h"
 
 /* A start with KV for less than one request of so many tokens is refused. */
 enum { MIN_KV_TOKENS = 1024 };
@@ -247,7 +246,9 @@ static td_status make_compute(td_engine *e, memory_plan *mp, td_error *err)
   TD_TRY(load_weights(e, mp, err));
   TD_TRY(plan_kv(e, mp, err)); /* KV takes what is left, so it comes last */
   td_kv_shape shape = td_model_kv_shape(&e->desc, mp->n_pages, mp->page_tokens);
-  return e->backend->ops->kv_create(e->backend, &shape, &e->kv, err);
+  TD_TRY(e->backend->ops->kv_create(e->backend, &shape, &e->kv, err));
+  TD_TRY(td_model_program(e->model, e->kv, &e->program, err));
+  return e->backend->ops->compile(e->backend, e->program, &e->compiled, err);
 }
 
 static td_policy policy_of(const td_options *o)
@@ -396,7 +397,6 @@ td_status td_engine_load(td_engine *e, td_error *err)
   if (*e->options.trace)
     TD_TRY(td_trace_create(e->options.trace, (uint64_t)td_option(&e->options, TD_LIMIT_TRACE_STEPS), &e->trace, err));
   td_backend_config bc = {.n_threads = (uint32_t)td_option(&e->options, TD_LIMIT_THREADS),
-                          .attention = td_attention_of(e->options.attention),
                           .batch_invariant = td_option(&e->options, TD_LIMIT_BATCH_INVARIANT) == 1,
                           .max_slots = e->n_slots,
                           .max_rows = (uint32_t)td_option(&e->options, TD_LIMIT_RUNNING_REQUESTS),
@@ -411,7 +411,7 @@ td_status td_engine_load(td_engine *e, td_error *err)
   TD_TRY(plan_step(e, &mp, err));
   TD_TRY(make_compute(e, &mp, err));
   TD_TRY(td_engine_tune(e, err));
-  TD_TRY(td_engine_record_steps(e, err));
+  TD_TRY(td_engine_capture_steps(e, err));
   fill_info(e, &mp);
   TD_TRY(td_engine_calibrate(e, mp.page_tokens, mp.n_pages, mp.max_context, err));
   TD_TRY(make_scheduler(e, &mp, err));

@@ -1,6 +1,6 @@
-/* The step loop: drain inbox -> plan -> forward -> sample -> commit -> publish.
+/* The step loop: drain inbox -> plan -> submit -> wait -> commit -> publish.
  *
- * Where the device can run ahead (pipeline_depth 2), the next step is planned and queued before this one's outcome is known,
+ * Where the device can run ahead (pipeline_depth 2), the next step is planned and submitted before this one's outcome is known,
  * whenever it can only be "all decode once more"; a row whose request turns out to have ended is dropped when it comes.
  * Nothing here allocates, blocks on the loop thread, or looks at text. Idle means blocked on the eventfd. */
 #include "engine/internal.h"
@@ -103,8 +103,10 @@ static bool is_stop_token(const td_engine *e, const td_engine_request *r, int32_
 static void judge_tokens(td_engine *e)
 {
   const td_plan *plan = e->plan;
+  TD_BUG_ON(e->outcome.n_ids != plan->n_logits);
   for (uint32_t i = 0; i < plan->n_logits; i++) {
     td_slot *s = &e->slots[plan->rows[plan->logits_rows[i]].slot];
+    e->sampled[i] = e->outcome.ids[i];
     if (!s->active) /* it ended with the step before, after this one was planned: the slot may be the loop's again */
       continue;
     if (e->sampled[i] == TD_SAMPLED_NAN) {
@@ -136,18 +138,11 @@ static void publish_row(td_engine *e, uint32_t slot, bool stop, uint64_t now_us)
     td_engine_notify_slot(e, slot);
 }
 
-static void queue_step(td_engine *e, const td_plan *plan, double predicted_us)
+static void submit_step(td_engine *e, const td_plan *plan, double predicted_us)
 {
   if ((uint64_t)predicted_us > atomic_load_explicit(&e->longest_predicted_us, memory_order_relaxed))
     atomic_store(&e->longest_predicted_us, (uint64_t)predicted_us);
-  const td_backend_ops *ops = e->backend->ops;
-  ops->step_begin(e->backend, plan);
-  if (!ops->replay || !ops->replay(e->backend)) {
-    td_devptr logits = td_model_forward(e->model, e->kv, plan);
-    if (plan->n_logits > 0)
-      ops->sample(e->backend, &(td_sample_params){.logits = logits, .vocab = e->desc.vocab});
-  }
-  ops->step_submit(e->backend);
+  td_backend_submit(e->backend, e->compiled, plan);
 }
 
 /* Commit ends requests in the scheduler, so what is told about them is read before it. */
@@ -223,12 +218,13 @@ static void update_stats(td_engine *e, uint64_t step_us, const td_plan *plan)
   st->follows = ss.follows;
   if (plan) {
     st->steps++;
+    st->captured_steps += e->outcome.captured;
     st->decode_tokens += plan->n_decode_rows;
     st->prefill_tokens += plan->n_prefill_tokens;
     st->step_us_sum += step_us;
     st->plan_us_sum += e->times.plan_end_us - e->times.plan_begin_us;
-    st->device_busy_us_sum += e->backend->step_busy_us;
-    st->device_idle_us_sum += e->backend->step_idle_us;
+    st->device_busy_us_sum += e->outcome.busy_us;
+    st->device_idle_us_sum += e->outcome.idle_us;
     st->last_step_us = (uint32_t)step_us;
     st->last_step_decodes = plan->n_decode_rows;
     st->last_step_prefill_tokens = plan->n_prefill_tokens;
@@ -284,7 +280,7 @@ static bool plan_step(td_engine *e)
   }
   e->times.predicted_us = td_sched_predict_us(e->sched, e->plan);
   e->times.plan_end_us = td_engine_now_us();
-  queue_step(e, e->plan, e->times.predicted_us);
+  submit_step(e, e->plan, e->times.predicted_us);
   e->times.queued_us = td_engine_now_us();
   return true;
 }
@@ -302,7 +298,7 @@ static bool plan_step_ahead(td_engine *e)
     return false;
   e->next_times.predicted_us = td_sched_predict_us(e->sched, e->next);
   e->next_times.plan_end_us = td_engine_now_us();
-  queue_step(e, e->next, e->next_times.predicted_us);
+  submit_step(e, e->next, e->next_times.predicted_us);
   e->next_times.queued_us = td_engine_now_us();
   return true;
 }
@@ -310,7 +306,7 @@ static bool plan_step_ahead(td_engine *e)
 /* *last_end_us: 0 after idleness. */
 static td_status end_step(td_engine *e, uint64_t *last_end_us, td_error *err)
 {
-  TD_TRY(e->backend->ops->step_end(e->backend, e->sampled, err));
+  TD_TRY(td_backend_wait(e->backend, &e->outcome, err));
   e->times.ended_us = td_engine_now_us();
   commit_and_publish(e);
   uint64_t end_us = td_engine_now_us();
@@ -322,7 +318,7 @@ static td_status end_step(td_engine *e, uint64_t *last_end_us, td_error *err)
   if (e->plan->n_logits > 0)
     e->wake(e->wake_arg);
   if (e->trace)
-    td_trace_step(e->trace, e->plan, &e->times, end_us, e->backend->step_busy_us);
+    td_trace_step(e->trace, e->plan, &e->times, end_us, e->outcome.busy_us);
   return TD_OK;
 }
 

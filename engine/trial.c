@@ -26,8 +26,7 @@ td_status td_trial_init(td_trial *t, td_engine *e, uint32_t page_tokens, uint32_
   TD_TRY(td_plan_create(max_rows, e->backend->max_tokens, n_entries, page_tokens, &t->plan, err));
   t->table = calloc(n_entries, sizeof *t->table);
   t->pages = calloc(n_pages, sizeof *t->pages);
-  t->sampled = calloc(max_rows, sizeof *t->sampled);
-  if (!t->table || !t->pages || !t->sampled)
+  if (!t->table || !t->pages)
     return td_fail(err, TD_ERR_NOMEM, "no memory for steps to measure");
   scatter(t->pages, n_pages);
   t->plan->page_table = t->table;
@@ -42,7 +41,6 @@ void td_trial_deinit(td_trial *t)
   td_plan_destroy(t->plan);
   free(t->table);
   free(t->pages);
-  free(t->sampled);
 }
 
 /* ---- plans ---- */
@@ -89,91 +87,72 @@ bool td_trial_add(td_trial *t, uint32_t n_rows, uint32_t q_len, uint32_t kv_len)
 
 /* ---- steps ---- */
 
-static void begin_step(td_trial *t)
+static void submit(td_trial *t)
 {
-  td_engine *e = t->e;
-  const td_backend_ops *ops = e->backend->ops;
-  ops->step_begin(e->backend, t->plan);
-  if (!ops->replay || !ops->replay(e->backend)) {
-    td_devptr logits = td_model_forward(e->model, e->kv, t->plan);
-    ops->sample(e->backend, &(td_sample_params){.logits = logits, .vocab = e->desc.vocab});
-  }
-  ops->step_submit(e->backend);
+  td_backend_submit(t->e->backend, t->e->compiled, t->plan);
   t->plan->n_page_updates = 0; /* they are there now */
 }
 
-static td_status end_step(td_trial *t, td_error *err)
+static td_status wait(td_trial *t, td_error *err)
 {
-  return t->e->backend->ops->step_end(t->e->backend, t->sampled, err);
+  td_outcome ignored;
+  return td_backend_wait(t->e->backend, &ignored, err);
 }
 
 td_status td_trial_run(td_trial *t, double *us, td_error *err)
 {
   td_plan *p = t->plan;
   uint64_t begin_us = td_engine_now_us();
-  begin_step(t);
+  submit(t);
   if (t->e->backend->pipeline_depth > 1 && p->n_decode_rows == p->n_rows) {
     for (uint32_t i = 0; i < p->n_rows; i++)
       p->token_ids[p->rows[i].q_start] = -1 - (int32_t)i; /* what the step before sampled */
-    begin_step(t);
-    TD_TRY(end_step(t, err));
+    submit(t);
+    TD_TRY(wait(t, err));
     begin_us = td_engine_now_us();
-    begin_step(t);
-    TD_TRY(end_step(t, err));
+    submit(t);
+    TD_TRY(wait(t, err));
     *us = (double)(td_engine_now_us() - begin_us);
-    td_status st = end_step(t, err);
+    td_status st = wait(t, err);
     for (uint32_t i = 0; i < p->n_rows; i++)
       p->token_ids[p->rows[i].q_start] = (int32_t)(i % t->e->desc.vocab);
     return st;
   }
-  TD_TRY(end_step(t, err));
+  TD_TRY(wait(t, err));
   *us = (double)(td_engine_now_us() - begin_us);
   return TD_OK;
 }
 
 /* ---- pages ---- */
 
-static void write_kv(td_trial *t, td_devptr qkv, td_devptr inv_freq)
+static td_status write_pages(td_trial *t, td_compiled *writes_kv, td_error *err)
 {
-  td_engine *e = t->e;
-  const td_model_desc *d = &e->desc;
-  e->backend->ops->step_begin(e->backend, t->plan);
-  for (uint32_t layer = 0; layer < d->n_layers; layer++)
-    e->backend->ops->rope_kv(e->backend, &(td_rope_kv_params){.qkv = qkv,
-                                                              .inv_freq = inv_freq,
-                                                              .attn_factor = 1,
-                                                              .norm_eps = d->norm_eps,
-                                                              .style = d->rope_style,
-                                                              .kv = e->kv,
-                                                              .layer = layer,
-                                                              .n_heads = d->n_heads,
-                                                              .n_kv_heads = d->n_kv_heads,
-                                                              .head_dim = d->head_dim,
-                                                              .rotary_dim = d->rotary_dim});
+  td_backend *be = t->e->backend;
+  td_outcome ignored;
+  uint32_t most = be->max_tokens / t->page_tokens;
+  if (most > t->stripe_pages)
+    most = t->stripe_pages;
+  for (uint32_t done = 0, n; most > 0 && done < t->n_pages; done += n) {
+    n = t->n_pages - done < most ? t->n_pages - done : most;
+    td_plan_clear(t->plan);
+    t->next_page = done;
+    TD_BUG_ON(!add_row(t, n * t->page_tokens, n * t->page_tokens));
+    td_backend_submit(be, writes_kv, t->plan);
+    TD_TRY(td_backend_wait(be, &ignored, err));
+  }
+  return TD_OK;
 }
 
 td_status td_trial_touch_pages(td_trial *t, td_error *err)
 {
   td_backend *be = t->e->backend;
-  const td_model_desc *d = &t->e->desc;
-  td_devptr qkv, inv_freq;
-  uint32_t most = be->max_tokens / t->page_tokens, done = 0;
-  if (most > t->stripe_pages)
-    most = t->stripe_pages;
-  if (most == 0)
-    return TD_OK;
-  size_t bytes =
-      (size_t)most * t->page_tokens * (d->n_heads + 2 * d->n_kv_heads) * d->head_dim * be->activation_bytes;
-  TD_TRY(be->ops->alloc(be, bytes, &qkv, err));
-  TD_TRY(be->ops->upload_f32(be, d->rope_inv_freq, d->rotary_dim / 2, &inv_freq, err));
-  while (done < t->n_pages) {
-    uint32_t n = t->n_pages - done < most ? t->n_pages - done : most;
-    td_plan_clear(t->plan);
-    t->next_page = done;
-    TD_BUG_ON(!add_row(t, n * t->page_tokens, n * t->page_tokens));
-    write_kv(t, qkv, inv_freq);
-    TD_TRY(end_step(t, err));
-    done += n;
-  }
-  return TD_OK;
+  td_program *program;
+  td_compiled *writes_kv = NULL;
+  TD_TRY(td_program_keep(t->e->program, 1 << TD_OP_ROPE_KV, &program, err));
+  td_status st = be->ops->compile(be, program, &writes_kv, err);
+  td_program_destroy(program);
+  if (st == TD_OK)
+    st = write_pages(t, writes_kv, err);
+  be->ops->discard(be, writes_kv);
+  return st;
 }

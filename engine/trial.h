@@ -11,7 +11,6 @@ typedef struct td_trial {
   td_plan *plan;
   int32_t *table, *pages; /* the plans' page table; the pages that may be used, in scattered order */
   uint32_t n_pages, page_tokens, stripe_pages, next_page;
-  int32_t *sampled;
 } td_trial;
 
 /* max_kv_tokens: of one row. n_pages: of the store, from the first on. */

@@ -9,7 +9,9 @@
 
 enum { TD_FAULT_STALL_S = 6 };
 
-/* Does nothing without the variable. TD_ERR_CONFIG for one that cannot be read. Once per process. */
+void td_fault_stall(void);
+
+/* Does nothing without the variable. TD_ERR_CONFIG for one that cannot be read. */
 TD_MUST_CHECK td_status td_fault_arm(td_backend *be, td_error *err);
 
 #endif

@@ -1,141 +1,204 @@
-/* The forward pass: the decoder as a list of ops.
+/* The forward pass: the decoder as a program (kernels/program.h).
  *
  * The last product of a block adds its output to the residual stream x. In the last layer, K and V of every
- * token are still stored, but everything behind attention is only needed where logits are wanted, so it runs on
+ * token are still stored, but everything behind attention is only needed where a token is sampled, so it runs on
  * those rows alone. */
 #include <math.h>
 
 #include "models/model_internal.h"
 
-/* The rows that ops work on: all tokens of the plan, or (at the end) the rows that want logits. */
-typedef struct stream {
+/* A program in the making. The rows that ops work on: all tokens, or (at the end) those that sample. */
+typedef struct builder {
+  const td_model *m;
+  const td_model_desc *d;
+  td_kv *kv;
+  td_program *program;
+  td_extent extent;
+  uint32_t layer;
   td_devptr x, attn;
-  uint32_t n;
-} stream;
+} builder;
 
-static td_devptr work(const td_model *m, size_t offset) { return td_devptr_at(m->workspace, offset); }
+static td_devptr work(const builder *b, size_t offset) { return td_devptr_at(b->m->workspace, offset); }
 
-static void norm(const td_model *m, const stream *s, td_devptr weight)
+static void add(builder *b, const char *role, td_op op)
 {
-  td_rmsnorm_params p = {.x = s->x,
-                         .weight = weight,
-                         .out = work(m, m->at.h),
-                         .n = s->n,
-                         .width = m->desc.width,
-                         .eps = m->desc.norm_eps};
-  m->be->ops->rmsnorm(m->be, &p);
+  op.role = role;
+  op.layer = b->layer;
+  op.extent = b->extent;
+  td_program_add(b->program, op);
 }
 
-static void linear(const td_model *m, const td_weight *weight, td_devptr x, td_devptr out, uint32_t n)
+static void embed(builder *b)
 {
-  td_linear_params p = {.weight = weight, .x = x, .out = out, .n = n};
-  m->be->ops->linear(m->be, &p);
+  td_embed_params p = {.weight = b->m->embed, .out = b->x, .width = b->d->width};
+  add(b, "embed", (td_op){.kind = TD_OP_EMBED, .embed = p});
 }
 
-/* The end of a block. */
-static void linear_add(const td_model *m, const td_weight *weight, td_devptr x, const stream *s)
+static void norm(builder *b, const char *role, td_devptr weight)
 {
-  td_linear_params p = {.weight = weight, .x = x, .out = s->x, .n = s->n, .add = true};
-  m->be->ops->linear(m->be, &p);
+  td_rmsnorm_params p = {
+      .x = b->x, .weight = weight, .out = work(b, b->m->at.h), .width = b->d->width, .eps = b->d->norm_eps};
+  add(b, role, (td_op){.kind = TD_OP_RMSNORM, .rmsnorm = p});
 }
 
-static void rope_kv(const td_model *m, uint32_t layer, td_kv *kv)
+static void linear(builder *b, const char *role, td_linear_params p)
 {
-  const td_model_desc *d = &m->desc;
-  td_rope_kv_params p = {.qkv = work(m, m->at.qkv),
-                         .q_norm = m->layers[layer].q_norm,
-                         .k_norm = m->layers[layer].k_norm,
-                         .inv_freq = m->inv_freq,
+  add(b, role, (td_op){.kind = TD_OP_LINEAR, .linear = p});
+}
+
+static uint32_t q_width(const builder *b) { return b->d->n_heads * b->d->head_dim; }
+static uint32_t kv_width(const builder *b) { return b->d->n_kv_heads * b->d->head_dim; }
+
+static void qkv(builder *b, const td_model_layer *w)
+{
+  linear(b, "qkv",
+         (td_linear_params){.weight = w->qkv,
+                            .x = work(b, b->m->at.h),
+                            .out = work(b, b->m->at.qkv),
+                            .n_in = b->d->width,
+                            .n_out = q_width(b) + 2 * kv_width(b),
+                            .bias = b->d->qkv_bias});
+}
+
+static void rope_kv(builder *b, const td_model_layer *w)
+{
+  const td_model_desc *d = b->d;
+  td_rope_kv_params p = {.qkv = work(b, b->m->at.qkv),
+                         .q_norm = w->q_norm,
+                         .k_norm = w->k_norm,
+                         .inv_freq = b->m->inv_freq,
                          .attn_factor = d->rope_attn_factor,
                          .norm_eps = d->norm_eps,
                          .style = d->rope_style,
-                         .kv = kv,
-                         .layer = layer,
+                         .kv = b->kv,
+                         .layer = b->layer,
                          .n_heads = d->n_heads,
                          .n_kv_heads = d->n_kv_heads,
                          .head_dim = d->head_dim,
                          .rotary_dim = d->rotary_dim};
-  m->be->ops->rope_kv(m->be, &p);
+  add(b, "rope", (td_op){.kind = TD_OP_ROPE_KV, .rope_kv = p});
 }
 
-static void attention(const td_model *m, uint32_t layer, const td_kv *kv)
+static void attention(builder *b)
 {
-  const td_model_desc *d = &m->desc;
-  td_attention_params p = {.qkv = work(m, m->at.qkv),
-                           .out = work(m, m->at.attn),
-                           .kv = kv,
+  const td_model_desc *d = b->d;
+  td_attention_params p = {.qkv = work(b, b->m->at.qkv),
+                           .out = b->attn,
+                           .kv = b->kv,
                            .scale = 1 / sqrtf((float)d->head_dim),
                            .window_tokens = d->window_tokens,
-                           .layer = layer,
+                           .layer = b->layer,
                            .n_heads = d->n_heads,
                            .n_kv_heads = d->n_kv_heads,
                            .head_dim = d->head_dim};
-  m->be->ops->attention(m->be, &p);
+  add(b, "attention", (td_op){.kind = TD_OP_ATTENTION, .attention = p});
 }
 
-static void gather(const td_model *m, td_devptr x, td_devptr out, uint32_t width)
+static td_devptr gather(builder *b, td_devptr x, td_devptr out, uint32_t width)
 {
   td_gather_params p = {.x = x, .out = out, .width = width};
-  m->be->ops->gather(m->be, &p);
+  add(b, "last", (td_op){.kind = TD_OP_GATHER, .gather = p});
+  return out;
 }
 
-/* x and the attention output of the rows that want logits. */
-static stream keep_logits_rows(const td_model *m, const stream *s, const td_plan *plan)
+/* From here on: x and the attention output of the rows that sample. */
+static void keep_sampled_rows(builder *b)
 {
-  stream last = {work(m, m->at.last_x), work(m, m->at.last_attn), plan->n_logits};
-  gather(m, s->x, last.x, m->desc.width);
-  gather(m, s->attn, last.attn, m->desc.n_heads * m->desc.head_dim);
-  return last;
-}
-
-/* The activation of h, in one op where the backend has one. */
-static void gate_and_up(const td_model *m, const td_weight *weight, uint32_t n)
-{
-  const td_backend_ops *ops = m->be->ops;
-  td_linear_swiglu_params both = {
-      .weight = weight, .x = work(m, m->at.h), .out = work(m, m->at.act), .n = n, .width = m->desc.ffn_width};
-  td_swiglu_params second = {.gate_up = work(m, m->at.gate_up), .out = both.out, .n = n, .width = both.width};
-  if (ops->linear_swiglu && ops->linear_swiglu(m->be, &both))
-    return;
-  linear(m, weight, both.x, second.gate_up, n);
-  ops->swiglu(m->be, &second);
+  b->extent = TD_EXTENT_SAMPLED;
+  b->x = gather(b, b->x, work(b, b->m->at.last_x), b->d->width);
+  b->attn = gather(b, b->attn, work(b, b->m->at.last_attn), q_width(b));
 }
 
 /* Output projection and MLP: what follows attention. */
-static void finish_layer(const td_model *m, const td_model_layer *w, const stream *s)
+static void finish_layer(builder *b, const td_model_layer *w)
 {
-  linear_add(m, w->o, s->attn, s);
-  norm(m, s, w->ffn_norm);
-  gate_and_up(m, w->gate_up, s->n);
-  linear_add(m, w->down, work(m, m->at.act), s);
+  const td_model_desc *d = b->d;
+  td_devptr h = work(b, b->m->at.h), gate_up = work(b, b->m->at.gate_up), act = work(b, b->m->at.act);
+  linear(b, "o",
+         (td_linear_params){.weight = w->o,
+                            .x = b->attn,
+                            .out = b->x,
+                            .n_in = q_width(b),
+                            .n_out = d->width,
+                            .bias = d->o_bias,
+                            .add = true});
+  norm(b, "ffn_norm", w->ffn_norm);
+  linear(b, "gate_up",
+         (td_linear_params){.weight = w->gate_up,
+                            .x = h,
+                            .out = gate_up,
+                            .n_in = d->width,
+                            .n_out = 2 * d->ffn_width,
+                            .bias = d->mlp_bias});
+  add(b, "act",
+      (td_op){.kind = TD_OP_SWIGLU, .swiglu = {.gate_up = gate_up, .out = act, .width = d->ffn_width}});
+  linear(b, "down",
+         (td_linear_params){.weight = w->down,
+                            .x = act,
+                            .out = b->x,
+                            .n_in = d->ffn_width,
+                            .n_out = d->width,
+                            .bias = d->mlp_bias,
+                            .add = true});
 }
 
-static td_devptr head(const td_model *m, const stream *s)
+static void head(builder *b)
 {
-  norm(m, s, m->out_norm);
-  td_linear_params p = {
-      .weight = m->head, .x = work(m, m->at.h), .out = work(m, m->at.logits), .n = s->n, .out_f32 = true};
-  m->be->ops->linear(m->be, &p);
-  return p.out;
+  td_devptr logits = work(b, b->m->at.logits);
+  norm(b, "out_norm", b->m->out_norm);
+  linear(b, b->d->tied_embeddings ? "head=embed" : "head",
+         (td_linear_params){.weight = b->m->head,
+                            .x = work(b, b->m->at.h),
+                            .out = logits,
+                            .n_in = b->d->width,
+                            .n_out = b->d->vocab,
+                            .out_f32 = true});
+  add(b, "sample", (td_op){.kind = TD_OP_SAMPLE, .sample = {.logits = logits, .vocab = b->d->vocab}});
 }
 
-td_devptr td_model_forward(td_model *m, td_kv *kv, const td_plan *plan)
+static void name_buffers(builder *b)
 {
-  TD_BUG_ON(plan->n_tokens > m->max_tokens || plan->n_logits > m->max_logits);
-  stream s = {work(m, m->at.x), work(m, m->at.attn), plan->n_tokens};
-  td_embed_params embed = {.weight = m->embed, .out = s.x, .width = m->desc.width};
-  m->be->ops->embed(m->be, &embed);
-  for (uint32_t i = 0; i < m->desc.n_layers; i++) {
-    const td_model_layer *w = &m->layers[i];
-    norm(m, &s, w->attn_norm);
-    linear(m, w->qkv, work(m, m->at.h), work(m, m->at.qkv), s.n);
-    rope_kv(m, i, kv);
-    if (i + 1 == m->desc.n_layers && plan->n_logits == 0)
-      return work(m, m->at.logits);
-    attention(m, i, kv);
-    if (i + 1 == m->desc.n_layers)
-      s = keep_logits_rows(m, &s, plan);
-    finish_layer(m, w, &s);
+  const td_workspace *at = &b->m->at;
+  const struct {
+    const char *name;
+    size_t offset;
+  } buffers[] = {{"x", at->x},     {"h", at->h},           {"qkv", at->qkv},
+                 {"attn", at->attn}, {"gate_up", at->gate_up}, {"act", at->act},
+                 {"last_x", at->last_x}, {"last_attn", at->last_attn}, {"logits", at->logits}};
+  for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
+    td_program_name_buffer(b->program, buffers[i].name, work(b, buffers[i].offset));
+}
+
+static void decoder(builder *b)
+{
+  uint32_t n_layers = b->d->n_layers, n_unsampled = 0;
+  embed(b);
+  for (b->layer = 0; b->layer < n_layers; b->layer++) {
+    const td_model_layer *w = &b->m->layers[b->layer];
+    norm(b, "attn_norm", w->attn_norm);
+    qkv(b, w);
+    rope_kv(b, w);
+    n_unsampled = b->program->n_ops;
+    attention(b);
+    if (b->layer + 1 == n_layers)
+      keep_sampled_rows(b);
+    finish_layer(b, w);
   }
-  return head(m, &s);
+  b->layer = TD_NO_LAYER;
+  head(b);
+  b->program->n_unsampled = n_unsampled;
+}
+
+td_status td_model_program(const td_model *m, td_kv *kv, td_program **out, td_error *err)
+{
+  enum { OPS_OF_A_LAYER = 9, OTHER_OPS = 6 };
+  builder b = {.m = m, .d = &m->desc, .kv = kv, .layer = TD_NO_LAYER};
+  TD_BUG_ON(m->max_tokens < m->be->max_tokens || m->max_logits < m->be->max_rows);
+  TD_TRY(td_program_create(m->desc.n_layers * OPS_OF_A_LAYER + OTHER_OPS, &b.program, err));
+  b.x = work(&b, m->at.x);
+  b.attn = work(&b, m->at.attn);
+  name_buffers(&b);
+  decoder(&b);
+  *out = b.program;
+  return TD_OK;
 }

@@ -320,5 +320,7 @@ void td_model_destroy(td_model *m)
 
 td_kv_shape td_model_kv_shape(const td_model_desc *d, uint32_t n_pages, uint32_t page_tokens)
 {
-  return (td_kv_shape){d->n_layers, n_pages, page_tokens, d->n_kv_heads, d->head_dim, d->n_heads, d->window_tokens};
+  return (td_kv_shape){.n_layers = d->n_layers, .n_pages = n_pages, .page_tokens = page_tokens,
+                       .n_kv_heads = d->n_kv_heads, .head_dim = d->head_dim, .n_heads = d->n_heads,
+                       .window_tokens = d->window_tokens};
 }

@@ -1,6 +1,5 @@
-/* A loaded model: weights bound to roles on a backend, and the forward pass.
- * Ownership: borrows files and backend, which must outlive it. Thread: load before the engine starts,
- * forward on the engine thread only. */
+/* A loaded model: weights bound to roles on a backend, and the forward pass as a program.
+ * Ownership: borrows files and backend, which must outlive it. Thread: load before the engine starts. */
 #ifndef TD_MODELS_MODEL_H
 #define TD_MODELS_MODEL_H
 
@@ -30,8 +29,9 @@ size_t td_model_workspace_bytes(const td_model_desc *desc, const td_backend *be,
                                 uint32_t max_logits);
 td_kv_shape td_model_kv_shape(const td_model_desc *desc, uint32_t n_pages, uint32_t page_tokens);
 
-/* Runs the plan (between step_begin and step_end): KV of its tokens is written, and for its logits rows the
- * logits are left at the returned pointer, f32 [n_logits, vocab], valid until the next forward. */
-td_devptr td_model_forward(td_model *m, td_kv *kv, const td_plan *plan);
+/* What a step computes that generates: KV of its tokens is written, and a token is sampled for its logits rows. Its buffer
+ * "logits" holds f32 [n_logits, vocab] before the sampling, which may overwrite them. The caller destroys it. Before the
+ * model's end. */
+TD_MUST_CHECK td_status td_model_program(const td_model *m, td_kv *kv, td_program **out, td_error *err);
 
 #endif

@@ -3,6 +3,7 @@
 #include "server/metrics.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 static const double ttft_borders[] = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1,  0.25,  0.5,   0.75,
@@ -139,6 +140,18 @@ static void prediction_metrics(page *p, const td_metrics *m, const td_metrics_vi
             &m->queue_predicted);
 }
 
+static void fused_metrics(page *p, const td_engine_info *info)
+{
+  char label[160];
+  if (!info || info->n_not_fused == 0)
+    return;
+  head(p, "tandem:steps_not_fused", "gauge", "Captured decode steps whose ops run one by one, by reason");
+  for (uint32_t i = 0; i < info->n_not_fused; i++) {
+    snprintf(label, sizeof label, ",reason=\"%s\"", info->not_fused[i].reason);
+    sample(p, "tandem:steps_not_fused", label, info->not_fused[i].n_steps);
+  }
+}
+
 static void tandem_metrics(page *p, const td_metrics *m, const td_metrics_view *v)
 {
   static const char *const classes[] = {NULL,           NULL,           ",code=\"2xx\"",
@@ -150,6 +163,7 @@ static void tandem_metrics(page *p, const td_metrics *m, const td_metrics_view *
   };
   const td_engine_stats *s = v->stats;
   counter(p, "tandem:steps_total", "Engine steps", (double)s->steps);
+  counter(p, "tandem:captured_steps_total", "Steps launched from a captured one (GPU)", (double)s->captured_steps);
   counter(p, "tandem:step_seconds_total", "Time in steps", (double)s->step_us_sum / 1e6);
   counter(p, "tandem:device_busy_seconds_total", "Time in which the device ran steps (GPU)", s->device_busy_us_sum / 1e6);
   counter(p, "tandem:device_idle_seconds_total", "Time between a step and the next while there was work (GPU)",
@@ -157,6 +171,7 @@ static void tandem_metrics(page *p, const td_metrics *m, const td_metrics_view *
   counter(p, "tandem:plan_seconds_total", "Time planning steps", (double)s->plan_us_sum / 1e6);
   counter(p, "tandem:decode_tokens_total", "Tokens that decode rows computed", (double)s->decode_tokens);
   counter(p, "tandem:prefill_tokens_total", "Tokens that prefill chunks computed", (double)s->prefill_tokens);
+  fused_metrics(p, v->info);
   gauge(p, "tandem:last_step_seconds", "Time of the last step", s->last_step_us / 1e6);
   gauge(p, "tandem:last_step_decodes", "Decode rows of the last step", s->last_step_decodes);
   gauge(p, "tandem:last_step_prefill_tokens", "Prefill tokens of the last step", s->last_step_prefill_tokens);

@@ -74,7 +74,7 @@ static void compose(run *r, const td_load_request *q)
 
 static td_record *record_of(const active *a) { return &a->run->out->records[a->record]; }
 
-static td_outcome outcome_of_status(int code)
+static td_record_outcome outcome_of_status(int code)
 {
   if (code == 429)
     return TD_OUTCOME_HTTP_429;
@@ -161,7 +161,7 @@ static void settle(active *a)
 
 static void on_end(void *arg, td_http_end why, const char *detail)
 {
-  static const td_outcome outcomes[] = {TD_OUTCOME_DONE, TD_OUTCOME_NO_CONNECTION, TD_OUTCOME_CUT,
+  static const td_record_outcome outcomes[] = {TD_OUTCOME_DONE, TD_OUTCOME_NO_CONNECTION, TD_OUTCOME_CUT,
                                         TD_OUTCOME_BROKEN};
   active *a = arg;
   td_record *rec = record_of(a);
@@ -175,7 +175,7 @@ static void on_end(void *arg, td_http_end why, const char *detail)
   settle(a);
 }
 
-static void abort_active(active *a, td_outcome why)
+static void abort_active(active *a, td_record_outcome why)
 {
   td_record *rec = record_of(a);
   td_http_abort(a->ex);

@@ -177,7 +177,7 @@ static void print_notes(const td_run_result *r, const td_measures *m, double lat
   for (int i = TD_OUTCOME_UNFINISHED; i < TD_OUTCOMES; i++) {
     const char *detail = "";
     for (size_t k = 0; k < r->n && !*detail; k++)
-      detail = r->records[k].outcome == (td_outcome)i ? r->records[k].detail : "";
+      detail = r->records[k].outcome == (td_record_outcome)i ? r->records[k].detail : "";
     if (m->by_outcome[i] > 0)
       printf("  %zu %s%s%s\n", m->by_outcome[i], td_outcome_names[i], *detail ? ": " : "", detail);
   }

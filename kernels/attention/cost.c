@@ -1,38 +1,29 @@
-/* What a piece of attention takes: keys are read at memory's rate or the L2 cache's, or multiplied at the tensor cores',
- * whichever takes longer; a piece has a begin and an end; a partial is written, counted, and read by the merge. */
+/* What attention takes: keys are read at memory's rate or the L2 cache's, or multiplied at the tensor cores',
+ * whichever takes longer; a prefix split has a prologue and an epilogue; a partial is written and read once.
+ */
 #include "kernels/attention/planner.h"
 
-/* H200, 132 multiprocessors: scattered pages come at 4.47 TB/s; what many rows read at once came at 6.6 to 8.3 TB/s from
- * the L2 cache; prompts' attention reaches 560 TFLOP/s. start_us and partial_us are first guesses, to be fitted. */
-td_attention_cost td_attention_cost_of_h200(uint32_t n_workers)
+/* H200, 132 multiprocessors: scattered pages come at 4.47 TB/s; what many rows read at once came at 6.6
+ * to 8.3 TB/s from the L2 cache; prompts' attention reaches 560 TFLOP/s. Trees take the same time within 2 %
+ * with start_us from 2 to 6 and partial_us from 0.1 to 0.6. What sharing takes beside the splits' time:
+ * tandem-bench steps --shared, with and without, 2 to 64 rows that share 512 to 8,192 tokens (docs/lab). */
+td_attention_cost td_attention_cost_of_h200(uint32_t n_resident)
 {
-  double n = n_workers > 0 ? n_workers : 1;
+  double n = n_resident > 0 ? n_resident : 1;
   return (td_attention_cost){.memory_bytes_us = 4.47e6 / n,
                              .l2_bytes_us = 7.5e6 / n,
                              .l2_bytes = 30e6,
                              .tensor_flop_us = 560e6 / n,
-                             .start_us = 0.8,
-                             .partial_us = 0.03,
-                             .shared_range_us = 15,
+                             .start_us = 3,
+                             .partial_us = 0.3,
                              .alone_bytes_us = 10.7e6 / n,
-                             .unit_keys = 64};
-}
-
-/* Of a block that does pieces, one of three on a multiprocessor. Trees take the same time within 2 % with start_us from 2 to 6 and partial_us from 0.1
- * to 0.6. What sharing takes beside the pieces' time: tandem-bench steps --shared, with and without, 2 to 64 rows that share 512 to 8,192
- * tokens (README.md). */
-td_attention_cost td_attention_cost_of_h200_apart(uint32_t n_workers)
-{
-  td_attention_cost c = td_attention_cost_of_h200(n_workers);
-  c.start_us = 3;
-  c.partial_us = 0.3;
-  c.apart_us = 12;
-  return c;
+                             .sharing_us = 12};
 }
 
 unit_costs td_attention_unit_costs(const td_attention_planner_config *c, uint32_t tile_members)
 {
-  double key_bytes = 4.0 * c->head_dim, partial_bytes = (double)c->group * TD_ATTENTION_PARTIAL_BYTES(c->head_dim);
+  double key_bytes = 4.0 * c->head_dim,
+         partial_bytes = (double)c->gqa_group * TD_ATTENTION_PARTIAL_BYTES(c->head_dim);
   double read[2] = {key_bytes / c->cost.memory_bytes_us, key_bytes / c->cost.l2_bytes_us};
   double tile_us = 4.0 * 64 * c->head_dim / c->cost.tensor_flop_us;
   unit_costs u = {.partial_us = c->cost.partial_us + 2 * partial_bytes / c->cost.l2_bytes_us};
@@ -43,7 +34,7 @@ unit_costs td_attention_unit_costs(const td_attention_planner_config *c, uint32_
       u.key_us[again][tiles] = read[again] > tiles * tile_us ? read[again] : tiles * tile_us;
       u.keys_per_us[again][tiles] = 1 / u.key_us[again][tiles];
     }
-  uint32_t heads = c->n_kv_heads, full = tiles_of(tile_members * c->group);
+  uint32_t heads = c->n_kv_heads, full = tiles_of(tile_members * c->gqa_group);
   u.row_partial_us = (float)(u.partial_us * heads);
   u.row_tile_us = (float)(c->cost.start_us * heads / tile_members);
   for (int again = 0; again < 2; again++)

@@ -1,24 +1,29 @@
-/* Which shared pages get a span of their own.
+/* Which shared pages get a shared-prefix group of their own.
  *
- * A node's keys are read once for all its rows if they have a span of their own; that costs each row a partial more. Or
- * they are left to the spans below: a child's span, or a row's own, then begins at the node, and its keys are read once
- * per child. So at each node every child *stays* (the node's span covers it) or is *pushed* (it takes the keys along).
- * That is PAT's choice of split or merge; here it is made by predicted time: memory or the L2 cache for what is read again,
- * the tensor cores for tiles of many rows, and a partial's writing and merge.
+ * A node's keys are read once for all its rows if they have a group of their own; that costs each row a
+ * partial more. Or they are left to what is below: a child's group, or a row's private KV, then begins at the
+ * node, and its keys are read once per child. So at each node every child *stays* (the node's group covers
+ * it) or is *pushed* (it takes the keys along). That is PAT's choice of split or merge; here it is made by
+ * predicted time: memory or the L2 cache for what is read again, the tensor cores for tiles of many rows, and
+ * a partial's writing and merge.
  *
- * packing[u].us[j] is the least time for all below u if u's span would begin at its j-th ancestor; it needs only the children's,
- * so one pass from the bottom finds what is best for every j, and one from the top takes it. Rows that no child shares are alike,
- * whatever their length: each gains keys x time of a key, and costs one partial. So what a node may do is, for all j, one of a few
- * straight lines over its keys. Source: PAT (section 5.1), with costs in place of its counts of bytes. */
+ * packing[u].us[j] is the least time for all below u if u's group would begin at its j-th ancestor; it needs
+ * only the children's, so one pass from the bottom finds what is best for every j, and one from the top takes
+ * it. Rows that no child shares are alike, whatever their length: each gains keys x time of a key, and costs
+ * one partial. So what a node may do is, for all j, one of a few straight lines over its keys. Source: PAT
+ * (section 5.1), with costs in place of its counts of bytes. */
 #include "kernels/attention/planner.h"
 
 #include <string.h>
 
+/* A policy decides in the place of predicted time. */
+static bool has_rule(const td_attention_planner *p) { return p->config.policy && p->config.policy->shares; }
+
 /* Children that gain anything stay; or those that gain more than their part of a full tile. */
 enum { WAYS = 2, LINES_KNOWN_LOG = 6, LINES_KNOWN = 1 << LINES_KNOWN_LOG };
 
-/* A node's span with so many own rows in it, and the rest of them reading by themselves: its time over its keys, by whether these
- * stay in the L2 cache. */
+/* A node's group with so many own rows in it, and the rest of them reading by themselves: its time over its
+ * keys, by whether these stay in the L2 cache. */
 typedef struct line {
   float at_us, key_us[2];
   uint32_t n_own;
@@ -32,7 +37,7 @@ typedef struct lines {
 
 static line line_of(const td_attention_planner *p, uint32_t n_staying, uint32_t n_own, uint32_t n_alone)
 {
-  uint32_t n_heads = p->config.n_kv_heads, group = p->config.group, n_rows = n_staying + n_own;
+  uint32_t n_heads = p->config.n_kv_heads, group = p->config.gqa_group, n_rows = n_staying + n_own;
   double memory = key_us(p, group, false), at_us = n_own * p->unit.partial_us, per_key[2];
   uint32_t n_tiles = 0, tile = 0;
   if (n_rows > 0) {
@@ -40,20 +45,24 @@ static line line_of(const td_attention_planner *p, uint32_t n_staying, uint32_t 
     tile = (n_tiles == 1 ? n_rows : ceil_div(n_rows, n_tiles)) * group;
     at_us += n_tiles * p->config.cost.start_us;
   }
-  for (int in_l2 = 0; in_l2 < 2; in_l2++) { /* who reads by itself does so from the L2 cache; the first of all, from memory */
+  for (int in_l2 = 0; in_l2 < 2;
+       in_l2++) { /* who reads by itself does so from the L2 cache; the first of all, from memory */
     double again = key_us(p, group, in_l2);
     per_key[in_l2] = n_alone * again + (n_rows == 0 && n_alone > 0 ? memory - again : 0);
     if (n_rows > 0)
       per_key[in_l2] += key_us(p, tile, false) + (n_tiles - 1) * key_us(p, tile, in_l2);
   }
-  return (line){(float)(at_us * n_heads), {(float)(per_key[0] * n_heads), (float)(per_key[1] * n_heads)}, n_own};
+  return (line){
+      (float)(at_us * n_heads), {(float)(per_key[0] * n_heads), (float)(per_key[1] * n_heads)}, n_own};
 }
 
-/* All own rows in the span; none; or as many as make the last tile superfluous. Kept in `known`: many nodes are alike. In one half
- * are those where none stay: who has such lines may ask for others. */
-static const lines *find_lines(const td_attention_planner *p, uint32_t n_staying, uint32_t n_own, lines known[LINES_KNOWN])
+/* All own rows in the group; none; or as many as make the last tile superfluous. Kept in `known`: many nodes
+ * are alike. In one half are those where none stay: who has such lines may ask for others. */
+static const lines *find_lines(const td_attention_planner *p, uint32_t n_staying, uint32_t n_own,
+                               lines known[LINES_KNOWN])
 {
-  uint32_t hash = (n_staying * 0x9e3779b1u + n_own * 0x85ebca6bu) >> (33 - LINES_KNOWN_LOG); /* counts are often multiples of 16 */
+  uint32_t hash = (n_staying * 0x9e3779b1u + n_own * 0x85ebca6bu) >>
+                  (33 - LINES_KNOWN_LOG); /* counts are often multiples of 16 */
   lines *l = &known[n_staying == 0 ? hash : LINES_KNOWN / 2 + hash];
   if (l->n > 0 && l->n_staying == n_staying && l->n_own == n_own)
     return l;
@@ -74,7 +83,7 @@ static const lines *find_lines(const td_attention_planner *p, uint32_t n_staying
 /* Where `mask` is set, a, else b. */
 #define PICK(mask, a, b) (((mask) & (a)) | (~(mask) & (b)))
 
-/* A node, by where its span would begin; a part of it. */
+/* A node, by where its group would begin; a part of it. */
 typedef struct outlook {
   lanes far_keys, near_keys; /* its keys, in the one if they stay in the L2 cache, else in the other */
   lanes gain_us[WAYS], pushed_us;
@@ -86,7 +95,8 @@ static inline void look_at_children(td_attention_planner *p, uint32_t node, uint
 {
   const tree_node *nodes = p->tree.nodes;
   const unit_costs *unit = &p->unit;
-  lanes row_us = unit->row_tile_us + (o->far_keys * unit->row_tile_key_us[0] + o->near_keys * unit->row_tile_key_us[1]);
+  lanes row_us =
+      unit->row_tile_us + (o->far_keys * unit->row_tile_key_us[0] + o->near_keys * unit->row_tile_key_us[1]);
   lanes gains[WAYS] = {0}, pushed = {0};
   int_lanes staying[WAYS] = {0};
   for (uint32_t v = nodes[node].shared_child; v != NONE; v = nodes[v].shared_sibling) {
@@ -109,7 +119,7 @@ static inline void look_at_children(td_attention_planner *p, uint32_t node, uint
 /* What has been found so far. */
 typedef struct least {
   lanes us;
-  int_lanes n_span, own_way;
+  int_lanes n_group, own_way;
 } least;
 
 /* Takes what is less, where so many stay. */
@@ -117,17 +127,20 @@ static inline void take_least(least *k, const outlook *o, int32_t way, const lin
 {
   int_lanes here = o->n_staying[way] == (int32_t)l->n_staying;
   for (uint32_t i = 0; i < n_lines; i++) {
-    int32_t n_own = (int32_t)l->line[i].n_own, n_span = n_own + (int32_t)l->n_staying, own_way = 2 * n_own + way;
-    lanes us = l->line[i].at_us + o->far_keys * l->line[i].key_us[0] + o->near_keys * l->line[i].key_us[1] - o->gain_us[way];
+    int32_t n_own = (int32_t)l->line[i].n_own, n_group = n_own + (int32_t)l->n_staying,
+            own_way = 2 * n_own + way;
+    lanes us = l->line[i].at_us + o->far_keys * l->line[i].key_us[0] + o->near_keys * l->line[i].key_us[1] -
+               o->gain_us[way];
     int_lanes less = here & (us < k->us);
     k->us = (lanes)PICK(less, (int_lanes)us, (int_lanes)k->us);
-    k->n_span = PICK(less, n_span, k->n_span);
+    k->n_group = PICK(less, n_group, k->n_group);
     k->own_way = PICK(less, own_way, k->own_way);
   }
 }
 
 /* With children, all that stays in either way; the second one only where it is another. */
-static inline void try_ways(td_attention_planner *p, const tree_node *u, uint32_t n_lanes, const outlook *o, lines *known, least *best)
+static inline void try_ways(td_attention_planner *p, const tree_node *u, uint32_t n_lanes, const outlook *o,
+                            lines *known, least *best)
 {
   for (int32_t way = 0; way < WAYS; way++) {
     int32_t done = -1;
@@ -142,21 +155,23 @@ static inline void try_ways(td_attention_planner *p, const tree_node *u, uint32_
   }
 }
 
-static inline lanes find_part(td_attention_planner *p, uint32_t node, uint32_t part, const lines *alone, lines *known)
+static inline lanes find_part(td_attention_planner *p, uint32_t node, uint32_t part, const lines *alone,
+                              lines *known)
 {
   node_packing *k = &p->packing[node];
   const tree_node *u = &p->tree.nodes[node];
   const int_lanes none = {0};
-  lanes keys = __builtin_convertvector((int32_t)u->end - k->begin[part], lanes) * (float)p->config.page_tokens;
+  lanes keys =
+      __builtin_convertvector((int32_t)u->end - k->begin[part], lanes) * (float)p->config.page_tokens;
   int_lanes near = keys <= (float)p->unit.l2_keys;
   outlook o = {.far_keys = (lanes)(~near & (int_lanes)keys), .near_keys = (lanes)(near & (int_lanes)keys)};
-  const line *unshared = &alone->line[alone->n - 1]; /* no span here */
+  const line *unshared = &alone->line[alone->n - 1]; /* no group here */
   least best = {o.far_keys * unshared->key_us[0] + o.near_keys * unshared->key_us[1], none, none};
   look_at_children(p, node, part, &o);
   uint32_t n_lanes = k->depth - part * LANES;
   try_ways(p, u, n_lanes < LANES ? n_lanes : LANES, &o, known, &best);
   best.us += o.pushed_us;
-  k->n_span[part] = best.n_span;
+  k->n_group[part] = best.n_group;
   k->own_way[part] = best.own_way;
   return best.us;
 }
@@ -190,7 +205,7 @@ static inline void find_leaf(td_attention_planner *p, uint32_t node, lines *know
   lanes us[CARRY_PARTS];
   for (uint32_t part = 0; part < n_parts; part++) {
     lanes keys = __builtin_convertvector((int32_t)u->end - k->begin[part], lanes) * page_tokens;
-    int_lanes near = keys <= l2_keys, n_span = none, own_way = none;
+    int_lanes near = keys <= l2_keys, n_group = none, own_way = none;
     lanes far_keys = (lanes)(~near & (int_lanes)keys), near_keys = (lanes)(near & (int_lanes)keys);
     lanes best = far_keys * unshared->key_us[0] + near_keys * unshared->key_us[1];
     for (uint32_t i = 0; i < n_lines; i++) {
@@ -198,11 +213,11 @@ static inline void find_leaf(td_attention_planner *p, uint32_t node, lines *know
       lanes at = l->at_us + far_keys * l->key_us[0] + near_keys * l->key_us[1];
       int_lanes less = at < best;
       best = (lanes)PICK(less, (int_lanes)at, (int_lanes)best);
-      n_span = PICK(less, (int32_t)l->n_own, n_span);
+      n_group = PICK(less, (int32_t)l->n_own, n_group);
       own_way = PICK(less, 2 * (int32_t)l->n_own, own_way);
     }
     us[part] = best;
-    k->n_span[part] = n_span;
+    k->n_group[part] = n_group;
     k->own_way[part] = own_way;
   }
   k->us = us[0][0];
@@ -225,7 +240,8 @@ static inline void descend(const node_packing *parent, node_packing *k, int32_t 
   k->depth = depth < CARRY_MAX ? depth : CARRY_MAX;
 }
 
-/* All shared nodes at and below one, children first. Depth of the recursion here and in emit: of the tree, so at most max_rows. */
+/* All shared nodes at and below one, children first. Depth of the recursion here and in emit: of the tree, so
+ * at most max_rows. */
 static void look_below(td_attention_planner *p, uint32_t node, lines *known)
 {
   tree_node *nodes = p->tree.nodes, *u = &nodes[node];
@@ -233,22 +249,22 @@ static void look_below(td_attention_planner *p, uint32_t node, lines *known)
   for (uint32_t v = u->shared_child; v != NONE; v = nodes[v].shared_sibling) {
     u->n_own -= nodes[v].n_rows;
     descend(&p->packing[node], &p->packing[v], (int32_t)nodes[v].begin);
-    if (nodes[v].shared_child != NONE || p->config.policy == TD_ATTENTION_PAT) {
+    if (nodes[v].shared_child != NONE || has_rule(p)) {
       look_below(p, v, known);
     } else {
       nodes[v].n_own = nodes[v].n_rows;
       find_leaf(p, v, known);
     }
   }
-  if (node != 0 && p->config.policy != TD_ATTENTION_PAT)
+  if (node != 0 && !has_rule(p))
     find_best_of(p, node, known);
 }
 
-/* ---- from the top: members in order, so that a span's are neighbours ---- */
+/* ---- from the top: members in order, so that a group's are neighbours ---- */
 
-/* An open span, or several of n_tile members each. */
+/* An open group, or several of n_tile members each. */
 typedef struct level {
-  uint32_t span, end_member, n_tile; /* the one that the next member is in, and where it ends */
+  uint32_t group, end_member, n_tile; /* the one that the next member is in, and where it ends */
   uint32_t last_page;
 } level;
 
@@ -256,31 +272,31 @@ typedef struct emission {
   td_attention_planner *p;
   td_attention_member *members;
   level levels[TD_ATTENTION_LEVELS_MAX];
-  uint32_t n_levels, n_tiled; /* n_tiled: levels of several spans */
-  bool same;                  /* the next member is in the spans of the one before */
+  uint32_t n_levels, n_tiled; /* n_tiled: levels of several groups */
+  bool same;                  /* the next member is in the groups of the one before */
 } emission;
 
-/* Where a level's span is full, its next one. */
+/* Where a level's group is full, its next one. */
 static void next_tiles(emission *e, uint32_t member)
 {
   for (uint32_t l = 0; l < e->n_levels; l++)
     if (e->levels[l].end_member == member) {
-      e->levels[l].span++;
+      e->levels[l].group++;
       e->levels[l].end_member += e->levels[l].n_tile;
       e->same = false;
     }
 }
 
-/* The spans that the next member is in. A span's pages are taken from its first member's table. */
+/* The groups that the next member is in. A group's pages are taken from its first member's table. */
 static void open_sources(emission *e, uint32_t member, uint32_t page_table_offset)
 {
   td_attention_planner *p = e->p;
   TD_BUG_ON(p->n_sources + e->n_levels > p->max_sources);
   e->same = true;
   for (uint32_t l = 0; l < e->n_levels; l++) {
-    td_attention_span *s = &p->shared[e->levels[l].span];
-    s->first_page += s->first_member == member ? page_table_offset : 0;
-    p->sources[p->n_sources++] = e->levels[l].span;
+    td_attention_group *g = &p->groups[e->levels[l].group];
+    g->first_page += g->first_member == member ? page_table_offset : 0;
+    p->sources[p->n_sources++] = e->levels[l].group;
   }
 }
 
@@ -293,7 +309,6 @@ static inline void place_row(emission *e, uint32_t row, uint32_t first_key)
     next_tiles(e, i);
   if (!e->same)
     open_sources(e, i, r->page_table_offset);
-  p->n_sharing += n > 0;
   td_attention_member *m = &e->members[i];
   m->token = r->token;
   m->first_source = p->n_sources - n;
@@ -303,7 +318,8 @@ static inline void place_row(emission *e, uint32_t row, uint32_t first_key)
   r->probe = n > 0 ? r->page_table_offset + e->levels[n - 1].last_page : NONE;
 }
 
-/* n of a node's own rows, from where *list, of those that end there, and *child, of its children, some of which go on alone, stand. */
+/* n of a node's own rows, from where *list, of those that end there, and *child, of its children, some of
+ * which go on alone, stand. */
 static void place_own(emission *e, uint32_t *list, uint32_t *child, uint32_t n, uint32_t first_key)
 {
   const tree_node *nodes = e->p->tree.nodes;
@@ -321,62 +337,65 @@ static void place_own(emission *e, uint32_t *list, uint32_t *child, uint32_t n, 
   }
 }
 
-/* A span for the next n_rows members, or several where a tile holds fewer. */
-static void open_spans(emission *e, uint32_t first_page, uint32_t end_page, uint32_t n_rows)
+/* A group for the next n_rows members, or several where a tile holds fewer. */
+static void open_groups(emission *e, uint32_t first_page, uint32_t end_page, uint32_t n_rows)
 {
   td_attention_planner *p = e->p;
   uint32_t n_keys = (end_page - first_page) * p->config.page_tokens, n_tile = n_rows, done = 0;
   if (n_rows > p->tile)
     n_tile = ceil_div(n_rows, ceil_div(n_rows, p->tile));
-  e->levels[e->n_levels++] = (level){p->n_shared, p->n_members + n_tile, n_tile, end_page - 1};
+  e->levels[e->n_levels++] = (level){p->n_groups, p->n_members + n_tile, n_tile, end_page - 1};
   e->n_tiled += n_tile < n_rows;
   e->same = false;
   for (; done < n_rows; done += n_tile) {
-    TD_BUG_ON(p->n_shared == p->max_shared);
+    TD_BUG_ON(p->n_groups == p->max_groups);
     uint32_t n = n_rows - done < n_tile ? n_rows - done : n_tile;
-    p->shared_cost[p->n_shared] = cost_class(n * p->config.group, done > 0 && stays_in_l2(p, n_keys));
-    p->shared[p->n_shared++] = (td_attention_span){.n_keys = n_keys, .first_page = first_page, .first_member = p->n_members + done,
-                                                   .n_members = (uint8_t)n, .shared = 1};
+    p->group_cost[p->n_groups] = cost_class(n * p->config.gqa_group, done > 0 && stays_in_l2(p, n_keys));
+    p->groups[p->n_groups++] = (td_attention_group){
+        .n_keys = n_keys, .first_page = first_page, .first_member = p->n_members + done, .n_members = n};
   }
 }
 
-static void close_spans(emission *e, uint32_t n_rows)
+static void close_groups(emission *e, uint32_t n_rows)
 {
   e->n_levels--;
   e->n_tiled -= e->levels[e->n_levels].n_tile < n_rows;
   e->same = false;
 }
 
-/* What becomes of a node: rows in its span (0: none), of them own ones, and in which way children stay. */
+/* What becomes of a node: rows in its group (0: none), of them own ones, and in which way children stay. */
 typedef struct choice {
-  uint32_t n_span, n_own, begin; /* begin: of the span, as its ancestor's number */
-  float row_us;                  /* children stay that gain more for each of their rows */
+  uint32_t n_group, n_own, begin; /* begin: of the group, as its ancestor's number */
+  float row_us;                   /* children stay that gain more for each of their rows */
 } choice;
 
 static inline bool stays(const td_attention_planner *p, const choice *c, uint32_t child, uint32_t keys)
 {
   uint32_t n_rows = p->tree.nodes[child].n_rows;
-  if (p->config.policy == TD_ATTENTION_PAT) /* a child is split from its parent where 4 x rows < keys; a row is a child too */
-    return c->n_span > 0 && keys > 4ull * n_rows;
-  return c->n_span > 0 && p->packing[child].gain_us[c->begin / LANES][c->begin % LANES] > c->row_us * (float)n_rows;
+  if (has_rule(p)) /* a row is a child too */
+    return c->n_group > 0 && p->config.policy->shares(keys, n_rows);
+  return c->n_group > 0 &&
+         p->packing[child].gain_us[c->begin / LANES][c->begin % LANES] > c->row_us * (float)n_rows;
 }
 
 static choice choose(const td_attention_planner *p, uint32_t node, uint32_t keys, uint32_t begin)
 {
   const node_packing *k = &p->packing[node];
   const tree_node *u = &p->tree.nodes[node];
-  if (p->config.policy != TD_ATTENTION_PAT) {
+  if (!has_rule(p)) {
     uint32_t own_way = (uint32_t)k->own_way[begin / LANES][begin % LANES];
-    keys = (u->end - (uint32_t)k->begin[begin / LANES][begin % LANES]) * p->config.page_tokens; /* as it was when this was chosen */
-    float row_us = own_way % 2 ? p->unit.row_tile_us + (float)keys * p->unit.row_tile_key_us[stays_in_l2(p, keys)] : 0;
-    return (choice){(uint32_t)k->n_span[begin / LANES][begin % LANES], own_way / 2, begin, row_us};
+    keys = (u->end - (uint32_t)k->begin[begin / LANES][begin % LANES]) *
+           p->config.page_tokens; /* as it was when this was chosen */
+    float row_us =
+        own_way % 2 ? p->unit.row_tile_us + (float)keys * p->unit.row_tile_key_us[stays_in_l2(p, keys)] : 0;
+    return (choice){(uint32_t)k->n_group[begin / LANES][begin % LANES], own_way / 2, begin, row_us};
   }
-  choice c = {.n_span = 1, .n_own = keys > 4 ? u->n_own : 0};
+  choice c = {.n_group = 1, .n_own = p->config.policy->shares(keys, 1) ? u->n_own : 0};
   uint32_t n_staying = 0;
   for (uint32_t v = u->shared_child; v != NONE; v = p->tree.nodes[v].shared_sibling)
     n_staying += stays(p, &c, v, keys) ? p->tree.nodes[v].n_rows : 0;
-  c.n_span = n_staying + c.n_own;
-  return c;
+  c.n_group = n_staying + c.n_own;
+  return c.n_group > 1 ? c : (choice){0}; /* a group has several members */
 }
 
 static void emit(emission *e, uint32_t node, uint32_t first_page, uint32_t carried)
@@ -384,10 +403,12 @@ static void emit(emission *e, uint32_t node, uint32_t first_page, uint32_t carri
   td_attention_planner *p = e->p;
   tree_node *nodes = p->tree.nodes, *u = &nodes[node];
   uint32_t page_tokens = p->config.page_tokens, next = carried + 1 < CARRY_MAX ? carried + 1 : CARRY_MAX - 1;
-  uint32_t keys = (u->end - first_page) * page_tokens, list = u->rows, child = u->child, pushed = u->shared_child;
-  choice c = node == 0 || e->n_levels == TD_ATTENTION_LEVELS_MAX ? (choice){0} : choose(p, node, keys, carried);
-  if (c.n_span > 0) {
-    open_spans(e, first_page, u->end, c.n_span);
+  uint32_t keys = (u->end - first_page) * page_tokens, list = u->rows, child = u->child,
+           pushed = u->shared_child;
+  choice c =
+      node == 0 || e->n_levels == TD_ATTENTION_LEVELS_MAX ? (choice){0} : choose(p, node, keys, carried);
+  if (c.n_group > 0) {
+    open_groups(e, first_page, u->end, c.n_group);
     place_own(e, &list, &child, c.n_own, u->end * page_tokens);
     pushed = NONE;
     for (uint32_t v = u->shared_child, after; v != NONE; v = after) {
@@ -399,41 +420,42 @@ static void emit(emission *e, uint32_t node, uint32_t first_page, uint32_t carri
         pushed = v;
       }
     }
-    close_spans(e, c.n_span);
+    close_groups(e, c.n_group);
   }
   for (uint32_t v = pushed; v != NONE; v = nodes[v].shared_sibling)
     emit(e, v, node == 0 ? 0 : first_page, node == 0 ? 0 : next);
   place_own(e, &list, &child, u->n_own - c.n_own, first_page * page_tokens);
 }
 
-/* Spans in the order of their first members, so that all that the first rows wait for is done first. Those of one first member stay in the order of keys;
- * a row's sources do always. */
-static void sort_spans(td_attention_planner *p)
+/* Spans in the order of their first members, so that all that the first rows wait for is done first. Those of
+ * one first member stay in the order of keys; a row's sources do always. */
+static void sort_groups(td_attention_planner *p)
 {
   uint32_t *first = p->sorted.first;
-  td_attention_span *spans = p->shared;
-  uint8_t *cost = p->shared_cost;
+  td_attention_group *groups = p->groups;
+  uint8_t *cost = p->group_cost;
   memset(first, 0, (p->n_members + 1) * sizeof *first);
-  for (uint32_t i = 0; i < p->n_shared; i++)
-    first[spans[i].first_member + 1]++;
+  for (uint32_t i = 0; i < p->n_groups; i++)
+    first[groups[i].first_member + 1]++;
   for (uint32_t m = 0; m < p->n_members; m++)
     first[m + 1] += first[m];
-  for (uint32_t i = 0; i < p->n_shared; i++) {
-    uint32_t place = p->sorted.place[i] = first[spans[i].first_member]++;
-    p->sorted.shared[place] = spans[i];
+  for (uint32_t i = 0; i < p->n_groups; i++) {
+    uint32_t place = p->sorted.place[i] = first[groups[i].first_member]++;
+    p->sorted.groups[place] = groups[i];
     p->sorted.cost[place] = cost[i];
   }
   for (uint32_t i = 0; i < p->n_sources; i++)
     p->sources[i] = p->sorted.place[p->sources[i]];
-  p->shared = p->sorted.shared, p->sorted.shared = spans;
-  p->shared_cost = p->sorted.cost, p->sorted.cost = cost;
+  p->groups = p->sorted.groups, p->sorted.groups = groups;
+  p->group_cost = p->sorted.cost, p->sorted.cost = cost;
 }
 
-void td_attention_pack(td_attention_planner *p, bool pack)
+void td_attention_pack(td_attention_planner *p, bool share)
 {
-  emission e = {.p = p, .members = (td_attention_member *)(void *)((unsigned char *)p->block + p->block->members_at)};
-  p->n_shared = p->n_members = p->n_sources = p->n_sharing = 0;
-  if (pack) {
+  emission e = {.p = p,
+                .members = (td_attention_member *)(void *)((unsigned char *)p->block + p->block->members_at)};
+  p->n_groups = p->n_members = p->n_sources = 0;
+  if (share) {
     lines known[LINES_KNOWN];
     for (uint32_t i = 0; i < LINES_KNOWN; i++)
       known[i].n = 0;
@@ -445,6 +467,6 @@ void td_attention_pack(td_attention_planner *p, bool pack)
       place_row(&e, r, 0);
   }
   TD_BUG_ON(p->n_members != p->n_rows);
-  if (p->config.shared_only && p->n_shared > 0)
-    sort_spans(p);
+  if (p->n_groups > 0)
+    sort_groups(p);
 }

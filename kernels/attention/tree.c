@@ -1,11 +1,12 @@
 /* Which rows have which pages in common: a radix tree over page ids, made from the page tables.
  *
- * A node is found by a hash of its first page. Two rows that have the same page at one place have all pages before it in
- * common (plan.h), so one comparison at a node's last page says that a row passes it; if not, a binary search finds
- * where they part. So a row costs a look-up and a comparison or a few per level, however long its context is.
+ * A node is found by a hash of its first page. Two rows that have the same page at one place have all pages
+ * before it in common (plan.h), so one comparison at a node's last page says that a row passes it; if not, a
+ * binary search finds where they part. So a row costs a look-up and a comparison or a few per level, however
+ * long its context is.
  *
- * Only pages that are full and that the step does not write count: a shared span is never longer than what the step
- * finds done, and every row keeps at least one key of its own. */
+ * Only pages that are full and that the step does not write count: a shared-prefix group is never longer than
+ * what the step finds done, and every row keeps at least one key of its own. */
 #include "kernels/attention/planner.h"
 
 #include <string.h>
@@ -18,8 +19,10 @@ static uint32_t bucket_of(const page_tree *t, int32_t page, uint32_t begin)
   return (uint32_t)(h >> 40) & t->mask;
 }
 
-/* A node with no rows yet, in its bucket, in no parent's list. Filled field by field: a copy of a struct just written is slow. */
-static ALWAYS_INLINE uint32_t new_node(page_tree *t, uint32_t begin, uint32_t end, int32_t first_page, uint32_t rep, uint32_t parent)
+/* A node with no rows yet, in its bucket, in no parent's list. Filled field by field: a copy of a struct just
+ * written is slow. */
+static ALWAYS_INLINE uint32_t new_node(page_tree *t, uint32_t begin, uint32_t end, int32_t first_page,
+                                       uint32_t rep, uint32_t parent)
 {
   uint32_t id = t->n_nodes++, *bucket = &t->buckets[bucket_of(t, first_page, begin)];
   tree_node *n = &t->nodes[id];
@@ -40,18 +43,22 @@ typedef struct tables {
   const planned_row *rows;
 } tables;
 
-static const int32_t *pages_of(const tables *in, uint32_t row) { return in->pages + in->rows[row].page_table_offset; }
+static const int32_t *pages_of(const tables *in, uint32_t row)
+{
+  return in->pages + in->rows[row].page_table_offset;
+}
 
 static ALWAYS_INLINE uint32_t find_child(const page_tree *t, uint32_t parent, int32_t page, uint32_t begin)
 {
   uint32_t id = t->buckets[bucket_of(t, page, begin)];
-  while (id != NONE && (t->nodes[id].first_page != page || t->nodes[id].begin != begin || t->nodes[id].parent != parent))
+  while (id != NONE &&
+         (t->nodes[id].first_page != page || t->nodes[id].begin != begin || t->nodes[id].parent != parent))
     id = t->nodes[id].hash_next;
   return id;
 }
 
-/* How far two rows agree, that agree at page begin: mostly not far, so a few pages are looked at one after another, two at once;
- * then each step halves what is left, without a branch on what it finds. */
+/* How far two rows agree, that agree at page begin: mostly not far, so a few pages are looked at one after
+ * another, two at once; then each step halves what is left, without a branch on what it finds. */
 static ALWAYS_INLINE uint32_t common_end(const int32_t *a, const int32_t *b, uint32_t begin, uint32_t end)
 {
   if (a[end - 1] == b[end - 1])
@@ -65,7 +72,8 @@ static ALWAYS_INLINE uint32_t common_end(const int32_t *a, const int32_t *b, uin
       return at + (a[at] == b[at]);
   }
   uint32_t same = at - 1;
-  for (uint32_t left = end - 1 - same, half; left > 1; left -= half) { /* they part at one of same + 1 .. same + left */
+  for (uint32_t left = end - 1 - same, half; left > 1;
+       left -= half) { /* they part at one of same + 1 .. same + left */
     half = left / 2;
     same += a[same + half] == b[same + half] ? half : 0;
   }
@@ -115,7 +123,8 @@ static ALWAYS_INLINE void pop(page_tree *t)
 }
 
 /* Where the row goes on at page `at` below node id. */
-static ALWAYS_INLINE uint32_t find_or_make(page_tree *t, const tables *in, uint32_t row, uint32_t n_pages, uint32_t id, uint32_t at)
+static ALWAYS_INLINE uint32_t find_or_make(page_tree *t, const tables *in, uint32_t row, uint32_t n_pages,
+                                           uint32_t id, uint32_t at)
 {
   const int32_t *pages = pages_of(in, row);
   uint32_t child = t->left; /* mostly a node that the row before has left here, or none */
@@ -137,12 +146,15 @@ static ALWAYS_INLINE uint32_t find_or_make(page_tree *t, const tables *in, uint3
   return child;
 }
 
-/* A row goes along the path of the row before as far as it can: neighbours mostly have their first pages in common. */
-static ALWAYS_INLINE void insert(page_tree *t, const tables *in, planned_row *rows, uint32_t row, uint32_t n_pages)
+/* A row goes along the path of the row before as far as it can: neighbours mostly have their first pages in
+ * common. */
+static ALWAYS_INLINE void insert(page_tree *t, const tables *in, planned_row *rows, uint32_t row,
+                                 uint32_t n_pages)
 {
   const int32_t *pages = pages_of(in, row);
   uint32_t same = t->depth; /* from below: who passes a node has passed those above it */
-  while (same > 1 && (t->path[same - 1].end > n_pages || pages[t->path[same - 1].end - 1] != t->path[same - 1].last_page))
+  while (same > 1 &&
+         (t->path[same - 1].end > n_pages || pages[t->path[same - 1].end - 1] != t->path[same - 1].last_page))
     same--;
   t->left = same < t->depth ? t->path[same].node : NONE;
   while (t->depth > same)
@@ -165,8 +177,15 @@ void td_attention_tree_build(td_attention_planner *p, const int32_t *page_table)
     n_buckets *= 2;
   t->mask = n_buckets - 1;
   memset(t->buckets, 0xff, n_buckets * sizeof *t->buckets);
-  t->nodes[0] = (tree_node){.first_page = -1, .rep = NONE, .parent = NONE, .child = NONE, .sibling = NONE, .shared_child = NONE,
-                            .shared_sibling = NONE, .rows = NONE, .hash_next = NONE};
+  t->nodes[0] = (tree_node){.first_page = -1,
+                            .rep = NONE,
+                            .parent = NONE,
+                            .child = NONE,
+                            .sibling = NONE,
+                            .shared_child = NONE,
+                            .shared_sibling = NONE,
+                            .rows = NONE,
+                            .hash_next = NONE};
   t->n_nodes = 1;
   t->depth = 0;
   push(t, 0);
@@ -174,7 +193,7 @@ void td_attention_tree_build(td_attention_planner *p, const int32_t *page_table)
   for (uint32_t r = 0; r < n_rows; r++) {
     if (r + AHEAD < n_rows)
       __builtin_prefetch(page_table + rows[r + AHEAD].page_table_offset);
-    bool windowed = window > 0 && rows[r].kv_len > window; /* its begin moves: no span with others */
+    bool windowed = window > 0 && rows[r].kv_len > window; /* its begin moves: no group with others */
     insert(t, &in, rows, r, windowed ? 0 : (rows[r].kv_len - 1) >> page_shift);
   }
   while (t->depth > 1)

@@ -1,4 +1,4 @@
-/* The CPU backend's life: memory, weights, KV store, the step. Ops are in op_*.c. */
+/* The CPU backend's life: memory, weights, KV store. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -255,51 +255,18 @@ static td_status op_kv_create(td_backend *b, const td_kv_shape *s, td_kv **out, 
   return TD_OK;
 }
 
+static void op_kv_destroy(td_backend *b, td_kv *kv)
+{
+  cpu_backend *be = cpu_self(b);
+  free_memory(be, kv->data);
+  free_memory(be, kv);
+}
+
 static void op_set_sampling(td_backend *b, uint32_t slot, const td_sampling *sampling)
 {
   cpu_backend *be = cpu_self(b);
   TD_BUG_ON(slot >= be->config.max_slots);
   be->sampling[slot] = *sampling;
-}
-
-static void op_step_begin(td_backend *b, const td_plan *plan)
-{
-  cpu_backend *be = cpu_self(b);
-  TD_BUG_ON(plan->n_tokens > be->config.max_tokens || plan->n_rows > be->config.max_rows);
-  td_pool_wake(be->pool);
-  be->plan = plan;
-  be->rope.inv_freq = 0;
-  for (uint32_t i = 0; i < plan->n_tokens; i++) {
-    int32_t id = plan->token_ids[i];
-    be->token_ids[i] = id >= 0 ? id : be->sampled[-1 - id] >= 0 ? be->sampled[-1 - id] : 0; /* a NaN row's is never told */
-  }
-  for (uint32_t r = 0; r < plan->n_rows; r++)
-    for (uint32_t i = 0; i < plan->rows[r].q_len; i++)
-      be->token_row[plan->rows[r].q_start + i] = r;
-}
-
-/* Ops have run by the time that they return, so what is left to do is to keep the outcome until it is asked for. */
-static void op_step_submit(td_backend *b)
-{
-  cpu_backend *be = cpu_self(b);
-  cpu_outcome *o = &be->outcomes[(be->first_outcome + be->n_outcomes++) % 2];
-  TD_BUG_ON(be->n_outcomes > be->base.pipeline_depth);
-  o->n = be->plan->n_logits;
-  memcpy(o->sampled, be->sampled, o->n * sizeof *o->sampled);
-  be->plan = NULL;
-}
-
-static td_status op_step_end(td_backend *b, int32_t *token_ids, td_error *err)
-{
-  cpu_backend *be = cpu_self(b);
-  if (be->plan)
-    op_step_submit(b);
-  const cpu_outcome *o = &be->outcomes[be->first_outcome];
-  if (o->n > 0)
-    memcpy(token_ids, o->sampled, o->n * sizeof *token_ids);
-  be->first_outcome ^= 1;
-  be->n_outcomes--;
-  return TD_OK;
 }
 
 static const td_backend_ops cpu_ops = {
@@ -315,18 +282,12 @@ static const td_backend_ops cpu_ops = {
     .kv_bytes_per_page = op_kv_bytes_per_page,
     .kv_budget_bytes = op_kv_budget_bytes,
     .kv_create = op_kv_create,
+    .kv_destroy = op_kv_destroy,
     .set_sampling = op_set_sampling,
-    .step_begin = op_step_begin,
-    .embed = td_cpu_embed,
-    .rmsnorm = td_cpu_rmsnorm,
-    .linear = td_cpu_linear,
-    .rope_kv = td_cpu_rope_kv,
-    .attention = td_cpu_attention,
-    .swiglu = td_cpu_swiglu,
-    .gather = td_cpu_gather,
-    .sample = td_cpu_sample,
-    .step_submit = op_step_submit,
-    .step_end = op_step_end,
+    .compile = td_cpu_compile,
+    .discard = td_cpu_discard,
+    .submit = td_cpu_submit,
+    .wait = td_cpu_wait,
 };
 
 /* Nothing is gained from planning ahead here, where the host is the device; TANDEM_PIPELINE=2 lets tests have it all the same. */

@@ -1,4 +1,5 @@
-/* The CPU backend's own state, shared by its files: backend.c (life, memory), op_*.c (one op family each). */
+/* The CPU backend's own state, shared by its files: backend.c (life, memory), step.c (programs and steps),
+ * op_*.c (one op family each). */
 #ifndef TD_KERNELS_CPU_CPU_H
 #define TD_KERNELS_CPU_CPU_H
 
@@ -98,13 +99,20 @@ void td_cpu_for(cpu_backend *be, uint32_t n, uint32_t per, cpu_range_fn *fn, voi
 /* Sine and cosine of a float angle, the same on every machine. */
 void td_trig_sincos(float angle, float *sine, float *cosine);
 
-void td_cpu_linear(td_backend *be, const td_linear_params *p);
-void td_cpu_embed(td_backend *be, const td_embed_params *p);
-void td_cpu_rmsnorm(td_backend *be, const td_rmsnorm_params *p);
-void td_cpu_rope_kv(td_backend *be, const td_rope_kv_params *p);
-void td_cpu_swiglu(td_backend *be, const td_swiglu_params *p);
-void td_cpu_gather(td_backend *be, const td_gather_params *p);
-void td_cpu_attention(td_backend *be, const td_attention_params *p);
-void td_cpu_sample(td_backend *be, const td_sample_params *p);
+/* One op of the current step, of n rows where its params do not say how many. */
+void td_cpu_embed(cpu_backend *be, const td_embed_params *p);
+void td_cpu_rmsnorm(cpu_backend *be, const td_rmsnorm_params *p, uint32_t n);
+void td_cpu_linear(cpu_backend *be, const td_linear_params *p, uint32_t n);
+void td_cpu_rope_kv(cpu_backend *be, const td_rope_kv_params *p);
+void td_cpu_attention(cpu_backend *be, const td_attention_params *p);
+void td_cpu_swiglu(cpu_backend *be, const td_swiglu_params *p, uint32_t n);
+void td_cpu_gather(cpu_backend *be, const td_gather_params *p);
+void td_cpu_sample(cpu_backend *be, const td_sample_params *p);
+
+/* step.c */
+td_status td_cpu_compile(td_backend *b, const td_program *program, td_compiled **out, td_error *err);
+void td_cpu_discard(td_backend *b, td_compiled *compiled);
+void td_cpu_submit(td_backend *b, td_compiled *compiled, const td_plan *plan);
+td_status td_cpu_wait(td_backend *b, td_outcome *out, td_error *err);
 
 #endif

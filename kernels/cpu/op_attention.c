@@ -139,9 +139,8 @@ static void add_row(attention_job *j, uint32_t r)
   }
 }
 
-void td_cpu_attention(td_backend *b, const td_attention_params *p)
+void td_cpu_attention(cpu_backend *be, const td_attention_params *p)
 {
-  cpu_backend *be = cpu_self(b);
   attention_job j = {.be = be, .p = p, .group = p->n_heads / p->n_kv_heads, .items = be->items, .all_here = true};
   TD_BUG_ON(p->n_heads % p->n_kv_heads || p->head_dim != p->kv->shape.head_dim ||
             p->n_kv_heads != p->kv->shape.n_kv_heads || be->plan->page_tokens != p->kv->shape.page_tokens);

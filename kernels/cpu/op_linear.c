@@ -109,23 +109,19 @@ static void pad_rows(linear_job *j)
   j->x_stride = padded;
 }
 
-void td_cpu_linear(td_backend *b, const td_linear_params *p)
+void td_cpu_linear(cpu_backend *be, const td_linear_params *p, uint32_t n)
 {
-  cpu_backend *be = cpu_self(b);
   const td_weight *w = p->weight;
   linear_job j = {
-      .be = be, .weight = w, .x = cpu_floats(p->x), .x_stride = w->n_cols, .n_tokens = p->n, .out = cpu_floats(p->out),
+      .be = be, .weight = w, .x = cpu_floats(p->x), .x_stride = w->n_cols, .n_tokens = n, .out = cpu_floats(p->out),
       .add = p->add};
-  TD_BUG_ON(p->n > be->config.max_tokens && p->n > be->config.max_rows);
-  if (p->n == 0)
-    return;
-  if (p->n <= DIRECT_TOKENS_MAX) {
+  if (n <= DIRECT_TOKENS_MAX) {
     if (w->n_cols % 32)
       pad_rows(&j);
     td_pool_run(be->pool, direct_task, &j, split_rows(&j, rows_per_task(be, w->n_out, 16)));
     return;
   }
-  uint32_t n_tiles = (uint32_t)td_div_ceil_u64(p->n, be->isa->tile_tokens);
+  uint32_t n_tiles = (uint32_t)td_div_ceil_u64(n, be->isa->tile_tokens);
   td_cpu_for(be, n_tiles, 8, pack_tiles, &j);
   j.x = be->packed;
   td_pool_run(be->pool, panel_task, &j, split_rows(&j, rows_per_task(be, w->n_out, TD_ISA_PANEL_ROWS)));

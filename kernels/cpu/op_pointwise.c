@@ -29,11 +29,11 @@ static void embed_tokens(void *arg, uint32_t begin, uint32_t end)
   }
 }
 
-void td_cpu_embed(td_backend *b, const td_embed_params *p)
+void td_cpu_embed(cpu_backend *be, const td_embed_params *p)
 {
-  embed_job j = {cpu_self(b), p};
+  embed_job j = {be, p};
   TD_BUG_ON(p->weight->n_parts != 1 || p->weight->n_cols != p->width);
-  td_cpu_for(j.be, j.be->plan->n_tokens, tokens_per_task(p->width), embed_tokens, &j);
+  td_cpu_for(be, be->plan->n_tokens, tokens_per_task(p->width), embed_tokens, &j);
 }
 
 typedef struct rmsnorm_job {
@@ -51,10 +51,10 @@ static void rmsnorm_tokens(void *arg, uint32_t begin, uint32_t end)
   }
 }
 
-void td_cpu_rmsnorm(td_backend *b, const td_rmsnorm_params *p)
+void td_cpu_rmsnorm(cpu_backend *be, const td_rmsnorm_params *p, uint32_t n)
 {
-  rmsnorm_job j = {cpu_self(b), p};
-  td_cpu_for(j.be, p->n, tokens_per_task(2 * p->width), rmsnorm_tokens, &j);
+  rmsnorm_job j = {be, p};
+  td_cpu_for(be, n, tokens_per_task(2 * p->width), rmsnorm_tokens, &j);
 }
 
 typedef struct swiglu_job {
@@ -72,15 +72,15 @@ static void swiglu_tokens(void *arg, uint32_t begin, uint32_t end)
   }
 }
 
-void td_cpu_swiglu(td_backend *b, const td_swiglu_params *p)
+void td_cpu_swiglu(cpu_backend *be, const td_swiglu_params *p, uint32_t n)
 {
-  swiglu_job j = {cpu_self(b), p};
-  td_cpu_for(j.be, p->n, tokens_per_task(2 * p->width), swiglu_tokens, &j);
+  swiglu_job j = {be, p};
+  td_cpu_for(be, n, tokens_per_task(2 * p->width), swiglu_tokens, &j);
 }
 
-void td_cpu_gather(td_backend *b, const td_gather_params *p)
+void td_cpu_gather(cpu_backend *be, const td_gather_params *p)
 {
-  const td_plan *plan = cpu_self(b)->plan;
+  const td_plan *plan = be->plan;
   for (uint32_t i = 0; i < plan->n_logits; i++) {
     const td_plan_row *row = &plan->rows[plan->logits_rows[i]];
     size_t last = row->q_start + row->q_len - 1;
@@ -158,12 +158,12 @@ static void rope_tokens(void *arg, uint32_t begin, uint32_t end)
   }
 }
 
-void td_cpu_rope_kv(td_backend *b, const td_rope_kv_params *p)
+void td_cpu_rope_kv(cpu_backend *be, const td_rope_kv_params *p)
 {
-  rope_job j = {cpu_self(b), p};
+  rope_job j = {be, p};
   TD_BUG_ON(p->rotary_dim > p->head_dim || p->head_dim != p->kv->shape.head_dim || p->layer >= p->kv->shape.n_layers ||
-            p->n_kv_heads != p->kv->shape.n_kv_heads || j.be->plan->page_tokens != p->kv->shape.page_tokens);
-  rope_table(j.be, &j);
-  td_cpu_for(j.be, j.be->plan->n_tokens, tokens_per_task((p->n_heads + 2 * p->n_kv_heads) * p->head_dim), rope_tokens,
+            p->n_kv_heads != p->kv->shape.n_kv_heads || be->plan->page_tokens != p->kv->shape.page_tokens);
+  rope_table(be, &j);
+  td_cpu_for(be, be->plan->n_tokens, tokens_per_task((p->n_heads + 2 * p->n_kv_heads) * p->head_dim), rope_tokens,
              &j);
 }

@@ -105,9 +105,9 @@ static void sample_task(void *arg, uint32_t task, uint32_t thread)
                                     &plan->rows[plan->logits_rows[task]]);
 }
 
-void td_cpu_sample(td_backend *b, const td_sample_params *p)
+void td_cpu_sample(cpu_backend *be, const td_sample_params *p)
 {
-  sample_job j = {cpu_self(b), p};
-  TD_BUG_ON(p->vocab > j.be->config.max_vocab || p->vocab == 0);
-  td_pool_run(j.be->pool, sample_task, &j, j.be->plan->n_logits);
+  sample_job j = {be, p};
+  TD_BUG_ON(p->vocab > be->config.max_vocab || p->vocab == 0);
+  td_pool_run(be->pool, sample_task, &j, be->plan->n_logits);
 }

@@ -107,23 +107,35 @@ __global__ void __launch_bounds__(WARPS * 32)
     run_item<HD, KV_TILE>(a, batch, it, blockIdx.y, smem_raw);
 }
 
-template <int HD> static void launch(cuda_backend *b, const attention_args &a, uint32_t n_items)
+template <int HD> static void launch(cuda_backend *b, const attention_group *g, const attention_args &a, uint32_t n_items)
 {
-  static bool sized = false; // the attribute is per kernel, for the life of the process
-  if (!sized) {
-    note(b, cudaFuncSetAttribute(attention_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 tile_shape<HD>::SMEM_BYTES));
-    sized = true;
-  }
-  queue_kernel(b, attention_kernel<HD>, dim3(n_items, a.n_kv_heads), WARPS * 32, tile_shape<HD>::SMEM_BYTES, a, b->batch,
-               (const td_attention_item *)b->device_items);
+  queue_kernel(b, attention_kernel<HD>, dim3(n_items, a.n_kv_heads), WARPS * 32, tile_shape<HD>::SMEM_BYTES, a, td_cuda_batch_of(b, g),
+               (const td_attention_item *)g->device_items);
 }
 
-attention_args td_cuda_attention_args(const cuda_backend *b, const td_attention_params *p)
+template <int HD> static cudaError_t size_kernel()
+{
+  return cudaFuncSetAttribute(attention_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize, tile_shape<HD>::SMEM_BYTES);
+}
+
+td_status td_cuda_size_attention(cuda_backend *b, const td_kv *kv, td_error *err)
+{
+  uint32_t head_dim = kv->shape.head_dim;
+  cudaError_t e = cudaSuccess;
+  if (kv->wgmma) {
+    e = td_cuda_size_prefill(head_dim);
+    e = e == cudaSuccess ? td_cuda_size_decode(head_dim) : e;
+  } else {
+    e = head_dim == 64 ? size_kernel<64>() : head_dim == 96 ? size_kernel<96>() : head_dim == 128 ? size_kernel<128>() : size_kernel<256>();
+  }
+  return e == cudaSuccess ? TD_OK : td_cuda_fail(err, e, "no shared memory for attention");
+}
+
+attention_args td_cuda_attention_args(const cuda_backend *b, const attention_group *g, const td_attention_params *p)
 {
   const td_kv_shape *s = &p->kv->shape;
   size_t layer_elements = (size_t)s->n_pages * s->n_kv_heads * 2 * s->page_tokens * s->head_dim;
-  return {at<bf16>(p->qkv), at<bf16>(p->out), p->kv->data + p->layer * layer_elements, b->partials,
+  return {at<bf16>(p->qkv), at<bf16>(p->out), p->kv->data + p->layer * layer_elements, g->split_partials,
           p->scale * 1.4426950408889634f, p->window_tokens, p->n_heads, p->n_kv_heads, p->n_heads / p->n_kv_heads,
           td_cuda_sure_places(b, p->n_kv_heads)};
 }
@@ -131,33 +143,21 @@ attention_args td_cuda_attention_args(const cuda_backend *b, const td_attention_
 void td_cuda_attention(td_backend *be, const td_attention_params *p)
 {
   cuda_backend *b = self(be);
-  const attention_args a = td_cuda_attention_args(b, p);
-  uint32_t n_prefill = b->items.n_prefill, n_decode = td_attention_decode_works(&b->items);
-  if (b->padded_decode) { // as many as any step of so many rows has
-    bool tiles = b->config.batch_invariant || a.group > TD_DECODE_ROWS;
-    n_prefill = tiles ? b->plan->n_rows : 0;
-    n_decode = tiles ? 0 : td_attention_decode_works_max(b->plan->n_rows, a.n_kv_heads, td_cuda_decode_blocks(b, p->head_dim));
-    if (b->recording_plan && b->own_are_items) {
-      const td_attention_planner_config c = td_attention_planner_config_of(b->planner);
-      n_decode = td_attention_decode_works_max(b->plan->n_rows, a.n_kv_heads, c.n_workers) + td_attention_pieces_max(&c, b->plan->n_rows);
-    }
-  }
-  if (!b->own_are_items && (b->padded_decode ? b->recording_plan : b->n_plan_tasks > 0))
-    td_cuda_unified_attention(b, a, p->head_dim);
-  if (!b->own_are_items && b->recording_plan) // all that a recorded step has
-    return;
+  attention_group *g = td_cuda_group_of(b, p->kv, p->window_tokens);
+  const attention_args a = td_cuda_attention_args(b, g, p);
+  const attention_grid grid = td_cuda_attention_grid(b, g);
   if (p->kv->wgmma) {
-    if (n_prefill > 0)
-      td_cuda_prefill_attention(b, a, p->head_dim, n_prefill);
-    if (n_decode > 0)
-      td_cuda_decode_attention(b, a, p->head_dim, n_prefill, n_decode);
+    if (grid.n_tiles > 0)
+      td_cuda_prefill_attention(b, g, a, grid.n_tiles);
+    if (grid.n_decode > 0)
+      td_cuda_decode_attention(b, g, a, grid.n_tiles, grid.n_decode);
     return;
   }
   switch (p->head_dim) { // others were refused by kv_create
-  case 64: launch<64>(b, a, n_prefill + n_decode); break;
-  case 96: launch<96>(b, a, n_prefill + n_decode); break;
-  case 128: launch<128>(b, a, n_prefill + n_decode); break;
-  case 256: launch<256>(b, a, n_prefill + n_decode); break;
+  case 64: launch<64>(b, g, a, grid.n_tiles + grid.n_decode); break;
+  case 96: launch<96>(b, g, a, grid.n_tiles + grid.n_decode); break;
+  case 128: launch<128>(b, g, a, grid.n_tiles + grid.n_decode); break;
+  case 256: launch<256>(b, g, a, grid.n_tiles + grid.n_decode); break;
   default: TD_BUG_ON(true);
   }
 }

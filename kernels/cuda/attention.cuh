@@ -7,6 +7,13 @@ enum {
   HEAD_DIM_MAX = 256,
   SHARE_SLICE = 16, // elements of a query head that are added up by themselves
   SHARE_SLICE_FLOATS = SHARE_SLICE + 4,
+  TD_PREFILL_ROWS_MMA = 64,    // query rows (tokens x heads of a GQA group) of a prefill tile of attention.cu
+  TD_PREFILL_ROWS_WGMMA = 128, // and of attention_prefill.cu
+  TD_DECODE_ROWS = 16,         // of a decode's item
+  TD_GROUP_MAX = 64,           // query heads of a kv head: no tile holds a token of more
+  TD_WARP_ITEM_ROWS_MIN = 17,  // decodes of a step that has warp-level items
+  WARPS_OF_DECODES = 4,        // of a CTA, each of which may do one such item
+  TD_ATTENTION_BY_ROW_GROUP = 4, // GQA groups of up to so many heads add partials of prefix splits head by head, larger ones in tiles
   SPAN_ROWS = 64, // query rows of a shared span's tile: attention_spans.cuh
 };
 
@@ -17,15 +24,15 @@ struct attention_args {
   const bf16 *qkv;
   bf16 *out;
   const bf16 *kv; // this layer's pages
-  float *partials; // [td_attention_partials_max, n_kv_heads, TD_DECODE_ROWS, share_floats]: attention_shares.cuh
+  float *partials; // [td_work_list_partials_max, n_kv_heads, TD_DECODE_ROWS, share_floats]: attention_shares.cuh
   float scale_log2;
   uint32_t window, n_heads, n_kv_heads, group;
   uint32_t places; // blocks that run at once on any device, for each kv head
 };
 
-attention_args td_cuda_attention_args(const cuda_backend *b, const td_attention_params *p);
+attention_args td_cuda_attention_args(const cuda_backend *b, const attention_group *g, const td_attention_params *p);
 
-// One on each SM is sure.
+// One on each SM is sure: what docs/attention-progress.md rests on.
 static inline uint32_t td_cuda_sure_places(const cuda_backend *b, uint32_t n_kv_heads)
 {
   uint32_t n = (uint32_t)b->n_sms / n_kv_heads;
@@ -38,48 +45,64 @@ static inline bool td_cuda_has_wgmma_attention(uint32_t head_dim)
   return head_dim == 64 || head_dim == 96 || head_dim == 128 || head_dim == 256;
 }
 // Items [0, n_items) of the step.
-void td_cuda_prefill_attention(cuda_backend *b, const attention_args &a, uint32_t head_dim, uint32_t n_items);
+void td_cuda_prefill_attention(cuda_backend *b, const attention_group *g, const attention_args &a, uint32_t n_items);
 
-// attention_decode.cu: decodes on Hopper, under the same conditions; so many of its blocks run at once.
-inline uint32_t td_cuda_decode_blocks(const cuda_backend *b, uint32_t head_dim)
+// attention_decode.cu: decodes on Hopper, under the same conditions. CTAs of it that an SM holds, by their shared memory and registers; shares:
+// in a step in which rows share something.
+constexpr uint32_t resident_on_sm(uint32_t head_dim, bool shares) { return head_dim > 128 ? 1 : head_dim == 96 && !shares ? 4 : 3; }
+inline uint32_t td_cuda_resident_ctas(const cuda_backend *b, uint32_t head_dim, bool shares)
 {
-  return (uint32_t)b->n_sms * td_attention_decode_blocks(head_dim);
+  return (uint32_t)b->n_sms * resident_on_sm(head_dim, shares);
 }
-// The same of a step in which rows share something.
-inline uint32_t td_cuda_shares_blocks(const cuda_backend *b, uint32_t head_dim)
-{
-  return (uint32_t)b->n_sms * td_attention_shares_blocks(head_dim);
-}
-// Items of the step from `first` on, by so many blocks for each kv head.
-void td_cuda_decode_attention(cuda_backend *b, const attention_args &a, uint32_t head_dim, uint32_t first, uint32_t n_works);
+// Items of the step, of which a launch does those from `first` on; there is memory for `room`. An argument of the kernel.
+struct decode_works {
+  const td_attention_item *items;
+  uint32_t first, room;
+};
+enum { DECODE_WORKS_ARGUMENT = 4 };
+// Items of the step from `first` on, by so many CTAs for each kv head.
+void td_cuda_decode_attention(cuda_backend *b, attention_group *g, const attention_args &a, uint32_t first, uint32_t n_works);
 
-// The same of a recorded step whose qkv is as the product left it: rotates, and writes k and v to the tokens' pages.
+// The same of a captured step whose qkv is as the product left it: normalises, rotates, and writes k and v to the tokens' pages.
 struct decode_rotation {
   const float *inv_freq; // [head_dim / 2]
   float attn_factor;
   uint32_t halves; // as TD_ROPE_HALVES
+  const float *q_norm, *k_norm; // [head_dim]: RMSNorm before the rotation, or null
+  float eps;
 };
-void td_cuda_decode_rotated(cuda_backend *b, const attention_args &a, const decode_rotation &by, uint32_t head_dim, uint32_t n_works);
+// Whether it has norms for heads of so many elements: a warp must hold whole heads.
+static inline bool td_cuda_decode_has_norms(uint32_t head_dim) { return head_dim != 96; }
+void td_cuda_decode_rotated(cuda_backend *b, attention_group *g, const attention_args &a, const decode_rotation &by, uint32_t n_works);
 
-// attention_unified.cu: decodes on Hopper by b->planner's plan in one launch.
-bool td_cuda_has_unified_attention(uint32_t head_dim);
-void td_cuda_unified_attention(cuda_backend *b, const attention_args &a, uint32_t head_dim);
-// What a planner of this device and shape is made with; false: there is none.
+// Shared memory above 48 KB must be asked for, on each device: for the kernels of a store's heads.
+td_status td_cuda_size_attention(cuda_backend *b, const td_kv *kv, td_error *err);
+cudaError_t td_cuda_size_prefill(uint32_t head_dim);
+cudaError_t td_cuda_size_decode(uint32_t head_dim);
+
+// attention_group.cu: what a planner of this device and shape is made with; false: there is none.
 bool td_cuda_planner_config(const cuda_backend *b, const td_kv_shape *shape, td_attention_planner_config *out);
-// Words of cuda_backend.pieces_done.
-static inline size_t td_cuda_pieces_of_all_heads(const td_attention_planner_config *c)
+size_t td_cuda_group_bytes(const cuda_backend *b, const td_kv_shape *shape); // of device memory
+size_t td_cuda_group_packed_bytes(const cuda_backend *b, const td_kv_shape *shape); // of what a step sends
+td_status td_cuda_add_group(cuda_backend *b, const td_kv *kv, td_error *err);
+void td_cuda_remove_groups(cuda_backend *b, const td_kv *kv);
+attention_group *td_cuda_group_of(const cuda_backend *b, const td_kv *kv, uint32_t window);
+// Chooses the step's mode, and makes each group's plan and work list.
+void td_cuda_plan_attention(cuda_backend *b, const td_plan *plan);
+// CTAs of an op: prefill tiles, and for each kv head those that do decodes.
+struct attention_grid {
+  uint32_t n_tiles, n_decode;
+};
+attention_grid td_cuda_attention_grid(const cuda_backend *b, const attention_group *g);
+// The batch as the group's kernels see it.
+static inline device_batch td_cuda_batch_of(const cuda_backend *b, const attention_group *g)
 {
-  return (size_t)td_attention_pieces_max(c, c->max_rows) * c->n_kv_heads;
+  device_batch batch = b->batch;
+  for (size_t i = 0; i < b->groups->size(); i++)
+    if ((*b->groups)[i] == g)
+      batch.counts = b->counts + i * N_COUNTS;
+  return batch;
 }
-static inline size_t td_cuda_plan_partial_bytes(const td_attention_planner_config *c)
-{
-  return (size_t)c->max_slots * c->group * TD_ATTENTION_PARTIAL_BYTES(c->head_dim);
-}
-// Makes it one of a launch that does all rows' keys: attention_unified.cu.
-void td_cuda_plan_in_one_launch(const cuda_backend *b, td_attention_planner_config *c);
-td_status td_cuda_make_planner(cuda_backend *b, const td_kv *kv, td_error *err); // what this device and shape have, or none
-// attention_calibrate.cu: the planner's costs as this device has them. measure false: only what an earlier start has kept.
-td_status td_cuda_calibrate_attention(cuda_backend *b, const char *cache_folder, bool measure, td_error *err);
 
 #ifdef __CUDACC__
 // Elements from the beginning of a page's K (or V) to 16-byte chunk `chunk` of line `line`: groups of 8 lines; in a group, atoms

@@ -14,21 +14,15 @@
 #include "kernels/cuda/attention_strips.cuh"
 #include "kernels/cuda/rope.cuh"
 
-// Items of the step, of which this launch does those from `first` on; there is memory for `room`.
-struct decode_works {
-  const td_attention_item *items;
-  uint32_t first, room;
-};
-
 template <int HD> struct decode_shape : strip_shape<HD, HD == 64 ? 2 : 1> {
   static constexpr int STAGES = HD == 64 ? 2 : 1;
   using base = strip_shape<HD, STAGES>;
   static constexpr int SMEM_BYTES = 1024 + WARPS * base::WARP_BYTES; // and room to align
-  static constexpr int BLOCKS = HD == 256 ? 0 : HD == 96 ? 4 : 3; // td_attention_decode_blocks; 0: one
-  static constexpr int SHARES_BLOCKS = HD == 96 ? 3 : BLOCKS;     // td_attention_shares_blocks: attend_spans takes more registers
+  static constexpr int BLOCKS = HD == 256 ? 0 : resident_on_sm(HD, false);       // 0: one
+  static constexpr int SHARES_BLOCKS = HD == 256 ? 0 : resident_on_sm(HD, true); // attend_prefix_splits takes more registers
   static_assert(16 * (HD + 4) * 4 <= base::WARP_BYTES, "finish_warp and finish_block need this");
-  static_assert(HD == 256 || (span_tile<HD>::ALL_BYTES <= WARPS * base::WARP_BYTES && span_tile<HD>::BARRIERS <= WARPS * base::WARP_BARRIERS),
-                "attend_spans needs this");
+  static_assert(HD == 256 || (prefix_tile<HD>::ALL_BYTES <= WARPS * base::WARP_BYTES && prefix_tile<HD>::BARRIERS <= WARPS * base::WARP_BARRIERS),
+                "attend_prefix_splits needs this");
 };
 
 #ifdef TD_HAS_MBARRIER
@@ -54,6 +48,12 @@ __device__ __forceinline__ void rotate_item(const attention_args &a, const decod
     for (int c = 0; c < 2; c++) {
       *(uint4 *)&raw[c] = __ldcg((const uint4 *)(src + chunk[c] * 8));
       unpack(raw[c], v[c]);
+    }
+    if constexpr (LANES == 4 || LANES == 8 || LANES == 16) {
+      const float *norm = is_v ? nullptr : is_q ? by.q_norm : by.k_norm;
+      uint32_t mine = ((1u << LANES) - 1) << (threadIdx.x % 32 - lane); // other heads' lanes may be through
+      if (norm)
+        normalise(v, norm, chunk, rsqrtf(segment_sum(sum_of_squares(v), LANES, mine) / (float)HD + by.eps));
     }
     if (!is_v)
       rotate(v, turns, chunk[0], by.halves);
@@ -92,7 +92,7 @@ struct decode_share {
   bool alone, there; // one for each; this warp has one
 };
 
-// Blocks begin in the order of their numbers: wide items, then narrow ones. false: the block has none; in a recorded step, where there
+// Blocks begin in the order of their numbers (docs/attention-progress.md): wide items, then narrow ones. false: the block has none; in a recorded step, where there
 // are as many blocks as any step of so many rows needs, such come last.
 __device__ __forceinline__ bool take_item(decode_share *out, const device_batch &batch, const decode_works &works, uint32_t n_kv_heads)
 {
@@ -136,8 +136,8 @@ __global__ void __launch_bounds__(WARPS * 32, shares<FORM> ? decode_shape<HD>::S
 #ifdef TD_HAS_WGMMA
   if constexpr (shares<FORM>)
     if (it.n_tokens == 0) {
-      __shared__ pieces_ahead ahead[WARPS];
-      attend_spans<HD, FORM == SHARES_IN_TILES>(a, batch, shared, it, works.items, kv_head, shared_address(smem_all), shared_address(barriers),
+      __shared__ splits_ahead ahead[WARPS];
+      attend_prefix_splits<HD, FORM == SHARES_IN_TILES>(a, batch, shared, it, works.items, kv_head, shared_address(smem_all), shared_address(barriers),
                                                 &ahead[warp]);
       return;
     }
@@ -191,48 +191,64 @@ __global__ void __launch_bounds__(WARPS * 32, shares<FORM> ? decode_shape<HD>::S
 }
 
 template <int HD, decode_form FORM>
-static void launch(cuda_backend *b, const attention_args &a, const decode_rotation &by, uint32_t first, uint32_t n_works)
+static void launch(cuda_backend *b, attention_group *g, const attention_args &a, const decode_rotation &by, uint32_t first, uint32_t n_works)
 {
-  static bool sized = false; // the attribute is per kernel, for the life of the process
   auto kernel = decode_kernel<HD, FORM>;
-  if (!sized) {
-    note(b, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, decode_shape<HD>::SMEM_BYTES));
-    sized = true;
-  }
-  b->decode_kernel = (const void *)kernel;
+  g->decode_kernel = (const void *)kernel;
   queue_kernel(b, kernel, dim3(n_works * a.n_kv_heads), WARPS * 32, decode_shape<HD>::SMEM_BYTES, a, by,
-               shared_spans{b->device_plan, b->plan_partials, b->pieces_done, b->n_shared_launches++}, b->batch, decode_works{b->device_items, first, b->items.max_items},
-               b->padded_decode);
+               shared_spans{g->device_plan, g->slots, g->prefix_flags, b->n_shared_launches++}, td_cuda_batch_of(b, g),
+               decode_works{g->device_items, first, g->work.max_items}, is_capture(b));
 }
 
 template <decode_form FORM>
-static void launch_for(cuda_backend *b, const attention_args &a, const decode_rotation &by, uint32_t head_dim, uint32_t first,
-                       uint32_t n_works)
+static void launch_for(cuda_backend *b, attention_group *g, const attention_args &a, const decode_rotation &by, uint32_t first, uint32_t n_works)
 {
-  switch (head_dim) { // td_cuda_has_wgmma_attention said so
-  case 64: launch<64, FORM>(b, a, by, first, n_works); break;
-  case 96: launch<96, FORM>(b, a, by, first, n_works); break;
-  case 128: launch<128, FORM>(b, a, by, first, n_works); break;
+  switch (g->kv->shape.head_dim) { // td_cuda_has_wgmma_attention said so
+  case 64: launch<64, FORM>(b, g, a, by, first, n_works); break;
+  case 96: launch<96, FORM>(b, g, a, by, first, n_works); break;
+  case 128: launch<128, FORM>(b, g, a, by, first, n_works); break;
   case 256:
     if constexpr (!shares<FORM>) { // nothing plans them
-      launch<256, FORM>(b, a, by, first, n_works);
+      launch<256, FORM>(b, g, a, by, first, n_works);
       break;
     }
   default: TD_BUG_ON(true);
   }
 }
 
-void td_cuda_decode_attention(cuda_backend *b, const attention_args &a, uint32_t head_dim, uint32_t first, uint32_t n_works)
+void td_cuda_decode_attention(cuda_backend *b, attention_group *g, const attention_args &a, uint32_t first, uint32_t n_works)
 {
-  if (b->own_are_items && (b->padded_decode ? b->recording_plan : b->n_plan_tasks > 0))
-    a.group > TD_ATTENTION_BY_ROW_GROUP ? launch_for<SHARES_IN_TILES>(b, a, {}, head_dim, first, n_works)
-                                    : launch_for<SHARES_BY_ROW>(b, a, {}, head_dim, first, n_works);
+  if (!g->planner || !shares_prefixes(b))
+    launch_for<PLAIN>(b, g, a, {}, first, n_works);
+  else if (a.group > TD_ATTENTION_BY_ROW_GROUP)
+    launch_for<SHARES_IN_TILES>(b, g, a, {}, first, n_works);
   else
-    launch_for<PLAIN>(b, a, {}, head_dim, first, n_works);
+    launch_for<SHARES_BY_ROW>(b, g, a, {}, first, n_works);
 }
 
-void td_cuda_decode_rotated(cuda_backend *b, const attention_args &a, const decode_rotation &by, uint32_t head_dim, uint32_t n_works)
+void td_cuda_decode_rotated(cuda_backend *b, attention_group *g, const attention_args &a, const decode_rotation &by, uint32_t n_works)
 {
-  TD_BUG_ON(!b->padded_decode || a.group > TD_DECODE_ROWS);
-  launch_for<ROTATES>(b, a, by, head_dim, 0, n_works);
+  TD_BUG_ON(!is_capture(b) || a.group > TD_DECODE_ROWS);
+  launch_for<ROTATES>(b, g, a, by, 0, n_works);
+}
+
+template <int HD, decode_form FORM> static cudaError_t size_kernel()
+{
+  return cudaFuncSetAttribute(decode_kernel<HD, FORM>, cudaFuncAttributeMaxDynamicSharedMemorySize, decode_shape<HD>::SMEM_BYTES);
+}
+
+template <int HD> static cudaError_t size_all()
+{
+  cudaError_t e[4] = {size_kernel<HD, PLAIN>(), size_kernel<HD, ROTATES>()};
+  if constexpr (HD != 256)
+    e[2] = size_kernel<HD, SHARES_BY_ROW>(), e[3] = size_kernel<HD, SHARES_IN_TILES>();
+  for (cudaError_t one : e)
+    if (one != cudaSuccess)
+      return one;
+  return cudaSuccess;
+}
+
+cudaError_t td_cuda_size_decode(uint32_t head_dim)
+{
+  return head_dim == 64 ? size_all<64>() : head_dim == 96 ? size_all<96>() : head_dim == 128 ? size_all<128>() : size_all<256>();
 }

@@ -1,12 +1,16 @@
-// Attention of prompt chunks on Hopper: the tensor cores fed from shared memory, the softmax of one half beside the products
-// of the other.
+// Attention of prefill chunks on Hopper.
 //
-// A work is 128 packed rows of one row and kv head: tokens x the heads of the GQA group. One block per SM goes through its share of
-// the works; one warp of it copies whole pages of K and V into a ring (attention_ring.cuh), a work ahead where it can; they lie in
-// memory as wgmma wants them (attention.cuh). Tiles are counted from position 0, so that a row sees the same tiles in the same order
-// however its prompt was cut into chunks.
+// The one idea: the tensor cores are fed from shared memory, and the softmax of one half of a CTA runs beside
+// the wgmmas of the other (attention_ring.cuh).
+//
+// A CTA takes a prefill tile, 128 query rows of one chunk and kv head: tokens x the heads of the GQA group.
+// One CTA per SM goes through its part of the tiles. One of its warps, the producer, copies whole pages of K
+// and V into the rings, a prefill tile ahead where it can; they lie in memory as wgmma wants them
+// (attention.cuh). KV tiles are counted from position 0, so that a query row sees the same KV tiles in the
+// same order however its prompt was cut into chunks.
 // Source: FlashAttention-3 (Shah et al. 2024); PTX ISA on wgmma, mbarrier and cp.async.bulk.
 #include "kernels/cuda/attention_ring.cuh"
+#include "kernels/cuda/cp_async.cuh"
 
 #include <algorithm>
 
@@ -20,32 +24,33 @@ template <int HD> struct prefill_shape : key_tile<HD> {
   static constexpr int SMEM_BYTES = 1024 + Q_BYTES + 2 * TILE_STAGES * TILE_BYTES; // and room to align
 };
 
-// What the blocks go through: items x kv heads. Items come longest first, and of so many heads only before the next heads'
-// turn that their K and V stay in the L2 cache.
-struct prefill_works {
+// What the CTAs go through: work items x kv heads. Items come longest first, and only of so many heads before
+// those of the next heads that their K and V stay in the L2 cache.
+struct prefill_work {
   const td_attention_item *items;
   uint32_t n_items, heads_at_once;
 };
 
 #ifdef TD_HAS_WGMMA
-struct work {
+struct prefill_tile {
   td_attention_item item;
   uint32_t kv_head, kv_begin;
 };
 
-// Of round r, this block's work: every other round goes backwards, so that no block gets the longest of each. False: none.
+// This CTA's tile of a round: every other round goes backwards, so that no CTA gets the longest of each.
+// False: none.
 template <int HD>
-__device__ __forceinline__ bool find_work(const attention_args &a, const device_batch &batch, const prefill_works &works,
-                                          uint32_t round, work *w)
+__device__ __forceinline__ bool find_tile(const attention_args &a, const device_batch &batch,
+                                          const prefill_work &all, uint32_t round, prefill_tile *w)
 {
   uint32_t i = round * gridDim.x + (round % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
-  if (i >= works.n_items * a.n_kv_heads)
+  if (i >= all.n_items * a.n_kv_heads)
     return false;
-  uint32_t section = works.n_items * works.heads_at_once, first_head = i / section * works.heads_at_once;
-  uint32_t n_heads = min(works.heads_at_once, a.n_kv_heads - first_head), item = i % section / n_heads;
-  if (item >= batch.counts[COUNT_ITEMS]) // a recorded step's works are more, and these are the last
+  uint32_t section = all.n_items * all.heads_at_once, first_head = i / section * all.heads_at_once;
+  uint32_t n_heads = min(all.heads_at_once, a.n_kv_heads - first_head), item = i % section / n_heads;
+  if (item >= batch.counts[COUNT_ITEMS]) // a captured step's tiles are more, and these are the last
     return false;
-  w->item = works.items[item];
+  w->item = all.items[item];
   w->kv_head = first_head + i % section % n_heads;
   w->kv_begin = a.window > 0 && w->item.position + 1 > a.window
                     ? (w->item.position + 1 - a.window) / prefill_shape<HD>::KEYS * prefill_shape<HD>::KEYS
@@ -54,16 +59,20 @@ __device__ __forceinline__ bool find_work(const attention_args &a, const device_
 }
 
 template <int HD>
-__device__ __forceinline__ void produce(const attention_args &a, const device_batch &batch, const prefill_works &works,
-                                        const tile_ring<HD> &ring)
+__device__ __forceinline__ void produce(const attention_args &a, const device_batch &batch,
+                                        const prefill_work &all, const tile_ring<HD> &ring)
 {
   size_t half = (size_t)batch.page_tokens * HD;
   fence_global_writes(); // the kernels before wrote these pages by ordinary stores
   tile_copies<HD> copies = {ring, 0, 0, {}, false};
-  work w;
-  for (uint32_t round = 0; find_work<HD>(a, batch, works, round, &w); round++) {
-    tile_source t = {a.kv + w.kv_head * 2 * half, batch.page_table + w.item.page_table_offset, half * 2 * a.n_kv_heads, batch.page_tokens,
-                     w.kv_begin, w.item.kv_end};
+  prefill_tile w;
+  for (uint32_t round = 0; find_tile<HD>(a, batch, all, round, &w); round++) {
+    tile_source t = {a.kv + w.kv_head * 2 * half,
+                     batch.page_table + w.item.page_table_offset,
+                     half * 2 * a.n_kv_heads,
+                     batch.page_tokens,
+                     w.kv_begin,
+                     w.item.kv_end};
     for (; t.kv0 < t.kv_end; t.kv0 += prefill_shape<HD>::KEYS)
       copies.add(t);
   }
@@ -72,28 +81,30 @@ __device__ __forceinline__ void produce(const attention_args &a, const device_ba
 
 // Begins to copy a warpgroup's 64 packed rows to shared memory; rows past the item's end repeat its last.
 template <int HD>
-__device__ __forceinline__ void copy_queries(unsigned char *smem_q, const attention_args &a, const work &w, uint32_t wg)
+__device__ __forceinline__ void copy_queries(unsigned char *smem_q, const attention_args &a,
+                                             const prefill_tile &w, uint32_t wg)
 {
   constexpr int CHUNKS = HD / 8;
   uint32_t stride = (a.n_heads + 2 * a.n_kv_heads) * HD, last = w.item.n_tokens * a.group - 1;
   for (uint32_t i = threadIdx.x % WG; i < 64 * CHUNKS; i += WG) {
     uint32_t r = wg * 64 + i / CHUNKS, chunk = i % CHUNKS, p = min(r, last);
-    const bf16 *src = a.qkv + (size_t)(w.item.query + p / a.group) * stride + (w.kv_head * a.group + p % a.group) * HD + chunk * 8;
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(smem_q + kv_chunk_at(HD, r, chunk) * 2)), "l"(src)
-                 : "memory");
+    const bf16 *src = a.qkv + (size_t)(w.item.query + p / a.group) * stride +
+                      (w.kv_head * a.group + p % a.group) * HD + chunk * 8;
+    cp_async_16(smem_q + kv_chunk_at(HD, r, chunk) * 2, src);
   }
 }
 
 __device__ __forceinline__ void wait_queries(uint32_t wg)
 {
-  asm volatile("cp.async.wait_all;" ::: "memory");
+  cp_async_wait_all();
   fence_shared_writes();
   named_sync(1 + wg, WG);
 }
 
-// A work's results: this thread's rows r0 and r0 + 8.
+// The epilogue: this thread's rows r0 and r0 + 8 of a prefill tile.
 template <int HD>
-__device__ __forceinline__ void store(const attention_args &a, const work &w, const consumer<HD> &c, uint32_t r0)
+__device__ __forceinline__ void store(const attention_args &a, const prefill_tile &w, const consumer<HD> &c,
+                                      uint32_t r0)
 {
   uint32_t last = w.item.n_tokens * a.group - 1;
 #pragma unroll
@@ -105,7 +116,9 @@ __device__ __forceinline__ void store(const attention_args &a, const work &w, co
     uint32_t r = r0 + 8 * h;
     if (r > last)
       continue;
-    bf16 *dst = a.out + ((size_t)(w.item.query + r / a.group) * a.n_heads + w.kv_head * a.group + r % a.group) * HD + 2 * (threadIdx.x % 4);
+    bf16 *dst = a.out +
+                ((size_t)(w.item.query + r / a.group) * a.n_heads + w.kv_head * a.group + r % a.group) * HD +
+                2 * (threadIdx.x % 4);
 #pragma unroll
     for (int j = 0; j < HD / 8; j++)
       *(uint32_t *)(dst + j * 8) = pack2(c.o[4 * j + 2 * h] * inv, c.o[4 * j + 2 * h + 1] * inv);
@@ -113,36 +126,39 @@ __device__ __forceinline__ void store(const attention_args &a, const work &w, co
 }
 
 template <int HD>
-__device__ __forceinline__ void consume(const attention_args &a, const device_batch &batch, const prefill_works &works,
-                                        unsigned char *smem_q, const tile_ring<HD> &ring)
+__device__ __forceinline__ void consume(const attention_args &a, const device_batch &batch,
+                                        const prefill_work &all, unsigned char *smem_q,
+                                        const tile_ring<HD> &ring)
 {
   using S = prefill_shape<HD>;
   uint32_t wg = threadIdx.x / WG - 1, r0 = wg * 64 + threadIdx.x % WG / 32 * 16 + threadIdx.x % 32 / 4;
   uint32_t q16 = warp_uniform((shared_address(smem_q) + wg * 8 * S::GROUP_BYTES) >> 4);
   consumer<HD> c;
-  uint32_t n = 0; // tiles before this work's
-  work w, next;
-  bool more = find_work<HD>(a, batch, works, 0, &w);
+  uint32_t n = 0; // KV tiles before this prefill tile's
+  prefill_tile w, next;
+  bool more = find_tile<HD>(a, batch, all, 0, &w);
   if (more)
     copy_queries<HD>(smem_q, a, w, wg);
   for (uint32_t round = 1; more; round++) {
     uint32_t last = w.item.n_tokens * a.group - 1;
     uint32_t n_tiles = warp_uniform((w.item.kv_end - w.kv_begin + S::KEYS - 1) / S::KEYS);
     int32_t first_pos = (int32_t)w.item.position;
-    int32_t pos[2] = {first_pos + (int32_t)(min(r0, last) / a.group), first_pos + (int32_t)(min(r0 + 8, last) / a.group)};
+    int32_t pos[2] = {first_pos + (int32_t)(min(r0, last) / a.group),
+                      first_pos + (int32_t)(min(r0 + 8, last) / a.group)};
     int32_t last_pos = first_pos + (int32_t)w.item.n_tokens - 1;
     wait_queries(wg);
     ring.attend(c, n, n_tiles, wg, q16, a.scale_log2, [&](consumer<HD> &tile, uint32_t i) {
       uint32_t kv0 = w.kv_begin + i * S::KEYS;
-      bool ends = (int32_t)(kv0 + S::KEYS - 1) > first_pos, begins = a.window > 0 && (int32_t)kv0 <= last_pos - (int32_t)a.window;
+      bool ends = (int32_t)(kv0 + S::KEYS - 1) > first_pos,
+           begins = a.window > 0 && (int32_t)kv0 <= last_pos - (int32_t)a.window;
       if (ends || begins)
         tile.mask(kv0, pos, a.window);
     });
     n = warp_uniform(n + n_tiles);
     ring.multiply_last(c, n - 1);
-    more = find_work<HD>(a, batch, works, round, &next); // its queries come while this work ends
+    more = find_tile<HD>(a, batch, all, round, &next); // its queries come while this tile ends
     if (more) {
-      named_sync(1 + wg, WG); // all four warps' products of these queries are done
+      named_sync(1 + wg, WG); // all four warps' wgmmas of these queries are done
       copy_queries<HD>(smem_q, a, next, wg);
     }
     ring.end_last(c, n - 1);
@@ -153,13 +169,15 @@ __device__ __forceinline__ void consume(const attention_args &a, const device_ba
 #endif
 
 template <int HD>
-__global__ void __launch_bounds__(THREADS, 1) prefill_kernel(attention_args a, device_batch batch, prefill_works works)
+__global__ void __launch_bounds__(THREADS, 1)
+    prefill_kernel(attention_args a, device_batch batch, prefill_work all)
 {
 #ifdef TD_HAS_WGMMA
   using S = prefill_shape<HD>;
   extern __shared__ unsigned char smem_raw[];
   __shared__ uint64_t barriers[tile_ring<HD>::BARRIERS];
-  unsigned char *smem_q = smem_raw + (1024 - shared_address(smem_raw) % 1024) % 1024, *smem_k = smem_q + S::Q_BYTES;
+  unsigned char *smem_q = smem_raw + (1024 - shared_address(smem_raw) % 1024) % 1024,
+                *smem_k = smem_q + S::Q_BYTES;
   const tile_ring<HD> ring = {smem_k, smem_k + TILE_STAGES * S::TILE_BYTES, shared_address(barriers)};
   let_next_start();
   if (threadIdx.x == 0) {
@@ -169,38 +187,43 @@ __global__ void __launch_bounds__(THREADS, 1) prefill_kernel(attention_args a, d
   __syncthreads();
   wait_for_input();
   if (threadIdx.x < WG) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"((int)PRODUCER_REGISTERS));
+    warpgroup_reg_dealloc<PRODUCER_REGISTERS>();
     if (threadIdx.x < 32)
-      produce<HD>(a, batch, works, ring);
+      produce<HD>(a, batch, all, ring);
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"((int)CONSUMER_REGISTERS));
-    consume<HD>(a, batch, works, smem_q, ring);
+    warpgroup_reg_alloc<CONSUMER_REGISTERS>();
+    consume<HD>(a, batch, all, smem_q, ring);
   }
 #endif
 }
 
-template <int HD> static void launch(cuda_backend *b, const attention_args &a, uint32_t n_items)
+template <int HD> static void launch(cuda_backend *b, const attention_group *g, const attention_args &a, uint32_t n_items)
 {
-  static bool sized = false; // the attribute is per kernel, for the life of the process
-  if (!sized) {
-    note(b, cudaFuncSetAttribute(prefill_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize, prefill_shape<HD>::SMEM_BYTES));
-    sized = true;
-  }
-  prefill_works works = {b->device_items, n_items, a.n_kv_heads};
-  if (!b->padded_decode)
-    works.heads_at_once = (uint32_t)(L2_KV_BYTES / ((uint64_t)b->items.items[0].kv_end * HD * 2 * sizeof(bf16)));
+  prefill_work works = {g->device_items, n_items, a.n_kv_heads};
+  if (!is_capture(b))
+    works.heads_at_once = (uint32_t)(L2_KV_BYTES / ((uint64_t)g->work.items[0].kv_end * HD * 2 * sizeof(bf16)));
   works.heads_at_once = std::min(std::max(works.heads_at_once, 1u), a.n_kv_heads);
   queue_kernel(b, prefill_kernel<HD>, dim3(std::min(n_items * a.n_kv_heads, (uint32_t)b->n_sms)), THREADS,
-               prefill_shape<HD>::SMEM_BYTES, a, b->batch, works);
+               prefill_shape<HD>::SMEM_BYTES, a, td_cuda_batch_of(b, g), works);
 }
 
-void td_cuda_prefill_attention(cuda_backend *b, const attention_args &a, uint32_t head_dim, uint32_t n_items)
+void td_cuda_prefill_attention(cuda_backend *b, const attention_group *g, const attention_args &a, uint32_t n_items)
 {
-  switch (head_dim) { // td_cuda_has_wgmma_attention said so
-  case 64: launch<64>(b, a, n_items); break;
-  case 96: launch<96>(b, a, n_items); break;
-  case 128: launch<128>(b, a, n_items); break;
-  case 256: launch<256>(b, a, n_items); break;
+  switch (g->kv->shape.head_dim) { // td_cuda_has_wgmma_attention said so
+  case 64: launch<64>(b, g, a, n_items); break;
+  case 96: launch<96>(b, g, a, n_items); break;
+  case 128: launch<128>(b, g, a, n_items); break;
+  case 256: launch<256>(b, g, a, n_items); break;
   default: TD_BUG_ON(true);
   }
+}
+
+template <int HD> static cudaError_t size_kernel()
+{
+  return cudaFuncSetAttribute(prefill_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize, prefill_shape<HD>::SMEM_BYTES);
+}
+
+cudaError_t td_cuda_size_prefill(uint32_t head_dim)
+{
+  return head_dim == 64 ? size_kernel<64>() : head_dim == 96 ? size_kernel<96>() : head_dim == 128 ? size_kernel<128>() : size_kernel<256>();
 }

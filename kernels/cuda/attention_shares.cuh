@@ -3,8 +3,7 @@
 // Up to SHARES_OF_ONE shares are added up by the block of the last one, a warp for each query head. More would be too much for one
 // block to fetch, and adding in several stages would take a way through the L2 cache for each: so of these, the blocks of the last shares add
 // up a slice each, of one query head SLICE elements.
-// A block waits for the words of others (attention_words.cuh). Blocks begin in the order of their numbers, so those of earlier shares have
-// begun; of later ones no more are waited for than run at once (attention_args.places).
+// A block waits for the words of others (attention_words.cuh): why that ends is docs/attention-progress.md.
 #pragma once
 
 #include "kernels/cuda/attention_partials.cuh"

@@ -1,23 +1,27 @@
-// What rows share, done once for all of them by blocks of the launch that does each row's own keys.
+// The keys that the sequences of a shared-prefix group have in common, attended to once for all members.
 //
-// A block takes a piece of a shared span (kernels/attention/plan.h) and a kv head: its keys against the queries of the span's members, at most
-// 64 packed rows, by wgmma. It has the room that any decode's block has, so both kinds stand side by side on a multiprocessor: one keeps the
-// tensor cores busy, the other memory. The sums are partials; a row's own block waits for those of its spans.
-// Blocks begin in the order of their numbers and pieces come first, so no block waits for one that cannot have begun. That a piece is done
-// is said by a word that no other launch says, so none has to be taken back.
-// Source: PAT (packing by shared prefix), POD-Attention (both kinds of work on one multiprocessor).
+// The one idea: a shared run of keys is read once, and enough query rows meet it for wgmma. A CTA of decodes'
+// launch takes a prefix split (kernels/attention/plan.h) and a kv head: its keys against the queries of the
+// group's members, at most 64 query rows. It has the room that any decode's CTA has, so both kinds are
+// resident on an SM side by side: one keeps the tensor cores busy, the other memory. What comes of it are
+// partials; the CTA of a member's private KV waits for those of its prefix splits and reduces them.
+//
+// CTAs begin in the order of their numbers and prefix splits come first, so no CTA waits for one that cannot
+// have begun. That a split is done is said by a flag whose value no other launch sets, so no flag has to be
+// reset. Source: PAT (packing by shared prefix), POD-Attention (both kinds of work on one SM).
 #pragma once
 
 #include "kernels/cuda/attention_partials.cuh"
 #include "kernels/cuda/attention_wgmma.cuh"
 #include "kernels/cuda/attention_words.cuh"
-#include "kernels/cuda/mbarrier.cuh"
+#include "kernels/cuda/cp_async.cuh"
+#include "kernels/cuda/ring.cuh"
 
-// The plan of shared spans, and where its sums go.
+// The plan of shared-prefix groups, and where its partials go.
 struct shared_spans {
-  const unsigned char *plan; // the block
+  const unsigned char *plan; // packed
   unsigned char *partials;   // [slots][group] of TD_ATTENTION_PARTIAL_BYTES
-  uint64_t *done;            // [pieces, kv heads]: launch_word of the last launch that did one
+  uint64_t *done;            // flags [prefix splits, kv heads]: launch_word of the last launch that did one
   uint32_t launch;           // differs from those of all other launches of a step
 };
 
@@ -28,111 +32,87 @@ __device__ __forceinline__ uint64_t launch_word(const shared_spans &shared, cons
 }
 #endif
 
-template <int HD> struct span_tile {
+template <int HD> struct prefix_tile {
   static constexpr uint32_t KEYS = 64, BYTES = KEYS * HD * 2; // of K, of V, or of the queries
   static constexpr uint32_t STAGES = HD == 64 ? 7 : 3, ALL_BYTES = (1 + STAGES) * BYTES;
   static constexpr uint32_t BARRIERS = STAGES * 2;
   static_assert(KEYS == SPAN_ROWS, "queries have a tile's room");
 };
 
-// What a warp knows of the pieces that its block does one after another. While it attends to one, what it must know to begin the next is on its way: else three
-// loads, each of which says where the next one's data are, would come between two pieces. A warp reads only what it copied itself, so it waits for no other.
-struct pieces_ahead {
-  td_attention_item items[3]; // in turn: this piece's, the next one's, and the one's after that
-  td_attention_member members[SPAN_ROWS]; // of the next piece
+// What a warp knows of the prefix splits that its CTA does one after another. While it attends to one, what
+// it must know to begin the next is on its way: else three loads, each of which says where the next one's
+// data are, would come between two splits. A warp reads only what it copied itself, so it waits for no other.
+struct splits_ahead {
+  td_attention_item items[3]; // in rotation: this split's, the next one's, and the one's after that
+  td_attention_member members[SPAN_ROWS]; // of the next split
   int32_t pages[32];                      // its first ones
 };
 static_assert(sizeof(td_attention_member) == 16, "copied at once");
 
 #ifdef TD_HAS_WGMMA
-__device__ __forceinline__ void copy_16(void *dst, const void *src)
-{
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(dst)), "l"(src) : "memory");
-}
-
 __device__ __forceinline__ void copy_item(td_attention_item *dst, const td_attention_item *src)
 {
   if (threadIdx.x % 32 < sizeof *src / 16)
-    copy_16((uint4 *)dst + threadIdx.x % 32, (const uint4 *)src + threadIdx.x % 32);
+    cp_async_16((uint4 *)dst + threadIdx.x % 32, (const uint4 *)src + threadIdx.x % 32);
 }
 
-// By a warp, as soon as it reads nothing any more of the piece before. next: the next piece's place in items.
-__device__ __forceinline__ void look_ahead(pieces_ahead *ahead, uint32_t next, const td_attention_item *items, const td_attention_member *members,
-                                           const device_batch &batch)
+// By a warp, as soon as it reads nothing any more of the split before. next: which of items is the next
+// split's.
+__device__ __forceinline__ void look_ahead(splits_ahead *ahead, uint32_t next, const td_attention_item *items,
+                                           const td_attention_member *members, const device_batch &batch)
 {
   const td_attention_item &it = ahead->items[next];
   uint32_t lane = threadIdx.x % 32, shift = log2_of(batch.page_tokens);
   uint32_t n_pages = (it.kv_end - it.kv_begin + batch.page_tokens - 1) >> shift;
   for (uint32_t m = lane; m < it.n_members; m += 32)
-    copy_16(&ahead->members[m], &members[it.member + m]);
+    cp_async_16(&ahead->members[m], &members[it.member + m]);
   if (lane < n_pages)
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(&ahead->pages[lane])),
-                 "l"(batch.page_table + it.page_table_offset + (it.kv_begin >> shift) + lane)
-                 : "memory");
+    cp_async_4(&ahead->pages[lane], batch.page_table + it.page_table_offset + (it.kv_begin >> shift) + lane);
   if (it.next > 0)
     copy_item(&ahead->items[next == 2 ? 0 : next + 1], &items[it.next]);
 }
 
 __device__ __forceinline__ void await_copies()
 {
-  asm volatile("cp.async.wait_all;" ::: "memory");
+  cp_async_wait_all();
   __syncwarp();
 }
 
-// Where a K or V lies in the ring; stages are gone through again and again.
-template <int HD> struct span_place {
-  uint32_t stage, turn;
-  __device__ __forceinline__ void go_on()
-  {
-    bool last = stage + 1 == span_tile<HD>::STAGES;
-    stage = last ? 0 : stage + 1;
-    turn ^= last;
-  }
-};
-
-// K and V of a piece's tiles in the order in which they are needed: a tile's K stands before the V of the tile before it. The first warp copies
-// K, the second V, and all four attend to them.
-template <int HD> struct span_ring {
-  using S = span_tile<HD>;
-  const bf16 *kv; // of the kv head in page 0, the first warp's K, the second's V
+// K and V of a split's KV tiles in the order in which they are needed: a tile's K stands before the V of the
+// tile before it. The first warp copies K, the second V, and all four attend to them: both producers are
+// consumers too.
+template <int HD> struct prefix_ring {
+  using S = prefix_tile<HD>;
+  const bf16 *kv;                     // of the kv head in page 0, the first warp's K, the second's V
   const int32_t *pages, *first_pages; // first_pages: up to 32 of them, copied or not
   size_t page_stride;
-  uint32_t page_shift, n_keys, n; // log2 of a page's tokens; tiles of the piece
-  uint32_t smem, bars;
-  int32_t page_id;    // lane l: page l of the piece's current 32
-  span_place<HD> now; // what is needed next
+  uint32_t page_shift, n_keys, n; // log2 of a page's tokens; tiles of the split
+  int32_t page_id;                // lane l: page l of the split's current 32
+  ring<S::STAGES, S::BYTES, WG / 32> stages;
 
-  __device__ __forceinline__ uint32_t full(uint32_t stage) const { return bars + stage * 8; }
-  __device__ __forceinline__ uint32_t empty(uint32_t stage) const { return bars + (S::STAGES + stage) * 8; }
-  __device__ __forceinline__ uint32_t at(const span_place<HD> &p) const { return smem + p.stage * S::BYTES; }
-  __device__ __forceinline__ void await(const span_place<HD> &p) const { barrier_wait(full(p.stage), p.turn); }
-  __device__ __forceinline__ span_place<HD> take()
+  // The stage that is needed next.
+  __device__ __forceinline__ pipeline_stage take()
   {
-    span_place<HD> p = now;
-    now.go_on();
-    return p;
+    pipeline_stage s = stages.now;
+    stages.advance();
+    return s;
   }
 
-  // By all; then the block must meet.
-  __device__ __forceinline__ void make(const device_batch &batch, uint32_t block_smem, uint32_t block_bars)
+  // By all; then the CTA must meet.
+  __device__ __forceinline__ void make(const device_batch &batch, uint32_t smem, uint32_t bars)
   {
     page_shift = log2_of(batch.page_tokens);
-    smem = block_smem;
-    bars = block_bars;
-    now = {0, 0};
+    stages.place(smem, bars);
     if (threadIdx.x == 0) {
-      for (uint32_t i = 0; i < S::STAGES; i++) {
-        barrier_init(full(i), 1);
-        barrier_init(empty(i), WG / 32);
-      }
+      stages.init(0, S::STAGES);
       barriers_made();
     }
     __syncthreads();
   }
 
-  // The next piece, when all before is given back. first_32: its first pages, or as many as there are.
-  __device__ __forceinline__ void open(const attention_args &a, const device_batch &batch, const td_attention_item &it, uint32_t kv_head,
-                                       const int32_t *first_32)
+  // The next split, when all stages are released. first_32: its first pages, or as many as there are.
+  __device__ __forceinline__ void open(const attention_args &a, const device_batch &batch,
+                                       const td_attention_item &it, uint32_t kv_head, const int32_t *first_32)
   {
     uint32_t warp = threadIdx.x / 32;
     first_pages = first_32;
@@ -141,78 +121,91 @@ template <int HD> struct span_ring {
     pages = batch.page_table + it.page_table_offset + (it.kv_begin >> page_shift);
     n_keys = it.kv_end - it.kv_begin;
     n = (n_keys + S::KEYS - 1) / S::KEYS;
-    span_place<HD> p = now;
-#pragma unroll 1 // else what the compiler keeps for all of them is wanted where rows' own keys are read: 300 bytes of spills there
-    for (uint32_t i = 0; i < S::STAGES; i++, p.go_on())
-      copy(i, p.stage, p.turn ^ 1);
+    auto p = stages;
+#pragma unroll 1 // else what the compiler keeps for all of them is wanted where private KV is read: 300 bytes
+                 // of spills there
+    for (uint32_t i = 0; i < S::STAGES; i++, p.advance())
+      copy(i, {p.now.index, p.now.phase ^ 1});
   }
 
-  // Number `number` of the piece's K and V, if it is this warp's; past the piece's end there is nothing. The stage is free when its warps' turn
-  // `free` ends.
-  __device__ __forceinline__ void copy(uint32_t number, uint32_t stage, uint32_t free)
+  // Number `number` of the split's K and V, if it is this warp's; past the split's end there is nothing. s:
+  // as a producer has it.
+  __device__ __forceinline__ void copy(uint32_t number, pipeline_stage s)
   {
     uint32_t lane = threadIdx.x % 32, bytes = HD * 2 << page_shift;
     bool last = number == 2 * n - 1, v = number > 0 && (last || number % 2 == 0);
     if (number >= 2 * n || threadIdx.x / 32 != v)
       return;
-    uint32_t tile = last ? n - 1 : v ? number / 2 - 1 : (number + 1) / 2, first = tile * S::KEYS >> page_shift;
+    uint32_t tile = last ? n - 1
+                    : v  ? number / 2 - 1
+                         : (number + 1) / 2,
+             first = tile * S::KEYS >> page_shift;
     uint32_t n_pages = (min(S::KEYS, n_keys - tile * S::KEYS) + (1u << page_shift) - 1) >> page_shift;
+    const uint32_t in_32 = first % 32;
     if (first == 0)
       page_id = lane << page_shift < n_keys ? first_pages[lane] : 0;
-    else if (first % 32 == 0)
+    else if (in_32 == 0)
       page_id = (first + lane) << page_shift < n_keys ? pages[first + lane] : 0;
-    int32_t page = __shfl_sync(0xffffffffu, page_id, first % 32 + lane);
-    barrier_wait(empty(stage), free);
+    int32_t page = __shfl_sync(0xffffffffu, page_id, in_32 + lane);
+    stages.acquire(s);
     if (lane == 0)
-      barrier_expect(full(stage), n_pages * bytes);
+      barrier_expect(stages.full(s.index), n_pages * bytes);
     __syncwarp();
     if (lane < n_pages)
-      copy_bulk(smem + stage * S::BYTES + lane * bytes, kv + (size_t)page * page_stride, bytes, full(stage));
+      copy_bulk(stages.data(s.index) + lane * bytes, kv + (size_t)page * page_stride, bytes,
+                stages.full(s.index));
   }
 
-  // What is at p is not needed by this warp any more.
-  __device__ __forceinline__ void give_back(const span_place<HD> &p) const
+  // By a warp that does not need the stage any more.
+  __device__ __forceinline__ void release(pipeline_stage s) const
   {
     if (threadIdx.x % 32 == 0)
-      barrier_arrive(empty(p.stage));
+      stages.release(s.index);
   }
 
-  // The same, and when no warp needs it, what comes there next is on its way. It is number `number` of the piece.
-  __device__ __forceinline__ void give_back(uint32_t number, const span_place<HD> &p)
+  // The same, and when no warp needs it, what comes there in the next round is on its way. It held number
+  // `number` of the split. A producer's parity in the next round is a consumer's in this one.
+  __device__ __forceinline__ void release_and_copy(uint32_t number, pipeline_stage s)
   {
-    give_back(p);
-    copy(number + S::STAGES, p.stage, p.turn);
+    release(s);
+    copy(number + S::STAGES, s);
   }
 
   // Of the last V, lines past the end, by all: not NaN, because their weight of zero would not remove that.
-  __device__ __forceinline__ void zero_lines(const span_place<HD> &p, uint32_t n_lines) const
+  __device__ __forceinline__ void zero_lines(pipeline_stage s, uint32_t n_lines) const
   {
     constexpr uint32_t CHUNKS = HD / 8;
     for (uint32_t k = n_lines * CHUNKS + threadIdx.x; k < S::KEYS * CHUNKS; k += WG)
-      asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(at(p) + kv_chunk_at(HD, k / CHUNKS, k % CHUNKS) * 2), "r"(0) : "memory");
+      asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(
+                       stages.data(s.index) + kv_chunk_at(HD, k / CHUNKS, k % CHUNKS) * 2),
+                   "r"(0)
+                   : "memory");
     fence_shared_writes();
     __syncthreads();
   }
 };
 
-// A piece's queries on their way to shared memory. Rows past the last repeat it.
-template <int HD> struct span_queries {
+// A split's queries on their way to shared memory. Query rows past the last repeat it.
+template <int HD> struct prefix_queries {
   static constexpr uint32_t CHUNKS = HD / 8, EACH = SPAN_ROWS * CHUNKS / WG;
   const bf16 *src[EACH];
 
   __device__ __forceinline__ static uint32_t row(uint32_t i) { return (i * WG + threadIdx.x) / CHUNKS; }
   __device__ __forceinline__ static uint32_t chunk(uint32_t i) { return (i * WG + threadIdx.x) % CHUNKS; }
 
-  // Where they are, by the plan alone. members: the piece's. A row's member is found by a multiplication, exactly: rows and groups are few.
-  __device__ __forceinline__ void find(const attention_args &a, const td_attention_member *members, const td_attention_item &it,
-                                       uint32_t kv_head)
+  // Where they are, by the plan alone. members: the split's. A query row's member is found by a
+  // multiplication, exactly: rows and groups are few.
+  __device__ __forceinline__ void find(const attention_args &a, const td_attention_member *members,
+                                       const td_attention_item &it, uint32_t kv_head)
   {
     static_assert(SPAN_ROWS <= 128 && TD_GROUP_MAX <= 64, "else the multiplication is not exact");
     uint32_t last = it.n_members * a.group - 1, per_group = 65536 / a.group + 1;
 #pragma unroll
     for (uint32_t i = 0; i < EACH; i++) {
-      uint32_t r = min(row(i), last), member = r * per_group >> 16, head = kv_head * a.group + r - member * a.group;
-      src[i] = a.qkv + ((size_t)members[member].token * (a.n_heads + 2 * a.n_kv_heads) + head) * HD + chunk(i) * 8;
+      uint32_t r = min(row(i), last), member = r * per_group >> 16,
+               head = kv_head * a.group + r - member * a.group;
+      src[i] =
+          a.qkv + ((size_t)members[member].token * (a.n_heads + 2 * a.n_kv_heads) + head) * HD + chunk(i) * 8;
     }
   }
 
@@ -220,21 +213,23 @@ template <int HD> struct span_queries {
   {
 #pragma unroll
     for (uint32_t i = 0; i < EACH; i++)
-      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(smem + kv_chunk_at(HD, row(i), chunk(i)) * 2), "l"(src[i]) : "memory");
+      cp_async_16(smem + kv_chunk_at(HD, row(i), chunk(i)) * 2, src[i]);
   }
 
   // All that were copied, by all threads.
   __device__ __forceinline__ static void await()
   {
-    asm volatile("cp.async.wait_all;" ::: "memory");
+    cp_async_wait_all();
     fence_shared_writes();
     __syncthreads();
   }
 };
 
-// This thread's two rows of a piece to their partials. IN_TILES: these are in the order of a tile's threads (part_at), else in that of elements.
+// The epilogue: this thread's two query rows of a split to their partials. IN_TILES: these are in the order
+// of a tile's threads (part_at), else in that of elements.
 template <int HD, bool IN_TILES, int KEYS>
-__device__ __forceinline__ void store_partials(const consumer<HD, KEYS> &c, unsigned char *partials, uint32_t n_rows, float scale_log2)
+__device__ __forceinline__ void store_partials(const consumer<HD, KEYS> &c, unsigned char *partials,
+                                               uint32_t n_rows, float scale_log2)
 {
   uint32_t r0 = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
 #pragma unroll
@@ -261,30 +256,32 @@ __device__ __forceinline__ void store_partials(const consumer<HD, KEYS> &c, unsi
   }
 }
 
-// A piece's keys against its queries, by all warps: a tile's products with the queries run beside those of the tile before with its values,
-// and these beside the softmax. The last values are left to attend_last.
+// The main loop: a split's keys against its queries, by all warps. A KV tile's products with the queries run
+// beside those of the tile before with its values, and these beside the softmax. The last values are left to
+// attend_last.
 template <int HD>
-__device__ __forceinline__ void attend_piece(consumer<HD, span_tile<HD>::KEYS> &c, span_ring<HD> &ring, uint32_t q16, const attention_args &a)
+__device__ __forceinline__ void attend_split(consumer<HD, prefix_tile<HD>::KEYS> &c, prefix_ring<HD> &ring,
+                                             uint32_t q16, const attention_args &a)
 {
-  using S = span_tile<HD>;
+  using S = prefix_tile<HD>;
   float corr[2];
   c.clear();
   for (uint32_t i = 0; i < ring.n; i++) {
     uint32_t left = ring.n_keys - i * S::KEYS;
-    const span_place<HD> k = ring.take();
-    span_place<HD> v = k;
-    ring.await(k);
-    c.multiply_keys(q16, warp_uniform(ring.at(k) >> 4));
+    const pipeline_stage k = ring.take();
+    pipeline_stage v = k;
+    ring.stages.wait_full(k);
+    c.multiply_keys(q16, warp_uniform(ring.stages.data(k.index) >> 4));
     if (i > 0) {
       v = ring.take();
-      ring.await(v);
-      c.multiply_values(warp_uniform(ring.at(v) >> 4));
+      ring.stages.wait_full(v);
+      c.multiply_values(warp_uniform(ring.stages.data(v.index) >> 4));
       wgmma_wait<1>();
     } else {
       wgmma_wait<0>();
     }
     wgmma_hold(c.s);
-    ring.give_back(i > 0 ? 2 * i - 1 : 0, k);
+    ring.release_and_copy(i > 0 ? 2 * i - 1 : 0, k);
     if (left < S::KEYS)
       c.mask_outside(0, 0, left);
     c.softmax(a.scale_log2, corr);
@@ -292,7 +289,7 @@ __device__ __forceinline__ void attend_piece(consumer<HD, span_tile<HD>::KEYS> &
     if (i > 0) {
       wgmma_wait<0>();
       wgmma_hold(c.o);
-      ring.give_back(2 * i, v);
+      ring.release_and_copy(2 * i, v);
       if (__any_sync(0xffffffffu, corr[0] != 1 || corr[1] != 1)) // mostly the maximum stays as it was
         c.rescale(corr);
     }
@@ -300,49 +297,54 @@ __device__ __forceinline__ void attend_piece(consumer<HD, span_tile<HD>::KEYS> &
   }
 }
 
-template <int HD> __device__ __forceinline__ void attend_last(consumer<HD, span_tile<HD>::KEYS> &c, span_ring<HD> &ring)
+template <int HD>
+__device__ __forceinline__ void attend_last(consumer<HD, prefix_tile<HD>::KEYS> &c, prefix_ring<HD> &ring)
 {
-  using S = span_tile<HD>;
-  const span_place<HD> v = ring.take();
+  using S = prefix_tile<HD>;
+  const pipeline_stage v = ring.take();
   uint32_t left = ring.n_keys - (ring.n - 1) * S::KEYS;
-  ring.await(v);
+  ring.stages.wait_full(v);
   if (left < S::KEYS)
     ring.zero_lines(v, left);
-  c.multiply_values(warp_uniform(ring.at(v) >> 4));
+  c.multiply_values(warp_uniform(ring.stages.data(v.index) >> 4));
   wgmma_wait<0>();
   wgmma_hold(c.o);
-  ring.give_back(v);
+  ring.release(v);
 }
 
-// A piece of a shared span, and those after it (td_attention_item.next), by a block of four warps. smem: ALL_BYTES, at a multiple of 1024.
+// A prefix split, and those after it (td_attention_item.next), by a CTA of four warps. smem: ALL_BYTES, at a
+// multiple of 1024.
 template <int HD, bool IN_TILES>
-__device__ __forceinline__ void attend_spans(const attention_args &a, const device_batch &batch, const shared_spans &shared,
-                                             const td_attention_item &first, const td_attention_item *items, uint32_t kv_head, uint32_t smem,
-                                             uint32_t bars, pieces_ahead *ahead)
+__device__ __forceinline__ void
+attend_prefix_splits(const attention_args &a, const device_batch &batch, const shared_spans &shared,
+                     const td_attention_item &first, const td_attention_item *items, uint32_t kv_head,
+                     uint32_t smem, uint32_t bars, splits_ahead *ahead)
 {
   const td_attention_member *members =
       (const td_attention_member *)(shared.plan + ((const td_attention_header *)shared.plan)->members_at);
-  span_ring<HD> ring;
-  consumer<HD, span_tile<HD>::KEYS> c;
-  span_queries<HD> queries;
+  prefix_ring<HD> ring;
+  consumer<HD, prefix_tile<HD>::KEYS> c;
+  prefix_queries<HD> queries;
   fence_global_writes(); // pages were written by ordinary stores
-  ring.make(batch, smem + span_tile<HD>::BYTES, bars);
+  ring.make(batch, smem + prefix_tile<HD>::BYTES, bars);
   if (threadIdx.x % 32 == 0)
     ahead->items[0] = first;
   if (first.next > 0)
     copy_item(&ahead->items[1], &items[first.next]);
-  ring.open(a, batch, first, kv_head, batch.page_table + first.page_table_offset + first.kv_begin / batch.page_tokens); // no step writes shared pages any more
+  ring.open(a, batch, first, kv_head,
+            batch.page_table + first.page_table_offset +
+                first.kv_begin / batch.page_tokens); // no step writes shared pages any more
   queries.find(a, members + first.member, first, kv_head);
   wait_for_input();
   queries.copy(smem);
   for (uint32_t at = 0;;) {
-    span_queries<HD>::await();
+    prefix_queries<HD>::await();
     const td_attention_item &now = ahead->items[at];
     uint32_t next = at == 2 ? 0 : at + 1;
     bool more = now.next > 0;
     if (more)
       look_ahead(ahead, next, items, members, batch);
-    attend_piece(c, ring, warp_uniform(smem >> 4), a);
+    attend_split(c, ring, warp_uniform(smem >> 4), a);
     if (more) {
       await_copies();
       queries.find(a, ahead->members, ahead->items[next], kv_head);
@@ -352,8 +354,11 @@ __device__ __forceinline__ void attend_spans(const attention_args &a, const devi
     attend_last(c, ring);
     if (more)
       ring.open(a, batch, ahead->items[next], kv_head, ahead->pages);
-    store_partials<HD, IN_TILES>(c, partial_at<HD>(shared.partials, (size_t)(now.partial + kv_head * now.n_partials * now.n_members) * a.group),
-                   now.n_members * a.group, a.scale_log2);
+    store_partials<HD, IN_TILES>(
+        c,
+        partial_at<HD>(shared.partials,
+                       (size_t)(now.partial + kv_head * now.n_partials * now.n_members) * a.group),
+        now.n_members * a.group, a.scale_log2);
     __syncthreads();
     if (threadIdx.x == 0)
       say_done(shared.done + (size_t)now.first_partial * a.n_kv_heads + kv_head, launch_word(shared, batch));

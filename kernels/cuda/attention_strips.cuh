@@ -1,39 +1,44 @@
-// How a warp streams keys and values through a ring of its own: strips of 32 tokens, K and V each with a barrier, so that the next strip's
-// keys come while this one's values are multiplied.
+// How a warp streams keys and values through rings of its own.
+//
+// The one idea: a warp waits for no other. It is producer and only consumer, so its rings have no empty
+// barriers: a __syncwarp says that a stage has been read. A KV tile is 32 tokens. K and V have a ring each, so
+// that the next tile's keys come while this one's values are multiplied.
 #pragma once
 
 #include "kernels/cuda/attention_tile.cuh"
-#include "kernels/cuda/mbarrier.cuh"
+#include "kernels/cuda/ring.cuh"
 
 enum {
-  STRIP_TOKENS = 32,
-  COPY_TOKENS = 16, // of one copy: a strip's two halves may lie in different pages
+  STRIP_TOKENS = 32, // of a KV tile
+  COPY_TOKENS = 16,  // of one copy: a KV tile's two halves may lie in different pages
 };
 
-// STAGES: strips of a warp's ring.
+// STAGES: of a warp's rings, one of K and one of V.
 template <int HD, int STAGES> struct strip_shape {
-  static constexpr int COPY_BYTES = COPY_TOKENS * HD * 2; // of K, or of V
-  static constexpr int STRIP_BYTES = 2 * COPY_BYTES;      // likewise
-  static constexpr int WARP_BYTES = STAGES * 2 * STRIP_BYTES;
+  static constexpr int COPY_BYTES = COPY_TOKENS * HD * 2;     // of K, or of V
+  static constexpr int STRIP_BYTES = 2 * COPY_BYTES;          // likewise
+  static constexpr int WARP_BYTES = STAGES * 2 * STRIP_BYTES; // K, V, K, V ...
   static constexpr int WARP_BARRIERS = STAGES * 2;
 };
 
 #ifdef TD_HAS_MBARRIER
-// What a warp reads of an item's keys: all of them, or its share.
+// What a warp reads of a work item's keys: all of them, or its KV tiles of them.
 template <int HD, int STAGES> struct strip_stream {
   using S = strip_shape<HD, STAGES>;
   const bf16 *kv; // of the kv head in page 0
   const int32_t *pages;
   size_t page_stride;
-  uint32_t page_shift, kv_end, token0, stride, n; // log2 of a page's tokens; first strip's token; tokens from strip to strip; strips
-  uint32_t smem, bars;
+  uint32_t page_shift, kv_end; // log2 of a page's tokens
+  uint32_t token0, stride, n;  // first tile's token; tokens from tile to tile; tiles
+  ring<STAGES, 2 * S::STRIP_BYTES, 0> k, v;
   uint64_t policy;
-  int32_t page_id; // lane l: the page of half l % 2 of strip l / 2 of the current 16
+  int32_t page_id; // lane l: the page of half l % 2 of tile l / 2 of the current 16
 
-  // Every n_warps-th strip from the first_warp-th on. Sliding windows leave out strips that no query sees: whole ones, so that all but a
-  // row's last are full.
-  __device__ __forceinline__ void open(const attention_args &a, const device_batch &batch, const td_attention_item &it,
-                                       uint32_t kv_head, uint32_t first_warp, uint32_t n_warps)
+  // Every n_warps-th KV tile from the first_warp-th on. Sliding windows leave out tiles that no query sees:
+  // whole ones, so that all but a sequence's last are full.
+  __device__ __forceinline__ void open(const attention_args &a, const device_batch &batch,
+                                       const td_attention_item &it, uint32_t kv_head, uint32_t first_warp,
+                                       uint32_t n_warps)
   {
     uint32_t kv_begin = it.kv_begin, seen = it.position + 1;
     if (a.window > 0 && seen > a.window + kv_begin)
@@ -50,16 +55,18 @@ template <int HD, int STAGES> struct strip_stream {
     look_up(0);
   }
 
-  // Where the ring is; it is empty.
-  __device__ __forceinline__ void make_ring(uint32_t block_smem, uint32_t block_bars)
+  // Where the rings are; they are empty.
+  __device__ __forceinline__ void make_ring(uint32_t cta_smem, uint32_t cta_bars)
   {
     uint32_t warp = threadIdx.x / 32;
-    smem = block_smem + warp * S::WARP_BYTES;
-    bars = block_bars + warp * S::WARP_BARRIERS * 8;
+    cta_smem += warp * S::WARP_BYTES;
+    cta_bars += warp * S::WARP_BARRIERS * 8;
+    k.place(cta_smem, cta_bars);
+    v.place(cta_smem + S::STRIP_BYTES, cta_bars + STAGES * 8);
     policy = read_once_policy();
     if (threadIdx.x % 32 == 0) {
-      for (int i = 0; i < S::WARP_BARRIERS; i++)
-        barrier_init(bars + i * 8, 1);
+      k.init(0, STAGES);
+      v.init(0, STAGES);
       barriers_made();
     }
     __syncwarp();
@@ -73,42 +80,47 @@ template <int HD, int STAGES> struct strip_stream {
     page_id = at < kv_end ? pages[at >> page_shift] : 0;
   }
 
-  __device__ __forceinline__ uint32_t stage(uint32_t i) const { return i % STAGES; }
-  __device__ __forceinline__ uint32_t turn(uint32_t i) const { return i / STAGES & 1; }
-  __device__ __forceinline__ uint32_t k_at(uint32_t i) const { return smem + stage(i) * 2 * S::STRIP_BYTES; }
-  __device__ __forceinline__ uint32_t v_at(uint32_t i) const { return k_at(i) + S::STRIP_BYTES; }
-  __device__ __forceinline__ void wait_keys(uint32_t i) const { barrier_wait(bars + stage(i) * 16, turn(i)); }
-  __device__ __forceinline__ void wait_values(uint32_t i) const { barrier_wait(bars + stage(i) * 16 + 8, turn(i)); }
+  // K and V of tile i.
+  __device__ __forceinline__ uint32_t k_at(uint32_t i) const { return k.data(k.nth(i).index); }
+  __device__ __forceinline__ uint32_t v_at(uint32_t i) const { return v.data(v.nth(i).index); }
+  __device__ __forceinline__ void wait_keys(uint32_t i) const { k.wait_full(k.nth(i)); }
+  __device__ __forceinline__ void wait_values(uint32_t i) const { v.wait_full(v.nth(i)); }
 
-  // Strips are copied in order, the keys of each before its values.
+  // Tiles are copied in order, the keys of each before its values.
   __device__ __forceinline__ void copy_keys(uint32_t i)
   {
     if (i > 0 && i % 16 == 0)
       look_up(i);
-    copy(i, k_at(i), bars + stage(i) * 16, 0);
+    copy(i, k_at(i), k.full(k.nth(i).index), 0);
   }
 
-  __device__ __forceinline__ void copy_values(uint32_t i) { copy(i, v_at(i), bars + stage(i) * 16 + 8, 1); }
+  __device__ __forceinline__ void copy_values(uint32_t i) { copy(i, v_at(i), v.full(v.nth(i).index), 1); }
 
 private:
-  __device__ __forceinline__ void copy(uint32_t i, uint32_t dst, uint32_t bar, uint32_t v)
+  __device__ __forceinline__ void copy(uint32_t i, uint32_t dst, uint32_t bar, uint32_t half)
   {
-    uint32_t lane = threadIdx.x % 32, at = token(i) + lane * COPY_TOKENS, line = at & ((1u << page_shift) - 1);
+    uint32_t lane = threadIdx.x % 32, at = token(i) + lane * COPY_TOKENS,
+             line = at & ((1u << page_shift) - 1);
     int32_t page = __shfl_sync(0xffffffffu, page_id, i % 16 * 2 + lane % 2);
     if (lane == 0)
       barrier_expect(bar, at + COPY_TOKENS < kv_end ? 2 * S::COPY_BYTES : S::COPY_BYTES);
     if (lane < 2 && at < kv_end)
-      copy_bulk_once(dst + lane * S::COPY_BYTES, kv + (size_t)page * page_stride + (size_t)((v << page_shift) + line) * HD, S::COPY_BYTES,
-                     bar, policy);
+      copy_bulk_once(dst + lane * S::COPY_BYTES,
+                     kv + (size_t)page * page_stride + (size_t)((half << page_shift) + line) * HD,
+                     S::COPY_BYTES, bar, policy);
   }
 };
 
-// Fills the ring from strip n_copied on, with whole strips of the first n_tokens tokens; returns how many were copied by now.
+// The prologue: fills the ring from tile n_copied on, with whole tiles of the first n_tokens tokens. Returns
+// how many were copied by now.
 template <int HD, int STAGES>
-__device__ __forceinline__ uint32_t fill_ring(strip_stream<HD, STAGES> &in, uint32_t n_copied, uint32_t n_tokens)
+__device__ __forceinline__ uint32_t fill_ring(strip_stream<HD, STAGES> &in, uint32_t n_copied,
+                                              uint32_t n_tokens)
 {
   fence_global_writes(); // pages were written by ordinary stores
-  for (; n_copied < min(in.n, (uint32_t)STAGES) && min(in.token(n_copied) + STRIP_TOKENS, in.kv_end) <= n_tokens; n_copied++) {
+  for (; n_copied < min(in.n, (uint32_t)STAGES) &&
+         min(in.token(n_copied) + STRIP_TOKENS, in.kv_end) <= n_tokens;
+       n_copied++) {
     in.copy_keys(n_copied);
     in.copy_values(n_copied);
   }
@@ -119,15 +131,18 @@ __device__ __forceinline__ uint32_t fill_ring(strip_stream<HD, STAGES> &in, uint
 template <int HD> __device__ __forceinline__ void zero_values(uint32_t smem_v, uint32_t n_lines)
 {
   for (uint32_t i = n_lines * (HD / 8) + threadIdx.x % 32; i < STRIP_TOKENS * (HD / 8); i += 32)
-    asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(page_lines<HD>::at(smem_v, i / (HD / 8), i % (HD / 8))), "r"(0)
+    asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(
+                     page_lines<HD>::at(smem_v, i / (HD / 8), i % (HD / 8))),
+                 "r"(0)
                  : "memory");
   __syncwarp();
 }
 
-// All of the warp's strips, of which the ring has the first already.
+// The main loop: all of the warp's KV tiles, of which the ring has the first already.
 template <int HD, int STAGES>
-__device__ __forceinline__ void attend_strips(warp_state<HD> &st, strip_stream<HD, STAGES> &in, const uint32_t q[HD / 16][4],
-                                              const attention_args &a, const td_attention_item &it)
+__device__ __forceinline__ void attend_strips(warp_state<HD> &st, strip_stream<HD, STAGES> &in,
+                                              const uint32_t q[HD / 16][4], const attention_args &a,
+                                              const td_attention_item &it)
 {
   const query_positions pos = positions_of(it, a, 0);
   for (uint32_t i = 0; i < in.n; i++) {

@@ -2,34 +2,9 @@
 #pragma once
 
 #include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/mma.cuh"
 
 enum { WARPS = 4 };
-
-__device__ __forceinline__ void ldmatrix_x4(uint32_t r[4], uint32_t addr)
-{
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(addr));
-}
-
-__device__ __forceinline__ void ldmatrix_x2(uint32_t r[2], uint32_t addr)
-{
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];" : "=r"(r[0]), "=r"(r[1]) : "r"(addr));
-}
-
-__device__ __forceinline__ void ldmatrix_x4_trans(uint32_t r[4], uint32_t addr)
-{
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(addr));
-}
-
-__device__ __forceinline__ void mma(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
-{
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
 
 // Shared memory address of 16-byte chunk `chunk` of line `line`: lines one after another, chunks XORed by the line so that ldmatrix
 // meets no bank twice.
@@ -93,8 +68,8 @@ __device__ __forceinline__ void score(float (&s)[COLS / 8][4], const uint32_t q[
       // four 8x8 matrices: tokens 0-7 and 8-15 of the pair, k halves 0 and 1
       uint32_t r[4], line = col0 + j * 16 + (lane / 16) * 8 + lane % 8;
       ldmatrix_x4(r, LINES<HD>::at(smem_k, line, c * 2 + (lane / 8) % 2));
-      mma(s[2 * j], q[c], r[0], r[1]);
-      mma(s[2 * j + 1], q[c], r[2], r[3]);
+      mma_16816(s[2 * j], q[c], r[0], r[1]);
+      mma_16816(s[2 * j + 1], q[c], r[2], r[3]);
     }
 }
 
@@ -164,8 +139,8 @@ __device__ __forceinline__ void add_values(warp_state<HD> &st, const float (&s)[
       // tokens 0-7 and 8-15 (k halves), head-dim chunks 2d and 2d + 1
       uint32_t r[4], line = col0 + j * 16 + (lane / 8) % 2 * 8 + lane % 8;
       ldmatrix_x4_trans(r, LINES<HD>::at(smem_v, line, d * 2 + lane / 16));
-      mma(st.o[2 * d], p, r[0], r[1]);
-      mma(st.o[2 * d + 1], p, r[2], r[3]);
+      mma_16816(st.o[2 * d], p, r[0], r[1]);
+      mma_16816(st.o[2 * d + 1], p, r[2], r[3]);
     }
   }
 }

@@ -1,7 +1,7 @@
 // Handing over floats from block to block without a fence or a count.
 //
 // A word is ABSENT until it is written, and again once it was read: who needs it waits for it, which is one way through the L2 cache instead
-// of the four of a fence, a count, its answer and the word. What computes never makes this NaN; one that the input had is changed.
+// of the four of a fence, a count, its answer and the word. Why waiting ends: docs/attention-progress.md. What computes never makes this NaN; one that the input had is changed.
 #pragma once
 
 #include "kernels/cuda/internal.cuh"

@@ -1,7 +1,9 @@
 // The CUDA backend behind kernels.h: device, memory, KV store, life.
 #include "kernels/cuda/fused.cuh"
+#include "kernels/cuda/program.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -27,6 +29,15 @@ td_status td_cuda_alloc_raw(cuda_backend *b, size_t bytes, void **out, td_error 
   }
   b->allocations->push_back(*out);
   return TD_OK;
+}
+
+void td_cuda_free(cuda_backend *b, void *memory)
+{
+  auto at = std::find(b->allocations->begin(), b->allocations->end(), memory);
+  if (!memory || at == b->allocations->end())
+    return;
+  b->allocations->erase(at);
+  note(b, cudaFree(memory));
 }
 
 static td_status alloc_filled(cuda_backend *b, size_t bytes, int byte, void **out, td_error *err)
@@ -80,30 +91,7 @@ static size_t be_kv_bytes_per_page(const td_backend *be, const td_kv_shape *s)
   return (size_t)s->n_layers * s->n_kv_heads * 2 * s->page_tokens * s->head_dim * sizeof(bf16);
 }
 
-// In the granules of cudaMalloc.
-static size_t granules(size_t bytes)
-{
-  const size_t granule = (size_t)2 << 20;
-  return (bytes + granule - 1) / granule * granule;
-}
-
-// Of the partials of rows in shares.
-static size_t share_elements(const cuda_backend *b, const td_kv_shape *s)
-{
-  return (size_t)td_attention_partials_max(s->n_kv_heads, td_cuda_decode_blocks(b, s->head_dim)) * s->n_kv_heads * TD_DECODE_ROWS *
-         share_floats(s->head_dim);
-}
-
-static size_t be_kv_fixed_bytes(const td_backend *be, const td_kv_shape *s)
-{
-  const cuda_backend *b = (const cuda_backend *)be;
-  size_t bytes = granules(share_elements(b, s) * sizeof(float));
-  td_attention_planner_config c;
-  if (td_cuda_planner_config(b, s, &c))
-    bytes += granules(td_attention_block_bytes_max(&c)) + granules(td_cuda_plan_partial_bytes(&c)) +
-             granules((size_t)c.max_rows * c.n_kv_heads * sizeof(uint32_t)) + granules(td_cuda_pieces_of_all_heads(&c) * sizeof(uint64_t));
-  return bytes;
-}
+static size_t be_kv_fixed_bytes(const td_backend *be, const td_kv_shape *s) { return td_cuda_group_bytes((const cuda_backend *)be, s); }
 
 // What gpu_memory_percent leaves after weights, workspace and what other programs hold.
 static uint64_t be_kv_budget_bytes(const td_backend *be)
@@ -130,16 +118,12 @@ static td_status be_kv_check(const td_backend *be, const td_kv_shape *shape, td_
                    "the CUDA backend has no attention kernel for %u heads over %u kv heads, only for up to %d a kv head; "
                    "backend = cpu serves this model",
                    shape->n_heads, shape->n_kv_heads, (int)TD_GROUP_MAX);
-  uint32_t attention = b->config.attention == TD_ATTENTION_AUTO ? 0 : b->config.attention;
-  bool unified = attention == 1 + TD_ATTENTION_UNIFIED && td_cuda_has_wgmma_attention(shape->head_dim); // 256: rows alone
-  if (attention != 0 && !(b->has_wgmma && (unified || td_cuda_has_unified_attention(shape->head_dim))))
-    return td_fail_param(err, TD_ERR_UNSUPPORTED, "attention",
-                         "attention: decodes by plans need a Hopper GPU and heads of 64, 96 or 128 (unified: or 256), not %s of %u; attention = "
-                         "serial serves this model",
-                         b->has_wgmma ? "heads" : "this GPU with heads", shape->head_dim);
-  if (attention != 0 && b->config.batch_invariant)
-    return td_fail_param(err, TD_ERR_UNSUPPORTED, "attention",
-                         "attention: decodes by plans depend on their batch; batch_invariant goes with attention = serial only");
+  td_attention_planner_config plans;
+  if (b->config.attention_policy && !td_cuda_planner_config(b, shape, &plans))
+    return td_fail(err, TD_ERR_UNSUPPORTED,
+                   "policy %s: decodes are planned on a Hopper GPU, for heads of 64, 96 or 128 and up to %d of them a kv head, without "
+                   "batch_invariant; not for %u heads of %u over %u kv heads",
+                   b->config.attention_policy->name, (int)TD_DECODE_ROWS, shape->n_heads, shape->head_dim, shape->n_kv_heads);
   return TD_OK;
 }
 
@@ -154,9 +138,19 @@ static td_status be_kv_create(td_backend *be, const td_kv_shape *shape, td_kv **
   kv->shape = *shape;
   kv->wgmma = b->has_wgmma && td_cuda_has_wgmma_attention(shape->head_dim);
   TD_TRY(td_cuda_alloc_bytes(b, be_kv_bytes_per_page(be, shape) * shape->n_pages, (void **)&kv->data, err));
-  TD_TRY(td_cuda_alloc_absent(b, share_elements(b, shape), &b->partials, err));
+  TD_TRY(td_cuda_add_group(b, kv, err));
   *out = kv;
-  return td_cuda_make_planner(b, kv, err);
+  return TD_OK;
+}
+
+static void be_kv_destroy(td_backend *be, td_kv *kv)
+{
+  cuda_backend *b = self(be);
+  note(b, cudaStreamSynchronize(b->stream));
+  td_cuda_remove_groups(b, kv);
+  td_cuda_free(b, kv->data);
+  b->kvs->erase(std::find(b->kvs->begin(), b->kvs->end(), kv));
+  delete kv;
 }
 
 // ---- life ----
@@ -167,6 +161,8 @@ static void be_destroy(td_backend *be)
   td_cuda_weights_abandon(b);
   if (b->stream)
     cudaStreamSynchronize(b->stream);
+  for (td_kv *kv : *b->kvs)
+    td_cuda_remove_groups(b, kv);
   for (void *p : *b->allocations)
     cudaFree(p);
   for (td_weight *w : *b->weights)
@@ -174,25 +170,15 @@ static void be_destroy(td_backend *be)
   for (td_kv *kv : *b->kvs)
     delete kv;
   td_lt_close(b);
-  td_attention_planner_destroy(b->planner);
-  td_cuda_free_recordings(b);
   td_cuda_free_step_memory(b);
   if (b->stream)
     cudaStreamDestroy(b->stream);
-  delete b->recordings;
   delete b->allocations;
   delete b->weights;
   delete b->kvs;
+  delete b->groups;
   delete b;
 }
-
-static const td_backend_ops cuda_ops = {
-    "cuda",          be_destroy,     be_alloc,        be_upload_f32,  be_download,
-    td_cuda_weight_import, td_cuda_weights_wait, be_kv_check, be_kv_bytes_per_page, be_kv_fixed_bytes, be_kv_budget_bytes, be_kv_create, td_cuda_set_sampling, td_cuda_step_begin,
-    td_cuda_embed,   td_cuda_rmsnorm, td_cuda_linear, td_cuda_rope_kv, td_cuda_attention,
-    td_cuda_swiglu,  td_cuda_gather, td_cuda_sample,  td_cuda_step_submit, td_cuda_step_end, td_cuda_tune, td_cuda_record, td_cuda_replay,
-    td_cuda_linear_swiglu,
-};
 
 // ---- the device ----
 
@@ -209,7 +195,7 @@ static void version_text(int v, char out[16]) { snprintf(out, 16, "%d.%d", v / 1
 
 static __global__ void trap_kernel() { __trap(); }
 
-void td_cuda_trap(td_backend *be)
+static void be_trap(td_backend *be)
 {
   cuda_backend *b = self(be);
   trap_kernel<<<1, 1, 0, b->stream>>>();
@@ -295,6 +281,30 @@ static td_status run_probe(cuda_backend *b, td_error *err)
   return e == cudaSuccess ? TD_OK : td_cuda_fail(err, e, "the device cannot be used");
 }
 
+static const td_backend_ops cuda_ops = {
+    .name = "cuda",
+    .destroy = be_destroy,
+    .alloc = be_alloc,
+    .upload_f32 = be_upload_f32,
+    .download = be_download,
+    .weight_import = td_cuda_weight_import,
+    .weights_wait = td_cuda_weights_wait,
+    .kv_check = be_kv_check,
+    .kv_bytes_per_page = be_kv_bytes_per_page,
+    .kv_fixed_bytes = be_kv_fixed_bytes,
+    .kv_budget_bytes = be_kv_budget_bytes,
+    .kv_create = be_kv_create,
+    .kv_destroy = be_kv_destroy,
+    .set_sampling = td_cuda_set_sampling,
+    .compile = td_cuda_compile,
+    .discard = td_cuda_discard,
+    .submit = td_cuda_submit,
+    .wait = td_cuda_wait,
+    .tune = td_cuda_tune,
+    .capture = td_cuda_capture,
+    .trap = be_trap,
+};
+
 td_status td_cuda_backend_create(const td_backend_config *config, td_backend **out, td_error *err)
 {
   cuda_backend *b = new (std::nothrow) cuda_backend();
@@ -305,6 +315,9 @@ td_status td_cuda_backend_create(const td_backend_config *config, td_backend **o
   b->base.weight_bytes = sizeof(bf16);
   b->config = *config;
   td_backend_choose_sizes(&b->config, 256, 4096);
+  const char *share = getenv("TANDEM_SHARE"); // for tests of a whole daemon: a small model's decodes would share nothing by predicted time
+  if (share && strcmp(share, td_attention_always.name) == 0 && !b->config.attention_policy)
+    b->config.attention_policy = &td_attention_always;
   b->base.pipeline_depth = 2;
   b->base.max_rows = b->config.max_rows;
   b->base.max_tokens = b->config.max_tokens;
@@ -312,7 +325,7 @@ td_status td_cuda_backend_create(const td_backend_config *config, td_backend **o
   b->allocations = new std::vector<void *>();
   b->weights = new std::vector<td_weight *>();
   b->kvs = new std::vector<td_kv *>();
-  b->recordings = new std::vector<recording>();
+  b->groups = new std::vector<attention_group *>();
   td_status st = pick_device(b, err);
   if (st == TD_OK) {
     cudaError_t e = cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking);

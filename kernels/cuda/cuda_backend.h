@@ -8,7 +8,4 @@
  * the message says which. TD_ERR_CONFIG: there are devices, but not the one that was asked for. */
 TD_MUST_CHECK td_status td_cuda_backend_create(const td_backend_config *config, td_backend **out, td_error *err);
 
-/* Queues a kernel that traps: every later call on the device fails. For tests (kernels/fault.h). */
-void td_cuda_trap(td_backend *be);
-
 #endif

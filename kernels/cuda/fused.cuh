@@ -1,8 +1,8 @@
-// A recorded decode step of few rows as five kernels a layer instead of nine (sm_90a).
+// A captured decode step of few rows as five kernels a layer instead of nine (sm_90a).
 //
 // Between two products memory is idle for about as long as the kernels between them take, however short. So a norm, an addition or SwiGLU
 // is done where the product before it ends or where the one after it begins, and rotation and the KV write where attention begins.
-// fused_plan.cu reads the ops that a recorded step queues and queues these instead; fused_product.cu and attention_decode.cu have the
+// fused_plan.cu reads a program and queues these instead of its ops; fused_product.cu and attention_decode.cu have the
 // kernels.
 #pragma once
 
@@ -13,7 +13,7 @@ enum {
   FUSED_ALONE_MAX = 8,   // of a product by itself: from there on wgmma does better (stream_product.cu)
   FUSED_TILES_MAX = 256, // of a product that ends in sums of squares: a warp reads them at once
 };
-static_assert((int)FUSED_ROWS_MAX < (int)TD_NARROW_ROWS_MIN, "attention that rotates knows no narrow items");
+static_assert((int)FUSED_ROWS_MAX < (int)TD_WARP_ITEM_ROWS_MIN, "attention that rotates knows no warp-level items");
 
 enum fused_kind {
   FUSED_STORE,     // out[n, n_out] bf16, = or +=
@@ -28,11 +28,11 @@ struct fused_product {
   CUtensorMap w_map, x_map;
   uint32_t kind, n;
   uint32_t n_tiles, tile_rows; // weight rows of a tile
-  uint32_t n_rounds;           // of tiles: each block has one of each round,
+  uint32_t n_rounds;           // of tiles: each CTA has one of each round,
   uint32_t n_last_round;       // the first so many one of the last
   uint32_t out_rows, n_out;    // what a tile stores at most, what there is in all
-  uint32_t n_parts;            // of a tile: a slot of the ring holds one
-  uint32_t n_slots;
+  uint32_t n_parts;            // of a tile: a pipeline stage holds one
+  uint32_t n_stages;
   uint32_t n_sums; // scales by the sums of squares of so many tiles; 0: does not
   uint32_t width;  // of x and h
   float eps;
@@ -56,33 +56,17 @@ struct fused_begin {
 // ---- fused_product.cu ----
 
 td_status td_fused_open(cuda_backend *b, td_error *err);
-// Tiles, slots and maps of a product of p->n rows of x that ends as p->kind says. False: not served.
+// Tiles, stages and maps of a product of p->n rows of x that ends as p->kind says. False: not served.
 bool td_fused_lay_out(cuda_backend *b, fused_product *p, const td_weight *w, const void *x);
 void td_fused_queue_product(cuda_backend *b, const fused_product &p);
 void td_fused_queue_begin(cuda_backend *b, const fused_begin &g);
 
 // ---- from ops to kernels: fused_plan.cu ----
 
-enum op_kind { OP_EMBED, OP_RMSNORM, OP_LINEAR, OP_ROPE_KV, OP_ATTENTION, OP_SWIGLU, OP_GATHER, OP_SAMPLE };
-
-struct noted_op {
-  op_kind kind;
-  union {
-    td_embed_params embed;
-    td_rmsnorm_params rmsnorm;
-    td_linear_params linear;
-    td_rope_kv_params rope_kv;
-    td_attention_params attention;
-    td_swiglu_params swiglu;
-    td_gather_params gather;
-    td_sample_params sample;
-  };
-};
-
 struct fused_attention {
+  attention_group *group;
   attention_args args;
   decode_rotation rotation;
-  uint32_t head_dim;
 };
 
 struct fused_layer {
@@ -94,9 +78,9 @@ struct fused_step {
   fused_begin begin;
   std::vector<fused_layer> layers;
   fused_product head;
-  std::vector<noted_op> rest; // what comes after the logits, as it was
+  std::vector<td_op> rest; // what comes after the logits, as it was
 };
 
-// Notes what queue(arg, plan) queues. False: that is no decoder that these kernels serve.
-bool td_fused_make(cuda_backend *b, const td_plan *plan, void (*queue)(void *arg, const td_plan *plan), void *arg, fused_step *out);
+// Reads a program's step of so many decodes. NULL: it is fused. Else why these kernels do not serve it, a short static text.
+const char *td_fused_make(cuda_backend *b, const std::vector<td_op> &ops, uint32_t n_rows, fused_step *out);
 void td_fused_queue(cuda_backend *b, const fused_step &s);

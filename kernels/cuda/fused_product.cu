@@ -1,127 +1,125 @@
-// Products of up to 16 rows on sm_90a with what comes before and after them (fused.cuh), or of up to 8 alone: bound by reading the weights
-// once.
+// GEMMs of up to 16 tokens on sm_90a with what comes before and after them (fused.cuh), or of up to 8 alone.
+// They are bound by reading the weights once.
 //
-// A block owns whole rows of the weight and keeps a ring of shared memory full of them by TMA. Weights depend on nothing, so
-// the ring is filled before the kernels before are waited for, by the thread that makes its barriers and before the block meets; it is so
-// large that a block has a multiprocessor for itself, and the next product's begin to load as soon as this one's end. The columns of x that go with a
-// slot's weights come into the slot as well, behind the wait, no more rows of them than there are: what x takes, weights lack.
-// Eight warps multiply by mma.sync: weight rows are its M side, rows of x its N side. Each has a half of one of a slot's four
-// slices. A product does not care in which order k is summed, so that a lane's 16 bytes are 8 neighbouring k of both operands. Products of a step
-// share their code, those with tiles of 24 and 32 rows and those of 8 and 16, so that few wait for their own to come.
-#include "kernels/cuda/attention_tile.cuh" // mma
+// The one idea: weights depend on nothing, so a CTA's ring is filled with them before the kernels before are
+// waited for, by the thread that makes its barriers and before the CTA's threads meet. The ring is so large
+// that a CTA has an SM for itself, and the next GEMM's CTAs begin to load as soon as this one's end. The
+// columns of x that go with a stage's weights come into the stage as well, behind the wait, and only of the
+// tokens that there are: room that x takes, weights lack.
+//
+// A CTA owns whole weight rows. Eight warps multiply by mma.sync: weight rows are its M side, tokens its N
+// side. Each warp has one half of one of a stage's four k tiles. A GEMM does not care in which order k is
+// summed, so a lane's 16 bytes are 8 neighbouring k of both operands. The GEMMs of a step share their code,
+// those with tiles of 24 and 32 weight rows and those of 8 and 16, so that few wait for their own to come.
 #include "kernels/cuda/fused.cuh"
+#include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/ring.cuh"
 #include "kernels/cuda/tma.cuh"
 #include "kernels/cuda/wgmma.cuh" // TD_HAS_WGMMA
 
 #include <algorithm>
 
 enum {
-  MULTIPLIERS = 8, // warps
-  FUSED_THREADS = MULTIPLIERS * 32 + 32,
+  CONSUMER_WARPS = 8,
+  PRODUCER = CONSUMER_WARPS * 32, // a thread
+  FUSED_THREADS = PRODUCER + 32,
   TILE_ROWS_MAX = 32,
-  MMA_ROWS = 16, // of weights
-  SLICE_K = 64,  // 128 bytes: the swizzle's width
-  SLICE_ROW_BYTES = SLICE_K * 2,
-  SLICES = MULTIPLIERS / 2, // of a slot
-  SWIZZLE_BYTES = 1024,     // its pattern: where a slot's weights and its x begin
-  SMEM_BYTES = 227 << 10,   // all that there is: no second block beside this one
+  MMA_ROWS = 16,                // of weights
+  K_TILES = CONSUMER_WARPS / 2, // of a stage
+  SWIZZLE_BYTES = 1024,         // its pattern: where a stage's weights and its x begin
+  SMEM_BYTES = 227 << 10,       // all that there is: no second CTA beside this one
   BEGIN_THREADS = 256,
 };
-static_assert(MULTIPLIERS == 8, "a warp stores one of eight tokens");
+static_assert(CONSUMER_WARPS == 8, "a warp stores one of eight tokens");
 static_assert(TILE_ROWS_MAX == 32, "a lane stores one row");
 
-// Shared memory of a block: the ring, the warps' sums, two barriers a slot. EIGHTS: of tokens; BLOCKS: of MMA_ROWS weight rows.
-static __host__ __device__ constexpr uint32_t slices_bytes(uint32_t rows) { return SLICES * rows * SLICE_ROW_BYTES; }
-static __host__ __device__ constexpr uint32_t slot_bytes(uint32_t tile_rows, uint32_t n)
+// Shared memory of a CTA: the ring's stages, the warps' sums, the ring's barriers. EIGHTS: of tokens;
+// M_TILES: of MMA_ROWS weight rows.
+static __host__ __device__ constexpr uint32_t k_tiles_bytes(uint32_t rows)
 {
-  return (slices_bytes(tile_rows) + slices_bytes(n) + SWIZZLE_BYTES - 1) / SWIZZLE_BYTES * SWIZZLE_BYTES;
+  return K_TILES * rows * K_TILE_ROW_BYTES;
+}
+static __host__ __device__ constexpr uint32_t stage_bytes(uint32_t tile_rows, uint32_t n)
+{
+  return (k_tiles_bytes(tile_rows) + k_tiles_bytes(n) + SWIZZLE_BYTES - 1) / SWIZZLE_BYTES * SWIZZLE_BYTES;
 }
 static __host__ __device__ constexpr uint32_t sum_stride(uint32_t EIGHTS) { return 8 * EIGHTS + 1; }
 static __host__ __device__ constexpr uint32_t sum_bytes(uint32_t EIGHTS, uint32_t tile_rows)
 {
-  return MULTIPLIERS * tile_rows * sum_stride(EIGHTS) * 4;
+  return CONSUMER_WARPS * tile_rows * sum_stride(EIGHTS) * 4;
 }
 
 #ifdef TD_HAS_WGMMA
 // ---- the ring ----
 
-struct fused_ring {
-  uint32_t base, slot_bytes, n_slots, filled, emptied; // the last two: barriers
-  uint32_t s, turn;                                    // where its user is
-  __device__ __forceinline__ uint32_t slot() const { return base + s * slot_bytes; }
-  __device__ __forceinline__ void advance()
-  {
-    if (++s == n_slots) {
-      s = 0;
-      turn ^= 1;
-    }
-  }
-};
+// A stage: K_TILES k tiles of weights, then the same of x.
+typedef ring<0, 0, CONSUMER_WARPS> fused_ring;
 
-__device__ __forceinline__ void make_slots(const fused_ring &r, uint32_t from, uint32_t to)
+__device__ __forceinline__ void make_stages(const fused_ring &r, uint32_t from, uint32_t to)
 {
-#pragma unroll 4
-  for (uint32_t s = from; s < to; s++) {
-    barrier_init(r.filled + s * 8, 1);
-    barrier_init(r.emptied + s * 8, MULTIPLIERS);
-  }
+  r.init(from, to);
   fence_barrier_init();
 }
 
-// What a block multiplies, part after part.
-struct fused_fetches {
-  uint32_t i, n, tile, part;
+// The producer: what the CTA reads, stage after stage.
+struct fused_producer {
+  fused_ring ring;
+  uint32_t i, n, tile, part; // the next of n stages, and which part of which tile it holds
 
-  __device__ __forceinline__ void next(const fused_product &p, fused_ring &r, uint64_t policy)
+  __device__ __forceinline__ void next(const fused_product &p, uint64_t policy)
   {
-    barrier_expect(r.filled + r.s * 8, slices_bytes(p.tile_rows) + slices_bytes(p.n));
-    fetch_pairs_once(r.slot(), &p.w_map, r.filled + r.s * 8, tile * p.out_rows, part * SLICES, policy);
+    ring.expect(k_tiles_bytes(p.tile_rows) + k_tiles_bytes(p.n));
+    fetch_pairs_once(ring.data(), &p.w_map, ring.full(), tile * p.out_rows, part * K_TILES, policy);
     if (++part == p.n_parts) {
       part = 0;
       tile += gridDim.x;
     }
-    r.advance();
+    ring.advance();
     i++;
   }
 
-  // Weights of the slots before `end`, which nobody has to give back. Not unrolled: little code is there sooner where a block begins.
-  __device__ __forceinline__ void fill(uint32_t end, const fused_product &p, fused_ring &r)
+  // Weights of the stages before `end`, which are empty. Not unrolled: little code is there sooner where a
+  // CTA begins.
+  __device__ __forceinline__ void fill(uint32_t end, const fused_product &p)
   {
     uint64_t policy = read_once_policy();
 #pragma unroll 1
     while (i < min(n, end))
-      next(p, r, policy);
+      next(p, policy);
   }
 
-  // Behind the wait: x of the slots that are filled, then all others.
-  __device__ __forceinline__ void run(const fused_product &p, fused_ring &r)
+  // Behind the wait: x of the stages that are filled, then all others.
+  __device__ __forceinline__ void run(const fused_product &p)
   {
     uint64_t policy = read_once_policy();
     uint32_t x_part = 0;
     fence_global_writes(); // x was written by ordinary stores
 #pragma unroll 1
     for (uint32_t s = 0; s < i; s++)
-      x_of(p, r, s, &x_part);
+      x_of(p, s, &x_part);
 #pragma unroll 1
     while (i < n) {
-      uint32_t s = r.s;
-      barrier_wait(r.emptied + s * 8, r.turn ^ 1);
-      next(p, r, policy);
-      x_of(p, r, s, &x_part);
+      uint32_t s = ring.now.index;
+      ring.acquire();
+      next(p, policy);
+      x_of(p, s, &x_part);
     }
   }
 
-  __device__ __forceinline__ void x_of(const fused_product &p, const fused_ring &r, uint32_t s, uint32_t *x_part)
+  __device__ __forceinline__ void x_of(const fused_product &p, uint32_t s, uint32_t *x_part)
   {
-    fetch(r.base + s * r.slot_bytes + slices_bytes(p.tile_rows), &p.x_map, r.filled + s * 8, 0, *x_part * SLICES);
+    fetch(ring.data(s) + k_tiles_bytes(p.tile_rows), &p.x_map, ring.full(s), 0, *x_part * K_TILES);
     if (++*x_part == p.n_parts)
       *x_part = 0;
   }
 };
 
-__device__ __forceinline__ void multipliers_sync() { asm volatile("bar.sync 1, %0;" ::"n"((int)MULTIPLIERS * 32) : "memory"); }
+__device__ __forceinline__ void consumers_sync()
+{
+  asm volatile("bar.sync 1, %0;" ::"n"((int)CONSUMER_WARPS * 32) : "memory");
+}
 
-// ---- the product ----
+// ---- the GEMM ----
 
 __device__ __forceinline__ float load_float(const float *p, bool there)
 {
@@ -136,71 +134,80 @@ __device__ __forceinline__ float load_float(const float *p, bool there)
 __device__ __forceinline__ uint4 shared_chunk(uint32_t address)
 {
   uint4 v;
-  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address) : "memory");
+  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(address)
+               : "memory");
   return v;
 }
 
-// Which of eight rows mma's row or column g is. So the eight lanes that read at once read all banks once: their two rows' halves of a slice are
-// swizzled to different places.
+// Which of eight rows mma's row or column g is. So the eight lanes that read at once read all banks once:
+// their two rows' halves of a k tile are swizzled to different banks.
 __device__ __forceinline__ uint32_t row_of(uint32_t g) { return g / 2 + g % 2 * 4; }
 
-// Where a chunk of 16 bytes lies in slices of so many rows.
-__device__ __forceinline__ uint32_t chunk_at(uint32_t slice, uint32_t n_rows, uint32_t row, uint32_t chunk)
+// Where a chunk of 16 bytes lies in k tiles of so many rows.
+__device__ __forceinline__ uint32_t chunk_at(uint32_t k_tile, uint32_t n_rows, uint32_t row, uint32_t chunk)
 {
-  uint32_t line = slice * n_rows + row;
-  return line * SLICE_ROW_BYTES + (chunk ^ line % 8) * 16;
+  uint32_t line = k_tile * n_rows + row;
+  return line * K_TILE_ROW_BYTES + (chunk ^ line % 8) * 16;
 }
 
-// d: what this warp's columns add up to. Eight rows that the last block has beside a tile's are read as they come and dropped later: they lie in the same
-// slot, where x and what fills it up are at least as long.
-static_assert(slot_bytes(8, 1) - slices_bytes(8) >= 8 * SLICE_ROW_BYTES && slot_bytes(24, 1) - slices_bytes(24) >= 8 * SLICE_ROW_BYTES, "as it says");
-template <uint32_t BLOCKS, uint32_t EIGHTS>
-__device__ __forceinline__ void multiply_tile(float (&d)[BLOCKS][EIGHTS][4], fused_ring &r, const fused_product &p)
+// d: what this warp's columns add up to. Eight weight rows that the last M tile has beyond the tile's are
+// read as they come and dropped later: they lie in the same stage, where x and what fills it up are at least
+// as long.
+static_assert(stage_bytes(8, 1) - k_tiles_bytes(8) >= 8 * K_TILE_ROW_BYTES, "as it says");
+static_assert(stage_bytes(24, 1) - k_tiles_bytes(24) >= 8 * K_TILE_ROW_BYTES, "as it says");
+template <uint32_t M_TILES, uint32_t EIGHTS>
+__device__ __forceinline__ void multiply_tile(float (&d)[M_TILES][EIGHTS][4], fused_ring &ring,
+                                              const fused_product &p)
 {
-  uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = row_of(lane / 4), chunk = lane % 4 + warp % 2 * 4;
+  uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = row_of(lane / 4),
+           chunk = lane % 4 + warp % 2 * 4;
   uint32_t w_at = chunk_at(warp / 2, p.tile_rows, row, chunk), x_at[EIGHTS];
 #pragma unroll
   for (uint32_t j = 0; j < EIGHTS; j++)
-    x_at[j] = slices_bytes(p.tile_rows) + chunk_at(warp / 2, p.n, min(j * 8 + row, p.n - 1), chunk);
+    x_at[j] = k_tiles_bytes(p.tile_rows) + chunk_at(warp / 2, p.n, min(j * 8 + row, p.n - 1), chunk);
 #pragma unroll 8
-  for (uint32_t part = 0; part < p.n_parts; part++) {
-    uint4 x[EIGHTS], w[BLOCKS][2];
-    barrier_wait(r.filled + r.s * 8, r.turn);
+  for (uint32_t part = 0; part < p.n_parts; part++) { // main loop
+    uint4 x[EIGHTS], w[M_TILES][2];
+    ring.wait_full();
 #pragma unroll
     for (uint32_t j = 0; j < EIGHTS; j++)
-      x[j] = shared_chunk(r.slot() + x_at[j]);
+      x[j] = shared_chunk(ring.data() + x_at[j]);
 #pragma unroll
-    for (uint32_t k = 0; k < BLOCKS * 2; k++)
-      w[k / 2][k % 2] = shared_chunk(r.slot() + w_at + k * 8 * SLICE_ROW_BYTES);
+    for (uint32_t k = 0; k < M_TILES * 2; k++)
+      w[k / 2][k % 2] = shared_chunk(ring.data() + w_at + k * 8 * K_TILE_ROW_BYTES);
 #pragma unroll
     for (uint32_t half = 0; half < 2; half++)
 #pragma unroll
-      for (uint32_t m = 0; m < BLOCKS; m++) {
+      for (uint32_t m = 0; m < M_TILES; m++) {
         const uint4 low = w[m][0], high = w[m][1];
         const uint32_t first[4] = {low.x, high.x, low.y, high.y}, second[4] = {low.z, high.z, low.w, high.w};
 #pragma unroll
         for (uint32_t j = 0; j < EIGHTS; j++)
-          mma(d[m][j], half ? second : first, half ? x[j].z : x[j].x, half ? x[j].w : x[j].y);
+          mma_16816(d[m][j], half ? second : first, half ? x[j].z : x[j].x, half ? x[j].w : x[j].y);
       }
     __syncwarp();
     if (lane == 0)
-      barrier_arrive(r.emptied + r.s * 8);
-    r.advance();
+      ring.release(ring.now.index);
+    ring.advance();
   }
 }
 
 // Where a warp's sum of a weight row and a token is.
-template <uint32_t EIGHTS> __device__ __forceinline__ uint32_t sum_at(uint32_t tile_rows, uint32_t warp, uint32_t row, uint32_t token)
+template <uint32_t EIGHTS>
+__device__ __forceinline__ uint32_t sum_at(uint32_t tile_rows, uint32_t warp, uint32_t row, uint32_t token)
 {
   return (warp * tile_rows + row) * sum_stride(EIGHTS) + token;
 }
 
-template <uint32_t BLOCKS, uint32_t EIGHTS>
-__device__ __forceinline__ void put_sums(const float (&d)[BLOCKS][EIGHTS][4], float *sums, uint32_t tile_rows)
+template <uint32_t M_TILES, uint32_t EIGHTS>
+__device__ __forceinline__ void put_sums(const float (&d)[M_TILES][EIGHTS][4], float *sums,
+                                         uint32_t tile_rows)
 {
   uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 #pragma unroll
-  for (uint32_t m = 0; m < BLOCKS; m++)
+  for (uint32_t m = 0; m < M_TILES; m++)
 #pragma unroll
     for (uint32_t e = 0; e < 4; e++) {
       uint32_t row = m * MMA_ROWS + e / 2 * 8 + row_of(lane / 4), token = row_of(lane % 4 * 2 + e % 2);
@@ -211,18 +218,19 @@ __device__ __forceinline__ void put_sums(const float (&d)[BLOCKS][EIGHTS][4], fl
     }
 }
 
-template <uint32_t EIGHTS> __device__ __forceinline__ float get_sum(const float *sums, uint32_t tile_rows, uint32_t row, uint32_t token)
+template <uint32_t EIGHTS>
+__device__ __forceinline__ float get_sum(const float *sums, uint32_t tile_rows, uint32_t row, uint32_t token)
 {
   float sum = 0;
 #pragma unroll
-  for (uint32_t w = 0; w < MULTIPLIERS; w++)
+  for (uint32_t w = 0; w < CONSUMER_WARPS; w++)
     sum += sums[sum_at<EIGHTS>(tile_rows, w, row, token)];
   return sum;
 }
 
-// ---- what comes of it: a warp has one of eight tokens, a lane one row of the tile ----
+// ---- the epilogue: a warp has one of eight tokens, a lane one row of the tile ----
 
-// What a token's products are scaled by: 1 / rms.
+// What a token's sums are scaled by: 1 / rms.
 struct token_scale {
   enum { LOADS = FUSED_TILES_MAX / 32 };
   float squares[LOADS] = {};
@@ -244,14 +252,14 @@ struct token_scale {
 #pragma unroll
     for (uint32_t j = 0; j < LOADS; j++) {
       float square = squares[j];
-      asm volatile("" : "+f"(square)); // added up here and not before the product, which would wait for them
+      asm volatile("" : "+f"(square)); // added up here and not before the GEMM, which would wait for them
       sum += square;
     }
     return rsqrtf(warp_sum(sum) / (float)p.width + p.eps);
   }
 };
 
-// What is asked for before the product is there, and looked at after it: a conversion would wait for it at once.
+// What is asked for before the sums are there, and looked at after: a conversion would wait for it at once.
 template <uint32_t EIGHTS> struct row_inputs {
   bf16 held[EIGHTS], bias;
   float norm;
@@ -270,8 +278,8 @@ template <uint32_t EIGHTS> struct row_inputs {
 };
 
 template <uint32_t EIGHTS>
-__device__ __forceinline__ void store_tile(const fused_product &p, uint32_t tile, const float *sums, const token_scale (&scale)[EIGHTS],
-                                           const row_inputs<EIGHTS> &in)
+__device__ __forceinline__ void store_tile(const fused_product &p, uint32_t tile, const float *sums,
+                                           const token_scale (&scale)[EIGHTS], const row_inputs<EIGHTS> &in)
 {
 #pragma unroll
   for (uint32_t j = 0; j < EIGHTS; j++) {
@@ -305,54 +313,59 @@ __device__ __forceinline__ void store_tile(const fused_product &p, uint32_t tile
 }
 #endif
 
-template <uint32_t BLOCKS, uint32_t EIGHTS>
+template <uint32_t M_TILES, uint32_t EIGHTS>
 __global__ void __launch_bounds__(FUSED_THREADS, 1) fused_kernel(const __grid_constant__ fused_product p)
 {
 #ifdef TD_HAS_WGMMA
   extern __shared__ unsigned char smem_raw[];
   unsigned char *smem = smem_raw + (SWIZZLE_BYTES - shared_address(smem_raw) % SWIZZLE_BYTES) % SWIZZLE_BYTES;
-  fused_ring r = {shared_address(smem), slot_bytes(p.tile_rows, p.n), p.n_slots};
-  float *sums = (float *)(smem + p.n_slots * r.slot_bytes);
-  r.filled = shared_address(sums) + sum_bytes(EIGHTS, p.tile_rows);
-  r.emptied = r.filled + p.n_slots * 8;
-  fused_fetches fetches = {0, (p.n_rounds - (blockIdx.x < p.n_last_round ? 0 : 1)) * p.n_parts, blockIdx.x, 0};
+  uint32_t bytes = stage_bytes(p.tile_rows, p.n);
+  float *sums = (float *)(smem + p.n_stages * bytes);
+  fused_ring ring;
+  ring.place(shared_address(smem), shared_address(sums) + sum_bytes(EIGHTS, p.tile_rows), p.n_stages, bytes);
+
+  // prologue
+  uint32_t n_rounds = p.n_rounds - (blockIdx.x < p.n_last_round ? 0 : 1);
+  fused_producer producer = {ring.as_producer(), 0, n_rounds * p.n_parts, blockIdx.x, 0};
   let_next_start();
   if (threadIdx.x == 0) {
     read_map(&p.w_map);
     read_map(&p.x_map);
   }
-  if (threadIdx.x == MULTIPLIERS * 32) { // the first weights are asked for when only their barriers are made
-    make_slots(r, 0, 1);
-    fetches.fill(1, p, r);
-    make_slots(r, 1, p.n_slots);
-    fetches.fill(p.n_slots, p, r);
+  if (threadIdx.x == PRODUCER) { // the first weights are asked for when only their barriers are made
+    make_stages(ring, 0, 1);
+    producer.fill(1, p);
+    make_stages(ring, 1, p.n_stages);
+    producer.fill(p.n_stages, p);
   }
   __syncthreads();
   wait_for_input();
-  if (threadIdx.x >= MULTIPLIERS * 32) {
-    if (threadIdx.x == MULTIPLIERS * 32)
-      fetches.run(p, r);
+  if (threadIdx.x >= PRODUCER) {
+    if (threadIdx.x == PRODUCER)
+      producer.run(p);
     return;
   }
+
+  // consumers
   token_scale scale[EIGHTS];
   row_inputs<EIGHTS> inputs;
 #pragma unroll
   for (uint32_t j = 0; j < EIGHTS; j++)
     scale[j].load(p, j * 8 + threadIdx.x / 32);
   for (uint32_t tile = blockIdx.x; tile < p.n_tiles; tile += gridDim.x) {
-    float d[BLOCKS][EIGHTS][4] = {};
+    float d[M_TILES][EIGHTS][4] = {};
     inputs.load(p, tile);
-    multiply_tile(d, r, p);
+    multiply_tile(d, ring, p);
     if (tile != blockIdx.x) // the last tile's sums have been read
-      multipliers_sync();
+      consumers_sync();
     put_sums(d, sums, p.tile_rows);
-    multipliers_sync();
+    consumers_sync();
     store_tile<EIGHTS>(p, tile, sums, scale, inputs);
   }
 #endif
 }
 
-// One block a row: x and h of its token, the sum of squares.
+// One CTA a token: its x and h, the sum of squares.
 __global__ void __launch_bounds__(BEGIN_THREADS) begin_kernel(const fused_begin g, const int32_t *token_ids)
 {
   __shared__ float partial[BEGIN_THREADS / 32];
@@ -393,7 +406,8 @@ static uint32_t eights_of(uint32_t n) { return (n + 7) / 8; }
 
 static fused_function kernel_of(uint32_t tile_rows, uint32_t n)
 {
-  static_assert(TILE_ROWS_MAX == 2 * MMA_ROWS && FUSED_ROWS_MAX == 16 && FUSED_ALONE_MAX <= FUSED_ROWS_MAX, "these are all");
+  static_assert(TILE_ROWS_MAX == 2 * MMA_ROWS && FUSED_ROWS_MAX == 16 && FUSED_ALONE_MAX <= FUSED_ROWS_MAX,
+                "these are all");
   return tile_rows <= MMA_ROWS ? (eights_of(n) == 1 ? fused_kernel<1, 1> : fused_kernel<1, 2>)
                                : (eights_of(n) == 1 ? fused_kernel<2, 1> : fused_kernel<2, 2>);
 }
@@ -403,41 +417,48 @@ td_status td_fused_open(cuda_backend *b, td_error *err)
   cudaError_t e = cudaSuccess;
   for (uint32_t tile_rows = MMA_ROWS; tile_rows <= TILE_ROWS_MAX; tile_rows += MMA_ROWS)
     for (uint32_t n = 8; n <= FUSED_ROWS_MAX && b->has_wgmma && e == cudaSuccess; n += 8)
-      e = cudaFuncSetAttribute(kernel_of(tile_rows, n), cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_BYTES);
+      e = cudaFuncSetAttribute(kernel_of(tile_rows, n), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               SMEM_BYTES);
   if (e != cudaSuccess)
     return td_cuda_fail(err, e, "kernels for few rows");
-  return b->stream_encode ? td_cuda_alloc_array(b, (size_t)FUSED_ROWS_MAX * FUSED_TILES_MAX, &b->fused_sums, err) : TD_OK;
+  return b->stream_encode
+             ? td_cuda_alloc_array(b, (size_t)FUSED_ROWS_MAX * FUSED_TILES_MAX, &b->fused_sums, err)
+             : TD_OK;
 }
 
 bool td_fused_lay_out(cuda_backend *b, fused_product *p, const td_weight *w, const void *x)
 {
-  const uint32_t halves = p->kind == FUSED_SWIGLU ? 2 : 1, n_slices = w->n_in / SLICE_K;
-  if (w->n_in % SLICE_K != 0 || w->n_out % halves != 0 || (w->bias && halves == 2))
+  const uint32_t halves = p->kind == FUSED_SWIGLU ? 2 : 1, n_k_tiles = w->n_in / K_TILE;
+  if (w->n_in % K_TILE != 0 || w->n_out % halves != 0 || (w->bias && halves == 2))
     return false;
   p->tile_rows = td_stream_tile_rows(w->n_out, (uint32_t)b->n_sms, 8 * halves, TILE_ROWS_MAX);
   p->out_rows = p->tile_rows / halves;
   p->n_out = w->n_out / halves;
   p->n_tiles = (p->n_out + p->out_rows - 1) / p->out_rows;
-  p->n_parts = (n_slices + SLICES - 1) / SLICES;
+  p->n_parts = (n_k_tiles + K_TILES - 1) / K_TILES;
   p->n_rounds = (p->n_tiles + (uint32_t)b->n_sms - 1) / (uint32_t)b->n_sms;
   p->n_last_round = p->n_tiles - (p->n_rounds - 1) * (uint32_t)b->n_sms;
-  p->n_slots = std::min((SMEM_BYTES - SWIZZLE_BYTES - sum_bytes(eights_of(p->n), p->tile_rows)) / (slot_bytes(p->tile_rows, p->n) + 2 * 8),
-                        p->n_rounds * p->n_parts);
+  p->n_stages = std::min((SMEM_BYTES - SWIZZLE_BYTES - sum_bytes(eights_of(p->n), p->tile_rows)) /
+                             (stage_bytes(p->tile_rows, p->n) + 2 * 8),
+                         p->n_rounds * p->n_parts);
   p->bias = w->bias;
   const cuuint64_t row_bytes = (cuuint64_t)w->n_in * sizeof(bf16);
-  const cuuint64_t dims[4] = {SLICE_K, p->n_out, halves, n_slices}, strides[3] = {row_bytes, row_bytes * p->n_out, SLICE_ROW_BYTES};
-  const cuuint32_t box[4] = {SLICE_K, p->out_rows, halves, SLICES};
-  const cuuint64_t x_dims[3] = {SLICE_K, p->n, n_slices}, x_strides[2] = {row_bytes, SLICE_ROW_BYTES};
-  const cuuint32_t x_box[3] = {SLICE_K, p->n, SLICES};
-  return td_stream_encode(b, &p->w_map, 4, w->data, dims, strides, box) && td_stream_encode(b, &p->x_map, 3, x, x_dims, x_strides, x_box);
+  const cuuint64_t dims[4] = {K_TILE, p->n_out, halves, n_k_tiles},
+                   strides[3] = {row_bytes, row_bytes * p->n_out, K_TILE_ROW_BYTES};
+  const cuuint32_t box[4] = {K_TILE, p->out_rows, halves, K_TILES};
+  const cuuint64_t x_dims[3] = {K_TILE, p->n, n_k_tiles}, x_strides[2] = {row_bytes, K_TILE_ROW_BYTES};
+  const cuuint32_t x_box[3] = {K_TILE, p->n, K_TILES};
+  return td_stream_encode(b, &p->w_map, 4, w->data, dims, strides, box) &&
+         td_stream_encode(b, &p->x_map, 3, x, x_dims, x_strides, x_box);
 }
 
 void td_fused_queue_product(cuda_backend *b, const fused_product &p)
 {
-  queue_kernel(b, kernel_of(p.tile_rows, p.n), dim3(std::min(p.n_tiles, (uint32_t)b->n_sms)), FUSED_THREADS, SMEM_BYTES, p);
+  queue_kernel(b, kernel_of(p.tile_rows, p.n), dim3(std::min(p.n_tiles, (uint32_t)b->n_sms)), FUSED_THREADS,
+               SMEM_BYTES, p);
 }
 
-bool td_fused_linear(cuda_backend *b, const td_linear_params *q)
+bool td_fused_linear(cuda_backend *b, const of_rows<td_linear_params> *q)
 {
   fused_product p = {};
   if (!b->stream_encode || q->n > FUSED_ALONE_MAX || (q->out_f32 && q->add))

@@ -1,13 +1,20 @@
-// Products of many rows with SwiGLU behind them on sm_90a, in one launch: what lies between is neither written nor read.
+// GEMMs of many tokens with SwiGLU behind them on sm_90a, in one launch: what lies between is neither written
+// nor read.
 //
-// A tile is 128 rows of x by 128 columns of out. The 128 gate rows and the 128 up rows of those columns are the N side of one wgmma,
-// so a thread's sums hold gate and up of the same elements, and SwiGLU, on f32 sums, asks no other thread. Two blocks are a cluster:
-// each fetches half of what both need, for both (multicast). A block goes through its share of the tiles; two threads keep a ring of
-// slices of 64 columns of x and of the weights filled, across tiles; two warpgroups multiply 64 rows each, and their results leave by
-// TMA while the next tile is multiplied. Tiles come in an order that reads weights once and keeps x in the L2 cache.
-// Every sum is one ascending chain over k: a row of x gives the same bits in every batch on this path.
+// The one idea: a tile is 128 tokens by 128 columns of out, and the 128 gate rows and the 128 up rows of
+// those columns are the N side of one wgmma. So a thread's sums hold gate and up of the same elements, and
+// SwiGLU, on f32 sums, asks no other thread.
+//
+// Two CTAs are a cluster: each fetches half of what both need, for both (multicast). A CTA goes through its
+// part of the tiles. Two threads, the producers, keep a ring of k tiles of x and of the weights full, across
+// tiles. Two warpgroups multiply 64 tokens each, and their results leave by TMA while the next tile is
+// multiplied. Tiles come in an order that reads weights once and keeps x in the L2 cache.
+//
+// Every sum is one ascending chain over k: a token gives the same bits in every batch on this path.
+#include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/internal.cuh"
-#include "kernels/cuda/mbarrier.cuh"
+#include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/ring.cuh"
 #include "kernels/cuda/tma.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
@@ -17,33 +24,32 @@ enum {
   TILE_ROWS = 128,
   TILE_COLUMNS = 128,
   CLUSTER = 2,
-  SLICE_K = 64, // 128 bytes: the swizzle's width
-  SLICE_ROW_BYTES = SLICE_K * 2,
-  GROUPS = 2, // that multiply: each takes half of a tile's rows
+  GROUPS = 2, // warpgroups that multiply: each takes half of a tile's tokens
   GROUP_THREADS = 128,
-  WARPS = GROUPS * GROUP_THREADS / 32,
+  CONSUMER_WARPS = GROUPS * GROUP_THREADS / 32,
   GLU_THREADS = (1 + GROUPS) * GROUP_THREADS,
-  FETCHER_REGISTERS = 40,
-  MULTIPLIER_REGISTERS = 232,
+  PRODUCER_REGISTERS = 40,
+  CONSUMER_REGISTERS = 232,
   STAGES = 4,
-  X_BYTES = TILE_ROWS * SLICE_ROW_BYTES,
-  STAGE_BYTES = X_BYTES + 2 * TILE_COLUMNS * SLICE_ROW_BYTES,
+  X_BYTES = TILE_ROWS * K_TILE_ROW_BYTES,
+  STAGE_BYTES = X_BYTES + 2 * TILE_COLUMNS * K_TILE_ROW_BYTES,
   WARP_ROWS = 16,
-  BOX_BYTES = WARP_ROWS * SLICE_ROW_BYTES, // of results: 64 columns
-  OUT_BYTES = TILE_COLUMNS / SLICE_K * BOX_BYTES,
-  SMEM_BYTES = STAGES * STAGE_BYTES + WARPS * OUT_BYTES + 2 * STAGES * 8,
+  BOX_BYTES = WARP_ROWS * K_TILE_ROW_BYTES, // of results: 64 columns
+  OUT_BYTES = TILE_COLUMNS / K_TILE * BOX_BYTES,
+  SMEM_BYTES = STAGES * STAGE_BYTES + CONSUMER_WARPS * OUT_BYTES + 2 * STAGES * 8,
 };
 
-// What clusters take in turn: tiles below one another where their blocks share the weights, beside one another where they share x. So
-// many turns that the last round would leave half of the clusters idle are cut: each is two of half the columns.
-struct glu_turns {
-  uint32_t rows, columns, rows_at_once; // of the matrix, in turns
+// What a cluster does at once is a pair of tiles, one a CTA: below one another where the CTAs share the
+// weights, beside one another where they share x. The last pairs, where they would leave half of the clusters
+// idle, are cut: each becomes two of half the columns.
+struct glu_pairs {
+  uint32_t rows, columns, rows_at_once; // of the matrix, in pairs
   uint32_t n_whole, n;                  // the cut ones count twice
 };
 
 struct glu_args {
-  glu_turns turns;
-  uint32_t n_slices;
+  glu_pairs pairs;
+  uint32_t n_k_tiles;
 };
 
 struct glu_maps {
@@ -51,18 +57,9 @@ struct glu_maps {
 };
 
 #ifdef TD_HAS_WGMMA
-struct glu_ring {
-  uint32_t base, filled, emptied; // the last two: barriers
-  uint32_t s, turn;               // where its user is
-  __device__ __forceinline__ uint32_t stage() const { return base + s * STAGE_BYTES; }
-  __device__ __forceinline__ void advance()
-  {
-    if (++s == STAGES) {
-      s = 0;
-      turn ^= 1;
-    }
-  }
-};
+// A stage: a k tile of x, then one of the weights, gate and up. Consumers of both CTAs release it, as both
+// producers write it.
+typedef ring<STAGES, STAGE_BYTES, CLUSTER * CONSUMER_WARPS> glu_ring;
 
 struct glu_tile {
   uint32_t row, column; // its first element
@@ -70,12 +67,14 @@ struct glu_tile {
   __device__ __forceinline__ uint32_t width() const { return half ? TILE_COLUMNS / 2 : TILE_COLUMNS; }
 };
 
-template <bool SHARES_X> __device__ __forceinline__ glu_tile find_tile(const glu_turns &t, uint32_t i, uint32_t rank)
+template <bool SHARES_X>
+__device__ __forceinline__ glu_tile find_tile(const glu_pairs &t, uint32_t i, uint32_t rank)
 {
   bool half = i >= t.n_whole;
-  uint32_t right = half ? (i - t.n_whole) % 2 : 0; // of the two that a turn was cut to
+  uint32_t right = half ? (i - t.n_whole) % 2 : 0; // of the two that a pair was cut to
   i = half ? t.n_whole + (i - t.n_whole) / 2 : i;
-  uint32_t section = t.rows_at_once * t.columns, first = i / section * t.rows_at_once, n = min(t.rows_at_once, t.rows - first);
+  uint32_t section = t.rows_at_once * t.columns, first = i / section * t.rows_at_once,
+           n = min(t.rows_at_once, t.rows - first);
   uint32_t row = first + i % section % n, column = i % section / n;
   glu_tile tile = {row, column * TILE_COLUMNS, half};
   if (SHARES_X)
@@ -86,78 +85,87 @@ template <bool SHARES_X> __device__ __forceinline__ glu_tile find_tile(const glu
   return tile;
 }
 
-// Calls f(tile, slice) for all that this block multiplies, in order.
-template <bool SHARES_X, class F> __device__ __forceinline__ void each_slice(const glu_args &a, uint32_t rank, F f)
+// Calls f(tile, k_tile) for all that this CTA multiplies, in order.
+template <bool SHARES_X, class F>
+__device__ __forceinline__ void each_k_tile(const glu_args &a, uint32_t rank, F f)
 {
-  for (uint32_t i = blockIdx.x / CLUSTER; i < a.turns.n; i += gridDim.x / CLUSTER) {
-    glu_tile tile = find_tile<SHARES_X>(a.turns, i, rank);
-    for (uint32_t slice = 0; slice < a.n_slices; slice++)
-      f(tile, slice);
+  for (uint32_t i = blockIdx.x / CLUSTER; i < a.pairs.n; i += gridDim.x / CLUSTER) {
+    glu_tile tile = find_tile<SHARES_X>(a.pairs, i, rank);
+    for (uint32_t k_tile = 0; k_tile < a.n_k_tiles; k_tile++)
+      f(tile, k_tile);
   }
 }
 
-// Gate rows, then up rows. Blocks that share them fetch one of the two each.
-template <bool SHARES_X> __device__ __forceinline__ void fetch_weights(const glu_maps &maps, const glu_args &a, glu_ring r, uint32_t rank)
+// A producer: gate rows, then up rows. CTAs that share them fetch one of the two each.
+template <bool SHARES_X>
+__device__ __forceinline__ void fetch_weights(const glu_maps &maps, const glu_args &a, glu_ring ring,
+                                              uint32_t rank)
 {
   uint64_t policy = read_once_policy();
-  each_slice<SHARES_X>(a, rank, [&](const glu_tile &tile, uint32_t slice) {
+  each_k_tile<SHARES_X>(a, rank, [&](const glu_tile &tile, uint32_t k_tile) {
     const CUtensorMap *map = &maps.w[tile.half];
-    uint32_t bar = r.filled + r.s * 8, half_bytes = tile.width() * SLICE_ROW_BYTES;
-    barrier_wait(r.emptied + r.s * 8, r.turn ^ 1);
-    barrier_expect(bar, X_BYTES + 2 * half_bytes);
+    uint32_t half_bytes = tile.width() * K_TILE_ROW_BYTES;
+    ring.acquire();
+    ring.expect(X_BYTES + 2 * half_bytes); // x's too
     if (SHARES_X)
-      fetch_pairs_once(r.stage() + X_BYTES, map, bar, tile.column, slice, policy);
+      fetch_pairs_once(ring.data() + X_BYTES, map, ring.full(), tile.column, k_tile, policy);
     else
-      fetch_half_to(r.stage() + X_BYTES + rank * half_bytes, map, bar, tile.column, rank, slice, (1 << CLUSTER) - 1, policy);
-    r.advance();
+      fetch_half_to(ring.data() + X_BYTES + rank * half_bytes, map, ring.full(), tile.column, rank, k_tile,
+                    (1 << CLUSTER) - 1, policy);
+    ring.advance();
   });
 }
 
-template <bool SHARES_X> __device__ __forceinline__ void fetch_x(const glu_maps &maps, const glu_args &a, glu_ring r, uint32_t rank)
+// The other producer. CTAs that share x fetch half of the tokens each.
+template <bool SHARES_X>
+__device__ __forceinline__ void fetch_x(const glu_maps &maps, const glu_args &a, glu_ring ring, uint32_t rank)
 {
-  constexpr uint32_t share = TILE_ROWS / CLUSTER;
+  constexpr uint32_t half = TILE_ROWS / CLUSTER;
   fence_global_writes(); // x was written by ordinary stores
-  each_slice<SHARES_X>(a, rank, [&](const glu_tile &tile, uint32_t slice) {
-    uint32_t bar = r.filled + r.s * 8;
-    barrier_wait(r.emptied + r.s * 8, r.turn ^ 1);
+  each_k_tile<SHARES_X>(a, rank, [&](const glu_tile &tile, uint32_t k_tile) {
+    ring.acquire();
     if (SHARES_X)
-      fetch_to(r.stage() + rank * share * SLICE_ROW_BYTES, &maps.x, bar, tile.row + rank * share, slice, (1 << CLUSTER) - 1);
+      fetch_to(ring.data() + rank * half * K_TILE_ROW_BYTES, &maps.x, ring.full(), tile.row + rank * half,
+               k_tile, (1 << CLUSTER) - 1);
     else
-      fetch(r.stage(), &maps.x, bar, tile.row, slice);
-    r.advance();
+      fetch(ring.data(), &maps.x, ring.full(), tile.row, k_tile);
+    ring.advance();
   });
 }
 
 // K-major, 128-byte rows swizzled by TMA: groups of 8 rows 1024 bytes apart. k: of 16 columns.
-__device__ __forceinline__ uint64_t operand(uint32_t address16, uint32_t k) { return wgmma_operand(address16 + k * 2, 16, 1024); }
+__device__ __forceinline__ uint64_t operand(uint32_t address16, uint32_t k)
+{
+  return wgmma_operand(address16 + k * 2, 16, 1024);
+}
 
-// d = this group's rows of a tile. A stage is given back, to the fetchers of both blocks, which both write it, once the products that
-// read it are done: after those of the next one have been asked for.
-template <int N> __device__ __forceinline__ void multiply(float (&d)[N], glu_ring &r, uint32_t n_slices)
+// The main loop: d = this warpgroup's rows of a tile. A stage is released, to the producers of both CTAs,
+// once the wgmmas that read it are done: after those of the next one have been asked for.
+template <int N> __device__ __forceinline__ void multiply(float (&d)[N], glu_ring &ring, uint32_t n_k_tiles)
 {
   uint32_t lane = threadIdx.x % 32, group = warp_uniform(threadIdx.x / GROUP_THREADS - 1);
-  uint32_t given_back = address_in_cluster(r.emptied, lane % CLUSTER), before = 0;
-  for (uint32_t slice = 0; slice < n_slices; slice++) {
-    uint32_t x16 = warp_uniform((r.stage() + group * (TILE_ROWS / GROUPS) * SLICE_ROW_BYTES) >> 4);
-    uint32_t w16 = warp_uniform((r.stage() + X_BYTES) >> 4);
-    barrier_wait(r.filled + r.s * 8, r.turn);
+  uint32_t empty_there = address_in_cluster(ring.empty(0), lane % CLUSTER), before = 0;
+  for (uint32_t k_tile = 0; k_tile < n_k_tiles; k_tile++) {
+    uint32_t x16 = warp_uniform((ring.data() + group * (TILE_ROWS / GROUPS) * K_TILE_ROW_BYTES) >> 4);
+    uint32_t w16 = warp_uniform((ring.data() + X_BYTES) >> 4);
+    ring.wait_full();
     wgmma_begin();
 #pragma unroll
-    for (uint32_t k = 0; k < SLICE_K / 16; k++)
-      wgmma_ss(d, operand(x16, k), operand(w16, k), (slice | k) != 0);
+    for (uint32_t k = 0; k < K_TILE / 16; k++)
+      wgmma_ss(d, operand(x16, k), operand(w16, k), (k_tile | k) != 0);
     wgmma_commit();
-    if (slice > 0) {
+    if (k_tile > 0) {
       wgmma_wait<1>();
       if (lane < CLUSTER)
-        barrier_arrive_in_cluster(given_back + before * 8);
+        ring.release_in_cluster(empty_there, before);
     }
-    before = r.s;
-    r.advance();
+    before = ring.now.index;
+    ring.advance();
   }
   wgmma_wait<0>();
   wgmma_hold(d);
   if (lane < CLUSTER)
-    barrier_arrive_in_cluster(given_back + before * 8);
+    ring.release_in_cluster(empty_there, before);
 }
 
 __device__ __forceinline__ float power_of_two(float x)
@@ -172,26 +180,23 @@ __device__ __forceinline__ float inverse(float x)
   return x;
 }
 
-// silu(gate) * up, of two elements with one division: their divisors are bounded (a gate below -41 gives less than 1e-16), so that the
-// product of both is finite, and neither can spoil the other.
+// silu(gate) * up, of two elements with one division: their divisors are bounded (a gate below -41 gives less
+// than 1e-16), so that the product of both is finite, and neither can spoil the other.
 __device__ __forceinline__ uint32_t glu_two(float g0, float g1, float u0, float u1)
 {
   const float minus_log2_e = -1.44269504f, most = 60.0f;
-  float a = 1.0f + power_of_two(fminf(g0 * minus_log2_e, most)), b = 1.0f + power_of_two(fminf(g1 * minus_log2_e, most));
+  float a = 1.0f + power_of_two(fminf(g0 * minus_log2_e, most)),
+        b = 1.0f + power_of_two(fminf(g1 * minus_log2_e, most));
   float inv = inverse(a * b);
   __nv_bfloat162 v = __floats2bfloat162_rn(g0 * (b * inv) * u0, g1 * (a * inv) * u1);
   return *(uint32_t *)&v;
 }
 
-__device__ __forceinline__ void stmatrix_x4(uint32_t addr, const uint32_t r[4])
-{
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(addr), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
-               : "memory");
-}
-
-// A warp's 16 rows, by way of its own memory: boxes of 64 columns, swizzled as TMA expects them. N / 2 columns, of which the second
-// half of d has the up.
-template <int N> __device__ __forceinline__ void store_tile(const float (&d)[N], const CUtensorMap *map, uint32_t results, const glu_tile &tile)
+// A warp's 16 rows, by way of its own memory: boxes of 64 columns, swizzled as TMA expects them. N / 2
+// columns, of which the second half of d has the up.
+template <int N>
+__device__ __forceinline__ void store_tile(const float (&d)[N], const CUtensorMap *map, uint32_t results,
+                                           const glu_tile &tile)
 {
   constexpr int UP = N / 2;
   uint32_t warp = threadIdx.x / 32 - GROUP_THREADS / 32, lane = threadIdx.x % 32, r = lane % 16;
@@ -206,73 +211,72 @@ template <int N> __device__ __forceinline__ void store_tile(const float (&d)[N],
       int i = 4 * (j + m / 2) + 2 * (m % 2);
       v[m] = glu_two(d[i], d[i + 1], d[UP + i], d[UP + i + 1]);
     }
-    stmatrix_x4(results + j / 8 * BOX_BYTES + r * SLICE_ROW_BYTES + ((chunk ^ (r & 7)) * 16), v);
+    stmatrix_x4(results + j / 8 * BOX_BYTES + r * K_TILE_ROW_BYTES + ((chunk ^ (r & 7)) * 16), v);
   }
   fence_shared_writes();
   __syncwarp();
   if (lane == 0) {
 #pragma unroll
     for (uint32_t box = 0; box < UP / 4 / 8; box++)
-      store_box(map, results + box * BOX_BYTES, tile.row + warp * WARP_ROWS, tile.column / SLICE_K + box);
+      store_box(map, results + box * BOX_BYTES, tile.row + warp * WARP_ROWS, tile.column / K_TILE + box);
     end_stores();
   }
 }
 
-// N: sums a thread has of a tile, gate and up.
-template <int N> __device__ __forceinline__ void make_tile(glu_ring &r, const glu_maps &maps, const glu_args &a, uint32_t results, const glu_tile &tile)
+// N: sums that a thread has of a tile, gate and up.
+template <int N>
+__device__ __forceinline__ void make_tile(glu_ring &ring, const glu_maps &maps, const glu_args &a,
+                                          uint32_t results, const glu_tile &tile)
 {
   float d[N];
-  multiply(d, r, a.n_slices);
+  multiply(d, ring, a.n_k_tiles);
   store_tile(d, &maps.out, results, tile);
 }
 #endif
 
 template <bool SHARES_X>
-__global__ void __launch_bounds__(GLU_THREADS, 1) glu_kernel(const __grid_constant__ glu_maps maps, const glu_args a)
+__global__ void __launch_bounds__(GLU_THREADS, 1)
+    glu_kernel(const __grid_constant__ glu_maps maps, const glu_args a)
 {
 #ifdef TD_HAS_WGMMA
   extern __shared__ __align__(1024) unsigned char glu_memory[];
-  glu_ring r = {};
-  r.base = shared_address(glu_memory);
-  uint32_t results = r.base + STAGES * STAGE_BYTES, rank = cluster_rank(), warp = threadIdx.x / 32;
-  r.filled = results + WARPS * OUT_BYTES;
-  r.emptied = r.filled + STAGES * 8;
+  uint32_t base = shared_address(glu_memory), results = base + STAGES * STAGE_BYTES;
+  uint32_t rank = cluster_rank(), warp = threadIdx.x / 32;
+  glu_ring ring;
+  ring.place(base, results + CONSUMER_WARPS * OUT_BYTES);
   let_next_start();
   if (threadIdx.x == 0) {
     read_map(&maps.w[0]);
     read_map(&maps.x);
-    for (uint32_t s = 0; s < STAGES; s++) {
-      barrier_init(r.filled + s * 8, 1);
-      barrier_init(r.emptied + s * 8, CLUSTER * WARPS);
-    }
+    ring.init(0, STAGES);
     barriers_made();
   }
   __syncthreads();
-  cluster_sync(); // the other block's barriers are made too
+  cluster_sync(); // the other CTA's barriers are made too
   if (warp < GROUP_THREADS / 32) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"((int)FETCHER_REGISTERS));
+    warpgroup_reg_dealloc<PRODUCER_REGISTERS>();
     if (threadIdx.x == 0) // weights depend on nothing
-      fetch_weights<SHARES_X>(maps, a, r, rank);
+      fetch_weights<SHARES_X>(maps, a, ring.as_producer(), rank);
     wait_for_input();
     if (threadIdx.x == 32)
-      fetch_x<SHARES_X>(maps, a, r, rank);
+      fetch_x<SHARES_X>(maps, a, ring.as_producer(), rank);
     __syncwarp();
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"((int)MULTIPLIER_REGISTERS));
+    warpgroup_reg_alloc<CONSUMER_REGISTERS>();
     wait_for_input();
     results += (warp - GROUP_THREADS / 32) * OUT_BYTES;
-    for (uint32_t i = blockIdx.x / CLUSTER; i < a.turns.n; i += gridDim.x / CLUSTER) {
-      glu_tile tile = find_tile<SHARES_X>(a.turns, i, rank);
+    for (uint32_t i = blockIdx.x / CLUSTER; i < a.pairs.n; i += gridDim.x / CLUSTER) {
+      glu_tile tile = find_tile<SHARES_X>(a.pairs, i, rank);
       if (!tile.half)
-        make_tile<TILE_COLUMNS>(r, maps, a, results, tile);
+        make_tile<TILE_COLUMNS>(ring, maps, a, results, tile);
       else
-        make_tile<TILE_COLUMNS / 2>(r, maps, a, results, tile);
+        make_tile<TILE_COLUMNS / 2>(ring, maps, a, results, tile);
     }
     if (threadIdx.x % 32 == 0)
       wait_stores_read();
     __syncwarp();
   }
-  cluster_sync(); // neither block's memory goes while the other still writes it
+  cluster_sync(); // neither CTA's memory goes while the other still writes it
 #endif
 }
 
@@ -282,12 +286,12 @@ typedef void (*glu_function)(glu_maps, glu_args);
 
 // ROWS_AT_ONCE of x the L2 cache holds while all weights pass.
 enum { GLU_ROWS_MIN = 129, ROWS_AT_ONCE = 2048 };
-// Of the multiprocessors' time: with less of it spent on elements of out, cuBLASLt and SwiGLU are faster (README.md).
+// Of the SMs' time: with less of it spent on elements of out, cuBLASLt and SwiGLU are faster (README.md).
 static const float USED_MIN = 0.9f;
 
 static glu_function function_of(bool shares_x) { return shares_x ? glu_kernel<true> : glu_kernel<false>; }
 
-// How many clusters run at once: some multiprocessors may have no neighbour.
+// How many clusters are resident at once: some SMs may have no neighbour.
 static void count_clusters(cuda_backend *b)
 {
   int n = 0;
@@ -318,12 +322,13 @@ td_status td_glu_open(cuda_backend *b, td_error *err)
   return e == cudaSuccess ? TD_OK : td_cuda_fail(err, e, "kernels for SwiGLU");
 }
 
-static uint32_t pieces(uint32_t n, uint32_t of) { return (n + of - 1) / of; }
+static uint32_t ceil_div(uint32_t n, uint32_t by) { return (n + by - 1) / by; }
 
-static glu_turns lay_out(uint32_t n, uint32_t width, bool shares_x, uint32_t n_clusters)
+static glu_pairs lay_out(uint32_t n, uint32_t width, bool shares_x, uint32_t n_clusters)
 {
-  uint32_t rows = shares_x ? TILE_ROWS : CLUSTER * TILE_ROWS, columns = shares_x ? CLUSTER * TILE_COLUMNS : TILE_COLUMNS;
-  glu_turns t = {pieces(n, rows), pieces(width, columns), ROWS_AT_ONCE / rows, 0, 0};
+  uint32_t rows = shares_x ? TILE_ROWS : CLUSTER * TILE_ROWS,
+           columns = shares_x ? CLUSTER * TILE_COLUMNS : TILE_COLUMNS;
+  glu_pairs t = {ceil_div(n, rows), ceil_div(width, columns), ROWS_AT_ONCE / rows, 0, 0};
   uint32_t all = t.rows * t.columns, last = all % n_clusters;
   t.n_whole = last <= n_clusters / 2 ? all - last : all;
   t.n = t.n_whole + 2 * (all - t.n_whole);
@@ -331,22 +336,25 @@ static glu_turns lay_out(uint32_t n, uint32_t width, bool shares_x, uint32_t n_c
 }
 
 // Rounds of all clusters, in halves.
-static uint32_t half_rounds(const glu_turns &t, uint32_t n_clusters)
+static uint32_t half_rounds(const glu_pairs &t, uint32_t n_clusters)
 {
-  return 2 * pieces(t.n_whole, n_clusters) + (t.n > t.n_whole);
+  return 2 * ceil_div(t.n_whole, n_clusters) + (t.n > t.n_whole);
 }
 
-static bool encode(cuda_backend *b, const td_linear_swiglu_params *p, bool shares_x, glu_maps *m)
+static bool encode(cuda_backend *b, const of_rows<td_linear_swiglu_params> *p, bool shares_x, glu_maps *m)
 {
-  const uint32_t n_slices = p->weight->n_in / SLICE_K;
-  const cuuint64_t row_bytes = (cuuint64_t)p->weight->n_in * sizeof(bf16), out_bytes = (cuuint64_t)p->width * sizeof(bf16);
-  const cuuint64_t w_dims[4] = {SLICE_K, p->width, 2, n_slices}, w_strides[3] = {row_bytes, row_bytes * p->width, SLICE_ROW_BYTES};
-  const cuuint64_t x_dims[3] = {SLICE_K, p->n, n_slices}, x_strides[2] = {row_bytes, SLICE_ROW_BYTES};
-  const cuuint64_t out_dims[3] = {SLICE_K, p->n, p->width / SLICE_K}, out_strides[2] = {out_bytes, SLICE_ROW_BYTES};
-  const cuuint32_t x_box[3] = {SLICE_K, (cuuint32_t)(shares_x ? TILE_ROWS / CLUSTER : TILE_ROWS), 1};
-  const cuuint32_t out_box[3] = {SLICE_K, WARP_ROWS, 1};
+  const uint32_t n_k_tiles = p->weight->n_in / K_TILE;
+  const cuuint64_t row_bytes = (cuuint64_t)p->weight->n_in * sizeof(bf16),
+                   out_bytes = (cuuint64_t)p->width * sizeof(bf16);
+  const cuuint64_t w_dims[4] = {K_TILE, p->width, 2, n_k_tiles},
+                   w_strides[3] = {row_bytes, row_bytes * p->width, K_TILE_ROW_BYTES};
+  const cuuint64_t x_dims[3] = {K_TILE, p->n, n_k_tiles}, x_strides[2] = {row_bytes, K_TILE_ROW_BYTES};
+  const cuuint64_t out_dims[3] = {K_TILE, p->n, p->width / K_TILE},
+                   out_strides[2] = {out_bytes, K_TILE_ROW_BYTES};
+  const cuuint32_t x_box[3] = {K_TILE, (cuuint32_t)(shares_x ? TILE_ROWS / CLUSTER : TILE_ROWS), 1};
+  const cuuint32_t out_box[3] = {K_TILE, WARP_ROWS, 1};
   for (cuuint32_t half = 0; half < 2; half++) {
-    const cuuint32_t w_box[4] = {SLICE_K, TILE_COLUMNS / (1 + half), shares_x ? 2u : 1u, 1};
+    const cuuint32_t w_box[4] = {K_TILE, TILE_COLUMNS / (1 + half), shares_x ? 2u : 1u, 1};
     if (!td_stream_encode(b, &m->w[half], 4, p->weight->data, w_dims, w_strides, w_box))
       return false;
   }
@@ -354,20 +362,45 @@ static bool encode(cuda_backend *b, const td_linear_swiglu_params *p, bool share
          td_stream_encode(b, &m->out, 3, at<void>(p->out), out_dims, out_strides, out_box);
 }
 
-bool td_cuda_linear_swiglu(td_backend *be, const td_linear_swiglu_params *p)
+bool td_glu_serves(const cuda_backend *b, const td_weight *w, uint32_t width)
 {
-  cuda_backend *b = self(be);
-  const td_weight *w = p->weight;
-  TD_BUG_ON(w->n_out != 2 * p->width);
-  if (b->glu_clusters == 0 || p->n < GLU_ROWS_MIN || w->bias || w->n_in % SLICE_K != 0 || p->width % SLICE_K != 0)
+  return b->glu_clusters > 0 && !w->bias && w->n_in % K_TILE == 0 && width % K_TILE == 0;
+}
+
+static bool can(const cuda_backend *b, const of_rows<td_linear_swiglu_params> *p)
+{
+  return p->n >= GLU_ROWS_MIN && td_glu_serves(b, p->weight, p->width);
+}
+
+// The pairs that are done first.
+static glu_pairs choose(const cuda_backend *b, const of_rows<td_linear_swiglu_params> *p, bool *shares_x)
+{
+  glu_pairs below = lay_out(p->n, p->width, false, b->glu_clusters),
+            beside = lay_out(p->n, p->width, true, b->glu_clusters);
+  *shares_x = half_rounds(beside, b->glu_clusters) < half_rounds(below, b->glu_clusters);
+  return *shares_x ? beside : below;
+}
+
+bool td_glu_is_faster(const cuda_backend *b, const of_rows<td_linear_swiglu_params> *p)
+{
+  bool shares_x;
+  if (!can(b, p))
     return false;
-  glu_turns below = lay_out(p->n, p->width, false, b->glu_clusters), beside = lay_out(p->n, p->width, true, b->glu_clusters);
-  bool shares_x = half_rounds(beside, b->glu_clusters) < half_rounds(below, b->glu_clusters);
-  const glu_args a = {shares_x ? beside : below, w->n_in / SLICE_K};
-  float time = (float)half_rounds(a.turns, b->glu_clusters) / 2 * (float)b->glu_clusters * (CLUSTER * TILE_ROWS * TILE_COLUMNS);
+  float rounds = (float)half_rounds(choose(b, p, &shares_x), b->glu_clusters) / 2;
+  float time = rounds * (float)b->glu_clusters * (CLUSTER * TILE_ROWS * TILE_COLUMNS);
+  return (float)p->n * (float)p->width >= USED_MIN * time;
+}
+
+bool td_glu_linear(cuda_backend *b, const of_rows<td_linear_swiglu_params> *p, bool must)
+{
+  bool shares_x;
   glu_maps maps;
-  if (((float)p->n * (float)p->width < USED_MIN * time && !b->config.always_linear_swiglu) || !encode(b, p, shares_x, &maps))
+  if (!can(b, p) || !(must || td_glu_is_faster(b, p)))
     return false;
-  queue_clusters(b, function_of(shares_x), dim3(std::min(a.turns.n, b->glu_clusters) * CLUSTER), CLUSTER, GLU_THREADS, SMEM_BYTES, maps, a);
+  const glu_args a = {choose(b, p, &shares_x), p->weight->n_in / K_TILE};
+  if (!encode(b, p, shares_x, &maps))
+    return false;
+  queue_clusters(b, function_of(shares_x), dim3(std::min(a.pairs.n, b->glu_clusters) * CLUSTER), CLUSTER,
+                 GLU_THREADS, SMEM_BYTES, maps, a);
   return true;
 }

@@ -2,22 +2,22 @@
 //
 //   backend.cu    C ABI: create, device, memory, KV store
 //   weights.cu    weights to the device
-//   step.cu       the plan's way up, the sampled ids' way back; record.cu decode steps as CUDA graphs
+//   step.cu       the plan's way up, the sampled ids' way back
+//   program.cu    programs: compiled, run op by op; capture.cu captures decode steps as CUDA graphs
 //   linear.cu     products: which way they go, and a kernel for few rows; on Hopper fused_product.cu (up to 8), stream_product.cu (up to 32)
 //   lt_product.cu products of many rows by cuBLASLt; lt_tune.cu measures its algorithms, lt_cache.c keeps what was measured
 //   glu_product.cu products of many rows with SwiGLU behind them, for Hopper
 //   pointwise.cu  embedding, RMSNorm, SwiGLU, gather
 //   rope_kv.cu    q/k norm, rotation, KV write
 //   attention.cu  paged attention for hybrid batches; on Hopper attention_prefill.cu takes prompt chunks, attention_decode.cu decodes
-//   fused_product.cu products of up to 16 rows with norms, additions, SwiGLU, of up to 8 alone; fused_plan.cu makes recorded steps of these
-//   attention_calibrate.cu what such plans cost on this device
+//   fused_product.cu products of up to 16 rows with norms, additions, SwiGLU, of up to 8 alone; fused_plan.cu makes captured steps of these
 //   attention_spans.cuh what rows share, in attention_decode.cu's launch; attention_shared_sums.cuh who adds it to each row's
-//   attention_unified.cu decodes by a plan of kernels/attention with tasks; attention_merge.cuh its tasks and merge;
-//   attention_partials.cuh where its partials lie; attention_wgmma.cuh what it shares with prompts
+//   attention_group.cu KV groups, each with a plan and a work list of kernels/attention; attention_partials.cuh where partials lie; attention_wgmma.cuh what
+//   prefix splits share with prompts
 //   attention_tile.cuh, attention_strips.cuh, attention_finish.cuh, attention_shares.cuh, rope.cuh what kernels share; mbarrier.cuh, tma.cuh, wgmma.cuh Hopper's instructions
 //   sample.cu     token choice
 //
-// Activations are bf16, sums are f32. One stream; ops are queued, step_end waits.
+// Activations are bf16, sums are f32. One stream; ops are queued, td_cuda_wait waits.
 #pragma once
 
 #include <cublasLt.h>
@@ -29,8 +29,7 @@
 #include <vector>
 
 extern "C" { // the C side's headers do not say so themselves
-#include "kernels/attention/plan.h"
-#include "kernels/cuda/attention_items.h"
+#include "kernels/attention/work_list.h"
 #include "kernels/cuda/cuda_backend.h"
 }
 
@@ -52,9 +51,8 @@ struct device_batch {
 // Of a page's tokens, which are a power of two: kernels shift where a division would take as long as the rest.
 __device__ __forceinline__ uint32_t log2_of(uint32_t n) { return 31 - __clz(n); }
 
-// COUNT_WIDE_ITEMS: of the items, those before the narrow ones. COUNT_TASKS: of the attention plan; 0: the step has none, and where plans
-// lie is an earlier step's. COUNT_STEP: its number.
-enum { COUNT_TOKENS, COUNT_ROWS, COUNT_LOGITS, COUNT_ITEMS, COUNT_WIDE_ITEMS, COUNT_TASKS, COUNT_STEP, N_COUNTS };
+// COUNT_WIDE_ITEMS: of the items, those before the warp-level ones. COUNT_STEP: the step's number. Each KV group has a copy with its own items.
+enum { COUNT_TOKENS, COUNT_ROWS, COUNT_LOGITS, COUNT_ITEMS, COUNT_WIDE_ITEMS, COUNT_STEP, N_COUNTS };
 
 // A packed plan on its way up, and what comes back of its step.
 struct step_block {
@@ -62,26 +60,13 @@ struct step_block {
   size_t n_packed;
   int32_t *sampled; // pinned, [max_rows]
   uint32_t n_logits;
+  bool captured; // launched from a captured step
   cudaEvent_t begin[2], end[2]; // taking turns: the step before last, which had this block too, may still be asked for its end
   uint32_t turn;
   bool under_way;
 };
 
-// A kernel of a recording, as it is now; most_blocks: as it was recorded.
-struct recorded_kernel {
-  cudaGraphNode_t node;
-  cudaKernelNodeParams params;
-  uint32_t most_blocks;
-};
-
-struct recording {
-  uint32_t n_rows;
-  bool of_plan; // its attention is by a plan of what rows share; else none of the step's rows may share anything
-  bool fused;
-  cudaGraph_t graph; // kept: what the params of `decodes` point to is its nodes'
-  cudaGraphExec_t exec;
-  std::vector<recorded_kernel> decodes; // attention for decodes, one a layer
-};
+struct attention_group;
 
 // How products of few rows walk over a weight (stream_product.cu). tile_rows 0: they go another way.
 struct td_stream_plan {
@@ -108,13 +93,41 @@ typedef CUresult (*stream_encode_function)(CUtensorMap *, CUtensorMapDataType, c
                                            const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
                                            CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
+// Which kernels and grids a step's attention uses: chosen once a step, by td_cuda_plan_attention, or before ops are queued that exist only to be
+// captured or timed. A capture's grids are for any step of so many rows.
+enum attention_mode {
+  ATTENTION_PRIVATE,         // every row's keys by itself
+  ATTENTION_SHARED,          // prefix splits, and private KV of rows that wait for them, in one launch
+  ATTENTION_CAPTURE_PRIVATE, // the same two, captured
+  ATTENTION_CAPTURE_SHARED,
+};
+
+enum { TD_KV_GROUPS_MAX = 4 };
+
+// attention_group.cu
+struct attention_group {
+  const td_kv *kv;
+  uint32_t window;
+  td_attention_planner *planner; // null: every row by itself
+  bool is_planned;               // this step is
+  attention_mode made_for;       // of the step for which the work list was made
+  td_work_list work;             // of the step
+  const void *decode_kernel;     // attention for decodes as it was launched last
+  // on the device
+  td_attention_item *device_items;
+  float *split_partials;      // of KV splits, none there between launches (attention_shares.cuh)
+  unsigned char *device_plan; // the plan's block
+  unsigned char *slots;       // partials of prefix splits: [slots, GQA group] of TD_ATTENTION_PARTIAL_BYTES
+  uint64_t *prefix_flags;     // [prefix splits, n_kv_heads]: in which launch of which step last (attention_spans.cuh)
+};
+
 struct cuda_backend {
   td_backend base; // first: the C side sees this
   td_backend_config config;
   int device, n_sms, cc_major;
   bool has_wgmma; // this device runs code of this build that was compiled for sm_90a
   cudaStream_t stream;
-  cudaError_t fault; // first error of a launch or copy since the last step_end
+  cudaError_t fault; // first error of a launch or copy since the last wait
 
   cublasLtHandle_t lt;
   void *lt_workspace;
@@ -126,6 +139,7 @@ struct cuda_backend {
   std::vector<void *> *allocations;
   std::vector<td_weight *> *weights;
   std::vector<td_kv *> *kvs;
+  std::vector<attention_group *> *groups; // at most TD_KV_GROUPS_MAX
   struct weight_lanes *loading; // weights.cu: weights on their way, between the first import and weights_wait
 
   // the step (step.cu)
@@ -133,12 +147,10 @@ struct cuda_backend {
   uint32_t packing;      // the block of the current or next step
   unsigned char *packed; // device
   size_t packed_bytes;
-  uint32_t *counts; // device
+  uint32_t *counts; // device, [TD_KV_GROUPS_MAX][N_COUNTS]
   const td_plan *plan;
   bool has_run;       // a step has ended
-  bool padded_decode; // recording: grids for as many rows as any plan of this size has items
-  std::vector<recording> *recordings;
-  const void *decode_kernel; // attention for decodes as it was launched last
+  attention_mode mode;
   float *fused_sums; // fused.cuh; null: not served here
   device_batch batch;
   uint32_t page_table_entries, max_page_updates;
@@ -150,24 +162,11 @@ struct cuda_backend {
   uint32_t n_resampled;
   int32_t *sampled; // device, [max_rows]
 
-  // attention: items of the step; partials of split decodes, none there between launches (attention_shares.cuh)
-  td_attention_items items;
-  td_attention_item *device_items;
-  float *partials;
-
-  // decodes by a plan, of shared spans alone (attention_spans.cuh) or with tasks (attention_unified.cu); none: every row by itself
-  td_attention_planner *planner;
-  bool planned;               // this step is
-  bool own_are_items;         // plans are of shared spans alone; rows' own keys are items, which add up both
-  uint32_t n_plan_tasks;      // of this step
-  bool recording_plan;        // the step that is being recorded has such
-  td_attention_own *own;      // [max_rows] of the step for which items were made last, if own_are_items
-  unsigned char *device_plan; // the block
-  unsigned char *plan_partials; // [slots, group] of TD_ATTENTION_PARTIAL_BYTES
-  uint32_t *plan_arrived;     // [max_rows, n_kv_heads], zero between launches
-  uint64_t *pieces_done;      // [pieces, n_kv_heads]: in which launch of which step last (attention_spans.cuh)
   uint32_t n_steps, n_shared_launches; // so far
 };
+
+static inline bool is_capture(const cuda_backend *b) { return b->mode >= ATTENTION_CAPTURE_PRIVATE; }
+static inline bool shares_prefixes(const cuda_backend *b) { return b->mode == ATTENTION_SHARED || b->mode == ATTENTION_CAPTURE_SHARED; }
 
 static inline cuda_backend *self(td_backend *be) { return (cuda_backend *)be; }
 template <typename T> static inline T *at(td_devptr p) { return (T *)p.addr; }
@@ -217,6 +216,7 @@ template <typename T> static inline td_status td_cuda_alloc_array(cuda_backend *
 {
   return td_cuda_alloc_bytes(b, n * sizeof(T), (void **)out, err);
 }
+void td_cuda_free(cuda_backend *b, void *memory); // or null; the stream must have ended what uses it
 // To the device, done when it returns. cudaMemcpy alone is not: it may return while the last staged piece of
 // pageable memory is still on its way, and the stream does not wait for the default stream.
 cudaError_t td_cuda_copy_in(cuda_backend *b, void *dst, const void *src, size_t bytes);
@@ -229,27 +229,21 @@ void td_cuda_weights_abandon(cuda_backend *b); // the end of a start that failed
 
 // step.cu
 td_status td_cuda_make_step_memory(cuda_backend *b, td_error *err);
+td_status td_cuda_fit_packed(cuda_backend *b, td_error *err); // room for a plan and items of each KV group
 void td_cuda_free_step_memory(cuda_backend *b);
-void td_cuda_step_begin(td_backend *be, const td_plan *plan);
-void td_cuda_step_submit(td_backend *be);
-td_status td_cuda_step_end(td_backend *be, int32_t *token_ids, td_error *err);
+void td_cuda_submit(td_backend *be, td_compiled *compiled, const td_plan *plan);
+td_status td_cuda_wait(td_backend *be, td_outcome *out, td_error *err);
 void td_cuda_set_sampling(td_backend *be, uint32_t slot, const td_sampling *sampling);
 
-// record.cu
-td_status td_cuda_record(td_backend *be, uint32_t n_rows, void (*queue)(void *arg, const td_plan *plan), void *arg,
-                         td_error *err);
-bool td_cuda_replay(td_backend *be);
-void td_cuda_free_recordings(cuda_backend *b);
-// A step of n_rows decodes with no true rows, run to its end.
-td_status td_cuda_queue_empty_step(cuda_backend *b, uint32_t n_rows, void (*queue)(void *arg, const td_plan *plan), void *arg,
-                                   td_error *err);
+// An op's params, and the rows that it has in the current step.
+template <typename P> struct of_rows : P {
+  uint32_t n;
+};
 
-// lt_product.cu, lt_tune.cu
+// lt_product.cu
 td_status td_lt_open(cuda_backend *b, td_error *err);
 void td_lt_close(cuda_backend *b);
-void td_lt_linear(cuda_backend *b, const td_linear_params *p);
-void td_lt_note(cuda_backend *b, const td_linear_params *p); // for tuning: the step has this product
-td_status td_cuda_tune(td_backend *be, const td_tune_params *p, td_error *err);
+void td_lt_linear(cuda_backend *b, const of_rows<td_linear_params> *p);
 
 // stream_product.cu
 td_status td_stream_open(cuda_backend *b, td_error *err);
@@ -257,23 +251,26 @@ td_status td_stream_open(cuda_backend *b, td_error *err);
 bool td_stream_encode(cuda_backend *b, CUtensorMap *map, uint32_t rank, const void *data, const cuuint64_t *dims, const cuuint64_t *strides,
                       const cuuint32_t *box);
 void td_stream_plan_weight(cuda_backend *b, td_weight *w);
-bool td_stream_linear(cuda_backend *b, const td_linear_params *p); // false: another way must be taken
+bool td_stream_linear(cuda_backend *b, const of_rows<td_linear_params> *p); // false: another way must be taken
 uint32_t td_stream_rows_max(const td_weight *w); // 0: it serves none
 // Weight rows of a tile, a multiple of unit up to `most`, with which the busiest multiprocessor has the least to do; a tile costs a little itself.
 uint32_t td_stream_tile_rows(uint32_t n_out, uint32_t n_sms, uint32_t unit, uint32_t most);
 
 // fused_product.cu
-bool td_fused_linear(cuda_backend *b, const td_linear_params *p); // false: another way must be taken
+bool td_fused_linear(cuda_backend *b, const of_rows<td_linear_params> *p); // false: another way must be taken
 
 // glu_product.cu
 td_status td_glu_open(cuda_backend *b, td_error *err);
-bool td_cuda_linear_swiglu(td_backend *be, const td_linear_swiglu_params *p);
+bool td_glu_serves(const cuda_backend *b, const td_weight *w, uint32_t width); // in some steps at least
+bool td_glu_is_faster(const cuda_backend *b, const of_rows<td_linear_swiglu_params> *p); // than two ops
+// False: not done. must: for as many rows as the kernel can do, also where two ops are faster.
+bool td_glu_linear(cuda_backend *b, const of_rows<td_linear_swiglu_params> *p, bool must);
 
-void td_cuda_linear(td_backend *be, const td_linear_params *p);
+void td_cuda_linear(cuda_backend *b, const of_rows<td_linear_params> *p);
 uint32_t td_cuda_lt_rows_min(const td_weight *w); // from so many rows on products by themselves go to cuBLASLt
 void td_cuda_embed(td_backend *be, const td_embed_params *p);
-void td_cuda_rmsnorm(td_backend *be, const td_rmsnorm_params *p);
-void td_cuda_swiglu(td_backend *be, const td_swiglu_params *p);
+void td_cuda_rmsnorm(cuda_backend *b, const of_rows<td_rmsnorm_params> *p);
+void td_cuda_swiglu(cuda_backend *b, const of_rows<td_swiglu_params> *p);
 void td_cuda_gather(td_backend *be, const td_gather_params *p);
 void td_cuda_rope_kv(td_backend *be, const td_rope_kv_params *p);
 void td_cuda_attention(td_backend *be, const td_attention_params *p);

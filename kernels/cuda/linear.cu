@@ -5,6 +5,7 @@
 // into tensor-core operands. That works because a product does not care in which order k is summed: a lane's 16-byte load
 // holds 8 neighbouring k, and both operands use the same order. The rest goes to cuBLASLt (lt_product.cu).
 #include "kernels/cuda/internal.cuh"
+#include "kernels/cuda/mma.cuh"
 
 #include <algorithm>
 
@@ -17,14 +18,6 @@ __device__ __forceinline__ uint4 load_streaming(const void *p)
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                : "l"(p));
   return v;
-}
-
-__device__ __forceinline__ void mma_16816(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
-                                          uint32_t b1)
-{
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-               : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
 // Weights of FEW_UNROLL x 32 columns from k0 on, for this lane's two rows; zero past n_in, a multiple of 32.
@@ -62,8 +55,10 @@ __global__ void __launch_bounds__(FEW_WARPS * 32, FEW_BLOCKS_PER_SM)
     for (int u = 0; u < FEW_UNROLL; u++)
       if (k0 + 32 * u < n_in) {
         uint4 bv = *(const uint4 *)(xr + k0 + 32 * u);
-        mma_16816(acc, a0[u].x, a1[u].x, a0[u].y, a1[u].y, bv.x, bv.y);
-        mma_16816(acc, a0[u].z, a1[u].z, a0[u].w, a1[u].w, bv.z, bv.w);
+        const uint32_t first[4] = {a0[u].x, a1[u].x, a0[u].y, a1[u].y};
+        const uint32_t second[4] = {a0[u].z, a1[u].z, a0[u].w, a1[u].w};
+        mma_16816(acc, first, bv.x, bv.y);
+        mma_16816(acc, second, bv.z, bv.w);
       }
     k0 += FEW_WARPS * step;
     if (k0 < n_in)
@@ -86,7 +81,7 @@ __global__ void __launch_bounds__(FEW_WARPS * 32, FEW_BLOCKS_PER_SM)
   }
 }
 
-template <typename OUT> static void few_rows(cuda_backend *b, const td_linear_params *p)
+template <typename OUT> static void few_rows(cuda_backend *b, const of_rows<td_linear_params> *p)
 {
   const td_weight *w = p->weight;
   queue_kernel(b, few_rows_kernel<OUT>, dim3((w->n_out + 15) / 16), FEW_WARPS * 32, 0, w->data, w->bias, at<bf16>(p->x),
@@ -97,10 +92,8 @@ static uint32_t few_rows_max(const td_weight *w) { return w->n_in % 32 == 0 ? FE
 
 uint32_t td_cuda_lt_rows_min(const td_weight *w) { return std::max(td_stream_rows_max(w), few_rows_max(w)) + 1; }
 
-void td_cuda_linear(td_backend *be, const td_linear_params *p)
+void td_cuda_linear(cuda_backend *b, const of_rows<td_linear_params> *p)
 {
-  cuda_backend *b = self(be);
-  td_lt_note(b, p);
   if (!b->config.batch_invariant && (td_fused_linear(b, p) || td_stream_linear(b, p)))
     return;
   TD_BUG_ON(p->out_f32 && p->weight->bias); // only the output head gives f32, and no model served has a bias there

@@ -28,17 +28,9 @@ struct lt_shape {
   std::vector<lt_product> by_n; // [max_n + 1]: nothing is allocated in a step
 };
 
-// A product that a step of the model has: noted while tuning, in the step's order.
-struct lt_noted {
-  const td_weight *weight;
-  td_devptr x, out;
-  bool f32, add;
-};
-
 struct lt_tables {
   std::vector<std::unique_ptr<lt_shape>> shapes; // a handful
   td_lt_cache cache;
-  std::vector<lt_noted> *noting; // null: not now
 };
 
 lt_shape *td_lt_shape(cuda_backend *b, const td_weight *w, bool f32);

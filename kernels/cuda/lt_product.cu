@@ -152,7 +152,7 @@ cublasStatus_t td_lt_queue(cuda_backend *b, lt_shape *s, lt_product *p, const td
                         b->lt_workspace, LT_WORKSPACE_BYTES, b->stream);
 }
 
-void td_lt_linear(cuda_backend *b, const td_linear_params *p)
+void td_lt_linear(cuda_backend *b, const of_rows<td_linear_params> *p)
 {
   lt_shape *s = td_lt_shape(b, p->weight, p->out_f32);
   lt_product *product = s ? product_of(b, s, p->n) : nullptr;
@@ -165,12 +165,6 @@ void td_lt_linear(cuda_backend *b, const td_linear_params *p)
     td_warn("cuBLASLt: %s", cublasLtGetStatusString(e));
     note(b, cudaErrorUnknown);
   }
-}
-
-void td_lt_note(cuda_backend *b, const td_linear_params *p)
-{
-  if (b->lt_tables->noting)
-    b->lt_tables->noting->push_back({p->weight, p->x, p->out, p->out_f32, p->add});
 }
 
 td_status td_lt_open(cuda_backend *b, td_error *err)

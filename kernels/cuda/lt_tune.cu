@@ -1,11 +1,11 @@
 // Which of cuBLASLt's algorithms is fastest, by measurement: see README.md, "Products".
 //
-// One empty step of the model tells which products it has and where they read and write. For each bucket of rows that decode steps are recorded
+// The program tells which products it has and where they read and write. For each bucket of rows that decode steps are captured
 // for and cuBLASLt serves, most used first, until the budget is over: the library's guesses for each product by itself; then, one product
 // after another, whether a step is faster with the fastest than with the first guess, which its neighbours and the clock have a say in. A
 // later start goes on where this one ended.
-#include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/lt.cuh"
+#include "kernels/cuda/program.cuh"
 
 #include <algorithm>
 #include <chrono>
@@ -34,7 +34,7 @@ struct tune_shape {
 
 struct tuner {
   cuda_backend *b;
-  const td_tune_params *params;
+  const cuda_program *program;
   cudaEvent_t begin, end;
   std::vector<tune_shape> shapes;
   char identity[512], path[TD_CACHE_PATH_BYTES];
@@ -55,30 +55,39 @@ static __global__ void fill_kernel(bf16 *dst, uint64_t n)
 
 // ---- what a step multiplies ----
 
-// The output head (f32) is one product of a hundred.
-static void sort_in(tuner *t, const lt_noted &n)
+// The op's product; n_rows: of a step of so many, in which SwiGLU may go another way; 0: of any.
+static bool product_of(const cuda_backend *b, const td_op &o, uint32_t n_rows, td_linear_params *out)
 {
-  lt_shape *s = n.f32 ? nullptr : td_lt_shape(t->b, n.weight, n.f32);
-  if (!s)
+  if (o.kind == TD_OP_LINEAR)
+    *out = o.linear;
+  else if (o.kind == TD_OP_LINEAR_SWIGLU)
+    *out = td_cuda_glu_product(o.linear_swiglu);
+  else
+    return false;
+  const of_rows<td_linear_swiglu_params> glu = {o.linear_swiglu, n_rows};
+  return o.kind == TD_OP_LINEAR || n_rows == 0 || !td_glu_is_faster(b, &glu);
+}
+
+// The output head (f32) is one product of a hundred: it has a shape, but is not measured.
+static void sort_in(tuner *t, const td_linear_params &p)
+{
+  lt_shape *s = td_lt_shape(t->b, p.weight, p.out_f32);
+  if (!s || p.out_f32)
     return;
   for (tune_shape &k : t->shapes)
     if (k.shape == s) {
-      k.weights.push_back(n.weight);
+      k.weights.push_back(p.weight);
       return;
     }
-  t->shapes.push_back({s, {n.weight}, at<void>(n.x), at<void>(n.out), n.add, td_cuda_lt_rows_min(n.weight)});
+  t->shapes.push_back({s, {p.weight}, at<void>(p.x), at<void>(p.out), p.add, td_cuda_lt_rows_min(p.weight)});
 }
 
-static td_status note_products(tuner *t, td_error *err)
+static void find_products(tuner *t)
 {
-  cuda_backend *b = t->b;
-  std::vector<lt_noted> noted;
-  b->lt_tables->noting = &noted;
-  td_status st = td_cuda_queue_empty_step(b, std::min(b->config.max_rows, 16u), t->params->queue, t->params->arg, err);
-  b->lt_tables->noting = nullptr;
-  for (const lt_noted &n : noted)
-    sort_in(t, n);
-  return st;
+  td_linear_params p;
+  for (const td_op &o : t->program->ops)
+    if (product_of(t->b, o, 0, &p))
+      sort_in(t, p);
 }
 
 // ---- measuring ----
@@ -159,7 +168,7 @@ static float time_step(tuner *t, uint32_t n_rows, td_error *err)
   for (int i = 0; i < STEP_RUNS; i++) {
     float ms = 0;
     cudaEventRecord(t->begin, t->b->stream);
-    if (td_cuda_queue_empty_step(t->b, n_rows, t->params->queue, t->params->arg, err) != TD_OK)
+    if (td_cuda_run_empty_step(t->b, n_rows, *t->program, err) != TD_OK)
       return -1;
     cudaEventRecord(t->end, t->b->stream);
     cudaError_t e = cudaEventSynchronize(t->end);
@@ -183,17 +192,13 @@ struct tune_counts {
   uint32_t measured, not_first;
 };
 
-// Which of the contests are for a product that a step of so many rows multiplies by cuBLASLt: with SwiGLU it may go another way.
-static td_status find_in_step(tuner *t, uint32_t n_rows, std::vector<contest> *contests, td_error *err)
+// Which of the contests are for a product that a step of so many rows multiplies by cuBLASLt.
+static void find_in_step(const tuner *t, uint32_t n_rows, std::vector<contest> *contests)
 {
-  std::vector<lt_noted> noted;
-  t->b->lt_tables->noting = &noted;
-  td_status st = td_cuda_queue_empty_step(t->b, n_rows, t->params->queue, t->params->arg, err);
-  t->b->lt_tables->noting = nullptr;
+  td_linear_params p;
   for (contest &c : *contests)
-    for (const lt_noted &n : noted)
-      c.in_step |= td_lt_shape(t->b, n.weight, n.f32) == c.k->shape;
-  return st;
+    for (const td_op &o : t->program->ops)
+      c.in_step |= product_of(t->b, o, n_rows, &p) && td_lt_shape(t->b, p.weight, p.out_f32) == c.k->shape;
 }
 
 // What is not decided when the time is over keeps the first guess, and is measured by a later start.
@@ -212,7 +217,7 @@ static td_status measure_bucket(tuner *t, uint32_t bucket, double until_s, tune_
     return td_cuda_fail(err, fault, "measuring products");
   if (contests.empty())
     return TD_OK;
-  TD_TRY(find_in_step(t, n_rows, &contests, err));
+  find_in_step(t, n_rows, &contests);
   float step_us = time_step(t, n_rows, err);
   if (step_us < 0)
     return TD_ERR_DEVICE;
@@ -316,16 +321,17 @@ static void read_cache(tuner *t, const char *option)
     td_info("%s is not used: %s", t->path, why.message);
 }
 
-td_status td_cuda_tune(td_backend *be, const td_tune_params *p, td_error *err)
+td_status td_cuda_tune(td_backend *be, td_compiled *compiled, const td_tune_params *p, td_error *err)
 {
   tuner t = {};
   t.b = self(be);
-  t.params = p;
+  t.program = program_of(compiled);
   identify(&t);
   read_cache(&t, p->cache_folder);
-  td_status st = note_products(&t, err);
-  cudaError_t e = st == TD_OK ? cudaEventCreate(&t.begin) : cudaSuccess;
-  if (st == TD_OK && e == cudaSuccess)
+  find_products(&t);
+  td_status st = TD_OK;
+  cudaError_t e = cudaEventCreate(&t.begin);
+  if (e == cudaSuccess)
     e = cudaEventCreate(&t.end);
   if (e != cudaSuccess)
     st = td_cuda_fail(err, e, "measuring products");
@@ -339,5 +345,5 @@ td_status td_cuda_tune(td_backend *be, const td_tune_params *p, td_error *err)
     if (st == TD_OK)
       st = td_lt_prepare(t.b, s.get(), err);
   (void)cudaGetLastError(); // of candidates that would not launch
-  return st == TD_OK ? td_cuda_calibrate_attention(t.b, p->cache_folder, p->budget_ms > 0, err) : st;
+  return st;
 }

@@ -41,27 +41,8 @@ __device__ __forceinline__ void barrier_wait(uint32_t bar, uint32_t parity)
                : "memory");
 }
 
-// A cluster's blocks: which of them this is, where one of another lies, and a meeting of all threads of all of them.
-__device__ __forceinline__ uint32_t cluster_rank()
-{
-  uint32_t r;
-  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
-  return r;
-}
-
-__device__ __forceinline__ uint32_t address_in_cluster(uint32_t address, uint32_t rank)
-{
-  uint32_t a;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(a) : "r"(address), "r"(rank));
-  return a;
-}
-
-__device__ __forceinline__ void cluster_sync()
-{
-  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-
-// bar: by address_in_cluster. Without `.release.cluster`, which would be a fence of the whole GPU: what arrives here has only read.
+// bar: of another CTA, by address_in_cluster (cluster.cuh). Without `.release.cluster`, which would be a fence
+// of the whole GPU: what arrives here has only read.
 __device__ __forceinline__ void barrier_arrive_in_cluster(uint32_t bar)
 {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(bar) : "memory");

@@ -82,9 +82,8 @@ __global__ void __launch_bounds__(NORM_THREADS_MAX)
   }
 }
 
-void td_cuda_rmsnorm(td_backend *be, const td_rmsnorm_params *p)
+void td_cuda_rmsnorm(cuda_backend *b, const of_rows<td_rmsnorm_params> *p)
 {
-  cuda_backend *b = self(be);
   TD_BUG_ON(p->width > NORM_THREADS_MAX * NORM_CHUNKS_MAX * 8);
   unsigned threads = std::min((unsigned)NORM_THREADS_MAX, (p->width / 8 + 31) / 32 * 32);
   uint32_t most = std::max(1u, NORM_SM_THREADS / threads) * (uint32_t)b->n_sms;
@@ -113,9 +112,8 @@ __global__ void __launch_bounds__(SWIGLU_THREADS) swiglu_kernel(const bf16 *gate
   *(bf16x8 *)(out + (size_t)blockIdx.x * width + j) = pack(g);
 }
 
-void td_cuda_swiglu(td_backend *be, const td_swiglu_params *p)
+void td_cuda_swiglu(cuda_backend *b, const of_rows<td_swiglu_params> *p)
 {
-  cuda_backend *b = self(be);
   dim3 grid(p->n, (p->width / 8 + SWIGLU_THREADS - 1) / SWIGLU_THREADS);
   queue_kernel(b, swiglu_kernel, grid, SWIGLU_THREADS, 0, at<bf16>(p->gate_up), at<bf16>(p->out), p->width);
 }

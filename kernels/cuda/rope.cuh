@@ -1,4 +1,5 @@
-// Rotation of a head by its token's position. A lane has two 16-byte chunks of the head that hold whole pairs.
+// A head's norm and its rotation by the token's position. A lane has two 16-byte chunks of the head that hold whole pairs; its lanes are a
+// segment of a warp.
 #pragma once
 
 #include "kernels/cuda/internal.cuh"
@@ -30,5 +31,31 @@ __device__ __forceinline__ void rotate(float x[2][8], const float2 *turn, uint32
     *hi = *hi * t.x + *lo * t.y;
     *lo = u;
   }
+}
+
+// Of all lanes of the segment, a power of two; mask: the lanes of the warp that are here, whole segments.
+__device__ __forceinline__ float segment_sum(float v, uint32_t lanes, uint32_t mask)
+{
+  for (uint32_t o = lanes / 2; o > 0; o >>= 1)
+    v += __shfl_xor_sync(mask, v, o);
+  return v;
+}
+
+__device__ __forceinline__ float sum_of_squares(const float x[2][8])
+{
+  float sum = 0;
+#pragma unroll
+  for (int k = 0; k < 8; k++)
+    sum += x[0][k] * x[0][k] + x[1][k] * x[1][k];
+  return sum;
+}
+
+__device__ __forceinline__ void normalise(float x[2][8], const float *norm, const uint32_t chunk[2], float scale)
+{
+#pragma unroll
+  for (int c = 0; c < 2; c++)
+#pragma unroll
+    for (int k = 0; k < 8; k++)
+      x[c][k] *= scale * norm[chunk[c] * 8 + k];
 }
 #endif

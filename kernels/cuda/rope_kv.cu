@@ -17,23 +17,6 @@ struct rope_args {
   uint32_t n_heads, n_kv_heads, head_dim, lanes; // lanes of a segment: a power of two, head_dim / 16 or more
 };
 
-// Of all lanes of the segment.
-__device__ __forceinline__ float segment_sum(float v, uint32_t lanes)
-{
-  for (uint32_t o = lanes / 2; o > 0; o >>= 1)
-    v += __shfl_xor_sync(0xffffffffu, v, o);
-  return v;
-}
-
-__device__ __forceinline__ void normalise(float x[2][8], const float *norm, const uint32_t chunk[2], float scale)
-{
-#pragma unroll
-  for (int c = 0; c < 2; c++)
-#pragma unroll
-    for (int k = 0; k < 8; k++)
-      x[c][k] *= scale * norm[chunk[c] * 8 + k];
-}
-
 // A lane's part of a head.
 struct head_part {
   bf16x8 chunks[2];
@@ -49,8 +32,8 @@ __device__ __forceinline__ head_part load_part(const bf16 *head, const uint32_t 
   return p;
 }
 
-// recorded: the plan was unpacked before the first kernel of the step began, so it may be read before the wait.
-template <bool HALVES> __global__ void __launch_bounds__(ROPE_THREADS) rope_kv_kernel(rope_args a, device_batch batch, bool recorded)
+// captured: the plan was unpacked before the first kernel of the step began, so it may be read before the wait.
+template <bool HALVES> __global__ void __launch_bounds__(ROPE_THREADS) rope_kv_kernel(rope_args a, device_batch batch, bool captured)
 {
   __shared__ float2 turn[HEAD_DIM_MAX / 2]; // cosine and sine, times the attention factor
   uint32_t token = blockIdx.x, lane = threadIdx.x % a.lanes, segment = threadIdx.x / a.lanes;
@@ -59,12 +42,12 @@ template <bool HALVES> __global__ void __launch_bounds__(ROPE_THREADS) rope_kv_k
   uint32_t chunk[2] = {first_chunk(lane, HALVES), second_chunk(lane, a.head_dim, HALVES)};
   bf16 *heads = a.qkv + (size_t)token * n_all * a.head_dim;
   let_next_start();
-  if (!recorded)
+  if (!captured)
     wait_for_input();
   bool there = token < batch.counts[COUNT_TOKENS];
   int32_t pos = batch.positions[token];
   uint32_t kv_line = batch.kv_lines[token];
-  if (recorded)
+  if (captured)
     wait_for_input();
   uint32_t h0 = blockIdx.y * heads_at_once;
   head_part next = load_part(heads + (size_t)(h0 + segment) * a.head_dim, chunk, mine && h0 + segment < n_all);
@@ -82,14 +65,11 @@ template <bool HALVES> __global__ void __launch_bounds__(ROPE_THREADS) rope_kv_k
     const float *norm = is_v ? nullptr : h < a.n_heads ? a.q_norm : a.k_norm;
     head_part raw = next;
     next = load_part(heads + (size_t)h_next * a.head_dim, chunk, mine && h_next < n_all);
-    float x[2][8], sum = 0;
+    float x[2][8];
     unpack(raw.chunks[0], x[0]);
     unpack(raw.chunks[1], x[1]);
     if (a.q_norm || a.k_norm) {
-#pragma unroll
-      for (int k = 0; k < 8; k++)
-        sum += x[0][k] * x[0][k] + x[1][k] * x[1][k];
-      sum = segment_sum(sum, a.lanes);
+      float sum = segment_sum(sum_of_squares(x), a.lanes, 0xffffffffu);
       if (norm && active)
         normalise(x, norm, chunk, rsqrtf(sum / (float)a.head_dim + a.eps));
     }
@@ -122,5 +102,5 @@ void td_cuda_rope_kv(td_backend *be, const td_rope_kv_params *p)
   // where those all run at once, a token's heads have several blocks; else one, so that its sines are computed once
   uint32_t n_all = p->n_heads + 2 * p->n_kv_heads, n = b->plan->n_tokens, rounds = (n_all * lanes + ROPE_THREADS - 1) / ROPE_THREADS;
   dim3 grid(n, n * rounds <= ROPE_SM_BLOCKS * (uint32_t)b->n_sms ? rounds : 1);
-  queue_kernel(b, p->style == TD_ROPE_PAIRS ? rope_kv_kernel<false> : rope_kv_kernel<true>, grid, ROPE_THREADS, 0, a, b->batch, b->padded_decode);
+  queue_kernel(b, p->style == TD_ROPE_PAIRS ? rope_kv_kernel<false> : rope_kv_kernel<true>, grid, ROPE_THREADS, 0, a, b->batch, is_capture(b));
 }

@@ -1,30 +1,11 @@
 // Token choice on the device: the launch. sample_row.cuh has the algorithm, kernels/sample_math.h the definition.
 //
 // Few rows are split over clusters of up to 8 blocks, so that the device is filled; a GPU without clusters takes one block per
-// row. The grid may be larger than the step's true rows (recorded steps): surplus blocks leave at once.
+// row. The grid may be larger than the step's true rows (captured steps): surplus blocks leave at once.
 #include <cooperative_groups.h>
 
+#include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/internal.cuh"
-
-static __device__ __forceinline__ void cluster_arrive()
-{
-#if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-#endif
-}
-
-static __device__ __forceinline__ void cluster_wait()
-{
-#if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-#endif
-}
-
-static __device__ __forceinline__ void cluster_sync()
-{
-  cluster_arrive();
-  cluster_wait();
-}
 
 // The same object in the shared memory of another block of the cluster.
 template <typename T> static __device__ __forceinline__ T *peer(T *p, uint32_t rank)

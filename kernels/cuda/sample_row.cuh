@@ -10,7 +10,7 @@
 // Of the bins, each block of a cluster adds up one slice over all blocks, and the block in whose slice the threshold lies tells the others; the whole
 // list every block has for itself. Sums are integers: their order does not matter.
 //
-// Included by sample.cu, which provides cluster_arrive, cluster_wait, cluster_sync, peer and max_or_nan.
+// Included by sample.cu, which provides peer and max_or_nan.
 #pragma once
 
 #include "kernels/sample_math.h"

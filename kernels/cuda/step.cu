@@ -1,9 +1,10 @@
-// The step's frame. A plan goes up as one packed copy; one kernel unpacks it to fixed addresses, so that a recorded step
+// The step's frame. A plan goes up as one packed copy; one kernel unpacks it to fixed addresses, so that a captured step
 // (a CUDA graph) finds every plan in the same place; the sampled ids come back as one copy.
 //
 // Two packed blocks take turns: the host packs step k + 1 while the device still runs step k. Everything is in one stream,
-// so step k + 1 reads what step k sampled without asking the host. Faults are noted as they appear and told by step_end.
+// so step k + 1 reads what step k sampled without asking the host. Faults are noted as they appear and told by the wait.
 #include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/program.cuh"
 
 #include <cstdlib>
 #include <cstring>
@@ -17,58 +18,40 @@ typedef struct sampling_update {
   td_sampling sampling;
 } sampling_update;
 
-enum section { TOKEN_IDS, POSITIONS, KV_LINES, ROWS, LOGITS_ROWS, ITEMS, ATTENTION_PLAN, PAGE_UPDATES, SAMPLING, N_SECTIONS };
+// Behind the last of them two for each KV group: its items, and what its rows share.
+enum section { TOKEN_IDS, POSITIONS, KV_LINES, ROWS, LOGITS_ROWS, PAGE_UPDATES, SAMPLING, OF_GROUPS };
+enum { N_SECTIONS = OF_GROUPS + 2 * TD_KV_GROUPS_MAX };
 
 typedef struct packed_header {
-  uint32_t counts[N_COUNTS];
+  uint32_t counts[TD_KV_GROUPS_MAX][N_COUNTS];
   struct {
     uint32_t at, n_words; // from the block's begin, both in 4-byte words
   } section[N_SECTIONS];
 } packed_header;
 
 typedef struct unpacked {
-  uint32_t *section[ATTENTION_PLAN + 1]; // where the first sections go
+  uint32_t *section[LOGITS_ROWS + 1]; // where the first sections go
+  uint32_t *of_groups[2 * TD_KV_GROUPS_MAX];
+  uint32_t n_counts, n_of_groups;
   uint32_t *counts;
   int32_t *page_table;
   td_sampling *sampling;
   const int32_t *sampled; // of the step before
 } unpacked;
 
-static bool has_plans(const cuda_backend *b) { return b->config.attention && b->has_wgmma && !b->config.batch_invariant; }
-
-// Of the attention plans of any shape, the one with most of everything.
-static td_attention_planner_config largest_plan(const cuda_backend *b)
-{
-  td_attention_planner_config c = {};
-  c.max_rows = b->config.max_rows;
-  c.n_workers = td_cuda_decode_blocks(b, 96); // of all heads these have most
-  c.group = c.tile_rows = TD_GROUP_MAX;
-  c.n_kv_heads = 1;
-  return c;
-}
-
-static size_t plan_bytes_max(const cuda_backend *b)
-{
-  const td_attention_planner_config c = largest_plan(b);
-  return has_plans(b) ? td_attention_block_bytes_max(&c) : 0;
-}
-
-static uint32_t items_max(const cuda_backend *b)
-{
-  const td_attention_planner_config c = largest_plan(b);
-  return td_attention_items_max(c.max_rows, b->config.max_tokens) + (has_plans(b) ? td_attention_pieces_max(&c, c.max_rows) : 0);
-}
-
 static size_t packed_bytes_max(const cuda_backend *b)
 {
   const td_backend_config *c = &b->config;
-  return sizeof(packed_header) + N_SECTIONS * SECTION_ALIGN + (size_t)c->max_tokens * 12 +
-         c->max_rows * (sizeof(td_plan_row) + sizeof(uint32_t)) + b->items.max_items * sizeof(td_attention_item) +
-         b->max_page_updates * sizeof(td_plan_page_update) + c->max_slots * sizeof(sampling_update) + plan_bytes_max(b);
+  size_t bytes = sizeof(packed_header) + N_SECTIONS * SECTION_ALIGN + (size_t)c->max_tokens * 12 +
+                 c->max_rows * (sizeof(td_plan_row) + sizeof(uint32_t)) + b->max_page_updates * sizeof(td_plan_page_update) +
+                 c->max_slots * sizeof(sampling_update);
+  for (const attention_group *g : *b->groups)
+    bytes += td_cuda_group_packed_bytes(b, &g->kv->shape);
+  return bytes;
 }
 
 // Room for n_bytes in the block being packed.
-static void *pack_section(cuda_backend *b, section id, size_t n_bytes)
+static void *pack_section(cuda_backend *b, uint32_t id, size_t n_bytes)
 {
   step_block *k = &b->blocks[b->packing];
   packed_header *h = (packed_header *)k->packed;
@@ -92,6 +75,23 @@ static void find_kv_lines(const td_plan *plan, const td_plan_row *row, uint32_t 
   }
 }
 
+static void pack_groups(cuda_backend *b, packed_header *h)
+{
+  for (uint32_t i = 0; i < TD_KV_GROUPS_MAX; i++) {
+    const attention_group *g = i < b->groups->size() ? (*b->groups)[i] : nullptr;
+    const td_attention_header *shared = g && g->is_planned ? td_attention_planner_block(g->planner) : nullptr;
+    size_t item_bytes = g ? (g->work.n_items + g->work.n_next) * sizeof(td_attention_item) : 0;
+    size_t shared_bytes = shared && shared->n_splits > 0 ? shared->block_bytes : 0;
+    if (void *at = pack_section(b, OF_GROUPS + 2 * i, item_bytes); item_bytes > 0)
+      memcpy(at, g->work.items, item_bytes);
+    if (void *at = pack_section(b, OF_GROUPS + 2 * i + 1, shared_bytes); shared_bytes > 0)
+      memcpy(at, shared, shared_bytes);
+    memcpy(h->counts[i], h->counts[0], sizeof h->counts[i]);
+    h->counts[i][COUNT_ITEMS] = g ? g->work.n_items : 0;
+    h->counts[i][COUNT_WIDE_ITEMS] = g ? g->work.n_wide : 0;
+  }
+}
+
 static void pack_plan(cuda_backend *b, const td_plan *plan)
 {
   step_block *k = &b->blocks[b->packing];
@@ -105,29 +105,6 @@ static void pack_plan(cuda_backend *b, const td_plan *plan)
   memcpy(pack_section(b, ROWS, plan->n_rows * sizeof(td_plan_row)), plan->rows, plan->n_rows * sizeof(td_plan_row));
   memcpy(pack_section(b, LOGITS_ROWS, plan->n_logits * sizeof(uint32_t)), plan->logits_rows,
          plan->n_logits * sizeof(uint32_t));
-  b->planned = b->planner && td_attention_planner_make(b->planner, plan, nullptr) == TD_OK; // else every row by itself
-  const td_attention_header *decodes = b->planned ? td_attention_planner_block(b->planner) : nullptr;
-  bool own = b->planned && b->own_are_items;
-  b->n_plan_tasks = decodes ? decodes->n_tasks : 0;
-  if (own && td_attention_planner_has_grown(b->planner) && td_attention_items_grow(&b->items, plan, decodes)) {
-    // as they were, but longer
-  } else if (b->kvs->empty()) {
-    b->items.n_items = b->items.n_wide = b->items.n_prefill = b->items.n_next = 0;
-  } else { // one store at a time: the last that was made
-    if (own)
-      td_attention_planner_own(b->planner, plan, b->own);
-    const td_kv_shape *s = &b->kvs->back()->shape;
-    bool shares = own && b->n_plan_tasks > 0;
-    td_attention_cut cut = {s->n_heads / s->n_kv_heads, s->n_kv_heads, shares ? td_cuda_shares_blocks(b, s->head_dim) : td_cuda_decode_blocks(b, s->head_dim),
-                            (uint32_t)(b->kvs->back()->wgmma ? TD_PREFILL_ROWS_WGMMA : TD_PREFILL_ROWS_MMA),
-                            b->config.batch_invariant, b->planned && !own, b->kvs->back()->wgmma, own ? b->own : nullptr, own ? decodes : nullptr};
-    td_attention_items_make(&b->items, plan, &cut);
-  }
-  size_t n_items = b->items.n_items + b->items.n_next;
-  memcpy(pack_section(b, ITEMS, n_items * sizeof(td_attention_item)), b->items.items, n_items * sizeof(td_attention_item));
-  size_t n_decodes = b->n_plan_tasks > 0 ? decodes->block_bytes : 0;
-  if (void *at = pack_section(b, ATTENTION_PLAN, n_decodes); n_decodes > 0)
-    memcpy(at, decodes, n_decodes);
   memcpy(pack_section(b, PAGE_UPDATES, plan->n_page_updates * sizeof(td_plan_page_update)), plan->page_updates,
          plan->n_page_updates * sizeof(td_plan_page_update));
   sampling_update *s = (sampling_update *)pack_section(b, SAMPLING, b->n_resampled * sizeof(sampling_update));
@@ -136,29 +113,54 @@ static void pack_plan(cuda_backend *b, const td_plan *plan)
   for (uint32_t i = 0; i < b->n_resampled; i++)
     b->is_resampled[b->resampled[i]] = 0;
   b->n_resampled = 0;
-  h->counts[COUNT_TOKENS] = plan->n_tokens;
-  h->counts[COUNT_ROWS] = plan->n_rows;
-  h->counts[COUNT_LOGITS] = plan->n_logits;
-  h->counts[COUNT_ITEMS] = b->items.n_items;
-  h->counts[COUNT_WIDE_ITEMS] = b->items.n_wide;
-  h->counts[COUNT_TASKS] = b->n_plan_tasks;
-  h->counts[COUNT_STEP] = ++b->n_steps;
+  h->counts[0][COUNT_TOKENS] = plan->n_tokens;
+  h->counts[0][COUNT_ROWS] = plan->n_rows;
+  h->counts[0][COUNT_LOGITS] = plan->n_logits;
+  h->counts[0][COUNT_STEP] = ++b->n_steps;
+  td_cuda_plan_attention(b, plan);
+  pack_groups(b, h);
+}
+
+static unpacked places_of(const cuda_backend *b)
+{
+  const device_batch &to = b->batch;
+  uint32_t n = (uint32_t)b->groups->size();
+  unpacked u = {};
+  u.section[TOKEN_IDS] = (uint32_t *)to.token_ids;
+  u.section[POSITIONS] = (uint32_t *)to.positions;
+  u.section[KV_LINES] = to.kv_lines;
+  u.section[ROWS] = (uint32_t *)to.rows;
+  u.section[LOGITS_ROWS] = to.logits_rows;
+  for (uint32_t i = 0; i < n; i++) {
+    u.of_groups[2 * i] = (uint32_t *)(*b->groups)[i]->device_items;
+    u.of_groups[2 * i + 1] = (uint32_t *)(*b->groups)[i]->device_plan;
+  }
+  u.n_counts = (n > 0 ? n : 1) * N_COUNTS;
+  u.n_of_groups = 2 * n;
+  u.counts = b->counts;
+  u.page_table = to.page_table;
+  u.sampling = b->sampling;
+  u.sampled = b->sampled;
+  return u;
 }
 
 __global__ void __launch_bounds__(UNPACK_THREADS) unpack_kernel(const uint32_t *packed, unpacked to)
 {
   const packed_header *h = (const packed_header *)packed;
   uint32_t first = blockIdx.x * blockDim.x + threadIdx.x, stride = gridDim.x * blockDim.x;
-  if (first < N_COUNTS)
-    to.counts[first] = h->counts[first];
+  if (first < to.n_counts)
+    to.counts[first] = h->counts[first / N_COUNTS][first % N_COUNTS];
   for (uint32_t i = first; i < h->section[TOKEN_IDS].n_words; i += stride) {
     int32_t id = (int32_t)packed[h->section[TOKEN_IDS].at + i];
     to.section[TOKEN_IDS][i] = (uint32_t)(id >= 0 ? id : max(to.sampled[-1 - id], 0)); // a NaN row's token is never told
   }
 #pragma unroll
-  for (int s = POSITIONS; s <= ATTENTION_PLAN; s++)
+  for (int s = POSITIONS; s <= LOGITS_ROWS; s++)
     for (uint32_t i = first; i < h->section[s].n_words; i += stride)
       to.section[s][i] = packed[h->section[s].at + i];
+  for (uint32_t s = 0; s < to.n_of_groups; s++)
+    for (uint32_t i = first; i < h->section[OF_GROUPS + s].n_words; i += stride)
+      to.of_groups[s][i] = packed[h->section[OF_GROUPS + s].at + i];
   const td_plan_page_update *pages = (const td_plan_page_update *)(packed + h->section[PAGE_UPDATES].at);
   for (uint32_t i = first; i < h->section[PAGE_UPDATES].n_words / 2; i += stride)
     to.page_table[pages[i].index] = pages[i].page_id;
@@ -167,11 +169,10 @@ __global__ void __launch_bounds__(UNPACK_THREADS) unpack_kernel(const uint32_t *
     to.sampling[sampling[i].slot] = sampling[i].sampling;
 }
 
-// ---- begin, submit, end ----
+// ---- submit, wait ----
 
-void td_cuda_step_begin(td_backend *be, const td_plan *plan)
+static void begin_step(cuda_backend *b, const td_plan *plan)
 {
-  cuda_backend *b = self(be);
   step_block *k = &b->blocks[b->packing];
   TD_BUG_ON(plan->n_tokens > b->config.max_tokens || plan->n_rows > b->config.max_rows || k->under_way);
   TD_BUG_ON(plan->n_page_updates > b->max_page_updates || plan->page_table_len > b->page_table_entries);
@@ -183,16 +184,12 @@ void td_cuda_step_begin(td_backend *be, const td_plan *plan)
   pack_plan(b, plan);
   note(b, cudaEventRecord(k->begin[k->turn], b->stream));
   note(b, cudaMemcpyAsync(b->packed, k->packed, k->n_packed, cudaMemcpyHostToDevice, b->stream));
-  unpacked to = {{(uint32_t *)b->batch.token_ids, (uint32_t *)b->batch.positions, (uint32_t *)b->batch.kv_lines,
-                  (uint32_t *)b->batch.rows, (uint32_t *)b->batch.logits_rows, (uint32_t *)b->device_items, (uint32_t *)b->device_plan},
-                 b->counts, b->batch.page_table, b->sampling, b->sampled};
-  unpack_kernel<<<UNPACK_BLOCKS, UNPACK_THREADS, 0, b->stream>>>((const uint32_t *)b->packed, to);
+  unpack_kernel<<<UNPACK_BLOCKS, UNPACK_THREADS, 0, b->stream>>>((const uint32_t *)b->packed, places_of(b));
   launched(b);
 }
 
-void td_cuda_step_submit(td_backend *be)
+static void finish_step(cuda_backend *b)
 {
-  cuda_backend *b = self(be);
   step_block *k = &b->blocks[b->packing];
   if (k->n_logits > 0)
     note(b, cudaMemcpyAsync(k->sampled, b->sampled, k->n_logits * sizeof(int32_t), cudaMemcpyDeviceToHost, b->stream));
@@ -201,9 +198,20 @@ void td_cuda_step_submit(td_backend *be)
   b->packing ^= 1;
 }
 
+void td_cuda_submit(td_backend *be, td_compiled *compiled, const td_plan *plan)
+{
+  cuda_backend *b = self(be);
+  cuda_program *p = program_of(compiled);
+  begin_step(b, plan);
+  bool captured = b->blocks[b->packing].captured = td_cuda_launch_captured(b, p);
+  if (!captured)
+    td_cuda_run(b, *p);
+  finish_step(b);
+}
+
 // Device time of the step, and since the end of the one before: a gap only if there was work, so no long ones. The other block
 // is the step before's, or, if the step after is under way, that one's already.
-static void note_times(cuda_backend *b, const step_block *k)
+static void note_times(cuda_backend *b, const step_block *k, td_outcome *out)
 {
   enum { WORKING_GAP_MS = 5 };
   float busy_ms = 0, idle_ms = 0;
@@ -215,15 +223,13 @@ static void note_times(cuda_backend *b, const step_block *k)
   if (idle_ms > WORKING_GAP_MS)
     idle_ms = 0;
   b->has_run = true;
-  b->base.step_busy_us = busy_ms * 1000;
-  b->base.step_idle_us = idle_ms > 0 ? idle_ms * 1000 : 0;
+  out->busy_us = busy_ms * 1000;
+  out->idle_us = idle_ms > 0 ? idle_ms * 1000 : 0;
 }
 
-td_status td_cuda_step_end(td_backend *be, int32_t *token_ids, td_error *err)
+td_status td_cuda_wait(td_backend *be, td_outcome *out, td_error *err)
 {
   cuda_backend *b = self(be);
-  if (b->plan)
-    td_cuda_step_submit(be);
   step_block *k = &b->blocks[b->blocks[b->packing].under_way ? b->packing : b->packing ^ 1]; // the older of two
   TD_BUG_ON(!k->under_way);
   k->under_way = false;
@@ -232,8 +238,11 @@ td_status td_cuda_step_end(td_backend *be, int32_t *token_ids, td_error *err)
   b->fault = cudaSuccess;
   if (e != cudaSuccess)
     return td_cuda_fail(err, e, "the step failed");
-  note_times(b, k);
-  memcpy(token_ids, k->sampled, k->n_logits * sizeof(int32_t));
+  *out = {};
+  out->ids = k->sampled;
+  out->n_ids = k->n_logits;
+  out->captured = k->captured;
+  note_times(b, k, out);
   return TD_OK;
 }
 
@@ -250,26 +259,40 @@ void td_cuda_set_sampling(td_backend *be, uint32_t slot, const td_sampling *samp
 
 // ---- memory ----
 
+td_status td_cuda_fit_packed(cuda_backend *b, td_error *err)
+{
+  size_t need = packed_bytes_max(b);
+  if (need <= b->packed_bytes)
+    return TD_OK;
+  TD_BUG_ON(b->blocks[0].under_way || b->blocks[1].under_way);
+  for (step_block &k : b->blocks) {
+    cudaError_t e = k.packed ? cudaFreeHost(k.packed) : cudaSuccess;
+    k.packed = nullptr;
+    if (e == cudaSuccess)
+      e = cudaMallocHost((void **)&k.packed, need);
+    if (e != cudaSuccess)
+      return td_cuda_fail(err, e, "no pinned memory for the step");
+  }
+  td_cuda_free(b, b->packed);
+  b->packed = nullptr;
+  TD_TRY(td_cuda_alloc_array(b, need, &b->packed, err));
+  b->packed_bytes = need;
+  return TD_OK;
+}
+
 td_status td_cuda_make_step_memory(cuda_backend *b, td_error *err)
 {
   const td_backend_config *c = &b->config;
   b->page_table_entries = c->max_rows * ((c->max_context_tokens + 15) / 16);
   // the scheduler's bound on the updates of one plan (scheduler/README.md), from the same sizes
   b->max_page_updates = b->page_table_entries + 4096 + 2 * (c->max_tokens / 16 + c->max_rows);
-  b->items.max_items = items_max(b);
-  b->items.items = (td_attention_item *)calloc(b->items.max_items, sizeof *b->items.items);
-  b->items.scratch = (uint32_t *)calloc((size_t)c->max_rows * TD_ITEMS_SCRATCH, sizeof *b->items.scratch);
-  b->own = (td_attention_own *)calloc(c->max_rows, sizeof *b->own);
   b->sampling_host = (td_sampling *)calloc(c->max_slots, sizeof *b->sampling_host);
   b->resampled = (uint32_t *)calloc(c->max_slots, sizeof *b->resampled);
   b->is_resampled = (uint8_t *)calloc(c->max_slots, sizeof *b->is_resampled);
-  if (!b->items.items || !b->items.scratch || !b->own || !b->sampling_host || !b->resampled || !b->is_resampled)
+  if (!b->sampling_host || !b->resampled || !b->is_resampled)
     return td_fail(err, TD_ERR_NOMEM, "no memory for the step's frame");
-  b->packed_bytes = packed_bytes_max(b);
   for (step_block &k : b->blocks) {
-    cudaError_t e = cudaMallocHost((void **)&k.packed, b->packed_bytes);
-    if (e == cudaSuccess)
-      e = cudaMallocHost((void **)&k.sampled, c->max_rows * sizeof(int32_t));
+    cudaError_t e = cudaMallocHost((void **)&k.sampled, c->max_rows * sizeof(int32_t));
     for (int i = 0; i < 2 && e == cudaSuccess; i++) {
       e = cudaEventCreate(&k.begin[i]);
       if (e == cudaSuccess)
@@ -278,12 +301,11 @@ td_status td_cuda_make_step_memory(cuda_backend *b, td_error *err)
     if (e != cudaSuccess)
       return td_cuda_fail(err, e, "no pinned memory for the step");
   }
-  TD_TRY(td_cuda_alloc_array(b, b->packed_bytes, &b->packed, err));
+  TD_TRY(td_cuda_fit_packed(b, err));
   TD_TRY(td_cuda_alloc_array(b, b->page_table_entries, &b->batch.page_table, err));
   TD_TRY(td_cuda_alloc_array(b, c->max_slots, &b->sampling, err));
   TD_TRY(td_cuda_alloc_array(b, c->max_rows, &b->sampled, err));
-  TD_TRY(td_cuda_alloc_array(b, b->items.max_items, &b->device_items, err));
-  TD_TRY(td_cuda_alloc_array(b, N_COUNTS, &b->counts, err));
+  TD_TRY(td_cuda_alloc_array(b, (size_t)TD_KV_GROUPS_MAX * N_COUNTS, &b->counts, err));
   TD_TRY(td_cuda_alloc_array(b, c->max_tokens, &b->batch.token_ids, err));
   TD_TRY(td_cuda_alloc_array(b, c->max_tokens, &b->batch.positions, err));
   TD_TRY(td_cuda_alloc_array(b, c->max_tokens, &b->batch.kv_lines, err));
@@ -309,9 +331,6 @@ void td_cuda_free_step_memory(cuda_backend *b)
         cudaEventDestroy(k.end[i]);
     }
   }
-  free(b->items.items);
-  free(b->items.scratch);
-  free(b->own);
   free(b->sampling_host);
   free(b->resampled);
   free(b->is_resampled);

@@ -53,6 +53,18 @@ template <int N> __device__ __forceinline__ void wgmma_hold(float (&c)[N])
   ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111" \
   ",%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 
+// N registers for each thread of the warpgroup, fewer or more than the kernel starts with: producers give theirs to the
+// warpgroups that multiply. A kernel calls each once, in the two branches of one if, and has a cap of registers at
+// entry (__launch_bounds__(threads, 1)).
+template <int N> __device__ __forceinline__ void warpgroup_reg_dealloc()
+{
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
+template <int N> __device__ __forceinline__ void warpgroup_reg_alloc()
+{
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
+
 // c = a * b^T (or c += with add): both from shared memory, both with k in their rows.
 __device__ __forceinline__ void wgmma_ss(float (&c)[8], uint64_t a, uint64_t b, bool add)
 {

@@ -11,7 +11,7 @@ SHARED_TOKENS, SHARED_ROWS = 256, 64  # trees of which so many rows have so many
 FLOOR_TB_S = 4.55
 GOALS_HEAD_DIM = 128  # for which goals were set
 BIG_US = 200  # a floor from which a batch is held to a rate
-POLICIES = ("serial", "unified", "pat", "persistentkv", "flashdecode")
+POLICIES = ("auto", "none", "always", "pat", "persistentkv", "flashdecode")
 
 
 def key_of(cell):
@@ -25,7 +25,7 @@ def join(ours, peers):
     for c in ours["cells"]:
         figures = theirs.get(key_of(c), {})
         best = min(figures, key=figures.get, default=None)
-        out.append({**{k: c[k] for k in ("kind", "name", "heads", "kv_heads", "floor_us", "us", "plan_us")}, "peers": figures, "peer": best,
+        out.append({**{k: c[k] for k in ("kind", "name", "heads", "kv_heads", "floor_us", "us", "plan_us", "short")}, "peers": figures, "peer": best,
                     "peer_us": figures.get(best), "sharing": any(c["shared"]), "rows": len(c["kv_len"]),
                     "rows_sharing": rows_sharing(c["shared"], SHARED_TOKENS)})
     return out
@@ -81,6 +81,19 @@ def tell_goals(s, cells, policy, goals):
             s.bar(f"tree {name}, twice as fast", us, c["peer_us"] / 2, "us", source=f"half of {c['peer']}'s; no kernel is below {number(c['floor_us'])}")
 
 
+def figure(cell, policy):
+    """us, with a mark where partials did not suffice for what the policy wanted."""
+    us = cell["us"].get(policy)
+    return f"{number(us)}*" if us and cell["short"].get(policy) else us
+
+
+def tell_short(s, cells):
+    short = [(p, sum(bool(c["short"].get(p)) for c in cells)) for p in POLICIES]
+    if any(n for _, n in short):
+        s.text("*: partials did not suffice for what the policy wanted, so rows read by themselves or whole instead: "
+               + ", ".join(f"{p} in {n} of {len(cells)} cells" for p, n in short if n))
+
+
 def tell(s, cells, policy, goals):
     """Tables, and bars beside the best peer. goals: None where they were not set for such cells, or nothing was measured."""
     for kind in ("decode", "tree"):
@@ -88,8 +101,9 @@ def tell(s, cells, policy, goals):
         if mine:
             s.text(f"### {kind}: us of one layer")
             s.table(["", "heads", "floor", *POLICIES, "best peer", "", "plan us"],
-                    [[c["name"], f"{c['heads']}/{c['kv_heads']}", c["floor_us"], *(c["us"].get(p) for p in POLICIES), c["peer_us"],
+                    [[c["name"], f"{c['heads']}/{c['kv_heads']}", c["floor_us"], *(figure(c, p) for p in POLICIES), c["peer_us"],
                       c["peer"] or "-", c["plan_us"].get(policy)] for c in mine])
+    tell_short(s, cells)
     by_trace = {p: traces(cells, p) for p in POLICIES}
     if any(by_trace.values()):
         s.text("### traces: us of a step, mean and sd over the held-out seeds")
@@ -116,13 +130,13 @@ def stage(ctx, s):
     gpu = ctx.backend == "cuda"
     if gpu:
         ctx.need_gpu()
-    policy = "unified" if ctx.head_dim <= 128 else "serial"  # heads of more have no plans
+    policy = "always" if ctx.head_dim <= 128 else "auto"  # the op alone, whatever sharing costs a step beside it; heads of more have no plans
     what = ["--head-dim", ctx.head_dim, "--trace-steps", 3 if ctx.quick else 8, *(["--heads", "32/8"] if ctx.quick else [])]
     s.text(f"Heads of {ctx.head_dim} elements.")
     cells_file, out = ctx.work / "attention-cells.json", ctx.work / "attention.json"
     must(ctx.run("tandem-bench", "attention", *what, "--cells", cells_file, limit_s=60), "tandem-bench attention --cells")
     how = ["--backend", "cuda", "--device", ctx.device, "--rounds", 7, "--max-seconds", 0.3] if gpu else ["--fake"]
-    s.block(must(ctx.run("tandem-bench", "attention", *what, *how, "--json", out, limit_s=400), "tandem-bench attention"))
+    s.block(must(ctx.run("tandem-bench", "attention", *what, *how, "--json", out, limit_s=480), "tandem-bench attention"))
     ours = json.loads(out.read_text())
     peers = peers_here(ctx, s, "attention_peers", ["--cells", cells_file, "--max-seconds", 60 if ctx.quick else 150], 420)
     cells = join(ours, peers)

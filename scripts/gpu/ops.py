@@ -29,7 +29,7 @@ OPS_LIMIT_S, MIX_LIMIT_S = 420, 240 # a dozen at once share the cores: racecheck
 
 
 # Processes beside each other: words of test_ops, and what share of the cores its references get. A GPU is idle most of the time there.
-PARTS = {"products": 3, "attention": 4, "1": 2, "2": 2, "3": 2, "4": 2, "recordings": 1, "alone": 1, "sampling": 2}
+PARTS = {"products": 3, "attention": 4, "always": 2, "pat": 2, "persistentkv": 2, "flashdecode": 2, "recordings": 1, "alone": 1, "sampling": 2}
 
 
 RANDOM = "random plans"
@@ -86,7 +86,7 @@ def stage_ops(ctx, s):
     ok = all(r.code == 0 for r in parts.values()) and not wrong and failed == 0 and passed > 0
     s.check(ok, "ops against float64 and the CPU", f"{passed} passed, {failed} failed, {seconds:.0f} s" + (f"; {wrong[0]}" if wrong else ""))
     check_random(s, random, random_plans(ctx))
-    vocabs = re.findall(r"^sampling, vocab (\d+): (\d+) tokens in (\d+) steps, (\d+) of them recorded.*: (\d+) differ", text, re.M)
+    vocabs = re.findall(r"^sampling, vocab (\d+): (\d+) tokens in (\d+) steps, (\d+) of them captured.*: (\d+) differ", text, re.M)
     s.check(vocabs and all(v[4] == "0" for v in vocabs), "sampled tokens equal to the CPU's",
             f"{sum(int(v[1]) for v in vocabs):,} tokens, {len(vocabs)} vocabularies of {vocabs[0][0]} to {vocabs[-1][0]}" if vocabs else "none")
     s.data.update(passed=passed, vocabularies=[list(map(int, v)) for v in vocabs],
@@ -157,13 +157,13 @@ def check_random_under(s, tool, r):
 
 def run_mix(ctx, tool, path):
     """A small model from disk: loading, hybrid steps, recorded steps, planning ahead, all samplings, cancels, prefix hits. By default
-    rows of so small a model would each read what they share. Times of steps under a tool are nobody's."""
+    decodes of so small a model would each read what they share. Times of steps under a tool are nobody's."""
     begin = time.monotonic()
     n, longest, answer = (9, 60, 4) if tool == "racecheck" else (24, 300, 16)
     requests = mix.make(n, models.TINY["vocab_size"], longest, answer)
     options = ["--step-tokens", 128, "--running-requests", 16, "--kv-bytes", 64 << 20, "--sse-stall-ms", 600000, "--health-stall-ms", 600000,
-               "--calibrate-ms", 0, "--attention", "unified"]
-    with Daemon(ctx, *options, model=models.tiny_on_disk(ctx), ready_s=MIX_LIMIT_S, stop_s=120,
+               "--calibrate-ms", 0]
+    with Daemon(ctx, *options, env={"TANDEM_SHARE": "always"}, model=models.tiny_on_disk(ctx), ready_s=MIX_LIMIT_S, stop_s=120,
                 prefix=command(tool, path)) as d:
         first = mix.play(d, requests, leavers=6, timeout=MIX_LIMIT_S)
         again = mix.play(d, requests, leavers=5, timeout=MIX_LIMIT_S)

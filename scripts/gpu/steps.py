@@ -108,9 +108,9 @@ def measure_parts(ctx, s, args):
 
     def attention_alone(batch, context):
         path = ctx.work / "attention_alone.json"
-        must(ctx.run("tandem-bench", "attention", "--backend", "cuda", "--device", ctx.device, "--only", "decode", "--heads", "32/8", "--policies", "unified",
+        must(ctx.run("tandem-bench", "attention", "--backend", "cuda", "--device", ctx.device, "--only", "decode", "--heads", "32/8", "--policies", "auto",
                      "--name", f"{batch}x{context}", "--json", path, limit_s=300), "tandem-bench attention")
-        return json.loads(path.read_text())["cells"][0]["us"]["unified"]
+        return json.loads(path.read_text())["cells"][0]["us"]["auto"]
 
     parts = {"glue": steps_without("no_glue", "64,256", "1024", "rmsnorm,rope_kv,swiglu,sample"),
              "attention": steps_without("no_attention", "64,256", "2048,4096", "attention")}

@@ -191,16 +191,27 @@ def test_steps_whole_and_without(tmp_path):
 def test_attention_on_the_cpu(tmp_path):
     """A few small cells for real: whoever measures them on a GPU runs the same lines."""
     out = tmp_path / "attention.json"
-    r = subprocess.run([BENCH, "attention", "--backend", "cpu", "--only", "trace", "--max-keys", "8300", "--trace-steps", "1", "--policies", "serial",
+    r = subprocess.run([BENCH, "attention", "--backend", "cpu", "--only", "trace", "--max-keys", "8300", "--trace-steps", "1", "--policies", "none",
                         "--rounds", "1", "--max-seconds", "0.001", "--gb-s", "10", "--json", out], capture_output=True, text=True,
                        timeout=120 * SLOWNESS, stdin=subprocess.DEVNULL)
     assert r.returncode == 0, r.stdout + r.stderr
     o = json.loads(out.read_text())
     assert o["backend"] == "cpu" and o["cells"] and all(c["kind"] == "trace" and sum(c["kv_len"]) <= 8300 for c in o["cells"])
-    assert all(c["us"]["serial"] > 0 and list(c["us"]) == ["serial"] for c in o["cells"])
-    assert "serial" in o["traces"][0] and "unified" not in o["traces"][0]
+    assert all(c["us"]["none"] > 0 and list(c["us"]) == ["none"] for c in o["cells"])
+    assert "none" in o["traces"][0] and "auto" not in o["traces"][0]
     r = subprocess.run([BENCH, "attention", "--heads", "nonsense"], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
     assert r.returncode != 0 and "not like 32/8" in r.stderr
+
+
+def test_no_policy_of_attention_lacks_partials(tmp_path):
+    """Every cell that a report measures: what a policy wants to share and to split finds room, so that its column is the policy's."""
+    out = tmp_path / "attention.json"
+    r = subprocess.run([BENCH, "attention", "--fake", "--trace-steps", "8", "--json", out], capture_output=True, text=True, timeout=240 * SLOWNESS,
+                       stdin=subprocess.DEVNULL)
+    assert r.returncode == 0 and "*:" not in r.stdout, r.stdout + r.stderr
+    cells = json.loads(out.read_text())["cells"]
+    assert len(cells) > 100 and all(set(c["us"]) == {"auto", "none", "always", "pat", "persistentkv", "flashdecode"} for c in cells)
+    assert [(c["name"], c["short"]) for c in cells if c["short"]] == []
 
 
 def test_attention_of_other_heads(tmp_path):
@@ -210,8 +221,8 @@ def test_attention_of_other_heads(tmp_path):
                             "--json", out], capture_output=True, text=True, timeout=120 * SLOWNESS, stdin=subprocess.DEVNULL)
         assert r.returncode == 0 and f"head dim {dim}" in r.stdout, r.stdout + r.stderr
         cells = json.loads(out.read_text())["cells"]
-        assert cells and all(c["head_dim"] == dim and "serial" in c["us"] for c in cells)
-        assert all(("unified" in c["us"]) == (dim != 256) for c in cells)
-    for options, word in ((["--head-dim", "80"], "64, 96, 128 or 256"), (["--head-dim", "256", "--policies", "pat"], "no plans")):
+        assert cells and all(c["head_dim"] == dim and "auto" in c["us"] for c in cells)
+        assert all(("always" in c["us"]) == (dim != 256) for c in cells)
+    for options, word in ((["--head-dim", "80"], "64, 96, 128 or 256"), (["--head-dim", "256", "--policies", "none"], "no plans"), (["--policies", "unified"], "no 'unified'")):
         r = subprocess.run([BENCH, "attention", "--fake", *options], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
         assert r.returncode != 0 and word in r.stderr

@@ -311,7 +311,7 @@ def test_options_and_poison(tmp_path):
 # ---- attention beside peers ----
 
 def attention_cell(kind, name, ours, kv_len=(4096, 4096), shared=(0, 0), **us):
-    return {"kind": kind, "name": name, "heads": 32, "kv_heads": 8, "floor_us": 1.0, "plan_us": {}, "us": {"unified": ours, **us},
+    return {"kind": kind, "name": name, "heads": 32, "kv_heads": 8, "floor_us": 1.0, "plan_us": {}, "us": {"always": ours, **us}, "short": {},
             "kv_len": list(kv_len), "shared": list(shared)}
 
 
@@ -327,16 +327,21 @@ def test_attention_stands_beside_the_best_peer():
     cells = attention.join(ours, peers)
     assert [(c["peer"], c["peer_us"]) for c in cells] == [("b", 19.0), ("a", 40.0), ("b", 10.0), ("a", 100.0)]
     s = core.Stage("attention", "")
-    attention.tell(s, cells, "unified", GOALS)
+    attention.tell(s, cells, "always", GOALS)
     assert [(b["what"].split()[0], b["ahead"]) for b in s.bars] == [("decode", False), ("tree", True), ("tree", True), ("tree", True), ("shared", False),
                                                                     ("decode", True)]
     assert s.bars[-2]["ours"] == pytest.approx(2.0)  # of 4 and 1: the tree without sharing is not among them
     s = core.Stage("attention", "")
-    attention.tell(s, attention.join(ours, {}), "unified", GOALS)
+    attention.tell(s, attention.join(ours, {}), "always", GOALS)
     assert [b["what"] for b in s.bars] == ["decode 1x16384 32/8"] and len(s.body) > 0  # without peers, no judgement but by goals
     s = core.Stage("attention", "")
-    attention.tell(s, attention.join(ours, {}), "unified", None)
+    attention.tell(s, attention.join(ours, {}), "always", None)
     assert s.bars == [] and len(s.body) > 0
+    assert "*" not in "\n".join(s.body)
+    cells[1]["us"]["pat"], cells[1]["short"] = 33.0, {"pat": 2}  # partials did not suffice: the cell says so
+    s = core.Stage("attention", "")
+    attention.tell(s, cells, "always", None)
+    assert any("| 33.0* |" in line or "| 33* |" in line for line in s.body) and any(line.startswith("*: ") and "pat in 1 of 4" in line for line in s.body)
 
 
 def test_goals_of_attention():
@@ -346,7 +351,7 @@ def test_goals_of_attention():
                       attention_cell("tree", "c", 99.0, shared=of_63), {**attention_cell("decode", "d", 204.0), "floor_us": 200.0},
                       {**attention_cell("decode", "e", 205.0), "floor_us": 200.0}]}
     s = core.Stage("attention", "")
-    attention.tell_goals(s, attention.join(ours, {"cells": [peer_cell("tree", n, a=20.0) for n in "abc"]}), "unified", GOALS)
+    attention.tell_goals(s, attention.join(ours, {"cells": [peer_cell("tree", n, a=20.0) for n in "abc"]}), "always", GOALS)
     assert [(b["what"], b["ahead"]) for b in s.bars] == [("tree a 32/8, twice as fast", True), ("tree b 32/8, twice as fast", False),
                                                          ("decode d 32/8, rate", True), ("decode e 32/8, rate", False)]
 
@@ -356,7 +361,7 @@ def test_a_trace_is_its_held_out_seeds():
     ours = {"cells": [attention_cell("trace", f"zipf B8 seed {seed} step {step}", us) for seed, step, us in steps]}
     peers = {"cells": [peer_cell("trace", f"zipf B8 seed {seed} step {step}", a=2 * us + 1, b=1.0) for seed, step, us in steps]}
     del peers["cells"][3]["us"]["b"]  # not on every step: no mean of all
-    mean, sd, theirs, name = attention.traces(attention.join(ours, peers), "unified")["zipf B8"]
+    mean, sd, theirs, name = attention.traces(attention.join(ours, peers), "always")["zipf B8"]
     assert mean == pytest.approx(31) and sd == pytest.approx(250 ** 0.5) and theirs == pytest.approx(63) and name == "a"
 
 
@@ -376,7 +381,7 @@ def test_without_peers_each_is_left_out_by_name(tmp_path):
     assert o["totals"]["failed"] == 0 and o["totals"]["passed"] == 1 and o["stages"][0]["bars"] == [], text  # times that plans predict are no figures
     assert [x["what"].split(" beside")[0] for x in o["stages"][0]["not_run"]] == list(attention_peers.PEERS)
     cells = o["stages"][0]["data"]["attention"]
-    assert {c["kind"] for c in cells} == {"decode", "tree", "trace"} and all(c["us"]["unified"] >= c["floor_us"] for c in cells)
+    assert {c["kind"] for c in cells} == {"decode", "tree", "trace"} and all(c["us"]["always"] >= c["floor_us"] for c in cells)
     assert "bimodal B8" in text and "1,1024_2048,32" in text
 
 

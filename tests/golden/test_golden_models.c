@@ -61,6 +61,8 @@ typedef struct machine {
   uint32_t stripe; /* pages of one sequence */
   float *logits;
   const scenario *scenario;
+  td_compiled *forward, *sample;
+  td_devptr logits_at;
 } machine;
 
 static void die(const char *what, const td_error *err)
@@ -93,6 +95,26 @@ static void order_pages(machine *m, uint32_t n_pages)
   }
 }
 
+/* In two programs: sampling may overwrite the logits. */
+static void compile(machine *m, const char *path)
+{
+  td_error err = {0};
+  td_program *all, *part;
+  const struct {
+    uint32_t kinds;
+    td_compiled **out;
+  } parts[] = {{TD_OP_ALL & ~(1u << TD_OP_SAMPLE), &m->forward}, {1u << TD_OP_SAMPLE, &m->sample}};
+  if (td_model_program(m->model, m->kv, &all, &err))
+    die(path, &err);
+  m->logits_at = td_program_buffer_at(all, "logits");
+  for (int i = 0; i < 2; i++) {
+    if (td_program_keep(all, parts[i].kinds, &part, &err) || m->be->ops->compile(m->be, part, parts[i].out, &err))
+      die(path, &err);
+    td_program_destroy(part);
+  }
+  td_program_destroy(all);
+}
+
 static void machine_start(machine *m, const char *path, const scenario *s, uint32_t n_sequences, uint32_t context)
 {
   td_error err = {0};
@@ -114,6 +136,7 @@ static void machine_start(machine *m, const char *path, const scenario *s, uint3
   td_kv_shape shape = td_model_kv_shape(&m->desc, n_pages, s->page_tokens);
   if (m->be->ops->kv_create(m->be, &shape, &m->kv, &err))
     die(path, &err);
+  compile(m, path);
   m->page_table = must_alloc(n_pages, sizeof *m->page_table);
   m->logits = must_alloc((size_t)MAX_ROWS * m->desc.vocab, sizeof *m->logits);
   order_pages(m, n_pages);
@@ -130,6 +153,8 @@ static void machine_stop(machine *m)
   free(m->logits);
   td_plan_destroy(m->plan);
   td_model_destroy(m->model);
+  m->be->ops->discard(m->be, m->forward);
+  m->be->ops->discard(m->be, m->sample);
   m->be->ops->destroy(m->be);
   td_model_files_close(m->files);
 }
@@ -239,23 +264,21 @@ static int check_token(const machine *m, sequence *s, uint32_t slot, const float
 static int run_step(machine *m, sequence *all, bool reference)
 {
   td_error err = {0};
-  int32_t sampled[MAX_ROWS];
+  td_outcome out;
   td_plan *p = m->plan;
   int failures = 0;
-  m->be->ops->step_begin(m->be, p);
-  td_devptr logits = td_model_forward(m->model, m->kv, p);
-  if (m->be->ops->download(m->be, logits, (size_t)p->n_logits * m->desc.vocab * sizeof(float), m->logits, &err))
+  td_backend_submit(m->be, m->forward, p);
+  if (td_backend_wait(m->be, &out, &err))
+    die("forward", &err);
+  if (m->be->ops->download(m->be, m->logits_at, (size_t)p->n_logits * m->desc.vocab * sizeof(float), m->logits, &err))
     die("download", &err);
-  if (p->n_logits > 0) {
-    td_sample_params sample = {logits, m->desc.vocab};
-    m->be->ops->sample(m->be, &sample);
-  }
-  if (m->be->ops->step_end(m->be, sampled, &err))
-    die("step_end", &err);
+  td_backend_submit(m->be, m->sample, p);
+  if (td_backend_wait(m->be, &out, &err))
+    die("sampling", &err);
   for (uint32_t i = 0; i < p->n_logits; i++) {
     uint32_t slot = p->rows[p->logits_rows[i]].slot;
     failures +=
-        check_token(m, &all[slot], slot, m->logits + (size_t)i * m->desc.vocab, sampled[i], reference);
+        check_token(m, &all[slot], slot, m->logits + (size_t)i * m->desc.vocab, out.ids[i], reference);
   }
   return failures;
 }

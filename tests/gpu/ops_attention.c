@@ -116,6 +116,60 @@ void test_attention_shared_nan(const heads *h)
   batch_free(b);
 }
 
+/* A step of b's rows, by itself or together with other's, against float64. */
+static void check_stores(const batch *b, const batch *other, const char *when)
+{
+  char what[160];
+  const batch *both[] = {b, other};
+  uint32_t n_stores = other ? 2 : 1, n_tokens = batch_tokens(b->rows, b->n_rows);
+  td_devptr qkv[2], out[2];
+  plan_reset(b->h->page_tokens);
+  for (uint32_t r = 0; r < b->n_rows; r++)
+    plan_add_row(b->rows[r].q_len, b->rows[r].kv_len, b->rows[r].pages);
+  for (uint32_t i = 0; i < n_stores; i++) {
+    qkv[i] = batch_qkv(both[i], both[i]->rows, both[i]->n_rows);
+    out[i] = device_alloc((size_t)n_tokens * both[i]->h->n_heads * both[i]->h->head_dim * be->activation_bytes);
+  }
+  td_op ops[4];
+  for (uint32_t i = 0; i < n_stores; i++)
+    batch_attention_ops(both[i], qkv[i], out[i], ops + 2 * i);
+  run_ops(ops, 2 * n_stores);
+  for (uint32_t i = 0; i < n_stores; i++) {
+    const heads *h = both[i]->h;
+    size_t n_out = (size_t)n_tokens * h->n_heads * h->head_dim;
+    float *got = fetch(out[i], n_out, false);
+    double *want = batch_reference(both[i], both[i]->rows, both[i]->n_rows);
+    snprintf(what, sizeof what, "attention of two stores, %s, heads=%u/%u dim=%u window=%u", when, h->n_heads, h->n_kv_heads, h->head_dim, h->window);
+    check(what, got, want, n_out, be->activation_bytes == 2 ? 1.5 * eps_out : 2e-5);
+    free(got), free(want);
+  }
+}
+
+void test_attention_of_two_stores(const heads *first, const heads *second, bool mixed)
+{
+  enum { N = 20, PREFIX = 512 };
+  uint32_t rows[N][2], shares[N][2];
+  for (uint32_t r = 0; r < N; r++) {
+    rows[r][0] = mixed && r == 7 ? 40 : 1;
+    rows[r][1] = PREFIX + 50 + 37 * r;
+    shares[r][0] = r ? r - 1 : 0;
+    shares[r][1] = r % (N / 2) ? PREFIX : 0;
+  }
+  batch *a = batch_make(first, (const uint32_t (*)[2])rows, (const uint32_t (*)[2])shares, N);
+  batch *b = batch_make(second, (const uint32_t (*)[2])rows, (const uint32_t (*)[2])shares, N);
+  for (uint32_t r = 0; r < N; r++) /* groups share page ids */
+    memcpy(b->rows[r].pages, a->rows[r].pages, sizeof b->rows[r].pages);
+  batch_poison(a), batch_write(a);
+  batch_poison(b), batch_write(b);
+  check_stores(a, NULL, "the first alone");
+  check_stores(b, NULL, "the second alone");
+  check_stores(a, b, "both in one step");
+  check_stores(b, a, "both the other way round");
+  batch_free(b);
+  check_stores(a, NULL, "the first when the second is gone");
+  batch_free(a);
+}
+
 void test_attention_alone(const heads *h, uint32_t len)
 {
   uint32_t cuts[][2] = {{1, len}, {1, 1}, {2, len / 2}, {37, len - 100}, {1, 129}, {20, 140}, {1, len - 1}};
@@ -171,29 +225,24 @@ typedef struct recorded_step {
   const batch *b;
   td_weight *table; /* [rows, width] qkv of each row's token */
   td_devptr qkv, out;
+  td_compiled *plain, *captured; /* the same program */
 } recorded_step;
 
 static uint32_t qkv_width(const heads *h) { return (h->n_heads + 2 * h->n_kv_heads) * h->head_dim; }
 
-static void queue_recorded(void *arg, const td_plan *p)
+static td_compiled *compile_step(const recorded_step *r)
 {
-  const recorded_step *r = arg;
-  (void)p;
-  be->ops->embed(be, &(td_embed_params){r->table, r->qkv, qkv_width(r->b->h)});
-  batch_queue_attention(r->b, r->qkv, r->out);
+  td_op ops[3] = {{.kind = TD_OP_EMBED, .embed = {r->table, r->qkv, qkv_width(r->b->h)}}};
+  batch_attention_ops(r->b, r->qkv, r->out, ops + 1);
+  return compile_ops(ops, 3);
 }
 
-static float *run_recorded(const recorded_step *r, const batch_row *rows, uint32_t n, bool replay)
+static float *run_recorded(const recorded_step *r, const batch_row *rows, uint32_t n, bool captured)
 {
   plan_reset(r->b->h->page_tokens);
   for (uint32_t i = 0; i < n; i++)
     plan_add_row(1, rows[i].kv_len, rows[i].pages);
-  be->ops->step_begin(be, plan);
-  if (!replay)
-    queue_recorded((void *)r, plan);
-  else
-    expect(be->ops->replay(be), "a recorded step is replayed");
-  step_end();
+  expect(run_step(captured ? r->captured : r->plain) == captured, "a captured step is launched");
   return fetch(r->out, (size_t)n * r->b->h->n_heads * r->b->h->head_dim, false);
 }
 
@@ -212,14 +261,15 @@ static void compare_recorded(const recorded_step *r, const batch_row *rows, uint
   free(replayed), free(queued);
 }
 
-/* One short row, for which a recording is made smaller (kernels/cuda/record.cu), rows alone, rows of which each n_together have a prefix of n_shared
+/* One short row, for which a recording is made smaller (kernels/cuda/capture.cu), rows alone, rows of which each n_together have a prefix of n_shared
  * tokens in common, whole pages, and rows alone again: then an earlier step's plan is still there. */
 static void test_recorded(const heads *h, const uint32_t *lens, uint32_t n_alone, const uint32_t *shared_lens, uint32_t n_recorded,
                           uint32_t n_together, uint32_t n_shared)
 {
   td_error err;
   uint32_t rows[2 * MAX_ROWS][2], shares[2 * MAX_ROWS][2] = {{0}};
-  if (!be->ops->record)
+  td_capture ignored;
+  if (!be->ops->capture)
     return;
   for (uint32_t r = 0; r < n_alone + n_recorded; r++) {
     rows[r][0] = 1;
@@ -235,12 +285,16 @@ static void test_recorded(const heads *h, const uint32_t *lens, uint32_t n_alone
                      .out = device_alloc((size_t)n_recorded * h->n_heads * h->head_dim * be->activation_bytes)};
   batch_poison(b);
   batch_write(b);
-  die(be->ops->record(be, n_recorded, queue_recorded, &r, &err), &err, "record");
+  r.plain = compile_step(&r);
+  r.captured = compile_step(&r);
+  die(be->ops->capture(be, r.captured, n_recorded, &ignored, &err), &err, "capture");
   compare_recorded(&r, b->rows, 1, " one row");
   compare_recorded(&r, b->rows, n_alone, "");
   compare_recorded(&r, b->rows + n_alone, 1, " one row with a prefix");
   compare_recorded(&r, b->rows + n_alone, n_recorded, " shared");
   compare_recorded(&r, b->rows, n_alone, " after shared");
+  be->ops->discard(be, r.plain);
+  be->ops->discard(be, r.captured);
   free(last);
   batch_free(b);
 }

@@ -15,6 +15,9 @@ void test_attention_shared(const heads *h, uint32_t n_rows, const uint32_t token
 void test_attention_shared_values(const heads *h, uint32_t n_rows, const uint32_t tokens[3]);
 /* One element of a shared prefix's values is not a number: it comes out of all rows behind it, and of no others. */
 void test_attention_shared_nan(const heads *h);
+/* Two stores, of other heads and windows, that one step's rows have pages in: each op gets its own store's plan, whichever was made last, in a
+ * step of one of them or of both, and again when the other one is gone. Decodes of shared prefixes, with a prompt's chunk among them if `mixed`. */
+void test_attention_of_two_stores(const heads *first, const heads *second, bool mixed);
 /* The batch rule: the same bits however a prompt was cut, and whatever else is in the step. */
 void test_attention_alone(const heads *h, uint32_t len);
 /* What is not a number in a row's past must come out: all heads of all its tokens see it, and nobody else does. */

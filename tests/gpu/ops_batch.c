@@ -88,13 +88,16 @@ batch *batch_make(const heads *h, const uint32_t (*rows)[2], const uint32_t (*sh
                                 .n_kv_heads = h->n_kv_heads,
                                 .head_dim = h->head_dim,
                                 .rotary_dim = h->head_dim};
-  td_kv_shape shape = {2, b->n_pages, h->page_tokens, h->n_kv_heads, h->head_dim, h->n_heads, h->window};
+  td_kv_shape shape = {.n_layers = 2, .n_pages = b->n_pages, .page_tokens = h->page_tokens,
+                       .n_kv_heads = h->n_kv_heads, .head_dim = h->head_dim, .n_heads = h->n_heads,
+                       .window_tokens = h->window};
   die(be->ops->kv_create(be, &shape, &b->rope.kv, &err), &err, "kv");
   return b;
 }
 
 void batch_free(batch *b)
 {
+  be->ops->kv_destroy(be, b->rope.kv);
   free(b->rows), free(b->q), free(b->kv), free(b->q_norm), free(b->k_norm);
   free(b);
 }
@@ -109,9 +112,7 @@ static void run_rope(const batch *b, td_devptr qkv)
   td_rope_kv_params p = b->rope;
   p.n_heads = 1;
   p.qkv = qkv;
-  be->ops->step_begin(be, plan);
-  be->ops->rope_kv(be, &p);
-  step_end();
+  run_ops(&(td_op){.kind = TD_OP_ROPE_KV, .rope_kv = p}, 1);
 }
 
 /* The step of the plan. nan_values: instead of the tokens' own, if there are such. */
@@ -187,21 +188,21 @@ void batch_write(const batch *b)
   free(spans);
 }
 
-void batch_queue_attention(const batch *b, td_devptr qkv, td_devptr out)
+void batch_attention_ops(const batch *b, td_devptr qkv, td_devptr out, td_op ops[2])
 {
   const heads *h = b->h;
-  td_rope_kv_params rope = b->rope;
-  rope.qkv = qkv;
-  be->ops->rope_kv(be, &rope);
-  be->ops->attention(be, &(td_attention_params){.qkv = qkv,
-                                                .out = out,
-                                                .kv = rope.kv,
-                                                .scale = (float)(1 / sqrt(h->head_dim)),
-                                                .window_tokens = h->window,
-                                                .layer = 1,
-                                                .n_heads = h->n_heads,
-                                                .n_kv_heads = h->n_kv_heads,
-                                                .head_dim = h->head_dim});
+  ops[0] = (td_op){.kind = TD_OP_ROPE_KV, .rope_kv = b->rope};
+  ops[0].rope_kv.qkv = qkv;
+  ops[1] = (td_op){.kind = TD_OP_ATTENTION,
+                   .attention = {.qkv = qkv,
+                                 .out = out,
+                                 .kv = b->rope.kv,
+                                 .scale = (float)(1 / sqrt(h->head_dim)),
+                                 .window_tokens = h->window,
+                                 .layer = 1,
+                                 .n_heads = h->n_heads,
+                                 .n_kv_heads = h->n_kv_heads,
+                                 .head_dim = h->head_dim}};
 }
 
 static const float *q_of(const batch *b, const batch_row *r, uint32_t pos)
@@ -209,26 +210,34 @@ static const float *q_of(const batch *b, const batch_row *r, uint32_t pos)
   return b->q + (size_t)(r->q_at + pos - r->q_from) * b->h->n_heads * b->h->head_dim;
 }
 
-float *batch_attend(const batch *b, const batch_row *rows, uint32_t n_rows)
+td_devptr batch_qkv(const batch *b, const batch_row *rows, uint32_t n_rows)
 {
   const heads *h = b->h;
   uint32_t n_tokens = batch_tokens(rows, n_rows);
   size_t n_q = (size_t)h->n_heads * h->head_dim, width = n_q + kv_width(h);
-  float *x = malloc(n_tokens * width * sizeof *x);
-  plan_reset(h->page_tokens);
-  for (uint32_t r = 0; r < n_rows; r++) {
-    for (uint32_t i = 0, pos = rows[r].kv_len - rows[r].q_len; i < rows[r].q_len; i++, pos++) {
-      float *to = x + (plan->n_tokens + i) * width;
+  float *x = malloc(n_tokens * width * sizeof *x), *to = x;
+  for (uint32_t r = 0; r < n_rows; r++)
+    for (uint32_t pos = rows[r].kv_len - rows[r].q_len; pos < rows[r].kv_len; pos++, to += width) {
       memcpy(to, q_of(b, &rows[r], pos), n_q * sizeof *x);
       memcpy(to + n_q, batch_kv_at(b, &rows[r], pos), kv_width(h) * sizeof *x);
     }
-    plan_add_row(rows[r].q_len, rows[r].kv_len, rows[r].pages);
-  }
-  td_devptr qkv = activations(x, n_tokens, (uint32_t)width), out = device_alloc(n_tokens * n_q * be->activation_bytes);
-  be->ops->step_begin(be, plan);
-  batch_queue_attention(b, qkv, out);
-  step_end();
+  td_devptr qkv = activations(x, n_tokens, (uint32_t)width);
   free(x);
+  return qkv;
+}
+
+float *batch_attend(const batch *b, const batch_row *rows, uint32_t n_rows)
+{
+  const heads *h = b->h;
+  uint32_t n_tokens = batch_tokens(rows, n_rows);
+  size_t n_q = (size_t)h->n_heads * h->head_dim;
+  plan_reset(h->page_tokens);
+  for (uint32_t r = 0; r < n_rows; r++)
+    plan_add_row(rows[r].q_len, rows[r].kv_len, rows[r].pages);
+  td_devptr qkv = batch_qkv(b, rows, n_rows), out = device_alloc(n_tokens * n_q * be->activation_bytes);
+  td_op ops[2];
+  batch_attention_ops(b, qkv, out, ops);
+  run_ops(ops, 2);
   return fetch(out, n_tokens * n_q, false);
 }
 

@@ -48,9 +48,10 @@ void batch_write(const batch *b);
 
 /* The step: the last q_len tokens of all these rows at once, which are b's, or copies of them with other lengths. Returns
  * [tokens, n_heads * head_dim]; the caller frees. */
+td_devptr batch_qkv(const batch *b, const batch_row *rows, uint32_t n_rows); /* of those tokens, as a product would leave it */
 float *batch_attend(const batch *b, const batch_row *rows, uint32_t n_rows);
 double *batch_reference(const batch *b, const batch_row *rows, uint32_t n_rows);
 uint32_t batch_tokens(const batch_row *rows, uint32_t n_rows);
-void batch_queue_attention(const batch *b, td_devptr qkv, td_devptr out);
+void batch_attention_ops(const batch *b, td_devptr qkv, td_devptr out, td_op ops[2]);
 
 #endif

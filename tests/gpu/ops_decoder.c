@@ -12,7 +12,7 @@ enum { LAYERS = 2, ROWS = 16, LONGEST = 1000 };
 
 /* Host values of a decoder, the same for all backends: weights borrow them. */
 typedef struct values {
-  float *embed, *qkv[LAYERS], *bias[LAYERS], *o[LAYERS], *gate_up[LAYERS], *down[LAYERS], *head, *norms[2 * LAYERS + 1];
+  float *embed, *qkv[LAYERS], *bias[LAYERS], *o[LAYERS], *gate_up[LAYERS], *down[LAYERS], *head, *norms[2 * LAYERS + 1], *q_norm, *k_norm;
   float *past[ROWS]; /* q|k|v of every token but the last, of all layers alike */
   float inv_freq[128];
 } values;
@@ -22,6 +22,7 @@ typedef struct decoder {
   td_weight *embed, *qkv[LAYERS], *o[LAYERS], *gate_up[LAYERS], *down[LAYERS], *head;
   td_devptr norms[2 * LAYERS + 1], x, h, in_qkv, attn, in_gate_up, act, last_x, last_attn, logits;
   td_rope_kv_params rope;
+  td_compiled *plain, *captured; /* the same program */
 } decoder;
 
 static const uint32_t lens[ROWS] = {1, 2, 16, 17, 64, 65, 300, LONGEST, 33, 129, 700, 5, 250, 999, 18, 400};
@@ -53,19 +54,102 @@ static void make_values(values *v, const decoder_shape *s)
   }
   for (uint32_t r = 0; r < ROWS; r++)
     v->past[r] = random_values((size_t)lens[r] * qkv_width(s), 1);
+  v->q_norm = s->norm ? norm_values(s->head_dim) : NULL;
+  v->k_norm = s->norm ? norm_values(s->head_dim) : NULL;
   for (uint32_t i = 0; i < s->head_dim / 2; i++)
     v->inv_freq[i] = (float)pow(10000, -2.0 * i / s->head_dim);
 }
 
 static void free_values(values *v)
 {
-  free(v->embed), free(v->head);
+  free(v->embed), free(v->head), free(v->q_norm), free(v->k_norm);
   for (uint32_t i = 0; i < 2 * LAYERS + 1; i++)
     free(v->norms[i]);
   for (uint32_t i = 0; i < LAYERS; i++)
     free(v->qkv[i]), free(v->bias[i]), free(v->o[i]), free(v->gate_up[i]), free(v->down[i]);
   for (uint32_t r = 0; r < ROWS; r++)
     free(v->past[r]);
+}
+
+static td_op linear_op(td_linear_params p) { return (td_op){.kind = TD_OP_LINEAR, .linear = p}; }
+
+static td_op norm_op(const decoder *d, td_devptr x, uint32_t which)
+{
+  td_rmsnorm_params p = {.x = x, .weight = d->norms[which], .out = d->h, .width = d->s->width, .eps = 1e-5f};
+  return (td_op){.kind = TD_OP_RMSNORM, .rmsnorm = p};
+}
+
+static td_op rope_op(const decoder *d, uint32_t layer)
+{
+  td_op op = {.kind = TD_OP_ROPE_KV, .rope_kv = d->rope};
+  op.rope_kv.layer = layer;
+  return op;
+}
+
+static td_op attention_op(const decoder *d, uint32_t layer)
+{
+  const decoder_shape *s = d->s;
+  td_attention_params p = {.qkv = d->in_qkv,
+                           .out = d->attn,
+                           .kv = d->rope.kv,
+                           .scale = (float)(1 / sqrt(s->head_dim)),
+                           .window_tokens = s->window,
+                           .layer = layer,
+                           .n_heads = s->n_heads,
+                           .n_kv_heads = s->n_kv_heads,
+                           .head_dim = s->head_dim};
+  return (td_op){.kind = TD_OP_ATTENTION, .attention = p};
+}
+
+enum { OPS_MAX = 9 * LAYERS + 5 };
+
+/* As models/forward.c has it. */
+static uint32_t decoder_ops(const decoder *d, td_op ops[OPS_MAX])
+{
+  const decoder_shape *s = d->s;
+  uint32_t n = 0, heads = s->n_heads * s->head_dim;
+  td_devptr x = d->x, attn = d->attn;
+  td_extent extent = TD_EXTENT_TOKENS;
+  ops[n++] = (td_op){.kind = TD_OP_EMBED, .embed = {d->embed, d->x, s->width}};
+  for (uint32_t i = 0; i < LAYERS; i++) {
+    ops[n++] = norm_op(d, x, 2 * i);
+    ops[n++] = linear_op((td_linear_params){d->qkv[i], d->h, d->in_qkv, s->width, qkv_width(s), s->bias, false, false});
+    ops[n++] = rope_op(d, i);
+    ops[n++] = attention_op(d, i);
+    if (i + 1 == LAYERS) {
+      extent = TD_EXTENT_SAMPLED;
+      ops[n++] = (td_op){.kind = TD_OP_GATHER, .extent = extent, .gather = {x, d->last_x, s->width}};
+      ops[n++] = (td_op){.kind = TD_OP_GATHER, .extent = extent, .gather = {attn, d->last_attn, heads}};
+      x = d->last_x;
+      attn = d->last_attn;
+    }
+    uint32_t behind = n;
+    ops[n++] = linear_op((td_linear_params){d->o[i], attn, x, heads, s->width, false, false, true});
+    ops[n++] = norm_op(d, x, 2 * i + 1);
+    ops[n++] = linear_op((td_linear_params){d->gate_up[i], d->h, d->in_gate_up, s->width, 2 * s->ffn_width, false, false, false});
+    ops[n++] = (td_op){.kind = TD_OP_SWIGLU, .swiglu = {d->in_gate_up, d->act, s->ffn_width}};
+    ops[n++] = linear_op((td_linear_params){d->down[i], d->act, x, s->ffn_width, s->width, false, false, true});
+    while (behind < n)
+      ops[behind++].extent = extent;
+  }
+  ops[n++] = norm_op(d, x, 2 * LAYERS);
+  ops[n++] = linear_op((td_linear_params){d->head, d->h, d->logits, s->width, s->vocab, false, true, false});
+  ops[n - 2].extent = ops[n - 1].extent = extent;
+  return n;
+}
+
+static void compile(decoder *d)
+{
+  td_op ops[OPS_MAX];
+  uint32_t n = decoder_ops(d, ops);
+  d->plain = compile_ops(ops, n);
+  d->captured = compile_ops(ops, n);
+}
+
+static void unload(decoder *d)
+{
+  be->ops->discard(be, d->plain);
+  be->ops->discard(be, d->captured);
 }
 
 /* Not waited for. */
@@ -97,10 +181,15 @@ static decoder load(const values *v, const decoder_shape *s)
   d.x = room(s->width), d.h = room(s->width), d.in_qkv = room(qkv_width(s)), d.attn = room(heads);
   d.in_gate_up = room(2 * s->ffn_width), d.act = room(s->ffn_width), d.last_x = room(s->width), d.last_attn = room(heads);
   d.logits = device_alloc((size_t)ROWS * s->vocab * sizeof(float));
-  td_kv_shape shape = {LAYERS, n_pages, s->page_tokens, s->n_kv_heads, s->head_dim, s->n_heads, s->window};
-  d.rope = (td_rope_kv_params){.qkv = d.in_qkv, .inv_freq = device_f32(v->inv_freq, s->head_dim / 2), .attn_factor = 1, .style = s->style,
+  td_kv_shape shape = {.n_layers = LAYERS, .n_pages = n_pages, .page_tokens = s->page_tokens,
+                       .n_kv_heads = s->n_kv_heads, .head_dim = s->head_dim, .n_heads = s->n_heads,
+                       .window_tokens = s->window};
+  d.rope = (td_rope_kv_params){.qkv = d.in_qkv, .inv_freq = device_f32(v->inv_freq, s->head_dim / 2), .attn_factor = 1, .norm_eps = 1e-6f, .style = s->style,
+                               .q_norm = s->norm ? device_f32(v->q_norm, s->head_dim) : (td_devptr){0},
+                               .k_norm = s->norm ? device_f32(v->k_norm, s->head_dim) : (td_devptr){0},
                                .n_heads = s->n_heads, .n_kv_heads = s->n_kv_heads, .head_dim = s->head_dim, .rotary_dim = s->head_dim};
   die(be->ops->kv_create(be, &shape, &d.rope.kv, &err), &err, "kv");
+  compile(&d);
   return d;
 }
 
@@ -116,72 +205,21 @@ static void write_past(const decoder *d, const values *v)
 {
   for (uint32_t r = 0; r < ROWS; r++)
     for (uint32_t i = 0; i < LAYERS && lens[r] > 1; i++) {
-      td_rope_kv_params p = d->rope;
       plan_reset(d->s->page_tokens);
       plan_add_row(lens[r] - 1, lens[r] - 1, pages_of(r));
-      be->ops->step_begin(be, plan);
-      p.qkv = activations(v->past[r], lens[r] - 1, qkv_width(d->s));
-      p.layer = i;
-      be->ops->rope_kv(be, &p);
-      step_end();
+      td_op op = rope_op(d, i);
+      op.rope_kv.qkv = activations(v->past[r], lens[r] - 1, qkv_width(d->s));
+      run_ops(&op, 1);
     }
-}
-
-static void norm(const decoder *d, td_devptr x, uint32_t which, uint32_t n)
-{
-  be->ops->rmsnorm(be, &(td_rmsnorm_params){x, d->norms[which], d->h, n, d->s->width, 1e-5f});
-}
-
-static void linear(const td_weight *w, td_devptr x, td_devptr out, uint32_t n, bool add)
-{
-  be->ops->linear(be, &(td_linear_params){.weight = w, .x = x, .out = out, .n = n, .add = add});
-}
-
-/* As models/forward.c has it. */
-static void queue_decoder(void *arg, const td_plan *p)
-{
-  const decoder *d = arg;
-  const decoder_shape *s = d->s;
-  uint32_t n = p->n_tokens;
-  td_devptr x = d->x, attn = d->attn;
-  be->ops->embed(be, &(td_embed_params){d->embed, d->x, s->width});
-  for (uint32_t i = 0; i < LAYERS; i++) {
-    td_rope_kv_params rope = d->rope;
-    rope.layer = i;
-    norm(d, x, 2 * i, n);
-    linear(d->qkv[i], d->h, d->in_qkv, n, false);
-    be->ops->rope_kv(be, &rope);
-    be->ops->attention(be, &(td_attention_params){.qkv = d->in_qkv, .out = d->attn, .kv = rope.kv, .scale = (float)(1 / sqrt(s->head_dim)),
-                                                  .window_tokens = s->window, .layer = i, .n_heads = s->n_heads,
-                                                  .n_kv_heads = s->n_kv_heads, .head_dim = s->head_dim});
-    if (i + 1 == LAYERS) {
-      be->ops->gather(be, &(td_gather_params){x, d->last_x, s->width});
-      be->ops->gather(be, &(td_gather_params){attn, d->last_attn, s->n_heads * s->head_dim});
-      x = d->last_x;
-      attn = d->last_attn;
-    }
-    linear(d->o[i], attn, x, n, true);
-    norm(d, x, 2 * i + 1, n);
-    linear(d->gate_up[i], d->h, d->in_gate_up, n, false);
-    be->ops->swiglu(be, &(td_swiglu_params){d->in_gate_up, d->act, n, s->ffn_width});
-    linear(d->down[i], d->act, x, n, true);
-  }
-  norm(d, x, 2 * LAYERS, n);
-  be->ops->linear(be, &(td_linear_params){.weight = d->head, .x = d->h, .out = d->logits, .n = n, .out_f32 = true});
 }
 
 /* The logits of rows [0, n) of lens. */
-static float *run(const decoder *d, uint32_t n, bool replay)
+static float *run(const decoder *d, uint32_t n, bool captured)
 {
   plan_reset(d->s->page_tokens);
   for (uint32_t r = 0; r < n; r++)
     plan_add_row(1, lens[r], pages_of(r));
-  be->ops->step_begin(be, plan);
-  if (!replay)
-    queue_decoder((void *)d, plan);
-  else
-    expect(be->ops->replay(be), "a recorded decoder is replayed");
-  step_end();
+  expect(run_step(captured ? d->captured : d->plain) == captured, "a captured decoder is launched");
   return fetch(d->logits, (size_t)n * d->s->vocab, true);
 }
 
@@ -202,20 +240,19 @@ static void spoil(const decoder *d)
   float *nan_values = malloc((size_t)ROWS * width * sizeof *nan_values);
   for (size_t i = 0; i < (size_t)ROWS * width; i++)
     nan_values[i] = NAN;
-  td_rope_kv_params p = d->rope;
-  p.qkv = activations(nan_values, ROWS, width);
+  td_devptr nan_qkv = activations(nan_values, ROWS, width);
   plan_reset(d->s->page_tokens);
   for (uint32_t r = 0; r < ROWS; r++)
     plan_add_row(1, lens[r], pages_of(r));
-  for (p.layer = 0; p.layer < LAYERS; p.layer++) {
-    be->ops->step_begin(be, plan);
-    be->ops->rope_kv(be, &p);
-    step_end();
+  for (uint32_t layer = 0; layer < LAYERS; layer++) {
+    td_op op = rope_op(d, layer);
+    op.rope_kv.qkv = nan_qkv;
+    run_ops(&op, 1);
   }
   free(nan_values);
 }
 
-/* Rounding makes both differ from f32; the recorded step may not differ by more, and not from run to run. */
+/* Rounding makes both differ from f32; the captured step may not differ by more, and not from run to run. */
 static void compare(const decoder *d, const float *want, uint32_t n)
 {
   char what[200];
@@ -223,37 +260,49 @@ static void compare(const decoder *d, const float *want, uint32_t n)
   spoil(d);
   float *once = run(d, n, true), *again = run(d, n, true), *queued = run(d, n, false);
   double q = distance(queued, want, n_all), r = distance(once, want, n_all);
-  snprintf(what, sizeof what, "decoder %u wide, heads %u/%u of %u, %u rows: error recorded %.2e, queued %.2e", d->s->width,
+  snprintf(what, sizeof what, "decoder %u wide, heads %u/%u of %u, %u rows: error captured %.2e, op by op %.2e", d->s->width,
            d->s->n_heads, d->s->n_kv_heads, d->s->head_dim, n, r, q);
   expect(r < 1.3 * q + 1e-4 && q < 0.05, what);
-  expect(memcmp(once, again, n_all * sizeof *once) == 0, "a recorded decoder gives the same bits again");
+  expect(memcmp(once, again, n_all * sizeof *once) == 0, "a captured decoder gives the same bits again");
   free(queued), free(once), free(again);
+}
+
+/* Steps of up to 16 rows that share nothing are fused on Hopper (kernels/cuda/fused.cuh). */
+static void capture(const decoder *d, uint32_t n_rows)
+{
+  td_error err;
+  td_capture c;
+  bool fused = false;
+  die(be->ops->capture(be, d->captured, n_rows, &c, &err), &err, "capture");
+  for (uint32_t i = 0; i < c.n_forms; i++)
+    fused |= c.not_fused[i] == NULL;
+  expect(!is_hopper() || fused, c.not_fused[c.n_forms - 1] ? c.not_fused[c.n_forms - 1] : "captured decoders of few rows are fused");
+  expect(!is_hopper() || c.n_fitted == c.n_forms, "all captured decoders' attention is fitted");
 }
 
 void test_decoder(const char *backend, const td_backend_config *config, const decoder_shape *s)
 {
-  static const uint32_t recorded[] = {16, 13, 8, 4, 2, 1}, rows[] = {1, 2, 4, 7, 8, 11, 13, 15, 16};
-  enum { FUSED = sizeof recorded / sizeof *recorded }; /* up to 16: kernels/cuda/fused.cuh */
+  static const uint32_t sizes[] = {16, 13, 8, 4, 2, 1}, rows[] = {1, 2, 4, 7, 8, 11, 13, 15, 16};
   td_error err;
   td_backend *cpu, *device;
   values v = {0};
   die(td_backend_create("cpu", config, &cpu, &err), &err, "cpu");
   die(td_backend_create(backend, config, &device, &err), &err, "backend");
-  if (device->ops->record) {
+  if (device->ops->capture) {
     make_values(&v, s);
     be = cpu;
     decoder reference = load(&v, s);
     write_past(&reference, &v);
     float *want = run(&reference, ROWS, false);
+    unload(&reference);
     be = device;
     decoder d = load(&v, s);
-    for (size_t i = 0; i < sizeof recorded / sizeof *recorded; i++)
-      die(be->ops->record(be, recorded[i], queue_decoder, &d, &err), &err, "record");
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+      capture(&d, sizes[i]);
     write_past(&d, &v);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
       compare(&d, want, rows[i]);
-    expect(!is_hopper() || be->n_fused_steps == FUSED, "recorded decoders of few rows are fused");
-    expect(!is_hopper() || be->n_fitted_steps >= sizeof recorded / sizeof *recorded, "all recorded decoders' attention is fitted");
+    unload(&d);
     free(want);
     free_values(&v);
   }

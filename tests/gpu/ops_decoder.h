@@ -1,4 +1,4 @@
-/* The section of test_ops about whole decode steps: a small decoder's recorded steps beside the same steps queued op by op, and both
+/* The section of test_ops about whole decode steps: a small decoder's captured steps beside the same steps op by op, and both
  * beside the CPU backend. */
 #ifndef TD_TESTS_GPU_OPS_DECODER_H
 #define TD_TESTS_GPU_OPS_DECODER_H
@@ -11,10 +11,10 @@
 typedef struct decoder_shape {
   uint32_t width, n_heads, n_kv_heads, head_dim, ffn_width, vocab, page_tokens, window;
   td_rope_style style;
-  bool bias; /* of q|k|v */
+  bool bias, norm; /* of q|k|v; of q's and k's heads */
 } decoder_shape;
 
-/* Steps of 1 to 16 rows; a backend of its own for each. Nothing where the backend records nothing. */
+/* Steps of 1 to 16 rows; a backend of its own for each. Nothing where the backend captures nothing. */
 void test_decoder(const char *backend, const td_backend_config *config, const decoder_shape *s);
 
 #endif

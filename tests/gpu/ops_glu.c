@@ -39,17 +39,30 @@ static void glu_make(glu_inputs *g, uint32_t n, uint32_t n_in, uint32_t width)
 
 static void glu_free(glu_inputs *g) { free(g->x), free(g->w), free(g->want); }
 
+/* False: the backend has no such kernel for so many rows. */
+static bool run_glu(const glu_inputs *g, td_devptr x, td_devptr out)
+{
+  td_error err;
+  td_outcome ignored;
+  td_compiled *compiled;
+  td_linear_swiglu_params p = {.weight = g->weight, .x = x, .out = out, .n_in = g->n_in, .width = g->width};
+  td_op op = {.kind = TD_OP_LINEAR_SWIGLU, .linear_swiglu = p};
+  if (be->ops->compile(be, &(td_program){.ops = &op, .n_ops = 1, .n_unsampled = 1}, &compiled, &err) != TD_OK)
+    return false;
+  td_backend_submit(be, compiled, plan);
+  bool served = td_backend_wait(be, &ignored, &err) == TD_OK;
+  be->ops->discard(be, compiled);
+  return served;
+}
+
 /* Rows from `first` on; NULL: not served. Behind the last row nothing may be written. */
 static float *glu_run(const glu_inputs *g, uint32_t first, uint32_t n, const char *what)
 {
   enum { GUARD_ROWS = 256 };
   size_t n_want = (size_t)n * g->width, n_all = n_want + (size_t)GUARD_ROWS * g->width;
   plan_tokens_only(n);
-  be->ops->step_begin(be, plan);
   td_devptr x = activations(g->x + (size_t)first * g->n_in, n, g->n_in), out = device_alloc(n_all * be->activation_bytes);
-  bool served = be->ops->linear_swiglu(be, &(td_linear_swiglu_params){g->weight, x, out, n, g->width});
-  step_end();
-  if (!served)
+  if (!run_glu(g, x, out))
     return NULL;
   float *got = fetch(out, n_all, false);
   bool clean = true;
@@ -91,8 +104,6 @@ static void test_glu(uint32_t n, uint32_t n_in, uint32_t width)
 void test_no_glu(void)
 {
   glu_inputs g;
-  if (!be->ops->linear_swiglu)
-    return;
   glu_make(&g, 150, 64, 64);
   float *got = glu_run(&g, 0, 150, "linear_swiglu, batch_invariant");
   expect(got == NULL, "linear_swiglu: not with batch_invariant");
@@ -106,7 +117,7 @@ void test_glus(test_size size)
   static const uint32_t glus[][3] = {{150, 64, 64},    {300, 192, 2240},  {384, 64, 5376},    {384, 64, 2560},  {150, 64, 8960},
                                      {1000, 64, 128},  {257, 128, 320},   {1024, 128, 64},    {513, 64, 2944},  {640, 2048, 192},
                                      {1024, 576, 1536}, {513, 4096, 1024}, {385, 64, 19008}, {640, 256, 8960}};
-  if (!be->ops->linear_swiglu)
+  if (strcmp(be->ops->name, "cpu") == 0)
     return;
   for (size_t i = 0; i < (size == TEST_TINY ? 3 : size == TEST_SMALL ? 8 : sizeof glus / sizeof *glus); i++)
     test_glu(glus[i][0], glus[i][1], glus[i][2]);

@@ -120,10 +120,34 @@ void plan_tokens_only(uint32_t n)
   plan_add_row(n, n, pages);
 }
 
-void step_end(void)
+td_compiled *compile_ops(const td_op *ops, uint32_t n)
 {
   td_error err;
-  die(be->ops->step_end(be, sampled, &err), &err, "step");
+  td_program *p;
+  td_compiled *compiled;
+  die(td_program_create(n, &p, &err), &err, "program");
+  for (uint32_t i = 0; i < n; i++)
+    td_program_add(p, ops[i]);
+  die(be->ops->compile(be, p, &compiled, &err), &err, "compile");
+  td_program_destroy(p);
+  return compiled;
+}
+
+bool run_step(td_compiled *compiled)
+{
+  td_error err;
+  td_outcome out;
+  td_backend_submit(be, compiled, plan);
+  die(td_backend_wait(be, &out, &err), &err, "step");
+  memcpy(sampled, out.ids, (out.n_ids < MAX_ROWS ? out.n_ids : MAX_ROWS) * sizeof *sampled);
+  return out.captured;
+}
+
+void run_ops(const td_op *ops, uint32_t n)
+{
+  td_compiled *compiled = compile_ops(ops, n);
+  run_step(compiled);
+  be->ops->discard(be, compiled);
 }
 
 /* Puts [n, width] values on the device as activations, in the layout that a download of them has. */

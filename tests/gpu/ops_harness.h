@@ -35,7 +35,9 @@ td_weight *device_weight(const td_weight_part *parts, uint32_t n_parts, uint64_t
 void plan_reset(uint32_t page_tokens);
 void plan_add_row(uint32_t q_len, uint32_t kv_len, const int32_t *pages);
 void plan_tokens_only(uint32_t n);
-void step_end(void);
+td_compiled *compile_ops(const td_op *ops, uint32_t n); /* be->ops->discard gives it back */
+bool run_step(td_compiled *compiled); /* of the plan; `sampled` has its ids; true: it was launched from a captured one */
+void run_ops(const td_op *ops, uint32_t n); /* a step of these alone */
 td_devptr activations(const float *v, uint32_t n, uint32_t width);
 float *fetch(td_devptr p, size_t n, bool f32); /* the caller frees */
 

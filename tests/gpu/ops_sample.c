@@ -2,7 +2,7 @@
  * no tolerance. When the backend under test is the CPU itself, the portable loops are the reference.
  *
  * Rows are random in everything: scale, ties, masses of -inf, NaN, one finite logit, temperature, top-p, top-k, min-p, seed.
- * They run in steps of 1 to 256 rows, queued one by one and (where the backend can) from recordings with more rows than the
+ * They run in steps of 1 to 256 rows, op by op and (where the backend can) from captured steps with more rows than the
  * step. */
 #include "ops_sample.h"
 
@@ -23,7 +23,7 @@ typedef struct side {
 } side;
 
 typedef struct tally {
-  int rows, steps, replays, bad, greedy, top_k, top_p, min_p, wrong;
+  int rows, steps, captured, bad, greedy, top_k, top_p, min_p, wrong;
 } tally;
 
 static uint64_t rng_state = 0x9E3779B97F4A7C15u;
@@ -141,19 +141,38 @@ static void fill_plan(side *s, uint32_t n, const td_sampling *sampling, const ui
   p->page_tokens = 16;
 }
 
-/* replay: take a recording if there is one. Returns whether there was. */
-static bool run_step(side *s, td_devptr logits, uint32_t vocab, bool replay, int32_t *ids)
+/* Returns whether it was launched from a captured one. */
+static bool run_step(side *s, td_compiled *compiled, int32_t *ids)
 {
   td_error err;
-  bool replayed = false;
-  s->be->ops->step_begin(s->be, s->plan);
-  if (replay && s->be->ops->replay)
-    replayed = s->be->ops->replay(s->be);
-  if (!replayed)
-    s->be->ops->sample(s->be, &(td_sample_params){logits, vocab});
+  td_outcome out;
+  td_backend_submit(s->be, compiled, s->plan);
+  must(td_backend_wait(s->be, &out, &err), &err);
   memset(ids, 0x55, ROWS * sizeof *ids);
-  must(s->be->ops->step_end(s->be, ids, &err), &err);
-  return replayed;
+  memcpy(ids, out.ids, out.n_ids * sizeof *ids);
+  return out.captured;
+}
+
+/* n_ops times the same. */
+static td_compiled *compile(side *s, td_devptr logits, uint32_t vocab, uint32_t n_ops)
+{
+  td_error err;
+  td_program *p;
+  td_compiled *compiled;
+  must(td_program_create(n_ops, &p, &err), &err);
+  for (uint32_t i = 0; i < n_ops; i++)
+    td_program_add(p, (td_op){.kind = TD_OP_SAMPLE, .extent = TD_EXTENT_SAMPLED, .sample = {logits, vocab}});
+  must(s->be->ops->compile(s->be, p, &compiled, &err), &err);
+  td_program_destroy(p);
+  return compiled;
+}
+
+/* A step that is not captured. */
+static void run_once(side *s, td_devptr logits, uint32_t vocab, int32_t *ids)
+{
+  td_compiled *compiled = compile(s, logits, vocab, 1);
+  run_step(s, compiled, ids);
+  s->be->ops->discard(s->be, compiled);
 }
 
 static void count(tally *t, const td_sampling *s, int32_t id)
@@ -166,9 +185,9 @@ static void count(tally *t, const td_sampling *s, int32_t id)
   t->min_p += s->min_p > 0;
 }
 
-/* The same n rows, from row `first` of the logits, on both sides. */
+/* The same n rows, from row `first` of the logits, on both sides; captured: instead of the first side's op, of first 0. */
 static void compare_step(side *got, side *want, td_devptr got_logits, td_devptr want_logits, uint32_t vocab, uint32_t first,
-                         uint32_t n, bool replay, tally *t)
+                         uint32_t n, td_compiled *captured, tally *t)
 {
   static td_sampling sampling[ROWS];
   static uint32_t positions[ROWS];
@@ -180,8 +199,11 @@ static void compare_step(side *got, side *want, td_devptr got_logits, td_devptr 
   }
   fill_plan(got, n, sampling, positions);
   fill_plan(want, n, sampling, positions);
-  t->replays += run_step(got, td_devptr_at(got_logits, offset), vocab, replay, ids);
-  run_step(want, td_devptr_at(want_logits, offset), vocab, false, reference);
+  if (captured)
+    t->captured += run_step(got, captured, ids);
+  else
+    run_once(got, td_devptr_at(got_logits, offset), vocab, ids);
+  run_once(want, td_devptr_at(want_logits, offset), vocab, reference);
   t->steps++;
   for (uint32_t i = 0; i < n; i++) {
     const td_sampling *s = &sampling[i];
@@ -189,58 +211,47 @@ static void compare_step(side *got, side *want, td_devptr got_logits, td_devptr 
     if (ids[i] != reference[i] && t->wrong++ < 5)
       printf("  vocab %u, row %u of %u: token %d, the CPU's is %d (temperature %g, top_p %g, min_p %g, top_k %d, %s)\n", vocab, i, n,
              ids[i], reference[i], (double)s->temperature, (double)s->top_p, (double)s->min_p, s->top_k,
-             replay ? "recorded" : "queued");
+             captured ? "captured" : "op by op");
   }
 }
 
-typedef struct recorded {
-  td_backend *be;
-  td_sample_params params;
-  uint32_t n_ops;
-} recorded;
-
-static void queue_samples(void *arg, const td_plan *plan)
-{
-  const recorded *r = arg;
-  (void)plan;
-  for (uint32_t i = 0; i < r->n_ops; i++)
-    r->be->ops->sample(r->be, &r->params);
-}
-
-/* Recordings need a KV store, and are the backend's for good. */
-static bool record_steps(side *s, td_devptr logits, uint32_t vocab, uint32_t n_ops, const uint32_t *sizes, uint32_t n_sizes)
+/* Captured steps of these sizes; NULL: the backend has none. They need a KV store. */
+static td_compiled *capture_steps(side *s, td_devptr logits, uint32_t vocab, uint32_t n_ops, const uint32_t *sizes, uint32_t n_sizes)
 {
   td_error err;
   td_kv *kv;
-  recorded r = {s->be, {logits, vocab}, n_ops};
+  td_capture ignored;
   td_kv_shape shape = {.n_layers = 1, .n_pages = 4, .page_tokens = 16, .n_kv_heads = 1, .head_dim = 64, .n_heads = 1};
-  if (!s->be->ops->record)
-    return false;
+  if (!s->be->ops->capture)
+    return NULL;
   must(s->be->ops->kv_create(s->be, &shape, &kv, &err), &err);
+  td_compiled *compiled = compile(s, logits, vocab, n_ops);
   for (uint32_t i = 0; i < n_sizes; i++)
-    must(s->be->ops->record(s->be, sizes[i], queue_samples, &r, &err), &err);
-  return true;
+    must(s->be->ops->capture(s->be, compiled, sizes[i], &ignored, &err), &err);
+  return compiled;
 }
 
 /* One upload of n rows, sampled in steps of many sizes. */
-static void compare_rows(side *got, side *want, float *x, uint32_t vocab, uint32_t n, bool record, tally *t)
+static void compare_rows(side *got, side *want, float *x, uint32_t vocab, uint32_t n, bool capture, tally *t)
 {
-  static const uint32_t sizes[] = {1, 3, 8, 19, 28, 29, 40, 57, 71}, record_sizes[] = {8, 40, ROWS};
+  static const uint32_t sizes[] = {1, 3, 8, 19, 28, 29, 40, 57, 71}, capture_sizes[] = {8, 40, ROWS};
   for (uint32_t i = 0; i < n; i++)
     make_row(x + (size_t)i * vocab, vocab);
   td_devptr a = upload(got, x, (size_t)n * vocab), b = upload(want, x, (size_t)n * vocab);
   for (uint32_t first = 0, i = 0; first < n; i++) {
     uint32_t m = sizes[i % 9] < n - first ? sizes[i % 9] : n - first;
-    compare_step(got, want, a, b, vocab, first, m, false, t);
+    compare_step(got, want, a, b, vocab, first, m, NULL, t);
     first += m;
   }
-  compare_step(got, want, a, b, vocab, 0, n, false, t);
-  if (!record || n < ROWS || !record_steps(got, a, vocab, 1, record_sizes, 3))
+  compare_step(got, want, a, b, vocab, 0, n, NULL, t);
+  td_compiled *captured = capture && n == ROWS ? capture_steps(got, a, vocab, 1, capture_sizes, 3) : NULL;
+  if (!captured)
     return;
   for (uint32_t i = 0; i < 9; i++)
-    compare_step(got, want, a, b, vocab, 0, sizes[i], true, t);
-  compare_step(got, want, a, b, vocab, 0, 200, true, t);
-  compare_step(got, want, a, b, vocab, 0, ROWS, true, t);
+    compare_step(got, want, a, b, vocab, 0, sizes[i], captured, t);
+  compare_step(got, want, a, b, vocab, 0, 200, captured, t);
+  compare_step(got, want, a, b, vocab, 0, ROWS, captured, t);
+  got->be->ops->discard(got->be, captured);
 }
 
 static bool compare_vocab(const char *backend, uint32_t vocab, uint32_t rounds, uint32_t rows)
@@ -254,9 +265,9 @@ static bool compare_vocab(const char *backend, uint32_t vocab, uint32_t rounds, 
   }
   for (uint32_t i = 0; i < rounds; i++)
     compare_rows(&got, &want, x, vocab, rows, i == 0, &t);
-  printf("sampling, vocab %u: %d tokens in %d steps, %d of them recorded (%d tokens greedy, %d top-k, %d top-p, %d min-p, %d not a "
+  printf("sampling, vocab %u: %d tokens in %d steps, %d of them captured (%d tokens greedy, %d top-k, %d top-p, %d min-p, %d not a "
          "number): %d differ\n",
-         vocab, t.rows, t.steps, t.replays, t.greedy, t.top_k, t.top_p, t.min_p, t.bad, t.wrong);
+         vocab, t.rows, t.steps, t.captured, t.greedy, t.top_k, t.top_p, t.min_p, t.bad, t.wrong);
   free(x);
   close_side(&got);
   close_side(&want);
@@ -292,7 +303,7 @@ static double now_us(void)
   return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
 }
 
-static double time_step(side *s, uint32_t n, const td_sampling *sampling)
+static double time_step(side *s, td_compiled *captured, uint32_t n, const td_sampling *sampling)
 {
   static td_sampling each[ROWS];
   static uint32_t positions[ROWS];
@@ -306,7 +317,7 @@ static double time_step(side *s, uint32_t n, const td_sampling *sampling)
   for (int round = 0; round < 6; round++) {
     fill_plan(s, n, each, positions);
     double begin = now_us();
-    if (!run_step(s, (td_devptr){0}, 0, true, ids))
+    if (!run_step(s, captured, ids))
       return NAN;
     double us = (now_us() - begin) / TIMED_OPS;
     best = us < best ? us : best;
@@ -329,7 +340,8 @@ static void time_logits(const char *backend, const char *what, float scale)
   float *x = malloc((size_t)ROWS * VOCAB * sizeof *x);
   for (size_t i = 0; x && i < (size_t)ROWS * VOCAB; i++)
     x[i] = normal() * scale;
-  if (x && record_steps(&s, upload(&s, x, (size_t)ROWS * VOCAB), VOCAB, TIMED_OPS, sizes, 8)) {
+  td_compiled *captured = x ? capture_steps(&s, upload(&s, x, (size_t)ROWS * VOCAB), VOCAB, TIMED_OPS, sizes, 8) : NULL;
+  if (captured) {
     printf("sampling, us per op, vocab %u, %s logits\n%8s", VOCAB, what, "rows");
     for (int c = 0; c < CASES; c++)
       printf("%17s", cases[c].name);
@@ -337,9 +349,10 @@ static void time_logits(const char *backend, const char *what, float scale)
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
       printf("%8u", sizes[i]);
       for (int c = 0; c < CASES; c++)
-        printf("%17.1f", time_step(&s, sizes[i], &cases[c].sampling));
+        printf("%17.1f", time_step(&s, captured, sizes[i], &cases[c].sampling));
       printf("\n");
     }
+    s.be->ops->discard(s.be, captured);
   }
   free(x);
   close_side(&s);

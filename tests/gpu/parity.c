@@ -22,6 +22,8 @@ typedef struct side {
   td_backend *be;
   td_model *model;
   td_kv *kv;
+  td_compiled *forward; /* without sampling, which might overwrite the logits */
+  td_devptr logits_at;
   float *logits; /* [MAX_ROWS, vocab] */
 } side;
 
@@ -51,6 +53,18 @@ static void must(td_status st, const td_error *err)
   exit(1);
 }
 
+static void compile(side *s)
+{
+  td_error err;
+  td_program *all, *forward;
+  must(td_model_program(s->model, s->kv, &all, &err), &err);
+  must(td_program_keep(all, TD_OP_ALL & ~(1u << TD_OP_SAMPLE), &forward, &err), &err);
+  must(s->be->ops->compile(s->be, forward, &s->forward, &err), &err);
+  s->logits_at = td_program_buffer_at(all, "logits");
+  td_program_destroy(all);
+  td_program_destroy(forward);
+}
+
 static void open_side(const char *backend, bool round, const td_model_files *files, side *s)
 {
   td_error err;
@@ -63,6 +77,7 @@ static void open_side(const char *backend, bool round, const td_model_files *fil
   must(td_model_load(files, &desc, s->be, MAX_TOKENS, MAX_ROWS, NULL, NULL, &s->model, &err), &err);
   must(s->be->ops->weights_wait(s->be, &err), &err);
   must(s->be->ops->kv_create(s->be, &shape, &s->kv, &err), &err);
+  compile(s);
   s->logits = malloc((size_t)MAX_ROWS * desc.vocab * sizeof *s->logits);
   must(s->logits ? TD_OK : td_fail(&err, TD_ERR_NOMEM, "no memory for logits"), &err);
 }
@@ -70,6 +85,7 @@ static void open_side(const char *backend, bool round, const td_model_files *fil
 static void close_side(side *s)
 {
   td_model_destroy(s->model);
+  s->be->ops->discard(s->be, s->forward);
   s->be->ops->destroy(s->be);
   free(s->logits);
 }
@@ -138,12 +154,11 @@ static void make_plan(const test_case *c)
 static void compute(side *s, const test_case *c)
 {
   td_error err;
-  int32_t ids[MAX_ROWS]; /* of no meaning: nothing is sampled, which might overwrite the logits */
+  td_outcome ignored;
   make_plan(c);
-  s->be->ops->step_begin(s->be, plan);
-  td_devptr logits = td_model_forward(s->model, s->kv, plan);
-  must(s->be->ops->step_end(s->be, ids, &err), &err);
-  must(s->be->ops->download(s->be, logits, (size_t)c->n_answer * desc.vocab * sizeof(float), s->logits, &err), &err);
+  td_backend_submit(s->be, s->forward, plan);
+  must(td_backend_wait(s->be, &ignored, &err), &err);
+  must(s->be->ops->download(s->be, s->logits_at, (size_t)c->n_answer * desc.vocab * sizeof(float), s->logits, &err), &err);
 }
 
 static const float *before_token(const side *s, const test_case *c, uint32_t i)

@@ -1,9 +1,10 @@
 /* Decode attention on random batches, against float64: `random_plans [BACKEND [PLANS [SEED [FIRST]]]]`.
  *
  * A batch has 1 to 1024 rows of 1 to 100,000 keys; rows are alone or hang on a tree of up to ten levels, some of them to their last token but one, and stand in
- * any order. Its number says which shape of heads it has and which of the ways that the engine has for decodes it goes (serial, unified, auto); batches of
- * one kind follow each other on one backend, as what a step leaves behind must not be another's. Each is one step, done twice, and once more from a recording
- * where the backend records: the bits must be the same; then the step after it, in which rows are a token longer.
+ * any order. Its number says which shape of heads it has and which of the ways that the engine has for decodes it goes (every row by itself, sharing whatever it
+ * costs, auto); batches of
+ * one kind follow each other on one backend, as what a step leaves behind must not be another's. Each is one step, done twice, and once more captured
+ * where the backend captures: the bits must be the same; then the step after it, in which rows are a token longer.
  *
  * What is compared are outputs of heads and rows at random, as many as PAIR_KEYS allows, all of a small batch. Afterwards the new tokens' places are NaN again,
  * as are those behind a row's end, and what its page table would have next: a key too many shows. A key too few shows by values of which one in LOUD is so much
@@ -16,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/attention/plan.h"
+#include "bench/attention_policies.h"
 #include "ops_harness.h"
 #include "random.h"
 
@@ -41,7 +42,7 @@ static const head_shape shapes[] = {
     {16, 1, 128, 64, 0, 130000}, {8, 2, 128, 16, 1000, 60000}, {4, 4, 64, 64, 0, 60000},  {8, 1, 256, 16, 0, 110000}, {20, 2, 96, 32, 0, 60000},
     {12, 1, 128, 16, 0, 130000}, {5, 5, 128, 32, 300, 60000},
 };
-static const uint32_t ways[] = {0, 1 + TD_ATTENTION_UNIFIED, TD_ATTENTION_AUTO};
+static const char *const ways[] = {"none", "always", "auto"};
 enum { N_SHAPES = sizeof shapes / sizeof *shapes, N_KINDS = N_SHAPES * (sizeof ways / sizeof *ways) };
 
 /* ---- random numbers ---- */
@@ -76,30 +77,26 @@ static int32_t *free_order, *last_order;           /* permutations of the first 
 static td_kv *kv;
 static td_weight *table;
 static td_devptr qkv, out, no_rotation;
-static int32_t tokens_out[ROWS_MAX]; /* nobody samples */
+static td_compiled *writes, *plain, *captured; /* new tokens to their pages; and attention; the same, captured */
 
 /* So many tokens of a row's last page are there before the step. */
 static uint32_t filled(const head_shape *h, uint32_t last) { return last % h->page_tokens; }
 
-static void end_step(void)
+static void compile(const head_shape *h)
 {
-  td_error err;
-  die(be->ops->step_end(be, tokens_out, &err), &err, "step");
+  const td_op ops[] = {
+      {.kind = TD_OP_EMBED, .embed = {table, qkv, width}},
+      {.kind = TD_OP_ROPE_KV, .rope_kv = {.qkv = qkv, .inv_freq = no_rotation, .attn_factor = 1, .kv = kv, .n_heads = h->n_heads,
+                                          .n_kv_heads = h->n_kv_heads, .head_dim = h->head_dim, .rotary_dim = h->head_dim}},
+      {.kind = TD_OP_ATTENTION, .attention = {.qkv = qkv, .out = out, .kv = kv, .scale = (float)(1 / sqrt(h->head_dim)), .window_tokens = h->window,
+                                              .n_heads = h->n_heads, .n_kv_heads = h->n_kv_heads, .head_dim = h->head_dim}},
+  };
+  writes = compile_ops(ops, 2);
+  plain = compile_ops(ops, 3);
+  captured = compile_ops(ops, 3);
 }
 
-static void queue_writing(const head_shape *h)
-{
-  be->ops->embed(be, &(td_embed_params){table, qkv, width});
-  be->ops->rope_kv(be, &(td_rope_kv_params){.qkv = qkv, .inv_freq = no_rotation, .attn_factor = 1, .kv = kv, .n_heads = h->n_heads,
-                                            .n_kv_heads = h->n_kv_heads, .head_dim = h->head_dim, .rotary_dim = h->head_dim});
-}
-
-static void write_tokens(const head_shape *h)
-{
-  be->ops->step_begin(be, plan);
-  queue_writing(h);
-  end_step();
-}
+static void write_tokens(void) { run_step(writes); }
 
 static void begin_plan(const head_shape *h)
 {
@@ -118,7 +115,7 @@ static void add_page(uint32_t entry, int32_t page)
 static void end_writing(const head_shape *h)
 {
   if (plan->n_rows > 0) /* no device does a step of nothing */
-    write_tokens(h);
+    write_tokens();
   begin_plan(h);
 }
 
@@ -171,33 +168,27 @@ static void make_values(const head_shape *h)
     values[(size_t)VALUES * width + i] = NAN;
 }
 
-static void queue_step(void *arg, const td_plan *p)
-{
-  const head_shape *h = arg;
-  (void)p;
-  queue_writing(h);
-  be->ops->attention(be, &(td_attention_params){.qkv = qkv, .out = out, .kv = kv, .scale = (float)(1 / sqrt(h->head_dim)), .window_tokens = h->window,
-                                                .n_heads = h->n_heads, .n_kv_heads = h->n_kv_heads, .head_dim = h->head_dim});
-}
-
-static void record_steps(const head_shape *h)
+static void capture_steps(void)
 {
   static const uint32_t counts[] = {1, 8, 48, 200, ROWS_MAX};
   td_error err;
-  for (size_t i = 0; i < sizeof counts / sizeof *counts && be->ops->record; i++)
-    die(be->ops->record(be, counts[i], queue_step, (void *)h, &err), &err, "record");
+  td_capture ignored;
+  for (size_t i = 0; i < sizeof counts / sizeof *counts && be->ops->capture; i++)
+    die(be->ops->capture(be, captured, counts[i], &ignored, &err), &err, "capture");
 }
 
 /* False: this device has no such way. */
-static bool open_store(const char *backend, const head_shape *h, uint32_t attention)
+static bool open_store(const char *backend, const head_shape *h, const td_attention_policy *policy)
 {
   td_error err;
   td_backend_config config = {.max_slots = ROWS_MAX, .max_rows = ROWS_MAX, .max_tokens = STEP_TOKENS, .max_context_tokens = KEYS_MAX + 2 * h->page_tokens,
-                              .max_vocab = 16, .attention = attention, .gpu_memory_percent = 90};
+                              .max_vocab = 16, .attention_policy = policy, .gpu_memory_percent = 90};
   die(td_backend_create(backend, &config, &be, &err), &err, "backend");
   eps_out = be->activation_bytes == 2 ? 1.0 / 256 : 1e-5;
   width = (h->n_heads + 2 * h->n_kv_heads) * h->head_dim;
-  td_kv_shape shape = {1, h->keys / h->page_tokens + ROWS_MAX + h->page_tokens + 1, h->page_tokens, h->n_kv_heads, h->head_dim, h->n_heads, h->window};
+  td_kv_shape shape = {.n_layers = 1, .n_pages = h->keys / h->page_tokens + ROWS_MAX + h->page_tokens + 1,
+                       .page_tokens = h->page_tokens, .n_kv_heads = h->n_kv_heads, .head_dim = h->head_dim,
+                       .n_heads = h->n_heads, .window_tokens = h->window};
   if (be->ops->kv_check(be, &shape, &err) != TD_OK) {
     be->ops->destroy(be);
     return false;
@@ -211,13 +202,15 @@ static bool open_store(const char *backend, const head_shape *h, uint32_t attent
   float *zeros = calloc(h->head_dim / 2, sizeof *zeros);
   no_rotation = device_f32(zeros, h->head_dim / 2);
   free(zeros);
+  compile(h);
   fill_store(h);
-  record_steps(h);
+  capture_steps();
   return true;
 }
 
 static void close_store(void)
 {
+  be->ops->discard(be, writes), be->ops->discard(be, plain), be->ops->discard(be, captured);
   be->ops->destroy(be);
   free(values), free(stored), free(free_order), free(last_order);
 }
@@ -323,15 +316,10 @@ static void make_batch(const head_shape *h)
   plan->n_tokens = plan->n_decode_rows = plan->n_logits = plan->n_rows;
 }
 
-/* recorded: from a recording, if there are such. */
-static float *attend(const head_shape *h, bool recorded)
+static float *attend(const head_shape *h, td_compiled *compiled)
 {
-  be->ops->step_begin(be, plan);
-  if (!recorded || !be->ops->replay)
-    queue_step((void *)h, plan);
-  else
-    expect(be->ops->replay(be), "a recorded step is replayed");
-  end_step();
+  bool launched = run_step(compiled);
+  expect(launched == (compiled == captured && be->ops->capture), "a captured step is launched");
   return fetch(out, (size_t)plan->n_rows * h->n_heads * h->head_dim, false);
 }
 
@@ -361,7 +349,7 @@ static void forget_new_tokens(const head_shape *h)
 {
   for (uint32_t r = 0; r < plan->n_rows; r++)
     plan->token_ids[r] = VALUES;
-  write_tokens(h);
+  write_tokens();
 }
 
 /* ---- float64 ---- */
@@ -487,9 +475,9 @@ static void test_step(const head_shape *h, const char *which, tally *t)
   char what[240];
   uint32_t n_pairs;
   pair *pairs = choose_pairs(h, &n_pairs);
-  float *got = attend(h, false), *again = attend(h, false), *replayed = attend(h, true);
+  float *got = attend(h, plain), *again = attend(h, plain), *launched = attend(h, captured);
   size_t n_bytes = (size_t)plan->n_rows * h->n_heads * h->head_dim * sizeof *got;
-  const char *other_bits = memcmp(got, again, n_bytes) ? ", and other bits the second time" : memcmp(got, replayed, n_bytes) ? ", and other bits replayed" : "";
+  const char *other_bits = memcmp(got, again, n_bytes) ? ", and other bits the second time" : memcmp(got, launched, n_bytes) ? ", and other bits captured" : "";
   verdict v = compare(h, got, pairs, n_pairs);
   double tolerance = be->activation_bytes == 2 ? 1.5 * eps_out : 2e-5;
   snprintf(what, sizeof what, "%s, heads=%u/%u dim=%u page=%u window=%u, %u rows of up to %u keys: error %.2e, of row %u head %u %.2e (tolerance %.1e, 4 of it)%s", which,
@@ -498,17 +486,17 @@ static void test_step(const head_shape *h, const char *which, tally *t)
   expect(v.ratio <= tolerance && v.worst_ratio <= 4 * tolerance && other_bits[0] == '\0', what);
   t->n_pairs += n_pairs;
   t->n_compared_whole += n_pairs == plan->n_rows * h->n_heads;
-  free(pairs), free(got), free(again), free(replayed);
+  free(pairs), free(got), free(again), free(launched);
 }
 
 /* The batch, then the step after it: each row whose last page has room is a token longer. */
-static void test_batch(const head_shape *h, uint32_t attention, uint64_t seed, uint32_t number, tally *t)
+static void test_batch(const head_shape *h, const td_attention_policy *policy, uint64_t seed, uint32_t number, tally *t)
 {
   char which[60];
   uint8_t grown[ROWS_MAX];
   seed_with(seed, number);
   make_batch(h);
-  snprintf(which, sizeof which, "plan %u attention=%u", number, attention);
+  snprintf(which, sizeof which, "plan %u policy=%s", number, policy ? policy->name : "auto");
   test_step(h, which, t);
   t->n_plans++;
   t->n_rows += plan->n_rows;
@@ -539,7 +527,10 @@ int main(int argc, char **argv)
   page_table = calloc(ENTRIES_MAX, sizeof *page_table);
   for (uint32_t kind = 0; kind < N_KINDS; kind++) {
     const head_shape *h = &shapes[kind % N_SHAPES];
-    uint32_t way = ways[kind / N_SHAPES], number = first + (kind + N_KINDS - first % N_KINDS) % N_KINDS;
+    const td_attention_policy *way = NULL; /* larger heads have no plans */
+    if (h->head_dim <= 128 && !td_attention_policy_of(ways[kind / N_SHAPES], &way))
+      return 2;
+    uint32_t number = first + (kind + N_KINDS - first % N_KINDS) % N_KINDS;
     seed_with(seed, UINT64_MAX - kind);
     if (number >= first + n || !open_store(backend, h, way))
       continue;

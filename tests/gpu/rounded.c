@@ -1,26 +1,20 @@
-/* See rounded.h. On the CPU an activation's address is that of its floats, and an op has run when its function returns. */
+/* See rounded.h. A program is run op by op, each a step of its own. On the CPU an activation's address is that of its floats. */
 #include "rounded.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { WEIGHTS_MAX = 4096 };
+enum { PARTS_MAX = 16384 };
 
 static td_backend_ops armed_ops;
 static const td_backend_ops *real_ops;
-static const td_plan *current;
-
-static struct {
-  const td_weight *weight;
-  uint32_t n_out;
-} weights[WEIGHTS_MAX];
-static void *stored[WEIGHTS_MAX * TD_WEIGHT_PARTS_MAX]; /* the CPU uses weights where they are */
-static size_t n_weights, n_stored;
+static void *stored[PARTS_MAX]; /* the CPU uses weights where they are */
+static size_t n_stored;
 
 static void *allocate(size_t n_bytes)
 {
   void *p = malloc(n_bytes);
-  if (!p || n_stored == WEIGHTS_MAX * TD_WEIGHT_PARTS_MAX) {
+  if (!p || n_stored == PARTS_MAX) {
     fprintf(stderr, "no memory for rounded weights\n");
     exit(1);
   }
@@ -65,66 +59,104 @@ static void round_part(td_weight_part *part, uint64_t n_cols)
 static td_status import(td_backend *be, const td_weight_part *parts, uint32_t n_parts, uint64_t n_cols, td_weight **out, td_error *err)
 {
   td_weight_part rounded[TD_WEIGHT_PARTS_MAX];
-  uint32_t n_out = 0;
   for (uint32_t i = 0; i < n_parts; i++) {
     rounded[i] = parts[i];
     if (parts[i].data) /* made-up ones are bf16 as they are */
       round_part(&rounded[i], n_cols);
-    n_out += (uint32_t)parts[i].n_rows;
   }
-  TD_TRY(real_ops->weight_import(be, rounded, n_parts, n_cols, out, err));
-  if (n_weights == WEIGHTS_MAX)
-    return td_fail(err, TD_ERR_NOMEM, "more than %d weights", WEIGHTS_MAX);
-  weights[n_weights].weight = *out;
-  weights[n_weights++].n_out = n_out;
+  return real_ops->weight_import(be, rounded, n_parts, n_cols, out, err);
+}
+
+/* ---- programs ---- */
+
+typedef struct rounded_program {
+  uint32_t n_ops, n_unsampled;
+  td_op *ops;
+  td_compiled **each; /* [n_ops] */
+  td_outcome last;
+} rounded_program;
+
+static rounded_program *under_way; /* submitted and not waited for */
+
+static void discard(td_backend *be, td_compiled *compiled)
+{
+  rounded_program *p = (rounded_program *)compiled;
+  for (uint32_t i = 0; p && i < p->n_ops; i++)
+    real_ops->discard(be, p->each[i]);
+  if (p)
+    free(p->ops), free(p->each);
+  free(p);
+}
+
+static td_status compile(td_backend *be, const td_program *program, td_compiled **out, td_error *err)
+{
+  rounded_program *p = calloc(1, sizeof *p);
+  td_op *ops = calloc(program->n_ops + 1, sizeof *ops);
+  td_compiled **each = calloc(program->n_ops + 1, sizeof *each);
+  if (!p || !ops || !each) {
+    free(p), free(ops), free(each);
+    return td_fail(err, TD_ERR_NOMEM, "no memory for a rounding program");
+  }
+  *p = (rounded_program){.n_ops = program->n_ops, .n_unsampled = program->n_unsampled, .ops = ops, .each = each};
+  td_status st = TD_OK;
+  for (uint32_t i = 0; i < program->n_ops && st == TD_OK; i++) {
+    ops[i] = program->ops[i];
+    st = real_ops->compile(be, &(td_program){.ops = &ops[i], .n_ops = 1, .n_unsampled = 1}, &each[i], err);
+  }
+  if (st != TD_OK)
+    discard(be, (td_compiled *)p);
+  else
+    *out = (td_compiled *)p;
+  return st;
+}
+
+/* What the op wrote and a device would store as bf16. */
+static void round_output(const td_op *o, const td_plan *plan)
+{
+  size_t n = td_extent_rows(o->extent, plan);
+  switch (o->kind) {
+  case TD_OP_RMSNORM:
+    round_floats(o->rmsnorm.out, n * o->rmsnorm.width);
+    break;
+  case TD_OP_LINEAR:
+    if (!o->linear.out_f32)
+      round_floats(o->linear.out, n * o->linear.n_out);
+    break;
+  case TD_OP_ROPE_KV:
+    round_floats(o->rope_kv.qkv, n * (o->rope_kv.n_heads + 2 * o->rope_kv.n_kv_heads) * o->rope_kv.head_dim);
+    break;
+  case TD_OP_ATTENTION:
+    round_floats(o->attention.out, n * o->attention.n_heads * o->attention.head_dim);
+    break;
+  case TD_OP_SWIGLU:
+    round_floats(o->swiglu.out, n * o->swiglu.width);
+    break;
+  default: /* copies what is rounded */
+    break;
+  }
+}
+
+static void submit(td_backend *be, td_compiled *compiled, const td_plan *plan)
+{
+  rounded_program *p = (rounded_program *)compiled;
+  uint32_t n_ops = plan->n_logits > 0 ? p->n_ops : p->n_unsampled;
+  td_error err;
+  for (uint32_t i = 0; i < n_ops; i++) {
+    real_ops->submit(be, p->each[i], plan);
+    if (real_ops->wait(be, &p->last, &err) != TD_OK) {
+      fprintf(stderr, "%s\n", err.message);
+      exit(1);
+    }
+    round_output(&p->ops[i], plan);
+  }
+  under_way = p;
+}
+
+static td_status wait_for(td_backend *be, td_outcome *out, td_error *err)
+{
+  (void)be, (void)err;
+  *out = under_way->last;
   return TD_OK;
-}
-
-static uint32_t outputs_of(const td_weight *w)
-{
-  for (size_t i = 0; i < n_weights; i++)
-    if (weights[i].weight == w)
-      return weights[i].n_out;
-  return 0;
-}
-
-/* ---- ops ---- */
-
-static void step_begin(td_backend *be, const td_plan *plan)
-{
-  current = plan;
-  real_ops->step_begin(be, plan);
-}
-
-static void rmsnorm(td_backend *be, const td_rmsnorm_params *p)
-{
-  real_ops->rmsnorm(be, p);
-  round_floats(p->out, (size_t)p->n * p->width);
-}
-
-static void linear(td_backend *be, const td_linear_params *p)
-{
-  real_ops->linear(be, p);
-  if (!p->out_f32)
-    round_floats(p->out, (size_t)p->n * outputs_of(p->weight));
-}
-
-static void rope_kv(td_backend *be, const td_rope_kv_params *p)
-{
-  real_ops->rope_kv(be, p);
-  round_floats(p->qkv, (size_t)current->n_tokens * (p->n_heads + 2 * p->n_kv_heads) * p->head_dim);
-}
-
-static void attention(td_backend *be, const td_attention_params *p)
-{
-  real_ops->attention(be, p);
-  round_floats(p->out, (size_t)current->n_tokens * p->n_heads * p->head_dim);
-}
-
-static void swiglu(td_backend *be, const td_swiglu_params *p)
-{
-  real_ops->swiglu(be, p);
-  round_floats(p->out, (size_t)p->n * p->width);
 }
 
 void rounded_arm(td_backend *cpu)
@@ -132,12 +164,10 @@ void rounded_arm(td_backend *cpu)
   real_ops = cpu->ops;
   armed_ops = *real_ops;
   armed_ops.weight_import = import;
-  armed_ops.step_begin = step_begin;
-  armed_ops.rmsnorm = rmsnorm;
-  armed_ops.linear = linear;
-  armed_ops.rope_kv = rope_kv;
-  armed_ops.attention = attention;
-  armed_ops.swiglu = swiglu;
+  armed_ops.compile = compile;
+  armed_ops.discard = discard;
+  armed_ops.submit = submit;
+  armed_ops.wait = wait_for;
   cpu->ops = &armed_ops;
 }
 

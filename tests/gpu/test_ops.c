@@ -9,6 +9,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "bench/attention_policies.h"
 #include "kernels/dummy.h"
 #include "ops_attention.h"
 #include "ops_harness.h"
@@ -34,16 +35,10 @@ static void test_rmsnorm(uint32_t n, uint32_t width)
       want[t * width + i] *= w[i] / sqrt(sum / width + 1e-5);
   }
   plan_tokens_only(n);
-  be->ops->step_begin(be, plan);
   td_devptr dx = activations(x, n, width);
   td_devptr out = device_alloc((size_t)n * width * be->activation_bytes);
-  be->ops->rmsnorm(be, &(td_rmsnorm_params){.x = dx,
-                                            .weight = device_f32(w, width),
-                                            .out = out,
-                                            .n = n,
-                                            .width = width,
-                                            .eps = 1e-5f});
-  step_end();
+  td_rmsnorm_params p = {.x = dx, .weight = device_f32(w, width), .out = out, .width = width, .eps = 1e-5f};
+  run_ops(&(td_op){.kind = TD_OP_RMSNORM, .rmsnorm = p}, 1);
   float *got = fetch(out, (size_t)n * width, false);
   snprintf(what, sizeof what, "rmsnorm n=%u width=%u", n, width);
   check(what, got, want, (size_t)n * width, 2 * eps_out);
@@ -122,15 +117,18 @@ static void test_linear(uint32_t n, uint32_t n_in, const uint32_t *outs, uint32_
   float *x = random_values((size_t)n * n_in, 1), *held = random_values(n_all, 100);
   double *want = want_linear(p, x, n);
   plan_tokens_only(n);
-  be->ops->step_begin(be, plan);
   td_devptr dx = activations(x, n, n_in);
   size_t out_bytes = n_all * (f32 ? 4 : be->activation_bytes);
   td_devptr out = device_alloc(out_bytes), again = f32 ? device_f32(held, n_all) : activations(held, n, p->n_out);
   td_devptr sum = f32 ? device_f32(held, n_all) : activations(held, n, p->n_out);
-  be->ops->linear(be, &(td_linear_params){p->weight, dx, out, n, f32, false});
-  be->ops->linear(be, &(td_linear_params){p->weight, dx, sum, n, f32, true});
-  be->ops->linear(be, &(td_linear_params){p->weight, dx, again, n, f32, false});
-  step_end();
+  td_linear_params once = {p->weight, dx, out, n_in, p->n_out, bias, f32, false}, added = once, twice = once;
+  added.out = sum;
+  added.add = true;
+  twice.out = again;
+  const td_op ops[] = {{.kind = TD_OP_LINEAR, .linear = once},
+                       {.kind = TD_OP_LINEAR, .linear = added},
+                       {.kind = TD_OP_LINEAR, .linear = twice}};
+  run_ops(ops, 3);
   float *got = fetch(out, n_all, f32), *got_again = fetch(again, n_all, f32), *got_sum = fetch(sum, n_all, f32);
   snprintf(what, sizeof what, "linear n=%u n_in=%u n_out=%u parts=%u bias=%d f32=%d", n, n_in, p->n_out, n_parts, bias, f32);
   check(what, got, want, n_all, f32 ? 1e-5 : eps_out);
@@ -182,19 +180,28 @@ typedef struct tuned {
   td_devptr x, out, logits;
 } tuned;
 
-static void queue_tuned(void *arg, const td_plan *p)
+static td_op linear_op(const td_weight *w, td_devptr x, td_devptr out, uint32_t n_in, uint32_t n_out)
 {
-  tuned *t = arg;
-  be->ops->linear(be, &(td_linear_params){t->wide, t->x, t->out, p->n_tokens, false, false});
-  be->ops->linear(be, &(td_linear_params){t->back, t->out, t->x, p->n_tokens, false, true});
-  be->ops->linear(be, &(td_linear_params){t->head, t->x, t->logits, p->n_logits, true, false});
+  return (td_op){.kind = TD_OP_LINEAR, .linear = {.weight = w, .x = x, .out = out, .n_in = n_in, .n_out = n_out}};
 }
 
-static void tune(tuned *t, const char *folder, uint32_t ms)
+static td_compiled *compile_tuned(const tuned *t)
+{
+  td_op ops[] = {linear_op(t->wide, t->x, t->out, 576, 704), linear_op(t->back, t->out, t->x, 704, 576),
+                 linear_op(t->head, t->x, t->logits, 576, 1000)};
+  ops[1].linear.add = true;
+  ops[2].linear.out_f32 = true;
+  ops[2].extent = TD_EXTENT_SAMPLED;
+  return compile_ops(ops, 3);
+}
+
+static void tune(const tuned *t, const char *folder, uint32_t ms)
 {
   td_error err;
-  td_tune_params p = {.budget_ms = ms, .cache_folder = folder, .queue = queue_tuned, .arg = t};
-  die(be->ops->tune(be, &p, &err), &err, "tune");
+  td_tune_params p = {.budget_ms = ms, .cache_folder = folder};
+  td_compiled *compiled = compile_tuned(t);
+  die(be->ops->tune(be, compiled, &p, &err), &err, "tune");
+  be->ops->discard(be, compiled);
 }
 
 static void damage_files(const char *folder)
@@ -259,10 +266,9 @@ static void test_dummy(uint32_t vocab, uint32_t width)
     for (uint32_t k = 0; k < width; k++)
       want[(size_t)i * width + k] = td_bf16_to_f32(td_dummy_bf16(77, (uint64_t)i * width + k));
   }
-  be->ops->step_begin(be, plan);
   td_devptr out = device_alloc((size_t)vocab * width * be->activation_bytes);
-  be->ops->embed(be, &(td_embed_params){.weight = device_weight(&part, 1, width), .out = out, .width = width});
-  step_end();
+  td_embed_params p = {.weight = device_weight(&part, 1, width), .out = out, .width = width};
+  run_ops(&(td_op){.kind = TD_OP_EMBED, .embed = p}, 1);
   float *got = fetch(out, (size_t)vocab * width, false);
   snprintf(what, sizeof what, "dummy %u x %u", vocab, width);
   check(what, got, want, (size_t)vocab * width, 0);
@@ -282,10 +288,9 @@ static void test_embed(uint32_t n, uint32_t vocab, uint32_t width)
     for (uint32_t k = 0; k < width; k++)
       want[(size_t)t * width + k] = table[(size_t)plan->token_ids[t] * width + k];
   }
-  be->ops->step_begin(be, plan);
   td_devptr out = device_alloc((size_t)n * width * be->activation_bytes);
-  be->ops->embed(be, &(td_embed_params){.weight = weight, .out = out, .width = width});
-  step_end();
+  td_embed_params p = {.weight = weight, .out = out, .width = width};
+  run_ops(&(td_op){.kind = TD_OP_EMBED, .embed = p}, 1);
   float *got = fetch(out, (size_t)n * width, false);
   snprintf(what, sizeof what, "embed n=%u of %u x %u", n, vocab, width);
   check(what, got, want, (size_t)n * width, 0);
@@ -303,10 +308,8 @@ static void test_swiglu(uint32_t n, uint32_t width)
       want[(size_t)t * width + j] = g / (1 + exp(-g)) * u;
     }
   plan_tokens_only(n);
-  be->ops->step_begin(be, plan);
   td_devptr dx = activations(x, n, 2 * width), out = device_alloc((size_t)n * width * be->activation_bytes);
-  be->ops->swiglu(be, &(td_swiglu_params){dx, out, n, width});
-  step_end();
+  run_ops(&(td_op){.kind = TD_OP_SWIGLU, .swiglu = {dx, out, width}}, 1);
   float *got = fetch(out, (size_t)n * width, false);
   snprintf(what, sizeof what, "swiglu n=%u width=%u", n, width);
   check(what, got, want, (size_t)n * width, eps_out);
@@ -326,10 +329,11 @@ static void test_linear_alone(uint32_t n_in, uint32_t n_out, bool f32, bool add)
   for (size_t i = 0; i < sizeof ns / sizeof *ns; i++) {
     uint32_t n = ns[i], first = (MOST - n) / 2;
     plan_tokens_only(n);
-    be->ops->step_begin(be, plan);
     td_devptr out = f32 ? device_alloc((size_t)n * n_out * 4) : activations(held + (size_t)first * n_out, n, n_out);
-    be->ops->linear(be, &(td_linear_params){weight, activations(x + (size_t)first * n_in, n, n_in), out, n, f32, add});
-    step_end();
+    td_op op = linear_op(weight, activations(x + (size_t)first * n_in, n, n_in), out, n_in, n_out);
+    op.linear.out_f32 = f32;
+    op.linear.add = add;
+    run_ops(&op, 1);
     float *got = fetch(out, (size_t)n * n_out, f32);
     snprintf(what, sizeof what, "batch rule: linear n=%u n_in=%u n_out=%u add=%d", n, n_in, n_out, add);
     if (all) {
@@ -358,9 +362,7 @@ static void sample_rows(const float *logits, uint32_t vocab, const td_sampling *
     be->ops->set_sampling(be, i, &one);
   }
   td_devptr dl = device_f32(all, (size_t)n * vocab);
-  be->ops->step_begin(be, plan);
-  be->ops->sample(be, &(td_sample_params){dl, vocab});
-  step_end();
+  run_ops(&(td_op){.kind = TD_OP_SAMPLE, .extent = TD_EXTENT_SAMPLED, .sample = {dl, vocab}}, 1);
   free(all);
 }
 
@@ -469,7 +471,7 @@ static const uint32_t mixed[][2] = {{1, 500}, {1, 33}, {2, 90}, {100, 100}, {5, 
 static const uint32_t split[][2] = {{1, 3500}, {1, 2000}, {1, 70}};
 
 /* More decodes than the blocks of any device's that run at once, for so many kv heads: on Hopper a warp takes a short one alone
- * (kernels/cuda/attention_items.h). The last but one has so many that those of 320 tokens are short, the last groups whose warps add what rows share. */
+ * (kernels/attention/work_list.h). The last but one has so many that those of 320 tokens are short, the last groups whose warps add what rows share. */
 static const heads many_heads[] = {
     {32, 32, 128, 16, 0, TD_ROPE_HALVES, false}, {64, 32, 64, 32, 0, TD_ROPE_PAIRS, false}, {32, 32, 96, 16, 0, TD_ROPE_HALVES, false},
     {48, 16, 256, 16, 0, TD_ROPE_HALVES, false}, {64, 32, 64, 64, 40, TD_ROPE_HALVES, false}, {64, 64, 64, 16, 0, TD_ROPE_HALVES, false},
@@ -483,7 +485,7 @@ static const heads one_kv_head = {8, 1, 128, 16, 0, TD_ROPE_HALVES, false};
 static const heads many_slices = {64, 8, 128, 16, 0, TD_ROPE_HALVES, false};
 
 /* Prefixes in pieces of more pages than are looked up at once, one that all rows share, and five and pairs of more pieces than blocks do at once
- * (kernels/attention/cut.c: of 64 kv heads an H200 does 6, of 32 12), long and short ones in turn, some with a short tile at the end. */
+ * (kernels/attention/work_list.c: of 64 kv heads an H200 does 6, of 32 12), long and short ones in turn, some with a short tile at the end. */
 static const struct { heads heads; uint32_t tokens[3]; } many_pieces[] = {
     {{32, 32, 128, 16, 0, TD_ROPE_HALVES, false}, {7984, 240, 48}}, {{64, 64, 96, 16, 0, TD_ROPE_HALVES, false}, {48, 1536, 240}},
     {{64, 64, 64, 16, 0, TD_ROPE_PAIRS, false}, {40, 1336, 640}},   {{64, 64, 128, 16, 0, TD_ROPE_HALVES, false}, {48, 1536, 240}},
@@ -493,6 +495,22 @@ static const struct { heads heads; uint32_t tokens[3]; } many_pieces[] = {
 static const heads long_own[] = {{4, 1, 128, 16, 0, TD_ROPE_HALVES, false}, {8, 1, 128, 16, 0, TD_ROPE_HALVES, false}, {12, 1, 96, 32, 0, TD_ROPE_HALVES, false}};
 enum { N_LONG_OWN = sizeof long_own / sizeof *long_own };
 static const heads many_recorded = {64, 64, 128, 16, 0, TD_ROPE_HALVES, false};
+
+/* Two stores at once; the second one's layers have a window, so that its rows share nothing where the first one's do. */
+static const heads store_pairs[][2] = {
+    {{32, 8, 128, 16, 0, TD_ROPE_HALVES, false}, {8, 2, 64, 16, 300, TD_ROPE_HALVES, false}},
+    {{8, 1, 128, 32, 0, TD_ROPE_HALVES, false}, {8, 8, 256, 32, 0, TD_ROPE_HALVES, false}},
+    {{12, 4, 96, 16, 0, TD_ROPE_PAIRS, false}, {12, 4, 96, 16, 0, TD_ROPE_PAIRS, false}},
+};
+
+static void test_two_stores(bool small)
+{
+  for (size_t i = 0; i < sizeof store_pairs / sizeof *store_pairs; i++)
+    if (is_wanted(store_pairs[i][0].head_dim) && (!small || i == 0)) {
+      test_attention_of_two_stores(&store_pairs[i][0], &store_pairs[i][1], false);
+      test_attention_of_two_stores(&store_pairs[i][1], &store_pairs[i][0], true);
+    }
+}
 
 static void test_many_short(const heads *h, bool small)
 {
@@ -509,22 +527,40 @@ static void test_many_short(const heads *h, bool small)
 static void expect_no_plans(const heads *h)
 {
   td_error err;
-  td_kv_shape shape = {1, 1, h->page_tokens, h->n_kv_heads, h->head_dim, h->n_heads, h->window};
+  td_kv_shape shape = {.n_layers = 1, .n_pages = 1, .page_tokens = h->page_tokens,
+                       .n_kv_heads = h->n_kv_heads, .head_dim = h->head_dim, .n_heads = h->n_heads,
+                       .window_tokens = h->window};
   expect(be->ops->kv_check(be, &shape, &err) == TD_ERR_UNSUPPORTED, "plans are refused where no kernel does them");
 }
 
-/* Decodes by plans of one policy (a CPU does not look at it); heads of 256 have only the first, which shares nothing. */
-static void test_plans(const char *name, const td_backend_config *with, uint32_t policy, test_size size)
+/* Ways to decide what decodes share, by name in the command line. */
+enum { N_POLICIES = 4 };
+static const td_attention_policy *policies[N_POLICIES];
+
+static void find_policies(void)
 {
+  static const char *const names[N_POLICIES] = {"always", "pat", "persistentkv", "flashdecode"};
+  for (uint32_t i = 0; i < N_POLICIES; i++)
+    if (!td_attention_policy_of(names[i], &policies[i]))
+      exit(2);
+}
+
+/* Heads that have no plans are done as a daemon does them: by prefill tiles, or every row by itself. */
+static bool has_plans(const heads *h) { return h->head_dim != 256 && h->n_heads / h->n_kv_heads <= 16; }
+
+/* Decodes by plans of one policy (a CPU does not look at it), with the first one also of heads that have none. */
+static void test_plans(const char *name, const td_backend_config *with, const td_attention_policy *policy, test_size size)
+{
+  bool first = policy == policies[0];
   static const uint32_t trees[][3] = {{1024, 256, 64}, {300, 40, 20}, {160, 160, 160}};
   td_backend_config config = *with;
-  config.attention = policy;
   for (size_t i = 0; i < N_SHAPES; i++) {
-    bool has = shapes[i].head_dim != 256 || policy == 1;
+    bool has = has_plans(&shapes[i]) || first;
+    config.attention_policy = has_plans(&shapes[i]) ? policy : NULL;
     if ((size != TEST_ALL && !is_in_small(i)) || !has || !is_wanted(shapes[i].head_dim))
       continue;
     open_backend(name, &config);
-    if (!is_cpu() && !is_hopper()) {
+    if (!is_cpu() && !is_hopper() && has_plans(&shapes[i])) {
       expect_no_plans(&shapes[i]);
       be->ops->destroy(be);
       return;
@@ -545,9 +581,10 @@ static void test_plans(const char *name, const td_backend_config *with, uint32_t
     }
     be->ops->destroy(be);
   }
-  for (size_t i = 0; i < N_MANY_HEADS && policy == 1 && size == TEST_ALL; i++) {
+  for (size_t i = 0; i < N_MANY_HEADS && first && size == TEST_ALL; i++) {
     if (!is_wanted(many_heads[i].head_dim))
       continue;
+    config.attention_policy = has_plans(&many_heads[i]) ? policy : NULL;
     open_backend(name, &config);
     if (!is_cpu()) {
       test_attention_shared(&many_heads[i], 36, (const uint32_t[]){512, 256, 0});
@@ -555,7 +592,8 @@ static void test_plans(const char *name, const td_backend_config *with, uint32_t
     }
     be->ops->destroy(be);
   }
-  for (size_t i = 0; i < sizeof many_pieces / sizeof *many_pieces && policy == 1 && size == TEST_ALL; i++) {
+  config.attention_policy = policy;
+  for (size_t i = 0; i < sizeof many_pieces / sizeof *many_pieces && first && size == TEST_ALL; i++) {
     if (!is_wanted(many_pieces[i].heads.head_dim))
       continue;
     open_backend(name, &config);
@@ -563,13 +601,21 @@ static void test_plans(const char *name, const td_backend_config *with, uint32_t
       test_attention_shared(&many_pieces[i].heads, 24, many_pieces[i].tokens);
     be->ops->destroy(be);
   }
-  for (size_t i = 0; i < N_LONG_OWN && policy == 1 && size == TEST_ALL; i++)
+  if (first && size == TEST_ALL) { /* with a policy no store may have heads without plans */
+    open_backend(name, &config);
+    if (!is_cpu() && is_wanted(store_pairs[0][0].head_dim)) {
+      test_attention_of_two_stores(&store_pairs[0][0], &store_pairs[0][1], false);
+      test_attention_of_two_stores(&store_pairs[2][0], &store_pairs[0][1], true);
+    }
+    be->ops->destroy(be);
+  }
+  for (size_t i = 0; i < N_LONG_OWN && first && size == TEST_ALL; i++)
     if (is_wanted(long_own[i].head_dim)) {
       open_backend(name, &config);
       test_attention_shared(&long_own[i], 3, (const uint32_t[]){2048, 3000, 3000});
       be->ops->destroy(be);
     }
-  if (policy == 1 && size == TEST_ALL && is_wanted(many_recorded.head_dim)) {
+  if (first && size == TEST_ALL && is_wanted(many_recorded.head_dim)) {
     open_backend(name, &config);
     test_attention_recorded_long(&many_recorded);
     be->ops->destroy(be);
@@ -633,6 +679,8 @@ static void test_attentions(bool small, bool tiny)
         test_attention(&shapes[i], long_chunks, 3);
     }
   }
+  if (!tiny)
+    test_two_stores(small);
   if (is_wanted(one_kv_head.head_dim) && !tiny)
     test_attention_again(&one_kv_head, 2, 1, 66 * 128 + 1);
   if (is_wanted(many_slices.head_dim) && !small)
@@ -642,15 +690,16 @@ static void test_attentions(bool small, bool tiny)
       test_many_short(&many_heads[i], small);
 }
 
-/* A recording is a backend's for good, hence one backend each. */
+/* One backend each: nothing that another left behind is there. */
 static void test_recordings(const char *name, const td_backend_config *config, bool small, bool tiny)
 {
   static const decoder_shape decoders[] = {
-      {256, 4, 2, 64, 512, 2300, 16, 0, TD_ROPE_HALVES, false},   {576, 6, 6, 96, 1536, 1031, 16, 0, TD_ROPE_HALVES, false},
-      {576, 9, 3, 64, 1536, 1031, 16, 0, TD_ROPE_PAIRS, false},   {1024, 8, 2, 128, 2816, 5000, 32, 0, TD_ROPE_HALVES, true},
-      {1024, 32, 8, 128, 8448, 2000, 16, 200, TD_ROPE_HALVES, false}, {512, 16, 1, 128, 1344, 8500, 64, 0, TD_ROPE_HALVES, true},
-      {512, 16, 1, 96, 1344, 3000, 64, 150, TD_ROPE_PAIRS, true}, {768, 20, 4, 96, 2048, 1000, 32, 0, TD_ROPE_HALVES, false},
-      {1536, 16, 16, 96, 4480, 4700, 16, 0, TD_ROPE_HALVES, false}, /* several tiles of 16 and of 24 rows a block, of more parts than slots */
+      {256, 4, 2, 64, 512, 2300, 16, 0, TD_ROPE_HALVES, false, false},   {576, 6, 6, 96, 1536, 1031, 16, 0, TD_ROPE_HALVES, false, false},
+      {576, 9, 3, 64, 1536, 1031, 16, 0, TD_ROPE_PAIRS, false, false},   {1024, 8, 2, 128, 2816, 5000, 32, 0, TD_ROPE_HALVES, true, false},
+      {1024, 32, 8, 128, 8448, 2000, 16, 200, TD_ROPE_HALVES, false, false}, {512, 16, 1, 128, 1344, 8500, 64, 0, TD_ROPE_HALVES, true, false},
+      {512, 16, 1, 96, 1344, 3000, 64, 150, TD_ROPE_PAIRS, true, false}, {768, 20, 4, 96, 2048, 1000, 32, 0, TD_ROPE_HALVES, false, false},
+      {1536, 16, 16, 96, 4480, 4700, 16, 0, TD_ROPE_HALVES, false, false}, /* several tiles of 16 and of 24 rows a block, of more parts than slots */
+      {1024, 16, 8, 128, 3072, 2000, 16, 0, TD_ROPE_HALVES, false, true}, {512, 8, 2, 64, 1536, 1200, 32, 100, TD_ROPE_PAIRS, true, true},
   };
   for (size_t i = 0; i < N_SHAPES; i++) {
     if (shapes[i].norm || (small && !is_in_small(i)) || !is_wanted(shapes[i].head_dim))
@@ -665,7 +714,7 @@ static void test_recordings(const char *name, const td_backend_config *config, b
       test_attention_recorded_short(&many_heads[i]);
       be->ops->destroy(be);
     }
-  int n = 0, n_most = tiny ? 1 : small ? 4 : 9;
+  int n = 0, n_most = tiny ? 1 : small ? 4 : 11;
   for (size_t i = 0; i < sizeof decoders / sizeof *decoders && n < n_most; i++)
     if (is_wanted(decoders[i].head_dim)) {
       test_decoder(name, config, &decoders[i]);
@@ -697,13 +746,13 @@ static void test_alone(const char *name, td_backend_config config, bool small, b
 enum { PRODUCTS, ATTENTION, PLANS, RECORDINGS, ALONE, SAMPLING, TIMES, N_SECTIONS };
 static const char *const sections[N_SECTIONS] = {"products", "attention", "plans", "recordings", "alone", "sampling", "times"};
 
-static void run_section(int section, const char *name, const td_backend_config *config, test_size size, uint32_t only_policy)
+static void run_section(int section, const char *name, const td_backend_config *config, test_size size, const td_attention_policy *only_policy)
 {
   bool small = size != TEST_ALL, tiny = size == TEST_TINY;
   if (section == PLANS) {
-    for (uint32_t policy = 1; policy <= (strcmp(name, "cpu") == 0 ? 1 : 4); policy++)
-      if (only_policy == 0 || policy == only_policy)
-        test_plans(name, config, policy, size);
+    for (uint32_t i = 0; i < (strcmp(name, "cpu") == 0 ? 1 : N_POLICIES); i++)
+      if (!only_policy || policies[i] == only_policy)
+        test_plans(name, config, policies[i], size);
   } else if (section == RECORDINGS) {
     test_recordings(name, config, small, tiny);
   } else if (section == ALONE) {
@@ -742,17 +791,18 @@ static void tell(int section, const struct timespec *begin)
 
 static const char usage[] = "usage: test_ops [BACKEND [all | small | tiny [WORD...]]]\n"
                             "  WORD: a section (products attention plans recordings alone sampling times), all of them where none is named;\n"
-                            "        1 to 4: plans, of this policy only; dim=N: only heads of so many elements\n";
+                            "        always, pat, persistentkv, flashdecode: plans, of this policy only; dim=N: only heads of so many elements\n";
 
 /* Returns whether it is a word. */
-static bool take_word(const char *word, bool wanted[N_SECTIONS], uint32_t *only_policy)
+static bool take_word(const char *word, bool wanted[N_SECTIONS], const td_attention_policy **only_policy)
 {
   if (strncmp(word, "dim=", 4) == 0)
     return (only_dim = (uint32_t)atoi(word + 4)) > 0;
-  if (word[0] >= '1' && word[0] <= '4' && word[1] == '\0') {
-    *only_policy = (uint32_t)(word[0] - '0');
-    return wanted[PLANS] = true;
-  }
+  for (uint32_t i = 0; i < N_POLICIES; i++)
+    if (strcmp(word, policies[i]->name) == 0) {
+      *only_policy = policies[i];
+      return wanted[PLANS] = true;
+    }
   for (int i = 0; i < N_SECTIONS; i++)
     if (strcmp(word, sections[i]) == 0)
       return wanted[i] = true;
@@ -764,10 +814,11 @@ int main(int argc, char **argv)
   td_error err;
   struct timespec begin;
   bool wanted[N_SECTIONS] = {false}, any = false;
-  uint32_t only_policy = 0;
+  const td_attention_policy *only_policy = NULL;
   setvbuf(stdout, NULL, _IOLBF, 0);
   mallopt(M_MMAP_THRESHOLD, 1 << 30); /* freed memory is kept: else a third of the time goes into clearing pages */
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
+  find_policies();
   const char *name = argc > 1 ? argv[1] : "cpu";
   const char *amount = argc > 2 ? argv[2] : "all"; /* the others are for compute-sanitizer */
   test_size size = strcmp(amount, "tiny") == 0 ? TEST_TINY : strcmp(amount, "small") == 0 ? TEST_SMALL : TEST_ALL;
@@ -780,7 +831,7 @@ int main(int argc, char **argv)
   }
   for (int i = 0; i < N_SECTIONS; i++)
     any |= wanted[i];
-  td_backend_config config = {.always_linear_swiglu = true, .max_slots = MAX_SLOTS, .max_rows = MAX_ROWS, .max_tokens = MAX_TOKENS,
+  td_backend_config config = {.max_slots = MAX_SLOTS, .max_rows = MAX_ROWS, .max_tokens = MAX_TOKENS,
                               .max_context_tokens = MAX_CONTEXT, .max_vocab = VOCAB_MAX};
   die(td_plan_create(MAX_ROWS, MAX_TOKENS, MAX_ROWS * (MAX_CONTEXT / 16), 16, &plan, &err), &err, "plan");
   page_table = calloc(MAX_ROWS * (MAX_CONTEXT / 16), sizeof *page_table);

@@ -6,7 +6,7 @@
 
 #include "engine/internal.h"
 
-enum { CONTEXT = 8192, PROMPT = 64, PAGE_TOKENS = 16, WARM_UP = 50 };
+enum { CONTEXT = 8192, PROMPT = 64, PAGE_TOKENS = 16, WARM_UP = 50, ROWS_MAX = 1024 };
 
 typedef struct device {
   td_backend base;
@@ -20,21 +20,18 @@ static void set_sampling(td_backend *b, uint32_t slot, const td_sampling *s)
   (void)b, (void)slot, (void)s;
 }
 
-static void begin(td_backend *b, const td_plan *plan) { ((device *)b)->n_logits = plan->n_logits; }
-
-static bool replay(td_backend *b)
+static void submit(td_backend *b, td_compiled *compiled, const td_plan *plan)
 {
-  (void)b;
-  return true; /* the step's work, all of it: so nothing asks for a model */
+  (void)compiled;
+  ((device *)b)->n_logits = plan->n_logits;
 }
 
-static void submit(td_backend *b) { (void)b; }
-
-static td_status end(td_backend *b, int32_t *ids, td_error *err)
+static td_status wait_for(td_backend *b, td_outcome *out, td_error *err)
 {
   device *d = (device *)b;
+  static const int32_t ids[ROWS_MAX];
   (void)err;
-  memset(ids, 0, d->n_logits * sizeof *ids);
+  *out = (td_outcome){.ids = ids, .n_ids = d->n_logits};
   if (++d->n_steps == WARM_UP)
     d->begin_us = td_engine_now_us();
   if (d->n_steps == WARM_UP + d->n_wanted) {
@@ -46,8 +43,8 @@ static td_status end(td_backend *b, int32_t *ids, td_error *err)
 
 static void destroy(td_backend *b) { (void)b; }
 
-static const td_backend_ops ops = {.name = "none", .destroy = destroy, .set_sampling = set_sampling, .step_begin = begin,
-                                   .replay = replay, .step_submit = submit, .step_end = end};
+static const td_backend_ops ops = {.name = "none", .destroy = destroy, .set_sampling = set_sampling,
+                                   .submit = submit, .wait = wait_for};
 
 static void wake(void *arg) { (void)arg; }
 
@@ -113,7 +110,7 @@ int main(int argc, char **argv)
 {
   bool quick = argc > 1 && strcmp(argv[1], "--quick") == 0;
   printf("running  us a step  of it planning\n");
-  for (uint32_t n_rows = 1; n_rows <= 1024; n_rows *= 4) {
+  for (uint32_t n_rows = 1; n_rows <= ROWS_MAX; n_rows *= 4) {
     if (n_rows == 256 || !quick)
       measure(n_rows, quick ? 200 : 3000);
   }

@@ -1,4 +1,5 @@
-/* For test_kernels_attention_plan: batches whose rows share pages, planners, and a plan's pieces as a kernel goes through them. */
+/* For test_kernels_attention_*: batches whose rows share pages, planners, and plans with their work lists as
+ * the backend makes them. */
 #ifndef TD_TESTS_ATTENTION_PLAN_FIXTURE_H
 #define TD_TESTS_ATTENTION_PLAN_FIXTURE_H
 
@@ -11,7 +12,9 @@
 #include <cmocka.h>
 
 #include "kernels/attention/plan.h"
+#include "kernels/attention/work_list.h"
 
+enum { PREFILL_ROWS = 128, DECODE_ROWS = 16, WARPS = 4, WARP_ROWS_MIN = 17 }; /* as the CUDA backend has it */
 enum { ROWS_MAX = 1024, STRIPE = 6400, PAGES = ROWS_MAX * STRIPE };
 
 static uint64_t state = 88172645463325252ull;
@@ -33,7 +36,8 @@ static bool right_tables = true; /* rows that have a page in common have all bef
 static td_plan begin_plan(uint32_t page_tokens)
 {
   next_page = 0;
-  return (td_plan){.rows = rows, .page_tokens = page_tokens, .page_table_len = PAGES, .page_table = page_table};
+  return (td_plan){
+      .rows = rows, .page_tokens = page_tokens, .page_table_len = PAGES, .page_table = page_table};
 }
 
 /* A row that shares its first n_shared pages with row `like`, or none. */
@@ -41,18 +45,21 @@ static void add_row(td_plan *plan, uint32_t kv_len, uint32_t like, uint32_t n_sh
 {
   uint32_t r = plan->n_rows++, n = (kv_len + plan->page_tokens - 1) / plan->page_tokens;
   assert_true(r < ROWS_MAX && n <= STRIPE && n_shared <= n);
-  rows[r] = (td_plan_row){.slot = r, .q_start = r, .q_len = 1, .kv_len = kv_len, .page_table_offset = r * STRIPE};
+  rows[r] =
+      (td_plan_row){.slot = r, .q_start = r, .q_len = 1, .kv_len = kv_len, .page_table_offset = r * STRIPE};
   for (uint32_t i = 0; i < n; i++)
     page_table[r * STRIPE + i] = i < n_shared ? page_table[like * STRIPE + i] : next_page++;
   plan->n_tokens = plan->n_rows;
 }
 
-/* Each row after the first goes along with a random earlier one, for a random part of it: trees of any depth. */
+/* Each row after the first goes along with a random earlier one, for a random part of it: trees of any depth.
+ */
 static td_plan random_plan(uint32_t n, uint32_t page_tokens, uint32_t longest)
 {
   td_plan plan = begin_plan(page_tokens);
   for (uint32_t r = 0; r < n; r++) {
-    uint32_t kv_len = 1 + (below(4) ? below(longest / 8 + 1) : below(longest)), like = r ? below(r) : 0, shared = 0;
+    uint32_t kv_len = 1 + (below(4) ? below(longest / 8 + 1) : below(longest)), like = r ? below(r) : 0,
+             shared = 0;
     if (r > 0 && below(8)) {
       uint32_t pages = rows[like].kv_len / page_tokens;
       shared = below(4) ? below(pages + 1) : pages;
@@ -69,7 +76,8 @@ static td_plan random_plan(uint32_t n, uint32_t page_tokens, uint32_t longest)
 }
 
 /* A tree as PAT names them: nodes of each level, the tokens of each. */
-static td_plan tree_plan(uint32_t n_levels, const uint32_t *nodes, const uint32_t *tokens, uint32_t page_tokens)
+static td_plan tree_plan(uint32_t n_levels, const uint32_t *nodes, const uint32_t *tokens,
+                         uint32_t page_tokens)
 {
   td_plan plan = begin_plan(page_tokens);
   uint32_t n = nodes[n_levels - 1], total = 0;
@@ -87,33 +95,49 @@ static td_plan tree_plan(uint32_t n_levels, const uint32_t *nodes, const uint32_
   return plan;
 }
 
+/* An H200's, Llama-3-8B's heads: three CTAs on each of 132 multiprocessors. */
 static td_attention_planner_config config_of(uint32_t page_tokens)
 {
   return (td_attention_planner_config){.max_rows = ROWS_MAX,
-                                       .n_workers = 132,
+                                       .n_resident = 396,
                                        .n_kv_heads = 8,
-                                       .group = 4,
+                                       .gqa_group = 4,
                                        .head_dim = 128,
                                        .page_tokens = page_tokens,
-                                       .tile_rows = 128,
-                                       .cost = td_attention_cost_of_h200(132)};
+                                       .tile_rows = 64,
+                                       .cost = td_attention_cost_of_h200(396)};
 }
 
+static bool half_the_time(uint32_t n_keys, uint32_t n_rows) { return (n_keys / 16 + n_rows) % 2 == 0; }
+static bool never(uint32_t n_keys, uint32_t n_rows) { return n_keys + n_rows == 0; }
+static uint32_t odd_splits(uint32_t n_decodes, uint32_t n_resident)
+{
+  return 1 + (n_decodes + n_resident) % 9;
+}
+static const td_attention_policy odd_policy = {
+    .name = "odd", .shares = half_the_time, .kv_splits = odd_splits};
+static const td_attention_policy no_policy = {.name = "no", .shares = never};
+
+/* Some by a policy; costs so low that small batches have groups too, some of which are not worth it. */
 static td_attention_planner_config random_config(void)
 {
-  static const uint32_t groups[] = {1, 2, 4, 5, 8, 16, 64, 128}, dims[] = {64, 96, 128, 256};
-  uint32_t workers = below(3) ? 132 : 1 + below(600);
-  td_attention_planner_config c = {.policy = (td_attention_policy)below(4),
+  static const uint32_t dims[] = {64, 96, 128, 256};
+  static const td_attention_policy *const policies[] = {&td_attention_always, &odd_policy, &no_policy};
+  uint32_t resident = below(3) ? 396 : 1 + below(1800);
+  td_attention_planner_config c = {.policy = below(3) ? NULL : policies[below(3)],
                                    .max_rows = ROWS_MAX,
-                                   .n_workers = workers,
+                                   .n_resident = resident,
                                    .n_kv_heads = 1 + below(below(4) ? 9 : 33),
-                                   .group = groups[below(8)],
+                                   .gqa_group = 1 + below(16),
                                    .head_dim = dims[below(4)],
                                    .page_tokens = 16u << below(3),
                                    .window_tokens = below(4) ? 0 : 1 + below(5000),
-                                   .invariant_keys = below(6) ? 0 : 64 * (1 + below(16)),
-                                   .cost = td_attention_cost_of_h200(workers)};
-  c.tile_rows = below(3) || c.group > 64 ? 128 : 64;
+                                   .reduces_in_tiles = below(2),
+                                   .tile_rows = below(3) ? 128 : 64,
+                                   .cost = td_attention_cost_of_h200(resident)};
+  c.cost.start_us *= below(3);
+  c.cost.partial_us *= below(3);
+  c.cost.sharing_us = below(4) ? 0 : below(20);
   return c;
 }
 
@@ -133,68 +157,116 @@ static void make(td_attention_planner *p, const td_plan *plan)
     fail_msg("%s", err.message);
 }
 
-/* ---- pieces, as a kernel goes through them ---- */
+/* ---- a plan and its work list ---- */
 
 typedef struct view {
   const td_attention_header *h;
   const td_attention_member *members;
-  const uint32_t *sources, *first_task;
-  const td_attention_span *spans;
-  const td_attention_task *tasks;
+  const td_attention_source *sources;
+  const td_attention_group *groups;
 } view;
 
 static view view_of(const td_attention_planner *p)
 {
   const td_attention_header *h = td_attention_planner_block(p);
-  return (view){h, td_attention_at(h, h->members_at), td_attention_at(h, h->sources_at), td_attention_first_task(h),
-                td_attention_at(h, h->spans_at), td_attention_at(h, h->tasks_at)};
+  return (view){h, td_attention_at(h, h->members_at), td_attention_at(h, h->sources_at),
+                td_attention_planner_groups(p)};
 }
 
-typedef struct piece {
-  uint32_t head, begin, end; /* keys of the head, from the span's first on */
-  uint32_t slot;             /* of member 0, or TD_ATTENTION_DIRECT: these are outputs */
-} piece;
+typedef struct steps {
+  td_attention_planner *p;
+  const td_attention_planner_config *c;
+  td_work_list items;
+  uint32_t n_partials, n_sharing, n_split, n_unshared,
+      n_grown; /* n_grown: steps that share something and were not made anew */
+} steps;
 
-/* The next piece of a task after p; before the first, p is the task's begin as begin_of has it. False: there is none. */
-static piece begin_of(const td_attention_task *t) { return (piece){.head = t->begin_head, .end = t->begin_key}; }
-
-static bool next_piece(const td_attention_task *t, piece *p)
+static td_work_list_config list_config(const td_attention_planner_config *c)
 {
-  uint32_t chunk = t->chunk16 * 16u, n = t->n_keys;
-  p->head += p->end == n;
-  p->begin = p->end == n ? 0 : p->end;
-  p->end = p->head == t->end_head ? t->end_key : n;
-  if (p->head > t->end_head || p->begin >= p->end)
-    return false;
-  if (chunk > 0 && p->begin / chunk * chunk + chunk < p->end)
-    p->end = p->begin / chunk * chunk + chunk;
-  bool whole = p->end - p->begin == n && !t->shared;
-  if (whole || t->slot == TD_ATTENTION_DIRECT)
-    p->slot = TD_ATTENTION_DIRECT;
-  else if (chunk > 0)
-    p->slot = t->slot + (p->head * ((n + chunk - 1) / chunk) + p->begin / chunk) * t->n_members;
-  else
-    p->slot = t->slot + p->head * t->n_members;
-  return true;
+  return (td_work_list_config){.policy = c->policy,
+                               .gqa_group = c->gqa_group,
+                               .n_kv_heads = c->n_kv_heads,
+                               .n_resident = c->n_resident,
+                               .decode_rows = DECODE_ROWS,
+                               .prefill_rows = PREFILL_ROWS,
+                               .warp_rows_min = WARP_ROWS_MIN};
 }
 
-/* Partials of a span's member and head, in the order of keys, as a merge finds them. */
-static uint32_t partials_of(const view *v, uint32_t span, uint32_t member, uint32_t head, uint32_t *slots)
+/* As the CUDA backend goes about it. */
+static void make_step(steps *run, const td_plan *plan)
 {
-  const td_attention_span *s = &v->spans[span];
-  uint32_t n = 0, chunk = s->chunk16 * 16u, i = member - s->first_member;
-  if (chunk > 0) {
-    uint32_t n_chunks = (s->n_keys + chunk - 1) / chunk;
-    for (; n < n_chunks; n++)
-      slots[n] = s->slot + (head * n_chunks + n) * s->n_members + i;
-    return n;
+  td_work_list_config cut = list_config(run->c);
+  make(run->p, plan);
+  if (td_attention_planner_has_grown(run->p) && td_work_list_grow(&run->items, plan, run->p)) {
+    td_attention_private of_rows[ROWS_MAX];
+    td_attention_planner_private(run->p, plan, of_rows);
+    assert_memory_equal(of_rows, run->items.of_rows, plan->n_rows * sizeof *of_rows);
+    run->n_grown += td_attention_planner_block(run->p)->n_splits > 0;
+    return;
   }
-  for (uint32_t t = 0; t < s->n_tasks; t++) {
-    const td_attention_task *task = &v->tasks[s->first_task + t];
-    if (task->begin_head <= head && head <= task->end_head)
-      slots[n++] = s->slot + (head + t) * s->n_members + i;
-  }
+  td_work_list_make(&run->items, plan, &cut, run->p);
+}
+
+static void open_run(steps *r, const td_attention_planner_config *c)
+{
+  r->c = c;
+  r->p = planner_of(c);
+  r->items.max_items =
+      td_work_list_items_max(ROWS_MAX, ROWS_MAX * 40) + td_attention_prefix_splits_max(c, c->max_rows);
+  r->items.items = calloc(r->items.max_items, sizeof *r->items.items);
+  r->items.scratch = calloc(ROWS_MAX * TD_WORK_LIST_SCRATCH, sizeof *r->items.scratch);
+  r->items.of_rows = calloc(ROWS_MAX, sizeof *r->items.of_rows);
+  assert_true(r->items.items && r->items.scratch && r->items.of_rows);
+}
+
+static void close_run(steps *r)
+{
+  td_attention_planner_destroy(r->p);
+  free(r->items.items);
+  free(r->items.scratch);
+  free(r->items.of_rows);
+}
+
+/* CTAs that begin with a prefix split, for each head. */
+static uint32_t n_prefix_ctas(const steps *r)
+{
+  uint32_t n = 0;
+  while (r->items.items[r->items.n_prefill + n].n_tokens == 0)
+    n++;
   return n;
+}
+
+/* A row's tokens grow by one. */
+static void grow_rows(const td_plan *plan)
+{
+  for (uint32_t r = 0; r < plan->n_rows; r++) {
+    rows[r].kv_len++;
+    page_table[rows[r].page_table_offset + (rows[r].kv_len - 1) / plan->page_tokens] = next_page++;
+  }
+}
+
+/* ---- set up ---- */
+
+static int make_table(void **unused)
+{
+  (void)unused;
+  page_table = calloc(PAGES, sizeof *page_table);
+  return page_table ? 0 : -1;
+}
+
+static int free_table(void **unused)
+{
+  (void)unused;
+  free(page_table);
+  return 0;
+}
+
+/* What a program of these does not use. */
+static inline void use_all(void)
+{
+  (void)tree_plan, (void)random_config, (void)right_tables, (void)view_of, (void)make_step, (void)open_run,
+      (void)close_run, (void)n_prefix_ctas;
+  (void)grow_rows, (void)random_plan, (void)config_of;
 }
 
 #endif

@@ -154,6 +154,37 @@ static inline float *fx_download(td_backend *be, td_devptr src, size_t n)
   return p;
 }
 
+/* A step of these ops alone; ids (may be NULL) receives what was sampled. */
+static inline void fx_run(td_backend *be, const td_plan *plan, const td_op *ops, uint32_t n_ops, int32_t *ids)
+{
+  td_program *program;
+  td_compiled *compiled;
+  td_outcome out;
+  assert_int_equal(td_program_create(n_ops, &program, NULL), TD_OK);
+  for (uint32_t i = 0; i < n_ops; i++)
+    td_program_add(program, ops[i]);
+  assert_int_equal(be->ops->compile(be, program, &compiled, NULL), TD_OK);
+  td_program_destroy(program);
+  td_backend_submit(be, compiled, plan);
+  assert_int_equal(td_backend_wait(be, &out, NULL), TD_OK);
+  assert_int_equal(out.n_ids, plan->n_logits);
+  if (ids && out.n_ids > 0)
+    memcpy(ids, out.ids, out.n_ids * sizeof *ids);
+  be->ops->discard(be, compiled);
+}
+
+/* The same of n tokens that nobody looks at. */
+static inline void fx_run_rows(td_backend *be, uint32_t n, const td_op *op)
+{
+  td_plan *plan;
+  assert_int_equal(td_plan_create(1, n, 1, 16, &plan, NULL), TD_OK);
+  plan->n_rows = 1;
+  plan->n_tokens = n;
+  plan->rows[0] = (td_plan_row){.q_len = n, .kv_len = n};
+  fx_run(be, plan, op, 1, NULL);
+  td_plan_destroy(plan);
+}
+
 /* Same bits. */
 static inline void fx_same(const float *a, const float *b, size_t n, const char *what)
 {

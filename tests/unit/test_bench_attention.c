@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "bench/attention_cells.h"
+#include "bench/attention_policies.h"
 #include "bench/attention_traces.h"
 
 /* Lengths of all steps of a trace, checked on the way; returns a sum that says whether two runs are the same. */

@@ -88,6 +88,7 @@ static void test_file_refused(void **state)
   refused("temperature = 1\ntemperature = 1\n", 2, "set twice");
   refused("top_p = 0\n", 1, "above 0");
   refused(" = 1\n", 1, "unknown option ''");
+  refused("workers = 1\nattention = pat\n", 2, "attention: removed; the daemon always chooses by predicted time; tandem-bench attention");
   refused("workers = 1\n# x\nworkers = 2\n", 3, "'workers' is set twice");
   refused("step_tokens = 64\nstep-tokens = 64\n", 2, "set twice");
   refused("log_level=info\nlog_level=info\n", 2, "set twice");

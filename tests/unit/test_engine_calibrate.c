@@ -31,7 +31,7 @@ typedef struct device {
   /* what is not usual, 0 else */
   uint32_t max_rows, max_tokens, n_pages, context, stop_after, window;
   size_t host_page_bytes; /* KV in host memory, in such pages */
-  const char *attention;
+  bool batch_invariant;
   td_engine *e;
 } device;
 
@@ -62,7 +62,7 @@ static double heat(device *d, const td_step_work *w, double us)
 }
 
 /* Steps run one after another. Plans must be whole: the table names pages of the store, rows do not share them. */
-static void device_begin(td_backend *b, const td_plan *plan)
+static void device_submit(td_backend *b, td_compiled *compiled, const td_plan *plan)
 {
   device *d = (device *)b;
   static uint64_t owned[MOST_PAGES]; /* in this step */
@@ -93,17 +93,15 @@ static void device_begin(td_backend *b, const td_plan *plan)
     atomic_store(&d->e->stop_asked, true);
 }
 
-static bool device_replay(td_backend *b) { return true; }
-static void device_submit(td_backend *b) {}
-
-static td_status device_end(td_backend *b, int32_t *ids, td_error *err)
+static td_status device_wait(td_backend *b, td_outcome *out, td_error *err)
 {
   device *d = (device *)b;
+  static const int32_t ids[MOST_PAGES]; /* a row has a page at least */
   assert_true(d->n_under_way > 0);
   if (d->fails)
     return td_fail(err, TD_ERR_DEVICE, "the device is gone");
   now = fmax(now, d->end_us[0]);
-  memset(ids, 0, d->n_logits[0] * sizeof *ids);
+  *out = (td_outcome){.ids = ids, .n_ids = d->n_logits[0]};
   d->end_us[0] = d->end_us[1];
   d->n_logits[0] = d->n_logits[1];
   d->n_under_way--;
@@ -111,14 +109,21 @@ static td_status device_end(td_backend *b, int32_t *ids, td_error *err)
 }
 
 static void device_destroy(td_backend *b) {}
-static td_status device_alloc(td_backend *b, size_t bytes, td_devptr *out, td_error *err) { return TD_OK; }
-static td_status device_upload(td_backend *b, const float *src, size_t n, td_devptr *out, td_error *err) { return TD_OK; }
+static void device_discard(td_backend *b, td_compiled *compiled) {}
+
+/* Nobody looks at what steps compute. */
+static td_status device_compile(td_backend *b, const td_program *program, td_compiled **out, td_error *err)
+{
+  assert_non_null(program);
+  *out = NULL;
+  return TD_OK;
+}
+
 static size_t device_page_bytes(const td_backend *b, const td_kv_shape *shape) { return ((const device *)b)->host_page_bytes; }
 
 static const td_backend_ops ops = {.name = "none", .destroy = device_destroy, .set_sampling = device_set_sampling,
-                                   .step_begin = device_begin, .replay = device_replay, .step_submit = device_submit,
-                                   .step_end = device_end, .alloc = device_alloc, .upload_f32 = device_upload,
-                                   .kv_bytes_per_page = device_page_bytes};
+                                   .compile = device_compile, .discard = device_discard, .submit = device_submit,
+                                   .wait = device_wait, .kv_bytes_per_page = device_page_bytes};
 
 static char folder[] = "/tmp/td_calibrate_XXXXXX";
 
@@ -131,14 +136,14 @@ static double calibrate(device *d, uint32_t depth, double calibrate_ms, const ch
   td_options_init(&o);
   o.limit[TD_LIMIT_CALIBRATE_MS] = calibrate_ms;
   snprintf(o.cache_dir, sizeof o.cache_dir, "%s", folder);
-  if (d->attention)
-    snprintf(o.attention, sizeof o.attention, "%s", d->attention);
+  o.limit[TD_LIMIT_BATCH_INVARIANT] = d->batch_invariant;
   assert_int_equal(td_engine_create(&o, &e, &err), TD_OK);
   d->base = (td_backend){.ops = &ops, .pipeline_depth = depth, .weight_bytes = d->host_page_bytes ? 0 : 2, .max_rows = d->max_rows ? d->max_rows : MAX_ROWS,
                          .max_tokens = d->max_tokens ? d->max_tokens : MAX_TOKENS};
   snprintf(d->base.identity, sizeof d->base.identity, "%s", identity);
   d->n_steps = d->n_under_way = 0;
   e->backend = &d->base;
+  assert_int_equal(td_program_create(0, &e->program, &err), TD_OK);
   e->desc.vocab = 1000;
   e->desc.window_tokens = d->window;
   d->e = e;
@@ -420,10 +425,10 @@ static void other_attention_is_another_device(void **state)
   calibrate(&d, 1, 0, "a device", &m, &has, TD_OK);
   assert_false(has);
   d.window = 0;
-  d.attention = "pat";
+  d.batch_invariant = true;
   calibrate(&d, 1, 0, "a device", &m, &has, TD_OK);
   assert_false(has);
-  d.attention = NULL;
+  d.batch_invariant = false;
   calibrate(&d, 1, 0, "a device", &m, &has, TD_OK);
   assert_true(has);
 }

@@ -54,15 +54,17 @@ typedef struct device {
 } device;
 
 static void device_set_sampling(td_backend *b, uint32_t slot, const td_sampling *s) {}
-static void device_begin(td_backend *b, const td_plan *plan) { ((device *)b)->n_logits = plan->n_logits; }
-static bool device_replay(td_backend *b) { return true; }
-static void device_submit(td_backend *b) {}
+static void device_submit(td_backend *b, td_compiled *compiled, const td_plan *plan)
+{
+  ((device *)b)->n_logits = plan->n_logits;
+}
 static void device_destroy(td_backend *b) {}
 
 /* What is shown is the last forecast, and not an old one; that of the idle engine is gone before its first step, which may be long. */
-static td_status device_end(td_backend *b, int32_t *ids, td_error *err)
+static td_status device_wait(td_backend *b, td_outcome *out, td_error *err)
 {
   device *d = (device *)b;
+  static const int32_t ids[N_ROWS];
   td_engine_stats st;
   td_engine_get_stats(d->engine, &st);
   d->n_steps++;
@@ -74,13 +76,12 @@ static td_status device_end(td_backend *b, int32_t *ids, td_error *err)
     td_engine_cancel(d->engine, d->left);
   }
   now += STEP_US;
-  memset(ids, 0, d->n_logits * sizeof *ids);
+  *out = (td_outcome){.ids = ids, .n_ids = d->n_logits};
   return TD_OK;
 }
 
 static const td_backend_ops ops = {.name = "none", .destroy = device_destroy, .set_sampling = device_set_sampling,
-                                   .step_begin = device_begin, .replay = device_replay, .step_submit = device_submit,
-                                   .step_end = device_end};
+                                   .submit = device_submit, .wait = device_wait};
 
 /* Nobody is left: the loop is told, and the engine is to stop before it would sleep. */
 static void stop_when_idle(void *arg)

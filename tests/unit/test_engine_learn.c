@@ -52,7 +52,7 @@ uint64_t __wrap_td_engine_now_us(void)
 static void device_set_sampling(td_backend *b, uint32_t slot, const td_sampling *s) {}
 
 /* One step in seven is disturbed: that is no pace. */
-static void device_begin(td_backend *b, const td_plan *plan)
+static void device_submit(td_backend *b, td_compiled *compiled, const td_plan *plan)
 {
   device *d = (device *)b;
   td_step_work w = td_step_work_of(plan);
@@ -62,14 +62,12 @@ static void device_begin(td_backend *b, const td_plan *plan)
   d->n_logits = plan->n_logits;
 }
 
-static bool device_replay(td_backend *b) { return true; }
-static void device_submit(td_backend *b) {}
-
-static td_status device_end(td_backend *b, int32_t *ids, td_error *err)
+static td_status device_wait(td_backend *b, td_outcome *out, td_error *err)
 {
   device *d = (device *)b;
+  static const int32_t ids[MAX_ROWS];
   now = d->end_us;
-  memset(ids, 0, d->n_logits * sizeof *ids);
+  *out = (td_outcome){.ids = ids, .n_ids = d->n_logits};
   if (d->n_steps != d->stop_at)
     return TD_OK;
   atomic_store(&d->e->stop_asked, true);
@@ -77,12 +75,9 @@ static td_status device_end(td_backend *b, int32_t *ids, td_error *err)
 }
 
 static void device_destroy(td_backend *b) {}
-static td_status device_alloc(td_backend *b, size_t bytes, td_devptr *out, td_error *err) { return TD_OK; }
-static td_status device_upload(td_backend *b, const float *src, size_t n, td_devptr *out, td_error *err) { return TD_OK; }
 
 static const td_backend_ops ops = {.name = "none", .destroy = device_destroy, .set_sampling = device_set_sampling,
-                                   .step_begin = device_begin, .replay = device_replay, .step_submit = device_submit,
-                                   .step_end = device_end, .alloc = device_alloc, .upload_f32 = device_upload};
+                                   .submit = device_submit, .wait = device_wait};
 
 /* ---- a daemon's life ---- */
 

@@ -33,7 +33,6 @@ typedef struct outcome {
 typedef struct device {
   td_backend base;
   td_engine *engine;
-  const td_plan *plan;
   outcome under_way[2];
   uint32_t first, n_under_way;
   int32_t sampled[MAX_ROWS]; /* by the step before: what a plan made ahead points at */
@@ -48,49 +47,47 @@ static void device_set_sampling(td_backend *b, uint32_t slot, const td_sampling 
 }
 
 /* What comes while a step is being planned may miss it, so one step is no fault; the next is. */
-static void device_begin(td_backend *b, const td_plan *plan)
+static void check_commands(device *d)
 {
-  device *d = (device *)b;
   bool passes = d->n_under_way == 1 && !td_ring_is_empty(&d->engine->inbox);
   d->n_past_commands = passes ? d->n_past_commands + 1 : 0;
   d->n_after_stop += atomic_load(&d->engine->stop_asked);
   d->n_broken += d->n_past_commands > 1 || d->n_after_stop > 1;
-  d->plan = plan;
 }
 
 /* The step's work, all of it: so nothing asks for a model. */
-static bool device_replay(td_backend *b)
+static void compute(device *d, const td_plan *plan)
 {
-  device *d = (device *)b;
   int32_t sampled[MAX_ROWS];
-  for (uint32_t i = 0; i < d->plan->n_logits; i++) {
-    const td_plan_row *row = &d->plan->rows[d->plan->logits_rows[i]];
+  for (uint32_t i = 0; i < plan->n_logits; i++) {
+    const td_plan_row *row = &plan->rows[plan->logits_rows[i]];
     uint32_t last = row->q_start + row->q_len - 1;
-    int32_t id = d->plan->token_ids[last];
+    int32_t id = plan->token_ids[last];
     if (id < 0)
       id = d->sampled[-1 - id];
-    sampled[i] = token_after(id, d->plan->positions[last]);
+    sampled[i] = token_after(id, plan->positions[last]);
   }
   memcpy(d->sampled, sampled, sizeof sampled);
-  return true;
 }
 
-static void device_submit(td_backend *b)
+static void device_submit(td_backend *b, td_compiled *compiled, const td_plan *plan)
 {
   device *d = (device *)b;
+  check_commands(d);
+  compute(d, plan);
   d->n_broken += d->n_under_way >= d->base.pipeline_depth;
   d->n_ahead += d->n_under_way == 1;
   outcome *o = &d->under_way[(d->first + d->n_under_way++) % 2];
-  o->n = d->plan->n_logits;
+  o->n = plan->n_logits;
   memcpy(o->ids, d->sampled, sizeof o->ids);
 }
 
-static td_status device_end(td_backend *b, int32_t *ids, td_error *err)
+static td_status device_wait(td_backend *b, td_outcome *out, td_error *err)
 {
   device *d = (device *)b;
   const outcome *o = &d->under_way[d->first];
   usleep(20); /* long enough for clients to come and go while it runs */
-  memcpy(ids, o->ids, o->n * sizeof *ids);
+  *out = (td_outcome){.ids = o->ids, .n_ids = o->n};
   d->first ^= 1;
   d->n_under_way--;
   return TD_OK;
@@ -99,8 +96,7 @@ static td_status device_end(td_backend *b, int32_t *ids, td_error *err)
 static void device_destroy(td_backend *b) {}
 
 static const td_backend_ops device_ops = {.name = "none", .destroy = device_destroy, .set_sampling = device_set_sampling,
-                                          .step_begin = device_begin, .replay = device_replay, .step_submit = device_submit,
-                                          .step_end = device_end};
+                                          .submit = device_submit, .wait = device_wait};
 
 /* ---- the engine ---- */
 

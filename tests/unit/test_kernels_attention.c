@@ -115,31 +115,31 @@ static void step(runner *r, float *qkv_host, bool with_attention)
 {
   const shape *s = &r->p->s;
   memcpy((void *)r->qkv.addr, qkv_host, (size_t)r->plan->n_tokens * r->p->width * sizeof(float)); /* CPU memory */
-  r->be->ops->step_begin(r->be, r->plan);
-  r->be->ops->rope_kv(r->be, &(td_rope_kv_params){.qkv = r->qkv,
-                                                  .q_norm = s->norms ? r->q_norm : (td_devptr){0},
-                                                  .k_norm = s->norms ? r->k_norm : (td_devptr){0},
-                                                  .inv_freq = r->inv_freq,
-                                                  .attn_factor = s->attn_factor,
-                                                  .norm_eps = 1e-6f,
-                                                  .style = s->style,
-                                                  .kv = r->kv,
-                                                  .layer = 1,
-                                                  .n_heads = s->n_heads,
-                                                  .n_kv_heads = s->n_kv_heads,
-                                                  .head_dim = s->head_dim,
-                                                  .rotary_dim = s->rotary_dim});
-  if (with_attention)
-    r->be->ops->attention(r->be, &(td_attention_params){.qkv = r->qkv,
-                                                        .out = r->out,
-                                                        .kv = r->kv,
-                                                        .scale = (float)(1 / sqrt(s->head_dim)),
-                                                        .window_tokens = s->window,
-                                                        .layer = 1,
-                                                        .n_heads = s->n_heads,
-                                                        .n_kv_heads = s->n_kv_heads,
-                                                        .head_dim = s->head_dim});
-  assert_int_equal(r->be->ops->step_end(r->be, NULL, NULL), TD_OK);
+  const td_op ops[] = {{.kind = TD_OP_ROPE_KV,
+                        .rope_kv = {.qkv = r->qkv,
+                                    .q_norm = s->norms ? r->q_norm : (td_devptr){0},
+                                    .k_norm = s->norms ? r->k_norm : (td_devptr){0},
+                                    .inv_freq = r->inv_freq,
+                                    .attn_factor = s->attn_factor,
+                                    .norm_eps = 1e-6f,
+                                    .style = s->style,
+                                    .kv = r->kv,
+                                    .layer = 1,
+                                    .n_heads = s->n_heads,
+                                    .n_kv_heads = s->n_kv_heads,
+                                    .head_dim = s->head_dim,
+                                    .rotary_dim = s->rotary_dim}},
+                       {.kind = TD_OP_ATTENTION,
+                        .attention = {.qkv = r->qkv,
+                                      .out = r->out,
+                                      .kv = r->kv,
+                                      .scale = (float)(1 / sqrt(s->head_dim)),
+                                      .window_tokens = s->window,
+                                      .layer = 1,
+                                      .n_heads = s->n_heads,
+                                      .n_kv_heads = s->n_kv_heads,
+                                      .head_dim = s->head_dim}}};
+  fx_run(r->be, r->plan, ops, with_attention ? 2 : 1, NULL);
 }
 
 static void add_row(runner *r, uint32_t slot, uint32_t first, uint32_t n)
@@ -185,7 +185,8 @@ static void run(runner *r, td_backend *be, const problem *p, uint32_t page_token
   assert_int_equal(td_plan_create(FX_MAX_ROWS, FX_MAX_TOKENS, 1, page_tokens, &r->plan, NULL), TD_OK);
   r->plan->page_table = r->page_table;
   r->plan->page_table_len = r->n_pages;
-  td_kv_shape kv = {2, r->n_pages, page_tokens, s->n_kv_heads, s->head_dim, s->n_heads, 0};
+  td_kv_shape kv = {.n_layers = 2, .n_pages = r->n_pages, .page_tokens = page_tokens,
+                    .n_kv_heads = s->n_kv_heads, .head_dim = s->head_dim, .n_heads = s->n_heads};
   assert_int_equal(be->ops->kv_create(be, &kv, &r->kv, NULL), TD_OK);
   r->qkv = fx_alloc(be, (size_t)FX_MAX_TOKENS * p->width);
   r->out = fx_alloc(be, (size_t)FX_MAX_TOKENS * s->n_heads * s->head_dim);

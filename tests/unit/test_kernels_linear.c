@@ -62,6 +62,14 @@ static void free_problem(problem *p)
   free(p->scale);
 }
 
+static bool has_bias(const problem *p)
+{
+  for (uint32_t i = 0; i < p->n_parts; i++)
+    if (p->parts[i].bias)
+      return true;
+  return false;
+}
+
 static float *run(td_backend *be, const problem *p, uint32_t first, uint32_t n)
 {
   td_weight *w;
@@ -72,7 +80,16 @@ static float *run(td_backend *be, const problem *p, uint32_t first, uint32_t n)
   float *other = fx_floats((size_t)n * p->n_out, 1); /* is overwritten where nothing is added */
   td_devptr out = fx_upload(be, p->held ? p->held + (size_t)first * p->n_out : other, (size_t)n * p->n_out);
   free(other);
-  be->ops->linear(be, &(td_linear_params){.weight = w, .x = x, .out = out, .n = n, .out_f32 = true, .add = p->held != NULL});
+  td_op op = {.kind = TD_OP_LINEAR,
+              .linear = {.weight = w,
+                         .x = x,
+                         .out = out,
+                         .n_in = p->n_cols,
+                         .n_out = p->n_out,
+                         .bias = has_bias(p),
+                         .out_f32 = true,
+                         .add = p->held != NULL}};
+  fx_run_rows(be, n, &op);
   return fx_download(be, out, (size_t)n * p->n_out);
 }
 
@@ -150,9 +167,8 @@ static void test_embed_widens_rows(void **state)
       for (uint32_t i = 0; i < n; i++)
         plan->token_ids[i] = (int32_t)fx_below(VOCAB);
       td_devptr out = fx_alloc(bes[b], (size_t)n * width);
-      bes[b]->ops->step_begin(bes[b], plan);
-      bes[b]->ops->embed(bes[b], &(td_embed_params){.weight = w, .out = out, .width = width});
-      assert_int_equal(bes[b]->ops->step_end(bes[b], NULL, NULL), TD_OK);
+      td_op op = {.kind = TD_OP_EMBED, .embed = {.weight = w, .out = out, .width = width}};
+      fx_run(bes[b], plan, &op, 1, NULL);
       float *got = fx_download(bes[b], out, (size_t)n * width), *want = malloc(width * sizeof *want);
       for (uint32_t i = 0; i < n; i++) {
         td_dtype_to_f32(t, m + (uint64_t)plan->token_ids[i] * row_bytes, width, want);

@@ -17,12 +17,13 @@ static void test_rmsnorm(void **state)
       if (!be)
         continue;
       td_devptr out = fx_alloc(be, total);
-      be->ops->rmsnorm(be, &(td_rmsnorm_params){.x = fx_upload(be, x, total),
-                                                .weight = fx_upload(be, w, width),
-                                                .out = out,
-                                                .n = n,
-                                                .width = width,
-                                                .eps = 1e-5f});
+      td_op op = {.kind = TD_OP_RMSNORM,
+                  .rmsnorm = {.x = fx_upload(be, x, total),
+                              .weight = fx_upload(be, w, width),
+                              .out = out,
+                              .width = width,
+                              .eps = 1e-5f}};
+      fx_run_rows(be, n, &op);
       float *got = fx_download(be, out, total);
       if (!first) {
         first = got;
@@ -62,8 +63,9 @@ static void test_swiglu(void **state)
       if (!be)
         continue;
       td_devptr out = fx_alloc(be, (size_t)n * width);
-      be->ops->swiglu(be, &(td_swiglu_params){
-                              .gate_up = fx_upload(be, x, (size_t)n * 2 * width), .out = out, .n = n, .width = width});
+      td_op op = {.kind = TD_OP_SWIGLU,
+                  .swiglu = {.gate_up = fx_upload(be, x, (size_t)n * 2 * width), .out = out, .width = width}};
+      fx_run_rows(be, n, &op);
       float *got = fx_download(be, out, (size_t)n * width);
       if (!first) {
         first = got;
@@ -161,10 +163,10 @@ static void test_gather_takes_last_tokens(void **state)
   plan->logits_rows[1] = 2;
   float *x = fx_floats(TOKENS * WIDTH, 1);
   td_devptr out = fx_alloc(be, 2 * WIDTH);
-  int32_t ids[2];
-  be->ops->step_begin(be, plan);
-  be->ops->gather(be, &(td_gather_params){.x = fx_upload(be, x, TOKENS * WIDTH), .out = out, .width = WIDTH});
-  assert_int_equal(be->ops->step_end(be, ids, NULL), TD_OK);
+  td_op op = {.kind = TD_OP_GATHER,
+              .extent = TD_EXTENT_SAMPLED,
+              .gather = {.x = fx_upload(be, x, TOKENS * WIDTH), .out = out, .width = WIDTH}};
+  fx_run(be, plan, &op, 1, NULL);
   float *got = fx_download(be, out, 2 * WIDTH);
   fx_same(got, x, WIDTH, "row 0");
   fx_same(got + WIDTH, x + 8 * WIDTH, WIDTH, "row 2");

@@ -42,9 +42,8 @@ static void sample(sampler *s, const float *logits, uint32_t vocab, td_sampling 
     s->plan->logits_rows[i] = i;
   }
   s->plan->n_rows = s->plan->n_tokens = s->plan->n_logits = n;
-  s->be->ops->step_begin(s->be, s->plan);
-  s->be->ops->sample(s->be, &(td_sample_params){.logits = s->logits, .vocab = vocab});
-  assert_int_equal(s->be->ops->step_end(s->be, ids, NULL), TD_OK);
+  td_op op = {.kind = TD_OP_SAMPLE, .extent = TD_EXTENT_SAMPLED, .sample = {.logits = s->logits, .vocab = vocab}};
+  fx_run(s->be, s->plan, &op, 1, ids);
 }
 
 static const td_sampling greedy = {.temperature = 0, .top_p = 1};

@@ -1,6 +1,6 @@
-/* Decode attention by items: pieces of what rows share, by a plan of shared spans alone, and the rest of each row. Together they have every
- * key of every row exactly once, every piece is some block's that begins before the rows which wait for it, and what a row is told of partials is
- * where these are. */
+/* Decode attention's plan and work list: prefix splits of what rows share, and each row's private KV. Together they have every key of every row
+ * exactly once, every prefix split is some CTA's that begins before the rows which wait for it, and what a row is told of partials is where these
+ * are. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,29 +12,12 @@
 #include <cmocka.h>
 
 #include "attention_plan_fixture.h"
-#include "kernels/cuda/attention_items.h"
 
-static td_attention_planner_config apart_config(void)
-{
-  td_attention_planner_config c = random_config();
-  c.policy = TD_ATTENTION_UNIFIED;
-  c.invariant_keys = 0;
-  c.shared_only = true;
-  c.group = 1 + below(TD_DECODE_ROWS);
-  c.cost.start_us *= below(3); /* so that small batches are packed too */
-  c.cost.partial_us *= below(3);
-  c.cost.apart_us = below(4) ? 0 : below(20); /* some are not worth it */
-  return c;
-}
-
-/* An H200's, Llama-3-8B's heads. */
+/* Whatever sharing costs beside it. */
 static td_attention_planner_config served_config(void)
 {
   td_attention_planner_config c = config_of(16);
-  c.shared_only = true;
-  c.n_workers = 396;
-  c.tile_rows = 64;
-  c.cost = td_attention_cost_of_h200_apart(c.n_workers);
+  c.cost.sharing_us = 0;
   return c;
 }
 
@@ -50,24 +33,24 @@ static void mix(td_plan *plan)
   }
 }
 
-/* ---- pieces ---- */
+/* ---- prefix splits ---- */
 
 typedef struct written {
-  uint32_t member, head, begin, end; /* keys of the span */
-  uint32_t span, number;
+  uint32_t member, head, begin, end; /* keys of the group */
+  uint32_t group, number;
   bool is;
 } written;
 
-static void write_piece(const view *v, const td_attention_planner_config *c, const td_attention_item *it, uint32_t number, written *w)
+static void write_split(const view *v, const td_attention_planner_config *c, const td_attention_item *it, uint32_t number, written *w)
 {
   uint32_t s = 0;
-  while (s < v->h->n_shared_spans && number >= v->spans[s].first_task + v->spans[s].n_tasks)
+  while (s < v->h->n_groups && number >= v->groups[s].first_split + v->groups[s].n_splits)
     s++;
-  assert_true(s < v->h->n_shared_spans && it->first_partial == number);
-  const td_attention_span *sp = &v->spans[s];
-  assert_true(it->member == sp->first_member && it->n_members == sp->n_members && it->page_table_offset == sp->first_page);
-  assert_true(it->kv_begin < it->kv_end && it->kv_end <= sp->n_keys && it->kv_begin % 64 == 0);
-  assert_true(sp->n_members * c->group <= (c->tile_rows > c->group ? c->tile_rows : c->group));
+  assert_true(s < v->h->n_groups && it->first_partial == number);
+  const td_attention_group *g = &v->groups[s];
+  assert_true(it->member == g->first_member && it->n_members == g->n_members && it->page_table_offset == g->first_page);
+  assert_true(it->kv_begin < it->kv_end && it->kv_end <= g->n_keys && it->kv_begin % 64 == 0);
+  assert_true(g->n_members > 0 && g->n_members * c->gqa_group <= c->tile_rows);
   for (uint32_t head = 0; head < c->n_kv_heads; head++)
     for (uint32_t i = 0; i < it->n_members; i++) {
       uint32_t slot = it->partial + head * it->n_partials * it->n_members + i; /* as attend_spans has it */
@@ -76,11 +59,11 @@ static void write_piece(const view *v, const td_attention_planner_config *c, con
     }
 }
 
-static uint64_t time_of(const td_attention_item *it) { return it->kv_end - it->kv_begin + TD_ATTENTION_PIECE_BEGIN_KEYS; }
+static uint64_t time_of(const td_attention_item *it) { return it->kv_end - it->kv_begin + TD_ATTENTION_SPLIT_FIXED_KEYS; }
 
 /* Each piece after the first ones goes to the block that has least to do. n_blocks of them, with items->n_next more pieces. Returns how many times turns
  * would have been another's. */
-static uint32_t check_chains(const td_attention_items *items, uint32_t n_blocks)
+static uint32_t check_chains(const td_work_list *items, uint32_t n_blocks)
 {
   uint64_t *time = calloc(n_blocks + 1, sizeof *time);
   uint32_t *last = calloc(n_blocks + 1, sizeof *last), n_others = 0;
@@ -106,10 +89,10 @@ static uint32_t check_chains(const td_attention_items *items, uint32_t n_blocks)
 }
 
 /* Rows that share something stand after those that do not, in the order of the plan's members, and so do pieces in that of their first ones. */
-static void check_order(const td_attention_items *items, const view *v)
+static void check_order(const td_work_list *items, const view *v)
 {
-  for (uint32_t s = 1; s < v->h->n_shared_spans; s++)
-    assert_true(v->spans[s - 1].first_member <= v->spans[s].first_member);
+  for (uint32_t s = 1; s < v->h->n_groups; s++)
+    assert_true(v->groups[s - 1].first_member <= v->groups[s].first_member);
   for (uint32_t i = items->n_prefill + 1; i < items->n_items; i++) {
     const td_attention_item *before = &items->items[i - 1], *it = &items->items[i];
     if (before->n_tokens > 0 && i != items->n_wide)
@@ -120,22 +103,21 @@ static void check_order(const td_attention_items *items, const view *v)
 static uint32_t n_not_in_turns; /* pieces that were seen */
 
 /* Who writes which partial: pieces as blocks do them, each once. */
-static written *write_partials(const view *v, const td_attention_planner_config *c, const td_attention_items *items)
+static written *write_partials(const view *v, const td_attention_planner_config *c, const td_work_list *items)
 {
   const td_attention_header *h = v->h;
   written *w = calloc((size_t)h->n_slots + 1, sizeof *w);
-  uint32_t n_pieces = 0, n_blocks = 0, places = c->n_workers / c->n_kv_heads;
-  uint8_t *seen = calloc(h->n_tasks + 1, 1);
+  uint32_t n_pieces = 0, n_blocks = 0, places = c->n_resident / c->n_kv_heads;
+  uint8_t *seen = calloc(h->n_splits + 1, 1);
   assert_true(w && seen);
-  for (uint32_t s = 0; s < h->n_spans; s++) {
-    assert_int_equal(v->spans[s].first_task, n_pieces);
-    assert_true(s < h->n_shared_spans ? v->spans[s].n_tasks > 0 : v->spans[s].n_tasks == 0 && v->spans[s].slot == TD_ATTENTION_DIRECT);
-    uint32_t n = v->spans[s].n_tasks, n_keys = v->spans[s].n_keys;
+  for (uint32_t s = 0; s < h->n_groups; s++) {
+    uint32_t n = v->groups[s].n_splits, n_keys = v->groups[s].n_keys;
+    assert_true(v->groups[s].first_split == n_pieces && n > 0);
     assert_true(n == 1 || (n == 2 && n_keys > 256) || n_keys >= 256 * n);
     n_pieces += n;
   }
-  assert_int_equal(n_pieces, h->n_tasks);
-  assert_true(n_pieces <= td_attention_pieces_max(c, c->max_rows) && h->shared_only);
+  assert_int_equal(n_pieces, h->n_splits);
+  assert_true(n_pieces <= td_attention_prefix_splits_max(c, c->max_rows));
   while (items->n_prefill + n_blocks < items->n_wide && items->items[items->n_prefill + n_blocks].n_tokens == 0)
     n_blocks++;
   assert_true(n_blocks <= (places ? places : 1) && (n_blocks > 0) == (n_pieces > 0));
@@ -146,7 +128,7 @@ static written *write_partials(const view *v, const td_attention_planner_config 
       assert_true(at == items->n_prefill + b || (at >= items->n_items && at < items->n_items + items->n_next));
       assert_true(it->n_tokens == 0 && it->first_partial < n_pieces && !seen[it->first_partial]);
       seen[it->first_partial] = 1;
-      write_piece(v, c, it, it->first_partial, w);
+      write_split(v, c, it, it->first_partial, w);
       at = it->next;
     } while (at != 0);
   }
@@ -160,10 +142,9 @@ static written *write_partials(const view *v, const td_attention_planner_config 
 }
 
 /* The partials that the row's end adds up, one after another: its keys [0, own.begin), each once. Returns how many there are. */
-static uint32_t check_shared(const view *v, const td_plan *plan, uint32_t row, td_attention_own own, uint32_t n_heads, const written *w)
+static uint32_t check_shared(const view *v, const td_plan *plan, uint32_t row, td_attention_private own, uint32_t n_heads, const written *w)
 {
   const td_plan_row *r = &plan->rows[row];
-  const td_attention_source *sources = (const td_attention_source *)(const void *)v->sources;
   uint32_t n_all = 0;
   if (own.n_sources == 0) {
     assert_int_equal(own.begin, 0);
@@ -175,22 +156,22 @@ static uint32_t check_shared(const view *v, const td_plan *plan, uint32_t row, t
   for (uint32_t head = 0; head < n_heads; head++) {
     uint32_t key = 0;
     for (uint32_t i = 0; i < own.n_sources; i++) {
-      const td_attention_source *s = &sources[own.first_source + i];
-      uint32_t in_span = 0, span = UINT32_MAX;
+      const td_attention_source *s = &v->sources[own.first_source + i];
+      uint32_t in_group = 0, group = UINT32_MAX;
       for (uint32_t c = 0; c < s->n_pieces; c++) {
         uint32_t slot = s->slot + own.member + (head * s->n_pieces + c) * s->n_members; /* as find_shared has it */
         assert_true(slot < v->h->n_slots);
         const written *p = &w[slot];
-        assert_true(p->is && p->member == own.member && p->head == head && p->number == s->first_piece + c && p->begin == in_span);
-        assert_true(span == UINT32_MAX || p->span == span);
-        span = p->span;
-        in_span = p->end;
+        assert_true(p->is && p->member == own.member && p->head == head && p->number == s->first_piece + c && p->begin == in_group);
+        assert_true(group == UINT32_MAX || p->group == group);
+        group = p->group;
+        in_group = p->end;
       }
-      assert_int_equal(in_span, v->spans[span].n_keys);
-      for (uint32_t k = 0; k < in_span && head == 0 && right_tables; k += plan->page_tokens)
-        assert_int_equal(page_table[v->spans[span].first_page + k / plan->page_tokens],
+      assert_int_equal(in_group, v->groups[group].n_keys);
+      for (uint32_t k = 0; k < in_group && head == 0 && right_tables; k += plan->page_tokens)
+        assert_int_equal(page_table[v->groups[group].first_page + k / plan->page_tokens],
                          page_table[r->page_table_offset + (key + k) / plan->page_tokens]);
-      key += in_span;
+      key += in_group;
       n_all += s->n_pieces;
     }
     assert_int_equal(key, own.begin);
@@ -202,7 +183,7 @@ static uint32_t check_shared(const view *v, const td_plan *plan, uint32_t row, t
 /* ---- rows' own keys ---- */
 
 /* Items of a decode row: its keys [own.begin, kv_len), each once. */
-static void check_own(const td_attention_items *items, const td_plan *plan, uint32_t row, td_attention_own own, uint32_t group)
+static void check_own(const td_work_list *items, const td_plan *plan, uint32_t row, td_attention_private own, uint32_t group)
 {
   const td_plan_row *r = &plan->rows[row];
   uint32_t key = own.begin, n = 0, n_of_row = 0;
@@ -210,7 +191,7 @@ static void check_own(const td_attention_items *items, const td_plan *plan, uint
     const td_attention_item *it = &items->items[i];
     if (it->n_tokens == 0 || it->query < r->q_start || it->query >= r->q_start + r->q_len)
       continue;
-    if (r->q_len * group > TD_DECODE_ROWS) {
+    if (r->q_len * group > DECODE_ROWS) {
       assert_true(i < items->n_prefill && it->n_sources == 0 && it->kv_begin == 0);
       continue;
     }
@@ -223,50 +204,24 @@ static void check_own(const td_attention_items *items, const td_plan *plan, uint
     n_of_row = it->n_partials;
     n++;
   }
-  assert_true(r->q_len * group > TD_DECODE_ROWS || (key == r->kv_len && n == n_of_row));
+  assert_true(r->q_len * group > DECODE_ROWS || (key == r->kv_len && n == n_of_row));
 }
 
-typedef struct steps {
-  td_attention_planner *p;
-  const td_attention_planner_config *c;
-  td_attention_items items;
-  td_attention_own own[ROWS_MAX];
-  uint32_t n_partials, n_sharing, n_split, n_unpacked, n_grown; /* n_grown: steps that share something and were not made anew */
-} steps;
-
-/* What the device gets: block_bytes of the block, and what is behind them is not there. Spans are not, but for this test. */
+/* What the device gets: block_bytes of the block, and what is behind them is not there. */
 static view view_of_device(const td_attention_planner *p, unsigned char *copy)
 {
   view v = view_of(p);
-  memset(copy, 0xa5, v.h->spans_at);
   memcpy(copy, v.h, v.h->block_bytes);
   v.members = (const td_attention_member *)(const void *)(copy + v.h->members_at);
-  v.sources = (const uint32_t *)(const void *)(copy + v.h->sources_at);
+  v.sources = (const td_attention_source *)(const void *)(copy + v.h->sources_at);
   return v;
-}
-
-/* As the CUDA backend goes about it. */
-static void make_step(steps *run, const td_plan *plan)
-{
-  const td_attention_planner_config *c = run->c;
-  make(run->p, plan);
-  td_attention_cut cut = {c->group, c->n_kv_heads, c->n_workers, TD_PREFILL_ROWS_WGMMA, false, false, true, run->own,
-                          td_attention_planner_block(run->p)};
-  if (td_attention_planner_has_grown(run->p) && td_attention_items_grow(&run->items, plan, cut.shared)) {
-    td_attention_own own[ROWS_MAX];
-    td_attention_planner_own(run->p, plan, own);
-    assert_memory_equal(own, run->own, plan->n_rows * sizeof *own);
-    run->n_grown += cut.shared->n_tasks > 0;
-    return;
-  }
-  td_attention_planner_own(run->p, plan, run->own);
-  td_attention_items_make(&run->items, plan, &cut);
 }
 
 static void check_step(steps *run, const td_plan *plan)
 {
+  const td_work_list_config cut = list_config(run->c);
   const td_attention_planner_config *c = run->c;
-  const td_attention_own *own = run->own;
+  const td_attention_private *own = run->items.of_rows;
   make_step(run, plan);
   unsigned char *copy = malloc(td_attention_block_bytes_max(c));
   assert_non_null(copy);
@@ -276,7 +231,7 @@ static void check_step(steps *run, const td_plan *plan)
   uint32_t n_written = 0, n_read = 0, n_singles = 0;
   for (uint32_t r = 0; r < plan->n_rows; r++) {
     n_read += check_shared(&v, plan, r, own[r], c->n_kv_heads, w);
-    check_own(&run->items, plan, r, own[r], c->group);
+    check_own(&run->items, plan, r, own[r], c->gqa_group);
     run->n_sharing += own[r].n_sources > 0;
     assert_true(c->window_tokens == 0 || rows[r].kv_len <= c->window_tokens || own[r].begin == 0);
     n_singles += rows[r].q_len == 1;
@@ -285,38 +240,21 @@ static void check_step(steps *run, const td_plan *plan)
     n_written += w[i].is;
   assert_int_equal(n_written, n_read); /* all that is written is added up, once */
   if (n_singles == plan->n_rows) /* the grid of a recorded step */
-    assert_in_range(td_attention_decode_works(&run->items), 1,
-                    td_attention_decode_works_max(plan->n_rows, c->n_kv_heads, c->n_workers) + td_attention_pieces_max(c, plan->n_rows));
+    assert_in_range(td_work_list_ctas(&run->items, WARPS), 1,
+                    td_work_list_ctas_max(&cut, plan->n_rows) + td_attention_prefix_splits_max(c, plan->n_rows));
   run->n_partials += n_written;
   run->n_split += run->items.n_partials;
-  run->n_unpacked += (uint32_t)td_attention_planner_stats(run->p).n_unpacked;
+  run->n_unshared += (uint32_t)td_attention_planner_stats(run->p).n_unshared;
   free(w);
   free(copy);
-}
-
-static void open_run(steps *r, const td_attention_planner_config *c)
-{
-  r->c = c;
-  r->p = planner_of(c);
-  r->items.max_items = td_attention_items_max(ROWS_MAX, ROWS_MAX * 40) + td_attention_pieces_max(c, c->max_rows);
-  r->items.items = calloc(r->items.max_items, sizeof *r->items.items);
-  r->items.scratch = calloc(ROWS_MAX * TD_ITEMS_SCRATCH, sizeof *r->items.scratch);
-  assert_true(r->items.items && r->items.scratch);
-}
-
-static void close_run(steps *r)
-{
-  td_attention_planner_destroy(r->p);
-  free(r->items.items);
-  free(r->items.scratch);
 }
 
 static void test_every_key_is_had_once(void **unused)
 {
   (void)unused;
-  uint64_t n_partials = 0, n_sharing = 0, n_split = 0, n_unpacked = 0;
+  uint64_t n_partials = 0, n_sharing = 0, n_split = 0, n_unshared = 0;
   for (uint32_t round = 0; round < 700; round++) {
-    td_attention_planner_config c = apart_config();
+    td_attention_planner_config c = random_config();
     steps r = {0};
     uint32_t n = below(4) ? 1 + below(40) : 1 + below(256);
     td_plan plan = random_plan(n, c.page_tokens, n > 40 ? 4000 : 100000);
@@ -325,11 +263,11 @@ static void test_every_key_is_had_once(void **unused)
     c.max_rows = below(2) ? n : ROWS_MAX;
     open_run(&r, &c);
     check_step(&r, &plan);
-    n_partials += r.n_partials, n_sharing += r.n_sharing, n_split += r.n_split, n_unpacked += r.n_unpacked;
+    n_partials += r.n_partials, n_sharing += r.n_sharing, n_split += r.n_split, n_unshared += r.n_unshared;
     close_run(&r);
   }
   assert_true(n_partials > 100000 && n_sharing > 5000 && n_split > 5000 && n_not_in_turns > 1000); /* there was something to see */
-  assert_int_equal(n_unpacked, 0);
+  assert_int_equal(n_unshared, 0);
 }
 
 /* Tables that no scheduler makes. */
@@ -338,7 +276,7 @@ static void test_wrong_tables_do_no_harm(void **unused)
   (void)unused;
   right_tables = false;
   for (uint32_t round = 0; round < 150; round++) {
-    td_attention_planner_config c = apart_config();
+    td_attention_planner_config c = random_config();
     steps r = {0};
     td_plan plan = random_plan(1 + below(80), c.page_tokens, 2000);
     uint32_t n_ids = 1 + below(40);
@@ -380,7 +318,7 @@ static void test_steps_one_after_another(void **unused)
   (void)unused;
   uint64_t n_sharing = 0, n_grown = 0;
   for (uint32_t round = 0; round < 40; round++) {
-    td_attention_planner_config c = apart_config();
+    td_attention_planner_config c = random_config();
     steps r = {0};
     td_plan plan = random_plan(2 + below(60), c.page_tokens, 3000);
     open_run(&r, &c);
@@ -401,29 +339,54 @@ static void test_steps_one_after_another(void **unused)
         for (uint32_t i = 0; i <= rows[who].kv_len / c.page_tokens; i++)
           page_table[rows[who].page_table_offset + i] = next_page++;
       }
-      for (uint32_t i = 0; i < plan.n_rows; i++) {
-        rows[i].kv_len++;
-        page_table[rows[i].page_table_offset + (rows[i].kv_len - 1) / c.page_tokens] = next_page++;
-      }
+      grow_rows(&plan);
     }
     n_sharing += r.n_sharing;
     n_grown += r.n_grown;
     td_attention_stats s = td_attention_planner_stats(r.p);
-    assert_true(s.n_lazy >= 10 && s.n_lazy < 40 && s.n_cut == 0); /* what grows has no cuts */
+    assert_true(s.n_grown >= 10 && s.n_grown < 40);
     close_run(&r);
   }
   assert_true(n_sharing > 1000 && n_grown > 200);
 }
 
+/* A policy's KV splits: as many of each decode's private KV as it says, of one length but for what is left, as far as 128 keys are in each. */
+static void test_a_policy_says_how_many_splits(void **unused)
+{
+  (void)unused;
+  uint32_t n_many = 0;
+  for (uint32_t round = 0; round < 300; round++) {
+    td_attention_planner_config c = random_config();
+    steps r = {0};
+    c.policy = &odd_policy;
+    c.window_tokens = 0;
+    td_plan plan = random_plan(1 + below(16), c.page_tokens, 60000);
+    open_run(&r, &c);
+    check_step(&r, &plan);
+    uint32_t resident = c.n_resident / c.n_kv_heads, wanted = odd_splits(plan.n_rows, resident < 1 ? 1 : resident < TD_SPLITS_MAX ? resident : TD_SPLITS_MAX);
+    assert_int_equal(r.items.n_unsplit, 0);
+    for (uint32_t i = r.items.n_prefill; i < r.items.n_wide; i++) {
+      const td_attention_item *it = &r.items.items[i];
+      uint32_t n = it->n_tokens > 0 ? it->kv_end - it->kv_begin : 0, all = it->position + 1 - r.items.of_rows[it->query].begin;
+      if (n == 0)
+        continue;
+      assert_true(it->n_partials <= wanted && n <= all / it->n_partials + 2 * 128);
+      assert_true(it->n_partials == wanted || all < wanted * 2 * 128 || all / 128 < 32 * wanted);
+      n_many += it->n_partials == wanted && wanted > 1;
+    }
+    close_run(&r);
+  }
+  assert_true(n_many > 1000);
+}
+
 /* ---- how much is whose ---- */
 
-static void test_long_spans_are_cut_and_short_ones_are_not(void **unused)
+static void test_long_groups_are_split_and_short_ones_are_not(void **unused)
 {
   (void)unused;
   static const struct { uint32_t shared, own, least, most; } spans[] = {
       {65536, 64, 40, 64}, {8192, 64, 16, 24}, {4096, 64, 12, 16}, {512, 64, 2, 2}, {256, 64, 1, 1}, {32, 64, 1, 1}};
   td_attention_planner_config c = served_config();
-  c.cost.apart_us = 0;
   td_attention_planner *p = planner_of(&c);
   for (uint32_t i = 0; i < sizeof spans / sizeof *spans; i++) {
     uint32_t nodes[] = {1, 16}, tokens[] = {spans[i].shared, spans[i].own};
@@ -431,12 +394,12 @@ static void test_long_spans_are_cut_and_short_ones_are_not(void **unused)
     make(p, &plan);
     view v = view_of(p);
     td_attention_stats s = td_attention_planner_stats(p);
-    uint32_t keys = v.spans[0].chunk16 * 16u;
-    assert_int_equal(v.h->n_shared_spans, 1);
-    assert_in_range(v.spans[0].n_tasks, spans[i].least, spans[i].most);
-    assert_true(keys * v.spans[0].n_tasks >= spans[i].shared && keys * v.spans[0].n_tasks < spans[i].shared + keys);
-    double all_us = s.longest_us * v.spans[0].n_tasks * c.n_kv_heads; /* if none were shorter: but for rounding none is, and the last */
-    assert_true(all_us >= 0.99 * s.total_us && all_us <= 1.15 * s.total_us);
+    const td_attention_group *g = v.groups;
+    assert_int_equal(v.h->n_groups, 1);
+    assert_in_range(g->n_splits, spans[i].least, spans[i].most);
+    assert_true(g->split_keys * g->n_splits >= spans[i].shared && g->split_keys * g->n_splits < spans[i].shared + g->split_keys);
+    double all_us = s.longest_us * g->n_splits * c.n_kv_heads; /* if none were shorter: but for rounding none is, and the last */
+    assert_true(all_us >= 0.99 * s.shared_us && all_us <= 1.15 * s.shared_us);
   }
   td_attention_planner_destroy(p);
 }
@@ -462,24 +425,15 @@ static void test_pieces_are_as_many_as_was_fastest(void **unused)
       {4, 4, {8, 16, 32, 256}, {512, 512, 256, 32}, 48},
       {2, 6, {1, 16, 32, 64, 128, 1024}, {256, 128, 64, 32, 32, 32}, 160}};
   td_attention_planner_config c = served_config();
-  c.cost.apart_us = 0;
   for (uint32_t i = 0; i < sizeof trees / sizeof *trees; i++) {
-    c.group = trees[i].group;
+    c.gqa_group = trees[i].group;
+    c.reduces_in_tiles = trees[i].group > 4;
     td_attention_planner *p = planner_of(&c); /* another one: rows that only grew keep their cuts */
     td_plan plan = tree_plan(trees[i].n, trees[i].nodes, trees[i].tokens, 16);
     make(p, &plan);
-    assert_int_equal(td_attention_planner_block(p)->n_tasks, trees[i].pieces);
+    assert_int_equal(td_attention_planner_block(p)->n_splits, trees[i].pieces);
     td_attention_planner_destroy(p);
   }
-}
-
-/* Blocks that begin with a piece, for each head. */
-static uint32_t n_piece_blocks(const steps *r)
-{
-  uint32_t n = 0;
-  while (r->items.items[r->items.n_prefill + n].n_tokens == 0)
-    n++;
-  return n;
 }
 
 /* Blocks for pieces, decodes' items after them, and places for both, in a batch of rows that share some tokens: of 49 places all are the pieces' but
@@ -493,14 +447,13 @@ static void test_pieces_leave_room_to_rows(void **unused)
       {16, 8192, 512, 22, false}, {64, 8192, 512, 48, false}, {380, 4096, 1553, 37, false}, {380, 4096, 1552, 48, false},
       {1000, 512, 33, 33, false}, {1000, 512, 32, 49, false}, {1000, 512, 200, 33, false}};
   td_attention_planner_config c = served_config();
-  c.cost.apart_us = 0;
   for (uint32_t i = 0; i < sizeof batches / sizeof *batches; i++) {
     uint32_t nodes[] = {1, batches[i].rows}, tokens[] = {batches[i].shared, batches[i].own};
     td_plan plan = tree_plan(2, nodes, tokens, 16);
     steps r = {0};
     open_run(&r, &c);
     check_step(&r, &plan);
-    assert_int_equal(n_piece_blocks(&r), batches[i].blocks);
+    assert_int_equal(n_prefix_ctas(&r), batches[i].blocks);
     if (batches[i].at_once)
       assert_in_range(r.items.n_wide, 40, 49);
     close_run(&r);
@@ -513,14 +466,14 @@ static void test_many_rows_have_a_third_of_the_places(void **unused)
   (void)unused;
   static const struct { uint32_t rows, own, blocks; } batches[] = {{392, 129, 33}, {392, 128, 49}, {391, 140, 49}};
   td_attention_planner_config c = served_config();
-  c.cost.apart_us = 0;
-  c.group = 8;
+  c.gqa_group = 8;
+  c.reduces_in_tiles = true;
   for (uint32_t i = 0; i < sizeof batches / sizeof *batches; i++) {
     steps r = {0};
     open_run(&r, &c);
     td_plan plan = tree_plan(2, (const uint32_t[]){1, batches[i].rows}, (const uint32_t[]){1024, batches[i].own}, 16);
     check_step(&r, &plan);
-    assert_int_equal(n_piece_blocks(&r), batches[i].blocks);
+    assert_int_equal(n_prefix_ctas(&r), batches[i].blocks);
     close_run(&r);
   }
 }
@@ -530,15 +483,14 @@ static void test_more_places_than_blocks(void **unused)
 {
   (void)unused;
   td_attention_planner_config c = served_config();
-  c.cost.apart_us = 0;
   c.n_kv_heads = 1;
-  c.n_workers = 4000;
+  c.n_resident = 4000;
   steps r = {0};
   open_run(&r, &c);
   td_plan plan = tree_plan(2, (const uint32_t[]){1, 800}, (const uint32_t[]){16384, 64}, 16);
   check_step(&r, &plan);
-  assert_true(td_attention_planner_block(r.p)->n_tasks > TD_SPLITS_MAX);
-  assert_int_equal(n_piece_blocks(&r), TD_SPLITS_MAX);
+  assert_true(td_attention_planner_block(r.p)->n_splits > TD_SPLITS_MAX);
+  assert_int_equal(n_prefix_ctas(&r), TD_SPLITS_MAX);
   close_run(&r);
 }
 
@@ -550,13 +502,12 @@ static void test_spans_in_another_order_keep_their_costs(void **unused)
       {2, {1, 64}, {2048, 64}}, {2, {16, 64}, {256, 64}}, {3, {1, 16, 64}, {2048, 256, 64}}};
   double total_us[3];
   td_attention_planner_config c = served_config();
-  c.cost.apart_us = 0;
   for (uint32_t i = 0; i < 3; i++) {
     td_attention_planner *p = planner_of(&c);
     td_plan plan = tree_plan(trees[i].n, trees[i].nodes, trees[i].tokens, 16);
     make(p, &plan);
-    total_us[i] = td_attention_planner_stats(p).total_us;
-    assert_int_equal(td_attention_planner_block(p)->n_shared_spans, i == 0 ? 4 : i == 1 ? 16 : 20);
+    total_us[i] = td_attention_planner_stats(p).shared_us;
+    assert_int_equal(td_attention_planner_block(p)->n_groups, i == 0 ? 4 : i == 1 ? 16 : 20);
     td_attention_planner_destroy(p);
   }
   assert_true(fabs(total_us[2] / (total_us[0] + total_us[1]) - 1) < 0.02);
@@ -568,7 +519,6 @@ static void test_blocks_for_pieces_follow_rows_that_grow(void **unused)
   (void)unused;
   uint32_t nodes[] = {1, 64}, tokens[] = {4096, 1530};
   td_attention_planner_config c = served_config();
-  c.cost.apart_us = 0;
   steps r = {0};
   open_run(&r, &c);
   td_plan plan = tree_plan(2, (const uint32_t[]){1, 100}, (const uint32_t[]){16384, 64}, 16); /* nothing of another batch stays */
@@ -576,15 +526,12 @@ static void test_blocks_for_pieces_follow_rows_that_grow(void **unused)
   plan = tree_plan(2, nodes, tokens, 16);
   for (uint32_t own = tokens[1]; own < 1544; own++) {
     check_step(&r, &plan);
-    uint32_t n_pieces = td_attention_planner_block(r.p)->n_tasks;
+    uint32_t n_pieces = td_attention_planner_block(r.p)->n_splits;
     assert_true(n_pieces > 37);
-    assert_int_equal(n_piece_blocks(&r), own > 1536 ? 37 : n_pieces < 49 ? n_pieces : 49);
-    for (uint32_t i = 0; i < plan.n_rows; i++) {
-      rows[i].kv_len++;
-      page_table[rows[i].page_table_offset + (rows[i].kv_len - 1) / c.page_tokens] = next_page++;
-    }
+    assert_int_equal(n_prefix_ctas(&r), own > 1536 ? 37 : n_pieces < 49 ? n_pieces : 49);
+    grow_rows(&plan);
   }
-  assert_true(td_attention_planner_stats(r.p).n_lazy == 13);
+  assert_true(td_attention_planner_stats(r.p).n_grown == 13);
   close_run(&r);
 }
 
@@ -599,15 +546,15 @@ static void test_what_is_not_worth_it_is_not_shared(void **unused)
       {64, 512, false}, {64, 2048, true}, {64, 4096, true}, {64, 8192, true}};
   td_attention_planner_config c = served_config();
   for (uint32_t priced = 0; priced < 2; priced++) {
-    c.cost.apart_us = priced ? td_attention_cost_of_h200_apart(c.n_workers).apart_us : 0;
+    c.cost.sharing_us = priced ? td_attention_cost_of_h200(c.n_resident).sharing_us : 0;
     td_attention_planner *p = planner_of(&c);
     for (uint32_t i = 0; i < sizeof measured / sizeof *measured; i++) {
       uint32_t nodes[] = {1, measured[i].n_rows}, tokens[] = {measured[i].n_shared, 512};
-      td_attention_own own[ROWS_MAX];
+      td_attention_private own[ROWS_MAX];
       td_plan plan = tree_plan(2, nodes, tokens, 16);
       make(p, &plan);
-      td_attention_planner_own(p, &plan, own);
-      bool shares = td_attention_planner_block(p)->n_tasks > 0;
+      td_attention_planner_private(p, &plan, own);
+      bool shares = td_attention_planner_block(p)->n_splits > 0;
       assert_true(priced ? shares == measured[i].pays : shares || measured[i].n_rows < 16);
       assert_int_equal(own[0].begin, shares ? measured[i].n_shared : 0);
       assert_int_equal(own[0].n_sources == 0, !shares);
@@ -621,7 +568,7 @@ static void test_what_is_worth_it_stays_so(void **unused)
 {
   (void)unused;
   static const uint32_t own_tokens[] = {64, 512, 8192, 60000};
-  td_attention_planner_config c = served_config();
+  td_attention_planner_config c = config_of(16);
   for (uint32_t shared = 0; shared < 2; shared++)
     for (uint32_t i = 0; i < sizeof own_tokens / sizeof *own_tokens; i++) {
       uint32_t nodes[] = {1, 16}, tokens[] = {shared ? 4096 : 1024, own_tokens[i]};
@@ -629,11 +576,8 @@ static void test_what_is_worth_it_stays_so(void **unused)
       td_plan plan = tree_plan(2, nodes, tokens, 16);
       for (uint32_t step = 0; step < 40; step++) {
         make(p, &plan);
-        assert_int_equal(td_attention_planner_block(p)->n_tasks > 0, shared);
-        for (uint32_t r = 0; r < plan.n_rows; r++) {
-          rows[r].kv_len++;
-          page_table[rows[r].page_table_offset + (rows[r].kv_len - 1) / 16] = next_page++;
-        }
+        assert_int_equal(td_attention_planner_block(p)->n_splits > 0, shared);
+        grow_rows(&plan);
       }
       assert_true(td_attention_planner_stats(p).n_full == 1);
       td_attention_planner_destroy(p);
@@ -646,61 +590,32 @@ static void test_what_sharing_saves_decides(void **unused)
   (void)unused;
   uint32_t nodes[] = {1, 64}, tokens[] = {2048, 64};
   td_attention_planner_config c = served_config();
-  c.cost.apart_us = 0;
   td_attention_planner *p = planner_of(&c);
   td_plan plan = tree_plan(2, nodes, tokens, 16);
   make(p, &plan);
-  double alone_us = 4.0 * 128 * 8 * 2048 * 64 / 10.7e6, saves_us = alone_us - td_attention_planner_stats(p).total_us / c.n_workers;
+  double alone_us = 4.0 * 128 * 8 * 2048 * 64 / 10.7e6, saves_us = alone_us - td_attention_planner_stats(p).shared_us / c.n_resident;
   /* four tiles of 16 rows, each in 8 pieces of 256 keys, 8 heads: the first from memory, the others from the L2 cache */
   double row_us = 4.0 * 128 / (4.47e6 / 396), again_us = 4.0 * 128 / (7.5e6 / 396), partial_us = 0.3 + 2 * 4 * 272 / (7.5e6 / 396);
   double expected_us = 8 * (2048 * (row_us + 3 * again_us) + 4 * 8 * (3 + 16 * partial_us));
-  assert_int_equal(td_attention_planner_block(p)->n_tasks, 4 * 8);
+  assert_int_equal(td_attention_planner_block(p)->n_splits, 4 * 8);
   assert_float_equal((float)(alone_us - saves_us), (float)(expected_us / 396), 0.01f);
   td_attention_planner_destroy(p);
   for (int more = 0; more < 2; more++) {
-    c.cost.apart_us = saves_us + (more ? 0.1 : -0.1);
+    c.cost.sharing_us = saves_us + (more ? 0.1 : -0.1);
     p = planner_of(&c);
     make(p, &plan);
-    assert_int_equal(td_attention_planner_block(p)->n_tasks > 0, !more);
+    assert_int_equal(td_attention_planner_block(p)->n_splits > 0, !more);
     td_attention_planner_destroy(p);
   }
 }
 
-static void test_what_is_not_planned_so_is_refused(void **unused)
-{
-  (void)unused;
-  td_attention_planner *p = NULL;
-  td_error err;
-  for (uint32_t i = 0; i < 2; i++) {
-    td_attention_planner_config c = config_of(16);
-    c.shared_only = true;
-    c.policy = i ? TD_ATTENTION_UNIFIED : TD_ATTENTION_PAT;
-    c.invariant_keys = i ? 64 : 0;
-    assert_int_equal(td_attention_planner_create(&c, &p, &err), TD_ERR_CONFIG);
-    assert_non_null(strstr(err.message, "shared spans alone"));
-  }
-}
-
-static int make_table(void **unused)
-{
-  (void)unused;
-  page_table = calloc(PAGES, sizeof *page_table);
-  return page_table ? 0 : -1;
-}
-
-static int free_table(void **unused)
-{
-  (void)unused;
-  free(page_table);
-  return 0;
-}
-
 int main(void)
 {
-  (void)begin_of, (void)next_piece, (void)partials_of; /* of plans with tasks */
+  use_all();
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_key_is_had_once), cmocka_unit_test(test_wrong_tables_do_no_harm),
                                      cmocka_unit_test(test_steps_one_after_another),
-                                     cmocka_unit_test(test_long_spans_are_cut_and_short_ones_are_not),
+                                     cmocka_unit_test(test_a_policy_says_how_many_splits),
+                                     cmocka_unit_test(test_long_groups_are_split_and_short_ones_are_not),
                                      cmocka_unit_test(test_pieces_are_as_many_as_was_fastest),
                                      cmocka_unit_test(test_pieces_leave_room_to_rows),
                                      cmocka_unit_test(test_many_rows_have_a_third_of_the_places),
@@ -709,7 +624,6 @@ int main(void)
                                      cmocka_unit_test(test_blocks_for_pieces_follow_rows_that_grow),
                                      cmocka_unit_test(test_what_is_not_worth_it_is_not_shared),
                                      cmocka_unit_test(test_what_is_worth_it_stays_so),
-                                     cmocka_unit_test(test_what_sharing_saves_decides),
-                                     cmocka_unit_test(test_what_is_not_planned_so_is_refused)};
+                                     cmocka_unit_test(test_what_sharing_saves_decides)};
   return cmocka_run_group_tests(tests, make_table, free_table);
 }

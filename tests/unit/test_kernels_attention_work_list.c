@@ -1,4 +1,4 @@
-/* How the CUDA backend cuts a plan's attention into items: every query token in one item, every key of a decode in one share, within
+/* How a step's attention is cut into work items: every query token in one item, every key of a decode in one share, within
  * the bounds that the device's memory and grids are made for. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,9 +9,10 @@
 
 #include <cmocka.h>
 
-#include "kernels/cuda/attention_items.h"
+#include "kernels/attention/work_list.h"
 
 enum { ROWS_MAX = 64, TOKENS_MAX = 512 };
+enum { PREFILL_ROWS = 128, DECODE_ROWS = 16, GROUP_MAX = 64, WARPS = 4, WARP_ROWS_MIN = 17 }; /* as the CUDA backend has it */
 
 static uint64_t state = 88172645463325252ull;
 static uint32_t below(uint32_t n)
@@ -37,22 +38,21 @@ static void make_rows(td_plan *plan, td_plan_row *rows)
   }
 }
 
-static void check_row(const td_attention_items *out, const td_plan *plan, uint32_t row, const td_attention_cut *cut)
+static void check_row(const td_work_list *out, const td_plan *plan, uint32_t row, const td_work_list_config *cut)
 {
   const td_plan_row *r = &plan->rows[row];
-  bool tiles = cut->tiles_only || r->q_len * cut->group > TD_DECODE_ROWS, elsewhere = cut->no_singles && r->q_len == 1;
+  bool tiles = cut->tiles_only || r->q_len * cut->gqa_group > DECODE_ROWS;
   uint32_t tokens = 0, keys = 0, shares = 0;
   for (uint32_t i = 0; i < out->n_items; i++) {
     const td_attention_item *it = &out->items[i];
     if (it->query < r->q_start || it->query >= r->q_start + r->q_len)
       continue;
-    assert_false(elsewhere);
     assert_int_equal(it->position, r->kv_len - r->q_len + it->query - r->q_start);
     assert_int_equal(it->page_table_offset, r->page_table_offset);
     assert_int_equal(it->n_partials == 0, tiles);
     assert_int_equal(i < out->n_prefill, tiles);
     if (tiles) {
-      assert_in_range(it->n_tokens * cut->group, 1, cut->prefill_rows);
+      assert_in_range(it->n_tokens * cut->gqa_group, 1, cut->prefill_rows);
       assert_int_equal(it->query - r->q_start, tokens);
       assert_int_equal(it->kv_begin, 0);
       assert_int_equal(it->kv_end, it->position + it->n_tokens);
@@ -67,12 +67,12 @@ static void check_row(const td_attention_items *out, const td_plan *plan, uint32
     }
     tokens += tiles ? it->n_tokens : 0;
   }
-  assert_int_equal(tokens, tiles && !elsewhere ? r->q_len : 0);
-  assert_int_equal(keys, tiles || elsewhere ? 0 : r->kv_len);
+  assert_int_equal(tokens, tiles ? r->q_len : 0);
+  assert_int_equal(keys, tiles ? 0 : r->kv_len);
 }
 
 /* Every partial is one item's. */
-static void check_partials(const td_attention_items *out)
+static void check_partials(const td_work_list *out)
 {
   uint8_t taken[TD_SPLITS_MAX] = {0};
   uint32_t n = 0;
@@ -88,13 +88,13 @@ static void check_partials(const td_attention_items *out)
 }
 
 /* Narrow are short rows of a step that has many, and they are not cut. */
-static void check_narrow(const td_attention_items *out, const td_plan *plan, const td_attention_cut *cut)
+static void check_narrow(const td_work_list *out, const td_plan *plan, const td_work_list_config *cut)
 {
-  uint32_t n_narrow = out->n_items - out->n_wide, works = td_attention_decode_works(out);
-  assert_true(n_narrow == 0 || (cut->narrow && plan->n_rows >= TD_NARROW_ROWS_MIN));
+  uint32_t n_narrow = out->n_items - out->n_wide, works = td_work_list_ctas(out, WARPS);
+  assert_true(n_narrow == 0 || (cut->warp_rows_min > 0 && plan->n_rows >= WARP_ROWS_MIN));
   for (uint32_t i = out->n_wide; i < out->n_items; i++)
     assert_true(out->items[i].n_partials == 1 && out->items[i].kv_end - out->items[i].kv_begin <= 320);
-  assert_true(works >= out->n_wide - out->n_prefill && (works - (out->n_wide - out->n_prefill)) * TD_NARROW_ITEMS >= n_narrow);
+  assert_true(works >= out->n_wide - out->n_prefill && (works - (out->n_wide - out->n_prefill)) * WARPS >= n_narrow);
 }
 
 /* Tiles of a row come longest first; for check_row they must come in order. */
@@ -104,36 +104,37 @@ static int by_query(const void *x, const void *y)
   return (a->query > b->query) - (a->query < b->query);
 }
 
-static td_attention_items items_for(uint32_t max_rows, uint32_t max_tokens)
+static td_work_list items_for(uint32_t max_rows, uint32_t max_tokens)
 {
-  td_attention_items out = {.max_items = td_attention_items_max(max_rows, max_tokens)};
+  td_work_list out = {.max_items = td_work_list_items_max(max_rows, max_tokens)};
   out.items = calloc(out.max_items, sizeof *out.items);
-  out.scratch = calloc((size_t)max_rows * TD_ITEMS_SCRATCH, sizeof *out.scratch);
-  assert_true(out.items && out.scratch);
+  out.scratch = calloc((size_t)max_rows * TD_WORK_LIST_SCRATCH, sizeof *out.scratch);
+  out.of_rows = calloc(max_rows, sizeof *out.of_rows);
+  assert_true(out.items && out.scratch && out.of_rows);
   return out;
 }
 
-static void free_items(td_attention_items *items)
+static void free_items(td_work_list *items)
 {
   free(items->items);
   free(items->scratch);
+  free(items->of_rows);
 }
 
 static void test_cuts(void **unused)
 {
   (void)unused;
-  static const uint32_t groups[] = {1, 2, 3, 4, 7, 8, 16, 17, 32, TD_GROUP_MAX};
+  static const uint32_t groups[] = {1, 2, 3, 4, 7, 8, 16, 17, 32, GROUP_MAX};
   td_plan_row rows[ROWS_MAX];
-  td_attention_items out = items_for(ROWS_MAX, TOKENS_MAX);
+  td_work_list out = items_for(ROWS_MAX, TOKENS_MAX);
   for (uint32_t round = 0; round < 3000; round++) {
     td_plan plan = {0};
-    td_attention_cut cut = {groups[round % 10], 1 + below(16), 20 + below(1800),
-                            below(2) ? TD_PREFILL_ROWS_MMA : TD_PREFILL_ROWS_WGMMA, below(4) == 0, below(4) == 0, below(2) == 0, NULL, NULL};
+    td_work_list_config cut = {.gqa_group = groups[round % 10], .n_kv_heads = 1 + below(16), .n_resident = 20 + below(1800), .decode_rows = DECODE_ROWS, .prefill_rows = below(2) ? 64 : PREFILL_ROWS, .tiles_only = below(4) == 0, .warp_rows_min = below(2) ? WARP_ROWS_MIN : 0};
     make_rows(&plan, rows);
-    td_attention_items_make(&out, &plan, &cut);
-    assert_in_range(out.n_items, cut.no_singles ? 0 : plan.n_rows, out.max_items);
+    td_work_list_make(&out, &plan, &cut, NULL);
+    assert_in_range(out.n_items, plan.n_rows, out.max_items);
     assert_true(out.n_prefill <= out.n_wide && out.n_wide <= out.n_items);
-    assert_in_range(out.n_partials, 0, td_attention_partials_max(cut.n_kv_heads, cut.n_blocks));
+    assert_in_range(out.n_partials, 0, td_work_list_partials_max(&cut));
     check_narrow(&out, &plan, &cut);
     check_partials(&out);
     for (uint32_t i = 1; i < out.n_prefill; i++)
@@ -150,24 +151,24 @@ static void test_recorded_grids_are_large_enough(void **unused)
 {
   (void)unused;
   td_plan_row rows[ROWS_MAX];
-  td_attention_items out = items_for(ROWS_MAX, ROWS_MAX);
+  td_work_list out = items_for(ROWS_MAX, ROWS_MAX);
   for (uint32_t round = 0; round < 3000; round++) {
     td_plan plan = {.rows = rows, .n_rows = 1 + below(ROWS_MAX)};
-    td_attention_cut cut = {1 + below(TD_DECODE_ROWS), 1 + below(16), 20 + below(420), TD_PREFILL_ROWS_WGMMA, false, false, below(2) == 0, NULL, NULL};
+    td_work_list_config cut = {.gqa_group = 1 + below(DECODE_ROWS), .n_kv_heads = 1 + below(16), .n_resident = 20 + below(420), .decode_rows = DECODE_ROWS, .prefill_rows = PREFILL_ROWS, .warp_rows_min = below(2) ? WARP_ROWS_MIN : 0};
     for (uint32_t i = 0; i < plan.n_rows; i++)
       rows[i] = (td_plan_row){.q_start = i, .q_len = 1, .kv_len = 1 + (below(5) ? below(500) : below(200000))};
-    td_attention_items_make(&out, &plan, &cut);
+    td_work_list_make(&out, &plan, &cut, NULL);
     assert_int_equal(out.n_prefill, 0);
     assert_true(out.n_items >= plan.n_rows);
     for (uint32_t n = plan.n_rows; n <= ROWS_MAX; n++)
-      assert_true(td_attention_decode_works(&out) <= td_attention_decode_works_max(n, cut.n_kv_heads, cut.n_blocks));
+      assert_true(td_work_list_ctas(&out, WARPS) <= td_work_list_ctas_max(&cut, n));
   }
   free_items(&out);
 }
 
 /* How long items take whose blocks begin in order, so many at once, where one ends: tokens of all of memory's rate, of which a block gets
  * its share, but never more than two shares of a full device. */
-static double time_of(const td_attention_items *items, uint32_t n_places)
+static double time_of(const td_work_list *items, uint32_t n_places)
 {
   uint64_t left[512];
   uint32_t n_active = 0, next = 0;
@@ -194,14 +195,14 @@ static void test_places_are_filled(void **unused)
 {
   (void)unused;
   td_plan_row rows[ROWS_MAX];
-  td_attention_items out = items_for(ROWS_MAX, ROWS_MAX);
+  td_work_list out = items_for(ROWS_MAX, ROWS_MAX);
   for (uint32_t round = 0; round < 2000; round++) {
     td_plan plan = {.rows = rows, .n_rows = 1 + below(ROWS_MAX)};
     uint32_t heads = 1 + below(8), n_places = 1 + below(512 / heads), tokens = 20000 + below(100000);
-    td_attention_cut cut = {4, heads, heads * n_places, TD_PREFILL_ROWS_WGMMA, false, false, false, NULL, NULL};
+    td_work_list_config cut = {.gqa_group = 4, .n_kv_heads = heads, .n_resident = heads * n_places, .decode_rows = DECODE_ROWS, .prefill_rows = PREFILL_ROWS};
     for (uint32_t i = 0; i < plan.n_rows; i++)
       rows[i] = (td_plan_row){.q_start = i, .q_len = 1, .kv_len = tokens};
-    td_attention_items_make(&out, &plan, &cut);
+    td_work_list_make(&out, &plan, &cut, NULL);
     assert_true(time_of(&out, n_places) <= 1.06 * tokens * plan.n_rows + 128 * n_places);
   }
   free_items(&out);
@@ -216,14 +217,14 @@ static void test_the_last_rows_fill_their_rounds(void **unused)
   static const uint32_t cells[][3] = {{128, 8192, 8}, {16, 4096, 32}, {256, 2048, 4}, {64, 4096, 8}, {64, 16384, 8}, {256, 2048, 8},
                                       {64, 4096, 32}, {256, 2048, 32}, {100, 30000, 8}, {75, 5000, 8}};
   static td_plan_row rows[MANY_ROWS];
-  td_attention_items out = items_for(MANY_ROWS, MANY_ROWS);
+  td_work_list out = items_for(MANY_ROWS, MANY_ROWS);
   for (uint32_t i = 0; i < sizeof cells / sizeof *cells; i++) {
     uint32_t n = cells[i][0], n_places = BLOCKS / cells[i][2], n_whole = n / n_places * n_places;
     td_plan plan = {.rows = rows, .n_rows = n};
-    td_attention_cut cut = {4, cells[i][2], BLOCKS, TD_PREFILL_ROWS_WGMMA, false, false, true, NULL, NULL};
+    td_work_list_config cut = {.gqa_group = 4, .n_kv_heads = cells[i][2], .n_resident = BLOCKS, .decode_rows = DECODE_ROWS, .prefill_rows = PREFILL_ROWS, .warp_rows_min = WARP_ROWS_MIN};
     for (uint32_t r = 0; r < n; r++)
       rows[r] = (td_plan_row){.q_start = r, .q_len = 1, .kv_len = cells[i][1]};
-    td_attention_items_make(&out, &plan, &cut);
+    td_work_list_make(&out, &plan, &cut, NULL);
     uint32_t n_last = out.n_items - n_whole, rounds = (n_last + n_places - 1) / n_places;
     assert_true(out.items[n_whole - 1].n_partials == 1 && out.items[n_whole].n_partials > 1);
     assert_in_range(n_last * 100, 75 * rounds * n_places, 100 * rounds * n_places);
@@ -236,18 +237,18 @@ static void test_a_long_row_among_many_is_cut(void **unused)
 {
   (void)unused;
   td_plan_row rows[ROWS_MAX];
-  td_attention_items out = items_for(ROWS_MAX, ROWS_MAX);
+  td_work_list out = items_for(ROWS_MAX, ROWS_MAX);
   for (uint32_t round = 0; round < 2000; round++) {
     uint32_t n_places = 10 + below(ROWS_MAX - 10);
     td_plan plan = {.rows = rows, .n_rows = n_places + below(ROWS_MAX - n_places + 1)};
-    td_attention_cut cut = {4, 4, 4 * n_places, TD_PREFILL_ROWS_WGMMA, false, false, false, NULL, NULL};
+    td_work_list_config cut = {.gqa_group = 4, .n_kv_heads = 4, .n_resident = 4 * n_places, .decode_rows = DECODE_ROWS, .prefill_rows = PREFILL_ROWS};
     uint64_t total = 0;
     for (uint32_t i = 0; i < plan.n_rows; i++)
       rows[i] = (td_plan_row){.q_start = i, .q_len = 1, .kv_len = 1000 + below(1000)};
     rows[below(plan.n_rows)].kv_len = 200000;
     for (uint32_t i = 0; i < plan.n_rows; i++)
       total += rows[i].kv_len;
-    td_attention_items_make(&out, &plan, &cut);
+    td_work_list_make(&out, &plan, &cut, NULL);
     uint32_t longest = 0;
     for (uint32_t i = 0; i < out.n_items; i++)
       longest = out.items[i].kv_end - out.items[i].kv_begin > longest ? out.items[i].kv_end - out.items[i].kv_begin : longest;
@@ -266,12 +267,12 @@ static void test_a_row_fills_the_places(void **unused)
   } cases[] = {{16384, 49, 49, 30, 384}, {65536, 49, 49, 22, 1408}, {16384, 99, 64, 0, 256}, {16500, 99, 65, 0, 256}, {18432, 49, 48, 0, 384}, {11904, 32, 31, 0, 384}, {5120, 49, 40, 0, 128},
                {12672, 99, 99, 0, 128},  {12673, 99, 50, 0, 256},   {257, 49, 3, 0, 128},    {200, 49, 2, 0, 128},   {38016, 99, 99, 0, 384}};
   td_plan_row row = {.q_len = 1};
-  td_attention_items out = items_for(1, 1);
+  td_work_list out = items_for(1, 1);
   td_plan plan = {.rows = &row, .n_rows = 1};
   for (uint32_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    td_attention_cut cut = {4, 4, 4 * cases[i].n_places, TD_PREFILL_ROWS_WGMMA, false, false, true, NULL, NULL};
+    td_work_list_config cut = {.gqa_group = 4, .n_kv_heads = 4, .n_resident = 4 * cases[i].n_places, .decode_rows = DECODE_ROWS, .prefill_rows = PREFILL_ROWS, .warp_rows_min = WARP_ROWS_MIN};
     row.kv_len = cases[i].keys;
-    td_attention_items_make(&out, &plan, &cut);
+    td_work_list_make(&out, &plan, &cut, NULL);
     assert_int_equal(out.n_items, cases[i].n_shares);
     for (uint32_t s = 0; s + 1 < out.n_items; s++)
       assert_int_equal(out.items[s].kv_end - out.items[s].kv_begin, cases[i].tokens - (cases[i].n_longer > 0 && s >= cases[i].n_longer ? 128 : 0));
@@ -287,14 +288,14 @@ static void test_partials_suffice(void **unused)
   enum { MANY_ROWS = 528 };
   static const uint32_t n_places[] = {132, 396, MANY_ROWS};
   static td_plan_row rows[MANY_ROWS];
-  td_attention_items out = items_for(MANY_ROWS, MANY_ROWS);
+  td_work_list out = items_for(MANY_ROWS, MANY_ROWS);
   for (uint32_t i = 0; i < 3; i++)
     for (uint32_t n = 1; n < n_places[i]; n++) {
       td_plan plan = {.rows = rows, .n_rows = n};
-      td_attention_cut cut = {4, 1, n_places[i], TD_PREFILL_ROWS_WGMMA, false, false, true, NULL, NULL};
+      td_work_list_config cut = {.gqa_group = 4, .n_kv_heads = 1, .n_resident = n_places[i], .decode_rows = DECODE_ROWS, .prefill_rows = PREFILL_ROWS, .warp_rows_min = WARP_ROWS_MIN};
       for (uint32_t r = 0; r < n; r++)
         rows[r] = (td_plan_row){.q_start = r, .q_len = 1, .kv_len = 8000};
-      td_attention_items_make(&out, &plan, &cut);
+      td_work_list_make(&out, &plan, &cut, NULL);
       assert_true(out.n_items == n || (out.n_partials == out.n_items && out.n_items % n == 0));
     }
   free_items(&out);
@@ -311,7 +312,7 @@ static uint64_t tokens_of(const td_plan *plan)
 }
 
 /* What has grown is as good as what is made: no share is longer than the row's first, no narrow row longer than those can be. */
-static void check_grown(const td_attention_items *out, const td_plan *plan, const td_attention_cut *cut, uint64_t made_tokens, uint32_t made_longest,
+static void check_grown(const td_work_list *out, const td_plan *plan, const td_work_list_config *cut, uint64_t made_tokens, uint32_t made_longest,
                         uint32_t narrow)
 {
   check_narrow(out, plan, cut);
@@ -328,7 +329,7 @@ static void check_grown(const td_attention_items *out, const td_plan *plan, cons
   assert_true(tokens_of(plan) - made_tokens <= made_tokens / 64 + 16 * plan->n_rows);
 }
 
-static uint32_t longest_of(const td_attention_items *out)
+static uint32_t longest_of(const td_work_list *out)
 {
   uint32_t longest = 0;
   for (uint32_t i = 0; i < out->n_items; i++)
@@ -341,25 +342,25 @@ static void test_rows_grow(void **unused)
   (void)unused;
   enum { MANY_ROWS = 450 };
   static td_plan_row rows[MANY_ROWS];
-  td_attention_items out = items_for(MANY_ROWS, MANY_ROWS);
+  td_work_list out = items_for(MANY_ROWS, MANY_ROWS);
   uint32_t n_grown = 0, n_made = 0;
   for (uint32_t round = 0; round < 300; round++) {
     td_plan plan = {.rows = rows, .n_rows = 1 + below(round % 2 ? MANY_ROWS : 20)};
-    td_attention_cut cut = {1 + below(TD_DECODE_ROWS), 1 + below(16), 40 + below(400), TD_PREFILL_ROWS_WGMMA, false, false, true, NULL, NULL};
-    uint32_t places = cut.n_blocks / cut.n_kv_heads, narrow = plan.n_rows >= 8 * places ? 320 : 64, longest = below(3) ? 400 : 30000;
+    td_work_list_config cut = {.gqa_group = 1 + below(DECODE_ROWS), .n_kv_heads = 1 + below(16), .n_resident = 40 + below(400), .decode_rows = DECODE_ROWS, .prefill_rows = PREFILL_ROWS, .warp_rows_min = WARP_ROWS_MIN};
+    uint32_t places = cut.n_resident / cut.n_kv_heads, narrow = plan.n_rows >= 8 * places ? 320 : 64, longest = below(3) ? 400 : 30000;
     for (uint32_t i = 0; i < plan.n_rows; i++)
       rows[i] = (td_plan_row){.q_start = i, .q_len = 1, .kv_len = 1 + below(longest), .page_table_offset = 7 * i};
-    td_attention_items_make(&out, &plan, &cut);
+    td_work_list_make(&out, &plan, &cut, NULL);
     uint64_t made_tokens = tokens_of(&plan);
     uint32_t made_longest = longest_of(&out);
     for (uint32_t step = 0; step < 30; step++) {
       uint32_t most = below(4) ? 1 : 3;
       for (uint32_t i = 0; i < plan.n_rows; i++)
         rows[i].kv_len += most == 1 ? 1 : below(most + 1);
-      if (td_attention_items_grow(&out, &plan, NULL)) {
+      if (td_work_list_grow(&out, &plan, NULL)) {
         n_grown++;
       } else {
-        td_attention_items_make(&out, &plan, &cut);
+        td_work_list_make(&out, &plan, &cut, NULL);
         made_tokens = tokens_of(&plan);
         made_longest = longest_of(&out);
         n_made++;
@@ -376,16 +377,16 @@ static void test_rows_grow_by_a_part(void **unused)
 {
   (void)unused;
   td_plan_row rows[ROWS_MAX];
-  td_attention_items out = items_for(ROWS_MAX, ROWS_MAX);
+  td_work_list out = items_for(ROWS_MAX, ROWS_MAX);
   td_plan plan = {.rows = rows, .n_rows = ROWS_MAX};
-  td_attention_cut cut = {4, 8, 8 * ROWS_MAX, TD_PREFILL_ROWS_WGMMA, false, false, true, NULL, NULL};
+  td_work_list_config cut = {.gqa_group = 4, .n_kv_heads = 8, .n_resident = 8 * ROWS_MAX, .decode_rows = DECODE_ROWS, .prefill_rows = PREFILL_ROWS, .warp_rows_min = WARP_ROWS_MIN};
   for (uint32_t i = 0; i < ROWS_MAX; i++)
     rows[i] = (td_plan_row){.q_start = i, .q_len = 1, .kv_len = 6400};
-  td_attention_items_make(&out, &plan, &cut);
+  td_work_list_make(&out, &plan, &cut, NULL);
   for (uint32_t step = 1; step <= 117; step++) {
     for (uint32_t i = 0; i < ROWS_MAX; i++)
       rows[i].kv_len++;
-    assert_int_equal(td_attention_items_grow(&out, &plan, NULL), step <= 116);
+    assert_int_equal(td_work_list_grow(&out, &plan, NULL), step <= 116);
   }
   free_items(&out);
 }
@@ -395,18 +396,18 @@ static void test_a_row_outgrows_shares(void **unused)
 {
   (void)unused;
   td_plan_row rows[2] = {{.q_len = 1, .kv_len = 50000}, {.q_start = 1, .q_len = 1, .kv_len = 50000}};
-  td_attention_items out = items_for(2, 2);
+  td_work_list out = items_for(2, 2);
   td_plan plan = {.rows = rows, .n_rows = 2};
-  td_attention_cut cut = {4, 4, 4, TD_PREFILL_ROWS_WGMMA, false, false, true, NULL, NULL};
-  td_attention_items_make(&out, &plan, &cut); /* of which nothing stays */
+  td_work_list_config cut = {.gqa_group = 4, .n_kv_heads = 4, .n_resident = 4, .decode_rows = DECODE_ROWS, .prefill_rows = PREFILL_ROWS, .warp_rows_min = WARP_ROWS_MIN};
+  td_work_list_make(&out, &plan, &cut, NULL); /* of which nothing stays */
   rows[0].kv_len = 97000, rows[1].kv_len = 1000;
-  cut.n_blocks = 396;
-  td_attention_items_make(&out, &plan, &cut);
+  cut.n_resident = 396;
+  td_work_list_make(&out, &plan, &cut, NULL);
   uint32_t longest = longest_of(&out), most = longest + longest / 16 + 16;
   assert_true(out.items[out.n_items - 1].n_partials == 1 && longest >= 1000 && longest < 1200);
   while (rows[1].kv_len <= most) {
     rows[1].kv_len++;
-    assert_int_equal(td_attention_items_grow(&out, &plan, NULL), rows[1].kv_len <= most);
+    assert_int_equal(td_work_list_grow(&out, &plan, NULL), rows[1].kv_len <= most);
   }
   free_items(&out);
 }
@@ -416,16 +417,31 @@ static void test_a_shorter_share_grows(void **unused)
 {
   (void)unused;
   td_plan_row row = {.q_len = 1, .kv_len = 16384};
-  td_attention_items out = items_for(1, 1);
+  td_work_list out = items_for(1, 1);
   td_plan plan = {.rows = &row, .n_rows = 1};
-  td_attention_cut cut = {4, 4, 4 * 49, TD_PREFILL_ROWS_WGMMA, false, false, true, NULL, NULL};
-  td_attention_items_make(&out, &plan, &cut);
+  td_work_list_config cut = {.gqa_group = 4, .n_kv_heads = 4, .n_resident = 4 * 49, .decode_rows = DECODE_ROWS, .prefill_rows = PREFILL_ROWS, .warp_rows_min = WARP_ROWS_MIN};
+  td_work_list_make(&out, &plan, &cut, NULL);
   assert_int_equal(out.items[48].kv_end - out.items[48].kv_begin, 256);
   for (uint32_t step = 1; step <= 129; step++) {
     row.kv_len++;
-    assert_int_equal(td_attention_items_grow(&out, &plan, NULL), step <= 128);
+    assert_int_equal(td_work_list_grow(&out, &plan, NULL), step <= 128);
   }
   free_items(&out);
+}
+
+/* A planner with a plan of these rows, which all have the same pages. */
+static td_attention_planner *plan_rows(const td_plan *from)
+{
+  static int32_t pages[ROWS_MAX];
+  td_attention_planner_config c = {.max_rows = ROWS_MAX, .n_resident = 396, .n_kv_heads = 8, .gqa_group = 4, .head_dim = 128, .page_tokens = 16,
+                                   .tile_rows = 64, .cost = td_attention_cost_of_h200(396)};
+  td_attention_planner *p = NULL;
+  td_plan plan = *from;
+  plan.page_table = pages, plan.page_table_len = ROWS_MAX, plan.page_tokens = 16;
+  assert_int_equal(td_attention_planner_create(&c, &p, NULL), TD_OK);
+  assert_int_equal(td_attention_planner_make(p, &plan, NULL), TD_OK);
+  assert_true(td_attention_planner_block(p)->prefix_ctas > 0);
+  return p;
 }
 
 /* Steps that are not those of before. */
@@ -433,42 +449,43 @@ static void test_others_do_not_grow(void **unused)
 {
   (void)unused;
   td_plan_row rows[ROWS_MAX];
-  td_attention_items out = items_for(ROWS_MAX, TOKENS_MAX);
+  td_work_list out = items_for(ROWS_MAX, TOKENS_MAX);
   td_plan plan = {.rows = rows, .n_rows = 20};
-  td_attention_cut cut = {4, 8, 396, TD_PREFILL_ROWS_WGMMA, false, false, true, NULL, NULL};
-  td_attention_header shared = {.n_piece_blocks = 3};
-  assert_false(td_attention_items_grow(&out, &plan, NULL)); /* nothing was made */
+  td_work_list_config cut = {.gqa_group = 4, .n_kv_heads = 8, .n_resident = 396, .decode_rows = DECODE_ROWS, .prefill_rows = PREFILL_ROWS, .warp_rows_min = WARP_ROWS_MIN};
+  assert_false(td_work_list_grow(&out, &plan, NULL)); /* nothing was made */
   td_plan empty = {0};
-  td_attention_items_make(&out, &empty, &cut);
+  td_work_list_make(&out, &empty, &cut, NULL);
   rows[0] = (td_plan_row){.q_len = 100, .kv_len = 100};
-  td_attention_items_make(&out, &(td_plan){.rows = rows, .n_rows = 1}, &cut);
-  assert_false(td_attention_items_grow(&out, &empty, NULL));
+  td_work_list_make(&out, &(td_plan){.rows = rows, .n_rows = 1}, &cut, NULL);
+  assert_false(td_work_list_grow(&out, &empty, NULL));
   for (uint32_t i = 0; i < ROWS_MAX; i++)
     rows[i] = (td_plan_row){.q_start = i, .q_len = 1, .kv_len = 500};
-  td_attention_items_make(&out, &plan, &cut);
-  assert_true(td_attention_items_grow(&out, &plan, NULL));
-  assert_false(td_attention_items_grow(&out, &plan, &shared)); /* other places for pieces */
+  td_work_list_make(&out, &plan, &cut, NULL);
+  assert_true(td_work_list_grow(&out, &plan, NULL));
+  td_attention_planner *planner = plan_rows(&plan);
+  assert_false(td_work_list_grow(&out, &plan, planner)); /* other CTAs for prefix splits */
+  td_attention_planner_destroy(planner);
   plan.n_rows = 19;
-  assert_false(td_attention_items_grow(&out, &plan, NULL));
+  assert_false(td_work_list_grow(&out, &plan, NULL));
   plan.n_rows = 21;
-  assert_false(td_attention_items_grow(&out, &plan, NULL));
+  assert_false(td_work_list_grow(&out, &plan, NULL));
   plan.n_rows = 20;
   rows[3].q_start = 4, rows[4].q_start = 3;
-  assert_false(td_attention_items_grow(&out, &plan, NULL));
+  assert_false(td_work_list_grow(&out, &plan, NULL));
   rows[3].q_start = 3, rows[4].q_start = 4;
-  assert_true(td_attention_items_grow(&out, &plan, NULL));
+  assert_true(td_work_list_grow(&out, &plan, NULL));
   rows[19].q_len = 2;
-  assert_false(td_attention_items_grow(&out, &plan, NULL));
-  td_attention_items_make(&out, &plan, &cut); /* a row of two tokens */
-  assert_false(td_attention_items_grow(&out, &plan, NULL));
+  assert_false(td_work_list_grow(&out, &plan, NULL));
+  td_work_list_make(&out, &plan, &cut, NULL); /* a row of two tokens */
+  assert_false(td_work_list_grow(&out, &plan, NULL));
   rows[19].q_len = 1;
-  assert_false(td_attention_items_grow(&out, &plan, NULL));
+  assert_false(td_work_list_grow(&out, &plan, NULL));
   rows[19].q_len = rows[19].kv_len = 17;
-  td_attention_items_make(&out, &plan, &cut); /* a prompt's */
-  assert_false(td_attention_items_grow(&out, &plan, NULL));
+  td_work_list_make(&out, &plan, &cut, NULL); /* a prompt's */
+  assert_false(td_work_list_grow(&out, &plan, NULL));
   rows[19].q_len = 1;
   plan.n_rows = 19; /* the prompt has left, and the decodes are as many as they were */
-  assert_false(td_attention_items_grow(&out, &plan, NULL));
+  assert_false(td_work_list_grow(&out, &plan, NULL));
   free_items(&out);
 }
 

@@ -1,0 +1,54 @@
+/* See attention_policies.h. */
+#include "bench/attention_policies.h"
+
+#include <string.h>
+
+static bool never(uint32_t n_keys, uint32_t n_rows)
+{
+  (void)n_keys, (void)n_rows;
+  return false;
+}
+
+/* Every sequence by itself, with the KV splits that serve. */
+static const td_attention_policy none = {.name = "none", .shares = never};
+
+/* PAT (section 5.1): a child is split from its parent where 4 x rows < keys; a row is a child too. Private KV
+ * is cut as it serves. */
+static bool pat_shares(uint32_t n_keys, uint32_t n_rows) { return n_keys > 4ull * n_rows; }
+
+static const td_attention_policy pat = {.name = "pat", .always_shares = true, .shares = pat_shares};
+
+/* PersistentKV: every row by its own length into up to 32 pieces; 16 for the CTAs of a multiprocessor, of
+ * which three are resident. */
+static uint32_t persistentkv_splits(uint32_t n_decodes, uint32_t n_resident)
+{
+  enum { SPLITS_MAX = 32, PER_CTA = 16 / 3 };
+  uint32_t n = n_decodes > 0 ? (PER_CTA * n_resident + n_decodes - 1) / n_decodes : 1;
+  return n < SPLITS_MAX ? n : SPLITS_MAX;
+}
+
+static const td_attention_policy persistentkv = {
+    .name = "persistentkv", .shares = never, .kv_splits = persistentkv_splits};
+
+/* FlashDecoding: every row into as many pieces as give each resident CTA two. */
+static uint32_t flashdecode_splits(uint32_t n_decodes, uint32_t n_resident)
+{
+  return n_decodes > 0 ? (2 * n_resident + n_decodes - 1) / n_decodes : 1;
+}
+
+static const td_attention_policy flashdecode = {
+    .name = "flashdecode", .shares = never, .kv_splits = flashdecode_splits};
+
+const td_attention_policy *const td_attention_policies[] = {&none,         &td_attention_always, &pat,
+                                                            &persistentkv, &flashdecode,         NULL};
+
+bool td_attention_policy_of(const char *name, const td_attention_policy **out)
+{
+  *out = NULL;
+  for (uint32_t i = 0; td_attention_policies[i]; i++)
+    if (strcmp(td_attention_policies[i]->name, name) == 0) {
+      *out = td_attention_policies[i];
+      return true;
+    }
+  return strcmp(name, TD_ATTENTION_AUTO_NAME) == 0;
+}

@@ -1,0 +1,185 @@
+/* Shared-prefix groups to prefix splits: into how many, and how many CTAs do them. The times are predicted in
+ * keys, as README.md says. */
+#include "kernels/attention/planner.h"
+
+enum {
+  UNIT_KEYS = 64,
+  SPLIT_KEYS_MIN = 256, /* of three and more: a warp fetches two partials at once where a sequence ends */
+  SQUARE_KEYS = 16,
+  FEW_SPLIT_KEYS = TD_ATTENTION_SPLIT_FIXED_KEYS,
+  MANY_SPLIT_KEYS = 650, /* what a split takes of all resident CTAs, beside its keys */
+  LENGTHS_KNOWN = 16,
+  PRIVATE_KEYS_MANY = 6, /* for each key that splits read */
+  ROWS_MANY = 8,         /* for each resident CTA */
+};
+
+/* CTAs that run at once, for each head. */
+static uint32_t resident_of(const td_attention_planner_config *c)
+{
+  return c->n_resident > c->n_kv_heads ? c->n_resident / c->n_kv_heads : 1;
+}
+
+uint32_t td_attention_prefix_splits_max(const td_attention_planner_config *c, uint32_t n_rows)
+{
+  return td_attention_groups_max(c, n_rows) + SPLIT_ROUNDS * resident_of(c);
+}
+
+/* The end of a sequence fetches a group's partials one after another, two at once: twice as many splits, each
+ * of half the keys, take longer from some number on. */
+static bool may_be_in(uint32_t n_splits, uint32_t n_keys)
+{
+  bool long_enough = n_keys >= n_splits * SPLIT_KEYS_MIN || (n_splits == 2 && n_keys > SPLIT_KEYS_MIN);
+  return n_splits == 1 || (long_enough && n_splits * n_splits * (uint64_t)SQUARE_KEYS <= n_keys);
+}
+
+static uint32_t splits_of(uint32_t n_keys, uint32_t keys)
+{
+  uint32_t n = ceil_div(n_keys, keys), most = 1;
+  while (most < n && may_be_in(most + 1, n_keys))
+    most++;
+  return most;
+}
+
+/* Keys of each split but the last, of a group in splits of at most so many keys, or in as many as pay. */
+static uint32_t split_keys(uint32_t n_keys, uint32_t keys)
+{
+  return ceil_div(ceil_div(n_keys, splits_of(n_keys, keys)), UNIT_KEYS) * UNIT_KEYS;
+}
+
+/* For which splits are made. */
+static uint32_t most_ctas(const td_attention_planner *p)
+{
+  uint32_t resident = resident_of(&p->config);
+  if (p->n_rows >= ROWS_MANY * resident && p->private_keys > p->shared_keys)
+    return resident - resident / 3;
+  return p->private_keys > PRIVATE_KEYS_MANY * p->shared_keys ? resident - resident / 4 : resident;
+}
+
+/* All resident CTAs, as the sooner splits are done, the sooner sequences can end. But where sequences have so
+ * much private KV that few are done meanwhile, a quarter of the CTAs is theirs, lest memory be at rest at
+ * first; a third of many sequences', each of which is long under way; and two thirds of few sequences', where
+ * each finds a CTA then. */
+uint32_t td_attention_prefix_ctas(const td_attention_planner *p)
+{
+  uint32_t resident = resident_of(&p->config), few = (resident + 2) / 3;
+  return p->n_rows + few < resident && p->private_keys > PRIVATE_KEYS_MANY * p->shared_keys ? few
+                                                                                            : most_ctas(p);
+}
+
+/* A plan's groups have a few lengths, which take turns, and short ones are whole. */
+static uint64_t count_splits(const td_attention_planner *p, uint32_t keys)
+{
+  uint32_t known[LENGTHS_KNOWN] = {0}, of_group[LENGTHS_KNOWN];
+  uint64_t n = 0;
+  for (uint32_t i = 0; i < p->n_groups; i++) {
+    uint32_t n_keys = p->groups[i].n_keys, at = n_keys / 16 % LENGTHS_KNOWN;
+    if (known[at] != n_keys) {
+      known[at] = n_keys;
+      of_group[at] = n_keys <= keys ? 1 : ceil_div(n_keys, split_keys(n_keys, keys));
+    }
+    n += of_group[at];
+  }
+  return n;
+}
+
+/* A split's prologue and epilogue, and its partials' way to the sequences: more where CTAs do several, one
+ * after another, and where a sequence's warps share out its partials. */
+static uint32_t fixed_keys(const td_attention_planner *p, uint64_t n_splits, uint32_t n_ctas)
+{
+  return n_splits > n_ctas || p->config.reduces_in_tiles ? MANY_SPLIT_KEYS : FEW_SPLIT_KEYS;
+}
+
+/* Keys of a split, at most. The longest group is in one, in two, in three ...: the CTAs' time is taken for
+ * that of rounds as long as the longest split, or, if that is less, of as much work for each and one such
+ * round more; with it what splits take of all resident CTAs. */
+static uint32_t best_split_keys(const td_attention_planner *p, uint32_t n_ctas)
+{
+  uint32_t longest = 0, best, resident = resident_of(&p->config);
+  uint64_t least = UINT64_MAX, most = p->n_groups + (uint64_t)SPLIT_ROUNDS * resident;
+  for (uint32_t i = 0; i < p->n_groups; i++)
+    longest = p->groups[i].n_keys > longest ? p->groups[i].n_keys : longest;
+  best = longest;
+  for (uint32_t of_longest = 1; may_be_in(of_longest, longest); of_longest++) {
+    uint32_t keys = ceil_div(longest, of_longest);
+    uint64_t n = count_splits(p, keys);
+    if (n > most)
+      break;
+    uint64_t round = split_keys(longest, keys) + TD_ATTENTION_SPLIT_FIXED_KEYS,
+             all = p->shared_keys + n * TD_ATTENTION_SPLIT_FIXED_KEYS;
+    uint64_t rounds = (n + n_ctas - 1) / n_ctas * round, evenly = all / n_ctas + round;
+    uint64_t time =
+        (rounds < evenly ? rounds : evenly) + (p->shared_keys + n * fixed_keys(p, n, n_ctas)) / resident;
+    if (time < least) {
+      least = time;
+      best = keys;
+    }
+  }
+  return best;
+}
+
+static double key_us_of(const td_attention_planner *p, uint32_t group)
+{
+  return p->unit.key_us[p->group_cost[group] / 3][p->group_cost[group] % 3];
+}
+
+static double fixed_us_of(const td_attention_planner *p, const td_attention_group *g)
+{
+  return p->config.cost.start_us + g->n_members * p->unit.partial_us;
+}
+
+static double predict_us(const td_attention_planner *p)
+{
+  double us = 0;
+  for (uint32_t i = 0; i < p->n_groups; i++) {
+    const td_attention_group *g = &p->groups[i];
+    us += (g->n_keys * key_us_of(p, i) + fixed_us_of(p, g) * g->n_splits) * p->config.n_kv_heads;
+  }
+  return us;
+}
+
+bool td_attention_split_prefixes(td_attention_planner *p)
+{
+  td_attention_header *h = p->block;
+  uint64_t n_slots = 0;
+  uint32_t n_splits = 0, keys = 0;
+  p->shared_keys = 0;
+  for (uint32_t i = 0; i < p->n_groups; i++)
+    p->shared_keys += p->groups[i].n_keys;
+  h->prefix_ctas = td_attention_prefix_ctas(p);
+  if (p->n_groups > 0)
+    keys = best_split_keys(p, most_ctas(p));
+  for (uint32_t i = 0; i < p->n_groups; i++) {
+    td_attention_group *g = &p->groups[i];
+    g->split_keys = split_keys(g->n_keys, keys);
+    g->first_split = n_splits;
+    g->n_splits = ceil_div(g->n_keys, g->split_keys);
+    g->first_slot = (uint32_t)n_slots;
+    n_splits += g->n_splits;
+    n_slots += (uint64_t)g->n_splits * p->config.n_kv_heads * g->n_members;
+  }
+  if (n_slots > p->max_slots || n_splits > td_attention_prefix_splits_max(&p->config, p->config.max_rows))
+    return false;
+  td_attention_source *sources = (td_attention_source *)(void *)((unsigned char *)h + h->sources_at);
+  for (uint32_t i = 0; i < p->n_sources; i++) {
+    const td_attention_group *g = &p->groups[p->sources[i]];
+    sources[i] = (td_attention_source){.slot = g->first_slot - g->first_member,
+                                       .n_pieces = g->n_splits,
+                                       .n_members = g->n_members,
+                                       .first_piece = g->first_split};
+  }
+  p->stats.shared_us = predict_us(p);
+  h->n_slots = (uint32_t)n_slots;
+  h->n_splits = n_splits;
+  return true;
+}
+
+double td_attention_longest_us(const td_attention_planner *p)
+{
+  double longest = 0;
+  for (uint32_t i = 0; i < p->n_groups; i++) {
+    const td_attention_group *g = &p->groups[i];
+    double us = fixed_us_of(p, g) + (g->n_keys < g->split_keys ? g->n_keys : g->split_keys) * key_us_of(p, i);
+    longest = us > longest ? us : longest;
+  }
+  return longest;
+}

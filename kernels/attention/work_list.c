@@ -1,0 +1,457 @@
+/* See work_list.h. */
+#include "kernels/attention/work_list.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+  SPLIT_ALIGN = 128, /* a strip for each warp of a block */
+  SPLIT_MIN_TOKENS = 128,
+  TAIL_MIN_TOKENS = 256,
+  ROUNDS = 3,         /* of places, in which blocks of nearly as many rows as there are places run */
+  BLOCK_TOKENS = 128, /* a block's begin and end, in the tokens that it would read meanwhile */
+  WARP_TOKENS = 64,
+  WARP_TOKENS_OF_MANY = 320,
+  MANY = 8, /* rows for each place */
+  /* Rows that grow are cut anew when all have one part more and so many tokens each, or one of them alone is
+     so much longer than the longest was. */
+  GROWN_PART = 64,
+  GROWN_PART_OF_LONGEST = 16,
+  GROWN_TOKENS = 16,
+};
+
+uint32_t td_work_list_items_max(uint32_t max_rows, uint32_t max_tokens)
+{
+  return max_rows + max_tokens + TD_SPLITS_MAX;
+}
+
+/* Blocks that run at once, for each kv head. */
+static uint32_t places_of(uint32_t n_kv_heads, uint32_t n_blocks)
+{
+  uint32_t n = n_blocks / n_kv_heads;
+  return n < 1 ? 1 : n < TD_SPLITS_MAX ? n : TD_SPLITS_MAX;
+}
+
+/* As many as fill_rounds makes at most, and one round more for what is rounded. */
+uint32_t td_work_list_partials_max(const td_work_list_config *c)
+{
+  uint32_t n = (ROUNDS + 1) * places_of(c->n_kv_heads, c->n_resident);
+  return n < TD_SPLITS_MAX && !(c->policy && c->policy->kv_splits) ? n : TD_SPLITS_MAX;
+}
+
+uint32_t td_work_list_ctas(const td_work_list *list, uint32_t warps)
+{
+  return list->n_wide - list->n_prefill + (list->n_items - list->n_wide + warps - 1) / warps;
+}
+
+uint32_t td_work_list_ctas_max(const td_work_list_config *c, uint32_t n_rows)
+{
+  uint32_t places = places_of(c->n_kv_heads, c->n_resident);
+  if (c->policy && c->policy->kv_splits)
+    return n_rows + TD_SPLITS_MAX;
+  return n_rows + (2 * n_rows > places ? ROUNDS : 1) * places;
+}
+
+static bool is_decode(const td_plan_row *r, const td_work_list_config *c)
+{
+  return !c->tiles_only && r->q_len * c->gqa_group <= c->decode_rows;
+}
+
+/* The step's decodes. tokens: of each row, 0 of those that are none. */
+typedef struct decodes {
+  const uint32_t *tokens;
+  uint32_t n_rows, n; /* n: those of more than `above` tokens; so is what follows */
+  uint32_t above, longest;
+  uint64_t total;
+} decodes;
+
+static void count_above(decodes *d, uint32_t above)
+{
+  d->n = d->longest = 0;
+  d->total = 0;
+  d->above = above;
+  for (uint32_t i = 0; i < d->n_rows; i++) {
+    uint32_t tokens = d->tokens[i] > above ? d->tokens[i] : 0;
+    d->n += tokens > 0;
+    d->total += tokens;
+    d->longest = tokens > d->longest ? tokens : d->longest;
+  }
+}
+
+/* Of how many of n decodes with how many tokens each warp takes one by itself: where there are more of them
+ * than blocks that run at once. */
+static uint32_t warp_tokens(uint32_t n, const td_work_list_config *c)
+{
+  uint32_t places = places_of(c->n_kv_heads, c->n_resident);
+  if (c->warp_rows_min == 0 || n < c->warp_rows_min || n <= places)
+    return 0;
+  return n >= MANY * places ? WARP_TOKENS_OF_MANY : WARP_TOKENS;
+}
+
+/* How wide decodes are cut: those from number `from` on into pieces of at most so many tokens; or by a policy
+ * all of them into n_splits. */
+typedef struct split {
+  uint32_t from, tokens, n_splits;
+} split;
+
+static uint32_t pieces_of(uint32_t n, uint32_t tokens) { return (n - 1) / tokens + 1; }
+
+static uint32_t at_least(uint64_t tokens, uint32_t least)
+{
+  return tokens < least ? least : tokens < UINT32_MAX ? (uint32_t)tokens : UINT32_MAX;
+}
+
+/* The shortest pieces, or nearly, of which there are no more than places. */
+static uint32_t fill_places(const decodes *d, uint32_t places)
+{
+  uint32_t low = at_least(d->total / places, SPLIT_MIN_TOKENS),
+           high = d->n < places ? at_least(d->total / (places - d->n) + 1, low) : UINT32_MAX;
+  for (int i = 0; i < 4 && low < high; i++) {
+    uint32_t middle = low + (high - low) / 4, pieces = 0;
+    for (uint32_t r = 0; r < d->n_rows; r++)
+      if (d->tokens[r] > d->above)
+        pieces += pieces_of(d->tokens[r], middle);
+    if (pieces <= places)
+      high = middle;
+    else
+      low = middle + 1;
+  }
+  return high;
+}
+
+/* Of fewer rows than places. Nearly as many would leave some idle from begin to end: they are cut for several
+ * rounds, if there are partials for so many pieces: the rows after those would not be cut at all. */
+static uint32_t fill_rounds(const decodes *d, uint32_t places)
+{
+  uint32_t best = fill_places(d, places);
+  uint64_t least = (uint64_t)(best < d->longest ? best : d->longest) + BLOCK_TOKENS;
+  for (uint32_t rounds = 2; rounds <= ROUNDS && 2 * d->n > places && rounds * places <= TD_SPLITS_MAX;
+       rounds++) {
+    uint32_t tokens = fill_places(d, rounds * places);
+    uint64_t time = rounds * ((uint64_t)tokens + BLOCK_TOKENS);
+    if (time < least) {
+      least = time;
+      best = tokens;
+    }
+  }
+  return best;
+}
+
+/* Blocks run in the order of items, as many at once as there are places; a block that runs alone on its SM
+ * has half of what memory gives. So what does not fill the places once is cut until it does; of more, the
+ * last ones are, which would not fill them again: they are fewer rows than places as well. */
+static split split_of(const decodes *d, uint32_t places)
+{
+  uint32_t from = d->n / places * places, seen = d->n, r = d->n_rows;
+  if (d->n < places)
+    return (split){.tokens = fill_rounds(d, places)};
+  if (d->longest > d->total / places)
+    return (split){.tokens = at_least(d->total / places + 1, SPLIT_MIN_TOKENS)};
+  while (seen > from)
+    seen -= d->tokens[--r] > d->above;
+  decodes last = {.tokens = d->tokens + r, .n_rows = d->n_rows - r};
+  count_above(&last, d->above);
+  return (split){.from = from, .tokens = at_least(fill_rounds(&last, places), TAIL_MIN_TOKENS)};
+}
+
+/* Of a KV split of wide decode `number`, which has n tokens. */
+static uint32_t split_tokens(const split *by, uint32_t number, uint32_t n)
+{
+  if (by->n_splits > 0)
+    return at_least(pieces_of(n, by->n_splits), SPLIT_MIN_TOKENS);
+  return number < by->from ? UINT32_MAX : by->tokens;
+}
+
+static void add_item(td_work_list *out, td_attention_item it)
+{
+  TD_BUG_ON(out->n_items == out->max_items);
+  out->items[out->n_items++] = it;
+}
+
+/* Of n_tokens tokens of a row from `begin` on, with all keys that they see. */
+static td_attention_item item_of(const td_plan_row *r, uint32_t begin, uint32_t n_tokens)
+{
+  uint32_t position = r->kv_len - r->q_len + begin;
+  return (td_attention_item){.query = r->q_start + begin,
+                             .n_tokens = n_tokens,
+                             .position = position,
+                             .page_table_offset = r->page_table_offset,
+                             .kv_end = position + n_tokens};
+}
+
+/* How a row's own keys are shared out: the first n_longer have so many tokens, the others SPLIT_ALIGN fewer,
+ * the last one what is left. */
+typedef struct shares {
+  uint32_t n, n_longer, tokens;
+} shares;
+
+/* For pieces of so many tokens, and up to SPLIT_ALIGN more, as many as those would be. But where nearly as
+ * many are all as long, or the longer ones would have twice as many tokens as the others, all have as many:
+ * they end no later, and there is less to merge. */
+static shares shares_of(uint32_t all, uint32_t tokens)
+{
+  uint32_t units = pieces_of(all, SPLIT_ALIGN), n = all > tokens ? pieces_of(all, tokens) : 1,
+           longest = pieces_of(units, n);
+  uint32_t n_equal = pieces_of(units, longest);
+  bool equal = longest <= 2 || n_equal * 32 >= n * 31;
+  return equal ? (shares){n_equal, n_equal, longest * SPLIT_ALIGN}
+               : (shares){n, units % n, longest * SPLIT_ALIGN};
+}
+
+static void add_decode(td_work_list *out, const td_plan_row *r, td_attention_private own, uint32_t tokens,
+                       uint32_t max_partials)
+{
+  uint32_t all = r->kv_len - own.begin;
+  shares by = shares_of(all, tokens);
+  td_attention_item it = item_of(r, 0, r->q_len);
+  it.kv_begin = own.begin;
+  it.n_partials = 1;
+  it.member = own.member;
+  it.first_source = own.first_source;
+  it.n_sources = own.n_sources;
+  bool whole = by.n == 1 || out->n_partials + by.n > max_partials;
+  out->n_unsplit += whole && by.n > 1;
+  uint32_t longest = whole ? all : by.tokens;
+  out->made.longest = longest > out->made.longest ? longest : out->made.longest;
+  if (whole) {
+    add_item(out, it);
+    return;
+  }
+  it.first_partial = out->n_partials;
+  it.n_partials = by.n;
+  it.kv_end = own.begin;
+  for (uint32_t i = 0; i < by.n; i++) {
+    it.partial = out->n_partials++;
+    it.kv_begin = it.kv_end;
+    it.kv_end = i + 1 < by.n ? it.kv_begin + by.tokens - (i < by.n_longer ? 0 : SPLIT_ALIGN) : r->kv_len;
+    add_item(out, it);
+  }
+}
+
+static void add_prefill(td_work_list *out, const td_plan_row *r, uint32_t tile)
+{
+  for (uint32_t begin = 0; begin < r->q_len; begin += tile)
+    add_item(out, item_of(r, begin, begin + tile < r->q_len ? tile : r->q_len - begin));
+}
+
+/* ---- prefix splits ---- */
+
+/* What is left to do of a plan's, in their order. */
+typedef struct prefix_left {
+  const td_attention_group *group;
+  uint32_t split, n, n_ctas; /* split: of the group, the next; n_ctas: for each kv head, that do them */
+} prefix_left;
+
+static prefix_left prefix_of_plan(const td_attention_planner *planner, uint32_t places)
+{
+  if (!planner)
+    return (prefix_left){0};
+  const td_attention_header *plan = td_attention_planner_block(planner);
+  uint32_t most =
+      plan->prefix_ctas < places ? plan->prefix_ctas : places; /* the plan knows no TD_SPLITS_MAX */
+  return (prefix_left){.group = td_attention_planner_groups(planner),
+                       .n = plan->n_splits,
+                       .n_ctas = plan->n_splits < most ? plan->n_splits : most};
+}
+
+static td_attention_item take_prefix_split(prefix_left *left)
+{
+  const td_attention_group *g = left->group;
+  uint32_t i = left->split, n = g->n_splits;
+  bool last = i + 1 == n;
+  left->group += last;
+  left->split = last ? 0 : i + 1;
+  left->n--;
+  return (td_attention_item){.page_table_offset = g->first_page,
+                             .kv_begin = i * g->split_keys,
+                             .kv_end = last ? g->n_keys : (i + 1) * g->split_keys,
+                             .partial = g->first_slot + i * g->n_members,
+                             .first_partial = g->first_split + i,
+                             .n_partials = n,
+                             .member = g->first_member,
+                             .n_members = g->n_members};
+}
+
+/* What blocks have to do so far, for each kv head. */
+typedef struct prefix_ctas {
+  uint32_t n;
+  uint64_t least_first[TD_SPLITS_MAX]; /* a heap: keys so far, and in the last 16 bits which block */
+  uint32_t last[TD_SPLITS_MAX];        /* the item that stands last in its chain */
+} prefix_ctas;
+
+static uint64_t time_of(const td_attention_item *it)
+{
+  return (uint64_t)(it->kv_end - it->kv_begin + TD_ATTENTION_SPLIT_FIXED_KEYS) << 16;
+}
+
+static void sift_down(prefix_ctas *b, uint32_t at)
+{
+  uint64_t *heap = b->least_first, moved = heap[at];
+  for (uint32_t child; child = 2 * at + 1, child < b->n; at = child) {
+    child += child + 1 < b->n && heap[child + 1] < heap[child];
+    if (moved <= heap[child])
+      break;
+    heap[at] = heap[child];
+  }
+  heap[at] = moved;
+}
+
+/* Each CTA's first. They stand before the decodes, which wait for them (docs/attention-progress.md). */
+static void add_first_splits(td_work_list *out, prefix_left *left, prefix_ctas *blocks)
+{
+  for (blocks->n = 0; blocks->n < left->n_ctas; blocks->n++) {
+    td_attention_item it = take_prefix_split(left);
+    blocks->least_first[blocks->n] = time_of(&it) | blocks->n;
+    blocks->last[blocks->n] = out->n_items;
+    add_item(out, it);
+  }
+  for (uint32_t i = blocks->n / 2; i-- > 0;)
+    sift_down(blocks, i);
+}
+
+/* The others, behind all that blocks find by their numbers: each is the next of the block that has least to
+ * do. */
+static void add_next_splits(td_work_list *out, prefix_left *left, prefix_ctas *blocks)
+{
+  uint32_t first = out->n_items;
+  while (left->n > 0) {
+    uint32_t *last = &blocks->last[blocks->least_first[0] & 0xffff];
+    td_attention_item it = take_prefix_split(left);
+    out->items[*last].next = out->n_items;
+    *last = out->n_items;
+    blocks->least_first[0] += time_of(&it);
+    sift_down(blocks, 0);
+    add_item(out, it);
+  }
+  out->n_next = out->n_items - first;
+  out->n_items = first;
+}
+
+/* Places for decodes. What begins when pieces are done ends last: where these have few places and fewer rows
+ * than the others are cut, better all begin at once. */
+static uint32_t places_beside(const prefix_left *prefix, const decodes *own, uint32_t places)
+{
+  return 3 * prefix->n_ctas <= places + 2 && own->n + prefix->n_ctas < places ? places - prefix->n_ctas
+                                                                              : places;
+}
+
+static int longest_first(const void *x, const void *y)
+{
+  const td_attention_item *a = x, *b = y;
+  return a->kv_end != b->kv_end ? (a->kv_end < b->kv_end ? 1 : -1)
+         : a->query != b->query ? (a->query > b->query ? 1 : -1)
+                                : 0;
+}
+
+/* Rows that share nothing first, as they wait for no prefix split, then as the plan has its members:
+ * neighbours share most, and splits are done in that order. by_member: scratch. */
+static void order_rows(uint32_t *order, uint32_t *by_member, const td_plan *plan,
+                       const td_attention_private *of_rows, bool sharing)
+{
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < plan->n_rows && !sharing; i++)
+    order[i] = i;
+  if (!sharing)
+    return;
+  for (uint32_t i = 0; i < plan->n_rows; i++)
+    by_member[i] = UINT32_MAX;
+  for (uint32_t i = 0; i < plan->n_rows; i++)
+    if (of_rows[i].n_sources > 0)
+      by_member[of_rows[i].member] = i;
+    else
+      order[n++] = i;
+  for (uint32_t m = 0; n < plan->n_rows; m++)
+    if (by_member[m] != UINT32_MAX)
+      order[n++] = by_member[m];
+}
+
+/* Returns whether rows share anything. */
+static bool find_private(td_attention_private *of_rows, const td_plan *plan,
+                         const td_attention_planner *planner)
+{
+  if (planner)
+    td_attention_planner_private(planner, plan, of_rows);
+  else
+    memset(of_rows, 0, plan->n_rows * sizeof *of_rows);
+  return planner && td_attention_planner_block(planner)->n_splits > 0;
+}
+
+void td_work_list_make(td_work_list *out, const td_plan *plan, const td_work_list_config *c,
+                       const td_attention_planner *planner)
+{
+  uint32_t n_decodes = 0, n_prefills = 0, n_singles = 0, n_wide = 0,
+           places = places_of(c->n_kv_heads, c->n_resident);
+  uint32_t max_partials = td_work_list_partials_max(c);
+  uint32_t *tokens = out->scratch, *order = tokens + plan->n_rows;
+  const td_attention_private *of_rows = out->of_rows;
+  uint64_t n_tokens = 0;
+  out->n_items = out->n_partials = out->n_unsplit = out->made.longest = 0;
+  bool sharing = find_private(out->of_rows, plan, planner);
+  order_rows(order, order + plan->n_rows, plan, of_rows, sharing);
+  for (uint32_t i = 0; i < plan->n_rows; i++) {
+    const td_plan_row *r = &plan->rows[order[i]];
+    bool decode = is_decode(r, c);
+    tokens[i] = decode ? r->kv_len - of_rows[order[i]].begin : 0;
+    n_decodes += decode;
+    n_singles += decode && r->q_len == 1;
+    n_tokens += tokens[i];
+    n_prefills += !decode;
+  }
+  for (uint32_t i = 0; i < plan->n_rows && n_prefills > 0; i++)
+    if (tokens[i] == 0)
+      add_prefill(out, &plan->rows[order[i]], c->prefill_rows / c->gqa_group);
+  out->n_prefill = out->n_items;
+  if (n_prefills > 0)
+    qsort(out->items, out->n_prefill, sizeof *out->items, longest_first);
+  decodes d = {.tokens = tokens, .n_rows = plan->n_rows};
+  count_above(&d, warp_tokens(n_decodes, c));
+  prefix_left prefix = prefix_of_plan(planner, places);
+  prefix_ctas ctas;
+  split by = c->policy && c->policy->kv_splits ? (split){.n_splits = c->policy->kv_splits(d.n, places)}
+                                               : split_of(&d, places_beside(&prefix, &d, places));
+  add_first_splits(out, &prefix, &ctas);
+  for (uint32_t i = 0; n_wide < d.n; i++)
+    if (d.tokens[i] > d.above)
+      add_decode(out, &plan->rows[order[i]], of_rows[order[i]], split_tokens(&by, n_wide++, d.tokens[i]),
+                 max_partials);
+  out->n_wide = out->n_items;
+  for (uint32_t i = 0; i < plan->n_rows && d.n < n_decodes; i++)
+    if (d.tokens[i] > 0 && d.tokens[i] <= d.above)
+      add_decode(out, &plan->rows[order[i]], of_rows[order[i]], UINT32_MAX, 0);
+  add_next_splits(out, &prefix, &ctas);
+  out->made.n_rows = n_singles == plan->n_rows ? n_singles : 0;
+  out->made.warp_tokens = d.above;
+  out->made.prefix_ctas = planner ? td_attention_planner_block(planner)->prefix_ctas : 0;
+  out->made.tokens = n_tokens;
+}
+
+bool td_work_list_grow(td_work_list *list, const td_plan *plan, const td_attention_planner *planner)
+{
+  uint64_t tokens = 0, most_tokens = list->made.tokens + list->made.tokens / GROWN_PART +
+                                     (uint64_t)GROWN_TOKENS * plan->n_rows;
+  uint64_t longest = (uint64_t)list->made.longest + list->made.longest / GROWN_PART_OF_LONGEST + GROWN_TOKENS;
+  uint32_t n_ctas = planner ? td_attention_planner_block(planner)->prefix_ctas : 0;
+  if (list->made.n_rows == 0 || list->made.n_rows != plan->n_rows || list->made.prefix_ctas != n_ctas)
+    return false;
+  for (uint32_t i = 0; i < list->n_items; i++) {
+    td_attention_item *it = &list->items[i];
+    if (it->n_tokens == 0) /* a prefix split */
+      continue;
+    const td_plan_row *r = &plan->rows[it->query];
+    bool last = it->kv_end == it->position + 1;
+    if (r->q_start != it->query || r->q_len != 1)
+      return false;
+    it->position = r->kv_len - 1;
+    it->kv_end = last ? r->kv_len : it->kv_end;
+    uint32_t n = it->kv_end - it->kv_begin;
+    uint64_t most = i >= list->n_wide ? list->made.warp_tokens : longest;
+    if (it->n_partials > 1 && last) { /* longer than the row's first: all would wait for it */
+      const td_attention_item *share = it - (it->partial - it->first_partial);
+      most = share->kv_end - share->kv_begin;
+    }
+    if (n > most)
+      return false;
+    tokens += n;
+  }
+  return tokens <= most_tokens;
+}

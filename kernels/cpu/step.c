@@ -1,0 +1,133 @@
+/* Programs and steps: ops run one after another, each on all threads. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cpu/cpu.h"
+
+/* What a td_compiled * points to. */
+typedef struct cpu_program {
+  uint32_t n_ops, n_unsampled;
+  td_op ops[];
+} cpu_program;
+
+/* ---- programs ---- */
+
+static bool has_bias(const td_weight *w)
+{
+  for (uint32_t i = 0; i < w->n_parts; i++)
+    if (w->parts[i].bias)
+      return true;
+  return false;
+}
+
+static void check_op(const td_op *o)
+{
+  const td_linear_params *l = &o->linear;
+  if (o->kind == TD_OP_LINEAR)
+    TD_BUG_ON(l->n_out != l->weight->n_out || l->n_in != l->weight->n_cols || l->bias != has_bias(l->weight));
+}
+
+td_status td_cpu_compile(td_backend *b, const td_program *program, td_compiled **out, td_error *err)
+{
+  (void)b;
+  for (uint32_t i = 0; i < program->n_ops; i++) {
+    if (program->ops[i].kind == TD_OP_LINEAR_SWIGLU)
+      return td_fail(err, TD_ERR_UNSUPPORTED, "the CPU backend has no op %s", td_op_names[TD_OP_LINEAR_SWIGLU]);
+    check_op(&program->ops[i]);
+  }
+  cpu_program *c = malloc(sizeof *c + program->n_ops * sizeof *c->ops);
+  if (!c)
+    return td_fail(err, TD_ERR_NOMEM, "no memory for a program of %u ops", program->n_ops);
+  c->n_ops = program->n_ops;
+  c->n_unsampled = program->n_unsampled;
+  memcpy(c->ops, program->ops, program->n_ops * sizeof *c->ops);
+  *out = (td_compiled *)c;
+  return TD_OK;
+}
+
+void td_cpu_discard(td_backend *b, td_compiled *compiled)
+{
+  (void)b;
+  free(compiled);
+}
+
+/* ---- steps ---- */
+
+static void run_op(cpu_backend *be, const td_op *o)
+{
+  uint32_t n = td_extent_rows(o->extent, be->plan);
+  if (n == 0)
+    return;
+  switch (o->kind) {
+  case TD_OP_EMBED:
+    td_cpu_embed(be, &o->embed);
+    break;
+  case TD_OP_RMSNORM:
+    td_cpu_rmsnorm(be, &o->rmsnorm, n);
+    break;
+  case TD_OP_LINEAR:
+    td_cpu_linear(be, &o->linear, n);
+    break;
+  case TD_OP_ROPE_KV:
+    td_cpu_rope_kv(be, &o->rope_kv);
+    break;
+  case TD_OP_ATTENTION:
+    td_cpu_attention(be, &o->attention);
+    break;
+  case TD_OP_SWIGLU:
+    td_cpu_swiglu(be, &o->swiglu, n);
+    break;
+  case TD_OP_GATHER:
+    td_cpu_gather(be, &o->gather);
+    break;
+  case TD_OP_SAMPLE:
+    td_cpu_sample(be, &o->sample);
+    break;
+  case TD_OP_LINEAR_SWIGLU:
+  case TD_OP_KINDS:
+    TD_BUG_ON(true); /* compile refuses them */
+  }
+}
+
+static void begin_step(cpu_backend *be, const td_plan *plan)
+{
+  TD_BUG_ON(plan->n_tokens > be->config.max_tokens || plan->n_rows > be->config.max_rows);
+  td_pool_wake(be->pool);
+  be->plan = plan;
+  be->rope.inv_freq = 0;
+  for (uint32_t i = 0; i < plan->n_tokens; i++) {
+    int32_t id = plan->token_ids[i];
+    be->token_ids[i] = id >= 0 ? id : be->sampled[-1 - id] >= 0 ? be->sampled[-1 - id] : 0; /* a NaN row's is never told */
+  }
+  for (uint32_t r = 0; r < plan->n_rows; r++)
+    for (uint32_t i = 0; i < plan->rows[r].q_len; i++)
+      be->token_row[plan->rows[r].q_start + i] = r;
+}
+
+/* Ops have run by the time that they return, so what is left to do is to keep the outcome until it is asked for. */
+void td_cpu_submit(td_backend *b, td_compiled *compiled, const td_plan *plan)
+{
+  cpu_backend *be = cpu_self(b);
+  const cpu_program *c = (const cpu_program *)compiled;
+  uint32_t n_ops = plan->n_logits > 0 ? c->n_ops : c->n_unsampled;
+  begin_step(be, plan);
+  for (uint32_t i = 0; i < n_ops; i++)
+    run_op(be, &c->ops[i]);
+  be->plan = NULL;
+  cpu_outcome *o = &be->outcomes[(be->first_outcome + be->n_outcomes++) % 2];
+  TD_BUG_ON(be->n_outcomes > be->base.pipeline_depth);
+  o->n = plan->n_logits;
+  memcpy(o->sampled, be->sampled, o->n * sizeof *o->sampled);
+}
+
+td_status td_cpu_wait(td_backend *b, td_outcome *out, td_error *err)
+{
+  cpu_backend *be = cpu_self(b);
+  const cpu_outcome *o = &be->outcomes[be->first_outcome];
+  (void)err;
+  TD_BUG_ON(be->n_outcomes == 0);
+  *out = (td_outcome){.ids = o->sampled, .n_ids = o->n};
+  be->first_outcome ^= 1;
+  be->n_outcomes--;
+  return TD_OK;
+}

@@ -1,0 +1,216 @@
+// KV groups: layers that agree in KV store, heads and window. One attention plan and one work list a step
+// serve all of a group's layers, and an op finds its group by the store and the window that it names; so a
+// second store, or layers with another window, leave the first as it is.
+#include "kernels/cuda/attention.cuh"
+
+#include <cstdlib>
+#include <new>
+
+// ---- what a shape needs ----
+
+// Heads of 256 elements have no kernel for prefix splits; GQA groups of more heads than a decode item holds
+// are prefill tiles.
+bool td_cuda_planner_config(const cuda_backend *b, const td_kv_shape *s, td_attention_planner_config *out)
+{
+  uint32_t group = s->n_heads / s->n_kv_heads;
+  if (b->config.batch_invariant || !b->has_wgmma || s->head_dim > 128 ||
+      !td_cuda_has_wgmma_attention(s->head_dim) || group > TD_DECODE_ROWS)
+    return false;
+  td_attention_planner_config c = {};
+  c.policy = b->config.attention_policy;
+  c.max_rows = b->config.max_rows;
+  c.n_resident = td_cuda_resident_ctas(b, s->head_dim, true);
+  c.n_kv_heads = s->n_kv_heads;
+  c.gqa_group = group;
+  c.head_dim = s->head_dim;
+  c.page_tokens = s->page_tokens;
+  c.window_tokens = s->window_tokens;
+  c.tile_rows = SPAN_ROWS;
+  c.reduces_in_tiles = group > TD_ATTENTION_BY_ROW_GROUP;
+  c.max_slots = td_attention_slots_of(&c);
+  c.cost = td_attention_cost_of_h200(c.n_resident);
+  *out = c;
+  return true;
+}
+
+static td_work_list_config list_config(const cuda_backend *b, const td_kv_shape *s, bool shares)
+{
+  bool wgmma = b->has_wgmma && td_cuda_has_wgmma_attention(s->head_dim);
+  td_work_list_config c = {};
+  c.policy = b->config.attention_policy;
+  c.gqa_group = s->n_heads / s->n_kv_heads;
+  c.n_kv_heads = s->n_kv_heads;
+  c.n_resident = td_cuda_resident_ctas(b, s->head_dim, shares);
+  c.prefill_rows = wgmma ? TD_PREFILL_ROWS_WGMMA : TD_PREFILL_ROWS_MMA;
+  c.decode_rows = TD_DECODE_ROWS;
+  c.warp_rows_min = wgmma ? TD_WARP_ITEM_ROWS_MIN : 0;
+  c.tiles_only = b->config.batch_invariant;
+  return c;
+}
+
+// What a group has, in elements of its arrays on the device.
+struct group_sizes {
+  size_t items, split_floats, plan_bytes, slot_bytes, flags;
+};
+
+static group_sizes sizes_of(const cuda_backend *b, const td_kv_shape *s)
+{
+  const td_work_list_config list = list_config(b, s, false);
+  group_sizes n = {};
+  td_attention_planner_config c;
+  n.items = td_work_list_items_max(b->config.max_rows, b->config.max_tokens);
+  n.split_floats =
+      (size_t)td_work_list_partials_max(&list) * s->n_kv_heads * TD_DECODE_ROWS * share_floats(s->head_dim);
+  if (td_cuda_planner_config(b, s, &c)) {
+    uint32_t n_splits = td_attention_prefix_splits_max(&c, c.max_rows);
+    n.items += n_splits;
+    n.plan_bytes = td_attention_block_bytes_max(&c);
+    n.slot_bytes = (size_t)c.max_slots * c.gqa_group * TD_ATTENTION_PARTIAL_BYTES(c.head_dim);
+    n.flags = (size_t)n_splits * c.n_kv_heads;
+  }
+  return n;
+}
+
+// In the granules of cudaMalloc.
+static size_t granules(size_t bytes)
+{
+  const size_t granule = (size_t)2 << 20;
+  return (bytes + granule - 1) / granule * granule;
+}
+
+size_t td_cuda_group_packed_bytes(const cuda_backend *b, const td_kv_shape *s)
+{
+  const group_sizes n = sizes_of(b, s);
+  return n.items * sizeof(td_attention_item) + n.plan_bytes;
+}
+
+size_t td_cuda_group_bytes(const cuda_backend *b, const td_kv_shape *s)
+{
+  const group_sizes n = sizes_of(b, s);
+  return granules(n.items * sizeof(td_attention_item)) + granules(n.split_floats * sizeof(float)) +
+         granules(n.plan_bytes) + granules(n.slot_bytes) + granules(n.flags * sizeof(uint64_t)) +
+         granules(td_cuda_group_packed_bytes(b, s));
+}
+
+// ---- life ----
+
+static void remove_group(cuda_backend *b, attention_group *g)
+{
+  for (void *p : {(void *)g->device_items, (void *)g->split_partials, (void *)g->device_plan,
+                  (void *)g->slots, (void *)g->prefix_flags})
+    td_cuda_free(b, p);
+  free(g->work.items);
+  free(g->work.scratch);
+  free(g->work.of_rows);
+  td_attention_planner_destroy(g->planner);
+  delete g;
+}
+
+static td_status make_group(cuda_backend *b, attention_group *g, td_error *err)
+{
+  const td_kv_shape *s = &g->kv->shape;
+  const group_sizes n = sizes_of(b, s);
+  size_t max_rows = b->config.max_rows;
+  td_attention_planner_config c;
+  g->work.max_items = (uint32_t)n.items;
+  g->work.items = (td_attention_item *)calloc(n.items, sizeof *g->work.items);
+  g->work.scratch = (uint32_t *)calloc(max_rows * TD_WORK_LIST_SCRATCH, sizeof *g->work.scratch);
+  g->work.of_rows = (td_attention_private *)calloc(max_rows, sizeof *g->work.of_rows);
+  if (!g->work.items || !g->work.scratch || !g->work.of_rows)
+    return td_fail(err, TD_ERR_NOMEM, "no memory for a step's work list");
+  TD_TRY(td_cuda_alloc_array(b, n.items, &g->device_items, err));
+  TD_TRY(td_cuda_alloc_absent(b, n.split_floats, &g->split_partials, err));
+  if (!td_cuda_planner_config(b, s, &c))
+    return TD_OK;
+  TD_TRY(td_attention_planner_create(&c, &g->planner, err));
+  TD_TRY(td_cuda_alloc_array(b, n.plan_bytes, &g->device_plan, err));
+  TD_TRY(td_cuda_alloc_array(b, n.slot_bytes, &g->slots, err));
+  return td_cuda_alloc_array(b, n.flags, &g->prefix_flags, err);
+}
+
+td_status td_cuda_add_group(cuda_backend *b, const td_kv *kv, td_error *err)
+{
+  if (b->groups->size() == TD_KV_GROUPS_MAX)
+    return td_fail(err, TD_ERR_CAPACITY, "the CUDA backend plans attention for %d KV stores at once",
+                   (int)TD_KV_GROUPS_MAX);
+  attention_group *g = new (std::nothrow) attention_group();
+  if (!g)
+    return td_fail(err, TD_ERR_NOMEM, "no memory for a KV group");
+  g->kv = kv;
+  g->window = kv->shape.window_tokens;
+  td_status st = td_cuda_size_attention(b, kv, err);
+  if (st == TD_OK)
+    st = make_group(b, g, err);
+  if (st != TD_OK) {
+    remove_group(b, g);
+    return st;
+  }
+  b->groups->push_back(g);
+  return td_cuda_fit_packed(b, err);
+}
+
+void td_cuda_remove_groups(cuda_backend *b, const td_kv *kv)
+{
+  for (size_t i = b->groups->size(); i-- > 0;)
+    if ((*b->groups)[i]->kv == kv) {
+      remove_group(b, (*b->groups)[i]);
+      b->groups->erase(b->groups->begin() + (ptrdiff_t)i);
+    }
+}
+
+attention_group *td_cuda_group_of(const cuda_backend *b, const td_kv *kv, uint32_t window)
+{
+  for (attention_group *g : *b->groups)
+    if (g->kv == kv && g->window == window)
+      return g;
+  TD_BUG_ON(true); // an op of a store that was not made here, or of a window that its shape does not have
+  return nullptr;
+}
+
+// ---- a step ----
+
+// A group whose pages are others than the step's has nothing to do.
+static bool is_of_step(const attention_group *g, const td_plan *plan)
+{
+  return g->kv->shape.page_tokens == plan->page_tokens;
+}
+
+void td_cuda_plan_attention(cuda_backend *b, const td_plan *plan)
+{
+  b->mode = ATTENTION_PRIVATE;
+  for (attention_group *g :
+       *b->groups) { // a plan fails where rows have no pages, in tests: then every row is by itself
+    g->is_planned =
+        g->planner && is_of_step(g, plan) && td_attention_planner_make(g->planner, plan, nullptr) == TD_OK;
+    if (g->is_planned && td_attention_planner_block(g->planner)->n_splits > 0)
+      b->mode = ATTENTION_SHARED;
+  }
+  for (attention_group *g : *b->groups) {
+    const td_attention_planner *planner = g->is_planned ? g->planner : nullptr;
+    const td_work_list_config c = list_config(b, &g->kv->shape, planner && shares_prefixes(b));
+    bool same_mode = g->made_for == b->mode;
+    g->made_for = b->mode;
+    if (!is_of_step(g, plan))
+      g->work.n_items = g->work.n_wide = g->work.n_prefill = g->work.n_next = 0;
+    else if (!planner || !same_mode || !td_attention_planner_has_grown(planner) ||
+             !td_work_list_grow(&g->work, plan, planner))
+      td_work_list_make(&g->work, plan, &c, planner);
+  }
+}
+
+attention_grid td_cuda_attention_grid(const cuda_backend *b, const attention_group *g)
+{
+  if (!is_capture(b))
+    return {g->work.n_prefill, td_work_list_ctas(&g->work, WARPS_OF_DECODES)};
+  uint32_t n_rows = b->plan->n_rows; // as many as any step of so many rows has
+  bool shares = g->planner && shares_prefixes(b);
+  const td_work_list_config c = list_config(b, &g->kv->shape, shares);
+  if (c.tiles_only || c.gqa_group > TD_DECODE_ROWS)
+    return {n_rows, 0};
+  uint32_t n = td_work_list_ctas_max(&c, n_rows);
+  if (shares) {
+    const td_attention_planner_config p = td_attention_planner_config_of(g->planner);
+    n += td_attention_prefix_splits_max(&p, n_rows);
+  }
+  return {0, n};
+}

@@ -1,0 +1,184 @@
+// Captured steps: CUDA graphs of decode steps, made at start, one for each of some row counts.
+//
+// A step runs on the smallest captured one that holds it, so it may have fewer rows than that. Kernels that write beyond a row's own output (KV
+// lines, sampled ids) look at the true counts on the device. Grids are as large as any step of so many rows needs; where that is much more
+// than most need, attention for decodes, they are set anew before a launch: 2,400 blocks that find nothing to do take 2.5 us, in
+// each layer.
+#include "kernels/cuda/fused.cuh"
+#include "kernels/cuda/program.cuh"
+
+#include <algorithm>
+#include <utility>
+
+// The frame of a step that exists only to be queued: its grids are for n_rows, its counts say that there are none.
+static void frame_empty_step(cuda_backend *b, td_plan *plan, uint32_t n_rows, attention_mode mode)
+{
+  TD_BUG_ON(n_rows == 0 || n_rows > b->config.max_rows || b->plan);
+  plan->n_rows = plan->n_tokens = plan->n_logits = plan->n_decode_rows = n_rows;
+  plan->page_tokens = b->groups->empty() ? 16 : b->groups->front()->kv->shape.page_tokens;
+  b->batch.page_tokens = plan->page_tokens;
+  b->plan = plan;
+  b->mode = mode;
+  note(b, cudaMemsetAsync(b->counts, 0, TD_KV_GROUPS_MAX * N_COUNTS * sizeof *b->counts, b->stream));
+}
+
+static cudaError_t end_empty_step(cuda_backend *b)
+{
+  b->plan = nullptr;
+  b->mode = ATTENTION_PRIVATE;
+  cudaError_t e = b->fault;
+  b->fault = cudaSuccess;
+  return e;
+}
+
+td_status td_cuda_run_empty_step(cuda_backend *b, uint32_t n_rows, const cuda_program &p, td_error *err)
+{
+  td_plan plan = {};
+  frame_empty_step(b, &plan, n_rows, ATTENTION_CAPTURE_PRIVATE);
+  td_cuda_run(b, p);
+  note(b, cudaStreamSynchronize(b->stream));
+  cudaError_t e = end_empty_step(b);
+  return e == cudaSuccess ? TD_OK : td_cuda_fail(err, e, "a step could not be tried");
+}
+
+// The group whose decodes the kernel does, or null.
+static const attention_group *group_of_kernel(const cuda_backend *b, const cudaKernelNodeParams &params)
+{
+  for (const attention_group *g : *b->groups)
+    if (params.func == g->decode_kernel && ((const decode_works *)params.kernelParams[DECODE_WORKS_ARGUMENT])->items == g->device_items)
+      return g;
+  return nullptr;
+}
+
+// Where the captured step launches attention for decodes. Nodes of other libraries have parameters that this one's runtime does not know.
+static cudaError_t find_decodes(const cuda_backend *b, captured_step *r)
+{
+  size_t n = 0;
+  cudaError_t e = cudaGraphGetNodes(r->graph, nullptr, &n);
+  std::vector<cudaGraphNode_t> nodes(n);
+  if (e == cudaSuccess)
+    e = cudaGraphGetNodes(r->graph, nodes.data(), &n);
+  for (size_t i = 0; i < n && e == cudaSuccess; i++) {
+    captured_kernel k = {nodes[i]};
+    cudaGraphNodeType type;
+    e = cudaGraphNodeGetType(nodes[i], &type);
+    if (e != cudaSuccess || type != cudaGraphNodeTypeKernel)
+      continue;
+    if (cudaGraphKernelNodeGetParams(nodes[i], &k.params) != cudaSuccess)
+      cudaGetLastError();
+    else if ((k.group = group_of_kernel(b, k.params)) != nullptr) {
+      k.most_blocks = k.params.gridDim.x;
+      r->decodes.push_back(k);
+    }
+  }
+  return e;
+}
+
+static void free_step(const captured_step &s)
+{
+  if (s.exec)
+    cudaGraphExecDestroy(s.exec);
+  if (s.graph)
+    cudaGraphDestroy(s.graph);
+}
+
+// In the place of an earlier one for the same steps, if there is one.
+static void keep_step(cuda_program *p, captured_step &&s)
+{
+  for (captured_step &old : p->captured)
+    if (old.n_rows == s.n_rows && old.of_plan == s.of_plan) {
+      free_step(old);
+      old = std::move(s);
+      return;
+    }
+  p->captured.push_back(std::move(s));
+}
+
+static td_status capture_one(cuda_backend *b, cuda_program *p, uint32_t n_rows, bool of_plan, td_capture *out, td_error *err)
+{
+  td_plan plan = {};
+  fused_step fused;
+  captured_step s = {n_rows, of_plan};
+  frame_empty_step(b, &plan, n_rows, of_plan ? ATTENTION_CAPTURE_SHARED : ATTENTION_CAPTURE_PRIVATE);
+  for (attention_group *g : *b->groups)
+    g->decode_kernel = nullptr;
+  const char *not_fused = td_fused_make(b, p->ops, n_rows, &fused);
+  // once for real: what libraries set up at first use must not happen while capturing
+  not_fused ? td_cuda_run(b, *p) : td_fused_queue(b, fused);
+  note(b, cudaStreamSynchronize(b->stream));
+  note(b, cudaStreamBeginCapture(b->stream, cudaStreamCaptureModeThreadLocal));
+  not_fused ? td_cuda_run(b, *p) : td_fused_queue(b, fused);
+  note(b, cudaStreamEndCapture(b->stream, &s.graph));
+  if (b->fault == cudaSuccess)
+    note(b, find_decodes(b, &s));
+  if (b->fault == cudaSuccess)
+    note(b, cudaGraphInstantiate(&s.exec, s.graph, 0));
+  cudaError_t e = end_empty_step(b);
+  if (e != cudaSuccess) {
+    free_step(s);
+    return td_cuda_fail(err, e, "a step could not be captured");
+  }
+  out->n_fitted += !s.decodes.empty();
+  out->not_fused[out->n_forms++] = not_fused;
+  keep_step(p, std::move(s));
+  return TD_OK;
+}
+
+// Twice where decodes may share prefixes: steps in which they do not have a kernel that knows nothing of it, and may be fused.
+td_status td_cuda_capture(td_backend *be, td_compiled *compiled, uint32_t n_rows, td_capture *out, td_error *err)
+{
+  cuda_backend *b = self(be);
+  cuda_program *p = program_of(compiled);
+  bool shares = false;
+  *out = {};
+  for (const attention_group *g : *b->groups)
+    shares |= g->planner != nullptr;
+  if (shares)
+    TD_TRY(capture_one(b, p, n_rows, true, out, err));
+  return capture_one(b, p, n_rows, false, out, err);
+}
+
+// The smallest captured step that holds this one, or null.
+static captured_step *captured_for(const cuda_backend *b, cuda_program *p, const td_plan *plan)
+{
+  captured_step *best = nullptr;
+  bool of_plan = shares_prefixes(b);
+  if (plan->n_logits != plan->n_rows || plan->n_tokens != plan->n_rows)
+    return nullptr;
+  for (captured_step &s : p->captured)
+    if (s.of_plan == of_plan && s.n_rows >= plan->n_rows && (!best || s.n_rows < best->n_rows))
+      best = &s;
+  return best;
+}
+
+// As many blocks for the decodes as this step's items need, or somewhat more, so that one step is seldom set otherwise than the one before.
+static void fit_decodes(cuda_backend *b, captured_step *r)
+{
+  enum { SPARE_BLOCKS = 384, GRAIN_BLOCKS = 128 };
+  for (captured_kernel &k : r->decodes) {
+    uint32_t n_kv_heads = k.group->kv->shape.n_kv_heads, now = k.params.gridDim.x;
+    uint32_t need = std::max(1u, td_work_list_ctas(&k.group->work, WARPS_OF_DECODES)) * n_kv_heads;
+    TD_BUG_ON(need > k.most_blocks);
+    if (need <= now && now - need <= SPARE_BLOCKS)
+      continue;
+    k.params.gridDim.x = std::min((need + GRAIN_BLOCKS - 1) / GRAIN_BLOCKS * GRAIN_BLOCKS, k.most_blocks);
+    note(b, cudaGraphExecKernelNodeSetParams(r->exec, k.node, &k.params));
+  }
+}
+
+bool td_cuda_launch_captured(cuda_backend *b, cuda_program *p)
+{
+  captured_step *best = captured_for(b, p, b->plan);
+  if (!best)
+    return false;
+  fit_decodes(b, best);
+  note(b, cudaGraphLaunch(best->exec, b->stream));
+  return true;
+}
+
+void td_cuda_free_captured(cuda_program *p)
+{
+  for (const captured_step &s : p->captured)
+    free_step(s);
+  p->captured.clear();
+}

@@ -1,0 +1,46 @@
+// A program as this backend runs it, and who reads it.
+#pragma once
+
+#include "kernels/cuda/internal.cuh"
+
+// A kernel of a captured step, as it is now; most_blocks: as it was captured.
+struct captured_kernel {
+  cudaGraphNode_t node;
+  cudaKernelNodeParams params;
+  uint32_t most_blocks;
+  const attention_group *group; // whose decodes it does
+};
+
+struct captured_step {
+  uint32_t n_rows;
+  bool of_plan; // its attention is by a plan of what rows share; else none of the step's rows may share anything
+  cudaGraph_t graph; // kept: what the params of `decodes` point to is its nodes'
+  cudaGraphExec_t exec;
+  std::vector<captured_kernel> decodes; // attention for decodes, one a layer
+};
+
+// What a td_compiled * points to.
+struct cuda_program {
+  std::vector<td_op> ops; // a product with SwiGLU behind it is one op, with gate_up
+  uint32_t n_unsampled;   // as of td_program
+  std::vector<captured_step> captured;
+};
+
+static inline cuda_program *program_of(td_compiled *compiled) { return (cuda_program *)compiled; }
+
+// program.cu
+td_status td_cuda_compile(td_backend *be, const td_program *program, td_compiled **out, td_error *err);
+void td_cuda_discard(td_backend *be, td_compiled *compiled);
+void td_cuda_run(cuda_backend *b, const cuda_program &p); // of the current plan, op by op
+void td_cuda_run_op(cuda_backend *b, const td_op &o);
+td_linear_params td_cuda_glu_product(const td_linear_swiglu_params &g); // the first of the two ops that it stands for
+
+// capture.cu
+td_status td_cuda_capture(td_backend *be, td_compiled *compiled, uint32_t n_rows, td_capture *out, td_error *err);
+bool td_cuda_launch_captured(cuda_backend *b, cuda_program *p); // the current plan's step; false: there is none that fits
+void td_cuda_free_captured(cuda_program *p);
+// A step of n_rows decodes with no true rows, run to its end.
+td_status td_cuda_run_empty_step(cuda_backend *b, uint32_t n_rows, const cuda_program &p, td_error *err);
+
+// lt_tune.cu
+td_status td_cuda_tune(td_backend *be, td_compiled *compiled, const td_tune_params *p, td_error *err);

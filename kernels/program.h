@@ -1,0 +1,200 @@
+/* A forward pass as data: a list of ops over buffers in device memory.
+ *
+ * A model's program is built once (models/forward.c) and says what a step computes, whatever the step: an op's number of rows is
+ * symbolic (td_extent) and comes from the step plan when the program is submitted. A backend compiles a program and runs it
+ * (kernels.h). What changes a program is a pass over its list: it reads ops and writes another list.
+ *
+ * Every shape is validated when the model is loaded, so backends only assert (TD_BUG_ON) what the loader has promised.
+ *
+ * Thread: any; a program does not change once it is made. */
+#ifndef TD_KERNELS_PROGRAM_H
+#define TD_KERNELS_PROGRAM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "config/buf.h"
+#include "config/plan.h"
+#include "config/status.h"
+
+/* Device memory. Only the backend that made it may look at addr; 0 is "none". */
+typedef struct td_devptr {
+  uintptr_t addr;
+} td_devptr;
+
+static inline td_devptr td_devptr_at(td_devptr p, size_t offset_bytes)
+{
+  return (td_devptr){p.addr + offset_bytes};
+}
+
+typedef struct td_weight td_weight; /* a matrix as the backend keeps it */
+typedef struct td_kv td_kv;         /* the paged KV store of all layers */
+
+/* ---- ops; n is the op's number of rows ---- */
+
+typedef enum td_rope_style {
+  TD_ROPE_HALVES, /* pairs (i, i + rotary_dim/2): HF order */
+  TD_ROPE_PAIRS,  /* pairs (2i, 2i + 1): GGUF arch llama, whose q/k rows are permuted for it */
+} td_rope_style;
+
+/* Token embedding: out[t] = weight row token_ids[t] of the step plan, widened to activations. */
+typedef struct td_embed_params {
+  const td_weight *weight; /* [vocab, width], one part */
+  td_devptr out;           /* activations [n, width] */
+  uint32_t width;
+} td_embed_params;
+
+/* out[t] = x[t] / rms(x[t]) * weight. */
+typedef struct td_rmsnorm_params {
+  td_devptr x;      /* activations [n, width] */
+  td_devptr weight; /* f32 [width] (see upload_f32) */
+  td_devptr out;    /* activations [n, width] */
+  uint32_t width;
+  float eps;
+} td_rmsnorm_params;
+
+/* out[t, j] = sum_k x[t, k] * weight[j, k] + bias[j], and what out[t, j] held, if add: one rounding for all of it. */
+typedef struct td_linear_params {
+  const td_weight *weight; /* [n_out, n_in]: parts side by side */
+  td_devptr x;             /* activations [n, n_in] */
+  td_devptr out;           /* activations [n, n_out], or f32 if out_f32 */
+  uint32_t n_in, n_out;    /* as the weight has them; bias too */
+  bool bias;
+  bool out_f32; /* for logits */
+  bool add;     /* for the residual stream; out is not x */
+} td_linear_params;
+
+/* Per token: q and k heads are normalised (if weights are given), rotated by the token's position; q stays in qkv, k and v
+ * go to the token's line in its page. */
+typedef struct td_rope_kv_params {
+  td_devptr qkv;      /* activations [n, (n_heads + 2 n_kv_heads) * head_dim]: q, k, v */
+  td_devptr q_norm;   /* f32 [head_dim] or none: RMSNorm per head before rotation (Qwen3) */
+  td_devptr k_norm;   /* f32 [head_dim] or none */
+  td_devptr inv_freq; /* f32 [rotary_dim / 2], scaling applied */
+  float attn_factor;  /* multiplies cos and sin (YaRN); 1 = none */
+  float norm_eps;
+  td_rope_style style;
+  td_kv *kv;
+  uint32_t layer, n_heads, n_kv_heads, head_dim, rotary_dim; /* layer: of the KV store */
+} td_rope_kv_params;
+
+/* Causal attention of the plan's rows over their pages. */
+typedef struct td_attention_params {
+  td_devptr qkv; /* as above: q of every token */
+  td_devptr out; /* activations [n, n_heads * head_dim] */
+  const td_kv *kv;
+  float scale;            /* of q.k, normally 1/sqrt(head_dim) */
+  uint32_t window_tokens; /* sliding window: keys at position > p - window; 0 = none */
+  uint32_t layer, n_heads, n_kv_heads, head_dim;
+} td_attention_params;
+
+/* out[t, j] = silu(gate_up[t, j]) * gate_up[t, width + j]. */
+typedef struct td_swiglu_params {
+  td_devptr gate_up; /* activations [n, 2 * width] */
+  td_devptr out;     /* activations [n, width] */
+  uint32_t width;
+} td_swiglu_params;
+
+/* LINEAR and SWIGLU in one: silu and product of what x gives with the first and the last half of the weight's rows. A backend's
+ * own pass makes it out of the two; gate_up is then where the first of them would write, for steps in which two ops are
+ * faster. Without gate_up it is one kernel, or a fault where there is none for this shape and n. */
+typedef struct td_linear_swiglu_params {
+  const td_weight *weight; /* [2 * width, n_in]: gate, then up */
+  td_devptr x;             /* activations [n, n_in] */
+  td_devptr gate_up;       /* activations [n, 2 * width], or none */
+  td_devptr out;           /* activations [n, width] */
+  uint32_t n_in, width;
+} td_linear_swiglu_params;
+
+/* out[i] = x[last token of row logits_rows[i]] of the step plan. */
+typedef struct td_gather_params {
+  td_devptr x;   /* activations [all tokens, width] */
+  td_devptr out; /* activations [n, width] */
+  uint32_t width;
+} td_gather_params;
+
+/* Chooses a token for every row by the sampling state of its slot (set_sampling). */
+typedef struct td_sample_params {
+  td_devptr logits; /* f32 [n, vocab]; may be overwritten */
+  uint32_t vocab;
+} td_sample_params;
+
+typedef enum td_op_kind {
+  TD_OP_EMBED,
+  TD_OP_RMSNORM,
+  TD_OP_LINEAR,
+  TD_OP_ROPE_KV,
+  TD_OP_ATTENTION,
+  TD_OP_SWIGLU,
+  TD_OP_LINEAR_SWIGLU,
+  TD_OP_GATHER,
+  TD_OP_SAMPLE,
+  TD_OP_KINDS
+} td_op_kind;
+
+extern const char *const td_op_names[TD_OP_KINDS]; /* "embed", "rmsnorm", ... */
+
+/* How many rows an op has. A mixture of experts will add tokens x top_k. */
+typedef enum td_extent {
+  TD_EXTENT_TOKENS,  /* all tokens of the step */
+  TD_EXTENT_SAMPLED, /* those of which a token is sampled: the last ones of rows that want logits */
+} td_extent;
+
+static inline uint32_t td_extent_rows(td_extent extent, const td_plan *plan)
+{
+  return extent == TD_EXTENT_TOKENS ? plan->n_tokens : plan->n_logits;
+}
+
+#define TD_NO_LAYER UINT32_MAX
+
+typedef struct td_op {
+  td_op_kind kind;
+  td_extent extent;
+  uint32_t layer;   /* of the model, or TD_NO_LAYER */
+  const char *role; /* what it is there: "qkv", "o", "head"; static text, NULL in a program made by hand */
+  union {
+    td_embed_params embed;
+    td_rmsnorm_params rmsnorm;
+    td_linear_params linear;
+    td_rope_kv_params rope_kv;
+    td_attention_params attention;
+    td_swiglu_params swiglu;
+    td_linear_swiglu_params linear_swiglu;
+    td_gather_params gather;
+    td_sample_params sample;
+  };
+} td_op;
+
+/* ---- programs ---- */
+
+enum { TD_PROGRAM_BUFFERS_MAX = 16 };
+
+/* What ops read and write, by name. */
+typedef struct td_program_buffer {
+  const char *name; /* static text */
+  td_devptr at;
+} td_program_buffer;
+
+typedef struct td_program {
+  uint32_t n_ops, max_ops;
+  uint32_t n_unsampled; /* a step that samples nothing needs the first so many ops only: its KV is then written */
+  td_op *ops;
+  uint32_t n_buffers;
+  td_program_buffer buffers[TD_PROGRAM_BUFFERS_MAX];
+} td_program;
+
+TD_MUST_CHECK td_status td_program_create(uint32_t max_ops, td_program **out, td_error *err);
+void td_program_destroy(td_program *p); /* NULL: does nothing */
+void td_program_add(td_program *p, td_op op); /* n_unsampled is all so far; who knows better sets it at the end */
+void td_program_name_buffer(td_program *p, const char *name, td_devptr at);
+td_devptr td_program_buffer_at(const td_program *p, const char *name); /* none: no such name */
+
+/* A pass: the ops of some kinds only, bits 1 << td_op_kind. */
+TD_MUST_CHECK td_status td_program_keep(const td_program *p, uint32_t kinds, td_program **out, td_error *err);
+enum { TD_OP_ALL = (1 << TD_OP_KINDS) - 1 };
+
+/* A line for each op: "layer 0   linear    qkv        tokens   h -> qkv  [1024 x 512]"; +> adds to what is there. */
+void td_program_print(const td_program *p, td_buf *out);
+
+#endif

@@ -1,0 +1,113 @@
+/* test_golden_programs PROGRAMS MODELS [--write]: what each served architecture computes, as text.
+ *
+ * PROGRAMS holds a file for each kind of model, whose name is the model's in MODELS: its program as td_program_print has it. So a
+ * change of what a model computes is seen in the difference of a few lines. --write writes the files instead. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "models/model.h"
+
+enum { MAX_TOKENS = 64, MAX_ROWS = 4, N_PAGES = 4, PAGE_TOKENS = 16, TEXT_BYTES = 1 << 16 };
+
+/* llama tied and untied, by safetensors and by GGUF (other rotation), with biases, with a window; q/k/v biases; q/k norms. */
+static const char *const models[] = {"smollm2", "llama3", "gguf_llama3", "llama_biases", "mistral", "qwen2", "qwen3"};
+
+static void must(td_status st, const char *what, const td_error *err)
+{
+  if (st == TD_OK)
+    return;
+  fprintf(stderr, "%s: %s\n", what, err->message);
+  exit(1);
+}
+
+/* Compiled too, which compares shapes with those of the weights. */
+static void print_program(const char *path, td_buf *out)
+{
+  td_error err = {0};
+  td_model_files *files;
+  td_model_desc desc;
+  td_backend *be;
+  td_model *model;
+  td_kv *kv;
+  td_program *program;
+  td_compiled *compiled;
+  must(td_model_files_open(path, &files, &err), path, &err);
+  must(td_model_desc_read(files, &desc, &err), path, &err);
+  td_backend_config config = {.n_threads = 1,
+                              .max_slots = MAX_ROWS,
+                              .max_rows = MAX_ROWS,
+                              .max_tokens = MAX_TOKENS,
+                              .max_context_tokens = MAX_TOKENS,
+                              .max_vocab = desc.vocab};
+  td_kv_shape shape = td_model_kv_shape(&desc, N_PAGES, PAGE_TOKENS);
+  must(td_backend_create("cpu", &config, &be, &err), path, &err);
+  must(td_model_load(files, &desc, be, MAX_TOKENS, MAX_ROWS, NULL, NULL, &model, &err), path, &err);
+  must(be->ops->kv_create(be, &shape, &kv, &err), path, &err);
+  must(td_model_program(model, kv, &program, &err), path, &err);
+  must(be->ops->compile(be, program, &compiled, &err), path, &err);
+  td_program_print(program, out);
+  be->ops->discard(be, compiled);
+  td_program_destroy(program);
+  td_model_destroy(model);
+  be->ops->destroy(be);
+  td_model_files_close(files);
+}
+
+/* The first line that differs is told. */
+static bool is_same(const char *name, const char *got, const char *want)
+{
+  for (int line = 1; *got || *want; line++) {
+    size_t n = strcspn(got, "\n"), m = strcspn(want, "\n");
+    if (n != m || memcmp(got, want, n) != 0) {
+      printf("%s, line %d: '%.*s', was '%.*s'\n", name, line, (int)n, got, (int)m, want);
+      return false;
+    }
+    got += n + (got[n] == '\n');
+    want += m + (want[m] == '\n');
+  }
+  return true;
+}
+
+static bool compare(const char *path, const char *name, const td_buf *got)
+{
+  static char want[TEXT_BYTES];
+  FILE *f = fopen(path, "re");
+  if (!f) {
+    perror(path);
+    return false;
+  }
+  want[fread(want, 1, sizeof want - 1, f)] = '\0';
+  fclose(f);
+  return is_same(name, got->data, want);
+}
+
+static bool write_text(const char *path, const td_buf *text)
+{
+  FILE *f = fopen(path, "we");
+  if (!f || fwrite(text->data, 1, text->len_bytes, f) != text->len_bytes || fclose(f) != 0) {
+    perror(path);
+    return false;
+  }
+  return true;
+}
+
+int main(int argc, char **argv)
+{
+  int failures = 0;
+  bool writes = argc > 3 && strcmp(argv[3], "--write") == 0;
+  if (argc < 3)
+    return fprintf(stderr, "usage: test_golden_programs PROGRAMS MODELS [--write]\n"), 2;
+  for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+    char model[512], path[512];
+    td_buf text;
+    td_buf_init(&text, TEXT_BYTES);
+    snprintf(model, sizeof model, "%s/%s%s", argv[2], models[i], strncmp(models[i], "gguf", 4) == 0 ? ".gguf" : "");
+    snprintf(path, sizeof path, "%s/%s.txt", argv[1], models[i]);
+    print_program(model, &text);
+    bool ok = !text.failed && (writes ? write_text(path, &text) : compare(path, models[i], &text));
+    failures += !ok;
+    td_buf_deinit(&text);
+  }
+  return failures > 0;
+}
