@@ -22,10 +22,21 @@
 #include "config/log.h"
 #include "kernels/attention/work_list.h"
 
-enum { LAYERS = 4, OPS = 16, POLICIES_MAX = 8, MAX_CONTEXT = 69632, PLAN_RUNS = 5, EMPTY_ROUNDS = 20,
-       PLANNED_DIM_MAX = 128, /* heads of more elements have no plans: every row is by itself */
-       H200_RESIDENT = 396, TILE_ROWS = 64, TILES_REDUCED_FROM = 5, PREFILL_ROWS = 128, DECODE_ROWS = 16,
-       WARP_ROWS_MIN = 17 }; /* what an H200's planner is made with (kernels/cuda/attention_group.cu) */
+enum {
+  LAYERS = 4,
+  OPS = 16,
+  POLICIES_MAX = 8,
+  MAX_CONTEXT = 69632,
+  PLAN_RUNS = 5,
+  EMPTY_ROUNDS = 20,
+  PLANNED_DIM_MAX = 128, /* heads of more elements have no plans: every row is by itself */
+  H200_RESIDENT = 396,
+  TILE_ROWS = 64,
+  TILES_REDUCED_FROM = 5,
+  PREFILL_ROWS = 128,
+  DECODE_ROWS = 16,
+  WARP_ROWS_MIN = 17
+};                                /* what an H200's planner is made with (kernels/cuda/attention_group.cu) */
 static const double fixed_us = 5; /* of a launch, where nothing is measured */
 
 typedef struct bench {
@@ -36,7 +47,7 @@ typedef struct bench {
   uint32_t n_policies;
   const char *policies[POLICIES_MAX];
   double *us[POLICIES_MAX], *plan_us[POLICIES_MAX]; /* [cells.n]; NaN: not measured */
-  uint32_t *n_short[POLICIES_MAX];                  /* [cells.n]: what the policy wanted and partials did not suffice for */
+  uint32_t *n_short[POLICIES_MAX]; /* [cells.n]: what the policy wanted and partials did not suffice for */
   td_ceiling ceiling;
   char name[64]; /* of the backend that measured */
   /* the backend at work */
@@ -150,12 +161,22 @@ static bool open_backend(bench *b, const td_attention_cell *c, const char *name)
     if (k->n_heads == c->n_heads && k->n_kv_heads == c->n_kv_heads)
       keys = fmax(keys, k->unique_keys + (double)k->n_rows * TD_CELL_PAGE_TOKENS);
   }
-  td_backend_config config = {.n_threads = (uint32_t)b->threads, .max_slots = TD_CELL_ROWS_MAX, .max_rows = TD_CELL_ROWS_MAX, .max_tokens = 2048,
-                              .max_context_tokens = MAX_CONTEXT, .max_vocab = 1024, .device = (uint32_t)b->device,
-                              .attention_policy = policy, .gpu_memory_percent = 90};
+  td_backend_config config = {.n_threads = (uint32_t)b->threads,
+                              .max_slots = TD_CELL_ROWS_MAX,
+                              .max_rows = TD_CELL_ROWS_MAX,
+                              .max_tokens = 2048,
+                              .max_context_tokens = MAX_CONTEXT,
+                              .max_vocab = 1024,
+                              .device = (uint32_t)b->device,
+                              .attention_policy = policy,
+                              .gpu_memory_percent = 90};
   check(td_backend_create(b->backend, &config, &be, &err), &err);
   snprintf(b->name, sizeof b->name, "%s", be->ops->name);
-  td_kv_shape kv = {.n_layers = LAYERS, .n_pages = 1, .page_tokens = TD_CELL_PAGE_TOKENS, .n_kv_heads = c->n_kv_heads, .head_dim = c->head_dim,
+  td_kv_shape kv = {.n_layers = LAYERS,
+                    .n_pages = 1,
+                    .page_tokens = TD_CELL_PAGE_TOKENS,
+                    .n_kv_heads = c->n_kv_heads,
+                    .head_dim = c->head_dim,
                     .n_heads = c->n_heads};
   if (be->ops->kv_check(be, &kv, &err) != TD_OK) {
     fprintf(stderr, "%s, heads %u/%u: not measured: %s\n", name, c->n_heads, c->n_kv_heads, err.message);
@@ -207,9 +228,16 @@ static double measure(bench *b, const td_attention_cell *c)
 static td_attention_planner *planner_of(const td_attention_cell *c, const td_attention_policy *policy)
 {
   uint32_t group = c->n_heads / c->n_kv_heads;
-  td_attention_planner_config config = {.policy = policy, .max_rows = TD_CELL_ROWS_MAX, .n_resident = H200_RESIDENT, .n_kv_heads = c->n_kv_heads,
-                                        .gqa_group = group, .head_dim = c->head_dim, .page_tokens = TD_CELL_PAGE_TOKENS, .tile_rows = TILE_ROWS,
-                                        .reduces_in_tiles = group >= TILES_REDUCED_FROM, .cost = td_attention_cost_of_h200(H200_RESIDENT)};
+  td_attention_planner_config config = {.policy = policy,
+                                        .max_rows = TD_CELL_ROWS_MAX,
+                                        .n_resident = H200_RESIDENT,
+                                        .n_kv_heads = c->n_kv_heads,
+                                        .gqa_group = group,
+                                        .head_dim = c->head_dim,
+                                        .page_tokens = TD_CELL_PAGE_TOKENS,
+                                        .tile_rows = TILE_ROWS,
+                                        .reduces_in_tiles = group >= TILES_REDUCED_FROM,
+                                        .cost = td_attention_cost_of_h200(H200_RESIDENT)};
   td_attention_planner *p;
   td_error err;
   check(td_attention_planner_create(&config, &p, &err), &err);
@@ -217,27 +245,35 @@ static td_attention_planner *planner_of(const td_attention_cell *c, const td_att
 }
 
 /* As the backend makes them. */
-static void make_items(td_work_list *items, const td_plan *plan, const td_attention_cell *c, const td_attention_planner *p)
+static void make_items(td_work_list *items, const td_plan *plan, const td_attention_cell *c,
+                       const td_attention_planner *p)
 {
   const td_attention_planner_config planned = td_attention_planner_config_of(p);
-  td_work_list_config cut = {.policy = planned.policy, .gqa_group = c->n_heads / c->n_kv_heads, .n_kv_heads = c->n_kv_heads, .n_resident = H200_RESIDENT,
-                          .decode_rows = DECODE_ROWS, .prefill_rows = PREFILL_ROWS, .warp_rows_min = WARP_ROWS_MIN};
+  td_work_list_config cut = {.policy = planned.policy,
+                             .gqa_group = c->n_heads / c->n_kv_heads,
+                             .n_kv_heads = c->n_kv_heads,
+                             .n_resident = H200_RESIDENT,
+                             .decode_rows = DECODE_ROWS,
+                             .prefill_rows = PREFILL_ROWS,
+                             .warp_rows_min = WARP_ROWS_MIN};
   td_work_list_make(items, plan, &cut, p);
 }
 
 static td_work_list alloc_items(const td_attention_planner *p)
 {
   td_attention_planner_config c = td_attention_planner_config_of(p);
-  td_work_list items = {.max_items = td_work_list_items_max(c.max_rows, c.max_rows) + td_attention_prefix_splits_max(&c, c.max_rows)};
+  td_work_list items = {.max_items = td_work_list_items_max(c.max_rows, c.max_rows) +
+                                     td_attention_prefix_splits_max(&c, c.max_rows)};
   items.items = td_tool_alloc(items.max_items, sizeof *items.items);
   items.scratch = td_tool_alloc((size_t)c.max_rows * TD_WORK_LIST_SCRATCH, sizeof *items.scratch);
   items.of_rows = td_tool_alloc(c.max_rows, sizeof *items.of_rows);
   return items;
 }
 
-/* What the host takes for plan and work list, made from nothing, and what the plan predicts. The pages are as plan_cell deals them. *n_short: groups
- * and KV splits that the policy wanted and that found no partials. */
-static double plan_us(const td_attention_cell *c, const td_attention_policy *policy, td_attention_stats *stats, uint32_t *n_short)
+/* What the host takes for plan and work list, made from nothing, and what the plan predicts. The pages are as
+ * plan_cell deals them. *n_short: groups and KV splits that the policy wanted and that found no partials. */
+static double plan_us(const td_attention_cell *c, const td_attention_policy *policy,
+                      td_attention_stats *stats, uint32_t *n_short)
 {
   uint32_t stripe = MAX_CONTEXT / TD_CELL_PAGE_TOKENS;
   td_plan_row *rows = td_tool_alloc(c->n_rows, sizeof *rows);
@@ -267,7 +303,8 @@ static double plan_us(const td_attention_cell *c, const td_attention_policy *pol
   return td_stats_median(us, PLAN_RUNS);
 }
 
-/* Without a device: prefix splits as predicted, private keys at memory's rate, both evenly over the device. */
+/* Without a device: prefix splits as predicted, private keys at memory's rate, both evenly over the device.
+ */
 static double faked_us(const bench *b, const td_attention_cell *c, const td_attention_stats *stats)
 {
   double bytes = (double)stats->private_keys * c->n_kv_heads * c->head_dim * 4;
@@ -296,7 +333,8 @@ static void measure_heads(bench *b, const td_attention_cell *first, uint32_t p)
     double host_us = plan_us(c, policy, &stats, &b->n_short[p][i]);
     b->plan_us[p][i] = has_plans ? host_us : NAN;
     b->us[p][i] = b->fake ? faked_us(b, c, &stats) : measure(b, c);
-    td_tool_progress((double)i / (double)b->cells.n, "%s, heads %u/%u, %s", b->policies[p], c->n_heads, c->n_kv_heads, c->name);
+    td_tool_progress((double)i / (double)b->cells.n, "%s, heads %u/%u, %s", b->policies[p], c->n_heads,
+                     c->n_kv_heads, c->name);
   }
   td_tool_progress(-1, " ");
   if (b->fake)
@@ -334,12 +372,14 @@ static void print_tables(const bench *b)
     printf("%-7s %-42s %2u/%-3u", td_cell_kinds[c->kind], c->name, c->n_heads, c->n_kv_heads);
     print_number(floor_us(b, c), 8);
     for (uint32_t p = 0; p < b->n_policies; p++)
-      print_number(b->us[p][i], 11), printf("%s", b->n_short[p][i] > 0 ? "*" : " "), any_short |= b->n_short[p][i] > 0;
+      print_number(b->us[p][i], 11), printf("%s", b->n_short[p][i] > 0 ? "*" : " "),
+          any_short |= b->n_short[p][i] > 0;
     print_number(b->plan_us[0][i], 12);
     printf("\n");
   }
   if (any_short)
-    printf("*: partials did not suffice for what the policy wanted: rows read by themselves or whole instead\n");
+    printf(
+        "*: partials did not suffice for what the policy wanted: rows read by themselves or whole instead\n");
   for (uint32_t t = 0; t < TD_ATTENTION_TRACES; t++) {
     bool any = false;
     for (uint32_t p = 0; p < b->n_policies; p++)
@@ -415,7 +455,8 @@ static void write_json(const bench *b)
   td_tool_write_json(b->json, o);
 }
 
-/* The daemon's own way first, whose plan's host time stands in the table; of heads without plans that one alone. */
+/* The daemon's own way first, whose plan's host time stands in the table; of heads without plans that one
+ * alone. */
 static void take_policies(bench *b)
 {
   const td_attention_policy *policy;
@@ -427,7 +468,8 @@ static void take_policies(bench *b)
       td_tool_die("--policies: no '%s'", name);
   }
   if (b->head_dim > PLANNED_DIM_MAX && !in_list(given, TD_ATTENTION_AUTO_NAME))
-    td_tool_die("--head-dim %.0f: such heads have no plans, only %s is measured", b->head_dim, TD_ATTENTION_AUTO_NAME);
+    td_tool_die("--head-dim %.0f: such heads have no plans, only %s is measured", b->head_dim,
+                TD_ATTENTION_AUTO_NAME);
   if (in_list(given, TD_ATTENTION_AUTO_NAME))
     b->policies[b->n_policies++] = TD_ATTENTION_AUTO_NAME;
   for (uint32_t i = 0; td_attention_policies[i] && b->head_dim <= PLANNED_DIM_MAX; i++)
@@ -477,11 +519,16 @@ int td_bench_attention(int argc, char **argv)
   const td_arg args[] = {
       {"--backend", "NAME", "auto, cpu or cuda (auto)", TD_ARG_TEXT, &b.backend},
       {"--only", "KIND,...", "decode tree trace", TD_ARG_TEXT, &b.only},
-      {"--heads", "Q/KV", "only cells with so many heads: 32/8, 32/32, 16/4, 16/8, 64/8", TD_ARG_TEXT, &b.heads},
-      {"--head-dim", "N", "elements of a head: 64, 96, 128 or 256, which has no plans, so auto only (128)", TD_ARG_NUMBER, &b.head_dim},
-      {"--name", "NAME", "only the cell of this name, as the table has it: 32x4096", TD_ARG_TEXT, &b.name_wanted},
-      {"--policies", "NAME,...", "auto none always pat persistentkv flashdecode (all of them)", TD_ARG_TEXT, &b.policy_names},
-      {"--trace-steps", "N", "steps of each trace and seed, evenly out of all (16)", TD_ARG_NUMBER, &b.trace_steps},
+      {"--heads", "Q/KV", "only cells with so many heads: 32/8, 32/32, 16/4, 16/8, 64/8", TD_ARG_TEXT,
+       &b.heads},
+      {"--head-dim", "N", "elements of a head: 64, 96, 128 or 256, which has no plans, so auto only (128)",
+       TD_ARG_NUMBER, &b.head_dim},
+      {"--name", "NAME", "only the cell of this name, as the table has it: 32x4096", TD_ARG_TEXT,
+       &b.name_wanted},
+      {"--policies", "NAME,...", "auto none always pat persistentkv flashdecode (all of them)", TD_ARG_TEXT,
+       &b.policy_names},
+      {"--trace-steps", "N", "steps of each trace and seed, evenly out of all (16)", TD_ARG_NUMBER,
+       &b.trace_steps},
       {"--max-keys", "N", "only cells with at most so many keys in all; 0: all", TD_ARG_NUMBER, &b.max_keys},
       {"--rounds", "N", "a figure is their median (9)", TD_ARG_NUMBER, &b.n_rounds},
       {"--max-seconds", "S", "but no figure takes much longer than this (1)", TD_ARG_NUMBER, &b.max_seconds},
@@ -490,7 +537,8 @@ int td_bench_attention(int argc, char **argv)
       {"--threads", "N", "of the CPU backend; 0: one per core", TD_ARG_NUMBER, &b.threads},
       {"--device", "N", "which GPU (0)", TD_ARG_NUMBER, &b.device},
       {"--fake", NULL, "no device: the times that the plans predict", TD_ARG_FLAG, &b.fake},
-      {"--cells", "FILE", "writes the cells as JSON, for other programs to measure, and ends", TD_ARG_TEXT, &b.cells_file},
+      {"--cells", "FILE", "writes the cells as JSON, for other programs to measure, and ends", TD_ARG_TEXT,
+       &b.cells_file},
       {"--json", "FILE", "where all figures go", TD_ARG_TEXT, &b.json},
   };
   td_tool_args("Times decode attention by policy: batches of one length, PAT's trees of shared prefixes, PersistentKV's traces.", args,

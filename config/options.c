@@ -15,7 +15,8 @@ typedef struct string_option {
   const char *words_text;
 } string_option;
 
-static const char *const backends[] = {"auto", "cpu", "cuda", NULL}, *const load_formats[] = {"auto", "dummy", NULL};
+static const char *const backends[] = {"auto", "cpu", "cuda", NULL}, *const load_formats[] = {"auto", "dummy",
+                                                                                              NULL};
 static const char *const policies[] = {"tandem", "sarathi", "prefill-first", "decode-first", "orca", NULL};
 
 #define STRING(field, name, def, value, help)                                                      \
@@ -25,7 +26,8 @@ static const char *const policies[] = {"tandem", "sarathi", "prefill-first", "de
 static const string_option string_options[] = {
     STRING(model, "model", "", "PATH", "GGUF file, or folder with config.json and safetensors"),
     STRING(listen, "listen", "127.0.0.1:8080", "ADDR", "HOST:PORT, [IPv6]:PORT or unix:PATH"),
-    STRING(served_model_name, "served_model_name", "", "NAME", "model id in the API; default: the file's name"),
+    STRING(served_model_name, "served_model_name", "", "NAME",
+           "model id in the API; default: the file's name"),
     STRING(api_key_file, "api_key_file", "", "PATH", "one API key a line; none: no key is asked"),
     STRING(allowed_hosts, "allowed_hosts", "", "LIST",
            "without keys: names that requests may have as Host, beside IP addresses, localhost and the listen address; *: any"),
@@ -36,10 +38,11 @@ static const string_option string_options[] = {
     STRING(trace, "trace", "", "FILE", "write what host and device do in each step there, as a Chrome trace"),
     STRING(chat_template, "chat_template", "", "PATH", "Jinja file in place of the model's own template"),
     STRING(cache_dir, "cache_dir", "auto", "PATH",
-           "folder for what was measured about the device; auto: $CACHE_DIRECTORY, $XDG_CACHE_HOME/tandem or ~/.cache/tandem; empty: none"),
+           "folder for what was measured about the device; auto: $CACHE_DIRECTORY, $XDG_CACHE_HOME/tandem or "
+           "~/.cache/tandem; empty: none"),
     WORD(backend, "auto", "auto, cpu or cuda", backends, "auto, cpu or cuda"),
-    WORD(load_format, "auto", "auto, or dummy: weights are random, config.json is all that is needed", load_formats,
-         "auto or dummy"),
+    WORD(load_format, "auto", "auto, or dummy: weights are random, config.json is all that is needed",
+         load_formats, "auto or dummy"),
     WORD(policy, "tandem", "what a step is made of: tandem; others for comparison", policies,
          "tandem, sarathi, prefill-first, decode-first or orca"),
 };
@@ -169,7 +172,8 @@ td_status td_options_set(td_options *o, const char *key, const char *value, cons
       return set_limit(o, i, value, where, err);
   for (size_t i = 0; i < sizeof removed_options / sizeof *removed_options; i++)
     if (key_equal(key, removed_options[i].name))
-      return td_fail_param(err, TD_ERR_CONFIG, key, "%s: %s: removed; %s", where, key, removed_options[i].instead);
+      return td_fail_param(err, TD_ERR_CONFIG, key, "%s: %s: removed; %s", where, key,
+                           removed_options[i].instead);
   return td_fail_param(err, TD_ERR_CONFIG, key, "%s: unknown option '%s'", where, key);
 }
 

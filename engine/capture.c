@@ -1,7 +1,9 @@
-/* Before the first request, where the backend can: choosing algorithms (kernels.h: tune), then capturing decode steps (capture).
+/* Before the first request, where the backend can: choosing algorithms (kernels.h: tune), then capturing
+ * decode steps (capture).
  *
- * Row counts between two captured steps run on the next larger one, so counts lie close where decode steps are short and far
- * apart where a few rows more cost nothing. Largest first: a start that runs out of its time has what serves everything. */
+ * Row counts between two captured steps run on the next larger one, so counts lie close where decode steps
+ * are short and far apart where a few rows more cost nothing. Largest first: a start that runs out of its
+ * time has what serves everything. */
 #include "engine/internal.h"
 
 #include "config/log.h"
@@ -36,7 +38,8 @@ static void note_not_fused(td_engine_info *info, const char *reason)
 
 td_status td_engine_capture_steps(td_engine *e, td_error *err)
 {
-  uint64_t begin_us = td_engine_now_us(), budget_us = (uint64_t)td_option(&e->options, TD_LIMIT_RECORD_MS) * 1000;
+  uint64_t begin_us = td_engine_now_us(),
+           budget_us = (uint64_t)td_option(&e->options, TD_LIMIT_RECORD_MS) * 1000;
   uint32_t n_forms = 0, n_fused = 0, n_rows = e->backend->max_rows;
   td_capture c;
   if (!e->backend->ops->capture || budget_us == 0)

@@ -20,7 +20,8 @@ void td_backend_choose_sizes(td_backend_config *config, uint32_t own_max_rows, u
     config->max_tokens = config->max_rows;
 }
 
-static td_status create_by_name(const char *name, const td_backend_config *config, td_backend **out, td_error *err)
+static td_status create_by_name(const char *name, const td_backend_config *config, td_backend **out,
+                                td_error *err)
 {
   bool any = strcmp(name, "auto") == 0;
 #ifdef TD_HAVE_CUDA
@@ -41,7 +42,8 @@ static td_status create_by_name(const char *name, const td_backend_config *confi
                        strcmp(name, "cuda") == 0 ? ": it was built without CUDA (cmake -DTD_CUDA=ON)" : "");
 }
 
-td_status td_backend_create(const char *name, const td_backend_config *config, td_backend **out, td_error *err)
+td_status td_backend_create(const char *name, const td_backend_config *config, td_backend **out,
+                            td_error *err)
 {
   td_backend *be;
   TD_TRY(create_by_name(name, config, &be, err));
@@ -68,6 +70,7 @@ td_status td_backend_wait(td_backend *be, td_outcome *out, td_error *err)
     td_fault_stall();
   be->fault.stalls = false;
   if (++be->fault.n_ended == be->fault.step)
-    return td_fail(err, TD_ERR_DEVICE, "device fault in step %llu (TANDEM_FAULT)", (unsigned long long)be->fault.step);
+    return td_fail(err, TD_ERR_DEVICE, "device fault in step %llu (TANDEM_FAULT)",
+                   (unsigned long long)be->fault.step);
   return TD_OK;
 }

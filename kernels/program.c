@@ -6,9 +6,15 @@
 #include <string.h>
 
 const char *const td_op_names[TD_OP_KINDS] = {
-    [TD_OP_EMBED] = "embed",         [TD_OP_RMSNORM] = "rmsnorm", [TD_OP_LINEAR] = "linear",
-    [TD_OP_ROPE_KV] = "rope_kv",     [TD_OP_ATTENTION] = "attention", [TD_OP_SWIGLU] = "swiglu",
-    [TD_OP_LINEAR_SWIGLU] = "linear_swiglu", [TD_OP_GATHER] = "gather", [TD_OP_SAMPLE] = "sample",
+    [TD_OP_EMBED] = "embed",
+    [TD_OP_RMSNORM] = "rmsnorm",
+    [TD_OP_LINEAR] = "linear",
+    [TD_OP_ROPE_KV] = "rope_kv",
+    [TD_OP_ATTENTION] = "attention",
+    [TD_OP_SWIGLU] = "swiglu",
+    [TD_OP_LINEAR_SWIGLU] = "linear_swiglu",
+    [TD_OP_GATHER] = "gather",
+    [TD_OP_SAMPLE] = "sample",
 };
 
 /* ---- making ---- */
@@ -85,14 +91,14 @@ static const char *name_of(const td_program *p, td_devptr at)
 
 static void print_linear(const td_program *p, const td_linear_params *l, td_buf *out)
 {
-  td_buf_printf(out, "%s %s %s  [%u x %u%s%s]", name_of(p, l->x), l->add ? "+>" : "->", name_of(p, l->out), l->n_out,
-                l->n_in, l->bias ? ", bias" : "", l->out_f32 ? ", f32" : "");
+  td_buf_printf(out, "%s %s %s  [%u x %u%s%s]", name_of(p, l->x), l->add ? "+>" : "->", name_of(p, l->out),
+                l->n_out, l->n_in, l->bias ? ", bias" : "", l->out_f32 ? ", f32" : "");
 }
 
 static void print_rope(const td_program *p, const td_rope_kv_params *r, td_buf *out)
 {
-  td_buf_printf(out, "%s -> %s, kv  [%u/%u heads of %u, %s", name_of(p, r->qkv), name_of(p, r->qkv), r->n_heads,
-                r->n_kv_heads, r->head_dim, r->style == TD_ROPE_HALVES ? "halves" : "pairs");
+  td_buf_printf(out, "%s -> %s, kv  [%u/%u heads of %u, %s", name_of(p, r->qkv), name_of(p, r->qkv),
+                r->n_heads, r->n_kv_heads, r->head_dim, r->style == TD_ROPE_HALVES ? "halves" : "pairs");
   if (r->rotary_dim != r->head_dim)
     td_buf_printf(out, " of %u", r->rotary_dim);
   td_buf_printf(out, "%s%s]", r->q_norm.addr ? ", q norm" : "", r->k_norm.addr ? ", k norm" : "");
@@ -134,8 +140,8 @@ static void print_params(const td_program *p, const td_op *o, td_buf *out)
     print_way(p, o->swiglu.gate_up, o->swiglu.out, o->swiglu.width, out);
     break;
   case TD_OP_LINEAR_SWIGLU:
-    td_buf_printf(out, "%s -> %s  [2x%u x %u]", name_of(p, o->linear_swiglu.x), name_of(p, o->linear_swiglu.out),
-                  o->linear_swiglu.width, o->linear_swiglu.n_in);
+    td_buf_printf(out, "%s -> %s  [2x%u x %u]", name_of(p, o->linear_swiglu.x),
+                  name_of(p, o->linear_swiglu.out), o->linear_swiglu.width, o->linear_swiglu.n_in);
     break;
   case TD_OP_GATHER:
     print_way(p, o->gather.x, o->gather.out, o->gather.width, out);

@@ -1,10 +1,12 @@
 /* A forward pass as data: a list of ops over buffers in device memory.
  *
- * A model's program is built once (models/forward.c) and says what a step computes, whatever the step: an op's number of rows is
- * symbolic (td_extent) and comes from the step plan when the program is submitted. A backend compiles a program and runs it
- * (kernels.h). What changes a program is a pass over its list: it reads ops and writes another list.
+ * A model's program is built once (models/forward.c) and says what a step computes, whatever the step: an
+ * op's number of rows is symbolic (td_extent) and comes from the step plan when the program is submitted. A
+ * backend compiles a program and runs it (kernels.h). What changes a program is a pass over its list: it
+ * reads ops and writes another list.
  *
- * Every shape is validated when the model is loaded, so backends only assert (TD_BUG_ON) what the loader has promised.
+ * Every shape is validated when the model is loaded, so backends only assert (TD_BUG_ON) what the loader has
+ * promised.
  *
  * Thread: any; a program does not change once it is made. */
 #ifndef TD_KERNELS_PROGRAM_H
@@ -54,7 +56,8 @@ typedef struct td_rmsnorm_params {
   float eps;
 } td_rmsnorm_params;
 
-/* out[t, j] = sum_k x[t, k] * weight[j, k] + bias[j], and what out[t, j] held, if add: one rounding for all of it. */
+/* out[t, j] = sum_k x[t, k] * weight[j, k] + bias[j], and what out[t, j] held, if add: one rounding for all
+ * of it. */
 typedef struct td_linear_params {
   const td_weight *weight; /* [n_out, n_in]: parts side by side */
   td_devptr x;             /* activations [n, n_in] */
@@ -65,8 +68,8 @@ typedef struct td_linear_params {
   bool add;     /* for the residual stream; out is not x */
 } td_linear_params;
 
-/* Per token: q and k heads are normalised (if weights are given), rotated by the token's position; q stays in qkv, k and v
- * go to the token's line in its page. */
+/* Per token: q and k heads are normalised (if weights are given), rotated by the token's position; q stays in
+ * qkv, k and v go to the token's line in its page. */
 typedef struct td_rope_kv_params {
   td_devptr qkv;      /* activations [n, (n_heads + 2 n_kv_heads) * head_dim]: q, k, v */
   td_devptr q_norm;   /* f32 [head_dim] or none: RMSNorm per head before rotation (Qwen3) */
@@ -96,9 +99,10 @@ typedef struct td_swiglu_params {
   uint32_t width;
 } td_swiglu_params;
 
-/* LINEAR and SWIGLU in one: silu and product of what x gives with the first and the last half of the weight's rows. A backend's
- * own pass makes it out of the two; gate_up is then where the first of them would write, for steps in which two ops are
- * faster. Without gate_up it is one kernel, or a fault where there is none for this shape and n. */
+/* LINEAR and SWIGLU in one: silu and product of what x gives with the first and the last half of the weight's
+ * rows. A backend's own pass makes it out of the two; gate_up is then where the first of them would write,
+ * for steps in which two ops are faster. Without gate_up it is one kernel, or a fault where there is none for
+ * this shape and n. */
 typedef struct td_linear_swiglu_params {
   const td_weight *weight; /* [2 * width, n_in]: gate, then up */
   td_devptr x;             /* activations [n, n_in] */
@@ -178,7 +182,8 @@ typedef struct td_program_buffer {
 
 typedef struct td_program {
   uint32_t n_ops, max_ops;
-  uint32_t n_unsampled; /* a step that samples nothing needs the first so many ops only: its KV is then written */
+  uint32_t
+      n_unsampled; /* a step that samples nothing needs the first so many ops only: its KV is then written */
   td_op *ops;
   uint32_t n_buffers;
   td_program_buffer buffers[TD_PROGRAM_BUFFERS_MAX];
@@ -186,7 +191,8 @@ typedef struct td_program {
 
 TD_MUST_CHECK td_status td_program_create(uint32_t max_ops, td_program **out, td_error *err);
 void td_program_destroy(td_program *p); /* NULL: does nothing */
-void td_program_add(td_program *p, td_op op); /* n_unsampled is all so far; who knows better sets it at the end */
+void td_program_add(td_program *p,
+                    td_op op); /* n_unsampled is all so far; who knows better sets it at the end */
 void td_program_name_buffer(td_program *p, const char *name, td_devptr at);
 td_devptr td_program_buffer_at(const td_program *p, const char *name); /* none: no such name */
 
@@ -194,7 +200,8 @@ td_devptr td_program_buffer_at(const td_program *p, const char *name); /* none: 
 TD_MUST_CHECK td_status td_program_keep(const td_program *p, uint32_t kinds, td_program **out, td_error *err);
 enum { TD_OP_ALL = (1 << TD_OP_KINDS) - 1 };
 
-/* A line for each op: "layer 0   linear    qkv        tokens   h -> qkv  [1024 x 512]"; +> adds to what is there. */
+/* A line for each op: "layer 0   linear    qkv        tokens   h -> qkv  [1024 x 512]"; +> adds to what is
+ * there. */
 void td_program_print(const td_program *p, td_buf *out);
 
 #endif

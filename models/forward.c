@@ -1,8 +1,8 @@
 /* The forward pass: the decoder as a program (kernels/program.h).
  *
  * The last product of a block adds its output to the residual stream x. In the last layer, K and V of every
- * token are still stored, but everything behind attention is only needed where a token is sampled, so it runs on
- * those rows alone. */
+ * token are still stored, but everything behind attention is only needed where a token is sampled, so it runs
+ * on those rows alone. */
 #include <math.h>
 
 #include "models/model_internal.h"
@@ -162,9 +162,15 @@ static void name_buffers(builder *b)
   const struct {
     const char *name;
     size_t offset;
-  } buffers[] = {{"x", at->x},     {"h", at->h},           {"qkv", at->qkv},
-                 {"attn", at->attn}, {"gate_up", at->gate_up}, {"act", at->act},
-                 {"last_x", at->last_x}, {"last_attn", at->last_attn}, {"logits", at->logits}};
+  } buffers[] = {{"x", at->x},
+                 {"h", at->h},
+                 {"qkv", at->qkv},
+                 {"attn", at->attn},
+                 {"gate_up", at->gate_up},
+                 {"act", at->act},
+                 {"last_x", at->last_x},
+                 {"last_attn", at->last_attn},
+                 {"logits", at->logits}};
   for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
     td_program_name_buffer(b->program, buffers[i].name, work(b, buffers[i].offset));
 }

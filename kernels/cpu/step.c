@@ -32,7 +32,8 @@ td_status td_cpu_compile(td_backend *b, const td_program *program, td_compiled *
   (void)b;
   for (uint32_t i = 0; i < program->n_ops; i++) {
     if (program->ops[i].kind == TD_OP_LINEAR_SWIGLU)
-      return td_fail(err, TD_ERR_UNSUPPORTED, "the CPU backend has no op %s", td_op_names[TD_OP_LINEAR_SWIGLU]);
+      return td_fail(err, TD_ERR_UNSUPPORTED, "the CPU backend has no op %s",
+                     td_op_names[TD_OP_LINEAR_SWIGLU]);
     check_op(&program->ops[i]);
   }
   cpu_program *c = malloc(sizeof *c + program->n_ops * sizeof *c->ops);
@@ -97,14 +98,17 @@ static void begin_step(cpu_backend *be, const td_plan *plan)
   be->rope.inv_freq = 0;
   for (uint32_t i = 0; i < plan->n_tokens; i++) {
     int32_t id = plan->token_ids[i];
-    be->token_ids[i] = id >= 0 ? id : be->sampled[-1 - id] >= 0 ? be->sampled[-1 - id] : 0; /* a NaN row's is never told */
+    be->token_ids[i] = id >= 0                     ? id
+                       : be->sampled[-1 - id] >= 0 ? be->sampled[-1 - id]
+                                                   : 0; /* a NaN row's is never told */
   }
   for (uint32_t r = 0; r < plan->n_rows; r++)
     for (uint32_t i = 0; i < plan->rows[r].q_len; i++)
       be->token_row[plan->rows[r].q_start + i] = r;
 }
 
-/* Ops have run by the time that they return, so what is left to do is to keep the outcome until it is asked for. */
+/* Ops have run by the time that they return, so what is left to do is to keep the outcome until it is asked
+ * for. */
 void td_cpu_submit(td_backend *b, td_compiled *compiled, const td_plan *plan)
 {
   cpu_backend *be = cpu_self(b);

@@ -178,8 +178,8 @@ static bool is_of_step(const attention_group *g, const td_plan *plan)
 void td_cuda_plan_attention(cuda_backend *b, const td_plan *plan)
 {
   b->mode = ATTENTION_PRIVATE;
-  for (attention_group *g :
-       *b->groups) { // a plan fails where rows have no pages, in tests: then every row is by itself
+  for (attention_group *g : *b->groups) {
+    // a plan fails where rows have no pages, in tests: then every row is by itself
     g->is_planned =
         g->planner && is_of_step(g, plan) && td_attention_planner_make(g->planner, plan, nullptr) == TD_OK;
     if (g->is_planned && td_attention_planner_block(g->planner)->n_splits > 0)
@@ -187,11 +187,11 @@ void td_cuda_plan_attention(cuda_backend *b, const td_plan *plan)
   }
   for (attention_group *g : *b->groups) {
     const td_attention_planner *planner = g->is_planned ? g->planner : nullptr;
-    const td_work_list_config c = list_config(b, &g->kv->shape, planner && shares_prefixes(b));
+    const td_work_list_config c = list_config(b, &g->kv->shape, g->planner && shares_prefixes(b));
     bool same_mode = g->made_for == b->mode;
     g->made_for = b->mode;
-    if (!is_of_step(g, plan))
-      g->work.n_items = g->work.n_wide = g->work.n_prefill = g->work.n_next = 0;
+    if (!is_of_step(g, plan)) // nothing, of which no later list can grow
+      g->work.n_items = g->work.n_wide = g->work.n_prefill = g->work.n_next = g->work.made.n_rows = 0;
     else if (!planner || !same_mode || !td_attention_planner_has_grown(planner) ||
              !td_work_list_grow(&g->work, plan, planner))
       td_work_list_make(&g->work, plan, &c, planner);

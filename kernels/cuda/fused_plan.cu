@@ -1,12 +1,13 @@
 // From a program's ops to the kernels of fused.cuh.
 //
-// The list is read as a decoder: embedding, then layers of norm, q|k|v, rotation, attention, output, norm, gate|up with SwiGLU, down,
-// then norm and head. What does not read so, op by op and buffer by buffer, or has a shape that they do not serve, runs op by op; the
-// reason is told.
+// The list is read as a decoder: embedding, then layers of norm, q|k|v, rotation, attention, output, norm,
+// gate|up with SwiGLU, down, then norm and head. What does not read so, op by op and buffer by buffer, or has
+// a shape that they do not serve, runs op by op; the reason is told.
 #include "kernels/cuda/fused.cuh"
 #include "kernels/cuda/program.cuh"
 
-namespace {
+namespace
+{
 
 bool same(td_devptr a, td_devptr b) { return a.addr == b.addr; }
 
@@ -47,7 +48,8 @@ bool add_product(reader &r, fused_product *out, const td_linear_params &p, uint3
   out->out = at<void>(p.out);
   out->h = r.out->begin.h;
   out->sums = r.sums;
-  return td_fused_lay_out(r.b, out, p.weight, at<void>(p.x)) || r.refuse("a product of a shape that has no such kernel");
+  return td_fused_lay_out(r.b, out, p.weight, at<void>(p.x)) ||
+         r.refuse("a product of a shape that has no such kernel");
 }
 
 // x += product, and h by it too; the norm's op says how.
@@ -64,7 +66,8 @@ bool add_residual(reader &r, fused_product *out, const td_linear_params &p)
   r.eps = norm.eps;
   if (out->n_tiles > FUSED_TILES_MAX)
     return r.refuse("more tiles in a product before a norm than their sums have room for");
-  return (p.add && same(p.out, r.x) && same(norm.x, r.x) && same(norm.out, r.h) && norm.width == r.width && out->n_out == r.width) ||
+  return (p.add && same(p.out, r.x) && same(norm.x, r.x) && same(norm.out, r.h) && norm.width == r.width &&
+          out->n_out == r.width) ||
          r.refuse(OTHER_BUFFERS);
 }
 
@@ -95,7 +98,7 @@ bool read_attention(reader &r, fused_attention *out, td_devptr qkv)
     return r.refuse("more query heads for a KV head than attention that rotates serves");
   out->group = td_cuda_group_of(r.b, q.kv, q.window_tokens);
   out->args = td_cuda_attention_args(r.b, out->group, &q);
-  out->rotation = {at<float>(p.inv_freq), p.attn_factor,        p.style == TD_ROPE_HALVES,
+  out->rotation = {at<float>(p.inv_freq), p.attn_factor,       p.style == TD_ROPE_HALVES,
                    at<float>(p.q_norm),   at<float>(p.k_norm), p.norm_eps};
   r.attn = q.out;
   return true;
@@ -133,7 +136,8 @@ bool read_layer(reader &r)
 {
   fused_layer &l = r.out->layers.emplace_back();
   const td_op *qkv = r.take(TD_OP_LINEAR);
-  if (!qkv || !add_scaled(r, &l.qkv, qkv->linear, FUSED_STORE) || !read_attention(r, &l.attention, qkv->linear.out))
+  if (!qkv || !add_scaled(r, &l.qkv, qkv->linear, FUSED_STORE) ||
+      !read_attention(r, &l.attention, qkv->linear.out))
     return false;
   td_devptr attn = r.attn; // where it is, whatever its name
   const td_op *o = skip_gathers(r) ? r.take(TD_OP_LINEAR) : nullptr;
@@ -158,7 +162,13 @@ bool read_begin(reader &r)
   r.h = norm->rmsnorm.out;
   r.width = norm->rmsnorm.width;
   r.n_sums = 1;
-  r.out->begin = {embed->embed.weight->data, at<float>(norm->rmsnorm.weight), at<bf16>(r.x), at<bf16>(r.h), r.sums, r.n, r.width};
+  r.out->begin = {embed->embed.weight->data,
+                  at<float>(norm->rmsnorm.weight),
+                  at<bf16>(r.x),
+                  at<bf16>(r.h),
+                  r.sums,
+                  r.n,
+                  r.width};
   return true;
 }
 

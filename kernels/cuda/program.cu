@@ -1,7 +1,8 @@
 // Programs: compiled once, run op by op where no captured step serves.
 //
-// The one pass over the list here: a product and the SwiGLU behind it become one op, which glu_product.cu does in steps where it is
-// faster. Others read the list: fused_plan.cu makes large kernels of a step's ops, lt_tune.cu finds its products.
+// The one pass over the list here: a product and the SwiGLU behind it become one op, which glu_product.cu
+// does in steps where it is faster. Others read the list: fused_plan.cu makes large kernels of a step's ops,
+// lt_tune.cu finds its products.
 #include "kernels/cuda/program.cuh"
 
 #include <new>
@@ -10,9 +11,9 @@
 
 static bool are_glu(const td_op &linear, const td_op &swiglu)
 {
-  return linear.kind == TD_OP_LINEAR && swiglu.kind == TD_OP_SWIGLU && linear.extent == swiglu.extent && linear.layer == swiglu.layer &&
-         linear.linear.out.addr == swiglu.swiglu.gate_up.addr && linear.linear.n_out == 2 * swiglu.swiglu.width && !linear.linear.add &&
-         !linear.linear.out_f32;
+  return linear.kind == TD_OP_LINEAR && swiglu.kind == TD_OP_SWIGLU && linear.extent == swiglu.extent &&
+         linear.layer == swiglu.layer && linear.linear.out.addr == swiglu.swiglu.gate_up.addr &&
+         linear.linear.n_out == 2 * swiglu.swiglu.width && !linear.linear.add && !linear.linear.out_f32;
 }
 
 static td_op glu_of(const td_op &linear, const td_op &swiglu)
@@ -29,13 +30,15 @@ static td_status check_op(const cuda_backend *b, const td_op &o, td_error *err)
   const td_linear_params &l = o.linear;
   const td_linear_swiglu_params &g = o.linear_swiglu;
   if (o.kind == TD_OP_LINEAR)
-    TD_BUG_ON(l.n_out != l.weight->n_out || l.n_in != l.weight->n_in || l.bias != (l.weight->bias != nullptr));
+    TD_BUG_ON(l.n_out != l.weight->n_out || l.n_in != l.weight->n_in ||
+              l.bias != (l.weight->bias != nullptr));
   if (o.kind != TD_OP_LINEAR_SWIGLU)
     return TD_OK;
   TD_BUG_ON(2 * g.width != g.weight->n_out || g.n_in != g.weight->n_in);
   if (g.gate_up.addr || td_glu_serves(b, g.weight, g.width))
     return TD_OK;
-  return td_fail(err, TD_ERR_UNSUPPORTED, "no kernel for a product of %u by 2 x %u with SwiGLU", g.n_in, g.width);
+  return td_fail(err, TD_ERR_UNSUPPORTED, "no kernel for a product of %u by 2 x %u with SwiGLU", g.n_in,
+                 g.width);
 }
 
 td_status td_cuda_compile(td_backend *be, const td_program *program, td_compiled **out, td_error *err)
@@ -106,16 +109,35 @@ void td_cuda_run_op(cuda_backend *b, const td_op &o)
   const of_rows<td_linear_params> linear = {o.linear, n};
   const of_rows<td_swiglu_params> swiglu = {o.swiglu, n};
   switch (o.kind) {
-  case TD_OP_EMBED: td_cuda_embed(be, &o.embed); break;
-  case TD_OP_RMSNORM: td_cuda_rmsnorm(b, &norm); break;
-  case TD_OP_LINEAR: td_cuda_linear(b, &linear); break;
-  case TD_OP_ROPE_KV: td_cuda_rope_kv(be, &o.rope_kv); break;
-  case TD_OP_ATTENTION: td_cuda_attention(be, &o.attention); break;
-  case TD_OP_SWIGLU: td_cuda_swiglu(b, &swiglu); break;
-  case TD_OP_LINEAR_SWIGLU: run_glu(b, o.linear_swiglu, n); break;
-  case TD_OP_GATHER: td_cuda_gather(be, &o.gather); break;
-  case TD_OP_SAMPLE: td_cuda_sample(be, &o.sample); break;
-  case TD_OP_KINDS: TD_BUG_ON(true);
+  case TD_OP_EMBED:
+    td_cuda_embed(be, &o.embed);
+    break;
+  case TD_OP_RMSNORM:
+    td_cuda_rmsnorm(b, &norm);
+    break;
+  case TD_OP_LINEAR:
+    td_cuda_linear(b, &linear);
+    break;
+  case TD_OP_ROPE_KV:
+    td_cuda_rope_kv(be, &o.rope_kv);
+    break;
+  case TD_OP_ATTENTION:
+    td_cuda_attention(be, &o.attention);
+    break;
+  case TD_OP_SWIGLU:
+    td_cuda_swiglu(b, &swiglu);
+    break;
+  case TD_OP_LINEAR_SWIGLU:
+    run_glu(b, o.linear_swiglu, n);
+    break;
+  case TD_OP_GATHER:
+    td_cuda_gather(be, &o.gather);
+    break;
+  case TD_OP_SAMPLE:
+    td_cuda_sample(be, &o.sample);
+    break;
+  case TD_OP_KINDS:
+    TD_BUG_ON(true);
   }
 }
 

@@ -13,7 +13,8 @@ struct captured_kernel {
 
 struct captured_step {
   uint32_t n_rows;
-  bool of_plan; // its attention is by a plan of what rows share; else none of the step's rows may share anything
+  bool of_plan;      // its attention is by a plan of what rows share; else none of the step's rows may share
+                     // anything
   cudaGraph_t graph; // kept: what the params of `decodes` point to is its nodes'
   cudaGraphExec_t exec;
   std::vector<captured_kernel> decodes; // attention for decodes, one a layer
@@ -33,11 +34,14 @@ td_status td_cuda_compile(td_backend *be, const td_program *program, td_compiled
 void td_cuda_discard(td_backend *be, td_compiled *compiled);
 void td_cuda_run(cuda_backend *b, const cuda_program &p); // of the current plan, op by op
 void td_cuda_run_op(cuda_backend *b, const td_op &o);
-td_linear_params td_cuda_glu_product(const td_linear_swiglu_params &g); // the first of the two ops that it stands for
+td_linear_params
+td_cuda_glu_product(const td_linear_swiglu_params &g); // the first of the two ops that it stands for
 
 // capture.cu
-td_status td_cuda_capture(td_backend *be, td_compiled *compiled, uint32_t n_rows, td_capture *out, td_error *err);
-bool td_cuda_launch_captured(cuda_backend *b, cuda_program *p); // the current plan's step; false: there is none that fits
+td_status td_cuda_capture(td_backend *be, td_compiled *compiled, uint32_t n_rows, td_capture *out,
+                          td_error *err);
+bool td_cuda_launch_captured(cuda_backend *b,
+                             cuda_program *p); // the current plan's step; false: there is none that fits
 void td_cuda_free_captured(cuda_program *p);
 // A step of n_rows decodes with no true rows, run to its end.
 td_status td_cuda_run_empty_step(cuda_backend *b, uint32_t n_rows, const cuda_program &p, td_error *err);

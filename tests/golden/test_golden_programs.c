@@ -1,7 +1,8 @@
 /* test_golden_programs PROGRAMS MODELS [--write]: what each served architecture computes, as text.
  *
- * PROGRAMS holds a file for each kind of model, whose name is the model's in MODELS: its program as td_program_print has it. So a
- * change of what a model computes is seen in the difference of a few lines. --write writes the files instead. */
+ * PROGRAMS holds a file for each kind of model, whose name is the model's in MODELS: its program as
+ * td_program_print has it. So a change of what a model computes is seen in the difference of a few lines.
+ * --write writes the files instead. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,8 +11,10 @@
 
 enum { MAX_TOKENS = 64, MAX_ROWS = 4, N_PAGES = 4, PAGE_TOKENS = 16, TEXT_BYTES = 1 << 16 };
 
-/* llama tied and untied, by safetensors and by GGUF (other rotation), with biases, with a window; q/k/v biases; q/k norms. */
-static const char *const models[] = {"smollm2", "llama3", "gguf_llama3", "llama_biases", "mistral", "qwen2", "qwen3"};
+/* llama tied and untied, by safetensors and by GGUF (other rotation), with biases, with a window; q/k/v
+ * biases; q/k norms. */
+static const char *const models[] = {"smollm2", "llama3", "gguf_llama3", "llama_biases",
+                                     "mistral", "qwen2",  "qwen3"};
 
 static void must(td_status st, const char *what, const td_error *err)
 {
@@ -102,7 +105,8 @@ int main(int argc, char **argv)
     char model[512], path[512];
     td_buf text;
     td_buf_init(&text, TEXT_BYTES);
-    snprintf(model, sizeof model, "%s/%s%s", argv[2], models[i], strncmp(models[i], "gguf", 4) == 0 ? ".gguf" : "");
+    snprintf(model, sizeof model, "%s/%s%s", argv[2], models[i],
+             strncmp(models[i], "gguf", 4) == 0 ? ".gguf" : "");
     snprintf(path, sizeof path, "%s/%s.txt", argv[1], models[i]);
     print_program(model, &text);
     bool ok = !text.failed && (writes ? write_text(path, &text) : compare(path, models[i], &text));

@@ -128,7 +128,8 @@ static void check_stores(const batch *b, const batch *other, const char *when)
     plan_add_row(b->rows[r].q_len, b->rows[r].kv_len, b->rows[r].pages);
   for (uint32_t i = 0; i < n_stores; i++) {
     qkv[i] = batch_qkv(both[i], both[i]->rows, both[i]->n_rows);
-    out[i] = device_alloc((size_t)n_tokens * both[i]->h->n_heads * both[i]->h->head_dim * be->activation_bytes);
+    out[i] =
+        device_alloc((size_t)n_tokens * both[i]->h->n_heads * both[i]->h->head_dim * be->activation_bytes);
   }
   td_op ops[4];
   for (uint32_t i = 0; i < n_stores; i++)
@@ -139,7 +140,8 @@ static void check_stores(const batch *b, const batch *other, const char *when)
     size_t n_out = (size_t)n_tokens * h->n_heads * h->head_dim;
     float *got = fetch(out[i], n_out, false);
     double *want = batch_reference(both[i], both[i]->rows, both[i]->n_rows);
-    snprintf(what, sizeof what, "attention of two stores, %s, heads=%u/%u dim=%u window=%u", when, h->n_heads, h->n_kv_heads, h->head_dim, h->window);
+    snprintf(what, sizeof what, "attention of two stores, %s, heads=%u/%u dim=%u window=%u", when, h->n_heads,
+             h->n_kv_heads, h->head_dim, h->window);
     check(what, got, want, n_out, be->activation_bytes == 2 ? 1.5 * eps_out : 2e-5);
     free(got), free(want);
   }
@@ -155,8 +157,8 @@ void test_attention_of_two_stores(const heads *first, const heads *second, bool 
     shares[r][0] = r ? r - 1 : 0;
     shares[r][1] = r % (N / 2) ? PREFIX : 0;
   }
-  batch *a = batch_make(first, (const uint32_t (*)[2])rows, (const uint32_t (*)[2])shares, N);
-  batch *b = batch_make(second, (const uint32_t (*)[2])rows, (const uint32_t (*)[2])shares, N);
+  batch *a = batch_make(first, (const uint32_t(*)[2])rows, (const uint32_t(*)[2])shares, N);
+  batch *b = batch_make(second, (const uint32_t(*)[2])rows, (const uint32_t(*)[2])shares, N);
   for (uint32_t r = 0; r < N; r++) /* groups share page ids */
     memcpy(b->rows[r].pages, a->rows[r].pages, sizeof b->rows[r].pages);
   batch_poison(a), batch_write(a);

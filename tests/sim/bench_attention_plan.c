@@ -1,5 +1,6 @@
-/* bench_attention_plan [--quick]: host time of the attention planner and the work list, made from nothing and with only lengths grown, with and
- * without shared prefixes; then, in predicted time, what sharing makes of PAT's trees: every key once, every row by itself, ours. */
+/* bench_attention_plan [--quick]: host time of the attention planner and the work list, made from nothing and
+ * with only lengths grown, with and without shared prefixes; then, in predicted time, what sharing makes of
+ * PAT's trees: every key once, every row by itself, ours. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +10,15 @@
 #include "bench/attention_trees.h"
 #include "kernels/attention/work_list.h"
 
-enum { ROWS_MAX = 1024, PAGE_TOKENS = 16, PREFILL_ROWS = 128, DECODE_ROWS = 16, WARP_ROWS_MIN = 17, STRIPE = 512, N_RESIDENT = 3 * 132 };
+enum {
+  ROWS_MAX = 1024,
+  PAGE_TOKENS = 16,
+  PREFILL_ROWS = 128,
+  DECODE_ROWS = 16,
+  WARP_ROWS_MIN = 17,
+  STRIPE = 512,
+  N_RESIDENT = 3 * 132
+};
 
 static const uint32_t heads[][2] = {{32, 8}, {32, 32}, {16, 8}, {64, 8}}; /* query, kv */
 
@@ -43,8 +52,14 @@ static td_plan plan_of(const td_attention_tree *t, uint32_t extra)
 
 static td_attention_planner *planner_of(uint32_t n_heads, uint32_t n_kv_heads)
 {
-  td_attention_planner_config c = {.policy = &td_attention_always, .max_rows = ROWS_MAX, .n_resident = N_RESIDENT, .n_kv_heads = n_kv_heads,
-                                   .gqa_group = n_heads / n_kv_heads, .head_dim = 128, .page_tokens = PAGE_TOKENS, .tile_rows = 64,
+  td_attention_planner_config c = {.policy = &td_attention_always,
+                                   .max_rows = ROWS_MAX,
+                                   .n_resident = N_RESIDENT,
+                                   .n_kv_heads = n_kv_heads,
+                                   .gqa_group = n_heads / n_kv_heads,
+                                   .head_dim = 128,
+                                   .page_tokens = PAGE_TOKENS,
+                                   .tile_rows = 64,
                                    .cost = td_attention_cost_of_h200(N_RESIDENT)};
   td_attention_planner *p = NULL;
   td_error err;
@@ -75,8 +90,14 @@ static void make_items(const td_attention_planner *p, const td_plan *plan)
   static td_attention_item list[32 * ROWS_MAX];
   static td_attention_private of_rows[ROWS_MAX];
   static uint32_t scratch[ROWS_MAX * TD_WORK_LIST_SCRATCH];
-  static td_work_list items = {.items = list, .max_items = sizeof list / sizeof *list, .scratch = scratch, .of_rows = of_rows};
-  td_work_list_config cut = {.gqa_group = 4, .n_kv_heads = 8, .n_resident = N_RESIDENT, .decode_rows = DECODE_ROWS, .prefill_rows = PREFILL_ROWS, .warp_rows_min = WARP_ROWS_MIN};
+  static td_work_list items = {
+      .items = list, .max_items = sizeof list / sizeof *list, .scratch = scratch, .of_rows = of_rows};
+  td_work_list_config cut = {.gqa_group = 4,
+                             .n_kv_heads = 8,
+                             .n_resident = N_RESIDENT,
+                             .decode_rows = DECODE_ROWS,
+                             .prefill_rows = PREFILL_ROWS,
+                             .warp_rows_min = WARP_ROWS_MIN};
   if (!td_attention_planner_has_grown(p) || !td_work_list_grow(&items, plan, p))
     td_work_list_make(&items, plan, &cut, p);
 }
@@ -133,7 +154,9 @@ static void print_trees(void)
       make(p, &plan);
       td_attention_stats s = td_attention_planner_stats(p);
       own = (double)s.private_keys * key_us;
-      printf("  %6.0f %6.0f %6.0f", once * key_us, once * key_us + (all - once) * 512.0 * heads[i][1] / cost.alone_bytes_us, own + s.shared_us / N_RESIDENT);
+      printf("  %6.0f %6.0f %6.0f", once * key_us,
+             once * key_us + (all - once) * 512.0 * heads[i][1] / cost.alone_bytes_us,
+             own + s.shared_us / N_RESIDENT);
       td_attention_planner_destroy(p);
     }
     printf("\n");
@@ -149,7 +172,9 @@ int main(int argc, char **argv)
     bench_times("alone, 1 to 4K", &(td_attention_tree){1, {n}, {1024}}, 3000, n_steps);
     bench_times("one system prompt", &(td_attention_tree){2, {1, n}, {2048, 32}}, 1000, n_steps);
     bench_times("four levels", &(td_attention_tree){4, {1, 4, 16, n}, {512, 256, 256, 32}}, 1000, n_steps);
-    bench_times("seven levels", &(td_attention_tree){7, {1, 4, 8, 16, 32, 64, n}, {256, 128, 64, 64, 64, 64, 64}}, 500, n_steps);
+    bench_times("seven levels",
+                &(td_attention_tree){7, {1, 4, 8, 16, 32, 64, n}, {256, 128, 64, 64, 64, 64, 64}}, 500,
+                n_steps);
   }
   print_trees();
   return 0;

@@ -1,5 +1,6 @@
-/* The attention planner: costs near the best there are, nothing written past its buffers, what cannot be planned refused. What plans hold is
- * test_kernels_attention_shared's, what they compute test_kernels_attention_float64's. */
+/* The attention planner: costs near the best there are, nothing written past its buffers, what cannot be
+ * planned refused. What plans hold is test_kernels_attention_shared's, what they compute
+ * test_kernels_attention_float64's. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -31,7 +32,8 @@ static double assignment_us(const small_tree *t, const td_attention_planner_conf
 {
   double us = 0, key_us = 4.0 * c->head_dim / c->cost.memory_bytes_us, l2_us = 4.0 * c->head_dim / c->cost.l2_bytes_us;
   double tile_us = 256.0 * c->head_dim / c->cost.tensor_flop_us;
-  double partial_us = c->cost.partial_us + 2.0 * c->gqa_group * TD_ATTENTION_PARTIAL_BYTES(c->head_dim) / c->cost.l2_bytes_us;
+  double partial_us =
+      c->cost.partial_us + 2.0 * c->gqa_group * TD_ATTENTION_PARTIAL_BYTES(c->head_dim) / c->cost.l2_bytes_us;
   uint32_t first_key[6], n_staying[6] = {0}, end[6];
   for (uint32_t i = 0; i < t->n; i++) {
     const small_node *u = &t->nodes[i];
@@ -68,22 +70,28 @@ static double assignment_us(const small_tree *t, const td_attention_planner_conf
   return us * c->n_kv_heads;
 }
 
-static int32_t last_key_page(const td_attention_group *g) { return page_table[g->first_page + g->n_keys / 16 - 1]; }
+static int32_t last_key_page(const td_attention_group *g)
+{
+  return page_table[g->first_page + g->n_keys / 16 - 1];
+}
 
 /* What the plan does with the tree, priced by the same formula. */
-static double planned_us(const small_tree *t, const td_attention_planner_config *c, const view *v, const td_attention_private *of_rows,
-                         const uint32_t *node_of_row, const int32_t *last_page_of_node)
+static double planned_us(const small_tree *t, const td_attention_planner_config *c, const view *v,
+                         const td_attention_private *of_rows, const uint32_t *node_of_row,
+                         const int32_t *last_page_of_node)
 {
   double us = 0, key_us = 4.0 * c->head_dim / c->cost.memory_bytes_us, l2_us = 4.0 * c->head_dim / c->cost.l2_bytes_us;
   double tile_us = 256.0 * c->head_dim / c->cost.tensor_flop_us;
-  double partial_us = c->cost.partial_us + 2.0 * c->gqa_group * TD_ATTENTION_PARTIAL_BYTES(c->head_dim) / c->cost.l2_bytes_us;
+  double partial_us =
+      c->cost.partial_us + 2.0 * c->gqa_group * TD_ATTENTION_PARTIAL_BYTES(c->head_dim) / c->cost.l2_bytes_us;
   for (uint32_t s = 0; s < v->h->n_groups; s++) {
     const td_attention_group *sp = &v->groups[s];
     bool again = false; /* another tile of the same keys */
     uint32_t q = sp->n_members * c->gqa_group;
     double multiply = q <= 16 ? 0 : (q + 63) / 64 * tile_us;
     for (uint32_t k = 0; k < s; k++)
-      again |= page_table[v->groups[k].first_page] == page_table[sp->first_page] && v->groups[k].n_keys == sp->n_keys;
+      again |= page_table[v->groups[k].first_page] == page_table[sp->first_page] &&
+               v->groups[k].n_keys == sp->n_keys;
     us += c->cost.start_us + sp->n_keys * fmax(again ? l2_us : key_us, multiply) + sp->n_members * partial_us;
   }
   for (uint32_t i = 0; i < t->n; i++) { /* what of the tree rows read by themselves */
@@ -203,12 +211,14 @@ static void test_too_much_is_refused(void **unused)
   static const struct {
     uint32_t group, head_dim, page_tokens, tile_rows, resident;
     const char *says;
-  } bad[] = {{0, 128, 16, 128, 396, "kv heads"},     {129, 128, 16, 128, 396, "kv heads"},     {4, 0, 16, 128, 396, "head dim"},
-             {4, 128, 8, 128, 396, "pages of 8"},    {4, 128, 16, 256, 396, "tiles of 256"},   {32, 128, 16, 16, 396, "tiles of 16"},
+  } bad[] = {{0, 128, 16, 128, 396, "kv heads"},     {129, 128, 16, 128, 396, "kv heads"},
+             {4, 0, 16, 128, 396, "head dim"},       {4, 128, 8, 128, 396, "pages of 8"},
+             {4, 128, 16, 256, 396, "tiles of 256"}, {32, 128, 16, 16, 396, "tiles of 16"},
              {4, 128, 16, 128, 0, "0 resident CTAs"}};
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
     c = config_of(bad[i].page_tokens);
-    c.gqa_group = bad[i].group, c.head_dim = bad[i].head_dim, c.tile_rows = bad[i].tile_rows, c.n_resident = bad[i].resident;
+    c.gqa_group = bad[i].group, c.head_dim = bad[i].head_dim, c.tile_rows = bad[i].tile_rows,
+    c.n_resident = bad[i].resident;
     assert_int_equal(td_attention_planner_create(&c, &p, &err), TD_ERR_CONFIG);
     assert_non_null(strstr(err.message, bad[i].says));
   }
@@ -233,7 +243,8 @@ static void test_too_few_slots(void **unused)
   }
 }
 
-/* Chains of as many levels as there can be, of rows that share all of them in splits of every length: a policy's groups always find slots. */
+/* Chains of as many levels as there can be, of rows that share all of them in splits of every length: a
+ * policy's groups always find slots. */
 static void test_slots_suffice_for_policies(void **unused)
 {
   (void)unused;
@@ -275,13 +286,15 @@ static void test_a_very_long_prefix(void **unused)
   for (uint32_t i = 0; i < LONG_PAGES; i++)
     page_table[i] = page_table[LONG_PAGES + i] = (int32_t)i;
   for (uint32_t r = 0; r < 2; r++) {
-    rows[r] = (td_plan_row){.slot = r, .q_start = r, .q_len = 1, .kv_len = LONGEST, .page_table_offset = r * LONG_PAGES};
+    rows[r] = (td_plan_row){
+        .slot = r, .q_start = r, .q_len = 1, .kv_len = LONGEST, .page_table_offset = r * LONG_PAGES};
     page_table[(r + 1) * LONG_PAGES - 1] = (int32_t)(LONG_PAGES + r);
   }
   make(p, &plan);
   const td_attention_group *g = td_attention_planner_groups(p);
   assert_true(td_attention_planner_block(p)->n_groups == 1 && g->n_keys == LONGEST - 64);
-  assert_true((uint64_t)g->split_keys * g->n_splits >= g->n_keys && (uint64_t)g->split_keys * (g->n_splits - 1) < g->n_keys);
+  assert_true((uint64_t)g->split_keys * g->n_splits >= g->n_keys &&
+              (uint64_t)g->split_keys * (g->n_splits - 1) < g->n_keys);
   td_attention_planner_destroy(p);
 }
 
@@ -337,8 +350,8 @@ static void check_guards(const guarded *g)
       assert_int_equal(g->memory[i][g->bytes[i] + k], GUARD);
 }
 
-/* Batches of any size and kind through a planner for few: planned or refused, and the guards stay whole. After a refusal the next
- * batch is planned as if there had been none. */
+/* Batches of any size and kind through a planner for few: planned or refused, and the guards stay whole.
+ * After a refusal the next batch is planned as if there had been none. */
 static void test_nothing_is_written_past_the_buffers(void **unused)
 {
   (void)unused;
@@ -349,7 +362,8 @@ static void test_nothing_is_written_past_the_buffers(void **unused)
     c.max_slots = below(3) ? 0 : 1 + below(600);
     guarded g = guarded_planner(&c);
     for (uint32_t k = 0; k < 4; k++) {
-      td_plan plan = random_plan(1 + below(k == 3 ? c.max_rows : 3 * c.max_rows), c.page_tokens, below(3) ? 4000 : 40000);
+      td_plan plan = random_plan(1 + below(k == 3 ? c.max_rows : 3 * c.max_rows), c.page_tokens,
+                                 below(3) ? 4000 : 40000);
       if (below(4) == 0) /* tables that no scheduler makes */
         for (uint32_t r = 0; r < plan.n_rows; r++)
           for (uint32_t i = 0; i * c.page_tokens < rows[r].kv_len; i++)
@@ -360,7 +374,8 @@ static void test_nothing_is_written_past_the_buffers(void **unused)
       assert_true(st == TD_OK || st == TD_ERR_CAPACITY);
       assert_true(st != TD_OK || plan.n_rows <= c.max_rows);
       assert_true(st != TD_OK || td_attention_planner_block(g.p)->n_slots <= g.p->max_slots);
-      assert_true(st != TD_OK || td_attention_planner_block(g.p)->block_bytes <= td_attention_block_bytes_max(&c));
+      assert_true(st != TD_OK ||
+                  td_attention_planner_block(g.p)->block_bytes <= td_attention_block_bytes_max(&c));
       n_refused += st != TD_OK;
       n_planned += st == TD_OK;
     }
@@ -394,9 +409,12 @@ static void test_rows_without_pages_are_refused(void **unused)
 int main(void)
 {
   use_all();
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_costs_are_near_the_best),    cmocka_unit_test(test_too_much_is_refused),
-                                     cmocka_unit_test(test_too_few_slots),              cmocka_unit_test(test_slots_suffice_for_policies),
-                                     cmocka_unit_test(test_a_very_long_prefix),         cmocka_unit_test(test_nothing_is_written_past_the_buffers),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_costs_are_near_the_best),
+                                     cmocka_unit_test(test_too_much_is_refused),
+                                     cmocka_unit_test(test_too_few_slots),
+                                     cmocka_unit_test(test_slots_suffice_for_policies),
+                                     cmocka_unit_test(test_a_very_long_prefix),
+                                     cmocka_unit_test(test_nothing_is_written_past_the_buffers),
                                      cmocka_unit_test(test_rows_without_pages_are_refused)};
   return cmocka_run_group_tests(tests, make_table, free_table);
 }

@@ -1,6 +1,6 @@
-/* Decode attention's plan and work list: prefix splits of what rows share, and each row's private KV. Together they have every key of every row
- * exactly once, every prefix split is some CTA's that begins before the rows which wait for it, and what a row is told of partials is where these
- * are. */
+/* Decode attention's plan and work list: prefix splits of what rows share, and each row's private KV.
+ * Together they have every key of every row exactly once, every prefix split is some CTA's that begins before
+ * the rows which wait for it, and what a row is told of partials is where these are. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -41,14 +41,16 @@ typedef struct written {
   bool is;
 } written;
 
-static void write_split(const view *v, const td_attention_planner_config *c, const td_attention_item *it, uint32_t number, written *w)
+static void write_split(const view *v, const td_attention_planner_config *c, const td_attention_item *it,
+                        uint32_t number, written *w)
 {
   uint32_t s = 0;
   while (s < v->h->n_groups && number >= v->groups[s].first_split + v->groups[s].n_splits)
     s++;
   assert_true(s < v->h->n_groups && it->first_partial == number);
   const td_attention_group *g = &v->groups[s];
-  assert_true(it->member == g->first_member && it->n_members == g->n_members && it->page_table_offset == g->first_page);
+  assert_true(it->member == g->first_member && it->n_members == g->n_members &&
+              it->page_table_offset == g->first_page);
   assert_true(it->kv_begin < it->kv_end && it->kv_end <= g->n_keys && it->kv_begin % 64 == 0);
   assert_true(g->n_members > 0 && g->n_members * c->gqa_group <= c->tile_rows);
   for (uint32_t head = 0; head < c->n_kv_heads; head++)
@@ -59,10 +61,13 @@ static void write_split(const view *v, const td_attention_planner_config *c, con
     }
 }
 
-static uint64_t time_of(const td_attention_item *it) { return it->kv_end - it->kv_begin + TD_ATTENTION_SPLIT_FIXED_KEYS; }
+static uint64_t time_of(const td_attention_item *it)
+{
+  return it->kv_end - it->kv_begin + TD_ATTENTION_SPLIT_FIXED_KEYS;
+}
 
-/* Each piece after the first ones goes to the block that has least to do. n_blocks of them, with items->n_next more pieces. Returns how many times turns
- * would have been another's. */
+/* Each piece after the first ones goes to the block that has least to do. n_blocks of them, with
+ * items->n_next more pieces. Returns how many times turns would have been another's. */
 static uint32_t check_chains(const td_work_list *items, uint32_t n_blocks)
 {
   uint64_t *time = calloc(n_blocks + 1, sizeof *time);
@@ -88,7 +93,8 @@ static uint32_t check_chains(const td_work_list *items, uint32_t n_blocks)
   return n_others;
 }
 
-/* Rows that share something stand after those that do not, in the order of the plan's members, and so do pieces in that of their first ones. */
+/* Rows that share something stand after those that do not, in the order of the plan's members, and so do
+ * pieces in that of their first ones. */
 static void check_order(const td_work_list *items, const view *v)
 {
   for (uint32_t s = 1; s < v->h->n_groups; s++)
@@ -118,14 +124,16 @@ static written *write_partials(const view *v, const td_attention_planner_config 
   }
   assert_int_equal(n_pieces, h->n_splits);
   assert_true(n_pieces <= td_attention_prefix_splits_max(c, c->max_rows));
-  while (items->n_prefill + n_blocks < items->n_wide && items->items[items->n_prefill + n_blocks].n_tokens == 0)
+  while (items->n_prefill + n_blocks < items->n_wide &&
+         items->items[items->n_prefill + n_blocks].n_tokens == 0)
     n_blocks++;
   assert_true(n_blocks <= (places ? places : 1) && (n_blocks > 0) == (n_pieces > 0));
   for (uint32_t b = 0; b < n_blocks; b++) {
     uint32_t at = items->n_prefill + b;
     do {
       const td_attention_item *it = &items->items[at];
-      assert_true(at == items->n_prefill + b || (at >= items->n_items && at < items->n_items + items->n_next));
+      assert_true(at == items->n_prefill + b ||
+                  (at >= items->n_items && at < items->n_items + items->n_next));
       assert_true(it->n_tokens == 0 && it->first_partial < n_pieces && !seen[it->first_partial]);
       seen[it->first_partial] = 1;
       write_split(v, c, it, it->first_partial, w);
@@ -141,8 +149,10 @@ static written *write_partials(const view *v, const td_attention_planner_config 
   return w;
 }
 
-/* The partials that the row's end adds up, one after another: its keys [0, own.begin), each once. Returns how many there are. */
-static uint32_t check_shared(const view *v, const td_plan *plan, uint32_t row, td_attention_private own, uint32_t n_heads, const written *w)
+/* The partials that the row's end adds up, one after another: its keys [0, own.begin), each once. Returns how
+ * many there are. */
+static uint32_t check_shared(const view *v, const td_plan *plan, uint32_t row, td_attention_private own,
+                             uint32_t n_heads, const written *w)
 {
   const td_plan_row *r = &plan->rows[row];
   uint32_t n_all = 0;
@@ -152,17 +162,20 @@ static uint32_t check_shared(const view *v, const td_plan *plan, uint32_t row, t
   }
   const td_attention_member *m = &v->members[own.member];
   assert_true(r->q_len == 1 && m->token == r->q_start && m->n_keys == r->kv_len);
-  assert_true(m->first_source == own.first_source && m->n_sources == own.n_sources && own.n_sources <= TD_ATTENTION_LEVELS_MAX);
+  assert_true(m->first_source == own.first_source && m->n_sources == own.n_sources &&
+              own.n_sources <= TD_ATTENTION_LEVELS_MAX);
   for (uint32_t head = 0; head < n_heads; head++) {
     uint32_t key = 0;
     for (uint32_t i = 0; i < own.n_sources; i++) {
       const td_attention_source *s = &v->sources[own.first_source + i];
       uint32_t in_group = 0, group = UINT32_MAX;
       for (uint32_t c = 0; c < s->n_pieces; c++) {
-        uint32_t slot = s->slot + own.member + (head * s->n_pieces + c) * s->n_members; /* as find_shared has it */
+        uint32_t slot =
+            s->slot + own.member + (head * s->n_pieces + c) * s->n_members; /* as find_shared has it */
         assert_true(slot < v->h->n_slots);
         const written *p = &w[slot];
-        assert_true(p->is && p->member == own.member && p->head == head && p->number == s->first_piece + c && p->begin == in_group);
+        assert_true(p->is && p->member == own.member && p->head == head && p->number == s->first_piece + c &&
+                    p->begin == in_group);
         assert_true(group == UINT32_MAX || p->group == group);
         group = p->group;
         in_group = p->end;
@@ -176,14 +189,16 @@ static uint32_t check_shared(const view *v, const td_plan *plan, uint32_t row, t
     }
     assert_int_equal(key, own.begin);
   }
-  assert_true(own.begin % plan->page_tokens == 0 && own.begin < r->kv_len); /* what the step writes is the row's own */
+  assert_true(own.begin % plan->page_tokens == 0 &&
+              own.begin < r->kv_len); /* what the step writes is the row's own */
   return n_all;
 }
 
 /* ---- rows' own keys ---- */
 
 /* Items of a decode row: its keys [own.begin, kv_len), each once. */
-static void check_own(const td_work_list *items, const td_plan *plan, uint32_t row, td_attention_private own, uint32_t group)
+static void check_own(const td_work_list *items, const td_plan *plan, uint32_t row, td_attention_private own,
+                      uint32_t group)
 {
   const td_plan_row *r = &plan->rows[row];
   uint32_t key = own.begin, n = 0, n_of_row = 0;
@@ -195,11 +210,13 @@ static void check_own(const td_work_list *items, const td_plan *plan, uint32_t r
       assert_true(i < items->n_prefill && it->n_sources == 0 && it->kv_begin == 0);
       continue;
     }
-    assert_true(i >= items->n_prefill && it->member == own.member && it->n_sources == own.n_sources && it->first_source == own.first_source &&
-                it->n_tokens == r->q_len);
+    assert_true(i >= items->n_prefill && it->member == own.member && it->n_sources == own.n_sources &&
+                it->first_source == own.first_source && it->n_tokens == r->q_len);
     assert_true(it->kv_begin == key && it->kv_end > key && it->kv_begin % 16 == 0);
-    assert_true(it->n_partials == 1 || (it->partial == it->first_partial + n && it->partial < items->n_partials));
-    assert_true(it->kv_end % 16 == 0 || it->kv_end == r->kv_len); /* only a row's last keys are less than a strip */
+    assert_true(it->n_partials == 1 ||
+                (it->partial == it->first_partial + n && it->partial < items->n_partials));
+    assert_true(it->kv_end % 16 == 0 ||
+                it->kv_end == r->kv_len); /* only a row's last keys are less than a strip */
     key = it->kv_end;
     n_of_row = it->n_partials;
     n++;
@@ -226,7 +243,8 @@ static void check_step(steps *run, const td_plan *plan)
   unsigned char *copy = malloc(td_attention_block_bytes_max(c));
   assert_non_null(copy);
   view v = view_of_device(run->p, copy);
-  assert_true(v.h->block_bytes <= td_attention_block_bytes_max(c) && v.h->n_slots <= td_attention_slots_of(c));
+  assert_true(v.h->block_bytes <= td_attention_block_bytes_max(c) &&
+              v.h->n_slots <= td_attention_slots_of(c));
   written *w = write_partials(&v, c, &run->items);
   uint32_t n_written = 0, n_read = 0, n_singles = 0;
   for (uint32_t r = 0; r < plan->n_rows; r++) {
@@ -239,9 +257,10 @@ static void check_step(steps *run, const td_plan *plan)
   for (uint32_t i = 0; i < v.h->n_slots; i++)
     n_written += w[i].is;
   assert_int_equal(n_written, n_read); /* all that is written is added up, once */
-  if (n_singles == plan->n_rows) /* the grid of a recorded step */
+  if (n_singles == plan->n_rows)       /* the grid of a recorded step */
     assert_in_range(td_work_list_ctas(&run->items, WARPS), 1,
-                    td_work_list_ctas_max(&cut, plan->n_rows) + td_attention_prefix_splits_max(c, plan->n_rows));
+                    td_work_list_ctas_max(&cut, plan->n_rows) +
+                        td_attention_prefix_splits_max(c, plan->n_rows));
   run->n_partials += n_written;
   run->n_split += run->items.n_partials;
   run->n_unshared += (uint32_t)td_attention_planner_stats(run->p).n_unshared;
@@ -266,7 +285,8 @@ static void test_every_key_is_had_once(void **unused)
     n_partials += r.n_partials, n_sharing += r.n_sharing, n_split += r.n_split, n_unshared += r.n_unshared;
     close_run(&r);
   }
-  assert_true(n_partials > 100000 && n_sharing > 5000 && n_split > 5000 && n_not_in_turns > 1000); /* there was something to see */
+  assert_true(n_partials > 100000 && n_sharing > 5000 && n_split > 5000 &&
+              n_not_in_turns > 1000); /* there was something to see */
   assert_int_equal(n_unshared, 0);
 }
 
@@ -312,7 +332,8 @@ static void check_step_with_prompt(steps *r, td_plan *plan)
   memmove(&rows[at], &rows[at + 1], (plan->n_rows - at) * sizeof *rows);
 }
 
-/* Rows grow by a token a step, some leave, a prompt comes now and then; in every other round there stand some between them that have two tokens a step. */
+/* Rows grow by a token a step, some leave, a prompt comes now and then; in every other round there stand some
+ * between them that have two tokens a step. */
 static void test_steps_one_after_another(void **unused)
 {
   (void)unused;
@@ -350,7 +371,8 @@ static void test_steps_one_after_another(void **unused)
   assert_true(n_sharing > 1000 && n_grown > 200);
 }
 
-/* A policy's KV splits: as many of each decode's private KV as it says, of one length but for what is left, as far as 128 keys are in each. */
+/* A policy's KV splits: as many of each decode's private KV as it says, of one length but for what is left,
+ * as far as 128 keys are in each. */
 static void test_a_policy_says_how_many_splits(void **unused)
 {
   (void)unused;
@@ -363,11 +385,15 @@ static void test_a_policy_says_how_many_splits(void **unused)
     td_plan plan = random_plan(1 + below(16), c.page_tokens, 60000);
     open_run(&r, &c);
     check_step(&r, &plan);
-    uint32_t resident = c.n_resident / c.n_kv_heads, wanted = odd_splits(plan.n_rows, resident < 1 ? 1 : resident < TD_SPLITS_MAX ? resident : TD_SPLITS_MAX);
+    uint32_t resident = c.n_resident / c.n_kv_heads,
+             wanted = odd_splits(plan.n_rows, resident < 1               ? 1
+                                              : resident < TD_SPLITS_MAX ? resident
+                                                                         : TD_SPLITS_MAX);
     assert_int_equal(r.items.n_unsplit, 0);
     for (uint32_t i = r.items.n_prefill; i < r.items.n_wide; i++) {
       const td_attention_item *it = &r.items.items[i];
-      uint32_t n = it->n_tokens > 0 ? it->kv_end - it->kv_begin : 0, all = it->position + 1 - r.items.of_rows[it->query].begin;
+      uint32_t n = it->n_tokens > 0 ? it->kv_end - it->kv_begin : 0,
+               all = it->position + 1 - r.items.of_rows[it->query].begin;
       if (n == 0)
         continue;
       assert_true(it->n_partials <= wanted && n <= all / it->n_partials + 2 * 128);
@@ -384,8 +410,10 @@ static void test_a_policy_says_how_many_splits(void **unused)
 static void test_long_groups_are_split_and_short_ones_are_not(void **unused)
 {
   (void)unused;
-  static const struct { uint32_t shared, own, least, most; } spans[] = {
-      {65536, 64, 40, 64}, {8192, 64, 16, 24}, {4096, 64, 12, 16}, {512, 64, 2, 2}, {256, 64, 1, 1}, {32, 64, 1, 1}};
+  static const struct {
+    uint32_t shared, own, least, most;
+  } spans[] = {{65536, 64, 40, 64}, {8192, 64, 16, 24}, {4096, 64, 12, 16},
+               {512, 64, 2, 2},     {256, 64, 1, 1},    {32, 64, 1, 1}};
   td_attention_planner_config c = served_config();
   td_attention_planner *p = planner_of(&c);
   for (uint32_t i = 0; i < sizeof spans / sizeof *spans; i++) {
@@ -397,33 +425,36 @@ static void test_long_groups_are_split_and_short_ones_are_not(void **unused)
     const td_attention_group *g = v.groups;
     assert_int_equal(v.h->n_groups, 1);
     assert_in_range(g->n_splits, spans[i].least, spans[i].most);
-    assert_true(g->split_keys * g->n_splits >= spans[i].shared && g->split_keys * g->n_splits < spans[i].shared + g->split_keys);
-    double all_us = s.longest_us * g->n_splits * c.n_kv_heads; /* if none were shorter: but for rounding none is, and the last */
+    assert_true(g->split_keys * g->n_splits >= spans[i].shared &&
+                g->split_keys * g->n_splits < spans[i].shared + g->split_keys);
+    double all_us = s.longest_us * g->n_splits *
+                    c.n_kv_heads; /* if none were shorter: but for rounding none is, and the last */
     assert_true(all_us >= 0.99 * s.shared_us && all_us <= 1.15 * s.shared_us);
   }
   td_attention_planner_destroy(p);
 }
 
-/* What was fastest on an H200, of whole spans, halves, thirds ...: a span has at most 64 query rows, and 49 pieces run at once for each head, 37 or 33. The
- * last two have spans of several lengths. */
+/* What was fastest on an H200, of whole spans, halves, thirds ...: a span has at most 64 query rows, and 49
+ * pieces run at once for each head, 37 or 33. The last two have spans of several lengths. */
 static void test_pieces_are_as_many_as_was_fastest(void **unused)
 {
   (void)unused;
-  static const struct { uint32_t group, n, nodes[6], tokens[6], pieces; } trees[] = {
-      {4, 2, {1, 10}, {4096, 416}, 16},
-      {4, 2, {1, 256}, {256, 32}, 16},
-      {4, 2, {1, 256}, {288, 32}, 32},
-      {4, 2, {1, 256}, {544, 32}, 32},
-      {4, 2, {1, 512}, {544, 256}, 32},
-      {4, 2, {1, 512}, {1024, 256}, 32},
-      {4, 2, {1, 512}, {2080, 256}, 32},
-      {4, 2, {1, 1024}, {2048, 32}, 64},
-      {4, 2, {1, 64}, {1280, 256}, 20},
-      {8, 2, {1, 64}, {1280, 256}, 32},
-      {8, 2, {1, 512}, {1408, 32}, 64},
-      {8, 2, {1, 512}, {2080, 256}, 64},
-      {4, 4, {8, 16, 32, 256}, {512, 512, 256, 32}, 48},
-      {2, 6, {1, 16, 32, 64, 128, 1024}, {256, 128, 64, 32, 32, 32}, 160}};
+  static const struct {
+    uint32_t group, n, nodes[6], tokens[6], pieces;
+  } trees[] = {{4, 2, {1, 10}, {4096, 416}, 16},
+               {4, 2, {1, 256}, {256, 32}, 16},
+               {4, 2, {1, 256}, {288, 32}, 32},
+               {4, 2, {1, 256}, {544, 32}, 32},
+               {4, 2, {1, 512}, {544, 256}, 32},
+               {4, 2, {1, 512}, {1024, 256}, 32},
+               {4, 2, {1, 512}, {2080, 256}, 32},
+               {4, 2, {1, 1024}, {2048, 32}, 64},
+               {4, 2, {1, 64}, {1280, 256}, 20},
+               {8, 2, {1, 64}, {1280, 256}, 32},
+               {8, 2, {1, 512}, {1408, 32}, 64},
+               {8, 2, {1, 512}, {2080, 256}, 64},
+               {4, 4, {8, 16, 32, 256}, {512, 512, 256, 32}, 48},
+               {2, 6, {1, 16, 32, 64, 128, 1024}, {256, 128, 64, 32, 32, 32}, 160}};
   td_attention_planner_config c = served_config();
   for (uint32_t i = 0; i < sizeof trees / sizeof *trees; i++) {
     c.gqa_group = trees[i].group;
@@ -436,16 +467,20 @@ static void test_pieces_are_as_many_as_was_fastest(void **unused)
   }
 }
 
-/* Blocks for pieces, decodes' items after them, and places for both, in a batch of rows that share some tokens: of 49 places all are the pieces' but
- * where rows have more than six times as many keys, then three quarters, two thirds where many rows have more of them, and where few long
- * ones that have six times as many find places too, a third. */
+/* Blocks for pieces, decodes' items after them, and places for both, in a batch of rows that share some
+ * tokens: of 49 places all are the pieces' but where rows have more than six times as many keys, then three
+ * quarters, two thirds where many rows have more of them, and where few long ones that have six times as many
+ * find places too, a third. */
 static void test_pieces_leave_room_to_rows(void **unused)
 {
   (void)unused;
-  static const struct { uint32_t rows, shared, own, blocks; bool at_once; } batches[] = {
-      {16, 8192, 4096, 17, true},   {16, 8192, 3088, 17, true},  {16, 8192, 3072, 22, false}, {16, 2048, 4096, 8, true}, {2, 512, 8192, 2, true},
-      {16, 8192, 512, 22, false}, {64, 8192, 512, 48, false}, {380, 4096, 1553, 37, false}, {380, 4096, 1552, 48, false},
-      {1000, 512, 33, 33, false}, {1000, 512, 32, 49, false}, {1000, 512, 200, 33, false}};
+  static const struct {
+    uint32_t rows, shared, own, blocks;
+    bool at_once;
+  } batches[] = {{16, 8192, 4096, 17, true}, {16, 8192, 3088, 17, true},   {16, 8192, 3072, 22, false},
+                 {16, 2048, 4096, 8, true},  {2, 512, 8192, 2, true},      {16, 8192, 512, 22, false},
+                 {64, 8192, 512, 48, false}, {380, 4096, 1553, 37, false}, {380, 4096, 1552, 48, false},
+                 {1000, 512, 33, 33, false}, {1000, 512, 32, 49, false},   {1000, 512, 200, 33, false}};
   td_attention_planner_config c = served_config();
   for (uint32_t i = 0; i < sizeof batches / sizeof *batches; i++) {
     uint32_t nodes[] = {1, batches[i].rows}, tokens[] = {batches[i].shared, batches[i].own};
@@ -460,18 +495,22 @@ static void test_pieces_leave_room_to_rows(void **unused)
   }
 }
 
-/* Groups of 8: 49 spans of 8 members each, so that all 49 places have a piece, or those that many rows leave, from 8 for each place on. */
+/* Groups of 8: 49 spans of 8 members each, so that all 49 places have a piece, or those that many rows leave,
+ * from 8 for each place on. */
 static void test_many_rows_have_a_third_of_the_places(void **unused)
 {
   (void)unused;
-  static const struct { uint32_t rows, own, blocks; } batches[] = {{392, 129, 33}, {392, 128, 49}, {391, 140, 49}};
+  static const struct {
+    uint32_t rows, own, blocks;
+  } batches[] = {{392, 129, 33}, {392, 128, 49}, {391, 140, 49}};
   td_attention_planner_config c = served_config();
   c.gqa_group = 8;
   c.reduces_in_tiles = true;
   for (uint32_t i = 0; i < sizeof batches / sizeof *batches; i++) {
     steps r = {0};
     open_run(&r, &c);
-    td_plan plan = tree_plan(2, (const uint32_t[]){1, batches[i].rows}, (const uint32_t[]){1024, batches[i].own}, 16);
+    td_plan plan =
+        tree_plan(2, (const uint32_t[]){1, batches[i].rows}, (const uint32_t[]){1024, batches[i].own}, 16);
     check_step(&r, &plan);
     assert_int_equal(n_prefix_ctas(&r), batches[i].blocks);
     close_run(&r);
@@ -494,12 +533,14 @@ static void test_more_places_than_blocks(void **unused)
   close_run(&r);
 }
 
-/* What spans of two kinds take together is what they take by themselves, but for how they are cut: each has the cost of its kind. */
+/* What spans of two kinds take together is what they take by themselves, but for how they are cut: each has
+ * the cost of its kind. */
 static void test_spans_in_another_order_keep_their_costs(void **unused)
 {
   (void)unused;
-  static const struct { uint32_t n, nodes[3], tokens[3]; } trees[] = {
-      {2, {1, 64}, {2048, 64}}, {2, {16, 64}, {256, 64}}, {3, {1, 16, 64}, {2048, 256, 64}}};
+  static const struct {
+    uint32_t n, nodes[3], tokens[3];
+  } trees[] = {{2, {1, 64}, {2048, 64}}, {2, {16, 64}, {256, 64}}, {3, {1, 16, 64}, {2048, 256, 64}}};
   double total_us[3];
   td_attention_planner_config c = served_config();
   for (uint32_t i = 0; i < 3; i++) {
@@ -513,7 +554,8 @@ static void test_spans_in_another_order_keep_their_costs(void **unused)
   assert_true(fabs(total_us[2] / (total_us[0] + total_us[1]) - 1) < 0.02);
 }
 
-/* 64 rows that share 4,096 tokens, four spans, have six times as many keys by themselves from 1,536 each on. */
+/* 64 rows that share 4,096 tokens, four spans, have six times as many keys by themselves from 1,536 each on.
+ */
 static void test_blocks_for_pieces_follow_rows_that_grow(void **unused)
 {
   (void)unused;
@@ -521,7 +563,8 @@ static void test_blocks_for_pieces_follow_rows_that_grow(void **unused)
   td_attention_planner_config c = served_config();
   steps r = {0};
   open_run(&r, &c);
-  td_plan plan = tree_plan(2, (const uint32_t[]){1, 100}, (const uint32_t[]){16384, 64}, 16); /* nothing of another batch stays */
+  td_plan plan = tree_plan(2, (const uint32_t[]){1, 100}, (const uint32_t[]){16384, 64},
+                           16); /* nothing of another batch stays */
   check_step(&r, &plan);
   plan = tree_plan(2, nodes, tokens, 16);
   for (uint32_t own = tokens[1]; own < 1544; own++) {
@@ -535,15 +578,18 @@ static void test_blocks_for_pieces_follow_rows_that_grow(void **unused)
   close_run(&r);
 }
 
-/* As one H200 took a step with and without sharing, 512 tokens of each row behind what all share. Where both took the same within 3 us a layer,
- * either will do. */
+/* As one H200 took a step with and without sharing, 512 tokens of each row behind what all share. Where both
+ * took the same within 3 us a layer, either will do. */
 static void test_what_is_not_worth_it_is_not_shared(void **unused)
 {
   (void)unused;
-  static const struct { uint32_t n_rows, n_shared; bool pays; } measured[] = {
-      {2, 512, false}, {2, 8192, false}, {4, 4096, false}, {8, 512, false}, {8, 1024, false}, {8, 2048, false}, {8, 8192, true},
-      {16, 512, false}, {16, 1024, false}, {16, 4096, true}, {16, 8192, true}, {32, 2048, true}, {32, 4096, true}, {32, 8192, true},
-      {64, 512, false}, {64, 2048, true}, {64, 4096, true}, {64, 8192, true}};
+  static const struct {
+    uint32_t n_rows, n_shared;
+    bool pays;
+  } measured[] = {{2, 512, false},  {2, 8192, false}, {4, 4096, false}, {8, 512, false},   {8, 1024, false},
+                  {8, 2048, false}, {8, 8192, true},  {16, 512, false}, {16, 1024, false}, {16, 4096, true},
+                  {16, 8192, true}, {32, 2048, true}, {32, 4096, true}, {32, 8192, true},  {64, 512, false},
+                  {64, 2048, true}, {64, 4096, true}, {64, 8192, true}};
   td_attention_planner_config c = served_config();
   for (uint32_t priced = 0; priced < 2; priced++) {
     c.cost.sharing_us = priced ? td_attention_cost_of_h200(c.n_resident).sharing_us : 0;
@@ -593,9 +639,12 @@ static void test_what_sharing_saves_decides(void **unused)
   td_attention_planner *p = planner_of(&c);
   td_plan plan = tree_plan(2, nodes, tokens, 16);
   make(p, &plan);
-  double alone_us = 4.0 * 128 * 8 * 2048 * 64 / 10.7e6, saves_us = alone_us - td_attention_planner_stats(p).shared_us / c.n_resident;
-  /* four tiles of 16 rows, each in 8 pieces of 256 keys, 8 heads: the first from memory, the others from the L2 cache */
-  double row_us = 4.0 * 128 / (4.47e6 / 396), again_us = 4.0 * 128 / (7.5e6 / 396), partial_us = 0.3 + 2 * 4 * 272 / (7.5e6 / 396);
+  double alone_us = 4.0 * 128 * 8 * 2048 * 64 / 10.7e6,
+         saves_us = alone_us - td_attention_planner_stats(p).shared_us / c.n_resident;
+  /* four tiles of 16 rows, each in 8 pieces of 256 keys, 8 heads: the first from memory, the others from the
+   * L2 cache */
+  double row_us = 4.0 * 128 / (4.47e6 / 396), again_us = 4.0 * 128 / (7.5e6 / 396),
+         partial_us = 0.3 + 2 * 4 * 272 / (7.5e6 / 396);
   double expected_us = 8 * (2048 * (row_us + 3 * again_us) + 4 * 8 * (3 + 16 * partial_us));
   assert_int_equal(td_attention_planner_block(p)->n_splits, 4 * 8);
   assert_float_equal((float)(alone_us - saves_us), (float)(expected_us / 396), 0.01f);
@@ -612,7 +661,8 @@ static void test_what_sharing_saves_decides(void **unused)
 int main(void)
 {
   use_all();
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_key_is_had_once), cmocka_unit_test(test_wrong_tables_do_no_harm),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_key_is_had_once),
+                                     cmocka_unit_test(test_wrong_tables_do_no_harm),
                                      cmocka_unit_test(test_steps_one_after_another),
                                      cmocka_unit_test(test_a_policy_says_how_many_splits),
                                      cmocka_unit_test(test_long_groups_are_split_and_short_ones_are_not),

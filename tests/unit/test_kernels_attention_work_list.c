@@ -1,5 +1,5 @@
-/* How a step's attention is cut into work items: every query token in one item, every key of a decode in one share, within
- * the bounds that the device's memory and grids are made for. */
+/* How a step's attention is cut into work items: every query token in one item, every key of a decode in one
+ * share, within the bounds that the device's memory and grids are made for. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,7 +12,13 @@
 #include "kernels/attention/work_list.h"
 
 enum { ROWS_MAX = 64, TOKENS_MAX = 512 };
-enum { PREFILL_ROWS = 128, DECODE_ROWS = 16, GROUP_MAX = 64, WARPS = 4, WARP_ROWS_MIN = 17 }; /* as the CUDA backend has it */
+enum {
+  PREFILL_ROWS = 128,
+  DECODE_ROWS = 16,
+  GROUP_MAX = 64,
+  WARPS = 4,
+  WARP_ROWS_MIN = 17
+}; /* as the CUDA backend has it */
 
 static uint64_t state = 88172645463325252ull;
 static uint32_t below(uint32_t n)
@@ -30,15 +36,18 @@ static void make_rows(td_plan *plan, td_plan_row *rows)
   plan->rows = rows;
   plan->n_rows = 0;
   for (uint32_t i = 0; i < n; i++) {
-    uint32_t q = below(3) ? 1 : 1 + below(below(2) ? 8 : 300), past = below(4) ? below(below(2) ? 3000 : 80) : below(100000);
+    uint32_t q = below(3) ? 1 : 1 + below(below(2) ? 8 : 300),
+             past = below(4) ? below(below(2) ? 3000 : 80) : below(100000);
     if (tokens + q > TOKENS_MAX - (n - i - 1)) /* the rest needs one each */
       q = 1;
-    rows[plan->n_rows++] = (td_plan_row){.q_start = tokens, .q_len = q, .kv_len = past + q, .page_table_offset = 7 * i};
+    rows[plan->n_rows++] =
+        (td_plan_row){.q_start = tokens, .q_len = q, .kv_len = past + q, .page_table_offset = 7 * i};
     tokens += q;
   }
 }
 
-static void check_row(const td_work_list *out, const td_plan *plan, uint32_t row, const td_work_list_config *cut)
+static void check_row(const td_work_list *out, const td_plan *plan, uint32_t row,
+                      const td_work_list_config *cut)
 {
   const td_plan_row *r = &plan->rows[row];
   bool tiles = cut->tiles_only || r->q_len * cut->gqa_group > DECODE_ROWS;
@@ -60,7 +69,8 @@ static void check_row(const td_work_list *out, const td_plan *plan, uint32_t row
       assert_int_equal(it->n_tokens, r->q_len);
       assert_int_equal(it->kv_begin, keys);
       assert_true(it->kv_end > it->kv_begin && (it->kv_end % 64 == 0 || it->kv_end == r->kv_len));
-      assert_true(it->n_partials == 1 || (it->partial == it->first_partial + shares && it->partial < out->n_partials));
+      assert_true(it->n_partials == 1 ||
+                  (it->partial == it->first_partial + shares && it->partial < out->n_partials));
       keys = it->kv_end;
       shares++;
       assert_true(shares <= it->n_partials);
@@ -94,7 +104,8 @@ static void check_narrow(const td_work_list *out, const td_plan *plan, const td_
   assert_true(n_narrow == 0 || (cut->warp_rows_min > 0 && plan->n_rows >= WARP_ROWS_MIN));
   for (uint32_t i = out->n_wide; i < out->n_items; i++)
     assert_true(out->items[i].n_partials == 1 && out->items[i].kv_end - out->items[i].kv_begin <= 320);
-  assert_true(works >= out->n_wide - out->n_prefill && (works - (out->n_wide - out->n_prefill)) * WARPS >= n_narrow);
+  assert_true(works >= out->n_wide - out->n_prefill &&
+              (works - (out->n_wide - out->n_prefill)) * WARPS >= n_narrow);
 }
 
 /* Tiles of a row come longest first; for check_row they must come in order. */
@@ -129,7 +140,13 @@ static void test_cuts(void **unused)
   td_work_list out = items_for(ROWS_MAX, TOKENS_MAX);
   for (uint32_t round = 0; round < 3000; round++) {
     td_plan plan = {0};
-    td_work_list_config cut = {.gqa_group = groups[round % 10], .n_kv_heads = 1 + below(16), .n_resident = 20 + below(1800), .decode_rows = DECODE_ROWS, .prefill_rows = below(2) ? 64 : PREFILL_ROWS, .tiles_only = below(4) == 0, .warp_rows_min = below(2) ? WARP_ROWS_MIN : 0};
+    td_work_list_config cut = {.gqa_group = groups[round % 10],
+                               .n_kv_heads = 1 + below(16),
+                               .n_resident = 20 + below(1800),
+                               .decode_rows = DECODE_ROWS,
+                               .prefill_rows = below(2) ? 64 : PREFILL_ROWS,
+                               .tiles_only = below(4) == 0,
+                               .warp_rows_min = below(2) ? WARP_ROWS_MIN : 0};
     make_rows(&plan, rows);
     td_work_list_make(&out, &plan, &cut, NULL);
     assert_in_range(out.n_items, plan.n_rows, out.max_items);
@@ -154,9 +171,15 @@ static void test_recorded_grids_are_large_enough(void **unused)
   td_work_list out = items_for(ROWS_MAX, ROWS_MAX);
   for (uint32_t round = 0; round < 3000; round++) {
     td_plan plan = {.rows = rows, .n_rows = 1 + below(ROWS_MAX)};
-    td_work_list_config cut = {.gqa_group = 1 + below(DECODE_ROWS), .n_kv_heads = 1 + below(16), .n_resident = 20 + below(420), .decode_rows = DECODE_ROWS, .prefill_rows = PREFILL_ROWS, .warp_rows_min = below(2) ? WARP_ROWS_MIN : 0};
+    td_work_list_config cut = {.gqa_group = 1 + below(DECODE_ROWS),
+                               .n_kv_heads = 1 + below(16),
+                               .n_resident = 20 + below(420),
+                               .decode_rows = DECODE_ROWS,
+                               .prefill_rows = PREFILL_ROWS,
+                               .warp_rows_min = below(2) ? WARP_ROWS_MIN : 0};
     for (uint32_t i = 0; i < plan.n_rows; i++)
-      rows[i] = (td_plan_row){.q_start = i, .q_len = 1, .kv_len = 1 + (below(5) ? below(500) : below(200000))};
+      rows[i] =
+          (td_plan_row){.q_start = i, .q_len = 1, .kv_len = 1 + (below(5) ? below(500) : below(200000))};
     td_work_list_make(&out, &plan, &cut, NULL);
     assert_int_equal(out.n_prefill, 0);
     assert_true(out.n_items >= plan.n_rows);
@@ -166,8 +189,8 @@ static void test_recorded_grids_are_large_enough(void **unused)
   free_items(&out);
 }
 
-/* How long items take whose blocks begin in order, so many at once, where one ends: tokens of all of memory's rate, of which a block gets
- * its share, but never more than two shares of a full device. */
+/* How long items take whose blocks begin in order, so many at once, where one ends: tokens of all of memory's
+ * rate, of which a block gets its share, but never more than two shares of a full device. */
 static double time_of(const td_work_list *items, uint32_t n_places)
 {
   uint64_t left[512];
@@ -199,7 +222,11 @@ static void test_places_are_filled(void **unused)
   for (uint32_t round = 0; round < 2000; round++) {
     td_plan plan = {.rows = rows, .n_rows = 1 + below(ROWS_MAX)};
     uint32_t heads = 1 + below(8), n_places = 1 + below(512 / heads), tokens = 20000 + below(100000);
-    td_work_list_config cut = {.gqa_group = 4, .n_kv_heads = heads, .n_resident = heads * n_places, .decode_rows = DECODE_ROWS, .prefill_rows = PREFILL_ROWS};
+    td_work_list_config cut = {.gqa_group = 4,
+                               .n_kv_heads = heads,
+                               .n_resident = heads * n_places,
+                               .decode_rows = DECODE_ROWS,
+                               .prefill_rows = PREFILL_ROWS};
     for (uint32_t i = 0; i < plan.n_rows; i++)
       rows[i] = (td_plan_row){.q_start = i, .q_len = 1, .kv_len = tokens};
     td_work_list_make(&out, &plan, &cut, NULL);
@@ -208,20 +235,26 @@ static void test_places_are_filled(void **unused)
   free_items(&out);
 }
 
-/* Equal rows after one round and more, of which the last would fill some of the places: they are cut, for one round or several, so that they
- * fill nearly all of them in each. An H200's blocks. */
+/* Equal rows after one round and more, of which the last would fill some of the places: they are cut, for one
+ * round or several, so that they fill nearly all of them in each. An H200's blocks. */
 static void test_the_last_rows_fill_their_rounds(void **unused)
 {
   (void)unused;
   enum { MANY_ROWS = 256, BLOCKS = 396 };
-  static const uint32_t cells[][3] = {{128, 8192, 8}, {16, 4096, 32}, {256, 2048, 4}, {64, 4096, 8}, {64, 16384, 8}, {256, 2048, 8},
-                                      {64, 4096, 32}, {256, 2048, 32}, {100, 30000, 8}, {75, 5000, 8}};
+  static const uint32_t cells[][3] = {{128, 8192, 8},  {16, 4096, 32}, {256, 2048, 4}, {64, 4096, 8},
+                                      {64, 16384, 8},  {256, 2048, 8}, {64, 4096, 32}, {256, 2048, 32},
+                                      {100, 30000, 8}, {75, 5000, 8}};
   static td_plan_row rows[MANY_ROWS];
   td_work_list out = items_for(MANY_ROWS, MANY_ROWS);
   for (uint32_t i = 0; i < sizeof cells / sizeof *cells; i++) {
     uint32_t n = cells[i][0], n_places = BLOCKS / cells[i][2], n_whole = n / n_places * n_places;
     td_plan plan = {.rows = rows, .n_rows = n};
-    td_work_list_config cut = {.gqa_group = 4, .n_kv_heads = cells[i][2], .n_resident = BLOCKS, .decode_rows = DECODE_ROWS, .prefill_rows = PREFILL_ROWS, .warp_rows_min = WARP_ROWS_MIN};
+    td_work_list_config cut = {.gqa_group = 4,
+                               .n_kv_heads = cells[i][2],
+                               .n_resident = BLOCKS,
+                               .decode_rows = DECODE_ROWS,
+                               .prefill_rows = PREFILL_ROWS,
+                               .warp_rows_min = WARP_ROWS_MIN};
     for (uint32_t r = 0; r < n; r++)
       rows[r] = (td_plan_row){.q_start = r, .q_len = 1, .kv_len = cells[i][1]};
     td_work_list_make(&out, &plan, &cut, NULL);
@@ -241,7 +274,11 @@ static void test_a_long_row_among_many_is_cut(void **unused)
   for (uint32_t round = 0; round < 2000; round++) {
     uint32_t n_places = 10 + below(ROWS_MAX - 10);
     td_plan plan = {.rows = rows, .n_rows = n_places + below(ROWS_MAX - n_places + 1)};
-    td_work_list_config cut = {.gqa_group = 4, .n_kv_heads = 4, .n_resident = 4 * n_places, .decode_rows = DECODE_ROWS, .prefill_rows = PREFILL_ROWS};
+    td_work_list_config cut = {.gqa_group = 4,
+                               .n_kv_heads = 4,
+                               .n_resident = 4 * n_places,
+                               .decode_rows = DECODE_ROWS,
+                               .prefill_rows = PREFILL_ROWS};
     uint64_t total = 0;
     for (uint32_t i = 0; i < plan.n_rows; i++)
       rows[i] = (td_plan_row){.q_start = i, .q_len = 1, .kv_len = 1000 + below(1000)};
@@ -251,37 +288,48 @@ static void test_a_long_row_among_many_is_cut(void **unused)
     td_work_list_make(&out, &plan, &cut, NULL);
     uint32_t longest = 0;
     for (uint32_t i = 0; i < out.n_items; i++)
-      longest = out.items[i].kv_end - out.items[i].kv_begin > longest ? out.items[i].kv_end - out.items[i].kv_begin : longest;
+      longest = out.items[i].kv_end - out.items[i].kv_begin > longest
+                    ? out.items[i].kv_end - out.items[i].kv_begin
+                    : longest;
     assert_true(longest <= total / n_places + 1 + 128);
   }
   free_items(&out);
 }
 
-/* A row alone has a share for each place, of which the longer ones come first and have 128 tokens more. Where nearly as many are all as long, or the longer
- * ones would have twice as many tokens, all have as many. */
+/* A row alone has a share for each place, of which the longer ones come first and have 128 tokens more. Where
+ * nearly as many are all as long, or the longer ones would have twice as many tokens, all have as many. */
 static void test_a_row_fills_the_places(void **unused)
 {
   (void)unused;
   static const struct {
     uint32_t keys, n_places, n_shares, n_longer, tokens;
-  } cases[] = {{16384, 49, 49, 30, 384}, {65536, 49, 49, 22, 1408}, {16384, 99, 64, 0, 256}, {16500, 99, 65, 0, 256}, {18432, 49, 48, 0, 384}, {11904, 32, 31, 0, 384}, {5120, 49, 40, 0, 128},
-               {12672, 99, 99, 0, 128},  {12673, 99, 50, 0, 256},   {257, 49, 3, 0, 128},    {200, 49, 2, 0, 128},   {38016, 99, 99, 0, 384}};
+  } cases[] = {{16384, 49, 49, 30, 384}, {65536, 49, 49, 22, 1408}, {16384, 99, 64, 0, 256},
+               {16500, 99, 65, 0, 256},  {18432, 49, 48, 0, 384},   {11904, 32, 31, 0, 384},
+               {5120, 49, 40, 0, 128},   {12672, 99, 99, 0, 128},   {12673, 99, 50, 0, 256},
+               {257, 49, 3, 0, 128},     {200, 49, 2, 0, 128},      {38016, 99, 99, 0, 384}};
   td_plan_row row = {.q_len = 1};
   td_work_list out = items_for(1, 1);
   td_plan plan = {.rows = &row, .n_rows = 1};
   for (uint32_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    td_work_list_config cut = {.gqa_group = 4, .n_kv_heads = 4, .n_resident = 4 * cases[i].n_places, .decode_rows = DECODE_ROWS, .prefill_rows = PREFILL_ROWS, .warp_rows_min = WARP_ROWS_MIN};
+    td_work_list_config cut = {.gqa_group = 4,
+                               .n_kv_heads = 4,
+                               .n_resident = 4 * cases[i].n_places,
+                               .decode_rows = DECODE_ROWS,
+                               .prefill_rows = PREFILL_ROWS,
+                               .warp_rows_min = WARP_ROWS_MIN};
     row.kv_len = cases[i].keys;
     td_work_list_make(&out, &plan, &cut, NULL);
     assert_int_equal(out.n_items, cases[i].n_shares);
     for (uint32_t s = 0; s + 1 < out.n_items; s++)
-      assert_int_equal(out.items[s].kv_end - out.items[s].kv_begin, cases[i].tokens - (cases[i].n_longer > 0 && s >= cases[i].n_longer ? 128 : 0));
+      assert_int_equal(out.items[s].kv_end - out.items[s].kv_begin,
+                       cases[i].tokens - (cases[i].n_longer > 0 && s >= cases[i].n_longer ? 128 : 0));
     check_row(&out, &plan, 0, &cut);
   }
   free_items(&out);
 }
 
-/* One kv head, so that there are hundreds of places for each: equal rows that are fewer are cut alike, because partials suffice. */
+/* One kv head, so that there are hundreds of places for each: equal rows that are fewer are cut alike,
+ * because partials suffice. */
 static void test_partials_suffice(void **unused)
 {
   (void)unused;
@@ -292,7 +340,12 @@ static void test_partials_suffice(void **unused)
   for (uint32_t i = 0; i < 3; i++)
     for (uint32_t n = 1; n < n_places[i]; n++) {
       td_plan plan = {.rows = rows, .n_rows = n};
-      td_work_list_config cut = {.gqa_group = 4, .n_kv_heads = 1, .n_resident = n_places[i], .decode_rows = DECODE_ROWS, .prefill_rows = PREFILL_ROWS, .warp_rows_min = WARP_ROWS_MIN};
+      td_work_list_config cut = {.gqa_group = 4,
+                                 .n_kv_heads = 1,
+                                 .n_resident = n_places[i],
+                                 .decode_rows = DECODE_ROWS,
+                                 .prefill_rows = PREFILL_ROWS,
+                                 .warp_rows_min = WARP_ROWS_MIN};
       for (uint32_t r = 0; r < n; r++)
         rows[r] = (td_plan_row){.q_start = r, .q_len = 1, .kv_len = 8000};
       td_work_list_make(&out, &plan, &cut, NULL);
@@ -311,9 +364,10 @@ static uint64_t tokens_of(const td_plan *plan)
   return n;
 }
 
-/* What has grown is as good as what is made: no share is longer than the row's first, no narrow row longer than those can be. */
-static void check_grown(const td_work_list *out, const td_plan *plan, const td_work_list_config *cut, uint64_t made_tokens, uint32_t made_longest,
-                        uint32_t narrow)
+/* What has grown is as good as what is made: no share is longer than the row's first, no narrow row longer
+ * than those can be. */
+static void check_grown(const td_work_list *out, const td_plan *plan, const td_work_list_config *cut,
+                        uint64_t made_tokens, uint32_t made_longest, uint32_t narrow)
 {
   check_narrow(out, plan, cut);
   check_partials(out);
@@ -333,7 +387,9 @@ static uint32_t longest_of(const td_work_list *out)
 {
   uint32_t longest = 0;
   for (uint32_t i = 0; i < out->n_items; i++)
-    longest = out->items[i].kv_end - out->items[i].kv_begin > longest ? out->items[i].kv_end - out->items[i].kv_begin : longest;
+    longest = out->items[i].kv_end - out->items[i].kv_begin > longest
+                  ? out->items[i].kv_end - out->items[i].kv_begin
+                  : longest;
   return longest;
 }
 
@@ -346,10 +402,17 @@ static void test_rows_grow(void **unused)
   uint32_t n_grown = 0, n_made = 0;
   for (uint32_t round = 0; round < 300; round++) {
     td_plan plan = {.rows = rows, .n_rows = 1 + below(round % 2 ? MANY_ROWS : 20)};
-    td_work_list_config cut = {.gqa_group = 1 + below(DECODE_ROWS), .n_kv_heads = 1 + below(16), .n_resident = 40 + below(400), .decode_rows = DECODE_ROWS, .prefill_rows = PREFILL_ROWS, .warp_rows_min = WARP_ROWS_MIN};
-    uint32_t places = cut.n_resident / cut.n_kv_heads, narrow = plan.n_rows >= 8 * places ? 320 : 64, longest = below(3) ? 400 : 30000;
+    td_work_list_config cut = {.gqa_group = 1 + below(DECODE_ROWS),
+                               .n_kv_heads = 1 + below(16),
+                               .n_resident = 40 + below(400),
+                               .decode_rows = DECODE_ROWS,
+                               .prefill_rows = PREFILL_ROWS,
+                               .warp_rows_min = WARP_ROWS_MIN};
+    uint32_t places = cut.n_resident / cut.n_kv_heads, narrow = plan.n_rows >= 8 * places ? 320 : 64,
+             longest = below(3) ? 400 : 30000;
     for (uint32_t i = 0; i < plan.n_rows; i++)
-      rows[i] = (td_plan_row){.q_start = i, .q_len = 1, .kv_len = 1 + below(longest), .page_table_offset = 7 * i};
+      rows[i] =
+          (td_plan_row){.q_start = i, .q_len = 1, .kv_len = 1 + below(longest), .page_table_offset = 7 * i};
     td_work_list_make(&out, &plan, &cut, NULL);
     uint64_t made_tokens = tokens_of(&plan);
     uint32_t made_longest = longest_of(&out);
@@ -372,14 +435,20 @@ static void test_rows_grow(void **unused)
   free_items(&out);
 }
 
-/* 64 rows, which need no cuts, grow by a token a step until all are a 64th and 16 tokens longer, then they are made anew. */
+/* 64 rows, which need no cuts, grow by a token a step until all are a 64th and 16 tokens longer, then they
+ * are made anew. */
 static void test_rows_grow_by_a_part(void **unused)
 {
   (void)unused;
   td_plan_row rows[ROWS_MAX];
   td_work_list out = items_for(ROWS_MAX, ROWS_MAX);
   td_plan plan = {.rows = rows, .n_rows = ROWS_MAX};
-  td_work_list_config cut = {.gqa_group = 4, .n_kv_heads = 8, .n_resident = 8 * ROWS_MAX, .decode_rows = DECODE_ROWS, .prefill_rows = PREFILL_ROWS, .warp_rows_min = WARP_ROWS_MIN};
+  td_work_list_config cut = {.gqa_group = 4,
+                             .n_kv_heads = 8,
+                             .n_resident = 8 * ROWS_MAX,
+                             .decode_rows = DECODE_ROWS,
+                             .prefill_rows = PREFILL_ROWS,
+                             .warp_rows_min = WARP_ROWS_MIN};
   for (uint32_t i = 0; i < ROWS_MAX; i++)
     rows[i] = (td_plan_row){.q_start = i, .q_len = 1, .kv_len = 6400};
   td_work_list_make(&out, &plan, &cut, NULL);
@@ -398,7 +467,12 @@ static void test_a_row_outgrows_shares(void **unused)
   td_plan_row rows[2] = {{.q_len = 1, .kv_len = 50000}, {.q_start = 1, .q_len = 1, .kv_len = 50000}};
   td_work_list out = items_for(2, 2);
   td_plan plan = {.rows = rows, .n_rows = 2};
-  td_work_list_config cut = {.gqa_group = 4, .n_kv_heads = 4, .n_resident = 4, .decode_rows = DECODE_ROWS, .prefill_rows = PREFILL_ROWS, .warp_rows_min = WARP_ROWS_MIN};
+  td_work_list_config cut = {.gqa_group = 4,
+                             .n_kv_heads = 4,
+                             .n_resident = 4,
+                             .decode_rows = DECODE_ROWS,
+                             .prefill_rows = PREFILL_ROWS,
+                             .warp_rows_min = WARP_ROWS_MIN};
   td_work_list_make(&out, &plan, &cut, NULL); /* of which nothing stays */
   rows[0].kv_len = 97000, rows[1].kv_len = 1000;
   cut.n_resident = 396;
@@ -412,14 +486,20 @@ static void test_a_row_outgrows_shares(void **unused)
   free_items(&out);
 }
 
-/* A row's last share, one of the shorter, grows until it is as long as the first, and one token more makes items anew. */
+/* A row's last share, one of the shorter, grows until it is as long as the first, and one token more makes
+ * items anew. */
 static void test_a_shorter_share_grows(void **unused)
 {
   (void)unused;
   td_plan_row row = {.q_len = 1, .kv_len = 16384};
   td_work_list out = items_for(1, 1);
   td_plan plan = {.rows = &row, .n_rows = 1};
-  td_work_list_config cut = {.gqa_group = 4, .n_kv_heads = 4, .n_resident = 4 * 49, .decode_rows = DECODE_ROWS, .prefill_rows = PREFILL_ROWS, .warp_rows_min = WARP_ROWS_MIN};
+  td_work_list_config cut = {.gqa_group = 4,
+                             .n_kv_heads = 4,
+                             .n_resident = 4 * 49,
+                             .decode_rows = DECODE_ROWS,
+                             .prefill_rows = PREFILL_ROWS,
+                             .warp_rows_min = WARP_ROWS_MIN};
   td_work_list_make(&out, &plan, &cut, NULL);
   assert_int_equal(out.items[48].kv_end - out.items[48].kv_begin, 256);
   for (uint32_t step = 1; step <= 129; step++) {
@@ -433,8 +513,14 @@ static void test_a_shorter_share_grows(void **unused)
 static td_attention_planner *plan_rows(const td_plan *from)
 {
   static int32_t pages[ROWS_MAX];
-  td_attention_planner_config c = {.max_rows = ROWS_MAX, .n_resident = 396, .n_kv_heads = 8, .gqa_group = 4, .head_dim = 128, .page_tokens = 16,
-                                   .tile_rows = 64, .cost = td_attention_cost_of_h200(396)};
+  td_attention_planner_config c = {.max_rows = ROWS_MAX,
+                                   .n_resident = 396,
+                                   .n_kv_heads = 8,
+                                   .gqa_group = 4,
+                                   .head_dim = 128,
+                                   .page_tokens = 16,
+                                   .tile_rows = 64,
+                                   .cost = td_attention_cost_of_h200(396)};
   td_attention_planner *p = NULL;
   td_plan plan = *from;
   plan.page_table = pages, plan.page_table_len = ROWS_MAX, plan.page_tokens = 16;
@@ -451,7 +537,12 @@ static void test_others_do_not_grow(void **unused)
   td_plan_row rows[ROWS_MAX];
   td_work_list out = items_for(ROWS_MAX, TOKENS_MAX);
   td_plan plan = {.rows = rows, .n_rows = 20};
-  td_work_list_config cut = {.gqa_group = 4, .n_kv_heads = 8, .n_resident = 396, .decode_rows = DECODE_ROWS, .prefill_rows = PREFILL_ROWS, .warp_rows_min = WARP_ROWS_MIN};
+  td_work_list_config cut = {.gqa_group = 4,
+                             .n_kv_heads = 8,
+                             .n_resident = 396,
+                             .decode_rows = DECODE_ROWS,
+                             .prefill_rows = PREFILL_ROWS,
+                             .warp_rows_min = WARP_ROWS_MIN};
   assert_false(td_work_list_grow(&out, &plan, NULL)); /* nothing was made */
   td_plan empty = {0};
   td_work_list_make(&out, &empty, &cut, NULL);
@@ -491,11 +582,16 @@ static void test_others_do_not_grow(void **unused)
 
 int main(void)
 {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_cuts), cmocka_unit_test(test_recorded_grids_are_large_enough),
-                                     cmocka_unit_test(test_places_are_filled), cmocka_unit_test(test_the_last_rows_fill_their_rounds),
-                                     cmocka_unit_test(test_a_long_row_among_many_is_cut), cmocka_unit_test(test_a_row_fills_the_places),
-                                     cmocka_unit_test(test_partials_suffice), cmocka_unit_test(test_rows_grow),
-                                     cmocka_unit_test(test_rows_grow_by_a_part), cmocka_unit_test(test_a_row_outgrows_shares),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_cuts),
+                                     cmocka_unit_test(test_recorded_grids_are_large_enough),
+                                     cmocka_unit_test(test_places_are_filled),
+                                     cmocka_unit_test(test_the_last_rows_fill_their_rounds),
+                                     cmocka_unit_test(test_a_long_row_among_many_is_cut),
+                                     cmocka_unit_test(test_a_row_fills_the_places),
+                                     cmocka_unit_test(test_partials_suffice),
+                                     cmocka_unit_test(test_rows_grow),
+                                     cmocka_unit_test(test_rows_grow_by_a_part),
+                                     cmocka_unit_test(test_a_row_outgrows_shares),
                                      cmocka_unit_test(test_a_shorter_share_grows),
                                      cmocka_unit_test(test_others_do_not_grow)};
   return cmocka_run_group_tests(tests, NULL, NULL);

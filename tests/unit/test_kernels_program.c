@@ -1,4 +1,5 @@
-/* Programs as data: passes, extents, what a step without samples leaves out, faults on request, and what backends refuse. */
+/* Programs as data: passes, extents, what a step without samples leaves out, faults on request, and what
+ * backends refuse. */
 #include "kernels_fixture.h"
 
 enum { WIDTH = 8, TOKENS = 5 };
@@ -91,7 +92,8 @@ static bool is_written(const fixture *f, td_devptr at, uint32_t row)
 static void test_extents_come_from_the_plan(void **state)
 {
   fixture f = make_fixture();
-  const td_op ops[] = {norm(f.in, f.ones, f.all, TD_EXTENT_TOKENS), norm(f.in, f.ones, f.last, TD_EXTENT_SAMPLED)};
+  const td_op ops[] = {norm(f.in, f.ones, f.all, TD_EXTENT_TOKENS),
+                       norm(f.in, f.ones, f.last, TD_EXTENT_SAMPLED)};
   fx_run(f.be, f.plan, ops, 2, NULL);
   for (uint32_t i = 0; i < TOKENS; i++) {
     assert_true(is_written(&f, f.all, i));
@@ -106,7 +108,9 @@ static void test_a_step_without_samples_ends_early(void **state)
   td_op ops[] = {norm(f.in, f.ones, f.all, TD_EXTENT_TOKENS), norm(f.in, f.ones, f.last, TD_EXTENT_TOKENS)};
   td_compiled *compiled;
   td_outcome out;
-  assert_int_equal(f.be->ops->compile(f.be, &(td_program){.ops = ops, .n_ops = 2, .n_unsampled = 1}, &compiled, NULL), TD_OK);
+  assert_int_equal(
+      f.be->ops->compile(f.be, &(td_program){.ops = ops, .n_ops = 2, .n_unsampled = 1}, &compiled, NULL),
+      TD_OK);
   memset(ops, 0xff, sizeof ops); /* the compiled program has its own */
   f.plan->n_logits = 0;
   td_backend_submit(f.be, compiled, f.plan);
@@ -129,7 +133,8 @@ static void test_what_no_backend_of_this_kind_has_is_refused(void **state)
   td_op op = {.kind = TD_OP_LINEAR_SWIGLU};
   td_compiled *compiled;
   td_error err = {0};
-  assert_int_equal(be->ops->compile(be, &(td_program){.ops = &op, .n_ops = 1}, &compiled, &err), TD_ERR_UNSUPPORTED);
+  assert_int_equal(be->ops->compile(be, &(td_program){.ops = &op, .n_ops = 1}, &compiled, &err),
+                   TD_ERR_UNSUPPORTED);
   assert_non_null(strstr(err.message, "linear_swiglu"));
   be->ops->destroy(be);
 }
@@ -147,7 +152,9 @@ static void test_faults_are_a_backends_own(void **state)
     td_compiled *compiled;
     td_outcome out;
     td_error err = {0};
-    assert_int_equal(f[i].be->ops->compile(f[i].be, &(td_program){.ops = &op, .n_ops = 1, .n_unsampled = 1}, &compiled, &err), TD_OK);
+    assert_int_equal(f[i].be->ops->compile(f[i].be, &(td_program){.ops = &op, .n_ops = 1, .n_unsampled = 1},
+                                           &compiled, &err),
+                     TD_OK);
     for (int step = 1; step <= 3; step++) {
       td_backend_submit(f[i].be, compiled, f[i].plan);
       assert_int_equal(td_backend_wait(f[i].be, &out, &err), step == 2 ? TD_ERR_DEVICE : TD_OK);

@@ -1,0 +1,13 @@
+/* The section of test_ops about what is neither a product nor attention: norms, embedding, SwiGLU, made-up weights; against float64. */
+#ifndef TD_TESTS_GPU_OPS_POINTWISE_H
+#define TD_TESTS_GPU_OPS_POINTWISE_H
+
+#include <stdint.h>
+
+void test_rmsnorm(uint32_t n, uint32_t width);
+/* Made-up weights are the same bits everywhere. */
+void test_dummy(uint32_t vocab, uint32_t width);
+void test_embed(uint32_t n, uint32_t vocab, uint32_t width);
+void test_swiglu(uint32_t n, uint32_t width);
+
+#endif
