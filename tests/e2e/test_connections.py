@@ -67,8 +67,9 @@ def test_trusted_proxies_are_not_counted():
 
 
 def test_silent_bodies_are_cut():
-    """33 clients send bodies of 8 MiB but for the last byte at once and fall silent: together they use up http_bodies_bytes. A burst
-    buys no silence: they are cut after http_body_grace_ms and others are served again."""
+    """33 clients send bodies of 8 MiB but for the last byte at once and fall silent: they use up what one address may hold of
+    http_bodies_bytes, three quarters, which is 24 of them. A burst buys no silence: they are cut after http_body_grace_ms and
+    others are served again."""
     with Daemon("--http-body-grace-ms", int(2000 * SLOWNESS)) as d, contextlib.ExitStack() as stack:
         blob = b"x" * (BODY_BYTES - 1)
         for _ in range(33):
@@ -77,7 +78,7 @@ def test_silent_bodies_are_cut():
             with contextlib.suppress(OSError):  # the last of them is refused
                 s.sendall(blob)
         d.eventually(lambda: d.post("/v1/completions", SHORT).status_code == 200, 10, "others are served")
-        d.eventually(lambda: cut(d, "body_rate") >= 32, 10, "all are cut")
+        d.eventually(lambda: cut(d, "body_rate") >= 23, 10, "all that are held are cut")
         assert any("request silent" in line and "127.0.0.1" in line and "http_body_min_rate" in line
                    for line in lines(d, "cut a connection"))
 
