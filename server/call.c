@@ -8,6 +8,7 @@
 #include <sys/random.h>
 #include <time.h>
 
+#include "config/progress.h"
 #include "config/share.h"
 
 /* ---- for workers ---- */
@@ -126,6 +127,7 @@ static bool read_call(td_call *call)
     return false;
   }
   td_buf_deinit(&call->body);
+  td_progress_note(td_progress_here); /* parsing counts nothing: it is linear */
   const td_engine_info *info = call->info;
   td_request *r = &call->request;
   td_request_rules rules = {info->default_sampling, info->vocab,
@@ -141,6 +143,7 @@ static bool read_call(td_call *call)
       td_namespace_of(&call->server->namespace_secret, call->tenant->account, ok ? r->cache_salt : NULL);
   if (ok && r->messages)
     ok = td_messages_normalise((cJSON *)r->messages, &r->unknown, &call->error); /* the tree is ours */
+  td_progress_note(td_progress_here);
   if (ok && !atomic_load(&call->abandoned))
     ok = call->api->prepare(call, root);
   cJSON_Delete(root);

@@ -49,16 +49,12 @@ static bool engine_is_late(const td_server *s)
   return busy && now >= st.heartbeat_us && now - st.heartbeat_us >= step_stall_us(s, &st);
 }
 
-/* A large body takes its time, and must not look like a fault. */
-static bool workers_are_late(const td_server *s)
+/* A large body takes its time: only a job that makes no progress is stuck. */
+static bool workers_are_stuck(const td_server *s)
 {
-  uint64_t set_us = 1000 * (uint64_t)td_option(s->options, TD_LIMIT_HEALTH_STALL_MS);
-  if (!s->workers) /* the first requests may find none yet */
-    return false;
-  if (set_us > 0)
-    return td_workers_are_late(s->workers, set_us, 0);
-  return td_workers_are_late(s->workers, 1000 * (uint64_t)td_limit_max(TD_LIMIT_HEALTH_JOB_MS),
-                             (uint64_t)td_limit_max(TD_LIMIT_HEALTH_JOB_US_PER_KIB));
+  uint64_t set_ms = (uint64_t)td_option(s->options, TD_LIMIT_HEALTH_STALL_MS);
+  uint64_t stall_ms = set_ms > 0 ? set_ms : (uint64_t)td_limit_max(TD_LIMIT_HEALTH_LEAST_MS);
+  return s->workers && td_workers_are_stuck(s->workers, 1000 * stall_ms); /* the first requests may find none yet */
 }
 
 const char *td_server_trouble(const td_server *s)
@@ -69,7 +65,7 @@ const char *td_server_trouble(const td_server *s)
     return "engine: a step does not end";
   if (s->listener && !td_listener_healthy(s->listener)) /* a drain may have closed it: then it is not missed */
     return "listener: clients are not accepted";
-  return workers_are_late(s) ? "workers: a job does not end" : NULL;
+  return workers_are_stuck(s) ? "workers: a job is stuck" : NULL;
 }
 
 bool td_server_takes_work(td_engine_state state, td_api_error *e)

@@ -4,13 +4,15 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "config/progress.h"
 #include "config/share.h"
 
 typedef struct worker {
   td_workers *workers;
   pthread_t thread;
   td_job *job;                  /* being run */
-  uint64_t begun_us, counted_us; /* when; up to when its time is counted */
+  uint64_t counted_us; /* up to when its time is counted */
+  td_progress progress;
 } worker;
 
 struct td_workers {
@@ -111,7 +113,8 @@ static td_job *pick(td_workers *w)
 static void begin(td_workers *w, worker *t, td_job *job)
 {
   t->job = job;
-  t->begun_us = t->counted_us = now_us();
+  t->counted_us = now_us();
+  td_progress_note(&t->progress);
   job->work->n_large += is_large(job);
   w->n_running++;
 }
@@ -133,6 +136,7 @@ static void *worker_main(void *arg)
   worker *t = arg;
   td_workers *w = t->workers;
   td_job *job = NULL;
+  td_progress_here = &t->progress;
   pthread_mutex_lock(&w->lock);
   for (;;) {
     while (!w->stopping && !(job = pick(w)))
@@ -226,17 +230,17 @@ td_status td_workers_submit(td_workers *w, td_job *job, bool others, td_error *e
   return TD_OK;
 }
 
-bool td_workers_are_late(td_workers *w, uint64_t base_us, uint64_t us_per_kib)
+bool td_workers_are_stuck(td_workers *w, uint64_t stall_us)
 {
   uint64_t now = now_us();
-  bool late = false;
+  bool stuck = false;
   pthread_mutex_lock(&w->lock);
   for (uint32_t i = 0; i < w->n_threads; i++) {
-    const worker *t = &w->threads[i];
-    late |= t->job && now > t->begun_us + base_us + us_per_kib * (t->job->n_bytes / 1024);
+    worker *t = &w->threads[i];
+    stuck |= t->job && now > atomic_load(&t->progress.at_us) + stall_us;
   }
   pthread_mutex_unlock(&w->lock);
-  return late;
+  return stuck;
 }
 
 void td_workers_stop(td_workers *w)

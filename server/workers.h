@@ -2,7 +2,7 @@
  *
  * A bounded queue in, an unbounded one out (it can hold no more than went in); `done` runs on the loop
  * thread. libuv's own pool is not used: it is shared with DNS and files and is not bounded. A job that has
- * begun cannot be stopped, so what jobs do is bounded by limits.def.
+ * begun cannot be stopped, so what jobs do is bounded by limits.def, and one that makes no progress is seen.
  *
  * Each job is somebody's (td_work). The next is of whoever has used the least worker time among those that
  * wait; who comes back from idleness begins where service is now (start-time fair queuing: Goyal, Vin,
@@ -46,8 +46,8 @@ TD_MUST_CHECK td_status td_workers_create(uv_loop_t *loop, uint32_t n_threads, u
 /* [loop] TD_ERR_CAPACITY if the queue, or its share of it, is full. The job must live until done. others:
  * other people's jobs may come. */
 TD_MUST_CHECK td_status td_workers_submit(td_workers *w, td_job *job, bool others, td_error *err);
-/* [any] Has a job been running for longer than base_us + us_per_kib for its size? */
-bool td_workers_are_late(td_workers *w, uint64_t base_us, uint64_t us_per_kib);
+/* [any] Has a job made no progress (config/progress.h) for longer than that? */
+bool td_workers_are_stuck(td_workers *w, uint64_t stall_us);
 /* [loop] Waits for running jobs, calls done for all (run for none that had not begun), closes the loop
  * handle. The loop must run once more before td_workers_destroy. */
 void td_workers_stop(td_workers *w);

@@ -6,6 +6,7 @@
 
 #include "config/hash.h"
 #include "config/limits.h"
+#include "config/progress.h"
 #include "models/template/builtin.h"
 #include "models/template/chat_template.h"
 #include "models/template/value.h"
@@ -123,6 +124,7 @@ void td_render_pay(rendering *r, size_t n)
   if (n >= r->ops_left)
     td_render_fail(r, "rendering the chat takes more than %zu steps", r->in->max_ops);
   r->ops_left -= n;
+  td_progress_add(n);
 }
 
 void td_render_deeper(rendering *r)

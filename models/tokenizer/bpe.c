@@ -11,11 +11,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "config/progress.h"
+
 enum { SHORT_WORD = 40 };
 
 td_status td_id_sink_push(td_id_sink *sink, int32_t id)
 {
   td_ids *ids = sink->ids;
+  td_progress_add(1);
   if (sink->max_tokens && ids->n - sink->base >= sink->max_tokens)
     return td_fail(sink->err, TD_ERR_REQUEST, "text is longer than %zu tokens", sink->max_tokens);
   if (ids->n == ids->cap) {
@@ -130,6 +133,7 @@ static uint64_t heap_pop(heap *h)
 /* Looks up the merge of symbol i with its next and offers it to the heap. */
 static bool offer(const td_tokenizer *t, symbol *s, uint32_t i, heap *h)
 {
+  td_progress_add(1);
   s[i].rank = s[i].next == UINT32_MAX ? TD_NO_RANK : td_merges_rank(&t->merges, s[i].id, s[s[i].next].id);
   return s[i].rank == TD_NO_RANK || heap_push(h, s[i].rank, i);
 }

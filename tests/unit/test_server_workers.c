@@ -5,10 +5,13 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
+#include "config/progress.h"
+#include "server/server.h"
 #include "server/workers.h"
 
 enum { LARGE = TD_WORK_LARGE_BYTES + 1, JOBS = 64 };
@@ -194,22 +197,67 @@ static void test_queue_has_shares(void **state)
   assert_int_equal(n_done, 9);
 }
 
-static void test_late_jobs_are_seen(void **state)
+/* A job that counts what it does is never stuck, however long it takes; one that does not is. */
+static void count(td_job *base)
+{
+  for (int i = 0; i < 120; i++) {
+    td_progress_add(TD_PROGRESS_UNITS / 2);
+    td_progress_add(TD_PROGRESS_UNITS / 2);
+    usleep(5000);
+  }
+}
+
+static void test_stuck_jobs_are_seen(void **state)
 {
   world d;
   td_work a = {0};
   job j = {0};
   begin(&d, 2, 8);
-  assert_false(td_workers_are_late(d.w, 0, 0));
+  assert_false(td_workers_are_stuck(d.w, 0));
   assert_int_equal(submit(&d, &j, &a, 'a', 1 << 20, true), TD_OK);
   until_begun(1);
   usleep(30000);
-  assert_true(td_workers_are_late(d.w, 20000, 0));
-  assert_false(td_workers_are_late(d.w, 20000, 1000000)); /* 1024 KiB may take 1024 s more */
-  assert_false(td_workers_are_late(d.w, 1000000000, 0));
+  assert_true(td_workers_are_stuck(d.w, 20000));
+  assert_false(td_workers_are_stuck(d.w, 1000000000));
   open_gate(&j);
   until_done(&d, 1);
-  assert_false(td_workers_are_late(d.w, 0, 0));
+  assert_false(td_workers_are_stuck(d.w, 0));
+
+  td_job busy = {.run = count, .done = done, .work = &a, .n_bytes = 1 << 20};
+  td_error err;
+  assert_int_equal(td_workers_submit(d.w, &busy, false, &err), TD_OK);
+  for (int n = n_done; n_done == n;) {
+    assert_false(td_workers_are_stuck(d.w, 300000)); /* it takes 600 ms */
+    uv_run(&d.loop, UV_RUN_NOWAIT);
+    usleep(1000);
+  }
+  end(&d);
+}
+
+/* Health tells of it after health_stall_ms. */
+static void test_health_tells_of_a_stuck_job(void **state)
+{
+  static td_options options;
+  world d;
+  td_work a = {0};
+  job j = {0};
+  begin(&d, 2, 8);
+  td_server *s = calloc(1, sizeof *s);
+  assert_non_null(s);
+  td_options_init(&options);
+  options.limit[TD_LIMIT_HEALTH_STALL_MS] = 100;
+  s->options = &options;
+  s->workers = d.w;
+  s->engine_state = TD_ENGINE_LOADING;
+  assert_int_equal(submit(&d, &j, &a, 'a', 10, false), TD_OK);
+  until_begun(1);
+  assert_null(td_server_trouble(s));
+  usleep(150000);
+  assert_string_equal(td_server_trouble(s), "workers: a job is stuck");
+  open_gate(&j);
+  until_done(&d, 1);
+  assert_null(td_server_trouble(s));
+  free(s);
   end(&d);
 }
 
@@ -218,7 +266,8 @@ int main(void)
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_least_served_is_next),      cmocka_unit_test(test_past_use_is_forgotten),
       cmocka_unit_test(test_large_jobs_leave_a_worker), cmocka_unit_test(test_one_alone_has_all_workers),
-      cmocka_unit_test(test_queue_has_shares),          cmocka_unit_test(test_late_jobs_are_seen),
+      cmocka_unit_test(test_queue_has_shares),          cmocka_unit_test(test_stuck_jobs_are_seen),
+      cmocka_unit_test(test_health_tells_of_a_stuck_job),
   };
   return cmocka_run_group_tests_name("server workers", tests, NULL, NULL);
 }
