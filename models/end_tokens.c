@@ -24,8 +24,7 @@ static const char *const end_texts[] = {"<|im_end|>",
                                         "[EOT]",
                                         "[EOS]",
                                         "<|EOT|>",
-                                        "<\xEF\xBD\x9C"
-                                        "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>"};
+                                        "<\357\275\234end\342\226\201of\342\226\201sentence\357\275\234>"};
 
 td_status td_model_end_tokens(const td_tokenizer *t, td_model_desc *d, td_error *err)
 {

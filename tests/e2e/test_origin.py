@@ -54,7 +54,6 @@ def test_a_post_names_its_type(plain, path):
     refused(plain.raw("POST", path), 415, "unsupported_content_type")
 
 
-@pytest.mark.share
 def test_hosts(plain):
     port = plain.port
     for host in (f"127.0.0.1:{port}", "127.0.0.1", "10.0.0.1", f"[::1]:{port}", "localhost", f"LOCALHOST:{port}", "a.localhost"):
