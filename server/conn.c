@@ -378,6 +378,7 @@ static void on_head(td_conn *c)
   td_body_pace_begin(&c->pace, 0, c->body_ms, (uint64_t)option(c, TD_LIMIT_HTTP_BODY_GRACE_MS));
   take_request_id(c);
   if (td_router_admit(c, &e, &headers)) {
+    c->http.discard_body = h->method != TD_HTTP_POST; /* nobody reads it, so nobody may hold it */
     if (h->expect_continue) {
       td_buf_append_str(&c->out, "HTTP/1.1 100 Continue\r\n\r\n");
       mark_dirty(c);

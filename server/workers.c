@@ -144,6 +144,8 @@ static void *worker_main(void *arg)
     if (w->stopping)
       break;
     begin(w, t, job);
+    if (w->first) /* what stood behind this job may run now, and others may have looked before */
+      pthread_cond_signal(&w->more);
     pthread_mutex_unlock(&w->lock);
     job->run(job);
     pthread_mutex_lock(&w->lock);

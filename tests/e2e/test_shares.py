@@ -1,4 +1,5 @@
 """Keys, and addresses where no key is asked, share: nobody's requests are refused or held up by what another one holds."""
+import contextlib
 import json
 import random
 import socket
@@ -131,12 +132,12 @@ def test_worker_time_is_shared(two_keys):
         assert done == [200] * 8 and n_before <= 4, f"{n_before} of the 8 large ones were done before four small ones"
 
 
-def hold_body(d, n, headers="", source="127.0.0.1"):
+def hold_body(d, n, headers="", source="127.0.0.1", request="POST /v1/completions"):
     s = socket.socket()
     s.settimeout(60 * SLOWNESS)
     s.bind((source, 0))
     s.connect(("127.0.0.1", d.port))
-    s.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\n{headers}Content-Length: {n}\r\n\r\n".encode())
+    s.sendall(f"{request} HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\n{headers}Content-Length: {n}\r\n\r\n".encode())
     try:
         s.sendall(b" " * (n - 1))
     except OSError:
@@ -168,6 +169,19 @@ def test_held_bodies_refuse_nobody_else(two_keys, by):
             s.close()
         assert refused >= 6 - 1, "what is above the share"
         d.eventually(lambda: d.post("/v1/completions", SHORT, headers=OTHER).status_code == 200, 20, "room again")
+
+
+@pytest.mark.parametrize("request_line", ["GET /health", "OPTIONS /v1/completions", "HEAD /v1/models"])
+def test_bodies_that_nobody_reads_are_not_held(request_line):
+    body = 2 << 20
+    with Daemon("--http-bodies-bytes", 4 * body, "--http-body-bytes", body) as d, contextlib.ExitStack() as stack:
+        for _ in range(6):
+            stack.enter_context(hold_body(d, body, request=request_line))
+        for _ in range(3):
+            assert d.post("/v1/completions", SHORT).status_code == 200
+        with hold_body(d, body, request=request_line) as s: # whole, it is answered
+            s.sendall(b" ")
+            assert status_of(s.recv(65536)) in (200, 204)
 
 
 def test_one_body_may_take_all(tmp_path):

@@ -197,6 +197,27 @@ static void test_queue_has_shares(void **state)
   assert_int_equal(n_done, 9);
 }
 
+/* A small job behind large ones of its own runs on the worker that those must leave, as soon as it is first. */
+static void test_a_small_job_does_not_wait_for_large_ones(void **state)
+{
+  world d;
+  td_work a = {0};
+  job first = {0}, second = {0}, small = {0};
+  begin(&d, 2, 8);
+  assert_int_equal(submit(&d, &first, &a, 'L', LARGE, true), TD_OK);
+  until_begun(1);
+  assert_int_equal(submit(&d, &second, &a, 'M', LARGE, true), TD_OK);
+  assert_int_equal(submit(&d, &small, &a, 's', 10, true), TD_OK);
+  usleep(20000); /* the other worker has looked, and found the large one first */
+  open_gate(&first);
+  until_begun(3);
+  open_gate(&small);
+  until_done(&d, 2);
+  open_gate(&second);
+  until_done(&d, 3);
+  end(&d);
+}
+
 /* A job that counts what it does is never stuck, however long it takes; one that does not is. */
 static void count(td_job *base)
 {
@@ -266,7 +287,8 @@ int main(void)
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_least_served_is_next),      cmocka_unit_test(test_past_use_is_forgotten),
       cmocka_unit_test(test_large_jobs_leave_a_worker), cmocka_unit_test(test_one_alone_has_all_workers),
-      cmocka_unit_test(test_queue_has_shares),          cmocka_unit_test(test_stuck_jobs_are_seen),
+      cmocka_unit_test(test_queue_has_shares),          cmocka_unit_test(test_a_small_job_does_not_wait_for_large_ones),
+      cmocka_unit_test(test_stuck_jobs_are_seen),
       cmocka_unit_test(test_health_tells_of_a_stuck_job),
   };
   return cmocka_run_group_tests_name("server workers", tests, NULL, NULL);
