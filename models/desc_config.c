@@ -323,7 +323,6 @@ static td_status read_rope(const config_reader *r, const td_model_desc *d, td_ro
 
 /* ---- generation ---- */
 
-/* d NULL: they are only checked. */
 static td_status read_end_tokens(const config_reader *r, td_model_desc *d)
 {
   const cJSON *eos = td_json_get(r->config, "eos_token_id"), *one = cJSON_IsArray(eos) ? eos->child : eos;
@@ -335,8 +334,7 @@ static td_status read_end_tokens(const config_reader *r, td_model_desc *d)
     if (!cJSON_IsNumber(one) || one->valuedouble != floor(one->valuedouble) || one->valuedouble < 0 ||
         one->valuedouble > td_limits[TD_LIMIT_MODEL_VOCAB].max)
       return td_fail(r->err, TD_ERR_MODEL, "%s must be a token id or a list of them", source);
-    if (d)
-      TD_TRY(td_desc_add_eos(d, (uint64_t)one->valuedouble, source, r->err));
+    TD_TRY(td_desc_add_eos(d, (uint64_t)one->valuedouble, source, r->err));
   }
   return TD_OK;
 }

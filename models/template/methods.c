@@ -110,9 +110,9 @@ static value count(rendering *r, bound *b)
   int64_t n = 0;
   if (!byte_range(r, b, 1, &from, &to))
     return v_int(0);
+  pay_bytes(r, to - from);
   if (needle->n == 0)
     return v_int((int64_t)td_unicode_count(b->self.s->p + from, to - from) + 1);
-  pay_bytes(r, to - from);
   while (from < to) {
     const char *hit = memmem(b->self.s->p + from, to - from, needle->p, needle->n);
     if (!hit)

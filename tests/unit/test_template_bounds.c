@@ -256,6 +256,7 @@ static void looking_at_bytes_is_paid_for(void **state)
                                       "u[1:]|length",
                                       "u[-1]",
                                       "u.count('')",
+                                      "a.count('')",
                                       "a.count('a')",
                                       "a.count('b')",
                                       "u.startswith('b')",
