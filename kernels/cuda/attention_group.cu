@@ -1,6 +1,6 @@
 // KV groups: layers that agree in KV store, heads and window. One attention plan and one work list a step
 // serve all of a group's layers, and an op finds its group by the store and the window that it names; so a
-// second store, or layers with another window, leave the first as it is.
+// second store leaves the first as it is. A store has one window yet: no served model has two.
 #include "kernels/cuda/attention.cuh"
 
 #include <cstdlib>
