@@ -19,7 +19,7 @@
 #include "bench/commands.h"
 #include "bench/stage.h"
 #include "bench/tool.h"
-#include "config/log.h"
+#include "common/log.h"
 #include "kernels/attention/work_list.h"
 
 enum {

@@ -12,7 +12,7 @@
 #include <time.h>
 
 #include "bench/commands.h"
-#include "config/log.h"
+#include "common/log.h"
 #include "config/options.h"
 #include "engine/engine.h"
 

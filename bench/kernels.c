@@ -20,7 +20,7 @@
 #include "bench/random.h"
 #include "bench/stage.h"
 #include "bench/tool.h"
-#include "config/log.h"
+#include "common/log.h"
 
 enum { LIST_MAX = 32, PAGE_TOKENS = 16, COPIES_MAX = 64, QUEUE_MAX = 1000 };
 

@@ -11,8 +11,8 @@
 #include <stdint.h>
 
 #include "bench/random.h"
-#include "config/buf.h"
-#include "config/status.h"
+#include "common/buf.h"
+#include "common/status.h"
 
 typedef struct td_load_segment {
   uint64_t seed;

@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "config/buf.h"
+#include "common/buf.h"
 
 enum { TD_SSE_LINE_MAX = 1 << 20 };
 

@@ -4,7 +4,7 @@
 #define TD_BENCH_STAGE_H
 
 #include "bench/stats.h"
-#include "config/plan.h"
+#include "step/plan.h"
 #include "kernels/kernels.h"
 
 /* Of an option (bench/attention_policies.h); no such name ends the program. */

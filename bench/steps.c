@@ -17,7 +17,7 @@
 #include "bench/stage.h"
 #include "bench/tool.h"
 #include "config/limits.h"
-#include "config/log.h"
+#include "common/log.h"
 #include "models/model.h"
 
 enum { LIST_MAX = 32, WARM = 3, PAGE_TOKENS = 16, SPARE_TOKENS = 64, TURNS = 4 };

@@ -10,17 +10,18 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "common/clock.h"
+
 enum { BAR_CELLS = 24, QUIET_EVERY_S = 15 };
 
-static double clock_s(clockid_t id)
+double td_tool_now_s(void) { return 1e-9 * (double)td_clock_ns(); }
+
+double td_tool_cpu_s(void)
 {
   struct timespec t;
-  clock_gettime(id, &t);
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
   return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
-
-double td_tool_now_s(void) { return clock_s(CLOCK_MONOTONIC); }
-double td_tool_cpu_s(void) { return clock_s(CLOCK_PROCESS_CPUTIME_ID); }
 
 void td_tool_die(const char *fmt, ...)
 {

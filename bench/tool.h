@@ -8,7 +8,7 @@
 
 #include <cjson/cJSON.h>
 
-#include "config/status.h"
+#include "common/status.h"
 
 double td_tool_now_s(void); /* CLOCK_MONOTONIC */
 double td_tool_cpu_s(void); /* processor time of this process, all threads */

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/json.h"
+#include "common/json.h"
 #include "kernels/dummy.h"
 
 enum { TOKENS_MAX = 16777216, LINE_NODES = 1 << 20, PRIVATE_SEED = 0x70726976 };

@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "config/status.h"
+#include "common/status.h"
 
 typedef struct td_pace_point {
   double at_us, factor;

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "config/io.h"
+#include "common/io.h"
 #include "config/limits.h"
 #include "scheduler/cost_text.h"
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/utf8.h"
+#include "common/utf8.h"
 
 typedef struct string_option {
   const char *name, *def, *value_name, *help;

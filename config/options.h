@@ -8,8 +8,8 @@
 #define TD_CONFIG_OPTIONS_H
 
 #include "config/limits.h"
-#include "config/log.h"
-#include "config/status.h"
+#include "common/log.h"
+#include "common/status.h"
 
 enum { TD_OPTION_STRING_BYTES = 4096 };
 

@@ -17,8 +17,9 @@
 #include <string.h>
 #include <xxhash.h>
 
-#include "config/cache.h"
-#include "config/log.h"
+#include "common/cache.h"
+#include "common/clock.h"
+#include "common/log.h"
 #include "engine/trial.h"
 #include "scheduler/cost_fit.h"
 #include "scheduler/cost_text.h"
@@ -74,7 +75,7 @@ typedef struct calibration {
 
 static bool time_is_over(const calibration *c)
 {
-  return td_engine_now_us() - c->begin_us >= c->budget_us || atomic_load(&c->e->stop_asked);
+  return td_clock_us() - c->begin_us >= c->budget_us || atomic_load(&c->e->stop_asked);
 }
 
 /* ---- the cases ---- */
@@ -230,18 +231,18 @@ static bool is_heavy(const calibration *c, const trial_case *k)
 static td_status warm_up(calibration *c, td_error *err)
 {
   const trial_case *k = c->cases;
-  uint64_t begin_us = td_engine_now_us();
+  uint64_t begin_us = td_clock_us();
   double before_us = 0, us;
   while (!is_heavy(c, k))
     k++;
-  while (td_engine_now_us() - begin_us < c->budget_us / WARM_SHARE && !atomic_load(&c->e->stop_asked)) {
-    uint64_t window_us = td_engine_now_us();
+  while (td_clock_us() - begin_us < c->budget_us / WARM_SHARE && !atomic_load(&c->e->stop_asked)) {
+    uint64_t window_us = td_clock_us();
     uint32_t n_runs = 0;
     do {
       TD_TRY(run_case(c, k, &us, err));
       n_runs++;
-    } while (td_engine_now_us() - window_us < WARM_WINDOW_US && !atomic_load(&c->e->stop_asked));
-    double mean_us = (double)(td_engine_now_us() - window_us) / n_runs;
+    } while (td_clock_us() - window_us < WARM_WINDOW_US && !atomic_load(&c->e->stop_asked));
+    double mean_us = (double)(td_clock_us() - window_us) / n_runs;
     if (fabs(mean_us - before_us) <= WARM_AGREES * before_us)
       break;
     before_us = mean_us;
@@ -274,7 +275,7 @@ static bool wants_more(const trial_case *k)
 /* Too long for the time that is left; without a model, which is at first, for its share of all. */
 static bool is_dear(const calibration *c, const trial_case *k, const td_cost_model *m, uint32_t left_share)
 {
-  double left_us = (double)c->budget_us - (double)(td_engine_now_us() - c->begin_us);
+  double left_us = (double)c->budget_us - (double)(td_clock_us() - c->begin_us);
   if (m)
     return td_cost_step_us(m, &k->work) > left_us / left_share;
   return k->n_runs > 0 && k->n_runs * us_of(k) > (double)c->budget_us / BUDGET_SHARE;
@@ -435,7 +436,7 @@ static td_status fit(calibration *c, td_error *err)
   td_cost_sample samples[CASES_MAX];
   td_engine *e = c->e;
   uint32_t n = collect(c, samples);
-  double s = (double)(td_engine_now_us() - c->begin_us) / 1e6;
+  double s = (double)(td_clock_us() - c->begin_us) / 1e6;
   if (td_cost_fit(samples, n, &e->cost, err) != TD_OK || !td_cost_is_valid(&e->cost))
     return td_error_prefix(err, "step times");
   if (e->backend->weight_bytes > 0)
@@ -460,7 +461,7 @@ static td_status measure(calibration *c, td_error *err)
   uint32_t n_extremes = c->n_cases;
   if (n_extremes > 0 && !atomic_load(&c->e->stop_asked)) /* the weights may not be in memory yet */
     TD_TRY(run_case(c, &c->cases[0], &cold_us, err));
-  c->begin_us = td_engine_now_us(); /* calibrate_ms is for measuring, not for reading or for looking at what was kept */
+  c->begin_us = td_clock_us(); /* calibrate_ms is for measuring, not for reading or for looking at what was kept */
   TD_TRY(run_cases(c, 0, n_extremes, RUNS_WANTED, NULL, 1, err));
   uint32_t n = collect(c, samples);
   if (n == 0 || (n < FEWEST_CASES && n < n_extremes)) {
@@ -525,7 +526,7 @@ td_status td_engine_calibrate(td_engine *e, uint32_t page_tokens, uint32_t n_pag
   e->cost = none;
   *e->cost_path = '\0';
   c->e = e;
-  c->begin_us = td_engine_now_us();
+  c->begin_us = td_clock_us();
   c->budget_us = budget_us;
   c->max_rows = e->backend->max_rows;
   c->max_tokens = e->backend->max_tokens;

@@ -6,7 +6,8 @@
  * time has what serves everything. */
 #include "engine/internal.h"
 
-#include "config/log.h"
+#include "common/clock.h"
+#include "common/log.h"
 
 td_status td_engine_tune(td_engine *e, td_error *err)
 {
@@ -38,13 +39,13 @@ static void note_not_fused(td_engine_info *info, const char *reason)
 
 td_status td_engine_capture_steps(td_engine *e, td_error *err)
 {
-  uint64_t begin_us = td_engine_now_us(),
+  uint64_t begin_us = td_clock_us(),
            budget_us = (uint64_t)td_option(&e->options, TD_LIMIT_RECORD_MS) * 1000;
   uint32_t n_forms = 0, n_fused = 0, n_rows = e->backend->max_rows;
   td_capture c;
   if (!e->backend->ops->capture || budget_us == 0)
     return TD_OK;
-  for (; n_rows > 0 && td_engine_now_us() - begin_us < budget_us; n_rows = next_smaller(n_rows)) {
+  for (; n_rows > 0 && td_clock_us() - begin_us < budget_us; n_rows = next_smaller(n_rows)) {
     TD_TRY(e->backend->ops->capture(e->backend, e->compiled, n_rows, &c, err));
     n_forms += c.n_forms;
     for (uint32_t i = 0; i < c.n_forms; i++)
@@ -56,7 +57,7 @@ td_status td_engine_capture_steps(td_engine *e, td_error *err)
   if (n_rows > 0)
     td_warn("record_ms is over: steps of fewer than %u requests run padded", n_rows);
   td_info("captured %u decode steps in %.2f s, %u of them fused", n_forms,
-          (double)(td_engine_now_us() - begin_us) / 1e6, n_fused);
+          (double)(td_clock_us() - begin_us) / 1e6, n_fused);
   for (uint32_t i = 0; i < e->info.n_not_fused; i++)
     td_info("%u captured steps are not fused: %s", e->info.not_fused[i].n_steps, e->info.not_fused[i].reason);
   return TD_OK;

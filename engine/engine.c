@@ -5,17 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "config/log.h"
-
-uint64_t td_engine_now_us(void)
-{
-  struct timespec ts;
-  clock_gettime(CLOCK_MONOTONIC, &ts);
-  return (uint64_t)ts.tv_sec * 1000000 + (uint64_t)ts.tv_nsec / 1000;
-}
+#include "common/clock.h"
+#include "common/log.h"
 
 td_status td_engine_create(const td_options *options, td_engine **out, td_error *err)
 {
@@ -27,7 +20,7 @@ td_status td_engine_create(const td_options *options, td_engine **out, td_error 
   e->wake_fd = -1;
   atomic_init(&e->state, TD_ENGINE_LOADING);
   pthread_mutex_init(&e->stats_lock, NULL);
-  atomic_init(&e->heartbeat_us, td_engine_now_us());
+  atomic_init(&e->heartbeat_us, td_clock_us());
   td_status st = td_engine_requests_init(e, err);
   if (st == TD_OK) {
     e->wake_fd = eventfd(0, EFD_CLOEXEC);

@@ -14,11 +14,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "config/buf.h"
-#include "config/json.h"
+#include "common/buf.h"
+#include "common/json.h"
 #include "config/options.h"
-#include "config/sampling.h"
-#include "config/status.h"
+#include "step/sampling.h"
+#include "common/status.h"
 
 typedef struct td_engine td_engine;
 

@@ -18,7 +18,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "config/cache.h"
+#include "common/cache.h"
 #include "engine/engine.h"
 #include "engine/ring.h"
 #include "engine/step_log.h"
@@ -149,7 +149,6 @@ struct td_engine {
   td_step_log step_log;
 };
 
-uint64_t td_engine_now_us(void);
 
 /* load.c; engine thread. On failure what was made stays in *e for td_engine_destroy. */
 TD_MUST_CHECK td_status td_engine_load(td_engine *e, td_error *err);

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "config/limits.h"
-#include "config/log.h"
+#include "common/log.h"
 #include "engine/internal.h"
 #include "scheduler/cost_text.h"
 

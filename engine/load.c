@@ -10,9 +10,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "config/checked.h"
-#include "config/hash.h"
-#include "config/log.h"
+#include "common/checked.h"
+#include "common/clock.h"
+#include "common/hash.h"
+#include "common/log.h"
 
 /* A start with KV for less than one request of so many tokens is refused. */
 enum { MIN_KV_TOKENS = 1024 };
@@ -216,7 +217,7 @@ typedef struct progress {
 static void log_progress(void *arg, double share)
 {
   progress *p = arg;
-  uint64_t now = td_engine_now_us();
+  uint64_t now = td_clock_us();
   if (now - p->last_us < 1000000)
     return;
   p->last_us = now;
@@ -226,14 +227,14 @@ static void log_progress(void *arg, double share)
 
 static td_status load_weights(td_engine *e, const memory_plan *mp, td_error *err)
 {
-  uint64_t now = td_engine_now_us();
+  uint64_t now = td_clock_us();
   progress p = {now, now, weight_bytes(e)};
   if (is_dummy(e))
     return td_model_make_up(&e->desc, e->backend, (uint64_t)td_option(&e->options, TD_LIMIT_DUMMY_SEED), mp->step_tokens,
                             mp->max_running, log_progress, &p, &e->model, err);
   p.bytes = td_model_files_bytes(e->files);
   TD_TRY(td_model_load(e->files, &e->desc, e->backend, mp->step_tokens, mp->max_running, log_progress, &p, &e->model, err));
-  double s = (double)(td_engine_now_us() - p.begin_us) / 1e6;
+  double s = (double)(td_clock_us() - p.begin_us) / 1e6;
   if (e->backend->weight_bytes > 0)
     td_info("weights: %.2f GB in %.2f s, %.1f GB/s", (double)p.bytes / 1e9, s, (double)p.bytes / 1e9 / s);
   td_model_files_close_descriptors(e->files);
@@ -387,7 +388,7 @@ static td_status load_text(td_engine *e, td_error *err)
 
 td_status td_engine_load(td_engine *e, td_error *err)
 {
-  uint64_t begin_us = td_engine_now_us();
+  uint64_t begin_us = td_clock_us();
   memory_plan mp = {0};
   td_status st = open_model(e, err);
   if (st == TD_OK)
@@ -417,6 +418,6 @@ td_status td_engine_load(td_engine *e, td_error *err)
   TD_TRY(make_scheduler(e, &mp, err));
   td_info("%s: %s, %.1f M parameters, context %u, backend %s, ready in %.2f s", e->info.model_name, e->info.arch,
           (double)e->info.parameters / 1e6, e->info.max_context_tokens, e->info.backend,
-          (double)(td_engine_now_us() - begin_us) / 1e6);
+          (double)(td_clock_us() - begin_us) / 1e6);
   return TD_OK;
 }

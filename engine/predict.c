@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/clock.h"
+
 const double td_step_error_borders[TD_STEP_ERROR_BORDERS] = {0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2};
 
 /* A promise further away than this says nothing: clients have given up by then. */
@@ -58,7 +60,7 @@ void td_engine_note_forecast(td_engine *e, const td_sched_forecast *f)
 uint64_t td_engine_retry_after_us(td_engine *e, uint32_t n_prompt)
 {
   td_engine_stats st;
-  uint64_t now_us = td_engine_now_us(), cap = (uint64_t)td_option(&e->options, TD_LIMIT_QUEUE_TOKENS);
+  uint64_t now_us = td_clock_us(), cap = (uint64_t)td_option(&e->options, TD_LIMIT_QUEUE_TOKENS);
   td_engine_get_stats(e, &st);
   if (st.queue_delay_us <= 0)
     return 0;

@@ -10,7 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "config/log.h"
+#include "common/clock.h"
+#include "common/log.h"
 #include "config/share.h"
 
 enum { NO_SLOT = UINT32_MAX };
@@ -117,7 +118,7 @@ td_status td_engine_submit(td_engine *e, const td_engine_request *r, td_ticket *
   e->n_queued_tokens += r->n_prompt;
   if (e->account_tokens)
     e->account_tokens[r->account] += r->n_prompt;
-  s->submit_us = td_engine_now_us();
+  s->submit_us = td_clock_us();
   s->request = *r;
   s->error = NULL;
   atomic_store(&s->n_generated, 0);

@@ -10,6 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/clock.h"
+
 /* wait_us: how long whoever came now would wait. */
 static void take_submit(td_engine *e, uint32_t slot, uint32_t generation, double wait_us)
 {
@@ -29,7 +31,7 @@ static void take_submit(td_engine *e, uint32_t slot, uint32_t generation, double
   s->n_new = 0;
   atomic_store(&s->predicted_queue_us, e->has_cost ? (uint64_t)wait_us : UINT64_MAX);
   e->backend->ops->set_sampling(e->backend, slot, &s->request.sampling);
-  if (td_sched_submit(e->sched, slot, &r, td_engine_now_us(), NULL) != TD_OK) {
+  if (td_sched_submit(e->sched, slot, &r, td_clock_us(), NULL) != TD_OK) {
     /* td_engine_submit has refused what can never fit, so this is a disagreement of ours, not the client's */
     s->error = "the scheduler refused the request";
     td_engine_end_slot(e, slot, TD_FINISH_ERROR);
@@ -149,7 +151,7 @@ static void submit_step(td_engine *e, const td_plan *plan, double predicted_us)
 static void commit_and_publish(td_engine *e)
 {
   const td_plan *plan = e->plan;
-  uint64_t now_us = td_engine_now_us();
+  uint64_t now_us = td_clock_us();
   uint32_t n_finished;
   judge_tokens(e);
   for (uint32_t i = 0; i < plan->n_logits; i++) {
@@ -262,7 +264,7 @@ static void wait_for_work(td_engine *e)
 static bool plan_step(td_engine *e)
 {
   bool commands = drain_inbox(e);
-  uint64_t now_us = td_engine_now_us();
+  uint64_t now_us = td_clock_us();
   atomic_store(&e->heartbeat_us, now_us);
   e->times.plan_begin_us = now_us;
   if (end_late_requests(e, now_us)) {
@@ -279,9 +281,9 @@ static bool plan_step(td_engine *e)
     return false;
   }
   e->times.predicted_us = td_sched_predict_us(e->sched, e->plan);
-  e->times.plan_end_us = td_engine_now_us();
+  e->times.plan_end_us = td_clock_us();
   submit_step(e, e->plan, e->times.predicted_us);
-  e->times.queued_us = td_engine_now_us();
+  e->times.queued_us = td_clock_us();
   return true;
 }
 
@@ -291,15 +293,15 @@ static bool plan_step_ahead(td_engine *e)
 {
   if (e->backend->pipeline_depth < 2 || !td_ring_is_empty(&e->inbox) || atomic_load(&e->stop_asked))
     return false;
-  e->next_times.plan_begin_us = td_engine_now_us();
+  e->next_times.plan_begin_us = td_clock_us();
   if (td_sched_next_expiry_us(e->sched) < e->next_times.plan_begin_us) /* who is late leaves between steps */
     return false;
   if (!td_sched_plan_ahead(e->sched, e->plan, e->next))
     return false;
   e->next_times.predicted_us = td_sched_predict_us(e->sched, e->next);
-  e->next_times.plan_end_us = td_engine_now_us();
+  e->next_times.plan_end_us = td_clock_us();
   submit_step(e, e->next, e->next_times.predicted_us);
-  e->next_times.queued_us = td_engine_now_us();
+  e->next_times.queued_us = td_clock_us();
   return true;
 }
 
@@ -307,9 +309,9 @@ static bool plan_step_ahead(td_engine *e)
 static td_status end_step(td_engine *e, uint64_t *last_end_us, td_error *err)
 {
   TD_TRY(td_backend_wait(e->backend, &e->outcome, err));
-  e->times.ended_us = td_engine_now_us();
+  e->times.ended_us = td_clock_us();
   commit_and_publish(e);
-  uint64_t end_us = td_engine_now_us();
+  uint64_t end_us = td_clock_us();
   uint64_t begin_us = *last_end_us > e->times.plan_begin_us ? *last_end_us : e->times.plan_begin_us;
   e->times.since_us = *last_end_us > 0 ? *last_end_us : begin_us;
   *last_end_us = end_us;

@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "config/log.h"
+#include "common/log.h"
 
 enum { TRACE_BUFFER_BYTES = 1 << 20, HOST_LANE = 1, DEVICE_LANE = 2 };
 

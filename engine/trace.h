@@ -5,8 +5,8 @@
 
 #include <stdint.h>
 
-#include "config/plan.h"
-#include "config/status.h"
+#include "step/plan.h"
+#include "common/status.h"
 
 typedef struct td_trace td_trace;
 typedef struct td_engine_step_times td_engine_step_times;

@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#include "common/clock.h"
+
 /* Pages in use lie scattered after a while; the same in every start. */
 static void scatter(int32_t *pages, uint32_t n)
 {
@@ -102,24 +104,24 @@ static td_status wait(td_trial *t, td_error *err)
 td_status td_trial_run(td_trial *t, double *us, td_error *err)
 {
   td_plan *p = t->plan;
-  uint64_t begin_us = td_engine_now_us();
+  uint64_t begin_us = td_clock_us();
   submit(t);
   if (t->e->backend->pipeline_depth > 1 && p->n_decode_rows == p->n_rows) {
     for (uint32_t i = 0; i < p->n_rows; i++)
       p->token_ids[p->rows[i].q_start] = -1 - (int32_t)i; /* what the step before sampled */
     submit(t);
     TD_TRY(wait(t, err));
-    begin_us = td_engine_now_us();
+    begin_us = td_clock_us();
     submit(t);
     TD_TRY(wait(t, err));
-    *us = (double)(td_engine_now_us() - begin_us);
+    *us = (double)(td_clock_us() - begin_us);
     td_status st = wait(t, err);
     for (uint32_t i = 0; i < p->n_rows; i++)
       p->token_ids[p->rows[i].q_start] = (int32_t)(i % t->e->desc.vocab);
     return st;
   }
   TD_TRY(wait(t, err));
-  *us = (double)(td_engine_now_us() - begin_us);
+  *us = (double)(td_clock_us() - begin_us);
   return TD_OK;
 }
 

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "config/log.h"
+#include "common/log.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/fault.h"
 #ifdef TD_HAVE_CUDA

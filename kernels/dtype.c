@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "config/checked.h"
+#include "common/checked.h"
 
 const td_dtype_info td_dtypes[TD_DTYPE_COUNT] = {
     [TD_F32] = {"F32", 1, 4},      [TD_F16] = {"F16", 1, 2},      [TD_BF16] = {"BF16", 1, 2},

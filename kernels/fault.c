@@ -5,7 +5,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "config/log.h"
+#include "common/log.h"
 
 void td_fault_stall(void) { nanosleep(&(struct timespec){.tv_sec = TD_FAULT_STALL_S}, NULL); }
 

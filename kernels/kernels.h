@@ -21,9 +21,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "config/plan.h"
-#include "config/sampling.h"
-#include "config/status.h"
+#include "step/plan.h"
+#include "step/sampling.h"
+#include "common/status.h"
 #include "kernels/dtype.h"
 #include "kernels/program.h"
 

@@ -16,9 +16,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "config/buf.h"
-#include "config/plan.h"
-#include "config/status.h"
+#include "common/buf.h"
+#include "step/plan.h"
+#include "common/status.h"
 
 /* Device memory. Only the backend that made it may look at addr; 0 is "none". */
 typedef struct td_devptr {

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/io.h"
+#include "common/io.h"
 
 /* Queued and not yet taken: a few pieces for each thread. */
 #define QUEUED_BYTES_MAX ((uint64_t)256 << 20)

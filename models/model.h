@@ -3,8 +3,8 @@
 #ifndef TD_MODELS_MODEL_H
 #define TD_MODELS_MODEL_H
 
-#include "config/plan.h"
-#include "config/status.h"
+#include "step/plan.h"
+#include "common/status.h"
 #include "kernels/kernels.h"
 #include "models/model_desc.h"
 #include "models/weights/weights.h"

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "config/status.h"
+#include "common/status.h"
 #include "kernels/kernels.h"
 #include "models/weights/weights.h"
 

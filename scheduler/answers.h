@@ -14,7 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "config/status.h"
+#include "common/status.h"
 
 enum { TD_ANSWER_BINS = 96 }; /* four an octave: up to 16M tokens, the longest context */
 

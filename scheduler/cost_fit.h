@@ -6,7 +6,7 @@
 #ifndef TD_SCHEDULER_COST_FIT_H
 #define TD_SCHEDULER_COST_FIT_H
 
-#include "config/status.h"
+#include "common/status.h"
 #include "scheduler/cost_model.h"
 
 enum { TD_COST_SAMPLES_MAX = 256 };

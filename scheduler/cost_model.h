@@ -23,7 +23,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "config/plan.h"
+#include "step/plan.h"
 
 /* What is in a step, as far as its time depends on it. */
 typedef struct td_step_work {

@@ -6,8 +6,8 @@
 #ifndef TD_SCHEDULER_COST_TEXT_H
 #define TD_SCHEDULER_COST_TEXT_H
 
-#include "config/buf.h"
-#include "config/status.h"
+#include "common/buf.h"
+#include "common/status.h"
 #include "scheduler/cost_model.h"
 
 enum { TD_COST_IDENTITY_BYTES = 1024, TD_COST_TEXT_BYTES = 16384 };

@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "config/status.h"
+#include "common/status.h"
 #include "scheduler/order.h"
 
 typedef struct td_deadline {

@@ -16,7 +16,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "config/status.h"
+#include "common/status.h"
 #include "scheduler/request_table.h"
 
 enum { TD_ORDER_ACCOUNTS = 2048 }; /* ids beyond share them; the server has 1025 keys at most, none included */

@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "config/status.h"
+#include "common/status.h"
 
 typedef struct td_page_pool {
   uint32_t n_pages;

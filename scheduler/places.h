@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "config/status.h"
+#include "common/status.h"
 
 enum { TD_PLACES_KEPT_SHARE = 8 }; /* one part in so many, one place at least, and never all */
 

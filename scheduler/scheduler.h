@@ -15,8 +15,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "config/plan.h"
-#include "config/status.h"
+#include "step/plan.h"
+#include "common/status.h"
 
 typedef struct td_sched td_sched;
 

@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <sys/socket.h>
 
-#include "config/status.h"
+#include "common/status.h"
 
 enum { TD_ADDRESS_BYTES = 16, TD_ADDRESS_TEXT_BYTES = 64 };
 

@@ -4,8 +4,8 @@
 
 #include <stdbool.h>
 
-#include "config/buf.h"
-#include "config/status.h"
+#include "common/buf.h"
+#include "common/status.h"
 
 typedef struct td_api_error {
   int status;        /* HTTP */

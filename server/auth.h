@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "config/status.h"
+#include "common/status.h"
 
 enum { TD_AUTH_KEY_BYTES = 256 };
 

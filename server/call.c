@@ -8,7 +8,7 @@
 #include <sys/random.h>
 #include <time.h>
 
-#include "config/progress.h"
+#include "common/progress.h"
 #include "config/share.h"
 
 /* ---- for workers ---- */

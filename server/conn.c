@@ -7,6 +7,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "common/clock.h"
 #include "config/share.h"
 #include "server/call.h"
 #include "server/origin.h"
@@ -267,7 +268,7 @@ static void answer_end(td_conn *c)
 {
   td_debug("%s %s %d %.1f ms id=%s", c->http.head.method_name ? c->http.head.method_name : "-",
            c->http.head.path ? c->http.head.path : "-", c->status,
-           (double)(td_server_now_us() - c->arrival_us) / 1e3, c->request_id);
+           (double)(td_clock_us() - c->arrival_us) / 1e3, c->request_id);
   uncount_body(c);
   td_http_reset(&c->http);
   free(c->early);
@@ -456,7 +457,7 @@ static void step(td_conn *c, const char *data, size_t n, size_t *used)
   if (!td_http_started(&c->http)) {
     c->request_id[0] = '\0'; /* the one before has it until then: its answer may still be on the way */
     c->first_byte_ms = now_ms(c);
-    c->arrival_us = td_server_now_us();
+    c->arrival_us = td_clock_us();
   }
   switch (td_http_feed(&c->http, data, n, used)) {
   case TD_HTTP_MORE: (void)count_body(c); break;

@@ -10,7 +10,7 @@
 
 #include <stddef.h>
 
-#include "config/json.h"
+#include "common/json.h"
 #include "config/limits.h"
 #include "server/api_error.h"
 #include "server/unknown.h"

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "common/clock.h"
 #include "server/call.h"
 
 enum { POLL_BATCH = 64, CHUNK_TOKENS = 512 };
@@ -122,7 +123,7 @@ static td_status submit_all(td_call *call, td_error *err)
   call->generating = true;
   td_sampling sampling = td_request_sampling(&call->request);
   if (!call->request.has_seed && getrandom(&sampling.seed, sizeof sampling.seed, GRND_NONBLOCK) < 0)
-    sampling.seed = td_server_now_us();
+    sampling.seed = td_clock_us();
   for (uint32_t i = 0; i < call->n_choices; i++)
     TD_TRY(submit_choice(&call->choices[i], sampling, err));
   return TD_OK;

@@ -5,7 +5,7 @@
 #include <strings.h>
 
 #include "config/limits.h"
-#include "config/status.h"
+#include "common/status.h"
 
 enum { STAGE_HEAD, STAGE_BODY, STAGE_DONE, STAGE_ERROR };
 

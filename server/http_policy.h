@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "config/buf.h"
+#include "common/buf.h"
 
 typedef enum td_http_method {
   TD_HTTP_GET,

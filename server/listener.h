@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <uv.h>
 
-#include "config/status.h"
+#include "common/status.h"
 
 typedef struct td_listener td_listener;
 struct td_server;

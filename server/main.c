@@ -1,7 +1,7 @@
 /* tandemd: reads the options and runs the server. */
 #include <stdio.h>
 
-#include "config/log.h"
+#include "common/log.h"
 #include "config/options.h"
 #include "server/server.h"
 

@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-#include "config/buf.h"
+#include "common/buf.h"
 #include "engine/engine.h"
 
 enum { TD_HISTOGRAM_BORDERS_MAX = 24 };

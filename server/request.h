@@ -5,8 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "config/json.h"
-#include "config/sampling.h"
+#include "common/json.h"
+#include "step/sampling.h"
 #include "server/api_error.h"
 #include "server/fields.h"
 #include "server/stop_filter.h"

@@ -8,9 +8,9 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/resource.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "common/clock.h"
 #include "server/call.h"
 #include "server/notify.h"
 #include "server/origin.h"
@@ -19,13 +19,6 @@
 enum { SWEEP_MS = 100, END_FLUSH_MS = 1000 };
 /* Descriptors that are not connections: model files, epoll, sockets, logs. */
 enum { SPARE_DESCRIPTORS = 64 };
-
-uint64_t td_server_now_us(void)
-{
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / 1000u;
-}
 
 /* How long a step may take: as the operator says, or by the longest that was ever predicted. */
 static uint64_t step_stall_us(const td_server *s, const td_engine_stats *st)
@@ -44,7 +37,7 @@ static bool engine_is_late(const td_server *s)
 {
   td_engine_stats st;
   td_engine_get_stats(s->engine, &st);
-  uint64_t now = td_server_now_us();
+  uint64_t now = td_clock_us();
   bool busy = st.in_step || st.n_running > 0 || st.n_waiting > 0;
   return busy && now >= st.heartbeat_us && now - st.heartbeat_us >= step_stall_us(s, &st);
 }

@@ -76,7 +76,7 @@ typedef struct td_server {
   char read_buffer[TD_READ_BUFFER_BYTES];
 } td_server;
 
-/* Runs until told to stop; returns the exit code of config/status.h. */
+/* Runs until told to stop; returns the exit code of common/status.h. */
 int td_server_run(const td_options *options);
 /* Only loads the model; for --check. */
 int td_server_check(const td_options *options);
@@ -90,6 +90,5 @@ bool td_server_takes_work(td_engine_state state, td_api_error *e);
 /* Of a 429: when a request with such a prompt would find room, as far as that is known. */
 void td_server_set_retry_after(td_server *s, td_api_error *e, uint32_t n_prompt);
 /* CLOCK_MONOTONIC, as the engine's times. */
-uint64_t td_server_now_us(void);
 
 #endif

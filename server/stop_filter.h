@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "config/buf.h"
+#include "common/buf.h"
 
 enum { TD_STOPS_MAX = 16 };
 

@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "config/status.h"
+#include "common/status.h"
 #include "server/address.h"
 #include "server/api_error.h"
 #include "server/workers.h"

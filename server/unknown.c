@@ -4,7 +4,7 @@
 #include <ctype.h>
 #include <string.h>
 
-#include "config/log.h"
+#include "common/log.h"
 
 #define BETWEEN ", "
 #define MORE "..."

@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "config/buf.h"
+#include "common/buf.h"
 
 enum { TD_UNKNOWN_BYTES = 256, TD_UNKNOWN_NAME_BYTES = 64, TD_UNKNOWN_LOGGED = 64 };
 

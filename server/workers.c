@@ -4,7 +4,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "config/progress.h"
+#include "common/clock.h"
+#include "common/progress.h"
 #include "config/share.h"
 
 typedef struct worker {
@@ -28,7 +29,6 @@ struct td_workers {
   uv_async_t wake;
 };
 
-static uint64_t now_us(void) { return uv_hrtime() / 1000; }
 
 static bool is_large(const td_job *job) { return job->n_bytes > TD_WORK_LARGE_BYTES; }
 
@@ -75,7 +75,7 @@ static td_job *pop(td_workers *w, td_work *work, td_work *before)
 /* Charges running jobs for their time so far. */
 static void charge(td_workers *w)
 {
-  uint64_t now = now_us();
+  uint64_t now = td_clock_us();
   for (uint32_t i = 0; i < w->n_threads; i++) {
     worker *t = &w->threads[i];
     if (!t->job)
@@ -113,7 +113,7 @@ static td_job *pick(td_workers *w)
 static void begin(td_workers *w, worker *t, td_job *job)
 {
   t->job = job;
-  t->counted_us = now_us();
+  t->counted_us = td_clock_us();
   td_progress_note(&t->progress);
   job->work->n_large += is_large(job);
   w->n_running++;
@@ -234,7 +234,7 @@ td_status td_workers_submit(td_workers *w, td_job *job, bool others, td_error *e
 
 bool td_workers_are_stuck(td_workers *w, uint64_t stall_us)
 {
-  uint64_t now = now_us();
+  uint64_t now = td_clock_us();
   bool stuck = false;
   pthread_mutex_lock(&w->lock);
   for (uint32_t i = 0; i < w->n_threads; i++) {

@@ -15,7 +15,7 @@
 #include <stdint.h>
 #include <uv.h>
 
-#include "config/status.h"
+#include "common/status.h"
 
 /* A job over so many bytes may take longer than others can wait for. */
 enum { TD_WORK_LARGE_BYTES = 65536 };
@@ -46,7 +46,7 @@ TD_MUST_CHECK td_status td_workers_create(uv_loop_t *loop, uint32_t n_threads, u
 /* [loop] TD_ERR_CAPACITY if the queue, or its share of it, is full. The job must live until done. others:
  * other people's jobs may come. */
 TD_MUST_CHECK td_status td_workers_submit(td_workers *w, td_job *job, bool others, td_error *err);
-/* [any] Has a job made no progress (config/progress.h) for longer than that? */
+/* [any] Has a job made no progress (common/progress.h) for longer than that? */
 bool td_workers_are_stuck(td_workers *w, uint64_t stall_us);
 /* [loop] Waits for running jobs, calls done for all (run for none that had not begun), closes the loop
  * handle. The loop must run once more before td_workers_destroy. */

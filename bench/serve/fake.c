@@ -15,7 +15,7 @@
 
 #include "bench/commands.h"
 #include "bench/tool.h"
-#include "config/buf.h"
+#include "common/buf.h"
 
 enum { READ_BYTES = 1 << 16 };
 

@@ -11,8 +11,8 @@
 #include <stdint.h>
 #include <uv.h>
 
-#include "config/buf.h"
-#include "config/status.h"
+#include "common/buf.h"
+#include "common/status.h"
 
 typedef struct td_http td_http;
 typedef struct td_exchange td_exchange;

@@ -16,7 +16,7 @@
 
 #include <stdint.h>
 
-#include "config/plan.h"
+#include "step/plan.h"
 
 enum {
   TD_ATTENTION_TILE_ROWS_MAX = 128, /* query rows (members x heads of a GQA group) of a shared-prefix group */

@@ -4,9 +4,9 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "config/checked.h"
+#include "common/checked.h"
 #include "config/limits.h"
-#include "config/log.h"
+#include "common/log.h"
 #include "kernels/cpu/host_memory.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/dummy.h"

@@ -1,7 +1,7 @@
 /* Attention: splits the plan's rows into items (a few query tokens, heads of one kv head) for the threads. A single
  * long decode is split further, by segments of keys; their partials are merged in the order in which an unsplit item
  * would have met them, so the split changes no bit. */
-#include "config/checked.h"
+#include "common/checked.h"
 #include "kernels/cpu/cpu.h"
 
 typedef struct attention_job {

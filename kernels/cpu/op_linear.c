@@ -1,7 +1,7 @@
 /* Products: which loop runs, and how output features are split over the threads. Neither changes a bit. */
 #include <string.h>
 
-#include "config/checked.h"
+#include "common/checked.h"
 #include "kernels/cpu/cpu.h"
 
 enum {

@@ -9,7 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
+
+#include "common/clock.h"
 
 enum { SPIN_US = 60, SPINS_BEFORE_YIELD = 500, TASK_BITS = 20, TASK_MASK = (1 << TASK_BITS) - 1 };
 
@@ -43,13 +44,6 @@ static inline void relax(void)
 #endif
 }
 
-static uint64_t now_us(void)
-{
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
-}
-
 static bool has_task(uint64_t ticket) { return (ticket & TASK_MASK) < (ticket >> TASK_BITS & TASK_MASK); }
 
 /* Runs tasks of the current job while there are any. */
@@ -70,14 +64,14 @@ static bool called(td_pool *p) { return has_task(atomic_load(&p->ticket)) || ato
 /* True when there is something to do, false after SPIN_US of nothing. */
 static bool spin(td_pool *p)
 {
-  uint64_t end = now_us() + SPIN_US;
+  uint64_t end = td_clock_us() + SPIN_US;
   do {
     for (int i = 0; i < 32; i++) {
       if (called(p))
         return true;
       relax();
     }
-  } while (now_us() < end);
+  } while (td_clock_us() < end);
   return false;
 }
 

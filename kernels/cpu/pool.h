@@ -10,7 +10,7 @@
 
 #include <stdint.h>
 
-#include "config/status.h"
+#include "common/status.h"
 
 typedef struct td_pool td_pool;
 /* thread: 0 (the caller) .. n_threads - 1 */

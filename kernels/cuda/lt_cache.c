@@ -15,8 +15,8 @@
 #include <string.h>
 #include <xxhash.h>
 
-#include "config/buf.h"
-#include "config/cache.h"
+#include "common/buf.h"
+#include "common/cache.h"
 #include "config/limits.h"
 
 #define HEADER "tandem-products 1\n"

@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "config/status.h"
+#include "common/status.h"
 
 enum { TD_LT_ALGO_WORDS = 8 };
 

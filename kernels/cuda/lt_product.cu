@@ -12,7 +12,7 @@
 #include <new>
 
 extern "C" {
-#include "config/log.h"
+#include "common/log.h"
 }
 
 static bool ok(cublasStatus_t s) { return s == CUBLAS_STATUS_SUCCESS; }

@@ -16,8 +16,8 @@
 #include "kernels/dummy.h"
 
 extern "C" {
-#include "config/cache.h"
-#include "config/log.h"
+#include "common/cache.h"
+#include "common/log.h"
 }
 
 enum { WARM_LAUNCHES = 3, LAUNCHES_MAX = 100, ROUNDS = 2, ROUND_US = 300, STEP_RUNS = 3 };

@@ -11,8 +11,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "config/arena.h"
-#include "config/status.h"
+#include "common/arena.h"
+#include "common/status.h"
 
 typedef struct text { /* bytes in the template's arena; not terminated */
   const char *p;

@@ -12,9 +12,9 @@
 #include <stddef.h>
 #include <time.h>
 
-#include "config/buf.h"
-#include "config/json.h"
-#include "config/status.h"
+#include "common/buf.h"
+#include "common/json.h"
+#include "common/status.h"
 
 typedef struct td_chat_template td_chat_template;
 

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "config/hash.h"
+#include "common/hash.h"
 #include "models/template/unicode.h"
 #include "models/template/builtin.h"
 #include "models/template/value.h"

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/utf8.h"
+#include "common/utf8.h"
 #include "models/template/ast.h"
 #include "models/template/unicode.h"
 

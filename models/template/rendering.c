@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/hash.h"
+#include "common/hash.h"
 #include "config/limits.h"
-#include "config/progress.h"
+#include "common/progress.h"
 #include "models/template/builtin.h"
 #include "models/template/chat_template.h"
 #include "models/template/value.h"

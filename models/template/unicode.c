@@ -4,7 +4,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
-#include "config/utf8.h"
+#include "common/utf8.h"
 
 size_t td_unicode_decode(const char *p, size_t n, uint32_t *cp)
 {

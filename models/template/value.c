@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/hash.h"
+#include "common/hash.h"
 #include "models/template/unicode.h"
 #include "models/template/value.h"
 

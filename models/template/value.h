@@ -13,8 +13,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "config/arena.h"
-#include "config/json.h"
+#include "common/arena.h"
+#include "common/json.h"
 #include "models/template/ast.h"
 #include "models/template/chat_template.h"
 

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/utf8.h"
+#include "common/utf8.h"
 
 void td_added_deinit(td_added_set *s)
 {

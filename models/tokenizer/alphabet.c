@@ -4,7 +4,7 @@
  * U+0143. Source: openai/gpt-2, src/encoder.py, bytes_to_unicode. */
 #include "models/tokenizer/internal.h"
 
-#include "config/utf8.h"
+#include "common/utf8.h"
 
 /* clang-format off */
 #define ONE(b) {1, {(b), 0}}

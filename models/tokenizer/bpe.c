@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/progress.h"
+#include "common/progress.h"
 
 enum { SHORT_WORD = 40 };
 

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#include "config/utf8.h"
+#include "common/utf8.h"
 
 void td_detok_init(td_detok *d, const td_tokenizer *t, bool skip_special)
 {

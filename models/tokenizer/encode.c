@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/utf8.h"
+#include "common/utf8.h"
 
 typedef struct encoder {
   const td_tokenizer *t;

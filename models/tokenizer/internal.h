@@ -6,7 +6,7 @@
 #ifndef TD_MODELS_TOKENIZER_INTERNAL_H
 #define TD_MODELS_TOKENIZER_INTERNAL_H
 
-#include "config/hash.h"
+#include "common/hash.h"
 #include "config/limits.h"
 #include "models/tokenizer/tokenizer.h"
 

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
-#include "config/utf8.h"
+#include "common/utf8.h"
 
 /* Starters that NFC leaves alone and that compose with nothing before them (NFC_Quick_Check=Yes, ccc=0): the
  * common blocks, not all. Such a character may still compose with what follows it. */

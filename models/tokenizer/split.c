@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-#include "config/utf8.h"
+#include "common/utf8.h"
 
 /* ---- the expressions that we know ---- */
 

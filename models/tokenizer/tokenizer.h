@@ -11,8 +11,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "config/buf.h"
-#include "config/status.h"
+#include "common/buf.h"
+#include "common/status.h"
 #include "models/weights/weights.h"
 
 typedef struct td_tokenizer td_tokenizer;

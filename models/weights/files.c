@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "config/io.h"
+#include "common/io.h"
 #include "models/weights/internal.h"
 
 td_status td_model_files_map(td_model_files *files, const char *name, bool *absent, const td_mapping **out,

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/checked.h"
+#include "common/checked.h"
 #include "models/weights/gguf.h"
 #include "models/weights/internal.h"
 

@@ -6,7 +6,7 @@
 #ifndef TD_MODELS_WEIGHTS_INTERNAL_H
 #define TD_MODELS_WEIGHTS_INTERNAL_H
 
-#include "config/arena.h"
+#include "common/arena.h"
 #include "config/limits.h"
 #include "models/weights/weights.h"
 

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "config/checked.h"
+#include "common/checked.h"
 #include "models/weights/internal.h"
 
 /* Values of a header: an object with three members and two number arrays per tensor, and free-text metadata.

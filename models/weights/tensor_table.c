@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/checked.h"
+#include "common/checked.h"
 #include "models/weights/internal.h"
 
 td_status td_tensor_table_push(td_tensor_table *t, const td_tensor *tensor, td_error *err)

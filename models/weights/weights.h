@@ -13,8 +13,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "config/json.h"
-#include "config/status.h"
+#include "common/json.h"
+#include "common/status.h"
 #include "kernels/dtype.h"
 
 enum { TD_TENSOR_DIMS_MAX = 4 };

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "config/buf.h"
+#include "common/buf.h"
 #include "config/limits.h"
 #include "fuzz.h"
 #include "server/http_policy.h"

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/json.h"
-#include "config/utf8.h"
+#include "common/json.h"
+#include "common/utf8.h"
 #include "fuzz.h"
 
 static size_t n_values;

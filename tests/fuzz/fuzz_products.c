@@ -7,7 +7,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include "config/buf.h"
+#include "common/buf.h"
 #include "config/limits.h"
 #include "fuzz.h"
 #include "kernels/cuda/lt_cache.h"

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "config/limits.h"
-#include "config/utf8.h"
+#include "common/utf8.h"
 #include "fuzz.h"
 #include "models.h"
 

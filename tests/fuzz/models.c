@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "config/limits.h"
-#include "config/utf8.h"
+#include "common/utf8.h"
 #include "fuzz.h"
 
 void fuzz_touch(const void *data, uint64_t n_bytes)

@@ -14,8 +14,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "config/buf.h"
-#include "config/json.h"
+#include "common/buf.h"
+#include "common/json.h"
 #include "models/model.h"
 
 enum { MAX_ROWS = 32, MAX_TOKENS = 192, SKIPPED = 77 };

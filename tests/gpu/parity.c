@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/json.h"
-#include "config/log.h"
+#include "common/json.h"
+#include "common/log.h"
 #include "models/model.h"
 #include "rounded.h"
 

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "config/checked.h"
+#include "common/checked.h"
 #include "config/limits.h"
 #include "config/options.h"
 

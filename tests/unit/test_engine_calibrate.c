@@ -12,6 +12,7 @@
 #include <math.h>
 #include <unistd.h>
 
+#include "common/clock.h"
 #include "config/limits.h"
 #include "engine/internal.h"
 #include "scheduler/cost_fit.h"
@@ -45,8 +46,8 @@ static const td_cost_model truth = {.n_points = 4,
 
 /* Time passes only where the device works, so no load on this machine can change what is measured. */
 static double now;
-uint64_t __wrap_td_engine_now_us(void); /* the linker puts it in place of the engine's */
-uint64_t __wrap_td_engine_now_us(void) { return (uint64_t)now; }
+uint64_t __wrap_td_clock_us(void); /* the linker puts it in place of the engine's */
+uint64_t __wrap_td_clock_us(void) { return (uint64_t)now; }
 
 static uint64_t steps_ever;
 

@@ -7,14 +7,15 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "common/clock.h"
 #include "engine/internal.h"
 
 enum { N_ROWS = 8, N_PROMPT = 20, N_NEW = 400, STEP_US = 700, RARE_US = 5000 };
 
 /* The linker puts these in place of the engine's and the scheduler's. */
 static uint64_t now;
-uint64_t __wrap_td_engine_now_us(void);
-uint64_t __wrap_td_engine_now_us(void) { return now; }
+uint64_t __wrap_td_clock_us(void);
+uint64_t __wrap_td_clock_us(void) { return now; }
 
 static uint32_t n_foreseen;
 static uint64_t foreseen_us;

@@ -4,9 +4,9 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include "config/buf.h"
+#include "common/buf.h"
 #include "config/limits.h"
-#include "config/cache.h"
+#include "common/cache.h"
 #include "kernels/cuda/lt_cache.h"
 
 #define IDENTITY "Some GPU (80 GB) cc9.0 sm132 driver13000 runtime13000 cublaslt130000"

@@ -18,7 +18,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "config/json.h"
+#include "common/json.h"
 #include "server/conn.h"
 
 /* ---- faults ---- */

@@ -14,7 +14,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "config/json.h"
+#include "common/json.h"
 #include "server/call.h"
 
 /* ---- faults ---- */

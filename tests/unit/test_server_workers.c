@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "config/progress.h"
+#include "common/progress.h"
 #include "server/server.h"
 #include "server/workers.h"
 

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "config/utf8.h"
+#include "common/utf8.h"
 #include "models/tokenizer/internal.h"
 
 /* NULL if the file is not there. Terminated. */

@@ -16,7 +16,7 @@
 
 #include <cmocka.h>
 
-#include "config/buf.h"
+#include "common/buf.h"
 #include "models/weights/weights.h"
 
 enum { FIXTURE_PAGE = 4096 };

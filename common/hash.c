@@ -1,19 +1,18 @@
 /* Seeded hashes: see hash.h. */
-#include "config/hash.h"
+#include "common/hash.h"
 
 #include <string.h>
 #include <sys/random.h>
-#include <time.h>
+
+#include "common/clock.h"
 
 uint64_t td_random_u64(void)
 {
   uint64_t v;
   if (getrandom(&v, sizeof v, GRND_NONBLOCK) == (ssize_t)sizeof v)
     return v;
-  struct timespec now; /* before the kernel's pool is ready: hard to guess will do */
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return td_hash_mix((uint64_t)now.tv_nsec << 32 ^ (uint64_t)now.tv_sec ^ (uintptr_t)&now,
-                     0x9E3779B97F4A7C15u);
+  uint64_t now = td_clock_ns(); /* before the kernel's pool is ready: hard to guess will do */
+  return td_hash_mix(now << 32 ^ now >> 32 ^ (uintptr_t)&now, 0x9E3779B97F4A7C15u);
 }
 
 static uint64_t load64(const unsigned char *p, size_t n)

@@ -1,5 +1,5 @@
 /* Logging: see log.h. */
-#include "config/log.h"
+#include "common/log.h"
 
 #include <stdarg.h>
 #include <stdio.h>

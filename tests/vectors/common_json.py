@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes config_json.txt: JSON texts with Python's verdict on them, for tests/unit/test_config_json.c.
+"""Writes common_json.txt: JSON texts with Python's verdict on them, for tests/unit/test_common_json.c.
 
 Python's json module says what is JSON and what it means; the rules that we add on top (no NUL, no lone surrogates,
 no repeated keys, numbers of 63 characters, 64 levels) are applied here to what Python read, not to the text.
@@ -180,7 +180,7 @@ sys.setrecursionlimit(10000)
 def main():
     counts = {}
     with open(__file__.replace(".py", ".txt"), "w", encoding="ascii") as out:
-        out.write("# made by config_json.py with Python's json module; do not edit\n")
+        out.write("# made by common_json.py with Python's json module; do not edit\n")
         number = {}
         for make in (hand_made, bytes_cases, prefixes, mutations):
             for name, text in make():

@@ -7,15 +7,18 @@
  * valuestring is its text. A number of more than 63 characters is refused. A fraction or exponent is read as
  * strtod reads it: 1e999 is infinite, which no getter takes. Used for request bodies and for model files
  * alike. Stateless: any thread. */
-#ifndef TD_CONFIG_JSON_H
-#define TD_CONFIG_JSON_H
+#ifndef TD_COMMON_JSON_H
+#define TD_COMMON_JSON_H
 
 #include <cjson/cJSON.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#include "config/status.h"
+#include "common/status.h"
+
+/* Numbers inside arrays that count 1/16 value each (config/limits.def lists it). */
+enum { TD_JSON_CHEAP_NUMBERS = 1 << 20 };
 
 typedef struct td_json_limits {
   size_t max_depth;

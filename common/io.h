@@ -1,6 +1,6 @@
 /* Reading files without surprises. */
-#ifndef TD_CONFIG_IO_H
-#define TD_CONFIG_IO_H
+#ifndef TD_COMMON_IO_H
+#define TD_COMMON_IO_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,11 +1,11 @@
 /* Error messages: formatting and cleaning, and the end of the road for broken invariants. */
-#include "config/status.h"
+#include "common/status.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/utf8.h"
+#include "common/utf8.h"
 
 /* Messages end up in logs and in JSON: they must be printable UTF-8 whatever they quote. */
 static void message_clean(char *s)

@@ -6,8 +6,8 @@
  * not survive (fatal). A broken invariant of our own is a bug and aborts through TD_BUG_ON; no
  * abort may be reachable from request bytes or from model-file bytes.
  */
-#ifndef TD_CONFIG_STATUS_H
-#define TD_CONFIG_STATUS_H
+#ifndef TD_COMMON_STATUS_H
+#define TD_COMMON_STATUS_H
 
 #include <stdarg.h>
 #include <stdbool.h>

@@ -14,13 +14,13 @@
  * last plan, so that a device copy of the table can follow; an index may come twice, with the same page.
  *
  * Thread: owned by the engine thread. Source: the hybrid batch of SARATHI (section 4) over vLLM-style pages. */
-#ifndef TD_CONFIG_PLAN_H
-#define TD_CONFIG_PLAN_H
+#ifndef TD_STEP_PLAN_H
+#define TD_STEP_PLAN_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "config/status.h"
+#include "common/status.h"
 
 typedef struct td_plan_row {
   uint32_t slot;              /* request slot: index into per-slot state (sampling, page stripe) */

@@ -1,5 +1,5 @@
 /* Growable byte string: see buf.h. */
-#include "config/buf.h"
+#include "common/buf.h"
 
 #include <stdarg.h>
 #include <stdint.h>
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/utf8.h"
+#include "common/utf8.h"
 
 void td_buf_init(td_buf *b, size_t max_bytes)
 {

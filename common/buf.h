@@ -2,14 +2,14 @@
  *
  * Appending past the cap or past available memory sets `failed` and drops the append; callers may
  * append many times and check once. data is always NUL-terminated when non-NULL. Not thread-safe. */
-#ifndef TD_CONFIG_BUF_H
-#define TD_CONFIG_BUF_H
+#ifndef TD_COMMON_BUF_H
+#define TD_COMMON_BUF_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#include "config/status.h"
+#include "common/status.h"
 
 typedef struct td_buf {
   char *data; /* owned, malloc */

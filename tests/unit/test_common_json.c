@@ -1,4 +1,4 @@
-/* JSON in: verdicts and values against Python's json module (tests/vectors/config_json.txt), then our own bounds and
+/* JSON in: verdicts and values against Python's json module (tests/vectors/common_json.txt), then our own bounds and
  * the typed getters. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,8 +10,8 @@
 
 #include <cmocka.h>
 
-#include "config/buf.h"
-#include "config/json.h"
+#include "common/buf.h"
+#include "common/json.h"
 #include "config/limits.h"
 
 static const td_json_limits body_limits = {64, 65536, TD_ERR_REQUEST};
@@ -216,7 +216,7 @@ static void canonical_string(td_buf *b, const char *s)
     td_buf_printf(b, "%02x", (unsigned char)*s);
 }
 
-/* As config_json.py writes it. */
+/* As common_json.py writes it. */
 static void canonical(td_buf *b, const cJSON *v)
 {
   if (cJSON_IsNull(v)) {
@@ -260,7 +260,7 @@ static void test_vectors(void **state)
                                            {"surrogate", "surrogate"}};
   static char line[8192], text[4096];
   unsigned n_ok = 0, n_refused = 0;
-  FILE *f = fopen(TD_SOURCE_DIR "/tests/vectors/config_json.txt", "re");
+  FILE *f = fopen(TD_SOURCE_DIR "/tests/vectors/common_json.txt", "re");
   assert_non_null(f);
   while (fgets(line, sizeof line, f)) {
     if (*line == '#')

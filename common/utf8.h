@@ -1,6 +1,6 @@
 /* The one UTF-8 validity rule (RFC 3629 section 4: no overlongs, no surrogates, <= U+10FFFF). */
-#ifndef TD_CONFIG_UTF8_H
-#define TD_CONFIG_UTF8_H
+#ifndef TD_COMMON_UTF8_H
+#define TD_COMMON_UTF8_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,5 +1,5 @@
 /* See cache.h. */
-#include "config/cache.h"
+#include "common/cache.h"
 
 #include <errno.h>
 #include <fcntl.h>

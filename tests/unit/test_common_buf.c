@@ -9,11 +9,11 @@
 
 #include <cmocka.h>
 
-#include "config/arena.h"
-#include "config/buf.h"
-#include "config/json.h"
-#include "config/status.h"
-#include "config/utf8.h"
+#include "common/arena.h"
+#include "common/buf.h"
+#include "common/json.h"
+#include "common/status.h"
+#include "common/utf8.h"
 
 /* ---- buf ---- */
 

@@ -1,11 +1,11 @@
 /* Bump allocator: see arena.h. */
-#include "config/arena.h"
+#include "common/arena.h"
 
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/checked.h"
+#include "common/checked.h"
 
 struct td_arena_block {
   td_arena_block *next;

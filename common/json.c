@@ -1,14 +1,13 @@
 /* JSON in: the guard, the parse and the typed getters. See json.h for why cJSON does not stand alone. */
-#include "config/json.h"
+#include "common/json.h"
 
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/buf.h"
-#include "config/limits.h"
-#include "config/utf8.h"
+#include "common/buf.h"
+#include "common/utf8.h"
 
 /* ---- guard: one pass, no allocation, recursion replaced by a bit stack ---- */
 
@@ -168,7 +167,7 @@ static td_status guard_word(guard *g, const char *word)
  * body may become 80 of tree. */
 static td_status count_nodes(guard *g, size_t n, bool numbers_in_array)
 {
-  size_t left = (size_t)td_limit_max(TD_LIMIT_JSON_CHEAP_NUMBERS) - g->numbers;
+  size_t left = (size_t)TD_JSON_CHEAP_NUMBERS - g->numbers;
   size_t n_cheap = !numbers_in_array ? 0 : n < left ? n : left;
   g->numbers += n_cheap;
   g->nodes16 += n_cheap + 16 * (n - n_cheap);

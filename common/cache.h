@@ -2,11 +2,11 @@
  *
  * A file is named by what it is good for (device, driver, model ...); whoever reads one checks what is in it, for others may
  * have written there. */
-#ifndef TD_CONFIG_CACHE_H
-#define TD_CONFIG_CACHE_H
+#ifndef TD_COMMON_CACHE_H
+#define TD_COMMON_CACHE_H
 
-#include "config/buf.h"
-#include "config/status.h"
+#include "common/buf.h"
+#include "common/status.h"
 
 enum { TD_CACHE_PATH_BYTES = 4352 };
 

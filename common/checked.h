@@ -1,7 +1,7 @@
 /* Checked size arithmetic: for every size that comes from a file or a request.
  * Each returns true and stores the result, or returns false on overflow. */
-#ifndef TD_CONFIG_CHECKED_H
-#define TD_CONFIG_CHECKED_H
+#ifndef TD_COMMON_CHECKED_H
+#define TD_COMMON_CHECKED_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -4,8 +4,8 @@
  * a draw. temperature 0 is greedy: the highest logit, the lowest id among equals; nothing else applies.
  * The draw for the token at position p uses a counter-based generator keyed by (seed, p), so a request's
  * tokens depend neither on its batch-mates nor on how its prompt was chunked. */
-#ifndef TD_CONFIG_SAMPLING_H
-#define TD_CONFIG_SAMPLING_H
+#ifndef TD_STEP_SAMPLING_H
+#define TD_STEP_SAMPLING_H
 
 #include <stdint.h>
 

@@ -3,8 +3,8 @@
  *
  * Loops that a client's bytes can make long count what they do (td_progress_add). Every so many units the time
  * is noted; who watches reads only that. Where nobody watches, counting is a test of one pointer. */
-#ifndef TD_CONFIG_PROGRESS_H
-#define TD_CONFIG_PROGRESS_H
+#ifndef TD_COMMON_PROGRESS_H
+#define TD_COMMON_PROGRESS_H
 
 #include <stdatomic.h>
 #include <stddef.h>

@@ -1,9 +1,9 @@
 /* Logging to stderr, in the form journald reads: "<priority>" prefix when under systemd.
  * Thread-safe; a line is one write(). Never log prompts or outputs. */
-#ifndef TD_CONFIG_LOG_H
-#define TD_CONFIG_LOG_H
+#ifndef TD_COMMON_LOG_H
+#define TD_COMMON_LOG_H
 
-#include "config/status.h"
+#include "common/status.h"
 
 typedef enum td_log_level { TD_LOG_ERROR, TD_LOG_WARN, TD_LOG_INFO, TD_LOG_DEBUG } td_log_level;
 

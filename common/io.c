@@ -1,5 +1,5 @@
 /* See io.h. */
-#include "config/io.h"
+#include "common/io.h"
 
 #include <errno.h>
 #include <unistd.h>

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "config/cache.h"
+#include "common/cache.h"
 
 static td_error err;
 

@@ -1,8 +1,8 @@
 /* Hash tables whose keys a stranger chooses: a seed that he cannot know, and a function that makes use of it.
  * Without the seed, keys that all fall into one place of a table can be worked out beforehand. Stateless: any
  * thread. */
-#ifndef TD_CONFIG_HASH_H
-#define TD_CONFIG_HASH_H
+#ifndef TD_COMMON_HASH_H
+#define TD_COMMON_HASH_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,7 +1,7 @@
 /* A bump allocator: many small allocations with one lifetime, freed at once, with a hard cap.
  * One arena per request, per parsed file, per rendered template. Not thread-safe. */
-#ifndef TD_CONFIG_ARENA_H
-#define TD_CONFIG_ARENA_H
+#ifndef TD_COMMON_ARENA_H
+#define TD_COMMON_ARENA_H
 
 #include <stddef.h>
 

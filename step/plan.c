@@ -1,5 +1,5 @@
 /* Allocation of the step plan: see plan.h. */
-#include "config/plan.h"
+#include "step/plan.h"
 
 #include <stdlib.h>
 
