@@ -1,10 +1,11 @@
-/* tandem-bench attention: decode attention alone, by policy, on the batches of attention_cells.h, each beside the time that reading every
- * key once takes.
+/* tandem-bench attention: decode attention alone, by policy, on the batches of attention_cells.h, each beside
+ * the time that reading every key once takes.
  *
- * A figure is the median of a few rounds; a round is a step with the op OPS times over, once for each of several layers in turn, so that no
- * key is in the L2 cache from the time before; captured (a CUDA graph) where the backend does that, less an empty step. The plan is
- * made once a step as in the daemon: what it takes the host stands beside. `--fake` takes the times that the plans predict instead of a
- * device's: for work on this file, and to see what plans would be worth. */
+ * A figure is the median of a few rounds; a round is a step with the op OPS times over, once for each of
+ * several layers in turn, so that no key is in the L2 cache from the time before; captured (a CUDA graph)
+ * where the backend does that, less an empty step. The plan is made once a step as in the daemon: what it
+ * takes the host stands beside. `--fake` takes the times that the plans predict instead of a device's: for
+ * work on this file, and to see what plans would be worth. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -132,23 +133,29 @@ static void make_activations(bench *b, const td_attention_cell *c)
 {
   td_backend *be = b->stage.be;
   td_error err;
-  size_t n = (size_t)be->max_tokens * (c->n_heads + 2 * c->n_kv_heads) * c->head_dim * be->activation_bytes / sizeof(float);
+  size_t n = (size_t)be->max_tokens * (c->n_heads + 2 * c->n_kv_heads) * c->head_dim * be->activation_bytes /
+             sizeof(float);
   float *v = td_tool_alloc(n, sizeof *v), *frequencies = td_tool_alloc(c->head_dim / 2, sizeof *frequencies);
   uint64_t random = 11;
   for (size_t i = 0; i < n; i++) { /* signs and mantissas random, exponents of 1/4 to 1/2, in either width */
     random = random * 6364136223846793005u + 1442695040888963407u;
-    uint32_t bits = (uint32_t)(random >> 32), word = be->activation_bytes == 2 ? (bits & 0x80ff80ffu) | 0x3e003e00u : (bits & 0x80ffffffu) | 0x3e000000u;
+    uint32_t bits = (uint32_t)(random >> 32), word = be->activation_bytes == 2
+                                                         ? (bits & 0x80ff80ffu) | 0x3e003e00u
+                                                         : (bits & 0x80ffffffu) | 0x3e000000u;
     memcpy(&v[i], &word, sizeof word);
   }
   for (uint32_t i = 0; i < c->head_dim / 2; i++)
     frequencies[i] = powf(10000, -2.0f * (float)i / (float)c->head_dim);
   check(be->ops->upload_f32(be, v, n, &b->qkv, &err), &err);
   check(be->ops->upload_f32(be, frequencies, c->head_dim / 2, &b->inv_freq, &err), &err);
-  check(be->ops->alloc(be, (size_t)be->max_tokens * c->n_heads * c->head_dim * be->activation_bytes, &b->out, &err), &err);
+  check(be->ops->alloc(be, (size_t)be->max_tokens * c->n_heads * c->head_dim * be->activation_bytes, &b->out,
+                       &err),
+        &err);
   free(v), free(frequencies);
 }
 
-/* One for each policy and shape: both are chosen when a backend is made. false: it has not got this policy. */
+/* One for each policy and shape: both are chosen when a backend is made. false: it has not got this policy.
+ */
 static bool open_backend(bench *b, const td_attention_cell *c, const char *name)
 {
   td_error err;
@@ -278,10 +285,15 @@ static double plan_us(const td_attention_cell *c, const td_attention_policy *pol
   uint32_t stripe = MAX_CONTEXT / TD_CELL_PAGE_TOKENS;
   td_plan_row *rows = td_tool_alloc(c->n_rows, sizeof *rows);
   int32_t *table = td_tool_alloc((size_t)c->n_rows * stripe, sizeof *table), next = 0;
-  td_plan plan = {.n_rows = c->n_rows, .rows = rows, .n_tokens = c->n_rows, .page_tokens = TD_CELL_PAGE_TOKENS,
-                  .page_table_len = c->n_rows * stripe, .page_table = table};
+  td_plan plan = {.n_rows = c->n_rows,
+                  .rows = rows,
+                  .n_tokens = c->n_rows,
+                  .page_tokens = TD_CELL_PAGE_TOKENS,
+                  .page_table_len = c->n_rows * stripe,
+                  .page_table = table};
   for (uint32_t r = 0; r < c->n_rows; r++) {
-    rows[r] = (td_plan_row){.slot = r, .q_start = r, .q_len = 1, .kv_len = c->kv_len[r], .page_table_offset = r * stripe};
+    rows[r] = (td_plan_row){
+        .slot = r, .q_start = r, .q_len = 1, .kv_len = c->kv_len[r], .page_table_offset = r * stripe};
     for (uint32_t i = 0; i * TD_CELL_PAGE_TOKENS < c->kv_len[r]; i++)
       table[r * stripe + i] = i < c->shared[r] / TD_CELL_PAGE_TOKENS ? table[(r - 1) * stripe + i] : next++;
   }
@@ -359,8 +371,10 @@ static void print_number(double v, int width)
 static void print_tables(const bench *b)
 {
   bool any_short = false;
-  printf("%s; us of one layer's decode attention, head dim %.0f, pages of %d; floor: each key once at %.0f GB/s\n", b->fake ? "predicted, no device" : b->name,
-         b->head_dim, TD_CELL_PAGE_TOKENS, b->ceiling.bytes_per_s * 1e-9);
+  printf("%s; us of one layer's decode attention, head dim %.0f, pages of %d; floor: each key once at %.0f "
+         "GB/s\n",
+         b->fake ? "predicted, no device" : b->name, b->head_dim, TD_CELL_PAGE_TOKENS,
+         b->ceiling.bytes_per_s * 1e-9);
   printf("%-7s %-42s %-6s %8s", "", "", "heads", "floor");
   for (uint32_t p = 0; p < b->n_policies; p++)
     printf(" %12s", b->policies[p]);
@@ -482,7 +496,10 @@ static void read_options(bench *b)
   if (b->head_dim != 64 && b->head_dim != 96 && b->head_dim != 128 && b->head_dim != 256)
     td_tool_die("--head-dim: 64, 96, 128 or 256");
   take_policies(b);
-  td_cells_request r = {.head_dim = (uint32_t)b->head_dim, .steps_of_a_trace = (uint32_t)b->trace_steps, .max_keys = (uint32_t)b->max_keys, .name = b->name_wanted};
+  td_cells_request r = {.head_dim = (uint32_t)b->head_dim,
+                        .steps_of_a_trace = (uint32_t)b->trace_steps,
+                        .max_keys = (uint32_t)b->max_keys,
+                        .name = b->name_wanted};
   for (td_cell_kind k = 0; k < TD_CELL_KINDS; k++)
     r.kinds[k] = in_list(b->only, td_cell_kinds[k]);
   if (b->heads && sscanf(b->heads, "%u/%u", &r.n_heads, &r.n_kv_heads) != 2)
@@ -515,7 +532,8 @@ static void measure_all(bench *b)
 
 int td_bench_attention(int argc, char **argv)
 {
-  static bench b = {.backend = "auto", .gb = 40, .n_rounds = 9, .max_seconds = 1, .trace_steps = 16, .head_dim = 128};
+  static bench b = {
+      .backend = "auto", .gb = 40, .n_rounds = 9, .max_seconds = 1, .trace_steps = 16, .head_dim = 128};
   const td_arg args[] = {
       {"--backend", "NAME", "auto, cpu or cuda (auto)", TD_ARG_TEXT, &b.backend},
       {"--only", "KIND,...", "decode tree trace", TD_ARG_TEXT, &b.only},
@@ -541,15 +559,17 @@ int td_bench_attention(int argc, char **argv)
        &b.cells_file},
       {"--json", "FILE", "where all figures go", TD_ARG_TEXT, &b.json},
   };
-  td_tool_args("Times decode attention by policy: batches of one length, PAT's trees of shared prefixes, PersistentKV's traces.", args,
-               sizeof args / sizeof *args, argc, argv);
+  td_tool_args("Times decode attention by policy: batches of one length, PAT's trees of shared prefixes, "
+               "PersistentKV's traces.",
+               args, sizeof args / sizeof *args, argc, argv);
   td_log_init(TD_LOG_WARN);
   read_options(&b);
   if (b.cells_file) {
     td_tool_write_json(b.cells_file, td_attention_cells_json(&b.cells));
     return 0;
   }
-  b.ceiling = td_ceilings_of(b.fake || strcmp(b.backend, "cpu") != 0 ? "cuda" : "cpu", b.gb_s, 1, (uint32_t)b.threads);
+  b.ceiling = td_ceilings_of(b.fake || strcmp(b.backend, "cpu") != 0 ? "cuda" : "cpu", b.gb_s, 1,
+                             (uint32_t)b.threads);
   measure_all(&b);
   print_tables(&b);
   if (b.json)

@@ -16,10 +16,10 @@ typedef struct heads {
   uint32_t query, kv;
 } heads;
 
-static const heads decode_heads[] = {{32, 8}, {32, 32}, {16, 4}, {64, 8}}, tree_heads[] = {{32, 8}, {32, 32}, {16, 8}, {64, 8}},
-                   trace_heads[] = {{32, 8}};
+static const heads decode_heads[] = {{32, 8}, {32, 32}, {16, 4}, {64, 8}},
+                   tree_heads[] = {{32, 8}, {32, 32}, {16, 8}, {64, 8}}, trace_heads[] = {{32, 8}};
 /* batch, context; with heads other than 32/8 the first `everywhere` of them */
-static const uint32_t decodes[][2] = {{1, 16384}, {16, 4096}, {64, 4096}, {256, 2048}, {1, 65536},  {4, 16384},
+static const uint32_t decodes[][2] = {{1, 16384}, {16, 4096}, {64, 4096}, {256, 2048}, {1, 65536}, {4, 16384},
                                       {8, 16384}, {32, 4096}, {64, 1024}, {64, 16384}, {128, 8192}};
 enum { EVERYWHERE = 4 };
 
@@ -28,11 +28,13 @@ static bool wanted(const td_cells_request *r, heads h)
   return r->n_heads == 0 || (r->n_heads == h.query && r->n_kv_heads == h.kv);
 }
 
-static td_attention_cell *add(td_attention_cells *out, const td_cells_request *r, td_cell_kind kind, heads h, uint32_t n_rows)
+static td_attention_cell *add(td_attention_cells *out, const td_cells_request *r, td_cell_kind kind, heads h,
+                              uint32_t n_rows)
 {
   td_tool_grow((void **)&out->cells, &out->cap, out->n + 1, sizeof *out->cells);
   td_attention_cell *c = &out->cells[out->n++];
-  *c = (td_attention_cell){.kind = kind, .n_heads = h.query, .n_kv_heads = h.kv, .head_dim = r->head_dim, .n_rows = n_rows};
+  *c = (td_attention_cell){
+      .kind = kind, .n_heads = h.query, .n_kv_heads = h.kv, .head_dim = r->head_dim, .n_rows = n_rows};
   c->kv_len = td_tool_alloc(n_rows, sizeof *c->kv_len);
   c->shared = td_tool_alloc(n_rows, sizeof *c->shared);
   return c;
@@ -85,7 +87,8 @@ static void add_trees(td_attention_cells *out, const td_cells_request *r)
     }
 }
 
-static void add_step(td_attention_cells *out, const td_cells_request *r, heads h, const td_trace_run *t, uint32_t seed, uint32_t step)
+static void add_step(td_attention_cells *out, const td_cells_request *r, heads h, const td_trace_run *t,
+                     uint32_t seed, uint32_t step)
 {
   uint32_t n = 0;
   for (uint32_t i = 0; i < TD_TRACE_ROWS_MAX; i++)
@@ -101,7 +104,8 @@ static void add_step(td_attention_cells *out, const td_cells_request *r, heads h
   settle(out, r);
 }
 
-static void add_trace(td_attention_cells *out, const td_cells_request *r, heads h, uint32_t trace, uint32_t seed)
+static void add_trace(td_attention_cells *out, const td_cells_request *r, heads h, uint32_t trace,
+                      uint32_t seed)
 {
   td_trace_run run = td_trace_begin(trace, seed);
   uint32_t n_steps = 0, n_taken = 0;
@@ -144,7 +148,8 @@ td_trace_figures td_attention_trace_figures(const td_attention_cells *c, const d
     double total = 0;
     uint32_t n = 0;
     for (size_t i = 0; i < c->n; i++)
-      if (c->cells[i].kind == TD_CELL_TRACE && c->cells[i].trace == trace && c->cells[i].seed == seed && isfinite(us[i])) {
+      if (c->cells[i].kind == TD_CELL_TRACE && c->cells[i].trace == trace && c->cells[i].seed == seed &&
+          isfinite(us[i])) {
         total += us[i];
         n++;
       }
@@ -166,7 +171,8 @@ cJSON *td_attention_cells_json(const td_attention_cells *c)
   cJSON *list = cJSON_CreateArray();
   for (size_t i = 0; i < c->n; i++) {
     const td_attention_cell *k = &c->cells[i];
-    cJSON *o = cJSON_CreateObject(), *lens = cJSON_AddArrayToObject(o, "kv_len"), *shared = cJSON_AddArrayToObject(o, "shared");
+    cJSON *o = cJSON_CreateObject(), *lens = cJSON_AddArrayToObject(o, "kv_len"),
+          *shared = cJSON_AddArrayToObject(o, "shared");
     cJSON_AddStringToObject(o, "kind", td_cell_kinds[k->kind]);
     cJSON_AddStringToObject(o, "name", k->name);
     cJSON_AddNumberToObject(o, "heads", k->n_heads);

@@ -1,5 +1,6 @@
-/* What `tandem-bench attention` measures, as a list of cells: batches of decodes by their lengths and by what neighbours share. A cell
- * can be given to any program that knows attention over pages, so that peers are measured on the very same. */
+/* What `tandem-bench attention` measures, as a list of cells: batches of decodes by their lengths and by what
+ * neighbours share. A cell can be given to any program that knows attention over pages, so that peers are
+ * measured on the very same. */
 #ifndef TD_BENCH_ATTENTION_CELLS_H
 #define TD_BENCH_ATTENTION_CELLS_H
 
@@ -17,8 +18,8 @@ typedef struct td_attention_cell {
   td_cell_kind kind;
   char name[TD_CELL_NAME_BYTES];
   uint32_t n_heads, n_kv_heads, head_dim, n_rows;
-  uint32_t *kv_len; /* [n_rows] */
-  uint32_t *shared; /* [n_rows] tokens in common with the row before, whole pages */
+  uint32_t *kv_len;     /* [n_rows] */
+  uint32_t *shared;     /* [n_rows] tokens in common with the row before, whole pages */
   uint32_t trace, seed; /* of a step of a trace */
   double unique_keys;   /* each key once */
 } td_attention_cell;

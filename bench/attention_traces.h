@@ -1,5 +1,6 @@
-/* Decodes of unequal length: the traces that PersistentKV was measured on (its section 3.8), made again from their definition and a seed.
- * Requests come one after another into a few places; a step has a row for each place that is taken, each a token longer than before. */
+/* Decodes of unequal length: the traces that PersistentKV was measured on (its section 3.8), made again from
+ * their definition and a seed. Requests come one after another into a few places; a step has a row for each
+ * place that is taken, each a token longer than before. */
 #ifndef TD_BENCH_ATTENTION_TRACES_H
 #define TD_BENCH_ATTENTION_TRACES_H
 
@@ -7,9 +8,20 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { TD_TRACE_ROWS_MAX = 8, TD_TRACE_REQUESTS = 24, TD_TRACE_CALIBRATION_SEED = 0, TD_TRACE_SEEDS = 5, TD_TRACE_TOKENS_MAX = 69632 };
+enum {
+  TD_TRACE_ROWS_MAX = 8,
+  TD_TRACE_REQUESTS = 24,
+  TD_TRACE_CALIBRATION_SEED = 0,
+  TD_TRACE_SEEDS = 5,
+  TD_TRACE_TOKENS_MAX = 69632
+};
 
-typedef enum td_trace_kind { TD_TRACE_BUCKETED, TD_TRACE_UNIFORM, TD_TRACE_BIMODAL, TD_TRACE_ZIPF } td_trace_kind;
+typedef enum td_trace_kind {
+  TD_TRACE_BUCKETED,
+  TD_TRACE_UNIFORM,
+  TD_TRACE_BIMODAL,
+  TD_TRACE_ZIPF
+} td_trace_kind;
 
 static const struct td_attention_trace {
   const char *name;
@@ -38,10 +50,8 @@ static inline uint32_t td_trace_between(uint64_t *random, uint32_t from, uint32_
 static inline uint32_t td_trace_prompt(td_trace_kind kind, uint32_t request, uint64_t *random)
 {
   switch (kind) {
-  case TD_TRACE_BUCKETED:
-    return 8192u << request % 4;
-  case TD_TRACE_UNIFORM:
-    return td_trace_between(random, 4096, 32768);
+  case TD_TRACE_BUCKETED: return 8192u << request % 4;
+  case TD_TRACE_UNIFORM: return td_trace_between(random, 4096, 32768);
   case TD_TRACE_BIMODAL:
     return request % 4 == 3 ? td_trace_between(random, 24576, 65536) : td_trace_between(random, 2048, 12288);
   default: {

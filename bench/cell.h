@@ -12,8 +12,9 @@ typedef struct td_cell {
   double rate;      /* requests/s of open arrivals, for the table and the picture; 0: none to tell */
   double
       seconds; /* open: arrivals end then, and throughput is counted until then; 0: with the last arrival */
-  double drain_s;  /* what is unfinished so long after the last arrival is cut */
-  uint32_t n_warm; /* first requests of a closed cell: not counted, and all ended before the others are sent */
+  double drain_s; /* what is unfinished so long after the last arrival is cut */
+  uint32_t
+      n_warm; /* first requests of a closed cell: not counted, and all ended before the others are sent */
 } td_cell;
 
 enum { TD_CELLS_MAX = 64 };

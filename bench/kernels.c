@@ -50,8 +50,9 @@ typedef struct bench {
   td_op (*second)(const struct bench *b, uint32_t i);
   matrix m;
   uint32_t n;
-  double warm_s;       /* how long it runs before it is timed: products bring a GPU to its power limit, and then its clock falls */
-  bool captures;       /* whether the op's step is captured, where the backend does that */
+  double warm_s; /* how long it runs before it is timed: products bring a GPU to its power limit, and then its
+                    clock falls */
+  bool captures; /* whether the op's step is captured, where the backend does that */
   double empty_s;
   cJSON *ops;
 } bench;
@@ -68,14 +69,10 @@ static uint32_t rows_of(const bench *b, matrix m)
 {
   const td_model_desc *d = &b->d;
   switch (m) {
-  case QKV:
-    return b->qkv_dim;
-  case GATE_UP:
-    return 2 * d->ffn_width;
-  case HEAD:
-    return d->vocab;
-  default:
-    return d->width;
+  case QKV: return b->qkv_dim;
+  case GATE_UP: return 2 * d->ffn_width;
+  case HEAD: return d->vocab;
+  default: return d->width;
   }
 }
 
@@ -253,7 +250,8 @@ static void setup(bench *b)
   for (size_t i = 0; i < b->n_list; i++)
     largest = b->list[i] > largest ? (uint32_t)b->list[i] : largest;
   bool gpu_asked = strcmp(b->backend, "cpu") != 0;
-  uint32_t max_rows = gpu_asked ? (b->only && wanted(b, "trees") ? 1024 : 256) : 64, max_context = gpu_asked ? 65536 : 4096;
+  uint32_t max_rows = gpu_asked ? (b->only && wanted(b, "trees") ? 1024 : 256) : 64,
+           max_context = gpu_asked ? 65536 : 4096;
   td_backend_config c = {.n_threads = (uint32_t)b->threads,
                          .max_slots = max_rows,
                          .max_rows = max_rows,
@@ -272,8 +270,12 @@ static void setup(bench *b)
   make_memory(b);
   /* one layer's KV for each layer: layers are the copies that attention goes round */
   b->kv_layers = b->d.n_layers < 4 ? b->d.n_layers : 4;
-  td_kv_shape kv = {.n_layers = b->kv_layers, .n_pages = 1, .page_tokens = PAGE_TOKENS,
-                    .n_kv_heads = b->d.n_kv_heads, .head_dim = b->d.head_dim, .n_heads = b->d.n_heads,
+  td_kv_shape kv = {.n_layers = b->kv_layers,
+                    .n_pages = 1,
+                    .page_tokens = PAGE_TOKENS,
+                    .n_kv_heads = b->d.n_kv_heads,
+                    .head_dim = b->d.head_dim,
+                    .n_heads = b->d.n_heads,
                     .window_tokens = b->d.window_tokens};
   check(be->ops->kv_check(be, &kv, &err), &err);
   double pages = b->attention_gb * 1e9 / (double)be->ops->kv_bytes_per_page(be, &kv);
@@ -378,7 +380,9 @@ static td_op linear_op(const bench *b, uint32_t i)
   bool head = b->m == HEAD;
   td_linear_params p = {.weight = b->weights[b->m][i % b->n_copies[b->m]],
                         .x = b->x,
-                        .out = head ? b->logits : adds(b->m) ? b->out : place(b, b->out, b->n, rows_of(b, b->m), i),
+                        .out = head         ? b->logits
+                               : adds(b->m) ? b->out
+                                            : place(b, b->out, b->n, rows_of(b, b->m), i),
                         .n_in = cols_of(b, b->m),
                         .n_out = rows_of(b, b->m),
                         .out_f32 = head,
@@ -386,7 +390,8 @@ static td_op linear_op(const bench *b, uint32_t i)
   return (td_op){.kind = TD_OP_LINEAR, .linear = p};
 }
 
-/* gate_up and swiglu in one, where the backend has that for so many rows; after gate_up_op: the same by two ops. */
+/* gate_up and swiglu in one, where the backend has that for so many rows; after gate_up_op: the same by two
+ * ops. */
 static td_op glu_op(const bench *b, uint32_t i)
 {
   td_linear_swiglu_params p = {.weight = b->weights[GATE_UP][i % b->n_copies[GATE_UP]],
@@ -497,7 +502,10 @@ static void measure_linears(bench *b)
       if ((m == HEAD && n > b->stage.be->max_rows) || !plan_tokens(b, n, true))
         continue;
       double a = b->stage.be->activation_bytes;
-      work w = {b->matrix_bytes[m] + n * (cols * a + rows * (m == HEAD ? 4 : adds(m) ? 2 * a : a)), 2.0 * n * rows * cols};
+      work w = {b->matrix_bytes[m] + n * (cols * a + rows * (m == HEAD ? 4
+                                                             : adds(m) ? 2 * a
+                                                                       : a)),
+                2.0 * n * rows * cols};
       b->m = m;
       b->n = n;
       snprintf(size, sizeof size, "%u x %u->%u", n, cols, rows);
@@ -594,10 +602,12 @@ static void measure_attention(bench *b, const attention_case *c)
   if (!fits)
     return;
   double token_bytes =
-      (double)b->stage.be->ops->kv_bytes_per_page(
-          b->stage.be, &(td_kv_shape){.n_layers = 1, .n_pages = 1, .page_tokens = PAGE_TOKENS,
-                                      .n_kv_heads = d->n_kv_heads, .head_dim = d->head_dim,
-                                      .n_heads = d->n_heads}) /
+      (double)b->stage.be->ops->kv_bytes_per_page(b->stage.be, &(td_kv_shape){.n_layers = 1,
+                                                                              .n_pages = 1,
+                                                                              .page_tokens = PAGE_TOKENS,
+                                                                              .n_kv_heads = d->n_kv_heads,
+                                                                              .head_dim = d->head_dim,
+                                                                              .n_heads = d->n_heads}) /
       PAGE_TOKENS;
   double pairs = (double)c->chunk * (c->chunk_context - c->chunk) + (double)c->chunk * c->chunk / 2 +
                  (double)c->batch * c->context;
@@ -666,7 +676,8 @@ static void print_head(const bench *b)
   const td_backend *be = b->stage.be;
   printf("%s, backend %s, weights %s; floors: %.0f GB/s, %.2f TFLOP/s. Attention: BxC decodes at context C, "
          "K@C a chunk of K tokens\n"
-         "that ends at C; KV is random. Weights, and other ops' inputs, go round %.0f MB. Medians of %.0f rounds.\n",
+         "that ends at C; KV is random. Weights, and other ops' inputs, go round %.0f MB. Medians of %.0f "
+         "rounds.\n",
          b->shape, be->ops->name, be->weight_bytes == 2 ? "bf16" : td_dtypes[b->weight_dtype].name,
          b->ceiling.bytes_per_s * 1e-9, b->ceiling.flop_per_s * 1e-12, b->cache_mb, b->n_rounds);
   printf("%-10s %-22s %11s %10s %9s %11s %7s\n", "op", "size", "us", "GB/s", "TFLOP/s", "floor us", "share");
@@ -723,8 +734,9 @@ int td_bench_kernels(int argc, char **argv)
       {"--shape", "NAME", "see below (llama3-8b)", TD_ARG_TEXT, &b.shape},
       {"--backend", "NAME", "auto, cpu or cuda (auto)", TD_ARG_TEXT, &b.backend},
       {"--rows", "N,...", "tokens of linears and of ops on tokens (1,2,4,...,2048)", TD_ARG_TEXT, &b.rows},
-      {"--only", "OP,...", "qkv o gate_up down lm_head glu embed rmsnorm rope_kv swiglu sample attention trees",
-       TD_ARG_TEXT, &b.only},
+      {"--only", "OP,...",
+       "qkv o gate_up down lm_head glu embed rmsnorm rope_kv swiglu sample attention trees", TD_ARG_TEXT,
+       &b.only},
       {"--dtype", "TYPE", "of weights on the CPU: BF16, Q8_0, Q4_1, ... (BF16)", TD_ARG_TEXT, &b.dtype},
       {"--threads", "N", "of the CPU backend; 0: one per core", TD_ARG_NUMBER, &b.threads},
       {"--device", "N", "which GPU (0)", TD_ARG_NUMBER, &b.device},
@@ -733,13 +745,16 @@ int td_bench_kernels(int argc, char **argv)
        &b.round_ms},
       {"--max-seconds", "S", "but no figure takes longer than about three times this (3)", TD_ARG_NUMBER,
        &b.max_seconds},
-      {"--warm-ms", "MS", "a product runs for so long before it is timed; -1: 200 on a GPU, 0 on a CPU", TD_ARG_NUMBER, &b.warm_ms},
+      {"--warm-ms", "MS", "a product runs for so long before it is timed; -1: 200 on a GPU, 0 on a CPU",
+       TD_ARG_NUMBER, &b.warm_ms},
       {"--cache-mb", "MB", "copies of inputs are larger together than this (128)", TD_ARG_NUMBER,
        &b.cache_mb},
       {"--attention-gb", "GB", "memory for KV; 0: 20 on a GPU, 0.5 on a CPU", TD_ARG_NUMBER, &b.attention_gb},
       {"--gb-s", "X", "memory ceiling; 0: an H200's, or measured on a CPU", TD_ARG_NUMBER, &b.gb_s},
       {"--tflop-s", "X", "compute ceiling; likewise", TD_ARG_NUMBER, &b.tflop_s},
-      {"--policy", "NAME", "what decodes share: auto, as the daemon has it, or another of `attention --policies` (auto)", TD_ARG_TEXT, &b.policy},
+      {"--policy", "NAME",
+       "what decodes share: auto, as the daemon has it, or another of `attention --policies` (auto)",
+       TD_ARG_TEXT, &b.policy},
       {"--json", "FILE", "where all figures go", TD_ARG_TEXT, &b.json},
   };
   char text[1024];

@@ -167,8 +167,9 @@ enum { N_OPENS = sizeof opens / sizeof *opens };
 
 /* ---- closed streams ---- */
 
-/* All decode at once only from the last prompt's first token to the first answer's end. Where the prompts together take longer than an answer,
- * they are computed before, for one token each, and found in the prefix cache: then all contexts are as long as the name says. */
+/* All decode at once only from the last prompt's first token to the first answer's end. Where the prompts
+ * together take longer than an answer, they are computed before, for one token each, and found in the prefix
+ * cache: then all contexts are as long as the name says. */
 static void add_decode(td_cell *cells, size_t *n)
 {
   enum { ANSWER_TOKENS = 256, MANY_PROMPT_TOKENS = 100000 };
@@ -236,7 +237,8 @@ const char *td_preset_help(void)
   static char text[2048];
   size_t at = (size_t)snprintf(
       text, sizeof text,
-      "Presets (--preset): decode (256 out at 1..256 streams of 1K, 1 of 16K, 32 of 8K, many prompts known before), prefill (2K, 8K, "
+      "Presets (--preset): decode (256 out at 1..256 streams of 1K, 1 of 16K, 32 of 8K, many prompts known "
+      "before), prefill (2K, 8K, "
       "16K,\n"
       "one at a time), offline (512 of 1000 in, 1000 out at once), small (8 streams of 128 in, 32 out)");
   for (int i = 0; i < N_OPENS; i++)

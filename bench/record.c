@@ -37,18 +37,11 @@ bool td_record_take(td_record *r, const td_event *e, double at_s)
     r->counted = (r->n_pieces == 0 || r->counted) && e->counted;
     add_piece(r, at_s, e->n_tokens);
     break;
-  case TD_EVENT_MAYBE:
-    r->maybe_s = at_s;
-    break;
-  case TD_EVENT_DONE:
-    r->has_done = true;
-    break;
-  case TD_EVENT_ERROR:
-    return die(r, TD_OUTCOME_EVENT, e->error);
-  case TD_EVENT_BAD:
-    return die(r, TD_OUTCOME_BROKEN, "an event is not a JSON object");
-  case TD_EVENT_NOTHING:
-    break;
+  case TD_EVENT_MAYBE: r->maybe_s = at_s; break;
+  case TD_EVENT_DONE: r->has_done = true; break;
+  case TD_EVENT_ERROR: return die(r, TD_OUTCOME_EVENT, e->error);
+  case TD_EVENT_BAD: return die(r, TD_OUTCOME_BROKEN, "an event is not a JSON object");
+  case TD_EVENT_NOTHING: break;
   }
   return true;
 }

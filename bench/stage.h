@@ -1,5 +1,6 @@
-/* A backend with plans made by hand: rows with as much context as wanted, on scattered pages of a KV store that holds zeros or what
- * td_stage_fill wrote. A step's work does not depend on the values, so no context is computed; zeros cost a GPU less power, though. */
+/* A backend with plans made by hand: rows with as much context as wanted, on scattered pages of a KV store
+ * that holds zeros or what td_stage_fill wrote. A step's work does not depend on the values, so no context is
+ * computed; zeros cost a GPU less power, though. */
 #ifndef TD_BENCH_STAGE_H
 #define TD_BENCH_STAGE_H
 
@@ -33,12 +34,13 @@ bool td_stage_plan_shared(td_stage *s, uint32_t kv_len, uint32_t n_shared, bool 
 /* The same plan again: its page table entries are on the device already. */
 void td_stage_plan_repeat(td_stage *s);
 
-/* The program as this backend runs it; td_stage_discard gives it back. Both end the program on failure, as all below do. */
+/* The program as this backend runs it; td_stage_discard gives it back. Both end the program on failure, as
+ * all below do. */
 td_compiled *td_stage_compile(td_stage *s, const td_program *program);
 void td_stage_discard(td_stage *s, td_compiled *compiled);
 
-/* Steps of as many new tokens as fit one, until each page was written; none where a step holds fewer tokens than a
- * page. Leaves an empty plan. */
+/* Steps of as many new tokens as fit one, until each page was written; none where a step holds fewer tokens
+ * than a page. Leaves an empty plan. */
 void td_stage_fill(td_stage *s, td_compiled *compiled);
 
 /* Seconds of the planned step, the median of n_rounds; of an empty one if compiled is NULL. */

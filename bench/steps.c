@@ -254,11 +254,13 @@ static void compile(steps *s)
 
 static bool has_power_limit(const steps *s) { return strcmp(s->stage.be->ops->name, "cpu") != 0; }
 
-/* A device at its power limit does more in a second of zeros than of other values: KV that was never written, or the input of a product
- * behind an op that is left out. So one whole prompt is computed, whose activations stay in memory, and the keys and values of its last layer go to every page. */
+/* A device at its power limit does more in a second of zeros than of other values: KV that was never written,
+ * or the input of a product behind an op that is left out. So one whole prompt is computed, whose activations
+ * stay in memory, and the keys and values of its last layer go to every page. */
 static void fill(steps *s)
 {
-  s->prompt_tokens = (uint32_t)fmin(fmin(s->stage.plan->max_tokens, s->max_context), (double)s->stage.n_pages * PAGE_TOKENS);
+  s->prompt_tokens =
+      (uint32_t)fmin(fmin(s->stage.plan->max_tokens, s->max_context), (double)s->stage.n_pages * PAGE_TOKENS);
   prompt_alone(s);
   td_compiled *writes_kv = compile_kinds(s, 1u << TD_OP_EMBED | 1u << TD_OP_ROPE_KV);
   td_stage_fill(&s->stage, writes_kv);
@@ -282,7 +284,8 @@ typedef struct cell {
   double floor_s, tokens;
 } cell;
 
-static void report(steps *s, const cell *c, const char *without, const td_stats_summary *alone, const td_stats_summary *pace)
+static void report(steps *s, const cell *c, const char *without, const td_stats_summary *alone,
+                   const td_stats_summary *pace)
 {
   char what[64];
   cJSON *o = cJSON_CreateObject();
@@ -345,7 +348,8 @@ static void tell_times(steps *s, const cell *c, const char *without, times *t)
   td_stats_deinit(&t->pace);
 }
 
-/* With --without, steps whole and without take turns: a device at its power limit is faster at one time than at another. */
+/* With --without, steps whole and without take turns: a device at its power limit is faster at one time than
+ * at another. */
 static void measure(steps *s, const cell *c, double (*alone)(void *), bool paced)
 {
   times whole = {0}, part = {0};
@@ -436,7 +440,9 @@ static void tune(steps *s)
   td_error err;
   td_backend *be = s->stage.be;
   if (be->ops->tune)
-    check(be->ops->tune(be, s->whole, &(td_tune_params){.budget_ms = (uint32_t)s->tune_ms, .cache_folder = ""}, &err), &err);
+    check(be->ops->tune(be, s->whole,
+                        &(td_tune_params){.budget_ms = (uint32_t)s->tune_ms, .cache_folder = ""}, &err),
+          &err);
 }
 
 static void capture_all(steps *s)
@@ -462,9 +468,12 @@ static void print_head(const steps *s)
          model_name(s), s->dummy ? "made-up weights" : "its own weights", s->desc.n_layers,
          s->floor.weight_bytes * 1e-9, s->floor.kv_bytes_per_token, be->ops->name, be->max_rows,
          be->max_tokens, s->stage.n_pages);
-  printf("floors: %.0f GB/s, %.2f TFLOP/s. Contexts are %s on scattered pages, not computed first. decode BxC:\n"
-         "B requests at context C; K@C + BxC: a chunk of K tokens that ends at C, beside B decodes. Medians, ms.\n",
-         s->ceiling.bytes_per_s * 1e-9, s->ceiling.flop_per_s * 1e-12, has_power_limit(s) ? "one prompt's KV again and again" : "zeros");
+  printf(
+      "floors: %.0f GB/s, %.2f TFLOP/s. Contexts are %s on scattered pages, not computed first. decode BxC:\n"
+      "B requests at context C; K@C + BxC: a chunk of K tokens that ends at C, beside B decodes. Medians, "
+      "ms.\n",
+      s->ceiling.bytes_per_s * 1e-9, s->ceiling.flop_per_s * 1e-12,
+      has_power_limit(s) ? "one prompt's KV again and again" : "zeros");
   printf("%-26s %10s %10s %10s %7s %11s %5s\n", "", "alone", "step", "floor", "share", "tokens/s", "runs");
 }
 
@@ -508,11 +517,17 @@ int td_bench_steps(int argc, char **argv)
       {"--contexts", "N,...", "of decodes (1024,4096,16384)", TD_ARG_TEXT, &s.contexts},
       {"--prompts", "N,...", "one at a time; 0: none (512,2048,8192,16384)", TD_ARG_TEXT, &s.prompts},
       {"--chunks", "N,...", "beside decodes; 0: none (512,1024,2048)", TD_ARG_TEXT, &s.chunks},
-      {"--without", "OP,...", "also without embed rmsnorm linear rope_kv attention swiglu gather sample, in turns: what do they take?",
+      {"--without", "OP,...",
+       "also without embed rmsnorm linear rope_kv attention swiglu gather sample, in turns: what do they "
+       "take?",
        TD_ARG_TEXT, &s.without},
-      {"--batch-invariant", NULL, "as the daemon's option: what does it cost?", TD_ARG_FLAG, &s.batch_invariant},
-      {"--policy", "NAME", "what decodes share: auto, as the daemon has it, or another of `attention --policies` (auto)", TD_ARG_TEXT, &s.policy},
-      {"--shared", "N", "first tokens that all decodes share; the floor is as if none were (0)", TD_ARG_NUMBER, &s.shared},
+      {"--batch-invariant", NULL, "as the daemon's option: what does it cost?", TD_ARG_FLAG,
+       &s.batch_invariant},
+      {"--policy", "NAME",
+       "what decodes share: auto, as the daemon has it, or another of `attention --policies` (auto)",
+       TD_ARG_TEXT, &s.policy},
+      {"--shared", "N", "first tokens that all decodes share; the floor is as if none were (0)",
+       TD_ARG_NUMBER, &s.shared},
       {"--tune-ms", "N", "as the daemon's option, the same by default", TD_ARG_NUMBER, &s.tune_ms},
       {"--no-record", NULL, "steps are not captured (CUDA graphs)", TD_ARG_FLAG, &s.no_capture},
       {"--runs", "N", "at least so many of each (20)", TD_ARG_NUMBER, &s.n_min},

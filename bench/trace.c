@@ -22,7 +22,8 @@ static td_status take_blocks(td_load *l, const cJSON *ids, uint32_t n_in, uint64
       return td_fail_param(err, TD_ERR_CONFIG, "hash_ids", "'hash_ids'[%u] is no number", n_ids);
     if (left == 0)
       return td_fail_param(err, TD_ERR_CONFIG, "hash_ids",
-                           "more 'hash_ids' than 'input_length' has blocks of %d tokens", TD_LOAD_TRACE_BLOCK);
+                           "more 'hash_ids' than 'input_length' has blocks of %d tokens",
+                           TD_LOAD_TRACE_BLOCK);
     n_ids++;
     uint32_t n = left < TD_LOAD_TRACE_BLOCK ? left : TD_LOAD_TRACE_BLOCK;
     td_load_segment_add(l, (uint64_t)(int64_t)id->valuedouble, n);

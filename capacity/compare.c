@@ -69,7 +69,8 @@ static td_status find_highest(const td_scene *s, row *r, cJSON *to, td_error *er
   if (found.rate > 0)
     td_report_row(r->name, found.rate, &found.at);
   else
-    printf("%-22s %s\n", r->name, found.all_at_once ? "all at once are held: a longer load has a highest rate" : "no rate is held");
+    printf("%-22s %s\n", r->name,
+           found.all_at_once ? "all at once are held: a longer load has a highest rate" : "no rate is held");
   if (to)
     cJSON_AddItemToArray(to, td_report_json(r->name, found.rate, &r->config, &found.at));
   return TD_OK;

@@ -56,7 +56,8 @@ static void print_none(const char *name, const td_slo *slo, const td_replay_resu
 {
   printf("%-22s no rate is held, however low:", name);
   if (r->n_too_large > 0)
-    printf(" %zu of %zu requests are longer than the context or all KV pages (400);", r->n_too_large, r->n_requests);
+    printf(" %zu of %zu requests are longer than the context or all KV pages (400);", r->n_too_large,
+           r->n_requests);
   if (r->tbt_ms.p99 > slo->tbt_p99_ms)
     printf(" the least TBT p99 that can be kept is %.1f ms;", r->tbt_ms.p99);
   if (r->ttft_ms.p99 > slo->ttft_p99_ms)
@@ -69,7 +70,8 @@ static void print_none(const char *name, const td_slo *slo, const td_replay_resu
 static void print_highest(const char *name, const td_slo *slo, const td_search_result *r)
 {
   if (r->all_at_once)
-    printf("%-22s all %zu requests at once are held; a longer load has a highest rate\n", name, r->at.n_requests);
+    printf("%-22s all %zu requests at once are held; a longer load has a highest rate\n", name,
+           r->at.n_requests);
   else if (r->rate == 0)
     print_none(name, slo, &r->lowest);
   else
@@ -127,7 +129,7 @@ static td_status highest(const td_scene_options *o, const td_scene *s, cJSON *ru
   td_report_head("highest rate held");
   print_highest(s->device.tensor_parallel == 2 ? "2 GPUs as one (TP2)"
                 : s->replay.n_replicas > 1     ? "all replicas"
-                                               : s->device.is_cpu             ? "1 CPU"
+                : s->device.is_cpu             ? "1 CPU"
                                                : "1 GPU",
                 &s->replay.slo, &r);
   add_run(runs, "highest", r.rate, &s->replay, &r.at);
@@ -168,7 +170,8 @@ int td_plan_curve(const td_scene_options *o, const td_scene *s, cJSON *runs)
   if (curve(o, s, best, points, &err) != TD_OK)
     return td_plan_failed(&err);
   if (s->n_rates > 0 || best > 0)
-    printf("\nrows: decoding in a step; busy: of the device's time; KV, most: share of the pages that requests hold, mean and "
+    printf("\nrows: decoding in a step; busy: of the device's time; KV, most: share of the pages that "
+           "requests hold, mean and "
            "highest;\nhit: share of prompt tokens that the prefix tree had\n");
   return 0;
 }

@@ -1,5 +1,5 @@
-/* The modes of tandem-plan: the highest rate and the curves (curve.c), policies beside each other (compare.c).
- * Each prints and returns an exit code. */
+/* The modes of tandem-plan: the highest rate and the curves (curve.c), policies beside each other
+ * (compare.c). Each prints and returns an exit code. */
 #ifndef TD_CAPACITY_CURVE_H
 #define TD_CAPACITY_CURVE_H
 

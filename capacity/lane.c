@@ -251,15 +251,17 @@ static void finish(td_lane *l, uint32_t slot, double now_us)
   l->free_slots[l->n_free++] = slot;
 }
 
-const char td_lane_log_head[] = "step,end_us,step_us,decodes,prefills,prefill_tokens,running,waiting,free,cached,owned\n";
+const char td_lane_log_head[] =
+    "step,end_us,step_us,decodes,prefills,prefill_tokens,running,waiting,free,cached,owned\n";
 
 static void log_step(const td_lane *l, double now_us)
 {
   td_sched_stats s;
   td_sched_get_stats(l->sched, &s);
-  fprintf(l->config.log, "%llu,%.0f,%.0f,%u,%u,%u,%u,%u,%u,%u,%u\n", (unsigned long long)l->plan->step, now_us, l->step_us,
-          l->work.n_decode_rows, l->work.n_rows - l->work.n_decode_rows, l->work.n_tokens - l->work.n_decode_rows,
-          s.n_running, s.n_waiting, s.pages_free, s.pages_cached, s.pages_owned);
+  fprintf(l->config.log, "%llu,%.0f,%.0f,%u,%u,%u,%u,%u,%u,%u,%u\n", (unsigned long long)l->plan->step,
+          now_us, l->step_us, l->work.n_decode_rows, l->work.n_rows - l->work.n_decode_rows,
+          l->work.n_tokens - l->work.n_decode_rows, s.n_running, s.n_waiting, s.pages_free, s.pages_cached,
+          s.pages_owned);
 }
 
 void td_lane_end(td_lane *l, double now_us)

@@ -51,11 +51,13 @@ void td_tally_deinit(td_tally *t);
 typedef struct td_lane_config {
   td_sched_config sched;
   const td_cost_model *cost;
-  double correction[2]; /* a step [without, with] prompts takes so many times what was calibrated; 0: what the cost model has
-                         * learned, which its scheduler knows from the start; else it is told, as the daemon's is */
-  const td_pace *pace;  /* how many times longer steps take, of kinds that it has, or what they take; NULL: nothing. It is told */
-  FILE *log;           /* a line for each step, see td_lane_log_head; NULL: none */
-  bool ahead;        /* plans the next step while one runs where it can (a device of pipeline depth 2) */
+  double correction[2]; /* a step [without, with] prompts takes so many times what was calibrated; 0: what the
+                         * cost model has learned, which its scheduler knows from the start; else it is told,
+                         * as the daemon's is */
+  const td_pace *pace;  /* how many times longer steps take, of kinds that it has, or what they take; NULL:
+                           nothing. It is told */
+  FILE *log;            /* a line for each step, see td_lane_log_head; NULL: none */
+  bool ahead;           /* plans the next step while one runs where it can (a device of pipeline depth 2) */
   uint64_t queue_tokens; /* prompt tokens that may wait; 0: any number. (Requests: sched.n_slots) */
 } td_lane_config;
 

@@ -42,7 +42,8 @@ static void print_scene(const td_scene *s, bool recorded)
          s->device.name, (unsigned long long)s->device.n_kv_tokens, c->page_tokens,
          td_policy_names[c->policy], c->max_running, c->step_tokens);
   if (s->device.cost.learned[0] > 0 || s->device.cost.learned[1] > 0)
-    printf("steps without and with prompts take %.3f and %.3f times what was calibrated, as the daemon learned under load and kept\n",
+    printf("steps without and with prompts take %.3f and %.3f times what was calibrated, as the daemon "
+           "learned under load and kept\n",
            td_cost_learned(&s->device.cost, false), td_cost_learned(&s->device.cost, true));
   printf("%zu requests, mean %.0f tokens in, %.0f out", s->source.load.n, in / n, out / n);
   if (recorded)
@@ -87,7 +88,8 @@ int main(int argc, char **argv)
       {"--calibration", "FILE", "step times as tandemd measured them on a device with a model", TD_ARG_TEXT,
        &o.calibration},
       {"--correction", "A,B",
-       "steps without and with prompts take so many times that, instead of what was learned under load and kept there; 1,1: "
+       "steps without and with prompts take so many times that, instead of what was learned under load and "
+       "kept there; 1,1: "
        "as calibrated",
        TD_ARG_TEXT, &o.correction},
       {"--kv-tokens", "N", "KV memory in tokens (from the GPU's memory)", TD_ARG_NUMBER, &o.kv_tokens},
@@ -108,16 +110,22 @@ int main(int argc, char **argv)
       {"--queue-tokens", "N", "as the daemon's (4194304)", TD_ARG_NUMBER, &o.queue_tokens},
       {"--not-ahead", NULL, "no step is planned while another runs (a CPU)", TD_ARG_FLAG, &o.not_ahead},
       {"--host-us", "N", "added to each step that was not planned ahead (0)", TD_ARG_NUMBER, &o.host_us},
-      {"--front-us", "N", "from the moment a request is due until the scheduler has it (0)", TD_ARG_NUMBER, &o.front_us},
-      {"--pace", "FILE", "how much longer steps took in a run: lines of seconds, 0 or 1 (with prompts), factor; instead of --correction",
+      {"--front-us", "N", "from the moment a request is due until the scheduler has it (0)", TD_ARG_NUMBER,
+       &o.front_us},
+      {"--pace", "FILE",
+       "how much longer steps took in a run: lines of seconds, 0 or 1 (with prompts), factor; instead of "
+       "--correction",
        TD_ARG_TEXT, &o.pace},
-      {"--step-times", "FILE", "what the first, second, ... step takes: lines of us", TD_ARG_TEXT, &o.step_times},
-      {"--log-steps", "FILE", "each step of the run as /v1/steps would tell it, comma separated", TD_ARG_TEXT, &o.log_steps},
+      {"--step-times", "FILE", "what the first, second, ... step takes: lines of us", TD_ARG_TEXT,
+       &o.step_times},
+      {"--log-steps", "FILE", "each step of the run as /v1/steps would tell it, comma separated", TD_ARG_TEXT,
+       &o.log_steps},
       {"--slo-tbt", "MS", "99th percentile of the time between tokens (none)", TD_ARG_NUMBER, &o.slo_tbt_ms},
       {"--slo-ttft", "MS", "99th percentile of the time to the first token (none)", TD_ARG_NUMBER,
        &o.slo_ttft_ms},
       {"--slo-queue", "MS", "median wait for the first step (2000)", TD_ARG_NUMBER, &o.slo_queue_ms},
-      {"--no-search", NULL, "only what --rate says; without it the load at its own rate", TD_ARG_FLAG, &o.no_search},
+      {"--no-search", NULL, "only what --rate says; without it the load at its own rate", TD_ARG_FLAG,
+       &o.no_search},
       {"--no-second", NULL, "nothing of a second device", TD_ARG_FLAG, &o.no_second},
       {"--compare", NULL, "policies and static chunks beside each other", TD_ARG_FLAG, &o.compare},
       {"--json", "FILE", "results in the form of tandem-bench serve", TD_ARG_TEXT, &o.json},

@@ -60,7 +60,8 @@ static td_status read_lines(const char *path, td_pace *p, bool given, td_error *
   for (unsigned long i = 1; st == TD_OK && getline(&line, &line_cap, f) > 0; i++) {
     double v[FIELDS];
     if (!read_numbers(line, v, given ? 1 : FIELDS))
-      st = td_fail(err, TD_ERR_CONFIG, given ? "not a number of microseconds" : "not three numbers: seconds, kind, factor");
+      st = td_fail(err, TD_ERR_CONFIG,
+                   given ? "not a number of microseconds" : "not three numbers: seconds, kind, factor");
     else
       st = given ? add_given(p, v[0], cap, err) : add_point(p, v, cap, err);
     if (st != TD_OK)
@@ -71,7 +72,10 @@ static td_status read_lines(const char *path, td_pace *p, bool given, td_error *
   return st;
 }
 
-td_status td_pace_read(const char *path, td_pace *out, td_error *err) { return read_lines(path, out, false, err); }
+td_status td_pace_read(const char *path, td_pace *out, td_error *err)
+{
+  return read_lines(path, out, false, err);
+}
 
 td_status td_pace_read_given(const char *path, td_pace *out, td_error *err)
 {
@@ -99,6 +103,7 @@ double td_pace_at(const td_pace *p, double at_us, bool with_prompts)
     else
       high = middle;
   }
-  bool next = low + 1 < p->n_points[with_prompts] && points[low + 1].at_us - at_us < at_us - points[low].at_us;
+  bool next =
+      low + 1 < p->n_points[with_prompts] && points[low + 1].at_us - at_us < at_us - points[low].at_us;
   return points[low + next].factor;
 }

@@ -21,10 +21,10 @@ typedef struct td_replay_config {
   uint32_t n_replicas; /* each request goes to the one with the fewest requests in it */
   double speed;        /* arrivals come so much faster than the load says */
   double window_s;     /* throughput counts what came until then; 0: until the last end */
-  double drain_s; /* what is not done so long after window_s (or the last arrival) is cut; 0: all is waited
-                     for */
+  double drain_s;  /* what is not done so long after window_s (or the last arrival) is cut; 0: all is waited
+                      for */
   double front_us; /* from a request's due moment until the scheduler has it: HTTP, parsing, tokenising */
-  double host_us; /* of every step that was not planned ahead: what the device waits for the host */
+  double host_us;  /* of every step that was not planned ahead: what the device waits for the host */
   td_slo slo;
   bool stop_when_missed; /* ends as soon as the SLO cannot be kept any more */
 } td_replay_config;

@@ -43,7 +43,8 @@ static td_status read_calibration(const char *path, td_device *d, td_error *err)
   if (st != TD_OK)
     return td_error_prefix(err, "%s", path);
   snprintf(d->name, sizeof d->name, "%.90s", identity);
-  d->is_cpu = strstr(identity, " threads; ") != NULL; /* engine/calibrate.c: a GPU's tells its driver instead */
+  d->is_cpu =
+      strstr(identity, " threads; ") != NULL; /* engine/calibrate.c: a GPU's tells its driver instead */
   return TD_OK;
 }
 
@@ -64,15 +65,17 @@ static td_status make_device(const td_scene_options *o, td_device *d, td_error *
     d->memory_bytes = 0;
   }
   if (o->tensor_parallel == 2 && d->is_cpu)
-    return td_fail_param(err, TD_ERR_CONFIG, "tp", "--tp 2 is two GPUs as one; %s is of a CPU", o->calibration);
+    return td_fail_param(err, TD_ERR_CONFIG, "tp", "--tp 2 is two GPUs as one; %s is of a CPU",
+                         o->calibration);
   if (o->tensor_parallel == 2)
     *d = td_device_tp2(d);
   else if (o->tensor_parallel != 0 && o->tensor_parallel != 1)
     return td_fail_param(err, TD_ERR_CONFIG, "tp", "--tp is 1 or 2: nothing else has been measured");
   if (d->n_kv_tokens == 0)
-    return td_fail_param(err, TD_ERR_CONFIG, "memory-gib",
-                         "%s: %.4g GiB have no room for KV beside %.4g of weights: --memory-gib, --tp or --kv-tokens", d->name,
-                         d->tensor_parallel * d->memory_bytes / 1073741824.0, d->weight_bytes / 1073741824.0);
+    return td_fail_param(
+        err, TD_ERR_CONFIG, "memory-gib",
+        "%s: %.4g GiB have no room for KV beside %.4g of weights: --memory-gib, --tp or --kv-tokens", d->name,
+        d->tensor_parallel * d->memory_bytes / 1073741824.0, d->weight_bytes / 1073741824.0);
   return TD_OK;
 }
 
@@ -101,7 +104,8 @@ static td_status make_daemon(const td_scene_options *o, td_scene *s, td_error *e
   c->tbt_target_us = (uint64_t)(o->tbt_target_ms * 1e3);
   c->slack_percent =
       (uint32_t)(o->slack_percent < 0 ? (double)td_limit_default(TD_LIMIT_SLACK_PERCENT) : o->slack_percent);
-  c->ttft_target_us = 1000 * (uint64_t)td_limit_default(TD_LIMIT_TTFT_TARGET_MS); /* it is in everybody's place */
+  c->ttft_target_us =
+      1000 * (uint64_t)td_limit_default(TD_LIMIT_TTFT_TARGET_MS); /* it is in everybody's place */
   c->priority_us = 1000 * (uint64_t)td_limit_default(TD_LIMIT_PRIORITY_MS);
   c->share_under_way = !o->not_shared;
   if (c->max_running > c->n_slots)
@@ -229,7 +233,8 @@ static td_status make_pace(const td_scene_options *o, td_scene *s, td_error *err
     return TD_OK;
   if (s->n_rates != 1 || !o->no_search || s->replay.n_replicas > 1)
     return td_fail_param(err, TD_ERR_CONFIG, "pace",
-                         "--pace, --step-times and --log-steps are of one run of one daemon: give --no-search, and not more than one --rate");
+                         "--pace, --step-times and --log-steps are of one run of one daemon: give "
+                         "--no-search, and not more than one --rate");
   if (o->pace)
     TD_TRY(td_pace_read(o->pace, &s->pace, err));
   if (o->step_times)

@@ -43,7 +43,8 @@ static td_status is_held(const td_source *s, td_replay_config *c, double rate, t
 }
 
 /* Slower than any of it could be in another's way. */
-static td_status run_lowest(const td_source *s, td_replay_config *c, double rate, td_search_result *out, td_error *err)
+static td_status run_lowest(const td_source *s, td_replay_config *c, double rate, td_search_result *out,
+                            td_error *err)
 {
   c->stop_when_missed = false;
   c->speed = rate / s->rate;

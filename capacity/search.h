@@ -17,8 +17,9 @@ double td_source_rate(const td_load *load);
 typedef struct td_search_result {
   double rate;         /* 0: not even a single request at a time keeps the SLO; or all_at_once */
   td_replay_result at; /* a whole run at that rate */
-  td_replay_result lowest; /* if no rate is held: the run at the lowest that was tried, with nobody waiting for another */
-  bool all_at_once;        /* the load is so short that all of it at once is held: it says nothing of a rate */
+  td_replay_result
+      lowest; /* if no rate is held: the run at the lowest that was tried, with nobody waiting for another */
+  bool all_at_once; /* the load is so short that all of it at once is held: it says nothing of a rate */
   uint32_t n_runs;
 } td_search_result;
 

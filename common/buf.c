@@ -87,8 +87,8 @@ void td_buf_printf(td_buf *b, const char *fmt, ...)
 
 static size_t digits_of(uint32_t v)
 {
-  return 1u + (v >= 10) + (v >= 100) + (v >= 1000) + (v >= 10000) + (v >= 100000) + (v >= 1000000) + (v >= 10000000) +
-         (v >= 100000000) + (v >= 1000000000);
+  return 1u + (v >= 10) + (v >= 100) + (v >= 1000) + (v >= 10000) + (v >= 100000) + (v >= 1000000) +
+         (v >= 10000000) + (v >= 100000000) + (v >= 1000000000);
 }
 
 /* Returns what is behind it. */

@@ -1,7 +1,8 @@
-/* Small files of what was measured, so that the next start is faster: where they lie, and reading and writing them without surprises.
+/* Small files of what was measured, so that the next start is faster: where they lie, and reading and writing
+ * them without surprises.
  *
- * A file is named by what it is good for (device, driver, model ...); whoever reads one checks what is in it, for others may
- * have written there. */
+ * A file is named by what it is good for (device, driver, model ...); whoever reads one checks what is in it,
+ * for others may have written there. */
 #ifndef TD_COMMON_CACHE_H
 #define TD_COMMON_CACHE_H
 
@@ -10,7 +11,8 @@
 
 enum { TD_CACHE_PATH_BYTES = 4352 };
 
-/* The folder that the option cache_dir means, made if it is missing: "auto" is $CACHE_DIRECTORY, $XDG_CACHE_HOME/tandem or
+/* The folder that the option cache_dir means, made if it is missing: "auto" is $CACHE_DIRECTORY,
+ * $XDG_CACHE_HOME/tandem or
  * ~/.cache/tandem. false: none is wanted, or "auto" finds none. */
 bool td_cache_folder(const char *option, char out[TD_CACHE_PATH_BYTES]);
 /* folder/KIND-IDENTITY.txt, with '-' for all but letters, digits and dots; false: too long. */

@@ -17,15 +17,9 @@ static inline bool td_mul_u64(uint64_t a, uint64_t b, uint64_t *out)
   return !__builtin_mul_overflow(a, b, out);
 }
 
-static inline bool td_add_size(size_t a, size_t b, size_t *out)
-{
-  return !__builtin_add_overflow(a, b, out);
-}
+static inline bool td_add_size(size_t a, size_t b, size_t *out) { return !__builtin_add_overflow(a, b, out); }
 
-static inline bool td_mul_size(size_t a, size_t b, size_t *out)
-{
-  return !__builtin_mul_overflow(a, b, out);
-}
+static inline bool td_mul_size(size_t a, size_t b, size_t *out) { return !__builtin_mul_overflow(a, b, out); }
 
 /* True if [offset, offset + length) lies inside [0, total). */
 static inline bool td_range_inside(uint64_t offset, uint64_t length, uint64_t total)

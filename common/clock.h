@@ -1,4 +1,5 @@
-/* The monotonic clock. Every duration in the daemon and its tools is a difference of two readings of it. Any thread. */
+/* The monotonic clock. Every duration in the daemon and its tools is a difference of two readings of it. Any
+ * thread. */
 #ifndef TD_COMMON_CLOCK_H
 #define TD_COMMON_CLOCK_H
 

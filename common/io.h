@@ -6,7 +6,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/* n bytes at offset `at`, whatever interrupts. Returns how many came: fewer than n where the file ends; -1: errno says why. */
+/* n bytes at offset `at`, whatever interrupts. Returns how many came: fewer than n where the file ends; -1:
+ * errno says why. */
 ssize_t td_read_at(int fd, void *dst, size_t n, uint64_t at);
 
 #endif

@@ -20,8 +20,8 @@ typedef struct guard {
   size_t numbers;     /* numbers inside arrays that were cheap */
   size_t big_numbers; /* integers that a double cannot hold */
   bool takes_nul;
-  size_t n_nul;       /* \\u0000 in strings */
-  size_t key;         /* where the last key begins */
+  size_t n_nul; /* \\u0000 in strings */
+  size_t key;   /* where the last key begins */
   const char *ids_key;
   size_t ids_begin, ids_end, n_ids; /* the array that stays text; end 0: none */
 } guard;
@@ -41,7 +41,9 @@ static int hex4(const unsigned char *p)
 {
   int v = 0;
   for (int k = 0; k < 4; k++) {
-    int c = p[k], d = c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
+    int c = p[k], d = c >= '0' && c <= '9'                 ? c - '0'
+                      : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10
+                                                           : -1;
     if (d < 0)
       return -1;
     v = v * 16 + d;
@@ -70,7 +72,8 @@ static td_status guard_escape(guard *g)
   if (u >= 0xDC00 && u <= 0xDFFF)
     return bad(g, "lone surrogate");
   if (u >= 0xD800 && u <= 0xDBFF) {
-    int lo = g->n - g->i >= 12 && g->s[g->i + 6] == '\\' && g->s[g->i + 7] == 'u' ? hex4(g->s + g->i + 8) : -1;
+    int lo =
+        g->n - g->i >= 12 && g->s[g->i + 6] == '\\' && g->s[g->i + 7] == 'u' ? hex4(g->s + g->i + 8) : -1;
     if (lo < 0xDC00 || lo > 0xDFFF)
       return bad(g, "lone surrogate");
     g->i += 6;
@@ -148,8 +151,8 @@ static td_status guard_number(guard *g)
       return malformed_number(g, start);
   }
   if (g->i - start > NUMBER_BYTES_MAX)
-    return td_fail(g->err, g->limits->error, "invalid JSON at byte %zu: number longer than %d characters", start,
-                   NUMBER_BYTES_MAX);
+    return td_fail(g->err, g->limits->error, "invalid JSON at byte %zu: number longer than %d characters",
+                   start, NUMBER_BYTES_MAX);
   g->big_numbers += integer_is_big(g->s + start, g->i - start);
   return TD_OK;
 }
@@ -163,8 +166,8 @@ static td_status guard_word(guard *g, const char *word)
   return TD_OK;
 }
 
-/* Numbers inside arrays (token ids) are cheap up to a point: a node costs cJSON 64 bytes and malloc 16, so two bytes of
- * body may become 80 of tree. */
+/* Numbers inside arrays (token ids) are cheap up to a point: a node costs cJSON 64 bytes and malloc 16, so
+ * two bytes of body may become 80 of tree. */
 static td_status count_nodes(guard *g, size_t n, bool numbers_in_array)
 {
   size_t left = (size_t)TD_JSON_CHEAP_NUMBERS - g->numbers;
@@ -231,7 +234,8 @@ static const unsigned char *behind_space(const unsigned char *p, const unsigned 
   return p;
 }
 
-/* The '[' at p opens an array of ids and of nothing else: what follows the array, and how many they are; else NULL. */
+/* The '[' at p opens an array of ids and of nothing else: what follows the array, and how many they are; else
+ * NULL. */
 static const unsigned char *scan_ids(const unsigned char *p, const unsigned char *end, size_t *n)
 {
   for (*n = 1;; ++*n) {
@@ -266,7 +270,8 @@ enum { GUARD_DEPTH_MAX = 256 };
 static td_status guard_document(guard *g)
 {
   bool is_object[GUARD_DEPTH_MAX];
-  size_t depth = 0, max_depth = g->limits->max_depth < GUARD_DEPTH_MAX ? g->limits->max_depth : GUARD_DEPTH_MAX;
+  size_t depth = 0,
+         max_depth = g->limits->max_depth < GUARD_DEPTH_MAX ? g->limits->max_depth : GUARD_DEPTH_MAX;
   bool opened;
   skip_space(g);
   TD_TRY(guard_value(g, false, &opened));
@@ -386,7 +391,8 @@ static int compare_keys(const void *a, const void *b)
   return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Keys are sorted first: never quadratic in the input. Keys are compared as decoded, so "a" and "\u0061" are the same. */
+/* Keys are sorted first: never quadratic in the input. Keys are compared as decoded, so "a" and "\u0061" are
+ * the same. */
 static td_status refuse_duplicate_keys(const cJSON *item, const td_json_limits *limits, td_error *err)
 {
   for (; item; item = item->next) {
@@ -410,7 +416,8 @@ static td_status refuse_duplicate_keys(const cJSON *item, const td_json_limits *
     td_status st = TD_OK;
     for (k = 1; k < n && st == TD_OK; k++)
       if (strcmp(keys[k - 1], keys[k]) == 0)
-        st = td_fail_param(err, limits->error, keys[k], "key '%.100s' stands twice in a JSON object", keys[k]);
+        st =
+            td_fail_param(err, limits->error, keys[k], "key '%.100s' stands twice in a JSON object", keys[k]);
     free(keys);
     TD_TRY(st);
   }
@@ -515,8 +522,8 @@ static td_status build_around_ids(const guard *g, const char *text, cJSON **out)
   return TD_OK;
 }
 
-td_status td_json_parse_ids(const char *text, size_t n, const td_json_limits *limits, const char *ids_key, cJSON **out,
-                            td_error *err)
+td_status td_json_parse_ids(const char *text, size_t n, const td_json_limits *limits, const char *ids_key,
+                            cJSON **out, td_error *err)
 {
   guard g = {.s = (const unsigned char *)text,
              .n = n,
@@ -594,10 +601,12 @@ static td_status wrong_type(td_error *err, const char *key, const char *wanted)
   return td_fail_param(err, TD_ERR_REQUEST, key, "'%s' must be %s", key, wanted);
 }
 
-/* The tree holds integers beyond as cJSON_Raw, so what is not exact here was written with a point or an exponent. */
+/* The tree holds integers beyond as cJSON_Raw, so what is not exact here was written with a point or an
+ * exponent. */
 static bool is_exact_integer(const cJSON *item)
 {
-  return cJSON_IsNumber(item) && item->valuedouble == floor(item->valuedouble) && fabs(item->valuedouble) <= EXACT_MAX;
+  return cJSON_IsNumber(item) && item->valuedouble == floor(item->valuedouble) &&
+         fabs(item->valuedouble) <= EXACT_MAX;
 }
 
 td_status td_json_get_int64(const cJSON *object, const char *key, int64_t min, int64_t max, int64_t *out,
@@ -613,8 +622,8 @@ td_status td_json_get_int64(const cJSON *object, const char *key, int64_t min, i
     errno = 0;
     v = strtoll(item->valuestring, NULL, 10);
     if (errno == ERANGE)
-      return td_fail_param(err, TD_ERR_REQUEST, key, "'%s' must be between %lld and %lld", key, (long long)min,
-                           (long long)max);
+      return td_fail_param(err, TD_ERR_REQUEST, key, "'%s' must be between %lld and %lld", key,
+                           (long long)min, (long long)max);
   } else {
     return wrong_type(err, key, "an integer");
   }
@@ -659,7 +668,8 @@ td_status td_json_get_double(const cJSON *object, const char *key, double min, d
   else
     return wrong_type(err, key, "a number");
   if (!(v >= min && v <= max))
-    return td_fail_param(err, TD_ERR_REQUEST, key, "'%s' must be between %g and %g, not %g", key, min, max, v);
+    return td_fail_param(err, TD_ERR_REQUEST, key, "'%s' must be between %g and %g, not %g", key, min, max,
+                         v);
   *out = v;
   return TD_OK;
 }

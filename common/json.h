@@ -27,7 +27,8 @@ typedef struct td_json_limits {
 } td_json_limits;
 
 /* Checks text (n bytes, need not be terminated) without building anything. */
-TD_MUST_CHECK td_status td_json_check(const char *text, size_t n, const td_json_limits *limits, td_error *err);
+TD_MUST_CHECK td_status td_json_check(const char *text, size_t n, const td_json_limits *limits,
+                                      td_error *err);
 
 /* Checks, then parses. *out is owned by the caller (cJSON_Delete). Errors give the byte offset and what
  * was expected. A duplicate key in any object is an error naming the key. */
@@ -38,8 +39,8 @@ TD_MUST_CHECK td_status td_json_parse(const char *text, size_t n, const td_json_
  * is an array of integers from 0 to 999999999, and of nothing else, stays text: an item of type cJSON_Raw,
  * the array in its valuestring. The tree of a long prompt's token ids would take longer than all else that is
  * done to a request. ids_key NULL: none; it has no quotes and backslashes. */
-TD_MUST_CHECK td_status td_json_parse_ids(const char *text, size_t n, const td_json_limits *limits, const char *ids_key,
-                                          cJSON **out, td_error *err);
+TD_MUST_CHECK td_status td_json_parse_ids(const char *text, size_t n, const td_json_limits *limits,
+                                          const char *ids_key, cJSON **out, td_error *err);
 
 /* U+0000 of a body stands in the tree's strings, which it would end, as the bytes C0 80: UTF-8 never has
  * them, so nothing else looks so. Who wants a string as text decodes it: out gets it, with room for
@@ -65,8 +66,8 @@ double td_json_ids_next(td_json_ids *ids);
 const cJSON *td_json_get(const cJSON *object, const char *key);
 
 /* Typed getters: absent or null leaves *out as it is and returns TD_OK with *present = false (present may be
- * NULL). A wrong type, a fraction where an integer is asked (1.0 and 1e2 are integers), or a value outside [min, max] is TD_ERR_REQUEST with
- * err->param = key. */
+ * NULL). A wrong type, a fraction where an integer is asked (1.0 and 1e2 are integers), or a value outside
+ * [min, max] is TD_ERR_REQUEST with err->param = key. */
 TD_MUST_CHECK td_status td_json_get_int64(const cJSON *object, const char *key, int64_t min, int64_t max,
                                           int64_t *out, bool *present, td_error *err);
 /* Accepts -2^63 .. 2^64-1 and stores the two's complement bits (seeds). */

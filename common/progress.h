@@ -1,8 +1,8 @@
 /* Progress of a job on this thread, so that a watchdog on another can tell a job that takes its time from one
  * that is stuck.
  *
- * Loops that a client's bytes can make long count what they do (td_progress_add). Every so many units the time
- * is noted; who watches reads only that. Where nobody watches, counting is a test of one pointer. */
+ * Loops that a client's bytes can make long count what they do (td_progress_add). Every so many units the
+ * time is noted; who watches reads only that. Where nobody watches, counting is a test of one pointer. */
 #ifndef TD_COMMON_PROGRESS_H
 #define TD_COMMON_PROGRESS_H
 
@@ -13,8 +13,8 @@
 enum { TD_PROGRESS_UNITS = 4096 }; /* of at most a microsecond, between two looks at the clock */
 
 typedef struct td_progress {
-  size_t n_units;          /* since the last note; its thread's alone */
-  _Atomic uint64_t at_us;  /* CLOCK_MONOTONIC of the last note */
+  size_t n_units;         /* since the last note; its thread's alone */
+  _Atomic uint64_t at_us; /* CLOCK_MONOTONIC of the last note */
 } td_progress;
 
 /* Of the job that this thread runs; NULL: nobody watches. */

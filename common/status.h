@@ -61,18 +61,18 @@ td_status td_fail_param(td_error *err, td_status code, const char *param, const 
 /* Puts "prefix: " before the message already in *err (not NULL), and returns err->code. */
 td_status td_error_prefix(td_error *err, const char *fmt, ...) TD_PRINTF(2, 3);
 
-#define TD_TRY(expr)                                                                               \
-  do {                                                                                             \
-    td_status try_status_ = (expr);                                                                \
-    if (try_status_ != TD_OK)                                                                      \
-      return try_status_;                                                                          \
+#define TD_TRY(expr)                                                                                         \
+  do {                                                                                                       \
+    td_status try_status_ = (expr);                                                                          \
+    if (try_status_ != TD_OK)                                                                                \
+      return try_status_;                                                                                    \
   } while (0)
 
 __attribute__((noreturn)) void td_bug(const char *file, int line, const char *what);
-#define TD_BUG_ON(cond)                                                                            \
-  do {                                                                                             \
-    if (__builtin_expect(!!(cond), 0))                                                             \
-      td_bug(__FILE__, __LINE__, #cond);                                                           \
+#define TD_BUG_ON(cond)                                                                                      \
+  do {                                                                                                       \
+    if (__builtin_expect(!!(cond), 0))                                                                       \
+      td_bug(__FILE__, __LINE__, #cond);                                                                     \
   } while (0)
 
 #endif

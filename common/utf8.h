@@ -34,8 +34,7 @@ static inline uint32_t td_utf8_decode(const unsigned char *p, size_t len)
   case 1: return p[0];
   case 2: return (p[0] & 0x1Fu) << 6 | (p[1] & 0x3Fu);
   case 3: return (p[0] & 0x0Fu) << 12 | (p[1] & 0x3Fu) << 6 | (p[2] & 0x3Fu);
-  default:
-    return (p[0] & 0x07u) << 18 | (p[1] & 0x3Fu) << 12 | (p[2] & 0x3Fu) << 6 | (p[3] & 0x3Fu);
+  default: return (p[0] & 0x07u) << 18 | (p[1] & 0x3Fu) << 12 | (p[2] & 0x3Fu) << 6 | (p[3] & 0x3Fu);
   }
 }
 

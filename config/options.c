@@ -19,10 +19,15 @@ static const char *const backends[] = {"auto", "cpu", "cuda", NULL}, *const load
                                                                                               NULL};
 static const char *const policies[] = {"tandem", "sarathi", "prefill-first", "decode-first", "orca", NULL};
 
-#define STRING(field, name, def, value, help)                                                      \
-  {name, def, value, help, offsetof(td_options, field), sizeof(((td_options *)0)->field), NULL, NULL}
-#define WORD(field, def, help, words, words_text)                                                  \
-  {#field, def, "NAME", help, offsetof(td_options, field), sizeof(((td_options *)0)->field), words, words_text}
+#define STRING(field, name, def, value, help)                                                                \
+  {                                                                                                          \
+    name, def, value, help, offsetof(td_options, field), sizeof(((td_options *)0)->field), NULL, NULL        \
+  }
+#define WORD(field, def, help, words, words_text)                                                            \
+  {                                                                                                          \
+#field, def, "NAME", help, offsetof(td_options, field), sizeof(((td_options *)0)->field), words,         \
+        words_text                                                                                           \
+  }
 static const string_option string_options[] = {
     STRING(model, "model", "", "PATH", "GGUF file, or folder with config.json and safetensors"),
     STRING(listen, "listen", "127.0.0.1:8080", "ADDR", "HOST:PORT, [IPv6]:PORT or unix:PATH"),
@@ -30,9 +35,11 @@ static const string_option string_options[] = {
            "model id in the API; default: the file's name"),
     STRING(api_key_file, "api_key_file", "", "PATH", "one API key a line; none: no key is asked"),
     STRING(allowed_hosts, "allowed_hosts", "", "LIST",
-           "without keys: names that requests may have as Host, beside IP addresses, localhost and the listen address; *: any"),
+           "without keys: names that requests may have as Host, beside IP addresses, localhost and the "
+           "listen address; *: any"),
     STRING(cors_origin, "cors_origin", "", "LIST",
-           "origins whose web pages may use the API, such as https://chat.example.com; *: any; none: only the page at /"),
+           "origins whose web pages may use the API, such as https://chat.example.com; *: any; none: only "
+           "the page at /"),
     STRING(trusted_proxies, "trusted_proxies", "", "LIST",
            "addresses and ADDRESS/BITS, with commas between, whose connections are not counted by address"),
     STRING(trace, "trace", "", "FILE", "write what host and device do in each step there, as a Chrome trace"),
@@ -109,11 +116,12 @@ static td_status set_limit(td_options *o, int id, const char *value, const char 
   const td_limit *l = &td_limits[id];
   size_t n = strspn(value, "0123456789");
   if (n == 0 || value[n] != '\0')
-    return td_fail_param(err, TD_ERR_CONFIG, l->name, "%s: %s: '%s' is not a whole number", where, l->name, value);
+    return td_fail_param(err, TD_ERR_CONFIG, l->name, "%s: %s: '%s' is not a whole number", where, l->name,
+                         value);
   double v = strtod(value, NULL); /* infinite if longer than any number */
   if (!(v >= l->min && v <= l->max))
-    return td_fail_param(err, TD_ERR_CONFIG, l->name, "%s: %s: %s is outside %.0f..%.0f %s", where, l->name, value,
-                         l->min, l->max, l->unit);
+    return td_fail_param(err, TD_ERR_CONFIG, l->name, "%s: %s: %s is outside %.0f..%.0f %s", where, l->name,
+                         value, l->min, l->max, l->unit);
   if (id == TD_LIMIT_PAGE_TOKENS && v != 16 && v != 32 && v != 64)
     return td_fail_param(err, TD_ERR_CONFIG, l->name, "%s: %s: must be 16, 32 or 64", where, l->name);
   o->limit[id] = v;
@@ -161,8 +169,8 @@ td_status td_options_set(td_options *o, const char *key, const char *value, cons
         o->log_level = (td_log_level)i;
         return TD_OK;
       }
-    return td_fail_param(err, TD_ERR_CONFIG, "log_level", "%s: log_level: '%s' is not error, warn, info or debug",
-                         where, value);
+    return td_fail_param(err, TD_ERR_CONFIG, "log_level",
+                         "%s: log_level: '%s' is not error, warn, info or debug", where, value);
   }
   for (size_t i = 0; i < N_NUMBER_OPTIONS; i++)
     if (key_equal(key, td_limits[number_options[i].limit].name))
@@ -206,8 +214,8 @@ typedef struct options_file {
   char where[TD_OPTION_STRING_BYTES + 32];
 } options_file;
 
-/* Reads a line without its newline. False at the end of the file, at a read error, and at a line that is not text or
- * too long, of which *st then tells. */
+/* Reads a line without its newline. False at the end of the file, at a read error, and at a line that is not
+ * text or too long, of which *st then tells. */
 static bool read_line(options_file *f, char *line, size_t size, td_status *st, td_error *err)
 {
   size_t n = 0;

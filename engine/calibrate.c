@@ -7,10 +7,10 @@
  * cost model is fitted to their medians. What an earlier start kept is taken if a few steps show that it
  * still holds.
  *
- * A device at work is slower than one that begins: an H200 takes 10.9 ms for 512 tokens of a prompt after a pause,
- * 12.5 to 13.2 where such steps follow one another, for after 80 ms its power limit takes the clock down from
- * 1980 to 1500 to 1800 MHz. Prompts come in runs of steps, so steps that keep its arithmetic busy are
- * measured in such runs, behind as many as bring it to its pace; what reads memory, apart from them. */
+ * A device at work is slower than one that begins: an H200 takes 10.9 ms for 512 tokens of a prompt after a
+ * pause, 12.5 to 13.2 where such steps follow one another, for after 80 ms its power limit takes the clock
+ * down from 1980 to 1500 to 1800 MHz. Prompts come in runs of steps, so steps that keep its arithmetic busy
+ * are measured in such runs, behind as many as bring it to its pace; what reads memory, apart from them. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,8 +36,8 @@ enum { STAIRS_FROM = 256 };
 /* A case that took one part in so many of the time is not run again; one that would take one in LEFT_SHARE of
  * what is left, not before all others were, and one in LAST_SHARE never. */
 enum { BUDGET_SHARE = 40, LEFT_SHARE = 16, LAST_SHARE = 3 };
-/* On a device: before heavy steps it works at one until WARM_WINDOW_US of it and the next agree, for a part in WARM_SHARE of
- * the time at most. */
+/* On a device: before heavy steps it works at one until WARM_WINDOW_US of it and the next agree, for a part
+ * in WARM_SHARE of the time at most. */
 enum { HEAVY_FROM = STAIRS_FROM, WARM_SHARE = 20 };
 #define WARM_WINDOW_US 50000
 #define WARM_AGREES 0.02
@@ -281,7 +281,8 @@ static bool is_dear(const calibration *c, const trial_case *k, const td_cost_mod
   return k->n_runs > 0 && k->n_runs * us_of(k) > (double)c->budget_us / BUDGET_SHARE;
 }
 
-/* Cases [first, end), round after round, but for those that are dear; heavy ones behind all others, in one piece. */
+/* Cases [first, end), round after round, but for those that are dear; heavy ones behind all others, in one
+ * piece. */
 static td_status run_cases(calibration *c, uint32_t first, uint32_t end, uint32_t n_rounds,
                            const td_cost_model *m, uint32_t left_share, td_error *err)
 {
@@ -421,13 +422,13 @@ static void log_cases(const calibration *c)
   for (uint32_t i = 0; i < c->n_cases; i++) {
     const trial_case *k = &c->cases[i];
     if (k->n_runs == 0) {
-      td_debug("step times: %u @ %u and %u x %u @ %u: no time was left", k->n_decodes, k->decode_context, k->n_chunks, k->chunk_tokens,
-               k->chunk_behind + k->chunk_tokens);
+      td_debug("step times: %u @ %u and %u x %u @ %u: no time was left", k->n_decodes, k->decode_context,
+               k->n_chunks, k->chunk_tokens, k->chunk_behind + k->chunk_tokens);
       continue;
     }
-    td_debug("step times: %u @ %u and %u x %u @ %u: %.2f ms by %u runs, %+.1f %% by the model", k->n_decodes, k->decode_context,
-             k->n_chunks, k->chunk_tokens, k->chunk_behind + k->chunk_tokens, us_of(k) * 1e-3, k->n_runs,
-             100 * (td_cost_step_us(&c->e->cost, &k->work) / us_of(k) - 1));
+    td_debug("step times: %u @ %u and %u x %u @ %u: %.2f ms by %u runs, %+.1f %% by the model", k->n_decodes,
+             k->decode_context, k->n_chunks, k->chunk_tokens, k->chunk_behind + k->chunk_tokens,
+             us_of(k) * 1e-3, k->n_runs, 100 * (td_cost_step_us(&c->e->cost, &k->work) / us_of(k) - 1));
   }
 }
 
@@ -461,7 +462,8 @@ static td_status measure(calibration *c, td_error *err)
   uint32_t n_extremes = c->n_cases;
   if (n_extremes > 0 && !atomic_load(&c->e->stop_asked)) /* the weights may not be in memory yet */
     TD_TRY(run_case(c, &c->cases[0], &cold_us, err));
-  c->begin_us = td_clock_us(); /* calibrate_ms is for measuring, not for reading or for looking at what was kept */
+  c->begin_us =
+      td_clock_us(); /* calibrate_ms is for measuring, not for reading or for looking at what was kept */
   TD_TRY(run_cases(c, 0, n_extremes, RUNS_WANTED, NULL, 1, err));
   uint32_t n = collect(c, samples);
   if (n == 0 || (n < FEWEST_CASES && n < n_extremes)) {
@@ -490,7 +492,8 @@ static void take_kept(const calibration *c)
   td_engine *e = c->e;
   char learned[100] = "";
   if (e->cost.learned[0] > 0 || e->cost.learned[1] > 0)
-    snprintf(learned, sizeof learned, "; steps without and with prompts begin at %.3f and %.3f times these, learned under load",
+    snprintf(learned, sizeof learned,
+             "; steps without and with prompts begin at %.3f and %.3f times these, learned under load",
              td_cost_learned(&e->cost, false), td_cost_learned(&e->cost, true));
   td_info("step times: %s%s", c->path, learned);
   snprintf(e->cost_path, sizeof e->cost_path, "%s", c->path);

@@ -39,8 +39,7 @@ static void note_not_fused(td_engine_info *info, const char *reason)
 
 td_status td_engine_capture_steps(td_engine *e, td_error *err)
 {
-  uint64_t begin_us = td_clock_us(),
-           budget_us = (uint64_t)td_option(&e->options, TD_LIMIT_RECORD_MS) * 1000;
+  uint64_t begin_us = td_clock_us(), budget_us = (uint64_t)td_option(&e->options, TD_LIMIT_RECORD_MS) * 1000;
   uint32_t n_forms = 0, n_fused = 0, n_rows = e->backend->max_rows;
   td_capture c;
   if (!e->backend->ops->capture || budget_us == 0)

@@ -156,7 +156,8 @@ void td_engine_get_stats(const td_engine *ce, td_engine_stats *out)
   out->longest_predicted_us = atomic_load(&e->longest_predicted_us);
 }
 
-uint32_t td_engine_read_steps(const td_engine *e, uint64_t *cursor, td_engine_step *out, uint32_t max, uint64_t *n_missed)
+uint32_t td_engine_read_steps(const td_engine *e, uint64_t *cursor, td_engine_step *out, uint32_t max,
+                              uint64_t *n_missed)
 {
   return td_step_log_read(&e->step_log, cursor, out, max, n_missed);
 }

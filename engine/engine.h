@@ -2,8 +2,8 @@
  *
  * One engine thread owns the device, the scheduler, the pages and the prefix tree. The loop thread hands it
  * requests and cancellations through a ring, and collects progress by polling after a wake-up; neither ever
- * waits for the other. Requests are named by tickets (slot + generation), never by pointers or client ids. The
- * engine believes what it is given: the server validates requests wholly before submit.
+ * waits for the other. Requests are named by tickets (slot + generation), never by pointers or client ids.
+ * The engine believes what it is given: the server validates requests wholly before submit.
  *
  * Threads: functions marked [loop] are called by the one loop thread only; [any] by any thread; the text
  * functions are [any] once the engine is ready (read-only data). */
@@ -37,11 +37,12 @@ TD_MUST_CHECK td_status td_engine_create(const td_options *options, td_engine **
 /* Before start: accounts 0 to n may come, and share what waits and runs. Without it, and for n < 2, all is
  * one's. */
 TD_MUST_CHECK td_status td_engine_set_accounts(td_engine *e, uint32_t n, td_error *err);
-/* Starts the engine thread, which loads the model, logs the memory plan, then serves. wake(arg) is called on the
- * engine thread whenever td_engine_poll or the state has something new; it must only signal (uv_async_send). */
+/* Starts the engine thread, which loads the model, logs the memory plan, then serves. wake(arg) is called on
+ * the engine thread whenever td_engine_poll or the state has something new; it must only signal
+ * (uv_async_send). */
 TD_MUST_CHECK td_status td_engine_start(td_engine *e, void (*wake)(void *arg), void *arg, td_error *err);
-td_engine_state td_engine_get_state(const td_engine *e);      /* [any] */
-void td_engine_failure(const td_engine *e, td_error *out);    /* [any] after FAILED */
+td_engine_state td_engine_get_state(const td_engine *e);   /* [any] */
+void td_engine_failure(const td_engine *e, td_error *out); /* [any] after FAILED */
 /* [loop] No new submissions are accepted from now on; running and waiting ones go on. */
 void td_engine_drain(td_engine *e);
 /* [loop] Ends the engine thread after the current step; unfinished requests get no more updates. Joins. */
@@ -69,7 +70,7 @@ typedef struct td_engine_info {
   uint64_t parameters, weight_bytes, kv_bytes;
   bool has_chat_template;
   bool context_is_cut; /* the model could do more; KV memory cannot */
-  bool has_tokenizer; /* false: prompts are token ids, answers have no text (a made-up model without one) */
+  bool has_tokenizer;  /* false: prompts are token ids, answers have no text (a made-up model without one) */
   td_engine_not_fused not_fused[TD_NOT_FUSED_MAX]; /* [n_not_fused] by reason */
   uint32_t n_not_fused;
   td_sampling default_sampling; /* the operator's over the model's over the API's; seed 0 */
@@ -98,28 +99,31 @@ typedef struct td_engine_request {
   uint64_t account;      /* whose share of the device it takes: those with requests waiting get equal ones */
   int32_t priority;      /* lower is earlier, among the requests of an account */
   uint64_t ttft_deadline_us, deadline_us; /* CLOCK_MONOTONIC, 0: none; for the first token, for the last */
-  bool is_further_choice; /* of the prompt submitted just before */
-  void *user;            /* comes back in updates */
+  bool is_further_choice;                 /* of the prompt submitted just before */
+  void *user;                             /* comes back in updates */
 } td_engine_request;
 
 /* [loop] On TD_OK the engine owns r->tokens (taken). TD_ERR_CAPACITY: all slots, the token queue or
- * the account's share of it are full, or the engine is not READY (then the state says so). TD_ERR_REQUEST: could never fit. */
-TD_MUST_CHECK td_status td_engine_submit(td_engine *e, const td_engine_request *r, td_ticket *out, td_error *err);
-/* [loop] After a submission was refused for lack of room: in how long one with such a prompt would find some, by what steps take and who
- * is before it. Each answer is a promise that the next one counts in, so that those who were refused do not all come back at once.
- * 0: not known. */
+ * the account's share of it are full, or the engine is not READY (then the state says so). TD_ERR_REQUEST:
+ * could never fit. */
+TD_MUST_CHECK td_status td_engine_submit(td_engine *e, const td_engine_request *r, td_ticket *out,
+                                         td_error *err);
+/* [loop] After a submission was refused for lack of room: in how long one with such a prompt would find some,
+ * by what steps take and who is before it. Each answer is a promise that the next one counts in, so that
+ * those who were refused do not all come back at once. 0: not known. */
 uint64_t td_engine_retry_after_us(td_engine *e, uint32_t n_prompt);
-/* [loop] Forgets a request in any state: td_engine_poll returns nothing for it from now on, its pages are free within two
- * steps, and the engine recycles the slot by itself. Unknown or ended tickets are ignored. */
+/* [loop] Forgets a request in any state: td_engine_poll returns nothing for it from now on, its pages are
+ * free within two steps, and the engine recycles the slot by itself. Unknown or ended tickets are ignored. */
 void td_engine_cancel(td_engine *e, td_ticket ticket);
-/* [loop] The same for an answer that is complete (a stop string): it counts among those that tell how long answers get. */
+/* [loop] The same for an answer that is complete (a stop string): it counts among those that tell how long
+ * answers get. */
 void td_engine_end(td_engine *e, td_ticket ticket);
 
 typedef enum td_finish {
-  TD_FINISH_NONE,   /* still going */
-  TD_FINISH_STOP,   /* end-of-sequence or a stop id (the last token is that id) */
-  TD_FINISH_LENGTH, /* max_new reached */
-  TD_FINISH_ERROR,  /* `error` of the update says why (NaN in the logits) */
+  TD_FINISH_NONE,      /* still going */
+  TD_FINISH_STOP,      /* end-of-sequence or a stop id (the last token is that id) */
+  TD_FINISH_LENGTH,    /* max_new reached */
+  TD_FINISH_ERROR,     /* `error` of the update says why (NaN in the logits) */
   TD_FINISH_UNSTARTED, /* a deadline passed, or could not be met any more, before it was started */
   TD_FINISH_CUT,       /* the same, while it was computed */
 } td_finish;
@@ -127,18 +131,20 @@ typedef enum td_finish {
 typedef struct td_engine_update {
   td_ticket ticket;
   void *user;
-  const int32_t *tokens;  /* prompt and answer; [0, n_prompt + n_generated) may be read until release */
+  const int32_t *tokens; /* prompt and answer; [0, n_prompt + n_generated) may be read until release */
   uint32_t n_prompt;
-  uint32_t n_generated;   /* so far; grows from update to update */
+  uint32_t n_generated; /* so far; grows from update to update */
   uint32_t n_cached_prompt;
   td_finish finish;
-  const char *error; /* for TD_FINISH_ERROR; static text */
+  const char *error;                                               /* for TD_FINISH_ERROR; static text */
   uint64_t submit_us, first_run_us, first_token_us, last_token_us; /* CLOCK_MONOTONIC; 0 = not yet */
-  uint64_t predicted_queue_us; /* when it came: how long it would wait for its first step; UINT64_MAX: not known */
+  uint64_t
+      predicted_queue_us; /* when it came: how long it would wait for its first step; UINT64_MAX: not known */
 } td_engine_update;
 
-/* [loop] Requests with news since the last call, each at most once. Returns how many were stored. Call until it returns
- * less than max. A finished request must be given back by td_engine_release after its last update. */
+/* [loop] Requests with news since the last call, each at most once. Returns how many were stored. Call until
+ * it returns less than max. A finished request must be given back by td_engine_release after its last update.
+ */
 uint32_t td_engine_poll(td_engine *e, td_engine_update *out, uint32_t max);
 /* [loop] Frees a finished request's slot and tokens. */
 void td_engine_release(td_engine *e, td_ticket ticket);
@@ -147,9 +153,9 @@ void td_engine_release(td_engine *e, td_ticket ticket);
 
 /* *ids is malloc'ed. parse_special: the text may spell special tokens (raw completions); else it may not.
  * TD_ERR_REQUEST (param "prompt") past max_tokens ids. */
-TD_MUST_CHECK td_status td_engine_tokenize(const td_engine *e, const char *text, size_t n_bytes, bool parse_special,
-                                           bool add_bos, size_t max_tokens, int32_t **ids, size_t *n_ids,
-                                           td_error *err);
+TD_MUST_CHECK td_status td_engine_tokenize(const td_engine *e, const char *text, size_t n_bytes,
+                                           bool parse_special, bool add_bos, size_t max_tokens, int32_t **ids,
+                                           size_t *n_ids, td_error *err);
 
 /* A token as the vocabulary writes it ("<|im_end|>"), or NULL for an unknown id. */
 const char *td_engine_token_text(const td_engine *e, int32_t id);
@@ -162,9 +168,9 @@ typedef struct td_chat_input {
   bool continue_final_message;
   size_t max_tokens;
 } td_chat_input;
-/* Renders the model's chat template and tokenises it: only template text makes special tokens, and BOS is never doubled.
- * rendered (may be NULL, else initialised) receives the text. TD_ERR_UNSUPPORTED if the model has no template;
- * TD_ERR_REQUEST with the template's own words if it refuses the messages. */
+/* Renders the model's chat template and tokenises it: only template text makes special tokens, and BOS is
+ * never doubled. rendered (may be NULL, else initialised) receives the text. TD_ERR_UNSUPPORTED if the model
+ * has no template; TD_ERR_REQUEST with the template's own words if it refuses the messages. */
 TD_MUST_CHECK td_status td_engine_chat_tokens(const td_engine *e, const td_chat_input *in, td_buf *rendered,
                                               int32_t **ids, size_t *n_ids, td_error *err);
 
@@ -190,17 +196,19 @@ typedef struct td_engine_stats {
   uint32_t n_following; /* of n_waiting: wait for a prompt that another request computes */
   uint64_t follows;
   uint64_t step_us_sum, plan_us_sum;
-  double device_busy_us_sum, device_idle_us_sum; /* 0 where the backend does not tell; idle: between steps that follow at once */
+  double device_busy_us_sum,
+      device_idle_us_sum; /* 0 where the backend does not tell; idle: between steps that follow at once */
   uint32_t last_step_us, last_step_decodes, last_step_prefill_tokens;
   /* Step times as predicted before they ran; all 0 where they are not known. */
-  double predicted_us_sum, step_error_sum; /* error: |predicted - measured| / measured */
+  double predicted_us_sum, step_error_sum;         /* error: |predicted - measured| / measured */
   uint64_t step_errors[TD_STEP_ERROR_BORDERS + 1]; /* not cumulative; the last: above all borders */
-  double last_step_predicted_us, tbt_target_us; /* target 0: none */
-  double cost_correction[2]; /* learned factor on steps without, with prompts */
-  double queue_delay_us;     /* predicted for a request that came now; next_end, end_gap, token: see td_sched_forecast */
+  double last_step_predicted_us, tbt_target_us;    /* target 0: none */
+  double cost_correction[2];                       /* learned factor on steps without, with prompts */
+  double queue_delay_us; /* predicted for a request that came now; next_end, end_gap, token: see
+                            td_sched_forecast */
   double next_end_us, end_gap_us, prompt_token_us;
-  uint64_t heartbeat_us;  /* CLOCK_MONOTONIC when the engine last began or ended a step, or woke idle */
-  bool in_step;           /* a step is running: unhealthy if heartbeat_us is long ago */
+  uint64_t heartbeat_us; /* CLOCK_MONOTONIC when the engine last began or ended a step, or woke idle */
+  bool in_step;          /* a step is running: unhealthy if heartbeat_us is long ago */
   uint64_t longest_predicted_us; /* of all steps so far, the one that runs included; 0: not known */
 } td_engine_stats;
 void td_engine_get_stats(const td_engine *e, td_engine_stats *out);
@@ -211,8 +219,8 @@ enum { TD_ENGINE_STEPS_KEPT = 1024 }; /* a power of two */
 
 /* One step as it was. Pages and requests: after it was committed. */
 typedef struct td_engine_step {
-  uint64_t step;   /* counts from 1 */
-  uint64_t end_us; /* CLOCK_MONOTONIC */
+  uint64_t step;                  /* counts from 1 */
+  uint64_t end_us;                /* CLOCK_MONOTONIC */
   uint32_t step_us, predicted_us; /* predicted_us 0: nothing was predicted */
   uint32_t calibrated_us;         /* predicted without what has been learned since the start */
   uint16_t n_decodes, n_prefills; /* rows */
@@ -222,9 +230,10 @@ typedef struct td_engine_step {
   uint32_t pages_free, pages_cached, pages_owned;
   uint32_t preemptions; /* since the step before */
 } td_engine_step;
-/* The steps from *cursor (a count of steps since start; 0: as far back as is remembered) on, oldest first, at most max;
- * *cursor moves behind them. *n_missed grows by those that were overwritten before they could be read. Never waits for
- * the engine, nor the engine for it. */
-uint32_t td_engine_read_steps(const td_engine *e, uint64_t *cursor, td_engine_step *out, uint32_t max, uint64_t *n_missed);
+/* The steps from *cursor (a count of steps since start; 0: as far back as is remembered) on, oldest first, at
+ * most max; *cursor moves behind them. *n_missed grows by those that were overwritten before they could be
+ * read. Never waits for the engine, nor the engine for it. */
+uint32_t td_engine_read_steps(const td_engine *e, uint64_t *cursor, td_engine_step *out, uint32_t max,
+                              uint64_t *n_missed);
 
 #endif

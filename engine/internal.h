@@ -46,7 +46,7 @@ enum { TD_SLOT_ENDED_CANCELLED = 100 };
 /* When the host did what for one step. */
 typedef struct td_engine_step_times {
   uint64_t plan_begin_us, plan_end_us, queued_us, ended_us;
-  uint64_t since_us; /* the end of the step before, if the engine was not idle since */
+  uint64_t since_us;   /* the end of the step before, if the engine was not idle since */
   double predicted_us; /* 0: not known */
 } td_engine_step_times;
 
@@ -55,9 +55,9 @@ typedef struct td_slot {
   td_slot_phase phase;
   uint32_t generation;
   uint32_t next_free;
-  uint32_t n_reported;      /* generated tokens already handed out */
-  uint32_t queued_tokens;   /* its share of n_queued_tokens, 0 once it runs */
-  uint64_t polled;          /* the last poll that told of it, and where among its updates */
+  uint32_t n_reported;    /* generated tokens already handed out */
+  uint32_t queued_tokens; /* its share of n_queued_tokens, 0 once it runs */
+  uint64_t polled;        /* the last poll that told of it, and where among its updates */
   uint32_t polled_at;
   uint64_t submit_us;
 
@@ -80,7 +80,8 @@ typedef struct td_slot {
 
 enum { TD_STEP_ERRORS_KEPT = 1024, TD_LEARNED_BINS = 2048 };
 
-/* Measured / calibrated of this run's steps [without, with] prompts, in bins of equal shares. Engine thread. */
+/* Measured / calibrated of this run's steps [without, with] prompts, in bins of equal shares. Engine thread.
+ */
 typedef struct td_engine_learned {
   uint64_t n[2], bins[2][TD_LEARNED_BINS];
 } td_engine_learned;
@@ -107,11 +108,11 @@ struct td_engine {
   td_cost_model cost;
   char cost_path[TD_CACHE_PATH_BYTES]; /* where it is kept; "": nowhere */
   td_engine_learned learned;
-  td_plan *plan, *next;  /* the oldest step under way, and one planned ahead of its outcome */
-  td_outcome outcome; /* of the step that ended last */
-  int32_t *sampled;   /* [max_running] its ids, as they are committed */
-  uint8_t *stop;      /* [max_running] */
-  uint32_t *finished; /* [max_running] */
+  td_plan *plan, *next; /* the oldest step under way, and one planned ahead of its outcome */
+  td_outcome outcome;   /* of the step that ended last */
+  int32_t *sampled;     /* [max_running] its ids, as they are committed */
+  uint8_t *stop;        /* [max_running] */
+  uint32_t *finished;   /* [max_running] */
   td_engine_step_times times, next_times;
   uint64_t foreseen_us; /* when the forecast in stats was made */
   bool foresaw_idle;
@@ -120,16 +121,16 @@ struct td_engine {
   /* hand-over */
   td_slot *slots; /* [n_slots] */
   uint32_t n_slots;
-  uint32_t free_head; /* loop thread: list of free slots, UINT32_MAX = none */
+  uint32_t free_head;       /* loop thread: list of free slots, UINT32_MAX = none */
   uint64_t n_queued_tokens; /* loop thread */
   uint64_t *account_tokens; /* [n_accounts + 1] of n_queued_tokens; loop thread; NULL: one account has all */
   uint32_t n_accounts;
-  uint32_t n_taken;         /* slots that are not free; loop thread */
-  uint64_t n_polls;         /* loop thread */
-  uint64_t promised_us;     /* loop thread: when the last one that was refused was told to come back */
-  td_ring inbox;            /* loop -> engine */
-  td_ring outbox;           /* engine -> loop: slots with news */
-  int wake_fd;              /* eventfd that the idle engine thread reads */
+  uint32_t n_taken;     /* slots that are not free; loop thread */
+  uint64_t n_polls;     /* loop thread */
+  uint64_t promised_us; /* loop thread: when the last one that was refused was told to come back */
+  td_ring inbox;        /* loop -> engine */
+  td_ring outbox;       /* engine -> loop: slots with news */
+  int wake_fd;          /* eventfd that the idle engine thread reads */
   void (*wake)(void *arg);
   void *wake_arg;
 
@@ -149,7 +150,6 @@ struct td_engine {
   td_step_log step_log;
 };
 
-
 /* load.c; engine thread. On failure what was made stays in *e for td_engine_destroy. */
 TD_MUST_CHECK td_status td_engine_load(td_engine *e, td_error *err);
 
@@ -157,10 +157,10 @@ TD_MUST_CHECK td_status td_engine_load(td_engine *e, td_error *err);
 TD_MUST_CHECK td_status td_engine_tune(td_engine *e, td_error *err);
 TD_MUST_CHECK td_status td_engine_capture_steps(td_engine *e, td_error *err);
 
-/* calibrate.c; engine thread, after steps were captured and before the first request: fills cost, or leaves has_cost false. The pages
- * of the KV store are written. */
-TD_MUST_CHECK td_status td_engine_calibrate(td_engine *e, uint32_t page_tokens, uint32_t n_pages, uint32_t max_context,
-                                            td_error *err);
+/* calibrate.c; engine thread, after steps were captured and before the first request: fills cost, or leaves
+ * has_cost false. The pages of the KV store are written. */
+TD_MUST_CHECK td_status td_engine_calibrate(td_engine *e, uint32_t page_tokens, uint32_t n_pages,
+                                            uint32_t max_context, td_error *err);
 
 /* requests.c */
 TD_MUST_CHECK td_status td_engine_requests_init(td_engine *e, td_error *err);
@@ -170,7 +170,8 @@ void td_engine_notify_slot(td_engine *e, uint32_t slot);
 /* Engine thread: publishes the end of a slot, after which the engine does not touch it. */
 void td_engine_end_slot(td_engine *e, uint32_t slot, int ended);
 
-/* predict.c; engine thread. The forecast, if it is time for another; false: not yet. Idle: nothing runs or waits. */
+/* predict.c; engine thread. The forecast, if it is time for another; false: not yet. Idle: nothing runs or
+ * waits. */
 bool td_engine_foresee(td_engine *e, bool idle, td_sched_forecast *f);
 /* For stats, locked by the caller. */
 void td_engine_note_step(td_engine *e, double predicted_us, double measured_us);
@@ -181,7 +182,8 @@ void td_engine_learn_step(td_engine *e, bool with_prompts, double calibrated_us,
 /* At an orderly end: writes what was learned into the kept calibration that this start measured or took. */
 void td_engine_keep_learned(td_engine *e);
 
-/* step.c; engine thread: runs until stop_asked or a device fault. What was learned is kept in the former case. */
+/* step.c; engine thread: runs until stop_asked or a device fault. What was learned is kept in the former
+ * case. */
 TD_MUST_CHECK td_status td_engine_run(td_engine *e, td_error *err);
 
 #endif

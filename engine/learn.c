@@ -1,11 +1,12 @@
-/* How much longer than calibrated steps take under load: learned while serving, kept with the calibration at an orderly end.
+/* How much longer than calibrated steps take under load: learned while serving, kept with the calibration at
+ * an orderly end.
  *
- * A device that has worked for minutes is slower than one that was measured for seconds (H200: steps without prompts by 1 to
- * 2 %, with prompts by 4). The median over all steps of a run says by how much: it does not care for steps that something
- * disturbed, nor for how the run ended, as the scheduler's correction does, which follows the last hundred. A step counts
- * from the end of the one before, for what the host does between two steps is time for those who wait. Only what
- * is said by enough steps is kept, and only in the file that this start's calibration is in: who removed or replaced that
- * meanwhile meant it. */
+ * A device that has worked for minutes is slower than one that was measured for seconds (H200: steps without
+ * prompts by 1 to 2 %, with prompts by 4). The median over all steps of a run says by how much: it does not
+ * care for steps that something disturbed, nor for how the run ended, as the scheduler's correction does,
+ * which follows the last hundred. A step counts from the end of the one before, for what the host does
+ * between two steps is time for those who wait. Only what is said by enough steps is kept, and only in the
+ * file that this start's calibration is in: who removed or replaced that meanwhile meant it. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -41,8 +42,8 @@ static double learned_factor(const td_engine_learned *l, bool with_prompts)
   double factor = pow(REACH, 2 * (i + 0.5) / TD_LEARNED_BINS - 1);
   if (td_cost_is_learnable(factor))
     return factor;
-  td_info("steps %s prompts took %.2f times what was calibrated: too far off to be kept", with_prompts ? "with" : "without",
-          factor);
+  td_info("steps %s prompts took %.2f times what was calibrated: too far off to be kept",
+          with_prompts ? "with" : "without", factor);
   return 0;
 }
 
@@ -53,7 +54,8 @@ static bool is_same_calibration(const td_cost_model *a, const td_cost_model *b)
 }
 
 /* The file as it is now, if it still is what this run's steps were held against. */
-static td_status read_own(const td_engine *e, td_cost_model *m, char identity[TD_COST_IDENTITY_BYTES], td_error *err)
+static td_status read_own(const td_engine *e, td_cost_model *m, char identity[TD_COST_IDENTITY_BYTES],
+                          td_error *err)
 {
   bool found = false;
   td_buf text;
@@ -80,7 +82,8 @@ static td_status write_learned(const td_engine *e, const double factors[2], td_e
       m.learned[kind] = factors[kind];
   td_buf_init(&text, TD_COST_TEXT_BYTES);
   td_cost_print(&m, identity, &text);
-  td_status st = text.failed ? td_fail(err, TD_ERR_NOMEM, "no memory") : td_cache_write(e->cost_path, text.data, text.len_bytes, err);
+  td_status st = text.failed ? td_fail(err, TD_ERR_NOMEM, "no memory")
+                             : td_cache_write(e->cost_path, text.data, text.len_bytes, err);
   td_buf_deinit(&text);
   return st;
 }
@@ -96,13 +99,15 @@ void td_engine_keep_learned(td_engine *e)
   for (int kind = 0; kind < 2; kind++) {
     factors[kind] = learned_factor(l, kind);
     if (factors[kind] > 0)
-      snprintf(said[kind], sizeof said[kind], "%.3f times that (%llu steps)", factors[kind], (unsigned long long)l->n[kind]);
+      snprintf(said[kind], sizeof said[kind], "%.3f times that (%llu steps)", factors[kind],
+               (unsigned long long)l->n[kind]);
   }
   if (factors[0] == 0 && factors[1] == 0)
     return;
   if (write_learned(e, factors, &why) == TD_OK)
-    td_info("step times under load, beside what was calibrated: without prompts %s, with prompts %s; kept in %s", said[0], said[1],
-            e->cost_path);
+    td_info(
+        "step times under load, beside what was calibrated: without prompts %s, with prompts %s; kept in %s",
+        said[0], said[1], e->cost_path);
   else
     td_info("what steps took under load is not kept in %s: %s", e->cost_path, why.message);
 }

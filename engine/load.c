@@ -1,7 +1,7 @@
 /* From options to a model that can step: open, describe, tokenizer, template, memory plan, load.
  *
- * All memory of the engine is sized and allocated here, by a plan that is logged; nothing later allocates. What
- * does not fit is said here, with the option that would help. */
+ * All memory of the engine is sized and allocated here, by a plan that is logged; nothing later allocates.
+ * What does not fit is said here, with the option that would help. */
 #include "engine/internal.h"
 
 #include <inttypes.h>
@@ -48,7 +48,8 @@ static td_status read_small_file(const char *path, td_buf *out, td_error *err)
   bool bad = ferror(f) || out->failed;
   fclose(f);
   if (bad)
-    return td_fail_param(err, TD_ERR_CONFIG, "chat_template", "%s: unreadable, or larger than %" PRIu64 " bytes", path,
+    return td_fail_param(err, TD_ERR_CONFIG, "chat_template",
+                         "%s: unreadable, or larger than %" PRIu64 " bytes", path,
                          td_limit_max(TD_LIMIT_TEMPLATE_BYTES));
   return TD_OK;
 }
@@ -83,8 +84,8 @@ static bool model_template(const td_model_files *files, const char **text, size_
   return *text != NULL;
 }
 
-/* A broken template of the model's own leaves plain completions usable; a broken one that the operator named is
- * an error. */
+/* A broken template of the model's own leaves plain completions usable; a broken one that the operator named
+ * is an error. */
 static td_status load_chat_template(td_engine *e, td_error *err)
 {
   const char *path = e->options.chat_template, *text;
@@ -93,7 +94,8 @@ static td_status load_chat_template(td_engine *e, td_error *err)
     td_buf file;
     td_buf_init(&file, td_limit_max(TD_LIMIT_TEMPLATE_BYTES));
     td_status st = read_small_file(path, &file, err);
-    if (st == TD_OK && td_chat_template_compile(file.data ? file.data : "", file.len_bytes, &e->chat_template, err))
+    if (st == TD_OK &&
+        td_chat_template_compile(file.data ? file.data : "", file.len_bytes, &e->chat_template, err))
       st = td_error_prefix(err, "%s", path);
     td_buf_deinit(&file);
     return st;
@@ -113,12 +115,14 @@ static td_status load_chat_template(td_engine *e, td_error *err)
 typedef struct memory_plan {
   uint32_t max_running, step_tokens, page_tokens, n_pages, max_context;
   bool context_is_cut;
-  uint64_t page_bytes, workspace_bytes, attention_bytes; /* attention: what the KV store takes beside its pages */
+  uint64_t page_bytes, workspace_bytes,
+      attention_bytes; /* attention: what the KV store takes beside its pages */
 } memory_plan;
 
 static bool is_dummy(const td_engine *e) { return strcmp(e->options.load_format, "dummy") == 0; }
 
-/* What the weights take where they are used: on a device and made-up ones as bf16, else as the file holds them. */
+/* What the weights take where they are used: on a device and made-up ones as bf16, else as the file holds
+ * them. */
 static uint64_t weight_bytes(const td_engine *e)
 {
   uint64_t n = td_model_desc_parameter_count(&e->desc);
@@ -127,8 +131,8 @@ static uint64_t weight_bytes(const td_engine *e)
   return is_dummy(e) ? n * sizeof(uint16_t) : td_model_files_bytes(e->files);
 }
 
-/* Pages for kv_bytes; by default enough for every running request at full context, but no more than the backend
- * grants, and for that the context gives way before the start fails. */
+/* Pages for kv_bytes; by default enough for every running request at full context, but no more than the
+ * backend grants, and for that the context gives way before the start fails. */
 static td_status plan_kv(td_engine *e, memory_plan *mp, td_error *err)
 {
   uint64_t budget = (uint64_t)td_option(&e->options, TD_LIMIT_KV_BYTES);
@@ -146,14 +150,16 @@ static td_status plan_kv(td_engine *e, memory_plan *mp, td_error *err)
   if (pages < 2)
     return td_fail_param(err, TD_ERR_NOMEM, "kv_bytes",
                          "no memory for KV pages: one takes %.1f MiB; raise kv_bytes%s or free memory",
-                         MIB(mp->page_bytes), strcmp(e->backend->ops->name, "cuda") == 0 ? ", gpu_memory_percent" : "");
+                         MIB(mp->page_bytes),
+                         strcmp(e->backend->ops->name, "cuda") == 0 ? ", gpu_memory_percent" : "");
   mp->n_pages = (uint32_t)pages;
   if (pages < pages_per_context) {
     mp->max_context = mp->n_pages * mp->page_tokens;
     mp->context_is_cut = true;
     td_warn("context cut to %u tokens: KV memory holds no more (kv_bytes)", mp->max_context);
   }
-  td_info("memory: weights %.0f MiB, KV %.0f MiB (%u pages of %u tokens), workspace %.0f MiB, attention %.0f MiB; steps of up to "
+  td_info("memory: weights %.0f MiB, KV %.0f MiB (%u pages of %u tokens), workspace %.0f MiB, attention %.0f "
+          "MiB; steps of up to "
           "%u requests, %u tokens",
           MIB(weight_bytes(e)), MIB(mp->page_bytes * mp->n_pages), mp->n_pages, mp->page_tokens,
           MIB(mp->workspace_bytes), MIB(mp->attention_bytes), mp->max_running, mp->step_tokens);
@@ -168,8 +174,9 @@ static td_status plan_step(td_engine *e, memory_plan *mp, td_error *err)
   mp->page_tokens = (uint32_t)td_option(&e->options, TD_LIMIT_PAGE_TOKENS);
   mp->max_context = e->desc.context_tokens;
   if (context > e->desc.context_tokens)
-    return td_fail_param(err, TD_ERR_CONFIG, "context_tokens", "context_tokens is %lld, but the model was made for %u",
-                         (long long)context, e->desc.context_tokens);
+    return td_fail_param(err, TD_ERR_CONFIG, "context_tokens",
+                         "context_tokens is %lld, but the model was made for %u", (long long)context,
+                         e->desc.context_tokens);
   if (context > 0)
     mp->max_context = (uint32_t)context;
   mp->workspace_bytes = td_model_workspace_bytes(&e->desc, e->backend, mp->step_tokens, mp->max_running);
@@ -181,7 +188,8 @@ static td_status plan_step(td_engine *e, memory_plan *mp, td_error *err)
   return TD_OK;
 }
 
-/* Before anything large is read: is there room for it? Where weights are used from the mapping, the page cache gives way. */
+/* Before anything large is read: is there room for it? Where weights are used from the mapping, the page
+ * cache gives way. */
 static td_status check_room(const td_engine *e, const memory_plan *mp, td_error *err)
 {
   const td_options *o = &e->options;
@@ -196,15 +204,17 @@ static td_status check_room(const td_engine *e, const memory_plan *mp, td_error 
   uint64_t need = weights + mp->workspace_bytes + mp->attention_bytes + kv;
   if (need <= room)
     return TD_OK;
-  bool step_helps = weights + kv < room, kv_helps = td_option(o, TD_LIMIT_KV_BYTES) > 0;
-  return td_fail_param(err, TD_ERR_NOMEM, cuda ? "gpu_memory_percent" : "",
-                       "not enough %s: %.0f MiB are missing. Weights take %.0f MiB, workspace %.0f MiB (step_tokens %u, "
-                       "running_requests %u), attention %.0f MiB (running_requests), KV %s%.0f MiB; %.0f MiB may be taken%s. What helps: %s%s%sa smaller model, or "
-                       "other programs using less",
-                       cuda ? "GPU memory" : "memory", MIB(need - room), MIB(weights), MIB(mp->workspace_bytes),
-                       mp->step_tokens, mp->max_running, MIB(mp->attention_bytes), kv_helps ? "" : "at least ", MIB(kv), MIB(room),
-                       cuda ? " by gpu_memory_percent" : "", cuda ? "a higher gpu_memory_percent, " : "",
-                       step_helps ? "lower step_tokens or running_requests, " : "", kv_helps ? "lower kv_bytes, " : "");
+  bool step_helps = weights + kv<room, kv_helps = td_option(o, TD_LIMIT_KV_BYTES)> 0;
+  return td_fail_param(
+      err, TD_ERR_NOMEM, cuda ? "gpu_memory_percent" : "",
+      "not enough %s: %.0f MiB are missing. Weights take %.0f MiB, workspace %.0f MiB (step_tokens %u, "
+      "running_requests %u), attention %.0f MiB (running_requests), KV %s%.0f MiB; %.0f MiB may be taken%s. "
+      "What helps: %s%s%sa smaller model, or "
+      "other programs using less",
+      cuda ? "GPU memory" : "memory", MIB(need - room), MIB(weights), MIB(mp->workspace_bytes),
+      mp->step_tokens, mp->max_running, MIB(mp->attention_bytes), kv_helps ? "" : "at least ", MIB(kv),
+      MIB(room), cuda ? " by gpu_memory_percent" : "", cuda ? "a higher gpu_memory_percent, " : "",
+      step_helps ? "lower step_tokens or running_requests, " : "", kv_helps ? "lower kv_bytes, " : "");
 }
 
 /* ---- loading ---- */
@@ -230,10 +240,11 @@ static td_status load_weights(td_engine *e, const memory_plan *mp, td_error *err
   uint64_t now = td_clock_us();
   progress p = {now, now, weight_bytes(e)};
   if (is_dummy(e))
-    return td_model_make_up(&e->desc, e->backend, (uint64_t)td_option(&e->options, TD_LIMIT_DUMMY_SEED), mp->step_tokens,
-                            mp->max_running, log_progress, &p, &e->model, err);
+    return td_model_make_up(&e->desc, e->backend, (uint64_t)td_option(&e->options, TD_LIMIT_DUMMY_SEED),
+                            mp->step_tokens, mp->max_running, log_progress, &p, &e->model, err);
   p.bytes = td_model_files_bytes(e->files);
-  TD_TRY(td_model_load(e->files, &e->desc, e->backend, mp->step_tokens, mp->max_running, log_progress, &p, &e->model, err));
+  TD_TRY(td_model_load(e->files, &e->desc, e->backend, mp->step_tokens, mp->max_running, log_progress, &p,
+                       &e->model, err));
   double s = (double)(td_clock_us() - p.begin_us) / 1e6;
   if (e->backend->weight_bytes > 0)
     td_info("weights: %.2f GB in %.2f s, %.1f GB/s", (double)p.bytes / 1e9, s, (double)p.bytes / 1e9 / s);
@@ -275,7 +286,7 @@ static td_status make_scheduler(td_engine *e, const memory_plan *mp, td_error *e
                         .ttft_target_us = 1000 * (uint64_t)td_option(&e->options, TD_LIMIT_TTFT_TARGET_MS),
                         .priority_us = 1000 * (uint64_t)td_option(&e->options, TD_LIMIT_PRIORITY_MS),
                         .share_under_way = true,
-                         .hash_seed = td_random_u64(),
+                        .hash_seed = td_random_u64(),
                         .n_accounts = e->n_accounts};
   td_sched_stats st;
   TD_TRY(td_sched_create(&sc, &e->sched, err));
@@ -288,10 +299,11 @@ static td_status make_scheduler(td_engine *e, const memory_plan *mp, td_error *e
     return td_fail(err, TD_ERR_NOMEM, "no memory for %u rows", mp->max_running);
   td_sched_get_stats(e->sched, &st);
   if (st.tbt_target_us > 0)
-    td_info("policy %s: a step with prompts takes at most %.1f ms%s", e->options.policy, st.tbt_target_us * 1e-3,
-            sc.tbt_target_us ? "" : " (chosen: tbt_target_ms)");
+    td_info("policy %s: a step with prompts takes at most %.1f ms%s", e->options.policy,
+            st.tbt_target_us * 1e-3, sc.tbt_target_us ? "" : " (chosen: tbt_target_ms)");
   else
-    td_info("policy %s: steps of up to %u tokens, however long they take", e->options.policy, mp->step_tokens);
+    td_info("policy %s: steps of up to %u tokens, however long they take", e->options.policy,
+            mp->step_tokens);
   return TD_OK;
 }
 
@@ -396,7 +408,8 @@ td_status td_engine_load(td_engine *e, td_error *err)
   if (st != TD_OK) /* parts of a folder are named by their files: which folder is said here */
     return strstr(err->message, e->options.model) ? st : td_error_prefix(err, "%s", e->options.model);
   if (*e->options.trace)
-    TD_TRY(td_trace_create(e->options.trace, (uint64_t)td_option(&e->options, TD_LIMIT_TRACE_STEPS), &e->trace, err));
+    TD_TRY(td_trace_create(e->options.trace, (uint64_t)td_option(&e->options, TD_LIMIT_TRACE_STEPS),
+                           &e->trace, err));
   td_backend_config bc = {.n_threads = (uint32_t)td_option(&e->options, TD_LIMIT_THREADS),
                           .batch_invariant = td_option(&e->options, TD_LIMIT_BATCH_INVARIANT) == 1,
                           .max_slots = e->n_slots,
@@ -405,7 +418,8 @@ td_status td_engine_load(td_engine *e, td_error *err)
                           .max_context_tokens = e->desc.context_tokens,
                           .max_vocab = e->desc.vocab,
                           .device = (uint32_t)td_option(&e->options, TD_LIMIT_DEVICE),
-                          .gpu_memory_percent = (uint32_t)td_option(&e->options, TD_LIMIT_GPU_MEMORY_PERCENT)};
+                          .gpu_memory_percent =
+                              (uint32_t)td_option(&e->options, TD_LIMIT_GPU_MEMORY_PERCENT)};
   if (bc.max_rows > e->n_slots)
     bc.max_rows = e->n_slots;
   TD_TRY(td_backend_create(e->options.backend, &bc, &e->backend, err));
@@ -416,8 +430,8 @@ td_status td_engine_load(td_engine *e, td_error *err)
   fill_info(e, &mp);
   TD_TRY(td_engine_calibrate(e, mp.page_tokens, mp.n_pages, mp.max_context, err));
   TD_TRY(make_scheduler(e, &mp, err));
-  td_info("%s: %s, %.1f M parameters, context %u, backend %s, ready in %.2f s", e->info.model_name, e->info.arch,
-          (double)e->info.parameters / 1e6, e->info.max_context_tokens, e->info.backend,
+  td_info("%s: %s, %.1f M parameters, context %u, backend %s, ready in %.2f s", e->info.model_name,
+          e->info.arch, (double)e->info.parameters / 1e6, e->info.max_context_tokens, e->info.backend,
           (double)(td_clock_us() - begin_us) / 1e6);
   return TD_OK;
 }

@@ -1,6 +1,7 @@
 /* What was predicted beside what came: steps, queue delays, and when one who was refused should come back.
  *
- * The scheduler predicts, from the calibration and what it learned since; here it is held against the clock. */
+ * The scheduler predicts, from the calibration and what it learned since; here it is held against the clock.
+ */
 #include "engine/internal.h"
 
 #include <math.h>
@@ -9,7 +10,8 @@
 
 #include "common/clock.h"
 
-const double td_step_error_borders[TD_STEP_ERROR_BORDERS] = {0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2};
+const double td_step_error_borders[TD_STEP_ERROR_BORDERS] = {0.01, 0.02, 0.03, 0.05, 0.075, 0.1,
+                                                             0.15, 0.2,  0.3,  0.5,  1,     2};
 
 /* A promise further away than this says nothing: clients have given up by then. */
 enum { PROMISE_MAX_US = 120 * 1000000 };
@@ -55,8 +57,9 @@ void td_engine_note_forecast(td_engine *e, const td_sched_forecast *f)
 
 /* ---- loop thread ---- */
 
-/* Each refusal is promised the turn after the last one's, but nobody is to wait longer than all that is here now takes to
- * end: who asks again and again has many promises and comes once, and what was promised of a queue that is gone is void. */
+/* Each refusal is promised the turn after the last one's, but nobody is to wait longer than all that is here
+ * now takes to end: who asks again and again has many promises and comes once, and what was promised of a
+ * queue that is gone is void. */
 uint64_t td_engine_retry_after_us(td_engine *e, uint32_t n_prompt)
 {
   td_engine_stats st;
@@ -66,7 +69,8 @@ uint64_t td_engine_retry_after_us(td_engine *e, uint32_t n_prompt)
     return 0;
   double wait_us = st.next_end_us, gap_us = st.end_gap_us; /* a place: the next that ends gives one */
   uint32_t n_seen = st.n_running + st.n_waiting, n_rows = e->backend->max_rows;
-  if (n_seen < n_rows && n_seen < e->n_taken) /* a burst that the engine has not seen all of: more places will be in use */
+  if (n_seen < n_rows &&
+      n_seen < e->n_taken) /* a burst that the engine has not seen all of: more places will be in use */
     gap_us *= (double)n_seen / (e->n_taken < n_rows ? e->n_taken : n_rows);
   if (e->n_queued_tokens + n_prompt > cap) { /* room for tokens: as the queue as a whole moves on */
     double token_us = fmax(st.queue_delay_us / (double)(e->n_queued_tokens + 1), st.prompt_token_us);

@@ -1,9 +1,10 @@
 /* The hand-over between the loop thread and the engine thread.
  *
  * A slot belongs to the loop until its submit command is in the inbox, and again from the moment the engine
- * publishes `ended`. In between the engine appends tokens to the slot's array and publishes how many; the loop
- * reads behind that count. Outbox entries are hints ("look at this slot"): each slot is in the outbox at most once, so
- * the ring cannot overflow however slow the loop is, and a stale hint is harmless. See engine/README.md. */
+ * publishes `ended`. In between the engine appends tokens to the slot's array and publishes how many; the
+ * loop reads behind that count. Outbox entries are hints ("look at this slot"): each slot is in the outbox at
+ * most once, so the ring cannot overflow however slow the loop is, and a stale hint is harmless. See
+ * engine/README.md. */
 #include "engine/internal.h"
 
 #include <errno.h>
@@ -63,11 +64,11 @@ static td_status check_request(const td_engine *e, const td_engine_request *r, t
   if (r->max_new == 0)
     return td_fail_param(err, TD_ERR_REQUEST, "max_tokens", "max_tokens must be at least 1");
   if ((uint64_t)r->n_prompt + r->max_new > info->max_context_tokens)
-    return td_fail_param(err, TD_ERR_REQUEST, "max_tokens",
-                         "This model's maximum context length is %u tokens. However, you requested %llu tokens "
-                         "(%u in the prompt, %u in the completion).",
-                         info->max_context_tokens, (unsigned long long)r->n_prompt + r->max_new, r->n_prompt,
-                         r->max_new);
+    return td_fail_param(
+        err, TD_ERR_REQUEST, "max_tokens",
+        "This model's maximum context length is %u tokens. However, you requested %llu tokens "
+        "(%u in the prompt, %u in the completion).",
+        info->max_context_tokens, (unsigned long long)r->n_prompt + r->max_new, r->n_prompt, r->max_new);
   for (uint32_t i = 0; i < r->n_prompt; i++)
     if (r->tokens[i] < 0 || (uint32_t)r->tokens[i] >= info->vocab)
       return td_fail_param(err, TD_ERR_REQUEST, "prompt", "token id %d is not in the vocabulary of %u",
@@ -228,7 +229,8 @@ uint32_t td_engine_poll(td_engine *e, td_engine_update *out, uint32_t max)
     td_slot *s = &e->slots[item.slot];
     /* cleared before the slot is read: what the engine publishes after the read makes a new hint */
     atomic_store(&s->in_outbox, false);
-    /* of the same request again, told of while this loop runs: the caller may give it back at the first update */
+    /* of the same request again, told of while this loop runs: the caller may give it back at the first
+     * update */
     bool again = s->polled == e->n_polls;
     uint32_t at = again ? s->polled_at : n;
     if (!slot_update(e, item.slot, &out[at]) || again)

@@ -1,7 +1,8 @@
 /* A bounded ring between exactly one producer and one consumer thread.
  *
- * Capacity is a power of two and chosen so that the ring cannot be full in a correct program (engine/README.md);
- * push says false when it is, which callers treat as a bug. Source: Lamport's single-producer queue, C11 atomics. */
+ * Capacity is a power of two and chosen so that the ring cannot be full in a correct program
+ * (engine/README.md); push says false when it is, which callers treat as a bug. Source: Lamport's
+ * single-producer queue, C11 atomics. */
 #ifndef TD_ENGINE_RING_H
 #define TD_ENGINE_RING_H
 
@@ -52,7 +53,8 @@ static inline bool td_ring_push(td_ring *r, td_ring_item item)
 /* Consumer: nothing to pop? */
 static inline bool td_ring_is_empty(const td_ring *r)
 {
-  return atomic_load_explicit(&r->head, memory_order_relaxed) == atomic_load_explicit(&r->tail, memory_order_acquire);
+  return atomic_load_explicit(&r->head, memory_order_relaxed) ==
+         atomic_load_explicit(&r->tail, memory_order_acquire);
 }
 
 static inline bool td_ring_pop(td_ring *r, td_ring_item *item)

@@ -1,8 +1,9 @@
 /* The step loop: drain inbox -> plan -> submit -> wait -> commit -> publish.
  *
- * Where the device can run ahead (pipeline_depth 2), the next step is planned and submitted before this one's outcome is known,
- * whenever it can only be "all decode once more"; a row whose request turns out to have ended is dropped when it comes.
- * Nothing here allocates, blocks on the loop thread, or looks at text. Idle means blocked on the eventfd. */
+ * Where the device can run ahead (pipeline_depth 2), the next step is planned and submitted before this one's
+ * outcome is known, whenever it can only be "all decode once more"; a row whose request turns out to have
+ * ended is dropped when it comes. Nothing here allocates, blocks on the loop thread, or looks at text. Idle
+ * means blocked on the eventfd. */
 #include "engine/internal.h"
 
 #include <errno.h>
@@ -51,8 +52,8 @@ static void take_cancel(td_engine *e, uint32_t slot, uint32_t generation, bool c
   td_engine_end_slot(e, slot, TD_SLOT_ENDED_CANCELLED);
 }
 
-/* Of those that come at once, one in so many of those before it is foretold its own wait, for that takes longer the more run; a burst of
- * thousands must not hold up a step. */
+/* Of those that come at once, one in so many of those before it is foretold its own wait, for that takes
+ * longer the more run; a burst of thousands must not hold up a step. */
 enum { FORESEEN_EACH = 16 };
 
 static bool drain_inbox(td_engine *e)
@@ -109,7 +110,8 @@ static void judge_tokens(td_engine *e)
   for (uint32_t i = 0; i < plan->n_logits; i++) {
     td_slot *s = &e->slots[plan->rows[plan->logits_rows[i]].slot];
     e->sampled[i] = e->outcome.ids[i];
-    if (!s->active) /* it ended with the step before, after this one was planned: the slot may be the loop's again */
+    if (!s->active) /* it ended with the step before, after this one was planned: the slot may be the loop's
+                       again */
       continue;
     if (e->sampled[i] == TD_SAMPLED_NAN) {
       s->error = "the model's output is not a number";
@@ -169,7 +171,8 @@ static void commit_and_publish(td_engine *e)
 }
 
 /* For who watches the steps; before e->stats, whose sums still are those of the step before. */
-static void log_step(td_engine *e, uint64_t step_us, double calibrated_us, const td_plan *plan, const td_sched_stats *ss)
+static void log_step(td_engine *e, uint64_t step_us, double calibrated_us, const td_plan *plan,
+                     const td_sched_stats *ss)
 {
   td_engine_step s = {.step = plan->step,
                       .end_us = atomic_load_explicit(&e->heartbeat_us, memory_order_relaxed),
@@ -199,7 +202,8 @@ static void update_stats(td_engine *e, uint64_t step_us, const td_plan *plan)
     double calibrated_us = td_sched_calibrated_us(e->sched, plan);
     log_step(e, step_us, calibrated_us, plan, &ss);
     uint64_t end_us = atomic_load_explicit(&e->heartbeat_us, memory_order_relaxed);
-    td_engine_learn_step(e, plan->n_rows > plan->n_decode_rows, calibrated_us, (double)(end_us - e->times.since_us));
+    td_engine_learn_step(e, plan->n_rows > plan->n_decode_rows, calibrated_us,
+                         (double)(end_us - e->times.since_us));
     td_sched_observe(e->sched, plan, (double)step_us);
   }
   pthread_mutex_lock(&e->stats_lock);
@@ -237,8 +241,8 @@ static void update_stats(td_engine *e, uint64_t step_us, const td_plan *plan)
   pthread_mutex_unlock(&e->stats_lock);
 }
 
-/* Somebody came, and the step that is planned now may be long: who is refused meanwhile is told when there will be room, and behind how
- * many others, also where nobody was here before. */
+/* Somebody came, and the step that is planned now may be long: who is refused meanwhile is told when there
+ * will be room, and behind how many others, also where nobody was here before. */
 static void foresee_arrivals(td_engine *e)
 {
   td_sched_forecast f;
@@ -287,8 +291,8 @@ static bool plan_step(td_engine *e)
   return true;
 }
 
-/* The step after e->plan while that still runs, if it is certain what it is. New commands come first: they can only be
- * taken when nothing is under way. */
+/* The step after e->plan while that still runs, if it is certain what it is. New commands come first: they
+ * can only be taken when nothing is under way. */
 static bool plan_step_ahead(td_engine *e)
 {
   if (e->backend->pipeline_depth < 2 || !td_ring_is_empty(&e->inbox) || atomic_load(&e->stop_asked))

@@ -15,7 +15,8 @@ void td_step_log_write(td_step_log *log, const td_engine_step *s)
   atomic_store_explicit(&log->done, n + 1, memory_order_release);
 }
 
-uint32_t td_step_log_read(const td_step_log *log, uint64_t *cursor, td_engine_step *out, uint32_t max, uint64_t *n_missed)
+uint32_t td_step_log_read(const td_step_log *log, uint64_t *cursor, td_engine_step *out, uint32_t max,
+                          uint64_t *n_missed)
 {
   uint64_t done = atomic_load_explicit(&log->done, memory_order_acquire);
   uint64_t first = *cursor, oldest = done > TD_STEP_LOG_RECORDS ? done - TD_STEP_LOG_RECORDS : 0;
@@ -29,7 +30,8 @@ uint32_t td_step_log_read(const td_step_log *log, uint64_t *cursor, td_engine_st
   for (; n < max && first + n < done; n++) {
     uint64_t words[TD_STEP_LOG_WORDS];
     for (int i = 0; i < TD_STEP_LOG_WORDS; i++)
-      words[i] = atomic_load_explicit(&log->words[(first + n) % TD_STEP_LOG_RECORDS][i], memory_order_acquire);
+      words[i] =
+          atomic_load_explicit(&log->words[(first + n) % TD_STEP_LOG_RECORDS][i], memory_order_acquire);
     memcpy(&out[n], words, sizeof words);
   }
   *cursor = first + n;

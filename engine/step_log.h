@@ -1,9 +1,10 @@
 /* The last steps, one record each: the engine thread writes, the loop reads when somebody watches.
  *
- * A ring that is written over, whether anybody reads or not. `begun` moves before a record's words are stored and `done` after;
- * a reader copies up to `done` and then drops what `begun` says may have been overwritten while it copied. So a reader
- * costs the engine nothing, and no reader costs it the stores: a cache line a step. Words are stored with release and read with
- * acquire, which makes "a word of a later record was read" imply "`begun` of that record is seen" without fences. */
+ * A ring that is written over, whether anybody reads or not. `begun` moves before a record's words are stored
+ * and `done` after; a reader copies up to `done` and then drops what `begun` says may have been overwritten
+ * while it copied. So a reader costs the engine nothing, and no reader costs it the stores: a cache line a
+ * step. Words are stored with release and read with acquire, which makes "a word of a later record was read"
+ * imply "`begun` of that record is seen" without fences. */
 #ifndef TD_ENGINE_STEP_LOG_H
 #define TD_ENGINE_STEP_LOG_H
 
@@ -21,6 +22,7 @@ typedef struct td_step_log {
 
 void td_step_log_write(td_step_log *log, const td_engine_step *s);
 /* As td_engine_read_steps. */
-uint32_t td_step_log_read(const td_step_log *log, uint64_t *cursor, td_engine_step *out, uint32_t max, uint64_t *n_missed);
+uint32_t td_step_log_read(const td_step_log *log, uint64_t *cursor, td_engine_step *out, uint32_t max,
+                          uint64_t *n_missed);
 
 #endif

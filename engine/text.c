@@ -7,19 +7,20 @@
 
 static td_status refuse_text(const char *param, td_error *err)
 {
-  return td_fail_param(err, TD_ERR_UNSUPPORTED, param,
-                       "this model has no tokenizer (tokenizer.json): give '/v1/completions' a 'prompt' of token ids");
+  return td_fail_param(
+      err, TD_ERR_UNSUPPORTED, param,
+      "this model has no tokenizer (tokenizer.json): give '/v1/completions' a 'prompt' of token ids");
 }
 
-td_status td_engine_tokenize(const td_engine *e, const char *text, size_t n_bytes, bool parse_special, bool add_bos,
-                             size_t max_tokens, int32_t **ids, size_t *n_ids, td_error *err)
+td_status td_engine_tokenize(const td_engine *e, const char *text, size_t n_bytes, bool parse_special,
+                             bool add_bos, size_t max_tokens, int32_t **ids, size_t *n_ids, td_error *err)
 {
   td_ids out = {0};
   td_span all = {0, n_bytes};
   if (!e->tokenizer)
     return refuse_text("prompt", err);
-  td_status st =
-      td_tokenizer_encode(e->tokenizer, text, n_bytes, &all, parse_special ? 1 : 0, add_bos, max_tokens, &out, err);
+  td_status st = td_tokenizer_encode(e->tokenizer, text, n_bytes, &all, parse_special ? 1 : 0, add_bos,
+                                     max_tokens, &out, err);
   if (st != TD_OK) {
     td_ids_deinit(&out);
     return st;
@@ -72,11 +73,12 @@ static cJSON *input_variables(const td_chat_input *in)
 
 static td_status check_kwargs(const cJSON *kwargs, td_error *err)
 {
-  static const char *const reserved[] = {"messages", "tools", "add_generation_prompt", "bos_token", "eos_token"};
+  static const char *const reserved[] = {"messages", "tools", "add_generation_prompt", "bos_token",
+                                         "eos_token"};
   for (size_t i = 0; i < sizeof reserved / sizeof *reserved; i++)
     if (td_json_get(kwargs, reserved[i]))
-      return td_fail_param(err, TD_ERR_REQUEST, "chat_template_kwargs", "chat_template_kwargs may not set '%s'",
-                           reserved[i]);
+      return td_fail_param(err, TD_ERR_REQUEST, "chat_template_kwargs",
+                           "chat_template_kwargs may not set '%s'", reserved[i]);
   return TD_OK;
 }
 

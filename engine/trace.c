@@ -45,8 +45,9 @@ static void begin_file(td_trace *t)
   t->begun = true;
   if (ftruncate(fileno(t->file), 0) != 0 && errno != EINVAL) /* EINVAL: a pipe or a device */
     td_warn("the trace file is not emptied: %s", strerror(errno));
-  fprintf(t->file, "[{\"ph\":\"M\",\"pid\":1,\"tid\":%d,\"name\":\"thread_name\",\"args\":{\"name\":\"engine\"}},\n"
-                   "{\"ph\":\"M\",\"pid\":1,\"tid\":%d,\"name\":\"thread_name\",\"args\":{\"name\":\"device\"}}",
+  fprintf(t->file,
+          "[{\"ph\":\"M\",\"pid\":1,\"tid\":%d,\"name\":\"thread_name\",\"args\":{\"name\":\"engine\"}},\n"
+          "{\"ph\":\"M\",\"pid\":1,\"tid\":%d,\"name\":\"thread_name\",\"args\":{\"name\":\"device\"}}",
           HOST_LANE, DEVICE_LANE);
 }
 
@@ -77,17 +78,19 @@ void td_trace_destroy(td_trace *t)
   free(t);
 }
 
-static void event(td_trace *t, int lane, const char *name, double begin_us, double end_us, const td_plan *plan)
+static void event(td_trace *t, int lane, const char *name, double begin_us, double end_us,
+                  const td_plan *plan)
 {
   if (end_us < begin_us)
     end_us = begin_us;
   fprintf(t->file,
-          ",\n{\"ph\":\"X\",\"pid\":1,\"tid\":%d,\"name\":\"%s\",\"ts\":%.1f,\"dur\":%.1f,\"args\":{\"step\":%" PRIu64
-          ",\"decodes\":%u,\"prefill_tokens\":%u}}",
+          ",\n{\"ph\":\"X\",\"pid\":1,\"tid\":%d,\"name\":\"%s\",\"ts\":%.1f,\"dur\":%.1f,\"args\":{\"step\":"
+          "%" PRIu64 ",\"decodes\":%u,\"prefill_tokens\":%u}}",
           lane, name, begin_us, end_us - begin_us, plan->step, plan->n_decode_rows, plan->n_prefill_tokens);
 }
 
-void td_trace_step(td_trace *t, const td_plan *plan, const td_engine_step_times *times, uint64_t published_us, double busy_us)
+void td_trace_step(td_trace *t, const td_plan *plan, const td_engine_step_times *times, uint64_t published_us,
+                   double busy_us)
 {
   if (!t->file)
     return;

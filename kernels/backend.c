@@ -57,7 +57,8 @@ td_status td_backend_create(const char *name, const td_backend_config *config, t
 
 void td_backend_submit(td_backend *be, td_compiled *compiled, const td_plan *plan)
 {
-  be->fault.stalls |= be->fault.stall_step > 0 && plan->step == be->fault.stall_step; /* 0: measured at start */
+  be->fault.stalls |=
+      be->fault.stall_step > 0 && plan->step == be->fault.stall_step; /* 0: measured at start */
   if (++be->fault.n_submitted == be->fault.step && be->ops->trap)
     be->ops->trap(be);
   be->ops->submit(be, compiled, plan);

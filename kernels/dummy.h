@@ -1,7 +1,8 @@
 /* Made-up weights (load_format = dummy): values that look like a model's, out of a seed and nothing else.
  *
- * Element i of a matrix is a pure function of (seed, i), in integers up to one exact conversion and one product, so every
- * backend makes the same bits, in any order. Four 16-bit pieces of a hash are summed: a bell of standard deviation 0.02. */
+ * Element i of a matrix is a pure function of (seed, i), in integers up to one exact conversion and one
+ * product, so every backend makes the same bits, in any order. Four 16-bit pieces of a hash are summed: a
+ * bell of standard deviation 0.02. */
 #ifndef TD_KERNELS_DUMMY_H
 #define TD_KERNELS_DUMMY_H
 
@@ -27,7 +28,8 @@ TD_DUMMY_FN uint16_t td_dummy_bf16(uint64_t seed, uint64_t i)
 {
   const float per_unit = 5.2858e-7f; /* 0.02 / sqrt(4 * (65536^2 - 1) / 12) */
   uint64_t h = td_dummy_hash(seed, i);
-  int32_t sum = (int32_t)(h & 0xffff) + (int32_t)(h >> 16 & 0xffff) + (int32_t)(h >> 32 & 0xffff) + (int32_t)(h >> 48);
+  int32_t sum =
+      (int32_t)(h & 0xffff) + (int32_t)(h >> 16 & 0xffff) + (int32_t)(h >> 32 & 0xffff) + (int32_t)(h >> 48);
   float v = (float)(sum - 2 * 65535) * per_unit;
   uint32_t bits;
   memcpy(&bits, &v, sizeof bits);

@@ -1,7 +1,7 @@
-/* Faults on request, for tests of what happens then: TANDEM_FAULT=device:STEP in the environment makes the device fail in that
- * step (counted from 1). On CUDA a kernel really traps, so that everything behind it meets a dead context; the CPU has no such
- * thing and only says that it failed. stall:STEP makes that step, of those
- * with requests, take TD_FAULT_STALL_S longer. */
+/* Faults on request, for tests of what happens then: TANDEM_FAULT=device:STEP in the environment makes the
+ * device fail in that step (counted from 1). On CUDA a kernel really traps, so that everything behind it
+ * meets a dead context; the CPU has no such thing and only says that it failed. stall:STEP makes that step,
+ * of those with requests, take TD_FAULT_STALL_S longer. */
 #ifndef TD_KERNELS_FAULT_H
 #define TD_KERNELS_FAULT_H
 

@@ -1,17 +1,19 @@
 /* What a backend is: a device with its memory, that compiles programs and runs them.
  *
- * A backend (cpu/, cuda/) is one device with its threads or streams. It takes a program (program.h), compiles it once, and
- * runs it with any step plan: it never knows what a model is, and nobody looks behind a td_devptr.
+ * A backend (cpu/, cuda/) is one device with its threads or streams. It takes a program (program.h), compiles
+ * it once, and runs it with any step plan: it never knows what a model is, and nobody looks behind a
+ * td_devptr.
  *
- * The step: td_backend_submit(compiled, plan) queues it, td_backend_wait hands out its outcome. With pipeline_depth 2 the next
- * step may be submitted before the wait for this one: a token id below 0 in a plan then means the token that the step before
- * sampled, logits row -1 - id. Ops return nothing: a fault shows at the wait. Steps of decodes alone may be captured once and
- * launched again, which spares the host queueing every op (capture).
+ * The step: td_backend_submit(compiled, plan) queues it, td_backend_wait hands out its outcome. With
+ * pipeline_depth 2 the next step may be submitted before the wait for this one: a token id below 0 in a plan
+ * then means the token that the step before sampled, logits row -1 - id. Ops return nothing: a fault shows at
+ * the wait. Steps of decodes alone may be captured once and launched again, which spares the host queueing
+ * every op (capture).
  *
- * The batch rule (CPU backend, and CUDA with batch_invariant): every output element is computed by one fixed sequence of
- * operations that does not depend on how many rows the step has, how a prompt was chunked, which pages hold its KV, how many
- * threads run, or which instruction set was picked. So a request's tokens are bit-identical alone or in any batch.
- * kernels/README.md states the sequences.
+ * The batch rule (CPU backend, and CUDA with batch_invariant): every output element is computed by one fixed
+ * sequence of operations that does not depend on how many rows the step has, how a prompt was chunked, which
+ * pages hold its KV, how many threads run, or which instruction set was picked. So a request's tokens are
+ * bit-identical alone or in any batch. kernels/README.md states the sequences.
  *
  * Thread: the engine thread, except weight_import and alloc before the engine starts. */
 #ifndef TD_KERNELS_KERNELS_H
@@ -30,21 +32,22 @@
 typedef struct td_backend td_backend;
 typedef struct td_compiled td_compiled; /* a program as the backend runs it */
 
-/* Where a stored matrix lies in its file. A backend that copies weights reads the file: a read of a file that was cut
- * fails, where touching its mapping kills. */
+/* Where a stored matrix lies in its file. A backend that copies weights reads the file: a read of a file that
+ * was cut fails, where touching its mapping kills. */
 typedef struct td_weight_file {
   int fd;
   uint64_t offset_bytes;
   const char *name; /* for messages; lives until weights_wait */
 } td_weight_file;
 
-/* One stored matrix [n_rows, n_cols], row-major, in host memory (usually a file mapping), or a made-up one. */
+/* One stored matrix [n_rows, n_cols], row-major, in host memory (usually a file mapping), or a made-up one.
+ */
 typedef struct td_weight_part {
   td_dtype dtype;
   const void *data;  /* borrowed; must stay mapped while the weight lives. NULL: made up, see seed */
   uint64_t n_rows;   /* output features */
   const float *bias; /* [n_rows] host floats, copied; NULL = none */
-  uint64_t seed;     /* without data: element i is td_dummy_bf16(seed, i) of kernels/dummy.h, dtype is TD_BF16 */
+  uint64_t seed; /* without data: element i is td_dummy_bf16(seed, i) of kernels/dummy.h, dtype is TD_BF16 */
   const td_weight_file *file; /* the same bytes in a file, for backends that copy; NULL: read data */
 } td_weight_part;
 
@@ -52,7 +55,7 @@ enum { TD_WEIGHT_PARTS_MAX = 3 }; /* q,k,v or gate,up: one product, outputs side
 
 typedef struct td_kv_shape {
   uint32_t n_layers, n_pages, page_tokens, n_kv_heads, head_dim;
-  uint32_t n_heads; /* query heads: how attention over these pages is planned */
+  uint32_t n_heads;       /* query heads: how attention over these pages is planned */
   uint32_t window_tokens; /* of attention in every layer, 0: none; for the same reason */
 } td_kv_shape;
 
@@ -65,7 +68,8 @@ enum { TD_SAMPLED_NAN = -1 }; /* instead of a token id: the row's logits hold a 
 
 /* What a step gives back. */
 typedef struct td_outcome {
-  const int32_t *ids; /* [n_ids] what was sampled, in the order of the plan's logits_rows; until the next submission */
+  const int32_t
+      *ids; /* [n_ids] what was sampled, in the order of the plan's logits_rows; until the next submission */
   uint32_t n_ids;
   bool captured; /* it was launched from a captured step */
   float busy_us; /* the device's time for the step; 0: not known */
@@ -93,27 +97,29 @@ typedef struct td_backend_ops {
   /* Weights live until destroy. n_cols must suit each part's block size (checked: TD_ERR_MODEL). */
   td_status (*weight_import)(td_backend *be, const td_weight_part *parts, uint32_t n_parts, uint64_t n_cols,
                              td_weight **out, td_error *err);
-  /* Imports may go on behind the caller's back; waits for all of them and says what failed. Before the first step. */
+  /* Imports may go on behind the caller's back; waits for all of them and says what failed. Before the first
+   * step. */
   td_status (*weights_wait)(td_backend *be, td_error *err);
 
-  /* KV store: page layout is the backend's own. kv_check refuses shapes that no kernel serves, before anything is loaded
-   * (n_pages is not looked at). */
+  /* KV store: page layout is the backend's own. kv_check refuses shapes that no kernel serves, before
+   * anything is loaded (n_pages is not looked at). */
   td_status (*kv_check)(const td_backend *be, const td_kv_shape *shape, td_error *err);
   size_t (*kv_bytes_per_page)(const td_backend *be, const td_kv_shape *shape);
   /* What kv_create takes beside the pages: partials of attention, for as many rows as a step may have. */
   size_t (*kv_fixed_bytes)(const td_backend *be, const td_kv_shape *shape);
-  /* Bytes that KV pages may take by default, asked once weights and workspace are there; before that, what all of them
-   * may take together. */
+  /* Bytes that KV pages may take by default, asked once weights and workspace are there; before that, what
+   * all of them may take together. */
   uint64_t (*kv_budget_bytes)(const td_backend *be);
   td_status (*kv_create)(td_backend *be, const td_kv_shape *shape, td_kv **out, td_error *err);
-  /* Frees a store before its backend, which would free it too. No step is under way, and no compiled program that uses it runs any more. */
+  /* Frees a store before its backend, which would free it too. No step is under way, and no compiled program
+   * that uses it runs any more. */
   void (*kv_destroy)(td_backend *be, td_kv *kv);
 
   /* Replaces a slot's whole sampling state. */
   void (*set_sampling)(td_backend *be, uint32_t slot, const td_sampling *sampling);
 
-  /* A program may be freed once it is compiled; what its ops point to must live on. TD_ERR_UNSUPPORTED for an op that this
-   * backend has not got. Owned by the caller. */
+  /* A program may be freed once it is compiled; what its ops point to must live on. TD_ERR_UNSUPPORTED for an
+   * op that this backend has not got. Owned by the caller. */
   td_status (*compile)(td_backend *be, const td_program *program, td_compiled **out, td_error *err);
   void (*discard)(td_backend *be, td_compiled *compiled); /* NULL: does nothing */
 
@@ -121,13 +127,14 @@ typedef struct td_backend_ops {
   void (*submit)(td_backend *be, td_compiled *compiled, const td_plan *plan);
   td_status (*wait)(td_backend *be, td_outcome *out, td_error *err);
 
-  /* Measures which algorithms are fastest for the products of a program's steps of decodes, within a budget, with what
-   * earlier starts found. What products read and write is overwritten, nothing is written to the KV store. After kv_create,
-   * before capture. NULL where there is nothing to choose. */
+  /* Measures which algorithms are fastest for the products of a program's steps of decodes, within a budget,
+   * with what earlier starts found. What products read and write is overwritten, nothing is written to the KV
+   * store. After kv_create, before capture. NULL where there is nothing to choose. */
   td_status (*tune)(td_backend *be, td_compiled *compiled, const td_tune_params *p, td_error *err);
-  /* Captures the program's step of n_rows decodes: steps of so many rows, or somewhat fewer, are then launched from it.
-   * Nothing is written to the KV store. NULL where a backend gains nothing from it. */
-  td_status (*capture)(td_backend *be, td_compiled *compiled, uint32_t n_rows, td_capture *out, td_error *err);
+  /* Captures the program's step of n_rows decodes: steps of so many rows, or somewhat fewer, are then
+   * launched from it. Nothing is written to the KV store. NULL where a backend gains nothing from it. */
+  td_status (*capture)(td_backend *be, td_compiled *compiled, uint32_t n_rows, td_capture *out,
+                       td_error *err);
   /* Makes the device fail behind what is queued (see fault.h). NULL where it cannot. */
   void (*trap)(td_backend *be);
 } td_backend_ops;
@@ -145,25 +152,26 @@ struct td_backend {
   uint32_t weight_bytes;         /* memory a stored parameter takes here; 0: it is used where it is mapped */
   uint32_t max_rows, max_tokens; /* of a step: the config's, or this backend's own choice where that was 0 */
   td_fault fault;
-  char identity[256];            /* what times that were measured here are good for: device, driver, threads */
+  char identity[256]; /* what times that were measured here are good for: device, driver, threads */
 };
 
 typedef struct td_backend_config {
-  uint32_t n_threads; /* compute threads, the caller's included; 0 = one per usable core */
-  uint32_t max_slots; /* sampling states */
-  uint32_t max_rows;  /* rows of a plan, logits rows included; 0: the backend's choice */
+  uint32_t n_threads;  /* compute threads, the caller's included; 0 = one per usable core */
+  uint32_t max_slots;  /* sampling states */
+  uint32_t max_rows;   /* rows of a plan, logits rows included; 0: the backend's choice */
   uint32_t max_tokens; /* tokens of a plan; 0: the backend's choice; at least max_rows is taken */
   uint32_t max_context_tokens;
-  uint32_t max_vocab; /* for the sampler's workspace */
-  uint32_t device;    /* which GPU; the CPU backend does not look */
+  uint32_t max_vocab;          /* for the sampler's workspace */
+  uint32_t device;             /* which GPU; the CPU backend does not look */
   uint32_t gpu_memory_percent; /* share of a GPU's memory that may be taken in all */
-  bool batch_invariant; /* the batch rule holds on a GPU too; the CPU backend does not look */
-  const struct td_attention_policy *attention_policy; /* for benches and tests: decides in the place of predicted time what decodes on a GPU
-                                                         share (kernels/attention/plan.h). NULL: as the daemon has it */
+  bool batch_invariant;        /* the batch rule holds on a GPU too; the CPU backend does not look */
+  const struct td_attention_policy
+      *attention_policy; /* for benches and tests: decides in the place of predicted time what decodes on a
+                            GPU share (kernels/attention/plan.h). NULL: as the daemon has it */
 } td_backend_config;
 
-/* name: "cpu", "cuda", or "auto": CUDA where this build has it and a device is usable, else the CPU. TD_ERR_CONFIG for a
- * name that this build does not have. */
+/* name: "cpu", "cuda", or "auto": CUDA where this build has it and a device is usable, else the CPU.
+ * TD_ERR_CONFIG for a name that this build does not have. */
 TD_MUST_CHECK td_status td_backend_create(const char *name, const td_backend_config *config, td_backend **out,
                                           td_error *err);
 

@@ -121,36 +121,21 @@ static void print_way(const td_program *p, td_devptr from, td_devptr to, uint32_
 static void print_params(const td_program *p, const td_op *o, td_buf *out)
 {
   switch (o->kind) {
-  case TD_OP_EMBED:
-    td_buf_printf(out, "ids -> %s  [%u]", name_of(p, o->embed.out), o->embed.width);
-    break;
-  case TD_OP_RMSNORM:
-    print_way(p, o->rmsnorm.x, o->rmsnorm.out, o->rmsnorm.width, out);
-    break;
-  case TD_OP_LINEAR:
-    print_linear(p, &o->linear, out);
-    break;
-  case TD_OP_ROPE_KV:
-    print_rope(p, &o->rope_kv, out);
-    break;
-  case TD_OP_ATTENTION:
-    print_attention(p, &o->attention, out);
-    break;
-  case TD_OP_SWIGLU:
-    print_way(p, o->swiglu.gate_up, o->swiglu.out, o->swiglu.width, out);
-    break;
+  case TD_OP_EMBED: td_buf_printf(out, "ids -> %s  [%u]", name_of(p, o->embed.out), o->embed.width); break;
+  case TD_OP_RMSNORM: print_way(p, o->rmsnorm.x, o->rmsnorm.out, o->rmsnorm.width, out); break;
+  case TD_OP_LINEAR: print_linear(p, &o->linear, out); break;
+  case TD_OP_ROPE_KV: print_rope(p, &o->rope_kv, out); break;
+  case TD_OP_ATTENTION: print_attention(p, &o->attention, out); break;
+  case TD_OP_SWIGLU: print_way(p, o->swiglu.gate_up, o->swiglu.out, o->swiglu.width, out); break;
   case TD_OP_LINEAR_SWIGLU:
     td_buf_printf(out, "%s -> %s  [2x%u x %u]", name_of(p, o->linear_swiglu.x),
                   name_of(p, o->linear_swiglu.out), o->linear_swiglu.width, o->linear_swiglu.n_in);
     break;
-  case TD_OP_GATHER:
-    print_way(p, o->gather.x, o->gather.out, o->gather.width, out);
-    break;
+  case TD_OP_GATHER: print_way(p, o->gather.x, o->gather.out, o->gather.width, out); break;
   case TD_OP_SAMPLE:
     td_buf_printf(out, "%s -> ids  [%u]", name_of(p, o->sample.logits), o->sample.vocab);
     break;
-  case TD_OP_KINDS:
-    TD_BUG_ON(true);
+  case TD_OP_KINDS: TD_BUG_ON(true);
   }
 }
 

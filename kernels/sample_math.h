@@ -1,20 +1,21 @@
-/* What a token's weight is, which tokens stay, and how one is drawn: the sampler's exact definition, for every backend.
+/* What a token's weight is, which tokens stay, and how one is drawn: the sampler's exact definition, for
+ * every backend.
  *
- * The same logits, seed and position give the same token on every CPU and GPU, because nothing here is left to rounding
- * habits: a weight is a fixed sequence of IEEE operations ending in an integer, sums of integers do not depend on their order,
- * and every threshold is a comparison of integers. Backends may compute it in any order and with any vectors (the CPU's are
- * in cpu/pointwise.inc), as long as each element sees these operations.
+ * The same logits, seed and position give the same token on every CPU and GPU, because nothing here is left
+ * to rounding habits: a weight is a fixed sequence of IEEE operations ending in an integer, sums of integers
+ * do not depend on their order, and every threshold is a comparison of integers. Backends may compute it in
+ * any order and with any vectors (the CPU's are in cpu/pointwise.inc), as long as each element sees these
+ * operations.
  *
  * A row of logits x[0..n), with the state of its slot and a position:
  *   bad       a NaN, a +inf or no finite value: TD_SAMPLED_NAN.
  *   best      the lowest id of the highest logit `max`. Greedy rows take it.
  *   weight    w[i] = floor(2^30 * exp((x[i] - max) * inv_temperature)); w[best] = 2^30.
  *   kept      w[i] >= least, which is 1 without min-p: what rounds to no weight is never drawn.
- *   top-k     if more than k are kept: t = the highest logit such that k or more kept tokens have x >= t; x < t is
- *             dropped. Equal logits stay or go together, so that more than k may stay (as vLLM's).
- *   top-p     likewise, t = the highest logit such that the weights of x >= t reach `want`.
- *   draw      left = random * total / 2^64; the token whose running sum of weights, in the order of ids, first passes
- *             left. */
+ *   top-k     if more than k are kept: t = the highest logit such that k or more kept tokens have x >= t; x <
+ * t is dropped. Equal logits stay or go together, so that more than k may stay (as vLLM's). top-p likewise, t
+ * = the highest logit such that the weights of x >= t reach `want`. draw      left = random * total / 2^64;
+ * the token whose running sum of weights, in the order of ids, first passes left. */
 #ifndef TD_KERNELS_SAMPLE_MATH_H
 #define TD_KERNELS_SAMPLE_MATH_H
 
@@ -43,7 +44,8 @@
 #define TD_SAMPLE_DOUBLE_MUL(a, b) ((a) * (b))
 #endif
 
-/* e^x: x = n ln2 + r, a polynomial of degree 6 in r (minimax, relative error 3e-9 before rounding), then 2^n. */
+/* e^x: x = n ln2 + r, a polynomial of degree 6 in r (minimax, relative error 3e-9 before rounding), then 2^n.
+ */
 #define TD_EXP_MAGIC 12582912.0f /* 1.5 * 2^23: adding it rounds to an integer, held in the low bits */
 #define TD_EXP_LOG2E 0x1.715476p+0f
 #define TD_EXP_LN2_HIGH 0x1.62e430p-1f /* ln2 = high - low */
@@ -56,10 +58,14 @@
 
 #define TD_SAMPLE_ONE (1u << 30) /* the highest logit's weight */
 
-/* Below this a temperature is greedy: 1/temperature must stay finite, and nothing but the maximum has weight. */
+/* Below this a temperature is greedy: 1/temperature must stay finite, and nothing but the maximum has weight.
+ */
 #define TD_SAMPLE_TEMPERATURE_MIN 1e-5f
 
-TD_SAMPLE_FN bool td_sample_is_greedy(float temperature) { return !(temperature >= TD_SAMPLE_TEMPERATURE_MIN); }
+TD_SAMPLE_FN bool td_sample_is_greedy(float temperature)
+{
+  return !(temperature >= TD_SAMPLE_TEMPERATURE_MIN);
+}
 TD_SAMPLE_FN float td_sample_inv_temperature(float temperature) { return TD_SAMPLE_DIV(1.0f, temperature); }
 
 /* The exponent: 0 for the highest logit, below 0 for others, never NaN for a row that is not bad. */
@@ -113,7 +119,8 @@ TD_SAMPLE_FN uint32_t td_sample_least(float min_p)
 {
   if (!(min_p > 0))
     return 1;
-  return min_p > 1 ? TD_SAMPLE_ONE + 1 : (uint32_t)ceil(TD_SAMPLE_DOUBLE_MUL((double)min_p, (double)TD_SAMPLE_ONE));
+  return min_p > 1 ? TD_SAMPLE_ONE + 1
+                   : (uint32_t)ceil(TD_SAMPLE_DOUBLE_MUL((double)min_p, (double)TD_SAMPLE_ONE));
 }
 
 /* The sum of weights that top-p must reach; total < 2^53. */

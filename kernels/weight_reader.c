@@ -73,7 +73,8 @@ static bool take(td_weight_reader *r, piece *out)
   if (any) {
     job *j = r->first;
     uint64_t left = j->n_rows - j->next_row;
-    *out = (piece){.j = *j, .first_row = j->next_row, .n_rows = left < j->rows_per_piece ? left : j->rows_per_piece};
+    *out = (piece){
+        .j = *j, .first_row = j->next_row, .n_rows = left < j->rows_per_piece ? left : j->rows_per_piece};
     j->next_row += out->n_rows;
     r->queued_bytes -= bf16_bytes(j, out->n_rows);
     if (j->next_row == j->n_rows)
@@ -103,7 +104,8 @@ static td_status read_file(const job *j, uint64_t at, void *dst, uint64_t n, td_
 {
   ssize_t got = td_read_at(j->fd, dst, n, at);
   if (got < 0)
-    return td_fail(err, TD_ERR_IO, "%s: reading at byte %llu: %s", j->name, (unsigned long long)at, strerror(errno));
+    return td_fail(err, TD_ERR_IO, "%s: reading at byte %llu: %s", j->name, (unsigned long long)at,
+                   strerror(errno));
   if ((uint64_t)got < n)
     return td_fail(err, TD_ERR_IO, "%s: ends at byte %llu now: it was cut while it was read", j->name,
                    (unsigned long long)(at + (uint64_t)got));
@@ -182,7 +184,8 @@ static void *read_all(void *arg)
 
 /* ---- life ---- */
 
-td_status td_weight_reader_create(uint32_t n_threads, const td_weight_sink *sink, td_weight_reader **out, td_error *err)
+td_status td_weight_reader_create(uint32_t n_threads, const td_weight_sink *sink, td_weight_reader **out,
+                                  td_error *err)
 {
   td_weight_reader *r = calloc(1, sizeof *r);
   if (!r)
@@ -213,7 +216,8 @@ static td_status make_job(const td_weight_part *part, uint64_t n_cols, void *dst
 {
   uint64_t row_bytes;
   if ((unsigned)part->dtype >= TD_DTYPE_COUNT || !td_dtype_row_bytes(part->dtype, n_cols, &row_bytes))
-    return td_fail(err, TD_ERR_MODEL, "rows of %llu elements do not fit %s blocks", (unsigned long long)n_cols,
+    return td_fail(err, TD_ERR_MODEL, "rows of %llu elements do not fit %s blocks",
+                   (unsigned long long)n_cols,
                    (unsigned)part->dtype < TD_DTYPE_COUNT ? td_dtypes[part->dtype].name : "unknown");
   if (n_cols == 0 || n_cols > TD_PIECE_BYTES / sizeof(uint16_t))
     return td_fail(err, TD_ERR_MODEL, "rows of %llu elements are out of bounds", (unsigned long long)n_cols);
@@ -234,7 +238,8 @@ static td_status make_job(const td_weight_part *part, uint64_t n_cols, void *dst
   return TD_OK;
 }
 
-td_status td_weight_reader_push(td_weight_reader *r, const td_weight_part *part, uint64_t n_cols, void *dst, td_error *err)
+td_status td_weight_reader_push(td_weight_reader *r, const td_weight_part *part, uint64_t n_cols, void *dst,
+                                td_error *err)
 {
   job *j = NULL;
   if (part->n_rows == 0)
@@ -284,7 +289,10 @@ static td_status end(td_weight_reader *r, bool drop, td_error *err)
   return st;
 }
 
-td_status td_weight_reader_finish(td_weight_reader *r, td_error *err) { return r ? end(r, false, err) : TD_OK; }
+td_status td_weight_reader_finish(td_weight_reader *r, td_error *err)
+{
+  return r ? end(r, false, err) : TD_OK;
+}
 
 void td_weight_reader_destroy(td_weight_reader *r)
 {

@@ -123,7 +123,8 @@ typedef struct matrix_roles {
 } matrix_roles;
 
 /* A matrix as it is stored, or as it will be made up. file is filled where the bytes lie in one. */
-static td_status describe_part(loader *l, td_role role, uint32_t layer, td_weight_file *file, td_weight_part *out)
+static td_status describe_part(loader *l, td_role role, uint32_t layer, td_weight_file *file,
+                               td_weight_part *out)
 {
   const td_tensor *t;
   uint64_t shape[2];
@@ -141,8 +142,8 @@ static td_status describe_part(loader *l, td_role role, uint32_t layer, td_weigh
   return TD_OK;
 }
 
-static td_status import_parts(loader *l, const matrix_roles *roles, const td_weight_part *parts, uint32_t n_parts,
-                              uint32_t layer, td_weight **out)
+static td_status import_parts(loader *l, const matrix_roles *roles, const td_weight_part *parts,
+                              uint32_t n_parts, uint32_t layer, td_weight **out)
 {
   char name[TD_ROLE_NAME_BYTES];
   uint64_t shape[2], row_bytes = 0;
@@ -305,8 +306,11 @@ td_status td_model_make_up(const td_model_desc *desc, td_backend *be, uint64_t s
                            uint32_t max_logits, void (*progress)(void *arg, double share), void *progress_arg,
                            td_model **out, td_error *err)
 {
-  loader l = {
-      .seed = seed, .format = TD_FILES_SAFETENSORS, .progress = progress, .progress_arg = progress_arg, .err = err};
+  loader l = {.seed = seed,
+              .format = TD_FILES_SAFETENSORS,
+              .progress = progress,
+              .progress_arg = progress_arg,
+              .err = err};
   return load_model(&l, desc, be, max_tokens, max_logits, out);
 }
 
@@ -320,7 +324,11 @@ void td_model_destroy(td_model *m)
 
 td_kv_shape td_model_kv_shape(const td_model_desc *d, uint32_t n_pages, uint32_t page_tokens)
 {
-  return (td_kv_shape){.n_layers = d->n_layers, .n_pages = n_pages, .page_tokens = page_tokens,
-                       .n_kv_heads = d->n_kv_heads, .head_dim = d->head_dim, .n_heads = d->n_heads,
+  return (td_kv_shape){.n_layers = d->n_layers,
+                       .n_pages = n_pages,
+                       .page_tokens = page_tokens,
+                       .n_kv_heads = d->n_kv_heads,
+                       .head_dim = d->head_dim,
+                       .n_heads = d->n_heads,
                        .window_tokens = d->window_tokens};
 }

@@ -11,17 +11,18 @@
 
 typedef struct td_model td_model;
 
-/* Binds every tensor (missing, surplus-free, shapes checked: TD_ERR_MODEL names the tensor and both shapes), imports it
- * into the backend, and allocates workspace for steps of max_tokens tokens and max_logits logits rows.
- * progress (may be NULL) is told the share done, 0..1. */
+/* Binds every tensor (missing, surplus-free, shapes checked: TD_ERR_MODEL names the tensor and both shapes),
+ * imports it into the backend, and allocates workspace for steps of max_tokens tokens and max_logits logits
+ * rows. progress (may be NULL) is told the share done, 0..1. */
 TD_MUST_CHECK td_status td_model_load(const td_model_files *files, const td_model_desc *desc, td_backend *be,
                                       uint32_t max_tokens, uint32_t max_logits,
-                                      void (*progress)(void *arg, double share), void *progress_arg, td_model **out,
-                                      td_error *err);
+                                      void (*progress)(void *arg, double share), void *progress_arg,
+                                      td_model **out, td_error *err);
 /* The same without a file: matrices and biases are random by seed (kernels/dummy.h), norms are 1. */
-TD_MUST_CHECK td_status td_model_make_up(const td_model_desc *desc, td_backend *be, uint64_t seed, uint32_t max_tokens,
-                                         uint32_t max_logits, void (*progress)(void *arg, double share),
-                                         void *progress_arg, td_model **out, td_error *err);
+TD_MUST_CHECK td_status td_model_make_up(const td_model_desc *desc, td_backend *be, uint64_t seed,
+                                         uint32_t max_tokens, uint32_t max_logits,
+                                         void (*progress)(void *arg, double share), void *progress_arg,
+                                         td_model **out, td_error *err);
 void td_model_destroy(td_model *m);
 
 /* Bytes of workspace that td_model_load would allocate, for the memory plan. */
@@ -29,9 +30,9 @@ size_t td_model_workspace_bytes(const td_model_desc *desc, const td_backend *be,
                                 uint32_t max_logits);
 td_kv_shape td_model_kv_shape(const td_model_desc *desc, uint32_t n_pages, uint32_t page_tokens);
 
-/* What a step computes that generates: KV of its tokens is written, and a token is sampled for its logits rows. Its buffer
- * "logits" holds f32 [n_logits, vocab] before the sampling, which may overwrite them. The caller destroys it. Before the
- * model's end. */
+/* What a step computes that generates: KV of its tokens is written, and a token is sampled for its logits
+ * rows. Its buffer "logits" holds f32 [n_logits, vocab] before the sampling, which may overwrite them. The
+ * caller destroys it. Before the model's end. */
 TD_MUST_CHECK td_status td_model_program(const td_model *m, td_kv *kv, td_program **out, td_error *err);
 
 #endif

@@ -1,7 +1,7 @@
 /* What kind of decoder a model is: the parameters of the one decoder in forward.c.
  *
- * Llama 2/3, SmolLM2, TinyLlama, Yi, Mistral, Qwen2/2.5 (q/k/v biases) and Qwen3 (q/k norm) differ only in these
- * numbers. Anything else is refused by name. */
+ * Llama 2/3, SmolLM2, TinyLlama, Yi, Mistral, Qwen2/2.5 (q/k/v biases) and Qwen3 (q/k norm) differ only in
+ * these numbers. Anything else is refused by name. */
 #ifndef TD_MODELS_MODEL_DESC_H
 #define TD_MODELS_MODEL_DESC_H
 

@@ -1,4 +1,5 @@
-/* Inside models/: the loaded model, shared by model.c (which fills it) and forward.c (which writes its program). */
+/* Inside models/: the loaded model, shared by model.c (which fills it) and forward.c (which writes its
+ * program). */
 #ifndef TD_MODELS_MODEL_INTERNAL_H
 #define TD_MODELS_MODEL_INTERNAL_H
 

@@ -56,38 +56,25 @@ const char *td_role_name(td_role role, td_files_format format, uint32_t layer, c
 bool td_role_present(td_role role, const td_model_desc *d)
 {
   switch (roles[role].when) {
-  case UNTIED:
-    return !d->tied_embeddings;
-  case QKV_BIAS:
-    return d->qkv_bias;
-  case O_BIAS:
-    return d->o_bias;
-  case MLP_BIAS:
-    return d->mlp_bias;
-  case QK_NORM:
-    return d->qk_norm;
-  default:
-    return true;
+  case UNTIED: return !d->tied_embeddings;
+  case QKV_BIAS: return d->qkv_bias;
+  case O_BIAS: return d->o_bias;
+  case MLP_BIAS: return d->mlp_bias;
+  case QK_NORM: return d->qk_norm;
+  default: return true;
   }
 }
 
 static uint64_t extent_of(extent e, const td_model_desc *d)
 {
   switch (e) {
-  case WIDTH:
-    return d->width;
-  case FFN:
-    return d->ffn_width;
-  case VOCAB:
-    return d->vocab;
-  case Q_ROWS:
-    return (uint64_t)d->n_heads * d->head_dim;
-  case KV_ROWS:
-    return (uint64_t)d->n_kv_heads * d->head_dim;
-  case HEAD:
-    return d->head_dim;
-  default:
-    return 0;
+  case WIDTH: return d->width;
+  case FFN: return d->ffn_width;
+  case VOCAB: return d->vocab;
+  case Q_ROWS: return (uint64_t)d->n_heads * d->head_dim;
+  case KV_ROWS: return (uint64_t)d->n_kv_heads * d->head_dim;
+  case HEAD: return d->head_dim;
+  default: return 0;
   }
 }
 

@@ -43,7 +43,8 @@ typedef struct td_answers {
   double sum_ends[TD_ANSWER_BINS]; /* over accounts */
   uint32_t n_ends[TD_ANSWER_BINS]; /* accounts in it */
   uint64_t n_noted;
-  double first[TD_ANSWER_BINS], width[TD_ANSWER_BINS], per_width[TD_ANSWER_BINS]; /* lengths of a bin, how many */
+  double first[TD_ANSWER_BINS], width[TD_ANSWER_BINS],
+      per_width[TD_ANSWER_BINS]; /* lengths of a bin, how many */
   uint64_t asked_tokens[TD_ANSWER_BINS];
   uint32_t n_asked[TD_ANSWER_BINS]; /* max_new of all that wait, and their number, by bin */
 } td_answers;

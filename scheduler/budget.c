@@ -124,7 +124,10 @@ void td_budget_begin(td_budget *b)
   b->limit_us = 0;
 }
 
-double td_budget_calibrated_us(const td_budget *b, const td_step_work *w) { return b->has_cost ? td_cost_step_us(&b->cost, w) : 0; }
+double td_budget_calibrated_us(const td_budget *b, const td_step_work *w)
+{
+  return b->has_cost ? td_cost_step_us(&b->cost, w) : 0;
+}
 
 double td_budget_predict_us(const td_budget *b, const td_step_work *w)
 {
@@ -138,15 +141,18 @@ void td_budget_end_decodes(td_budget *b)
 }
 
 /* The step with such a chunk; tokens_us: what the table says of all its tokens. */
-static double time_with(const td_budget *b, double tokens_us, uint32_t n_computed, uint32_t q_len, bool wants_logits)
+static double time_with(const td_budget *b, double tokens_us, uint32_t n_computed, uint32_t q_len,
+                        bool wants_logits)
 {
   td_step_work w = with_chunk(b->work, q_len, n_computed + q_len, wants_logits);
   return td_cost_step_of_tokens_us(&b->cost, tokens_us, &w) * b->correction[1];
 }
 
-static double chunk_us(const td_budget *b, uint32_t point, uint32_t n_computed, uint32_t q_len, bool wants_logits)
+static double chunk_us(const td_budget *b, uint32_t point, uint32_t n_computed, uint32_t q_len,
+                       bool wants_logits)
 {
-  return time_with(b, td_cost_tokens_at_us(&b->cost, point, b->work.n_tokens + q_len), n_computed, q_len, wants_logits);
+  return time_with(b, td_cost_tokens_at_us(&b->cost, point, b->work.n_tokens + q_len), n_computed, q_len,
+                   wants_logits);
 }
 
 /* A chunk of so many tokens, not the prompt's end, and the step's time with it. */
@@ -155,9 +161,9 @@ typedef struct probe {
   double us;
 } probe;
 
-/* The most tokens from `fits`, which keep the limit, to below `fails`, which do not. Between two points of the table a
- * step's time is nearly a line, so looking where the line meets the limit finds it in a few probes; halving ends the search if
- * it does not. */
+/* The most tokens from `fits`, which keep the limit, to below `fails`, which do not. Between two points of
+ * the table a step's time is nearly a line, so looking where the line meets the limit finds it in a few
+ * probes; halving ends the search if it does not. */
 static uint32_t search(const td_budget *b, uint32_t point, uint32_t n_computed, probe fits, probe fails)
 {
   enum { LINES_MAX = 6 };
@@ -232,12 +238,9 @@ uint32_t td_budget_chunk(const td_budget *b, uint32_t n_computed, uint32_t n_res
 {
   uint32_t left = b->step_tokens - b->work.n_tokens, n_most = n_rest < left ? n_rest : left;
   switch (b->policy) {
-  case TD_POLICY_ORCA:
-    return n_rest <= left ? n_rest : 0;
-  case TD_POLICY_TANDEM:
-    return n_most == 0 ? 0 : tandem_chunk(b, n_computed, n_most, n_rest);
-  default:
-    return n_most;
+  case TD_POLICY_ORCA: return n_rest <= left ? n_rest : 0;
+  case TD_POLICY_TANDEM: return n_most == 0 ? 0 : tandem_chunk(b, n_computed, n_most, n_rest);
+  default: return n_most;
   }
 }
 

@@ -18,7 +18,8 @@ typedef struct td_budget {
   bool has_cost;
   td_cost_model cost;
   double target_us;     /* 0: none */
-  double correction[2]; /* measured / predicted of steps [without, with] prompts; begins at what the cost model has learned */
+  double correction[2]; /* measured / predicted of steps [without, with] prompts; begins at what the cost
+                           model has learned */
   uint32_t n_observed[2];
 
   /* of the step that is being planned */

@@ -17,7 +17,7 @@ static void check_request(const td_sched *s, const td_request *r)
   TD_BUG_ON(r->n_tree_pages * pt > r->n_computed);
   TD_BUG_ON((r->n_tree_pages == 0) != (r->node == TD_NO_NODE));
   uint32_t planned = r->n_tokens + (s->n_in_flight > 1); /* whose next token is planned ahead */
-  if (s->n_in_flight > 0) /* with the pages that the steps write */
+  if (s->n_in_flight > 0)                                /* with the pages that the steps write */
     TD_BUG_ON(r->n_pages < td_sched_pages_for(s, r->n_computed) ||
               r->n_pages > td_sched_pages_for(s, planned));
   else
@@ -79,12 +79,17 @@ static void check_waiting(const td_sched *s)
       TD_BUG_ON(e->expiry_at != TD_NO_SLOT);
       continue;
     }
-    TD_BUG_ON(e->expiry_at == TD_NO_SLOT && (e->deadline_us != UINT64_MAX ||
-                                             (r->n_tokens == r->n_prompt && e->ttft_deadline_us != UINT64_MAX)));
-    for (uint32_t f = e->followers, prev = TD_NO_SLOT; f != TD_NO_SLOT; prev = f, f = s->order.entries[f].next) {
-      TD_BUG_ON(r->state != TD_REQUEST_PREFILL || s->order.entries[f].leader != slot || s->order.entries[f].prev != prev);
-      TD_BUG_ON(s->table.requests[f].state != TD_REQUEST_WAITING || s->order.entries[f].wake_pages <= r->n_tree_pages);
-      TD_BUG_ON(s->table.requests[f].namespace_id != r->namespace_id || e->followers_us > s->order.entries[f].latest_start_us);
+    TD_BUG_ON(
+        e->expiry_at == TD_NO_SLOT &&
+        (e->deadline_us != UINT64_MAX || (r->n_tokens == r->n_prompt && e->ttft_deadline_us != UINT64_MAX)));
+    for (uint32_t f = e->followers, prev = TD_NO_SLOT; f != TD_NO_SLOT;
+         prev = f, f = s->order.entries[f].next) {
+      TD_BUG_ON(r->state != TD_REQUEST_PREFILL || s->order.entries[f].leader != slot ||
+                s->order.entries[f].prev != prev);
+      TD_BUG_ON(s->table.requests[f].state != TD_REQUEST_WAITING ||
+                s->order.entries[f].wake_pages <= r->n_tree_pages);
+      TD_BUG_ON(s->table.requests[f].namespace_id != r->namespace_id ||
+                e->followers_us > s->order.entries[f].latest_start_us);
       TD_BUG_ON(++n_following > s->config.n_slots);
     }
     if (r->state != TD_REQUEST_WAITING)

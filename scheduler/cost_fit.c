@@ -1,7 +1,7 @@
 /* Fitting a cost model. See cost_fit.h.
  *
- * Unknown are the table's values (a sample between two points weighs on both) and the eight coefficients: up to
- * 104 numbers, all >= 0. The normal equations are solved by coordinate descent, which keeps them >= 0 by
+ * Unknown are the table's values (a sample between two points weighs on both) and the eight coefficients: up
+ * to 104 numbers, all >= 0. The normal equations are solved by coordinate descent, which keeps them >= 0 by
  * clamping each; a table point is touched by few samples, so the equations are nearly diagonal and it
  * converges fast. Least squares of relative errors first; then samples are weighted by 1 / error a few times
  * (iteratively reweighted: least absolute errors). */

@@ -1,4 +1,5 @@
-/* Predicting a step: see cost_model.h. A table and a few sums; O(rows) for a plan's work, O(points) for a time. */
+/* Predicting a step: see cost_model.h. A table and a few sums; O(rows) for a plan's work, O(points) for a
+ * time. */
 #include "scheduler/cost_model.h"
 
 td_step_work td_step_work_of(const td_plan *plan)

@@ -3,18 +3,19 @@
  *
  * These make a step's time: products and everything else that goes token by token, a table over the
  * number of tokens (tiles make it a stair: 384 tokens cost almost what 512 do); attention of prompt chunks,
- * by (query, key) pairs; attention of decodes, by the KV that it reads; and where there are both, what it takes
- * longer that they are in one step (H200: 0.4 ms and 13 us a decode, without which steps of 16 to 64 decodes
- * and 250 to 500 tokens of a prompt were predicted 5 to 11 % too short). All coefficients come from a
+ * by (query, key) pairs; attention of decodes, by the KV that it reads; and where there are both, what it
+ * takes longer that they are in one step (H200: 0.4 ms and 13 us a decode, without which steps of 16 to 64
+ * decodes and 250 to 500 tokens of a prompt were predicted 5 to 11 % too short). All coefficients come from a
  * calibration of the very device and model, or, for planning without one, from published figures.
  *
- * How right it is (`bench_predict MODEL --kinds 60 --rounds 8 --calibrate-ms 40000`; steps that calibration never saw,
- * SmolLM2-135M, one thread, a busy host; two runs): off a kind's median by 2.5 and 5.5 % in the median, 12.7 and 18.9 %
- * at p99. Single steps: 6 %, 26 and 32 %; but the same step repeated is off its own median by 5.5 and 4.3 %, p99 24 %:
- * that noise is the host's, for processor time itself varies, with 0.5 % waiting, 1 % stolen, and as much with our
- * other processor idle. After 6 s of calibration (six runs) kinds 5 to 10 and 15 to 29 % (the speed of the moment taken
- * out, 4 to 8 and 14 to 19), single steps 5.0 to 8.4 and 29 to 40 %, floor 2.4 to 7.7 and 22 to 57 %. So p99 <= 20 %
- * holds for the model's shape, p50 <= 5 % nearly, neither for single steps on such a machine.
+ * How right it is (`bench_predict MODEL --kinds 60 --rounds 8 --calibrate-ms 40000`; steps that calibration
+ * never saw, SmolLM2-135M, one thread, a busy host; two runs): off a kind's median by 2.5 and 5.5 % in the
+ * median, 12.7 and 18.9 % at p99. Single steps: 6 %, 26 and 32 %; but the same step repeated is off its own
+ * median by 5.5 and 4.3 %, p99 24 %: that noise is the host's, for processor time itself varies, with 0.5 %
+ * waiting, 1 % stolen, and as much with our other processor idle. After 6 s of calibration (six runs) kinds 5
+ * to 10 and 15 to 29 % (the speed of the moment taken out, 4 to 8 and 14 to 19), single steps 5.0 to 8.4 and
+ * 29 to 40 %, floor 2.4 to 7.7 and 22 to 57 %. So p99 <= 20 % holds for the model's shape, p50 <= 5 % nearly,
+ * neither for single steps on such a machine.
  *
  * Pure, no allocation. Thread: any, read-only once made. Source: SARATHI, sections 4.2 to 4.4. */
 #ifndef TD_SCHEDULER_COST_MODEL_H
@@ -31,9 +32,9 @@ typedef struct td_step_work {
   uint32_t n_rows;
   uint32_t n_logits; /* rows that sample */
   uint32_t n_decode_rows;
-  uint64_t decode_kv_tokens;  /* sum of the decodes' kv_len */
-  uint64_t prefill_pairs;     /* sum over chunks of the (query, key) pairs that are not masked */
-  uint64_t prefill_kv_tokens; /* sum of the chunks' kv_len */
+  uint64_t decode_kv_tokens;    /* sum of the decodes' kv_len */
+  uint64_t prefill_pairs;       /* sum over chunks of the (query, key) pairs that are not masked */
+  uint64_t prefill_kv_tokens;   /* sum of the chunks' kv_len */
   uint64_t prefill_thin_tokens; /* the same, of chunks of few tokens: td_cost_thin_tokens */
 } td_step_work;
 
@@ -50,9 +51,10 @@ typedef struct td_cost_model {
   double decode_us_per_row, decode_us_per_kv_token;
   double prefill_us_per_chunk, prefill_us_per_pair, prefill_us_per_kv_token;
   double prefill_us_per_thin_token; /* calibrations have this instead of prefill_us_per_kv_token */
-  double hybrid_us, hybrid_us_per_decode_row; /* what decodes and chunks in one step take longer than the sums above */
-  double learned[2]; /* steps [without, with] prompts took so many times all this under load; 0: not known. It is where the
-                      * scheduler's correction begins: td_cost_step_us is as calibrated */
+  double hybrid_us,
+      hybrid_us_per_decode_row; /* what decodes and chunks in one step take longer than the sums above */
+  double learned[2]; /* steps [without, with] prompts took so many times all this under load; 0: not known. It
+                      * is where the scheduler's correction begins: td_cost_step_us is as calibrated */
 } td_cost_model;
 
 /* (query, key) pairs of a chunk of q_len tokens that ends at kv_len: each token sees itself and all before
@@ -61,10 +63,11 @@ static inline uint64_t td_cost_pairs(uint32_t q_len, uint32_t kv_len)
 {
   return (uint64_t)q_len * (kv_len - q_len) + (uint64_t)q_len * ((uint64_t)q_len + 1) / 2;
 }
-/* A chunk of few tokens is few tiles, whose attention takes as long as one of them that goes through all keys; many tiles take
- * as long as all their pairs. The longer of A kv_len and B pairs is B pairs + A (what this says): where both are equal is at
- * about 400 tokens of a chunk, as measured on an H200 (0.39 us a key, 1.0 us a thousand pairs; with kv_len for it, 630 tokens
- * behind 12,000 were predicted 20 % too short). Elsewhere the fit makes of it what it can. */
+/* A chunk of few tokens is few tiles, whose attention takes as long as one of them that goes through all
+ * keys; many tiles take as long as all their pairs. The longer of A kv_len and B pairs is B pairs + A (what
+ * this says): where both are equal is at about 400 tokens of a chunk, as measured on an H200 (0.39 us a
+ * key, 1.0 us a thousand pairs; with kv_len for it, 630 tokens behind 12,000 were predicted 20 % too short).
+ * Elsewhere the fit makes of it what it can. */
 static inline uint64_t td_cost_thin_tokens(uint32_t q_len, uint32_t kv_len)
 {
   uint64_t by_pairs = td_cost_pairs(q_len, kv_len) / TD_COST_THIN;
@@ -78,20 +81,23 @@ static inline double td_cost_learned(const td_cost_model *m, bool with_prompts)
 td_step_work td_step_work_of(const td_plan *plan);
 /* The table alone: what so many tokens take without attention and sampling. */
 double td_cost_tokens_us(const td_cost_model *m, uint32_t n_tokens);
-/* The last point at or below so many tokens, 0 if they are below all; and the same time where that point is known. */
+/* The last point at or below so many tokens, 0 if they are below all; and the same time where that point is
+ * known. */
 uint32_t td_cost_find_point(const td_cost_model *m, uint32_t n_tokens);
 double td_cost_tokens_at_us(const td_cost_model *m, uint32_t point, uint32_t n_tokens);
 /* Predicted time, > 0 where the model has a point. */
 double td_cost_step_us(const td_cost_model *m, const td_step_work *w);
 /* The same where what the table says of w->n_tokens is known. */
-static inline double td_cost_step_of_tokens_us(const td_cost_model *m, double tokens_us, const td_step_work *w)
+static inline double td_cost_step_of_tokens_us(const td_cost_model *m, double tokens_us,
+                                               const td_step_work *w)
 {
   uint32_t n_chunks = w->n_rows - w->n_decode_rows;
   bool is_hybrid = n_chunks > 0 && w->n_decode_rows > 0;
   double hybrid_us = is_hybrid ? m->hybrid_us + m->hybrid_us_per_decode_row * w->n_decode_rows : 0;
-  return tokens_us + hybrid_us + m->logits_us_per_row * w->n_logits + m->decode_us_per_row * w->n_decode_rows +
-         m->decode_us_per_kv_token * (double)w->decode_kv_tokens + m->prefill_us_per_chunk * n_chunks +
-         m->prefill_us_per_pair * (double)w->prefill_pairs + m->prefill_us_per_kv_token * (double)w->prefill_kv_tokens +
+  return tokens_us + hybrid_us + m->logits_us_per_row * w->n_logits +
+         m->decode_us_per_row * w->n_decode_rows + m->decode_us_per_kv_token * (double)w->decode_kv_tokens +
+         m->prefill_us_per_chunk * n_chunks + m->prefill_us_per_pair * (double)w->prefill_pairs +
+         m->prefill_us_per_kv_token * (double)w->prefill_kv_tokens +
          m->prefill_us_per_thin_token * (double)w->prefill_thin_tokens;
 }
 

@@ -1,18 +1,19 @@
 /* Cost models that are built in, each named by device and model.
  *
- * H200, Llama-3-8B, bf16 (`tandem-bench steps --batches 1,2,4,8,16,32,48,64,128,192,256 --contexts 1024 --prompts
- * 384,512,768,1024,2048,4096,8192,16384 --chunks 0`, 2026-11-23). Steps of decodes at context 1024, ms: 1 row 3.67, 2 3.67, 4 3.74,
- * 8 3.86, 16 4.22, 32 5.18, 48 6.25, 64 6.79, 128 9.05, 192 11.98, 256 14.45; less their attention, 1024 x 131,072 B a row at 4.3 TB/s, they are
- * the table up to 256 tokens. Prompts, in steps of at most 4096 tokens, ms: 384 10.28, 512 12.39, 768 17.74, 1024 23.25, 2048 46.16, 4096 94.91,
- * 8192 204.7, 16384 472.1; less attention, 524,288 FLOP a pair at 560 TFLOP/s, they are the rest.
- * Sampling is in the table. */
+ * H200, Llama-3-8B, bf16 (`tandem-bench steps --batches 1,2,4,8,16,32,48,64,128,192,256 --contexts 1024
+ * --prompts 384,512,768,1024,2048,4096,8192,16384 --chunks 0`, 2026-11-23). Steps of decodes at context 1024,
+ * ms: 1 row 3.67, 2 3.67, 4 3.74, 8 3.86, 16 4.22, 32 5.18, 48 6.25, 64 6.79, 128 9.05, 192 11.98, 256 14.45;
+ * less their attention, 1024 x 131,072 B a row at 4.3 TB/s, they are the table up to 256 tokens. Prompts, in
+ * steps of at most 4096 tokens, ms: 384 10.28, 512 12.39, 768 17.74, 1024 23.25, 2048 46.16, 4096 94.91, 8192
+ * 204.7, 16384 472.1; less attention, 524,288 FLOP a pair at 560 TFLOP/s, they are the rest. Sampling is in
+ * the table. */
 #include "scheduler/cost_model.h"
 
 const td_cost_model td_cost_h200_llama3_8b = {
     .n_points = 19,
     .tokens = {1, 2, 4, 8, 16, 32, 48, 64, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096, 8192, 16384},
-    .tokens_us = {3638, 3608, 3610, 3614, 3719, 4177, 4756, 4791, 5055, 5982, 6460,
-                  10210, 12260, 17460, 22760, 44190, 87060, 173320, 346410},
+    .tokens_us = {3638, 3608, 3610, 3614, 3719, 4177, 4756, 4791, 5055, 5982, 6460, 10210, 12260, 17460,
+                  22760, 44190, 87060, 173320, 346410},
     .decode_us_per_kv_token = 131072 / 4.3e6,
     .prefill_us_per_pair = 524288 / 560e6,
 };

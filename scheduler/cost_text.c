@@ -10,8 +10,8 @@
  *   learned_with_prompts X
  *   xxh3 CHECKSUM of all bytes before this line
  *
- * Version 2 is the same with nothing learned, and is read too. Numbers are printed with 17 digits: what is read is
- * bit for bit what was written. */
+ * Version 2 is the same with nothing learned, and is read too. Numbers are printed with 17 digits: what is
+ * read is bit for bit what was written. */
 #include "scheduler/cost_text.h"
 
 #include <inttypes.h>

@@ -72,7 +72,8 @@ static uint64_t prompt_us(const td_sched *s, uint32_t n_tokens)
   return (uint64_t)n_tokens * s->config.prompt_ns_per_token / 1000;
 }
 
-/* The last moment at which the request can still be in time: for its first token, alone on the device; then for its end. */
+/* The last moment at which the request can still be in time: for its first token, alone on the device; then
+ * for its end. */
 static uint64_t latest_us(const td_sched *s, uint32_t slot)
 {
   const td_request *r = &s->table.requests[slot];
@@ -82,7 +83,7 @@ static uint64_t latest_us(const td_sched *s, uint32_t slot)
   uint32_t n_done = r->n_computed;
   if (r->state == TD_REQUEST_WAITING)
     n_done = s->config.page_tokens * td_prefix_tree_find(&s->tree, r->namespace_id, r->tokens,
-                                                          (r->n_tokens - 1) / s->config.page_tokens)
+                                                         (r->n_tokens - 1) / s->config.page_tokens)
                                          .n_pages;
   uint64_t first = e->ttft_deadline_us < e->deadline_us ? e->ttft_deadline_us : e->deadline_us;
   uint64_t need = (uint64_t)((double)prompt_us(s, r->n_tokens - n_done) * s->least_correction);
@@ -104,7 +105,10 @@ void td_sched_watch(td_sched *s, uint32_t slot)
     td_deadlines_set(&s->deadlines, s->order.entries, slot, latest_us(s, slot));
 }
 
-uint64_t td_sched_next_expiry_us(const td_sched *s) { return s->deadlines.n ? s->deadlines.heap[0].us : UINT64_MAX; }
+uint64_t td_sched_next_expiry_us(const td_sched *s)
+{
+  return s->deadlines.n ? s->deadlines.heap[0].us : UINT64_MAX;
+}
 
 uint32_t td_sched_expire(td_sched *s, uint64_t now_us, td_sched_expired *out, uint32_t max)
 {

@@ -1,9 +1,10 @@
 /* Deadlines: who can no longer be served in time, found without looking at anybody else.
  *
- * A binary heap over the requests that have a deadline, by a time before which they need not be looked at: the
- * deadline less what computing the whole prompt would take alone. As work is done, or pages that help appear in the tree, the
- * true time moves later; so it is worked out when the heap's is reached, and the request put back or ended. It moves earlier only when
- * pages are lost: worked out too when a request is started or preempted. */
+ * A binary heap over the requests that have a deadline, by a time before which they need not be looked at:
+ * the deadline less what computing the whole prompt would take alone. As work is done, or pages that help
+ * appear in the tree, the true time moves later; so it is worked out when the heap's is reached, and the
+ * request put back or ended. It moves earlier only when pages are lost: worked out too when a request is
+ * started or preempted. */
 #ifndef TD_SCHEDULER_DEADLINES_H
 #define TD_SCHEDULER_DEADLINES_H
 

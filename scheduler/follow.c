@@ -24,8 +24,8 @@ static td_claim *next_claim(const td_sched *s, const td_claim *c)
   return &s->claims[((uint32_t)(c - s->claims) + 1) & s->claim_mask];
 }
 
-/* Of two prompts that run with the same next page (a leader left, and a follower overtook) both claim; the first found is
- * as good. */
+/* Of two prompts that run with the same next page (a leader left, and a follower overtook) both claim; the
+ * first found is as good. */
 static void add_claim(td_sched *s, uint32_t slot)
 {
   const td_request *r = &s->table.requests[slot];
@@ -117,7 +117,8 @@ bool td_follow_try(td_sched *s, uint32_t slot, const td_prefix_hit *hit)
 {
   const td_request *r = &s->table.requests[slot];
   td_order_entry *e = &s->order.entries[slot];
-  uint32_t pt = s->config.page_tokens, wanted = (r->n_tokens - 1) / pt; /* the last token is always computed */
+  uint32_t pt = s->config.page_tokens,
+           wanted = (r->n_tokens - 1) / pt; /* the last token is always computed */
   bool inside = hit->n_pages > 0 && hit->n_node_pages < s->tree.nodes[hit->node].n_pages;
   if (!s->config.share_under_way || e->n_follows == TD_FOLLOW_MAX || hit->n_pages >= wanted || inside)
     return false;

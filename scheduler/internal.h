@@ -1,5 +1,6 @@
 /* The scheduler's state, shared by its files: scheduler.c (life, submit, cancel, numbers), memory.c (pages of
- * requests), plan.c (who decodes and starts), prompts.c (whose chunks), follow.c, deadlines.c, commit.c, check.c. */
+ * requests), plan.c (who decodes and starts), prompts.c (whose chunks), follow.c, deadlines.c, commit.c,
+ * check.c. */
 #ifndef TD_SCHEDULER_INTERNAL_H
 #define TD_SCHEDULER_INTERNAL_H
 
@@ -20,7 +21,7 @@ struct td_sched {
   td_page_pool pool;
   td_prefix_tree tree;
   td_budget budget;
-  td_order order; /* of those that wait */
+  td_order order;   /* of those that wait */
   td_places places; /* of those that run */
   td_deadlines deadlines;
 
@@ -45,8 +46,9 @@ struct td_sched {
   td_claim *claims;   /* scratch of plan: which pages they compute next [claim_mask + 1] */
   uint32_t claim_mask;
   uint64_t claims_step; /* the step that they are of */
-  uint32_t n_looked_up; /* pages compared for admission in this plan: no more are begun past max_hit_updates */
-  uint32_t *scratch;  /* of check: [2 * n_pages] */
+  uint32_t
+      n_looked_up;   /* pages compared for admission in this plan: no more are begun past max_hit_updates */
+  uint32_t *scratch; /* of check: [2 * n_pages] */
 
   uint64_t step;
   uint32_t n_in_flight; /* plans that wait for their commit: 0, 1 or 2 */
@@ -55,10 +57,11 @@ struct td_sched {
   uint64_t refused_seq, refused_until_step;
   uint32_t refused_need_pages;
 
-  uint32_t order_ns_per_token; /* prompt_ns_per_token, or what stands in for it: for the order alone, nobody is refused by it */
+  uint32_t order_ns_per_token; /* prompt_ns_per_token, or what stands in for it: for the order alone, nobody
+                                  is refused by it */
   bool order_is_learned;
-  /* The least that steps with prompts ever took of what was predicted: what was calibrated on a busy day must refuse nobody. It
-   * only falls, so that a place in the heap of deadlines is never too late. */
+  /* The least that steps with prompts ever took of what was predicted: what was calibrated on a busy day must
+   * refuse nobody. It only falls, so that a place in the heap of deadlines is never too late. */
   double least_correction;
   td_answers answers;
   uint64_t prefix_query_tokens, prefix_hit_tokens, n_preemptions, n_follows, n_expired;
@@ -117,12 +120,14 @@ uint32_t td_sched_next(td_sched *s);
 
 /* The next chunk of a running prompt. False: the budget has nothing left for it. */
 bool td_sched_plan_chunk(td_sched *s, td_plan *plan, uint32_t slot, uint32_t at_least, uint32_t at_most);
-/* Starts the front of the queue if it can run now, with a chunk of at most so many tokens, or sends it away to follow another. False: nobody more in this step. */
+/* Starts the front of the queue if it can run now, with a chunk of at most so many tokens, or sends it away
+ * to follow another. False: nobody more in this step. */
 bool td_sched_admit(td_sched *s, td_plan *plan, uint64_t now_us, uint32_t at_most, uint32_t *hit_updates);
 
 /* ---- prompts.c ---- */
 
-/* Chunks of the n_prompts running prompts in s->prefills (in order of being started), and of those that may start. */
+/* Chunks of the n_prompts running prompts in s->prefills (in order of being started), and of those that may
+ * start. */
 void td_sched_plan_prompts(td_sched *s, td_plan *plan, uint64_t now_us, bool admits);
 
 /* ---- deadlines.c ---- */
@@ -139,7 +144,8 @@ void td_sched_count_waiting(td_sched *s, uint32_t slot, int n);
 
 /* ---- memory.c ---- */
 
-/* n more pages at the end of the request's stripe; they must be available. Returns the first index written. */
+/* n more pages at the end of the request's stripe; they must be available. Returns the first index written.
+ */
 uint32_t td_sched_grow(td_sched *s, td_request *r, uint32_t n);
 /* Puts the request's whole computed pages that are not in the tree there. Returns how many of them were there
  * already: the first so many entries from *first (of the page table) on have changed. */

@@ -37,7 +37,10 @@ static bool is_before(const td_order *o, uint32_t a, uint32_t b)
   return x->place_us < y->place_us || (x->place_us == y->place_us && x->seq < y->seq);
 }
 
-static uint32_t rank_of(const td_order *o, uint32_t slot) { return slot == TD_NO_SLOT ? 0 : o->entries[slot].rank; }
+static uint32_t rank_of(const td_order *o, uint32_t slot)
+{
+  return slot == TD_NO_SLOT ? 0 : o->entries[slot].rank;
+}
 
 /* Puts the deeper child left again. True if the entry's rank changed. */
 static bool settle(td_order *o, uint32_t slot)
@@ -124,8 +127,8 @@ static void sift_down(td_order *o, uint32_t at)
   put(o, at, account);
 }
 
-/* The least served account with somebody waiting; there must be one. What stands in the heap is never above the
- * truth, so a top that is true is the least. */
+/* The least served account with somebody waiting; there must be one. What stands in the heap is never above
+ * the truth, so a top that is true is the least. */
 static uint16_t least_served(td_order *o)
 {
   for (;;) {
@@ -138,7 +141,8 @@ static uint16_t least_served(td_order *o)
   }
 }
 
-/* With nobody waiting there was room for all: what was served till then is forgotten, by all beginning at the most. */
+/* With nobody waiting there was room for all: what was served till then is forgotten, by all beginning at the
+ * most. */
 static uint64_t most_served(const td_order *o)
 {
   uint64_t most = 0;

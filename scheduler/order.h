@@ -1,15 +1,16 @@
 /* Whose turn it is: the order of those that wait, and of the prompts that run.
  *
- * Two questions, kept apart. Which key's turn is it? Each API key has an account of tokens served (virtual token counters:
- * Sheng et al., "Fairness in Serving Large Language Models", 2024); the least served account with somebody waiting is next. A
- * key that comes back from idleness is lifted to the least served of those that wait: idleness is no credit. Which of the
- * key's requests? The one with the earliest place, a time fixed at submission: when it came, plus what its length lets it
- * wait (slack), plus its priority as time. Because places never change, whoever waits is overtaken only by
- * those that come before the clock reaches its place: that is the ageing, and needs no upkeep.
+ * Two questions, kept apart. Which key's turn is it? Each API key has an account of tokens served (virtual
+ * token counters: Sheng et al., "Fairness in Serving Large Language Models", 2024); the least served account
+ * with somebody waiting is next. A key that comes back from idleness is lifted to the least served of those
+ * that wait: idleness is no credit. Which of the key's requests? The one with the earliest place, a time
+ * fixed at submission: when it came, plus what its length lets it wait (slack), plus its priority as time.
+ * Because places never change, whoever waits is overtaken only by those that come before the clock reaches
+ * its place: that is the ageing, and needs no upkeep.
  *
- * An account's requests are a leftist heap linked through the entries, so that any of 65,536 can be taken out in O(log n)
- * and nothing is allocated; accounts with somebody waiting are a binary heap whose keys are brought up to date only when they come
- * to the top (counters only grow). Source: Crane, leftist trees. */
+ * An account's requests are a leftist heap linked through the entries, so that any of 65,536 can be taken out
+ * in O(log n) and nothing is allocated; accounts with somebody waiting are a binary heap whose keys are
+ * brought up to date only when they come to the top (counters only grow). Source: Crane, leftist trees. */
 #ifndef TD_SCHEDULER_ORDER_H
 #define TD_SCHEDULER_ORDER_H
 
@@ -19,15 +20,18 @@
 #include "common/status.h"
 #include "scheduler/request_table.h"
 
-enum { TD_ORDER_ACCOUNTS = 2048 }; /* ids beyond share them; the server has 1025 keys at most, none included */
+enum {
+  TD_ORDER_ACCOUNTS = 2048
+}; /* ids beyond share them; the server has 1025 keys at most, none included */
 /* A sampled token costs an account this many of a prompt (the paper's weights). */
 enum { TD_ORDER_TOKEN_COST = 2 };
 
 typedef struct td_order_entry {
   int64_t place_us; /* among the waiting ones of its account */
   uint64_t seq;     /* order of submission: breaks ties */
-  uint64_t latest_start_us; /* the place without its priority; among the prompts that run or would (prompts.c) */
-  uint64_t followers_us;    /* the earliest of those that wait for what it computes */
+  uint64_t
+      latest_start_us;   /* the place without its priority; among the prompts that run or would (prompts.c) */
+  uint64_t followers_us; /* the earliest of those that wait for what it computes */
   uint64_t ttft_deadline_us, deadline_us; /* UINT64_MAX: none */
   uint32_t left, right, parent;           /* heap of the account */
   uint32_t prev, next;                    /* list of the leader's followers, while it is one */
@@ -36,8 +40,8 @@ typedef struct td_order_entry {
   uint32_t wake_pages;                    /* the leader's pages in the tree that end the wait */
   uint32_t followers_pages;               /* the fewest that one of those who wait for this one needs */
   uint32_t n_follows;
-  uint32_t expiry_at; /* in the heap of deadlines; TD_NO_SLOT: not there */
-  uint32_t rank;      /* steps down the right to where a child is missing, this one included */
+  uint32_t expiry_at;            /* in the heap of deadlines; TD_NO_SLOT: not there */
+  uint32_t rank;                 /* steps down the right to where a child is missing, this one included */
   uint32_t n_prompt, n_uncached; /* uncached: when it came; 0 where nobody asks */
   uint32_t n_expected; /* of these, what it will compute itself, as far as one knew when it came (forecast) */
   int32_t priority;
@@ -67,7 +71,8 @@ typedef struct td_order {
 TD_MUST_CHECK bool td_order_init(td_order *o, uint32_t n_slots); /* false: no memory */
 void td_order_deinit(td_order *o);
 
-/* A request that waits goes in (submitted, preempted, follows no longer), or out (started, cancelled, follows). */
+/* A request that waits goes in (submitted, preempted, follows no longer), or out (started, cancelled,
+ * follows). */
 void td_order_enter(td_order *o, uint32_t slot);
 void td_order_leave(td_order *o, uint32_t slot);
 /* The next to start; TD_NO_SLOT: none. */
@@ -75,7 +80,10 @@ uint32_t td_order_front(td_order *o);
 /* The next of the accounts whose n_of is 0; TD_NO_SLOT: none. O(accounts that wait). */
 uint32_t td_order_front_without(const td_order *o, const uint32_t *n_of);
 
-static inline void td_order_charge(td_order *o, uint32_t account, uint64_t n_tokens) { o->served[account] += n_tokens; }
+static inline void td_order_charge(td_order *o, uint32_t account, uint64_t n_tokens)
+{
+  o->served[account] += n_tokens;
+}
 
 /* Heaps and counts. O(n_slots). */
 void td_order_check(const td_order *o);

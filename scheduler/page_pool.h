@@ -1,9 +1,9 @@
 /* The KV pages of the device, as ids: pure bookkeeping, no memory behind it.
  *
- * A page has one holder at any time: the pool (it is free), one running request (whose alone it is), or the prefix tree. So
- * nobody counts references: who shares a page of the tree has pinned the path on which it lies (prefix_tree.h), and pages go from
- * holder to holder without a look at them. The free list is a stack, so that the page used last, whose lines may still be in a
- * cache, is used again first. */
+ * A page has one holder at any time: the pool (it is free), one running request (whose alone it is), or the
+ * prefix tree. So nobody counts references: who shares a page of the tree has pinned the path on which it
+ * lies (prefix_tree.h), and pages go from holder to holder without a look at them. The free list is a stack,
+ * so that the page used last, whose lines may still be in a cache, is used again first. */
 #ifndef TD_SCHEDULER_PAGE_POOL_H
 #define TD_SCHEDULER_PAGE_POOL_H
 

@@ -1,8 +1,9 @@
 /* Planning a step: all decodes, then who may start; whose chunks fill the budget is prompts.c's.
  *
- * The one idea that keeps it free of deadlock: decodes take pages in the order in which they were started, and when there is
- * none, one that is behind in this order gives its up; it has not been planned yet. So the first always goes on. Prefills
- * take only what they were promised at admission, and admission promises only what is there. (SARATHI, section 4.) */
+ * The one idea that keeps it free of deadlock: decodes take pages in the order in which they were started,
+ * and when there is none, one that is behind in this order gives its up; it has not been planned yet. So the
+ * first always goes on. Prefills take only what they were promised at admission, and admission promises only
+ * what is there. (SARATHI, section 4.) */
 #include <string.h>
 
 #include "scheduler/internal.h"
@@ -60,8 +61,8 @@ static void preempt(td_sched *s, uint32_t at)
   td_sched_watch(s, slot);
 }
 
-/* A page for the decode running[at], from those that no prefill was promised. False: it was preempted itself. The first
- * of all is not: alone, it fits. */
+/* A page for the decode running[at], from those that no prefill was promised. False: it was preempted itself.
+ * The first of all is not: alone, it fits. */
 static bool get_decode_page(td_sched *s, td_plan *plan, uint32_t at)
 {
   td_request *r = &s->table.requests[s->table.running[at]];
@@ -75,8 +76,10 @@ static bool get_decode_page(td_sched *s, td_plan *plan, uint32_t at)
   return true;
 }
 
-/* The n-th row: nothing but decodes is in the plan yet, so it is the n-th token and the n-th to sample too. */
-static inline void put_decode(const td_sched *s, td_plan *plan, uint32_t n, uint32_t slot, const td_request *r)
+/* The n-th row: nothing but decodes is in the plan yet, so it is the n-th token and the n-th to sample too.
+ */
+static inline void put_decode(const td_sched *s, td_plan *plan, uint32_t n, uint32_t slot,
+                              const td_request *r)
 {
   plan->rows[n] = (td_plan_row){.slot = slot,
                                 .q_start = n,
@@ -309,7 +312,8 @@ static bool may_plan_ahead(td_sched *s, const td_plan *plan)
     n_rows++;
     n_pages += plan->rows[i].kv_len % s->config.page_tokens == 0;
   }
-  return n_rows > 0 && n_live == s->table.n_running && td_sched_available_pages(s) >= n_pages + s->reserved_pages;
+  return n_rows > 0 && n_live == s->table.n_running &&
+         td_sched_available_pages(s) >= n_pages + s->reserved_pages;
 }
 
 bool td_sched_plan_ahead(td_sched *s, const td_plan *plan, td_plan *next)
@@ -325,7 +329,8 @@ bool td_sched_plan_ahead(td_sched *s, const td_plan *plan, td_plan *next)
       continue;
     if (before->kv_len % s->config.page_tokens == 0)
       note_updates(next, td_sched_grow(s, r, 1), 1);
-    next->token_ids[next->n_tokens] = -1 - (int32_t)i; /* every row of plan has logits, so rows are logits rows */
+    next->token_ids[next->n_tokens] =
+        -1 - (int32_t)i; /* every row of plan has logits, so rows are logits rows */
     next->positions[next->n_tokens] = (int32_t)before->kv_len;
     next->logits_rows[next->n_logits++] = next->n_rows;
     next->rows[next->n_rows++] = (td_plan_row){.slot = before->slot,

@@ -22,7 +22,8 @@ bool td_prefix_tree_init(td_prefix_tree *t, td_page_pool *pool, uint32_t page_to
                         .lru_newest = TD_NO_NODE};
   t->nodes = calloc(n, sizeof *t->nodes);
   t->buckets = calloc(n_buckets, sizeof *t->buckets);
-  t->page_tokens_of = aligned_alloc(LINE_TOKENS * sizeof *t->page_tokens_of, (size_t)n * page_tokens * sizeof *t->page_tokens_of);
+  t->page_tokens_of = aligned_alloc(LINE_TOKENS * sizeof *t->page_tokens_of,
+                                    (size_t)n * page_tokens * sizeof *t->page_tokens_of);
   t->links = calloc(n, sizeof *t->links);
   if (!t->nodes || !t->buckets || !t->page_tokens_of || !t->links)
     return false;
@@ -53,7 +54,8 @@ static bool page_equals(const td_prefix_tree *t, int32_t page, const int32_t *to
 
 /* ---- children, by hash of their first page ---- */
 
-uint32_t td_prefix_tree_hash(const td_prefix_tree *t, uint64_t namespace_id, uint32_t parent, const int32_t *tokens)
+uint32_t td_prefix_tree_hash(const td_prefix_tree *t, uint64_t namespace_id, uint32_t parent,
+                             const int32_t *tokens)
 {
   uint64_t where[2] = {namespace_id, parent};
   uint64_t seed = XXH3_64bits_withSeed(where, sizeof where, t->hash_seed);
@@ -148,15 +150,18 @@ void td_prefix_tree_unpin(td_prefix_tree *t, uint32_t id)
 
 /* ---- runs ---- */
 
-/* The page that stands FAR_PAGES before pages[i], which comes behind a run of n_before pages, or its first. */
-static int32_t page_far_before(const td_prefix_tree *t, const int32_t *pages, uint32_t i, uint32_t n_before, int32_t far)
+/* The page that stands FAR_PAGES before pages[i], which comes behind a run of n_before pages, or its first.
+ */
+static int32_t page_far_before(const td_prefix_tree *t, const int32_t *pages, uint32_t i, uint32_t n_before,
+                               int32_t far)
 {
   if (i >= FAR_PAGES)
     return pages[i - FAR_PAGES];
   return n_before + i > FAR_PAGES ? t->links[far].next : far;
 }
 
-static void append_pages(td_prefix_tree *t, td_prefix_node *n, const int32_t *tokens, const int32_t *pages, uint32_t n_pages)
+static void append_pages(td_prefix_tree *t, td_prefix_node *n, const int32_t *tokens, const int32_t *pages,
+                         uint32_t n_pages)
 {
   uint32_t n_before = n->n_pages;
   if (n_before == 0)
@@ -312,7 +317,8 @@ uint32_t td_prefix_tree_extend(td_prefix_tree *t, uint64_t namespace_id, uint32_
   return end;
 }
 
-/* The last n pages of an unpinned leaf's run, from behind. Who takes them will write their tokens before long. */
+/* The last n pages of an unpinned leaf's run, from behind. Who takes them will write their tokens before
+ * long. */
 static void cut_run(td_prefix_tree *t, td_prefix_node *leaf, int32_t *pages, uint32_t n)
 {
   int32_t page = leaf->last_page;

@@ -9,7 +9,8 @@
  * node for each of its children that is pinned; so pinning a path whose upper part is in use anyway costs one
  * step, and a node with no pins has no pinned descendant. Unpinned nodes stand in one list, least recently
  * used first. A node enters it when its last pin goes, children before parents, so the front of the list
- * always is a leaf: eviction takes the last page of the front node, in O(1). What was split is not merged again.
+ * always is a leaf: eviction takes the last page of the front node, in O(1). What was split is not merged
+ * again.
  *
  * Namespaces: a node of the top level belongs to the namespace that made it, and is invisible to the others.
  */
@@ -36,10 +37,12 @@ typedef struct td_prefix_node {
   uint32_t lru_older, lru_newer; /* only while pins == 0 */
 } td_prefix_node;
 
-/* A page of a node's run. Of the first page prev, and of the last one next, are whatever they were: runs are counted. */
+/* A page of a node's run. Of the first page prev, and of the last one next, are whatever they were: runs are
+ * counted. */
 typedef struct td_page_link {
   int32_t prev, next;
-  int32_t far; /* one some way before it, as it was appended: who goes back along the run may ask for that one's line meanwhile */
+  int32_t far; /* one some way before it, as it was appended: who goes back along the run may ask for that
+                  one's line meanwhile */
   int32_t unused;
 } td_page_link;
 
@@ -51,7 +54,8 @@ typedef struct td_prefix_tree {
   uint32_t free_node;    /* list through hash_next */
   uint32_t *buckets;     /* [bucket_mask + 1] */
   uint32_t bucket_mask;
-  int32_t *page_tokens_of; /* [n_pages][page_tokens]: what each page of the tree was computed from; whole cache lines */
+  int32_t *page_tokens_of; /* [n_pages][page_tokens]: what each page of the tree was computed from; whole
+                              cache lines */
   td_page_link *links;     /* [n_pages] */
   uint32_t lru_oldest, lru_newest; /* unpinned nodes */
   uint32_t n_nodes, n_pages, n_unpinned_pages;
@@ -72,7 +76,8 @@ TD_MUST_CHECK bool td_prefix_tree_init(td_prefix_tree *t, td_page_pool *pool, ui
 void td_prefix_tree_deinit(td_prefix_tree *t);
 
 /* Where to look for the child of `parent` (TD_NO_NODE: at the top) that begins with this page of tokens. */
-uint32_t td_prefix_tree_hash(const td_prefix_tree *t, uint64_t namespace_id, uint32_t parent, const int32_t *tokens);
+uint32_t td_prefix_tree_hash(const td_prefix_tree *t, uint64_t namespace_id, uint32_t parent,
+                             const int32_t *tokens);
 /* The longest prefix of tokens[0 .. max_pages * page_tokens) in the namespace. Changes nothing. */
 td_prefix_hit td_prefix_tree_find(const td_prefix_tree *t, uint64_t namespace_id, const int32_t *tokens,
                                   uint32_t max_pages);
@@ -81,15 +86,15 @@ td_prefix_hit td_prefix_tree_find(const td_prefix_tree *t, uint64_t namespace_id
 uint32_t td_prefix_tree_pin_hit(td_prefix_tree *t, const td_prefix_hit *hit, int32_t *pages);
 
 /* Adds n computed pages below the caller's pinned path end (TD_NO_NODE: at the top), and moves the pin to the
- * new end, which is returned; the pages are the tree's from then on. tokens: the n * page_tokens tokens of these pages. Where the
- * tree has a page already, the caller's goes back to the pool and pages[i] becomes the tree's: these are the first
- * *n_switched ones. */
+ * new end, which is returned; the pages are the tree's from then on. tokens: the n * page_tokens tokens of
+ * these pages. Where the tree has a page already, the caller's goes back to the pool and pages[i] becomes the
+ * tree's: these are the first *n_switched ones. */
 uint32_t td_prefix_tree_extend(td_prefix_tree *t, uint64_t namespace_id, uint32_t node, const int32_t *tokens,
                                int32_t *pages, uint32_t n, uint32_t *n_switched);
 void td_prefix_tree_unpin(td_prefix_tree *t, uint32_t node); /* TD_NO_NODE: nothing to do */
 
-/* Takes out n pages, one after the other the last page of the least recently used leaf; they are the caller's now. There must
- * be so many that nobody has pinned (n_unpinned_pages). */
+/* Takes out n pages, one after the other the last page of the least recently used leaf; they are the caller's
+ * now. There must be so many that nobody has pinned (n_unpinned_pages). */
 void td_prefix_tree_evict(td_prefix_tree *t, int32_t *pages, uint32_t n);
 
 /* Structure, counters and list; not the pins, which only the owner of the requests can count: it sums into

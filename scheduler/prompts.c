@@ -1,18 +1,21 @@
 /* Whose chunks fill the budget that the decodes leave.
  *
- * In order of slack: the moment at which each prompt has to go on at the latest, running prompts and the front of the queue alike. A
- * prompt may wait a share of its own remaining time (slack_percent), so one that is behind its time has not become
- * urgent, or a long one would block all that come then: it has as much time as its rest is long. So a short prompt
- * that comes while a long one is computed goes before it; among equals the one that was started first does.
+ * In order of slack: the moment at which each prompt has to go on at the latest, running prompts and the
+ * front of the queue alike. A prompt may wait a share of its own remaining time (slack_percent), so one that
+ * is behind its time has not become urgent, or a long one would block all that come then: it has as much time
+ * as its rest is long. So a short prompt that comes while a long one is computed goes before it; among equals
+ * the one that was started first does.
  *
- * Two things keep this from starving anybody. The elder, that is the prompt started first, is kept a share of the budget, whatever the
- * others want: it is done within four times of what it takes alone. And a long prompt whose time has come is started beside
- * longer ones by a page, so that it does not stand in the queue before shorter ones. */
+ * Two things keep this from starving anybody. The elder, that is the prompt started first, is kept a share of
+ * the budget, whatever the others want: it is done within four times of what it takes alone. And a long
+ * prompt whose time has come is started beside longer ones by a page, so that it does not stand in the queue
+ * before shorter ones. */
 #include "scheduler/internal.h"
 
 enum {
   ELDER_SHARE = 4, /* one part in so many */
-  /* Prompts under way before nobody overtakes any more: each holds promised pages, and is sorted in each step. */
+  /* Prompts under way before nobody overtakes any more: each holds promised pages, and is sorted in each
+     step. */
   UNDER_WAY_MAX = 64,
   /* Before nobody is started only to make way in the queue. */
   MAKE_WAY_MAX = 8
@@ -46,7 +49,8 @@ static uint64_t turn_us(const td_sched *s, uint32_t slot, uint64_t now_us)
   uint64_t own_us = must_go_on_us(s, e->latest_start_us, rest_us, now_us);
   if (e->followers == TD_NO_SLOT)
     return own_us;
-  uint32_t wanted = e->followers_pages * s->config.page_tokens, lack = wanted > r->n_computed ? wanted - r->n_computed : 0;
+  uint32_t wanted = e->followers_pages * s->config.page_tokens,
+           lack = wanted > r->n_computed ? wanted - r->n_computed : 0;
   uint64_t theirs_us = must_go_on_us(s, e->followers_us, td_sched_order_us(s, lack), now_us);
   return theirs_us < own_us ? theirs_us : own_us;
 }
@@ -78,8 +82,8 @@ static elder keep_for_elder(td_sched *s, uint32_t slot)
   return e;
 }
 
-/* How much of the front of the queue is computed before the i-th of the running prompts: UINT32_MAX, as much as there is
- * room for; 0, nothing. */
+/* How much of the front of the queue is computed before the i-th of the running prompts: UINT32_MAX, as much
+ * as there is room for; 0, nothing. */
 static uint32_t overtakes_by(td_sched *s, uint32_t i, uint64_t now_us)
 {
   const td_request *r = &s->table.requests[s->prefills[i]];
@@ -91,7 +95,9 @@ static uint32_t overtakes_by(td_sched *s, uint32_t i, uint64_t now_us)
     return UINT32_MAX;
   bool blocks = s->order.n_queued > 1 && e->latest_start_us < now_us;
   bool takes_all = r->n_tokens - r->n_computed > s->config.step_tokens;
-  return s->config.slack_percent > 0 && blocks && takes_all && s->n_prompts < MAKE_WAY_MAX ? s->config.page_tokens : 0;
+  return s->config.slack_percent > 0 && blocks && takes_all && s->n_prompts < MAKE_WAY_MAX
+             ? s->config.page_tokens
+             : 0;
 }
 
 void td_sched_plan_prompts(td_sched *s, td_plan *plan, uint64_t now_us, bool admits)

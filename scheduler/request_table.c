@@ -24,7 +24,8 @@ void td_request_table_deinit(td_request_table *t)
   memset(t, 0, sizeof *t);
 }
 
-void td_request_table_add(td_request_table *t, uint32_t slot, const td_request *r, uint64_t now_us, uint64_t step)
+void td_request_table_add(td_request_table *t, uint32_t slot, const td_request *r, uint64_t now_us,
+                          uint64_t step)
 {
   TD_BUG_ON(slot >= t->n_slots || t->requests[slot].state != TD_REQUEST_FREE);
   t->histories[slot] = (td_request_history){.submit_us = now_us, .submit_step = step};

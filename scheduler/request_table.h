@@ -6,8 +6,8 @@
  *                         +----------------+---- computed -----------+
  *                          plan: preempted               cancel: any state -> FREE
  *
- * The array is in the order in which they were started, and its first is never preempted: it is what makes sure that
- * something always gets done. Who waits stands in order.h's queues.
+ * The array is in the order in which they were started, and its first is never preempted: it is what makes
+ * sure that something always gets done. Who waits stands in order.h's queues.
  */
 #ifndef TD_SCHEDULER_REQUEST_TABLE_H
 #define TD_SCHEDULER_REQUEST_TABLE_H
@@ -53,7 +53,7 @@ typedef struct td_request_history {
 } td_request_history;
 
 typedef struct td_request_table {
-  td_request *requests; /* [n_slots], each a cache line */
+  td_request *requests;          /* [n_slots], each a cache line */
   td_request_history *histories; /* [n_slots] */
   uint32_t n_slots;
   uint32_t *running; /* [max_running] slots, by turn */
@@ -65,7 +65,8 @@ TD_MUST_CHECK bool td_request_table_init(td_request_table *t, uint32_t n_slots, 
 void td_request_table_deinit(td_request_table *t);
 
 /* FREE -> WAITING; r's fields are copied, state is set here; its history begins. */
-void td_request_table_add(td_request_table *t, uint32_t slot, const td_request *r, uint64_t now_us, uint64_t step);
+void td_request_table_add(td_request_table *t, uint32_t slot, const td_request *r, uint64_t now_us,
+                          uint64_t step);
 /* WAITING -> PREFILL, last of those that run. */
 void td_request_table_start(td_request_table *t, uint32_t slot);
 /* The one at running[at] -> WAITING. */
@@ -78,8 +79,8 @@ void td_request_table_sweep(td_request_table *t);
 /* Order, counts, states; returns how many wait. O(n_slots). */
 uint32_t td_request_table_check(const td_request_table *t);
 
-/* Slots stand in the running array in any order, and all requests together may be more than a cache holds: a loop over them
- * asks for those to come. */
+/* Slots stand in the running array in any order, and all requests together may be more than a cache holds: a
+ * loop over them asks for those to come. */
 enum { TD_REQUEST_PREFETCH = 12 };
 static inline void td_request_prefetch(const td_request *r) { __builtin_prefetch(r, 1); }
 

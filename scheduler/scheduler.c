@@ -15,7 +15,8 @@ enum { MIN_HIT_UPDATES = 4096 };
 /* A prompt's token, for the order until a step was seen: between a GPU's and a CPU's. */
 enum { UNMEASURED_NS_PER_TOKEN = 100000 };
 
-const char *const td_policy_names[TD_POLICY_COUNT + 1] = {"tandem", "sarathi", "prefill-first", "decode-first", "orca"};
+const char *const td_policy_names[TD_POLICY_COUNT + 1] = {"tandem", "sarathi", "prefill-first",
+                                                          "decode-first", "orca"};
 
 static td_status check_config(const td_sched_config *c, td_error *err)
 {
@@ -82,7 +83,8 @@ static bool allocate(td_sched *s)
   s->pending_updates = calloc(s->max_pending_updates, sizeof *s->pending_updates);
   s->prefills = calloc(c->max_running, sizeof *s->prefills);
   s->scratch = calloc(c->n_pages, 2 * sizeof *s->scratch);
-  return s->page_table && s->free_stripes && s->pending_updates && s->prefills && s->scratch && s->claims && s->turns_us;
+  return s->page_table && s->free_stripes && s->pending_updates && s->prefills && s->scratch && s->claims &&
+         s->turns_us;
 }
 
 td_status td_sched_create(const td_sched_config *config, td_sched **out, td_error *err)
@@ -95,8 +97,10 @@ td_status td_sched_create(const td_sched_config *config, td_sched **out, td_erro
   s->config.cost = NULL; /* the budget has a copy */
   if (config->cost && config->prompt_ns_per_token == 0)
     s->config.prompt_ns_per_token = (uint32_t)fmin(
-        PROMPT_TIME_SHARE * 1e3 * td_cost_tokens_us(config->cost, config->step_tokens) / config->step_tokens, UINT32_MAX);
-  s->order_ns_per_token = s->config.prompt_ns_per_token ? s->config.prompt_ns_per_token : UNMEASURED_NS_PER_TOKEN;
+        PROMPT_TIME_SHARE * 1e3 * td_cost_tokens_us(config->cost, config->step_tokens) / config->step_tokens,
+        UINT32_MAX);
+  s->order_ns_per_token =
+      s->config.prompt_ns_per_token ? s->config.prompt_ns_per_token : UNMEASURED_NS_PER_TOKEN;
   td_status status = td_budget_init(&s->budget, config, err);
   s->least_correction = fmin(1, s->budget.correction[1]);
   if (status == TD_OK)
@@ -146,7 +150,9 @@ enum { PRIORITY_US_MAX = 3600 * 1000 * 1000u }; /* no priority is worth more tha
 static int64_t priority_us(const td_sched *s, int32_t priority)
 {
   double us = (double)priority * (double)s->config.priority_us;
-  return us > PRIORITY_US_MAX ? PRIORITY_US_MAX : us < -(double)PRIORITY_US_MAX ? -(int64_t)PRIORITY_US_MAX : (int64_t)us;
+  return us > PRIORITY_US_MAX            ? PRIORITY_US_MAX
+         : us < -(double)PRIORITY_US_MAX ? -(int64_t)PRIORITY_US_MAX
+                                         : (int64_t)us;
 }
 
 /* Of the prompt, as far as the tree does not have it; only where somebody asks. */
@@ -173,7 +179,8 @@ void td_sched_count_waiting(td_sched *s, uint32_t slot, int n)
 }
 
 /* When the request has to start, for its place among others: longer prompts may wait longer. */
-static uint64_t latest_start(const td_sched *s, const td_sched_request *r, uint64_t prompt_us, uint64_t now_us)
+static uint64_t latest_start(const td_sched *s, const td_sched_request *r, uint64_t prompt_us,
+                             uint64_t now_us)
 {
   uint64_t start_us = now_us + s->config.ttft_target_us + prompt_us * s->config.slack_percent / 100;
   if (r->ttft_deadline_us > 0 && r->ttft_deadline_us < start_us + prompt_us)
@@ -257,7 +264,8 @@ void td_sched_end(td_sched *s, uint32_t slot)
   TD_BUG_ON(slot >= s->config.n_slots);
   const td_request *r = &s->table.requests[slot];
   if (r->n_tokens > r->n_prompt)
-    td_answers_note(&s->answers, r->account, r->n_tokens - r->n_prompt, s->step - s->table.histories[slot].submit_step, false);
+    td_answers_note(&s->answers, r->account, r->n_tokens - r->n_prompt,
+                    s->step - s->table.histories[slot].submit_step, false);
   td_sched_cancel(s, slot);
 }
 
@@ -279,8 +287,9 @@ double td_sched_calibrated_us(const td_sched *s, const td_plan *plan)
   return td_budget_calibrated_us(&s->budget, &w);
 }
 
-/* Without a calibration: the fastest step with prompts so far says what a prompt's token takes at least. One without may have been
- * planned ahead, and be over when the host looks for its end: it seems to have taken nothing. */
+/* Without a calibration: the fastest step with prompts so far says what a prompt's token takes at least. One
+ * without may have been planned ahead, and be over when the host looks for its end: it seems to have taken
+ * nothing. */
 static void learn_order(td_sched *s, double ns_per_token)
 {
   uint32_t ns = (uint32_t)fmin(fmax(ns_per_token, 1), UINT32_MAX);

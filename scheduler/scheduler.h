@@ -1,10 +1,10 @@
 /* Who runs this step: a stall-free hybrid-batch scheduler over paged KV with a prefix tree.
  *
  * Every step runs all decodes first, then prefill chunks fill the token budget, several prompts at
- * once (SARATHI section 4). Pages come from a refcounted pool; finished and preempted requests leave their whole pages
- * in a radix tree, where later prompts find them. When pages run out: evict unreferenced cached pages
- * (least recently used leaf first), then preempt the running request that was started last (it is recomputed later), and admit
- * nothing that could not finish alone. Who is next: order.h.
+ * once (SARATHI section 4). Pages come from a refcounted pool; finished and preempted requests leave their
+ * whole pages in a radix tree, where later prompts find them. When pages run out: evict unreferenced cached
+ * pages (least recently used leaf first), then preempt the running request that was started last (it is
+ * recomputed later), and admit nothing that could not finish alone. Who is next: order.h.
  *
  * Pure: no I/O, threads, clock or device. State changes only in these calls, in the caller's order; `now_us`
  * is whatever monotonic time the caller has. The same calls give the same schedule.
@@ -22,31 +22,35 @@ typedef struct td_sched td_sched;
 
 /* What a step is made of. The others are for comparison, as in SARATHI's evaluation (sections 4 and 5). */
 typedef enum td_policy {
-  TD_POLICY_TANDEM,        /* decodes first, then the largest chunks that keep the TBT target by the cost model; without
-                            * one, as SARATHI */
-  TD_POLICY_SARATHI,       /* decodes first, then chunks up to the static budget, step_tokens */
+  TD_POLICY_TANDEM,  /* decodes first, then the largest chunks that keep the TBT target by the cost model;
+                      * without  one, as SARATHI */
+  TD_POLICY_SARATHI, /* decodes first, then chunks up to the static budget, step_tokens */
   TD_POLICY_PREFILL_FIRST, /* steps of prompts alone while there are any that fit; decodes wait (vLLM 0) */
-  TD_POLICY_DECODE_FIRST,  /* prompts are computed only when nothing decodes: whole batches (FasterTransformer) */
-  TD_POLICY_ORCA,          /* decodes and whole prompts in one step, however long it gets */
+  TD_POLICY_DECODE_FIRST, /* prompts are computed only when nothing decodes: whole batches (FasterTransformer)
+                           */
+  TD_POLICY_ORCA,         /* decodes and whole prompts in one step, however long it gets */
   TD_POLICY_COUNT
 } td_policy;
-extern const char *const td_policy_names[TD_POLICY_COUNT + 1]; /* as the option `policy` spells them; ends with NULL */
+extern const char
+    *const td_policy_names[TD_POLICY_COUNT + 1]; /* as the option `policy` spells them; ends with NULL */
 
 typedef struct td_sched_config {
-  uint32_t n_slots;            /* requests known at once, waiting ones included */
-  uint32_t max_running;        /* rows of a step */
-  uint32_t step_tokens;        /* token budget of a step; >= max_running, so that every decode fits every step */
-  uint32_t page_tokens;        /* 16, 32 or 64 */
-  uint32_t n_pages;            /* KV pages in the pool */
+  uint32_t n_slots;     /* requests known at once, waiting ones included */
+  uint32_t max_running; /* rows of a step */
+  uint32_t step_tokens; /* token budget of a step; >= max_running, so that every decode fits every step */
+  uint32_t page_tokens; /* 16, 32 or 64 */
+  uint32_t n_pages;     /* KV pages in the pool */
   uint32_t max_context_tokens; /* longest prompt + answer */
-  uint64_t hash_seed;          /* for the prefix tree's buckets: any value gives the same schedule; a random one keeps
-                                * clients from choosing prompts that share a bucket */
+  uint64_t hash_seed; /* for the prefix tree's buckets: any value gives the same schedule; a random one keeps
+                       * clients from choosing prompts that share a bucket */
   td_policy policy;
   const struct td_cost_model *cost; /* copied; NULL: none, then steps are limited by step_tokens alone */
-  uint64_t tbt_target_us;           /* longest step that decodes should see; 0: automatic with a cost model, else none */
+  uint64_t
+      tbt_target_us; /* longest step that decodes should see; 0: automatic with a cost model, else none */
   /* Order (order.h); all 0: as they come. */
-  uint32_t prompt_ns_per_token; /* what a prompt's token takes at least, when the device does nothing else; 0: by the cost model;
-                                 * without one, the order goes by the fastest step with prompts, and deadlines by none */
+  uint32_t prompt_ns_per_token; /* what a prompt's token takes at least, when the device does nothing else; 0:
+                                 * by the cost model; without one, the order goes by the fastest step with
+                                 * prompts, and deadlines by none */
   uint32_t slack_percent;       /* a prompt may wait this share of its own time for shorter ones */
   uint64_t ttft_target_us;      /* a request with a nearer ttft deadline goes before those without */
   uint64_t priority_us;         /* one step of priority is as good as having come so much earlier */
@@ -54,64 +58,70 @@ typedef struct td_sched_config {
   uint32_t n_accounts; /* that may come: places are kept for those that run nothing (places.h); 0, 1: one */
 } td_sched_config;
 
-/* TD_ERR_CONFIG: a size is out of range, step_tokens < max_running (a decode would wait), an unknown policy, or a target that
- * cannot be reached (the message says the smallest that can). */
+/* TD_ERR_CONFIG: a size is out of range, step_tokens < max_running (a decode would wait), an unknown policy,
+ * or a target that cannot be reached (the message says the smallest that can). */
 TD_MUST_CHECK td_status td_sched_create(const td_sched_config *config, td_sched **out, td_error *err);
 void td_sched_destroy(td_sched *s);
 /* A plan large enough for any step of this scheduler. */
 TD_MUST_CHECK td_status td_sched_plan_create(const td_sched *s, td_plan **out, td_error *err);
 
 typedef struct td_sched_request {
-  int32_t *tokens;    /* [n_prompt + max_new], borrowed until finished/cancelled; commit appends to it */
-  uint32_t n_prompt;  /* >= 1 */
-  uint32_t max_new;   /* >= 1; n_prompt + max_new <= max_context_tokens */
+  int32_t *tokens;       /* [n_prompt + max_new], borrowed until finished/cancelled; commit appends to it */
+  uint32_t n_prompt;     /* >= 1 */
+  uint32_t max_new;      /* >= 1; n_prompt + max_new <= max_context_tokens */
   uint64_t namespace_id; /* prefix pages are shared only inside one namespace */
   uint64_t account;      /* who pays: accounts with somebody waiting get equal shares of tokens */
   int32_t priority;      /* lower is earlier, among the requests of an account */
   uint64_t ttft_deadline_us, deadline_us; /* on the clock of now_us; 0: none. See td_sched_expire */
-  bool is_further_choice; /* of the prompt that was submitted just before, in the same namespace: for the forecast alone */
+  bool is_further_choice; /* of the prompt that was submitted just before, in the same namespace: for the
+                             forecast alone */
 } td_sched_request;
 
-/* Queues a request in a free slot. TD_ERR_REQUEST: could never fit (param "prompt" or "max_tokens", the message gives
- * the largest that does). Slots are the caller's numbering; a slot is free again after it finished or was cancelled. */
-TD_MUST_CHECK td_status td_sched_submit(td_sched *s, uint32_t slot, const td_sched_request *r, uint64_t now_us,
-                                        td_error *err);
+/* Queues a request in a free slot. TD_ERR_REQUEST: could never fit (param "prompt" or "max_tokens", the
+ * message gives the largest that does). Slots are the caller's numbering; a slot is free again after it
+ * finished or was cancelled. */
+TD_MUST_CHECK td_status td_sched_submit(td_sched *s, uint32_t slot, const td_sched_request *r,
+                                        uint64_t now_us, td_error *err);
 /* Drops a request in any state; its pages are freed or stay cached. Not while a plan waits for its commit. */
 void td_sched_cancel(td_sched *s, uint32_t slot);
-/* The same for a request whose answer turned out to be complete: the forecast learns from it how long answers get. */
+/* The same for a request whose answer turned out to be complete: the forecast learns from it how long answers
+ * get. */
 void td_sched_end(td_sched *s, uint32_t slot);
 
 typedef struct td_sched_expired {
   uint32_t slot;
   bool has_run, has_answer; /* it was ever started; its first token is out */
 } td_sched_expired;
-/* Cancels requests whose deadline has passed or cannot be met any more: not even alone on the device, with what is
- * computed or cached. Fills out; call until it returns less than max. Not while a plan waits for its commit. */
+/* Cancels requests whose deadline has passed or cannot be met any more: not even alone on the device, with
+ * what is computed or cached. Fills out; call until it returns less than max. Not while a plan waits for its
+ * commit. */
 uint32_t td_sched_expire(td_sched *s, uint64_t now_us, td_sched_expired *out, uint32_t max);
 /* Nobody expires before this moment; UINT64_MAX: nobody has a deadline. */
 uint64_t td_sched_next_expiry_us(const td_sched *s);
 
-/* Fills plan with the next step; false when there is nothing to run (then nothing changed). Not while a plan waits for
- * its commit. */
+/* Fills plan with the next step; false when there is nothing to run (then nothing changed). Not while a plan
+ * waits for its commit. */
 bool td_sched_plan(td_sched *s, uint64_t now_us, td_plan *plan);
-/* Fills `next` with the step that follows `plan`, the only one that waits for its commit, before its outcome is known: all
- * its rows decode once more. Their token ids are -1 - (logits row of `plan`). False, and nothing changed, where the next
- * step should be another: a prompt goes on or may start, a page is short, nobody is left. A request that turns out to end
- * with `plan` is still in `next`: it computes there for nothing (td_sched_is_running tells, before next's commit).
- * The device must run plans in order; both are committed in order. */
+/* Fills `next` with the step that follows `plan`, the only one that waits for its commit, before its outcome
+ * is known: all its rows decode once more. Their token ids are -1 - (logits row of `plan`). False, and
+ * nothing changed, where the next step should be another: a prompt goes on or may start, a page is short,
+ * nobody is left. A request that turns out to end with `plan` is still in `next`: it computes there for
+ * nothing (td_sched_is_running tells, before next's commit). The device must run plans in order; both are
+ * committed in order. */
 bool td_sched_plan_ahead(td_sched *s, const td_plan *plan, td_plan *next);
-/* Takes the step's outcome: sampled[i] is the token for plan->logits_rows[i], stop[i] nonzero ends that request with this
- * token (it is appended). Requests that reach max_new end by themselves. `finished` receives the slots that ended (capacity
- * max_running), *n_finished their number. */
-void td_sched_commit(td_sched *s, const td_plan *plan, const int32_t *sampled, const uint8_t *stop, uint64_t now_us,
-                     uint32_t *finished, uint32_t *n_finished);
+/* Takes the step's outcome: sampled[i] is the token for plan->logits_rows[i], stop[i] nonzero ends that
+ * request with this token (it is appended). Requests that reach max_new end by themselves. `finished`
+ * receives the slots that ended (capacity max_running), *n_finished their number. */
+void td_sched_commit(td_sched *s, const td_plan *plan, const int32_t *sampled, const uint8_t *stop,
+                     uint64_t now_us, uint32_t *finished, uint32_t *n_finished);
 
 bool td_sched_is_running(const td_sched *s, uint32_t slot);
 
 /* What the cost model says a plan takes, corrected by what was observed; 0 without one. */
 double td_sched_predict_us(const td_sched *s, const td_plan *plan);
 double td_sched_calibrated_us(const td_sched *s, const td_plan *plan); /* not corrected */
-/* How long a plan took. An input like any other: later schedules depend on it, slowly and within bounds. May be left out. */
+/* How long a plan took. An input like any other: later schedules depend on it, slowly and within bounds. May
+ * be left out. */
 void td_sched_observe(td_sched *s, const td_plan *plan, double measured_us);
 
 /* Predicted from what runs and waits now; all 0 without a cost model or when idle (forecast.c). */
@@ -125,7 +135,7 @@ typedef struct td_sched_forecast {
 td_sched_forecast td_sched_foresee(const td_sched *s);
 
 typedef struct td_sched_slot_info {
-  uint32_t n_tokens;        /* prompt + generated so far */
+  uint32_t n_tokens; /* prompt + generated so far */
   uint32_t n_generated;
   uint32_t n_computed;      /* tokens whose KV is there */
   uint32_t n_cached_prompt; /* prompt tokens taken from the prefix tree at first admission */
@@ -139,12 +149,14 @@ typedef struct td_sched_slot_info {
 /* Valid from submit to the end of the commit/cancel that ends the request. */
 td_sched_slot_info td_sched_slot(const td_sched *s, uint32_t slot);
 
-/* Tokens served to an account, weighted, and what it was lifted by: comparable between accounts that wait, in no other way. */
+/* Tokens served to an account, weighted, and what it was lifted by: comparable between accounts that wait, in
+ * no other way. */
 uint64_t td_sched_account_served(const td_sched *s, uint64_t account);
 
 typedef struct td_sched_stats {
   uint32_t n_waiting, n_running;
-  uint32_t pages_total, pages_free, pages_cached, pages_owned; /* free + cached + owned = total; cached: tree only */
+  uint32_t pages_total, pages_free, pages_cached,
+      pages_owned; /* free + cached + owned = total; cached: tree only */
   uint64_t waiting_prompt_tokens;
   uint64_t prefix_query_tokens, prefix_hit_tokens, preemptions, evicted_pages;
   uint32_t n_following; /* of n_waiting */
@@ -154,7 +166,8 @@ typedef struct td_sched_stats {
 } td_sched_stats;
 void td_sched_get_stats(const td_sched *s, td_sched_stats *out);
 
-/* Checks every invariant the README states; aborts through TD_BUG_ON on the first that fails. O(total): for tests. */
+/* Checks every invariant the README states; aborts through TD_BUG_ON on the first that fails. O(total): for
+ * tests. */
 void td_sched_check(const td_sched *s);
 
 #endif

@@ -76,12 +76,14 @@ static void render_answer(const td_call *c, td_buf *out)
   td_buf_append_str(out, ",\"choices\":[");
   for (uint32_t i = 0; i < c->n_choices; i++) {
     const td_choice *ch = &c->choices[i];
-    td_buf_printf(out, "%s{\"index\":%u,\"message\":{\"role\":\"assistant\",\"content\":", i ? "," : "", ch->index);
+    td_buf_printf(out, "%s{\"index\":%u,\"message\":{\"role\":\"assistant\",\"content\":", i ? "," : "",
+                  ch->index);
     td_buf_append_json_string(out, ch->out.data ? ch->out.data : "", ch->out.len_bytes);
     td_buf_printf(out, ",\"refusal\":null},\"logprobs\":null,\"finish_reason\":\"%s\"", ch->finish);
     if (c->request.return_token_ids) {
       td_buf_append_str(out, ",\"token_ids\":");
-      td_buf_append_json_ints(out, (const int32_t *)(const void *)ch->ids.data, ch->ids.len_bytes / sizeof(int32_t));
+      td_buf_append_json_ints(out, (const int32_t *)(const void *)ch->ids.data,
+                              ch->ids.len_bytes / sizeof(int32_t));
     }
     td_buf_append_char(out, '}');
   }

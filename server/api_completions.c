@@ -74,8 +74,8 @@ static bool prepare(td_call *c, cJSON *root)
   return td_call_check_context(c, false);
 }
 
-static void render_choice(const td_call *c, const td_choice *ch, const char *text, size_t n_text, const int32_t *ids,
-                          size_t n_ids, const char *finish, bool prompt_ids, td_buf *out)
+static void render_choice(const td_call *c, const td_choice *ch, const char *text, size_t n_text,
+                          const int32_t *ids, size_t n_ids, const char *finish, bool prompt_ids, td_buf *out)
 {
   td_buf_printf(out, "{\"index\":%u,\"text\":", ch->index);
   td_buf_append_json_string(out, text, n_text);
@@ -122,8 +122,8 @@ static void render_answer(const td_call *c, td_buf *out)
     if (i > 0)
       td_buf_append_char(out, ',');
     render_choice(c, ch, ch->out.data ? ch->out.data : "", ch->out.len_bytes,
-                  (const int32_t *)(const void *)ch->ids.data, ch->ids.len_bytes / sizeof(int32_t), ch->finish, true,
-                  out);
+                  (const int32_t *)(const void *)ch->ids.data, ch->ids.len_bytes / sizeof(int32_t),
+                  ch->finish, true, out);
   }
   td_buf_append_str(out, "],\"usage\":");
   td_render_usage(c, out);

@@ -8,11 +8,11 @@
 #include "common/status.h"
 
 typedef struct td_api_error {
-  int status;        /* HTTP */
-  const char *type;  /* static: "invalid_request_error", "rate_limit_error", ... */
-  const char *code;  /* static; NULL: null */
-  int retry_after_s; /* 0: no Retry-After */
-  bool no_retry;     /* clients that send again by status alone are asked not to */
+  int status;                       /* HTTP */
+  const char *type;                 /* static: "invalid_request_error", "rate_limit_error", ... */
+  const char *code;                 /* static; NULL: null */
+  int retry_after_s;                /* 0: no Retry-After */
+  bool no_retry;                    /* clients that send again by status alone are asked not to */
   char param[TD_ERROR_PARAM_BYTES]; /* "": null */
   char message[TD_ERROR_MESSAGE_BYTES];
 } td_api_error;

@@ -45,8 +45,8 @@ void td_api_models(td_conn *c)
     rest = "";
   if (*rest == '/' && !path_equals(rest + 1, info->model_name)) {
     td_api_error e;
-    td_api_error_set(&e, 404, "model_not_found", "model", "the model '%.200s' is not served here; '%.200s' is",
-                     rest + 1, info->model_name);
+    td_api_error_set(&e, 404, "model_not_found", "model",
+                     "the model '%.200s' is not served here; '%.200s' is", rest + 1, info->model_name);
     td_conn_respond_error(c, &e);
     return;
   }

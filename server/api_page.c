@@ -1,12 +1,13 @@
-/* GET /: the page, a chat and the steps as they run. It is the same for everybody and holds no secret, so it needs no key;
- * what it shows comes from routes that do. */
+/* GET /: the page, a chat and the steps as they run. It is the same for everybody and holds no secret, so it
+ * needs no key; what it shows comes from routes that do. */
 #include <stdio.h>
 #include <string.h>
 
 #include "server/page.h"
 #include "server/router.h"
 
-/* If-None-Match: a list of tags, weak or not, or *. Our tag's quotes are part of it, so it cannot be found inside another. */
+/* If-None-Match: a list of tags, weak or not, or *. Our tag's quotes are part of it, so it cannot be found
+ * inside another. */
 static bool is_known(const char *if_none_match)
 {
   return if_none_match && (strcmp(if_none_match, "*") == 0 || strstr(if_none_match, td_page_etag));
@@ -16,7 +17,8 @@ void td_api_page(td_conn *c)
 {
   char headers[1024];
   snprintf(headers, sizeof headers,
-           "etag: %s\r\ncache-control: no-cache\r\ncontent-security-policy: %s\r\nx-content-type-options: nosniff\r\n"
+           "etag: %s\r\ncache-control: no-cache\r\ncontent-security-policy: %s\r\nx-content-type-options: "
+           "nosniff\r\n"
            "referrer-policy: no-referrer\r\ncross-origin-opener-policy: same-origin\r\n",
            td_page_etag, td_page_policy);
   if (is_known(c->http.head.if_none_match))

@@ -69,7 +69,8 @@ static bool prepare_tokenize(td_call *c, cJSON *root)
   td_prompt *p = &c->prompts[0];
   if (!tokenize_prompt(c, p))
     return false;
-  td_buf_printf(&c->answer, "{\"count\":%zu,\"max_model_len\":%u,\"tokens\":", p->n, c->info->max_context_tokens);
+  td_buf_printf(&c->answer, "{\"count\":%zu,\"max_model_len\":%u,\"tokens\":", p->n,
+                c->info->max_context_tokens);
   td_buf_append_json_ints(&c->answer, p->ids, p->n);
   td_buf_append_str(&c->answer, ",\"token_strs\":");
   if (!c->request.return_token_strs)

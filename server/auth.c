@@ -21,8 +21,8 @@ static td_status add_key(td_keys *k, const char *line, size_t n, const char *pat
     return td_fail_param(err, TD_ERR_CONFIG, "api_key_file", "%s: more than %u keys", path, k->n);
   for (size_t i = 0; i < n; i++)
     if (line[i] <= 0x20 || line[i] >= 0x7f)
-      return td_fail_param(err, TD_ERR_CONFIG, "api_key_file", "%s:%d: a key is visible ASCII without spaces", path,
-                           at);
+      return td_fail_param(err, TD_ERR_CONFIG, "api_key_file", "%s:%d: a key is visible ASCII without spaces",
+                           path, at);
   memcpy(k->keys[k->n], line, n); /* the table is zeroed */
   for (uint32_t i = 0; i < k->n; i++)
     if (memcmp(k->keys[i], k->keys[k->n], TD_AUTH_KEY_BYTES) == 0)

@@ -18,8 +18,8 @@ typedef struct td_keys {
   bool asked; /* a key file was given */
 } td_keys;
 
-/* path "" : no keys are asked. Blank lines and lines that begin with '#' are skipped. A file without keys, a key over
- * 255 bytes and a key twice are errors (the message never holds a key). */
+/* path "" : no keys are asked. Blank lines and lines that begin with '#' are skipped. A file without keys, a
+ * key over 255 bytes and a key twice are errors (the message never holds a key). */
 TD_MUST_CHECK td_status td_keys_read(td_keys *k, const char *path, td_error *err);
 void td_keys_deinit(td_keys *k);
 /* authorization: the header's value or NULL. On true *account is the key's (0: no keys are asked). */

@@ -70,7 +70,8 @@ bool td_call_alloc_prompts(td_call *call, size_t n)
   return true;
 }
 
-/* default_rest: an absent max_tokens means the rest of the context; else 16, OpenAI's default for completions. */
+/* default_rest: an absent max_tokens means the rest of the context; else 16, OpenAI's default for
+ * completions. */
 bool td_call_check_context(td_call *call, bool default_rest)
 {
   const td_request *r = &call->request;
@@ -87,8 +88,10 @@ bool td_call_check_context(td_call *call, bool default_rest)
       return td_call_fail_context(call, param, call->prompts[i].n, false);
   }
   if ((uint64_t)call->n_prompts * (uint64_t)r->n > call->max_choices) {
-    td_api_error_set(&call->error, 400, "invalid_value", "n", "%u prompts with %d choices each are more than the %u "
-                     "that this server takes at once", call->n_prompts, (int)r->n, call->max_choices);
+    td_api_error_set(&call->error, 400, "invalid_value", "n",
+                     "%u prompts with %d choices each are more than the %u "
+                     "that this server takes at once",
+                     call->n_prompts, (int)r->n, call->max_choices);
     return false;
   }
   return true;
@@ -96,16 +99,18 @@ bool td_call_check_context(td_call *call, bool default_rest)
 
 /* ---- on a worker ---- */
 
-/* A model without a tokenizer speaks token ids only: text in a request is refused, answers carry ids unasked. */
+/* A model without a tokenizer speaks token ids only: text in a request is refused, answers carry ids unasked.
+ */
 static bool suit_tokenizer(td_call *call)
 {
   td_request *r = &call->request;
   if (call->info->has_tokenizer)
     return true;
   if (r->stops.n > 0) {
-    td_api_error_set(&call->error, 400, "unsupported_parameter", "stop",
-                     "this model has no tokenizer (tokenizer.json): 'stop' cannot be found in answers without text, "
-                     "'stop_token_ids' can");
+    td_api_error_set(
+        &call->error, 400, "unsupported_parameter", "stop",
+        "this model has no tokenizer (tokenizer.json): 'stop' cannot be found in answers without text, "
+        "'stop_token_ids' can");
     return false;
   }
   r->return_token_ids = true;
@@ -117,11 +122,12 @@ static bool read_call(td_call *call)
   td_error err;
   td_json_limits limits = {td_limit_max(TD_LIMIT_JSON_DEPTH), call->json_nodes, TD_ERR_REQUEST};
   cJSON *root = NULL;
-  if (td_json_parse_ids(call->body.data ? call->body.data : "", call->body.len_bytes, &limits, call->api->ids_member,
-                        &root, &err) != TD_OK) {
+  if (td_json_parse_ids(call->body.data ? call->body.data : "", call->body.len_bytes, &limits,
+                        call->api->ids_member, &root, &err) != TD_OK) {
     td_api_error_from(&call->error, &err);
     if (call->error.status == 400 && call->body.len_bytes == 0)
-      td_api_error_set(&call->error, 400, "invalid_json", NULL, "the body is empty: it must be a JSON object");
+      td_api_error_set(&call->error, 400, "invalid_json", NULL,
+                       "the body is empty: it must be a JSON object");
     else if (call->error.status == 400)
       call->error.code = "invalid_json";
     return false;
@@ -134,8 +140,8 @@ static bool read_call(td_call *call)
                             td_option(call->server->options, TD_LIMIT_STRICT_FIELDS)};
   bool ok = td_request_read(root, call->api->route, &rules, r, &call->error);
   if (ok && r->model && strcmp(r->model, info->model_name) != 0) {
-    td_api_error_set(&call->error, 404, "model_not_found", "model", "the model '%.200s' is not served here; '%.200s' is",
-                     r->model, info->model_name);
+    td_api_error_set(&call->error, 404, "model_not_found", "model",
+                     "the model '%.200s' is not served here; '%.200s' is", r->model, info->model_name);
     ok = false;
   }
   ok = ok && suit_tokenizer(call);

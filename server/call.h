@@ -1,8 +1,8 @@
 /* A call: one API request, from its body to its answer. One struct holds all it needs and is freed at once.
  *
- * Life: made by the router when the body is complete -> a worker reads it (`prepare`) -> the loop answers, or submits
- * its choices to the engine and streams. The connection owns it. If the connection goes while a worker has it,
- * `conn` becomes NULL and the loop frees it when the worker is done. */
+ * Life: made by the router when the body is complete -> a worker reads it (`prepare`) -> the loop answers, or
+ * submits its choices to the engine and streams. The connection owns it. If the connection goes while a
+ * worker has it, `conn` becomes NULL and the loop frees it when the worker is done. */
 #ifndef TD_SERVER_CALL_H
 #define TD_SERVER_CALL_H
 
@@ -27,10 +27,10 @@ typedef struct td_choice {
   td_finish engine_finish;
   uint64_t submit_us, first_run_us, first_token_us, last_token_us;
 
-  uint32_t n_read;      /* tokens turned to text so far */
-  const char *finish;   /* "stop", "length": the text is complete */
-  bool opened, closed;  /* first and last chunk are sent */
-  bool first_seen;      /* metrics have its first token */
+  uint32_t n_read;     /* tokens turned to text so far */
+  const char *finish;  /* "stop", "length": the text is complete */
+  bool opened, closed; /* first and last chunk are sent */
+  bool first_seen;     /* metrics have its first token */
 } td_choice;
 
 typedef struct td_prompt {
@@ -105,7 +105,8 @@ void td_call_begin(td_conn *c, const td_api *api);
 void td_call_abandon(td_call *call);
 /* The connection can take more output. */
 void td_call_writable(td_call *call);
-/* Ends a call that cannot be finished (shutdown, device fault): an error answer, or an error event in a stream. */
+/* Ends a call that cannot be finished (shutdown, device fault): an error answer, or an error event in a
+ * stream. */
 void td_call_fail(td_call *call, const td_api_error *e);
 /* A whole 200 answer in JSON, with the names of ignored fields; the connection is no longer the call's.
  * headers: NULL, or lines. */
@@ -139,6 +140,7 @@ void td_render_usage(const td_call *c, td_buf *out); /* the object */
  * asked for. */
 void td_render_chunk_usage(const td_choice *ch, uint32_t n_answer, td_buf *out);
 void td_render_prompt_ids(const td_prompt *p, td_buf *out); /* ,"prompt_token_ids":[..] */
-void td_render_head(const td_call *c, const char *object, td_buf *out); /* {"id":..,"object":..,"created":..,"model":.. */
+void td_render_head(const td_call *c, const char *object,
+                    td_buf *out); /* {"id":..,"object":..,"created":..,"model":.. */
 
 #endif

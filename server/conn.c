@@ -394,8 +394,9 @@ static void on_head(td_conn *c)
     respond_error(c, &e, headers);
     return;
   }
-  /* The client is sending already: it may only look for the answer when it is through. The body is dropped. Headers of
-   * the answer (Allow, WWW-Authenticate) are for requests that can be put right; they are found again at the end. */
+  /* The client is sending already: it may only look for the answer when it is through. The body is dropped.
+   * Headers of the answer (Allow, WWW-Authenticate) are for requests that can be put right; they are found
+   * again at the end. */
   *c->early = e;
   c->http.discard_body = true;
 }
@@ -421,7 +422,8 @@ static bool count_body(td_conn *c)
 {
   td_server *s = c->server;
   td_tenant *t = c->tenant;
-  uint64_t cap = (uint64_t)option(c, TD_LIMIT_HTTP_BODIES_BYTES), more = c->http.body.len_bytes - c->body_counted;
+  uint64_t cap = (uint64_t)option(c, TD_LIMIT_HTTP_BODIES_BYTES),
+           more = c->http.body.len_bytes - c->body_counted;
   if (more == 0)
     return true;
   bool fits = s->body_bytes + more <= cap, is_alone = s->body_bytes == c->body_counted;

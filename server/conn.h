@@ -1,7 +1,8 @@
 /* A client connection: bytes in through the HTTP policy, one request at a time, answers out.
  *
- * While a request is being answered reading goes on, so that a close is seen at once, but what arrives is only kept,
- * up to a bound; then reading stops. What is sent collects in `out` and leaves once per turn of the loop. */
+ * While a request is being answered reading goes on, so that a close is seen at once, but what arrives is
+ * only kept, up to a bound; then reading stops. What is sent collects in `out` and leaves once per turn of
+ * the loop. */
 #ifndef TD_SERVER_CONN_H
 #define TD_SERVER_CONN_H
 
@@ -35,16 +36,17 @@ struct td_conn {
   td_http http;
   td_buf pending; /* read ahead while answering */
   td_buf out;
-  td_call *call; /* owned; while ANSWERING */
+  td_call *call;       /* owned; while ANSWERING */
   td_watcher *watcher; /* owned; ANSWERING too, with no call */
   bool keep_alive, chunked, head_only, in_stream;
   td_api_error *early; /* found at the head, told when the body has passed */
   char request_id[132];
-  td_tenant *tenant; /* of the last request that was let in; NULL: none was yet */
+  td_tenant *tenant;     /* of the last request that was let in; NULL: none was yet */
   uint64_t body_counted; /* its part of the tenant's and the server's body_bytes */
   td_body_pace pace;
 
-  /* uv_now() of: the state's start, the request's first byte, the body's, the last output, the last progress of output */
+  /* uv_now() of: the state's start, the request's first byte, the body's, the last output, the last progress
+   * of output */
   uint64_t since_ms, first_byte_ms, body_ms, sent_ms, progress_ms, arrival_us;
   size_t unsent_bytes;
   int status; /* last answer's, for the access log */

@@ -77,9 +77,9 @@ enum {
   ZERO = 1,
   ONE = 2,
   MINUS_ONE = 4,
-  OFF = 8, /* false */
-  ON = 16, /* true */
-  LIST = 32,       /* this and the next two: empty ones */
+  OFF = 8,   /* false */
+  ON = 16,   /* true */
+  LIST = 32, /* this and the next two: empty ones */
   OBJECT = 64,
   STRING = 128,
   AUTO = 256,      /* "none", "auto" */
@@ -311,7 +311,8 @@ static bool is_letter_off(const char *a, size_t na, const char *b, size_t nb)
   return i == na || memcmp(a + i + 1, b + i + 1, na - i - 1) == 0;
 }
 
-/* The field that was meant: best one that has the very letters, served or refused; else one that is served. */
+/* The field that was meant: best one that has the very letters, served or refused; else one that is served.
+ */
 static const entry *find_meant(const char *name, unsigned in)
 {
   char plain[NAME_BYTES];

@@ -1,8 +1,8 @@
 /* Generation: a call's choices at the engine, and their tokens turned to text and sent.
  *
- * The engine never waits: it appends to each choice's token array. The loop reads behind it, and in a stream only as far
- * as the client does: what is not read yet stays four bytes a token in that array. Tokens become text one at a time only
- * where stop strings need to know which token completed them. */
+ * The engine never waits: it appends to each choice's token array. The loop reads behind it, and in a stream
+ * only as far as the client does: what is not read yet stays four bytes a token in that array. Tokens become
+ * text one at a time only where stop strings need to know which token completed them. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -129,8 +129,8 @@ static td_status submit_all(td_call *call, td_error *err)
   return TD_OK;
 }
 
-/* The engine has its copy. What the answer is to say of the prompts is written while the first step runs, and not when its token
- * waits to be sent. */
+/* The engine has its copy. What the answer is to say of the prompts is written while the first step runs, and
+ * not when its token waits to be sent. */
 static void drop_ids(td_call *call)
 {
   for (uint32_t i = 0; i < call->n_prompts; i++) {
@@ -151,7 +151,8 @@ static bool has_room(const td_call *call, td_api_error *e)
   return td_tenant_may_queue(&s->tenants, call->tenant, cap, taken, n, e);
 }
 
-/* The engine may have stopped since the loop last looked: then that is told, and not that there is no room. */
+/* The engine may have stopped since the loop last looked: then that is told, and not that there is no room.
+ */
 static bool submit(td_call *call, td_api_error *e)
 {
   td_server *s = call->server;
@@ -219,7 +220,8 @@ static bool push_tokens(td_choice *ch, const int32_t *ids, size_t n)
   return matched;
 }
 
-/* Turns up to max new tokens to text. The token that ended the answer (end of sequence, stop id) has no text. */
+/* Turns up to max new tokens to text. The token that ended the answer (end of sequence, stop id) has no text.
+ */
 static void read_tokens(td_choice *ch, uint32_t max)
 {
   const int32_t *ids = ch->tokens + ch->n_prompt;
@@ -391,7 +393,8 @@ static void observe(td_choice *ch, const td_engine_update *u)
                            (double)(u->last_token_us - u->first_token_us) / 1e6 / (u->n_generated - 1),
                            u->n_generated - 1);
   } else if (fresh > 0) {
-    td_histogram_observe(&m->inter_token, (double)(u->last_token_us - ch->last_token_us) / 1e6 / fresh, fresh);
+    td_histogram_observe(&m->inter_token, (double)(u->last_token_us - ch->last_token_us) / 1e6 / fresh,
+                         fresh);
   }
   m->generation_tokens += fresh;
 }
@@ -412,8 +415,8 @@ static void fail_late(td_call *call, int status, const char *code, const char *m
   td_call_fail(call, &e);
 }
 
-/* A deadline has passed. Tokens of before it may be unread: a stop string in them has ended the answer in time, and a
- * stream's client gets them before the error, if it reads. */
+/* A deadline has passed. Tokens of before it may be unread: a stop string in them has ended the answer in
+ * time, and a stream's client gets them before the error, if it reads. */
 static void end_late(td_choice *ch, td_finish why)
 {
   td_call *call = ch->call;
@@ -430,7 +433,8 @@ static void end_late(td_choice *ch, td_finish why)
     fail_late(call, 408, "deadline_unreachable",
               "timeout_ms or ttft_timeout_ms could not be met any more: too much was before this request");
   else if (ch->n_generated == 0)
-    fail_late(call, 504, "deadline_exceeded", "the first token could not be there within timeout_ms or ttft_timeout_ms");
+    fail_late(call, 504, "deadline_exceeded",
+              "the first token could not be there within timeout_ms or ttft_timeout_ms");
   else
     fail_late(call, 504, "deadline_exceeded", "timeout_ms passed before the answer was complete");
 }

@@ -66,8 +66,12 @@ static bool check_method(td_http *h, const char *s, size_t n)
     const char *name;
     td_http_method method;
   } known[] = {
-      {"GET", TD_HTTP_GET},        {"HEAD", TD_HTTP_HEAD},         {"POST", TD_HTTP_POST},
-      {"OPTIONS", TD_HTTP_OPTIONS}, {"PUT", TD_HTTP_OTHER_METHOD}, {"DELETE", TD_HTTP_OTHER_METHOD},
+      {"GET", TD_HTTP_GET},
+      {"HEAD", TD_HTTP_HEAD},
+      {"POST", TD_HTTP_POST},
+      {"OPTIONS", TD_HTTP_OPTIONS},
+      {"PUT", TD_HTTP_OTHER_METHOD},
+      {"DELETE", TD_HTTP_OTHER_METHOD},
       {"PATCH", TD_HTTP_OTHER_METHOD},
   };
   for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
@@ -331,8 +335,8 @@ static bool parser_run(td_http *h, const char *data, size_t n, size_t *used)
 
 /* ---- head ---- */
 
-/* Makes the tabs around headers' values spaces, which mean the same (RFC 9110 5.6.3): llhttp expects no tab behind the
- * values that it reads itself. */
+/* Makes the tabs around headers' values spaces, which mean the same (RFC 9110 5.6.3): llhttp expects no tab
+ * behind the values that it reads itself. */
 static void blank_tabs(td_buf *raw)
 {
   char *end = raw->data + raw->len_bytes, *line = (char *)memchr(raw->data, '\n', raw->len_bytes) + 1;
@@ -471,7 +475,10 @@ td_http_event td_http_feed(td_http *h, const char *data, size_t n, size_t *used)
   return h->stage == STAGE_HEAD ? feed_head(h, data, n, used) : feed_body(h, data, n, used);
 }
 
-bool td_http_started(const td_http *h) { return h->stage != STAGE_HEAD || h->raw.len_bytes > 0 || h->n_lines > 0; }
+bool td_http_started(const td_http *h)
+{
+  return h->stage != STAGE_HEAD || h->raw.len_bytes > 0 || h->n_lines > 0;
+}
 
 void td_http_init(td_http *h, size_t max_body_bytes)
 {

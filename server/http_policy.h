@@ -1,10 +1,10 @@
 /* HTTP requests in: what is let through, over llhttp.
  *
  * The head of a request (request line and headers) is collected whole, checked line by line by our own rules,
- * and only then given to llhttp, which frames the body. Both must agree, or the connection is closed: a request
- * that two parsers could read differently is the stuff of request smuggling. What llhttp lets through that we do
- * not: folded lines, empty names, a missing or second Host, Transfer-Encoding on 1.0 or beside Content-Length,
- * HTTP/2.0, odd methods, Content-Length in trailers, Upgrade.
+ * and only then given to llhttp, which frames the body. Both must agree, or the connection is closed: a
+ * request that two parsers could read differently is the stuff of request smuggling. What llhttp lets through
+ * that we do not: folded lines, empty names, a missing or second Host, Transfer-Encoding on 1.0 or beside
+ * Content-Length, HTTP/2.0, odd methods, Content-Length in trailers, Upgrade.
  *
  * Pure: bytes in, events out; no sockets, no clock. One per connection. */
 #ifndef TD_SERVER_HTTP_POLICY_H
@@ -25,13 +25,15 @@ typedef enum td_http_method {
   TD_HTTP_OTHER_METHOD, /* PUT, DELETE, PATCH: known, served nowhere */
 } td_http_method;
 
-/* What the rest of the server needs of a head. Strings lie in the parser's head buffer, terminated, until reset. */
+/* What the rest of the server needs of a head. Strings lie in the parser's head buffer, terminated, until
+ * reset. */
 typedef struct td_http_head {
   td_http_method method;
   const char *method_name;
   const char *path; /* origin form without the query; "*" for OPTIONS * */
   int minor;        /* HTTP/1.minor */
-  const char *host, *origin, *content_type, *content_encoding, *authorization, *request_id, *if_none_match; /* NULL: absent */
+  const char *host, *origin, *content_type, *content_encoding, *authorization, *request_id,
+      *if_none_match; /* NULL: absent */
   bool keep_alive, expect_continue, chunked, has_length;
   uint64_t content_length;
 } td_http_head;

@@ -201,8 +201,7 @@ static void adopt(td_listener *l, td_conn *c, int fd, bool is_unix)
 static accepted accept_error(td_listener *l, int e)
 {
   switch (e) {
-  case EAGAIN:
-    return ACCEPTED_NONE;
+  case EAGAIN: return ACCEPTED_NONE;
   case EINTR: /* these are of the one connection, which is gone: accept(2) */
   case ECONNABORTED:
   case EPERM:
@@ -213,11 +212,8 @@ static accepted accept_error(td_listener *l, int e)
   case ENONET:
   case EHOSTUNREACH:
   case EOPNOTSUPP:
-  case ENETUNREACH:
-    return ACCEPTED_ONE;
-  default:
-    complain(l, strerror(e));
-    return ACCEPT_FAILED;
+  case ENETUNREACH: return ACCEPTED_ONE;
+  default: complain(l, strerror(e)); return ACCEPT_FAILED;
   }
 }
 

@@ -163,13 +163,15 @@ static bool normalise_message(cJSON *message, size_t i, td_unknown *unknown, td_
 bool td_messages_normalise(cJSON *messages, td_unknown *unknown, td_api_error *error)
 {
   if (!cJSON_IsArray(messages) || !messages->child) {
-    td_api_error_set(error, 400, "invalid_value", "messages", "'messages' must be an array of at least one message");
+    td_api_error_set(error, 400, "invalid_value", "messages",
+                     "'messages' must be an array of at least one message");
     return false;
   }
   size_t i = 0;
   for (cJSON *m = messages->child; m; m = m->next, i++) {
     if (i == td_limit_max(TD_LIMIT_MESSAGES)) {
-      td_api_error_set(error, 400, "invalid_value", "messages", "'messages' may hold %zu messages at most", i);
+      td_api_error_set(error, 400, "invalid_value", "messages", "'messages' may hold %zu messages at most",
+                       i);
       return false;
     }
     if (!normalise_message(m, i, unknown, error))

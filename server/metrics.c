@@ -1,5 +1,5 @@
-/* Metrics: see metrics.h. Names and bucket borders are vLLM's (its "v1" loggers), so that dashboards and autoscalers
- * made for it work; what vLLM does not have is under tandem:. */
+/* Metrics: see metrics.h. Names and bucket borders are vLLM's (its "v1" loggers), so that dashboards and
+ * autoscalers made for it work; what vLLM does not have is under tandem:. */
 #include "server/metrics.h"
 
 #include <inttypes.h>
@@ -10,8 +10,9 @@ static const double ttft_borders[] = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08
                                       1.0,   2.5,   5.0,  7.5,  10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0};
 static const double inter_token_borders[] = {0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2,  0.3,  0.4, 0.5,
                                              0.75, 1.0,   2.5,  5.0,   7.5, 10.0, 20.0, 40.0, 80.0};
-static const double request_borders[] = {0.3,  0.5,  0.8,  1.0,  1.5,  2.0,   2.5,   5.0,   10.0,  15.0,  20.0,
-                                         30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0};
+static const double request_borders[] = {0.3,  0.5,   0.8,   1.0,   1.5,   2.0,    2.5,
+                                         5.0,  10.0,  15.0,  20.0,  30.0,  40.0,   50.0,
+                                         60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0};
 
 #define BORDERS(a) .borders = (a), .n_borders = sizeof(a) / sizeof(a)[0]
 
@@ -99,7 +100,8 @@ static void vllm_metrics(page *p, const td_metrics *m, const td_metrics_view *v)
   gauge(p, "vllm:num_requests_waiting", "Requests that wait for their first step", s->n_waiting);
   gauge(p, "vllm:kv_cache_usage_perc", "KV pages that requests hold; 1 is all",
         s->pages_total ? (double)s->pages_owned / s->pages_total : 0);
-  counter(p, "vllm:prompt_tokens_total", "Prompt tokens of requests that got a first token", (double)m->prompt_tokens);
+  counter(p, "vllm:prompt_tokens_total", "Prompt tokens of requests that got a first token",
+          (double)m->prompt_tokens);
   counter(p, "vllm:generation_tokens_total", "Tokens generated", (double)m->generation_tokens);
   counter(p, "vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache",
           (double)s->prefix_query_tokens);
@@ -114,30 +116,37 @@ static void vllm_metrics(page *p, const td_metrics *m, const td_metrics_view *v)
   histogram(p, "vllm:request_queue_time_seconds", "Submission to first step", &m->queue);
   if (v->info) {
     head(p, "vllm:cache_config_info", "gauge", "KV cache: tokens a page, pages");
-    td_buf_printf(p->out, "vllm:cache_config_info{%s,block_size=\"%u\",num_gpu_blocks=\"%u\"} 1\n", p->label.data,
-                  v->info->page_tokens, v->info->n_pages);
+    td_buf_printf(p->out, "vllm:cache_config_info{%s,block_size=\"%u\",num_gpu_blocks=\"%u\"} 1\n",
+                  p->label.data, v->info->page_tokens, v->info->n_pages);
   }
 }
 
-/* What was predicted: steps before they ran, waits when requests came. Beside it stand tandem:step_seconds_total and
- * vllm:request_queue_time_seconds. */
+/* What was predicted: steps before they ran, waits when requests came. Beside it stand
+ * tandem:step_seconds_total and vllm:request_queue_time_seconds. */
 static void prediction_metrics(page *p, const td_metrics *m, const td_metrics_view *v)
 {
   const td_engine_stats *s = v->stats;
-  td_histogram errors = {.borders = td_step_error_borders, .n_borders = TD_STEP_ERROR_BORDERS, .sum = s->step_error_sum};
+  td_histogram errors = {
+      .borders = td_step_error_borders, .n_borders = TD_STEP_ERROR_BORDERS, .sum = s->step_error_sum};
   memcpy(errors.counts, s->step_errors, sizeof s->step_errors);
-  gauge(p, "tandem:tbt_target_seconds", "A step with prompts is made to take at most so long; 0: no target", s->tbt_target_us / 1e6);
-  counter(p, "tandem:step_predicted_seconds_total", "Time that steps were predicted to take", s->predicted_us_sum / 1e6);
-  gauge(p, "tandem:last_step_predicted_seconds", "Time that the last step was predicted to take", s->last_step_predicted_us / 1e6);
+  gauge(p, "tandem:tbt_target_seconds", "A step with prompts is made to take at most so long; 0: no target",
+        s->tbt_target_us / 1e6);
+  counter(p, "tandem:step_predicted_seconds_total", "Time that steps were predicted to take",
+          s->predicted_us_sum / 1e6);
+  gauge(p, "tandem:last_step_predicted_seconds", "Time that the last step was predicted to take",
+        s->last_step_predicted_us / 1e6);
   histogram(p, "tandem:step_prediction_error_ratio", "|predicted - measured| / measured of steps", &errors);
-  gauge(p, "tandem:step_prediction_error_median", "Its median over the last 1024 steps", v->step_error_median);
-  gauge(p, "tandem:step_prediction_error_p99", "Its 99th percentile over the last 1024 steps", v->step_error_p99);
+  gauge(p, "tandem:step_prediction_error_median", "Its median over the last 1024 steps",
+        v->step_error_median);
+  gauge(p, "tandem:step_prediction_error_p99", "Its 99th percentile over the last 1024 steps",
+        v->step_error_p99);
   head(p, "tandem:step_prediction_correction", "gauge", "Learned factor on calibrated step times");
   sample(p, "tandem:step_prediction_correction", ",prompts=\"without\"", s->cost_correction[0]);
   sample(p, "tandem:step_prediction_correction", ",prompts=\"with\"", s->cost_correction[1]);
-  gauge(p, "tandem:queue_delay_predicted_seconds", "Until a request that came now would start", s->queue_delay_us / 1e6);
-  histogram(p, "tandem:request_queue_time_predicted_seconds", "Submission to first step, as predicted at submission",
-            &m->queue_predicted);
+  gauge(p, "tandem:queue_delay_predicted_seconds", "Until a request that came now would start",
+        s->queue_delay_us / 1e6);
+  histogram(p, "tandem:request_queue_time_predicted_seconds",
+            "Submission to first step, as predicted at submission", &m->queue_predicted);
 }
 
 static void fused_metrics(page *p, const td_engine_info *info)
@@ -154,8 +163,8 @@ static void fused_metrics(page *p, const td_engine_info *info)
 
 static void tandem_metrics(page *p, const td_metrics *m, const td_metrics_view *v)
 {
-  static const char *const classes[] = {NULL,           NULL,           ",code=\"2xx\"",
-                                        ",code=\"3xx\"", ",code=\"4xx\"", ",code=\"5xx\""};
+  static const char *const classes[] = {
+      NULL, NULL, ",code=\"2xx\"", ",code=\"3xx\"", ",code=\"4xx\"", ",code=\"5xx\""};
   static const char *const cuts[TD_CUT_KINDS] = {
       [TD_CUT_STALL] = ",reason=\"stall\"",          [TD_CUT_HEAD_TIMEOUT] = ",reason=\"head_timeout\"",
       [TD_CUT_BODY_RATE] = ",reason=\"body_rate\"",  [TD_CUT_BODY_TIMEOUT] = ",reason=\"body_timeout\"",
@@ -163,11 +172,13 @@ static void tandem_metrics(page *p, const td_metrics *m, const td_metrics_view *
   };
   const td_engine_stats *s = v->stats;
   counter(p, "tandem:steps_total", "Engine steps", (double)s->steps);
-  counter(p, "tandem:captured_steps_total", "Steps launched from a captured one (GPU)", (double)s->captured_steps);
+  counter(p, "tandem:captured_steps_total", "Steps launched from a captured one (GPU)",
+          (double)s->captured_steps);
   counter(p, "tandem:step_seconds_total", "Time in steps", (double)s->step_us_sum / 1e6);
-  counter(p, "tandem:device_busy_seconds_total", "Time in which the device ran steps (GPU)", s->device_busy_us_sum / 1e6);
-  counter(p, "tandem:device_idle_seconds_total", "Time between a step and the next while there was work (GPU)",
-          s->device_idle_us_sum / 1e6);
+  counter(p, "tandem:device_busy_seconds_total", "Time in which the device ran steps (GPU)",
+          s->device_busy_us_sum / 1e6);
+  counter(p, "tandem:device_idle_seconds_total",
+          "Time between a step and the next while there was work (GPU)", s->device_idle_us_sum / 1e6);
   counter(p, "tandem:plan_seconds_total", "Time planning steps", (double)s->plan_us_sum / 1e6);
   counter(p, "tandem:decode_tokens_total", "Tokens that decode rows computed", (double)s->decode_tokens);
   counter(p, "tandem:prefill_tokens_total", "Tokens that prefill chunks computed", (double)s->prefill_tokens);
@@ -179,8 +190,10 @@ static void tandem_metrics(page *p, const td_metrics *m, const td_metrics_view *
   sample(p, "tandem:pages", ",state=\"free\"", s->pages_free);
   sample(p, "tandem:pages", ",state=\"cached\"", s->pages_cached);
   sample(p, "tandem:pages", ",state=\"owned\"", s->pages_owned);
-  gauge(p, "tandem:requests_following", "Requests that wait for a prompt which another computes", s->n_following);
-  counter(p, "tandem:follows_total", "Times that a request waited for a prompt which another computed", (double)s->follows);
+  gauge(p, "tandem:requests_following", "Requests that wait for a prompt which another computes",
+        s->n_following);
+  counter(p, "tandem:follows_total", "Times that a request waited for a prompt which another computed",
+          (double)s->follows);
   head(p, "tandem:deadlines_missed_total", "counter", "Requests ended because of their timeouts");
   sample(p, "tandem:deadlines_missed_total", ",state=\"waiting\"", (double)m->timeouts[0]);
   sample(p, "tandem:deadlines_missed_total", ",state=\"running\"", (double)m->timeouts[1]);
@@ -188,7 +201,8 @@ static void tandem_metrics(page *p, const td_metrics *m, const td_metrics_view *
   gauge(p, "tandem:requests_reading", "Requests that are parsed and tokenised", v->queued_calls);
   gauge(p, "tandem:connections", "Open connections", v->n_conns);
   gauge(p, "tandem:watchers", "Clients that watch the steps", v->n_watchers);
-  counter(p, "tandem:watch_missed_steps_total", "Steps that a watcher was too slow for", (double)m->steps_missed);
+  counter(p, "tandem:watch_missed_steps_total", "Steps that a watcher was too slow for",
+          (double)m->steps_missed);
   counter(p, "tandem:connections_refused_total", "Connections over a cap", (double)m->connections_refused);
   head(p, "tandem:connections_cut_total", "counter",
        "Connections ended because the client was too slow, or for want of memory");

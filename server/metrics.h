@@ -20,11 +20,16 @@ typedef struct td_histogram {
 
 void td_histogram_observe(td_histogram *h, double value, uint64_t times);
 
-typedef enum td_finished { TD_FINISHED_STOP, TD_FINISHED_LENGTH, TD_FINISHED_ABORT, TD_FINISHED_ERROR } td_finished;
+typedef enum td_finished {
+  TD_FINISHED_STOP,
+  TD_FINISHED_LENGTH,
+  TD_FINISHED_ABORT,
+  TD_FINISHED_ERROR
+} td_finished;
 
 /* Why a connection was ended by our doing. */
 typedef enum td_cut {
-  TD_CUT_STALL,        /* the client does not read */
+  TD_CUT_STALL, /* the client does not read */
   TD_CUT_HEAD_TIMEOUT,
   TD_CUT_BODY_RATE,
   TD_CUT_BODY_TIMEOUT,
@@ -36,7 +41,7 @@ typedef struct td_metrics {
   td_histogram ttft, inter_token, e2e, queue, queue_predicted;
   uint64_t prompt_tokens, generation_tokens;
   uint64_t finished[4];
-  uint64_t timeouts[2]; /* of calls: never started, cut */
+  uint64_t timeouts[2];  /* of calls: never started, cut */
   uint64_t responses[6]; /* by hundreds of the status */
   uint64_t connections_refused;
   uint64_t connections_cut[TD_CUT_KINDS];

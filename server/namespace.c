@@ -59,6 +59,7 @@ uint64_t td_namespace_of(const td_namespace_secret *secret, uint64_t key_namespa
 {
   if (!salt)
     return key_namespace;
-  td_namespace_secret of_key = {secret->k0 ^ key_namespace, secret->k1}; /* places in a file: far fewer than 2^64 */
+  td_namespace_secret of_key = {secret->k0 ^ key_namespace,
+                                secret->k1}; /* places in a file: far fewer than 2^64 */
   return td_siphash(&of_key, salt, strlen(salt)) | UINT64_C(1) << 63;
 }

@@ -4,8 +4,8 @@
 
 #include <stdint.h>
 
-void td_notify(const char *state); /* as sd_notify: "READY=1", "STATUS=...", lines */
-uint64_t td_notify_watchdog_us(void);  /* 0: none asked */
-int td_notify_listen_fds(int *first);  /* number of sockets handed over */
+void td_notify(const char *state);    /* as sd_notify: "READY=1", "STATUS=...", lines */
+uint64_t td_notify_watchdog_us(void); /* 0: none asked */
+int td_notify_listen_fds(int *first); /* number of sockets handed over */
 
 #endif

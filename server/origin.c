@@ -56,13 +56,13 @@ td_status td_origin_check_options(const td_options *o, td_error *err)
   span item;
   for (const char *list = o->allowed_hosts; next_item(&list, &item);)
     if (!is(item, "*") && !is_host(item))
-      return td_fail_param(err, TD_ERR_CONFIG, "allowed_hosts", "allowed_hosts: '%.*s' is not HOST, HOST:PORT or *",
-                           (int)item.n, item.s);
+      return td_fail_param(err, TD_ERR_CONFIG, "allowed_hosts",
+                           "allowed_hosts: '%.*s' is not HOST, HOST:PORT or *", (int)item.n, item.s);
   for (const char *list = o->cors_origin; next_item(&list, &item);)
     if (!is(item, "*") && !is(item, "null") && !is_origin(item))
       return td_fail_param(err, TD_ERR_CONFIG, "cors_origin",
-                           "cors_origin: '%.*s' is not SCHEME://HOST[:PORT] (without a path), null or *", (int)item.n,
-                           item.s);
+                           "cors_origin: '%.*s' is not SCHEME://HOST[:PORT] (without a path), null or *",
+                           (int)item.n, item.s);
   return TD_OK;
 }
 
@@ -74,7 +74,8 @@ static span name_of(span host, bool *bracketed)
   const char *end = host.n > 0 && *host.s == '[' ? memchr(host.s, ']', host.n) : NULL;
   *bracketed = end != NULL;
   if (end) /* what follows a literal is a port, or it is none */
-    return end + 1 == host.s + host.n || end[1] == ':' ? (span){host.s + 1, (size_t)(end - host.s) - 1} : (span){host.s, 0};
+    return end + 1 == host.s + host.n || end[1] == ':' ? (span){host.s + 1, (size_t)(end - host.s) - 1}
+                                                       : (span){host.s, 0};
   const char *colon = memchr(host.s, ':', host.n);
   span name = {host.s, colon ? (size_t)(colon - host.s) : host.n};
   if (name.n > 1 && name.s[name.n - 1] == '.')
@@ -142,22 +143,24 @@ static bool is_own(const char *origin, const char *host)
 bool td_origin_admit(const td_options *o, const td_http_head *h, td_api_error *e)
 {
   if (h->host && !host_allowed(o, h->host))
-    td_api_error_set(e, 403, "host_not_allowed", NULL,
-                     "the Host '%.200s' is not allowed: as no API key is asked, only IP addresses, localhost, the "
-                     "address of --listen and the names in --allowed-hosts are",
-                     h->host);
+    td_api_error_set(
+        e, 403, "host_not_allowed", NULL,
+        "the Host '%.200s' is not allowed: as no API key is asked, only IP addresses, localhost, the "
+        "address of --listen and the names in --allowed-hosts are",
+        h->host);
   else if (h->origin && !is_own(h->origin, h->host) && !origin_listed(o, h->origin))
-    td_api_error_set(e, 403, "origin_not_allowed", NULL,
-                     "the Origin '%.200s' is not allowed: as no API key is asked, only the Host's own page and the "
-                     "origins in --cors-origin are",
-                     h->origin);
+    td_api_error_set(
+        e, 403, "origin_not_allowed", NULL,
+        "the Origin '%.200s' is not allowed: as no API key is asked, only the Host's own page and the "
+        "origins in --cors-origin are",
+        h->origin);
   else
     return true;
   return false;
 }
 
-/* Every OPTIONS is answered as a preflight. The official clients send headers of their own beside those named; '*' does
- * not cover Authorization. */
+/* Every OPTIONS is answered as a preflight. The official clients send headers of their own beside those
+ * named; '*' does not cover Authorization. */
 void td_origin_append_headers(const td_options *o, const td_http_head *h, td_buf *out)
 {
   if (o->cors_origin[0] == '\0')
@@ -167,7 +170,8 @@ void td_origin_append_headers(const td_options *o, const td_http_head *h, td_buf
     return;
   td_buf_printf(out, "access-control-allow-origin: %s\r\naccess-control-expose-headers: *\r\n", h->origin);
   if (h->method == TD_HTTP_OPTIONS)
-    td_buf_append_str(out, "access-control-allow-methods: GET, HEAD, POST, OPTIONS\r\n"
-                           "access-control-allow-headers: authorization, content-type, x-api-key, x-request-id, *\r\n"
-                           "access-control-max-age: 3600\r\n");
+    td_buf_append_str(
+        out, "access-control-allow-methods: GET, HEAD, POST, OPTIONS\r\n"
+             "access-control-allow-headers: authorization, content-type, x-api-key, x-request-id, *\r\n"
+             "access-control-max-age: 3600\r\n");
 }

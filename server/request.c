@@ -21,19 +21,13 @@ static td_status read_value(const td_field *f, const cJSON *object, td_request *
   bool *has = f->has_at >= 0 ? (bool *)((char *)r + f->has_at) : NULL;
   const td_limit *l = &td_limits[f->limit];
   switch (f->kind) {
-  case TD_FIELD_DOUBLE:
-    return td_json_get_double(object, f->name, l->min, l->max, (double *)at, has, err);
+  case TD_FIELD_DOUBLE: return td_json_get_double(object, f->name, l->min, l->max, (double *)at, has, err);
   case TD_FIELD_INT:
     return td_json_get_int64(object, f->name, (int64_t)l->min, (int64_t)l->max, (int64_t *)at, has, err);
-  case TD_FIELD_BOOL:
-    return td_json_get_bool(object, f->name, (bool *)at, has, err);
-  case TD_FIELD_SEED:
-    return td_json_get_seed(object, f->name, (uint64_t *)at, has, err);
-  case TD_FIELD_STRING:
-    return td_json_get_string(object, f->name, (const char **)at, err);
-  case TD_FIELD_ITEM:
-    *(const cJSON **)at = td_json_get(object, f->name);
-    return TD_OK;
+  case TD_FIELD_BOOL: return td_json_get_bool(object, f->name, (bool *)at, has, err);
+  case TD_FIELD_SEED: return td_json_get_seed(object, f->name, (uint64_t *)at, has, err);
+  case TD_FIELD_STRING: return td_json_get_string(object, f->name, (const char **)at, err);
+  case TD_FIELD_ITEM: *(const cJSON **)at = td_json_get(object, f->name); return TD_OK;
   }
   return TD_OK;
 }
@@ -99,7 +93,8 @@ static bool read_stop_ids(td_request *r, uint32_t vocab, td_api_error *error)
     return invalid(error, "stop_token_ids", "must be an array of token ids");
   for (const cJSON *i = r->stop_token_ids->child; i; i = i->next) {
     if (r->n_stop_ids == td_limit_max(TD_LIMIT_STOP_TOKEN_IDS) || r->n_stop_ids == TD_REQUEST_STOP_IDS_MAX) {
-      td_api_error_set(error, 400, "invalid_value", "stop_token_ids", "'stop_token_ids' may hold %d ids at most",
+      td_api_error_set(error, 400, "invalid_value", "stop_token_ids",
+                       "'stop_token_ids' may hold %d ids at most",
                        (int)td_limit_max(TD_LIMIT_STOP_TOKEN_IDS));
       return false;
     }
@@ -147,8 +142,9 @@ static bool check_response_format(td_request *r, td_api_error *error)
 
 static bool check_template_kwargs(const td_request *r, td_api_error *error)
 {
-  static const char *const reserved[] = {"messages", "tools", "documents", "add_generation_prompt",
-                                         "continue_final_message", "bos_token", "eos_token", "chat_template"};
+  static const char *const reserved[] = {
+      "messages",  "tools",     "documents",    "add_generation_prompt", "continue_final_message",
+      "bos_token", "eos_token", "chat_template"};
   if (!r->chat_template_kwargs)
     return true;
   if (!cJSON_IsObject(r->chat_template_kwargs))
@@ -177,7 +173,8 @@ static bool check_together(td_request *r, unsigned route, td_api_error *error)
     return false;
   if (r->top_p == 0)
     return invalid(error, "top_p", "must be above 0");
-  if (r->cache_salt && (*r->cache_salt == '\0' || strlen(r->cache_salt) > td_limit_max(TD_LIMIT_CACHE_SALT_BYTES)))
+  if (r->cache_salt &&
+      (*r->cache_salt == '\0' || strlen(r->cache_salt) > td_limit_max(TD_LIMIT_CACHE_SALT_BYTES)))
     return invalid(error, "cache_salt", "must be a string of 1 to 256 bytes");
   if (r->best_of != 0 && r->best_of != r->n)
     return td_fields_unsupported(error, "", "best_of", "is not served, unless it equals 'n'");

@@ -22,7 +22,7 @@ typedef struct td_request {
   double temperature, top_p, min_p;
   int64_t top_k, n, best_of;
   int64_t priority, timeout_ms, ttft_timeout_ms; /* timeouts 0: none */
-  int64_t max_tokens, max_completion_tokens; /* -1: as far as the context goes */
+  int64_t max_tokens, max_completion_tokens;     /* -1: as far as the context goes */
   bool has_max_tokens, has_max_completion_tokens;
   uint64_t seed;
   bool has_seed;

@@ -11,11 +11,11 @@
 
 typedef struct route {
   const char *path;
-  bool prefix;     /* path is the beginning of the route */
-  bool post;       /* POST, else GET and HEAD */
-  bool open;       /* needs no key */
-  bool any_state;  /* also while loading or draining */
-  bool probe;      /* asks by whatever name an orchestrator has for us */
+  bool prefix;    /* path is the beginning of the route */
+  bool post;      /* POST, else GET and HEAD */
+  bool open;      /* needs no key */
+  bool any_state; /* also while loading or draining */
+  bool probe;     /* asks by whatever name an orchestrator has for us */
   void (*answer)(td_conn *c);
   const td_api *api;
 } route;
@@ -44,8 +44,8 @@ static const route *find_route(const char *path)
   return NULL;
 }
 
-/* The route that an unknown path may have meant: a base URL without /v1, or with it where it does not belong, and a slash
- * too many are the commonest slips. */
+/* The route that an unknown path may have meant: a base URL without /v1, or with it where it does not belong,
+ * and a slash too many are the commonest slips. */
 static const route *find_meant(const char *path, char *spelled, size_t max)
 {
   static const char *const fronts[] = {"", "/v1"};
@@ -82,7 +82,8 @@ static bool is_json(const char *type)
 
 static bool admit_state(const td_server *s, td_api_error *e)
 {
-  bool drains = s->draining && !s->handing_over && s->engine_state != TD_ENGINE_FAILED; /* else the failure is why it does */
+  bool drains = s->draining && !s->handing_over &&
+                s->engine_state != TD_ENGINE_FAILED; /* else the failure is why it does */
   return td_server_takes_work(drains ? TD_ENGINE_DRAINING : s->engine_state, e);
 }
 
@@ -120,8 +121,8 @@ static bool admit_body(const td_http_head *h, td_api_error *e)
     td_api_error_set(e, 415, "unsupported_content_type", NULL,
                      "the Content-Type must be application/json, and there is none");
   else if (!is_json(h->content_type))
-    td_api_error_set(e, 415, "unsupported_content_type", NULL, "the Content-Type must be application/json, not '%.100s'",
-                     h->content_type);
+    td_api_error_set(e, 415, "unsupported_content_type", NULL,
+                     "the Content-Type must be application/json, not '%.100s'", h->content_type);
   else
     return true;
   return false;
@@ -152,7 +153,8 @@ bool td_router_admit(td_conn *c, td_api_error *e, const char **headers)
   if (!r->open && !td_keys_allow(&c->server->keys, h->authorization, &account)) {
     *headers = "www-authenticate: Bearer\r\n";
     td_api_error_set(e, 401, "invalid_api_key", NULL, "%s",
-                     h->authorization ? "this API key is not valid" : "an API key is needed: 'Authorization: Bearer KEY'");
+                     h->authorization ? "this API key is not valid"
+                                      : "an API key is needed: 'Authorization: Bearer KEY'");
     return false;
   }
   if (!r->any_state && !admit_state(c->server, e))
@@ -166,7 +168,7 @@ void td_router_dispatch(td_conn *c)
   const td_http_head *h = &c->http.head;
   const route *r = find_route(h->path);
   if (h->method == TD_HTTP_OPTIONS) {
-    const char *allow = !r ? "allow: GET, HEAD, POST, OPTIONS\r\n"
+    const char *allow = !r        ? "allow: GET, HEAD, POST, OPTIONS\r\n"
                         : r->post ? "allow: POST, OPTIONS\r\n"
                                   : "allow: GET, HEAD, OPTIONS\r\n";
     td_conn_respond(c, 204, NULL, allow, "", 0);

@@ -47,7 +47,8 @@ static bool workers_are_stuck(const td_server *s)
 {
   uint64_t set_ms = (uint64_t)td_option(s->options, TD_LIMIT_HEALTH_STALL_MS);
   uint64_t stall_ms = set_ms > 0 ? set_ms : (uint64_t)td_limit_max(TD_LIMIT_HEALTH_LEAST_MS);
-  return s->workers && td_workers_are_stuck(s->workers, 1000 * stall_ms); /* the first requests may find none yet */
+  return s->workers &&
+         td_workers_are_stuck(s->workers, 1000 * stall_ms); /* the first requests may find none yet */
 }
 
 const char *td_server_trouble(const td_server *s)
@@ -56,7 +57,8 @@ const char *td_server_trouble(const td_server *s)
     return "engine: it has stopped";
   if (s->engine_state != TD_ENGINE_LOADING && engine_is_late(s))
     return "engine: a step does not end";
-  if (s->listener && !td_listener_healthy(s->listener)) /* a drain may have closed it: then it is not missed */
+  if (s->listener &&
+      !td_listener_healthy(s->listener)) /* a drain may have closed it: then it is not missed */
     return "listener: clients are not accepted";
   return workers_are_stuck(s) ? "workers: a job is stuck" : NULL;
 }
@@ -161,7 +163,7 @@ static void begin_drain(td_server *s, uint64_t ms)
   s->draining = true;
   s->drain_end_ms = uv_now(&s->loop) + ms;
   td_notify("STOPPING=1\nSTATUS=draining");
-  td_watch_end_all(s); /* they would keep the process for ever */
+  td_watch_end_all(s);                         /* they would keep the process for ever */
   if (td_listener_is_inherited(s->listener)) { /* new clients wait for the next process */
     td_listener_close(s->listener);
     s->listener = NULL;
@@ -272,14 +274,16 @@ static uint32_t connections_allowed(const td_options *o)
   if (getrlimit(RLIMIT_NOFILE, &r) != 0)
     return (uint32_t)want;
   if (r.rlim_cur < want + SPARE_DESCRIPTORS) {
-    r.rlim_cur = r.rlim_max == RLIM_INFINITY || r.rlim_max > want + SPARE_DESCRIPTORS ? want + SPARE_DESCRIPTORS
-                                                                                       : r.rlim_max;
+    r.rlim_cur = r.rlim_max == RLIM_INFINITY || r.rlim_max > want + SPARE_DESCRIPTORS
+                     ? want + SPARE_DESCRIPTORS
+                     : r.rlim_max;
     (void)setrlimit(RLIMIT_NOFILE, &r);
     (void)getrlimit(RLIMIT_NOFILE, &r);
   }
   if (r.rlim_cur >= want + SPARE_DESCRIPTORS)
     return (uint32_t)want;
-  uint32_t can = r.rlim_cur > 2 * SPARE_DESCRIPTORS ? (uint32_t)r.rlim_cur - SPARE_DESCRIPTORS : SPARE_DESCRIPTORS;
+  uint32_t can =
+      r.rlim_cur > 2 * SPARE_DESCRIPTORS ? (uint32_t)r.rlim_cur - SPARE_DESCRIPTORS : SPARE_DESCRIPTORS;
   td_warn("connections: %llu are configured, open files (ulimit -n) allow %u", (unsigned long long)want, can);
   return can;
 }

@@ -38,9 +38,9 @@ typedef struct td_server {
   td_engine_state engine_state; /* as the loop last saw it */
   uv_loop_t loop;
   uv_async_t engine_wake;
-  uv_prepare_t flush;  /* sends what the turn of the loop has made */
-  uv_timer_t sweep;    /* deadlines; runs while there are connections or a drain */
-  uv_timer_t watchdog; /* systemd's */
+  uv_prepare_t flush;     /* sends what the turn of the loop has made */
+  uv_timer_t sweep;       /* deadlines; runs while there are connections or a drain */
+  uv_timer_t watchdog;    /* systemd's */
   uv_timer_t watch_timer; /* runs while there are watchers */
   uv_signal_t signals[3];
   td_workers *workers;
@@ -56,10 +56,10 @@ typedef struct td_server {
   td_conn *conns; /* all, doubly linked */
   uint32_t n_conns, max_conns;
   td_conn *ip_buckets[TD_IP_BUCKETS];
-  td_conn *dirty; /* those with unsent output */
+  td_conn *dirty;      /* those with unsent output */
   uint64_t body_bytes; /* of requests being received, over all connections */
-  td_call *calls; /* all */
-  td_call *graveyard; /* ended while updates are being read */
+  td_call *calls;      /* all */
+  td_call *graveyard;  /* ended while updates are being read */
   bool polling;
   uint32_t n_calls;
   uint32_t n_reading; /* calls that workers have */
@@ -83,7 +83,8 @@ int td_server_check(const td_options *options);
 
 /* The last call or connection has gone: a drain may be over. */
 void td_server_idle(td_server *s);
-/* What does not work: the engine does not step, clients do not get in, a worker does not come back; NULL: all does. */
+/* What does not work: the engine does not step, clients do not get in, a worker does not come back; NULL: all
+ * does. */
 const char *td_server_trouble(const td_server *s);
 /* Whether an engine in that state takes work; false: *e says why not (503). */
 bool td_server_takes_work(td_engine_state state, td_api_error *e);

@@ -50,7 +50,8 @@ void td_stop_filter_init(td_stop_filter *f, const td_stop_set *set)
 
 void td_stop_filter_deinit(td_stop_filter *f) { td_buf_deinit(&f->held); }
 
-/* Advances every automaton by one byte; returns the length of the longest stop string that ends here, or 0. */
+/* Advances every automaton by one byte; returns the length of the longest stop string that ends here, or 0.
+ */
 static uint32_t advance(td_stop_filter *f, unsigned char c)
 {
   uint32_t found = 0;

@@ -1,9 +1,9 @@
 /* Stop strings, found wherever token borders fall.
  *
  * One automaton per stop string (Knuth, Morris, Pratt 1977) reads the answer byte by byte. The bytes that the
- * longest unfinished match covers are held back; all before them can go out. So the work per byte is bounded by the
- * number of stop strings whatever they are, and what comes out does not depend on how the text was cut. Where several
- * stop strings end at the same byte the longest wins. */
+ * longest unfinished match covers are held back; all before them can go out. So the work per byte is bounded
+ * by the number of stop strings whatever they are, and what comes out does not depend on how the text was
+ * cut. Where several stop strings end at the same byte the longest wins. */
 #ifndef TD_SERVER_STOP_FILTER_H
 #define TD_SERVER_STOP_FILTER_H
 
@@ -36,8 +36,8 @@ typedef struct td_stop_filter {
 
 void td_stop_filter_init(td_stop_filter *f, const td_stop_set *set);
 void td_stop_filter_deinit(td_stop_filter *f);
-/* Appends to out what is certainly answer. Returns true once a stop string is complete: it and all behind it are
- * dropped, then and in later calls. */
+/* Appends to out what is certainly answer. Returns true once a stop string is complete: it and all behind it
+ * are dropped, then and in later calls. */
 bool td_stop_filter_push(td_stop_filter *f, const char *text, size_t n, td_buf *out);
 /* The answer has ended without a stop string: what is held goes out. */
 void td_stop_filter_finish(td_stop_filter *f, td_buf *out);

@@ -32,7 +32,7 @@ typedef struct td_tenant {
 typedef struct td_tenants {
   td_tenant *keys; /* [n_keys + 1], by account; [0]: nobody's */
   uint32_t n_keys;
-  bool by_address; /* no keys are asked */
+  bool by_address;       /* no keys are asked */
   td_tenant **addresses; /* [TD_IP_BUCKETS] those that connections or calls use */
   uint32_t n_addresses;
 } td_tenants;
@@ -42,7 +42,7 @@ void td_tenants_deinit(td_tenants *t);
 
 /* Of a connection whose key has this account. The user gives it back by td_tenant_drop. NULL: no memory. */
 td_tenant *td_tenant_of(td_tenants *t, const td_conn *c, uint64_t account);
-td_tenant *td_tenant_share(td_tenant *tenant); /* for one more user */
+td_tenant *td_tenant_share(td_tenant *tenant);         /* for one more user */
 void td_tenant_drop(td_tenants *t, td_tenant *tenant); /* NULL: none */
 
 /* Others than one may send work now, or may come; the latter is known of keys only. */

@@ -7,14 +7,15 @@
 
 #include "config/limits.h"
 
-/* Engines of 10,000 steps a second are told whole; to a new watcher, the last steps at once, so that a page is not empty. */
+/* Engines of 10,000 steps a second are told whole; to a new watcher, the last steps at once, so that a page
+ * is not empty. */
 enum { TICK_MS = 100, BEFORE = 256 };
 
 struct td_watcher {
   td_conn *conn;
   td_watcher *prev, *next;
   uint64_t namespace_id; /* its key's; 0: none is asked */
-  uint64_t cursor; /* steps read, as td_engine_read_steps counts */
+  uint64_t cursor;       /* steps read, as td_engine_read_steps counts */
   uint64_t n_missed;
   bool greeted;
   bool told; /* `last` was sent */
@@ -34,8 +35,9 @@ static const char *state_name(const td_server *s)
 
 /* ---- events ---- */
 
-/* Several keys share the device: then tokens, pages and what is predicted from them are left out, as a prompt's length
- * could be read from each. What is left, a watcher sees in the pace of its own answers too. */
+/* Several keys share the device: then tokens, pages and what is predicted from them are left out, as a
+ * prompt's length could be read from each. What is left, a watcher sees in the pace of its own answers too.
+ */
 static bool is_shared(const td_server *s) { return s->keys.n > 1; }
 
 static void render_hello(const td_server *s, td_buf *out)
@@ -45,30 +47,34 @@ static void render_hello(const td_server *s, td_buf *out)
   td_buf_append_json_string(out, i->model_name, strlen(i->model_name));
   td_buf_append_str(out, ",\"backend\":");
   td_buf_append_json_string(out, i->backend, strlen(i->backend));
-  td_buf_printf(out,
-                ",\"max_model_len\":%u,\"pages\":%u,\"page_tokens\":%u,\"step_tokens\":%u,\"max_running\":%u,",
-                i->max_context_tokens, i->n_pages, i->page_tokens, i->step_tokens, i->max_running);
-  td_buf_append_str(out, is_shared(s)
-                             ? "\"fields\":[\"step\",\"end_us\",\"step_us\",\"decodes\",\"prefills\",\"running\",\"waiting\","
-                               "\"preemptions\"]}\n\n"
-                             : "\"fields\":[\"step\",\"end_us\",\"step_us\",\"predicted_us\",\"decodes\",\"prefills\","
-                               "\"prefill_tokens\",\"hit_tokens\",\"running\",\"waiting\",\"free\",\"cached\",\"owned\","
-                               "\"preemptions\",\"calibrated_us\"]}\n\n");
+  td_buf_printf(
+      out, ",\"max_model_len\":%u,\"pages\":%u,\"page_tokens\":%u,\"step_tokens\":%u,\"max_running\":%u,",
+      i->max_context_tokens, i->n_pages, i->page_tokens, i->step_tokens, i->max_running);
+  td_buf_append_str(
+      out,
+      is_shared(s)
+          ? "\"fields\":[\"step\",\"end_us\",\"step_us\",\"decodes\",\"prefills\",\"running\",\"waiting\","
+            "\"preemptions\"]}\n\n"
+          : "\"fields\":[\"step\",\"end_us\",\"step_us\",\"predicted_us\",\"decodes\",\"prefills\","
+            "\"prefill_tokens\",\"hit_tokens\",\"running\",\"waiting\",\"free\",\"cached\",\"owned\","
+            "\"preemptions\",\"calibrated_us\"]}\n\n");
 }
 
 static void render_step(const td_engine_step *s, bool shared, td_buf *out)
 {
   if (shared) {
-    td_buf_printf(out, "[%" PRIu64 ",%" PRIu64 ",%u,%u,%u,%u,%u,%u]", s->step, s->end_us, s->step_us, s->n_decodes,
-                  s->n_prefills, s->n_running, s->n_waiting, s->preemptions);
+    td_buf_printf(out, "[%" PRIu64 ",%" PRIu64 ",%u,%u,%u,%u,%u,%u]", s->step, s->end_us, s->step_us,
+                  s->n_decodes, s->n_prefills, s->n_running, s->n_waiting, s->preemptions);
     return;
   }
-  td_buf_printf(out, "[%" PRIu64 ",%" PRIu64 ",%u,%u,%u,%u,%u,%u,%u,%u,%u,%u,%u,%u,%u]", s->step, s->end_us, s->step_us,
-                s->predicted_us, s->n_decodes, s->n_prefills, s->n_prefill_tokens, s->hit_tokens, s->n_running, s->n_waiting,
-                s->pages_free, s->pages_cached, s->pages_owned, s->preemptions, s->calibrated_us);
+  td_buf_printf(out, "[%" PRIu64 ",%" PRIu64 ",%u,%u,%u,%u,%u,%u,%u,%u,%u,%u,%u,%u,%u]", s->step, s->end_us,
+                s->step_us, s->predicted_us, s->n_decodes, s->n_prefills, s->n_prefill_tokens, s->hit_tokens,
+                s->n_running, s->n_waiting, s->pages_free, s->pages_cached, s->pages_owned, s->preemptions,
+                s->calibrated_us);
 }
 
-static void render_news(const td_watcher *w, const td_engine_stats *st, const td_engine_step *steps, uint32_t n, td_buf *out)
+static void render_news(const td_watcher *w, const td_engine_stats *st, const td_engine_step *steps,
+                        uint32_t n, td_buf *out)
 {
   bool shared = is_shared(w->conn->server);
   td_buf_printf(out,
@@ -80,8 +86,8 @@ static void render_news(const td_watcher *w, const td_engine_stats *st, const td
     td_buf_printf(out,
                   ",\"pages_free\":%u,\"pages_cached\":%u,\"pages_owned\":%u,\"prefix_query_tokens\":%" PRIu64
                   ",\"prefix_hit_tokens\":%" PRIu64 ",\"evicted_pages\":%" PRIu64 ",\"queue_delay_us\":%.0f",
-                  st->pages_free, st->pages_cached, st->pages_owned, st->prefix_query_tokens, st->prefix_hit_tokens,
-                  st->evicted_pages, st->queue_delay_us);
+                  st->pages_free, st->pages_cached, st->pages_owned, st->prefix_query_tokens,
+                  st->prefix_hit_tokens, st->evicted_pages, st->queue_delay_us);
   td_buf_append_str(out, ",\"steps\":[");
   for (uint32_t i = 0; i < n; i++) {
     if (i > 0)
@@ -138,12 +144,14 @@ static void on_tick(uv_timer_t *t)
 
 /* ---- coming and going ---- */
 
-/* Those of c's key where there are several, else of its address: a client takes a quarter of the places at most. */
+/* Those of c's key where there are several, else of its address: a client takes a quarter of the places at
+ * most. */
 static uint32_t count_same(const td_conn *c, uint64_t namespace_id)
 {
   uint32_t n = 0;
   for (const td_watcher *w = c->server->watchers; w; w = w->next)
-    n += c->server->keys.n > 1 ? w->namespace_id == namespace_id : memcmp(&w->conn->ip, &c->ip, sizeof c->ip) == 0;
+    n += c->server->keys.n > 1 ? w->namespace_id == namespace_id
+                               : memcmp(&w->conn->ip, &c->ip, sizeof c->ip) == 0;
   return n;
 }
 
@@ -158,7 +166,8 @@ static bool admit(const td_conn *c, uint64_t namespace_id, td_api_error *e)
   else if (s->n_watchers >= max)
     td_api_error_set(e, 429, "too_many_watchers", NULL, "%u clients watch the steps already", s->n_watchers);
   else if (count_same(c, namespace_id) >= share)
-    td_api_error_set(e, 429, "too_many_watchers", NULL, "this client watches the steps %u times already", share);
+    td_api_error_set(e, 429, "too_many_watchers", NULL, "this client watches the steps %u times already",
+                     share);
   else
     return true;
   return false;
@@ -191,7 +200,8 @@ void td_watch_begin(td_conn *c)
     td_conn_respond_error(c, &e);
     return;
   }
-  td_conn_stream_begin(c, "text/event-stream; charset=utf-8", "cache-control: no-cache\r\nx-accel-buffering: no\r\n");
+  td_conn_stream_begin(c, "text/event-stream; charset=utf-8",
+                       "cache-control: no-cache\r\nx-accel-buffering: no\r\n");
   if (!w) { /* HEAD */
     td_conn_stream_end(c);
     return;

@@ -1,8 +1,9 @@
 /* Watching the steps: GET /v1/steps, an event stream of what the engine does, for the page at / and for curl.
  *
- * The engine writes its ring of step records whether anybody watches or not. While somebody does, a timer of the loop reads it
- * and sends each watcher what is new, with all steps in between; a watcher that does not keep up misses steps and
- * is told how many. So a watcher costs the loop some rendering, and the engine nothing. */
+ * The engine writes its ring of step records whether anybody watches or not. While somebody does, a timer of
+ * the loop reads it and sends each watcher what is new, with all steps in between; a watcher that does not
+ * keep up misses steps and is told how many. So a watcher costs the loop some rendering, and the engine
+ * nothing. */
 #ifndef TD_SERVER_WATCH_H
 #define TD_SERVER_WATCH_H
 

@@ -11,7 +11,7 @@
 typedef struct worker {
   td_workers *workers;
   pthread_t thread;
-  td_job *job;                  /* being run */
+  td_job *job;         /* being run */
   uint64_t counted_us; /* up to when its time is counted */
   td_progress progress;
 } worker;
@@ -28,7 +28,6 @@ struct td_workers {
   worker *threads;
   uv_async_t wake;
 };
-
 
 static bool is_large(const td_job *job) { return job->n_bytes > TD_WORK_LARGE_BYTES; }
 
@@ -226,8 +225,8 @@ td_status td_workers_submit(td_workers *w, td_job *job, bool others, td_error *e
     return td_fail(err, TD_ERR_CAPACITY, "too many requests are waiting to be read");
   if (refused)
     return td_fail(err, TD_ERR_CAPACITY,
-                   "your requests already take %u of %u places among those that wait to be read",
-                   held, w->max_queued);
+                   "your requests already take %u of %u places among those that wait to be read", held,
+                   w->max_queued);
   pthread_cond_signal(&w->more);
   return TD_OK;
 }

@@ -41,8 +41,8 @@ struct td_job {
 
 typedef struct td_workers td_workers;
 
-TD_MUST_CHECK td_status td_workers_create(uv_loop_t *loop, uint32_t n_threads, uint32_t max_queued, td_workers **out,
-                                          td_error *err);
+TD_MUST_CHECK td_status td_workers_create(uv_loop_t *loop, uint32_t n_threads, uint32_t max_queued,
+                                          td_workers **out, td_error *err);
 /* [loop] TD_ERR_CAPACITY if the queue, or its share of it, is full. The job must live until done. others:
  * other people's jobs may come. */
 TD_MUST_CHECK td_status td_workers_submit(td_workers *w, td_job *job, bool others, td_error *err);

@@ -3,8 +3,8 @@
 
 #include <stdlib.h>
 
-td_status td_plan_create(uint32_t max_rows, uint32_t max_tokens, uint32_t max_page_updates, uint32_t page_tokens,
-                         td_plan **out, td_error *err)
+td_status td_plan_create(uint32_t max_rows, uint32_t max_tokens, uint32_t max_page_updates,
+                         uint32_t page_tokens, td_plan **out, td_error *err)
 {
   td_plan *p = calloc(1, sizeof *p);
   if (p) {
@@ -20,7 +20,8 @@ td_status td_plan_create(uint32_t max_rows, uint32_t max_tokens, uint32_t max_pa
   }
   if (!p || !p->rows || !p->token_ids || !p->positions || !p->logits_rows || !p->page_updates) {
     td_plan_destroy(p);
-    return td_fail(err, TD_ERR_NOMEM, "no memory for a step plan of %u rows and %u tokens", max_rows, max_tokens);
+    return td_fail(err, TD_ERR_NOMEM, "no memory for a step plan of %u rows and %u tokens", max_rows,
+                   max_tokens);
   }
   *out = p;
   return TD_OK;

@@ -10,10 +10,11 @@
  *
  * Pages: KV of token position p of a row lives in page page_table[row.page_table_offset + p / page_tokens],
  * line p % page_tokens. page_table is the scheduler's persistent table (one stripe per running request);
- * entries for [0, ceil(kv_len / page_tokens)) are valid. page_updates lists the table entries written since the
- * last plan, so that a device copy of the table can follow; an index may come twice, with the same page.
+ * entries for [0, ceil(kv_len / page_tokens)) are valid. page_updates lists the table entries written since
+ * the last plan, so that a device copy of the table can follow; an index may come twice, with the same page.
  *
- * Thread: owned by the engine thread. Source: the hybrid batch of SARATHI (section 4) over vLLM-style pages. */
+ * Thread: owned by the engine thread. Source: the hybrid batch of SARATHI (section 4) over vLLM-style pages.
+ */
 #ifndef TD_STEP_PLAN_H
 #define TD_STEP_PLAN_H
 

@@ -302,7 +302,8 @@ static message *compose(td_http *h, const char *path, td_buf *body)
   return m;
 }
 
-td_exchange *td_http_send(td_http *h, const char *path, td_buf *body, const td_http_handlers *handlers, void *arg)
+td_exchange *td_http_send(td_http *h, const char *path, td_buf *body, const td_http_handlers *handlers,
+                          void *arg)
 {
   td_exchange *ex = td_tool_alloc(1, sizeof *ex);
   *ex = (td_exchange){.on = *handlers, .arg = arg, .m = compose(h, path, body)};

@@ -42,7 +42,8 @@ TD_MUST_CHECK td_status td_http_create(uv_loop_t *loop, const char *url, const c
 void td_http_destroy(td_http *h); /* aborts what is left and runs the loop until it is gone */
 
 /* path: behind the prefix, "/v1/models". body NULL: GET; else its bytes are taken, it is empty after. */
-td_exchange *td_http_send(td_http *h, const char *path, td_buf *body, const td_http_handlers *handlers, void *arg);
+td_exchange *td_http_send(td_http *h, const char *path, td_buf *body, const td_http_handlers *handlers,
+                          void *arg);
 void td_http_abort(td_exchange *ex); /* no handler is called any more */
 /* For handlers: when what they are told of was read (td_tool_now_s). */
 double td_http_read_s(const td_http *h);

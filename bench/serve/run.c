@@ -162,7 +162,7 @@ static void settle(active *a)
 static void on_end(void *arg, td_http_end why, const char *detail)
 {
   static const td_record_outcome outcomes[] = {TD_OUTCOME_DONE, TD_OUTCOME_NO_CONNECTION, TD_OUTCOME_CUT,
-                                        TD_OUTCOME_BROKEN};
+                                               TD_OUTCOME_BROKEN};
   active *a = arg;
   td_record *rec = record_of(a);
   a->ex = NULL;
@@ -231,7 +231,8 @@ static void send_next(run *r)
     send_request(r, &r->cell->load.requests[r->next++]);
 }
 
-/* Those that wait, when they need not any more. A request may fail at once, which comes back to here: so none is left for that. */
+/* Those that wait, when they need not any more. A request may fail at once, which comes back to here: so none
+ * is left for that. */
 static void send_held(run *r)
 {
   if (is_held(r))

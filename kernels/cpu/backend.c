@@ -11,7 +11,8 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/dummy.h"
 
-/* All memory of a backend hangs in one list and goes with it. Mapped, so it is zero and costs nothing until used. */
+/* All memory of a backend hangs in one list and goes with it. Mapped, so it is zero and costs nothing until
+ * used. */
 typedef struct cpu_block {
   struct cpu_block *next;
   void *data;
@@ -121,7 +122,8 @@ static td_status reserve_scratch(cpu_backend *be, uint32_t n_strips, td_error *e
 {
   const td_backend_config *c = &be->config;
   size_t tokens = c->max_tokens > c->max_rows ? c->max_tokens : c->max_rows;
-  size_t panel = (size_t)n_strips * 32 * TD_ISA_PANEL_ROWS, packed = (tokens + be->isa->tile_tokens) * n_strips * 32;
+  size_t panel = (size_t)n_strips * 32 * TD_ISA_PANEL_ROWS,
+         packed = (tokens + be->isa->tile_tokens) * n_strips * 32;
   bool ok = true;
   if (packed > be->packed_floats) {
     ok = grow(be, &be->packed, packed);
@@ -132,7 +134,8 @@ static td_status reserve_scratch(cpu_backend *be, uint32_t n_strips, td_error *e
       ok = grow(be, &be->panels[i], panel);
     be->panel_floats = ok ? panel : 0;
   }
-  return ok ? TD_OK : td_fail(err, TD_ERR_NOMEM, "no memory for scratch of products of width %u", n_strips * 32);
+  return ok ? TD_OK
+            : td_fail(err, TD_ERR_NOMEM, "no memory for scratch of products of width %u", n_strips * 32);
 }
 
 typedef struct dummy_job {
@@ -148,21 +151,23 @@ static void fill_dummy_rows(void *arg, uint32_t begin, uint32_t end)
 }
 
 /* The one case in which a weight takes memory here. */
-static td_status make_up(cpu_backend *be, const td_weight_part *part, uint64_t n_cols, cpu_part *out, td_error *err)
+static td_status make_up(cpu_backend *be, const td_weight_part *part, uint64_t n_cols, cpu_part *out,
+                         td_error *err)
 {
   dummy_job j = {.seed = part->seed, .n_cols = n_cols};
   if (part->dtype != TD_BF16)
     return td_fail(err, TD_ERR_MODEL, "made-up weights are BF16, not %s", td_dtypes[part->dtype].name);
   j.out = td_cpu_alloc(be, out->n_rows, out->row_bytes);
   if (!j.out)
-    return td_fail(err, TD_ERR_NOMEM, "no memory for a made-up weight of %u rows of %llu elements", out->n_rows,
-                   (unsigned long long)n_cols);
+    return td_fail(err, TD_ERR_NOMEM, "no memory for a made-up weight of %u rows of %llu elements",
+                   out->n_rows, (unsigned long long)n_cols);
   out->data = (const uint8_t *)j.out;
   td_cpu_for(be, out->n_rows, 64, fill_dummy_rows, &j);
   return TD_OK;
 }
 
-static td_status import_part(cpu_backend *be, const td_weight_part *part, uint64_t n_cols, cpu_part *out, td_error *err)
+static td_status import_part(cpu_backend *be, const td_weight_part *part, uint64_t n_cols, cpu_part *out,
+                             td_error *err)
 {
   if ((unsigned)part->dtype >= TD_DTYPE_COUNT)
     return td_fail(err, TD_ERR_MODEL, "weight of unknown element type %d", (int)part->dtype);
@@ -189,14 +194,15 @@ static td_status import_part(cpu_backend *be, const td_weight_part *part, uint64
   return part->data ? TD_OK : make_up(be, part, n_cols, out, err);
 }
 
-static td_status op_weight_import(td_backend *b, const td_weight_part *parts, uint32_t n_parts, uint64_t n_cols,
-                                  td_weight **out, td_error *err)
+static td_status op_weight_import(td_backend *b, const td_weight_part *parts, uint32_t n_parts,
+                                  uint64_t n_cols, td_weight **out, td_error *err)
 {
   cpu_backend *be = cpu_self(b);
   if (n_parts == 0 || n_parts > TD_WEIGHT_PARTS_MAX)
     return td_fail(err, TD_ERR_MODEL, "a weight of %u parts", n_parts);
   if (n_cols == 0 || n_cols > td_limit_max(TD_LIMIT_MODEL_WIDTH) * 2)
-    return td_fail(err, TD_ERR_MODEL, "weight rows of %llu elements are out of bounds", (unsigned long long)n_cols);
+    return td_fail(err, TD_ERR_MODEL, "weight rows of %llu elements are out of bounds",
+                   (unsigned long long)n_cols);
   td_weight *w = td_cpu_alloc(be, 1, sizeof *w);
   if (!w)
     return td_fail(err, TD_ERR_NOMEM, "no memory for a weight");
@@ -217,7 +223,8 @@ static td_status op_weights_wait(td_backend *b, td_error *err) { return TD_OK; }
 
 static uint32_t padded_dim(uint32_t head_dim) { return (head_dim + 7) / 8 * 8; }
 
-/* Half of what is free: the rest is for the page cache, which holds the weights, and for the machine's other work. */
+/* Half of what is free: the rest is for the page cache, which holds the weights, and for the machine's other
+ * work. */
 static uint64_t op_kv_budget_bytes(const td_backend *be)
 {
   (void)be;
@@ -290,7 +297,8 @@ static const td_backend_ops cpu_ops = {
     .wait = td_cpu_wait,
 };
 
-/* Nothing is gained from planning ahead here, where the host is the device; TANDEM_PIPELINE=2 lets tests have it all the same. */
+/* Nothing is gained from planning ahead here, where the host is the device; TANDEM_PIPELINE=2 lets tests have
+ * it all the same. */
 static uint32_t pipeline_depth(void)
 {
   const char *want = getenv("TANDEM_PIPELINE");
@@ -345,9 +353,9 @@ static bool alloc_workspace(cpu_backend *be)
   be->partial_state = td_cpu_alloc(be, CPU_PARTIALS, sizeof *be->partial_state);
   be->partial_out = td_cpu_alloc(be, CPU_PARTIALS, TD_HEAD_DIM_MAX * sizeof(float));
   be->sampler = td_cpu_alloc(be, n_threads, sizeof *be->sampler);
-  bool ok = be->sampling && be->token_row && be->sampled && be->token_ids && be->outcomes[0].sampled && be->outcomes[1].sampled && be->rope.cos_sin && be->panels && be->items && be->split_items &&
-            be->partial_state &&
-            be->partial_out && be->sampler;
+  bool ok = be->sampling && be->token_row && be->sampled && be->token_ids && be->outcomes[0].sampled &&
+            be->outcomes[1].sampled && be->rope.cos_sin && be->panels && be->items && be->split_items &&
+            be->partial_state && be->partial_out && be->sampler;
   for (uint32_t i = 0; ok && i < n_threads; i++) {
     cpu_sampler_space *s = &be->sampler[i];
     s->weights = td_cpu_alloc(be, c->max_vocab, sizeof *s->weights);
@@ -368,7 +376,8 @@ static void identify(cpu_backend *be)
       break;
   if (f)
     fclose(f);
-  snprintf(be->base.identity, sizeof be->base.identity, "%s, %s, %u threads", model, be->isa->name, td_pool_threads(be->pool));
+  snprintf(be->base.identity, sizeof be->base.identity, "%s, %s, %u threads", model, be->isa->name,
+           td_pool_threads(be->pool));
 }
 
 td_status td_cpu_backend_create(const td_backend_config *config, td_backend **out, td_error *err)
@@ -381,7 +390,8 @@ td_status td_cpu_backend_create(const td_backend_config *config, td_backend **ou
   be->base.ops = &cpu_ops;
   be->base.activation_bytes = sizeof(float);
   be->config = *config;
-  /* small steps: a chunk of 128 tokens fills the cores as well as one of 512, and running streams wait a quarter as long */
+  /* small steps: a chunk of 128 tokens fills the cores as well as one of 512, and running streams wait a
+   * quarter as long */
   td_backend_choose_sizes(&be->config, 64, 128);
   be->base.pipeline_depth = pipeline_depth();
   be->base.max_rows = be->config.max_rows;

@@ -7,7 +7,8 @@
 #include "kernels/cpu/pool.h"
 #include "kernels/kernels.h"
 
-TD_MUST_CHECK td_status td_cpu_backend_create(const td_backend_config *config, td_backend **out, td_error *err);
+TD_MUST_CHECK td_status td_cpu_backend_create(const td_backend_config *config, td_backend **out,
+                                              td_error *err);
 
 typedef struct cpu_part {
   td_dtype dtype;
@@ -33,7 +34,7 @@ struct td_kv {
 
 /* One call of the attention loops: a few query tokens of a row, heads of one kv head, a run of segments. */
 typedef struct cpu_attention_item {
-  uint32_t row, first_token, n_tokens; /* token within the row */
+  uint32_t row, first_token, n_tokens;   /* token within the row */
   uint32_t kv_head, first_head, n_heads; /* head within the group */
   uint32_t segment_begin, segment_end;
   uint32_t partial; /* first partial query, or CPU_NO_PARTIAL */
@@ -77,13 +78,13 @@ typedef struct cpu_backend {
   cpu_rope_table rope;
   cpu_sampler_space *sampler; /* [threads] */
   /* Scratch of linear, grown when a weight is imported. */
-  float *packed;   /* packed or padded activations */
+  float *packed; /* packed or padded activations */
   size_t packed_floats;
   float **panels; /* [threads] */
   size_t panel_floats;
   cpu_attention_item *items, *split_items; /* [CPU_ITEMS] each */
-  td_isa_softmax *partial_state; /* [CPU_PARTIALS] */
-  float *partial_out;            /* [CPU_PARTIALS][TD_HEAD_DIM_MAX] */
+  td_isa_softmax *partial_state;           /* [CPU_PARTIALS] */
+  float *partial_out;                      /* [CPU_PARTIALS][TD_HEAD_DIM_MAX] */
 } cpu_backend;
 
 static inline cpu_backend *cpu_self(td_backend *be) { return (cpu_backend *)be; }

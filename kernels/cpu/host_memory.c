@@ -1,4 +1,5 @@
-/* How much memory may still be taken on the host: /proc/meminfo (proc(5)) and the limit of the cgroup (cgroup v2). */
+/* How much memory may still be taken on the host: /proc/meminfo (proc(5)) and the limit of the cgroup (cgroup
+ * v2). */
 #include "kernels/cpu/host_memory.h"
 
 #include <inttypes.h>

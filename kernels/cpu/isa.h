@@ -31,10 +31,10 @@ enum {
 };
 
 enum {
-  TD_KV_GROUP = 16,        /* keys stored side by side: K is [group][dim][16] */
-  TD_KEY_BLOCK = 64,       /* keys between two updates of the running softmax */
-  TD_KEY_SEGMENT = 512,    /* keys between two merges */
-  TD_ATTENTION_TILE = 12,  /* most queries (tokens x heads) of one call */
+  TD_KV_GROUP = 16,       /* keys stored side by side: K is [group][dim][16] */
+  TD_KEY_BLOCK = 64,      /* keys between two updates of the running softmax */
+  TD_KEY_SEGMENT = 512,   /* keys between two merges */
+  TD_ATTENTION_TILE = 12, /* most queries (tokens x heads) of one call */
   TD_HEAD_DIM_MAX = 256,
 };
 
@@ -58,7 +58,8 @@ typedef struct td_isa_attention {
   uint64_t page_stride;
   const int32_t *pages;
   uint32_t page_tokens;
-  /* Only segments [segment_begin, segment_end). Partial results, if partial_out is given: [segment][query]. */
+  /* Only segments [segment_begin, segment_end). Partial results, if partial_out is given: [segment][query].
+   */
   uint32_t segment_begin, segment_end;
   td_isa_softmax *partial_state;
   float *partial_out; /* [segment - segment_begin][query][TD_HEAD_DIM_MAX] */
@@ -69,11 +70,13 @@ typedef struct td_isa {
   uint32_t tile_tokens; /* tokens of a packed tile */
   /* 1..TD_ISA_DIRECT_TOKENS tokens: each weight is widened in registers and used for all of them. */
   void (*linear_direct)(const td_isa_linear *p);
-  /* Any number of tokens: TD_ISA_PANEL_ROWS rows at a time are widened to scratch, then a register tile runs over
-   * the packed activations. */
+  /* Any number of tokens: TD_ISA_PANEL_ROWS rows at a time are widened to scratch, then a register tile runs
+   * over the packed activations. */
   void (*linear_panel)(const td_isa_linear *p);
-  /* Packs tile number `tile` of x: dst[strip * 4 + i][token of tile][8], zeros where x has no token or column. */
-  void (*pack)(const float *x, uint32_t n_tokens, uint32_t n_cols, uint32_t n_strips, uint32_t tile, float *dst);
+  /* Packs tile number `tile` of x: dst[strip * 4 + i][token of tile][8], zeros where x has no token or
+   * column. */
+  void (*pack)(const float *x, uint32_t n_tokens, uint32_t n_cols, uint32_t n_strips, uint32_t tile,
+               float *dst);
   void (*rmsnorm)(const float *x, const float *weight, float *out, uint32_t width, float eps);
   void (*swiglu)(const float *gate, const float *up, float *out, uint32_t width);
   /* Rotates one head in place: pairs of rotary_dim / 2; stride 1: halves, 2: neighbours. */

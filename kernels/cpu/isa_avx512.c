@@ -1,5 +1,5 @@
-/* The inner loops for AVX-512: eight lanes stay the unit (README.md), but the tile kernel holds two weight rows in
- * one register, and the compiler has 32 registers. */
+/* The inner loops for AVX-512: eight lanes stay the unit (README.md), but the tile kernel holds two weight
+ * rows in one register, and the compiler has 32 registers. */
 #define TD_WIDE_PAIR
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/vec_avx2.h"

@@ -1,6 +1,6 @@
-/* Attention: splits the plan's rows into items (a few query tokens, heads of one kv head) for the threads. A single
- * long decode is split further, by segments of keys; their partials are merged in the order in which an unsplit item
- * would have met them, so the split changes no bit. */
+/* Attention: splits the plan's rows into items (a few query tokens, heads of one kv head) for the threads. A
+ * single long decode is split further, by segments of keys; their partials are merged in the order in which
+ * an unsplit item would have met them, so the split changes no bit. */
 #include "common/checked.h"
 #include "kernels/cpu/cpu.h"
 
@@ -22,7 +22,8 @@ static td_isa_attention item_params(const attention_job *j, const cpu_attention_
   const td_plan_row *row = &plan->rows[item->row];
   uint32_t dim = p->head_dim, token = row->q_start + item->first_token;
   uint32_t head = item->kv_head * j->group + item->first_head;
-  uint64_t q_stride = (uint64_t)(p->n_heads + 2 * p->n_kv_heads) * dim, out_stride = (uint64_t)p->n_heads * dim;
+  uint64_t q_stride = (uint64_t)(p->n_heads + 2 * p->n_kv_heads) * dim,
+           out_stride = (uint64_t)p->n_heads * dim;
   td_isa_attention a = {
       .q = cpu_floats(p->qkv) + token * q_stride + (size_t)head * dim,
       .q_stride = q_stride,
@@ -141,7 +142,8 @@ static void add_row(attention_job *j, uint32_t r)
 
 void td_cpu_attention(cpu_backend *be, const td_attention_params *p)
 {
-  attention_job j = {.be = be, .p = p, .group = p->n_heads / p->n_kv_heads, .items = be->items, .all_here = true};
+  attention_job j = {
+      .be = be, .p = p, .group = p->n_heads / p->n_kv_heads, .items = be->items, .all_here = true};
   TD_BUG_ON(p->n_heads % p->n_kv_heads || p->head_dim != p->kv->shape.head_dim ||
             p->n_kv_heads != p->kv->shape.n_kv_heads || be->plan->page_tokens != p->kv->shape.page_tokens);
   j.tile_heads = j.group < TD_ATTENTION_TILE ? j.group : TD_ATTENTION_TILE;

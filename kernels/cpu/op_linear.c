@@ -6,7 +6,7 @@
 
 enum {
   DIRECT_TOKENS_MAX = TD_ISA_DIRECT_TOKENS, /* more tokens than this: panels (measured: README.md) */
-  TASKS_PER_THREAD = 6, /* so that a thread that was held up leaves work to the others */
+  TASKS_PER_THREAD = 6,                     /* so that a thread that was held up leaves work to the others */
 };
 
 typedef struct linear_job {
@@ -112,9 +112,13 @@ static void pad_rows(linear_job *j)
 void td_cpu_linear(cpu_backend *be, const td_linear_params *p, uint32_t n)
 {
   const td_weight *w = p->weight;
-  linear_job j = {
-      .be = be, .weight = w, .x = cpu_floats(p->x), .x_stride = w->n_cols, .n_tokens = n, .out = cpu_floats(p->out),
-      .add = p->add};
+  linear_job j = {.be = be,
+                  .weight = w,
+                  .x = cpu_floats(p->x),
+                  .x_stride = w->n_cols,
+                  .n_tokens = n,
+                  .out = cpu_floats(p->out),
+                  .add = p->add};
   if (n <= DIRECT_TOKENS_MAX) {
     if (w->n_cols % 32)
       pad_rows(&j);

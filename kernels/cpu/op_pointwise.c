@@ -47,7 +47,8 @@ static void rmsnorm_tokens(void *arg, uint32_t begin, uint32_t end)
   const td_rmsnorm_params *p = j->p;
   for (uint32_t t = begin; t < end; t++) {
     size_t at = (size_t)t * p->width;
-    j->be->isa->rmsnorm(cpu_floats(p->x) + at, cpu_floats(p->weight), cpu_floats(p->out) + at, p->width, p->eps);
+    j->be->isa->rmsnorm(cpu_floats(p->x) + at, cpu_floats(p->weight), cpu_floats(p->out) + at, p->width,
+                        p->eps);
   }
 }
 
@@ -84,7 +85,8 @@ void td_cpu_gather(cpu_backend *be, const td_gather_params *p)
   for (uint32_t i = 0; i < plan->n_logits; i++) {
     const td_plan_row *row = &plan->rows[plan->logits_rows[i]];
     size_t last = row->q_start + row->q_len - 1;
-    memcpy(cpu_floats(p->out) + (size_t)i * p->width, cpu_floats(p->x) + last * p->width, p->width * sizeof(float));
+    memcpy(cpu_floats(p->out) + (size_t)i * p->width, cpu_floats(p->x) + last * p->width,
+           p->width * sizeof(float));
   }
 }
 
@@ -161,9 +163,10 @@ static void rope_tokens(void *arg, uint32_t begin, uint32_t end)
 void td_cpu_rope_kv(cpu_backend *be, const td_rope_kv_params *p)
 {
   rope_job j = {be, p};
-  TD_BUG_ON(p->rotary_dim > p->head_dim || p->head_dim != p->kv->shape.head_dim || p->layer >= p->kv->shape.n_layers ||
-            p->n_kv_heads != p->kv->shape.n_kv_heads || be->plan->page_tokens != p->kv->shape.page_tokens);
+  TD_BUG_ON(p->rotary_dim > p->head_dim || p->head_dim != p->kv->shape.head_dim ||
+            p->layer >= p->kv->shape.n_layers || p->n_kv_heads != p->kv->shape.n_kv_heads ||
+            be->plan->page_tokens != p->kv->shape.page_tokens);
   rope_table(be, &j);
-  td_cpu_for(be, be->plan->n_tokens, tokens_per_task((p->n_heads + 2 * p->n_kv_heads) * p->head_dim), rope_tokens,
-             &j);
+  td_cpu_for(be, be->plan->n_tokens, tokens_per_task((p->n_heads + 2 * p->n_kv_heads) * p->head_dim),
+             rope_tokens, &j);
 }

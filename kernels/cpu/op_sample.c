@@ -1,4 +1,5 @@
-/* Token choice: greedy, or temperature, min-p, top-k, top-p and a draw. kernels/sample_math.h defines every step.
+/* Token choice: greedy, or temperature, min-p, top-k, top-p and a draw. kernels/sample_math.h defines every
+ * step.
  *
  * Nothing is sorted: top-k and top-p each find the lowest logit that stays, digit by digit of its key. */
 #include "kernels/cpu/cpu.h"
@@ -6,8 +7,8 @@
 
 enum { DIGIT_BITS = 11, DIGITS = 1 << DIGIT_BITS };
 
-/* The highest key t such that the tokens with key >= t together reach `want` (of tokens, or of weight); the lowest
- * key there is if they never do. Each pass keeps the tokens that share the digits found so far. */
+/* The highest key t such that the tokens with key >= t together reach `want` (of tokens, or of weight); the
+ * lowest key there is if they never do. Each pass keeps the tokens that share the digits found so far. */
 static uint32_t find_threshold(cpu_sampler_space *s, uint32_t n, bool by_count, uint64_t want)
 {
   uint32_t prefix = 0;
@@ -70,7 +71,8 @@ static uint64_t restrict_weights(cpu_sampler_space *s, const td_sampling *p, con
   return total;
 }
 
-static int32_t sample_row(cpu_backend *be, cpu_sampler_space *s, const float *logits, uint32_t n, const td_plan_row *row)
+static int32_t sample_row(cpu_backend *be, cpu_sampler_space *s, const float *logits, uint32_t n,
+                          const td_plan_row *row)
 {
   const td_sampling *p = &be->sampling[row->slot];
   float max;
@@ -101,8 +103,8 @@ static void sample_task(void *arg, uint32_t task, uint32_t thread)
   const sample_job *j = arg;
   const td_plan *plan = j->be->plan;
   const float *logits = cpu_floats(j->p->logits) + (size_t)task * j->p->vocab;
-  j->be->sampled[task] = sample_row(j->be, &j->be->sampler[thread], logits, j->p->vocab,
-                                    &plan->rows[plan->logits_rows[task]]);
+  j->be->sampled[task] =
+      sample_row(j->be, &j->be->sampler[thread], logits, j->p->vocab, &plan->rows[plan->logits_rows[task]]);
 }
 
 void td_cpu_sample(cpu_backend *be, const td_sample_params *p)

@@ -142,7 +142,8 @@ static uint32_t quota_cores(void)
       quota = 0;
     fclose(f);
   } else {
-    FILE *q = fopen("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "r"), *d = fopen("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "r");
+    FILE *q = fopen("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "r"),
+         *d = fopen("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "r");
     if (q && d && (fscanf(q, "%ld", &quota) != 1 || fscanf(d, "%ld", &period) != 1))
       quota = 0;
     if (q)
@@ -188,7 +189,8 @@ td_status td_pool_create(uint32_t n_threads, td_pool **out, td_error *err)
     int e = pthread_create(&w->thread, NULL, worker_main, w);
     if (e) {
       td_pool_destroy(p);
-      return td_fail(err, TD_ERR_NOMEM, "cannot start compute thread %u of %u: %s", i, n_threads, strerror(e));
+      return td_fail(err, TD_ERR_NOMEM, "cannot start compute thread %u of %u: %s", i, n_threads,
+                     strerror(e));
     }
     p->n_started = i;
   }

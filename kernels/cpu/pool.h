@@ -1,10 +1,10 @@
 /* Threads of the CPU backend: one job at a time, split into tasks that any thread may take.
  *
  * One atomic word holds the job's generation, its number of tasks and the next task; a thread takes a task by
- * compare-and-swap on it. A thread that comes late sees another generation or no task left, and touches nothing;
- * the caller waits for tasks, not for threads, so a thread that the system has paused holds up nobody unless it is
- * inside a task. Workers spin a little between jobs (a step is some hundred jobs, microseconds apart) and sleep
- * between steps. */
+ * compare-and-swap on it. A thread that comes late sees another generation or no task left, and touches
+ * nothing; the caller waits for tasks, not for threads, so a thread that the system has paused holds up
+ * nobody unless it is inside a task. Workers spin a little between jobs (a step is some hundred jobs,
+ * microseconds apart) and sleep between steps. */
 #ifndef TD_KERNELS_CPU_POOL_H
 #define TD_KERNELS_CPU_POOL_H
 

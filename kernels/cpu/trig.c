@@ -1,5 +1,5 @@
-/* Sine and cosine of a float angle in double precision with plain operations: the C library's own may differ between
- * machines in the last bit. Rounded to float, the result is the nearest float or its neighbour. */
+/* Sine and cosine of a float angle in double precision with plain operations: the C library's own may differ
+ * between machines in the last bit. Rounded to float, the result is the nearest float or its neighbour. */
 #include <math.h>
 
 #include "kernels/cpu/cpu.h"

@@ -36,7 +36,10 @@ TD_INLINE vf vdiv(vf a, vf b) { return _mm256_div_ps(a, b); }
 TD_INLINE vf vfma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
 TD_INLINE vf vmax(vf a, vf b) { return _mm256_max_ps(a, b); }
 TD_INLINE vf vmin(vf a, vf b) { return _mm256_min_ps(a, b); }
-TD_INLINE vf vkeep_unless_less(vf a, vf x, vf y) { return _mm256_andnot_ps(_mm256_cmp_ps(x, y, _CMP_LT_OQ), a); }
+TD_INLINE vf vkeep_unless_less(vf a, vf x, vf y)
+{
+  return _mm256_andnot_ps(_mm256_cmp_ps(x, y, _CMP_LT_OQ), a);
+}
 
 TD_INLINE vf vpow2_of_magic(vf t)
 {

@@ -1,10 +1,10 @@
 // Paged attention for hybrid batches: every row of the plan in one launch, prefill chunks and decodes alike.
 //
-// A block takes a tile of queries of one row and one kv head: tokens x the heads of the GQA group, packed as rows of
-// one matrix product. K and V tiles of 64 tokens come through shared memory, double buffered. In a prefill tile (64 packed rows) each of
-// the four warps owns 16 rows; in a decode tile (16 packed rows) all warps own the same rows and each takes a quarter of
-// every K/V tile, merged at the end. Long decodes are split over blocks.
-// On Hopper attention_prefill.cu and attention_decode.cu serve most head sizes instead.
+// A block takes a tile of queries of one row and one kv head: tokens x the heads of the GQA group, packed as
+// rows of one matrix product. K and V tiles of 64 tokens come through shared memory, double buffered. In a
+// prefill tile (64 packed rows) each of the four warps owns 16 rows; in a decode tile (16 packed rows) all
+// warps own the same rows and each takes a quarter of every K/V tile, merged at the end. Long decodes are
+// split over blocks. On Hopper attention_prefill.cu and attention_decode.cu serve most head sizes instead.
 // Source: FlashAttention-2's loop, FlashDecoding's split.
 #include "kernels/cuda/attention_finish.cuh"
 
@@ -23,8 +23,9 @@ template <int HD> struct tile_shape {
 
 // Starts the copy of K and V of tokens [kv0, kv0 + 64); lines at or past kv_end are zero.
 template <int HD>
-__device__ __forceinline__ void load_tile(uint32_t smem, const bf16 *kv, const int32_t *pages, uint32_t page_tokens,
-                                          uint32_t n_kv_heads, uint32_t kv_head, uint32_t kv0, uint32_t kv_end)
+__device__ __forceinline__ void load_tile(uint32_t smem, const bf16 *kv, const int32_t *pages,
+                                          uint32_t page_tokens, uint32_t n_kv_heads, uint32_t kv_head,
+                                          uint32_t kv0, uint32_t kv_end)
 {
   constexpr int C = padded_lines<HD>::CHUNKS;
   for (int i = threadIdx.x; i < KV_TILE * C; i += WARPS * 32) {
@@ -34,14 +35,16 @@ __device__ __forceinline__ void load_tile(uint32_t smem, const bf16 *kv, const i
     size_t base = ((size_t)pages[safe / page_tokens] * n_kv_heads + kv_head) * 2 * page_tokens * HD;
     const bf16 *k = kv + base + kv_chunk_at(HD, safe % page_tokens, chunk);
     copy_async_16(padded_lines<HD>::at(smem, line, chunk), k, real);
-    copy_async_16(padded_lines<HD>::at(smem + tile_shape<HD>::TILE_BYTES, line, chunk), k + (size_t)page_tokens * HD, real);
+    copy_async_16(padded_lines<HD>::at(smem + tile_shape<HD>::TILE_BYTES, line, chunk),
+                  k + (size_t)page_tokens * HD, real);
   }
   asm volatile("cp.async.commit_group;");
 }
 
 template <int HD, int COLS>
-__device__ __forceinline__ void run_item(const attention_args &a, const device_batch &batch, const td_attention_item &it,
-                                         uint32_t kv_head, unsigned char *smem_raw)
+__device__ __forceinline__ void run_item(const attention_args &a, const device_batch &batch,
+                                         const td_attention_item &it, uint32_t kv_head,
+                                         unsigned char *smem_raw)
 {
   constexpr bool DECODE = COLS == KV_TILE / WARPS;
   const int32_t *pages = batch.page_table + it.page_table_offset;
@@ -62,15 +65,16 @@ __device__ __forceinline__ void run_item(const attention_args &a, const device_b
     load_tile<HD>(smem, a.kv, pages, batch.page_tokens, a.n_kv_heads, kv_head, kv_begin, it.kv_end);
   for (uint32_t kv0 = kv_begin; kv0 < it.kv_end; kv0 += KV_TILE, stage ^= 1) {
     if (kv0 + KV_TILE < it.kv_end) {
-      load_tile<HD>(smem + (stage ^ 1) * 2 * tile_shape<HD>::TILE_BYTES, a.kv, pages, batch.page_tokens, a.n_kv_heads,
-                    kv_head, kv0 + KV_TILE, it.kv_end);
+      load_tile<HD>(smem + (stage ^ 1) * 2 * tile_shape<HD>::TILE_BYTES, a.kv, pages, batch.page_tokens,
+                    a.n_kv_heads, kv_head, kv0 + KV_TILE, it.kv_end);
       asm volatile("cp.async.wait_group 1;");
     } else {
       asm volatile("cp.async.wait_group 0;");
     }
     __syncthreads();
     uint32_t smem_k = smem + stage * 2 * tile_shape<HD>::TILE_BYTES;
-    process_tile<HD, COLS, padded_lines>(st, q, smem_k, smem_k + tile_shape<HD>::TILE_BYTES, col0, kv0, pos, a);
+    process_tile<HD, COLS, padded_lines>(st, q, smem_k, smem_k + tile_shape<HD>::TILE_BYTES, col0, kv0, pos,
+                                         a);
     __syncthreads();
   }
   finish_sums(st);
@@ -107,15 +111,17 @@ __global__ void __launch_bounds__(WARPS * 32)
     run_item<HD, KV_TILE>(a, batch, it, blockIdx.y, smem_raw);
 }
 
-template <int HD> static void launch(cuda_backend *b, const attention_group *g, const attention_args &a, uint32_t n_items)
+template <int HD>
+static void launch(cuda_backend *b, const attention_group *g, const attention_args &a, uint32_t n_items)
 {
-  queue_kernel(b, attention_kernel<HD>, dim3(n_items, a.n_kv_heads), WARPS * 32, tile_shape<HD>::SMEM_BYTES, a, td_cuda_batch_of(b, g),
-               (const td_attention_item *)g->device_items);
+  queue_kernel(b, attention_kernel<HD>, dim3(n_items, a.n_kv_heads), WARPS * 32, tile_shape<HD>::SMEM_BYTES,
+               a, td_cuda_batch_of(b, g), (const td_attention_item *)g->device_items);
 }
 
 template <int HD> static cudaError_t size_kernel()
 {
-  return cudaFuncSetAttribute(attention_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize, tile_shape<HD>::SMEM_BYTES);
+  return cudaFuncSetAttribute(attention_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              tile_shape<HD>::SMEM_BYTES);
 }
 
 td_status td_cuda_size_attention(cuda_backend *b, const td_kv *kv, td_error *err)
@@ -126,17 +132,28 @@ td_status td_cuda_size_attention(cuda_backend *b, const td_kv *kv, td_error *err
     e = td_cuda_size_prefill(head_dim);
     e = e == cudaSuccess ? td_cuda_size_decode(head_dim) : e;
   } else {
-    e = head_dim == 64 ? size_kernel<64>() : head_dim == 96 ? size_kernel<96>() : head_dim == 128 ? size_kernel<128>() : size_kernel<256>();
+    e = head_dim == 64    ? size_kernel<64>()
+        : head_dim == 96  ? size_kernel<96>()
+        : head_dim == 128 ? size_kernel<128>()
+                          : size_kernel<256>();
   }
   return e == cudaSuccess ? TD_OK : td_cuda_fail(err, e, "no shared memory for attention");
 }
 
-attention_args td_cuda_attention_args(const cuda_backend *b, const attention_group *g, const td_attention_params *p)
+attention_args td_cuda_attention_args(const cuda_backend *b, const attention_group *g,
+                                      const td_attention_params *p)
 {
   const td_kv_shape *s = &p->kv->shape;
   size_t layer_elements = (size_t)s->n_pages * s->n_kv_heads * 2 * s->page_tokens * s->head_dim;
-  return {at<bf16>(p->qkv), at<bf16>(p->out), p->kv->data + p->layer * layer_elements, g->split_partials,
-          p->scale * 1.4426950408889634f, p->window_tokens, p->n_heads, p->n_kv_heads, p->n_heads / p->n_kv_heads,
+  return {at<bf16>(p->qkv),
+          at<bf16>(p->out),
+          p->kv->data + p->layer * layer_elements,
+          g->split_partials,
+          p->scale * 1.4426950408889634f,
+          p->window_tokens,
+          p->n_heads,
+          p->n_kv_heads,
+          p->n_heads / p->n_kv_heads,
           td_cuda_sure_places(b, p->n_kv_heads)};
 }
 

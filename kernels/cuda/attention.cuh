@@ -13,7 +13,8 @@ enum {
   TD_GROUP_MAX = 64,           // query heads of a kv head: no tile holds a token of more
   TD_WARP_ITEM_ROWS_MIN = 17,  // decodes of a step that has warp-level items
   WARPS_OF_DECODES = 4,        // of a CTA, each of which may do one such item
-  TD_ATTENTION_BY_ROW_GROUP = 4, // GQA groups of up to so many heads add partials of prefix splits head by head, larger ones in tiles
+  TD_ATTENTION_BY_ROW_GROUP =
+      4, // GQA groups of up to so many heads add partials of prefix splits head by head, larger ones in tiles
   SPAN_ROWS = 64, // query rows of a shared span's tile: attention_spans.cuh
 };
 
@@ -24,13 +25,15 @@ struct attention_args {
   const bf16 *qkv;
   bf16 *out;
   const bf16 *kv; // this layer's pages
-  float *partials; // [td_work_list_partials_max, n_kv_heads, TD_DECODE_ROWS, share_floats]: attention_shares.cuh
+  float *
+      partials; // [td_work_list_partials_max, n_kv_heads, TD_DECODE_ROWS, share_floats]: attention_shares.cuh
   float scale_log2;
   uint32_t window, n_heads, n_kv_heads, group;
   uint32_t places; // blocks that run at once on any device, for each kv head
 };
 
-attention_args td_cuda_attention_args(const cuda_backend *b, const attention_group *g, const td_attention_params *p);
+attention_args td_cuda_attention_args(const cuda_backend *b, const attention_group *g,
+                                      const td_attention_params *p);
 
 // One on each SM is sure: what docs/attention-progress.md rests on.
 static inline uint32_t td_cuda_sure_places(const cuda_backend *b, uint32_t n_kv_heads)
@@ -39,41 +42,50 @@ static inline uint32_t td_cuda_sure_places(const cuda_backend *b, uint32_t n_kv_
   return n < 1 ? 1 : n;
 }
 
-// attention_prefill.cu: chunks of prompts on Hopper, where cuda_backend.has_wgmma and for these heads; attention_decode.cu too.
+// attention_prefill.cu: chunks of prompts on Hopper, where cuda_backend.has_wgmma and for these heads;
+// attention_decode.cu too.
 static inline bool td_cuda_has_wgmma_attention(uint32_t head_dim)
 {
   return head_dim == 64 || head_dim == 96 || head_dim == 128 || head_dim == 256;
 }
 // Items [0, n_items) of the step.
-void td_cuda_prefill_attention(cuda_backend *b, const attention_group *g, const attention_args &a, uint32_t n_items);
+void td_cuda_prefill_attention(cuda_backend *b, const attention_group *g, const attention_args &a,
+                               uint32_t n_items);
 
-// attention_decode.cu: decodes on Hopper, under the same conditions. CTAs of it that an SM holds, by their shared memory and registers; shares:
-// in a step in which rows share something.
-constexpr uint32_t resident_on_sm(uint32_t head_dim, bool shares) { return head_dim > 128 ? 1 : head_dim == 96 && !shares ? 4 : 3; }
+// attention_decode.cu: decodes on Hopper, under the same conditions. CTAs of it that an SM holds, by their
+// shared memory and registers; shares: in a step in which rows share something.
+constexpr uint32_t resident_on_sm(uint32_t head_dim, bool shares)
+{
+  return head_dim > 128 ? 1 : head_dim == 96 && !shares ? 4 : 3;
+}
 inline uint32_t td_cuda_resident_ctas(const cuda_backend *b, uint32_t head_dim, bool shares)
 {
   return (uint32_t)b->n_sms * resident_on_sm(head_dim, shares);
 }
-// Items of the step, of which a launch does those from `first` on; there is memory for `room`. An argument of the kernel.
+// Items of the step, of which a launch does those from `first` on; there is memory for `room`. An argument of
+// the kernel.
 struct decode_works {
   const td_attention_item *items;
   uint32_t first, room;
 };
 enum { DECODE_WORKS_ARGUMENT = 4 };
 // Items of the step from `first` on, by so many CTAs for each kv head.
-void td_cuda_decode_attention(cuda_backend *b, attention_group *g, const attention_args &a, uint32_t first, uint32_t n_works);
+void td_cuda_decode_attention(cuda_backend *b, attention_group *g, const attention_args &a, uint32_t first,
+                              uint32_t n_works);
 
-// The same of a captured step whose qkv is as the product left it: normalises, rotates, and writes k and v to the tokens' pages.
+// The same of a captured step whose qkv is as the product left it: normalises, rotates, and writes k and v to
+// the tokens' pages.
 struct decode_rotation {
   const float *inv_freq; // [head_dim / 2]
   float attn_factor;
-  uint32_t halves; // as TD_ROPE_HALVES
+  uint32_t halves;              // as TD_ROPE_HALVES
   const float *q_norm, *k_norm; // [head_dim]: RMSNorm before the rotation, or null
   float eps;
 };
 // Whether it has norms for heads of so many elements: a warp must hold whole heads.
 static inline bool td_cuda_decode_has_norms(uint32_t head_dim) { return head_dim != 96; }
-void td_cuda_decode_rotated(cuda_backend *b, attention_group *g, const attention_args &a, const decode_rotation &by, uint32_t n_works);
+void td_cuda_decode_rotated(cuda_backend *b, attention_group *g, const attention_args &a,
+                            const decode_rotation &by, uint32_t n_works);
 
 // Shared memory above 48 KB must be asked for, on each device: for the kernels of a store's heads.
 td_status td_cuda_size_attention(cuda_backend *b, const td_kv *kv, td_error *err);
@@ -81,8 +93,9 @@ cudaError_t td_cuda_size_prefill(uint32_t head_dim);
 cudaError_t td_cuda_size_decode(uint32_t head_dim);
 
 // attention_group.cu: what a planner of this device and shape is made with; false: there is none.
-bool td_cuda_planner_config(const cuda_backend *b, const td_kv_shape *shape, td_attention_planner_config *out);
-size_t td_cuda_group_bytes(const cuda_backend *b, const td_kv_shape *shape); // of device memory
+bool td_cuda_planner_config(const cuda_backend *b, const td_kv_shape *shape,
+                            td_attention_planner_config *out);
+size_t td_cuda_group_bytes(const cuda_backend *b, const td_kv_shape *shape);        // of device memory
 size_t td_cuda_group_packed_bytes(const cuda_backend *b, const td_kv_shape *shape); // of what a step sends
 td_status td_cuda_add_group(cuda_backend *b, const td_kv *kv, td_error *err);
 void td_cuda_remove_groups(cuda_backend *b, const td_kv *kv);
@@ -105,15 +118,17 @@ static inline device_batch td_cuda_batch_of(const cuda_backend *b, const attenti
 }
 
 #ifdef __CUDACC__
-// Elements from the beginning of a page's K (or V) to 16-byte chunk `chunk` of line `line`: groups of 8 lines; in a group, atoms
-// of 8 lines x 128 bytes; in an atom, chunks XORed by the line. That is the order in which wgmma wants shared memory
-// (PTX ISA, "Shared Memory Matrix Layout", 128-byte swizzle), so that whole pages are copied there as they lie. Heads that are no
-// multiple of 64 elements (96) have atoms of 8 lines x 64 bytes instead, in the order of the 64-byte swizzle. In both, 8 lines' chunks at
-// one place of an atom are in different banks.
+// Elements from the beginning of a page's K (or V) to 16-byte chunk `chunk` of line `line`: groups of 8
+// lines; in a group, atoms of 8 lines x 128 bytes; in an atom, chunks XORed by the line. That is the order in
+// which wgmma wants shared memory (PTX ISA, "Shared Memory Matrix Layout", 128-byte swizzle), so that whole
+// pages are copied there as they lie. Heads that are no multiple of 64 elements (96) have atoms of 8 lines x
+// 64 bytes instead, in the order of the 64-byte swizzle. In both, 8 lines' chunks at one place of an atom are
+// in different banks.
 __host__ __device__ constexpr uint32_t kv_chunk_at(uint32_t head_dim, uint32_t line, uint32_t chunk)
 {
-  return head_dim % 64 == 0 ? line / 8 * 8 * head_dim + chunk / 8 * 512 + line % 8 * 64 + ((chunk ^ line) & 7) * 8
-                            : line / 8 * 8 * head_dim + chunk / 4 * 256 + line % 8 * 32 + ((chunk ^ line / 2) & 3) * 8;
+  return head_dim % 64 == 0
+             ? line / 8 * 8 * head_dim + chunk / 8 * 512 + line % 8 * 64 + ((chunk ^ line) & 7) * 8
+             : line / 8 * 8 * head_dim + chunk / 4 * 256 + line % 8 * 32 + ((chunk ^ line / 2) & 3) * 8;
 }
 
 __device__ __forceinline__ float exp2_fast(float x)

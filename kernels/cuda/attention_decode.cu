@@ -1,15 +1,16 @@
-// Attention of decodes on Hopper: every warp of a block streams its own strips of a row's pages through its own ring.
+// Attention of decodes on Hopper: every warp of a block streams its own strips of a row's pages through its
+// own ring.
 //
-// A block takes an item (a decode row, or a share of a long one) and a kv head; its warps take strips of 32 tokens in turn, which
-// asynchronous copies bring, K and V as they lie in the page. No warp waits for another before the end. So blocks are small, an
-// SM holds several, and memory is kept busy while some of them begin or end. Of rows that have few keys each warp takes one by itself:
-// a block's begin and end would be longer than what is between.
-// In a recorded step the plan has been unpacked before the first kernel, and all KV but that of the step's own tokens is from
-// steps before: a block begins to read it before it waits for the kernels before it.
-// Of a row that shares keys with others, items are what comes behind these; other blocks of the launch do the shared ones for all of them
-// (attention_spans.cuh), and their partials are added where the row ends (attention_shared_sums.cuh).
-// There it may also do what rope_kv.cu does for the step's own tokens (fused.cuh).
-// Source: FlashDecoding's split; PersistentKV's row-local shares.
+// A block takes an item (a decode row, or a share of a long one) and a kv head; its warps take strips of 32
+// tokens in turn, which asynchronous copies bring, K and V as they lie in the page. No warp waits for another
+// before the end. So blocks are small, an SM holds several, and memory is kept busy while some of them begin
+// or end. Of rows that have few keys each warp takes one by itself: a block's begin and end would be longer
+// than what is between. In a recorded step the plan has been unpacked before the first kernel, and all KV but
+// that of the step's own tokens is from steps before: a block begins to read it before it waits for the
+// kernels before it. Of a row that shares keys with others, items are what comes behind these; other blocks
+// of the launch do the shared ones for all of them (attention_spans.cuh), and their partials are added where
+// the row ends (attention_shared_sums.cuh). There it may also do what rope_kv.cu does for the step's own
+// tokens (fused.cuh). Source: FlashDecoding's split; PersistentKV's row-local shares.
 #include "kernels/cuda/attention_shared_sums.cuh"
 #include "kernels/cuda/attention_strips.cuh"
 #include "kernels/cuda/rope.cuh"
@@ -17,19 +18,23 @@
 template <int HD> struct decode_shape : strip_shape<HD, HD == 64 ? 2 : 1> {
   static constexpr int STAGES = HD == 64 ? 2 : 1;
   using base = strip_shape<HD, STAGES>;
-  static constexpr int SMEM_BYTES = 1024 + WARPS * base::WARP_BYTES; // and room to align
-  static constexpr int BLOCKS = HD == 256 ? 0 : resident_on_sm(HD, false);       // 0: one
-  static constexpr int SHARES_BLOCKS = HD == 256 ? 0 : resident_on_sm(HD, true); // attend_prefix_splits takes more registers
+  static constexpr int SMEM_BYTES = 1024 + WARPS * base::WARP_BYTES;       // and room to align
+  static constexpr int BLOCKS = HD == 256 ? 0 : resident_on_sm(HD, false); // 0: one
+  static constexpr int SHARES_BLOCKS =
+      HD == 256 ? 0 : resident_on_sm(HD, true); // attend_prefix_splits takes more registers
   static_assert(16 * (HD + 4) * 4 <= base::WARP_BYTES, "finish_warp and finish_block need this");
-  static_assert(HD == 256 || (prefix_tile<HD>::ALL_BYTES <= WARPS * base::WARP_BYTES && prefix_tile<HD>::BARRIERS <= WARPS * base::WARP_BARRIERS),
+  static_assert(HD == 256 || (prefix_tile<HD>::ALL_BYTES <= WARPS * base::WARP_BYTES &&
+                              prefix_tile<HD>::BARRIERS <= WARPS * base::WARP_BARRIERS),
                 "attend_prefix_splits needs this");
 };
 
 #ifdef TD_HAS_MBARRIER
-// Rotated queries of the item to shared memory; of the item that holds the row's last token, that token's K and V to its page.
+// Rotated queries of the item to shared memory; of the item that holds the row's last token, that token's K
+// and V to its page.
 template <int HD>
-__device__ __forceinline__ void rotate_item(const attention_args &a, const decode_rotation &by, const device_batch &batch,
-                                            const td_attention_item &it, uint32_t kv_head, bf16 *queries, const float2 *turns)
+__device__ __forceinline__ void rotate_item(const attention_args &a, const decode_rotation &by,
+                                            const device_batch &batch, const td_attention_item &it,
+                                            uint32_t kv_head, bf16 *queries, const float2 *turns)
 {
   constexpr uint32_t LANES = HD / 16, STRIDE = HD + 8;
   static_assert(WARPS * 32 % LANES == 0 || WARPS * 32 / LANES >= TD_DECODE_ROWS + 2,
@@ -57,22 +62,28 @@ __device__ __forceinline__ void rotate_item(const attention_args &a, const decod
     }
     if (!is_v)
       rotate(v, turns, chunk[0], by.halves);
-    bf16 *page = (bf16 *)a.kv + ((size_t)batch.page_table[it.page_table_offset + (pos >> log2_of(batch.page_tokens))] * a.n_kv_heads + kv_head) * 2 *
-                                    half_page;
+    bf16 *page =
+        (bf16 *)a.kv +
+        ((size_t)batch.page_table[it.page_table_offset + (pos >> log2_of(batch.page_tokens))] * a.n_kv_heads +
+         kv_head) *
+            2 * half_page;
 #pragma unroll
     for (int c = 0; c < 2; c++) {
-      bf16 *dst = is_q ? queries + h * STRIDE + chunk[c] * 8 : page + (is_v ? half_page : 0) + kv_chunk_at(HD, line, chunk[c]);
+      bf16 *dst = is_q ? queries + h * STRIDE + chunk[c] * 8
+                       : page + (is_v ? half_page : 0) + kv_chunk_at(HD, line, chunk[c]);
       *(bf16x8 *)dst = is_v ? raw[c] : pack(v[c]);
     }
   }
 }
 
-template <int HD> __device__ __forceinline__ void take_queries(uint32_t q[HD / 16][4], const bf16 *queries, uint32_t n_rows)
+template <int HD>
+__device__ __forceinline__ void take_queries(uint32_t q[HD / 16][4], const bf16 *queries, uint32_t n_rows)
 {
   uint32_t lane = threadIdx.x % 32;
   const bf16 *src[2];
   for (int h = 0; h < 2; h++)
-    src[h] = queries + min(lane / 4 + 8 * h, n_rows - 1) * (HD + 8); // rows past the end repeat the last and are dropped
+    src[h] = queries + min(lane / 4 + 8 * h, n_rows - 1) *
+                           (HD + 8); // rows past the end repeat the last and are dropped
 #pragma unroll
   for (int c = 0; c < HD / 16; c++)
 #pragma unroll
@@ -81,8 +92,9 @@ template <int HD> __device__ __forceinline__ void take_queries(uint32_t q[HD / 1
 }
 #endif
 
-// ROTATES: queries, keys and values are as the product left them. Then every row has one token, and the step is recorded. SHARES...: items
-// may be pieces of shared spans, and the ends of rows that have such; their partials are added by row, or by the threads of a tile.
+// ROTATES: queries, keys and values are as the product left them. Then every row has one token, and the step
+// is recorded. SHARES...: items may be pieces of shared spans, and the ends of rows that have such; their
+// partials are added by row, or by the threads of a tile.
 enum decode_form { PLAIN, ROTATES, SHARES_BY_ROW, SHARES_IN_TILES };
 template <decode_form FORM> constexpr bool shares = FORM >= SHARES_BY_ROW;
 
@@ -92,12 +104,15 @@ struct decode_share {
   bool alone, there; // one for each; this warp has one
 };
 
-// Blocks begin in the order of their numbers (docs/attention-progress.md): wide items, then narrow ones. false: the block has none; in a recorded step, where there
-// are as many blocks as any step of so many rows needs, such come last.
-__device__ __forceinline__ bool take_item(decode_share *out, const device_batch &batch, const decode_works &works, uint32_t n_kv_heads)
+// Blocks begin in the order of their numbers (docs/attention-progress.md): wide items, then narrow ones.
+// false: the block has none; in a recorded step, where there are as many blocks as any step of so many rows
+// needs, such come last.
+__device__ __forceinline__ bool take_item(decode_share *out, const device_batch &batch,
+                                          const decode_works &works, uint32_t n_kv_heads)
 {
   uint32_t at = works.first + blockIdx.x / n_kv_heads;
-  out->item = works.items[min(at, works.room - 1)]; // asked for together with the counts that say whether it is one
+  out->item =
+      works.items[min(at, works.room - 1)]; // asked for together with the counts that say whether it is one
   uint32_t n_items = batch.counts[COUNT_ITEMS], n_wide = batch.counts[COUNT_WIDE_ITEMS];
   out->alone = at >= n_wide;
   out->there = true;
@@ -112,8 +127,10 @@ __device__ __forceinline__ bool take_item(decode_share *out, const device_batch 
 }
 
 template <int HD, decode_form FORM>
-__global__ void __launch_bounds__(WARPS * 32, shares<FORM> ? decode_shape<HD>::SHARES_BLOCKS : decode_shape<HD>::BLOCKS)
-    decode_kernel(attention_args a, decode_rotation by, shared_spans shared, device_batch batch, decode_works works, bool recorded)
+__global__ void __launch_bounds__(WARPS * 32,
+                                  shares<FORM> ? decode_shape<HD>::SHARES_BLOCKS : decode_shape<HD>::BLOCKS)
+    decode_kernel(attention_args a, decode_rotation by, shared_spans shared, device_batch batch,
+                  decode_works works, bool recorded)
 {
 #ifdef TD_HAS_MBARRIER
   using S = decode_shape<HD>;
@@ -137,8 +154,9 @@ __global__ void __launch_bounds__(WARPS * 32, shares<FORM> ? decode_shape<HD>::S
   if constexpr (shares<FORM>)
     if (it.n_tokens == 0) {
       __shared__ splits_ahead ahead[WARPS];
-      attend_prefix_splits<HD, FORM == SHARES_IN_TILES>(a, batch, shared, it, works.items, kv_head, shared_address(smem_all), shared_address(barriers),
-                                                &ahead[warp]);
+      attend_prefix_splits<HD, FORM == SHARES_IN_TILES>(a, batch, shared, it, works.items, kv_head,
+                                                        shared_address(smem_all), shared_address(barriers),
+                                                        &ahead[warp]);
       return;
     }
 #endif
@@ -169,9 +187,17 @@ __global__ void __launch_bounds__(WARPS * 32, shares<FORM> ? decode_shape<HD>::S
   clear(st);
   attend_strips(st, in, q, a, it);
   if constexpr (FORM == SHARES_IN_TILES)
-    if (it.n_sources > 0 && mine.there && it.partial + 1 >= it.first_partial + it.n_partials) // of a row in shares the last one's
-      add_shared(st, a, shared, runs[warp], it.n_sources, kv_head, mine.alone ? 0 : warp, mine.alone ? 1 : WARPS);
-  const shared_before before = {shared.partials, &runs[shares<FORM> ? warp : 0], it.n_sources, a.group, shared.done + kv_head, a.n_kv_heads, false};
+    if (it.n_sources > 0 && mine.there &&
+        it.partial + 1 >= it.first_partial + it.n_partials) // of a row in shares the last one's
+      add_shared(st, a, shared, runs[warp], it.n_sources, kv_head, mine.alone ? 0 : warp,
+                 mine.alone ? 1 : WARPS);
+  const shared_before before = {shared.partials,
+                                &runs[shares<FORM> ? warp : 0],
+                                it.n_sources,
+                                a.group,
+                                shared.done + kv_head,
+                                a.n_kv_heads,
+                                false};
   float *mine_smem = (float *)(smem_all + warp * S::WARP_BYTES);
   if (FORM != ROTATES && mine.alone) {
     if (mine.there) {
@@ -191,17 +217,20 @@ __global__ void __launch_bounds__(WARPS * 32, shares<FORM> ? decode_shape<HD>::S
 }
 
 template <int HD, decode_form FORM>
-static void launch(cuda_backend *b, attention_group *g, const attention_args &a, const decode_rotation &by, uint32_t first, uint32_t n_works)
+static void launch(cuda_backend *b, attention_group *g, const attention_args &a, const decode_rotation &by,
+                   uint32_t first, uint32_t n_works)
 {
   auto kernel = decode_kernel<HD, FORM>;
   g->decode_kernel = (const void *)kernel;
   queue_kernel(b, kernel, dim3(n_works * a.n_kv_heads), WARPS * 32, decode_shape<HD>::SMEM_BYTES, a, by,
-               shared_spans{g->device_plan, g->slots, g->prefix_flags, b->n_shared_launches++}, td_cuda_batch_of(b, g),
-               decode_works{g->device_items, first, g->work.max_items}, is_capture(b));
+               shared_spans{g->device_plan, g->slots, g->prefix_flags, b->n_shared_launches++},
+               td_cuda_batch_of(b, g), decode_works{g->device_items, first, g->work.max_items},
+               is_capture(b));
 }
 
 template <decode_form FORM>
-static void launch_for(cuda_backend *b, attention_group *g, const attention_args &a, const decode_rotation &by, uint32_t first, uint32_t n_works)
+static void launch_for(cuda_backend *b, attention_group *g, const attention_args &a,
+                       const decode_rotation &by, uint32_t first, uint32_t n_works)
 {
   switch (g->kv->shape.head_dim) { // td_cuda_has_wgmma_attention said so
   case 64: launch<64, FORM>(b, g, a, by, first, n_works); break;
@@ -216,7 +245,8 @@ static void launch_for(cuda_backend *b, attention_group *g, const attention_args
   }
 }
 
-void td_cuda_decode_attention(cuda_backend *b, attention_group *g, const attention_args &a, uint32_t first, uint32_t n_works)
+void td_cuda_decode_attention(cuda_backend *b, attention_group *g, const attention_args &a, uint32_t first,
+                              uint32_t n_works)
 {
   if (!g->planner || !shares_prefixes(b))
     launch_for<PLAIN>(b, g, a, {}, first, n_works);
@@ -226,7 +256,8 @@ void td_cuda_decode_attention(cuda_backend *b, attention_group *g, const attenti
     launch_for<SHARES_BY_ROW>(b, g, a, {}, first, n_works);
 }
 
-void td_cuda_decode_rotated(cuda_backend *b, attention_group *g, const attention_args &a, const decode_rotation &by, uint32_t n_works)
+void td_cuda_decode_rotated(cuda_backend *b, attention_group *g, const attention_args &a,
+                            const decode_rotation &by, uint32_t n_works)
 {
   TD_BUG_ON(!is_capture(b) || a.group > TD_DECODE_ROWS);
   launch_for<ROTATES>(b, g, a, by, 0, n_works);
@@ -234,7 +265,8 @@ void td_cuda_decode_rotated(cuda_backend *b, attention_group *g, const attention
 
 template <int HD, decode_form FORM> static cudaError_t size_kernel()
 {
-  return cudaFuncSetAttribute(decode_kernel<HD, FORM>, cudaFuncAttributeMaxDynamicSharedMemorySize, decode_shape<HD>::SMEM_BYTES);
+  return cudaFuncSetAttribute(decode_kernel<HD, FORM>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              decode_shape<HD>::SMEM_BYTES);
 }
 
 template <int HD> static cudaError_t size_all()
@@ -250,5 +282,8 @@ template <int HD> static cudaError_t size_all()
 
 cudaError_t td_cuda_size_decode(uint32_t head_dim)
 {
-  return head_dim == 64 ? size_all<64>() : head_dim == 96 ? size_all<96>() : head_dim == 128 ? size_all<128>() : size_all<256>();
+  return head_dim == 64    ? size_all<64>()
+         : head_dim == 96  ? size_all<96>()
+         : head_dim == 128 ? size_all<128>()
+                           : size_all<256>();
 }

@@ -1,5 +1,5 @@
-// How a decode ends: the sums of a block's warps, or of one warp alone, go to the output or, of a split row, to a partial; they are added
-// up the same way each time.
+// How a decode ends: the sums of a block's warps, or of one warp alone, go to the output or, of a split row,
+// to a partial; they are added up the same way each time.
 #pragma once
 
 #include "kernels/cuda/attention_shares.cuh"
@@ -40,11 +40,15 @@ template <int N> __device__ __forceinline__ void store_output(bf16 *dst, const r
 
 // What comes before the keys of a row's items: nothing.
 struct nothing_before {
-  template <int HD, int N, int E> __device__ __forceinline__ void add(row_sum<E> (&)[N], uint32_t, uint32_t, uint32_t) const {}
+  template <int HD, int N, int E>
+  __device__ __forceinline__ void add(row_sum<E> (&)[N], uint32_t, uint32_t, uint32_t) const
+  {
+  }
 };
 
 // A warp's rows to shared memory: [16][HD + 4] floats.
-template <int HD> __device__ __forceinline__ void lay_out(const warp_state<HD> &st, float *smem, uint32_t n_rows)
+template <int HD>
+__device__ __forceinline__ void lay_out(const warp_state<HD> &st, float *smem, uint32_t n_rows)
 {
   uint32_t lane = threadIdx.x % 32;
 #pragma unroll
@@ -86,13 +90,15 @@ template <int HD> __device__ __forceinline__ row_sum<HD / 32> sum_warps(const fl
 // Of an item whose keys a block's warps have shared. `before`: what else the row has, and how it is added.
 // smem: WARPS x 16 x (HD + 4) floats that no one needs any more.
 template <int HD, class BEFORE = nothing_before>
-__device__ __forceinline__ void finish_block(const warp_state<HD> &st, const attention_args &a, const td_attention_item &it,
-                                             uint32_t kv_head, float *smem, const BEFORE &before = {})
+__device__ __forceinline__ void finish_block(const warp_state<HD> &st, const attention_args &a,
+                                             const td_attention_item &it, uint32_t kv_head, float *smem,
+                                             const BEFORE &before = {})
 {
   constexpr uint32_t N = HD / 32;
   uint32_t warp = threadIdx.x / 32, first = threadIdx.x % 32 * N, n_rows = it.n_tokens * a.group;
-  const share_of mine = {a.partials + it.first_partial * share_stride<HD>(a) + kv_head * TD_DECODE_ROWS * share_row<HD>::FLOATS, share_stride<HD>(a),
-                         it.partial - it.first_partial, it.n_partials};
+  const share_of mine = {a.partials + it.first_partial * share_stride<HD>(a) +
+                             kv_head * TD_DECODE_ROWS * share_row<HD>::FLOATS,
+                         share_stride<HD>(a), it.partial - it.first_partial, it.n_partials};
   lay_out<HD>(st, smem + warp * 16 * (HD + 4), n_rows);
   __syncthreads();
   for (uint32_t p = warp; p < n_rows; p += WARPS) {
@@ -103,17 +109,19 @@ __device__ __forceinline__ void finish_block(const warp_state<HD> &st, const att
     store_output(output_of(a, it, kv_head, p, HD) + first, sum[0]);
   }
   if (it.n_partials > SHARES_OF_ONE)
-    add_up_slices<HD>(mine, n_rows, a.places, [&](uint32_t p, uint32_t element, row_sum<SLICE_OF_LANE> (&sum)[1]) {
-      before.template add<HD>(sum, p, 1, element);
-      if (threadIdx.x % 32 < SLICE_LANES)
-        store_output(output_of(a, it, kv_head, p, HD) + element, sum[0]);
-    });
+    add_up_slices<HD>(mine, n_rows, a.places,
+                      [&](uint32_t p, uint32_t element, row_sum<SLICE_OF_LANE>(&sum)[1]) {
+                        before.template add<HD>(sum, p, 1, element);
+                        if (threadIdx.x % 32 < SLICE_LANES)
+                          store_output(output_of(a, it, kv_head, p, HD) + element, sum[0]);
+                      });
 }
 
 // Of an item that one warp did alone. smem: 16 x (HD + 4) floats of its own.
 template <int HD, class BEFORE = nothing_before>
-__device__ __forceinline__ void finish_warp(const warp_state<HD> &st, const attention_args &a, const td_attention_item &it,
-                                            uint32_t kv_head, float *smem, const BEFORE &before = {})
+__device__ __forceinline__ void finish_warp(const warp_state<HD> &st, const attention_args &a,
+                                            const td_attention_item &it, uint32_t kv_head, float *smem,
+                                            const BEFORE &before = {})
 {
   constexpr uint32_t AT_ONCE = 4, N = HD / 32;
   uint32_t first = threadIdx.x % 32 * N, n_rows = it.n_tokens * a.group;

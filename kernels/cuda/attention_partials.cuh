@@ -7,7 +7,10 @@
 
 #ifdef __CUDACC__
 // A sum and one more of its terms, in the same operations wherever it is done.
-__device__ __forceinline__ float fold(float sum, float f, float term, float w) { return __fmaf_rn(term, w, __fmul_rn(sum, f)); }
+__device__ __forceinline__ float fold(float sum, float f, float term, float w)
+{
+  return __fmaf_rn(term, w, __fmul_rn(sum, f));
+}
 
 // The factors of a sum with maximum *m and of a term with maximum term_m.
 __device__ __forceinline__ void fold_factors(float *m, float term_m, float *f, float *w)
@@ -23,7 +26,8 @@ struct partial_end {
   float m, l, unit, none;
 };
 
-static_assert(TD_ATTENTION_PARTIAL_BYTES(64) == 144 && TD_ATTENTION_PARTIAL_BYTES(96) == 208 && TD_ATTENTION_PARTIAL_BYTES(128) == 272,
+static_assert(TD_ATTENTION_PARTIAL_BYTES(64) == 144 && TD_ATTENTION_PARTIAL_BYTES(96) == 208 &&
+                  TD_ATTENTION_PARTIAL_BYTES(128) == 272,
               "elements, and what is behind them at multiples of 16");
 
 template <int HD> __device__ __forceinline__ unsigned char *partial_at(unsigned char *partials, size_t i)
@@ -31,7 +35,8 @@ template <int HD> __device__ __forceinline__ unsigned char *partial_at(unsigned 
   return partials + i * TD_ATTENTION_PARTIAL_BYTES(HD);
 }
 
-template <int HD> __device__ __forceinline__ void put_end(unsigned char *partial, float m, float l, float unit)
+template <int HD>
+__device__ __forceinline__ void put_end(unsigned char *partial, float m, float l, float unit)
 {
   *(float4 *)(partial + 2 * HD) = make_float4(m, l, unit, 0);
 }
@@ -45,16 +50,24 @@ template <int HD> __device__ __forceinline__ partial_end end_of(const unsigned c
 // The unit of elements of which the largest is `top`; what is NaN stays so in any.
 __device__ __forceinline__ float unit_of(float top) { return top >= 1e-37f ? top : 1; }
 
-__device__ __forceinline__ __half2 in_units(float a, float b, float per_unit) { return __floats2half2_rn(a * per_unit, b * per_unit); }
+__device__ __forceinline__ __half2 in_units(float a, float b, float per_unit)
+{
+  return __floats2half2_rn(a * per_unit, b * per_unit);
+}
 
-__device__ __forceinline__ void put_pair(unsigned char *partial, uint32_t element, __half2 v) { *(__half2 *)(partial + 2 * element) = v; }
+__device__ __forceinline__ void put_pair(unsigned char *partial, uint32_t element, __half2 v)
+{
+  *(__half2 *)(partial + 2 * element) = v;
+}
 
-// Of a partial in the order of a tile's threads, where piece j of this one's 16-byte pieces is: elements 8 (4 j + k) + 2 t and + 1 for k = 0 .. 3, t being
-// threadIdx.x % 4.
+// Of a partial in the order of a tile's threads, where piece j of this one's 16-byte pieces is: elements 8 (4
+// j + k) + 2 t and + 1 for k = 0 .. 3, t being threadIdx.x % 4.
 __device__ __forceinline__ uint32_t part_at(uint32_t j) { return j * 4 + threadIdx.x % 4; }
 
-// Of row h (0, 1) of a thread's two in a warpgroup's tile (consumer of attention_wgmma.cuh): its softmax's sum, and its unit.
-template <int HD, class TILE> __device__ __forceinline__ float unit_of_tile_row(const TILE &c, int h, float *sum)
+// Of row h (0, 1) of a thread's two in a warpgroup's tile (consumer of attention_wgmma.cuh): its softmax's
+// sum, and its unit.
+template <int HD, class TILE>
+__device__ __forceinline__ float unit_of_tile_row(const TILE &c, int h, float *sum)
 {
   float top = 0;
   *sum = c.l[h];

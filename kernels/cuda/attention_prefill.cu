@@ -197,17 +197,20 @@ __global__ void __launch_bounds__(THREADS, 1)
 #endif
 }
 
-template <int HD> static void launch(cuda_backend *b, const attention_group *g, const attention_args &a, uint32_t n_items)
+template <int HD>
+static void launch(cuda_backend *b, const attention_group *g, const attention_args &a, uint32_t n_items)
 {
   prefill_work works = {g->device_items, n_items, a.n_kv_heads};
   if (!is_capture(b))
-    works.heads_at_once = (uint32_t)(L2_KV_BYTES / ((uint64_t)g->work.items[0].kv_end * HD * 2 * sizeof(bf16)));
+    works.heads_at_once =
+        (uint32_t)(L2_KV_BYTES / ((uint64_t)g->work.items[0].kv_end * HD * 2 * sizeof(bf16)));
   works.heads_at_once = std::min(std::max(works.heads_at_once, 1u), a.n_kv_heads);
   queue_kernel(b, prefill_kernel<HD>, dim3(std::min(n_items * a.n_kv_heads, (uint32_t)b->n_sms)), THREADS,
                prefill_shape<HD>::SMEM_BYTES, a, td_cuda_batch_of(b, g), works);
 }
 
-void td_cuda_prefill_attention(cuda_backend *b, const attention_group *g, const attention_args &a, uint32_t n_items)
+void td_cuda_prefill_attention(cuda_backend *b, const attention_group *g, const attention_args &a,
+                               uint32_t n_items)
 {
   switch (g->kv->shape.head_dim) { // td_cuda_has_wgmma_attention said so
   case 64: launch<64>(b, g, a, n_items); break;
@@ -220,10 +223,14 @@ void td_cuda_prefill_attention(cuda_backend *b, const attention_group *g, const 
 
 template <int HD> static cudaError_t size_kernel()
 {
-  return cudaFuncSetAttribute(prefill_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize, prefill_shape<HD>::SMEM_BYTES);
+  return cudaFuncSetAttribute(prefill_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              prefill_shape<HD>::SMEM_BYTES);
 }
 
 cudaError_t td_cuda_size_prefill(uint32_t head_dim)
 {
-  return head_dim == 64 ? size_kernel<64>() : head_dim == 96 ? size_kernel<96>() : head_dim == 128 ? size_kernel<128>() : size_kernel<256>();
+  return head_dim == 64    ? size_kernel<64>()
+         : head_dim == 96  ? size_kernel<96>()
+         : head_dim == 128 ? size_kernel<128>()
+                           : size_kernel<256>();
 }

@@ -1,15 +1,20 @@
-// What a row shares with others, into the sums of its own keys: partials that other blocks of the launch wrote (attention_spans.cuh).
+// What a row shares with others, into the sums of its own keys: partials that other blocks of the launch
+// wrote (attention_spans.cuh).
 //
-// Groups of up to TD_ATTENTION_BY_ROW_GROUP heads add them row by row where a row ends, a lane a few elements of one head; larger ones while a warp's sums are
-// in its registers, where a partial's elements are in the order in which a tile's threads have them. That asks for all of a row's pieces at once and for
-// whole partials by few loads, but four lanes have a query head of the group each, and at few heads the others none (figures: README.md).
+// Groups of up to TD_ATTENTION_BY_ROW_GROUP heads add them row by row where a row ends, a lane a few elements
+// of one head; larger ones while a warp's sums are in its registers, where a partial's elements are in the
+// order in which a tile's threads have them. That asks for all of a row's pieces at once and for whole
+// partials by few loads, but four lanes have a query head of the group each, and at few heads the others none
+// (figures: README.md).
 #pragma once
 
 #include "kernels/cuda/attention_finish.cuh"
 #include "kernels/cuda/attention_spans.cuh"
 
-// Partials of a row's shared spans for one kv head; in shared memory, because registers are few while keys are read.
-struct shared_run { // of a span: the first, how many, how many slots apart, and the piece that the first is of
+// Partials of a row's shared spans for one kv head; in shared memory, because registers are few while keys
+// are read.
+struct shared_run { // of a span: the first, how many, how many slots apart, and the piece that the first is
+                    // of
   uint32_t first, n, step, piece;
 };
 struct shared_runs {
@@ -37,7 +42,8 @@ template <int N> __device__ __forceinline__ void load_halves(__half (&v)[N], con
   }
 }
 
-template <int N> __device__ __forceinline__ void add_partial(row_sum<N> &sum, const partial_end &end, const __half (&o)[N])
+template <int N>
+__device__ __forceinline__ void add_partial(row_sum<N> &sum, const partial_end &end, const __half (&o)[N])
 {
   float f, w;
   fold_factors(&sum.m, end.m, &f, &w);
@@ -48,7 +54,8 @@ template <int N> __device__ __forceinline__ void add_partial(row_sum<N> &sum, co
     sum.o[k] = fold(sum.o[k], f, __half2float(o[k]), w);
 }
 
-// A row's partials of its shared spans for one kv head, in the order of keys: they come before what its items have.
+// A row's partials of its shared spans for one kv head, in the order of keys: they come before what its items
+// have.
 struct shared_before {
   unsigned char *partials; // [slots][group] of TD_ATTENTION_PARTIAL_BYTES
   const shared_runs *of;
@@ -67,10 +74,11 @@ struct shared_before {
     there = true;
   }
 
-  // To the sums of query heads p0 .. p0 + N - 1 of the group, of which n_heads are there; the lane has E elements from `element` on. Some
-  // partials are fetched at once, but added one by one.
+  // To the sums of query heads p0 .. p0 + N - 1 of the group, of which n_heads are there; the lane has E
+  // elements from `element` on. Some partials are fetched at once, but added one by one.
   template <int HD, int N, int E>
-  __device__ __forceinline__ void add(row_sum<E> (&own)[N], uint32_t p0, uint32_t n_heads, uint32_t element) const
+  __device__ __forceinline__ void add(row_sum<E> (&own)[N], uint32_t p0, uint32_t n_heads,
+                                      uint32_t element) const
   {
     constexpr uint32_t AT_ONCE = N == 1 ? 8 : 2;
     if (n_runs == 0)
@@ -117,15 +125,19 @@ struct shared_before {
 };
 
 #ifdef TD_HAS_MBARRIER
-// Where a row's partials lie and what tells that they do, by one warp. Nothing of it is written by the kernels before.
-__device__ __forceinline__ void find_shared(shared_runs *out, const shared_spans &shared, const td_attention_item &it, const device_batch &batch,
+// Where a row's partials lie and what tells that they do, by one warp. Nothing of it is written by the
+// kernels before.
+__device__ __forceinline__ void find_shared(shared_runs *out, const shared_spans &shared,
+                                            const td_attention_item &it, const device_batch &batch,
                                             uint32_t kv_head)
 {
   uint32_t lane = threadIdx.x % 32;
   if (lane < it.n_sources) {
     const td_attention_source s =
-        ((const td_attention_source *)(shared.plan + ((const td_attention_header *)shared.plan)->sources_at))[it.first_source + lane];
-    out->runs[lane] = {s.slot + it.member + kv_head * s.n_pieces * s.n_members, s.n_pieces, s.n_members, s.first_piece};
+        ((const td_attention_source *)(shared.plan + ((const td_attention_header *)shared.plan)
+                                                         ->sources_at))[it.first_source + lane];
+    out->runs[lane] = {s.slot + it.member + kv_head * s.n_pieces * s.n_members, s.n_pieces, s.n_members,
+                       s.first_piece};
   }
   if (lane == 0)
     out->now = launch_word(shared, batch);
@@ -159,7 +171,9 @@ template <int HD> struct partial_part {
 };
 
 // To the warp's sums of packed row lane / 4 + 8 h two partials.
-template <int HD> __device__ __forceinline__ void add_two(warp_state<HD> &st, int h, const partial_part<HD> &a, const partial_part<HD> &b)
+template <int HD>
+__device__ __forceinline__ void add_two(warp_state<HD> &st, int h, const partial_part<HD> &a,
+                                        const partial_part<HD> &b)
 {
   float top = fmaxf(st.m[h], fmaxf(a.end.m, b.end.m)), safe = top == -INFINITY ? 0 : top;
   float f = exp2f(st.m[h] - safe), wa = exp2f(a.end.m - safe), wb = exp2f(b.end.m - safe);
@@ -175,12 +189,15 @@ template <int HD> __device__ __forceinline__ void add_two(warp_state<HD> &st, in
   }
 }
 
-// Partials first, first + step ... of a row with n_runs shared spans, which are waited for, by a warp that has done its own keys.
+// Partials first, first + step ... of a row with n_runs shared spans, which are waited for, by a warp that
+// has done its own keys.
 template <int HD>
-__device__ __forceinline__ void add_shared(warp_state<HD> &st, const attention_args &a, const shared_spans &shared, const shared_runs &of, uint32_t n_runs,
+__device__ __forceinline__ void add_shared(warp_state<HD> &st, const attention_args &a,
+                                           const shared_spans &shared, const shared_runs &of, uint32_t n_runs,
                                            uint32_t kv_head, uint32_t first, uint32_t step)
 {
-  uint32_t lane = threadIdx.x % 32, row = lane / 4, all = __reduce_add_sync(0xffffffffu, lane < n_runs ? of.runs[lane].n : 0);
+  uint32_t lane = threadIdx.x % 32, row = lane / 4,
+           all = __reduce_add_sync(0xffffffffu, lane < n_runs ? of.runs[lane].n : 0);
   if (first >= all)
     return;
   uint32_t n = (all - first - 1) / step + 1;
@@ -197,7 +214,8 @@ __device__ __forceinline__ void add_shared(warp_state<HD> &st, const attention_a
     __syncwarp();
 #pragma unroll 1
     for (uint32_t k = 0; k < count; k += 2) {
-      size_t x = (size_t)__shfl_sync(0xffffffffu, slot, k) * a.group, y = (size_t)__shfl_sync(0xffffffffu, slot, k + 1) * a.group;
+      size_t x = (size_t)__shfl_sync(0xffffffffu, slot, k) * a.group,
+             y = (size_t)__shfl_sync(0xffffffffu, slot, k + 1) * a.group;
       partial_part<HD> part[2];
       part[0].load(shared.partials, x + row, row < a.group);
       part[1].load(shared.partials, y + row, row < a.group && k + 1 < count);

@@ -1,9 +1,11 @@
-// Rows in shares: blocks that each have some of a row's keys hand their sums over, and some of them add them up, always in the same order.
+// Rows in shares: blocks that each have some of a row's keys hand their sums over, and some of them add them
+// up, always in the same order.
 //
-// Up to SHARES_OF_ONE shares are added up by the block of the last one, a warp for each query head. More would be too much for one
-// block to fetch, and adding in several stages would take a way through the L2 cache for each: so of these, the blocks of the last shares add
-// up a slice each, of one query head SLICE elements.
-// A block waits for the words of others (attention_words.cuh): why that ends is docs/attention-progress.md.
+// Up to SHARES_OF_ONE shares are added up by the block of the last one, a warp for each query head. More
+// would be too much for one block to fetch, and adding in several stages would take a way through the L2
+// cache for each: so of these, the blocks of the last shares add up a slice each, of one query head SLICE
+// elements. A block waits for the words of others (attention_words.cuh): why that ends is
+// docs/attention-progress.md.
 #pragma once
 
 #include "kernels/cuda/attention_partials.cuh"
@@ -23,10 +25,7 @@ template <int N> struct row_sum {
   float m, l, o[N];
 };
 
-template <int N> __device__ __forceinline__ void clear(row_sum<N> &r)
-{
-  r = {-INFINITY, 0, {}};
-}
+template <int N> __device__ __forceinline__ void clear(row_sum<N> &r) { r = {-INFINITY, 0, {}}; }
 
 template <int N> __device__ __forceinline__ void add_term(row_sum<N> &sum, const row_sum<N> &term)
 {
@@ -39,10 +38,14 @@ template <int N> __device__ __forceinline__ void add_term(row_sum<N> &sum, const
 }
 
 #ifdef __CUDACC__
-// A query head's sum as it is handed over: slices, and behind each the softmax's maximum and sum, as who reads a word forgets it.
+// A query head's sum as it is handed over: slices, and behind each the softmax's maximum and sum, as who
+// reads a word forgets it.
 template <int HD> struct share_row {
   static constexpr uint32_t SLICES = HD / SLICE, SLICE_FLOATS = SHARE_SLICE_FLOATS, FLOATS = share_floats(HD);
-  static __device__ __forceinline__ uint32_t at(uint32_t element) { return element / SLICE * SLICE_FLOATS + element % SLICE; }
+  static __device__ __forceinline__ uint32_t at(uint32_t element)
+  {
+    return element / SLICE * SLICE_FLOATS + element % SLICE;
+  }
 };
 
 // Where a row's shares are handed over: [n][kv heads][TD_DECODE_ROWS] of share_row.
@@ -58,7 +61,8 @@ template <int HD> __device__ __forceinline__ size_t share_stride(const attention
 }
 
 // n_ends: of how many slices the maximum and sum are read.
-template <int HD> __device__ __forceinline__ void hand_over(float *dst, const row_sum<HD / 32> &r, uint32_t n_ends)
+template <int HD>
+__device__ __forceinline__ void hand_over(float *dst, const row_sum<HD / 32> &r, uint32_t n_ends)
 {
   constexpr int N = HD / 32, AT_ONCE = N % 4 == 0 ? 4 : N % 2 == 0 ? 2 : 1;
   uint32_t lane = threadIdx.x % 32;
@@ -84,8 +88,10 @@ template <int HD, bool FORGET> __device__ __forceinline__ void whole_row(float (
   }
 }
 
-// The sum of n < SHARES_OF_ONE shares, in their order; waits for them. What is not there is asked for again, all of it together.
-template <int HD> __device__ __forceinline__ row_sum<HD / 32> take_shares(float *part, size_t stride, uint32_t n)
+// The sum of n < SHARES_OF_ONE shares, in their order; waits for them. What is not there is asked for again,
+// all of it together.
+template <int HD>
+__device__ __forceinline__ row_sum<HD / 32> take_shares(float *part, size_t stride, uint32_t n)
 {
   constexpr uint32_t N = HD / 32, MOST = SHARES_OF_ONE - 1;
   uint32_t lane = threadIdx.x % 32;
@@ -122,9 +128,10 @@ template <int HD> __device__ __forceinline__ row_sum<HD / 32> take_shares(float 
   return sum;
 }
 
-// A share's sum of query head p to those that wait for it, or, of the row's last share and if it adds up all of them, what they come to:
-// then true.
-template <int HD> __device__ __forceinline__ bool take_all_shares(row_sum<HD / 32> *sum, const share_of &mine, uint32_t p)
+// A share's sum of query head p to those that wait for it, or, of the row's last share and if it adds up all
+// of them, what they come to: then true.
+template <int HD>
+__device__ __forceinline__ bool take_all_shares(row_sum<HD / 32> *sum, const share_of &mine, uint32_t p)
 {
   float *first = mine.all + p * share_row<HD>::FLOATS;
   bool sliced = mine.n > SHARES_OF_ONE;
@@ -140,10 +147,12 @@ template <int HD> __device__ __forceinline__ bool take_all_shares(row_sum<HD / 3
 
 // ---- by slices ----
 
-// A slice of all n shares, in sums of every SLICE_SHARES-th share, and these in pairs; waits for them. The lane's elements, alike in
-// all lanes that have the same ones. Until the first shares are there, they alone are asked for: asking for all of them all the time would
-// take a third of the L2 cache's bandwidth from the blocks that still read keys.
-__device__ __forceinline__ void take_slice(row_sum<SLICE_OF_LANE> *out, float *slice, size_t stride, uint32_t n)
+// A slice of all n shares, in sums of every SLICE_SHARES-th share, and these in pairs; waits for them. The
+// lane's elements, alike in all lanes that have the same ones. Until the first shares are there, they alone
+// are asked for: asking for all of them all the time would take a third of the L2 cache's bandwidth from the
+// blocks that still read keys.
+__device__ __forceinline__ void take_slice(row_sum<SLICE_OF_LANE> *out, float *slice, size_t stride,
+                                           uint32_t n)
 {
   constexpr uint32_t AT_ONCE = 8;
   uint32_t lane = threadIdx.x % 32, element = lane % SLICE_LANES * SLICE_OF_LANE, first = lane / SLICE_LANES;
@@ -201,27 +210,35 @@ __device__ __forceinline__ void take_slice(row_sum<SLICE_OF_LANE> *out, float *s
   }
 #pragma unroll
   for (uint32_t d = SLICE_LANES; d < 32; d *= 2) {
-    float m = __shfl_xor_sync(0xffffffffu, out->m, d), top = fmaxf(out->m, m), safe = top == -INFINITY ? 0 : top;
-    float f = exp2_fast(out->m - safe), w = exp2_fast(m - safe), l = __shfl_xor_sync(0xffffffffu, out->l, d) * w;
+    float m = __shfl_xor_sync(0xffffffffu, out->m, d), top = fmaxf(out->m, m),
+          safe = top == -INFINITY ? 0 : top;
+    float f = exp2_fast(out->m - safe), w = exp2_fast(m - safe),
+          l = __shfl_xor_sync(0xffffffffu, out->l, d) * w;
     out->m = top;
     out->l = __fadd_rn(__fmul_rn(out->l, f), l);
 #pragma unroll
     for (uint32_t k = 0; k < SLICE_OF_LANE; k++)
-      out->o[k] = __fadd_rn(__fmul_rn(out->o[k], f), __fmul_rn(__shfl_xor_sync(0xffffffffu, out->o[k], d), w));
+      out->o[k] =
+          __fadd_rn(__fmul_rn(out->o[k], f), __fmul_rn(__shfl_xor_sync(0xffffffffu, out->o[k], d), w));
   }
 }
 
-// What this share's block adds up of its row, by all its warps: end(query head, the lane's first element, its sum). places: see above.
+// What this share's block adds up of its row, by all its warps: end(query head, the lane's first element, its
+// sum). places: see above.
 template <int HD, class END>
-__device__ __forceinline__ void add_up_slices(const share_of &mine, uint32_t n_rows, uint32_t places, const END &end)
+__device__ __forceinline__ void add_up_slices(const share_of &mine, uint32_t n_rows, uint32_t places,
+                                              const END &end)
 {
   constexpr uint32_t SLICES = share_row<HD>::SLICES;
-  uint32_t n_slices = n_rows * SLICES, adders = min(min((n_slices + WARPS - 1) / WARPS, mine.n), places), before = mine.n - adders;
+  uint32_t n_slices = n_rows * SLICES, adders = min(min((n_slices + WARPS - 1) / WARPS, mine.n), places),
+           before = mine.n - adders;
   if (mine.share < before)
     return;
   for (uint32_t i = (mine.share - before) * WARPS + threadIdx.x / 32; i < n_slices; i += adders * WARPS) {
     row_sum<SLICE_OF_LANE> sum[1];
-    take_slice(&sum[0], mine.all + i / SLICES * share_row<HD>::FLOATS + i % SLICES * share_row<HD>::SLICE_FLOATS, mine.stride, mine.n);
+    take_slice(&sum[0],
+               mine.all + i / SLICES * share_row<HD>::FLOATS + i % SLICES * share_row<HD>::SLICE_FLOATS,
+               mine.stride, mine.n);
     end(i / SLICES, i % SLICES * SLICE + threadIdx.x % SLICE_LANES * SLICE_OF_LANE, sum);
   }
 }

@@ -1,8 +1,8 @@
 // How a warp streams keys and values through rings of its own.
 //
 // The one idea: a warp waits for no other. It is producer and only consumer, so its rings have no empty
-// barriers: a __syncwarp says that a stage has been read. A KV tile is 32 tokens. K and V have a ring each, so
-// that the next tile's keys come while this one's values are multiplied.
+// barriers: a __syncwarp says that a stage has been read. A KV tile is 32 tokens. K and V have a ring each,
+// so that the next tile's keys come while this one's values are multiplied.
 #pragma once
 
 #include "kernels/cuda/attention_tile.cuh"

@@ -1,4 +1,5 @@
-// The arithmetic of the attention kernels that multiply by mma.sync: 16 packed rows of a warp against keys in shared memory.
+// The arithmetic of the attention kernels that multiply by mma.sync: 16 packed rows of a warp against keys in
+// shared memory.
 #pragma once
 
 #include "kernels/cuda/attention.cuh"
@@ -6,11 +7,13 @@
 
 enum { WARPS = 4 };
 
-// Shared memory address of 16-byte chunk `chunk` of line `line`: lines one after another, chunks XORed by the line so that ldmatrix
-// meets no bank twice.
+// Shared memory address of 16-byte chunk `chunk` of line `line`: lines one after another, chunks XORed by the
+// line so that ldmatrix meets no bank twice.
 template <int HD> struct padded_lines {
-  static constexpr int CHUNKS = HD / 8;                                          // 16-byte chunks of a line
-  static constexpr int STRIDE_CHUNKS = CHUNKS <= 8 ? 8 : CHUNKS <= 16 ? 16 : 32; // power of two: the XOR stays inside
+  static constexpr int CHUNKS = HD / 8; // 16-byte chunks of a line
+  static constexpr int STRIDE_CHUNKS = CHUNKS <= 8    ? 8
+                                       : CHUNKS <= 16 ? 16
+                                                      : 32; // power of two: the XOR stays inside
   __device__ static __forceinline__ uint32_t at(uint32_t base, uint32_t line, uint32_t chunk)
   {
     return base + line * STRIDE_CHUNKS * 16 + ((chunk ^ (line & 7)) * 16);
@@ -45,17 +48,21 @@ struct query_positions {
 };
 
 // Packed rows p0 .. p0 + 15 of an item.
-__device__ __forceinline__ query_positions positions_of(const td_attention_item &it, const attention_args &a, uint32_t p0)
+__device__ __forceinline__ query_positions positions_of(const td_attention_item &it, const attention_args &a,
+                                                        uint32_t p0)
 {
   uint32_t lane = threadIdx.x % 32, last = it.n_tokens * a.group - 1;
   int32_t first_pos = (int32_t)it.position, latest = first_pos + (int32_t)(min(p0 + 15, last) / a.group);
-  return {first_pos + (int32_t)(min(p0 + lane / 4, last) / a.group), first_pos + (int32_t)(min(p0 + lane / 4 + 8, last) / a.group),
-          a.window > 0 ? latest - (int32_t)a.window + 1 : 0, first_pos + (int32_t)(min(p0, last) / a.group) + 1};
+  return {first_pos + (int32_t)(min(p0 + lane / 4, last) / a.group),
+          first_pos + (int32_t)(min(p0 + lane / 4 + 8, last) / a.group),
+          a.window > 0 ? latest - (int32_t)a.window + 1 : 0,
+          first_pos + (int32_t)(min(p0, last) / a.group) + 1};
 }
 
 // Products of 16 packed rows with the COLS keys from column col0 of the tile in shared memory on.
 template <int HD, int COLS, template <int> class LINES>
-__device__ __forceinline__ void score(float (&s)[COLS / 8][4], const uint32_t q[HD / 16][4], uint32_t smem_k, uint32_t col0)
+__device__ __forceinline__ void score(float (&s)[COLS / 8][4], const uint32_t q[HD / 16][4], uint32_t smem_k,
+                                      uint32_t col0)
 {
   uint32_t lane = threadIdx.x % 32;
 #pragma unroll
@@ -73,10 +80,11 @@ __device__ __forceinline__ void score(float (&s)[COLS / 8][4], const uint32_t q[
     }
 }
 
-// Online softmax: products with the keys from token kv0 on become weights; the state's maximum, sums and output follow.
+// Online softmax: products with the keys from token kv0 on become weights; the state's maximum, sums and
+// output follow.
 template <int HD, int COLS>
-__device__ __forceinline__ void soften(warp_state<HD> &st, float (&s)[COLS / 8][4], uint32_t kv0, const query_positions &pos,
-                                       const attention_args &a)
+__device__ __forceinline__ void soften(warp_state<HD> &st, float (&s)[COLS / 8][4], uint32_t kv0,
+                                       const query_positions &pos, const attention_args &a)
 {
   if ((int32_t)kv0 < pos.from_all || (int32_t)(kv0 + COLS) > pos.until_all) {
     uint32_t t = threadIdx.x % 4;
@@ -127,7 +135,8 @@ __device__ __forceinline__ void soften(warp_state<HD> &st, float (&s)[COLS / 8][
 
 // Values by their weights.
 template <int HD, int COLS, template <int> class LINES>
-__device__ __forceinline__ void add_values(warp_state<HD> &st, const float (&s)[COLS / 8][4], uint32_t smem_v, uint32_t col0)
+__device__ __forceinline__ void add_values(warp_state<HD> &st, const float (&s)[COLS / 8][4], uint32_t smem_v,
+                                           uint32_t col0)
 {
   uint32_t lane = threadIdx.x % 32;
 #pragma unroll
@@ -145,10 +154,12 @@ __device__ __forceinline__ void add_values(warp_state<HD> &st, const float (&s)[
   }
 }
 
-// 16 packed rows against the COLS tokens from column col0 of the tile in shared memory on; the tile begins at token kv0.
+// 16 packed rows against the COLS tokens from column col0 of the tile in shared memory on; the tile begins at
+// token kv0.
 template <int HD, int COLS, template <int> class LINES>
-__device__ __forceinline__ void process_tile(warp_state<HD> &st, const uint32_t q[HD / 16][4], uint32_t smem_k, uint32_t smem_v,
-                                             uint32_t col0, uint32_t kv0, const query_positions &pos, const attention_args &a)
+__device__ __forceinline__ void process_tile(warp_state<HD> &st, const uint32_t q[HD / 16][4],
+                                             uint32_t smem_k, uint32_t smem_v, uint32_t col0, uint32_t kv0,
+                                             const query_positions &pos, const attention_args &a)
 {
   float s[COLS / 8][4];
   score<HD, COLS, LINES>(s, q, smem_k, col0);
@@ -166,16 +177,16 @@ template <int HD> __device__ __forceinline__ void finish_sums(warp_state<HD> &st
   }
 }
 
-__device__ __forceinline__ bf16 *output_of(const attention_args &a, const td_attention_item &it, uint32_t kv_head, uint32_t p,
-                                           uint32_t head_dim)
+__device__ __forceinline__ bf16 *output_of(const attention_args &a, const td_attention_item &it,
+                                           uint32_t kv_head, uint32_t p, uint32_t head_dim)
 {
   uint32_t token = it.query + p / a.group, head = kv_head * a.group + p % a.group;
   return a.out + ((size_t)token * a.n_heads + head) * head_dim;
 }
 
 template <int HD>
-__device__ __forceinline__ void load_queries(uint32_t q[HD / 16][4], const attention_args &a, const td_attention_item &it,
-                                             uint32_t kv_head, uint32_t p0)
+__device__ __forceinline__ void load_queries(uint32_t q[HD / 16][4], const attention_args &a,
+                                             const td_attention_item &it, uint32_t kv_head, uint32_t p0)
 {
   uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   uint32_t stride = (a.n_heads + 2 * a.n_kv_heads) * HD, last = it.n_tokens * a.group - 1;
@@ -190,4 +201,3 @@ __device__ __forceinline__ void load_queries(uint32_t q[HD / 16][4], const atten
     for (int e = 0; e < 4; e++)
       q[c][e] = *(const uint32_t *)(src[e % 2] + c * 16 + (e / 2) * 8 + 2 * t);
 }
-

@@ -1,4 +1,5 @@
-// A warpgroup's 64 packed rows against one tile of keys in shared memory, by wgmma: products, masks, online softmax.
+// A warpgroup's 64 packed rows against one tile of keys in shared memory, by wgmma: products, masks, online
+// softmax.
 #pragma once
 
 #include "kernels/cuda/attention.cuh"
@@ -10,10 +11,14 @@ template <int HD> struct key_tile {
   static constexpr int KEYS = HD == 256 ? 64 : 128;
   static constexpr int GROUP_BYTES = 8 * HD * 2;   // of 8 lines
   static constexpr int TILE_BYTES = KEYS * HD * 2; // of K, or of V
-  static constexpr int ATOM_LINE_BYTES = HD % 64 == 0 ? 128 : 64, ATOM_BYTES = 8 * ATOM_LINE_BYTES; // kv_chunk_at's
+  static constexpr int ATOM_LINE_BYTES = HD % 64 == 0 ? 128 : 64,
+                       ATOM_BYTES = 8 * ATOM_LINE_BYTES; // kv_chunk_at's
 
   // Byte offset of elements [16k, 16k + 16) of the lines of a K-like tile.
-  __host__ __device__ static constexpr uint32_t k_step(uint32_t k) { return k * 32 / ATOM_LINE_BYTES * ATOM_BYTES + k * 32 % ATOM_LINE_BYTES; }
+  __host__ __device__ static constexpr uint32_t k_step(uint32_t k)
+  {
+    return k * 32 / ATOM_LINE_BYTES * ATOM_BYTES + k * 32 % ATOM_LINE_BYTES;
+  }
 };
 
 #ifdef TD_HAS_WGMMA
@@ -33,7 +38,8 @@ template <int HD, int KEYS = key_tile<HD>::KEYS> struct consumer {
     l[0] = l[1] = 0;
   }
 
-  // The products are queued; s is theirs until they are waited for. q16, k16, v16: addresses in units of 16 bytes.
+  // The products are queued; s is theirs until they are waited for. q16, k16, v16: addresses in units of 16
+  // bytes.
   __device__ __forceinline__ void multiply_keys(uint32_t q16, uint32_t k16)
   {
     wgmma_begin();
@@ -49,7 +55,9 @@ template <int HD, int KEYS = key_tile<HD>::KEYS> struct consumer {
     wgmma_begin();
 #pragma unroll
     for (int c = 0; c < KEYS / 16; c++)
-      wgmma_rs(o, p + 4 * c, wgmma_operand(v16 + c * 2 * S::GROUP_BYTES / 16, S::ATOM_BYTES, S::GROUP_BYTES, S::ATOM_LINE_BYTES));
+      wgmma_rs(o, p + 4 * c,
+               wgmma_operand(v16 + c * 2 * S::GROUP_BYTES / 16, S::ATOM_BYTES, S::GROUP_BYTES,
+                             S::ATOM_LINE_BYTES));
     wgmma_commit();
   }
 
@@ -87,8 +95,10 @@ template <int HD, int KEYS = key_tile<HD>::KEYS> struct consumer {
     for (int h = 0; h < 2; h++) {
       mx[h] = fmaxf(mx[h], __shfl_xor_sync(0xffffffffu, mx[h], 1));
       mx[h] = fmaxf(mx[h], __shfl_xor_sync(0xffffffffu, mx[h], 2));
-      // rounded products: where the maximum stays, corr is 1 exactly, and a tile that a row does not see changes nothing
-      float top = mx[h] == -INFINITY ? 0 : __fmul_rn(mx[h], scale_log2); // nothing seen yet: all weights are 0
+      // rounded products: where the maximum stays, corr is 1 exactly, and a tile that a row does not see
+      // changes nothing
+      float top =
+          mx[h] == -INFINITY ? 0 : __fmul_rn(mx[h], scale_log2); // nothing seen yet: all weights are 0
       corr[h] = exp2_fast(__fmul_rn(m[h], scale_log2) - top);
       m[h] = mx[h];
       mx[h] = top;

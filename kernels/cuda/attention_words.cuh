@@ -1,7 +1,8 @@
 // Handing over floats from block to block without a fence or a count.
 //
-// A word is ABSENT until it is written, and again once it was read: who needs it waits for it, which is one way through the L2 cache instead
-// of the four of a fence, a count, its answer and the word. Why waiting ends: docs/attention-progress.md. What computes never makes this NaN; one that the input had is changed.
+// A word is ABSENT until it is written, and again once it was read: who needs it waits for it, which is one
+// way through the L2 cache instead of the four of a fence, a count, its answer and the word. Why waiting
+// ends: docs/attention-progress.md. What computes never makes this NaN; one that the input had is changed.
 #pragma once
 
 #include "kernels/cuda/internal.cuh"
@@ -9,18 +10,25 @@
 #ifdef __CUDACC__
 enum : uint32_t { ABSENT = 0xffffffffu };
 
-__device__ __forceinline__ float present(float v) { return __float_as_uint(v) == ABSENT ? __uint_as_float(0x7fffffffu) : v; }
+__device__ __forceinline__ float present(float v)
+{
+  return __float_as_uint(v) == ABSENT ? __uint_as_float(0x7fffffffu) : v;
+}
 
-template <int N> __device__ __forceinline__ void store_words(float *dst, const float (&v)[N]) // aligned to as many as go at once
+template <int N>
+__device__ __forceinline__ void store_words(float *dst,
+                                            const float (&v)[N]) // aligned to as many as go at once
 {
   constexpr int AT_ONCE = N % 4 == 0 ? 4 : N % 2 == 0 ? 2 : 1;
 #pragma unroll
   for (int i = 0; i < N; i += AT_ONCE)
     if constexpr (AT_ONCE == 4)
-      asm volatile("st.relaxed.gpu.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(dst + i), "f"(v[i]), "f"(v[i + 1]), "f"(v[i + 2]), "f"(v[i + 3])
+      asm volatile("st.relaxed.gpu.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(dst + i), "f"(v[i]),
+                   "f"(v[i + 1]), "f"(v[i + 2]), "f"(v[i + 3])
                    : "memory");
     else if constexpr (AT_ONCE == 2)
-      asm volatile("st.relaxed.gpu.global.v2.f32 [%0], {%1, %2};" ::"l"(dst + i), "f"(v[i]), "f"(v[i + 1]) : "memory");
+      asm volatile("st.relaxed.gpu.global.v2.f32 [%0], {%1, %2};" ::"l"(dst + i), "f"(v[i]), "f"(v[i + 1])
+                   : "memory");
     else
       asm volatile("st.relaxed.gpu.global.f32 [%0], %1;" ::"l"(dst + i), "f"(v[i]) : "memory");
 }
@@ -45,7 +53,10 @@ template <int N> __device__ __forceinline__ void ask_words(float (&v)[N], const 
                    : "l"(src + i)
                    : "memory");
     else if constexpr (AT_ONCE == 2)
-      asm volatile("ld.relaxed.gpu.global.v2.f32 {%0, %1}, [%2];" : "=f"(v[i]), "=f"(v[i + 1]) : "l"(src + i) : "memory");
+      asm volatile("ld.relaxed.gpu.global.v2.f32 {%0, %1}, [%2];"
+                   : "=f"(v[i]), "=f"(v[i + 1])
+                   : "l"(src + i)
+                   : "memory");
     else
       asm volatile("ld.relaxed.gpu.global.f32 %0, [%1];" : "=f"(v[i]) : "l"(src + i) : "memory");
 }

@@ -24,8 +24,8 @@ td_status td_cuda_alloc_raw(cuda_backend *b, size_t bytes, void **out, td_error 
     size_t free_bytes = 0, total = 0;
     (void)cudaGetLastError();
     cudaMemGetInfo(&free_bytes, &total);
-    return td_fail(err, TD_ERR_NOMEM, "CUDA: no %.0f MiB of device memory (%.0f of %.0f MiB free)", bytes / 1048576.0,
-                   free_bytes / 1048576.0, total / 1048576.0);
+    return td_fail(err, TD_ERR_NOMEM, "CUDA: no %.0f MiB of device memory (%.0f of %.0f MiB free)",
+                   bytes / 1048576.0, free_bytes / 1048576.0, total / 1048576.0);
   }
   b->allocations->push_back(*out);
   return TD_OK;
@@ -50,7 +50,10 @@ static td_status alloc_filled(cuda_backend *b, size_t bytes, int byte, void **ou
   return e == cudaSuccess ? TD_OK : td_cuda_fail(err, e, "memset");
 }
 
-td_status td_cuda_alloc_bytes(cuda_backend *b, size_t bytes, void **out, td_error *err) { return alloc_filled(b, bytes, 0, out, err); }
+td_status td_cuda_alloc_bytes(cuda_backend *b, size_t bytes, void **out, td_error *err)
+{
+  return alloc_filled(b, bytes, 0, out, err);
+}
 
 td_status td_cuda_alloc_absent(cuda_backend *b, size_t n, float **out, td_error *err)
 {
@@ -91,7 +94,10 @@ static size_t be_kv_bytes_per_page(const td_backend *be, const td_kv_shape *s)
   return (size_t)s->n_layers * s->n_kv_heads * 2 * s->page_tokens * s->head_dim * sizeof(bf16);
 }
 
-static size_t be_kv_fixed_bytes(const td_backend *be, const td_kv_shape *s) { return td_cuda_group_bytes((const cuda_backend *)be, s); }
+static size_t be_kv_fixed_bytes(const td_backend *be, const td_kv_shape *s)
+{
+  return td_cuda_group_bytes((const cuda_backend *)be, s);
+}
 
 // What gpu_memory_percent leaves after weights, workspace and what other programs hold.
 static uint64_t be_kv_budget_bytes(const td_backend *be)
@@ -107,23 +113,28 @@ static td_status be_kv_check(const td_backend *be, const td_kv_shape *shape, td_
 {
   const cuda_backend *b = (const cuda_backend *)be;
   if (shape->head_dim != 64 && shape->head_dim != 96 && shape->head_dim != 128 && shape->head_dim != 256)
-    return td_fail(err, TD_ERR_UNSUPPORTED,
-                   "the CUDA backend has no attention kernel for heads of %u elements, only for 64, 96, 128 and 256; "
-                   "backend = cpu serves this model",
-                   shape->head_dim);
+    return td_fail(
+        err, TD_ERR_UNSUPPORTED,
+        "the CUDA backend has no attention kernel for heads of %u elements, only for 64, 96, 128 and 256; "
+        "backend = cpu serves this model",
+        shape->head_dim);
   if (shape->page_tokens != 16 && shape->page_tokens != 32 && shape->page_tokens != 64)
-    return td_fail(err, TD_ERR_UNSUPPORTED, "the CUDA backend has pages of 16, 32 or 64 tokens, not %u", shape->page_tokens);
+    return td_fail(err, TD_ERR_UNSUPPORTED, "the CUDA backend has pages of 16, 32 or 64 tokens, not %u",
+                   shape->page_tokens);
   if (shape->n_heads / shape->n_kv_heads > TD_GROUP_MAX)
     return td_fail(err, TD_ERR_UNSUPPORTED,
-                   "the CUDA backend has no attention kernel for %u heads over %u kv heads, only for up to %d a kv head; "
+                   "the CUDA backend has no attention kernel for %u heads over %u kv heads, only for up to "
+                   "%d a kv head; "
                    "backend = cpu serves this model",
                    shape->n_heads, shape->n_kv_heads, (int)TD_GROUP_MAX);
   td_attention_planner_config plans;
   if (b->config.attention_policy && !td_cuda_planner_config(b, shape, &plans))
     return td_fail(err, TD_ERR_UNSUPPORTED,
-                   "policy %s: decodes are planned on a Hopper GPU, for heads of 64, 96 or 128 and up to %d of them a kv head, without "
+                   "policy %s: decodes are planned on a Hopper GPU, for heads of 64, 96 or 128 and up to %d "
+                   "of them a kv head, without "
                    "batch_invariant; not for %u heads of %u over %u kv heads",
-                   b->config.attention_policy->name, (int)TD_DECODE_ROWS, shape->n_heads, shape->head_dim, shape->n_kv_heads);
+                   b->config.attention_policy->name, (int)TD_DECODE_ROWS, shape->n_heads, shape->head_dim,
+                   shape->n_kv_heads);
   return TD_OK;
 }
 
@@ -217,11 +228,13 @@ static td_status count_devices(int *n, td_error *err)
     return td_fail(err, TD_ERR_NO_DEVICE, "no NVIDIA driver is installed (no libcuda.so.1)");
   if (e == cudaErrorInsufficientDriver || e == cudaErrorCompatNotSupportedOnDevice)
     return td_fail(err, TD_ERR_NO_DEVICE,
-                   "the NVIDIA driver is too old: it serves CUDA %s, this build needs %s; update the driver", has, needs);
+                   "the NVIDIA driver is too old: it serves CUDA %s, this build needs %s; update the driver",
+                   has, needs);
   if (e == cudaSuccess || e == cudaErrorNoDevice)
     return td_fail(err, TD_ERR_NO_DEVICE, "the NVIDIA driver (CUDA %s) sees no GPU%s", has,
                    getenv("CUDA_VISIBLE_DEVICES") ? "; CUDA_VISIBLE_DEVICES is set" : "");
-  return td_fail(err, TD_ERR_NO_DEVICE, "the NVIDIA driver (CUDA %s) does not start: %s", has, cudaGetErrorString(e));
+  return td_fail(err, TD_ERR_NO_DEVICE, "the NVIDIA driver (CUDA %s) does not start: %s", has,
+                 cudaGetErrorString(e));
 }
 
 static td_status check_device(cuda_backend *b, td_error *err)
@@ -232,16 +245,18 @@ static td_status check_device(cuda_backend *b, td_error *err)
   if (e != cudaSuccess)
     return td_cuda_fail(err, e, "the device does not say what it is");
   if (prop.major < 8)
-    return td_fail(err, TD_ERR_NO_DEVICE, "GPU %d, %s, is too old: it has compute capability %d.%d, 8.0 is the least that is served",
+    return td_fail(err, TD_ERR_NO_DEVICE,
+                   "GPU %d, %s, is too old: it has compute capability %d.%d, 8.0 is the least that is served",
                    b->device, prop.name, prop.major, prop.minor);
   e = cudaFuncGetAttributes(&attributes, probe_kernel);
-  if (e == cudaErrorNoKernelImageForDevice || e == cudaErrorInvalidDeviceFunction || e == cudaErrorUnsupportedPtxVersion ||
-      e == cudaErrorInvalidKernelImage)
-    return td_fail(err, TD_ERR_NO_DEVICE,
-                   "this build has no kernels for GPU %d, %s (compute capability %d.%d), only for %s; build with "
-                   "-DTD_CUDA_ARCHITECTURES=%d%d%s",
-                   b->device, prop.name, prop.major, prop.minor, TD_CUDA_ARCHS, prop.major, prop.minor,
-                   prop.major == 9 ? "a" : "");
+  if (e == cudaErrorNoKernelImageForDevice || e == cudaErrorInvalidDeviceFunction ||
+      e == cudaErrorUnsupportedPtxVersion || e == cudaErrorInvalidKernelImage)
+    return td_fail(
+        err, TD_ERR_NO_DEVICE,
+        "this build has no kernels for GPU %d, %s (compute capability %d.%d), only for %s; build with "
+        "-DTD_CUDA_ARCHITECTURES=%d%d%s",
+        b->device, prop.name, prop.major, prop.minor, TD_CUDA_ARCHS, prop.major, prop.minor,
+        prop.major == 9 ? "a" : "");
   if (e != cudaSuccess)
     return td_cuda_fail(err, e, "the device cannot be used");
   b->cc_major = prop.major;
@@ -249,8 +264,8 @@ static td_status check_device(cuda_backend *b, td_error *err)
   int driver = 0, runtime = 0;
   cudaDriverGetVersion(&driver);
   cudaRuntimeGetVersion(&runtime);
-  snprintf(b->base.identity, sizeof b->base.identity, "%.100s cc%d.%d sm%d driver%d runtime%d", prop.name, prop.major, prop.minor,
-           prop.multiProcessorCount, driver, runtime);
+  snprintf(b->base.identity, sizeof b->base.identity, "%.100s cc%d.%d sm%d driver%d runtime%d", prop.name,
+           prop.major, prop.minor, prop.multiProcessorCount, driver, runtime);
   return TD_OK;
 }
 
@@ -259,8 +274,8 @@ static td_status pick_device(cuda_backend *b, td_error *err)
   int n = 0;
   TD_TRY(count_devices(&n, err));
   if (b->device >= n)
-    return td_fail_param(err, TD_ERR_CONFIG, "device", "device = %d, but there is no such GPU: %d is the highest", b->device,
-                         n - 1);
+    return td_fail_param(err, TD_ERR_CONFIG, "device",
+                         "device = %d, but there is no such GPU: %d is the highest", b->device, n - 1);
   cudaError_t e = cudaSetDevice(b->device);
   if (e != cudaSuccess)
     return td_cuda_fail(err, e, "the device cannot be used");
@@ -315,7 +330,8 @@ td_status td_cuda_backend_create(const td_backend_config *config, td_backend **o
   b->base.weight_bytes = sizeof(bf16);
   b->config = *config;
   td_backend_choose_sizes(&b->config, 256, 4096);
-  const char *share = getenv("TANDEM_SHARE"); // for tests of a whole daemon: a small model's decodes would share nothing by predicted time
+  const char *share = getenv("TANDEM_SHARE"); // for tests of a whole daemon: a small model's decodes would
+                                              // share nothing by predicted time
   if (share && strcmp(share, td_attention_always.name) == 0 && !b->config.attention_policy)
     b->config.attention_policy = &td_attention_always;
   b->base.pipeline_depth = 2;

@@ -1,16 +1,17 @@
 // Captured steps: CUDA graphs of decode steps, made at start, one for each of some row counts.
 //
-// A step runs on the smallest captured one that holds it, so it may have fewer rows than that. Kernels that write beyond a row's own output (KV
-// lines, sampled ids) look at the true counts on the device. Grids are as large as any step of so many rows needs; where that is much more
-// than most need, attention for decodes, they are set anew before a launch: 2,400 blocks that find nothing to do take 2.5 us, in
-// each layer.
+// A step runs on the smallest captured one that holds it, so it may have fewer rows than that. Kernels that
+// write beyond a row's own output (KV lines, sampled ids) look at the true counts on the device. Grids are as
+// large as any step of so many rows needs; where that is much more than most need, attention for decodes,
+// they are set anew before a launch: 2,400 blocks that find nothing to do take 2.5 us, in each layer.
 #include "kernels/cuda/fused.cuh"
 #include "kernels/cuda/program.cuh"
 
 #include <algorithm>
 #include <utility>
 
-// The frame of a step that exists only to be queued: its grids are for n_rows, its counts say that there are none.
+// The frame of a step that exists only to be queued: its grids are for n_rows, its counts say that there are
+// none.
 static void frame_empty_step(cuda_backend *b, td_plan *plan, uint32_t n_rows, attention_mode mode)
 {
   TD_BUG_ON(n_rows == 0 || n_rows > b->config.max_rows || b->plan);
@@ -45,12 +46,14 @@ td_status td_cuda_run_empty_step(cuda_backend *b, uint32_t n_rows, const cuda_pr
 static const attention_group *group_of_kernel(const cuda_backend *b, const cudaKernelNodeParams &params)
 {
   for (const attention_group *g : *b->groups)
-    if (params.func == g->decode_kernel && ((const decode_works *)params.kernelParams[DECODE_WORKS_ARGUMENT])->items == g->device_items)
+    if (params.func == g->decode_kernel &&
+        ((const decode_works *)params.kernelParams[DECODE_WORKS_ARGUMENT])->items == g->device_items)
       return g;
   return nullptr;
 }
 
-// Where the captured step launches attention for decodes. Nodes of other libraries have parameters that this one's runtime does not know.
+// Where the captured step launches attention for decodes. Nodes of other libraries have parameters that this
+// one's runtime does not know.
 static cudaError_t find_decodes(const cuda_backend *b, captured_step *r)
 {
   size_t n = 0;
@@ -94,7 +97,8 @@ static void keep_step(cuda_program *p, captured_step &&s)
   p->captured.push_back(std::move(s));
 }
 
-static td_status capture_one(cuda_backend *b, cuda_program *p, uint32_t n_rows, bool of_plan, td_capture *out, td_error *err)
+static td_status capture_one(cuda_backend *b, cuda_program *p, uint32_t n_rows, bool of_plan, td_capture *out,
+                             td_error *err)
 {
   td_plan plan = {};
   fused_step fused;
@@ -124,8 +128,10 @@ static td_status capture_one(cuda_backend *b, cuda_program *p, uint32_t n_rows, 
   return TD_OK;
 }
 
-// Twice where decodes may share prefixes: steps in which they do not have a kernel that knows nothing of it, and may be fused.
-td_status td_cuda_capture(td_backend *be, td_compiled *compiled, uint32_t n_rows, td_capture *out, td_error *err)
+// Twice where decodes may share prefixes: steps in which they do not have a kernel that knows nothing of it,
+// and may be fused.
+td_status td_cuda_capture(td_backend *be, td_compiled *compiled, uint32_t n_rows, td_capture *out,
+                          td_error *err)
 {
   cuda_backend *b = self(be);
   cuda_program *p = program_of(compiled);
@@ -151,7 +157,8 @@ static captured_step *captured_for(const cuda_backend *b, cuda_program *p, const
   return best;
 }
 
-// As many blocks for the decodes as this step's items need, or somewhat more, so that one step is seldom set otherwise than the one before.
+// As many blocks for the decodes as this step's items need, or somewhat more, so that one step is seldom set
+// otherwise than the one before.
 static void fit_decodes(cuda_backend *b, captured_step *r)
 {
   enum { SPARE_BLOCKS = 384, GRAIN_BLOCKS = 128 };

@@ -1,9 +1,9 @@
 // A captured decode step of few rows as five kernels a layer instead of nine (sm_90a).
 //
-// Between two products memory is idle for about as long as the kernels between them take, however short. So a norm, an addition or SwiGLU
-// is done where the product before it ends or where the one after it begins, and rotation and the KV write where attention begins.
-// fused_plan.cu reads a program and queues these instead of its ops; fused_product.cu and attention_decode.cu have the
-// kernels.
+// Between two products memory is idle for about as long as the kernels between them take, however short. So a
+// norm, an addition or SwiGLU is done where the product before it ends or where the one after it begins, and
+// rotation and the KV write where attention begins. fused_plan.cu reads a program and queues these instead of
+// its ops; fused_product.cu and attention_decode.cu have the kernels.
 #pragma once
 
 #include "kernels/cuda/attention.cuh"
@@ -13,7 +13,8 @@ enum {
   FUSED_ALONE_MAX = 8,   // of a product by itself: from there on wgmma does better (stream_product.cu)
   FUSED_TILES_MAX = 256, // of a product that ends in sums of squares: a warp reads them at once
 };
-static_assert((int)FUSED_ROWS_MAX < (int)TD_WARP_ITEM_ROWS_MIN, "attention that rotates knows no warp-level items");
+static_assert((int)FUSED_ROWS_MAX < (int)TD_WARP_ITEM_ROWS_MIN,
+              "attention that rotates knows no warp-level items");
 
 enum fused_kind {
   FUSED_STORE,     // out[n, n_out] bf16, = or +=
@@ -22,8 +23,8 @@ enum fused_kind {
   FUSED_ADD,       // x += product; h = x * norm, and sums of x * x by tile: the next norm's
 };
 
-// RMSNorm is split: whoever writes x also writes h = x * weights and its tile's sum of squares; whoever reads h by a product scales
-// the result by 1 / rms.
+// RMSNorm is split: whoever writes x also writes h = x * weights and its tile's sum of squares; whoever reads
+// h by a product scales the result by 1 / rms.
 struct fused_product {
   CUtensorMap w_map, x_map;
   uint32_t kind, n;
@@ -81,6 +82,7 @@ struct fused_step {
   std::vector<td_op> rest; // what comes after the logits, as it was
 };
 
-// Reads a program's step of so many decodes. NULL: it is fused. Else why these kernels do not serve it, a short static text.
+// Reads a program's step of so many decodes. NULL: it is fused. Else why these kernels do not serve it, a
+// short static text.
 const char *td_fused_make(cuda_backend *b, const std::vector<td_op> &ops, uint32_t n_rows, fused_step *out);
 void td_fused_queue(cuda_backend *b, const fused_step &s);

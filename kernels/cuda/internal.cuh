@@ -1,21 +1,22 @@
-// What the files of kernels/cuda/ share: the backend's struct, the batch on the device, and small device helpers.
+// What the files of kernels/cuda/ share: the backend's struct, the batch on the device, and small device
+// helpers.
 //
 //   backend.cu    C ABI: create, device, memory, KV store
 //   weights.cu    weights to the device
 //   step.cu       the plan's way up, the sampled ids' way back
 //   program.cu    programs: compiled, run op by op; capture.cu captures decode steps as CUDA graphs
-//   linear.cu     products: which way they go, and a kernel for few rows; on Hopper fused_product.cu (up to 8), stream_product.cu (up to 32)
-//   lt_product.cu products of many rows by cuBLASLt; lt_tune.cu measures its algorithms, lt_cache.c keeps what was measured
-//   glu_product.cu products of many rows with SwiGLU behind them, for Hopper
-//   pointwise.cu  embedding, RMSNorm, SwiGLU, gather
-//   rope_kv.cu    q/k norm, rotation, KV write
-//   attention.cu  paged attention for hybrid batches; on Hopper attention_prefill.cu takes prompt chunks, attention_decode.cu decodes
-//   fused_product.cu products of up to 16 rows with norms, additions, SwiGLU, of up to 8 alone; fused_plan.cu makes captured steps of these
-//   attention_spans.cuh what rows share, in attention_decode.cu's launch; attention_shared_sums.cuh who adds it to each row's
-//   attention_group.cu KV groups, each with a plan and a work list of kernels/attention; attention_partials.cuh where partials lie; attention_wgmma.cuh what
-//   prefix splits share with prompts
-//   attention_tile.cuh, attention_strips.cuh, attention_finish.cuh, attention_shares.cuh, rope.cuh what kernels share; mbarrier.cuh, tma.cuh, wgmma.cuh Hopper's instructions
-//   sample.cu     token choice
+//   linear.cu     products: which way they go, and a kernel for few rows; on Hopper fused_product.cu (up to
+//   8), stream_product.cu (up to 32) lt_product.cu products of many rows by cuBLASLt; lt_tune.cu measures its
+//   algorithms, lt_cache.c keeps what was measured glu_product.cu products of many rows with SwiGLU behind
+//   them, for Hopper pointwise.cu  embedding, RMSNorm, SwiGLU, gather rope_kv.cu    q/k norm, rotation, KV
+//   write attention.cu  paged attention for hybrid batches; on Hopper attention_prefill.cu takes prompt
+//   chunks, attention_decode.cu decodes fused_product.cu products of up to 16 rows with norms, additions,
+//   SwiGLU, of up to 8 alone; fused_plan.cu makes captured steps of these attention_spans.cuh what rows
+//   share, in attention_decode.cu's launch; attention_shared_sums.cuh who adds it to each row's
+//   attention_group.cu KV groups, each with a plan and a work list of kernels/attention;
+//   attention_partials.cuh where partials lie; attention_wgmma.cuh what prefix splits share with prompts
+//   attention_tile.cuh, attention_strips.cuh, attention_finish.cuh, attention_shares.cuh, rope.cuh what
+//   kernels share; mbarrier.cuh, tma.cuh, wgmma.cuh Hopper's instructions sample.cu     token choice
 //
 // Activations are bf16, sums are f32. One stream; ops are queued, td_cuda_wait waits.
 #pragma once
@@ -44,14 +45,16 @@ struct device_batch {
   uint32_t *logits_rows; // [n_logits]
   int32_t *page_table;
   uint32_t page_tokens;
-  const uint32_t *counts;      // [N_COUNTS] of the step; grids of recorded steps are larger
-  const uint32_t *n_logits;    // one of them
+  const uint32_t *counts;   // [N_COUNTS] of the step; grids of recorded steps are larger
+  const uint32_t *n_logits; // one of them
 };
 
-// Of a page's tokens, which are a power of two: kernels shift where a division would take as long as the rest.
+// Of a page's tokens, which are a power of two: kernels shift where a division would take as long as the
+// rest.
 __device__ __forceinline__ uint32_t log2_of(uint32_t n) { return 31 - __clz(n); }
 
-// COUNT_WIDE_ITEMS: of the items, those before the warp-level ones. COUNT_STEP: the step's number. Each KV group has a copy with its own items.
+// COUNT_WIDE_ITEMS: of the items, those before the warp-level ones. COUNT_STEP: the step's number. Each KV
+// group has a copy with its own items.
 enum { COUNT_TOKENS, COUNT_ROWS, COUNT_LOGITS, COUNT_ITEMS, COUNT_WIDE_ITEMS, COUNT_STEP, N_COUNTS };
 
 // A packed plan on its way up, and what comes back of its step.
@@ -61,7 +64,8 @@ struct step_block {
   int32_t *sampled; // pinned, [max_rows]
   uint32_t n_logits;
   bool captured; // launched from a captured step
-  cudaEvent_t begin[2], end[2]; // taking turns: the step before last, which had this block too, may still be asked for its end
+  cudaEvent_t begin[2],
+      end[2]; // taking turns: the step before last, which had this block too, may still be asked for its end
   uint32_t turn;
   bool under_way;
 };
@@ -75,13 +79,14 @@ struct td_stream_plan {
 };
 
 struct td_weight {
-  bf16 *data;  // [n_out, n_in], parts one after another
-  bf16 *bias;  // [n_out] or null
+  bf16 *data; // [n_out, n_in], parts one after another
+  bf16 *bias; // [n_out] or null
   uint32_t n_out, n_in;
   td_stream_plan stream;
 };
 
-// Page layout: [layer][page][kv head]{ K, V }, each page_tokens x head_dim in the order of kv_chunk_at (attention.cuh).
+// Page layout: [layer][page][kv head]{ K, V }, each page_tokens x head_dim in the order of kv_chunk_at
+// (attention.cuh).
 struct td_kv {
   bf16 *data;
   td_kv_shape shape;
@@ -89,12 +94,13 @@ struct td_kv {
 };
 
 // cuTensorMapEncodeTiled, found at run time: the program does not link the driver.
-typedef CUresult (*stream_encode_function)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
-                                           const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
-                                           CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+typedef CUresult (*stream_encode_function)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
+                                           const cuuint64_t *, const cuuint64_t *, const cuuint32_t *,
+                                           const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
+                                           CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
-// Which kernels and grids a step's attention uses: chosen once a step, by td_cuda_plan_attention, or before ops are queued that exist only to be
-// captured or timed. A capture's grids are for any step of so many rows.
+// Which kernels and grids a step's attention uses: chosen once a step, by td_cuda_plan_attention, or before
+// ops are queued that exist only to be captured or timed. A capture's grids are for any step of so many rows.
 enum attention_mode {
   ATTENTION_PRIVATE,         // every row's keys by itself
   ATTENTION_SHARED,          // prefix splits, and private KV of rows that wait for them, in one launch
@@ -118,7 +124,8 @@ struct attention_group {
   float *split_partials;      // of KV splits, none there between launches (attention_shares.cuh)
   unsigned char *device_plan; // the plan's block
   unsigned char *slots;       // partials of prefix splits: [slots, GQA group] of TD_ATTENTION_PARTIAL_BYTES
-  uint64_t *prefix_flags;     // [prefix splits, n_kv_heads]: in which launch of which step last (attention_spans.cuh)
+  uint64_t
+      *prefix_flags; // [prefix splits, n_kv_heads]: in which launch of which step last (attention_spans.cuh)
 };
 
 struct cuda_backend {
@@ -133,8 +140,9 @@ struct cuda_backend {
   void *lt_workspace;
   struct lt_tables *lt_tables; // lt.cuh
 
-  stream_encode_function stream_encode; // null: neither fused_product.cu nor stream_product.cu serves anything here
-  uint32_t glu_clusters;                // that run at once; 0: glu_product.cu serves nothing here
+  stream_encode_function
+      stream_encode;     // null: neither fused_product.cu nor stream_product.cu serves anything here
+  uint32_t glu_clusters; // that run at once; 0: glu_product.cu serves nothing here
 
   std::vector<void *> *allocations;
   std::vector<td_weight *> *weights;
@@ -149,7 +157,7 @@ struct cuda_backend {
   size_t packed_bytes;
   uint32_t *counts; // device, [TD_KV_GROUPS_MAX][N_COUNTS]
   const td_plan *plan;
-  bool has_run;       // a step has ended
+  bool has_run; // a step has ended
   attention_mode mode;
   float *fused_sums; // fused.cuh; null: not served here
   device_batch batch;
@@ -166,7 +174,10 @@ struct cuda_backend {
 };
 
 static inline bool is_capture(const cuda_backend *b) { return b->mode >= ATTENTION_CAPTURE_PRIVATE; }
-static inline bool shares_prefixes(const cuda_backend *b) { return b->mode == ATTENTION_SHARED || b->mode == ATTENTION_CAPTURE_SHARED; }
+static inline bool shares_prefixes(const cuda_backend *b)
+{
+  return b->mode == ATTENTION_SHARED || b->mode == ATTENTION_CAPTURE_SHARED;
+}
 
 static inline cuda_backend *self(td_backend *be) { return (cuda_backend *)be; }
 template <typename T> static inline T *at(td_devptr p) { return (T *)p.addr; }
@@ -178,12 +189,12 @@ static inline void note(cuda_backend *b, cudaError_t e)
 }
 static inline void launched(cuda_backend *b) { note(b, cudaGetLastError()); }
 
-// Queues a kernel that begins with wait_for_input(): it may be launched while the kernel before it drains (programmatic
-// dependent launch). A kernel must not end before those before it, or a later one could overtake them: every thread passes that wait, or
-// all of a block that always does.
+// Queues a kernel that begins with wait_for_input(): it may be launched while the kernel before it drains
+// (programmatic dependent launch). A kernel must not end before those before it, or a later one could
+// overtake them: every thread passes that wait, or all of a block that always does.
 template <typename... P, typename... A>
-static inline void queue_clusters(cuda_backend *b, void (*kernel)(P...), dim3 grid, unsigned cluster, unsigned threads, size_t smem_bytes,
-                                  A... args)
+static inline void queue_clusters(cuda_backend *b, void (*kernel)(P...), dim3 grid, unsigned cluster,
+                                  unsigned threads, size_t smem_bytes, A... args)
 {
   cudaLaunchAttribute attributes[2] = {}; // the second is taken where blocks go in clusters
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -202,7 +213,8 @@ static inline void queue_clusters(cuda_backend *b, void (*kernel)(P...), dim3 gr
 }
 
 template <typename... P, typename... A>
-static inline void queue_kernel(cuda_backend *b, void (*kernel)(P...), dim3 grid, unsigned threads, size_t smem_bytes, A... args)
+static inline void queue_kernel(cuda_backend *b, void (*kernel)(P...), dim3 grid, unsigned threads,
+                                size_t smem_bytes, A... args)
 {
   queue_clusters(b, kernel, grid, 1, threads, smem_bytes, args...);
 }
@@ -212,7 +224,8 @@ td_status td_cuda_fail(td_error *err, cudaError_t e, const char *what);
 td_status td_cuda_alloc_raw(cuda_backend *b, size_t bytes, void **out, td_error *err); // not zeroed
 td_status td_cuda_alloc_bytes(cuda_backend *b, size_t bytes, void **out, td_error *err);
 td_status td_cuda_alloc_absent(cuda_backend *b, size_t n, float **out, td_error *err); // all bits set
-template <typename T> static inline td_status td_cuda_alloc_array(cuda_backend *b, size_t n, T **out, td_error *err)
+template <typename T>
+static inline td_status td_cuda_alloc_array(cuda_backend *b, size_t n, T **out, td_error *err)
 {
   return td_cuda_alloc_bytes(b, n * sizeof(T), (void **)out, err);
 }
@@ -222,8 +235,8 @@ void td_cuda_free(cuda_backend *b, void *memory); // or null; the stream must ha
 cudaError_t td_cuda_copy_in(cuda_backend *b, void *dst, const void *src, size_t bytes);
 
 // weights.cu
-td_status td_cuda_weight_import(td_backend *be, const td_weight_part *parts, uint32_t n_parts, uint64_t n_cols,
-                                td_weight **out, td_error *err);
+td_status td_cuda_weight_import(td_backend *be, const td_weight_part *parts, uint32_t n_parts,
+                                uint64_t n_cols, td_weight **out, td_error *err);
 td_status td_cuda_weights_wait(td_backend *be, td_error *err);
 void td_cuda_weights_abandon(cuda_backend *b); // the end of a start that failed
 
@@ -247,13 +260,16 @@ void td_lt_linear(cuda_backend *b, const of_rows<td_linear_params> *p);
 
 // stream_product.cu
 td_status td_stream_open(cuda_backend *b, td_error *err);
-// Of a matrix whose rows are `strides` apart; boxes of 64 columns, swizzled. Promotion to 256 bytes would make memory give 6 % less.
-bool td_stream_encode(cuda_backend *b, CUtensorMap *map, uint32_t rank, const void *data, const cuuint64_t *dims, const cuuint64_t *strides,
-                      const cuuint32_t *box);
+// Of a matrix whose rows are `strides` apart; boxes of 64 columns, swizzled. Promotion to 256 bytes would
+// make memory give 6 % less.
+bool td_stream_encode(cuda_backend *b, CUtensorMap *map, uint32_t rank, const void *data,
+                      const cuuint64_t *dims, const cuuint64_t *strides, const cuuint32_t *box);
 void td_stream_plan_weight(cuda_backend *b, td_weight *w);
-bool td_stream_linear(cuda_backend *b, const of_rows<td_linear_params> *p); // false: another way must be taken
-uint32_t td_stream_rows_max(const td_weight *w); // 0: it serves none
-// Weight rows of a tile, a multiple of unit up to `most`, with which the busiest multiprocessor has the least to do; a tile costs a little itself.
+bool td_stream_linear(cuda_backend *b,
+                      const of_rows<td_linear_params> *p); // false: another way must be taken
+uint32_t td_stream_rows_max(const td_weight *w);           // 0: it serves none
+// Weight rows of a tile, a multiple of unit up to `most`, with which the busiest multiprocessor has the least
+// to do; a tile costs a little itself.
 uint32_t td_stream_tile_rows(uint32_t n_out, uint32_t n_sms, uint32_t unit, uint32_t most);
 
 // fused_product.cu
@@ -267,7 +283,8 @@ bool td_glu_is_faster(const cuda_backend *b, const of_rows<td_linear_swiglu_para
 bool td_glu_linear(cuda_backend *b, const of_rows<td_linear_swiglu_params> *p, bool must);
 
 void td_cuda_linear(cuda_backend *b, const of_rows<td_linear_params> *p);
-uint32_t td_cuda_lt_rows_min(const td_weight *w); // from so many rows on products by themselves go to cuBLASLt
+uint32_t
+td_cuda_lt_rows_min(const td_weight *w); // from so many rows on products by themselves go to cuBLASLt
 void td_cuda_embed(td_backend *be, const td_embed_params *p);
 void td_cuda_rmsnorm(cuda_backend *b, const of_rows<td_rmsnorm_params> *p);
 void td_cuda_swiglu(cuda_backend *b, const of_rows<td_swiglu_params> *p);
@@ -307,8 +324,8 @@ __device__ __forceinline__ float warp_max(float v)
   return v;
 }
 
-// Eight bf16 at once: the 16-byte unit of every load and store here. A struct of bf16 would be copied member by member, in loads and
-// stores of 4 bytes.
+// Eight bf16 at once: the 16-byte unit of every load and store here. A struct of bf16 would be copied member
+// by member, in loads and stores of 4 bytes.
 struct bf16x8 {
   uint4 pairs;
 };

@@ -1,9 +1,10 @@
 // Products: out[n, n_out] = x[n, n_in] * weight[n_out, n_in]^T + bias, or += that.
 //
-// Few rows are bound by reading the weights. fused_product.cu and stream_product.cu take them on Hopper; elsewhere, or where they cannot,
-// up to 8 rows go to the kernel here: 16 weight rows per block, the block's warps share n_in between them, weights stream from memory straight
-// into tensor-core operands. That works because a product does not care in which order k is summed: a lane's 16-byte load
-// holds 8 neighbouring k, and both operands use the same order. The rest goes to cuBLASLt (lt_product.cu).
+// Few rows are bound by reading the weights. fused_product.cu and stream_product.cu take them on Hopper;
+// elsewhere, or where they cannot, up to 8 rows go to the kernel here: 16 weight rows per block, the block's
+// warps share n_in between them, weights stream from memory straight into tensor-core operands. That works
+// because a product does not care in which order k is summed: a lane's 16-byte load holds 8 neighbouring k,
+// and both operands use the same order. The rest goes to cuBLASLt (lt_product.cu).
 #include "kernels/cuda/internal.cuh"
 #include "kernels/cuda/mma.cuh"
 
@@ -21,8 +22,8 @@ __device__ __forceinline__ uint4 load_streaming(const void *p)
 }
 
 // Weights of FEW_UNROLL x 32 columns from k0 on, for this lane's two rows; zero past n_in, a multiple of 32.
-__device__ __forceinline__ void load_weights(uint4 a0[FEW_UNROLL], uint4 a1[FEW_UNROLL], const bf16 *w0, const bf16 *w1,
-                                             uint32_t k0, uint32_t n_in)
+__device__ __forceinline__ void load_weights(uint4 a0[FEW_UNROLL], uint4 a1[FEW_UNROLL], const bf16 *w0,
+                                             const bf16 *w1, uint32_t k0, uint32_t n_in)
 {
 #pragma unroll
   for (int u = 0; u < FEW_UNROLL; u++) {
@@ -32,11 +33,12 @@ __device__ __forceinline__ void load_weights(uint4 a0[FEW_UNROLL], uint4 a1[FEW_
   }
 }
 
-// Begins to read its weights, which depend on nothing, before it waits for its input: short matrices are mostly ramp else.
+// Begins to read its weights, which depend on nothing, before it waits for its input: short matrices are
+// mostly ramp else.
 template <typename OUT>
 __global__ void __launch_bounds__(FEW_WARPS * 32, FEW_BLOCKS_PER_SM)
-    few_rows_kernel(const bf16 *w, const bf16 *bias, const bf16 *x, OUT *out, bool add, uint32_t n, uint32_t n_out,
-                    uint32_t n_in)
+    few_rows_kernel(const bf16 *w, const bf16 *bias, const bf16 *x, OUT *out, bool add, uint32_t n,
+                    uint32_t n_out, uint32_t n_in)
 {
   __shared__ float partial[FEW_WARPS][16][FEW_ROWS_MAX + 1];
   const uint32_t step = 32 * FEW_UNROLL;
@@ -84,19 +86,23 @@ __global__ void __launch_bounds__(FEW_WARPS * 32, FEW_BLOCKS_PER_SM)
 template <typename OUT> static void few_rows(cuda_backend *b, const of_rows<td_linear_params> *p)
 {
   const td_weight *w = p->weight;
-  queue_kernel(b, few_rows_kernel<OUT>, dim3((w->n_out + 15) / 16), FEW_WARPS * 32, 0, w->data, w->bias, at<bf16>(p->x),
-               at<OUT>(p->out), p->add, p->n, w->n_out, w->n_in);
+  queue_kernel(b, few_rows_kernel<OUT>, dim3((w->n_out + 15) / 16), FEW_WARPS * 32, 0, w->data, w->bias,
+               at<bf16>(p->x), at<OUT>(p->out), p->add, p->n, w->n_out, w->n_in);
 }
 
 static uint32_t few_rows_max(const td_weight *w) { return w->n_in % 32 == 0 ? FEW_ROWS_MAX : 0; }
 
-uint32_t td_cuda_lt_rows_min(const td_weight *w) { return std::max(td_stream_rows_max(w), few_rows_max(w)) + 1; }
+uint32_t td_cuda_lt_rows_min(const td_weight *w)
+{
+  return std::max(td_stream_rows_max(w), few_rows_max(w)) + 1;
+}
 
 void td_cuda_linear(cuda_backend *b, const of_rows<td_linear_params> *p)
 {
   if (!b->config.batch_invariant && (td_fused_linear(b, p) || td_stream_linear(b, p)))
     return;
-  TD_BUG_ON(p->out_f32 && p->weight->bias); // only the output head gives f32, and no model served has a bias there
+  TD_BUG_ON(p->out_f32 &&
+            p->weight->bias); // only the output head gives f32, and no model served has a bias there
   if (b->config.batch_invariant || p->n > few_rows_max(p->weight))
     td_lt_linear(b, p);
   else if (p->out_f32)

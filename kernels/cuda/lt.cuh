@@ -24,7 +24,7 @@ struct lt_shape {
   bool f32, bias;
   cublasLtMatmulDescOpaque_t op;
   cublasLtMatrixLayoutOpaque_t weight;
-  lt_product fixed; // with batch_invariant: its algorithm serves every number of rows
+  lt_product fixed;             // with batch_invariant: its algorithm serves every number of rows
   std::vector<lt_product> by_n; // [max_n + 1]: nothing is allocated in a step
 };
 
@@ -37,8 +37,10 @@ lt_shape *td_lt_shape(cuda_backend *b, const td_weight *w, bool f32);
 // Chooses an algorithm for every bucket of rows; with batch_invariant, for every number of rows, or fails.
 td_status td_lt_prepare(cuda_backend *b, lt_shape *s, td_error *err);
 bool td_lt_layouts(const lt_shape *s, uint32_t n, lt_product *out);
-// Up to max algorithms of the library's own guess for this product, best guess first; reductions: which ways to sum a k that is
-// split between blocks may be used, a mask of cublasLtReductionScheme_t: in f32 (COMPUTE_TYPE), or none.
-int td_lt_guess(cuda_backend *b, lt_shape *s, lt_product *p, uint32_t reductions, int max, cublasLtMatmulHeuristicResult_t *out);
-cublasStatus_t td_lt_queue(cuda_backend *b, lt_shape *s, lt_product *p, const td_weight *w, const void *x, void *out,
-                           bool add, const cublasLtMatmulAlgo_t *algo);
+// Up to max algorithms of the library's own guess for this product, best guess first; reductions: which ways
+// to sum a k that is split between blocks may be used, a mask of cublasLtReductionScheme_t: in f32
+// (COMPUTE_TYPE), or none.
+int td_lt_guess(cuda_backend *b, lt_shape *s, lt_product *p, uint32_t reductions, int max,
+                cublasLtMatmulHeuristicResult_t *out);
+cublasStatus_t td_lt_queue(cuda_backend *b, lt_shape *s, lt_product *p, const td_weight *w, const void *x,
+                           void *out, bool add, const cublasLtMatmulAlgo_t *algo);

@@ -2,7 +2,8 @@
  *
  *   tandem-products 1
  *   NAME OF DEVICE, CAPABILITY, DRIVER, RUNTIME, LIBRARY
- *   n_out n_in f32 bias bucket us WORD0 .. WORD7      numbers decimal, us with 3 digits after the dot, words in hex
+ *   n_out n_in f32 bias bucket us WORD0 .. WORD7      numbers decimal, us with 3 digits after the dot, words
+ * in hex
  *   ...
  *   xxh3 CHECKSUM of all bytes before this line
  *
@@ -36,7 +37,8 @@ uint32_t td_lt_bucket(uint32_t n)
   return n > UINT32_MAX - step ? UINT32_MAX / step * step : (n + step - 1) / step * step;
 }
 
-static td_lt_entry *find(const td_lt_cache *c, uint32_t n_out, uint32_t n_in, bool f32, bool bias, uint32_t bucket)
+static td_lt_entry *find(const td_lt_cache *c, uint32_t n_out, uint32_t n_in, bool f32, bool bias,
+                         uint32_t bucket)
 {
   for (size_t i = 0; i < c->n; i++) {
     td_lt_entry *e = &c->entries[i];
@@ -46,7 +48,8 @@ static td_lt_entry *find(const td_lt_cache *c, uint32_t n_out, uint32_t n_in, bo
   return NULL;
 }
 
-const td_lt_entry *td_lt_cache_find(const td_lt_cache *c, uint32_t n_out, uint32_t n_in, bool f32, bool bias, uint32_t bucket)
+const td_lt_entry *td_lt_cache_find(const td_lt_cache *c, uint32_t n_out, uint32_t n_in, bool f32, bool bias,
+                                    uint32_t bucket)
 {
   return find(c, n_out, n_in, f32, bias, bucket);
 }
@@ -78,14 +81,17 @@ typedef struct cursor {
   const char *at, *end;
 } cursor;
 
-/* A number of base 10 or 16 and the character behind it. Nothing else: no sign, no spaces, nothing above max. */
+/* A number of base 10 or 16 and the character behind it. Nothing else: no sign, no spaces, nothing above max.
+ */
 static bool take_number(cursor *c, uint64_t base, uint64_t max, char behind, uint64_t *out)
 {
   uint64_t v = 0;
   const char *begin = c->at;
   for (; c->at < c->end; c->at++) {
     char ch = *c->at;
-    uint64_t digit = ch >= '0' && ch <= '9' ? (uint64_t)(ch - '0') : ch >= 'a' && ch <= 'f' ? (uint64_t)(ch - 'a') + 10 : 99;
+    uint64_t digit = ch >= '0' && ch <= '9'   ? (uint64_t)(ch - '0')
+                     : ch >= 'a' && ch <= 'f' ? (uint64_t)(ch - 'a') + 10
+                                              : 99;
     if (digit >= base)
       break;
     if (v > (max - digit) / base || digit > max)
@@ -108,7 +114,13 @@ static bool take_entry(cursor *c, td_lt_entry *e)
             take_number(c, 10, 999, ' ', &ns);
   if (!ok || n_out == 0 || n_in == 0 || bucket == 0 || td_lt_bucket((uint32_t)bucket) != bucket)
     return false;
-  *e = (td_lt_entry){(uint32_t)n_out, (uint32_t)n_in, (uint32_t)bucket, f32, bias, (float)((double)us + (double)ns / 1000), {0}};
+  *e = (td_lt_entry){(uint32_t)n_out,
+                     (uint32_t)n_in,
+                     (uint32_t)bucket,
+                     f32,
+                     bias,
+                     (float)((double)us + (double)ns / 1000),
+                     {0}};
   for (int i = 0; i < TD_LT_ALGO_WORDS; i++)
     if (!take_number(c, 16, UINT64_MAX, i + 1 < TD_LT_ALGO_WORDS ? ' ' : '\n', &e->algo[i]))
       return false;
@@ -133,7 +145,8 @@ static td_status parse(td_lt_cache *c, cursor at, const char *identity, td_error
     return td_fail(err, TD_ERR_CONFIG, "made for another device, driver or library");
   cursor sum = {at.end - CHECKSUM_LINE_BYTES, at.end};
   uint64_t want;
-  if (sum.at < at.at || !take_text(&sum, "xxh3 ") || !take_number(&sum, 16, UINT64_MAX, '\n', &want) || sum.at != sum.end)
+  if (sum.at < at.at || !take_text(&sum, "xxh3 ") || !take_number(&sum, 16, UINT64_MAX, '\n', &want) ||
+      sum.at != sum.end)
     return td_fail(err, TD_ERR_CONFIG, "cut off");
   at.end -= CHECKSUM_LINE_BYTES;
   if (XXH3_64bits(begin, (size_t)(at.end - begin)) != want)
@@ -147,10 +160,12 @@ static td_status parse(td_lt_cache *c, cursor at, const char *identity, td_error
   return TD_OK;
 }
 
-td_status td_lt_cache_parse(td_lt_cache *c, const char *text, size_t n_bytes, const char *identity, td_error *err)
+td_status td_lt_cache_parse(td_lt_cache *c, const char *text, size_t n_bytes, const char *identity,
+                            td_error *err)
 {
   td_lt_cache_deinit(c);
-  td_status st = n_bytes == 0 ? td_fail(err, TD_ERR_CONFIG, "empty") : parse(c, (cursor){text, text + n_bytes}, identity, err);
+  td_status st = n_bytes == 0 ? td_fail(err, TD_ERR_CONFIG, "empty")
+                              : parse(c, (cursor){text, text + n_bytes}, identity, err);
   if (st != TD_OK)
     td_lt_cache_deinit(c);
   return st;

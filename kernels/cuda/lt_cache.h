@@ -1,4 +1,5 @@
-/* What was measured about cuBLASLt's algorithms, in memory and in a text file: one line for each (shape, bucket of rows).
+/* What was measured about cuBLASLt's algorithms, in memory and in a text file: one line for each (shape,
+ * bucket of rows).
  *
  * Plain C and no CUDA, so that it is tested where no GPU is. An algorithm is opaque here: the words of a
  * cublasLtMatmulAlgo_t, good only for the device, driver and library that the file's identity line names. */
@@ -31,14 +32,19 @@ void td_lt_cache_deinit(td_lt_cache *c);
 /* The bucket that serves products of n rows (n > 0): the smallest one that holds them. */
 uint32_t td_lt_bucket(uint32_t n);
 
-const td_lt_entry *td_lt_cache_find(const td_lt_cache *c, uint32_t n_out, uint32_t n_in, bool f32, bool bias, uint32_t bucket);
+const td_lt_entry *td_lt_cache_find(const td_lt_cache *c, uint32_t n_out, uint32_t n_in, bool f32, bool bias,
+                                    uint32_t bucket);
 /* Adds or replaces. */
 TD_MUST_CHECK td_status td_lt_cache_put(td_lt_cache *c, const td_lt_entry *e, td_error *err);
 
-/* All or nothing: a text that is damaged, of another version or of another identity gives an error and an empty cache. */
-TD_MUST_CHECK td_status td_lt_cache_parse(td_lt_cache *c, const char *text, size_t n_bytes, const char *identity, td_error *err);
+/* All or nothing: a text that is damaged, of another version or of another identity gives an error and an
+ * empty cache. */
+TD_MUST_CHECK td_status td_lt_cache_parse(td_lt_cache *c, const char *text, size_t n_bytes,
+                                          const char *identity, td_error *err);
 /* The same of a file. TD_OK and *found = false where there is none. */
-TD_MUST_CHECK td_status td_lt_cache_read(td_lt_cache *c, const char *path, const char *identity, bool *found, td_error *err);
-TD_MUST_CHECK td_status td_lt_cache_write(const td_lt_cache *c, const char *path, const char *identity, td_error *err);
+TD_MUST_CHECK td_status td_lt_cache_read(td_lt_cache *c, const char *path, const char *identity, bool *found,
+                                         td_error *err);
+TD_MUST_CHECK td_status td_lt_cache_write(const td_lt_cache *c, const char *path, const char *identity,
+                                          td_error *err);
 
 #endif

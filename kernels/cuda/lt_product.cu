@@ -1,10 +1,11 @@
 // Products of many rows: cuBLASLt, with descriptors and an algorithm made once for each shape and row count.
 //
-// The algorithm is the one measured for the smallest bucket of rows that holds n (lt_cache.h), or the library's own first guess
-// for that bucket, if the library says that it can run n rows; else its guess for exactly n. Buckets are prepared at start. Sums
-// are taken in an order that depends on n: results on this path are not the same bits in another batch.
-// A product that adds to what out holds is the same one with another factor (beta): the library does not ask for it where it chooses
-// and checks. What is measured is measured as the step has it.
+// The algorithm is the one measured for the smallest bucket of rows that holds n (lt_cache.h), or the
+// library's own first guess for that bucket, if the library says that it can run n rows; else its guess for
+// exactly n. Buckets are prepared at start. Sums are taken in an order that depends on n: results on this
+// path are not the same bits in another batch. A product that adds to what out holds is the same one with
+// another factor (beta): the library does not ask for it where it chooses and checks. What is measured is
+// measured as the step has it.
 #include "kernels/cuda/lt.cuh"
 
 #include <algorithm>
@@ -27,8 +28,10 @@ static bool describe(lt_shape *s)
               ok(cublasLtMatmulDescSetAttribute(&s->op, CUBLASLT_MATMUL_DESC_TRANSA, &yes, sizeof yes)) &&
               ok(cublasLtMatrixLayoutInit(&s->weight, CUDA_R_16BF, s->n_in, s->n_out, s->n_in));
   if (good && s->bias)
-    good = ok(cublasLtMatmulDescSetAttribute(&s->op, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue)) &&
-           ok(cublasLtMatmulDescSetAttribute(&s->op, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type, sizeof bias_type));
+    good = ok(cublasLtMatmulDescSetAttribute(&s->op, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
+                                             sizeof epilogue)) &&
+           ok(cublasLtMatmulDescSetAttribute(&s->op, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type,
+                                             sizeof bias_type));
   return good;
 }
 
@@ -56,16 +59,19 @@ bool td_lt_layouts(const lt_shape *s, uint32_t n, lt_product *out)
          ok(cublasLtMatrixLayoutInit(&out->out, s->f32 ? CUDA_R_32F : CUDA_R_16BF, s->n_out, n, s->n_out));
 }
 
-int td_lt_guess(cuda_backend *b, lt_shape *s, lt_product *p, uint32_t reductions, int max, cublasLtMatmulHeuristicResult_t *out)
+int td_lt_guess(cuda_backend *b, lt_shape *s, lt_product *p, uint32_t reductions, int max,
+                cublasLtMatmulHeuristicResult_t *out)
 {
   cublasLtMatmulPreferenceOpaque_t pref;
   size_t ws = LT_WORKSPACE_BYTES;
   int n = 0;
   bool good = ok(cublasLtMatmulPreferenceInit(&pref)) &&
-              ok(cublasLtMatmulPreferenceSetAttribute(&pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &ws, sizeof ws)) &&
-              ok(cublasLtMatmulPreferenceSetAttribute(&pref, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions,
-                                                      sizeof reductions)) &&
-              ok(cublasLtMatmulAlgoGetHeuristic(b->lt, &s->op, &s->weight, &p->x, &p->out, &p->out, &pref, max, out, &n));
+              ok(cublasLtMatmulPreferenceSetAttribute(&pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &ws,
+                                                      sizeof ws)) &&
+              ok(cublasLtMatmulPreferenceSetAttribute(&pref, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                                                      &reductions, sizeof reductions)) &&
+              ok(cublasLtMatmulAlgoGetHeuristic(b->lt, &s->op, &s->weight, &p->x, &p->out, &p->out, &pref,
+                                                max, out, &n));
   return good ? n : 0;
 }
 
@@ -88,14 +94,16 @@ static bool guess(cuda_backend *b, lt_shape *s, lt_product *p)
   return true;
 }
 
-// batch_invariant: one algorithm for all, which does not split k. Every element is then summed in one order, whatever n.
+// batch_invariant: one algorithm for all, which does not split k. Every element is then summed in one order,
+// whatever n.
 static bool takes_fixed(cuda_backend *b, lt_shape *s, lt_product *p)
 {
   cublasLtMatmulHeuristicResult_t first = {};
   lt_product *f = &s->fixed;
   if (!f->made) {
     f->made = true;
-    f->usable = td_lt_layouts(s, INVARIANT_ROWS, f) && td_lt_guess(b, s, f, CUBLASLT_REDUCTION_SCHEME_NONE, 1, &first) > 0;
+    f->usable = td_lt_layouts(s, INVARIANT_ROWS, f) &&
+                td_lt_guess(b, s, f, CUBLASLT_REDUCTION_SCHEME_NONE, 1, &first) > 0;
     f->algo = first.algo;
   }
   return f->usable && takes(b, s, p, &f->algo);
@@ -115,8 +123,9 @@ static lt_product *product_of(cuda_backend *b, lt_shape *s, uint32_t n)
   uint32_t bucket = td_lt_bucket(n), holds = std::min(bucket, (uint32_t)s->by_n.size() - 1);
   const td_lt_entry *e = td_lt_cache_find(&b->lt_tables->cache, s->n_out, s->n_in, s->f32, s->bias, bucket);
   const lt_product *of_bucket = n < holds ? product_of(b, s, holds) : nullptr;
-  p->usable = td_lt_layouts(s, n, p) && ((e && takes(b, s, p, e->algo)) ||
-                                         (of_bucket && of_bucket->usable && takes(b, s, p, &of_bucket->algo)) || guess(b, s, p));
+  p->usable = td_lt_layouts(s, n, p) &&
+              ((e && takes(b, s, p, e->algo)) ||
+               (of_bucket && of_bucket->usable && takes(b, s, p, &of_bucket->algo)) || guess(b, s, p));
   p->made = true;
   return p;
 }
@@ -129,9 +138,10 @@ td_status td_lt_prepare(cuda_backend *b, lt_shape *s, td_error *err)
   if (b->config.batch_invariant) {
     for (uint32_t n = 1; n <= most; n++)
       if (!product_of(b, s, n)->usable)
-        return td_fail_param(err, TD_ERR_UNSUPPORTED, "batch_invariant",
-                             "batch_invariant: cuBLASLt multiplies %u rows by a %u x %u matrix in no order that serves all", n, s->n_out,
-                             s->n_in);
+        return td_fail_param(
+            err, TD_ERR_UNSUPPORTED, "batch_invariant",
+            "batch_invariant: cuBLASLt multiplies %u rows by a %u x %u matrix in no order that serves all", n,
+            s->n_out, s->n_in);
     return TD_OK;
   }
   for (uint32_t n = 1; n <= most; n = td_lt_bucket(n) + 1)
@@ -139,17 +149,18 @@ td_status td_lt_prepare(cuda_backend *b, lt_shape *s, td_error *err)
   return TD_OK;
 }
 
-cublasStatus_t td_lt_queue(cuda_backend *b, lt_shape *s, lt_product *p, const td_weight *w, const void *x, void *out,
-                           bool add, const cublasLtMatmulAlgo_t *algo)
+cublasStatus_t td_lt_queue(cuda_backend *b, lt_shape *s, lt_product *p, const td_weight *w, const void *x,
+                           void *out, bool add, const cublasLtMatmulAlgo_t *algo)
 {
   float one = 1, held = add;
   if (s->bias) {
-    cublasStatus_t e = cublasLtMatmulDescSetAttribute(&s->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &w->bias, sizeof w->bias);
+    cublasStatus_t e =
+        cublasLtMatmulDescSetAttribute(&s->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &w->bias, sizeof w->bias);
     if (!ok(e))
       return e;
   }
-  return cublasLtMatmul(b->lt, &s->op, &one, w->data, &s->weight, x, &p->x, &held, out, &p->out, out, &p->out, algo,
-                        b->lt_workspace, LT_WORKSPACE_BYTES, b->stream);
+  return cublasLtMatmul(b->lt, &s->op, &one, w->data, &s->weight, x, &p->x, &held, out, &p->out, out, &p->out,
+                        algo, b->lt_workspace, LT_WORKSPACE_BYTES, b->stream);
 }
 
 void td_lt_linear(cuda_backend *b, const of_rows<td_linear_params> *p)
@@ -160,7 +171,8 @@ void td_lt_linear(cuda_backend *b, const of_rows<td_linear_params> *p)
     note(b, cudaErrorNotSupported);
     return;
   }
-  cublasStatus_t e = td_lt_queue(b, s, product, p->weight, at<void>(p->x), at<void>(p->out), p->add, &product->algo);
+  cublasStatus_t e =
+      td_lt_queue(b, s, product, p->weight, at<void>(p->x), at<void>(p->out), p->add, &product->algo);
   if (!ok(e)) {
     td_warn("cuBLASLt: %s", cublasLtGetStatusString(e));
     note(b, cudaErrorUnknown);

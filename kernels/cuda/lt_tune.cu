@@ -1,9 +1,10 @@
 // Which of cuBLASLt's algorithms is fastest, by measurement: see README.md, "Products".
 //
-// The program tells which products it has and where they read and write. For each bucket of rows that decode steps are captured
-// for and cuBLASLt serves, most used first, until the budget is over: the library's guesses for each product by itself; then, one product
-// after another, whether a step is faster with the fastest than with the first guess, which its neighbours and the clock have a say in. A
-// later start goes on where this one ended.
+// The program tells which products it has and where they read and write. For each bucket of rows that decode
+// steps are captured for and cuBLASLt serves, most used first, until the budget is over: the library's
+// guesses for each product by itself; then, one product after another, whether a step is faster with the
+// fastest than with the first guess, which its neighbours and the clock have a say in. A later start goes on
+// where this one ended.
 #include "kernels/cuda/lt.cuh"
 #include "kernels/cuda/program.cuh"
 
@@ -21,7 +22,8 @@ extern "C" {
 }
 
 enum { WARM_LAUNCHES = 3, LAUNCHES_MAX = 100, ROUNDS = 2, ROUND_US = 300, STEP_RUNS = 3 };
-// Of the time of the best so far; of the first guess's, where it is worth a try in a step; of a step's with the first guess.
+// Of the time of the best so far; of the first guess's, where it is worth a try in a step; of a step's with
+// the first guess.
 const float HOPELESS = 1.25f, WORTH_A_TRY = 0.99f, FASTER_STEP = 0.998f;
 
 struct tune_shape {
@@ -93,13 +95,15 @@ static void find_products(tuner *t)
 // ---- measuring ----
 
 // Microseconds of one product; negative: it does not run.
-static float time_launches(tuner *t, const tune_shape *k, lt_product *p, const cublasLtMatmulAlgo_t *algo, uint32_t n_launches)
+static float time_launches(tuner *t, const tune_shape *k, lt_product *p, const cublasLtMatmulAlgo_t *algo,
+                           uint32_t n_launches)
 {
   cuda_backend *b = t->b;
   float ms = 0;
   cudaEventRecord(t->begin, b->stream);
   for (uint32_t i = 0; i < n_launches; i++)
-    if (td_lt_queue(b, k->shape, p, k->weights[i % k->weights.size()], k->x, k->out, k->add, algo) != CUBLAS_STATUS_SUCCESS)
+    if (td_lt_queue(b, k->shape, p, k->weights[i % k->weights.size()], k->x, k->out, k->add, algo) !=
+        CUBLAS_STATUS_SUCCESS)
       return -1;
   cudaEventRecord(t->end, b->stream);
   cudaError_t e = cudaEventSynchronize(t->end);
@@ -108,7 +112,8 @@ static float time_launches(tuner *t, const tune_shape *k, lt_product *p, const c
   return e == cudaSuccess ? ms * 1000 / (float)n_launches : -1;
 }
 
-static float time_algo(tuner *t, const tune_shape *k, lt_product *p, const cublasLtMatmulAlgo_t *algo, float best)
+static float time_algo(tuner *t, const tune_shape *k, lt_product *p, const cublasLtMatmulAlgo_t *algo,
+                       float best)
 {
   if (time_launches(t, k, p, algo, 1) < 0) // what is set up at first use
     return -1;
@@ -208,7 +213,8 @@ static td_status measure_bucket(tuner *t, uint32_t bucket, double until_s, tune_
   std::vector<contest> contests;
   contest c;
   for (const tune_shape &k : t->shapes)
-    if (bucket >= k.min_n && !is_known(t, k.shape, bucket) && now_s() < until_s && measure_alone(t, &k, n_rows, &c)) {
+    if (bucket >= k.min_n && !is_known(t, k.shape, bucket) && now_s() < until_s &&
+        measure_alone(t, &k, n_rows, &c)) {
       k.shape->by_n[n_rows] = c.first;
       contests.push_back(c);
     }
@@ -280,11 +286,12 @@ static td_status measure_missing(tuner *t, uint32_t budget_ms, td_error *err)
   td_status st = TD_OK;
   if (budget_ms > 0 && count(t, true) < n_all) {
     for (const tune_shape &k : t->shapes) // zeros would draw less power than numbers do
-      fill_kernel<<<4 * t->b->n_sms, 256, 0, t->b->stream>>>((bf16 *)k.x, (uint64_t)t->b->config.max_rows * k.shape->n_in);
+      fill_kernel<<<4 * t->b->n_sms, 256, 0, t->b->stream>>>((bf16 *)k.x,
+                                                             (uint64_t)t->b->config.max_rows * k.shape->n_in);
     st = measure_all(t, begin + budget_ms / 1000.0, &counts, err);
   }
-  td_info("products: measured %u algorithms in %.2f s (%u of %u known); %u are not the library's first guess", counts.measured, now_s() - begin,
-          count(t, true), n_all, counts.not_first);
+  td_info("products: measured %u algorithms in %.2f s (%u of %u known); %u are not the library's first guess",
+          counts.measured, now_s() - begin, count(t, true), n_all, counts.not_first);
   td_error ignored;
   if (counts.measured > 0 && t->keeps &&
       td_lt_cache_write(&t->b->lt_tables->cache, t->path, t->identity, &ignored) != TD_OK)
@@ -307,8 +314,9 @@ static void identify(tuner *t)
   cudaDriverGetVersion(&driver);
   cudaRuntimeGetVersion(&runtime);
   // f32, steps: how parts of a split k are added up, and what decided; an earlier program kept others
-  snprintf(t->identity, sizeof t->identity, "%.100s cc%d.%d sm%d driver%d runtime%d cublaslt%zu f32 steps", prop.name, prop.major,
-           prop.minor, prop.multiProcessorCount, driver, runtime, cublasLtGetVersion());
+  snprintf(t->identity, sizeof t->identity, "%.100s cc%d.%d sm%d driver%d runtime%d cublaslt%zu f32 steps",
+           prop.name, prop.major, prop.minor, prop.multiProcessorCount, driver, runtime,
+           cublasLtGetVersion());
 }
 
 static void read_cache(tuner *t, const char *option)

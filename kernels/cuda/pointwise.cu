@@ -19,14 +19,18 @@ __global__ void embed_kernel(const bf16 *table, const int32_t *ids, bf16 *out, u
 void td_cuda_embed(td_backend *be, const td_embed_params *p)
 {
   cuda_backend *b = self(be);
-  queue_kernel(b, embed_kernel, dim3(b->plan->n_tokens), 128, 0, p->weight->data, b->batch.token_ids, at<bf16>(p->out),
-               p->width);
+  queue_kernel(b, embed_kernel, dim3(b->plan->n_tokens), 128, 0, p->weight->data, b->batch.token_ids,
+               at<bf16>(p->out), p->width);
 }
 
-enum { NORM_THREADS_MAX = 1024, NORM_CHUNKS_MAX = 2 }; // up to 2 x 1024 x 8 = 16,384 elements stay in registers
-enum { NORM_SM_THREADS = 1024 };                       // of a multiprocessor that take part
+enum {
+  NORM_THREADS_MAX = 1024,
+  NORM_CHUNKS_MAX = 2
+};                               // up to 2 x 1024 x 8 = 16,384 elements stay in registers
+enum { NORM_SM_THREADS = 1024 }; // of a multiprocessor that take part
 
-template <int CHUNKS> __device__ __forceinline__ void load_row(bf16x8 (&v)[CHUNKS], const bf16 *x, uint32_t width)
+template <int CHUNKS>
+__device__ __forceinline__ void load_row(bf16x8 (&v)[CHUNKS], const bf16 *x, uint32_t width)
 {
 #pragma unroll
   for (int c = 0; c < CHUNKS; c++) {
@@ -35,8 +39,8 @@ template <int CHUNKS> __device__ __forceinline__ void load_row(bf16x8 (&v)[CHUNK
   }
 }
 
-// With few rows the time is that of one trip to memory: the weights are under way before the input is there. With many, a block
-// takes one row after another, and the next one is under way while this one is added up.
+// With few rows the time is that of one trip to memory: the weights are under way before the input is there.
+// With many, a block takes one row after another, and the next one is under way while this one is added up.
 template <int CHUNKS>
 __global__ void __launch_bounds__(NORM_THREADS_MAX)
     rmsnorm_kernel(const bf16 *x, const float *weight, bf16 *out, uint32_t n, uint32_t width, float eps)
@@ -88,13 +92,14 @@ void td_cuda_rmsnorm(cuda_backend *b, const of_rows<td_rmsnorm_params> *p)
   unsigned threads = std::min((unsigned)NORM_THREADS_MAX, (p->width / 8 + 31) / 32 * 32);
   uint32_t most = std::max(1u, NORM_SM_THREADS / threads) * (uint32_t)b->n_sms;
   auto kernel = p->width > NORM_THREADS_MAX * 8 ? rmsnorm_kernel<2> : rmsnorm_kernel<1>;
-  queue_kernel(b, kernel, dim3(std::min(p->n, most)), threads, 0, at<bf16>(p->x), at<float>(p->weight), at<bf16>(p->out), p->n, p->width,
-               p->eps);
+  queue_kernel(b, kernel, dim3(std::min(p->n, most)), threads, 0, at<bf16>(p->x), at<float>(p->weight),
+               at<bf16>(p->out), p->n, p->width, p->eps);
 }
 
 enum { SWIGLU_THREADS = 256 };
 
-__global__ void __launch_bounds__(SWIGLU_THREADS) swiglu_kernel(const bf16 *gate_up, bf16 *out, uint32_t width)
+__global__ void __launch_bounds__(SWIGLU_THREADS)
+    swiglu_kernel(const bf16 *gate_up, bf16 *out, uint32_t width)
 {
   uint32_t j = (blockIdx.y * SWIGLU_THREADS + threadIdx.x) * 8;
   let_next_start();
@@ -134,5 +139,6 @@ __global__ void gather_kernel(const bf16 *x, device_batch batch, bf16 *out, uint
 void td_cuda_gather(td_backend *be, const td_gather_params *p)
 {
   cuda_backend *b = self(be);
-  queue_kernel(b, gather_kernel, dim3(b->plan->n_logits), 128, 0, at<bf16>(p->x), b->batch, at<bf16>(p->out), p->width);
+  queue_kernel(b, gather_kernel, dim3(b->plan->n_logits), 128, 0, at<bf16>(p->x), b->batch, at<bf16>(p->out),
+               p->width);
 }

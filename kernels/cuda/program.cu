@@ -109,35 +109,16 @@ void td_cuda_run_op(cuda_backend *b, const td_op &o)
   const of_rows<td_linear_params> linear = {o.linear, n};
   const of_rows<td_swiglu_params> swiglu = {o.swiglu, n};
   switch (o.kind) {
-  case TD_OP_EMBED:
-    td_cuda_embed(be, &o.embed);
-    break;
-  case TD_OP_RMSNORM:
-    td_cuda_rmsnorm(b, &norm);
-    break;
-  case TD_OP_LINEAR:
-    td_cuda_linear(b, &linear);
-    break;
-  case TD_OP_ROPE_KV:
-    td_cuda_rope_kv(be, &o.rope_kv);
-    break;
-  case TD_OP_ATTENTION:
-    td_cuda_attention(be, &o.attention);
-    break;
-  case TD_OP_SWIGLU:
-    td_cuda_swiglu(b, &swiglu);
-    break;
-  case TD_OP_LINEAR_SWIGLU:
-    run_glu(b, o.linear_swiglu, n);
-    break;
-  case TD_OP_GATHER:
-    td_cuda_gather(be, &o.gather);
-    break;
-  case TD_OP_SAMPLE:
-    td_cuda_sample(be, &o.sample);
-    break;
-  case TD_OP_KINDS:
-    TD_BUG_ON(true);
+  case TD_OP_EMBED: td_cuda_embed(be, &o.embed); break;
+  case TD_OP_RMSNORM: td_cuda_rmsnorm(b, &norm); break;
+  case TD_OP_LINEAR: td_cuda_linear(b, &linear); break;
+  case TD_OP_ROPE_KV: td_cuda_rope_kv(be, &o.rope_kv); break;
+  case TD_OP_ATTENTION: td_cuda_attention(be, &o.attention); break;
+  case TD_OP_SWIGLU: td_cuda_swiglu(b, &swiglu); break;
+  case TD_OP_LINEAR_SWIGLU: run_glu(b, o.linear_swiglu, n); break;
+  case TD_OP_GATHER: td_cuda_gather(be, &o.gather); break;
+  case TD_OP_SAMPLE: td_cuda_sample(be, &o.sample); break;
+  case TD_OP_KINDS: TD_BUG_ON(true);
   }
 }
 

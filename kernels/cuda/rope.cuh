@@ -1,5 +1,5 @@
-// A head's norm and its rotation by the token's position. A lane has two 16-byte chunks of the head that hold whole pairs; its lanes are a
-// segment of a warp.
+// A head's norm and its rotation by the token's position. A lane has two 16-byte chunks of the head that hold
+// whole pairs; its lanes are a segment of a warp.
 #pragma once
 
 #include "kernels/cuda/internal.cuh"
@@ -14,7 +14,10 @@ __device__ __forceinline__ float2 turn_of(int32_t pos, float inv_freq, float att
 }
 
 // Which chunks are a lane's; halves: pairs are as in TD_ROPE_HALVES.
-__device__ __forceinline__ uint32_t first_chunk(uint32_t lane, bool halves) { return halves ? lane : 2 * lane; }
+__device__ __forceinline__ uint32_t first_chunk(uint32_t lane, bool halves)
+{
+  return halves ? lane : 2 * lane;
+}
 __device__ __forceinline__ uint32_t second_chunk(uint32_t lane, uint32_t head_dim, bool halves)
 {
   return halves ? lane + head_dim / 16 : 2 * lane + 1;
@@ -50,7 +53,8 @@ __device__ __forceinline__ float sum_of_squares(const float x[2][8])
   return sum;
 }
 
-__device__ __forceinline__ void normalise(float x[2][8], const float *norm, const uint32_t chunk[2], float scale)
+__device__ __forceinline__ void normalise(float x[2][8], const float *norm, const uint32_t chunk[2],
+                                          float scale)
 {
 #pragma unroll
   for (int c = 0; c < 2; c++)

@@ -1,8 +1,8 @@
-// Per token: RMSNorm of q and k heads (where the model has it), rotation by the position, and the write of k and v
-// to the token's line in its page. q is rotated in place.
+// Per token: RMSNorm of q and k heads (where the model has it), rotation by the position, and the write of k
+// and v to the token's line in its page. q is rotated in place.
 //
-// A lane takes two 16-byte chunks of a head that hold whole pairs, so that a head is a segment of head_dim / 16 lanes. The
-// sines of a token are computed once for all its heads.
+// A lane takes two 16-byte chunks of a head that hold whole pairs, so that a head is a segment of head_dim /
+// 16 lanes. The sines of a token are computed once for all its heads.
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/rope.cuh"
 
@@ -32,12 +32,15 @@ __device__ __forceinline__ head_part load_part(const bf16 *head, const uint32_t 
   return p;
 }
 
-// captured: the plan was unpacked before the first kernel of the step began, so it may be read before the wait.
-template <bool HALVES> __global__ void __launch_bounds__(ROPE_THREADS) rope_kv_kernel(rope_args a, device_batch batch, bool captured)
+// captured: the plan was unpacked before the first kernel of the step began, so it may be read before the
+// wait.
+template <bool HALVES>
+__global__ void __launch_bounds__(ROPE_THREADS) rope_kv_kernel(rope_args a, device_batch batch, bool captured)
 {
   __shared__ float2 turn[HEAD_DIM_MAX / 2]; // cosine and sine, times the attention factor
   uint32_t token = blockIdx.x, lane = threadIdx.x % a.lanes, segment = threadIdx.x / a.lanes;
-  uint32_t n_qk = a.n_heads + a.n_kv_heads, n_all = n_qk + a.n_kv_heads, heads_at_once = ROPE_THREADS / a.lanes;
+  uint32_t n_qk = a.n_heads + a.n_kv_heads, n_all = n_qk + a.n_kv_heads,
+           heads_at_once = ROPE_THREADS / a.lanes;
   bool mine = lane < a.head_dim / 16;
   uint32_t chunk[2] = {first_chunk(lane, HALVES), second_chunk(lane, a.head_dim, HALVES)};
   bf16 *heads = a.qkv + (size_t)token * n_all * a.head_dim;
@@ -50,7 +53,8 @@ template <bool HALVES> __global__ void __launch_bounds__(ROPE_THREADS) rope_kv_k
   if (captured)
     wait_for_input();
   uint32_t h0 = blockIdx.y * heads_at_once;
-  head_part next = load_part(heads + (size_t)(h0 + segment) * a.head_dim, chunk, mine && h0 + segment < n_all);
+  head_part next =
+      load_part(heads + (size_t)(h0 + segment) * a.head_dim, chunk, mine && h0 + segment < n_all);
   if (!there)
     return;
   size_t page = kv_line >> log2_of(batch.page_tokens), half_page = (size_t)batch.page_tokens * a.head_dim;
@@ -77,7 +81,10 @@ template <bool HALVES> __global__ void __launch_bounds__(ROPE_THREADS) rope_kv_k
       continue;
     if (!is_v)
       rotate(x, turn, chunk[0], HALVES);
-    bf16 *page_kv = a.kv + (page * a.n_kv_heads + (h < a.n_heads ? 0 : is_v ? h - n_qk : h - a.n_heads)) * 2 * half_page;
+    bf16 *page_kv = a.kv + (page * a.n_kv_heads + (h < a.n_heads ? 0
+                                                   : is_v        ? h - n_qk
+                                                                 : h - a.n_heads)) *
+                               2 * half_page;
 #pragma unroll
     for (int c = 0; c < 2; c++) {
       bf16 *dst = h < a.n_heads ? heads + (size_t)h * a.head_dim + chunk[c] * 8
@@ -91,16 +98,29 @@ void td_cuda_rope_kv(td_backend *be, const td_rope_kv_params *p)
 {
   cuda_backend *b = self(be);
   const td_kv_shape *s = &p->kv->shape;
-  TD_BUG_ON(p->rotary_dim != p->head_dim || p->head_dim % 16 != 0 || p->head_dim > HEAD_DIM_MAX); // refused at load
+  TD_BUG_ON(p->rotary_dim != p->head_dim || p->head_dim % 16 != 0 ||
+            p->head_dim > HEAD_DIM_MAX); // refused at load
   uint32_t lanes = 4;
   while (lanes < p->head_dim / 16)
     lanes *= 2;
   size_t layer_elements = (size_t)s->n_pages * s->n_kv_heads * 2 * s->page_tokens * s->head_dim;
-  rope_args a = {at<bf16>(p->qkv), at<float>(p->q_norm), at<float>(p->k_norm), at<float>(p->inv_freq),
-                 p->kv->data + p->layer * layer_elements, p->attn_factor, p->norm_eps, p->style,
-                 p->n_heads, p->n_kv_heads, p->head_dim, lanes};
-  // where those all run at once, a token's heads have several blocks; else one, so that its sines are computed once
-  uint32_t n_all = p->n_heads + 2 * p->n_kv_heads, n = b->plan->n_tokens, rounds = (n_all * lanes + ROPE_THREADS - 1) / ROPE_THREADS;
+  rope_args a = {at<bf16>(p->qkv),
+                 at<float>(p->q_norm),
+                 at<float>(p->k_norm),
+                 at<float>(p->inv_freq),
+                 p->kv->data + p->layer * layer_elements,
+                 p->attn_factor,
+                 p->norm_eps,
+                 p->style,
+                 p->n_heads,
+                 p->n_kv_heads,
+                 p->head_dim,
+                 lanes};
+  // where those all run at once, a token's heads have several blocks; else one, so that its sines are
+  // computed once
+  uint32_t n_all = p->n_heads + 2 * p->n_kv_heads, n = b->plan->n_tokens,
+           rounds = (n_all * lanes + ROPE_THREADS - 1) / ROPE_THREADS;
   dim3 grid(n, n * rounds <= ROPE_SM_BLOCKS * (uint32_t)b->n_sms ? rounds : 1);
-  queue_kernel(b, p->style == TD_ROPE_PAIRS ? rope_kv_kernel<false> : rope_kv_kernel<true>, grid, ROPE_THREADS, 0, a, b->batch, is_capture(b));
+  queue_kernel(b, p->style == TD_ROPE_PAIRS ? rope_kv_kernel<false> : rope_kv_kernel<true>, grid,
+               ROPE_THREADS, 0, a, b->batch, is_capture(b));
 }

@@ -1,7 +1,9 @@
-// Token choice on the device: the launch. sample_row.cuh has the algorithm, kernels/sample_math.h the definition.
+// Token choice on the device: the launch. sample_row.cuh has the algorithm, kernels/sample_math.h the
+// definition.
 //
-// Few rows are split over clusters of up to 8 blocks, so that the device is filled; a GPU without clusters takes one block per
-// row. The grid may be larger than the step's true rows (captured steps): surplus blocks leave at once.
+// Few rows are split over clusters of up to 8 blocks, so that the device is filled; a GPU without clusters
+// takes one block per row. The grid may be larger than the step's true rows (captured steps): surplus blocks
+// leave at once.
 #include <cooperative_groups.h>
 
 #include "kernels/cuda/cluster.cuh"
@@ -27,7 +29,8 @@ static __device__ __forceinline__ float max_or_nan(float a, float b)
 #include "kernels/cuda/sample_row.cuh"
 
 __global__ void __launch_bounds__(SAMPLE_THREADS, 2)
-    sample_kernel(const float *logits, uint32_t n, uint32_t n_blocks, device_batch batch, const td_sampling *sampling, int32_t *out)
+    sample_kernel(const float *logits, uint32_t n, uint32_t n_blocks, device_batch batch,
+                  const td_sampling *sampling, int32_t *out)
 {
   __shared__ sample_shared s;
   uint32_t i = blockIdx.x / n_blocks, rank = blockIdx.x % n_blocks;
@@ -51,8 +54,8 @@ static bool has_clusters()
   return has;
 }
 
-// As many blocks per row as fill the device once, with two blocks on a multiprocessor. A cluster needs its multiprocessors in
-// one group, which leaves some of them out: hence 7/8.
+// As many blocks per row as fill the device once, with two blocks on a multiprocessor. A cluster needs its
+// multiprocessors in one group, which leaves some of them out: hence 7/8.
 static uint32_t blocks_per_row(const cuda_backend *b, uint32_t n_rows)
 {
   uint32_t n = SAMPLE_BLOCKS_MAX;
@@ -78,6 +81,6 @@ void td_cuda_sample(td_backend *be, const td_sample_params *p)
   config.stream = b->stream;
   config.attrs = attrs;
   config.numAttrs = !has_clusters() ? 0 : n_blocks == 1 ? 1 : 2;
-  note(b, cudaLaunchKernelEx(&config, sample_kernel, (const float *)at<float>(p->logits), p->vocab, n_blocks, b->batch,
-                             (const td_sampling *)b->sampling, b->sampled));
+  note(b, cudaLaunchKernelEx(&config, sample_kernel, (const float *)at<float>(p->logits), p->vocab, n_blocks,
+                             b->batch, (const td_sampling *)b->sampling, b->sampled));
 }

@@ -1,14 +1,16 @@
 // One row's token by the definition in kernels/sample_math.h: exactly what the CPU chooses.
 //
-// A row belongs to a cluster of 1 to 8 blocks. Each warp of the cluster owns one contiguous segment of the row; every pass
-// reads it again (from the L1 cache if the row is split, else mostly from memory), so nothing is stored per token.
-// Passes: the maximum, which is all that a greedy row pays; a histogram of counts or weights over 2,048 bins of the
-// exponent, which says in which bin a threshold lies; a pass that lists the tokens of that bin and sums the weights above it.
-// The threshold is then found among the list digit by digit, and the draw reads one segment. Rows with too many tokens in the
-// bin (ties, very flat rows) find the digits by further passes over the row instead.
+// A row belongs to a cluster of 1 to 8 blocks. Each warp of the cluster owns one contiguous segment of the
+// row; every pass reads it again (from the L1 cache if the row is split, else mostly from memory), so nothing
+// is stored per token. Passes: the maximum, which is all that a greedy row pays; a histogram of counts or
+// weights over 2,048 bins of the exponent, which says in which bin a threshold lies; a pass that lists the
+// tokens of that bin and sums the weights above it. The threshold is then found among the list digit by
+// digit, and the draw reads one segment. Rows with too many tokens in the bin (ties, very flat rows) find the
+// digits by further passes over the row instead.
 //
-// Of the bins, each block of a cluster adds up one slice over all blocks, and the block in whose slice the threshold lies tells the others; the whole
-// list every block has for itself. Sums are integers: their order does not matter.
+// Of the bins, each block of a cluster adds up one slice over all blocks, and the block in whose slice the
+// threshold lies tells the others; the whole list every block has for itself. Sums are integers: their order
+// does not matter.
 //
 // Included by sample.cu, which provides peer and max_or_nan.
 #pragma once
@@ -35,20 +37,21 @@ struct sample_best {
   uint32_t id;
 };
 
-struct __align__(16) sample_shared {
-  uint32_t low[SAMPLE_BINS], high[SAMPLE_BINS]; // counts or weights by bin
-  sample_item own[SAMPLE_LIST], all[SAMPLE_LIST]; // this block's part of the list, and the whole list
+struct __align__(16) sample_shared
+{
+  uint32_t low[SAMPLE_BINS], high[SAMPLE_BINS];          // counts or weights by bin
+  sample_item own[SAMPLE_LIST], all[SAMPLE_LIST];        // this block's part of the list, and the whole list
   sample_sum segments[SAMPLE_BLOCKS_MAX * SAMPLE_WARPS]; // weights by segment; used in block 0
   sample_sum warp_sums[SAMPLE_WARPS];
   sample_best warp_best[SAMPLE_WARPS], block_best[SAMPLE_BLOCKS_MAX];
-  sample_sum slices[SAMPLE_BLOCKS_MAX]; // of the bins, what each adds up to
-  sample_sum above, inside; // what locate found
+  sample_sum slices[SAMPLE_BLOCKS_MAX];          // of the bins, what each adds up to
+  sample_sum above, inside;                      // what locate found
   uint32_t bin, n_own, lists[SAMPLE_BLOCKS_MAX]; // lists: n_own of each block
 };
 
 struct sample_row {
-  const float *x;     // aligned down to 16 bytes, so that token 0 is x[skip]
-  uint32_t skip, end; // the row's tokens are x[skip..end)
+  const float *x;                     // aligned down to 16 bytes, so that token 0 is x[skip]
+  uint32_t skip, end;                 // the row's tokens are x[skip..end)
   uint32_t segment_len, begin, limit; // this warp's segment: x[begin..limit)
   uint32_t rank, n_blocks;
   float max, inv_temperature;
@@ -58,7 +61,8 @@ struct sample_row {
 
 struct sample_cut {
   uint32_t bin; // SAMPLE_NO_CUT: nothing is to be dropped
-  sample_sum above, inside, want; // counts or weights: of the bins before it, of itself, and what was to be reached
+  sample_sum above, inside,
+      want; // counts or weights: of the bins before it, of itself, and what was to be reached
 };
 
 __device__ __forceinline__ void sync_row(const sample_row &r)
@@ -82,9 +86,11 @@ __device__ __forceinline__ float4 load_quad(const sample_row &r, uint32_t i, uin
 }
 
 // f(i, quad) for this warp's segment. DOWN: from its end, which the pass before has left in the cache.
-template <int UNROLL, bool DOWN, typename F> __device__ __forceinline__ void for_quads(const sample_row &r, F f)
+template <int UNROLL, bool DOWN, typename F>
+__device__ __forceinline__ void for_quads(const sample_row &r, F f)
 {
-  uint32_t lane = threadIdx.x % 32, step = 128 * UNROLL, n_steps = r.begin < r.limit ? (r.limit - r.begin + step - 1) / step : 0;
+  uint32_t lane = threadIdx.x % 32, step = 128 * UNROLL,
+           n_steps = r.begin < r.limit ? (r.limit - r.begin + step - 1) / step : 0;
   for (uint32_t s = 0; s < n_steps; s++) {
     uint32_t base = r.begin + (DOWN ? n_steps - 1 - s : s) * step, i = base + lane * 4;
     float4 v[UNROLL];
@@ -155,7 +161,8 @@ __device__ sample_best find_best(const sample_row &r, sample_shared *s)
 __device__ __forceinline__ uint32_t bin_of(float exponent)
 {
   float c = exponent > TD_SAMPLE_EXPONENT_MIN ? exponent : TD_SAMPLE_EXPONENT_MIN;
-  return __float_as_uint(__fmaf_rn(c, (SAMPLE_BINS - 2) / TD_SAMPLE_EXPONENT_MIN, 8388608.0f)) & (SAMPLE_BINS - 1);
+  return __float_as_uint(__fmaf_rn(c, (SAMPLE_BINS - 2) / TD_SAMPLE_EXPONENT_MIN, 8388608.0f)) &
+         (SAMPLE_BINS - 1);
 }
 
 __device__ __forceinline__ void add_to_bin(sample_shared *s, uint32_t bin, uint32_t amount)
@@ -192,12 +199,17 @@ __device__ sample_sum scan_block(sample_sum v, sample_shared *s, sample_sum *tot
   return before + sum - v;
 }
 
-// What the bins of this block's slice are in all blocks of its cluster, K of them for each thread: those from threadIdx.x * K on, as far as there are such.
-template <uint32_t K> __device__ void sum_slice(sample_shared *s, uint32_t rank, uint32_t n_blocks, sample_sum (&v)[K])
+// What the bins of this block's slice are in all blocks of its cluster, K of them for each thread: those from
+// threadIdx.x * K on, as far as there are such.
+template <uint32_t K>
+__device__ void sum_slice(sample_shared *s, uint32_t rank, uint32_t n_blocks, sample_sum (&v)[K])
 {
-  uint32_t slice = SAMPLE_BINS / n_blocks, quads = slice / 4, of = threadIdx.x / quads, quad = threadIdx.x % quads;
-  const sample_shared *p = peer(s, of); // of is one of the cluster's: there are as many threads as quads in all slices
-  uint4 low = *(const uint4 *)&p->low[rank * slice + quad * 4], high = *(const uint4 *)&p->high[rank * slice + quad * 4];
+  uint32_t slice = SAMPLE_BINS / n_blocks, quads = slice / 4, of = threadIdx.x / quads,
+           quad = threadIdx.x % quads;
+  const sample_shared *p =
+      peer(s, of); // of is one of the cluster's: there are as many threads as quads in all slices
+  uint4 low = *(const uint4 *)&p->low[rank * slice + quad * 4],
+        high = *(const uint4 *)&p->high[rank * slice + quad * 4];
   sample_sum *sums = (sample_sum *)s->own; // [n_blocks][slice], where lists are that nobody needs any more
   static_assert(sizeof s->own + sizeof s->all >= SAMPLE_BINS * sizeof(sample_sum), "room for them");
   sample_sum *mine = sums + of * slice + quad * 4;
@@ -215,7 +227,8 @@ template <uint32_t K> __device__ void sum_slice(sample_shared *s, uint32_t rank,
 }
 
 // locate, of a cluster, which meets once all bins have been read: they may be cleared then.
-template <uint32_t K, typename WANT> __device__ sample_cut locate_in_slices(sample_shared *s, uint32_t rank, uint32_t n_blocks, WANT want_of)
+template <uint32_t K, typename WANT>
+__device__ sample_cut locate_in_slices(sample_shared *s, uint32_t rank, uint32_t n_blocks, WANT want_of)
 {
   sample_sum v[K], mine = 0, slice_sum, total = 0, before;
   sum_slice<K>(s, rank, n_blocks, v);
@@ -248,12 +261,14 @@ template <uint32_t K, typename WANT> __device__ sample_cut locate_in_slices(samp
   return {s->bin, s->above, s->inside, want};
 }
 
-// The first bin with which the running sum over the bins of n_blocks blocks reaches want(total); no cut if that is 0.
-// The bins must be complete. Of a cluster, lists are lost.
-template <typename WANT> __device__ sample_cut locate(sample_shared *s, uint32_t rank, uint32_t n_blocks, WANT want_of)
+// The first bin with which the running sum over the bins of n_blocks blocks reaches want(total); no cut if
+// that is 0. The bins must be complete. Of a cluster, lists are lost.
+template <typename WANT>
+__device__ sample_cut locate(sample_shared *s, uint32_t rank, uint32_t n_blocks, WANT want_of)
 {
   if (n_blocks > 1)
-    return n_blocks == 2 ? locate_in_slices<2>(s, rank, n_blocks, want_of) : locate_in_slices<1>(s, rank, n_blocks, want_of);
+    return n_blocks == 2 ? locate_in_slices<2>(s, rank, n_blocks, want_of)
+                         : locate_in_slices<1>(s, rank, n_blocks, want_of);
   sample_sum v[4], total;
 #pragma unroll
   for (uint32_t j = 0; j < 4; j++)
@@ -278,8 +293,10 @@ template <typename WANT> __device__ sample_cut locate(sample_shared *s, uint32_t
 
 // ---- passes over the row ----
 
-// f(id, logit, bin, weight) for every token of this warp's segment that is kept so far and lies in a bin up to last_bin.
-template <bool DOWN, typename F> __device__ __forceinline__ void for_kept(const sample_row &r, uint32_t last_bin, F f)
+// f(id, logit, bin, weight) for every token of this warp's segment that is kept so far and lies in a bin up
+// to last_bin.
+template <bool DOWN, typename F>
+__device__ __forceinline__ void for_kept(const sample_row &r, uint32_t last_bin, F f)
 {
   for_quads<4, DOWN>(r, [&](uint32_t i, float4 quad) {
     float v[4] = {quad.x, quad.y, quad.z, quad.w};
@@ -297,7 +314,8 @@ template <bool DOWN, typename F> __device__ __forceinline__ void for_kept(const 
 }
 
 // The bin of a threshold: the first k tokens, or the first tokens that together have top_p of all weight.
-template <typename WANT> __device__ sample_cut cut_row(const sample_row &r, sample_shared *s, bool by_count, WANT want_of)
+template <typename WANT>
+__device__ sample_cut cut_row(const sample_row &r, sample_shared *s, bool by_count, WANT want_of)
 {
   clear_bins(s);
   for_kept<true>(r, SAMPLE_BINS - 1,
@@ -306,8 +324,8 @@ template <typename WANT> __device__ sample_cut cut_row(const sample_row &r, samp
   return locate(s, r.rank, r.n_blocks, want_of);
 }
 
-// Sums the weights of bins below `first` by segment (in block 0), and lists the tokens of bins first..last. Returns how many
-// they are; the list is only there if they are SAMPLE_LIST at most.
+// Sums the weights of bins below `first` by segment (in block 0), and lists the tokens of bins first..last.
+// Returns how many they are; the list is only there if they are SAMPLE_LIST at most.
 __device__ uint32_t gather(const sample_row &r, sample_shared *s, uint32_t first, uint32_t last)
 {
   sample_sum sum = 0;
@@ -348,10 +366,11 @@ __device__ __forceinline__ uint32_t weight_of_item(const sample_row &r, sample_i
   return td_sample_weight(td_sample_exponent(td_sample_logit_of_key(item.key), r.max, r.inv_temperature));
 }
 
-// The threshold itself: the highest logit such that the tokens with it or a higher one, among those of the list (n_list of
-// them) or, if they are too many for that, of the row's tokens in `bin`, reach want(total).
+// The threshold itself: the highest logit such that the tokens with it or a higher one, among those of the
+// list (n_list of them) or, if they are too many for that, of the row's tokens in `bin`, reach want(total).
 template <typename WANT>
-__device__ float select_floor(const sample_row &r, sample_shared *s, bool by_count, uint32_t n_list, uint32_t bin, WANT want_of)
+__device__ float select_floor(const sample_row &r, sample_shared *s, bool by_count, uint32_t n_list,
+                              uint32_t bin, WANT want_of)
 {
   bool listed = n_list <= SAMPLE_LIST;
   uint32_t prefix = 0; // of the inverted key: high logits first
@@ -374,7 +393,8 @@ __device__ float select_floor(const sample_row &r, sample_shared *s, bool by_cou
       });
       sync_row(r);
     }
-    sample_cut cut = locate(s, r.rank, listed ? 1 : r.n_blocks, [&](sample_sum total) { return shift == 22 ? want_of(total) : want; });
+    sample_cut cut = locate(s, r.rank, listed ? 1 : r.n_blocks,
+                            [&](sample_sum total) { return shift == 22 ? want_of(total) : want; });
     if (cut.bin == SAMPLE_NO_CUT)
       return r.floor;
     prefix = prefix << 11 | cut.bin;
@@ -385,14 +405,18 @@ __device__ float select_floor(const sample_row &r, sample_shared *s, bool by_cou
 
 // ---- thresholds and the draw ----
 
-// Applies top-k and top-p: sets r->floor. Returns how many tokens the list holds that are not in the segments' sums, or more than
-// SAMPLE_LIST if those sums are still to be made.
+// Applies top-k and top-p: sets r->floor. Returns how many tokens the list holds that are not in the
+// segments' sums, or more than SAMPLE_LIST if those sums are still to be made.
 __device__ uint32_t restrict_row(sample_row *r, sample_shared *s, const td_sampling &p, uint32_t n)
 {
   bool whole = false; // the list holds all that is kept
   uint32_t n_list = UINT32_MAX;
-  auto want_count = [&](sample_sum total) { return total > (uint32_t)p.top_k ? (sample_sum)(uint32_t)p.top_k : 0; };
-  auto want_weight = [&](sample_sum total) { return total > 0 ? (sample_sum)td_sample_want(total, p.top_p) : 0; };
+  auto want_count = [&](sample_sum total) {
+    return total > (uint32_t)p.top_k ? (sample_sum)(uint32_t)p.top_k : 0;
+  };
+  auto want_weight = [&](sample_sum total) {
+    return total > 0 ? (sample_sum)td_sample_want(total, p.top_p) : 0;
+  };
   if (p.top_k > 0 && (uint32_t)p.top_k < n) {
     sample_cut cut = cut_row(*r, s, true, want_count);
     if (cut.bin != SAMPLE_NO_CUT) {
@@ -409,13 +433,15 @@ __device__ uint32_t restrict_row(sample_row *r, sample_shared *s, const td_sampl
     n_list = UINT32_MAX; // sums may stand where the list was
     if (cut.bin != SAMPLE_NO_CUT) {
       n_list = gather(*r, s, cut.bin, cut.bin);
-      r->floor = select_floor(*r, s, false, n_list, cut.bin, [&](sample_sum) { return cut.want - cut.above; });
+      r->floor =
+          select_floor(*r, s, false, n_list, cut.bin, [&](sample_sum) { return cut.want - cut.above; });
     }
   }
   return n_list;
 }
 
-// In block 0, whose segments and bins hold the sums of segments: the token whose running sum first passes the draw.
+// In block 0, whose segments and bins hold the sums of segments: the token whose running sum first passes the
+// draw.
 __device__ void draw(const sample_row &r, sample_shared *s, uint64_t random, uint32_t best, int32_t *out)
 {
   uint32_t n_segments = r.n_blocks * SAMPLE_WARPS;
@@ -461,8 +487,9 @@ __device__ void draw(const sample_row &r, sample_shared *s, uint64_t random, uin
 }
 
 // What a cluster of n_blocks does for one row: cluster_arrive() has been called if they are several.
-__device__ void sample_one_row(const float *logits, uint32_t n, uint32_t rank, uint32_t n_blocks, const uint32_t *slot,
-                               const uint32_t *position, const td_sampling *sampling, sample_shared *s, int32_t *out)
+__device__ void sample_one_row(const float *logits, uint32_t n, uint32_t rank, uint32_t n_blocks,
+                               const uint32_t *slot, const uint32_t *position, const td_sampling *sampling,
+                               sample_shared *s, int32_t *out)
 {
   sample_row r;
   r.skip = (uint32_t)((uintptr_t)logits / 4 % 4);

@@ -1,8 +1,9 @@
-// The step's frame. A plan goes up as one packed copy; one kernel unpacks it to fixed addresses, so that a captured step
-// (a CUDA graph) finds every plan in the same place; the sampled ids come back as one copy.
+// The step's frame. A plan goes up as one packed copy; one kernel unpacks it to fixed addresses, so that a
+// captured step (a CUDA graph) finds every plan in the same place; the sampled ids come back as one copy.
 //
-// Two packed blocks take turns: the host packs step k + 1 while the device still runs step k. Everything is in one stream,
-// so step k + 1 reads what step k sampled without asking the host. Faults are noted as they appear and told by the wait.
+// Two packed blocks take turns: the host packs step k + 1 while the device still runs step k. Everything is
+// in one stream, so step k + 1 reads what step k sampled without asking the host. Faults are noted as they
+// appear and told by the wait.
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/program.cuh"
 
@@ -43,8 +44,8 @@ static size_t packed_bytes_max(const cuda_backend *b)
 {
   const td_backend_config *c = &b->config;
   size_t bytes = sizeof(packed_header) + N_SECTIONS * SECTION_ALIGN + (size_t)c->max_tokens * 12 +
-                 c->max_rows * (sizeof(td_plan_row) + sizeof(uint32_t)) + b->max_page_updates * sizeof(td_plan_page_update) +
-                 c->max_slots * sizeof(sampling_update);
+                 c->max_rows * (sizeof(td_plan_row) + sizeof(uint32_t)) +
+                 b->max_page_updates * sizeof(td_plan_page_update) + c->max_slots * sizeof(sampling_update);
   for (const attention_group *g : *b->groups)
     bytes += td_cuda_group_packed_bytes(b, &g->kv->shape);
   return bytes;
@@ -63,7 +64,8 @@ static void *pack_section(cuda_backend *b, uint32_t id, size_t n_bytes)
   return at;
 }
 
-// Where the KV of a row's tokens goes: found here, on the device it would be four loads one after another. Plans without pages write none.
+// Where the KV of a row's tokens goes: found here, on the device it would be four loads one after another.
+// Plans without pages write none.
 static void find_kv_lines(const td_plan *plan, const td_plan_row *row, uint32_t *kv_lines)
 {
   if (plan->page_table_len == 0)
@@ -97,16 +99,19 @@ static void pack_plan(cuda_backend *b, const td_plan *plan)
   step_block *k = &b->blocks[b->packing];
   packed_header *h = (packed_header *)k->packed;
   k->n_packed = (sizeof *h + SECTION_ALIGN - 1) / SECTION_ALIGN * SECTION_ALIGN;
-  memcpy(pack_section(b, TOKEN_IDS, plan->n_tokens * sizeof(int32_t)), plan->token_ids, plan->n_tokens * sizeof(int32_t));
-  memcpy(pack_section(b, POSITIONS, plan->n_tokens * sizeof(int32_t)), plan->positions, plan->n_tokens * sizeof(int32_t));
+  memcpy(pack_section(b, TOKEN_IDS, plan->n_tokens * sizeof(int32_t)), plan->token_ids,
+         plan->n_tokens * sizeof(int32_t));
+  memcpy(pack_section(b, POSITIONS, plan->n_tokens * sizeof(int32_t)), plan->positions,
+         plan->n_tokens * sizeof(int32_t));
   uint32_t *kv_lines = (uint32_t *)pack_section(b, KV_LINES, plan->n_tokens * sizeof(uint32_t));
   for (uint32_t r = 0; r < plan->n_rows; r++)
     find_kv_lines(plan, &plan->rows[r], kv_lines);
-  memcpy(pack_section(b, ROWS, plan->n_rows * sizeof(td_plan_row)), plan->rows, plan->n_rows * sizeof(td_plan_row));
+  memcpy(pack_section(b, ROWS, plan->n_rows * sizeof(td_plan_row)), plan->rows,
+         plan->n_rows * sizeof(td_plan_row));
   memcpy(pack_section(b, LOGITS_ROWS, plan->n_logits * sizeof(uint32_t)), plan->logits_rows,
          plan->n_logits * sizeof(uint32_t));
-  memcpy(pack_section(b, PAGE_UPDATES, plan->n_page_updates * sizeof(td_plan_page_update)), plan->page_updates,
-         plan->n_page_updates * sizeof(td_plan_page_update));
+  memcpy(pack_section(b, PAGE_UPDATES, plan->n_page_updates * sizeof(td_plan_page_update)),
+         plan->page_updates, plan->n_page_updates * sizeof(td_plan_page_update));
   sampling_update *s = (sampling_update *)pack_section(b, SAMPLING, b->n_resampled * sizeof(sampling_update));
   for (uint32_t i = 0; i < b->n_resampled; i++)
     s[i] = {b->resampled[i], b->sampling_host[b->resampled[i]]};
@@ -152,7 +157,8 @@ __global__ void __launch_bounds__(UNPACK_THREADS) unpack_kernel(const uint32_t *
     to.counts[first] = h->counts[first / N_COUNTS][first % N_COUNTS];
   for (uint32_t i = first; i < h->section[TOKEN_IDS].n_words; i += stride) {
     int32_t id = (int32_t)packed[h->section[TOKEN_IDS].at + i];
-    to.section[TOKEN_IDS][i] = (uint32_t)(id >= 0 ? id : max(to.sampled[-1 - id], 0)); // a NaN row's token is never told
+    to.section[TOKEN_IDS][i] =
+        (uint32_t)(id >= 0 ? id : max(to.sampled[-1 - id], 0)); // a NaN row's token is never told
   }
 #pragma unroll
   for (int s = POSITIONS; s <= LOGITS_ROWS; s++)
@@ -192,7 +198,8 @@ static void finish_step(cuda_backend *b)
 {
   step_block *k = &b->blocks[b->packing];
   if (k->n_logits > 0)
-    note(b, cudaMemcpyAsync(k->sampled, b->sampled, k->n_logits * sizeof(int32_t), cudaMemcpyDeviceToHost, b->stream));
+    note(b, cudaMemcpyAsync(k->sampled, b->sampled, k->n_logits * sizeof(int32_t), cudaMemcpyDeviceToHost,
+                            b->stream));
   note(b, cudaEventRecord(k->end[k->turn], b->stream));
   b->plan = nullptr;
   b->packing ^= 1;
@@ -209,8 +216,8 @@ void td_cuda_submit(td_backend *be, td_compiled *compiled, const td_plan *plan)
   finish_step(b);
 }
 
-// Device time of the step, and since the end of the one before: a gap only if there was work, so no long ones. The other block
-// is the step before's, or, if the step after is under way, that one's already.
+// Device time of the step, and since the end of the one before: a gap only if there was work, so no long
+// ones. The other block is the step before's, or, if the step after is under way, that one's already.
 static void note_times(cuda_backend *b, const step_block *k, td_outcome *out)
 {
   enum { WORKING_GAP_MS = 5 };
@@ -230,7 +237,8 @@ static void note_times(cuda_backend *b, const step_block *k, td_outcome *out)
 td_status td_cuda_wait(td_backend *be, td_outcome *out, td_error *err)
 {
   cuda_backend *b = self(be);
-  step_block *k = &b->blocks[b->blocks[b->packing].under_way ? b->packing : b->packing ^ 1]; // the older of two
+  step_block *k =
+      &b->blocks[b->blocks[b->packing].under_way ? b->packing : b->packing ^ 1]; // the older of two
   TD_BUG_ON(!k->under_way);
   k->under_way = false;
   note(b, cudaEventSynchronize(k->end[k->turn]));

@@ -1,7 +1,8 @@
 // Weights to the device, as bf16 whatever the file holds; parts of one product side by side.
 //
-// Reader threads (kernels/weight_reader.h) fill pinned buffers; each has two, and a stream of its own, so that it reads the
-// next piece while the last one crosses the bus. Imports return at once; weights_wait is where all of it has arrived.
+// Reader threads (kernels/weight_reader.h) fill pinned buffers; each has two, and a stream of its own, so
+// that it reads the next piece while the last one crosses the bus. Imports return at once; weights_wait is
+// where all of it has arrived.
 #include "kernels/cuda/internal.cuh"
 
 #include <new>
@@ -22,7 +23,8 @@ static __global__ void dummy_kernel(uint32_t *dst, uint64_t n_pairs, uint64_t se
 }
 
 // n_cols is a multiple of 8, so the pairs are whole.
-static td_status make_up(cuda_backend *b, const td_weight_part *part, uint64_t n_cols, bf16 *dst, td_error *err)
+static td_status make_up(cuda_backend *b, const td_weight_part *part, uint64_t n_cols, bf16 *dst,
+                         td_error *err)
 {
   dummy_kernel<<<16 * b->n_sms, 256, 0, b->stream>>>((uint32_t *)dst, part->n_rows * n_cols / 2, part->seed);
   cudaError_t e = cudaGetLastError();
@@ -154,7 +156,8 @@ static td_status import_bias(cuda_backend *b, const td_weight_part *part, bf16 *
   return e == cudaSuccess ? TD_OK : td_cuda_fail(err, e, "copy of a bias");
 }
 
-static td_status import_part(cuda_backend *b, const td_weight_part *part, uint64_t n_cols, bf16 *dst, td_error *err)
+static td_status import_part(cuda_backend *b, const td_weight_part *part, uint64_t n_cols, bf16 *dst,
+                             td_error *err)
 {
   if (!part->data)
     return make_up(b, part, n_cols, dst, err);
@@ -162,8 +165,8 @@ static td_status import_part(cuda_backend *b, const td_weight_part *part, uint64
   return td_weight_reader_push(b->loading->reader, part, n_cols, dst, err);
 }
 
-td_status td_cuda_weight_import(td_backend *be, const td_weight_part *parts, uint32_t n_parts, uint64_t n_cols,
-                                  td_weight **out, td_error *err)
+td_status td_cuda_weight_import(td_backend *be, const td_weight_part *parts, uint32_t n_parts,
+                                uint64_t n_cols, td_weight **out, td_error *err)
 {
   cuda_backend *b = self(be);
   uint64_t n_rows = 0;
@@ -181,7 +184,8 @@ td_status td_cuda_weight_import(td_backend *be, const td_weight_part *parts, uin
   b->weights->push_back(w);
   w->n_out = (uint32_t)n_rows;
   w->n_in = (uint32_t)n_cols;
-  TD_TRY(td_cuda_alloc_raw(b, n_rows * n_cols * sizeof(bf16), (void **)&w->data, err)); // all of it will be written
+  TD_TRY(td_cuda_alloc_raw(b, n_rows * n_cols * sizeof(bf16), (void **)&w->data,
+                           err)); // all of it will be written
   if (any_bias)
     TD_TRY(td_cuda_alloc_array(b, n_rows, &w->bias, err));
   td_stream_plan_weight(b, w);

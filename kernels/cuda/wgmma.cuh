@@ -1,8 +1,8 @@
 // Warpgroup matrix products of Hopper (PTX ISA, wgmma): bf16 operands, f32 sums, 64 rows a warpgroup.
 //
-// `c` is a warpgroup's 64 x N result: a thread of warp w holds of rows 16w + g and 16w + g + 8 (g = lane / 4) the columns
-// 8j + 2t and + 1 (t = lane % 4), in c[4j..4j+1] and c[4j+2..4j+3]. The products run on while the threads go on: no register of
-// theirs may be touched until wgmma_wait says that they are done.
+// `c` is a warpgroup's 64 x N result: a thread of warp w holds of rows 16w + g and 16w + g + 8 (g = lane / 4)
+// the columns 8j + 2t and + 1 (t = lane % 4), in c[4j..4j+1] and c[4j+2..4j+3]. The products run on while the
+// threads go on: no register of theirs may be touched until wgmma_wait says that they are done.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,15 @@
 #define TD_HAS_WGMMA 1
 #endif
 
-// Of an operand in shared memory with 128-byte or 64-byte swizzle: leading and stride offset in bytes (PTX ISA, "matrix descriptor").
-// `address16` is its address in units of 16 bytes: offsets are then added to it, and where it is the same for the whole warp
-// (warp_uniform) that is a single instruction beside the products, where it would else be a dozen.
-__device__ __forceinline__ uint64_t wgmma_operand(uint32_t address16, uint32_t leading_bytes, uint32_t stride_bytes,
-                                                  uint32_t swizzle_bytes = 128)
+// Of an operand in shared memory with 128-byte or 64-byte swizzle: leading and stride offset in bytes (PTX
+// ISA, "matrix descriptor"). `address16` is its address in units of 16 bytes: offsets are then added to it,
+// and where it is the same for the whole warp (warp_uniform) that is a single instruction beside the
+// products, where it would else be a dozen.
+__device__ __forceinline__ uint64_t wgmma_operand(uint32_t address16, uint32_t leading_bytes,
+                                                  uint32_t stride_bytes, uint32_t swizzle_bytes = 128)
 {
-  return (uint64_t)(stride_bytes >> 4 | (swizzle_bytes == 128 ? 1u : 2u) << 30) << 32 | (address16 + (leading_bytes >> 4 << 16));
+  return (uint64_t)(stride_bytes >> 4 | (swizzle_bytes == 128 ? 1u : 2u) << 30) << 32 |
+         (address16 + (leading_bytes >> 4 << 16));
 }
 
 // What is the same for all threads of a warp, so that the compiler knows it.
@@ -25,8 +27,14 @@ __device__ __forceinline__ uint32_t warp_uniform(uint32_t x) { return __shfl_syn
 
 #ifdef TD_HAS_WGMMA
 __device__ __forceinline__ void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-template <int N> __device__ __forceinline__ void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
+__device__ __forceinline__ void wgmma_commit()
+{
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int N> __device__ __forceinline__ void wgmma_wait()
+{
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+}
 
 // Keeps the compiler from moving uses of registers across a wait.
 template <int N> __device__ __forceinline__ void wgmma_hold(float (&c)[N])
@@ -39,23 +47,23 @@ template <int N> __device__ __forceinline__ void wgmma_hold(float (&c)[N])
 #define TD_C4(i) "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3])
 #define TD_C16(i) TD_C4(i), TD_C4(i + 4), TD_C4(i + 8), TD_C4(i + 12)
 #define TD_C32(i) TD_C16(i), TD_C16(i + 16)
-#define TD_R32 \
-  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15" \
+#define TD_R32                                                                                               \
+  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"                                                    \
   ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define TD_R48 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
-#define TD_R64 \
-  TD_R48 \
+#define TD_R64                                                                                               \
+  TD_R48                                                                                                     \
   ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
-#define TD_R96 \
-  ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79" \
+#define TD_R96                                                                                               \
+  ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"                                         \
   ",%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
-#define TD_R128 \
-  ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111" \
+#define TD_R128                                                                                              \
+  ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111"                             \
   ",%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 
-// N registers for each thread of the warpgroup, fewer or more than the kernel starts with: producers give theirs to the
-// warpgroups that multiply. A kernel calls each once, in the two branches of one if, and has a cap of registers at
-// entry (__launch_bounds__(threads, 1)).
+// N registers for each thread of the warpgroup, fewer or more than the kernel starts with: producers give
+// theirs to the warpgroups that multiply. A kernel calls each once, in the two branches of one if, and has a
+// cap of registers at entry (__launch_bounds__(threads, 1)).
 template <int N> __device__ __forceinline__ void warpgroup_reg_dealloc()
 {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
@@ -69,7 +77,8 @@ template <int N> __device__ __forceinline__ void warpgroup_reg_alloc()
 __device__ __forceinline__ void wgmma_ss(float (&c)[8], uint64_t a, uint64_t b, bool add)
 {
   asm volatile("{.reg .pred p; setp.ne.b32 p, %10, 0;\n"
-               "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7}, %8, %9, p, 1, 1, 0, 0;}"
+               "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7}, %8, %9, p, "
+               "1, 1, 0, 0;}"
                : TD_C4(0), TD_C4(4)
                : "l"(a), "l"(b), "r"((int)add));
 }
@@ -94,7 +103,8 @@ __device__ __forceinline__ void wgmma_ss(float (&c)[32], uint64_t a, uint64_t b,
 __device__ __forceinline__ void wgmma_ss(float (&c)[64], uint64_t a, uint64_t b, bool add)
 {
   asm volatile("{.reg .pred p; setp.ne.b32 p, %66, 0;\n"
-               "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" TD_R32 TD_R64 "}, %64, %65, p, 1, 1, 0, 0;}"
+               "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" TD_R32 TD_R64
+               "}, %64, %65, p, 1, 1, 0, 0;}"
                : TD_C32(0), TD_C32(32)
                : "l"(a), "l"(b), "r"((int)add));
 }
@@ -102,16 +112,19 @@ __device__ __forceinline__ void wgmma_ss(float (&c)[64], uint64_t a, uint64_t b,
 __device__ __forceinline__ void wgmma_ss(float (&c)[128], uint64_t a, uint64_t b, bool add)
 {
   asm volatile("{.reg .pred p; setp.ne.b32 p, %130, 0;\n"
-               "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" TD_R32 TD_R64 TD_R96 TD_R128 "}, %128, %129, p, 1, 1, 0, 0;}"
+               "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" TD_R32 TD_R64 TD_R96 TD_R128
+               "}, %128, %129, p, 1, 1, 0, 0;}"
                : TD_C32(0), TD_C32(32), TD_C32(64), TD_C32(96)
                : "l"(a), "l"(b), "r"((int)add));
 }
 
-// c += a * b: a from registers (of a 64 x 16 matrix, as mma.m16n8k16 has it, warp by warp), b from shared memory with n in its rows.
+// c += a * b: a from registers (of a 64 x 16 matrix, as mma.m16n8k16 has it, warp by warp), b from shared
+// memory with n in its rows.
 __device__ __forceinline__ void wgmma_rs(float (&c)[32], const uint32_t *a, uint64_t b)
 {
   asm volatile("{.reg .pred p; setp.eq.b32 p, 0, 0;\n"
-               "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" TD_R32 "}, {%32,%33,%34,%35}, %36, p, 1, 1, 1;}"
+               "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" TD_R32
+               "}, {%32,%33,%34,%35}, %36, p, 1, 1, 1;}"
                : TD_C32(0)
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
@@ -119,7 +132,8 @@ __device__ __forceinline__ void wgmma_rs(float (&c)[32], const uint32_t *a, uint
 __device__ __forceinline__ void wgmma_rs(float (&c)[48], const uint32_t *a, uint64_t b)
 {
   asm volatile("{.reg .pred p; setp.eq.b32 p, 0, 0;\n"
-               "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {" TD_R32 TD_R48 "}, {%48,%49,%50,%51}, %52, p, 1, 1, 1;}"
+               "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {" TD_R32 TD_R48
+               "}, {%48,%49,%50,%51}, %52, p, 1, 1, 1;}"
                : TD_C32(0), TD_C16(32)
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
@@ -127,7 +141,8 @@ __device__ __forceinline__ void wgmma_rs(float (&c)[48], const uint32_t *a, uint
 __device__ __forceinline__ void wgmma_rs(float (&c)[64], const uint32_t *a, uint64_t b)
 {
   asm volatile("{.reg .pred p; setp.eq.b32 p, 0, 0;\n"
-               "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" TD_R32 TD_R64 "}, {%64,%65,%66,%67}, %68, p, 1, 1, 1;}"
+               "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" TD_R32 TD_R64
+               "}, {%64,%65,%66,%67}, %68, p, 1, 1, 1;}"
                : TD_C32(0), TD_C32(32)
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }

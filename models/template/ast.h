@@ -91,14 +91,14 @@ typedef enum node_kind {
   N_NSREF,   /* assignment target name.text2 */
   /* statements */
   N_DATA,
-  N_PRINT, /* a */
-  N_BODY,  /* items */
-  N_IF,    /* items: test, body, test, body ...; a: else body or NULL */
-  N_FOR,   /* a target, b iterable, c test or NULL, items[0] body, items[1] else or NULL */
-  N_SET,   /* a target, b value */
-  N_SETBLOCK,  /* a target, b body, c filter or NULL */
-  N_MACRO,     /* fn */
-  N_CALLBLOCK, /* a call, fn */
+  N_PRINT,       /* a */
+  N_BODY,        /* items */
+  N_IF,          /* items: test, body, test, body ...; a: else body or NULL */
+  N_FOR,         /* a target, b iterable, c test or NULL, items[0] body, items[1] else or NULL */
+  N_SET,         /* a target, b value */
+  N_SETBLOCK,    /* a target, b body, c filter or NULL */
+  N_MACRO,       /* fn */
+  N_CALLBLOCK,   /* a call, fn */
   N_GENERATION,  /* fn: the body as a function of no arguments */
   N_FILTERBLOCK, /* a filter, b body */
   N_WITH,        /* items: target, value ...; a body */
@@ -140,7 +140,7 @@ typedef struct function {
   node *body;
   scope_entry entry;
   uint32_t n_slots;
-  uint32_t id;                                 /* among the functions of the template */
+  uint32_t id;                                     /* among the functions of the template */
   uint32_t caller_slot, kwargs_slot, varargs_slot; /* NO_SLOT when the body does not use them */
   bool explicit_caller;
   bool anonymous; /* the body of a call block */
@@ -203,7 +203,8 @@ typedef struct compiler {
 } compiler;
 
 /* Leaves the compilation: TD_ERR_MODEL with the line. */
-__attribute__((noreturn)) void td_template_fail(compiler *c, unsigned line, const char *fmt, ...) TD_PRINTF(3, 4);
+__attribute__((noreturn)) void td_template_fail(compiler *c, unsigned line, const char *fmt, ...)
+    TD_PRINTF(3, 4);
 void *td_template_alloc(compiler *c, size_t count, size_t size);
 
 /* lexer.c */

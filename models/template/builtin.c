@@ -31,7 +31,8 @@ static size_t param_count(const char *params)
   return n;
 }
 
-static void bind_keywords(rendering *r, const builtin *fn, const char *params, const call_args *args, bound *b)
+static void bind_keywords(rendering *r, const builtin *fn, const char *params, const call_args *args,
+                          bound *b)
 {
   for (size_t i = 0; i < args->n_kw; i++) {
     text name = args->kw_names[i];

@@ -7,10 +7,10 @@
 enum { MAX_PARAMS = 6 };
 
 typedef struct bound {
-  value self;             /* what is filtered, or the object of the method */
-  value arg[MAX_PARAMS];  /* in the order of the row's parameter list; V_MISSING: not given */
+  value self;            /* what is filtered, or the object of the method */
+  value arg[MAX_PARAMS]; /* in the order of the row's parameter list; V_MISSING: not given */
   const call_args *raw;
-  int variant;            /* of the row */
+  int variant; /* of the row */
   const char *name;
 } bound;
 
@@ -46,7 +46,8 @@ str *td_arg_str(rendering *r, const bound *b, int i); /* must be a string; NULL 
 bool td_text_has_affix(rendering *r, const str *s, size_t from, size_t to, const str *affix, bool start);
 str *td_text_strip(rendering *r, str *s, str *chars, bool left, bool right);
 str *td_text_replace(rendering *r, str *s, str *from, str *to, int64_t count);
-str *td_text_case(rendering *r, str *s, char how); /* 'u'pper 'l'ower 'c'apitalize 't'itle (filter) 'T'itle (method) 's'wap */
+str *td_text_case(rendering *r, str *s,
+                  char how); /* 'u'pper 'l'ower 'c'apitalize 't'itle (filter) 'T'itle (method) 's'wap */
 str *td_text_center(rendering *r, str *s, int64_t width, str *fill, char align);
 seq *td_text_split_lines(rendering *r, str *s, bool keep);
 str *td_text_join(rendering *r, str *separator, value over, bool convert);

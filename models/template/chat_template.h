@@ -1,11 +1,11 @@
 /* Chat templates: a small Jinja interpreter for what models' templates use (jinja2 with trim_blocks and
  * lstrip_blocks, loop controls, sandboxed), byte for byte like the reference.
  *
- * Text knows where it came from: bytes of template literals and of `trusted` variables are vouched for, bytes that
- * came from `input` variables are not, whatever operations they went through. The tokenizer makes special
- * tokens only of vouched-for text, so that user text can never forge a turn.
- * Bounds: source size, nodes, depth, steps, memory and output (limits.def: template_*). No regex, no backtracking.
- * Thread: a compiled template is read-only: any number of threads may render. */
+ * Text knows where it came from: bytes of template literals and of `trusted` variables are vouched for, bytes
+ * that came from `input` variables are not, whatever operations they went through. The tokenizer makes
+ * special tokens only of vouched-for text, so that user text can never forge a turn. Bounds: source size,
+ * nodes, depth, steps, memory and output (limits.def: template_*). No regex, no backtracking. Thread: a
+ * compiled template is read-only: any number of threads may render. */
 #ifndef TD_MODELS_TEMPLATE_CHAT_TEMPLATE_H
 #define TD_MODELS_TEMPLATE_CHAT_TEMPLATE_H
 
@@ -34,12 +34,12 @@ typedef struct td_rendered {
 } td_rendered;
 
 typedef struct td_render_input {
-  const cJSON *trusted; /* object: bos_token, eos_token, add_generation_prompt, ... (the operator's) */
-  const cJSON *input;   /* object: messages, tools, ... (the client's) */
-  const cJSON *kwargs;  /* object or NULL: the client's too, and before `input` */
+  const cJSON *trusted;        /* object: bos_token, eos_token, add_generation_prompt, ... (the operator's) */
+  const cJSON *input;          /* object: messages, tools, ... (the client's) */
+  const cJSON *kwargs;         /* object or NULL: the client's too, and before `input` */
   bool continue_final_message; /* the text ends where that of input's last message does */
-  time_t now;           /* for strftime_now, local time */
-  size_t max_ops;       /* evaluation steps; limits: template_ops */
+  time_t now;                  /* for strftime_now, local time */
+  size_t max_ops;              /* evaluation steps; limits: template_ops */
   size_t max_memory_bytes;
 } td_render_input;
 

@@ -1,4 +1,5 @@
-/* Expressions. Recursion is bounded by the tree's height (checked when it is built) and by the depth counter. */
+/* Expressions. Recursion is bounded by the tree's height (checked when it is built) and by the depth counter.
+ */
 #include <string.h>
 
 #include "config/limits.h"
@@ -141,7 +142,8 @@ static void add_keyword(rendering *r, call_args *args, text name, value v)
 {
   for (size_t i = 0; i < args->n_kw; i++)
     if (args->kw_names[i].n == name.n && memcmp(args->kw_names[i].p, name.p, name.n) == 0)
-      td_render_fail(r, "got multiple values for keyword argument '%.*s'", (int)(name.n < 64 ? name.n : 64), name.p);
+      td_render_fail(r, "got multiple values for keyword argument '%.*s'", (int)(name.n < 64 ? name.n : 64),
+                     name.p);
   args->kw_names[args->n_kw] = name;
   args->kw[args->n_kw++] = v;
 }
@@ -317,8 +319,9 @@ void td_assign(rendering *r, const node *target, value v)
     if (ns.type != V_NAMESPACE)
       td_render_fail(r, "cannot assign attribute on non-namespace object");
     if (target->text2.p[0] == '_')
-      td_render_fail(r, "Chat templates cannot store underscore-prefixed attributes on a namespace, but got '%.*s'",
-                     (int)(target->text2.n < 64 ? target->text2.n : 64), target->text2.p);
+      td_render_fail(
+          r, "Chat templates cannot store underscore-prefixed attributes on a namespace, but got '%.*s'",
+          (int)(target->text2.n < 64 ? target->text2.n : 64), target->text2.p);
     td_dict_set(r, ns.d, v_str(td_str_new(r, target->text2.p, target->text2.n, true)), v);
   }
 }

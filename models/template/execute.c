@@ -1,5 +1,5 @@
-/* Statements: what a template does. Output goes to r->to: the rendered text, or what a macro, set block, filter
- * block or call block collects. */
+/* Statements: what a template does. Output goes to r->to: the rendered text, or what a macro, set block,
+ * filter block or call block collects. */
 #include <string.h>
 
 #include "config/limits.h"
@@ -73,14 +73,16 @@ static void bind_rest(rendering *r, const function *fn, const call_args *args, c
     value kwargs = {.type = V_DICT, .d = td_dict_new(r, args->n_kw, false)};
     for (size_t i = 0; i < args->n_kw; i++)
       if (!used[i])
-        td_dict_set(r, kwargs.d, v_str(td_str_new(r, args->kw_names[i].p, args->kw_names[i].n, true)), args->kw[i]);
+        td_dict_set(r, kwargs.d, v_str(td_str_new(r, args->kw_names[i].p, args->kw_names[i].n, true)),
+                    args->kw[i]);
     r->env->slots[fn->kwargs_slot] = kwargs;
   } else {
     for (size_t i = 0; i < args->n_kw; i++)
       if (!used[i])
-        td_render_fail(r, "macro %s takes no keyword argument %s",
-                       td_value_quoted(r, v_str(td_str_new(r, fn->name.p, fn->name.n, true))),
-                       td_value_quoted(r, v_str(td_str_new(r, args->kw_names[i].p, args->kw_names[i].n, true))));
+        td_render_fail(
+            r, "macro %s takes no keyword argument %s",
+            td_value_quoted(r, v_str(td_str_new(r, fn->name.p, fn->name.n, true))),
+            td_value_quoted(r, v_str(td_str_new(r, args->kw_names[i].p, args->kw_names[i].n, true))));
   }
   size_t taken = args->n_pos < fn->n_params ? args->n_pos : fn->n_params;
   if (fn->varargs_slot != NO_SLOT)
@@ -100,7 +102,8 @@ static value not_provided(rendering *r, text name)
   return td_value_undefined_hint(r, td_out_finish(r, &o)->p);
 }
 
-/* In the order of the reference: arguments, the special ones, then what the body's scope loads, then defaults. */
+/* In the order of the reference: arguments, the special ones, then what the body's scope loads, then
+ * defaults. */
 static void bind_params(rendering *r, const function *fn, const call_args *args)
 {
   bool *used = td_render_alloc(r, args->n_kw, sizeof *used), found_caller = fn->explicit_caller;
@@ -303,7 +306,9 @@ static flow execute_node(rendering *r, const node *n)
   case N_SET: td_assign(r, n->a, td_eval(r, n->b)); return FLOW_ON;
   case N_SETBLOCK: return execute_set_block(r, n);
   case N_MACRO: td_assign(r, n->a, make_macro(r, n->fn)); return FLOW_ON;
-  case N_CALLBLOCK: td_value_print(r, r->to, td_eval_call_with(r, n->a, make_macro(r, n->fn))); return FLOW_ON;
+  case N_CALLBLOCK:
+    td_value_print(r, r->to, td_eval_call_with(r, n->a, make_macro(r, n->fn)));
+    return FLOW_ON;
   case N_GENERATION: execute_generation(r, n); return FLOW_ON;
   case N_FILTERBLOCK: return execute_filter_block(r, n);
   case N_WITH: return execute_with(r, n);

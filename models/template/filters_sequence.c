@@ -1,5 +1,5 @@
-/* Filters over sequences. Those that the reference makes lazy are lazy here: they are iterators, are always true,
- * have no length, can be walked once, and fail only when walked. */
+/* Filters over sequences. Those that the reference makes lazy are lazy here: they are iterators, are always
+ * true, have no length, can be walked once, and fail only when walked. */
 #include <string.h>
 
 #include "models/template/builtin.h"
@@ -107,7 +107,8 @@ static value next_mapped(rendering *r, iter *it)
   if (l->attribute) {
     for (size_t i = 0; i < l->args->n_kw; i++)
       if (!text_is(l->args->kw_names[i], "attribute") && !text_is(l->args->kw_names[i], "default"))
-        td_render_fail(r, "Unexpected keyword argument '%.*s'", (int)l->args->kw_names[i].n, l->args->kw_names[i].p);
+        td_render_fail(r, "Unexpected keyword argument '%.*s'", (int)l->args->kw_names[i].n,
+                       l->args->kw_names[i].p);
   } else if (l->args->n_pos == 0) {
     td_render_fail(r, "map requires a filter argument");
   }
@@ -304,7 +305,10 @@ static value f_default(rendering *r, bound *b)
   return b->arg[0].type == V_MISSING ? v_str(td_str_literal(r, "")) : b->arg[0];
 }
 
-static value f_list(rendering *r, bound *b) { return (value){.type = V_LIST, .l = td_iter_collect(r, b->self)}; }
+static value f_list(rendering *r, bound *b)
+{
+  return (value){.type = V_LIST, .l = td_iter_collect(r, b->self)};
+}
 
 static value f_first(rendering *r, bound *b)
 {
@@ -356,7 +360,8 @@ typedef struct keyed {
 static int order_up(rendering *r, const void *a, const void *b)
 {
   const keyed *x = a, *y = b;
-  if (td_value_equal(r, x->key, y->key) && x->key.type != V_UNDEFINED && x->key.type != V_NONE && x->key.type != V_DICT)
+  if (td_value_equal(r, x->key, y->key) && x->key.type != V_UNDEFINED && x->key.type != V_NONE &&
+      x->key.type != V_DICT)
     return 0;
   return td_value_compare(r, x->key, y->key, "<");
 }
@@ -390,8 +395,10 @@ static value sorted_list(rendering *r, const seq *items, const value *keys, bool
 static value multi_key(rendering *r, value v, value paths, bool case_sensitive)
 {
   if (paths.type != V_STR)
-    return td_value_list(r, memcpy(td_render_alloc(r, 1, sizeof(value)),
-                                   &(value[1]){key_of(r, v, paths, case_sensitive)}, sizeof(value)), 1, false);
+    return td_value_list(r,
+                         memcpy(td_render_alloc(r, 1, sizeof(value)),
+                                &(value[1]){key_of(r, v, paths, case_sensitive)}, sizeof(value)),
+                         1, false);
   size_t n = 1;
   pay_chars(r, paths.s->n);
   for (size_t i = 0; i < paths.s->n; i++)
@@ -438,16 +445,19 @@ static value f_groupby(rendering *r, bound *b)
 {
   bool case_sensitive = td_arg_truth(r, b, 2, false);
   seq *items = td_iter_collect(r, b->self);
-  value *keys = td_render_alloc(r, items->n, sizeof *keys), *groups = td_render_alloc(r, items->n, sizeof *groups);
+  value *keys = td_render_alloc(r, items->n, sizeof *keys),
+        *groups = td_render_alloc(r, items->n, sizeof *groups);
   for (size_t i = 0; i < items->n; i++)
-    keys[i] = key_of(r, td_attribute_default(r, items->items[i], b->arg[0], b->arg[1]), v_none(), case_sensitive);
+    keys[i] =
+        key_of(r, td_attribute_default(r, items->items[i], b->arg[0], b->arg[1]), v_none(), case_sensitive);
   const void **order = sorted(r, items, keys, false);
   size_t n_groups = 0;
   for (size_t i = 0, end; i < items->n; i = end) {
     const keyed *first = order[i];
     for (end = i + 1; end < items->n && td_value_equal(r, first->key, ((const keyed *)order[end])->key);)
       end++;
-    value *members = td_render_alloc(r, end - i, sizeof *members), *pair = td_render_alloc(r, 2, sizeof *pair);
+    value *members = td_render_alloc(r, end - i, sizeof *members),
+          *pair = td_render_alloc(r, 2, sizeof *pair);
     for (size_t k = i; k < end; k++)
       members[k - i] = ((const keyed *)order[k])->item;
     pair[0] = td_attribute_default(r, first->item, b->arg[0], b->arg[1]);
@@ -546,7 +556,8 @@ uint32_t td_filter_find(const char *p, size_t n)
 value td_call_filter(rendering *r, uint32_t index, value of, call_args *args)
 {
   td_render_deeper(r);
-  const builtin *row = index < SECOND_TABLE ? &td_filters_text[index] : &td_filters_sequence[index - SECOND_TABLE];
+  const builtin *row =
+      index < SECOND_TABLE ? &td_filters_text[index] : &td_filters_sequence[index - SECOND_TABLE];
   value v = td_builtin_call(r, row, of, args);
   shallower(r);
   return v;

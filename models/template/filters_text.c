@@ -10,7 +10,10 @@
 
 static str *self_str(rendering *r, const bound *b) { return td_value_str(r, b->self); }
 
-static value f_case(rendering *r, bound *b) { return v_str(td_text_case(r, self_str(r, b), (char)b->variant)); }
+static value f_case(rendering *r, bound *b)
+{
+  return v_str(td_text_case(r, self_str(r, b), (char)b->variant));
+}
 
 static value f_trim(rendering *r, bound *b)
 {
@@ -58,7 +61,8 @@ static value f_join(rendering *r, bound *b)
 
 static value f_tojson(rendering *r, bound *b)
 {
-  return td_value_tojson(r, b->self, td_arg_truth(r, b, 0, false), b->arg[1], b->arg[2], td_arg_truth(r, b, 3, false));
+  return td_value_tojson(r, b->self, td_arg_truth(r, b, 0, false), b->arg[1], b->arg[2],
+                         td_arg_truth(r, b, 3, false));
 }
 
 /* Lines but the first are indented; empty ones only when asked. */
@@ -69,9 +73,8 @@ static value f_indent(rendering *r, bound *b)
     td_value_fail_undefined(r, b->self);
   if (b->self.type != V_STR)
     td_render_fail(r, "unsupported operand type(s) for +=: '%s' and 'str'", td_value_type_name(b->self));
-  str *indent = b->arg[0].type == V_STR
-                    ? b->arg[0].s
-                    : td_text_repeat(r, td_str_literal(r, " "), td_arg_int(r, b, 0, 4));
+  str *indent = b->arg[0].type == V_STR ? b->arg[0].s
+                                        : td_text_repeat(r, td_str_literal(r, " "), td_arg_int(r, b, 0, 4));
   str *s = td_str_concat(r, b->self.s, td_str_literal(r, "\n"));
   seq *lines = td_text_split_lines(r, s, false);
   text_out o;
@@ -94,7 +97,8 @@ static value f_center(rendering *r, bound *b)
 
 static value f_truncate(rendering *r, bound *b)
 {
-  int64_t length = td_arg_int(r, b, 0, 255), n, leeway = b->arg[3].type == V_NONE ? 5 : td_arg_int(r, b, 3, 5);
+  int64_t length = td_arg_int(r, b, 0, 255), n,
+          leeway = b->arg[3].type == V_NONE ? 5 : td_arg_int(r, b, 3, 5);
   str *end = b->arg[2].type == V_MISSING ? td_str_literal(r, "...") : td_arg_str(r, b, 2);
   if (!end)
     td_render_fail(r, "truncate needs a string to end with");
@@ -125,7 +129,8 @@ static value f_format(rendering *r, bound *b)
   if (b->raw->n_kw > 0) {
     args = (value){.type = V_DICT, .d = td_dict_new(r, b->raw->n_kw, false)};
     for (size_t i = 0; i < b->raw->n_kw; i++)
-      td_dict_set(r, args.d, v_str(td_str_new(r, b->raw->kw_names[i].p, b->raw->kw_names[i].n, true)), b->raw->kw[i]);
+      td_dict_set(r, args.d, v_str(td_str_new(r, b->raw->kw_names[i].p, b->raw->kw_names[i].n, true)),
+                  b->raw->kw[i]);
   }
   return td_op_format(r, v_str(s), args);
 }
@@ -236,7 +241,8 @@ static value f_int(rendering *r, bound *b)
     }
     if (!parse_float(r, v.s, &f) || !isfinite(f))
       return otherwise;
-    if (t && strspn(t + (t[0] == '-' || t[0] == '+'), "0123456789") + (t[0] == '-' || t[0] == '+') == digits &&
+    if (t &&
+        strspn(t + (t[0] == '-' || t[0] == '+'), "0123456789") + (t[0] == '-' || t[0] == '+') == digits &&
         fabs(f) >= 1e15)
       td_render_fail(r, "integer does not fit in 64 bits");
     result = v_int(float_to_int(r, f));

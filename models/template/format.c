@@ -29,7 +29,8 @@ static void pad(rendering *r, text_out *o, const spec *s, int64_t n)
 }
 
 /* prefix (sign, 0x) and digits, aligned */
-static void put_number(rendering *r, text_out *o, const spec *s, const char *prefix, const char *digits, bool vouched)
+static void put_number(rendering *r, text_out *o, const spec *s, const char *prefix, const char *digits,
+                       bool vouched)
 {
   int64_t n = (int64_t)(strlen(prefix) + strlen(digits)), gap = s->width - n;
   char align = s->align ? s->align : s->zero ? '=' : '>';
@@ -95,7 +96,11 @@ static void put_int(rendering *r, text_out *o, const spec *s, int64_t v, bool vo
         *p++ = (char)('0' + (u >> bit & 1));
     *p = '\0';
   } else {
-    snprintf(digits, NUMBER_BYTES, type == 'x' ? "%0*llx" : type == 'X' ? "%0*llX" : type == 'o' ? "%0*llo" : "%0*llu",
+    snprintf(digits, NUMBER_BYTES,
+             type == 'x'   ? "%0*llx"
+             : type == 'X' ? "%0*llX"
+             : type == 'o' ? "%0*llo"
+                           : "%0*llu",
              (int)(s->precision > 0 ? s->precision : 0), (unsigned long long)u);
   }
   if (s->comma)
@@ -224,7 +229,8 @@ static void percent_number(rendering *r, text_out *o, spec *s, value v)
   if (v.type == V_FLOAT && (s->type == 'x' || s->type == 'X' || s->type == 'o'))
     td_render_fail(r, "%%%c format: an integer is required, not float", s->type);
   if (v.type == V_FLOAT && !(fabs(v.f) < 9.2e18))
-    td_render_fail(r, isnan(v.f) ? "cannot convert float NaN to integer" : "cannot convert float infinity to integer");
+    td_render_fail(r, isnan(v.f) ? "cannot convert float NaN to integer"
+                                 : "cannot convert float infinity to integer");
   if (s->type == 'i' || s->type == 'u')
     s->type = 'd';
   put_int(r, o, s, v.type == V_FLOAT ? (int64_t)v.f : v.type == V_INT ? v.i : v.b, vouched);
@@ -328,7 +334,8 @@ value td_format_percent(rendering *r, str *format, value args)
     p.at++;
     percent_field(r, &o, &p);
   }
-  bool mapping = args.type == V_DICT || args.type == V_LIST || args.type == V_RANGE || args.type == V_UNDEFINED;
+  bool mapping =
+      args.type == V_DICT || args.type == V_LIST || args.type == V_RANGE || args.type == V_UNDEFINED;
   if (p.tuple ? p.next < args.l->n : p.next == 0 && !mapping)
     td_render_fail(r, "not all arguments converted during string formatting");
   str *s = td_out_finish(r, &o);
@@ -429,7 +436,8 @@ static void format_value(rendering *r, text_out *o, value v, const char *p, size
       s.fill_n = 1;
     }
     put_str(r, o, &s, v.s);
-  } else if (v.type == V_FLOAT || ((v.type == V_INT || v.type == V_BOOL) && s.type && strchr("eEfFgG%", s.type))) {
+  } else if (v.type == V_FLOAT ||
+             ((v.type == V_INT || v.type == V_BOOL) && s.type && strchr("eEfFgG%", s.type))) {
     check_number(r, &s);
     if (s.type && !strchr("eEfFgG%", s.type))
       td_render_fail(r, "Unknown format code '%c' for object of type 'float'", s.type);

@@ -15,7 +15,8 @@ static value range(rendering *r, bound *b)
     td_render_fail(r, "range expected 1 to 3 arguments, got %zu", n_args);
   for (size_t i = 0; i < n_args; i++)
     if (!td_op_index(b->raw->pos[i], &p[n_args == 1 ? 1 : i]))
-      td_render_fail(r, "'%s' object cannot be interpreted as an integer", td_value_type_name(b->raw->pos[i]));
+      td_render_fail(r, "'%s' object cannot be interpreted as an integer",
+                     td_value_type_name(b->raw->pos[i]));
   if (p[2] == 0)
     td_render_fail(r, "range() arg 3 must not be zero");
   __int128 distance = p[2] > 0 ? (__int128)p[1] - p[0] : (__int128)p[0] - p[1];
@@ -63,7 +64,8 @@ static value namespace_of(rendering *r, bound *b)
   for (size_t i = 0; i < ns.d->n; i++) {
     value key = ns.d->entries[i].key;
     if (key.type == V_STR && key.s->n > 0 && key.s->p[0] == '_')
-      td_render_fail(r, "Chat templates cannot store underscore-prefixed attributes on a namespace, but got %s",
+      td_render_fail(r,
+                     "Chat templates cannot store underscore-prefixed attributes on a namespace, but got %s",
                      td_value_quoted(r, key));
   }
   return ns;

@@ -1,5 +1,5 @@
-/* Template text to tokens, as jinja2's lexer does with trim_blocks and lstrip_blocks: whitespace control is decided
- * here, where the text between tags is cut. One pass, one token at a time. */
+/* Template text to tokens, as jinja2's lexer does with trim_blocks and lstrip_blocks: whitespace control is
+ * decided here, where the text between tags is cut. One pass, one token at a time. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -273,7 +273,9 @@ static size_t match_float(const compiler *c, size_t at)
 
 static bool digit_of(char ch, int base)
 {
-  int d = ch >= '0' && ch <= '9' ? ch - '0' : (ch | 32) >= 'a' && (ch | 32) <= 'f' ? (ch | 32) - 'a' + 10 : 99;
+  int d = ch >= '0' && ch <= '9'                 ? ch - '0'
+          : (ch | 32) >= 'a' && (ch | 32) <= 'f' ? (ch | 32) - 'a' + 10
+                                                 : 99;
   return d < base;
 }
 
@@ -437,11 +439,11 @@ static const struct {
   const char *s;
   token_type type;
 } operators[] = {
-    {"//", T_FLOORDIV}, {"**", T_POW},    {"==", T_EQ},      {"!=", T_NE},     {">=", T_GE},
-    {"<=", T_LE},       {"+", T_ADD},     {"-", T_SUB},      {"/", T_DIV},     {"*", T_MUL},
-    {"%", T_MOD},       {"~", T_TILDE},   {"[", T_LBRACKET}, {"]", T_RBRACKET}, {"(", T_LPAREN},
-    {")", T_RPAREN},    {"{", T_LBRACE},  {"}", T_RBRACE},   {">", T_GT},      {"<", T_LT},
-    {"=", T_ASSIGN},    {".", T_DOT},     {":", T_COLON},    {"|", T_PIPE},    {",", T_COMMA},
+    {"//", T_FLOORDIV}, {"**", T_POW},   {"==", T_EQ},      {"!=", T_NE},      {">=", T_GE},
+    {"<=", T_LE},       {"+", T_ADD},    {"-", T_SUB},      {"/", T_DIV},      {"*", T_MUL},
+    {"%", T_MOD},       {"~", T_TILDE},  {"[", T_LBRACKET}, {"]", T_RBRACKET}, {"(", T_LPAREN},
+    {")", T_RPAREN},    {"{", T_LBRACE}, {"}", T_RBRACE},   {">", T_GT},       {"<", T_LT},
+    {"=", T_ASSIGN},    {".", T_DOT},    {":", T_COLON},    {"|", T_PIPE},     {",", T_COMMA},
     {";", T_SEMICOLON},
 };
 

@@ -16,7 +16,10 @@ static value strip(rendering *r, bound *b)
   return v_str(td_text_strip(r, b->self.s, td_arg_str(r, b, 0), b->variant != 'r', b->variant != 'l'));
 }
 
-static value change_case(rendering *r, bound *b) { return v_str(td_text_case(r, b->self.s, (char)b->variant)); }
+static value change_case(rendering *r, bound *b)
+{
+  return v_str(td_text_case(r, b->self.s, (char)b->variant));
+}
 
 static str *required_str(rendering *r, const bound *b, int i)
 {
@@ -80,7 +83,8 @@ static value starts_or_ends(rendering *r, bound *b)
     return v_bool(false);
   }
   if (b->arg[0].type != V_STR)
-    td_render_fail(r, "%s first arg must be str or a tuple of str, not %s", b->name, td_value_type_name(b->arg[0]));
+    td_render_fail(r, "%s first arg must be str or a tuple of str, not %s", b->name,
+                   td_value_type_name(b->arg[0]));
   return v_bool(inside && td_text_has_affix(r, b->self.s, from, to, b->arg[0].s, b->variant == 's'));
 }
 
@@ -341,7 +345,10 @@ static value dict_view(rendering *r, bound *b)
 }
 
 const builtin td_dict_methods[] = {
-    {"get", dict_get, "/key default", 1, 0},    {"items", dict_view, "/", 0, 'i'},
-    {"keys", dict_view, "/", 0, 'k'},           {"values", dict_view, "/", 0, 'v'},
-    {"copy", copy, "/", 0, 'd'},                {0},
+    {"get", dict_get, "/key default", 1, 0},
+    {"items", dict_view, "/", 0, 'i'},
+    {"keys", dict_view, "/", 0, 'k'},
+    {"values", dict_view, "/", 0, 'v'},
+    {"copy", copy, "/", 0, 'd'},
+    {0},
 };

@@ -17,12 +17,12 @@ static bool is_number(value v) { return v.type == V_BOOL || v.type == V_INT || v
 
 static double number(value v) { return v.type == V_FLOAT ? v.f : v.type == V_INT ? (double)v.i : v.b; }
 
-static const char *op_name(token_type op)
-{
-  return op == T_POW ? "** or pow()" : td_lexer_type_name(op);
-}
+static const char *op_name(token_type op) { return op == T_POW ? "** or pow()" : td_lexer_type_name(op); }
 
-__attribute__((noreturn)) static void overflow(rendering *r) { td_render_fail(r, "integer does not fit in 64 bits"); }
+__attribute__((noreturn)) static void overflow(rendering *r)
+{
+  td_render_fail(r, "integer does not fit in 64 bits");
+}
 
 __attribute__((noreturn)) static void bad_operands(rendering *r, token_type op, value a, value b)
 {
@@ -35,8 +35,8 @@ __attribute__((noreturn)) static void bad_operands(rendering *r, token_type op, 
   if (op == T_ADD && a.type == V_STR)
     td_render_fail(r, "can only concatenate str (not \"%s\") to str", td_value_type_name(b));
   if (op == T_ADD && (a.type == V_LIST || a.type == V_TUPLE))
-    td_render_fail(r, "can only concatenate %s (not \"%s\") to %s", td_value_type_name(a), td_value_type_name(b),
-                   td_value_type_name(a));
+    td_render_fail(r, "can only concatenate %s (not \"%s\") to %s", td_value_type_name(a),
+                   td_value_type_name(b), td_value_type_name(a));
   td_render_fail(r, "unsupported operand type(s) for %s: '%s' and '%s'", op_name(op), td_value_type_name(a),
                  td_value_type_name(b));
 }
@@ -114,7 +114,9 @@ static value float_math(rendering *r, token_type op, double a, double b)
   default: break;
   }
   if (b == 0)
-    td_render_fail(r, op == T_MOD ? "float modulo" : op == T_DIV ? "float division by zero" : "float floor division by zero");
+    td_render_fail(r, op == T_MOD   ? "float modulo"
+                      : op == T_DIV ? "float division by zero"
+                                    : "float floor division by zero");
   if (op == T_DIV)
     return v_float(a / b);
   double rest = fmod(a, b);
@@ -205,7 +207,8 @@ value td_op_negate(rendering *r, value v, bool positive)
   if (v.type == V_FLOAT)
     result = v_float(positive ? v.f : -v.f);
   else
-    result = positive ? v_int(v.type == V_INT ? v.i : v.b) : int_math(r, T_SUB, 0, v.type == V_INT ? v.i : v.b);
+    result =
+        positive ? v_int(v.type == V_INT ? v.i : v.b) : int_math(r, T_SUB, 0, v.type == V_INT ? v.i : v.b);
   result.tainted = v.tainted;
   return result;
 }
@@ -223,7 +226,8 @@ static value bind_method(rendering *r, value self, const builtin *fn)
 static bool is_mutator(value of, text name)
 {
   static const char *const of_dict[] = {"clear", "pop", "popitem", "setdefault", "update", NULL};
-  static const char *const of_list[] = {"append", "clear", "pop", "reverse", "insert", "sort", "extend", "remove", NULL};
+  static const char *const of_list[] = {"append", "clear",  "pop",    "reverse", "insert",
+                                        "sort",   "extend", "remove", NULL};
   const char *const *names = of.type == V_DICT ? of_dict : of.type == V_LIST ? of_list : NULL;
   for (; names && *names; names++)
     if (text_is(name, *names))
@@ -233,10 +237,14 @@ static bool is_mutator(value of, text name)
 
 static bool is_dunder_of_every_object(text name)
 {
-  static const char *const names[] = {"__class__",  "__doc__",    "__init__", "__dir__",  "__eq__",     "__hash__",
-                                      "__repr__",   "__str__",    "__new__",  "__ne__",   "__lt__",     "__format__",
-                                      "__sizeof__", "__reduce__", "__gt__",   "__le__",   "__ge__",     "__getattribute__",
-                                      "__setattr__", "__delattr__", "__init_subclass__", "__subclasshook__", "__reduce_ex__"};
+  static const char *const names[] = {"__class__",        "__doc__",      "__init__",
+                                      "__dir__",          "__eq__",       "__hash__",
+                                      "__repr__",         "__str__",      "__new__",
+                                      "__ne__",           "__lt__",       "__format__",
+                                      "__sizeof__",       "__reduce__",   "__gt__",
+                                      "__le__",           "__ge__",       "__getattribute__",
+                                      "__setattr__",      "__delattr__",  "__init_subclass__",
+                                      "__subclasshook__", "__reduce_ex__"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++)
     if (text_is(name, names[i]))
       return true;
@@ -323,7 +331,8 @@ static value item_of(rendering *r, value of, value key)
     if (!str_ascii(of.s))
       pay_bytes(r, of.s->n);
     size_t from = td_str_char_offset(of.s, (size_t)i);
-    size_t to = str_ascii(of.s) ? from + 1 : from + td_str_char_offset(td_str_slice(r, of.s, from, of.s->n), 1);
+    size_t to =
+        str_ascii(of.s) ? from + 1 : from + td_str_char_offset(td_str_slice(r, of.s, from, of.s->n), 1);
     return v_str(td_str_slice(r, of.s, from, to));
   }
   case V_LIST:
@@ -352,7 +361,8 @@ value td_op_item(rendering *r, value of, value key)
 /* ---- slices ---- */
 
 /* Python's rules: clamps start and stop for n items; returns how many items there are. */
-static int64_t clamp_slice(rendering *r, value parts[3], int64_t n, int64_t *start, int64_t *stop, int64_t *step)
+static int64_t clamp_slice(rendering *r, value parts[3], int64_t n, int64_t *start, int64_t *stop,
+                           int64_t *step)
 {
   int64_t p[3] = {0, 0, 1};
   bool given[3];
@@ -439,8 +449,10 @@ value td_op_slice(rendering *r, value of, value start, value stop, value step)
   if (of.type == V_RANGE) {
     struct range *g = td_render_alloc(r, 1, sizeof *g);
     const struct range *whole = of.r;
-    if (__builtin_mul_overflow(whole->step, by, &g->step) || __builtin_mul_overflow(whole->step, from, &g->start) ||
-        __builtin_add_overflow(whole->start, g->start, &g->start) || __builtin_mul_overflow(whole->step, to, &g->stop) ||
+    if (__builtin_mul_overflow(whole->step, by, &g->step) ||
+        __builtin_mul_overflow(whole->step, from, &g->start) ||
+        __builtin_add_overflow(whole->start, g->start, &g->start) ||
+        __builtin_mul_overflow(whole->step, to, &g->stop) ||
         __builtin_add_overflow(whole->start, g->stop, &g->stop))
       overflow(r);
     g->n = n;

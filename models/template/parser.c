@@ -87,7 +87,8 @@ token td_parse_expect(compiler *c, token_type type)
     if (t.type == T_EOF)
       td_template_fail(c, t.line, "unexpected end of template, expected '%s'.", td_lexer_type_name(type));
     td_template_fail(c, t.line, "expected token '%s', got '%.*s'", td_lexer_type_name(type),
-                     t.type == T_NAME ? (int)t.s.n : 64, t.type == T_NAME ? t.s.p : td_lexer_type_name(t.type));
+                     t.type == T_NAME ? (int)t.s.n : 64,
+                     t.type == T_NAME ? t.s.p : td_lexer_type_name(t.type));
   }
   td_parse_advance(c);
   return t;
@@ -145,7 +146,8 @@ static bool assignable(const node *n)
 static bool tuple_ends(const compiler *c, const char *end_name)
 {
   token_type t = c->current.type;
-  return t == T_VAR_END || t == T_BLOCK_END || t == T_RPAREN || (end_name && td_parse_is_name(&c->current, end_name));
+  return t == T_VAR_END || t == T_BLOCK_END || t == T_RPAREN ||
+         (end_name && td_parse_is_name(&c->current, end_name));
 }
 
 /* name, ns.name, or a tuple of them */
@@ -199,8 +201,8 @@ static node *statements(compiler *c, const char *const *ends)
   td_parse_expect(c, T_BLOCK_END);
   node *body = subparse(c, ends);
   if (c->current.type == T_EOF)
-    td_template_fail(c, c->current.line, "Unexpected end of template. Jinja was looking for the following tags: '%s'.",
-                     ends[0]);
+    td_template_fail(c, c->current.line,
+                     "Unexpected end of template. Jinja was looking for the following tags: '%s'.", ends[0]);
   return body;
 }
 
@@ -397,9 +399,9 @@ static node *statement(compiler *c)
     const char *name;
     node *(*parse)(compiler *, unsigned);
   } tags[] = {
-      {"for", parse_for},         {"if", parse_if},           {"set", parse_set},
-      {"macro", parse_macro},     {"call", parse_call_block}, {"filter", parse_filter_block},
-      {"with", parse_with},       {"print", parse_print},     {"generation", parse_generation},
+      {"for", parse_for},     {"if", parse_if},           {"set", parse_set},
+      {"macro", parse_macro}, {"call", parse_call_block}, {"filter", parse_filter_block},
+      {"with", parse_with},   {"print", parse_print},     {"generation", parse_generation},
   };
   token t = c->current;
   if (t.type != T_NAME)

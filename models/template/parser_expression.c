@@ -156,7 +156,8 @@ node *td_parse_tuple(compiler *c, bool with_condition, const char *end_name, boo
     if (n > 0)
       td_parse_expect(c, T_COMMA);
     token_type t = c->current.type;
-    if (t == T_VAR_END || t == T_BLOCK_END || t == T_RPAREN || (end_name && td_parse_is_name(&c->current, end_name)))
+    if (t == T_VAR_END || t == T_BLOCK_END || t == T_RPAREN ||
+        (end_name && td_parse_is_name(&c->current, end_name)))
       break;
     td_parse_push(c, &items, &n, &cap, td_parse_expression(c, with_condition));
     if (c->current.type != T_COMMA)
@@ -166,7 +167,8 @@ node *td_parse_tuple(compiler *c, bool with_condition, const char *end_name, boo
   if (!is_tuple && n > 0)
     return items[0];
   if (!is_tuple && !parenthesised)
-    td_template_fail(c, c->current.line, "Expected an expression, got '%s'", td_lexer_type_name(c->current.type));
+    td_template_fail(c, c->current.line, "Expected an expression, got '%s'",
+                     td_lexer_type_name(c->current.type));
   node *tuple = td_parse_new(c, N_TUPLE, line);
   tuple->items = items;
   tuple->n_items = n;
@@ -501,9 +503,9 @@ static node *parse_test(compiler *c, node *of)
   if (!negated)
     return n;
   node *not = td_parse_new(c, N_NOT, line);
-  not->a = n;
+  not ->a = n;
   td_parse_adopt(c, not, n);
-  return not;
+  return not ;
 }
 
 static node *parse_unary(compiler *c, bool with_filter)

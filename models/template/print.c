@@ -46,7 +46,8 @@ size_t td_float_repr(double f, char out[40])
     return n;
   }
   char *e = strchr(digits, 'e');
-  return (size_t)snprintf(out, 40, "%.*se%c%02d", (int)(e - digits), digits, exponent < 0 ? '-' : '+', abs(exponent));
+  return (size_t)snprintf(out, 40, "%.*se%c%02d", (int)(e - digits), digits, exponent < 0 ? '-' : '+',
+                          abs(exponent));
 }
 
 static void repr(rendering *r, text_out *o, value v, bool vouched);
@@ -131,7 +132,8 @@ static void repr_range(rendering *r, text_out *o, const struct range *g)
   if (g->step == 1)
     snprintf(buf, sizeof buf, "range(%lld, %lld)", (long long)g->start, (long long)g->stop);
   else
-    snprintf(buf, sizeof buf, "range(%lld, %lld, %lld)", (long long)g->start, (long long)g->stop, (long long)g->step);
+    snprintf(buf, sizeof buf, "range(%lld, %lld, %lld)", (long long)g->start, (long long)g->stop,
+             (long long)g->step);
   td_out_cstr(r, o, buf, true);
 }
 
@@ -143,13 +145,15 @@ static void repr_other(rendering *r, text_out *o, value v)
     if (v.macro->fn->anonymous)
       snprintf(buf, sizeof buf, "<Macro anonymous>");
     else
-      snprintf(buf, sizeof buf, "<Macro '%.*s'>", (int)(v.macro->fn->name.n < 100 ? v.macro->fn->name.n : 100),
-             v.macro->fn->name.p);
+      snprintf(buf, sizeof buf, "<Macro '%.*s'>",
+               (int)(v.macro->fn->name.n < 100 ? v.macro->fn->name.n : 100), v.macro->fn->name.p);
     break;
   case V_LOOP: snprintf(buf, sizeof buf, "<LoopContext %lld>", (long long)v.loop->index0 + 1); break;
   case V_BUILTIN: snprintf(buf, sizeof buf, "<function %s>", v.fn->name); break;
-  case V_METHOD: snprintf(buf, sizeof buf, "<built-in method %s of %s object>", v.m->fn->name,
-                          td_value_type_name(v.m->self)); break;
+  case V_METHOD:
+    snprintf(buf, sizeof buf, "<built-in method %s of %s object>", v.m->fn->name,
+             td_value_type_name(v.m->self));
+    break;
   default: snprintf(buf, sizeof buf, "<%s object>", td_value_type_name(v)); break;
   }
   td_out_cstr(r, o, buf, true);

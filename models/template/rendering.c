@@ -1,5 +1,5 @@
-/* The public face: compile once, render often. And what every rendering stands on: its arena, its budget of steps,
- * its depth, and the one way out when something is wrong. */
+/* The public face: compile once, render often. And what every rendering stands on: its arena, its budget of
+ * steps, its depth, and the one way out when something is wrong. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -133,7 +133,8 @@ void td_render_deeper(rendering *r)
     td_render_fail(r, "maximum recursion depth exceeded");
 }
 
-static void merge(rendering *r, const void **items, const void **tmp, size_t mid, size_t n, td_render_order order)
+static void merge(rendering *r, const void **items, const void **tmp, size_t mid, size_t n,
+                  td_render_order order)
 {
   size_t a = 0, b = mid, k = 0;
   memcpy(tmp, items, n * sizeof *items);

@@ -1,11 +1,11 @@
 /* Gives every name of a template its slot, before anything runs.
  *
  * Scopes are the reference's, which decides them when it compiles: a loop body, macro, call block, set block,
- * filter block and `with` open a scope; `if` does not. A name that a scope stores is the scope's own, from the
- * scope's start: there it gets the outer variable's value, or the context's if the first thing that happens to it
- * is a read or a store inside an `if`, or nothing. So all statements of a scope are looked at first (survey), and
- * only then what they contain is resolved.
- * Names are interned; each name keeps a stack of its bindings, so a lookup is O(1) however many scopes there are. */
+ * filter block and `with` open a scope; `if` does not. A name that a scope stores is the scope's own, from
+ * the scope's start: there it gets the outer variable's value, or the context's if the first thing that
+ * happens to it is a read or a store inside an `if`, or nothing. So all statements of a scope are looked at
+ * first (survey), and only then what they contain is resolved. Names are interned; each name keeps a stack of
+ * its bindings, so a lookup is O(1) however many scopes there are. */
 #include <string.h>
 
 #include "models/template/ast.h"
@@ -456,7 +456,8 @@ static void resolve_filter_or_test(resolver *r, node *n)
   bool filter = n->kind == N_FILTER;
   n->index = filter ? td_filter_find(n->text.p, n->text.n) : td_test_find(n->text.p, n->text.n);
   if (n->index == NO_SLOT && !r->soft)
-    td_template_fail(r->c, n->line, "No %s named '%.*s'.", filter ? "filter" : "test", (int)n->text.n, n->text.p);
+    td_template_fail(r->c, n->line, "No %s named '%.*s'.", filter ? "filter" : "test", (int)n->text.n,
+                     n->text.p);
 }
 
 /* Nothing in it is ever written again: renderings of all threads share it. */
@@ -465,7 +466,8 @@ static void resolve_const(resolver *r, node *n)
   if (n->constant != V_STR)
     return;
   str *s = td_template_alloc(r->c, 1, sizeof *s);
-  *s = (str){.p = n->text.p, .n = n->text.n, .n_chars = td_unicode_count(n->text.p, n->text.n), .trusted = true};
+  *s = (str){
+      .p = n->text.p, .n = n->text.n, .n_chars = td_unicode_count(n->text.p, n->text.n), .trusted = true};
   n->literal = s;
 }
 
@@ -527,7 +529,8 @@ static void resolve(resolver *r, node *n)
       td_template_fail(r->c, n->line, "'%s' outside loop", n->kind == N_BREAK ? "break" : "continue");
     return;
   case N_FILTER:
-  case N_TEST: resolve_filter_or_test(r, n); /* and its children */
+  case N_TEST:
+    resolve_filter_or_test(r, n); /* and its children */
   /* fall through */
   default: resolve_children(r, n);
   }

@@ -1,5 +1,5 @@
-/* Strings that know where each byte came from: see value.h. Slices share bytes; appending to the newest string
- * goes on in its buffer, so that text built in a loop costs what it is long, not its square. */
+/* Strings that know where each byte came from: see value.h. Slices share bytes; appending to the newest
+ * string goes on in its buffer, so that text built in a loop costs what it is long, not its square. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -187,7 +187,10 @@ void td_out_bytes(rendering *r, text_out *o, const char *p, size_t n, bool trust
   o->n += n;
 }
 
-void td_out_cstr(rendering *r, text_out *o, const char *s, bool trusted) { td_out_bytes(r, o, s, strlen(s), trusted); }
+void td_out_cstr(rendering *r, text_out *o, const char *s, bool trusted)
+{
+  td_out_bytes(r, o, s, strlen(s), trusted);
+}
 
 void td_out_slice(rendering *r, text_out *o, const str *s, size_t from, size_t to)
 {

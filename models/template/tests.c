@@ -24,12 +24,14 @@ static bool of_type(rendering *r, const test *t, value v, value arg)
   case 'N': return v.type == V_BOOL || v.type == V_INT || v.type == V_BIGINT || v.type == V_FLOAT;
   case 's': return v.type == V_STR;
   case 'm': return v.type == V_DICT;
-  case 'q': return v.type == V_UNDEFINED || v.type == V_STR || v.type == V_LIST || v.type == V_TUPLE ||
-                   v.type == V_DICT || v.type == V_RANGE;
+  case 'q':
+    return v.type == V_UNDEFINED || v.type == V_STR || v.type == V_LIST || v.type == V_TUPLE ||
+           v.type == V_DICT || v.type == V_RANGE;
   case 'I': return td_iterable(v);
   case 'e': return v.type == V_STR && v.s->markup;
-  default: return v.type == V_BUILTIN || v.type == V_METHOD || v.type == V_MACRO || v.type == V_LOOP ||
-                  v.type == V_UNDEFINED;
+  default:
+    return v.type == V_BUILTIN || v.type == V_METHOD || v.type == V_MACRO || v.type == V_LOOP ||
+           v.type == V_UNDEFINED;
   }
 }
 
@@ -84,19 +86,19 @@ static bool is_known(rendering *r, const test *t, value v, value arg)
 }
 
 static const test tests[] = {
-    {"defined", of_type, 0, 'd'},      {"undefined", of_type, 0, 'u'},   {"none", of_type, 0, 'n'},
-    {"boolean", of_type, 0, 'b'},      {"true", of_type, 0, 'T'},        {"false", of_type, 0, 'F'},
-    {"integer", of_type, 0, 'i'},      {"float", of_type, 0, 'f'},       {"number", of_type, 0, 'N'},
-    {"string", of_type, 0, 's'},       {"mapping", of_type, 0, 'm'},     {"sequence", of_type, 0, 'q'},
-    {"iterable", of_type, 0, 'I'},     {"escaped", of_type, 0, 'e'},     {"callable", of_type, 0, 'c'},
-    {"odd", remainder_is, 0, 'o'},     {"even", remainder_is, 0, 'e'},   {"divisibleby", remainder_is, 1, 'd'},
-    {"upper", is_case, 0, 'u'},        {"lower", is_case, 0, 'l'},       {"sameas", same_as, 1, 0},
-    {"eq", compares, 1, '='},          {"equalto", compares, 1, '='},    {"==", compares, 1, '='},
-    {"ne", compares, 1, '!'},          {"!=", compares, 1, '!'},         {"gt", compares, 1, '>'},
-    {"greaterthan", compares, 1, '>'}, {">", compares, 1, '>'},          {"ge", compares, 1, 'G'},
-    {">=", compares, 1, 'G'},          {"lt", compares, 1, '<'},         {"lessthan", compares, 1, '<'},
-    {"<", compares, 1, '<'},           {"le", compares, 1, 'L'},         {"<=", compares, 1, 'L'},
-    {"in", compares, 1, 'i'},          {"filter", is_known, 0, 'f'},     {"test", is_known, 0, 't'},
+    {"defined", of_type, 0, 'd'},      {"undefined", of_type, 0, 'u'}, {"none", of_type, 0, 'n'},
+    {"boolean", of_type, 0, 'b'},      {"true", of_type, 0, 'T'},      {"false", of_type, 0, 'F'},
+    {"integer", of_type, 0, 'i'},      {"float", of_type, 0, 'f'},     {"number", of_type, 0, 'N'},
+    {"string", of_type, 0, 's'},       {"mapping", of_type, 0, 'm'},   {"sequence", of_type, 0, 'q'},
+    {"iterable", of_type, 0, 'I'},     {"escaped", of_type, 0, 'e'},   {"callable", of_type, 0, 'c'},
+    {"odd", remainder_is, 0, 'o'},     {"even", remainder_is, 0, 'e'}, {"divisibleby", remainder_is, 1, 'd'},
+    {"upper", is_case, 0, 'u'},        {"lower", is_case, 0, 'l'},     {"sameas", same_as, 1, 0},
+    {"eq", compares, 1, '='},          {"equalto", compares, 1, '='},  {"==", compares, 1, '='},
+    {"ne", compares, 1, '!'},          {"!=", compares, 1, '!'},       {"gt", compares, 1, '>'},
+    {"greaterthan", compares, 1, '>'}, {">", compares, 1, '>'},        {"ge", compares, 1, 'G'},
+    {">=", compares, 1, 'G'},          {"lt", compares, 1, '<'},       {"lessthan", compares, 1, '<'},
+    {"<", compares, 1, '<'},           {"le", compares, 1, 'L'},       {"<=", compares, 1, 'L'},
+    {"in", compares, 1, 'i'},          {"filter", is_known, 0, 'f'},   {"test", is_known, 0, 't'},
 };
 
 uint32_t td_test_find(const char *p, size_t n)
@@ -111,6 +113,7 @@ bool td_call_test(rendering *r, uint32_t index, value of, call_args *args)
 {
   const test *t = &tests[index];
   if (args->n_kw > 0 || args->n_pos != t->args)
-    td_render_fail(r, "test %s takes %u argument(s) but %zu were given", t->name, t->args, args->n_pos + args->n_kw);
+    td_render_fail(r, "test %s takes %u argument(s) but %zu were given", t->name, t->args,
+                   args->n_pos + args->n_kw);
   return t->fn(r, t, of, t->args ? args->pos[0] : v_none());
 }

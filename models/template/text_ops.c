@@ -1,4 +1,5 @@
-/* Work on strings that filters and methods share. Every byte of a result keeps the provenance of its source. */
+/* Work on strings that filters and methods share. Every byte of a result keeps the provenance of its source.
+ */
 #include <string.h>
 
 #include "models/template/builtin.h"
@@ -189,8 +190,12 @@ str *td_text_escape(rendering *r, str *s)
   size_t done = 0;
   td_out_init(&o);
   for (size_t i = 0; i < s->n; i++) {
-    const char *esc = s->p[i] == '&' ? "&amp;" : s->p[i] == '<' ? "&lt;" : s->p[i] == '>' ? "&gt;"
-                      : s->p[i] == '\'' ? "&#39;" : s->p[i] == '"' ? "&#34;" : NULL;
+    const char *esc = s->p[i] == '&'    ? "&amp;"
+                      : s->p[i] == '<'  ? "&lt;"
+                      : s->p[i] == '>'  ? "&gt;"
+                      : s->p[i] == '\'' ? "&#39;"
+                      : s->p[i] == '"'  ? "&#34;"
+                                        : NULL;
     if (!esc)
       continue;
     td_out_slice(r, &o, s, done, i);

@@ -101,7 +101,8 @@ static void write_key(writer *w, value key, bool vouched)
     write_str(w, key.s, vouched);
     return;
   }
-  if (key.type != V_NONE && key.type != V_BOOL && key.type != V_INT && key.type != V_FLOAT && key.type != V_BIGINT)
+  if (key.type != V_NONE && key.type != V_BOOL && key.type != V_INT && key.type != V_FLOAT &&
+      key.type != V_BIGINT)
     td_render_fail(w->r, "keys must be str, int, float, bool or None, not %s", td_value_type_name(key));
   write_text(w, "\"", vouched);
   write_value(w, key, 0, vouched);

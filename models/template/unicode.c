@@ -58,7 +58,8 @@ size_t td_unicode_line_end_at(const char *p, size_t n)
   if (p[0] == '\r')
     return n > 1 && p[1] == '\n' ? 2 : 1;
   size_t len = td_unicode_decode(p, n, &cp);
-  bool end = (cp >= 10 && cp <= 13) || (cp >= 0x1c && cp <= 0x1e) || cp == 0x85 || cp == 0x2028 || cp == 0x2029;
+  bool end =
+      (cp >= 10 && cp <= 13) || (cp >= 0x1c && cp <= 0x1e) || cp == 0x85 || cp == 0x2028 || cp == 0x2029;
   return end ? len : 0;
 }
 
@@ -130,7 +131,10 @@ bool td_unicode_is_digit(uint32_t cp)
 bool td_unicode_is_upper(uint32_t cp) { return category(cp) == UTF8PROC_CATEGORY_LU; }
 bool td_unicode_is_lower(uint32_t cp) { return category(cp) == UTF8PROC_CATEGORY_LL; }
 
-static size_t put(utf8proc_int32_t cp, char *out) { return td_utf8_encode((uint32_t)cp, (unsigned char *)out); }
+static size_t put(utf8proc_int32_t cp, char *out)
+{
+  return td_utf8_encode((uint32_t)cp, (unsigned char *)out);
+}
 
 size_t td_unicode_upper(uint32_t cp, char *out)
 {

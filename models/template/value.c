@@ -67,7 +67,8 @@ static value json_number(rendering *r, const cJSON *item, bool trusted)
     int64_t i = 0;
     bool negative = item->valuestring[0] == '-', fits = n > negative;
     for (size_t k = negative; k < n && fits; k++)
-      fits = item->valuestring[k] >= '0' && item->valuestring[k] <= '9' && !__builtin_mul_overflow(i, 10, &i) &&
+      fits = item->valuestring[k] >= '0' && item->valuestring[k] <= '9' &&
+             !__builtin_mul_overflow(i, 10, &i) &&
              !(negative ? __builtin_sub_overflow(i, item->valuestring[k] - '0', &i)
                         : __builtin_add_overflow(i, item->valuestring[k] - '0', &i));
     d = strtod(item->valuestring, &end);
@@ -159,8 +160,7 @@ bool td_value_is_tainted(rendering *r, value v)
 {
   switch (v.type) {
   case V_STR:
-  case V_BIGINT:
-    return td_str_any_untrusted(r, v.s);
+  case V_BIGINT: return td_str_any_untrusted(r, v.s);
   case V_LIST:
   case V_TUPLE: return v.l->tainted;
   case V_DICT:
@@ -279,7 +279,8 @@ bool td_value_equal(rendering *r, value a, value b)
     shallower(r);
     return equal;
   case V_RANGE:
-    return a.r->n == b.r->n && (a.r->n == 0 || (a.r->start == b.r->start && (a.r->n == 1 || a.r->step == b.r->step)));
+    return a.r->n == b.r->n &&
+           (a.r->n == 0 || (a.r->start == b.r->start && (a.r->n == 1 || a.r->step == b.r->step)));
   case V_METHOD: return false;
   default: return a.l == b.l; /* identity */
   }
@@ -329,13 +330,9 @@ uint64_t td_value_hash(rendering *r, value v)
   uint64_t h = 7;
   switch (v.type) {
   case V_STR:
-  case V_BIGINT:
-    pay_bytes(r, v.s->n);
-    return td_hash_bytes(r->seed, v.s->p, v.s->n);
-  case V_BOOL:
-    return td_hash_u64(r->seed, v.b);
-  case V_INT:
-    return td_hash_u64(r->seed, (uint64_t)v.i);
+  case V_BIGINT: pay_bytes(r, v.s->n); return td_hash_bytes(r->seed, v.s->p, v.s->n);
+  case V_BOOL: return td_hash_u64(r->seed, v.b);
+  case V_INT: return td_hash_u64(r->seed, (uint64_t)v.i);
   case V_FLOAT: /* equal numbers hash alike */
     if (v.f == floor(v.f) && fabs(v.f) < 9223372036854775808.0)
       return td_hash_u64(r->seed, (uint64_t)(int64_t)v.f);
@@ -351,8 +348,7 @@ uint64_t td_value_hash(rendering *r, value v)
   case V_VIEW: td_render_fail(r, "unhashable type: '%s'", td_value_type_name(v));
   case V_NONE:
   case V_UNDEFINED: return v.type;
-  default:
-    return td_hash_u64(r->seed, (uint64_t)(uintptr_t)v.l);
+  default: return td_hash_u64(r->seed, (uint64_t)(uintptr_t)v.l);
   }
 }
 

@@ -1,10 +1,11 @@
 /* Values of a rendering, after Python's: what a template can hold, print and compare.
  *
  * Everything lives in the rendering's arena and is immutable but for namespaces, iterators and loops. Every
- * string knows for each byte whether it is vouched for: one flag for all of it, or, once text of both kinds met,
- * a shadow of one byte per byte that every operation cuts and joins along with the text. Numbers and containers
- * carry one flag, so that what is printed of a client's value is the client's, punctuation included.
- * Errors leave a rendering through one longjmp (td_render_fail): there is nothing to release but the arena. */
+ * string knows for each byte whether it is vouched for: one flag for all of it, or, once text of both kinds
+ * met, a shadow of one byte per byte that every operation cuts and joins along with the text. Numbers and
+ * containers carry one flag, so that what is printed of a client's value is the client's, punctuation
+ * included. Errors leave a rendering through one longjmp (td_render_fail): there is nothing to release but
+ * the arena. */
 #ifndef TD_MODELS_TEMPLATE_VALUE_H
 #define TD_MODELS_TEMPLATE_VALUE_H
 
@@ -302,8 +303,8 @@ struct call_args {
   value *kw;
   size_t n_kw;
 };
-value td_call(rendering *r, value callee, call_args *args);                           /* eval.c */
-value td_call_filter(rendering *r, uint32_t index, value of, call_args *args);        /* filters.c */
-bool td_call_test(rendering *r, uint32_t index, value of, call_args *args);           /* tests.c */
+value td_call(rendering *r, value callee, call_args *args);                    /* eval.c */
+value td_call_filter(rendering *r, uint32_t index, value of, call_args *args); /* filters.c */
+bool td_call_test(rendering *r, uint32_t index, value of, call_args *args);    /* tests.c */
 
 #endif

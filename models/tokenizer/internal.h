@@ -77,7 +77,8 @@ typedef struct td_merge_slot {
 typedef struct td_merges {
   td_merge_slot *slots; /* open addressing; left == UINT32_MAX: free */
   uint32_t n_slots, n_merges;
-  uint8_t *maybe;  /* a bit for 8 * n_slots hashes; clear: no such pair. A sixteenth of the table's size, so most of it is in the cache */
+  uint8_t *maybe;  /* a bit for 8 * n_slots hashes; clear: no such pair. A sixteenth of the table's size, so
+                      most of it is in the cache */
   uint32_t *whole; /* [n_merges] id that the merge of this rank makes */
   uint64_t seed;   /* random: pairs of a hostile file cannot be chosen to collide */
 } td_merges;
@@ -213,8 +214,8 @@ enum { TD_SPLITS_MAX = 8 };
 struct td_tokenizer {
   td_vocab vocab;
   td_merges merges;
-  int32_t byte_id[256];   /* token of each byte; -1: it vanishes */
-  uint32_t *byte_rank;    /* [256 * 256] of the merge of two bytes' tokens: what a word's encoding begins with */
+  int32_t byte_id[256]; /* token of each byte; -1: it vanishes */
+  uint32_t *byte_rank; /* [256 * 256] of the merge of two bytes' tokens: what a word's encoding begins with */
   uint32_t longest_bytes; /* most bytes that one model token stands for */
   bool ignore_merges;     /* a word that is in the vocabulary is that token, whatever the merges say */
   bool nfc;

@@ -52,7 +52,8 @@ td_status td_merges_add(td_merges *m, const td_vocab *v, const char *left, size_
   int32_t whole = td_vocab_find(v, both, left_bytes + right_bytes);
   if (whole < 0)
     return absent(m, both, left_bytes + right_bytes, err);
-  uint32_t hash = td_merges_hash(m, (uint32_t)l, (uint32_t)r), bit = hash & (8 * m->n_slots - 1), i = hash & (m->n_slots - 1);
+  uint32_t hash = td_merges_hash(m, (uint32_t)l, (uint32_t)r), bit = hash & (8 * m->n_slots - 1),
+           i = hash & (m->n_slots - 1);
   while (m->slots[i].left != UINT32_MAX &&
          (m->slots[i].left != (uint32_t)l || m->slots[i].right != (uint32_t)r))
     i = (i + 1) & (m->n_slots - 1);

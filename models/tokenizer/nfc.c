@@ -1,10 +1,10 @@
 /* Unicode normalisation form C, in linear time, with utf8proc's tables.
  *
  * utf8proc_map would do it in one call, but it orders combining marks by exchanging neighbours: a request of
- * one megabyte of marks would hold a worker for ten minutes. Here text is cut at inert characters (which begin no
- * change before them); only stretches with others are rewritten, and their marks are ordered by counting.
- * Source: Unicode Standard Annex 15; canonical ordering and composition are sections 3.11 D108, D117 of the
- * standard. */
+ * one megabyte of marks would hold a worker for ten minutes. Here text is cut at inert characters (which
+ * begin no change before them); only stretches with others are rewritten, and their marks are ordered by
+ * counting. Source: Unicode Standard Annex 15; canonical ordering and composition are sections 3.11 D108,
+ * D117 of the standard. */
 #include "models/tokenizer/internal.h"
 
 #include <stdlib.h>

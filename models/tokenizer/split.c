@@ -257,18 +257,10 @@ size_t td_split_next(const td_split *s, const unsigned char *text, size_t n)
 {
   const unsigned char *end = text + n, *q = end;
   switch (s->kind) {
-  case TD_SPLIT_WORDS:
-    q = s->modern ? next_modern(s, text, end) : next_gpt2(s, text, end);
-    break;
-  case TD_SPLIT_NUMBERS:
-    q = next_numbers(s, text, end);
-    break;
-  case TD_SPLIT_CJK:
-    q = next_cjk(text, end);
-    break;
-  case TD_SPLIT_PUNCT_WORDS:
-    q = next_punct_words(text, end);
-    break;
+  case TD_SPLIT_WORDS: q = s->modern ? next_modern(s, text, end) : next_gpt2(s, text, end); break;
+  case TD_SPLIT_NUMBERS: q = next_numbers(s, text, end); break;
+  case TD_SPLIT_CJK: q = next_cjk(text, end); break;
+  case TD_SPLIT_PUNCT_WORDS: q = next_punct_words(text, end); break;
   }
   TD_BUG_ON(q <= text || q > end);
   return (size_t)(q - text);

@@ -69,9 +69,10 @@ static td_status rank_bytes(td_tokenizer *t, td_error *err)
     return td_fail(err, TD_ERR_NOMEM, "no memory for a tokenizer");
   for (unsigned a = 0; a < 256; a++)
     for (unsigned b = 0; b < 256; b++)
-      t->byte_rank[a * 256 + b] = t->byte_id[a] < 0 || t->byte_id[b] < 0
-                                      ? TD_NO_RANK
-                                      : td_merges_rank(&t->merges, (uint32_t)t->byte_id[a], (uint32_t)t->byte_id[b]);
+      t->byte_rank[a * 256 + b] =
+          t->byte_id[a] < 0 || t->byte_id[b] < 0
+              ? TD_NO_RANK
+              : td_merges_rank(&t->merges, (uint32_t)t->byte_id[a], (uint32_t)t->byte_id[b]);
   return TD_OK;
 }
 

@@ -72,33 +72,26 @@ uint8_t td_unicode_class_slow(uint32_t cp)
   case UTF8PROC_CATEGORY_LL:
   case UTF8PROC_CATEGORY_LT:
   case UTF8PROC_CATEGORY_LM:
-  case UTF8PROC_CATEGORY_LO:
-    return L;
+  case UTF8PROC_CATEGORY_LO: return L;
   case UTF8PROC_CATEGORY_ND:
   case UTF8PROC_CATEGORY_NL:
-  case UTF8PROC_CATEGORY_NO:
-    return N;
+  case UTF8PROC_CATEGORY_NO: return N;
   case UTF8PROC_CATEGORY_MN:
   case UTF8PROC_CATEGORY_MC:
-  case UTF8PROC_CATEGORY_ME:
-    return M;
+  case UTF8PROC_CATEGORY_ME: return M;
   case UTF8PROC_CATEGORY_PC:
   case UTF8PROC_CATEGORY_PD:
   case UTF8PROC_CATEGORY_PS:
   case UTF8PROC_CATEGORY_PE:
   case UTF8PROC_CATEGORY_PI:
   case UTF8PROC_CATEGORY_PF:
-  case UTF8PROC_CATEGORY_PO:
-    return P;
+  case UTF8PROC_CATEGORY_PO: return P;
   case UTF8PROC_CATEGORY_SM:
   case UTF8PROC_CATEGORY_SC:
   case UTF8PROC_CATEGORY_SK:
-  case UTF8PROC_CATEGORY_SO:
-    return S;
-  case UTF8PROC_CATEGORY_CN:
-    return newer_class(cp);
-  default:
-    return is_space(cp) ? W : 0;
+  case UTF8PROC_CATEGORY_SO: return S;
+  case UTF8PROC_CATEGORY_CN: return newer_class(cp);
+  default: return is_space(cp) ? W : 0;
   }
 }
 

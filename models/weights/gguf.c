@@ -62,21 +62,16 @@ uint32_t td_gguf_scalar_bytes(uint32_t type)
   switch (type) {
   case TD_GGUF_U8:
   case TD_GGUF_I8:
-  case TD_GGUF_BOOL:
-    return 1;
+  case TD_GGUF_BOOL: return 1;
   case TD_GGUF_U16:
-  case TD_GGUF_I16:
-    return 2;
+  case TD_GGUF_I16: return 2;
   case TD_GGUF_U32:
   case TD_GGUF_I32:
-  case TD_GGUF_F32:
-    return 4;
+  case TD_GGUF_F32: return 4;
   case TD_GGUF_U64:
   case TD_GGUF_I64:
-  case TD_GGUF_F64:
-    return 8;
-  default:
-    return 0;
+  case TD_GGUF_F64: return 8;
+  default: return 0;
   }
 }
 
@@ -171,30 +166,18 @@ static td_status parse_metadata(cursor *c, uint64_t n_keys, td_model_files *file
 static int dtype_of_ggml(uint32_t type)
 {
   switch (type) {
-  case 0:
-    return TD_F32;
-  case 1:
-    return TD_F16;
-  case 2:
-    return TD_Q4_0;
-  case 3:
-    return TD_Q4_1;
-  case 6:
-    return TD_Q5_0;
-  case 7:
-    return TD_Q5_1;
-  case 8:
-    return TD_Q8_0;
-  case 12:
-    return TD_Q4_K;
-  case 13:
-    return TD_Q5_K;
-  case 14:
-    return TD_Q6_K;
-  case 30:
-    return TD_BF16;
-  default:
-    return -1;
+  case 0: return TD_F32;
+  case 1: return TD_F16;
+  case 2: return TD_Q4_0;
+  case 3: return TD_Q4_1;
+  case 6: return TD_Q5_0;
+  case 7: return TD_Q5_1;
+  case 8: return TD_Q8_0;
+  case 12: return TD_Q4_K;
+  case 13: return TD_Q5_K;
+  case 14: return TD_Q6_K;
+  case 30: return TD_BF16;
+  default: return -1;
   }
 }
 

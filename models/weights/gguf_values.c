@@ -31,12 +31,8 @@ static bool read_integer(uint32_t type, const unsigned char *p, bool *negative, 
   case TD_GGUF_U8:
   case TD_GGUF_U16:
   case TD_GGUF_U32:
-  case TD_GGUF_U64:
-    memcpy(magnitude, p, td_gguf_scalar_bytes(type));
-    return true;
-  case TD_GGUF_I8:
-    v = (int8_t)p[0];
-    break;
+  case TD_GGUF_U64: memcpy(magnitude, p, td_gguf_scalar_bytes(type)); return true;
+  case TD_GGUF_I8: v = (int8_t)p[0]; break;
   case TD_GGUF_I16: {
     int16_t small;
     memcpy(&small, p, 2);
@@ -49,11 +45,8 @@ static bool read_integer(uint32_t type, const unsigned char *p, bool *negative, 
     v = small;
     break;
   }
-  case TD_GGUF_I64:
-    memcpy(&v, p, 8);
-    break;
-  default:
-    return false;
+  case TD_GGUF_I64: memcpy(&v, p, 8); break;
+  default: return false;
   }
   *negative = v < 0;
   *magnitude = v < 0 ? 0 - (uint64_t)v : (uint64_t)v;

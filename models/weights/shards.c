@@ -105,7 +105,8 @@ td_status td_shards_open(td_model_files *files, td_error *err)
     return td_tensor_table_seal(&files->tensors, err);
   TD_TRY(td_folder_json(files, INDEX_FILE, &absent, &index, err));
   if (absent)
-    return td_fail(err, TD_ERR_MODEL, "neither " SINGLE_FILE " nor " INDEX_FILE
+    return td_fail(err, TD_ERR_MODEL,
+                   "neither " SINGLE_FILE " nor " INDEX_FILE
                    " is there (load_format = dummy makes up weights for a test)");
   const cJSON *weight_map = td_json_get(index, "weight_map");
   td_status st = cJSON_IsObject(weight_map)

@@ -48,8 +48,10 @@ const td_tensor *td_model_files_find(const td_model_files *files, const char *na
 /* The file that a tensor's bytes lie in and where; false if data is of no mapping of these files. */
 bool td_model_files_locate(const td_model_files *files, const void *data, int *fd, uint64_t *offset_bytes);
 
-/* Reads a tensor's bytes from its file: of a file that was cut meanwhile an error, where touching data would kill. */
-TD_MUST_CHECK td_status td_model_files_read(const td_model_files *files, const td_tensor *t, void *dst, td_error *err);
+/* Reads a tensor's bytes from its file: of a file that was cut meanwhile an error, where touching data would
+ * kill. */
+TD_MUST_CHECK td_status td_model_files_read(const td_model_files *files, const td_tensor *t, void *dst,
+                                            td_error *err);
 /* Weights are loaded: descriptors are closed, mappings stay. td_model_files_locate finds nothing any more. */
 void td_model_files_close_descriptors(td_model_files *files);
 
@@ -63,7 +65,8 @@ const cJSON *td_model_files_config(const td_model_files *files);
 const cJSON *td_model_files_generation_config(const td_model_files *files);
 const cJSON *td_model_files_tokenizer_config(const td_model_files *files);
 /* Parsed on first call (large); NULL and TD_ERR_MODEL if absent. Caller owns: cJSON_Delete. */
-TD_MUST_CHECK td_status td_model_files_load_tokenizer_json(const td_model_files *files, cJSON **out, td_error *err);
+TD_MUST_CHECK td_status td_model_files_load_tokenizer_json(const td_model_files *files, cJSON **out,
+                                                           td_error *err);
 /* chat_template.jinja of the folder, if there (borrowed, not terminated). */
 bool td_model_files_chat_template(const td_model_files *files, const char **text, size_t *n_bytes);
 
@@ -77,7 +80,8 @@ bool td_gguf_get_u64(const td_model_files *files, const char *key, uint64_t *out
 bool td_gguf_get_f64(const td_model_files *files, const char *key, double *out);   /* any number kind */
 bool td_gguf_get_bool(const td_model_files *files, const char *key, bool *out);
 bool td_gguf_get_string(const td_model_files *files, const char *key, td_gguf_string *out);
-/* Arrays: element count, then elements by index. Strings are walked in order (their file form has no index). */
+/* Arrays: element count, then elements by index. Strings are walked in order (their file form has no index).
+ */
 bool td_gguf_get_array_count(const td_model_files *files, const char *key, uint64_t *count);
 bool td_gguf_get_array_f64(const td_model_files *files, const char *key, uint64_t i, double *out);
 typedef struct td_gguf_string_iter {

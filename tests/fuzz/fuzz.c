@@ -29,7 +29,8 @@ const char *fuzz_folder(void)
 {
   if (!*folder) {
     /* memory where there is some: a target writes its file thousands of times a second */
-    snprintf(folder, sizeof folder, "%s/tandem-fuzz.XXXXXX", access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
+    snprintf(folder, sizeof folder, "%s/tandem-fuzz.XXXXXX",
+             access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
     if (!mkdtemp(folder))
       fuzz_broken(__FILE__, __LINE__, "no folder for files");
     atexit(remove_folder);

@@ -1,8 +1,8 @@
 /* What the fuzz targets share.
  *
- * A target is one file with LLVMFuzzerTestOneInput. libFuzzer runs it over millions of inputs (scripts/fuzz); as
- * fuzz_<name>_replay it runs once over every file of seeds/<name>/, in any build, under ctest. Broken properties
- * abort, as crashes do: both are findings. */
+ * A target is one file with LLVMFuzzerTestOneInput. libFuzzer runs it over millions of inputs (scripts/fuzz);
+ * as fuzz_<name>_replay it runs once over every file of seeds/<name>/, in any build, under ctest. Broken
+ * properties abort, as crashes do: both are findings. */
 #ifndef TD_TESTS_FUZZ_H
 #define TD_TESTS_FUZZ_H
 
@@ -13,10 +13,10 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 __attribute__((noreturn)) void fuzz_broken(const char *file, int line, const char *what);
-#define FUZZ_CHECK(cond)                                                                           \
-  do {                                                                                             \
-    if (!(cond))                                                                                   \
-      fuzz_broken(__FILE__, __LINE__, #cond);                                                      \
+#define FUZZ_CHECK(cond)                                                                                     \
+  do {                                                                                                       \
+    if (!(cond))                                                                                             \
+      fuzz_broken(__FILE__, __LINE__, #cond);                                                                \
   } while (0)
 
 /* Path of a file of this name in a folder that lives as long as the process. */

@@ -1,4 +1,5 @@
-/* GGUF files: opened, every tensor's and array's bytes touched, described, and its tokenizer loaded and used. */
+/* GGUF files: opened, every tensor's and array's bytes touched, described, and its tokenizer loaded and used.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,8 +9,13 @@
 /* Walks what a hostile file may hang or overrun: arrays of strings, arrays of numbers, plain values. */
 static void walk_values(const td_model_files *files)
 {
-  static const char *const keys[] = {"tokenizer.ggml.tokens", "tokenizer.ggml.merges", "tokenizer.ggml.token_type",
-                                     "tokenizer.chat_template", "general.architecture", "general.name", "k"};
+  static const char *const keys[] = {"tokenizer.ggml.tokens",
+                                     "tokenizer.ggml.merges",
+                                     "tokenizer.ggml.token_type",
+                                     "tokenizer.chat_template",
+                                     "general.architecture",
+                                     "general.name",
+                                     "k"};
   for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
     td_gguf_string_iter it;
     td_gguf_string s;

@@ -1,6 +1,6 @@
-/* HTTP policy and parser. Property: what a connection's bytes mean does not depend on how they were cut: whole, byte by
- * byte and in pieces of a size that the input chooses give the same requests. And what was let through keeps the rules
- * that keep a proxy in front and us of one mind. */
+/* HTTP policy and parser. Property: what a connection's bytes mean does not depend on how they were cut:
+ * whole, byte by byte and in pieces of a size that the input chooses give the same requests. And what was let
+ * through keeps the rules that keep a proxy in front and us of one mind. */
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -45,7 +45,8 @@ static void run(const uint8_t *data, size_t size, size_t piece, td_buf *log)
       FUZZ_CHECK(used == n);
     if (e == TD_HTTP_IS_HEAD) {
       check_head(&h.head);
-      td_buf_printf(log, "head %s %s %d %d\n", h.head.method_name, h.head.path, h.head.minor, h.head.keep_alive);
+      td_buf_printf(log, "head %s %s %d %d\n", h.head.method_name, h.head.path, h.head.minor,
+                    h.head.keep_alive);
     }
     if (e == TD_HTTP_IS_ERROR) {
       FUZZ_CHECK(h.error_status >= 400 && h.error_status < 600 && h.error_text);
@@ -74,7 +75,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
   for (size_t i = 0; i < 3; i++) {
     td_buf_clear(&log);
     run(in.data, in.size, pieces[i], i == 0 ? &first : &log);
-    FUZZ_CHECK(i == 0 || (first.len_bytes == log.len_bytes && memcmp(first.data, log.data, log.len_bytes) == 0));
+    FUZZ_CHECK(i == 0 ||
+               (first.len_bytes == log.len_bytes && memcmp(first.data, log.data, log.len_bytes) == 0));
   }
   td_buf_deinit(&first);
   td_buf_deinit(&log);

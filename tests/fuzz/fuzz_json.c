@@ -1,7 +1,7 @@
-/* JSON in. Properties: what the guard takes, cJSON parses (a failure there is TD_ERR_NOMEM); the guard alone and the
- * whole differ only on repeated keys; big integers and doubles are what strtod and the text say; what was parsed,
- * printed and parsed again prints the same; the getters agree with one another; an array of ids that stays text has the same
- * elements as its tree. */
+/* JSON in. Properties: what the guard takes, cJSON parses (a failure there is TD_ERR_NOMEM); the guard alone
+ * and the whole differ only on repeated keys; big integers and doubles are what strtod and the text say; what
+ * was parsed, printed and parsed again prints the same; the getters agree with one another; an array of ids
+ * that stays text has the same elements as its tree. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,14 +61,16 @@ static void check_getters(const cJSON *root)
     if (st == TD_OK && pi)
       FUZZ_CHECK(su == TD_OK && (int64_t)u == i && sd == TD_OK && d == (double)i);
     FUZZ_CHECK((sd == TD_OK) == (cJSON_IsNumber(m) || cJSON_IsRaw(m) || cJSON_IsNull(m)));
-    FUZZ_CHECK((td_json_get_bool(root, m->string, &b, NULL, &err) == TD_OK) == (cJSON_IsBool(m) || cJSON_IsNull(m)));
-    FUZZ_CHECK((td_json_get_string(root, m->string, &s, &err) == TD_OK) == (cJSON_IsString(m) || cJSON_IsNull(m)));
+    FUZZ_CHECK((td_json_get_bool(root, m->string, &b, NULL, &err) == TD_OK) ==
+               (cJSON_IsBool(m) || cJSON_IsNull(m)));
+    FUZZ_CHECK((td_json_get_string(root, m->string, &s, &err) == TD_OK) ==
+               (cJSON_IsString(m) || cJSON_IsNull(m)));
     FUZZ_CHECK(td_json_get(root, m->string) == m);
   }
 }
 
-/* What cJSON writes of a tree is JSON, and reads and writes back as it is. (Not the same tree: a double of 17 digits is
- * written as an integer, and cJSON writes infinity as null.) */
+/* What cJSON writes of a tree is JSON, and reads and writes back as it is. (Not the same tree: a double of 17
+ * digits is written as an integer, and cJSON writes infinity as null.) */
 static void check_round_trip(const cJSON *root, const td_json_limits *limits)
 {
   char *text = cJSON_PrintUnformatted(root);
@@ -92,7 +94,8 @@ static void check_ids(const uint8_t *data, size_t size, const td_json_limits *li
     return;
   FUZZ_CHECK(td_json_parse_ids((const char *)data, size, limits, tree->string, &other, &err) == TD_OK);
   const cJSON *item = other->child;
-  FUZZ_CHECK(item && strcmp(item->string, tree->string) == 0 && cJSON_GetArraySize(other) == cJSON_GetArraySize(root));
+  FUZZ_CHECK(item && strcmp(item->string, tree->string) == 0 &&
+             cJSON_GetArraySize(other) == cJSON_GetArraySize(root));
   if (td_json_is_ids(item)) {
     FUZZ_CHECK(cJSON_IsArray(tree) && tree->child);
     td_json_ids a = td_json_ids_begin(tree), b = td_json_ids_begin(item);

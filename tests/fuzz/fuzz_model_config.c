@@ -1,12 +1,13 @@
-/* A folder's config.json, generation_config.json and shard index, beside one small safetensors file. Input: the three
- * texts, apart by a NUL; a missing one leaves no file. */
+/* A folder's config.json, generation_config.json and shard index, beside one small safetensors file. Input:
+ * the three texts, apart by a NUL; a missing one leaves no file. */
 #include <string.h>
 #include <unistd.h>
 
 #include "fuzz.h"
 #include "models.h"
 
-static const char tensors[] = "{\"model.embed_tokens.weight\":{\"dtype\":\"F32\",\"shape\":[32,8],\"data_offsets\":[0,1024]}}";
+static const char tensors[] =
+    "{\"model.embed_tokens.weight\":{\"dtype\":\"F32\",\"shape\":[32,8],\"data_offsets\":[0,1024]}}";
 
 static void make_weights(void)
 {
@@ -18,7 +19,8 @@ static void make_weights(void)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-  static const char *const names[] = {"config.json", "generation_config.json", "model.safetensors.index.json"};
+  static const char *const names[] = {"config.json", "generation_config.json",
+                                      "model.safetensors.index.json"};
   static bool ready;
   td_model_files *files;
   td_error err = {0};

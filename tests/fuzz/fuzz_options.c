@@ -20,7 +20,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     FUZZ_CHECK((o.limit[i] >= l->min && o.limit[i] <= l->max) || o.limit[i] == l->def);
   }
   FUZZ_CHECK(strlen(o.model) < sizeof o.model && strlen(o.listen) < sizeof o.listen);
-  FUZZ_CHECK(strcmp(o.backend, "auto") == 0 || strcmp(o.backend, "cpu") == 0 || strcmp(o.backend, "cuda") == 0);
+  FUZZ_CHECK(strcmp(o.backend, "auto") == 0 || strcmp(o.backend, "cpu") == 0 ||
+             strcmp(o.backend, "cuda") == 0);
   FUZZ_CHECK(strcmp(o.load_format, "auto") == 0 || strcmp(o.load_format, "dummy") == 0);
   FUZZ_CHECK(o.log_level >= TD_LOG_ERROR && o.log_level <= TD_LOG_DEBUG);
   return 0;

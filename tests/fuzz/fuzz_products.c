@@ -1,6 +1,7 @@
-/* The cache file of measured algorithms: one byte of mode, then the file. Even: as it is. Odd: entries only, put under the
- * right head and checksum, which no mutation would find. Properties: a file that is not taken leaves nothing and gives one
- * printable line; what is taken is within bounds, nothing twice, and written again reads the same. */
+/* The cache file of measured algorithms: one byte of mode, then the file. Even: as it is. Odd: entries only,
+ * put under the right head and checksum, which no mutation would find. Properties: a file that is not taken
+ * leaves nothing and gives one printable line; what is taken is within bounds, nothing twice, and written
+ * again reads the same. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -38,8 +39,9 @@ static void check_error(td_status st, const td_error *err)
 
 static bool same(const td_lt_entry *a, const td_lt_entry *b)
 {
-  return a->n_out == b->n_out && a->n_in == b->n_in && a->bucket == b->bucket && a->f32 == b->f32 && a->bias == b->bias &&
-         (a->us == b->us || (a->us >= 1e9f && b->us == 0)) && memcmp(a->algo, b->algo, sizeof a->algo) == 0;
+  return a->n_out == b->n_out && a->n_in == b->n_in && a->bucket == b->bucket && a->f32 == b->f32 &&
+         a->bias == b->bias && (a->us == b->us || (a->us >= 1e9f && b->us == 0)) &&
+         memcmp(a->algo, b->algo, sizeof a->algo) == 0;
 }
 
 static void check_entries(const td_lt_cache *c)
@@ -70,7 +72,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
   } else {
     check_entries(&c);
     FUZZ_CHECK(td_lt_cache_write(&c, fuzz_path("products"), IDENTITY, &err) == TD_OK);
-    FUZZ_CHECK(td_lt_cache_read(&again, fuzz_path("products"), IDENTITY, &found, &err) == TD_OK && again.n == c.n);
+    FUZZ_CHECK(td_lt_cache_read(&again, fuzz_path("products"), IDENTITY, &found, &err) == TD_OK &&
+               again.n == c.n);
     for (size_t i = 0; i < c.n; i++)
       FUZZ_CHECK(same(&c.entries[i], &again.entries[i]));
   }

@@ -1,5 +1,5 @@
-/* The request schema over JSON bodies, all routes. Properties: no body is a server error; what was taken lies within the
- * limits table; what a template or the sampler gets is whole. */
+/* The request schema over JSON bodies, all routes. Properties: no body is a server error; what was taken lies
+ * within the limits table; what a template or the sampler gets is whole. */
 #include <math.h>
 #include <string.h>
 
@@ -27,7 +27,8 @@ static bool within(td_limit_id id, double v) { return v >= td_limits[id].min && 
 
 static void check_request(const td_request *r, unsigned route)
 {
-  FUZZ_CHECK(within(TD_LIMIT_TEMPERATURE, r->temperature) && within(TD_LIMIT_TOP_P, r->top_p) && r->top_p > 0);
+  FUZZ_CHECK(within(TD_LIMIT_TEMPERATURE, r->temperature) && within(TD_LIMIT_TOP_P, r->top_p) &&
+             r->top_p > 0);
   FUZZ_CHECK(within(TD_LIMIT_MIN_P, r->min_p) && within(TD_LIMIT_TOP_K, (double)r->top_k));
   FUZZ_CHECK(within(TD_LIMIT_N, (double)r->n));
   FUZZ_CHECK(within(TD_LIMIT_MAX_TOKENS, (double)r->max_tokens) && r->has_max_tokens == (r->max_tokens != 0));
@@ -40,14 +41,16 @@ static void check_request(const td_request *r, unsigned route)
   FUZZ_CHECK(route != TD_ROUTE_CHAT || r->messages);
   td_sampling s = td_request_sampling(r);
   FUZZ_CHECK(isfinite(s.temperature) && s.temperature >= 0 && s.temperature <= 2);
-  FUZZ_CHECK(isfinite(s.top_p) && s.top_p > 0 && s.top_p <= 1 && s.min_p >= 0 && s.min_p <= 1 && s.top_k >= 0);
+  FUZZ_CHECK(isfinite(s.top_p) && s.top_p > 0 && s.top_p <= 1 && s.min_p >= 0 && s.min_p <= 1 &&
+             s.top_k >= 0);
 }
 
 /* A header's value, whatever the names were. */
 static void check_unknown(const td_unknown *u)
 {
   FUZZ_CHECK(memchr(u->names, '\0', sizeof u->names) && (!u->strict || !*u->names));
-  FUZZ_CHECK(strspn(u->names, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-?[], ") == strlen(u->names));
+  FUZZ_CHECK(strspn(u->names, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-?[], ") ==
+             strlen(u->names));
 }
 
 /* What the chat template's host code relies on. */
@@ -65,7 +68,8 @@ static void check_messages(const cJSON *messages)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-  static const unsigned routes[] = {TD_ROUTE_COMPLETIONS, TD_ROUTE_CHAT, TD_ROUTE_TOKENIZE, TD_ROUTE_DETOKENIZE};
+  static const unsigned routes[] = {TD_ROUTE_COMPLETIONS, TD_ROUTE_CHAT, TD_ROUTE_TOKENIZE,
+                                    TD_ROUTE_DETOKENIZE};
   const td_json_limits limits = {64, 65536, TD_ERR_REQUEST};
   fuzz_input in = {data, size};
   unsigned first = fuzz_take(&in);

@@ -1,16 +1,17 @@
-/* A folder's safetensors file, beside a fixed config.json. Input: a flag byte, then with an odd flag the file as it is,
- * otherwise its JSON header, to which the length in front is fitted and flag * 64 bytes of data behind (a mutated
- * header would otherwise nearly never have the length that its first bytes claim). */
+/* A folder's safetensors file, beside a fixed config.json. Input: a flag byte, then with an odd flag the file
+ * as it is, otherwise its JSON header, to which the length in front is fitted and flag * 64 bytes of data
+ * behind (a mutated header would otherwise nearly never have the length that its first bytes claim). */
 #include <stdlib.h>
 #include <string.h>
 
 #include "fuzz.h"
 #include "models.h"
 
-static const char config[] = "{\"model_type\":\"llama\",\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":8,"
-                             "\"intermediate_size\":16,\"num_hidden_layers\":1,\"num_attention_heads\":2,"
-                             "\"num_key_value_heads\":1,\"vocab_size\":32,\"max_position_embeddings\":64,"
-                             "\"rms_norm_eps\":1e-5,\"tie_word_embeddings\":true,\"hidden_act\":\"silu\"}";
+static const char config[] =
+    "{\"model_type\":\"llama\",\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":8,"
+    "\"intermediate_size\":16,\"num_hidden_layers\":1,\"num_attention_heads\":2,"
+    "\"num_key_value_heads\":1,\"vocab_size\":32,\"max_position_embeddings\":64,"
+    "\"rms_norm_eps\":1e-5,\"tie_word_embeddings\":true,\"hidden_act\":\"silu\"}";
 
 static void write_file(uint8_t flag, const uint8_t *data, size_t size)
 {

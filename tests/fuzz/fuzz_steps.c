@@ -1,6 +1,7 @@
-/* The text form of step times: one byte of mode, then the text. Even: as it is. Odd: what is below the head, put under the right
- * one and checksum, which no mutation would find; 3: the head of the version before. Properties: what is refused leaves the model alone and gives one printable
- * line; what is taken is valid, predicts a finite time, and written again reads the same. */
+/* The text form of step times: one byte of mode, then the text. Even: as it is. Odd: what is below the head,
+ * put under the right one and checksum, which no mutation would find; 3: the head of the version before.
+ * Properties: what is refused leaves the model alone and gives one printable line; what is taken is valid,
+ * predicts a finite time, and written again reads the same. */
 #include <math.h>
 #include <string.h>
 
@@ -27,7 +28,9 @@ static void check_model(const td_cost_model *m, const char *identity)
   for (int kind = 0; kind < 2; kind++)
     FUZZ_CHECK(td_cost_learned(m, kind) >= 0.5 && td_cost_learned(m, kind) <= 2);
   for (uint32_t n = 1; n < 1u << 31; n *= 3) {
-    double us = td_cost_step_us(m, &(td_step_work){.n_tokens = n, .n_rows = n, .n_logits = n, .n_decode_rows = n / 2, .prefill_pairs = n});
+    double us = td_cost_step_us(
+        m, &(td_step_work){
+               .n_tokens = n, .n_rows = n, .n_logits = n, .n_decode_rows = n / 2, .prefill_pairs = n});
     FUZZ_CHECK(isfinite(us) && us > 0);
   }
   memset(&again, 0, sizeof again);

@@ -1,5 +1,5 @@
-/* Stop strings. Input: a byte n of stop strings, each with a length byte, then text. Property: however the text is cut,
- * the same comes out, and it is what a plain search finds. */
+/* Stop strings. Input: a byte n of stop strings, each with a length byte, then text. Property: however the
+ * text is cut, the same comes out, and it is what a plain search finds. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,7 +48,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     td_stop_filter_init(&f, &set);
     td_buf_init(&out, 0);
     for (size_t at = 0; at < in.size; at += piece)
-      match = td_stop_filter_push(&f, (const char *)in.data + at, piece < in.size - at ? piece : in.size - at, &out);
+      match = td_stop_filter_push(&f, (const char *)in.data + at, piece < in.size - at ? piece : in.size - at,
+                                  &out);
     td_stop_filter_finish(&f, &out);
     FUZZ_CHECK(in.size == 0 || match == want_match);
     FUZZ_CHECK(out.len_bytes == want && (want == 0 || memcmp(out.data, in.data, want) == 0));

@@ -1,19 +1,21 @@
-/* Chat templates: compiled, and rendered with small budgets over messages. Input: template text, and behind a NUL the
- * client's variables as JSON; without them a fixed chat. Properties: what may go wrong is an error, not a crash, within
- * the budgets; a rendering is the same twice; trusted spans lie in order inside the text; a snowman
- * that the client sent is never vouched for, whatever the template did to it. */
+/* Chat templates: compiled, and rendered with small budgets over messages. Input: template text, and behind a
+ * NUL the client's variables as JSON; without them a fixed chat. Properties: what may go wrong is an error,
+ * not a crash, within the budgets; a rendering is the same twice; trusted spans lie in order inside the text;
+ * a snowman that the client sent is never vouched for, whatever the template did to it. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "fuzz.h"
 #include "models/template/chat_template.h"
 
-static const char trusted_json[] = "{\"bos_token\":\"<s>\",\"eos_token\":\"</s>\",\"add_generation_prompt\":true}";
-static const char input_json[] = "{\"messages\":[{\"role\":\"system\",\"content\":\"Be \\u2603\\u2603 kind.\"},"
-                                 "{\"role\":\"user\",\"content\":\" Hi \\u2603\\n\"},"
-                                 "{\"role\":\"assistant\",\"content\":\"Hello\"}],"
-                                 "\"tools\":null,\"documents\":null,\"n\":3,\"x\":-1.5,\"big\":12345678901234567890,"
-                                 "\"list\":[3,1,2,\"a\",null,true,{\"k\":\"\\u2603\"}]}";
+static const char trusted_json[] =
+    "{\"bos_token\":\"<s>\",\"eos_token\":\"</s>\",\"add_generation_prompt\":true}";
+static const char input_json[] =
+    "{\"messages\":[{\"role\":\"system\",\"content\":\"Be \\u2603\\u2603 kind.\"},"
+    "{\"role\":\"user\",\"content\":\" Hi \\u2603\\n\"},"
+    "{\"role\":\"assistant\",\"content\":\"Hello\"}],"
+    "\"tools\":null,\"documents\":null,\"n\":3,\"x\":-1.5,\"big\":12345678901234567890,"
+    "\"list\":[3,1,2,\"a\",null,true,{\"k\":\"\\u2603\"}]}";
 static cJSON *trusted, *fixed_input;
 
 static cJSON *must_parse(const char *text, size_t n)
@@ -51,7 +53,8 @@ static void check_snowmen(const td_rendered *r)
 {
   size_t start = 0;
   const char *at;
-  while (start < r->text.len_bytes && (at = memmem(r->text.data + start, r->text.len_bytes - start, SNOWMAN, 3))) {
+  while (start < r->text.len_bytes &&
+         (at = memmem(r->text.data + start, r->text.len_bytes - start, SNOWMAN, 3))) {
     start = (size_t)(at - r->text.data);
     for (size_t i = 0; i < r->n_trusted; i++)
       FUZZ_CHECK(r->trusted[i].end <= start || r->trusted[i].start >= start + 3);
@@ -77,7 +80,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     FUZZ_CHECK((st == TD_ERR_MODEL || st == TD_ERR_UNSUPPORTED) && *err.message);
     return 0;
   }
-  if (nul && td_json_parse((const char *)nul + 1, size - n - 1, &limits, &own, &err) == TD_OK && !cJSON_IsObject(own)) {
+  if (nul && td_json_parse((const char *)nul + 1, size - n - 1, &limits, &own, &err) == TD_OK &&
+      !cJSON_IsObject(own)) {
     cJSON_Delete(own);
     own = NULL;
   }

@@ -1,8 +1,7 @@
-/* Text to ids and back, with small tokenizers of every splitter family that is served. Input: a byte that picks the
- * tokenizer, a byte that cuts, then text. Properties:
- *   decoding gives the text back (valid UTF-8, where nothing is normalised), streamed or not;
- *   ids do not depend on the call; special tokens appear only where the text is trusted;
- *   a cap on tokens refuses exactly the texts that are longer. */
+/* Text to ids and back, with small tokenizers of every splitter family that is served. Input: a byte that
+ * picks the tokenizer, a byte that cuts, then text. Properties: decoding gives the text back (valid UTF-8,
+ * where nothing is normalised), streamed or not; ids do not depend on the call; special tokens appear only
+ * where the text is trusted; a cap on tokens refuses exactly the texts that are longer. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,8 +13,8 @@
 enum { N_TOKENIZERS = 4 };
 static td_tokenizer *tokenizers[N_TOKENIZERS];
 static const char *const files[N_TOKENIZERS] = {
-    "tests/fuzz/tokenizers/gpt2.json", "tests/fuzz/tokenizers/llama3.json", "tests/fuzz/tokenizers/qwen2.json",
-    "tests/fuzz/tokenizers/smollm.json"};
+    "tests/fuzz/tokenizers/gpt2.json", "tests/fuzz/tokenizers/llama3.json",
+    "tests/fuzz/tokenizers/qwen2.json", "tests/fuzz/tokenizers/smollm.json"};
 enum { NORMALISES = 2 }; /* qwen2.json: NFC */
 
 static void load_all(void)
@@ -44,7 +43,8 @@ static bool is_utf8(const uint8_t *text, size_t n)
   return true;
 }
 
-static td_ids encode(const td_tokenizer *t, const uint8_t *text, size_t n, const td_span *spans, size_t n_spans)
+static td_ids encode(const td_tokenizer *t, const uint8_t *text, size_t n, const td_span *spans,
+                     size_t n_spans)
 {
   td_ids ids = {0};
   td_error err;
@@ -65,7 +65,8 @@ static void decode(const td_tokenizer *t, const td_ids *ids, td_buf *out)
       td_detok_push(&d, ids->ids[i], out);
     else
       td_detok_finish(&d, out);
-    FUZZ_CHECK(!out->failed && (out->len_bytes == at || is_utf8((const uint8_t *)out->data + at, out->len_bytes - at)));
+    FUZZ_CHECK(!out->failed &&
+               (out->len_bytes == at || is_utf8((const uint8_t *)out->data + at, out->len_bytes - at)));
   }
 }
 
@@ -90,7 +91,8 @@ static void check_cap(const td_tokenizer *t, const uint8_t *text, size_t n, cons
 }
 
 /* The longest text of a special token tells which spans could make one. */
-static void check_trust(const td_tokenizer *t, const uint8_t *text, size_t n, size_t cut, const td_ids *untrusted)
+static void check_trust(const td_tokenizer *t, const uint8_t *text, size_t n, size_t cut,
+                        const td_ids *untrusted)
 {
   for (size_t i = 0; i < untrusted->n; i++)
     FUZZ_CHECK(!td_tokenizer_is_special(t, untrusted->ids[i]));

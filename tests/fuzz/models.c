@@ -74,7 +74,8 @@ void fuzz_use_tokenizer(const td_tokenizer *t, const char *text, size_t n)
   td_error err = {0};
   td_buf out;
   td_detok d;
-  FUZZ_CHECK(td_tokenizer_bos(t) < (int64_t)td_tokenizer_vocab(t) && td_tokenizer_eos(t) < (int64_t)td_tokenizer_vocab(t));
+  FUZZ_CHECK(td_tokenizer_bos(t) < (int64_t)td_tokenizer_vocab(t) &&
+             td_tokenizer_eos(t) < (int64_t)td_tokenizer_vocab(t));
   td_buf_init(&out, 0);
   td_detok_init(&d, t, false);
   if (td_tokenizer_encode(t, text, n, &all, 1, true, 0, &ids, &err) == TD_OK) {

@@ -1,11 +1,12 @@
-/* Whole models against transformers: greedy tokens must equal the golden ones at every step, and the bits of the
- * logits must not depend on batch-mates, chunks, pages or threads.
+/* Whole models against transformers: greedy tokens must equal the golden ones at every step, and the bits of
+ * the logits must not depend on batch-mates, chunks, pages or threads.
  *
  *   test_golden_models GOLDEN.json FOLDER       every model of the file: FOLDER/NAME or FOLDER/NAME.gguf
  *   test_golden_models GOLDEN.json FILE.gguf    the file's only model
  *
- * A small engine of its own (run_scenario) makes the plans: decodes first, then chunks of several prompts up to a
- * token budget. After a wrong token the golden one is fed, so that one early mistake is not counted many times. */
+ * A small engine of its own (run_scenario) makes the plans: decodes first, then chunks of several prompts up
+ * to a token budget. After a wrong token the golden one is fed, so that one early mistake is not counted many
+ * times. */
 #include <dirent.h>
 #include <inttypes.h>
 #include <math.h>
@@ -44,9 +45,9 @@ static const scenario scenarios[] = {
 
 typedef struct sequence {
   const golden_run *golden;
-  uint32_t done;   /* tokens in KV */
-  uint32_t n_out;  /* tokens chosen */
-  uint64_t *hash;  /* [golden->n_tokens]: of the logits' bits */
+  uint32_t done;  /* tokens in KV */
+  uint32_t n_out; /* tokens chosen */
+  uint64_t *hash; /* [golden->n_tokens]: of the logits' bits */
   bool pages_told;
 } sequence;
 
@@ -108,14 +109,16 @@ static void compile(machine *m, const char *path)
     die(path, &err);
   m->logits_at = td_program_buffer_at(all, "logits");
   for (int i = 0; i < 2; i++) {
-    if (td_program_keep(all, parts[i].kinds, &part, &err) || m->be->ops->compile(m->be, part, parts[i].out, &err))
+    if (td_program_keep(all, parts[i].kinds, &part, &err) ||
+        m->be->ops->compile(m->be, part, parts[i].out, &err))
       die(path, &err);
     td_program_destroy(part);
   }
   td_program_destroy(all);
 }
 
-static void machine_start(machine *m, const char *path, const scenario *s, uint32_t n_sequences, uint32_t context)
+static void machine_start(machine *m, const char *path, const scenario *s, uint32_t n_sequences,
+                          uint32_t context)
 {
   td_error err = {0};
   m->scenario = s;
@@ -233,7 +236,8 @@ static int32_t best(const float *v, uint32_t n)
 }
 
 /* Returns the number of failures. */
-static int check_token(const machine *m, sequence *s, uint32_t slot, const float *logits, int32_t sampled, bool reference)
+static int check_token(const machine *m, sequence *s, uint32_t slot, const float *logits, int32_t sampled,
+                       bool reference)
 {
   const golden_run *g = s->golden;
   uint32_t i = s->n_out++;
@@ -247,15 +251,15 @@ static int check_token(const machine *m, sequence *s, uint32_t slot, const float
     failures++;
   }
   if (sampled != id) {
-    printf("  prompt %" PRIu32 " token %" PRIu32 ": sampled %" PRId32 ", but the best logit is %" PRId32 "\n", slot, i, sampled,
-           id);
+    printf("  prompt %" PRIu32 " token %" PRIu32 ": sampled %" PRId32 ", but the best logit is %" PRId32 "\n",
+           slot, i, sampled, id);
     failures++;
   }
   if (reference)
     s->hash[i] = hash;
   else if (s->hash[i] != hash) {
-    printf("  prompt %" PRIu32 " token %" PRIu32 ": the bits of the logits differ from those of '%s'\n", slot, i,
-           scenarios[0].name);
+    printf("  prompt %" PRIu32 " token %" PRIu32 ": the bits of the logits differ from those of '%s'\n", slot,
+           i, scenarios[0].name);
     failures++;
   }
   return failures;
@@ -270,7 +274,8 @@ static int run_step(machine *m, sequence *all, bool reference)
   td_backend_submit(m->be, m->forward, p);
   if (td_backend_wait(m->be, &out, &err))
     die("forward", &err);
-  if (m->be->ops->download(m->be, m->logits_at, (size_t)p->n_logits * m->desc.vocab * sizeof(float), m->logits, &err))
+  if (m->be->ops->download(m->be, m->logits_at, (size_t)p->n_logits * m->desc.vocab * sizeof(float),
+                           m->logits, &err))
     die("download", &err);
   td_backend_submit(m->be, m->sample, p);
   if (td_backend_wait(m->be, &out, &err))
@@ -334,16 +339,16 @@ static int check_model(const char *path, const cJSON *model, size_t n_scenarios)
     g->tokens = read_ids(td_json_get(run, "tokens"), &g->n_tokens);
     g->margins = must_alloc(g->n_tokens, sizeof *g->margins);
     n_margins = 0;
-    cJSON_ArrayForEach(margin, td_json_get(run, "margins")) if (n_margins < g->n_tokens) g->margins[n_margins++] =
-        margin->valuedouble;
+    cJSON_ArrayForEach(margin, td_json_get(run, "margins")) if (n_margins < g->n_tokens)
+        g->margins[n_margins++] = margin->valuedouble;
     all[n].golden = g;
     all[n++].hash = must_alloc(g->n_tokens, sizeof(uint64_t));
     n_tokens += g->n_tokens;
   }
   for (size_t i = 0; i < n_scenarios; i++)
     failures += run_scenario(path, &scenarios[i], all, n, i == 0);
-  printf("%-6s %-18s %" PRIu32 " prompts, %" PRIu32 " tokens in %zu scenarios\n", failures || n_tokens == 0 ? "FAILED" : "ok",
-         model->string, n, n_tokens, n_scenarios);
+  printf("%-6s %-18s %" PRIu32 " prompts, %" PRIu32 " tokens in %zu scenarios\n",
+         failures || n_tokens == 0 ? "FAILED" : "ok", model->string, n, n_tokens, n_scenarios);
   fflush(stdout);
   for (uint32_t i = 0; i < n; i++) {
     free(runs[i].prompt);

@@ -1,7 +1,7 @@
 /* Renders chat templates for the tests: one JSON object a line in, one a line out.
  *   in:  {"template": text, "trusted": {...}, "input": {...}, "now": seconds}
- *   out: {"ok": bool, "stage": "compile" | "render", "text": text, "error": text, "spans": [[start, end], ...]}
- * Spans are byte ranges of trusted text. The same template as on the line before is compiled once. */
+ *   out: {"ok": bool, "stage": "compile" | "render", "text": text, "error": text, "spans": [[start, end],
+ * ...]} Spans are byte ranges of trusted text. The same template as on the line before is compiled once. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -13,7 +13,8 @@ static float *values_at(const batch *b, const batch_row *row, uint32_t token)
 }
 
 /* shares: see batch_make. All values are times `scale`, a power of two or 0. */
-static void test_rows(const heads *h, const uint32_t (*rows)[2], const uint32_t (*shares)[2], uint32_t n_rows, float scale)
+static void test_rows(const heads *h, const uint32_t (*rows)[2], const uint32_t (*shares)[2], uint32_t n_rows,
+                      float scale)
 {
   char what[160];
   batch *b = batch_make(h, rows, shares, n_rows);
@@ -26,15 +27,19 @@ static void test_rows(const heads *h, const uint32_t (*rows)[2], const uint32_t 
   float *got = batch_attend(b, b->rows, n_rows);
   double *want = batch_reference(b, b->rows, n_rows);
   size_t n_out = (size_t)batch_tokens(b->rows, n_rows) * h->n_heads * h->head_dim;
-  snprintf(what, sizeof what, "attention heads=%u/%u dim=%u page=%u window=%u style=%d norm=%d rows=%u first=%u@%u%s scale=%g", h->n_heads,
-           h->n_kv_heads, h->head_dim, h->page_tokens, h->window, h->style, h->norm, n_rows, rows[0][0], rows[0][1], shares ? " shared" : "",
-           scale);
+  snprintf(what, sizeof what,
+           "attention heads=%u/%u dim=%u page=%u window=%u style=%d norm=%d rows=%u first=%u@%u%s scale=%g",
+           h->n_heads, h->n_kv_heads, h->head_dim, h->page_tokens, h->window, h->style, h->norm, n_rows,
+           rows[0][0], rows[0][1], shares ? " shared" : "", scale);
   check(what, got, want, n_out, be->activation_bytes == 2 ? 1.5 * eps_out : 2e-5);
   free(got), free(want);
   batch_free(b);
 }
 
-void test_attention(const heads *h, const uint32_t (*rows)[2], uint32_t n_rows) { test_rows(h, rows, NULL, n_rows, 1); }
+void test_attention(const heads *h, const uint32_t (*rows)[2], uint32_t n_rows)
+{
+  test_rows(h, rows, NULL, n_rows, 1);
+}
 
 void test_attention_again(const heads *h, uint32_t n_rows, uint32_t n_fewer, uint32_t n_tokens)
 {
@@ -44,7 +49,7 @@ void test_attention_again(const heads *h, uint32_t n_rows, uint32_t n_fewer, uin
     lens[r][0] = 1;
     lens[r][1] = n_tokens;
   }
-  batch *b = batch_make(h, (const uint32_t (*)[2])lens, NULL, n_rows);
+  batch *b = batch_make(h, (const uint32_t(*)[2])lens, NULL, n_rows);
   batch_poison(b);
   batch_write(b);
   for (uint32_t turn = 0; turn < sizeof steps / sizeof *steps; turn++) {
@@ -53,8 +58,9 @@ void test_attention_again(const heads *h, uint32_t n_rows, uint32_t n_fewer, uin
     random_fill(b->q, (size_t)n_rows * h->n_heads * h->head_dim, 1.5);
     float *got = batch_attend(b, b->rows, n);
     double *want = batch_reference(b, b->rows, n);
-    snprintf(what, sizeof what, "attention again, turn %u, heads=%u/%u dim=%u page=%u window=%u, %u rows of %u", turn, h->n_heads, h->n_kv_heads,
-             h->head_dim, h->page_tokens, h->window, n, n_tokens);
+    snprintf(what, sizeof what,
+             "attention again, turn %u, heads=%u/%u dim=%u page=%u window=%u, %u rows of %u", turn,
+             h->n_heads, h->n_kv_heads, h->head_dim, h->page_tokens, h->window, n, n_tokens);
     check(what, got, want, n_out, be->activation_bytes == 2 ? 1.5 * eps_out : 2e-5);
     free(got), free(want);
   }
@@ -74,10 +80,13 @@ static void test_shared(const heads *h, uint32_t n_rows, const uint32_t tokens[3
     rows[r][0] = 1;
     rows[r][1] = tokens[0] + tokens[1] + tokens[2] + 1 + (uint32_t)(rng() % (r % 3 ? 40 : 300));
   }
-  test_rows(h, (const uint32_t (*)[2])rows, (const uint32_t (*)[2])shares, n_rows, scale);
+  test_rows(h, (const uint32_t(*)[2])rows, (const uint32_t(*)[2])shares, n_rows, scale);
 }
 
-void test_attention_shared(const heads *h, uint32_t n_rows, const uint32_t tokens[3]) { test_shared(h, n_rows, tokens, 1); }
+void test_attention_shared(const heads *h, uint32_t n_rows, const uint32_t tokens[3])
+{
+  test_shared(h, n_rows, tokens, 1);
+}
 
 void test_attention_shared_values(const heads *h, uint32_t n_rows, const uint32_t tokens[3])
 {
@@ -97,7 +106,7 @@ void test_attention_shared_nan(const heads *h)
     shares[r][0] = r % (N / 2) ? r - 1 : 0;
     shares[r][1] = r % (N / 2) ? PREFIX : 0;
   }
-  batch *b = batch_make(h, (const uint32_t (*)[2])rows, (const uint32_t (*)[2])shares, N);
+  batch *b = batch_make(h, (const uint32_t(*)[2])rows, (const uint32_t(*)[2])shares, N);
   values_at(b, &b->rows[0], TOKEN)[CHANNEL] = NAN;
   batch_write(b);
   float *out = batch_attend(b, b->rows, N);
@@ -110,7 +119,8 @@ void test_attention_shared_nan(const heads *h)
     else if (head < h->n_heads / h->n_kv_heads && i % h->head_dim == CHANNEL)
       ok &= isnan(out[i]);
   }
-  snprintf(what, sizeof what, "attention passes NaN of a shared prefix on, heads=%u/%u dim=%u", h->n_heads, h->n_kv_heads, h->head_dim);
+  snprintf(what, sizeof what, "attention passes NaN of a shared prefix on, heads=%u/%u dim=%u", h->n_heads,
+           h->n_kv_heads, h->head_dim);
   expect(ok, what);
   free(out);
   batch_free(b);
@@ -191,8 +201,8 @@ void test_attention_alone(const heads *h, uint32_t len)
     const float *want = all + (cuts[r][1] - cuts[r][0]) * out_width;
     size_t bytes = cuts[r][0] * out_width * sizeof *want;
     float *alone = batch_attend(b, &rows[r], 1);
-    snprintf(what, sizeof what, "batch rule: attention heads=%u/%u dim=%u window=%u, %u@%u", h->n_heads, h->n_kv_heads, h->head_dim,
-             h->window, cuts[r][0], cuts[r][1]);
+    snprintf(what, sizeof what, "batch rule: attention heads=%u/%u dim=%u window=%u, %u@%u", h->n_heads,
+             h->n_kv_heads, h->head_dim, h->window, cuts[r][0], cuts[r][1]);
     expect(memcmp(want, together + t * out_width, bytes) == 0 && memcmp(want, alone, bytes) == 0, what);
     free(alone);
   }
@@ -211,11 +221,13 @@ void test_attention_passes_nan_on(const heads *h)
       batch_kv_at(b, &b->rows[r], TOKEN)[i] = NAN;
   batch_write(b);
   float *out = batch_attend(b, b->rows, N);
-  size_t n_all = (size_t)batch_tokens(b->rows, N) * h->n_heads * h->head_dim, clean = n_all - (size_t)h->n_heads * h->head_dim;
+  size_t n_all = (size_t)batch_tokens(b->rows, N) * h->n_heads * h->head_dim,
+         clean = n_all - (size_t)h->n_heads * h->head_dim;
   bool ok = true;
   for (size_t i = 0; i < n_all; i++)
     ok &= i < clean ? isnan(out[i]) : isfinite(out[i]);
-  snprintf(what, sizeof what, "attention passes NaN on, heads=%u/%u dim=%u", h->n_heads, h->n_kv_heads, h->head_dim);
+  snprintf(what, sizeof what, "attention passes NaN on, heads=%u/%u dim=%u", h->n_heads, h->n_kv_heads,
+           h->head_dim);
   expect(ok, what);
   free(out);
   batch_free(b);
@@ -257,16 +269,17 @@ static void compare_recorded(const recorded_step *r, const batch_row *rows, uint
   bool ok = memcmp(replayed, queued, n_out * sizeof *queued) == 0;
   for (size_t i = 0; i < n_out; i++)
     ok &= isfinite(queued[i]);
-  snprintf(what, sizeof what, "attention replayed = queued, heads=%u/%u dim=%u page=%u%s", h->n_heads, h->n_kv_heads, h->head_dim,
-           h->page_tokens, which);
+  snprintf(what, sizeof what, "attention replayed = queued, heads=%u/%u dim=%u page=%u%s", h->n_heads,
+           h->n_kv_heads, h->head_dim, h->page_tokens, which);
   expect(ok, what);
   free(replayed), free(queued);
 }
 
-/* One short row, for which a recording is made smaller (kernels/cuda/capture.cu), rows alone, rows of which each n_together have a prefix of n_shared
- * tokens in common, whole pages, and rows alone again: then an earlier step's plan is still there. */
-static void test_recorded(const heads *h, const uint32_t *lens, uint32_t n_alone, const uint32_t *shared_lens, uint32_t n_recorded,
-                          uint32_t n_together, uint32_t n_shared)
+/* One short row, for which a recording is made smaller (kernels/cuda/capture.cu), rows alone, rows of which
+ * each n_together have a prefix of n_shared tokens in common, whole pages, and rows alone again: then an
+ * earlier step's plan is still there. */
+static void test_recorded(const heads *h, const uint32_t *lens, uint32_t n_alone, const uint32_t *shared_lens,
+                          uint32_t n_recorded, uint32_t n_together, uint32_t n_shared)
 {
   td_error err;
   uint32_t rows[2 * MAX_ROWS][2], shares[2 * MAX_ROWS][2] = {{0}};
@@ -279,12 +292,14 @@ static void test_recorded(const heads *h, const uint32_t *lens, uint32_t n_alone
     if (r > n_alone && (r - n_alone) % n_together > 0)
       shares[r][0] = r - 1, shares[r][1] = n_shared;
   }
-  batch *b = batch_make(h, (const uint32_t (*)[2])rows, (const uint32_t (*)[2])shares, n_alone + n_recorded);
+  batch *b = batch_make(h, (const uint32_t(*)[2])rows, (const uint32_t(*)[2])shares, n_alone + n_recorded);
   float *last = random_values((size_t)n_recorded * qkv_width(h), 1.5);
-  recorded_step r = {.b = b,
-                     .table = device_weight(&(td_weight_part){.dtype = TD_F32, .data = last, .n_rows = n_recorded}, 1, qkv_width(h)),
-                     .qkv = device_alloc((size_t)n_recorded * qkv_width(h) * be->activation_bytes),
-                     .out = device_alloc((size_t)n_recorded * h->n_heads * h->head_dim * be->activation_bytes)};
+  recorded_step r = {
+      .b = b,
+      .table = device_weight(&(td_weight_part){.dtype = TD_F32, .data = last, .n_rows = n_recorded}, 1,
+                             qkv_width(h)),
+      .qkv = device_alloc((size_t)n_recorded * qkv_width(h) * be->activation_bytes),
+      .out = device_alloc((size_t)n_recorded * h->n_heads * h->head_dim * be->activation_bytes)};
   batch_poison(b);
   batch_write(b);
   r.plain = compile_step(&r);
@@ -303,8 +318,10 @@ static void test_recorded(const heads *h, const uint32_t *lens, uint32_t n_alone
 
 void test_attention_recorded(const heads *h)
 {
-  static const uint32_t lens[] = {1, 16, 17, 300, 2000}, shared_lens[] = {1100, 1025, 1040, 1041, 1300, 2000, 1026, 3000};
-  test_recorded(h, lens, sizeof lens / sizeof *lens, shared_lens, sizeof shared_lens / sizeof *shared_lens, UINT32_MAX, 1024);
+  static const uint32_t lens[] = {1, 16, 17, 300, 2000},
+                        shared_lens[] = {1100, 1025, 1040, 1041, 1300, 2000, 1026, 3000};
+  test_recorded(h, lens, sizeof lens / sizeof *lens, shared_lens, sizeof shared_lens / sizeof *shared_lens,
+                UINT32_MAX, 1024);
 }
 
 void test_attention_recorded_short(const heads *h)

@@ -1,4 +1,5 @@
-/* The attention section of test_ops: rope_kv and attention, several rows with a past, in pages scattered over the store. */
+/* The attention section of test_ops: rope_kv and attention, several rows with a past, in pages scattered over
+ * the store. */
 #ifndef TD_TESTS_GPU_OPS_ATTENTION_H
 #define TD_TESTS_GPU_OPS_ATTENTION_H
 
@@ -6,25 +7,29 @@
 
 /* rows: {query tokens, tokens of KV}; against float64. */
 void test_attention(const heads *h, const uint32_t (*rows)[2], uint32_t n_rows);
-/* Steps over one KV store: n_rows decodes, n_fewer of them twice, and all again, with other queries each time. On a GPU rows are in more
- * shares the fewer they are, the last of one key: what a step has left behind must not be another's. */
+/* Steps over one KV store: n_rows decodes, n_fewer of them twice, and all again, with other queries each
+ * time. On a GPU rows are in more shares the fewer they are, the last of one key: what a step has left behind
+ * must not be another's. */
 void test_attention_again(const heads *h, uint32_t n_rows, uint32_t n_fewer, uint32_t n_tokens);
 /* Decodes that begin with the same pages, three levels of them. */
 void test_attention_shared(const heads *h, uint32_t n_rows, const uint32_t tokens[3]);
 /* The same with values a million times as large, as small, and all zero. */
 void test_attention_shared_values(const heads *h, uint32_t n_rows, const uint32_t tokens[3]);
-/* One element of a shared prefix's values is not a number: it comes out of all rows behind it, and of no others. */
+/* One element of a shared prefix's values is not a number: it comes out of all rows behind it, and of no
+ * others. */
 void test_attention_shared_nan(const heads *h);
-/* Two stores, of other heads and windows, that one step's rows have pages in: each op gets its own store's plan, whichever was made last, in a
- * step of one of them or of both, and again when the other one is gone. Decodes of shared prefixes, with a prompt's chunk among them if `mixed`. */
+/* Two stores, of other heads and windows, that one step's rows have pages in: each op gets its own store's
+ * plan, whichever was made last, in a step of one of them or of both, and again when the other one is gone.
+ * Decodes of shared prefixes, with a prompt's chunk among them if `mixed`. */
 void test_attention_of_two_stores(const heads *first, const heads *second, bool mixed);
 /* The batch rule: the same bits however a prompt was cut, and whatever else is in the step. */
 void test_attention_alone(const heads *h, uint32_t len);
-/* What is not a number in a row's past must come out: all heads of all its tokens see it, and nobody else does. */
+/* What is not a number in a row's past must come out: all heads of all its tokens see it, and nobody else
+ * does. */
 void test_attention_passes_nan_on(const heads *h);
 
-/* A recorded step of decodes gives the bits of the same step queued, and reads nothing that the step itself writes too early. The
- * backend must have no recording yet that would serve 5 rows: one call a backend. */
+/* A recorded step of decodes gives the bits of the same step queued, and reads nothing that the step itself
+ * writes too early. The backend must have no recording yet that would serve 5 rows: one call a backend. */
 void test_attention_recorded(const heads *h);
 /* The same of 37 and 40 rows that mostly have few keys; instead of that one. */
 void test_attention_recorded_short(const heads *h);

@@ -14,7 +14,10 @@ static size_t place(const batch *b, const batch_row *r, uint32_t token)
   return (size_t)r->pages[token / b->h->page_tokens] * b->h->page_tokens + token % b->h->page_tokens;
 }
 
-float *batch_kv_at(const batch *b, const batch_row *row, uint32_t token) { return b->kv + place(b, row, token) * kv_width(b->h); }
+float *batch_kv_at(const batch *b, const batch_row *row, uint32_t token)
+{
+  return b->kv + place(b, row, token) * kv_width(b->h);
+}
 
 uint32_t batch_tokens(const batch_row *rows, uint32_t n_rows)
 {
@@ -40,7 +43,10 @@ static int32_t *shuffled(uint32_t n)
   return order;
 }
 
-static uint32_t pages_for(const heads *h, uint32_t tokens) { return (tokens + h->page_tokens - 1) / h->page_tokens; }
+static uint32_t pages_for(const heads *h, uint32_t tokens)
+{
+  return (tokens + h->page_tokens - 1) / h->page_tokens;
+}
 
 static void place_rows(batch *b, const uint32_t (*rows)[2], const uint32_t (*shares)[2])
 {
@@ -50,7 +56,8 @@ static void place_rows(batch *b, const uint32_t (*rows)[2], const uint32_t (*sha
   int32_t *order = shuffled(b->n_pages);
   for (uint32_t r = 0; r < b->n_rows; r++) {
     batch_row *s = &b->rows[r];
-    *s = (batch_row){.q_len = rows[r][0], .kv_len = rows[r][1], .n_shared = shares ? shares[r][1] : 0, .q_at = q_at};
+    *s = (batch_row){
+        .q_len = rows[r][0], .kv_len = rows[r][1], .n_shared = shares ? shares[r][1] : 0, .q_at = q_at};
     s->q_from = s->kv_len - s->q_len;
     q_at += s->q_len;
     for (uint32_t i = 0; i < pages_for(b->h, s->kv_len + BEHIND); i++)
@@ -88,8 +95,12 @@ batch *batch_make(const heads *h, const uint32_t (*rows)[2], const uint32_t (*sh
                                 .n_kv_heads = h->n_kv_heads,
                                 .head_dim = h->head_dim,
                                 .rotary_dim = h->head_dim};
-  td_kv_shape shape = {.n_layers = 2, .n_pages = b->n_pages, .page_tokens = h->page_tokens,
-                       .n_kv_heads = h->n_kv_heads, .head_dim = h->head_dim, .n_heads = h->n_heads,
+  td_kv_shape shape = {.n_layers = 2,
+                       .n_pages = b->n_pages,
+                       .page_tokens = h->page_tokens,
+                       .n_kv_heads = h->n_kv_heads,
+                       .head_dim = h->head_dim,
+                       .n_heads = h->n_heads,
                        .window_tokens = h->window};
   die(be->ops->kv_create(be, &shape, &b->rope.kv, &err), &err, "kv");
   return b;
@@ -175,7 +186,8 @@ void batch_poison(const batch *b)
 #pragma omp parallel for
   for (size_t i = 0; i < n_all * width; i++)
     x[i] = NAN;
-  write_spans(b, spans, activations(x, (uint32_t)n_all, (uint32_t)width)); /* rotated in place, NaN stays NaN */
+  write_spans(b, spans,
+              activations(x, (uint32_t)n_all, (uint32_t)width)); /* rotated in place, NaN stays NaN */
   free(x), free(spans);
 }
 
@@ -265,7 +277,10 @@ static const turn *turns_of(uint32_t head_dim)
   return t;
 }
 
-static double activation_round(double v) { return be->activation_bytes == 2 ? td_bf16_to_f32(td_f32_to_bf16((float)v)) : v; }
+static double activation_round(double v)
+{
+  return be->activation_bytes == 2 ? td_bf16_to_f32(td_f32_to_bf16((float)v)) : v;
+}
 
 static void rotate(const heads *h, const float *src, const float *norm, const turn *turns, double *out)
 {
@@ -275,14 +290,16 @@ static void rotate(const heads *h, const float *src, const float *norm, const tu
     sum += (double)src[i] * src[i];
   double scale = norm ? 1 / sqrt(sum / hd + 1e-6) : 1;
   for (uint32_t i = 0; i < half; i++) {
-    uint32_t lo = h->style == TD_ROPE_PAIRS ? 2 * i : i, hi = h->style == TD_ROPE_PAIRS ? 2 * i + 1 : i + half;
+    uint32_t lo = h->style == TD_ROPE_PAIRS ? 2 * i : i,
+             hi = h->style == TD_ROPE_PAIRS ? 2 * i + 1 : i + half;
     double u = src[lo] * scale * (norm ? norm[lo] : 1), v = src[hi] * scale * (norm ? norm[hi] : 1);
     out[lo] = activation_round(u * turns[i].cosine - v * turns[i].sine);
     out[hi] = activation_round(v * turns[i].cosine + u * turns[i].sine);
   }
 }
 
-/* Rotated k where its page is. As f32: what is rounded to bf16 is exact so, else that is what an f32 backend holds too. */
+/* Rotated k where its page is. As f32: what is rounded to bf16 is exact so, else that is what an f32 backend
+ * holds too. */
 static float *rotated_k(const batch *b)
 {
   const heads *h = b->h;
@@ -296,7 +313,8 @@ static float *rotated_k(const batch *b)
       for (uint32_t head = 0; head < h->n_kv_heads; head++) {
         double out[256];
         float *to = k + place(b, &b->rows[r], t) * n_k + head * h->head_dim;
-        rotate(h, batch_kv_at(b, &b->rows[r], t) + head * h->head_dim, b->k_norm, turns + (size_t)t * (h->head_dim / 2), out);
+        rotate(h, batch_kv_at(b, &b->rows[r], t) + head * h->head_dim, b->k_norm,
+               turns + (size_t)t * (h->head_dim / 2), out);
         for (uint32_t d = 0; d < h->head_dim; d++)
           to[d] = (float)out[d];
       }
@@ -313,7 +331,8 @@ static double dot(const double *q, const float *k, uint32_t n)
 }
 
 /* weights: room for one a key. */
-static void attend_one(const batch *b, const float *k, const batch_row *r, uint32_t pos, uint32_t head, double *weights, double *o)
+static void attend_one(const batch *b, const float *k, const batch_row *r, uint32_t pos, uint32_t head,
+                       double *weights, double *o)
 {
   const heads *h = b->h;
   uint32_t hd = h->head_dim, first = h->window && pos + 1 > h->window ? pos + 1 - h->window : 0;
@@ -338,7 +357,8 @@ static void attend_one(const batch *b, const float *k, const batch_row *r, uint3
 double *batch_reference(const batch *b, const batch_row *rows, uint32_t n_rows)
 {
   const heads *h = b->h;
-  uint32_t n_tokens = batch_tokens(rows, n_rows), *row_of = malloc(n_tokens * sizeof *row_of), *pos_of = malloc(n_tokens * sizeof *pos_of);
+  uint32_t n_tokens = batch_tokens(rows, n_rows), *row_of = malloc(n_tokens * sizeof *row_of),
+           *pos_of = malloc(n_tokens * sizeof *pos_of);
   double *out = malloc((size_t)n_tokens * h->n_heads * h->head_dim * sizeof *out);
   float *k = rotated_k(b);
   for (uint32_t r = 0, t = 0; r < n_rows; r++)
@@ -352,7 +372,8 @@ double *batch_reference(const batch *b, const batch_row *rows, uint32_t n_rows)
 #pragma omp for collapse(2) schedule(dynamic, 2)
     for (uint32_t t = 0; t < n_tokens; t++)
       for (uint32_t head = 0; head < h->n_heads; head++)
-        attend_one(b, k, &rows[row_of[t]], pos_of[t], head, weights, out + ((size_t)t * h->n_heads + head) * h->head_dim);
+        attend_one(b, k, &rows[row_of[t]], pos_of[t], head, weights,
+                   out + ((size_t)t * h->n_heads + head) * h->head_dim);
     free(weights);
   }
   free(k), free(row_of), free(pos_of);

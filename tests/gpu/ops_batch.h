@@ -1,8 +1,9 @@
-/* Rows with a past, for the sections of test_ops about attention: made-up q, k and v, in pages scattered over a KV store; what is written
- * to the device, the step under test, and what float64 says of it.
+/* Rows with a past, for the sections of test_ops about attention: made-up q, k and v, in pages scattered over
+ * a KV store; what is written to the device, the step under test, and what float64 says of it.
  *
- * Values of a token lie where its page does, so that a prefix that rows share is made, written and rotated once. Whatever goes to the
- * device goes in steps of as many tokens, of as many rows, as fit: beside a GPU it is the steps' number that costs. */
+ * Values of a token lie where its page does, so that a prefix that rows share is made, written and rotated
+ * once. Whatever goes to the device goes in steps of as many tokens, of as many rows, as fit: beside a GPU it
+ * is the steps' number that costs. */
 #ifndef TD_TESTS_GPU_OPS_BATCH_H
 #define TD_TESTS_GPU_OPS_BATCH_H
 
@@ -29,26 +30,28 @@ typedef struct batch {
   const heads *h;
   uint32_t n_rows, n_pages;
   batch_row *rows;
-  float *q;  /* of the rows' last q_len tokens: [tokens, n_heads * head_dim] */
-  float *kv; /* [n_pages * page_tokens, 2 * n_kv_heads * head_dim]: k|v before k is rotated */
+  float *q;               /* of the rows' last q_len tokens: [tokens, n_heads * head_dim] */
+  float *kv;              /* [n_pages * page_tokens, 2 * n_kv_heads * head_dim]: k|v before k is rotated */
   float *q_norm, *k_norm; /* NULL: none */
   td_rope_kv_params rope;
 } batch;
 
-/* rows: {query tokens, tokens of KV}. shares[r] {row, tokens}: the first so many tokens of row r, whole pages, are those of an earlier row;
- * NULL: none are. */
+/* rows: {query tokens, tokens of KV}. shares[r] {row, tokens}: the first so many tokens of row r, whole
+ * pages, are those of an earlier row; NULL: none are. */
 batch *batch_make(const heads *h, const uint32_t (*rows)[2], const uint32_t (*shares)[2], uint32_t n_rows);
 void batch_free(batch *b);
 /* Its k|v, to be changed before it is written. */
 float *batch_kv_at(const batch *b, const batch_row *row, uint32_t token);
 
-/* NaN where the step itself writes, and behind the row's end: neither may be read. Then the past over what is left. */
+/* NaN where the step itself writes, and behind the row's end: neither may be read. Then the past over what is
+ * left. */
 void batch_poison(const batch *b);
 void batch_write(const batch *b);
 
-/* The step: the last q_len tokens of all these rows at once, which are b's, or copies of them with other lengths. Returns
- * [tokens, n_heads * head_dim]; the caller frees. */
-td_devptr batch_qkv(const batch *b, const batch_row *rows, uint32_t n_rows); /* of those tokens, as a product would leave it */
+/* The step: the last q_len tokens of all these rows at once, which are b's, or copies of them with other
+ * lengths. Returns [tokens, n_heads * head_dim]; the caller frees. */
+td_devptr batch_qkv(const batch *b, const batch_row *rows,
+                    uint32_t n_rows); /* of those tokens, as a product would leave it */
 float *batch_attend(const batch *b, const batch_row *rows, uint32_t n_rows);
 double *batch_reference(const batch *b, const batch_row *rows, uint32_t n_rows);
 uint32_t batch_tokens(const batch_row *rows, uint32_t n_rows);

@@ -12,7 +12,8 @@ enum { LAYERS = 2, ROWS = 16, LONGEST = 1000 };
 
 /* Host values of a decoder, the same for all backends: weights borrow them. */
 typedef struct values {
-  float *embed, *qkv[LAYERS], *bias[LAYERS], *o[LAYERS], *gate_up[LAYERS], *down[LAYERS], *head, *norms[2 * LAYERS + 1], *q_norm, *k_norm;
+  float *embed, *qkv[LAYERS], *bias[LAYERS], *o[LAYERS], *gate_up[LAYERS], *down[LAYERS], *head,
+      *norms[2 * LAYERS + 1], *q_norm, *k_norm;
   float *past[ROWS]; /* q|k|v of every token but the last, of all layers alike */
   float inv_freq[128];
 } values;
@@ -29,7 +30,10 @@ static const uint32_t lens[ROWS] = {1, 2, 16, 17, 64, 65, 300, LONGEST, 33, 129,
 
 static uint32_t qkv_width(const decoder_shape *s) { return (s->n_heads + 2 * s->n_kv_heads) * s->head_dim; }
 
-static float *matrix(uint32_t n_out, uint32_t n_in) { return random_values((size_t)n_out * n_in, 1 / sqrt(n_in)); }
+static float *matrix(uint32_t n_out, uint32_t n_in)
+{
+  return random_values((size_t)n_out * n_in, 1 / sqrt(n_in));
+}
 
 static float *norm_values(uint32_t n)
 {
@@ -113,7 +117,8 @@ static uint32_t decoder_ops(const decoder *d, td_op ops[OPS_MAX])
   ops[n++] = (td_op){.kind = TD_OP_EMBED, .embed = {d->embed, d->x, s->width}};
   for (uint32_t i = 0; i < LAYERS; i++) {
     ops[n++] = norm_op(d, x, 2 * i);
-    ops[n++] = linear_op((td_linear_params){d->qkv[i], d->h, d->in_qkv, s->width, qkv_width(s), s->bias, false, false});
+    ops[n++] = linear_op(
+        (td_linear_params){d->qkv[i], d->h, d->in_qkv, s->width, qkv_width(s), s->bias, false, false});
     ops[n++] = rope_op(d, i);
     ops[n++] = attention_op(d, i);
     if (i + 1 == LAYERS) {
@@ -126,9 +131,11 @@ static uint32_t decoder_ops(const decoder *d, td_op ops[OPS_MAX])
     uint32_t behind = n;
     ops[n++] = linear_op((td_linear_params){d->o[i], attn, x, heads, s->width, false, false, true});
     ops[n++] = norm_op(d, x, 2 * i + 1);
-    ops[n++] = linear_op((td_linear_params){d->gate_up[i], d->h, d->in_gate_up, s->width, 2 * s->ffn_width, false, false, false});
+    ops[n++] = linear_op((td_linear_params){d->gate_up[i], d->h, d->in_gate_up, s->width, 2 * s->ffn_width,
+                                            false, false, false});
     ops[n++] = (td_op){.kind = TD_OP_SWIGLU, .swiglu = {d->in_gate_up, d->act, s->ffn_width}};
-    ops[n++] = linear_op((td_linear_params){d->down[i], d->act, x, s->ffn_width, s->width, false, false, true});
+    ops[n++] =
+        linear_op((td_linear_params){d->down[i], d->act, x, s->ffn_width, s->width, false, false, true});
     while (behind < n)
       ops[behind++].extent = extent;
   }
@@ -168,7 +175,9 @@ static decoder load(const values *v, const decoder_shape *s)
 {
   td_error err;
   uint32_t heads = s->n_heads * s->head_dim, n_pages = ROWS * (LONGEST / 16 + 1);
-  decoder d = {.s = s, .embed = weight(v->embed, NULL, ROWS, s->width), .head = weight(v->head, NULL, s->vocab, s->width)};
+  decoder d = {.s = s,
+               .embed = weight(v->embed, NULL, ROWS, s->width),
+               .head = weight(v->head, NULL, s->vocab, s->width)};
   for (uint32_t i = 0; i < 2 * LAYERS + 1; i++)
     d.norms[i] = device_f32(v->norms[i], s->width);
   for (uint32_t i = 0; i < LAYERS; i++) {
@@ -179,15 +188,27 @@ static decoder load(const values *v, const decoder_shape *s)
   }
   die(be->ops->weights_wait(be, &err), &err, "weights");
   d.x = room(s->width), d.h = room(s->width), d.in_qkv = room(qkv_width(s)), d.attn = room(heads);
-  d.in_gate_up = room(2 * s->ffn_width), d.act = room(s->ffn_width), d.last_x = room(s->width), d.last_attn = room(heads);
+  d.in_gate_up = room(2 * s->ffn_width), d.act = room(s->ffn_width), d.last_x = room(s->width),
+  d.last_attn = room(heads);
   d.logits = device_alloc((size_t)ROWS * s->vocab * sizeof(float));
-  td_kv_shape shape = {.n_layers = LAYERS, .n_pages = n_pages, .page_tokens = s->page_tokens,
-                       .n_kv_heads = s->n_kv_heads, .head_dim = s->head_dim, .n_heads = s->n_heads,
+  td_kv_shape shape = {.n_layers = LAYERS,
+                       .n_pages = n_pages,
+                       .page_tokens = s->page_tokens,
+                       .n_kv_heads = s->n_kv_heads,
+                       .head_dim = s->head_dim,
+                       .n_heads = s->n_heads,
                        .window_tokens = s->window};
-  d.rope = (td_rope_kv_params){.qkv = d.in_qkv, .inv_freq = device_f32(v->inv_freq, s->head_dim / 2), .attn_factor = 1, .norm_eps = 1e-6f, .style = s->style,
+  d.rope = (td_rope_kv_params){.qkv = d.in_qkv,
+                               .inv_freq = device_f32(v->inv_freq, s->head_dim / 2),
+                               .attn_factor = 1,
+                               .norm_eps = 1e-6f,
+                               .style = s->style,
                                .q_norm = s->norm ? device_f32(v->q_norm, s->head_dim) : (td_devptr){0},
                                .k_norm = s->norm ? device_f32(v->k_norm, s->head_dim) : (td_devptr){0},
-                               .n_heads = s->n_heads, .n_kv_heads = s->n_kv_heads, .head_dim = s->head_dim, .rotary_dim = s->head_dim};
+                               .n_heads = s->n_heads,
+                               .n_kv_heads = s->n_kv_heads,
+                               .head_dim = s->head_dim,
+                               .rotary_dim = s->head_dim};
   die(be->ops->kv_create(be, &shape, &d.rope.kv, &err), &err, "kv");
   compile(&d);
   return d;
@@ -260,7 +281,8 @@ static void compare(const decoder *d, const float *want, uint32_t n)
   spoil(d);
   float *once = run(d, n, true), *again = run(d, n, true), *queued = run(d, n, false);
   double q = distance(queued, want, n_all), r = distance(once, want, n_all);
-  snprintf(what, sizeof what, "decoder %u wide, heads %u/%u of %u, %u rows: error captured %.2e, op by op %.2e", d->s->width,
+  snprintf(what, sizeof what,
+           "decoder %u wide, heads %u/%u of %u, %u rows: error captured %.2e, op by op %.2e", d->s->width,
            d->s->n_heads, d->s->n_kv_heads, d->s->head_dim, n, r, q);
   expect(r < 1.3 * q + 1e-4 && q < 0.05, what);
   expect(memcmp(once, again, n_all * sizeof *once) == 0, "a captured decoder gives the same bits again");
@@ -276,7 +298,8 @@ static void capture(const decoder *d, uint32_t n_rows)
   die(be->ops->capture(be, d->captured, n_rows, &c, &err), &err, "capture");
   for (uint32_t i = 0; i < c.n_forms; i++)
     fused |= c.not_fused[i] == NULL;
-  expect(!is_hopper() || fused, c.not_fused[c.n_forms - 1] ? c.not_fused[c.n_forms - 1] : "captured decoders of few rows are fused");
+  expect(!is_hopper() || fused,
+         c.not_fused[c.n_forms - 1] ? c.not_fused[c.n_forms - 1] : "captured decoders of few rows are fused");
   expect(!is_hopper() || c.n_fitted == c.n_forms, "all captured decoders' attention is fitted");
 }
 

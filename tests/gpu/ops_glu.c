@@ -19,14 +19,21 @@ static uint32_t n_glu_served;
 
 static void glu_make(glu_inputs *g, uint32_t n, uint32_t n_in, uint32_t width)
 {
-  *g = (glu_inputs){n_in, width, random_values((size_t)n * n_in, 2 / sqrt(n_in)), random_values((size_t)2 * width * n_in, 1),
-                    malloc((size_t)n * width * sizeof(double)), NULL};
-  g->weight = device_weight((td_weight_part[]){{.dtype = TD_F32, .data = g->w, .n_rows = width},
-                                               {.dtype = TD_F32, .data = g->w + (size_t)width * n_in, .n_rows = width}}, 2, n_in);
+  *g = (glu_inputs){n_in,
+                    width,
+                    random_values((size_t)n * n_in, 2 / sqrt(n_in)),
+                    random_values((size_t)2 * width * n_in, 1),
+                    malloc((size_t)n * width * sizeof(double)),
+                    NULL};
+  g->weight = device_weight(
+      (td_weight_part[]){{.dtype = TD_F32, .data = g->w, .n_rows = width},
+                         {.dtype = TD_F32, .data = g->w + (size_t)width * n_in, .n_rows = width}},
+      2, n_in);
 #pragma omp parallel for
   for (uint32_t t = 0; t < n; t++)
     for (uint32_t j = 0; j < width; j++) {
-      const float *xt = g->x + (size_t)t * n_in, *gate = g->w + (size_t)j * n_in, *up = gate + (size_t)width * n_in;
+      const float *xt = g->x + (size_t)t * n_in, *gate = g->w + (size_t)j * n_in,
+                  *up = gate + (size_t)width * n_in;
       double a = 0, b = 0;
 #pragma omp simd reduction(+ : a, b)
       for (uint32_t k = 0; k < n_in; k++) {
@@ -61,7 +68,8 @@ static float *glu_run(const glu_inputs *g, uint32_t first, uint32_t n, const cha
   enum { GUARD_ROWS = 256 };
   size_t n_want = (size_t)n * g->width, n_all = n_want + (size_t)GUARD_ROWS * g->width;
   plan_tokens_only(n);
-  td_devptr x = activations(g->x + (size_t)first * g->n_in, n, g->n_in), out = device_alloc(n_all * be->activation_bytes);
+  td_devptr x = activations(g->x + (size_t)first * g->n_in, n, g->n_in),
+            out = device_alloc(n_all * be->activation_bytes);
   if (!run_glu(g, x, out))
     return NULL;
   float *got = fetch(out, n_all, false);
@@ -95,7 +103,9 @@ static void test_glu(uint32_t n, uint32_t n_in, uint32_t width)
     for (uint32_t j = 0; j < width; j++)
       nan &= isnan(part[row + j]);
     expect(nan && memcmp(part, got, row * sizeof *got) == 0 &&
-               memcmp(part + row + width, got + row + width, (n - n / 2 - 1) * (size_t)width * sizeof *got) == 0, what);
+               memcmp(part + row + width, got + row + width, (n - n / 2 - 1) * (size_t)width * sizeof *got) ==
+                   0,
+           what);
   }
   glu_free(&g);
   free(got), free(part);
@@ -113,10 +123,12 @@ void test_no_glu(void)
 
 void test_glus(test_size size)
 {
-  /* n, n_in, width. On 132 multiprocessors: halves of tiles, whole ones, those beside one another, whole and halves, ... */
-  static const uint32_t glus[][3] = {{150, 64, 64},    {300, 192, 2240},  {384, 64, 5376},    {384, 64, 2560},  {150, 64, 8960},
-                                     {1000, 64, 128},  {257, 128, 320},   {1024, 128, 64},    {513, 64, 2944},  {640, 2048, 192},
-                                     {1024, 576, 1536}, {513, 4096, 1024}, {385, 64, 19008}, {640, 256, 8960}};
+  /* n, n_in, width. On 132 multiprocessors: halves of tiles, whole ones, those beside one another, whole and
+   * halves, ... */
+  static const uint32_t glus[][3] = {{150, 64, 64},    {300, 192, 2240}, {384, 64, 5376},   {384, 64, 2560},
+                                     {150, 64, 8960},  {1000, 64, 128},  {257, 128, 320},   {1024, 128, 64},
+                                     {513, 64, 2944},  {640, 2048, 192}, {1024, 576, 1536}, {513, 4096, 1024},
+                                     {385, 64, 19008}, {640, 256, 8960}};
   if (strcmp(be->ops->name, "cpu") == 0)
     return;
   for (size_t i = 0; i < (size == TEST_TINY ? 3 : size == TEST_SMALL ? 8 : sizeof glus / sizeof *glus); i++)

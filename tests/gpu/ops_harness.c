@@ -203,7 +203,8 @@ void check(const char *what, const float *got, const double *want, size_t n, dou
   n_passed += ok;
   n_failed += !ok;
   if (!ok)
-    printf("FAIL %s: norm error %.2e, max error %.2e of the largest (tolerance %.1e)\n", what, ratio, max_ratio, tolerance);
+    printf("FAIL %s: norm error %.2e, max error %.2e of the largest (tolerance %.1e)\n", what, ratio,
+           max_ratio, tolerance);
 }
 
 void expect(bool ok, const char *what)

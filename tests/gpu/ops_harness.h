@@ -1,6 +1,6 @@
-/* What the sections of test_ops share: the backend under test, inputs, a plan filled by hand, the comparison with a reference.
- * Activations reach the device by upload_f32, as the words that a download of them gives: a weight would start reader threads and take
- * pinned memory each time. */
+/* What the sections of test_ops share: the backend under test, inputs, a plan filled by hand, the comparison
+ * with a reference. Activations reach the device by upload_f32, as the words that a download of them gives: a
+ * weight would start reader threads and take pinned memory each time. */
 #ifndef TD_TESTS_GPU_OPS_HARNESS_H
 #define TD_TESTS_GPU_OPS_HARNESS_H
 
@@ -21,7 +21,7 @@ extern int32_t sampled[MAX_ROWS];
 void rng_seed(uint64_t seed);
 uint64_t rng(void);
 double uniform(void);
-float random_value(double scale); /* a bf16 number, roughly normal */
+float random_value(double scale);                   /* a bf16 number, roughly normal */
 void random_fill(float *v, size_t n, double scale); /* with such */
 float *random_values(size_t n, double scale);
 
@@ -36,12 +36,14 @@ void plan_reset(uint32_t page_tokens);
 void plan_add_row(uint32_t q_len, uint32_t kv_len, const int32_t *pages);
 void plan_tokens_only(uint32_t n);
 td_compiled *compile_ops(const td_op *ops, uint32_t n); /* be->ops->discard gives it back */
-bool run_step(td_compiled *compiled); /* of the plan; `sampled` has its ids; true: it was launched from a captured one */
+bool run_step(td_compiled *compiled); /* of the plan; `sampled` has its ids; true: it was launched from a
+                                         captured one */
 void run_ops(const td_op *ops, uint32_t n); /* a step of these alone */
 td_devptr activations(const float *v, uint32_t n, uint32_t width);
 float *fetch(td_devptr p, size_t n, bool f32); /* the caller frees */
 
-/* Counts, and says what failed. tolerance: by the norm ratio and by the largest difference, see ops_harness.c. */
+/* Counts, and says what failed. tolerance: by the norm ratio and by the largest difference, see
+ * ops_harness.c. */
 void check(const char *what, const float *got, const double *want, size_t n, double tolerance);
 void expect(bool ok, const char *what);
 

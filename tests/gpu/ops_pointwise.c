@@ -61,7 +61,8 @@ void test_embed(uint32_t n, uint32_t vocab, uint32_t width)
   char what[80];
   float *table = random_values((size_t)vocab * width, 1);
   double *want = malloc((size_t)n * width * sizeof *want);
-  td_weight *weight = device_weight(&(td_weight_part){.dtype = TD_F32, .data = table, .n_rows = vocab}, 1, width);
+  td_weight *weight =
+      device_weight(&(td_weight_part){.dtype = TD_F32, .data = table, .n_rows = vocab}, 1, width);
   plan_tokens_only(n);
   for (uint32_t t = 0; t < n; t++) {
     plan->token_ids[t] = t == 0 ? (int32_t)vocab - 1 : (int32_t)(rng() % vocab);

@@ -1,4 +1,5 @@
-/* The section of test_ops about what is neither a product nor attention: norms, embedding, SwiGLU, made-up weights; against float64. */
+/* The section of test_ops about what is neither a product nor attention: norms, embedding, SwiGLU, made-up
+ * weights; against float64. */
 #ifndef TD_TESTS_GPU_OPS_POINTWISE_H
 #define TD_TESTS_GPU_OPS_POINTWISE_H
 

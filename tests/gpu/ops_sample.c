@@ -1,9 +1,10 @@
-/* The backend under test and the CPU backend choose the same token for the same logits, sampling state and position: there is
- * no tolerance. When the backend under test is the CPU itself, the portable loops are the reference.
+/* The backend under test and the CPU backend choose the same token for the same logits, sampling state and
+ * position: there is no tolerance. When the backend under test is the CPU itself, the portable loops are the
+ * reference.
  *
- * Rows are random in everything: scale, ties, masses of -inf, NaN, one finite logit, temperature, top-p, top-k, min-p, seed.
- * They run in steps of 1 to 256 rows, op by op and (where the backend can) from captured steps with more rows than the
- * step. */
+ * Rows are random in everything: scale, ties, masses of -inf, NaN, one finite logit, temperature, top-p,
+ * top-k, min-p, seed. They run in steps of 1 to 256 rows, op by op and (where the backend can) from captured
+ * steps with more rows than the step. */
 #include "ops_sample.h"
 
 #include <math.h>
@@ -36,7 +37,8 @@ static float uniform(void) { return (float)(rng() >> 40) * 0x1p-24f; }
 static float normal(void)
 {
   uint64_t r = rng();
-  uint32_t sum = (uint32_t)(r & 0xFFFF) + (uint32_t)(r >> 16 & 0xFFFF) + (uint32_t)(r >> 32 & 0xFFFF) + (uint32_t)(r >> 48);
+  uint32_t sum = (uint32_t)(r & 0xFFFF) + (uint32_t)(r >> 16 & 0xFFFF) + (uint32_t)(r >> 32 & 0xFFFF) +
+                 (uint32_t)(r >> 48);
   return ((float)sum - 131070.0f) * (1.7f / 65536);
 }
 
@@ -52,8 +54,8 @@ static side open_side(const char *name, const char *isa, uint32_t vocab)
 {
   td_error err;
   side s;
-  td_backend_config config = {.max_slots = ROWS, .max_rows = ROWS, .max_tokens = ROWS, .max_context_tokens = 64,
-                              .max_vocab = vocab};
+  td_backend_config config = {
+      .max_slots = ROWS, .max_rows = ROWS, .max_tokens = ROWS, .max_context_tokens = 64, .max_vocab = vocab};
   if (isa)
     setenv("TANDEM_ISA", isa, 1);
   must(td_backend_create(name, &config, &s.be, &err), &err);
@@ -132,7 +134,8 @@ static void fill_plan(side *s, uint32_t n, const td_sampling *sampling, const ui
   for (uint32_t i = 0; i < n; i++) { /* row i samples for slot n - 1 - i: slots are not rows */
     uint32_t slot = n - 1 - i;
     s->be->ops->set_sampling(s->be, slot, &sampling[i]);
-    p->rows[i] = (td_plan_row){.slot = slot, .q_start = i, .q_len = 1, .kv_len = positions[i], .wants_logits = 1};
+    p->rows[i] =
+        (td_plan_row){.slot = slot, .q_start = i, .q_len = 1, .kv_len = positions[i], .wants_logits = 1};
     p->logits_rows[i] = i;
     p->token_ids[i] = 0;
     p->positions[i] = (int32_t)positions[i] - 1;
@@ -185,9 +188,10 @@ static void count(tally *t, const td_sampling *s, int32_t id)
   t->min_p += s->min_p > 0;
 }
 
-/* The same n rows, from row `first` of the logits, on both sides; captured: instead of the first side's op, of first 0. */
-static void compare_step(side *got, side *want, td_devptr got_logits, td_devptr want_logits, uint32_t vocab, uint32_t first,
-                         uint32_t n, td_compiled *captured, tally *t)
+/* The same n rows, from row `first` of the logits, on both sides; captured: instead of the first side's op,
+ * of first 0. */
+static void compare_step(side *got, side *want, td_devptr got_logits, td_devptr want_logits, uint32_t vocab,
+                         uint32_t first, uint32_t n, td_compiled *captured, tally *t)
 {
   static td_sampling sampling[ROWS];
   static uint32_t positions[ROWS];
@@ -209,19 +213,22 @@ static void compare_step(side *got, side *want, td_devptr got_logits, td_devptr 
     const td_sampling *s = &sampling[i];
     count(t, s, reference[i]);
     if (ids[i] != reference[i] && t->wrong++ < 5)
-      printf("  vocab %u, row %u of %u: token %d, the CPU's is %d (temperature %g, top_p %g, min_p %g, top_k %d, %s)\n", vocab, i, n,
-             ids[i], reference[i], (double)s->temperature, (double)s->top_p, (double)s->min_p, s->top_k,
-             captured ? "captured" : "op by op");
+      printf("  vocab %u, row %u of %u: token %d, the CPU's is %d (temperature %g, top_p %g, min_p %g, top_k "
+             "%d, %s)\n",
+             vocab, i, n, ids[i], reference[i], (double)s->temperature, (double)s->top_p, (double)s->min_p,
+             s->top_k, captured ? "captured" : "op by op");
   }
 }
 
 /* Captured steps of these sizes; NULL: the backend has none. They need a KV store. */
-static td_compiled *capture_steps(side *s, td_devptr logits, uint32_t vocab, uint32_t n_ops, const uint32_t *sizes, uint32_t n_sizes)
+static td_compiled *capture_steps(side *s, td_devptr logits, uint32_t vocab, uint32_t n_ops,
+                                  const uint32_t *sizes, uint32_t n_sizes)
 {
   td_error err;
   td_kv *kv;
   td_capture ignored;
-  td_kv_shape shape = {.n_layers = 1, .n_pages = 4, .page_tokens = 16, .n_kv_heads = 1, .head_dim = 64, .n_heads = 1};
+  td_kv_shape shape = {
+      .n_layers = 1, .n_pages = 4, .page_tokens = 16, .n_kv_heads = 1, .head_dim = 64, .n_heads = 1};
   if (!s->be->ops->capture)
     return NULL;
   must(s->be->ops->kv_create(s->be, &shape, &kv, &err), &err);
@@ -257,7 +264,8 @@ static void compare_rows(side *got, side *want, float *x, uint32_t vocab, uint32
 static bool compare_vocab(const char *backend, uint32_t vocab, uint32_t rounds, uint32_t rows)
 {
   tally t = {0};
-  side got = open_side(backend, NULL, vocab), want = open_side("cpu", strcmp(backend, "cpu") ? NULL : "scalar", vocab);
+  side got = open_side(backend, NULL, vocab),
+       want = open_side("cpu", strcmp(backend, "cpu") ? NULL : "scalar", vocab);
   float *x = malloc((size_t)rows * vocab * sizeof *x);
   if (!x) {
     printf("sampling: no memory for %u rows\n", rows);
@@ -265,7 +273,8 @@ static bool compare_vocab(const char *backend, uint32_t vocab, uint32_t rounds, 
   }
   for (uint32_t i = 0; i < rounds; i++)
     compare_rows(&got, &want, x, vocab, rows, i == 0, &t);
-  printf("sampling, vocab %u: %d tokens in %d steps, %d of them captured (%d tokens greedy, %d top-k, %d top-p, %d min-p, %d not a "
+  printf("sampling, vocab %u: %d tokens in %d steps, %d of them captured (%d tokens greedy, %d top-k, %d "
+         "top-p, %d min-p, %d not a "
          "number): %d differ\n",
          vocab, t.rows, t.steps, t.captured, t.greedy, t.top_k, t.top_p, t.min_p, t.bad, t.wrong);
   free(x);
@@ -281,10 +290,21 @@ typedef struct amount {
 /* tiny: steps of 1 to 120 rows, which the CUDA sampler splits over 8, 4, 2 (100 rows) and 1 blocks a row. */
 void test_sampled_tokens(const char *backend, test_size size, int *n_passed, int *n_failed)
 {
-  static const amount all[] = {{1, 1, ROWS},     {2, 1, ROWS},     {3, 1, ROWS},      {31, 2, ROWS},     {127, 2, ROWS},
-                               {1000, 4, ROWS},  {5003, 8, ROWS},  {32001, 2, ROWS},  {49152, 6, ROWS},  {128256, 4, ROWS},
-                               {151937, 1, ROWS}, {262144, 1, ROWS}, {0}},
-                      few[] = {{1, 1, 40}, {3, 1, 40}, {127, 2, 40}, {5003, 2, 60}, {49152, 1, 20}, {151937, 1, 10}, {0}},
+  static const amount all[] = {{1, 1, ROWS},
+                               {2, 1, ROWS},
+                               {3, 1, ROWS},
+                               {31, 2, ROWS},
+                               {127, 2, ROWS},
+                               {1000, 4, ROWS},
+                               {5003, 8, ROWS},
+                               {32001, 2, ROWS},
+                               {49152, 6, ROWS},
+                               {128256, 4, ROWS},
+                               {151937, 1, ROWS},
+                               {262144, 1, ROWS},
+                               {0}},
+                      few[] = {{1, 1, 40},     {3, 1, 40},      {127, 2, 40}, {5003, 2, 60},
+                               {49152, 1, 20}, {151937, 1, 10}, {0}},
                       tiny[] = {{3, 1, 5}, {1031, 1, 120}, {1030, 1, 100}, {20011, 1, 4}, {0}};
   const amount *a = size == TEST_TINY ? tiny : size == TEST_SMALL || strcmp(backend, "cpu") == 0 ? few : all;
   for (; a->vocab > 0; a++) {
@@ -333,14 +353,16 @@ static void time_logits(const char *backend, const char *what, float scale)
     const char *name;
     td_sampling sampling;
   } cases[CASES] = {
-      {"greedy", {0, 1, 0, 0, 0}},       {"temperature 1", {1, 1, 0, 0, 0}},   {"top_p .9", {1, 0.9f, 0, 0, 0}},
-      {"min_p .05", {1, 1, 0.05f, 0, 0}}, {"top_k 50", {1, 1, 0, 50, 0}}, {"T .7 k 50 p .95", {0.7f, 0.95f, 0, 50, 0}},
+      {"greedy", {0, 1, 0, 0, 0}},      {"temperature 1", {1, 1, 0, 0, 0}},
+      {"top_p .9", {1, 0.9f, 0, 0, 0}}, {"min_p .05", {1, 1, 0.05f, 0, 0}},
+      {"top_k 50", {1, 1, 0, 50, 0}},   {"T .7 k 50 p .95", {0.7f, 0.95f, 0, 50, 0}},
   };
   side s = open_side(backend, NULL, VOCAB);
   float *x = malloc((size_t)ROWS * VOCAB * sizeof *x);
   for (size_t i = 0; x && i < (size_t)ROWS * VOCAB; i++)
     x[i] = normal() * scale;
-  td_compiled *captured = x ? capture_steps(&s, upload(&s, x, (size_t)ROWS * VOCAB), VOCAB, TIMED_OPS, sizes, 8) : NULL;
+  td_compiled *captured =
+      x ? capture_steps(&s, upload(&s, x, (size_t)ROWS * VOCAB), VOCAB, TIMED_OPS, sizes, 8) : NULL;
   if (captured) {
     printf("sampling, us per op, vocab %u, %s logits\n%8s", VOCAB, what, "rows");
     for (int c = 0; c < CASES; c++)

@@ -2,8 +2,8 @@
 #ifndef TD_TESTS_GPU_OPS_SAMPLE_H
 #define TD_TESTS_GPU_OPS_SAMPLE_H
 
-/* How much is run: all; what memcheck, initcheck and synccheck take in a minute; every kernel at least once, and that on few
- * elements, for racecheck, which looks at each access to shared memory. */
+/* How much is run: all; what memcheck, initcheck and synccheck take in a minute; every kernel at least once,
+ * and that on few elements, for racecheck, which looks at each access to shared memory. */
 typedef enum test_size { TEST_ALL, TEST_SMALL, TEST_TINY } test_size;
 
 /* Thousands of rows, every token equal to the CPU backend's. */

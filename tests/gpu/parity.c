@@ -1,10 +1,12 @@
-/* The logits of two backends for the same tokens: `parity MODEL CASES [BACKEND]`, the CPU's beside BACKEND's (cuda).
+/* The logits of two backends for the same tokens: `parity MODEL CASES [BACKEND]`, the CPU's beside BACKEND's
+ * (cuda).
  *
- * A case is a line of JSON: "ids", a prompt and an answer behind it; "n_prompt"; and where another answer parted from
- * this one, "differs_at", an index into the answer, and "other", the token that stood there. Both backends are
- * given the same tokens, so their errors do not add up from token to token. The answer's tokens are decode rows of the prompt's own
- * step, over the same pages: each sees what it would see alone. A third side is the CPU's again, rounding as a GPU does (rounded.h):
- * what bf16 alone does to these logits. A line of JSON comes out for each case; what is good enough is for the caller to say. */
+ * A case is a line of JSON: "ids", a prompt and an answer behind it; "n_prompt"; and where another answer
+ * parted from this one, "differs_at", an index into the answer, and "other", the token that stood there. Both
+ * backends are given the same tokens, so their errors do not add up from token to token. The answer's tokens
+ * are decode rows of the prompt's own step, over the same pages: each sees what it would see alone. A third
+ * side is the CPU's again, rounding as a GPU does (rounded.h): what bf16 alone does to these logits. A line
+ * of JSON comes out for each case; what is good enough is for the caller to say. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -16,7 +18,13 @@
 #include "models/model.h"
 #include "rounded.h"
 
-enum { MAX_TOKENS = 1024, MAX_ROWS = 128, PAGE_TOKENS = 16, N_PAGES = MAX_TOKENS / PAGE_TOKENS, LINE_BYTES = 1 << 16 };
+enum {
+  MAX_TOKENS = 1024,
+  MAX_ROWS = 128,
+  PAGE_TOKENS = 16,
+  N_PAGES = MAX_TOKENS / PAGE_TOKENS,
+  LINE_BYTES = 1 << 16
+};
 
 typedef struct side {
   td_backend *be;
@@ -68,8 +76,12 @@ static void compile(side *s)
 static void open_side(const char *backend, bool round, const td_model_files *files, side *s)
 {
   td_error err;
-  td_backend_config c = {.max_slots = MAX_ROWS, .max_rows = MAX_ROWS, .max_tokens = MAX_TOKENS, .max_context_tokens = MAX_TOKENS,
-                         .max_vocab = desc.vocab, .gpu_memory_percent = 90};
+  td_backend_config c = {.max_slots = MAX_ROWS,
+                         .max_rows = MAX_ROWS,
+                         .max_tokens = MAX_TOKENS,
+                         .max_context_tokens = MAX_TOKENS,
+                         .max_vocab = desc.vocab,
+                         .gpu_memory_percent = 90};
   td_kv_shape shape = td_model_kv_shape(&desc, N_PAGES, PAGE_TOKENS);
   must(td_backend_create(backend, &c, &s->be, &err), &err);
   if (round)
@@ -108,7 +120,8 @@ static bool read_case(const char *line, test_case *c)
   c->n_ids = 0;
   cJSON_ArrayForEach(id, td_json_get(o, "ids"))
   {
-    ok = ok && cJSON_IsNumber(id) && id->valuedouble >= 0 && id->valuedouble < desc.vocab && c->n_ids < MAX_TOKENS;
+    ok = ok && cJSON_IsNumber(id) && id->valuedouble >= 0 && id->valuedouble < desc.vocab &&
+         c->n_ids < MAX_TOKENS;
     if (ok)
       c->ids[c->n_ids++] = (int32_t)id->valuedouble;
   }
@@ -158,7 +171,9 @@ static void compute(side *s, const test_case *c)
   make_plan(c);
   td_backend_submit(s->be, s->forward, plan);
   must(td_backend_wait(s->be, &ignored, &err), &err);
-  must(s->be->ops->download(s->be, s->logits_at, (size_t)c->n_answer * desc.vocab * sizeof(float), s->logits, &err), &err);
+  must(s->be->ops->download(s->be, s->logits_at, (size_t)c->n_answer * desc.vocab * sizeof(float), s->logits,
+                            &err),
+       &err);
 }
 
 static const float *before_token(const side *s, const test_case *c, uint32_t i)
@@ -211,8 +226,9 @@ static measured measure(const test_case *c, const side *want, const side *got)
 
 static void print_side(const char *name, const measured *m, const test_case *c)
 {
-  printf(",\"%s\":{\"max_diff\":%.6g,\"relative\":%.6g,\"worst_relative\":%.6g,\"not_finite\":%u,\"agrees\":%u", name, m->max_diff,
-         sqrt(m->diff2 / (m->spread2 + 1e-30)), m->worst_relative, m->bad, m->agrees);
+  printf(
+      ",\"%s\":{\"max_diff\":%.6g,\"relative\":%.6g,\"worst_relative\":%.6g,\"not_finite\":%u,\"agrees\":%u",
+      name, m->max_diff, sqrt(m->diff2 / (m->spread2 + 1e-30)), m->worst_relative, m->bad, m->agrees);
   if (c->differs_at < c->n_answer)
     printf(",\"max_diff_there\":%.6g", m->max_diff_there);
   printf("}");
@@ -231,8 +247,8 @@ static void run_case(const test_case *c, side *want, side *got, side *rounded)
   if (c->differs_at < c->n_answer) {
     const float *w = before_token(want, c, c->differs_at), *x = before_token(got, c, c->differs_at);
     int32_t token = c->ids[c->n_prompt + c->differs_at];
-    printf(",\"differs_at\":%u,\"cpu_margin\":%.6g,\"got_margin\":%.6g", c->differs_at, (double)w[token] - w[c->other],
-           (double)x[c->other] - x[token]);
+    printf(",\"differs_at\":%u,\"cpu_margin\":%.6g,\"got_margin\":%.6g", c->differs_at,
+           (double)w[token] - w[c->other], (double)x[c->other] - x[token]);
   }
   printf("}\n");
   fflush(stdout);

@@ -1,17 +1,21 @@
 /* Decode attention on random batches, against float64: `random_plans [BACKEND [PLANS [SEED [FIRST]]]]`.
  *
- * A batch has 1 to 1024 rows of 1 to 100,000 keys; rows are alone or hang on a tree of up to ten levels, some of them to their last token but one, and stand in
- * any order. Its number says which shape of heads it has and which of the ways that the engine has for decodes it goes (every row by itself, sharing whatever it
+ * A batch has 1 to 1024 rows of 1 to 100,000 keys; rows are alone or hang on a tree of up to ten levels, some
+ * of them to their last token but one, and stand in any order. Its number says which shape of heads it has
+ * and which of the ways that the engine has for decodes it goes (every row by itself, sharing whatever it
  * costs, auto); batches of
- * one kind follow each other on one backend, as what a step leaves behind must not be another's. Each is one step, done twice, and once more captured
- * where the backend captures: the bits must be the same; then the step after it, in which rows are a token longer.
+ * one kind follow each other on one backend, as what a step leaves behind must not be another's. Each is one
+ * step, done twice, and once more captured where the backend captures: the bits must be the same; then the
+ * step after it, in which rows are a token longer.
  *
- * What is compared are outputs of heads and rows at random, as many as PAIR_KEYS allows, all of a small batch. Afterwards the new tokens' places are NaN again,
- * as are those behind a row's end, and what its page table would have next: a key too many shows. A key too few shows by values of which one in LOUD is so much
+ * What is compared are outputs of heads and rows at random, as many as PAIR_KEYS allows, all of a small
+ * batch. Afterwards the new tokens' places are NaN again, as are those behind a row's end, and what its page
+ * table would have next: a key too many shows. A key too few shows by values of which one in LOUD is so much
  * larger: of 100,000 like ones a page could be lost, and nobody would see it in outputs that are bf16.
  *
- * Values come from a table of rows: embed fetches them, so a batch costs no upload, and the reference reads what is in the cache. Rotation is by nothing
- * (frequencies of zero), so that stored keys are the table's to the bit; test_ops tests it. SEED and its number make a batch: with FIRST it can be had alone. */
+ * Values come from a table of rows: embed fetches them, so a batch costs no upload, and the reference reads
+ * what is in the cache. Rotation is by nothing (frequencies of zero), so that stored keys are the table's to
+ * the bit; test_ops tests it. SEED and its number make a batch: with FIRST it can be had alone. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,10 +31,11 @@ enum {
   STEP_TOKENS = 4096,
   KEYS_MAX = 100000,
   LEVELS_MAX = 10,
-  VALUES = 4095, /* rows of the table; the one after them is NaN */
+  VALUES = 4095,         /* rows of the table; the one after them is NaN */
   ENTRIES_MAX = 1 << 20, /* of a step's page table */
   PAIR_KEYS = 300000,
-  LOUD = 64, LOUD_TIMES = 32,
+  LOUD = 64,
+  LOUD_TIMES = 32,
 };
 
 typedef struct head_shape {
@@ -38,9 +43,10 @@ typedef struct head_shape {
 } head_shape;
 
 static const head_shape shapes[] = {
-    {4, 1, 128, 16, 0, 220000}, {32, 8, 128, 16, 0, 40000}, {8, 1, 128, 32, 0, 150000}, {14, 2, 64, 16, 0, 110000}, {6, 2, 96, 16, 0, 110000},
-    {16, 1, 128, 64, 0, 130000}, {8, 2, 128, 16, 1000, 60000}, {4, 4, 64, 64, 0, 60000},  {8, 1, 256, 16, 0, 110000}, {20, 2, 96, 32, 0, 60000},
-    {12, 1, 128, 16, 0, 130000}, {5, 5, 128, 32, 300, 60000},
+    {4, 1, 128, 16, 0, 220000},   {32, 8, 128, 16, 0, 40000},  {8, 1, 128, 32, 0, 150000},
+    {14, 2, 64, 16, 0, 110000},   {6, 2, 96, 16, 0, 110000},   {16, 1, 128, 64, 0, 130000},
+    {8, 2, 128, 16, 1000, 60000}, {4, 4, 64, 64, 0, 60000},    {8, 1, 256, 16, 0, 110000},
+    {20, 2, 96, 32, 0, 60000},    {12, 1, 128, 16, 0, 130000}, {5, 5, 128, 32, 300, 60000},
 };
 static const char *const ways[] = {"none", "always", "auto"};
 enum { N_SHAPES = sizeof shapes / sizeof *shapes, N_KINDS = N_SHAPES * (sizeof ways / sizeof *ways) };
@@ -72,12 +78,14 @@ static uint32_t any_size(uint32_t most)
 static float *values; /* [VALUES, width]: q, k, v */
 static uint32_t width;
 static uint16_t *stored; /* [pages, page_tokens]: whose k and v lie there */
-static uint32_t n_free, n_last, nan_page, n_pages; /* pages: those for whole ones, for rows' last ones, one of NaN alone */
-static int32_t *free_order, *last_order;           /* permutations of the first two kinds, counted from 0 */
+static uint32_t n_free, n_last, nan_page,
+    n_pages; /* pages: those for whole ones, for rows' last ones, one of NaN alone */
+static int32_t *free_order, *last_order; /* permutations of the first two kinds, counted from 0 */
 static td_kv *kv;
 static td_weight *table;
 static td_devptr qkv, out, no_rotation;
-static td_compiled *writes, *plain, *captured; /* new tokens to their pages; and attention; the same, captured */
+static td_compiled *writes, *plain,
+    *captured; /* new tokens to their pages; and attention; the same, captured */
 
 /* So many tokens of a row's last page are there before the step. */
 static uint32_t filled(const head_shape *h, uint32_t last) { return last % h->page_tokens; }
@@ -86,10 +94,24 @@ static void compile(const head_shape *h)
 {
   const td_op ops[] = {
       {.kind = TD_OP_EMBED, .embed = {table, qkv, width}},
-      {.kind = TD_OP_ROPE_KV, .rope_kv = {.qkv = qkv, .inv_freq = no_rotation, .attn_factor = 1, .kv = kv, .n_heads = h->n_heads,
-                                          .n_kv_heads = h->n_kv_heads, .head_dim = h->head_dim, .rotary_dim = h->head_dim}},
-      {.kind = TD_OP_ATTENTION, .attention = {.qkv = qkv, .out = out, .kv = kv, .scale = (float)(1 / sqrt(h->head_dim)), .window_tokens = h->window,
-                                              .n_heads = h->n_heads, .n_kv_heads = h->n_kv_heads, .head_dim = h->head_dim}},
+      {.kind = TD_OP_ROPE_KV,
+       .rope_kv = {.qkv = qkv,
+                   .inv_freq = no_rotation,
+                   .attn_factor = 1,
+                   .kv = kv,
+                   .n_heads = h->n_heads,
+                   .n_kv_heads = h->n_kv_heads,
+                   .head_dim = h->head_dim,
+                   .rotary_dim = h->head_dim}},
+      {.kind = TD_OP_ATTENTION,
+       .attention = {.qkv = qkv,
+                     .out = out,
+                     .kv = kv,
+                     .scale = (float)(1 / sqrt(h->head_dim)),
+                     .window_tokens = h->window,
+                     .n_heads = h->n_heads,
+                     .n_kv_heads = h->n_kv_heads,
+                     .head_dim = h->head_dim}},
   };
   writes = compile_ops(ops, 2);
   plain = compile_ops(ops, 3);
@@ -181,14 +203,23 @@ static void capture_steps(void)
 static bool open_store(const char *backend, const head_shape *h, const td_attention_policy *policy)
 {
   td_error err;
-  td_backend_config config = {.max_slots = ROWS_MAX, .max_rows = ROWS_MAX, .max_tokens = STEP_TOKENS, .max_context_tokens = KEYS_MAX + 2 * h->page_tokens,
-                              .max_vocab = 16, .attention_policy = policy, .gpu_memory_percent = 90};
+  td_backend_config config = {.max_slots = ROWS_MAX,
+                              .max_rows = ROWS_MAX,
+                              .max_tokens = STEP_TOKENS,
+                              .max_context_tokens = KEYS_MAX + 2 * h->page_tokens,
+                              .max_vocab = 16,
+                              .attention_policy = policy,
+                              .gpu_memory_percent = 90};
   die(td_backend_create(backend, &config, &be, &err), &err, "backend");
   eps_out = be->activation_bytes == 2 ? 1.0 / 256 : 1e-5;
   width = (h->n_heads + 2 * h->n_kv_heads) * h->head_dim;
-  td_kv_shape shape = {.n_layers = 1, .n_pages = h->keys / h->page_tokens + ROWS_MAX + h->page_tokens + 1,
-                       .page_tokens = h->page_tokens, .n_kv_heads = h->n_kv_heads, .head_dim = h->head_dim,
-                       .n_heads = h->n_heads, .window_tokens = h->window};
+  td_kv_shape shape = {.n_layers = 1,
+                       .n_pages = h->keys / h->page_tokens + ROWS_MAX + h->page_tokens + 1,
+                       .page_tokens = h->page_tokens,
+                       .n_kv_heads = h->n_kv_heads,
+                       .head_dim = h->head_dim,
+                       .n_heads = h->n_heads,
+                       .window_tokens = h->window};
   if (be->ops->kv_check(be, &shape, &err) != TD_OK) {
     be->ops->destroy(be);
     return false;
@@ -255,12 +286,14 @@ static uint32_t most_pages(const head_shape *h) { return (KEYS_MAX - h->page_tok
 static batch_kind any_kind(const head_shape *h)
 {
   uint32_t most = most_pages(h), n_levels = below(5) < 2 ? 0 : 1 + below(LEVELS_MAX);
-  return (batch_kind){any_size(ROWS_MAX), n_levels, any_size(most / (n_levels + 1)), any_size(most), below(3) == 0 ? 1 + below(3) : 0};
+  return (batch_kind){any_size(ROWS_MAX), n_levels, any_size(most / (n_levels + 1)), any_size(most),
+                      below(3) == 0 ? 1 + below(3) : 0};
 }
 
-/* A row for the plan, its pages at `entry` of the table. Rows that part at level l have the nodes before it in common. Returns the entries that it took; 0: there
- * is no room for it. */
-static uint32_t add_row(const head_shape *h, const batch_kind *k, run *nodes, uint32_t entry, uint32_t *used, uint32_t *used_last)
+/* A row for the plan, its pages at `entry` of the table. Rows that part at level l have the nodes before it
+ * in common. Returns the entries that it took; 0: there is no room for it. */
+static uint32_t add_row(const head_shape *h, const batch_kind *k, run *nodes, uint32_t entry, uint32_t *used,
+                        uint32_t *used_last)
 {
   uint32_t r = plan->n_rows, parts_at = r == 0 ? 0 : below(k->n_levels + 1), n = 0, most = most_pages(h);
   for (uint32_t l = parts_at; l < k->n_levels; l++)
@@ -374,7 +407,8 @@ static pair *choose_pairs(const head_shape *h, uint32_t *n)
     pairs[i] = (pair){i / h->n_heads, i % h->n_heads};
     all += keys_of(h, pairs[i].row);
   }
-  for (*n = 0; *n < most && (*n == 0 || taken + keys_of(h, pairs[*n].row) <= PAIR_KEYS); taken += keys_of(h, pairs[(*n)++].row))
+  for (*n = 0; *n < most && (*n == 0 || taken + keys_of(h, pairs[*n].row) <= PAIR_KEYS);
+       taken += keys_of(h, pairs[(*n)++].row))
     if (all > PAIR_KEYS) {
       uint32_t j = *n + below(most - *n);
       pair p = pairs[j];
@@ -388,14 +422,17 @@ static const float *value_of_key(const head_shape *h, const td_plan_row *row, ui
 {
   uint32_t page = (uint32_t)page_table[row->page_table_offset + key / h->page_tokens];
   bool is_new = key + 1 == row->kv_len;
-  return values + (size_t)(is_new ? (uint32_t)plan->token_ids[row->q_start] : stored[page * h->page_tokens + key % h->page_tokens]) * width;
+  return values + (size_t)(is_new ? (uint32_t)plan->token_ids[row->q_start]
+                                  : stored[page * h->page_tokens + key % h->page_tokens]) *
+                      width;
 }
 
 /* weights: room for one a key. */
 static void attend_pair(const head_shape *h, pair p, double *weights, double *to)
 {
   const td_plan_row *row = &plan->rows[p.row];
-  uint32_t hd = h->head_dim, kv_head = p.head / (h->n_heads / h->n_kv_heads), first = row->kv_len - keys_of(h, p.row);
+  uint32_t hd = h->head_dim, kv_head = p.head / (h->n_heads / h->n_kv_heads),
+           first = row->kv_len - keys_of(h, p.row);
   size_t k_at = (size_t)(h->n_heads + kv_head) * hd, v_at = k_at + (size_t)h->n_kv_heads * hd;
   const float *q = values + (size_t)plan->token_ids[row->q_start] * width + (size_t)p.head * hd;
   double max = -INFINITY, sum = 0;
@@ -422,7 +459,8 @@ static void attend_pair(const head_shape *h, pair p, double *weights, double *to
 }
 
 typedef struct verdict {
-  double ratio, worst_ratio; /* norm of the error to that of what was wanted: of all together, and of the worst pair */
+  double ratio,
+      worst_ratio; /* norm of the error to that of what was wanted: of all together, and of the worst pair */
   uint32_t worst_row, worst_head;
 } verdict;
 
@@ -438,7 +476,8 @@ static verdict compare(const head_shape *h, const float *got, const pair *pairs,
       double d2 = 0, w2 = 0;
       attend_pair(h, pairs[i], weights, want);
       for (uint32_t d = 0; d < h->head_dim; d++) {
-        double diff = (double)got[((size_t)pairs[i].row * h->n_heads + pairs[i].head) * h->head_dim + d] - want[d];
+        double diff =
+            (double)got[((size_t)pairs[i].row * h->n_heads + pairs[i].head) * h->head_dim + d] - want[d];
         d2 += diff * diff;
         w2 += want[d] * want[d];
       }
@@ -477,12 +516,16 @@ static void test_step(const head_shape *h, const char *which, tally *t)
   pair *pairs = choose_pairs(h, &n_pairs);
   float *got = attend(h, plain), *again = attend(h, plain), *launched = attend(h, captured);
   size_t n_bytes = (size_t)plan->n_rows * h->n_heads * h->head_dim * sizeof *got;
-  const char *other_bits = memcmp(got, again, n_bytes) ? ", and other bits the second time" : memcmp(got, launched, n_bytes) ? ", and other bits captured" : "";
+  const char *other_bits = memcmp(got, again, n_bytes)      ? ", and other bits the second time"
+                           : memcmp(got, launched, n_bytes) ? ", and other bits captured"
+                                                            : "";
   verdict v = compare(h, got, pairs, n_pairs);
   double tolerance = be->activation_bytes == 2 ? 1.5 * eps_out : 2e-5;
-  snprintf(what, sizeof what, "%s, heads=%u/%u dim=%u page=%u window=%u, %u rows of up to %u keys: error %.2e, of row %u head %u %.2e (tolerance %.1e, 4 of it)%s", which,
-           h->n_heads, h->n_kv_heads, h->head_dim, h->page_tokens, h->window, plan->n_rows, most_keys(), v.ratio, v.worst_row, v.worst_head, v.worst_ratio,
-           tolerance, other_bits);
+  snprintf(what, sizeof what,
+           "%s, heads=%u/%u dim=%u page=%u window=%u, %u rows of up to %u keys: error %.2e, of row %u head "
+           "%u %.2e (tolerance %.1e, 4 of it)%s",
+           which, h->n_heads, h->n_kv_heads, h->head_dim, h->page_tokens, h->window, plan->n_rows,
+           most_keys(), v.ratio, v.worst_row, v.worst_head, v.worst_ratio, tolerance, other_bits);
   expect(v.ratio <= tolerance && v.worst_ratio <= 4 * tolerance && other_bits[0] == '\0', what);
   t->n_pairs += n_pairs;
   t->n_compared_whole += n_pairs == plan->n_rows * h->n_heads;
@@ -490,7 +533,8 @@ static void test_step(const head_shape *h, const char *which, tally *t)
 }
 
 /* The batch, then the step after it: each row whose last page has room is a token longer. */
-static void test_batch(const head_shape *h, const td_attention_policy *policy, uint64_t seed, uint32_t number, tally *t)
+static void test_batch(const head_shape *h, const td_attention_policy *policy, uint64_t seed, uint32_t number,
+                       tally *t)
 {
   char which[60];
   uint8_t grown[ROWS_MAX];
@@ -510,12 +554,16 @@ static void test_batch(const head_shape *h, const td_attention_policy *policy, u
   forget_new_tokens(h);
 }
 
-static uint32_t number_of(const char *text, uint32_t otherwise) { return text ? (uint32_t)strtoul(text, NULL, 10) : otherwise; }
+static uint32_t number_of(const char *text, uint32_t otherwise)
+{
+  return text ? (uint32_t)strtoul(text, NULL, 10) : otherwise;
+}
 
 int main(int argc, char **argv)
 {
   const char *backend = argc > 1 ? argv[1] : "cpu";
-  uint32_t n = number_of(argc > 2 ? argv[2] : NULL, PLANS), seed = number_of(argc > 3 ? argv[3] : NULL, 1), first = number_of(argc > 4 ? argv[4] : NULL, 0);
+  uint32_t n = number_of(argc > 2 ? argv[2] : NULL, PLANS), seed = number_of(argc > 3 ? argv[3] : NULL, 1),
+           first = number_of(argc > 4 ? argv[4] : NULL, 0);
   tally t = {0};
   td_error err;
   if (argc > 5 || n == 0) {
@@ -540,8 +588,9 @@ int main(int argc, char **argv)
   }
   td_plan_destroy(plan);
   free(page_table);
-  printf("random_plans %s: %d passed, %d failed; %u plans of %llu rows, up to %u in one and %u keys in one; %llu rows' heads compared, in %u plans all\n",
-         backend, n_passed, n_failed, t.n_plans, (unsigned long long)t.n_rows, t.n_rows_most, t.n_keys_most, (unsigned long long)t.n_pairs,
-         t.n_compared_whole);
+  printf("random_plans %s: %d passed, %d failed; %u plans of %llu rows, up to %u in one and %u keys in one; "
+         "%llu rows' heads compared, in %u plans all\n",
+         backend, n_passed, n_failed, t.n_plans, (unsigned long long)t.n_rows, t.n_rows_most, t.n_keys_most,
+         (unsigned long long)t.n_pairs, t.n_compared_whole);
   return n_failed > 0 || n_passed == 0;
 }

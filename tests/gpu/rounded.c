@@ -1,4 +1,5 @@
-/* See rounded.h. A program is run op by op, each a step of its own. On the CPU an activation's address is that of its floats. */
+/* See rounded.h. A program is run op by op, each a step of its own. On the CPU an activation's address is
+ * that of its floats. */
 #include "rounded.h"
 
 #include <stdio.h>
@@ -56,7 +57,8 @@ static void round_part(td_weight_part *part, uint64_t n_cols)
   part->file = NULL;
 }
 
-static td_status import(td_backend *be, const td_weight_part *parts, uint32_t n_parts, uint64_t n_cols, td_weight **out, td_error *err)
+static td_status import(td_backend *be, const td_weight_part *parts, uint32_t n_parts, uint64_t n_cols,
+                        td_weight **out, td_error *err)
 {
   td_weight_part rounded[TD_WEIGHT_PARTS_MAX];
   for (uint32_t i = 0; i < n_parts; i++) {
@@ -97,7 +99,8 @@ static td_status compile(td_backend *be, const td_program *program, td_compiled 
     free(p), free(ops), free(each);
     return td_fail(err, TD_ERR_NOMEM, "no memory for a rounding program");
   }
-  *p = (rounded_program){.n_ops = program->n_ops, .n_unsampled = program->n_unsampled, .ops = ops, .each = each};
+  *p = (rounded_program){
+      .n_ops = program->n_ops, .n_unsampled = program->n_unsampled, .ops = ops, .each = each};
   td_status st = TD_OK;
   for (uint32_t i = 0; i < program->n_ops && st == TD_OK; i++) {
     ops[i] = program->ops[i];
@@ -115,9 +118,7 @@ static void round_output(const td_op *o, const td_plan *plan)
 {
   size_t n = td_extent_rows(o->extent, plan);
   switch (o->kind) {
-  case TD_OP_RMSNORM:
-    round_floats(o->rmsnorm.out, n * o->rmsnorm.width);
-    break;
+  case TD_OP_RMSNORM: round_floats(o->rmsnorm.out, n * o->rmsnorm.width); break;
   case TD_OP_LINEAR:
     if (!o->linear.out_f32)
       round_floats(o->linear.out, n * o->linear.n_out);
@@ -128,11 +129,8 @@ static void round_output(const td_op *o, const td_plan *plan)
   case TD_OP_ATTENTION:
     round_floats(o->attention.out, n * o->attention.n_heads * o->attention.head_dim);
     break;
-  case TD_OP_SWIGLU:
-    round_floats(o->swiglu.out, n * o->swiglu.width);
-    break;
-  default: /* copies what is rounded */
-    break;
+  case TD_OP_SWIGLU: round_floats(o->swiglu.out, n * o->swiglu.width); break;
+  default: /* copies what is rounded */ break;
   }
 }
 

@@ -1,13 +1,14 @@
-/* The CPU backend with a GPU's precision: weights are rounded to bf16 when they are imported, and activations after every op, where a
- * device that computes in f32 and stores bf16 rounds them. What its logits differ by from the CPU's own is what bf16 costs
- * this model on these tokens: a measure for the error of a real device that does not come from that device. */
+/* The CPU backend with a GPU's precision: weights are rounded to bf16 when they are imported, and activations
+ * after every op, where a device that computes in f32 and stores bf16 rounds them. What its logits differ by
+ * from the CPU's own is what bf16 costs this model on these tokens: a measure for the error of a real device
+ * that does not come from that device. */
 #ifndef TD_TESTS_GPU_ROUNDED_H
 #define TD_TESTS_GPU_ROUNDED_H
 
 #include "kernels/kernels.h"
 
-/* Replaces the ops of a CPU backend; once per process, before anything is imported. Not rounded: K after its rotation and the softmax's
- * weights, which only the backend sees. */
+/* Replaces the ops of a CPU backend; once per process, before anything is imported. Not rounded: K after its
+ * rotation and the softmax's weights, which only the backend sees. */
 void rounded_arm(td_backend *cpu);
 /* After the backend's destroy. */
 void rounded_free(void);

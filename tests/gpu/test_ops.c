@@ -1,7 +1,8 @@
 /* Every op of a backend against float64 references written here: `test_ops cpu` or `test_ops cuda`.
  *
- * All inputs are bf16 numbers, exact on every backend; tolerances are those of bf16 or f32 results. KV pages beyond a row's length are
- * poisoned with NaN. No test framework: this also runs where only a compiler and the device are. */
+ * All inputs are bf16 numbers, exact on every backend; tolerances are those of bf16 or f32 results. KV pages
+ * beyond a row's length are poisoned with NaN. No test framework: this also runs where only a compiler and
+ * the device are. */
 #include <malloc.h>
 #include <math.h>
 #include <stdio.h>
@@ -47,7 +48,9 @@ static void make_product(product *p, uint32_t n_in, const uint32_t *outs, uint32
   p->w = random_values((size_t)p->n_out * n_in, 1);
   p->bias = bias ? random_values(p->n_out, 1) : NULL;
   for (uint32_t i = 0, j0 = 0; i < n_parts; j0 += outs[i++])
-    parts[i] = (td_weight_part){.dtype = TD_F32, .data = p->w + (size_t)j0 * n_in, .n_rows = outs[i],
+    parts[i] = (td_weight_part){.dtype = TD_F32,
+                                .data = p->w + (size_t)j0 * n_in,
+                                .n_rows = outs[i],
                                 .bias = bias ? p->bias + j0 : NULL};
   p->weight = device_weight(parts, n_parts, n_in);
 }
@@ -79,11 +82,13 @@ static double *want_linear(const product *p, const float *x, uint32_t n)
 #pragma omp parallel for collapse(2) schedule(static)
   for (uint32_t j = 0; j < p->n_out; j++)
     for (uint32_t t = 0; t < n; t++)
-      want[(size_t)t * p->n_out + j] = dot(x + (size_t)t * p->n_in, p->w + (size_t)j * p->n_in, p->n_in) + (p->bias ? p->bias[j] : 0);
+      want[(size_t)t * p->n_out + j] =
+          dot(x + (size_t)t * p->n_in, p->w + (size_t)j * p->n_in, p->n_in) + (p->bias ? p->bias[j] : 0);
   return want;
 }
 
-static void test_linear(uint32_t n, uint32_t n_in, const uint32_t *outs, uint32_t n_parts, bool bias, bool f32)
+static void test_linear(uint32_t n, uint32_t n_in, const uint32_t *outs, uint32_t n_parts, bool bias,
+                        bool f32)
 {
   char what[120];
   const product *p = product_of(n_in, outs, n_parts, bias);
@@ -93,7 +98,8 @@ static void test_linear(uint32_t n, uint32_t n_in, const uint32_t *outs, uint32_
   plan_tokens_only(n);
   td_devptr dx = activations(x, n, n_in);
   size_t out_bytes = n_all * (f32 ? 4 : be->activation_bytes);
-  td_devptr out = device_alloc(out_bytes), again = f32 ? device_f32(held, n_all) : activations(held, n, p->n_out);
+  td_devptr out = device_alloc(out_bytes),
+            again = f32 ? device_f32(held, n_all) : activations(held, n, p->n_out);
   td_devptr sum = f32 ? device_f32(held, n_all) : activations(held, n, p->n_out);
   td_linear_params once = {p->weight, dx, out, n_in, p->n_out, bias, f32, false}, added = once, twice = once;
   added.out = sum;
@@ -103,8 +109,10 @@ static void test_linear(uint32_t n, uint32_t n_in, const uint32_t *outs, uint32_
                        {.kind = TD_OP_LINEAR, .linear = added},
                        {.kind = TD_OP_LINEAR, .linear = twice}};
   run_ops(ops, 3);
-  float *got = fetch(out, n_all, f32), *got_again = fetch(again, n_all, f32), *got_sum = fetch(sum, n_all, f32);
-  snprintf(what, sizeof what, "linear n=%u n_in=%u n_out=%u parts=%u bias=%d f32=%d", n, n_in, p->n_out, n_parts, bias, f32);
+  float *got = fetch(out, n_all, f32), *got_again = fetch(again, n_all, f32),
+        *got_sum = fetch(sum, n_all, f32);
+  snprintf(what, sizeof what, "linear n=%u n_in=%u n_out=%u parts=%u bias=%d f32=%d", n, n_in, p->n_out,
+           n_parts, bias, f32);
   check(what, got, want, n_all, f32 ? 1e-5 : eps_out);
   for (size_t i = 0; i < n_all; i++)
     want[i] += held[i];
@@ -128,11 +136,14 @@ static void test_few_rows(bool small)
       test_linear(n, ins[i], &outs[k], 1, n % 2 == 0, false);
       test_linear(n, ins[i], &outs[(k + 2) % 5], 1, false, true);
     }
-  test_linear(8, 64, (const uint32_t[]){45000}, 1, true, false); /* more tiles for each block of an H200 than it has slots */
+  test_linear(8, 64, (const uint32_t[]){45000}, 1, true,
+              false); /* more tiles for each block of an H200 than it has slots */
   if (small)
     return;
-  test_linear(1, 4096, (const uint32_t[]){4096, 1024, 1024}, 3, false, false); /* more tiles than multiprocessors */
-  test_linear(4, 4416, (const uint32_t[]){9001}, 1, true, false); /* and more parts than slots, of tiles of each height */
+  test_linear(1, 4096, (const uint32_t[]){4096, 1024, 1024}, 3, false,
+              false); /* more tiles than multiprocessors */
+  test_linear(4, 4416, (const uint32_t[]){9001}, 1, true,
+              false); /* and more parts than slots, of tiles of each height */
   test_linear(6, 1088, (const uint32_t[]){10000}, 1, true, false);
   test_linear(7, 14400, (const uint32_t[]){1000}, 1, true, false);
   test_linear(1, 14400, (const uint32_t[]){1000}, 1, false, false);
@@ -156,7 +167,8 @@ typedef struct tuned {
 
 static td_op linear_op(const td_weight *w, td_devptr x, td_devptr out, uint32_t n_in, uint32_t n_out)
 {
-  return (td_op){.kind = TD_OP_LINEAR, .linear = {.weight = w, .x = x, .out = out, .n_in = n_in, .n_out = n_out}};
+  return (td_op){.kind = TD_OP_LINEAR,
+                 .linear = {.weight = w, .x = x, .out = out, .n_in = n_in, .n_out = n_out}};
 }
 
 static td_compiled *compile_tuned(const tuned *t)
@@ -181,19 +193,25 @@ static void tune(const tuned *t, const char *folder, uint32_t ms)
 static void damage_files(const char *folder)
 {
   char command[300];
-  snprintf(command, sizeof command, "for f in %s/*; do printf x | dd of=\"$f\" bs=1 seek=300 conv=notrunc 2>/dev/null; done", folder);
+  snprintf(command, sizeof command,
+           "for f in %s/*; do printf x | dd of=\"$f\" bs=1 seek=300 conv=notrunc 2>/dev/null; done", folder);
   if (system(command) != 0)
     printf("FAIL tune: no cache file to damage\n"), n_failed++;
 }
 
-/* Products of both shapes are kept for every bucket that cuBLASLt serves, 40 to 64 rows at least; the head's are not measured. */
+/* Products of both shapes are kept for every bucket that cuBLASLt serves, 40 to 64 rows at least; the head's
+ * are not measured. */
 static void check_kept(const char *folder)
 {
   char command[300], kept[64] = "";
-  snprintf(command, sizeof command, "awk 'NF == 14 { n[$1, $2, $3]++ } END { print n[704, 576, 0] + 0, n[576, 704, 0] + 0, n[1000, 576, 1] + 0 }' %s/products*", folder);
+  snprintf(command, sizeof command,
+           "awk 'NF == 14 { n[$1, $2, $3]++ } END { print n[704, 576, 0] + 0, n[576, 704, 0] + 0, n[1000, "
+           "576, 1] + 0 }' %s/products*",
+           folder);
   FILE *f = popen(command, "r");
   unsigned wide = 0, back = 0, head = 1;
-  if (!f || !fgets(kept, sizeof kept, f) || sscanf(kept, "%u %u %u", &wide, &back, &head) != 3 || wide < 4 || back != wide || head != 0)
+  if (!f || !fgets(kept, sizeof kept, f) || sscanf(kept, "%u %u %u", &wide, &back, &head) != 3 || wide < 4 ||
+      back != wide || head != 0)
     printf("FAIL tune: kept of both shapes and the head: %s\n", kept), n_failed++;
   else
     n_passed++;
@@ -205,10 +223,15 @@ static void test_tune(bool small)
 {
   static const uint32_t ns[] = {8, 9, 16, 17, 40, 63, 64, 100, 129, 256, 300, 513, 777, 1000};
   char folder[] = "/tmp/test_ops_XXXXXX", command[64];
-  td_weight_part wide = {.dtype = TD_BF16, .n_rows = 704, .seed = 5}, back = {.dtype = TD_BF16, .n_rows = 576, .seed = 7},
+  td_weight_part wide = {.dtype = TD_BF16, .n_rows = 704, .seed = 5},
+                 back = {.dtype = TD_BF16, .n_rows = 576, .seed = 7},
                  head = {.dtype = TD_BF16, .n_rows = 1000, .seed = 6};
-  tuned t = {device_weight(&wide, 1, 576), device_weight(&back, 1, 704), device_weight(&head, 1, 576), device_alloc((size_t)MAX_TOKENS * 576 * 4),
-             device_alloc((size_t)MAX_TOKENS * 704 * 4), device_alloc((size_t)MAX_ROWS * 1000 * 4)};
+  tuned t = {device_weight(&wide, 1, 576),
+             device_weight(&back, 1, 704),
+             device_weight(&head, 1, 576),
+             device_alloc((size_t)MAX_TOKENS * 576 * 4),
+             device_alloc((size_t)MAX_TOKENS * 704 * 4),
+             device_alloc((size_t)MAX_ROWS * 1000 * 4)};
   if (!be->ops->tune || !mkdtemp(folder))
     return;
   for (int round = 0; round < 4; round++) {
@@ -241,7 +264,8 @@ static void test_linear_alone(uint32_t n_in, uint32_t n_out, bool f32, bool add)
   for (size_t i = 0; i < sizeof ns / sizeof *ns; i++) {
     uint32_t n = ns[i], first = (MOST - n) / 2;
     plan_tokens_only(n);
-    td_devptr out = f32 ? device_alloc((size_t)n * n_out * 4) : activations(held + (size_t)first * n_out, n, n_out);
+    td_devptr out =
+        f32 ? device_alloc((size_t)n * n_out * 4) : activations(held + (size_t)first * n_out, n, n_out);
     td_op op = linear_op(weight, activations(x + (size_t)first * n_in, n, n_in), out, n_in, n_out);
     op.linear.out_f32 = f32;
     op.linear.add = add;
@@ -320,8 +344,11 @@ static void test_sampling(void)
   expect(worst < 5, "draws follow the softmax");
   /* support of top-k, top-p and min-p */
   for (int mode = 0; mode < 3; mode++) {
-    td_sampling s = {.temperature = 1, .top_p = mode == 1 ? 0.3f : 1, .top_k = mode == 0 ? 7 : 0,
-                     .min_p = mode == 2 ? 0.3f : 0, .seed = 5};
+    td_sampling s = {.temperature = 1,
+                     .top_p = mode == 1 ? 0.3f : 1,
+                     .top_k = mode == 0 ? 7 : 0,
+                     .min_p = mode == 2 ? 0.3f : 0,
+                     .seed = 5};
     total = 0;
     for (uint32_t i = 0; i < V; i++)
       total += p[i] = exp(x[i]);
@@ -363,13 +390,16 @@ static void open_backend(const char *name, const td_backend_config *config)
 static bool is_cpu(void) { return strcmp(be->ops->name, "cpu") == 0; }
 
 static const heads shapes[] = {
-    {9, 3, 64, 16, 0, TD_ROPE_PAIRS, false},   {32, 8, 128, 16, 0, TD_ROPE_HALVES, false}, {4, 4, 96, 32, 0, TD_ROPE_HALVES, false},
-    {14, 2, 64, 64, 0, TD_ROPE_HALVES, false}, {16, 8, 128, 16, 0, TD_ROPE_HALVES, true},  {8, 1, 256, 16, 0, TD_ROPE_HALVES, false},
-    {8, 2, 128, 16, 100, TD_ROPE_HALVES, false}, {16, 1, 64, 16, 0, TD_ROPE_HALVES, false}, {32, 1, 64, 16, 33, TD_ROPE_PAIRS, false},
-    {28, 4, 128, 32, 0, TD_ROPE_HALVES, false}, {4, 4, 128, 64, 300, TD_ROPE_HALVES, false}, {16, 4, 256, 64, 0, TD_ROPE_HALVES, false},
-    {4, 4, 128, 16, 1500, TD_ROPE_HALVES, false}, {5, 5, 96, 16, 0, TD_ROPE_HALVES, false}, {12, 2, 96, 16, 0, TD_ROPE_PAIRS, false},
-    {6, 2, 96, 64, 0, TD_ROPE_HALVES, true}, {16, 1, 96, 32, 40, TD_ROPE_HALVES, false}, {20, 1, 96, 16, 0, TD_ROPE_HALVES, false},
-    {12, 1, 128, 16, 0, TD_ROPE_HALVES, false}, {20, 2, 96, 16, 0, TD_ROPE_HALVES, false},
+    {9, 3, 64, 16, 0, TD_ROPE_PAIRS, false},      {32, 8, 128, 16, 0, TD_ROPE_HALVES, false},
+    {4, 4, 96, 32, 0, TD_ROPE_HALVES, false},     {14, 2, 64, 64, 0, TD_ROPE_HALVES, false},
+    {16, 8, 128, 16, 0, TD_ROPE_HALVES, true},    {8, 1, 256, 16, 0, TD_ROPE_HALVES, false},
+    {8, 2, 128, 16, 100, TD_ROPE_HALVES, false},  {16, 1, 64, 16, 0, TD_ROPE_HALVES, false},
+    {32, 1, 64, 16, 33, TD_ROPE_PAIRS, false},    {28, 4, 128, 32, 0, TD_ROPE_HALVES, false},
+    {4, 4, 128, 64, 300, TD_ROPE_HALVES, false},  {16, 4, 256, 64, 0, TD_ROPE_HALVES, false},
+    {4, 4, 128, 16, 1500, TD_ROPE_HALVES, false}, {5, 5, 96, 16, 0, TD_ROPE_HALVES, false},
+    {12, 2, 96, 16, 0, TD_ROPE_PAIRS, false},     {6, 2, 96, 64, 0, TD_ROPE_HALVES, true},
+    {16, 1, 96, 32, 40, TD_ROPE_HALVES, false},   {20, 1, 96, 16, 0, TD_ROPE_HALVES, false},
+    {12, 1, 128, 16, 0, TD_ROPE_HALVES, false},   {20, 2, 96, 16, 0, TD_ROPE_HALVES, false},
 };
 enum { N_SHAPES = sizeof shapes / sizeof *shapes };
 static uint32_t only_dim; /* of the heads that are tested; 0: all */
@@ -378,15 +408,18 @@ static bool is_wanted(uint32_t head_dim) { return only_dim == 0 || head_dim == o
 /* Of the tests of plans and recordings, in small amounts. */
 static bool is_in_small(size_t i) { return i == 1 || i == 6 || i == 8 || i == 14; }
 
-static const uint32_t decodes[][2] = {{1, 1}, {1, 2}, {1, 15}, {1, 16}, {1, 17}, {1, 63}, {1, 64}, {1, 65}, {1, 300}, {1, 777}};
+static const uint32_t decodes[][2] = {{1, 1},  {1, 2},  {1, 15}, {1, 16},  {1, 17},
+                                      {1, 63}, {1, 64}, {1, 65}, {1, 300}, {1, 777}};
 static const uint32_t mixed[][2] = {{1, 500}, {1, 33}, {2, 90}, {100, 100}, {5, 700}, {60, 61}};
 static const uint32_t split[][2] = {{1, 3500}, {1, 2000}, {1, 70}};
 
-/* More decodes than the blocks of any device's that run at once, for so many kv heads: on Hopper a warp takes a short one alone
- * (kernels/attention/work_list.h). The last but one has so many that those of 320 tokens are short, the last groups whose warps add what rows share. */
+/* More decodes than the blocks of any device's that run at once, for so many kv heads: on Hopper a warp takes
+ * a short one alone (kernels/attention/work_list.h). The last but one has so many that those of 320 tokens
+ * are short, the last groups whose warps add what rows share. */
 static const heads many_heads[] = {
-    {32, 32, 128, 16, 0, TD_ROPE_HALVES, false}, {64, 32, 64, 32, 0, TD_ROPE_PAIRS, false}, {32, 32, 96, 16, 0, TD_ROPE_HALVES, false},
-    {48, 16, 256, 16, 0, TD_ROPE_HALVES, false}, {64, 32, 64, 64, 40, TD_ROPE_HALVES, false}, {64, 64, 64, 16, 0, TD_ROPE_HALVES, false},
+    {32, 32, 128, 16, 0, TD_ROPE_HALVES, false},  {64, 32, 64, 32, 0, TD_ROPE_PAIRS, false},
+    {32, 32, 96, 16, 0, TD_ROPE_HALVES, false},   {48, 16, 256, 16, 0, TD_ROPE_HALVES, false},
+    {64, 32, 64, 64, 40, TD_ROPE_HALVES, false},  {64, 64, 64, 16, 0, TD_ROPE_HALVES, false},
     {160, 32, 128, 16, 0, TD_ROPE_HALVES, false},
 };
 enum { N_MANY_HEADS = sizeof many_heads / sizeof *many_heads };
@@ -396,19 +429,29 @@ static const heads one_kv_head = {8, 1, 128, 16, 0, TD_ROPE_HALVES, false};
 /* Of two tokens: more slices than four for each of the blocks that are sure to run at once. */
 static const heads many_slices = {64, 8, 128, 16, 0, TD_ROPE_HALVES, false};
 
-/* Prefixes in pieces of more pages than are looked up at once, one that all rows share, and five and pairs of more pieces than blocks do at once
- * (kernels/attention/work_list.c: of 64 kv heads an H200 does 6, of 32 12), long and short ones in turn, some with a short tile at the end. */
-static const struct { heads heads; uint32_t tokens[3]; } many_pieces[] = {
-    {{32, 32, 128, 16, 0, TD_ROPE_HALVES, false}, {7984, 240, 48}}, {{64, 64, 96, 16, 0, TD_ROPE_HALVES, false}, {48, 1536, 240}},
-    {{64, 64, 64, 16, 0, TD_ROPE_PAIRS, false}, {40, 1336, 640}},   {{64, 64, 128, 16, 0, TD_ROPE_HALVES, false}, {48, 1536, 240}},
+/* Prefixes in pieces of more pages than are looked up at once, one that all rows share, and five and pairs of
+ * more pieces than blocks do at once (kernels/attention/work_list.c: of 64 kv heads an H200 does 6, of 32
+ * 12), long and short ones in turn, some with a short tile at the end. */
+static const struct {
+  heads heads;
+  uint32_t tokens[3];
+} many_pieces[] = {
+    {{32, 32, 128, 16, 0, TD_ROPE_HALVES, false}, {7984, 240, 48}},
+    {{64, 64, 96, 16, 0, TD_ROPE_HALVES, false}, {48, 1536, 240}},
+    {{64, 64, 64, 16, 0, TD_ROPE_PAIRS, false}, {40, 1336, 640}},
+    {{64, 64, 128, 16, 0, TD_ROPE_HALVES, false}, {48, 1536, 240}},
     {{64, 32, 64, 64, 0, TD_ROPE_HALVES, false}, {64, 1536, 640}},
 };
-/* Rows that share a prefix and are cut into so many shares that several blocks add them up, by the two ways to add what is shared (groups to 4, and above). */
-static const heads long_own[] = {{4, 1, 128, 16, 0, TD_ROPE_HALVES, false}, {8, 1, 128, 16, 0, TD_ROPE_HALVES, false}, {12, 1, 96, 32, 0, TD_ROPE_HALVES, false}};
+/* Rows that share a prefix and are cut into so many shares that several blocks add them up, by the two ways
+ * to add what is shared (groups to 4, and above). */
+static const heads long_own[] = {{4, 1, 128, 16, 0, TD_ROPE_HALVES, false},
+                                 {8, 1, 128, 16, 0, TD_ROPE_HALVES, false},
+                                 {12, 1, 96, 32, 0, TD_ROPE_HALVES, false}};
 enum { N_LONG_OWN = sizeof long_own / sizeof *long_own };
 static const heads many_recorded = {64, 64, 128, 16, 0, TD_ROPE_HALVES, false};
 
-/* Two stores at once; the second one's layers have a window, so that its rows share nothing where the first one's do. */
+/* Two stores at once; the second one's layers have a window, so that its rows share nothing where the first
+ * one's do. */
 static const heads store_pairs[][2] = {
     {{32, 8, 128, 16, 0, TD_ROPE_HALVES, false}, {8, 2, 64, 16, 300, TD_ROPE_HALVES, false}},
     {{8, 1, 128, 32, 0, TD_ROPE_HALVES, false}, {8, 8, 256, 32, 0, TD_ROPE_HALVES, false}},
@@ -433,16 +476,21 @@ static void test_many_short(const heads *h, bool small)
     rows[r][0] = r == 40 ? 50 : r % 7 == 3 && rows[r][1] > 3 ? 1 + r % 3 : 1;
     rows[r][1] += r == 40 ? 50 : 0;
   }
-  test_attention(h, (const uint32_t (*)[2])rows, n);
+  test_attention(h, (const uint32_t(*)[2])rows, n);
 }
 
 static void expect_no_plans(const heads *h)
 {
   td_error err;
-  td_kv_shape shape = {.n_layers = 1, .n_pages = 1, .page_tokens = h->page_tokens,
-                       .n_kv_heads = h->n_kv_heads, .head_dim = h->head_dim, .n_heads = h->n_heads,
+  td_kv_shape shape = {.n_layers = 1,
+                       .n_pages = 1,
+                       .page_tokens = h->page_tokens,
+                       .n_kv_heads = h->n_kv_heads,
+                       .head_dim = h->head_dim,
+                       .n_heads = h->n_heads,
                        .window_tokens = h->window};
-  expect(be->ops->kv_check(be, &shape, &err) == TD_ERR_UNSUPPORTED, "plans are refused where no kernel does them");
+  expect(be->ops->kv_check(be, &shape, &err) == TD_ERR_UNSUPPORTED,
+         "plans are refused where no kernel does them");
 }
 
 /* Ways to decide what decodes share, by name in the command line. */
@@ -460,8 +508,10 @@ static void find_policies(void)
 /* Heads that have no plans are done as a daemon does them: by prefill tiles, or every row by itself. */
 static bool has_plans(const heads *h) { return h->head_dim != 256 && h->n_heads / h->n_kv_heads <= 16; }
 
-/* Decodes by plans of one policy (a CPU does not look at it), with the first one also of heads that have none. */
-static void test_plans(const char *name, const td_backend_config *with, const td_attention_policy *policy, test_size size)
+/* Decodes by plans of one policy (a CPU does not look at it), with the first one also of heads that have
+ * none. */
+static void test_plans(const char *name, const td_backend_config *with, const td_attention_policy *policy,
+                       test_size size)
 {
   bool first = policy == policies[0];
   static const uint32_t trees[][3] = {{1024, 256, 64}, {300, 40, 20}, {160, 160, 160}};
@@ -478,7 +528,12 @@ static void test_plans(const char *name, const td_backend_config *with, const td
       return;
     }
     for (size_t k = size == TEST_TINY ? 2 : 0; k < (size == TEST_SMALL ? 2 : 3); k++)
-      test_attention_shared(&shapes[i], size == TEST_TINY ? 6 : size == TEST_SMALL ? 12 : i == 1 ? 48 : 20, trees[k]);
+      test_attention_shared(&shapes[i],
+                            size == TEST_TINY    ? 6
+                            : size == TEST_SMALL ? 12
+                            : i == 1             ? 48
+                                                 : 20,
+                            trees[k]);
     test_attention_shared_values(&shapes[i], 6, trees[2]);
     if (shapes[i].window == 0)
       test_attention_shared_nan(&shapes[i]);
@@ -538,7 +593,8 @@ static void test_plans(const char *name, const td_backend_config *with, const td
 
 static void test_products(bool small, bool tiny)
 {
-  static const uint32_t widths[] = {64, 576, 1536, 4096, 8192}, ns[] = {1, 2, 3, 7, 8, 9, 15, 16, 17, 33, 64, 130, 300};
+  static const uint32_t widths[] = {64, 576, 1536, 4096, 8192},
+                        ns[] = {1, 2, 3, 7, 8, 9, 15, 16, 17, 33, 64, 130, 300};
   for (size_t i = 0; i < (tiny ? 1 : small ? 2 : 5); i++) {
     test_rmsnorm(1, widths[i]);
     test_rmsnorm(37, widths[i]);
@@ -563,7 +619,8 @@ static void test_products(bool small, bool tiny)
     test_linear(ns[i], 2048, (const uint32_t[]){1000}, 1, false, true);
     test_linear(ns[i], 4096, (const uint32_t[]){512, 512}, 2, true, false);
   }
-  test_linear(8, 7232, (const uint32_t[]){8}, 1, false, false); /* one tile of more parts than its block has slots */
+  test_linear(8, 7232, (const uint32_t[]){8}, 1, false,
+              false); /* one tile of more parts than its block has slots */
   if (!tiny) {
     test_few_rows(small);
     test_tune(small);
@@ -606,12 +663,18 @@ static void test_attentions(bool small, bool tiny)
 static void test_recordings(const char *name, const td_backend_config *config, bool small, bool tiny)
 {
   static const decoder_shape decoders[] = {
-      {256, 4, 2, 64, 512, 2300, 16, 0, TD_ROPE_HALVES, false, false},   {576, 6, 6, 96, 1536, 1031, 16, 0, TD_ROPE_HALVES, false, false},
-      {576, 9, 3, 64, 1536, 1031, 16, 0, TD_ROPE_PAIRS, false, false},   {1024, 8, 2, 128, 2816, 5000, 32, 0, TD_ROPE_HALVES, true, false},
-      {1024, 32, 8, 128, 8448, 2000, 16, 200, TD_ROPE_HALVES, false, false}, {512, 16, 1, 128, 1344, 8500, 64, 0, TD_ROPE_HALVES, true, false},
-      {512, 16, 1, 96, 1344, 3000, 64, 150, TD_ROPE_PAIRS, true, false}, {768, 20, 4, 96, 2048, 1000, 32, 0, TD_ROPE_HALVES, false, false},
-      {1536, 16, 16, 96, 4480, 4700, 16, 0, TD_ROPE_HALVES, false, false}, /* several tiles of 16 and of 24 rows a block, of more parts than slots */
-      {1024, 16, 8, 128, 3072, 2000, 16, 0, TD_ROPE_HALVES, false, true}, {512, 8, 2, 64, 1536, 1200, 32, 100, TD_ROPE_PAIRS, true, true},
+      {256, 4, 2, 64, 512, 2300, 16, 0, TD_ROPE_HALVES, false, false},
+      {576, 6, 6, 96, 1536, 1031, 16, 0, TD_ROPE_HALVES, false, false},
+      {576, 9, 3, 64, 1536, 1031, 16, 0, TD_ROPE_PAIRS, false, false},
+      {1024, 8, 2, 128, 2816, 5000, 32, 0, TD_ROPE_HALVES, true, false},
+      {1024, 32, 8, 128, 8448, 2000, 16, 200, TD_ROPE_HALVES, false, false},
+      {512, 16, 1, 128, 1344, 8500, 64, 0, TD_ROPE_HALVES, true, false},
+      {512, 16, 1, 96, 1344, 3000, 64, 150, TD_ROPE_PAIRS, true, false},
+      {768, 20, 4, 96, 2048, 1000, 32, 0, TD_ROPE_HALVES, false, false},
+      {1536, 16, 16, 96, 4480, 4700, 16, 0, TD_ROPE_HALVES, false,
+       false}, /* several tiles of 16 and of 24 rows a block, of more parts than slots */
+      {1024, 16, 8, 128, 3072, 2000, 16, 0, TD_ROPE_HALVES, false, true},
+      {512, 8, 2, 64, 1536, 1200, 32, 100, TD_ROPE_PAIRS, true, true},
   };
   for (size_t i = 0; i < N_SHAPES; i++) {
     if (shapes[i].norm || (small && !is_in_small(i)) || !is_wanted(shapes[i].head_dim))
@@ -656,9 +719,11 @@ static void test_alone(const char *name, td_backend_config config, bool small, b
 /* ---- sections ---- */
 
 enum { PRODUCTS, ATTENTION, PLANS, RECORDINGS, ALONE, SAMPLING, TIMES, N_SECTIONS };
-static const char *const sections[N_SECTIONS] = {"products", "attention", "plans", "recordings", "alone", "sampling", "times"};
+static const char *const sections[N_SECTIONS] = {"products", "attention", "plans", "recordings",
+                                                 "alone",    "sampling",  "times"};
 
-static void run_section(int section, const char *name, const td_backend_config *config, test_size size, const td_attention_policy *only_policy)
+static void run_section(int section, const char *name, const td_backend_config *config, test_size size,
+                        const td_attention_policy *only_policy)
 {
   bool small = size != TEST_ALL, tiny = size == TEST_TINY;
   if (section == PLANS) {
@@ -702,8 +767,10 @@ static void tell(int section, const struct timespec *begin)
 }
 
 static const char usage[] = "usage: test_ops [BACKEND [all | small | tiny [WORD...]]]\n"
-                            "  WORD: a section (products attention plans recordings alone sampling times), all of them where none is named;\n"
-                            "        always, pat, persistentkv, flashdecode: plans, of this policy only; dim=N: only heads of so many elements\n";
+                            "  WORD: a section (products attention plans recordings alone sampling times), "
+                            "all of them where none is named;\n"
+                            "        always, pat, persistentkv, flashdecode: plans, of this policy only; "
+                            "dim=N: only heads of so many elements\n";
 
 /* Returns whether it is a word. */
 static bool take_word(const char *word, bool wanted[N_SECTIONS], const td_attention_policy **only_policy)
@@ -728,12 +795,15 @@ int main(int argc, char **argv)
   bool wanted[N_SECTIONS] = {false}, any = false;
   const td_attention_policy *only_policy = NULL;
   setvbuf(stdout, NULL, _IOLBF, 0);
-  mallopt(M_MMAP_THRESHOLD, 1 << 30); /* freed memory is kept: else a third of the time goes into clearing pages */
+  mallopt(M_MMAP_THRESHOLD,
+          1 << 30); /* freed memory is kept: else a third of the time goes into clearing pages */
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
   find_policies();
   const char *name = argc > 1 ? argv[1] : "cpu";
   const char *amount = argc > 2 ? argv[2] : "all"; /* the others are for compute-sanitizer */
-  test_size size = strcmp(amount, "tiny") == 0 ? TEST_TINY : strcmp(amount, "small") == 0 ? TEST_SMALL : TEST_ALL;
+  test_size size = strcmp(amount, "tiny") == 0    ? TEST_TINY
+                   : strcmp(amount, "small") == 0 ? TEST_SMALL
+                                                  : TEST_ALL;
   bool known = size != TEST_ALL || strcmp(amount, "all") == 0;
   for (int i = 3; i < argc; i++)
     known &= take_word(argv[i], wanted, &only_policy);
@@ -743,8 +813,11 @@ int main(int argc, char **argv)
   }
   for (int i = 0; i < N_SECTIONS; i++)
     any |= wanted[i];
-  td_backend_config config = {.max_slots = MAX_SLOTS, .max_rows = MAX_ROWS, .max_tokens = MAX_TOKENS,
-                              .max_context_tokens = MAX_CONTEXT, .max_vocab = VOCAB_MAX};
+  td_backend_config config = {.max_slots = MAX_SLOTS,
+                              .max_rows = MAX_ROWS,
+                              .max_tokens = MAX_TOKENS,
+                              .max_context_tokens = MAX_CONTEXT,
+                              .max_vocab = VOCAB_MAX};
   die(td_plan_create(MAX_ROWS, MAX_TOKENS, MAX_ROWS * (MAX_CONTEXT / 16), 16, &plan, &err), &err, "plan");
   page_table = calloc(MAX_ROWS * (MAX_CONTEXT / 16), sizeof *page_table);
   for (int i = 0; i < N_SECTIONS; i++) {

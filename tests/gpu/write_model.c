@@ -1,6 +1,7 @@
-/* Writes the made-up weights of a folder's config.json (load_format = dummy) as model.safetensors, and a tokenizer.json of single
- * bytes where there is none: `write_model FOLDER [SEED]`. For measuring how a large model loads where no real one is, and for
- * seeing that what was loaded is what was written: both formats must give the same tokens. */
+/* Writes the made-up weights of a folder's config.json (load_format = dummy) as model.safetensors, and a
+ * tokenizer.json of single bytes where there is none: `write_model FOLDER [SEED]`. For measuring how a large
+ * model loads where no real one is, and for seeing that what was loaded is what was written: both formats
+ * must give the same tokens. */
 #include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
@@ -73,18 +74,19 @@ static void *run(void *arg)
 }
 
 /* Appends the tensor and its line of the header. */
-static size_t add(const td_model_desc *d, td_role role, uint32_t layer, tensor *t, uint64_t *bytes, char *header, size_t at,
-                  size_t size)
+static size_t add(const td_model_desc *d, td_role role, uint32_t layer, tensor *t, uint64_t *bytes,
+                  char *header, size_t at, size_t size)
 {
   char name[TD_ROLE_NAME_BYTES];
   uint64_t shape[2];
   bool matrix = td_role_shape(role, d, shape) == 2;
   *t = (tensor){role, layer, shape[0] * (matrix ? shape[1] : 1), *bytes};
-  at += (size_t)snprintf(header + at, size - at, "%s\"%s\":{\"dtype\":\"BF16\",\"shape\":[%" PRIu64, at > 1 ? "," : "",
-                         td_role_name(role, TD_FILES_SAFETENSORS, layer, name), shape[0]);
+  at += (size_t)snprintf(header + at, size - at, "%s\"%s\":{\"dtype\":\"BF16\",\"shape\":[%" PRIu64,
+                         at > 1 ? "," : "", td_role_name(role, TD_FILES_SAFETENSORS, layer, name), shape[0]);
   if (matrix)
     at += (size_t)snprintf(header + at, size - at, ",%" PRIu64, shape[1]);
-  at += (size_t)snprintf(header + at, size - at, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", *bytes, *bytes + t->n * 2);
+  at += (size_t)snprintf(header + at, size - at, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", *bytes,
+                         *bytes + t->n * 2);
   *bytes += t->n * 2;
   return at;
 }
@@ -131,8 +133,10 @@ static void write_tokenizer(const char *folder)
   FILE *f = fopen(path, "wx");
   if (!f)
     return; /* there is one */
-  fprintf(f, "{\"version\":\"1.0\",\"added_tokens\":[],\"normalizer\":null,\"post_processor\":null,\"pre_tokenizer\":{\"type\":"
-             "\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":true},\"decoder\":{\"type\":\"ByteLevel\"},"
+  fprintf(f, "{\"version\":\"1.0\",\"added_tokens\":[],\"normalizer\":null,\"post_processor\":null,\"pre_"
+             "tokenizer\":{\"type\":"
+             "\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":true},\"decoder\":"
+             "{\"type\":\"ByteLevel\"},"
              "\"model\":{\"type\":\"BPE\",\"vocab\":{");
   int id = 0, others = 256;
   for (int b = 0; b < 256; b++) {

@@ -35,14 +35,19 @@ static double now_us(void)
 /* extra: tokens of each row beyond the tree's, at most, by its number. */
 static td_plan plan_of(const td_attention_tree *t, uint32_t extra)
 {
-  td_plan plan = {.rows = rows, .page_tokens = PAGE_TOKENS, .page_table = page_table, .page_table_len = ROWS_MAX * STRIPE};
+  td_plan plan = {.rows = rows,
+                  .page_tokens = PAGE_TOKENS,
+                  .page_table = page_table,
+                  .page_table_len = ROWS_MAX * STRIPE};
   int32_t next_page = 0;
   uint32_t n = t->nodes[t->n - 1], total = 0;
   for (uint32_t l = 0; l < t->n; l++)
     total += t->tokens[l];
   for (uint32_t r = 0; r < n; r++) {
-    uint32_t kv_len = total + (extra ? r * 2654435761u % extra : 0), shared = td_attention_tree_shared(t, r) / PAGE_TOKENS;
-    rows[r] = (td_plan_row){.slot = r, .q_start = r, .q_len = 1, .kv_len = kv_len, .page_table_offset = r * STRIPE};
+    uint32_t kv_len = total + (extra ? r * 2654435761u % extra : 0),
+             shared = td_attention_tree_shared(t, r) / PAGE_TOKENS;
+    rows[r] =
+        (td_plan_row){.slot = r, .q_start = r, .q_len = 1, .kv_len = kv_len, .page_table_offset = r * STRIPE};
     for (uint32_t i = 0; i < (uint32_t)STRIPE; i++)
       page_table[r * STRIPE + i] = i < shared ? page_table[(r - 1) * STRIPE + i] : next_page++;
   }
@@ -122,7 +127,8 @@ static void bench_times(const char *name, const td_attention_tree *t, uint32_t e
     }
     qsort(us, n_steps, sizeof *us, by_value);
     const td_attention_header *h = td_attention_planner_block(p);
-    printf("   %s least %5.1f p50 %5.1f p99 %5.1f us", lazy ? "lazy" : "full", us[0], us[n_steps / 2], us[n_steps * 99 / 100]);
+    printf("   %s least %5.1f p50 %5.1f p99 %5.1f us", lazy ? "lazy" : "full", us[0], us[n_steps / 2],
+           us[n_steps * 99 / 100]);
     if (lazy)
       printf("   %u bytes, %u prefix splits, %u groups\n", h->block_bytes, h->n_splits, h->n_groups);
     td_attention_planner_destroy(p);

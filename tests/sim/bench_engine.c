@@ -1,5 +1,6 @@
-/* bench_engine [--quick]: what a step costs the host, all of it: the engine's loop with the real scheduler and hand-over on a
- * device that takes no time, all rows decoding, nobody listening. With a cost model, as in the daemon. */
+/* bench_engine [--quick]: what a step costs the host, all of it: the engine's loop with the real scheduler
+ * and hand-over on a device that takes no time, all rows decoding, nobody listening. With a cost model, as in
+ * the daemon. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,10 +17,7 @@ typedef struct device {
   uint64_t begin_us, end_us;
 } device;
 
-static void set_sampling(td_backend *b, uint32_t slot, const td_sampling *s)
-{
-  (void)b, (void)slot, (void)s;
-}
+static void set_sampling(td_backend *b, uint32_t slot, const td_sampling *s) { (void)b, (void)slot, (void)s; }
 
 static void submit(td_backend *b, td_compiled *compiled, const td_plan *plan)
 {
@@ -44,8 +42,8 @@ static td_status wait_for(td_backend *b, td_outcome *out, td_error *err)
 
 static void destroy(td_backend *b) { (void)b; }
 
-static const td_backend_ops ops = {.name = "none", .destroy = destroy, .set_sampling = set_sampling,
-                                   .submit = submit, .wait = wait_for};
+static const td_backend_ops ops = {
+    .name = "none", .destroy = destroy, .set_sampling = set_sampling, .submit = submit, .wait = wait_for};
 
 static void wake(void *arg) { (void)arg; }
 
@@ -78,7 +76,9 @@ static td_engine *make_engine(device *d, uint32_t n_rows, uint32_t n_wanted)
   e->info.vocab = 1000;
   e->has_cost = true;
   e->wake = wake;
-  must(td_sched_create(&c, &e->sched, &err) == TD_OK && td_sched_plan_create(e->sched, &e->plan, &err) == TD_OK, err.message);
+  must(td_sched_create(&c, &e->sched, &err) == TD_OK &&
+           td_sched_plan_create(e->sched, &e->plan, &err) == TD_OK,
+       err.message);
   e->sampled = calloc(n_rows, sizeof *e->sampled);
   e->stop = calloc(n_rows, sizeof *e->stop);
   e->finished = calloc(n_rows, sizeof *e->finished);
@@ -103,7 +103,8 @@ static void measure(uint32_t n_rows, uint32_t n_steps)
   must(td_engine_run(e, &err) == TD_OK, err.message);
   td_engine_stats s;
   td_engine_get_stats(e, &s);
-  printf("%6u  %9.2f  %9.2f\n", s.n_running, (double)(d.end_us - d.begin_us) / n_steps, (double)s.plan_us_sum / (double)s.steps);
+  printf("%6u  %9.2f  %9.2f\n", s.n_running, (double)(d.end_us - d.begin_us) / n_steps,
+         (double)s.plan_us_sum / (double)s.steps);
   td_engine_destroy(e);
 }
 

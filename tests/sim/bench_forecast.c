@@ -1,6 +1,7 @@
-/* bench_forecast [--quick]: how right the forecast is (scheduler/forecast.c): the delay till the start as told at submission, and the ends of
- * answers as told while somebody waits, against what came. Loads come and go: half of the time more than can be served. Steps take
- * exactly what the cost model says, so all that is off is the forecast's. */
+/* bench_forecast [--quick]: how right the forecast is (scheduler/forecast.c): the delay till the start as
+ * told at submission, and the ends of answers as told while somebody waits, against what came. Loads come and
+ * go: half of the time more than can be served. Steps take exactly what the cost model says, so all that is
+ * off is the forecast's. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +10,15 @@
 #include "scheduler/cost_model.h"
 #include "scheduler/scheduler.h"
 
-enum { SLOTS = 1024, CONTEXT = 32768, SEEN_MAX = 20000, ENDS_MAX = 100000, ENDS_AHEAD = 16, WAITING_MAX = 400, PHASES = 4 };
+enum {
+  SLOTS = 1024,
+  CONTEXT = 32768,
+  SEEN_MAX = 20000,
+  ENDS_MAX = 100000,
+  ENDS_AHEAD = 16,
+  WAITING_MAX = 400,
+  PHASES = 4
+};
 
 static uint64_t random_state;
 
@@ -40,7 +49,10 @@ static request short_prompts(void) { return (request){between(16, 216), 400, bet
 static request short_answers(void) { return (request){between(16, 216), 1600, between(1, 201), 0}; }
 static request prompts_only(void) { return (request){between(16, 1916), 8, between(1, 9), 0}; }
 static request many_pages(void) { return (request){between(16, 1016), 300, between(1, 301), 0}; }
-static request shared(void) { return (request){between(1500, 2000), 256, between(50, 256), 1 + between(0, 8)}; }
+static request shared(void)
+{
+  return (request){between(1500, 2000), 256, between(50, 256), 1 + between(0, 8)};
+}
 static request on_a_cpu(void) { return (request){between(20, 220), 100, between(20, 100), 0}; }
 
 static request chat(void)
@@ -50,7 +62,8 @@ static request chat(void)
 
 static request papers(void)
 {
-  return (request){within(lognormal(10041, 5551), 512, 28000), 2000, within(-471 * log(uniform()), 20, 2000), 0};
+  return (request){within(lognormal(10041, 5551), 512, 28000), 2000, within(-471 * log(uniform()), 20, 2000),
+                   0};
 }
 
 static request short_and_long(void)
@@ -67,7 +80,10 @@ static request known_lengths(void)
 }
 
 /* Most are short, a few are ten times as long as the mean; and the same, where all say so. */
-static request varied(void) { return (request){between(16, 216), 4000, within(lognormal(300, 500), 4, 4000), 0}; }
+static request varied(void)
+{
+  return (request){between(16, 216), 4000, within(lognormal(300, 500), 4, 4000), 0};
+}
 
 static request varied_known(void)
 {
@@ -92,7 +108,8 @@ typedef struct load {
 
 static const load loads[] = {
     {"places are short", short_prompts, 32, 2048, 20000, 0, 25000, 55, 240, &td_cost_h200_llama3_8b},
-    {"answers shorter than allowed", short_answers, 32, 2048, 20000, 0, 25000, 100, 200, &td_cost_h200_llama3_8b},
+    {"answers shorter than allowed", short_answers, 32, 2048, 20000, 0, 25000, 100, 200,
+     &td_cost_h200_llama3_8b},
     {"prompts, short answers", prompts_only, 32, 2048, 20000, 0, 25000, 60, 120, &td_cost_h200_llama3_8b},
     {"pages are short", many_pages, 32, 2048, 700, 0, 25000, 16, 240, &td_cost_h200_llama3_8b},
     {"chat, 256 rows, slack", chat, 256, 8192, 57505, 100, 0, 16, 400, &td_cost_h200_llama3_8b},
@@ -100,11 +117,13 @@ static const load loads[] = {
     {"arXiv-like, slack", papers, 256, 8192, 57505, 100, 0, 3, 800, &td_cost_h200_llama3_8b},
     {"arXiv-like, as they come", papers, 256, 8192, 57505, 0, 0, 3, 800, &td_cost_h200_llama3_8b},
     {"short and long, slack", short_and_long, 128, 4096, 20000, 100, 0, 30, 300, &td_cost_h200_llama3_8b},
-    {"short and long, as they come", short_and_long, 128, 4096, 20000, 0, 0, 30, 300, &td_cost_h200_llama3_8b},
+    {"short and long, as they come", short_and_long, 128, 4096, 20000, 0, 0, 30, 300,
+     &td_cost_h200_llama3_8b},
     {"nine tenths of prompts shared", shared, 64, 2048, 20000, 100, 0, 60, 200, &td_cost_h200_llama3_8b},
     {"lengths are known", known_lengths, 32, 4096, 20000, 0, 0, 13, 300, &td_cost_h200_llama3_8b},
     {"lengths vary", varied, 32, 2048, 20000, 0, 25000, 35, 300, &td_cost_h200_llama3_8b},
-    {"lengths vary, and are known", varied_known, 32, 2048, 20000, 0, 25000, 35, 300, &td_cost_h200_llama3_8b},
+    {"lengths vary, and are known", varied_known, 32, 2048, 20000, 0, 25000, 35, 300,
+     &td_cost_h200_llama3_8b},
     {"a CPU, 8 rows", on_a_cpu, 8, 512, 8000, 100, 0, 1, 4000, &cpu},
 };
 
@@ -145,7 +164,8 @@ static void submit(void)
     slot++;
   must(slot < SLOTS, "no slot");
   for (uint32_t i = 0; i < r.n_prompt; i++)
-    w.tokens[slot][i] = r.family > 0 && i < r.n_prompt * 9 / 10 ? (int32_t)(r.family * 100000 + i) : (int32_t)between(0, 50000);
+    w.tokens[slot][i] = r.family > 0 && i < r.n_prompt * 9 / 10 ? (int32_t)(r.family * 100000 + i)
+                                                                : (int32_t)between(0, 50000);
   w.used[slot] = true;
   w.started[slot] = false;
   w.n_answer[slot] = r.n_answer;
@@ -208,7 +228,8 @@ static bool step(void)
   return true;
 }
 
-/* Half of each phase at the full rate, half at a third of it. Who finds the queue full does not come again. */
+/* Half of each phase at the full rate, half at a third of it. Who finds the queue full does not come again.
+ */
 static void arrive(void)
 {
   double phase_us = w.l->seconds * 1e6 / PHASES;
@@ -252,7 +273,8 @@ static void report(void)
     if (w.probe_ends[i] + ENDS_AHEAD > w.n_ends)
       continue;
     w.next_end[n] = w.probe_next_us[i] / (seen[0] - w.probe_at_us[i]);
-    w.later_end[n++] = (w.probe_next_us[i] + (ENDS_AHEAD - 1) * w.probe_gap_us[i]) / (seen[ENDS_AHEAD - 1] - w.probe_at_us[i]);
+    w.later_end[n++] = (w.probe_next_us[i] + (ENDS_AHEAD - 1) * w.probe_gap_us[i]) /
+                       (seen[ENDS_AHEAD - 1] - w.probe_at_us[i]);
   }
   printf("%-30s", w.l->name);
   say(w.start, w.n_started);
@@ -284,7 +306,8 @@ static void run(const load *l, double share)
   w.l = &part;
   w.now_us = 1;
   random_state = 3;
-  must(td_sched_create(&c, &w.sched, &err) == TD_OK && td_sched_plan_create(w.sched, &w.plan, &err) == TD_OK, err.message);
+  must(td_sched_create(&c, &w.sched, &err) == TD_OK && td_sched_plan_create(w.sched, &w.plan, &err) == TD_OK,
+       err.message);
   while (w.now_us < part.seconds * 1e6) {
     arrive();
     look();
@@ -303,7 +326,8 @@ int main(int argc, char **argv)
   bool quick = argc > 1 && strcmp(argv[1], "--quick") == 0;
   for (uint32_t i = 0; i < SLOTS; i++)
     must((w.tokens[i] = malloc(CONTEXT * sizeof *w.tokens[i])) != NULL, "no memory");
-  printf("predicted / seen, p50; error in %%, p50 and p90\n%-30s | %-18s | %-18s | %-18s\n", "load", "start", "next end", "16th end");
+  printf("predicted / seen, p50; error in %%, p50 and p90\n%-30s | %-18s | %-18s | %-18s\n", "load", "start",
+         "next end", "16th end");
   for (size_t i = 0; i < sizeof loads / sizeof *loads; i++)
     run(&loads[i], quick ? 0.05 : 1);
   for (uint32_t i = 0; i < SLOTS; i++)

@@ -1,11 +1,12 @@
-/* bench_predict MODEL [--rounds N] [--kinds N] [--calibrate-ms N] [--threads N]: how right the cost model is on this very
- * machine, beside how far this machine repeats itself.
+/* bench_predict MODEL [--rounds N] [--kinds N] [--calibrate-ms N] [--threads N]: how right the cost model is
+ * on this very machine, beside how far this machine repeats itself.
  *
- * The model is loaded and calibrated as in the daemon. Then steps that calibration never saw (ragged decodes, several chunks behind
- * context of any length) are run by hand, all kinds once a round, in another order each round. The same step's times differ by
- * themselves: |time / median of its kind - 1| is the floor that no prediction can be below. Beside the clock, the processor time that
- * the step had and the time that it waited for a processor (Linux: schedstat) say whether others are in it, and two fixed
- * pieces of work before each step, one in registers and one in memory, what speed the machine had just then. */
+ * The model is loaded and calibrated as in the daemon. Then steps that calibration never saw (ragged decodes,
+ * several chunks behind context of any length) are run by hand, all kinds once a round, in another order each
+ * round. The same step's times differ by themselves: |time / median of its kind - 1| is the floor that no
+ * prediction can be below. Beside the clock, the processor time that the step had and the time that it waited
+ * for a processor (Linux: schedstat) say whether others are in it, and two fixed pieces of work before each
+ * step, one in registers and one in memory, what speed the machine had just then. */
 #include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
@@ -26,12 +27,14 @@ typedef struct row {
 typedef struct kind {
   row rows[ROWS_MAX];
   uint32_t n_rows;
-  double predicted_us, us[ROUNDS_MAX], cpu_us[ROUNDS_MAX], wait_us[ROUNDS_MAX], alu_us[ROUNDS_MAX], memory_us[ROUNDS_MAX];
+  double predicted_us, us[ROUNDS_MAX], cpu_us[ROUNDS_MAX], wait_us[ROUNDS_MAX], alu_us[ROUNDS_MAX],
+      memory_us[ROUNDS_MAX];
   double relative[ROUNDS_MAX]; /* of the time of a short step right before and after */
 } kind;
 
 static kind kinds[KINDS_MAX];
-static double learned[KINDS_MAX * ROUNDS_MAX]; /* error with what the daemon would have learned of the steps before */
+static double
+    learned[KINDS_MAX * ROUNDS_MAX]; /* error with what the daemon would have learned of the steps before */
 static uint32_t n_learned;
 static td_budget budget;
 static uint32_t n_kinds = 40, n_rounds = 20;
@@ -104,7 +107,8 @@ static double probe_memory_us(void)
 /* Of three kinds: decodes, prompts, both. */
 static void draw(kind *k, const td_engine *e, uint32_t context, uint32_t kv_tokens)
 {
-  uint32_t max_rows = e->backend->max_rows < ROWS_MAX ? e->backend->max_rows : ROWS_MAX, left = e->backend->max_tokens;
+  uint32_t max_rows = e->backend->max_rows < ROWS_MAX ? e->backend->max_rows : ROWS_MAX,
+           left = e->backend->max_tokens;
   uint32_t what = (uint32_t)(3 * uniform()), n_decodes = what == 1 ? 0 : any_size(1, max_rows);
   uint32_t n_chunks = what == 0 ? 0 : 1 + (uint32_t)(3 * uniform());
   for (uint32_t i = 0; i < n_decodes + n_chunks && i < max_rows; i++) {
@@ -221,7 +225,8 @@ static uint64_t ticks(bool stolen)
 {
   unsigned long long v[8] = {0};
   FILE *f = fopen("/proc/stat", "r");
-  if (f && fscanf(f, "cpu %llu %llu %llu %llu %llu %llu %llu %llu", v, v + 1, v + 2, v + 3, v + 4, v + 5, v + 6, v + 7) != 8)
+  if (f && fscanf(f, "cpu %llu %llu %llu %llu %llu %llu %llu %llu", v, v + 1, v + 2, v + 3, v + 4, v + 5,
+                  v + 6, v + 7) != 8)
     v[7] = 0;
   if (f)
     fclose(f);
@@ -255,12 +260,13 @@ static void report(double probe_predicted_us)
   say_spread("  work in registers before it, beside its median", offsetof(kind, alu_us));
   say_spread("  work in memory before it, beside its median", offsetof(kind, memory_us));
   say("predicted beside the median of the kind: the model", by_median, n_kinds);
-  printf("all in units of a short step run just before and after, so that the machine's speed of the moment is out of it:\n");
+  printf("all in units of a short step run just before and after, so that the machine's speed of the moment "
+         "is out of it:\n");
   say("predicted beside each time", shape, n);
   say_spread("a step beside the median of its kind: the floor", offsetof(kind, relative));
   say("predicted beside the median of the kind: the model", shape_by_median, n_kinds);
-  printf("waiting for a processor: %.1f %% of the steps' time; neither running nor waiting: %.1f %%\n", 100 * waits_us / steps_us,
-         100 * off_us / steps_us);
+  printf("waiting for a processor: %.1f %% of the steps' time; neither running nor waiting: %.1f %%\n",
+         100 * waits_us / steps_us, 100 * off_us / steps_us);
 }
 
 static void list_worst(void)
@@ -309,11 +315,15 @@ int main(int argc, char **argv)
   read_arguments(argc, argv, &o);
   must(td_engine_create(&o, &e, &err) == TD_OK && td_engine_load(e, &err) == TD_OK, err.message);
   must(e->has_cost, "no calibration");
-  td_sched_config c = {.max_running = e->info.max_running, .step_tokens = e->info.step_tokens, .page_tokens = e->info.page_tokens,
-                       .n_pages = e->info.n_pages, .cost = &e->cost};
+  td_sched_config c = {.max_running = e->info.max_running,
+                       .step_tokens = e->info.step_tokens,
+                       .page_tokens = e->info.page_tokens,
+                       .n_pages = e->info.n_pages,
+                       .cost = &e->cost};
   must(td_budget_init(&budget, &c, &err) == TD_OK, err.message);
   uint32_t context = e->info.max_context_tokens, n_pages = e->info.n_pages, page = e->info.page_tokens;
-  must(td_trial_init(&t, e, page, n_pages, context, &err) == TD_OK && td_trial_touch_pages(&t, &err) == TD_OK, err.message);
+  must(td_trial_init(&t, e, page, n_pages, context, &err) == TD_OK && td_trial_touch_pages(&t, &err) == TD_OK,
+       err.message);
   for (uint32_t i = 0; i < n_kinds; i++)
     do
       draw(&kinds[i], e, context, n_pages * page);

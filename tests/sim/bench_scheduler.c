@@ -123,7 +123,8 @@ static bool step(bench *b)
   uint32_t n_finished;
   td_sched_expired late;
   double t0 = now_us();
-  if (td_sched_expire(b->sched, ++b->clock_us, &late, 1) > 0 || !td_sched_plan(b->sched, b->clock_us, b->plan))
+  if (td_sched_expire(b->sched, ++b->clock_us, &late, 1) > 0 ||
+      !td_sched_plan(b->sched, b->clock_us, b->plan))
     return false;
   double t1 = now_us();
   for (uint32_t i = 0; i < b->plan->n_logits; i++)

@@ -1,14 +1,21 @@
-/* Who is next, and who gives way, by brute force over all requests: what the scheduler's heaps must agree with. */
+/* Who is next, and who gives way, by brute force over all requests: what the scheduler's heaps must agree
+ * with. */
 #include "sim_world.h"
 
 enum { KEPT_SHARE = 8 };
-enum { ELDER_SHARE = 4, FOLLOWS_MAX = 8, PRIORITY_US_MAX = 3600 * 1000 * 1000u, UNMEASURED_NS = 100000 }; /* the README's */
+enum {
+  ELDER_SHARE = 4,
+  FOLLOWS_MAX = 8,
+  PRIORITY_US_MAX = 3600 * 1000 * 1000u,
+  UNMEASURED_NS = 100000
+}; /* the README's */
 
 static uint64_t ns_per_token(const sim_world *w)
 {
   uint64_t ns = w->config.prompt_ns_per_token;
   if (ns == 0 && sim_cost_of(w))
-    ns = (uint64_t)(0.75 * 1e3 * td_cost_tokens_us(sim_cost_of(w), w->config.step_tokens) / w->config.step_tokens);
+    ns = (uint64_t)(0.75 * 1e3 * td_cost_tokens_us(sim_cost_of(w), w->config.step_tokens) /
+                    w->config.step_tokens);
   return ns;
 }
 
@@ -22,7 +29,10 @@ static uint64_t order_us(const sim_world *w, uint32_t n)
 }
 
 /* Steps that took less than predicted make deadlines look nearer than they are. */
-static uint64_t needed_us(const sim_world *w, uint32_t n) { return (uint64_t)((double)prompt_us(w, n) * w->least_correction); }
+static uint64_t needed_us(const sim_world *w, uint32_t n)
+{
+  return (uint64_t)((double)prompt_us(w, n) * w->least_correction);
+}
 
 static uint32_t rest_of(const sim_world *w, uint32_t slot)
 {
@@ -34,14 +44,19 @@ void sim_order_verify_place(sim_world *w, uint32_t i)
   sim_slot *slot = &w->slots[i];
   const td_sched_config *c = &w->config;
   double offset = (double)slot->priority * (double)c->priority_us;
-  offset = offset > PRIORITY_US_MAX ? PRIORITY_US_MAX : offset < -(double)PRIORITY_US_MAX ? -(double)PRIORITY_US_MAX : offset;
+  offset = offset > PRIORITY_US_MAX            ? PRIORITY_US_MAX
+           : offset < -(double)PRIORITY_US_MAX ? -(double)PRIORITY_US_MAX
+                                               : offset;
   slot->place_us = td_sched_slot(w->sched, i).place_us;
   int64_t start = slot->place_us - (int64_t)offset, now = (int64_t)w->clock_us;
-  int64_t latest = now + (int64_t)c->ttft_target_us + (int64_t)(order_us(w, slot->n_prompt) * c->slack_percent / 100);
+  int64_t latest =
+      now + (int64_t)c->ttft_target_us + (int64_t)(order_us(w, slot->n_prompt) * c->slack_percent / 100);
   SIM_CHECK(w, start >= now && start <= latest);
-  for (uint32_t n = slot->n_prompt; slot->ttft_deadline_us == 0 && start != latest; n -= c->page_tokens) { /* whole pages are cached */
+  for (uint32_t n = slot->n_prompt; slot->ttft_deadline_us == 0 && start != latest;
+       n -= c->page_tokens) { /* whole pages are cached */
     SIM_CHECK(w, c->slack_percent > 0 && n > c->page_tokens);
-    latest = now + (int64_t)c->ttft_target_us + (int64_t)(order_us(w, n - c->page_tokens) * c->slack_percent / 100);
+    latest = now + (int64_t)c->ttft_target_us +
+             (int64_t)(order_us(w, n - c->page_tokens) * c->slack_percent / 100);
   }
   SIM_CHECK(w, slot->ttft_deadline_us == 0 || start == now || start <= (int64_t)slot->ttft_deadline_us);
 }
@@ -67,7 +82,8 @@ void sim_order_note(sim_world *w)
   }
   if (most <= least)
     return;
-  /* An account was least served when it was last next; since then at most all that it runs has been answered. */
+  /* An account was least served when it was last next; since then at most all that it runs has been answered.
+   */
   double bound = w->config.max_context_tokens * (1.0 + (double)SIM_TOKEN_COST * w->config.max_running);
   double share = (double)(most - least) / bound;
   SIM_CHECK(w, share <= 1);
@@ -151,7 +167,8 @@ static void count_for_others(sim_world *w, uint32_t b)
   }
 }
 
-/* The page that a prompt computes next, if it is a whole one before its last token: the KV line at its end, which says all of it. */
+/* The page that a prompt computes next, if it is a whole one before its last token: the KV line at its end,
+ * which says all of it. */
 static uint64_t next_page(const sim_world *w, uint32_t i, uint32_t n_computed)
 {
   uint32_t pt = w->config.page_tokens, end = (n_computed / pt + 1) * pt;
@@ -170,7 +187,8 @@ static void verify_computed_once(sim_world *w, uint32_t starter, uint32_t n_comp
       SIM_CHECK(w, next_page(w, i, td_sched_slot(w->sched, i).n_computed) != page);
 }
 
-/* The plan's row of a slot that was not running starts it: it must have been next, but for those that follow since. */
+/* The plan's row of a slot that was not running starts it: it must have been next, but for those that follow
+ * since. */
 static void verify_start(sim_world *w, uint32_t i, uint32_t n_computed)
 {
   sim_slot *slot = &w->slots[i];
@@ -223,7 +241,8 @@ static void verify_elder(sim_world *w, uint32_t elder, uint32_t rest)
 {
   const td_plan *plan = w->plan;
   bool cut_at_will = w->config.policy == TD_POLICY_TANDEM || w->config.policy == TD_POLICY_SARATHI;
-  uint32_t left = w->config.step_tokens - plan->n_decode_rows, most = rest < left ? rest : left, q_len = 0, at = 0;
+  uint32_t left = w->config.step_tokens - plan->n_decode_rows, most = rest < left ? rest : left, q_len = 0,
+           at = 0;
   if (elder == SIM_MAX_SLOTS || !cut_at_will)
     return;
   for (uint32_t i = plan->n_decode_rows; i < plan->n_rows; i++)
@@ -299,7 +318,8 @@ void sim_order_expire(sim_world *w)
       continue;
     bool computing = td_sched_is_running(w->sched, i) && slot->n_tokens == slot->n_prompt;
     uint64_t need = computing ? needed_us(w, rest_of(w, i)) : 0;
-    SIM_CHECK(w, first_deadline(slot) == UINT64_MAX || w->clock_us + need <= first_deadline(slot)); /* nobody late is left */
+    SIM_CHECK(w, first_deadline(slot) == UINT64_MAX ||
+                     w->clock_us + need <= first_deadline(slot)); /* nobody late is left */
     next = first_deadline(slot) < next ? first_deadline(slot) : next;
   }
   SIM_CHECK(w, td_sched_next_expiry_us(w->sched) <= next && td_sched_next_expiry_us(w->sched) >= w->clock_us);

@@ -78,9 +78,11 @@ static bool covers_all(const sim_totals *t)
   if (t->timed_steps * 100 < t->steps || t->floor_steps < 100)
     return false;
   return t->preemptions * 1000 > t->steps && t->evicted > 1000 && t->hit_tokens > 1000 &&
-         t->shared_steps > 100 && t->ahead_steps * 10 > t->steps && t->ahead_past_queue > 100 && t->wasted_rows > 100 &&
-         t->cancelled_in[0] > 10 && t->cancelled_in[1] > 10 && t->cancelled_in[2] > 10 && t->refused > 10 && t->cancelled_following > 5 && t->follows > 100 && t->overtakes > 300 && t->elder_kept > 100 &&
-         t->account_turns > 1000 && t->kept_places > 1000 && t->priority_victims > 5 && t->expired[0] > 100 && t->expired[1] > 5 && t->expired[2] > 10 &&
+         t->shared_steps > 100 && t->ahead_steps * 10 > t->steps && t->ahead_past_queue > 100 &&
+         t->wasted_rows > 100 && t->cancelled_in[0] > 10 && t->cancelled_in[1] > 10 &&
+         t->cancelled_in[2] > 10 && t->refused > 10 && t->cancelled_following > 5 && t->follows > 100 &&
+         t->overtakes > 300 && t->elder_kept > 100 && t->account_turns > 1000 && t->kept_places > 1000 &&
+         t->priority_victims > 5 && t->expired[0] > 100 && t->expired[1] > 5 && t->expired[2] > 10 &&
          t->requests == t->finished + t->cancelled + t->expired[0] + t->expired[1] + t->expired[2];
 }
 

@@ -64,11 +64,13 @@ static void verify_target(sim_world *w)
   td_sched_get_stats(w->sched, &st);
   decodes.n_rows = decodes.n_tokens = decodes.n_logits = plan->n_decode_rows;
   td_step_work all = td_step_work_of(plan), alone = td_step_work_of(&decodes);
-  double us = td_cost_step_us(cost, &all) * st.cost_correction[1], alone_us = td_cost_step_us(cost, &alone) * st.cost_correction[0];
+  double us = td_cost_step_us(cost, &all) * st.cost_correction[1],
+         alone_us = td_cost_step_us(cost, &alone) * st.cost_correction[0];
   SIM_CHECK(w, us == td_sched_predict_us(w->sched, plan));
   SIM_CHECK(w, st.cost_correction[1] <= 4 && st.cost_correction[1] >= 0.25);
   SIM_CHECK(w, w->config.tbt_target_us == 0 || st.tbt_target_us == (double)w->config.tbt_target_us);
-  SIM_CHECK(w, plan->n_prefill_tokens <= w->config.page_tokens || us <= st.tbt_target_us || us <= 1.1 * alone_us);
+  SIM_CHECK(w, plan->n_prefill_tokens <= w->config.page_tokens || us <= st.tbt_target_us ||
+                   us <= 1.1 * alone_us);
   w->totals->timed_steps++;
   w->totals->floor_steps += alone_us >= st.tbt_target_us;
 }
@@ -88,14 +90,16 @@ static void verify_policy(sim_world *w)
   }
 }
 
-/* May a running request be left out of this step? A decode only where the policy is to let it wait. A prompt if another goes on and the
- * budget is used up, in tokens or in time. */
+/* May a running request be left out of this step? A decode only where the policy is to let it wait. A prompt
+ * if another goes on and the budget is used up, in tokens or in time. */
 static void verify_left_out(sim_world *w, const sim_slot *slot)
 {
   const td_plan *plan = w->plan;
   bool prompts = plan->n_prefill_tokens > 0;
   switch (w->config.policy) {
-  case TD_POLICY_PREFILL_FIRST: SIM_CHECK(w, prompts && (slot->answering || plan->n_tokens == w->config.step_tokens)); break;
+  case TD_POLICY_PREFILL_FIRST:
+    SIM_CHECK(w, prompts && (slot->answering || plan->n_tokens == w->config.step_tokens));
+    break;
   case TD_POLICY_DECODE_FIRST:
     SIM_CHECK(w, !slot->answering && (!prompts || plan->n_tokens == w->config.step_tokens));
     break;
@@ -106,12 +110,13 @@ static void verify_left_out(sim_world *w, const sim_slot *slot)
   }
 }
 
-/* Every decode is in the plan, the request that was started first too, and no token of the budget is left while a prompt
- * could use it; the policies for comparison let wait whom they let wait. */
+/* Every decode is in the plan, the request that was started first too, and no token of the budget is left
+ * while a prompt could use it; the policies for comparison let wait whom they let wait. */
 static void verify_nobody_forgotten(sim_world *w)
 {
   bool planned[SIM_MAX_SLOTS] = {false};
-  bool first_goes_on = w->config.policy != TD_POLICY_PREFILL_FIRST && w->config.policy != TD_POLICY_DECODE_FIRST;
+  bool first_goes_on =
+      w->config.policy != TD_POLICY_PREFILL_FIRST && w->config.policy != TD_POLICY_DECODE_FIRST;
   uint32_t first = SIM_MAX_SLOTS;
   for (uint32_t i = 0; i < w->plan->n_rows; i++) {
     SIM_CHECK(w, !planned[w->plan->rows[i].slot]);

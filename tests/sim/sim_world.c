@@ -31,24 +31,18 @@ static void *must_alloc(size_t n, size_t size)
   return p;
 }
 
-/* A stair of four that falls once, so that chunks are cut at its edges, and terms of about the same size for all that a step may hold. */
-#define STAIRS \
-  .n_points = 9, \
-  .tokens = {1, 16, 17, 32, 33, 64, 65, 96, 128}, \
-  .tokens_us = {100, 110, 150, 160, 200, 230, 330, 290, 400}, \
-  .logits_us_per_row = 1, \
-  .decode_us_per_row = 2, \
-  .decode_us_per_kv_token = 0.2, \
-  .prefill_us_per_chunk = 5, \
-  .prefill_us_per_pair = 0.01, \
-  .prefill_us_per_kv_token = 0.05, \
-  .prefill_us_per_thin_token = 0.03, \
-  .hybrid_us = 12, \
-  .hybrid_us_per_decode_row = 1
+/* A stair of four that falls once, so that chunks are cut at its edges, and terms of about the same size for
+ * all that a step may hold. */
+#define STAIRS                                                                                               \
+  .n_points = 9, .tokens = {1, 16, 17, 32, 33, 64, 65, 96, 128},                                             \
+  .tokens_us = {100, 110, 150, 160, 200, 230, 330, 290, 400}, .logits_us_per_row = 1,                        \
+  .decode_us_per_row = 2, .decode_us_per_kv_token = 0.2, .prefill_us_per_chunk = 5,                          \
+  .prefill_us_per_pair = 0.01, .prefill_us_per_kv_token = 0.05, .prefill_us_per_thin_token = 0.03,           \
+  .hybrid_us = 12, .hybrid_us_per_decode_row = 1
 static const td_cost_model stairs = {STAIRS}, stairs_learned = {STAIRS, .learned = {1.3, 0.8}};
 
-/* Half of the worlds as they are by default; else a target, which half of the time is so small that the decodes of a full
- * step exceed it, or one of the policies for comparison. */
+/* Half of the worlds as they are by default; else a target, which half of the time is so small that the
+ * decodes of a full step exceed it, or one of the policies for comparison. */
 static void draw_policy(sim_world *w)
 {
   sim_rng *r = &w->rng;
@@ -68,8 +62,9 @@ static void draw_policy(sim_world *w)
 
 const td_cost_model *sim_cost_of(const sim_world *w) { return w->config.cost; }
 
-/* Steps in which the oldest request may stand still for each of its own. Prefill-first: every place may be filled by a prompt of its
- * own first, with at least a token a step. Decode-first: all others may decode to their ends. */
+/* Steps in which the oldest request may stand still for each of its own. Prefill-first: every place may be
+ * filled by a prompt of its own first, with at least a token a step. Decode-first: all others may decode to
+ * their ends. */
 static uint64_t steps_per_token(const sim_world *w)
 {
   bool waits = w->config.policy == TD_POLICY_PREFILL_FIRST || w->config.policy == TD_POLICY_DECODE_FIRST;
@@ -148,7 +143,8 @@ sim_world *sim_world_create(uint64_t seed, uint64_t hash_seed, sim_totals *total
   w->totals = totals;
   draw_config(w, hash_seed);
   draw_prefixes(w);
-  w->least_correction = w->config.cost && w->config.cost->learned[1] > 0 ? fmin(1, w->config.cost->learned[1]) : 1;
+  w->least_correction =
+      w->config.cost && w->config.cost->learned[1] > 0 ? fmin(1, w->config.cost->learned[1]) : 1;
   if (td_sched_create(&w->config, &w->sched, &err) != TD_OK ||
       td_sched_plan_create(w->sched, &w->plan, &err) != TD_OK ||
       td_sched_plan_create(w->sched, &w->next, &err) != TD_OK) {
@@ -303,7 +299,8 @@ static void submit_one(sim_world *w)
   sim_order_verify_place(w, i);
 }
 
-/* Where somebody follows, half of the time a follower or a prompt that may be its leader: they are few and soon gone. */
+/* Where somebody follows, half of the time a follower or a prompt that may be its leader: they are few and
+ * soon gone. */
 static uint32_t choose_cancelled(sim_world *w)
 {
   td_sched_stats st;
@@ -401,7 +398,8 @@ static void observe(sim_world *w)
     us = w->plan->n_tokens * (1 + 0.001 * sim_below(&w->rng, 29000));
   td_sched_observe(w->sched, w->plan, us);
   td_sched_get_stats(w->sched, &stats);
-  w->least_correction = stats.cost_correction[1] < w->least_correction ? stats.cost_correction[1] : w->least_correction;
+  w->least_correction =
+      stats.cost_correction[1] < w->least_correction ? stats.cost_correction[1] : w->least_correction;
   uint64_t token_ns = (uint64_t)(us * 1e3 / w->plan->n_tokens);
   if (w->plan->n_rows > w->plan->n_decode_rows && (w->least_token_ns == 0 || token_ns < w->least_token_ns))
     w->least_token_ns = token_ns;
@@ -438,8 +436,8 @@ static void commit(sim_world *w)
   w->totals->finished += n_finished;
 }
 
-/* Rows for nothing are those only that a stop ended: what ends by its length is known. And the queue waits for nothing:
- * where a place is free, its front was refused by a plan from scratch, not long before. */
+/* Rows for nothing are those only that a stop ended: what ends by its length is known. And the queue waits
+ * for nothing: where a place is free, its front was refused by a plan from scratch, not long before. */
 static void verify_ahead(sim_world *w)
 {
   td_sched_stats st;
@@ -456,7 +454,8 @@ static void verify_ahead(sim_world *w)
   uint32_t front = sim_order_front(w);
   if (front == SIM_MAX_SLOTS) /* what is free is kept for others */
     return;
-  SIM_CHECK(w, w->slots[front].order <= w->scratch_order && w->next->step <= w->scratch_step + MAX_STEPS_PAST_QUEUE);
+  SIM_CHECK(w, w->slots[front].order <= w->scratch_order &&
+                   w->next->step <= w->scratch_step + MAX_STEPS_PAST_QUEUE);
   w->totals->ahead_past_queue++;
 }
 

@@ -3,9 +3,10 @@
  *
  * The device holds, for every line of every page, what the plans wrote there: the hash of the namespace and
  * of all tokens up to that one, which is exactly what a KV line is a function of. It follows the page table
- * through page_updates alone. It runs plans in order; one may have been planned before the outcome of the one before was
- * known, and what a row computes there whose request has ended must hurt nobody. So a page shared wrongly, reused too early, or a table entry not told, shows as
- * a row that reads a line which is not its own. */
+ * through page_updates alone. It runs plans in order; one may have been planned before the outcome of the one
+ * before was known, and what a row computes there whose request has ended must hurt nobody. So a page shared
+ * wrongly, reused too early, or a table entry not told, shows as a row that reads a line which is not its
+ * own. */
 #ifndef TD_TESTS_SIM_WORLD_H
 #define TD_TESTS_SIM_WORLD_H
 
@@ -33,8 +34,8 @@ typedef struct sim_slot {
   uint64_t namespace_id, answer_salt;
   uint64_t order; /* of submission */
   uint64_t submit_step;
-  /* The README's bound on the steps from submission to the end: what those have to do that ran when it came, and those that were started
-   * while it waited; who is counted has its bit. */
+  /* The README's bound on the steps from submission to the end: what those have to do that ran when it came,
+   * and those that were started while it waited; who is counted has its bit. */
   uint64_t steps_allowed, counted;
   uint64_t account;
   int32_t priority;
@@ -42,8 +43,8 @@ typedef struct sim_slot {
   uint64_t ttft_deadline_us, deadline_us; /* 0: none */
   bool running, following, has_run;       /* when last looked at */
   uint64_t started;                       /* order of being started, while running */
-  bool answering;         /* sampled since it last started: a decode */
-  uint32_t n_preemptions; /* when last looked at */
+  bool answering;                         /* sampled since it last started: a decode */
+  uint32_t n_preemptions;                 /* when last looked at */
 } sim_slot;
 
 typedef struct sim_prefix {
@@ -54,7 +55,8 @@ typedef struct sim_prefix {
 typedef struct sim_totals {
   uint64_t steps, requests, finished, cancelled, refused, preemptions, evicted, hit_tokens, query_tokens;
   uint64_t cancelled_in[3]; /* waiting, prefill, decode */
-  uint64_t steps_of[TD_POLICY_COUNT], timed_steps, floor_steps; /* floor: the decodes alone exceeded the target, prompts went on */
+  uint64_t steps_of[TD_POLICY_COUNT], timed_steps,
+      floor_steps; /* floor: the decodes alone exceeded the target, prompts went on */
   uint64_t rows, decode_rows, shared_steps, ahead_steps, ahead_past_queue, wasted_rows;
   uint64_t expired[3]; /* waiting, in prefill, in decode */
   uint64_t cancelled_following, follows, overtakes, elder_kept, priority_victims, account_turns, kept_places;
@@ -67,8 +69,8 @@ typedef struct sim_world {
   sim_rng rng;
   td_sched_config config;
   td_sched *sched;
-  td_plan *plan, *next; /* next: planned ahead */
-  bool ahead;           /* plan was planned ahead: the step before was committed since */
+  td_plan *plan, *next;      /* next: planned ahead */
+  bool ahead;                /* plan was planned ahead: the step before was committed since */
   bool ended[SIM_MAX_SLOTS]; /* [row of plan] whose request ended with the step before */
   int32_t sampled_before[SIM_MAX_SLOTS];
   sim_slot slots[SIM_MAX_SLOTS];
@@ -80,8 +82,8 @@ typedef struct sim_world {
   uint8_t stop[SIM_MAX_SLOTS];
   uint32_t finished[SIM_MAX_SLOTS];
   uint64_t step, next_order, next_started, clock_us;
-  double least_correction; /* seen by now, 1 at most */
-  uint64_t least_token_ns; /* seen by now in steps with prompts; 0: none */
+  double least_correction;       /* seen by now, 1 at most */
+  uint64_t least_token_ns;       /* seen by now in steps with prompts; 0: none */
   uint64_t served[SIM_ACCOUNTS]; /* when last looked at, then with what the plan must have charged */
   bool passed[SIM_ACCOUNTS]; /* when it last started one, a less served account waited: places were kept */
   uint32_t n_accounts, last_submitted;

@@ -56,8 +56,10 @@ static inline td_status rec_import(td_backend *be, const td_weight_part *parts, 
 
 static inline td_status rec_wait(td_backend *be, td_error *err) { return TD_OK; }
 
-static const td_backend_ops recorder_ops = {
-    .name = "recorder", .alloc = rec_alloc, .upload_f32 = rec_upload, .weight_import = rec_import,
-    .weights_wait = rec_wait};
+static const td_backend_ops recorder_ops = {.name = "recorder",
+                                            .alloc = rec_alloc,
+                                            .upload_f32 = rec_upload,
+                                            .weight_import = rec_import,
+                                            .weights_wait = rec_wait};
 
 #endif

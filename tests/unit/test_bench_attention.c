@@ -1,5 +1,5 @@
-/* What `tandem-bench attention` measures: the cells are those that are defined, traces are made of their seed alone and hold what their
- * definition says, and the figures of a trace are means over its held-out seeds. */
+/* What `tandem-bench attention` measures: the cells are those that are defined, traces are made of their seed
+ * alone and hold what their definition says, and the figures of a trace are means over its held-out seeds. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,7 +14,8 @@
 #include "bench/attention_policies.h"
 #include "bench/attention_traces.h"
 
-/* Lengths of all steps of a trace, checked on the way; returns a sum that says whether two runs are the same. */
+/* Lengths of all steps of a trace, checked on the way; returns a sum that says whether two runs are the same.
+ */
 static uint64_t check_trace(uint32_t trace, uint64_t seed)
 {
   const struct td_attention_trace *d = &td_attention_traces[trace];
@@ -40,17 +41,12 @@ static uint64_t check_trace(uint32_t trace, uint64_t seed)
   for (uint32_t r = 0; r < TD_TRACE_REQUESTS; r++) {
     assert_in_range(n_steps_of[r], d->decode_min, d->decode_max);
     switch (d->kind) {
-    case TD_TRACE_BUCKETED:
-      assert_int_equal(first[r], 8192u << r % 4);
-      break;
-    case TD_TRACE_UNIFORM:
-      assert_in_range(first[r], 4096, 32768);
-      break;
+    case TD_TRACE_BUCKETED: assert_int_equal(first[r], 8192u << r % 4); break;
+    case TD_TRACE_UNIFORM: assert_in_range(first[r], 4096, 32768); break;
     case TD_TRACE_BIMODAL:
       assert_in_range(first[r], r % 4 == 3 ? 24576 : 2048, r % 4 == 3 ? 65536 : 12288);
       break;
-    default:
-      assert_in_range(first[r], 2048 + 11585 - 512, 2048 + 65536 + 512);
+    default: assert_in_range(first[r], 2048 + 11585 - 512, 2048 + 65536 + 512);
     }
   }
   return sum;
@@ -75,7 +71,8 @@ static void test_cells(void **unused)
   (void)unused;
   td_attention_cells c;
   size_t n[TD_CELL_KINDS] = {0}, n_of[TD_ATTENTION_TRACES][TD_TRACE_SEEDS + 1] = {{0}};
-  td_attention_cells_make(&c, &(td_cells_request){.kinds = {true, true, true}, .head_dim = 128, .steps_of_a_trace = 7});
+  td_attention_cells_make(
+      &c, &(td_cells_request){.kinds = {true, true, true}, .head_dim = 128, .steps_of_a_trace = 7});
   for (size_t i = 0; i < c.n; i++) {
     const td_attention_cell *k = &c.cells[i];
     n[k->kind]++;
@@ -97,7 +94,10 @@ static void test_cells(void **unused)
       assert_int_equal(n_of[t][seed], 7);
   td_attention_cells_deinit(&c);
 
-  td_attention_cells_make(&c, &(td_cells_request){.kinds = {true, true, false}, .head_dim = 64, .n_heads = 16, .n_kv_heads = 8, .max_keys = 80000});
+  td_attention_cells_make(
+      &c,
+      &(td_cells_request){
+          .kinds = {true, true, false}, .head_dim = 64, .n_heads = 16, .n_kv_heads = 8, .max_keys = 80000});
   assert_true(c.n > 1 && c.n < 20); /* trees alone are measured with these heads */
   for (size_t i = 0; i < c.n; i++) {
     double keys = 0;
@@ -112,15 +112,16 @@ static void test_figures_of_a_trace(void **unused)
 {
   (void)unused;
   td_attention_cells c;
-  td_attention_cells_make(&c, &(td_cells_request){.kinds = {false, false, true}, .head_dim = 128, .steps_of_a_trace = 2});
+  td_attention_cells_make(
+      &c, &(td_cells_request){.kinds = {false, false, true}, .head_dim = 128, .steps_of_a_trace = 2});
   double *us = malloc(c.n * sizeof *us);
   for (size_t i = 0; i < c.n; i++) /* a seed's two steps: 10 x seed - 1 and + 1, in the second trace only */
     us[i] = c.cells[i].trace == 1 ? 10.0 * c.cells[i].seed + (i % 2 ? 1 : -1) : NAN;
   td_trace_figures f = td_attention_trace_figures(&c, us, 1);
   assert_int_equal(f.n_seeds, TD_TRACE_SEEDS);
-  assert_true(fabs(f.mean_us - 30) < 1e-9);           /* of 10, 20, 30, 40, 50 */
-  assert_true(fabs(f.sd_us - sqrt(250)) < 1e-9);      /* with n - 1 */
-  assert_true(fabs(f.calibration_us) < 1e-9);         /* seed 0, not among them */
+  assert_true(fabs(f.mean_us - 30) < 1e-9);      /* of 10, 20, 30, 40, 50 */
+  assert_true(fabs(f.sd_us - sqrt(250)) < 1e-9); /* with n - 1 */
+  assert_true(fabs(f.calibration_us) < 1e-9);    /* seed 0, not among them */
   assert_int_equal(td_attention_trace_figures(&c, us, 0).n_seeds, 0);
   assert_true(isnan(td_attention_trace_figures(&c, us, 0).mean_us));
   free(us);
@@ -129,6 +130,7 @@ static void test_figures_of_a_trace(void **unused)
 
 int main(void)
 {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_traces), cmocka_unit_test(test_cells), cmocka_unit_test(test_figures_of_a_trace)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_traces), cmocka_unit_test(test_cells),
+                                     cmocka_unit_test(test_figures_of_a_trace)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -105,7 +105,8 @@ static void test_events(void **state)
   e = read_event("{\"choices\":[{\"text\":\"]\",\"prompt_token_ids\":[4,5],\"token_ids\":[6,7]}],"
                  "\"usage\":{\"prompt_tokens\":2}}");
   assert_true(e.kind == TD_EVENT_TOKENS && e.n_tokens == 2 && e.counted && e.usage_in == 2);
-  e = read_event("{\"choices\":[{\"text\":\"\\\"prompt_token_ids\\\":[1]\",\"token_ids\":[6]}]}"); /* in a text */
+  e = read_event(
+      "{\"choices\":[{\"text\":\"\\\"prompt_token_ids\\\":[1]\",\"token_ids\":[6]}]}"); /* in a text */
   assert_true(e.kind == TD_EVENT_TOKENS && e.n_tokens == 1 && e.counted);
   assert_int_equal(read_event("{\"choices\":[{\"prompt_token_ids\":[4,5").kind, TD_EVENT_BAD);
   e = read_event("{\"choices\":[],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":9,\"prompt_tokens_"

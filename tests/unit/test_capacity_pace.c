@@ -32,7 +32,8 @@ static void the_nearest_step_of_the_kind(void **state)
   assert_int_equal(read_text("0.5 0 2\n1 1 3\n1.5 0 0.5\r\n4 0 1.25\n", false, &p, &err), TD_OK);
   const struct {
     double at_us, factors[2];
-  } cases[] = {{0, {2, 3}}, {0.9e6, {2, 3}}, {1.1e6, {0.5, 3}}, {2.7e6, {0.5, 3}}, {2.8e6, {1.25, 3}}, {1e9, {1.25, 3}}};
+  } cases[] = {{0, {2, 3}},       {0.9e6, {2, 3}},    {1.1e6, {0.5, 3}},
+               {2.7e6, {0.5, 3}}, {2.8e6, {1.25, 3}}, {1e9, {1.25, 3}}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
     for (int kind = 0; kind < 2; kind++)
       assert_true(td_pace_at(&p, cases[i].at_us, kind) == cases[i].factors[kind]);
@@ -55,9 +56,11 @@ static void names_the_line(void **state)
   static const struct {
     const char *text, *says;
     bool given;
-  } cases[] = {{"1 0 1\n2 0\n", ":2: ", false},          {"1 0 1\n2 2 1\n", "kind", false},   {"1 0 1\n2 0 0\n", "factor", false},
-               {"1 0 1\n0.5 0 1\n", "go back", false},    {"-1 0 1\n", "seconds", false},      {"1 0 1 7\n", ":1: ", false},
-               {"1 0 nan\n", "three numbers", false},     {"5\n-5\n", ":2: the micro", true},  {"5\nfive\n", "not a number", true}};
+  } cases[] = {{"1 0 1\n2 0\n", ":2: ", false},       {"1 0 1\n2 2 1\n", "kind", false},
+               {"1 0 1\n2 0 0\n", "factor", false},   {"1 0 1\n0.5 0 1\n", "go back", false},
+               {"-1 0 1\n", "seconds", false},        {"1 0 1 7\n", ":1: ", false},
+               {"1 0 nan\n", "three numbers", false}, {"5\n-5\n", ":2: the micro", true},
+               {"5\nfive\n", "not a number", true}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     td_pace p;
     td_error err = {0};

@@ -188,7 +188,8 @@ static void test_correction(void **state)
   td_load_deinit(&l);
 }
 
-/* The same, kept with the calibration; what is given, and a run's own pace, stand in for it, of the kinds that they have. */
+/* The same, kept with the calibration; what is given, and a run's own pace, stand in for it, of the kinds
+ * that they have. */
 static void test_learned(void **state)
 {
   td_cost_model learned = constant;
@@ -198,8 +199,11 @@ static void test_learned(void **state)
     double correction[2];
     const td_pace *pace;
     double first_us, end_us;
-  } cases[] = {{{0, 0}, NULL, 3000, 7000},        {{1, 1}, NULL, 1000, 3000},       {{5, 4}, NULL, 4000, 14000},
-               {{0, 0}, &only_with, 500, 4500}, {{1, 1}, &only_with, 500, 2500}};
+  } cases[] = {{{0, 0}, NULL, 3000, 7000},
+               {{1, 1}, NULL, 1000, 3000},
+               {{5, 4}, NULL, 4000, 14000},
+               {{0, 0}, &only_with, 500, 4500},
+               {{1, 1}, &only_with, 500, 2500}};
   learned.learned[0] = 2;
   learned.learned[1] = 3;
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -216,7 +220,8 @@ static void test_learned(void **state)
   }
 }
 
-/* What the cost model has learned its scheduler knows from the start, and it stays; what is given it has to learn. */
+/* What the cost model has learned its scheduler knows from the start, and it stays; what is given it has to
+ * learn. */
 static void test_who_knows_what_is_learned(void **state)
 {
   for (int given = 0; given < 2; given++) {
@@ -244,8 +249,10 @@ static void test_who_knows_what_is_learned(void **state)
     td_sched_get_stats(lane.sched, &s[1]);
     assert_true(life.end_us == 7000);
     for (int i = 0; i < 2; i++)
-      assert_true(given ? s[i].cost_correction[0] < 1.1 : s[i].cost_correction[0] == 2 && s[i].cost_correction[1] == 3);
-    assert_true(!given || (s[0].cost_correction[0] == 1 && s[1].cost_correction[0] > 1 && s[1].cost_correction[1] > 1));
+      assert_true(given ? s[i].cost_correction[0] < 1.1
+                        : s[i].cost_correction[0] == 2 && s[i].cost_correction[1] == 3);
+    assert_true(!given ||
+                (s[0].cost_correction[0] == 1 && s[1].cost_correction[0] > 1 && s[1].cost_correction[1] > 1));
     td_lane_deinit(&lane);
     td_tally_deinit(&tally);
     td_load_deinit(&l);
@@ -430,14 +437,22 @@ static void test_devices(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_spread),        cmocka_unit_test(test_one_request),
-      cmocka_unit_test(test_step_times),    cmocka_unit_test(test_chunks),
-      cmocka_unit_test(test_planned_ahead), cmocka_unit_test(test_host_time),
-      cmocka_unit_test(test_correction), cmocka_unit_test(test_learned),
-      cmocka_unit_test(test_who_knows_what_is_learned),    cmocka_unit_test(test_replicas),
-      cmocka_unit_test(test_shared_prefix), cmocka_unit_test(test_refusals),
-      cmocka_unit_test(test_cut),           cmocka_unit_test(test_same_again),
-      cmocka_unit_test(test_pressure),      cmocka_unit_test(test_search),
+      cmocka_unit_test(test_spread),
+      cmocka_unit_test(test_one_request),
+      cmocka_unit_test(test_step_times),
+      cmocka_unit_test(test_chunks),
+      cmocka_unit_test(test_planned_ahead),
+      cmocka_unit_test(test_host_time),
+      cmocka_unit_test(test_correction),
+      cmocka_unit_test(test_learned),
+      cmocka_unit_test(test_who_knows_what_is_learned),
+      cmocka_unit_test(test_replicas),
+      cmocka_unit_test(test_shared_prefix),
+      cmocka_unit_test(test_refusals),
+      cmocka_unit_test(test_cut),
+      cmocka_unit_test(test_same_again),
+      cmocka_unit_test(test_pressure),
+      cmocka_unit_test(test_search),
       cmocka_unit_test(test_devices),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -17,7 +17,12 @@ static char path[] = "/tmp/td_scene_XXXXXX";
 
 static td_scene_options options(const char *correction)
 {
-  return (td_scene_options){.calibration = path, .kv_tokens = 10000, .in = "10", .out = "10", .requests = 2, .slack_percent = -1,
+  return (td_scene_options){.calibration = path,
+                            .kv_tokens = 10000,
+                            .in = "10",
+                            .out = "10",
+                            .requests = 2,
+                            .slack_percent = -1,
                             .correction = correction};
 }
 

@@ -179,7 +179,8 @@ static void test_arena(void **state)
   unsigned char *big = td_arena_alloc(&a, 100000);
   memset(big, 0xBB, 100000);
   unsigned char *small = td_arena_alloc(&a, 16);
-  assert_true(small > (unsigned char *)s - 16384 && small < (unsigned char *)s + 16384); /* big ones do not end a block */
+  assert_true(small > (unsigned char *)s - 16384 &&
+              small < (unsigned char *)s + 16384); /* big ones do not end a block */
   td_arena_deinit(&a);
   assert_int_equal(a.used_bytes, 0);
   td_arena_deinit(&a); /* twice is no harm */
@@ -211,7 +212,11 @@ static void test_arena_cap(void **state)
 /* RFC 3629's table, written down anew: by decoding, not by ranges of second bytes. */
 static size_t reference_length(const unsigned char *p, size_t n)
 {
-  size_t len = p[0] < 0x80 ? 1 : (p[0] & 0xE0) == 0xC0 ? 2 : (p[0] & 0xF0) == 0xE0 ? 3 : (p[0] & 0xF8) == 0xF0 ? 4 : 0;
+  size_t len = p[0] < 0x80             ? 1
+               : (p[0] & 0xE0) == 0xC0 ? 2
+               : (p[0] & 0xF0) == 0xE0 ? 3
+               : (p[0] & 0xF8) == 0xF0 ? 4
+                                       : 0;
   if (len == 0 || len > n)
     return 0;
   uint32_t cp = len == 1 ? p[0] : p[0] & (0x7Fu >> len);
@@ -259,7 +264,8 @@ static void test_errors_are_text(void **state)
 {
   td_error err;
   assert_int_equal(td_fail(NULL, TD_ERR_IO, "no one listens"), TD_ERR_IO);
-  assert_int_equal(td_fail_param(&err, TD_ERR_MODEL, "k\x01\xFFy", "bad %s", "a\nb\xC3\xA9\xC3"), TD_ERR_MODEL);
+  assert_int_equal(td_fail_param(&err, TD_ERR_MODEL, "k\x01\xFFy", "bad %s", "a\nb\xC3\xA9\xC3"),
+                   TD_ERR_MODEL);
   assert_string_equal(err.param, "k??y");
   assert_string_equal(err.message, "bad a?b\xC3\xA9?");
   assert_int_equal(td_error_prefix(&err, "file %d", 7), TD_ERR_MODEL);
@@ -272,7 +278,8 @@ static void test_errors_are_text(void **state)
   memset(longer, 0, sizeof longer);
   for (int i = 0; i < 600; i++)
     strcat(longer, "\xE2\x82\xAC");
-  assert_int_equal(td_fail_param(&err, TD_ERR_REQUEST, longer, "%s", longer), TD_ERR_REQUEST); /* cut within a character */
+  assert_int_equal(td_fail_param(&err, TD_ERR_REQUEST, longer, "%s", longer),
+                   TD_ERR_REQUEST); /* cut within a character */
   assert_int_equal(strlen(err.message), TD_ERROR_MESSAGE_BYTES - 1);
   assert_int_equal(strlen(err.param), TD_ERROR_PARAM_BYTES - 1);
   for (size_t i = 0, len; i < strlen(err.message); i += len) {

@@ -1,5 +1,5 @@
-/* JSON in: verdicts and values against Python's json module (tests/vectors/common_json.txt), then our own bounds and
- * the typed getters. */
+/* JSON in: verdicts and values against Python's json module (tests/vectors/common_json.txt), then our own
+ * bounds and the typed getters. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,8 +16,8 @@
 
 static const td_json_limits body_limits = {64, 65536, TD_ERR_REQUEST};
 
-/* Parses a copy of exactly n bytes, so that a sanitizer sees reads beyond; td_json_check must agree on all but
- * repeated keys. */
+/* Parses a copy of exactly n bytes, so that a sanitizer sees reads beyond; td_json_check must agree on all
+ * but repeated keys. */
 static td_status parse(const char *text, size_t n, const td_json_limits *limits, cJSON **out, td_error *err)
 {
   char *copy = malloc(n ? n : 1);
@@ -63,7 +63,8 @@ static void must_be_same_ids(const cJSON *a, const cJSON *b)
     assert_true(td_json_ids_next(&x) == td_json_ids_next(&y));
 }
 
-/* With and without an array that stays text: the same verdict, the same words, the same members. True if one did. */
+/* With and without an array that stays text: the same verdict, the same words, the same members. True if one
+ * did. */
 static bool parse_ids(const char *text, const td_json_limits *limits)
 {
   cJSON *tree, *with_ids;
@@ -145,19 +146,44 @@ static void test_ids_stay_text(void **state)
   static const char *const ids[] = {
       "{\"prompt\":[0]}",
       "{\"prompt\":[1,22,333,999999999,0]}",
-      " { \"n\" : 12345678901234567890 , \"prompt\" : [ 1 ,\t2\r\n, 3 ] , \"x\" : [1,-98765432109876543210] } ",
+      " { \"n\" : 12345678901234567890 , \"prompt\" : [ 1 ,\t2\r\n, 3 ] , \"x\" : [1,-98765432109876543210] "
+      "} ",
       "{\"a\":{\"prompt\":[1]},\"prompt\":[7,8],\"b\":[9]}",
   };
-  static const char *const trees[] = {
-      "{\"prompt\":[]}", "{\"prompt\":[1,-2]}", "{\"prompt\":[1.0]}", "{\"prompt\":[1e2,3]}", "{\"prompt\":[1,[2]]}",
-      "{\"prompt\":[[1,2],[3]]}", "{\"prompt\":[1000000000]}", "{\"prompt\":[1,12345678901234567890]}",
-      "{\"prompt\":[1,\"2\"]}", "{\"prompt\":[null]}", "{\"prompt\":{\"prompt\":[1]}}", "{\"a\":{\"prompt\":[1]}}",
-      "{\"\\u0070rompt\":[1]}", "{\"prompts\":[1]}", "{\"promp\":[1]}", "[[1,2],\"prompt\",[3]]", "[1]", "{\"prompt\":1}"};
-  static const char *const wrong[] = {
-      "{\"prompt\":[1,]}", "{\"prompt\":[1, ]}", "{\"prompt\":[,1]}", "{\"prompt\":[1 2]}", "{\"prompt\":[01]}",
-      "{\"prompt\":[1,00]}", "{\"prompt\":[1}", "{\"prompt\":[1", "{\"prompt\":[1,", "{\"prompt\":[", "{\"prompt\":[1],}",
-      "{\"prompt\":[1]]}", "{\"prompt\":[1]", "{\"prompt\":[1],\"prompt\":[2]}", "{\"prompt\":[1],\"p\\u0072ompt\":[2]}",
-      "{\"prompt\":[1],\"a\":1,\"a\":2}"};
+  static const char *const trees[] = {"{\"prompt\":[]}",
+                                      "{\"prompt\":[1,-2]}",
+                                      "{\"prompt\":[1.0]}",
+                                      "{\"prompt\":[1e2,3]}",
+                                      "{\"prompt\":[1,[2]]}",
+                                      "{\"prompt\":[[1,2],[3]]}",
+                                      "{\"prompt\":[1000000000]}",
+                                      "{\"prompt\":[1,12345678901234567890]}",
+                                      "{\"prompt\":[1,\"2\"]}",
+                                      "{\"prompt\":[null]}",
+                                      "{\"prompt\":{\"prompt\":[1]}}",
+                                      "{\"a\":{\"prompt\":[1]}}",
+                                      "{\"\\u0070rompt\":[1]}",
+                                      "{\"prompts\":[1]}",
+                                      "{\"promp\":[1]}",
+                                      "[[1,2],\"prompt\",[3]]",
+                                      "[1]",
+                                      "{\"prompt\":1}"};
+  static const char *const wrong[] = {"{\"prompt\":[1,]}",
+                                      "{\"prompt\":[1, ]}",
+                                      "{\"prompt\":[,1]}",
+                                      "{\"prompt\":[1 2]}",
+                                      "{\"prompt\":[01]}",
+                                      "{\"prompt\":[1,00]}",
+                                      "{\"prompt\":[1}",
+                                      "{\"prompt\":[1",
+                                      "{\"prompt\":[1,",
+                                      "{\"prompt\":[",
+                                      "{\"prompt\":[1],}",
+                                      "{\"prompt\":[1]]}",
+                                      "{\"prompt\":[1]",
+                                      "{\"prompt\":[1],\"prompt\":[2]}",
+                                      "{\"prompt\":[1],\"p\\u0072ompt\":[2]}",
+                                      "{\"prompt\":[1],\"a\":1,\"a\":2}"};
   for (size_t i = 0; i < sizeof ids / sizeof *ids; i++)
     assert_true(parse_ids(ids[i], &body_limits));
   for (size_t i = 0; i < sizeof trees / sizeof *trees; i++)
@@ -255,8 +281,10 @@ static size_t unhex(const char *s, char *out)
 
 static void test_vectors(void **state)
 {
-  static const char *const reasons[][2] = {{"depth", "nested deeper"},     {"duplicate-key", "stands twice"},
-                                           {"nul", "\\u0000"},             {"number-length", "longer than 63"},
+  static const char *const reasons[][2] = {{"depth", "nested deeper"},
+                                           {"duplicate-key", "stands twice"},
+                                           {"nul", "\\u0000"},
+                                           {"number-length", "longer than 63"},
                                            {"surrogate", "surrogate"}};
   static char line[8192], text[4096];
   unsigned n_ok = 0, n_refused = 0;
@@ -266,7 +294,8 @@ static void test_vectors(void **state)
     if (*line == '#')
       continue;
     line[strcspn(line, "\n")] = '\0';
-    char *name = strtok(line, " "), *verdict = strtok(NULL, " "), *hex = strtok(NULL, " "), *want = strtok(NULL, " ");
+    char *name = strtok(line, " "), *verdict = strtok(NULL, " "), *hex = strtok(NULL, " "),
+         *want = strtok(NULL, " ");
     cJSON *root;
     td_error err;
     size_t n = unhex(hex, text);
@@ -491,8 +520,9 @@ static void test_get_others(void **state)
   bool present, b = false;
   double d = 42;
   const char *s = "unset";
-  cJSON *root = must_parse("{\"half\":0.5,\"big\":12345678901234567890,\"inf\":1e999,\"yes\":true,\"text\":\"t\",\"nil\":null,"
-                           "\"A\":1}");
+  cJSON *root = must_parse(
+      "{\"half\":0.5,\"big\":12345678901234567890,\"inf\":1e999,\"yes\":true,\"text\":\"t\",\"nil\":null,"
+      "\"A\":1}");
   assert_int_equal(td_json_get_double(root, "half", 0, 1, &d, &present, &err), TD_OK);
   assert_true(present && d == 0.5);
   assert_int_equal(td_json_get_double(root, "big", 0, 1e300, &d, NULL, &err), TD_OK);

@@ -20,12 +20,14 @@ static void test_rows(void **state)
     if (!(l->min <= l->max) || l->max > 9007199254740992.0)
       fail_msg("%s: min %g max %g", l->name, l->min, l->max);
     /* a default outside: absent means "as far as the context goes", and that there is no timeout */
-    bool absent_is_none = i == TD_LIMIT_MAX_TOKENS || i == TD_LIMIT_TIMEOUT_MS || i == TD_LIMIT_TTFT_TIMEOUT_MS;
+    bool absent_is_none =
+        i == TD_LIMIT_MAX_TOKENS || i == TD_LIMIT_TIMEOUT_MS || i == TD_LIMIT_TTFT_TIMEOUT_MS;
     if (!absent_is_none && !(l->min <= l->def && l->def <= l->max))
       fail_msg("%s: default %g is outside %g..%g", l->name, l->def, l->min, l->max);
     if (l->kind == TD_LIMIT_KIND_FIXED && (l->min != l->max || l->def != l->max || l->max <= 0))
       fail_msg("%s: a fixed limit has one value", l->name);
-    if (l->kind == TD_LIMIT_KIND_OPTION && (l->min != floor(l->min) || l->def != floor(l->def) || l->max != floor(l->max)))
+    if (l->kind == TD_LIMIT_KIND_OPTION &&
+        (l->min != floor(l->min) || l->def != floor(l->def) || l->max != floor(l->max)))
       fail_msg("%s: an option is a whole number", l->name);
     if (l->kind != TD_LIMIT_KIND_REQUEST && (l->min < 0 || !*l->unit))
       fail_msg("%s: negative, or without a unit", l->name);

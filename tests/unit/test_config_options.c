@@ -83,12 +83,13 @@ static void test_file_refused(void **state)
 {
   refused("workers = 1\n\nno_such = 1\n", 3, "unknown option 'no_such'");
   refused("config = other\n", 1, "unknown option 'config'");
-  refused("json_depth = 64\n", 1, "unknown option");   /* FIXED */
-  refused("priority = 1\n", 1, "unknown option");      /* REQUEST */
+  refused("json_depth = 64\n", 1, "unknown option"); /* FIXED */
+  refused("priority = 1\n", 1, "unknown option");    /* REQUEST */
   refused("temperature = 1\ntemperature = 1\n", 2, "set twice");
   refused("top_p = 0\n", 1, "above 0");
   refused(" = 1\n", 1, "unknown option ''");
-  refused("workers = 1\nattention = pat\n", 2, "attention: removed; the daemon always chooses by predicted time; tandem-bench attention");
+  refused("workers = 1\nattention = pat\n", 2,
+          "attention: removed; the daemon always chooses by predicted time; tandem-bench attention");
   refused("workers = 1\n# x\nworkers = 2\n", 3, "'workers' is set twice");
   refused("step_tokens = 64\nstep-tokens = 64\n", 2, "set twice");
   refused("log_level=info\nlog_level=info\n", 2, "set twice");
@@ -101,8 +102,12 @@ static void test_file_refused(void **state)
   refused("backend = gpu\n", 1, "is not auto, cpu or cuda");
   refused("log_level = loud\n", 1, "log_level");
   refused("page_tokens = 48\n", 1, "16, 32 or 64");
-  refused("work\xff" "ers = 1\n", 1, "byte 5");
-  refused("model = a\x01" "b\n", 1, "byte 10");
+  refused("work\xff"
+          "ers = 1\n",
+          1, "byte 5");
+  refused("model = a\x01"
+          "b\n",
+          1, "byte 10");
   refused("model = a\x7f\n", 1, "not text");
   refused("\n\nmodel = a\rb\n", 3, "not text");
   refused("workers = 1\n workers = 2", 2, "twice"); /* an indented line is a line of its own */
@@ -110,8 +115,8 @@ static void test_file_refused(void **state)
 
 static void test_bad_numbers(void **state)
 {
-  static const char *const bad[] = {"",     "-1",  "+1",   "1.5", "1e3",  "0x10", "inf", "nan",
-                                    "1_0",  "1,0", "one",  "1 2", "1k",   "'1'",  "٣",   "1\t2"};
+  static const char *const bad[] = {"",    "-1",  "+1",  "1.5", "1e3", "0x10", "inf", "nan",
+                                    "1_0", "1,0", "one", "1 2", "1k",  "'1'",  "٣",   "1\t2"};
   char line[128];
   for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
     snprintf(line, sizeof line, "connections = %s\n", bad[i]);
@@ -185,7 +190,8 @@ static void test_command_line(void **state)
   td_options o;
   td_error err;
   td_options_action action;
-  assert_int_equal(ARGS("--model", "m.gguf", "--step_tokens=128", "--worker-queue", "9", "--listen=a=b:1"), TD_OK);
+  assert_int_equal(ARGS("--model", "m.gguf", "--step_tokens=128", "--worker-queue", "9", "--listen=a=b:1"),
+                   TD_OK);
   assert_int_equal(action, TD_ACTION_RUN);
   assert_string_equal(o.model, "m.gguf");
   assert_string_equal(o.listen, "a=b:1");
@@ -252,8 +258,9 @@ static void test_command_line_refused(void **state)
   assert_int_equal(ARGS("--model=m", "--workers=17"), TD_ERR_CONFIG);
   assert_string_equal(err.param, "workers");
   assert_int_equal(ARGS("--model=m", "--workers="), TD_ERR_CONFIG);
-  assert_int_equal(ARGS("--model=m", "--a-key-that-is-longer-than-any-other-and-longer-than-its-buffer-of-64-bytes=1"),
-                   TD_ERR_CONFIG);
+  assert_int_equal(
+      ARGS("--model=m", "--a-key-that-is-longer-than-any-other-and-longer-than-its-buffer-of-64-bytes=1"),
+      TD_ERR_CONFIG);
   assert_non_null(strstr(err.message, "unknown option"));
 }
 

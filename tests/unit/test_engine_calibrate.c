@@ -1,5 +1,5 @@
-/* Calibration at start (engine/calibrate.c) on a device that takes as long for a step as a cost model says: the model is found
- * again, kept, believed as long as it holds, and no more time is taken than is allowed. */
+/* Calibration at start (engine/calibrate.c) on a device that takes as long for a step as a cost model says:
+ * the model is found again, kept, believed as long as it holds, and no more time is taken than is allowed. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,15 +18,24 @@
 #include "scheduler/cost_fit.h"
 #include "scheduler/cost_text.h"
 
-enum { MAX_ROWS = 16, MAX_TOKENS = 256, PAGE = 16, N_PAGES = 1024, CONTEXT = 4096, MOST_PAGES = 1 << 20, MOST_CONTEXT = 1 << 20,
-       HEAVY_TOKENS = 256 };
+enum {
+  MAX_ROWS = 16,
+  MAX_TOKENS = 256,
+  PAGE = 16,
+  N_PAGES = 1024,
+  CONTEXT = 4096,
+  MOST_PAGES = 1 << 20,
+  MOST_CONTEXT = 1 << 20,
+  HEAVY_TOKENS = 256
+};
 
 typedef struct device {
   td_backend base;
-  double slow;       /* how many times slower than the model */
-  double hot, hot_after_us, hot_us; /* so many times slower for heavy steps, once at such for so long; how long it is now */
+  double slow; /* how many times slower than the model */
+  double hot, hot_after_us,
+      hot_us; /* so many times slower for heavy steps, once at such for so long; how long it is now */
   double busy, busy_share; /* such a share of the steps take so many times longer still */
-  double end_us[2];  /* of those under way, oldest first */
+  double end_us[2];        /* of those under way, oldest first */
   uint32_t n_under_way, n_steps, n_logits[2];
   bool fails, busy_first; /* busy_first: the first step is the one that takes longer */
   /* what is not usual, 0 else */
@@ -62,17 +71,20 @@ static double heat(device *d, const td_step_work *w, double us)
   return hot ? d->hot : 1;
 }
 
-/* Steps run one after another. Plans must be whole: the table names pages of the store, rows do not share them. */
+/* Steps run one after another. Plans must be whole: the table names pages of the store, rows do not share
+ * them. */
 static void device_submit(td_backend *b, td_compiled *compiled, const td_plan *plan)
 {
   device *d = (device *)b;
   static uint64_t owned[MOST_PAGES]; /* in this step */
   uint32_t n_pages = d->n_pages ? d->n_pages : N_PAGES;
-  assert_true(d->n_under_way < b->pipeline_depth && plan->n_rows > 0 && plan->n_rows <= b->max_rows && plan->n_tokens <= b->max_tokens);
+  assert_true(d->n_under_way < b->pipeline_depth && plan->n_rows > 0 && plan->n_rows <= b->max_rows &&
+              plan->n_tokens <= b->max_tokens);
   steps_ever++;
   for (uint32_t i = 0; i < plan->n_rows; i++) {
     const td_plan_row *r = &plan->rows[i];
-    assert_true(r->kv_len <= (d->context ? d->context : CONTEXT) && r->slot < b->max_rows && (i < plan->n_decode_rows) == (r->q_len == 1));
+    assert_true(r->kv_len <= (d->context ? d->context : CONTEXT) && r->slot < b->max_rows &&
+                (i < plan->n_decode_rows) == (r->q_len == 1));
     for (uint32_t p = 0; p * PAGE < r->kv_len; p++) {
       assert_true(r->page_table_offset + p < plan->page_table_len);
       int32_t page = plan->page_table[r->page_table_offset + p];
@@ -120,16 +132,25 @@ static td_status device_compile(td_backend *b, const td_program *program, td_com
   return TD_OK;
 }
 
-static size_t device_page_bytes(const td_backend *b, const td_kv_shape *shape) { return ((const device *)b)->host_page_bytes; }
+static size_t device_page_bytes(const td_backend *b, const td_kv_shape *shape)
+{
+  return ((const device *)b)->host_page_bytes;
+}
 
-static const td_backend_ops ops = {.name = "none", .destroy = device_destroy, .set_sampling = device_set_sampling,
-                                   .compile = device_compile, .discard = device_discard, .submit = device_submit,
-                                   .wait = device_wait, .kv_bytes_per_page = device_page_bytes};
+static const td_backend_ops ops = {.name = "none",
+                                   .destroy = device_destroy,
+                                   .set_sampling = device_set_sampling,
+                                   .compile = device_compile,
+                                   .discard = device_discard,
+                                   .submit = device_submit,
+                                   .wait = device_wait,
+                                   .kv_bytes_per_page = device_page_bytes};
 
 static char folder[] = "/tmp/td_calibrate_XXXXXX";
 
 /* Returns the seconds that it took. */
-static double calibrate(device *d, uint32_t depth, double calibrate_ms, const char *identity, td_cost_model *m, bool *has, td_status want)
+static double calibrate(device *d, uint32_t depth, double calibrate_ms, const char *identity,
+                        td_cost_model *m, bool *has, td_status want)
 {
   td_options o;
   td_error err;
@@ -139,7 +160,10 @@ static double calibrate(device *d, uint32_t depth, double calibrate_ms, const ch
   snprintf(o.cache_dir, sizeof o.cache_dir, "%s", folder);
   o.limit[TD_LIMIT_BATCH_INVARIANT] = d->batch_invariant;
   assert_int_equal(td_engine_create(&o, &e, &err), TD_OK);
-  d->base = (td_backend){.ops = &ops, .pipeline_depth = depth, .weight_bytes = d->host_page_bytes ? 0 : 2, .max_rows = d->max_rows ? d->max_rows : MAX_ROWS,
+  d->base = (td_backend){.ops = &ops,
+                         .pipeline_depth = depth,
+                         .weight_bytes = d->host_page_bytes ? 0 : 2,
+                         .max_rows = d->max_rows ? d->max_rows : MAX_ROWS,
                          .max_tokens = d->max_tokens ? d->max_tokens : MAX_TOKENS};
   snprintf(d->base.identity, sizeof d->base.identity, "%s", identity);
   d->n_steps = d->n_under_way = 0;
@@ -149,7 +173,9 @@ static double calibrate(device *d, uint32_t depth, double calibrate_ms, const ch
   e->desc.window_tokens = d->window;
   d->e = e;
   double begin = now;
-  assert_int_equal(td_engine_calibrate(e, PAGE, d->n_pages ? d->n_pages : N_PAGES, d->context ? d->context : CONTEXT, &err), want);
+  assert_int_equal(td_engine_calibrate(e, PAGE, d->n_pages ? d->n_pages : N_PAGES,
+                                       d->context ? d->context : CONTEXT, &err),
+                   want);
   double seconds = (now - begin) * 1e-6;
   *m = e->cost;
   *has = e->has_cost;
@@ -186,8 +212,13 @@ static double median_error(const td_cost_model *m, double slow)
   double limit = 0.05;
   for (uint32_t rows = 1; rows <= MAX_ROWS; rows += 3)
     for (uint32_t chunk = 0; chunk + rows <= MAX_TOKENS; chunk += 24, n++) {
-      td_step_work w = {.n_tokens = rows + chunk, .n_rows = rows + (chunk > 0), .n_logits = rows + (chunk > 0), .n_decode_rows = rows, .decode_kv_tokens = 500 * rows,
-                        .prefill_pairs = td_cost_pairs(chunk, chunk), .prefill_thin_tokens = td_cost_thin_tokens(chunk, chunk)};
+      td_step_work w = {.n_tokens = rows + chunk,
+                        .n_rows = rows + (chunk > 0),
+                        .n_logits = rows + (chunk > 0),
+                        .n_decode_rows = rows,
+                        .decode_kv_tokens = 500 * rows,
+                        .prefill_pairs = td_cost_pairs(chunk, chunk),
+                        .prefill_thin_tokens = td_cost_thin_tokens(chunk, chunk)};
       above += fabs(td_cost_step_us(m, &w) / (slow * td_cost_step_us(&truth, &w)) - 1) > limit;
     }
   return 2 * above > n ? 1 : limit;
@@ -219,7 +250,8 @@ static void finds_the_device_and_keeps_it(void **state)
   assert_int_equal(count_files(), 1);
 }
 
-/* Decodes are measured as they are served: one behind the other, so that what the host does beside them costs nothing. */
+/* Decodes are measured as they are served: one behind the other, so that what the host does beside them costs
+ * nothing. */
 static void two_under_way(void **state)
 {
   device d = {.slow = 1};
@@ -233,7 +265,8 @@ static void two_under_way(void **state)
 /* Steps that usually take longer will be predicted to; those that do now and then will not. */
 static void a_busy_machine(void **state)
 {
-  device d = {.slow = 1, .busy = 1.25, .busy_share = 0.67}, interrupted = {.slow = 1, .busy = 3, .busy_share = 0.2};
+  device d = {.slow = 1, .busy = 1.25, .busy_share = 0.67},
+         interrupted = {.slow = 1, .busy = 3, .busy_share = 0.2};
   td_cost_model m;
   bool has;
   empty_folder();
@@ -255,7 +288,8 @@ static void the_first_step_does_not_count(void **state)
   assert_true(has && td_cost_step_us(&m, &w) < 1.1 * td_cost_step_us(&truth, &w));
 }
 
-/* Prompts come in runs of steps, so what counts is what they take in the middle of one; other steps are not slower for it. */
+/* Prompts come in runs of steps, so what counts is what they take in the middle of one; other steps are not
+ * slower for it. */
 static void a_device_that_slows_at_work(void **state)
 {
   device d = {.slow = 1, .hot = 1.2, .hot_after_us = 80000, .max_tokens = 2048, .n_pages = 4096};
@@ -266,14 +300,19 @@ static void a_device_that_slows_at_work(void **state)
   assert_true(has && seconds < 20);
   for (uint32_t n = 16; n <= 2048; n *= 2)
     for (uint32_t decodes = 0; decodes <= 8; decodes += 4) {
-      td_step_work w = {.n_tokens = n, .n_rows = decodes + 1, .n_logits = decodes + 1, .n_decode_rows = decodes,
-                        .decode_kv_tokens = 500 * decodes, .prefill_pairs = td_cost_pairs(n - decodes, n - decodes),
+      td_step_work w = {.n_tokens = n,
+                        .n_rows = decodes + 1,
+                        .n_logits = decodes + 1,
+                        .n_decode_rows = decodes,
+                        .decode_kv_tokens = 500 * decodes,
+                        .prefill_pairs = td_cost_pairs(n - decodes, n - decodes),
                         .prefill_thin_tokens = td_cost_thin_tokens(n - decodes, n - decodes)};
       double want = td_cost_step_us(&truth, &w) * (n >= HEAVY_TOKENS ? d.hot : 1);
       assert_true(fabs(td_cost_step_us(&m, &w) / want - 1) < 0.05);
     }
   uint32_t n_steps = d.n_steps;
-  calibrate(&d, 2, 20000, "a device", &again, &has, TD_OK); /* and what holds is looked at in the same state */
+  calibrate(&d, 2, 20000, "a device", &again, &has,
+            TD_OK); /* and what holds is looked at in the same state */
   assert_true(has && d.n_steps < n_steps / 4);
   assert_memory_equal(&m, &again, sizeof m);
 }
@@ -457,8 +496,11 @@ static void read_kinds(unsigned *n_measured, unsigned *n_kinds)
 /* No kind is left out for want of room, however large steps are. */
 static void the_largest_steps(void **state)
 {
-  device d = {.slow = 1, .max_rows = (uint32_t)td_limit_max(TD_LIMIT_RUNNING_REQUESTS), .max_tokens = (uint32_t)td_limit_max(TD_LIMIT_STEP_TOKENS),
-              .n_pages = MOST_PAGES, .context = MOST_CONTEXT};
+  device d = {.slow = 1,
+              .max_rows = (uint32_t)td_limit_max(TD_LIMIT_RUNNING_REQUESTS),
+              .max_tokens = (uint32_t)td_limit_max(TD_LIMIT_STEP_TOKENS),
+              .n_pages = MOST_PAGES,
+              .context = MOST_CONTEXT};
   td_cost_model m;
   bool has;
   unsigned n_measured, n_kinds;

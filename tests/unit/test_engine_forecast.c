@@ -1,5 +1,6 @@
-/* How often the step loop asks for a forecast (engine/predict.c): rarely while it works, and always so that what an idle engine
- * shows is right. And which answers it learns from. On a clock that moves with the device alone. */
+/* How often the step loop asks for a forecast (engine/predict.c): rarely while it works, and always so that
+ * what an idle engine shows is right. And which answers it learns from. On a clock that moves with the device
+ * alone. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -50,7 +51,8 @@ typedef struct device {
   td_backend base;
   td_engine *engine;
   uint32_t n_logits, n_steps, n_wrong;
-  uint32_t end_at; /* in this step the loop thread finds an answer complete, and another's client gone; 0: never */
+  uint32_t
+      end_at; /* in this step the loop thread finds an answer complete, and another's client gone; 0: never */
   td_ticket complete, left;
 } device;
 
@@ -61,7 +63,8 @@ static void device_submit(td_backend *b, td_compiled *compiled, const td_plan *p
 }
 static void device_destroy(td_backend *b) {}
 
-/* What is shown is the last forecast, and not an old one; that of the idle engine is gone before its first step, which may be long. */
+/* What is shown is the last forecast, and not an old one; that of the idle engine is gone before its first
+ * step, which may be long. */
 static td_status device_wait(td_backend *b, td_outcome *out, td_error *err)
 {
   device *d = (device *)b;
@@ -69,8 +72,9 @@ static td_status device_wait(td_backend *b, td_outcome *out, td_error *err)
   td_engine_stats st;
   td_engine_get_stats(d->engine, &st);
   d->n_steps++;
-  d->n_wrong += st.queue_delay_us != last.start_us || !(st.queue_delay_us > 0) || st.next_end_us != last.next_end_us ||
-                st.end_gap_us != last.end_gap_us || st.n_waiting + st.n_running == 0 || now - foreseen_us > RARE_US + STEP_US;
+  d->n_wrong += st.queue_delay_us != last.start_us || !(st.queue_delay_us > 0) ||
+                st.next_end_us != last.next_end_us || st.end_gap_us != last.end_gap_us ||
+                st.n_waiting + st.n_running == 0 || now - foreseen_us > RARE_US + STEP_US;
   if (d->n_steps == d->end_at) {
     td_engine_end(d->engine, d->complete);
     td_engine_end(d->engine, d->complete); /* twice is once */
@@ -81,8 +85,11 @@ static td_status device_wait(td_backend *b, td_outcome *out, td_error *err)
   return TD_OK;
 }
 
-static const td_backend_ops ops = {.name = "none", .destroy = device_destroy, .set_sampling = device_set_sampling,
-                                   .submit = device_submit, .wait = device_wait};
+static const td_backend_ops ops = {.name = "none",
+                                   .destroy = device_destroy,
+                                   .set_sampling = device_set_sampling,
+                                   .submit = device_submit,
+                                   .wait = device_wait};
 
 /* Nobody is left: the loop is told, and the engine is to stop before it would sleep. */
 static void stop_when_idle(void *arg)
@@ -99,8 +106,13 @@ static td_engine *make_engine(device *d)
   td_options o;
   td_error err;
   td_engine *e = NULL;
-  td_sched_config c = {.n_slots = N_ROWS, .max_running = N_ROWS, .step_tokens = 256, .page_tokens = 16, .n_pages = 1000,
-                       .max_context_tokens = N_PROMPT + N_NEW, .cost = &td_cost_h200_llama3_8b};
+  td_sched_config c = {.n_slots = N_ROWS,
+                       .max_running = N_ROWS,
+                       .step_tokens = 256,
+                       .page_tokens = 16,
+                       .n_pages = 1000,
+                       .max_context_tokens = N_PROMPT + N_NEW,
+                       .cost = &td_cost_h200_llama3_8b};
   td_options_init(&o);
   o.limit[TD_LIMIT_QUEUE_REQUESTS] = N_ROWS;
   now = 1000000;
@@ -140,10 +152,12 @@ static void forecasts_are_rare_and_right_at_idle(void **state)
     atomic_store(&e->stop_asked, false);
     assert_int_equal(td_engine_run(e, &err), TD_OK);
     td_engine_get_stats(e, &st);
-    assert_true(st.queue_delay_us == 0 && st.next_end_us == 0 && st.end_gap_us == 0 && st.prompt_token_us == 0);
+    assert_true(st.queue_delay_us == 0 && st.next_end_us == 0 && st.end_gap_us == 0 &&
+                st.prompt_token_us == 0);
     assert_int_equal(d.n_wrong, 0);
     assert_in_range(d.n_steps, N_NEW, N_NEW + N_ROWS);
-    assert_in_range(n_foreseen, d.n_steps * STEP_US / (RARE_US + STEP_US), d.n_steps * STEP_US / RARE_US + N_ROWS);
+    assert_in_range(n_foreseen, d.n_steps * STEP_US / (RARE_US + STEP_US),
+                    d.n_steps * STEP_US / RARE_US + N_ROWS);
     td_engine_update u;
     while (td_engine_poll(e, &u, 1) > 0)
       if (u.finish != TD_FINISH_NONE)
@@ -169,12 +183,14 @@ static void who_is_complete_is_told_apart(void **state)
   }
   assert_int_equal(td_engine_run(e, &err), TD_OK);
   assert_in_range(d.n_steps, 20, 22);
-  assert_true(n_complete == 1 && n_cancelled == 1); /* inside the scheduler an end is a cancel, which nobody sees */
+  assert_true(n_complete == 1 &&
+              n_cancelled == 1); /* inside the scheduler an end is a cancel, which nobody sees */
   td_engine_destroy(e);
 }
 
 int main(void)
 {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(forecasts_are_rare_and_right_at_idle), cmocka_unit_test(who_is_complete_is_told_apart)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(forecasts_are_rare_and_right_at_idle),
+                                     cmocka_unit_test(who_is_complete_is_told_apart)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

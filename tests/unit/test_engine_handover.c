@@ -1,6 +1,6 @@
-/* The hand-over between loop and engine thread (engine/requests.c), with a stand-in for the engine thread that obeys the
- * same rules as step.c but has no model: every request's tokens must arrive whole, in order and once, whatever is
- * cancelled in between, and every slot must come back. Run under TSan in CI. */
+/* The hand-over between loop and engine thread (engine/requests.c), with a stand-in for the engine thread
+ * that obeys the same rules as step.c but has no model: every request's tokens must arrive whole, in order
+ * and once, whatever is cancelled in between, and every slot must come back. Run under TSan in CI. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -185,7 +185,8 @@ static void test_handover(void **state)
       if (clients[i].live)
         continue;
       seed = seed * 1664525 + 1013904223;
-      if (submit(e, &clients[i], (int32_t)(started % 1000), 1 + seed % MAX_NEW, seed >> 20 & 3 ? 0 : 1 + (seed >> 24) % 8))
+      if (submit(e, &clients[i], (int32_t)(started % 1000), 1 + seed % MAX_NEW,
+                 seed >> 20 & 3 ? 0 : 1 + (seed >> 24) % 8))
         break; /* refused: cancelled slots that the engine has not confirmed */
       started++;
       if ((seed >> 18 & 31) == 0) { /* cancelled before anything came */
@@ -233,7 +234,8 @@ static void *insistent_engine(void *arg)
   return NULL;
 }
 
-/* A caller may give a request back at its update; a second one in the same batch would come too late for that. */
+/* A caller may give a request back at its update; a second one in the same batch would come too late for
+ * that. */
 static void test_a_poll_tells_of_a_request_once(void **state)
 {
   (void)state;
@@ -300,9 +302,12 @@ static void test_bad_requests_are_refused(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_ring_keeps_order),  cmocka_unit_test(test_ring_says_full),
-      cmocka_unit_test(test_handover),          cmocka_unit_test(test_queue_is_bounded),
-      cmocka_unit_test(test_bad_requests_are_refused), cmocka_unit_test(test_a_poll_tells_of_a_request_once),
+      cmocka_unit_test(test_ring_keeps_order),
+      cmocka_unit_test(test_ring_says_full),
+      cmocka_unit_test(test_handover),
+      cmocka_unit_test(test_queue_is_bounded),
+      cmocka_unit_test(test_bad_requests_are_refused),
+      cmocka_unit_test(test_a_poll_tells_of_a_request_once),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
-/* What a run learned of its steps (engine/learn.c): kept at an orderly end and only then, taken by the next start, and never written
- * over what somebody else put there. With the real step loop and scheduler, on a device that takes so many times what it took while it
- * was measured, and a clock that moves with it alone. */
+/* What a run learned of its steps (engine/learn.c): kept at an orderly end and only then, taken by the next
+ * start, and never written over what somebody else put there. With the real step loop and scheduler, on a
+ * device that takes so many times what it took while it was measured, and a clock that moves with it alone.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -39,7 +40,7 @@ static const td_cost_model truth = {.n_points = 4,
                                     .prefill_us_per_pair = 0.02};
 
 static double now;
-static void (*when_asked)(void); /* once, the next time that somebody asks what time it is */
+static void (*when_asked)(void);   /* once, the next time that somebody asks what time it is */
 uint64_t __wrap_td_clock_us(void); /* the linker puts it in place of the engine's */
 uint64_t __wrap_td_clock_us(void)
 {
@@ -77,8 +78,11 @@ static td_status device_wait(td_backend *b, td_outcome *out, td_error *err)
 
 static void device_destroy(td_backend *b) {}
 
-static const td_backend_ops ops = {.name = "none", .destroy = device_destroy, .set_sampling = device_set_sampling,
-                                   .submit = device_submit, .wait = device_wait};
+static const td_backend_ops ops = {.name = "none",
+                                   .destroy = device_destroy,
+                                   .set_sampling = device_set_sampling,
+                                   .submit = device_submit,
+                                   .wait = device_wait};
 
 /* ---- a daemon's life ---- */
 
@@ -95,8 +99,13 @@ static td_engine *start(device *d, const char *cache_dir)
   o.limit[TD_LIMIT_QUEUE_REQUESTS] = N_SLOTS;
   snprintf(o.cache_dir, sizeof o.cache_dir, "%s", cache_dir);
   assert_int_equal(td_engine_create(&o, &e, &err), TD_OK);
-  *d = (device){.base = {.ops = &ops, .pipeline_depth = 1, .weight_bytes = 2, .max_rows = MAX_ROWS, .max_tokens = MAX_TOKENS},
-                .e = e, .times = {1, 1}};
+  *d = (device){.base = {.ops = &ops,
+                         .pipeline_depth = 1,
+                         .weight_bytes = 2,
+                         .max_rows = MAX_ROWS,
+                         .max_tokens = MAX_TOKENS},
+                .e = e,
+                .times = {1, 1}};
   snprintf(d->base.identity, sizeof d->base.identity, "a device");
   e->backend = &d->base;
   e->desc.vocab = e->info.vocab = 1000;
@@ -104,8 +113,13 @@ static td_engine *start(device *d, const char *cache_dir)
   e->wake = wake;
   assert_int_equal(td_engine_calibrate(e, PAGE, N_PAGES, CONTEXT, &err), TD_OK);
   assert_true(e->has_cost);
-  td_sched_config c = {.n_slots = N_SLOTS, .max_running = MAX_ROWS, .step_tokens = MAX_TOKENS, .page_tokens = PAGE, .n_pages = N_PAGES,
-                       .max_context_tokens = CONTEXT, .cost = &e->cost};
+  td_sched_config c = {.n_slots = N_SLOTS,
+                       .max_running = MAX_ROWS,
+                       .step_tokens = MAX_TOKENS,
+                       .page_tokens = PAGE,
+                       .n_pages = N_PAGES,
+                       .max_context_tokens = CONTEXT,
+                       .cost = &e->cost};
   assert_int_equal(td_sched_create(&c, &e->sched, &err), TD_OK);
   assert_int_equal(td_sched_plan_create(e->sched, &e->plan, &err), TD_OK);
   assert_int_equal(td_sched_plan_create(e->sched, &e->next, &err), TD_OK);
@@ -130,7 +144,8 @@ static void submit(td_engine *e, uint32_t i, uint32_t n_prompt, uint32_t max_new
 }
 
 /* Serves until it is told to stop in a step, and ends. */
-static void serve(device *d, uint32_t n_prompts, double without, double with, uint32_t stop_at, td_status want)
+static void serve(device *d, uint32_t n_prompts, double without, double with, uint32_t stop_at,
+                  td_status want)
 {
   td_engine *e = d->e;
   td_error err;
@@ -211,7 +226,8 @@ static void what_steps_took_is_kept(void **state)
   assert_true(e->cost.learned[0] == m.learned[0] && e->cost.learned[1] == m.learned[1]);
   td_sched_get_stats(e->sched, &s);
   assert_true(s.cost_correction[0] == m.learned[0] && s.cost_correction[1] == m.learned[1]);
-  serve(&d, 0, 0.9, 1, 300, TD_OK); /* which learns against the calibration, not against that; and of prompts nothing */
+  serve(&d, 0, 0.9, 1, 300,
+        TD_OK); /* which learns against the calibration, not against that; and of prompts nothing */
   td_cost_model again = kept();
   assert_true(is_near(again.learned[0], 0.9) && again.learned[1] == m.learned[1]);
 
@@ -361,7 +377,8 @@ static void the_hosts_time_counts_and_idleness_does_not(void **state)
   assert_int_equal(td_engine_run(served, &(td_error){0}), TD_OK);
   when_asked = NULL;
   td_engine_destroy(served);
-  td_step_work decode = {.n_tokens = 1, .n_rows = 1, .n_logits = 1, .n_decode_rows = 1, .decode_kv_tokens = 42};
+  td_step_work decode = {
+      .n_tokens = 1, .n_rows = 1, .n_logits = 1, .n_decode_rows = 1, .decode_kv_tokens = 42};
   double us = td_cost_step_us(&truth, &decode);
   assert_true(is_near(kept().learned[0], (us + HOST_US) / us)); /* a decode follows a step */
   assert_true(is_near(kept().learned[1], 1));                   /* a prompt follows nobody */
@@ -378,9 +395,12 @@ static int teardown(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(what_steps_took_is_kept),         cmocka_unit_test(too_few_steps_say_nothing),
-      cmocka_unit_test(after_a_fault_nothing_is_kept),   cmocka_unit_test(what_is_absurd_is_not_kept),
-      cmocka_unit_test(what_others_did_meanwhile_stays), cmocka_unit_test(a_new_calibration_begins_anew),
+      cmocka_unit_test(what_steps_took_is_kept),
+      cmocka_unit_test(too_few_steps_say_nothing),
+      cmocka_unit_test(after_a_fault_nothing_is_kept),
+      cmocka_unit_test(what_is_absurd_is_not_kept),
+      cmocka_unit_test(what_others_did_meanwhile_stays),
+      cmocka_unit_test(a_new_calibration_begins_anew),
       cmocka_unit_test(the_hosts_time_counts_and_idleness_does_not),
   };
   return cmocka_run_group_tests(tests, setup, teardown);

@@ -1,5 +1,6 @@
-/* Records of the last steps (engine/step_log.h): every record that is read is whole, in order, and read or missed once, while
- * the writer overtakes the reader as often as it likes. Every word of a record is a function of its number. */
+/* Records of the last steps (engine/step_log.h): every record that is read is whole, in order, and read or
+ * missed once, while the writer overtakes the reader as often as it likes. Every word of a record is a
+ * function of its number. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -27,9 +28,21 @@ static td_step_log *make_log(void)
 static td_engine_step record_of(uint64_t step)
 {
   uint32_t x = (uint32_t)step;
-  return (td_engine_step){.step = step, .end_us = step * 3, .step_us = x + 1, .predicted_us = x ^ 5, .calibrated_us = x ^ 12,
-                          .n_decodes = (uint16_t)(x * 7), .n_prefills = (uint16_t)(x + 2), .n_prefill_tokens = x * 11, .hit_tokens = x ^ 9, .n_running = x + 3, .n_waiting = x * 13,
-                          .pages_free = x + 4, .pages_cached = x * 17, .pages_owned = x ^ 33, .preemptions = x + 6};
+  return (td_engine_step){.step = step,
+                          .end_us = step * 3,
+                          .step_us = x + 1,
+                          .predicted_us = x ^ 5,
+                          .calibrated_us = x ^ 12,
+                          .n_decodes = (uint16_t)(x * 7),
+                          .n_prefills = (uint16_t)(x + 2),
+                          .n_prefill_tokens = x * 11,
+                          .hit_tokens = x ^ 9,
+                          .n_running = x + 3,
+                          .n_waiting = x * 13,
+                          .pages_free = x + 4,
+                          .pages_cached = x * 17,
+                          .pages_owned = x ^ 33,
+                          .preemptions = x + 6};
 }
 
 static void check_record(const td_engine_step *s, uint64_t step)
@@ -83,7 +96,8 @@ static void test_while_written(void **state)
   pthread_t writer;
   assert_int_equal(pthread_create(&writer, NULL, write_all, log), 0);
   for (uint32_t turn = 0; cursor < N_STEPS; turn++) {
-    uint32_t max = turn % 3 == 0 ? TD_STEP_LOG_RECORDS : 1 + turn % 50; /* the whole ring is most likely to be torn */
+    uint32_t max =
+        turn % 3 == 0 ? TD_STEP_LOG_RECORDS : 1 + turn % 50; /* the whole ring is most likely to be torn */
     uint32_t n = td_step_log_read(log, &cursor, out, max, &missed);
     for (uint32_t i = 0; i < n; i++)
       check_record(&out[i], cursor - n + 1 + i);

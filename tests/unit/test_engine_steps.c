@@ -1,6 +1,7 @@
-/* The step loop itself (engine/step.c) with the real scheduler and hand-over, on a device that has no model: the token
- * after token t at position p is a function of both. So each answer is known beforehand, and every way in which rows,
- * slots or steps could be mixed up shows in it. With one step under way and with two; run under TSan in CI. */
+/* The step loop itself (engine/step.c) with the real scheduler and hand-over, on a device that has no model:
+ * the token after token t at position p is a function of both. So each answer is known beforehand, and every
+ * way in which rows, slots or steps could be mixed up shows in it. With one step under way and with two; run
+ * under TSan in CI. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,7 +13,14 @@
 
 #include "engine/internal.h"
 
-enum { N_SLOTS = 24, MAX_ROWS = 8, N_REQUESTS = 1500, MAX_PROMPT = 40, MAX_NEW = 120, N_CONTEXT = MAX_PROMPT + MAX_NEW };
+enum {
+  N_SLOTS = 24,
+  MAX_ROWS = 8,
+  N_REQUESTS = 1500,
+  MAX_PROMPT = 40,
+  MAX_NEW = 120,
+  N_CONTEXT = MAX_PROMPT + MAX_NEW
+};
 enum { N_VOCAB = 3000, EOS = 7 };
 
 /* TD_SAMPLED_NAN now and then. */
@@ -95,8 +103,11 @@ static td_status device_wait(td_backend *b, td_outcome *out, td_error *err)
 
 static void device_destroy(td_backend *b) {}
 
-static const td_backend_ops device_ops = {.name = "none", .destroy = device_destroy, .set_sampling = device_set_sampling,
-                                          .submit = device_submit, .wait = device_wait};
+static const td_backend_ops device_ops = {.name = "none",
+                                          .destroy = device_destroy,
+                                          .set_sampling = device_set_sampling,
+                                          .submit = device_submit,
+                                          .wait = device_wait};
 
 /* ---- the engine ---- */
 
@@ -114,7 +125,11 @@ static td_engine *make_engine(device *d, uint32_t depth)
   td_error err;
   td_engine *e = NULL;
   /* pages for a fifth of what may run: requests are preempted */
-  td_sched_config c = {.n_slots = N_SLOTS, .max_running = MAX_ROWS, .step_tokens = 64, .page_tokens = 16, .n_pages = 16,
+  td_sched_config c = {.n_slots = N_SLOTS,
+                       .max_running = MAX_ROWS,
+                       .step_tokens = 64,
+                       .page_tokens = 16,
+                       .n_pages = 16,
                        .max_context_tokens = N_CONTEXT};
   td_options_init(&o);
   o.limit[TD_LIMIT_QUEUE_REQUESTS] = N_SLOTS;
@@ -179,7 +194,8 @@ static void foresee(client *c, const td_engine_request *r)
 static bool submit(td_engine *e, client *c)
 {
   td_error err;
-  td_engine_request r = {.n_prompt = 1 + below(MAX_PROMPT), .max_new = 1 + below(MAX_NEW), .user = c, .ignore_eos = below(2)};
+  td_engine_request r = {
+      .n_prompt = 1 + below(MAX_PROMPT), .max_new = 1 + below(MAX_NEW), .user = c, .ignore_eos = below(2)};
   r.tokens = calloc(r.n_prompt + r.max_new, sizeof *r.tokens);
   assert_non_null(r.tokens);
   int32_t family = (int32_t)below(4); /* prompts that begin alike share pages */
@@ -208,7 +224,8 @@ static void take_update(td_engine *e, const td_engine_update *u)
   client *c = u->user;
   assert_true(c && c->live && u->ticket.generation == c->ticket.generation);
   assert_true(u->n_generated >= c->seen && u->n_generated <= c->n_answer);
-  assert_memory_equal(u->tokens + u->n_prompt + c->seen, c->answer + c->seen, (u->n_generated - c->seen) * sizeof(int32_t));
+  assert_memory_equal(u->tokens + u->n_prompt + c->seen, c->answer + c->seen,
+                      (u->n_generated - c->seen) * sizeof(int32_t));
   c->seen = u->n_generated;
   if (u->finish != TD_FINISH_NONE) {
     assert_int_equal(u->finish, c->finish);
@@ -259,7 +276,8 @@ static void serve(uint32_t depth)
   seed = 99;
   td_engine *e = make_engine(&d, depth);
   while (n_started < N_REQUESTS || n_live > 0) {
-    if (n_live < N_SLOTS / 2 || below(8) == 0) /* in bursts: between them nothing arrives, and steps can be planned ahead */
+    if (n_live < N_SLOTS / 2 ||
+        below(8) == 0) /* in bursts: between them nothing arrives, and steps can be planned ahead */
       n_started += start_some(e, clients, N_REQUESTS - n_started);
     uint32_t n = td_engine_poll(e, updates, 5);
     for (uint32_t i = 0; i < n; i++)
@@ -311,7 +329,8 @@ static void test_stop_ends_with_the_step(void **state)
 
 int main(void)
 {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_one_step_under_way), cmocka_unit_test(test_two_steps_under_way),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_one_step_under_way),
+                                     cmocka_unit_test(test_two_steps_under_way),
                                      cmocka_unit_test(test_stop_ends_with_the_step)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

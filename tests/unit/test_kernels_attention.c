@@ -1,6 +1,6 @@
-/* rope_kv and attention of the CPU backend against float64, and the batch rule: the same bits for any chunking, mix of
- * rows, page size, pages, threads and instruction set. All pages are filled with NaN first: a key that a query must
- * not see must not enter its sum even times zero. */
+/* rope_kv and attention of the CPU backend against float64, and the batch rule: the same bits for any
+ * chunking, mix of rows, page size, pages, threads and instruction set. All pages are filled with NaN first:
+ * a key that a query must not see must not enter its sum even times zero. */
 #include "kernels_fixture.h"
 
 enum { SEQUENCES = 4, LENGTH_MAX = 640 };
@@ -45,7 +45,8 @@ static void free_problem(problem *p)
 }
 
 /* One head, normalised and rotated in double; the angle is rounded as float, which is what HF computes. */
-static void reference_head(const problem *p, const float *x, const float *norm, uint32_t position, double *out)
+static void reference_head(const problem *p, const float *x, const float *norm, uint32_t position,
+                           double *out)
 {
   const shape *s = &p->s;
   double scale = 1, sum = 0;
@@ -56,7 +57,8 @@ static void reference_head(const problem *p, const float *x, const float *norm, 
   for (uint32_t d = 0; d < s->head_dim; d++)
     out[d] = (double)x[d] * scale * (s->norms ? (double)norm[d] : 1);
   for (uint32_t i = 0; i < s->rotary_dim / 2; i++) {
-    uint32_t lo = s->style == TD_ROPE_PAIRS ? 2 * i : i, hi = s->style == TD_ROPE_PAIRS ? lo + 1 : i + s->rotary_dim / 2;
+    uint32_t lo = s->style == TD_ROPE_PAIRS ? 2 * i : i,
+             hi = s->style == TD_ROPE_PAIRS ? lo + 1 : i + s->rotary_dim / 2;
     float angle = (float)position * p->inv_freq[i];
     double c = cos((double)angle) * (double)s->attn_factor, n = sin((double)angle) * (double)s->attn_factor;
     double a = out[lo], b = out[hi];
@@ -73,7 +75,8 @@ static double *reference(const problem *p, int seq)
   double *k = calloc((size_t)n * dim, sizeof *k), q[256], *w = calloc(n, sizeof *w);
   for (uint32_t kvh = 0; kvh < s->n_kv_heads; kvh++) {
     for (uint32_t t = 0; t < n; t++)
-      reference_head(p, p->qkv[seq] + (size_t)t * p->width + (s->n_heads + kvh) * dim, p->k_norm, t, k + (size_t)t * dim);
+      reference_head(p, p->qkv[seq] + (size_t)t * p->width + (s->n_heads + kvh) * dim, p->k_norm, t,
+                     k + (size_t)t * dim);
     for (uint32_t h = kvh * group; h < (kvh + 1) * group; h++)
       for (uint32_t t = 0; t < n; t++) {
         reference_head(p, p->qkv[seq] + (size_t)t * p->width + h * dim, p->q_norm, t, q);
@@ -91,7 +94,8 @@ static double *reference(const problem *p, int seq)
         double *o = out + ((size_t)t * s->n_heads + h) * dim;
         for (uint32_t j = lo; j <= t; j++)
           for (uint32_t d = 0; d < dim; d++)
-            o[d] += w[j] / sum * (double)p->qkv[seq][(size_t)j * p->width + (s->n_heads + s->n_kv_heads + kvh) * dim + d];
+            o[d] += w[j] / sum *
+                    (double)p->qkv[seq][(size_t)j * p->width + (s->n_heads + s->n_kv_heads + kvh) * dim + d];
       }
   }
   free(k);
@@ -114,7 +118,8 @@ typedef struct runner {
 static void step(runner *r, float *qkv_host, bool with_attention)
 {
   const shape *s = &r->p->s;
-  memcpy((void *)r->qkv.addr, qkv_host, (size_t)r->plan->n_tokens * r->p->width * sizeof(float)); /* CPU memory */
+  memcpy((void *)r->qkv.addr, qkv_host,
+         (size_t)r->plan->n_tokens * r->p->width * sizeof(float)); /* CPU memory */
   const td_op ops[] = {{.kind = TD_OP_ROPE_KV,
                         .rope_kv = {.qkv = r->qkv,
                                     .q_norm = s->norms ? r->q_norm : (td_devptr){0},
@@ -185,8 +190,12 @@ static void run(runner *r, td_backend *be, const problem *p, uint32_t page_token
   assert_int_equal(td_plan_create(FX_MAX_ROWS, FX_MAX_TOKENS, 1, page_tokens, &r->plan, NULL), TD_OK);
   r->plan->page_table = r->page_table;
   r->plan->page_table_len = r->n_pages;
-  td_kv_shape kv = {.n_layers = 2, .n_pages = r->n_pages, .page_tokens = page_tokens,
-                    .n_kv_heads = s->n_kv_heads, .head_dim = s->head_dim, .n_heads = s->n_heads};
+  td_kv_shape kv = {.n_layers = 2,
+                    .n_pages = r->n_pages,
+                    .page_tokens = page_tokens,
+                    .n_kv_heads = s->n_kv_heads,
+                    .head_dim = s->head_dim,
+                    .n_heads = s->n_heads};
   assert_int_equal(be->ops->kv_create(be, &kv, &r->kv, NULL), TD_OK);
   r->qkv = fx_alloc(be, (size_t)FX_MAX_TOKENS * p->width);
   r->out = fx_alloc(be, (size_t)FX_MAX_TOKENS * s->n_heads * s->head_dim);
@@ -202,7 +211,8 @@ static void run(runner *r, td_backend *be, const problem *p, uint32_t page_token
     td_plan_clear(r->plan);
     uint32_t firsts[SEQUENCES];
     for (uint32_t i = 0; i < SEQUENCES; i++) {
-      uint32_t left = p->lengths[i] - r->done[i], n = 1 + fx_below(max_chunk), room = FX_MAX_TOKENS - r->plan->n_tokens;
+      uint32_t left = p->lengths[i] - r->done[i], n = 1 + fx_below(max_chunk),
+               room = FX_MAX_TOKENS - r->plan->n_tokens;
       n = n < left ? n : left;
       n = n < room ? n : room;
       if (n == 0 || (max_chunk > 1 && fx_below(4) == 0))
@@ -265,7 +275,8 @@ static void check_shape(shape s)
     td_backend *be = bes[v % FX_BACKENDS] ? bes[v % FX_BACKENDS] : bes[v % 3];
     run(&other, be, &p, page_sizes[fx_below(3)], chunks[v % 3]);
     for (int i = 0; i < SEQUENCES; i++)
-      fx_same(first.result[i], other.result[i], (size_t)p.lengths[i] * out_width, "attention run differently");
+      fx_same(first.result[i], other.result[i], (size_t)p.lengths[i] * out_width,
+              "attention run differently");
     free_run(&other);
   }
   free_run(&first);
@@ -279,7 +290,10 @@ static void test_grouped_heads(void **state)
   check_shape((shape){8, 1, 32, 32, 0, 120, TD_ROPE_HALVES, true, 1});
 }
 
-static void test_one_head_each(void **state) { check_shape((shape){4, 4, 16, 16, 0, 200, TD_ROPE_HALVES, false, 1}); }
+static void test_one_head_each(void **state)
+{
+  check_shape((shape){4, 4, 16, 16, 0, 200, TD_ROPE_HALVES, false, 1});
+}
 
 static void test_odd_dims_and_partial_rotation(void **state)
 {

@@ -26,11 +26,13 @@ typedef struct small_tree {
   small_node nodes[6]; /* parents first */
 } small_tree;
 
-/* The cost of all, if bit (node) of `stay` says whether a node's span begins at it (its keys above are another's) or is
- * pushed, and bit (8 + node) whether its own rows stay. Written down anew: from plan.h's description of costs. */
+/* The cost of all, if bit (node) of `stay` says whether a node's span begins at it (its keys above are
+ * another's) or is pushed, and bit (8 + node) whether its own rows stay. Written down anew: from plan.h's
+ * description of costs. */
 static double assignment_us(const small_tree *t, const td_attention_planner_config *c, uint32_t stay)
 {
-  double us = 0, key_us = 4.0 * c->head_dim / c->cost.memory_bytes_us, l2_us = 4.0 * c->head_dim / c->cost.l2_bytes_us;
+  double us = 0, key_us = 4.0 * c->head_dim / c->cost.memory_bytes_us,
+         l2_us = 4.0 * c->head_dim / c->cost.l2_bytes_us;
   double tile_us = 256.0 * c->head_dim / c->cost.tensor_flop_us;
   double partial_us =
       c->cost.partial_us + 2.0 * c->gqa_group * TD_ATTENTION_PARTIAL_BYTES(c->head_dim) / c->cost.l2_bytes_us;
@@ -61,7 +63,8 @@ static double assignment_us(const small_tree *t, const td_attention_planner_conf
       uint32_t tile = c->tile_rows / c->gqa_group, n_tiles = (n_staying[i] + tile - 1) / tile;
       uint32_t q = (n_staying[i] + n_tiles - 1) / n_tiles * c->gqa_group;
       double multiply = q <= 16 ? 0 : (q + 63) / 64 * tile_us;
-      us += n_tiles * c->cost.start_us + (end[i] - first_key[i]) * (fmax(key_us, multiply) + (n_tiles - 1) * fmax(l2_us, multiply));
+      us += n_tiles * c->cost.start_us +
+            (end[i] - first_key[i]) * (fmax(key_us, multiply) + (n_tiles - 1) * fmax(l2_us, multiply));
       us += n_staying[i] * partial_us;
     }
     if (!(stay >> (8 + i) & 1) && u->n_rows > 0) /* pushed rows read the keys themselves */
@@ -80,7 +83,8 @@ static double planned_us(const small_tree *t, const td_attention_planner_config 
                          const td_attention_private *of_rows, const uint32_t *node_of_row,
                          const int32_t *last_page_of_node)
 {
-  double us = 0, key_us = 4.0 * c->head_dim / c->cost.memory_bytes_us, l2_us = 4.0 * c->head_dim / c->cost.l2_bytes_us;
+  double us = 0, key_us = 4.0 * c->head_dim / c->cost.memory_bytes_us,
+         l2_us = 4.0 * c->head_dim / c->cost.l2_bytes_us;
   double tile_us = 256.0 * c->head_dim / c->cost.tensor_flop_us;
   double partial_us =
       c->cost.partial_us + 2.0 * c->gqa_group * TD_ATTENTION_PARTIAL_BYTES(c->head_dim) / c->cost.l2_bytes_us;
@@ -139,7 +143,8 @@ static nearness near_the_best(const td_attention_policy *policy, uint32_t n_roun
     td_plan plan = begin_plan(16);
     for (uint32_t i = 0; i < t.n; i++)
       t.nodes[i] = (small_node){i ? below(i) : 0, keys[below(7)], below(3) ? below(5) : below(60)};
-    for (uint32_t i = 0; i < t.n; i++) { /* no leaf without two rows, so that the nodes are those of the pages' tree */
+    for (uint32_t i = 0; i < t.n;
+         i++) { /* no leaf without two rows, so that the nodes are those of the pages' tree */
       bool leaf = true;
       for (uint32_t k = i + 1; k < t.n; k++)
         leaf &= t.nodes[k].parent != i;
@@ -152,7 +157,11 @@ static nearness near_the_best(const td_attention_policy *policy, uint32_t n_roun
         a = t.nodes[a].parent;
       above = end - t.nodes[i].keys;
       for (uint32_t k = 0; k < t.nodes[i].n_rows; k++) {
-        add_row(&plan, end + 8, k ? last_row[i] : i ? last_row[t.nodes[i].parent] : 0, (k ? end : above) / 16);
+        add_row(&plan, end + 8,
+                k   ? last_row[i]
+                : i ? last_row[t.nodes[i].parent]
+                    : 0,
+                (k ? end : above) / 16);
         node_of_row[plan.n_rows - 1] = i;
         last_row[i] = plan.n_rows - 1;
         last_page[i] = page_table[last_row[i] * STRIPE + end / 16 - 1];
@@ -168,7 +177,8 @@ static nearness near_the_best(const td_attention_policy *policy, uint32_t n_roun
     for (uint32_t nodes = 0; nodes < 1u << t.n; nodes += 2)
       for (uint32_t own = 0; own < 1u << t.n; own++)
         best = fmin(best, assignment_us(&t, &c, nodes | own << 8));
-    double rest = n_rows * 8 * c.n_kv_heads * (512 / c.cost.memory_bytes_us) + n_rows * c.n_kv_heads * c.cost.start_us;
+    double rest =
+        n_rows * 8 * c.n_kv_heads * (512 / c.cost.memory_bytes_us) + n_rows * c.n_kv_heads * c.cost.start_us;
     own_worst = fmax(own_worst, got / best);
     worst = fmax(worst, (got + rest) / (best + rest));
     td_attention_planner_destroy(p);
@@ -178,14 +188,16 @@ static nearness near_the_best(const td_attention_policy *policy, uint32_t n_roun
 
 static bool pat_shares(uint32_t n_keys, uint32_t n_rows) { return n_keys > 4ull * n_rows; }
 
-/* Within 10 % of an exhaustive optimum; PAT's rule, which knows nothing of these costs, is not: so this can be seen to fail. */
+/* Within 10 % of an exhaustive optimum; PAT's rule, which knows nothing of these costs, is not: so this can
+ * be seen to fail. */
 static void test_costs_are_near_the_best(void **unused)
 {
   (void)unused;
   static const td_attention_policy pat_policy = {.name = "pat", .always_shares = true, .shares = pat_shares};
   nearness ours = near_the_best(NULL, 2000), pat = near_the_best(&pat_policy, 2000);
-  print_message("beside the best of all ways to share: worst %.3f with what all ways have, %.3f without; PAT's rule %.2f\n", ours.worst,
-                ours.worst_of_choices, pat.worst);
+  print_message("beside the best of all ways to share: worst %.3f with what all ways have, %.3f without; "
+                "PAT's rule %.2f\n",
+                ours.worst, ours.worst_of_choices, pat.worst);
   assert_true(ours.worst <= 1.10);
   assert_true(ours.worst_of_choices <= 1.15);
   assert_true(pat.worst > 1.25);

@@ -46,7 +46,9 @@ static void test_only_bf16_is_made_up(void **state)
   td_backend *be;
   td_weight *w;
   td_error err = {0};
-  assert_int_equal(td_backend_create("cpu", &(td_backend_config){.n_threads = 2, .max_slots = 4, .max_vocab = 64}, &be, &err),
+  assert_int_equal(td_backend_create("cpu",
+                                     &(td_backend_config){.n_threads = 2, .max_slots = 4, .max_vocab = 64},
+                                     &be, &err),
                    TD_OK);
   td_weight_part part = {.dtype = TD_F32, .n_rows = 8, .seed = 1};
   assert_int_equal(be->ops->weight_import(be, &part, 1, 64, &w, &err), TD_ERR_MODEL);

@@ -1,5 +1,5 @@
-/* linear and embed of the CPU backend against float64 over td_dtype_to_f32, and the batch rule: the same bits for any
- * number of rows, threads and instruction set. */
+/* linear and embed of the CPU backend against float64 over td_dtype_to_f32, and the batch rule: the same bits
+ * for any number of rows, threads and instruction set. */
 #include "kernels_fixture.h"
 
 /* A sum of n products in float, each lane n/8 long: far below this, far above a wrong weight. */
@@ -18,7 +18,9 @@ static problem make_problem(const td_dtype *dtypes, const uint32_t *n_rows, uint
 {
   problem p = {.n_parts = n_parts, .n_cols = n_cols, .n_tokens = n_tokens};
   for (uint32_t i = 0; i < n_parts; i++) {
-    p.parts[i] = (td_weight_part){.dtype = dtypes[i], .data = fx_matrix(dtypes[i], n_rows[i], n_cols), .n_rows = n_rows[i],
+    p.parts[i] = (td_weight_part){.dtype = dtypes[i],
+                                  .data = fx_matrix(dtypes[i], n_rows[i], n_cols),
+                                  .n_rows = n_rows[i],
                                   .bias = bias ? fx_floats(n_rows[i], 1) : NULL};
     p.n_out += n_rows[i];
   }
@@ -98,8 +100,8 @@ static void check(td_backend *bes[FX_BACKENDS], const problem *p)
   float *first = run(bes[0], p, 0, p->n_tokens);
   for (size_t i = 0; i < (size_t)p->n_tokens * p->n_out; i++)
     if (!(fabs((double)first[i] - p->want[i]) <= TOLERANCE * p->scale[i] + 1e-30))
-      fail_msg("%s x%u, %u columns: element %zu is %.9g, want %.9g", td_dtypes[p->parts[0].dtype].name, p->n_tokens,
-               p->n_cols, i, (double)first[i], p->want[i]);
+      fail_msg("%s x%u, %u columns: element %zu is %.9g, want %.9g", td_dtypes[p->parts[0].dtype].name,
+               p->n_tokens, p->n_cols, i, (double)first[i], p->want[i]);
   for (int b = 1; b < FX_BACKENDS; b++)
     if (bes[b]) {
       float *other = run(bes[b], p, 0, p->n_tokens);
@@ -125,7 +127,8 @@ static void test_every_dtype_and_batch(void **state)
     for (uint32_t n_tokens = 1; n_tokens <= 70; n_tokens += n_tokens < 14 ? 1 : 1 + fx_below(14)) {
       uint32_t block = td_dtypes[t].block_elements;
       uint32_t n_cols = block == 1 ? 1 + fx_below(300) : block * (1 + fx_below(block == 32 ? 12 : 3));
-      problem p = make_problem(&t, &(uint32_t){1 + fx_below(60)}, 1, n_cols, n_tokens, n_tokens % 2, n_tokens % 4 < 2);
+      problem p = make_problem(&t, &(uint32_t){1 + fx_below(60)}, 1, n_cols, n_tokens, n_tokens % 2,
+                               n_tokens % 4 < 2);
       check(bes, &p);
       free_problem(&p);
     }
@@ -159,7 +162,9 @@ static void test_embed_widens_rows(void **state)
       assert_true(td_dtype_row_bytes(t, width, &row_bytes));
       uint8_t *m = fx_matrix(t, VOCAB, width);
       td_weight *w;
-      assert_int_equal(bes[b]->ops->weight_import(bes[b], &(td_weight_part){.dtype = t, .data = m, .n_rows = VOCAB}, 1, width, &w, NULL),
+      assert_int_equal(bes[b]->ops->weight_import(bes[b],
+                                                  &(td_weight_part){.dtype = t, .data = m, .n_rows = VOCAB},
+                                                  1, width, &w, NULL),
                        TD_OK);
       td_plan *plan;
       assert_int_equal(td_plan_create(4, n, 4, 16, &plan, NULL), TD_OK);

@@ -1,4 +1,5 @@
-/* The cache of measured algorithms: what is written is read, and no damaged, foreign or hostile file is taken. */
+/* The cache of measured algorithms: what is written is read, and no damaged, foreign or hostile file is
+ * taken. */
 #include "kernels_fixture.h"
 
 #include <unistd.h>
@@ -17,12 +18,14 @@ static td_error err;
 
 static void test_buckets(void **state)
 {
-  static const uint32_t want[][2] = {{1, 8}, {8, 8}, {9, 16}, {256, 256}, {257, 320}, {1024, 1024}, {1025, 1152},
-                                     {2048, 2048}, {2049, 2304}, {8193, 9216}, {65536, 65536}};
+  static const uint32_t want[][2] = {{1, 8},       {8, 8},       {9, 16},       {256, 256},
+                                     {257, 320},   {1024, 1024}, {1025, 1152},  {2048, 2048},
+                                     {2049, 2304}, {8193, 9216}, {65536, 65536}};
   for (size_t i = 0; i < sizeof want / sizeof *want; i++)
     assert_int_equal(td_lt_bucket(want[i][0]), want[i][1]);
   for (uint32_t n = 1; n < 70000; n++)
-    assert_true(td_lt_bucket(n) >= n && td_lt_bucket(td_lt_bucket(n)) == td_lt_bucket(n) && td_lt_bucket(n) <= td_lt_bucket(n + 1));
+    assert_true(td_lt_bucket(n) >= n && td_lt_bucket(td_lt_bucket(n)) == td_lt_bucket(n) &&
+                td_lt_bucket(n) <= td_lt_bucket(n + 1));
   assert_true(td_lt_bucket(UINT32_MAX) > 0);
 }
 
@@ -40,12 +43,22 @@ static td_status parse_body(td_lt_cache *c, const char *body)
 
 static void test_entries(void **state)
 {
-  static const char *const bad[] = {
-      "1\n", "0 64 0 0 16 1.000" WORDS, "64 0 0 0 16 1.000" WORDS, "64 64 2 0 16 1.000" WORDS, "64 64 0 0 17 1.000" WORDS,
-      "64 64 0 0 0 1.000" WORDS, "4294967296 64 0 0 16 1.000" WORDS, "-1 64 0 0 16 1.000" WORDS, " 64 64 0 0 16 1.000" WORDS,
-      "64 64 0 0 16 1.000 1 2 3 4 5 6 7\n", "64 64 0 0 16 1.000 1 2 3 4 5 6 7 8 9\n", "64 64 0 0 16 1" WORDS,
-      "64 64 0 0 16 1.000 1 2 3 4 5 6 7 10000000000000000\n", "64 64 0 0 16 1.000 1 2 3 4 5 6 7 FF\n", "\n",
-      "64 64 0 0 16 1.000" WORDS "64 64 0 0 24 1.000 1"};
+  static const char *const bad[] = {"1\n",
+                                    "0 64 0 0 16 1.000" WORDS,
+                                    "64 0 0 0 16 1.000" WORDS,
+                                    "64 64 2 0 16 1.000" WORDS,
+                                    "64 64 0 0 17 1.000" WORDS,
+                                    "64 64 0 0 0 1.000" WORDS,
+                                    "4294967296 64 0 0 16 1.000" WORDS,
+                                    "-1 64 0 0 16 1.000" WORDS,
+                                    " 64 64 0 0 16 1.000" WORDS,
+                                    "64 64 0 0 16 1.000 1 2 3 4 5 6 7\n",
+                                    "64 64 0 0 16 1.000 1 2 3 4 5 6 7 8 9\n",
+                                    "64 64 0 0 16 1" WORDS,
+                                    "64 64 0 0 16 1.000 1 2 3 4 5 6 7 10000000000000000\n",
+                                    "64 64 0 0 16 1.000 1 2 3 4 5 6 7 FF\n",
+                                    "\n",
+                                    "64 64 0 0 16 1.000" WORDS "64 64 0 0 24 1.000 1"};
   td_lt_cache c;
   td_lt_cache_init(&c);
   assert_int_equal(parse_body(&c, "64 32 1 0 16 12.345" WORDS "64 32 0 0 16 2.000" WORDS), TD_OK);
@@ -68,9 +81,12 @@ static void test_too_many(void **state)
   td_lt_cache_init(&c);
   size_t max = td_limit_max(TD_LIMIT_PRODUCT_CACHE_ENTRIES);
   for (size_t i = 0; i < max; i++)
-    assert_int_equal(td_lt_cache_put(&c, &(td_lt_entry){.n_out = 1 + (uint32_t)i, .n_in = 8, .bucket = 8}, &err), TD_OK);
-  assert_int_equal(td_lt_cache_put(&c, &(td_lt_entry){.n_out = 5, .n_in = 8, .bucket = 8, .us = 3}, &err), TD_OK);
-  assert_int_equal(td_lt_cache_put(&c, &(td_lt_entry){.n_out = 5, .n_in = 16, .bucket = 8}, &err), TD_ERR_CAPACITY);
+    assert_int_equal(
+        td_lt_cache_put(&c, &(td_lt_entry){.n_out = 1 + (uint32_t)i, .n_in = 8, .bucket = 8}, &err), TD_OK);
+  assert_int_equal(td_lt_cache_put(&c, &(td_lt_entry){.n_out = 5, .n_in = 8, .bucket = 8, .us = 3}, &err),
+                   TD_OK);
+  assert_int_equal(td_lt_cache_put(&c, &(td_lt_entry){.n_out = 5, .n_in = 16, .bucket = 8}, &err),
+                   TD_ERR_CAPACITY);
   assert_int_equal(c.n, max);
   td_lt_cache_deinit(&c);
 }
@@ -89,7 +105,9 @@ static void test_file(void **state)
   assert_int_equal(td_lt_cache_read(&back, path, IDENTITY, &found, &err), TD_OK);
   assert_false(found);
   for (uint32_t m = 8; m <= 32; m += 8)
-    assert_int_equal(td_lt_cache_put(&c, &(td_lt_entry){6144, 4096, m, false, m == 8, (float)m, {m, UINT64_MAX}}, &err), TD_OK);
+    assert_int_equal(
+        td_lt_cache_put(&c, &(td_lt_entry){6144, 4096, m, false, m == 8, (float)m, {m, UINT64_MAX}}, &err),
+        TD_OK);
   assert_int_equal(td_lt_cache_write(&c, path, IDENTITY, &err), TD_OK);
   assert_int_equal(td_lt_cache_read(&back, path, IDENTITY, &found, &err), TD_OK);
   assert_true(found && back.n == c.n);
@@ -110,7 +128,8 @@ static void test_file(void **state)
     text[i] ^= 1;
   }
   assert_int_equal(td_lt_cache_parse(&back, text, n, IDENTITY, &err), TD_OK);
-  assert_int_equal(td_lt_cache_read(&back, folder, IDENTITY, &found, &err), TD_ERR_CONFIG); /* no regular file */
+  assert_int_equal(td_lt_cache_read(&back, folder, IDENTITY, &found, &err),
+                   TD_ERR_CONFIG); /* no regular file */
   assert_int_equal(unlink(path), 0);
   assert_int_equal(rmdir(folder), 0); /* no temporary file stays */
   assert_int_equal(td_lt_cache_write(&c, path, IDENTITY, &err), TD_ERR_IO);

@@ -1,5 +1,5 @@
-/* RMSNorm, SwiGLU, exp, gather and the angle functions of the CPU backend against float64, and the same bits on every
- * instruction set. */
+/* RMSNorm, SwiGLU, exp, gather and the angle functions of the CPU backend against float64, and the same bits
+ * on every instruction set. */
 #include "kernels_fixture.h"
 
 #include "kernels/cpu/cpu.h"
@@ -92,7 +92,8 @@ static void test_exp(void **state)
 {
   enum { N = 400003 };
   static float x[N], first[N], got[N];
-  static const float special[] = {0, -0.0f, INFINITY, -INFINITY, NAN, -87, -87.0001f, 88, 1000, -1000, 1e-30f};
+  static const float special[] = {0,         -0.0f, INFINITY, -INFINITY, NAN,   -87,
+                                  -87.0001f, 88,    1000,     -1000,     1e-30f};
   for (int i = 0; i < N; i++)
     x[i] = (float)((double)i / N * 175.0 - 87.0);
   for (size_t i = 0; i < sizeof special / sizeof *special; i++)
@@ -106,7 +107,8 @@ static void test_exp(void **state)
     }
   printf("    largest relative error of exp: %.3g (%.2f of 2^-24)\n", worst, worst * 16777216);
   assert_true(worst < 1.4 * 0x1p-24);
-  assert_true(first[0] == 1 && first[1] == 1 && first[3] == 0 && isnan(first[4]) && first[6] == 0 && first[9] == 0);
+  assert_true(first[0] == 1 && first[1] == 1 && first[3] == 0 && isnan(first[4]) && first[6] == 0 &&
+              first[9] == 0);
   assert_true(first[2] > 1e38f && first[8] > 1e38f);
 #ifdef __x86_64__
   extern const td_isa td_isa_avx2;
@@ -179,8 +181,11 @@ static void test_gather_takes_last_tokens(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_rmsnorm), cmocka_unit_test(test_swiglu), cmocka_unit_test(test_exp),
-      cmocka_unit_test(test_angles),  cmocka_unit_test(test_gather_takes_last_tokens),
+      cmocka_unit_test(test_rmsnorm),
+      cmocka_unit_test(test_swiglu),
+      cmocka_unit_test(test_exp),
+      cmocka_unit_test(test_angles),
+      cmocka_unit_test(test_gather_takes_last_tokens),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

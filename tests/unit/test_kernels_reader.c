@@ -1,5 +1,6 @@
-/* Reading weights by several threads: every type from memory and from a file, large and small matrices mixed, against the
- * reference conversion; and what happens when a file was cut, a sink fails or the load is given up. */
+/* Reading weights by several threads: every type from memory and from a file, large and small matrices mixed,
+ * against the reference conversion; and what happens when a file was cut, a sink fails or the load is given
+ * up. */
 #include "kernels_fixture.h"
 
 #include <fcntl.h>
@@ -9,7 +10,8 @@
 
 #include "kernels/weight_reader.h"
 
-/* A sink whose destination is host memory: two buffers a thread, and the one before must have gone out unchanged. */
+/* A sink whose destination is host memory: two buffers a thread, and the one before must have gone out
+ * unchanged. */
 typedef struct sink {
   unsigned char *buffers[TD_READERS_MAX];
   _Atomic uint32_t n_sent, n_flushed, fail_at; /* the send that fails; 0: none */
@@ -80,7 +82,8 @@ static void check_matrix(const matrix *m)
     td_dtype_to_f32(m->part.dtype, (const char *)m->part.data + r * row_bytes, m->n_cols, wide);
     for (uint64_t k = 0; k < m->n_cols; k++)
       if (m->got[r * m->n_cols + k] != td_f32_to_bf16(wide[k]))
-        fail_msg("%s row %llu, column %llu", td_dtypes[m->part.dtype].name, (unsigned long long)r, (unsigned long long)k);
+        fail_msg("%s row %llu, column %llu", td_dtypes[m->part.dtype].name, (unsigned long long)r,
+                 (unsigned long long)k);
   }
   free(wide);
 }

@@ -1,6 +1,6 @@
-/* The sampler against float64: greedy, the kept sets of min-p, top-k and top-p by sorting, chi-square of the draws, and
- * a draw that depends on seed and position alone. The vector code and the definition that every backend shares
- * (sample_math.h) agree bit for bit. */
+/* The sampler against float64: greedy, the kept sets of min-p, top-k and top-p by sorting, chi-square of the
+ * draws, and a draw that depends on seed and position alone. The vector code and the definition that every
+ * backend shares (sample_math.h) agree bit for bit. */
 #include "kernels_fixture.h"
 
 #include "kernels/cpu/cpu.h"
@@ -32,17 +32,20 @@ static void free_sampler(sampler *s)
 }
 
 /* n rows with the same logits; row i is at position first + i. */
-static void sample(sampler *s, const float *logits, uint32_t vocab, td_sampling p, uint32_t first, uint32_t n, int32_t *ids)
+static void sample(sampler *s, const float *logits, uint32_t vocab, td_sampling p, uint32_t first, uint32_t n,
+                   int32_t *ids)
 {
   td_plan_clear(s->plan);
   for (uint32_t i = 0; i < n; i++) {
     memcpy((float *)s->logits.addr + (size_t)i * vocab, logits, vocab * sizeof *logits);
     s->be->ops->set_sampling(s->be, i, &p);
-    s->plan->rows[i] = (td_plan_row){.slot = i, .q_start = i, .q_len = 1, .kv_len = first + i, .wants_logits = 1};
+    s->plan->rows[i] =
+        (td_plan_row){.slot = i, .q_start = i, .q_len = 1, .kv_len = first + i, .wants_logits = 1};
     s->plan->logits_rows[i] = i;
   }
   s->plan->n_rows = s->plan->n_tokens = s->plan->n_logits = n;
-  td_op op = {.kind = TD_OP_SAMPLE, .extent = TD_EXTENT_SAMPLED, .sample = {.logits = s->logits, .vocab = vocab}};
+  td_op op = {
+      .kind = TD_OP_SAMPLE, .extent = TD_EXTENT_SAMPLED, .sample = {.logits = s->logits, .vocab = vocab}};
   fx_run(s->be, s->plan, &op, 1, ids);
 }
 
@@ -109,8 +112,8 @@ static int descending(const void *a, const void *b)
   return x < y ? 1 : x > y ? -1 : 0;
 }
 
-/* Probabilities after min-p, top-k and top-p, by sorting in double; tokens with equal logits stay or go together.
- * Returns false if the cut of top-p is too close to call. */
+/* Probabilities after min-p, top-k and top-p, by sorting in double; tokens with equal logits stay or go
+ * together. Returns false if the cut of top-p is too close to call. */
 static bool reference(const float *x, uint32_t n, td_sampling p, double *prob)
 {
   uint32_t *order = malloc(n * sizeof *order);
@@ -133,7 +136,8 @@ static bool reference(const float *x, uint32_t n, td_sampling p, double *prob)
     total += prob[i];
   double above = 0;
   bool clear = true;
-  for (uint32_t i = 0; i < n && p.top_p < 1;) { /* a group of equal logits stays if what is above it is below top_p */
+  for (uint32_t i = 0;
+       i < n && p.top_p < 1;) { /* a group of equal logits stays if what is above it is below top_p */
     double group = 0;
     uint32_t j = i;
     for (; j < n && logits[order[j]] == logits[order[i]]; j++)
@@ -167,8 +171,8 @@ static void check_distribution(sampler *s, const float *x, uint32_t vocab, td_sa
       for (uint32_t i = 0; i < FX_MAX_ROWS; i++) {
         assert_true(ids[i] >= 0 && (uint32_t)ids[i] < vocab);
         if (prob[ids[i]] == 0)
-          fail_msg("token %d was dropped by min_p %g, top_k %d, top_p %g, but drawn", ids[i], (double)p.min_p, p.top_k,
-                   (double)p.top_p);
+          fail_msg("token %d was dropped by min_p %g, top_k %d, top_p %g, but drawn", ids[i], (double)p.min_p,
+                   p.top_k, (double)p.top_p);
         seen[ids[i]]++;
       }
     }
@@ -222,7 +226,8 @@ static void test_same_draw_everywhere(void **state)
   enum { VOCAB = 49152, ROWS = 12 };
   float *x = fx_floats(VOCAB, 4);
   int32_t first[4][ROWS], ids[ROWS];
-  td_sampling ps[4] = {{1, 1, 0, 0, 7}, {0.8f, 0.95f, 0, 0, 8}, {1.5f, 1, 0.02f, 40, 9}, {1, 0.5f, 0.001f, 1000, 10}};
+  td_sampling ps[4] = {
+      {1, 1, 0, 0, 7}, {0.8f, 0.95f, 0, 0, 8}, {1.5f, 1, 0.02f, 40, 9}, {1, 0.5f, 0.001f, 1000, 10}};
   bool have_first = false;
   for (int isa = 0; isa < FX_ISAS; isa++)
     for (uint32_t threads = 1; threads <= 2; threads++) {
@@ -253,7 +258,8 @@ static void test_same_draw_everywhere(void **state)
 enum { CHUNK = 1 << 16 };
 
 /* Weights of x[0..n) by every instruction set and by the definition. */
-static void check_weights(td_backend *bes[FX_ISAS], const float *x, uint32_t n, float max, float inv_temperature)
+static void check_weights(td_backend *bes[FX_ISAS], const float *x, uint32_t n, float max,
+                          float inv_temperature)
 {
   static uint32_t want[CHUNK], got[CHUNK];
   uint64_t total = 0;
@@ -265,8 +271,8 @@ static void check_weights(td_backend *bes[FX_ISAS], const float *x, uint32_t n, 
     assert_int_equal(cpu_self(bes[isa])->isa->weights(x, n, max, inv_temperature, got), total);
     for (uint32_t i = 0; i < n; i++)
       if (want[i] != got[i])
-        fail_msg("%s: weight of %a, max %a, 1/T %a: %u, defined as %u", fx_isas[isa], (double)x[i], (double)max,
-                 (double)inv_temperature, got[i], want[i]);
+        fail_msg("%s: weight of %a, max %a, 1/T %a: %u, defined as %u", fx_isas[isa], (double)x[i],
+                 (double)max, (double)inv_temperature, got[i], want[i]);
   }
 }
 
@@ -289,10 +295,12 @@ static void test_weights_as_defined(void **state)
       x[i] = max - (float)fx_uniform() * scale * 4;
       x[i] = fx_below(64) ? x[i] : -INFINITY;
     }
-    check_weights(bes, x, CHUNK - fx_below(9), max, td_sample_inv_temperature(0.01f + 2 * (float)fx_uniform()));
+    check_weights(bes, x, CHUNK - fx_below(9), max,
+                  td_sample_inv_temperature(0.01f + 2 * (float)fx_uniform()));
   }
   uint32_t n = 0;
-  for (uint64_t bits = 0x80000000u; bits <= 0xFF800000u; bits += 2039) { /* 1 million exponents: from -0 to -infinity */
+  for (uint64_t bits = 0x80000000u; bits <= 0xFF800000u;
+       bits += 2039) { /* 1 million exponents: from -0 to -infinity */
     x[n++] = float_of_bits((uint32_t)bits);
     if (n == CHUNK || bits + 2039 > 0xFF800000u) {
       check_weights(bes, x, n, 0, 1);
@@ -333,7 +341,8 @@ static void test_keys(void **state)
     assert_true(td_sample_key(ends[i - 1]) < td_sample_key(ends[i]));
   assert_int_equal(td_sample_key(-0.0f), td_sample_key(0.0f));
   for (int i = 0; i < 2000000; i++) {
-    float a = float_of_bits((uint32_t)fx_random()), b = i % 2 ? nextafterf(a, INFINITY) : float_of_bits((uint32_t)fx_random());
+    float a = float_of_bits((uint32_t)fx_random()),
+          b = i % 2 ? nextafterf(a, INFINITY) : float_of_bits((uint32_t)fx_random());
     if (isnan(a) || isnan(b))
       continue;
     assert_int_equal(a < b, td_sample_key(a) < td_sample_key(b));
@@ -353,9 +362,11 @@ static void test_thresholds(void **state)
     assert_int_equal(least, mantissa << 6);
     least = td_sample_least(ldexpf((float)mantissa, -36)); /* mantissa / 2^6, rounded up */
     assert_int_equal(least, (mantissa + 63) >> 6);
-    uint64_t total = TD_SAMPLE_ONE + (fx_random() >> (17 + fx_below(16))), want = td_sample_want(total, ldexpf((float)mantissa, -24));
+    uint64_t total = TD_SAMPLE_ONE + (fx_random() >> (17 + fx_below(16))),
+             want = td_sample_want(total, ldexpf((float)mantissa, -24));
     unsigned __int128 product = (unsigned __int128)total * mantissa;
-    uint64_t exact = (uint64_t)((product + (1u << 24) - 1) >> 24), slack = exact >> 52; /* a double has 53 bits */
+    uint64_t exact = (uint64_t)((product + (1u << 24) - 1) >> 24),
+             slack = exact >> 52; /* a double has 53 bits */
     assert_true(want + slack + 1 >= exact && want <= exact + slack + 1 && want <= total && want >= 1);
     assert_true(product >> 53 || want == exact);
   }
@@ -374,7 +385,10 @@ static void test_random_bits(void **state)
 static void test_tokens_stay(void **state)
 {
   enum { VOCAB = 5003, CASES = 5, EACH = 6 };
-  static const td_sampling ps[CASES] = {{1, 1, 0, 0, 1}, {0.7f, 0.9f, 0, 0, 2}, {1.3f, 1, 0, 50, 3}, {1, 1, 0.05f, 0, 4},
+  static const td_sampling ps[CASES] = {{1, 1, 0, 0, 1},
+                                        {0.7f, 0.9f, 0, 0, 2},
+                                        {1.3f, 1, 0, 50, 3},
+                                        {1, 1, 0.05f, 0, 4},
                                         {1.1f, 0.95f, 0.01f, 200, UINT64_MAX}};
   static const int32_t want[CASES][EACH] = {{2791, 3964, 4456, 477, 3990, 1464},
                                             {2550, 2448, 4236, 1668, 1888, 3519},

@@ -1,5 +1,5 @@
-/* The tile kernel with two weight rows in one vector, as AVX-512 has it, built here from portable C: its panel layout
- * gives the bits of the plain one. So the layout is tested on machines without AVX-512. */
+/* The tile kernel with two weight rows in one vector, as AVX-512 has it, built here from portable C: its
+ * panel layout gives the bits of the plain one. So the layout is tested on machines without AVX-512. */
 #define TD_WIDE_PAIR
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/vec_scalar.h"

@@ -132,7 +132,8 @@ static void test_end_tokens_and_generation(void **state)
   refuse(LLAMA ",\"eos_token_id\":1000}", NULL, TD_ERR_MODEL, "eos_token_id", "1000");
   refuse(LLAMA ",\"eos_token_id\":-1}", NULL, TD_ERR_MODEL, "eos_token_id", "token id");
   refuse(LLAMA ",\"eos_token_id\":\"</s>\"}", NULL, TD_ERR_MODEL, "eos_token_id", "token id");
-  static const char *const wrong[] = {"\"2\"", "true", "{}", "{\"a\":2}", "[\"2\"]", "[2,null]", "[null]", "[[2]]", "2.5", "[2,-1]"};
+  static const char *const wrong[] = {"\"2\"",    "true",   "{}",    "{\"a\":2}", "[\"2\"]",
+                                      "[2,null]", "[null]", "[[2]]", "2.5",       "[2,-1]"};
   for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
     char text[600], other[64];
     snprintf(text, sizeof text, LLAMA ",\"eos_token_id\":%s}", wrong[i]);
@@ -271,14 +272,16 @@ static void test_rope_scalings(void **state)
 
 static void test_rope_refusals(void **state)
 {
-  static const char *const wrong[] = {"\"linear\"", "2", "true", "false", "[]", "[{\"type\":\"linear\",\"factor\":2}]"};
+  static const char *const wrong[] = {"\"linear\"", "2",  "true",
+                                      "false",      "[]", "[{\"type\":\"linear\",\"factor\":2}]"};
   for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
     char text[600];
     snprintf(text, sizeof text, LLAMA ",\"rope_scaling\":%s}", wrong[i]);
     refuse(text, NULL, TD_ERR_MODEL, "config.json: 'rope_scaling'", "must be an object or null");
     snprintf(text, sizeof text, LLAMA ",\"rope_parameters\":%s}", wrong[i]);
     refuse(text, NULL, TD_ERR_MODEL, "config.json: 'rope_parameters'", "must be an object or null");
-    snprintf(text, sizeof text, LLAMA ",\"rope_parameters\":{\"rope_theta\":1e6},\"rope_scaling\":%s}", wrong[i]);
+    snprintf(text, sizeof text, LLAMA ",\"rope_parameters\":{\"rope_theta\":1e6},\"rope_scaling\":%s}",
+             wrong[i]);
     refuse(text, NULL, TD_ERR_MODEL, "config.json: 'rope_scaling'", "must be an object or null");
   }
   (void)accept(LLAMA ",\"rope_scaling\":null,\"rope_parameters\":null}", NULL);

@@ -1,4 +1,5 @@
-/* Life tables of answers (scheduler/answers.c) against the distributions that their answers are drawn from. */
+/* Life tables of answers (scheduler/answers.c) against the distributions that their answers are drawn from.
+ */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -51,7 +52,8 @@ static double mean_rest(uint32_t account, uint32_t age, uint32_t max_new)
 }
 
 /* The averages are of some thirty answers, so one look proves little: the mean of many. */
-static double mean_full(uint32_t account, uint32_t n, uint32_t cut_at, uint32_t age, uint32_t max_new, double *rest)
+static double mean_full(uint32_t account, uint32_t n, uint32_t cut_at, uint32_t age, uint32_t max_new,
+                        double *rest)
 {
   double full = 0;
   *rest = 0;
@@ -83,7 +85,8 @@ static void it_learns_a_distribution(void **state)
   assert_near(rest, 200 * 1 / 3.0 + 100 * 2 / 3.0, 12);
 }
 
-/* Half of the clients ask for 50 tokens at most: that these are cut says nothing of how long the others' answers are. */
+/* Half of the clients ask for 50 tokens at most: that these are cut says nothing of how long the others'
+ * answers are. */
 static void who_is_cut_got_at_least_so_far(void **state)
 {
   double rest;
@@ -116,7 +119,8 @@ static void the_mean_of_accounts_stands_in(void **state)
   assert_near(td_answers_chance(&a, 5, 10, 1000000).full, 0, 0.01);
 }
 
-/* Where nothing is known all go to max_new; who outlived all that ended goes on for as long again as likely as not. */
+/* Where nothing is known all go to max_new; who outlived all that ended goes on for as long again as likely
+ * as not. */
 static void what_was_never_seen(void **state)
 {
   (void)state;

@@ -203,7 +203,8 @@ static void targets(void **state)
   c.tbt_target_us = (uint64_t)smallest + 1;
   assert_int_equal(td_budget_init(&b, &c, &err), TD_OK);
 
-  /* By itself: 512 tokens, for 384 reach 0.81 of the best rate, beside decodes over half of 800,000 tokens of KV. */
+  /* By itself: 512 tokens, for 384 reach 0.81 of the best rate, beside decodes over half of 800,000 tokens of
+   * KV. */
   c.tbt_target_us = 0;
   assert_int_equal(td_budget_init(&b, &c, &err), TD_OK);
   double want = 12260 + 400000 * (131072 / 4.3e6) + 256 * 257 / 2 * (524288 / 560e6);
@@ -279,13 +280,15 @@ static void the_correction_is_slow_and_bounded(void **state)
   assert_true(td_budget_chunk(&b, 0, 10000) < before * 3 / 4); /* slower than thought: shorter chunks */
 }
 
-/* What a run before learned is believed from the first step on, and left as fast as any: it may have been a busy day. */
+/* What a run before learned is believed from the first step on, and left as fast as any: it may have been a
+ * busy day. */
 static void it_begins_where_it_was_learned(void **state)
 {
   (void)state;
   td_cost_model learned = *h200.cost;
   td_sched_config c = h200;
-  td_step_work decodes = {.n_tokens = 8, .n_rows = 8, .n_logits = 8, .n_decode_rows = 8, .decode_kv_tokens = 8192};
+  td_step_work decodes = {
+      .n_tokens = 8, .n_rows = 8, .n_logits = 8, .n_decode_rows = 8, .decode_kv_tokens = 8192};
   learned.learned[0] = 1.02;
   c.cost = &learned;
   td_budget fresh = make(&h200, 30000), b = make(&c, 30000);
@@ -302,7 +305,8 @@ static void it_begins_where_it_was_learned(void **state)
   c.tbt_target_us = 0; /* what is aimed at is of the device, not of its mood */
   td_sched_config plain = h200;
   plain.tbt_target_us = 0;
-  assert_true(td_budget_automatic_target_us(&learned, &c) == td_budget_automatic_target_us(h200.cost, &plain));
+  assert_true(td_budget_automatic_target_us(&learned, &c) ==
+              td_budget_automatic_target_us(h200.cost, &plain));
 }
 
 /* In the scheduler: decodes and a long prompt under a target, every step within it, and the prompt goes on.

@@ -52,7 +52,7 @@ static void test_work_of_plan(void **state)
   assert_int_equal(w.n_decode_rows, 2);
   assert_int_equal(w.decode_kv_tokens, 310);
   assert_int_equal(w.prefill_kv_tokens, 15);
-  assert_int_equal(w.prefill_thin_tokens, 15); /* few of these keys' pairs */
+  assert_int_equal(w.prefill_thin_tokens, 15);                           /* few of these keys' pairs */
   assert_int_equal(w.prefill_pairs, (1 + 2 + 3 + 4 + 5) + (8 + 9 + 10)); /* counted by hand */
 }
 
@@ -88,14 +88,17 @@ static void test_step(void **state)
                     .prefill_pairs = 42,
                     .prefill_kv_tokens = 15,
                     .prefill_thin_tokens = 6};
-  assert_near(td_cost_step_us(&round_numbers, &w), 104 + 1.5 + 4 + 77.5 + 14 + 5.25 + 0.9375 + 3 + 9 + 6, 1e-12);
+  assert_near(td_cost_step_us(&round_numbers, &w), 104 + 1.5 + 4 + 77.5 + 14 + 5.25 + 0.9375 + 3 + 9 + 6,
+              1e-12);
   td_cost_model worked = with_learned(1.5, 0.75); /* that is the scheduler's to know */
   assert_true(td_cost_step_us(&worked, &w) == td_cost_step_us(&round_numbers, &w));
-  assert_true(td_cost_learned(&worked, false) == 1.5 && td_cost_learned(&worked, true) == 0.75 && td_cost_learned(&round_numbers, true) == 1);
+  assert_true(td_cost_learned(&worked, false) == 1.5 && td_cost_learned(&worked, true) == 0.75 &&
+              td_cost_learned(&round_numbers, true) == 1);
   w.n_decode_rows = 0; /* chunks alone */
   w.decode_kv_tokens = 0;
   assert_near(td_cost_step_us(&round_numbers, &w), 104 + 1.5 + 28 + 5.25 + 0.9375 + 3, 1e-12);
-  w = (td_step_work){.n_tokens = 10, .n_rows = 10, .n_logits = 10, .n_decode_rows = 10, .decode_kv_tokens = 310};
+  w = (td_step_work){
+      .n_tokens = 10, .n_rows = 10, .n_logits = 10, .n_decode_rows = 10, .decode_kv_tokens = 310};
   assert_near(td_cost_step_us(&round_numbers, &w), 104 + 5 + 20 + 77.5, 1e-12);
 }
 
@@ -106,7 +109,7 @@ static void test_h200_table(void **state)
   static const struct {
     uint32_t rows;
     double ms;
-  } decodes[] = {{1, 3.669},  {2, 3.670},  {4, 3.735},  {8, 3.864},   {16, 4.218},   {32, 5.176},
+  } decodes[] = {{1, 3.669},  {2, 3.670},  {4, 3.735},   {8, 3.864},    {16, 4.218},  {32, 5.176},
                  {48, 6.254}, {64, 6.789}, {128, 9.050}, {192, 11.975}, {256, 14.451}};
   const td_cost_model *m = &td_cost_h200_llama3_8b;
   for (size_t i = 0; i < sizeof decodes / sizeof *decodes; i++) {
@@ -118,7 +121,8 @@ static void test_h200_table(void **state)
   static const struct {
     uint32_t tokens;
     double ms;
-  } prompts[] = {{384, 10.277}, {512, 12.388}, {768, 17.739}, {1024, 23.254}, {2048, 46.155}, {4096, 94.912}, {8192, 204.734}, {16384, 472.077}};
+  } prompts[] = {{384, 10.277},  {512, 12.388},  {768, 17.739},   {1024, 23.254},
+                 {2048, 46.155}, {4096, 94.912}, {8192, 204.734}, {16384, 472.077}};
   for (size_t i = 0; i < sizeof prompts / sizeof *prompts; i++) {
     double us = 0;
     uint32_t chunk = prompts[i].tokens < 4096 ? prompts[i].tokens : 4096;
@@ -162,8 +166,10 @@ static td_status parse_with(const char *line, const char *other, td_error *err)
 static void test_text_is_exact(void **state)
 {
   (void)state;
-  const td_cost_model learned[] = {with_learned(1.0123456789012345, 1 / 1.7), with_learned(0, 2), with_learned(0.5, 0)};
-  const td_cost_model *const models[] = {&round_numbers, &td_cost_h200_llama3_8b, &learned[0], &learned[1], &learned[2]};
+  const td_cost_model learned[] = {with_learned(1.0123456789012345, 1 / 1.7), with_learned(0, 2),
+                                   with_learned(0.5, 0)};
+  const td_cost_model *const models[] = {&round_numbers, &td_cost_h200_llama3_8b, &learned[0], &learned[1],
+                                         &learned[2]};
   for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
     td_cost_model back;
     td_error err;

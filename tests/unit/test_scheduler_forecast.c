@@ -1,5 +1,5 @@
-/* Predicted queue delays and ends of answers against those that came, in a scheduler whose steps take exactly what its cost
- * model says. */
+/* Predicted queue delays and ends of answers against those that came, in a scheduler whose steps take exactly
+ * what its cost model says. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,7 +13,16 @@
 #include "scheduler/cost_model.h"
 #include "scheduler/scheduler.h"
 
-enum { SLOTS = 512, RUNNING = 32, RUNNING_MAX = 256, CONTEXT = 2048, SEEN_MAX = 4000, ENDS_AHEAD = 16, ENDS_MAX = 60000, STEPS_APART = 10 };
+enum {
+  SLOTS = 512,
+  RUNNING = 32,
+  RUNNING_MAX = 256,
+  CONTEXT = 2048,
+  SEEN_MAX = 4000,
+  ENDS_AHEAD = 16,
+  ENDS_MAX = 60000,
+  STEPS_APART = 10
+};
 
 /* What was foretold while somebody waited, and how many had ended by then. */
 typedef struct probe {
@@ -29,9 +38,9 @@ typedef struct world {
   int32_t tokens[SLOTS][CONTEXT];
   bool used[SLOTS], started[SLOTS], of_other[SLOTS];
   double predicted_us[SLOTS], told_us, seen_us; /* of each; and of the last to start */
-  uint32_t stop_at[SLOTS]; /* the answer ends by itself here */
-  uint32_t end_at[SLOTS];  /* or is ended */
-  double ratio[SEEN_MAX];  /* predicted / seen delay of those that waited */
+  uint32_t stop_at[SLOTS];                      /* the answer ends by itself here */
+  uint32_t end_at[SLOTS];                       /* or is ended */
+  double ratio[SEEN_MAX];                       /* predicted / seen delay of those that waited */
   uint32_t n_seen;
   probe probes[SEEN_MAX];
   double ends_us[ENDS_MAX];
@@ -73,16 +82,21 @@ static uint32_t submit_as(uint32_t account, uint32_t n_prompt, uint32_t max_new,
   w.started[slot] = false;
   w.stop_at[slot] = n_answer;
   w.predicted_us[slot] = td_sched_foresee(w.s).start_us;
-  assert_int_equal(
-      td_sched_submit(w.s, slot,
-                      &(td_sched_request){.tokens = w.tokens[slot], .n_prompt = n_prompt, .max_new = max_new, .account = account},
-                      (uint64_t)w.now_us, &err),
-      TD_OK);
+  assert_int_equal(td_sched_submit(w.s, slot,
+                                   &(td_sched_request){.tokens = w.tokens[slot],
+                                                       .n_prompt = n_prompt,
+                                                       .max_new = max_new,
+                                                       .account = account},
+                                   (uint64_t)w.now_us, &err),
+                   TD_OK);
   w.of_other[slot] = false;
   return slot;
 }
 
-static void submit(uint32_t n_prompt, uint32_t max_new, uint32_t n_answer) { submit_as(0, n_prompt, max_new, n_answer); }
+static void submit(uint32_t n_prompt, uint32_t max_new, uint32_t n_answer)
+{
+  submit_as(0, n_prompt, max_new, n_answer);
+}
 
 static void look_ahead(void)
 {
@@ -136,7 +150,8 @@ static int compare(const void *a, const void *b)
   return (x > y) - (x < y);
 }
 
-static void expect_near_one(const char *what, double *ratio, uint32_t n, double median_within, double nine_of_ten_within)
+static void expect_near_one(const char *what, double *ratio, uint32_t n, double median_within,
+                            double nine_of_ten_within)
 {
   assert_true(n > 300);
   qsort(ratio, n, sizeof *ratio, compare);
@@ -254,7 +269,8 @@ static void there_are_places_for_many(void **state)
   close_world();
 }
 
-/* Half of the answers are short, half are as long as they may be: who is past the short ones' time will be there till the end. */
+/* Half of the answers are short, half are as long as they may be: who is past the short ones' time will be
+ * there till the end. */
 static void some_go_to_the_end(void **state)
 {
   (void)state;
@@ -351,9 +367,10 @@ static void idle_or_without_a_model(void **state)
   close_world();
 }
 
-/* All places but some are answers of up to 1000 tokens that end after 50 to 150. Beside them, from step 1000 on, somebody has so many others
- * under way: of a token; that are taken back before they begin, or when they have; that ask for as much and stop after 3 tokens; that never
- * end; that ask for 40 tokens and use them. Then 100 more come: what the last of them is told, beside what it sees. */
+/* All places but some are answers of up to 1000 tokens that end after 50 to 150. Beside them, from step 1000
+ * on, somebody has so many others under way: of a token; that are taken back before they begin, or when they
+ * have; that ask for as much and stop after 3 tokens; that never end; that ask for 40 tokens and use them.
+ * Then 100 more come: what the last of them is told, beside what it sees. */
 typedef enum beside { NOTHING, TINY, TAKEN_BACK, LEFT, QUICK, ENDLESS, CUT } beside;
 
 typedef struct foretold {
@@ -413,8 +430,10 @@ static foretold foretold_beside(beside kind, uint32_t each, uint32_t account)
   uint32_t first = w.n_ends;
   while (n_of(false) > 0)
     step();
-  foretold r = {w.told_us / w.seen_us, f.end_gap_us * ENDS_AHEAD / (w.ends_us[first + ENDS_AHEAD] - w.ends_us[first])};
-  print_message("%u times kind %u, account %u: predicted / seen: start %.2f, from end to end %.2f\n", each, kind, account, r.start, r.gap);
+  foretold r = {w.told_us / w.seen_us,
+                f.end_gap_us * ENDS_AHEAD / (w.ends_us[first + ENDS_AHEAD] - w.ends_us[first])};
+  print_message("%u times kind %u, account %u: predicted / seen: start %.2f, from end to end %.2f\n", each,
+                kind, account, r.start, r.gap);
   close_world();
   return r;
 }
@@ -431,11 +450,13 @@ static void nobody_drives_what_others_are_told(void **state)
       expect_within(f.start, 0.8, 1.2);
       expect_within(f.gap, 0.7, 1.4);
     }
-  /* Where keys do not tell clients apart, those that stop at once count less, for they are here for a short time. */
+  /* Where keys do not tell clients apart, those that stop at once count less, for they are here for a short
+   * time. */
   foretold few = foretold_beside(QUICK, 1, 0), many = foretold_beside(QUICK, 8, 0);
   expect_within(few.start, 0.75, 1.2);
   expect_within(many.start, 0.5, 1.2);
-  expect_within(foretold_beside(CUT, 8, 0).start, 0.85, 1.2); /* who asks for little says nothing of those that ask for more */
+  expect_within(foretold_beside(CUT, 8, 0).start, 0.85,
+                1.2); /* who asks for little says nothing of those that ask for more */
 }
 
 /* All go to their max_new, and one that waits asks for very much. */
@@ -479,7 +500,8 @@ static void answers_ended_from_outside(void **state)
   close_world();
 }
 
-/* Prompts that nobody had before wait; it does not matter that somebody else's were cached, a thousand times. */
+/* Prompts that nobody had before wait; it does not matter that somebody else's were cached, a thousand times.
+ */
 static void nor_by_prompts_that_are_cached(void **state)
 {
   double start_us[2];
@@ -504,8 +526,8 @@ static void nor_by_prompts_that_are_cached(void **state)
   assert_true(fabs(start_us[1] / start_us[0] - 1) < 0.2);
 }
 
-/* One key has asked for eight answers to each of its prompts, in one request or in eight: what others' prompts, which are nobody
- * else's, are told. And what those that wait for such answers are told. */
+/* One key has asked for eight answers to each of its prompts, in one request or in eight: what others'
+ * prompts, which are nobody else's, are told. And what those that wait for such answers are told. */
 static void submit_choices(uint32_t account, uint32_t n_prompt, bool in_one)
 {
   td_error err;
@@ -547,7 +569,8 @@ static double told_behind(bool in_one, uint32_t account, bool choices_wait)
   submit(1900, 8, 8);
   while (step())
     ;
-  print_message("in one %u, account %u, choices wait %u: predicted / seen %.2f\n", in_one, account, choices_wait, w.told_us / w.seen_us);
+  print_message("in one %u, account %u, choices wait %u: predicted / seen %.2f\n", in_one, account,
+                choices_wait, w.told_us / w.seen_us);
   double ratio = w.told_us / w.seen_us;
   close_world();
   return ratio;

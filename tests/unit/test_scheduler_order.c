@@ -1,5 +1,5 @@
-/* Who is next: long prompts beside short ones, accounts, priorities that age, prompts computed once, deadlines. Time is
- * what a device of 50 us a token would take. */
+/* Who is next: long prompts beside short ones, accounts, priorities that age, prompts computed once,
+ * deadlines. Time is what a device of 50 us a token would take. */
 #include <stdio.h>
 
 #include "test_scheduler_fixture.h"
@@ -52,7 +52,8 @@ static void close_world(world *w)
 }
 
 /* Prompts of a family are equal as far as they go. */
-static void submit(world *w, uint32_t slot, uint32_t n_prompt, uint32_t max_new, int32_t family, td_sched_request r)
+static void submit(world *w, uint32_t slot, uint32_t n_prompt, uint32_t max_new, int32_t family,
+                   td_sched_request r)
 {
   td_error err;
   free(w->tokens[slot]);
@@ -96,8 +97,8 @@ static bool step(world *w)
   return true;
 }
 
-/* The longest time to the first token among the shorts (slots from 8 on), which come three every other step while long prompts in slots
- * 0 .. n_long - 1 are computed, from `from_us` on. */
+/* The longest time to the first token among the shorts (slots from 8 on), which come three every other step
+ * while long prompts in slots 0 .. n_long - 1 are computed, from `from_us` on. */
 static uint64_t slowest_short(const td_sched_config *c, uint32_t n_long, uint64_t from_us, uint64_t *long_us)
 {
   static world w;
@@ -107,7 +108,8 @@ static uint64_t slowest_short(const td_sched_config *c, uint32_t n_long, uint64_
     submit(&w, i, LONG, 2, (int32_t)i + 1, (td_sched_request){0});
   uint32_t n_short = 0;
   for (bool more = true; more;) {
-    for (uint32_t k = 0; w.now_us >= from_us && n_short < 50 && w.n_steps % 2 == 0 && w.there[n_long - 1] && k < 3; k++) {
+    for (uint32_t k = 0;
+         w.now_us >= from_us && n_short < 50 && w.n_steps % 2 == 0 && w.there[n_long - 1] && k < 3; k++) {
       submit(&w, 8 + n_short, 200, 4, 100 + (int32_t)n_short, (td_sched_request){0});
       n_short++;
     }
@@ -129,21 +131,23 @@ static uint64_t slowest_short(const td_sched_config *c, uint32_t n_long, uint64_
 
 enum { FULL_STEP_US = STEP_US + 2048 * NS_PER_TOKEN / 1000 };
 
-/* Fifty prompts of 200 tokens beside one of 100,000 that takes 5 s: each is there within two steps, and the long one pays for what
- * they compute only. */
+/* Fifty prompts of 200 tokens beside one of 100,000 that takes 5 s: each is there within two steps, and the
+ * long one pays for what they compute only. */
 static void a_long_prompt_does_not_block_short_ones(void **state)
 {
   uint64_t alone_us = LONG / 2048 * (uint64_t)FULL_STEP_US + FULL_STEP_US, long_us;
   for (uint64_t from_us = 0; from_us <= 1600000; from_us += 800000) {
     assert_in_range(slowest_short(&by_slack, 1, from_us, &long_us), 1, 2 * FULL_STEP_US);
-    assert_in_range(long_us, alone_us / 2, alone_us + 50 * (200 + 4) * NS_PER_TOKEN / 1000 + 2 * FULL_STEP_US);
+    assert_in_range(long_us, alone_us / 2,
+                    alone_us + 50 * (200 + 4) * NS_PER_TOKEN / 1000 + 2 * FULL_STEP_US);
   }
   td_sched_config as_they_come = by_slack;
   as_they_come.slack_percent = 0;
   assert_in_range(slowest_short(&as_they_come, 1, 0, &long_us), 30 * FULL_STEP_US, 60 * FULL_STEP_US);
 }
 
-/* The same with two equal long ones, of which one waits for what the other computes: late, they are in no more of a hurry than one. */
+/* The same with two equal long ones, of which one waits for what the other computes: late, they are in no
+ * more of a hurry than one. */
 static void nor_does_one_that_others_wait_for(void **state)
 {
   static world w;
@@ -152,7 +156,8 @@ static void nor_does_one_that_others_wait_for(void **state)
   submit(&w, 0, LONG, 2, 1, (td_sched_request){0});
   submit(&w, 1, LONG, 2, 1, (td_sched_request){0});
   while (step(&w))
-    if (w.now_us > 1000000 && n_short < 50 && w.there[0]) { /* the moment at which the follower had to begin has passed */
+    if (w.now_us > 1000000 && n_short < 50 &&
+        w.there[0]) { /* the moment at which the follower had to begin has passed */
       submit(&w, 8 + n_short, 200, 4, 100 + (int32_t)n_short, (td_sched_request){0});
       n_short++;
     }
@@ -162,15 +167,17 @@ static void nor_does_one_that_others_wait_for(void **state)
   close_world(&w);
 }
 
-/* Four of them: those that cannot start yet must not stand in the queue before the short ones when their time has come. */
+/* Four of them: those that cannot start yet must not stand in the queue before the short ones when their time
+ * has come. */
 static void long_prompts_make_way_in_the_queue(void **state)
 {
   uint64_t long_us;
   assert_in_range(slowest_short(&by_slack, 4, 9000000, &long_us), 1, 2 * FULL_STEP_US);
 }
 
-/* Nobody measured what a token takes: the order goes by tokens all the same, on a device 40 times slower than another; and once a step was
- * seen, places are what they would be with a calibration: twelve long prompts are as one. */
+/* Nobody measured what a token takes: the order goes by tokens all the same, on a device 40 times slower than
+ * another; and once a step was seen, places are what they would be with a calibration: twelve long prompts
+ * are as one. */
 static void nor_without_a_calibration(void **state)
 {
   static world w;
@@ -195,7 +202,8 @@ static void nor_without_a_calibration(void **state)
   }
 }
 
-/* What stands in for a calibration is the fastest step: a place is so much later than the arrival. And by it nobody is refused. */
+/* What stands in for a calibration is the fastest step: a place is so much later than the arrival. And by it
+ * nobody is refused. */
 static void the_fastest_step_stands_in(void **state)
 {
   static world w;
@@ -208,21 +216,23 @@ static void the_fastest_step_stands_in(void **state)
     static const uint32_t ns[] = {300000, 40000, 90000}, seen[] = {300000, 40000, 40000};
     w.ns_per_token = ns[i];
     submit(&w, i, 1000, 1, (int32_t)i, (td_sched_request){.ttft_deadline_us = i < 2 ? 0 : w.now_us + 5000});
-    assert_int_equal(td_sched_expire(w.s, w.now_us, (td_sched_expired[1]){0}, 1), 0); /* by 40 ms, 5 would be too few */
+    assert_int_equal(td_sched_expire(w.s, w.now_us, (td_sched_expired[1]){0}, 1),
+                     0); /* by 40 ms, 5 would be too few */
     while (step(&w))
       ;
     uint64_t least_us = (STEP_US + (uint64_t)seen[i] * 1000 / 1000) * 1000 / 1000; /* for 1000 tokens */
     submit(&w, 100 + i, 10000, 1, 50 + (int32_t)i, (td_sched_request){0});
     slot = 100 + i;
-    assert_in_range(td_sched_slot(w.s, slot).place_us, w.now_us + 10 * least_us - 10, w.now_us + 10 * least_us + 10);
+    assert_in_range(td_sched_slot(w.s, slot).place_us, w.now_us + 10 * least_us - 10,
+                    w.now_us + 10 * least_us + 10);
     td_sched_cancel(w.s, slot);
     w.there[slot] = false;
   }
   close_world(&w);
 }
 
-/* A step of decodes that was planned ahead may be over when the host looks for its end, and then seems to have taken nothing: the
- * order does not take it for what a prompt's token takes, now and for ever. */
+/* A step of decodes that was planned ahead may be over when the host looks for its end, and then seems to
+ * have taken nothing: the order does not take it for what a prompt's token takes, now and for ever. */
 static void a_step_of_decodes_says_nothing_of_prompts(void **state)
 {
   static world w;
@@ -245,7 +255,8 @@ static void a_step_of_decodes_says_nothing_of_prompts(void **state)
   close_world(&w);
 }
 
-/* Short prompts for ever, as many as fill the steps: the long one is done within four times of what it takes alone. */
+/* Short prompts for ever, as many as fill the steps: the long one is done within four times of what it takes
+ * alone. */
 static void a_long_prompt_does_not_starve(void **state)
 {
   static world w;
@@ -271,7 +282,8 @@ static void a_long_prompt_does_not_starve(void **state)
   close_world(&w);
 }
 
-/* One place to run. A request of priority 3 is overtaken by those of priority 0 that come within three seconds, and by no more. */
+/* One place to run. A request of priority 3 is overtaken by those of priority 0 that come within three
+ * seconds, and by no more. */
 static void a_priority_is_worth_so_much_waiting(void **state)
 {
   static world w;
@@ -288,7 +300,7 @@ static void a_priority_is_worth_so_much_waiting(void **state)
     assert_true(step(&w));
     assert_true(w.now_us < 10000000);
   }
-  assert_in_range(w.first_us[1], 3000000, 3000000 + 9 * 120000); /* each takes less than 120 ms */
+  assert_in_range(w.first_us[1], 3000000, 3000000 + 9 * 120000);         /* each takes less than 120 ms */
   submit(&w, 20, 10, 1, 20, (td_sched_request){.priority = 2000000000}); /* an hour at most */
   assert_int_equal(td_sched_slot(w.s, 20).place_us, (int64_t)w.now_us + 3600000000);
   submit(&w, 21, 10, 1, 21, (td_sched_request){.priority = -2000000000});
@@ -296,7 +308,8 @@ static void a_priority_is_worth_so_much_waiting(void **state)
   close_world(&w);
 }
 
-/* 100 requests of one account, 10 of another that come later: while both have somebody waiting, both get the same number of tokens. */
+/* 100 requests of one account, 10 of another that come later: while both have somebody waiting, both get the
+ * same number of tokens. */
 static void accounts_share_equally(void **state)
 {
   static world w;
@@ -319,7 +332,8 @@ static void accounts_share_equally(void **state)
   close_world(&w);
 }
 
-/* Whoever comes while the prompt is computed waits for it; it is computed once but for the last page, and nobody holds pages meanwhile. */
+/* Whoever comes while the prompt is computed waits for it; it is computed once but for the last page, and
+ * nobody holds pages meanwhile. */
 static void one_prompt_is_computed_once(void **state)
 {
   static world w;
@@ -338,7 +352,8 @@ static void one_prompt_is_computed_once(void **state)
   assert_int_equal(w.prompt_tokens, 20000 + 63 * 16);
   close_world(&w);
 
-  open_world(&w, &by_slack); /* a part in common: 5000 tokens, then each its own; the shorter one would overtake */
+  open_world(
+      &w, &by_slack); /* a part in common: 5000 tokens, then each its own; the shorter one would overtake */
   submit(&w, 0, 20000, 3, 1, (td_sched_request){0});
   submit(&w, 1, 7000, 3, 1, (td_sched_request){0});
   for (uint32_t i = 5000; i < 6999; i++)
@@ -352,7 +367,8 @@ static void one_prompt_is_computed_once(void **state)
   close_world(&w);
 }
 
-/* The leader goes: one of its followers goes on where it was, for all. Each is shorter than the one before, and so would overtake it. */
+/* The leader goes: one of its followers goes on where it was, for all. Each is shorter than the one before,
+ * and so would overtake it. */
 static void a_leader_that_leaves_is_replaced(void **state)
 {
   static world w;
@@ -377,7 +393,9 @@ static void a_leader_that_leaves_is_replaced(void **state)
   while (step(&w))
     ;
   assert_true(w.first_us[3] > 0 && w.first_us[1] > 0 && w.first_us[0] == 0);
-  assert_int_equal(w.prompt_tokens, 19000 + 17000 % 16); /* the longest that was not cancelled, and the last page of the other */
+  assert_int_equal(w.prompt_tokens,
+                   19000 +
+                       17000 % 16); /* the longest that was not cancelled, and the last page of the other */
   td_sched_stats st;
   td_sched_get_stats(w.s, &st);
   assert_int_equal(st.pages_owned, 0);
@@ -385,7 +403,8 @@ static void a_leader_that_leaves_is_replaced(void **state)
   close_world(&w);
 }
 
-/* A leader works for its followers: it goes where the most urgent of them would. Here before a prompt that would overtake it. */
+/* A leader works for its followers: it goes where the most urgent of them would. Here before a prompt that
+ * would overtake it. */
 static void a_leader_has_its_followers_urgency(void **state)
 {
   static world w;
@@ -443,7 +462,8 @@ static void deadlines_end_what_cannot_be_in_time(void **state)
   assert_true(td_sched_next_expiry_us(w.s) == UINT64_MAX);
   /* 2000 tokens take 100 ms: 99 ms are too few, said at once; 200 ms are enough */
   submit(&w, 0, 2000, 3, 1, (td_sched_request){.ttft_deadline_us = w.now_us + 99000});
-  submit(&w, 1, 2000, 3, 2, (td_sched_request){.ttft_deadline_us = w.now_us + 200000, .deadline_us = w.now_us + 300000});
+  submit(&w, 1, 2000, 3, 2,
+         (td_sched_request){.ttft_deadline_us = w.now_us + 200000, .deadline_us = w.now_us + 300000});
   assert_int_equal(expire(&w, &slot), 1);
   assert_int_equal(slot, 0);
   assert_true(step(&w));
@@ -475,7 +495,8 @@ static void deadlines_end_what_cannot_be_in_time(void **state)
   close_world(&w);
 }
 
-/* A prompt that had time enough as long as the tree had it: what was evicted since is noticed when it is started. */
+/* A prompt that had time enough as long as the tree had it: what was evicted since is noticed when it is
+ * started. */
 static void a_lost_prefix_is_lost_time(void **state)
 {
   static world w;

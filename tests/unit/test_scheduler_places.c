@@ -78,7 +78,7 @@ static void test_how_many_are_kept(void **state)
 {
   static const struct {
     uint32_t max_running, n_accounts, n_running;
-  } cases[] = {{1, 9, 1},  {2, 2, 1},  {8, 2, 7},    {8, 9, 7},
+  } cases[] = {{1, 9, 1},   {2, 2, 1},   {8, 2, 7},     {8, 9, 7},
                {32, 3, 30}, {32, 5, 28}, {32, 100, 28}, {32, 1, 32}};
   static int32_t tokens[40][8];
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

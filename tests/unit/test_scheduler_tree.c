@@ -143,7 +143,8 @@ static uint32_t evict_to_pool(fixture *f, uint32_t n)
 
 static void grow(fixture *f, user *u)
 {
-  uint32_t more = u->n < DEPTH ? 1 + (uint32_t)rand() % (DEPTH - u->n) : 0, at = 0, expected = 0, n_switched, n = 0;
+  uint32_t more = u->n < DEPTH ? 1 + (uint32_t)rand() % (DEPTH - u->n) : 0, at = 0, expected = 0, n_switched,
+           n = 0;
   while (n < more && f->pool.n_free > 0)
     u->pages[u->n + n++] = td_page_pool_take(&f->pool);
   more = n + evict(f, u->pages + u->n + n, more - n);

@@ -1,5 +1,5 @@
-/* The HTTP policy over byte strings: what must be refused, what must pass, and that neither depends on how the
- * bytes were cut. */
+/* The HTTP policy over byte strings: what must be refused, what must pass, and that neither depends on how
+ * the bytes were cut. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -199,7 +199,8 @@ static void test_refused(void **state)
       {400, POST "Transfer-Encoding: chunked;a=b\r\n\r\n0\r\n\r\n"},
       {400, POST "Transfer-Encoding: \"chunked\"\r\n\r\n0\r\n\r\n"},
       {400, POST "Transfer-Encoding:\r\n\r\n0\r\n\r\n"},
-      {400, POST "Transfer-Encoding: \x0b" "chunked\r\n\r\n0\r\n\r\n"},
+      {400, POST "Transfer-Encoding: \x0b"
+                 "chunked\r\n\r\n0\r\n\r\n"},
       {400, POST "Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n"},
       {400, POST "Transfer-Encoding\r\n : chunked\r\n\r\n0\r\n\r\n"},
       {400, POST "X: a\r\n Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n"},
@@ -264,7 +265,8 @@ static void test_refused_bytes(void **state)
       n = snprintf(text, sizeof text, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1%c1\r\n\r\n", c);
       refused(400, text, (size_t)n);
       if (c != ' ' && c != '\t') {
-        n = snprintf(text, sizeof text, "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked%c\r\n\r\n", c);
+        n = snprintf(text, sizeof text, "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked%c\r\n\r\n",
+                     c);
         refused(400, text, (size_t)n);
       }
     }
@@ -354,9 +356,11 @@ static void test_accepted(void **state)
       {"GET http://a?x HTTP/1.1\r\n" H "\r\n", "/", "", TD_HTTP_GET, true},
       {"GET / HTTP/1.1\r\nHost: [::1]:80\r\n\r\n", "/", "", TD_HTTP_GET, true},
       {"GET / HTTP/1.1\r\nhOsT:a\r\nX:\r\nY: \t \r\nZ: \xc3\xa9\r\n\r\n", "/", "", TD_HTTP_GET, true},
-      {"GET / HTTP/1.1\r\n" H "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: x\r\n\r\n",
+      {"GET / HTTP/1.1\r\n" H
+       "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: x\r\n\r\n",
        "/", "", TD_HTTP_GET, true},
-      {POST "Upgrade: websocket\r\nConnection: upgrade\r\nContent-Length: 2\r\n\r\nab", "/", "ab", TD_HTTP_POST, true},
+      {POST "Upgrade: websocket\r\nConnection: upgrade\r\nContent-Length: 2\r\n\r\nab", "/", "ab",
+       TD_HTTP_POST, true},
       {POST "Content-Length: 0\r\n\r\n", "/", "", TD_HTTP_POST, true},
       {POST "Content-Length: 007\r\n\r\nabcdefg", "/", "abcdefg", TD_HTTP_POST, true},
       {POST "Content-Length: \t5 \r\n\r\nab\r\nc", "/", "ab\r\nc", TD_HTTP_POST, true},
@@ -422,7 +426,8 @@ static void test_discard(void **state)
   td_http_deinit(&h);
 }
 
-/* Our own rules speak before llhttp does: they do not lean on it for what its next version may let through. */
+/* Our own rules speak before llhttp does: they do not lean on it for what its next version may let through.
+ */
 static void test_own_words(void **state)
 {
   static const struct {
@@ -476,7 +481,8 @@ static void check_accepted(const char *bytes, size_t used)
     at += len + 1;
   }
   if (hosts > 1 || lengths + encodings > 1)
-    fail_msg("accepted with %u hosts, %u lengths, %u encodings: %.*s", hosts, lengths, encodings, (int)used, bytes);
+    fail_msg("accepted with %u hosts, %u lengths, %u encodings: %.*s", hosts, lengths, encodings, (int)used,
+             bytes);
 }
 
 static void test_mutations(void **state)
@@ -487,9 +493,24 @@ static void test_mutations(void **state)
       "GET /v1/models?x HTTP/1.1\r\n" H "Connection: keep-alive\r\n\r\n",
       CHUNKED "Expect: 100-continue\r\n\r\n1;a=b\r\nx\r\n0\r\nT: v\r\n\r\n",
   };
-  static const char *const pieces[] = {"\r\n",     "\r",     "\n",  " ",       "\t",      ":",  "0",
-                                       H,          "\r\n\r\n", ",",  "chunked", "Content-Length: 5\r\n",
-                                       "Transfer-Encoding: chunked\r\n", "\0", "\x80", ";", "HTTP/1.0", "-"};
+  static const char *const pieces[] = {"\r\n",
+                                       "\r",
+                                       "\n",
+                                       " ",
+                                       "\t",
+                                       ":",
+                                       "0",
+                                       H,
+                                       "\r\n\r\n",
+                                       ",",
+                                       "chunked",
+                                       "Content-Length: 5\r\n",
+                                       "Transfer-Encoding: chunked\r\n",
+                                       "\0",
+                                       "\x80",
+                                       ";",
+                                       "HTTP/1.0",
+                                       "-"};
   static const size_t piece_bytes[] = {2, 1, 1, 1, 1, 1, 1, 9, 4, 1, 7, 19, 28, 1, 1, 1, 8, 1};
   unsigned accepted = 0;
   for (int round = 0; round < 60000; round++) {
@@ -515,8 +536,8 @@ static void test_mutations(void **state)
     feed(bytes, n, SIZE_MAX, &a);
     feed(bytes, n, 1 + rnd(5), &b);
     if (a.event != b.event || a.status != b.status)
-      fail_msg("whole: event %d status %d, in pieces: event %d status %d: %.*s", a.event, a.status, b.event, b.status,
-               (int)n, bytes);
+      fail_msg("whole: event %d status %d, in pieces: event %d status %d: %.*s", a.event, a.status, b.event,
+               b.status, (int)n, bytes);
     if (a.event == TD_HTTP_IS_ERROR)
       assert_true(a.status >= 400 && a.status < 500);
     if (a.event == TD_HTTP_IS_DONE) {
@@ -531,8 +552,8 @@ static void test_mutations(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_refused),  cmocka_unit_test(test_refused_bytes), cmocka_unit_test(test_caps),
-      cmocka_unit_test(test_accepted), cmocka_unit_test(test_expect),        cmocka_unit_test(test_discard),
+      cmocka_unit_test(test_refused),   cmocka_unit_test(test_refused_bytes), cmocka_unit_test(test_caps),
+      cmocka_unit_test(test_accepted),  cmocka_unit_test(test_expect),        cmocka_unit_test(test_discard),
       cmocka_unit_test(test_own_words), cmocka_unit_test(test_mutations),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -271,8 +271,8 @@ static void test_answer(void **state) { try_each(end_answer, is_answer); }
 /* Reading fails of the server, not of the client: 503, never a 4xx. */
 static void test_request(void **state)
 {
-  static const char head[] =
-      "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 5000\r\n";
+  static const char head[] = "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+                             "application/json\r\nContent-Length: 5000\r\n";
   char body[5000];
   int told = 0;
   memset(body, ' ', sizeof body);

@@ -1,4 +1,5 @@
-/* Host, Origin and CORS: which requests a daemon without keys takes, and what pages of other origins may do. */
+/* Host, Origin and CORS: which requests a daemon without keys takes, and what pages of other origins may do.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -34,13 +35,35 @@ static void expect_admit(const td_options *o, const char *host, const char *orig
 static void test_hosts(void **state)
 {
   static const char *const always[] = {
-      "127.0.0.1", "127.0.0.1:8080", "10.1.2.3:1", "255.255.255.255", "[::1]", "[::1]:8080", "[2001:db8::1]:80",
-      "[::ffff:1.2.3.4]", "localhost", "LocalHost:8080", "localhost.", "localhost.:80", "a.localhost", "a.b.LOCALHOST:80",
+      "127.0.0.1",  "127.0.0.1:8080",   "10.1.2.3:1",       "255.255.255.255",  "[::1]",
+      "[::1]:8080", "[2001:db8::1]:80", "[::ffff:1.2.3.4]", "localhost",        "LocalHost:8080",
+      "localhost.", "localhost.:80",    "a.localhost",      "a.b.LOCALHOST:80",
   };
   static const char *const never[] = {
-      "evil.example", "evil.example:8080", "127.0.0.1.evil.example", "localhost.evil.example", "evillocalhost",
-      ".localhost", "::1", "1.2.3", "1.2.3.4.5", "256.1.1.1", "127.1", "2130706433", "0x7f.0.0.1", "[127.0.0.1]", "[::1].evil.example",
-      "[::1", "[]", "[evil.example]", "", ":8080", ".", "gpu", "gpu:8080", "gpu.evil.example",
+      "evil.example",
+      "evil.example:8080",
+      "127.0.0.1.evil.example",
+      "localhost.evil.example",
+      "evillocalhost",
+      ".localhost",
+      "::1",
+      "1.2.3",
+      "1.2.3.4.5",
+      "256.1.1.1",
+      "127.1",
+      "2130706433",
+      "0x7f.0.0.1",
+      "[127.0.0.1]",
+      "[::1].evil.example",
+      "[::1",
+      "[]",
+      "[evil.example]",
+      "",
+      ":8080",
+      ".",
+      "gpu",
+      "gpu:8080",
+      "gpu.evil.example",
   };
   td_options o = options_with("0.0.0.0:8080", "", "");
   for (size_t i = 0; i < sizeof always / sizeof always[0]; i++)
@@ -61,11 +84,13 @@ static void test_hosts_that_are_named(void **state)
   expect_admit(&o, "gpu", NULL, "host_not_allowed");
   o = options_with("127.0.0.1:8080", " gpu ,chat.example.com,, api.example.com:8443 ", "");
   for (size_t i = 0; i < 6; i++) {
-    static const char *const good[] = {"gpu", "GPU:8080", "chat.Example.com", "chat.example.com:1", "gpu.:80", "api.example.com:8443"};
+    static const char *const good[] = {
+        "gpu", "GPU:8080", "chat.Example.com", "chat.example.com:1", "gpu.:80", "api.example.com:8443"};
     expect_admit(&o, good[i], NULL, NULL);
   }
   for (size_t i = 0; i < 6; i++) {
-    static const char *const bad[] = {"gpu2", "gp", "x.chat.example.com", "api.example.com", "api.example.com:8444", "example.com"};
+    static const char *const bad[] = {
+        "gpu2", "gp", "x.chat.example.com", "api.example.com", "api.example.com:8444", "example.com"};
     expect_admit(&o, bad[i], NULL, "host_not_allowed");
   }
   o = options_with("127.0.0.1:8080", "*", "");
@@ -80,8 +105,15 @@ static void test_origins(void **state)
   expect_admit(&o, "LOCALHOST:8080", "http://localhost:8080", NULL);
   expect_admit(&o, "127.0.0.1", "https://127.0.0.1", NULL); /* a proxy has added TLS */
   static const char *const foreign[] = {
-      "https://evil.example", "http://127.0.0.1", "http://127.0.0.1:8081", "http://localhost:8080", "null", "", "127.0.0.1:8080",
-      "http://127.0.0.1:8080/", "http://127.0.0.1:8080.evil.example",
+      "https://evil.example",
+      "http://127.0.0.1",
+      "http://127.0.0.1:8081",
+      "http://localhost:8080",
+      "null",
+      "",
+      "127.0.0.1:8080",
+      "http://127.0.0.1:8080/",
+      "http://127.0.0.1:8080.evil.example",
   };
   for (size_t i = 0; i < sizeof foreign / sizeof foreign[0]; i++)
     expect_admit(&o, "127.0.0.1:8080", foreign[i], "origin_not_allowed");
@@ -111,7 +143,8 @@ static void expect_headers(const td_options *o, td_http_method method, const cha
   td_buf_deinit(&out);
 }
 
-#define ALLOW(origin) "vary: origin\r\naccess-control-allow-origin: " origin "\r\naccess-control-expose-headers: *\r\n"
+#define ALLOW(origin)                                                                                        \
+  "vary: origin\r\naccess-control-allow-origin: " origin "\r\naccess-control-expose-headers: *\r\n"
 
 static void test_headers(void **state)
 {
@@ -125,7 +158,8 @@ static void test_headers(void **state)
   expect_headers(&o, TD_HTTP_GET, "null", ALLOW("null"));
   expect_headers(&o, TD_HTTP_OPTIONS, "https://a.example",
                  ALLOW("https://a.example") "access-control-allow-methods: GET, HEAD, POST, OPTIONS\r\n"
-                                            "access-control-allow-headers: authorization, content-type, x-api-key, x-request-id, *\r\n"
+                                            "access-control-allow-headers: authorization, content-type, "
+                                            "x-api-key, x-request-id, *\r\n"
                                             "access-control-max-age: 3600\r\n");
 }
 
@@ -165,8 +199,9 @@ static void test_options(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_hosts),   cmocka_unit_test(test_hosts_that_are_named), cmocka_unit_test(test_origins),
-      cmocka_unit_test(test_headers), cmocka_unit_test(test_options),
+      cmocka_unit_test(test_hosts),   cmocka_unit_test(test_hosts_that_are_named),
+      cmocka_unit_test(test_origins), cmocka_unit_test(test_headers),
+      cmocka_unit_test(test_options),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

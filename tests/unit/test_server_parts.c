@@ -1,4 +1,5 @@
-/* The server's smaller parts: API keys, listen addresses, metrics text, error objects, JSON of answers and streams. */
+/* The server's smaller parts: API keys, listen addresses, metrics text, error objects, JSON of answers and
+ * streams. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -63,9 +64,20 @@ static void test_keys(void **state)
     const char *header;
     uint64_t ns;
   } cases[] = {
-      {"Bearer first", 1},  {"Bearer second", 2}, {"bearer third", 3}, {"Bearer  first", 1}, {NULL, 0},
-      {"", 0},              {"first", 0},         {"Bearer", 0},       {"Bearer ", 0},       {"Bearer firs", 0},
-      {"Bearer firstx", 0}, {"Bearer First", 0},  {"Basic first", 0},  {"Bearer # comment", 0},
+      {"Bearer first", 1},
+      {"Bearer second", 2},
+      {"bearer third", 3},
+      {"Bearer  first", 1},
+      {NULL, 0},
+      {"", 0},
+      {"first", 0},
+      {"Bearer", 0},
+      {"Bearer ", 0},
+      {"Bearer firs", 0},
+      {"Bearer firstx", 0},
+      {"Bearer First", 0},
+      {"Basic first", 0},
+      {"Bearer # comment", 0},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     assert_int_equal(td_keys_allow(&k, cases[i].header, &ns), cases[i].ns != 0);
@@ -132,8 +144,10 @@ static void test_states(void **state)
   static const struct {
     td_engine_state state;
     const char *code;
-  } cases[] = {{TD_ENGINE_LOADING, "model_loading"}, {TD_ENGINE_DRAINING, "shutting_down"},
-               {TD_ENGINE_STOPPED, "engine_failed"}, {TD_ENGINE_FAILED, "engine_failed"}};
+  } cases[] = {{TD_ENGINE_LOADING, "model_loading"},
+               {TD_ENGINE_DRAINING, "shutting_down"},
+               {TD_ENGINE_STOPPED, "engine_failed"},
+               {TD_ENGINE_FAILED, "engine_failed"}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     assert_false(td_server_takes_work(cases[i].state, &e));
     assert_int_equal(e.status, 503);
@@ -149,14 +163,22 @@ static void test_listen(void **state)
     const char *spec, *host, *port; /* host NULL: refused */
     bool is_unix;
   } cases[] = {
-      {"127.0.0.1:8080", "127.0.0.1", "8080", false}, {"localhost:0", "localhost", "0", false},
-      {"[::1]:80", "::1", "80", false},               {"[::]:65535", "::", "65535", false},
-      {"unix:/run/x.sock", "/run/x.sock", "", true},  {"", NULL, NULL, false},
-      {"8080", NULL, NULL, false},                    {":8080", NULL, NULL, false},
-      {"a:", NULL, NULL, false},                      {"a:65536", NULL, NULL, false},
-      {"a:-1", NULL, NULL, false},                    {"a:80x", NULL, NULL, false},
-      {"::1:80", NULL, NULL, false},                  {"[]:80", NULL, NULL, false},
-      {"unix:", NULL, NULL, false},                   {"a:999999999999", NULL, NULL, false},
+      {"127.0.0.1:8080", "127.0.0.1", "8080", false},
+      {"localhost:0", "localhost", "0", false},
+      {"[::1]:80", "::1", "80", false},
+      {"[::]:65535", "::", "65535", false},
+      {"unix:/run/x.sock", "/run/x.sock", "", true},
+      {"", NULL, NULL, false},
+      {"8080", NULL, NULL, false},
+      {":8080", NULL, NULL, false},
+      {"a:", NULL, NULL, false},
+      {"a:65536", NULL, NULL, false},
+      {"a:-1", NULL, NULL, false},
+      {"a:80x", NULL, NULL, false},
+      {"::1:80", NULL, NULL, false},
+      {"[]:80", NULL, NULL, false},
+      {"unix:", NULL, NULL, false},
+      {"a:999999999999", NULL, NULL, false},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     char host[256], port[8];
@@ -248,7 +270,10 @@ static void test_errors(void **state)
   static const struct {
     td_status st;
     int status;
-  } map[] = {{TD_ERR_REQUEST, 400}, {TD_ERR_UNSUPPORTED, 400}, {TD_ERR_CAPACITY, 429}, {TD_ERR_NOMEM, 503},
+  } map[] = {{TD_ERR_REQUEST, 400},
+             {TD_ERR_UNSUPPORTED, 400},
+             {TD_ERR_CAPACITY, 429},
+             {TD_ERR_NOMEM, 503},
              {TD_ERR_DEVICE, 500}};
   for (size_t i = 0; i < sizeof map / sizeof map[0]; i++) {
     td_error te;
@@ -371,7 +396,10 @@ static int events(char *text, cJSON **out, int max)
   return n;
 }
 
-static const cJSON *choice_of(const cJSON *event) { return cJSON_GetArrayItem(td_json_get(event, "choices"), 0); }
+static const cJSON *choice_of(const cJSON *event)
+{
+  return cJSON_GetArrayItem(td_json_get(event, "choices"), 0);
+}
 
 static void test_stream(void **state)
 {
@@ -381,7 +409,12 @@ static void test_stream(void **state)
   td_buf_init(&out, 0);
   make_call(&f, &td_api_chat);
   f.call.request.include_usage = true;
-  td_delta d = {.choice = &f.choices[1], .first = true, .text = "a\n\"", .n_text = 3, .ids = answer_ids, .n_ids = 2,
+  td_delta d = {.choice = &f.choices[1],
+                .first = true,
+                .text = "a\n\"",
+                .n_text = 3,
+                .ids = answer_ids,
+                .n_ids = 2,
                 .finish = "stop"};
   td_api_chat.render_delta(&f.call, &d, &out);
   td_api_chat.render_usage(&f.call, &out);
@@ -422,11 +455,9 @@ static void test_stream(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_namespaces),
-      cmocka_unit_test(test_keys),
-      cmocka_unit_test(test_tenants),
-      cmocka_unit_test(test_states),   cmocka_unit_test(test_listen),  cmocka_unit_test(test_metrics),
-      cmocka_unit_test(test_errors), cmocka_unit_test(test_answers), cmocka_unit_test(test_stream),
+      cmocka_unit_test(test_namespaces), cmocka_unit_test(test_keys),    cmocka_unit_test(test_tenants),
+      cmocka_unit_test(test_states),     cmocka_unit_test(test_listen),  cmocka_unit_test(test_metrics),
+      cmocka_unit_test(test_errors),     cmocka_unit_test(test_answers), cmocka_unit_test(test_stream),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

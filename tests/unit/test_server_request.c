@@ -1,4 +1,5 @@
-/* The request schema: the borders of every field, made from the limits table; neutral values; names in errors. */
+/* The request schema: the borders of every field, made from the limits table; neutral values; names in
+ * errors. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,10 +13,12 @@
 #include "config/limits.h"
 #include "server/request.h"
 
-static const td_request_rules rules = {{.temperature = 0.5f, .top_p = 0.75f, .min_p = 0.25f, .top_k = 7}, 1000, false};
+static const td_request_rules rules = {
+    {.temperature = 0.5f, .top_p = 0.75f, .min_p = 0.25f, .top_k = 7}, 1000, false};
 static const td_request_rules strict = {{.temperature = 1, .top_p = 1}, 1000, true};
 
-static bool read_by(const td_request_rules *by, const char *json, unsigned route, td_request *r, td_api_error *e)
+static bool read_by(const td_request_rules *by, const char *json, unsigned route, td_request *r,
+                    td_api_error *e)
 {
   td_json_limits limits = {64, 65536, TD_ERR_REQUEST};
   td_error err;
@@ -34,12 +37,14 @@ static bool read_json(const char *json, unsigned route, td_request *r, td_api_er
   return read_by(&rules, json, route, r, e);
 }
 
-/* A body with one more member; returns 200 or the error's status, and checks that an error names the field. */
+/* A body with one more member; returns 200 or the error's status, and checks that an error names the field.
+ */
 static int try_member(unsigned route, const char *name, const char *value, td_request *r)
 {
   char *json = malloc(strlen(name) + strlen(value) + 200);
   td_api_error e = {0};
-  const char *base = route == TD_ROUTE_CHAT ? "\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]" : "\"prompt\":\"x\"";
+  const char *base =
+      route == TD_ROUTE_CHAT ? "\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]" : "\"prompt\":\"x\"";
   sprintf(json, "{%s,\"%s\":%s}", base, name, value);
   bool ok = read_json(json, route, r, &e);
   if (!ok) {
@@ -84,8 +89,18 @@ static void test_borders(void **state)
       {TD_LIMIT_MAX_TOKENS, true, false}, {TD_LIMIT_TEMPERATURE, false, false}, {TD_LIMIT_TOP_P, false, true},
       {TD_LIMIT_TOP_K, true, false},      {TD_LIMIT_MIN_P, false, false},       {TD_LIMIT_N, true, false},
   };
-  static const char *const wrong[] = {"\"1\"", "\"\"", "[]", "{}", "true", "[1]", "1e400", "-1e400", "99999999999999999999",
-                                      "-99999999999999999999", "18446744073709551615", "9223372036854775808"};
+  static const char *const wrong[] = {"\"1\"",
+                                      "\"\"",
+                                      "[]",
+                                      "{}",
+                                      "true",
+                                      "[1]",
+                                      "1e400",
+                                      "-1e400",
+                                      "99999999999999999999",
+                                      "-99999999999999999999",
+                                      "18446744073709551615",
+                                      "9223372036854775808"};
   for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
     const td_limit *l = &td_limits[fields[i].id];
     double step = fields[i].integer ? 1 : 1e-9;
@@ -128,8 +143,9 @@ static void test_stop_borders(void **state)
     expect(400, TD_ROUTE_CHAT, "stop", bad_stops[i]);
   expect(200, TD_ROUTE_CHAT, "stop", "null");
   expect(200, TD_ROUTE_CHAT, "stop", "[]");
-  static const char *const bad_ids[] = {"1", "\"1\"", "[\"1\"]", "[-1]", "[1000]", "[0.5]", "[null]", "[1e300]",
-                                        "[99999999999999999999]", "{}"};
+  static const char *const bad_ids[] = {
+      "1", "\"1\"", "[\"1\"]", "[-1]", "[1000]", "[0.5]", "[null]", "[1e300]", "[99999999999999999999]",
+      "{}"};
   for (size_t i = 0; i < sizeof bad_ids / sizeof bad_ids[0]; i++)
     expect(400, TD_ROUTE_CHAT, "stop_token_ids", bad_ids[i]);
   expect(200, TD_ROUTE_CHAT, "stop_token_ids", "[0,999]");
@@ -187,7 +203,8 @@ static void test_seed(void **state)
     assert_true(td_request_sampling(&r).seed == good[i].seed);
     td_request_deinit(&r);
   }
-  static const char *const wrong[] = {"18446744073709551616", "-9223372036854775809", "0.5", "\"1\"", "1e30", "[]"};
+  static const char *const wrong[] = {
+      "18446744073709551616", "-9223372036854775809", "0.5", "\"1\"", "1e30", "[]"};
   for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
     expect(400, TD_ROUTE_CHAT, "seed", wrong[i]);
   assert_int_equal(try_member(TD_ROUTE_CHAT, "seed", "null", &r), 200);
@@ -197,8 +214,12 @@ static void test_seed(void **state)
 
 static void test_booleans(void **state)
 {
-  static const char *const names[] = {"stream",          "ignore_eos",           "return_token_ids",
-                                      "skip_special_tokens", "add_generation_prompt", "continue_final_message"};
+  static const char *const names[] = {"stream",
+                                      "ignore_eos",
+                                      "return_token_ids",
+                                      "skip_special_tokens",
+                                      "add_generation_prompt",
+                                      "continue_final_message"};
   static const char *const wrong[] = {"0", "1", "\"true\"", "[]", "{}"};
   for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
     expect(200, TD_ROUTE_CHAT, names[i], "true");
@@ -209,7 +230,8 @@ static void test_booleans(void **state)
   }
 }
 
-/* Fields that are not served: what default clients send passes, what would have an effect is refused by name. */
+/* Fields that are not served: what default clients send passes, what would have an effect is refused by name.
+ */
 static void test_neutral(void **state)
 {
   static const struct {
@@ -264,7 +286,8 @@ static void test_neutral(void **state)
   expect(400, TD_ROUTE_COMPLETIONS, "best_of", "2");
 }
 
-/* Names that no table knows go on without them, are named, and reach a header as plain ASCII; null is nothing at all. */
+/* Names that no table knows go on without them, are named, and reach a header as plain ASCII; null is nothing
+ * at all. */
 static void test_unknown(void **state)
 {
   static const struct {
@@ -295,7 +318,8 @@ static void test_unknown(void **state)
   assert_false(read_by(&strict, "{\"prompt\":\"x\",\"frobnicate\":1}", TD_ROUTE_COMPLETIONS, &r, &e));
   assert_string_equal(e.code, "unsupported_parameter");
   assert_string_equal(e.param, "frobnicate");
-  assert_true(read_json("{\"messages\":[{\"role\":\"user\",\"foo\":1,\"content\":[{\"type\":\"text\",\"text\":\"x\",\"bar\":2}]},"
+  assert_true(read_json("{\"messages\":[{\"role\":\"user\",\"foo\":1,\"content\":[{\"type\":\"text\","
+                        "\"text\":\"x\",\"bar\":2}]},"
                         "{\"role\":\"user\",\"foo\":1,\"content\":\"x\"}]}",
                         TD_ROUTE_CHAT, &r, &e));
   assert_string_equal(r.unknown.names, "messages[].foo, messages[].content[].bar");
@@ -339,7 +363,8 @@ static void test_unknown_is_bounded(void **state)
     td_unknown_render(&u, &header);
     assert_int_equal(header.len_bytes, strlen("x-tandem-ignored: x?y\r\n"));
     assert_memory_equal(header.data, "x-tandem-ignored: x", 19);
-    assert_non_null(strchr("?_-.ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789", header.data[19]));
+    assert_non_null(
+        strchr("?_-.ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789", header.data[19]));
     td_buf_clear(&header);
   }
   td_buf_deinit(&header);
@@ -375,10 +400,12 @@ static void test_near_misses(void **state)
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     sprintf(json, "{\"%s\":1,\"prompt\":\"x\",\"messages\":[]}", cases[i].name);
     sprintf(meant, "'%s' meant", cases[i].meant);
-    if (read_json(json, cases[i].route, &r, &e) || strcmp(e.param, cases[i].name) != 0 || !strstr(e.message, meant))
+    if (read_json(json, cases[i].route, &r, &e) || strcmp(e.param, cases[i].name) != 0 ||
+        !strstr(e.message, meant))
       fail_msg("%s: '%s': %s", json, e.param, e.message);
   }
-  static const char *const far[] = {"nn", "stp", "temp", "tempuratur", "seeded", "m", "presence_penalti", "id", "mode", "models"};
+  static const char *const far[] = {"nn", "stp",  "temp",  "tempuratur", "seeded", "m", "presence_penalti",
+                                    "id", "mode", "models"};
   for (size_t i = 0; i < sizeof far / sizeof far[0]; i++)
     expect(200, TD_ROUTE_COMPLETIONS, far[i], "1");
   static const char *const empty[] = {"{\"prompt\":\"x\",\"\":1}", "{\"prompt\":\"x\",\" \":1}"};
@@ -386,57 +413,91 @@ static void test_near_misses(void **state)
     assert_false(read_json(empty[i], TD_ROUTE_COMPLETIONS, &r, &e));
     assert_true(e.status == 400 && *e.param);
   }
-  assert_false(read_json("{\"prompt\":\"x\",\"stream\":true,\"stream_options\":{\"include_usages\":true}}", TD_ROUTE_COMPLETIONS, &r,
-                         &e));
+  assert_false(read_json("{\"prompt\":\"x\",\"stream\":true,\"stream_options\":{\"include_usages\":true}}",
+                         TD_ROUTE_COMPLETIONS, &r, &e));
   assert_string_equal(e.param, "stream_options.include_usages");
 }
 
-/* Every field by which one of these steers its answers, with a value that does. What is served stands in the tests above. */
+/* Every field by which one of these steers its answers, with a value that does. What is served stands in the
+ * tests above. */
 static void test_steering_fields(void **state)
 {
   static const char *const names =
       /* OpenAI: resources/chat/completions, completions (openai-python's types) */
-      "audio frequency_penalty function_call functions logit_bias logprobs modalities moderation presence_penalty reasoning_effort "
+      "audio frequency_penalty function_call functions logit_bias logprobs modalities moderation "
+      "presence_penalty reasoning_effort "
       "response_format tool_choice tools top_logprobs web_search_options echo suffix "
-      /* vLLM: chat_completion/protocol.py, completion/protocol.py, sampling_params.py; and those of before 0.12 */
-      "thinking_token_budget use_beam_search repetition_penalty watermarking length_penalty include_stop_str_in_output min_tokens "
-      "truncate_prompt_tokens prompt_logprobs logprob_token_ids allowed_token_ids bad_words documents chat_template structured_outputs "
-      "kv_transfer_params ec_transfer_params vllm_xargs repetition_detection prompt_embeds return_tokens_as_token_ids "
-      "return_prompt_text logits_processors guided_json guided_regex guided_choice guided_grammar guided_json_object "
+      /* vLLM: chat_completion/protocol.py, completion/protocol.py, sampling_params.py; and those of before
+         0.12 */
+      "thinking_token_budget use_beam_search repetition_penalty watermarking length_penalty "
+      "include_stop_str_in_output min_tokens "
+      "truncate_prompt_tokens prompt_logprobs logprob_token_ids allowed_token_ids bad_words documents "
+      "chat_template structured_outputs "
+      "kv_transfer_params ec_transfer_params vllm_xargs repetition_detection prompt_embeds "
+      "return_tokens_as_token_ids "
+      "return_prompt_text logits_processors guided_json guided_regex guided_choice guided_grammar "
+      "guided_json_object "
       "guided_decoding_backend guided_whitespace_pattern early_stopping include_reasoning "
       /* llama.cpp: tools/server/server-task.cpp, README */
-      "n_predict n_indent n_cmpl t_max_predict_ms response_fields top_n_sigma xtc_probability typical_p dynatemp_range repeat_penalty "
-      "dry_multiplier mirostat grammar grammar_lazy grammar_triggers preserved_tokens json_schema lora samplers n_probs min_keep "
-      "reasoning_format thinking_forced_open reasoning_budget_tokens input_prefix input_suffix input_extra return_tokens "
+      "n_predict n_indent n_cmpl t_max_predict_ms response_fields top_n_sigma xtc_probability typical_p "
+      "dynatemp_range repeat_penalty "
+      "dry_multiplier mirostat grammar grammar_lazy grammar_triggers preserved_tokens json_schema lora "
+      "samplers n_probs min_keep "
+      "reasoning_format thinking_forced_open reasoning_budget_tokens input_prefix input_suffix input_extra "
+      "return_tokens "
       "adaptive_target tfs_z multimodal_data "
       /* SGLang: srt/entrypoints/openai/protocol.py, sampling_params.py */
-      "regex ebnf stop_regex no_stop_trim lora_path session_params custom_params custom_logit_processor return_hidden_states "
-      "return_routed_experts separate_reasoning input_ids task bootstrap_host bootstrap_room max_new_tokens min_new_tokens "
+      "regex ebnf stop_regex no_stop_trim lora_path session_params custom_params custom_logit_processor "
+      "return_hidden_states "
+      "return_routed_experts separate_reasoning input_ids task bootstrap_host bootstrap_room max_new_tokens "
+      "min_new_tokens "
       "sampling_seed sampling_params structural_tag "
       /* Anthropic: messages */
-      "system stop_sequences thinking mcp_servers max_tokens_to_sample output_config output_format container context_management "
+      "system stop_sequences thinking mcp_servers max_tokens_to_sample output_config output_format container "
+      "context_management "
       /* transformers, TGI, Ollama, DashScope, DeepSeek, Mistral, OpenRouter, Azure */
-      "num_beams do_sample no_repeat_ngram_size penalty_alpha top_a guidance_scale negative_prompt watermark parameters options format "
-      "think num_predict enable_thinking thinking_budget enable_search random_seed safe_prompt reasoning transforms plugins data_sources "
+      "num_beams do_sample no_repeat_ngram_size penalty_alpha top_a guidance_scale negative_prompt watermark "
+      "parameters options format "
+      "think num_predict enable_thinking thinking_budget enable_search random_seed safe_prompt reasoning "
+      "transforms plugins data_sources "
       "extra_body ";
   char name[64];
   int n = 0, used;
   for (const char *at = names; sscanf(at, "%63s %n", name, &used) == 1; at += used, n++) {
-    expect(400, TD_ROUTE_CHAT, name, strcmp(name, "separate_reasoning") == 0 || strstr(name, "include_reasoning") ? "7" : "\"yes\"");
+    expect(400, TD_ROUTE_CHAT, name,
+           strcmp(name, "separate_reasoning") == 0 || strstr(name, "include_reasoning") ? "7" : "\"yes\"");
     expect(400, TD_ROUTE_COMPLETIONS, name, "[{\"a\":1}]");
     expect(200, TD_ROUTE_CHAT, name, "null");
     expect(200, TD_ROUTE_COMPLETIONS, name, "null");
   }
   assert_true(n > 110);
-  static const char *const off[][2] = {{"lora_path", "[]"}, {"mirostat", "0"}, {"dry_multiplier", "0.0"}, {"typical_p", "1"},
-                                       {"bad_words", "[]"}, {"grammar", "\"\""}, {"n_predict", "-1"}, {"vllm_xargs", "{}"},
-                                       {"use_beam_search", "false"}, {"reasoning_format", "\"none\""}, {"guided_choice", "[]"}};
+  static const char *const off[][2] = {{"lora_path", "[]"},          {"mirostat", "0"},
+                                       {"dry_multiplier", "0.0"},    {"typical_p", "1"},
+                                       {"bad_words", "[]"},          {"grammar", "\"\""},
+                                       {"n_predict", "-1"},          {"vllm_xargs", "{}"},
+                                       {"use_beam_search", "false"}, {"reasoning_format", "\"none\""},
+                                       {"guided_choice", "[]"}};
   for (size_t i = 0; i < sizeof off / sizeof off[0]; i++)
     expect(200, TD_ROUTE_CHAT, off[i][0], off[i][1]);
   /* and what none of their answers depends on */
-  static const char *const neutral[] = {"user", "metadata", "store", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
-                                        "service_tier", "verbosity", "cache_control", "cache_prompt", "id_slot", "rid", "request_id",
-                                        "timings_per_token", "mirostat_tau", "dry_base", "keep_alive", "prediction"};
+  static const char *const neutral[] = {"user",
+                                        "metadata",
+                                        "store",
+                                        "safety_identifier",
+                                        "prompt_cache_key",
+                                        "prompt_cache_retention",
+                                        "service_tier",
+                                        "verbosity",
+                                        "cache_control",
+                                        "cache_prompt",
+                                        "id_slot",
+                                        "rid",
+                                        "request_id",
+                                        "timings_per_token",
+                                        "mirostat_tau",
+                                        "dry_base",
+                                        "keep_alive",
+                                        "prediction"};
   td_request r;
   for (size_t i = 0; i < sizeof neutral / sizeof neutral[0]; i++)
     for (unsigned route = TD_ROUTE_COMPLETIONS; route <= TD_ROUTE_CHAT; route++) {
@@ -449,10 +510,12 @@ static void test_tokenize_takes_a_whole_request(void **state)
 {
   td_request r;
   td_api_error e;
-  assert_true(read_json("{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"temperature\":9,\"stop\":5,\"tools\":[]}",
-                        TD_ROUTE_TOKENIZE, &r, &e));
+  assert_true(read_json(
+      "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"temperature\":9,\"stop\":5,\"tools\":[]}",
+      TD_ROUTE_TOKENIZE, &r, &e));
   assert_string_equal(r.unknown.names, "temperature, stop");
-  assert_false(read_json("{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tools\":[{}]}", TD_ROUTE_TOKENIZE, &r, &e));
+  assert_false(read_json("{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tools\":[{}]}",
+                         TD_ROUTE_TOKENIZE, &r, &e));
   assert_string_equal(e.param, "tools");
 }
 
@@ -483,21 +546,24 @@ static void test_together(void **state)
                         "\"continuous_usage_stats\":true}}",
                         TD_ROUTE_COMPLETIONS, &r, &e));
   assert_true(r.include_usage && r.continuous_usage_stats);
-  assert_false(read_json("{\"prompt\":\"x\",\"stream\":true,\"stream_options\":{\"include_usage\":1}}", TD_ROUTE_COMPLETIONS,
-                         &r, &e));
-  assert_string_equal(e.param, "stream_options.include_usage");
-  assert_false(read_json("{\"prompt\":\"x\",\"stream\":true,\"stream_options\":{\"include_obfuscation\":true}}",
+  assert_false(read_json("{\"prompt\":\"x\",\"stream\":true,\"stream_options\":{\"include_usage\":1}}",
                          TD_ROUTE_COMPLETIONS, &r, &e));
+  assert_string_equal(e.param, "stream_options.include_usage");
+  assert_false(
+      read_json("{\"prompt\":\"x\",\"stream\":true,\"stream_options\":{\"include_obfuscation\":true}}",
+                TD_ROUTE_COMPLETIONS, &r, &e));
   assert_string_equal(e.message, "'stream_options.include_obfuscation' is not served");
   expect(400, TD_ROUTE_CHAT, "chat_template_kwargs", "{\"messages\":[]}");
   expect(400, TD_ROUTE_CHAT, "chat_template_kwargs", "[]");
   expect(200, TD_ROUTE_CHAT, "chat_template_kwargs", "{\"enable_thinking\":false}");
-  assert_true(read_json("{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"continue_final_message\":true}",
-                        TD_ROUTE_CHAT, &r, &e));
+  assert_true(
+      read_json("{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"continue_final_message\":true}",
+                TD_ROUTE_CHAT, &r, &e));
   assert_false(r.add_generation_prompt);
-  assert_false(read_json("{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"continue_final_message\":true,"
-                         "\"add_generation_prompt\":true}",
-                         TD_ROUTE_CHAT, &r, &e));
+  assert_false(
+      read_json("{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"continue_final_message\":true,"
+                "\"add_generation_prompt\":true}",
+                TD_ROUTE_CHAT, &r, &e));
   assert_string_equal(e.param, "continue_final_message");
 }
 
@@ -542,11 +608,13 @@ static void test_messages(void **state)
   expect_messages("[" U "]", 200, "", "[" U "]");
   expect_messages("[{\"role\":\"developer\",\"content\":\"d\"}," U "]", 200, "",
                   "[{\"role\":\"system\",\"content\":\"d\"}," U "]");
-  expect_messages("[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"text\",\"text\":\"b\"}]}]",
+  expect_messages("[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"text\","
+                  "\"text\":\"b\"}]}]",
                   200, "", "[{\"role\":\"user\",\"content\":\"a\\nb\"}]");
   expect_messages("[{\"role\":\"user\",\"content\":[]}]", 200, "", "[{\"role\":\"user\",\"content\":\"\"}]");
-  expect_messages("[{\"role\":\"assistant\",\"content\":null,\"refusal\":null,\"annotations\":[],\"tool_calls\":null}]", 200,
-                  "", "[{\"role\":\"assistant\",\"content\":\"\"}]");
+  expect_messages(
+      "[{\"role\":\"assistant\",\"content\":null,\"refusal\":null,\"annotations\":[],\"tool_calls\":null}]",
+      200, "", "[{\"role\":\"assistant\",\"content\":\"\"}]");
   expect_messages("[{\"role\":\"assistant\"}]", 200, "", "[{\"role\":\"assistant\",\"content\":\"\"}]");
   expect_messages("[{\"role\":\"tool\",\"content\":\"r\",\"tool_call_id\":\"c\"}]", 200, "",
                   "[{\"role\":\"tool\",\"content\":\"r\",\"tool_call_id\":\"c\"}]");
@@ -567,22 +635,28 @@ static void test_messages(void **state)
   expect_messages(PARTS("{\"type\":\"text\"}"), 400, "messages[1].content[1].text", NULL);
   expect_messages(PARTS("{\"text\":\"b\"}"), 400, "messages[1].content[1]", NULL);
   expect_messages(PARTS("{\"type\":\"text\",\"txet\":\"b\"}"), 400, "messages[1].content[1].txet", NULL);
-  expect_messages(PARTS("{\"type\":\"text\",\"text\":\"b\",\"image_url\":{}}"), 400, "messages[1].content[1].image_url", NULL);
+  expect_messages(PARTS("{\"type\":\"text\",\"text\":\"b\",\"image_url\":{}}"), 400,
+                  "messages[1].content[1].image_url", NULL);
   expect_messages(PARTS("\"x\""), 400, "messages[1].content[1]", NULL);
   expect_messages(PARTS("null"), 400, "messages[1].content[1]", NULL);
-  expect_messages(PARTS("{\"type\":\"text\",\"text\":\"b\",\"cache_control\":{\"type\":\"ephemeral\"},\"id\":1,\"foo\":2}"), 200, "",
-                  "[" U ",{\"role\":\"user\",\"content\":\"a\\nb\"}]");
-  expect_messages("[{\"role\":\"user\",\"content\":\"x\",\"foo\":1,\"id\":\"i\",\"timestamp\":5,\"metadata\":{\"a\":1},\"tool_calls\":[]}]",
+  expect_messages(
+      PARTS(
+          "{\"type\":\"text\",\"text\":\"b\",\"cache_control\":{\"type\":\"ephemeral\"},\"id\":1,\"foo\":2}"),
+      200, "", "[" U ",{\"role\":\"user\",\"content\":\"a\\nb\"}]");
+  expect_messages("[{\"role\":\"user\",\"content\":\"x\",\"foo\":1,\"id\":\"i\",\"timestamp\":5,\"metadata\":"
+                  "{\"a\":1},\"tool_calls\":[]}]",
                   200, "", "[" U "]");
   expect_messages("[{\"role\":\"assistant\",\"content\":\"x\",\"reasoning_content\":\"r\"}]", 200, "",
                   "[{\"role\":\"assistant\",\"content\":\"x\",\"reasoning_content\":\"r\"}]");
   expect_messages("[{\"role\":\"assistant\",\"content\":\"x\",\"reasoning\":\"r\"}]", 200, "",
                   "[{\"role\":\"assistant\",\"content\":\"x\",\"reasoning_content\":\"r\"}]");
-  expect_messages("[{\"role\":\"assistant\",\"content\":\"x\",\"reasoning\":{\"a\":1},\"reasoning_content\":[1]}]", 200, "",
-                  "[{\"role\":\"assistant\",\"content\":\"x\"}]");
+  expect_messages(
+      "[{\"role\":\"assistant\",\"content\":\"x\",\"reasoning\":{\"a\":1},\"reasoning_content\":[1]}]", 200,
+      "", "[{\"role\":\"assistant\",\"content\":\"x\"}]");
   expect_messages("[{\"role\":\"user\",\"Content\":\"x\"}]", 400, "messages[0].Content", NULL);
   expect_messages("[{\"role\":\"user\",\"content\":\"x\",\"\":1}]", 400, "messages[0].\"\"", NULL);
-  expect_messages("[{\"role\":\"user\",\"content\":\"x\",\"audio\":{\"id\":1}}]", 400, "messages[0].audio", NULL);
+  expect_messages("[{\"role\":\"user\",\"content\":\"x\",\"audio\":{\"id\":1}}]", 400, "messages[0].audio",
+                  NULL);
   expect_messages("[{\"role\":\"user\",\"content\":\"x\",\"name\":5}]", 400, "messages[0].name", NULL);
   expect_messages("[{\"role\":\"assistant\",\"tool_calls\":[{}]}]", 400, "messages[0].tool_calls", NULL);
   size_t max = td_limit_max(TD_LIMIT_MESSAGES);
@@ -601,11 +675,21 @@ static void test_messages(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_borders),  cmocka_unit_test(test_stop_borders), cmocka_unit_test(test_seed), cmocka_unit_test(test_urgency),
-      cmocka_unit_test(test_booleans), cmocka_unit_test(test_neutral),      cmocka_unit_test(test_unknown),
-      cmocka_unit_test(test_unknown_is_bounded), cmocka_unit_test(test_near_misses), cmocka_unit_test(test_steering_fields),
-      cmocka_unit_test(test_tokenize_takes_a_whole_request), cmocka_unit_test(test_max_tokens),
-      cmocka_unit_test(test_together), cmocka_unit_test(test_sampling),     cmocka_unit_test(test_messages),
+      cmocka_unit_test(test_borders),
+      cmocka_unit_test(test_stop_borders),
+      cmocka_unit_test(test_seed),
+      cmocka_unit_test(test_urgency),
+      cmocka_unit_test(test_booleans),
+      cmocka_unit_test(test_neutral),
+      cmocka_unit_test(test_unknown),
+      cmocka_unit_test(test_unknown_is_bounded),
+      cmocka_unit_test(test_near_misses),
+      cmocka_unit_test(test_steering_fields),
+      cmocka_unit_test(test_tokenize_takes_a_whole_request),
+      cmocka_unit_test(test_max_tokens),
+      cmocka_unit_test(test_together),
+      cmocka_unit_test(test_sampling),
+      cmocka_unit_test(test_messages),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -32,7 +32,8 @@ static size_t naive_cut(const char *text, size_t n, char stops[][8], const size_
   return SIZE_MAX;
 }
 
-/* The most that may be out after n bytes without a match: all but the longest suffix that begins a stop string. */
+/* The most that may be out after n bytes without a match: all but the longest suffix that begins a stop
+ * string. */
 static size_t naive_certain(const char *text, size_t n, char stops[][8], const size_t *len, size_t n_stops)
 {
   for (size_t start = 0; start < n; start++)
@@ -99,7 +100,8 @@ static void test_bounds(void **state)
   free(big);
 }
 
-/* The worst text for the worst stop strings must stay linear: a naive matcher would need about 10^10 steps. */
+/* The worst text for the worst stop strings must stay linear: a naive matcher would need about 10^10 steps.
+ */
 static void test_hostile(void **state)
 {
   td_stop_set set = {0};

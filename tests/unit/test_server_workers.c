@@ -197,7 +197,8 @@ static void test_queue_has_shares(void **state)
   assert_int_equal(n_done, 9);
 }
 
-/* A small job behind large ones of its own runs on the worker that those must leave, as soon as it is first. */
+/* A small job behind large ones of its own runs on the worker that those must leave, as soon as it is first.
+ */
 static void test_a_small_job_does_not_wait_for_large_ones(void **state)
 {
   world d;
@@ -285,9 +286,12 @@ static void test_health_tells_of_a_stuck_job(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_least_served_is_next),      cmocka_unit_test(test_past_use_is_forgotten),
-      cmocka_unit_test(test_large_jobs_leave_a_worker), cmocka_unit_test(test_one_alone_has_all_workers),
-      cmocka_unit_test(test_queue_has_shares),          cmocka_unit_test(test_a_small_job_does_not_wait_for_large_ones),
+      cmocka_unit_test(test_least_served_is_next),
+      cmocka_unit_test(test_past_use_is_forgotten),
+      cmocka_unit_test(test_large_jobs_leave_a_worker),
+      cmocka_unit_test(test_one_alone_has_all_workers),
+      cmocka_unit_test(test_queue_has_shares),
+      cmocka_unit_test(test_a_small_job_does_not_wait_for_large_ones),
       cmocka_unit_test(test_stuck_jobs_are_seen),
       cmocka_unit_test(test_health_tells_of_a_stuck_job),
   };

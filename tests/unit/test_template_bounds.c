@@ -33,7 +33,10 @@ static td_status run(const char *source, size_t n, const char *input, size_t ops
   return st;
 }
 
-static td_status run_text(const char *source) { return run(source, strlen(source), "{\"u\": \"x\"}", 4000000, 1 << 24); }
+static td_status run_text(const char *source)
+{
+  return run(source, strlen(source), "{\"u\": \"x\"}", 4000000, 1 << 24);
+}
 
 static void expect(const char *source, td_status want, const char *message)
 {
@@ -53,20 +56,23 @@ static void growth_hits_the_caps(void **state)
   expect("{{ 'x'|center(999999999999) }}", TD_ERR_REQUEST, "");
   expect("{{ '%99999999d' % 1 }}", TD_ERR_REQUEST, "too large");
   expect("{{ 'ab'.replace('', 'x' * 1000000) * 100 }}", TD_ERR_REQUEST, "");
-  expect("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", TD_ERR_REQUEST, "steps");
+  expect("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", TD_ERR_REQUEST,
+         "steps");
   expect("{{ range(100001) }}", TD_ERR_REQUEST, "Range too big");
   expect("{{ [1]|batch(999999999999, 0)|list }}", TD_ERR_REQUEST, "");
   expect("{{ 9223372036854775807 + 1 }}", TD_ERR_REQUEST, "64 bits");
   expect("{{ (0 - 9223372036854775807 - 1) // -1 }}", TD_ERR_REQUEST, "64 bits");
   expect("{{ range(-9223372036854775807, 9223372036854775807, 9000000000000000000)|list }}", TD_OK, "");
   expect("{{ 'x'.ljust(-9223372036854775807 - 1) }}{{ 'x'|indent(-9223372036854775807) }}", TD_OK, "");
-  expect("{{ 'abc'[::9223372036854775807] }}{{ 'abc'[-9223372036854775807::-9223372036854775807] }}", TD_OK, "");
+  expect("{{ 'abc'[::9223372036854775807] }}{{ 'abc'[-9223372036854775807::-9223372036854775807] }}", TD_OK,
+         "");
 }
 
 static void text_built_in_a_loop_is_linear(void **state)
 {
-  const char *source = "{% set ns = namespace(a='') %}{% for i in range(20000) %}{% set ns.a = ns.a ~ '0123456789' ~ u %}"
-                       "{% endfor %}{{ ns.a|length }}";
+  const char *source =
+      "{% set ns = namespace(a='') %}{% for i in range(20000) %}{% set ns.a = ns.a ~ '0123456789' ~ u %}"
+      "{% endfor %}{{ ns.a|length }}";
   assert_int_equal(run(source, strlen(source), "{\"u\": \"x\"}", 4000000, 64 << 20), TD_OK);
 }
 
@@ -105,7 +111,8 @@ static void *nesting(void *arg)
   nest("{% for x in [1] %}", "x", "{% endfor %}");
   nest("{% macro m() %}", "x", "{% endmacro %}");
   nest("{% set x %}", "x", "{% endset %}");
-  static const char *const opens[] = {"(", "[", "{1:", "not ", "-", "x[", "x(", "x|f(", "1 if ", "x is eq(", "1 + (", "a.b(", "'a' ~ (", "+"};
+  static const char *const opens[] = {"(",    "[",     "{1:",      "not ",  "-",    "x[",      "x(",
+                                      "x|f(", "1 if ", "x is eq(", "1 + (", "a.b(", "'a' ~ (", "+"};
   for (size_t i = 0; i < sizeof opens / sizeof *opens; i++) {
     for (int n = 50; n <= 20000; n *= 20) {
       char *s = repeat(opens[i], n, "1", ""), *whole = malloc(strlen(s) + 16);
@@ -115,7 +122,8 @@ static void *nesting(void *arg)
       free(whole);
     }
   }
-  static const char *const chains[] = {".a", "[0]", "|upper", "()", " is defined", " + 1", " ~ 1", " and 1", " == 1", ", 1"};
+  static const char *const chains[] = {".a",   "[0]",  "|upper", "()",    " is defined",
+                                       " + 1", " ~ 1", " and 1", " == 1", ", 1"};
   for (size_t i = 0; i < sizeof chains / sizeof *chains; i++) {
     char *s = repeat("", 20000, "{{ u", chains[i]), *whole = malloc(strlen(s) + 16);
     sprintf(whole, "%s }}", s);
@@ -124,21 +132,31 @@ static void *nesting(void *arg)
     free(whole);
   }
   expect("{% macro m(n) %}{{ m(n + 1) }}{% endmacro %}{{ m(0) }}", TD_ERR_REQUEST, "recursion");
-  expect("{% macro m() %}{% for a in [1] %}{% if true %}{% set x %}{{ ((((((m())))))) ~ '' }}{% endset %}{{ x }}{% endif %}"
-         "{% endfor %}{% endmacro %}{{ m() }}", TD_ERR_REQUEST, "recursion");
-  expect("{% set ns = namespace(a=[]) %}{% for i in range(9999) %}{% set ns.a = [ns.a] %}{% endfor %}{{ ns.a }}",
+  expect("{% macro m() %}{% for a in [1] %}{% if true %}{% set x %}{{ ((((((m())))))) ~ '' }}{% endset %}{{ "
+         "x }}{% endif %}"
+         "{% endfor %}{% endmacro %}{{ m() }}",
          TD_ERR_REQUEST, "recursion");
-  expect("{% set ns = namespace(a=[]) %}{% for i in range(9999) %}{% set ns.a = [ns.a] %}{% endfor %}{{ ns.a == [ns.a] }}",
+  expect(
+      "{% set ns = namespace(a=[]) %}{% for i in range(9999) %}{% set ns.a = [ns.a] %}{% endfor %}{{ ns.a }}",
+      TD_ERR_REQUEST, "recursion");
+  expect("{% set ns = namespace(a=[]) %}{% for i in range(9999) %}{% set ns.a = [ns.a] %}{% endfor %}{{ ns.a "
+         "== [ns.a] }}",
          TD_ERR_REQUEST, "recursion");
-  expect("{% set ns = namespace(a=[]) %}{% for i in range(9999) %}{% set ns.a = (ns.a,) %}{% endfor %}{{ {ns.a: 1} }}",
+  expect("{% set ns = namespace(a=[]) %}{% for i in range(9999) %}{% set ns.a = (ns.a,) %}{% endfor %}{{ "
+         "{ns.a: 1} }}",
          TD_ERR_REQUEST, "recursion");
-  expect("{% set ns = namespace(a=[]) %}{% for i in range(9999) %}{% set ns.a = [ns.a] %}{% endfor %}{{ ns.a|tojson }}",
+  expect("{% set ns = namespace(a=[]) %}{% for i in range(9999) %}{% set ns.a = [ns.a] %}{% endfor %}{{ "
+         "ns.a|tojson }}",
          TD_ERR_REQUEST, "recursion");
-  expect("{% set ns = namespace(a=[1]) %}{% for i in range(9999) %}{% set ns.a = ns.a|map('string') %}{% endfor %}{{ ns.a|list }}",
+  expect("{% set ns = namespace(a=[1]) %}{% for i in range(9999) %}{% set ns.a = ns.a|map('string') %}{% "
+         "endfor %}{{ ns.a|list }}",
          TD_ERR_REQUEST, "recursion");
   expect("{% set ns = namespace() %}{% set ns.me = ns %}{{ ns }}", TD_OK, "");
-  expect("{% set ns = namespace() %}{% macro m() %}{% for x in [1, 2, 3] if ns.l is undefined or ns.l.nextitem is defined or true %}"
-         "{% set ns.l = loop %}{% endfor %}{% endmacro %}{{ m() }}{{ m() }}{{ ns.l.nextitem }}{{ ns.l.length }}", TD_OK, "");
+  expect(
+      "{% set ns = namespace() %}{% macro m() %}{% for x in [1, 2, 3] if ns.l is undefined or ns.l.nextitem "
+      "is defined or true %}"
+      "{% set ns.l = loop %}{% endfor %}{% endmacro %}{{ m() }}{{ m() }}{{ ns.l.nextitem }}{{ ns.l.length }}",
+      TD_OK, "");
   *(bool *)arg = true;
   return NULL;
 }
@@ -353,7 +371,8 @@ static void many_variables_cost_their_number(void **state)
 
 static void render_errors_are_the_references(void **state)
 {
-  expect("{{ raise_exception('Only \"user\" roles: 100% sure') }}", TD_ERR_REQUEST, "Only \"user\" roles: 100% sure");
+  expect("{{ raise_exception('Only \"user\" roles: 100% sure') }}", TD_ERR_REQUEST,
+         "Only \"user\" roles: 100% sure");
   expect("{{ nope.x }}", TD_ERR_REQUEST, "'nope' is undefined");
   expect("{{ u.x.y }}", TD_ERR_REQUEST, "'str object' has no attribute 'x'");
   expect("{{ [][0].y }}", TD_ERR_REQUEST, "list object has no element 0");
@@ -369,9 +388,12 @@ static void render_errors_are_the_references(void **state)
 /* Bytes of a valid template, mangled: whatever comes out, nothing breaks. */
 static void mangled_templates_do_no_harm(void **state)
 {
-  static const char seed[] = "{% set ns = namespace(a=1) %}{%- for m in messages if m.role != 'x' -%}{{ loop.index ~ m['role'][::-1]|upper }}"
-                             "{% if loop.last and not m is none %}{{ m|tojson(indent=2) }}{% elif x %}{# c #}{% else %}{% raw %}{{{% endraw %}"
-                             "{% endif %}{% endfor %}{% macro f(a, b=[1, (2,), {'k': 1.5e3}]) %}{{ caller() }}{% endmacro %}{% call f(1, *[2]) %}\\n{% endcall %}";
+  static const char seed[] = "{% set ns = namespace(a=1) %}{%- for m in messages if m.role != 'x' -%}{{ "
+                             "loop.index ~ m['role'][::-1]|upper }}"
+                             "{% if loop.last and not m is none %}{{ m|tojson(indent=2) }}{% elif x %}{# c "
+                             "#}{% else %}{% raw %}{{{% endraw %}"
+                             "{% endif %}{% endfor %}{% macro f(a, b=[1, (2,), {'k': 1.5e3}]) %}{{ caller() "
+                             "}}{% endmacro %}{% call f(1, *[2]) %}\\n{% endcall %}";
   unsigned rng = 12345;
   for (int round = 0; round < 20000; round++) {
     char s[sizeof seed];

@@ -66,8 +66,8 @@ static bool renders_as(const char *name, const char *source, const td_render_inp
   const char *got = st == TD_OK ? (out.text.data ? out.text.data : "") : NULL;
   bool same = cJSON_IsString(expect) ? got && strcmp(got, expect->valuestring) == 0 : got == NULL;
   if (!same)
-    print_error("%s: expected %s\n  got %s\n", name, cJSON_IsString(expect) ? expect->valuestring : "a refusal",
-                got ? got : err.message);
+    print_error("%s: expected %s\n  got %s\n", name,
+                cJSON_IsString(expect) ? expect->valuestring : "a refusal", got ? got : err.message);
   td_rendered_deinit(&out);
   td_chat_template_destroy(t);
   return same;

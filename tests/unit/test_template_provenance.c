@@ -14,8 +14,9 @@ static char *marked(const char *source)
   td_chat_template *t;
   td_error err;
   td_rendered out;
-  cJSON *input = cJSON_Parse("{\"u\": \" <|im_start|>system \", \"n\": 42, \"k\": {\"<|im_end|>\": [\"<|im_end|>\", 1, true, null]},"
-                             "\"messages\": [{\"role\": \"user\", \"content\": \"<|im_start|>\"}], \"c\": \"a\"}");
+  cJSON *input = cJSON_Parse(
+      "{\"u\": \" <|im_start|>system \", \"n\": 42, \"k\": {\"<|im_end|>\": [\"<|im_end|>\", 1, true, null]},"
+      "\"messages\": [{\"role\": \"user\", \"content\": \"<|im_start|>\"}], \"c\": \"a\"}");
   cJSON *trusted = cJSON_Parse("{\"t\": \"<s>\"}");
   if (td_chat_template_compile(source, strlen(source), &t, &err) != TD_OK)
     fail_msg("%s: %s", source, err.message);
@@ -71,7 +72,8 @@ static void the_clients_text_stays_the_clients(void **state)
       {"{{ messages|tojson(indent=1) }}",
        "[\n {\n  \"role\": \"user\",\n  \"content\": \"<|im_start|>\"\n }\n]"},
       {"{% macro m(x) %}<{{ x }}>{{ caller() if caller }}{% endmacro %}{{ m(c) }}", "[<]a[>]"},
-      {"{% macro m(x) %}<{{ x }}>{{ caller() }}{% endmacro %}{% call m(c) %}{{ c }}!{% endcall %}", "[<]a[>]a[!]"},
+      {"{% macro m(x) %}<{{ x }}>{{ caller() }}{% endmacro %}{% call m(c) %}{{ c }}!{% endcall %}",
+       "[<]a[>]a[!]"},
       {"{% set s %}<{{ c }}>{% endset %}{{ s }}{{ s|length }}", "[<]a[>3]"},
       {"{% set ns = namespace(v=u|trim) %}{% set ns.v = t ~ ns.v %}{{ ns.v }}", "[<s>]<|im_start|>system"},
       {"{% filter upper %}x{{ c }}{% endfilter %}", "[X]A"},
@@ -88,7 +90,8 @@ static void the_clients_text_stays_the_clients(void **state)
       {"{{ ('<' ~ c ~ '>').partition(c) }}", "[('<', ]'a'[, '>')]"},
       {"{{ {c: t}['a'] }}", "[<s>]"},
       {"{{ u|trim|escape }}", "&lt;|im_start|&gt;system"},
-      {"{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>' }}{% endfor %}",
+      {"{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>' }}{% "
+       "endfor %}",
        "[<|im_start|>]user[\n]<|im_start|>[<|im_end|>]"},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -5,8 +5,9 @@
 
 /* ---- tokenizer.json: one change to a good file, and the refusal that it must get ---- */
 
-#define GOOD_MODEL                                                                                                     \
-  "\"model\":{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":null,\"continuing_subword_prefix\":\"\",\"fuse_unk\":false," \
+#define GOOD_MODEL                                                                                           \
+  "\"model\":{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":null,\"continuing_subword_prefix\":\"\","      \
+  "\"fuse_unk\":false,"                                                                                      \
   "\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},\"merges\":[\"a b\"]}"
 #define GOOD_PRE "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false}"
 #define GOOD_DECODER "\"decoder\":{\"type\":\"ByteLevel\"}"
@@ -21,8 +22,9 @@ typedef struct refusal {
 #define VOCAB "\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},\"merges\":[\"a b\"]"
 #define WITH(more) "{" GOOD_MODEL "," GOOD_PRE "," GOOD_DECODER "," more "}"
 #define PRE(pre) "{" GOOD_MODEL "," GOOD_DECODER ",\"pre_tokenizer\":" pre "}"
-#define SPLIT(pattern, behavior)                                                                                       \
-  PRE("{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":" pattern ",\"behavior\":\"" behavior  \
+#define SPLIT(pattern, behavior)                                                                             \
+  PRE("{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":" pattern                   \
+      ",\"behavior\":\"" behavior                                                                            \
       "\",\"invert\":false},{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false}]}")
 
 static const refusal refusals[] = {
@@ -61,19 +63,23 @@ static const refusal refusals[] = {
     {PRE("{\"type\":\"Digits\"}"), TD_ERR_UNSUPPORTED, "ByteLevel"},
     {PRE("{\"type\":\"ByteLevel\",\"add_prefix_space\":true}"), TD_ERR_UNSUPPORTED, "add_prefix_space"},
     {PRE("{\"type\":\"ByteLevel\"}"), TD_ERR_UNSUPPORTED, "add_prefix_space"},
-    {PRE("{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"ByteLevel\",\"add_prefix_space\":false},{\"type\":\"Digits\"}]}"),
+    {PRE("{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"ByteLevel\",\"add_prefix_space\":false},{"
+         "\"type\":\"Digits\"}]}"),
      TD_ERR_UNSUPPORTED, "behind ByteLevel"},
     {SPLIT("{\"Regex\":\"\\\\d+|foo\"}", "Isolated"), TD_ERR_UNSUPPORTED, "\\d+|foo"},
     {SPLIT("{\"String\":\" \"}", "Isolated"), TD_ERR_UNSUPPORTED, "plain string"},
     {SPLIT("{\"Regex\":\"\\\\p{N}\"}", "MergedWithPrevious"), TD_ERR_UNSUPPORTED, "MergedWithPrevious"},
     {WITH("\"normalizer\":{\"type\":\"NFKC\"}"), TD_ERR_UNSUPPORTED, "NFKC"},
-    {WITH("\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Lowercase\"}]}"), TD_ERR_UNSUPPORTED, "Lowercase"},
+    {WITH("\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Lowercase\"}]}"),
+     TD_ERR_UNSUPPORTED, "Lowercase"},
     {WITH("\"normalizer\":\"NFC\""), TD_ERR_UNSUPPORTED, "normalizer"},
     {"{" GOOD_MODEL "," GOOD_PRE ",\"decoder\":{\"type\":\"Metaspace\"}}", TD_ERR_UNSUPPORTED, "Metaspace"},
     {WITH("\"post_processor\":{\"type\":\"BertProcessing\"}"), TD_ERR_UNSUPPORTED, "BertProcessing"},
-    {WITH("\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"Sequence\":{\"id\":\"A\"}},{\"SpecialToken\":{\"id\":\"</s>\"}}]}"),
+    {WITH("\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"Sequence\":{\"id\":\"A\"}},{"
+          "\"SpecialToken\":{\"id\":\"</s>\"}}]}"),
      TD_ERR_UNSUPPORTED, "</s>"},
-    {WITH("\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<x>\"}},{\"Sequence\":{\"id\":\"A\"}}]}"),
+    {WITH("\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<x>\"}"
+          "},{\"Sequence\":{\"id\":\"A\"}}]}"),
      TD_ERR_MODEL, "<x>"},
     {WITH("\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":7}"), TD_ERR_MODEL, "single"},
     {WITH("\"added_tokens\":7"), TD_ERR_MODEL, "added_tokens"},
@@ -81,7 +87,8 @@ static const refusal refusals[] = {
     {WITH("\"added_tokens\":[{\"content\":\"x\"}]"), TD_ERR_MODEL, "\"x\""},
     {WITH("\"added_tokens\":[{\"content\":\"x\",\"id\":1}]"), TD_ERR_MODEL, "same id 1"},
     {WITH("\"added_tokens\":[{\"content\":\"x\",\"id\":9,\"special\":\"no\"}]"), TD_ERR_MODEL, "special"},
-    {WITH("\"added_tokens\":[{\"content\":\"x\",\"id\":9},{\"content\":\"x\",\"id\":9}]"), TD_ERR_MODEL, "twice"},
+    {WITH("\"added_tokens\":[{\"content\":\"x\",\"id\":9},{\"content\":\"x\",\"id\":9}]"), TD_ERR_MODEL,
+     "twice"},
 };
 
 static void json_refusals(void **state)
@@ -103,11 +110,15 @@ static void json_accepted(void **state)
   const char *good[] = {
       WITH("\"normalizer\":null,\"post_processor\":null,\"added_tokens\":null"),
       WITH("\"added_tokens\":[{\"content\":\"\",\"id\":9}]"),
-      WITH("\"added_tokens\":[{\"content\":\"ab\",\"id\":77,\"special\":true}]"), /* the vocabulary's id counts */
+      WITH("\"added_tokens\":[{\"content\":\"ab\",\"id\":77,\"special\":true}]"), /* the vocabulary's id
+                                                                                     counts */
       MODEL("\"dropout\":0," VOCAB),
-      MODEL("\"vocab\":{\"a\":5,\"b\":90,\"ab\":1},\"merges\":[[\"a\",\"b\"],\"#version: 0.2\",[\"a\",\"b\"]]"), /* holes */
-      "{" GOOD_MODEL "," GOOD_DECODER ",\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":"
-      "\"'s|'t|'re|'ve|'m|'ll|'d| ?\\\\p{L}+| ?\\\\p{N}+| ?[^\\\\s\\\\p{L}\\\\p{N}]+|\\\\s+(?!\\\\S)|\\\\s+\"},\"behavior\":\"Removed\",\"invert\":true},"
+      MODEL("\"vocab\":{\"a\":5,\"b\":90,\"ab\":1},\"merges\":[[\"a\",\"b\"],\"#version: "
+            "0.2\",[\"a\",\"b\"]]"), /* holes */
+      "{" GOOD_MODEL "," GOOD_DECODER ",\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{"
+      "\"type\":\"Split\",\"pattern\":{\"Regex\":"
+      "\"'s|'t|'re|'ve|'m|'ll|'d| ?\\\\p{L}+| ?\\\\p{N}+| "
+      "?[^\\\\s\\\\p{L}\\\\p{N}]+|\\\\s+(?!\\\\S)|\\\\s+\"},\"behavior\":\"Removed\",\"invert\":true},"
       "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false}]}}",
   };
   for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
@@ -325,7 +336,8 @@ static void gguf_files(void **state)
 /* Keys of the wrong kind, or missing. */
 static void gguf_kinds(void **state)
 {
-  const char *keys[] = {"tokenizer.ggml.model", "tokenizer.ggml.pre", "tokenizer.ggml.tokens", "tokenizer.ggml.merges"};
+  const char *keys[] = {"tokenizer.ggml.model", "tokenizer.ggml.pre", "tokenizer.ggml.tokens",
+                        "tokenizer.ggml.merges"};
   const char *tokens[] = {"a"};
   for (int wrong = 0; wrong < 4; wrong++)
     for (int how = 0; how < 3; how++) {

@@ -1,7 +1,7 @@
 /* The tokenizer against the reference: the ids of the hard texts in tests/golden_text.
  *
- * small.json and its variants run everywhere. Real tokenizers run where they are: TANDEM_TEST_MODEL names the SmolLM2 GGUF,
- * TANDEM_TEST_TOKENIZERS the folder that tests/golden_text/fetch_tokenizers.py made. */
+ * small.json and its variants run everywhere. Real tokenizers run where they are: TANDEM_TEST_MODEL names the
+ * SmolLM2 GGUF, TANDEM_TEST_TOKENIZERS the folder that tests/golden_text/fetch_tokenizers.py made. */
 #include "test_tokenizer_util.h"
 
 typedef struct text {
@@ -157,7 +157,8 @@ static void small_deepseek(void **state) { check_variant("small_deepseek.json");
 
 static void small_decode(void **state)
 {
-  cJSON *small = util_read_json(GOLDEN_DIR, "small.json"), *golden = util_read_json(GOLDEN_DIR, "small_decode.json");
+  cJSON *small = util_read_json(GOLDEN_DIR, "small.json"),
+        *golden = util_read_json(GOLDEN_DIR, "small_decode.json");
   td_tokenizer *t = util_load(small);
   const cJSON *item, *id;
   size_t n = 0;
@@ -286,12 +287,15 @@ static void real_gpt2_gguf(void **state) { check_gguf("ggml-vocab-gpt-2.gguf", "
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(small_gpt2),       cmocka_unit_test(small_smollm),      cmocka_unit_test(small_llama3),
-      cmocka_unit_test(small_qwen2),      cmocka_unit_test(small_qwen35),      cmocka_unit_test(small_deepseek),
-      cmocka_unit_test(small_decode),     cmocka_unit_test(real_smollm2_json), cmocka_unit_test(real_smollm2_gguf),
-      cmocka_unit_test(real_llama3),      cmocka_unit_test(real_llama32),      cmocka_unit_test(real_qwen2),
-      cmocka_unit_test(real_qwen35),      cmocka_unit_test(real_gpt2),         cmocka_unit_test(real_deepseek),
-      cmocka_unit_test(real_llama3_gguf), cmocka_unit_test(real_qwen2_gguf),   cmocka_unit_test(real_gpt2_gguf),
+      cmocka_unit_test(small_gpt2),        cmocka_unit_test(small_smollm),
+      cmocka_unit_test(small_llama3),      cmocka_unit_test(small_qwen2),
+      cmocka_unit_test(small_qwen35),      cmocka_unit_test(small_deepseek),
+      cmocka_unit_test(small_decode),      cmocka_unit_test(real_smollm2_json),
+      cmocka_unit_test(real_smollm2_gguf), cmocka_unit_test(real_llama3),
+      cmocka_unit_test(real_llama32),      cmocka_unit_test(real_qwen2),
+      cmocka_unit_test(real_qwen35),       cmocka_unit_test(real_gpt2),
+      cmocka_unit_test(real_deepseek),     cmocka_unit_test(real_llama3_gguf),
+      cmocka_unit_test(real_qwen2_gguf),   cmocka_unit_test(real_gpt2_gguf),
   };
   return cmocka_run_group_tests(tests, read_texts, free_texts);
 }

@@ -85,14 +85,27 @@ static void first_pieces(void **state)
     const char *text;
     size_t first;
   } cases[] = {
-      {&llama3, "'\xC5\xBFx", 3}, {&gpt2, "'\xC5\xBFx", 1},   {&llama3, "'Sx", 2},     {&gpt2, "'Sx", 1},
-      {&llama3, "1234", 3},       {&qwen35, "1234", 1},        {&gpt2, "1234", 4},      {&llama3, "e\xCC\x81x", 1},
-      {&qwen35, "e\xCC\x81x", 4}, {&llama3, "\xCC\x81x", 3},   {&llama3, " \n x", 2},  {&gpt2, " \n x", 2},
-      {&llama3, "!\n\nx", 3},     {&gpt2, "!\n\nx", 1},        {&llama3, "\tx", 2},     {&gpt2, "\tx", 1},
+      {&llama3, "'\xC5\xBFx", 3},
+      {&gpt2, "'\xC5\xBFx", 1},
+      {&llama3, "'Sx", 2},
+      {&gpt2, "'Sx", 1},
+      {&llama3, "1234", 3},
+      {&qwen35, "1234", 1},
+      {&gpt2, "1234", 4},
+      {&llama3, "e\xCC\x81x", 1},
+      {&qwen35, "e\xCC\x81x", 4},
+      {&llama3, "\xCC\x81x", 3},
+      {&llama3, " \n x", 2},
+      {&gpt2, " \n x", 2},
+      {&llama3, "!\n\nx", 3},
+      {&gpt2, "!\n\nx", 1},
+      {&llama3, "\tx", 2},
+      {&gpt2, "\tx", 1},
       {&gpt2, "\xE3\x80\x80\xE3\x80\x80x", 3},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-    if (td_split_next(cases[i].split, (const unsigned char *)cases[i].text, strlen(cases[i].text)) != cases[i].first)
+    if (td_split_next(cases[i].split, (const unsigned char *)cases[i].text, strlen(cases[i].text)) !=
+        cases[i].first)
       fail_msg("case %zu", i);
 }
 
@@ -101,7 +114,8 @@ static void first_pieces(void **state)
 static void nfc_moves_spans(void **state)
 {
   /* "ab" E U+0301 "cd" U+0301: E + acute becomes two bytes, d + acute stays two characters */
-  const char *text = "abE\xCC\x81" "cd\xCC\x81";
+  const char *text = "abE\xCC\x81"
+                     "cd\xCC\x81";
   td_span sets[2][3] = {{{0, 2}, {2, 5}, {6, 9}}, {{1, 1}, {3, 6}, {7, 8}}};
   const td_span want[2][3] = {{{0, 2}, {2, 4}, {5, 8}}, {{1, 1}, {4, 5}, {8, 8}}};
   for (size_t k = 0; k < 2; k++) {
@@ -110,7 +124,10 @@ static void nfc_moves_spans(void **state)
     td_error err = {0};
     assert_int_equal(td_nfc_append((const unsigned char *)text, strlen(text), &out, sets[k], 3, &err), TD_OK);
     assert_int_equal(out.len_bytes, 8);
-    assert_memory_equal(out.data, "ab\xC3\x89" "cd\xCC\x81", 8);
+    assert_memory_equal(out.data,
+                        "ab\xC3\x89"
+                        "cd\xCC\x81",
+                        8);
     for (size_t i = 0; i < 3; i++) {
       assert_int_equal(sets[k][i].start, want[k][i].start);
       assert_int_equal(sets[k][i].end, want[k][i].end);
@@ -131,8 +148,13 @@ static void trust(void **state)
     td_span spans[2];
     size_t n, found;
   } cases[] = {
-      {{{0, 0}}, 0, 0}, {{{0, 30}}, 1, 2},        {{{1, 11}}, 1, 1},          {{{2, 11}}, 1, 0},
-      {{{1, 10}}, 1, 0}, {{{1, 6}, {6, 11}}, 2, 0}, /* wholly inside ONE span */ {{{0, 11}, {12, 22}}, 2, 2},
+      {{{0, 0}}, 0, 0},
+      {{{0, 30}}, 1, 2},
+      {{{1, 11}}, 1, 1},
+      {{{2, 11}}, 1, 0},
+      {{{1, 10}}, 1, 0},
+      {{{1, 6}, {6, 11}}, 2, 0},
+      /* wholly inside ONE span */ {{{0, 11}, {12, 22}}, 2, 2},
       {{{12, 30}}, 1, 1},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -176,10 +198,13 @@ static void trust_and_nfc(void **state)
 /* Merges and whole words must not make a special token out of plain text. */
 static void no_special_by_merges(void **state)
 {
-  const char *text =
-      "{\"model\":{\"type\":\"BPE\",\"ignore_merges\":true,\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,\"c\":3,\"abc\":4},\"merges\":[\"a "
-      "b\",\"ab c\"]},\"decoder\":{\"type\":\"ByteLevel\"},\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},"
-      "\"added_tokens\":[{\"id\":2,\"content\":\"ab\",\"special\":true},{\"id\":4,\"content\":\"abc\",\"special\":true}]}";
+  const char *text = "{\"model\":{\"type\":\"BPE\",\"ignore_merges\":true,\"vocab\":{\"a\":0,\"b\":1,\"ab\":"
+                     "2,\"c\":3,\"abc\":4},\"merges\":[\"a "
+                     "b\",\"ab "
+                     "c\"]},\"decoder\":{\"type\":\"ByteLevel\"},\"pre_tokenizer\":{\"type\":\"ByteLevel\","
+                     "\"add_prefix_space\":false},"
+                     "\"added_tokens\":[{\"id\":2,\"content\":\"ab\",\"special\":true},{\"id\":4,\"content\":"
+                     "\"abc\",\"special\":true}]}";
   cJSON *json = util_parse(text, strlen(text));
   td_tokenizer *t = util_load(json);
   td_ids ids = util_encode(t, "abc", 3, false);
@@ -193,9 +218,10 @@ static void no_special_by_merges(void **state)
   td_ids_deinit(&ids);
   td_tokenizer_destroy(t);
   cJSON_Delete(json);
-  const char *byte = "{\"model\":{\"vocab\":{\"a\":0,\"b\":1},\"merges\":[]},\"decoder\":{\"type\":\"ByteLevel\"},"
-                     "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},"
-                     "\"added_tokens\":[{\"id\":0,\"content\":\"a\",\"special\":true}]}";
+  const char *byte =
+      "{\"model\":{\"vocab\":{\"a\":0,\"b\":1},\"merges\":[]},\"decoder\":{\"type\":\"ByteLevel\"},"
+      "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},"
+      "\"added_tokens\":[{\"id\":0,\"content\":\"a\",\"special\":true}]}";
   json = util_parse(byte, strlen(byte));
   t = util_load(json);
   ids = util_encode(t, "ab", 2, false);
@@ -210,11 +236,14 @@ static void no_special_by_merges(void **state)
 static void bos(void **state)
 {
   cJSON *json = small_json();
-  const char *template = "{\"type\":\"Sequence\",\"processors\":[{\"type\":\"ByteLevel\"},{\"type\":\"TemplateProcessing\",\"single\":"
-                         "[{\"SpecialToken\":{\"id\":\"<|im_start|>\",\"type_id\":0}},{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}]}]}";
+  const char *template = "{\"type\":\"Sequence\",\"processors\":[{\"type\":\"ByteLevel\"},{\"type\":"
+                         "\"TemplateProcessing\",\"single\":"
+                         "[{\"SpecialToken\":{\"id\":\"<|im_start|>\",\"type_id\":0}},{\"Sequence\":{\"id\":"
+                         "\"A\",\"type_id\":0}}]}]}";
   cJSON_DeleteItemFromObject(json, "post_processor");
   cJSON_AddItemToObject(json, "post_processor", util_parse(template, strlen(template)));
-  cJSON *config = util_parse("{\"eos_token\":{\"content\":\"<|im_end|>\"},\"bos_token\":\"<|endoftext|>\"}", 66);
+  cJSON *config =
+      util_parse("{\"eos_token\":{\"content\":\"<|im_end|>\"},\"bos_token\":\"<|endoftext|>\"}", 66);
   td_error err = {0};
   td_tokenizer *t = NULL;
   assert_int_equal(td_tokenizer_load_json(json, config, &t, &err), TD_OK);
@@ -251,7 +280,8 @@ static void token_cap(void **state)
   td_tokenizer *t = load_small();
   td_ids all = util_encode(t, "one two three four", 18, false), ids = {0};
   td_error err = {0};
-  assert_int_equal(td_tokenizer_encode(t, "one two three four", 18, NULL, 0, false, all.n, &ids, &err), TD_OK);
+  assert_int_equal(td_tokenizer_encode(t, "one two three four", 18, NULL, 0, false, all.n, &ids, &err),
+                   TD_OK);
   assert_int_equal(ids.n, all.n);
   td_ids before = {malloc(2 * sizeof(int32_t)), 1, 2};
   before.ids[0] = 77;
@@ -348,7 +378,9 @@ static void worst_cases_are_not_quadratic(void **state)
   cJSON_DeleteItemFromObject(json, "normalizer");
   cJSON_AddItemToObject(json, "normalizer", util_parse("{\"type\":\"NFC\"}", 14));
   td_tokenizer *t = util_load(json);
-  const char *units[] = {"a", " ", "\n", "ab", "\xCC\x81\xCC\xA3", "\xFF", "<", "<|im_start|", "[S", " [L]", "[R] ", "\xE4\xB8\x80", "\n ", "'", "\x04"};
+  const char *units[] = {"a",           " ",  "\n",   "ab",   "\xCC\x81\xCC\xA3", "\xFF", "<",
+                         "<|im_start|", "[S", " [L]", "[R] ", "\xE4\xB8\x80",     "\n ",  "'",
+                         "\x04"};
   for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
     double s = encode_seconds(t, units[i], 1 << 20);
     if (s > 20)
@@ -381,7 +413,8 @@ typedef struct job {
   bool same;
 } job;
 
-static const char thread_text[] = "The quick brown fox doesn't jump over 1234 lazy dogs; for (int i = 0; i < n; i++) x += 2;\n";
+static const char thread_text[] =
+    "The quick brown fox doesn't jump over 1234 lazy dogs; for (int i = 0; i < n; i++) x += 2;\n";
 
 static void *encode_again(void *arg)
 {
@@ -390,8 +423,10 @@ static void *encode_again(void *arg)
   for (int i = 0; i < 200; i++) {
     td_ids ids = {0};
     td_error err = {0};
-    td_status s = td_tokenizer_encode(j->t, thread_text, sizeof thread_text - 1, NULL, 0, false, 0, &ids, &err);
-    j->same = j->same && s == TD_OK && ids.n == j->want->n && memcmp(ids.ids, j->want->ids, ids.n * sizeof *ids.ids) == 0;
+    td_status s =
+        td_tokenizer_encode(j->t, thread_text, sizeof thread_text - 1, NULL, 0, false, 0, &ids, &err);
+    j->same = j->same && s == TD_OK && ids.n == j->want->n &&
+              memcmp(ids.ids, j->want->ids, ids.n * sizeof *ids.ids) == 0;
     td_ids_deinit(&ids);
   }
   return NULL;

@@ -101,7 +101,8 @@ static void test_good_folder(void **state)
   td_model_files_close(f);
   /* what tokenizer_config.json leaves out, special_tokens_map.json says */
   write_text(folder, "tokenizer_config.json", "{\"bos_token\":\"<a>\",\"eos_token\":null}");
-  write_text(folder, "special_tokens_map.json", "{\"bos_token\":\"<b>\",\"eos_token\":{\"content\":\"<e>\"}}");
+  write_text(folder, "special_tokens_map.json",
+             "{\"bos_token\":\"<b>\",\"eos_token\":{\"content\":\"<e>\"}}");
   assert_int_equal(td_model_files_open(folder, &f, &err), TD_OK);
   const cJSON *tokens = td_model_files_tokenizer_config(f);
   assert_string_equal(td_json_get(tokens, "bos_token")->valuestring, "<a>");
