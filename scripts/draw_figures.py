@@ -62,8 +62,8 @@ def table(path, text):
         bar = f"{bar:,.0f}" if bar >= 1000 else f"{bar:.4g}"
         return f"| {shown} | {measured} | {bar} {measured.split(maxsplit=1)[1]} | {ratio} |"
     vllm = found["time between tokens p50, 1 streams at 1024"][3]
-    lines = [f"{gpu}; Llama-3-8B's shape in bf16 with made-up weights; commit {commit}.",
-             f"Command: `scripts/gpu-report`. All figures: [the report](tests/gpu/reports/{path.name}).", "",
+    lines = [f"{gpu}; commit {commit}; `scripts/gpu-report`.", "Llama-3-8B's shape in bf16, made-up weights.",
+             f"All figures: [the report](tests/gpu/reports/{path.name}).", "",
              f"| through HTTP | tandem | {vllm} (1) | |", "|---|---|---|---|"]
     lines += [through_http(f"time between tokens p50, {n} streams at 1024",
                            f"time between tokens, {n} stream{'s' if n != '1' else ''}, 1,024 tokens each") for n in ("1", "16", "64", "256")]
@@ -82,7 +82,8 @@ def table(path, text):
               if peer.startswith("Flash") and re.match("decode |tree ", name)]
     lines += ["", f"Over all {len(ratios)} batches and shared prefixes of the report, decode attention is "
               f"{min(ratios):.2f} to {max(ratios):.2f} times as fast as", "the better of FlashAttention-3 and FlashInfer."]
-    lines += ["", f"(1) {vllm} ran on another machine of the same kind, in one process, without HTTP. Machines of a kind differ by 2 to 3 %."]
+    lines += ["", f"(1) {vllm} ran on another machine of the same kind, in one process, without HTTP.",
+              "Machines of a kind differ by 2 to 3 %."]
     return "\n".join(lines) + "\n"
 
 
