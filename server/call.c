@@ -23,7 +23,7 @@ size_t td_call_count_to(const td_call *call)
 }
 
 /* Tokens of the answer that the request asks for; 0: no number, -1: no limit. */
-static int64_t asked_tokens(const td_request *r)
+static int64_t asked_tokens(const td_api_request *r)
 {
   return r->has_max_completion_tokens ? r->max_completion_tokens : r->max_tokens;
 }
@@ -74,7 +74,7 @@ bool td_call_alloc_prompts(td_call *call, size_t n)
  * completions. */
 bool td_call_check_context(td_call *call, bool default_rest)
 {
-  const td_request *r = &call->request;
+  const td_api_request *r = &call->request;
   const char *param = r->messages ? "messages" : "prompt";
   int64_t asked = asked_tokens(r);
   uint64_t want = asked > 0 ? (uint64_t)asked : 1;
@@ -103,7 +103,7 @@ bool td_call_check_context(td_call *call, bool default_rest)
  */
 static bool suit_tokenizer(td_call *call)
 {
-  td_request *r = &call->request;
+  td_api_request *r = &call->request;
   if (call->info->has_tokenizer)
     return true;
   if (r->stops.n > 0) {
@@ -115,6 +115,24 @@ static bool suit_tokenizer(td_call *call)
   }
   r->return_token_ids = true;
   return true;
+}
+
+static uint64_t deadline_us(const td_call *call, int64_t timeout_ms)
+{
+  return timeout_ms > 0 ? call->arrival_us + 1000 * (uint64_t)timeout_ms : 0;
+}
+
+static td_terms terms_of(const td_call *call)
+{
+  const td_api_request *r = &call->request;
+  uint32_t account = call->tenant->account;
+  return (td_terms){
+      .namespace_id = td_namespace_of(&call->server->namespace_secret, account, r->cache_salt),
+      .account = account,
+      .priority = (int32_t)r->priority,
+      .ttft_deadline_us = deadline_us(call, r->ttft_timeout_ms),
+      .deadline_us = deadline_us(call, r->timeout_ms),
+  };
 }
 
 static bool read_call(td_call *call)
@@ -135,7 +153,7 @@ static bool read_call(td_call *call)
   td_buf_deinit(&call->body);
   td_progress_note(td_progress_here); /* parsing counts nothing: it is linear */
   const td_engine_info *info = call->info;
-  td_request *r = &call->request;
+  td_api_request *r = &call->request;
   td_request_rules rules = {info->default_sampling, info->vocab,
                             td_option(call->server->options, TD_LIMIT_STRICT_FIELDS)};
   bool ok = td_request_read(root, call->api->route, &rules, r, &call->error);
@@ -145,8 +163,8 @@ static bool read_call(td_call *call)
     ok = false;
   }
   ok = ok && suit_tokenizer(call);
-  call->cache_namespace_id =
-      td_namespace_of(&call->server->namespace_secret, call->tenant->account, ok ? r->cache_salt : NULL);
+  if (ok)
+    call->terms = terms_of(call);
   if (ok && r->messages)
     ok = td_messages_normalise((cJSON *)r->messages, &r->unknown, &call->error); /* the tree is ours */
   td_progress_note(td_progress_here);

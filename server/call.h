@@ -86,8 +86,8 @@ struct td_call {
   /* made by the worker */
   bool failed;
   td_api_error error;
-  td_request request;
-  uint64_t cache_namespace_id; /* the key's, or cache_salt's inside it */
+  td_api_request request;
+  td_terms terms; /* of all its choices */
   uint32_t max_new;
   td_prompt *prompts;
   uint32_t n_prompts;

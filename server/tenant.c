@@ -36,7 +36,7 @@ static td_tenant *find_address(td_tenants *t, const td_conn *c)
   return tenant;
 }
 
-td_tenant *td_tenant_of(td_tenants *t, const td_conn *c, uint64_t account)
+td_tenant *td_tenant_of(td_tenants *t, const td_conn *c, uint32_t account)
 {
   if (!t->by_address || !c->has_ip)
     return &t->keys[account];
