@@ -70,6 +70,22 @@ bool td_call_alloc_prompts(td_call *call, size_t n)
   return true;
 }
 
+/* A request's choices come to the queue together. A choice alone is taken however long it is
+ * (engine/requests.c). */
+static bool check_queue_tokens(td_call *call, const char *param)
+{
+  uint64_t per_prompt = (uint64_t)call->request.n, n_tokens = 0;
+  for (uint32_t i = 0; i < call->n_prompts; i++)
+    n_tokens += per_prompt * call->prompts[i].n;
+  if (call->n_prompts * per_prompt == 1 || n_tokens <= call->max_prompt_tokens)
+    return true;
+  td_api_error_set(&call->error, 400, "invalid_value", per_prompt > 1 ? "n" : param,
+                   "%u prompts with %" PRIu64 " choices each are %" PRIu64
+                   " prompt tokens, more than the %" PRIu64 " that this server takes at once (queue_tokens)",
+                   call->n_prompts, per_prompt, n_tokens, call->max_prompt_tokens);
+  return false;
+}
+
 /* default_rest: an absent max_tokens means the rest of the context; else 16, OpenAI's default for
  * completions. */
 bool td_call_check_context(td_call *call, bool default_rest)
@@ -94,7 +110,7 @@ bool td_call_check_context(td_call *call, bool default_rest)
                      call->n_prompts, (int)r->n, call->max_choices);
     return false;
   }
-  return true;
+  return check_queue_tokens(call, param);
 }
 
 /* ---- on a worker ---- */
@@ -262,6 +278,13 @@ static void no_room(td_conn *c, const char *text)
   td_conn_respond_error(c, &e);
 }
 
+/* Of something that waits, when nobody else has any. */
+static uint64_t most_of(const td_server *s, td_limit_id id)
+{
+  uint64_t all = (uint64_t)td_option(s->options, id);
+  return s->keys.n > 1 ? td_share_most(all) : all;
+}
+
 void td_call_begin(td_conn *c, const td_api *api)
 {
   td_server *s = c->server;
@@ -285,9 +308,8 @@ void td_call_begin(td_conn *c, const td_api *api)
   call->engine = s->engine;
   call->info = td_engine_get_info(s->engine);
   call->json_nodes = (size_t)td_option(s->options, TD_LIMIT_JSON_NODES);
-  call->max_choices = (uint32_t)td_option(s->options, TD_LIMIT_QUEUE_REQUESTS);
-  if (s->keys.n > 1)
-    call->max_choices = (uint32_t)td_share_most(call->max_choices);
+  call->max_choices = (uint32_t)most_of(s, TD_LIMIT_QUEUE_REQUESTS);
+  call->max_prompt_tokens = most_of(s, TD_LIMIT_QUEUE_TOKENS);
   call->arrival_us = c->arrival_us;
   call->created_s = (int64_t)time(NULL);
   call->tenant = td_tenant_share(c->tenant);

@@ -22,10 +22,11 @@ typedef struct td_tenant {
   uint32_t account;              /* at the engine: the key's, 0: none */
   uint32_t n_reading, n_choices; /* its calls that workers have; choices at the engine */
   uint64_t body_bytes;           /* being received, or held until they are read */
+  uint32_t n_users;              /* connections and calls */
   td_work work;
   /* of an address only: */
   td_address ip;
-  uint32_t ip_bucket, n_users;
+  uint32_t ip_bucket;
   struct td_tenant *next;
 } td_tenant;
 

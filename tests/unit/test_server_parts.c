@@ -100,6 +100,7 @@ static void test_keys(void **state)
 static void test_tenants(void **state)
 {
   static td_conn conns[3]; /* two of one address, one of another */
+  static td_conn local_conn;
   td_tenants t;
   td_error err;
   td_api_error e;
@@ -119,6 +120,15 @@ static void test_tenants(void **state)
   td_tenant_drop(&t, a);
   assert_true(td_tenants_are_several(&t)); /* it is still used */
   td_tenant_drop(&t, again);
+  assert_false(td_tenants_are_several(&t));
+  td_tenant *local = td_tenant_of(&t, &local_conn, 0); /* a unix socket's users are one, beside b */
+  assert_true(td_tenants_are_several(&t));
+  assert_ptr_equal(td_tenant_share(local), td_tenant_of(&t, &local_conn, 0));
+  td_tenant_drop(&t, b);
+  assert_false(td_tenants_are_several(&t));
+  for (int i = 0; i < 3; i++)
+    td_tenant_drop(&t, local);
+  b = td_tenant_of(&t, &conns[2], 0);
   assert_false(td_tenants_are_several(&t));
   td_tenant_drop(&t, b);
   td_tenant_drop(&t, NULL);
