@@ -97,7 +97,7 @@ static td_ticket submit(bench *b, uint32_t n_prompt, uint32_t n_answer, uint32_t
   td_error err = {0};
   td_ticket ticket;
   td_engine_request r = {
-      .n_prompt = n_prompt, .max_new = n_answer, .ignore_eos = true, .namespace_id = ++b->n_requests};
+      .n_prompt = n_prompt, .max_new = n_answer, .ignore_eos = true, .terms.namespace_id = ++b->n_requests};
   r.tokens = malloc(sizeof *r.tokens * ((size_t)n_prompt + n_answer));
   r.user = (void *)(uintptr_t)place;
   r.sampling.top_p = 1;

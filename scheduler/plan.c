@@ -42,7 +42,8 @@ static uint32_t find_victim(const td_sched *s, uint32_t from)
 {
   uint32_t at = s->table.n_running - 1;
   for (uint32_t i = at; s->order.any_priority && i-- > from;)
-    if (s->order.entries[s->table.running[i]].priority > s->order.entries[s->table.running[at]].priority)
+    if (s->order.entries[s->table.running[i]].terms.priority >
+        s->order.entries[s->table.running[at]].terms.priority)
       at = i;
   return at;
 }
@@ -174,7 +175,7 @@ uint32_t td_sched_next(td_sched *s)
   uint32_t front = td_order_front(&s->order), n_free = td_sched_free_places(s);
   if (front == TD_NO_SLOT || n_free == 0)
     return TD_NO_SLOT;
-  if (td_places_allow(&s->places, s->order.entries[front].account, n_free))
+  if (td_places_allow(&s->places, s->order.entries[front].terms.account, n_free))
     return front;
   return td_order_front_without(&s->order, s->places.n_running);
 }
@@ -214,8 +215,8 @@ bool td_sched_admit(td_sched *s, td_plan *plan, uint64_t now_us, uint32_t at_mos
     return false;
   const td_request *r = &s->table.requests[slot];
   /* At least the last token is computed: its logits are what the first sample comes from. */
-  td_prefix_hit hit =
-      td_prefix_tree_find(&s->tree, r->namespace_id, r->tokens, (r->n_tokens - 1) / s->config.page_tokens);
+  td_prefix_hit hit = td_prefix_tree_find(&s->tree, s->order.entries[slot].terms.namespace_id, r->tokens,
+                                          (r->n_tokens - 1) / s->config.page_tokens);
   s->n_looked_up += hit.n_pages;
   if (td_follow_try(s, slot, &hit)) {
     s->n_looked_up += s->order.entries[slot].wake_pages - hit.n_pages;

@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 #include "step/plan.h"
+#include "step/terms.h"
 #include "common/status.h"
 
 typedef struct td_sched td_sched;
@@ -66,15 +67,10 @@ void td_sched_destroy(td_sched *s);
 TD_MUST_CHECK td_status td_sched_plan_create(const td_sched *s, td_plan **out, td_error *err);
 
 typedef struct td_sched_request {
-  int32_t *tokens;       /* [n_prompt + max_new], borrowed until finished/cancelled; commit appends to it */
-  uint32_t n_prompt;     /* >= 1 */
-  uint32_t max_new;      /* >= 1; n_prompt + max_new <= max_context_tokens */
-  uint64_t namespace_id; /* prefix pages are shared only inside one namespace */
-  uint64_t account;      /* who pays: accounts with somebody waiting get equal shares of tokens */
-  int32_t priority;      /* lower is earlier, among the requests of an account */
-  uint64_t ttft_deadline_us, deadline_us; /* on the clock of now_us; 0: none. See td_sched_expire */
-  bool is_further_choice; /* of the prompt that was submitted just before, in the same namespace: for the
-                             forecast alone */
+  int32_t *tokens;   /* [n_prompt + max_new], borrowed until finished/cancelled; commit appends to it */
+  uint32_t n_prompt; /* >= 1 */
+  uint32_t max_new;  /* >= 1; n_prompt + max_new <= max_context_tokens */
+  td_terms terms;    /* deadlines: on the clock of now_us, see td_sched_expire */
 } td_sched_request;
 
 /* Queues a request in a free slot. TD_ERR_REQUEST: could never fit (param "prompt" or "max_tokens", the

@@ -188,7 +188,7 @@ static call_args *eval_args(rendering *r, const node *n, size_t more)
   return args;
 }
 
-value td_call(rendering *r, value callee, call_args *args)
+value td_eval_call(rendering *r, value callee, call_args *args)
 {
   value v;
   td_render_deeper(r);
@@ -207,7 +207,7 @@ value td_call(rendering *r, value callee, call_args *args)
 static value eval_call(rendering *r, const node *n)
 {
   value callee = td_eval(r, n->a);
-  return td_call(r, callee, eval_args(r, n, 0));
+  return td_eval_call(r, callee, eval_args(r, n, 0));
 }
 
 /* The call of a call block: one more keyword, caller. */
@@ -216,7 +216,7 @@ value td_eval_call_with(rendering *r, const node *n, value caller)
   value callee = td_eval(r, n->a);
   call_args *args = eval_args(r, n, 1);
   add_keyword(r, args, (text){"caller", 6}, caller);
-  return td_call(r, callee, args);
+  return td_eval_call(r, callee, args);
 }
 
 value td_eval_filter_of(rendering *r, const node *n, value of)

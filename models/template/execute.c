@@ -292,7 +292,7 @@ static void execute_generation(rendering *r, const node *n)
 {
   call_args none = {0};
   value body = make_macro(r, n->fn);
-  td_value_print(r, r->to, td_call(r, body, &none));
+  td_value_print(r, r->to, td_eval_call(r, body, &none));
 }
 
 static flow execute_node(rendering *r, const node *n)

@@ -303,7 +303,7 @@ struct call_args {
   value *kw;
   size_t n_kw;
 };
-value td_call(rendering *r, value callee, call_args *args);                    /* eval.c */
+value td_eval_call(rendering *r, value callee, call_args *args);               /* eval.c */
 value td_call_filter(rendering *r, uint32_t index, value of, call_args *args); /* filters.c */
 bool td_call_test(rendering *r, uint32_t index, value of, call_args *args);    /* tests.c */
 
