@@ -1,4 +1,4 @@
-"""What the READMEs name is there: programs and their options, scripts, files, tests. A text about it that has gone stale fails here."""
+"""What the Markdown names is there: programs and their options, scripts, files, tests. A text about it that has gone stale fails here."""
 import fnmatch
 import functools
 import pathlib
@@ -11,7 +11,7 @@ from harness import DAEMON, ROOT
 BIN = pathlib.Path(DAEMON).parent
 FOLDERS = [d for d in ROOT.iterdir() if d.is_dir() and not re.match(r"build|\.", d.name)]
 FILES = [p for d in FOLDERS for p in d.rglob("*.*") if p.is_file()] + [p for p in ROOT.iterdir() if p.is_file()]
-READMES = sorted(p.relative_to(ROOT) for p in FILES if p.name == "README.md")
+TEXTS = sorted(p.relative_to(ROOT) for p in FILES if p.suffix == ".md" and "reports" not in p.parts and "lab" not in p.parts and p.name != "CHANGELOG.md")  # history
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 PROGRAMS = {"tandemd", "tandem-bench", "tandem-plan"}
 FILE = re.compile(r"[\w./*-]+\.(?:c|h|cu|cuh|inc|py|md|json|def|conf|service|ini)")
@@ -44,7 +44,7 @@ def options_of(program):
         texts = [(ROOT / name).read_text()]
     else:
         texts = [usage(name, *command)]
-    return {o for t in texts for o in OPTION.findall(t)}
+    return {o for t in texts for o in OPTION.findall(t)} | {"--help"}
 
 
 def programs():
@@ -80,7 +80,7 @@ def anywhere(name):
     return [p for p in FILES if fnmatch.fnmatchcase(p.name, name)]
 
 
-@pytest.mark.parametrize("readme", READMES, ids=str)
+@pytest.mark.parametrize("readme", TEXTS, ids=str)
 def test_what_it_names_is_there(readme):
     text, wrong = (ROOT / readme).read_text(), []
     known = {o for p in programs() for o in options_of(p)} | {o for p in ROOT.glob("tests/golden*/*.py") for o in OPTION.findall(p.read_text())}
