@@ -105,3 +105,11 @@ def test_what_it_names_is_there(readme):
             wrong.append(f"no test {span}")
     wrong += [f"no file behind the link {t}" for t in re.findall(r"\]\((?!http)([^)#]+)", text) if not (ROOT / readme.parent / t).exists()]
     assert not wrong, "\n".join(wrong)
+
+
+def test_the_api_page_names_every_served_field():
+    table = re.search(r"td_field served\[\] = \{(.*?)^\};", (ROOT / "server/fields.c").read_text(), re.M | re.S).group(1)
+    served = set(re.findall(r"^    (?:[A-Z]+\(|\{\")(\w+)", table, re.M))
+    page = (ROOT / "docs/API.md").read_text().split("## Request fields")[1].split("\n## ")[0]
+    named = {w for q in re.findall(r"`([^`]+)`", page) for w in q.split()}
+    assert len(served) > 30 and served <= named, served - named
