@@ -13,7 +13,7 @@
  * The batch rule (CPU backend, and CUDA with batch_invariant): every output element is computed by one fixed
  * sequence of operations that does not depend on how many rows the step has, how a prompt was chunked, which
  * pages hold its KV, how many threads run, or which instruction set was picked. So a request's tokens are
- * bit-identical alone or in any batch. kernels/README.md states the sequences.
+ * bit-identical alone or in any batch. kernels/cpu/README.md states the sequences.
  *
  * Thread: the engine thread, except weight_import and alloc before the engine starts. */
 #ifndef TD_KERNELS_KERNELS_H

@@ -1,4 +1,4 @@
-/* Watchers: see watch.h. The events are described in README.md. */
+/* Watchers: see watch.h. docs/API.md describes the events. */
 #include "server/watch.h"
 
 #include <inttypes.h>

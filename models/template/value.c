@@ -1,4 +1,5 @@
 /* Truth, equality, order, hashes, dicts and the client's JSON as values: see value.h. */
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,24 +62,15 @@ static value json_number(rendering *r, const cJSON *item, bool trusted)
 {
   value v;
   double d = item->valuedouble;
-  if (cJSON_IsRaw(item)) {
+  if (cJSON_IsRaw(item)) { /* an integer that a double cannot hold */
     char *end;
-    size_t n = strlen(item->valuestring);
-    int64_t i = 0;
-    bool negative = item->valuestring[0] == '-', fits = n > negative;
-    for (size_t k = negative; k < n && fits; k++)
-      fits = item->valuestring[k] >= '0' && item->valuestring[k] <= '9' &&
-             !__builtin_mul_overflow(i, 10, &i) &&
-             !(negative ? __builtin_sub_overflow(i, item->valuestring[k] - '0', &i)
-                        : __builtin_add_overflow(i, item->valuestring[k] - '0', &i));
-    d = strtod(item->valuestring, &end);
-    if (fits)
-      v = v_int(i);
-    else if (strpbrk(item->valuestring, ".eE"))
-      v = v_float(d);
-    else
-      v = (value){.type = V_BIGINT, .s = td_str_new(r, item->valuestring, n, trusted)};
-  } else if (d == floor(d) && fabs(d) <= 9007199254740992.0) {
+    errno = 0;
+    int64_t i = strtoll(item->valuestring, &end, 10);
+    v = errno || *end != '\0'
+            ? (value){.type = V_BIGINT,
+                      .s = td_str_new(r, item->valuestring, strlen(item->valuestring), trusted)}
+            : v_int(i);
+  } else if (d == floor(d) && fabs(d) <= 9007199254740992.0 && !td_json_is_float(item)) {
     v = v_int((int64_t)d);
   } else {
     v = v_float(d);
@@ -225,7 +217,7 @@ static int compare_numbers(value a, value b, bool *unordered)
   if (x != y || (a.type == V_FLOAT && b.type == V_FLOAT))
     return x < y ? -1 : x > y;
   double f = a.type == V_FLOAT ? x : y;
-  if (fabs(f) >= 9223372036854775808.0)
+  if (f >= 9223372036854775808.0 || f < -9223372036854775808.0)
     return a.type == V_FLOAT ? (f > 0 ? 1 : -1) : (f > 0 ? -1 : 1);
   int64_t i = a.type == V_FLOAT ? as_int(b) : as_int(a), k = (int64_t)f;
   int c = i < k ? -1 : i > k;
