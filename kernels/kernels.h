@@ -147,7 +147,7 @@ typedef struct td_backend_ops {
 /* TANDEM_FAULT (fault.h): the step that fails, or the plan's that stalls; how many steps there were. */
 typedef struct td_fault {
   uint64_t step, stall_step, n_submitted, n_ended;
-  bool stalls; /* the step under way */
+  uint64_t stalls_at; /* n_ended when the plan's step ends: two may be under way */
 } td_fault;
 
 struct td_backend {

@@ -1,7 +1,7 @@
 /* Who runs this step: a stall-free hybrid-batch scheduler over paged KV with a prefix tree.
  *
  * Every step runs all decodes first, then prefill chunks fill the token budget, several prompts at
- * once (SARATHI section 4). Pages come from a refcounted pool; finished and preempted requests leave their
+ * once (SARATHI section 4). Each page has one holder; finished and preempted requests leave their
  * whole pages in a radix tree, where later prompts find them. When pages run out: evict unreferenced cached
  * pages (least recently used leaf first), then preempt the running request that was started last (it is
  * recomputed later), and admit nothing that could not finish alone. Who is next: order.h.
