@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "common/arena.h"
 #include "common/status.h"
@@ -18,6 +19,37 @@ typedef struct text { /* bytes in the template's arena; not terminated */
   const char *p;
   size_t n;
 } text;
+
+static inline bool text_equal(text a, text b)
+{
+  return a.n == b.n && (a.n == 0 || memcmp(a.p, b.p, a.n) == 0);
+}
+
+static inline bool text_is(text t, const char *s)
+{
+  size_t i = 0;
+  for (; i < t.n; i++)
+    if (s[i] == '\0' || s[i] != t.p[i])
+      return false;
+  return s[i] == '\0';
+}
+
+/* As a precision for messages. */
+static inline int text_shown(text t) { return (int)(t.n < 64 ? t.n : 64); }
+
+/* A short run of digits and nothing else. */
+static inline bool text_number(text t, int64_t *out)
+{
+  *out = 0;
+  for (size_t i = 0; i < t.n; i++) {
+    if (t.p[i] < '0' || t.p[i] > '9')
+      return false;
+    *out = *out * 10 + (t.p[i] - '0');
+    if (i > 16)
+      return false;
+  }
+  return t.n > 0;
+}
 
 typedef enum token_type {
   T_EOF,
@@ -167,13 +199,13 @@ struct node {
   void *literal; /* N_CONST of a string: its str, shared by all renderings */
   int64_t i;
   double f;
-  var_ref ref;        /* N_NAME, N_NSREF */
-  scope_entry entry;  /* N_FOR body, N_SETBLOCK, N_FILTERBLOCK, N_WITH */
-  scope_entry entry2; /* N_FOR else */
-  scope_entry entry3; /* N_FOR test */
-  node *test_target;  /* N_FOR: the target once more, with the slots of the test's scope */
-  uint32_t loop_slot; /* N_FOR */
-  uint32_t index;     /* N_FILTER, N_TEST: row of the table, or NO_SLOT: unknown, an error when reached */
+  var_ref ref;               /* N_NAME, N_NSREF */
+  scope_entry entry;         /* N_FOR body, N_SETBLOCK, N_FILTERBLOCK, N_WITH */
+  scope_entry entry2;        /* N_FOR else */
+  scope_entry entry3;        /* N_FOR test */
+  node *test_target;         /* N_FOR: the target once more, with the slots of the test's scope */
+  uint32_t loop_slot;        /* N_FOR */
+  const struct builtin *row; /* N_FILTER, N_TEST; NULL: unknown, an error when reached */
   function *fn;
 };
 
@@ -228,15 +260,6 @@ bool td_parse_skip(compiler *c, token_type type);
 token td_parse_expect(compiler *c, token_type type);
 void td_parse_deeper(compiler *c);
 void td_parse_push(compiler *c, node ***items, uint32_t *n, uint32_t *cap, node *item);
-static inline bool text_is(text t, const char *s)
-{
-  size_t i = 0;
-  for (; i < t.n; i++)
-    if (s[i] == '\0' || s[i] != t.p[i])
-      return false;
-  return s[i] == '\0';
-}
-
 /* scope.c: gives every name its slot. */
 function *td_scope_resolve(compiler *c, node *body);
 

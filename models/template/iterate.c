@@ -88,22 +88,6 @@ static iter *counted(rendering *r, value v, iter_next next, const char *type_nam
   return it;
 }
 
-bool td_iterable(value v)
-{
-  switch (v.type) {
-  case V_UNDEFINED:
-  case V_STR:
-  case V_LIST:
-  case V_TUPLE:
-  case V_DICT:
-  case V_RANGE:
-  case V_VIEW:
-  case V_ITER:
-  case V_LOOP: return true;
-  default: return false;
-  }
-}
-
 iter *td_iter_of(rendering *r, value v)
 {
   switch (v.type) {

@@ -34,7 +34,6 @@ node *td_parse_new(compiler *c, node_kind kind, unsigned line)
   n->kind = (uint8_t)kind;
   n->line = line;
   n->height = 1;
-  n->index = NO_SLOT;
   return n;
 }
 
@@ -306,7 +305,7 @@ static void signature(compiler *c, function *fn)
     if (!assignable(param))
       td_template_fail(c, param->line, "can't assign to this name");
     for (uint32_t i = 0; i < fn->n_params; i++)
-      if (params[i]->text.n == param->text.n && memcmp(params[i]->text.p, param->text.p, param->text.n) == 0)
+      if (text_equal(params[i]->text, param->text))
         td_template_fail(c, param->line, "duplicate argument '%.*s'", (int)param->text.n, param->text.p);
     if (fn->n_params >= 255)
       td_template_fail(c, param->line, "more than 255 arguments");

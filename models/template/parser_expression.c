@@ -290,7 +290,7 @@ static void keyword(compiler *c, node *n, uint32_t *cap)
 {
   text name = c->current.s;
   for (uint32_t i = 0; i < n->n_kw; i++)
-    if (n->kw_names[i].n == name.n && memcmp(n->kw_names[i].p, name.p, name.n) == 0)
+    if (text_equal(n->kw_names[i], name))
       td_template_fail(c, c->current.line, "keyword argument repeated: %.*s", (int)name.n, name.p);
   if (n->n_kw >= 255)
     td_template_fail(c, c->current.line, "more than 255 keyword arguments");

@@ -65,7 +65,7 @@ static size_t hash_text(text t)
 static symbol **find_slot(symbol **table, size_t cap, text name)
 {
   size_t i = hash_text(name) & (cap - 1);
-  while (table[i] && (table[i]->name.n != name.n || memcmp(table[i]->name.p, name.p, name.n) != 0))
+  while (table[i] && !text_equal(table[i]->name, name))
     i = (i + 1) & (cap - 1);
   return &table[i];
 }
@@ -454,8 +454,8 @@ static void resolve_inner(resolver *r, node *params_of, node *body, node *filter
 static void resolve_filter_or_test(resolver *r, node *n)
 {
   bool filter = n->kind == N_FILTER;
-  n->index = filter ? td_filter_find(n->text.p, n->text.n) : td_test_find(n->text.p, n->text.n);
-  if (n->index == NO_SLOT && !r->soft)
+  n->row = td_builtin_find(filter ? OF_FILTER : OF_TEST, n->text);
+  if (!n->row && !r->soft)
     td_template_fail(r->c, n->line, "No %s named '%.*s'.", filter ? "filter" : "test", (int)n->text.n,
                      n->text.p);
 }
