@@ -295,7 +295,7 @@ static bool plan_step_ahead(td_engine *e)
   e->next_times.plan_begin_us = td_clock_us();
   if (td_sched_next_expiry_us(e->sched) < e->next_times.plan_begin_us) /* who is late leaves between steps */
     return false;
-  if (!td_sched_plan_ahead(e->sched, e->plan, e->next))
+  if (!td_sched_plan_ahead(e->sched, e->plan, NULL, e->next))
     return false;
   e->next_times.predicted_us = td_sched_predict_us(e->sched, e->next);
   e->next_times.plan_end_us = td_clock_us();
