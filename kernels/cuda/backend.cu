@@ -148,6 +148,8 @@ static const td_backend_ops cuda_ops = {
     .compile = td_cuda_compile,
     .discard = td_cuda_discard,
     .submit = td_cuda_submit,
+    .sample = td_cuda_sample_step,
+    .forward_ended = td_cuda_forward_ended,
     .wait = td_cuda_wait,
     .tune = td_cuda_tune,
     .capture = td_cuda_capture,
@@ -182,6 +184,7 @@ td_status td_cuda_backend_create(const td_backend_config *config, td_backend **o
   b->base.pipeline_depth = 2;
   b->base.max_rows = b->config.max_rows;
   b->base.max_tokens = b->config.max_tokens;
+  b->base.max_logits = b->config.max_rows + b->config.prompt_logits;
   td_status st = open_parts(b, err);
   if (st != TD_OK) {
     be_destroy(&b->base);

@@ -48,7 +48,9 @@ template <typename T> static inline T *at(td_devptr p) { return (T *)p.addr; }
 td_status td_cuda_make_step_memory(cuda_backend *b, td_error *err);
 td_status td_cuda_fit_packed(cuda_backend *b, td_error *err); // room for a plan and items of each KV group
 void td_cuda_free_step_memory(cuda_backend *b);
-void td_cuda_submit(td_backend *be, td_compiled *compiled, const td_plan *plan);
+void td_cuda_submit(td_backend *be, td_compiled *forward, const td_plan *plan);
+void td_cuda_sample_step(td_backend *be, td_compiled *sampling, const td_sample_input *input);
+bool td_cuda_forward_ended(td_backend *be);
 td_status td_cuda_wait(td_backend *be, td_outcome *out, td_error *err);
 void td_cuda_set_sampling(td_backend *be, uint32_t slot, const td_sampling *sampling);
 
