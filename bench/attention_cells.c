@@ -8,7 +8,7 @@
 
 #include "bench/attention_traces.h"
 #include "bench/attention_trees.h"
-#include "bench/tool.h"
+#include "loadgen/tool.h"
 
 const char *const td_cell_kinds[TD_CELL_KINDS] = {"decode", "tree", "trace"};
 

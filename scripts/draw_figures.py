@@ -68,7 +68,8 @@ def table(path, text):
     lines += [through_http(f"time between tokens p50, {n} streams at 1024",
                            f"time between tokens, {n} stream{'s' if n != '1' else ''}, 1,024 tokens each") for n in ("1", "16", "64", "256")]
     lines += [through_http("time to first token p50, one prompt of 2048", "time to first token, 2,048 tokens"),
-              through_http("512 requests of 1000 in, 1000 out at once", "512 requests of 1,000 in and 1,000 out")]
+              through_http("512 requests of 1000 in, 1000 out at once", "512 requests of 1,000 in and 1,000 out"),
+              through_http("exec to ready", "start, until it is ready; measurements of an earlier start are kept")]
     lines += ["", "| inside, peer of the same run | tandem | peer | |", "|---|---|---|---|"]
     for n in ("1", "64", "256"):
         measured, _, _, source = found[f"all linears of a step of {n} rows"]
@@ -140,7 +141,7 @@ def picture(text):
            '<rect width="900" height="310" fill="#fff"/>']
     out += panel(30, "Time between tokens by streams, ms (less is better)", steps, max(s[2] for s in steps) * 1.05,
                  f"{vllm} (other machine, no HTTP)", "memory bandwidth floor")
-    out += panel(475, "Decode attention: time of tandem = 1 (less is better)", cells, max(c[2] for c in cells) * 1.05,
+    out += panel(475, "Decode attention, sequences x keys (tandem = 1)", cells, max(c[2] for c in cells) * 1.05,
                  "the better of FlashAttention-3 and FlashInfer, same run")
     return "\n".join(out + ["</svg>"]) + "\n"
 

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Holds the Markdown in the tree to what can be checked without reading it. Only the standard library.
 
-    lint_prose.py [FILE...]   all of the repository's *.md, or these
+    lint_prose.py [FILE...]     all of the repository's *.md, or these
+    lint_prose.py --wrap FILE...   wraps the prose of these files anew, then checks them
 
 - Links lead to files that are there, and to headings that are there.
 - Paths in `code` are there: from the file's folder, from the root, or, a name alone, anywhere.
-- Prose lines have at most 120 characters (tables, code and links apart, which cannot be wrapped).
+- Prose lines have at most 120 characters (tables and code apart, and links that are long themselves).
 - Words that docs/GLOSSARY.md gives up (column "not", without a remark in brackets) do not appear outside code.
 tests/e2e/test_readme.py checks commands, options and tests that they name."""
 import fnmatch
@@ -13,6 +14,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import textwrap
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 WIDTH = 120
@@ -23,7 +25,8 @@ HISTORY = ("tests/gpu/reports/*", "docs/lab/2*")
 ALLOWED = {
     "docs/GLOSSARY.md": {"*"},  # it names them
     "models/tokenizer/README.md": {"piece", "span"},  # pieces of a pre-tokeniser; spans of trusted text
-    "tests/fuzz/README.md": {"iteration"},  # libFuzzer's
+    "engine/README.md": {"piece"},  # in one piece
+    "scheduler/README.md": {"piece"},  # likewise
 }
 PATH = re.compile(r"(?:\.\./)*[\w.*-]+(?:/[\w.*-]+)*/?")
 EXTENSIONS = r"\.(c|h|cu|cuh|inc|def|py|sh|md|txt|json|html|conf|service|socket|cmake|svg|ini|jinja|jsonl)$"
@@ -104,9 +107,43 @@ def lint(path, words):
                 yield n, f"'{word}': docs/GLOSSARY.md has another word"
 
 
+def wrapped(paragraph):
+    indent, bullet = re.match(r"(\s*)((?:[-*]|\d+\.) )?", paragraph[0]).groups(default="")
+    text = " ".join(line.strip() for line in paragraph)[len(bullet):]
+    lines = textwrap.wrap(text, WIDTH - 2, initial_indent=indent + bullet, subsequent_indent=indent + " " * len(bullet),
+                          break_long_words=False, break_on_hyphens=False)
+    for i in range(len(lines) - 1, 0, -1):  # no line may begin as a list or heading does
+        if re.match(r"\s*([-*+>#|]|\d+[.)])( |$)", lines[i]):
+            lines[i - 1], word = lines[i - 1].rsplit(" ", 1)
+            lines[i] = re.sub(r"(?=\S)", word + " ", lines[i], count=1)
+    return lines
+
+
+def wrap(path):
+    """Paragraphs and list items; code, tables, headings, pictures and what stands between <!-- marks --> stay."""
+    out, paragraph, in_code, in_marks = [], [], False, False
+    for line in [*(ROOT / path).read_text().splitlines(), ""]:
+        fence = line.lstrip().startswith("```")
+        in_marks = (in_marks or line.startswith("<!-- ")) and not line.startswith("<!-- /")
+        if in_code or in_marks or fence or not line.strip() or re.match(r"[|#<]|!\[|    ", line) and not (
+                paragraph and line.startswith("    ")):
+            out += (wrapped(paragraph) if paragraph else []) + [line]
+            paragraph, in_code = [], in_code != fence
+            continue
+        if paragraph and re.match(r"\s*([-*]|\d+\.) ", line):
+            out += wrapped(paragraph)
+            paragraph = []
+        paragraph.append(line)
+    (ROOT / path).write_text("\n".join(out))
+
+
 def main():
-    words, bad = forbidden(), 0
-    for path in sys.argv[1:] or [f for f in FILES if f.endswith(".md")]:
+    words, bad, files = forbidden(), 0, sys.argv[1:]
+    if files[:1] == ["--wrap"]:
+        files.pop(0)
+        for path in files:
+            wrap(path)
+    for path in files or [f for f in FILES if f.endswith(".md")]:
         for n, what in lint(path, words):
             print(f"  {path}:{n}: {what}", file=sys.stderr)
             bad += 1

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench/tool.h"
+#include "loadgen/tool.h"
 
 enum { READ_BYTES = 1 << 18 };
 

@@ -2,7 +2,7 @@
 #ifndef TD_BENCH_SERVE_RUN_H
 #define TD_BENCH_SERVE_RUN_H
 
-#include "bench/cell.h"
+#include "loadgen/cell.h"
 #include "bench/record.h"
 #include "bench/serve/http.h"
 

@@ -3,8 +3,8 @@
  * script defines by its seed can be replayed here to the last arrival. Sources: O'Neill, PCG (2014);
  * Marsaglia and Tsang, The ziggurat method (2000); Lemire, Fast random integer generation in an interval
  * (2019); the order in which NumPy draws is checked by tests against NumPy itself. */
-#ifndef TD_BENCH_RANDOM_H
-#define TD_BENCH_RANDOM_H
+#ifndef TD_LOADGEN_RANDOM_H
+#define TD_LOADGEN_RANDOM_H
 
 #include <stdbool.h>
 #include <stdint.h>

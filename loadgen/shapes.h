@@ -1,6 +1,6 @@
 /* Model shapes by name, and what a model's shape says about the least time that its steps can take. */
-#ifndef TD_BENCH_SHAPES_H
-#define TD_BENCH_SHAPES_H
+#ifndef TD_LOADGEN_SHAPES_H
+#define TD_LOADGEN_SHAPES_H
 
 #include "models/model_desc.h"
 

@@ -1,10 +1,10 @@
 /* See stats.h. */
-#include "bench/stats.h"
+#include "loadgen/stats.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-#include "bench/tool.h"
+#include "loadgen/tool.h"
 
 void td_stats_add(td_stats_list *l, double v)
 {

@@ -1,5 +1,5 @@
 /* See shapes.h. The formulas are those of the roofline: max(bytes / bandwidth, operations / rate). */
-#include "bench/shapes.h"
+#include "loadgen/shapes.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* Summaries of many samples. Percentiles are linear between ranks (NumPy's default), so that figures can be
  * set beside those of other tools. */
-#ifndef TD_BENCH_STATS_H
-#define TD_BENCH_STATS_H
+#ifndef TD_LOADGEN_STATS_H
+#define TD_LOADGEN_STATS_H
 
 #include <cjson/cJSON.h>
 #include <stddef.h>

@@ -3,14 +3,14 @@
  * A prompt is a list of segments, each a seed and a length: equal seeds give equal tokens, so shared prefixes
  * are shared segments, and a load of gigabytes of prompts takes kilobytes. Token values are made up when a
  * request is sent. */
-#ifndef TD_BENCH_LOAD_H
-#define TD_BENCH_LOAD_H
+#ifndef TD_LOADGEN_LOAD_H
+#define TD_LOADGEN_LOAD_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#include "bench/random.h"
+#include "loadgen/random.h"
 #include "common/buf.h"
 #include "common/status.h"
 

@@ -4,7 +4,7 @@
  * measured the peer, so arrivals and lengths are the same to the last request; token values are our own,
  * sharing is the same. Sources: arxiv: the arXiv summarisation load of SARATHI and POD-Attention; toolagent,
  * conversation: PAT, section 8; chat: the shape of openchat_sharegpt4 in SARATHI, table 2. */
-#include "bench/cell.h"
+#include "loadgen/cell.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* See tool.h. */
-#include "bench/tool.h"
+#include "loadgen/tool.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -32,6 +32,12 @@ void td_tool_die(const char *fmt, ...)
   fprintf(stderr, "\n");
   va_end(args);
   exit(1);
+}
+
+void td_tool_check(td_status st, const td_error *err)
+{
+  if (st != TD_OK)
+    td_tool_die("%s", err->message);
 }
 
 void *td_tool_alloc(size_t n, size_t size)
@@ -100,19 +106,20 @@ td_status td_tool_read_args(const td_arg *args, size_t n_args, int argc, char **
   return TD_OK;
 }
 
-void td_tool_args(const char *about, const td_arg *args, size_t n_args, int argc, char **argv)
+void td_tool_args(const char *program, const char *about, const td_arg *args, size_t n_args, int argc,
+                  char **argv)
 {
   td_error err;
   for (int i = 1; i < argc; i++)
     if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
-      printf("usage: tandem-bench %s [options]\n\n%s\n\n", argv[0], about);
+      printf("usage: %s [options]\n\n%s\n\n", program, about);
       for (size_t k = 0; k < n_args; k++)
         printf("  %s %-*s %s\n", args[k].name, 24 - (int)strlen(args[k].name),
                args[k].value ? args[k].value : "", args[k].help);
       exit(0);
     }
   if (td_tool_read_args(args, n_args, argc, argv, &err) != TD_OK) {
-    fprintf(stderr, "tandem-bench %s: %s; --help lists the options\n", argv[0], err.message);
+    fprintf(stderr, "%s: %s; --help lists the options\n", program, err.message);
     exit(64);
   }
 }
@@ -132,6 +139,15 @@ td_status td_tool_read_list(const char *text, double *out, size_t max, size_t *n
     at = *end ? end + 1 : NULL;
   } while (at);
   return TD_OK;
+}
+
+bool td_tool_in_list(const char *list, const char *word)
+{
+  size_t n = strlen(word);
+  for (const char *at = list; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
+    if (strncmp(at, word, n) == 0 && (at[n] == ',' || !at[n]))
+      return true;
+  return !list;
 }
 
 /* ---- progress ---- */
@@ -188,12 +204,18 @@ void td_tool_machine(char *out, size_t size)
   snprintf(out, size, "%s, %ld cores", cpu, sysconf(_SC_NPROCESSORS_ONLN));
 }
 
-void td_tool_write_json(const char *path, cJSON *o)
+void td_tool_add_command(cJSON *o, int argc, char **argv)
+{
+  cJSON *command = cJSON_AddArrayToObject(o, "command");
+  for (int i = 1; i < argc; i++)
+    cJSON_AddItemToArray(command, cJSON_CreateString(argv[i]));
+}
+
+void td_tool_write_json(const char *path, const cJSON *o)
 {
   char *text = cJSON_Print(o);
   FILE *f = text ? fopen(path, "we") : NULL;
   if (!f || fprintf(f, "%s\n", text) < 0 || fclose(f) != 0)
     td_tool_die("%s: %m", path);
   cJSON_free(text);
-  cJSON_Delete(o);
 }

@@ -1,6 +1,6 @@
 /* Traces of Mooncake's form (see load.h). A line that is not right is an error that names it: half a trace is
  * another load. */
-#include "bench/load.h"
+#include "loadgen/load.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* A cell: one load driven in one way, one line of the table. Presets are lists of cells. */
-#ifndef TD_BENCH_CELL_H
-#define TD_BENCH_CELL_H
+#ifndef TD_LOADGEN_CELL_H
+#define TD_LOADGEN_CELL_H
 
-#include "bench/load.h"
+#include "loadgen/load.h"
 
 typedef struct td_cell {
   char name[48];

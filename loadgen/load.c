@@ -1,12 +1,12 @@
 /* See load.h: requests, prompts, lengths, random arrivals. */
-#include "bench/load.h"
+#include "loadgen/load.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench/tool.h"
+#include "loadgen/tool.h"
 #include "kernels/dummy.h"
 
 void td_load_deinit(td_load *l)

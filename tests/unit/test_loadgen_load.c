@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "bench/cell.h"
+#include "loadgen/cell.h"
 
 #define NEAR(a, b) assert_true(fabs((double)(a) - (double)(b)) <= 1e-8 * (1 + fabs((double)(b))))
 

@@ -1,5 +1,5 @@
 /* See random.h. */
-#include "bench/random.h"
+#include "loadgen/random.h"
 
 #include <math.h>
 #include <stddef.h>
