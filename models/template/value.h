@@ -294,8 +294,11 @@ value td_op_negate(rendering *r, value v, bool positive);
 value td_op_attribute(rendering *r, value of, text name, value name_value);
 value td_op_item(rendering *r, value of, value key);
 value td_op_slice(rendering *r, value of, value start, value stop, value step);
+bool td_op_index(value v, int64_t *i); /* int or bool */
+
+/* ---- Python's two ways to format (format.c) ---- */
 value td_op_format(rendering *r, value format, value args); /* format % args */
-bool td_op_index(value v, int64_t *i);                      /* int or bool */
+value td_format_braces(rendering *r, str *format, const call_args *args);
 
 /* ---- statements (execute.c) ---- */
 void td_execute_root(rendering *r, const function *root);
