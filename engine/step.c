@@ -23,13 +23,7 @@ static void take_submit(td_engine *e, uint32_t slot, uint32_t generation, double
                         .n_prompt = s->request.n_prompt,
                         .max_new = s->request.max_new,
                         .n_prompt_logits = s->request.n_prompt_logits,
-                        .adapter = s->request.adapter,
-                        .namespace_id = s->request.namespace_id,
-                        .account = s->request.account,
-                        .priority = s->request.priority,
-                        .ttft_deadline_us = s->request.ttft_deadline_us,
-                        .deadline_us = s->request.deadline_us,
-                        .is_further_choice = s->request.is_further_choice};
+                        .terms = s->request.terms};
   TD_BUG_ON(s->active);
   s->active = true;
   s->active_generation = generation;

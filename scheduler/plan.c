@@ -23,7 +23,7 @@ static void note_updates(td_plan *plan, uint32_t first, uint32_t n)
 
 static uint32_t adapter_of(const td_sched *s, uint32_t slot, const td_request *r)
 {
-  return r->has_wants ? s->table.wants[slot].adapter : 0;
+  return r->has_wants ? td_sched_terms(s, r)->adapter : 0;
 }
 
 /* The last n tokens of the plan's last row: the end of what is known is sampled from, those before are scored
@@ -56,7 +56,8 @@ static uint32_t find_victim(const td_sched *s, uint32_t from)
 {
   uint32_t at = s->table.n_running - 1;
   for (uint32_t i = at; s->order.any_priority && i-- > from;)
-    if (s->order.entries[s->table.running[i]].priority > s->order.entries[s->table.running[at]].priority)
+    if (s->order.entries[s->table.running[i]].terms.priority >
+        s->order.entries[s->table.running[at]].terms.priority)
       at = i;
   return at;
 }
@@ -227,7 +228,7 @@ uint32_t td_sched_next(td_sched *s)
   uint32_t front = td_order_front(&s->order), n_free = td_sched_free_places(s);
   if (front == TD_NO_SLOT || n_free == 0)
     return TD_NO_SLOT;
-  if (td_places_allow(&s->places, s->order.entries[front].account, n_free))
+  if (td_places_allow(&s->places, s->order.entries[front].terms.account, n_free))
     return front;
   return td_order_front_without(&s->order, s->places.n_running);
 }
@@ -267,7 +268,8 @@ bool td_sched_admit(td_sched *s, td_plan *plan, uint64_t now_us, uint32_t at_mos
     return false;
   const td_request *r = &s->table.requests[slot];
   /* At least the last token is computed: its logits are what the first sample comes from. */
-  td_prefix_hit hit = td_prefix_tree_find(&s->tree, r->namespace_id, r->tokens, td_sched_most_hits(s, r));
+  td_prefix_hit hit =
+      td_prefix_tree_find(&s->tree, td_sched_terms(s, r)->namespace_id, r->tokens, td_sched_most_hits(s, r));
   s->n_looked_up += hit.n_pages;
   if (td_follow_try(s, slot, &hit)) {
     s->n_looked_up += s->order.entries[slot].wake_pages - hit.n_pages;

@@ -159,19 +159,19 @@ static int64_t priority_us(const td_sched *s, int32_t priority)
 
 /* KV is a function of the adapter too. */
 #define NAMESPACE_SEED 0x9E3779B97F4A7C15u
-static uint64_t namespace_of(const td_sched_request *r)
+static uint64_t namespace_of(const td_terms *t)
 {
-  return r->adapter ? td_hash_u64(td_hash_u64(NAMESPACE_SEED, r->namespace_id), r->adapter) : r->namespace_id;
+  return t->adapter ? td_hash_u64(td_hash_u64(NAMESPACE_SEED, t->namespace_id), t->adapter) : t->namespace_id;
 }
 
 /* Of the prompt, as far as the tree does not have it; only where somebody asks. */
 static uint32_t uncached_tokens(const td_sched *s, const td_sched_request *r)
 {
   uint32_t pt = s->config.page_tokens;
-  if (s->config.slack_percent == 0 && r->ttft_deadline_us == 0 && !s->budget.has_cost)
+  if (s->config.slack_percent == 0 && r->terms.ttft_deadline_us == 0 && !s->budget.has_cost)
     return 0;
-  td_prefix_hit hit =
-      td_prefix_tree_find(&s->tree, namespace_of(r), r->tokens, (r->n_prompt - 1 - r->n_prompt_logits) / pt);
+  td_prefix_hit hit = td_prefix_tree_find(&s->tree, namespace_of(&r->terms), r->tokens,
+                                          (r->n_prompt - 1 - r->n_prompt_logits) / pt);
   return r->n_prompt - hit.n_pages * pt;
 }
 
@@ -179,7 +179,7 @@ static uint32_t uncached_tokens(const td_sched *s, const td_sched_request *r)
 static uint32_t expected_tokens(const td_sched *s, const td_sched_request *r, uint32_t n_uncached)
 {
   uint32_t last = r->n_prompt - (r->n_prompt - 1) / s->config.page_tokens * s->config.page_tokens;
-  bool shares = r->is_further_choice && s->config.share_under_way && r->n_prompt_logits == 0;
+  bool shares = r->terms.is_further_choice && s->config.share_under_way && r->n_prompt_logits == 0;
   return shares && last < n_uncached ? last : n_uncached;
 }
 
@@ -194,8 +194,8 @@ static uint64_t latest_start(const td_sched *s, const td_sched_request *r, uint6
                              uint64_t now_us)
 {
   uint64_t start_us = now_us + s->config.ttft_target_us + prompt_us * s->config.slack_percent / 100;
-  if (r->ttft_deadline_us > 0 && r->ttft_deadline_us < start_us + prompt_us)
-    start_us = r->ttft_deadline_us > prompt_us ? r->ttft_deadline_us - prompt_us : 0;
+  if (r->terms.ttft_deadline_us > 0 && r->terms.ttft_deadline_us < start_us + prompt_us)
+    start_us = r->terms.ttft_deadline_us > prompt_us ? r->terms.ttft_deadline_us - prompt_us : 0;
   return start_us > now_us ? start_us : now_us;
 }
 
@@ -205,21 +205,20 @@ static void enqueue(td_sched *s, uint32_t slot, const td_sched_request *r, uint6
   td_order_entry *e = &s->order.entries[slot];
   uint32_t n_uncached = uncached_tokens(s, r);
   uint64_t start_us = latest_start(s, r, td_sched_order_us(s, n_uncached), now_us);
-  *e = (td_order_entry){.place_us = (int64_t)start_us + priority_us(s, r->priority),
+  *e = (td_order_entry){.place_us = (int64_t)start_us + priority_us(s, r->terms.priority),
                         .seq = ++s->order.next_seq,
                         .latest_start_us = start_us,
                         .n_uncached = n_uncached,
                         .n_expected = expected_tokens(s, r, n_uncached),
                         .followers_us = UINT64_MAX,
-                        .ttft_deadline_us = r->ttft_deadline_us ? r->ttft_deadline_us : UINT64_MAX,
-                        .deadline_us = r->deadline_us ? r->deadline_us : UINT64_MAX,
+                        .terms = r->terms,
                         .followers = TD_NO_SLOT,
                         .leader = TD_NO_SLOT,
                         .expiry_at = TD_NO_SLOT,
-                        .n_prompt = r->n_prompt,
-                        .priority = r->priority,
-                        .account = (uint16_t)(r->account % TD_ORDER_ACCOUNTS)};
-  s->order.any_priority |= r->priority != 0;
+                        .n_prompt = r->n_prompt};
+  e->terms.account = s->table.requests[slot].account;
+  e->terms.namespace_id = namespace_of(&r->terms);
+  s->order.any_priority |= r->terms.priority != 0;
   td_order_enter(&s->order, slot);
   td_sched_count_waiting(s, slot, 1);
   td_sched_set_deadline(s, slot, r->n_prompt);
@@ -244,8 +243,7 @@ td_status td_sched_submit(td_sched *s, uint32_t slot, const td_sched_request *r,
         err, TD_ERR_REQUEST, "prompt",
         "log-probabilities of %u tokens are wanted, but before the prompt's %u there is none",
         r->n_prompt_logits, r->n_prompt);
-  s->table.wants[slot] = (td_request_wants){.adapter = r->adapter,
-                                            .logits_of_prompt = r->n_prompt_logits > 0,
+  s->table.wants[slot] = (td_request_wants){.logits_of_prompt = r->n_prompt_logits > 0,
                                             .logits_from = r->n_prompt - 1 - r->n_prompt_logits};
   td_request_table_add(&s->table, slot,
                        &(td_request){.tokens = r->tokens,
@@ -253,9 +251,8 @@ td_status td_sched_submit(td_sched *s, uint32_t slot, const td_sched_request *r,
                                      .max_tokens = r->n_prompt + r->max_new,
                                      .node = TD_NO_NODE,
                                      .last_token = r->tokens[r->n_prompt - 1],
-                                     .account = (uint16_t)(r->account % TD_ORDER_ACCOUNTS),
-                                     .namespace_id = namespace_of(r),
-                                     .has_wants = r->adapter > 0 || r->n_prompt_logits > 0,
+                                     .account = (uint16_t)(r->terms.account % TD_ORDER_ACCOUNTS),
+                                     .has_wants = r->terms.adapter > 0 || r->n_prompt_logits > 0,
                                      .n_prompt = r->n_prompt},
                        now_us, s->step);
   enqueue(s, slot, r, now_us);

@@ -1,7 +1,7 @@
 /* Who runs this step: a stall-free hybrid-batch scheduler over paged KV with a prefix tree.
  *
  * Every step runs all decodes first, then prefill chunks fill the token budget, several prompts at
- * once (SARATHI section 4). Pages come from a refcounted pool; finished and preempted requests leave their
+ * once (SARATHI section 4). Each page has one holder; finished and preempted requests leave their
  * whole pages in a radix tree, where later prompts find them. When pages run out: evict unreferenced cached
  * pages (least recently used leaf first), then preempt the running request that was started last (it is
  * recomputed later), and admit nothing that could not finish alone. Who is next: order.h.
@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 #include "step/plan.h"
+#include "step/terms.h"
 #include "common/status.h"
 
 typedef struct td_sched td_sched;
@@ -72,13 +73,7 @@ typedef struct td_sched_request {
   uint32_t max_new;  /* >= 1; n_prompt + max_new <= max_context_tokens */
   uint32_t n_prompt_logits; /* so many of the prompt's last tokens are wanted with their log-probabilities:
                              * the token before each is computed, with its logits; < n_prompt. 0: none */
-  uint32_t adapter;         /* told to the device in each row; pages are shared inside one only. 0: none */
-  uint64_t namespace_id;    /* prefix pages are shared only inside one namespace */
-  uint64_t account;         /* who pays: accounts with somebody waiting get equal shares of tokens */
-  int32_t priority;         /* lower is earlier, among the requests of an account */
-  uint64_t ttft_deadline_us, deadline_us; /* on the clock of now_us; 0: none. See td_sched_expire */
-  bool is_further_choice; /* of the prompt that was submitted just before, in the same namespace: for the
-                             forecast alone */
+  td_terms terms;           /* deadlines: on the clock of now_us, see td_sched_expire */
 } td_sched_request;
 
 /* Queues a request in a free slot. TD_ERR_REQUEST: could never fit (param "prompt" or "max_tokens", the

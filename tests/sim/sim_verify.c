@@ -45,7 +45,7 @@ static void verify_row(sim_world *w, uint32_t i, uint32_t first_logits)
   SIM_CHECK(w, row->q_len >= 1 && row->kv_len <= slot->n_tokens);
   SIM_CHECK(w, row->n_logits == wanted_logits(w, slot, row, first_logits));
   SIM_CHECK(w, start <= slot->scored_to || slot->scored_to + 1 >= slot->n_prompt); /* none is passed over */
-  SIM_CHECK(w, row->adapter == slot->adapter);
+  SIM_CHECK(w, row->adapter == slot->terms.adapter);
   SIM_CHECK(w, is_decode == slot->answering);
   SIM_CHECK(w, !is_decode || (row->q_len == 1 && row->n_logits == 1));
   for (uint32_t k = 0; k < row->q_len; k++) {

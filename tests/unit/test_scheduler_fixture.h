@@ -46,7 +46,7 @@ static inline td_status fx_submit_in(fx *f, uint32_t slot, uint32_t n, uint32_t 
   if (last && n > 0)
     f->tokens[slot][n - 1] = last;
   td_sched_request r = {
-      .tokens = f->tokens[slot], .n_prompt = n, .max_new = max_new, .namespace_id = namespace_id};
+      .tokens = f->tokens[slot], .n_prompt = n, .max_new = max_new, .terms.namespace_id = namespace_id};
   return td_sched_submit(f->s, slot, &r, ++f->now_us, err);
 }
 

@@ -221,7 +221,7 @@ static void submit_scored(fx *f, uint32_t slot, uint32_t n_prompt, uint32_t n, u
                         .n_prompt = n_prompt,
                         .max_new = 3,
                         .n_prompt_logits = n,
-                        .adapter = adapter};
+                        .terms.adapter = adapter};
   for (uint32_t i = 0; i < n_prompt; i++)
     f->tokens[slot][i] = 10000 + (int32_t)i;
   assert_int_equal(td_sched_submit(f->s, slot, &r, ++f->now_us, &err), n < n_prompt ? TD_OK : TD_ERR_REQUEST);
