@@ -270,18 +270,18 @@ static void write_scalar(writer *w, value v)
 {
   static const char *const words[2][3] = {{"None", "False", "True"}, {"null", "false", "true"}};
   char buf[40];
-  const char *text = buf;
+  const char *word = buf;
   switch (v.type) {
-  case V_NONE: text = words[w->json][0]; break;
-  case V_BOOL: text = words[w->json][v.b ? 2 : 1]; break;
+  case V_NONE: word = words[w->json][0]; break;
+  case V_BOOL: word = words[w->json][v.b ? 2 : 1]; break;
   case V_INT: snprintf(buf, sizeof buf, "%lld", (long long)v.i); break;
   default:
     td_render_pay(w->r, FLOAT_STEPS);
     td_float_repr(v.f, buf);
     if (w->json && !isfinite(v.f))
-      text = isnan(v.f) ? "NaN" : v.f < 0 ? "-Infinity" : "Infinity";
+      word = isnan(v.f) ? "NaN" : v.f < 0 ? "-Infinity" : "Infinity";
   }
-  put(w, text, !v.tainted);
+  put(w, word, !v.tainted);
 }
 
 enum {
