@@ -17,6 +17,7 @@
 #include "ops_glu.h"
 #include "ops_pointwise.h"
 #include "ops_sample.h"
+#include "ops_step.h"
 
 /* ---- ops ---- */
 
@@ -718,9 +719,9 @@ static void test_alone(const char *name, td_backend_config config, bool small, b
 
 /* ---- sections ---- */
 
-enum { PRODUCTS, ATTENTION, PLANS, RECORDINGS, ALONE, SAMPLING, TIMES, N_SECTIONS };
-static const char *const sections[N_SECTIONS] = {"products", "attention", "plans", "recordings",
-                                                 "alone",    "sampling",  "times"};
+enum { PRODUCTS, ATTENTION, PLANS, RECORDINGS, ALONE, STEPS, SAMPLING, TIMES, N_SECTIONS };
+static const char *const sections[N_SECTIONS] = {"products", "attention", "plans",    "recordings",
+                                                 "alone",    "steps",     "sampling", "times"};
 
 static void run_section(int section, const char *name, const td_backend_config *config, test_size size,
                         const td_attention_policy *only_policy)
@@ -746,6 +747,10 @@ static void run_section(int section, const char *name, const td_backend_config *
     test_glus(size);
     be->ops->destroy(be);
     forget_products();
+  } else if (section == STEPS) {
+    open_backend(name, config);
+    test_steps();
+    be->ops->destroy(be);
   } else if (section == SAMPLING) {
     open_backend(name, config);
     if (!tiny)
@@ -766,11 +771,12 @@ static void tell(int section, const struct timespec *begin)
          difftime(now.tv_sec, begin->tv_sec) + (double)(now.tv_nsec - begin->tv_nsec) * 1e-9);
 }
 
-static const char usage[] = "usage: test_ops [BACKEND [all | small | tiny [WORD...]]]\n"
-                            "  WORD: a section (products attention plans recordings alone sampling times), "
-                            "all of them where none is named;\n"
-                            "        always, pat, persistentkv, flashdecode: plans, of this policy only; "
-                            "dim=N: only heads of so many elements\n";
+static const char usage[] =
+    "usage: test_ops [BACKEND [all | small | tiny [WORD...]]]\n"
+    "  WORD: a section (products attention plans recordings alone steps sampling times), "
+    "all of them where none is named;\n"
+    "        always, pat, persistentkv, flashdecode: plans, of this policy only; "
+    "dim=N: only heads of so many elements\n";
 
 /* Returns whether it is a word. */
 static bool take_word(const char *word, bool wanted[N_SECTIONS], const td_attention_policy **only_policy)
