@@ -164,7 +164,7 @@ static void commit_and_publish(td_engine *e)
       atomic_store(&e->slots[slot].n_cached_prompt, first.n_cached_prompt);
     }
   }
-  td_sched_commit(e->sched, plan, e->sampled, e->stop, now_us, e->finished, &n_finished);
+  td_sched_commit(e->sched, plan, e->sampled, e->stop, e->finished, &n_finished);
   for (uint32_t i = 0; i < plan->n_logits; i++)
     if (e->slots[plan->rows[plan->logits_rows[i]].slot].active)
       publish_row(e, plan->rows[plan->logits_rows[i]].slot, e->stop[i], now_us);

@@ -113,7 +113,7 @@ bool td_sched_plan_ahead(td_sched *s, const td_plan *plan, td_plan *next);
  * request with this token (it is appended). Requests that reach max_new end by themselves. `finished`
  * receives the slots that ended (capacity max_running), *n_finished their number. */
 void td_sched_commit(td_sched *s, const td_plan *plan, const int32_t *sampled, const uint8_t *stop,
-                     uint64_t now_us, uint32_t *finished, uint32_t *n_finished);
+                     uint32_t *finished, uint32_t *n_finished);
 
 bool td_sched_is_running(const td_sched *s, uint32_t slot);
 
