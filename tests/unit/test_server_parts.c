@@ -145,7 +145,6 @@ static void test_states(void **state)
     td_engine_state state;
     const char *code;
   } cases[] = {{TD_ENGINE_LOADING, "model_loading"},
-               {TD_ENGINE_DRAINING, "shutting_down"},
                {TD_ENGINE_STOPPED, "engine_failed"},
                {TD_ENGINE_FAILED, "engine_failed"}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
