@@ -256,7 +256,7 @@ def test_sanitizers_words():
 
 def test_sanitizers_leave_no_section_out():
     source = (ROOT / "tests/gpu/test_ops.c").read_text()
-    sections = re.findall(r'"(\w+)"', re.search(r"sections\[N_SECTIONS\] = \{(.*?)\}", source)[1])
+    sections = re.findall(r'"(\w+)"', re.search(r"sections\[N_SECTIONS\] = \{(.*?)\}", source, re.S)[1])
     for tool, runs in ops.SECTIONS.items():
         assert sorted([*sum(runs, []), "times"]) == sorted(sections), tool  # times are of unwatched kernels
 
