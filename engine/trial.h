@@ -5,12 +5,11 @@
 #define TD_ENGINE_TRIAL_H
 
 #include "engine/internal.h"
+#include "step/draft.h"
 
 typedef struct td_trial {
   td_engine *e;
-  td_plan *plan;
-  int32_t *table, *pages; /* the plans' page table; the pages that may be used, in scattered order */
-  uint32_t n_pages, page_tokens, stripe_pages, next_page;
+  td_draft draft;
 } td_trial;
 
 /* max_kv_tokens: of one row. n_pages: of the store, from the first on. */
