@@ -81,8 +81,10 @@ static td_ticket submit(bench *b, const job *j, uint32_t place)
 {
   td_error err = {0};
   td_ticket ticket;
-  td_engine_request r = {
-      .n_prompt = j->n_prompt, .max_new = j->n_answer, .ignore_eos = true, .namespace_id = ++b->n_requests};
+  td_engine_request r = {.n_prompt = j->n_prompt,
+                         .max_new = j->n_answer,
+                         .ignore_eos = true,
+                         .terms.namespace_id = ++b->n_requests};
   r.tokens = td_tool_alloc((size_t)j->n_prompt + j->n_answer, sizeof *r.tokens);
   r.user = (void *)(uintptr_t)place;
   r.sampling.top_p = 1;

@@ -215,5 +215,5 @@ td_op td_kernels_sample(const td_kernels *k, uint32_t i)
 {
   (void)i;
   td_sample_params p = {.logits = k->logits, .vocab = k->stage.desc.vocab};
-  return (td_op){.kind = TD_OP_SAMPLE, .extent = TD_EXTENT_SAMPLED, .sample = p};
+  return (td_op){.kind = TD_OP_SAMPLE, .extent = TD_EXTENT_LOGITS, .sample = p};
 }

@@ -63,6 +63,7 @@ void td_stage_add_kv(td_stage *s, uint32_t n_layers, double n_pages_wanted, uint
   td_tool_check(td_draft_init(&s->draft,
                               &(td_draft_config){.max_rows = be->max_rows,
                                                  .max_tokens = be->max_tokens,
+                                                 .max_logits = be->max_logits,
                                                  .page_tokens = TD_STAGE_PAGE_TOKENS,
                                                  .n_pages = kv.n_pages,
                                                  .n_ids = s->desc.vocab,
@@ -229,11 +230,13 @@ void td_stage_fill_from(td_stage *s, td_devptr qkv)
 /* ---- steps ---- */
 
 /* The plan's page table entries are on the device then, if the same plan is submitted again. */
-void td_stage_submit(td_stage *s, td_compiled *compiled)
+void td_stage_submit_sampled(td_stage *s, td_compiled *compiled, td_compiled *sampling)
 {
-  td_backend_submit(s->be, compiled ? compiled : s->nothing, s->draft.plan);
+  td_backend_queue_step(s->be, compiled ? compiled : s->nothing, sampling, s->draft.plan);
   s->draft.plan->n_page_updates = 0;
 }
+
+void td_stage_submit(td_stage *s, td_compiled *compiled) { td_stage_submit_sampled(s, compiled, NULL); }
 
 void td_stage_wait(td_stage *s)
 {

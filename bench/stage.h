@@ -93,6 +93,8 @@ void td_stage_fill_from(td_stage *s, td_devptr qkv);
 /* ---- steps ---- */
 
 void td_stage_submit(td_stage *s, td_compiled *compiled); /* the plan; NULL: an empty step */
+/* With a sampling program behind it; NULL: nothing is sampled. */
+void td_stage_submit_sampled(td_stage *s, td_compiled *compiled, td_compiled *sampling);
 void td_stage_wait(td_stage *s);
 /* Seconds of the planned step, the median of n_rounds; of an empty one if compiled is NULL. */
 double td_stage_step_s(td_stage *s, td_compiled *compiled, uint32_t n_rounds, double max_seconds);

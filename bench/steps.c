@@ -31,6 +31,8 @@ typedef struct steps {
   td_program *program;
   td_compiled *whole, *part; /* part: but for the ops of --without; NULL: there are none */
   td_compiled *now;          /* one of them: what steps run */
+  td_compiled *sampling;     /* behind it, */
+  bool part_samples;         /* behind part too */
   td_stage stage;
   td_floor_model floor;
   td_ceiling ceiling;
@@ -134,7 +136,11 @@ static void load(steps *s)
 
 /* ---- steps ---- */
 
-static void submit(steps *s) { td_stage_submit(&s->stage, s->now); }
+static void submit(steps *s)
+{
+  bool samples = s->now != s->part || s->part_samples;
+  td_stage_submit_sampled(&s->stage, s->now, samples ? s->sampling : NULL);
+}
 
 static double step_alone(void *arg)
 {
@@ -221,8 +227,14 @@ static void compile(steps *s)
   td_error err;
   td_tool_check(td_model_program(s->model, s->stage.kv, &s->program, &err), &err);
   s->whole = s->now = compile_kinds(s, TD_OP_ALL);
-  if (s->without)
+  if (s->without) {
     s->part = compile_kinds(s, TD_OP_ALL & ~op_kinds(s->without));
+    s->part_samples = !(op_kinds(s->without) >> TD_OP_SAMPLE & 1);
+  }
+  td_program *sampling;
+  td_tool_check(td_model_sampling(s->model, &sampling, &err), &err);
+  s->sampling = td_stage_compile(&s->stage, sampling);
+  td_program_destroy(sampling);
 }
 
 static bool has_power_limit(const steps *s) { return !td_stage_on_cpu(&s->stage); }
@@ -496,6 +508,7 @@ int td_bench_steps(int argc, char **argv)
   td_report_end(&s.report, s.options.json);
   td_program_destroy(s.program);
   td_stage_discard(&s.stage, s.whole);
+  td_stage_discard(&s.stage, s.sampling);
   td_stage_discard(&s.stage, s.part);
   td_model_destroy(s.model);
   td_stage_close(&s.stage);

@@ -101,8 +101,8 @@ struct td_engine {
   td_backend *backend;
   td_model *model;
   td_kv *kv;
-  td_program *program;   /* what every step computes, */
-  td_compiled *compiled; /* as the backend runs it */
+  td_program *program;             /* the forward of every step, */
+  td_compiled *forward, *sampling; /* as the backend runs it, and what chooses tokens behind it */
   td_sched *sched;
   bool has_cost; /* what steps take is known */
   td_cost_model cost;
@@ -110,8 +110,8 @@ struct td_engine {
   td_engine_learned learned;
   td_plan *plan, *next; /* the oldest step under way, and one planned ahead of its outcome */
   td_outcome outcome;   /* of the step that ended last */
-  int32_t *sampled;     /* [max_running] its ids, as they are committed */
-  uint8_t *stop;        /* [max_running] */
+  int32_t *sampled;     /* [max_logits] its ids, as they are committed */
+  uint8_t *stop;        /* [max_logits] */
   uint32_t *finished;   /* [max_running] */
   td_engine_step_times times, next_times;
   uint64_t foreseen_us; /* when the forecast in stats was made */

@@ -12,6 +12,7 @@ td_status td_trial_init(td_trial *t, td_engine *e, uint32_t page_tokens, uint32_
   TD_TRY(td_draft_init(&t->draft,
                        &(td_draft_config){.max_rows = be->max_rows,
                                           .max_tokens = be->max_tokens,
+                                          .max_logits = be->max_logits,
                                           .page_tokens = page_tokens,
                                           .n_pages = n_pages,
                                           .n_ids = e->desc.vocab,
@@ -38,7 +39,7 @@ bool td_trial_add(td_trial *t, uint32_t n_rows, uint32_t q_len, uint32_t kv_len)
 
 static void submit(td_trial *t)
 {
-  td_backend_submit(t->e->backend, t->e->compiled, t->draft.plan);
+  td_backend_queue_step(t->e->backend, t->e->forward, t->e->sampling, t->draft.plan);
   t->draft.plan->n_page_updates = 0; /* they are there now */
 }
 
@@ -79,7 +80,7 @@ static td_status write_pages(td_trial *t, td_compiled *writes_kv, td_error *err)
   td_backend *be = t->e->backend;
   td_outcome ignored;
   for (uint32_t done = 0, n; (n = td_draft_write_pages(&t->draft, done)) > 0; done += n) {
-    td_backend_submit(be, writes_kv, t->draft.plan);
+    td_backend_queue_step(be, writes_kv, NULL, t->draft.plan);
     TD_TRY(td_backend_wait(be, &ignored, err));
   }
   return TD_OK;

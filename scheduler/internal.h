@@ -108,6 +108,11 @@ static inline uint32_t td_sched_slot_of(const td_sched *s, const td_request *r)
   return (uint32_t)(r - s->table.requests);
 }
 
+static inline const td_terms *td_sched_terms(const td_sched *s, const td_request *r)
+{
+  return &s->order.entries[td_sched_slot_of(s, r)].terms;
+}
+
 static inline uint32_t td_sched_free_places(const td_sched *s)
 {
   return s->config.max_running - s->table.n_running;

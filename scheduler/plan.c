@@ -29,10 +29,9 @@ static void add_row(td_sched *s, td_plan *plan, uint32_t slot, uint32_t q_len)
                        .q_start = plan->n_tokens,
                        .q_len = q_len,
                        .kv_len = r->n_computed + q_len,
-                       .page_table_offset = r->stripe * s->stripe_pages,
-                       .wants_logits = r->n_computed + q_len == r->n_tokens};
-  if (row->wants_logits)
-    plan->logits_rows[plan->n_logits++] = plan->n_rows;
+                       .page_table_offset = r->stripe * s->stripe_pages};
+  if (row->kv_len == r->n_tokens)
+    td_plan_add_sample(plan, plan->n_rows);
   plan->n_rows++;
   plan->n_tokens += q_len;
 }
@@ -42,7 +41,8 @@ static uint32_t find_victim(const td_sched *s, uint32_t from)
 {
   uint32_t at = s->table.n_running - 1;
   for (uint32_t i = at; s->order.any_priority && i-- > from;)
-    if (s->order.entries[s->table.running[i]].priority > s->order.entries[s->table.running[at]].priority)
+    if (s->order.entries[s->table.running[i]].terms.priority >
+        s->order.entries[s->table.running[at]].terms.priority)
       at = i;
   return at;
 }
@@ -86,10 +86,10 @@ static inline void put_decode(const td_sched *s, td_plan *plan, uint32_t n, uint
                                 .q_len = 1,
                                 .kv_len = r->n_tokens,
                                 .page_table_offset = r->stripe * s->stripe_pages,
-                                .wants_logits = 1};
+                                .n_logits = 1};
   plan->token_ids[n] = r->last_token;
   plan->positions[n] = (int32_t)r->n_computed;
-  plan->logits_rows[n] = n;
+  plan->logits[n] = (td_plan_logits){n, n, TD_SAMPLE_HERE};
 }
 
 /* All decodes; collects the running prefills on the way. Returns their number. */
@@ -174,7 +174,7 @@ uint32_t td_sched_next(td_sched *s)
   uint32_t front = td_order_front(&s->order), n_free = td_sched_free_places(s);
   if (front == TD_NO_SLOT || n_free == 0)
     return TD_NO_SLOT;
-  if (td_places_allow(&s->places, s->order.entries[front].account, n_free))
+  if (td_places_allow(&s->places, s->order.entries[front].terms.account, n_free))
     return front;
   return td_order_front_without(&s->order, s->places.n_running);
 }
@@ -214,8 +214,8 @@ bool td_sched_admit(td_sched *s, td_plan *plan, uint64_t now_us, uint32_t at_mos
     return false;
   const td_request *r = &s->table.requests[slot];
   /* At least the last token is computed: its logits are what the first sample comes from. */
-  td_prefix_hit hit =
-      td_prefix_tree_find(&s->tree, r->namespace_id, r->tokens, (r->n_tokens - 1) / s->config.page_tokens);
+  td_prefix_hit hit = td_prefix_tree_find(&s->tree, s->order.entries[slot].terms.namespace_id, r->tokens,
+                                          (r->n_tokens - 1) / s->config.page_tokens);
   s->n_looked_up += hit.n_pages;
   if (td_follow_try(s, slot, &hit)) {
     s->n_looked_up += s->order.entries[slot].wake_pages - hit.n_pages;
@@ -332,13 +332,12 @@ bool td_sched_plan_ahead(td_sched *s, const td_plan *plan, td_plan *next)
     next->token_ids[next->n_tokens] =
         -1 - (int32_t)i; /* every row of plan has logits, so rows are logits rows */
     next->positions[next->n_tokens] = (int32_t)before->kv_len;
-    next->logits_rows[next->n_logits++] = next->n_rows;
-    next->rows[next->n_rows++] = (td_plan_row){.slot = before->slot,
-                                               .q_start = next->n_tokens++,
-                                               .q_len = 1,
-                                               .kv_len = before->kv_len + 1,
-                                               .page_table_offset = before->page_table_offset,
-                                               .wants_logits = 1};
+    next->rows[next->n_rows] = (td_plan_row){.slot = before->slot,
+                                             .q_start = next->n_tokens++,
+                                             .q_len = 1,
+                                             .kv_len = before->kv_len + 1,
+                                             .page_table_offset = before->page_table_offset};
+    td_plan_add_sample(next, next->n_rows++);
   }
   next->n_decode_rows = next->n_rows;
   finish_plan(s, next);

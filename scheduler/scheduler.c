@@ -141,8 +141,8 @@ void td_sched_destroy(td_sched *s)
 
 td_status td_sched_plan_create(const td_sched *s, td_plan **out, td_error *err)
 {
-  return td_plan_create(s->config.max_running, s->config.step_tokens, s->max_page_updates,
-                        s->config.page_tokens, out, err);
+  return td_plan_create(s->config.max_running, s->config.step_tokens, s->config.max_running,
+                        s->max_page_updates, s->config.page_tokens, out, err);
 }
 
 enum { PRIORITY_US_MAX = 3600 * 1000 * 1000u }; /* no priority is worth more than an hour */
@@ -159,9 +159,9 @@ static int64_t priority_us(const td_sched *s, int32_t priority)
 static uint32_t uncached_tokens(const td_sched *s, const td_sched_request *r)
 {
   uint32_t pt = s->config.page_tokens;
-  if (s->config.slack_percent == 0 && r->ttft_deadline_us == 0 && !s->budget.has_cost)
+  if (s->config.slack_percent == 0 && r->terms.ttft_deadline_us == 0 && !s->budget.has_cost)
     return 0;
-  td_prefix_hit hit = td_prefix_tree_find(&s->tree, r->namespace_id, r->tokens, (r->n_prompt - 1) / pt);
+  td_prefix_hit hit = td_prefix_tree_find(&s->tree, r->terms.namespace_id, r->tokens, (r->n_prompt - 1) / pt);
   return r->n_prompt - hit.n_pages * pt;
 }
 
@@ -169,7 +169,7 @@ static uint32_t uncached_tokens(const td_sched *s, const td_sched_request *r)
 static uint32_t expected_tokens(const td_sched *s, const td_sched_request *r, uint32_t n_uncached)
 {
   uint32_t last = r->n_prompt - (r->n_prompt - 1) / s->config.page_tokens * s->config.page_tokens;
-  return r->is_further_choice && s->config.share_under_way && last < n_uncached ? last : n_uncached;
+  return r->terms.is_further_choice && s->config.share_under_way && last < n_uncached ? last : n_uncached;
 }
 
 void td_sched_count_waiting(td_sched *s, uint32_t slot, int n)
@@ -183,8 +183,8 @@ static uint64_t latest_start(const td_sched *s, const td_sched_request *r, uint6
                              uint64_t now_us)
 {
   uint64_t start_us = now_us + s->config.ttft_target_us + prompt_us * s->config.slack_percent / 100;
-  if (r->ttft_deadline_us > 0 && r->ttft_deadline_us < start_us + prompt_us)
-    start_us = r->ttft_deadline_us > prompt_us ? r->ttft_deadline_us - prompt_us : 0;
+  if (r->terms.ttft_deadline_us > 0 && r->terms.ttft_deadline_us < start_us + prompt_us)
+    start_us = r->terms.ttft_deadline_us > prompt_us ? r->terms.ttft_deadline_us - prompt_us : 0;
   return start_us > now_us ? start_us : now_us;
 }
 
@@ -194,21 +194,19 @@ static void enqueue(td_sched *s, uint32_t slot, const td_sched_request *r, uint6
   td_order_entry *e = &s->order.entries[slot];
   uint32_t n_uncached = uncached_tokens(s, r);
   uint64_t start_us = latest_start(s, r, td_sched_order_us(s, n_uncached), now_us);
-  *e = (td_order_entry){.place_us = (int64_t)start_us + priority_us(s, r->priority),
+  *e = (td_order_entry){.place_us = (int64_t)start_us + priority_us(s, r->terms.priority),
                         .seq = ++s->order.next_seq,
                         .latest_start_us = start_us,
                         .n_uncached = n_uncached,
                         .n_expected = expected_tokens(s, r, n_uncached),
                         .followers_us = UINT64_MAX,
-                        .ttft_deadline_us = r->ttft_deadline_us ? r->ttft_deadline_us : UINT64_MAX,
-                        .deadline_us = r->deadline_us ? r->deadline_us : UINT64_MAX,
+                        .terms = r->terms,
                         .followers = TD_NO_SLOT,
                         .leader = TD_NO_SLOT,
                         .expiry_at = TD_NO_SLOT,
-                        .n_prompt = r->n_prompt,
-                        .priority = r->priority,
-                        .account = (uint16_t)(r->account % TD_ORDER_ACCOUNTS)};
-  s->order.any_priority |= r->priority != 0;
+                        .n_prompt = r->n_prompt};
+  e->terms.account = s->table.requests[slot].account;
+  s->order.any_priority |= r->terms.priority != 0;
   td_order_enter(&s->order, slot);
   td_sched_count_waiting(s, slot, 1);
   td_sched_set_deadline(s, slot, r->n_prompt);
@@ -234,8 +232,7 @@ td_status td_sched_submit(td_sched *s, uint32_t slot, const td_sched_request *r,
                                      .max_tokens = r->n_prompt + r->max_new,
                                      .node = TD_NO_NODE,
                                      .last_token = r->tokens[r->n_prompt - 1],
-                                     .account = (uint16_t)(r->account % TD_ORDER_ACCOUNTS),
-                                     .namespace_id = r->namespace_id,
+                                     .account = (uint16_t)(r->terms.account % TD_ORDER_ACCOUNTS),
                                      .n_prompt = r->n_prompt},
                        now_us, s->step);
   enqueue(s, slot, r, now_us);

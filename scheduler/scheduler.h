@@ -1,7 +1,7 @@
 /* Who runs this step: a stall-free hybrid-batch scheduler over paged KV with a prefix tree.
  *
  * Every step runs all decodes first, then prefill chunks fill the token budget, several prompts at
- * once (SARATHI section 4). Pages come from a refcounted pool; finished and preempted requests leave their
+ * once (SARATHI section 4). Each page has one holder; finished and preempted requests leave their
  * whole pages in a radix tree, where later prompts find them. When pages run out: evict unreferenced cached
  * pages (least recently used leaf first), then preempt the running request that was started last (it is
  * recomputed later), and admit nothing that could not finish alone. Who is next: order.h.
@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 #include "step/plan.h"
+#include "step/terms.h"
 #include "common/status.h"
 
 typedef struct td_sched td_sched;
@@ -66,15 +67,10 @@ void td_sched_destroy(td_sched *s);
 TD_MUST_CHECK td_status td_sched_plan_create(const td_sched *s, td_plan **out, td_error *err);
 
 typedef struct td_sched_request {
-  int32_t *tokens;       /* [n_prompt + max_new], borrowed until finished/cancelled; commit appends to it */
-  uint32_t n_prompt;     /* >= 1 */
-  uint32_t max_new;      /* >= 1; n_prompt + max_new <= max_context_tokens */
-  uint64_t namespace_id; /* prefix pages are shared only inside one namespace */
-  uint64_t account;      /* who pays: accounts with somebody waiting get equal shares of tokens */
-  int32_t priority;      /* lower is earlier, among the requests of an account */
-  uint64_t ttft_deadline_us, deadline_us; /* on the clock of now_us; 0: none. See td_sched_expire */
-  bool is_further_choice; /* of the prompt that was submitted just before, in the same namespace: for the
-                             forecast alone */
+  int32_t *tokens;   /* [n_prompt + max_new], borrowed until finished/cancelled; commit appends to it */
+  uint32_t n_prompt; /* >= 1 */
+  uint32_t max_new;  /* >= 1; n_prompt + max_new <= max_context_tokens */
+  td_terms terms;    /* deadlines: on the clock of now_us, see td_sched_expire */
 } td_sched_request;
 
 /* Queues a request in a free slot. TD_ERR_REQUEST: could never fit (param "prompt" or "max_tokens", the
@@ -109,7 +105,7 @@ bool td_sched_plan(td_sched *s, uint64_t now_us, td_plan *plan);
  * nothing (td_sched_is_running tells, before next's commit). The device must run plans in order; both are
  * committed in order. */
 bool td_sched_plan_ahead(td_sched *s, const td_plan *plan, td_plan *next);
-/* Takes the step's outcome: sampled[i] is the token for plan->logits_rows[i], stop[i] nonzero ends that
+/* Takes the step's outcome: sampled[i] is the token for plan->logits[i], stop[i] nonzero ends that
  * request with this token (it is appended). Requests that reach max_new end by themselves. `finished`
  * receives the slots that ended (capacity max_running), *n_finished their number. */
 void td_sched_commit(td_sched *s, const td_plan *plan, const int32_t *sampled, const uint8_t *stop,

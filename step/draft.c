@@ -19,7 +19,7 @@ td_status td_draft_init(td_draft *d, const td_draft_config *c, td_error *err)
   *d = (td_draft){.n_pages = c->n_pages, .n_ids = c->n_ids};
   d->stripe_pages = (c->max_row_tokens + c->page_tokens - 1) / c->page_tokens;
   uint32_t n_entries = c->max_rows * d->stripe_pages;
-  TD_TRY(td_plan_create(c->max_rows, c->max_tokens, n_entries, c->page_tokens, &d->plan, err));
+  TD_TRY(td_plan_create(c->max_rows, c->max_tokens, c->max_logits, n_entries, c->page_tokens, &d->plan, err));
   d->table = calloc(n_entries, sizeof *d->table);
   d->pages = calloc(c->n_pages, sizeof *d->pages);
   if (!d->table || !d->pages)
@@ -50,7 +50,11 @@ bool td_draft_add(td_draft *d, uint32_t q_len, uint32_t kv_len, uint32_t n_share
   if (r == p->max_rows || q_len > p->max_tokens - p->n_tokens || n_pages > d->stripe_pages ||
       n_pages - n_shared > d->n_pages - d->next_page)
     return false;
-  p->rows[p->n_rows++] = (td_plan_row){r, p->n_tokens, q_len, kv_len, r * d->stripe_pages, wants_logits};
+  p->rows[p->n_rows++] = (td_plan_row){.slot = r,
+                                       .q_start = p->n_tokens,
+                                       .q_len = q_len,
+                                       .kv_len = kv_len,
+                                       .page_table_offset = r * d->stripe_pages};
   for (uint32_t i = 0; i < n_pages; i++) {
     uint32_t entry = r * d->stripe_pages + i;
     d->table[entry] = i < n_shared ? d->table[entry - d->stripe_pages] : d->pages[d->next_page++];
@@ -61,7 +65,7 @@ bool td_draft_add(td_draft *d, uint32_t q_len, uint32_t kv_len, uint32_t n_share
     p->positions[p->n_tokens] = (int32_t)(kv_len - q_len + i);
   }
   if (wants_logits)
-    p->logits_rows[p->n_logits++] = r;
+    td_plan_add_sample(p, r);
   if (q_len == 1 && p->n_decode_rows == r)
     p->n_decode_rows++;
   else

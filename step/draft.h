@@ -13,7 +13,7 @@ typedef struct td_draft {
 } td_draft;
 
 typedef struct td_draft_config {
-  uint32_t max_rows, max_tokens, page_tokens, n_pages, n_ids;
+  uint32_t max_rows, max_tokens, max_logits, page_tokens, n_pages, n_ids;
   uint32_t max_row_tokens; /* context of one row */
 } td_draft_config;
 

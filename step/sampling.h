@@ -7,6 +7,7 @@
 #ifndef TD_STEP_SAMPLING_H
 #define TD_STEP_SAMPLING_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef struct td_sampling {
@@ -15,6 +16,8 @@ typedef struct td_sampling {
   float min_p;       /* [0, 1]; 0 = off */
   int32_t top_k;     /* > 0, or 0 = off */
   uint64_t seed;
+  bool wants_logprobs; /* the log-probability of each token is told (outcome.h) */
+  uint8_t n_top;       /* and so many of the likeliest, up to TD_TOP_TOKENS_MAX */
 } td_sampling;
 
 #endif

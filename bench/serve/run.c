@@ -26,7 +26,7 @@ typedef struct active {
 
 typedef struct run {
   uv_loop_t *loop;
-  td_http *http;
+  td_http_client *http;
   const td_run_config *config;
   const td_cell *cell;
   td_run_result *out;
@@ -336,7 +336,7 @@ static void begin(run *r)
   arm(r);
 }
 
-void td_run_cell(uv_loop_t *loop, td_http *http, const td_run_config *config, const td_cell *cell,
+void td_run_cell(uv_loop_t *loop, td_http_client *http, const td_run_config *config, const td_cell *cell,
                  td_run_result *out)
 {
   run r = {.loop = loop, .http = http, .config = config, .cell = cell, .out = out, .timer_fd = -1};

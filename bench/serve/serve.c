@@ -29,7 +29,7 @@ typedef struct serve {
   td_cell cells[TD_CELLS_MAX];
   size_t n_cells;
   uv_loop_t loop;
-  td_http *http;
+  td_http_client *http;
   td_report report;
   FILE *tokens;
 } serve;

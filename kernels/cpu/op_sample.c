@@ -2,6 +2,8 @@
  * step.
  *
  * Nothing is sorted: top-k and top-p each find the lowest logit that stays, digit by digit of its key. */
+#include <math.h>
+
 #include "kernels/cpu/cpu.h"
 #include "kernels/sample_math.h"
 
@@ -71,6 +73,7 @@ static uint64_t restrict_weights(cpu_sampler_space *s, const td_sampling *p, con
   return total;
 }
 
+/* -1: a NaN, or no finite value. */
 static int32_t sample_row(cpu_backend *be, cpu_sampler_space *s, const float *logits, uint32_t n,
                           const td_plan_row *row)
 {
@@ -78,7 +81,7 @@ static int32_t sample_row(cpu_backend *be, cpu_sampler_space *s, const float *lo
   float max;
   int32_t best = be->isa->argmax(logits, n, &max);
   if (best < 0)
-    return TD_SAMPLED_NAN;
+    return -1;
   if (td_sample_is_greedy(p->temperature))
     return best;
   uint64_t total = be->isa->weights(logits, n, max, td_sample_inv_temperature(p->temperature), s->weights);
@@ -98,13 +101,36 @@ typedef struct sample_job {
   const td_sample_params *p;
 } sample_job;
 
+static void apply_mask(float *logits, uint32_t n, const uint32_t *mask)
+{
+  for (uint32_t i = 0; i < n; i++)
+    if (!(mask[i / 32] >> i % 32 & 1))
+      logits[i] = -INFINITY;
+}
+
 static void sample_task(void *arg, uint32_t task, uint32_t thread)
 {
   const sample_job *j = arg;
   const td_plan *plan = j->be->plan;
-  const float *logits = cpu_floats(j->p->logits) + (size_t)task * j->p->vocab;
-  j->be->sampled[task] =
-      sample_row(j->be, &j->be->sampler[thread], logits, j->p->vocab, &plan->rows[plan->logits_rows[task]]);
+  const td_sample_input *input = j->be->input;
+  const td_plan_logits *l = &plan->logits[task];
+  float *logits = cpu_floats(j->p->logits) + (size_t)task * j->p->vocab;
+  cpu_outcome *o = cpu_outcome_now(j->be);
+  if (l->target != TD_SAMPLE_HERE)
+    return;
+  if (input && input->late && input->late[task]) {
+    o->flags[task] = TD_LOGITS_LATE;
+    return;
+  }
+  if (input && input->masks && input->masks[task])
+    apply_mask(logits, j->p->vocab, input->masks[task]);
+  int32_t id = sample_row(j->be, &j->be->sampler[thread], logits, j->p->vocab, &plan->rows[l->row]);
+  if (id < 0) {
+    o->flags[task] = TD_LOGITS_NAN;
+    return;
+  }
+  o->ids[task * TD_STEP_IDS] = id;
+  o->n_ids[task] = 1;
 }
 
 void td_cpu_sample(cpu_backend *be, const td_sample_params *p)

@@ -30,17 +30,17 @@ static __device__ __forceinline__ float max_or_nan(float a, float b)
 
 __global__ void __launch_bounds__(SAMPLE_THREADS, 2)
     sample_kernel(const float *logits, uint32_t n, uint32_t n_blocks, device_batch batch,
-                  const td_sampling *sampling, int32_t *out)
+                  const td_sampling *sampling, const uint8_t *late, int32_t *out)
 {
   __shared__ sample_shared s;
   uint32_t i = blockIdx.x / n_blocks, rank = blockIdx.x % n_blocks;
   let_next_start();
   wait_for_input();
-  if (i >= *batch.n_logits)
+  if (i >= *batch.n_logits || batch.logits[i].target != TD_SAMPLE_HERE || (late && late[i]))
     return;
   if (n_blocks > 1)
     cluster_arrive();
-  const td_plan_row *row = &batch.rows[batch.logits_rows[i]];
+  const td_plan_row *row = &batch.rows[batch.logits[i].row];
   sample_one_row(logits + (size_t)i * n, n, rank, n_blocks, &row->slot, &row->kv_len, sampling, &s, out + i);
 }
 
@@ -59,7 +59,7 @@ static bool has_clusters()
 static uint32_t blocks_per_row(const cuda_backend *b, uint32_t n_rows)
 {
   uint32_t n = SAMPLE_BLOCKS_MAX;
-  while (n > 1 && n_rows * n > 2 * (uint32_t)b->n_sms * 7 / 8)
+  while (n > 1 && n_rows * n > 2 * (uint32_t)b->device.n_sms * 7 / 8)
     n /= 2;
   return has_clusters() ? n : 1;
 }
@@ -67,7 +67,7 @@ static uint32_t blocks_per_row(const cuda_backend *b, uint32_t n_rows)
 void td_cuda_sample(td_backend *be, const td_sample_params *p)
 {
   cuda_backend *b = self(be);
-  uint32_t n_rows = b->plan->n_logits, n_blocks = blocks_per_row(b, n_rows);
+  uint32_t n_rows = b->frame.plan->n_logits, n_blocks = blocks_per_row(b, n_rows);
   if (n_rows == 0)
     return;
   cudaLaunchAttribute attrs[2] = {};
@@ -78,9 +78,10 @@ void td_cuda_sample(td_backend *be, const td_sample_params *p)
   attrs[1].val.clusterDim = {n_blocks, 1, 1};
   config.gridDim = n_rows * n_blocks;
   config.blockDim = SAMPLE_THREADS;
-  config.stream = b->stream;
+  config.stream = b->device.stream;
   config.attrs = attrs;
   config.numAttrs = !has_clusters() ? 0 : n_blocks == 1 ? 1 : 2;
-  note(b, cudaLaunchKernelEx(&config, sample_kernel, (const float *)at<float>(p->logits), p->vocab, n_blocks,
-                             b->batch, (const td_sampling *)b->sampling, b->sampled));
+  note(&b->device, cudaLaunchKernelEx(&config, sample_kernel, (const float *)at<float>(p->logits), p->vocab,
+                                      n_blocks, b->frame.batch, (const td_sampling *)b->sampling.slots,
+                                      b->frame.late_now, b->frame.sampled));
 }

@@ -145,8 +145,6 @@ static void check_number(rendering *r, const spec *s)
     td_render_fail(r, "format precision is too large");
 }
 
-static double to_double(value v) { return v.type == V_FLOAT ? v.f : v.type == V_INT ? (double)v.i : v.b; }
-
 /* ---- format % args ---- */
 
 typedef struct percent {
@@ -223,7 +221,7 @@ static void percent_number(rendering *r, text_out *o, spec *s, value v)
   if (real) {
     if (s->align == '<')
       s->zero = false;
-    put_float(r, o, s, to_double(v), vouched);
+    put_float(r, o, s, as_double(v), vouched);
     return;
   }
   if (v.type == V_FLOAT && (s->type == 'x' || s->type == 'X' || s->type == 'o'))
@@ -233,7 +231,7 @@ static void percent_number(rendering *r, text_out *o, spec *s, value v)
                                  : "cannot convert float infinity to integer");
   if (s->type == 'i' || s->type == 'u')
     s->type = 'd';
-  put_int(r, o, s, v.type == V_FLOAT ? (int64_t)v.f : v.type == V_INT ? v.i : v.b, vouched);
+  put_int(r, o, s, v.type == V_FLOAT ? (int64_t)v.f : as_int(v), vouched);
 }
 
 static void percent_char(rendering *r, text_out *o, const spec *s, value v)
@@ -441,13 +439,13 @@ static void format_value(rendering *r, text_out *o, value v, const char *p, size
     check_number(r, &s);
     if (s.type && !strchr("eEfFgG%", s.type))
       td_render_fail(r, "Unknown format code '%c' for object of type 'float'", s.type);
-    put_float(r, o, &s, to_double(v), vouched);
+    put_float(r, o, &s, as_double(v), vouched);
   } else if (v.type == V_INT || (v.type == V_BOOL && s.type)) {
     if (s.precision >= 0)
       td_render_fail(r, "Precision not allowed in integer format specifier");
     if (s.type == 's' || s.type == 'c')
       td_render_fail(r, "Unknown format code '%c' for object of type 'int'", s.type);
-    put_int(r, o, &s, v.type == V_INT ? v.i : v.b, vouched);
+    put_int(r, o, &s, as_int(v), vouched);
   } else if (v.type == V_BOOL) {
     put_int(r, o, &s, v.b, vouched);
   } else {
@@ -479,7 +477,7 @@ static value field_value(rendering *r, braces *b, const char *p, size_t n)
     v = b->args->pos[number];
   } else {
     for (size_t k = 0; k < b->args->n_kw; k++)
-      if (b->args->kw_names[k].n == i && memcmp(b->args->kw_names[k].p, p, i) == 0)
+      if (text_equal(b->args->kw_names[k], (text){p, i}))
         v = b->args->kw[k];
     if (v.type == V_MISSING)
       td_render_fail(r, "%s", td_value_quoted(r, v_str(td_str_new(r, p, i, false))));

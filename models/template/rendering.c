@@ -190,7 +190,7 @@ static value look_up(rendering *r, text name)
       return v;
     }
   }
-  const builtin *global = td_builtin_find(td_globals, name.p, name.n);
+  const builtin *global = td_builtin_find(OF_GLOBAL, name);
   return global ? (value){.type = V_BUILTIN, .fn = global} : v_missing();
 }
 

@@ -9,8 +9,9 @@
 typedef struct writer {
   rendering *r;
   text_out out;
-  bool ascii, sort_keys, multiline;
-  str *indent, *item_separator, *key_separator;
+  bool ascii, sort_keys;
+  str *indent; /* NULL: all in one line */
+  str *item_separator, *key_separator;
 } writer;
 
 static void write_value(writer *w, value v, size_t level, bool vouched);
@@ -54,7 +55,7 @@ static void write_str(writer *w, const str *s, bool vouched)
 
 static void new_line(writer *w, size_t level, bool vouched)
 {
-  if (!w->multiline)
+  if (!w->indent)
     return;
   write_text(w, "\n", vouched);
   for (size_t i = 0; i < level; i++)
@@ -111,7 +112,7 @@ static void write_key(writer *w, value key, bool vouched)
 
 static int compare_entries(rendering *r, const void *a, const void *b)
 {
-  return td_value_compare(r, ((const dict_entry *)a)->key, ((const dict_entry *)b)->key, "<");
+  return td_value_compare(r, ((const dict_entry *)a)->key, ((const dict_entry *)b)->key, T_LT);
 }
 
 static void write_dict(writer *w, const dict *d, size_t level)
@@ -161,28 +162,11 @@ static void write_value(writer *w, value v, size_t level, bool vouched)
   }
 }
 
-static str *indent_text(rendering *r, value indent)
+value td_value_tojson(rendering *r, value v, bool ascii, str *indent, value separators, bool sort_keys)
 {
-  int64_t n;
-  if (indent.type == V_STR)
-    return indent.s;
-  if (!td_op_index(indent, &n))
-    td_render_fail(r, "indent must be an integer or a string, not %s", td_value_type_name(indent));
-  if (n > 1024)
-    td_render_fail(r, "indent is too large");
-  n = n < 0 ? 0 : n;
-  char *spaces = td_render_alloc(r, (size_t)n + 1, 1);
-  memset(spaces, ' ', (size_t)n);
-  return td_str_new(r, spaces, (size_t)n, true);
-}
-
-value td_value_tojson(rendering *r, value v, bool ascii, value indent, value separators, bool sort_keys)
-{
-  writer w = {.r = r, .ascii = ascii, .sort_keys = sort_keys};
+  writer w = {.r = r, .ascii = ascii, .sort_keys = sort_keys, .indent = indent};
   td_out_init(&w.out);
-  w.multiline = indent.type != V_NONE && indent.type != V_MISSING;
-  w.indent = w.multiline ? indent_text(r, indent) : NULL;
-  w.item_separator = td_str_literal(r, w.multiline ? "," : ", ");
+  w.item_separator = td_str_literal(r, indent ? "," : ", ");
   w.key_separator = td_str_literal(r, ": ");
   if (separators.type != V_NONE && separators.type != V_MISSING) {
     seq *pair = td_iter_collect(r, separators);

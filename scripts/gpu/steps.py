@@ -23,8 +23,7 @@ def measured(ctx, s, what, args, limit_s):
     must(ctx.run("tandem-bench", what, *args, "--json", path, limit_s=limit_s), f"tandem-bench {what}")
     o = s.data[what] = json.loads(path.read_text())
     rows, columns = ROWS_OF[what]
-    s.table(columns, [[r.get(c) for c in columns] for r in o[rows]],
-            f"tandem-bench {what}: all figures; floors of {o['ceiling_gb_s']:,.0f} GB/s and {o['ceiling_tflop_s']:,.0f} TFLOP/s")
+    s.table(columns, [[r.get(c) for c in columns] for r in o[rows]], f"tandem-bench {what}: all figures")
     return o
 
 

@@ -190,7 +190,8 @@ void sim_world_destroy(sim_world *w)
 
 static void push_token(sim_slot *slot, int32_t token)
 {
-  uint64_t before = slot->n_tokens ? slot->lines[slot->n_tokens - 1] : sim_mix(0x5eed, slot->namespace_id);
+  uint64_t before =
+      slot->n_tokens ? slot->lines[slot->n_tokens - 1] : sim_mix(0x5eed, slot->terms.namespace_id);
   slot->tokens[slot->n_tokens] = token;
   slot->lines[slot->n_tokens++] = sim_mix(before, (uint64_t)token);
 }
@@ -222,7 +223,7 @@ static bool copy_prompt(sim_world *w, sim_slot *slot)
   const sim_slot *from = &w->slots[last ? w->last_submitted : sim_below(&w->rng, w->config.n_slots)];
   if (!from->used || from == slot || !sim_chance(&w->rng, w->copy_rate))
     return false;
-  slot->namespace_id = from->namespace_id;
+  slot->terms.namespace_id = from->terms.namespace_id;
   for (uint32_t k = 0; k < from->n_prompt; k++)
     push_token(slot, from->tokens[k]);
   if (sim_chance(&w->rng, 0.3)) { /* or most of it */
@@ -236,14 +237,14 @@ static bool copy_prompt(sim_world *w, sim_slot *slot)
 static void draw_urgency(sim_world *w, sim_slot *slot)
 {
   sim_rng *r = &w->rng;
-  slot->account = sim_below(r, w->n_accounts);
-  slot->priority = sim_chance(r, w->priority_rate) ? (int32_t)sim_below(r, 9) - 4 : 0;
+  slot->terms.account = sim_below(r, w->n_accounts);
+  slot->terms.priority = sim_chance(r, w->priority_rate) ? (int32_t)sim_below(r, 9) - 4 : 0;
   if (sim_chance(r, 0.05))
-    slot->priority = slot->priority > 0 ? INT32_MAX : slot->priority < 0 ? INT32_MIN : 0;
+    slot->terms.priority = slot->terms.priority > 0 ? INT32_MAX : slot->terms.priority < 0 ? INT32_MIN : 0;
   if (sim_chance(r, w->deadline_rate))
-    slot->ttft_deadline_us = w->clock_us + sim_below(r, 50000);
+    slot->terms.ttft_deadline_us = w->clock_us + sim_below(r, 50000);
   if (sim_chance(r, w->deadline_rate))
-    slot->deadline_us = w->clock_us + sim_below(r, 200000);
+    slot->terms.deadline_us = w->clock_us + sim_below(r, 200000);
 }
 
 static void submit_one(sim_world *w)
@@ -255,7 +256,7 @@ static void submit_one(sim_world *w)
     return;
   sim_slot *slot = &w->slots[i];
   *slot = (sim_slot){.tokens = slot->tokens, .lines = slot->lines};
-  slot->namespace_id = sim_below(&w->rng, w->n_namespaces);
+  slot->terms.namespace_id = sim_below(&w->rng, w->n_namespaces);
   slot->answer_salt =
       sim_chance(&w->rng, 0.7) ? 0 : sim_next(&w->rng); /* 0: the same prompt, the same answer */
   if (!copy_prompt(w, slot))
@@ -266,17 +267,11 @@ static void submit_one(sim_world *w)
     max_new = w->longest_answer;
   slot->n_prompt = slot->n_tokens;
   slot->max_tokens = slot->n_prompt + max_new;
+  slot->terms.is_further_choice = i % 4 == 3; /* nothing depends on it but the forecast */
 
   td_error err;
-  td_sched_request request = {.tokens = slot->tokens,
-                              .n_prompt = slot->n_prompt,
-                              .max_new = max_new,
-                              .namespace_id = slot->namespace_id,
-                              .account = slot->account,
-                              .priority = slot->priority,
-                              .ttft_deadline_us = slot->ttft_deadline_us,
-                              .deadline_us = slot->deadline_us,
-                              .is_further_choice = i % 4 == 3}; /* nothing depends on it but the forecast */
+  td_sched_request request = {
+      .tokens = slot->tokens, .n_prompt = slot->n_prompt, .max_new = max_new, .terms = slot->terms};
   bool fits = slot->max_tokens <= w->config.n_pages * w->config.page_tokens;
   td_status status = td_sched_submit(w->sched, i, &request, w->clock_us, &err);
   SIM_CHECK(w, status == (fits ? TD_OK : TD_ERR_REQUEST));
@@ -377,8 +372,8 @@ static void run_device(sim_world *w)
     }
   }
   for (uint32_t i = 0; i < plan->n_logits; i++) {
-    const sim_slot *slot = &w->slots[plan->rows[plan->logits_rows[i]].slot];
-    if (w->ended[plan->logits_rows[i]]) {
+    const sim_slot *slot = &w->slots[plan->rows[plan->logits[i].row].slot];
+    if (w->ended[plan->logits[i].row]) {
       w->sampled[i] = (int32_t)sim_below(&w->rng, 50000);
       w->stop[i] = sim_chance(&w->rng, 0.5);
       w->totals->wasted_rows++;
@@ -416,13 +411,13 @@ static void commit(sim_world *w)
   if (!w->ahead && sim_chance(&w->rng, 0.5))
     observe(w);
   for (uint32_t i = 0; i < plan->n_logits; i++) {
-    uint32_t id = plan->rows[plan->logits_rows[i]].slot;
+    uint32_t id = plan->rows[plan->logits[i].row].slot;
     sim_slot *slot = &w->slots[id];
-    if (w->ended[plan->logits_rows[i]])
+    if (w->ended[plan->logits[i].row])
       continue;
     SIM_CHECK(w, slot->tokens[slot->n_tokens] == w->sampled[i]);
     push_token(slot, w->sampled[i]);
-    served[slot->account] += SIM_TOKEN_COST;
+    served[slot->terms.account] += SIM_TOKEN_COST;
     slot->answering = true;
     if (w->stop[i] || slot->n_tokens == slot->max_tokens) {
       SIM_CHECK(w, n_ended < n_finished && w->finished[n_ended] == id);

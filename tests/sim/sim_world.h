@@ -31,20 +31,18 @@ typedef struct sim_slot {
   int32_t *tokens; /* [max_context] */
   uint64_t *lines; /* [max_context]: what the KV line of each token must hold */
   uint32_t n_tokens, n_prompt, max_tokens;
-  uint64_t namespace_id, answer_salt;
+  td_terms terms;
+  uint64_t answer_salt;
   uint64_t order; /* of submission */
   uint64_t submit_step;
   /* The README's bound on the steps from submission to the end: what those have to do that ran when it came,
    * and those that were started while it waited; who is counted has its bit. */
   uint64_t steps_allowed, counted;
-  uint64_t account;
-  int32_t priority;
   int64_t place_us;
-  uint64_t ttft_deadline_us, deadline_us; /* 0: none */
-  bool running, following, has_run;       /* when last looked at */
-  uint64_t started;                       /* order of being started, while running */
-  bool answering;                         /* sampled since it last started: a decode */
-  uint32_t n_preemptions;                 /* when last looked at */
+  bool running, following, has_run; /* when last looked at */
+  uint64_t started;                 /* order of being started, while running */
+  bool answering;                   /* sampled since it last started: a decode */
+  uint32_t n_preemptions;           /* when last looked at */
 } sim_slot;
 
 typedef struct sim_prefix {

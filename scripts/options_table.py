@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
-"""Writes README.md's options table anew from `tandemd --help` (stdin). Usage: build/tandemd --help | scripts/readme_options.py
+"""The table in docs/OPTIONS.md, made from `tandemd --help` on stdin.
 
-tests/e2e/test_start.py fails when the table and --help differ."""
+    build/tandemd --help | scripts/options_table.py           writes the table anew
+    build/tandemd --help | scripts/options_table.py --check   exit code 1 if it would change
+
+tests/e2e/test_start.py checks it."""
 import pathlib
 import re
 import sys
 
-README = pathlib.Path(__file__).resolve().parent.parent / "README.md"
+PAGE = pathlib.Path(__file__).resolve().parent.parent / "docs/OPTIONS.md"
 LINE = re.compile(r"^  (--[a-z0-9-]+) (\S*) *(.*?)(?: \((default .*)\)| \[(\d+), (\d+\.\.\d+)( .*)?\])?$")
 
 rows = ["| option | what | default | range |", "|---|---|---|---|"]
@@ -18,8 +21,10 @@ for line in sys.stdin.read().splitlines():
         rows.append(f"| `{(name + ' ' + value).strip()}` | {what} | {shown} | {(bounds or '') + (unit or '')} |")
 if len(rows) < 10:
     sys.exit("no options on stdin")
-text = README.read_text()
+text = PAGE.read_text()
 new, n = re.subn(r"(<!-- options -->\n).*?(<!-- /options -->)", lambda m: m[1] + "\n".join(rows) + "\n" + m[2], text, flags=re.S)
 if n != 1:
-    sys.exit("README.md has no <!-- options --> mark")
-README.write_text(new)
+    sys.exit(f"{PAGE} has no <!-- options --> mark")
+if sys.argv[1:] == ["--check"]:
+    sys.exit(f"{PAGE} is not what --help says: build/tandemd --help | scripts/options_table.py" if new != text else 0)
+PAGE.write_text(new)
