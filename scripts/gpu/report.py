@@ -75,7 +75,7 @@ def section(s):
     out += [f"\nNot run: {x['what']}: {x['why']}" for x in s.left_out]
     if s.bars:
         bars = table(["", "measured", "bar", "", "of it", "bar's source"],
-                     [[b["what"], f"{number(b['ours'])} {b['unit']}", b["bar"], "ahead" if b["ahead"] else "**behind**", of_bar(b), b["source"]]
+                     [[b["what"], f"{number(b['ours'])} {b['unit']}".strip(), b["bar"], "ahead" if b["ahead"] else "**behind**", of_bar(b), b["source"]]
                       for b in s.bars])
         behind = sum(not b["ahead"] for b in s.bars)
         out += folded(f"{len(s.bars)} figures beside their bars, {behind} behind", bars) if len(s.bars) > BARS_SHOWN else bars
@@ -91,7 +91,7 @@ def summary(stages):
     if absent:
         out += ["", f"No part of this report: {', '.join(absent)}."]
     failed = [[s.name, c["what"], c["detail"]] for s in stages for c in s.checks if not c["ok"]]
-    behind = [[s.name, b["what"], f"{number(b['ours'])} {b['unit']}", b["bar"], of_bar(b), b["source"]] for s in stages for b in s.bars if not b["ahead"]]
+    behind = [[s.name, b["what"], f"{number(b['ours'])} {b['unit']}".strip(), b["bar"], of_bar(b), b["source"]] for s in stages for b in s.bars if not b["ahead"]]
     not_run = [[s.name, x["what"], x["why"]] for s in stages for x in s.left_out]
     for title, head, rows in (("Failed", ["stage", "check", "seen"], failed),
                               ("Behind their bars", ["stage", "", "measured", "bar", "of it", "bar's source"], behind),
