@@ -426,7 +426,7 @@ static void test_stream(void **state)
                 .n_ids = 2,
                 .finish = "stop"};
   td_api_chat.render_delta(&f.call, &d, &out);
-  td_api_chat.render_usage(&f.call, &out);
+  td_render_usage_event(&f.call, &out);
   assert_int_equal(events(out.data, e, 8), 4);
   const cJSON *delta = td_json_get(choice_of(e[0]), "delta");
   assert_string_equal(td_json_get(delta, "role")->valuestring, "assistant");
