@@ -164,7 +164,7 @@ bool td_lane_begin(td_lane *l, double now_us)
   l->work = td_step_work_of(l->plan);
   l->step_us = step_us(l, now_us);
   if (l->config.ahead && l->n_inbox == 0)
-    l->has_next = td_sched_plan_ahead(l->sched, l->plan, l->next);
+    l->has_next = td_sched_plan_ahead(l->sched, l->plan, NULL, l->next);
   return true;
 }
 

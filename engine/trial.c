@@ -3,23 +3,23 @@
 
 #include "common/clock.h"
 
-td_status td_trial_init(td_trial *t, td_engine *e, uint32_t page_tokens, uint32_t n_pages,
+td_status td_trial_init(td_trial *t, td_stepper by, uint32_t page_tokens, uint32_t n_pages,
                         uint32_t max_kv_tokens, td_error *err)
 {
   static const td_sampling greedy = {.top_p = 1};
-  const td_backend *be = e->backend;
-  *t = (td_trial){.e = e};
+  const td_backend *be = by.backend;
+  *t = (td_trial){.by = by};
   TD_TRY(td_draft_init(&t->draft,
                        &(td_draft_config){.max_rows = be->max_rows,
                                           .max_tokens = be->max_tokens,
                                           .max_logits = be->max_logits,
                                           .page_tokens = page_tokens,
                                           .n_pages = n_pages,
-                                          .n_ids = e->desc.vocab,
+                                          .n_ids = by.vocab,
                                           .max_row_tokens = max_kv_tokens},
                        err));
   for (uint32_t i = 0; i < be->max_rows; i++) /* every request brings its own later */
-    be->ops->set_sampling(e->backend, i, &greedy);
+    be->ops->set_sampling(by.backend, i, &greedy);
   return TD_OK;
 }
 
@@ -39,14 +39,14 @@ bool td_trial_add(td_trial *t, uint32_t n_rows, uint32_t q_len, uint32_t kv_len)
 
 static void submit(td_trial *t)
 {
-  td_backend_queue_step(t->e->backend, t->e->forward, t->e->sampling, t->draft.plan);
+  td_backend_queue_step(t->by.backend, t->by.forward, t->by.sampling, t->draft.plan);
   t->draft.plan->n_page_updates = 0; /* they are there now */
 }
 
 static td_status wait(td_trial *t, td_error *err)
 {
   td_outcome ignored;
-  return td_backend_wait(t->e->backend, &ignored, err);
+  return td_backend_wait(t->by.backend, &ignored, err);
 }
 
 td_status td_trial_run(td_trial *t, double *us, td_error *err)
@@ -54,7 +54,7 @@ td_status td_trial_run(td_trial *t, double *us, td_error *err)
   td_plan *p = t->draft.plan;
   uint64_t begin_us = td_clock_us();
   submit(t);
-  if (t->e->backend->pipeline_depth > 1 && p->n_decode_rows == p->n_rows) {
+  if (t->by.backend->pipeline_depth > 1 && p->n_decode_rows == p->n_rows) {
     for (uint32_t i = 0; i < p->n_rows; i++)
       p->token_ids[p->rows[i].q_start] = -1 - (int32_t)i; /* what the step before sampled */
     submit(t);
@@ -65,7 +65,7 @@ td_status td_trial_run(td_trial *t, double *us, td_error *err)
     *us = (double)(td_clock_us() - begin_us);
     td_status st = wait(t, err);
     for (uint32_t i = 0; i < p->n_rows; i++)
-      p->token_ids[p->rows[i].q_start] = (int32_t)(i % t->e->desc.vocab);
+      p->token_ids[p->rows[i].q_start] = (int32_t)(i % t->by.vocab);
     return st;
   }
   TD_TRY(wait(t, err));
@@ -77,7 +77,7 @@ td_status td_trial_run(td_trial *t, double *us, td_error *err)
 
 static td_status write_pages(td_trial *t, td_compiled *writes_kv, td_error *err)
 {
-  td_backend *be = t->e->backend;
+  td_backend *be = t->by.backend;
   td_outcome ignored;
   for (uint32_t done = 0, n; (n = td_draft_write_pages(&t->draft, done)) > 0; done += n) {
     td_backend_queue_step(be, writes_kv, NULL, t->draft.plan);
@@ -88,10 +88,10 @@ static td_status write_pages(td_trial *t, td_compiled *writes_kv, td_error *err)
 
 td_status td_trial_touch_pages(td_trial *t, td_error *err)
 {
-  td_backend *be = t->e->backend;
+  td_backend *be = t->by.backend;
   td_program *program;
   td_compiled *writes_kv = NULL;
-  TD_TRY(td_program_keep(t->e->program, 1 << TD_OP_ROPE_KV, &program, err));
+  TD_TRY(td_program_keep(t->by.program, 1 << TD_OP_ROPE_KV, &program, err));
   td_status st = be->ops->compile(be, program, &writes_kv, err);
   td_program_destroy(program);
   if (st == TD_OK)

@@ -20,8 +20,9 @@ static void check_request(const td_sched *s, const td_request *r)
   if (s->n_in_flight > 0)                                /* with the pages that the steps write */
     TD_BUG_ON(r->n_pages < td_sched_pages_for(s, r->n_computed) ||
               r->n_pages > td_sched_pages_for(s, planned));
-  else
-    TD_BUG_ON(r->n_pages != td_sched_pages_for(s, r->n_computed));
+  else /* with the page of the last token, where that is computed again */
+    TD_BUG_ON(r->n_pages != td_sched_pages_for(s, r->n_computed + r->is_late));
+  TD_BUG_ON(r->is_late && r->n_computed + 1 != r->n_tokens);
   if (r->state == TD_REQUEST_DECODE)
     TD_BUG_ON(r->n_computed != r->n_tokens - 1 || r->n_tokens == r->n_prompt);
   else

@@ -82,9 +82,9 @@ static uint64_t latest_us(const td_sched *s, uint32_t slot)
     return td_terms_or_never(e->terms.deadline_us);
   uint32_t n_done = r->n_computed;
   if (r->state == TD_REQUEST_WAITING)
-    n_done = s->config.page_tokens * td_prefix_tree_find(&s->tree, e->terms.namespace_id, r->tokens,
-                                                         (r->n_tokens - 1) / s->config.page_tokens)
-                                         .n_pages;
+    n_done =
+        s->config.page_tokens *
+        td_prefix_tree_find(&s->tree, e->terms.namespace_id, r->tokens, td_sched_most_hits(s, r)).n_pages;
   uint64_t first = td_terms_first_us(&e->terms);
   uint64_t need = (uint64_t)((double)prompt_us(s, r->n_tokens - n_done) * s->least_correction);
   return first > need ? first - need : 0;

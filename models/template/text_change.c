@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "models/template/builtin.h"
-#include "models/template/format.h"
 #include "models/template/unicode.h"
 
 static str *with_markup(rendering *r, const str *s, bool markup)

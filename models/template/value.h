@@ -16,6 +16,7 @@
 
 #include "common/arena.h"
 #include "common/json.h"
+#include "common/progress.h"
 #include "models/template/ast.h"
 #include "models/template/chat_template.h"
 
@@ -181,10 +182,17 @@ typedef struct rendering {
 __attribute__((noreturn)) void td_render_fail(rendering *r, const char *fmt, ...) TD_PRINTF(2, 3);
 __attribute__((noreturn)) void td_render_fail_status(rendering *r, td_status code, const char *fmt, ...)
     TD_PRINTF(3, 4);
+__attribute__((noreturn)) void td_render_fail_spent(rendering *r);
 void *td_render_alloc(rendering *r, size_t count, size_t size);
 /* Pays for n units of work; fails when the budget is spent. A unit is some 50 ns at most: bytes that are
  * copied or compared cost 1/64 each, those that are decoded 1/16. */
-void td_render_pay(rendering *r, size_t n);
+static inline void td_render_pay(rendering *r, size_t n)
+{
+  if (n >= r->ops_left)
+    td_render_fail_spent(r);
+  r->ops_left -= n;
+  td_progress_add(n);
+}
 static inline void pay_bytes(rendering *r, size_t n) { td_render_pay(r, n / 64 + 1); }
 static inline void pay_chars(rendering *r, size_t n) { td_render_pay(r, n / 16 + 1); }
 /* Stable; the order may fail (no order between the types). */
@@ -278,14 +286,14 @@ iter *td_iter_new(rendering *r, iter_next next, const char *type_name);
 seq *td_iter_collect(rendering *r, value v);
 iter *td_iter_reversed(rendering *r, value v); /* NULL: cannot be walked backwards */
 
-/* ---- text of values (print.c, tojson.c) ---- */
+/* ---- text of values (print.c) ---- */
 str *td_value_str(rendering *r, value v);
 str *td_value_repr(rendering *r, value v);
 void td_value_print(rendering *r, text_out *o, value v); /* str() of it */
 enum { FLOAT_STEPS = 16 };                               /* to be paid for it */
 size_t td_float_repr(double f, char out[40]);
 const char *td_value_quoted(rendering *r, value v); /* repr as C string, for messages */
-value td_value_tojson(rendering *r, value v, bool ascii, str *indent, value separators, bool sort_keys);
+value td_value_tojson(rendering *r, value v, bool ascii, const str *indent, value separators, bool sort_keys);
 
 /* ---- operators (operators.c) ---- */
 bool td_op_compare(rendering *r, uint8_t op, value a, value b); /* of ops[] of N_COMPARE */
@@ -294,8 +302,11 @@ value td_op_negate(rendering *r, value v, bool positive);
 value td_op_attribute(rendering *r, value of, text name, value name_value);
 value td_op_item(rendering *r, value of, value key);
 value td_op_slice(rendering *r, value of, value start, value stop, value step);
+bool td_op_index(value v, int64_t *i); /* int or bool */
+
+/* ---- Python's two ways to format (format.c) ---- */
 value td_op_format(rendering *r, value format, value args); /* format % args */
-bool td_op_index(value v, int64_t *i);                      /* int or bool */
+value td_format_braces(rendering *r, str *format, const call_args *args);
 
 /* ---- statements (execute.c) ---- */
 void td_execute_root(rendering *r, const function *root);

@@ -170,23 +170,24 @@ static void count_for_others(sim_world *w, uint32_t b)
 }
 
 /* The page that a prompt computes next, if it is a whole one before its last token: the KV line at its end,
- * which says all of it. */
-static uint64_t next_page(const sim_world *w, uint32_t i, uint32_t n_computed)
+ * which says all of it. Who starts, and wants logits of a token in it, must compute it in any case. */
+static uint64_t next_page(const sim_world *w, uint32_t i, uint32_t n_computed, bool starts)
 {
   uint32_t pt = w->config.page_tokens, end = (n_computed / pt + 1) * pt;
   const sim_slot *slot = &w->slots[i];
-  return end < slot->n_tokens ? slot->lines[end - 1] : 0;
+  bool must = starts && slot->scored_to + 1 < slot->n_prompt && end > slot->scored_to;
+  return end < slot->n_tokens && !must ? slot->lines[end - 1] : 0;
 }
 
 /* Nobody begins a page that another prompt computes in this very step. */
 static void verify_computed_once(sim_world *w, uint32_t starter, uint32_t n_computed)
 {
-  uint64_t page = next_page(w, starter, n_computed);
+  uint64_t page = next_page(w, starter, n_computed, true);
   if (!w->config.share_under_way || page == 0 || td_sched_slot(w->sched, starter).n_follows == FOLLOWS_MAX)
     return;
   for (uint32_t i = 0; i < w->config.n_slots; i++)
     if (i != starter && w->slots[i].used && w->slots[i].running && !w->slots[i].answering)
-      SIM_CHECK(w, next_page(w, i, td_sched_slot(w->sched, i).n_computed) != page);
+      SIM_CHECK(w, next_page(w, i, td_sched_slot(w->sched, i).n_computed, false) != page);
 }
 
 /* The plan's row of a slot that was not running starts it: it must have been next, but for those that follow
@@ -252,7 +253,8 @@ static void verify_elder(sim_world *w, uint32_t elder, uint32_t rest)
       q_len = plan->rows[i].q_len;
       at = i;
     }
-  SIM_CHECK(w, q_len > 0 && (sim_cost_of(w) || q_len >= (most + ELDER_SHARE - 1) / ELDER_SHARE));
+  bool is_cut = w->slots[elder].scored_to + 1 < w->slots[elder].n_prompt; /* to the step's logits */
+  SIM_CHECK(w, q_len > 0 && (is_cut || sim_cost_of(w) || q_len >= (most + ELDER_SHARE - 1) / ELDER_SHARE));
   w->totals->elder_kept += at > plan->n_decode_rows && q_len < most;
 }
 

@@ -26,11 +26,14 @@ static void submit_nothing(td_backend *be, td_compiled *compiled, const td_plan 
 
 static td_status wait_for_nothing(td_backend *be, td_outcome *out, td_error *err) { return TD_OK; }
 
-static const td_backend_ops ops = {.name = "none", .submit = submit_nothing, .wait = wait_for_nothing};
+static void sample_nothing(td_backend *be, td_compiled *sampling, const td_sample_input *input) {}
+
+static const td_backend_ops ops = {
+    .name = "none", .submit = submit_nothing, .sample = sample_nothing, .wait = wait_for_nothing};
 
 static td_backend armed(const char *fault)
 {
-  td_backend be = {.ops = &ops};
+  td_backend be = {.ops = &ops, .pipeline_depth = 2};
   td_error err;
   setenv("TANDEM_FAULT", fault, 1);
   assert_int_equal(td_fault_arm(&be, &err), TD_OK);
@@ -42,7 +45,7 @@ static td_backend armed(const char *fault)
 static void submit_step(td_backend *be, uint64_t step)
 {
   td_plan plan = {.step = step};
-  td_backend_submit(be, NULL, &plan);
+  td_backend_queue_step(be, NULL, NULL, &plan);
 }
 
 static td_status wait_step(td_backend *be)
