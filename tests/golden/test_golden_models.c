@@ -66,7 +66,7 @@ typedef struct machine {
   float *logits;
   const scenario *scenario;
   td_compiled *forward, *sample;
-  td_devptr logits_at;
+  td_devptr logits_at, h_at;
 } machine;
 
 static void die(const char *what, const td_error *err)
@@ -108,6 +108,7 @@ static void compile(machine *m, const char *path)
       m->be->ops->compile(m->be, sampling, &m->sample, &err))
     die(path, &err);
   m->logits_at = td_program_buffer_at(forward, "logits");
+  m->h_at = td_program_buffer_at(forward, "h");
   td_program_destroy(forward);
   td_program_destroy(sampling);
 }
@@ -340,6 +341,98 @@ static int run_scenario(const char *path, const scenario *s, sequence *all, uint
   return failures;
 }
 
+/* ---- vectors ---- */
+
+/* One row of slot 0: tokens [begin, end) of the prompt, all of them with logits or none. */
+static void plan_prompt(machine *m, const golden_run *g, uint32_t begin, uint32_t end, bool wants_logits)
+{
+  td_plan *p = m->plan;
+  td_plan_clear(p);
+  p->rows[0] = (td_plan_row){.q_len = end - begin, .kv_len = end};
+  p->n_rows = 1;
+  p->n_tokens = p->n_prefill_tokens = end - begin;
+  for (uint32_t i = begin; i < end; i++) {
+    p->token_ids[i - begin] = g->prompt[i];
+    p->positions[i - begin] = (int32_t)i;
+    if (wants_logits)
+      td_plan_add_logits(p, 0, i - begin, i + 1 == end ? TD_SAMPLE_HERE : g->prompt[i + 1]);
+  }
+  for (uint32_t i = 0; i < m->stripe; i++)
+    p->page_updates[p->n_page_updates++] = (td_plan_page_update){i, m->page_table[i]};
+}
+
+static void run_alone(machine *m, td_compiled *forward)
+{
+  td_error err = {0};
+  td_outcome out;
+  td_backend_queue_step(m->be, forward, NULL, m->plan);
+  if (td_backend_wait(m->be, &out, &err))
+    die("step", &err);
+}
+
+static void fetch(machine *m, td_devptr at, float *out, size_t n)
+{
+  td_error err = {0};
+  if (m->be->ops->download(m->be, at, n * sizeof *out, out, &err))
+    die("download", &err);
+}
+
+/* Pools the prompt in chunks of so many tokens, and compares with the bits of `want`. */
+static int check_pooled(machine *m, const golden_run *g, uint32_t n, uint32_t chunk, td_pooling pooling,
+                        const float *want)
+{
+  td_error err = {0};
+  td_program *program;
+  td_compiled *compiled;
+  uint32_t width = m->desc.width;
+  float *got = must_alloc(width, sizeof *got);
+  if (td_model_embedding(m->model, m->kv, pooling, 1, &program, &err) ||
+      m->be->ops->compile(m->be, program, &compiled, &err))
+    die("embedding", &err);
+  for (uint32_t at = 0; at < n; at += chunk) {
+    plan_prompt(m, g, at, at + chunk < n ? at + chunk : n, false);
+    run_alone(m, compiled);
+  }
+  fetch(m, td_program_buffer_at(program, "vectors"), got, width);
+  bool same = memcmp(got, want, width * sizeof *got) == 0;
+  if (!same)
+    printf("  the %s vector of %" PRIu32 " tokens in chunks of %" PRIu32 " is another\n",
+           pooling == TD_POOL_MEAN ? "mean" : "last", n, chunk);
+  m->be->ops->discard(m->be, compiled);
+  td_program_destroy(program);
+  free(got);
+  return !same;
+}
+
+/* What the embedding programs pool is what the head of the generating one is given, whose "h" holds it for
+ * tokens that want logits. */
+static int check_vectors(const char *path, const golden_run *g)
+{
+  machine m = {0};
+  uint32_t n = g->n_prompt < MAX_LOGITS ? g->n_prompt : MAX_LOGITS, width;
+  int failures = 0;
+  machine_start(&m, path, &scenarios[0], 1, g->n_prompt + g->n_tokens);
+  width = m.desc.width;
+  float *h = must_alloc((size_t)n * width, sizeof *h), *mean = must_alloc(width, sizeof *mean);
+  plan_prompt(&m, g, 0, n, true);
+  run_alone(&m, m.forward);
+  fetch(&m, m.h_at, h, (size_t)n * width);
+  for (uint32_t i = 0; i < width; i++) {
+    double sum = 0;
+    for (uint32_t t = 0; t < n; t++)
+      sum += (double)h[(size_t)t * width + i];
+    mean[i] = (float)(sum / n);
+  }
+  for (uint32_t chunk = 1; chunk < 3 * n; chunk = 3 * chunk) {
+    failures += check_pooled(&m, g, n, chunk, TD_POOL_MEAN, mean);
+    failures += check_pooled(&m, g, n, chunk, TD_POOL_LAST, h + (size_t)(n - 1) * width);
+  }
+  free(h);
+  free(mean);
+  machine_stop(&m);
+  return failures;
+}
+
 /* ---- goldens ---- */
 
 static int32_t *read_ids(const cJSON *array, uint32_t *n)
@@ -373,6 +466,7 @@ static int check_model(const char *path, const cJSON *model, size_t n_scenarios)
   }
   for (size_t i = 0; i < n_scenarios; i++)
     failures += run_scenario(path, &scenarios[i], all, n, i == 0);
+  failures += check_vectors(path, &runs[0]);
   printf("%-6s %-18s %" PRIu32 " prompts, %" PRIu32 " tokens in %zu scenarios\n",
          failures || n_tokens == 0 ? "FAILED" : "ok", model->string, n, n_tokens, n_scenarios);
   fflush(stdout);
