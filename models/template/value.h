@@ -278,14 +278,14 @@ iter *td_iter_new(rendering *r, iter_next next, const char *type_name);
 seq *td_iter_collect(rendering *r, value v);
 iter *td_iter_reversed(rendering *r, value v); /* NULL: cannot be walked backwards */
 
-/* ---- text of values (print.c, tojson.c) ---- */
+/* ---- text of values (print.c) ---- */
 str *td_value_str(rendering *r, value v);
 str *td_value_repr(rendering *r, value v);
 void td_value_print(rendering *r, text_out *o, value v); /* str() of it */
 enum { FLOAT_STEPS = 16 };                               /* to be paid for it */
 size_t td_float_repr(double f, char out[40]);
 const char *td_value_quoted(rendering *r, value v); /* repr as C string, for messages */
-value td_value_tojson(rendering *r, value v, bool ascii, str *indent, value separators, bool sort_keys);
+value td_value_tojson(rendering *r, value v, bool ascii, const str *indent, value separators, bool sort_keys);
 
 /* ---- operators (operators.c) ---- */
 bool td_op_compare(rendering *r, uint8_t op, value a, value b); /* of ops[] of N_COMPARE */
