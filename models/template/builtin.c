@@ -6,11 +6,22 @@
 
 const builtin *td_builtin_find(unsigned of, text name)
 {
-  static const builtin *const tables[] = {td_rows_text_change, td_rows_text_search, td_rows_sequences,
-                                          td_rows_lazy,        td_rows_numbers,     td_rows_tests,
-                                          td_rows_globals};
-  for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
-    for (const builtin *row = tables[i]; row->name; row++)
+  static const struct { /* methods are looked up at run time: theirs are short */
+    unsigned of;
+    const builtin *rows;
+  } tables[] = {
+      {OF_LIST | OF_FIXED_LIST | OF_DICT, td_rows_containers},
+      {OF_LOOP, td_rows_loop},
+      {OF_GLOBAL, td_rows_globals},
+      {OF_STR | OF_FILTER, td_rows_text_change},
+      {OF_STR | OF_FILTER | OF_TEST, td_rows_text_search},
+      {OF_FILTER, td_rows_sequences},
+      {OF_FILTER, td_rows_lazy},
+      {OF_FILTER, td_rows_numbers},
+      {OF_TEST, td_rows_tests},
+  };
+  for (size_t i = 0; of && i < sizeof tables / sizeof *tables; i++)
+    for (const builtin *row = tables[i].of & of ? tables[i].rows : NULL; row && row->name; row++)
       if (row->of & of && text_is(name, row->name))
         return row;
   return NULL;

@@ -50,8 +50,9 @@ const builtin *td_builtin_find(unsigned of, text name);
 value td_builtin_call(rendering *r, const builtin *fn, value self, const call_args *args);
 
 /* The tables; each ends with a row of no name. */
-extern const builtin td_rows_text_change[], td_rows_text_search[], td_rows_numbers[], td_rows_sequences[];
-extern const builtin td_rows_lazy[], td_rows_tests[], td_rows_globals[];
+extern const builtin td_rows_text_change[], td_rows_text_search[], td_rows_numbers[], td_rows_sequences[],
+    td_rows_containers[];
+extern const builtin td_rows_lazy[], td_rows_tests[], td_rows_globals[], td_rows_loop[];
 
 /* text_change.c, text_search.c */
 str *td_text_strip(rendering *r, str *s, str *chars, bool left, bool right);

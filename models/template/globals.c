@@ -205,6 +205,10 @@ const builtin td_rows_globals[] = {
     {OF_GLOBAL, "namespace", namespace_of, "*", 0},
     {OF_GLOBAL, "raise_exception", raise_exception, "message", 0},
     {OF_GLOBAL, "strftime_now", strftime_now, "format:s", 0},
+    {0},
+};
+
+const builtin td_rows_loop[] = {
     {OF_LOOP, "cycle", loop_cycle, "*", 0},
     {OF_LOOP, "changed", loop_changed, "*", 0},
     {0},

@@ -289,6 +289,10 @@ const builtin td_rows_sequences[] = {
     {OF_FILTER, "max", min_max, "case_sensitive:b= attribute=", T_GT},
     {OF_FILTER, "sum", sum, "attribute= start=", 0},
     {OF_FILTER, "attr", attribute, "name:s", 0},
+    {0},
+};
+
+const builtin td_rows_containers[] = {
     {OF_LIST | OF_FIXED_LIST, "index", index_of, "/value", 'i'},
     {OF_LIST | OF_FIXED_LIST, "count", index_of, "/value", 'n'},
     {OF_LIST | OF_DICT, "copy", copy, "", 0},

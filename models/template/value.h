@@ -16,6 +16,7 @@
 
 #include "common/arena.h"
 #include "common/json.h"
+#include "common/progress.h"
 #include "models/template/ast.h"
 #include "models/template/chat_template.h"
 
@@ -181,10 +182,17 @@ typedef struct rendering {
 __attribute__((noreturn)) void td_render_fail(rendering *r, const char *fmt, ...) TD_PRINTF(2, 3);
 __attribute__((noreturn)) void td_render_fail_status(rendering *r, td_status code, const char *fmt, ...)
     TD_PRINTF(3, 4);
+__attribute__((noreturn)) void td_render_fail_spent(rendering *r);
 void *td_render_alloc(rendering *r, size_t count, size_t size);
 /* Pays for n units of work; fails when the budget is spent. A unit is some 50 ns at most: bytes that are
  * copied or compared cost 1/64 each, those that are decoded 1/16. */
-void td_render_pay(rendering *r, size_t n);
+static inline void td_render_pay(rendering *r, size_t n)
+{
+  if (n >= r->ops_left)
+    td_render_fail_spent(r);
+  r->ops_left -= n;
+  td_progress_add(n);
+}
 static inline void pay_bytes(rendering *r, size_t n) { td_render_pay(r, n / 64 + 1); }
 static inline void pay_chars(rendering *r, size_t n) { td_render_pay(r, n / 16 + 1); }
 /* Stable; the order may fail (no order between the types). */
