@@ -34,6 +34,15 @@ static inline bool text_is(text t, const char *s)
   return s[i] == '\0';
 }
 
+/* One of the words of a list "a b c". */
+static inline bool text_in(text t, const char *words)
+{
+  for (size_t n; *words; words += n + (words[n] == ' '))
+    if ((n = strcspn(words, " ")) == t.n && memcmp(words, t.p, n) == 0)
+      return true;
+  return false;
+}
+
 /* As a precision for messages. */
 static inline int text_shown(text t) { return (int)(t.n < 64 ? t.n : 64); }
 
