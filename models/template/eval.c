@@ -233,7 +233,7 @@ static value eval_node(rendering *r, const node *n)
   case N_POS: return td_op_negate(r, td_eval(r, n->a), n->kind == N_POS);
   case N_COMPARE: return eval_compare(r, n);
   case N_COND: return eval_cond(r, n);
-  case N_ATTR: return td_op_attribute(r, td_eval(r, n->a), n->text, v_missing());
+  case N_ATTR: return td_op_attribute(r, td_eval(r, n->a), n->text, v_missing(), n->row != NULL);
   case N_ITEM: return eval_item(r, n);
   case N_SLICE: return eval_slice(r, n);
   case N_CALL: return eval_call(r, n);

@@ -229,13 +229,6 @@ static value bind_method(rendering *r, value self, const builtin *fn)
   return (value){.type = V_METHOD, .m = m};
 }
 
-/* Methods that would change a list or dict: the sandbox calls them unsafe. */
-static bool is_mutator(value of, text name)
-{
-  return (of.type == V_DICT && text_in(name, "clear pop popitem setdefault update")) ||
-         (of.type == V_LIST && text_in(name, "append clear pop reverse insert sort extend remove"));
-}
-
 static bool is_dunder_of_every_object(text name)
 {
   return name.n > 4 && name.p[0] == '_' &&
@@ -250,7 +243,7 @@ static value unsafe(rendering *r, value of, text name)
 }
 
 /* What Python's getattr gives: V_MISSING when there is no such attribute. */
-static value get_attribute(rendering *r, value of, text name)
+static value get_attribute(rendering *r, value of, text name, bool may_be_method)
 {
   static const uint8_t owners[] = {[V_STR] = OF_STR,          [V_DICT] = OF_DICT,        [V_LIST] = OF_LIST,
                                    [V_TUPLE] = OF_FIXED_LIST, [V_RANGE] = OF_FIXED_LIST, [V_LOOP] = OF_LOOP};
@@ -261,19 +254,19 @@ static value get_attribute(rendering *r, value of, text name)
   value v = of.type == V_LOOP ? td_loop_attribute(r, of.loop, name) : v_missing();
   if (v.type != V_MISSING)
     return v;
-  const builtin *fn = of.type <= V_LOOP ? td_builtin_find(owners[of.type], name) : NULL;
+  const builtin *fn = may_be_method ? td_builtin_find(owners[of.type], name) : NULL;
   if (fn)
-    return bind_method(r, of, fn);
+    return fn->fn ? bind_method(r, of, fn) : unsafe(r, of, name);
   if (of.type == V_MACRO && text_is(name, "name"))
     return v_str(td_str_new(r, of.macro->fn->name.p, of.macro->fn->name.n, true));
-  return is_mutator(of, name) ? unsafe(r, of, name) : v_missing();
+  return v_missing();
 }
 
-value td_op_attribute(rendering *r, value of, text name, value name_value)
+value td_op_attribute(rendering *r, value of, text name, value name_value, bool may_be_method)
 {
   if (of.type == V_UNDEFINED && !is_dunder_of_every_object(name))
     td_value_fail_undefined(r, of);
-  value v = get_attribute(r, of, name);
+  value v = get_attribute(r, of, name, may_be_method);
   if (v.type != V_MISSING)
     return v;
   if (of.type == V_DICT)
@@ -339,7 +332,7 @@ value td_op_item(rendering *r, value of, value key)
     td_value_fail_undefined(r, of);
   value v = item_of(r, of, key);
   if (v.type == V_MISSING && key.type == V_STR)
-    v = get_attribute(r, of, (text){key.s->p, key.s->n});
+    v = get_attribute(r, of, (text){key.s->p, key.s->n}, true);
   return v.type == V_MISSING ? td_value_undefined_of(r, of, key, false) : v;
 }
 

@@ -300,7 +300,8 @@ value td_value_tojson(rendering *r, value v, bool ascii, const str *indent, valu
 bool td_op_compare(rendering *r, uint8_t op, value a, value b); /* of ops[] of N_COMPARE */
 value td_op_math(rendering *r, token_type op, value a, value b);
 value td_op_negate(rendering *r, value v, bool positive);
-value td_op_attribute(rendering *r, value of, text name, value name_value);
+/* may_be_method false: nothing has a method of this name. */
+value td_op_attribute(rendering *r, value of, text name, value name_value, bool may_be_method);
 value td_op_item(rendering *r, value of, value key);
 value td_op_slice(rendering *r, value of, value start, value stop, value step);
 bool td_op_index(value v, int64_t *i); /* int or bool */
