@@ -24,6 +24,7 @@ enum {
   OPS = 16,
   POLICIES_MAX = 8,
   MAX_CONTEXT = 69632,
+  VOCAB = 1024,
   PLAN_RUNS = 5,
   EMPTY_ROUNDS = 20,
   PLANNED_DIM_MAX = 128, /* heads of more elements have no plans: every row is by itself */
@@ -72,6 +73,7 @@ static bool same_heads(const td_attention_cell *a, const td_attention_cell *b)
 static td_model_desc heads_of(const td_attention_cell *c)
 {
   td_model_desc d = {.n_heads = c->n_heads,
+                     .vocab = VOCAB,
                      .n_kv_heads = c->n_kv_heads,
                      .head_dim = c->head_dim,
                      .rotary_dim = c->head_dim,
@@ -99,7 +101,7 @@ static bool open_backend(bench *b, const td_attention_cell *c, const char *name)
                 (td_backend_config){.max_rows = TD_CELL_ROWS_MAX,
                                     .max_tokens = 2048,
                                     .max_context_tokens = MAX_CONTEXT,
-                                    .max_vocab = 1024});
+                                    .max_vocab = VOCAB});
   td_backend *be = s->be;
   td_kv_shape kv = td_stage_kv_shape(s, LAYERS);
   snprintf(b->name, sizeof b->name, "%s", be->ops->name);
@@ -125,9 +127,9 @@ static bool open_backend(bench *b, const td_attention_cell *c, const char *name)
 static bool plan_cell(bench *b, const td_attention_cell *c)
 {
   bool fits = true;
-  td_stage_plan_begin(&b->stage);
+  td_draft_clear(&b->stage.draft);
   for (uint32_t r = 0; r < c->n_rows && fits; r++)
-    fits = td_stage_plan_shared(&b->stage, c->kv_len[r], c->shared[r], true);
+    fits = td_stage_add_decode(&b->stage, c->kv_len[r], c->shared[r], true);
   return fits;
 }
 
@@ -275,14 +277,14 @@ enum { BEFORE_POLICIES = 4 };
 static void print_row(const bench *b, bool *has_head, const char *kind, const char *name, const char *heads,
                       double floor, char us[POLICIES_MAX][32], double plan_us)
 {
-  td_field fields[BEFORE_POLICIES + POLICIES_MAX + 1] = {{NULL, "", -7, 0, 0, kind},
-                                                         {NULL, "", -42, 0, 0, name},
-                                                         {NULL, "heads", -6, 0, 0, heads},
-                                                         {NULL, "floor", 8, 1, floor, NULL}};
+  td_report_field fields[BEFORE_POLICIES + POLICIES_MAX + 1] = {{NULL, "", -7, 0, 0, kind},
+                                                                {NULL, "", -42, 0, 0, name},
+                                                                {NULL, "heads", -6, 0, 0, heads},
+                                                                {NULL, "floor", 8, 1, floor, NULL}};
   size_t n = BEFORE_POLICIES;
   for (uint32_t p = 0; p < b->n_policies; p++)
-    fields[n++] = (td_field){NULL, b->policies[p], 12, 0, 0, us[p]};
-  fields[n++] = (td_field){NULL, "plan us", 12, 1, plan_us, NULL};
+    fields[n++] = (td_report_field){NULL, b->policies[p], 12, 0, 0, us[p]};
+  fields[n++] = (td_report_field){NULL, "plan us", 12, 1, plan_us, NULL};
   td_report_print(has_head, fields, n);
 }
 

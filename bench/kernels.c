@@ -90,12 +90,12 @@ static double median_step(bench *b, uint32_t n, int n_rounds)
 static bool plan_tokens(bench *b, uint32_t n, bool logits)
 {
   td_stage *s = &b->k.stage;
-  uint32_t left = n, most = s->stripe_pages * TD_STAGE_PAGE_TOKENS;
+  uint32_t left = n, most = s->draft.stripe_pages * TD_STAGE_PAGE_TOKENS;
   bool fits = true;
-  td_stage_plan_begin(s);
+  td_draft_clear(&s->draft);
   while (left > 0 && fits) {
-    uint32_t q = n <= s->plan->max_rows ? 1 : left < most ? left : most;
-    fits = td_stage_plan_row(s, q, q, logits);
+    uint32_t q = n <= s->draft.plan->max_rows ? 1 : left < most ? left : most;
+    fits = td_draft_add(&s->draft, q, q, 0, logits);
     left -= q;
   }
   b->k.n_rows = n;
@@ -107,8 +107,8 @@ static double median_warm(bench *b, uint32_t n)
 {
   td_stage *s = &b->k.stage;
   td_compiled *c = compile(b, n);
-  if (b->captures && s->plan->n_logits == s->plan->n_tokens)
-    td_stage_capture(s, c, s->plan->n_rows);
+  if (b->captures && s->draft.plan->n_logits == s->draft.plan->n_tokens)
+    td_stage_capture(s, c, s->draft.plan->n_rows);
   td_stage_warm(s, c, fmin(b->warm_s, b->max_seconds));
   double seconds = td_stage_step_s(s, c, (uint32_t)b->n_rounds, b->max_seconds);
   td_stage_discard(s, c);
@@ -123,7 +123,7 @@ typedef struct work {
 static void report(bench *b, const char *op, const char *size, const work *w, double s)
 {
   double floor_s = fmax(w->bytes / b->ceiling.bytes_per_s, w->flop / b->ceiling.flop_per_s);
-  const td_field fields[] = {
+  const td_report_field fields[] = {
       {"op", "op", -10, 0, 0, op},
       {"size", "size", -22, 0, 0, size},
       {"us", "us", 11, 2, s * 1e6, NULL},
@@ -258,11 +258,11 @@ static void measure_attention(bench *b, const attention_case *c)
   td_stage *s = &b->k.stage;
   char size[64];
   bool fits = true;
-  td_stage_plan_begin(s);
+  td_draft_clear(&s->draft);
   for (uint32_t i = 0; i < c->batch && fits; i++)
-    fits = td_stage_plan_row(s, 1, c->context, false);
+    fits = td_draft_add(&s->draft, 1, c->context, 0, false);
   if (c->chunk > 0)
-    fits = fits && td_stage_plan_row(s, c->chunk, c->chunk_context, false);
+    fits = fits && td_draft_add(&s->draft, c->chunk, c->chunk_context, 0, false);
   if (!fits)
     return;
   double pairs = (double)c->chunk * (c->chunk_context - c->chunk) + (double)c->chunk * c->chunk / 2 +

@@ -9,7 +9,7 @@
 #include "loadgen/random.h"
 #include "models/model.h"
 
-enum { SCATTER_SEED = 5, ACTIVATION_SEED = 11 };
+enum { ACTIVATION_SEED = 11 };
 
 const td_attention_policy *td_stage_policy(const char *name)
 {
@@ -47,35 +47,6 @@ double td_stage_kv_token_bytes(const td_stage *s, uint32_t n_layers)
   return (double)s->be->ops->kv_bytes_per_page(s->be, &shape) / TD_STAGE_PAGE_TOKENS;
 }
 
-static void make_plan(td_stage *s, uint32_t max_context_tokens)
-{
-  td_error err;
-  td_backend *be = s->be;
-  s->stripe_pages = max_context_tokens / TD_STAGE_PAGE_TOKENS;
-  uint32_t n_entries = s->stripe_pages * be->max_rows;
-  td_tool_check(td_plan_create(be->max_rows, be->max_tokens, be->max_logits, n_entries, TD_STAGE_PAGE_TOKENS,
-                               &s->plan, &err),
-                &err);
-  s->table = td_tool_alloc(n_entries, sizeof *s->table);
-  s->plan->page_table = s->table;
-  s->plan->page_table_len = n_entries;
-  td_sampling greedy = {.top_p = 1};
-  for (uint32_t i = 0; i < be->max_rows; i++)
-    be->ops->set_sampling(be, i, &greedy);
-}
-
-static void scatter_pages(td_stage *s)
-{
-  td_random r;
-  s->scattered = td_tool_alloc(s->n_pages, sizeof *s->scattered);
-  td_random_init(&r, SCATTER_SEED);
-  for (uint32_t i = 0; i < s->n_pages; i++) {
-    uint32_t k = i > 0 ? td_random_below(&r, i + 1) : 0;
-    s->scattered[i] = s->scattered[k];
-    s->scattered[k] = (int32_t)i;
-  }
-}
-
 void td_stage_add_kv(td_stage *s, uint32_t n_layers, double n_pages_wanted, uint32_t max_context_tokens)
 {
   td_error err;
@@ -84,21 +55,30 @@ void td_stage_add_kv(td_stage *s, uint32_t n_layers, double n_pages_wanted, uint
   td_tool_check(be->ops->kv_check(be, &kv, &err), &err);
   uint64_t room = be->ops->kv_budget_bytes(be), fixed = be->ops->kv_fixed_bytes(be, &kv);
   uint64_t budget = (room > fixed ? room - fixed : 0) / be->ops->kv_bytes_per_page(be, &kv);
-  s->n_pages = kv.n_pages = (uint32_t)fmin(fmin(n_pages_wanted, (double)budget), 1 << 28);
+  kv.n_pages = (uint32_t)fmin(fmin(n_pages_wanted, (double)budget), 1 << 28);
   if (kv.n_pages < 1)
     td_tool_die("no memory for a single page of KV");
   s->n_layers = n_layers;
   td_tool_check(be->ops->kv_create(be, &kv, &s->kv, &err), &err);
-  make_plan(s, max_context_tokens);
-  scatter_pages(s);
+  td_tool_check(td_draft_init(&s->draft,
+                              &(td_draft_config){.max_rows = be->max_rows,
+                                                 .max_tokens = be->max_tokens,
+                                                 .max_logits = be->max_logits,
+                                                 .page_tokens = TD_STAGE_PAGE_TOKENS,
+                                                 .n_pages = kv.n_pages,
+                                                 .n_ids = s->desc.vocab,
+                                                 .max_row_tokens = max_context_tokens},
+                              &err),
+                &err);
+  td_sampling greedy = {.top_p = 1};
+  for (uint32_t i = 0; i < be->max_rows; i++)
+    be->ops->set_sampling(be, i, &greedy);
   s->nothing = td_stage_compile(s, &(td_program){0});
 }
 
 void td_stage_close(td_stage *s)
 {
-  td_plan_destroy(s->plan);
-  free(s->table);
-  free(s->scattered);
+  td_draft_deinit(&s->draft);
   if (s->nothing)
     td_stage_discard(s, s->nothing);
   s->be->ops->destroy(s->be);
@@ -213,69 +193,19 @@ void td_stage_capture(td_stage *s, td_compiled *compiled, uint32_t n_rows)
 
 /* ---- plans ---- */
 
-void td_stage_plan_begin(td_stage *s)
+bool td_stage_add_decode(td_stage *s, uint32_t kv_len, uint32_t n_shared, bool wants_logits)
 {
-  td_plan_clear(s->plan);
-  s->next_page = 0;
-}
-
-static bool plan_row(td_stage *s, uint32_t q_len, uint32_t kv_len, uint32_t n_shared_pages, bool wants_logits)
-{
-  td_plan *p = s->plan;
-  uint32_t n_pages = (kv_len + TD_STAGE_PAGE_TOKENS - 1) / TD_STAGE_PAGE_TOKENS, r = p->n_rows;
-  if (r == p->max_rows || p->n_tokens + q_len > p->max_tokens || n_pages > s->stripe_pages ||
-      s->next_page + n_pages - n_shared_pages > s->n_pages)
-    return false;
-  p->rows[r] = (td_plan_row){.slot = r,
-                             .q_start = p->n_tokens,
-                             .q_len = q_len,
-                             .kv_len = kv_len,
-                             .page_table_offset = r * s->stripe_pages};
-  p->n_rows++;
-  for (uint32_t i = 0; i < n_pages; i++) {
-    uint32_t entry = r * s->stripe_pages + i;
-    s->table[entry] = i < n_shared_pages ? s->table[entry - s->stripe_pages] : s->scattered[s->next_page++];
-    p->page_updates[p->n_page_updates++] = (td_plan_page_update){entry, s->table[entry]};
-  }
-  for (uint32_t i = 0; i < q_len; i++, p->n_tokens++) {
-    p->token_ids[p->n_tokens] = (int32_t)(1 + (r * 131 + i * 7) % 97);
-    p->positions[p->n_tokens] = (int32_t)(kv_len - q_len + i);
-  }
-  if (wants_logits)
-    td_plan_add_sample(p, r);
-  if (q_len == 1 && p->n_decode_rows == r)
-    p->n_decode_rows++;
-  else
-    p->n_prefill_tokens += q_len;
-  return true;
-}
-
-bool td_stage_plan_row(td_stage *s, uint32_t q_len, uint32_t kv_len, bool wants_logits)
-{
-  return plan_row(s, q_len, kv_len, 0, wants_logits);
-}
-
-bool td_stage_plan_shared(td_stage *s, uint32_t kv_len, uint32_t n_shared, bool wants_logits)
-{
-  return plan_row(s, 1, kv_len, s->plan->n_rows > 0 ? n_shared / TD_STAGE_PAGE_TOKENS : 0, wants_logits);
+  uint32_t n_shared_pages = s->draft.plan->n_rows > 0 ? n_shared / TD_STAGE_PAGE_TOKENS : 0;
+  return td_draft_add(&s->draft, 1, kv_len, n_shared_pages, wants_logits);
 }
 
 void td_stage_fill(td_stage *s, td_compiled *compiled)
 {
-  uint32_t most = s->be->max_tokens / TD_STAGE_PAGE_TOKENS, n;
-  if (most > s->stripe_pages)
-    most = s->stripe_pages;
-  for (uint32_t at = 0; most > 0 && at < s->n_pages; at += n) {
-    n = s->n_pages - at < most ? s->n_pages - at : most;
-    td_stage_plan_begin(s);
-    s->next_page = at;
-    if (!td_stage_plan_row(s, n * TD_STAGE_PAGE_TOKENS, n * TD_STAGE_PAGE_TOKENS, false))
-      td_tool_die("the KV memory cannot be filled");
+  for (uint32_t done = 0, n; (n = td_draft_write_pages(&s->draft, done)) > 0; done += n) {
     td_stage_submit(s, compiled);
     td_stage_wait(s);
-    td_tool_progress((double)at / s->n_pages, "KV");
+    td_tool_progress((double)done / s->draft.n_pages, "KV");
   }
-  td_stage_plan_begin(s);
   td_tool_progress(-1, " ");
 }
 
@@ -302,8 +232,8 @@ void td_stage_fill_from(td_stage *s, td_devptr qkv)
 /* The plan's page table entries are on the device then, if the same plan is submitted again. */
 void td_stage_submit_sampled(td_stage *s, td_compiled *compiled, td_compiled *sampling)
 {
-  td_backend_queue_step(s->be, compiled ? compiled : s->nothing, sampling, s->plan);
-  s->plan->n_page_updates = 0;
+  td_backend_queue_step(s->be, compiled ? compiled : s->nothing, sampling, s->draft.plan);
+  s->draft.plan->n_page_updates = 0;
 }
 
 void td_stage_submit(td_stage *s, td_compiled *compiled) { td_stage_submit_sampled(s, compiled, NULL); }

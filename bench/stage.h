@@ -11,7 +11,7 @@
 #include "loadgen/stats.h"
 #include "loadgen/tool.h"
 #include "models/model_desc.h"
-#include "step/plan.h"
+#include "step/draft.h"
 
 enum { TD_STAGE_PAGE_TOKENS = 16 };
 
@@ -42,9 +42,7 @@ typedef struct td_stage {
   td_devptr inv_freq;
   uint32_t n_layers; /* of the KV store */
   td_kv *kv;
-  td_plan *plan;
-  int32_t *table, *scattered; /* page table; a permutation of all pages */
-  uint32_t n_pages, stripe_pages, next_page;
+  td_draft draft;
   td_compiled *nothing; /* a program without ops */
 } td_stage;
 
@@ -81,13 +79,11 @@ void td_stage_discard(td_stage *s, td_compiled *compiled);
 /* The step of so many decodes is captured from now on, where the backend does that. */
 void td_stage_capture(td_stage *s, td_compiled *compiled, uint32_t n_rows);
 
-/* ---- plans ---- */
+/* ---- plans (and by hand: s->draft) ---- */
 
-void td_stage_plan_begin(td_stage *s);
-/* false: no page, row or token is left for it. The row's last token is at kv_len - 1. */
-bool td_stage_plan_row(td_stage *s, uint32_t q_len, uint32_t kv_len, bool wants_logits);
-/* A decode whose first tokens, whole pages, are those of the row before. */
-bool td_stage_plan_shared(td_stage *s, uint32_t kv_len, uint32_t n_shared, bool wants_logits);
+/* A decode whose first tokens, whole pages, are those of the row before. False: no page or row is left. */
+bool td_stage_add_decode(td_stage *s, uint32_t kv_len, uint32_t n_shared, bool wants_logits);
+
 /* Steps of as many new tokens as fit one, until each page was written; none where a step holds fewer tokens
  * than a page. Leaves an empty plan. */
 void td_stage_fill(td_stage *s, td_compiled *compiled);

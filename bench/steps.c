@@ -159,7 +159,7 @@ static double step_paced(void *arg)
   if (!s->under_way) {
     submit(s);
     s->under_way = true;
-    td_plan *p = s->stage.plan;
+    td_plan *p = s->stage.draft.plan;
     for (uint32_t i = 0; i < p->n_decode_rows; i++)
       p->token_ids[p->rows[i].q_start] = -1 - (int32_t)i;
   }
@@ -180,11 +180,11 @@ static double prompt_alone(void *arg)
   steps *s = arg;
   double begin = td_tool_now_s();
   for (uint32_t at = 0; at < s->prompt_tokens;) {
-    uint32_t n =
-        s->prompt_tokens - at < s->stage.plan->max_tokens ? s->prompt_tokens - at : s->stage.plan->max_tokens;
+    uint32_t n = s->prompt_tokens - at < s->stage.draft.plan->max_tokens ? s->prompt_tokens - at
+                                                                         : s->stage.draft.plan->max_tokens;
     at += n;
-    td_stage_plan_begin(&s->stage);
-    td_stage_plan_row(&s->stage, n, at, at == s->prompt_tokens);
+    td_draft_clear(&s->stage.draft);
+    td_draft_add(&s->stage.draft, n, at, 0, at == s->prompt_tokens);
     submit(s);
     td_stage_wait(&s->stage);
   }
@@ -244,8 +244,8 @@ static bool has_power_limit(const steps *s) { return !td_stage_on_cpu(&s->stage)
  * stay in memory, and the keys and values of its last layer go to every page. */
 static void fill(steps *s)
 {
-  s->prompt_tokens =
-      (uint32_t)fmin(fmin(s->stage.plan->max_tokens, s->max_context), (double)s->stage.n_pages * PAGE_TOKENS);
+  s->prompt_tokens = (uint32_t)fmin(fmin(s->stage.draft.plan->max_tokens, s->max_context),
+                                    (double)s->stage.draft.n_pages * PAGE_TOKENS);
   prompt_alone(s);
   td_compiled *writes_kv = compile_kinds(s, 1u << TD_OP_EMBED | 1u << TD_OP_ROPE_KV);
   td_stage_fill(&s->stage, writes_kv);
@@ -273,7 +273,7 @@ static void report(steps *s, const cell *c, const char *without, const td_stats_
     snprintf(what, sizeof what, "%u@%u + %ux%u", c->chunk, c->chunk_context, c->batch, c->context);
   else
     snprintf(what, sizeof what, "decode %ux%u", c->batch, c->context);
-  const td_field fields[] = {
+  const td_report_field fields[] = {
       {NULL, "", -26, 0, 0, what},
       {"alone_ms_p50", "alone", 10, 3, alone->p50 * 1e3, NULL},
       {"pace_ms_p50", "step", 10, 3, pace->p50 * 1e3, NULL},
@@ -338,9 +338,9 @@ static void skip(const char *what, uint32_t a, uint32_t b)
 static bool plan_decodes(steps *s, uint32_t batch, uint32_t context)
 {
   bool fits = true;
-  td_stage_plan_begin(&s->stage);
+  td_draft_clear(&s->stage.draft);
   for (uint32_t i = 0; i < batch && fits; i++)
-    fits = td_stage_plan_shared(&s->stage, context, (uint32_t)fmin(s->shared, context - 1), true);
+    fits = td_stage_add_decode(&s->stage, context, (uint32_t)fmin(s->shared, context - 1), true);
   return fits;
 }
 
@@ -369,7 +369,7 @@ static void measure_prompts(steps *s)
               .tokens = s->prompt[i]};
     c.floor_s = td_floor_prefill_s(&s->floor, &s->ceiling, c.chunk);
     s->prompt_tokens = c.chunk;
-    if (s->stage.n_pages >= (c.chunk + PAGE_TOKENS - 1) / PAGE_TOKENS)
+    if (s->stage.draft.n_pages >= (c.chunk + PAGE_TOKENS - 1) / PAGE_TOKENS)
       measure(s, &c, prompt_alone, false);
     else
       skip("prefill", 1, c.chunk);
@@ -395,7 +395,7 @@ static void measure_hybrids(steps *s)
           continue;
         c.floor_s = td_floor_hybrid_s(&s->floor, &s->ceiling, c.chunk, c.chunk_context, c.batch, c.context);
         if (plan_decodes(s, c.batch, c.context) &&
-            td_stage_plan_row(&s->stage, c.chunk, c.chunk_context, true))
+            td_draft_add(&s->stage.draft, c.chunk, c.chunk_context, 0, true))
           measure(s, &c, step_alone, true);
         else
           skip("chunk beside decodes", c.batch, c.context);
@@ -437,7 +437,7 @@ static void begin_report(steps *s)
          "%u tokens; %u pages\n",
          model_name(s), s->dummy ? "made-up weights" : "its own weights", s->desc.n_layers,
          s->floor.weight_bytes * 1e-9, s->floor.kv_bytes_per_token, be->ops->name, be->max_rows,
-         be->max_tokens, s->stage.n_pages);
+         be->max_tokens, s->stage.draft.n_pages);
   printf(
       "floors: %.0f GB/s, %.2f TFLOP/s. Contexts are %s on scattered pages, not computed first. decode BxC:\n"
       "B requests at context C; K@C + BxC: a chunk of K tokens that ends at C, beside B decodes. Medians, "

@@ -266,7 +266,7 @@ void td_lane_end(td_lane *l, double now_us)
   note_tokens(l, now_us);
   if (l->config.correction[0] > 0 || l->config.pace) /* the scheduler learns of it as the daemon's does */
     td_sched_observe(l->sched, l->plan, l->step_us);
-  td_sched_commit(l->sched, l->plan, l->sampled, l->stop, (uint64_t)now_us, l->finished, &n_finished);
+  td_sched_commit(l->sched, l->plan, l->sampled, l->stop, l->finished, &n_finished);
   for (uint32_t i = 0; i < n_finished; i++)
     finish(l, l->finished[i], now_us);
   if (l->config.log)

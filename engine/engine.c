@@ -95,14 +95,6 @@ void td_engine_failure(const td_engine *e, td_error *out)
   *out = e->failure;
 }
 
-void td_engine_drain(td_engine *e)
-{
-  int now = atomic_load(&e->state);
-  while ((now == TD_ENGINE_READY || now == TD_ENGINE_LOADING) &&
-         !atomic_compare_exchange_weak(&e->state, &now, TD_ENGINE_DRAINING))
-    ;
-}
-
 void td_engine_stop(td_engine *e)
 {
   if (!e->thread_started)

@@ -27,9 +27,8 @@ typedef struct td_engine td_engine;
 typedef enum td_engine_state {
   TD_ENGINE_LOADING,
   TD_ENGINE_READY,
-  TD_ENGINE_DRAINING, /* takes no new request, finishes those it has */
-  TD_ENGINE_STOPPED,  /* engine thread has ended as asked */
-  TD_ENGINE_FAILED,   /* could not load, or device fault: td_engine_failure says why */
+  TD_ENGINE_STOPPED, /* engine thread has ended as asked */
+  TD_ENGINE_FAILED,  /* could not load, or device fault: td_engine_failure says why */
 } td_engine_state;
 
 /* ---- life ---- */
@@ -45,8 +44,6 @@ TD_MUST_CHECK td_status td_engine_set_accounts(td_engine *e, uint32_t n, td_erro
 TD_MUST_CHECK td_status td_engine_start(td_engine *e, void (*wake)(void *arg), void *arg, td_error *err);
 td_engine_state td_engine_get_state(const td_engine *e);   /* [any] */
 void td_engine_failure(const td_engine *e, td_error *out); /* [any] after FAILED */
-/* [loop] No new submissions are accepted from now on; running and waiting ones go on. */
-void td_engine_drain(td_engine *e);
 /* [loop] Ends the engine thread after the current step; unfinished requests get no more updates. Joins. */
 void td_engine_stop(td_engine *e);
 void td_engine_destroy(td_engine *e); /* after stop */
@@ -69,7 +66,7 @@ typedef struct td_engine_info {
   uint32_t max_context_tokens; /* prompt + answer */
   uint32_t page_tokens, n_pages;
   uint32_t n_slots, max_running, step_tokens;
-  uint64_t parameters, weight_bytes, kv_bytes;
+  uint64_t parameters, weight_bytes;
   bool has_chat_template;
   bool context_is_cut; /* the model could do more; KV memory cannot */
   bool has_tokenizer;  /* false: prompts are token ids, answers have no text (a made-up model without one) */

@@ -338,7 +338,6 @@ static void fill_info(td_engine *e, const memory_plan *mp)
   i->step_tokens = mp->step_tokens;
   i->parameters = td_model_desc_parameter_count(d);
   i->weight_bytes = weight_bytes(e);
-  i->kv_bytes = mp->page_bytes * mp->n_pages;
   i->has_chat_template = e->chat_template != NULL;
   i->has_tokenizer = e->tokenizer != NULL;
   i->default_sampling = (td_sampling){

@@ -135,7 +135,6 @@ td_status td_engine_submit(td_engine *e, const td_engine_request *r, td_ticket *
   switch (td_engine_get_state(e)) {
   case TD_ENGINE_READY: break;
   case TD_ENGINE_LOADING: return td_fail(err, TD_ERR_CAPACITY, "the model is still loading");
-  case TD_ENGINE_DRAINING: return td_fail(err, TD_ERR_CAPACITY, "the server is shutting down");
   default: return td_fail(err, TD_ERR_CAPACITY, "the engine has stopped");
   }
   TD_TRY(check_request(e, r, err));

@@ -217,7 +217,7 @@ void td_engine_commit(td_engine *e)
       atomic_store(&e->slots[slot].n_cached_prompt, first.n_cached_prompt);
     }
   }
-  td_sched_commit(e->sched, plan, e->sampled, e->verdict, now_us, e->finished, &n_finished);
+  td_sched_commit(e->sched, plan, e->sampled, e->verdict, e->finished, &n_finished);
   for (uint32_t i = 0; i < plan->n_logits; i++)
     publish_entry(e, i, now_us);
   td_engine_finish_endings(e);

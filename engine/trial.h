@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "kernels/kernels.h"
+#include "step/draft.h"
 
 /* What runs a step: a model's programs, compiled, on their backend. All borrowed. */
 typedef struct td_stepper {
@@ -19,9 +20,7 @@ typedef struct td_stepper {
 
 typedef struct td_trial {
   td_stepper by;
-  td_plan *plan;
-  int32_t *table, *pages; /* the plans' page table; the pages that may be used, in scattered order */
-  uint32_t n_pages, page_tokens, stripe_pages, next_page;
+  td_draft draft;
 } td_trial;
 
 /* max_kv_tokens: of one row. n_pages: of the store, from the first on. */

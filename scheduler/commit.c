@@ -30,9 +30,8 @@ static void note_scored(td_sched *s, uint32_t slot, uint32_t n)
 }
 
 void td_sched_commit(td_sched *s, const td_plan *plan, const int32_t *sampled, const uint8_t *verdict,
-                     uint64_t now_us, uint32_t *finished, uint32_t *n_finished)
+                     uint32_t *finished, uint32_t *n_finished)
 {
-  (void)now_us; /* no policy looks at it yet; the seam is for those that weigh service times */
   TD_BUG_ON(s->n_in_flight == 0 || plan->step != s->step - (s->n_in_flight - 1));
   uint32_t n_ended = 0, n_logits = 0;
   for (uint32_t i = 0; i < plan->n_rows; i++) {

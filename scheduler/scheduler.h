@@ -118,7 +118,7 @@ enum { TD_TOKEN_GOES_ON, TD_TOKEN_ENDS, TD_TOKEN_LATE };
  * end by themselves. `finished` receives the slots that ended (capacity max_running), *n_finished their
  * number. */
 void td_sched_commit(td_sched *s, const td_plan *plan, const int32_t *sampled, const uint8_t *verdict,
-                     uint64_t now_us, uint32_t *finished, uint32_t *n_finished);
+                     uint32_t *finished, uint32_t *n_finished);
 
 bool td_sched_is_running(const td_sched *s, uint32_t slot);
 

@@ -33,7 +33,8 @@ def bars(text):
 
 def floors(text):
     """Rows of a step at context 1024 -> milliseconds that reading weights and KV once takes."""
-    return dict(re.findall(r"^decode (\d+)x1024 +[\d.]+ +[\d.]+ +([\d.]+) ", text, re.M))
+    found = re.findall(r"^decode (\d+)x1024 +[\d.]+ +[\d.]+ +([\d.]+) |^\| decode \| (\d+) \| 1024 \| (?:[^|]+\| ){4}([\d.]+) \|", text, re.M)
+    return {rows or rows_too: ms or ms_too for rows, ms, rows_too, ms_too in found}
 
 
 def is_whole(text):

@@ -1,7 +1,7 @@
 /* POST /v1/chat/completions: messages through the model's template; OpenAI's chat shapes. */
 #include "server/call.h"
 
-static bool prepare(td_call *c, cJSON *root)
+static bool prepare(td_call *c)
 {
   const td_api_request *r = &c->request;
   td_error err;
@@ -61,15 +61,6 @@ static void render_delta(const td_call *c, const td_delta *d, td_buf *out)
     render_chunk(c, d, "", d->finish, ids && !text, out);
 }
 
-static void render_usage(const td_call *c, td_buf *out)
-{
-  td_buf_append_str(out, "data: ");
-  td_render_head(c, "chat.completion.chunk", out);
-  td_buf_append_str(out, ",\"choices\":[],\"usage\":");
-  td_render_usage(c, out);
-  td_buf_append_str(out, "}\n\n");
-}
-
 static void render_answer(const td_call *c, td_buf *out)
 {
   td_render_head(c, "chat.completion", out);
@@ -99,6 +90,6 @@ const td_api td_api_chat = {
     .id_prefix = "chatcmpl-",
     .prepare = prepare,
     .render_delta = render_delta,
-    .render_usage = render_usage,
+    .chunk_object = "chat.completion.chunk",
     .render_answer = render_answer,
 };

@@ -185,7 +185,7 @@ static bool read_call(td_call *call)
     ok = td_messages_normalise((cJSON *)r->messages, &r->unknown, &call->error); /* the tree is ours */
   td_progress_note(td_progress_here);
   if (ok && !atomic_load(&call->abandoned))
-    ok = call->api->prepare(call, root);
+    ok = call->api->prepare(call);
   cJSON_Delete(root);
   return ok;
 }

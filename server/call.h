@@ -56,10 +56,10 @@ typedef struct td_api {
   const char *id_prefix;
   const char *ids_member; /* of the body: it may hold a whole prompt's token ids; NULL: none does */
   /* [worker] From the parsed body to prompts, or to c->answer. false: c->error says why. */
-  bool (*prepare)(td_call *c, cJSON *root);
+  bool (*prepare)(td_call *c);
   /* [loop] NULL for routes that do not generate. */
   void (*render_delta)(const td_call *c, const td_delta *d, td_buf *out);
-  void (*render_usage)(const td_call *c, td_buf *out);
+  const char *chunk_object; /* of a stream's events */
   void (*render_answer)(const td_call *c, td_buf *out);
 } td_api;
 
@@ -137,6 +137,7 @@ bool td_call_read_ids(td_call *call, const cJSON *array, const char *param, td_p
 
 /* render.c: what both families share */
 void td_render_usage(const td_call *c, td_buf *out); /* the object */
+void td_render_usage_event(const td_call *c, td_buf *out);
 /* ,"usage":...: of one chunk of a stream: null, or that of its choice so far, n_answer tokens, where it is
  * asked for. */
 void td_render_chunk_usage(const td_choice *ch, uint32_t n_answer, td_buf *out);

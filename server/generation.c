@@ -273,7 +273,7 @@ static void end_stream(td_call *call)
   td_buf end;
   td_buf_init(&end, 0);
   if (call->request.include_usage)
-    call->api->render_usage(call, &end);
+    td_render_usage_event(call, &end);
   td_buf_append_str(&end, "data: [DONE]\n\n");
   if (end.failed)
     c->out.failed = true;

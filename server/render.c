@@ -41,6 +41,15 @@ void td_render_usage(const td_call *c, td_buf *out)
   render_usage(prompt, completion, cached, out);
 }
 
+void td_render_usage_event(const td_call *c, td_buf *out)
+{
+  td_buf_append_str(out, "data: ");
+  td_render_head(c, c->api->chunk_object, out);
+  td_buf_append_str(out, ",\"choices\":[],\"usage\":");
+  td_render_usage(c, out);
+  td_buf_append_str(out, "}\n\n");
+}
+
 void td_render_chunk_usage(const td_choice *ch, uint32_t n_answer, td_buf *out)
 {
   const td_api_request *r = &ch->call->request;

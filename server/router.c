@@ -84,7 +84,10 @@ static bool admit_state(const td_server *s, td_api_error *e)
 {
   bool drains = s->draining && !s->handing_over &&
                 s->engine_state != TD_ENGINE_FAILED; /* else the failure is why it does */
-  return td_server_takes_work(drains ? TD_ENGINE_DRAINING : s->engine_state, e);
+  if (!drains)
+    return td_server_takes_work(s->engine_state, e);
+  td_api_error_set(e, 503, "shutting_down", NULL, "the server is shutting down");
+  return false;
 }
 
 /* Overload is told before the body is read, let alone tokenised. */

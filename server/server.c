@@ -70,9 +70,6 @@ bool td_server_takes_work(td_engine_state state, td_api_error *e)
   case TD_ENGINE_LOADING:
     td_api_error_set(e, 503, "model_loading", NULL, "the model is still loading");
     break;
-  case TD_ENGINE_DRAINING:
-    td_api_error_set(e, 503, "shutting_down", NULL, "the server is shutting down");
-    break;
   default: td_api_error_set(e, 503, "engine_failed", NULL, "the engine has stopped");
   }
   return false;
@@ -242,7 +239,7 @@ static void on_engine_wake(uv_async_t *a)
       td_listener_accept(s->listener);
     td_notify("READY=1\nSTATUS=serving");
   }
-  if (state == TD_ENGINE_READY || state == TD_ENGINE_DRAINING)
+  if (state == TD_ENGINE_READY)
     td_generation_poll(s);
   if (state != before && state == TD_ENGINE_FAILED)
     engine_failed(s);

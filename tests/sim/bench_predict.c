@@ -150,7 +150,7 @@ static void run_kind(td_trial *t, kind *k, uint32_t round)
   td_trial_begin(t);
   for (uint32_t i = 0; i < k->n_rows; i++)
     must(td_trial_add(t, 1, k->rows[i].n_new, k->rows[i].n_kv), "a step that does not fit");
-  td_step_work w = td_step_work_of(t->plan);
+  td_step_work w = td_step_work_of(t->draft.plan);
   k->predicted_us = td_cost_step_us(&budget.cost, &w);
   k->alu_us[round] = probe_alu_us();
   k->memory_us[round] = probe_memory_us();
@@ -333,7 +333,7 @@ int main(int argc, char **argv)
   run_all(&t);
   td_trial_begin(&t);
   must(td_trial_add(&t, 2, 1, 64), "a step that does not fit");
-  td_step_work w = td_step_work_of(t.plan);
+  td_step_work w = td_step_work_of(t.draft.plan);
   report(td_cost_step_us(&e->cost, &w));
   printf("stolen from this machine by others on its host: %.1f %% of what it used\n",
          100.0 * (double)(ticks(true) - stolen) / (double)(ticks(false) - used + 1));

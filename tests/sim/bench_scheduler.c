@@ -130,7 +130,7 @@ static bool step(bench *b)
   for (uint32_t i = 0; i < b->plan->n_logits; i++)
     b->sampled[i] = (int32_t)(next_random(b) % 50000);
   double t2 = now_us();
-  td_sched_commit(b->sched, b->plan, b->sampled, b->stop, b->clock_us, b->finished, &n_finished);
+  td_sched_commit(b->sched, b->plan, b->sampled, b->stop, b->finished, &n_finished);
   b->plan_us = t1 - t0;
   b->commit_us = now_us() - t2;
   for (uint32_t i = 0; i < n_finished; i++)

@@ -426,7 +426,7 @@ static void commit(sim_world *w)
   uint64_t served[SIM_ACCOUNTS];
   for (uint32_t i = 0; i < SIM_ACCOUNTS; i++)
     served[i] = td_sched_account_served(w->sched, i);
-  td_sched_commit(w->sched, plan, w->sampled, w->verdict, w->clock_us, w->finished, &n_finished);
+  td_sched_commit(w->sched, plan, w->sampled, w->verdict, w->finished, &n_finished);
   if (!w->ahead && sim_chance(&w->rng, 0.5))
     observe(w);
   for (uint32_t i = 0; i < plan->n_logits; i++) {

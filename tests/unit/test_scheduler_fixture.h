@@ -73,7 +73,8 @@ static inline void fx_commit(fx *f, uint32_t stop_slots)
     sampled[i] = (int32_t)(100 * (slot + 1) + td_sched_slot(f->s, slot).n_generated);
     stop[i] = stop_slots >> slot & 1;
   }
-  td_sched_commit(f->s, f->plan, sampled, stop, ++f->now_us, f->finished, &f->n_finished);
+  ++f->now_us;
+  td_sched_commit(f->s, f->plan, sampled, stop, f->finished, &f->n_finished);
   td_sched_check(f->s);
 }
 

@@ -135,7 +135,7 @@ static bool step(void)
     sampled[i] = (int32_t)below(50000);
     stop[i] = td_sched_slot(w.s, slot).n_generated + 1 >= w.stop_at[slot];
   }
-  td_sched_commit(w.s, w.plan, sampled, stop, (uint64_t)w.now_us, finished, &n_finished);
+  td_sched_commit(w.s, w.plan, sampled, stop, finished, &n_finished);
   for (uint32_t i = 0; i < n_finished; i++) {
     assert_true(w.n_ends < ENDS_MAX);
     w.ends_us[w.n_ends++] = w.now_us;

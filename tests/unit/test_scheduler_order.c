@@ -89,7 +89,7 @@ static bool step(world *w)
     if (w->first_us[slot] == 0)
       w->first_us[slot] = w->now_us;
   }
-  td_sched_commit(w->s, w->plan, sampled, stop, w->now_us, finished, &n_finished);
+  td_sched_commit(w->s, w->plan, sampled, stop, finished, &n_finished);
   for (uint32_t i = 0; i < n_finished; i++) {
     w->ended[w->n_ended++] = finished[i];
     w->there[finished[i]] = false;

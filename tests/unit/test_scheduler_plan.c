@@ -296,13 +296,13 @@ static void a_late_row_is_computed_again(void **state)
   fx_submit(&f, 1, 16, 9, 2); /* ends with a page */
   assert_true(fx_plan(&f));
   assert_false(td_sched_plan_ahead(f.s, f.plan, late, next)); /* a prompt is computed on */
-  td_sched_commit(f.s, f.plan, sampled, verdict, ++f.now_us, f.finished, &f.n_finished);
+  td_sched_commit(f.s, f.plan, sampled, verdict, f.finished, &f.n_finished);
   td_sched_check(f.s);
   assert_true(fx_plan(&f));
   fx_row(&f, 0, 0, 1, 16);
   fx_row(&f, 1, 1, 1, 16);
   assert_int_equal(f.plan->token_ids[1], 20015);
-  td_sched_commit(f.s, f.plan, sampled, (uint8_t[]){0, 0}, ++f.now_us, f.finished, &f.n_finished);
+  td_sched_commit(f.s, f.plan, sampled, (uint8_t[]){0, 0}, f.finished, &f.n_finished);
   assert_true(fx_plan(&f));
   fx_row(&f, 1, 1, 1, 17);
   assert_true(td_sched_plan_ahead(f.s, f.plan, late, next));
@@ -312,9 +312,9 @@ static void a_late_row_is_computed_again(void **state)
   assert_int_equal(next->token_ids[1], 6);
   assert_int_equal(next->positions[1], 16);
   assert_int_equal(next->rows[1].kv_len, 17);
-  td_sched_commit(f.s, f.plan, sampled, verdict, ++f.now_us, f.finished, &f.n_finished);
+  td_sched_commit(f.s, f.plan, sampled, verdict, f.finished, &f.n_finished);
   td_sched_check(f.s);
-  td_sched_commit(f.s, next, sampled, (uint8_t[]){0, 0}, ++f.now_us, f.finished, &f.n_finished);
+  td_sched_commit(f.s, next, sampled, (uint8_t[]){0, 0}, f.finished, &f.n_finished);
   td_sched_check(f.s);
   assert_int_equal(td_sched_slot(f.s, 0).n_generated, 4);
   assert_int_equal(td_sched_slot(f.s, 1).n_generated, 2);

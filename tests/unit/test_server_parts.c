@@ -155,7 +155,6 @@ static void test_states(void **state)
     td_engine_state state;
     const char *code;
   } cases[] = {{TD_ENGINE_LOADING, "model_loading"},
-               {TD_ENGINE_DRAINING, "shutting_down"},
                {TD_ENGINE_STOPPED, "engine_failed"},
                {TD_ENGINE_FAILED, "engine_failed"}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -427,7 +426,7 @@ static void test_stream(void **state)
                 .n_ids = 2,
                 .finish = "stop"};
   td_api_chat.render_delta(&f.call, &d, &out);
-  td_api_chat.render_usage(&f.call, &out);
+  td_render_usage_event(&f.call, &out);
   assert_int_equal(events(out.data, e, 8), 4);
   const cJSON *delta = td_json_get(choice_of(e[0]), "delta");
   assert_string_equal(td_json_get(delta, "role")->valuestring, "assistant");
