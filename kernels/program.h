@@ -125,6 +125,22 @@ typedef struct td_sample_params {
   uint32_t vocab;
 } td_sample_params;
 
+typedef enum td_pooling {
+  TD_POOL_LAST, /* x of the sequence's last token so far */
+  TD_POOL_MEAN, /* the mean of x over all its tokens so far */
+} td_pooling;
+
+/* A vector for each sequence, accumulated over its chunks: out[slot] is x pooled over the tokens from
+ * position 0 on. All of them must be computed: KV that was found in a tree has left no x. Sums are f64, token
+ * after token, so a vector does not depend on how its prompt was chunked. */
+typedef struct td_pool_params {
+  td_devptr x;    /* activations [all tokens, width] */
+  td_devptr sums; /* f64 [slots, width], kept from step to step; for the mean */
+  td_devptr out;  /* f32 [slots, width] */
+  uint32_t width;
+  td_pooling pooling;
+} td_pool_params;
+
 typedef enum td_op_kind {
   TD_OP_EMBED,
   TD_OP_RMSNORM,
@@ -135,6 +151,7 @@ typedef enum td_op_kind {
   TD_OP_LINEAR_SWIGLU,
   TD_OP_GATHER,
   TD_OP_SAMPLE,
+  TD_OP_POOL,
   TD_OP_KINDS
 } td_op_kind;
 
@@ -144,11 +161,16 @@ extern const char *const td_op_names[TD_OP_KINDS]; /* "embed", "rmsnorm", ... */
 typedef enum td_extent {
   TD_EXTENT_TOKENS, /* all tokens of the step */
   TD_EXTENT_LOGITS, /* those that want logits */
+  TD_EXTENT_ROWS,   /* the step's sequences */
 } td_extent;
 
 static inline uint32_t td_extent_rows(td_extent extent, const td_plan *plan)
 {
-  return extent == TD_EXTENT_TOKENS ? plan->n_tokens : plan->n_logits;
+  switch (extent) {
+  case TD_EXTENT_TOKENS: return plan->n_tokens;
+  case TD_EXTENT_LOGITS: return plan->n_logits;
+  default: return plan->n_rows;
+  }
 }
 
 #define TD_NO_LAYER UINT32_MAX
@@ -168,6 +190,7 @@ typedef struct td_op {
     td_linear_swiglu_params linear_swiglu;
     td_gather_params gather;
     td_sample_params sample;
+    td_pool_params pool;
   };
 } td_op;
 

@@ -16,6 +16,7 @@ typedef struct builder {
   td_extent extent;
   uint32_t layer;
   td_devptr x, attn;
+  uint32_t n_unsampled; /* ops up to the last write to the KV store */
 } builder;
 
 static td_devptr work(const builder *b, size_t offset) { return td_devptr_at(b->m->workspace, offset); }
@@ -163,6 +164,16 @@ static void sampling(builder *b)
   add(b, "sample", (td_op){.kind = TD_OP_SAMPLE, .sample = p});
 }
 
+/* A vector for each slot. */
+static void pool(builder *b, td_pooling pooling, td_devptr sums, td_devptr vectors)
+{
+  norm(b, "out_norm", b->m->out_norm);
+  td_pool_params p = {
+      .x = work(b, b->m->at.h), .sums = sums, .out = vectors, .width = b->d->width, .pooling = pooling};
+  b->extent = TD_EXTENT_ROWS;
+  add(b, "pool", (td_op){.kind = TD_OP_POOL, .pool = p});
+}
+
 static void name_buffers(builder *b)
 {
   const td_workspace *at = &b->m->at;
@@ -182,7 +193,8 @@ static void name_buffers(builder *b)
     td_program_name_buffer(b->program, buffers[i].name, work(b, buffers[i].offset));
 }
 
-static void decoder(builder *b)
+/* All layers. Behind the last attention only tokens that want logits are computed on, or all. */
+static void layers(builder *b, bool all_tokens)
 {
   uint32_t n_layers = b->d->n_layers, n_unsampled = 0;
   embed(b);
@@ -193,13 +205,12 @@ static void decoder(builder *b)
     rope_kv(b, w);
     n_unsampled = b->program->n_ops;
     attention(b);
-    if (b->layer + 1 == n_layers)
+    if (b->layer + 1 == n_layers && !all_tokens)
       keep_logits_tokens(b);
     finish_layer(b, w);
   }
   b->layer = TD_NO_LAYER;
-  head(b);
-  b->program->n_unsampled = n_unsampled;
+  b->n_unsampled = n_unsampled;
 }
 
 static td_status begin(const td_model *m, td_kv *kv, uint32_t max_ops, builder *b, td_error *err)
@@ -213,12 +224,32 @@ static td_status begin(const td_model *m, td_kv *kv, uint32_t max_ops, builder *
   return TD_OK;
 }
 
+enum { OPS_OF_A_LAYER = 9, OTHER_OPS = 5 };
+
 td_status td_model_program(const td_model *m, td_kv *kv, td_program **out, td_error *err)
 {
-  enum { OPS_OF_A_LAYER = 9, OTHER_OPS = 5 };
   builder b;
   TD_TRY(begin(m, kv, m->desc.n_layers * OPS_OF_A_LAYER + OTHER_OPS, &b, err));
-  decoder(&b);
+  layers(&b, false);
+  head(&b);
+  b.program->n_unsampled = b.n_unsampled;
+  *out = b.program;
+  return TD_OK;
+}
+
+td_status td_model_embedding(const td_model *m, td_kv *kv, td_pooling pooling, uint32_t n_slots,
+                             td_program **out, td_error *err)
+{
+  builder b;
+  td_devptr sums = {0}, vectors;
+  size_t n = (size_t)n_slots * m->desc.width;
+  TD_TRY(m->be->ops->alloc(m->be, n * sizeof(float), &vectors, err));
+  if (pooling == TD_POOL_MEAN)
+    TD_TRY(m->be->ops->alloc(m->be, n * sizeof(double), &sums, err));
+  TD_TRY(begin(m, kv, m->desc.n_layers * OPS_OF_A_LAYER + OTHER_OPS, &b, err));
+  td_program_name_buffer(b.program, "vectors", vectors);
+  layers(&b, true);
+  pool(&b, pooling, sums, vectors);
   *out = b.program;
   return TD_OK;
 }

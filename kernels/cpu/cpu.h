@@ -121,6 +121,7 @@ void td_cpu_attention(cpu_backend *be, const td_attention_params *p);
 void td_cpu_swiglu(cpu_backend *be, const td_swiglu_params *p, uint32_t n);
 void td_cpu_gather(cpu_backend *be, const td_gather_params *p);
 void td_cpu_sample(cpu_backend *be, const td_sample_params *p);
+void td_cpu_pool(cpu_backend *be, const td_pool_params *p);
 
 /* step.c */
 td_status td_cpu_compile(td_backend *b, const td_program *program, td_compiled **out, td_error *err);

@@ -68,6 +68,7 @@ static void run_op(cpu_backend *be, const td_op *o)
   case TD_OP_SWIGLU: td_cpu_swiglu(be, &o->swiglu, n); break;
   case TD_OP_GATHER: td_cpu_gather(be, &o->gather); break;
   case TD_OP_SAMPLE: td_cpu_sample(be, &o->sample); break;
+  case TD_OP_POOL: td_cpu_pool(be, &o->pool); break;
   case TD_OP_LINEAR_SWIGLU:
   case TD_OP_KINDS: TD_BUG_ON(true); /* compile refuses them */
   }

@@ -62,3 +62,4 @@ void td_cuda_gather(td_backend *be, const td_gather_params *p);
 void td_cuda_rope_kv(td_backend *be, const td_rope_kv_params *p);
 void td_cuda_attention(td_backend *be, const td_attention_params *p);
 void td_cuda_sample(td_backend *be, const td_sample_params *p);
+void td_cuda_pool(td_backend *be, const td_pool_params *p);

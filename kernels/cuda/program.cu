@@ -118,6 +118,7 @@ void td_cuda_run_op(cuda_backend *b, const td_op &o)
   case TD_OP_LINEAR_SWIGLU: run_glu(b, o.linear_swiglu, n); break;
   case TD_OP_GATHER: td_cuda_gather(be, &o.gather); break;
   case TD_OP_SAMPLE: td_cuda_sample(be, &o.sample); break;
+  case TD_OP_POOL: td_cuda_pool(be, &o.pool); break;
   case TD_OP_KINDS: TD_BUG_ON(true);
   }
 }

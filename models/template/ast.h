@@ -34,6 +34,15 @@ static inline bool text_is(text t, const char *s)
   return s[i] == '\0';
 }
 
+/* One of the words of a list "a b c". */
+static inline bool text_in(text t, const char *words)
+{
+  for (size_t n; *words; words += n + (words[n] == ' '))
+    if ((n = strcspn(words, " ")) == t.n && memcmp(words, t.p, n) == 0)
+      return true;
+  return false;
+}
+
 /* As a precision for messages. */
 static inline int text_shown(text t) { return (int)(t.n < 64 ? t.n : 64); }
 
@@ -199,13 +208,14 @@ struct node {
   void *literal; /* N_CONST of a string: its str, shared by all renderings */
   int64_t i;
   double f;
-  var_ref ref;               /* N_NAME, N_NSREF */
-  scope_entry entry;         /* N_FOR body, N_SETBLOCK, N_FILTERBLOCK, N_WITH */
-  scope_entry entry2;        /* N_FOR else */
-  scope_entry entry3;        /* N_FOR test */
-  node *test_target;         /* N_FOR: the target once more, with the slots of the test's scope */
-  uint32_t loop_slot;        /* N_FOR */
-  const struct builtin *row; /* N_FILTER, N_TEST; NULL: unknown, an error when reached */
+  var_ref ref;        /* N_NAME, N_NSREF */
+  scope_entry entry;  /* N_FOR body, N_SETBLOCK, N_FILTERBLOCK, N_WITH */
+  scope_entry entry2; /* N_FOR else */
+  scope_entry entry3; /* N_FOR test */
+  node *test_target;  /* N_FOR: the target once more, with the slots of the test's scope */
+  uint32_t loop_slot; /* N_FOR */
+  const struct builtin
+      *row; /* N_FILTER, N_TEST; NULL: unknown, an error when reached. N_ATTR: if a method has the name */
   function *fn;
 };
 

@@ -17,6 +17,7 @@ enum {
   OF_FIXED_LIST = 32, /* tuples and ranges */
   OF_DICT = 64,
   OF_LOOP = 128,
+  METHOD_OF_ANY = OF_STR | OF_LIST | OF_FIXED_LIST | OF_DICT | OF_LOOP,
 };
 
 typedef struct bound {
@@ -39,7 +40,7 @@ typedef value (*builtin_fn)(rendering *r, bound *b);
 typedef struct builtin {
   uint8_t of;
   const char *name;
-  builtin_fn fn;
+  builtin_fn fn; /* NULL: a method that the sandbox does not give */
   const char *params;
   int variant;
 } builtin;

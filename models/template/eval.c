@@ -97,18 +97,6 @@ static value eval_logic(rendering *r, const node *n)
   return v;
 }
 
-static value no_else(rendering *r, const node *n)
-{
-  text_out o;
-  value line = v_int(n->line);
-  td_out_init(&o);
-  td_out_cstr(r, &o, "the inline if-expression on line ", true);
-  td_value_print(r, &o, line);
-  td_out_cstr(r, &o, " evaluated to false and no else section was defined.", true);
-  td_out_bytes(r, &o, "", 1, true);
-  return td_value_undefined_hint(r, td_out_finish(r, &o)->p);
-}
-
 static value eval_slice(rendering *r, const node *n)
 {
   value of = td_eval(r, n->a), part[3];
@@ -137,24 +125,18 @@ static void add_keyword(rendering *r, call_args *args, text name, value v)
 /* Arguments of n, with `more` places left free. */
 static call_args *eval_args(rendering *r, const node *n, size_t more)
 {
-  seq *dyn = NULL;
   call_args *args = td_render_alloc(r, 1, sizeof *args);
-  args->pos = td_render_alloc(r, n->n_items, sizeof *args->pos);
+  seq pos = {.items = td_render_alloc(r, n->n_items, sizeof *pos.items), .cap = n->n_items};
   for (uint32_t i = 0; i < n->n_items; i++)
-    args->pos[args->n_pos++] = td_eval(r, n->items[i]);
+    td_seq_push(r, &pos, td_eval(r, n->items[i]));
   value *kw = td_render_alloc(r, n->n_kw, sizeof *kw);
   for (uint32_t i = 0; i < n->n_kw; i++)
     kw[i] = td_eval(r, n->kw_values[i]);
-  if (n->dyn_args) {
-    dyn = td_iter_collect(r, td_eval(r, n->dyn_args));
-    value *all = td_render_alloc(r, args->n_pos + dyn->n, sizeof *all);
-    if (args->n_pos)
-      memcpy(all, args->pos, args->n_pos * sizeof *all);
-    if (dyn->n)
-      memcpy(all + args->n_pos, dyn->items, dyn->n * sizeof *all);
-    args->pos = all;
-    args->n_pos += dyn->n;
-  }
+  seq *dyn = n->dyn_args ? td_iter_collect(r, td_eval(r, n->dyn_args)) : NULL;
+  for (size_t i = 0; dyn && i < dyn->n; i++)
+    td_seq_push(r, &pos, dyn->items[i]);
+  args->pos = pos.items;
+  args->n_pos = pos.n;
   value extra = n->dyn_kwargs ? td_eval(r, n->dyn_kwargs) : v_none();
   size_t n_extra = extra.type == V_DICT ? extra.d->n : 0;
   if (n->dyn_kwargs && extra.type != V_DICT)
@@ -228,7 +210,10 @@ static value eval_cond(rendering *r, const node *n)
 {
   if (td_value_truth(r, td_eval(r, n->b)))
     return td_eval(r, n->a);
-  return n->c ? td_eval(r, n->c) : no_else(r, n);
+  if (n->c)
+    return td_eval(r, n->c);
+  return td_value_undefined_hint(
+      r, "the inline if-expression on line %u evaluated to false and no else section was defined.", n->line);
 }
 
 static value eval_node(rendering *r, const node *n)
@@ -248,7 +233,7 @@ static value eval_node(rendering *r, const node *n)
   case N_POS: return td_op_negate(r, td_eval(r, n->a), n->kind == N_POS);
   case N_COMPARE: return eval_compare(r, n);
   case N_COND: return eval_cond(r, n);
-  case N_ATTR: return td_op_attribute(r, td_eval(r, n->a), n->text, v_missing());
+  case N_ATTR: return td_op_attribute(r, td_eval(r, n->a), n->text, v_missing(), n->row != NULL);
   case N_ITEM: return eval_item(r, n);
   case N_SLICE: return eval_slice(r, n);
   case N_CALL: return eval_call(r, n);

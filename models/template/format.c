@@ -443,7 +443,7 @@ static value field_value(rendering *r, braces *b, text field)
     if (!attribute && i++ >= n)
       td_render_fail(r, "Missing ']' in format string");
     if (attribute)
-      v = td_op_attribute(r, v, part, v_missing());
+      v = td_op_attribute(r, v, part, v_missing(), true);
     else
       v = td_op_item(r, v, text_number(part, &at) ? v_int(at) : v_str(td_str_new(r, part.p, part.n, false)));
   }

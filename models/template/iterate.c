@@ -33,8 +33,7 @@ static value next_char(rendering *r, iter *it)
   return v_str(td_str_slice(r, s, from, to));
 }
 
-/* Item i of what has a length and an order. */
-static value item_at(rendering *r, value of, int64_t i)
+value td_item_at(rendering *r, value of, int64_t i)
 {
   if (of.type == V_RANGE)
     return v_int(range_at(of.r, i));
@@ -52,12 +51,12 @@ static value item_at(rendering *r, value of, int64_t i)
 
 static value next_item(rendering *r, iter *it)
 {
-  return it->i < it->n ? item_at(r, it->over, it->i++) : v_missing();
+  return it->i < it->n ? td_item_at(r, it->over, it->i++) : v_missing();
 }
 
 static value previous_item(rendering *r, iter *it)
 {
-  return it->i < it->n ? item_at(r, it->over, --it->n) : v_missing();
+  return it->i < it->n ? td_item_at(r, it->over, --it->n) : v_missing();
 }
 
 static value next_nothing(rendering *r, iter *it) { return v_missing(); }

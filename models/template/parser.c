@@ -138,7 +138,7 @@ static bool assignable(const node *n)
   if (n->kind == N_NSREF)
     return true;
   if (n->kind == N_NAME)
-    return !text_is(n->text, "true") && !text_is(n->text, "false") && !text_is(n->text, "none");
+    return !text_in(n->text, "true false none");
   if (n->kind != N_TUPLE)
     return false;
   for (uint32_t i = 0; i < n->n_items; i++)
@@ -364,10 +364,8 @@ static node *statement(compiler *c)
     td_parse_advance(c);
     return td_parse_new(c, text_is(t.s, "break") ? N_BREAK : N_CONTINUE, t.line);
   }
-  static const char *const not_served[] = {"block", "extends", "include", "from", "import", "autoescape"};
-  for (size_t i = 0; i < sizeof not_served / sizeof *not_served; i++)
-    if (text_is(t.s, not_served[i]))
-      td_template_fail(c, t.line, "the tag '%s' is not served", not_served[i]);
+  if (text_in(t.s, "block extends include from import autoescape"))
+    td_template_fail(c, t.line, "the tag '%.*s' is not served", text_shown(t.s), t.s.p);
   td_template_fail(c, t.line, "Encountered unknown tag '%.*s'.", (int)t.s.n, t.s.p);
 }
 

@@ -206,13 +206,12 @@ static node *parse_name(compiler *c, bool with_namespace)
 {
   token t = c->current;
   td_parse_advance(c);
-  bool yes = text_is(t.s, "true") || text_is(t.s, "True");
-  if (yes || text_is(t.s, "false") || text_is(t.s, "False")) {
+  if (text_in(t.s, "true True false False")) {
     node *n = constant(c, V_BOOL, t.line);
-    n->i = yes;
+    n->i = text_in(t.s, "true True");
     return n;
   }
-  if (text_is(t.s, "none") || text_is(t.s, "None"))
+  if (text_in(t.s, "none None"))
     return constant(c, V_NONE, t.line);
   bool ns = with_namespace && td_parse_skip(c, T_DOT);
   node *n = td_parse_new(c, ns ? N_NSREF : N_NAME, t.line);
@@ -411,7 +410,7 @@ static node *parse_postfix(compiler *c, node *n)
 static bool test_argument_follows(const token *t)
 {
   switch (t->type) {
-  case T_NAME: return !text_is(t->s, "else") && !text_is(t->s, "or") && !text_is(t->s, "and");
+  case T_NAME: return !text_in(t->s, "else or and");
   case T_STRING:
   case T_INT:
   case T_FLOAT:

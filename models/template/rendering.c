@@ -79,28 +79,14 @@ void td_rendered_deinit(td_rendered *r)
 
 /* ---- errors, memory, budget ---- */
 
-static void fail_with(rendering *r, td_status code, const char *fmt, va_list ap)
-{
-  char message[TD_ERROR_MESSAGE_BYTES];
-  vsnprintf(message, sizeof message, fmt, ap);
-  td_fail(r->err, code, "%s", message);
-}
-
-void td_render_fail(rendering *r, const char *fmt, ...)
-{
-  va_list ap;
-  va_start(ap, fmt);
-  fail_with(r, TD_ERR_REQUEST, fmt, ap);
-  va_end(ap);
-  longjmp(r->fail, 1);
-}
-
 void td_render_fail_status(rendering *r, td_status code, const char *fmt, ...)
 {
+  char message[TD_ERROR_MESSAGE_BYTES];
   va_list ap;
   va_start(ap, fmt);
-  fail_with(r, code, fmt, ap);
+  vsnprintf(message, sizeof message, fmt, ap);
   va_end(ap);
+  td_fail(r->err, code, "%s", message);
   longjmp(r->fail, 1);
 }
 

@@ -492,6 +492,10 @@ static void resolve(resolver *r, node *n)
     if (r->fn->loops == 0)
       td_template_fail(r->c, n->line, "'%s' outside loop", n->kind == N_BREAK ? "break" : "continue");
     return;
+  case N_ATTR:
+    n->row = td_builtin_find(METHOD_OF_ANY, n->text);
+    resolve(r, n->a);
+    return;
   case N_FILTER:
   case N_TEST:
     resolve_filter_or_test(r, n); /* and its children */

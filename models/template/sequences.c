@@ -236,7 +236,7 @@ static value attribute(rendering *r, bound *b)
     td_value_fail_undefined(r, of);
   if (of.type == V_DICT) /* attributes only: an empty dict has the same ones and no items */
     of.d = td_dict_new(r, 0, of.d->tainted);
-  value v = td_op_attribute(r, of, (text){b->arg[0].s->p, b->arg[0].s->n}, b->arg[0]);
+  value v = td_op_attribute(r, of, (text){b->arg[0].s->p, b->arg[0].s->n}, b->arg[0], true);
   if (v.type == V_METHOD)
     v.m->self = b->self;
   return v;
@@ -300,5 +300,17 @@ const builtin td_rows_containers[] = {
     {OF_DICT, "items", dict_view, "", 'i'},
     {OF_DICT, "keys", dict_view, "", 'k'},
     {OF_DICT, "values", dict_view, "", 'v'},
+    /* what would change the container: the sandbox calls it unsafe */
+    {OF_LIST | OF_DICT, "clear", NULL, "", 0},
+    {OF_LIST | OF_DICT, "pop", NULL, "", 0},
+    {OF_DICT, "popitem", NULL, "", 0},
+    {OF_DICT, "setdefault", NULL, "", 0},
+    {OF_DICT, "update", NULL, "", 0},
+    {OF_LIST, "append", NULL, "", 0},
+    {OF_LIST, "extend", NULL, "", 0},
+    {OF_LIST, "insert", NULL, "", 0},
+    {OF_LIST, "remove", NULL, "", 0},
+    {OF_LIST, "reverse", NULL, "", 0},
+    {OF_LIST, "sort", NULL, "", 0},
     {0},
 };

@@ -1,6 +1,8 @@
 /* Truth, equality, order, hashes, dicts and the client's JSON as values: see value.h. */
 #include <errno.h>
 #include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,9 +24,15 @@ value td_value_undefined_name(rendering *r, text name)
   return undefined(r, (struct undefined){.name = v_str(td_str_new(r, name.p, name.n, true))});
 }
 
-value td_value_undefined_hint(rendering *r, const char *hint)
+value td_value_undefined_hint(rendering *r, const char *fmt, ...)
 {
-  return undefined(r, (struct undefined){.hint = hint});
+  char hint[200];
+  va_list ap;
+  va_start(ap, fmt);
+  int n = vsnprintf(hint, sizeof hint, fmt, ap);
+  va_end(ap);
+  size_t kept = (size_t)n < sizeof hint ? (size_t)n : sizeof hint - 1;
+  return undefined(r, (struct undefined){.hint = td_str_copy(r, hint, kept, true)->p});
 }
 
 value td_value_undefined_of(rendering *r, value of, value name, bool security)

@@ -179,9 +179,9 @@ typedef struct rendering {
 } rendering;
 
 /* ---- errors, memory, budget (rendering.c) ---- */
-__attribute__((noreturn)) void td_render_fail(rendering *r, const char *fmt, ...) TD_PRINTF(2, 3);
 __attribute__((noreturn)) void td_render_fail_status(rendering *r, td_status code, const char *fmt, ...)
     TD_PRINTF(3, 4);
+#define td_render_fail(r, ...) td_render_fail_status(r, TD_ERR_REQUEST, __VA_ARGS__)
 __attribute__((noreturn)) void td_render_fail_spent(rendering *r);
 void *td_render_alloc(rendering *r, size_t count, size_t size);
 /* Pays for n units of work; fails when the budget is spent. A unit is some 50 ns at most: bytes that are
@@ -210,7 +210,7 @@ static inline value v_float(double f) { return (value){.type = V_FLOAT, .f = f};
 static inline value v_str(str *s) { return (value){.type = V_STR, .s = s}; }
 static inline value v_list(seq *l) { return (value){.type = V_LIST, .l = l}; }
 value td_value_undefined_name(rendering *r, text name);
-value td_value_undefined_hint(rendering *r, const char *hint);
+value td_value_undefined_hint(rendering *r, const char *fmt, ...) TD_PRINTF(2, 3);
 value td_value_undefined_of(rendering *r, value of, value name, bool security);
 __attribute__((noreturn)) void td_value_fail_undefined(rendering *r, value u);
 value td_value_list(rendering *r, value *items, size_t n, bool tuple);
@@ -280,7 +280,8 @@ enum {
   ITERABLE_TYPES = SEQUENCE_TYPES | 1 << V_VIEW | 1 << V_ITER | 1 << V_LOOP,
 };
 static inline bool td_iterable(value v) { return ITERABLE_TYPES >> v.type & 1; }
-iter *td_iter_of(rendering *r, value v); /* fails: not iterable */
+value td_item_at(rendering *r, value of, int64_t i); /* of what has a length and an order, but strings */
+iter *td_iter_of(rendering *r, value v);             /* fails: not iterable */
 value td_iter_next(rendering *r, iter *it);
 iter *td_iter_new(rendering *r, iter_next next, const char *type_name);
 seq *td_iter_collect(rendering *r, value v);
@@ -299,7 +300,8 @@ value td_value_tojson(rendering *r, value v, bool ascii, const str *indent, valu
 bool td_op_compare(rendering *r, uint8_t op, value a, value b); /* of ops[] of N_COMPARE */
 value td_op_math(rendering *r, token_type op, value a, value b);
 value td_op_negate(rendering *r, value v, bool positive);
-value td_op_attribute(rendering *r, value of, text name, value name_value);
+/* may_be_method false: nothing has a method of this name. */
+value td_op_attribute(rendering *r, value of, text name, value name_value, bool may_be_method);
 value td_op_item(rendering *r, value of, value key);
 value td_op_slice(rendering *r, value of, value start, value stop, value step);
 bool td_op_index(value v, int64_t *i); /* int or bool */

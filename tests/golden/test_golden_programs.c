@@ -33,7 +33,7 @@ static void print_program(const char *path, td_buf *out)
   td_backend *be;
   td_model *model;
   td_kv *kv;
-  td_program *forward, *sampling;
+  td_program *forward, *sampling, *embedding;
   td_compiled *compiled;
   must(td_model_files_open(path, &files, &err), path, &err);
   must(td_model_desc_read(files, &desc, &err), path, &err);
@@ -49,10 +49,11 @@ static void print_program(const char *path, td_buf *out)
   must(be->ops->kv_create(be, &shape, &kv, &err), path, &err);
   must(td_model_program(model, kv, &forward, &err), path, &err);
   must(td_model_sampling(model, &sampling, &err), path, &err);
+  must(td_model_embedding(model, kv, TD_POOL_MEAN, MAX_ROWS, &embedding, &err), path, &err);
   const struct {
     const char *name;
     td_program *program;
-  } programs[] = {{"generate", forward}, {"sampling", sampling}};
+  } programs[] = {{"generate", forward}, {"sampling", sampling}, {"embed", embedding}};
   for (size_t i = 0; i < sizeof programs / sizeof *programs; i++) {
     must(be->ops->compile(be, programs[i].program, &compiled, &err), path, &err);
     td_buf_printf(out, "%s%s:\n", i ? "\n" : "", programs[i].name);
