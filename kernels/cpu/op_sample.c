@@ -71,8 +71,20 @@ static uint64_t restrict_weights(cpu_sampler_space *s, const td_sampling *p, con
   return total;
 }
 
-static int32_t sample_row(cpu_backend *be, cpu_sampler_space *s, const float *logits, uint32_t n,
-                          const td_plan_row *row)
+/* What the sampler sees of a special row (kernels/sample_state.h). words NULL: the slot has no state; mask
+ * NULL: all may be chosen. */
+static const float *adjust(cpu_sampler_space *s, const float *logits, uint32_t n,
+                           const td_sample_state *state, const uint16_t *words, const uint32_t *mask,
+                           uint32_t n_tokens)
+{
+  for (uint32_t i = 0; i < n; i++)
+    s->adjusted[i] = td_sample_adjust(state, words ? words[i] : 0, !mask || td_sample_is_allowed(mask, i),
+                                      (int32_t)i, logits[i], n_tokens);
+  return s->adjusted;
+}
+
+static int32_t choose(cpu_backend *be, cpu_sampler_space *s, const float *logits, uint32_t n,
+                      const td_plan_row *row)
 {
   const td_sampling *p = &be->sampling[row->slot];
   float max;
@@ -93,6 +105,20 @@ static int32_t sample_row(cpu_backend *be, cpu_sampler_space *s, const float *lo
   return best;
 }
 
+static int32_t sample_row(cpu_backend *be, cpu_sampler_space *s, const float *logits, uint32_t n,
+                          const td_plan_row *row, const uint32_t *mask)
+{
+  uint32_t place = be->places.place_of[row->slot];
+  TD_BUG_ON(place == TD_NO_PLACE && !td_sampling_is_plain(&be->sampling[row->slot]));
+  if (place == TD_NO_PLACE)
+    return choose(be, s, mask ? adjust(s, logits, n, NULL, NULL, mask, 0) : logits, n, row);
+  uint16_t *words = be->words + (size_t)place * be->config.max_vocab;
+  int32_t id = choose(be, s, adjust(s, logits, n, &be->states[place], words, mask, row->kv_len), n, row);
+  if (id >= 0)
+    words[id] = td_sample_count_once_more(words[id]);
+  return id;
+}
+
 typedef struct sample_job {
   cpu_backend *be;
   const td_sample_params *p;
@@ -103,8 +129,8 @@ static void sample_task(void *arg, uint32_t task, uint32_t thread)
   const sample_job *j = arg;
   const td_plan *plan = j->be->plan;
   const float *logits = cpu_floats(j->p->logits) + (size_t)task * j->p->vocab;
-  j->be->sampled[task] =
-      sample_row(j->be, &j->be->sampler[thread], logits, j->p->vocab, &plan->rows[plan->logits_rows[task]]);
+  j->be->sampled[task] = sample_row(j->be, &j->be->sampler[thread], logits, j->p->vocab,
+                                    &plan->rows[plan->logits_rows[task]], NULL);
 }
 
 void td_cpu_sample(cpu_backend *be, const td_sample_params *p)

@@ -353,9 +353,12 @@ static void time_logits(const char *backend, const char *what, float scale)
     const char *name;
     td_sampling sampling;
   } cases[CASES] = {
-      {"greedy", {0, 1, 0, 0, 0}},      {"temperature 1", {1, 1, 0, 0, 0}},
-      {"top_p .9", {1, 0.9f, 0, 0, 0}}, {"min_p .05", {1, 1, 0.05f, 0, 0}},
-      {"top_k 50", {1, 1, 0, 50, 0}},   {"T .7 k 50 p .95", {0.7f, 0.95f, 0, 50, 0}},
+      {"greedy", {.top_p = 1}},
+      {"temperature 1", {.temperature = 1, .top_p = 1}},
+      {"top_p .9", {.temperature = 1, .top_p = 0.9f}},
+      {"min_p .05", {.temperature = 1, .top_p = 1, .min_p = 0.05f}},
+      {"top_k 50", {.temperature = 1, .top_p = 1, .top_k = 50}},
+      {"T .7 k 50 p .95", {.temperature = 0.7f, .top_p = 0.95f, .top_k = 50}},
   };
   side s = open_side(backend, NULL, VOCAB);
   float *x = malloc((size_t)ROWS * VOCAB * sizeof *x);

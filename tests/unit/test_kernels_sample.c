@@ -6,6 +6,11 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/sample_math.h"
 
+#define PLAIN(t, p, m, k, s)                                                                                 \
+  {                                                                                                          \
+    .temperature = t, .top_p = p, .min_p = m, .top_k = k, .seed = s                                          \
+  }
+
 typedef struct sampler {
   td_backend *be;
   td_plan *plan;
@@ -226,8 +231,8 @@ static void test_same_draw_everywhere(void **state)
   enum { VOCAB = 49152, ROWS = 12 };
   float *x = fx_floats(VOCAB, 4);
   int32_t first[4][ROWS], ids[ROWS];
-  td_sampling ps[4] = {
-      {1, 1, 0, 0, 7}, {0.8f, 0.95f, 0, 0, 8}, {1.5f, 1, 0.02f, 40, 9}, {1, 0.5f, 0.001f, 1000, 10}};
+  td_sampling ps[4] = {PLAIN(1, 1, 0, 0, 7), PLAIN(0.8f, 0.95f, 0, 0, 8), PLAIN(1.5f, 1, 0.02f, 40, 9),
+                       PLAIN(1, 0.5f, 0.001f, 1000, 10)};
   bool have_first = false;
   for (int isa = 0; isa < FX_ISAS; isa++)
     for (uint32_t threads = 1; threads <= 2; threads++) {
@@ -385,11 +390,9 @@ static void test_random_bits(void **state)
 static void test_tokens_stay(void **state)
 {
   enum { VOCAB = 5003, CASES = 5, EACH = 6 };
-  static const td_sampling ps[CASES] = {{1, 1, 0, 0, 1},
-                                        {0.7f, 0.9f, 0, 0, 2},
-                                        {1.3f, 1, 0, 50, 3},
-                                        {1, 1, 0.05f, 0, 4},
-                                        {1.1f, 0.95f, 0.01f, 200, UINT64_MAX}};
+  static const td_sampling ps[CASES] = {PLAIN(1, 1, 0, 0, 1), PLAIN(0.7f, 0.9f, 0, 0, 2),
+                                        PLAIN(1.3f, 1, 0, 50, 3), PLAIN(1, 1, 0.05f, 0, 4),
+                                        PLAIN(1.1f, 0.95f, 0.01f, 200, UINT64_MAX)};
   static const int32_t want[CASES][EACH] = {{2791, 3964, 4456, 477, 3990, 1464},
                                             {2550, 2448, 4236, 1668, 1888, 3519},
                                             {2414, 2194, 1906, 1173, 3655, 987},
