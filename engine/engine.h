@@ -17,6 +17,7 @@
 #include "common/buf.h"
 #include "common/json.h"
 #include "config/options.h"
+#include "step/outcome.h"
 #include "step/sampling.h"
 #include "common/status.h"
 
@@ -91,7 +92,7 @@ typedef struct td_engine_request {
   int32_t *tokens;   /* malloc'ed [n_prompt + max_new] with the prompt in front; every id < vocab */
   uint32_t n_prompt; /* >= 1 */
   uint32_t max_new;  /* >= 1; n_prompt + max_new <= max_context_tokens */
-  td_sampling sampling;
+  td_sampling sampling; /* what it points to is copied; end_ids are the engine's to fill in */
   bool ignore_eos;
   uint32_t n_stop_ids;
   int32_t stop_ids[TD_ENGINE_STOP_IDS_MAX];
@@ -132,6 +133,8 @@ typedef struct td_engine_update {
   td_ticket ticket;
   void *user;
   const int32_t *tokens; /* prompt and answer; [0, n_prompt + n_generated) may be read until release */
+  const float *logprobs; /* [n_generated] of the answer's tokens, and */
+  const td_top_token *top; /* [n_generated][n_top], likeliest first; NULL: not asked for. As long as tokens */
   uint32_t n_prompt;
   uint32_t n_generated; /* so far; grows from update to update */
   uint32_t n_cached_prompt;
@@ -159,6 +162,8 @@ TD_MUST_CHECK td_status td_engine_tokenize(const td_engine *e, const char *text,
 
 /* A token as the vocabulary writes it ("<|im_end|>"), or NULL for an unknown id. */
 const char *td_engine_token_text(const td_engine *e, int32_t id);
+/* Appends the bytes that a token adds to a text, which need not be whole characters. */
+void td_engine_token_bytes(const td_engine *e, int32_t id, td_buf *out);
 
 typedef struct td_chat_input {
   const cJSON *messages;             /* validated array */
