@@ -480,7 +480,7 @@ static td_op sample_op(const bench *b, uint32_t i)
 {
   (void)i;
   td_sample_params p = {.logits = b->logits, .vocab = b->d.vocab};
-  return (td_op){.kind = TD_OP_SAMPLE, .extent = TD_EXTENT_SAMPLED, .sample = p};
+  return (td_op){.kind = TD_OP_SAMPLE, .extent = TD_EXTENT_LOGITS, .sample = p};
 }
 
 /* ---- the list of figures ---- */
@@ -525,7 +525,7 @@ static bool has_glu(bench *b)
   td_op op = glu_op(b, 0);
   if (be->ops->compile(be, &(td_program){.ops = &op, .n_ops = 1, .n_unsampled = 1}, &compiled, &err) != TD_OK)
     return false;
-  td_backend_submit(be, compiled, b->stage.plan);
+  td_backend_queue_step(be, compiled, NULL, b->stage.plan);
   bool has = td_backend_wait(be, &ignored, &err) == TD_OK;
   be->ops->discard(be, compiled);
   return has;

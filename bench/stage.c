@@ -32,7 +32,8 @@ void td_stage_init(td_stage *s, td_backend *be, const td_kv_shape *shape, uint32
   s->stripe_pages = max_context_tokens / kv.page_tokens;
   uint32_t n_entries = s->stripe_pages * be->max_rows;
   if (be->ops->kv_create(be, &kv, &s->kv, &err) != TD_OK ||
-      td_plan_create(be->max_rows, be->max_tokens, n_entries, kv.page_tokens, &s->plan, &err) != TD_OK)
+      td_plan_create(be->max_rows, be->max_tokens, be->max_logits, n_entries, kv.page_tokens, &s->plan,
+                     &err) != TD_OK)
     td_tool_die("%s", err.message);
   s->table = td_tool_alloc(n_entries, sizeof *s->table);
   s->scattered = td_tool_alloc(kv.n_pages, sizeof *s->scattered);
@@ -83,7 +84,11 @@ static bool plan_row(td_stage *s, uint32_t q_len, uint32_t kv_len, uint32_t n_sh
   if (r == p->max_rows || p->n_tokens + q_len > p->max_tokens || n_pages > s->stripe_pages ||
       s->next_page + n_pages - n_shared_pages > s->n_pages)
     return false;
-  p->rows[r] = (td_plan_row){r, p->n_tokens, q_len, kv_len, r * s->stripe_pages, wants_logits};
+  p->rows[r] = (td_plan_row){.slot = r,
+                             .q_start = p->n_tokens,
+                             .q_len = q_len,
+                             .kv_len = kv_len,
+                             .page_table_offset = r * s->stripe_pages};
   p->n_rows++;
   for (uint32_t i = 0; i < n_pages; i++) {
     uint32_t entry = r * s->stripe_pages + i;
@@ -95,7 +100,7 @@ static bool plan_row(td_stage *s, uint32_t q_len, uint32_t kv_len, uint32_t n_sh
     p->positions[p->n_tokens] = (int32_t)(kv_len - q_len + i);
   }
   if (wants_logits)
-    p->logits_rows[p->n_logits++] = r;
+    td_plan_add_sample(p, r);
   if (q_len == 1 && p->n_decode_rows == r)
     p->n_decode_rows++;
   else
@@ -119,7 +124,7 @@ static void run_step(td_stage *s, td_compiled *compiled)
 {
   td_error err;
   td_outcome ignored;
-  td_backend_submit(s->be, compiled ? compiled : s->nothing, s->plan);
+  td_backend_queue_step(s->be, compiled ? compiled : s->nothing, NULL, s->plan);
   if (td_backend_wait(s->be, &ignored, &err) != TD_OK)
     td_tool_die("%s", err.message);
 }

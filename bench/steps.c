@@ -34,6 +34,8 @@ typedef struct steps {
   td_program *program;
   td_compiled *whole, *part; /* part: but for the ops of --without; NULL: there are none */
   td_compiled *now;          /* one of them: what steps run */
+  td_compiled *sampling;     /* behind it, */
+  bool part_samples;         /* behind part too */
   td_stage stage;
   td_floor_model floor;
   td_ceiling ceiling;
@@ -153,7 +155,8 @@ static void load(steps *s)
 
 static void submit(steps *s)
 {
-  td_backend_submit(s->stage.be, s->now, s->stage.plan);
+  bool samples = s->now != s->part || s->part_samples;
+  td_backend_queue_step(s->stage.be, s->now, samples ? s->sampling : NULL, s->stage.plan);
   td_stage_plan_repeat(&s->stage);
 }
 
@@ -248,8 +251,14 @@ static void compile(steps *s)
   td_error err;
   check(td_model_program(s->model, s->stage.kv, &s->program, &err), &err);
   s->whole = s->now = compile_kinds(s, TD_OP_ALL);
-  if (s->without)
+  if (s->without) {
     s->part = compile_kinds(s, TD_OP_ALL & ~op_kinds(s->without));
+    s->part_samples = !(op_kinds(s->without) >> TD_OP_SAMPLE & 1);
+  }
+  td_program *sampling;
+  check(td_model_sampling(s->model, &sampling, &err), &err);
+  s->sampling = td_stage_compile(&s->stage, sampling);
+  td_program_destroy(sampling);
 }
 
 static bool has_power_limit(const steps *s) { return strcmp(s->stage.be->ops->name, "cpu") != 0; }

@@ -208,7 +208,7 @@ static void note_tokens(td_lane *l, double now_us)
   double run_us = 0;
   uint64_t n_run = 0;
   for (uint32_t i = 0; i < l->plan->n_logits; i++) {
-    uint32_t slot = l->plan->rows[l->plan->logits_rows[i]].slot;
+    uint32_t slot = l->plan->rows[l->plan->logits[i].row].slot;
     td_lane_slot *s = &l->slots[slot];
     if (!s->tokens)
       continue; /* planned ahead, and ended with the step before */

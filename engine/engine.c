@@ -126,8 +126,10 @@ void td_engine_destroy(td_engine *e)
   td_sched_destroy(e->sched);
   td_program_destroy(e->program);
   td_model_destroy(e->model);
-  if (e->compiled)
-    e->backend->ops->discard(e->backend, e->compiled);
+  if (e->forward)
+    e->backend->ops->discard(e->backend, e->forward);
+  if (e->sampling)
+    e->backend->ops->discard(e->backend, e->sampling);
   if (e->backend)
     e->backend->ops->destroy(e->backend);
   td_chat_template_destroy(e->chat_template);

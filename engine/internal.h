@@ -8,6 +8,7 @@
  *   requests.c  the hand-over between loop and engine thread: slots, rings, tickets
  *   step.c      the step loop: inbox -> plan -> submit -> wait -> commit -> publish
  *   predict.c   steps and waits as predicted, beside what they were; when to come back
+ *   sampling.c  what sampling needs beside its parameters, and log-probabilities
  *   step_log.c  records of the last steps, for who watches
  *   trace.c     --trace: what host and device did when, as Chrome trace JSON
  *   text.c      tokenising, chat templates and detokenising for the server
@@ -63,6 +64,9 @@ typedef struct td_slot {
 
   /* written by the loop before the submit command, read by the engine after it */
   td_engine_request request; /* tokens owned */
+  void *lists;               /* what its sampling points to; owned */
+  float *logprobs;           /* [max_new], or NULL: not asked for; written as tokens are */
+  td_top_token *top;         /* [max_new][n_top] */
 
   /* engine thread */
   bool active;
@@ -101,8 +105,8 @@ struct td_engine {
   td_backend *backend;
   td_model *model;
   td_kv *kv;
-  td_program *program;   /* what every step computes, */
-  td_compiled *compiled; /* as the backend runs it */
+  td_program *program;             /* the forward of every step, */
+  td_compiled *forward, *sampling; /* as the backend runs it, and what chooses tokens behind it */
   td_sched *sched;
   bool has_cost; /* what steps take is known */
   td_cost_model cost;
@@ -110,8 +114,8 @@ struct td_engine {
   td_engine_learned learned;
   td_plan *plan, *next; /* the oldest step under way, and one planned ahead of its outcome */
   td_outcome outcome;   /* of the step that ended last */
-  int32_t *sampled;     /* [max_running] its ids, as they are committed */
-  uint8_t *stop;        /* [max_running] */
+  int32_t *sampled;     /* [max_logits] its ids, as they are committed */
+  uint8_t *stop;        /* [max_logits] */
   uint32_t *finished;   /* [max_running] */
   td_engine_step_times times, next_times;
   uint64_t foreseen_us; /* when the forecast in stats was made */
@@ -169,6 +173,14 @@ void td_engine_requests_deinit(td_engine *e);
 void td_engine_notify_slot(td_engine *e, uint32_t slot);
 /* Engine thread: publishes the end of a slot, after which the engine does not touch it. */
 void td_engine_end_slot(td_engine *e, uint32_t slot, int ended);
+
+/* sampling.c; loop thread, with the slot's request. False: no memory; what was taken is dropped by drop. */
+TD_MUST_CHECK bool td_engine_sampling_take(const td_engine *e, td_slot *s);
+void td_engine_sampling_drop(td_slot *s);
+/* Engine thread: before a plan is submitted; log-probabilities of a slot's next token, before it is published.
+ */
+void td_engine_sampling_prepare(td_engine *e, const td_plan *plan);
+void td_engine_sampling_keep(td_engine *e, uint32_t entry, td_slot *s);
 
 /* predict.c; engine thread. The forecast, if it is time for another; false: not yet. Idle: nothing runs or
  * waits. */

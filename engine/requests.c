@@ -32,8 +32,10 @@ td_status td_engine_requests_init(td_engine *e, td_error *err)
 
 void td_engine_requests_deinit(td_engine *e)
 {
-  for (uint32_t i = 0; e->slots && i < e->n_slots; i++)
+  for (uint32_t i = 0; e->slots && i < e->n_slots; i++) {
     free(e->slots[i].request.tokens);
+    td_engine_sampling_drop(&e->slots[i]);
+  }
   free(e->slots);
   free(e->account_tokens);
   td_ring_deinit(&e->inbox);
@@ -109,6 +111,12 @@ td_status td_engine_submit(td_engine *e, const td_engine_request *r, td_ticket *
   TD_TRY(check_queued_tokens(e, r, err));
   uint32_t slot = e->free_head;
   td_slot *s = &e->slots[slot];
+  s->request = *r;
+  if (!td_engine_sampling_take(e, s)) {
+    td_engine_sampling_drop(s);
+    s->request.tokens = NULL; /* still the caller's */
+    return td_fail(err, TD_ERR_NOMEM, "no memory for the request");
+  }
   e->free_head = s->next_free;
   e->n_taken++;
   s->phase = TD_SLOT_LIVE;
@@ -120,7 +128,6 @@ td_status td_engine_submit(td_engine *e, const td_engine_request *r, td_ticket *
   if (e->account_tokens)
     e->account_tokens[r->account] += r->n_prompt;
   s->submit_us = td_clock_us();
-  s->request = *r;
   s->error = NULL;
   atomic_store(&s->n_generated, 0);
   atomic_store(&s->ended, TD_FINISH_NONE);
@@ -148,6 +155,7 @@ static void free_slot(td_engine *e, uint32_t slot)
   leave_queue(e, s);
   free(s->request.tokens);
   s->request.tokens = NULL;
+  td_engine_sampling_drop(s);
   s->phase = TD_SLOT_FREE;
   s->next_free = e->free_head;
   e->n_taken--;
@@ -206,6 +214,8 @@ static bool slot_update(td_engine *e, uint32_t slot, td_engine_update *u)
       .ticket = {slot, s->generation},
       .user = s->request.user,
       .tokens = s->request.tokens,
+      .logprobs = s->logprobs,
+      .top = s->top,
       .n_prompt = s->request.n_prompt,
       .n_generated = n,
       .n_cached_prompt = atomic_load(&s->n_cached_prompt),

@@ -106,16 +106,16 @@ static bool is_stop_token(const td_engine *e, const td_engine_request *r, int32_
 static void judge_tokens(td_engine *e)
 {
   const td_plan *plan = e->plan;
-  TD_BUG_ON(e->outcome.n_ids != plan->n_logits);
+  TD_BUG_ON(e->outcome.n_logits != plan->n_logits);
   for (uint32_t i = 0; i < plan->n_logits; i++) {
-    td_slot *s = &e->slots[plan->rows[plan->logits_rows[i]].slot];
-    e->sampled[i] = e->outcome.ids[i];
+    td_slot *s = &e->slots[plan->rows[plan->logits[i].row].slot];
+    e->sampled[i] = e->outcome.ids[i * TD_STEP_IDS];
+    e->stop[i] = 0;
     if (!s->active) /* it ended with the step before, after this one was planned: the slot may be the loop's
                        again */
       continue;
-    if (e->sampled[i] == TD_SAMPLED_NAN) {
+    if (e->outcome.flags[i] & TD_LOGITS_NAN) { /* its id is never published */
       s->error = "the model's output is not a number";
-      e->sampled[i] = 0; /* never published */
       e->stop[i] = 1;
     } else {
       e->stop[i] = is_stop_token(e, &s->request, e->sampled[i]);
@@ -146,7 +146,8 @@ static void submit_step(td_engine *e, const td_plan *plan, double predicted_us)
 {
   if ((uint64_t)predicted_us > atomic_load_explicit(&e->longest_predicted_us, memory_order_relaxed))
     atomic_store(&e->longest_predicted_us, (uint64_t)predicted_us);
-  td_backend_submit(e->backend, e->compiled, plan);
+  td_engine_sampling_prepare(e, plan);
+  td_backend_queue_step(e->backend, e->forward, e->sampling, plan);
 }
 
 /* Commit ends requests in the scheduler, so what is told about them is read before it. */
@@ -157,7 +158,7 @@ static void commit_and_publish(td_engine *e)
   uint32_t n_finished;
   judge_tokens(e);
   for (uint32_t i = 0; i < plan->n_logits; i++) {
-    uint32_t slot = plan->rows[plan->logits_rows[i]].slot;
+    uint32_t slot = plan->rows[plan->logits[i].row].slot;
     if (e->slots[slot].active && e->slots[slot].n_new == 0) {
       td_sched_slot_info first = td_sched_slot(e->sched, slot);
       atomic_store(&e->slots[slot].first_run_us, first.first_run_us);
@@ -165,9 +166,13 @@ static void commit_and_publish(td_engine *e)
     }
   }
   td_sched_commit(e->sched, plan, e->sampled, e->stop, now_us, e->finished, &n_finished);
-  for (uint32_t i = 0; i < plan->n_logits; i++)
-    if (e->slots[plan->rows[plan->logits_rows[i]].slot].active)
-      publish_row(e, plan->rows[plan->logits_rows[i]].slot, e->stop[i], now_us);
+  for (uint32_t i = 0; i < plan->n_logits; i++) {
+    uint32_t slot = plan->rows[plan->logits[i].row].slot;
+    if (!e->slots[slot].active)
+      continue;
+    td_engine_sampling_keep(e, i, &e->slots[slot]);
+    publish_row(e, slot, e->stop[i], now_us);
+  }
 }
 
 /* For who watches the steps; before e->stats, whose sums still are those of the step before. */

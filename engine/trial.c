@@ -25,7 +25,8 @@ td_status td_trial_init(td_trial *t, td_engine *e, uint32_t page_tokens, uint32_
   *t = (td_trial){.e = e, .page_tokens = page_tokens, .n_pages = n_pages};
   t->stripe_pages = (max_kv_tokens + page_tokens - 1) / page_tokens;
   uint32_t n_entries = max_rows * t->stripe_pages;
-  TD_TRY(td_plan_create(max_rows, e->backend->max_tokens, n_entries, page_tokens, &t->plan, err));
+  TD_TRY(td_plan_create(max_rows, e->backend->max_tokens, e->backend->max_logits, n_entries, page_tokens,
+                        &t->plan, err));
   t->table = calloc(n_entries, sizeof *t->table);
   t->pages = calloc(n_pages, sizeof *t->pages);
   if (!t->table || !t->pages)
@@ -60,8 +61,12 @@ static bool add_row(td_trial *t, uint32_t q_len, uint32_t kv_len)
   if (r == p->max_rows || q_len > p->max_tokens - p->n_tokens || n_pages > t->stripe_pages ||
       n_pages > t->n_pages - t->next_page)
     return false;
-  p->rows[r] = (td_plan_row){r, p->n_tokens, q_len, kv_len, r * t->stripe_pages, 1};
-  p->logits_rows[p->n_logits++] = r;
+  p->rows[r] = (td_plan_row){.slot = r,
+                             .q_start = p->n_tokens,
+                             .q_len = q_len,
+                             .kv_len = kv_len,
+                             .page_table_offset = r * t->stripe_pages};
+  td_plan_add_sample(p, r);
   p->n_rows++;
   for (uint32_t i = 0; i < n_pages; i++) {
     uint32_t entry = r * t->stripe_pages + i;
@@ -91,7 +96,7 @@ bool td_trial_add(td_trial *t, uint32_t n_rows, uint32_t q_len, uint32_t kv_len)
 
 static void submit(td_trial *t)
 {
-  td_backend_submit(t->e->backend, t->e->compiled, t->plan);
+  td_backend_queue_step(t->e->backend, t->e->forward, t->e->sampling, t->plan);
   t->plan->n_page_updates = 0; /* they are there now */
 }
 
@@ -139,7 +144,7 @@ static td_status write_pages(td_trial *t, td_compiled *writes_kv, td_error *err)
     td_plan_clear(t->plan);
     t->next_page = done;
     TD_BUG_ON(!add_row(t, n * t->page_tokens, n * t->page_tokens));
-    td_backend_submit(be, writes_kv, t->plan);
+    td_backend_queue_step(be, writes_kv, NULL, t->plan);
     TD_TRY(td_backend_wait(be, &ignored, err));
   }
   return TD_OK;

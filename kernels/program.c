@@ -141,7 +141,7 @@ static void print_params(const td_program *p, const td_op *o, td_buf *out)
 
 void td_program_print(const td_program *p, td_buf *out)
 {
-  static const char *const extents[] = {[TD_EXTENT_TOKENS] = "tokens", [TD_EXTENT_SAMPLED] = "sampled"};
+  static const char *const extents[] = {[TD_EXTENT_TOKENS] = "tokens", [TD_EXTENT_LOGITS] = "logits"};
   for (uint32_t i = 0; i < p->n_ops; i++) {
     const td_op *o = &p->ops[i];
     char layer[24] = "";
@@ -152,6 +152,6 @@ void td_program_print(const td_program *p, td_buf *out)
     print_params(p, o, out);
     td_buf_append_char(out, '\n');
     if (i + 1 == p->n_unsampled && i + 1 < p->n_ops)
-      td_buf_append_str(out, "---- a step that samples nothing ends here\n");
+      td_buf_append_str(out, "---- a step that wants no logits ends here\n");
   }
 }

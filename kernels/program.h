@@ -111,14 +111,15 @@ typedef struct td_linear_swiglu_params {
   uint32_t n_in, width;
 } td_linear_swiglu_params;
 
-/* out[i] = x[last token of row logits_rows[i]] of the step plan. */
+/* out[i] = x[logits[i].token] of the step plan. */
 typedef struct td_gather_params {
   td_devptr x;   /* activations [all tokens, width] */
   td_devptr out; /* activations [n, width] */
   uint32_t width;
 } td_gather_params;
 
-/* Chooses a token for every row by the sampling state of its slot (set_sampling). */
+/* Chooses a token for every entry of the plan's logits that has no target and is not late, by the sampling
+ * state of its slot (set_sampling). */
 typedef struct td_sample_params {
   td_devptr logits; /* f32 [n, vocab]; may be overwritten */
   uint32_t vocab;
@@ -141,8 +142,8 @@ extern const char *const td_op_names[TD_OP_KINDS]; /* "embed", "rmsnorm", ... */
 
 /* How many rows an op has. A mixture of experts will add tokens x top_k. */
 typedef enum td_extent {
-  TD_EXTENT_TOKENS,  /* all tokens of the step */
-  TD_EXTENT_SAMPLED, /* those of which a token is sampled: the last ones of rows that want logits */
+  TD_EXTENT_TOKENS, /* all tokens of the step */
+  TD_EXTENT_LOGITS, /* those that want logits */
 } td_extent;
 
 static inline uint32_t td_extent_rows(td_extent extent, const td_plan *plan)
@@ -183,7 +184,7 @@ typedef struct td_program_buffer {
 typedef struct td_program {
   uint32_t n_ops, max_ops;
   uint32_t
-      n_unsampled; /* a step that samples nothing needs the first so many ops only: its KV is then written */
+      n_unsampled; /* a step that wants no logits needs the first so many ops only: its KV is then written */
   td_op *ops;
   uint32_t n_buffers;
   td_program_buffer buffers[TD_PROGRAM_BUFFERS_MAX];

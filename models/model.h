@@ -30,9 +30,12 @@ size_t td_model_workspace_bytes(const td_model_desc *desc, const td_backend *be,
                                 uint32_t max_logits);
 td_kv_shape td_model_kv_shape(const td_model_desc *desc, uint32_t n_pages, uint32_t page_tokens);
 
-/* What a step computes that generates: KV of its tokens is written, and a token is sampled for its logits
- * rows. Its buffer "logits" holds f32 [n_logits, vocab] before the sampling, which may overwrite them. The
- * caller destroys it. Before the model's end. */
+/* Programs; the caller destroys them, before the model's end.
+ *
+ * The forward of a step that generates: KV of its tokens is written, and its buffer "logits" holds f32
+ * [n_logits, vocab]. */
 TD_MUST_CHECK td_status td_model_program(const td_model *m, td_kv *kv, td_program **out, td_error *err);
+/* What follows it: tokens are chosen from the logits, which may be overwritten. */
+TD_MUST_CHECK td_status td_model_sampling(const td_model *m, td_program **out, td_error *err);
 
 #endif

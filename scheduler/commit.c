@@ -39,7 +39,7 @@ void td_sched_commit(td_sched *s, const td_plan *plan, const int32_t *sampled, c
     r->n_computed = row->kv_len;
     if (i >= plan->n_decode_rows)
       share_computed(s, r);
-    if (!row->wants_logits)
+    if (row->n_logits == 0)
       continue;
     bool ends = append_token(r, sampled[n_sampled], stop[n_sampled]);
     n_sampled++;

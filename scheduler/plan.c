@@ -29,10 +29,9 @@ static void add_row(td_sched *s, td_plan *plan, uint32_t slot, uint32_t q_len)
                        .q_start = plan->n_tokens,
                        .q_len = q_len,
                        .kv_len = r->n_computed + q_len,
-                       .page_table_offset = r->stripe * s->stripe_pages,
-                       .wants_logits = r->n_computed + q_len == r->n_tokens};
-  if (row->wants_logits)
-    plan->logits_rows[plan->n_logits++] = plan->n_rows;
+                       .page_table_offset = r->stripe * s->stripe_pages};
+  if (row->kv_len == r->n_tokens)
+    td_plan_add_sample(plan, plan->n_rows);
   plan->n_rows++;
   plan->n_tokens += q_len;
 }
@@ -86,10 +85,10 @@ static inline void put_decode(const td_sched *s, td_plan *plan, uint32_t n, uint
                                 .q_len = 1,
                                 .kv_len = r->n_tokens,
                                 .page_table_offset = r->stripe * s->stripe_pages,
-                                .wants_logits = 1};
+                                .n_logits = 1};
   plan->token_ids[n] = r->last_token;
   plan->positions[n] = (int32_t)r->n_computed;
-  plan->logits_rows[n] = n;
+  plan->logits[n] = (td_plan_logits){n, n, TD_SAMPLE_HERE};
 }
 
 /* All decodes; collects the running prefills on the way. Returns their number. */
@@ -332,13 +331,12 @@ bool td_sched_plan_ahead(td_sched *s, const td_plan *plan, td_plan *next)
     next->token_ids[next->n_tokens] =
         -1 - (int32_t)i; /* every row of plan has logits, so rows are logits rows */
     next->positions[next->n_tokens] = (int32_t)before->kv_len;
-    next->logits_rows[next->n_logits++] = next->n_rows;
-    next->rows[next->n_rows++] = (td_plan_row){.slot = before->slot,
-                                               .q_start = next->n_tokens++,
-                                               .q_len = 1,
-                                               .kv_len = before->kv_len + 1,
-                                               .page_table_offset = before->page_table_offset,
-                                               .wants_logits = 1};
+    next->rows[next->n_rows] = (td_plan_row){.slot = before->slot,
+                                             .q_start = next->n_tokens++,
+                                             .q_len = 1,
+                                             .kv_len = before->kv_len + 1,
+                                             .page_table_offset = before->page_table_offset};
+    td_plan_add_sample(next, next->n_rows++);
   }
   next->n_decode_rows = next->n_rows;
   finish_plan(s, next);

@@ -141,8 +141,8 @@ void td_sched_destroy(td_sched *s)
 
 td_status td_sched_plan_create(const td_sched *s, td_plan **out, td_error *err)
 {
-  return td_plan_create(s->config.max_running, s->config.step_tokens, s->max_page_updates,
-                        s->config.page_tokens, out, err);
+  return td_plan_create(s->config.max_running, s->config.step_tokens, s->config.max_running,
+                        s->max_page_updates, s->config.page_tokens, out, err);
 }
 
 enum { PRIORITY_US_MAX = 3600 * 1000 * 1000u }; /* no priority is worth more than an hour */

@@ -109,7 +109,7 @@ bool td_sched_plan(td_sched *s, uint64_t now_us, td_plan *plan);
  * nothing (td_sched_is_running tells, before next's commit). The device must run plans in order; both are
  * committed in order. */
 bool td_sched_plan_ahead(td_sched *s, const td_plan *plan, td_plan *next);
-/* Takes the step's outcome: sampled[i] is the token for plan->logits_rows[i], stop[i] nonzero ends that
+/* Takes the step's outcome: sampled[i] is the token for plan->logits[i], stop[i] nonzero ends that
  * request with this token (it is appended). Requests that reach max_new end by themselves. `finished`
  * receives the slots that ended (capacity max_running), *n_finished their number. */
 void td_sched_commit(td_sched *s, const td_plan *plan, const int32_t *sampled, const uint8_t *stop,

@@ -124,13 +124,13 @@ static bool read_biases(td_request *r, uint32_t vocab, td_api_error *error)
     return true;
   if (!cJSON_IsObject(r->logit_bias))
     return invalid(error, "logit_bias", "must be an object of token ids and their biases");
-  int n = cJSON_GetArraySize(r->logit_bias);
-  if (n > td_limit_max(TD_LIMIT_LOGIT_BIAS) || n > TD_LOGIT_BIAS_MAX) {
+  uint32_t n = (uint32_t)cJSON_GetArraySize(r->logit_bias);
+  if (n > td_limit_max(TD_LIMIT_LOGIT_BIAS)) {
     td_api_error_set(error, 400, "invalid_value", "logit_bias", "'logit_bias' may hold %d ids at most",
                      (int)td_limit_max(TD_LIMIT_LOGIT_BIAS));
     return false;
   }
-  r->biases = calloc((size_t)n + 1, sizeof *r->biases);
+  r->biases = calloc(n + 1, sizeof *r->biases);
   if (!r->biases) {
     td_api_error_set(error, 503, "out_of_memory", NULL, "no memory for 'logit_bias'");
     return false;

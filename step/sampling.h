@@ -19,16 +19,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum {
-  TD_LOGIT_BIAS_MAX = 300, /* limits: logit_bias */
-  TD_END_IDS_MAX = 128,    /* a request's stop ids and a model's ends */
-};
+#include "config/limits.h"
 
-enum { TD_TOP_TOKENS_MAX = 20 }; /* TEMPORARY */
-typedef struct td_top_token {
-  int32_t id;
-  float logprob;
-} td_top_token;
+enum { TD_END_IDS_MAX = 128 }; /* a request's stop ids and a model's ends */
 
 typedef struct td_logit_bias {
   int32_t id;

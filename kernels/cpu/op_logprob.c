@@ -23,7 +23,7 @@ void td_cpu_logprobs(const td_isa *isa, const float *logits, uint32_t n, int32_t
 {
   uint64_t ranks[TD_TOP_TOKENS_MAX];
   float max;
-  TD_BUG_ON(n_top > TD_TOP_TOKENS_MAX || id < 0 || (uint32_t)id >= n);
+  TD_BUG_ON(n_top > TD_TOP_TOKENS_MAX || (id >= 0 && (uint32_t)id >= n));
   n_top = n_top < n ? n_top : n;
   if (isa->argmax(logits, n, &max) < 0) { /* a bad row has none */
     *logprob = NAN;
@@ -32,7 +32,7 @@ void td_cpu_logprobs(const td_isa *isa, const float *logits, uint32_t n, int32_t
     return;
   }
   double log_sum = td_logprob_of_sum(isa->exp_sum(logits, n, max));
-  *logprob = td_logprob(logits[id], max, log_sum);
+  *logprob = id >= 0 ? td_logprob(logits[id], max, log_sum) : NAN;
   if (n_top > 0)
     find_top(logits, n, ranks, n_top);
   for (uint32_t i = 0; i < n_top; i++)

@@ -83,10 +83,8 @@ void td_cpu_gather(cpu_backend *be, const td_gather_params *p)
 {
   const td_plan *plan = be->plan;
   for (uint32_t i = 0; i < plan->n_logits; i++) {
-    const td_plan_row *row = &plan->rows[plan->logits_rows[i]];
-    size_t last = row->q_start + row->q_len - 1;
-    memcpy(cpu_floats(p->out) + (size_t)i * p->width, cpu_floats(p->x) + last * p->width,
-           p->width * sizeof(float));
+    const float *x = cpu_floats(p->x) + (size_t)plan->logits[i].token * p->width;
+    memcpy(cpu_floats(p->out) + (size_t)i * p->width, x, p->width * sizeof(float));
   }
 }
 

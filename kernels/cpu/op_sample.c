@@ -2,6 +2,8 @@
  * step.
  *
  * Nothing is sorted: top-k and top-p each find the lowest logit that stays, digit by digit of its key. */
+#include <math.h>
+
 #include "kernels/cpu/cpu.h"
 #include "kernels/sample_math.h"
 
@@ -83,6 +85,7 @@ static const float *adjust(cpu_sampler_space *s, const float *logits, uint32_t n
   return s->adjusted;
 }
 
+/* -1: a NaN, or no finite value. */
 static int32_t choose(cpu_backend *be, cpu_sampler_space *s, const float *logits, uint32_t n,
                       const td_plan_row *row)
 {
@@ -90,7 +93,7 @@ static int32_t choose(cpu_backend *be, cpu_sampler_space *s, const float *logits
   float max;
   int32_t best = be->isa->argmax(logits, n, &max);
   if (best < 0)
-    return TD_SAMPLED_NAN;
+    return -1;
   if (td_sample_is_greedy(p->temperature))
     return best;
   uint64_t total = be->isa->weights(logits, n, max, td_sample_inv_temperature(p->temperature), s->weights);
@@ -105,6 +108,7 @@ static int32_t choose(cpu_backend *be, cpu_sampler_space *s, const float *logits
   return best;
 }
 
+/* The token of the row's last logits; it is counted. */
 static int32_t sample_row(cpu_backend *be, cpu_sampler_space *s, const float *logits, uint32_t n,
                           const td_plan_row *row, const uint32_t *mask)
 {
@@ -124,18 +128,62 @@ typedef struct sample_job {
   const td_sample_params *p;
 } sample_job;
 
+static bool wants_logprobs(const cpu_backend *be, const td_plan_logits *l)
+{
+  return l->target != TD_SAMPLE_HERE || be->sampling[be->plan->rows[l->row].slot].wants_logprobs;
+}
+
+/* Of an entry's target, or of what was chosen. */
+static void tell_logprobs(cpu_backend *be, const float *logits, uint32_t n, uint32_t entry, int32_t id)
+{
+  const td_plan_logits *l = &be->plan->logits[entry];
+  cpu_outcome *o = cpu_outcome_now(be);
+  if (wants_logprobs(be, l))
+    td_cpu_logprobs(be->isa, logits, n, id, be->sampling[be->plan->rows[l->row].slot].n_top,
+                    &o->logprobs[(size_t)entry * TD_STEP_IDS], o->top + (size_t)entry * o->top_stride);
+}
+
 static void sample_task(void *arg, uint32_t task, uint32_t thread)
 {
   const sample_job *j = arg;
-  const td_plan *plan = j->be->plan;
+  const td_sample_input *input = j->be->input;
+  const td_plan_logits *l = &j->be->plan->logits[task];
   const float *logits = cpu_floats(j->p->logits) + (size_t)task * j->p->vocab;
-  j->be->sampled[task] = sample_row(j->be, &j->be->sampler[thread], logits, j->p->vocab,
-                                    &plan->rows[plan->logits_rows[task]], NULL);
+  cpu_outcome *o = cpu_outcome_now(j->be);
+  int32_t id = l->target;
+  if (id == TD_SAMPLE_HERE) {
+    if (input && input->late && input->late[task]) {
+      o->flags[task] = TD_LOGITS_LATE;
+      return;
+    }
+    id = sample_row(j->be, &j->be->sampler[thread], logits, j->p->vocab, &j->be->plan->rows[l->row],
+                    input && input->masks ? input->masks[task] : NULL);
+    o->n_ids[task] = id >= 0;
+    o->flags[task] = id >= 0 ? 0 : TD_LOGITS_NAN;
+    o->ids[task * TD_STEP_IDS] = id >= 0 ? id : 0;
+  }
+  tell_logprobs(j->be, logits, j->p->vocab, task, id);
+}
+
+/* What the step's entries ask for, before they are worked on. */
+static void size_logprobs(const cpu_backend *be, cpu_outcome *o)
+{
+  o->has_logprobs = false;
+  o->top_stride = 0;
+  for (uint32_t i = 0; i < be->plan->n_logits; i++) {
+    const td_plan_logits *l = &be->plan->logits[i];
+    uint32_t n_top = be->sampling[be->plan->rows[l->row].slot].n_top;
+    if (!wants_logprobs(be, l))
+      continue;
+    o->has_logprobs = true;
+    o->top_stride = n_top > o->top_stride ? n_top : o->top_stride;
+  }
 }
 
 void td_cpu_sample(cpu_backend *be, const td_sample_params *p)
 {
   sample_job j = {be, p};
   TD_BUG_ON(p->vocab > be->config.max_vocab || p->vocab == 0);
+  size_logprobs(be, cpu_outcome_now(be));
   td_pool_run(be->pool, sample_task, &j, be->plan->n_logits);
 }

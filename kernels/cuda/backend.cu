@@ -314,6 +314,8 @@ static const td_backend_ops cuda_ops = {
     .compile = td_cuda_compile,
     .discard = td_cuda_discard,
     .submit = td_cuda_submit,
+    .sample = td_cuda_sample_step,
+    .forward_ended = td_cuda_forward_ended,
     .wait = td_cuda_wait,
     .tune = td_cuda_tune,
     .capture = td_cuda_capture,
@@ -337,6 +339,7 @@ td_status td_cuda_backend_create(const td_backend_config *config, td_backend **o
   b->base.pipeline_depth = 2;
   b->base.max_rows = b->config.max_rows;
   b->base.max_tokens = b->config.max_tokens;
+  b->base.max_logits = b->config.max_rows + b->config.prompt_logits;
   b->device = (int)config->device;
   b->allocations = new std::vector<void *>();
   b->weights = new std::vector<td_weight *>();

@@ -38,11 +38,11 @@ typedef __nv_bfloat16 bf16;
 
 // The plan as kernels see it. Pointers into device memory at fixed addresses.
 struct device_batch {
-  int32_t *token_ids;    // [n_tokens]
-  int32_t *positions;    // [n_tokens]
-  uint32_t *kv_lines;    // [n_tokens] where its KV goes: page * page_tokens + line in the page
-  td_plan_row *rows;     // [n_rows]
-  uint32_t *logits_rows; // [n_logits]
+  int32_t *token_ids;     // [n_tokens]
+  int32_t *positions;     // [n_tokens]
+  uint32_t *kv_lines;     // [n_tokens] where its KV goes: page * page_tokens + line in the page
+  td_plan_row *rows;      // [n_rows]
+  td_plan_logits *logits; // [n_logits]
   int32_t *page_table;
   uint32_t page_tokens;
   const uint32_t *counts;   // [N_COUNTS] of the step; grids of recorded steps are larger
@@ -61,9 +61,14 @@ enum { COUNT_TOKENS, COUNT_ROWS, COUNT_LOGITS, COUNT_ITEMS, COUNT_WIDE_ITEMS, CO
 struct step_block {
   unsigned char *packed; // pinned
   size_t n_packed;
-  int32_t *sampled; // pinned, [max_rows]
-  uint32_t n_logits;
+  int32_t *sampled;       // pinned, [max_logits]
+  uint8_t *n_ids, *flags; // [max_logits] of td_outcome
+  uint8_t *late;          // pinned, [max_logits] of its sampling
+  const td_plan *plan;
+  bool is_late;  // some are
   bool captured; // launched from a captured step
+  bool may_wait; // for its sampling: these two say how long
+  cudaEvent_t forward_end, sampling_begin;
   cudaEvent_t begin[2],
       end[2]; // taking turns: the step before last, which had this block too, may still be asked for its end
   uint32_t turn;
@@ -168,7 +173,9 @@ struct cuda_backend {
   uint32_t *resampled;        // [max_slots] slots whose sampling changed since the last plan
   uint8_t *is_resampled;      // [max_slots]
   uint32_t n_resampled;
-  int32_t *sampled; // device, [max_rows]
+  int32_t *sampled;        // device, [max_logits]
+  uint8_t *late;           // device, [max_logits]
+  const uint8_t *late_now; // that, while a sampling is queued in which some are late; else null
 
   uint32_t n_steps, n_shared_launches; // so far
 };
@@ -244,7 +251,9 @@ void td_cuda_weights_abandon(cuda_backend *b); // the end of a start that failed
 td_status td_cuda_make_step_memory(cuda_backend *b, td_error *err);
 td_status td_cuda_fit_packed(cuda_backend *b, td_error *err); // room for a plan and items of each KV group
 void td_cuda_free_step_memory(cuda_backend *b);
-void td_cuda_submit(td_backend *be, td_compiled *compiled, const td_plan *plan);
+void td_cuda_submit(td_backend *be, td_compiled *forward, const td_plan *plan);
+void td_cuda_sample_step(td_backend *be, td_compiled *sampling, const td_sample_input *input);
+bool td_cuda_forward_ended(td_backend *be);
 td_status td_cuda_wait(td_backend *be, td_outcome *out, td_error *err);
 void td_cuda_set_sampling(td_backend *be, uint32_t slot, const td_sampling *sampling);
 

@@ -1,4 +1,4 @@
-// Embedding, RMSNorm, SwiGLU and the gather of logits rows.
+// Embedding, RMSNorm, SwiGLU and the gather of tokens that want logits.
 // All are bound by memory: 16-byte accesses, sums in f32, one pass where the row fits in registers.
 #include "kernels/cuda/internal.cuh"
 
@@ -129,8 +129,7 @@ __global__ void gather_kernel(const bf16 *x, device_batch batch, bf16 *out, uint
   wait_for_input();
   if (blockIdx.x >= *batch.n_logits)
     return;
-  td_plan_row r = batch.rows[batch.logits_rows[blockIdx.x]];
-  const bf16x8 *src = (const bf16x8 *)(x + (size_t)(r.q_start + r.q_len - 1) * width);
+  const bf16x8 *src = (const bf16x8 *)(x + (size_t)batch.logits[blockIdx.x].token * width);
   bf16x8 *dst = (bf16x8 *)(out + (size_t)blockIdx.x * width);
   for (uint32_t i = threadIdx.x; i < width / 8; i += blockDim.x)
     dst[i] = src[i];

@@ -30,17 +30,17 @@ static __device__ __forceinline__ float max_or_nan(float a, float b)
 
 __global__ void __launch_bounds__(SAMPLE_THREADS, 2)
     sample_kernel(const float *logits, uint32_t n, uint32_t n_blocks, device_batch batch,
-                  const td_sampling *sampling, int32_t *out)
+                  const td_sampling *sampling, const uint8_t *late, int32_t *out)
 {
   __shared__ sample_shared s;
   uint32_t i = blockIdx.x / n_blocks, rank = blockIdx.x % n_blocks;
   let_next_start();
   wait_for_input();
-  if (i >= *batch.n_logits)
+  if (i >= *batch.n_logits || batch.logits[i].target != TD_SAMPLE_HERE || (late && late[i]))
     return;
   if (n_blocks > 1)
     cluster_arrive();
-  const td_plan_row *row = &batch.rows[batch.logits_rows[i]];
+  const td_plan_row *row = &batch.rows[batch.logits[i].row];
   sample_one_row(logits + (size_t)i * n, n, rank, n_blocks, &row->slot, &row->kv_len, sampling, &s, out + i);
 }
 
@@ -82,5 +82,5 @@ void td_cuda_sample(td_backend *be, const td_sample_params *p)
   config.attrs = attrs;
   config.numAttrs = !has_clusters() ? 0 : n_blocks == 1 ? 1 : 2;
   note(b, cudaLaunchKernelEx(&config, sample_kernel, (const float *)at<float>(p->logits), p->vocab, n_blocks,
-                             b->batch, (const td_sampling *)b->sampling, b->sampled));
+                             b->batch, (const td_sampling *)b->sampling, b->late_now, b->sampled));
 }

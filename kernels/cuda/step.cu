@@ -1,11 +1,16 @@
 // The step's frame. A plan goes up as one packed copy; one kernel unpacks it to fixed addresses, so that a
 // captured step (a CUDA graph) finds every plan in the same place; the sampled ids come back as one copy.
 //
+// A forward and the sampling behind it are queued apart (kernels.h). Where the host is not asked for
+// anything, one follows the other at once, and the device sees no gap; else the two events of a step that may
+// wait tell what it waited.
+//
 // Two packed blocks take turns: the host packs step k + 1 while the device still runs step k. Everything is
 // in one stream, so step k + 1 reads what step k sampled without asking the host. Faults are noted as they
 // appear and told by the wait.
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/program.cuh"
+#include "kernels/sample_math.h"
 
 #include <cstdlib>
 #include <cstring>
@@ -20,7 +25,7 @@ typedef struct sampling_update {
 } sampling_update;
 
 // Behind the last of them two for each KV group: its items, and what its rows share.
-enum section { TOKEN_IDS, POSITIONS, KV_LINES, ROWS, LOGITS_ROWS, PAGE_UPDATES, SAMPLING, OF_GROUPS };
+enum section { TOKEN_IDS, POSITIONS, KV_LINES, ROWS, LOGITS, PAGE_UPDATES, SAMPLING, OF_GROUPS };
 enum { N_SECTIONS = OF_GROUPS + 2 * TD_KV_GROUPS_MAX };
 
 typedef struct packed_header {
@@ -31,7 +36,7 @@ typedef struct packed_header {
 } packed_header;
 
 typedef struct unpacked {
-  uint32_t *section[LOGITS_ROWS + 1]; // where the first sections go
+  uint32_t *section[LOGITS + 1]; // where the first sections go
   uint32_t *of_groups[2 * TD_KV_GROUPS_MAX];
   uint32_t n_counts, n_of_groups;
   uint32_t *counts;
@@ -44,7 +49,7 @@ static size_t packed_bytes_max(const cuda_backend *b)
 {
   const td_backend_config *c = &b->config;
   size_t bytes = sizeof(packed_header) + N_SECTIONS * SECTION_ALIGN + (size_t)c->max_tokens * 12 +
-                 c->max_rows * (sizeof(td_plan_row) + sizeof(uint32_t)) +
+                 c->max_rows * sizeof(td_plan_row) + b->base.max_logits * sizeof(td_plan_logits) +
                  b->max_page_updates * sizeof(td_plan_page_update) + c->max_slots * sizeof(sampling_update);
   for (const attention_group *g : *b->groups)
     bytes += td_cuda_group_packed_bytes(b, &g->kv->shape);
@@ -108,8 +113,8 @@ static void pack_plan(cuda_backend *b, const td_plan *plan)
     find_kv_lines(plan, &plan->rows[r], kv_lines);
   memcpy(pack_section(b, ROWS, plan->n_rows * sizeof(td_plan_row)), plan->rows,
          plan->n_rows * sizeof(td_plan_row));
-  memcpy(pack_section(b, LOGITS_ROWS, plan->n_logits * sizeof(uint32_t)), plan->logits_rows,
-         plan->n_logits * sizeof(uint32_t));
+  memcpy(pack_section(b, LOGITS, plan->n_logits * sizeof(td_plan_logits)), plan->logits,
+         plan->n_logits * sizeof(td_plan_logits));
   memcpy(pack_section(b, PAGE_UPDATES, plan->n_page_updates * sizeof(td_plan_page_update)),
          plan->page_updates, plan->n_page_updates * sizeof(td_plan_page_update));
   sampling_update *s = (sampling_update *)pack_section(b, SAMPLING, b->n_resampled * sizeof(sampling_update));
@@ -135,7 +140,7 @@ static unpacked places_of(const cuda_backend *b)
   u.section[POSITIONS] = (uint32_t *)to.positions;
   u.section[KV_LINES] = to.kv_lines;
   u.section[ROWS] = (uint32_t *)to.rows;
-  u.section[LOGITS_ROWS] = to.logits_rows;
+  u.section[LOGITS] = (uint32_t *)to.logits;
   for (uint32_t i = 0; i < n; i++) {
     u.of_groups[2 * i] = (uint32_t *)(*b->groups)[i]->device_items;
     u.of_groups[2 * i + 1] = (uint32_t *)(*b->groups)[i]->device_plan;
@@ -161,7 +166,7 @@ __global__ void __launch_bounds__(UNPACK_THREADS) unpack_kernel(const uint32_t *
         (uint32_t)(id >= 0 ? id : max(to.sampled[-1 - id], 0)); // a NaN row's token is never told
   }
 #pragma unroll
-  for (int s = POSITIONS; s <= LOGITS_ROWS; s++)
+  for (int s = POSITIONS; s <= LOGITS; s++)
     for (uint32_t i = first; i < h->section[s].n_words; i += stride)
       to.section[s][i] = packed[h->section[s].at + i];
   for (uint32_t s = 0; s < to.n_of_groups; s++)
@@ -181,10 +186,12 @@ static void begin_step(cuda_backend *b, const td_plan *plan)
 {
   step_block *k = &b->blocks[b->packing];
   TD_BUG_ON(plan->n_tokens > b->config.max_tokens || plan->n_rows > b->config.max_rows || k->under_way);
+  TD_BUG_ON(plan->n_logits > b->base.max_logits);
   TD_BUG_ON(plan->n_page_updates > b->max_page_updates || plan->page_table_len > b->page_table_entries);
   b->plan = plan;
   b->batch.page_tokens = plan->page_tokens;
-  k->n_logits = plan->n_logits;
+  k->plan = plan;
+  k->is_late = k->may_wait = false;
   k->under_way = true;
   k->turn ^= 1;
   pack_plan(b, plan);
@@ -194,34 +201,77 @@ static void begin_step(cuda_backend *b, const td_plan *plan)
   launched(b);
 }
 
-static void finish_step(cuda_backend *b)
+void td_cuda_submit(td_backend *be, td_compiled *forward, const td_plan *plan)
 {
-  step_block *k = &b->blocks[b->packing];
-  if (k->n_logits > 0)
-    note(b, cudaMemcpyAsync(k->sampled, b->sampled, k->n_logits * sizeof(int32_t), cudaMemcpyDeviceToHost,
-                            b->stream));
-  note(b, cudaEventRecord(k->end[k->turn], b->stream));
-  b->plan = nullptr;
+  cuda_backend *b = self(be);
+  cuda_program *p = program_of(forward);
+  begin_step(b, plan);
+  bool captured = b->blocks[b->packing].captured = p && td_cuda_launch_captured(b, p);
+  if (p && !captured)
+    td_cuda_run(b, *p);
   b->packing ^= 1;
 }
 
-void td_cuda_submit(td_backend *be, td_compiled *compiled, const td_plan *plan)
+// The block of the step whose sampling is not yet queued.
+static step_block *block_to_sample(cuda_backend *b) { return &b->blocks[b->packing ^ 1]; }
+
+bool td_cuda_forward_ended(td_backend *be)
 {
   cuda_backend *b = self(be);
-  cuda_program *p = program_of(compiled);
-  begin_step(b, plan);
-  bool captured = b->blocks[b->packing].captured = td_cuda_launch_captured(b, p);
-  if (!captured)
-    td_cuda_run(b, *p);
-  finish_step(b);
+  step_block *k = block_to_sample(b);
+  if (!k->may_wait)
+    note(b, cudaEventRecord(k->forward_end, b->stream));
+  k->may_wait = true;
+  cudaError_t e = cudaEventQuery(k->forward_end);
+  if (e == cudaErrorNotReady) {
+    (void)cudaGetLastError(); // or the next launch's check would find it
+    return false;
+  }
+  note(b, e);
+  return true;
 }
 
-// Device time of the step, and since the end of the one before: a gap only if there was work, so no long
-// ones. The other block is the step before's, or, if the step after is under way, that one's already.
+static void take_input(cuda_backend *b, step_block *k, const td_sample_input *input)
+{
+  uint32_t n = k->plan->n_logits;
+  if (!input)
+    return;
+  if (input->masks)
+    for (uint32_t i = 0; i < n; i++)
+      if (input->masks[i]) // no kernel obeys one: a token that was forbidden must not be told
+        note(b, cudaErrorNotSupported);
+  if (!input->late)
+    return;
+  memcpy(k->late, input->late, n);
+  k->is_late = true;
+  b->late_now = b->late;
+  note(b, cudaMemcpyAsync(b->late, k->late, n, cudaMemcpyHostToDevice, b->stream));
+}
+
+void td_cuda_sample_step(td_backend *be, td_compiled *sampling, const td_sample_input *input)
+{
+  cuda_backend *b = self(be);
+  step_block *k = block_to_sample(b);
+  if (k->may_wait)
+    note(b, cudaEventRecord(k->sampling_begin, b->stream));
+  take_input(b, k, input);
+  if (sampling)
+    td_cuda_run(b, *program_of(sampling));
+  b->late_now = nullptr;
+  if (k->plan->n_logits > 0)
+    note(b, cudaMemcpyAsync(k->sampled, b->sampled, k->plan->n_logits * sizeof(int32_t),
+                            cudaMemcpyDeviceToHost, b->stream));
+  note(b, cudaEventRecord(k->end[k->turn], b->stream));
+  b->plan = nullptr;
+}
+
+// Device time of the step, without what it waited for its sampling; and what it waited, there and since the
+// end of the step before: a gap only if there was work, so no long ones. The other block is the step
+// before's, or, if the step after is under way, that one's already.
 static void note_times(cuda_backend *b, const step_block *k, td_outcome *out)
 {
   enum { WORKING_GAP_MS = 5 };
-  float busy_ms = 0, idle_ms = 0;
+  float busy_ms = 0, idle_ms = 0, waited_ms = 0;
   const step_block *before = &b->blocks[k == &b->blocks[0]];
   cudaEvent_t end_before = before->end[before->under_way ? before->turn ^ 1 : before->turn];
   note(b, cudaEventElapsedTime(&busy_ms, k->begin[k->turn], k->end[k->turn]));
@@ -229,9 +279,23 @@ static void note_times(cuda_backend *b, const step_block *k, td_outcome *out)
     note(b, cudaEventElapsedTime(&idle_ms, end_before, k->begin[k->turn]));
   if (idle_ms > WORKING_GAP_MS)
     idle_ms = 0;
+  if (k->may_wait)
+    note(b, cudaEventElapsedTime(&waited_ms, k->forward_end, k->sampling_begin));
   b->has_run = true;
-  out->busy_us = busy_ms * 1000;
-  out->idle_us = idle_ms > 0 ? idle_ms * 1000 : 0;
+  out->busy_us = (busy_ms - waited_ms) * 1000;
+  out->idle_us = ((idle_ms > 0 ? idle_ms : 0) + waited_ms) * 1000;
+}
+
+// What was chosen, as td_outcome tells it.
+static void read_sampled(step_block *k)
+{
+  const td_plan *plan = k->plan;
+  for (uint32_t i = 0; i < plan->n_logits; i++) {
+    bool scored = plan->logits[i].target != TD_SAMPLE_HERE, late = !scored && k->is_late && k->late[i];
+    bool nan = !scored && !late && k->sampled[i] == TD_SAMPLED_NAN;
+    k->n_ids[i] = !scored && !late && !nan;
+    k->flags[i] = nan ? TD_LOGITS_NAN : late ? TD_LOGITS_LATE : 0;
+  }
 }
 
 td_status td_cuda_wait(td_backend *be, td_outcome *out, td_error *err)
@@ -247,8 +311,11 @@ td_status td_cuda_wait(td_backend *be, td_outcome *out, td_error *err)
   if (e != cudaSuccess)
     return td_cuda_fail(err, e, "the step failed");
   *out = {};
+  read_sampled(k);
+  out->n_logits = k->plan->n_logits;
   out->ids = k->sampled;
-  out->n_ids = k->n_logits;
+  out->n_ids = k->n_ids;
+  out->flags = k->flags;
   out->captured = k->captured;
   note_times(b, k, out);
   return TD_OK;
@@ -291,6 +358,7 @@ td_status td_cuda_fit_packed(cuda_backend *b, td_error *err)
 td_status td_cuda_make_step_memory(cuda_backend *b, td_error *err)
 {
   const td_backend_config *c = &b->config;
+  uint32_t n_logits = b->base.max_logits;
   b->page_table_entries = c->max_rows * ((c->max_context_tokens + 15) / 16);
   // the scheduler's bound on the updates of one plan (scheduler/README.md), from the same sizes
   b->max_page_updates = b->page_table_entries + 4096 + 2 * (c->max_tokens / 16 + c->max_rows);
@@ -300,7 +368,17 @@ td_status td_cuda_make_step_memory(cuda_backend *b, td_error *err)
   if (!b->sampling_host || !b->resampled || !b->is_resampled)
     return td_fail(err, TD_ERR_NOMEM, "no memory for the step's frame");
   for (step_block &k : b->blocks) {
-    cudaError_t e = cudaMallocHost((void **)&k.sampled, c->max_rows * sizeof(int32_t));
+    k.n_ids = (uint8_t *)calloc(n_logits, 1);
+    k.flags = (uint8_t *)calloc(n_logits, 1);
+    if (!k.n_ids || !k.flags)
+      return td_fail(err, TD_ERR_NOMEM, "no memory for the step's frame");
+    cudaError_t e = cudaMallocHost((void **)&k.sampled, n_logits * sizeof(int32_t));
+    if (e == cudaSuccess)
+      e = cudaMallocHost((void **)&k.late, n_logits);
+    if (e == cudaSuccess)
+      e = cudaEventCreate(&k.forward_end);
+    if (e == cudaSuccess)
+      e = cudaEventCreate(&k.sampling_begin);
     for (int i = 0; i < 2 && e == cudaSuccess; i++) {
       e = cudaEventCreate(&k.begin[i]);
       if (e == cudaSuccess)
@@ -312,13 +390,14 @@ td_status td_cuda_make_step_memory(cuda_backend *b, td_error *err)
   TD_TRY(td_cuda_fit_packed(b, err));
   TD_TRY(td_cuda_alloc_array(b, b->page_table_entries, &b->batch.page_table, err));
   TD_TRY(td_cuda_alloc_array(b, c->max_slots, &b->sampling, err));
-  TD_TRY(td_cuda_alloc_array(b, c->max_rows, &b->sampled, err));
+  TD_TRY(td_cuda_alloc_array(b, n_logits, &b->sampled, err));
+  TD_TRY(td_cuda_alloc_array(b, n_logits, &b->late, err));
   TD_TRY(td_cuda_alloc_array(b, (size_t)TD_KV_GROUPS_MAX * N_COUNTS, &b->counts, err));
   TD_TRY(td_cuda_alloc_array(b, c->max_tokens, &b->batch.token_ids, err));
   TD_TRY(td_cuda_alloc_array(b, c->max_tokens, &b->batch.positions, err));
   TD_TRY(td_cuda_alloc_array(b, c->max_tokens, &b->batch.kv_lines, err));
   TD_TRY(td_cuda_alloc_array(b, c->max_rows, &b->batch.rows, err));
-  TD_TRY(td_cuda_alloc_array(b, c->max_rows, &b->batch.logits_rows, err));
+  TD_TRY(td_cuda_alloc_array(b, n_logits, &b->batch.logits, err));
   TD_TRY(td_cuda_alloc_array(b, (size_t)64 << 20, (unsigned char **)&b->lt_workspace, err));
   b->batch.counts = b->counts;
   b->batch.n_logits = b->counts + COUNT_LOGITS;
@@ -332,6 +411,14 @@ void td_cuda_free_step_memory(cuda_backend *b)
       cudaFreeHost(k.packed);
     if (k.sampled)
       cudaFreeHost(k.sampled);
+    if (k.late)
+      cudaFreeHost(k.late);
+    if (k.forward_end)
+      cudaEventDestroy(k.forward_end);
+    if (k.sampling_begin)
+      cudaEventDestroy(k.sampling_begin);
+    free(k.n_ids);
+    free(k.flags);
     for (int i = 0; i < 2; i++) {
       if (k.begin[i])
         cudaEventDestroy(k.begin[i]);

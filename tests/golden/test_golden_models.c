@@ -96,25 +96,17 @@ static void order_pages(machine *m, uint32_t n_pages)
   }
 }
 
-/* In two programs: sampling may overwrite the logits. */
 static void compile(machine *m, const char *path)
 {
   td_error err = {0};
-  td_program *all, *part;
-  const struct {
-    uint32_t kinds;
-    td_compiled **out;
-  } parts[] = {{TD_OP_ALL & ~(1u << TD_OP_SAMPLE), &m->forward}, {1u << TD_OP_SAMPLE, &m->sample}};
-  if (td_model_program(m->model, m->kv, &all, &err))
+  td_program *forward, *sampling;
+  if (td_model_program(m->model, m->kv, &forward, &err) || td_model_sampling(m->model, &sampling, &err) ||
+      m->be->ops->compile(m->be, forward, &m->forward, &err) ||
+      m->be->ops->compile(m->be, sampling, &m->sample, &err))
     die(path, &err);
-  m->logits_at = td_program_buffer_at(all, "logits");
-  for (int i = 0; i < 2; i++) {
-    if (td_program_keep(all, parts[i].kinds, &part, &err) ||
-        m->be->ops->compile(m->be, part, parts[i].out, &err))
-      die(path, &err);
-    td_program_destroy(part);
-  }
-  td_program_destroy(all);
+  m->logits_at = td_program_buffer_at(forward, "logits");
+  td_program_destroy(forward);
+  td_program_destroy(sampling);
 }
 
 static void machine_start(machine *m, const char *path, const scenario *s, uint32_t n_sequences,
@@ -134,7 +126,7 @@ static void machine_start(machine *m, const char *path, const scenario *s, uint3
                               .max_vocab = m->desc.vocab};
   if (td_backend_create("cpu", &config, &m->be, &err) ||
       td_model_load(m->files, &m->desc, m->be, MAX_TOKENS, MAX_ROWS, NULL, NULL, &m->model, &err) ||
-      td_plan_create(MAX_ROWS, MAX_TOKENS, n_pages, s->page_tokens, &m->plan, &err))
+      td_plan_create(MAX_ROWS, MAX_TOKENS, MAX_ROWS, n_pages, s->page_tokens, &m->plan, &err))
     die(path, &err);
   td_kv_shape shape = td_model_kv_shape(&m->desc, n_pages, s->page_tokens);
   if (m->be->ops->kv_create(m->be, &shape, &m->kv, &err))
@@ -181,10 +173,8 @@ static void add_row(machine *m, sequence *all, uint32_t slot, uint32_t q_len)
     p->positions[p->n_tokens++] = (int32_t)at;
   }
   s->done += q_len;
-  if (s->done >= g->n_prompt) {
-    row->wants_logits = 1;
-    p->logits_rows[p->n_logits++] = p->n_rows - 1;
-  }
+  if (s->done >= g->n_prompt)
+    td_plan_add_sample(p, p->n_rows - 1);
   for (uint32_t i = 0; i < m->stripe && !s->pages_told; i++) {
     uint32_t index = slot * m->stripe + i;
     p->page_updates[p->n_page_updates++] = (td_plan_page_update){index, m->page_table[index]};
@@ -265,6 +255,7 @@ static int check_token(const machine *m, sequence *s, uint32_t slot, const float
   return failures;
 }
 
+/* The logits are looked at before the sampling, which may overwrite them. */
 static int run_step(machine *m, sequence *all, bool reference)
 {
   td_error err = {0};
@@ -272,18 +263,16 @@ static int run_step(machine *m, sequence *all, bool reference)
   td_plan *p = m->plan;
   int failures = 0;
   td_backend_submit(m->be, m->forward, p);
-  if (td_backend_wait(m->be, &out, &err))
-    die("forward", &err);
   if (m->be->ops->download(m->be, m->logits_at, (size_t)p->n_logits * m->desc.vocab * sizeof(float),
                            m->logits, &err))
     die("download", &err);
-  td_backend_submit(m->be, m->sample, p);
+  td_backend_sample(m->be, m->sample, NULL);
   if (td_backend_wait(m->be, &out, &err))
     die("sampling", &err);
   for (uint32_t i = 0; i < p->n_logits; i++) {
-    uint32_t slot = p->rows[p->logits_rows[i]].slot;
-    failures +=
-        check_token(m, &all[slot], slot, m->logits + (size_t)i * m->desc.vocab, out.ids[i], reference);
+    uint32_t slot = p->rows[p->logits[i].row].slot;
+    failures += check_token(m, &all[slot], slot, m->logits + (size_t)i * m->desc.vocab,
+                            out.ids[i * TD_STEP_IDS], reference);
   }
   return failures;
 }

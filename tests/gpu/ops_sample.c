@@ -16,6 +16,7 @@
 #include "kernels/kernels.h"
 #include "random.h"
 
+enum { SAMPLED_NAN = -1 };
 enum { ROWS = 256, N_KINDS = 12, TIMED_OPS = 100 };
 
 typedef struct side {
@@ -60,7 +61,7 @@ static side open_side(const char *name, const char *isa, uint32_t vocab)
     setenv("TANDEM_ISA", isa, 1);
   must(td_backend_create(name, &config, &s.be, &err), &err);
   unsetenv("TANDEM_ISA");
-  must(td_plan_create(ROWS, ROWS, 1, 16, &s.plan, &err), &err);
+  must(td_plan_create(ROWS, ROWS, ROWS, 1, 16, &s.plan, &err), &err);
   return s;
 }
 
@@ -134,13 +135,12 @@ static void fill_plan(side *s, uint32_t n, const td_sampling *sampling, const ui
   for (uint32_t i = 0; i < n; i++) { /* row i samples for slot n - 1 - i: slots are not rows */
     uint32_t slot = n - 1 - i;
     s->be->ops->set_sampling(s->be, slot, &sampling[i]);
-    p->rows[i] =
-        (td_plan_row){.slot = slot, .q_start = i, .q_len = 1, .kv_len = positions[i], .wants_logits = 1};
-    p->logits_rows[i] = i;
+    p->rows[i] = (td_plan_row){.slot = slot, .q_start = i, .q_len = 1, .kv_len = positions[i]};
+    td_plan_add_sample(p, i);
     p->token_ids[i] = 0;
     p->positions[i] = (int32_t)positions[i] - 1;
   }
-  p->n_rows = p->n_tokens = p->n_logits = p->n_decode_rows = n;
+  p->n_rows = p->n_tokens = p->n_decode_rows = n;
   p->page_tokens = 16;
 }
 
@@ -149,10 +149,11 @@ static bool run_step(side *s, td_compiled *compiled, int32_t *ids)
 {
   td_error err;
   td_outcome out;
-  td_backend_submit(s->be, compiled, s->plan);
+  td_backend_queue_step(s->be, compiled, NULL, s->plan);
   must(td_backend_wait(s->be, &out, &err), &err);
   memset(ids, 0x55, ROWS * sizeof *ids);
-  memcpy(ids, out.ids, out.n_ids * sizeof *ids);
+  for (uint32_t i = 0; i < out.n_logits; i++)
+    ids[i] = out.flags[i] & TD_LOGITS_NAN ? SAMPLED_NAN : out.ids[i * TD_STEP_IDS];
   return out.captured;
 }
 
@@ -164,7 +165,7 @@ static td_compiled *compile(side *s, td_devptr logits, uint32_t vocab, uint32_t 
   td_compiled *compiled;
   must(td_program_create(n_ops, &p, &err), &err);
   for (uint32_t i = 0; i < n_ops; i++)
-    td_program_add(p, (td_op){.kind = TD_OP_SAMPLE, .extent = TD_EXTENT_SAMPLED, .sample = {logits, vocab}});
+    td_program_add(p, (td_op){.kind = TD_OP_SAMPLE, .extent = TD_EXTENT_LOGITS, .sample = {logits, vocab}});
   must(s->be->ops->compile(s->be, p, &compiled, &err), &err);
   td_program_destroy(p);
   return compiled;
@@ -181,7 +182,7 @@ static void run_once(side *s, td_devptr logits, uint32_t vocab, int32_t *ids)
 static void count(tally *t, const td_sampling *s, int32_t id)
 {
   t->rows++;
-  t->bad += id == TD_SAMPLED_NAN;
+  t->bad += id == SAMPLED_NAN;
   t->greedy += s->temperature < 1e-5f;
   t->top_k += s->top_k > 0;
   t->top_p += s->top_p < 1;

@@ -177,7 +177,7 @@ static td_compiled *compile_tuned(const tuned *t)
                  linear_op(t->head, t->x, t->logits, 576, 1000)};
   ops[1].linear.add = true;
   ops[2].linear.out_f32 = true;
-  ops[2].extent = TD_EXTENT_SAMPLED;
+  ops[2].extent = TD_EXTENT_LOGITS;
   return compile_ops(ops, 3);
 }
 
@@ -298,7 +298,7 @@ static void sample_rows(const float *logits, uint32_t vocab, const td_sampling *
     be->ops->set_sampling(be, i, &one);
   }
   td_devptr dl = device_f32(all, (size_t)n * vocab);
-  run_ops(&(td_op){.kind = TD_OP_SAMPLE, .extent = TD_EXTENT_SAMPLED, .sample = {dl, vocab}}, 1);
+  run_ops(&(td_op){.kind = TD_OP_SAMPLE, .extent = TD_EXTENT_LOGITS, .sample = {dl, vocab}}, 1);
   free(all);
 }
 
@@ -315,7 +315,7 @@ static void test_sampling(void)
   expect(sampled[0] == 300 && sampled[4] == 300 && best == 300, "greedy takes the lowest id among equals");
   x[10] = NAN;
   sample_rows(x, V, &greedy, 1, 0);
-  expect(sampled[0] == TD_SAMPLED_NAN, "NaN is told");
+  expect(sampled[0] == SAMPLED_NAN, "NaN is told");
   x[10] = 0;
   x[700] = x[300] = 3;
   /* 6400 draws against the softmax: every bucket of mass 1/16 within 6 sigma */
@@ -818,7 +818,8 @@ int main(int argc, char **argv)
                               .max_tokens = MAX_TOKENS,
                               .max_context_tokens = MAX_CONTEXT,
                               .max_vocab = VOCAB_MAX};
-  die(td_plan_create(MAX_ROWS, MAX_TOKENS, MAX_ROWS * (MAX_CONTEXT / 16), 16, &plan, &err), &err, "plan");
+  die(td_plan_create(MAX_ROWS, MAX_TOKENS, MAX_ROWS, MAX_ROWS * (MAX_CONTEXT / 16), 16, &plan, &err), &err,
+      "plan");
   page_table = calloc(MAX_ROWS * (MAX_CONTEXT / 16), sizeof *page_table);
   for (int i = 0; i < N_SECTIONS; i++) {
     if (any && !wanted[i])

@@ -27,9 +27,9 @@ static void verify_row(sim_world *w, uint32_t i)
   bool is_decode = i < plan->n_decode_rows;
 
   SIM_CHECK(w, row->q_len >= 1 && row->kv_len <= slot->n_tokens);
-  SIM_CHECK(w, row->wants_logits == (row->kv_len == slot->n_tokens));
+  SIM_CHECK(w, row->n_logits == (row->kv_len == slot->n_tokens));
   SIM_CHECK(w, is_decode == slot->answering);
-  SIM_CHECK(w, !is_decode || (row->q_len == 1 && row->wants_logits));
+  SIM_CHECK(w, !is_decode || (row->q_len == 1 && row->n_logits == 1));
   for (uint32_t k = 0; k < row->q_len; k++) {
     int32_t id = plan->token_ids[row->q_start + k];
     SIM_CHECK(w, (id < 0) == w->ahead);
@@ -84,7 +84,7 @@ static void verify_policy(sim_world *w)
   case TD_POLICY_DECODE_FIRST: SIM_CHECK(w, plan->n_decode_rows == 0 || plan->n_prefill_tokens == 0); break;
   case TD_POLICY_ORCA:
     for (uint32_t i = plan->n_decode_rows; i < plan->n_rows; i++)
-      SIM_CHECK(w, plan->rows[i].wants_logits);
+      SIM_CHECK(w, plan->rows[i].n_logits == 1);
     break;
   default: verify_target(w);
   }
@@ -159,8 +159,8 @@ void sim_verify_plan(sim_world *w)
   for (uint32_t i = 0; i < plan->n_rows; i++) {
     SIM_CHECK(w, plan->rows[i].q_start == n_tokens);
     verify_row(w, i);
-    if (plan->rows[i].wants_logits)
-      SIM_CHECK(w, plan->logits_rows[n_logits++] == i);
+    if (plan->rows[i].n_logits)
+      SIM_CHECK(w, plan->logits[n_logits++].row == i);
     n_tokens += plan->rows[i].q_len;
     n_prompts += i >= plan->n_decode_rows;
   }

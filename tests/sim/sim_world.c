@@ -377,8 +377,8 @@ static void run_device(sim_world *w)
     }
   }
   for (uint32_t i = 0; i < plan->n_logits; i++) {
-    const sim_slot *slot = &w->slots[plan->rows[plan->logits_rows[i]].slot];
-    if (w->ended[plan->logits_rows[i]]) {
+    const sim_slot *slot = &w->slots[plan->rows[plan->logits[i].row].slot];
+    if (w->ended[plan->logits[i].row]) {
       w->sampled[i] = (int32_t)sim_below(&w->rng, 50000);
       w->stop[i] = sim_chance(&w->rng, 0.5);
       w->totals->wasted_rows++;
@@ -416,9 +416,9 @@ static void commit(sim_world *w)
   if (!w->ahead && sim_chance(&w->rng, 0.5))
     observe(w);
   for (uint32_t i = 0; i < plan->n_logits; i++) {
-    uint32_t id = plan->rows[plan->logits_rows[i]].slot;
+    uint32_t id = plan->rows[plan->logits[i].row].slot;
     sim_slot *slot = &w->slots[id];
-    if (w->ended[plan->logits_rows[i]])
+    if (w->ended[plan->logits[i].row])
       continue;
     SIM_CHECK(w, slot->tokens[slot->n_tokens] == w->sampled[i]);
     push_token(slot, w->sampled[i]);

@@ -23,12 +23,12 @@ enum {
 };
 enum { N_VOCAB = 3000, EOS = 7 };
 
-/* TD_SAMPLED_NAN now and then. */
+enum { NOT_A_NUMBER = -1 }; /* now and then */
 static int32_t token_after(int32_t token, int32_t position)
 {
   uint64_t x = ((uint64_t)(uint32_t)token << 32 | (uint32_t)position) * 0x9E3779B97F4A7C15u;
   x = (x ^ x >> 29) * 0xBF58476D1CE4E5B9u;
-  return (x >> 20) % 499 == 0 ? TD_SAMPLED_NAN : (int32_t)((x >> 32) % N_VOCAB);
+  return (x >> 20) % 499 == 0 ? NOT_A_NUMBER : (int32_t)((x >> 32) % N_VOCAB);
 }
 
 /* ---- the device ---- */
@@ -36,6 +36,7 @@ static int32_t token_after(int32_t token, int32_t position)
 typedef struct outcome {
   uint32_t n;
   int32_t ids[MAX_ROWS];
+  uint8_t n_ids[MAX_ROWS], flags[MAX_ROWS];
 } outcome;
 
 typedef struct device {
@@ -68,7 +69,7 @@ static void compute(device *d, const td_plan *plan)
 {
   int32_t sampled[MAX_ROWS];
   for (uint32_t i = 0; i < plan->n_logits; i++) {
-    const td_plan_row *row = &plan->rows[plan->logits_rows[i]];
+    const td_plan_row *row = &plan->rows[plan->logits[i].row];
     uint32_t last = row->q_start + row->q_len - 1;
     int32_t id = plan->token_ids[last];
     if (id < 0)
@@ -88,14 +89,20 @@ static void device_submit(td_backend *b, td_compiled *compiled, const td_plan *p
   outcome *o = &d->under_way[(d->first + d->n_under_way++) % 2];
   o->n = plan->n_logits;
   memcpy(o->ids, d->sampled, sizeof o->ids);
+  for (uint32_t i = 0; i < o->n; i++) {
+    o->flags[i] = o->ids[i] == NOT_A_NUMBER ? TD_LOGITS_NAN : 0;
+    o->n_ids[i] = o->ids[i] != NOT_A_NUMBER;
+  }
 }
+
+static void device_sample(td_backend *b, td_compiled *sampling, const td_sample_input *input) {}
 
 static td_status device_wait(td_backend *b, td_outcome *out, td_error *err)
 {
   device *d = (device *)b;
   const outcome *o = &d->under_way[d->first];
   usleep(20); /* long enough for clients to come and go while it runs */
-  *out = (td_outcome){.ids = o->ids, .n_ids = o->n};
+  *out = (td_outcome){.n_logits = o->n, .ids = o->ids, .n_ids = o->n_ids, .flags = o->flags};
   d->first ^= 1;
   d->n_under_way--;
   return TD_OK;
@@ -107,6 +114,7 @@ static const td_backend_ops device_ops = {.name = "none",
                                           .destroy = device_destroy,
                                           .set_sampling = device_set_sampling,
                                           .submit = device_submit,
+                                          .sample = device_sample,
                                           .wait = device_wait};
 
 /* ---- the engine ---- */
@@ -179,7 +187,7 @@ static void foresee(client *c, const td_engine_request *r)
   c->finish = TD_FINISH_NONE;
   for (c->n_answer = 0; c->finish == TD_FINISH_NONE;) {
     token = token_after(token, (int32_t)(r->n_prompt - 1 + c->n_answer));
-    if (token == TD_SAMPLED_NAN) {
+    if (token == NOT_A_NUMBER) {
       c->finish = TD_FINISH_ERROR;
       continue;
     }

@@ -69,7 +69,7 @@ static inline void fx_commit(fx *f, uint32_t stop_slots)
   int32_t sampled[FX_SLOTS];
   uint8_t stop[FX_SLOTS];
   for (uint32_t i = 0; i < f->plan->n_logits; i++) {
-    uint32_t slot = f->plan->rows[f->plan->logits_rows[i]].slot;
+    uint32_t slot = f->plan->rows[f->plan->logits[i].row].slot;
     sampled[i] = (int32_t)(100 * (slot + 1) + td_sched_slot(f->s, slot).n_generated);
     stop[i] = stop_slots >> slot & 1;
   }

@@ -131,7 +131,7 @@ static bool step(void)
   }
   w.now_us += td_sched_predict_us(w.s, w.plan);
   for (uint32_t i = 0; i < w.plan->n_logits; i++) {
-    uint32_t slot = w.plan->rows[w.plan->logits_rows[i]].slot;
+    uint32_t slot = w.plan->rows[w.plan->logits[i].row].slot;
     sampled[i] = (int32_t)below(50000);
     stop[i] = td_sched_slot(w.s, slot).n_generated + 1 >= w.stop_at[slot];
   }

@@ -84,7 +84,7 @@ static bool step(world *w)
   w->prompt_tokens += w->plan->n_prefill_tokens;
   w->n_steps++;
   for (uint32_t i = 0; i < w->plan->n_logits; i++) {
-    uint32_t slot = w->plan->rows[w->plan->logits_rows[i]].slot;
+    uint32_t slot = w->plan->rows[w->plan->logits[i].row].slot;
     sampled[i] = 7000000 + (int32_t)slot;
     if (w->first_us[slot] == 0)
       w->first_us[slot] = w->now_us;

@@ -31,7 +31,7 @@ static void chunks_fill_the_budget(void **state)
   fx_row(&f, 0, 0, 36, 100);
   fx_row(&f, 1, 1, 28, 28);
   assert_int_equal(f.plan->n_logits, 1);
-  assert_int_equal(f.plan->logits_rows[0], 0);
+  assert_int_equal(f.plan->logits[0].row, 0);
   assert_int_equal(f.plan->positions[0], 64);
   assert_int_equal(f.plan->token_ids[36], 20000);
   fx_commit(&f, 0);
@@ -94,7 +94,7 @@ static void a_prompt_never_starves(void **state)
     assert_true(fx_plan(&f));
     assert_int_equal(f.plan->n_decode_rows, 3);
     fx_row(&f, 3, 3, 1, i + 1);
-    assert_int_equal(f.plan->rows[3].wants_logits, i == 19);
+    assert_int_equal(f.plan->rows[3].n_logits, i == 19);
     fx_commit(&f, 0);
   }
   fx_close(&f);
