@@ -89,9 +89,9 @@ typedef struct td_ticket {
 enum { TD_ENGINE_STOP_IDS_MAX = 64 };
 
 typedef struct td_engine_request {
-  int32_t *tokens;   /* malloc'ed [n_prompt + max_new] with the prompt in front; every id < vocab */
-  uint32_t n_prompt; /* >= 1 */
-  uint32_t max_new;  /* >= 1; n_prompt + max_new <= max_context_tokens */
+  int32_t *tokens;      /* malloc'ed [n_prompt + max_new] with the prompt in front; every id < vocab */
+  uint32_t n_prompt;    /* >= 1 */
+  uint32_t max_new;     /* >= 1; n_prompt + max_new <= max_context_tokens */
   td_sampling sampling; /* what it points to is copied; end_ids are the engine's to fill in */
   bool ignore_eos;
   uint32_t n_stop_ids;
@@ -132,8 +132,8 @@ typedef enum td_finish {
 typedef struct td_engine_update {
   td_ticket ticket;
   void *user;
-  const int32_t *tokens; /* prompt and answer; [0, n_prompt + n_generated) may be read until release */
-  const float *logprobs; /* [n_generated] of the answer's tokens, and */
+  const int32_t *tokens;   /* prompt and answer; [0, n_prompt + n_generated) may be read until release */
+  const float *logprobs;   /* [n_generated] of the answer's tokens, and */
   const td_top_token *top; /* [n_generated][n_top], likeliest first; NULL: not asked for. As long as tokens */
   uint32_t n_prompt;
   uint32_t n_generated; /* so far; grows from update to update */

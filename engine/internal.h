@@ -177,7 +177,8 @@ void td_engine_end_slot(td_engine *e, uint32_t slot, int ended);
 /* sampling.c; loop thread, with the slot's request. False: no memory; what was taken is dropped by drop. */
 TD_MUST_CHECK bool td_engine_sampling_take(const td_engine *e, td_slot *s);
 void td_engine_sampling_drop(td_slot *s);
-/* Engine thread: before a plan is submitted; log-probabilities of a slot's next token, before it is published.
+/* Engine thread: before a plan is submitted; log-probabilities of a slot's next token, before it is
+ * published.
  */
 void td_engine_sampling_prepare(td_engine *e, const td_plan *plan);
 void td_engine_sampling_keep(td_engine *e, uint32_t entry, td_slot *s);

@@ -19,10 +19,10 @@ static bool prepare(td_call *c, cJSON *root)
   return td_call_check_context(c, true);
 }
 
-/* One event: {"choices":[{"index":i,"delta":{...},"logprobs":...,"finish_reason":...}]}. tokens: it tells of the
- * piece's tokens, by ids and log-probabilities. */
-static void render_chunk(const td_call *c, const td_delta *d, const char *delta, const char *finish, bool tokens,
-                         td_buf *out)
+/* One event: {"choices":[{"index":i,"delta":{...},"logprobs":...,"finish_reason":...}]}. tokens: it tells of
+ * the piece's tokens, by ids and log-probabilities. */
+static void render_chunk(const td_call *c, const td_delta *d, const char *delta, const char *finish,
+                         bool tokens, td_buf *out)
 {
   const td_choice *ch = d->choice;
   td_buf_append_str(out, "data: ");

@@ -214,7 +214,8 @@ static void keep_logprobs(td_choice *ch, size_t n)
   uint32_t n_top = (uint32_t)ch->call->request.top_logprobs;
   for (size_t i = ch->n_read; i < ch->n_read + n && ch->engine_logprobs; i++)
     td_logprobs_keep(ch->call->engine, ch->tokens[ch->n_prompt + i], ch->engine_logprobs[i],
-                     ch->engine_top ? ch->engine_top + i * n_top : NULL, n_top, &ch->text_offset, &ch->logprobs);
+                     ch->engine_top ? ch->engine_top + i * n_top : NULL, n_top, &ch->text_offset,
+                     &ch->logprobs);
 }
 
 /* Reads n tokens; true if a stop string is complete. Stop strings do not end an answer within its min_tokens:
@@ -344,7 +345,8 @@ static void send_answer(td_call *call)
   td_buf_init(&body, 0);
   call->api->render_answer(call, &body);
   for (uint32_t i = 0; i < call->n_choices; i++)
-    body.failed |= call->choices[i].out.failed | call->choices[i].ids.failed | call->choices[i].logprobs.failed;
+    body.failed |=
+        call->choices[i].out.failed | call->choices[i].ids.failed | call->choices[i].logprobs.failed;
   timing_headers(call, headers, sizeof headers);
   td_call_respond(call, headers, &body);
   td_buf_deinit(&body);

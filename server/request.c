@@ -237,7 +237,9 @@ static bool check_together(td_request *r, unsigned route, td_api_error *error)
     return invalid(error, "top_p", "must be above 0");
   if (r->repetition_penalty == 0)
     return invalid(error, "repetition_penalty", "must be above 0");
-  int64_t most = r->has_max_completion_tokens ? r->max_completion_tokens : r->has_max_tokens ? r->max_tokens : -1;
+  int64_t most = r->has_max_completion_tokens ? r->max_completion_tokens
+                 : r->has_max_tokens          ? r->max_tokens
+                                              : -1;
   if (most > 0 && r->min_tokens > most)
     return invalid(error, "min_tokens", "must not be above max_tokens");
   if (r->cache_salt &&
@@ -278,9 +280,8 @@ bool td_request_read(const cJSON *root, unsigned route, const td_request_rules *
   }
   return read_members(root, route, r, error) && read_stops(r, error) &&
          read_stop_ids(r, rules->vocab, error) && read_biases(r, rules->vocab, error) &&
-         read_logprobs(r, route, error) && read_stream_options(r, error) &&
-         check_response_format(r, error) && check_template_kwargs(r, error) &&
-         check_together(r, route, error);
+         read_logprobs(r, route, error) && read_stream_options(r, error) && check_response_format(r, error) &&
+         check_template_kwargs(r, error) && check_together(r, route, error);
 }
 
 void td_request_deinit(td_request *r)

@@ -54,8 +54,8 @@ typedef struct td_request_rules {
 TD_MUST_CHECK bool td_request_read(const cJSON *root, unsigned route, const td_request_rules *rules,
                                    td_request *r, td_api_error *error);
 void td_request_deinit(td_request *r);
-/* The sampler's parameters, but for the seed of a request that gave none, and the ids that min_tokens is about.
- * Points to *r's biases. */
+/* The sampler's parameters, but for the seed of a request that gave none, and the ids that min_tokens is
+ * about. Points to *r's biases. */
 td_sampling td_request_sampling(const td_request *r);
 
 /* Checks `messages` (and nothing else) and brings them to the plain form that templates know: content is a

@@ -379,8 +379,7 @@ static bool alloc_workspace(cpu_backend *be)
   be->sampler = td_cpu_alloc(be, n_threads, sizeof *be->sampler);
   bool ok = be->sampling && be->token_row && be->token_ids && alloc_outcome(be, &be->outcomes[0]) &&
             alloc_outcome(be, &be->outcomes[1]) && be->rope.cos_sin && be->panels && be->items &&
-            be->split_items && be->partial_state && be->partial_out && be->sampler && be->states &&
-            be->words;
+            be->split_items && be->partial_state && be->partial_out && be->sampler && be->states && be->words;
   for (uint32_t i = 0; ok && i < n_threads; i++) {
     cpu_sampler_space *s = &be->sampler[i];
     s->weights = td_cpu_alloc(be, c->max_vocab, sizeof *s->weights);

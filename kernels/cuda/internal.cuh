@@ -16,7 +16,8 @@
 //   attention_group.cu KV groups, each with a plan and a work list of kernels/attention;
 //   attention_partials.cuh where partials lie; attention_wgmma.cuh what prefix splits share with prompts
 //   attention_tile.cuh, attention_strips.cuh, attention_finish.cuh, attention_shares.cuh, rope.cuh what
-//   kernels share; mbarrier.cuh, tma.cuh, wgmma.cuh Hopper's instructions sample.cu     token choice
+//   kernels share; mbarrier.cuh, tma.cuh, wgmma.cuh Hopper's instructions sample.cu     token choice;
+//   sampling.cu   sampler state, and what of a step's sampling is not plain; logprob.cu  log-probabilities
 //
 // Activations are bf16, sums are f32. One stream; ops are queued, td_cuda_wait waits.
 #pragma once
@@ -63,7 +64,7 @@ struct step_block {
   size_t n_packed;
   int32_t *sampled;       // pinned, [max_logits]
   uint8_t *n_ids, *flags; // [max_logits] of td_outcome
-  uint8_t *late;          // pinned, [max_logits] of its sampling
+  uint8_t *late;          // [max_logits] of its sampling
   const td_plan *plan;
   bool is_late;  // some are
   bool captured; // launched from a captured step
@@ -173,9 +174,8 @@ struct cuda_backend {
   uint32_t *resampled;        // [max_slots] slots whose sampling changed since the last plan
   uint8_t *is_resampled;      // [max_slots]
   uint32_t n_resampled;
-  int32_t *sampled;        // device, [max_logits]
-  uint8_t *late;           // device, [max_logits]
-  const uint8_t *late_now; // that, while a sampling is queued in which some are late; else null
+  int32_t *sampled;             // device, [max_logits]
+  struct sampling_extra *extra; // sampling.cuh
 
   uint32_t n_steps, n_shared_launches; // so far
 };

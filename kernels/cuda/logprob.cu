@@ -26,7 +26,8 @@ static __device__ __forceinline__ rank64 warp_best_of(rank64 v)
 }
 
 // The best token below `below` of chunk c, told to the whole warp that looks; 0: none. *bad: a NaN or +inf.
-static __device__ rank64 best_of_chunk(const float *x, uint32_t n, uint32_t len, uint32_t c, rank64 below, bool *bad)
+static __device__ rank64 best_of_chunk(const float *x, uint32_t n, uint32_t len, uint32_t c, rank64 below,
+                                       bool *bad)
 {
   rank64 best = 0;
   for (uint32_t i = threadIdx.x % 32; i < len && c * len + i < n; i += 32) {
@@ -71,8 +72,8 @@ static __device__ void tell_nothing(const logprob_want &want, float *logprob, td
 }
 
 __global__ void __launch_bounds__(LOGPROB_THREADS)
-    logprob_kernel(const float *logits, uint32_t n, const logprob_want *wants, const int32_t *sampled, float *logprobs,
-                   td_top_token *top, uint32_t top_stride)
+    logprob_kernel(const float *logits, uint32_t n, const logprob_want *wants, const int32_t *sampled,
+                   float *logprobs, td_top_token *top, uint32_t top_stride)
 {
   __shared__ logprob_shared s;
   let_next_start();
@@ -121,6 +122,7 @@ __global__ void __launch_bounds__(LOGPROB_THREADS)
 void td_cuda_logprobs(cuda_backend *b, const float *logits, uint32_t vocab)
 {
   const sampling_extra *e = b->extra;
-  queue_kernel(b, logprob_kernel, e->n_wants, LOGPROB_THREADS, 0, logits, vocab, (const logprob_want *)e->wants,
-               (const int32_t *)b->sampled, e->logprobs, e->top, e->top_stride);
+  queue_kernel(b, logprob_kernel, e->n_wants, LOGPROB_THREADS, 0, logits, vocab,
+               (const logprob_want *)e->wants, (const int32_t *)b->sampled, e->logprobs, e->top,
+               e->top_stride);
 }

@@ -8,8 +8,8 @@
 // digit, and the draw reads one segment. Rows with too many tokens in the bin (ties, very flat rows) find the
 // digits by further passes over the row instead.
 //
-// A special row (kernels/sample_state.h) goes the same way: what differs is in seen(), which every logit passes
-// as it is read, and in tell(), which counts the token that was chosen.
+// A special row (kernels/sample_state.h) goes the same way: what differs is in seen(), which every logit
+// passes as it is read, and in tell(), which counts the token that was chosen.
 //
 // Of the bins, each block of a cluster adds up one slice over all blocks, and the block in whose slice the
 // threshold lies tells the others; the whole list every block has for itself. Sums are integers: their order
@@ -407,8 +407,8 @@ __device__ __forceinline__ uint32_t weight_of_item(const sample_row &r, sample_i
 // The threshold itself: the highest logit such that the tokens with it or a higher one, among those of the
 // list (n_list of them) or, if they are too many for that, of the row's tokens in `bin`, reach want(total).
 template <typename ROW, typename WANT>
-__device__ float select_floor(const ROW &r, sample_shared *s, bool by_count, uint32_t n_list,
-                              uint32_t bin, WANT want_of)
+__device__ float select_floor(const ROW &r, sample_shared *s, bool by_count, uint32_t n_list, uint32_t bin,
+                              WANT want_of)
 {
   bool listed = n_list <= SAMPLE_LIST;
   uint32_t prefix = 0; // of the inverted key: high logits first
@@ -526,8 +526,8 @@ __device__ void draw(const ROW &r, sample_shared *s, uint64_t random, uint32_t b
   }
 }
 
-// What a cluster of n_blocks does for one row: cluster_arrive() has been called if they are several. r: what a
-// special row has beside the others is filled in.
+// What a cluster of n_blocks does for one row: cluster_arrive() has been called if they are several. r: what
+// a special row has beside the others is filled in.
 template <typename ROW>
 __device__ void sample_one_row(ROW r, const float *logits, uint32_t n, uint32_t rank, uint32_t n_blocks,
                                const uint32_t *slot, const uint32_t *position, const td_sampling *sampling,

@@ -21,7 +21,8 @@ void td_cuda_set_sampling(td_backend *be, uint32_t slot, const td_sampling *samp
 
 // The copies are done when they return, so the next state may be made in the same memory. No step is under
 // way where a state is new.
-void td_cuda_prepare_slot(td_backend *be, uint32_t slot, const td_sampling *sampling, const td_sample_history *history)
+void td_cuda_prepare_slot(td_backend *be, uint32_t slot, const td_sampling *sampling,
+                          const td_sample_history *history)
 {
   cuda_backend *b = self(be);
   sampling_extra *e = b->extra;
@@ -51,8 +52,8 @@ static void want_logprobs(sampling_extra *e, uint32_t block, uint32_t entry, con
   e->top_stride = n_top > e->top_stride ? n_top : e->top_stride;
 }
 
-static void take_special(sampling_extra *e, uint32_t block, uint32_t entry, uint32_t place, const uint32_t *mask,
-                         uint32_t *n_masks)
+static void take_special(sampling_extra *e, uint32_t block, uint32_t entry, uint32_t place,
+                         const uint32_t *mask, uint32_t *n_masks)
 {
   if (mask)
     memcpy(up(e, block, e->masks) + (size_t)*n_masks * e->mask_words, mask, e->mask_words * sizeof *mask);
@@ -60,41 +61,44 @@ static void take_special(sampling_extra *e, uint32_t block, uint32_t entry, uint
 }
 
 // Lists what is not plain. Returns how many masks there are.
-static uint32_t list_entries(cuda_backend *b, uint32_t block, const td_plan *plan, const td_sample_input *input)
+static uint32_t list_entries(cuda_backend *b, uint32_t block, const td_plan *plan,
+                             const td_sample_input *input)
 {
   sampling_extra *e = b->extra;
   uint32_t n_masks = 0;
   uint8_t *skip = up(e, block, e->skip);
-  e->n_specials = e->n_wants = e->top_stride = 0;
-  e->skips = false;
+  e->n_skipped = e->n_specials = e->n_wants = e->top_stride = 0;
   for (uint32_t i = 0; i < plan->n_logits; i++) {
     const td_plan_logits *l = &plan->logits[i];
     uint32_t slot = plan->rows[l->row].slot, place = e->places.place_of[slot];
     bool is_late = input && input->late && input->late[i], is_scored = l->target != TD_SAMPLE_HERE;
     const uint32_t *mask = input && input->masks ? input->masks[i] : nullptr;
     bool is_special = !is_scored && !is_late && (mask || place != TD_NO_PLACE);
-    TD_BUG_ON(!is_scored && !is_late && place == TD_NO_PLACE && !td_sampling_is_plain(&b->sampling_host[slot]));
+    TD_BUG_ON(!is_scored && !is_late && place == TD_NO_PLACE &&
+              !td_sampling_is_plain(&b->sampling_host[slot]));
     if (is_special)
       take_special(e, block, i, place, mask, &n_masks);
     if (!is_late)
       want_logprobs(e, block, i, l, &b->sampling_host[slot], b->config.max_vocab);
     skip[i] = is_late || is_special;
-    e->skips |= skip[i];
+    e->n_skipped += skip[i];
   }
   return n_masks;
 }
 
-void td_cuda_begin_sampling(cuda_backend *b, uint32_t block, const td_plan *plan, const td_sample_input *input)
+void td_cuda_begin_sampling(cuda_backend *b, uint32_t block, const td_plan *plan,
+                            const td_sample_input *input)
 {
   sampling_extra *e = b->extra;
   uint32_t n_masks = list_entries(b, block, plan, input);
-  unsigned char *end = n_masks > 0 ? (unsigned char *)(e->masks + (size_t)n_masks * e->mask_words)
+  unsigned char *end = n_masks > 0      ? (unsigned char *)(e->masks + (size_t)n_masks * e->mask_words)
                        : e->n_wants > 0 ? (unsigned char *)(e->wants + e->n_wants)
                                         : (unsigned char *)(e->specials + e->n_specials);
   e->blocks[block].n_wants = e->n_wants;
   e->blocks[block].top_stride = e->top_stride;
-  if (e->skips || e->n_wants > 0)
-    note(b, cudaMemcpyAsync(e->device, e->blocks[block].up, end - e->device, cudaMemcpyHostToDevice, b->stream));
+  if (e->n_skipped > 0 || e->n_wants > 0)
+    note(b,
+         cudaMemcpyAsync(e->device, e->blocks[block].up, end - e->device, cudaMemcpyHostToDevice, b->stream));
 }
 
 void td_cuda_end_sampling(cuda_backend *b, uint32_t block, const td_plan *plan)
@@ -107,8 +111,7 @@ void td_cuda_end_sampling(cuda_backend *b, uint32_t block, const td_plan *plan)
   if (e->top_stride > 0)
     note(b, cudaMemcpyAsync(k->top, e->top, (size_t)plan->n_logits * e->top_stride * sizeof *k->top,
                             cudaMemcpyDeviceToHost, b->stream));
-  e->n_specials = e->n_wants = e->top_stride = 0;
-  e->skips = false;
+  e->n_skipped = e->n_specials = e->n_wants = e->top_stride = 0;
 }
 
 void td_cuda_read_sampling(const cuda_backend *b, uint32_t block, td_outcome *out)
@@ -121,8 +124,8 @@ void td_cuda_read_sampling(const cuda_backend *b, uint32_t block, td_outcome *ou
 
 // ---- memory ----
 
-// One layout for what goes up, in device memory and in each block: in this order, so that a step without masks
-// copies little.
+// One layout for what goes up, in device memory and in each block: in this order, so that a step without
+// masks copies little.
 static td_status lay_out(cuda_backend *b, sampling_extra *e, td_error *err)
 {
   enum { ALIGN = 16 };
@@ -169,8 +172,9 @@ td_status td_cuda_make_sampling(cuda_backend *b, td_error *err)
     if (error != cudaSuccess)
       return td_cuda_fail(err, error, "no pinned memory for sampling");
   }
-  b->base.sampling_bytes = c->max_rows * td_sample_place_bytes(c->max_vocab) + e->device_bytes +
-                           n_logits * (TD_STEP_IDS * sizeof(float) + TD_TOP_TOKENS_MAX * sizeof(td_top_token));
+  b->base.sampling_bytes =
+      c->max_rows * td_sample_place_bytes(c->max_vocab) + e->device_bytes +
+      n_logits * (TD_STEP_IDS * sizeof(float) + TD_TOP_TOKENS_MAX * sizeof(td_top_token));
   return TD_OK;
 }
 

@@ -1,9 +1,9 @@
 // What a step's sampling has beside plain rows: entries with sampler state or a mask, and entries whose
 // log-probabilities are wanted. sampling.cu keeps it, sample.cu and logprob.cu read it.
 //
-// The host knows before it queues a sampling which entries these are. A step without any queues what it always
-// did. Else one small copy goes up with lists of them, and special_sample_kernel takes the special ones, which
-// sample_kernel leaves out, as it does those that are late.
+// The host knows before it queues a sampling which entries these are. A step without any queues what it
+// always did. Else one small copy goes up with lists of them, and special_sample_kernel takes the special
+// ones, which sample_kernel leaves out, as it does those that are late.
 #pragma once
 
 #include "kernels/cuda/internal.cuh"
@@ -52,18 +52,17 @@ struct sampling_extra {
   td_top_token *top; // device, [max_logits][top_stride]
 
   // of the sampling that is being queued
-  uint32_t n_specials, n_wants, top_stride;
-  bool skips;
+  uint32_t n_skipped, n_specials, n_wants, top_stride;
 };
 
 // sampling.cu
 td_status td_cuda_make_sampling(cuda_backend *b, td_error *err);
 void td_cuda_free_sampling(cuda_backend *b);
-void td_cuda_set_sampling(td_backend *be, uint32_t slot, const td_sampling *sampling);
 void td_cuda_prepare_slot(td_backend *be, uint32_t slot, const td_sampling *sampling,
                           const td_sample_history *history);
 // Before a step's sampling is queued, behind it, and when it has ended.
-void td_cuda_begin_sampling(cuda_backend *b, uint32_t block, const td_plan *plan, const td_sample_input *input);
+void td_cuda_begin_sampling(cuda_backend *b, uint32_t block, const td_plan *plan,
+                            const td_sample_input *input);
 void td_cuda_end_sampling(cuda_backend *b, uint32_t block, const td_plan *plan);
 void td_cuda_read_sampling(const cuda_backend *b, uint32_t block, td_outcome *out);
 

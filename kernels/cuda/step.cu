@@ -10,6 +10,7 @@
 // appear and told by the wait.
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/program.cuh"
+#include "kernels/cuda/sampling.cuh"
 #include "kernels/sample_math.h"
 
 #include <cstdlib>
@@ -231,33 +232,19 @@ bool td_cuda_forward_ended(td_backend *be)
   return true;
 }
 
-static void take_input(cuda_backend *b, step_block *k, const td_sample_input *input)
-{
-  uint32_t n = k->plan->n_logits;
-  if (!input)
-    return;
-  if (input->masks)
-    for (uint32_t i = 0; i < n; i++)
-      if (input->masks[i]) // no kernel obeys one: a token that was forbidden must not be told
-        note(b, cudaErrorNotSupported);
-  if (!input->late)
-    return;
-  memcpy(k->late, input->late, n);
-  k->is_late = true;
-  b->late_now = b->late;
-  note(b, cudaMemcpyAsync(b->late, k->late, n, cudaMemcpyHostToDevice, b->stream));
-}
-
 void td_cuda_sample_step(td_backend *be, td_compiled *sampling, const td_sample_input *input)
 {
   cuda_backend *b = self(be);
   step_block *k = block_to_sample(b);
   if (k->may_wait)
     note(b, cudaEventRecord(k->sampling_begin, b->stream));
-  take_input(b, k, input);
+  k->is_late = input && input->late;
+  if (k->is_late)
+    memcpy(k->late, input->late, k->plan->n_logits);
+  td_cuda_begin_sampling(b, (uint32_t)(k - b->blocks), k->plan, input);
   if (sampling)
     td_cuda_run(b, *program_of(sampling));
-  b->late_now = nullptr;
+  td_cuda_end_sampling(b, (uint32_t)(k - b->blocks), k->plan);
   if (k->plan->n_logits > 0)
     note(b, cudaMemcpyAsync(k->sampled, b->sampled, k->plan->n_logits * sizeof(int32_t),
                             cudaMemcpyDeviceToHost, b->stream));
@@ -316,20 +303,10 @@ td_status td_cuda_wait(td_backend *be, td_outcome *out, td_error *err)
   out->ids = k->sampled;
   out->n_ids = k->n_ids;
   out->flags = k->flags;
+  td_cuda_read_sampling(b, (uint32_t)(k - b->blocks), out);
   out->captured = k->captured;
   note_times(b, k, out);
   return TD_OK;
-}
-
-void td_cuda_set_sampling(td_backend *be, uint32_t slot, const td_sampling *sampling)
-{
-  cuda_backend *b = self(be);
-  TD_BUG_ON(slot >= b->config.max_slots);
-  b->sampling_host[slot] = *sampling; // travels with the next plan
-  if (!b->is_resampled[slot]) {
-    b->is_resampled[slot] = 1;
-    b->resampled[b->n_resampled++] = slot;
-  }
 }
 
 // ---- memory ----
@@ -370,11 +347,10 @@ td_status td_cuda_make_step_memory(cuda_backend *b, td_error *err)
   for (step_block &k : b->blocks) {
     k.n_ids = (uint8_t *)calloc(n_logits, 1);
     k.flags = (uint8_t *)calloc(n_logits, 1);
-    if (!k.n_ids || !k.flags)
+    k.late = (uint8_t *)calloc(n_logits, 1);
+    if (!k.n_ids || !k.flags || !k.late)
       return td_fail(err, TD_ERR_NOMEM, "no memory for the step's frame");
     cudaError_t e = cudaMallocHost((void **)&k.sampled, n_logits * sizeof(int32_t));
-    if (e == cudaSuccess)
-      e = cudaMallocHost((void **)&k.late, n_logits);
     if (e == cudaSuccess)
       e = cudaEventCreate(&k.forward_end);
     if (e == cudaSuccess)
@@ -391,7 +367,7 @@ td_status td_cuda_make_step_memory(cuda_backend *b, td_error *err)
   TD_TRY(td_cuda_alloc_array(b, b->page_table_entries, &b->batch.page_table, err));
   TD_TRY(td_cuda_alloc_array(b, c->max_slots, &b->sampling, err));
   TD_TRY(td_cuda_alloc_array(b, n_logits, &b->sampled, err));
-  TD_TRY(td_cuda_alloc_array(b, n_logits, &b->late, err));
+  TD_TRY(td_cuda_make_sampling(b, err));
   TD_TRY(td_cuda_alloc_array(b, (size_t)TD_KV_GROUPS_MAX * N_COUNTS, &b->counts, err));
   TD_TRY(td_cuda_alloc_array(b, c->max_tokens, &b->batch.token_ids, err));
   TD_TRY(td_cuda_alloc_array(b, c->max_tokens, &b->batch.positions, err));
@@ -411,14 +387,13 @@ void td_cuda_free_step_memory(cuda_backend *b)
       cudaFreeHost(k.packed);
     if (k.sampled)
       cudaFreeHost(k.sampled);
-    if (k.late)
-      cudaFreeHost(k.late);
     if (k.forward_end)
       cudaEventDestroy(k.forward_end);
     if (k.sampling_begin)
       cudaEventDestroy(k.sampling_begin);
     free(k.n_ids);
     free(k.flags);
+    free(k.late);
     for (int i = 0; i < 2; i++) {
       if (k.begin[i])
         cudaEventDestroy(k.begin[i]);
@@ -426,6 +401,7 @@ void td_cuda_free_step_memory(cuda_backend *b)
         cudaEventDestroy(k.end[i]);
     }
   }
+  td_cuda_free_sampling(b);
   free(b->sampling_host);
   free(b->resampled);
   free(b->is_resampled);

@@ -80,8 +80,8 @@ static void push_bytes(td_detok *d, const unsigned char *p, size_t n, td_buf *ou
 }
 
 /* What a token adds to the text's bytes: itself, or decoded. */
-static const unsigned char *token_bytes(const td_vocab *v, int32_t id, unsigned char decoded[TD_TOKEN_TEXT_MAX],
-                                        size_t *n_bytes)
+static const unsigned char *token_bytes(const td_vocab *v, int32_t id,
+                                        unsigned char decoded[TD_TOKEN_TEXT_MAX], size_t *n_bytes)
 {
   const td_token *token = &v->tokens[id];
   const char *text = td_vocab_text(v, (uint32_t)id);
