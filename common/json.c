@@ -16,9 +16,9 @@ typedef struct guard {
   size_t n, i;
   const td_json_limits *limits;
   td_error *err;
-  size_t nodes16;     /* nodes in sixteenths */
-  size_t numbers;     /* numbers inside arrays that were cheap */
-  size_t big_numbers; /* integers that a double cannot hold */
+  size_t nodes16;   /* nodes in sixteenths */
+  size_t numbers;   /* numbers inside arrays that were cheap */
+  size_t n_inexact; /* numbers of which a double says less than their text */
   bool takes_nul;
   size_t n_nul; /* \\u0000 in strings */
   size_t key;   /* where the last key begins */
@@ -113,11 +113,25 @@ static size_t digits(guard *g)
   return g->i - start;
 }
 
+static bool has_exponent(const unsigned char *p, size_t n) { return memchr(p, 'e', n) || memchr(p, 'E', n); }
+
+static bool is_float_text(const unsigned char *p, size_t n)
+{
+  return memchr(p, '.', n) != NULL || has_exponent(p, n);
+}
+
 /* Whether the text is an integer that a double may not hold: over 15 digits. */
 static bool integer_is_big(const unsigned char *p, size_t n)
 {
   size_t sign = n > 0 && p[0] == '-';
-  return n - sign > 15 && memchr(p, '.', n) == NULL && memchr(p, 'e', n) == NULL && memchr(p, 'E', n) == NULL;
+  return n - sign > 15 && !is_float_text(p, n);
+}
+
+/* Whether the text may be a float whose double is whole. It is not where a short fraction ends in another
+ * digit than 0: up to 16 digits tell it from its whole neighbours. */
+static bool float_may_be_whole(const unsigned char *p, size_t n)
+{
+  return is_float_text(p, n) && (has_exponent(p, n) || p[n - 1] == '0' || n > 17);
 }
 
 /* cJSON 1.7.15 reads a number of 64 characters as one of 63 and trips over the last. */
@@ -153,7 +167,8 @@ static td_status guard_number(guard *g)
   if (g->i - start > NUMBER_BYTES_MAX)
     return td_fail(g->err, g->limits->error, "invalid JSON at byte %zu: number longer than %d characters",
                    start, NUMBER_BYTES_MAX);
-  g->big_numbers += integer_is_big(g->s + start, g->i - start);
+  g->n_inexact +=
+      integer_is_big(g->s + start, g->i - start) || float_may_be_whole(g->s + start, g->i - start);
   return TD_OK;
 }
 
@@ -362,8 +377,12 @@ typedef struct walk_state {
   td_error *err;
 } walk_state;
 
-/* Turns integers that a double cannot hold into cJSON_Raw. Depth is bounded by the guard. */
-static td_status restore_big_integers(cJSON *item, walk_state *w)
+/* Set in the type of a whole number that was written as a float. cJSON looks at the lowest ten bits only. */
+enum { WRITTEN_AS_FLOAT = 1 << 12 };
+
+/* Turns integers that a double cannot hold into cJSON_Raw, and marks whole floats. Depth is bounded by the
+ * guard. */
+static td_status restore_numbers(cJSON *item, walk_state *w)
 {
   for (; item; item = item->next) {
     if (cJSON_IsNumber(item)) {
@@ -378,9 +397,11 @@ static td_status restore_big_integers(cJSON *item, walk_state *w)
         text[n] = '\0';
         item->type = (item->type & ~0xFF) | cJSON_Raw;
         item->valuestring = text;
+      } else if (is_float_text(start, n)) {
+        item->type |= WRITTEN_AS_FLOAT;
       }
     } else if (item->child) {
-      TD_TRY(restore_big_integers(item->child, w));
+      TD_TRY(restore_numbers(item->child, w));
     }
   }
   return TD_OK;
@@ -484,9 +505,9 @@ static td_status build(const guard *g, const char *text, size_t n, cJSON **out)
   if (!root)
     return td_fail(g->err, TD_ERR_NOMEM, "no memory for JSON");
   td_status st = refuse_duplicate_keys(root, g->limits, g->err);
-  if (st == TD_OK && g->big_numbers > 0) {
+  if (st == TD_OK && g->n_inexact > 0) {
     walk_state w = {(const unsigned char *)text, (const unsigned char *)text + n, g->limits, g->err};
-    st = restore_big_integers(root, &w);
+    st = restore_numbers(root, &w);
   }
   if (st != TD_OK) {
     cJSON_Delete(root);
@@ -547,6 +568,12 @@ td_status td_json_parse(const char *text, size_t n, const td_json_limits *limits
 /* ---- getters ---- */
 
 bool td_json_is_ids(const cJSON *item) { return cJSON_IsRaw(item) && *item->valuestring == '['; }
+
+bool td_json_is_float(const cJSON *number)
+{
+  return cJSON_IsNumber(number) &&
+         (number->type & WRITTEN_AS_FLOAT || number->valuedouble != floor(number->valuedouble));
+}
 
 /* An integer that a double cannot hold. */
 static bool is_big_integer(const cJSON *item) { return cJSON_IsRaw(item) && !td_json_is_ids(item); }

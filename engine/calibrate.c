@@ -20,7 +20,7 @@
 #include "common/cache.h"
 #include "common/clock.h"
 #include "common/log.h"
-#include "engine/trial.h"
+#include "engine/internal.h"
 #include "scheduler/cost_fit.h"
 #include "scheduler/cost_text.h"
 
@@ -543,7 +543,8 @@ td_status td_engine_calibrate(td_engine *e, uint32_t page_tokens, uint32_t n_pag
   c->row_tokens = max_context < c->kv_tokens ? max_context : c->kv_tokens;
   if (c->row_tokens > LONG_CONTEXT)
     c->row_tokens = LONG_CONTEXT;
-  td_status st = td_trial_init(&c->trial, e, page_tokens, c->kv_tokens / page_tokens, c->row_tokens, err);
+  td_status st = td_trial_init(&c->trial, td_engine_stepper(e), page_tokens, c->kv_tokens / page_tokens,
+                               c->row_tokens, err);
   if (st == TD_OK) {
     identify(c);
     find_file(c);

@@ -19,6 +19,7 @@
 #include "config/options.h"
 #include "step/outcome.h"
 #include "step/sampling.h"
+#include "step/terms.h"
 #include "common/status.h"
 
 typedef struct td_engine td_engine;
@@ -96,12 +97,8 @@ typedef struct td_engine_request {
   bool ignore_eos;
   uint32_t n_stop_ids;
   int32_t stop_ids[TD_ENGINE_STOP_IDS_MAX];
-  uint64_t namespace_id; /* prefix pages are shared only inside one */
-  uint64_t account;      /* whose share of the device it takes: those with requests waiting get equal ones */
-  int32_t priority;      /* lower is earlier, among the requests of an account */
-  uint64_t ttft_deadline_us, deadline_us; /* CLOCK_MONOTONIC, 0: none; for the first token, for the last */
-  bool is_further_choice;                 /* of the prompt submitted just before */
-  void *user;                             /* comes back in updates */
+  td_terms terms;
+  void *user; /* comes back in updates */
 } td_engine_request;
 
 /* [loop] On TD_OK the engine owns r->tokens (taken). TD_ERR_CAPACITY: all slots, the token queue or

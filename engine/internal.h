@@ -24,6 +24,7 @@
 #include "engine/ring.h"
 #include "engine/step_log.h"
 #include "engine/trace.h"
+#include "engine/trial.h"
 #include "kernels/kernels.h"
 #include "models/model.h"
 #include "models/template/chat_template.h"
@@ -153,6 +154,16 @@ struct td_engine {
   _Atomic uint64_t longest_predicted_us;
   td_step_log step_log;
 };
+
+/* What trial steps are run by. */
+static inline td_stepper td_engine_stepper(const td_engine *e)
+{
+  return (td_stepper){.backend = e->backend,
+                      .program = e->program,
+                      .forward = e->forward,
+                      .sampling = e->sampling,
+                      .vocab = e->desc.vocab};
+}
 
 /* load.c; engine thread. On failure what was made stays in *e for td_engine_destroy. */
 TD_MUST_CHECK td_status td_engine_load(td_engine *e, td_error *err);

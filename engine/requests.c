@@ -87,8 +87,8 @@ static td_status check_queued_tokens(const td_engine *e, const td_engine_request
                    (unsigned long long)all);
   if (!e->account_tokens || all == 0)
     return TD_OK;
-  TD_BUG_ON(r->account > e->n_accounts);
-  uint64_t own = e->account_tokens[r->account];
+  TD_BUG_ON(r->terms.account > e->n_accounts);
+  uint64_t own = e->account_tokens[r->terms.account];
   if (td_share_allows(cap, all, own, r->n_prompt))
     return TD_OK;
   return td_fail(err, TD_ERR_CAPACITY,
@@ -126,7 +126,7 @@ td_status td_engine_submit(td_engine *e, const td_engine_request *r, td_ticket *
   s->queued_tokens = r->n_prompt;
   e->n_queued_tokens += r->n_prompt;
   if (e->account_tokens)
-    e->account_tokens[r->account] += r->n_prompt;
+    e->account_tokens[r->terms.account] += r->n_prompt;
   s->submit_us = td_clock_us();
   s->error = NULL;
   atomic_store(&s->n_generated, 0);
@@ -145,7 +145,7 @@ static void leave_queue(td_engine *e, td_slot *s)
 {
   e->n_queued_tokens -= s->queued_tokens;
   if (e->account_tokens)
-    e->account_tokens[s->request.account] -= s->queued_tokens;
+    e->account_tokens[s->request.terms.account] -= s->queued_tokens;
   s->queued_tokens = 0;
 }
 

@@ -20,12 +20,7 @@ static void take_submit(td_engine *e, uint32_t slot, uint32_t generation, double
   td_sched_request r = {.tokens = s->request.tokens,
                         .n_prompt = s->request.n_prompt,
                         .max_new = s->request.max_new,
-                        .namespace_id = s->request.namespace_id,
-                        .account = s->request.account,
-                        .priority = s->request.priority,
-                        .ttft_deadline_us = s->request.ttft_deadline_us,
-                        .deadline_us = s->request.deadline_us,
-                        .is_further_choice = s->request.is_further_choice};
+                        .terms = s->request.terms};
   TD_BUG_ON(s->active);
   s->active = true;
   s->active_generation = generation;
@@ -305,7 +300,7 @@ static bool plan_step_ahead(td_engine *e)
   e->next_times.plan_begin_us = td_clock_us();
   if (td_sched_next_expiry_us(e->sched) < e->next_times.plan_begin_us) /* who is late leaves between steps */
     return false;
-  if (!td_sched_plan_ahead(e->sched, e->plan, e->next))
+  if (!td_sched_plan_ahead(e->sched, e->plan, NULL, e->next))
     return false;
   e->next_times.predicted_us = td_sched_predict_us(e->sched, e->next);
   e->next_times.plan_end_us = td_clock_us();

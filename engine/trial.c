@@ -17,15 +17,15 @@ static void scatter(int32_t *pages, uint32_t n)
   }
 }
 
-td_status td_trial_init(td_trial *t, td_engine *e, uint32_t page_tokens, uint32_t n_pages,
+td_status td_trial_init(td_trial *t, td_stepper by, uint32_t page_tokens, uint32_t n_pages,
                         uint32_t max_kv_tokens, td_error *err)
 {
   static const td_sampling greedy = {.top_p = 1};
-  uint32_t max_rows = e->backend->max_rows;
-  *t = (td_trial){.e = e, .page_tokens = page_tokens, .n_pages = n_pages};
+  uint32_t max_rows = by.backend->max_rows;
+  *t = (td_trial){.by = by, .page_tokens = page_tokens, .n_pages = n_pages};
   t->stripe_pages = (max_kv_tokens + page_tokens - 1) / page_tokens;
   uint32_t n_entries = max_rows * t->stripe_pages;
-  TD_TRY(td_plan_create(max_rows, e->backend->max_tokens, e->backend->max_logits, n_entries, page_tokens,
+  TD_TRY(td_plan_create(max_rows, by.backend->max_tokens, by.backend->max_logits, n_entries, page_tokens,
                         &t->plan, err));
   t->table = calloc(n_entries, sizeof *t->table);
   t->pages = calloc(n_pages, sizeof *t->pages);
@@ -35,7 +35,7 @@ td_status td_trial_init(td_trial *t, td_engine *e, uint32_t page_tokens, uint32_
   t->plan->page_table = t->table;
   t->plan->page_table_len = n_entries;
   for (uint32_t i = 0; i < max_rows; i++) /* every request brings its own later */
-    e->backend->ops->set_sampling(e->backend, i, &greedy);
+    by.backend->ops->set_sampling(by.backend, i, &greedy);
   return TD_OK;
 }
 
@@ -74,7 +74,7 @@ static bool add_row(td_trial *t, uint32_t q_len, uint32_t kv_len)
     p->page_updates[p->n_page_updates++] = (td_plan_page_update){entry, t->table[entry]};
   }
   for (uint32_t i = 0; i < q_len; i++, p->n_tokens++) {
-    p->token_ids[p->n_tokens] = (int32_t)((r * 131 + i * 7) % t->e->desc.vocab);
+    p->token_ids[p->n_tokens] = (int32_t)((r * 131 + i * 7) % t->by.vocab);
     p->positions[p->n_tokens] = (int32_t)(kv_len - q_len + i);
   }
   if (q_len == 1 && p->n_decode_rows == r)
@@ -96,14 +96,14 @@ bool td_trial_add(td_trial *t, uint32_t n_rows, uint32_t q_len, uint32_t kv_len)
 
 static void submit(td_trial *t)
 {
-  td_backend_queue_step(t->e->backend, t->e->forward, t->e->sampling, t->plan);
+  td_backend_queue_step(t->by.backend, t->by.forward, t->by.sampling, t->plan);
   t->plan->n_page_updates = 0; /* they are there now */
 }
 
 static td_status wait(td_trial *t, td_error *err)
 {
   td_outcome ignored;
-  return td_backend_wait(t->e->backend, &ignored, err);
+  return td_backend_wait(t->by.backend, &ignored, err);
 }
 
 td_status td_trial_run(td_trial *t, double *us, td_error *err)
@@ -111,7 +111,7 @@ td_status td_trial_run(td_trial *t, double *us, td_error *err)
   td_plan *p = t->plan;
   uint64_t begin_us = td_clock_us();
   submit(t);
-  if (t->e->backend->pipeline_depth > 1 && p->n_decode_rows == p->n_rows) {
+  if (t->by.backend->pipeline_depth > 1 && p->n_decode_rows == p->n_rows) {
     for (uint32_t i = 0; i < p->n_rows; i++)
       p->token_ids[p->rows[i].q_start] = -1 - (int32_t)i; /* what the step before sampled */
     submit(t);
@@ -122,7 +122,7 @@ td_status td_trial_run(td_trial *t, double *us, td_error *err)
     *us = (double)(td_clock_us() - begin_us);
     td_status st = wait(t, err);
     for (uint32_t i = 0; i < p->n_rows; i++)
-      p->token_ids[p->rows[i].q_start] = (int32_t)(i % t->e->desc.vocab);
+      p->token_ids[p->rows[i].q_start] = (int32_t)(i % t->by.vocab);
     return st;
   }
   TD_TRY(wait(t, err));
@@ -134,7 +134,7 @@ td_status td_trial_run(td_trial *t, double *us, td_error *err)
 
 static td_status write_pages(td_trial *t, td_compiled *writes_kv, td_error *err)
 {
-  td_backend *be = t->e->backend;
+  td_backend *be = t->by.backend;
   td_outcome ignored;
   uint32_t most = be->max_tokens / t->page_tokens;
   if (most > t->stripe_pages)
@@ -152,10 +152,10 @@ static td_status write_pages(td_trial *t, td_compiled *writes_kv, td_error *err)
 
 td_status td_trial_touch_pages(td_trial *t, td_error *err)
 {
-  td_backend *be = t->e->backend;
+  td_backend *be = t->by.backend;
   td_program *program;
   td_compiled *writes_kv = NULL;
-  TD_TRY(td_program_keep(t->e->program, 1 << TD_OP_ROPE_KV, &program, err));
+  TD_TRY(td_program_keep(t->by.program, 1 << TD_OP_ROPE_KV, &program, err));
   td_status st = be->ops->compile(be, program, &writes_kv, err);
   td_program_destroy(program);
   if (st == TD_OK)

@@ -57,12 +57,14 @@ td_status td_backend_create(const char *name, const td_backend_config *config, t
 
 void td_backend_submit(td_backend *be, td_compiled *forward, const td_plan *plan)
 {
+  td_fault *f = &be->fault;
   TD_BUG_ON(be->awaits_sample || be->n_under_way == be->pipeline_depth);
   be->awaits_sample = true;
   be->n_under_way++;
-  be->fault.stalls |=
-      be->fault.stall_step > 0 && plan->step == be->fault.stall_step; /* 0: measured at start */
-  if (++be->fault.n_submitted == be->fault.step && be->ops->trap)
+  f->n_submitted++;
+  if (f->stall_step > 0 && plan->step == f->stall_step) /* 0: measured at start */
+    f->stalls_at = f->n_submitted;
+  if (f->n_submitted == f->step && be->ops->trap)
     be->ops->trap(be);
   be->ops->submit(be, forward, plan);
 }
@@ -91,10 +93,9 @@ td_status td_backend_wait(td_backend *be, td_outcome *out, td_error *err)
   TD_BUG_ON(be->n_under_way <= be->awaits_sample);
   be->n_under_way--;
   TD_TRY(be->ops->wait(be, out, err));
-  if (be->fault.stalls)
+  if (++be->fault.n_ended == be->fault.stalls_at)
     td_fault_stall();
-  be->fault.stalls = false;
-  if (++be->fault.n_ended == be->fault.step)
+  if (be->fault.n_ended == be->fault.step)
     return td_fail(err, TD_ERR_DEVICE, "device fault in step %llu (TANDEM_FAULT)",
                    (unsigned long long)be->fault.step);
   return TD_OK;

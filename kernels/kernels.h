@@ -18,7 +18,7 @@
  * The batch rule (CPU backend, and CUDA with batch_invariant): every output element is computed by one fixed
  * sequence of operations that does not depend on how many rows the step has, how a prompt was chunked, which
  * pages hold its KV, how many threads run, or which instruction set was picked. So a request's tokens are
- * bit-identical alone or in any batch. kernels/README.md states the sequences.
+ * bit-identical alone or in any batch. kernels/cpu/README.md states the sequences.
  *
  * Thread: the engine thread, except weight_import and alloc before the engine starts. */
 #ifndef TD_KERNELS_KERNELS_H
@@ -152,7 +152,7 @@ typedef struct td_backend_ops {
 /* TANDEM_FAULT (fault.h): the step that fails, or the plan's that stalls; how many steps there were. */
 typedef struct td_fault {
   uint64_t step, stall_step, n_submitted, n_ended;
-  bool stalls; /* the step under way */
+  uint64_t stalls_at; /* n_ended when the plan's step ends: two may be under way */
 } td_fault;
 
 struct td_backend {

@@ -3,7 +3,7 @@
 
 static bool prepare(td_call *c, cJSON *root)
 {
-  const td_request *r = &c->request;
+  const td_api_request *r = &c->request;
   td_error err;
   td_chat_input in = {
       .messages = r->messages,

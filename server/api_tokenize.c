@@ -39,7 +39,7 @@ static bool finish_answer(td_call *c)
 
 static bool tokenize_prompt(td_call *c, td_prompt *p)
 {
-  const td_request *r = &c->request;
+  const td_api_request *r = &c->request;
   td_error err;
   td_status st;
   if (r->messages) {

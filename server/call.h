@@ -79,7 +79,8 @@ struct td_call {
   const td_engine *engine;
   const td_engine_info *info;
   size_t json_nodes;
-  uint32_t max_choices;
+  uint32_t max_choices;       /* that its key may ever have in the queue */
+  uint64_t max_prompt_tokens; /* the same, of all of several choices */
   char id[64];
   uint64_t arrival_us;
   int64_t created_s;
@@ -91,8 +92,8 @@ struct td_call {
   /* made by the worker */
   bool failed;
   td_api_error error;
-  td_request request;
-  uint64_t cache_namespace_id; /* the key's, or cache_salt's inside it */
+  td_api_request request;
+  td_terms terms; /* of all its choices */
   uint32_t max_new;
   td_prompt *prompts;
   uint32_t n_prompts;

@@ -15,8 +15,8 @@
 
 /* ---- served ---- */
 
-#define AT(f) offsetof(td_request, f), -1
-#define AT_HAS(f) offsetof(td_request, f), offsetof(td_request, has_##f)
+#define AT(f) offsetof(td_api_request, f), -1
+#define AT_HAS(f) offsetof(td_api_request, f), offsetof(td_api_request, has_##f)
 /* clang-format off */
 #define DOUBLE(f, in, id) {#f, in, TD_FIELD_DOUBLE, TD_LIMIT_##id, AT(f)}
 #define INT(f, in, id) {#f, in, TD_FIELD_INT, TD_LIMIT_##id, AT(f)}

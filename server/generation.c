@@ -52,11 +52,6 @@ void td_generation_cancel(td_call *call, td_finished why)
     leave_queue(call);
 }
 
-static uint64_t deadline(const td_call *call, int64_t timeout_ms)
-{
-  return timeout_ms > 0 ? call->arrival_us + 1000 * (uint64_t)timeout_ms : 0;
-}
-
 static td_status submit_choice(td_choice *ch, td_sampling sampling, td_error *err)
 {
   td_call *call = ch->call;
@@ -70,14 +65,10 @@ static td_status submit_choice(td_choice *ch, td_sampling sampling, td_error *er
       .sampling = sampling,
       .ignore_eos = call->request.ignore_eos,
       .n_stop_ids = call->request.n_stop_ids,
-      .namespace_id = call->cache_namespace_id,
-      .account = call->tenant->account,
-      .priority = (int32_t)call->request.priority,
-      .ttft_deadline_us = deadline(call, call->request.ttft_timeout_ms),
-      .deadline_us = deadline(call, call->request.timeout_ms),
-      .is_further_choice = ch->index % (uint32_t)call->request.n > 0,
+      .terms = call->terms,
       .user = ch,
   };
+  r.terms.is_further_choice = ch->index % (uint32_t)call->request.n > 0;
   memcpy(r.stop_ids, call->request.stop_ids, r.n_stop_ids * sizeof r.stop_ids[0]);
   ch->text = td_text_stream_create(call->engine, call->request.skip_special_tokens);
   r.tokens = malloc((p->n + max_new) * sizeof *r.tokens);

@@ -56,7 +56,7 @@ void td_render_usage(const td_call *c, td_buf *out)
 
 void td_render_chunk_usage(const td_choice *ch, uint32_t n_answer, td_buf *out)
 {
-  const td_request *r = &ch->call->request;
+  const td_api_request *r = &ch->call->request;
   if (!r->include_usage)
     return;
   td_buf_append_str(out, ",\"usage\":");

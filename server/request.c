@@ -16,7 +16,7 @@ static bool invalid(td_api_error *e, const char *param, const char *text)
 }
 
 /* A member of object, which td_fields_judge has taken, to where it belongs in *r. */
-static td_status read_value(const td_field *f, const cJSON *object, td_request *r, td_error *err)
+static td_status read_value(const td_field *f, const cJSON *object, td_api_request *r, td_error *err)
 {
   char *at = (char *)r + f->at;
   bool *has = f->has_at >= 0 ? (bool *)((char *)r + f->has_at) : NULL;
@@ -34,7 +34,7 @@ static td_status read_value(const td_field *f, const cJSON *object, td_request *
 }
 
 /* Every member of the body, in its order, so that the first wrong field is the one named. */
-static bool read_members(const cJSON *root, unsigned route, td_request *r, td_api_error *error)
+static bool read_members(const cJSON *root, unsigned route, td_api_request *r, td_api_error *error)
 {
   td_error err;
   const td_field *f;
@@ -49,7 +49,7 @@ static bool read_members(const cJSON *root, unsigned route, td_request *r, td_ap
   return true;
 }
 
-static bool add_stop(td_request *r, const cJSON *item, td_api_error *error)
+static bool add_stop(td_api_request *r, const cJSON *item, td_api_error *error)
 {
   if (!cJSON_IsString(item))
     return invalid(error, "stop", "must be a string or an array of strings");
@@ -68,7 +68,7 @@ static bool add_stop(td_request *r, const cJSON *item, td_api_error *error)
   return true;
 }
 
-static bool read_stops(td_request *r, td_api_error *error)
+static bool read_stops(td_api_request *r, td_api_error *error)
 {
   if (!r->stop)
     return true;
@@ -86,7 +86,7 @@ static bool read_stops(td_request *r, td_api_error *error)
   return true;
 }
 
-static bool read_stop_ids(td_request *r, uint32_t vocab, td_api_error *error)
+static bool read_stop_ids(td_api_request *r, uint32_t vocab, td_api_error *error)
 {
   if (!r->stop_token_ids)
     return true;
@@ -117,7 +117,7 @@ static int64_t id_of_key(const char *key, uint32_t vocab)
   return id < (long)vocab ? id : -1;
 }
 
-static bool read_biases(td_request *r, uint32_t vocab, td_api_error *error)
+static bool read_biases(td_api_request *r, uint32_t vocab, td_api_error *error)
 {
   const td_limit *l = &td_limits[TD_LIMIT_LOGIT_BIAS_VALUE];
   if (!r->logit_bias)
@@ -147,7 +147,7 @@ static bool read_biases(td_request *r, uint32_t vocab, td_api_error *error)
 }
 
 /* Chat: logprobs says whether, top_logprobs of how many. Completions: logprobs says both. */
-static bool read_logprobs(td_request *r, unsigned route, td_api_error *error)
+static bool read_logprobs(td_api_request *r, unsigned route, td_api_error *error)
 {
   const cJSON *l = r->logprobs;
   double most = td_limit_max(TD_LIMIT_TOP_LOGPROBS);
@@ -168,7 +168,7 @@ static bool read_logprobs(td_request *r, unsigned route, td_api_error *error)
   return true;
 }
 
-static bool read_stream_options(td_request *r, td_api_error *error)
+static bool read_stream_options(td_api_request *r, td_api_error *error)
 {
   td_error err;
   const td_field *f;
@@ -188,7 +188,7 @@ static bool read_stream_options(td_request *r, td_api_error *error)
 }
 
 /* Of type text, which is what happens anyway. */
-static bool check_response_format(td_request *r, td_api_error *error)
+static bool check_response_format(td_api_request *r, td_api_error *error)
 {
   const td_field *f;
   if (!r->response_format)
@@ -202,7 +202,7 @@ static bool check_response_format(td_request *r, td_api_error *error)
   return cJSON_IsString(type) || invalid(error, "response_format", "must be an object with a 'type'");
 }
 
-static bool check_template_kwargs(const td_request *r, td_api_error *error)
+static bool check_template_kwargs(const td_api_request *r, td_api_error *error)
 {
   static const char *const reserved[] = {
       "messages",  "tools",     "documents",    "add_generation_prompt", "continue_final_message",
@@ -227,7 +227,7 @@ static bool check_max_tokens(bool given, int64_t max_tokens, const char *name, t
 }
 
 /* What no single field can tell. */
-static bool check_together(td_request *r, unsigned route, td_api_error *error)
+static bool check_together(td_api_request *r, unsigned route, td_api_error *error)
 {
   if (!check_max_tokens(r->has_max_tokens, r->max_tokens, "max_tokens", error) ||
       !check_max_tokens(r->has_max_completion_tokens, r->max_completion_tokens, "max_completion_tokens",
@@ -262,7 +262,7 @@ static bool check_together(td_request *r, unsigned route, td_api_error *error)
   return true;
 }
 
-bool td_request_read(const cJSON *root, unsigned route, const td_request_rules *rules, td_request *r,
+bool td_request_read(const cJSON *root, unsigned route, const td_request_rules *rules, td_api_request *r,
                      td_api_error *error)
 {
   memset(r, 0, sizeof *r);
@@ -284,7 +284,7 @@ bool td_request_read(const cJSON *root, unsigned route, const td_request_rules *
          check_template_kwargs(r, error) && check_together(r, route, error);
 }
 
-void td_request_deinit(td_request *r)
+void td_request_deinit(td_api_request *r)
 {
   td_stop_set_deinit(&r->stops);
   free(r->biases);
@@ -294,7 +294,7 @@ void td_request_deinit(td_request *r)
 /* Below this a temperature is raised to it: the logits divided by it stay far from float's end. */
 #define TEMPERATURE_FLOOR 1e-4
 
-td_sampling td_request_sampling(const td_request *r)
+td_sampling td_request_sampling(const td_api_request *r)
 {
   double t = r->temperature;
   if (t > 0 && t < TEMPERATURE_FLOOR)

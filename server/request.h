@@ -13,7 +13,7 @@
 
 enum { TD_REQUEST_STOP_IDS_MAX = 64 };
 
-typedef struct td_request {
+typedef struct td_api_request {
   /* borrowed from the JSON tree */
   const char *model, *cache_salt;
   const cJSON *prompt, *messages, *tokens, *chat_template_kwargs, *stop, *stop_token_ids, *stream_options,
@@ -41,7 +41,7 @@ typedef struct td_request {
   td_stop_set stops;
   uint32_t n_stop_ids;
   int32_t stop_ids[TD_REQUEST_STOP_IDS_MAX];
-} td_request;
+} td_api_request;
 
 /* What a request is read by. */
 typedef struct td_request_rules {
@@ -52,11 +52,11 @@ typedef struct td_request_rules {
 
 /* Fills *r from a parsed body. r must be deinitialised in any case. On failure *error is filled. */
 TD_MUST_CHECK bool td_request_read(const cJSON *root, unsigned route, const td_request_rules *rules,
-                                   td_request *r, td_api_error *error);
-void td_request_deinit(td_request *r);
+                                   td_api_request *r, td_api_error *error);
+void td_request_deinit(td_api_request *r);
 /* The sampler's parameters, but for the seed of a request that gave none, and the ids that min_tokens is
  * about. Points to *r's biases. */
-td_sampling td_request_sampling(const td_request *r);
+td_sampling td_request_sampling(const td_api_request *r);
 
 /* Checks `messages` (and nothing else) and brings them to the plain form that templates know: content is a
  * string; text parts are joined by a newline; role developer becomes system; what templates have no use for

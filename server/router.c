@@ -98,7 +98,7 @@ static bool admit_load(td_server *s, const td_tenant *tenant, td_api_error *e)
 }
 
 /* Whose request it is, and whose body. */
-static bool admit_tenant(td_conn *c, uint64_t account, td_api_error *e)
+static bool admit_tenant(td_conn *c, uint32_t account, td_api_error *e)
 {
   td_tenants *t = &c->server->tenants;
   td_tenant *tenant = td_tenant_of(t, c, account);
@@ -133,7 +133,7 @@ bool td_router_admit(td_conn *c, td_api_error *e, const char **headers)
   static const char allow_get[] = "allow: GET, HEAD, OPTIONS\r\n", allow_post[] = "allow: POST, OPTIONS\r\n";
   const td_http_head *h = &c->http.head;
   const route *r = find_route(h->path);
-  uint64_t account = 0;
+  uint32_t account = 0;
   *headers = NULL;
   if (!c->server->keys.asked && !(r && r->probe) && !td_origin_admit(c->server->options, h, e))
     return false;

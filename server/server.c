@@ -190,9 +190,11 @@ static void on_signal(uv_signal_t *h, int signum)
 static void drain_sweep(td_server *s)
 {
   uint64_t now = uv_now(&s->loop);
-  if (now >= s->drain_end_ms && s->n_calls > 0) {
+  if (now >= s->drain_end_ms && s->n_calls > 0 && !s->drain_is_over) {
     td_warn("drain timeout: ending %u requests", s->n_calls);
     fail_calls(s, "shutting_down", "the server is shutting down");
+    s->drain_is_over = true;
+    s->handing_over = false; /* who still comes is refused, and holds nobody up */
     s->drain_end_ms = now + END_FLUSH_MS;
   }
   if (now >= s->drain_end_ms)

@@ -114,8 +114,9 @@ __global__ void __launch_bounds__(WARPS * 32)
 template <int HD>
 static void launch(cuda_backend *b, const attention_group *g, const attention_args &a, uint32_t n_items)
 {
-  queue_kernel(b, attention_kernel<HD>, dim3(n_items, a.n_kv_heads), WARPS * 32, tile_shape<HD>::SMEM_BYTES,
-               a, td_cuda_batch_of(b, g), (const td_attention_item *)g->device_items);
+  queue_kernel(&b->device, attention_kernel<HD>, dim3(n_items, a.n_kv_heads), WARPS * 32,
+               tile_shape<HD>::SMEM_BYTES, a, td_cuda_batch_of(b, g),
+               (const td_attention_item *)g->device_items);
 }
 
 template <int HD> static cudaError_t size_kernel()

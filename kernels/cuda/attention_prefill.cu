@@ -201,11 +201,12 @@ template <int HD>
 static void launch(cuda_backend *b, const attention_group *g, const attention_args &a, uint32_t n_items)
 {
   prefill_work works = {g->device_items, n_items, a.n_kv_heads};
-  if (!is_capture(b))
+  if (!is_capture(&b->attention))
     works.heads_at_once =
         (uint32_t)(L2_KV_BYTES / ((uint64_t)g->work.items[0].kv_end * HD * 2 * sizeof(bf16)));
   works.heads_at_once = std::min(std::max(works.heads_at_once, 1u), a.n_kv_heads);
-  queue_kernel(b, prefill_kernel<HD>, dim3(std::min(n_items * a.n_kv_heads, (uint32_t)b->n_sms)), THREADS,
+  queue_kernel(&b->device, prefill_kernel<HD>,
+               dim3(std::min(n_items * a.n_kv_heads, (uint32_t)b->device.n_sms)), THREADS,
                prefill_shape<HD>::SMEM_BYTES, a, td_cuda_batch_of(b, g), works);
 }
 

@@ -5,7 +5,7 @@
 // (which also tells whether the row is bad), one adds up the weights. The likeliest tokens then cost a
 // reduction each: the best of the chunks' best is taken, and its chunk looked through again for the next one
 // below it.
-#include "kernels/cuda/sampling.cuh"
+#include "kernels/cuda/special.cuh"
 #include "kernels/logprob_math.h"
 
 enum { LOGPROB_THREADS = 512, LOGPROB_WARPS = LOGPROB_THREADS / 32 };
@@ -121,8 +121,8 @@ __global__ void __launch_bounds__(LOGPROB_THREADS)
 
 void td_cuda_logprobs(cuda_backend *b, const float *logits, uint32_t vocab)
 {
-  const sampling_extra *e = b->extra;
-  queue_kernel(b, logprob_kernel, e->n_wants, LOGPROB_THREADS, 0, logits, vocab,
-               (const logprob_want *)e->wants, (const int32_t *)b->sampled, e->logprobs, e->top,
+  const sampling_extra *e = b->sampling.extra;
+  queue_kernel(&b->device, logprob_kernel, e->n_wants, LOGPROB_THREADS, 0, logits, vocab,
+               (const logprob_want *)e->wants, (const int32_t *)b->frame.sampled, e->logprobs, e->top,
                e->top_stride);
 }

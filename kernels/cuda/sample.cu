@@ -7,7 +7,7 @@
 #include <cooperative_groups.h>
 
 #include "kernels/cuda/cluster.cuh"
-#include "kernels/cuda/sampling.cuh"
+#include "kernels/cuda/special.cuh"
 
 // The same object in the shared memory of another block of the cluster.
 template <typename T> static __device__ __forceinline__ T *peer(T *p, uint32_t rank)
@@ -90,7 +90,7 @@ static bool has_clusters()
 static uint32_t blocks_per_row(const cuda_backend *b, uint32_t n_rows)
 {
   uint32_t n = SAMPLE_BLOCKS_MAX;
-  while (n > 1 && n_rows * n > 2 * (uint32_t)b->n_sms * 7 / 8)
+  while (n > 1 && n_rows * n > 2 * (uint32_t)b->device.n_sms * 7 / 8)
     n /= 2;
   return has_clusters() ? n : 1;
 }
@@ -106,28 +106,28 @@ static void queue_rows(cuda_backend *b, void (*kernel)(P...), uint32_t n_rows, u
   attrs[1].val.clusterDim = {n_blocks, 1, 1};
   config.gridDim = n_rows * n_blocks;
   config.blockDim = SAMPLE_THREADS;
-  config.stream = b->stream;
+  config.stream = b->device.stream;
   config.attrs = attrs;
   config.numAttrs = !has_clusters() ? 0 : n_blocks == 1 ? 1 : 2;
-  note(b, cudaLaunchKernelEx(&config, kernel, P(args)...));
+  note(&b->device, cudaLaunchKernelEx(&config, kernel, P(args)...));
 }
 
 void td_cuda_sample(td_backend *be, const td_sample_params *p)
 {
   cuda_backend *b = self(be);
-  const sampling_extra *e = b->extra;
+  const sampling_extra *e = b->sampling.extra;
   const float *logits = at<float>(p->logits);
-  uint32_t n_rows = b->plan->n_logits, n_blocks = blocks_per_row(b, n_rows);
+  uint32_t n_rows = b->frame.plan->n_logits, n_blocks = blocks_per_row(b, n_rows);
   if (n_rows == 0)
     return;
   if (e->n_skipped < n_rows)
-    queue_rows(b, sample_kernel, n_rows, n_blocks, logits, p->vocab, n_blocks, b->batch, b->sampling,
-               e->n_skipped > 0 ? e->skip : nullptr, b->sampled);
+    queue_rows(b, sample_kernel, n_rows, n_blocks, logits, p->vocab, n_blocks, b->frame.batch,
+               b->sampling.slots, e->n_skipped > 0 ? e->skip : nullptr, b->frame.sampled);
   if (e->n_specials > 0) {
     special_rows special = {e->specials, e->states, e->words, e->masks, b->config.max_vocab, e->mask_words};
     n_blocks = blocks_per_row(b, e->n_specials);
-    queue_rows(b, special_sample_kernel, e->n_specials, n_blocks, logits, p->vocab, n_blocks, b->batch,
-               b->sampling, special, b->sampled);
+    queue_rows(b, special_sample_kernel, e->n_specials, n_blocks, logits, p->vocab, n_blocks, b->frame.batch,
+               b->sampling.slots, special, b->frame.sampled);
   }
   if (e->n_wants > 0)
     td_cuda_logprobs(b, logits, p->vocab);

@@ -74,25 +74,12 @@ static value eval_concat(rendering *r, const node *n)
   return v_str(s);
 }
 
-static bool compare(rendering *r, uint8_t op, value a, value b)
-{
-  switch (op) {
-  case T_EQ: return td_value_equal(r, a, b);
-  case T_NE: return !td_value_equal(r, a, b);
-  case T_LT: return td_value_compare(r, a, b, "<") < 0;
-  case T_LE: return td_value_compare(r, a, b, "<=") <= 0;
-  case T_GT: return td_value_compare(r, a, b, ">") > 0;
-  case T_GE: return td_value_compare(r, a, b, ">=") >= 0;
-  default: return td_value_contains(r, b, a) == (op == OP_IN);
-  }
-}
-
 static value eval_compare(rendering *r, const node *n)
 {
   value left = td_eval(r, n->a);
   for (uint32_t i = 0; i < n->n_items; i++) {
     value right = td_eval(r, n->items[i]);
-    if (!compare(r, n->ops[i], left, right))
+    if (!td_op_compare(r, n->ops[i], left, right))
       return v_bool(false);
     left = right;
   }
@@ -141,9 +128,8 @@ static value eval_item(rendering *r, const node *n)
 static void add_keyword(rendering *r, call_args *args, text name, value v)
 {
   for (size_t i = 0; i < args->n_kw; i++)
-    if (args->kw_names[i].n == name.n && memcmp(args->kw_names[i].p, name.p, name.n) == 0)
-      td_render_fail(r, "got multiple values for keyword argument '%.*s'", (int)(name.n < 64 ? name.n : 64),
-                     name.p);
+    if (text_equal(args->kw_names[i], name))
+      td_render_fail(r, "got multiple values for keyword argument '%.*s'", text_shown(name), name.p);
   args->kw_names[args->n_kw] = name;
   args->kw[args->n_kw++] = v;
 }
@@ -188,7 +174,7 @@ static call_args *eval_args(rendering *r, const node *n, size_t more)
   return args;
 }
 
-value td_call(rendering *r, value callee, call_args *args)
+value td_eval_call(rendering *r, value callee, call_args *args)
 {
   value v;
   td_render_deeper(r);
@@ -207,7 +193,7 @@ value td_call(rendering *r, value callee, call_args *args)
 static value eval_call(rendering *r, const node *n)
 {
   value callee = td_eval(r, n->a);
-  return td_call(r, callee, eval_args(r, n, 0));
+  return td_eval_call(r, callee, eval_args(r, n, 0));
 }
 
 /* The call of a call block: one more keyword, caller. */
@@ -216,14 +202,16 @@ value td_eval_call_with(rendering *r, const node *n, value caller)
   value callee = td_eval(r, n->a);
   call_args *args = eval_args(r, n, 1);
   add_keyword(r, args, (text){"caller", 6}, caller);
-  return td_call(r, callee, args);
+  return td_eval_call(r, callee, args);
 }
 
-value td_eval_filter_of(rendering *r, const node *n, value of)
+/* The filter or test n of a value. */
+static value call_row(rendering *r, const node *n, value of)
 {
-  if (n->index == NO_SLOT)
-    td_render_fail(r, "No filter named '%.*s' found.", (int)(n->text.n < 64 ? n->text.n : 64), n->text.p);
-  return td_call_filter(r, n->index, of, eval_args(r, n, 0));
+  if (!n->row)
+    td_render_fail(r, "No %s named '%.*s' found.", n->kind == N_FILTER ? "filter" : "test",
+                   text_shown(n->text), n->text.p);
+  return td_call_row(r, n->row, of, eval_args(r, n, 0));
 }
 
 /* A chain of filters whose innermost has no operand: it takes `body`. */
@@ -231,17 +219,9 @@ value td_eval_filter_chain(rendering *r, const node *n, value body)
 {
   td_render_deeper(r);
   value of = n->a ? td_eval_filter_chain(r, n->a, body) : body;
-  value v = td_eval_filter_of(r, n, of);
+  value v = call_row(r, n, of);
   shallower(r);
   return v;
-}
-
-static value eval_test(rendering *r, const node *n)
-{
-  value of = td_eval(r, n->a);
-  if (n->index == NO_SLOT)
-    td_render_fail(r, "No test named '%.*s' found.", (int)(n->text.n < 64 ? n->text.n : 64), n->text.p);
-  return v_bool(td_call_test(r, n->index, of, eval_args(r, n, 0)));
 }
 
 static value eval_cond(rendering *r, const node *n)
@@ -272,8 +252,8 @@ static value eval_node(rendering *r, const node *n)
   case N_ITEM: return eval_item(r, n);
   case N_SLICE: return eval_slice(r, n);
   case N_CALL: return eval_call(r, n);
-  case N_FILTER: return td_eval_filter_of(r, n, td_eval(r, n->a));
-  case N_TEST: return eval_test(r, n);
+  case N_FILTER:
+  case N_TEST: return call_row(r, n, td_eval(r, n->a));
   default: td_render_fail(r, "not an expression");
   }
 }
@@ -321,7 +301,7 @@ void td_assign(rendering *r, const node *target, value v)
     if (target->text2.p[0] == '_')
       td_render_fail(
           r, "Chat templates cannot store underscore-prefixed attributes on a namespace, but got '%.*s'",
-          (int)(target->text2.n < 64 ? target->text2.n : 64), target->text2.p);
-    td_dict_set(r, ns.d, v_str(td_str_new(r, target->text2.p, target->text2.n, true)), v);
+          text_shown(target->text2), target->text2.p);
+    td_dict_set_text(r, ns.d, target->text2, v);
   }
 }

@@ -48,7 +48,7 @@ static activation *activate(rendering *r, const function *fn, activation *outer)
 static bool take_keyword(const call_args *args, bool *used, text name, value *v)
 {
   for (size_t i = 0; i < args->n_kw; i++) {
-    if (used[i] || args->kw_names[i].n != name.n || memcmp(args->kw_names[i].p, name.p, name.n) != 0)
+    if (used[i] || !text_equal(args->kw_names[i], name))
       continue;
     used[i] = true;
     *v = args->kw[i];
@@ -73,8 +73,7 @@ static void bind_rest(rendering *r, const function *fn, const call_args *args, c
     value kwargs = {.type = V_DICT, .d = td_dict_new(r, args->n_kw, false)};
     for (size_t i = 0; i < args->n_kw; i++)
       if (!used[i])
-        td_dict_set(r, kwargs.d, v_str(td_str_new(r, args->kw_names[i].p, args->kw_names[i].n, true)),
-                    args->kw[i]);
+        td_dict_set_text(r, kwargs.d, args->kw_names[i], args->kw[i]);
     r->env->slots[fn->kwargs_slot] = kwargs;
   } else {
     for (size_t i = 0; i < args->n_kw; i++)
@@ -292,7 +291,7 @@ static void execute_generation(rendering *r, const node *n)
 {
   call_args none = {0};
   value body = make_macro(r, n->fn);
-  td_value_print(r, r->to, td_call(r, body, &none));
+  td_value_print(r, r->to, td_eval_call(r, body, &none));
 }
 
 static flow execute_node(rendering *r, const node *n)

@@ -9,13 +9,9 @@ bool td_op_index(value v, int64_t *i)
 {
   if (v.type != V_INT && v.type != V_BOOL)
     return false;
-  *i = v.type == V_INT ? v.i : v.b;
+  *i = as_int(v);
   return true;
 }
-
-static bool is_number(value v) { return v.type == V_BOOL || v.type == V_INT || v.type == V_FLOAT; }
-
-static double number(value v) { return v.type == V_FLOAT ? v.f : v.type == V_INT ? (double)v.i : v.b; }
 
 static const char *op_name(token_type op) { return op == T_POW ? "** or pow()" : td_lexer_type_name(op); }
 
@@ -176,8 +172,7 @@ value td_op_math(rendering *r, token_type op, value a, value b)
 {
   if (is_number(a) && is_number(b)) {
     bool whole = a.type != V_FLOAT && b.type != V_FLOAT;
-    value v = whole ? int_math(r, op, a.type == V_INT ? a.i : a.b, b.type == V_INT ? b.i : b.b)
-                    : float_math(r, op, number(a), number(b));
+    value v = whole ? int_math(r, op, as_int(a), as_int(b)) : float_math(r, op, as_double(a), as_double(b));
     v.tainted = a.tainted || b.tainted;
     return v;
   }
@@ -207,10 +202,22 @@ value td_op_negate(rendering *r, value v, bool positive)
   if (v.type == V_FLOAT)
     result = v_float(positive ? v.f : -v.f);
   else
-    result =
-        positive ? v_int(v.type == V_INT ? v.i : v.b) : int_math(r, T_SUB, 0, v.type == V_INT ? v.i : v.b);
+    result = positive ? v_int(as_int(v)) : int_math(r, T_SUB, 0, as_int(v));
   result.tainted = v.tainted;
   return result;
+}
+
+bool td_op_compare(rendering *r, uint8_t op, value a, value b)
+{
+  switch (op) {
+  case T_EQ: return td_value_equal(r, a, b);
+  case T_NE: return !td_value_equal(r, a, b);
+  case T_LT: return td_value_compare(r, a, b, T_LT) < 0;
+  case T_LE: return td_value_compare(r, a, b, T_LE) <= 0;
+  case T_GT: return td_value_compare(r, a, b, T_GT) > 0;
+  case T_GE: return td_value_compare(r, a, b, T_GE) >= 0;
+  default: return td_value_contains(r, b, a) == (op == OP_IN);
+  }
 }
 
 /* ---- attributes ---- */
@@ -251,45 +258,29 @@ static bool is_dunder_of_every_object(text name)
   return false;
 }
 
+static value unsafe(rendering *r, value of, text name)
+{
+  return td_value_undefined_of(r, of, v_str(td_str_new(r, name.p, name.n, true)), true);
+}
+
 /* What Python's getattr gives: V_MISSING when there is no such attribute. */
 static value get_attribute(rendering *r, value of, text name)
 {
-  const builtin *fn = NULL;
+  static const uint8_t owners[] = {[V_STR] = OF_STR,          [V_DICT] = OF_DICT,        [V_LIST] = OF_LIST,
+                                   [V_TUPLE] = OF_FIXED_LIST, [V_RANGE] = OF_FIXED_LIST, [V_LOOP] = OF_LOOP};
   if (of.type == V_NAMESPACE)
-    return td_dict_get_text(r, of.d, name.p, name.n);
+    return td_dict_get_text(r, of.d, name);
   if (name.n > 4 && name.p[0] == '_' && is_dunder_of_every_object(name))
-    return td_value_undefined_of(r, of, v_str(td_str_new(r, name.p, name.n, true)), true);
-  switch (of.type) {
-  case V_STR:
-    fn = td_builtin_find(td_str_methods, name.p, name.n);
-    if (!fn)
-      fn = td_builtin_find(td_str_methods_more, name.p, name.n);
-    break;
-  case V_DICT: fn = td_builtin_find(td_dict_methods, name.p, name.n); break;
-  case V_LIST:
-  case V_TUPLE:
-  case V_RANGE: fn = td_builtin_find(td_list_methods, name.p, name.n); break;
-  case V_LOOP: {
-    str s = {.p = name.p, .n = name.n};
-    value v = td_loop_attribute(r, of.loop, &s);
-    if (v.type != V_MISSING)
-      return v;
-    fn = td_builtin_find(td_loop_methods, name.p, name.n);
-    break;
-  }
-  case V_MACRO:
-    if (text_is(name, "name"))
-      return v_str(td_str_new(r, of.macro->fn->name.p, of.macro->fn->name.n, true));
-    break;
-  default: break;
-  }
-  if (fn && (of.type == V_TUPLE || of.type == V_RANGE) && fn->variant == 'c') /* only lists have copy() */
-    return v_missing();
+    return unsafe(r, of, name);
+  value v = of.type == V_LOOP ? td_loop_attribute(r, of.loop, name) : v_missing();
+  if (v.type != V_MISSING)
+    return v;
+  const builtin *fn = of.type <= V_LOOP ? td_builtin_find(owners[of.type], name) : NULL;
   if (fn)
     return bind_method(r, of, fn);
-  if (is_mutator(of, name))
-    return td_value_undefined_of(r, of, v_str(td_str_new(r, name.p, name.n, true)), true);
-  return v_missing();
+  if (of.type == V_MACRO && text_is(name, "name"))
+    return v_str(td_str_new(r, of.macro->fn->name.p, of.macro->fn->name.n, true));
+  return is_mutator(of, name) ? unsafe(r, of, name) : v_missing();
 }
 
 value td_op_attribute(rendering *r, value of, text name, value name_value)
@@ -300,7 +291,7 @@ value td_op_attribute(rendering *r, value of, text name, value name_value)
   if (v.type != V_MISSING)
     return v;
   if (of.type == V_DICT)
-    v = td_dict_get_text(r, of.d, name.p, name.n);
+    v = td_dict_get_text(r, of.d, name);
   if (v.type != V_MISSING)
     return v;
   if (name_value.type == V_MISSING)

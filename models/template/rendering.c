@@ -6,7 +6,6 @@
 
 #include "common/hash.h"
 #include "config/limits.h"
-#include "common/progress.h"
 #include "models/template/builtin.h"
 #include "models/template/chat_template.h"
 #include "models/template/value.h"
@@ -119,12 +118,9 @@ void *td_render_alloc(rendering *r, size_t count, size_t size)
   return p;
 }
 
-void td_render_pay(rendering *r, size_t n)
+void td_render_fail_spent(rendering *r)
 {
-  if (n >= r->ops_left)
-    td_render_fail(r, "rendering the chat takes more than %zu steps", r->in->max_ops);
-  r->ops_left -= n;
-  td_progress_add(n);
+  td_render_fail(r, "rendering the chat takes more than %zu steps", r->in->max_ops);
 }
 
 void td_render_deeper(rendering *r)
@@ -190,7 +186,7 @@ static value look_up(rendering *r, text name)
       return v;
     }
   }
-  const builtin *global = td_builtin_find(td_globals, name.p, name.n);
+  const builtin *global = td_builtin_find(OF_GLOBAL, name);
   return global ? (value){.type = V_BUILTIN, .fn = global} : v_missing();
 }
 

@@ -25,7 +25,7 @@ static void check_error(const td_api_error *e)
 
 static bool within(td_limit_id id, double v) { return v >= td_limits[id].min && v <= td_limits[id].max; }
 
-static void check_request(const td_request *r, unsigned route)
+static void check_request(const td_api_request *r, unsigned route)
 {
   FUZZ_CHECK(within(TD_LIMIT_TEMPERATURE, r->temperature) && within(TD_LIMIT_TOP_P, r->top_p) &&
              r->top_p > 0);
@@ -78,7 +78,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     unsigned route = routes[(first + k) % 4];
     cJSON *root;
     td_error err;
-    td_request r;
+    td_api_request r;
     td_api_error error = {0};
     if (td_json_parse((const char *)in.data, in.size, &limits, &root, &err) != TD_OK) {
       td_api_error_from(&error, &err);

@@ -109,9 +109,9 @@ static void submit(bench *b, uint32_t n_prompt, uint32_t max_new)
   td_sched_request r = {.tokens = b->tokens[slot],
                         .n_prompt = n_prompt,
                         .max_new = max_new,
-                        .account = next_random(b) % ACCOUNTS,
-                        .priority = (int32_t)(next_random(b) % 3),
-                        .deadline_us = UINT64_MAX - 1};
+                        .terms.account = (uint32_t)(next_random(b) % ACCOUNTS),
+                        .terms.priority = (int32_t)(next_random(b) % 3),
+                        .terms.deadline_us = UINT64_MAX - 1};
   if (td_sched_submit(b->sched, slot, &r, ++b->clock_us, &err) != TD_OK) {
     fprintf(stderr, "%s\n", err.message);
     exit(2);

@@ -17,7 +17,7 @@ static const td_request_rules rules = {
     {.temperature = 0.5f, .top_p = 0.75f, .min_p = 0.25f, .top_k = 7}, 1000, false};
 static const td_request_rules strict = {{.temperature = 1, .top_p = 1}, 1000, true};
 
-static bool read_by(const td_request_rules *by, const char *json, unsigned route, td_request *r,
+static bool read_by(const td_request_rules *by, const char *json, unsigned route, td_api_request *r,
                     td_api_error *e)
 {
   td_json_limits limits = {64, 65536, TD_ERR_REQUEST};
@@ -32,14 +32,14 @@ static bool read_by(const td_request_rules *by, const char *json, unsigned route
   return ok;
 }
 
-static bool read_json(const char *json, unsigned route, td_request *r, td_api_error *e)
+static bool read_json(const char *json, unsigned route, td_api_request *r, td_api_error *e)
 {
   return read_by(&rules, json, route, r, e);
 }
 
 /* A body with one more member; returns 200 or the error's status, and checks that an error names the field.
  */
-static int try_member(unsigned route, const char *name, const char *value, td_request *r)
+static int try_member(unsigned route, const char *name, const char *value, td_api_request *r)
 {
   char *json = malloc(strlen(name) + strlen(value) + 200);
   td_api_error e = {0};
@@ -58,7 +58,7 @@ static int try_member(unsigned route, const char *name, const char *value, td_re
 
 static int status_of(unsigned route, const char *name, const char *value)
 {
-  td_request r;
+  td_api_request r;
   int status = try_member(route, name, value, &r);
   td_request_deinit(&r);
   return status;
@@ -153,7 +153,7 @@ static void test_stop_borders(void **state)
 
 static void test_urgency(void **state)
 {
-  td_request r;
+  td_api_request r;
   assert_int_equal(try_member(TD_ROUTE_CHAT, "priority", "-1000000", &r), 200);
   assert_int_equal(r.priority, -1000000);
   assert_int_equal(r.timeout_ms, 0);
@@ -196,7 +196,7 @@ static void test_seed(void **state)
               {"18446744073709551615", UINT64_MAX},
               {"18446744073709551614", UINT64_MAX - 1},
               {"-9223372036854775808", (uint64_t)1 << 63}};
-  td_request r;
+  td_api_request r;
   for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
     assert_int_equal(try_member(TD_ROUTE_CHAT, "seed", good[i].text, &r), 200);
     assert_true(r.has_seed);
@@ -265,7 +265,7 @@ static void test_neutral(void **state)
     if (cases[i].on)
       expect(400, TD_ROUTE_CHAT, cases[i].name, cases[i].on);
   }
-  td_request r;
+  td_api_request r;
   td_api_error e;
   assert_false(read_json("{\"prompt\":\"x\",\"tools\":[1]}", TD_ROUTE_COMPLETIONS, &r, &e));
   assert_string_equal(e.message, "'tools' is not served");
@@ -315,7 +315,7 @@ static void test_sampling_fields(void **state)
 
 static void test_sampling_as_read(void **state)
 {
-  td_request r;
+  td_api_request r;
   td_api_error e;
   assert_true(read_json("{\"prompt\":\"x\"}", TD_ROUTE_COMPLETIONS, &r, &e));
   td_sampling s = td_request_sampling(&r);
@@ -365,7 +365,7 @@ static void test_unknown(void **state)
       {"\"response_format\":{\"type\":\"text\",\"foo\":1}", "response_format.foo"},
       {"\"store\":true,\"metadata\":{\"a\":1},\"user\":5", ""},
   };
-  td_request r;
+  td_api_request r;
   td_api_error e;
   char json[4096];
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -459,7 +459,7 @@ static void test_near_misses(void **state)
       {TD_ROUTE_COMPLETIONS, "Bad-Words", "bad_words"}, /* not served, but meant */
       {TD_ROUTE_TOKENIZE, "Add_Special_Tokens", "add_special_tokens"},
   };
-  td_request r;
+  td_api_request r;
   td_api_error e;
   char json[300], meant[100];
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -563,7 +563,7 @@ static void test_steering_fields(void **state)
                                         "dry_base",
                                         "keep_alive",
                                         "prediction"};
-  td_request r;
+  td_api_request r;
   for (size_t i = 0; i < sizeof neutral / sizeof neutral[0]; i++)
     for (unsigned route = TD_ROUTE_COMPLETIONS; route <= TD_ROUTE_CHAT; route++) {
       assert_int_equal(try_member(route, neutral[i], "{\"x\":[1]}", &r), 200);
@@ -573,7 +573,7 @@ static void test_steering_fields(void **state)
 
 static void test_tokenize_takes_a_whole_request(void **state)
 {
-  td_request r;
+  td_api_request r;
   td_api_error e;
   assert_true(read_json(
       "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"temperature\":9,\"stop\":5,\"tools\":[]}",
@@ -586,7 +586,7 @@ static void test_tokenize_takes_a_whole_request(void **state)
 
 static void test_max_tokens(void **state)
 {
-  td_request r;
+  td_api_request r;
   assert_int_equal(try_member(TD_ROUTE_CHAT, "max_tokens", "-1", &r), 200);
   assert_int_equal(r.max_tokens, -1);
   assert_int_equal(try_member(TD_ROUTE_CHAT, "max_completion_tokens", "-1", &r), 200);
@@ -600,7 +600,7 @@ static void test_max_tokens(void **state)
 
 static void test_together(void **state)
 {
-  td_request r;
+  td_api_request r;
   td_api_error e;
   assert_true(read_json("{\"prompt\":\"x\",\"stream\":true,\"stream_options\":{\"include_usage\":true}}",
                         TD_ROUTE_COMPLETIONS, &r, &e));
@@ -635,7 +635,7 @@ static void test_together(void **state)
 /* What is absent is the model's; what is given is exact. */
 static void test_sampling(void **state)
 {
-  td_request r;
+  td_api_request r;
   td_api_error e;
   assert_true(read_json("{\"prompt\":\"x\"}", TD_ROUTE_COMPLETIONS, &r, &e));
   td_sampling s = td_request_sampling(&r);
