@@ -120,6 +120,7 @@ void td_engine_destroy(td_engine *e)
   if (!e)
     return;
   td_engine_stop(e);
+  td_masks_destroy(e->masks);
   td_plan_destroy(e->plan);
   td_plan_destroy(e->next);
   td_trace_destroy(e->trace);
@@ -136,9 +137,7 @@ void td_engine_destroy(td_engine *e)
   td_tokenizer_destroy(e->tokenizer);
   td_model_files_close(e->files);
   td_engine_requests_deinit(e);
-  free(e->sampled);
-  free(e->stop);
-  free(e->finished);
+  td_engine_free_step_memory(e);
   if (e->wake_fd >= 0)
     close(e->wake_fd);
   pthread_mutex_destroy(&e->stats_lock);

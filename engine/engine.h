@@ -89,11 +89,27 @@ typedef struct td_ticket {
 
 enum { TD_ENGINE_STOP_IDS_MAX = 64 };
 
+/* What may be sampled next, from outside: a grammar. fill writes the mask of the ids that may follow
+ * tokens[0 .. n), prompt and answer: bit i % 32 of word i / 32 for id i, (vocab + 31) / 32 words; at least
+ * one must be set. It is called by threads of the engine's, for one request one call after the other and with
+ * more tokens each time. drop is called once, on the loop thread, when no fill runs or comes any more. */
+typedef struct td_mask_provider {
+  void (*fill)(void *arg, const int32_t *tokens, uint32_t n, uint32_t *mask); /* NULL: any id may */
+  void (*drop)(void *arg);                                                    /* NULL: nothing is called */
+  void *arg;
+} td_mask_provider;
+
 typedef struct td_engine_request {
   int32_t *tokens;      /* malloc'ed [n_prompt + max_new] with the prompt in front; every id < vocab */
   uint32_t n_prompt;    /* >= 1 */
   uint32_t max_new;     /* >= 1; n_prompt + max_new <= max_context_tokens */
   td_sampling sampling; /* what it points to is copied; end_ids are the engine's to fill in */
+  td_mask_provider mask;
+  /* Log-probabilities, by token: of the prompt's last n_prompt_logits tokens (< n_prompt), then of the
+   * answer's. NULL: not asked for. */
+  uint32_t n_prompt_logits;
+  float *logprobs;   /* malloc'ed [n_prompt_logits + max_new]; with sampling.wants_logprobs */
+  td_top_token *top; /* malloc'ed [n_prompt_logits + max_new][sampling.n_top]; NULL where that is 0 */
   bool ignore_eos;
   uint32_t n_stop_ids;
   int32_t stop_ids[TD_ENGINE_STOP_IDS_MAX];
@@ -101,9 +117,9 @@ typedef struct td_engine_request {
   void *user; /* comes back in updates */
 } td_engine_request;
 
-/* [loop] On TD_OK the engine owns r->tokens (taken). TD_ERR_CAPACITY: all slots, the token queue or
- * the account's share of it are full, or the engine is not READY (then the state says so). TD_ERR_REQUEST:
- * could never fit. */
+/* [loop] On TD_OK the engine owns r->tokens, logprobs, top and mask.arg (taken). TD_ERR_CAPACITY: all slots,
+ * the token queue or the account's share of it are full, or the engine is not READY (then the state says so).
+ * TD_ERR_REQUEST: could never fit. */
 TD_MUST_CHECK td_status td_engine_submit(td_engine *e, const td_engine_request *r, td_ticket *out,
                                          td_error *err);
 /* [loop] After a submission was refused for lack of room: in how long one with such a prompt would find some,
@@ -129,11 +145,12 @@ typedef enum td_finish {
 typedef struct td_engine_update {
   td_ticket ticket;
   void *user;
-  const int32_t *tokens;   /* prompt and answer; [0, n_prompt + n_generated) may be read until release */
-  const float *logprobs;   /* [n_generated] of the answer's tokens, and */
-  const td_top_token *top; /* [n_generated][n_top], likeliest first; NULL: not asked for. As long as tokens */
+  const int32_t *tokens; /* prompt and answer; [0, n_prompt + n_generated) may be read until release */
   uint32_t n_prompt;
   uint32_t n_generated; /* so far; grows from update to update */
+  const float
+      *logprobs; /* as in the request: those of the prompt and of n_generated tokens may be read once */
+  const td_top_token *top; /* n_generated > 0; NaN: not known */
   uint32_t n_cached_prompt;
   td_finish finish;
   const char *error;                                               /* for TD_FINISH_ERROR; static text */
@@ -194,6 +211,7 @@ typedef struct td_engine_stats {
   uint32_t pages_total, pages_free, pages_cached, pages_owned;
   uint64_t steps, decode_tokens, prefill_tokens; /* since start */
   uint64_t captured_steps;                       /* of the steps, those launched from a captured one (GPU) */
+  uint64_t late_rows;                            /* not sampled, because their mask was late */
   uint64_t prefix_query_tokens, prefix_hit_tokens, preemptions, evicted_pages;
   uint32_t n_following; /* of n_waiting: wait for a prompt that another request computes */
   uint64_t follows;

@@ -283,6 +283,7 @@ static td_status make_scheduler(td_engine *e, const memory_plan *mp, td_error *e
                         .max_running = mp->max_running,
                         .step_tokens = mp->step_tokens,
                         .page_tokens = mp->page_tokens,
+                        .prompt_logits = e->backend->max_logits - e->backend->max_rows,
                         .n_pages = mp->n_pages,
                         .max_context_tokens = mp->max_context,
                         .policy = policy_of(&e->options),
@@ -298,11 +299,9 @@ static td_status make_scheduler(td_engine *e, const memory_plan *mp, td_error *e
   TD_TRY(td_sched_create(&sc, &e->sched, err));
   TD_TRY(td_sched_plan_create(e->sched, &e->plan, err));
   TD_TRY(td_sched_plan_create(e->sched, &e->next, err));
-  e->sampled = calloc(e->backend->max_logits, sizeof *e->sampled);
-  e->stop = calloc(e->backend->max_logits, sizeof *e->stop);
-  e->finished = calloc(mp->max_running, sizeof *e->finished);
-  if (!e->sampled || !e->stop || !e->finished)
-    return td_fail(err, TD_ERR_NOMEM, "no memory for %u rows", mp->max_running);
+  TD_TRY(td_engine_make_step_memory(e, mp->max_running, e->backend->max_logits, err));
+  TD_TRY(td_masks_create(e->n_slots, (uint32_t)td_option(&e->options, TD_LIMIT_MASK_THREADS), e->wake_fd,
+                         &e->masks, err));
   td_sched_get_stats(e->sched, &st);
   if (st.tbt_target_us > 0)
     td_info("policy %s: a step with prompts takes at most %.1f ms%s", e->options.policy,

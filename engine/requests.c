@@ -27,15 +27,32 @@ td_status td_engine_requests_init(td_engine *e, td_error *err)
   for (uint32_t i = 0; i < e->n_slots; i++)
     e->slots[i].next_free = i + 1 < e->n_slots ? i + 1 : NO_SLOT;
   e->free_head = 0;
+  e->first_ending = NO_SLOT;
   return TD_OK;
+}
+
+/* What the request brought, and its mask. */
+static void free_memory(td_slot *s)
+{
+  free(s->request.tokens);
+  free(s->request.logprobs);
+  free(s->request.top);
+  free(s->lists);
+  free(s->mask);
+  if (s->request.mask.drop)
+    s->request.mask.drop(s->request.mask.arg);
+  s->request.tokens = NULL;
+  s->request.logprobs = NULL;
+  s->request.top = NULL;
+  s->lists = NULL;
+  s->request.mask = (td_mask_provider){0};
+  s->mask = NULL;
 }
 
 void td_engine_requests_deinit(td_engine *e)
 {
-  for (uint32_t i = 0; e->slots && i < e->n_slots; i++) {
-    free(e->slots[i].request.tokens);
-    td_engine_sampling_drop(&e->slots[i]);
-  }
+  for (uint32_t i = 0; e->slots && i < e->n_slots; i++)
+    free_memory(&e->slots[i]);
   free(e->slots);
   free(e->account_tokens);
   td_ring_deinit(&e->inbox);
@@ -71,6 +88,9 @@ static td_status check_request(const td_engine *e, const td_engine_request *r, t
         "This model's maximum context length is %u tokens. However, you requested %llu tokens "
         "(%u in the prompt, %u in the completion).",
         info->max_context_tokens, (unsigned long long)r->n_prompt + r->max_new, r->n_prompt, r->max_new);
+  if (r->n_prompt_logits >= r->n_prompt)
+    return td_fail_param(err, TD_ERR_REQUEST, "prompt_logprobs",
+                         "a prompt of %u tokens has %u with another before", r->n_prompt, r->n_prompt - 1);
   for (uint32_t i = 0; i < r->n_prompt; i++)
     if (r->tokens[i] < 0 || (uint32_t)r->tokens[i] >= info->vocab)
       return td_fail_param(err, TD_ERR_REQUEST, "prompt", "token id %d is not in the vocabulary of %u",
@@ -109,13 +129,16 @@ td_status td_engine_submit(td_engine *e, const td_engine_request *r, td_ticket *
   if (e->free_head == NO_SLOT)
     return td_fail(err, TD_ERR_CAPACITY, "the queue is full: %u requests", e->n_slots);
   TD_TRY(check_queued_tokens(e, r, err));
+  uint32_t *mask = NULL;
+  if (r->mask.fill && !(mask = calloc((e->info.vocab + 31) / 32, sizeof *mask)))
+    return td_fail(err, TD_ERR_CAPACITY, "no memory for a mask of %u tokens", e->info.vocab);
   uint32_t slot = e->free_head;
   td_slot *s = &e->slots[slot];
   s->request = *r;
-  if (!td_engine_sampling_take(e, s)) {
-    td_engine_sampling_drop(s);
-    s->request.tokens = NULL; /* still the caller's */
-    return td_fail(err, TD_ERR_NOMEM, "no memory for the request");
+  if (!td_engine_copy_lists(e, s)) {
+    free(mask);
+    s->request = (td_engine_request){0}; /* still the caller's */
+    return td_fail(err, TD_ERR_CAPACITY, "no memory for the request");
   }
   e->free_head = s->next_free;
   e->n_taken++;
@@ -128,6 +151,7 @@ td_status td_engine_submit(td_engine *e, const td_engine_request *r, td_ticket *
   if (e->account_tokens)
     e->account_tokens[r->terms.account] += r->n_prompt;
   s->submit_us = td_clock_us();
+  s->mask = mask;
   s->error = NULL;
   atomic_store(&s->n_generated, 0);
   atomic_store(&s->ended, TD_FINISH_NONE);
@@ -153,9 +177,7 @@ static void free_slot(td_engine *e, uint32_t slot)
 {
   td_slot *s = &e->slots[slot];
   leave_queue(e, s);
-  free(s->request.tokens);
-  s->request.tokens = NULL;
-  td_engine_sampling_drop(s);
+  free_memory(s);
   s->phase = TD_SLOT_FREE;
   s->next_free = e->free_head;
   e->n_taken--;
@@ -214,10 +236,10 @@ static bool slot_update(td_engine *e, uint32_t slot, td_engine_update *u)
       .ticket = {slot, s->generation},
       .user = s->request.user,
       .tokens = s->request.tokens,
-      .logprobs = s->logprobs,
-      .top = s->top,
       .n_prompt = s->request.n_prompt,
       .n_generated = n,
+      .logprobs = s->request.logprobs,
+      .top = s->request.top,
       .n_cached_prompt = atomic_load(&s->n_cached_prompt),
       .finish = (td_finish)ended,
       .error = ended == TD_FINISH_ERROR ? s->error : NULL,
@@ -261,7 +283,20 @@ void td_engine_notify_slot(td_engine *e, uint32_t slot)
 
 void td_engine_end_slot(td_engine *e, uint32_t slot, int ended)
 {
-  e->slots[slot].active = false;
+  td_slot *s = &e->slots[slot];
+  s->active = false;
+  e->n_masked -= s->mask != NULL;
+  if (!s->mask || td_masks_drop(e->masks, slot)) {
+    td_engine_publish_end(e, slot, ended);
+    return;
+  }
+  s->ends_as = ended;
+  s->next_ending = e->first_ending;
+  e->first_ending = slot;
+}
+
+void td_engine_publish_end(td_engine *e, uint32_t slot, int ended)
+{
   atomic_store_explicit(&e->slots[slot].ended, ended, memory_order_release);
   td_engine_notify_slot(e, slot);
 }

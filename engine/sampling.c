@@ -1,5 +1,5 @@
-/* What sampling needs beside its parameters: lists that requests point to, the state that a backend makes of
- * what was said so far, and the log-probabilities that come back. */
+/* What sampling needs beside its parameters: the lists that requests point to, and the state that a backend
+ * makes of what was said so far. */
 #include "engine/internal.h"
 
 #include <string.h>
@@ -8,7 +8,7 @@
 
 /* Biases, and the ids that min_tokens forbids: as in vLLM all that end an answer, whether or not ignore_eos
  * lets them. One block; the request's own pointers may go with its sender. */
-static bool copy_lists(const td_engine *e, td_slot *s)
+bool td_engine_copy_lists(const td_engine *e, td_slot *s)
 {
   td_sampling *p = &s->request.sampling;
   uint32_t n_eos = e->desc.n_eos_ids, n_stop = s->request.n_stop_ids;
@@ -32,31 +32,9 @@ static bool copy_lists(const td_engine *e, td_slot *s)
   return true;
 }
 
-bool td_engine_sampling_take(const td_engine *e, td_slot *s)
-{
-  const td_sampling *p = &s->request.sampling;
-  if (!copy_lists(e, s))
-    return false;
-  if (!p->wants_logprobs)
-    return true;
-  s->logprobs = malloc(s->request.max_new * sizeof *s->logprobs);
-  s->top = p->n_top > 0 ? calloc((size_t)s->request.max_new * p->n_top, sizeof *s->top) : NULL;
-  return s->logprobs && (s->top || p->n_top == 0);
-}
-
-void td_engine_sampling_drop(td_slot *s)
-{
-  free(s->lists);
-  free(s->logprobs);
-  free(s->top);
-  s->lists = NULL;
-  s->logprobs = NULL;
-  s->top = NULL;
-}
-
 /* ---- engine thread ---- */
 
-void td_engine_sampling_prepare(td_engine *e, const td_plan *plan)
+void td_engine_prepare_sampling(td_engine *e, const td_plan *plan)
 {
   for (uint32_t i = 0; i < plan->n_logits; i++) {
     uint32_t slot = plan->rows[plan->logits[i].row].slot;
@@ -66,15 +44,4 @@ void td_engine_sampling_prepare(td_engine *e, const td_plan *plan)
     td_sample_history h = {s->request.tokens, s->request.n_prompt, s->request.n_prompt + s->n_new};
     e->backend->ops->prepare_slot(e->backend, slot, &s->request.sampling, &h);
   }
-}
-
-void td_engine_sampling_keep(td_engine *e, uint32_t entry, td_slot *s)
-{
-  const td_outcome *o = &e->outcome;
-  uint32_t n_top = s->request.sampling.n_top, n = n_top < o->top_stride ? n_top : o->top_stride;
-  if (!s->logprobs || !o->logprobs)
-    return;
-  s->logprobs[s->n_new] = o->logprobs[(size_t)entry * TD_STEP_IDS];
-  if (n > 0)
-    memcpy(s->top + (size_t)s->n_new * n_top, o->top + (size_t)entry * o->top_stride, n * sizeof *s->top);
 }

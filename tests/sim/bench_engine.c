@@ -92,10 +92,7 @@ static td_engine *make_engine(device *d, uint32_t n_rows, uint32_t n_wanted)
   must(td_sched_create(&c, &e->sched, &err) == TD_OK &&
            td_sched_plan_create(e->sched, &e->plan, &err) == TD_OK,
        err.message);
-  e->sampled = calloc(n_rows, sizeof *e->sampled);
-  e->stop = calloc(n_rows, sizeof *e->stop);
-  e->finished = calloc(n_rows, sizeof *e->finished);
-  must(e->sampled && e->stop && e->finished, "no memory");
+  must(td_engine_make_step_memory(e, n_rows, n_rows, &err) == TD_OK, "memory");
   atomic_store(&e->state, TD_ENGINE_READY);
   return e;
 }

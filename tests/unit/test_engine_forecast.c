@@ -131,10 +131,7 @@ static td_engine *make_engine(device *d)
   e->wake_arg = e;
   assert_int_equal(td_sched_create(&c, &e->sched, &err), TD_OK);
   assert_int_equal(td_sched_plan_create(e->sched, &e->plan, &err), TD_OK);
-  e->sampled = calloc(N_ROWS, sizeof *e->sampled);
-  e->stop = calloc(N_ROWS, sizeof *e->stop);
-  e->finished = calloc(N_ROWS, sizeof *e->finished);
-  assert_true(e->sampled && e->stop && e->finished);
+  assert_int_equal(td_engine_make_step_memory(e, N_ROWS, N_ROWS, &err), TD_OK);
   atomic_store(&e->state, TD_ENGINE_READY);
   return e;
 }

@@ -129,10 +129,7 @@ static td_engine *start(device *d, const char *cache_dir)
   assert_int_equal(td_sched_create(&c, &e->sched, &err), TD_OK);
   assert_int_equal(td_sched_plan_create(e->sched, &e->plan, &err), TD_OK);
   assert_int_equal(td_sched_plan_create(e->sched, &e->next, &err), TD_OK);
-  e->sampled = calloc(MAX_ROWS, sizeof *e->sampled);
-  e->stop = calloc(MAX_ROWS, sizeof *e->stop);
-  e->finished = calloc(MAX_ROWS, sizeof *e->finished);
-  assert_true(e->sampled && e->stop && e->finished);
+  assert_int_equal(td_engine_make_step_memory(e, MAX_ROWS, MAX_ROWS, &err), TD_OK);
   atomic_store(&e->state, TD_ENGINE_READY);
   return e;
 }
