@@ -86,8 +86,8 @@ void td_cuda_begin_sampling(cuda_backend *b, uint32_t block, const td_plan *plan
   e->blocks[block].n_wants = e->n_wants;
   e->blocks[block].top_stride = e->top_stride;
   if (e->n_skipped > 0 || e->n_wants > 0)
-    note(b, cudaMemcpyAsync(e->device, e->blocks[block].up, end - e->device, cudaMemcpyHostToDevice,
-                            b->device.stream));
+    note(&b->device, cudaMemcpyAsync(e->device, e->blocks[block].up, end - e->device, cudaMemcpyHostToDevice,
+                                     b->device.stream));
 }
 
 void td_cuda_end_sampling(cuda_backend *b, uint32_t block, const td_plan *plan)
