@@ -275,14 +275,14 @@ enum { BEFORE_POLICIES = 4 };
 static void print_row(const bench *b, bool *has_head, const char *kind, const char *name, const char *heads,
                       double floor, char us[POLICIES_MAX][32], double plan_us)
 {
-  td_field fields[BEFORE_POLICIES + POLICIES_MAX + 1] = {{NULL, "", -7, 0, 0, kind},
-                                                         {NULL, "", -42, 0, 0, name},
-                                                         {NULL, "heads", -6, 0, 0, heads},
-                                                         {NULL, "floor", 8, 1, floor, NULL}};
+  td_report_field fields[BEFORE_POLICIES + POLICIES_MAX + 1] = {{NULL, "", -7, 0, 0, kind},
+                                                                {NULL, "", -42, 0, 0, name},
+                                                                {NULL, "heads", -6, 0, 0, heads},
+                                                                {NULL, "floor", 8, 1, floor, NULL}};
   size_t n = BEFORE_POLICIES;
   for (uint32_t p = 0; p < b->n_policies; p++)
-    fields[n++] = (td_field){NULL, b->policies[p], 12, 0, 0, us[p]};
-  fields[n++] = (td_field){NULL, "plan us", 12, 1, plan_us, NULL};
+    fields[n++] = (td_report_field){NULL, b->policies[p], 12, 0, 0, us[p]};
+  fields[n++] = (td_report_field){NULL, "plan us", 12, 1, plan_us, NULL};
   td_report_print(has_head, fields, n);
 }
 

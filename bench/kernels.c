@@ -123,7 +123,7 @@ typedef struct work {
 static void report(bench *b, const char *op, const char *size, const work *w, double s)
 {
   double floor_s = fmax(w->bytes / b->ceiling.bytes_per_s, w->flop / b->ceiling.flop_per_s);
-  const td_field fields[] = {
+  const td_report_field fields[] = {
       {"op", "op", -10, 0, 0, op},
       {"size", "size", -22, 0, 0, size},
       {"us", "us", 11, 2, s * 1e6, NULL},

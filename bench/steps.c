@@ -273,7 +273,7 @@ static void report(steps *s, const cell *c, const char *without, const td_stats_
     snprintf(what, sizeof what, "%u@%u + %ux%u", c->chunk, c->chunk_context, c->batch, c->context);
   else
     snprintf(what, sizeof what, "decode %ux%u", c->batch, c->context);
-  const td_field fields[] = {
+  const td_report_field fields[] = {
       {NULL, "", -26, 0, 0, what},
       {"alone_ms_p50", "alone", 10, 3, alone->p50 * 1e3, NULL},
       {"pace_ms_p50", "step", 10, 3, pace->p50 * 1e3, NULL},

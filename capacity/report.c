@@ -17,7 +17,7 @@ void td_result_head(const char *first_column)
 void td_result_row(const char *name, double rate, const td_replay_result *r)
 {
   const td_measures *m = &r->m;
-  const td_field fields[] = {
+  const td_report_field fields[] = {
       {NULL, first_head, -22, 0, 0, name},
       {NULL, "req/s", 7, 3, rate, NULL},
       {NULL, "out tok/s", 9, 1, m->out_tokens_per_s, NULL},

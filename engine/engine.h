@@ -105,11 +105,8 @@ typedef struct td_engine_request {
   uint32_t max_new;     /* >= 1; n_prompt + max_new <= max_context_tokens */
   td_sampling sampling; /* what it points to is copied; end_ids are the engine's to fill in */
   td_mask_provider mask;
-  /* Log-probabilities, by token: of the prompt's last n_prompt_logits tokens (< n_prompt), then of the
-   * answer's. NULL: not asked for. */
-  uint32_t n_prompt_logits;
-  float *logprobs;   /* malloc'ed [n_prompt_logits + max_new]; with sampling.wants_logprobs */
-  td_top_token *top; /* malloc'ed [n_prompt_logits + max_new][sampling.n_top]; NULL where that is 0 */
+  uint32_t n_prompt_logits; /* < n_prompt: so many of the prompt's last tokens are told with their
+                             * log-probabilities, if sampling.wants_logprobs */
   bool ignore_eos;
   uint32_t n_stop_ids;
   int32_t stop_ids[TD_ENGINE_STOP_IDS_MAX];
@@ -117,7 +114,7 @@ typedef struct td_engine_request {
   void *user; /* comes back in updates */
 } td_engine_request;
 
-/* [loop] On TD_OK the engine owns r->tokens, logprobs, top and mask.arg (taken). TD_ERR_CAPACITY: all slots,
+/* [loop] On TD_OK the engine owns r->tokens and mask.arg (taken). TD_ERR_CAPACITY: all slots,
  * the token queue or the account's share of it are full, or the engine is not READY (then the state says so).
  * TD_ERR_REQUEST: could never fit. */
 TD_MUST_CHECK td_status td_engine_submit(td_engine *e, const td_engine_request *r, td_ticket *out,
@@ -146,11 +143,11 @@ typedef struct td_engine_update {
   td_ticket ticket;
   void *user;
   const int32_t *tokens; /* prompt and answer; [0, n_prompt + n_generated) may be read until release */
+  const float *logprobs; /* [n_prompt_logits + n_generated] of the prompt's last tokens, once n_generated > 0,
+                            then of the answer's; NULL: not asked for. As long as tokens */
+  const td_top_token *top; /* [as many][n_top], likeliest first; NULL: not asked for */
   uint32_t n_prompt;
   uint32_t n_generated; /* so far; grows from update to update */
-  const float
-      *logprobs; /* as in the request: those of the prompt and of n_generated tokens may be read once */
-  const td_top_token *top; /* n_generated > 0; NaN: not known */
   uint32_t n_cached_prompt;
   td_finish finish;
   const char *error;                                               /* for TD_FINISH_ERROR; static text */

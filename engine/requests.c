@@ -31,22 +31,37 @@ td_status td_engine_requests_init(td_engine *e, td_error *err)
   return TD_OK;
 }
 
-/* What the request brought, and its mask. */
+/* What the request brought, and what is kept for it. */
 static void free_memory(td_slot *s)
 {
   free(s->request.tokens);
-  free(s->request.logprobs);
-  free(s->request.top);
+  free(s->logprobs);
+  free(s->top);
   free(s->lists);
   free(s->mask);
   if (s->request.mask.drop)
     s->request.mask.drop(s->request.mask.arg);
   s->request.tokens = NULL;
-  s->request.logprobs = NULL;
-  s->request.top = NULL;
   s->lists = NULL;
   s->request.mask = (td_mask_provider){0};
+  s->logprobs = NULL;
+  s->top = NULL;
   s->mask = NULL;
+}
+
+/* What is kept for the slot's request; nobody waits for memory later. */
+static bool take_memory(const td_engine *e, td_slot *s)
+{
+  const td_engine_request *r = &s->request;
+  size_t n = (size_t)r->n_prompt_logits + r->max_new, n_top = r->sampling.n_top;
+  if (r->mask.fill)
+    s->mask = calloc((e->info.vocab + 31) / 32, sizeof *s->mask);
+  if (r->sampling.wants_logprobs)
+    s->logprobs = calloc(n, sizeof *s->logprobs);
+  if (r->sampling.wants_logprobs && n_top > 0)
+    s->top = calloc(n * n_top, sizeof *s->top);
+  return td_engine_copy_lists(e, s) && (s->mask || !r->mask.fill) &&
+         (s->logprobs || !r->sampling.wants_logprobs) && (s->top || !s->logprobs || n_top == 0);
 }
 
 void td_engine_requests_deinit(td_engine *e)
@@ -129,16 +144,13 @@ td_status td_engine_submit(td_engine *e, const td_engine_request *r, td_ticket *
   if (e->free_head == NO_SLOT)
     return td_fail(err, TD_ERR_CAPACITY, "the queue is full: %u requests", e->n_slots);
   TD_TRY(check_queued_tokens(e, r, err));
-  uint32_t *mask = NULL;
-  if (r->mask.fill && !(mask = calloc((e->info.vocab + 31) / 32, sizeof *mask)))
-    return td_fail(err, TD_ERR_CAPACITY, "no memory for a mask of %u tokens", e->info.vocab);
   uint32_t slot = e->free_head;
   td_slot *s = &e->slots[slot];
   s->request = *r;
-  if (!td_engine_copy_lists(e, s)) {
-    free(mask);
-    s->request = (td_engine_request){0}; /* still the caller's */
-    return td_fail(err, TD_ERR_CAPACITY, "no memory for the request");
+  if (!take_memory(e, s)) {
+    s->request = (td_engine_request){0}; /* the caller's still */
+    free_memory(s);
+    return td_fail(err, TD_ERR_NOMEM, "no memory for the request");
   }
   e->free_head = s->next_free;
   e->n_taken++;
@@ -151,7 +163,6 @@ td_status td_engine_submit(td_engine *e, const td_engine_request *r, td_ticket *
   if (e->account_tokens)
     e->account_tokens[r->terms.account] += r->n_prompt;
   s->submit_us = td_clock_us();
-  s->mask = mask;
   s->error = NULL;
   atomic_store(&s->n_generated, 0);
   atomic_store(&s->ended, TD_FINISH_NONE);
@@ -238,8 +249,8 @@ static bool slot_update(td_engine *e, uint32_t slot, td_engine_update *u)
       .tokens = s->request.tokens,
       .n_prompt = s->request.n_prompt,
       .n_generated = n,
-      .logprobs = s->request.logprobs,
-      .top = s->request.top,
+      .logprobs = s->logprobs,
+      .top = s->top,
       .n_cached_prompt = atomic_load(&s->n_cached_prompt),
       .finish = (td_finish)ended,
       .error = ended == TD_FINISH_ERROR ? s->error : NULL,

@@ -6,7 +6,6 @@
  * waits for a mask. */
 #include "engine/internal.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -163,15 +162,12 @@ static void keep_logprobs(td_engine *e, td_slot *s, uint32_t i)
   const td_engine_request *r = &s->request;
   const td_outcome *o = &e->outcome;
   uint32_t token = (uint32_t)e->plan->positions[e->plan->logits[i].token] + 1, n_top = r->sampling.n_top;
-  uint32_t at = token - (r->n_prompt - r->n_prompt_logits);
-  if (!r->logprobs)
+  size_t at = token - (r->n_prompt - r->n_prompt_logits), n = n_top < o->top_stride ? n_top : o->top_stride;
+  if (!s->logprobs || !o->logprobs)
     return;
-  r->logprobs[at] = o->logprobs ? o->logprobs[i * TD_STEP_IDS] : NAN;
-  if (!r->top)
-    return;
-  for (uint32_t k = 0; k < n_top; k++)
-    r->top[(size_t)at * n_top + k] =
-        o->top && k < o->top_stride ? o->top[(size_t)i * o->top_stride + k] : (td_top_token){-1, NAN};
+  s->logprobs[at] = o->logprobs[(size_t)i * TD_STEP_IDS];
+  if (n > 0)
+    memcpy(s->top + at * n_top, o->top + (size_t)i * o->top_stride, n * sizeof *s->top);
 }
 
 static void publish_token(td_engine *e, uint32_t slot, bool stop, uint64_t now_us)

@@ -17,7 +17,7 @@ void td_report_begin(td_report *r, const char *tool, const char *list)
   r->rows = cJSON_AddArrayToObject(r->json, list);
 }
 
-static const char *shown(const td_field *f, char out[32])
+static const char *shown(const td_report_field *f, char out[32])
 {
   int decimals = f->decimals == TD_REPORT_MS ? (f->number < 99.995 ? 2 : 0) : f->decimals;
   if (f->text)
@@ -31,7 +31,7 @@ static const char *shown(const td_field *f, char out[32])
   return out;
 }
 
-void td_report_print(bool *has_head, const td_field *fields, size_t n)
+void td_report_print(bool *has_head, const td_report_field *fields, size_t n)
 {
   char text[32];
   for (bool head = !*has_head;; head = false) {
@@ -46,7 +46,7 @@ void td_report_print(bool *has_head, const td_field *fields, size_t n)
   fflush(stdout);
 }
 
-cJSON *td_report_row(td_report *r, const td_field *fields, size_t n)
+cJSON *td_report_row(td_report *r, const td_report_field *fields, size_t n)
 {
   cJSON *o = cJSON_CreateObject();
   td_report_print(&r->has_head, fields, n);

@@ -52,23 +52,6 @@ void td_generation_cancel(td_call *call, td_finished why)
     leave_queue(call);
 }
 
-static bool alloc_logprobs(td_engine_request *r)
-{
-  uint32_t n_top = r->sampling.n_top;
-  if (!r->sampling.wants_logprobs)
-    return true;
-  r->logprobs = malloc(r->max_new * sizeof *r->logprobs);
-  r->top = n_top > 0 ? malloc((size_t)r->max_new * n_top * sizeof *r->top) : NULL;
-  return r->logprobs && (r->top || n_top == 0);
-}
-
-static void free_arrays(td_engine_request *r)
-{
-  free(r->tokens);
-  free(r->logprobs);
-  free(r->top);
-}
-
 static td_status submit_choice(td_choice *ch, td_sampling sampling, td_error *err)
 {
   td_call *call = ch->call;
@@ -89,15 +72,15 @@ static td_status submit_choice(td_choice *ch, td_sampling sampling, td_error *er
   memcpy(r.stop_ids, call->request.stop_ids, r.n_stop_ids * sizeof r.stop_ids[0]);
   ch->text = td_text_stream_create(call->engine, call->request.skip_special_tokens);
   r.tokens = malloc((p->n + max_new) * sizeof *r.tokens);
-  if (!ch->text || !r.tokens || !alloc_logprobs(&r)) {
-    free_arrays(&r);
+  if (!ch->text || !r.tokens) {
+    free(r.tokens);
     return td_fail(err, TD_ERR_NOMEM, "no memory for the request");
   }
   memcpy(r.tokens, p->ids, p->n * sizeof *r.tokens);
   td_status st = td_engine_submit(call->server->engine, &r, &ch->ticket, err);
   if (st != TD_OK) {
     ch->ticket.generation = 0;
-    free_arrays(&r);
+    free(r.tokens);
   }
   return st;
 }

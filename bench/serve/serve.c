@@ -136,7 +136,7 @@ static void find_model(serve *s)
 static cJSON *print_row(serve *s, const td_cell *c, const td_record_measures *measured)
 {
   const td_measures *m = &measured->all;
-  const td_field fields[] = {
+  const td_report_field fields[] = {
       {"name", "run", -18, 0, 0, c->name},
       {NULL, "done", 6, 0, (double)m->n_done, NULL},
       {NULL, "failed", 6, 0, (double)(m->n_sent - m->n_done), NULL},

@@ -19,7 +19,8 @@
 #include "common/json.h"
 #include "models/model.h"
 
-enum { MAX_ROWS = 32, MAX_TOKENS = 192, SKIPPED = 77 };
+enum { MAX_ROWS = 32, MAX_TOKENS = 192, PROMPT_LOGITS = 20, MAX_LOGITS = MAX_ROWS + PROMPT_LOGITS };
+enum { SKIPPED = 77 };
 
 typedef struct golden_run {
   uint32_t n_prompt, n_tokens;
@@ -34,13 +35,15 @@ typedef struct scenario {
   uint32_t budget;   /* tokens of a step */
   uint32_t chunk;    /* most prompt tokens that one sequence gets in a step */
   bool scattered;    /* pages in no order */
+  bool scored;       /* the answer is part of the prompt, whose logits are wanted */
 } scenario;
 
 static const scenario scenarios[] = {
-    {"alone, whole prompts", 1, 16, 1, MAX_TOKENS, MAX_TOKENS, false},
-    {"all together, budget 40, pages scattered", 2, 16, MAX_ROWS, 40, 40, true},
-    {"three at once, chunks of 5, pages of 32", 3, 32, 3, MAX_TOKENS, 5, true},
-    {"alone, token by token", 2, 16, 1, 1, 1, true},
+    {"alone, whole prompts", 1, 16, 1, MAX_TOKENS, MAX_TOKENS, false, false},
+    {"all together, budget 40, pages scattered", 2, 16, MAX_ROWS, 40, 40, true, false},
+    {"three at once, chunks of 5, pages of 32", 3, 32, 3, MAX_TOKENS, 5, true, false},
+    {"alone, token by token", 2, 16, 1, 1, 1, true, false},
+    {"answers scored, all together", 2, 16, MAX_ROWS, MAX_TOKENS, MAX_TOKENS, true, true},
 };
 
 typedef struct sequence {
@@ -121,19 +124,20 @@ static void machine_start(machine *m, const char *path, const scenario *s, uint3
   td_backend_config config = {.n_threads = s->threads,
                               .max_slots = n_sequences,
                               .max_rows = MAX_ROWS,
+                              .prompt_logits = PROMPT_LOGITS,
                               .max_tokens = MAX_TOKENS,
                               .max_context_tokens = context,
                               .max_vocab = m->desc.vocab};
   if (td_backend_create("cpu", &config, &m->be, &err) ||
-      td_model_load(m->files, &m->desc, m->be, MAX_TOKENS, MAX_ROWS, NULL, NULL, &m->model, &err) ||
-      td_plan_create(MAX_ROWS, MAX_TOKENS, MAX_ROWS, n_pages, s->page_tokens, &m->plan, &err))
+      td_model_load(m->files, &m->desc, m->be, MAX_TOKENS, MAX_LOGITS, NULL, NULL, &m->model, &err) ||
+      td_plan_create(MAX_ROWS, MAX_TOKENS, MAX_LOGITS, n_pages, s->page_tokens, &m->plan, &err))
     die(path, &err);
   td_kv_shape shape = td_model_kv_shape(&m->desc, n_pages, s->page_tokens);
   if (m->be->ops->kv_create(m->be, &shape, &m->kv, &err))
     die(path, &err);
   compile(m, path);
   m->page_table = must_alloc(n_pages, sizeof *m->page_table);
-  m->logits = must_alloc((size_t)MAX_ROWS * m->desc.vocab, sizeof *m->logits);
+  m->logits = must_alloc((size_t)MAX_LOGITS * m->desc.vocab, sizeof *m->logits);
   order_pages(m, n_pages);
   m->plan->page_table = m->page_table;
   m->plan->page_table_len = n_pages;
@@ -156,6 +160,27 @@ static void machine_stop(machine *m)
 
 /* ---- plans ---- */
 
+static int32_t token_at(const golden_run *g, uint32_t at)
+{
+  return at < g->n_prompt ? g->prompt[at] : g->tokens[at - g->n_prompt];
+}
+
+/* Tokens that are computed before one is sampled. */
+static uint32_t known_tokens(const machine *m, const golden_run *g)
+{
+  return m->scenario->scored ? g->n_prompt + g->n_tokens - 1 : g->n_prompt;
+}
+
+/* The row's last tokens, from the one before the answer on: the answer's next is their target. */
+static void add_scored(machine *m, const golden_run *g, uint32_t row)
+{
+  td_plan *p = m->plan;
+  uint32_t end = p->rows[row].kv_len, begin = end - p->rows[row].q_len;
+  for (uint32_t at = begin < g->n_prompt ? g->n_prompt - 1 : begin; at < end; at++)
+    td_plan_add_logits(p, row, at - begin,
+                       at + 1 == known_tokens(m, g) ? TD_SAMPLE_HERE : token_at(g, at + 1));
+}
+
 static void add_row(machine *m, sequence *all, uint32_t slot, uint32_t q_len)
 {
   td_plan *p = m->plan;
@@ -169,11 +194,13 @@ static void add_row(machine *m, sequence *all, uint32_t slot, uint32_t q_len)
                        .page_table_offset = slot * m->stripe};
   for (uint32_t i = 0; i < q_len; i++) {
     uint32_t at = s->done + i;
-    p->token_ids[p->n_tokens] = at < g->n_prompt ? g->prompt[at] : g->tokens[at - g->n_prompt];
+    p->token_ids[p->n_tokens] = token_at(g, at);
     p->positions[p->n_tokens++] = (int32_t)at;
   }
   s->done += q_len;
-  if (s->done >= g->n_prompt)
+  if (m->scenario->scored)
+    add_scored(m, g, p->n_rows - 1);
+  else if (s->done >= g->n_prompt)
     td_plan_add_sample(p, p->n_rows - 1);
   for (uint32_t i = 0; i < m->stripe && !s->pages_told; i++) {
     uint32_t index = slot * m->stripe + i;
@@ -190,12 +217,19 @@ static void make_plan(machine *m, sequence *all, uint32_t first, uint32_t last)
   td_plan_clear(p);
   p->step++;
   for (uint32_t i = first; i < last; i++)
-    if (!is_finished(&all[i]) && all[i].done >= all[i].golden->n_prompt && p->n_tokens < m->scenario->budget)
+    if (!is_finished(&all[i]) && all[i].done >= known_tokens(m, all[i].golden) &&
+        p->n_tokens < m->scenario->budget)
       add_row(m, all, i, 1);
   p->n_decode_rows = p->n_rows;
   for (uint32_t i = first; i < last; i++) {
-    uint32_t left = all[i].golden->n_prompt - all[i].done, room = m->scenario->budget - p->n_tokens;
-    if (all[i].done >= all[i].golden->n_prompt || room == 0)
+    uint32_t known = known_tokens(m, all[i].golden);
+    uint32_t left = known - all[i].done, room = m->scenario->budget - p->n_tokens;
+    if (m->scenario->scored) { /* a row has room for one, the others have what is left */
+      uint32_t n_before = all[i].golden->n_prompt - 1, extra = PROMPT_LOGITS + p->n_rows - p->n_logits;
+      uint32_t most = (n_before > all[i].done ? n_before - all[i].done : 0) + 1 + extra;
+      room = room < most ? room : most;
+    }
+    if (all[i].done >= known || room == 0)
       continue;
     uint32_t n = left < m->scenario->chunk ? left : m->scenario->chunk;
     add_row(m, all, i, n < room ? n : room);
@@ -271,8 +305,11 @@ static int run_step(machine *m, sequence *all, bool reference)
     die("sampling", &err);
   for (uint32_t i = 0; i < p->n_logits; i++) {
     uint32_t slot = p->rows[p->logits[i].row].slot;
-    failures += check_token(m, &all[slot], slot, m->logits + (size_t)i * m->desc.vocab,
-                            out.ids[i * TD_STEP_IDS], reference);
+    const float *logits = m->logits + (size_t)i * m->desc.vocab;
+    bool samples = p->logits[i].target == TD_SAMPLE_HERE;
+    failures += out.n_ids[i] != samples || out.flags[i] != 0;
+    failures += check_token(m, &all[slot], slot, logits,
+                            samples ? out.ids[i * TD_STEP_IDS] : best(logits, m->desc.vocab), reference);
   }
   return failures;
 }

@@ -199,18 +199,15 @@ static bool submit(td_engine *e, client *c)
   r.n_stop_ids = below(2);
   r.stop_ids[0] = (int32_t)below(N_VOCAB);
   r.tokens = calloc(r.n_prompt + r.max_new, sizeof *r.tokens);
-  r.logprobs = c->wants_logprobs ? malloc(r.max_new * sizeof *r.logprobs) : NULL;
-  assert_true(r.tokens && (r.logprobs || !c->wants_logprobs));
+  assert_non_null(r.tokens);
   for (uint32_t i = 0; i < r.n_prompt; i++)
     r.tokens[i] = (int32_t)below(N_VOCAB);
   foresee(c, &r);
   c->seen = 0;
   c->live = td_engine_submit(e, &r, &c->ticket, &err) == TD_OK;
   memset(bias, 0xAA, sizeof bias);
-  if (!c->live) {
+  if (!c->live)
     free(r.tokens);
-    free(r.logprobs);
-  }
   return c->live;
 }
 
