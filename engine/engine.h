@@ -97,10 +97,10 @@ typedef struct td_mask_provider {
 } td_mask_provider;
 
 typedef struct td_engine_request {
-  int32_t *tokens;   /* malloc'ed [n_prompt + max_new] with the prompt in front; every id < vocab */
-  uint32_t n_prompt; /* >= 1 */
-  uint32_t max_new;  /* >= 1; n_prompt + max_new <= max_context_tokens */
-  td_sampling sampling;
+  int32_t *tokens;      /* malloc'ed [n_prompt + max_new] with the prompt in front; every id < vocab */
+  uint32_t n_prompt;    /* >= 1 */
+  uint32_t max_new;     /* >= 1; n_prompt + max_new <= max_context_tokens */
+  td_sampling sampling; /* what it points to is copied; end_ids are the engine's to fill in */
   td_mask_provider mask;
   uint32_t n_prompt_logits; /* < n_prompt: so many of the prompt's last tokens are told with their
                              * log-probabilities, if sampling.wants_logprobs */
@@ -170,6 +170,8 @@ TD_MUST_CHECK td_status td_engine_tokenize(const td_engine *e, const char *text,
 
 /* A token as the vocabulary writes it ("<|im_end|>"), or NULL for an unknown id. */
 const char *td_engine_token_text(const td_engine *e, int32_t id);
+/* Appends the bytes that a token adds to a text, which need not be whole characters. */
+void td_engine_token_bytes(const td_engine *e, int32_t id, td_buf *out);
 
 typedef struct td_chat_input {
   const cJSON *messages;             /* validated array */

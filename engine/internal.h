@@ -9,6 +9,7 @@
  *   step.c      the step loop: inbox -> plan -> submit -> sample -> wait -> commit -> publish
  *   tokens.c    what a step's outcome means for its requests; masks.c makes masks for the next one
  *   predict.c   steps and waits as predicted, beside what they were; when to come back
+ *   sampling.c  what sampling needs beside its parameters
  *   step_log.c  records of the last steps, for who watches
  *   trace.c     --trace: what host and device did when, as Chrome trace JSON
  *   text.c      tokenising, chat templates and detokenising for the server
@@ -68,6 +69,7 @@ typedef struct td_slot {
   td_engine_request request; /* tokens owned */
   float *logprobs;           /* [n_prompt_logits + max_new], or NULL: not asked for; written as tokens are */
   td_top_token *top;         /* [as many][n_top] */
+  void *lists;               /* what its sampling points to; owned */
   uint32_t *mask;            /* owned; NULL: any id may be sampled */
 
   /* engine thread */
@@ -197,6 +199,11 @@ void td_engine_notify_slot(td_engine *e, uint32_t slot);
 void td_engine_end_slot(td_engine *e, uint32_t slot, int ended);
 /* Publishes the end of a slot, after which the engine does not touch it. */
 void td_engine_publish_end(td_engine *e, uint32_t slot, int ended);
+
+/* sampling.c; loop thread: the slot's request gets its own lists (s->lists). False: no memory. */
+TD_MUST_CHECK bool td_engine_copy_lists(const td_engine *e, td_slot *s);
+/* Engine thread: before a plan is submitted, the state of the slots that it samples for. */
+void td_engine_prepare_sampling(td_engine *e, const td_plan *plan);
 
 /* predict.c; engine thread. The forecast, if it is time for another; false: not yet. Idle: nothing runs or
  * waits. */

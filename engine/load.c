@@ -159,10 +159,10 @@ static td_status plan_kv(td_engine *e, memory_plan *mp, td_error *err)
     td_warn("context cut to %u tokens: KV memory holds no more (kv_bytes)", mp->max_context);
   }
   td_info("memory: weights %.0f MiB, KV %.0f MiB (%u pages of %u tokens), workspace %.0f MiB, attention %.0f "
-          "MiB; steps of up to "
-          "%u requests, %u tokens",
+          "MiB, sampling %.0f MiB; steps of up to %u requests, %u tokens",
           MIB(weight_bytes(e)), MIB(mp->page_bytes * mp->n_pages), mp->n_pages, mp->page_tokens,
-          MIB(mp->workspace_bytes), MIB(mp->attention_bytes), mp->max_running, mp->step_tokens);
+          MIB(mp->workspace_bytes), MIB(mp->attention_bytes), MIB(e->backend->sampling_bytes),
+          mp->max_running, mp->step_tokens);
   return TD_OK;
 }
 

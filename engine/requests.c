@@ -37,10 +37,12 @@ static void free_memory(td_slot *s)
   free(s->request.tokens);
   free(s->logprobs);
   free(s->top);
+  free(s->lists);
   free(s->mask);
   if (s->request.mask.drop)
     s->request.mask.drop(s->request.mask.arg);
   s->request.tokens = NULL;
+  s->lists = NULL;
   s->request.mask = (td_mask_provider){0};
   s->logprobs = NULL;
   s->top = NULL;
@@ -58,8 +60,8 @@ static bool take_memory(const td_engine *e, td_slot *s)
     s->logprobs = calloc(n, sizeof *s->logprobs);
   if (r->sampling.wants_logprobs && n_top > 0)
     s->top = calloc(n * n_top, sizeof *s->top);
-  return (s->mask || !r->mask.fill) && (s->logprobs || !r->sampling.wants_logprobs) &&
-         (s->top || !s->logprobs || n_top == 0);
+  return td_engine_copy_lists(e, s) && (s->mask || !r->mask.fill) &&
+         (s->logprobs || !r->sampling.wants_logprobs) && (s->top || !s->logprobs || n_top == 0);
 }
 
 void td_engine_requests_deinit(td_engine *e)

@@ -95,6 +95,7 @@ static void submit_step(td_engine *e, const td_plan *plan, double predicted_us)
 {
   if ((uint64_t)predicted_us > atomic_load_explicit(&e->longest_predicted_us, memory_order_relaxed))
     atomic_store(&e->longest_predicted_us, (uint64_t)predicted_us);
+  td_engine_prepare_sampling(e, plan);
   td_backend_submit(e->backend, e->forward, plan);
 }
 

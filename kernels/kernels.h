@@ -117,8 +117,13 @@ typedef struct td_backend_ops {
    * that uses it runs any more. */
   void (*kv_destroy)(td_backend *be, td_kv *kv);
 
-  /* Replaces a slot's whole sampling state. */
+  /* Replaces a slot's whole sampling state. What the parameters point to is not looked at. */
   void (*set_sampling)(td_backend *be, uint32_t slot, const td_sampling *sampling);
+  /* Before the submission of a step that samples for a slot whose sampling is not plain: sees to it that the
+   * slot has its state (sample_places.h), and makes it, with no step under way, if it has none yet or lost
+   * it. The step's other slots with such sampling are prepared too. sampling: as set; all is copied. */
+  void (*prepare_slot)(td_backend *be, uint32_t slot, const td_sampling *sampling,
+                       const td_sample_history *history);
 
   /* A program may be freed once it is compiled; what its ops point to must live on. TD_ERR_UNSUPPORTED for an
    * op that this backend has not got. Owned by the caller. */
@@ -155,6 +160,7 @@ struct td_backend {
   uint32_t activation_bytes;     /* size of one activation element: 4 on the CPU */
   uint32_t pipeline_depth;       /* steps that may be under way at once: 1 or 2 */
   uint32_t weight_bytes;         /* memory a stored parameter takes here; 0: it is used where it is mapped */
+  uint64_t sampling_bytes;       /* memory of sampler state that is not plain */
   uint32_t max_rows, max_tokens; /* of a step: the config's, or this backend's own choice where that was 0 */
   uint32_t max_logits;           /* of a step: max_rows and the config's prompt_logits */
   bool awaits_sample;            /* a step was submitted and is not yet sampled */

@@ -79,7 +79,8 @@ static void render_choice(const td_call *c, const td_choice *ch, const char *tex
 {
   td_buf_printf(out, "{\"index\":%u,\"text\":", ch->index);
   td_buf_append_json_string(out, text, n_text);
-  td_buf_append_str(out, ",\"logprobs\":null,\"finish_reason\":");
+  td_render_logprobs(ch, out);
+  td_buf_append_str(out, ",\"finish_reason\":");
   if (finish)
     td_buf_printf(out, "\"%s\"", finish);
   else

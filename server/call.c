@@ -387,6 +387,7 @@ static void free_call(td_call *call)
     td_stop_filter_deinit(&call->choices[i].filter);
     td_buf_deinit(&call->choices[i].out);
     td_buf_deinit(&call->choices[i].ids);
+    td_buf_deinit(&call->choices[i].logprobs);
   }
   free(call->choices);
   for (uint32_t i = 0; i < call->n_prompts; i++) {

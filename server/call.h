@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 
 #include "server/conn.h"
+#include "server/logprobs.h"
 #include "server/request.h"
 
 typedef struct td_choice {
@@ -18,11 +19,15 @@ typedef struct td_choice {
   td_ticket ticket; /* generation 0: not with the engine (any more) */
   td_text_stream *text;
   td_stop_filter filter;
-  td_buf out; /* answer text: all of it, or what is not yet sent */
-  td_buf ids; /* int32_t ids not yet rendered, if token ids are wanted */
+  td_buf out;           /* answer text: all of it, or what is not yet sent */
+  td_buf ids;           /* int32_t ids not yet rendered, if token ids are wanted */
+  td_buf logprobs;      /* records (logprobs.h) not yet rendered, if log-probabilities are wanted */
+  uint32_t text_offset; /* characters in the tokens of all records so far */
 
   /* the engine's side, as of the last update */
-  const int32_t *tokens; /* valid while ticket is */
+  const int32_t *tokens; /* valid while ticket is, as the next two */
+  const float *engine_logprobs;
+  const td_top_token *engine_top;
   uint32_t n_prompt, n_generated, n_cached;
   td_finish engine_finish;
   uint64_t submit_us, first_run_us, first_token_us, last_token_us;
@@ -142,6 +147,8 @@ void td_render_usage_event(const td_call *c, td_buf *out);
  * asked for. */
 void td_render_chunk_usage(const td_choice *ch, uint32_t n_answer, td_buf *out);
 void td_render_prompt_ids(const td_prompt *p, td_buf *out); /* ,"prompt_token_ids":[..] */
+/* ,"logprobs":..: of what the choice has kept of them; null if none are wanted, or none is there. */
+void td_render_logprobs(const td_choice *ch, td_buf *out);
 void td_render_head(const td_call *c, const char *object,
                     td_buf *out); /* {"id":..,"object":..,"created":..,"model":.. */
 

@@ -11,6 +11,19 @@ void td_render_prompt_ids(const td_prompt *p, td_buf *out)
   out->failed |= p->json.failed;
 }
 
+void td_render_logprobs(const td_choice *ch, td_buf *out)
+{
+  const td_call *c = ch->call;
+  uint32_t n_top = (uint32_t)c->request.top_logprobs;
+  td_buf_append_str(out, ",\"logprobs\":");
+  if (!c->request.wants_logprobs || (c->request.stream && ch->logprobs.len_bytes == 0))
+    td_buf_append_str(out, "null");
+  else if (c->api->route == TD_ROUTE_CHAT)
+    td_logprobs_render_chat(c->engine, &ch->logprobs, n_top, out);
+  else
+    td_logprobs_render_completion(c->engine, &ch->logprobs, n_top, out);
+}
+
 void td_render_head(const td_call *c, const char *object, td_buf *out)
 {
   td_buf_printf(out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%" PRId64 ",\"model\":", c->id, object,

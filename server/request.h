@@ -17,10 +17,11 @@ typedef struct td_api_request {
   /* borrowed from the JSON tree */
   const char *model, *cache_salt;
   const cJSON *prompt, *messages, *tokens, *chat_template_kwargs, *stop, *stop_token_ids, *stream_options,
-      *response_format;
+      *response_format, *logit_bias, *logprobs;
 
-  double temperature, top_p, min_p;
-  int64_t top_k, n, best_of;
+  double temperature, top_p, min_p, presence_penalty, frequency_penalty, repetition_penalty;
+  int64_t top_k, n, best_of, min_tokens;
+  int64_t top_logprobs;                          /* at completions: what `logprobs` says */
   int64_t priority, timeout_ms, ttft_timeout_ms; /* timeouts 0: none */
   int64_t max_tokens, max_completion_tokens;     /* -1: as far as the context goes */
   bool has_max_tokens, has_max_completion_tokens;
@@ -32,7 +33,11 @@ typedef struct td_api_request {
   bool has_add_generation_prompt;
   td_unknown unknown; /* fields that are ignored */
 
-  /* made from `stop` and `stop_token_ids`; owned */
+  bool wants_logprobs;
+
+  /* made from `logit_bias`, `stop` and `stop_token_ids`; owned */
+  td_logit_bias *biases;
+  uint32_t n_biases;
   td_stop_set stops;
   uint32_t n_stop_ids;
   int32_t stop_ids[TD_REQUEST_STOP_IDS_MAX];
@@ -49,7 +54,8 @@ typedef struct td_request_rules {
 TD_MUST_CHECK bool td_request_read(const cJSON *root, unsigned route, const td_request_rules *rules,
                                    td_api_request *r, td_api_error *error);
 void td_request_deinit(td_api_request *r);
-/* The sampler's parameters, but for the seed of a request that gave none. */
+/* The sampler's parameters, but for the seed of a request that gave none, and the ids that min_tokens is
+ * about. Points to *r's biases. */
 td_sampling td_request_sampling(const td_api_request *r);
 
 /* Checks `messages` (and nothing else) and brings them to the plain form that templates know: content is a

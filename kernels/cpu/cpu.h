@@ -6,6 +6,7 @@
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/pool.h"
 #include "kernels/kernels.h"
+#include "kernels/sample_places.h"
 
 TD_MUST_CHECK td_status td_cpu_backend_create(const td_backend_config *config, td_backend **out,
                                               td_error *err);
@@ -55,6 +56,7 @@ typedef struct cpu_rope_table {
 
 typedef struct cpu_sampler_space {
   uint32_t *weights, *keys, *key_weights; /* [max_vocab] each */
+  float *adjusted;                        /* [max_vocab] a special row's logits */
 } cpu_sampler_space;
 
 /* What td_outcome points to, of one step. */
@@ -65,6 +67,8 @@ typedef struct cpu_outcome {
   uint8_t *flags;  /* [max_logits] */
   float *logprobs; /* [max_logits][TD_STEP_IDS] */
   bool has_logprobs;
+  td_top_token *top; /* [max_logits][top_stride] */
+  uint32_t top_stride;
 } cpu_outcome;
 
 typedef struct cpu_backend {
@@ -74,6 +78,9 @@ typedef struct cpu_backend {
   td_pool *pool;
   struct cpu_block *blocks;     /* all memory */
   td_sampling *sampling;        /* [max_slots] */
+  td_sample_places places;      /* who has the next two */
+  td_sample_state *states;      /* [max_rows] */
+  uint16_t *words;              /* [max_rows][max_vocab] */
   const td_plan *plan;          /* of the current step */
   uint32_t *token_row;          /* [max_tokens] row of each token */
   int32_t *token_ids;           /* [max_tokens] of the step, those that the last one sampled filled in */
@@ -122,6 +129,11 @@ void td_cpu_swiglu(cpu_backend *be, const td_swiglu_params *p, uint32_t n);
 void td_cpu_gather(cpu_backend *be, const td_gather_params *p);
 void td_cpu_sample(cpu_backend *be, const td_sample_params *p);
 void td_cpu_pool(cpu_backend *be, const td_pool_params *p);
+
+/* op_logprob.c: of token id, and of the n_top likeliest (top[]), of one row of logits. A bad row's are NaN.
+ */
+void td_cpu_logprobs(const td_isa *isa, const float *logits, uint32_t n, int32_t id, uint32_t n_top,
+                     float *logprob, td_top_token *top);
 
 /* step.c */
 td_status td_cpu_compile(td_backend *b, const td_program *program, td_compiled **out, td_error *err);

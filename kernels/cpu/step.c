@@ -78,6 +78,7 @@ static void clear_outcome(cpu_outcome *o, uint32_t n_logits)
 {
   o->n_logits = n_logits;
   o->has_logprobs = false;
+  o->top_stride = 0;
   memset(o->ids, 0, (size_t)n_logits * TD_STEP_IDS * sizeof *o->ids);
   memset(o->n_ids, 0, n_logits);
   memset(o->flags, 0, n_logits);
@@ -133,6 +134,8 @@ td_status td_cpu_wait(td_backend *b, td_outcome *out, td_error *err)
                       .ids = o->ids,
                       .n_ids = o->n_ids,
                       .flags = o->flags,
-                      .logprobs = o->has_logprobs ? o->logprobs : NULL};
+                      .logprobs = o->has_logprobs ? o->logprobs : NULL,
+                      .top = o->top_stride > 0 ? o->top : NULL,
+                      .top_stride = o->top_stride};
   return TD_OK;
 }

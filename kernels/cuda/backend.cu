@@ -1,6 +1,7 @@
 // The CUDA backend behind kernels.h: memory, KV stores, life.
 #include "kernels/cuda/fused.cuh"
 #include "kernels/cuda/program.cuh"
+#include "kernels/cuda/special.cuh"
 
 #include <algorithm>
 #include <cstdlib>
@@ -145,6 +146,7 @@ static const td_backend_ops cuda_ops = {
     .kv_create = be_kv_create,
     .kv_destroy = be_kv_destroy,
     .set_sampling = td_cuda_set_sampling,
+    .prepare_slot = td_cuda_prepare_slot,
     .compile = td_cuda_compile,
     .discard = td_cuda_discard,
     .submit = td_cuda_submit,

@@ -33,7 +33,7 @@ struct step_block {
   size_t n_packed;
   int32_t *sampled;       // pinned, [max_logits]
   uint8_t *n_ids, *flags; // [max_logits] of td_outcome
-  uint8_t *late;          // pinned, [max_logits] of its sampling
+  uint8_t *late;          // [max_logits] of its sampling
   const td_plan *plan;
   bool is_late;  // some are
   bool captured; // launched from a captured step
@@ -53,9 +53,7 @@ struct cuda_frame {
   uint32_t *counts;    // device, [TD_KV_GROUPS_MAX][N_COUNTS]
   const td_plan *plan; // null between steps
   device_batch batch;
-  int32_t *sampled;        // device, [max_logits]
-  uint8_t *late;           // device, [max_logits]
-  const uint8_t *late_now; // that, while a sampling is queued in which some are late; else null
+  int32_t *sampled; // device, [max_logits]
   uint32_t page_table_entries, max_page_updates;
   uint32_t n_steps; // so far
   bool has_run;     // a step has ended

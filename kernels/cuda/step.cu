@@ -10,6 +10,7 @@
 // appear and told by the wait.
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/program.cuh"
+#include "kernels/cuda/special.cuh"
 #include "kernels/sample_math.h"
 
 #include <cstdlib>
@@ -236,33 +237,19 @@ bool td_cuda_forward_ended(td_backend *be)
   return true;
 }
 
-static void take_input(cuda_backend *b, step_block *k, const td_sample_input *input)
-{
-  uint32_t n = k->plan->n_logits;
-  if (!input)
-    return;
-  if (input->masks)
-    for (uint32_t i = 0; i < n; i++)
-      if (input->masks[i]) // no kernel obeys one: a token that was forbidden must not be told
-        note(&b->device, cudaErrorNotSupported);
-  if (!input->late)
-    return;
-  memcpy(k->late, input->late, n);
-  k->is_late = true;
-  b->frame.late_now = b->frame.late;
-  note(&b->device, cudaMemcpyAsync(b->frame.late, k->late, n, cudaMemcpyHostToDevice, b->device.stream));
-}
-
 void td_cuda_sample_step(td_backend *be, td_compiled *sampling, const td_sample_input *input)
 {
   cuda_backend *b = self(be);
   step_block *k = block_to_sample(b);
   if (k->may_wait)
     note(&b->device, cudaEventRecord(k->sampling_begin, b->device.stream));
-  take_input(b, k, input);
+  k->is_late = input && input->late;
+  if (k->is_late)
+    memcpy(k->late, input->late, k->plan->n_logits);
+  td_cuda_begin_sampling(b, (uint32_t)(k - b->frame.blocks), k->plan, input);
   if (sampling)
     td_cuda_run(b, *program_of(sampling));
-  b->frame.late_now = nullptr;
+  td_cuda_end_sampling(b, (uint32_t)(k - b->frame.blocks), k->plan);
   if (k->plan->n_logits > 0)
     note(&b->device, cudaMemcpyAsync(k->sampled, b->frame.sampled, k->plan->n_logits * sizeof(int32_t),
                                      cudaMemcpyDeviceToHost, b->device.stream));
@@ -323,6 +310,7 @@ td_status td_cuda_wait(td_backend *be, td_outcome *out, td_error *err)
   out->ids = k->sampled;
   out->n_ids = k->n_ids;
   out->flags = k->flags;
+  td_cuda_read_sampling(b, (uint32_t)(k - b->frame.blocks), out);
   out->captured = k->captured;
   note_times(b, k, out);
   return TD_OK;
@@ -332,6 +320,7 @@ void td_cuda_set_sampling(td_backend *be, uint32_t slot, const td_sampling *samp
 {
   cuda_backend *b = self(be);
   TD_BUG_ON(slot >= b->config.max_slots);
+  td_sample_places_leave(&b->sampling.extra->places, slot);
   b->sampling.host[slot] = *sampling; // travels with the next plan
   if (!b->sampling.is_changed[slot]) {
     b->sampling.is_changed[slot] = 1;
@@ -377,11 +366,10 @@ td_status td_cuda_make_step_memory(cuda_backend *b, td_error *err)
   for (step_block &k : b->frame.blocks) {
     k.n_ids = (uint8_t *)calloc(n_logits, 1);
     k.flags = (uint8_t *)calloc(n_logits, 1);
-    if (!k.n_ids || !k.flags)
+    k.late = (uint8_t *)calloc(n_logits, 1);
+    if (!k.n_ids || !k.flags || !k.late)
       return td_fail(err, TD_ERR_NOMEM, "no memory for the step's frame");
     cudaError_t e = cudaMallocHost((void **)&k.sampled, n_logits * sizeof(int32_t));
-    if (e == cudaSuccess)
-      e = cudaMallocHost((void **)&k.late, n_logits);
     if (e == cudaSuccess)
       e = cudaEventCreate(&k.forward_end);
     if (e == cudaSuccess)
@@ -398,7 +386,7 @@ td_status td_cuda_make_step_memory(cuda_backend *b, td_error *err)
   TD_TRY(td_cuda_alloc_array(&b->device, b->frame.page_table_entries, &b->frame.batch.page_table, err));
   TD_TRY(td_cuda_alloc_array(&b->device, c->max_slots, &b->sampling.slots, err));
   TD_TRY(td_cuda_alloc_array(&b->device, n_logits, &b->frame.sampled, err));
-  TD_TRY(td_cuda_alloc_array(&b->device, n_logits, &b->frame.late, err));
+  TD_TRY(td_cuda_make_sampling(b, err));
   TD_TRY(td_cuda_alloc_array(&b->device, (size_t)TD_KV_GROUPS_MAX * N_COUNTS, &b->frame.counts, err));
   TD_TRY(td_cuda_alloc_array(&b->device, c->max_tokens, &b->frame.batch.token_ids, err));
   TD_TRY(td_cuda_alloc_array(&b->device, c->max_tokens, &b->frame.batch.positions, err));
@@ -417,14 +405,13 @@ void td_cuda_free_step_memory(cuda_backend *b)
       cudaFreeHost(k.packed);
     if (k.sampled)
       cudaFreeHost(k.sampled);
-    if (k.late)
-      cudaFreeHost(k.late);
     if (k.forward_end)
       cudaEventDestroy(k.forward_end);
     if (k.sampling_begin)
       cudaEventDestroy(k.sampling_begin);
     free(k.n_ids);
     free(k.flags);
+    free(k.late);
     for (int i = 0; i < 2; i++) {
       if (k.begin[i])
         cudaEventDestroy(k.begin[i]);
@@ -432,6 +419,7 @@ void td_cuda_free_step_memory(cuda_backend *b)
         cudaEventDestroy(k.end[i]);
     }
   }
+  td_cuda_free_sampling(b);
   free(b->sampling.host);
   free(b->sampling.changed);
   free(b->sampling.is_changed);

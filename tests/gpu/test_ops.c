@@ -757,8 +757,10 @@ static void run_section(int section, const char *name, const td_backend_config *
       test_sampling();
     be->ops->destroy(be);
     test_sampled_tokens(name, size, &n_passed, &n_failed);
+    test_special_tokens(name, size, &n_passed, &n_failed);
   } else if (!small) {
     time_sampling(name);
+    time_special_rows(name);
   }
 }
 

@@ -6,6 +6,11 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/sample_math.h"
 
+#define PLAIN(t, p, m, k, s)                                                                                 \
+  {                                                                                                          \
+    .temperature = t, .top_p = p, .min_p = m, .top_k = k, .seed = s                                          \
+  }
+
 typedef struct sampler {
   td_backend *be;
   td_plan *plan;
