@@ -179,12 +179,14 @@ static bool open_backend(bench *b, const td_attention_cell *c, const char *name)
                               .gpu_memory_percent = 90};
   check(td_backend_create(b->backend, &config, &be, &err), &err);
   snprintf(b->name, sizeof b->name, "%s", be->ops->name);
-  td_kv_shape kv = {.n_layers = LAYERS,
-                    .n_pages = 1,
-                    .page_tokens = TD_CELL_PAGE_TOKENS,
-                    .n_kv_heads = c->n_kv_heads,
-                    .head_dim = c->head_dim,
-                    .n_heads = c->n_heads};
+  td_kv_spec kv = {.n_pages = 1,
+                   .page_tokens = TD_CELL_PAGE_TOKENS,
+                   .n_groups = 1,
+                   .groups = {{.n_layers = LAYERS,
+                               .dtype = be->kv_dtype,
+                               .n_kv_heads = c->n_kv_heads,
+                               .head_dim = c->head_dim,
+                               .n_heads = c->n_heads}}};
   if (be->ops->kv_check(be, &kv, &err) != TD_OK) {
     fprintf(stderr, "%s, heads %u/%u: not measured: %s\n", name, c->n_heads, c->n_kv_heads, err.message);
     be->ops->destroy(be);

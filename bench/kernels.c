@@ -121,8 +121,8 @@ static td_weight *make_weight(bench *b, matrix m, uint32_t copy)
     part.data = b->stored[m][copy] = random_blocks(t, row_bytes * part.n_rows, &r);
   }
   check(b->stage.be->ops->weight_import(b->stage.be, &part, 1, cols, &w, &err), &err);
-  double bytes = b->stage.be->weight_bytes > 0 ? (double)cols * b->stage.be->weight_bytes : (double)row_bytes;
-  b->matrix_bytes[m] = bytes * part.n_rows;
+  (void)td_dtype_row_bytes(w->types[0].storage, cols, &row_bytes); /* n_cols suits it: it was imported */
+  b->matrix_bytes[m] = (double)row_bytes * part.n_rows;
   return w;
 }
 
@@ -270,13 +270,15 @@ static void setup(bench *b)
   make_memory(b);
   /* one layer's KV for each layer: layers are the copies that attention goes round */
   b->kv_layers = b->d.n_layers < 4 ? b->d.n_layers : 4;
-  td_kv_shape kv = {.n_layers = b->kv_layers,
-                    .n_pages = 1,
-                    .page_tokens = PAGE_TOKENS,
-                    .n_kv_heads = b->d.n_kv_heads,
-                    .head_dim = b->d.head_dim,
-                    .n_heads = b->d.n_heads,
-                    .window_tokens = b->d.window_tokens};
+  td_kv_spec kv = {.n_pages = 1,
+                   .page_tokens = PAGE_TOKENS,
+                   .n_groups = 1,
+                   .groups = {{.n_layers = b->kv_layers,
+                               .dtype = be->kv_dtype,
+                               .n_kv_heads = b->d.n_kv_heads,
+                               .head_dim = b->d.head_dim,
+                               .n_heads = b->d.n_heads,
+                               .window_tokens = b->d.window_tokens}}};
   check(be->ops->kv_check(be, &kv, &err), &err);
   double pages = b->attention_gb * 1e9 / (double)be->ops->kv_bytes_per_page(be, &kv);
   td_stage_init(&b->stage, be, &kv, (uint32_t)pages, max_context);
@@ -591,7 +593,6 @@ typedef struct attention_case {
 
 static void measure_attention(bench *b, const attention_case *c)
 {
-  const td_model_desc *d = &b->d;
   char size[64];
   bool fits = true;
   td_stage_plan_begin(&b->stage);
@@ -601,14 +602,9 @@ static void measure_attention(bench *b, const attention_case *c)
     fits = fits && td_stage_plan_row(&b->stage, c->chunk, c->chunk_context, false);
   if (!fits)
     return;
-  double token_bytes =
-      (double)b->stage.be->ops->kv_bytes_per_page(b->stage.be, &(td_kv_shape){.n_layers = 1,
-                                                                              .n_pages = 1,
-                                                                              .page_tokens = PAGE_TOKENS,
-                                                                              .n_kv_heads = d->n_kv_heads,
-                                                                              .head_dim = d->head_dim,
-                                                                              .n_heads = d->n_heads}) /
-      PAGE_TOKENS;
+  td_kv_spec one = b->stage.kv->spec;
+  one.groups[0].n_layers = 1;
+  double token_bytes = (double)b->stage.be->ops->kv_bytes_per_page(b->stage.be, &one) / PAGE_TOKENS;
   double pairs = (double)c->chunk * (c->chunk_context - c->chunk) + (double)c->chunk * c->chunk / 2 +
                  (double)c->batch * c->context;
   work w = {token_bytes * ((double)c->batch * c->context + c->chunk_context) +
@@ -678,7 +674,7 @@ static void print_head(const bench *b)
          "K@C a chunk of K tokens\n"
          "that ends at C; KV is random. Weights, and other ops' inputs, go round %.0f MB. Medians of %.0f "
          "rounds.\n",
-         b->shape, be->ops->name, be->weight_bytes == 2 ? "bf16" : td_dtypes[b->weight_dtype].name,
+         b->shape, be->ops->name, td_dtypes[be->ops->weight_type(be, b->weight_dtype).storage].name,
          b->ceiling.bytes_per_s * 1e-9, b->ceiling.flop_per_s * 1e-12, b->cache_mb, b->n_rounds);
   printf("%-10s %-22s %11s %10s %9s %11s %7s\n", "op", "size", "us", "GB/s", "TFLOP/s", "floor us", "share");
 }

@@ -17,14 +17,14 @@ const td_attention_policy *td_stage_policy(const char *name)
   return policy;
 }
 
-void td_stage_init(td_stage *s, td_backend *be, const td_kv_shape *shape, uint32_t n_pages_wanted,
+void td_stage_init(td_stage *s, td_backend *be, const td_kv_spec *spec, uint32_t n_pages_wanted,
                    uint32_t max_context_tokens)
 {
   td_error err;
   td_random r;
-  td_kv_shape kv = *shape;
-  uint64_t room = be->ops->kv_budget_bytes(be), fixed = be->ops->kv_fixed_bytes(be, shape);
-  uint64_t budget = (room > fixed ? room - fixed : 0) / be->ops->kv_bytes_per_page(be, shape);
+  td_kv_spec kv = *spec;
+  uint64_t room = be->ops->kv_budget_bytes(be), fixed = be->ops->kv_fixed_bytes(be, spec);
+  uint64_t budget = (room > fixed ? room - fixed : 0) / be->ops->kv_bytes_per_page(be, spec);
   kv.n_pages = n_pages_wanted < budget ? n_pages_wanted : (uint32_t)budget;
   if (kv.n_pages < 1)
     td_tool_die("no memory for a single page of KV");

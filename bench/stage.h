@@ -22,7 +22,7 @@ typedef struct td_stage {
 
 /* After weights and workspace are there: as many pages as min(wanted, budget) and the page table for rows of
  * up to max_context_tokens (the backend's config). Ends the program on failure. */
-void td_stage_init(td_stage *s, td_backend *be, const td_kv_shape *shape, uint32_t n_pages_wanted,
+void td_stage_init(td_stage *s, td_backend *be, const td_kv_spec *spec, uint32_t n_pages_wanted,
                    uint32_t max_context_tokens);
 void td_stage_deinit(td_stage *s);
 

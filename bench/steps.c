@@ -63,13 +63,15 @@ static double largest(const double *v, size_t n)
 static double weight_bytes(const steps *s)
 {
   const td_model_desc *d = &s->desc;
-  double unused = d->tied_embeddings ? 0 : (double)d->vocab * d->width;
-  if (s->dummy || s->stage.be->weight_bytes > 0)
-    return 2 * ((double)td_model_desc_parameter_count(d) - unused);
-  const td_tensor *t = td_model_files_find(s->files, "token_embd.weight");
-  if (!t)
+  const td_backend *be = s->stage.be;
+  const td_tensor *t = s->dummy ? NULL : td_model_files_find(s->files, "token_embd.weight");
+  if (!t && !s->dummy)
     t = td_model_files_find(s->files, "model.embed_tokens.weight");
-  return (double)td_model_files_bytes(s->files) - (t && !d->tied_embeddings ? (double)t->bytes : 0);
+  td_dtype kept = be->ops->weight_type(be, t ? t->dtype : TD_BF16).storage;
+  uint64_t row_bytes = 0;
+  (void)td_dtype_row_bytes(kept, d->width, &row_bytes);
+  double unused = d->tied_embeddings ? 0 : (double)d->vocab * (double)row_bytes;
+  return (double)td_model_weight_bytes(s->dummy ? NULL : s->files, d, be) - unused;
 }
 
 /* A list of 0 alone has nothing in it. */
@@ -141,7 +143,7 @@ static void load(steps *s)
   check(be->ops->weights_wait(be, &err), &err);
   td_tool_progress(-1, " ");
   double pages = largest(s->batch, s->n_batch) * s->max_context / PAGE_TOKENS * 1.1 + 4096;
-  td_kv_shape kv = td_model_kv_shape(&s->desc, 1, PAGE_TOKENS);
+  td_kv_spec kv = td_model_kv_spec(&s->desc, be->kv_dtype, 1, PAGE_TOKENS);
   check(be->ops->kv_check(be, &kv, &err), &err);
   td_stage_init(&s->stage, be, &kv, (uint32_t)fmin(pages, 1 << 28), s->max_context);
   s->floor =
