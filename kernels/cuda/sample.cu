@@ -44,16 +44,6 @@ __global__ void __launch_bounds__(SAMPLE_THREADS, 2)
   sample_one_row(logits + (size_t)i * n, n, rank, n_blocks, &row->slot, &row->kv_len, sampling, &s, out + i);
 }
 
-// Whether the code that runs was compiled for clusters: an older architecture's code also runs on newer GPUs.
-static bool has_clusters()
-{
-  static const bool has = [] {
-    cudaFuncAttributes a = {};
-    return cudaFuncGetAttributes(&a, (const void *)sample_kernel) == cudaSuccess && a.ptxVersion >= 90;
-  }();
-  return has;
-}
-
 // As many blocks per row as fill the device once, with two blocks on a multiprocessor. A cluster needs its
 // multiprocessors in one group, which leaves some of them out: hence 7/8.
 static uint32_t blocks_per_row(const cuda_backend *b, uint32_t n_rows)
@@ -61,7 +51,7 @@ static uint32_t blocks_per_row(const cuda_backend *b, uint32_t n_rows)
   uint32_t n = SAMPLE_BLOCKS_MAX;
   while (n > 1 && n_rows * n > 2 * (uint32_t)b->device.n_sms * 7 / 8)
     n /= 2;
-  return has_clusters() ? n : 1;
+  return b->device.has_clusters ? n : 1;
 }
 
 void td_cuda_sample(td_backend *be, const td_sample_params *p)
@@ -80,7 +70,7 @@ void td_cuda_sample(td_backend *be, const td_sample_params *p)
   config.blockDim = SAMPLE_THREADS;
   config.stream = b->device.stream;
   config.attrs = attrs;
-  config.numAttrs = !has_clusters() ? 0 : n_blocks == 1 ? 1 : 2;
+  config.numAttrs = !b->device.has_clusters ? 0 : n_blocks == 1 ? 1 : 2;
   note(&b->device,
        cudaLaunchKernelEx(&config, sample_kernel, (const float *)at<float>(p->logits), p->vocab, n_blocks,
                           b->frame.batch, (const td_sampling *)b->sampling.slots, b->frame.sampled));
