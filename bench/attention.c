@@ -103,7 +103,7 @@ static bool open_backend(bench *b, const td_attention_cell *c, const char *name)
                                     .max_context_tokens = MAX_CONTEXT,
                                     .max_vocab = VOCAB});
   td_backend *be = s->be;
-  td_kv_shape kv = td_stage_kv_shape(s, LAYERS);
+  td_kv_spec kv = td_stage_kv_spec(s, LAYERS);
   snprintf(b->name, sizeof b->name, "%s", be->ops->name);
   if (be->ops->kv_check(be, &kv, &err) != TD_OK) {
     fprintf(stderr, "%s, heads %u/%u: not measured: %s\n", name, c->n_heads, c->n_kv_heads, err.message);

@@ -310,7 +310,7 @@ static void begin_report(bench *b)
          "K@C a chunk of K tokens\n"
          "that ends at C; KV is random. Weights, and other ops' inputs, go round %.0f MB. Medians of %.0f "
          "rounds.\n",
-         b->shape, be->ops->name, be->weight_bytes == 2 ? "bf16" : td_dtypes[b->k.weight_dtype].name,
+         b->shape, be->ops->name, td_dtypes[be->ops->weight_type(be, b->k.weight_dtype).storage].name,
          b->ceiling.bytes_per_s * 1e-9, b->ceiling.flop_per_s * 1e-12, b->k.cache_mb, b->n_rounds);
 }
 

@@ -69,8 +69,8 @@ static void add_weight(td_kernels *k, td_kernels_matrix m)
     part.data = k->stored[m][copy] = random_blocks(t, row_bytes * part.n_rows, &r);
   }
   td_tool_check(be->ops->weight_import(be, &part, 1, cols, &k->weights[m][copy], &err), &err);
-  double bytes = be->weight_bytes > 0 ? (double)cols * be->weight_bytes : (double)row_bytes;
-  k->matrix_bytes[m] = bytes * (double)part.n_rows;
+  (void)td_dtype_row_bytes(k->weights[m][copy]->types[0].storage, cols, &row_bytes); /* n_cols suits it */
+  k->matrix_bytes[m] = (double)row_bytes * (double)part.n_rows;
 }
 
 static void make_weights(td_kernels *k)

@@ -34,24 +34,25 @@ void td_stage_open(td_stage *s, const td_stage_options *o, const td_model_desc *
   s->inv_freq = td_stage_upload(s, d->rope_inv_freq, d->rotary_dim / 2);
 }
 
-td_kv_shape td_stage_kv_shape(const td_stage *s, uint32_t n_layers)
+td_kv_spec td_stage_kv_spec(const td_stage *s, uint32_t n_layers)
 {
-  td_kv_shape shape = td_model_kv_shape(&s->desc, 1, TD_STAGE_PAGE_TOKENS);
-  shape.n_layers = n_layers;
-  return shape;
+  td_kv_spec spec = td_model_kv_spec(&s->desc, s->be->kv_dtype, 1, TD_STAGE_PAGE_TOKENS);
+  spec.n_groups = 1;
+  spec.groups[0].n_layers = n_layers;
+  return spec;
 }
 
 double td_stage_kv_token_bytes(const td_stage *s, uint32_t n_layers)
 {
-  td_kv_shape shape = td_stage_kv_shape(s, n_layers);
-  return (double)s->be->ops->kv_bytes_per_page(s->be, &shape) / TD_STAGE_PAGE_TOKENS;
+  td_kv_spec spec = td_stage_kv_spec(s, n_layers);
+  return (double)s->be->ops->kv_bytes_per_page(s->be, &spec) / TD_STAGE_PAGE_TOKENS;
 }
 
 void td_stage_add_kv(td_stage *s, uint32_t n_layers, double n_pages_wanted, uint32_t max_context_tokens)
 {
   td_error err;
   td_backend *be = s->be;
-  td_kv_shape kv = td_stage_kv_shape(s, n_layers);
+  td_kv_spec kv = td_stage_kv_spec(s, n_layers);
   td_tool_check(be->ops->kv_check(be, &kv, &err), &err);
   uint64_t room = be->ops->kv_budget_bytes(be), fixed = be->ops->kv_fixed_bytes(be, &kv);
   uint64_t budget = (room > fixed ? room - fixed : 0) / be->ops->kv_bytes_per_page(be, &kv);

@@ -51,7 +51,7 @@ typedef struct td_stage {
 void td_stage_open(td_stage *s, const td_stage_options *o, const td_model_desc *d, td_backend_config sizes);
 /* After weights and workspace are there: a KV store of so many layers, of as many pages as min(wanted,
  * budget), and the page table for rows of up to max_context_tokens. */
-td_kv_shape td_stage_kv_shape(const td_stage *s, uint32_t n_layers);
+td_kv_spec td_stage_kv_spec(const td_stage *s, uint32_t n_layers);
 void td_stage_add_kv(td_stage *s, uint32_t n_layers, double n_pages_wanted, uint32_t max_context_tokens);
 double td_stage_kv_token_bytes(const td_stage *s, uint32_t n_layers);
 void td_stage_close(td_stage *s);

@@ -56,13 +56,15 @@ static double largest(const double *v, size_t n)
 static double weight_bytes(const steps *s)
 {
   const td_model_desc *d = &s->desc;
-  double unused = d->tied_embeddings ? 0 : (double)d->vocab * d->width;
-  if (s->dummy || s->stage.be->weight_bytes > 0)
-    return 2 * ((double)td_model_desc_parameter_count(d) - unused);
-  const td_tensor *t = td_model_files_find(s->files, "token_embd.weight");
-  if (!t)
+  const td_backend *be = s->stage.be;
+  const td_tensor *t = s->dummy ? NULL : td_model_files_find(s->files, "token_embd.weight");
+  if (!t && !s->dummy)
     t = td_model_files_find(s->files, "model.embed_tokens.weight");
-  return (double)td_model_files_bytes(s->files) - (t && !d->tied_embeddings ? (double)t->bytes : 0);
+  td_dtype kept = be->ops->weight_type(be, t ? t->dtype : TD_BF16).storage;
+  uint64_t row_bytes = 0;
+  (void)td_dtype_row_bytes(kept, d->width, &row_bytes);
+  double unused = d->tied_embeddings ? 0 : (double)d->vocab * (double)row_bytes;
+  return (double)td_model_weight_bytes(s->dummy ? NULL : s->files, d, be) - unused;
 }
 
 /* A list of 0 alone has nothing in it. */

@@ -5,10 +5,14 @@
 #include <string.h>
 
 #include "loadgen/shapes.h"
+#include "models/model.h"
 
 /* One H200: memory as its driver tells it, the share that the daemon takes by default, and room for a step's
  * activations. */
 static const double H200_BYTES = 139.8 * 1073741824.0, MEMORY_SHARE = 0.90, WORKSPACE_BYTES = 1073741824.0;
+
+/* As the CUDA backend keeps them. */
+static const td_dtype WEIGHTS = TD_BF16, KV = TD_BF16;
 
 static uint64_t kv_tokens(const td_device *d)
 {
@@ -21,8 +25,9 @@ static void set_sizes(td_device *d)
 {
   td_floor_model f = td_floor_make(&d->shape, 0, 0);
   double embedding = d->shape.tied_embeddings ? 0 : f.head_parameters;
-  d->weight_bytes = 2 * (f.layer_parameters + f.head_parameters + embedding);
-  d->kv_token_bytes = 2.0 * 2 * d->shape.n_layers * d->shape.n_kv_heads * d->shape.head_dim;
+  td_kv_spec kv = td_model_kv_spec(&d->shape, KV, 1, 1);
+  d->weight_bytes = td_dtypes[WEIGHTS].block_bytes * (f.layer_parameters + f.head_parameters + embedding);
+  d->kv_token_bytes = (double)td_kv_token_bytes(&kv);
 }
 
 /* Products by parameters, decode attention by KV bytes, prompt attention by heads. */

@@ -224,7 +224,7 @@ static double us_of(const trial_case *k)
 /* Its products keep the device's arithmetic busy, not its memory. */
 static bool is_heavy(const calibration *c, const trial_case *k)
 {
-  return c->e->backend->weight_bytes > 0 && k->n_chunks > 0 && k->work.n_tokens >= HEAVY_FROM;
+  return c->e->backend->on_device && k->n_chunks > 0 && k->work.n_tokens >= HEAVY_FROM;
 }
 
 /* One window after another of the first heavy case, until two agree. */
@@ -440,7 +440,7 @@ static td_status fit(calibration *c, td_error *err)
   double s = (double)(td_clock_us() - c->begin_us) / 1e6;
   if (td_cost_fit(samples, n, &e->cost, err) != TD_OK || !td_cost_is_valid(&e->cost))
     return td_error_prefix(err, "step times");
-  if (e->backend->weight_bytes > 0)
+  if (e->backend->on_device)
     td_cost_make_stairs(&e->cost, STAIRS_FROM);
   e->has_cost = true;
   td_info("step times: %u kinds of steps measured in %.2f s; the model's error is %.1f %% in the median, "
@@ -503,7 +503,7 @@ static td_status calibrate(calibration *c, td_error *err)
 {
   bool ok = false;
   td_engine *e = c->e;
-  if (c->budget_us > 0 && c->e->backend->weight_bytes == 0)
+  if (c->budget_us > 0 && !c->e->backend->on_device)
     TD_TRY(td_trial_touch_pages(&c->trial, err));
   if (read_kept(c, &e->cost)) {
     if (c->budget_us > 0)
@@ -533,8 +533,8 @@ td_status td_engine_calibrate(td_engine *e, uint32_t page_tokens, uint32_t n_pag
   c->budget_us = budget_us;
   c->max_rows = e->backend->max_rows;
   c->max_tokens = e->backend->max_tokens;
-  if (e->backend->weight_bytes == 0) { /* KV in host memory, taken as it is written */
-    td_kv_shape one = td_model_kv_shape(&e->desc, 1, page_tokens);
+  if (!e->backend->on_device) { /* KV in host memory, taken as it is written */
+    td_kv_spec one = td_model_kv_spec(&e->desc, e->backend->kv_dtype, 1, page_tokens);
     uint64_t most = HOST_KV_BYTES / e->backend->ops->kv_bytes_per_page(e->backend, &one);
     most = (most > HOST_KV_PAGES ? most : HOST_KV_PAGES) * page_tokens;
     kv_tokens = kv_tokens < most ? kv_tokens : most;

@@ -121,14 +121,10 @@ typedef struct memory_plan {
 
 static bool is_dummy(const td_engine *e) { return strcmp(e->options.load_format, "dummy") == 0; }
 
-/* What the weights take where they are used: on a device and made-up ones as bf16, else as the file holds
- * them. */
+/* What the weights take where they are used. */
 static uint64_t weight_bytes(const td_engine *e)
 {
-  uint64_t n = td_model_desc_parameter_count(&e->desc);
-  if (e->backend->weight_bytes > 0)
-    return n * e->backend->weight_bytes;
-  return is_dummy(e) ? n * sizeof(uint16_t) : td_model_files_bytes(e->files);
+  return td_model_weight_bytes(is_dummy(e) ? NULL : e->files, &e->desc, e->backend);
 }
 
 /* Pages for kv_bytes; by default enough for every running request at full context, but no more than the
@@ -150,8 +146,7 @@ static td_status plan_kv(td_engine *e, memory_plan *mp, td_error *err)
   if (pages < 2)
     return td_fail_param(err, TD_ERR_NOMEM, "kv_bytes",
                          "no memory for KV pages: one takes %.1f MiB; raise kv_bytes%s or free memory",
-                         MIB(mp->page_bytes),
-                         strcmp(e->backend->ops->name, "cuda") == 0 ? ", gpu_memory_percent" : "");
+                         MIB(mp->page_bytes), e->backend->on_device ? ", gpu_memory_percent" : "");
   mp->n_pages = (uint32_t)pages;
   if (pages < pages_per_context) {
     mp->max_context = mp->n_pages * mp->page_tokens;
@@ -181,7 +176,7 @@ static td_status plan_step(td_engine *e, memory_plan *mp, td_error *err)
     mp->max_context = (uint32_t)context;
   mp->workspace_bytes =
       td_model_workspace_bytes(&e->desc, e->backend, mp->step_tokens, e->backend->max_logits);
-  td_kv_shape one = td_model_kv_shape(&e->desc, 1, mp->page_tokens);
+  td_kv_spec one = td_model_kv_spec(&e->desc, e->backend->kv_dtype, 1, mp->page_tokens);
   if (e->backend->ops->kv_check(e->backend, &one, err) != TD_OK)
     return td_error_prefix(err, "%s", e->options.model);
   mp->page_bytes = e->backend->ops->kv_bytes_per_page(e->backend, &one);
@@ -194,8 +189,8 @@ static td_status plan_step(td_engine *e, memory_plan *mp, td_error *err)
 static td_status check_room(const td_engine *e, const memory_plan *mp, td_error *err)
 {
   const td_options *o = &e->options;
-  bool cuda = e->backend->weight_bytes > 0;
-  if (!cuda && !is_dummy(e))
+  bool device = e->backend->on_device;
+  if (!device && !is_dummy(e))
     return TD_OK;
   uint32_t tokens = mp->max_context < MIN_KV_TOKENS ? mp->max_context : MIN_KV_TOKENS;
   uint64_t room = e->backend->ops->kv_budget_bytes(e->backend), weights = weight_bytes(e);
@@ -207,14 +202,14 @@ static td_status check_room(const td_engine *e, const memory_plan *mp, td_error 
     return TD_OK;
   bool step_helps = weights + kv<room, kv_helps = td_option(o, TD_LIMIT_KV_BYTES)> 0;
   return td_fail_param(
-      err, TD_ERR_NOMEM, cuda ? "gpu_memory_percent" : "",
+      err, TD_ERR_NOMEM, device ? "gpu_memory_percent" : "",
       "not enough %s: %.0f MiB are missing. Weights take %.0f MiB, workspace %.0f MiB (step_tokens %u, "
       "running_requests %u), attention %.0f MiB (running_requests), KV %s%.0f MiB; %.0f MiB may be taken%s. "
       "What helps: %s%s%sa smaller model, or "
       "other programs using less",
-      cuda ? "GPU memory" : "memory", MIB(need - room), MIB(weights), MIB(mp->workspace_bytes),
+      device ? "GPU memory" : "memory", MIB(need - room), MIB(weights), MIB(mp->workspace_bytes),
       mp->step_tokens, mp->max_running, MIB(mp->attention_bytes), kv_helps ? "" : "at least ", MIB(kv),
-      MIB(room), cuda ? " by gpu_memory_percent" : "", cuda ? "a higher gpu_memory_percent, " : "",
+      MIB(room), device ? " by gpu_memory_percent" : "", device ? "a higher gpu_memory_percent, " : "",
       step_helps ? "lower step_tokens or running_requests, " : "", kv_helps ? "lower kv_bytes, " : "");
 }
 
@@ -247,7 +242,7 @@ static td_status load_weights(td_engine *e, const memory_plan *mp, td_error *err
   TD_TRY(td_model_load(e->files, &e->desc, e->backend, mp->step_tokens, e->backend->max_logits, log_progress,
                        &p, &e->model, err));
   double s = (double)(td_clock_us() - p.begin_us) / 1e6;
-  if (e->backend->weight_bytes > 0)
+  if (e->backend->on_device)
     td_info("weights: %.2f GB in %.2f s, %.1f GB/s", (double)p.bytes / 1e9, s, (double)p.bytes / 1e9 / s);
   td_model_files_close_descriptors(e->files);
   return TD_OK;
@@ -258,8 +253,8 @@ static td_status make_compute(td_engine *e, memory_plan *mp, td_error *err)
   TD_TRY(check_room(e, mp, err));
   TD_TRY(load_weights(e, mp, err));
   TD_TRY(plan_kv(e, mp, err)); /* KV takes what is left, so it comes last */
-  td_kv_shape shape = td_model_kv_shape(&e->desc, mp->n_pages, mp->page_tokens);
-  TD_TRY(e->backend->ops->kv_create(e->backend, &shape, &e->kv, err));
+  td_kv_spec spec = td_model_kv_spec(&e->desc, e->backend->kv_dtype, mp->n_pages, mp->page_tokens);
+  TD_TRY(e->backend->ops->kv_create(e->backend, &spec, &e->kv, err));
   TD_TRY(td_model_program(e->model, e->kv, &e->program, err));
   TD_TRY(e->backend->ops->compile(e->backend, e->program, &e->forward, err));
   td_program *sampling;

@@ -16,6 +16,9 @@ void td_backend_choose_sizes(td_backend_config *config, uint32_t own_max_rows, u
     config->max_rows = own_max_rows < config->max_slots ? own_max_rows : config->max_slots;
   if (config->max_tokens == 0)
     config->max_tokens = own_max_tokens;
+  if (config->n_ranks == 0)
+    config->n_ranks = 1;
+  TD_BUG_ON(config->rank >= config->n_ranks);
   if (config->max_tokens < config->max_rows) /* every decode goes in every step */
     config->max_tokens = config->max_rows;
 }

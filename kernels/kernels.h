@@ -33,37 +33,12 @@
 #include "step/sampling.h"
 #include "common/status.h"
 #include "kernels/dtype.h"
+#include "kernels/kv.h"
 #include "kernels/program.h"
+#include "kernels/weight.h"
 
 typedef struct td_backend td_backend;
 typedef struct td_compiled td_compiled; /* a program as the backend runs it */
-
-/* Where a stored matrix lies in its file. A backend that copies weights reads the file: a read of a file that
- * was cut fails, where touching its mapping kills. */
-typedef struct td_weight_file {
-  int fd;
-  uint64_t offset_bytes;
-  const char *name; /* for messages; lives until weights_wait */
-} td_weight_file;
-
-/* One stored matrix [n_rows, n_cols], row-major, in host memory (usually a file mapping), or a made-up one.
- */
-typedef struct td_weight_part {
-  td_dtype dtype;
-  const void *data;  /* borrowed; must stay mapped while the weight lives. NULL: made up, see seed */
-  uint64_t n_rows;   /* output features */
-  const float *bias; /* [n_rows] host floats, copied; NULL = none */
-  uint64_t seed; /* without data: element i is td_dummy_bf16(seed, i) of kernels/dummy.h, dtype is TD_BF16 */
-  const td_weight_file *file; /* the same bytes in a file, for backends that copy; NULL: read data */
-} td_weight_part;
-
-enum { TD_WEIGHT_PARTS_MAX = 3 }; /* q,k,v or gate,up: one product, outputs side by side */
-
-typedef struct td_kv_shape {
-  uint32_t n_layers, n_pages, page_tokens, n_kv_heads, head_dim;
-  uint32_t n_heads;       /* query heads: how attention over these pages is planned */
-  uint32_t window_tokens; /* of attention in every layer, 0: none; for the same reason */
-} td_kv_shape;
 
 typedef struct td_tune_params {
   uint32_t budget_ms;       /* 0: nothing is measured, what is cached is used */
@@ -96,6 +71,8 @@ typedef struct td_backend_ops {
   /* Blocking copy to host, for tests and tools. */
   td_status (*download)(td_backend *be, td_devptr src, size_t bytes, void *dst, td_error *err);
 
+  /* What this backend makes of a stored type. */
+  td_weight_type (*weight_type)(const td_backend *be, td_dtype stored);
   /* Weights live until destroy. n_cols must suit each part's block size (checked: TD_ERR_MODEL). */
   td_status (*weight_import)(td_backend *be, const td_weight_part *parts, uint32_t n_parts, uint64_t n_cols,
                              td_weight **out, td_error *err);
@@ -103,16 +80,16 @@ typedef struct td_backend_ops {
    * step. */
   td_status (*weights_wait)(td_backend *be, td_error *err);
 
-  /* KV store: page layout is the backend's own. kv_check refuses shapes that no kernel serves, before
-   * anything is loaded (n_pages is not looked at). */
-  td_status (*kv_check)(const td_backend *be, const td_kv_shape *shape, td_error *err);
-  size_t (*kv_bytes_per_page)(const td_backend *be, const td_kv_shape *shape);
+  /* KV store: page layout is the backend's own. kv_check refuses what no kernel serves, before anything is
+   * loaded (n_pages is not looked at). */
+  td_status (*kv_check)(const td_backend *be, const td_kv_spec *spec, td_error *err);
+  size_t (*kv_bytes_per_page)(const td_backend *be, const td_kv_spec *spec);
   /* What kv_create takes beside the pages: partials of attention, for as many rows as a step may have. */
-  size_t (*kv_fixed_bytes)(const td_backend *be, const td_kv_shape *shape);
+  size_t (*kv_fixed_bytes)(const td_backend *be, const td_kv_spec *spec);
   /* Bytes that KV pages may take by default, asked once weights and workspace are there; before that, what
    * all of them may take together. */
   uint64_t (*kv_budget_bytes)(const td_backend *be);
-  td_status (*kv_create)(td_backend *be, const td_kv_shape *shape, td_kv **out, td_error *err);
+  td_status (*kv_create)(td_backend *be, const td_kv_spec *spec, td_kv **out, td_error *err);
   /* Frees a store before its backend, which would free it too. No step is under way, and no compiled program
    * that uses it runs any more. */
   void (*kv_destroy)(td_backend *be, td_kv *kv);
@@ -159,7 +136,9 @@ struct td_backend {
   const td_backend_ops *ops;
   uint32_t activation_bytes;     /* size of one activation element: 4 on the CPU */
   uint32_t pipeline_depth;       /* steps that may be under way at once: 1 or 2 */
-  uint32_t weight_bytes;         /* memory a stored parameter takes here; 0: it is used where it is mapped */
+  bool on_device;                /* memory of its own: weights are copied there, KV is not the host's */
+  td_dtype kv_dtype;             /* of K and V */
+  uint32_t rank, n_ranks;        /* the config's: which part of each weight it is given */
   uint64_t sampling_bytes;       /* memory of sampler state that is not plain */
   uint32_t max_rows, max_tokens; /* of a step: the config's, or this backend's own choice where that was 0 */
   uint32_t max_logits;           /* of a step: max_rows and the config's prompt_logits */
@@ -178,6 +157,7 @@ typedef struct td_backend_config {
   uint32_t max_context_tokens;
   uint32_t max_vocab;          /* for the sampler's workspace */
   uint32_t device;             /* which GPU; the CPU backend does not look */
+  uint32_t rank, n_ranks;      /* of the backends that share a model; n_ranks 0: this one alone */
   uint32_t gpu_memory_percent; /* share of a GPU's memory that may be taken in all */
   bool batch_invariant;        /* the batch rule holds on a GPU too; the CPU backend does not look */
   const struct td_attention_policy
@@ -204,7 +184,7 @@ void td_backend_queue_step(td_backend *be, td_compiled *forward, td_compiled *sa
 /* Waits for the oldest step that was submitted and not waited for. TD_ERR_DEVICE on a fault. */
 TD_MUST_CHECK td_status td_backend_wait(td_backend *be, td_outcome *out, td_error *err);
 
-/* For backends: fills max_rows and max_tokens where they are 0. */
+/* For backends: fills max_rows, max_tokens and n_ranks where they are 0. */
 void td_backend_choose_sizes(td_backend_config *config, uint32_t own_max_rows, uint32_t own_max_tokens);
 
 #endif

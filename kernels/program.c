@@ -82,6 +82,38 @@ td_status td_program_keep(const td_program *p, uint32_t kinds, td_program **out,
 
 /* ---- printing ---- */
 
+static void check_kv(const td_kv *kv, uint32_t group, uint32_t layer, uint32_t n_kv_heads, uint32_t head_dim)
+{
+  TD_BUG_ON(group >= kv->spec.n_groups);
+  const td_kv_group *g = &kv->spec.groups[group];
+  TD_BUG_ON(layer >= g->n_layers || n_kv_heads != g->n_kv_heads || head_dim != g->head_dim);
+}
+
+void td_program_check(const td_program *p)
+{
+  for (uint32_t i = 0; i < p->n_ops; i++) {
+    const td_linear_params *l = &p->ops[i].linear;
+    const td_linear_swiglu_params *s = &p->ops[i].linear_swiglu;
+    const td_rope_kv_params *r = &p->ops[i].rope_kv;
+    const td_attention_params *a = &p->ops[i].attention;
+    switch (p->ops[i].kind) {
+    case TD_OP_LINEAR:
+      TD_BUG_ON(l->n_out != l->weight->n_out || l->n_in != l->weight->n_in || l->bias != l->weight->has_bias);
+      break;
+    case TD_OP_LINEAR_SWIGLU:
+      TD_BUG_ON(2 * s->width != s->weight->n_out || s->n_in != s->weight->n_in);
+      break;
+    case TD_OP_ROPE_KV: check_kv(r->kv, r->kv_group, r->layer, r->n_kv_heads, r->head_dim); break;
+    case TD_OP_ATTENTION:
+      check_kv(a->kv, a->kv_group, a->layer, a->n_kv_heads, a->head_dim);
+      TD_BUG_ON(a->n_heads % a->n_kv_heads ||
+                a->window_tokens != a->kv->spec.groups[a->kv_group].window_tokens);
+      break;
+    default: break;
+    }
+  }
+}
+
 static const char *name_of(const td_program *p, td_devptr at)
 {
   for (uint32_t i = 0; i < p->n_buffers; i++)

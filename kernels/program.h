@@ -19,6 +19,8 @@
 #include "common/buf.h"
 #include "step/plan.h"
 #include "common/status.h"
+#include "kernels/kv.h"
+#include "kernels/weight.h"
 
 /* Device memory. Only the backend that made it may look at addr; 0 is "none". */
 typedef struct td_devptr {
@@ -29,9 +31,6 @@ static inline td_devptr td_devptr_at(td_devptr p, size_t offset_bytes)
 {
   return (td_devptr){p.addr + offset_bytes};
 }
-
-typedef struct td_weight td_weight; /* a matrix as the backend keeps it */
-typedef struct td_kv td_kv;         /* the paged KV store of all layers */
 
 /* ---- ops; n is the op's number of rows ---- */
 
@@ -79,7 +78,8 @@ typedef struct td_rope_kv_params {
   float norm_eps;
   td_rope_style style;
   td_kv *kv;
-  uint32_t layer, n_heads, n_kv_heads, head_dim, rotary_dim; /* layer: of the KV store */
+  uint32_t kv_group, layer; /* of the store, and in that group */
+  uint32_t n_heads, n_kv_heads, head_dim, rotary_dim;
 } td_rope_kv_params;
 
 /* Causal attention of the plan's rows over their pages. */
@@ -88,8 +88,9 @@ typedef struct td_attention_params {
   td_devptr out; /* activations [n, n_heads * head_dim] */
   const td_kv *kv;
   float scale;            /* of q.k, normally 1/sqrt(head_dim) */
-  uint32_t window_tokens; /* sliding window: keys at position > p - window; 0 = none */
-  uint32_t layer, n_heads, n_kv_heads, head_dim;
+  uint32_t window_tokens; /* sliding window, the group's: keys at position > p - window; 0 = none */
+  uint32_t kv_group, layer;
+  uint32_t n_heads, n_kv_heads, head_dim;
 } td_attention_params;
 
 /* out[t, j] = silu(gate_up[t, j]) * gate_up[t, width + j]. */
@@ -219,6 +220,10 @@ void td_program_add(td_program *p,
                     td_op op); /* n_unsampled is all so far; who knows better sets it at the end */
 void td_program_name_buffer(td_program *p, const char *name, td_devptr at);
 td_devptr td_program_buffer_at(const td_program *p, const char *name); /* none: no such name */
+
+/* For backends, before they compile: ops agree with the weights and the KV groups that they name
+ * (TD_BUG_ON). */
+void td_program_check(const td_program *p);
 
 /* A pass: the ops of some kinds only, bits 1 << td_op_kind. */
 TD_MUST_CHECK td_status td_program_keep(const td_program *p, uint32_t kinds, td_program **out, td_error *err);

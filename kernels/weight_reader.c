@@ -18,7 +18,7 @@ typedef struct job {
   int fd;
   uint64_t offset_bytes;
   const char *name;
-  uint64_t n_rows, n_cols, row_bytes, rows_per_piece, next_row;
+  uint64_t n_rows, n_cols, row_bytes, stride_bytes, rows_per_piece, next_row;
   uint16_t *dst;
 } job;
 
@@ -130,24 +130,35 @@ static td_status make_room(reader *t, const piece *p, td_error *err)
   return TD_OK;
 }
 
+/* The piece's rows as they are stored, side by side in dst: at once where they lie so, else row by row. */
+static td_status read_rows(const piece *p, void *dst, td_error *err)
+{
+  const job *j = &p->j;
+  bool whole = j->stride_bytes == j->row_bytes;
+  uint64_t n_runs = whole ? 1 : p->n_rows, run_bytes = whole ? p->n_rows * j->row_bytes : j->row_bytes;
+  for (uint64_t r = 0; r < n_runs; r++) {
+    uint64_t at = (p->first_row + r) * j->stride_bytes;
+    unsigned char *to = (unsigned char *)dst + r * run_bytes;
+    if (j->fd >= 0)
+      TD_TRY(read_file(j, j->offset_bytes + at, to, run_bytes, err));
+    else
+      memcpy(to, j->data + at, run_bytes);
+  }
+  return TD_OK;
+}
+
 static td_status fill(reader *t, const piece *p, uint16_t *out, td_error *err)
 {
   const job *j = &p->j;
-  uint64_t n = p->n_rows * j->row_bytes, at = p->first_row * j->row_bytes;
-  if (j->dtype == TD_BF16) {
-    if (j->fd >= 0)
-      return read_file(j, j->offset_bytes + at, out, n, err);
-    memcpy(out, j->data + at, n);
-    return TD_OK;
-  }
-  const unsigned char *src = j->data + at;
+  if (j->dtype == TD_BF16)
+    return read_rows(p, out, err);
   TD_TRY(make_room(t, p, err));
-  if (j->fd >= 0) {
-    TD_TRY(read_file(j, j->offset_bytes + at, t->raw, n, err));
-    src = t->raw;
-  }
+  if (j->fd >= 0)
+    TD_TRY(read_rows(p, t->raw, err));
   for (uint64_t r = 0; r < p->n_rows; r++) {
-    td_dtype_to_f32(j->dtype, src + r * j->row_bytes, j->n_cols, t->wide);
+    const unsigned char *row =
+        j->fd >= 0 ? t->raw + r * j->row_bytes : j->data + (p->first_row + r) * j->stride_bytes;
+    td_dtype_to_f32(j->dtype, row, j->n_cols, t->wide);
     for (uint64_t k = 0; k < j->n_cols; k++)
       out[r * j->n_cols + k] = td_f32_to_bf16(t->wide[k]);
   }
@@ -214,8 +225,9 @@ td_status td_weight_reader_create(uint32_t n_threads, const td_weight_sink *sink
 
 static td_status make_job(const td_weight_part *part, uint64_t n_cols, void *dst, job **out, td_error *err)
 {
-  uint64_t row_bytes;
-  if ((unsigned)part->dtype >= TD_DTYPE_COUNT || !td_dtype_row_bytes(part->dtype, n_cols, &row_bytes))
+  uint64_t row_bytes, stride_bytes;
+  if ((unsigned)part->dtype >= TD_DTYPE_COUNT || !td_dtype_row_bytes(part->dtype, n_cols, &row_bytes) ||
+      !td_weight_part_stride(part, n_cols, &stride_bytes))
     return td_fail(err, TD_ERR_MODEL, "rows of %llu elements do not fit %s blocks",
                    (unsigned long long)n_cols,
                    (unsigned)part->dtype < TD_DTYPE_COUNT ? td_dtypes[part->dtype].name : "unknown");
@@ -232,6 +244,7 @@ static td_status make_job(const td_weight_part *part, uint64_t n_cols, void *dst
              .n_rows = part->n_rows,
              .n_cols = n_cols,
              .row_bytes = row_bytes,
+             .stride_bytes = stride_bytes,
              .rows_per_piece = TD_PIECE_BYTES / (n_cols * sizeof(uint16_t)),
              .dst = dst};
   *out = j;

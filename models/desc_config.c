@@ -188,13 +188,18 @@ static td_status read_sizes(const config_reader *r, td_model_desc *d)
   return TD_OK;
 }
 
-/* ---- sliding window: one for all layers, or none ---- */
+/* ---- sliding window: of all layers, or of some ---- */
+
+static void attend_to_all(td_model_desc *d, uint32_t layer)
+{
+  d->no_window[layer / 64] |= 1ull << layer % 64;
+}
 
 /* layer_types, or the rule that it replaced: layers from max_window_layers on slide. */
-static td_status count_sliding_layers(const config_reader *r, const td_model_desc *d, uint32_t *n_sliding)
+static td_status read_sliding_layers(const config_reader *r, td_model_desc *d)
 {
   const cJSON *types = td_json_get(r->config, "layer_types"), *type;
-  *n_sliding = 0;
+  uint32_t layer = 0;
   if (cJSON_IsArray(types)) {
     if (cJSON_GetArraySize(types) != (int)d->n_layers)
       return td_fail(r->err, TD_ERR_MODEL, "%s: 'layer_types' has %d entries for %" PRIu32 " layers", r->file,
@@ -205,7 +210,9 @@ static td_status count_sliding_layers(const config_reader *r, const td_model_des
       if (!sliding && !(cJSON_IsString(type) && strcmp(type->valuestring, "full_attention") == 0))
         return td_fail(r->err, TD_ERR_UNSUPPORTED, "%s: layer type '%.60s' is not served", r->file,
                        cJSON_IsString(type) ? type->valuestring : "?");
-      *n_sliding += sliding;
+      if (!sliding)
+        attend_to_all(d, layer);
+      layer++;
     }
     return TD_OK;
   }
@@ -213,14 +220,15 @@ static td_status count_sliding_layers(const config_reader *r, const td_model_des
   if (r->family->window_switch)
     TD_TRY(as_model_error(
         r, td_json_get_int64(r->config, "max_window_layers", 0, INT32_MAX, &first, NULL, r->err)));
-  *n_sliding = first < d->n_layers ? d->n_layers - (uint32_t)first : 0;
+  for (; layer < d->n_layers && layer < first; layer++)
+    attend_to_all(d, layer);
   return TD_OK;
 }
 
 static td_status read_window(const config_reader *r, td_model_desc *d)
 {
   const cJSON *item = td_json_get(r->config, "sliding_window");
-  uint32_t window = r->family->absent_window ? r->family->absent_window : 4096, n_sliding;
+  uint32_t window = r->family->absent_window ? r->family->absent_window : 4096;
   bool used = true;
   if (!r->family->window) {
     if (!is_unset(item))
@@ -235,13 +243,10 @@ static td_status read_window(const config_reader *r, td_model_desc *d)
   if (!used || cJSON_IsNull(item))
     return TD_OK;
   TD_TRY(read_u32(r, "sliding_window", TD_LIMIT_CONTEXT_TOKENS, &window));
-  TD_TRY(count_sliding_layers(r, d, &n_sliding));
-  if (n_sliding != 0 && n_sliding != d->n_layers)
-    return td_fail(r->err, TD_ERR_UNSUPPORTED,
-                   "%s: 'sliding_window' applies to %" PRIu32 " of %" PRIu32
-                   " layers: a mix of layers is not served",
-                   r->file, n_sliding, d->n_layers);
-  d->window_tokens = n_sliding ? window : 0;
+  TD_TRY(read_sliding_layers(r, d));
+  for (uint32_t layer = 0; layer < d->n_layers; layer++)
+    if (!(d->no_window[layer / 64] >> layer % 64 & 1))
+      d->window_tokens = window; /* stays 0 where no layer slides */
   return TD_OK;
 }
 

@@ -15,6 +15,8 @@ typedef struct builder {
   td_program *program;
   td_extent extent;
   uint32_t layer;
+  uint32_t kv_group, kv_layer;           /* where the layer's KV is */
+  uint32_t n_in_group[TD_KV_GROUPS_MAX]; /* layers so far */
   td_devptr x, attn;
   uint32_t n_unsampled; /* ops up to the last write to the KV store */
 } builder;
@@ -72,7 +74,8 @@ static void rope_kv(builder *b, const td_model_layer *w)
                          .norm_eps = d->norm_eps,
                          .style = d->rope_style,
                          .kv = b->kv,
-                         .layer = b->layer,
+                         .kv_group = b->kv_group,
+                         .layer = b->kv_layer,
                          .n_heads = d->n_heads,
                          .n_kv_heads = d->n_kv_heads,
                          .head_dim = d->head_dim,
@@ -87,8 +90,9 @@ static void attention(builder *b)
                            .out = b->attn,
                            .kv = b->kv,
                            .scale = 1 / sqrtf((float)d->head_dim),
-                           .window_tokens = d->window_tokens,
-                           .layer = b->layer,
+                           .window_tokens = td_model_layer_window(d, b->layer),
+                           .kv_group = b->kv_group,
+                           .layer = b->kv_layer,
                            .n_heads = d->n_heads,
                            .n_kv_heads = d->n_kv_heads,
                            .head_dim = d->head_dim};
@@ -193,6 +197,19 @@ static void name_buffers(builder *b)
     td_program_name_buffer(b->program, buffers[i].name, work(b, buffers[i].offset));
 }
 
+/* As td_model_kv_spec lays layers out. */
+static void find_kv(builder *b)
+{
+  const td_kv_spec *s = &b->kv->spec;
+  uint32_t window = td_model_layer_window(b->d, b->layer);
+  for (b->kv_group = 0; b->kv_group < s->n_groups; b->kv_group++)
+    if (s->groups[b->kv_group].window_tokens == window) {
+      b->kv_layer = b->n_in_group[b->kv_group]++;
+      return;
+    }
+  TD_BUG_ON(true); /* a store of another model */
+}
+
 /* All layers. Behind the last attention only tokens that want logits are computed on, or all. */
 static void layers(builder *b, bool all_tokens)
 {
@@ -200,6 +217,7 @@ static void layers(builder *b, bool all_tokens)
   embed(b);
   for (b->layer = 0; b->layer < n_layers; b->layer++) {
     const td_model_layer *w = &b->m->layers[b->layer];
+    find_kv(b);
     norm(b, "attn_norm", w->attn_norm);
     qkv(b, w);
     rope_kv(b, w);
@@ -216,6 +234,9 @@ static void layers(builder *b, bool all_tokens)
 static td_status begin(const td_model *m, td_kv *kv, uint32_t max_ops, builder *b, td_error *err)
 {
   *b = (builder){.m = m, .d = &m->desc, .kv = kv, .layer = TD_NO_LAYER};
+  if (m->be->n_ranks > 1)
+    return td_fail(err, TD_ERR_UNSUPPORTED, "a step of %u ranks needs an all-reduce, which no backend has",
+                   m->be->n_ranks);
   TD_BUG_ON(m->max_tokens < m->be->max_tokens || m->max_logits < m->be->max_logits);
   TD_TRY(td_program_create(max_ops, &b->program, err));
   b->x = work(b, m->at.x);

@@ -20,6 +20,7 @@ typedef struct loader {
   const td_model_files *files; /* NULL: weights are made up */
   uint64_t seed;
   td_files_format format;
+  uint32_t rank, n_ranks;
   td_model *m;
   bool *bound; /* per tensor of files */
   uint64_t bytes_done, bytes_total;
@@ -103,16 +104,23 @@ static td_status widen_vector(loader *l, td_role role, uint32_t layer, float **o
   return TD_OK;
 }
 
+/* The rank's own elements come first. */
+static td_role_slice cut_vector(const loader *l, td_role role, float *v)
+{
+  td_role_slice s = td_role_slice_of(role, &l->m->desc, l->rank, l->n_ranks);
+  memmove(v, v + s.first_row, s.n_rows * sizeof *v);
+  return s;
+}
+
 static td_status load_vector(loader *l, td_role role, uint32_t layer, td_devptr *out)
 {
-  uint64_t shape[2];
   float *host;
   *out = (td_devptr){0};
   if (!td_role_present(role, &l->m->desc))
     return TD_OK;
   TD_TRY(widen_vector(l, role, layer, &host));
-  td_role_shape(role, &l->m->desc, shape);
-  td_status st = l->m->be->ops->upload_f32(l->m->be, host, shape[0], out, l->err);
+  uint64_t n = cut_vector(l, role, host).n_rows;
+  td_status st = l->m->be->ops->upload_f32(l->m->be, host, n, out, l->err);
   free(host);
   return st;
 }
@@ -122,20 +130,30 @@ typedef struct matrix_roles {
   bool has_bias;
 } matrix_roles;
 
-/* A matrix as it is stored, or as it will be made up. file is filled where the bytes lie in one. */
+/* The rank's slice of a matrix as it is stored, or as it will be made up. file is filled where the bytes lie
+ * in one. */
 static td_status describe_part(loader *l, td_role role, uint32_t layer, td_weight_file *file,
                                td_weight_part *out)
 {
+  const td_role_slice s = td_role_slice_of(role, &l->m->desc, l->rank, l->n_ranks);
   const td_tensor *t;
-  uint64_t shape[2];
+  uint64_t shape[2], row_bytes = 0, skipped_bytes = 0;
   td_role_shape(role, &l->m->desc, shape);
+  *out = (td_weight_part){.n_rows = s.n_rows, .row_elements = shape[1], .shard = s.shard};
   if (!l->files) {
-    *out = (td_weight_part){.dtype = TD_BF16, .n_rows = shape[0], .seed = td_role_seed(l->seed, role, layer)};
+    out->dtype = TD_BF16;
+    out->seed = td_role_seed(l->seed, role, layer);
+    out->first_element = s.first_row * shape[1] + s.first_col;
     return TD_OK;
   }
   TD_TRY(find(l, role, layer, &t));
-  *out = (td_weight_part){.dtype = t->dtype, .data = t->data, .n_rows = shape[0]};
-  if (td_model_files_locate(l->files, t->data, &file->fd, &file->offset_bytes)) {
+  out->dtype = t->dtype;
+  if ((s.first_row > 0 && !td_dtype_row_bytes(t->dtype, shape[1], &row_bytes)) ||
+      (s.first_col > 0 && !td_dtype_row_bytes(t->dtype, s.first_col, &skipped_bytes)))
+    return td_fail(l->err, TD_ERR_MODEL, "%s: tensor '%s' of %s cannot be cut for rank %u of %u", t->file,
+                   t->name, td_dtypes[t->dtype].name, l->rank, l->n_ranks);
+  out->data = (const unsigned char *)t->data + s.first_row * row_bytes + skipped_bytes;
+  if (td_model_files_locate(l->files, out->data, &file->fd, &file->offset_bytes)) {
     file->name = t->file;
     out->file = file;
   }
@@ -146,14 +164,13 @@ static td_status import_parts(loader *l, const matrix_roles *roles, const td_wei
                               uint32_t n_parts, uint32_t layer, td_weight **out)
 {
   char name[TD_ROLE_NAME_BYTES];
-  uint64_t shape[2], row_bytes = 0;
-  td_role_shape(roles[0].weight, &l->m->desc, shape);
-  td_status st = l->m->be->ops->weight_import(l->m->be, parts, n_parts, shape[1], out, l->err);
+  uint64_t row_bytes = 0, n_cols = td_role_slice_of(roles[0].weight, &l->m->desc, l->rank, l->n_ranks).n_cols;
+  td_status st = l->m->be->ops->weight_import(l->m->be, parts, n_parts, n_cols, out, l->err);
   if (st != TD_OK && l->err)
     return td_error_prefix(l->err, "%s: tensor '%s'", parts[0].file ? parts[0].file->name : "made-up weights",
                            td_role_name(roles[0].weight, l->format, layer, name));
   for (uint32_t i = 0; i < n_parts && st == TD_OK; i++)
-    if (td_dtype_row_bytes(parts[i].dtype, shape[1], &row_bytes))
+    if (td_dtype_row_bytes(parts[i].dtype, n_cols, &row_bytes))
       advance(l, parts[i].n_rows * row_bytes);
   return st;
 }
@@ -170,7 +187,10 @@ static td_status load_parts(loader *l, const matrix_roles *roles, uint32_t n_par
     st = describe_part(l, roles[i].weight, layer, &files[i], &parts[i]);
     if (st == TD_OK && roles[i].has_bias && td_role_present(roles[i].bias, &l->m->desc))
       st = widen_vector(l, roles[i].bias, layer, &bias[i]);
-    parts[i].bias = bias[i];
+    if (bias[i] && td_role_is_on(roles[i].bias, l->rank)) {
+      cut_vector(l, roles[i].bias, bias[i]);
+      parts[i].bias = bias[i];
+    }
   }
   if (st == TD_OK)
     st = import_parts(l, roles, parts, n_parts, layer, out);
@@ -269,6 +289,9 @@ static td_status load_model(loader *l, const td_model_desc *desc, td_backend *be
                             uint32_t max_logits, td_model **out)
 {
   *out = NULL;
+  l->rank = be->rank;
+  l->n_ranks = be->n_ranks > 0 ? be->n_ranks : 1;
+  TD_TRY(td_role_check_ranks(desc, l->n_ranks, l->err));
   td_model *m = calloc(1, sizeof *m);
   td_model_layer *layers = calloc(desc->n_layers, sizeof *layers);
   l->bound = calloc((l->files ? td_model_files_tensor_count(l->files) : 0) + 1, sizeof *l->bound);
@@ -322,13 +345,48 @@ void td_model_destroy(td_model *m)
   free(m);
 }
 
-td_kv_shape td_model_kv_shape(const td_model_desc *d, uint32_t n_pages, uint32_t page_tokens)
+/* ---- what the memory plan asks ---- */
+
+static uint64_t role_bytes(const td_model_files *files, td_role role, uint32_t layer, const td_model_desc *d,
+                           const td_backend *be)
 {
-  return (td_kv_shape){.n_layers = d->n_layers,
-                       .n_pages = n_pages,
-                       .page_tokens = page_tokens,
-                       .n_kv_heads = d->n_kv_heads,
-                       .head_dim = d->head_dim,
-                       .n_heads = d->n_heads,
-                       .window_tokens = d->window_tokens};
+  char name[TD_ROLE_NAME_BYTES];
+  const td_role_slice s = td_role_slice_of(role, d, be->rank, be->n_ranks > 0 ? be->n_ranks : 1);
+  const td_tensor *t = NULL;
+  uint64_t row_bytes = 0;
+  if (files)
+    t = td_model_files_find(files, td_role_name(role, td_model_files_format(files), layer, name));
+  if (s.n_cols == 0)
+    return s.n_rows * sizeof(float);
+  return td_dtype_row_bytes(be->ops->weight_type(be, t ? t->dtype : TD_BF16).storage, s.n_cols, &row_bytes)
+             ? s.n_rows * row_bytes
+             : 0; /* the load will refuse it */
+}
+
+uint64_t td_model_weight_bytes(const td_model_files *files, const td_model_desc *d, const td_backend *be)
+{
+  uint64_t sum = 0;
+  for (int r = 0; r < TD_ROLE_COUNT; r++)
+    for (uint32_t i = 0; i < (r < TD_ROLE_ATTN_NORM ? 1 : d->n_layers); i++)
+      if (td_role_present((td_role)r, d))
+        sum += role_bytes(files, (td_role)r, i, d, be);
+  return sum;
+}
+
+td_kv_spec td_model_kv_spec(const td_model_desc *d, td_dtype dtype, uint32_t n_pages, uint32_t page_tokens)
+{
+  td_kv_spec s = {.n_pages = n_pages, .page_tokens = page_tokens};
+  for (uint32_t layer = 0; layer < d->n_layers; layer++) {
+    uint32_t window = td_model_layer_window(d, layer), i = 0;
+    while (i < s.n_groups && s.groups[i].window_tokens != window)
+      i++;
+    if (i == s.n_groups)
+      s.groups[s.n_groups++] = (td_kv_group){.dtype = dtype,
+                                             .n_kv_heads = d->n_kv_heads,
+                                             .head_dim = d->head_dim,
+                                             .n_heads = d->n_heads,
+                                             .window_tokens = window};
+    s.groups[i].n_layers++;
+  }
+  return s;
 }

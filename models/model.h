@@ -12,8 +12,9 @@
 typedef struct td_model td_model;
 
 /* Binds every tensor (missing, surplus-free, shapes checked: TD_ERR_MODEL names the tensor and both shapes),
- * imports it into the backend, and allocates workspace for steps of max_tokens tokens and max_logits logits
- * rows. progress (may be NULL) is told the share done, 0..1. */
+ * imports it into the backend (of several ranks that rank's slice, roles.h), and allocates workspace for
+ * steps of max_tokens tokens and max_logits logits rows. progress (may be NULL) is told the share done, 0..1.
+ */
 TD_MUST_CHECK td_status td_model_load(const td_model_files *files, const td_model_desc *desc, td_backend *be,
                                       uint32_t max_tokens, uint32_t max_logits,
                                       void (*progress)(void *arg, double share), void *progress_arg,
@@ -28,7 +29,12 @@ void td_model_destroy(td_model *m);
 /* Bytes of workspace that td_model_load would allocate, for the memory plan. */
 size_t td_model_workspace_bytes(const td_model_desc *desc, const td_backend *be, uint32_t max_tokens,
                                 uint32_t max_logits);
-td_kv_shape td_model_kv_shape(const td_model_desc *desc, uint32_t n_pages, uint32_t page_tokens);
+/* Bytes that its weights take as the backend keeps them, whether it copies them or not. files NULL: made up.
+ */
+uint64_t td_model_weight_bytes(const td_model_files *files, const td_model_desc *desc, const td_backend *be);
+/* Layers with another window are another group, in the order in which they come. */
+td_kv_spec td_model_kv_spec(const td_model_desc *desc, td_dtype dtype, uint32_t n_pages,
+                            uint32_t page_tokens);
 
 /* Programs; the caller destroys them, before the model's end.
  *

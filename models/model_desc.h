@@ -12,15 +12,20 @@
 #include "kernels/kernels.h"
 #include "models/weights/weights.h"
 
-enum { TD_EOS_IDS_MAX = 64, TD_HEAD_DIM_MAX = 256 /* limits: model_head_dim */ };
+enum {
+  TD_EOS_IDS_MAX = 64,
+  TD_HEAD_DIM_MAX = 256,
+  TD_LAYERS_MAX = 1024
+}; /* limits: model_head_dim, model_layers */
 
 typedef struct td_model_desc {
   char arch[64]; /* "llama", "mistral", "qwen2", "qwen3" */
   uint32_t n_layers, width, ffn_width;
   uint32_t n_heads, n_kv_heads, head_dim;
   uint32_t vocab;
-  uint32_t context_tokens; /* trained context, scaling included */
-  uint32_t window_tokens;  /* sliding window, 0 = none */
+  uint32_t context_tokens;                /* trained context, scaling included */
+  uint32_t window_tokens;                 /* sliding window, 0 = none */
+  uint64_t no_window[TD_LAYERS_MAX / 64]; /* a bit a layer: it attends to all keys all the same */
   float norm_eps;
   bool qkv_bias, o_bias, mlp_bias;
   bool qk_norm;
@@ -46,6 +51,12 @@ TD_MUST_CHECK td_status td_model_desc_read(const td_model_files *files, td_model
 struct td_tokenizer;
 /* Adds to eos_ids what the tokenizer knows of ends. */
 TD_MUST_CHECK td_status td_model_end_tokens(const struct td_tokenizer *t, td_model_desc *d, td_error *err);
+
+/* 0: the layer attends to all keys. */
+static inline uint32_t td_model_layer_window(const td_model_desc *d, uint32_t layer)
+{
+  return d->no_window[layer / 64] >> layer % 64 & 1 ? 0 : d->window_tokens;
+}
 
 /* Parameters in all weights, for the log line. */
 uint64_t td_model_desc_parameter_count(const td_model_desc *d);

@@ -40,6 +40,21 @@ uint32_t td_role_shape(td_role role, const td_model_desc *d, uint64_t shape[2]);
 uint64_t td_role_seed(uint64_t seed, td_role role, uint32_t layer);
 /* A norm's factors: 1 where weights are made up. */
 bool td_role_is_norm(td_role role);
+
+/* What one of several ranks has of a tensor. Matrices that read the residual stream are cut by outputs
+ * (heads, columns of the feed-forward, tokens), those that write it by inputs: a layer then needs two
+ * all-reduces. Norms and the embedding table are on every rank. */
+typedef struct td_role_slice {
+  td_shard shard;
+  uint64_t first_row, n_rows, first_col, n_cols; /* n_cols 0: a vector */
+} td_role_slice;
+td_role_slice td_role_slice_of(td_role role, const td_model_desc *d, uint32_t rank, uint32_t n_ranks);
+/* False for what the all-reduce would add once a rank: the bias of a matrix that is cut by inputs is rank
+ * 0's.
+ */
+bool td_role_is_on(td_role role, uint32_t rank);
+/* TD_ERR_UNSUPPORTED where heads, widths or vocabulary are no multiples of n_ranks. */
+TD_MUST_CHECK td_status td_role_check_ranks(const td_model_desc *d, uint32_t n_ranks, td_error *err);
 /* Tensors that change nothing: what checkpoints carry beside the weights. */
 bool td_role_is_harmless(const td_tensor *t);
 

@@ -18,7 +18,7 @@ POINTER = re.compile(r"\(\s*\*\s*(td_\w+)\s*\)")
 LAST = re.compile(r"(td_\w+)\s*(?:\[[^\]]*\]\s*)*$")
 FUNCTION = re.compile(r"\b(td_\w+)\s*\((?!\s*\*)")
 # Two backends' own bodies of one opaque type. Gone from the tree, a name has to go from here.
-KNOWN = {"td_kv", "td_weight"}
+KNOWN = set()
 
 
 def declarations(text):

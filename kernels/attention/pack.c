@@ -99,7 +99,7 @@ static inline void look_at_children(td_attention_planner *p, uint32_t node, uint
       unit->row_tile_us + (o->far_keys * unit->row_tile_key_us[0] + o->near_keys * unit->row_tile_key_us[1]);
   lanes gains[WAYS] = {0}, pushed = {0};
   int_lanes staying[WAYS] = {0};
-  for (uint32_t v = nodes[node].shared_child; v != NONE; v = nodes[v].shared_sibling) {
+  for (uint32_t v = nodes[node].shared_child; v != TD_NONE; v = nodes[v].shared_sibling) {
     node_packing *c = &p->packing[v];
     int32_t n_rows = (int32_t)nodes[v].n_rows;
     lanes alone = c->pushed_us[part], gain = alone - (c->us + (float)n_rows * unit->row_partial_us);
@@ -246,10 +246,10 @@ static void look_below(td_attention_planner *p, uint32_t node, lines *known)
 {
   tree_node *nodes = p->tree.nodes, *u = &nodes[node];
   u->n_own = u->n_rows;
-  for (uint32_t v = u->shared_child; v != NONE; v = nodes[v].shared_sibling) {
+  for (uint32_t v = u->shared_child; v != TD_NONE; v = nodes[v].shared_sibling) {
     u->n_own -= nodes[v].n_rows;
     descend(&p->packing[node], &p->packing[v], (int32_t)nodes[v].begin);
-    if (nodes[v].shared_child != NONE || has_rule(p)) {
+    if (nodes[v].shared_child != TD_NONE || has_rule(p)) {
       look_below(p, v, known);
     } else {
       nodes[v].n_own = nodes[v].n_rows;
@@ -315,7 +315,7 @@ static inline void place_row(emission *e, uint32_t row, uint32_t first_key)
   m->n_sources = n;
   r->member = i;
   r->first_key = first_key;
-  r->probe = n > 0 ? r->page_table_offset + e->levels[n - 1].last_page : NONE;
+  r->probe = n > 0 ? r->page_table_offset + e->levels[n - 1].last_page : TD_NONE;
 }
 
 /* n of a node's own rows, from where *list, of those that end there, and *child, of its children, some of
@@ -324,7 +324,7 @@ static void place_own(emission *e, uint32_t *list, uint32_t *child, uint32_t n, 
 {
   const tree_node *nodes = e->p->tree.nodes;
   for (; n > 0; n--) {
-    if (*list != NONE) {
+    if (*list != TD_NONE) {
       uint32_t row = *list;
       *list = e->p->rows[row].next;
       place_row(e, row, first_key);
@@ -392,7 +392,7 @@ static choice choose(const td_attention_planner *p, uint32_t node, uint32_t keys
   }
   choice c = {.n_group = 1, .n_own = p->config.policy->shares(keys, 1) ? u->n_own : 0};
   uint32_t n_staying = 0;
-  for (uint32_t v = u->shared_child; v != NONE; v = p->tree.nodes[v].shared_sibling)
+  for (uint32_t v = u->shared_child; v != TD_NONE; v = p->tree.nodes[v].shared_sibling)
     n_staying += stays(p, &c, v, keys) ? p->tree.nodes[v].n_rows : 0;
   c.n_group = n_staying + c.n_own;
   return c.n_group > 1 ? c : (choice){0}; /* a group has several members */
@@ -410,8 +410,8 @@ static void emit(emission *e, uint32_t node, uint32_t first_page, uint32_t carri
   if (c.n_group > 0) {
     open_groups(e, first_page, u->end, c.n_group);
     place_own(e, &list, &child, c.n_own, u->end * page_tokens);
-    pushed = NONE;
-    for (uint32_t v = u->shared_child, after; v != NONE; v = after) {
+    pushed = TD_NONE;
+    for (uint32_t v = u->shared_child, after; v != TD_NONE; v = after) {
       after = nodes[v].shared_sibling;
       if (stays(p, &c, v, keys)) {
         emit(e, v, u->end, 0);
@@ -422,7 +422,7 @@ static void emit(emission *e, uint32_t node, uint32_t first_page, uint32_t carri
     }
     close_groups(e, c.n_group);
   }
-  for (uint32_t v = pushed; v != NONE; v = nodes[v].shared_sibling)
+  for (uint32_t v = pushed; v != TD_NONE; v = nodes[v].shared_sibling)
     emit(e, v, node == 0 ? 0 : first_page, node == 0 ? 0 : next);
   place_own(e, &list, &child, u->n_own - c.n_own, first_page * page_tokens);
 }

@@ -136,8 +136,8 @@ static pages pages_of(const td_attention_planner *p)
 }
 
 /* A row's member, as long as the row is now. Returns its private keys. */
-static ALWAYS_INLINE uint32_t set_length(const pages *in, td_attention_member *members,
-                                         const planned_row *row)
+static TD_ALWAYS_INLINE uint32_t set_length(const pages *in, td_attention_member *members,
+                                            const planned_row *row)
 {
   const planned_row r = *row;
   uint32_t begin = in->window > 0 && r.kv_len > in->window ? (r.kv_len - in->window) & in->mask : 0;
@@ -209,7 +209,7 @@ static bool make_structure(td_attention_planner *p, const td_plan *plan, bool sh
   uint64_t private_keys = 0;
   for (uint32_t r = 0, n = p->n_rows; r < n; r++) {
     private_keys += set_length(&in, members, &rows[r]);
-    rows[r].probe_page = rows[r].probe == NONE ? 0 : page_table[rows[r].probe];
+    rows[r].probe_page = rows[r].probe == TD_NONE ? 0 : page_table[rows[r].probe];
   }
   p->private_keys = private_keys;
   return td_attention_split_prefixes(p);
@@ -223,7 +223,7 @@ static inline bool is_same(const td_attention_planner *p, const planned_row *old
       r->kv_len - old->kv_len > GROWTH_MAX || !has_pages(p, r, plan))
     return false;
   uint32_t window = p->config.window_tokens;
-  return old->probe == NONE ||
+  return old->probe == TD_NONE ||
          (plan->page_table[old->probe] == old->probe_page && (window == 0 || r->kv_len <= window));
 }
 

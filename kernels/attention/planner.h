@@ -12,11 +12,11 @@
 
 #include "kernels/attention/plan.h"
 
-#define NONE UINT32_MAX
+#define TD_NONE UINT32_MAX
 
 /* For what a loop does with a copy of its state: the copy stays in registers only where all that gets its
  * address is inlined. What is written elsewhere would have to be taken for a change of it otherwise. */
-#define ALWAYS_INLINE inline __attribute__((always_inline))
+#define TD_ALWAYS_INLINE inline __attribute__((always_inline))
 
 /* A decode, as the plan before had it. */
 typedef struct planned_row {
@@ -24,7 +24,7 @@ typedef struct planned_row {
   uint32_t token;
   uint32_t member;    /* its place among the members */
   uint32_t first_key; /* of its private KV, if no window moves it */
-  uint32_t probe;     /* its last shared page: index into page_table, or NONE */
+  uint32_t probe;     /* its last shared page: index into page_table, or TD_NONE */
   int32_t probe_page;
   uint32_t next; /* in the list of rows that end at the same node */
 } planned_row;
@@ -58,7 +58,7 @@ typedef struct path_step {
 typedef struct page_tree {
   tree_node *nodes;     /* [2 * max_rows + 1], 0 is the root */
   path_step *path;      /* [max_rows + 1] from the root to where the last row ended */
-  uint32_t depth, left; /* left: where the row before went on when the last one parted from it, or NONE */
+  uint32_t depth, left; /* left: where the row before went on when the last one parted from it, or TD_NONE */
   uint32_t n_nodes;
   uint32_t *buckets; /* by a node's first page */
   uint32_t mask;

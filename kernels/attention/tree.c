@@ -21,8 +21,8 @@ static uint32_t bucket_of(const page_tree *t, int32_t page, uint32_t begin)
 
 /* A node with no rows yet, in its bucket, in no parent's list. Filled field by field: a copy of a struct just
  * written is slow. */
-static ALWAYS_INLINE uint32_t new_node(page_tree *t, uint32_t begin, uint32_t end, int32_t first_page,
-                                       uint32_t rep, uint32_t parent)
+static TD_ALWAYS_INLINE uint32_t new_node(page_tree *t, uint32_t begin, uint32_t end, int32_t first_page,
+                                          uint32_t rep, uint32_t parent)
 {
   uint32_t id = t->n_nodes++, *bucket = &t->buckets[bucket_of(t, first_page, begin)];
   tree_node *n = &t->nodes[id];
@@ -31,7 +31,7 @@ static ALWAYS_INLINE uint32_t new_node(page_tree *t, uint32_t begin, uint32_t en
   n->first_page = first_page;
   n->rep = rep;
   n->parent = parent;
-  n->child = n->sibling = n->shared_child = n->rows = NONE;
+  n->child = n->sibling = n->shared_child = n->rows = TD_NONE;
   n->n_rows = 0;
   n->hash_next = *bucket;
   *bucket = id;
@@ -48,10 +48,10 @@ static const int32_t *pages_of(const tables *in, uint32_t row)
   return in->pages + in->rows[row].page_table_offset;
 }
 
-static ALWAYS_INLINE uint32_t find_child(const page_tree *t, uint32_t parent, int32_t page, uint32_t begin)
+static TD_ALWAYS_INLINE uint32_t find_child(const page_tree *t, uint32_t parent, int32_t page, uint32_t begin)
 {
   uint32_t id = t->buckets[bucket_of(t, page, begin)];
-  while (id != NONE &&
+  while (id != TD_NONE &&
          (t->nodes[id].first_page != page || t->nodes[id].begin != begin || t->nodes[id].parent != parent))
     id = t->nodes[id].hash_next;
   return id;
@@ -59,7 +59,7 @@ static ALWAYS_INLINE uint32_t find_child(const page_tree *t, uint32_t parent, in
 
 /* How far two rows agree, that agree at page begin: mostly not far, so a few pages are looked at one after
  * another, two at once; then each step halves what is left, without a branch on what it finds. */
-static ALWAYS_INLINE uint32_t common_end(const int32_t *a, const int32_t *b, uint32_t begin, uint32_t end)
+static TD_ALWAYS_INLINE uint32_t common_end(const int32_t *a, const int32_t *b, uint32_t begin, uint32_t end)
 {
   if (a[end - 1] == b[end - 1])
     return end;
@@ -81,7 +81,7 @@ static ALWAYS_INLINE uint32_t common_end(const int32_t *a, const int32_t *b, uin
 }
 
 /* Ends node id at page `end`; what it was goes on below it. */
-static ALWAYS_INLINE void split(page_tree *t, const tables *in, uint32_t id, uint32_t end)
+static TD_ALWAYS_INLINE void split(page_tree *t, const tables *in, uint32_t id, uint32_t end)
 {
   tree_node *n = &t->nodes[id];
   const int32_t *pages = pages_of(in, n->rep);
@@ -92,24 +92,24 @@ static ALWAYS_INLINE void split(page_tree *t, const tables *in, uint32_t id, uin
   lower->rows = n->rows;
   lower->n_rows = n->n_rows;
   lower->shared_child = n->shared_child;
-  lower->shared_sibling = NONE;
-  for (uint32_t c = lower->child; c != NONE; c = t->nodes[c].sibling)
+  lower->shared_sibling = TD_NONE;
+  for (uint32_t c = lower->child; c != TD_NONE; c = t->nodes[c].sibling)
     t->nodes[c].parent = lower_id;
   n->end = end;
   n->last_page = pages[end - 1];
   n->child = lower_id;
-  n->shared_child = n->n_rows > 1 ? lower_id : NONE;
-  n->rows = NONE;
+  n->shared_child = n->n_rows > 1 ? lower_id : TD_NONE;
+  n->rows = TD_NONE;
 }
 
-static ALWAYS_INLINE void push(page_tree *t, uint32_t id)
+static TD_ALWAYS_INLINE void push(page_tree *t, uint32_t id)
 {
   const tree_node *n = &t->nodes[id];
   t->path[t->depth++] = (path_step){id, n->end, n->last_page, 0};
 }
 
 /* The path's last node gets its rows, and its parent has them too. */
-static ALWAYS_INLINE void pop(page_tree *t)
+static TD_ALWAYS_INLINE void pop(page_tree *t)
 {
   const path_step *step = &t->path[--t->depth];
   tree_node *n = &t->nodes[step->node], *parent = &t->nodes[n->parent];
@@ -123,14 +123,14 @@ static ALWAYS_INLINE void pop(page_tree *t)
 }
 
 /* Where the row goes on at page `at` below node id. */
-static ALWAYS_INLINE uint32_t find_or_make(page_tree *t, const tables *in, uint32_t row, uint32_t n_pages,
-                                           uint32_t id, uint32_t at)
+static TD_ALWAYS_INLINE uint32_t find_or_make(page_tree *t, const tables *in, uint32_t row, uint32_t n_pages,
+                                              uint32_t id, uint32_t at)
 {
   const int32_t *pages = pages_of(in, row);
   uint32_t child = t->left; /* mostly a node that the row before has left here, or none */
-  if (child == NONE || t->nodes[child].first_page != pages[at] || t->nodes[child].parent != id)
+  if (child == TD_NONE || t->nodes[child].first_page != pages[at] || t->nodes[child].parent != id)
     child = find_child(t, id, pages[at], at);
-  if (child == NONE) {
+  if (child == TD_NONE) {
     child = new_node(t, at, n_pages, pages[at], row, id);
     t->nodes[child].last_page = pages[n_pages - 1];
     t->nodes[child].sibling = t->nodes[id].child;
@@ -148,15 +148,15 @@ static ALWAYS_INLINE uint32_t find_or_make(page_tree *t, const tables *in, uint3
 
 /* A row goes along the path of the row before as far as it can: neighbours mostly have their first pages in
  * common. */
-static ALWAYS_INLINE void insert(page_tree *t, const tables *in, planned_row *rows, uint32_t row,
-                                 uint32_t n_pages)
+static TD_ALWAYS_INLINE void insert(page_tree *t, const tables *in, planned_row *rows, uint32_t row,
+                                    uint32_t n_pages)
 {
   const int32_t *pages = pages_of(in, row);
   uint32_t same = t->depth; /* from below: who passes a node has passed those above it */
   while (same > 1 &&
          (t->path[same - 1].end > n_pages || pages[t->path[same - 1].end - 1] != t->path[same - 1].last_page))
     same--;
-  t->left = same < t->depth ? t->path[same].node : NONE;
+  t->left = same < t->depth ? t->path[same].node : TD_NONE;
   while (t->depth > same)
     pop(t);
   for (const path_step *at = &t->path[t->depth - 1]; at->end < n_pages; at++)
@@ -178,14 +178,14 @@ void td_attention_tree_build(td_attention_planner *p, const int32_t *page_table)
   t->mask = n_buckets - 1;
   memset(t->buckets, 0xff, n_buckets * sizeof *t->buckets);
   t->nodes[0] = (tree_node){.first_page = -1,
-                            .rep = NONE,
-                            .parent = NONE,
-                            .child = NONE,
-                            .sibling = NONE,
-                            .shared_child = NONE,
-                            .shared_sibling = NONE,
-                            .rows = NONE,
-                            .hash_next = NONE};
+                            .rep = TD_NONE,
+                            .parent = TD_NONE,
+                            .child = TD_NONE,
+                            .sibling = TD_NONE,
+                            .shared_child = TD_NONE,
+                            .shared_sibling = TD_NONE,
+                            .rows = TD_NONE,
+                            .hash_next = TD_NONE};
   t->n_nodes = 1;
   t->depth = 0;
   push(t, 0);

@@ -140,24 +140,27 @@ static td_status reserve_scratch(cpu_backend *be, uint32_t n_strips, td_error *e
 }
 
 typedef struct dummy_job {
+  const td_weight_part *part;
   uint16_t *out;
-  uint64_t seed, n_cols;
+  uint64_t n_cols;
 } dummy_job;
 
 static void fill_dummy_rows(void *arg, uint32_t begin, uint32_t end)
 {
   dummy_job *j = arg;
-  for (uint64_t i = begin * j->n_cols; i < end * j->n_cols; i++)
-    j->out[i] = td_dummy_bf16(j->seed, i);
+  for (uint64_t r = begin; r < end; r++)
+    for (uint64_t c = 0, at = td_weight_part_element(j->part, j->n_cols, r, 0); c < j->n_cols; c++)
+      j->out[r * j->n_cols + c] = td_dummy_bf16(j->part->seed, at + c);
 }
 
 /* The one case in which a weight takes memory here. */
 static td_status make_up(cpu_backend *be, const td_weight_part *part, uint64_t n_cols, cpu_part *out,
                          td_error *err)
 {
-  dummy_job j = {.seed = part->seed, .n_cols = n_cols};
+  dummy_job j = {.part = part, .n_cols = n_cols};
   if (part->dtype != TD_BF16)
     return td_fail(err, TD_ERR_MODEL, "made-up weights are BF16, not %s", td_dtypes[part->dtype].name);
+  out->row_bytes = n_cols * sizeof *j.out;
   j.out = td_cpu_alloc(be, out->n_rows, out->row_bytes);
   if (!j.out)
     return td_fail(err, TD_ERR_NOMEM, "no memory for a made-up weight of %u rows of %llu elements",
@@ -173,8 +176,9 @@ static td_status import_part(cpu_backend *be, const td_weight_part *part, uint64
   if ((unsigned)part->dtype >= TD_DTYPE_COUNT)
     return td_fail(err, TD_ERR_MODEL, "weight of unknown element type %d", (int)part->dtype);
   const td_dtype_info *d = &td_dtypes[part->dtype];
-  uint64_t total;
-  if (!td_dtype_row_bytes(part->dtype, n_cols, &out->row_bytes))
+  uint64_t total, row_bytes;
+  if (!td_dtype_row_bytes(part->dtype, n_cols, &row_bytes) ||
+      !td_weight_part_stride(part, n_cols, &out->row_bytes))
     return td_fail(err, TD_ERR_MODEL, "rows of %llu elements do not fit %s's blocks of %u",
                    (unsigned long long)n_cols, d->name, d->block_elements);
   if (part->n_rows == 0 || part->n_rows > td_limit_max(TD_LIMIT_MODEL_VOCAB) ||
@@ -195,6 +199,15 @@ static td_status import_part(cpu_backend *be, const td_weight_part *part, uint64
   return part->data ? TD_OK : make_up(be, part, n_cols, out, err);
 }
 
+/* Weights are used as they are stored, and widened to floats as they are multiplied. */
+static td_weight_type op_weight_type(const td_backend *be, td_dtype stored)
+{
+  return (td_weight_type){.storage = stored,
+                          .compute = TD_F32,
+                          .scales =
+                              td_dtypes[stored].block_elements > 1 ? TD_SCALES_PER_BLOCK : TD_SCALES_NONE};
+}
+
 static td_status op_weight_import(td_backend *b, const td_weight_part *parts, uint32_t n_parts,
                                   uint64_t n_cols, td_weight **out, td_error *err)
 {
@@ -204,19 +217,20 @@ static td_status op_weight_import(td_backend *b, const td_weight_part *parts, ui
   if (n_cols == 0 || n_cols > td_limit_max(TD_LIMIT_MODEL_WIDTH) * 2)
     return td_fail(err, TD_ERR_MODEL, "weight rows of %llu elements are out of bounds",
                    (unsigned long long)n_cols);
-  td_weight *w = td_cpu_alloc(be, 1, sizeof *w);
+  td_cpu_weight *w = td_cpu_alloc(be, 1, sizeof *w);
   if (!w)
     return td_fail(err, TD_ERR_NOMEM, "no memory for a weight");
-  w->n_parts = n_parts;
-  w->n_cols = (uint32_t)n_cols;
+  w->base = (td_weight){.n_in = (uint32_t)n_cols, .n_parts = n_parts, .shard = parts[0].shard};
   w->n_strips = (uint32_t)td_div_ceil_u64(n_cols, 32);
   for (uint32_t i = 0; i < n_parts; i++) {
     TD_TRY(import_part(be, &parts[i], n_cols, &w->parts[i], err));
-    w->parts[i].first_out = w->n_out;
-    w->n_out += w->parts[i].n_rows;
+    w->parts[i].first_out = w->base.n_out;
+    w->base.n_out += w->parts[i].n_rows;
+    w->base.types[i] = op_weight_type(b, parts[i].dtype);
+    w->base.has_bias |= parts[i].bias != NULL;
   }
   TD_TRY(reserve_scratch(be, w->n_strips, err));
-  *out = w;
+  *out = &w->base;
   return TD_OK;
 }
 
@@ -232,42 +246,72 @@ static uint64_t op_kv_budget_bytes(const td_backend *be)
   return td_host_available_bytes() / 2;
 }
 
-static td_status op_kv_check(const td_backend *be, const td_kv_shape *s, td_error *err) { return TD_OK; }
-
-static size_t op_kv_bytes_per_page(const td_backend *be, const td_kv_shape *s)
+static td_status op_kv_check(const td_backend *be, const td_kv_spec *s, td_error *err)
 {
-  size_t floats = (size_t)s->page_tokens * (s->head_dim + padded_dim(s->head_dim));
-  return floats * s->n_kv_heads * s->n_layers * sizeof(float);
+  for (uint32_t i = 0; i < s->n_groups; i++)
+    if (s->groups[i].dtype != be->kv_dtype)
+      return td_fail(err, TD_ERR_UNSUPPORTED, "the CPU backend keeps KV as %s, not %s",
+                     td_dtypes[be->kv_dtype].name, td_dtypes[s->groups[i].dtype].name);
+  return TD_OK;
+}
+
+static size_t group_bytes_per_page(const td_kv_spec *s, const td_kv_group *g)
+{
+  size_t elements = (size_t)s->page_tokens * (g->head_dim + padded_dim(g->head_dim));
+  return elements * g->n_kv_heads * g->n_layers * td_dtypes[g->dtype].block_bytes;
+}
+
+static size_t op_kv_bytes_per_page(const td_backend *be, const td_kv_spec *s)
+{
+  size_t bytes = 0;
+  for (uint32_t i = 0; i < s->n_groups; i++)
+    bytes += group_bytes_per_page(s, &s->groups[i]);
+  return bytes;
 }
 
 /* Attention's workspace is each thread's, made with the backend. */
-static size_t op_kv_fixed_bytes(const td_backend *be, const td_kv_shape *s) { return 0; }
+static size_t op_kv_fixed_bytes(const td_backend *be, const td_kv_spec *s) { return 0; }
 
-static td_status op_kv_create(td_backend *b, const td_kv_shape *s, td_kv **out, td_error *err)
+static td_status make_kv_group(cpu_backend *be, const td_kv_spec *s, const td_kv_group *g, cpu_kv_group *out,
+                               td_error *err)
 {
-  cpu_backend *be = cpu_self(b);
-  TD_BUG_ON(s->head_dim == 0 || s->head_dim > TD_HEAD_DIM_MAX || s->page_tokens % TD_KV_GROUP);
-  td_kv *kv = td_cpu_alloc(be, 1, sizeof *kv);
-  if (!kv)
-    return td_fail(err, TD_ERR_NOMEM, "no memory for a KV store");
-  kv->shape = *s;
-  kv->padded_dim = padded_dim(s->head_dim);
-  kv->head_stride = (uint64_t)s->page_tokens * (s->head_dim + kv->padded_dim);
-  kv->page_stride = kv->head_stride * s->n_kv_heads;
-  kv->layer_stride = kv->page_stride * s->n_pages;
-  kv->data = td_cpu_alloc(be, s->n_pages, op_kv_bytes_per_page(b, s));
-  if (!kv->data)
+  TD_BUG_ON(g->head_dim == 0 || g->head_dim > TD_HEAD_DIM_MAX || s->page_tokens % TD_KV_GROUP);
+  out->padded_dim = padded_dim(g->head_dim);
+  out->head_stride = (uint64_t)s->page_tokens * (g->head_dim + out->padded_dim);
+  out->page_stride = out->head_stride * g->n_kv_heads;
+  out->layer_stride = out->page_stride * s->n_pages;
+  out->data = td_cpu_alloc(be, s->n_pages, group_bytes_per_page(s, g));
+  if (!out->data)
     return td_fail(err, TD_ERR_NOMEM, "no memory for %u KV pages of %zu bytes", s->n_pages,
-                   op_kv_bytes_per_page(b, s));
-  *out = kv;
+                   group_bytes_per_page(s, g));
   return TD_OK;
 }
 
 static void op_kv_destroy(td_backend *b, td_kv *kv)
 {
   cpu_backend *be = cpu_self(b);
-  free_memory(be, kv->data);
+  for (uint32_t i = 0; i < kv->spec.n_groups; i++)
+    free_memory(be, ((td_cpu_kv *)kv)->groups[i].data);
   free_memory(be, kv);
+}
+
+static td_status op_kv_create(td_backend *b, const td_kv_spec *s, td_kv **out, td_error *err)
+{
+  cpu_backend *be = cpu_self(b);
+  TD_BUG_ON(s->n_groups == 0 || s->n_groups > TD_KV_GROUPS_MAX);
+  TD_TRY(op_kv_check(b, s, err));
+  td_cpu_kv *kv = td_cpu_alloc(be, 1, sizeof *kv);
+  if (!kv)
+    return td_fail(err, TD_ERR_NOMEM, "no memory for a KV store");
+  kv->base.spec = *s;
+  td_status st = TD_OK;
+  for (uint32_t i = 0; i < s->n_groups && st == TD_OK; i++)
+    st = make_kv_group(be, s, &s->groups[i], &kv->groups[i], err);
+  if (st != TD_OK)
+    op_kv_destroy(b, &kv->base);
+  else
+    *out = &kv->base;
+  return st;
 }
 
 static void op_set_sampling(td_backend *b, uint32_t slot, const td_sampling *sampling)
@@ -294,6 +338,7 @@ static const td_backend_ops cpu_ops = {
     .alloc = op_alloc,
     .upload_f32 = op_upload_f32,
     .download = op_download,
+    .weight_type = op_weight_type,
     .weight_import = op_weight_import,
     .weights_wait = op_weights_wait,
     .kv_check = op_kv_check,
@@ -414,6 +459,7 @@ td_status td_cpu_backend_create(const td_backend_config *config, td_backend **ou
     return td_fail(err, TD_ERR_NOMEM, "no memory for the CPU backend");
   be->base.ops = &cpu_ops;
   be->base.activation_bytes = sizeof(float);
+  be->base.kv_dtype = TD_F32;
   be->config = *config;
   /* small steps: a chunk of 128 tokens fills the cores as well as one of 512, and running streams wait a
    * quarter as long */
@@ -422,6 +468,8 @@ td_status td_cpu_backend_create(const td_backend_config *config, td_backend **ou
   be->base.max_rows = be->config.max_rows;
   be->base.max_tokens = be->config.max_tokens;
   be->base.max_logits = be->config.max_rows + be->config.prompt_logits;
+  be->base.rank = be->config.rank;
+  be->base.n_ranks = be->config.n_ranks;
   be->isa = isa;
   be->base.sampling_bytes = td_sample_place_bytes(be->config.max_vocab) * be->config.max_rows;
   td_status st = td_pool_create(config->n_threads, &be->pool, err);

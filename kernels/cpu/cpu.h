@@ -14,24 +14,38 @@ TD_MUST_CHECK td_status td_cpu_backend_create(const td_backend_config *config, t
 typedef struct cpu_part {
   td_dtype dtype;
   const uint8_t *data;
-  uint64_t row_bytes;
+  uint64_t row_bytes;         /* from one row to the next */
   uint32_t n_rows, first_out; /* first output feature */
   const float *bias;
 } cpu_part;
 
-struct td_weight {
-  uint32_t n_parts, n_cols, n_out;
+/* What a td_weight * points to. */
+typedef struct td_cpu_weight {
+  td_weight base;
   uint32_t n_strips; /* 32 columns each, the last one padded */
   cpu_part parts[TD_WEIGHT_PARTS_MAX];
-};
+} td_cpu_weight;
 
-/* KV: [layer][page][kv head][K: page_tokens/16 groups of [dim][16] | V: [page_tokens][padded_dim]] */
-struct td_kv {
-  td_kv_shape shape;
+static inline const td_cpu_weight *cpu_weight(const td_weight *w) { return (const td_cpu_weight *)w; }
+
+/* KV of a group: [layer][page][kv head][K: page_tokens/16 groups of [dim][16] | V: [page_tokens][padded_dim]]
+ */
+typedef struct cpu_kv_group {
   uint32_t padded_dim;
   uint64_t head_stride, page_stride, layer_stride; /* floats */
   float *data;
-};
+} cpu_kv_group;
+
+/* What a td_kv * points to. */
+typedef struct td_cpu_kv {
+  td_kv base;
+  cpu_kv_group groups[TD_KV_GROUPS_MAX];
+} td_cpu_kv;
+
+static inline const cpu_kv_group *cpu_kv_group_of(const td_kv *kv, uint32_t group)
+{
+  return &((const td_cpu_kv *)kv)->groups[group];
+}
 
 /* One call of the attention loops: a few query tokens of a row, heads of one kv head, a run of segments. */
 typedef struct cpu_attention_item {

@@ -20,6 +20,7 @@ static td_isa_attention item_params(const attention_job *j, const cpu_attention_
   const td_attention_params *p = j->p;
   const td_plan *plan = j->be->plan;
   const td_plan_row *row = &plan->rows[item->row];
+  const cpu_kv_group *kv = cpu_kv_group_of(p->kv, p->kv_group);
   uint32_t dim = p->head_dim, token = row->q_start + item->first_token;
   uint32_t head = item->kv_head * j->group + item->first_head;
   uint64_t q_stride = (uint64_t)(p->n_heads + 2 * p->n_kv_heads) * dim,
@@ -33,11 +34,11 @@ static td_isa_attention item_params(const attention_job *j, const cpu_attention_
       .n_tokens = item->n_tokens,
       .n_heads = item->n_heads,
       .head_dim = dim,
-      .padded_dim = p->kv->padded_dim,
+      .padded_dim = kv->padded_dim,
       .window_tokens = p->window_tokens,
       .scale = p->scale,
-      .kv = p->kv->data + p->layer * p->kv->layer_stride + item->kv_head * p->kv->head_stride,
-      .page_stride = p->kv->page_stride,
+      .kv = kv->data + p->layer * kv->layer_stride + item->kv_head * kv->head_stride,
+      .page_stride = kv->page_stride,
       .pages = plan->page_table + row->page_table_offset,
       .page_tokens = plan->page_tokens,
       .segment_begin = item->segment_begin,
@@ -144,8 +145,7 @@ void td_cpu_attention(cpu_backend *be, const td_attention_params *p)
 {
   attention_job j = {
       .be = be, .p = p, .group = p->n_heads / p->n_kv_heads, .items = be->items, .all_here = true};
-  TD_BUG_ON(p->n_heads % p->n_kv_heads || p->head_dim != p->kv->shape.head_dim ||
-            p->n_kv_heads != p->kv->shape.n_kv_heads || be->plan->page_tokens != p->kv->shape.page_tokens);
+  TD_BUG_ON(be->plan->page_tokens != p->kv->spec.page_tokens);
   j.tile_heads = j.group < TD_ATTENTION_TILE ? j.group : TD_ATTENTION_TILE;
   j.tile_tokens = TD_ATTENTION_TILE / j.tile_heads;
   for (uint32_t r = be->plan->n_rows; r-- > 0;)

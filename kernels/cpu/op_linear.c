@@ -11,7 +11,7 @@ enum {
 
 typedef struct linear_job {
   cpu_backend *be;
-  const td_weight *weight;
+  const td_cpu_weight *weight;
   const float *x;
   uint32_t x_stride, n_tokens;
   float *out;
@@ -23,7 +23,7 @@ typedef struct linear_job {
 /* Rows of one task, as the loops want them. */
 static td_isa_linear task_rows(const linear_job *j, uint32_t task)
 {
-  uint32_t i = j->weight->n_parts - 1;
+  uint32_t i = j->weight->base.n_parts - 1;
   while (task < j->first_task[i])
     i--;
   const cpu_part *part = &j->weight->parts[i];
@@ -34,13 +34,13 @@ static td_isa_linear task_rows(const linear_job *j, uint32_t task)
       .row_bytes = part->row_bytes,
       .row_begin = begin,
       .row_end = part->n_rows - begin < j->rows_per_task ? part->n_rows : begin + j->rows_per_task,
-      .n_cols = j->weight->n_cols,
+      .n_cols = j->weight->base.n_in,
       .n_strips = j->weight->n_strips,
       .n_tokens = j->n_tokens,
       .x = j->x,
       .x_stride = j->x_stride,
       .out = j->out + part->first_out,
-      .out_stride = j->weight->n_out,
+      .out_stride = j->weight->base.n_out,
       .bias = part->bias,
       .add = j->add,
   };
@@ -50,7 +50,7 @@ static uint32_t split_rows(linear_job *j, uint32_t rows_per_task)
 {
   uint32_t n = 0;
   j->rows_per_task = rows_per_task;
-  for (uint32_t i = 0; i < j->weight->n_parts; i++) {
+  for (uint32_t i = 0; i < j->weight->base.n_parts; i++) {
     j->first_task[i] = n;
     n += (uint32_t)td_div_ceil_u64(j->weight->parts[i].n_rows, rows_per_task);
   }
@@ -90,16 +90,16 @@ static void panel_task(void *arg, uint32_t task, uint32_t thread)
 static void pack_tiles(void *arg, uint32_t begin, uint32_t end)
 {
   linear_job *j = arg;
-  const td_weight *w = j->weight;
+  const td_cpu_weight *w = j->weight;
   size_t tile_floats = (size_t)j->be->isa->tile_tokens * w->n_strips * 32;
   for (uint32_t i = begin; i < end; i++)
-    j->be->isa->pack(j->x, j->n_tokens, w->n_cols, w->n_strips, i, j->be->packed + i * tile_floats);
+    j->be->isa->pack(j->x, j->n_tokens, w->base.n_in, w->n_strips, i, j->be->packed + i * tile_floats);
 }
 
 /* Direct loops read whole strips of x: rows that end inside one are copied and padded. */
 static void pad_rows(linear_job *j)
 {
-  uint32_t n_cols = j->weight->n_cols, padded = j->weight->n_strips * 32;
+  uint32_t n_cols = j->weight->base.n_in, padded = j->weight->n_strips * 32;
   for (uint32_t t = 0; t < j->n_tokens; t++) {
     float *dst = j->be->packed + (size_t)t * padded;
     memcpy(dst, j->x + (size_t)t * n_cols, n_cols * sizeof *dst);
@@ -111,22 +111,22 @@ static void pad_rows(linear_job *j)
 
 void td_cpu_linear(cpu_backend *be, const td_linear_params *p, uint32_t n)
 {
-  const td_weight *w = p->weight;
+  const td_cpu_weight *w = cpu_weight(p->weight);
   linear_job j = {.be = be,
                   .weight = w,
                   .x = cpu_floats(p->x),
-                  .x_stride = w->n_cols,
+                  .x_stride = w->base.n_in,
                   .n_tokens = n,
                   .out = cpu_floats(p->out),
                   .add = p->add};
   if (n <= DIRECT_TOKENS_MAX) {
-    if (w->n_cols % 32)
+    if (w->base.n_in % 32)
       pad_rows(&j);
-    td_pool_run(be->pool, direct_task, &j, split_rows(&j, rows_per_task(be, w->n_out, 16)));
+    td_pool_run(be->pool, direct_task, &j, split_rows(&j, rows_per_task(be, w->base.n_out, 16)));
     return;
   }
   uint32_t n_tiles = (uint32_t)td_div_ceil_u64(n, be->isa->tile_tokens);
   td_cpu_for(be, n_tiles, 8, pack_tiles, &j);
   j.x = be->packed;
-  td_pool_run(be->pool, panel_task, &j, split_rows(&j, rows_per_task(be, w->n_out, TD_ISA_PANEL_ROWS)));
+  td_pool_run(be->pool, panel_task, &j, split_rows(&j, rows_per_task(be, w->base.n_out, TD_ISA_PANEL_ROWS)));
 }

@@ -22,7 +22,7 @@ static void embed_tokens(void *arg, uint32_t begin, uint32_t end)
 {
   const job *j = arg;
   const td_embed_params *p = j->p;
-  const cpu_part *w = &p->weight->parts[0];
+  const cpu_part *w = &cpu_weight(p->weight)->parts[0];
   for (uint32_t t = begin; t < end; t++) {
     int32_t id = j->be->token_ids[t];
     TD_BUG_ON(id < 0 || (uint32_t)id >= w->n_rows);
@@ -34,7 +34,7 @@ static void embed_tokens(void *arg, uint32_t begin, uint32_t end)
 void td_cpu_embed(cpu_backend *be, const td_embed_params *p)
 {
   job j = {be, p};
-  TD_BUG_ON(p->weight->n_parts != 1 || p->weight->n_cols != p->width);
+  TD_BUG_ON(p->weight->n_parts != 1 || p->weight->n_in != p->width);
   td_cpu_for(be, be->plan->n_tokens, tokens_per_task(p->width), embed_tokens, &j);
 }
 
@@ -124,13 +124,13 @@ static void rope_tokens(void *arg, uint32_t begin, uint32_t end)
   const job *j = arg;
   const td_rope_kv_params *p = j->p;
   const td_plan *plan = j->be->plan;
-  const td_kv *kv = p->kv;
-  uint32_t dim = p->head_dim, tokens = kv->shape.page_tokens;
+  const cpu_kv_group *kv = cpu_kv_group_of(p->kv, p->kv_group);
+  uint32_t dim = p->head_dim, tokens = p->kv->spec.page_tokens;
   for (uint32_t t = begin; t < end; t++) {
     const td_plan_row *row = &plan->rows[j->be->token_row[t]];
     uint32_t position = (uint32_t)plan->positions[t], line = position % tokens;
     int32_t page = plan->page_table[row->page_table_offset + position / tokens];
-    TD_BUG_ON(page < 0 || (uint32_t)page >= kv->shape.n_pages);
+    TD_BUG_ON(page < 0 || (uint32_t)page >= p->kv->spec.n_pages);
     const float *cos_sin = j->be->rope.cos_sin + (size_t)t * p->rotary_dim;
     float *q = cpu_floats(p->qkv) + (size_t)t * (p->n_heads + 2 * p->n_kv_heads) * dim;
     float *k = q + (size_t)p->n_heads * dim, *v = k + (size_t)p->n_kv_heads * dim;
@@ -150,9 +150,7 @@ static void rope_tokens(void *arg, uint32_t begin, uint32_t end)
 void td_cpu_rope_kv(cpu_backend *be, const td_rope_kv_params *p)
 {
   job j = {be, p};
-  TD_BUG_ON(p->rotary_dim > p->head_dim || p->head_dim != p->kv->shape.head_dim ||
-            p->layer >= p->kv->shape.n_layers || p->n_kv_heads != p->kv->shape.n_kv_heads ||
-            be->plan->page_tokens != p->kv->shape.page_tokens);
+  TD_BUG_ON(p->rotary_dim > p->head_dim || be->plan->page_tokens != p->kv->spec.page_tokens);
   rope_table(be, &j);
   td_cpu_for(be, be->plan->n_tokens, tokens_per_task((p->n_heads + 2 * p->n_kv_heads) * p->head_dim),
              rope_tokens, &j);

@@ -27,6 +27,4 @@ void td_pool_run(td_pool *pool, td_pool_fn *fn, void *arg, uint32_t n_tasks);
 /* Workers that sleep start spinning: a job is near. */
 void td_pool_wake(td_pool *pool);
 
-uint32_t td_pool_usable_cores(void);
-
 #endif

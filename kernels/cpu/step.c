@@ -12,30 +12,14 @@ typedef struct cpu_program {
 
 /* ---- programs ---- */
 
-static bool has_bias(const td_weight *w)
-{
-  for (uint32_t i = 0; i < w->n_parts; i++)
-    if (w->parts[i].bias)
-      return true;
-  return false;
-}
-
-static void check_op(const td_op *o)
-{
-  const td_linear_params *l = &o->linear;
-  if (o->kind == TD_OP_LINEAR)
-    TD_BUG_ON(l->n_out != l->weight->n_out || l->n_in != l->weight->n_cols || l->bias != has_bias(l->weight));
-}
-
 td_status td_cpu_compile(td_backend *b, const td_program *program, td_compiled **out, td_error *err)
 {
   (void)b;
-  for (uint32_t i = 0; i < program->n_ops; i++) {
+  for (uint32_t i = 0; i < program->n_ops; i++)
     if (program->ops[i].kind == TD_OP_LINEAR_SWIGLU)
       return td_fail(err, TD_ERR_UNSUPPORTED, "the CPU backend has no op %s",
                      td_op_names[TD_OP_LINEAR_SWIGLU]);
-    check_op(&program->ops[i]);
-  }
+  td_program_check(program);
   cpu_program *c = malloc(sizeof *c + program->n_ops * sizeof *c->ops);
   if (!c)
     return td_fail(err, TD_ERR_NOMEM, "no memory for a program of %u ops", program->n_ops);

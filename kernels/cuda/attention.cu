@@ -125,11 +125,11 @@ template <int HD> static cudaError_t size_kernel()
                               tile_shape<HD>::SMEM_BYTES);
 }
 
-td_status td_cuda_size_attention(cuda_backend *b, const td_kv *kv, td_error *err)
+td_status td_cuda_size_attention(const attention_group *g, td_error *err)
 {
-  uint32_t head_dim = kv->shape.head_dim;
+  uint32_t head_dim = g->spec.head_dim;
   cudaError_t e = cudaSuccess;
-  if (kv->wgmma) {
+  if (g->wgmma) {
     e = td_cuda_size_prefill(head_dim);
     e = e == cudaSuccess ? td_cuda_size_decode(head_dim) : e;
   } else {
@@ -144,11 +144,9 @@ td_status td_cuda_size_attention(cuda_backend *b, const td_kv *kv, td_error *err
 attention_args td_cuda_attention_args(const cuda_backend *b, const attention_group *g,
                                       const td_attention_params *p)
 {
-  const td_kv_shape *s = &p->kv->shape;
-  size_t layer_elements = (size_t)s->n_pages * s->n_kv_heads * 2 * s->page_tokens * s->head_dim;
   return {at<bf16>(p->qkv),
           at<bf16>(p->out),
-          p->kv->data + p->layer * layer_elements,
+          kv_layer(g, p->layer),
           g->split_partials,
           p->scale * 1.4426950408889634f,
           p->window_tokens,
@@ -161,10 +159,10 @@ attention_args td_cuda_attention_args(const cuda_backend *b, const attention_gro
 void td_cuda_attention(td_backend *be, const td_attention_params *p)
 {
   cuda_backend *b = self(be);
-  attention_group *g = td_cuda_group_of(b, p->kv, p->window_tokens);
+  attention_group *g = cuda_kv_group(p->kv, p->kv_group);
   const attention_args a = td_cuda_attention_args(b, g, p);
   const attention_grid grid = td_cuda_attention_grid(b, g);
-  if (p->kv->wgmma) {
+  if (g->wgmma) {
     if (grid.n_tiles > 0)
       td_cuda_prefill_attention(b, g, a, grid.n_tiles);
     if (grid.n_decode > 0)

@@ -87,8 +87,8 @@ static inline bool td_cuda_decode_has_norms(uint32_t head_dim) { return head_dim
 void td_cuda_decode_rotated(cuda_backend *b, attention_group *g, const attention_args &a,
                             const decode_rotation &by, uint32_t n_works);
 
-// Shared memory above 48 KB must be asked for, on each device: for the kernels of a store's heads.
-td_status td_cuda_size_attention(cuda_backend *b, const td_kv *kv, td_error *err);
+// Shared memory above 48 KB must be asked for, on each device: for the kernels of a group's heads.
+td_status td_cuda_size_attention(const attention_group *g, td_error *err);
 cudaError_t td_cuda_size_prefill(uint32_t head_dim);
 cudaError_t td_cuda_size_decode(uint32_t head_dim);
 
@@ -96,9 +96,7 @@ cudaError_t td_cuda_size_decode(uint32_t head_dim);
 static inline device_batch td_cuda_batch_of(const cuda_backend *b, const attention_group *g)
 {
   device_batch batch = b->frame.batch;
-  for (size_t i = 0; i < b->attention.groups.size(); i++)
-    if (b->attention.groups[i] == g)
-      batch.counts = b->frame.counts + i * N_COUNTS;
+  batch.counts = b->frame.counts + g->slot * N_COUNTS;
   return batch;
 }
 

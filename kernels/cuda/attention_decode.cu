@@ -232,7 +232,7 @@ template <decode_form FORM>
 static void launch_for(cuda_backend *b, attention_group *g, const attention_args &a,
                        const decode_rotation &by, uint32_t first, uint32_t n_works)
 {
-  switch (g->kv->shape.head_dim) { // td_cuda_has_wgmma_attention said so
+  switch (g->spec.head_dim) { // td_cuda_has_wgmma_attention said so
   case 64: launch<64, FORM>(b, g, a, by, first, n_works); break;
   case 96: launch<96, FORM>(b, g, a, by, first, n_works); break;
   case 128: launch<128, FORM>(b, g, a, by, first, n_works); break;

@@ -1,16 +1,18 @@
-// KV groups: layers that agree in KV store, heads and window. One attention plan and one work list a step
-// serve all of a group's layers, and an op finds its group by the store and the window that it names; so a
-// second store leaves the first as it is. A store has one window yet: no served model has two.
+// KV groups: layers of a store that agree in heads and window. One attention plan and one work list a step
+// serve all of a group's layers. A group keeps its slot while it lives, since captured graphs hold where its
+// counts are: a store that comes or goes leaves the others as they are.
 #include "kernels/cuda/attention.cuh"
 
+#include <algorithm>
 #include <cstdlib>
 #include <new>
 
-// ---- what a shape needs ----
+// ---- what a group needs ----
 
 // Heads of 256 elements have no kernel for prefix splits; GQA groups of more heads than a decode item holds
 // are prefill tiles.
-bool td_cuda_planner_config(const cuda_backend *b, const td_kv_shape *s, td_attention_planner_config *out)
+bool td_cuda_planner_config(const cuda_backend *b, uint32_t page_tokens, const td_kv_group *s,
+                            td_attention_planner_config *out)
 {
   uint32_t group = s->n_heads / s->n_kv_heads;
   if (b->config.batch_invariant || !b->device.has_wgmma || s->head_dim > 128 ||
@@ -23,7 +25,7 @@ bool td_cuda_planner_config(const cuda_backend *b, const td_kv_shape *s, td_atte
   c.n_kv_heads = s->n_kv_heads;
   c.gqa_group = group;
   c.head_dim = s->head_dim;
-  c.page_tokens = s->page_tokens;
+  c.page_tokens = page_tokens;
   c.window_tokens = s->window_tokens;
   c.tile_rows = SPAN_ROWS;
   c.reduces_in_tiles = group > TD_ATTENTION_BY_ROW_GROUP;
@@ -33,7 +35,7 @@ bool td_cuda_planner_config(const cuda_backend *b, const td_kv_shape *s, td_atte
   return true;
 }
 
-static td_work_list_config list_config(const cuda_backend *b, const td_kv_shape *s, bool shares)
+static td_work_list_config list_config(const cuda_backend *b, const td_kv_group *s, bool shares)
 {
   bool wgmma = b->device.has_wgmma && td_cuda_has_wgmma_attention(s->head_dim);
   td_work_list_config c = {};
@@ -53,7 +55,7 @@ struct group_sizes {
   size_t items, split_floats, plan_bytes, slot_bytes, flags;
 };
 
-static group_sizes sizes_of(const cuda_backend *b, const td_kv_shape *s)
+static group_sizes sizes_of(const cuda_backend *b, uint32_t page_tokens, const td_kv_group *s)
 {
   const td_work_list_config list = list_config(b, s, false);
   group_sizes n = {};
@@ -61,7 +63,7 @@ static group_sizes sizes_of(const cuda_backend *b, const td_kv_shape *s)
   n.items = td_work_list_items_max(b->config.max_rows, b->config.max_tokens);
   n.split_floats =
       (size_t)td_work_list_partials_max(&list) * s->n_kv_heads * TD_DECODE_ROWS * share_floats(s->head_dim);
-  if (td_cuda_planner_config(b, s, &c)) {
+  if (td_cuda_planner_config(b, page_tokens, s, &c)) {
     uint32_t n_splits = td_attention_prefix_splits_max(&c, c.max_rows);
     n.items += n_splits;
     n.plan_bytes = td_attention_block_bytes_max(&c);
@@ -78,25 +80,29 @@ static size_t granules(size_t bytes)
   return (bytes + granule - 1) / granule * granule;
 }
 
-size_t td_cuda_group_packed_bytes(const cuda_backend *b, const td_kv_shape *s)
+size_t td_cuda_group_packed_bytes(const cuda_backend *b, uint32_t page_tokens, const td_kv_group *s)
 {
-  const group_sizes n = sizes_of(b, s);
+  const group_sizes n = sizes_of(b, page_tokens, s);
   return n.items * sizeof(td_attention_item) + n.plan_bytes;
 }
 
-size_t td_cuda_group_bytes(const cuda_backend *b, const td_kv_shape *s)
+size_t td_cuda_group_bytes(const cuda_backend *b, uint32_t page_tokens, const td_kv_group *s)
 {
-  const group_sizes n = sizes_of(b, s);
+  const group_sizes n = sizes_of(b, page_tokens, s);
   return granules(n.items * sizeof(td_attention_item)) + granules(n.split_floats * sizeof(float)) +
          granules(n.plan_bytes) + granules(n.slot_bytes) + granules(n.flags * sizeof(uint64_t)) +
-         granules(td_cuda_group_packed_bytes(b, s));
+         granules(td_cuda_group_packed_bytes(b, page_tokens, s));
 }
 
 // ---- life ----
 
-static void remove_group(cuda_backend *b, attention_group *g)
+void td_cuda_remove_group(cuda_backend *b, attention_group *g)
 {
-  for (void *p : {(void *)g->device_items, (void *)g->split_partials, (void *)g->device_plan,
+  if (!g)
+    return;
+  if (b->attention.groups[g->slot] == g)
+    b->attention.groups[g->slot] = nullptr;
+  for (void *p : {(void *)g->data, (void *)g->device_items, (void *)g->split_partials, (void *)g->device_plan,
                   (void *)g->slots, (void *)g->prefix_flags})
     td_cuda_free(&b->device, p);
   free(g->work.items);
@@ -108,8 +114,9 @@ static void remove_group(cuda_backend *b, attention_group *g)
 
 static td_status make_group(cuda_backend *b, attention_group *g, td_error *err)
 {
-  const td_kv_shape *s = &g->kv->shape;
-  const group_sizes n = sizes_of(b, s);
+  const td_kv_group *s = &g->spec;
+  const group_sizes n = sizes_of(b, g->page_tokens, s);
+  size_t page_bytes = s->n_layers * kv_page_elements(g->page_tokens, s) * kv_element_bytes(s);
   size_t max_rows = b->config.max_rows;
   td_attention_planner_config c;
   g->work.max_items = (uint32_t)n.items;
@@ -118,9 +125,11 @@ static td_status make_group(cuda_backend *b, attention_group *g, td_error *err)
   g->work.of_rows = (td_attention_private *)calloc(max_rows, sizeof *g->work.of_rows);
   if (!g->work.items || !g->work.scratch || !g->work.of_rows)
     return td_fail(err, TD_ERR_NOMEM, "no memory for a step's work list");
+  TD_TRY(td_cuda_size_attention(g, err));
+  TD_TRY(td_cuda_alloc_bytes(&b->device, page_bytes * g->n_pages, (void **)&g->data, err));
   TD_TRY(td_cuda_alloc_array(&b->device, n.items, &g->device_items, err));
   TD_TRY(td_cuda_alloc_absent(&b->device, n.split_floats, &g->split_partials, err));
-  if (!td_cuda_planner_config(b, s, &c))
+  if (!td_cuda_planner_config(b, g->page_tokens, s, &c))
     return TD_OK;
   TD_TRY(td_attention_planner_create(&c, &g->planner, err));
   TD_TRY(td_cuda_alloc_array(&b->device, n.plan_bytes, &g->device_plan, err));
@@ -128,43 +137,31 @@ static td_status make_group(cuda_backend *b, attention_group *g, td_error *err)
   return td_cuda_alloc_array(&b->device, n.flags, &g->prefix_flags, err);
 }
 
-td_status td_cuda_add_group(cuda_backend *b, const td_kv *kv, td_error *err)
+td_status td_cuda_add_group(cuda_backend *b, const td_kv_spec *store, const td_kv_group *spec,
+                            attention_group **out, td_error *err)
 {
-  if (b->attention.groups.size() == TD_KV_GROUPS_MAX)
-    return td_fail(err, TD_ERR_CAPACITY, "the CUDA backend plans attention for %d KV stores at once",
-                   (int)TD_KV_GROUPS_MAX);
+  attention_group **slots = b->attention.groups, **free_slot = std::find(slots, slots + GROUP_SLOTS, nullptr);
+  if (free_slot == slots + GROUP_SLOTS)
+    return td_fail(err, TD_ERR_CAPACITY, "the CUDA backend plans attention for %d KV groups at once",
+                   (int)GROUP_SLOTS);
   attention_group *g = new (std::nothrow) attention_group();
   if (!g)
     return td_fail(err, TD_ERR_NOMEM, "no memory for a KV group");
-  g->kv = kv;
-  g->window = kv->shape.window_tokens;
-  td_status st = td_cuda_size_attention(b, kv, err);
-  if (st == TD_OK)
-    st = make_group(b, g, err);
-  if (st != TD_OK) {
-    remove_group(b, g);
-    return st;
+  g->spec = *spec;
+  g->n_pages = store->n_pages;
+  g->page_tokens = store->page_tokens;
+  g->slot = (uint32_t)(free_slot - slots);
+  g->wgmma = b->device.has_wgmma && td_cuda_has_wgmma_attention(spec->head_dim);
+  td_status st = make_group(b, g, err);
+  if (st == TD_OK) {
+    *free_slot = g;
+    st = td_cuda_fit_packed(b, err);
   }
-  b->attention.groups.push_back(g);
-  return td_cuda_fit_packed(b, err);
-}
-
-void td_cuda_remove_groups(cuda_backend *b, const td_kv *kv)
-{
-  for (size_t i = b->attention.groups.size(); i-- > 0;)
-    if (b->attention.groups[i]->kv == kv) {
-      remove_group(b, b->attention.groups[i]);
-      b->attention.groups.erase(b->attention.groups.begin() + (ptrdiff_t)i);
-    }
-}
-
-attention_group *td_cuda_group_of(const cuda_backend *b, const td_kv *kv, uint32_t window)
-{
-  for (attention_group *g : b->attention.groups)
-    if (g->kv == kv && g->window == window)
-      return g;
-  TD_BUG_ON(true); // an op of a store that was not made here, or of a window that its shape does not have
-  return nullptr;
+  if (st != TD_OK)
+    td_cuda_remove_group(b, g);
+  else
+    *out = g;
+  return st;
 }
 
 // ---- a step ----
@@ -172,22 +169,22 @@ attention_group *td_cuda_group_of(const cuda_backend *b, const td_kv *kv, uint32
 // A group whose pages are others than the step's has nothing to do.
 static bool is_of_step(const attention_group *g, const td_plan *plan)
 {
-  return g->kv->shape.page_tokens == plan->page_tokens;
+  return g->page_tokens == plan->page_tokens;
 }
 
 void td_cuda_plan_attention(cuda_backend *b, const td_plan *plan)
 {
   b->attention.mode = ATTENTION_PRIVATE;
-  for (attention_group *g : b->attention.groups) {
+  for (attention_group *g : groups_of{&b->attention}) {
     // a plan fails where rows have no pages, in tests: then every row is by itself
     g->is_planned =
         g->planner && is_of_step(g, plan) && td_attention_planner_make(g->planner, plan, nullptr) == TD_OK;
     if (g->is_planned && td_attention_planner_block(g->planner)->n_splits > 0)
       b->attention.mode = ATTENTION_SHARED;
   }
-  for (attention_group *g : b->attention.groups) {
+  for (attention_group *g : groups_of{&b->attention}) {
     const td_attention_planner *planner = g->is_planned ? g->planner : nullptr;
-    const td_work_list_config c = list_config(b, &g->kv->shape, g->planner && shares_prefixes(&b->attention));
+    const td_work_list_config c = list_config(b, &g->spec, g->planner && shares_prefixes(&b->attention));
     bool same_mode = g->made_for == b->attention.mode;
     g->made_for = b->attention.mode;
     if (!is_of_step(g, plan)) // nothing, of which no later list can grow
@@ -204,7 +201,7 @@ attention_grid td_cuda_attention_grid(const cuda_backend *b, const attention_gro
     return {g->work.n_prefill, td_work_list_ctas(&g->work, WARPS_OF_DECODES)};
   uint32_t n_rows = b->frame.plan->n_rows; // as many as any step of so many rows has
   bool shares = g->planner && shares_prefixes(&b->attention);
-  const td_work_list_config c = list_config(b, &g->kv->shape, shares);
+  const td_work_list_config c = list_config(b, &g->spec, shares);
   if (c.tiles_only || c.gqa_group > TD_DECODE_ROWS)
     return {n_rows, 0};
   uint32_t n = td_work_list_ctas_max(&c, n_rows);

@@ -17,14 +17,6 @@ extern "C" {
 
 struct cuda_backend;
 
-// Page layout: [layer][page][kv head]{ K, V }, each page_tokens x head_dim in the order of kv_chunk_at
-// (attention.cuh).
-struct td_kv {
-  bf16 *data;
-  td_kv_shape shape;
-  bool wgmma; // attention_prefill.cu and attention_decode.cu serve it
-};
-
 // Which kernels and grids a step's attention uses: chosen once a step, by td_cuda_plan_attention, or before
 // ops are queued that exist only to be captured or timed. A capture's grids are for any step of so many rows.
 enum attention_mode {
@@ -34,11 +26,17 @@ enum attention_mode {
   ATTENTION_CAPTURE_SHARED,
 };
 
-enum { TD_KV_GROUPS_MAX = 4 };
+// KV groups of all stores: a model's, and those of a second model beside it.
+enum { GROUP_SLOTS = 2 * TD_KV_GROUPS_MAX };
 
+// A group of a store. Pages of a layer: [page][kv head]{ K, V }, each page_tokens x head_dim in the order of
+// kv_chunk_at (attention.cuh).
 struct attention_group {
-  const td_kv *kv;
-  uint32_t window;
+  td_kv_group spec;
+  uint32_t n_pages, page_tokens; // of the store
+  uint32_t slot;                 // of cuda_attention.groups: does not change, captured graphs hold it
+  bf16 *data;                    // [layer]
+  bool wgmma;                    // attention_prefill.cu and attention_decode.cu serve it
   td_attention_planner *planner; // null: every row by itself
   bool is_planned;               // this step is
   attention_mode made_for;       // of the step for which the work list was made
@@ -49,13 +47,34 @@ struct attention_group {
   float *split_partials;      // of KV splits, none there between launches (attention_shares.cuh)
   unsigned char *device_plan; // the plan's block
   unsigned char *slots;       // partials of prefix splits: [slots, GQA group] of TD_ATTENTION_PARTIAL_BYTES
-  uint64_t
-      *prefix_flags; // [prefix splits, n_kv_heads]: in which launch of which step last (attention_spans.cuh)
+  uint64_t *prefix_flags;     // [prefix splits, n_kv_heads]: in which launch of which step last
+                              // (attention_spans.cuh)
 };
 
+// What a td_kv * points to.
+struct td_cuda_kv : td_kv {
+  attention_group *groups[TD_KV_GROUPS_MAX]; // as its spec says
+};
+
+static inline attention_group *cuda_kv_group(const td_kv *kv, uint32_t group)
+{
+  return ((const td_cuda_kv *)kv)->groups[group];
+}
+
+static inline size_t kv_element_bytes(const td_kv_group *g) { return td_dtypes[g->dtype].block_bytes; }
+static inline size_t kv_page_elements(uint32_t page_tokens, const td_kv_group *g) // of a layer
+{
+  return (size_t)g->n_kv_heads * 2 * page_tokens * g->head_dim;
+}
+// Of a layer of the group, as the kernels want it.
+static inline bf16 *kv_layer(const attention_group *g, uint32_t layer)
+{
+  return g->data + layer * (g->n_pages * kv_page_elements(g->page_tokens, &g->spec));
+}
+
 struct cuda_attention {
-  std::vector<td_kv *> stores;
-  std::vector<attention_group *> groups; // at most TD_KV_GROUPS_MAX
+  std::vector<td_cuda_kv *> stores;
+  attention_group *groups[GROUP_SLOTS]; // of all stores; null: free
   attention_mode mode;
   uint32_t n_launches; // of decodes, so far
 };
@@ -66,14 +85,38 @@ static inline bool shares_prefixes(const cuda_attention *a)
   return a->mode == ATTENTION_SHARED || a->mode == ATTENTION_CAPTURE_SHARED;
 }
 
-// What a planner of this device and shape is made with; false: there is none.
-bool td_cuda_planner_config(const cuda_backend *b, const td_kv_shape *shape,
+// The groups that there are.
+struct groups_of {
+  const cuda_attention *a;
+  struct iterator {
+    attention_group *const *at, *const *end;
+    attention_group *operator*() const { return *at; }
+    bool operator!=(const iterator &o) const { return at != o.at; }
+    iterator &operator++()
+    {
+      at++;
+      return skip();
+    }
+    iterator &skip()
+    {
+      while (at != end && !*at)
+        at++;
+      return *this;
+    }
+  };
+  iterator begin() const { return iterator{a->groups, a->groups + GROUP_SLOTS}.skip(); }
+  iterator end() const { return {a->groups + GROUP_SLOTS, a->groups + GROUP_SLOTS}; }
+};
+
+// What a planner of this device and group is made with; false: there is none.
+bool td_cuda_planner_config(const cuda_backend *b, uint32_t page_tokens, const td_kv_group *spec,
                             td_attention_planner_config *out);
-size_t td_cuda_group_bytes(const cuda_backend *b, const td_kv_shape *shape);        // of device memory
-size_t td_cuda_group_packed_bytes(const cuda_backend *b, const td_kv_shape *shape); // of what a step sends
-td_status td_cuda_add_group(cuda_backend *b, const td_kv *kv, td_error *err);
-void td_cuda_remove_groups(cuda_backend *b, const td_kv *kv);
-attention_group *td_cuda_group_of(const cuda_backend *b, const td_kv *kv, uint32_t window);
+// Of device memory beside its pages, and of what a step sends.
+size_t td_cuda_group_bytes(const cuda_backend *b, uint32_t page_tokens, const td_kv_group *spec);
+size_t td_cuda_group_packed_bytes(const cuda_backend *b, uint32_t page_tokens, const td_kv_group *spec);
+td_status td_cuda_add_group(cuda_backend *b, const td_kv_spec *store, const td_kv_group *spec,
+                            attention_group **out, td_error *err);
+void td_cuda_remove_group(cuda_backend *b, attention_group *g); // or null
 // Chooses the step's mode, and makes each group's plan and work list.
 void td_cuda_plan_attention(cuda_backend *b, const td_plan *plan);
 // CTAs of an op: prefill tiles, and for each kv head those that do decodes.

@@ -213,7 +213,7 @@ static void launch(cuda_backend *b, const attention_group *g, const attention_ar
 void td_cuda_prefill_attention(cuda_backend *b, const attention_group *g, const attention_args &a,
                                uint32_t n_items)
 {
-  switch (g->kv->shape.head_dim) { // td_cuda_has_wgmma_attention said so
+  switch (g->spec.head_dim) { // td_cuda_has_wgmma_attention said so
   case 64: launch<64>(b, g, a, n_items); break;
   case 96: launch<96>(b, g, a, n_items); break;
   case 128: launch<128>(b, g, a, n_items); break;

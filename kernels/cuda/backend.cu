@@ -32,15 +32,22 @@ static td_status be_download(td_backend *be, td_devptr src, size_t bytes, void *
 
 // ---- KV ----
 
-static size_t be_kv_bytes_per_page(const td_backend *be, const td_kv_shape *s)
+static size_t be_kv_bytes_per_page(const td_backend *be, const td_kv_spec *s)
 {
   (void)be;
-  return (size_t)s->n_layers * s->n_kv_heads * 2 * s->page_tokens * s->head_dim * sizeof(bf16);
+  size_t bytes = 0;
+  for (uint32_t i = 0; i < s->n_groups; i++)
+    bytes += s->groups[i].n_layers * kv_page_elements(s->page_tokens, &s->groups[i]) *
+             kv_element_bytes(&s->groups[i]);
+  return bytes;
 }
 
-static size_t be_kv_fixed_bytes(const td_backend *be, const td_kv_shape *s)
+static size_t be_kv_fixed_bytes(const td_backend *be, const td_kv_spec *s)
 {
-  return td_cuda_group_bytes((const cuda_backend *)be, s);
+  size_t bytes = 0;
+  for (uint32_t i = 0; i < s->n_groups; i++)
+    bytes += td_cuda_group_bytes((const cuda_backend *)be, s->page_tokens, &s->groups[i]);
+  return bytes;
 }
 
 // What gpu_memory_percent leaves after weights, workspace and what other programs hold.
@@ -53,60 +60,79 @@ static uint64_t be_kv_budget_bytes(const td_backend *be)
   return free_bytes > kept ? free_bytes - kept : 0;
 }
 
-static td_status be_kv_check(const td_backend *be, const td_kv_shape *shape, td_error *err)
+static td_status check_group(const cuda_backend *b, uint32_t page_tokens, const td_kv_group *g, td_error *err)
 {
-  const cuda_backend *b = (const cuda_backend *)be;
-  if (shape->head_dim != 64 && shape->head_dim != 96 && shape->head_dim != 128 && shape->head_dim != 256)
+  if (g->dtype != b->base.kv_dtype)
+    return td_fail(err, TD_ERR_UNSUPPORTED, "the CUDA backend keeps KV as %s, not %s",
+                   td_dtypes[b->base.kv_dtype].name, td_dtypes[g->dtype].name);
+  if (g->head_dim != 64 && g->head_dim != 96 && g->head_dim != 128 && g->head_dim != 256)
     return td_fail(
         err, TD_ERR_UNSUPPORTED,
         "the CUDA backend has no attention kernel for heads of %u elements, only for 64, 96, 128 and 256; "
         "backend = cpu serves this model",
-        shape->head_dim);
-  if (shape->page_tokens != 16 && shape->page_tokens != 32 && shape->page_tokens != 64)
-    return td_fail(err, TD_ERR_UNSUPPORTED, "the CUDA backend has pages of 16, 32 or 64 tokens, not %u",
-                   shape->page_tokens);
-  if (shape->n_heads / shape->n_kv_heads > TD_GROUP_MAX)
+        g->head_dim);
+  if (g->n_heads / g->n_kv_heads > TD_GROUP_MAX)
     return td_fail(err, TD_ERR_UNSUPPORTED,
                    "the CUDA backend has no attention kernel for %u heads over %u kv heads, only for up to "
                    "%d a kv head; "
                    "backend = cpu serves this model",
-                   shape->n_heads, shape->n_kv_heads, (int)TD_GROUP_MAX);
+                   g->n_heads, g->n_kv_heads, (int)TD_GROUP_MAX);
   td_attention_planner_config plans;
-  if (b->config.attention_policy && !td_cuda_planner_config(b, shape, &plans))
+  if (b->config.attention_policy && !td_cuda_planner_config(b, page_tokens, g, &plans))
     return td_fail(err, TD_ERR_UNSUPPORTED,
                    "policy %s: decodes are planned on a Hopper GPU, for heads of 64, 96 or 128 and up to %d "
                    "of them a kv head, without "
                    "batch_invariant; not for %u heads of %u over %u kv heads",
-                   b->config.attention_policy->name, (int)TD_DECODE_ROWS, shape->n_heads, shape->head_dim,
-                   shape->n_kv_heads);
+                   b->config.attention_policy->name, (int)TD_DECODE_ROWS, g->n_heads, g->head_dim,
+                   g->n_kv_heads);
   return TD_OK;
 }
 
-static td_status be_kv_create(td_backend *be, const td_kv_shape *shape, td_kv **out, td_error *err)
+static td_status be_kv_check(const td_backend *be, const td_kv_spec *s, td_error *err)
+{
+  if (s->page_tokens != 16 && s->page_tokens != 32 && s->page_tokens != 64)
+    return td_fail(err, TD_ERR_UNSUPPORTED, "the CUDA backend has pages of 16, 32 or 64 tokens, not %u",
+                   s->page_tokens);
+  for (uint32_t i = 0; i < s->n_groups; i++)
+    TD_TRY(check_group((const cuda_backend *)be, s->page_tokens, &s->groups[i], err));
+  return TD_OK;
+}
+
+static void free_kv(cuda_backend *b, td_cuda_kv *kv)
+{
+  for (attention_group *g : kv->groups)
+    td_cuda_remove_group(b, g);
+  delete kv;
+}
+
+static td_status be_kv_create(td_backend *be, const td_kv_spec *spec, td_kv **out, td_error *err)
 {
   cuda_backend *b = self(be);
-  TD_TRY(be_kv_check(be, shape, err));
-  td_kv *kv = new (std::nothrow) td_kv();
+  TD_BUG_ON(spec->n_groups == 0 || spec->n_groups > TD_KV_GROUPS_MAX);
+  TD_TRY(be_kv_check(be, spec, err));
+  td_cuda_kv *kv = new (std::nothrow) td_cuda_kv();
   if (!kv)
     return td_fail(err, TD_ERR_NOMEM, "no memory for the KV store");
+  kv->spec = *spec;
+  td_status st = TD_OK;
+  for (uint32_t i = 0; i < spec->n_groups && st == TD_OK; i++)
+    st = td_cuda_add_group(b, spec, &spec->groups[i], &kv->groups[i], err);
+  if (st != TD_OK) {
+    free_kv(b, kv);
+    return st;
+  }
   b->attention.stores.push_back(kv);
-  kv->shape = *shape;
-  kv->wgmma = b->device.has_wgmma && td_cuda_has_wgmma_attention(shape->head_dim);
-  TD_TRY(td_cuda_alloc_bytes(&b->device, be_kv_bytes_per_page(be, shape) * shape->n_pages, (void **)&kv->data,
-                             err));
-  TD_TRY(td_cuda_add_group(b, kv, err));
   *out = kv;
   return TD_OK;
 }
 
-static void be_kv_destroy(td_backend *be, td_kv *kv)
+static void be_kv_destroy(td_backend *be, td_kv *store)
 {
   cuda_backend *b = self(be);
+  td_cuda_kv *kv = (td_cuda_kv *)store;
   note(&b->device, cudaStreamSynchronize(b->device.stream));
-  td_cuda_remove_groups(b, kv);
-  td_cuda_free(&b->device, kv->data);
   b->attention.stores.erase(std::find(b->attention.stores.begin(), b->attention.stores.end(), kv));
-  delete kv;
+  free_kv(b, kv);
 }
 
 // ---- life ----
@@ -117,11 +143,9 @@ static void be_destroy(td_backend *be)
   td_cuda_weights_abandon(&b->weights);
   if (b->device.stream)
     cudaStreamSynchronize(b->device.stream);
-  for (td_kv *kv : b->attention.stores) {
-    td_cuda_remove_groups(b, kv);
-    delete kv;
-  }
-  for (td_weight *w : b->weights.all)
+  for (td_cuda_kv *kv : b->attention.stores)
+    free_kv(b, kv);
+  for (td_cuda_weight *w : b->weights.all)
     delete w;
   td_lt_close(b);
   td_cuda_free_step_memory(b);
@@ -137,6 +161,7 @@ static const td_backend_ops cuda_ops = {
     .alloc = be_alloc,
     .upload_f32 = be_upload_f32,
     .download = be_download,
+    .weight_type = td_cuda_weight_type,
     .weight_import = td_cuda_weight_import,
     .weights_wait = td_cuda_weights_wait,
     .kv_check = be_kv_check,
@@ -176,7 +201,8 @@ td_status td_cuda_backend_create(const td_backend_config *config, td_backend **o
     return td_fail(err, TD_ERR_NOMEM, "no memory for the CUDA backend");
   b->base.ops = &cuda_ops;
   b->base.activation_bytes = sizeof(bf16);
-  b->base.weight_bytes = sizeof(bf16);
+  b->base.on_device = true;
+  b->base.kv_dtype = TD_BF16;
   b->config = *config;
   td_backend_choose_sizes(&b->config, 256, 4096);
   const char *share = getenv("TANDEM_SHARE"); // for tests of a whole daemon: a small model's decodes would
@@ -187,6 +213,8 @@ td_status td_cuda_backend_create(const td_backend_config *config, td_backend **o
   b->base.max_rows = b->config.max_rows;
   b->base.max_tokens = b->config.max_tokens;
   b->base.max_logits = b->config.max_rows + b->config.prompt_logits;
+  b->base.rank = b->config.rank;
+  b->base.n_ranks = b->config.n_ranks;
   td_status st = open_parts(b, err);
   if (st != TD_OK) {
     be_destroy(&b->base);

@@ -12,15 +12,16 @@
 
 // The frame of a step that exists only to be queued: its grids are for n_rows, its counts say that there are
 // none.
-static void frame_empty_step(cuda_backend *b, td_plan *plan, uint32_t n_rows, attention_mode mode)
+static void frame_empty_step(cuda_backend *b, td_plan *plan, const cuda_program &p, uint32_t n_rows,
+                             attention_mode mode)
 {
   TD_BUG_ON(n_rows == 0 || n_rows > b->config.max_rows || b->frame.plan);
   plan->n_rows = plan->n_tokens = plan->n_logits = plan->n_decode_rows = n_rows;
-  plan->page_tokens = b->attention.groups.empty() ? 16 : b->attention.groups.front()->kv->shape.page_tokens;
+  plan->page_tokens = p.page_tokens;
   b->frame.batch.page_tokens = plan->page_tokens;
   b->frame.plan = plan;
   b->attention.mode = mode;
-  note(&b->device, cudaMemsetAsync(b->frame.counts, 0, TD_KV_GROUPS_MAX * N_COUNTS * sizeof *b->frame.counts,
+  note(&b->device, cudaMemsetAsync(b->frame.counts, 0, GROUP_SLOTS * N_COUNTS * sizeof *b->frame.counts,
                                    b->device.stream));
 }
 
@@ -36,7 +37,7 @@ static cudaError_t end_empty_step(cuda_backend *b)
 td_status td_cuda_run_empty_step(cuda_backend *b, uint32_t n_rows, const cuda_program &p, td_error *err)
 {
   td_plan plan = {};
-  frame_empty_step(b, &plan, n_rows, ATTENTION_CAPTURE_PRIVATE);
+  frame_empty_step(b, &plan, p, n_rows, ATTENTION_CAPTURE_PRIVATE);
   td_cuda_run(b, p);
   note(&b->device, cudaStreamSynchronize(b->device.stream));
   cudaError_t e = end_empty_step(b);
@@ -46,7 +47,7 @@ td_status td_cuda_run_empty_step(cuda_backend *b, uint32_t n_rows, const cuda_pr
 // The group whose decodes the kernel does, or null.
 static const attention_group *group_of_kernel(const cuda_backend *b, const cudaKernelNodeParams &params)
 {
-  for (const attention_group *g : b->attention.groups)
+  for (const attention_group *g : groups_of{&b->attention})
     if (params.func == g->decode_kernel &&
         ((const decode_works *)params.kernelParams[DECODE_WORKS_ARGUMENT])->items == g->device_items)
       return g;
@@ -104,8 +105,8 @@ static td_status capture_one(cuda_backend *b, cuda_program *p, uint32_t n_rows, 
   td_plan plan = {};
   fused_step fused;
   captured_step s = {n_rows, of_plan};
-  frame_empty_step(b, &plan, n_rows, of_plan ? ATTENTION_CAPTURE_SHARED : ATTENTION_CAPTURE_PRIVATE);
-  for (attention_group *g : b->attention.groups)
+  frame_empty_step(b, &plan, *p, n_rows, of_plan ? ATTENTION_CAPTURE_SHARED : ATTENTION_CAPTURE_PRIVATE);
+  for (attention_group *g : groups_of{&b->attention})
     g->decode_kernel = nullptr;
   const char *not_fused = td_fused_make(b, p->ops, n_rows, &fused);
   // once for real: what libraries set up at first use must not happen while capturing
@@ -138,7 +139,7 @@ td_status td_cuda_capture(td_backend *be, td_compiled *compiled, uint32_t n_rows
   cuda_program *p = program_of(compiled);
   bool shares = false;
   *out = {};
-  for (const attention_group *g : b->attention.groups)
+  for (const attention_group *g : groups_of{&b->attention})
     shares |= g->planner != nullptr;
   if (shares)
     TD_TRY(capture_one(b, p, n_rows, true, out, err));
@@ -164,7 +165,7 @@ static void fit_decodes(cuda_backend *b, captured_step *r)
 {
   enum { SPARE_BLOCKS = 384, GRAIN_BLOCKS = 128 };
   for (captured_kernel &k : r->decodes) {
-    uint32_t n_kv_heads = k.group->kv->shape.n_kv_heads, now = k.params.gridDim.x;
+    uint32_t n_kv_heads = k.group->spec.n_kv_heads, now = k.params.gridDim.x;
     uint32_t need = std::max(1u, td_work_list_ctas(&k.group->work, WARPS_OF_DECODES)) * n_kv_heads;
     TD_BUG_ON(need > k.most_blocks);
     if (need <= now && now - need <= SPARE_BLOCKS)

@@ -130,6 +130,7 @@ static td_status check_device(cuda_device *d, td_error *err)
         prop.major == 9 ? "a" : "");
   if (e != cudaSuccess)
     return td_cuda_fail(err, e, "the device cannot be used");
+  d->has_clusters = attributes.ptxVersion >= 90;
   d->cc_major = prop.major;
   d->n_sms = prop.multiProcessorCount;
   int driver = 0, runtime = 0;

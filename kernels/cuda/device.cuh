@@ -15,7 +15,8 @@ extern "C" { // the C side's headers do not say so themselves
 
 struct cuda_device {
   int id, n_sms, cc_major;
-  bool has_wgmma; // it runs code of this build that was compiled for sm_90a
+  bool has_wgmma;    // it runs code of this build that was compiled for sm_90a
+  bool has_clusters; // or for any architecture that has clusters: older code also runs on newer GPUs
   cudaStream_t stream;
   cudaError_t fault; // first error of a launch or copy since the last wait
   std::vector<void *> allocations;

@@ -50,7 +50,7 @@ struct cuda_frame {
   uint32_t packing;      // the block of the current or next step
   unsigned char *packed; // device
   size_t packed_bytes;
-  uint32_t *counts;    // device, [TD_KV_GROUPS_MAX][N_COUNTS]
+  uint32_t *counts;    // device, [GROUP_SLOTS][N_COUNTS]
   const td_plan *plan; // null between steps
   device_batch batch;
   int32_t *sampled; // device, [max_logits]

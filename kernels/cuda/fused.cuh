@@ -58,7 +58,7 @@ struct fused_begin {
 
 td_status td_fused_open(cuda_backend *b, td_error *err);
 // Tiles, stages and maps of a product of p->n rows of x that ends as p->kind says. False: not served.
-bool td_fused_lay_out(cuda_backend *b, fused_product *p, const td_weight *w, const void *x);
+bool td_fused_lay_out(cuda_backend *b, fused_product *p, const td_cuda_weight *w, const void *x);
 void td_fused_queue_product(cuda_backend *b, const fused_product &p);
 void td_fused_queue_begin(cuda_backend *b, const fused_begin &g);
 

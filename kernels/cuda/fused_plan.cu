@@ -48,7 +48,7 @@ bool add_product(reader &r, fused_product *out, const td_linear_params &p, uint3
   out->out = at<void>(p.out);
   out->h = r.out->begin.h;
   out->sums = r.sums;
-  return td_fused_lay_out(r.b, out, p.weight, at<void>(p.x)) ||
+  return td_fused_lay_out(r.b, out, cuda_weight(p.weight), at<void>(p.x)) ||
          r.refuse("a product of a shape that has no such kernel");
 }
 
@@ -90,13 +90,14 @@ bool read_attention(reader &r, fused_attention *out, td_devptr qkv)
     return false;
   const td_rope_kv_params &p = rope->rope_kv;
   const td_attention_params &q = att->attention;
-  if (!same(p.qkv, qkv) || !same(q.qkv, qkv) || q.kv != p.kv || q.layer != p.layer)
+  if (!same(p.qkv, qkv) || !same(q.qkv, qkv) || q.kv != p.kv || q.kv_group != p.kv_group ||
+      q.layer != p.layer)
     return r.refuse(OTHER_BUFFERS);
   if ((p.q_norm.addr || p.k_norm.addr) && !td_cuda_decode_has_norms(p.head_dim))
     return r.refuse("q and k norms of heads of 96 elements");
-  if (!p.kv->wgmma || p.n_heads / p.n_kv_heads > TD_DECODE_ROWS)
+  if (!cuda_kv_group(p.kv, p.kv_group)->wgmma || p.n_heads / p.n_kv_heads > TD_DECODE_ROWS)
     return r.refuse("more query heads for a KV head than attention that rotates serves");
-  out->group = td_cuda_group_of(r.b, q.kv, q.window_tokens);
+  out->group = cuda_kv_group(q.kv, q.kv_group);
   out->args = td_cuda_attention_args(r.b, out->group, &q);
   out->rotation = {at<float>(p.inv_freq), p.attn_factor,       p.style == TD_ROPE_HALVES,
                    at<float>(p.q_norm),   at<float>(p.k_norm), p.norm_eps};
@@ -162,7 +163,7 @@ bool read_begin(reader &r)
   r.h = norm->rmsnorm.out;
   r.width = norm->rmsnorm.width;
   r.n_sums = 1;
-  r.out->begin = {embed->embed.weight->data,
+  r.out->begin = {cuda_weight(embed->embed.weight)->data,
                   at<float>(norm->rmsnorm.weight),
                   at<bf16>(r.x),
                   at<bf16>(r.h),

@@ -426,10 +426,11 @@ td_status td_fused_open(cuda_backend *b, td_error *err)
                                : TD_OK;
 }
 
-bool td_fused_lay_out(cuda_backend *b, fused_product *p, const td_weight *w, const void *x)
+bool td_fused_lay_out(cuda_backend *b, fused_product *p, const td_cuda_weight *w, const void *x)
 {
   const uint32_t halves = p->kind == FUSED_SWIGLU ? 2 : 1, n_k_tiles = w->n_in / K_TILE;
-  if (w->n_in % K_TILE != 0 || w->n_out % halves != 0 || (w->bias && halves == 2))
+  if (!is_of_type(w, TD_BF16, TD_BF16) || w->n_in % K_TILE != 0 || w->n_out % halves != 0 ||
+      (w->bias && halves == 2))
     return false;
   p->tile_rows = td_stream_tile_rows(w->n_out, (uint32_t)b->device.n_sms, 8 * halves, TILE_ROWS_MAX);
   p->out_rows = p->tile_rows / halves;
@@ -448,8 +449,8 @@ bool td_fused_lay_out(cuda_backend *b, fused_product *p, const td_weight *w, con
   const cuuint32_t box[4] = {K_TILE, p->out_rows, halves, K_TILES};
   const cuuint64_t x_dims[3] = {K_TILE, p->n, n_k_tiles}, x_strides[2] = {row_bytes, K_TILE_ROW_BYTES};
   const cuuint32_t x_box[3] = {K_TILE, p->n, K_TILES};
-  return td_stream_encode(b, &p->w_map, 4, w->data, dims, strides, box) &&
-         td_stream_encode(b, &p->x_map, 3, x, x_dims, x_strides, x_box);
+  return td_stream_encode(b, &p->w_map, w->types[0].storage, 4, w->data, dims, strides, box) &&
+         td_stream_encode(b, &p->x_map, TD_BF16, 3, x, x_dims, x_strides, x_box);
 }
 
 void td_fused_queue_product(cuda_backend *b, const fused_product &p)
@@ -467,7 +468,7 @@ bool td_fused_linear(cuda_backend *b, const of_rows<td_linear_params> *q)
   p.n = q->n;
   p.out = at<void>(q->out);
   p.held = q->add ? at<bf16>(q->out) : nullptr;
-  if (!td_fused_lay_out(b, &p, q->weight, at<void>(q->x)))
+  if (!td_fused_lay_out(b, &p, cuda_weight(q->weight), at<void>(q->x)))
     return false;
   td_fused_queue_product(b, p);
   return true;

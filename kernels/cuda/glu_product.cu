@@ -343,8 +343,9 @@ static uint32_t half_rounds(const glu_pairs &t, uint32_t n_clusters)
 
 static bool encode(cuda_backend *b, const of_rows<td_linear_swiglu_params> *p, bool shares_x, glu_maps *m)
 {
-  const uint32_t n_k_tiles = p->weight->n_in / K_TILE;
-  const cuuint64_t row_bytes = (cuuint64_t)p->weight->n_in * sizeof(bf16),
+  const td_cuda_weight *w = cuda_weight(p->weight);
+  const uint32_t n_k_tiles = w->n_in / K_TILE;
+  const cuuint64_t row_bytes = (cuuint64_t)w->n_in * sizeof(bf16),
                    out_bytes = (cuuint64_t)p->width * sizeof(bf16);
   const cuuint64_t w_dims[4] = {K_TILE, p->width, 2, n_k_tiles},
                    w_strides[3] = {row_bytes, row_bytes * p->width, K_TILE_ROW_BYTES};
@@ -355,21 +356,22 @@ static bool encode(cuda_backend *b, const of_rows<td_linear_swiglu_params> *p, b
   const cuuint32_t out_box[3] = {K_TILE, WARP_ROWS, 1};
   for (cuuint32_t half = 0; half < 2; half++) {
     const cuuint32_t w_box[4] = {K_TILE, TILE_COLUMNS / (1 + half), shares_x ? 2u : 1u, 1};
-    if (!td_stream_encode(b, &m->w[half], 4, p->weight->data, w_dims, w_strides, w_box))
+    if (!td_stream_encode(b, &m->w[half], w->types[0].storage, 4, w->data, w_dims, w_strides, w_box))
       return false;
   }
-  return td_stream_encode(b, &m->x, 3, at<void>(p->x), x_dims, x_strides, x_box) &&
-         td_stream_encode(b, &m->out, 3, at<void>(p->out), out_dims, out_strides, out_box);
+  return td_stream_encode(b, &m->x, TD_BF16, 3, at<void>(p->x), x_dims, x_strides, x_box) &&
+         td_stream_encode(b, &m->out, TD_BF16, 3, at<void>(p->out), out_dims, out_strides, out_box);
 }
 
-bool td_glu_serves(const cuda_backend *b, const td_weight *w, uint32_t width)
+bool td_glu_serves(const cuda_backend *b, const td_cuda_weight *w, uint32_t width)
 {
-  return b->linears.glu_clusters > 0 && !w->bias && w->n_in % K_TILE == 0 && width % K_TILE == 0;
+  return b->linears.glu_clusters > 0 && is_of_type(w, TD_BF16, TD_BF16) && !w->bias &&
+         w->n_in % K_TILE == 0 && width % K_TILE == 0;
 }
 
 static bool can(const cuda_backend *b, const of_rows<td_linear_swiglu_params> *p)
 {
-  return p->n >= GLU_ROWS_MIN && td_glu_serves(b, p->weight, p->width);
+  return p->n >= GLU_ROWS_MIN && td_glu_serves(b, cuda_weight(p->weight), p->width);
 }
 
 // The pairs that are done first.

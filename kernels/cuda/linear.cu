@@ -85,14 +85,17 @@ __global__ void __launch_bounds__(FEW_WARPS * 32, FEW_BLOCKS_PER_SM)
 
 template <typename OUT> static void few_rows(cuda_backend *b, const of_rows<td_linear_params> *p)
 {
-  const td_weight *w = p->weight;
+  const td_cuda_weight *w = cuda_weight(p->weight);
   queue_kernel(&b->device, few_rows_kernel<OUT>, dim3((w->n_out + 15) / 16), FEW_WARPS * 32, 0, w->data,
                w->bias, at<bf16>(p->x), at<OUT>(p->out), p->add, p->n, w->n_out, w->n_in);
 }
 
-static uint32_t few_rows_max(const td_weight *w) { return w->n_in % 32 == 0 ? FEW_ROWS_MAX : 0; }
+static uint32_t few_rows_max(const td_cuda_weight *w)
+{
+  return is_of_type(w, TD_BF16, TD_BF16) && w->n_in % 32 == 0 ? FEW_ROWS_MAX : 0;
+}
 
-uint32_t td_cuda_lt_rows_min(const td_weight *w)
+uint32_t td_cuda_lt_rows_min(const td_cuda_weight *w)
 {
   return std::max(td_stream_rows_max(w), few_rows_max(w)) + 1;
 }
@@ -102,8 +105,8 @@ void td_cuda_linear(cuda_backend *b, const of_rows<td_linear_params> *p)
   if (!b->config.batch_invariant && (td_fused_linear(b, p) || td_stream_linear(b, p)))
     return;
   TD_BUG_ON(p->out_f32 &&
-            p->weight->bias); // only the output head gives f32, and no model served has a bias there
-  if (b->config.batch_invariant || p->n > few_rows_max(p->weight))
+            p->weight->has_bias); // only the output head gives f32, and no model served has a bias there
+  if (b->config.batch_invariant || p->n > few_rows_max(cuda_weight(p->weight)))
     td_lt_linear(b, p);
   else if (p->out_f32)
     few_rows<float>(b, p);

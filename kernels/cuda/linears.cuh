@@ -36,12 +36,12 @@ void td_lt_linear(cuda_backend *b, const of_rows<td_linear_params> *p);
 td_status td_stream_open(cuda_backend *b, td_error *err);
 // Of a matrix whose rows are `strides` apart; boxes of 64 columns, swizzled. Promotion to 256 bytes would
 // make memory give 6 % less.
-bool td_stream_encode(cuda_backend *b, CUtensorMap *map, uint32_t rank, const void *data,
+bool td_stream_encode(cuda_backend *b, CUtensorMap *map, td_dtype type, uint32_t rank, const void *data,
                       const cuuint64_t *dims, const cuuint64_t *strides, const cuuint32_t *box);
-void td_stream_plan_weight(cuda_backend *b, td_weight *w);
+void td_stream_plan_weight(cuda_backend *b, td_cuda_weight *w);
 bool td_stream_linear(cuda_backend *b,
                       const of_rows<td_linear_params> *p); // false: another way must be taken
-uint32_t td_stream_rows_max(const td_weight *w);           // 0: it serves none
+uint32_t td_stream_rows_max(const td_cuda_weight *w);      // 0: it serves none
 // Weight rows of a tile, a multiple of unit up to `most`, with which the busiest multiprocessor has the least
 // to do; a tile costs a little itself.
 uint32_t td_stream_tile_rows(uint32_t n_out, uint32_t n_sms, uint32_t unit, uint32_t most);
@@ -51,7 +51,7 @@ bool td_fused_linear(cuda_backend *b, const of_rows<td_linear_params> *p); // fa
 
 // glu_product.cu
 td_status td_glu_open(cuda_backend *b, td_error *err);
-bool td_glu_serves(const cuda_backend *b, const td_weight *w, uint32_t width); // in some steps at least
+bool td_glu_serves(const cuda_backend *b, const td_cuda_weight *w, uint32_t width); // in some steps at least
 bool td_glu_is_faster(const cuda_backend *b, const of_rows<td_linear_swiglu_params> *p); // than two ops
 // False: not done. must: for as many rows as the kernel can do, also where two ops are faster.
 bool td_glu_linear(cuda_backend *b, const of_rows<td_linear_swiglu_params> *p, bool must);
@@ -59,4 +59,4 @@ bool td_glu_linear(cuda_backend *b, const of_rows<td_linear_swiglu_params> *p, b
 // linear.cu
 void td_cuda_linear(cuda_backend *b, const of_rows<td_linear_params> *p);
 uint32_t
-td_cuda_lt_rows_min(const td_weight *w); // from so many rows on products by themselves go to cuBLASLt
+td_cuda_lt_rows_min(const td_cuda_weight *w); // from so many rows on products by themselves go to cuBLASLt

@@ -33,7 +33,7 @@ struct lt_tables {
   td_lt_cache cache;
 };
 
-lt_shape *td_lt_shape(cuda_backend *b, const td_weight *w, bool f32);
+lt_shape *td_lt_shape(cuda_backend *b, const td_cuda_weight *w, bool f32);
 // Chooses an algorithm for every bucket of rows; with batch_invariant, for every number of rows, or fails.
 td_status td_lt_prepare(cuda_backend *b, lt_shape *s, td_error *err);
 bool td_lt_layouts(const lt_shape *s, uint32_t n, lt_product *out);
@@ -42,5 +42,5 @@ bool td_lt_layouts(const lt_shape *s, uint32_t n, lt_product *out);
 // (COMPUTE_TYPE), or none.
 int td_lt_guess(cuda_backend *b, lt_shape *s, lt_product *p, uint32_t reductions, int max,
                 cublasLtMatmulHeuristicResult_t *out);
-cublasStatus_t td_lt_queue(cuda_backend *b, lt_shape *s, lt_product *p, const td_weight *w, const void *x,
-                           void *out, bool add, const cublasLtMatmulAlgo_t *algo);
+cublasStatus_t td_lt_queue(cuda_backend *b, lt_shape *s, lt_product *p, const td_cuda_weight *w,
+                           const void *x, void *out, bool add, const cublasLtMatmulAlgo_t *algo);

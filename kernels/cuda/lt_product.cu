@@ -19,8 +19,10 @@ extern "C" {
 static bool ok(cublasStatus_t s) { return s == CUBLAS_STATUS_SUCCESS; }
 
 // Row-major out[n, n_out] is column-major D[n_out, n] = weight^T (n_in x n_out, transposed) * x (n_in x n).
-static bool describe(lt_shape *s)
+static bool describe(lt_shape *s, td_dtype storage)
 {
+  if (storage != TD_BF16)
+    return false;
   cublasOperation_t yes = CUBLAS_OP_T;
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
   cudaDataType_t bias_type = CUDA_R_16BF;
@@ -35,7 +37,7 @@ static bool describe(lt_shape *s)
   return good;
 }
 
-lt_shape *td_lt_shape(cuda_backend *b, const td_weight *w, bool f32)
+lt_shape *td_lt_shape(cuda_backend *b, const td_cuda_weight *w, bool f32)
 {
   bool bias = w->bias != nullptr;
   for (auto &s : b->linears.lt_tables->shapes)
@@ -47,7 +49,7 @@ lt_shape *td_lt_shape(cuda_backend *b, const td_weight *w, bool f32)
   s->n_in = w->n_in;
   s->f32 = f32;
   s->bias = bias;
-  if (!describe(s.get()))
+  if (!describe(s.get(), w->types[0].storage))
     return nullptr;
   b->linears.lt_tables->shapes.push_back(std::move(s));
   return b->linears.lt_tables->shapes.back().get();
@@ -151,8 +153,8 @@ td_status td_lt_prepare(cuda_backend *b, lt_shape *s, td_error *err)
   return TD_OK;
 }
 
-cublasStatus_t td_lt_queue(cuda_backend *b, lt_shape *s, lt_product *p, const td_weight *w, const void *x,
-                           void *out, bool add, const cublasLtMatmulAlgo_t *algo)
+cublasStatus_t td_lt_queue(cuda_backend *b, lt_shape *s, lt_product *p, const td_cuda_weight *w,
+                           const void *x, void *out, bool add, const cublasLtMatmulAlgo_t *algo)
 {
   float one = 1, held = add;
   if (s->bias) {
@@ -167,14 +169,14 @@ cublasStatus_t td_lt_queue(cuda_backend *b, lt_shape *s, lt_product *p, const td
 
 void td_lt_linear(cuda_backend *b, const of_rows<td_linear_params> *p)
 {
-  lt_shape *s = td_lt_shape(b, p->weight, p->out_f32);
+  const td_cuda_weight *w = cuda_weight(p->weight);
+  lt_shape *s = td_lt_shape(b, w, p->out_f32);
   lt_product *product = s ? product_of(b, s, p->n) : nullptr;
   if (!product || !product->usable) {
     note(&b->device, cudaErrorNotSupported);
     return;
   }
-  cublasStatus_t e =
-      td_lt_queue(b, s, product, p->weight, at<void>(p->x), at<void>(p->out), p->add, &product->algo);
+  cublasStatus_t e = td_lt_queue(b, s, product, w, at<void>(p->x), at<void>(p->out), p->add, &product->algo);
   if (!ok(e)) {
     td_warn("cuBLASLt: %s", cublasLtGetStatusString(e));
     note(&b->device, cudaErrorUnknown);

@@ -28,7 +28,7 @@ const float HOPELESS = 1.25f, WORTH_A_TRY = 0.99f, FASTER_STEP = 0.998f;
 
 struct tune_shape {
   lt_shape *shape;
-  std::vector<const td_weight *> weights; // in turn, so that the cache does not hold the next one
+  std::vector<const td_cuda_weight *> weights; // in turn, so that the cache does not hold the next one
   void *x, *out;
   bool add;
   uint32_t min_n; // of fewer rows another way serves
@@ -73,15 +73,20 @@ static bool product_of(const cuda_backend *b, const td_op &o, uint32_t n_rows, t
 // The output head (f32) is one product of a hundred: it has a shape, but is not measured.
 static void sort_in(tuner *t, const td_linear_params &p)
 {
-  lt_shape *s = td_lt_shape(t->b, p.weight, p.out_f32);
+  lt_shape *s = td_lt_shape(t->b, cuda_weight(p.weight), p.out_f32);
   if (!s || p.out_f32)
     return;
   for (tune_shape &k : t->shapes)
     if (k.shape == s) {
-      k.weights.push_back(p.weight);
+      k.weights.push_back(cuda_weight(p.weight));
       return;
     }
-  t->shapes.push_back({s, {p.weight}, at<void>(p.x), at<void>(p.out), p.add, td_cuda_lt_rows_min(p.weight)});
+  t->shapes.push_back({s,
+                       {cuda_weight(p.weight)},
+                       at<void>(p.x),
+                       at<void>(p.out),
+                       p.add,
+                       td_cuda_lt_rows_min(cuda_weight(p.weight))});
 }
 
 static void find_products(tuner *t)
@@ -204,7 +209,8 @@ static void find_in_step(const tuner *t, uint32_t n_rows, std::vector<contest> *
   td_linear_params p;
   for (contest &c : *contests)
     for (const td_op &o : t->program->ops)
-      c.in_step |= product_of(t->b, o, n_rows, &p) && td_lt_shape(t->b, p.weight, p.out_f32) == c.k->shape;
+      c.in_step |= product_of(t->b, o, n_rows, &p) &&
+                   td_lt_shape(t->b, cuda_weight(p.weight), p.out_f32) == c.k->shape;
 }
 
 // What is not decided when the time is over keeps the first guess, and is measured by a later start.

@@ -19,7 +19,7 @@ __global__ void embed_kernel(const bf16 *table, const int32_t *ids, bf16 *out, u
 void td_cuda_embed(td_backend *be, const td_embed_params *p)
 {
   cuda_backend *b = self(be);
-  queue_kernel(&b->device, embed_kernel, dim3(b->frame.plan->n_tokens), 128, 0, p->weight->data,
+  queue_kernel(&b->device, embed_kernel, dim3(b->frame.plan->n_tokens), 128, 0, cuda_weight(p->weight)->data,
                b->frame.batch.token_ids, at<bf16>(p->out), p->width);
 }
 

@@ -27,28 +27,34 @@ static td_op glu_of(const td_op &linear, const td_op &swiglu)
 
 static td_status check_op(const cuda_backend *b, const td_op &o, td_error *err)
 {
-  const td_linear_params &l = o.linear;
   const td_linear_swiglu_params &g = o.linear_swiglu;
-  if (o.kind == TD_OP_LINEAR)
-    TD_BUG_ON(l.n_out != l.weight->n_out || l.n_in != l.weight->n_in ||
-              l.bias != (l.weight->bias != nullptr));
-  if (o.kind != TD_OP_LINEAR_SWIGLU)
-    return TD_OK;
-  TD_BUG_ON(2 * g.width != g.weight->n_out || g.n_in != g.weight->n_in);
-  if (g.gate_up.addr || td_glu_serves(b, g.weight, g.width))
+  if (o.kind != TD_OP_LINEAR_SWIGLU || g.gate_up.addr || td_glu_serves(b, cuda_weight(g.weight), g.width))
     return TD_OK;
   return td_fail(err, TD_ERR_UNSUPPORTED, "no kernel for a product of %u by 2 x %u with SwiGLU", g.n_in,
                  g.width);
 }
 
+// Any, where no op has to do with KV.
+static uint32_t page_tokens_of(const td_program *program)
+{
+  for (uint32_t i = 0; i < program->n_ops; i++)
+    if (program->ops[i].kind == TD_OP_ROPE_KV)
+      return program->ops[i].rope_kv.kv->spec.page_tokens;
+    else if (program->ops[i].kind == TD_OP_ATTENTION)
+      return program->ops[i].attention.kv->spec.page_tokens;
+  return 16;
+}
+
 td_status td_cuda_compile(td_backend *be, const td_program *program, td_compiled **out, td_error *err)
 {
   cuda_backend *b = self(be);
+  td_program_check(program);
   for (uint32_t i = 0; i < program->n_ops; i++)
     TD_TRY(check_op(b, program->ops[i], err));
   cuda_program *p = new (std::nothrow) cuda_program();
   if (!p)
     return td_fail(err, TD_ERR_NOMEM, "no memory for a program");
+  p->page_tokens = page_tokens_of(program);
   for (uint32_t i = 0; i < program->n_ops; i++) {
     bool glu = i + 1 < program->n_ops && are_glu(program->ops[i], program->ops[i + 1]);
     p->ops.push_back(glu ? glu_of(program->ops[i], program->ops[i + 1]) : program->ops[i]);
@@ -79,7 +85,7 @@ td_linear_params td_cuda_glu_product(const td_linear_swiglu_params &g)
   l.out = g.gate_up;
   l.n_in = g.n_in;
   l.n_out = 2 * g.width;
-  l.bias = g.weight->bias != nullptr;
+  l.bias = g.weight->has_bias;
   return l;
 }
 

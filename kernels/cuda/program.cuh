@@ -8,6 +8,7 @@
 struct cuda_program {
   std::vector<td_op> ops; // a product with SwiGLU behind it is one op, with gate_up
   uint32_t n_unsampled;   // as of td_program
+  uint32_t page_tokens;   // of the KV store that its ops name
   cuda_graphs captured;
 };
 

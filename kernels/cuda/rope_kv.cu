@@ -97,18 +97,16 @@ __global__ void __launch_bounds__(ROPE_THREADS) rope_kv_kernel(rope_args a, devi
 void td_cuda_rope_kv(td_backend *be, const td_rope_kv_params *p)
 {
   cuda_backend *b = self(be);
-  const td_kv_shape *s = &p->kv->shape;
   TD_BUG_ON(p->rotary_dim != p->head_dim || p->head_dim % 16 != 0 ||
             p->head_dim > HEAD_DIM_MAX); // refused at load
   uint32_t lanes = 4;
   while (lanes < p->head_dim / 16)
     lanes *= 2;
-  size_t layer_elements = (size_t)s->n_pages * s->n_kv_heads * 2 * s->page_tokens * s->head_dim;
   rope_args a = {at<bf16>(p->qkv),
                  at<float>(p->q_norm),
                  at<float>(p->k_norm),
                  at<float>(p->inv_freq),
-                 p->kv->data + p->layer * layer_elements,
+                 kv_layer(cuda_kv_group(p->kv, p->kv_group), p->layer),
                  p->attn_factor,
                  p->norm_eps,
                  p->style,

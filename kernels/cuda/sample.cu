@@ -75,16 +75,6 @@ __global__ void __launch_bounds__(SAMPLE_THREADS, 1)
                  out + e.entry);
 }
 
-// Whether the code that runs was compiled for clusters: an older architecture's code also runs on newer GPUs.
-static bool has_clusters()
-{
-  static const bool has = [] {
-    cudaFuncAttributes a = {};
-    return cudaFuncGetAttributes(&a, (const void *)sample_kernel) == cudaSuccess && a.ptxVersion >= 90;
-  }();
-  return has;
-}
-
 // As many blocks per row as fill the device once, with two blocks on a multiprocessor. A cluster needs its
 // multiprocessors in one group, which leaves some of them out: hence 7/8.
 static uint32_t blocks_per_row(const cuda_backend *b, uint32_t n_rows)
@@ -92,7 +82,7 @@ static uint32_t blocks_per_row(const cuda_backend *b, uint32_t n_rows)
   uint32_t n = SAMPLE_BLOCKS_MAX;
   while (n > 1 && n_rows * n > 2 * (uint32_t)b->device.n_sms * 7 / 8)
     n /= 2;
-  return has_clusters() ? n : 1;
+  return b->device.has_clusters ? n : 1;
 }
 
 template <typename... P, typename... A>
@@ -108,7 +98,7 @@ static void queue_rows(cuda_backend *b, void (*kernel)(P...), uint32_t n_rows, u
   config.blockDim = SAMPLE_THREADS;
   config.stream = b->device.stream;
   config.attrs = attrs;
-  config.numAttrs = !has_clusters() ? 0 : n_blocks == 1 ? 1 : 2;
+  config.numAttrs = !b->device.has_clusters ? 0 : n_blocks == 1 ? 1 : 2;
   note(&b->device, cudaLaunchKernelEx(&config, kernel, P(args)...));
 }
 

@@ -27,10 +27,10 @@ typedef struct sampling_update {
 
 // Behind the last of them two for each KV group: its items, and what its rows share.
 enum section { TOKEN_IDS, POSITIONS, KV_LINES, ROWS, LOGITS, PAGE_UPDATES, SAMPLING, OF_GROUPS };
-enum { N_SECTIONS = OF_GROUPS + 2 * TD_KV_GROUPS_MAX };
+enum { N_SECTIONS = OF_GROUPS + 2 * GROUP_SLOTS };
 
 typedef struct packed_header {
-  uint32_t counts[TD_KV_GROUPS_MAX][N_COUNTS];
+  uint32_t counts[GROUP_SLOTS][N_COUNTS];
   struct {
     uint32_t at, n_words; // from the block's begin, both in 4-byte words
   } section[N_SECTIONS];
@@ -38,7 +38,7 @@ typedef struct packed_header {
 
 typedef struct unpacked {
   uint32_t *section[LOGITS + 1]; // where the first sections go
-  uint32_t *of_groups[2 * TD_KV_GROUPS_MAX];
+  uint32_t *of_groups[2 * GROUP_SLOTS];
   uint32_t n_counts, n_of_groups;
   uint32_t *counts;
   int32_t *page_table;
@@ -53,8 +53,8 @@ static size_t packed_bytes_max(const cuda_backend *b)
                  c->max_rows * sizeof(td_plan_row) + b->base.max_logits * sizeof(td_plan_logits) +
                  b->frame.max_page_updates * sizeof(td_plan_page_update) +
                  c->max_slots * sizeof(sampling_update);
-  for (const attention_group *g : b->attention.groups)
-    bytes += td_cuda_group_packed_bytes(b, &g->kv->shape);
+  for (const attention_group *g : groups_of{&b->attention})
+    bytes += td_cuda_group_packed_bytes(b, g->page_tokens, &g->spec);
   return bytes;
 }
 
@@ -86,8 +86,8 @@ static void find_kv_lines(const td_plan *plan, const td_plan_row *row, uint32_t 
 
 static void pack_groups(cuda_backend *b, packed_header *h)
 {
-  for (uint32_t i = 0; i < TD_KV_GROUPS_MAX; i++) {
-    const attention_group *g = i < b->attention.groups.size() ? b->attention.groups[i] : nullptr;
+  for (uint32_t i = 0; i < GROUP_SLOTS; i++) {
+    const attention_group *g = b->attention.groups[i];
     const td_attention_header *shared = g && g->is_planned ? td_attention_planner_block(g->planner) : nullptr;
     size_t item_bytes = g ? (g->work.n_items + g->work.n_next) * sizeof(td_attention_item) : 0;
     size_t shared_bytes = shared && shared->n_splits > 0 ? shared->block_bytes : 0;
@@ -137,16 +137,17 @@ static void pack_plan(cuda_backend *b, const td_plan *plan)
 static unpacked places_of(const cuda_backend *b)
 {
   const device_batch &to = b->frame.batch;
-  uint32_t n = (uint32_t)b->attention.groups.size();
+  uint32_t n = 0; // slots, up to the last one in use
   unpacked u = {};
   u.section[TOKEN_IDS] = (uint32_t *)to.token_ids;
   u.section[POSITIONS] = (uint32_t *)to.positions;
   u.section[KV_LINES] = to.kv_lines;
   u.section[ROWS] = (uint32_t *)to.rows;
   u.section[LOGITS] = (uint32_t *)to.logits;
-  for (uint32_t i = 0; i < n; i++) {
-    u.of_groups[2 * i] = (uint32_t *)b->attention.groups[i]->device_items;
-    u.of_groups[2 * i + 1] = (uint32_t *)b->attention.groups[i]->device_plan;
+  for (const attention_group *g : groups_of{&b->attention}) {
+    u.of_groups[2 * g->slot] = (uint32_t *)g->device_items;
+    u.of_groups[2 * g->slot + 1] = (uint32_t *)g->device_plan;
+    n = g->slot + 1;
   }
   u.n_counts = (n > 0 ? n : 1) * N_COUNTS;
   u.n_of_groups = 2 * n;
@@ -387,7 +388,7 @@ td_status td_cuda_make_step_memory(cuda_backend *b, td_error *err)
   TD_TRY(td_cuda_alloc_array(&b->device, c->max_slots, &b->sampling.slots, err));
   TD_TRY(td_cuda_alloc_array(&b->device, n_logits, &b->frame.sampled, err));
   TD_TRY(td_cuda_make_sampling(b, err));
-  TD_TRY(td_cuda_alloc_array(&b->device, (size_t)TD_KV_GROUPS_MAX * N_COUNTS, &b->frame.counts, err));
+  TD_TRY(td_cuda_alloc_array(&b->device, (size_t)GROUP_SLOTS * N_COUNTS, &b->frame.counts, err));
   TD_TRY(td_cuda_alloc_array(&b->device, c->max_tokens, &b->frame.batch.token_ids, err));
   TD_TRY(td_cuda_alloc_array(&b->device, c->max_tokens, &b->frame.batch.positions, err));
   TD_TRY(td_cuda_alloc_array(&b->device, c->max_tokens, &b->frame.batch.kv_lines, err));

@@ -309,10 +309,11 @@ static stream_variant variant(uint32_t k_tiles, uint32_t width, bool f32)
                                 : variant_of_width<K_TILES_MANY>(width, f32);
 }
 
-bool td_stream_encode(cuda_backend *b, CUtensorMap *map, uint32_t rank, const void *data,
+bool td_stream_encode(cuda_backend *b, CUtensorMap *map, td_dtype type, uint32_t rank, const void *data,
                       const cuuint64_t *dims, const cuuint64_t *strides, const cuuint32_t *box)
 {
   const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
+  TD_BUG_ON(type != TD_BF16); // what the callers' boxes and swizzles are for
   return ((uintptr_t)data & 15) == 0 &&
          b->linears.encode_map(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, rank, (void *)data, dims, strides, box,
                                steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
@@ -322,13 +323,13 @@ bool td_stream_encode(cuda_backend *b, CUtensorMap *map, uint32_t rank, const vo
 
 // data[n_rows, n_cols] as boxes of box_rows rows x k_tiles times 64 columns. Rows and columns past the end
 // read as zero.
-static bool encode(cuda_backend *b, CUtensorMap *map, const void *data, uint32_t n_rows, uint32_t n_cols,
-                   uint32_t box_rows, uint32_t k_tiles)
+static bool encode(cuda_backend *b, CUtensorMap *map, td_dtype type, const void *data, uint32_t n_rows,
+                   uint32_t n_cols, uint32_t box_rows, uint32_t k_tiles)
 {
   const cuuint64_t dims[3] = {K_TILE, n_rows, n_cols / K_TILE},
-                   strides[2] = {n_cols * sizeof(bf16), K_TILE_ROW_BYTES};
+                   strides[2] = {n_cols * td_dtypes[type].block_bytes, K_TILE_ROW_BYTES};
   const cuuint32_t box[3] = {K_TILE, box_rows, k_tiles};
-  return td_stream_encode(b, map, 3, data, dims, strides, box);
+  return td_stream_encode(b, map, type, 3, data, dims, strides, box);
 }
 
 td_status td_stream_open(cuda_backend *b, td_error *err)
@@ -373,28 +374,29 @@ uint32_t td_stream_tile_rows(uint32_t n_out, uint32_t n_sms, uint32_t unit, uint
   return best;
 }
 
-void td_stream_plan_weight(cuda_backend *b, td_weight *w)
+void td_stream_plan_weight(cuda_backend *b, td_cuda_weight *w)
 {
   td_stream_plan *p = &w->stream;
-  if (!b->linears.encode_map || w->n_in % K_TILE != 0)
+  if (!b->linears.encode_map || !is_of_type(w, TD_BF16, TD_BF16) || w->n_in % K_TILE != 0)
     return;
   uint32_t rows = td_stream_tile_rows(w->n_out, (uint32_t)b->device.n_sms, 8, TILE_ROWS_MAX),
            k_tiles = rows > TALL_ROWS ? K_TILES_FEW : K_TILES_MANY;
-  if (encode(b, &p->map, w->data, w->n_out, w->n_in, rows, k_tiles)) {
+  if (encode(b, &p->map, w->types[0].storage, w->data, w->n_out, w->n_in, rows, k_tiles)) {
     p->tile_rows = rows;
     p->slices = k_tiles;
   }
 }
 
-uint32_t td_stream_rows_max(const td_weight *w) { return w->stream.tile_rows > 0 ? STREAM_ROWS_MAX : 0; }
+uint32_t td_stream_rows_max(const td_cuda_weight *w) { return w->stream.tile_rows > 0 ? STREAM_ROWS_MAX : 0; }
 
 bool td_stream_linear(cuda_backend *b, const of_rows<td_linear_params> *p)
 {
-  const td_weight *w = p->weight;
+  const td_cuda_weight *w = cuda_weight(p->weight);
   const td_stream_plan *plan = &w->stream;
   CUtensorMap x_map;
   uint32_t width = p->n <= 16 ? 16 : 32, x_rows = (p->n + 7) / 8 * 8;
-  if (p->n > td_stream_rows_max(w) || !encode(b, &x_map, at<void>(p->x), p->n, w->n_in, x_rows, plan->slices))
+  if (p->n > td_stream_rows_max(w) ||
+      !encode(b, &x_map, TD_BF16, at<void>(p->x), p->n, w->n_in, x_rows, plan->slices))
     return false;
   stream_variant v = variant(plan->slices, width, p->out_f32);
   uint32_t stage_bytes = k_tiles_bytes(v.k_tiles, plan->tile_rows + x_rows) + 2 * 8;

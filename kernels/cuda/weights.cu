@@ -10,24 +10,36 @@
 #include "kernels/dummy.h"
 
 extern "C" {
-#include "kernels/cpu/pool.h"
+#include "common/cores.h"
 #include "kernels/weight_reader.h"
 }
 
-// Two elements a thread at a time: what a 4-byte store holds.
-static __global__ void dummy_kernel(uint32_t *dst, uint64_t n_pairs, uint64_t seed)
+td_weight_type td_cuda_weight_type(const td_backend *be, td_dtype stored)
 {
-  uint64_t stride = (uint64_t)gridDim.x * blockDim.x;
-  for (uint64_t i = blockIdx.x * (uint64_t)blockDim.x + threadIdx.x; i < n_pairs; i += stride)
-    dst[i] = td_dummy_bf16(seed, 2 * i) | (uint32_t)td_dummy_bf16(seed, 2 * i + 1) << 16;
+  (void)be;
+  (void)stored; // whatever the file holds
+  return {TD_BF16, TD_BF16, TD_SCALES_NONE};
+}
+
+// Two elements a thread at a time: what a 4-byte store holds. Rows are `stride` elements apart in what is
+// made up; that of a whole matrix is n_cols.
+static __global__ void dummy_kernel(uint32_t *dst, uint64_t n_pairs, uint64_t seed, uint64_t first,
+                                    uint64_t n_cols, uint64_t stride)
+{
+  uint64_t n_threads = (uint64_t)gridDim.x * blockDim.x;
+  for (uint64_t i = blockIdx.x * (uint64_t)blockDim.x + threadIdx.x; i < n_pairs; i += n_threads) {
+    uint64_t at = first + (stride == n_cols ? 2 * i : 2 * i / n_cols * stride + 2 * i % n_cols);
+    dst[i] = td_dummy_bf16(seed, at) | (uint32_t)td_dummy_bf16(seed, at + 1) << 16;
+  }
 }
 
 // n_cols is a multiple of 8, so the pairs are whole.
 static td_status make_up(cuda_backend *b, const td_weight_part *part, uint64_t n_cols, bf16 *dst,
                          td_error *err)
 {
-  dummy_kernel<<<16 * b->device.n_sms, 256, 0, b->device.stream>>>((uint32_t *)dst, part->n_rows * n_cols / 2,
-                                                                   part->seed);
+  dummy_kernel<<<16 * b->device.n_sms, 256, 0, b->device.stream>>>(
+      (uint32_t *)dst, part->n_rows * n_cols / 2, part->seed, part->first_element, n_cols,
+      part->row_elements ? part->row_elements : n_cols);
   cudaError_t e = cudaGetLastError();
   return e == cudaSuccess ? TD_OK : td_cuda_fail(err, e, "making up weights");
 }
@@ -108,8 +120,8 @@ static td_status open_reader(cuda_backend *b, td_error *err)
   if (!w)
     return td_fail(err, TD_ERR_NOMEM, "no memory to load weights");
   w->device = b->device.id;
+  uint32_t cores = td_usable_cores();
   td_weight_sink sink = {w, lane_buffer, lane_send, lane_flush};
-  uint32_t cores = td_pool_usable_cores();
   td_status st = td_weight_reader_create(cores < 2 ? 2 : cores, &sink, &w->reader, err);
   if (st != TD_OK)
     delete w;
@@ -179,12 +191,17 @@ td_status td_cuda_weight_import(td_backend *be, const td_weight_part *parts, uin
   if (n_cols % 8 != 0) // 16-byte loads
     return td_fail(err, TD_ERR_UNSUPPORTED, "the CUDA backend needs rows in multiples of 8, not %llu x %llu",
                    (unsigned long long)n_rows, (unsigned long long)n_cols);
-  td_weight *w = new (std::nothrow) td_weight();
+  td_cuda_weight *w = new (std::nothrow) td_cuda_weight();
   if (!w)
     return td_fail(err, TD_ERR_NOMEM, "no memory for a weight");
   b->weights.all.push_back(w);
   w->n_out = (uint32_t)n_rows;
   w->n_in = (uint32_t)n_cols;
+  w->n_parts = n_parts;
+  w->shard = parts[0].shard;
+  w->has_bias = any_bias;
+  for (uint32_t i = 0; i < n_parts; i++)
+    w->types[i] = td_cuda_weight_type(be, parts[i].dtype);
   TD_TRY(td_cuda_alloc_raw(&b->device, n_rows * n_cols * sizeof(bf16), (void **)&w->data,
                            err)); // all of it will be written
   if (any_bias)

@@ -22,18 +22,27 @@ struct td_stream_plan {
   uint32_t tile_rows, slices;
 };
 
-struct td_weight {
+// What a td_weight * points to. Every part has the type that td_cuda_weight_type says, bf16 yet: data and the
+// kernels that read it change with it.
+struct td_cuda_weight : td_weight {
   bf16 *data; // [n_out, n_in], parts one after another
   bf16 *bias; // [n_out] or null
-  uint32_t n_out, n_in;
   td_stream_plan stream;
 };
 
+static inline const td_cuda_weight *cuda_weight(const td_weight *w) { return (const td_cuda_weight *)w; }
+// Kernels of this type alone may do its products.
+static inline bool is_of_type(const td_weight *w, td_dtype storage, td_dtype compute)
+{
+  return w->types[0].storage == storage && w->types[0].compute == compute;
+}
+
 struct cuda_weights {
-  std::vector<td_weight *> all;
+  std::vector<td_cuda_weight *> all;
   struct weight_lanes *loading; // between the first import and weights_wait
 };
 
+td_weight_type td_cuda_weight_type(const td_backend *be, td_dtype stored);
 td_status td_cuda_weight_import(td_backend *be, const td_weight_part *parts, uint32_t n_parts,
                                 uint64_t n_cols, td_weight **out, td_error *err);
 td_status td_cuda_weights_wait(td_backend *be, td_error *err);

@@ -133,7 +133,7 @@ static void machine_start(machine *m, const char *path, const scenario *s, uint3
       td_model_load(m->files, &m->desc, m->be, MAX_TOKENS, MAX_LOGITS, NULL, NULL, &m->model, &err) ||
       td_plan_create(MAX_ROWS, MAX_TOKENS, MAX_LOGITS, n_pages, s->page_tokens, &m->plan, &err))
     die(path, &err);
-  td_kv_shape shape = td_model_kv_shape(&m->desc, n_pages, s->page_tokens);
+  td_kv_spec shape = td_model_kv_spec(&m->desc, m->be->kv_dtype, n_pages, s->page_tokens);
   if (m->be->ops->kv_create(m->be, &shape, &m->kv, &err))
     die(path, &err);
   compile(m, path);

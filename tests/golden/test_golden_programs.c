@@ -43,9 +43,9 @@ static void print_program(const char *path, td_buf *out)
                               .max_tokens = MAX_TOKENS,
                               .max_context_tokens = MAX_TOKENS,
                               .max_vocab = desc.vocab};
-  td_kv_shape shape = td_model_kv_shape(&desc, N_PAGES, PAGE_TOKENS);
   must(td_backend_create("cpu", &config, &be, &err), path, &err);
   must(td_model_load(files, &desc, be, MAX_TOKENS, MAX_ROWS, NULL, NULL, &model, &err), path, &err);
+  td_kv_spec shape = td_model_kv_spec(&desc, be->kv_dtype, N_PAGES, PAGE_TOKENS);
   must(be->ops->kv_create(be, &shape, &kv, &err), path, &err);
   must(td_model_program(model, kv, &forward, &err), path, &err);
   must(td_model_sampling(model, &sampling, &err), path, &err);

@@ -95,13 +95,15 @@ batch *batch_make(const heads *h, const uint32_t (*rows)[2], const uint32_t (*sh
                                 .n_kv_heads = h->n_kv_heads,
                                 .head_dim = h->head_dim,
                                 .rotary_dim = h->head_dim};
-  td_kv_shape shape = {.n_layers = 2,
-                       .n_pages = b->n_pages,
-                       .page_tokens = h->page_tokens,
-                       .n_kv_heads = h->n_kv_heads,
-                       .head_dim = h->head_dim,
-                       .n_heads = h->n_heads,
-                       .window_tokens = h->window};
+  td_kv_spec shape = {.n_pages = b->n_pages,
+                      .page_tokens = h->page_tokens,
+                      .n_groups = 1,
+                      .groups = {{.dtype = be->kv_dtype,
+                                  .n_layers = 2,
+                                  .n_kv_heads = h->n_kv_heads,
+                                  .head_dim = h->head_dim,
+                                  .n_heads = h->n_heads,
+                                  .window_tokens = h->window}}};
   die(be->ops->kv_create(be, &shape, &b->rope.kv, &err), &err, "kv");
   return b;
 }

@@ -20,6 +20,7 @@ typedef struct values {
 
 typedef struct decoder {
   const decoder_shape *s;
+  bool alternates; /* every second layer has the window, and a KV group of its own */
   td_weight *embed, *qkv[LAYERS], *o[LAYERS], *gate_up[LAYERS], *down[LAYERS], *head;
   td_devptr norms[2 * LAYERS + 1], x, h, in_qkv, attn, in_gate_up, act, last_x, last_attn, logits;
   td_rope_kv_params rope;
@@ -86,7 +87,8 @@ static td_op norm_op(const decoder *d, td_devptr x, uint32_t which)
 static td_op rope_op(const decoder *d, uint32_t layer)
 {
   td_op op = {.kind = TD_OP_ROPE_KV, .rope_kv = d->rope};
-  op.rope_kv.layer = layer;
+  op.rope_kv.kv_group = d->alternates ? layer % 2 : 0;
+  op.rope_kv.layer = d->alternates ? layer / 2 : layer;
   return op;
 }
 
@@ -97,8 +99,9 @@ static td_op attention_op(const decoder *d, uint32_t layer)
                            .out = d->attn,
                            .kv = d->rope.kv,
                            .scale = (float)(1 / sqrt(s->head_dim)),
-                           .window_tokens = s->window,
-                           .layer = layer,
+                           .window_tokens = d->alternates && layer % 2 == 0 ? 0 : s->window,
+                           .kv_group = d->alternates ? layer % 2 : 0,
+                           .layer = d->alternates ? layer / 2 : layer,
                            .n_heads = s->n_heads,
                            .n_kv_heads = s->n_kv_heads,
                            .head_dim = s->head_dim};
@@ -171,11 +174,12 @@ static td_weight *weight(const float *data, const float *bias, uint32_t n_out, u
 
 static td_devptr room(uint32_t width) { return device_alloc((size_t)ROWS * width * be->activation_bytes); }
 
-static decoder load(const values *v, const decoder_shape *s)
+static decoder load(const values *v, const decoder_shape *s, bool alternates)
 {
   td_error err;
   uint32_t heads = s->n_heads * s->head_dim, n_pages = ROWS * (LONGEST / 16 + 1);
   decoder d = {.s = s,
+               .alternates = alternates,
                .embed = weight(v->embed, NULL, ROWS, s->width),
                .head = weight(v->head, NULL, s->vocab, s->width)};
   for (uint32_t i = 0; i < 2 * LAYERS + 1; i++)
@@ -191,13 +195,21 @@ static decoder load(const values *v, const decoder_shape *s)
   d.in_gate_up = room(2 * s->ffn_width), d.act = room(s->ffn_width), d.last_x = room(s->width),
   d.last_attn = room(heads);
   d.logits = device_alloc((size_t)ROWS * s->vocab * sizeof(float));
-  td_kv_shape shape = {.n_layers = LAYERS,
-                       .n_pages = n_pages,
-                       .page_tokens = s->page_tokens,
-                       .n_kv_heads = s->n_kv_heads,
-                       .head_dim = s->head_dim,
-                       .n_heads = s->n_heads,
-                       .window_tokens = s->window};
+  td_kv_spec shape = {.n_pages = n_pages,
+                      .page_tokens = s->page_tokens,
+                      .n_groups = 1,
+                      .groups = {{.dtype = be->kv_dtype,
+                                  .n_layers = LAYERS,
+                                  .n_kv_heads = s->n_kv_heads,
+                                  .head_dim = s->head_dim,
+                                  .n_heads = s->n_heads,
+                                  .window_tokens = s->window}}};
+  if (alternates) {
+    shape.n_groups = 2;
+    shape.groups[0].n_layers = LAYERS / 2;
+    shape.groups[1] = shape.groups[0];
+    shape.groups[0].window_tokens = 0;
+  }
   d.rope = (td_rope_kv_params){.qkv = d.in_qkv,
                                .inv_freq = device_f32(v->inv_freq, s->head_dim / 2),
                                .attn_factor = 1,
@@ -289,6 +301,23 @@ static void compare(const decoder *d, const float *want, uint32_t n)
   free(queued), free(once), free(again);
 }
 
+/* A store that was there before and goes again, of other pages. */
+static td_kv *other_store(const decoder_shape *s)
+{
+  td_error err;
+  td_kv *kv;
+  td_kv_spec spec = {.n_pages = 4,
+                     .page_tokens = s->page_tokens == 16 ? 32 : 16,
+                     .n_groups = 1,
+                     .groups = {{.dtype = be->kv_dtype,
+                                 .n_layers = 1,
+                                 .n_kv_heads = s->n_kv_heads,
+                                 .head_dim = s->head_dim,
+                                 .n_heads = s->n_heads}}};
+  die(be->ops->kv_create(be, &spec, &kv, &err), &err, "another kv");
+  return kv;
+}
+
 /* Steps of up to 16 rows that share nothing are fused on Hopper (kernels/cuda/fused.cuh). */
 static void capture(const decoder *d, uint32_t n_rows)
 {
@@ -303,7 +332,8 @@ static void capture(const decoder *d, uint32_t n_rows)
   expect(!is_hopper() || c.n_fitted == c.n_forms, "all captured decoders' attention is fitted");
 }
 
-void test_decoder(const char *backend, const td_backend_config *config, const decoder_shape *s)
+void test_decoder(const char *backend, const td_backend_config *config, const decoder_shape *s,
+                  bool alternates)
 {
   static const uint32_t sizes[] = {16, 13, 8, 4, 2, 1}, rows[] = {1, 2, 4, 7, 8, 11, 13, 15, 16};
   td_error err;
@@ -314,14 +344,16 @@ void test_decoder(const char *backend, const td_backend_config *config, const de
   if (device->ops->capture) {
     make_values(&v, s);
     be = cpu;
-    decoder reference = load(&v, s);
+    decoder reference = load(&v, s, alternates);
     write_past(&reference, &v);
     float *want = run(&reference, ROWS, false);
     unload(&reference);
     be = device;
-    decoder d = load(&v, s);
+    td_kv *other = other_store(s);
+    decoder d = load(&v, s, alternates);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
       capture(&d, sizes[i]);
+    be->ops->kv_destroy(be, other); /* the captured steps must not see it go */
     write_past(&d, &v);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
       compare(&d, want, rows[i]);

@@ -111,8 +111,11 @@ static td_compiled *capture_steps(side *s, td_devptr logits, uint32_t vocab, uin
   td_error err;
   td_kv *kv;
   td_capture ignored;
-  td_kv_shape shape = {
-      .n_layers = 1, .n_pages = 4, .page_tokens = 16, .n_kv_heads = 1, .head_dim = 64, .n_heads = 1};
+  td_kv_spec shape = {
+      .n_pages = 4,
+      .page_tokens = 16,
+      .n_groups = 1,
+      .groups = {{.dtype = s->be->kv_dtype, .n_layers = 1, .n_kv_heads = 1, .head_dim = 64, .n_heads = 1}}};
   if (!s->be->ops->capture)
     return NULL;
   must(s->be->ops->kv_create(s->be, &shape, &kv, &err), &err);

@@ -214,13 +214,15 @@ static bool open_store(const char *backend, const head_shape *h, const td_attent
   die(td_backend_create(backend, &config, &be, &err), &err, "backend");
   eps_out = be->activation_bytes == 2 ? 1.0 / 256 : 1e-5;
   width = (h->n_heads + 2 * h->n_kv_heads) * h->head_dim;
-  td_kv_shape shape = {.n_layers = 1,
-                       .n_pages = h->keys / h->page_tokens + ROWS_MAX + h->page_tokens + 1,
-                       .page_tokens = h->page_tokens,
-                       .n_kv_heads = h->n_kv_heads,
-                       .head_dim = h->head_dim,
-                       .n_heads = h->n_heads,
-                       .window_tokens = h->window};
+  td_kv_spec shape = {.n_pages = h->keys / h->page_tokens + ROWS_MAX + h->page_tokens + 1,
+                      .page_tokens = h->page_tokens,
+                      .n_groups = 1,
+                      .groups = {{.dtype = be->kv_dtype,
+                                  .n_layers = 1,
+                                  .n_kv_heads = h->n_kv_heads,
+                                  .head_dim = h->head_dim,
+                                  .n_heads = h->n_heads,
+                                  .window_tokens = h->window}}};
   if (be->ops->kv_check(be, &shape, &err) != TD_OK) {
     be->ops->destroy(be);
     return false;

@@ -483,13 +483,15 @@ static void test_many_short(const heads *h, bool small)
 static void expect_no_plans(const heads *h)
 {
   td_error err;
-  td_kv_shape shape = {.n_layers = 1,
-                       .n_pages = 1,
-                       .page_tokens = h->page_tokens,
-                       .n_kv_heads = h->n_kv_heads,
-                       .head_dim = h->head_dim,
-                       .n_heads = h->n_heads,
-                       .window_tokens = h->window};
+  td_kv_spec shape = {.n_pages = 1,
+                      .page_tokens = h->page_tokens,
+                      .n_groups = 1,
+                      .groups = {{.dtype = be->kv_dtype,
+                                  .n_layers = 1,
+                                  .n_kv_heads = h->n_kv_heads,
+                                  .head_dim = h->head_dim,
+                                  .n_heads = h->n_heads,
+                                  .window_tokens = h->window}}};
   expect(be->ops->kv_check(be, &shape, &err) == TD_ERR_UNSUPPORTED,
          "plans are refused where no kernel does them");
 }
@@ -690,10 +692,12 @@ static void test_recordings(const char *name, const td_backend_config *config, b
       test_attention_recorded_short(&many_heads[i]);
       be->ops->destroy(be);
     }
-  int n = 0, n_most = tiny ? 1 : small ? 4 : 11;
+  int n = 0, n_most = tiny ? 1 : small ? 5 : 11;
   for (size_t i = 0; i < sizeof decoders / sizeof *decoders && n < n_most; i++)
     if (is_wanted(decoders[i].head_dim)) {
-      test_decoder(name, config, &decoders[i]);
+      test_decoder(name, config, &decoders[i], false);
+      if (decoders[i].window > 0)
+        test_decoder(name, config, &decoders[i], true);
       n++;
     }
 }

@@ -136,7 +136,7 @@ static td_status device_compile(td_backend *b, const td_program *program, td_com
   return TD_OK;
 }
 
-static size_t device_page_bytes(const td_backend *b, const td_kv_shape *shape)
+static size_t device_page_bytes(const td_backend *b, const td_kv_spec *shape)
 {
   return ((const device *)b)->host_page_bytes;
 }
@@ -167,7 +167,7 @@ static double calibrate(device *d, uint32_t depth, double calibrate_ms, const ch
   assert_int_equal(td_engine_create(&o, &e, &err), TD_OK);
   d->base = (td_backend){.ops = &ops,
                          .pipeline_depth = depth,
-                         .weight_bytes = d->host_page_bytes ? 0 : 2,
+                         .on_device = !d->host_page_bytes,
                          .max_rows = d->max_rows ? d->max_rows : MAX_ROWS,
                          .max_logits = d->max_rows ? d->max_rows : MAX_ROWS,
                          .max_tokens = d->max_tokens ? d->max_tokens : MAX_TOKENS};

@@ -106,7 +106,7 @@ static td_engine *start(device *d, const char *cache_dir)
   assert_int_equal(td_engine_create(&o, &e, &err), TD_OK);
   *d = (device){.base = {.ops = &ops,
                          .pipeline_depth = 1,
-                         .weight_bytes = 2,
+                         .on_device = true,
                          .max_rows = MAX_ROWS,
                          .max_logits = MAX_ROWS,
                          .max_tokens = MAX_TOKENS},

@@ -20,11 +20,12 @@ typedef struct problem {
   float *inv_freq, *q_norm, *k_norm;
 } problem;
 
-static problem make_problem(shape s)
+/* lengths NULL: random ones. */
+static problem make_problem(shape s, const uint32_t lengths[SEQUENCES])
 {
   problem p = {.s = s, .width = (s.n_heads + 2 * s.n_kv_heads) * s.head_dim};
   for (int i = 0; i < SEQUENCES; i++) {
-    p.lengths[i] = i == 0 ? s.max_length : 1 + fx_below(s.max_length);
+    p.lengths[i] = lengths ? lengths[i] : i == 0 ? s.max_length : 1 + fx_below(s.max_length);
     p.qkv[i] = fx_floats((size_t)p.lengths[i] * p.width, 1);
   }
   p.inv_freq = malloc(s.rotary_dim / 2 * sizeof(float) + 1);
@@ -103,12 +104,14 @@ static double *reference(const problem *p, int seq)
   return out;
 }
 
+/* One layer: with the layers beside it in an array, of one store and one plan. */
 typedef struct runner {
   td_backend *be;
   const problem *p;
+  uint32_t kv_group, kv_layer;
   td_plan *plan;
   td_kv *kv;
-  uint32_t n_pages, pages_per_row;
+  uint32_t pages_per_row;
   int32_t *page_table;
   td_devptr qkv, out, inv_freq, q_norm, k_norm;
   float *result[SEQUENCES];
@@ -129,7 +132,8 @@ static void step(runner *r, float *qkv_host, bool with_attention)
                                     .norm_eps = 1e-6f,
                                     .style = s->style,
                                     .kv = r->kv,
-                                    .layer = 1,
+                                    .kv_group = r->kv_group,
+                                    .layer = r->kv_layer,
                                     .n_heads = s->n_heads,
                                     .n_kv_heads = s->n_kv_heads,
                                     .head_dim = s->head_dim,
@@ -140,7 +144,8 @@ static void step(runner *r, float *qkv_host, bool with_attention)
                                       .kv = r->kv,
                                       .scale = (float)(1 / sqrt(s->head_dim)),
                                       .window_tokens = s->window,
-                                      .layer = 1,
+                                      .kv_group = r->kv_group,
+                                      .layer = r->kv_layer,
                                       .n_heads = s->n_heads,
                                       .n_kv_heads = s->n_kv_heads,
                                       .head_dim = s->head_dim}}};
@@ -172,80 +177,147 @@ static void poison(runner *r, float *host)
     }
 }
 
-/* max_chunk 1: token by token. Returns results in r->result. */
+static td_kv_group group_of(const shape *s, td_dtype dtype)
+{
+  return (td_kv_group){.n_layers = 2,
+                       .dtype = dtype,
+                       .n_kv_heads = s->n_kv_heads,
+                       .head_dim = s->head_dim,
+                       .n_heads = s->n_heads,
+                       .window_tokens = s->window};
+}
+
+/* The store and the plan of all layers, and each one's own memory. Layer l is layer l / n_groups of group
+ * l % n_groups; what its group's other layers hold is not looked at. */
+static void open_layers(runner *r, uint32_t n, td_backend *be, const problem *p, uint32_t page_tokens)
+{
+  uint32_t n_groups = n < 2 ? 1 : 2, pages_per_row = LENGTH_MAX / page_tokens;
+  td_kv_spec spec = {.n_pages = pages_per_row * SEQUENCES, .page_tokens = page_tokens, .n_groups = n_groups};
+  td_kv *kv;
+  td_plan *plan;
+  int32_t *table = malloc(spec.n_pages * sizeof *table);
+  for (uint32_t i = 0; i < spec.n_pages; i++)
+    table[i] = (int32_t)i;
+  for (uint32_t i = spec.n_pages - 1; i > 0; i--) {
+    uint32_t j = fx_below(i + 1);
+    int32_t tmp = table[i];
+    table[i] = table[j];
+    table[j] = tmp;
+  }
+  for (uint32_t g = 0; g < n_groups; g++)
+    spec.groups[g] = group_of(&p[g].s, be->kv_dtype);
+  assert_int_equal(be->ops->kv_create(be, &spec, &kv, NULL), TD_OK);
+  assert_int_equal(td_plan_create(FX_MAX_ROWS, FX_MAX_TOKENS, FX_MAX_ROWS, 1, page_tokens, &plan, NULL),
+                   TD_OK);
+  plan->page_table = table;
+  plan->page_table_len = spec.n_pages;
+  for (uint32_t l = 0; l < n; l++) {
+    const shape *s = &p[l].s;
+    r[l] = (runner){.be = be,
+                    .p = &p[l],
+                    .kv_group = l % n_groups,
+                    .kv_layer = n < 2 ? 1 : l / n_groups,
+                    .plan = plan,
+                    .kv = kv,
+                    .pages_per_row = pages_per_row,
+                    .page_table = table,
+                    .qkv = fx_alloc(be, (size_t)FX_MAX_TOKENS * p[l].width),
+                    .out = fx_alloc(be, (size_t)FX_MAX_TOKENS * s->n_heads * s->head_dim),
+                    .inv_freq = fx_upload(be, p[l].inv_freq, s->rotary_dim / 2),
+                    .q_norm = fx_upload(be, p[l].q_norm, s->head_dim),
+                    .k_norm = fx_upload(be, p[l].k_norm, s->head_dim)};
+    for (int i = 0; i < SEQUENCES; i++)
+      r[l].result[i] = calloc((size_t)p[l].lengths[i] * s->n_heads * s->head_dim, sizeof(float));
+  }
+}
+
+/* Some of what is left, of some sequences. False: nothing is left of any. */
+static bool next_plan(runner *r, uint32_t max_chunk)
+{
+  bool more = false;
+  td_plan_clear(r->plan);
+  for (uint32_t i = 0; i < SEQUENCES; i++) {
+    uint32_t left = r->p->lengths[i] - r->done[i], n = 1 + fx_below(max_chunk),
+             room = FX_MAX_TOKENS - r->plan->n_tokens;
+    more |= left > 0;
+    n = n < left ? n : left;
+    n = n < room ? n : room;
+    if (n == 0 || (max_chunk > 1 && fx_below(4) == 0))
+      continue;
+    add_row(r, i, r->done[i], n);
+    r->done[i] += n;
+  }
+  return more;
+}
+
+/* One layer of a step, and its results to where they belong. */
+static void run_layer(runner *r, float *host)
+{
+  const problem *p = r->p;
+  const td_plan *plan = r->plan;
+  uint32_t out_width = p->s.n_heads * p->s.head_dim;
+  for (uint32_t i = 0; i < plan->n_rows; i++) {
+    const td_plan_row *row = &plan->rows[i];
+    memcpy(host + (size_t)row->q_start * p->width,
+           p->qkv[row->slot] + (size_t)(row->kv_len - row->q_len) * p->width,
+           (size_t)row->q_len * p->width * sizeof *host);
+  }
+  step(r, host, true);
+  float *out = fx_download(r->be, r->out, (size_t)plan->n_tokens * out_width);
+  for (uint32_t i = 0; i < plan->n_rows; i++) {
+    const td_plan_row *row = &plan->rows[i];
+    memcpy(r->result[row->slot] + (size_t)(row->kv_len - row->q_len) * out_width,
+           out + (size_t)row->q_start * out_width, (size_t)row->q_len * out_width * sizeof *out);
+  }
+  free(out);
+}
+
+/* max_chunk 1: token by token. Layers of one length each, all in every step. Returns results in r->result. */
+static void run_layers(runner *r, uint32_t n, td_backend *be, const problem *p, uint32_t page_tokens,
+                       uint32_t max_chunk)
+{
+  uint32_t widest = 0;
+  open_layers(r, n, be, p, page_tokens);
+  for (uint32_t l = 0; l < n; l++)
+    widest = p[l].width > widest ? p[l].width : widest;
+  float *host = malloc((size_t)FX_MAX_TOKENS * widest * sizeof *host);
+  for (uint32_t l = 0; l < n; l++)
+    poison(&r[l], host);
+  while (next_plan(r, max_chunk))
+    for (uint32_t l = 0; l < n && r->plan->n_tokens; l++)
+      run_layer(&r[l], host);
+  free(host);
+}
+
 static void run(runner *r, td_backend *be, const problem *p, uint32_t page_tokens, uint32_t max_chunk)
 {
-  const shape *s = &p->s;
-  *r = (runner){.be = be, .p = p, .pages_per_row = LENGTH_MAX / page_tokens};
-  r->n_pages = r->pages_per_row * SEQUENCES;
-  r->page_table = malloc(r->n_pages * sizeof *r->page_table);
-  for (uint32_t i = 0; i < r->n_pages; i++)
-    r->page_table[i] = (int32_t)i;
-  for (uint32_t i = r->n_pages - 1; i > 0; i--) {
-    uint32_t j = fx_below(i + 1);
-    int32_t tmp = r->page_table[i];
-    r->page_table[i] = r->page_table[j];
-    r->page_table[j] = tmp;
-  }
-  assert_int_equal(td_plan_create(FX_MAX_ROWS, FX_MAX_TOKENS, FX_MAX_ROWS, 1, page_tokens, &r->plan, NULL),
-                   TD_OK);
-  r->plan->page_table = r->page_table;
-  r->plan->page_table_len = r->n_pages;
-  td_kv_shape kv = {.n_layers = 2,
-                    .n_pages = r->n_pages,
-                    .page_tokens = page_tokens,
-                    .n_kv_heads = s->n_kv_heads,
-                    .head_dim = s->head_dim,
-                    .n_heads = s->n_heads};
-  assert_int_equal(be->ops->kv_create(be, &kv, &r->kv, NULL), TD_OK);
-  r->qkv = fx_alloc(be, (size_t)FX_MAX_TOKENS * p->width);
-  r->out = fx_alloc(be, (size_t)FX_MAX_TOKENS * s->n_heads * s->head_dim);
-  r->inv_freq = fx_upload(be, p->inv_freq, s->rotary_dim / 2);
-  r->q_norm = fx_upload(be, p->q_norm, s->head_dim);
-  r->k_norm = fx_upload(be, p->k_norm, s->head_dim);
-  float *host = malloc((size_t)FX_MAX_TOKENS * p->width * sizeof *host);
-  poison(r, host);
-  uint32_t out_width = s->n_heads * s->head_dim;
+  run_layers(r, 1, be, p, page_tokens, max_chunk);
+}
+
+static void free_results(runner *r)
+{
   for (int i = 0; i < SEQUENCES; i++)
-    r->result[i] = calloc((size_t)p->lengths[i] * out_width, sizeof(float));
-  for (bool more = true; more;) {
-    td_plan_clear(r->plan);
-    uint32_t firsts[SEQUENCES];
-    for (uint32_t i = 0; i < SEQUENCES; i++) {
-      uint32_t left = p->lengths[i] - r->done[i], n = 1 + fx_below(max_chunk),
-               room = FX_MAX_TOKENS - r->plan->n_tokens;
-      n = n < left ? n : left;
-      n = n < room ? n : room;
-      if (n == 0 || (max_chunk > 1 && fx_below(4) == 0))
-        continue;
-      firsts[r->plan->n_rows] = r->done[i];
-      memcpy(host + (size_t)r->plan->n_tokens * p->width, p->qkv[i] + (size_t)r->done[i] * p->width,
-             (size_t)n * p->width * sizeof *host);
-      add_row(r, i, r->done[i], n);
-    }
-    if (r->plan->n_tokens)
-      step(r, host, true);
-    float *out = fx_download(be, r->out, (size_t)r->plan->n_tokens * out_width);
-    for (uint32_t i = 0; i < r->plan->n_rows; i++) {
-      td_plan_row *row = &r->plan->rows[i];
-      memcpy(r->result[row->slot] + (size_t)firsts[i] * out_width, out + (size_t)row->q_start * out_width,
-             (size_t)row->q_len * out_width * sizeof *out);
-      r->done[row->slot] += row->q_len;
-    }
-    free(out);
-    more = false;
-    for (int i = 0; i < SEQUENCES; i++)
-      more |= r->done[i] < p->lengths[i];
-  }
-  free(host);
+    free(r->result[i]);
 }
 
 static void free_run(runner *r)
 {
-  for (int i = 0; i < SEQUENCES; i++)
-    free(r->result[i]);
+  free_results(r);
   free(r->page_table);
   td_plan_destroy(r->plan);
+}
+
+static void compare(const runner *r)
+{
+  uint32_t out_width = r->p->s.n_heads * r->p->s.head_dim;
+  for (int i = 0; i < SEQUENCES; i++) {
+    double *want = reference(r->p, i);
+    for (size_t e = 0; e < (size_t)r->p->lengths[i] * out_width; e++)
+      if (!(fabs((double)r->result[i][e] - want[e]) <= 2e-5))
+        fail_msg("group %u layer %u sequence %d token %zu element %zu: %.9g, want %.9g", r->kv_group,
+                 r->kv_layer, i, e / out_width, e % out_width, (double)r->result[i][e], want[e]);
+    free(want);
+  }
 }
 
 /* Ways to run the same thing; sanitised, each takes a minute. */
@@ -257,20 +329,13 @@ enum { VARIANTS = 9 };
 
 static void check_shape(shape s)
 {
-  problem p = make_problem(s);
+  problem p = make_problem(s, NULL);
   td_backend *bes[FX_BACKENDS];
   runner first, other;
   uint32_t out_width = s.n_heads * s.head_dim;
   fx_backends(bes);
   run(&first, bes[0], &p, 16, 64);
-  for (int i = 0; i < SEQUENCES; i++) {
-    double *want = reference(&p, i);
-    for (size_t e = 0; e < (size_t)p.lengths[i] * out_width; e++)
-      if (!(fabs((double)first.result[i][e] - want[e]) <= 2e-5))
-        fail_msg("sequence %d token %zu element %zu: %.9g, want %.9g", i, e / out_width, e % out_width,
-                 (double)first.result[i][e], want[e]);
-    free(want);
-  }
+  compare(&first);
   static const uint32_t page_sizes[] = {16, 32, 64}, chunks[] = {1, 7, 600};
   for (int v = 0; v < VARIANTS; v++) {
     td_backend *be = bes[v % FX_BACKENDS] ? bes[v % FX_BACKENDS] : bes[v % 3];
@@ -320,6 +385,49 @@ static void test_several_segments(void **state)
   check_shape((shape){3, 1, 8, 8, 0, LENGTH_MAX, TD_ROPE_HALVES, false, 1});
 }
 
+/* Layers alternate between a group without and one with a window, whose heads differ too, over the same
+ * pages. */
+static void test_groups_share_pages(void **state)
+{
+  enum { LAYERS = 4 };
+  static const shape shapes[2] = {{4, 2, 32, 32, 0, 150, TD_ROPE_HALVES, false, 1},
+                                  {6, 1, 16, 16, 16, 150, TD_ROPE_HALVES, false, 1}};
+  static const uint32_t chunks[] = {1, 7, 64};
+  problem p[LAYERS];
+  td_backend *bes[FX_BACKENDS];
+  runner r[LAYERS];
+  fx_backends(bes);
+  for (uint32_t l = 0; l < LAYERS; l++)
+    p[l] = make_problem(shapes[l % 2], l ? p[0].lengths : NULL);
+  for (uint32_t v = 0; v < 3; v++) {
+    run_layers(r, LAYERS, bes[0], p, 16u << v, chunks[v]);
+    for (uint32_t l = 0; l < LAYERS; l++)
+      compare(&r[l]);
+    for (uint32_t l = 1; l < LAYERS; l++)
+      free_results(&r[l]);
+    bes[0]->ops->kv_destroy(bes[0], r[0].kv);
+    free_run(&r[0]);
+  }
+  for (uint32_t l = 0; l < LAYERS; l++)
+    free_problem(&p[l]);
+  fx_backends_destroy(bes);
+}
+
+static void test_kv_is_of_the_backends_type(void **state)
+{
+  td_backend *bes[FX_BACKENDS];
+  td_error err = {0};
+  const shape s = {4, 2, 32, 32, 0, 150, TD_ROPE_HALVES, false, 1};
+  td_kv_spec spec = {.n_pages = 1, .page_tokens = 16, .n_groups = 1, .groups = {group_of(&s, TD_BF16)}};
+  td_kv *kv;
+  fx_backends(bes);
+  assert_int_equal(bes[0]->ops->kv_create(bes[0], &spec, &kv, &err), TD_ERR_UNSUPPORTED);
+  assert_non_null(strstr(err.message, "F32, not BF16"));
+  spec.groups[0].dtype = TD_F32;
+  assert_int_equal(td_kv_token_bytes(&spec), 2 * 2 * 2 * 32 * 4);
+  fx_backends_destroy(bes);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -329,6 +437,8 @@ int main(void)
       cmocka_unit_test(test_sliding_window),
       cmocka_unit_test(test_more_heads_than_a_tile),
       cmocka_unit_test(test_several_segments),
+      cmocka_unit_test(test_groups_share_pages),
+      cmocka_unit_test(test_kv_is_of_the_backends_type),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

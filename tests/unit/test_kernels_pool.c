@@ -4,6 +4,7 @@
 #include <stdatomic.h>
 #include <time.h>
 
+#include "common/cores.h"
 #include "kernels/cpu/pool.h"
 
 enum { TASKS = 1000 };
@@ -79,7 +80,7 @@ static void test_workers_take_part_and_then_sleep(void **state)
 
 static void test_usable_cores(void **state)
 {
-  uint32_t n = td_pool_usable_cores();
+  uint32_t n = td_usable_cores();
   assert_true(n >= 1 && n <= 4096);
   td_pool *pool;
   assert_int_equal(td_pool_create(0, &pool, NULL), TD_OK);

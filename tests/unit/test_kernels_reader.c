@@ -144,6 +144,37 @@ static void test_every_type(void **state)
   }
 }
 
+/* The right half of every row, as a rank's shard: the left halves are skipped. */
+static void test_slices_of_columns(void **state)
+{
+  static const td_dtype types[] = {TD_BF16, TD_F32, TD_Q8_0, TD_Q4_K};
+  for (int from_file = 0; from_file < 2; from_file++)
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+      matrix m = make_matrix(types[i], 5000, 1024);
+      sink s = {0};
+      td_error err;
+      int fd = from_file ? write_file(&m, 1) : -1;
+      uint64_t half_bytes;
+      assert_true(td_dtype_row_bytes(types[i], 512, &half_bytes));
+      td_weight_part half = m.part;
+      half.row_elements = 1024;
+      half.data = (const char *)half.data + half_bytes;
+      m.file.offset_bytes += half_bytes;
+      td_weight_reader *r = open_reader(&s, 3);
+      assert_int_equal(td_weight_reader_push(r, &half, 512, m.got, &err), TD_OK);
+      assert_int_equal(td_weight_reader_finish(r, &err), TD_OK);
+      float wide[1024];
+      for (uint64_t row = 0; row < half.n_rows; row++) {
+        td_dtype_to_f32(types[i], (const char *)m.part.data + row * 2 * half_bytes, 1024, wide);
+        for (uint64_t k = 0; k < 512; k++)
+          assert_int_equal(m.got[row * 512 + k], td_f32_to_bf16(wide[512 + k]));
+      }
+      if (fd >= 0)
+        assert_true(close(fd) == 0 && unlink(path) == 0);
+      free_matrix(&m);
+    }
+}
+
 static void test_a_cut_file_is_an_error(void **state)
 {
   matrix m = make_matrix(TD_Q8_0, 9000, 1024);
@@ -213,6 +244,7 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_every_type),
+      cmocka_unit_test(test_slices_of_columns),
       cmocka_unit_test(test_a_cut_file_is_an_error),
       cmocka_unit_test(test_a_failing_sink_ends_the_load),
       cmocka_unit_test(test_giving_up_drops_what_is_queued),

@@ -82,6 +82,27 @@ static void test_defaults(void **state)
   assert_int_equal(td_model_desc_parameter_count(&d), 4 * layer + 512 + 2 * 1000 * 512);
 }
 
+static void expect_windows(const char *config, uint32_t a, uint32_t b, uint32_t c, uint32_t d)
+{
+  td_model_desc desc = accept(config, NULL);
+  const uint32_t want[] = {a, b, c, d};
+  for (uint32_t i = 0; i < 4; i++)
+    assert_int_equal(td_model_layer_window(&desc, i), want[i]);
+}
+
+static void test_windows_of_some_layers(void **state)
+{
+  expect_windows("{\"model_type\":\"qwen2\"," SIZES "," REST
+                 ",\"use_sliding_window\":true,\"sliding_window\":100,\"max_window_layers\":1}",
+                 0, 100, 100, 100);
+  expect_windows("{\"model_type\":\"qwen3\"," SIZES "," REST
+                 ",\"use_sliding_window\":true,\"sliding_window\":7,\"layer_types\":[\"full_attention\","
+                 "\"sliding_attention\",\"full_attention\",\"sliding_attention\"]}",
+                 0, 7, 0, 7);
+  expect_windows("{\"model_type\":\"mistral\"," SIZES "," REST ",\"sliding_window\":100}", 100, 100, 100,
+                 100);
+}
+
 static void test_families(void **state)
 {
   td_model_desc d = accept("{\"model_type\":\"mistral\"," SIZES "," REST ",\"num_key_value_heads\":2}", NULL);
@@ -334,13 +355,6 @@ static void test_refusals_by_name(void **state)
          "LlamaForSequenceClassification", "LlamaForCausalLM");
   refuse("{\"model_type\":\"gemma3\"," SIZES "," REST "}", NULL, TD_ERR_UNSUPPORTED, "gemma3", "qwen3");
   refuse("{" SIZES "," REST "}", NULL, TD_ERR_MODEL, "model_type", "");
-  refuse("{\"model_type\":\"qwen2\"," SIZES "," REST
-         ",\"use_sliding_window\":true,\"sliding_window\":100,\"max_window_layers\":1}",
-         NULL, TD_ERR_UNSUPPORTED, "sliding_window", "3 of 4 layers");
-  refuse("{\"model_type\":\"qwen3\"," SIZES "," REST
-         ",\"use_sliding_window\":true,\"layer_types\":[\"full_attention\",\"sliding_attention\","
-         "\"full_attention\",\"full_attention\"]}",
-         NULL, TD_ERR_UNSUPPORTED, "sliding_window", "1 of 4 layers");
   refuse("{\"model_type\":\"qwen3\"," SIZES "," REST
          ",\"use_sliding_window\":true,\"layer_types\":[\"linear_attention\",\"a\",\"b\",\"c\"]}",
          NULL, TD_ERR_UNSUPPORTED, "linear_attention", "");
@@ -514,6 +528,7 @@ int main(void)
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_defaults),
       cmocka_unit_test(test_families),
+      cmocka_unit_test(test_windows_of_some_layers),
       cmocka_unit_test(test_end_tokens_and_generation),
       cmocka_unit_test(test_unserved_defaults),
       cmocka_unit_test(test_ends_that_the_tokenizer_knows),
