@@ -21,35 +21,24 @@ static const td_gguf_entry *find(const td_model_files *files, const char *key)
   return NULL;
 }
 
+static bool is_integer(uint32_t type)
+{
+  return td_gguf_scalar_bytes(type) > 0 && type != TD_GGUF_BOOL && type != TD_GGUF_F32 && type != TD_GGUF_F64;
+}
+
 /* A value of one of the integer types: sign and magnitude cover both u64 and i64. */
 static bool read_integer(uint32_t type, const unsigned char *p, bool *negative, uint64_t *magnitude)
 {
-  int64_t v;
-  *negative = false;
-  *magnitude = 0;
-  switch (type) {
-  case TD_GGUF_U8:
-  case TD_GGUF_U16:
-  case TD_GGUF_U32:
-  case TD_GGUF_U64: memcpy(magnitude, p, td_gguf_scalar_bytes(type)); return true;
-  case TD_GGUF_I8: v = (int8_t)p[0]; break;
-  case TD_GGUF_I16: {
-    int16_t small;
-    memcpy(&small, p, 2);
-    v = small;
-    break;
-  }
-  case TD_GGUF_I32: {
-    int32_t small;
-    memcpy(&small, p, 4);
-    v = small;
-    break;
-  }
-  case TD_GGUF_I64: memcpy(&v, p, 8); break;
-  default: return false;
-  }
-  *negative = v < 0;
-  *magnitude = v < 0 ? 0 - (uint64_t)v : (uint64_t)v;
+  uint64_t bits = 0;
+  if (!is_integer(type))
+    return false;
+  size_t n = td_gguf_scalar_bytes(type);
+  bool is_signed = type == TD_GGUF_I8 || type == TD_GGUF_I16 || type == TD_GGUF_I32 || type == TD_GGUF_I64;
+  memcpy(&bits, p, n);
+  *negative = is_signed && (p[n - 1] & 0x80);
+  if (*negative && n < 8)
+    bits |= ~(uint64_t)0 << 8 * n;
+  *magnitude = *negative ? 0 - bits : bits;
   return true;
 }
 
