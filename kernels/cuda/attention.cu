@@ -144,6 +144,7 @@ attention_args td_cuda_attention_args(const cuda_backend *b, const attention_gro
                                       const td_attention_params *p)
 {
   const td_kv_shape *s = &p->kv->shape;
+  bool beside = !is_capture(b) && g->work.prefill.sms_beside > 0;
   size_t layer_elements = (size_t)s->n_pages * s->n_kv_heads * 2 * s->page_tokens * s->head_dim;
   return {at<bf16>(p->qkv),
           at<bf16>(p->out),
@@ -154,7 +155,7 @@ attention_args td_cuda_attention_args(const cuda_backend *b, const attention_gro
           p->n_heads,
           p->n_kv_heads,
           p->n_heads / p->n_kv_heads,
-          td_cuda_sure_places(b, p->n_kv_heads)};
+          td_cuda_sure_places(beside ? g->work.prefill.sms_beside : (uint32_t)b->n_sms, p->n_kv_heads)};
 }
 
 void td_cuda_attention(td_backend *be, const td_attention_params *p)
