@@ -11,15 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <cjson/cJSON.h>
-
 #include "bench/attention_cells.h"
 #include "bench/attention_policies.h"
 #include "bench/attention_traces.h"
-#include "bench/ceilings.h"
 #include "bench/commands.h"
 #include "bench/stage.h"
-#include "bench/tool.h"
 #include "common/log.h"
 #include "kernels/attention/work_list.h"
 
@@ -28,6 +24,7 @@ enum {
   OPS = 16,
   POLICIES_MAX = 8,
   MAX_CONTEXT = 69632,
+  VOCAB = 1024,
   PLAN_RUNS = 5,
   EMPTY_ROUNDS = 20,
   PLANNED_DIM_MAX = 128, /* heads of more elements have no plans: every row is by itself */
@@ -41,8 +38,9 @@ enum {
 static const double fixed_us = 5; /* of a launch, where nothing is measured */
 
 typedef struct bench {
-  const char *backend, *only, *heads, *policy_names, *name_wanted, *json, *cells_file;
-  double device, gb, n_rounds, max_seconds, max_keys, trace_steps, gb_s, threads, head_dim;
+  td_stage_options options;
+  const char *only, *heads, *policy_names, *name_wanted, *cells_file;
+  double gb, n_rounds, max_seconds, max_keys, trace_steps, head_dim;
   bool fake;
   td_attention_cells cells;
   uint32_t n_policies;
@@ -53,105 +51,36 @@ typedef struct bench {
   char name[64]; /* of the backend that measured */
   /* the backend at work */
   td_stage stage;
-  td_devptr qkv, out, inv_freq;
-  const td_attention_cell *cell;
+  td_devptr qkv, out;
   td_compiled *attention; /* of n_ops ops */
   uint32_t n_ops;
   bool captured[TD_CELL_ROWS_MAX + 1];
 } bench;
 
-static void check(td_status st, const td_error *err)
-{
-  if (st != TD_OK)
-    td_tool_die("%s", err->message);
-}
-
-static bool in_list(const char *list, const char *word)
-{
-  size_t n = strlen(word);
-  for (const char *at = list; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
-    if (strncmp(at, word, n) == 0 && (at[n] == ',' || !at[n]))
-      return true;
-  return !list;
-}
-
 /* ---- the backend ---- */
 
-static td_op rope_op(const bench *b, uint32_t layer)
+static td_op attention_op(const void *arg, uint32_t i)
 {
-  const td_attention_cell *c = b->cell;
-  td_rope_kv_params p = {.qkv = b->qkv,
-                         .inv_freq = b->inv_freq,
-                         .attn_factor = 1,
-                         .norm_eps = 1e-5f,
-                         .style = TD_ROPE_HALVES,
-                         .kv = b->stage.kv,
-                         .layer = layer,
-                         .n_heads = c->n_heads,
-                         .n_kv_heads = c->n_kv_heads,
-                         .head_dim = c->head_dim,
-                         .rotary_dim = c->head_dim};
-  return (td_op){.kind = TD_OP_ROPE_KV, .rope_kv = p};
+  const bench *b = arg;
+  return td_stage_attention_op(&b->stage, b->qkv, b->out, i % LAYERS);
 }
 
-static td_op attention_op(const bench *b, uint32_t layer)
+static bool same_heads(const td_attention_cell *a, const td_attention_cell *b)
 {
-  const td_attention_cell *c = b->cell;
-  td_attention_params p = {.qkv = b->qkv,
-                           .out = b->out,
-                           .kv = b->stage.kv,
-                           .scale = 1 / sqrtf((float)c->head_dim),
-                           .layer = layer,
-                           .n_heads = c->n_heads,
-                           .n_kv_heads = c->n_kv_heads,
-                           .head_dim = c->head_dim};
-  return (td_op){.kind = TD_OP_ATTENTION, .attention = p};
+  return a->n_heads == b->n_heads && a->n_kv_heads == b->n_kv_heads;
 }
 
-/* n ops, of one layer after another. */
-static td_compiled *compile(bench *b, td_op (*op)(const bench *b, uint32_t layer), uint32_t n)
+static td_model_desc heads_of(const td_attention_cell *c)
 {
-  td_error err;
-  td_program *p;
-  check(td_program_create(n, &p, &err), &err);
-  for (uint32_t i = 0; i < n; i++)
-    td_program_add(p, op(b, i % LAYERS));
-  td_compiled *compiled = td_stage_compile(&b->stage, p);
-  td_program_destroy(p);
-  return compiled;
-}
-
-/* Keys and values, through the op that writes them, from random activations. */
-static void fill_kv(bench *b)
-{
-  td_compiled *writes_kv = compile(b, rope_op, LAYERS);
-  td_stage_fill(&b->stage, writes_kv);
-  td_stage_discard(&b->stage, writes_kv);
-}
-
-static void make_activations(bench *b, const td_attention_cell *c)
-{
-  td_backend *be = b->stage.be;
-  td_error err;
-  size_t n = (size_t)be->max_tokens * (c->n_heads + 2 * c->n_kv_heads) * c->head_dim * be->activation_bytes /
-             sizeof(float);
-  float *v = td_tool_alloc(n, sizeof *v), *frequencies = td_tool_alloc(c->head_dim / 2, sizeof *frequencies);
-  uint64_t random = 11;
-  for (size_t i = 0; i < n; i++) { /* signs and mantissas random, exponents of 1/4 to 1/2, in either width */
-    random = random * 6364136223846793005u + 1442695040888963407u;
-    uint32_t bits = (uint32_t)(random >> 32), word = be->activation_bytes == 2
-                                                         ? (bits & 0x80ff80ffu) | 0x3e003e00u
-                                                         : (bits & 0x80ffffffu) | 0x3e000000u;
-    memcpy(&v[i], &word, sizeof word);
-  }
+  td_model_desc d = {.n_heads = c->n_heads,
+                     .vocab = VOCAB,
+                     .n_kv_heads = c->n_kv_heads,
+                     .head_dim = c->head_dim,
+                     .rotary_dim = c->head_dim,
+                     .rope_style = TD_ROPE_HALVES};
   for (uint32_t i = 0; i < c->head_dim / 2; i++)
-    frequencies[i] = powf(10000, -2.0f * (float)i / (float)c->head_dim);
-  check(be->ops->upload_f32(be, v, n, &b->qkv, &err), &err);
-  check(be->ops->upload_f32(be, frequencies, c->head_dim / 2, &b->inv_freq, &err), &err);
-  check(be->ops->alloc(be, (size_t)be->max_tokens * c->n_heads * c->head_dim * be->activation_bytes, &b->out,
-                       &err),
-        &err);
-  free(v), free(frequencies);
+    d.rope_inv_freq[i] = powf(10000, -2.0f * (float)i / (float)c->head_dim);
+  return d;
 }
 
 /* One for each policy and shape: both are chosen when a backend is made. false: it has not got this policy.
@@ -159,46 +88,37 @@ static void make_activations(bench *b, const td_attention_cell *c)
 static bool open_backend(bench *b, const td_attention_cell *c, const char *name)
 {
   td_error err;
-  td_backend *be;
+  td_stage *s = &b->stage;
+  td_model_desc d = heads_of(c);
   double keys = 0;
-  const td_attention_policy *policy = NULL;
-  td_attention_policy_of(name, &policy);
   for (size_t i = 0; i < b->cells.n; i++) {
     const td_attention_cell *k = &b->cells.cells[i];
-    if (k->n_heads == c->n_heads && k->n_kv_heads == c->n_kv_heads)
+    if (same_heads(k, c))
       keys = fmax(keys, k->unique_keys + (double)k->n_rows * TD_CELL_PAGE_TOKENS);
   }
-  td_backend_config config = {.n_threads = (uint32_t)b->threads,
-                              .max_slots = TD_CELL_ROWS_MAX,
-                              .max_rows = TD_CELL_ROWS_MAX,
-                              .max_tokens = 2048,
-                              .max_context_tokens = MAX_CONTEXT,
-                              .max_vocab = 1024,
-                              .device = (uint32_t)b->device,
-                              .attention_policy = policy,
-                              .gpu_memory_percent = 90};
-  check(td_backend_create(b->backend, &config, &be, &err), &err);
+  b->options.policy = name;
+  td_stage_open(s, &b->options, &d,
+                (td_backend_config){.max_rows = TD_CELL_ROWS_MAX,
+                                    .max_tokens = 2048,
+                                    .max_context_tokens = MAX_CONTEXT,
+                                    .max_vocab = VOCAB});
+  td_backend *be = s->be;
+  td_kv_shape kv = td_stage_kv_shape(s, LAYERS);
   snprintf(b->name, sizeof b->name, "%s", be->ops->name);
-  td_kv_shape kv = {.n_layers = LAYERS,
-                    .n_pages = 1,
-                    .page_tokens = TD_CELL_PAGE_TOKENS,
-                    .n_kv_heads = c->n_kv_heads,
-                    .head_dim = c->head_dim,
-                    .n_heads = c->n_heads};
   if (be->ops->kv_check(be, &kv, &err) != TD_OK) {
     fprintf(stderr, "%s, heads %u/%u: not measured: %s\n", name, c->n_heads, c->n_kv_heads, err.message);
     be->ops->destroy(be);
     return false;
   }
-  b->cell = c;
-  b->stage.be = be;
   memset(b->captured, 0, sizeof b->captured);
-  make_activations(b, c);
-  double pages = fmin(b->gb * 1e9 / (double)be->ops->kv_bytes_per_page(be, &kv), keys / TD_CELL_PAGE_TOKENS);
-  td_stage_init(&b->stage, be, &kv, (uint32_t)pages, MAX_CONTEXT);
-  fill_kv(b);
+  size_t element = (size_t)be->max_tokens * c->head_dim * be->activation_bytes;
+  b->qkv = td_stage_random(s, element * (c->n_heads + 2 * c->n_kv_heads));
+  b->out = td_stage_alloc(s, element * c->n_heads);
+  double memory_tokens = b->gb * 1e9 / td_stage_kv_token_bytes(s, LAYERS);
+  td_stage_add_kv(s, LAYERS, fmin(memory_tokens, keys) / TD_CELL_PAGE_TOKENS, MAX_CONTEXT);
+  td_stage_fill_from(s, b->qkv);
   b->n_ops = be->ops->capture ? OPS : LAYERS; /* a CPU's take long enough */
-  b->attention = compile(b, attention_op, b->n_ops);
+  b->attention = td_stage_compile_ops(s, attention_op, b, b->n_ops);
   return true;
 }
 
@@ -207,22 +127,18 @@ static bool open_backend(bench *b, const td_attention_cell *c, const char *name)
 static bool plan_cell(bench *b, const td_attention_cell *c)
 {
   bool fits = true;
-  td_stage_plan_begin(&b->stage);
+  td_draft_clear(&b->stage.draft);
   for (uint32_t r = 0; r < c->n_rows && fits; r++)
-    fits = td_stage_plan_shared(&b->stage, c->kv_len[r], c->shared[r], true);
+    fits = td_stage_add_decode(&b->stage, c->kv_len[r], c->shared[r], true);
   return fits;
 }
 
 /* us of the op, or NaN: the cell does not fit, or is too short to be told from an empty step. */
 static double measure(bench *b, const td_attention_cell *c)
 {
-  td_backend *be = b->stage.be;
-  td_error err;
-  td_capture ignored;
-  if (be->ops->capture && !b->captured[c->n_rows]) {
-    check(be->ops->capture(be, b->attention, c->n_rows, &ignored, &err), &err);
-    b->captured[c->n_rows] = true;
-  }
+  if (!b->captured[c->n_rows])
+    td_stage_capture(&b->stage, b->attention, c->n_rows);
+  b->captured[c->n_rows] = true;
   if (!plan_cell(b, c))
     return NAN;
   double all = td_stage_step_s(&b->stage, b->attention, (uint32_t)b->n_rounds, b->max_seconds);
@@ -247,7 +163,7 @@ static td_attention_planner *planner_of(const td_attention_cell *c, const td_att
                                         .cost = td_attention_cost_of_h200(H200_RESIDENT)};
   td_attention_planner *p;
   td_error err;
-  check(td_attention_planner_create(&config, &p, &err), &err);
+  td_tool_check(td_attention_planner_create(&config, &p, &err), &err);
   return p;
 }
 
@@ -303,7 +219,7 @@ static double plan_us(const td_attention_cell *c, const td_attention_policy *pol
   td_error err;
   for (int i = 0; i < PLAN_RUNS; i++) {
     double begin = td_tool_now_s();
-    check(td_attention_planner_make(p, &plan, &err), &err);
+    td_tool_check(td_attention_planner_make(p, &plan, &err), &err);
     make_items(&items, &plan, c, p);
     us[i] = (td_tool_now_s() - begin) * 1e6;
     td_attention_planner_forget(p);
@@ -324,11 +240,6 @@ static double faked_us(const bench *b, const td_attention_cell *c, const td_atte
 }
 
 /* ---- all of it ---- */
-
-static bool same_heads(const td_attention_cell *a, const td_attention_cell *b)
-{
-  return a->n_heads == b->n_heads && a->n_kv_heads == b->n_kv_heads;
-}
 
 static void measure_heads(bench *b, const td_attention_cell *first, uint32_t p)
 {
@@ -352,7 +263,7 @@ static void measure_heads(bench *b, const td_attention_cell *first, uint32_t p)
   if (b->fake)
     return;
   td_stage_discard(&b->stage, b->attention);
-  td_stage_deinit(&b->stage);
+  td_stage_close(&b->stage);
 }
 
 static double floor_us(const bench *b, const td_attention_cell *c)
@@ -360,97 +271,94 @@ static double floor_us(const bench *b, const td_attention_cell *c)
   return c->unique_keys * c->n_kv_heads * c->head_dim * 4 / b->ceiling.bytes_per_s * 1e6;
 }
 
-static void print_number(double v, int width)
+enum { BEFORE_POLICIES = 4 };
+
+/* us: of each policy; plan_us NaN: not told. */
+static void print_row(const bench *b, bool *has_head, const char *kind, const char *name, const char *heads,
+                      double floor, char us[POLICIES_MAX][32], double plan_us)
 {
-  if (isfinite(v))
-    printf(" %*.1f", width, v);
-  else
-    printf(" %*s", width, "-");
+  td_report_field fields[BEFORE_POLICIES + POLICIES_MAX + 1] = {{NULL, "", -7, 0, 0, kind},
+                                                                {NULL, "", -42, 0, 0, name},
+                                                                {NULL, "heads", -6, 0, 0, heads},
+                                                                {NULL, "floor", 8, 1, floor, NULL}};
+  size_t n = BEFORE_POLICIES;
+  for (uint32_t p = 0; p < b->n_policies; p++)
+    fields[n++] = (td_report_field){NULL, b->policies[p], 12, 0, 0, us[p]};
+  fields[n++] = (td_report_field){NULL, "plan us", 12, 1, plan_us, NULL};
+  td_report_print(has_head, fields, n);
 }
 
-static void print_tables(const bench *b)
+static void print_cells(const bench *b, bool *has_head)
 {
   bool any_short = false;
-  printf("%s; us of one layer's decode attention, head dim %.0f, pages of %d; floor: each key once at %.0f "
-         "GB/s\n",
-         b->fake ? "predicted, no device" : b->name, b->head_dim, TD_CELL_PAGE_TOKENS,
-         b->ceiling.bytes_per_s * 1e-9);
-  printf("%-7s %-42s %-6s %8s", "", "", "heads", "floor");
-  for (uint32_t p = 0; p < b->n_policies; p++)
-    printf(" %12s", b->policies[p]);
-  printf(" %12s\n", "plan us");
   for (size_t i = 0; i < b->cells.n; i++) {
     const td_attention_cell *c = &b->cells.cells[i];
+    char heads[16], us[POLICIES_MAX][32];
     if (c->kind == TD_CELL_TRACE)
       continue;
-    printf("%-7s %-42s %2u/%-3u", td_cell_kinds[c->kind], c->name, c->n_heads, c->n_kv_heads);
-    print_number(floor_us(b, c), 8);
-    for (uint32_t p = 0; p < b->n_policies; p++)
-      print_number(b->us[p][i], 11), printf("%s", b->n_short[p][i] > 0 ? "*" : " "),
-          any_short |= b->n_short[p][i] > 0;
-    print_number(b->plan_us[0][i], 12);
-    printf("\n");
+    for (uint32_t p = 0; p < b->n_policies; p++) {
+      bool is_short = b->n_short[p][i] > 0;
+      snprintf(us[p], sizeof us[p], "- ");
+      if (isfinite(b->us[p][i]))
+        snprintf(us[p], sizeof us[p], "%.1f%c", b->us[p][i], is_short ? '*' : ' ');
+      any_short |= is_short;
+    }
+    snprintf(heads, sizeof heads, "%u/%u", c->n_heads, c->n_kv_heads);
+    print_row(b, has_head, td_cell_kinds[c->kind], c->name, heads, floor_us(b, c), us, b->plan_us[0][i]);
   }
   if (any_short)
     printf(
         "*: partials did not suffice for what the policy wanted: rows read by themselves or whole instead\n");
+}
+
+static void print_traces(const bench *b, bool *has_head)
+{
   for (uint32_t t = 0; t < TD_ATTENTION_TRACES; t++) {
+    char us[POLICIES_MAX][32];
     bool any = false;
-    for (uint32_t p = 0; p < b->n_policies; p++)
-      any |= td_attention_trace_figures(&b->cells, b->us[p], t).n_seeds > 0;
-    if (!any)
-      continue;
-    printf("%-7s %-42s %-6s %8s", "trace", td_attention_traces[t].name, "32/8", "");
     for (uint32_t p = 0; p < b->n_policies; p++) {
       td_trace_figures f = td_attention_trace_figures(&b->cells, b->us[p], t);
-      char text[32] = "-";
+      snprintf(us[p], sizeof us[p], "-");
       if (f.n_seeds > 0)
-        snprintf(text, sizeof text, "%.1f+-%.1f", f.mean_us, f.sd_us);
-      printf(" %12s", text);
+        snprintf(us[p], sizeof us[p], "%.1f+-%.1f", f.mean_us, f.sd_us);
+      any |= f.n_seeds > 0;
     }
-    printf("\n");
+    if (any)
+      print_row(b, has_head, "trace", td_attention_traces[t].name, "32/8", NAN, us, NAN);
   }
 }
 
-static cJSON *figures_json(const bench *b, double *const values[POLICIES_MAX], size_t i)
+static void add_figures(cJSON *cell, const char *key, const bench *b, double *const values[POLICIES_MAX],
+                        size_t i)
 {
-  cJSON *o = cJSON_CreateObject();
+  cJSON *o = cJSON_AddObjectToObject(cell, key);
   for (uint32_t p = 0; p < b->n_policies; p++)
-    if (values[p] && isfinite(values[p][i]))
+    if (isfinite(values[p][i]))
       td_stats_add_number(o, b->policies[p], values[p][i]);
-  return o;
 }
 
-/* The policies of whose plan something was left out, and how much. */
-static cJSON *short_json(const bench *b, size_t i)
+static void add_cells(cJSON *json, const bench *b)
 {
-  cJSON *o = cJSON_CreateObject();
-  for (uint32_t p = 0; p < b->n_policies; p++)
-    if (b->n_short[p][i] > 0)
-      cJSON_AddNumberToObject(o, b->policies[p], b->n_short[p][i]);
-  return o;
-}
-
-static void write_json(const bench *b)
-{
-  char machine[256];
-  cJSON *o = cJSON_CreateObject(), *cells = td_attention_cells_json(&b->cells), *traces, *cell;
-  td_tool_machine(machine, sizeof machine);
-  cJSON_AddStringToObject(o, "tool", "tandem-bench attention " TD_VERSION);
-  cJSON_AddStringToObject(o, "machine", machine);
-  cJSON_AddStringToObject(o, "backend", b->fake ? "none" : b->name);
-  cJSON_AddNumberToObject(o, "ceiling_gb_s", b->ceiling.bytes_per_s * 1e-9);
-  cJSON_AddItemToObject(o, "cells", cells);
+  cJSON *cells = td_attention_cells_json(&b->cells), *cell;
   size_t i = 0;
+  cJSON_ReplaceItemInObject(json, "cells", cells);
   cJSON_ArrayForEach(cell, cells)
   {
     td_stats_add_number(cell, "floor_us", floor_us(b, &b->cells.cells[i]));
-    cJSON_AddItemToObject(cell, "us", figures_json(b, b->us, i));
-    cJSON_AddItemToObject(cell, "plan_us", figures_json(b, b->plan_us, i));
-    cJSON_AddItemToObject(cell, "short", short_json(b, i));
+    add_figures(cell, "us", b, b->us, i);
+    add_figures(cell, "plan_us", b, b->plan_us, i);
+    /* the policies of whose plan something was left out, and how much */
+    cJSON *left_out = cJSON_AddObjectToObject(cell, "short");
+    for (uint32_t p = 0; p < b->n_policies; p++)
+      if (b->n_short[p][i] > 0)
+        cJSON_AddNumberToObject(left_out, b->policies[p], b->n_short[p][i]);
     i++;
   }
-  traces = cJSON_AddArrayToObject(o, "traces");
+}
+
+static void add_traces(cJSON *json, const bench *b)
+{
+  cJSON *traces = cJSON_AddArrayToObject(json, "traces");
   for (uint32_t t = 0; t < TD_ATTENTION_TRACES; t++) {
     cJSON *trace = cJSON_CreateObject();
     cJSON_AddStringToObject(trace, "name", td_attention_traces[t].name);
@@ -466,7 +374,23 @@ static void write_json(const bench *b)
     }
     cJSON_AddItemToArray(traces, trace);
   }
-  td_tool_write_json(b->json, o);
+}
+
+static void report(const bench *b)
+{
+  td_report r;
+  td_report_begin(&r, "tandem-bench attention", "cells");
+  printf("%s; us of one layer's decode attention, head dim %.0f, pages of %d; floor: each key once at %.0f "
+         "GB/s\n",
+         b->fake ? "predicted, no device" : b->name, b->head_dim, TD_CELL_PAGE_TOKENS,
+         b->ceiling.bytes_per_s * 1e-9);
+  print_cells(b, &r.has_head);
+  print_traces(b, &r.has_head);
+  cJSON_AddStringToObject(r.json, "backend", b->fake ? "none" : b->name);
+  cJSON_AddNumberToObject(r.json, "ceiling_gb_s", b->ceiling.bytes_per_s * 1e-9);
+  add_cells(r.json, b);
+  add_traces(r.json, b);
+  td_report_end(&r, b->options.json);
 }
 
 /* The daemon's own way first, whose plan's host time stands in the table; of heads without plans that one
@@ -481,13 +405,13 @@ static void take_policies(bench *b)
     if (!td_attention_policy_of(name, &policy))
       td_tool_die("--policies: no '%s'", name);
   }
-  if (b->head_dim > PLANNED_DIM_MAX && !in_list(given, TD_ATTENTION_AUTO_NAME))
+  if (b->head_dim > PLANNED_DIM_MAX && !td_tool_in_list(given, TD_ATTENTION_AUTO_NAME))
     td_tool_die("--head-dim %.0f: such heads have no plans, only %s is measured", b->head_dim,
                 TD_ATTENTION_AUTO_NAME);
-  if (in_list(given, TD_ATTENTION_AUTO_NAME))
+  if (td_tool_in_list(given, TD_ATTENTION_AUTO_NAME))
     b->policies[b->n_policies++] = TD_ATTENTION_AUTO_NAME;
   for (uint32_t i = 0; td_attention_policies[i] && b->head_dim <= PLANNED_DIM_MAX; i++)
-    if (in_list(given, td_attention_policies[i]->name))
+    if (td_tool_in_list(given, td_attention_policies[i]->name))
       b->policies[b->n_policies++] = td_attention_policies[i]->name;
 }
 
@@ -501,7 +425,7 @@ static void read_options(bench *b)
                         .max_keys = (uint32_t)b->max_keys,
                         .name = b->name_wanted};
   for (td_cell_kind k = 0; k < TD_CELL_KINDS; k++)
-    r.kinds[k] = in_list(b->only, td_cell_kinds[k]);
+    r.kinds[k] = td_tool_in_list(b->only, td_cell_kinds[k]);
   if (b->heads && sscanf(b->heads, "%u/%u", &r.n_heads, &r.n_kv_heads) != 2)
     td_tool_die("--heads: '%s' is not like 32/8", b->heads);
   if (b->trace_steps < 1 || b->trace_steps > 2000 || b->n_rounds < 1 || b->gb <= 0 || b->max_keys < 0)
@@ -532,10 +456,14 @@ static void measure_all(bench *b)
 
 int td_bench_attention(int argc, char **argv)
 {
-  static bench b = {
-      .backend = "auto", .gb = 40, .n_rounds = 9, .max_seconds = 1, .trace_steps = 16, .head_dim = 128};
+  static bench b = {.options = TD_STAGE_OPTIONS,
+                    .gb = 40,
+                    .n_rounds = 9,
+                    .max_seconds = 1,
+                    .trace_steps = 16,
+                    .head_dim = 128};
   const td_arg args[] = {
-      {"--backend", "NAME", "auto, cpu or cuda (auto)", TD_ARG_TEXT, &b.backend},
+      TD_STAGE_ARGS(b.options),
       {"--only", "KIND,...", "decode tree trace", TD_ARG_TEXT, &b.only},
       {"--heads", "Q/KV", "only cells with so many heads: 32/8, 32/32, 16/4, 16/8, 64/8", TD_ARG_TEXT,
        &b.heads},
@@ -551,29 +479,26 @@ int td_bench_attention(int argc, char **argv)
       {"--rounds", "N", "a figure is their median (9)", TD_ARG_NUMBER, &b.n_rounds},
       {"--max-seconds", "S", "but no figure takes much longer than this (1)", TD_ARG_NUMBER, &b.max_seconds},
       {"--gb", "GB", "memory for KV; what does not fit is not measured (40)", TD_ARG_NUMBER, &b.gb},
-      {"--gb-s", "X", "memory ceiling; 0: an H200's, or measured on a CPU", TD_ARG_NUMBER, &b.gb_s},
-      {"--threads", "N", "of the CPU backend; 0: one per core", TD_ARG_NUMBER, &b.threads},
-      {"--device", "N", "which GPU (0)", TD_ARG_NUMBER, &b.device},
       {"--fake", NULL, "no device: the times that the plans predict", TD_ARG_FLAG, &b.fake},
       {"--cells", "FILE", "writes the cells as JSON, for other programs to measure, and ends", TD_ARG_TEXT,
        &b.cells_file},
-      {"--json", "FILE", "where all figures go", TD_ARG_TEXT, &b.json},
   };
-  td_tool_args("Times decode attention by policy: batches of one length, PAT's trees of shared prefixes, "
+  td_tool_args("tandem-bench attention",
+               "Times decode attention by policy: batches of one length, PAT's trees of shared prefixes, "
                "PersistentKV's traces.",
                args, sizeof args / sizeof *args, argc, argv);
   td_log_init(TD_LOG_WARN);
   read_options(&b);
   if (b.cells_file) {
-    td_tool_write_json(b.cells_file, td_attention_cells_json(&b.cells));
+    cJSON *cells = td_attention_cells_json(&b.cells);
+    td_tool_write_json(b.cells_file, cells);
+    cJSON_Delete(cells);
     return 0;
   }
-  b.ceiling = td_ceilings_of(b.fake || strcmp(b.backend, "cpu") != 0 ? "cuda" : "cpu", b.gb_s, 1,
-                             (uint32_t)b.threads);
+  b.ceiling = td_ceilings_of(b.fake || strcmp(b.options.backend, "cpu") != 0 ? "cuda" : "cpu", b.options.gb_s,
+                             1, (uint32_t)b.options.threads);
   measure_all(&b);
-  print_tables(&b);
-  if (b.json)
-    write_json(&b);
+  report(&b);
   td_attention_cells_deinit(&b.cells);
   return 0;
 }

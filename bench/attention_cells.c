@@ -8,7 +8,7 @@
 
 #include "bench/attention_traces.h"
 #include "bench/attention_trees.h"
-#include "bench/tool.h"
+#include "loadgen/tool.h"
 
 const char *const td_cell_kinds[TD_CELL_KINDS] = {"decode", "tree", "trace"};
 
@@ -109,10 +109,10 @@ static void add_trace(td_attention_cells *out, const td_cells_request *r, heads 
 {
   td_trace_run run = td_trace_begin(trace, seed);
   uint32_t n_steps = 0, n_taken = 0;
-  while (td_trace_step(&run))
+  while (td_trace_run_step(&run))
     n_steps++;
   run = td_trace_begin(trace, seed);
-  for (uint32_t step = 0; td_trace_step(&run); step++)
+  for (uint32_t step = 0; td_trace_run_step(&run); step++)
     if ((uint64_t)step * r->steps_of_a_trace / n_steps >= n_taken) {
       add_step(out, r, h, &run, seed, step);
       n_taken++;

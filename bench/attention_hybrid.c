@@ -16,14 +16,14 @@
 #include "bench/attention_policies.h"
 #include "bench/commands.h"
 #include "bench/stage.h"
-#include "bench/tool.h"
 #include "common/log.h"
 
 enum {
   LAYERS = 4,
   OPS = 16,
   ROWS_MAX = 256,
-  PAGE_TOKENS = 16,
+  PAGE_TOKENS = TD_STAGE_PAGE_TOKENS,
+  VOCAB = 1024,
   CUTS_MAX = 64,
   CELLS_MAX = 256,
   TIMES_MAX = 4096,
@@ -61,8 +61,9 @@ typedef struct cut {
 } cut;
 
 typedef struct bench {
-  const char *backend, *only, *heads, *name_wanted, *cut_names, *json, *cells_file;
-  double device, head_dim, seconds, hot_s;
+  td_stage_options options;
+  const char *only, *heads, *name_wanted, *cut_names, *cells_file;
+  double head_dim, seconds, hot_s;
   td_attention_policy policy;
   cell cells[CELLS_MAX];
   size_t n_cells;
@@ -75,12 +76,6 @@ typedef struct bench {
   cJSON *figures;
 } bench;
 
-static void check(td_status st, const td_error *err)
-{
-  if (st != TD_OK)
-    td_tool_die("%s", err->message);
-}
-
 static void name_of(const cell *c, char *out, size_t size)
 {
   if (c->rows > 0)
@@ -91,75 +86,24 @@ static void name_of(const cell *c, char *out, size_t size)
 
 /* ---- the backend ---- */
 
-static td_compiled *compile_attention(bench *b, const cell *c)
+static td_op attention_op(const void *arg, uint32_t i)
 {
-  td_error err;
-  td_program *p;
-  check(td_program_create(OPS, &p, &err), &err);
-  for (uint32_t i = 0; i < OPS; i++) {
-    td_attention_params a = {.qkv = b->qkv,
-                             .out = b->out,
-                             .kv = b->stage.kv,
-                             .scale = 1 / sqrtf((float)b->head_dim),
-                             .layer = i % LAYERS,
-                             .n_heads = c->n_heads,
-                             .n_kv_heads = c->n_kv_heads,
-                             .head_dim = (uint32_t)b->head_dim};
-    td_program_add(p, (td_op){.kind = TD_OP_ATTENTION, .attention = a});
-  }
-  td_compiled *compiled = td_stage_compile(&b->stage, p);
-  td_program_destroy(p);
-  return compiled;
+  const bench *b = arg;
+  return td_stage_attention_op(&b->stage, b->qkv, b->out, i % LAYERS);
 }
 
-static void fill_kv(bench *b, const cell *c, td_devptr inv_freq)
+static td_model_desc heads_of(const bench *b, const cell *c)
 {
-  td_error err;
-  td_program *p;
-  check(td_program_create(LAYERS, &p, &err), &err);
-  for (uint32_t i = 0; i < LAYERS; i++) {
-    td_rope_kv_params r = {.qkv = b->qkv,
-                           .inv_freq = inv_freq,
-                           .attn_factor = 1,
-                           .norm_eps = 1e-5f,
-                           .style = TD_ROPE_HALVES,
-                           .kv = b->stage.kv,
-                           .layer = i,
-                           .n_heads = c->n_heads,
-                           .n_kv_heads = c->n_kv_heads,
-                           .head_dim = (uint32_t)b->head_dim,
-                           .rotary_dim = (uint32_t)b->head_dim};
-    td_program_add(p, (td_op){.kind = TD_OP_ROPE_KV, .rope_kv = r});
-  }
-  td_compiled *writes = td_stage_compile(&b->stage, p);
-  td_stage_fill(&b->stage, writes);
-  td_stage_discard(&b->stage, writes);
-  td_program_destroy(p);
-}
-
-/* Random signs and mantissas, exponents of 1/4 to 1/2. */
-static void make_activations(bench *b, const cell *c, td_devptr *inv_freq)
-{
-  td_backend *be = b->stage.be;
-  td_error err;
   uint32_t hd = (uint32_t)b->head_dim;
-  size_t n = (size_t)be->max_tokens * (c->n_heads + 2 * c->n_kv_heads) * hd * be->activation_bytes / 4;
-  float *v = td_tool_alloc(n, sizeof *v), *frequencies = td_tool_alloc(hd / 2, sizeof *frequencies);
-  uint64_t random = 11;
-  for (size_t i = 0; i < n; i++) {
-    random = random * 6364136223846793005u + 1442695040888963407u;
-    uint32_t bits = (uint32_t)(random >> 32), word = be->activation_bytes == 2
-                                                         ? (bits & 0x80ff80ffu) | 0x3e003e00u
-                                                         : (bits & 0x80ffffffu) | 0x3e000000u;
-    memcpy(&v[i], &word, sizeof word);
-  }
+  td_model_desc d = {.n_heads = c->n_heads,
+                     .vocab = VOCAB,
+                     .n_kv_heads = c->n_kv_heads,
+                     .head_dim = hd,
+                     .rotary_dim = hd,
+                     .rope_style = TD_ROPE_HALVES};
   for (uint32_t i = 0; i < hd / 2; i++)
-    frequencies[i] = powf(10000, -2.0f * (float)i / (float)hd);
-  check(be->ops->upload_f32(be, v, n, &b->qkv, &err), &err);
-  check(be->ops->upload_f32(be, frequencies, hd / 2, inv_freq, &err), &err);
-  check(be->ops->alloc(be, (size_t)be->max_tokens * c->n_heads * hd * be->activation_bytes, &b->out, &err),
-        &err);
-  free(v), free(frequencies);
+    d.rope_inv_freq[i] = powf(10000, -2.0f * (float)i / (float)hd);
+  return d;
 }
 
 static bool same_heads(const cell *a, const cell *b)
@@ -169,8 +113,7 @@ static bool same_heads(const cell *a, const cell *b)
 
 static void open_backend(bench *b, const cell *c)
 {
-  td_error err;
-  td_devptr inv_freq;
+  td_stage *s = &b->stage;
   uint32_t pages = 0, tokens = 0, context = 0;
   for (size_t i = 0; i < b->n_cells; i++) {
     const cell *k = &b->cells[i];
@@ -182,26 +125,19 @@ static void open_backend(bench *b, const cell *c)
     tokens = k->chunk + k->rows > tokens ? k->chunk + k->rows : tokens;
     context = longest > context ? longest : context;
   }
-  td_backend_config config = {.max_slots = ROWS_MAX,
-                              .max_rows = ROWS_MAX,
-                              .max_tokens = tokens,
-                              .max_context_tokens = context,
-                              .max_vocab = 1024,
-                              .device = (uint32_t)b->device,
-                              .attention_policy = &b->policy,
-                              .gpu_memory_percent = 90};
-  td_kv_shape kv = {.n_layers = LAYERS,
-                    .n_pages = 1,
-                    .page_tokens = PAGE_TOKENS,
-                    .n_kv_heads = c->n_kv_heads,
-                    .head_dim = (uint32_t)b->head_dim,
-                    .n_heads = c->n_heads};
-  check(td_backend_create(b->backend, &config, &b->stage.be, &err), &err);
-  check(b->stage.be->ops->kv_check(b->stage.be, &kv, &err), &err);
-  make_activations(b, c, &inv_freq);
-  td_stage_init(&b->stage, b->stage.be, &kv, pages, context);
-  fill_kv(b, c, inv_freq);
-  b->attention = compile_attention(b, c);
+  td_model_desc d = heads_of(b, c);
+  td_stage_open(s, &b->options, &d,
+                (td_backend_config){.max_rows = ROWS_MAX,
+                                    .max_tokens = tokens,
+                                    .max_context_tokens = context,
+                                    .max_vocab = VOCAB,
+                                    .attention_policy = &b->policy});
+  size_t element = (size_t)s->be->max_tokens * d.head_dim * s->be->activation_bytes;
+  b->qkv = td_stage_random(s, element * (c->n_heads + 2 * c->n_kv_heads));
+  b->out = td_stage_alloc(s, element * c->n_heads);
+  td_stage_add_kv(s, LAYERS, pages, context);
+  td_stage_fill_from(s, b->qkv);
+  b->attention = td_stage_compile_ops(s, attention_op, b, OPS);
 }
 
 /* ---- times ---- */
@@ -218,9 +154,8 @@ static double step_us(bench *b, td_compiled *compiled)
   td_error err;
   td_outcome out;
   double begin = td_tool_now_s();
-  td_backend_submit(b->stage.be, compiled ? compiled : b->stage.nothing, b->stage.plan);
-  check(td_backend_wait(b->stage.be, &out, &err), &err);
-  td_stage_plan_repeat(&b->stage);
+  td_stage_submit(&b->stage, compiled);
+  td_tool_check(td_backend_wait(b->stage.be, &out, &err), &err);
   return out.busy_us > 0 ? out.busy_us : (td_tool_now_s() - begin) * 1e6;
 }
 
@@ -266,7 +201,7 @@ static double error_of(bench *b, const cut *c, float **first, size_t n)
   uint16_t *raw = td_tool_alloc(n, be->activation_bytes);
   double worst = 0, top = 0;
   op_us(b, c);
-  check(be->ops->download(be, b->out, n * be->activation_bytes, raw, &err), &err);
+  td_tool_check(be->ops->download(be, b->out, n * be->activation_bytes, raw, &err), &err);
   for (size_t i = 0; i < n; i++) {
     uint32_t bits = be->activation_bytes == 2 ? (uint32_t)raw[i] << 16 : ((uint32_t *)raw)[i];
     memcpy(&got[i], &bits, sizeof bits);
@@ -288,10 +223,10 @@ static double error_of(bench *b, const cut *c, float **first, size_t n)
 static bool plan_cell(bench *b, const cell *c)
 {
   bool fits = true;
-  td_stage_plan_begin(&b->stage);
+  td_draft_clear(&b->stage.draft);
   for (uint32_t r = 0; r < c->rows && fits; r++)
-    fits = td_stage_plan_row(&b->stage, 1, c->row_context, true);
-  return fits && td_stage_plan_row(&b->stage, c->chunk, c->context, true);
+    fits = td_draft_add(&b->stage.draft, 1, c->row_context, 0, true);
+  return fits && td_draft_add(&b->stage.draft, c->chunk, c->context, 0, true);
 }
 
 static double flop_of(const bench *b, const cell *c)
@@ -366,7 +301,7 @@ static void measure_all(bench *b)
       if (same_heads(&b->cells[k], &b->cells[i]))
         measure_cell(b, &b->cells[k]);
     td_stage_discard(&b->stage, b->attention);
-    td_stage_deinit(&b->stage);
+    td_stage_close(&b->stage);
   }
 }
 
@@ -441,10 +376,13 @@ static void write_cells(const bench *b)
 
 int td_bench_hybrid(int argc, char **argv)
 {
-  static bench b = {
-      .backend = "auto", .head_dim = 128, .seconds = 0.3, .hot_s = 0.4, .cut_names = "auto,serial,1:0:0"};
+  static bench b = {.options = TD_STAGE_OPTIONS,
+                    .head_dim = 128,
+                    .seconds = 0.3,
+                    .hot_s = 0.4,
+                    .cut_names = "auto,serial,1:0:0"};
   const td_arg args[] = {
-      {"--backend", "NAME", "auto, cpu or cuda (auto)", TD_ARG_TEXT, &b.backend},
+      TD_STAGE_ARGS(b.options),
       {"--only", "KIND", "chunk or hybrid", TD_ARG_TEXT, &b.only},
       {"--heads", "Q/KV", "only cells with so many heads", TD_ARG_TEXT, &b.heads},
       {"--head-dim", "N", "elements of a head: 64, 96, 128 or 256 (128)", TD_ARG_NUMBER, &b.head_dim},
@@ -453,12 +391,10 @@ int td_bench_hybrid(int argc, char **argv)
        TD_ARG_TEXT, &b.cut_names},
       {"--seconds", "S", "of all cuts of a cell in turns (0.3)", TD_ARG_NUMBER, &b.seconds},
       {"--hot-seconds", "S", "of each cut on end (0.4)", TD_ARG_NUMBER, &b.hot_s},
-      {"--device", "N", "which GPU (0)", TD_ARG_NUMBER, &b.device},
       {"--cells", "FILE", "writes the cells as JSON, for peers to measure, and ends", TD_ARG_TEXT,
        &b.cells_file},
-      {"--json", "FILE", "where all figures go", TD_ARG_TEXT, &b.json},
   };
-  td_tool_args("Times attention of prefill chunks, alone and beside decodes.", args,
+  td_tool_args("tandem-bench hybrid", "Times attention of prefill chunks, alone and beside decodes.", args,
                sizeof args / sizeof *args, argc, argv);
   td_log_init(TD_LOG_WARN);
   setvbuf(stdout, NULL, _IOLBF, 0);
@@ -470,8 +406,8 @@ int td_bench_hybrid(int argc, char **argv)
   take_cuts(&b);
   b.figures = cJSON_CreateArray();
   measure_all(&b);
-  if (b.json)
-    td_tool_write_json(b.json, b.figures);
+  if (b.options.json)
+    td_tool_write_json(b.options.json, b.figures);
   else
     cJSON_Delete(b.figures);
   return 0;

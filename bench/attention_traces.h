@@ -67,7 +67,7 @@ static inline td_trace_run td_trace_begin(uint32_t trace, uint64_t seed)
 }
 
 /* The next step: places with left[i] > 0 have a row of kv_len[i] tokens. false: all requests are done. */
-static inline bool td_trace_step(td_trace_run *t)
+static inline bool td_trace_run_step(td_trace_run *t)
 {
   const struct td_attention_trace *d = &td_attention_traces[t->trace];
   bool any = false;

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "bench/tool.h"
+#include "loadgen/tool.h"
 
 enum { BYTES_PER_THREAD = 256 << 20, ROUNDS = 5, FLOP_LOOPS = 20000000, MAX_THREADS = 256 };
 typedef float v8 __attribute__((vector_size(32)));

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#include "bench/shapes.h"
+#include "loadgen/shapes.h"
 
 /* The ceiling of a backend: given figures (GB/s, TFLOP/s) where above 0, else known ones ("cuda": an H200's
  * 4,550 GB/s and 790 bf16 TFLOP/s, measured as a plain read and a product of 8192^3), else measured here with

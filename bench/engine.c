@@ -4,47 +4,40 @@
  * What is timed is what llama-bench and llama-batched-bench time: `pp` a prompt's tokens over the time to its
  * first answer token; `tg` tokens after the first over their time; `batch N` all tokens of N requests while
  * all N decode. Prompts are random token ids, each its own, so that no prefix is ever found in the cache. */
-#include <inttypes.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "bench/commands.h"
 #include "common/log.h"
 #include "config/options.h"
 #include "engine/engine.h"
+#include "loadgen/random.h"
+#include "loadgen/tool.h"
 
-enum { BATCH_MAX = 64, WARM_TOKENS = 8 };
+enum { BATCH_MAX = 64, BATCHES_MAX = 16, REPETITIONS_MAX = 64, BATCH_PROMPT = 128, WARM_TOKENS = 8 };
 
 typedef struct bench {
   td_engine *engine;
   pthread_mutex_t lock;
   pthread_cond_t changed;
   bool news;
-  uint64_t random;
+  td_random random;
   uint64_t n_requests;
 } bench;
+
+/* Requests of one shape, all at once. */
+typedef struct job {
+  uint32_t n, n_prompt, n_answer;
+} job;
 
 typedef struct run {
   uint32_t n; /* requests */
   td_ticket tickets[BATCH_MAX];
   td_engine_update last[BATCH_MAX];
 } run;
-
-static _Noreturn void die(const char *what, const td_error *err)
-{
-  fprintf(stderr, "tandem-bench: %s: %s\n", what, err ? err->message : "");
-  exit(1);
-}
-
-static double seconds(void)
-{
-  struct timespec ts;
-  clock_gettime(CLOCK_MONOTONIC, &ts);
-  return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
-}
 
 /* ---- the engine's wake-up ---- */
 
@@ -71,51 +64,42 @@ static void start(bench *b, const td_options *o)
   td_error err = {0};
   pthread_mutex_init(&b->lock, NULL);
   pthread_cond_init(&b->changed, NULL);
-  b->random = 88172645463325252u;
-  if (td_engine_create(o, &b->engine, &err) != TD_OK || td_engine_start(b->engine, wake, b, &err) != TD_OK)
-    die("start", &err);
+  td_random_init(&b->random, 1);
+  td_tool_check(td_engine_create(o, &b->engine, &err), &err);
+  td_tool_check(td_engine_start(b->engine, wake, b, &err), &err);
   while (td_engine_get_state(b->engine) == TD_ENGINE_LOADING)
     wait_news(b);
   if (td_engine_get_state(b->engine) != TD_ENGINE_READY) {
     td_engine_failure(b->engine, &err);
-    die("the model was not loaded", &err);
+    td_tool_die("the model was not loaded: %s", err.message);
   }
 }
 
 /* ---- requests ---- */
 
-static uint32_t next_random(bench *b)
-{
-  b->random ^= b->random << 13;
-  b->random ^= b->random >> 7;
-  b->random ^= b->random << 17;
-  return (uint32_t)(b->random >> 32);
-}
-
-static td_ticket submit(bench *b, uint32_t n_prompt, uint32_t n_answer, uint32_t place)
+static td_ticket submit(bench *b, const job *j, uint32_t place)
 {
   td_error err = {0};
   td_ticket ticket;
-  td_engine_request r = {
-      .n_prompt = n_prompt, .max_new = n_answer, .ignore_eos = true, .namespace_id = ++b->n_requests};
-  r.tokens = malloc(sizeof *r.tokens * ((size_t)n_prompt + n_answer));
+  td_engine_request r = {.n_prompt = j->n_prompt,
+                         .max_new = j->n_answer,
+                         .ignore_eos = true,
+                         .terms.namespace_id = ++b->n_requests};
+  r.tokens = td_tool_alloc((size_t)j->n_prompt + j->n_answer, sizeof *r.tokens);
   r.user = (void *)(uintptr_t)place;
   r.sampling.top_p = 1;
-  if (!r.tokens)
-    die("submit: no memory", NULL);
-  for (uint32_t i = 0; i < n_prompt; i++)
-    r.tokens[i] = (int32_t)(next_random(b) % td_engine_get_info(b->engine)->vocab);
-  if (td_engine_submit(b->engine, &r, &ticket, &err) != TD_OK)
-    die("submit", &err);
+  for (uint32_t i = 0; i < j->n_prompt; i++)
+    r.tokens[i] = (int32_t)td_random_below(&b->random, td_engine_get_info(b->engine)->vocab);
+  td_tool_check(td_engine_submit(b->engine, &r, &ticket, &err), &err);
   return ticket;
 }
 
-static void begin(bench *b, run *r, uint32_t n, uint32_t n_prompt, uint32_t n_answer)
+static void begin(bench *b, run *r, const job *j)
 {
   memset(r, 0, sizeof *r);
-  r->n = n;
-  for (uint32_t i = 0; i < n; i++)
-    r->tickets[i] = submit(b, n_prompt, n_answer, i);
+  r->n = j->n;
+  for (uint32_t i = 0; i < j->n; i++)
+    r->tickets[i] = submit(b, j, i);
 }
 
 /* Waits for news and takes it into r->last. */
@@ -129,11 +113,11 @@ static void follow(bench *b, run *r)
     for (uint32_t i = 0; i < n; i++) {
       r->last[(uintptr_t)u[i].user] = u[i];
       if (u[i].finish == TD_FINISH_ERROR)
-        die(u[i].error, NULL);
+        td_tool_die("%s", u[i].error);
     }
   } while (n == 16);
   if (td_engine_get_state(b->engine) == TD_ENGINE_FAILED)
-    die("the engine failed", NULL);
+    td_tool_die("the engine failed");
 }
 
 static uint32_t count_begun(const run *r)
@@ -170,46 +154,47 @@ static void finish(bench *b, run *r)
 
 /* ---- measurements: tokens per second of one repetition ---- */
 
-static double measure_prompt(bench *b, uint32_t n_prompt)
+static double measure_prompt(bench *b, const job *j)
 {
   run r;
-  begin(b, &r, 1, n_prompt, 1);
+  begin(b, &r, j);
   finish(b, &r);
-  return n_prompt / ((double)(r.last[0].first_token_us - r.last[0].submit_us) / 1e6);
+  return j->n_prompt / ((double)(r.last[0].first_token_us - r.last[0].submit_us) / 1e6);
 }
 
-static double measure_decode(bench *b, uint32_t n_answer)
+static double measure_decode(bench *b, const job *j)
 {
   run r;
-  begin(b, &r, 1, 1, n_answer + 1);
+  begin(b, &r, j);
   finish(b, &r);
-  return n_answer / ((double)(r.last[0].last_token_us - r.last[0].first_token_us) / 1e6);
+  return (j->n_answer - 1) / ((double)(r.last[0].last_token_us - r.last[0].first_token_us) / 1e6);
 }
 
 /* While all n decode: from the moment that the last of them has its first token to the first one's end. */
-static double measure_batch(bench *b, uint32_t n, uint32_t n_prompt, uint32_t n_answer)
+static double measure_batch(bench *b, const job *j)
 {
   run r;
-  begin(b, &r, n, n_prompt, n_answer);
-  while (count_begun(&r) < n)
+  begin(b, &r, j);
+  while (count_begun(&r) < j->n)
     follow(b, &r);
-  double begin_s = seconds();
+  double begin_s = td_tool_now_s();
   uint64_t begin_tokens = count_tokens(&r);
   while (count_ended(&r) == 0)
     follow(b, &r);
-  double took = seconds() - begin_s;
+  double took = td_tool_now_s() - begin_s;
   uint64_t tokens = count_tokens(&r) - begin_tokens;
   finish(b, &r);
   return (double)tokens / took;
 }
 
-static void report(const char *name, const double *v, uint32_t n, bool more)
+static void add(cJSON *all, bench *b, const char *name, uint32_t n_of_name, uint32_t repetitions,
+                double (*measure)(bench *b, const job *j), job j)
 {
-  printf("  \"%s\": [", name);
-  for (uint32_t i = 0; i < n; i++)
-    printf("%s%.2f", i ? ", " : "", v[i]);
-  printf("]%s\n", more ? "," : "");
-  fflush(stdout);
+  char text[32];
+  snprintf(text, sizeof text, "%s%u", name, n_of_name);
+  cJSON *list = cJSON_AddArrayToObject(all, text);
+  for (uint32_t i = 0; i < repetitions; i++)
+    cJSON_AddItemToArray(list, cJSON_CreateNumber(round(100 * measure(b, &j)) / 100));
 }
 
 static void usage(void)
@@ -220,51 +205,52 @@ static void usage(void)
   exit(64);
 }
 
+/* What stands behind "--"; returns how many numbers. */
+static uint32_t read_numbers(int argc, char **argv, int *n_args, uint32_t numbers[3 + BATCHES_MAX])
+{
+  uint32_t n = 0;
+  *n_args = argc;
+  for (int i = 1; i < argc; i++)
+    if (strcmp(argv[i], "--") == 0) {
+      *n_args = i;
+      for (i++; i < argc && n < 3 + BATCHES_MAX; i++)
+        numbers[n++] = (uint32_t)strtoul(argv[i], NULL, 10);
+      return n;
+    }
+  memcpy(numbers, (uint32_t[]){3, 512, 128, 1, 4, 8, 16}, 7 * sizeof *numbers);
+  return 7;
+}
+
 int td_bench_engine(int argc, char **argv)
 {
   static td_options o;
   td_options_action action;
   td_error err = {0};
   bench b = {0};
-  uint32_t numbers[3 + 16] = {3, 512, 128, 1, 4, 8, 16}, n_numbers = 7;
-  int n_args = argc;
-  for (int i = 1; i < argc; i++)
-    if (strcmp(argv[i], "--") == 0) {
-      n_args = i;
-      n_numbers = 0;
-      for (i++; i < argc && n_numbers < 19; i++)
-        numbers[n_numbers++] = (uint32_t)strtoul(argv[i], NULL, 10);
-    }
-  if (n_numbers < 3 || numbers[0] < 1 || numbers[0] > 64 || numbers[1] < 1 || numbers[2] < 2)
+  int n_args;
+  uint32_t numbers[3 + BATCHES_MAX], n_numbers = read_numbers(argc, argv, &n_args, numbers);
+  if (n_numbers < 3 || numbers[0] < 1 || numbers[0] > REPETITIONS_MAX || numbers[1] < 1 || numbers[2] < 2)
     usage();
-  td_options_init(&o);
-  if (td_options_read_args(&o, n_args, argv, &action, &err) != TD_OK || action != TD_ACTION_RUN)
-    die("options", &err);
-  td_log_init(TD_LOG_WARN);
-  start(&b, &o);
-  measure_decode(&b, WARM_TOKENS);
-
-  uint32_t repetitions = numbers[0];
-  double v[64];
-  char name[32];
-  printf("{\n");
-  for (uint32_t i = 0; i < repetitions; i++)
-    v[i] = measure_prompt(&b, numbers[1]);
-  snprintf(name, sizeof name, "pp%u", numbers[1]);
-  report(name, v, repetitions, true);
-  for (uint32_t i = 0; i < repetitions; i++)
-    v[i] = measure_decode(&b, numbers[2]);
-  snprintf(name, sizeof name, "tg%u", numbers[2]);
-  report(name, v, repetitions, n_numbers > 3);
-  for (uint32_t k = 3; k < n_numbers; k++) {
+  for (uint32_t k = 3; k < n_numbers; k++)
     if (numbers[k] < 1 || numbers[k] > BATCH_MAX)
       usage();
-    for (uint32_t i = 0; i < repetitions; i++)
-      v[i] = measure_batch(&b, numbers[k], 128, numbers[2]);
-    snprintf(name, sizeof name, "batch%u", numbers[k]);
-    report(name, v, repetitions, k + 1 < n_numbers);
-  }
-  printf("}\n");
+  uint32_t repetitions = numbers[0], n_prompt = numbers[1], n_answer = numbers[2];
+  td_options_init(&o);
+  td_tool_check(td_options_read_args(&o, n_args, argv, &action, &err), &err);
+  if (action != TD_ACTION_RUN)
+    usage();
+  td_log_init(TD_LOG_WARN);
+  start(&b, &o);
+  measure_decode(&b, &(job){1, 1, WARM_TOKENS + 1});
+  cJSON *all = cJSON_CreateObject();
+  add(all, &b, "pp", n_prompt, repetitions, measure_prompt, (job){1, n_prompt, 1});
+  add(all, &b, "tg", n_answer, repetitions, measure_decode, (job){1, 1, n_answer + 1});
+  for (uint32_t k = 3; k < n_numbers; k++)
+    add(all, &b, "batch", numbers[k], repetitions, measure_batch, (job){numbers[k], BATCH_PROMPT, n_answer});
+  char *text = cJSON_Print(all);
+  printf("%s\n", text);
+  cJSON_free(text);
+  cJSON_Delete(all);
   td_engine_stop(b.engine);
   td_engine_destroy(b.engine);
   return 0;

@@ -5,11 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "bench/tool.h"
-
-const char *const td_outcome_names[TD_OUTCOMES] = {
-    "open",     "done",     "unfinished", "no_connection", "connection_cut", "broken_answer", "http_429",
-    "http_503", "http_4xx", "http_5xx",   "http_other",    "error_event",    "no_end",        "timeout"};
+#include "loadgen/tool.h"
 
 static void add_piece(td_record *r, double at_s, uint32_t n_tokens)
 {
@@ -17,7 +13,7 @@ static void add_piece(td_record *r, double at_s, uint32_t n_tokens)
   r->pieces[r->n_pieces++] = (td_piece){at_s, n_tokens};
 }
 
-static bool die(td_record *r, td_record_outcome why, const char *detail)
+static bool die(td_record *r, td_request_end why, const char *detail)
 {
   r->outcome = why;
   snprintf(r->detail, sizeof r->detail, "%s", detail);
@@ -39,8 +35,8 @@ bool td_record_take(td_record *r, const td_event *e, double at_s)
     break;
   case TD_EVENT_MAYBE: r->maybe_s = at_s; break;
   case TD_EVENT_DONE: r->has_done = true; break;
-  case TD_EVENT_ERROR: return die(r, TD_OUTCOME_EVENT, e->error);
-  case TD_EVENT_BAD: return die(r, TD_OUTCOME_BROKEN, "an event is not a JSON object");
+  case TD_EVENT_ERROR: return die(r, TD_END_EVENT, e->error);
+  case TD_EVENT_BAD: return die(r, TD_END_BROKEN, "an event is not a JSON object");
   case TD_EVENT_NOTHING: break;
   }
   return true;
@@ -62,12 +58,12 @@ void td_record_end(td_record *r, double at_s)
   if (r->maybe_s > 0 && piece_tokens(r) < want)
     add_piece(r, r->maybe_s, 1);
   r->end_s = at_s;
-  if (r->outcome != TD_OUTCOME_OPEN)
+  if (r->outcome != TD_END_OPEN)
     return;
   if (r->has_done || r->has_usage)
-    r->outcome = TD_OUTCOME_DONE;
+    r->outcome = TD_END_DONE;
   else
-    die(r, TD_OUTCOME_NO_END, "the stream ended without [DONE]");
+    die(r, TD_END_NO_DONE, "the stream ended without [DONE]");
 }
 
 uint32_t td_record_tokens(const td_record *r) { return r->has_usage ? r->usage_out : piece_tokens(r); }
@@ -86,12 +82,12 @@ static double own_p99(const td_record *r, td_stats_list *scratch)
   return scratch->n > 0 ? td_stats_summarise(scratch).p99 * 1e3 : 0;
 }
 
-static void take_times(const td_record *r, const td_measure_config *config, td_measures *m, lists *l,
+static void take_times(const td_record *r, const td_measure_config *config, td_record_measures *m, lists *l,
                        td_stats_list *scratch)
 {
   double worst_ms = 0, ttft_ms;
   if (r->n_pieces == 0) {
-    m->n_no_first++;
+    m->all.n_no_first++;
     return;
   }
   const td_piece *first = &r->pieces[0], *last = &r->pieces[r->n_pieces - 1];
@@ -103,29 +99,29 @@ static void take_times(const td_record *r, const td_measure_config *config, td_m
     worst_ms = gap_ms > worst_ms ? gap_ms : worst_ms;
   }
   for (int k = 0; k < 2; k++)
-    m->n_stalled[k] += worst_ms > config->stall_ms[k];
-  if (r->outcome != TD_OUTCOME_DONE)
+    m->all.n_stalled[k] += worst_ms > config->stall_ms[k];
+  if (r->outcome != TD_END_DONE)
     return;
   uint32_t n = td_record_tokens(r);
   td_stats_add(&l->e2e, (last->at_s - r->due_s) * 1e3);
   if (n > 1)
     td_stats_add(&l->tpot, (last->at_s - first->at_s) * 1e3 / (n - 1));
-  m->n_good += ttft_ms <= config->slo_ttft_ms && own_p99(r, scratch) <= config->slo_tbt_ms;
+  m->all.n_good += ttft_ms <= config->slo_ttft_ms && own_p99(r, scratch) <= config->slo_tbt_ms;
 }
 
-static void take_counts(const td_record *r, td_measures *m)
+static void take_counts(const td_record *r, td_record_measures *m)
 {
-  m->by_outcome[r->outcome]++;
+  m->all.by_end[r->outcome]++;
   m->n_events += r->n_pieces;
-  if (r->outcome != TD_OUTCOME_DONE)
+  if (r->outcome != TD_END_DONE)
     return;
   uint32_t n = td_record_tokens(r);
-  m->n_done++;
+  m->all.n_done++;
   m->n_short += n < r->n_out;
-  m->tokens_in += r->has_usage ? r->usage_in : r->n_in;
+  m->all.tokens_in += r->has_usage ? r->usage_in : r->n_in;
   m->tokens_cached += r->usage_cached;
   m->tokens_asked += r->n_out;
-  m->tokens_out += n;
+  m->all.tokens_out += n;
   m->n_merged += n > r->n_pieces ? n - (uint32_t)r->n_pieces : 0;
   m->all_usage &= r->has_usage;
   m->all_counted &= r->counted;
@@ -137,32 +133,29 @@ static double tokens_until(const td_record *r, double until)
   uint32_t pieces = piece_tokens(r), by = 0;
   for (size_t i = 0; i < r->n_pieces && r->pieces[i].at_s <= until; i++)
     by += r->pieces[i].n_tokens;
-  return pieces == 0
-             ? 0
-             : (double)by * (r->outcome == TD_OUTCOME_DONE ? (double)td_record_tokens(r) / pieces : 1);
+  return pieces == 0 ? 0
+                     : (double)by * (r->outcome == TD_END_DONE ? (double)td_record_tokens(r) / pieces : 1);
 }
 
 static void take_throughput(const td_record *records, size_t n, const td_measure_config *config,
-                            td_measures *m)
+                            td_record_measures *m)
 {
   double tokens = 0, in = 0, done = 0, until = config->window_s > 0 ? config->window_s : m->end_s;
-  m->seconds = config->window_s > 0 ? config->window_s : m->end_s - m->begin_s;
+  m->all.seconds = config->window_s > 0 ? config->window_s : m->end_s - m->begin_s;
   for (size_t i = 0; i < n; i++) {
     const td_record *r = &records[i];
     if (r->warm)
       continue;
-    bool in_time = r->outcome == TD_OUTCOME_DONE && r->end_s <= until;
+    bool in_time = r->outcome == TD_END_DONE && r->end_s <= until;
     tokens += tokens_until(r, until);
     done += in_time;
     in += in_time ? r->n_in : 0;
   }
-  if (m->seconds > 0) {
-    m->out_tokens_per_s = tokens / m->seconds;
-    m->in_and_out_tokens_per_s = (tokens + in) / m->seconds;
-    m->requests_per_s = done / m->seconds;
-    m->good_per_s = (double)m->n_good / m->seconds;
+  if (m->all.seconds > 0) {
+    m->all.out_tokens_per_s = tokens / m->all.seconds;
+    m->all.in_and_out_tokens_per_s = (tokens + in) / m->all.seconds;
+    m->all.requests_per_s = done / m->all.seconds;
   }
-  m->good_share = m->n_sent > 0 ? (double)m->n_good / (double)m->n_sent : 0;
 }
 
 /* Tokens per second of one stream between its first and last piece in the window: whole steps, so no step is
@@ -186,14 +179,14 @@ static double pace(const td_record *r, double low, double high, td_stats_list *g
   return tokens > 0 && last->at_s > first->at_s ? tokens / (last->at_s - first->at_s) : 0;
 }
 
-static void take_in_step(const td_record *records, size_t n, td_measures *m, lists *l)
+static void take_in_step(const td_record *records, size_t n, td_record_measures *m, lists *l)
 {
   double low = -INFINITY, high = INFINITY;
   for (size_t i = 0; i < n; i++) {
     const td_record *r = &records[i];
     if (r->warm)
       continue;
-    if (r->outcome != TD_OUTCOME_DONE || r->n_pieces < 2)
+    if (r->outcome != TD_END_DONE || r->n_pieces < 2)
       return;
     low = fmax(low, r->pieces[0].at_s);
     high = fmin(high, r->pieces[r->n_pieces - 1].at_s);
@@ -205,27 +198,28 @@ static void take_in_step(const td_record *records, size_t n, td_measures *m, lis
   m->in_step_s = m->in_step ? high - low : 0;
 }
 
-void td_measure(const td_record *records, size_t n, const td_measure_config *config, td_measures *m)
+void td_record_measure(const td_record *records, size_t n, const td_measure_config *config,
+                       td_record_measures *m)
 {
   lists l = {0};
   td_stats_list scratch = {0};
-  *m = (td_measures){.begin_s = INFINITY, .all_usage = true, .all_counted = true};
+  *m = (td_record_measures){.begin_s = INFINITY, .all_usage = true, .all_counted = true};
   for (size_t i = 0; i < n; i++) {
     if (records[i].warm)
       continue;
-    m->n_sent++;
+    m->all.n_sent++;
     m->begin_s = fmin(m->begin_s, records[i].sent_s);
     m->end_s = fmax(m->end_s, records[i].end_s);
     take_counts(&records[i], m);
     take_times(&records[i], config, m, &l, &scratch);
   }
-  if (m->n_sent > 0)
+  if (m->all.n_sent > 0)
     take_throughput(records, n, config, m);
   take_in_step(records, n, m, &l);
-  m->ttft = td_stats_summarise(&l.ttft);
-  m->tbt = td_stats_summarise(&l.tbt);
-  m->tpot = td_stats_summarise(&l.tpot);
-  m->e2e = td_stats_summarise(&l.e2e);
+  m->all.ttft = td_stats_summarise(&l.ttft);
+  m->all.tbt = td_stats_summarise(&l.tbt);
+  m->all.tpot = td_stats_summarise(&l.tpot);
+  m->all.e2e = td_stats_summarise(&l.e2e);
   m->in_step_tbt = td_stats_summarise(&l.in_step);
   td_stats_list *all[] = {&l.ttft, &l.tbt, &l.tpot, &l.e2e, &l.in_step, &scratch};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++)
@@ -234,21 +228,11 @@ void td_measure(const td_record *records, size_t n, const td_measure_config *con
 
 /* ---- as JSON ---- */
 
-cJSON *td_measure_json(const td_measures *m, const td_measure_config *config)
+void td_record_measures_add(cJSON *o, const td_record_measures *m, const td_measure_config *config)
 {
-  cJSON *o = cJSON_CreateObject(), *errors;
-  char key[48];
-  td_stats_add_number(o, "sent", (double)m->n_sent);
-  td_stats_add_number(o, "done", (double)m->n_done);
-  errors = cJSON_AddObjectToObject(o, "errors");
-  for (int i = TD_OUTCOME_UNFINISHED; i < TD_OUTCOMES; i++)
-    if (m->by_outcome[i] > 0)
-      td_stats_add_number(errors, td_outcome_names[i], (double)m->by_outcome[i]);
-  td_stats_add_number(o, "without_first_token", (double)m->n_no_first);
-  td_stats_add_number(o, "prompt_tokens", (double)m->tokens_in);
+  td_measures_add(o, &m->all, config);
   td_stats_add_number(o, "cached_prompt_tokens", (double)m->tokens_cached);
   td_stats_add_number(o, "output_tokens_asked", (double)m->tokens_asked);
-  td_stats_add_number(o, "output_tokens", (double)m->tokens_out);
   td_stats_add_number(o, "shorter_than_asked", (double)m->n_short);
   td_stats_add_number(o, "token_events", (double)m->n_events);
   td_stats_add_number(o, "merged_tokens", (double)m->n_merged);
@@ -256,28 +240,10 @@ cJSON *td_measure_json(const td_measures *m, const td_measure_config *config)
                           m->all_usage     ? "usage"
                           : m->all_counted ? "token_ids"
                                            : "events");
-  td_stats_add_number(o, "seconds", m->seconds);
-  td_stats_add_number(o, "requests_per_s", m->requests_per_s);
-  td_stats_add_number(o, "output_tokens_per_s", m->out_tokens_per_s);
-  td_stats_add_number(o, "in_and_out_tokens_per_s", m->in_and_out_tokens_per_s);
-  td_stats_add_summary(o, "ttft_ms", &m->ttft);
-  td_stats_add_summary(o, "tbt_ms", &m->tbt);
-  td_stats_add_summary(o, "tpot_ms", &m->tpot);
-  td_stats_add_summary(o, "e2e_ms", &m->e2e);
-  for (int k = 0; k < 2; k++) {
-    snprintf(key, sizeof key, "requests_with_gap_over_%gms", config->stall_ms[k]);
-    td_stats_add_number(o, key, (double)m->n_stalled[k]);
-  }
-  cJSON *good = cJSON_AddObjectToObject(o, "goodput");
-  td_stats_add_number(good, "slo_ttft_ms", config->slo_ttft_ms);
-  td_stats_add_number(good, "slo_tbt_p99_ms", config->slo_tbt_ms);
-  td_stats_add_number(good, "requests_per_s", m->good_per_s);
-  td_stats_add_number(good, "share", m->good_share);
   if (m->in_step) {
     cJSON *step = cJSON_AddObjectToObject(o, "while_all_decode");
     td_stats_add_number(step, "seconds", m->in_step_s);
     td_stats_add_number(step, "output_tokens_per_s", m->in_step_tokens_per_s);
     td_stats_add_summary(step, "tbt_ms", &m->in_step_tbt);
   }
-  return o;
 }

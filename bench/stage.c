@@ -1,13 +1,15 @@
 /* See stage.h. */
 #include "bench/stage.h"
 
+#include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "bench/attention_policies.h"
-#include "bench/random.h"
-#include "bench/tool.h"
+#include "loadgen/random.h"
+#include "models/model.h"
 
-enum { SCATTER_SEED = 5 };
+enum { ACTIVATION_SEED = 11 };
 
 const td_attention_policy *td_stage_policy(const char *name)
 {
@@ -17,129 +19,231 @@ const td_attention_policy *td_stage_policy(const char *name)
   return policy;
 }
 
-void td_stage_init(td_stage *s, td_backend *be, const td_kv_shape *shape, uint32_t n_pages_wanted,
-                   uint32_t max_context_tokens)
+/* ---- the backend and its memory ---- */
+
+void td_stage_open(td_stage *s, const td_stage_options *o, const td_model_desc *d, td_backend_config c)
 {
   td_error err;
-  td_random r;
-  td_kv_shape kv = *shape;
-  uint64_t room = be->ops->kv_budget_bytes(be), fixed = be->ops->kv_fixed_bytes(be, shape);
-  uint64_t budget = (room > fixed ? room - fixed : 0) / be->ops->kv_bytes_per_page(be, shape);
-  kv.n_pages = n_pages_wanted < budget ? n_pages_wanted : (uint32_t)budget;
+  *s = (td_stage){.desc = *d};
+  c.n_threads = (uint32_t)o->threads;
+  c.max_slots = c.max_rows;
+  c.device = (uint32_t)o->device;
+  c.gpu_memory_percent = (uint32_t)o->gpu_memory_percent;
+  if (!c.attention_policy)
+    c.attention_policy = td_stage_policy(o->policy);
+  td_tool_check(td_backend_create(o->backend, &c, &s->be, &err), &err);
+  s->inv_freq = td_stage_upload(s, d->rope_inv_freq, d->rotary_dim / 2);
+}
+
+td_kv_shape td_stage_kv_shape(const td_stage *s, uint32_t n_layers)
+{
+  td_kv_shape shape = td_model_kv_shape(&s->desc, 1, TD_STAGE_PAGE_TOKENS);
+  shape.n_layers = n_layers;
+  return shape;
+}
+
+double td_stage_kv_token_bytes(const td_stage *s, uint32_t n_layers)
+{
+  td_kv_shape shape = td_stage_kv_shape(s, n_layers);
+  return (double)s->be->ops->kv_bytes_per_page(s->be, &shape) / TD_STAGE_PAGE_TOKENS;
+}
+
+void td_stage_add_kv(td_stage *s, uint32_t n_layers, double n_pages_wanted, uint32_t max_context_tokens)
+{
+  td_error err;
+  td_backend *be = s->be;
+  td_kv_shape kv = td_stage_kv_shape(s, n_layers);
+  td_tool_check(be->ops->kv_check(be, &kv, &err), &err);
+  uint64_t room = be->ops->kv_budget_bytes(be), fixed = be->ops->kv_fixed_bytes(be, &kv);
+  uint64_t budget = (room > fixed ? room - fixed : 0) / be->ops->kv_bytes_per_page(be, &kv);
+  kv.n_pages = (uint32_t)fmin(fmin(n_pages_wanted, (double)budget), 1 << 28);
   if (kv.n_pages < 1)
     td_tool_die("no memory for a single page of KV");
-  *s = (td_stage){.be = be, .n_pages = kv.n_pages, .page_tokens = kv.page_tokens};
-  s->stripe_pages = max_context_tokens / kv.page_tokens;
-  uint32_t n_entries = s->stripe_pages * be->max_rows;
-  if (be->ops->kv_create(be, &kv, &s->kv, &err) != TD_OK ||
-      td_plan_create(be->max_rows, be->max_tokens, n_entries, kv.page_tokens, &s->plan, &err) != TD_OK)
-    td_tool_die("%s", err.message);
-  s->table = td_tool_alloc(n_entries, sizeof *s->table);
-  s->scattered = td_tool_alloc(kv.n_pages, sizeof *s->scattered);
-  s->plan->page_table = s->table;
-  s->plan->page_table_len = n_entries;
-  td_random_init(&r, SCATTER_SEED);
-  for (uint32_t i = 0; i < kv.n_pages; i++) {
-    uint32_t k = i > 0 ? td_random_below(&r, i + 1) : 0;
-    s->scattered[i] = s->scattered[k];
-    s->scattered[k] = (int32_t)i;
-  }
+  s->n_layers = n_layers;
+  td_tool_check(be->ops->kv_create(be, &kv, &s->kv, &err), &err);
+  td_tool_check(td_draft_init(&s->draft,
+                              &(td_draft_config){.max_rows = be->max_rows,
+                                                 .max_tokens = be->max_tokens,
+                                                 .max_logits = be->max_logits,
+                                                 .page_tokens = TD_STAGE_PAGE_TOKENS,
+                                                 .n_pages = kv.n_pages,
+                                                 .n_ids = s->desc.vocab,
+                                                 .max_row_tokens = max_context_tokens},
+                              &err),
+                &err);
   td_sampling greedy = {.top_p = 1};
   for (uint32_t i = 0; i < be->max_rows; i++)
     be->ops->set_sampling(be, i, &greedy);
   s->nothing = td_stage_compile(s, &(td_program){0});
 }
 
-void td_stage_deinit(td_stage *s)
+void td_stage_close(td_stage *s)
 {
-  td_plan_destroy(s->plan);
-  free(s->table);
-  free(s->scattered);
-  td_stage_discard(s, s->nothing);
+  td_draft_deinit(&s->draft);
+  if (s->nothing)
+    td_stage_discard(s, s->nothing);
   s->be->ops->destroy(s->be);
+}
+
+bool td_stage_on_cpu(const td_stage *s) { return strcmp(s->be->ops->name, "cpu") == 0; }
+
+void td_stage_describe(const td_stage *s, const td_ceiling *c, cJSON *o)
+{
+  cJSON_AddStringToObject(o, "backend", s->be->ops->name);
+  cJSON_AddNumberToObject(o, "ceiling_gb_s", c->bytes_per_s * 1e-9);
+  cJSON_AddNumberToObject(o, "ceiling_tflop_s", c->flop_per_s * 1e-12);
+}
+
+/* ---- what ops read and write ---- */
+
+td_devptr td_stage_alloc(td_stage *s, size_t bytes)
+{
+  td_error err;
+  td_devptr p;
+  td_tool_check(s->be->ops->alloc(s->be, bytes, &p, &err), &err);
+  return p;
+}
+
+td_devptr td_stage_upload(td_stage *s, const float *v, size_t n)
+{
+  td_error err;
+  td_devptr p;
+  td_tool_check(s->be->ops->upload_f32(s->be, v, n, &p, &err), &err);
+  return p;
+}
+
+/* Bits are moved as they are: signs and mantissas random, exponents of 1/4 to 1/2, in either width. */
+td_devptr td_stage_random(td_stage *s, size_t bytes)
+{
+  td_random r;
+  size_t n = bytes / sizeof(float);
+  float *v = td_tool_alloc(n, sizeof *v);
+  td_random_init(&r, ACTIVATION_SEED);
+  for (size_t i = 0; i < n; i++) {
+    uint32_t bits = (uint32_t)td_random_next(&r);
+    uint32_t word = s->be->activation_bytes == 2 ? (bits & 0x80ff80ffu) | 0x3e003e00u
+                                                 : (bits & 0x80ffffffu) | 0x3e000000u;
+    memcpy(&v[i], &word, sizeof word);
+  }
+  td_devptr p = td_stage_upload(s, v, n);
+  free(v);
+  return p;
+}
+
+/* ---- programs ---- */
+
+td_op td_stage_rope_op(const td_stage *s, td_devptr qkv, uint32_t layer)
+{
+  td_rope_kv_params p = {.qkv = qkv,
+                         .inv_freq = s->inv_freq,
+                         .attn_factor = 1,
+                         .norm_eps = 1e-5f,
+                         .style = s->desc.rope_style,
+                         .kv = s->kv,
+                         .layer = layer,
+                         .n_heads = s->desc.n_heads,
+                         .n_kv_heads = s->desc.n_kv_heads,
+                         .head_dim = s->desc.head_dim,
+                         .rotary_dim = s->desc.rotary_dim};
+  return (td_op){.kind = TD_OP_ROPE_KV, .rope_kv = p};
+}
+
+td_op td_stage_attention_op(const td_stage *s, td_devptr qkv, td_devptr out, uint32_t layer)
+{
+  td_attention_params p = {.qkv = qkv,
+                           .out = out,
+                           .kv = s->kv,
+                           .scale = 1 / sqrtf((float)s->desc.head_dim),
+                           .layer = layer,
+                           .n_heads = s->desc.n_heads,
+                           .n_kv_heads = s->desc.n_kv_heads,
+                           .head_dim = s->desc.head_dim};
+  return (td_op){.kind = TD_OP_ATTENTION, .attention = p};
 }
 
 td_compiled *td_stage_compile(td_stage *s, const td_program *program)
 {
   td_error err;
   td_compiled *compiled;
-  if (s->be->ops->compile(s->be, program, &compiled, &err) != TD_OK)
-    td_tool_die("%s", err.message);
+  td_tool_check(s->be->ops->compile(s->be, program, &compiled, &err), &err);
+  return compiled;
+}
+
+td_compiled *td_stage_compile_ops(td_stage *s, td_op (*op)(const void *arg, uint32_t i), const void *arg,
+                                  uint32_t n)
+{
+  td_error err;
+  td_program *p;
+  td_tool_check(td_program_create(n, &p, &err), &err);
+  for (uint32_t i = 0; i < n; i++)
+    td_program_add(p, op(arg, i));
+  td_compiled *compiled = td_stage_compile(s, p);
+  td_program_destroy(p);
   return compiled;
 }
 
 void td_stage_discard(td_stage *s, td_compiled *compiled) { s->be->ops->discard(s->be, compiled); }
 
-void td_stage_plan_begin(td_stage *s)
-{
-  td_plan_clear(s->plan);
-  s->next_page = 0;
-}
-
-static bool plan_row(td_stage *s, uint32_t q_len, uint32_t kv_len, uint32_t n_shared_pages, bool wants_logits)
-{
-  td_plan *p = s->plan;
-  uint32_t n_pages = (kv_len + s->page_tokens - 1) / s->page_tokens, r = p->n_rows;
-  if (r == p->max_rows || p->n_tokens + q_len > p->max_tokens || n_pages > s->stripe_pages ||
-      s->next_page + n_pages - n_shared_pages > s->n_pages)
-    return false;
-  p->rows[r] = (td_plan_row){r, p->n_tokens, q_len, kv_len, r * s->stripe_pages, wants_logits};
-  p->n_rows++;
-  for (uint32_t i = 0; i < n_pages; i++) {
-    uint32_t entry = r * s->stripe_pages + i;
-    s->table[entry] = i < n_shared_pages ? s->table[entry - s->stripe_pages] : s->scattered[s->next_page++];
-    p->page_updates[p->n_page_updates++] = (td_plan_page_update){entry, s->table[entry]};
-  }
-  for (uint32_t i = 0; i < q_len; i++, p->n_tokens++) {
-    p->token_ids[p->n_tokens] = (int32_t)(1 + (r * 131 + i * 7) % 97);
-    p->positions[p->n_tokens] = (int32_t)(kv_len - q_len + i);
-  }
-  if (wants_logits)
-    p->logits_rows[p->n_logits++] = r;
-  if (q_len == 1 && p->n_decode_rows == r)
-    p->n_decode_rows++;
-  else
-    p->n_prefill_tokens += q_len;
-  return true;
-}
-
-bool td_stage_plan_row(td_stage *s, uint32_t q_len, uint32_t kv_len, bool wants_logits)
-{
-  return plan_row(s, q_len, kv_len, 0, wants_logits);
-}
-
-bool td_stage_plan_shared(td_stage *s, uint32_t kv_len, uint32_t n_shared, bool wants_logits)
-{
-  return plan_row(s, 1, kv_len, s->plan->n_rows > 0 ? n_shared / s->page_tokens : 0, wants_logits);
-}
-
-void td_stage_plan_repeat(td_stage *s) { s->plan->n_page_updates = 0; }
-
-static void run_step(td_stage *s, td_compiled *compiled)
+void td_stage_capture(td_stage *s, td_compiled *compiled, uint32_t n_rows)
 {
   td_error err;
-  td_outcome ignored;
-  td_backend_submit(s->be, compiled ? compiled : s->nothing, s->plan);
-  if (td_backend_wait(s->be, &ignored, &err) != TD_OK)
-    td_tool_die("%s", err.message);
+  td_capture ignored;
+  if (s->be->ops->capture)
+    td_tool_check(s->be->ops->capture(s->be, compiled, n_rows, &ignored, &err), &err);
+}
+
+/* ---- plans ---- */
+
+bool td_stage_add_decode(td_stage *s, uint32_t kv_len, uint32_t n_shared, bool wants_logits)
+{
+  uint32_t n_shared_pages = s->draft.plan->n_rows > 0 ? n_shared / TD_STAGE_PAGE_TOKENS : 0;
+  return td_draft_add(&s->draft, 1, kv_len, n_shared_pages, wants_logits);
 }
 
 void td_stage_fill(td_stage *s, td_compiled *compiled)
 {
-  uint32_t most = s->be->max_tokens / s->page_tokens, n;
-  if (most > s->stripe_pages)
-    most = s->stripe_pages;
-  for (uint32_t at = 0; most > 0 && at < s->n_pages; at += n) {
-    n = s->n_pages - at < most ? s->n_pages - at : most;
-    td_stage_plan_begin(s);
-    s->next_page = at;
-    if (!td_stage_plan_row(s, n * s->page_tokens, n * s->page_tokens, false))
-      td_tool_die("the KV memory cannot be filled");
-    run_step(s, compiled);
-    td_tool_progress((double)at / s->n_pages, "KV");
+  for (uint32_t done = 0, n; (n = td_draft_write_pages(&s->draft, done)) > 0; done += n) {
+    td_stage_submit(s, compiled);
+    td_stage_wait(s);
+    td_tool_progress((double)done / s->draft.n_pages, "KV");
   }
-  td_stage_plan_begin(s);
   td_tool_progress(-1, " ");
+}
+
+typedef struct kv_source {
+  const td_stage *stage;
+  td_devptr qkv;
+} kv_source;
+
+static td_op write_layer(const void *arg, uint32_t layer)
+{
+  const kv_source *from = arg;
+  return td_stage_rope_op(from->stage, from->qkv, layer);
+}
+
+void td_stage_fill_from(td_stage *s, td_devptr qkv)
+{
+  td_compiled *writes_kv = td_stage_compile_ops(s, write_layer, &(kv_source){s, qkv}, s->n_layers);
+  td_stage_fill(s, writes_kv);
+  td_stage_discard(s, writes_kv);
+}
+
+/* ---- steps ---- */
+
+/* The plan's page table entries are on the device then, if the same plan is submitted again. */
+void td_stage_submit_sampled(td_stage *s, td_compiled *compiled, td_compiled *sampling)
+{
+  td_backend_queue_step(s->be, compiled ? compiled : s->nothing, sampling, s->draft.plan);
+  s->draft.plan->n_page_updates = 0;
+}
+
+void td_stage_submit(td_stage *s, td_compiled *compiled) { td_stage_submit_sampled(s, compiled, NULL); }
+
+void td_stage_wait(td_stage *s)
+{
+  td_error err;
+  td_outcome ignored;
+  td_tool_check(td_backend_wait(s->be, &ignored, &err), &err);
 }
 
 typedef struct timed_step {
@@ -151,8 +255,8 @@ static double one_step(void *arg)
 {
   const timed_step *t = arg;
   double begin = td_tool_now_s();
-  run_step(t->stage, t->compiled);
-  td_stage_plan_repeat(t->stage);
+  td_stage_submit(t->stage, t->compiled);
+  td_stage_wait(t->stage);
   return td_tool_now_s() - begin;
 }
 

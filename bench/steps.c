@@ -9,22 +9,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <cjson/cJSON.h>
-
-#include "bench/attention_policies.h"
-#include "bench/ceilings.h"
 #include "bench/commands.h"
 #include "bench/stage.h"
-#include "bench/tool.h"
+#include "loadgen/shapes.h"
 #include "config/limits.h"
 #include "common/log.h"
 #include "models/model.h"
 
-enum { LIST_MAX = 32, WARM = 3, PAGE_TOKENS = 16, SPARE_TOKENS = 64, TURNS = 4 };
+enum { LIST_MAX = 32, WARM = 3, PAGE_TOKENS = TD_STAGE_PAGE_TOKENS, SPARE_TOKENS = 64, TURNS = 4 };
 
 typedef struct steps {
-  const char *model_path, *shape, *backend, *batches, *contexts, *prompts, *chunks, *without, *json, *policy;
-  double threads, device, step_tokens, gpu_memory_percent, gb_s, tflop_s, n_min, max_seconds, shared, tune_ms;
+  td_stage_options options;
+  const char *model_path, *shape, *batches, *contexts, *prompts, *chunks, *without;
+  double step_tokens, n_min, max_seconds, shared, tune_ms;
   bool dummy, no_capture, batch_invariant;
   double batch[LIST_MAX], context[LIST_MAX], prompt[LIST_MAX], chunk[LIST_MAX];
   size_t n_batch, n_context, n_prompt, n_chunk;
@@ -34,20 +31,16 @@ typedef struct steps {
   td_program *program;
   td_compiled *whole, *part; /* part: but for the ops of --without; NULL: there are none */
   td_compiled *now;          /* one of them: what steps run */
+  td_compiled *sampling;     /* behind it, */
+  bool part_samples;         /* behind part too */
   td_stage stage;
   td_floor_model floor;
   td_ceiling ceiling;
   uint32_t max_context;
   bool under_way; /* a step was submitted and not yet ended */
   uint32_t prompt_tokens;
-  cJSON *rows;
+  td_report report;
 } steps;
-
-static void check(td_status st, const td_error *err)
-{
-  if (st != TD_OK)
-    td_tool_die("%s", err->message);
-}
 
 /* ---- setup ---- */
 
@@ -76,7 +69,7 @@ static double weight_bytes(const steps *s)
 static void read_list(const char *text, double *list, size_t *n)
 {
   td_error err;
-  check(td_tool_read_list(text, list, LIST_MAX, n, &err), &err);
+  td_tool_check(td_tool_read_list(text, list, LIST_MAX, n, &err), &err);
   *n -= *n == 1 && list[0] <= 0;
 }
 
@@ -98,13 +91,13 @@ static void open_model(steps *s)
     td_tool_die("steps needs --model PATH or --shape NAME; --help lists the options");
   if (s->shape) {
     s->dummy = true;
-    check(td_shapes_find(s->shape, &s->desc, &err), &err);
+    td_tool_check(td_shapes_find(s->shape, &s->desc, &err), &err);
     return;
   }
-  check(s->dummy ? td_model_files_open_described(s->model_path, &s->files, &err)
-                 : td_model_files_open(s->model_path, &s->files, &err),
-        &err);
-  check(td_model_desc_read(s->files, &s->desc, &err), &err);
+  td_tool_check(s->dummy ? td_model_files_open_described(s->model_path, &s->files, &err)
+                         : td_model_files_open(s->model_path, &s->files, &err),
+                &err);
+  td_tool_check(td_model_desc_read(s->files, &s->desc, &err), &err);
 }
 
 static void show_load(void *arg, double share) { td_tool_progress(share, "weights"); }
@@ -120,55 +113,41 @@ static void load(steps *s)
             "  note: contexts beyond the %u tokens this model was made for: times are right, answers would "
             "not be\n",
             s->desc.context_tokens);
-  uint32_t max_rows = (uint32_t)largest(s->batch, s->n_batch) + 1;
-  td_backend_config c = {.n_threads = (uint32_t)s->threads,
-                         .max_slots = max_rows,
-                         .max_rows = max_rows,
-                         .max_tokens = (uint32_t)s->step_tokens,
-                         .max_context_tokens = s->max_context,
-                         .max_vocab = s->desc.vocab,
-                         .device = (uint32_t)s->device,
-                         .gpu_memory_percent = (uint32_t)s->gpu_memory_percent,
-                         .batch_invariant = s->batch_invariant,
-                         .attention_policy = td_stage_policy(s->policy)};
-  check(td_backend_create(s->backend, &c, &be, &err), &err);
-  s->stage.be = be;
-  check(s->dummy ? td_model_make_up(&s->desc, be, 0, be->max_tokens, be->max_rows, show_load, NULL, &s->model,
-                                    &err)
-                 : td_model_load(s->files, &s->desc, be, be->max_tokens, be->max_rows, show_load, NULL,
-                                 &s->model, &err),
-        &err);
-  check(be->ops->weights_wait(be, &err), &err);
+  td_stage_open(&s->stage, &s->options, &s->desc,
+                (td_backend_config){.max_rows = (uint32_t)largest(s->batch, s->n_batch) + 1,
+                                    .max_tokens = (uint32_t)s->step_tokens,
+                                    .max_context_tokens = s->max_context,
+                                    .max_vocab = s->desc.vocab,
+                                    .batch_invariant = s->batch_invariant});
+  be = s->stage.be;
+  td_tool_check(s->dummy ? td_model_make_up(&s->desc, be, 0, be->max_tokens, be->max_rows, show_load, NULL,
+                                            &s->model, &err)
+                         : td_model_load(s->files, &s->desc, be, be->max_tokens, be->max_rows, show_load,
+                                         NULL, &s->model, &err),
+                &err);
+  td_tool_check(be->ops->weights_wait(be, &err), &err);
   td_tool_progress(-1, " ");
   double pages = largest(s->batch, s->n_batch) * s->max_context / PAGE_TOKENS * 1.1 + 4096;
-  td_kv_shape kv = td_model_kv_shape(&s->desc, 1, PAGE_TOKENS);
-  check(be->ops->kv_check(be, &kv, &err), &err);
-  td_stage_init(&s->stage, be, &kv, (uint32_t)fmin(pages, 1 << 28), s->max_context);
-  s->floor =
-      td_floor_make(&s->desc, weight_bytes(s), (double)be->ops->kv_bytes_per_page(be, &kv) / PAGE_TOKENS);
-  s->ceiling = td_ceilings_of(be->ops->name, s->gb_s, s->tflop_s, (uint32_t)s->threads);
+  td_stage_add_kv(&s->stage, s->desc.n_layers, pages, s->max_context);
+  s->floor = td_floor_make(&s->desc, weight_bytes(s), td_stage_kv_token_bytes(&s->stage, s->desc.n_layers));
+  s->ceiling =
+      td_ceilings_of(be->ops->name, s->options.gb_s, s->options.tflop_s, (uint32_t)s->options.threads);
 }
 
 /* ---- steps ---- */
 
 static void submit(steps *s)
 {
-  td_backend_submit(s->stage.be, s->now, s->stage.plan);
-  td_stage_plan_repeat(&s->stage);
-}
-
-static void wait_for(steps *s)
-{
-  td_error err;
-  td_outcome ignored;
-  check(td_backend_wait(s->stage.be, &ignored, &err), &err);
+  bool samples = s->now != s->part || s->part_samples;
+  td_stage_submit_sampled(&s->stage, s->now, samples ? s->sampling : NULL);
 }
 
 static double step_alone(void *arg)
 {
+  steps *s = arg;
   double begin = td_tool_now_s();
-  submit(arg);
-  wait_for(arg);
+  submit(s);
+  td_stage_wait(&s->stage);
   return td_tool_now_s() - begin;
 }
 
@@ -180,19 +159,19 @@ static double step_paced(void *arg)
   if (!s->under_way) {
     submit(s);
     s->under_way = true;
-    td_plan *p = s->stage.plan;
+    td_plan *p = s->stage.draft.plan;
     for (uint32_t i = 0; i < p->n_decode_rows; i++)
       p->token_ids[p->rows[i].q_start] = -1 - (int32_t)i;
   }
   submit(s);
-  wait_for(s);
+  td_stage_wait(&s->stage);
   return td_tool_now_s() - begin;
 }
 
 static void finish_pace(steps *s)
 {
   if (s->under_way)
-    wait_for(s);
+    td_stage_wait(&s->stage);
   s->under_way = false;
 }
 
@@ -201,13 +180,13 @@ static double prompt_alone(void *arg)
   steps *s = arg;
   double begin = td_tool_now_s();
   for (uint32_t at = 0; at < s->prompt_tokens;) {
-    uint32_t n =
-        s->prompt_tokens - at < s->stage.plan->max_tokens ? s->prompt_tokens - at : s->stage.plan->max_tokens;
+    uint32_t n = s->prompt_tokens - at < s->stage.draft.plan->max_tokens ? s->prompt_tokens - at
+                                                                         : s->stage.draft.plan->max_tokens;
     at += n;
-    td_stage_plan_begin(&s->stage);
-    td_stage_plan_row(&s->stage, n, at, at == s->prompt_tokens);
+    td_draft_clear(&s->stage.draft);
+    td_draft_add(&s->stage.draft, n, at, 0, at == s->prompt_tokens);
     submit(s);
-    wait_for(s);
+    td_stage_wait(&s->stage);
   }
   return td_tool_now_s() - begin;
 }
@@ -237,7 +216,7 @@ static td_compiled *compile_kinds(steps *s, uint32_t kinds)
 {
   td_error err;
   td_program *kept;
-  check(td_program_keep(s->program, kinds, &kept, &err), &err);
+  td_tool_check(td_program_keep(s->program, kinds, &kept, &err), &err);
   td_compiled *compiled = td_stage_compile(&s->stage, kept);
   td_program_destroy(kept);
   return compiled;
@@ -246,34 +225,31 @@ static td_compiled *compile_kinds(steps *s, uint32_t kinds)
 static void compile(steps *s)
 {
   td_error err;
-  check(td_model_program(s->model, s->stage.kv, &s->program, &err), &err);
+  td_tool_check(td_model_program(s->model, s->stage.kv, &s->program, &err), &err);
   s->whole = s->now = compile_kinds(s, TD_OP_ALL);
-  if (s->without)
+  if (s->without) {
     s->part = compile_kinds(s, TD_OP_ALL & ~op_kinds(s->without));
+    s->part_samples = !(op_kinds(s->without) >> TD_OP_SAMPLE & 1);
+  }
+  td_program *sampling;
+  td_tool_check(td_model_sampling(s->model, &sampling, &err), &err);
+  s->sampling = td_stage_compile(&s->stage, sampling);
+  td_program_destroy(sampling);
 }
 
-static bool has_power_limit(const steps *s) { return strcmp(s->stage.be->ops->name, "cpu") != 0; }
+static bool has_power_limit(const steps *s) { return !td_stage_on_cpu(&s->stage); }
 
 /* A device at its power limit does more in a second of zeros than of other values: KV that was never written,
  * or the input of a product behind an op that is left out. So one whole prompt is computed, whose activations
  * stay in memory, and the keys and values of its last layer go to every page. */
 static void fill(steps *s)
 {
-  s->prompt_tokens =
-      (uint32_t)fmin(fmin(s->stage.plan->max_tokens, s->max_context), (double)s->stage.n_pages * PAGE_TOKENS);
+  s->prompt_tokens = (uint32_t)fmin(fmin(s->stage.draft.plan->max_tokens, s->max_context),
+                                    (double)s->stage.draft.n_pages * PAGE_TOKENS);
   prompt_alone(s);
   td_compiled *writes_kv = compile_kinds(s, 1u << TD_OP_EMBED | 1u << TD_OP_ROPE_KV);
   td_stage_fill(&s->stage, writes_kv);
   td_stage_discard(&s->stage, writes_kv);
-}
-
-static void capture(steps *s, td_compiled *compiled, uint32_t batch)
-{
-  td_error err;
-  td_capture ignored;
-  td_backend *be = s->stage.be;
-  if (compiled && be->ops->capture && !s->no_capture)
-    check(be->ops->capture(be, compiled, batch, &ignored, &err), &err);
 }
 
 /* ---- cells ---- */
@@ -288,7 +264,6 @@ static void report(steps *s, const cell *c, const char *without, const td_stats_
                    const td_stats_summary *pace)
 {
   char what[64];
-  cJSON *o = cJSON_CreateObject();
   const td_stats_summary *best = pace->n > 0 && pace->p50 < alone->p50 ? pace : alone;
   if (without)
     snprintf(what, sizeof what, "  without");
@@ -298,31 +273,24 @@ static void report(steps *s, const cell *c, const char *without, const td_stats_
     snprintf(what, sizeof what, "%u@%u + %ux%u", c->chunk, c->chunk_context, c->batch, c->context);
   else
     snprintf(what, sizeof what, "decode %ux%u", c->batch, c->context);
-  printf("%-26s %10.3f ", what, alone->p50 * 1e3);
-  if (pace->n > 0)
-    printf("%10.3f ", pace->p50 * 1e3);
-  else
-    printf("%10s ", "-");
-  printf("%10.3f %6.0f%% %11.1f %5zu\n", c->floor_s * 1e3, 100 * c->floor_s / best->p50,
-         c->tokens / best->p50, best->n);
-  fflush(stdout);
-  cJSON_AddStringToObject(o, "kind", c->kind);
-  cJSON_AddNumberToObject(o, "batch", c->batch);
-  cJSON_AddNumberToObject(o, "context", c->context);
-  cJSON_AddNumberToObject(o, "chunk", c->chunk);
-  cJSON_AddNumberToObject(o, "chunk_context", c->chunk_context);
-  if (without)
-    cJSON_AddStringToObject(o, "without", without);
-  cJSON_AddNumberToObject(o, "alone_ms_p50", alone->p50 * 1e3);
-  cJSON_AddNumberToObject(o, "alone_ms_p99", alone->p99 * 1e3);
-  if (pace->n > 0) {
-    cJSON_AddNumberToObject(o, "pace_ms_p50", pace->p50 * 1e3);
-    cJSON_AddNumberToObject(o, "pace_ms_p99", pace->p99 * 1e3);
-  }
-  cJSON_AddNumberToObject(o, "floor_ms", c->floor_s * 1e3);
-  cJSON_AddNumberToObject(o, "tokens_per_s", c->tokens / best->p50);
-  cJSON_AddNumberToObject(o, "runs", (double)best->n);
-  cJSON_AddItemToArray(s->rows, o);
+  const td_report_field fields[] = {
+      {NULL, "", -26, 0, 0, what},
+      {"alone_ms_p50", "alone", 10, 3, alone->p50 * 1e3, NULL},
+      {"pace_ms_p50", "step", 10, 3, pace->p50 * 1e3, NULL},
+      {"floor_ms", "floor", 10, 3, c->floor_s * 1e3, NULL},
+      {NULL, "share", 7, TD_REPORT_PERCENT, c->floor_s / best->p50, NULL},
+      {"tokens_per_s", "tokens/s", 11, 1, c->tokens / best->p50, NULL},
+      {"runs", "runs", 5, 0, (double)best->n, NULL},
+      {"kind", NULL, 0, 0, 0, c->kind},
+      {"batch", NULL, 0, 0, c->batch, NULL},
+      {"context", NULL, 0, 0, c->context, NULL},
+      {"chunk", NULL, 0, 0, c->chunk, NULL},
+      {"chunk_context", NULL, 0, 0, c->chunk_context, NULL},
+      {"alone_ms_p99", NULL, 0, 0, alone->p99 * 1e3, NULL},
+      {"pace_ms_p99", NULL, 0, 0, pace->p99 * 1e3, NULL},
+      {without ? "without" : NULL, NULL, 0, 0, 0, without},
+  };
+  td_report_row(&s->report, fields, sizeof fields / sizeof *fields);
 }
 
 /* Times of a cell's steps. */
@@ -370,9 +338,9 @@ static void skip(const char *what, uint32_t a, uint32_t b)
 static bool plan_decodes(steps *s, uint32_t batch, uint32_t context)
 {
   bool fits = true;
-  td_stage_plan_begin(&s->stage);
+  td_draft_clear(&s->stage.draft);
   for (uint32_t i = 0; i < batch && fits; i++)
-    fits = td_stage_plan_shared(&s->stage, context, (uint32_t)fmin(s->shared, context - 1), true);
+    fits = td_stage_add_decode(&s->stage, context, (uint32_t)fmin(s->shared, context - 1), true);
   return fits;
 }
 
@@ -401,7 +369,7 @@ static void measure_prompts(steps *s)
               .tokens = s->prompt[i]};
     c.floor_s = td_floor_prefill_s(&s->floor, &s->ceiling, c.chunk);
     s->prompt_tokens = c.chunk;
-    if (s->stage.n_pages >= (c.chunk + PAGE_TOKENS - 1) / PAGE_TOKENS)
+    if (s->stage.draft.n_pages >= (c.chunk + PAGE_TOKENS - 1) / PAGE_TOKENS)
       measure(s, &c, prompt_alone, false);
     else
       skip("prefill", 1, c.chunk);
@@ -427,7 +395,7 @@ static void measure_hybrids(steps *s)
           continue;
         c.floor_s = td_floor_hybrid_s(&s->floor, &s->ceiling, c.chunk, c.chunk_context, c.batch, c.context);
         if (plan_decodes(s, c.batch, c.context) &&
-            td_stage_plan_row(&s->stage, c.chunk, c.chunk_context, true))
+            td_draft_add(&s->stage.draft, c.chunk, c.chunk_context, 0, true))
           measure(s, &c, step_alone, true);
         else
           skip("chunk beside decodes", c.batch, c.context);
@@ -440,16 +408,18 @@ static void tune(steps *s)
   td_error err;
   td_backend *be = s->stage.be;
   if (be->ops->tune)
-    check(be->ops->tune(be, s->whole,
-                        &(td_tune_params){.budget_ms = (uint32_t)s->tune_ms, .cache_folder = ""}, &err),
-          &err);
+    td_tool_check(be->ops->tune(be, s->whole,
+                                &(td_tune_params){.budget_ms = (uint32_t)s->tune_ms, .cache_folder = ""},
+                                &err),
+                  &err);
 }
 
 static void capture_all(steps *s)
 {
-  for (size_t i = 0; i < s->n_batch; i++) {
-    capture(s, s->whole, (uint32_t)s->batch[i]);
-    capture(s, s->part, (uint32_t)s->batch[i]);
+  for (size_t i = 0; i < s->n_batch && !s->no_capture; i++) {
+    td_stage_capture(&s->stage, s->whole, (uint32_t)s->batch[i]);
+    if (s->part)
+      td_stage_capture(&s->stage, s->part, (uint32_t)s->batch[i]);
   }
 }
 
@@ -460,47 +430,32 @@ static const char *model_name(const steps *s)
   return s->shape ? s->shape : slash && slash[1] ? slash + 1 : s->model_path;
 }
 
-static void print_head(const steps *s)
+static void begin_report(steps *s)
 {
   const td_backend *be = s->stage.be;
   printf("%s: %s, %u layers, %.2f GB read a step, %.0f KV bytes a token; backend %s, steps of up to %u rows, "
          "%u tokens; %u pages\n",
          model_name(s), s->dummy ? "made-up weights" : "its own weights", s->desc.n_layers,
          s->floor.weight_bytes * 1e-9, s->floor.kv_bytes_per_token, be->ops->name, be->max_rows,
-         be->max_tokens, s->stage.n_pages);
+         be->max_tokens, s->stage.draft.n_pages);
   printf(
       "floors: %.0f GB/s, %.2f TFLOP/s. Contexts are %s on scattered pages, not computed first. decode BxC:\n"
       "B requests at context C; K@C + BxC: a chunk of K tokens that ends at C, beside B decodes. Medians, "
       "ms.\n",
       s->ceiling.bytes_per_s * 1e-9, s->ceiling.flop_per_s * 1e-12,
       has_power_limit(s) ? "one prompt's KV again and again" : "zeros");
-  printf("%-26s %10s %10s %10s %7s %11s %5s\n", "", "alone", "step", "floor", "share", "tokens/s", "runs");
-}
-
-static void write_json(const steps *s)
-{
-  char machine[256];
-  cJSON *o = cJSON_CreateObject();
-  td_tool_machine(machine, sizeof machine);
-  cJSON_AddStringToObject(o, "tool", "tandem-bench steps " TD_VERSION);
-  cJSON_AddStringToObject(o, "machine", machine);
-  cJSON_AddStringToObject(o, "backend", s->stage.be->ops->name);
-  cJSON_AddStringToObject(o, "model", model_name(s));
-  cJSON_AddNumberToObject(o, "ceiling_gb_s", s->ceiling.bytes_per_s * 1e-9);
-  cJSON_AddNumberToObject(o, "ceiling_tflop_s", s->ceiling.flop_per_s * 1e-12);
-  cJSON_AddItemReferenceToObject(o, "steps", s->rows);
-  td_tool_write_json(s->json, o);
+  td_report_begin(&s->report, "tandem-bench steps", "steps");
+  td_stage_describe(&s->stage, &s->ceiling, s->report.json);
+  cJSON_AddStringToObject(s->report.json, "model", model_name(s));
 }
 
 int td_bench_steps(int argc, char **argv)
 {
-  static steps s = {.backend = "auto",
-                    .policy = TD_ATTENTION_AUTO_NAME,
+  static steps s = {.options = TD_STAGE_OPTIONS,
                     .batches = "1,2,4,8,16,32,64,128,256",
                     .contexts = "1024,4096,16384",
                     .prompts = "512,2048,8192,16384",
                     .chunks = "512,1024,2048",
-                    .gpu_memory_percent = 90,
                     .n_min = 20,
                     .max_seconds = 20};
   s.tune_ms = (double)td_limit_default(TD_LIMIT_TUNE_MS);
@@ -508,10 +463,9 @@ int td_bench_steps(int argc, char **argv)
       {"--model", "PATH", "GGUF file or model folder", TD_ARG_TEXT, &s.model_path},
       {"--dummy", NULL, "of --model, the config.json alone; weights are made up", TD_ARG_FLAG, &s.dummy},
       {"--shape", "NAME", "no files at all, see below", TD_ARG_TEXT, &s.shape},
-      {"--backend", "NAME", "auto, cpu or cuda (auto)", TD_ARG_TEXT, &s.backend},
-      {"--threads", "N", "of the CPU backend; 0: one per core", TD_ARG_NUMBER, &s.threads},
-      {"--device", "N", "which GPU (0)", TD_ARG_NUMBER, &s.device},
-      {"--gpu-memory-percent", "N", "(90)", TD_ARG_NUMBER, &s.gpu_memory_percent},
+      TD_STAGE_ARGS(s.options),
+      TD_STAGE_ARGS_OF_STEPS(s.options),
+      {"--gpu-memory-percent", "N", "(90)", TD_ARG_NUMBER, &s.options.gpu_memory_percent},
       {"--step-tokens", "N", "largest step; 0: the backend's choice", TD_ARG_NUMBER, &s.step_tokens},
       {"--batches", "N,...", "of decodes (1,2,4,8,...,256)", TD_ARG_TEXT, &s.batches},
       {"--contexts", "N,...", "of decodes (1024,4096,16384)", TD_ARG_TEXT, &s.contexts},
@@ -523,27 +477,20 @@ int td_bench_steps(int argc, char **argv)
        TD_ARG_TEXT, &s.without},
       {"--batch-invariant", NULL, "as the daemon's option: what does it cost?", TD_ARG_FLAG,
        &s.batch_invariant},
-      {"--policy", "NAME",
-       "what decodes share: auto, as the daemon has it, or another of `attention --policies` (auto)",
-       TD_ARG_TEXT, &s.policy},
       {"--shared", "N", "first tokens that all decodes share; the floor is as if none were (0)",
        TD_ARG_NUMBER, &s.shared},
       {"--tune-ms", "N", "as the daemon's option, the same by default", TD_ARG_NUMBER, &s.tune_ms},
       {"--no-record", NULL, "steps are not captured (CUDA graphs)", TD_ARG_FLAG, &s.no_capture},
       {"--runs", "N", "at least so many of each (20)", TD_ARG_NUMBER, &s.n_min},
       {"--max-seconds", "S", "but no longer than this each (20)", TD_ARG_NUMBER, &s.max_seconds},
-      {"--gb-s", "X", "memory ceiling; 0: an H200's, or measured on a CPU", TD_ARG_NUMBER, &s.gb_s},
-      {"--tflop-s", "X", "compute ceiling; likewise", TD_ARG_NUMBER, &s.tflop_s},
-      {"--json", "FILE", "where all figures go", TD_ARG_TEXT, &s.json},
   };
   char text[1024];
   snprintf(
       text, sizeof text,
       "Times whole steps of a model without scheduler and HTTP, beside the floors of its shape.\nShapes: %s.",
       td_shapes_names());
-  td_tool_args(text, args, sizeof args / sizeof *args, argc, argv);
+  td_tool_args("tandem-bench steps", text, args, sizeof args / sizeof *args, argc, argv);
   td_log_init(TD_LOG_WARN);
-  s.rows = cJSON_CreateArray();
   if (s.shared < 0)
     td_tool_die("--shared: a number of tokens");
   read_lists(&s);
@@ -554,18 +501,17 @@ int td_bench_steps(int argc, char **argv)
     fill(&s);
   tune(&s);
   capture_all(&s);
-  print_head(&s);
+  begin_report(&s);
   measure_decodes(&s);
   measure_prompts(&s);
   measure_hybrids(&s);
-  if (s.json)
-    write_json(&s);
-  cJSON_Delete(s.rows);
+  td_report_end(&s.report, s.options.json);
   td_program_destroy(s.program);
   td_stage_discard(&s.stage, s.whole);
+  td_stage_discard(&s.stage, s.sampling);
   td_stage_discard(&s.stage, s.part);
   td_model_destroy(s.model);
-  td_stage_deinit(&s.stage);
+  td_stage_close(&s.stage);
   if (s.files)
     td_model_files_close(s.files);
   return 0;

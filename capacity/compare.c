@@ -67,26 +67,25 @@ static td_status find_highest(const td_scene *s, row *r, cJSON *to, td_error *er
   r->rate = found.rate;
   r->result = found.at;
   if (found.rate > 0)
-    td_report_row(r->name, found.rate, &found.at);
+    td_result_row(r->name, found.rate, &found.at);
   else
     printf("%-22s %s\n", r->name,
            found.all_at_once ? "all at once are held: a longer load has a highest rate" : "no rate is held");
   if (to)
-    cJSON_AddItemToArray(to, td_report_json(r->name, found.rate, &r->config, &found.at));
+    cJSON_AddItemToArray(to, td_result_json(r->name, found.rate, &r->config, &found.at));
   return TD_OK;
 }
 
 static td_status run_at(const td_scene *s, row *r, double rate, cJSON *to, td_error *err)
 {
   r->config.slo.tbt_p99_ms = INFINITY;
-  r->config.speed = rate / s->source.rate;
-  r->config.window_s = s->source.load.requests[s->source.load.n - 1].due_s / r->config.speed;
+  td_source_set_rate(&s->source, rate, &r->config);
   r->rate = rate;
   TD_TRY(td_replay(&s->source.load, &r->config, &r->result, err));
-  td_report_row(r->name, rate, &r->result);
-  td_report_notes(&r->result);
+  td_result_row(r->name, rate, &r->result);
+  td_result_notes(&r->result);
   if (to)
-    cJSON_AddItemToArray(to, td_report_json(r->name, rate, &r->config, &r->result));
+    cJSON_AddItemToArray(to, td_result_json(r->name, rate, &r->config, &r->result));
   return TD_OK;
 }
 
@@ -100,7 +99,7 @@ static td_status smallest_target(const td_scene *s, double rate, double high_ms,
     row r = make_row(s, "", TD_POLICY_TANDEM, s->replay.lane.sched.step_tokens, middle_ms);
     td_replay_result result = {0};
     r.config.slo.tbt_p99_ms = INFINITY;
-    r.config.speed = rate / s->source.rate;
+    td_source_set_rate(&s->source, rate, &r.config);
     r.config.stop_when_missed = true;
     td_status st = td_replay(&s->source.load, &r.config, &result, err);
     if (st != TD_OK && st != TD_ERR_CONFIG) /* which is: no step is that short */
@@ -121,7 +120,7 @@ static td_status compare_rates(const td_scene *s, double slo_ms, row *best_stati
   uint32_t step_tokens = s->replay.lane.sched.step_tokens;
   printf("Highest rate with TBT p99 <= %g ms, half of the requests begun within %g ms:\n\n", slo_ms,
          s->replay.slo.queue_p50_ms);
-  td_report_head("policy");
+  td_result_head("policy");
   snprintf(name, sizeof name, "tandem, target %g ms", slo_ms);
   *told = make_row(s, name, TD_POLICY_TANDEM, step_tokens, slo_ms);
   TD_TRY(find_highest(s, told, to, err));
@@ -154,7 +153,7 @@ static td_status compare_gaps(const td_scene *s, double rate, double slo_ms, cJS
   row rows[N_OURS + N_VLLM];
   char name[48];
   printf("\nGaps at one rate, %.3f requests/s:\n\n", rate);
-  td_report_head("policy");
+  td_result_head("policy");
   for (int i = N_OURS; i < N_OURS + N_VLLM; i++) {
     rows[i] = static_row(s, vllm_budgets[i - N_OURS]);
     TD_TRY(run_at(s, &rows[i], rate, to, err));
@@ -162,7 +161,7 @@ static td_status compare_gaps(const td_scene *s, double rate, double slo_ms, cJS
   TD_TRY(smallest_target(s, rate, slo_ms, &target_ms, err));
   snprintf(name, sizeof name, "tandem, %.1f ms", target_ms);
   rows[SMALLEST] = make_row(s, name, TD_POLICY_TANDEM, step_tokens, target_ms);
-  target_ms = rows[N_OURS].result.tbt_ms.p99 / 3;
+  target_ms = rows[N_OURS].result.m.tbt.p99 / 3;
   snprintf(name, sizeof name, "tandem, %.1f ms", target_ms);
   rows[THIRD] = make_row(s, name, TD_POLICY_TANDEM, step_tokens, target_ms);
   rows[AUTOMATIC] = make_row(s, "tandem, automatic", TD_POLICY_TANDEM, step_tokens, 0);
@@ -173,8 +172,8 @@ static td_status compare_gaps(const td_scene *s, double rate, double slo_ms, cJS
   for (int k = 0; k < N_OURS; k++)
     for (int i = N_OURS; i < N_OURS + N_VLLM; i++)
       printf("%s: TBT p99 %.1fx lower than %s, throughput %.2fx.\n", rows[k].name,
-             rows[i].result.tbt_ms.p99 / rows[k].result.tbt_ms.p99, rows[i].name,
-             rows[k].result.tokens_out_per_s / rows[i].result.tokens_out_per_s);
+             rows[i].result.m.tbt.p99 / rows[k].result.m.tbt.p99, rows[i].name,
+             rows[k].result.m.out_tokens_per_s / rows[i].result.m.out_tokens_per_s);
   return TD_OK;
 }
 

@@ -20,7 +20,7 @@ static void add_run(cJSON *runs, const char *name, double rate, const td_replay_
                     const td_replay_result *r)
 {
   if (runs)
-    cJSON_AddItemToArray(runs, td_report_json(name, rate, c, r));
+    cJSON_AddItemToArray(runs, td_result_json(name, rate, c, r));
 }
 
 /* A preset is made again at each rate, as tandem-bench serve makes it: some draw their prompts by the rate.
@@ -45,8 +45,7 @@ static td_status run_rate(const td_scene_options *o, const td_scene *s, double r
   td_replay_config c = s->replay;
   if (o->preset && o->seconds > 0)
     return run_preset(o, s, rate, r, err);
-  c.speed = rate / s->source.rate;
-  c.window_s = s->source.load.requests[s->source.load.n - 1].due_s / c.speed;
+  td_source_set_rate(&s->source, rate, &c);
   c.drain_s = o->drain_s;
   return td_replay(&s->source.load, &c, r, err);
 }
@@ -55,15 +54,15 @@ static td_status run_rate(const td_scene_options *o, const td_scene *s, double r
 static void print_none(const char *name, const td_slo *slo, const td_replay_result *r)
 {
   printf("%-22s no rate is held, however low:", name);
-  if (r->n_too_large > 0)
-    printf(" %zu of %zu requests are longer than the context or all KV pages (400);", r->n_too_large,
-           r->n_requests);
-  if (r->tbt_ms.p99 > slo->tbt_p99_ms)
-    printf(" the least TBT p99 that can be kept is %.1f ms;", r->tbt_ms.p99);
-  if (r->ttft_ms.p99 > slo->ttft_p99_ms)
-    printf(" the least TTFT p99 is %.1f ms;", r->ttft_ms.p99);
-  if (r->n_queue_full > 0)
-    printf(" %zu requests found the queue full;", r->n_queue_full);
+  if (r->m.by_end[TD_END_HTTP_4XX] > 0)
+    printf(" %zu of %zu requests are longer than the context or all KV pages (400);",
+           r->m.by_end[TD_END_HTTP_4XX], r->m.n_sent);
+  if (r->m.tbt.p99 > slo->tbt_p99_ms)
+    printf(" the least TBT p99 that can be kept is %.1f ms;", r->m.tbt.p99);
+  if (r->m.ttft.p99 > slo->ttft_p99_ms)
+    printf(" the least TTFT p99 is %.1f ms;", r->m.ttft.p99);
+  if (r->m.by_end[TD_END_HTTP_429] > 0)
+    printf(" %zu requests found the queue full;", r->m.by_end[TD_END_HTTP_429]);
   printf(" --rate R shows the rest\n");
 }
 
@@ -71,11 +70,11 @@ static void print_highest(const char *name, const td_slo *slo, const td_search_r
 {
   if (r->all_at_once)
     printf("%-22s all %zu requests at once are held; a longer load has a highest rate\n", name,
-           r->at.n_requests);
+           r->at.m.n_sent);
   else if (r->rate == 0)
     print_none(name, slo, &r->lowest);
   else
-    td_report_row(name, r->rate, &r->at);
+    td_result_row(name, r->rate, &r->at);
 }
 
 static td_status two_as_one(const td_scene *s, double *rate, cJSON *runs, td_error *err)
@@ -126,7 +125,7 @@ static td_status highest(const td_scene_options *o, const td_scene *s, cJSON *ru
   td_search_result r;
   TD_TRY(td_search(&s->source, &s->replay, TOLERANCE, &r, err));
   print_slo(s);
-  td_report_head("highest rate held");
+  td_result_head("highest rate held");
   print_highest(s->device.tensor_parallel == 2 ? "2 GPUs as one (TP2)"
                 : s->replay.n_replicas > 1     ? "all replicas"
                 : s->device.is_cpu             ? "1 CPU"
@@ -145,15 +144,15 @@ static td_status curve(const td_scene_options *o, const td_scene *s, double best
   size_t n = s->n_rates > 0 ? s->n_rates : best > 0 ? N_SHARES : 0;
   if (n == 0)
     return TD_OK;
-  td_report_head("by rate");
+  td_result_head("by rate");
   for (size_t i = 0; i < n; i++) {
     double rate = s->n_rates > 0 ? s->rates[i] : shares[i] * best;
     td_replay_result r;
     char name[64];
     TD_TRY(run_rate(o, s, rate, &r, err));
     snprintf(name, sizeof name, "%.3g/s", rate);
-    td_report_row(name, rate, &r);
-    td_report_notes(&r);
+    td_result_row(name, rate, &r);
+    td_result_notes(&r);
     add_run(runs, name, rate, &s->replay, &r);
   }
   return TD_OK;

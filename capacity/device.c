@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "bench/shapes.h"
+#include "loadgen/shapes.h"
 
 /* One H200: memory as its driver tells it, the share that the daemon takes by default, and room for a step's
  * activations. */

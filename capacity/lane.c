@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "bench/tool.h"
+#include "loadgen/tool.h"
 #include "kernels/dummy.h"
 
 enum { ANSWER_SEED = 0x616e73 };
@@ -92,13 +92,10 @@ static int32_t *write_prompt(const td_load *load, const td_load_request *r)
   return tokens;
 }
 
-static void refuse(td_lane *l, uint32_t request, td_fate fate)
+static void end(td_lane *l, uint32_t request, td_request_end how)
 {
-  l->lives[request].fate = (uint8_t)fate;
-  if (fate == TD_FATE_QUEUE_FULL)
-    l->tally->n_queue_full++;
-  else
-    l->tally->n_too_large++;
+  l->lives[request].end = (uint8_t)how;
+  l->tally->by_end[how]++;
 }
 
 static bool queue_is_full(const td_lane *l, uint32_t n_in)
@@ -116,7 +113,7 @@ static void submit(td_lane *l, uint32_t request, double now_us)
 {
   const td_load_request *q = &l->load->requests[request];
   if (queue_is_full(l, q->n_in)) {
-    refuse(l, request, TD_FATE_QUEUE_FULL);
+    end(l, request, TD_END_HTTP_429);
     return;
   }
   uint32_t slot = l->free_slots[l->n_free - 1];
@@ -128,7 +125,7 @@ static void submit(td_lane *l, uint32_t request, double now_us)
   if (td_sched_submit(l->sched, slot, &r, (uint64_t)now_us, NULL) != TD_OK) {
     free(s->tokens);
     s->tokens = NULL;
-    refuse(l, request, TD_FATE_TOO_LARGE);
+    end(l, request, TD_END_HTTP_4XX);
     return;
   }
   l->n_free--;
@@ -167,7 +164,7 @@ bool td_lane_begin(td_lane *l, double now_us)
   l->work = td_step_work_of(l->plan);
   l->step_us = step_us(l, now_us);
   if (l->config.ahead && l->n_inbox == 0)
-    l->has_next = td_sched_plan_ahead(l->sched, l->plan, l->next);
+    l->has_next = td_sched_plan_ahead(l->sched, l->plan, NULL, l->next);
   return true;
 }
 
@@ -178,7 +175,6 @@ static void note_step(td_lane *l)
   l->n_steps++;
   l->n_hybrid_steps += l->work.n_decode_rows > 0 && l->work.n_rows > l->work.n_decode_rows;
   l->decode_rows += l->work.n_decode_rows;
-  l->prefill_tokens += l->work.n_tokens - l->work.n_decode_rows;
   l->busy_us += l->step_us;
   l->owned_pages_us += (double)s.pages_owned * l->step_us;
   l->cached_pages_us += (double)s.pages_cached * l->step_us;
@@ -198,7 +194,6 @@ static void note_first_token(td_lane *l, uint32_t slot, td_lane_slot *s, double 
   td_spread_add(&t->ttft_us, now_us - life->due_us, 1);
   t->n_late_start += queue_us > t->queue_target_us;
   t->n_late_first += now_us - life->due_us > t->ttft_target_us;
-  t->n_started++;
 }
 
 /* Gaps of one step are nearly always the same: they are counted in runs. */
@@ -208,7 +203,7 @@ static void note_tokens(td_lane *l, double now_us)
   double run_us = 0;
   uint64_t n_run = 0;
   for (uint32_t i = 0; i < l->plan->n_logits; i++) {
-    uint32_t slot = l->plan->rows[l->plan->logits_rows[i]].slot;
+    uint32_t slot = l->plan->rows[l->plan->logits[i].row].slot;
     td_lane_slot *s = &l->slots[slot];
     if (!s->tokens)
       continue; /* planned ahead, and ended with the step before */
@@ -244,8 +239,7 @@ static void finish(td_lane *l, uint32_t slot, double now_us)
   life->longest_gap_us = s->longest_gap_us;
   life->n_tokens = s->n_new;
   life->n_over = s->n_over;
-  life->fate = TD_FATE_DONE;
-  l->tally->n_done++;
+  end(l, s->request, TD_END_DONE);
   free(s->tokens);
   s->tokens = NULL;
   l->free_slots[l->n_free++] = slot;
@@ -272,7 +266,7 @@ void td_lane_end(td_lane *l, double now_us)
   note_tokens(l, now_us);
   if (l->config.correction[0] > 0 || l->config.pace) /* the scheduler learns of it as the daemon's does */
     td_sched_observe(l->sched, l->plan, l->step_us);
-  td_sched_commit(l->sched, l->plan, l->sampled, l->stop, (uint64_t)now_us, l->finished, &n_finished);
+  td_sched_commit(l->sched, l->plan, l->sampled, l->stop, l->finished, &n_finished);
   for (uint32_t i = 0; i < n_finished; i++)
     finish(l, l->finished[i], now_us);
   if (l->config.log)

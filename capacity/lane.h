@@ -11,18 +11,12 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "bench/load.h"
+#include "loadgen/load.h"
+#include "loadgen/measures.h"
 #include "capacity/pace.h"
 #include "capacity/spread.h"
 #include "scheduler/cost_model.h"
 #include "scheduler/scheduler.h"
-
-typedef enum td_fate {
-  TD_FATE_OPEN = 0, /* not come, waiting, or under way when the run ended */
-  TD_FATE_DONE,
-  TD_FATE_QUEUE_FULL, /* 429 */
-  TD_FATE_TOO_LARGE,  /* 400: longer than the context or the pool */
-} td_fate;
 
 /* What became of a request; times in us from the run's begin. */
 typedef struct td_life {
@@ -30,8 +24,8 @@ typedef struct td_life {
   double longest_gap_us;
   uint32_t n_tokens; /* answered */
   uint32_t n_over;   /* gaps longer than the target */
-  uint8_t fate;
-  bool has_run; /* first_run_us is known: it has a token */
+  uint8_t end;       /* td_request_end */
+  bool has_run;      /* first_run_us is known: it has a token */
 } td_life;
 
 /* What a run has seen, over all lanes. */
@@ -40,7 +34,7 @@ typedef struct td_tally {
       queue_us;    /* from the due moment to the first token, between tokens, to the first step */
   uint64_t n_over; /* gaps longer than tbt_target_us */
   double tbt_target_us;
-  uint64_t n_started, n_done, n_queue_full, n_too_large;
+  size_t by_end[TD_ENDS];
   uint64_t n_late_start; /* first steps that came more than queue_target_us after the due moment */
   uint64_t n_late_first; /* first tokens more than ttft_target_us after it */
   double queue_target_us, ttft_target_us;
@@ -92,7 +86,7 @@ typedef struct td_lane {
   size_t n_inbox, inbox_cap;
 
   /* sums over steps */
-  uint64_t n_steps, n_hybrid_steps, decode_rows, prefill_tokens;
+  uint64_t n_steps, n_hybrid_steps, decode_rows;
   double busy_us, owned_pages_us, cached_pages_us; /* pages x time */
   uint32_t most_owned_pages;
 } td_lane;

@@ -19,11 +19,10 @@ static const char about[] =
 
 static cJSON *begin_json(const td_scene_options *o, const td_scene *s, int argc, char **argv)
 {
-  cJSON *json = cJSON_CreateObject(), *command = cJSON_AddArrayToObject(json, "command");
+  cJSON *json = cJSON_CreateObject();
   cJSON_AddStringToObject(json, "tool", "tandem-plan " TD_VERSION);
   cJSON_AddStringToObject(json, "label", o->label ? o->label : "predicted");
-  for (int i = 1; i < argc; i++)
-    cJSON_AddItemToArray(command, cJSON_CreateString(argv[i]));
+  td_tool_add_command(json, argc, argv);
   cJSON_AddStringToObject(json, "device", s->device.name);
   cJSON_AddArrayToObject(json, "highest");
   cJSON_AddArrayToObject(json, "runs");
@@ -62,8 +61,7 @@ static int run(const td_scene_options *o, int argc, char **argv)
   int code = o->compare ? td_plan_compare(o, &scene, json) : td_plan_curve(o, &scene, json);
   if (json && code == 0)
     td_tool_write_json(o->json, json);
-  else
-    cJSON_Delete(json);
+  cJSON_Delete(json);
   td_scene_deinit(&scene);
   return code;
 }
@@ -131,19 +129,6 @@ int main(int argc, char **argv)
       {"--json", "FILE", "results in the form of tandem-bench serve", TD_ARG_TEXT, &o.json},
       {"--label", "NAME", "of this run in the picture (predicted)", TD_ARG_TEXT, &o.label},
   };
-  enum { N_ARGS = sizeof args / sizeof *args };
-  td_error err;
-  for (int i = 1; i < argc; i++)
-    if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
-      printf("usage: tandem-plan [options]\n\n%s\n\n", about);
-      for (int k = 0; k < N_ARGS; k++)
-        printf("  %s %-*s %s\n", args[k].name, 24 - (int)strlen(args[k].name),
-               args[k].value ? args[k].value : "", args[k].help);
-      return 0;
-    }
-  if (td_tool_read_args(args, N_ARGS, argc, argv, &err) != TD_OK) {
-    fprintf(stderr, "tandem-plan: %s; --help lists the options\n", err.message);
-    return 64;
-  }
+  td_tool_args("tandem-plan", about, args, sizeof args / sizeof *args, argc, argv);
   return run(&o, argc, argv);
 }

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "bench/tool.h"
+#include "loadgen/tool.h"
 
 enum { FIELDS = 3 };
 

@@ -3,11 +3,12 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
-#include "bench/tool.h"
+#include "loadgen/tool.h"
 
 static const double BEHIND_SHARE = 0.1;
-static const double stall_us[2] = {200e3, 500e3};
+const double td_replay_stall_ms[2] = {200, 500};
 
 typedef struct replay {
   const td_load *load;
@@ -104,7 +105,7 @@ static bool is_missed(const replay *r)
   const td_tally *t = &r->tally;
   double n = (double)r->load->n;
   return (double)t->n_over > 0.01 * (double)r->n_gaps + 1 || (double)t->n_late_first > 0.01 * n + 1 ||
-         (double)t->n_late_start > 0.5 * n + 1 || t->n_queue_full > 0;
+         (double)t->n_late_start > 0.5 * n + 1 || t->by_end[TD_END_HTTP_429] > 0;
 }
 
 static void run(replay *r)
@@ -158,38 +159,39 @@ static size_t count_behind(const replay *r)
 static void judge_requests(const replay *r, td_replay_result *out)
 {
   td_spread tpot = {0}, e2e = {0};
+  td_measures *m = &out->m;
   const td_slo *slo = &r->config->slo;
   double window_us = r->config->window_s > 0 ? r->config->window_s * 1e6 : INFINITY;
   size_t n_in_window = 0;
   uint64_t in_window = 0;
   for (size_t i = 0; i < r->load->n; i++) {
     const td_life *l = &r->lives[i];
-    if (l->fate == TD_FATE_OPEN) {
-      out->n_unfinished++;
-      out->n_no_first += !l->has_run;
+    if (l->end == TD_END_OPEN) {
+      m->by_end[TD_END_UNFINISHED]++;
+      m->n_no_first += !l->has_run;
     }
     if (l->has_run && l->first_us <= window_us)
       in_window += r->load->requests[i].n_in;
-    if (l->fate != TD_FATE_DONE)
+    if (l->end != TD_END_DONE)
       continue;
     n_in_window += l->end_us <= window_us;
-    out->tokens_in += r->load->requests[i].n_in;
+    m->tokens_in += r->load->requests[i].n_in;
     td_spread_add(&e2e, l->end_us - l->due_us, 1);
     if (l->n_tokens > 1)
       td_spread_add(&tpot, (l->end_us - l->first_us) / (l->n_tokens - 1), 1);
     for (int k = 0; k < 2; k++)
-      out->n_stalled[k] += l->longest_gap_us > stall_us[k];
-    out->n_good +=
+      m->n_stalled[k] += l->longest_gap_us > td_replay_stall_ms[k] * 1e3;
+    m->n_good +=
         l->first_us - l->due_us <= slo->ttft_p99_ms * 1e3 && l->n_over <= 0.01 * (double)(l->n_tokens - 1);
   }
-  out->tpot_ms = in_ms(&tpot);
-  out->e2e_ms = in_ms(&e2e);
+  m->tpot = in_ms(&tpot);
+  m->e2e = in_ms(&e2e);
   td_spread_deinit(&tpot);
   td_spread_deinit(&e2e);
-  if (out->seconds > 0) {
-    out->requests_per_s = (double)n_in_window / out->seconds;
-    out->tokens_out_per_s = (double)r->tokens_in_window / out->seconds;
-    out->tokens_in_and_out_per_s = (double)(r->tokens_in_window + in_window) / out->seconds;
+  if (m->seconds > 0) {
+    m->requests_per_s = (double)n_in_window / m->seconds;
+    m->out_tokens_per_s = (double)r->tokens_in_window / m->seconds;
+    m->in_and_out_tokens_per_s = (double)(r->tokens_in_window + in_window) / m->seconds;
   }
 }
 
@@ -227,26 +229,24 @@ static void judge_lanes(const replay *r, td_replay_result *out)
 static bool is_held(const replay *r, const td_replay_result *o)
 {
   const td_slo *slo = &r->config->slo;
-  return !r->stopped && o->n_done == o->n_requests &&
-         (double)count_behind(r) <= BEHIND_SHARE * (double)o->n_requests &&
-         !(o->tbt_ms.p99 > slo->tbt_p99_ms) && !(o->ttft_ms.p99 > slo->ttft_p99_ms) &&
-         !(o->queue_ms.p50 > slo->queue_p50_ms);
+  return !r->stopped && o->m.n_done == o->m.n_sent &&
+         (double)count_behind(r) <= BEHIND_SHARE * (double)o->m.n_sent && !(o->m.tbt.p99 > slo->tbt_p99_ms) &&
+         !(o->m.ttft.p99 > slo->ttft_p99_ms) && !(o->queue_ms.p50 > slo->queue_p50_ms);
 }
 
 static void judge(const replay *r, td_replay_result *out)
 {
   const td_tally *t = &r->tally;
-  *out = (td_replay_result){.n_requests = r->load->n,
-                            .n_done = t->n_done,
-                            .n_queue_full = t->n_queue_full,
-                            .n_too_large = t->n_too_large,
-                            .ttft_ms = in_ms(&t->ttft_us),
-                            .tbt_ms = in_ms(&t->tbt_us),
+  *out = (td_replay_result){.m.n_sent = r->load->n,
+                            .m.n_done = t->by_end[TD_END_DONE],
+                            .m.ttft = in_ms(&t->ttft_us),
+                            .m.tbt = in_ms(&t->tbt_us),
+                            .m.seconds = r->config->window_s > 0 ? r->config->window_s : r->end_us / 1e6,
+                            .m.tokens_out = t->tokens_out,
                             .queue_ms = in_ms(&t->queue_us),
                             .end_s = r->end_us / 1e6,
-                            .seconds = r->config->window_s > 0 ? r->config->window_s : r->end_us / 1e6,
-                            .tokens_out = t->tokens_out,
                             .stopped = r->stopped};
+  memcpy(out->m.by_end, t->by_end, sizeof out->m.by_end);
   judge_requests(r, out);
   judge_lanes(r, out);
   out->held = is_held(r, out);

@@ -7,6 +7,8 @@
 
 #include "capacity/lane.h"
 
+extern const double td_replay_stall_ms[2];
+
 enum { TD_REPLAY_REPLICAS_MAX = 64 };
 
 /* What a rate must keep to be held; infinite: not asked for. */
@@ -30,13 +32,10 @@ typedef struct td_replay_config {
 } td_replay_config;
 
 typedef struct td_replay_result {
-  size_t n_requests, n_done, n_queue_full, n_too_large, n_unfinished, n_no_first;
-  td_stats_summary ttft_ms, tbt_ms, tpot_ms, e2e_ms, queue_ms;
-  size_t n_stalled[2];   /* requests with a gap over 200, 500 ms */
-  size_t n_good;         /* done, first token in time, at most 1 % of its gaps too long */
-  double end_s, seconds; /* of the run; what throughput is divided by */
-  uint64_t tokens_in, tokens_out;
-  double requests_per_s, tokens_out_per_s, tokens_in_and_out_per_s;
+  td_measures m; /* sent: the whole load; 429: the queue was full; 4xx: longer than the context or the pool;
+                  * good: first token in time, at most 1 % of its gaps too long */
+  td_stats_summary queue_ms;
+  double end_s;      /* of the run */
   double busy_share; /* of the devices' time until end_s */
   uint64_t n_steps, n_hybrid_steps;
   double mean_decode_rows, mean_step_ms;

@@ -8,11 +8,11 @@
 #include "capacity/replay.h"
 
 /* One line: "as measured" columns first, then what only a simulator knows. */
-void td_report_head(const char *first_column);
-void td_report_row(const char *name, double rate, const td_replay_result *r);
+void td_result_head(const char *first_column);
+void td_result_row(const char *name, double rate, const td_replay_result *r);
 /* What a line's figures leave out, if anything. */
-void td_report_notes(const td_replay_result *r);
+void td_result_notes(const td_replay_result *r);
 
-cJSON *td_report_json(const char *name, double rate, const td_replay_config *c, const td_replay_result *r);
+cJSON *td_result_json(const char *name, double rate, const td_replay_config *c, const td_replay_result *r);
 
 #endif

@@ -3,8 +3,8 @@
 #ifndef TD_CAPACITY_SCENE_H
 #define TD_CAPACITY_SCENE_H
 
-#include "bench/cell.h"
-#include "bench/tool.h"
+#include "loadgen/cell.h"
+#include "loadgen/tool.h"
 #include "capacity/device.h"
 #include "capacity/search.h"
 
@@ -15,7 +15,7 @@ typedef struct td_scene_options {
   double tbt_target_ms, step_tokens, running, context, page_tokens, queue_requests, queue_tokens;
   double slack_percent; /* < 0: as the daemon's */
   double kv_tokens, memory_gib, replicas, tensor_parallel, host_us;
-  double requests, seconds, drain_s, speed, seed;
+  double requests, seconds, drain_s, seed;
   const char *pace, *step_times, *log_steps;
   double front_us;
   double slo_tbt_ms, slo_ttft_ms, slo_queue_ms;

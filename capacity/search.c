@@ -26,30 +26,24 @@ static double guess(const td_source *s, const td_replay_config *c)
   return us > 0 ? (double)s->load.n / us * 1e6 * c->n_replicas : 1;
 }
 
+void td_source_set_rate(const td_source *s, double rate, td_replay_config *c)
+{
+  c->speed = rate / s->rate;
+  c->window_s = s->load.n > 0 ? s->load.requests[s->load.n - 1].due_s / c->speed : 0;
+}
+
 static td_status is_held(const td_source *s, td_replay_config *c, double rate, td_search_result *out,
                          bool *held, td_error *err)
 {
   td_replay_result r;
-  c->speed = rate / s->rate;
-  c->window_s = s->load.n > 0 ? s->load.requests[s->load.n - 1].due_s / c->speed : 0;
+  td_source_set_rate(s, rate, c);
   TD_TRY(td_replay(&s->load, c, &r, err));
-  out->n_runs++;
   *held = r.held;
   if (r.held) {
     out->rate = rate;
     out->at = r;
   }
   return TD_OK;
-}
-
-/* Slower than any of it could be in another's way. */
-static td_status run_lowest(const td_source *s, td_replay_config *c, double rate, td_search_result *out,
-                            td_error *err)
-{
-  c->stop_when_missed = false;
-  c->speed = rate / s->rate;
-  c->window_s = s->load.n > 0 ? s->load.requests[s->load.n - 1].due_s / c->speed : 0;
-  return td_replay(&s->load, c, &out->lowest, err);
 }
 
 td_status td_search(const td_source *s, const td_replay_config *config, double tolerance,
@@ -82,5 +76,9 @@ td_status td_search(const td_source *s, const td_replay_config *config, double t
     else
       high = rate;
   }
-  return low == 0 ? run_lowest(s, &c, rate, out, err) : TD_OK;
+  if (low > 0)
+    return TD_OK;
+  c.stop_when_missed = false;
+  td_source_set_rate(s, rate, &c); /* slower than any of it could be in another's way */
+  return td_replay(&s->load, &c, &out->lowest, err);
 }

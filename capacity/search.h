@@ -11,6 +11,9 @@ typedef struct td_source {
   double rate; /* requests/s */
 } td_source;
 
+/* The run of that rate: its speed, and what throughput is counted over. */
+void td_source_set_rate(const td_source *s, double rate, td_replay_config *c);
+
 /* Requests per second of the whole load: n - 1 gaps between the first and the last. */
 double td_source_rate(const td_load *load);
 
@@ -20,7 +23,6 @@ typedef struct td_search_result {
   td_replay_result
       lowest; /* if no rate is held: the run at the lowest that was tried, with nobody waiting for another */
   bool all_at_once; /* the load is so short that all of it at once is held: it says nothing of a rate */
-  uint32_t n_runs;
 } td_search_result;
 
 /* To within `tolerance` (0.01: 1 %) below the rate that is missed. c->speed is set by the search. That a rate

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench/tool.h"
+#include "loadgen/tool.h"
 
 enum { MANTISSA_BITS = 10, LOW_EXPONENT = -20, HIGH_EXPONENT = 40 };
 enum { N_BUCKETS = (HIGH_EXPONENT - LOW_EXPONENT) << MANTISSA_BITS };
@@ -56,22 +56,6 @@ void td_spread_add(td_spread *s, double v, uint64_t n)
   s->n += n;
   s->sum += v * (double)n;
   s->counts[bucket_of(v)] += n;
-}
-
-void td_spread_merge(td_spread *to, const td_spread *from)
-{
-  if (from->n == 0)
-    return;
-  double min = to->n > 0 ? fmin(to->min, from->min) : from->min;
-  double max = to->n > 0 ? fmax(to->max, from->max) : from->max;
-  if (!to->counts)
-    to->counts = td_tool_alloc(N_BUCKETS, sizeof *to->counts);
-  for (uint32_t i = 0; i < N_BUCKETS; i++)
-    to->counts[i] += from->counts[i];
-  to->n += from->n;
-  to->sum += from->sum;
-  to->min = min;
-  to->max = max;
 }
 
 /* The value of that rank, from 0. */

@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-#include "bench/stats.h"
+#include "loadgen/stats.h"
 
 typedef struct td_spread {
   uint64_t *counts; /* made at the first value */
@@ -16,7 +16,6 @@ typedef struct td_spread {
 void td_spread_deinit(td_spread *s);
 /* n times v; v >= 0 (what is below 1e-6 or above 1e12 counts in the outermost buckets). */
 void td_spread_add(td_spread *s, double v, uint64_t n);
-void td_spread_merge(td_spread *to, const td_spread *from);
 /* The value at rank q (n - 1), q in [0, 1], between two by the line from one to the other, as
  * td_stats_percentile; NaN where there is none. */
 double td_spread_at(const td_spread *s, double q);

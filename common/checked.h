@@ -17,8 +17,6 @@ static inline bool td_mul_u64(uint64_t a, uint64_t b, uint64_t *out)
   return !__builtin_mul_overflow(a, b, out);
 }
 
-static inline bool td_add_size(size_t a, size_t b, size_t *out) { return !__builtin_add_overflow(a, b, out); }
-
 static inline bool td_mul_size(size_t a, size_t b, size_t *out) { return !__builtin_mul_overflow(a, b, out); }
 
 /* True if [offset, offset + length) lies inside [0, total). */

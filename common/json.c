@@ -1,12 +1,12 @@
-/* JSON in: the guard, the parse and the typed getters. See json.h for why cJSON does not stand alone. */
+/* JSON in: the guard and the parse. See json.h for why cJSON does not stand alone. */
 #include "common/json.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/buf.h"
+#include "common/json_tree.h"
 #include "common/utf8.h"
 
 /* ---- guard: one pass, no allocation, recursion replaced by a bit stack ---- */
@@ -16,9 +16,9 @@ typedef struct guard {
   size_t n, i;
   const td_json_limits *limits;
   td_error *err;
-  size_t nodes16;     /* nodes in sixteenths */
-  size_t numbers;     /* numbers inside arrays that were cheap */
-  size_t big_numbers; /* integers that a double cannot hold */
+  size_t nodes16;   /* nodes in sixteenths */
+  size_t numbers;   /* numbers inside arrays that were cheap */
+  size_t n_inexact; /* numbers of which a double says less than their text */
   bool takes_nul;
   size_t n_nul; /* \\u0000 in strings */
   size_t key;   /* where the last key begins */
@@ -113,11 +113,25 @@ static size_t digits(guard *g)
   return g->i - start;
 }
 
+static bool has_exponent(const unsigned char *p, size_t n) { return memchr(p, 'e', n) || memchr(p, 'E', n); }
+
+static bool is_float_text(const unsigned char *p, size_t n)
+{
+  return memchr(p, '.', n) != NULL || has_exponent(p, n);
+}
+
 /* Whether the text is an integer that a double may not hold: over 15 digits. */
 static bool integer_is_big(const unsigned char *p, size_t n)
 {
   size_t sign = n > 0 && p[0] == '-';
-  return n - sign > 15 && memchr(p, '.', n) == NULL && memchr(p, 'e', n) == NULL && memchr(p, 'E', n) == NULL;
+  return n - sign > 15 && !is_float_text(p, n);
+}
+
+/* Whether the text may be a float whose double is whole. It is not where a short fraction ends in another
+ * digit than 0: up to 16 digits tell it from its whole neighbours. */
+static bool float_may_be_whole(const unsigned char *p, size_t n)
+{
+  return is_float_text(p, n) && (has_exponent(p, n) || p[n - 1] == '0' || n > 17);
 }
 
 /* cJSON 1.7.15 reads a number of 64 characters as one of 63 and trips over the last. */
@@ -153,7 +167,8 @@ static td_status guard_number(guard *g)
   if (g->i - start > NUMBER_BYTES_MAX)
     return td_fail(g->err, g->limits->error, "invalid JSON at byte %zu: number longer than %d characters",
                    start, NUMBER_BYTES_MAX);
-  g->big_numbers += integer_is_big(g->s + start, g->i - start);
+  g->n_inexact +=
+      integer_is_big(g->s + start, g->i - start) || float_may_be_whole(g->s + start, g->i - start);
   return TD_OK;
 }
 
@@ -334,9 +349,6 @@ td_status td_json_check(const char *text, size_t n, const td_json_limits *limits
 
 /* ---- after the parse ---- */
 
-/* 2^53 - 1: up to here a double tells an integer from its neighbours. */
-#define EXACT_MAX 9007199254740991.0
-
 /* Number tokens of the text in document order; cJSON keeps that order. */
 static bool next_number(const unsigned char **p, const unsigned char *end, const unsigned char **start)
 {
@@ -362,15 +374,16 @@ typedef struct walk_state {
   td_error *err;
 } walk_state;
 
-/* Turns integers that a double cannot hold into cJSON_Raw. Depth is bounded by the guard. */
-static td_status restore_big_integers(cJSON *item, walk_state *w)
+/* Turns integers that a double cannot hold into cJSON_Raw, and marks whole floats. Depth is bounded by the
+ * guard. */
+static td_status restore_numbers(cJSON *item, walk_state *w)
 {
   for (; item; item = item->next) {
     if (cJSON_IsNumber(item)) {
       const unsigned char *start;
       TD_BUG_ON(!next_number(&w->at, w->end, &start));
       size_t n = (size_t)(w->at - start);
-      if (integer_is_big(start, n) && !(fabs(item->valuedouble) <= EXACT_MAX)) {
+      if (integer_is_big(start, n) && !(fabs(item->valuedouble) <= TD_JSON_EXACT_MAX)) {
         char *text = cJSON_malloc(n + 1);
         if (!text)
           return td_fail(w->err, TD_ERR_NOMEM, "no memory for JSON");
@@ -378,9 +391,11 @@ static td_status restore_big_integers(cJSON *item, walk_state *w)
         text[n] = '\0';
         item->type = (item->type & ~0xFF) | cJSON_Raw;
         item->valuestring = text;
+      } else if (is_float_text(start, n)) {
+        item->type |= TD_JSON_WRITTEN_AS_FLOAT;
       }
     } else if (item->child) {
-      TD_TRY(restore_big_integers(item->child, w));
+      TD_TRY(restore_numbers(item->child, w));
     }
   }
   return TD_OK;
@@ -484,9 +499,9 @@ static td_status build(const guard *g, const char *text, size_t n, cJSON **out)
   if (!root)
     return td_fail(g->err, TD_ERR_NOMEM, "no memory for JSON");
   td_status st = refuse_duplicate_keys(root, g->limits, g->err);
-  if (st == TD_OK && g->big_numbers > 0) {
+  if (st == TD_OK && g->n_inexact > 0) {
     walk_state w = {(const unsigned char *)text, (const unsigned char *)text + n, g->limits, g->err};
-    st = restore_big_integers(root, &w);
+    st = restore_numbers(root, &w);
   }
   if (st != TD_OK) {
     cJSON_Delete(root);
@@ -542,158 +557,4 @@ td_status td_json_parse(const char *text, size_t n, const td_json_limits *limits
   *out = NULL;
   TD_TRY(guard_document(&g));
   return build(&g, text, n, out);
-}
-
-/* ---- getters ---- */
-
-bool td_json_is_ids(const cJSON *item) { return cJSON_IsRaw(item) && *item->valuestring == '['; }
-
-/* An integer that a double cannot hold. */
-static bool is_big_integer(const cJSON *item) { return cJSON_IsRaw(item) && !td_json_is_ids(item); }
-
-td_json_ids td_json_ids_begin(const cJSON *array)
-{
-  td_json_ids ids = {.item = array->child, .text = td_json_is_ids(array) ? array->valuestring : NULL};
-  if (ids.text)
-    ids.n = (size_t)array->valueint;
-  for (const cJSON *i = array->child; i; i = i->next)
-    ids.n++;
-  return ids;
-}
-
-double td_json_ids_next(td_json_ids *ids)
-{
-  if (!ids->text) {
-    const cJSON *item = ids->item;
-    ids->item = item->next;
-    return cJSON_IsNumber(item) ? item->valuedouble : -1;
-  }
-  const char *p = ids->text;
-  while (*p < '0' || *p > '9')
-    p++;
-  int32_t v = 0;
-  for (; *p >= '0' && *p <= '9'; p++)
-    v = v * 10 + (*p - '0');
-  ids->text = p;
-  return v;
-}
-
-const cJSON *td_json_get(const cJSON *object, const char *key)
-{
-  if (!cJSON_IsObject(object))
-    return NULL;
-  return cJSON_GetObjectItemCaseSensitive(object, key);
-}
-
-/* NULL for absent and null; sets *present. */
-static const cJSON *member(const cJSON *object, const char *key, bool *present)
-{
-  const cJSON *item = td_json_get(object, key);
-  if (cJSON_IsNull(item))
-    item = NULL;
-  if (present)
-    *present = item != NULL;
-  return item;
-}
-
-static td_status wrong_type(td_error *err, const char *key, const char *wanted)
-{
-  return td_fail_param(err, TD_ERR_REQUEST, key, "'%s' must be %s", key, wanted);
-}
-
-/* The tree holds integers beyond as cJSON_Raw, so what is not exact here was written with a point or an
- * exponent. */
-static bool is_exact_integer(const cJSON *item)
-{
-  return cJSON_IsNumber(item) && item->valuedouble == floor(item->valuedouble) &&
-         fabs(item->valuedouble) <= EXACT_MAX;
-}
-
-td_status td_json_get_int64(const cJSON *object, const char *key, int64_t min, int64_t max, int64_t *out,
-                            bool *present, td_error *err)
-{
-  const cJSON *item = member(object, key, present);
-  if (!item)
-    return TD_OK;
-  int64_t v;
-  if (is_exact_integer(item)) {
-    v = (int64_t)item->valuedouble;
-  } else if (is_big_integer(item)) {
-    errno = 0;
-    v = strtoll(item->valuestring, NULL, 10);
-    if (errno == ERANGE)
-      return td_fail_param(err, TD_ERR_REQUEST, key, "'%s' must be between %lld and %lld", key,
-                           (long long)min, (long long)max);
-  } else {
-    return wrong_type(err, key, "an integer");
-  }
-  if (v < min || v > max)
-    return td_fail_param(err, TD_ERR_REQUEST, key, "'%s' must be between %lld and %lld, not %lld", key,
-                         (long long)min, (long long)max, (long long)v);
-  *out = v;
-  return TD_OK;
-}
-
-td_status td_json_get_seed(const cJSON *object, const char *key, uint64_t *out, bool *present, td_error *err)
-{
-  const cJSON *item = member(object, key, present);
-  if (!item)
-    return TD_OK;
-  if (is_big_integer(item)) {
-    const char *text = item->valuestring;
-    errno = 0;
-    uint64_t v = *text == '-' ? (uint64_t)strtoll(text, NULL, 10) : strtoull(text, NULL, 10);
-    if (errno == ERANGE)
-      return wrong_type(err, key, "a 64-bit integer");
-    *out = v;
-    return TD_OK;
-  }
-  if (!is_exact_integer(item))
-    return wrong_type(err, key, "a 64-bit integer");
-  *out = (uint64_t)(int64_t)item->valuedouble;
-  return TD_OK;
-}
-
-td_status td_json_get_double(const cJSON *object, const char *key, double min, double max, double *out,
-                             bool *present, td_error *err)
-{
-  const cJSON *item = member(object, key, present);
-  if (!item)
-    return TD_OK;
-  double v;
-  if (cJSON_IsNumber(item))
-    v = item->valuedouble;
-  else if (is_big_integer(item))
-    v = strtod(item->valuestring, NULL);
-  else
-    return wrong_type(err, key, "a number");
-  if (!(v >= min && v <= max))
-    return td_fail_param(err, TD_ERR_REQUEST, key, "'%s' must be between %g and %g, not %g", key, min, max,
-                         v);
-  *out = v;
-  return TD_OK;
-}
-
-td_status td_json_get_bool(const cJSON *object, const char *key, bool *out, bool *present, td_error *err)
-{
-  const cJSON *item = member(object, key, present);
-  if (!item)
-    return TD_OK;
-  if (!cJSON_IsBool(item))
-    return wrong_type(err, key, "true or false");
-  *out = cJSON_IsTrue(item);
-  return TD_OK;
-}
-
-td_status td_json_get_string(const cJSON *object, const char *key, const char **out, td_error *err)
-{
-  const cJSON *item = member(object, key, NULL);
-  if (!item)
-    return TD_OK;
-  if (!cJSON_IsString(item))
-    return wrong_type(err, key, "a string");
-  if (td_json_has_nul(item->valuestring))
-    return wrong_type(err, key, "a string without U+0000");
-  *out = item->valuestring;
-  return TD_OK;
 }

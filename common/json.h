@@ -49,6 +49,10 @@ TD_MUST_CHECK td_status td_json_parse_ids(const char *text, size_t n, const td_j
 size_t td_json_text(const char *string, char *out);
 bool td_json_has_nul(const char *string);
 
+/* Is this number a float, as Python's json reads it: written with a point or an exponent (1.0, 1e2)? To the
+ * getters 1.0 is the integer 1. */
+bool td_json_is_float(const cJSON *number);
+
 /* Is this an array that stayed text? */
 bool td_json_is_ids(const cJSON *item);
 

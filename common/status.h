@@ -26,7 +26,7 @@ typedef enum td_status {
   TD_ERR_NO_DEVICE,   /* at start: no accelerator, or driver or device too old for this build */
 } td_status;
 
-/* Process exit codes of tandemd (documented in README, used by systemd units). */
+/* Process exit codes of tandemd (docs/OPERATING.md; systemd units use them). */
 enum {
   TD_EXIT_OK = 0,
   TD_EXIT_USAGE = 64,  /* bad command line or options file */

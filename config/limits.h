@@ -5,6 +5,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Limits that are also array sizes. */
+enum {
+  TD_DRAFT_MAX = 0, /* drafted tokens that a step may accept for a row, beside the one that it samples */
+  TD_STEP_IDS = 1 + TD_DRAFT_MAX,
+  TD_TOP_TOKENS_MAX = 20,
+  TD_LOGIT_BIAS_MAX = 300
+};
+
 typedef enum td_limit_id {
 #define TD_LIMIT(id, name, kind, min, def, max, unit, help) TD_LIMIT_##id,
 #include "config/limits.def"

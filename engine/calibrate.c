@@ -20,7 +20,7 @@
 #include "common/cache.h"
 #include "common/clock.h"
 #include "common/log.h"
-#include "engine/trial.h"
+#include "engine/internal.h"
 #include "scheduler/cost_fit.h"
 #include "scheduler/cost_text.h"
 
@@ -95,12 +95,12 @@ static td_step_work work_of(const trial_case *k)
 
 static void add_case(calibration *c, trial_case k)
 {
-  uint32_t page = c->trial.page_tokens; /* rows share none, so each rounds up */
+  uint32_t page = c->trial.draft.plan->page_tokens; /* rows share none, so each rounds up */
   uint64_t n_pages = (uint64_t)k.n_decodes * ((k.decode_context + page - 1) / page) +
                      (uint64_t)k.n_chunks * ((k.chunk_tokens + k.chunk_behind + page - 1) / page);
   uint32_t n_rows = k.n_decodes + k.n_chunks, n_tokens = k.n_decodes + k.n_chunks * k.chunk_tokens;
   bool fits = n_rows > 0 && n_rows <= c->max_rows && n_tokens <= c->max_tokens &&
-              n_pages <= c->trial.n_pages && k.decode_context <= c->row_tokens &&
+              n_pages <= c->trial.draft.n_pages && k.decode_context <= c->row_tokens &&
               k.chunk_tokens + k.chunk_behind <= c->row_tokens;
   if (!fits || (k.n_decodes > 0 && k.decode_context == 0) || (k.n_chunks > 0 && k.chunk_tokens < 2) ||
       c->n_cases == CASES_MAX)
@@ -141,7 +141,7 @@ static void add_hybrid(calibration *c, uint32_t n_decodes, uint32_t context, uin
 /* Tokens of all decodes together that the memory holds. */
 static uint32_t context_of(const calibration *c, uint32_t n_rows, uint32_t wanted)
 {
-  uint32_t each = c->kv_tokens / n_rows / c->trial.page_tokens * c->trial.page_tokens;
+  uint32_t each = c->kv_tokens / n_rows / c->trial.draft.plan->page_tokens * c->trial.draft.plan->page_tokens;
   return wanted < each ? wanted : each;
 }
 
@@ -317,7 +317,7 @@ static void identify(calibration *c)
            TD_VERSION, e->backend->identity, d->arch, d->qkv_bias ? " biased" : "",
            d->qk_norm ? " normed" : "", d->n_layers, d->width, d->ffn_width, d->n_heads, d->n_kv_heads,
            d->head_dim, d->vocab, d->window_tokens, (unsigned long long)e->info.weight_bytes, c->max_rows,
-           c->max_tokens, c->trial.page_tokens,
+           c->max_tokens, c->trial.draft.plan->page_tokens,
            td_option(&e->options, TD_LIMIT_BATCH_INVARIANT) ? ", batch invariant" : "",
            e->backend->ops->capture && td_option(&e->options, TD_LIMIT_RECORD_MS) ? ", recorded" : "");
   for (char *s = c->identity; *s; s++)
@@ -543,7 +543,8 @@ td_status td_engine_calibrate(td_engine *e, uint32_t page_tokens, uint32_t n_pag
   c->row_tokens = max_context < c->kv_tokens ? max_context : c->kv_tokens;
   if (c->row_tokens > LONG_CONTEXT)
     c->row_tokens = LONG_CONTEXT;
-  td_status st = td_trial_init(&c->trial, e, page_tokens, c->kv_tokens / page_tokens, c->row_tokens, err);
+  td_status st = td_trial_init(&c->trial, td_engine_stepper(e), page_tokens, c->kv_tokens / page_tokens,
+                               c->row_tokens, err);
   if (st == TD_OK) {
     identify(c);
     find_file(c);

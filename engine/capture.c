@@ -15,7 +15,7 @@ td_status td_engine_tune(td_engine *e, td_error *err)
     return TD_OK;
   td_tune_params p = {.budget_ms = (uint32_t)td_option(&e->options, TD_LIMIT_TUNE_MS),
                       .cache_folder = e->options.cache_dir};
-  return e->backend->ops->tune(e->backend, e->compiled, &p, err);
+  return e->backend->ops->tune(e->backend, e->forward, &p, err);
 }
 
 /* 1, 2, 4, 8, then multiples of 8, from 256 on of 32. */
@@ -45,7 +45,7 @@ td_status td_engine_capture_steps(td_engine *e, td_error *err)
   if (!e->backend->ops->capture || budget_us == 0)
     return TD_OK;
   for (; n_rows > 0 && td_clock_us() - begin_us < budget_us; n_rows = next_smaller(n_rows)) {
-    TD_TRY(e->backend->ops->capture(e->backend, e->compiled, n_rows, &c, err));
+    TD_TRY(e->backend->ops->capture(e->backend, e->forward, n_rows, &c, err));
     n_forms += c.n_forms;
     for (uint32_t i = 0; i < c.n_forms; i++)
       if (c.not_fused[i])

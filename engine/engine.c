@@ -95,14 +95,6 @@ void td_engine_failure(const td_engine *e, td_error *out)
   *out = e->failure;
 }
 
-void td_engine_drain(td_engine *e)
-{
-  int now = atomic_load(&e->state);
-  while ((now == TD_ENGINE_READY || now == TD_ENGINE_LOADING) &&
-         !atomic_compare_exchange_weak(&e->state, &now, TD_ENGINE_DRAINING))
-    ;
-}
-
 void td_engine_stop(td_engine *e)
 {
   if (!e->thread_started)
@@ -120,23 +112,24 @@ void td_engine_destroy(td_engine *e)
   if (!e)
     return;
   td_engine_stop(e);
+  td_masks_destroy(e->masks);
   td_plan_destroy(e->plan);
   td_plan_destroy(e->next);
   td_trace_destroy(e->trace);
   td_sched_destroy(e->sched);
   td_program_destroy(e->program);
   td_model_destroy(e->model);
-  if (e->compiled)
-    e->backend->ops->discard(e->backend, e->compiled);
+  if (e->forward)
+    e->backend->ops->discard(e->backend, e->forward);
+  if (e->sampling)
+    e->backend->ops->discard(e->backend, e->sampling);
   if (e->backend)
     e->backend->ops->destroy(e->backend);
   td_chat_template_destroy(e->chat_template);
   td_tokenizer_destroy(e->tokenizer);
   td_model_files_close(e->files);
   td_engine_requests_deinit(e);
-  free(e->sampled);
-  free(e->stop);
-  free(e->finished);
+  td_engine_free_step_memory(e);
   if (e->wake_fd >= 0)
     close(e->wake_fd);
   pthread_mutex_destroy(&e->stats_lock);

@@ -17,7 +17,9 @@
 #include "common/buf.h"
 #include "common/json.h"
 #include "config/options.h"
+#include "step/outcome.h"
 #include "step/sampling.h"
+#include "step/terms.h"
 #include "common/status.h"
 
 typedef struct td_engine td_engine;
@@ -25,9 +27,8 @@ typedef struct td_engine td_engine;
 typedef enum td_engine_state {
   TD_ENGINE_LOADING,
   TD_ENGINE_READY,
-  TD_ENGINE_DRAINING, /* takes no new request, finishes those it has */
-  TD_ENGINE_STOPPED,  /* engine thread has ended as asked */
-  TD_ENGINE_FAILED,   /* could not load, or device fault: td_engine_failure says why */
+  TD_ENGINE_STOPPED, /* engine thread has ended as asked */
+  TD_ENGINE_FAILED,  /* could not load, or device fault: td_engine_failure says why */
 } td_engine_state;
 
 /* ---- life ---- */
@@ -43,8 +44,6 @@ TD_MUST_CHECK td_status td_engine_set_accounts(td_engine *e, uint32_t n, td_erro
 TD_MUST_CHECK td_status td_engine_start(td_engine *e, void (*wake)(void *arg), void *arg, td_error *err);
 td_engine_state td_engine_get_state(const td_engine *e);   /* [any] */
 void td_engine_failure(const td_engine *e, td_error *out); /* [any] after FAILED */
-/* [loop] No new submissions are accepted from now on; running and waiting ones go on. */
-void td_engine_drain(td_engine *e);
 /* [loop] Ends the engine thread after the current step; unfinished requests get no more updates. Joins. */
 void td_engine_stop(td_engine *e);
 void td_engine_destroy(td_engine *e); /* after stop */
@@ -67,7 +66,7 @@ typedef struct td_engine_info {
   uint32_t max_context_tokens; /* prompt + answer */
   uint32_t page_tokens, n_pages;
   uint32_t n_slots, max_running, step_tokens;
-  uint64_t parameters, weight_bytes, kv_bytes;
+  uint64_t parameters, weight_bytes;
   bool has_chat_template;
   bool context_is_cut; /* the model could do more; KV memory cannot */
   bool has_tokenizer;  /* false: prompts are token ids, answers have no text (a made-up model without one) */
@@ -87,25 +86,34 @@ typedef struct td_ticket {
 
 enum { TD_ENGINE_STOP_IDS_MAX = 64 };
 
+/* What may be sampled next, from outside: a grammar. fill writes the mask of the ids that may follow
+ * tokens[0 .. n), prompt and answer: bit i % 32 of word i / 32 for id i, (vocab + 31) / 32 words; at least
+ * one must be set. It is called by threads of the engine's, for one request one call after the other and with
+ * more tokens each time. drop is called once, on the loop thread, when no fill runs or comes any more. */
+typedef struct td_mask_provider {
+  void (*fill)(void *arg, const int32_t *tokens, uint32_t n, uint32_t *mask); /* NULL: any id may */
+  void (*drop)(void *arg);                                                    /* NULL: nothing is called */
+  void *arg;
+} td_mask_provider;
+
 typedef struct td_engine_request {
-  int32_t *tokens;   /* malloc'ed [n_prompt + max_new] with the prompt in front; every id < vocab */
-  uint32_t n_prompt; /* >= 1 */
-  uint32_t max_new;  /* >= 1; n_prompt + max_new <= max_context_tokens */
-  td_sampling sampling;
+  int32_t *tokens;      /* malloc'ed [n_prompt + max_new] with the prompt in front; every id < vocab */
+  uint32_t n_prompt;    /* >= 1 */
+  uint32_t max_new;     /* >= 1; n_prompt + max_new <= max_context_tokens */
+  td_sampling sampling; /* what it points to is copied; end_ids are the engine's to fill in */
+  td_mask_provider mask;
+  uint32_t n_prompt_logits; /* < n_prompt: so many of the prompt's last tokens are told with their
+                             * log-probabilities, if sampling.wants_logprobs */
   bool ignore_eos;
   uint32_t n_stop_ids;
   int32_t stop_ids[TD_ENGINE_STOP_IDS_MAX];
-  uint64_t namespace_id; /* prefix pages are shared only inside one */
-  uint64_t account;      /* whose share of the device it takes: those with requests waiting get equal ones */
-  int32_t priority;      /* lower is earlier, among the requests of an account */
-  uint64_t ttft_deadline_us, deadline_us; /* CLOCK_MONOTONIC, 0: none; for the first token, for the last */
-  bool is_further_choice;                 /* of the prompt submitted just before */
-  void *user;                             /* comes back in updates */
+  td_terms terms;
+  void *user; /* comes back in updates */
 } td_engine_request;
 
-/* [loop] On TD_OK the engine owns r->tokens (taken). TD_ERR_CAPACITY: all slots, the token queue or
- * the account's share of it are full, or the engine is not READY (then the state says so). TD_ERR_REQUEST:
- * could never fit. */
+/* [loop] On TD_OK the engine owns r->tokens and mask.arg (taken). TD_ERR_CAPACITY: all slots,
+ * the token queue or the account's share of it are full, or the engine is not READY (then the state says so).
+ * TD_ERR_REQUEST: could never fit. */
 TD_MUST_CHECK td_status td_engine_submit(td_engine *e, const td_engine_request *r, td_ticket *out,
                                          td_error *err);
 /* [loop] After a submission was refused for lack of room: in how long one with such a prompt would find some,
@@ -132,6 +140,9 @@ typedef struct td_engine_update {
   td_ticket ticket;
   void *user;
   const int32_t *tokens; /* prompt and answer; [0, n_prompt + n_generated) may be read until release */
+  const float *logprobs; /* [n_prompt_logits + n_generated] of the prompt's last tokens, once n_generated > 0,
+                            then of the answer's; NULL: not asked for. As long as tokens */
+  const td_top_token *top; /* [as many][n_top], likeliest first; NULL: not asked for */
   uint32_t n_prompt;
   uint32_t n_generated; /* so far; grows from update to update */
   uint32_t n_cached_prompt;
@@ -159,6 +170,8 @@ TD_MUST_CHECK td_status td_engine_tokenize(const td_engine *e, const char *text,
 
 /* A token as the vocabulary writes it ("<|im_end|>"), or NULL for an unknown id. */
 const char *td_engine_token_text(const td_engine *e, int32_t id);
+/* Appends the bytes that a token adds to a text, which need not be whole characters. */
+void td_engine_token_bytes(const td_engine *e, int32_t id, td_buf *out);
 
 typedef struct td_chat_input {
   const cJSON *messages;             /* validated array */
@@ -192,6 +205,7 @@ typedef struct td_engine_stats {
   uint32_t pages_total, pages_free, pages_cached, pages_owned;
   uint64_t steps, decode_tokens, prefill_tokens; /* since start */
   uint64_t captured_steps;                       /* of the steps, those launched from a captured one (GPU) */
+  uint64_t late_rows;                            /* not sampled, because their mask was late */
   uint64_t prefix_query_tokens, prefix_hit_tokens, preemptions, evicted_pages;
   uint32_t n_following; /* of n_waiting: wait for a prompt that another request computes */
   uint64_t follows;

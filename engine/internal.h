@@ -6,8 +6,10 @@
  *   calibrate.c what steps take, measured at start or kept from an earlier one; trial.c runs them
  *   learn.c     how much longer than calibrated steps took under load, kept at an orderly end
  *   requests.c  the hand-over between loop and engine thread: slots, rings, tickets
- *   step.c      the step loop: inbox -> plan -> submit -> wait -> commit -> publish
+ *   step.c      the step loop: inbox -> plan -> submit -> sample -> wait -> commit -> publish
+ *   tokens.c    what a step's outcome means for its requests; masks.c makes masks for the next one
  *   predict.c   steps and waits as predicted, beside what they were; when to come back
+ *   sampling.c  what sampling needs beside its parameters
  *   step_log.c  records of the last steps, for who watches
  *   trace.c     --trace: what host and device did when, as Chrome trace JSON
  *   text.c      tokenising, chat templates and detokenising for the server
@@ -20,9 +22,11 @@
 
 #include "common/cache.h"
 #include "engine/engine.h"
+#include "engine/masks.h"
 #include "engine/ring.h"
 #include "engine/step_log.h"
 #include "engine/trace.h"
+#include "engine/trial.h"
 #include "kernels/kernels.h"
 #include "models/model.h"
 #include "models/template/chat_template.h"
@@ -63,12 +67,18 @@ typedef struct td_slot {
 
   /* written by the loop before the submit command, read by the engine after it */
   td_engine_request request; /* tokens owned */
+  float *logprobs;           /* [n_prompt_logits + max_new], or NULL: not asked for; written as tokens are */
+  td_top_token *top;         /* [as many][n_top] */
+  void *lists;               /* what its sampling points to; owned */
+  uint32_t *mask;            /* owned; NULL: any id may be sampled */
 
   /* engine thread */
   bool active;
   uint32_t active_generation;
   uint32_t n_new; /* tokens generated */
   const char *error;
+  int ends_as;          /* ended, once the fill that runs of its mask is over */
+  uint32_t next_ending; /* of those that wait for that */
 
   /* engine -> loop; `n_generated` and `ended` are stored with release after what they cover */
   _Atomic uint32_t n_generated;
@@ -101,18 +111,25 @@ struct td_engine {
   td_backend *backend;
   td_model *model;
   td_kv *kv;
-  td_program *program;   /* what every step computes, */
-  td_compiled *compiled; /* as the backend runs it */
+  td_program *program;             /* the forward of every step, */
+  td_compiled *forward, *sampling; /* as the backend runs it, and what chooses tokens behind it */
   td_sched *sched;
   bool has_cost; /* what steps take is known */
   td_cost_model cost;
   char cost_path[TD_CACHE_PATH_BYTES]; /* where it is kept; "": nowhere */
   td_engine_learned learned;
-  td_plan *plan, *next; /* the oldest step under way, and one planned ahead of its outcome */
-  td_outcome outcome;   /* of the step that ended last */
-  int32_t *sampled;     /* [max_running] its ids, as they are committed */
-  uint8_t *stop;        /* [max_running] */
-  uint32_t *finished;   /* [max_running] */
+  td_plan *plan, *next;      /* the oldest step under way, and one planned ahead of its outcome */
+  td_outcome outcome;        /* of the step that ended last */
+  int32_t *sampled;          /* [max_logits] its ids, as they are committed */
+  uint8_t *verdict;          /* [max_logits] TD_TOKEN_* */
+  uint8_t *late, *next_late; /* [max_logits] of plan and next: rows whose mask is late */
+  bool has_late, next_has_late;
+  const uint32_t **row_masks; /* [max_logits] of the step that is being sampled */
+  td_masks *masks;            /* NULL: no request has any */
+  uint32_t n_masked;          /* active requests with a mask */
+  uint64_t n_late_rows;
+  uint32_t first_ending;
+  uint32_t *finished; /* [max_running] */
   td_engine_step_times times, next_times;
   uint64_t foreseen_us; /* when the forecast in stats was made */
   bool foresaw_idle;
@@ -150,6 +167,16 @@ struct td_engine {
   td_step_log step_log;
 };
 
+/* What trial steps are run by. */
+static inline td_stepper td_engine_stepper(const td_engine *e)
+{
+  return (td_stepper){.backend = e->backend,
+                      .program = e->program,
+                      .forward = e->forward,
+                      .sampling = e->sampling,
+                      .vocab = e->desc.vocab};
+}
+
 /* load.c; engine thread. On failure what was made stays in *e for td_engine_destroy. */
 TD_MUST_CHECK td_status td_engine_load(td_engine *e, td_error *err);
 
@@ -167,8 +194,16 @@ TD_MUST_CHECK td_status td_engine_requests_init(td_engine *e, td_error *err);
 void td_engine_requests_deinit(td_engine *e);
 /* Engine thread: tells the loop to look at a slot. */
 void td_engine_notify_slot(td_engine *e, uint32_t slot);
-/* Engine thread: publishes the end of a slot, after which the engine does not touch it. */
+/* Engine thread: the request has ended. Its end is published at once, or when no fill of its mask runs any
+ * more. */
 void td_engine_end_slot(td_engine *e, uint32_t slot, int ended);
+/* Publishes the end of a slot, after which the engine does not touch it. */
+void td_engine_publish_end(td_engine *e, uint32_t slot, int ended);
+
+/* sampling.c; loop thread: the slot's request gets its own lists (s->lists). False: no memory. */
+TD_MUST_CHECK bool td_engine_copy_lists(const td_engine *e, td_slot *s);
+/* Engine thread: before a plan is submitted, the state of the slots that it samples for. */
+void td_engine_prepare_sampling(td_engine *e, const td_plan *plan);
 
 /* predict.c; engine thread. The forecast, if it is time for another; false: not yet. Idle: nothing runs or
  * waits. */
@@ -181,6 +216,23 @@ void td_engine_note_forecast(td_engine *e, const td_sched_forecast *f);
 void td_engine_learn_step(td_engine *e, bool with_prompts, double calibrated_us, double measured_us);
 /* At an orderly end: writes what was learned into the kept calibration that this start measured or took. */
 void td_engine_keep_learned(td_engine *e);
+
+/* tokens.c; engine thread. What steps need beside the scheduler's plans. */
+TD_MUST_CHECK td_status td_engine_make_step_memory(td_engine *e, uint32_t max_running, uint32_t max_logits,
+                                                   td_error *err);
+void td_engine_free_step_memory(td_engine *e);
+/* Whether some row of the plan, which is planned ahead, obeys a mask that is made of a token not yet known.
+ */
+bool td_engine_awaits_masks(const td_engine *e, const td_plan *plan);
+/* Queues the sampling of the plan that was submitted last, with the masks that are made; waits for others as
+ * long as the device computes. */
+void td_engine_sample(td_engine *e, const td_plan *plan, uint8_t *late, bool *has_late);
+/* Commits e->plan's outcome to the scheduler and hands its tokens to the loop. */
+void td_engine_commit(td_engine *e);
+/* The request's first mask. */
+void td_engine_ask_mask(td_engine *e, uint32_t slot);
+/* Publishes ends that waited for a mask. True: there were some. */
+bool td_engine_finish_endings(td_engine *e);
 
 /* step.c; engine thread: runs until stop_asked or a device fault. What was learned is kept in the former
  * case. */

@@ -159,10 +159,10 @@ static td_status plan_kv(td_engine *e, memory_plan *mp, td_error *err)
     td_warn("context cut to %u tokens: KV memory holds no more (kv_bytes)", mp->max_context);
   }
   td_info("memory: weights %.0f MiB, KV %.0f MiB (%u pages of %u tokens), workspace %.0f MiB, attention %.0f "
-          "MiB; steps of up to "
-          "%u requests, %u tokens",
+          "MiB, sampling %.0f MiB; steps of up to %u requests, %u tokens",
           MIB(weight_bytes(e)), MIB(mp->page_bytes * mp->n_pages), mp->n_pages, mp->page_tokens,
-          MIB(mp->workspace_bytes), MIB(mp->attention_bytes), mp->max_running, mp->step_tokens);
+          MIB(mp->workspace_bytes), MIB(mp->attention_bytes), MIB(e->backend->sampling_bytes),
+          mp->max_running, mp->step_tokens);
   return TD_OK;
 }
 
@@ -179,7 +179,8 @@ static td_status plan_step(td_engine *e, memory_plan *mp, td_error *err)
                          e->desc.context_tokens);
   if (context > 0)
     mp->max_context = (uint32_t)context;
-  mp->workspace_bytes = td_model_workspace_bytes(&e->desc, e->backend, mp->step_tokens, mp->max_running);
+  mp->workspace_bytes =
+      td_model_workspace_bytes(&e->desc, e->backend, mp->step_tokens, e->backend->max_logits);
   td_kv_shape one = td_model_kv_shape(&e->desc, 1, mp->page_tokens);
   if (e->backend->ops->kv_check(e->backend, &one, err) != TD_OK)
     return td_error_prefix(err, "%s", e->options.model);
@@ -241,10 +242,10 @@ static td_status load_weights(td_engine *e, const memory_plan *mp, td_error *err
   progress p = {now, now, weight_bytes(e)};
   if (is_dummy(e))
     return td_model_make_up(&e->desc, e->backend, (uint64_t)td_option(&e->options, TD_LIMIT_DUMMY_SEED),
-                            mp->step_tokens, mp->max_running, log_progress, &p, &e->model, err);
+                            mp->step_tokens, e->backend->max_logits, log_progress, &p, &e->model, err);
   p.bytes = td_model_files_bytes(e->files);
-  TD_TRY(td_model_load(e->files, &e->desc, e->backend, mp->step_tokens, mp->max_running, log_progress, &p,
-                       &e->model, err));
+  TD_TRY(td_model_load(e->files, &e->desc, e->backend, mp->step_tokens, e->backend->max_logits, log_progress,
+                       &p, &e->model, err));
   double s = (double)(td_clock_us() - p.begin_us) / 1e6;
   if (e->backend->weight_bytes > 0)
     td_info("weights: %.2f GB in %.2f s, %.1f GB/s", (double)p.bytes / 1e9, s, (double)p.bytes / 1e9 / s);
@@ -260,7 +261,12 @@ static td_status make_compute(td_engine *e, memory_plan *mp, td_error *err)
   td_kv_shape shape = td_model_kv_shape(&e->desc, mp->n_pages, mp->page_tokens);
   TD_TRY(e->backend->ops->kv_create(e->backend, &shape, &e->kv, err));
   TD_TRY(td_model_program(e->model, e->kv, &e->program, err));
-  return e->backend->ops->compile(e->backend, e->program, &e->compiled, err);
+  TD_TRY(e->backend->ops->compile(e->backend, e->program, &e->forward, err));
+  td_program *sampling;
+  TD_TRY(td_model_sampling(e->model, &sampling, err));
+  td_status st = e->backend->ops->compile(e->backend, sampling, &e->sampling, err);
+  td_program_destroy(sampling);
+  return st;
 }
 
 static td_policy policy_of(const td_options *o)
@@ -277,6 +283,7 @@ static td_status make_scheduler(td_engine *e, const memory_plan *mp, td_error *e
                         .max_running = mp->max_running,
                         .step_tokens = mp->step_tokens,
                         .page_tokens = mp->page_tokens,
+                        .prompt_logits = e->backend->max_logits - e->backend->max_rows,
                         .n_pages = mp->n_pages,
                         .max_context_tokens = mp->max_context,
                         .policy = policy_of(&e->options),
@@ -292,11 +299,9 @@ static td_status make_scheduler(td_engine *e, const memory_plan *mp, td_error *e
   TD_TRY(td_sched_create(&sc, &e->sched, err));
   TD_TRY(td_sched_plan_create(e->sched, &e->plan, err));
   TD_TRY(td_sched_plan_create(e->sched, &e->next, err));
-  e->sampled = calloc(mp->max_running, sizeof *e->sampled);
-  e->stop = calloc(mp->max_running, sizeof *e->stop);
-  e->finished = calloc(mp->max_running, sizeof *e->finished);
-  if (!e->sampled || !e->stop || !e->finished)
-    return td_fail(err, TD_ERR_NOMEM, "no memory for %u rows", mp->max_running);
+  TD_TRY(td_engine_make_step_memory(e, mp->max_running, e->backend->max_logits, err));
+  TD_TRY(td_masks_create(e->n_slots, (uint32_t)td_option(&e->options, TD_LIMIT_MASK_THREADS), e->wake_fd,
+                         &e->masks, err));
   td_sched_get_stats(e->sched, &st);
   if (st.tbt_target_us > 0)
     td_info("policy %s: a step with prompts takes at most %.1f ms%s", e->options.policy,
@@ -333,7 +338,6 @@ static void fill_info(td_engine *e, const memory_plan *mp)
   i->step_tokens = mp->step_tokens;
   i->parameters = td_model_desc_parameter_count(d);
   i->weight_bytes = weight_bytes(e);
-  i->kv_bytes = mp->page_bytes * mp->n_pages;
   i->has_chat_template = e->chat_template != NULL;
   i->has_tokenizer = e->tokenizer != NULL;
   i->default_sampling = (td_sampling){
@@ -415,6 +419,7 @@ td_status td_engine_load(td_engine *e, td_error *err)
                           .max_slots = e->n_slots,
                           .max_rows = (uint32_t)td_option(&e->options, TD_LIMIT_RUNNING_REQUESTS),
                           .max_tokens = (uint32_t)td_option(&e->options, TD_LIMIT_STEP_TOKENS),
+                          .prompt_logits = (uint32_t)td_option(&e->options, TD_LIMIT_PROMPT_LOGITS),
                           .max_context_tokens = e->desc.context_tokens,
                           .max_vocab = e->desc.vocab,
                           .device = (uint32_t)td_option(&e->options, TD_LIMIT_DEVICE),

@@ -27,13 +27,47 @@ td_status td_engine_requests_init(td_engine *e, td_error *err)
   for (uint32_t i = 0; i < e->n_slots; i++)
     e->slots[i].next_free = i + 1 < e->n_slots ? i + 1 : NO_SLOT;
   e->free_head = 0;
+  e->first_ending = NO_SLOT;
   return TD_OK;
+}
+
+/* What the request brought, and what is kept for it. */
+static void free_memory(td_slot *s)
+{
+  free(s->request.tokens);
+  free(s->logprobs);
+  free(s->top);
+  free(s->lists);
+  free(s->mask);
+  if (s->request.mask.drop)
+    s->request.mask.drop(s->request.mask.arg);
+  s->request.tokens = NULL;
+  s->lists = NULL;
+  s->request.mask = (td_mask_provider){0};
+  s->logprobs = NULL;
+  s->top = NULL;
+  s->mask = NULL;
+}
+
+/* What is kept for the slot's request; nobody waits for memory later. */
+static bool take_memory(const td_engine *e, td_slot *s)
+{
+  const td_engine_request *r = &s->request;
+  size_t n = (size_t)r->n_prompt_logits + r->max_new, n_top = r->sampling.n_top;
+  if (r->mask.fill)
+    s->mask = calloc((e->info.vocab + 31) / 32, sizeof *s->mask);
+  if (r->sampling.wants_logprobs)
+    s->logprobs = calloc(n, sizeof *s->logprobs);
+  if (r->sampling.wants_logprobs && n_top > 0)
+    s->top = calloc(n * n_top, sizeof *s->top);
+  return td_engine_copy_lists(e, s) && (s->mask || !r->mask.fill) &&
+         (s->logprobs || !r->sampling.wants_logprobs) && (s->top || !s->logprobs || n_top == 0);
 }
 
 void td_engine_requests_deinit(td_engine *e)
 {
   for (uint32_t i = 0; e->slots && i < e->n_slots; i++)
-    free(e->slots[i].request.tokens);
+    free_memory(&e->slots[i]);
   free(e->slots);
   free(e->account_tokens);
   td_ring_deinit(&e->inbox);
@@ -69,6 +103,9 @@ static td_status check_request(const td_engine *e, const td_engine_request *r, t
         "This model's maximum context length is %u tokens. However, you requested %llu tokens "
         "(%u in the prompt, %u in the completion).",
         info->max_context_tokens, (unsigned long long)r->n_prompt + r->max_new, r->n_prompt, r->max_new);
+  if (r->n_prompt_logits >= r->n_prompt)
+    return td_fail_param(err, TD_ERR_REQUEST, "prompt_logprobs",
+                         "a prompt of %u tokens has %u with another before", r->n_prompt, r->n_prompt - 1);
   for (uint32_t i = 0; i < r->n_prompt; i++)
     if (r->tokens[i] < 0 || (uint32_t)r->tokens[i] >= info->vocab)
       return td_fail_param(err, TD_ERR_REQUEST, "prompt", "token id %d is not in the vocabulary of %u",
@@ -85,8 +122,8 @@ static td_status check_queued_tokens(const td_engine *e, const td_engine_request
                    (unsigned long long)all);
   if (!e->account_tokens || all == 0)
     return TD_OK;
-  TD_BUG_ON(r->account > e->n_accounts);
-  uint64_t own = e->account_tokens[r->account];
+  TD_BUG_ON(r->terms.account > e->n_accounts);
+  uint64_t own = e->account_tokens[r->terms.account];
   if (td_share_allows(cap, all, own, r->n_prompt))
     return TD_OK;
   return td_fail(err, TD_ERR_CAPACITY,
@@ -100,7 +137,6 @@ td_status td_engine_submit(td_engine *e, const td_engine_request *r, td_ticket *
   switch (td_engine_get_state(e)) {
   case TD_ENGINE_READY: break;
   case TD_ENGINE_LOADING: return td_fail(err, TD_ERR_CAPACITY, "the model is still loading");
-  case TD_ENGINE_DRAINING: return td_fail(err, TD_ERR_CAPACITY, "the server is shutting down");
   default: return td_fail(err, TD_ERR_CAPACITY, "the engine has stopped");
   }
   TD_TRY(check_request(e, r, err));
@@ -109,6 +145,12 @@ td_status td_engine_submit(td_engine *e, const td_engine_request *r, td_ticket *
   TD_TRY(check_queued_tokens(e, r, err));
   uint32_t slot = e->free_head;
   td_slot *s = &e->slots[slot];
+  s->request = *r;
+  if (!take_memory(e, s)) {
+    s->request = (td_engine_request){0}; /* the caller's still */
+    free_memory(s);
+    return td_fail(err, TD_ERR_NOMEM, "no memory for the request");
+  }
   e->free_head = s->next_free;
   e->n_taken++;
   s->phase = TD_SLOT_LIVE;
@@ -118,9 +160,8 @@ td_status td_engine_submit(td_engine *e, const td_engine_request *r, td_ticket *
   s->queued_tokens = r->n_prompt;
   e->n_queued_tokens += r->n_prompt;
   if (e->account_tokens)
-    e->account_tokens[r->account] += r->n_prompt;
+    e->account_tokens[r->terms.account] += r->n_prompt;
   s->submit_us = td_clock_us();
-  s->request = *r;
   s->error = NULL;
   atomic_store(&s->n_generated, 0);
   atomic_store(&s->ended, TD_FINISH_NONE);
@@ -138,7 +179,7 @@ static void leave_queue(td_engine *e, td_slot *s)
 {
   e->n_queued_tokens -= s->queued_tokens;
   if (e->account_tokens)
-    e->account_tokens[s->request.account] -= s->queued_tokens;
+    e->account_tokens[s->request.terms.account] -= s->queued_tokens;
   s->queued_tokens = 0;
 }
 
@@ -146,8 +187,7 @@ static void free_slot(td_engine *e, uint32_t slot)
 {
   td_slot *s = &e->slots[slot];
   leave_queue(e, s);
-  free(s->request.tokens);
-  s->request.tokens = NULL;
+  free_memory(s);
   s->phase = TD_SLOT_FREE;
   s->next_free = e->free_head;
   e->n_taken--;
@@ -208,6 +248,8 @@ static bool slot_update(td_engine *e, uint32_t slot, td_engine_update *u)
       .tokens = s->request.tokens,
       .n_prompt = s->request.n_prompt,
       .n_generated = n,
+      .logprobs = s->logprobs,
+      .top = s->top,
       .n_cached_prompt = atomic_load(&s->n_cached_prompt),
       .finish = (td_finish)ended,
       .error = ended == TD_FINISH_ERROR ? s->error : NULL,
@@ -251,7 +293,20 @@ void td_engine_notify_slot(td_engine *e, uint32_t slot)
 
 void td_engine_end_slot(td_engine *e, uint32_t slot, int ended)
 {
-  e->slots[slot].active = false;
+  td_slot *s = &e->slots[slot];
+  s->active = false;
+  e->n_masked -= s->mask != NULL;
+  if (!s->mask || td_masks_drop(e->masks, slot)) {
+    td_engine_publish_end(e, slot, ended);
+    return;
+  }
+  s->ends_as = ended;
+  s->next_ending = e->first_ending;
+  e->first_ending = slot;
+}
+
+void td_engine_publish_end(td_engine *e, uint32_t slot, int ended)
+{
   atomic_store_explicit(&e->slots[slot].ended, ended, memory_order_release);
   td_engine_notify_slot(e, slot);
 }

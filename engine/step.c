@@ -1,9 +1,11 @@
-/* The step loop: drain inbox -> plan -> submit -> wait -> commit -> publish.
+/* The step loop: drain inbox -> plan -> submit -> sample -> wait -> commit -> publish.
  *
  * Where the device can run ahead (pipeline_depth 2), the next step is planned and submitted before this one's
  * outcome is known, whenever it can only be "all decode once more"; a row whose request turns out to have
- * ended is dropped when it comes. Nothing here allocates, blocks on the loop thread, or looks at text. Idle
- * means blocked on the eventfd. */
+ * ended is dropped when it comes. Where a row of that next step obeys a mask, its sampling is queued only
+ * when this step's tokens are known and the mask was made of them: submit k, sample k, submit k+1, wait k,
+ * masks, sample k+1. Nothing here allocates, blocks on the loop thread, or looks at text. Idle means blocked
+ * on the eventfd. */
 #include "engine/internal.h"
 
 #include <errno.h>
@@ -20,15 +22,12 @@ static void take_submit(td_engine *e, uint32_t slot, uint32_t generation, double
   td_sched_request r = {.tokens = s->request.tokens,
                         .n_prompt = s->request.n_prompt,
                         .max_new = s->request.max_new,
-                        .namespace_id = s->request.namespace_id,
-                        .account = s->request.account,
-                        .priority = s->request.priority,
-                        .ttft_deadline_us = s->request.ttft_deadline_us,
-                        .deadline_us = s->request.deadline_us,
-                        .is_further_choice = s->request.is_further_choice};
+                        .n_prompt_logits = s->request.n_prompt_logits,
+                        .terms = s->request.terms};
   TD_BUG_ON(s->active);
   s->active = true;
   s->active_generation = generation;
+  e->n_masked += s->mask != NULL;
   s->n_new = 0;
   atomic_store(&s->predicted_queue_us, e->has_cost ? (uint64_t)wait_us : UINT64_MAX);
   e->backend->ops->set_sampling(e->backend, slot, &s->request.sampling);
@@ -36,6 +35,8 @@ static void take_submit(td_engine *e, uint32_t slot, uint32_t generation, double
     /* td_engine_submit has refused what can never fit, so this is a disagreement of ours, not the client's */
     s->error = "the scheduler refused the request";
     td_engine_end_slot(e, slot, TD_FINISH_ERROR);
+  } else {
+    td_engine_ask_mask(e, slot);
   }
 }
 
@@ -90,84 +91,12 @@ static bool end_late_requests(td_engine *e, uint64_t now_us)
   return n_all > 0;
 }
 
-static bool is_stop_token(const td_engine *e, const td_engine_request *r, int32_t id)
-{
-  if (!r->ignore_eos)
-    for (uint32_t i = 0; i < e->desc.n_eos_ids; i++)
-      if (e->desc.eos_ids[i] == id)
-        return true;
-  for (uint32_t i = 0; i < r->n_stop_ids; i++)
-    if (r->stop_ids[i] == id)
-      return true;
-  return false;
-}
-
-/* What the step's tokens mean for their requests, before the scheduler takes them. */
-static void judge_tokens(td_engine *e)
-{
-  const td_plan *plan = e->plan;
-  TD_BUG_ON(e->outcome.n_ids != plan->n_logits);
-  for (uint32_t i = 0; i < plan->n_logits; i++) {
-    td_slot *s = &e->slots[plan->rows[plan->logits_rows[i]].slot];
-    e->sampled[i] = e->outcome.ids[i];
-    if (!s->active) /* it ended with the step before, after this one was planned: the slot may be the loop's
-                       again */
-      continue;
-    if (e->sampled[i] == TD_SAMPLED_NAN) {
-      s->error = "the model's output is not a number";
-      e->sampled[i] = 0; /* never published */
-      e->stop[i] = 1;
-    } else {
-      e->stop[i] = is_stop_token(e, &s->request, e->sampled[i]);
-    }
-  }
-}
-
-static void publish_row(td_engine *e, uint32_t slot, bool stop, uint64_t now_us)
-{
-  td_slot *s = &e->slots[slot];
-  if (s->error) {
-    td_engine_end_slot(e, slot, TD_FINISH_ERROR);
-    return;
-  }
-  if (s->n_new++ == 0)
-    atomic_store(&s->first_token_us, now_us);
-  atomic_store(&s->last_token_us, now_us);
-  atomic_store_explicit(&s->n_generated, s->n_new, memory_order_release);
-  if (stop)
-    td_engine_end_slot(e, slot, TD_FINISH_STOP);
-  else if (s->n_new == s->request.max_new)
-    td_engine_end_slot(e, slot, TD_FINISH_LENGTH);
-  else
-    td_engine_notify_slot(e, slot);
-}
-
 static void submit_step(td_engine *e, const td_plan *plan, double predicted_us)
 {
   if ((uint64_t)predicted_us > atomic_load_explicit(&e->longest_predicted_us, memory_order_relaxed))
     atomic_store(&e->longest_predicted_us, (uint64_t)predicted_us);
-  td_backend_submit(e->backend, e->compiled, plan);
-}
-
-/* Commit ends requests in the scheduler, so what is told about them is read before it. */
-static void commit_and_publish(td_engine *e)
-{
-  const td_plan *plan = e->plan;
-  uint64_t now_us = td_clock_us();
-  uint32_t n_finished;
-  judge_tokens(e);
-  for (uint32_t i = 0; i < plan->n_logits; i++) {
-    uint32_t slot = plan->rows[plan->logits_rows[i]].slot;
-    if (e->slots[slot].active && e->slots[slot].n_new == 0) {
-      td_sched_slot_info first = td_sched_slot(e->sched, slot);
-      atomic_store(&e->slots[slot].first_run_us, first.first_run_us);
-      atomic_store(&e->slots[slot].n_cached_prompt, first.n_cached_prompt);
-    }
-  }
-  td_sched_commit(e->sched, plan, e->sampled, e->stop, now_us, e->finished, &n_finished);
-  for (uint32_t i = 0; i < plan->n_logits; i++)
-    if (e->slots[plan->rows[plan->logits_rows[i]].slot].active)
-      publish_row(e, plan->rows[plan->logits_rows[i]].slot, e->stop[i], now_us);
+  td_engine_prepare_sampling(e, plan);
+  td_backend_submit(e->backend, e->forward, plan);
 }
 
 /* For who watches the steps; before e->stats, whose sums still are those of the step before. */
@@ -225,6 +154,7 @@ static void update_stats(td_engine *e, uint64_t step_us, const td_plan *plan)
   if (plan) {
     st->steps++;
     st->captured_steps += e->outcome.captured;
+    st->late_rows = e->n_late_rows;
     st->decode_tokens += plan->n_decode_rows;
     st->prefill_tokens += plan->n_prefill_tokens;
     st->step_us_sum += step_us;
@@ -267,7 +197,8 @@ static void wait_for_work(td_engine *e)
 /* The next step from scratch, with all that has happened; false: nothing to do. */
 static bool plan_step(td_engine *e)
 {
-  bool commands = drain_inbox(e);
+  bool commands = td_engine_finish_endings(e);
+  commands |= drain_inbox(e);
   uint64_t now_us = td_clock_us();
   atomic_store(&e->heartbeat_us, now_us);
   e->times.plan_begin_us = now_us;
@@ -287,6 +218,7 @@ static bool plan_step(td_engine *e)
   e->times.predicted_us = td_sched_predict_us(e->sched, e->plan);
   e->times.plan_end_us = td_clock_us();
   submit_step(e, e->plan, e->times.predicted_us);
+  td_engine_sample(e, e->plan, e->late, &e->has_late);
   e->times.queued_us = td_clock_us();
   return true;
 }
@@ -300,11 +232,15 @@ static bool plan_step_ahead(td_engine *e)
   e->next_times.plan_begin_us = td_clock_us();
   if (td_sched_next_expiry_us(e->sched) < e->next_times.plan_begin_us) /* who is late leaves between steps */
     return false;
-  if (!td_sched_plan_ahead(e->sched, e->plan, e->next))
+  if (!td_sched_plan_ahead(e->sched, e->plan, e->has_late ? e->late : NULL, e->next))
     return false;
   e->next_times.predicted_us = td_sched_predict_us(e->sched, e->next);
   e->next_times.plan_end_us = td_clock_us();
   submit_step(e, e->next, e->next_times.predicted_us);
+  if (td_engine_awaits_masks(e, e->next))
+    (void)td_backend_forward_ended(e->backend); /* so that the wait for masks is none of the device's time */
+  else
+    td_engine_sample(e, e->next, e->next_late, &e->next_has_late);
   e->next_times.queued_us = td_clock_us();
   return true;
 }
@@ -314,7 +250,7 @@ static td_status end_step(td_engine *e, uint64_t *last_end_us, td_error *err)
 {
   TD_TRY(td_backend_wait(e->backend, &e->outcome, err));
   e->times.ended_us = td_clock_us();
-  commit_and_publish(e);
+  td_engine_commit(e);
   uint64_t end_us = td_clock_us();
   uint64_t begin_us = *last_end_us > e->times.plan_begin_us ? *last_end_us : e->times.plan_begin_us;
   e->times.since_us = *last_end_us > 0 ? *last_end_us : begin_us;
@@ -334,6 +270,12 @@ static void take_next(td_engine *e)
   e->plan = e->next;
   e->next = plan;
   e->times = e->next_times;
+  uint8_t *late = e->late;
+  e->late = e->next_late;
+  e->next_late = late;
+  e->has_late = e->next_has_late;
+  if (e->backend->awaits_sample)
+    td_engine_sample(e, e->plan, e->late, &e->has_late);
 }
 
 td_status td_engine_run(td_engine *e, td_error *err)

@@ -35,6 +35,12 @@ const char *td_engine_token_text(const td_engine *e, int32_t id)
   return e->tokenizer ? td_tokenizer_token_text(e->tokenizer, id) : NULL;
 }
 
+void td_engine_token_bytes(const td_engine *e, int32_t id, td_buf *out)
+{
+  if (e->tokenizer)
+    td_tokenizer_token_bytes(e->tokenizer, id, out);
+}
+
 /* ---- chat ---- */
 
 static bool add_token_text(cJSON *vars, const char *name, const td_engine *e, int32_t id)

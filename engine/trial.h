@@ -4,17 +4,27 @@
 #ifndef TD_ENGINE_TRIAL_H
 #define TD_ENGINE_TRIAL_H
 
-#include "engine/internal.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kernels/kernels.h"
+#include "step/draft.h"
+
+/* What runs a step: a model's programs, compiled, on their backend. All borrowed. */
+typedef struct td_stepper {
+  td_backend *backend;
+  const td_program *program; /* of `forward` */
+  td_compiled *forward, *sampling;
+  uint32_t vocab;
+} td_stepper;
 
 typedef struct td_trial {
-  td_engine *e;
-  td_plan *plan;
-  int32_t *table, *pages; /* the plans' page table; the pages that may be used, in scattered order */
-  uint32_t n_pages, page_tokens, stripe_pages, next_page;
+  td_stepper by;
+  td_draft draft;
 } td_trial;
 
 /* max_kv_tokens: of one row. n_pages: of the store, from the first on. */
-TD_MUST_CHECK td_status td_trial_init(td_trial *t, td_engine *e, uint32_t page_tokens, uint32_t n_pages,
+TD_MUST_CHECK td_status td_trial_init(td_trial *t, td_stepper by, uint32_t page_tokens, uint32_t n_pages,
                                       uint32_t max_kv_tokens, td_error *err);
 void td_trial_deinit(td_trial *t);
 /* Writes every line of those pages once: memory that nobody wrote is read faster than any other. */

@@ -55,22 +55,47 @@ td_status td_backend_create(const char *name, const td_backend_config *config, t
   return st;
 }
 
-void td_backend_submit(td_backend *be, td_compiled *compiled, const td_plan *plan)
+void td_backend_submit(td_backend *be, td_compiled *forward, const td_plan *plan)
 {
-  be->fault.stalls |=
-      be->fault.stall_step > 0 && plan->step == be->fault.stall_step; /* 0: measured at start */
-  if (++be->fault.n_submitted == be->fault.step && be->ops->trap)
+  td_fault *f = &be->fault;
+  TD_BUG_ON(be->awaits_sample || be->n_under_way == be->pipeline_depth);
+  be->awaits_sample = true;
+  be->n_under_way++;
+  f->n_submitted++;
+  if (f->stall_step > 0 && plan->step == f->stall_step) /* 0: measured at start */
+    f->stalls_at = f->n_submitted;
+  if (f->n_submitted == f->step && be->ops->trap)
     be->ops->trap(be);
-  be->ops->submit(be, compiled, plan);
+  be->ops->submit(be, forward, plan);
+}
+
+void td_backend_sample(td_backend *be, td_compiled *sampling, const td_sample_input *input)
+{
+  TD_BUG_ON(!be->awaits_sample);
+  be->awaits_sample = false;
+  be->ops->sample(be, sampling, input);
+}
+
+bool td_backend_forward_ended(td_backend *be)
+{
+  TD_BUG_ON(!be->awaits_sample);
+  return !be->ops->forward_ended || be->ops->forward_ended(be);
+}
+
+void td_backend_queue_step(td_backend *be, td_compiled *forward, td_compiled *sampling, const td_plan *plan)
+{
+  td_backend_submit(be, forward, plan);
+  td_backend_sample(be, sampling, NULL);
 }
 
 td_status td_backend_wait(td_backend *be, td_outcome *out, td_error *err)
 {
+  TD_BUG_ON(be->n_under_way <= be->awaits_sample);
+  be->n_under_way--;
   TD_TRY(be->ops->wait(be, out, err));
-  if (be->fault.stalls)
+  if (++be->fault.n_ended == be->fault.stalls_at)
     td_fault_stall();
-  be->fault.stalls = false;
-  if (++be->fault.n_ended == be->fault.step)
+  if (be->fault.n_ended == be->fault.step)
     return td_fail(err, TD_ERR_DEVICE, "device fault in step %llu (TANDEM_FAULT)",
                    (unsigned long long)be->fault.step);
   return TD_OK;

@@ -4,16 +4,21 @@
  * it once, and runs it with any step plan: it never knows what a model is, and nobody looks behind a
  * td_devptr.
  *
- * The step: td_backend_submit(compiled, plan) queues it, td_backend_wait hands out its outcome. With
- * pipeline_depth 2 the next step may be submitted before the wait for this one: a token id below 0 in a plan
- * then means the token that the step before sampled, logits row -1 - id. Ops return nothing: a fault shows at
- * the wait. Steps of decodes alone may be captured once and launched again, which spares the host queueing
- * every op (capture).
+ * The step: td_backend_submit(forward, plan) queues its forward, td_backend_sample(sampling, input) what
+ * chooses tokens from its logits, td_backend_wait hands out its outcome. With pipeline_depth 2 the next
+ * forward may be submitted before the wait for this step, so that the host can still make out of this step's
+ * tokens what the next step's sampling must obey:
+ *
+ *   submit k, sample k, submit k+1, wait k, [masks], sample k+1, submit k+2, wait k+1, [masks], ...
+ *
+ * A token id below 0 in a plan then means the token that the step before chose for its logits entry -1 - id,
+ * the last one if several. Ops return nothing: a fault shows at the wait. Forwards of decodes alone may be
+ * captured once and launched again, which spares the host queueing every op (capture).
  *
  * The batch rule (CPU backend, and CUDA with batch_invariant): every output element is computed by one fixed
  * sequence of operations that does not depend on how many rows the step has, how a prompt was chunked, which
  * pages hold its KV, how many threads run, or which instruction set was picked. So a request's tokens are
- * bit-identical alone or in any batch. kernels/README.md states the sequences.
+ * bit-identical alone or in any batch. kernels/cpu/README.md states the sequences.
  *
  * Thread: the engine thread, except weight_import and alloc before the engine starts. */
 #ifndef TD_KERNELS_KERNELS_H
@@ -23,6 +28,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "step/outcome.h"
 #include "step/plan.h"
 #include "step/sampling.h"
 #include "common/status.h"
@@ -64,17 +70,13 @@ typedef struct td_tune_params {
   const char *cache_folder; /* option cache_dir: "auto", a path, or "" for none */
 } td_tune_params;
 
-enum { TD_SAMPLED_NAN = -1 }; /* instead of a token id: the row's logits hold a NaN or no finite value */
-
-/* What a step gives back. */
-typedef struct td_outcome {
-  const int32_t
-      *ids; /* [n_ids] what was sampled, in the order of the plan's logits_rows; until the next submission */
-  uint32_t n_ids;
-  bool captured; /* it was launched from a captured step */
-  float busy_us; /* the device's time for the step; 0: not known */
-  float idle_us; /* and between the step before and it, if it began before or soon after that one's end */
-} td_outcome;
+/* What the host adds to a step's sampling after its forward was queued. All is read before td_backend_sample
+ * returns. */
+typedef struct td_sample_input {
+  const uint8_t *late;          /* [n_logits of the plan] nonzero: not sampled in this step; NULL: all are */
+  const uint32_t *const *masks; /* [n_logits] of [(vocab + 31) / 32] words: bit i % 32 of word i / 32 says
+                                   whether id i may be chosen; NULL: any may. NULL: no entry has one */
+} td_sample_input;
 
 /* A captured step may be kept in several forms, by what its rows share. */
 typedef struct td_capture {
@@ -115,16 +117,24 @@ typedef struct td_backend_ops {
    * that uses it runs any more. */
   void (*kv_destroy)(td_backend *be, td_kv *kv);
 
-  /* Replaces a slot's whole sampling state. */
+  /* Replaces a slot's whole sampling state. What the parameters point to is not looked at. */
   void (*set_sampling)(td_backend *be, uint32_t slot, const td_sampling *sampling);
+  /* Before the submission of a step that samples for a slot whose sampling is not plain: sees to it that the
+   * slot has its state (sample_places.h), and makes it, with no step under way, if it has none yet or lost
+   * it. The step's other slots with such sampling are prepared too. sampling: as set; all is copied. */
+  void (*prepare_slot)(td_backend *be, uint32_t slot, const td_sampling *sampling,
+                       const td_sample_history *history);
 
   /* A program may be freed once it is compiled; what its ops point to must live on. TD_ERR_UNSUPPORTED for an
    * op that this backend has not got. Owned by the caller. */
   td_status (*compile)(td_backend *be, const td_program *program, td_compiled **out, td_error *err);
   void (*discard)(td_backend *be, td_compiled *compiled); /* NULL: does nothing */
 
-  /* See td_backend_submit and td_backend_wait, which call them. */
-  void (*submit)(td_backend *be, td_compiled *compiled, const td_plan *plan);
+  /* See td_backend_submit, _sample, _forward_ended and _wait, which call them. forward_ended may be NULL: a
+   * submission returns when its forward has run. */
+  void (*submit)(td_backend *be, td_compiled *forward, const td_plan *plan);
+  void (*sample)(td_backend *be, td_compiled *sampling, const td_sample_input *input);
+  bool (*forward_ended)(td_backend *be);
   td_status (*wait)(td_backend *be, td_outcome *out, td_error *err);
 
   /* Measures which algorithms are fastest for the products of a program's steps of decodes, within a budget,
@@ -142,7 +152,7 @@ typedef struct td_backend_ops {
 /* TANDEM_FAULT (fault.h): the step that fails, or the plan's that stalls; how many steps there were. */
 typedef struct td_fault {
   uint64_t step, stall_step, n_submitted, n_ended;
-  bool stalls; /* the step under way */
+  uint64_t stalls_at; /* n_ended when the plan's step ends: two may be under way */
 } td_fault;
 
 struct td_backend {
@@ -150,16 +160,21 @@ struct td_backend {
   uint32_t activation_bytes;     /* size of one activation element: 4 on the CPU */
   uint32_t pipeline_depth;       /* steps that may be under way at once: 1 or 2 */
   uint32_t weight_bytes;         /* memory a stored parameter takes here; 0: it is used where it is mapped */
+  uint64_t sampling_bytes;       /* memory of sampler state that is not plain */
   uint32_t max_rows, max_tokens; /* of a step: the config's, or this backend's own choice where that was 0 */
+  uint32_t max_logits;           /* of a step: max_rows and the config's prompt_logits */
+  bool awaits_sample;            /* a step was submitted and is not yet sampled */
+  uint32_t n_under_way;          /* steps that were submitted and not waited for */
   td_fault fault;
   char identity[256]; /* what times that were measured here are good for: device, driver, threads */
 };
 
 typedef struct td_backend_config {
-  uint32_t n_threads;  /* compute threads, the caller's included; 0 = one per usable core */
-  uint32_t max_slots;  /* sampling states */
-  uint32_t max_rows;   /* rows of a plan, logits rows included; 0: the backend's choice */
-  uint32_t max_tokens; /* tokens of a plan; 0: the backend's choice; at least max_rows is taken */
+  uint32_t n_threads;     /* compute threads, the caller's included; 0 = one per usable core */
+  uint32_t max_slots;     /* sampling states */
+  uint32_t max_rows;      /* rows of a plan, each with logits; 0: the backend's choice */
+  uint32_t prompt_logits; /* logits of a plan beside those */
+  uint32_t max_tokens;    /* tokens of a plan; 0: the backend's choice; at least max_rows is taken */
   uint32_t max_context_tokens;
   uint32_t max_vocab;          /* for the sampler's workspace */
   uint32_t device;             /* which GPU; the CPU backend does not look */
@@ -175,8 +190,17 @@ typedef struct td_backend_config {
 TD_MUST_CHECK td_status td_backend_create(const char *name, const td_backend_config *config, td_backend **out,
                                           td_error *err);
 
-/* Queues a step: the program with what the plan says. The plan is borrowed until the wait for it. */
-void td_backend_submit(td_backend *be, td_compiled *compiled, const td_plan *plan);
+/* Queues a step's forward: the program with what the plan says. NULL: a program without ops. The plan is
+ * borrowed until the wait for it. */
+void td_backend_submit(td_backend *be, td_compiled *forward, const td_plan *plan);
+/* Queues the sampling of the step that was submitted last, once for each step and before the next submission.
+ * sampling: a program of ops that read logits; NULL: nothing is chosen. input: NULL where nothing is late. */
+void td_backend_sample(td_backend *be, td_compiled *sampling, const td_sample_input *input);
+/* Whether the device waits for td_backend_sample: it has run the forward of the step submitted last. Asked
+ * first right behind the submission, it also tells the device's time from what it waits (td_outcome). */
+bool td_backend_forward_ended(td_backend *be);
+/* Both at once, where nothing is late. */
+void td_backend_queue_step(td_backend *be, td_compiled *forward, td_compiled *sampling, const td_plan *plan);
 /* Waits for the oldest step that was submitted and not waited for. TD_ERR_DEVICE on a fault. */
 TD_MUST_CHECK td_status td_backend_wait(td_backend *be, td_outcome *out, td_error *err);
 

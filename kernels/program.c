@@ -15,6 +15,7 @@ const char *const td_op_names[TD_OP_KINDS] = {
     [TD_OP_LINEAR_SWIGLU] = "linear_swiglu",
     [TD_OP_GATHER] = "gather",
     [TD_OP_SAMPLE] = "sample",
+    [TD_OP_POOL] = "pool",
 };
 
 /* ---- making ---- */
@@ -135,13 +136,18 @@ static void print_params(const td_program *p, const td_op *o, td_buf *out)
   case TD_OP_SAMPLE:
     td_buf_printf(out, "%s -> ids  [%u]", name_of(p, o->sample.logits), o->sample.vocab);
     break;
+  case TD_OP_POOL:
+    td_buf_printf(out, "%s -> %s  [%u, %s]", name_of(p, o->pool.x), name_of(p, o->pool.out), o->pool.width,
+                  o->pool.pooling == TD_POOL_MEAN ? "mean" : "last");
+    break;
   case TD_OP_KINDS: TD_BUG_ON(true);
   }
 }
 
 void td_program_print(const td_program *p, td_buf *out)
 {
-  static const char *const extents[] = {[TD_EXTENT_TOKENS] = "tokens", [TD_EXTENT_SAMPLED] = "sampled"};
+  static const char *const extents[] = {
+      [TD_EXTENT_TOKENS] = "tokens", [TD_EXTENT_LOGITS] = "logits", [TD_EXTENT_ROWS] = "rows"};
   for (uint32_t i = 0; i < p->n_ops; i++) {
     const td_op *o = &p->ops[i];
     char layer[24] = "";
@@ -152,6 +158,6 @@ void td_program_print(const td_program *p, td_buf *out)
     print_params(p, o, out);
     td_buf_append_char(out, '\n');
     if (i + 1 == p->n_unsampled && i + 1 < p->n_ops)
-      td_buf_append_str(out, "---- a step that samples nothing ends here\n");
+      td_buf_append_str(out, "---- a step that wants no logits ends here\n");
   }
 }

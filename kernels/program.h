@@ -111,18 +111,35 @@ typedef struct td_linear_swiglu_params {
   uint32_t n_in, width;
 } td_linear_swiglu_params;
 
-/* out[i] = x[last token of row logits_rows[i]] of the step plan. */
+/* out[i] = x[logits[i].token] of the step plan. */
 typedef struct td_gather_params {
   td_devptr x;   /* activations [all tokens, width] */
   td_devptr out; /* activations [n, width] */
   uint32_t width;
 } td_gather_params;
 
-/* Chooses a token for every row by the sampling state of its slot (set_sampling). */
+/* Chooses a token for every entry of the plan's logits that has no target and is not late, by the sampling
+ * state of its slot (set_sampling). */
 typedef struct td_sample_params {
   td_devptr logits; /* f32 [n, vocab]; may be overwritten */
   uint32_t vocab;
 } td_sample_params;
+
+typedef enum td_pooling {
+  TD_POOL_LAST, /* x of the sequence's last token so far */
+  TD_POOL_MEAN, /* the mean of x over all its tokens so far */
+} td_pooling;
+
+/* A vector for each sequence, accumulated over its chunks: out[slot] is x pooled over the tokens from
+ * position 0 on. All of them must be computed: KV that was found in a tree has left no x. Sums are f64, token
+ * after token, so a vector does not depend on how its prompt was chunked. */
+typedef struct td_pool_params {
+  td_devptr x;    /* activations [all tokens, width] */
+  td_devptr sums; /* f64 [slots, width], kept from step to step; for the mean */
+  td_devptr out;  /* f32 [slots, width] */
+  uint32_t width;
+  td_pooling pooling;
+} td_pool_params;
 
 typedef enum td_op_kind {
   TD_OP_EMBED,
@@ -134,6 +151,7 @@ typedef enum td_op_kind {
   TD_OP_LINEAR_SWIGLU,
   TD_OP_GATHER,
   TD_OP_SAMPLE,
+  TD_OP_POOL,
   TD_OP_KINDS
 } td_op_kind;
 
@@ -141,13 +159,18 @@ extern const char *const td_op_names[TD_OP_KINDS]; /* "embed", "rmsnorm", ... */
 
 /* How many rows an op has. A mixture of experts will add tokens x top_k. */
 typedef enum td_extent {
-  TD_EXTENT_TOKENS,  /* all tokens of the step */
-  TD_EXTENT_SAMPLED, /* those of which a token is sampled: the last ones of rows that want logits */
+  TD_EXTENT_TOKENS, /* all tokens of the step */
+  TD_EXTENT_LOGITS, /* those that want logits */
+  TD_EXTENT_ROWS,   /* the step's sequences */
 } td_extent;
 
 static inline uint32_t td_extent_rows(td_extent extent, const td_plan *plan)
 {
-  return extent == TD_EXTENT_TOKENS ? plan->n_tokens : plan->n_logits;
+  switch (extent) {
+  case TD_EXTENT_TOKENS: return plan->n_tokens;
+  case TD_EXTENT_LOGITS: return plan->n_logits;
+  default: return plan->n_rows;
+  }
 }
 
 #define TD_NO_LAYER UINT32_MAX
@@ -167,6 +190,7 @@ typedef struct td_op {
     td_linear_swiglu_params linear_swiglu;
     td_gather_params gather;
     td_sample_params sample;
+    td_pool_params pool;
   };
 } td_op;
 
@@ -183,7 +207,7 @@ typedef struct td_program_buffer {
 typedef struct td_program {
   uint32_t n_ops, max_ops;
   uint32_t
-      n_unsampled; /* a step that samples nothing needs the first so many ops only: its KV is then written */
+      n_unsampled; /* a step that wants no logits needs the first so many ops only: its KV is then written */
   td_op *ops;
   uint32_t n_buffers;
   td_program_buffer buffers[TD_PROGRAM_BUFFERS_MAX];

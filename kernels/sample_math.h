@@ -8,7 +8,7 @@
  * operations.
  *
  * A row of logits x[0..n), with the state of its slot and a position:
- *   bad       a NaN, a +inf or no finite value: TD_SAMPLED_NAN.
+ *   bad       a NaN, a +inf or no finite value: TD_LOGITS_NAN.
  *   best      the lowest id of the highest logit `max`. Greedy rows take it.
  *   weight    w[i] = floor(2^30 * exp((x[i] - max) * inv_temperature)); w[best] = 2^30.
  *   kept      w[i] >= least, which is 1 without min-p: what rounds to no weight is never drawn.
@@ -23,6 +23,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
+
+enum { TD_SAMPLED_NAN = -1 }; /* in the place of an id, until it is told (step/outcome.h) */
 
 #ifdef __CUDACC__
 #define TD_SAMPLE_FN static __host__ __device__ __forceinline__

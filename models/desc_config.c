@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/log.h"
 #include "models/desc.h"
 
 #define CONFIG "config.json"
@@ -340,6 +341,23 @@ static td_status read_end_tokens(const config_reader *r, td_model_desc *d)
   return TD_OK;
 }
 
+/* config.json's, beside generation_config.json's. Where that one names some, it is the one that is used
+ * elsewhere: what is wrong here then keeps nobody from serving the model. */
+static td_status read_more_end_tokens(const config_reader *r, td_model_desc *d)
+{
+  uint32_t n_before = d->n_eos_ids;
+  td_error why;
+  config_reader own = *r;
+  if (n_before == 0)
+    return read_end_tokens(r, d);
+  own.err = &why;
+  if (read_end_tokens(&own, d) == TD_OK)
+    return TD_OK;
+  d->n_eos_ids = n_before;
+  td_warn("%s; it is left out, as " GENERATION " names tokens that end answers", why.message);
+  return TD_OK;
+}
+
 static td_status read_default(const config_reader *r, const char *key, td_limit_id limit, float *out)
 {
   double v = (double)*out;
@@ -410,7 +428,7 @@ static td_status read_generation(config_reader *r, const cJSON *generation, td_m
   }
   r->config = config;
   r->file = CONFIG;
-  return read_end_tokens(r, d);
+  return read_more_end_tokens(r, d);
 }
 
 td_status td_desc_read_config(const td_model_files *files, td_model_desc *d, td_rope_spec *rope,

@@ -1,13 +1,13 @@
 /* The forward pass: the decoder as a program (kernels/program.h).
  *
  * The last product of a block adds its output to the residual stream x. In the last layer, K and V of every
- * token are still stored, but everything behind attention is only needed where a token is sampled, so it runs
- * on those rows alone. */
+ * token are still stored, but everything behind attention is only needed for tokens that want logits, so it
+ * runs on those alone. */
 #include <math.h>
 
 #include "models/model_internal.h"
 
-/* A program in the making. The rows that ops work on: all tokens, or (at the end) those that sample. */
+/* A program in the making. What ops work on: all tokens, or (at the end) those that want logits. */
 typedef struct builder {
   const td_model *m;
   const td_model_desc *d;
@@ -16,6 +16,7 @@ typedef struct builder {
   td_extent extent;
   uint32_t layer;
   td_devptr x, attn;
+  uint32_t n_unsampled; /* ops up to the last write to the KV store */
 } builder;
 
 static td_devptr work(const builder *b, size_t offset) { return td_devptr_at(b->m->workspace, offset); }
@@ -101,10 +102,10 @@ static td_devptr gather(builder *b, td_devptr x, td_devptr out, uint32_t width)
   return out;
 }
 
-/* From here on: x and the attention output of the rows that sample. */
-static void keep_sampled_rows(builder *b)
+/* From here on: x and the attention output of the tokens that want logits. */
+static void keep_logits_tokens(builder *b)
 {
-  b->extent = TD_EXTENT_SAMPLED;
+  b->extent = TD_EXTENT_LOGITS;
   b->x = gather(b, b->x, work(b, b->m->at.last_x), b->d->width);
   b->attn = gather(b, b->attn, work(b, b->m->at.last_attn), q_width(b));
 }
@@ -153,7 +154,24 @@ static void head(builder *b)
                             .n_in = b->d->width,
                             .n_out = b->d->vocab,
                             .out_f32 = true});
-  add(b, "sample", (td_op){.kind = TD_OP_SAMPLE, .sample = {.logits = logits, .vocab = b->d->vocab}});
+}
+
+/* Reads logits that a forward left. */
+static void sampling(builder *b)
+{
+  td_sample_params p = {.logits = work(b, b->m->at.logits), .vocab = b->d->vocab};
+  b->extent = TD_EXTENT_LOGITS;
+  add(b, "sample", (td_op){.kind = TD_OP_SAMPLE, .sample = p});
+}
+
+/* A vector for each slot. */
+static void pool(builder *b, td_pooling pooling, td_devptr sums, td_devptr vectors)
+{
+  norm(b, "out_norm", b->m->out_norm);
+  td_pool_params p = {
+      .x = work(b, b->m->at.h), .sums = sums, .out = vectors, .width = b->d->width, .pooling = pooling};
+  b->extent = TD_EXTENT_ROWS;
+  add(b, "pool", (td_op){.kind = TD_OP_POOL, .pool = p});
 }
 
 static void name_buffers(builder *b)
@@ -175,7 +193,8 @@ static void name_buffers(builder *b)
     td_program_name_buffer(b->program, buffers[i].name, work(b, buffers[i].offset));
 }
 
-static void decoder(builder *b)
+/* All layers. Behind the last attention only tokens that want logits are computed on, or all. */
+static void layers(builder *b, bool all_tokens)
 {
   uint32_t n_layers = b->d->n_layers, n_unsampled = 0;
   embed(b);
@@ -186,25 +205,61 @@ static void decoder(builder *b)
     rope_kv(b, w);
     n_unsampled = b->program->n_ops;
     attention(b);
-    if (b->layer + 1 == n_layers)
-      keep_sampled_rows(b);
+    if (b->layer + 1 == n_layers && !all_tokens)
+      keep_logits_tokens(b);
     finish_layer(b, w);
   }
   b->layer = TD_NO_LAYER;
-  head(b);
-  b->program->n_unsampled = n_unsampled;
+  b->n_unsampled = n_unsampled;
 }
+
+static td_status begin(const td_model *m, td_kv *kv, uint32_t max_ops, builder *b, td_error *err)
+{
+  *b = (builder){.m = m, .d = &m->desc, .kv = kv, .layer = TD_NO_LAYER};
+  TD_BUG_ON(m->max_tokens < m->be->max_tokens || m->max_logits < m->be->max_logits);
+  TD_TRY(td_program_create(max_ops, &b->program, err));
+  b->x = work(b, m->at.x);
+  b->attn = work(b, m->at.attn);
+  name_buffers(b);
+  return TD_OK;
+}
+
+enum { OPS_OF_A_LAYER = 9, OTHER_OPS = 5 };
 
 td_status td_model_program(const td_model *m, td_kv *kv, td_program **out, td_error *err)
 {
-  enum { OPS_OF_A_LAYER = 9, OTHER_OPS = 6 };
-  builder b = {.m = m, .d = &m->desc, .kv = kv, .layer = TD_NO_LAYER};
-  TD_BUG_ON(m->max_tokens < m->be->max_tokens || m->max_logits < m->be->max_rows);
-  TD_TRY(td_program_create(m->desc.n_layers * OPS_OF_A_LAYER + OTHER_OPS, &b.program, err));
-  b.x = work(&b, m->at.x);
-  b.attn = work(&b, m->at.attn);
-  name_buffers(&b);
-  decoder(&b);
+  builder b;
+  TD_TRY(begin(m, kv, m->desc.n_layers * OPS_OF_A_LAYER + OTHER_OPS, &b, err));
+  layers(&b, false);
+  head(&b);
+  b.program->n_unsampled = b.n_unsampled;
+  *out = b.program;
+  return TD_OK;
+}
+
+td_status td_model_embedding(const td_model *m, td_kv *kv, td_pooling pooling, uint32_t n_slots,
+                             td_program **out, td_error *err)
+{
+  builder b;
+  td_devptr sums = {0}, vectors;
+  size_t n = (size_t)n_slots * m->desc.width;
+  TD_TRY(m->be->ops->alloc(m->be, n * sizeof(float), &vectors, err));
+  if (pooling == TD_POOL_MEAN)
+    TD_TRY(m->be->ops->alloc(m->be, n * sizeof(double), &sums, err));
+  TD_TRY(begin(m, kv, m->desc.n_layers * OPS_OF_A_LAYER + OTHER_OPS, &b, err));
+  td_program_name_buffer(b.program, "vectors", vectors);
+  layers(&b, true);
+  pool(&b, pooling, sums, vectors);
+  *out = b.program;
+  return TD_OK;
+}
+
+td_status td_model_sampling(const td_model *m, td_program **out, td_error *err)
+{
+  enum { MAX_OPS = 1 };
+  builder b;
+  TD_TRY(begin(m, NULL, MAX_OPS, &b, err));
+  sampling(&b);
   *out = b.program;
   return TD_OK;
 }

@@ -30,9 +30,18 @@ size_t td_model_workspace_bytes(const td_model_desc *desc, const td_backend *be,
                                 uint32_t max_logits);
 td_kv_shape td_model_kv_shape(const td_model_desc *desc, uint32_t n_pages, uint32_t page_tokens);
 
-/* What a step computes that generates: KV of its tokens is written, and a token is sampled for its logits
- * rows. Its buffer "logits" holds f32 [n_logits, vocab] before the sampling, which may overwrite them. The
- * caller destroys it. Before the model's end. */
+/* Programs; the caller destroys them, before the model's end.
+ *
+ * The forward of a step that generates: KV of its tokens is written, and its buffer "logits" holds f32
+ * [n_logits, vocab]. */
 TD_MUST_CHECK td_status td_model_program(const td_model *m, td_kv *kv, td_program **out, td_error *err);
+/* Of a step that makes a vector of each of its sequences, which belong to slots below n_slots: the last
+ * norm's output, pooled. Its buffer "vectors" holds f32 [n_slots, width] after each step, of all tokens so
+ * far; rows begin at position 0 with their first chunk, want no logits, and take nothing from a prefix tree.
+ * Memory for it is taken from the backend. */
+TD_MUST_CHECK td_status td_model_embedding(const td_model *m, td_kv *kv, td_pooling pooling, uint32_t n_slots,
+                                           td_program **out, td_error *err);
+/* Behind a forward with logits: tokens are chosen from the logits, which may be overwritten. */
+TD_MUST_CHECK td_status td_model_sampling(const td_model *m, td_program **out, td_error *err);
 
 #endif

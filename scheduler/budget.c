@@ -15,11 +15,11 @@ enum { CORRECTION_FIRST = 32, CORRECTION_LAST = 128 };
 
 /* ---- targets ---- */
 
-static td_step_work with_chunk(td_step_work w, uint32_t q_len, uint32_t kv_len, bool wants_logits)
+static td_step_work with_chunk(td_step_work w, uint32_t q_len, uint32_t kv_len, uint32_t n_logits)
 {
   w.n_tokens += q_len;
   w.n_rows++;
-  w.n_logits += wants_logits;
+  w.n_logits += n_logits;
   w.prefill_pairs += td_cost_pairs(q_len, kv_len);
   w.prefill_kv_tokens += kv_len;
   w.prefill_thin_tokens += td_cost_thin_tokens(q_len, kv_len);
@@ -244,16 +244,16 @@ uint32_t td_budget_chunk(const td_budget *b, uint32_t n_computed, uint32_t n_res
   }
 }
 
-void td_budget_add_chunk(td_budget *b, uint32_t q_len, uint32_t kv_len, bool wants_logits)
+void td_budget_add_chunk(td_budget *b, uint32_t q_len, uint32_t kv_len, uint32_t n_logits)
 {
-  b->work = with_chunk(b->work, q_len, kv_len, wants_logits);
+  b->work = with_chunk(b->work, q_len, kv_len, n_logits);
 }
 
-void td_budget_remove_chunk(td_budget *b, uint32_t q_len, uint32_t kv_len, bool wants_logits)
+void td_budget_remove_chunk(td_budget *b, uint32_t q_len, uint32_t kv_len, uint32_t n_logits)
 {
   b->work.n_tokens -= q_len;
   b->work.n_rows--;
-  b->work.n_logits -= wants_logits;
+  b->work.n_logits -= n_logits;
   b->work.prefill_pairs -= td_cost_pairs(q_len, kv_len);
   b->work.prefill_kv_tokens -= kv_len;
   b->work.prefill_thin_tokens -= td_cost_thin_tokens(q_len, kv_len);

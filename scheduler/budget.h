@@ -47,9 +47,9 @@ void td_budget_end_decodes(td_budget *b);
 /* Tokens that the step takes of a prompt that has n_computed and lacks n_rest >= 1; 0: none, and none of
  * those behind it. */
 uint32_t td_budget_chunk(const td_budget *b, uint32_t n_computed, uint32_t n_rest);
-void td_budget_add_chunk(td_budget *b, uint32_t q_len, uint32_t kv_len, bool wants_logits);
+void td_budget_add_chunk(td_budget *b, uint32_t q_len, uint32_t kv_len, uint32_t n_logits);
 /* Takes back what was added, to add something else. */
-void td_budget_remove_chunk(td_budget *b, uint32_t q_len, uint32_t kv_len, bool wants_logits);
+void td_budget_remove_chunk(td_budget *b, uint32_t q_len, uint32_t kv_len, uint32_t n_logits);
 
 /* A step's measured time, as an input like any other: moves the correction a little towards it, by the same
  * share however far it is (1/32 at first, 1/128 later), so that it follows the median of measured / predicted

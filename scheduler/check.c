@@ -20,8 +20,9 @@ static void check_request(const td_sched *s, const td_request *r)
   if (s->n_in_flight > 0)                                /* with the pages that the steps write */
     TD_BUG_ON(r->n_pages < td_sched_pages_for(s, r->n_computed) ||
               r->n_pages > td_sched_pages_for(s, planned));
-  else
-    TD_BUG_ON(r->n_pages != td_sched_pages_for(s, r->n_computed));
+  else /* with the page of the last token, where that is computed again */
+    TD_BUG_ON(r->n_pages != td_sched_pages_for(s, r->n_computed + r->is_late));
+  TD_BUG_ON(r->is_late && r->n_computed + 1 != r->n_tokens);
   if (r->state == TD_REQUEST_DECODE)
     TD_BUG_ON(r->n_computed != r->n_tokens - 1 || r->n_tokens == r->n_prompt);
   else
@@ -40,7 +41,7 @@ static void check_pages(const td_sched *s, const td_request *r, uint32_t *pins, 
   }
   for (uint32_t id = r->node; id != TD_NO_NODE; id = s->tree.nodes[id].parent) {
     const td_prefix_node *n = &s->tree.nodes[id];
-    TD_BUG_ON(n->namespace_id != r->namespace_id);
+    TD_BUG_ON(n->namespace_id != td_sched_terms(s, r)->namespace_id);
     int32_t page = n->last_page;
     for (uint32_t k = 0; k < n->n_pages; k++, page = s->tree.links[page].prev) {
       TD_BUG_ON(i-- == 0);
@@ -79,16 +80,15 @@ static void check_waiting(const td_sched *s)
       TD_BUG_ON(e->expiry_at != TD_NO_SLOT);
       continue;
     }
-    TD_BUG_ON(
-        e->expiry_at == TD_NO_SLOT &&
-        (e->deadline_us != UINT64_MAX || (r->n_tokens == r->n_prompt && e->ttft_deadline_us != UINT64_MAX)));
+    TD_BUG_ON(e->expiry_at == TD_NO_SLOT &&
+              (e->terms.deadline_us > 0 || (r->n_tokens == r->n_prompt && e->terms.ttft_deadline_us > 0)));
     for (uint32_t f = e->followers, prev = TD_NO_SLOT; f != TD_NO_SLOT;
          prev = f, f = s->order.entries[f].next) {
       TD_BUG_ON(r->state != TD_REQUEST_PREFILL || s->order.entries[f].leader != slot ||
                 s->order.entries[f].prev != prev);
       TD_BUG_ON(s->table.requests[f].state != TD_REQUEST_WAITING ||
                 s->order.entries[f].wake_pages <= r->n_tree_pages);
-      TD_BUG_ON(s->table.requests[f].namespace_id != r->namespace_id ||
+      TD_BUG_ON(s->order.entries[f].terms.namespace_id != e->terms.namespace_id ||
                 e->followers_us > s->order.entries[f].latest_start_us);
       TD_BUG_ON(++n_following > s->config.n_slots);
     }

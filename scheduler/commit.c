@@ -21,28 +21,37 @@ static bool append_token(td_request *r, int32_t token, bool stop)
   return stop || r->n_tokens == r->max_tokens;
 }
 
-void td_sched_commit(td_sched *s, const td_plan *plan, const int32_t *sampled, const uint8_t *stop,
-                     uint64_t now_us, uint32_t *finished, uint32_t *n_finished)
+/* Tokens of the prompt up to n have had their logits computed. */
+static void note_scored(td_sched *s, uint32_t slot, uint32_t n)
 {
-  (void)now_us; /* no policy looks at it yet; the seam is for those that weigh service times */
+  td_request_wants *w = &s->table.wants[slot];
+  if (w->logits_from < n)
+    w->logits_from = n;
+}
+
+void td_sched_commit(td_sched *s, const td_plan *plan, const int32_t *sampled, const uint8_t *verdict,
+                     uint32_t *finished, uint32_t *n_finished)
+{
   TD_BUG_ON(s->n_in_flight == 0 || plan->step != s->step - (s->n_in_flight - 1));
-  uint32_t n_ended = 0, n_sampled = 0;
+  uint32_t n_ended = 0, n_logits = 0;
   for (uint32_t i = 0; i < plan->n_rows; i++) {
     const td_plan_row *row = &plan->rows[i];
     td_request *r = &s->table.requests[row->slot];
     if (i + TD_REQUEST_PREFETCH < plan->n_rows)
       td_request_prefetch(&s->table.requests[row[TD_REQUEST_PREFETCH].slot]);
-    if (!td_request_runs(r)) { /* planned ahead, and ended with the step before */
-      n_sampled++;
+    uint32_t at = (n_logits += row->n_logits) - 1; /* the row's last entry, if it has any */
+    if (!td_request_runs(r))                       /* planned ahead, and ended with the step before */
       continue;
-    }
-    r->n_computed = row->kv_len;
+    bool samples = row->n_logits > 0 && plan->logits[at].target == TD_SAMPLE_HERE;
+    r->is_late = samples && verdict[at] == TD_TOKEN_LATE;
+    r->n_computed = row->kv_len - r->is_late;
+    if (r->has_wants)
+      note_scored(s, row->slot, row->kv_len);
     if (i >= plan->n_decode_rows)
       share_computed(s, r);
-    if (!row->wants_logits)
+    if (!samples || r->is_late)
       continue;
-    bool ends = append_token(r, sampled[n_sampled], stop[n_sampled]);
-    n_sampled++;
+    bool ends = append_token(r, sampled[at], verdict[at] == TD_TOKEN_ENDS);
     td_order_charge(&s->order, r->account, TD_ORDER_TOKEN_COST);
     if (ends) {
       td_answers_note(&s->answers, r->account, r->n_tokens - r->n_prompt,
@@ -53,7 +62,7 @@ void td_sched_commit(td_sched *s, const td_plan *plan, const int32_t *sampled, c
       finished[n_ended++] = row->slot;
     }
   }
-  TD_BUG_ON(n_sampled != plan->n_logits);
+  TD_BUG_ON(n_logits != plan->n_logits);
   if (n_ended > 0)
     td_request_table_sweep(&s->table);
   *n_finished = n_ended;

@@ -79,21 +79,20 @@ static uint64_t latest_us(const td_sched *s, uint32_t slot)
   const td_request *r = &s->table.requests[slot];
   const td_order_entry *e = &s->order.entries[slot];
   if (r->n_tokens > r->n_prompt)
-    return e->deadline_us;
+    return td_terms_or_never(e->terms.deadline_us);
   uint32_t n_done = r->n_computed;
   if (r->state == TD_REQUEST_WAITING)
-    n_done = s->config.page_tokens * td_prefix_tree_find(&s->tree, r->namespace_id, r->tokens,
-                                                         (r->n_tokens - 1) / s->config.page_tokens)
-                                         .n_pages;
-  uint64_t first = e->ttft_deadline_us < e->deadline_us ? e->ttft_deadline_us : e->deadline_us;
+    n_done =
+        s->config.page_tokens *
+        td_prefix_tree_find(&s->tree, e->terms.namespace_id, r->tokens, td_sched_most_hits(s, r)).n_pages;
+  uint64_t first = td_terms_first_us(&e->terms);
   uint64_t need = (uint64_t)((double)prompt_us(s, r->n_tokens - n_done) * s->least_correction);
   return first > need ? first - need : 0;
 }
 
 void td_sched_set_deadline(td_sched *s, uint32_t slot, uint32_t n_prompt)
 {
-  const td_order_entry *e = &s->order.entries[slot];
-  uint64_t first_us = e->ttft_deadline_us < e->deadline_us ? e->ttft_deadline_us : e->deadline_us;
+  uint64_t first_us = td_terms_first_us(&s->order.entries[slot].terms);
   uint64_t need_us = prompt_us(s, n_prompt);
   if (first_us != UINT64_MAX)
     td_deadlines_set(&s->deadlines, s->order.entries, slot, first_us > need_us ? first_us - need_us : 0);

@@ -31,7 +31,8 @@ static void add_claim(td_sched *s, uint32_t slot)
   const td_request *r = &s->table.requests[slot];
   if ((r->n_tree_pages + 1) * s->config.page_tokens > r->n_tokens)
     return;
-  uint32_t hash = td_prefix_tree_hash(&s->tree, r->namespace_id, r->node, page_at(s, r, r->n_tree_pages));
+  uint64_t namespace_id = td_sched_terms(s, r)->namespace_id;
+  uint32_t hash = td_prefix_tree_hash(&s->tree, namespace_id, r->node, page_at(s, r, r->n_tree_pages));
   td_claim *c = first_claim(s, hash);
   while (c->step == s->step)
     c = next_claim(s, c);
@@ -57,11 +58,12 @@ void td_follow_claim(td_sched *s, uint32_t slot)
 static uint32_t find_claim(td_sched *s, const td_request *r, const td_prefix_hit *hit)
 {
   collect_claims(s);
-  uint32_t hash = td_prefix_tree_hash(&s->tree, r->namespace_id, hit->node, page_at(s, r, hit->n_pages));
+  uint64_t namespace_id = td_sched_terms(s, r)->namespace_id;
+  uint32_t hash = td_prefix_tree_hash(&s->tree, namespace_id, hit->node, page_at(s, r, hit->n_pages));
   for (const td_claim *c = first_claim(s, hash); c->step == s->step; c = next_claim(s, c)) {
     const td_request *other = &s->table.requests[c->slot];
-    if (c->hash == hash && other->node == hit->node && other->namespace_id == r->namespace_id &&
-        page_is_same(s, r, other, hit->n_pages))
+    if (c->hash == hash && other->node == hit->node && page_is_same(s, r, other, hit->n_pages) &&
+        td_sched_terms(s, other)->namespace_id == namespace_id)
       return c->slot;
   }
   return TD_NO_SLOT;
@@ -118,7 +120,7 @@ bool td_follow_try(td_sched *s, uint32_t slot, const td_prefix_hit *hit)
   const td_request *r = &s->table.requests[slot];
   td_order_entry *e = &s->order.entries[slot];
   uint32_t pt = s->config.page_tokens,
-           wanted = (r->n_tokens - 1) / pt; /* the last token is always computed */
+           wanted = td_sched_most_hits(s, r); /* the last token is always computed */
   bool inside = hit->n_pages > 0 && hit->n_node_pages < s->tree.nodes[hit->node].n_pages;
   if (!s->config.share_under_way || e->n_follows == TD_FOLLOW_MAX || hit->n_pages >= wanted || inside)
     return false;

@@ -50,6 +50,9 @@ struct td_sched {
       n_looked_up;   /* pages compared for admission in this plan: no more are begun past max_hit_updates */
   uint32_t *scratch; /* of check: [2 * n_pages] */
 
+  uint32_t
+      n_extra_logits; /* of the plan in the making, beside one for each row; with those kept for the elder */
+
   uint64_t step;
   uint32_t n_in_flight; /* plans that wait for their commit: 0, 1 or 2 */
   /* After the front of the queue was refused: where it stood, and from when on to look again even if no page
@@ -108,12 +111,37 @@ static inline uint32_t td_sched_slot_of(const td_sched *s, const td_request *r)
   return (uint32_t)(r - s->table.requests);
 }
 
+static inline const td_terms *td_sched_terms(const td_sched *s, const td_request *r)
+{
+  return &s->order.entries[td_sched_slot_of(s, r)].terms;
+}
+
 static inline uint32_t td_sched_free_places(const td_sched *s)
 {
   return s->config.max_running - s->table.n_running;
 }
 
+/* The first token that must be computed, whatever the tree has: the last one, or one whose logits are wanted.
+ */
+static inline uint32_t td_sched_must_compute(const td_sched *s, const td_request *r)
+{
+  uint32_t last = r->n_tokens - 1;
+  const td_request_wants *w = &s->table.wants[td_sched_slot_of(s, r)];
+  return r->has_wants && w->logits_of_prompt && w->logits_from + 1 < r->n_prompt ? w->logits_from : last;
+}
+
+/* Pages that it may take from the tree. */
+static inline uint32_t td_sched_most_hits(const td_sched *s, const td_request *r)
+{
+  return td_sched_must_compute(s, r) / s->config.page_tokens;
+}
+
 /* ---- plan.c ---- */
+
+/* Of the next q_len tokens of a running prompt, how many want logits. */
+uint32_t td_sched_chunk_logits(const td_sched *s, const td_request *r, uint32_t q_len);
+/* How many tokens of a prompt the step takes, as far as budget and logits go, with n_computed computed. */
+uint32_t td_sched_chunk(td_sched *s, const td_request *r, uint32_t n_computed);
 
 /* The next of those that wait and may have a place; TD_NO_SLOT: none. */
 uint32_t td_sched_next(td_sched *s);

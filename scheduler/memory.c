@@ -20,8 +20,8 @@ uint32_t td_sched_cache_pages(td_sched *s, td_request *r, uint32_t *first)
   if (n_whole <= r->n_tree_pages)
     return 0;
   const int32_t *tokens = r->tokens + (size_t)r->n_tree_pages * s->config.page_tokens;
-  r->node = td_prefix_tree_extend(&s->tree, r->namespace_id, r->node, tokens, s->page_table + *first,
-                                  n_whole - r->n_tree_pages, &n_switched);
+  r->node = td_prefix_tree_extend(&s->tree, td_sched_terms(s, r)->namespace_id, r->node, tokens,
+                                  s->page_table + *first, n_whole - r->n_tree_pages, &n_switched);
   r->n_tree_pages = n_whole;
   return n_switched;
 }
@@ -39,5 +39,6 @@ void td_sched_leave(td_sched *s, td_request *r)
   td_places_give(&s->places, r->account);
   r->node = TD_NO_NODE;
   r->n_computed = r->n_pages = r->n_tree_pages = 0;
+  r->is_late = false;
   td_follow_wake(s, td_sched_slot_of(s, r), UINT32_MAX);
 }

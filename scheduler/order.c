@@ -83,7 +83,7 @@ static void take_out(td_order *o, uint32_t slot)
   if (below != TD_NO_SLOT)
     o->entries[below].parent = at;
   if (at == TD_NO_SLOT)
-    o->accounts[e->account].root = below;
+    o->accounts[e->terms.account].root = below;
   else if (o->entries[at].left == slot)
     o->entries[at].left = below;
   else
@@ -178,16 +178,16 @@ static void account_parts(td_order *o, uint16_t account)
 void td_order_enter(td_order *o, uint32_t slot)
 {
   td_order_entry *e = &o->entries[slot];
-  td_account *a = &o->accounts[e->account];
+  td_account *a = &o->accounts[e->terms.account];
   bool joins = a->root == TD_NO_SLOT;
   e->left = e->right = e->parent = TD_NO_SLOT;
   e->rank = 1;
   a->root = merge(o, a->root, slot);
   o->entries[a->root].parent = TD_NO_SLOT;
-  if (e->account >= o->n_accounts)
-    o->n_accounts = e->account + 1u;
+  if (e->terms.account >= o->n_accounts)
+    o->n_accounts = e->terms.account + 1u;
   if (joins)
-    account_joins(o, e->account);
+    account_joins(o, e->terms.account);
   o->n_queued++;
   o->waiting_prompt_tokens += e->n_prompt;
 }
@@ -196,8 +196,8 @@ void td_order_leave(td_order *o, uint32_t slot)
 {
   td_order_entry *e = &o->entries[slot];
   take_out(o, slot);
-  if (o->accounts[e->account].root == TD_NO_SLOT)
-    account_parts(o, e->account);
+  if (o->accounts[e->terms.account].root == TD_NO_SLOT)
+    account_parts(o, e->terms.account);
   o->n_queued--;
   o->waiting_prompt_tokens -= e->n_prompt;
 }
@@ -213,7 +213,7 @@ uint32_t td_order_front_without(const td_order *o, const uint32_t *n_of)
   uint64_t least = UINT64_MAX;
   for (uint32_t i = 0; i < o->n_heap; i++) {
     uint16_t a = o->heap[i];
-    if (n_of[a] > 0 || o->served[a] > least || (o->served[a] == least && a > o->entries[front].account))
+    if (n_of[a] > 0 || o->served[a] > least || (o->served[a] == least && a > o->entries[front].terms.account))
       continue;
     least = o->served[a];
     front = o->accounts[a].root;
@@ -229,7 +229,7 @@ static uint32_t check_heap(const td_order *o, uint32_t slot, uint32_t parent, ui
   uint32_t n = 0;
   for (; slot != TD_NO_SLOT; parent = slot, slot = o->entries[slot].left) {
     const td_order_entry *e = &o->entries[slot];
-    TD_BUG_ON(e->parent != parent || e->account != account || e->leader != TD_NO_SLOT);
+    TD_BUG_ON(e->parent != parent || e->terms.account != account || e->leader != TD_NO_SLOT);
     TD_BUG_ON(parent != TD_NO_SLOT && is_before(o, slot, parent));
     TD_BUG_ON(e->rank != rank_of(o, e->right) + 1 || rank_of(o, e->left) < rank_of(o, e->right));
     TD_BUG_ON(++n > o->n_slots);

@@ -19,6 +19,7 @@
 
 #include "common/status.h"
 #include "scheduler/request_table.h"
+#include "step/terms.h"
 
 enum {
   TD_ORDER_ACCOUNTS = 2048
@@ -32,20 +33,18 @@ typedef struct td_order_entry {
   uint64_t
       latest_start_us;   /* the place without its priority; among the prompts that run or would (prompts.c) */
   uint64_t followers_us; /* the earliest of those that wait for what it computes */
-  uint64_t ttft_deadline_us, deadline_us; /* UINT64_MAX: none */
-  uint32_t left, right, parent;           /* heap of the account */
-  uint32_t prev, next;                    /* list of the leader's followers, while it is one */
-  uint32_t followers;                     /* first of those that wait for this one's pages */
-  uint32_t leader;                        /* TD_NO_SLOT: it follows nobody */
-  uint32_t wake_pages;                    /* the leader's pages in the tree that end the wait */
-  uint32_t followers_pages;               /* the fewest that one of those who wait for this one needs */
+  td_terms terms;        /* account: below TD_ORDER_ACCOUNTS */
+  uint32_t left, right, parent; /* heap of the account */
+  uint32_t prev, next;          /* list of the leader's followers, while it is one */
+  uint32_t followers;           /* first of those that wait for this one's pages */
+  uint32_t leader;              /* TD_NO_SLOT: it follows nobody */
+  uint32_t wake_pages;          /* the leader's pages in the tree that end the wait */
+  uint32_t followers_pages;     /* the fewest that one of those who wait for this one needs */
   uint32_t n_follows;
   uint32_t expiry_at;            /* in the heap of deadlines; TD_NO_SLOT: not there */
   uint32_t rank;                 /* steps down the right to where a child is missing, this one included */
   uint32_t n_prompt, n_uncached; /* uncached: when it came; 0 where nobody asks */
   uint32_t n_expected; /* of these, what it will compute itself, as far as one knew when it came (forecast) */
-  int32_t priority;
-  uint16_t account;
 } td_order_entry;
 
 typedef struct td_account {

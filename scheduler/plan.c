@@ -21,6 +21,21 @@ static void note_updates(td_plan *plan, uint32_t first, uint32_t n)
   plan->n_page_updates += n;
 }
 
+static uint32_t adapter_of(const td_sched *s, uint32_t slot, const td_request *r)
+{
+  return r->has_wants ? td_sched_terms(s, r)->adapter : 0;
+}
+
+/* The last n tokens of the plan's last row: the end of what is known is sampled from, those before are scored
+ * by the token that follows. */
+static void add_logits(td_plan *plan, const td_request *r, uint32_t n)
+{
+  uint32_t row = plan->n_rows, q_len = plan->rows[row].q_len, end = plan->rows[row].kv_len;
+  for (uint32_t i = n; i-- > 0;)
+    td_plan_add_logits(plan, row, q_len - 1 - i,
+                       end - i == r->n_tokens ? TD_SAMPLE_HERE : r->tokens[end - i]);
+}
+
 static void add_row(td_sched *s, td_plan *plan, uint32_t slot, uint32_t q_len)
 {
   td_request *r = &s->table.requests[slot];
@@ -30,9 +45,8 @@ static void add_row(td_sched *s, td_plan *plan, uint32_t slot, uint32_t q_len)
                        .q_len = q_len,
                        .kv_len = r->n_computed + q_len,
                        .page_table_offset = r->stripe * s->stripe_pages,
-                       .wants_logits = r->n_computed + q_len == r->n_tokens};
-  if (row->wants_logits)
-    plan->logits_rows[plan->n_logits++] = plan->n_rows;
+                       .adapter = adapter_of(s, slot, r)};
+  add_logits(plan, r, td_sched_chunk_logits(s, r, q_len));
   plan->n_rows++;
   plan->n_tokens += q_len;
 }
@@ -42,7 +56,8 @@ static uint32_t find_victim(const td_sched *s, uint32_t from)
 {
   uint32_t at = s->table.n_running - 1;
   for (uint32_t i = at; s->order.any_priority && i-- > from;)
-    if (s->order.entries[s->table.running[i]].priority > s->order.entries[s->table.running[at]].priority)
+    if (s->order.entries[s->table.running[i]].terms.priority >
+        s->order.entries[s->table.running[at]].terms.priority)
       at = i;
   return at;
 }
@@ -86,10 +101,11 @@ static inline void put_decode(const td_sched *s, td_plan *plan, uint32_t n, uint
                                 .q_len = 1,
                                 .kv_len = r->n_tokens,
                                 .page_table_offset = r->stripe * s->stripe_pages,
-                                .wants_logits = 1};
+                                .n_logits = 1,
+                                .adapter = adapter_of(s, slot, r)};
   plan->token_ids[n] = r->last_token;
   plan->positions[n] = (int32_t)r->n_computed;
-  plan->logits_rows[n] = n;
+  plan->logits[n] = (td_plan_logits){n, n, TD_SAMPLE_HERE};
 }
 
 /* All decodes; collects the running prefills on the way. Returns their number. */
@@ -120,10 +136,46 @@ static uint32_t plan_decodes(td_sched *s, td_plan *plan)
   return n_prefills;
 }
 
+/* Scored are tokens of the prompt that another follows, from the first that is still wanted. */
+static uint32_t scored_between(const td_sched *s, const td_request *r, uint32_t begin, uint32_t end)
+{
+  uint32_t from = td_sched_must_compute(s, r), last = r->n_prompt - 1;
+  begin = begin < from ? from : begin;
+  end = end > last ? last : end;
+  return r->has_wants && end > begin ? end - begin : 0;
+}
+
+uint32_t td_sched_chunk_logits(const td_sched *s, const td_request *r, uint32_t q_len)
+{
+  uint32_t end = r->n_computed + q_len;
+  return scored_between(s, r, r->n_computed, end) + (end == r->n_tokens);
+}
+
+/* Tokens from the n_computed-th on until the step's logits are used up. A row always has room for one, so a
+ * prompt advances in each step that it is in. */
+static uint32_t longest_by_logits(const td_sched *s, const td_request *r, uint32_t n_computed)
+{
+  uint32_t rest = r->n_tokens - n_computed, from = td_sched_must_compute(s, r);
+  uint32_t n_before = from > n_computed ? from - n_computed : 0;
+  uint64_t most = (uint64_t)n_before + 1 + s->config.prompt_logits - s->n_extra_logits;
+  return most < rest ? (uint32_t)most : rest;
+}
+
+/* The logits that the longest such chunk may want count in its time. */
+uint32_t td_sched_chunk(td_sched *s, const td_request *r, uint32_t n_computed)
+{
+  uint32_t most = longest_by_logits(s, r, n_computed), left = s->config.step_tokens - s->budget.work.n_tokens;
+  uint32_t n_scored = scored_between(s, r, n_computed, n_computed + (most < left ? most : left));
+  s->budget.work.n_logits += n_scored;
+  uint32_t q_len = td_budget_chunk(&s->budget, n_computed, most);
+  s->budget.work.n_logits -= n_scored;
+  return q_len;
+}
+
 bool td_sched_plan_chunk(td_sched *s, td_plan *plan, uint32_t slot, uint32_t at_least, uint32_t at_most)
 {
   td_request *r = &s->table.requests[slot];
-  uint32_t q_len = td_budget_chunk(&s->budget, r->n_computed, r->n_tokens - r->n_computed);
+  uint32_t q_len = td_sched_chunk(s, r, r->n_computed);
   if (q_len < at_least)
     q_len = at_least;
   if (q_len > at_most)
@@ -142,7 +194,9 @@ bool td_sched_plan_chunk(td_sched *s, td_plan *plan, uint32_t slot, uint32_t at_
     positions[i] = first + (int32_t)i;
   plan->n_prefill_tokens += q_len;
   add_row(s, plan, slot, q_len);
-  td_budget_add_chunk(&s->budget, q_len, r->n_computed + q_len, r->n_computed + q_len == r->n_tokens);
+  uint32_t n_logits = plan->rows[plan->n_rows - 1].n_logits;
+  s->n_extra_logits += n_logits > 1 ? n_logits - 1 : 0;
+  td_budget_add_chunk(&s->budget, q_len, r->n_computed + q_len, n_logits);
   return true;
 }
 
@@ -174,7 +228,7 @@ uint32_t td_sched_next(td_sched *s)
   uint32_t front = td_order_front(&s->order), n_free = td_sched_free_places(s);
   if (front == TD_NO_SLOT || n_free == 0)
     return TD_NO_SLOT;
-  if (td_places_allow(&s->places, s->order.entries[front].account, n_free))
+  if (td_places_allow(&s->places, s->order.entries[front].terms.account, n_free))
     return front;
   return td_order_front_without(&s->order, s->places.n_running);
 }
@@ -215,7 +269,7 @@ bool td_sched_admit(td_sched *s, td_plan *plan, uint64_t now_us, uint32_t at_mos
   const td_request *r = &s->table.requests[slot];
   /* At least the last token is computed: its logits are what the first sample comes from. */
   td_prefix_hit hit =
-      td_prefix_tree_find(&s->tree, r->namespace_id, r->tokens, (r->n_tokens - 1) / s->config.page_tokens);
+      td_prefix_tree_find(&s->tree, td_sched_terms(s, r)->namespace_id, r->tokens, td_sched_most_hits(s, r));
   s->n_looked_up += hit.n_pages;
   if (td_follow_try(s, slot, &hit)) {
     s->n_looked_up += s->order.entries[slot].wake_pages - hit.n_pages;
@@ -228,8 +282,7 @@ bool td_sched_admit(td_sched *s, td_plan *plan, uint64_t now_us, uint32_t at_mos
   }
   if (hit.n_pages > s->max_hit_updates - *hit_updates)
     return false; /* no room in this plan's update list; the next one starts empty */
-  uint32_t n_hit = hit.n_pages * s->config.page_tokens;
-  if (td_budget_chunk(&s->budget, n_hit, r->n_tokens - n_hit) == 0)
+  if (td_sched_chunk(s, r, hit.n_pages * s->config.page_tokens) == 0)
     return false;
   *hit_updates += hit.n_pages;
   start(s, plan, now_us, slot, &hit);
@@ -241,7 +294,7 @@ static void begin_plan(td_sched *s, td_plan *plan)
   td_plan_clear(plan);
   td_budget_begin(&s->budget);
   plan->step = ++s->step;
-  s->n_looked_up = 0;
+  s->n_looked_up = s->n_extra_logits = 0;
   for (uint32_t i = 0; i < s->n_pending_updates; i++)
     note_updates(plan, s->pending_updates[i], 1);
   s->n_pending_updates = 0;
@@ -291,13 +344,23 @@ bool td_sched_plan(td_sched *s, uint64_t now_us, td_plan *plan)
 }
 
 /* Does the row of the plan in flight decode once more, as far as is known? */
-static bool goes_on(const td_request *r) { return td_request_runs(r) && r->n_tokens + 1 < r->max_tokens; }
+static bool goes_on(const td_request *r, bool late)
+{
+  return td_request_runs(r) && (late || r->n_tokens + 1 < r->max_tokens);
+}
+
+/* A row that samples one token, or a decode that is late; a prompt that is late goes on as one. */
+static bool has_one_sample(const td_sched *s, const td_plan_row *row, bool late)
+{
+  const td_request *r = &s->table.requests[row->slot];
+  return row->n_logits == 1 && (!late || r->state != TD_REQUEST_PREFILL);
+}
 
 /* A prompt in progress, or one that may start, wants a plan of its own; so does whoever must be preempted. */
-static bool may_plan_ahead(td_sched *s, const td_plan *plan)
+static bool may_plan_ahead(td_sched *s, const td_plan *plan, const uint8_t *late)
 {
   uint32_t n_live = 0, n_rows = 0, n_pages = 0;
-  if (plan->n_logits != plan->n_rows)
+  if (plan->n_logits != plan->n_rows || plan->n_scored > 0)
     return false;
   if (s->order.n_following > 0) /* until the commit */
     return false;
@@ -306,39 +369,43 @@ static bool may_plan_ahead(td_sched *s, const td_plan *plan)
     return false;
   for (uint32_t i = 0; i < plan->n_rows; i++) {
     const td_request *r = &s->table.requests[plan->rows[i].slot];
+    bool is_late = late && late[i]; /* each row has one entry: i is its number too */
+    if (!has_one_sample(s, &plan->rows[i], is_late))
+      return false;
     n_live += td_request_runs(r);
-    if (!goes_on(r))
+    if (!goes_on(r, is_late))
       continue;
     n_rows++;
-    n_pages += plan->rows[i].kv_len % s->config.page_tokens == 0;
+    n_pages += !is_late && plan->rows[i].kv_len % s->config.page_tokens == 0;
   }
   return n_rows > 0 && n_live == s->table.n_running &&
          td_sched_available_pages(s) >= n_pages + s->reserved_pages;
 }
 
-bool td_sched_plan_ahead(td_sched *s, const td_plan *plan, td_plan *next)
+bool td_sched_plan_ahead(td_sched *s, const td_plan *plan, const uint8_t *late, td_plan *next)
 {
   TD_BUG_ON(s->n_in_flight != 1 || plan->step != s->step || plan == next);
-  if (!may_plan_ahead(s, plan))
+  if (!may_plan_ahead(s, plan, late))
     return false;
   begin_plan(s, next);
   for (uint32_t i = 0; i < plan->n_rows; i++) {
     const td_plan_row *before = &plan->rows[i];
     td_request *r = &s->table.requests[before->slot];
-    if (!goes_on(r))
+    bool is_late = late && late[i];
+    uint32_t kv_len = before->kv_len + !is_late;
+    if (!goes_on(r, is_late))
       continue;
-    if (before->kv_len % s->config.page_tokens == 0)
+    if (!is_late && before->kv_len % s->config.page_tokens == 0)
       note_updates(next, td_sched_grow(s, r, 1), 1);
-    next->token_ids[next->n_tokens] =
-        -1 - (int32_t)i; /* every row of plan has logits, so rows are logits rows */
-    next->positions[next->n_tokens] = (int32_t)before->kv_len;
-    next->logits_rows[next->n_logits++] = next->n_rows;
-    next->rows[next->n_rows++] = (td_plan_row){.slot = before->slot,
-                                               .q_start = next->n_tokens++,
-                                               .q_len = 1,
-                                               .kv_len = before->kv_len + 1,
-                                               .page_table_offset = before->page_table_offset,
-                                               .wants_logits = 1};
+    next->token_ids[next->n_tokens] = is_late ? r->last_token : -1 - (int32_t)i;
+    next->positions[next->n_tokens] = (int32_t)kv_len - 1;
+    next->rows[next->n_rows] = (td_plan_row){.slot = before->slot,
+                                             .q_start = next->n_tokens++,
+                                             .q_len = 1,
+                                             .kv_len = kv_len,
+                                             .page_table_offset = before->page_table_offset,
+                                             .adapter = before->adapter};
+    td_plan_add_sample(next, next->n_rows++);
   }
   next->n_decode_rows = next->n_rows;
   finish_plan(s, next);

@@ -25,7 +25,7 @@ typedef struct elder {
   uint32_t slot;
   uint32_t q_len; /* kept for it; 0: not any more */
   uint32_t kv_len;
-  bool wants_logits;
+  uint32_t n_logits;
 } elder;
 
 /* Only where chunks may be cut as one likes; else in order of being started. */
@@ -73,12 +73,13 @@ static void sort_by_slack(td_sched *s, uint64_t now_us)
 static elder keep_for_elder(td_sched *s, uint32_t slot)
 {
   const td_request *r = &s->table.requests[slot];
-  uint32_t rest = r->n_tokens - r->n_computed, most = td_budget_chunk(&s->budget, r->n_computed, rest);
+  uint32_t most = td_sched_chunk(s, r, r->n_computed);
   elder e = {.slot = slot, .q_len = (most + ELDER_SHARE - 1) / ELDER_SHARE};
   e.kv_len = r->n_computed + e.q_len;
-  e.wants_logits = e.kv_len == r->n_tokens;
+  e.n_logits = e.q_len > 0 ? td_sched_chunk_logits(s, r, e.q_len) : 0;
+  s->n_extra_logits += e.n_logits > 1 ? e.n_logits - 1 : 0;
   if (e.q_len > 0)
-    td_budget_add_chunk(&s->budget, e.q_len, e.kv_len, e.wants_logits);
+    td_budget_add_chunk(&s->budget, e.q_len, e.kv_len, e.n_logits);
   return e;
 }
 
@@ -118,7 +119,8 @@ void td_sched_plan_prompts(td_sched *s, td_plan *plan, uint64_t now_us, bool adm
       continue;
     }
     if (slot == e.slot && e.q_len > 0) {
-      td_budget_remove_chunk(&s->budget, e.q_len, e.kv_len, e.wants_logits);
+      td_budget_remove_chunk(&s->budget, e.q_len, e.kv_len, e.n_logits);
+      s->n_extra_logits -= e.n_logits > 1 ? e.n_logits - 1 : 0;
       at_least = e.q_len;
       e.q_len = 0;
     }

@@ -12,14 +12,16 @@ bool td_request_table_init(td_request_table *t, uint32_t n_slots, uint32_t max_r
   if (t->requests)
     memset(t->requests, 0, n_bytes);
   t->histories = calloc(n_slots, sizeof *t->histories);
+  t->wants = calloc(n_slots, sizeof *t->wants);
   t->running = calloc(max_running, sizeof *t->running);
-  return t->requests && t->histories && t->running;
+  return t->requests && t->histories && t->wants && t->running;
 }
 
 void td_request_table_deinit(td_request_table *t)
 {
   free(t->requests);
   free(t->histories);
+  free(t->wants);
   free(t->running);
   memset(t, 0, sizeof *t);
 }

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "common/hash.h"
 #include "config/limits.h"
 #include "scheduler/internal.h"
 
@@ -141,7 +142,8 @@ void td_sched_destroy(td_sched *s)
 
 td_status td_sched_plan_create(const td_sched *s, td_plan **out, td_error *err)
 {
-  return td_plan_create(s->config.max_running, s->config.step_tokens, s->max_page_updates,
+  return td_plan_create(s->config.max_running, s->config.step_tokens,
+                        s->config.max_running + s->config.prompt_logits, s->max_page_updates,
                         s->config.page_tokens, out, err);
 }
 
@@ -155,13 +157,21 @@ static int64_t priority_us(const td_sched *s, int32_t priority)
                                          : (int64_t)us;
 }
 
+/* KV is a function of the adapter too. */
+#define NAMESPACE_SEED 0x9E3779B97F4A7C15u
+static uint64_t namespace_of(const td_terms *t)
+{
+  return t->adapter ? td_hash_u64(td_hash_u64(NAMESPACE_SEED, t->namespace_id), t->adapter) : t->namespace_id;
+}
+
 /* Of the prompt, as far as the tree does not have it; only where somebody asks. */
 static uint32_t uncached_tokens(const td_sched *s, const td_sched_request *r)
 {
   uint32_t pt = s->config.page_tokens;
-  if (s->config.slack_percent == 0 && r->ttft_deadline_us == 0 && !s->budget.has_cost)
+  if (s->config.slack_percent == 0 && r->terms.ttft_deadline_us == 0 && !s->budget.has_cost)
     return 0;
-  td_prefix_hit hit = td_prefix_tree_find(&s->tree, r->namespace_id, r->tokens, (r->n_prompt - 1) / pt);
+  td_prefix_hit hit = td_prefix_tree_find(&s->tree, namespace_of(&r->terms), r->tokens,
+                                          (r->n_prompt - 1 - r->n_prompt_logits) / pt);
   return r->n_prompt - hit.n_pages * pt;
 }
 
@@ -169,7 +179,8 @@ static uint32_t uncached_tokens(const td_sched *s, const td_sched_request *r)
 static uint32_t expected_tokens(const td_sched *s, const td_sched_request *r, uint32_t n_uncached)
 {
   uint32_t last = r->n_prompt - (r->n_prompt - 1) / s->config.page_tokens * s->config.page_tokens;
-  return r->is_further_choice && s->config.share_under_way && last < n_uncached ? last : n_uncached;
+  bool shares = r->terms.is_further_choice && s->config.share_under_way && r->n_prompt_logits == 0;
+  return shares && last < n_uncached ? last : n_uncached;
 }
 
 void td_sched_count_waiting(td_sched *s, uint32_t slot, int n)
@@ -183,8 +194,8 @@ static uint64_t latest_start(const td_sched *s, const td_sched_request *r, uint6
                              uint64_t now_us)
 {
   uint64_t start_us = now_us + s->config.ttft_target_us + prompt_us * s->config.slack_percent / 100;
-  if (r->ttft_deadline_us > 0 && r->ttft_deadline_us < start_us + prompt_us)
-    start_us = r->ttft_deadline_us > prompt_us ? r->ttft_deadline_us - prompt_us : 0;
+  if (r->terms.ttft_deadline_us > 0 && r->terms.ttft_deadline_us < start_us + prompt_us)
+    start_us = r->terms.ttft_deadline_us > prompt_us ? r->terms.ttft_deadline_us - prompt_us : 0;
   return start_us > now_us ? start_us : now_us;
 }
 
@@ -194,21 +205,20 @@ static void enqueue(td_sched *s, uint32_t slot, const td_sched_request *r, uint6
   td_order_entry *e = &s->order.entries[slot];
   uint32_t n_uncached = uncached_tokens(s, r);
   uint64_t start_us = latest_start(s, r, td_sched_order_us(s, n_uncached), now_us);
-  *e = (td_order_entry){.place_us = (int64_t)start_us + priority_us(s, r->priority),
+  *e = (td_order_entry){.place_us = (int64_t)start_us + priority_us(s, r->terms.priority),
                         .seq = ++s->order.next_seq,
                         .latest_start_us = start_us,
                         .n_uncached = n_uncached,
                         .n_expected = expected_tokens(s, r, n_uncached),
                         .followers_us = UINT64_MAX,
-                        .ttft_deadline_us = r->ttft_deadline_us ? r->ttft_deadline_us : UINT64_MAX,
-                        .deadline_us = r->deadline_us ? r->deadline_us : UINT64_MAX,
+                        .terms = r->terms,
                         .followers = TD_NO_SLOT,
                         .leader = TD_NO_SLOT,
                         .expiry_at = TD_NO_SLOT,
-                        .n_prompt = r->n_prompt,
-                        .priority = r->priority,
-                        .account = (uint16_t)(r->account % TD_ORDER_ACCOUNTS)};
-  s->order.any_priority |= r->priority != 0;
+                        .n_prompt = r->n_prompt};
+  e->terms.account = s->table.requests[slot].account;
+  e->terms.namespace_id = namespace_of(&r->terms);
+  s->order.any_priority |= r->terms.priority != 0;
   td_order_enter(&s->order, slot);
   td_sched_count_waiting(s, slot, 1);
   td_sched_set_deadline(s, slot, r->n_prompt);
@@ -228,14 +238,21 @@ td_status td_sched_submit(td_sched *s, uint32_t slot, const td_sched_request *r,
     return td_fail_param(err, TD_ERR_REQUEST, "max_tokens",
                          "max_tokens is %u; after a prompt of %u tokens it can be 1 to %u", r->max_new,
                          r->n_prompt, longest - r->n_prompt);
+  if (r->n_prompt_logits >= r->n_prompt)
+    return td_fail_param(
+        err, TD_ERR_REQUEST, "prompt",
+        "log-probabilities of %u tokens are wanted, but before the prompt's %u there is none",
+        r->n_prompt_logits, r->n_prompt);
+  s->table.wants[slot] = (td_request_wants){.logits_of_prompt = r->n_prompt_logits > 0,
+                                            .logits_from = r->n_prompt - 1 - r->n_prompt_logits};
   td_request_table_add(&s->table, slot,
                        &(td_request){.tokens = r->tokens,
                                      .n_tokens = r->n_prompt,
                                      .max_tokens = r->n_prompt + r->max_new,
                                      .node = TD_NO_NODE,
                                      .last_token = r->tokens[r->n_prompt - 1],
-                                     .account = (uint16_t)(r->account % TD_ORDER_ACCOUNTS),
-                                     .namespace_id = r->namespace_id,
+                                     .account = (uint16_t)(r->terms.account % TD_ORDER_ACCOUNTS),
+                                     .has_wants = r->terms.adapter > 0 || r->n_prompt_logits > 0,
                                      .n_prompt = r->n_prompt},
                        now_us, s->step);
   enqueue(s, slot, r, now_us);

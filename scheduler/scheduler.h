@@ -1,7 +1,7 @@
 /* Who runs this step: a stall-free hybrid-batch scheduler over paged KV with a prefix tree.
  *
  * Every step runs all decodes first, then prefill chunks fill the token budget, several prompts at
- * once (SARATHI section 4). Pages come from a refcounted pool; finished and preempted requests leave their
+ * once (SARATHI section 4). Each page has one holder; finished and preempted requests leave their
  * whole pages in a radix tree, where later prompts find them. When pages run out: evict unreferenced cached
  * pages (least recently used leaf first), then preempt the running request that was started last (it is
  * recomputed later), and admit nothing that could not finish alone. Who is next: order.h.
@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 #include "step/plan.h"
+#include "step/terms.h"
 #include "common/status.h"
 
 typedef struct td_sched td_sched;
@@ -35,11 +36,12 @@ extern const char
     *const td_policy_names[TD_POLICY_COUNT + 1]; /* as the option `policy` spells them; ends with NULL */
 
 typedef struct td_sched_config {
-  uint32_t n_slots;     /* requests known at once, waiting ones included */
-  uint32_t max_running; /* rows of a step */
-  uint32_t step_tokens; /* token budget of a step; >= max_running, so that every decode fits every step */
-  uint32_t page_tokens; /* 16, 32 or 64 */
-  uint32_t n_pages;     /* KV pages in the pool */
+  uint32_t n_slots;       /* requests known at once, waiting ones included */
+  uint32_t max_running;   /* rows of a step */
+  uint32_t step_tokens;   /* token budget of a step; >= max_running, so that every decode fits every step */
+  uint32_t page_tokens;   /* 16, 32 or 64 */
+  uint32_t prompt_logits; /* of a step, beside one for each row */
+  uint32_t n_pages;       /* KV pages in the pool */
   uint32_t max_context_tokens; /* longest prompt + answer */
   uint64_t hash_seed; /* for the prefix tree's buckets: any value gives the same schedule; a random one keeps
                        * clients from choosing prompts that share a bucket */
@@ -66,15 +68,12 @@ void td_sched_destroy(td_sched *s);
 TD_MUST_CHECK td_status td_sched_plan_create(const td_sched *s, td_plan **out, td_error *err);
 
 typedef struct td_sched_request {
-  int32_t *tokens;       /* [n_prompt + max_new], borrowed until finished/cancelled; commit appends to it */
-  uint32_t n_prompt;     /* >= 1 */
-  uint32_t max_new;      /* >= 1; n_prompt + max_new <= max_context_tokens */
-  uint64_t namespace_id; /* prefix pages are shared only inside one namespace */
-  uint64_t account;      /* who pays: accounts with somebody waiting get equal shares of tokens */
-  int32_t priority;      /* lower is earlier, among the requests of an account */
-  uint64_t ttft_deadline_us, deadline_us; /* on the clock of now_us; 0: none. See td_sched_expire */
-  bool is_further_choice; /* of the prompt that was submitted just before, in the same namespace: for the
-                             forecast alone */
+  int32_t *tokens;   /* [n_prompt + max_new], borrowed until finished/cancelled; commit appends to it */
+  uint32_t n_prompt; /* >= 1 */
+  uint32_t max_new;  /* >= 1; n_prompt + max_new <= max_context_tokens */
+  uint32_t n_prompt_logits; /* so many of the prompt's last tokens are wanted with their log-probabilities:
+                             * the token before each is computed, with its logits; < n_prompt. 0: none */
+  td_terms terms;           /* deadlines: on the clock of now_us, see td_sched_expire */
 } td_sched_request;
 
 /* Queues a request in a free slot. TD_ERR_REQUEST: could never fit (param "prompt" or "max_tokens", the
@@ -103,17 +102,23 @@ uint64_t td_sched_next_expiry_us(const td_sched *s);
  * waits for its commit. */
 bool td_sched_plan(td_sched *s, uint64_t now_us, td_plan *plan);
 /* Fills `next` with the step that follows `plan`, the only one that waits for its commit, before its outcome
- * is known: all its rows decode once more. Their token ids are -1 - (logits row of `plan`). False, and
- * nothing changed, where the next step should be another: a prompt goes on or may start, a page is short,
- * nobody is left. A request that turns out to end with `plan` is still in `next`: it computes there for
- * nothing (td_sched_is_running tells, before next's commit). The device must run plans in order; both are
- * committed in order. */
-bool td_sched_plan_ahead(td_sched *s, const td_plan *plan, td_plan *next);
-/* Takes the step's outcome: sampled[i] is the token for plan->logits_rows[i], stop[i] nonzero ends that
- * request with this token (it is appended). Requests that reach max_new end by themselves. `finished`
- * receives the slots that ended (capacity max_running), *n_finished their number. */
-void td_sched_commit(td_sched *s, const td_plan *plan, const int32_t *sampled, const uint8_t *stop,
-                     uint64_t now_us, uint32_t *finished, uint32_t *n_finished);
+ * is known: all its rows decode once more. Their token ids are -1 - (logits entry of `plan`). late [n_logits
+ * of plan] is nonzero for rows that `plan` does not sample, and may be NULL: they compute their last token
+ * again. False, and nothing changed, where the next step should be another: a prompt goes on or may start, a
+ * row may take more than one token, a page is short, nobody is left. A request that turns out to end with
+ * `plan` is still in `next`: it computes there for nothing (td_sched_is_running tells, before next's commit).
+ * The device must run plans in order; both are committed in order. */
+bool td_sched_plan_ahead(td_sched *s, const td_plan *plan, const uint8_t *late, td_plan *next);
+
+/* What becomes of a request with what a step chose for its row. */
+enum { TD_TOKEN_GOES_ON, TD_TOKEN_ENDS, TD_TOKEN_LATE };
+/* Takes the step's outcome: sampled[i] is the token for plan->logits[i]; verdict[i] says that its request
+ * goes on with it, ends with it (it is appended), or that there is none: the row was not sampled, and
+ * computes its last token again. What entries with a target say is not looked at. Requests that reach max_new
+ * end by themselves. `finished` receives the slots that ended (capacity max_running), *n_finished their
+ * number. */
+void td_sched_commit(td_sched *s, const td_plan *plan, const int32_t *sampled, const uint8_t *verdict,
+                     uint32_t *finished, uint32_t *n_finished);
 
 bool td_sched_is_running(const td_sched *s, uint32_t slot);
 

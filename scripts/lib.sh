@@ -213,7 +213,7 @@ free_port() {
   echo "$p"
 }
 
-# What an exit code of tandemd means (README.md lists them).
+# What an exit code of tandemd means (docs/OPERATING.md lists them).
 exit_meaning() {
   case $1 in
     64) echo "bad command line or options file" ;;

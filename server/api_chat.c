@@ -1,9 +1,9 @@
 /* POST /v1/chat/completions: messages through the model's template; OpenAI's chat shapes. */
 #include "server/call.h"
 
-static bool prepare(td_call *c, cJSON *root)
+static bool prepare(td_call *c)
 {
-  const td_request *r = &c->request;
+  const td_api_request *r = &c->request;
   td_error err;
   td_chat_input in = {
       .messages = r->messages,
@@ -19,9 +19,10 @@ static bool prepare(td_call *c, cJSON *root)
   return td_call_check_context(c, true);
 }
 
-/* One event: {"choices":[{"index":i,"delta":{...},"logprobs":null,"finish_reason":...}]} */
-static void render_chunk(const td_call *c, const td_delta *d, const char *delta, const char *finish, bool ids,
-                         td_buf *out)
+/* One event: {"choices":[{"index":i,"delta":{...},"logprobs":...,"finish_reason":...}]}. tokens: it tells of
+ * the piece's tokens, by ids and log-probabilities. */
+static void render_chunk(const td_call *c, const td_delta *d, const char *delta, const char *finish,
+                         bool tokens, td_buf *out)
 {
   const td_choice *ch = d->choice;
   td_buf_append_str(out, "data: ");
@@ -33,12 +34,17 @@ static void render_chunk(const td_call *c, const td_delta *d, const char *delta,
     td_buf_append_str(out, "\"content\":");
     td_buf_append_json_string(out, d->text, d->n_text);
   }
-  td_buf_append_str(out, "},\"logprobs\":null,\"finish_reason\":");
+  td_buf_append_char(out, '}');
+  if (tokens)
+    td_render_logprobs(ch, out);
+  else
+    td_buf_append_str(out, ",\"logprobs\":null");
+  td_buf_append_str(out, ",\"finish_reason\":");
   if (finish)
     td_buf_printf(out, "\"%s\"", finish);
   else
     td_buf_append_str(out, "null");
-  if (ids) {
+  if (tokens && d->n_ids > 0) {
     td_buf_append_str(out, ",\"token_ids\":");
     td_buf_append_json_ints(out, d->ids, d->n_ids);
   }
@@ -52,22 +58,13 @@ static void render_chunk(const td_call *c, const td_delta *d, const char *delta,
 
 static void render_delta(const td_call *c, const td_delta *d, td_buf *out)
 {
-  bool ids = d->n_ids > 0, text = d->n_text > 0;
+  bool tokens = d->n_ids > 0 || d->choice->logprobs.len_bytes > 0, text = d->n_text > 0;
   if (d->first)
     render_chunk(c, d, "\"role\":\"assistant\",\"content\":\"\"", NULL, false, out);
-  if (text || (ids && !d->finish))
-    render_chunk(c, d, NULL, NULL, ids, out);
+  if (text || (tokens && !d->finish))
+    render_chunk(c, d, NULL, NULL, tokens, out);
   if (d->finish)
-    render_chunk(c, d, "", d->finish, ids && !text, out);
-}
-
-static void render_usage(const td_call *c, td_buf *out)
-{
-  td_buf_append_str(out, "data: ");
-  td_render_head(c, "chat.completion.chunk", out);
-  td_buf_append_str(out, ",\"choices\":[],\"usage\":");
-  td_render_usage(c, out);
-  td_buf_append_str(out, "}\n\n");
+    render_chunk(c, d, "", d->finish, tokens && !text, out);
 }
 
 static void render_answer(const td_call *c, td_buf *out)
@@ -79,7 +76,9 @@ static void render_answer(const td_call *c, td_buf *out)
     td_buf_printf(out, "%s{\"index\":%u,\"message\":{\"role\":\"assistant\",\"content\":", i ? "," : "",
                   ch->index);
     td_buf_append_json_string(out, ch->out.data ? ch->out.data : "", ch->out.len_bytes);
-    td_buf_printf(out, ",\"refusal\":null},\"logprobs\":null,\"finish_reason\":\"%s\"", ch->finish);
+    td_buf_append_str(out, ",\"refusal\":null}");
+    td_render_logprobs(ch, out);
+    td_buf_printf(out, ",\"finish_reason\":\"%s\"", ch->finish);
     if (c->request.return_token_ids) {
       td_buf_append_str(out, ",\"token_ids\":");
       td_buf_append_json_ints(out, (const int32_t *)(const void *)ch->ids.data,
@@ -99,6 +98,6 @@ const td_api td_api_chat = {
     .id_prefix = "chatcmpl-",
     .prepare = prepare,
     .render_delta = render_delta,
-    .render_usage = render_usage,
+    .chunk_object = "chat.completion.chunk",
     .render_answer = render_answer,
 };

@@ -50,7 +50,7 @@ static bool read_one(td_call *c, const cJSON *item, td_prompt *p)
   return bad_prompt(c, "must be a string, an array of strings, or token ids");
 }
 
-static bool prepare(td_call *c, cJSON *root)
+static bool prepare(td_call *c)
 {
   const cJSON *prompt = c->request.prompt;
   bool many = cJSON_IsArray(prompt) && prompt->child && !cJSON_IsNumber(prompt->child);
@@ -79,7 +79,8 @@ static void render_choice(const td_call *c, const td_choice *ch, const char *tex
 {
   td_buf_printf(out, "{\"index\":%u,\"text\":", ch->index);
   td_buf_append_json_string(out, text, n_text);
-  td_buf_append_str(out, ",\"logprobs\":null,\"finish_reason\":");
+  td_render_logprobs(ch, out);
+  td_buf_append_str(out, ",\"finish_reason\":");
   if (finish)
     td_buf_printf(out, "\"%s\"", finish);
   else
@@ -101,15 +102,6 @@ static void render_delta(const td_call *c, const td_delta *d, td_buf *out)
   render_choice(c, d->choice, d->text, d->n_text, d->ids, d->n_ids, d->finish, d->first, out);
   td_buf_append_char(out, ']');
   td_render_chunk_usage(d->choice, d->choice->n_read, out);
-  td_buf_append_str(out, "}\n\n");
-}
-
-static void render_usage(const td_call *c, td_buf *out)
-{
-  td_buf_append_str(out, "data: ");
-  td_render_head(c, "text_completion", out);
-  td_buf_append_str(out, ",\"choices\":[],\"usage\":");
-  td_render_usage(c, out);
   td_buf_append_str(out, "}\n\n");
 }
 
@@ -136,6 +128,6 @@ const td_api td_api_completions = {
     .ids_member = "prompt",
     .prepare = prepare,
     .render_delta = render_delta,
-    .render_usage = render_usage,
+    .chunk_object = "text_completion",
     .render_answer = render_answer,
 };

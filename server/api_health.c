@@ -44,7 +44,7 @@ void td_api_metrics(td_conn *c)
   td_server *s = c->server;
   td_engine_stats stats;
   td_engine_get_stats(s->engine, &stats);
-  bool loaded = s->engine_state == TD_ENGINE_READY || s->engine_state == TD_ENGINE_DRAINING;
+  bool loaded = s->engine_state == TD_ENGINE_READY;
   td_metrics_view v = {
       .info = loaded ? td_engine_get_info(s->engine) : NULL,
       .stats = &stats,

@@ -39,7 +39,7 @@ static bool finish_answer(td_call *c)
 
 static bool tokenize_prompt(td_call *c, td_prompt *p)
 {
-  const td_request *r = &c->request;
+  const td_api_request *r = &c->request;
   td_error err;
   td_status st;
   if (r->messages) {
@@ -62,7 +62,7 @@ static bool tokenize_prompt(td_call *c, td_prompt *p)
   return st == TD_OK || td_call_fail_tokens(c, &err, r->messages ? "messages" : "prompt");
 }
 
-static bool prepare_tokenize(td_call *c, cJSON *root)
+static bool prepare_tokenize(td_call *c)
 {
   if (!td_call_alloc_prompts(c, 1))
     return false;
@@ -81,7 +81,7 @@ static bool prepare_tokenize(td_call *c, cJSON *root)
   return finish_answer(c);
 }
 
-static bool prepare_detokenize(td_call *c, cJSON *root)
+static bool prepare_detokenize(td_call *c)
 {
   if (!c->info->has_tokenizer) {
     td_api_error_set(&c->error, 400, "unsupported_parameter", "tokens",

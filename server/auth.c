@@ -81,7 +81,7 @@ void td_keys_deinit(td_keys *k)
   memset(k, 0, sizeof *k);
 }
 
-bool td_keys_allow(const td_keys *k, const char *authorization, uint64_t *account)
+bool td_keys_allow(const td_keys *k, const char *authorization, uint32_t *account)
 {
   *account = 0;
   if (!k->asked)
@@ -94,12 +94,12 @@ bool td_keys_allow(const td_keys *k, const char *authorization, uint64_t *accoun
     return false;
   unsigned char padded[TD_AUTH_KEY_BYTES] = {0};
   memcpy(padded, given, n);
-  uint64_t found = 0;
+  uint32_t found = 0;
   for (uint32_t i = 0; i < k->n; i++) { /* every key, every byte, no early way out */
     unsigned diff = 0;
     for (size_t b = 0; b < TD_AUTH_KEY_BYTES; b++)
       diff |= (unsigned)(padded[b] ^ k->keys[i][b]);
-    uint64_t equal = (uint64_t)((diff - 1u) >> 31); /* 1 if diff == 0 */
+    uint32_t equal = (diff - 1u) >> 31; /* 1 if diff == 0 */
     found |= (0 - equal) & (i + 1);
   }
   *account = found;

@@ -23,7 +23,7 @@ size_t td_call_count_to(const td_call *call)
 }
 
 /* Tokens of the answer that the request asks for; 0: no number, -1: no limit. */
-static int64_t asked_tokens(const td_request *r)
+static int64_t asked_tokens(const td_api_request *r)
 {
   return r->has_max_completion_tokens ? r->max_completion_tokens : r->max_tokens;
 }
@@ -70,11 +70,27 @@ bool td_call_alloc_prompts(td_call *call, size_t n)
   return true;
 }
 
+/* A request's choices come to the queue together. A choice alone is taken however long it is
+ * (engine/requests.c). */
+static bool check_queue_tokens(td_call *call, const char *param)
+{
+  uint64_t per_prompt = (uint64_t)call->request.n, n_tokens = 0;
+  for (uint32_t i = 0; i < call->n_prompts; i++)
+    n_tokens += per_prompt * call->prompts[i].n;
+  if (call->n_prompts * per_prompt == 1 || n_tokens <= call->max_prompt_tokens)
+    return true;
+  td_api_error_set(&call->error, 400, "invalid_value", per_prompt > 1 ? "n" : param,
+                   "%u prompts with %" PRIu64 " choices each are %" PRIu64
+                   " prompt tokens, more than the %" PRIu64 " that this server takes at once (queue_tokens)",
+                   call->n_prompts, per_prompt, n_tokens, call->max_prompt_tokens);
+  return false;
+}
+
 /* default_rest: an absent max_tokens means the rest of the context; else 16, OpenAI's default for
  * completions. */
 bool td_call_check_context(td_call *call, bool default_rest)
 {
-  const td_request *r = &call->request;
+  const td_api_request *r = &call->request;
   const char *param = r->messages ? "messages" : "prompt";
   int64_t asked = asked_tokens(r);
   uint64_t want = asked > 0 ? (uint64_t)asked : 1;
@@ -94,7 +110,7 @@ bool td_call_check_context(td_call *call, bool default_rest)
                      call->n_prompts, (int)r->n, call->max_choices);
     return false;
   }
-  return true;
+  return check_queue_tokens(call, param);
 }
 
 /* ---- on a worker ---- */
@@ -103,7 +119,7 @@ bool td_call_check_context(td_call *call, bool default_rest)
  */
 static bool suit_tokenizer(td_call *call)
 {
-  td_request *r = &call->request;
+  td_api_request *r = &call->request;
   if (call->info->has_tokenizer)
     return true;
   if (r->stops.n > 0) {
@@ -115,6 +131,24 @@ static bool suit_tokenizer(td_call *call)
   }
   r->return_token_ids = true;
   return true;
+}
+
+static uint64_t deadline_us(const td_call *call, int64_t timeout_ms)
+{
+  return timeout_ms > 0 ? call->arrival_us + 1000 * (uint64_t)timeout_ms : 0;
+}
+
+static td_terms terms_of(const td_call *call)
+{
+  const td_api_request *r = &call->request;
+  uint32_t account = call->tenant->account;
+  return (td_terms){
+      .namespace_id = td_namespace_of(&call->server->namespace_secret, account, r->cache_salt),
+      .account = account,
+      .priority = (int32_t)r->priority,
+      .ttft_deadline_us = deadline_us(call, r->ttft_timeout_ms),
+      .deadline_us = deadline_us(call, r->timeout_ms),
+  };
 }
 
 static bool read_call(td_call *call)
@@ -135,7 +169,7 @@ static bool read_call(td_call *call)
   td_buf_deinit(&call->body);
   td_progress_note(td_progress_here); /* parsing counts nothing: it is linear */
   const td_engine_info *info = call->info;
-  td_request *r = &call->request;
+  td_api_request *r = &call->request;
   td_request_rules rules = {info->default_sampling, info->vocab,
                             td_option(call->server->options, TD_LIMIT_STRICT_FIELDS)};
   bool ok = td_request_read(root, call->api->route, &rules, r, &call->error);
@@ -145,13 +179,13 @@ static bool read_call(td_call *call)
     ok = false;
   }
   ok = ok && suit_tokenizer(call);
-  call->cache_namespace_id =
-      td_namespace_of(&call->server->namespace_secret, call->tenant->account, ok ? r->cache_salt : NULL);
+  if (ok)
+    call->terms = terms_of(call);
   if (ok && r->messages)
     ok = td_messages_normalise((cJSON *)r->messages, &r->unknown, &call->error); /* the tree is ours */
   td_progress_note(td_progress_here);
   if (ok && !atomic_load(&call->abandoned))
-    ok = call->api->prepare(call, root);
+    ok = call->api->prepare(call);
   cJSON_Delete(root);
   return ok;
 }
@@ -244,6 +278,13 @@ static void no_room(td_conn *c, const char *text)
   td_conn_respond_error(c, &e);
 }
 
+/* Of something that waits, when nobody else has any. */
+static uint64_t most_of(const td_server *s, td_limit_id id)
+{
+  uint64_t all = (uint64_t)td_option(s->options, id);
+  return s->keys.n > 1 ? td_share_most(all) : all;
+}
+
 void td_call_begin(td_conn *c, const td_api *api)
 {
   td_server *s = c->server;
@@ -267,9 +308,8 @@ void td_call_begin(td_conn *c, const td_api *api)
   call->engine = s->engine;
   call->info = td_engine_get_info(s->engine);
   call->json_nodes = (size_t)td_option(s->options, TD_LIMIT_JSON_NODES);
-  call->max_choices = (uint32_t)td_option(s->options, TD_LIMIT_QUEUE_REQUESTS);
-  if (s->keys.n > 1)
-    call->max_choices = (uint32_t)td_share_most(call->max_choices);
+  call->max_choices = (uint32_t)most_of(s, TD_LIMIT_QUEUE_REQUESTS);
+  call->max_prompt_tokens = most_of(s, TD_LIMIT_QUEUE_TOKENS);
   call->arrival_us = c->arrival_us;
   call->created_s = (int64_t)time(NULL);
   call->tenant = td_tenant_share(c->tenant);
@@ -347,6 +387,7 @@ static void free_call(td_call *call)
     td_stop_filter_deinit(&call->choices[i].filter);
     td_buf_deinit(&call->choices[i].out);
     td_buf_deinit(&call->choices[i].ids);
+    td_buf_deinit(&call->choices[i].logprobs);
   }
   free(call->choices);
   for (uint32_t i = 0; i < call->n_prompts; i++) {

@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 
 #include "server/conn.h"
+#include "server/logprobs.h"
 #include "server/request.h"
 
 typedef struct td_choice {
@@ -18,11 +19,15 @@ typedef struct td_choice {
   td_ticket ticket; /* generation 0: not with the engine (any more) */
   td_text_stream *text;
   td_stop_filter filter;
-  td_buf out; /* answer text: all of it, or what is not yet sent */
-  td_buf ids; /* int32_t ids not yet rendered, if token ids are wanted */
+  td_buf out;           /* answer text: all of it, or what is not yet sent */
+  td_buf ids;           /* int32_t ids not yet rendered, if token ids are wanted */
+  td_buf logprobs;      /* records (logprobs.h) not yet rendered, if log-probabilities are wanted */
+  uint32_t text_offset; /* characters in the tokens of all records so far */
 
   /* the engine's side, as of the last update */
-  const int32_t *tokens; /* valid while ticket is */
+  const int32_t *tokens; /* valid while ticket is, as the next two */
+  const float *engine_logprobs;
+  const td_top_token *engine_top;
   uint32_t n_prompt, n_generated, n_cached;
   td_finish engine_finish;
   uint64_t submit_us, first_run_us, first_token_us, last_token_us;
@@ -56,10 +61,10 @@ typedef struct td_api {
   const char *id_prefix;
   const char *ids_member; /* of the body: it may hold a whole prompt's token ids; NULL: none does */
   /* [worker] From the parsed body to prompts, or to c->answer. false: c->error says why. */
-  bool (*prepare)(td_call *c, cJSON *root);
+  bool (*prepare)(td_call *c);
   /* [loop] NULL for routes that do not generate. */
   void (*render_delta)(const td_call *c, const td_delta *d, td_buf *out);
-  void (*render_usage)(const td_call *c, td_buf *out);
+  const char *chunk_object; /* of a stream's events */
   void (*render_answer)(const td_call *c, td_buf *out);
 } td_api;
 
@@ -74,7 +79,8 @@ struct td_call {
   const td_engine *engine;
   const td_engine_info *info;
   size_t json_nodes;
-  uint32_t max_choices;
+  uint32_t max_choices;       /* that its key may ever have in the queue */
+  uint64_t max_prompt_tokens; /* the same, of all of several choices */
   char id[64];
   uint64_t arrival_us;
   int64_t created_s;
@@ -86,8 +92,8 @@ struct td_call {
   /* made by the worker */
   bool failed;
   td_api_error error;
-  td_request request;
-  uint64_t cache_namespace_id; /* the key's, or cache_salt's inside it */
+  td_api_request request;
+  td_terms terms; /* of all its choices */
   uint32_t max_new;
   td_prompt *prompts;
   uint32_t n_prompts;
@@ -136,10 +142,13 @@ bool td_call_read_ids(td_call *call, const cJSON *array, const char *param, td_p
 
 /* render.c: what both families share */
 void td_render_usage(const td_call *c, td_buf *out); /* the object */
+void td_render_usage_event(const td_call *c, td_buf *out);
 /* ,"usage":...: of one chunk of a stream: null, or that of its choice so far, n_answer tokens, where it is
  * asked for. */
 void td_render_chunk_usage(const td_choice *ch, uint32_t n_answer, td_buf *out);
 void td_render_prompt_ids(const td_prompt *p, td_buf *out); /* ,"prompt_token_ids":[..] */
+/* ,"logprobs":..: of what the choice has kept of them; null if none are wanted, or none is there. */
+void td_render_logprobs(const td_choice *ch, td_buf *out);
 void td_render_head(const td_call *c, const char *object,
                     td_buf *out); /* {"id":..,"object":..,"created":..,"model":.. */
 

@@ -15,8 +15,8 @@
 
 /* ---- served ---- */
 
-#define AT(f) offsetof(td_request, f), -1
-#define AT_HAS(f) offsetof(td_request, f), offsetof(td_request, has_##f)
+#define AT(f) offsetof(td_api_request, f), -1
+#define AT_HAS(f) offsetof(td_api_request, f), offsetof(td_api_request, has_##f)
 /* clang-format off */
 #define DOUBLE(f, in, id) {#f, in, TD_FIELD_DOUBLE, TD_LIMIT_##id, AT(f)}
 #define INT(f, in, id) {#f, in, TD_FIELD_INT, TD_LIMIT_##id, AT(f)}
@@ -37,6 +37,13 @@ static const td_field served[] = {
     DOUBLE(top_p, C | H, TOP_P),
     INT(top_k, C | H, TOP_K),
     DOUBLE(min_p, C | H, MIN_P),
+    DOUBLE(presence_penalty, C | H, PRESENCE_PENALTY),
+    DOUBLE(frequency_penalty, C | H, FREQUENCY_PENALTY),
+    DOUBLE(repetition_penalty, C | H, REPETITION_PENALTY),
+    ITEM(logit_bias, C | H),
+    INT(min_tokens, C | H, MIN_TOKENS),
+    ITEM(logprobs, C | H),
+    INT(top_logprobs, H, TOP_LOGPROBS),
     {"seed", C | H, TD_FIELD_SEED, 0, AT_HAS(seed)},
     INT(n, C | H, N),
     INT(best_of, C, N),
@@ -97,9 +104,8 @@ static const struct {
     {C | H | T | D, ANYTHING,
      "user metadata store safety_identifier prompt_cache_key prompt_cache_retention prompt_cache_options "
      "service_tier verbosity prediction cache_control"},
-    {C | H, ZERO, "presence_penalty frequency_penalty top_logprobs"},
-    {C | H, OFF, "logprobs echo"},
-    {C | H, OBJECT, "logit_bias"},
+    {C, ZERO, "top_logprobs"},
+    {C | H, OFF, "echo"},
     {C | H, STRING, "suffix"},
     {C | H | T, LIST, "tools functions"},
     {C | H | T, AUTO, "tool_choice function_call"},
@@ -117,8 +123,8 @@ static const struct {
     {C | H | T | D, ANYTHING,
      "request_id session_id truncation_side media_io_kwargs mm_processor_kwargs stream_interval "
      "return_mm_kwargs spaces_between_special_tokens"},
-    {C | H, ZERO, "min_tokens routed_experts_prompt_start"},
-    {C | H, ONE, "repetition_penalty length_penalty"},
+    {C | H, ZERO, "routed_experts_prompt_start"},
+    {C | H, ONE, "length_penalty"},
     {C | H, OFF,
      "use_beam_search early_stopping include_stop_str_in_output return_tokens_as_token_ids "
      "return_token_offsets return_prompt_text watermarking guided_json_object"},

@@ -41,7 +41,7 @@ typedef struct td_field {
   unsigned in;
   td_field_kind kind;
   td_limit_id limit; /* INT, DOUBLE: bounds */
-  size_t at;         /* offset in td_request; not of messages' and parts' */
+  size_t at;         /* offset in td_api_request; not of messages' and parts' */
   ptrdiff_t has_at;  /* offset of a bool for "given"; -1: none */
 } td_field;
 

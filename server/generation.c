@@ -28,6 +28,8 @@ static void drop_ticket(td_choice *ch)
     td_engine_cancel(s->engine, ch->ticket);
   ch->ticket.generation = 0;
   ch->tokens = NULL;
+  ch->engine_logprobs = NULL;
+  ch->engine_top = NULL;
 }
 
 static void leave_queue(td_call *call)
@@ -50,11 +52,6 @@ void td_generation_cancel(td_call *call, td_finished why)
     leave_queue(call);
 }
 
-static uint64_t deadline(const td_call *call, int64_t timeout_ms)
-{
-  return timeout_ms > 0 ? call->arrival_us + 1000 * (uint64_t)timeout_ms : 0;
-}
-
 static td_status submit_choice(td_choice *ch, td_sampling sampling, td_error *err)
 {
   td_call *call = ch->call;
@@ -68,14 +65,10 @@ static td_status submit_choice(td_choice *ch, td_sampling sampling, td_error *er
       .sampling = sampling,
       .ignore_eos = call->request.ignore_eos,
       .n_stop_ids = call->request.n_stop_ids,
-      .namespace_id = call->cache_namespace_id,
-      .account = call->tenant->account,
-      .priority = (int32_t)call->request.priority,
-      .ttft_deadline_us = deadline(call, call->request.ttft_timeout_ms),
-      .deadline_us = deadline(call, call->request.timeout_ms),
-      .is_further_choice = ch->index % (uint32_t)call->request.n > 0,
+      .terms = call->terms,
       .user = ch,
   };
+  r.terms.is_further_choice = ch->index % (uint32_t)call->request.n > 0;
   memcpy(r.stop_ids, call->request.stop_ids, r.n_stop_ids * sizeof r.stop_ids[0]);
   ch->text = td_text_stream_create(call->engine, call->request.skip_special_tokens);
   r.tokens = malloc((p->n + max_new) * sizeof *r.tokens);
@@ -108,6 +101,7 @@ static bool make_choices(td_call *call)
     td_stop_filter_init(&ch->filter, &call->request.stops);
     td_buf_init(&ch->out, 0);
     td_buf_init(&ch->ids, 0);
+    td_buf_init(&ch->logprobs, 0);
   }
   return true;
 }
@@ -205,10 +199,28 @@ static void finish_text(td_choice *ch, const char *why)
   ch->finish = matched ? "stop" : why;
 }
 
-/* Reads n tokens; true if a stop string is complete. */
+/* Of the n tokens that are being read. */
+static void keep_logprobs(td_choice *ch, size_t n)
+{
+  uint32_t n_top = (uint32_t)ch->call->request.top_logprobs;
+  for (size_t i = ch->n_read; i < ch->n_read + n && ch->engine_logprobs; i++)
+    td_logprobs_keep(ch->call->engine, ch->tokens[ch->n_prompt + i], ch->engine_logprobs[i],
+                     ch->engine_top ? ch->engine_top + i * n_top : NULL, n_top, &ch->text_offset,
+                     &ch->logprobs);
+}
+
+/* Reads n tokens; true if a stop string is complete. Stop strings do not end an answer within its min_tokens:
+ * what is read of those goes past the filter. */
 static bool push_tokens(td_choice *ch, const int32_t *ids, size_t n)
 {
   td_buf piece;
+  keep_logprobs(ch, n);
+  if (ch->n_read < (uint64_t)ch->call->request.min_tokens && ch->filter.set->n > 0) {
+    td_text_stream_push(ch->text, ids, n, &ch->out);
+    if (ch->call->request.return_token_ids)
+      td_buf_append(&ch->ids, ids, n * sizeof *ids);
+    return false;
+  }
   td_buf_init(&piece, 0);
   td_text_stream_push(ch->text, ids, n, &piece);
   if (piece.failed)
@@ -262,17 +274,18 @@ static void send_delta(td_choice *ch)
       .n_ids = ch->ids.len_bytes / sizeof(int32_t),
       .finish = ch->finish,
   };
-  if (d.n_text == 0 && d.n_ids == 0 && !d.finish && !d.first)
+  if (d.n_text == 0 && d.n_ids == 0 && ch->logprobs.len_bytes == 0 && !d.finish && !d.first)
     return;
   td_buf events;
   td_buf_init(&events, 0);
   call->api->render_delta(call, &d, &events);
-  if (events.failed || ch->out.failed || ch->ids.failed)
+  if (events.failed || ch->out.failed || ch->ids.failed || ch->logprobs.failed)
     call->conn->out.failed = true; /* the connection is cut: a gap must not look whole */
   td_conn_stream_send(call->conn, events.data ? events.data : "", events.len_bytes);
   td_buf_deinit(&events);
   td_buf_clear(&ch->out);
   td_buf_clear(&ch->ids);
+  td_buf_clear(&ch->logprobs);
   ch->opened = true;
 }
 
@@ -282,7 +295,7 @@ static void end_stream(td_call *call)
   td_buf end;
   td_buf_init(&end, 0);
   if (call->request.include_usage)
-    call->api->render_usage(call, &end);
+    td_render_usage_event(call, &end);
   td_buf_append_str(&end, "data: [DONE]\n\n");
   if (end.failed)
     c->out.failed = true;
@@ -323,7 +336,8 @@ static void send_answer(td_call *call)
   td_buf_init(&body, 0);
   call->api->render_answer(call, &body);
   for (uint32_t i = 0; i < call->n_choices; i++)
-    body.failed |= call->choices[i].out.failed | call->choices[i].ids.failed;
+    body.failed |=
+        call->choices[i].out.failed | call->choices[i].ids.failed | call->choices[i].logprobs.failed;
   timing_headers(call, headers, sizeof headers);
   td_call_respond(call, headers, &body);
   td_buf_deinit(&body);
@@ -447,6 +461,8 @@ static void apply(const td_engine_update *u)
   td_call *call = ch->call;
   observe(ch, u);
   ch->tokens = u->tokens;
+  ch->engine_logprobs = u->logprobs;
+  ch->engine_top = u->top;
   ch->n_generated = u->n_generated;
   ch->n_cached = u->n_cached_prompt;
   bool late = u->finish == TD_FINISH_UNSTARTED || u->finish == TD_FINISH_CUT;

@@ -233,10 +233,8 @@ static accepted accept_one(td_listener *l, const listening *k)
   td_conn *c = l->spare;
   c->server = l->server;
   c->has_ip = td_address_of(&from, &address);
-  if (c->has_ip) {
-    c->ip = td_address_owner(address);
-    c->ip_bucket = bucket_of(&c->ip);
-  }
+  c->ip = c->has_ip ? td_address_owner(address) : (td_address){0}; /* not of one that was refused before */
+  c->ip_bucket = bucket_of(&c->ip);
   if (!has_room(l, c, c->has_ip && td_ranges_have(&l->server->trusted_proxies, &address), &e)) {
     refuse(l, fd, &e);
     return ACCEPTED_ONE;

@@ -55,11 +55,10 @@ uint64_t td_siphash(const td_namespace_secret *key, const void *data, size_t n)
   return s.v[0] ^ s.v[1] ^ s.v[2] ^ s.v[3];
 }
 
-uint64_t td_namespace_of(const td_namespace_secret *secret, uint64_t key_namespace, const char *salt)
+uint64_t td_namespace_of(const td_namespace_secret *secret, uint32_t account, const char *salt)
 {
   if (!salt)
-    return key_namespace;
-  td_namespace_secret of_key = {secret->k0 ^ key_namespace,
-                                secret->k1}; /* places in a file: far fewer than 2^64 */
+    return account;
+  td_namespace_secret of_key = {secret->k0 ^ account, secret->k1}; /* places in a file: far fewer than 2^64 */
   return td_siphash(&of_key, salt, strlen(salt)) | UINT64_C(1) << 63;
 }

@@ -14,7 +14,7 @@ typedef struct td_namespace_secret {
 } td_namespace_secret;
 
 uint64_t td_siphash(const td_namespace_secret *key, const void *data, size_t n);
-uint64_t td_namespace_of(const td_namespace_secret *secret, uint64_t key_namespace,
+uint64_t td_namespace_of(const td_namespace_secret *secret, uint32_t account,
                          const char *salt); /* salt NULL: none */
 
 #endif

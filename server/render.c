@@ -11,6 +11,19 @@ void td_render_prompt_ids(const td_prompt *p, td_buf *out)
   out->failed |= p->json.failed;
 }
 
+void td_render_logprobs(const td_choice *ch, td_buf *out)
+{
+  const td_call *c = ch->call;
+  uint32_t n_top = (uint32_t)c->request.top_logprobs;
+  td_buf_append_str(out, ",\"logprobs\":");
+  if (!c->request.wants_logprobs || (c->request.stream && ch->logprobs.len_bytes == 0))
+    td_buf_append_str(out, "null");
+  else if (c->api->route == TD_ROUTE_CHAT)
+    td_logprobs_render_chat(c->engine, &ch->logprobs, n_top, out);
+  else
+    td_logprobs_render_completion(c->engine, &ch->logprobs, n_top, out);
+}
+
 void td_render_head(const td_call *c, const char *object, td_buf *out)
 {
   td_buf_printf(out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%" PRId64 ",\"model\":", c->id, object,
@@ -41,9 +54,18 @@ void td_render_usage(const td_call *c, td_buf *out)
   render_usage(prompt, completion, cached, out);
 }
 
+void td_render_usage_event(const td_call *c, td_buf *out)
+{
+  td_buf_append_str(out, "data: ");
+  td_render_head(c, c->api->chunk_object, out);
+  td_buf_append_str(out, ",\"choices\":[],\"usage\":");
+  td_render_usage(c, out);
+  td_buf_append_str(out, "}\n\n");
+}
+
 void td_render_chunk_usage(const td_choice *ch, uint32_t n_answer, td_buf *out)
 {
-  const td_request *r = &ch->call->request;
+  const td_api_request *r = &ch->call->request;
   if (!r->include_usage)
     return;
   td_buf_append_str(out, ",\"usage\":");

@@ -3,6 +3,7 @@
 
 #include <float.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "config/limits.h"
@@ -15,7 +16,7 @@ static bool invalid(td_api_error *e, const char *param, const char *text)
 }
 
 /* A member of object, which td_fields_judge has taken, to where it belongs in *r. */
-static td_status read_value(const td_field *f, const cJSON *object, td_request *r, td_error *err)
+static td_status read_value(const td_field *f, const cJSON *object, td_api_request *r, td_error *err)
 {
   char *at = (char *)r + f->at;
   bool *has = f->has_at >= 0 ? (bool *)((char *)r + f->has_at) : NULL;
@@ -33,7 +34,7 @@ static td_status read_value(const td_field *f, const cJSON *object, td_request *
 }
 
 /* Every member of the body, in its order, so that the first wrong field is the one named. */
-static bool read_members(const cJSON *root, unsigned route, td_request *r, td_api_error *error)
+static bool read_members(const cJSON *root, unsigned route, td_api_request *r, td_api_error *error)
 {
   td_error err;
   const td_field *f;
@@ -48,7 +49,7 @@ static bool read_members(const cJSON *root, unsigned route, td_request *r, td_ap
   return true;
 }
 
-static bool add_stop(td_request *r, const cJSON *item, td_api_error *error)
+static bool add_stop(td_api_request *r, const cJSON *item, td_api_error *error)
 {
   if (!cJSON_IsString(item))
     return invalid(error, "stop", "must be a string or an array of strings");
@@ -67,7 +68,7 @@ static bool add_stop(td_request *r, const cJSON *item, td_api_error *error)
   return true;
 }
 
-static bool read_stops(td_request *r, td_api_error *error)
+static bool read_stops(td_api_request *r, td_api_error *error)
 {
   if (!r->stop)
     return true;
@@ -85,7 +86,7 @@ static bool read_stops(td_request *r, td_api_error *error)
   return true;
 }
 
-static bool read_stop_ids(td_request *r, uint32_t vocab, td_api_error *error)
+static bool read_stop_ids(td_api_request *r, uint32_t vocab, td_api_error *error)
 {
   if (!r->stop_token_ids)
     return true;
@@ -106,7 +107,68 @@ static bool read_stop_ids(td_request *r, uint32_t vocab, td_api_error *error)
   return true;
 }
 
-static bool read_stream_options(td_request *r, td_api_error *error)
+/* Of vLLM's and OpenAI's keys, decimal ids; -1 for anything else, so that no id comes twice. */
+static int64_t id_of_key(const char *key, uint32_t vocab)
+{
+  size_t n = strspn(key, "0123456789");
+  if (n == 0 || n > 9 || key[n] != '\0' || (key[0] == '0' && n > 1))
+    return -1;
+  long id = strtol(key, NULL, 10);
+  return id < (long)vocab ? id : -1;
+}
+
+static bool read_biases(td_api_request *r, uint32_t vocab, td_api_error *error)
+{
+  const td_limit *l = &td_limits[TD_LIMIT_LOGIT_BIAS_VALUE];
+  if (!r->logit_bias)
+    return true;
+  if (!cJSON_IsObject(r->logit_bias))
+    return invalid(error, "logit_bias", "must be an object of token ids and their biases");
+  uint32_t n = (uint32_t)cJSON_GetArraySize(r->logit_bias);
+  if (n > td_limit_max(TD_LIMIT_LOGIT_BIAS)) {
+    td_api_error_set(error, 400, "invalid_value", "logit_bias", "'logit_bias' may hold %d ids at most",
+                     (int)td_limit_max(TD_LIMIT_LOGIT_BIAS));
+    return false;
+  }
+  r->biases = calloc(n + 1, sizeof *r->biases);
+  if (!r->biases) {
+    td_api_error_set(error, 503, "out_of_memory", NULL, "no memory for 'logit_bias'");
+    return false;
+  }
+  for (const cJSON *i = r->logit_bias->child; i; i = i->next) {
+    int64_t id = id_of_key(i->string, vocab);
+    if (id < 0)
+      return invalid(error, "logit_bias", "must have token ids of this model as its keys");
+    if (!cJSON_IsNumber(i) || !(i->valuedouble >= l->min) || !(i->valuedouble <= l->max))
+      return invalid(error, "logit_bias", "must hold numbers from -100 to 100");
+    r->biases[r->n_biases++] = (td_logit_bias){(int32_t)id, (float)i->valuedouble};
+  }
+  return true;
+}
+
+/* Chat: logprobs says whether, top_logprobs of how many. Completions: logprobs says both. */
+static bool read_logprobs(td_api_request *r, unsigned route, td_api_error *error)
+{
+  const cJSON *l = r->logprobs;
+  double most = td_limit_max(TD_LIMIT_TOP_LOGPROBS);
+  if (route == TD_ROUTE_CHAT) {
+    if (l && !cJSON_IsBool(l))
+      return invalid(error, "logprobs", "must be true or false");
+    r->wants_logprobs = cJSON_IsTrue(l);
+    return r->wants_logprobs || r->top_logprobs == 0 ||
+           invalid(error, "top_logprobs", "is only allowed with 'logprobs': true");
+  }
+  if (!l || cJSON_IsFalse(l))
+    return true;
+  if (!cJSON_IsNumber(l) || l->valuedouble != floor(l->valuedouble) || !(l->valuedouble >= 0) ||
+      !(l->valuedouble <= most))
+    return invalid(error, "logprobs", "must be a whole number from 0 to 20");
+  r->wants_logprobs = true;
+  r->top_logprobs = (int64_t)l->valuedouble;
+  return true;
+}
+
+static bool read_stream_options(td_api_request *r, td_api_error *error)
 {
   td_error err;
   const td_field *f;
@@ -126,7 +188,7 @@ static bool read_stream_options(td_request *r, td_api_error *error)
 }
 
 /* Of type text, which is what happens anyway. */
-static bool check_response_format(td_request *r, td_api_error *error)
+static bool check_response_format(td_api_request *r, td_api_error *error)
 {
   const td_field *f;
   if (!r->response_format)
@@ -140,7 +202,7 @@ static bool check_response_format(td_request *r, td_api_error *error)
   return cJSON_IsString(type) || invalid(error, "response_format", "must be an object with a 'type'");
 }
 
-static bool check_template_kwargs(const td_request *r, td_api_error *error)
+static bool check_template_kwargs(const td_api_request *r, td_api_error *error)
 {
   static const char *const reserved[] = {
       "messages",  "tools",     "documents",    "add_generation_prompt", "continue_final_message",
@@ -165,7 +227,7 @@ static bool check_max_tokens(bool given, int64_t max_tokens, const char *name, t
 }
 
 /* What no single field can tell. */
-static bool check_together(td_request *r, unsigned route, td_api_error *error)
+static bool check_together(td_api_request *r, unsigned route, td_api_error *error)
 {
   if (!check_max_tokens(r->has_max_tokens, r->max_tokens, "max_tokens", error) ||
       !check_max_tokens(r->has_max_completion_tokens, r->max_completion_tokens, "max_completion_tokens",
@@ -173,6 +235,13 @@ static bool check_together(td_request *r, unsigned route, td_api_error *error)
     return false;
   if (r->top_p == 0)
     return invalid(error, "top_p", "must be above 0");
+  if (r->repetition_penalty == 0)
+    return invalid(error, "repetition_penalty", "must be above 0");
+  int64_t most = r->has_max_completion_tokens ? r->max_completion_tokens
+                 : r->has_max_tokens          ? r->max_tokens
+                                              : -1;
+  if (most > 0 && r->min_tokens > most)
+    return invalid(error, "min_tokens", "must not be above max_tokens");
   if (r->cache_salt &&
       (*r->cache_salt == '\0' || strlen(r->cache_salt) > td_limit_max(TD_LIMIT_CACHE_SALT_BYTES)))
     return invalid(error, "cache_salt", "must be a string of 1 to 256 bytes");
@@ -193,7 +262,7 @@ static bool check_together(td_request *r, unsigned route, td_api_error *error)
   return true;
 }
 
-bool td_request_read(const cJSON *root, unsigned route, const td_request_rules *rules, td_request *r,
+bool td_request_read(const cJSON *root, unsigned route, const td_request_rules *rules, td_api_request *r,
                      td_api_error *error)
 {
   memset(r, 0, sizeof *r);
@@ -201,6 +270,7 @@ bool td_request_read(const cJSON *root, unsigned route, const td_request_rules *
   r->top_p = rules->defaults.top_p;
   r->min_p = rules->defaults.min_p;
   r->top_k = rules->defaults.top_k;
+  r->repetition_penalty = td_limit_default(TD_LIMIT_REPETITION_PENALTY);
   r->n = td_limit_default(TD_LIMIT_N);
   r->skip_special_tokens = r->add_special_tokens = r->add_generation_prompt = true;
   r->unknown.strict = rules->strict_fields;
@@ -209,17 +279,22 @@ bool td_request_read(const cJSON *root, unsigned route, const td_request_rules *
     return false;
   }
   return read_members(root, route, r, error) && read_stops(r, error) &&
-         read_stop_ids(r, rules->vocab, error) && read_stream_options(r, error) &&
-         check_response_format(r, error) && check_template_kwargs(r, error) &&
-         check_together(r, route, error);
+         read_stop_ids(r, rules->vocab, error) && read_biases(r, rules->vocab, error) &&
+         read_logprobs(r, route, error) && read_stream_options(r, error) && check_response_format(r, error) &&
+         check_template_kwargs(r, error) && check_together(r, route, error);
 }
 
-void td_request_deinit(td_request *r) { td_stop_set_deinit(&r->stops); }
+void td_request_deinit(td_api_request *r)
+{
+  td_stop_set_deinit(&r->stops);
+  free(r->biases);
+  r->biases = NULL;
+}
 
 /* Below this a temperature is raised to it: the logits divided by it stay far from float's end. */
 #define TEMPERATURE_FLOOR 1e-4
 
-td_sampling td_request_sampling(const td_request *r)
+td_sampling td_request_sampling(const td_api_request *r)
 {
   double t = r->temperature;
   if (t > 0 && t < TEMPERATURE_FLOOR)
@@ -230,5 +305,13 @@ td_sampling td_request_sampling(const td_request *r)
       .min_p = (float)r->min_p,
       .top_k = r->top_k < 0 ? 0 : (int32_t)r->top_k,
       .seed = r->seed,
+      .presence_penalty = (float)r->presence_penalty,
+      .frequency_penalty = (float)r->frequency_penalty,
+      .repetition_penalty = r->repetition_penalty < FLT_MIN ? FLT_MIN : (float)r->repetition_penalty,
+      .n_bias = r->n_biases,
+      .bias = r->biases,
+      .min_tokens = (uint32_t)r->min_tokens,
+      .wants_logprobs = r->wants_logprobs,
+      .n_top = (uint8_t)r->top_logprobs,
   };
 }

@@ -13,14 +13,15 @@
 
 enum { TD_REQUEST_STOP_IDS_MAX = 64 };
 
-typedef struct td_request {
+typedef struct td_api_request {
   /* borrowed from the JSON tree */
   const char *model, *cache_salt;
   const cJSON *prompt, *messages, *tokens, *chat_template_kwargs, *stop, *stop_token_ids, *stream_options,
-      *response_format;
+      *response_format, *logit_bias, *logprobs;
 
-  double temperature, top_p, min_p;
-  int64_t top_k, n, best_of;
+  double temperature, top_p, min_p, presence_penalty, frequency_penalty, repetition_penalty;
+  int64_t top_k, n, best_of, min_tokens;
+  int64_t top_logprobs;                          /* at completions: what `logprobs` says */
   int64_t priority, timeout_ms, ttft_timeout_ms; /* timeouts 0: none */
   int64_t max_tokens, max_completion_tokens;     /* -1: as far as the context goes */
   bool has_max_tokens, has_max_completion_tokens;
@@ -32,11 +33,15 @@ typedef struct td_request {
   bool has_add_generation_prompt;
   td_unknown unknown; /* fields that are ignored */
 
-  /* made from `stop` and `stop_token_ids`; owned */
+  bool wants_logprobs;
+
+  /* made from `logit_bias`, `stop` and `stop_token_ids`; owned */
+  td_logit_bias *biases;
+  uint32_t n_biases;
   td_stop_set stops;
   uint32_t n_stop_ids;
   int32_t stop_ids[TD_REQUEST_STOP_IDS_MAX];
-} td_request;
+} td_api_request;
 
 /* What a request is read by. */
 typedef struct td_request_rules {
@@ -47,10 +52,11 @@ typedef struct td_request_rules {
 
 /* Fills *r from a parsed body. r must be deinitialised in any case. On failure *error is filled. */
 TD_MUST_CHECK bool td_request_read(const cJSON *root, unsigned route, const td_request_rules *rules,
-                                   td_request *r, td_api_error *error);
-void td_request_deinit(td_request *r);
-/* The sampler's parameters, but for the seed of a request that gave none. */
-td_sampling td_request_sampling(const td_request *r);
+                                   td_api_request *r, td_api_error *error);
+void td_request_deinit(td_api_request *r);
+/* The sampler's parameters, but for the seed of a request that gave none, and the ids that min_tokens is
+ * about. Points to *r's biases. */
+td_sampling td_request_sampling(const td_api_request *r);
 
 /* Checks `messages` (and nothing else) and brings them to the plain form that templates know: content is a
  * string; text parts are joined by a newline; role developer becomes system; what templates have no use for

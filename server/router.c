@@ -84,7 +84,10 @@ static bool admit_state(const td_server *s, td_api_error *e)
 {
   bool drains = s->draining && !s->handing_over &&
                 s->engine_state != TD_ENGINE_FAILED; /* else the failure is why it does */
-  return td_server_takes_work(drains ? TD_ENGINE_DRAINING : s->engine_state, e);
+  if (!drains)
+    return td_server_takes_work(s->engine_state, e);
+  td_api_error_set(e, 503, "shutting_down", NULL, "the server is shutting down");
+  return false;
 }
 
 /* Overload is told before the body is read, let alone tokenised. */
@@ -98,7 +101,7 @@ static bool admit_load(td_server *s, const td_tenant *tenant, td_api_error *e)
 }
 
 /* Whose request it is, and whose body. */
-static bool admit_tenant(td_conn *c, uint64_t account, td_api_error *e)
+static bool admit_tenant(td_conn *c, uint32_t account, td_api_error *e)
 {
   td_tenants *t = &c->server->tenants;
   td_tenant *tenant = td_tenant_of(t, c, account);
@@ -133,7 +136,7 @@ bool td_router_admit(td_conn *c, td_api_error *e, const char **headers)
   static const char allow_get[] = "allow: GET, HEAD, OPTIONS\r\n", allow_post[] = "allow: POST, OPTIONS\r\n";
   const td_http_head *h = &c->http.head;
   const route *r = find_route(h->path);
-  uint64_t account = 0;
+  uint32_t account = 0;
   *headers = NULL;
   if (!c->server->keys.asked && !(r && r->probe) && !td_origin_admit(c->server->options, h, e))
     return false;

@@ -70,9 +70,6 @@ bool td_server_takes_work(td_engine_state state, td_api_error *e)
   case TD_ENGINE_LOADING:
     td_api_error_set(e, 503, "model_loading", NULL, "the model is still loading");
     break;
-  case TD_ENGINE_DRAINING:
-    td_api_error_set(e, 503, "shutting_down", NULL, "the server is shutting down");
-    break;
   default: td_api_error_set(e, 503, "engine_failed", NULL, "the engine has stopped");
   }
   return false;
@@ -190,9 +187,11 @@ static void on_signal(uv_signal_t *h, int signum)
 static void drain_sweep(td_server *s)
 {
   uint64_t now = uv_now(&s->loop);
-  if (now >= s->drain_end_ms && s->n_calls > 0) {
+  if (now >= s->drain_end_ms && s->n_calls > 0 && !s->drain_is_over) {
     td_warn("drain timeout: ending %u requests", s->n_calls);
     fail_calls(s, "shutting_down", "the server is shutting down");
+    s->drain_is_over = true;
+    s->handing_over = false; /* who still comes is refused, and holds nobody up */
     s->drain_end_ms = now + END_FLUSH_MS;
   }
   if (now >= s->drain_end_ms)
@@ -240,7 +239,7 @@ static void on_engine_wake(uv_async_t *a)
       td_listener_accept(s->listener);
     td_notify("READY=1\nSTATUS=serving");
   }
-  if (state == TD_ENGINE_READY || state == TD_ENGINE_DRAINING)
+  if (state == TD_ENGINE_READY)
     td_generation_poll(s);
   if (state != before && state == TD_ENGINE_FAILED)
     engine_failed(s);

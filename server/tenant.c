@@ -36,10 +36,10 @@ static td_tenant *find_address(td_tenants *t, const td_conn *c)
   return tenant;
 }
 
-td_tenant *td_tenant_of(td_tenants *t, const td_conn *c, uint64_t account)
+td_tenant *td_tenant_of(td_tenants *t, const td_conn *c, uint32_t account)
 {
   if (!t->by_address || !c->has_ip)
-    return &t->keys[account];
+    return td_tenant_share(&t->keys[account]);
   td_tenant *tenant = find_address(t, c);
   if (!tenant) {
     tenant = calloc(1, sizeof *tenant);
@@ -56,7 +56,7 @@ td_tenant *td_tenant_of(td_tenants *t, const td_conn *c, uint64_t account)
 
 td_tenant *td_tenant_share(td_tenant *tenant)
 {
-  tenant->n_users++; /* nobody asks of a key's */
+  tenant->n_users++;
   return tenant;
 }
 
@@ -67,7 +67,7 @@ static bool is_address(const td_tenants *t, const td_tenant *tenant)
 
 void td_tenant_drop(td_tenants *t, td_tenant *tenant)
 {
-  if (!tenant || !is_address(t, tenant) || --tenant->n_users > 0)
+  if (!tenant || --tenant->n_users > 0 || !is_address(t, tenant))
     return;
   TD_BUG_ON(tenant->body_bytes > 0 || tenant->n_reading > 0 || tenant->n_choices > 0);
   td_tenant **at = &t->addresses[tenant->ip_bucket];
@@ -78,7 +78,11 @@ void td_tenant_drop(td_tenants *t, td_tenant *tenant)
   free(tenant);
 }
 
-bool td_tenants_are_several(const td_tenants *t) { return t->n_keys > 1 || t->n_addresses > 1; }
+bool td_tenants_are_several(const td_tenants *t)
+{
+  uint32_t n_local = t->by_address && t->keys[0].n_users > 0; /* all of unix sockets */
+  return t->n_keys > 1 || t->n_addresses + n_local > 1;
+}
 
 bool td_tenant_may_queue(const td_tenants *t, const td_tenant *tenant, uint64_t cap, uint64_t taken,
                          uint64_t n, td_api_error *e)

@@ -19,13 +19,14 @@ typedef struct td_server td_server;
 typedef struct td_conn td_conn;
 
 typedef struct td_tenant {
-  uint64_t account;              /* at the engine: the key's, 0: none */
+  uint32_t account;              /* at the engine: the key's, 0: none */
   uint32_t n_reading, n_choices; /* its calls that workers have; choices at the engine */
   uint64_t body_bytes;           /* being received, or held until they are read */
+  uint32_t n_users;              /* connections and calls */
   td_work work;
   /* of an address only: */
   td_address ip;
-  uint32_t ip_bucket, n_users;
+  uint32_t ip_bucket;
   struct td_tenant *next;
 } td_tenant;
 
@@ -41,7 +42,7 @@ TD_MUST_CHECK td_status td_tenants_init(td_tenants *t, uint32_t n_keys, bool by_
 void td_tenants_deinit(td_tenants *t);
 
 /* Of a connection whose key has this account. The user gives it back by td_tenant_drop. NULL: no memory. */
-td_tenant *td_tenant_of(td_tenants *t, const td_conn *c, uint64_t account);
+td_tenant *td_tenant_of(td_tenants *t, const td_conn *c, uint32_t account);
 td_tenant *td_tenant_share(td_tenant *tenant);         /* for one more user */
 void td_tenant_drop(td_tenants *t, td_tenant *tenant); /* NULL: none */
 

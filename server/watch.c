@@ -1,4 +1,4 @@
-/* Watchers: see watch.h. The events are described in README.md. */
+/* Watchers: see watch.h. docs/API.md describes the events. */
 #include "server/watch.h"
 
 #include <inttypes.h>
@@ -14,8 +14,8 @@ enum { TICK_MS = 100, BEFORE = 256 };
 struct td_watcher {
   td_conn *conn;
   td_watcher *prev, *next;
-  uint64_t namespace_id; /* its key's; 0: none is asked */
-  uint64_t cursor;       /* steps read, as td_engine_read_steps counts */
+  uint32_t account; /* its key's; 0: none is asked */
+  uint64_t cursor;  /* steps read, as td_engine_read_steps counts */
   uint64_t n_missed;
   bool greeted;
   bool told; /* `last` was sent */
@@ -146,16 +146,15 @@ static void on_tick(uv_timer_t *t)
 
 /* Those of c's key where there are several, else of its address: a client takes a quarter of the places at
  * most. */
-static uint32_t count_same(const td_conn *c, uint64_t namespace_id)
+static uint32_t count_same(const td_conn *c, uint32_t account)
 {
   uint32_t n = 0;
   for (const td_watcher *w = c->server->watchers; w; w = w->next)
-    n += c->server->keys.n > 1 ? w->namespace_id == namespace_id
-                               : memcmp(&w->conn->ip, &c->ip, sizeof c->ip) == 0;
+    n += c->server->keys.n > 1 ? w->account == account : memcmp(&w->conn->ip, &c->ip, sizeof c->ip) == 0;
   return n;
 }
 
-static bool admit(const td_conn *c, uint64_t namespace_id, td_api_error *e)
+static bool admit(const td_conn *c, uint32_t account, td_api_error *e)
 {
   const td_server *s = c->server;
   uint32_t max = (uint32_t)td_option(s->options, TD_LIMIT_WATCHERS), share = max < 8 ? 1 : max / 4;
@@ -165,7 +164,7 @@ static bool admit(const td_conn *c, uint64_t namespace_id, td_api_error *e)
     td_api_error_set(e, 404, "not_found", NULL, "watching the steps is switched off (watchers = 0)");
   else if (s->n_watchers >= max)
     td_api_error_set(e, 429, "too_many_watchers", NULL, "%u clients watch the steps already", s->n_watchers);
-  else if (count_same(c, namespace_id) >= share)
+  else if (count_same(c, account) >= share)
     td_api_error_set(e, 429, "too_many_watchers", NULL, "this client watches the steps %u times already",
                      share);
   else
@@ -188,9 +187,9 @@ void td_watch_begin(td_conn *c)
   td_server *s = c->server;
   td_api_error e;
   td_engine_stats st;
-  uint64_t namespace_id;
-  (void)td_keys_allow(&s->keys, c->http.head.authorization, &namespace_id); /* it was allowed at the head */
-  if (!admit(c, namespace_id, &e)) {
+  uint32_t account;
+  (void)td_keys_allow(&s->keys, c->http.head.authorization, &account); /* it was allowed at the head */
+  if (!admit(c, account, &e)) {
     td_conn_respond_error(c, &e);
     return;
   }
@@ -207,7 +206,7 @@ void td_watch_begin(td_conn *c)
     return;
   }
   w->conn = c;
-  w->namespace_id = namespace_id;
+  w->account = account;
   c->watcher = w;
   c->state = TD_CONN_ANSWERING;
   c->since_ms = uv_now(&s->loop);

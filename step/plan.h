@@ -29,8 +29,18 @@ typedef struct td_plan_row {
   uint32_t q_len;             /* new tokens, >= 1 */
   uint32_t kv_len;            /* tokens in KV after this step, >= q_len */
   uint32_t page_table_offset; /* index of the row's first entry in page_table */
-  uint32_t wants_logits;      /* 1: the last token's logits are needed, a token is sampled */
+  uint32_t n_logits;          /* of its last tokens, so many want logits: 0, 1, or more */
+  uint32_t adapter;           /* whose weights are added to the model's; 0: none. No kernel looks at it yet */
 } td_plan_row;
+
+enum { TD_SAMPLE_HERE = -1 };
+
+/* One token whose logits are computed, and what for. */
+typedef struct td_plan_logits {
+  uint32_t token; /* index into token_ids */
+  uint32_t row;
+  int32_t target; /* TD_SAMPLE_HERE, or an id: its log-probability is wanted, nothing is sampled */
+} td_plan_logits;
 
 typedef struct td_plan_page_update {
   uint32_t index; /* into page_table */
@@ -47,9 +57,11 @@ typedef struct td_plan {
   int32_t *token_ids; /* [max_tokens] */
   int32_t *positions; /* [max_tokens] */
 
-  /* Rows that sample, in row order: logits_rows[i] is a row index. */
-  uint32_t n_logits;
-  uint32_t *logits_rows; /* [max_rows] */
+  /* In the order of their tokens: the last n_logits of each row. A row's last token is the only one that may
+   * be sampled from. */
+  uint32_t n_logits, max_logits;
+  td_plan_logits *logits; /* [max_logits] */
+  uint32_t n_scored;      /* of them, those with a target */
 
   uint32_t page_tokens;      /* 16, 32 or 64 */
   uint32_t page_table_len;   /* entries in page_table */
@@ -62,9 +74,24 @@ typedef struct td_plan {
   uint32_t n_prefill_tokens; /* tokens in the other rows */
 } td_plan;
 
-TD_MUST_CHECK td_status td_plan_create(uint32_t max_rows, uint32_t max_tokens, uint32_t max_page_updates,
-                                       uint32_t page_tokens, td_plan **out, td_error *err);
+TD_MUST_CHECK td_status td_plan_create(uint32_t max_rows, uint32_t max_tokens, uint32_t max_logits,
+                                       uint32_t max_page_updates, uint32_t page_tokens, td_plan **out,
+                                       td_error *err);
 void td_plan_destroy(td_plan *plan);
 void td_plan_clear(td_plan *plan); /* n_* = 0; step kept */
+
+/* Token i of the row, counted from the row's first, wants logits, to sample from or for target's
+ * log-probability. Tokens in their order; n_logits of the row and of the plan grow. */
+static inline void td_plan_add_logits(td_plan *p, uint32_t row, uint32_t i, int32_t target)
+{
+  p->logits[p->n_logits++] = (td_plan_logits){p->rows[row].q_start + i, row, target};
+  p->rows[row].n_logits++;
+  p->n_scored += target != TD_SAMPLE_HERE;
+}
+/* The row's last token is sampled from. */
+static inline void td_plan_add_sample(td_plan *p, uint32_t row)
+{
+  td_plan_add_logits(p, row, p->rows[row].q_len - 1, TD_SAMPLE_HERE);
+}
 
 #endif

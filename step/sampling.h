@@ -1,13 +1,32 @@
-/* How a request's next token is chosen: plain data, set by the server, read by the sampling op.
+/* How a request's next token is chosen: plain data, set by the server, read by the sampler.
  *
- * Order of operations (vLLM's): temperature, then min-p, then top-k, then top-p over what is left, then
- * a draw. temperature 0 is greedy: the highest logit, the lowest id among equals; nothing else applies.
+ * The order of operations and their meaning are vLLM's (docs.vllm.ai, vllm.v1.sample.sampler of 0.10 to 0.22;
+ * the formulas are apply_penalties of vllm/model_executor/layers/utils.py):
+ *   1. log-probabilities are the log-softmax of the model's logits, before anything below ("raw_logprobs");
+ *   2. the mask of allowed tokens (kernels.h: td_sample_input): the others become -inf;
+ *   3. min_tokens: ids that end the answer become -inf while it is shorter;
+ *   4. logit_bias is added;
+ *   5. repetition_penalty: logits of tokens in prompt or answer are divided by it if positive, else
+ * multiplied;
+ *   6. frequency_penalty times the count in the answer, then presence_penalty if it is there, are subtracted;
+ *   7. temperature, min-p, top-k, top-p over what is left, then a draw.
+ * temperature 0 is greedy: after 1 to 6 the highest logit, the lowest id among equals; nothing else applies.
  * The draw for the token at position p uses a counter-based generator keyed by (seed, p), so a request's
  * tokens depend neither on its batch-mates nor on how its prompt was chunked. */
 #ifndef TD_STEP_SAMPLING_H
 #define TD_STEP_SAMPLING_H
 
+#include <stdbool.h>
 #include <stdint.h>
+
+#include "config/limits.h"
+
+enum { TD_END_IDS_MAX = 128 }; /* a request's stop ids and a model's ends */
+
+typedef struct td_logit_bias {
+  int32_t id;
+  float bias; /* [-100, 100] */
+} td_logit_bias;
 
 typedef struct td_sampling {
   float temperature; /* [0, 2] */
@@ -15,6 +34,31 @@ typedef struct td_sampling {
   float min_p;       /* [0, 1]; 0 = off */
   int32_t top_k;     /* > 0, or 0 = off */
   uint64_t seed;
+
+  float presence_penalty, frequency_penalty; /* [-2, 2]; 0 = off */
+  float repetition_penalty;                  /* > 0; 1 or 0 = off */
+  uint32_t n_bias;
+  const td_logit_bias *bias; /* [n_bias], each id once; borrowed */
+  uint32_t min_tokens;       /* the answer gets as long at least: */
+  uint32_t n_end_ids;
+  const int32_t *end_ids; /* [n_end_ids] forbidden until then; borrowed */
+
+  bool wants_logprobs; /* the log-probability of each token is told (outcome.h) */
+  uint8_t n_top;       /* and so many of the likeliest, up to TD_TOP_TOKENS_MAX */
 } td_sampling;
+
+/* What a request has said so far. */
+typedef struct td_sample_history {
+  const int32_t *tokens;       /* [n_tokens], the prompt in front */
+  uint32_t n_prompt, n_tokens; /* n_tokens: of prompt and answer */
+} td_sample_history;
+
+/* Whether 3 to 6 above change nothing: the request needs no more than its parameters. */
+static inline bool td_sampling_is_plain(const td_sampling *s)
+{
+  bool repeats_freely = s->repetition_penalty == 1 || s->repetition_penalty == 0;
+  return s->presence_penalty == 0 && s->frequency_penalty == 0 && repeats_freely && s->n_bias == 0 &&
+         (s->min_tokens == 0 || s->n_end_ids == 0);
+}
 
 #endif

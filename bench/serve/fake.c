@@ -14,7 +14,7 @@
 #include <uv.h>
 
 #include "bench/commands.h"
-#include "bench/tool.h"
+#include "loadgen/tool.h"
 #include "common/buf.h"
 
 enum { READ_BYTES = 1 << 16 };
@@ -236,7 +236,8 @@ int td_bench_fake(int argc, char **argv)
       {"--merge", "N", "tokens in one event (1)", TD_ARG_NUMBER, &f.merge},
   };
   struct sockaddr_in at;
-  td_tool_args("A server with made-up tokens at exact moments, to measure the load generator itself.", args,
+  td_tool_args("tandem-bench fake",
+               "A server with made-up tokens at exact moments, to measure the load generator itself.", args,
                sizeof args / sizeof *args, argc, argv);
   if (f.port < 0 || f.port > 65535 || f.tbt_ms < 1 || f.ttft_ms < 0 || f.merge < 1)
     td_tool_die("fake: a number is out of range");

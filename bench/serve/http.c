@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench/tool.h"
+#include "loadgen/tool.h"
 
 enum { READ_BYTES = 1 << 18 };
 
@@ -36,14 +36,14 @@ struct conn {
   uv_tcp_t tcp;
   uv_connect_t connect;
   llhttp_t parser;
-  td_http *h;
+  td_http_client *h;
   td_exchange *ex;   /* NULL: idle */
   conn *prev, *next; /* in h->all */
   conn *next_idle;
   bool reused, answered, complete, keep, idle, closing;
 };
 
-struct td_http {
+struct td_http_client {
   uv_loop_t *loop;
   struct sockaddr_storage address;
   llhttp_settings_t settings;
@@ -55,14 +55,14 @@ struct td_http {
   double read_s;
 };
 
-static void open_connection(td_http *h, td_exchange *ex);
+static void open_connection(td_http_client *h, td_exchange *ex);
 
 /* ---- the connection's life ---- */
 
 static void on_closed(uv_handle_t *handle)
 {
   conn *c = handle->data;
-  td_http *h = c->h;
+  td_http_client *h = c->h;
   if (c->prev)
     c->prev->next = c->next;
   else
@@ -115,7 +115,7 @@ static void end_exchange(conn *c, td_http_end why, const char *detail)
 static void fail(conn *c, td_http_end why, const char *detail)
 {
   td_exchange *ex = c->ex;
-  td_http *h = c->h;
+  td_http_client *h = c->h;
   bool stale = c->reused && !c->answered && why == TD_HTTP_CUT;
   close_connection(c);
   if (!ex)
@@ -260,7 +260,7 @@ static void on_connected(uv_connect_t *r, int status)
     send_on(c, c->ex);
 }
 
-static void open_connection(td_http *h, td_exchange *ex)
+static void open_connection(td_http_client *h, td_exchange *ex)
 {
   conn *c = td_tool_alloc(1, sizeof *c);
   c->h = h;
@@ -282,7 +282,7 @@ static void open_connection(td_http *h, td_exchange *ex)
     fail(c, TD_HTTP_NO_CONNECTION, uv_strerror(e));
 }
 
-static message *compose(td_http *h, const char *path, td_buf *body)
+static message *compose(td_http_client *h, const char *path, td_buf *body)
 {
   message *m = td_tool_alloc(1, sizeof *m);
   m->n_holders = 1;
@@ -302,7 +302,7 @@ static message *compose(td_http *h, const char *path, td_buf *body)
   return m;
 }
 
-td_exchange *td_http_send(td_http *h, const char *path, td_buf *body, const td_http_handlers *handlers,
+td_exchange *td_http_send(td_http_client *h, const char *path, td_buf *body, const td_http_handlers *handlers,
                           void *arg)
 {
   td_exchange *ex = td_tool_alloc(1, sizeof *ex);
@@ -328,13 +328,13 @@ void td_http_abort(td_exchange *ex)
   exchange_free(ex);
 }
 
-double td_http_read_s(const td_http *h) { return h->read_s; }
+double td_http_read_s(const td_http_client *h) { return h->read_s; }
 
-const td_http_counts *td_http_get_counts(const td_http *h) { return &h->counts; }
+const td_http_counts *td_http_get_counts(const td_http_client *h) { return &h->counts; }
 
 /* ---- the server's address ---- */
 
-static td_status read_url(td_http *h, const char *url, char *name, size_t name_size, char *port,
+static td_status read_url(td_http_client *h, const char *url, char *name, size_t name_size, char *port,
                           size_t port_size, td_error *err)
 {
   if (strncmp(url, "https://", 8) == 0)
@@ -366,7 +366,7 @@ static td_status read_url(td_http *h, const char *url, char *name, size_t name_s
   return TD_OK;
 }
 
-static td_status resolve(td_http *h, const char *name, const char *port, td_error *err)
+static td_status resolve(td_http_client *h, const char *name, const char *port, td_error *err)
 {
   struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM}, *found;
   int e = getaddrinfo(name, port, &hints, &found);
@@ -377,10 +377,11 @@ static td_status resolve(td_http *h, const char *name, const char *port, td_erro
   return TD_OK;
 }
 
-td_status td_http_create(uv_loop_t *loop, const char *url, const char *headers, td_http **out, td_error *err)
+td_status td_http_create(uv_loop_t *loop, const char *url, const char *headers, td_http_client **out,
+                         td_error *err)
 {
   char name[256], port[16];
-  td_http *h = td_tool_alloc(1, sizeof *h);
+  td_http_client *h = td_tool_alloc(1, sizeof *h);
   h->loop = loop;
   h->headers = strdup(headers);
   h->read_buffer = malloc(READ_BYTES);
@@ -400,7 +401,7 @@ td_status td_http_create(uv_loop_t *loop, const char *url, const char *headers, 
   return st;
 }
 
-void td_http_destroy(td_http *h)
+void td_http_destroy(td_http_client *h)
 {
   for (conn *c = h->all; c; c = c->next) {
     if (c->ex)

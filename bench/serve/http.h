@@ -14,7 +14,7 @@
 #include "common/buf.h"
 #include "common/status.h"
 
-typedef struct td_http td_http;
+typedef struct td_http_client td_http_client;
 typedef struct td_exchange td_exchange;
 
 typedef enum td_http_end {
@@ -37,16 +37,16 @@ typedef struct td_http_counts {
 
 /* url: "http://HOST[:PORT][/PREFIX]"; a PREFIX of /v1 is understood. Resolves the name. headers: more header
  * lines, each with its CRLF, or "". */
-TD_MUST_CHECK td_status td_http_create(uv_loop_t *loop, const char *url, const char *headers, td_http **out,
-                                       td_error *err);
-void td_http_destroy(td_http *h); /* aborts what is left and runs the loop until it is gone */
+TD_MUST_CHECK td_status td_http_create(uv_loop_t *loop, const char *url, const char *headers,
+                                       td_http_client **out, td_error *err);
+void td_http_destroy(td_http_client *h); /* aborts what is left and runs the loop until it is gone */
 
 /* path: behind the prefix, "/v1/models". body NULL: GET; else its bytes are taken, it is empty after. */
-td_exchange *td_http_send(td_http *h, const char *path, td_buf *body, const td_http_handlers *handlers,
+td_exchange *td_http_send(td_http_client *h, const char *path, td_buf *body, const td_http_handlers *handlers,
                           void *arg);
 void td_http_abort(td_exchange *ex); /* no handler is called any more */
 /* For handlers: when what they are told of was read (td_tool_now_s). */
-double td_http_read_s(const td_http *h);
-const td_http_counts *td_http_get_counts(const td_http *h);
+double td_http_read_s(const td_http_client *h);
+const td_http_counts *td_http_get_counts(const td_http_client *h);
 
 #endif

@@ -2,7 +2,7 @@
 #ifndef TD_BENCH_SERVE_RUN_H
 #define TD_BENCH_SERVE_RUN_H
 
-#include "bench/cell.h"
+#include "loadgen/cell.h"
 #include "bench/record.h"
 #include "bench/serve/http.h"
 
@@ -23,7 +23,7 @@ typedef struct td_run_result {
   td_http_counts http;
 } td_run_result;
 
-void td_run_cell(uv_loop_t *loop, td_http *http, const td_run_config *config, const td_cell *cell,
+void td_run_cell(uv_loop_t *loop, td_http_client *http, const td_run_config *config, const td_cell *cell,
                  td_run_result *out);
 void td_run_result_deinit(td_run_result *r);
 

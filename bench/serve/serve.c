@@ -9,7 +9,8 @@
 
 #include "bench/commands.h"
 #include "bench/serve/run.h"
-#include "bench/tool.h"
+#include "loadgen/report.h"
+#include "loadgen/tool.h"
 
 static const char about[] =
     "Sends streaming completions to an OpenAI-compatible server and measures what a client sees.\n"
@@ -28,8 +29,8 @@ typedef struct serve {
   td_cell cells[TD_CELLS_MAX];
   size_t n_cells;
   uv_loop_t loop;
-  td_http *http;
-  cJSON *runs;
+  td_http_client *http;
+  td_report report;
   FILE *tokens;
 } serve;
 
@@ -132,64 +133,65 @@ static void find_model(serve *s)
 
 /* ---- what is told ---- */
 
-static const char *ms(char out[16], double v)
+static cJSON *print_row(serve *s, const td_cell *c, const td_record_measures *measured)
 {
-  if (!isfinite(v))
-    snprintf(out, 16, "-");
-  else
-    snprintf(out, 16, v < 100 ? "%.2f" : "%.0f", v);
-  return out;
-}
-
-static void print_head(void)
-{
-  printf("%-18s %6s %6s %9s %8s | %8s %8s %8s | %8s %8s %8s %8s | %9s %7s %6s\n", "run", "done", "failed",
-         "out tok/s", "req/s", "TTFT p50", "p90", "p99", "TBT p50", "p90", "p99", "max", "e2e p50", "stalled",
-         "good");
-}
-
-static void print_row(const serve *s, const td_cell *c, const td_measures *m)
-{
-  char t[8][16];
-  printf("%-18s %6zu %6zu %9.1f %8.2f | %8s %8s %8s | %8s %8s %8s %8s | %9s %7zu %5.0f%%\n", c->name,
-         m->n_done, m->n_sent - m->n_done, m->out_tokens_per_s, m->requests_per_s, ms(t[0], m->ttft.p50),
-         ms(t[1], m->ttft.p90), ms(t[2], m->ttft.p99), ms(t[3], m->tbt.p50), ms(t[4], m->tbt.p90),
-         ms(t[5], m->tbt.p99), ms(t[6], m->tbt.max), ms(t[7], m->e2e.p50), m->n_stalled[0],
-         m->good_share * 100);
-  if (m->in_step && c->streams > 0)
-    printf("%-18s while all decode: TBT p50 %.3f p99 %.3f ms, %.1f tok/s\n", "", m->in_step_tbt.p50,
-           m->in_step_tbt.p99, m->in_step_tokens_per_s);
+  const td_measures *m = &measured->all;
+  const td_report_field fields[] = {
+      {"name", "run", -18, 0, 0, c->name},
+      {NULL, "done", 6, 0, (double)m->n_done, NULL},
+      {NULL, "failed", 6, 0, (double)(m->n_sent - m->n_done), NULL},
+      {NULL, "out tok/s", 9, 1, m->out_tokens_per_s, NULL},
+      {NULL, "req/s", 8, 2, m->requests_per_s, NULL},
+      {NULL, "TTFT p50", 10, TD_REPORT_MS, m->ttft.p50, NULL},
+      {NULL, "p90", 8, TD_REPORT_MS, m->ttft.p90, NULL},
+      {NULL, "p99", 8, TD_REPORT_MS, m->ttft.p99, NULL},
+      {NULL, "TBT p50", 10, TD_REPORT_MS, m->tbt.p50, NULL},
+      {NULL, "p90", 8, TD_REPORT_MS, m->tbt.p90, NULL},
+      {NULL, "p99", 8, TD_REPORT_MS, m->tbt.p99, NULL},
+      {NULL, "max", 8, TD_REPORT_MS, m->tbt.max, NULL},
+      {NULL, "e2e p50", 11, TD_REPORT_MS, m->e2e.p50, NULL},
+      {NULL, "stalled", 7, 0, (double)m->n_stalled[0], NULL},
+      {NULL, "good", 6, TD_REPORT_PERCENT, td_measures_good_share(m), NULL},
+      {"rate", NULL, 0, 0, c->rate, NULL},
+      {"streams", NULL, 0, 0, c->streams, NULL},
+  };
+  cJSON *o = td_report_row(&s->report, fields, sizeof fields / sizeof *fields);
+  if (measured->in_step && c->streams > 0)
+    printf("%-18s while all decode: TBT p50 %.3f p99 %.3f ms, %.1f tok/s\n", "", measured->in_step_tbt.p50,
+           measured->in_step_tbt.p99, measured->in_step_tokens_per_s);
   fflush(stdout);
+  return o;
 }
 
 static size_t warm_failures(const td_run_result *r)
 {
   size_t n = 0;
   for (size_t i = 0; i < r->n; i++)
-    n += r->records[i].warm && r->records[i].outcome != TD_OUTCOME_DONE;
+    n += r->records[i].warm && r->records[i].outcome != TD_END_DONE;
   return n;
 }
 
-static void print_notes(const td_run_result *r, const td_measures *m, double late_p99, double cpu_share)
+static void print_notes(const td_run_result *r, const td_record_measures *m, double late_p99,
+                        double cpu_share)
 {
   if (warm_failures(r) > 0) /* then what they were to make known is not */
     printf("  WARNING: %zu of the requests before the counted ones failed\n", warm_failures(r));
-  for (int i = TD_OUTCOME_UNFINISHED; i < TD_OUTCOMES; i++) {
+  for (int i = TD_END_UNFINISHED; i < TD_ENDS; i++) {
     const char *detail = "";
     for (size_t k = 0; k < r->n && !*detail; k++)
-      detail = r->records[k].outcome == (td_record_outcome)i ? r->records[k].detail : "";
-    if (m->by_outcome[i] > 0)
-      printf("  %zu %s%s%s\n", m->by_outcome[i], td_outcome_names[i], *detail ? ": " : "", detail);
+      detail = r->records[k].outcome == (td_request_end)i ? r->records[k].detail : "";
+    if (m->all.by_end[i] > 0)
+      printf("  %zu %s%s%s\n", m->all.by_end[i], td_request_end_names[i], *detail ? ": " : "", detail);
   }
   if (m->n_short > 0)
     printf("  %zu answers were shorter than asked for (%llu of %llu tokens came): --ignore-eos, where the "
            "server knows it\n",
-           m->n_short, (unsigned long long)m->tokens_out, (unsigned long long)m->tokens_asked);
+           m->n_short, (unsigned long long)m->all.tokens_out, (unsigned long long)m->tokens_asked);
   if (m->n_merged > 0)
     printf("  %llu of %llu tokens had no event of their own (several in one, or no text yet): gaps are "
            "between events\n",
-           (unsigned long long)m->n_merged, (unsigned long long)m->tokens_out);
-  if (!m->all_usage && m->n_done > 0)
+           (unsigned long long)m->n_merged, (unsigned long long)m->all.tokens_out);
+  if (!m->all_usage && m->all.n_done > 0)
     printf("  the server tells no usage: tokens are counted by %s\n",
            m->all_counted ? "token ids" : "events");
   if (cpu_share > 0.7)
@@ -222,7 +224,7 @@ static void write_tokens(FILE *f, const td_cell *c, const td_run_result *r)
     fprintf(f,
             "{\"run\":\"%s\",\"due_s\":%.6f,\"sent_s\":%.6f,\"in\":%u,\"out\":%u,\"outcome\":\"%s\",\"warm\":"
             "%s,\"token_s\":[",
-            c->name, rec->due_s, rec->sent_s, rec->n_in, rec->n_out, td_outcome_names[rec->outcome],
+            c->name, rec->due_s, rec->sent_s, rec->n_in, rec->n_out, td_request_end_names[rec->outcome],
             rec->warm ? "true" : "false");
     for (size_t k = 0; k < rec->n_pieces; k++)
       fprintf(f, "%s%.6f", k ? "," : "", rec->pieces[k].at_s);
@@ -261,8 +263,8 @@ static void warm_up(serve *s)
   td_load_make(&c.load, &spec);
   td_run_cell(&s->loop, s->http, &config, &c, &r);
   for (size_t i = 0; i < r.n; i++)
-    if (r.records[i].outcome != TD_OUTCOME_DONE)
-      td_tool_die("the warm-up failed: %s (HTTP status %d) %s", td_outcome_names[r.records[i].outcome],
+    if (r.records[i].outcome != TD_END_DONE)
+      td_tool_die("the warm-up failed: %s (HTTP status %d) %s", td_request_end_names[r.records[i].outcome],
                   r.records[i].http_status, r.records[i].detail);
   td_run_result_deinit(&r);
   td_load_deinit(&c.load);
@@ -271,7 +273,7 @@ static void warm_up(serve *s)
 static bool run_cell(serve *s, const td_cell *c)
 {
   td_run_result r;
-  td_measures m;
+  td_record_measures m;
   td_run_config config = run_config(s);
   td_measure_config mc = {.window_s = c->seconds,
                           .slo_ttft_ms = s->slo_ttft,
@@ -279,39 +281,38 @@ static bool run_cell(serve *s, const td_cell *c)
                           .stall_ms = {s->stall, s->stall2}};
   double late_p99, cpu_share;
   td_run_cell(&s->loop, s->http, &config, c, &r);
-  td_measure(r.records, r.n, &mc, &m);
-  cJSON *o = td_measure_json(&m, &mc);
-  cJSON_AddStringToObject(o, "name", c->name);
-  cJSON_AddNumberToObject(o, "rate", c->rate);
-  cJSON_AddNumberToObject(o, "streams", c->streams);
+  td_record_measure(r.records, r.n, &mc, &m);
+  cJSON *o = print_row(s, c, &m);
+  td_record_measures_add(o, &m, &mc);
   cJSON_AddNumberToObject(o, "warm_failed", (double)warm_failures(&r));
   add_own_cost(o, &r, &late_p99, &cpu_share);
-  cJSON_AddItemToArray(s->runs, o);
-  print_row(s, c, &m);
   print_notes(&r, &m, late_p99, cpu_share);
   write_tokens(s->tokens, c, &r);
-  bool any = m.n_done > 0;
+  bool any = m.all.n_done > 0;
   td_run_result_deinit(&r);
   return any;
 }
 
-static void write_json(const serve *s, int argc, char **argv)
+static void begin_report(serve *s, int argc, char **argv)
 {
-  char machine[256], when[32];
+  td_report_begin(&s->report, "tandem-bench serve", "runs");
+  cJSON *o = s->report.json;
+  cJSON_AddStringToObject(o, "label", s->label ? s->label : s->model);
+  td_tool_add_command(o, argc, argv);
+  cJSON_AddStringToObject(o, "model", s->model);
+  cJSON_AddStringToObject(o, "ended", "");
+  printf("%s, model %s; times in ms\n", s->url, s->model);
+}
+
+/* After every run: what is measured is not lost. */
+static void write_report(const serve *s)
+{
+  char when[32];
   time_t t = time(NULL);
   struct tm tm;
-  cJSON *o = cJSON_CreateObject(), *command = cJSON_AddArrayToObject(o, "command");
   strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&t, &tm));
-  td_tool_machine(machine, sizeof machine);
-  cJSON_AddStringToObject(o, "tool", "tandem-bench serve " TD_VERSION);
-  cJSON_AddStringToObject(o, "label", s->label ? s->label : s->model);
-  for (int i = 1; i < argc; i++)
-    cJSON_AddItemToArray(command, cJSON_CreateString(argv[i]));
-  cJSON_AddStringToObject(o, "model", s->model);
-  cJSON_AddStringToObject(o, "client_machine", machine);
-  cJSON_AddStringToObject(o, "ended", when);
-  cJSON_AddItemReferenceToObject(o, "runs", s->runs);
-  td_tool_write_json(s->json, o);
+  cJSON_ReplaceItemInObject(s->report.json, "ended", cJSON_CreateString(when));
+  td_report_write(&s->report, s->json);
 }
 
 static void connect_to(serve *s)
@@ -402,25 +403,22 @@ int td_bench_serve(int argc, char **argv)
   };
   char text[4096];
   snprintf(text, sizeof text, "%s\n%s", about, td_preset_help());
-  td_tool_args(text, args, sizeof args / sizeof *args, argc, argv);
+  td_tool_args("tandem-bench serve", text, args, sizeof args / sizeof *args, argc, argv);
   check_options(&s);
   make_cells(&s);
   if (s.tokens_file && !(s.tokens = fopen(s.tokens_file, "we")))
     td_tool_die("%s: %m", s.tokens_file);
   uv_loop_init(&s.loop);
   connect_to(&s);
-  s.runs = cJSON_CreateArray();
   warm_up(&s);
-  printf("%s, model %s; times in ms\n", s.url, s.model);
-  print_head();
+  begin_report(&s, argc, argv);
   bool any = true;
   for (size_t i = 0; i < s.n_cells; i++) {
     any &= run_cell(&s, &s.cells[i]);
     td_load_deinit(&s.cells[i].load);
-    if (s.json)
-      write_json(&s, argc, argv); /* after every run: what is measured is not lost */
+    write_report(&s);
   }
-  cJSON_Delete(s.runs);
+  td_report_end(&s.report, NULL);
   td_http_destroy(s.http);
   uv_loop_close(&s.loop);
   if (s.tokens && fclose(s.tokens) != 0)

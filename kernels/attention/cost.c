@@ -30,10 +30,8 @@ unit_costs td_attention_unit_costs(const td_attention_planner_config *c, uint32_
   double l2_keys = c->cost.l2_bytes / (key_bytes * c->n_kv_heads);
   u.l2_keys = l2_keys < INT32_MAX ? (uint32_t)l2_keys : INT32_MAX;
   for (int again = 0; again < 2; again++)
-    for (int tiles = 0; tiles < 3; tiles++) {
+    for (int tiles = 0; tiles < 3; tiles++)
       u.key_us[again][tiles] = read[again] > tiles * tile_us ? read[again] : tiles * tile_us;
-      u.keys_per_us[again][tiles] = 1 / u.key_us[again][tiles];
-    }
   uint32_t heads = c->n_kv_heads, full = tiles_of(tile_members * c->gqa_group);
   u.row_partial_us = (float)(u.partial_us * heads);
   u.row_tile_us = (float)(c->cost.start_us * heads / tile_members);

@@ -68,9 +68,8 @@ typedef struct page_tree {
 typedef struct unit_costs {
   double key_us[2][3]; /* a key of one head: [read from memory, from the L2 cache], for at most 16, 64 and 128
                           query rows */
-  double keys_per_us[2][3];
-  double partial_us; /* of a member and head */
-  uint32_t l2_keys;  /* of all heads, that stay in the L2 cache */
+  double partial_us;   /* of a member and head */
+  uint32_t l2_keys;    /* of all heads, that stay in the L2 cache */
   /* of all heads: a row's partial; for each of its rows, a full tile more: its begin, and a key, from memory
    * or the L2 cache */
   float row_partial_us, row_tile_us, row_tile_key_us[2];

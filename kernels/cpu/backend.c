@@ -77,6 +77,7 @@ static void destroy(td_backend *b)
 {
   cpu_backend *be = cpu_self(b);
   td_pool_destroy(be->pool);
+  td_sample_places_deinit(&be->places);
   while (be->blocks)
     free_memory(be, be->blocks->data);
   free(be);
@@ -274,6 +275,17 @@ static void op_set_sampling(td_backend *b, uint32_t slot, const td_sampling *sam
   cpu_backend *be = cpu_self(b);
   TD_BUG_ON(slot >= be->config.max_slots);
   be->sampling[slot] = *sampling;
+  td_sample_places_leave(&be->places, slot);
+}
+
+static void op_prepare_slot(td_backend *b, uint32_t slot, const td_sampling *sampling,
+                            const td_sample_history *history)
+{
+  cpu_backend *be = cpu_self(b);
+  uint32_t place, loser;
+  if (td_sample_places_take(&be->places, slot, &place, &loser))
+    td_sample_state_make(sampling, history, be->config.max_vocab, &be->states[place],
+                         be->words + (size_t)place * be->config.max_vocab);
 }
 
 static const td_backend_ops cpu_ops = {
@@ -291,9 +303,11 @@ static const td_backend_ops cpu_ops = {
     .kv_create = op_kv_create,
     .kv_destroy = op_kv_destroy,
     .set_sampling = op_set_sampling,
+    .prepare_slot = op_prepare_slot,
     .compile = td_cpu_compile,
     .discard = td_cpu_discard,
     .submit = td_cpu_submit,
+    .sample = td_cpu_sample_step,
     .wait = td_cpu_wait,
 };
 
@@ -336,16 +350,26 @@ static td_status pick_isa(const td_isa **out, td_error *err)
   return td_fail(err, TD_ERR_CONFIG, "TANDEM_ISA=%s: not an instruction set of this machine", want);
 }
 
+static bool alloc_outcome(cpu_backend *be, cpu_outcome *o)
+{
+  uint32_t n = be->base.max_logits;
+  o->ids = td_cpu_alloc(be, n, TD_STEP_IDS * sizeof *o->ids);
+  o->n_ids = td_cpu_alloc(be, n, sizeof *o->n_ids);
+  o->flags = td_cpu_alloc(be, n, sizeof *o->flags);
+  o->logprobs = td_cpu_alloc(be, n, TD_STEP_IDS * sizeof *o->logprobs);
+  o->top = td_cpu_alloc(be, n, TD_TOP_TOKENS_MAX * sizeof *o->top);
+  return o->ids && o->n_ids && o->flags && o->logprobs && o->top;
+}
+
 static bool alloc_workspace(cpu_backend *be)
 {
   const td_backend_config *c = &be->config;
   uint32_t n_threads = td_pool_threads(be->pool);
   be->sampling = td_cpu_alloc(be, c->max_slots, sizeof *be->sampling);
+  be->states = td_cpu_alloc(be, c->max_rows, sizeof *be->states);
+  be->words = td_cpu_alloc(be, c->max_rows, c->max_vocab * sizeof *be->words);
   be->token_row = td_cpu_alloc(be, c->max_tokens, sizeof *be->token_row);
-  be->sampled = td_cpu_alloc(be, c->max_rows, sizeof *be->sampled);
   be->token_ids = td_cpu_alloc(be, c->max_tokens, sizeof *be->token_ids);
-  be->outcomes[0].sampled = td_cpu_alloc(be, c->max_rows, sizeof *be->sampled);
-  be->outcomes[1].sampled = td_cpu_alloc(be, c->max_rows, sizeof *be->sampled);
   be->rope.cos_sin = td_cpu_alloc(be, (size_t)c->max_tokens * TD_HEAD_DIM_MAX, sizeof(float));
   be->panels = td_cpu_alloc(be, n_threads, sizeof *be->panels);
   be->items = td_cpu_alloc(be, CPU_ITEMS, sizeof *be->items);
@@ -353,15 +377,16 @@ static bool alloc_workspace(cpu_backend *be)
   be->partial_state = td_cpu_alloc(be, CPU_PARTIALS, sizeof *be->partial_state);
   be->partial_out = td_cpu_alloc(be, CPU_PARTIALS, TD_HEAD_DIM_MAX * sizeof(float));
   be->sampler = td_cpu_alloc(be, n_threads, sizeof *be->sampler);
-  bool ok = be->sampling && be->token_row && be->sampled && be->token_ids && be->outcomes[0].sampled &&
-            be->outcomes[1].sampled && be->rope.cos_sin && be->panels && be->items && be->split_items &&
-            be->partial_state && be->partial_out && be->sampler;
+  bool ok = be->sampling && be->token_row && be->token_ids && alloc_outcome(be, &be->outcomes[0]) &&
+            alloc_outcome(be, &be->outcomes[1]) && be->rope.cos_sin && be->panels && be->items &&
+            be->split_items && be->partial_state && be->partial_out && be->sampler && be->states && be->words;
   for (uint32_t i = 0; ok && i < n_threads; i++) {
     cpu_sampler_space *s = &be->sampler[i];
     s->weights = td_cpu_alloc(be, c->max_vocab, sizeof *s->weights);
     s->keys = td_cpu_alloc(be, c->max_vocab, sizeof *s->keys);
     s->key_weights = td_cpu_alloc(be, c->max_vocab, sizeof *s->key_weights);
-    ok = s->weights && s->keys && s->key_weights;
+    s->adjusted = td_cpu_alloc(be, c->max_vocab, sizeof *s->adjusted);
+    ok = s->weights && s->keys && s->key_weights && s->adjusted;
   }
   return ok;
 }
@@ -396,8 +421,12 @@ td_status td_cpu_backend_create(const td_backend_config *config, td_backend **ou
   be->base.pipeline_depth = pipeline_depth();
   be->base.max_rows = be->config.max_rows;
   be->base.max_tokens = be->config.max_tokens;
+  be->base.max_logits = be->config.max_rows + be->config.prompt_logits;
   be->isa = isa;
+  be->base.sampling_bytes = td_sample_place_bytes(be->config.max_vocab) * be->config.max_rows;
   td_status st = td_pool_create(config->n_threads, &be->pool, err);
+  if (st == TD_OK)
+    st = td_sample_places_init(&be->places, be->config.max_slots, be->config.max_rows, err);
   if (st == TD_OK && !alloc_workspace(be))
     st = td_fail(err, TD_ERR_NOMEM, "no memory for the CPU backend's workspace");
   if (st != TD_OK) {

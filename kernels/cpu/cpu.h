@@ -6,6 +6,7 @@
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/pool.h"
 #include "kernels/kernels.h"
+#include "kernels/sample_places.h"
 
 TD_MUST_CHECK td_status td_cpu_backend_create(const td_backend_config *config, td_backend **out,
                                               td_error *err);
@@ -55,11 +56,19 @@ typedef struct cpu_rope_table {
 
 typedef struct cpu_sampler_space {
   uint32_t *weights, *keys, *key_weights; /* [max_vocab] each */
+  float *adjusted;                        /* [max_vocab] a special row's logits */
 } cpu_sampler_space;
 
+/* What td_outcome points to, of one step. */
 typedef struct cpu_outcome {
-  int32_t *sampled; /* [max_rows] */
-  uint32_t n;
+  uint32_t n_logits;
+  int32_t *ids;    /* [max_logits][TD_STEP_IDS] 0 where nothing was chosen */
+  uint8_t *n_ids;  /* [max_logits] */
+  uint8_t *flags;  /* [max_logits] */
+  float *logprobs; /* [max_logits][TD_STEP_IDS] */
+  bool has_logprobs;
+  td_top_token *top; /* [max_logits][top_stride] */
+  uint32_t top_stride;
 } cpu_outcome;
 
 typedef struct cpu_backend {
@@ -67,14 +76,17 @@ typedef struct cpu_backend {
   td_backend_config config;
   const td_isa *isa;
   td_pool *pool;
-  struct cpu_block *blocks; /* all memory */
-  td_sampling *sampling;    /* [max_slots] */
-  const td_plan *plan;      /* of the current step */
-  uint32_t *token_row;      /* [max_tokens] row of each token */
-  int32_t *sampled;         /* [max_rows] of the last step */
-  int32_t *token_ids;       /* [max_tokens] of the step, those that the last one sampled filled in */
-  cpu_outcome outcomes[2];  /* submitted and not ended, the older at first_outcome */
-  uint32_t first_outcome, n_outcomes;
+  struct cpu_block *blocks;     /* all memory */
+  td_sampling *sampling;        /* [max_slots] */
+  td_sample_places places;      /* who has the next two */
+  td_sample_state *states;      /* [max_rows] */
+  uint16_t *words;              /* [max_rows][max_vocab] */
+  const td_plan *plan;          /* of the current step */
+  uint32_t *token_row;          /* [max_tokens] row of each token */
+  int32_t *token_ids;           /* [max_tokens] of the step, those that the last one sampled filled in */
+  cpu_outcome outcomes[2];      /* of steps, taking turns; a step's is written as it is sampled */
+  uint32_t n_sampled, n_ended;  /* steps so far; outcomes[n % 2] is of the n-th */
+  const td_sample_input *input; /* of the current step's sampling, or NULL */
   cpu_rope_table rope;
   cpu_sampler_space *sampler; /* [threads] */
   /* Scratch of linear, grown when a weight is imported. */
@@ -86,6 +98,13 @@ typedef struct cpu_backend {
   td_isa_softmax *partial_state;           /* [CPU_PARTIALS] */
   float *partial_out;                      /* [CPU_PARTIALS][TD_HEAD_DIM_MAX] */
 } cpu_backend;
+
+/* Of the step that is being sampled; of the one before. */
+static inline cpu_outcome *cpu_outcome_now(cpu_backend *be) { return &be->outcomes[be->n_sampled % 2]; }
+static inline cpu_outcome *cpu_outcome_before(cpu_backend *be)
+{
+  return &be->outcomes[(be->n_sampled + 1) % 2];
+}
 
 static inline cpu_backend *cpu_self(td_backend *be) { return (cpu_backend *)be; }
 static inline float *cpu_floats(td_devptr p) { return (float *)p.addr; }
@@ -109,11 +128,18 @@ void td_cpu_attention(cpu_backend *be, const td_attention_params *p);
 void td_cpu_swiglu(cpu_backend *be, const td_swiglu_params *p, uint32_t n);
 void td_cpu_gather(cpu_backend *be, const td_gather_params *p);
 void td_cpu_sample(cpu_backend *be, const td_sample_params *p);
+void td_cpu_pool(cpu_backend *be, const td_pool_params *p);
+
+/* op_logprob.c: of token id, and of the n_top likeliest (top[]), of one row of logits. A bad row's are NaN.
+ */
+void td_cpu_logprobs(const td_isa *isa, const float *logits, uint32_t n, int32_t id, uint32_t n_top,
+                     float *logprob, td_top_token *top);
 
 /* step.c */
 td_status td_cpu_compile(td_backend *b, const td_program *program, td_compiled **out, td_error *err);
 void td_cpu_discard(td_backend *b, td_compiled *compiled);
-void td_cpu_submit(td_backend *b, td_compiled *compiled, const td_plan *plan);
+void td_cpu_submit(td_backend *b, td_compiled *forward, const td_plan *plan);
+void td_cpu_sample_step(td_backend *b, td_compiled *sampling, const td_sample_input *input);
 td_status td_cpu_wait(td_backend *b, td_outcome *out, td_error *err);
 
 #endif

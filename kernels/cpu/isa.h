@@ -89,6 +89,8 @@ typedef struct td_isa {
   int32_t (*argmax)(const float *x, uint32_t n, float *max);
   /* w[i] = floor(2^30 * exp((x[i] - max) * inv_temperature)); returns their sum. */
   uint64_t (*weights)(const float *x, uint32_t n, float max, float inv_temperature, uint32_t *w);
+  /* The sum of floor(2^44 * exp(x[i] - max)): td_logprob_weight. */
+  uint64_t (*exp_sum)(const float *x, uint32_t n, float max);
   void (*exp)(const float *x, uint32_t n, float *out); /* for tests */
 } td_isa;
 

@@ -6,44 +6,41 @@
 /* Floats that are not worth waking another thread for. */
 enum { FLOATS_PER_TASK = 8192 };
 
+/* An op's parameters for the threads that share its tokens. */
+typedef struct job {
+  cpu_backend *be;
+  const void *p;
+} job;
+
 static uint32_t tokens_per_task(uint32_t floats_per_token)
 {
   uint32_t n = FLOATS_PER_TASK / (floats_per_token ? floats_per_token : 1);
   return n ? n : 1;
 }
 
-typedef struct embed_job {
-  cpu_backend *be;
-  const td_embed_params *p;
-} embed_job;
-
 static void embed_tokens(void *arg, uint32_t begin, uint32_t end)
 {
-  const embed_job *j = arg;
-  const cpu_part *w = &j->p->weight->parts[0];
+  const job *j = arg;
+  const td_embed_params *p = j->p;
+  const cpu_part *w = &p->weight->parts[0];
   for (uint32_t t = begin; t < end; t++) {
     int32_t id = j->be->token_ids[t];
     TD_BUG_ON(id < 0 || (uint32_t)id >= w->n_rows);
-    j->be->isa->widen(w->dtype, w->data + (size_t)id * w->row_bytes, j->p->width,
-                      cpu_floats(j->p->out) + (size_t)t * j->p->width);
+    j->be->isa->widen(w->dtype, w->data + (size_t)id * w->row_bytes, p->width,
+                      cpu_floats(p->out) + (size_t)t * p->width);
   }
 }
 
 void td_cpu_embed(cpu_backend *be, const td_embed_params *p)
 {
-  embed_job j = {be, p};
+  job j = {be, p};
   TD_BUG_ON(p->weight->n_parts != 1 || p->weight->n_cols != p->width);
   td_cpu_for(be, be->plan->n_tokens, tokens_per_task(p->width), embed_tokens, &j);
 }
 
-typedef struct rmsnorm_job {
-  cpu_backend *be;
-  const td_rmsnorm_params *p;
-} rmsnorm_job;
-
 static void rmsnorm_tokens(void *arg, uint32_t begin, uint32_t end)
 {
-  const rmsnorm_job *j = arg;
+  const job *j = arg;
   const td_rmsnorm_params *p = j->p;
   for (uint32_t t = begin; t < end; t++) {
     size_t at = (size_t)t * p->width;
@@ -54,28 +51,24 @@ static void rmsnorm_tokens(void *arg, uint32_t begin, uint32_t end)
 
 void td_cpu_rmsnorm(cpu_backend *be, const td_rmsnorm_params *p, uint32_t n)
 {
-  rmsnorm_job j = {be, p};
+  job j = {be, p};
   td_cpu_for(be, n, tokens_per_task(2 * p->width), rmsnorm_tokens, &j);
 }
 
-typedef struct swiglu_job {
-  cpu_backend *be;
-  const td_swiglu_params *p;
-} swiglu_job;
-
 static void swiglu_tokens(void *arg, uint32_t begin, uint32_t end)
 {
-  const swiglu_job *j = arg;
-  uint32_t width = j->p->width;
+  const job *j = arg;
+  const td_swiglu_params *p = j->p;
+  uint32_t width = p->width;
   for (uint32_t t = begin; t < end; t++) {
-    const float *gate = cpu_floats(j->p->gate_up) + (size_t)t * 2 * width;
-    j->be->isa->swiglu(gate, gate + width, cpu_floats(j->p->out) + (size_t)t * width, width);
+    const float *gate = cpu_floats(p->gate_up) + (size_t)t * 2 * width;
+    j->be->isa->swiglu(gate, gate + width, cpu_floats(p->out) + (size_t)t * width, width);
   }
 }
 
 void td_cpu_swiglu(cpu_backend *be, const td_swiglu_params *p, uint32_t n)
 {
-  swiglu_job j = {be, p};
+  job j = {be, p};
   td_cpu_for(be, n, tokens_per_task(2 * p->width), swiglu_tokens, &j);
 }
 
@@ -83,36 +76,30 @@ void td_cpu_gather(cpu_backend *be, const td_gather_params *p)
 {
   const td_plan *plan = be->plan;
   for (uint32_t i = 0; i < plan->n_logits; i++) {
-    const td_plan_row *row = &plan->rows[plan->logits_rows[i]];
-    size_t last = row->q_start + row->q_len - 1;
-    memcpy(cpu_floats(p->out) + (size_t)i * p->width, cpu_floats(p->x) + last * p->width,
-           p->width * sizeof(float));
+    const float *x = cpu_floats(p->x) + (size_t)plan->logits[i].token * p->width;
+    memcpy(cpu_floats(p->out) + (size_t)i * p->width, x, p->width * sizeof(float));
   }
 }
-
-typedef struct rope_job {
-  cpu_backend *be;
-  const td_rope_kv_params *p;
-} rope_job;
 
 /* cos and sin of position * inv_freq, both in float as HF computes the angle. */
 static void rope_table_tokens(void *arg, uint32_t begin, uint32_t end)
 {
-  const rope_job *j = arg;
-  uint32_t n = j->p->rotary_dim / 2;
-  const float *inv_freq = cpu_floats(j->p->inv_freq);
+  const job *j = arg;
+  const td_rope_kv_params *p = j->p;
+  uint32_t n = p->rotary_dim / 2;
+  const float *inv_freq = cpu_floats(p->inv_freq);
   for (uint32_t t = begin; t < end; t++) {
     float *c = j->be->rope.cos_sin + (size_t)t * 2 * n, *s = c + n;
     for (uint32_t i = 0; i < n; i++) {
       td_trig_sincos((float)j->be->plan->positions[t] * inv_freq[i], &s[i], &c[i]);
-      c[i] *= j->p->attn_factor;
-      s[i] *= j->p->attn_factor;
+      c[i] *= p->attn_factor;
+      s[i] *= p->attn_factor;
     }
   }
 }
 
 /* The table is the same for all layers of a step. */
-static void rope_table(cpu_backend *be, rope_job *j)
+static void rope_table(cpu_backend *be, job *j)
 {
   const td_rope_kv_params *p = j->p;
   cpu_rope_table *r = &be->rope;
@@ -124,7 +111,7 @@ static void rope_table(cpu_backend *be, rope_job *j)
   td_cpu_for(be, be->plan->n_tokens, 16, rope_table_tokens, j);
 }
 
-static void rope_head(const rope_job *j, float *x, td_devptr norm, const float *cos_sin)
+static void rope_head(const job *j, float *x, td_devptr norm, const float *cos_sin)
 {
   const td_rope_kv_params *p = j->p;
   if (norm.addr)
@@ -134,7 +121,7 @@ static void rope_head(const rope_job *j, float *x, td_devptr norm, const float *
 
 static void rope_tokens(void *arg, uint32_t begin, uint32_t end)
 {
-  const rope_job *j = arg;
+  const job *j = arg;
   const td_rope_kv_params *p = j->p;
   const td_plan *plan = j->be->plan;
   const td_kv *kv = p->kv;
@@ -162,7 +149,7 @@ static void rope_tokens(void *arg, uint32_t begin, uint32_t end)
 
 void td_cpu_rope_kv(cpu_backend *be, const td_rope_kv_params *p)
 {
-  rope_job j = {be, p};
+  job j = {be, p};
   TD_BUG_ON(p->rotary_dim > p->head_dim || p->head_dim != p->kv->shape.head_dim ||
             p->layer >= p->kv->shape.n_layers || p->n_kv_heads != p->kv->shape.n_kv_heads ||
             be->plan->page_tokens != p->kv->shape.page_tokens);

@@ -2,6 +2,8 @@
  * step.
  *
  * Nothing is sorted: top-k and top-p each find the lowest logit that stays, digit by digit of its key. */
+#include <math.h>
+
 #include "kernels/cpu/cpu.h"
 #include "kernels/sample_math.h"
 
@@ -71,14 +73,27 @@ static uint64_t restrict_weights(cpu_sampler_space *s, const td_sampling *p, con
   return total;
 }
 
-static int32_t sample_row(cpu_backend *be, cpu_sampler_space *s, const float *logits, uint32_t n,
-                          const td_plan_row *row)
+/* What the sampler sees of a special row (kernels/sample_state.h). words NULL: the slot has no state; mask
+ * NULL: all may be chosen. */
+static const float *adjust(cpu_sampler_space *s, const float *logits, uint32_t n,
+                           const td_sample_state *state, const uint16_t *words, const uint32_t *mask,
+                           uint32_t n_tokens)
+{
+  for (uint32_t i = 0; i < n; i++)
+    s->adjusted[i] = td_sample_adjust(state, words ? words[i] : 0, !mask || td_sample_is_allowed(mask, i),
+                                      (int32_t)i, logits[i], n_tokens);
+  return s->adjusted;
+}
+
+/* -1: a NaN, or no finite value. */
+static int32_t choose(cpu_backend *be, cpu_sampler_space *s, const float *logits, uint32_t n,
+                      const td_plan_row *row)
 {
   const td_sampling *p = &be->sampling[row->slot];
   float max;
   int32_t best = be->isa->argmax(logits, n, &max);
   if (best < 0)
-    return TD_SAMPLED_NAN;
+    return -1;
   if (td_sample_is_greedy(p->temperature))
     return best;
   uint64_t total = be->isa->weights(logits, n, max, td_sample_inv_temperature(p->temperature), s->weights);
@@ -93,23 +108,82 @@ static int32_t sample_row(cpu_backend *be, cpu_sampler_space *s, const float *lo
   return best;
 }
 
+/* The token of the row's last logits; it is counted. */
+static int32_t sample_row(cpu_backend *be, cpu_sampler_space *s, const float *logits, uint32_t n,
+                          const td_plan_row *row, const uint32_t *mask)
+{
+  uint32_t place = be->places.place_of[row->slot];
+  TD_BUG_ON(place == TD_NO_PLACE && !td_sampling_is_plain(&be->sampling[row->slot]));
+  if (place == TD_NO_PLACE)
+    return choose(be, s, mask ? adjust(s, logits, n, NULL, NULL, mask, 0) : logits, n, row);
+  uint16_t *words = be->words + (size_t)place * be->config.max_vocab;
+  int32_t id = choose(be, s, adjust(s, logits, n, &be->states[place], words, mask, row->kv_len), n, row);
+  if (id >= 0)
+    words[id] = td_sample_count_once_more(words[id]);
+  return id;
+}
+
 typedef struct sample_job {
   cpu_backend *be;
   const td_sample_params *p;
 } sample_job;
 
+static bool wants_logprobs(const cpu_backend *be, const td_plan_logits *l)
+{
+  return l->target != TD_SAMPLE_HERE || be->sampling[be->plan->rows[l->row].slot].wants_logprobs;
+}
+
+/* Of an entry's target, or of what was chosen. */
+static void tell_logprobs(cpu_backend *be, const float *logits, uint32_t n, uint32_t entry, int32_t id)
+{
+  const td_plan_logits *l = &be->plan->logits[entry];
+  cpu_outcome *o = cpu_outcome_now(be);
+  if (wants_logprobs(be, l))
+    td_cpu_logprobs(be->isa, logits, n, id, be->sampling[be->plan->rows[l->row].slot].n_top,
+                    &o->logprobs[(size_t)entry * TD_STEP_IDS], o->top + (size_t)entry * o->top_stride);
+}
+
 static void sample_task(void *arg, uint32_t task, uint32_t thread)
 {
   const sample_job *j = arg;
-  const td_plan *plan = j->be->plan;
+  const td_sample_input *input = j->be->input;
+  const td_plan_logits *l = &j->be->plan->logits[task];
   const float *logits = cpu_floats(j->p->logits) + (size_t)task * j->p->vocab;
-  j->be->sampled[task] =
-      sample_row(j->be, &j->be->sampler[thread], logits, j->p->vocab, &plan->rows[plan->logits_rows[task]]);
+  cpu_outcome *o = cpu_outcome_now(j->be);
+  int32_t id = l->target;
+  if (id == TD_SAMPLE_HERE) {
+    if (input && input->late && input->late[task]) {
+      o->flags[task] = TD_LOGITS_LATE;
+      return;
+    }
+    id = sample_row(j->be, &j->be->sampler[thread], logits, j->p->vocab, &j->be->plan->rows[l->row],
+                    input && input->masks ? input->masks[task] : NULL);
+    o->n_ids[task] = id >= 0;
+    o->flags[task] = id >= 0 ? 0 : TD_LOGITS_NAN;
+    o->ids[task * TD_STEP_IDS] = id >= 0 ? id : 0;
+  }
+  tell_logprobs(j->be, logits, j->p->vocab, task, id);
+}
+
+/* What the step's entries ask for, before they are worked on. */
+static void size_logprobs(const cpu_backend *be, cpu_outcome *o)
+{
+  o->has_logprobs = false;
+  o->top_stride = 0;
+  for (uint32_t i = 0; i < be->plan->n_logits; i++) {
+    const td_plan_logits *l = &be->plan->logits[i];
+    uint32_t n_top = be->sampling[be->plan->rows[l->row].slot].n_top;
+    if (!wants_logprobs(be, l))
+      continue;
+    o->has_logprobs = true;
+    o->top_stride = n_top > o->top_stride ? n_top : o->top_stride;
+  }
 }
 
 void td_cpu_sample(cpu_backend *be, const td_sample_params *p)
 {
   sample_job j = {be, p};
   TD_BUG_ON(p->vocab > be->config.max_vocab || p->vocab == 0);
+  size_logprobs(be, cpu_outcome_now(be));
   td_pool_run(be->pool, sample_task, &j, be->plan->n_logits);
 }

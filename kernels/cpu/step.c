@@ -68,53 +68,74 @@ static void run_op(cpu_backend *be, const td_op *o)
   case TD_OP_SWIGLU: td_cpu_swiglu(be, &o->swiglu, n); break;
   case TD_OP_GATHER: td_cpu_gather(be, &o->gather); break;
   case TD_OP_SAMPLE: td_cpu_sample(be, &o->sample); break;
+  case TD_OP_POOL: td_cpu_pool(be, &o->pool); break;
   case TD_OP_LINEAR_SWIGLU:
   case TD_OP_KINDS: TD_BUG_ON(true); /* compile refuses them */
   }
 }
 
+static void clear_outcome(cpu_outcome *o, uint32_t n_logits)
+{
+  o->n_logits = n_logits;
+  o->has_logprobs = false;
+  o->top_stride = 0;
+  memset(o->ids, 0, (size_t)n_logits * TD_STEP_IDS * sizeof *o->ids);
+  memset(o->n_ids, 0, n_logits);
+  memset(o->flags, 0, n_logits);
+}
+
 static void begin_step(cpu_backend *be, const td_plan *plan)
 {
-  TD_BUG_ON(plan->n_tokens > be->config.max_tokens || plan->n_rows > be->config.max_rows);
+  const cpu_outcome *before = cpu_outcome_before(be);
+  TD_BUG_ON(plan->n_tokens > be->config.max_tokens || plan->n_rows > be->config.max_rows ||
+            plan->n_logits > be->base.max_logits);
   td_pool_wake(be->pool);
   be->plan = plan;
+  clear_outcome(cpu_outcome_now(be), plan->n_logits);
   be->rope.inv_freq = 0;
   for (uint32_t i = 0; i < plan->n_tokens; i++) {
     int32_t id = plan->token_ids[i];
-    be->token_ids[i] = id >= 0                     ? id
-                       : be->sampled[-1 - id] >= 0 ? be->sampled[-1 - id]
-                                                   : 0; /* a NaN row's is never told */
+    be->token_ids[i] = id >= 0 ? id : before->ids[(size_t)(-1 - id) * TD_STEP_IDS];
   }
   for (uint32_t r = 0; r < plan->n_rows; r++)
     for (uint32_t i = 0; i < plan->rows[r].q_len; i++)
       be->token_row[plan->rows[r].q_start + i] = r;
 }
 
-/* Ops have run by the time that they return, so what is left to do is to keep the outcome until it is asked
- * for. */
-void td_cpu_submit(td_backend *b, td_compiled *compiled, const td_plan *plan)
+void td_cpu_submit(td_backend *b, td_compiled *forward, const td_plan *plan)
 {
   cpu_backend *be = cpu_self(b);
-  const cpu_program *c = (const cpu_program *)compiled;
-  uint32_t n_ops = plan->n_logits > 0 ? c->n_ops : c->n_unsampled;
+  const cpu_program *c = (const cpu_program *)forward;
+  uint32_t n_ops = !c ? 0 : plan->n_logits > 0 ? c->n_ops : c->n_unsampled;
   begin_step(be, plan);
   for (uint32_t i = 0; i < n_ops; i++)
     run_op(be, &c->ops[i]);
+}
+
+/* Ops have run by the time that they return: the outcome is kept until it is asked for. */
+void td_cpu_sample_step(td_backend *b, td_compiled *sampling, const td_sample_input *input)
+{
+  cpu_backend *be = cpu_self(b);
+  const cpu_program *c = (const cpu_program *)sampling;
+  be->input = input;
+  for (uint32_t i = 0; c && i < c->n_ops; i++)
+    run_op(be, &c->ops[i]);
+  be->input = NULL;
   be->plan = NULL;
-  cpu_outcome *o = &be->outcomes[(be->first_outcome + be->n_outcomes++) % 2];
-  TD_BUG_ON(be->n_outcomes > be->base.pipeline_depth);
-  o->n = plan->n_logits;
-  memcpy(o->sampled, be->sampled, o->n * sizeof *o->sampled);
+  be->n_sampled++;
 }
 
 td_status td_cpu_wait(td_backend *b, td_outcome *out, td_error *err)
 {
   cpu_backend *be = cpu_self(b);
-  const cpu_outcome *o = &be->outcomes[be->first_outcome];
+  const cpu_outcome *o = &be->outcomes[be->n_ended++ % 2];
   (void)err;
-  TD_BUG_ON(be->n_outcomes == 0);
-  *out = (td_outcome){.ids = o->sampled, .n_ids = o->n};
-  be->first_outcome ^= 1;
-  be->n_outcomes--;
+  *out = (td_outcome){.n_logits = o->n_logits,
+                      .ids = o->ids,
+                      .n_ids = o->n_ids,
+                      .flags = o->flags,
+                      .logprobs = o->has_logprobs ? o->logprobs : NULL,
+                      .top = o->top_stride > 0 ? o->top : NULL,
+                      .top_stride = o->top_stride};
   return TD_OK;
 }

@@ -114,8 +114,9 @@ __global__ void __launch_bounds__(WARPS * 32)
 template <int HD>
 static void launch(cuda_backend *b, const attention_group *g, const attention_args &a, uint32_t n_items)
 {
-  queue_kernel(b, attention_kernel<HD>, dim3(n_items, a.n_kv_heads), WARPS * 32, tile_shape<HD>::SMEM_BYTES,
-               a, td_cuda_batch_of(b, g), (const td_attention_item *)g->device_items);
+  queue_kernel(&b->device, attention_kernel<HD>, dim3(n_items, a.n_kv_heads), WARPS * 32,
+               tile_shape<HD>::SMEM_BYTES, a, td_cuda_batch_of(b, g),
+               (const td_attention_item *)g->device_items);
 }
 
 template <int HD> static cudaError_t size_kernel()
@@ -144,18 +145,19 @@ attention_args td_cuda_attention_args(const cuda_backend *b, const attention_gro
                                       const td_attention_params *p)
 {
   const td_kv_shape *s = &p->kv->shape;
-  bool beside = !is_capture(b) && g->work.prefill.sms_beside > 0;
+  bool beside = !is_capture(&b->attention) && g->work.prefill.sms_beside > 0;
   size_t layer_elements = (size_t)s->n_pages * s->n_kv_heads * 2 * s->page_tokens * s->head_dim;
-  return {at<bf16>(p->qkv),
-          at<bf16>(p->out),
-          p->kv->data + p->layer * layer_elements,
-          g->split_partials,
-          p->scale * 1.4426950408889634f,
-          p->window_tokens,
-          p->n_heads,
-          p->n_kv_heads,
-          p->n_heads / p->n_kv_heads,
-          td_cuda_sure_places(beside ? g->work.prefill.sms_beside : (uint32_t)b->n_sms, p->n_kv_heads)};
+  return {
+      at<bf16>(p->qkv),
+      at<bf16>(p->out),
+      p->kv->data + p->layer * layer_elements,
+      g->split_partials,
+      p->scale * 1.4426950408889634f,
+      p->window_tokens,
+      p->n_heads,
+      p->n_kv_heads,
+      p->n_heads / p->n_kv_heads,
+      td_cuda_sure_places(beside ? g->work.prefill.sms_beside : (uint32_t)b->device.n_sms, p->n_kv_heads)};
 }
 
 void td_cuda_attention(td_backend *be, const td_attention_params *p)

@@ -65,7 +65,7 @@ constexpr uint32_t resident_on_sm(uint32_t head_dim, bool shares)
 }
 inline uint32_t td_cuda_resident_ctas(const cuda_backend *b, uint32_t head_dim, bool shares)
 {
-  return (uint32_t)b->n_sms * resident_on_sm(head_dim, shares);
+  return (uint32_t)b->device.n_sms * resident_on_sm(head_dim, shares);
 }
 // Items of the step, of which a launch does those from `first` on; there is memory for `room`. An argument of
 // the kernel.
@@ -100,28 +100,13 @@ td_status td_cuda_size_attention(cuda_backend *b, const td_kv *kv, td_error *err
 cudaError_t td_cuda_size_prefill(uint32_t head_dim);
 cudaError_t td_cuda_size_decode(uint32_t head_dim);
 
-// attention_group.cu: what a planner of this device and shape is made with; false: there is none.
-bool td_cuda_planner_config(const cuda_backend *b, const td_kv_shape *shape,
-                            td_attention_planner_config *out);
-size_t td_cuda_group_bytes(const cuda_backend *b, const td_kv_shape *shape);        // of device memory
-size_t td_cuda_group_packed_bytes(const cuda_backend *b, const td_kv_shape *shape); // of what a step sends
-td_status td_cuda_add_group(cuda_backend *b, const td_kv *kv, td_error *err);
-void td_cuda_remove_groups(cuda_backend *b, const td_kv *kv);
-attention_group *td_cuda_group_of(const cuda_backend *b, const td_kv *kv, uint32_t window);
-// Chooses the step's mode, and makes each group's plan and work list.
-void td_cuda_plan_attention(cuda_backend *b, const td_plan *plan);
-// CTAs of an op: prefill tiles, and for each kv head those that do decodes.
-struct attention_grid {
-  uint32_t n_tiles, n_decode;
-};
-attention_grid td_cuda_attention_grid(const cuda_backend *b, const attention_group *g);
 // The batch as the group's kernels see it.
 static inline device_batch td_cuda_batch_of(const cuda_backend *b, const attention_group *g)
 {
-  device_batch batch = b->batch;
-  for (size_t i = 0; i < b->groups->size(); i++)
-    if ((*b->groups)[i] == g)
-      batch.counts = b->counts + i * N_COUNTS;
+  device_batch batch = b->frame.batch;
+  for (size_t i = 0; i < b->attention.groups.size(); i++)
+    if (b->attention.groups[i] == g)
+      batch.counts = b->frame.counts + i * N_COUNTS;
   return batch;
 }
 

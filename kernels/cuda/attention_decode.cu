@@ -226,12 +226,12 @@ static void launch(cuda_backend *b, attention_group *g, const attention_args &a,
 {
   auto kernel = decode_kernel<HD, FORM>;
   g->decode_kernel = (const void *)kernel;
-  decode_start start = is_capture(b)                    ? STARTS_EARLY
+  decode_start start = is_capture(&b->attention)        ? STARTS_EARLY
                        : g->work.prefill.sms_beside > 0 ? STARTS_BESIDE
                                                         : STARTS_AFTER;
-  queue_kernel(b, kernel, dim3(n_works * a.n_kv_heads + (start == STARTS_BESIDE)), WARPS * 32,
+  queue_kernel(&b->device, kernel, dim3(n_works * a.n_kv_heads + (start == STARTS_BESIDE)), WARPS * 32,
                decode_shape<HD>::SMEM_BYTES, a, by,
-               shared_spans{g->device_plan, g->slots, g->prefix_flags, b->n_shared_launches++},
+               shared_spans{g->device_plan, g->slots, g->prefix_flags, b->attention.n_launches++},
                td_cuda_batch_of(b, g), decode_works{g->device_items, first, g->work.max_items}, start);
 }
 
@@ -255,7 +255,7 @@ static void launch_for(cuda_backend *b, attention_group *g, const attention_args
 void td_cuda_decode_attention(cuda_backend *b, attention_group *g, const attention_args &a, uint32_t first,
                               uint32_t n_works)
 {
-  if (!g->planner || !shares_prefixes(b))
+  if (!g->planner || !shares_prefixes(&b->attention))
     launch_for<PLAIN>(b, g, a, {}, first, n_works);
   else if (a.group > TD_ATTENTION_BY_ROW_GROUP)
     launch_for<SHARES_IN_TILES>(b, g, a, {}, first, n_works);
@@ -266,7 +266,7 @@ void td_cuda_decode_attention(cuda_backend *b, attention_group *g, const attenti
 void td_cuda_decode_rotated(cuda_backend *b, attention_group *g, const attention_args &a,
                             const decode_rotation &by, uint32_t n_works)
 {
-  TD_BUG_ON(!is_capture(b) || a.group > TD_DECODE_ROWS);
+  TD_BUG_ON(!is_capture(&b->attention) || a.group > TD_DECODE_ROWS);
   launch_for<ROTATES>(b, g, a, by, 0, n_works);
 }
 

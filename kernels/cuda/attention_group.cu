@@ -13,7 +13,7 @@
 bool td_cuda_planner_config(const cuda_backend *b, const td_kv_shape *s, td_attention_planner_config *out)
 {
   uint32_t group = s->n_heads / s->n_kv_heads;
-  if (b->config.batch_invariant || !b->has_wgmma || s->head_dim > 128 ||
+  if (b->config.batch_invariant || !b->device.has_wgmma || s->head_dim > 128 ||
       !td_cuda_has_wgmma_attention(s->head_dim) || group > TD_DECODE_ROWS)
     return false;
   td_attention_planner_config c = {};
@@ -37,7 +37,7 @@ static td_hybrid_config hybrid_config(const cuda_backend *b, const td_kv_shape *
 {
   td_hybrid_config c = {};
   c.policy = b->config.attention_policy;
-  c.n_sms = (uint32_t)b->n_sms;
+  c.n_sms = (uint32_t)b->device.n_sms;
   c.n_kv_heads = s->n_kv_heads;
   c.head_dim = s->head_dim;
   c.tile_keys = wgmma ? prefill_keys(s->head_dim) : 0;
@@ -47,7 +47,7 @@ static td_hybrid_config hybrid_config(const cuda_backend *b, const td_kv_shape *
 
 static td_work_list_config list_config(const cuda_backend *b, const td_kv_shape *s, bool shares)
 {
-  bool wgmma = b->has_wgmma && td_cuda_has_wgmma_attention(s->head_dim);
+  bool wgmma = b->device.has_wgmma && td_cuda_has_wgmma_attention(s->head_dim);
   td_work_list_config c = {};
   c.policy = b->config.attention_policy;
   c.gqa_group = s->n_heads / s->n_kv_heads;
@@ -117,7 +117,7 @@ static void remove_group(cuda_backend *b, attention_group *g)
   for (void *p :
        {(void *)g->device_items, (void *)g->split_partials, (void *)g->prefill_partials,
         (void *)g->prefill_flags, (void *)g->device_plan, (void *)g->slots, (void *)g->prefix_flags})
-    td_cuda_free(b, p);
+    td_cuda_free(&b->device, p);
   free(g->work.items);
   free(g->work.scratch);
   free(g->work.of_rows);
@@ -137,21 +137,21 @@ static td_status make_group(cuda_backend *b, attention_group *g, td_error *err)
   g->work.of_rows = (td_attention_private *)calloc(max_rows, sizeof *g->work.of_rows);
   if (!g->work.items || !g->work.scratch || !g->work.of_rows)
     return td_fail(err, TD_ERR_NOMEM, "no memory for a step's work list");
-  TD_TRY(td_cuda_alloc_array(b, n.items, &g->device_items, err));
-  TD_TRY(td_cuda_alloc_absent(b, n.split_floats, &g->split_partials, err));
-  TD_TRY(td_cuda_alloc_array(b, n.prefill_floats, &g->prefill_partials, err));
-  TD_TRY(td_cuda_alloc_array(b, n.prefill_flags, &g->prefill_flags, err));
+  TD_TRY(td_cuda_alloc_array(&b->device, n.items, &g->device_items, err));
+  TD_TRY(td_cuda_alloc_absent(&b->device, n.split_floats, &g->split_partials, err));
+  TD_TRY(td_cuda_alloc_array(&b->device, n.prefill_floats, &g->prefill_partials, err));
+  TD_TRY(td_cuda_alloc_array(&b->device, n.prefill_flags, &g->prefill_flags, err));
   if (!td_cuda_planner_config(b, s, &c))
     return TD_OK;
   TD_TRY(td_attention_planner_create(&c, &g->planner, err));
-  TD_TRY(td_cuda_alloc_array(b, n.plan_bytes, &g->device_plan, err));
-  TD_TRY(td_cuda_alloc_array(b, n.slot_bytes, &g->slots, err));
-  return td_cuda_alloc_array(b, n.flags, &g->prefix_flags, err);
+  TD_TRY(td_cuda_alloc_array(&b->device, n.plan_bytes, &g->device_plan, err));
+  TD_TRY(td_cuda_alloc_array(&b->device, n.slot_bytes, &g->slots, err));
+  return td_cuda_alloc_array(&b->device, n.flags, &g->prefix_flags, err);
 }
 
 td_status td_cuda_add_group(cuda_backend *b, const td_kv *kv, td_error *err)
 {
-  if (b->groups->size() == TD_KV_GROUPS_MAX)
+  if (b->attention.groups.size() == TD_KV_GROUPS_MAX)
     return td_fail(err, TD_ERR_CAPACITY, "the CUDA backend plans attention for %d KV stores at once",
                    (int)TD_KV_GROUPS_MAX);
   attention_group *g = new (std::nothrow) attention_group();
@@ -163,29 +163,29 @@ td_status td_cuda_add_group(cuda_backend *b, const td_kv *kv, td_error *err)
   // Whoever waits for KV splits of other CTAs rests on all of them running at once
   // (docs/attention-progress.md).
   g->has_prefill_pairs =
-      st == TD_OK && kv->wgmma && 2 * td_cuda_prefill_pairs(kv->shape.head_dim) >= (uint32_t)b->n_sms;
+      st == TD_OK && kv->wgmma && 2 * td_cuda_prefill_pairs(kv->shape.head_dim) >= (uint32_t)b->device.n_sms;
   if (st == TD_OK)
     st = make_group(b, g, err);
   if (st != TD_OK) {
     remove_group(b, g);
     return st;
   }
-  b->groups->push_back(g);
+  b->attention.groups.push_back(g);
   return td_cuda_fit_packed(b, err);
 }
 
 void td_cuda_remove_groups(cuda_backend *b, const td_kv *kv)
 {
-  for (size_t i = b->groups->size(); i-- > 0;)
-    if ((*b->groups)[i]->kv == kv) {
-      remove_group(b, (*b->groups)[i]);
-      b->groups->erase(b->groups->begin() + (ptrdiff_t)i);
+  for (size_t i = b->attention.groups.size(); i-- > 0;)
+    if (b->attention.groups[i]->kv == kv) {
+      remove_group(b, b->attention.groups[i]);
+      b->attention.groups.erase(b->attention.groups.begin() + (ptrdiff_t)i);
     }
 }
 
 attention_group *td_cuda_group_of(const cuda_backend *b, const td_kv *kv, uint32_t window)
 {
-  for (attention_group *g : *b->groups)
+  for (attention_group *g : b->attention.groups)
     if (g->kv == kv && g->window == window)
       return g;
   TD_BUG_ON(true); // an op of a store that was not made here, or of a window that its shape does not have
@@ -202,20 +202,20 @@ static bool is_of_step(const attention_group *g, const td_plan *plan)
 
 void td_cuda_plan_attention(cuda_backend *b, const td_plan *plan)
 {
-  b->mode = ATTENTION_PRIVATE;
-  for (attention_group *g : *b->groups) {
+  b->attention.mode = ATTENTION_PRIVATE;
+  for (attention_group *g : b->attention.groups) {
     // a plan fails where rows have no pages, in tests: then every row is by itself
     g->is_planned =
         g->planner && is_of_step(g, plan) && td_attention_planner_make(g->planner, plan, nullptr) == TD_OK;
     if (g->is_planned && td_attention_planner_block(g->planner)->n_splits > 0)
-      b->mode = ATTENTION_SHARED;
+      b->attention.mode = ATTENTION_SHARED;
   }
-  for (attention_group *g : *b->groups) {
+  for (attention_group *g : b->attention.groups) {
     const td_attention_planner *planner = g->is_planned ? g->planner : nullptr;
-    td_work_list_config c = list_config(b, &g->kv->shape, g->planner && shares_prefixes(b));
+    td_work_list_config c = list_config(b, &g->kv->shape, g->planner && shares_prefixes(&b->attention));
     c.hybrid.has_pairs = g->has_prefill_pairs;
-    bool same_mode = g->made_for == b->mode;
-    g->made_for = b->mode;
+    bool same_mode = g->made_for == b->attention.mode;
+    g->made_for = b->attention.mode;
     if (!is_of_step(g, plan)) // nothing, of which no later list can grow
       g->work.n_items = g->work.n_wide = g->work.n_prefill = g->work.n_next = g->work.made.n_rows = 0;
     else if (!planner || !same_mode || !td_attention_planner_has_grown(planner) ||
@@ -226,10 +226,10 @@ void td_cuda_plan_attention(cuda_backend *b, const td_plan *plan)
 
 attention_grid td_cuda_attention_grid(const cuda_backend *b, const attention_group *g)
 {
-  if (!is_capture(b))
+  if (!is_capture(&b->attention))
     return {g->work.n_prefill, td_work_list_ctas(&g->work, WARPS_OF_DECODES)};
-  uint32_t n_rows = b->plan->n_rows; // as many as any step of so many rows has
-  bool shares = g->planner && shares_prefixes(b);
+  uint32_t n_rows = b->frame.plan->n_rows; // as many as any step of so many rows has
+  bool shares = g->planner && shares_prefixes(&b->attention);
   const td_work_list_config c = list_config(b, &g->kv->shape, shares);
   if (c.tiles_only || c.gqa_group > TD_DECODE_ROWS)
     return {n_rows, 0};

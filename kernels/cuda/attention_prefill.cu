@@ -263,25 +263,29 @@ __global__ void __launch_bounds__(THREADS, 1)
 template <int HD, int CTAS>
 static void launch_in(cuda_backend *b, const attention_group *g, const attention_args &a, uint32_t n_items)
 {
-  prefill_work works = {
-      g->device_items, n_items, a.n_kv_heads, {}, !is_capture(b) && g->work.prefill.sms_beside > 0};
-  uint32_t n_sms = (uint32_t)b->n_sms - (works.beside ? g->work.prefill.sms_beside : 0);
-  if (!is_capture(b)) {
+  prefill_work works = {g->device_items,
+                        n_items,
+                        a.n_kv_heads,
+                        {},
+                        !is_capture(&b->attention) && g->work.prefill.sms_beside > 0};
+  uint32_t n_sms = (uint32_t)b->device.n_sms - (works.beside ? g->work.prefill.sms_beside : 0);
+  if (!is_capture(&b->attention)) {
     works.heads_at_once =
         (uint32_t)(L2_KV_BYTES / ((uint64_t)g->work.longest_prefill * HD * 2 * sizeof(bf16)));
     works.splits = {g->prefill_partials, g->prefill_flags, g->work.n_prefill_partials,
-                    b->n_shared_launches++};
+                    b->attention.n_launches++};
   }
   works.heads_at_once = std::min(std::max(works.heads_at_once, 1u), a.n_kv_heads);
-  queue_clusters(b, prefill_kernel<HD, CTAS>, dim3(std::min(n_items * a.n_kv_heads, n_sms / CTAS) * CTAS),
-                 CTAS, THREADS, prefill_shape<HD>::SMEM_BYTES, a, td_cuda_batch_of(b, g), works);
+  queue_clusters(&b->device, prefill_kernel<HD, CTAS>,
+                 dim3(std::min(n_items * a.n_kv_heads, n_sms / CTAS) * CTAS), CTAS, THREADS,
+                 prefill_shape<HD>::SMEM_BYTES, a, td_cuda_batch_of(b, g), works);
 }
 
 template <int HD>
 static void launch(cuda_backend *b, const attention_group *g, const attention_args &a, uint32_t n_items)
 {
   if constexpr (has_prefill_pairs(HD))
-    if (!is_capture(b) && g->work.prefill.tiles == 2)
+    if (!is_capture(&b->attention) && g->work.prefill.tiles == 2)
       return launch_in<HD, 2>(b, g, a, n_items);
   launch_in<HD, 1>(b, g, a, n_items);
 }

@@ -14,21 +14,22 @@
 // none.
 static void frame_empty_step(cuda_backend *b, td_plan *plan, uint32_t n_rows, attention_mode mode)
 {
-  TD_BUG_ON(n_rows == 0 || n_rows > b->config.max_rows || b->plan);
+  TD_BUG_ON(n_rows == 0 || n_rows > b->config.max_rows || b->frame.plan);
   plan->n_rows = plan->n_tokens = plan->n_logits = plan->n_decode_rows = n_rows;
-  plan->page_tokens = b->groups->empty() ? 16 : b->groups->front()->kv->shape.page_tokens;
-  b->batch.page_tokens = plan->page_tokens;
-  b->plan = plan;
-  b->mode = mode;
-  note(b, cudaMemsetAsync(b->counts, 0, TD_KV_GROUPS_MAX * N_COUNTS * sizeof *b->counts, b->stream));
+  plan->page_tokens = b->attention.groups.empty() ? 16 : b->attention.groups.front()->kv->shape.page_tokens;
+  b->frame.batch.page_tokens = plan->page_tokens;
+  b->frame.plan = plan;
+  b->attention.mode = mode;
+  note(&b->device, cudaMemsetAsync(b->frame.counts, 0, TD_KV_GROUPS_MAX * N_COUNTS * sizeof *b->frame.counts,
+                                   b->device.stream));
 }
 
 static cudaError_t end_empty_step(cuda_backend *b)
 {
-  b->plan = nullptr;
-  b->mode = ATTENTION_PRIVATE;
-  cudaError_t e = b->fault;
-  b->fault = cudaSuccess;
+  b->frame.plan = nullptr;
+  b->attention.mode = ATTENTION_PRIVATE;
+  cudaError_t e = b->device.fault;
+  b->device.fault = cudaSuccess;
   return e;
 }
 
@@ -37,7 +38,7 @@ td_status td_cuda_run_empty_step(cuda_backend *b, uint32_t n_rows, const cuda_pr
   td_plan plan = {};
   frame_empty_step(b, &plan, n_rows, ATTENTION_CAPTURE_PRIVATE);
   td_cuda_run(b, p);
-  note(b, cudaStreamSynchronize(b->stream));
+  note(&b->device, cudaStreamSynchronize(b->device.stream));
   cudaError_t e = end_empty_step(b);
   return e == cudaSuccess ? TD_OK : td_cuda_fail(err, e, "a step could not be tried");
 }
@@ -45,7 +46,7 @@ td_status td_cuda_run_empty_step(cuda_backend *b, uint32_t n_rows, const cuda_pr
 // The group whose decodes the kernel does, or null.
 static const attention_group *group_of_kernel(const cuda_backend *b, const cudaKernelNodeParams &params)
 {
-  for (const attention_group *g : *b->groups)
+  for (const attention_group *g : b->attention.groups)
     if (params.func == g->decode_kernel &&
         ((const decode_works *)params.kernelParams[DECODE_WORKS_ARGUMENT])->items == g->device_items)
       return g;
@@ -104,19 +105,19 @@ static td_status capture_one(cuda_backend *b, cuda_program *p, uint32_t n_rows, 
   fused_step fused;
   captured_step s = {n_rows, of_plan};
   frame_empty_step(b, &plan, n_rows, of_plan ? ATTENTION_CAPTURE_SHARED : ATTENTION_CAPTURE_PRIVATE);
-  for (attention_group *g : *b->groups)
+  for (attention_group *g : b->attention.groups)
     g->decode_kernel = nullptr;
   const char *not_fused = td_fused_make(b, p->ops, n_rows, &fused);
   // once for real: what libraries set up at first use must not happen while capturing
   not_fused ? td_cuda_run(b, *p) : td_fused_queue(b, fused);
-  note(b, cudaStreamSynchronize(b->stream));
-  note(b, cudaStreamBeginCapture(b->stream, cudaStreamCaptureModeThreadLocal));
+  note(&b->device, cudaStreamSynchronize(b->device.stream));
+  note(&b->device, cudaStreamBeginCapture(b->device.stream, cudaStreamCaptureModeThreadLocal));
   not_fused ? td_cuda_run(b, *p) : td_fused_queue(b, fused);
-  note(b, cudaStreamEndCapture(b->stream, &s.graph));
-  if (b->fault == cudaSuccess)
-    note(b, find_decodes(b, &s));
-  if (b->fault == cudaSuccess)
-    note(b, cudaGraphInstantiate(&s.exec, s.graph, 0));
+  note(&b->device, cudaStreamEndCapture(b->device.stream, &s.graph));
+  if (b->device.fault == cudaSuccess)
+    note(&b->device, find_decodes(b, &s));
+  if (b->device.fault == cudaSuccess)
+    note(&b->device, cudaGraphInstantiate(&s.exec, s.graph, 0));
   cudaError_t e = end_empty_step(b);
   if (e != cudaSuccess) {
     free_step(s);
@@ -137,7 +138,7 @@ td_status td_cuda_capture(td_backend *be, td_compiled *compiled, uint32_t n_rows
   cuda_program *p = program_of(compiled);
   bool shares = false;
   *out = {};
-  for (const attention_group *g : *b->groups)
+  for (const attention_group *g : b->attention.groups)
     shares |= g->planner != nullptr;
   if (shares)
     TD_TRY(capture_one(b, p, n_rows, true, out, err));
@@ -148,7 +149,7 @@ td_status td_cuda_capture(td_backend *be, td_compiled *compiled, uint32_t n_rows
 static captured_step *captured_for(const cuda_backend *b, cuda_program *p, const td_plan *plan)
 {
   captured_step *best = nullptr;
-  bool of_plan = shares_prefixes(b);
+  bool of_plan = shares_prefixes(&b->attention);
   if (plan->n_logits != plan->n_rows || plan->n_tokens != plan->n_rows)
     return nullptr;
   for (captured_step &s : p->captured)
@@ -169,17 +170,17 @@ static void fit_decodes(cuda_backend *b, captured_step *r)
     if (need <= now && now - need <= SPARE_BLOCKS)
       continue;
     k.params.gridDim.x = std::min((need + GRAIN_BLOCKS - 1) / GRAIN_BLOCKS * GRAIN_BLOCKS, k.most_blocks);
-    note(b, cudaGraphExecKernelNodeSetParams(r->exec, k.node, &k.params));
+    note(&b->device, cudaGraphExecKernelNodeSetParams(r->exec, k.node, &k.params));
   }
 }
 
 bool td_cuda_launch_captured(cuda_backend *b, cuda_program *p)
 {
-  captured_step *best = captured_for(b, p, b->plan);
+  captured_step *best = captured_for(b, p, b->frame.plan);
   if (!best)
     return false;
   fit_decodes(b, best);
-  note(b, cudaGraphLaunch(best->exec, b->stream));
+  note(&b->device, cudaGraphLaunch(best->exec, b->device.stream));
   return true;
 }
 

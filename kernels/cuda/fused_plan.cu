@@ -193,13 +193,13 @@ const char *td_fused_make(cuda_backend *b, const std::vector<td_op> &ops, uint32
 {
   if (n_rows > FUSED_ROWS_MAX)
     return "more than 16 rows";
-  if (!b->stream_encode)
+  if (!b->linears.encode_map)
     return "no Hopper GPU, or a build without code for it";
   if (b->config.batch_invariant)
     return "batch_invariant";
-  if (shares_prefixes(b))
+  if (shares_prefixes(&b->attention))
     return "rows share a prefix";
-  reader r = {b, ops, 0, n_rows, b->fused_sums, out};
+  reader r = {b, ops, 0, n_rows, b->linears.fused_sums, out};
   if (!read_decoder(r))
     return r.why;
   out->rest.assign(ops.begin() + (ptrdiff_t)r.n_read, ops.end());

@@ -416,14 +416,14 @@ td_status td_fused_open(cuda_backend *b, td_error *err)
 {
   cudaError_t e = cudaSuccess;
   for (uint32_t tile_rows = MMA_ROWS; tile_rows <= TILE_ROWS_MAX; tile_rows += MMA_ROWS)
-    for (uint32_t n = 8; n <= FUSED_ROWS_MAX && b->has_wgmma && e == cudaSuccess; n += 8)
+    for (uint32_t n = 8; n <= FUSED_ROWS_MAX && b->device.has_wgmma && e == cudaSuccess; n += 8)
       e = cudaFuncSetAttribute(kernel_of(tile_rows, n), cudaFuncAttributeMaxDynamicSharedMemorySize,
                                SMEM_BYTES);
   if (e != cudaSuccess)
     return td_cuda_fail(err, e, "kernels for few rows");
-  return b->stream_encode
-             ? td_cuda_alloc_array(b, (size_t)FUSED_ROWS_MAX * FUSED_TILES_MAX, &b->fused_sums, err)
-             : TD_OK;
+  return b->linears.encode_map ? td_cuda_alloc_array(&b->device, (size_t)FUSED_ROWS_MAX * FUSED_TILES_MAX,
+                                                     &b->linears.fused_sums, err)
+                               : TD_OK;
 }
 
 bool td_fused_lay_out(cuda_backend *b, fused_product *p, const td_weight *w, const void *x)
@@ -431,13 +431,13 @@ bool td_fused_lay_out(cuda_backend *b, fused_product *p, const td_weight *w, con
   const uint32_t halves = p->kind == FUSED_SWIGLU ? 2 : 1, n_k_tiles = w->n_in / K_TILE;
   if (w->n_in % K_TILE != 0 || w->n_out % halves != 0 || (w->bias && halves == 2))
     return false;
-  p->tile_rows = td_stream_tile_rows(w->n_out, (uint32_t)b->n_sms, 8 * halves, TILE_ROWS_MAX);
+  p->tile_rows = td_stream_tile_rows(w->n_out, (uint32_t)b->device.n_sms, 8 * halves, TILE_ROWS_MAX);
   p->out_rows = p->tile_rows / halves;
   p->n_out = w->n_out / halves;
   p->n_tiles = (p->n_out + p->out_rows - 1) / p->out_rows;
   p->n_parts = (n_k_tiles + K_TILES - 1) / K_TILES;
-  p->n_rounds = (p->n_tiles + (uint32_t)b->n_sms - 1) / (uint32_t)b->n_sms;
-  p->n_last_round = p->n_tiles - (p->n_rounds - 1) * (uint32_t)b->n_sms;
+  p->n_rounds = (p->n_tiles + (uint32_t)b->device.n_sms - 1) / (uint32_t)b->device.n_sms;
+  p->n_last_round = p->n_tiles - (p->n_rounds - 1) * (uint32_t)b->device.n_sms;
   p->n_stages = std::min((SMEM_BYTES - SWIZZLE_BYTES - sum_bytes(eights_of(p->n), p->tile_rows)) /
                              (stage_bytes(p->tile_rows, p->n) + 2 * 8),
                          p->n_rounds * p->n_parts);
@@ -454,14 +454,14 @@ bool td_fused_lay_out(cuda_backend *b, fused_product *p, const td_weight *w, con
 
 void td_fused_queue_product(cuda_backend *b, const fused_product &p)
 {
-  queue_kernel(b, kernel_of(p.tile_rows, p.n), dim3(std::min(p.n_tiles, (uint32_t)b->n_sms)), FUSED_THREADS,
-               SMEM_BYTES, p);
+  queue_kernel(&b->device, kernel_of(p.tile_rows, p.n), dim3(std::min(p.n_tiles, (uint32_t)b->device.n_sms)),
+               FUSED_THREADS, SMEM_BYTES, p);
 }
 
 bool td_fused_linear(cuda_backend *b, const of_rows<td_linear_params> *q)
 {
   fused_product p = {};
-  if (!b->stream_encode || q->n > FUSED_ALONE_MAX || (q->out_f32 && q->add))
+  if (!b->linears.encode_map || q->n > FUSED_ALONE_MAX || (q->out_f32 && q->add))
     return false;
   p.kind = q->out_f32 ? FUSED_STORE_F32 : FUSED_STORE;
   p.n = q->n;
@@ -475,5 +475,6 @@ bool td_fused_linear(cuda_backend *b, const of_rows<td_linear_params> *q)
 
 void td_fused_queue_begin(cuda_backend *b, const fused_begin &g)
 {
-  queue_kernel(b, begin_kernel, dim3(g.n), BEGIN_THREADS, 0, g, (const int32_t *)b->batch.token_ids);
+  queue_kernel(&b->device, begin_kernel, dim3(g.n), BEGIN_THREADS, 0, g,
+               (const int32_t *)b->frame.batch.token_ids);
 }

@@ -300,19 +300,19 @@ static void count_clusters(cuda_backend *b)
   cluster.val.clusterDim.x = CLUSTER;
   cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3((unsigned)b->n_sms / CLUSTER * CLUSTER);
+  config.gridDim = dim3((unsigned)b->device.n_sms / CLUSTER * CLUSTER);
   config.blockDim = GLU_THREADS;
   config.dynamicSmemBytes = SMEM_BYTES;
   config.attrs = &cluster;
   config.numAttrs = 1;
   if (cudaOccupancyMaxActiveClusters(&n, function_of(false), &config) != cudaSuccess)
     (void)cudaGetLastError();
-  b->glu_clusters = n > 0 ? (uint32_t)n : 0; // 0: cuBLASLt serves
+  b->linears.glu_clusters = n > 0 ? (uint32_t)n : 0; // 0: cuBLASLt serves
 }
 
 td_status td_glu_open(cuda_backend *b, td_error *err)
 {
-  if (!b->stream_encode || b->config.batch_invariant)
+  if (!b->linears.encode_map || b->config.batch_invariant)
     return TD_OK;
   cudaError_t e = cudaSuccess;
   for (int shares_x = 0; shares_x < 2 && e == cudaSuccess; shares_x++)
@@ -364,7 +364,7 @@ static bool encode(cuda_backend *b, const of_rows<td_linear_swiglu_params> *p, b
 
 bool td_glu_serves(const cuda_backend *b, const td_weight *w, uint32_t width)
 {
-  return b->glu_clusters > 0 && !w->bias && w->n_in % K_TILE == 0 && width % K_TILE == 0;
+  return b->linears.glu_clusters > 0 && !w->bias && w->n_in % K_TILE == 0 && width % K_TILE == 0;
 }
 
 static bool can(const cuda_backend *b, const of_rows<td_linear_swiglu_params> *p)
@@ -375,9 +375,9 @@ static bool can(const cuda_backend *b, const of_rows<td_linear_swiglu_params> *p
 // The pairs that are done first.
 static glu_pairs choose(const cuda_backend *b, const of_rows<td_linear_swiglu_params> *p, bool *shares_x)
 {
-  glu_pairs below = lay_out(p->n, p->width, false, b->glu_clusters),
-            beside = lay_out(p->n, p->width, true, b->glu_clusters);
-  *shares_x = half_rounds(beside, b->glu_clusters) < half_rounds(below, b->glu_clusters);
+  glu_pairs below = lay_out(p->n, p->width, false, b->linears.glu_clusters),
+            beside = lay_out(p->n, p->width, true, b->linears.glu_clusters);
+  *shares_x = half_rounds(beside, b->linears.glu_clusters) < half_rounds(below, b->linears.glu_clusters);
   return *shares_x ? beside : below;
 }
 
@@ -386,8 +386,8 @@ bool td_glu_is_faster(const cuda_backend *b, const of_rows<td_linear_swiglu_para
   bool shares_x;
   if (!can(b, p))
     return false;
-  float rounds = (float)half_rounds(choose(b, p, &shares_x), b->glu_clusters) / 2;
-  float time = rounds * (float)b->glu_clusters * (CLUSTER * TILE_ROWS * TILE_COLUMNS);
+  float rounds = (float)half_rounds(choose(b, p, &shares_x), b->linears.glu_clusters) / 2;
+  float time = rounds * (float)b->linears.glu_clusters * (CLUSTER * TILE_ROWS * TILE_COLUMNS);
   return (float)p->n * (float)p->width >= USED_MIN * time;
 }
 
@@ -400,7 +400,8 @@ bool td_glu_linear(cuda_backend *b, const of_rows<td_linear_swiglu_params> *p, b
   const glu_args a = {choose(b, p, &shares_x), p->weight->n_in / K_TILE};
   if (!encode(b, p, shares_x, &maps))
     return false;
-  queue_clusters(b, function_of(shares_x), dim3(std::min(a.pairs.n, b->glu_clusters) * CLUSTER), CLUSTER,
-                 GLU_THREADS, SMEM_BYTES, maps, a);
+  queue_clusters(&b->device, function_of(shares_x),
+                 dim3(std::min(a.pairs.n, b->linears.glu_clusters) * CLUSTER), CLUSTER, GLU_THREADS,
+                 SMEM_BYTES, maps, a);
   return true;
 }

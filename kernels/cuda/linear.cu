@@ -86,8 +86,8 @@ __global__ void __launch_bounds__(FEW_WARPS * 32, FEW_BLOCKS_PER_SM)
 template <typename OUT> static void few_rows(cuda_backend *b, const of_rows<td_linear_params> *p)
 {
   const td_weight *w = p->weight;
-  queue_kernel(b, few_rows_kernel<OUT>, dim3((w->n_out + 15) / 16), FEW_WARPS * 32, 0, w->data, w->bias,
-               at<bf16>(p->x), at<OUT>(p->out), p->add, p->n, w->n_out, w->n_in);
+  queue_kernel(&b->device, few_rows_kernel<OUT>, dim3((w->n_out + 15) / 16), FEW_WARPS * 32, 0, w->data,
+               w->bias, at<bf16>(p->x), at<OUT>(p->out), p->add, p->n, w->n_out, w->n_in);
 }
 
 static uint32_t few_rows_max(const td_weight *w) { return w->n_in % 32 == 0 ? FEW_ROWS_MAX : 0; }

@@ -38,7 +38,7 @@ static bool describe(lt_shape *s)
 lt_shape *td_lt_shape(cuda_backend *b, const td_weight *w, bool f32)
 {
   bool bias = w->bias != nullptr;
-  for (auto &s : b->lt_tables->shapes)
+  for (auto &s : b->linears.lt_tables->shapes)
     if (s->n_out == w->n_out && s->n_in == w->n_in && s->f32 == f32 && s->bias == bias)
       return s.get();
   auto s = std::make_unique<lt_shape>();
@@ -49,8 +49,8 @@ lt_shape *td_lt_shape(cuda_backend *b, const td_weight *w, bool f32)
   s->bias = bias;
   if (!describe(s.get()))
     return nullptr;
-  b->lt_tables->shapes.push_back(std::move(s));
-  return b->lt_tables->shapes.back().get();
+  b->linears.lt_tables->shapes.push_back(std::move(s));
+  return b->linears.lt_tables->shapes.back().get();
 }
 
 bool td_lt_layouts(const lt_shape *s, uint32_t n, lt_product *out)
@@ -70,8 +70,8 @@ int td_lt_guess(cuda_backend *b, lt_shape *s, lt_product *p, uint32_t reductions
                                                       sizeof ws)) &&
               ok(cublasLtMatmulPreferenceSetAttribute(&pref, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
                                                       &reductions, sizeof reductions)) &&
-              ok(cublasLtMatmulAlgoGetHeuristic(b->lt, &s->op, &s->weight, &p->x, &p->out, &p->out, &pref,
-                                                max, out, &n));
+              ok(cublasLtMatmulAlgoGetHeuristic(b->linears.lt, &s->op, &s->weight, &p->x, &p->out, &p->out,
+                                                &pref, max, out, &n));
   return good ? n : 0;
 }
 
@@ -81,7 +81,8 @@ static bool takes(cuda_backend *b, lt_shape *s, lt_product *p, const void *algo)
   cublasLtMatmulHeuristicResult_t result;
   static_assert(sizeof p->algo == sizeof(td_lt_entry::algo), "an algorithm is so many words");
   memcpy(&p->algo, algo, sizeof p->algo);
-  return ok(cublasLtMatmulAlgoCheck(b->lt, &s->op, &s->weight, &p->x, &p->out, &p->out, &p->algo, &result)) &&
+  return ok(cublasLtMatmulAlgoCheck(b->linears.lt, &s->op, &s->weight, &p->x, &p->out, &p->out, &p->algo,
+                                    &result)) &&
          result.workspaceSize <= LT_WORKSPACE_BYTES;
 }
 
@@ -121,7 +122,8 @@ static lt_product *product_of(cuda_backend *b, lt_shape *s, uint32_t n)
     return p;
   }
   uint32_t bucket = td_lt_bucket(n), holds = std::min(bucket, (uint32_t)s->by_n.size() - 1);
-  const td_lt_entry *e = td_lt_cache_find(&b->lt_tables->cache, s->n_out, s->n_in, s->f32, s->bias, bucket);
+  const td_lt_entry *e =
+      td_lt_cache_find(&b->linears.lt_tables->cache, s->n_out, s->n_in, s->f32, s->bias, bucket);
   const lt_product *of_bucket = n < holds ? product_of(b, s, holds) : nullptr;
   p->usable = td_lt_layouts(s, n, p) &&
               ((e && takes(b, s, p, e->algo)) ||
@@ -159,8 +161,8 @@ cublasStatus_t td_lt_queue(cuda_backend *b, lt_shape *s, lt_product *p, const td
     if (!ok(e))
       return e;
   }
-  return cublasLtMatmul(b->lt, &s->op, &one, w->data, &s->weight, x, &p->x, &held, out, &p->out, out, &p->out,
-                        algo, b->lt_workspace, LT_WORKSPACE_BYTES, b->stream);
+  return cublasLtMatmul(b->linears.lt, &s->op, &one, w->data, &s->weight, x, &p->x, &held, out, &p->out, out,
+                        &p->out, algo, b->linears.lt_workspace, LT_WORKSPACE_BYTES, b->device.stream);
 }
 
 void td_lt_linear(cuda_backend *b, const of_rows<td_linear_params> *p)
@@ -168,31 +170,33 @@ void td_lt_linear(cuda_backend *b, const of_rows<td_linear_params> *p)
   lt_shape *s = td_lt_shape(b, p->weight, p->out_f32);
   lt_product *product = s ? product_of(b, s, p->n) : nullptr;
   if (!product || !product->usable) {
-    note(b, cudaErrorNotSupported);
+    note(&b->device, cudaErrorNotSupported);
     return;
   }
   cublasStatus_t e =
       td_lt_queue(b, s, product, p->weight, at<void>(p->x), at<void>(p->out), p->add, &product->algo);
   if (!ok(e)) {
     td_warn("cuBLASLt: %s", cublasLtGetStatusString(e));
-    note(b, cudaErrorUnknown);
+    note(&b->device, cudaErrorUnknown);
   }
 }
 
 td_status td_lt_open(cuda_backend *b, td_error *err)
 {
-  b->lt_tables = new (std::nothrow) lt_tables();
-  if (!b->lt_tables)
+  b->linears.lt_tables = new (std::nothrow) lt_tables();
+  if (!b->linears.lt_tables)
     return td_fail(err, TD_ERR_NOMEM, "no memory for the products' tables");
-  td_lt_cache_init(&b->lt_tables->cache);
-  return ok(cublasLtCreate(&b->lt)) ? TD_OK : td_fail(err, TD_ERR_DEVICE, "CUDA: cuBLASLt does not start");
+  td_lt_cache_init(&b->linears.lt_tables->cache);
+  TD_TRY(td_cuda_alloc_raw(&b->device, LT_WORKSPACE_BYTES, &b->linears.lt_workspace, err));
+  return ok(cublasLtCreate(&b->linears.lt)) ? TD_OK
+                                            : td_fail(err, TD_ERR_DEVICE, "CUDA: cuBLASLt does not start");
 }
 
 void td_lt_close(cuda_backend *b)
 {
-  if (b->lt)
-    cublasLtDestroy(b->lt);
-  if (b->lt_tables)
-    td_lt_cache_deinit(&b->lt_tables->cache);
-  delete b->lt_tables;
+  if (b->linears.lt)
+    cublasLtDestroy(b->linears.lt);
+  if (b->linears.lt_tables)
+    td_lt_cache_deinit(&b->linears.lt_tables->cache);
+  delete b->linears.lt_tables;
 }

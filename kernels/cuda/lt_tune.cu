@@ -100,12 +100,12 @@ static float time_launches(tuner *t, const tune_shape *k, lt_product *p, const c
 {
   cuda_backend *b = t->b;
   float ms = 0;
-  cudaEventRecord(t->begin, b->stream);
+  cudaEventRecord(t->begin, b->device.stream);
   for (uint32_t i = 0; i < n_launches; i++)
     if (td_lt_queue(b, k->shape, p, k->weights[i % k->weights.size()], k->x, k->out, k->add, algo) !=
         CUBLAS_STATUS_SUCCESS)
       return -1;
-  cudaEventRecord(t->end, b->stream);
+  cudaEventRecord(t->end, b->device.stream);
   cudaError_t e = cudaEventSynchronize(t->end);
   if (e == cudaSuccess)
     e = cudaEventElapsedTime(&ms, t->begin, t->end);
@@ -172,10 +172,10 @@ static float time_step(tuner *t, uint32_t n_rows, td_error *err)
   float us = -1;
   for (int i = 0; i < STEP_RUNS; i++) {
     float ms = 0;
-    cudaEventRecord(t->begin, t->b->stream);
+    cudaEventRecord(t->begin, t->b->device.stream);
     if (td_cuda_run_empty_step(t->b, n_rows, *t->program, err) != TD_OK)
       return -1;
-    cudaEventRecord(t->end, t->b->stream);
+    cudaEventRecord(t->end, t->b->device.stream);
     cudaError_t e = cudaEventSynchronize(t->end);
     if (e == cudaSuccess)
       e = cudaEventElapsedTime(&ms, t->begin, t->end);
@@ -190,7 +190,8 @@ static float time_step(tuner *t, uint32_t n_rows, td_error *err)
 
 static bool is_known(const tuner *t, const lt_shape *s, uint32_t bucket)
 {
-  return td_lt_cache_find(&t->b->lt_tables->cache, s->n_out, s->n_in, s->f32, s->bias, bucket) != nullptr;
+  return td_lt_cache_find(&t->b->linears.lt_tables->cache, s->n_out, s->n_in, s->f32, s->bias, bucket) !=
+         nullptr;
 }
 
 struct tune_counts {
@@ -218,7 +219,7 @@ static td_status measure_bucket(tuner *t, uint32_t bucket, double until_s, tune_
       k.shape->by_n[n_rows] = c.first;
       contests.push_back(c);
     }
-  cudaError_t fault = cudaStreamSynchronize(t->b->stream);
+  cudaError_t fault = cudaStreamSynchronize(t->b->device.stream);
   if (fault != cudaSuccess)
     return td_cuda_fail(err, fault, "measuring products");
   if (contests.empty())
@@ -243,7 +244,7 @@ static td_status measure_bucket(tuner *t, uint32_t bucket, double until_s, tune_
     p->algo = better ? now.best : now.first.algo;
     td_lt_entry e = {s->n_out, s->n_in, bucket, s->f32, s->bias, better ? now.best_us : now.first_us, {}};
     memcpy(e.algo, &p->algo, sizeof e.algo);
-    TD_TRY(td_lt_cache_put(&t->b->lt_tables->cache, &e, err));
+    TD_TRY(td_lt_cache_put(&t->b->linears.lt_tables->cache, &e, err));
     counts->measured++;
     counts->not_first += better;
   }
@@ -286,15 +287,15 @@ static td_status measure_missing(tuner *t, uint32_t budget_ms, td_error *err)
   td_status st = TD_OK;
   if (budget_ms > 0 && count(t, true) < n_all) {
     for (const tune_shape &k : t->shapes) // zeros would draw less power than numbers do
-      fill_kernel<<<4 * t->b->n_sms, 256, 0, t->b->stream>>>((bf16 *)k.x,
-                                                             (uint64_t)t->b->config.max_rows * k.shape->n_in);
+      fill_kernel<<<4 * t->b->device.n_sms, 256, 0, t->b->device.stream>>>(
+          (bf16 *)k.x, (uint64_t)t->b->config.max_rows * k.shape->n_in);
     st = measure_all(t, begin + budget_ms / 1000.0, &counts, err);
   }
   td_info("products: measured %u algorithms in %.2f s (%u of %u known); %u are not the library's first guess",
           counts.measured, now_s() - begin, count(t, true), n_all, counts.not_first);
   td_error ignored;
   if (counts.measured > 0 && t->keeps &&
-      td_lt_cache_write(&t->b->lt_tables->cache, t->path, t->identity, &ignored) != TD_OK)
+      td_lt_cache_write(&t->b->linears.lt_tables->cache, t->path, t->identity, &ignored) != TD_OK)
     td_warn("what was measured is not kept (cache_dir): %s", ignored.message);
   if (st == TD_ERR_CAPACITY) {
     td_warn("%s: the library's guesses are taken for what is not in it", err->message);
@@ -310,7 +311,7 @@ static void identify(tuner *t)
   cudaDeviceProp prop;
   int driver = 0, runtime = 0;
   memset(&prop, 0, sizeof prop);
-  cudaGetDeviceProperties(&prop, t->b->device);
+  cudaGetDeviceProperties(&prop, t->b->device.id);
   cudaDriverGetVersion(&driver);
   cudaRuntimeGetVersion(&runtime);
   // f32, steps: how parts of a split k are added up, and what decided; an earlier program kept others
@@ -325,7 +326,8 @@ static void read_cache(tuner *t, const char *option)
   td_error why;
   bool found = false;
   t->keeps = td_cache_folder(option, folder) && td_cache_path(folder, "products", t->identity, t->path);
-  if (t->keeps && td_lt_cache_read(&t->b->lt_tables->cache, t->path, t->identity, &found, &why) != TD_OK)
+  if (t->keeps &&
+      td_lt_cache_read(&t->b->linears.lt_tables->cache, t->path, t->identity, &found, &why) != TD_OK)
     td_info("%s is not used: %s", t->path, why.message);
 }
 
@@ -349,7 +351,7 @@ td_status td_cuda_tune(td_backend *be, td_compiled *compiled, const td_tune_para
     cudaEventDestroy(t.begin);
   if (t.end)
     cudaEventDestroy(t.end);
-  for (auto &s : t.b->lt_tables->shapes)
+  for (auto &s : t.b->linears.lt_tables->shapes)
     if (st == TD_OK)
       st = td_lt_prepare(t.b, s.get(), err);
   (void)cudaGetLastError(); // of candidates that would not launch

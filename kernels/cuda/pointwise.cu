@@ -1,4 +1,4 @@
-// Embedding, RMSNorm, SwiGLU and the gather of logits rows.
+// Embedding, RMSNorm, SwiGLU and the gather of tokens that want logits.
 // All are bound by memory: 16-byte accesses, sums in f32, one pass where the row fits in registers.
 #include "kernels/cuda/internal.cuh"
 
@@ -19,8 +19,8 @@ __global__ void embed_kernel(const bf16 *table, const int32_t *ids, bf16 *out, u
 void td_cuda_embed(td_backend *be, const td_embed_params *p)
 {
   cuda_backend *b = self(be);
-  queue_kernel(b, embed_kernel, dim3(b->plan->n_tokens), 128, 0, p->weight->data, b->batch.token_ids,
-               at<bf16>(p->out), p->width);
+  queue_kernel(&b->device, embed_kernel, dim3(b->frame.plan->n_tokens), 128, 0, p->weight->data,
+               b->frame.batch.token_ids, at<bf16>(p->out), p->width);
 }
 
 enum {
@@ -90,10 +90,10 @@ void td_cuda_rmsnorm(cuda_backend *b, const of_rows<td_rmsnorm_params> *p)
 {
   TD_BUG_ON(p->width > NORM_THREADS_MAX * NORM_CHUNKS_MAX * 8);
   unsigned threads = std::min((unsigned)NORM_THREADS_MAX, (p->width / 8 + 31) / 32 * 32);
-  uint32_t most = std::max(1u, NORM_SM_THREADS / threads) * (uint32_t)b->n_sms;
+  uint32_t most = std::max(1u, NORM_SM_THREADS / threads) * (uint32_t)b->device.n_sms;
   auto kernel = p->width > NORM_THREADS_MAX * 8 ? rmsnorm_kernel<2> : rmsnorm_kernel<1>;
-  queue_kernel(b, kernel, dim3(std::min(p->n, most)), threads, 0, at<bf16>(p->x), at<float>(p->weight),
-               at<bf16>(p->out), p->n, p->width, p->eps);
+  queue_kernel(&b->device, kernel, dim3(std::min(p->n, most)), threads, 0, at<bf16>(p->x),
+               at<float>(p->weight), at<bf16>(p->out), p->n, p->width, p->eps);
 }
 
 enum { SWIGLU_THREADS = 256 };
@@ -120,7 +120,8 @@ __global__ void __launch_bounds__(SWIGLU_THREADS)
 void td_cuda_swiglu(cuda_backend *b, const of_rows<td_swiglu_params> *p)
 {
   dim3 grid(p->n, (p->width / 8 + SWIGLU_THREADS - 1) / SWIGLU_THREADS);
-  queue_kernel(b, swiglu_kernel, grid, SWIGLU_THREADS, 0, at<bf16>(p->gate_up), at<bf16>(p->out), p->width);
+  queue_kernel(&b->device, swiglu_kernel, grid, SWIGLU_THREADS, 0, at<bf16>(p->gate_up), at<bf16>(p->out),
+               p->width);
 }
 
 __global__ void gather_kernel(const bf16 *x, device_batch batch, bf16 *out, uint32_t width)
@@ -129,8 +130,7 @@ __global__ void gather_kernel(const bf16 *x, device_batch batch, bf16 *out, uint
   wait_for_input();
   if (blockIdx.x >= *batch.n_logits)
     return;
-  td_plan_row r = batch.rows[batch.logits_rows[blockIdx.x]];
-  const bf16x8 *src = (const bf16x8 *)(x + (size_t)(r.q_start + r.q_len - 1) * width);
+  const bf16x8 *src = (const bf16x8 *)(x + (size_t)batch.logits[blockIdx.x].token * width);
   bf16x8 *dst = (bf16x8 *)(out + (size_t)blockIdx.x * width);
   for (uint32_t i = threadIdx.x; i < width / 8; i += blockDim.x)
     dst[i] = src[i];
@@ -139,6 +139,6 @@ __global__ void gather_kernel(const bf16 *x, device_batch batch, bf16 *out, uint
 void td_cuda_gather(td_backend *be, const td_gather_params *p)
 {
   cuda_backend *b = self(be);
-  queue_kernel(b, gather_kernel, dim3(b->plan->n_logits), 128, 0, at<bf16>(p->x), b->batch, at<bf16>(p->out),
-               p->width);
+  queue_kernel(&b->device, gather_kernel, dim3(b->frame.plan->n_logits), 128, 0, at<bf16>(p->x),
+               b->frame.batch, at<bf16>(p->out), p->width);
 }

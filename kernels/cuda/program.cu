@@ -64,7 +64,7 @@ void td_cuda_discard(td_backend *be, td_compiled *compiled)
   cuda_program *p = program_of(compiled);
   if (!p)
     return;
-  cudaStreamSynchronize(self(be)->stream);
+  cudaStreamSynchronize(self(be)->device.stream);
   td_cuda_free_captured(p);
   delete p;
 }
@@ -92,7 +92,7 @@ static void run_glu(cuda_backend *b, const td_linear_swiglu_params &g, uint32_t 
   if (td_glu_linear(b, &one, must))
     return;
   if (must) {
-    note(b, cudaErrorNotSupported);
+    note(&b->device, cudaErrorNotSupported);
     return;
   }
   td_cuda_linear(b, &first);
@@ -102,7 +102,7 @@ static void run_glu(cuda_backend *b, const td_linear_swiglu_params &g, uint32_t 
 void td_cuda_run_op(cuda_backend *b, const td_op &o)
 {
   td_backend *be = &b->base;
-  uint32_t n = td_extent_rows(o.extent, b->plan);
+  uint32_t n = td_extent_rows(o.extent, b->frame.plan);
   if (n == 0)
     return;
   const of_rows<td_rmsnorm_params> norm = {o.rmsnorm, n};
@@ -118,13 +118,14 @@ void td_cuda_run_op(cuda_backend *b, const td_op &o)
   case TD_OP_LINEAR_SWIGLU: run_glu(b, o.linear_swiglu, n); break;
   case TD_OP_GATHER: td_cuda_gather(be, &o.gather); break;
   case TD_OP_SAMPLE: td_cuda_sample(be, &o.sample); break;
+  case TD_OP_POOL: td_cuda_pool(be, &o.pool); break;
   case TD_OP_KINDS: TD_BUG_ON(true);
   }
 }
 
 void td_cuda_run(cuda_backend *b, const cuda_program &p)
 {
-  size_t n = b->plan->n_logits > 0 ? p.ops.size() : p.n_unsampled;
+  size_t n = b->frame.plan->n_logits > 0 ? p.ops.size() : p.n_unsampled;
   for (size_t i = 0; i < n; i++)
     td_cuda_run_op(b, p.ops[i]);
 }

@@ -1,30 +1,14 @@
 // A program as this backend runs it, and who reads it.
 #pragma once
 
+#include "kernels/cuda/graphs.cuh"
 #include "kernels/cuda/internal.cuh"
-
-// A kernel of a captured step, as it is now; most_blocks: as it was captured.
-struct captured_kernel {
-  cudaGraphNode_t node;
-  cudaKernelNodeParams params;
-  uint32_t most_blocks;
-  const attention_group *group; // whose decodes it does
-};
-
-struct captured_step {
-  uint32_t n_rows;
-  bool of_plan;      // its attention is by a plan of what rows share; else none of the step's rows may share
-                     // anything
-  cudaGraph_t graph; // kept: what the params of `decodes` point to is its nodes'
-  cudaGraphExec_t exec;
-  std::vector<captured_kernel> decodes; // attention for decodes, one a layer
-};
 
 // What a td_compiled * points to.
 struct cuda_program {
   std::vector<td_op> ops; // a product with SwiGLU behind it is one op, with gate_up
   uint32_t n_unsampled;   // as of td_program
-  std::vector<captured_step> captured;
+  cuda_graphs captured;
 };
 
 static inline cuda_program *program_of(td_compiled *compiled) { return (cuda_program *)compiled; }

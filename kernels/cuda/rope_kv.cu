@@ -118,9 +118,9 @@ void td_cuda_rope_kv(td_backend *be, const td_rope_kv_params *p)
                  lanes};
   // where those all run at once, a token's heads have several blocks; else one, so that its sines are
   // computed once
-  uint32_t n_all = p->n_heads + 2 * p->n_kv_heads, n = b->plan->n_tokens,
+  uint32_t n_all = p->n_heads + 2 * p->n_kv_heads, n = b->frame.plan->n_tokens,
            rounds = (n_all * lanes + ROPE_THREADS - 1) / ROPE_THREADS;
-  dim3 grid(n, n * rounds <= ROPE_SM_BLOCKS * (uint32_t)b->n_sms ? rounds : 1);
-  queue_kernel(b, p->style == TD_ROPE_PAIRS ? rope_kv_kernel<false> : rope_kv_kernel<true>, grid,
-               ROPE_THREADS, 0, a, b->batch, is_capture(b));
+  dim3 grid(n, n * rounds <= ROPE_SM_BLOCKS * (uint32_t)b->device.n_sms ? rounds : 1);
+  queue_kernel(&b->device, p->style == TD_ROPE_PAIRS ? rope_kv_kernel<false> : rope_kv_kernel<true>, grid,
+               ROPE_THREADS, 0, a, b->frame.batch, is_capture(&b->attention));
 }

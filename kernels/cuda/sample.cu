@@ -7,7 +7,7 @@
 #include <cooperative_groups.h>
 
 #include "kernels/cuda/cluster.cuh"
-#include "kernels/cuda/internal.cuh"
+#include "kernels/cuda/special.cuh"
 
 // The same object in the shared memory of another block of the cluster.
 template <typename T> static __device__ __forceinline__ T *peer(T *p, uint32_t rank)
@@ -30,18 +30,49 @@ static __device__ __forceinline__ float max_or_nan(float a, float b)
 
 __global__ void __launch_bounds__(SAMPLE_THREADS, 2)
     sample_kernel(const float *logits, uint32_t n, uint32_t n_blocks, device_batch batch,
-                  const td_sampling *sampling, int32_t *out)
+                  const td_sampling *sampling, const uint8_t *skip, int32_t *out)
 {
   __shared__ sample_shared s;
   uint32_t i = blockIdx.x / n_blocks, rank = blockIdx.x % n_blocks;
   let_next_start();
   wait_for_input();
-  if (i >= *batch.n_logits)
+  if (i >= *batch.n_logits || batch.logits[i].target != TD_SAMPLE_HERE || (skip && skip[i]))
     return;
   if (n_blocks > 1)
     cluster_arrive();
-  const td_plan_row *row = &batch.rows[batch.logits_rows[i]];
-  sample_one_row(logits + (size_t)i * n, n, rank, n_blocks, &row->slot, &row->kv_len, sampling, &s, out + i);
+  const td_plan_row *row = &batch.rows[batch.logits[i].row];
+  sample_one_row(sample_row(), logits + (size_t)i * n, n, rank, n_blocks, &row->slot, &row->kv_len, sampling,
+                 &s, out + i);
+}
+
+struct special_rows {
+  const special_entry *entries;
+  const td_sample_state *states;
+  uint16_t *words;
+  const uint32_t *masks;
+  uint32_t words_stride, mask_words;
+};
+
+__global__ void __launch_bounds__(SAMPLE_THREADS, 1)
+    special_sample_kernel(const float *logits, uint32_t n, uint32_t n_blocks, device_batch batch,
+                          const td_sampling *sampling, special_rows special, int32_t *out)
+{
+  __shared__ sample_shared s;
+  uint32_t rank = blockIdx.x % n_blocks;
+  let_next_start();
+  wait_for_input();
+  if (n_blocks > 1)
+    cluster_arrive();
+  const special_entry e = special.entries[blockIdx.x / n_blocks];
+  const td_plan_row *row = &batch.rows[batch.logits[e.entry].row];
+  bool has_state = e.place != TD_NO_PLACE;
+  special_row r;
+  r.state = has_state ? special.states + e.place : nullptr;
+  r.words = has_state ? special.words + (size_t)e.place * special.words_stride : nullptr;
+  r.mask = e.mask != NO_MASK ? special.masks + (size_t)e.mask * special.mask_words : nullptr;
+  r.n_tokens = row->kv_len;
+  sample_one_row(r, logits + (size_t)e.entry * n, n, rank, n_blocks, &row->slot, &row->kv_len, sampling, &s,
+                 out + e.entry);
 }
 
 // Whether the code that runs was compiled for clusters: an older architecture's code also runs on newer GPUs.
@@ -59,17 +90,14 @@ static bool has_clusters()
 static uint32_t blocks_per_row(const cuda_backend *b, uint32_t n_rows)
 {
   uint32_t n = SAMPLE_BLOCKS_MAX;
-  while (n > 1 && n_rows * n > 2 * (uint32_t)b->n_sms * 7 / 8)
+  while (n > 1 && n_rows * n > 2 * (uint32_t)b->device.n_sms * 7 / 8)
     n /= 2;
   return has_clusters() ? n : 1;
 }
 
-void td_cuda_sample(td_backend *be, const td_sample_params *p)
+template <typename... P, typename... A>
+static void queue_rows(cuda_backend *b, void (*kernel)(P...), uint32_t n_rows, uint32_t n_blocks, A... args)
 {
-  cuda_backend *b = self(be);
-  uint32_t n_rows = b->plan->n_logits, n_blocks = blocks_per_row(b, n_rows);
-  if (n_rows == 0)
-    return;
   cudaLaunchAttribute attrs[2] = {};
   cudaLaunchConfig_t config = {};
   attrs[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -78,9 +106,29 @@ void td_cuda_sample(td_backend *be, const td_sample_params *p)
   attrs[1].val.clusterDim = {n_blocks, 1, 1};
   config.gridDim = n_rows * n_blocks;
   config.blockDim = SAMPLE_THREADS;
-  config.stream = b->stream;
+  config.stream = b->device.stream;
   config.attrs = attrs;
   config.numAttrs = !has_clusters() ? 0 : n_blocks == 1 ? 1 : 2;
-  note(b, cudaLaunchKernelEx(&config, sample_kernel, (const float *)at<float>(p->logits), p->vocab, n_blocks,
-                             b->batch, (const td_sampling *)b->sampling, b->sampled));
+  note(&b->device, cudaLaunchKernelEx(&config, kernel, P(args)...));
+}
+
+void td_cuda_sample(td_backend *be, const td_sample_params *p)
+{
+  cuda_backend *b = self(be);
+  const sampling_extra *e = b->sampling.extra;
+  const float *logits = at<float>(p->logits);
+  uint32_t n_rows = b->frame.plan->n_logits, n_blocks = blocks_per_row(b, n_rows);
+  if (n_rows == 0)
+    return;
+  if (e->n_skipped < n_rows)
+    queue_rows(b, sample_kernel, n_rows, n_blocks, logits, p->vocab, n_blocks, b->frame.batch,
+               b->sampling.slots, e->n_skipped > 0 ? e->skip : nullptr, b->frame.sampled);
+  if (e->n_specials > 0) {
+    special_rows special = {e->specials, e->states, e->words, e->masks, b->config.max_vocab, e->mask_words};
+    n_blocks = blocks_per_row(b, e->n_specials);
+    queue_rows(b, special_sample_kernel, e->n_specials, n_blocks, logits, p->vocab, n_blocks, b->frame.batch,
+               b->sampling.slots, special, b->frame.sampled);
+  }
+  if (e->n_wants > 0)
+    td_cuda_logprobs(b, logits, p->vocab);
 }

@@ -8,6 +8,9 @@
 // digit, and the draw reads one segment. Rows with too many tokens in the bin (ties, very flat rows) find the
 // digits by further passes over the row instead.
 //
+// A special row (kernels/sample_state.h) goes the same way: what differs is in seen(), which every logit
+// passes as it is read, and in tell(), which counts the token that was chosen.
+//
 // Of the bins, each block of a cluster adds up one slice over all blocks, and the block in whose slice the
 // threshold lies tells the others; the whole list every block has for itself. Sums are integers: their order
 // does not matter.
@@ -15,7 +18,7 @@
 // Included by sample.cu, which provides peer and max_or_nan.
 #pragma once
 
-#include "kernels/sample_math.h"
+#include "kernels/sample_state.h"
 
 enum {
   SAMPLE_THREADS = 512,
@@ -59,6 +62,37 @@ struct sample_row {
   uint32_t least; // weights below are dropped
 };
 
+struct special_row : sample_row {
+  const td_sample_state *state; // null: a mask is all there is
+  uint16_t *words;
+  const uint32_t *mask; // null: all tokens are allowed
+  uint32_t n_tokens;    // of the sequence
+};
+
+// Four logits of x[i..i+4), as the sampler sees them.
+__device__ __forceinline__ float4 seen(const sample_row &, uint32_t, float4 v) { return v; }
+__device__ float4 seen(const special_row &r, uint32_t i, float4 quad)
+{
+  float v[4] = {quad.x, quad.y, quad.z, quad.w};
+#pragma unroll
+  for (uint32_t j = 0; j < 4; j++) {
+    uint32_t id = i + j - r.skip;
+    if (v[j] > -INFINITY) // of the row: what lies outside is -inf
+      v[j] = td_sample_adjust(r.state, r.state ? r.words[id] : 0, !r.mask || td_sample_is_allowed(r.mask, id),
+                              (int32_t)id, v[j], r.n_tokens);
+  }
+  return make_float4(v[0], v[1], v[2], v[3]);
+}
+
+// By one thread, when no other reads the row any more.
+__device__ __forceinline__ void tell(const sample_row &, int32_t *out, int32_t id) { *out = id; }
+__device__ __forceinline__ void tell(const special_row &r, int32_t *out, int32_t id)
+{
+  *out = id;
+  if (id >= 0 && r.state)
+    r.words[id] = td_sample_count_once_more(r.words[id]);
+}
+
 struct sample_cut {
   uint32_t bin; // SAMPLE_NO_CUT: nothing is to be dropped
   sample_sum above, inside,
@@ -74,20 +108,20 @@ __device__ __forceinline__ void sync_row(const sample_row &r)
 }
 
 // Four logits from x[i]; what lies outside the row or the segment is -inf, which has no weight.
-__device__ __forceinline__ float4 load_quad(const sample_row &r, uint32_t i, uint32_t limit)
+template <typename ROW> __device__ __forceinline__ float4 load_quad(const ROW &r, uint32_t i, uint32_t limit)
 {
   if (i >= r.skip && i + 4 <= limit)
-    return *(const float4 *)(r.x + i);
+    return seen(r, i, *(const float4 *)(r.x + i));
   float v[4];
 #pragma unroll
   for (uint32_t j = 0; j < 4; j++)
     v[j] = i + j >= r.skip && i + j < limit ? r.x[i + j] : -INFINITY;
-  return make_float4(v[0], v[1], v[2], v[3]);
+  return seen(r, i, make_float4(v[0], v[1], v[2], v[3]));
 }
 
 // f(i, quad) for this warp's segment. DOWN: from its end, which the pass before has left in the cache.
-template <int UNROLL, bool DOWN, typename F>
-__device__ __forceinline__ void for_quads(const sample_row &r, F f)
+template <int UNROLL, bool DOWN, typename ROW, typename F>
+__device__ __forceinline__ void for_quads(const ROW &r, F f)
 {
   uint32_t lane = threadIdx.x % 32, step = 128 * UNROLL,
            n_steps = r.begin < r.limit ? (r.limit - r.begin + step - 1) / step : 0;
@@ -98,6 +132,9 @@ __device__ __forceinline__ void for_quads(const sample_row &r, F f)
 #pragma unroll
       for (uint32_t k = 0; k < UNROLL; k++)
         v[k] = *(const float4 *)(r.x + i + k * 128);
+#pragma unroll
+      for (uint32_t k = 0; k < UNROLL; k++)
+        v[k] = seen(r, i + k * 128, v[k]);
     } else {
 #pragma unroll
       for (uint32_t k = 0; k < UNROLL; k++)
@@ -121,7 +158,7 @@ __device__ __forceinline__ void take_better(sample_best *b, float max, float top
 }
 
 // Of the whole row, told to every thread of the cluster. id is UINT32_MAX for a bad row.
-__device__ sample_best find_best(const sample_row &r, sample_shared *s)
+template <typename ROW> __device__ sample_best find_best(const ROW &r, sample_shared *s)
 {
   sample_best b = {-INFINITY, -INFINITY, UINT32_MAX};
   for_quads<8, false>(r, [&](uint32_t i, float4 v) {
@@ -295,8 +332,8 @@ __device__ sample_cut locate(sample_shared *s, uint32_t rank, uint32_t n_blocks,
 
 // f(id, logit, bin, weight) for every token of this warp's segment that is kept so far and lies in a bin up
 // to last_bin.
-template <bool DOWN, typename F>
-__device__ __forceinline__ void for_kept(const sample_row &r, uint32_t last_bin, F f)
+template <bool DOWN, typename ROW, typename F>
+__device__ __forceinline__ void for_kept(const ROW &r, uint32_t last_bin, F f)
 {
   for_quads<4, DOWN>(r, [&](uint32_t i, float4 quad) {
     float v[4] = {quad.x, quad.y, quad.z, quad.w};
@@ -314,8 +351,8 @@ __device__ __forceinline__ void for_kept(const sample_row &r, uint32_t last_bin,
 }
 
 // The bin of a threshold: the first k tokens, or the first tokens that together have top_p of all weight.
-template <typename WANT>
-__device__ sample_cut cut_row(const sample_row &r, sample_shared *s, bool by_count, WANT want_of)
+template <typename ROW, typename WANT>
+__device__ sample_cut cut_row(const ROW &r, sample_shared *s, bool by_count, WANT want_of)
 {
   clear_bins(s);
   for_kept<true>(r, SAMPLE_BINS - 1,
@@ -326,7 +363,8 @@ __device__ sample_cut cut_row(const sample_row &r, sample_shared *s, bool by_cou
 
 // Sums the weights of bins below `first` by segment (in block 0), and lists the tokens of bins first..last.
 // Returns how many they are; the list is only there if they are SAMPLE_LIST at most.
-__device__ uint32_t gather(const sample_row &r, sample_shared *s, uint32_t first, uint32_t last)
+template <typename ROW>
+__device__ uint32_t gather(const ROW &r, sample_shared *s, uint32_t first, uint32_t last)
 {
   sample_sum sum = 0;
   if (threadIdx.x == 0)
@@ -368,9 +406,9 @@ __device__ __forceinline__ uint32_t weight_of_item(const sample_row &r, sample_i
 
 // The threshold itself: the highest logit such that the tokens with it or a higher one, among those of the
 // list (n_list of them) or, if they are too many for that, of the row's tokens in `bin`, reach want(total).
-template <typename WANT>
-__device__ float select_floor(const sample_row &r, sample_shared *s, bool by_count, uint32_t n_list,
-                              uint32_t bin, WANT want_of)
+template <typename ROW, typename WANT>
+__device__ float select_floor(const ROW &r, sample_shared *s, bool by_count, uint32_t n_list, uint32_t bin,
+                              WANT want_of)
 {
   bool listed = n_list <= SAMPLE_LIST;
   uint32_t prefix = 0; // of the inverted key: high logits first
@@ -407,7 +445,8 @@ __device__ float select_floor(const sample_row &r, sample_shared *s, bool by_cou
 
 // Applies top-k and top-p: sets r->floor. Returns how many tokens the list holds that are not in the
 // segments' sums, or more than SAMPLE_LIST if those sums are still to be made.
-__device__ uint32_t restrict_row(sample_row *r, sample_shared *s, const td_sampling &p, uint32_t n)
+template <typename ROW>
+__device__ uint32_t restrict_row(ROW *r, sample_shared *s, const td_sampling &p, uint32_t n)
 {
   bool whole = false; // the list holds all that is kept
   uint32_t n_list = UINT32_MAX;
@@ -442,7 +481,8 @@ __device__ uint32_t restrict_row(sample_row *r, sample_shared *s, const td_sampl
 
 // In block 0, whose segments and bins hold the sums of segments: the token whose running sum first passes the
 // draw.
-__device__ void draw(const sample_row &r, sample_shared *s, uint64_t random, uint32_t best, int32_t *out)
+template <typename ROW>
+__device__ void draw(const ROW &r, sample_shared *s, uint64_t random, uint32_t best, int32_t *out)
 {
   uint32_t n_segments = r.n_blocks * SAMPLE_WARPS;
   sample_sum total, mine = 0;
@@ -451,7 +491,7 @@ __device__ void draw(const sample_row &r, sample_shared *s, uint64_t random, uin
   sample_sum before = scan_block(mine, s, &total);
   if (total == 0) { // min_p above 1
     if (threadIdx.x == 0)
-      *out = (int32_t)best;
+      tell(r, out, (int32_t)best);
     return;
   }
   sample_sum left = td_sample_draw(random, total);
@@ -476,7 +516,7 @@ __device__ void draw(const sample_row &r, sample_shared *s, uint64_t random, uin
       sample_sum at = before;
       for (uint32_t j = 0; j < 4; j++) {
         if (left >= at && left - at < w[j])
-          *out = (int32_t)(i + threadIdx.x * 4 + j - r.skip);
+          tell(r, out, (int32_t)(i + threadIdx.x * 4 + j - r.skip));
         at += w[j];
       }
     }
@@ -486,12 +526,13 @@ __device__ void draw(const sample_row &r, sample_shared *s, uint64_t random, uin
   }
 }
 
-// What a cluster of n_blocks does for one row: cluster_arrive() has been called if they are several.
-__device__ void sample_one_row(const float *logits, uint32_t n, uint32_t rank, uint32_t n_blocks,
+// What a cluster of n_blocks does for one row: cluster_arrive() has been called if they are several. r: what
+// a special row has beside the others is filled in.
+template <typename ROW>
+__device__ void sample_one_row(ROW r, const float *logits, uint32_t n, uint32_t rank, uint32_t n_blocks,
                                const uint32_t *slot, const uint32_t *position, const td_sampling *sampling,
                                sample_shared *s, int32_t *out)
 {
-  sample_row r;
   r.skip = (uint32_t)((uintptr_t)logits / 4 % 4);
   r.x = logits - r.skip;
   r.end = r.skip + n;
@@ -505,7 +546,7 @@ __device__ void sample_one_row(const float *logits, uint32_t n, uint32_t rank, u
   sample_best best = find_best(r, s);
   if (best.id == UINT32_MAX || td_sample_is_greedy(p.temperature)) {
     if (rank == 0 && threadIdx.x == 0)
-      *out = best.id == UINT32_MAX ? TD_SAMPLED_NAN : (int32_t)best.id;
+      tell(r, out, best.id == UINT32_MAX ? TD_SAMPLED_NAN : (int32_t)best.id);
     return;
   }
   r.max = best.max;

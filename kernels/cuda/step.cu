@@ -1,11 +1,17 @@
 // The step's frame. A plan goes up as one packed copy; one kernel unpacks it to fixed addresses, so that a
 // captured step (a CUDA graph) finds every plan in the same place; the sampled ids come back as one copy.
 //
+// A forward and the sampling behind it are queued apart (kernels.h). Where the host is not asked for
+// anything, one follows the other at once, and the device sees no gap; else the two events of a step that may
+// wait tell what it waited.
+//
 // Two packed blocks take turns: the host packs step k + 1 while the device still runs step k. Everything is
 // in one stream, so step k + 1 reads what step k sampled without asking the host. Faults are noted as they
 // appear and told by the wait.
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/program.cuh"
+#include "kernels/cuda/special.cuh"
+#include "kernels/sample_math.h"
 
 #include <cstdlib>
 #include <cstring>
@@ -20,7 +26,7 @@ typedef struct sampling_update {
 } sampling_update;
 
 // Behind the last of them two for each KV group: its items, and what its rows share.
-enum section { TOKEN_IDS, POSITIONS, KV_LINES, ROWS, LOGITS_ROWS, PAGE_UPDATES, SAMPLING, OF_GROUPS };
+enum section { TOKEN_IDS, POSITIONS, KV_LINES, ROWS, LOGITS, PAGE_UPDATES, SAMPLING, OF_GROUPS };
 enum { N_SECTIONS = OF_GROUPS + 2 * TD_KV_GROUPS_MAX };
 
 typedef struct packed_header {
@@ -31,7 +37,7 @@ typedef struct packed_header {
 } packed_header;
 
 typedef struct unpacked {
-  uint32_t *section[LOGITS_ROWS + 1]; // where the first sections go
+  uint32_t *section[LOGITS + 1]; // where the first sections go
   uint32_t *of_groups[2 * TD_KV_GROUPS_MAX];
   uint32_t n_counts, n_of_groups;
   uint32_t *counts;
@@ -44,9 +50,10 @@ static size_t packed_bytes_max(const cuda_backend *b)
 {
   const td_backend_config *c = &b->config;
   size_t bytes = sizeof(packed_header) + N_SECTIONS * SECTION_ALIGN + (size_t)c->max_tokens * 12 +
-                 c->max_rows * (sizeof(td_plan_row) + sizeof(uint32_t)) +
-                 b->max_page_updates * sizeof(td_plan_page_update) + c->max_slots * sizeof(sampling_update);
-  for (const attention_group *g : *b->groups)
+                 c->max_rows * sizeof(td_plan_row) + b->base.max_logits * sizeof(td_plan_logits) +
+                 b->frame.max_page_updates * sizeof(td_plan_page_update) +
+                 c->max_slots * sizeof(sampling_update);
+  for (const attention_group *g : b->attention.groups)
     bytes += td_cuda_group_packed_bytes(b, &g->kv->shape);
   return bytes;
 }
@@ -54,13 +61,13 @@ static size_t packed_bytes_max(const cuda_backend *b)
 // Room for n_bytes in the block being packed.
 static void *pack_section(cuda_backend *b, uint32_t id, size_t n_bytes)
 {
-  step_block *k = &b->blocks[b->packing];
+  step_block *k = &b->frame.blocks[b->frame.packing];
   packed_header *h = (packed_header *)k->packed;
   void *at = k->packed + k->n_packed;
   h->section[id].at = (uint32_t)(k->n_packed / 4);
   h->section[id].n_words = (uint32_t)(n_bytes / 4);
   k->n_packed += (n_bytes + SECTION_ALIGN - 1) / SECTION_ALIGN * SECTION_ALIGN;
-  TD_BUG_ON(k->n_packed > b->packed_bytes);
+  TD_BUG_ON(k->n_packed > b->frame.packed_bytes);
   return at;
 }
 
@@ -80,7 +87,7 @@ static void find_kv_lines(const td_plan *plan, const td_plan_row *row, uint32_t 
 static void pack_groups(cuda_backend *b, packed_header *h)
 {
   for (uint32_t i = 0; i < TD_KV_GROUPS_MAX; i++) {
-    const attention_group *g = i < b->groups->size() ? (*b->groups)[i] : nullptr;
+    const attention_group *g = i < b->attention.groups.size() ? b->attention.groups[i] : nullptr;
     const td_attention_header *shared = g && g->is_planned ? td_attention_planner_block(g->planner) : nullptr;
     size_t item_bytes = g ? (g->work.n_items + g->work.n_next) * sizeof(td_attention_item) : 0;
     size_t shared_bytes = shared && shared->n_splits > 0 ? shared->block_bytes : 0;
@@ -96,7 +103,7 @@ static void pack_groups(cuda_backend *b, packed_header *h)
 
 static void pack_plan(cuda_backend *b, const td_plan *plan)
 {
-  step_block *k = &b->blocks[b->packing];
+  step_block *k = &b->frame.blocks[b->frame.packing];
   packed_header *h = (packed_header *)k->packed;
   k->n_packed = (sizeof *h + SECTION_ALIGN - 1) / SECTION_ALIGN * SECTION_ALIGN;
   memcpy(pack_section(b, TOKEN_IDS, plan->n_tokens * sizeof(int32_t)), plan->token_ids,
@@ -108,44 +115,45 @@ static void pack_plan(cuda_backend *b, const td_plan *plan)
     find_kv_lines(plan, &plan->rows[r], kv_lines);
   memcpy(pack_section(b, ROWS, plan->n_rows * sizeof(td_plan_row)), plan->rows,
          plan->n_rows * sizeof(td_plan_row));
-  memcpy(pack_section(b, LOGITS_ROWS, plan->n_logits * sizeof(uint32_t)), plan->logits_rows,
-         plan->n_logits * sizeof(uint32_t));
+  memcpy(pack_section(b, LOGITS, plan->n_logits * sizeof(td_plan_logits)), plan->logits,
+         plan->n_logits * sizeof(td_plan_logits));
   memcpy(pack_section(b, PAGE_UPDATES, plan->n_page_updates * sizeof(td_plan_page_update)),
          plan->page_updates, plan->n_page_updates * sizeof(td_plan_page_update));
-  sampling_update *s = (sampling_update *)pack_section(b, SAMPLING, b->n_resampled * sizeof(sampling_update));
-  for (uint32_t i = 0; i < b->n_resampled; i++)
-    s[i] = {b->resampled[i], b->sampling_host[b->resampled[i]]};
-  for (uint32_t i = 0; i < b->n_resampled; i++)
-    b->is_resampled[b->resampled[i]] = 0;
-  b->n_resampled = 0;
+  sampling_update *s =
+      (sampling_update *)pack_section(b, SAMPLING, b->sampling.n_changed * sizeof(sampling_update));
+  for (uint32_t i = 0; i < b->sampling.n_changed; i++)
+    s[i] = {b->sampling.changed[i], b->sampling.host[b->sampling.changed[i]]};
+  for (uint32_t i = 0; i < b->sampling.n_changed; i++)
+    b->sampling.is_changed[b->sampling.changed[i]] = 0;
+  b->sampling.n_changed = 0;
   h->counts[0][COUNT_TOKENS] = plan->n_tokens;
   h->counts[0][COUNT_ROWS] = plan->n_rows;
   h->counts[0][COUNT_LOGITS] = plan->n_logits;
-  h->counts[0][COUNT_STEP] = ++b->n_steps;
+  h->counts[0][COUNT_STEP] = ++b->frame.n_steps;
   td_cuda_plan_attention(b, plan);
   pack_groups(b, h);
 }
 
 static unpacked places_of(const cuda_backend *b)
 {
-  const device_batch &to = b->batch;
-  uint32_t n = (uint32_t)b->groups->size();
+  const device_batch &to = b->frame.batch;
+  uint32_t n = (uint32_t)b->attention.groups.size();
   unpacked u = {};
   u.section[TOKEN_IDS] = (uint32_t *)to.token_ids;
   u.section[POSITIONS] = (uint32_t *)to.positions;
   u.section[KV_LINES] = to.kv_lines;
   u.section[ROWS] = (uint32_t *)to.rows;
-  u.section[LOGITS_ROWS] = to.logits_rows;
+  u.section[LOGITS] = (uint32_t *)to.logits;
   for (uint32_t i = 0; i < n; i++) {
-    u.of_groups[2 * i] = (uint32_t *)(*b->groups)[i]->device_items;
-    u.of_groups[2 * i + 1] = (uint32_t *)(*b->groups)[i]->device_plan;
+    u.of_groups[2 * i] = (uint32_t *)b->attention.groups[i]->device_items;
+    u.of_groups[2 * i + 1] = (uint32_t *)b->attention.groups[i]->device_plan;
   }
   u.n_counts = (n > 0 ? n : 1) * N_COUNTS;
   u.n_of_groups = 2 * n;
-  u.counts = b->counts;
+  u.counts = b->frame.counts;
   u.page_table = to.page_table;
-  u.sampling = b->sampling;
-  u.sampled = b->sampled;
+  u.sampling = b->sampling.slots;
+  u.sampled = b->frame.sampled;
   return u;
 }
 
@@ -161,7 +169,7 @@ __global__ void __launch_bounds__(UNPACK_THREADS) unpack_kernel(const uint32_t *
         (uint32_t)(id >= 0 ? id : max(to.sampled[-1 - id], 0)); // a NaN row's token is never told
   }
 #pragma unroll
-  for (int s = POSITIONS; s <= LOGITS_ROWS; s++)
+  for (int s = POSITIONS; s <= LOGITS; s++)
     for (uint32_t i = first; i < h->section[s].n_words; i += stride)
       to.section[s][i] = packed[h->section[s].at + i];
   for (uint32_t s = 0; s < to.n_of_groups; s++)
@@ -179,76 +187,130 @@ __global__ void __launch_bounds__(UNPACK_THREADS) unpack_kernel(const uint32_t *
 
 static void begin_step(cuda_backend *b, const td_plan *plan)
 {
-  step_block *k = &b->blocks[b->packing];
+  step_block *k = &b->frame.blocks[b->frame.packing];
   TD_BUG_ON(plan->n_tokens > b->config.max_tokens || plan->n_rows > b->config.max_rows || k->under_way);
-  TD_BUG_ON(plan->n_page_updates > b->max_page_updates || plan->page_table_len > b->page_table_entries);
-  b->plan = plan;
-  b->batch.page_tokens = plan->page_tokens;
-  k->n_logits = plan->n_logits;
+  TD_BUG_ON(plan->n_logits > b->base.max_logits);
+  TD_BUG_ON(plan->n_page_updates > b->frame.max_page_updates ||
+            plan->page_table_len > b->frame.page_table_entries);
+  b->frame.plan = plan;
+  b->frame.batch.page_tokens = plan->page_tokens;
+  k->plan = plan;
+  k->is_late = k->may_wait = false;
   k->under_way = true;
   k->turn ^= 1;
   pack_plan(b, plan);
-  note(b, cudaEventRecord(k->begin[k->turn], b->stream));
-  note(b, cudaMemcpyAsync(b->packed, k->packed, k->n_packed, cudaMemcpyHostToDevice, b->stream));
-  unpack_kernel<<<UNPACK_BLOCKS, UNPACK_THREADS, 0, b->stream>>>((const uint32_t *)b->packed, places_of(b));
-  launched(b);
+  note(&b->device, cudaEventRecord(k->begin[k->turn], b->device.stream));
+  note(&b->device,
+       cudaMemcpyAsync(b->frame.packed, k->packed, k->n_packed, cudaMemcpyHostToDevice, b->device.stream));
+  unpack_kernel<<<UNPACK_BLOCKS, UNPACK_THREADS, 0, b->device.stream>>>((const uint32_t *)b->frame.packed,
+                                                                        places_of(b));
+  launched(&b->device);
 }
 
-static void finish_step(cuda_backend *b)
-{
-  step_block *k = &b->blocks[b->packing];
-  if (k->n_logits > 0)
-    note(b, cudaMemcpyAsync(k->sampled, b->sampled, k->n_logits * sizeof(int32_t), cudaMemcpyDeviceToHost,
-                            b->stream));
-  note(b, cudaEventRecord(k->end[k->turn], b->stream));
-  b->plan = nullptr;
-  b->packing ^= 1;
-}
-
-void td_cuda_submit(td_backend *be, td_compiled *compiled, const td_plan *plan)
+void td_cuda_submit(td_backend *be, td_compiled *forward, const td_plan *plan)
 {
   cuda_backend *b = self(be);
-  cuda_program *p = program_of(compiled);
+  cuda_program *p = program_of(forward);
   begin_step(b, plan);
-  bool captured = b->blocks[b->packing].captured = td_cuda_launch_captured(b, p);
-  if (!captured)
+  bool captured = b->frame.blocks[b->frame.packing].captured = p && td_cuda_launch_captured(b, p);
+  if (p && !captured)
     td_cuda_run(b, *p);
-  finish_step(b);
+  b->frame.packing ^= 1;
 }
 
-// Device time of the step, and since the end of the one before: a gap only if there was work, so no long
-// ones. The other block is the step before's, or, if the step after is under way, that one's already.
+// The block of the step whose sampling is not yet queued.
+static step_block *block_to_sample(cuda_backend *b) { return &b->frame.blocks[b->frame.packing ^ 1]; }
+
+bool td_cuda_forward_ended(td_backend *be)
+{
+  cuda_backend *b = self(be);
+  step_block *k = block_to_sample(b);
+  if (!k->may_wait)
+    note(&b->device, cudaEventRecord(k->forward_end, b->device.stream));
+  k->may_wait = true;
+  cudaError_t e = cudaEventQuery(k->forward_end);
+  if (e == cudaErrorNotReady) {
+    (void)cudaGetLastError(); // or the next launch's check would find it
+    return false;
+  }
+  note(&b->device, e);
+  return true;
+}
+
+void td_cuda_sample_step(td_backend *be, td_compiled *sampling, const td_sample_input *input)
+{
+  cuda_backend *b = self(be);
+  step_block *k = block_to_sample(b);
+  if (k->may_wait)
+    note(&b->device, cudaEventRecord(k->sampling_begin, b->device.stream));
+  k->is_late = input && input->late;
+  if (k->is_late)
+    memcpy(k->late, input->late, k->plan->n_logits);
+  td_cuda_begin_sampling(b, (uint32_t)(k - b->frame.blocks), k->plan, input);
+  if (sampling)
+    td_cuda_run(b, *program_of(sampling));
+  td_cuda_end_sampling(b, (uint32_t)(k - b->frame.blocks), k->plan);
+  if (k->plan->n_logits > 0)
+    note(&b->device, cudaMemcpyAsync(k->sampled, b->frame.sampled, k->plan->n_logits * sizeof(int32_t),
+                                     cudaMemcpyDeviceToHost, b->device.stream));
+  note(&b->device, cudaEventRecord(k->end[k->turn], b->device.stream));
+  b->frame.plan = nullptr;
+}
+
+// Device time of the step, without what it waited for its sampling; and what it waited, there and since the
+// end of the step before: a gap only if there was work, so no long ones. The other block is the step
+// before's, or, if the step after is under way, that one's already.
 static void note_times(cuda_backend *b, const step_block *k, td_outcome *out)
 {
   enum { WORKING_GAP_MS = 5 };
-  float busy_ms = 0, idle_ms = 0;
-  const step_block *before = &b->blocks[k == &b->blocks[0]];
+  float busy_ms = 0, idle_ms = 0, waited_ms = 0;
+  const step_block *before = &b->frame.blocks[k == &b->frame.blocks[0]];
   cudaEvent_t end_before = before->end[before->under_way ? before->turn ^ 1 : before->turn];
-  note(b, cudaEventElapsedTime(&busy_ms, k->begin[k->turn], k->end[k->turn]));
-  if (b->has_run)
-    note(b, cudaEventElapsedTime(&idle_ms, end_before, k->begin[k->turn]));
+  note(&b->device, cudaEventElapsedTime(&busy_ms, k->begin[k->turn], k->end[k->turn]));
+  if (b->frame.has_run)
+    note(&b->device, cudaEventElapsedTime(&idle_ms, end_before, k->begin[k->turn]));
   if (idle_ms > WORKING_GAP_MS)
     idle_ms = 0;
-  b->has_run = true;
-  out->busy_us = busy_ms * 1000;
-  out->idle_us = idle_ms > 0 ? idle_ms * 1000 : 0;
+  if (k->may_wait)
+    note(&b->device, cudaEventElapsedTime(&waited_ms, k->forward_end, k->sampling_begin));
+  b->frame.has_run = true;
+  out->busy_us = (busy_ms - waited_ms) * 1000;
+  out->idle_us = ((idle_ms > 0 ? idle_ms : 0) + waited_ms) * 1000;
+}
+
+// What was chosen, as td_outcome tells it.
+static void read_sampled(step_block *k)
+{
+  const td_plan *plan = k->plan;
+  for (uint32_t i = 0; i < plan->n_logits; i++) {
+    bool scored = plan->logits[i].target != TD_SAMPLE_HERE, late = !scored && k->is_late && k->late[i];
+    bool nan = !scored && !late && k->sampled[i] == TD_SAMPLED_NAN;
+    k->n_ids[i] = !scored && !late && !nan;
+    k->flags[i] = nan ? TD_LOGITS_NAN : late ? TD_LOGITS_LATE : 0;
+  }
 }
 
 td_status td_cuda_wait(td_backend *be, td_outcome *out, td_error *err)
 {
   cuda_backend *b = self(be);
   step_block *k =
-      &b->blocks[b->blocks[b->packing].under_way ? b->packing : b->packing ^ 1]; // the older of two
+      &b->frame
+           .blocks[b->frame.blocks[b->frame.packing].under_way ? b->frame.packing
+                                                               : b->frame.packing ^ 1]; // the older of two
   TD_BUG_ON(!k->under_way);
   k->under_way = false;
-  note(b, cudaEventSynchronize(k->end[k->turn]));
-  cudaError_t e = b->fault;
-  b->fault = cudaSuccess;
+  note(&b->device, cudaEventSynchronize(k->end[k->turn]));
+  cudaError_t e = b->device.fault;
+  b->device.fault = cudaSuccess;
   if (e != cudaSuccess)
     return td_cuda_fail(err, e, "the step failed");
   *out = {};
+  read_sampled(k);
+  out->n_logits = k->plan->n_logits;
   out->ids = k->sampled;
-  out->n_ids = k->n_logits;
+  out->n_ids = k->n_ids;
+  out->flags = k->flags;
+  td_cuda_read_sampling(b, (uint32_t)(k - b->frame.blocks), out);
   out->captured = k->captured;
   note_times(b, k, out);
   return TD_OK;
@@ -258,10 +320,11 @@ void td_cuda_set_sampling(td_backend *be, uint32_t slot, const td_sampling *samp
 {
   cuda_backend *b = self(be);
   TD_BUG_ON(slot >= b->config.max_slots);
-  b->sampling_host[slot] = *sampling; // travels with the next plan
-  if (!b->is_resampled[slot]) {
-    b->is_resampled[slot] = 1;
-    b->resampled[b->n_resampled++] = slot;
+  td_sample_places_leave(&b->sampling.extra->places, slot);
+  b->sampling.host[slot] = *sampling; // travels with the next plan
+  if (!b->sampling.is_changed[slot]) {
+    b->sampling.is_changed[slot] = 1;
+    b->sampling.changed[b->sampling.n_changed++] = slot;
   }
 }
 
@@ -270,10 +333,10 @@ void td_cuda_set_sampling(td_backend *be, uint32_t slot, const td_sampling *samp
 td_status td_cuda_fit_packed(cuda_backend *b, td_error *err)
 {
   size_t need = packed_bytes_max(b);
-  if (need <= b->packed_bytes)
+  if (need <= b->frame.packed_bytes)
     return TD_OK;
-  TD_BUG_ON(b->blocks[0].under_way || b->blocks[1].under_way);
-  for (step_block &k : b->blocks) {
+  TD_BUG_ON(b->frame.blocks[0].under_way || b->frame.blocks[1].under_way);
+  for (step_block &k : b->frame.blocks) {
     cudaError_t e = k.packed ? cudaFreeHost(k.packed) : cudaSuccess;
     k.packed = nullptr;
     if (e == cudaSuccess)
@@ -281,26 +344,36 @@ td_status td_cuda_fit_packed(cuda_backend *b, td_error *err)
     if (e != cudaSuccess)
       return td_cuda_fail(err, e, "no pinned memory for the step");
   }
-  td_cuda_free(b, b->packed);
-  b->packed = nullptr;
-  TD_TRY(td_cuda_alloc_array(b, need, &b->packed, err));
-  b->packed_bytes = need;
+  td_cuda_free(&b->device, b->frame.packed);
+  b->frame.packed = nullptr;
+  TD_TRY(td_cuda_alloc_array(&b->device, need, &b->frame.packed, err));
+  b->frame.packed_bytes = need;
   return TD_OK;
 }
 
 td_status td_cuda_make_step_memory(cuda_backend *b, td_error *err)
 {
   const td_backend_config *c = &b->config;
-  b->page_table_entries = c->max_rows * ((c->max_context_tokens + 15) / 16);
+  uint32_t n_logits = b->base.max_logits;
+  b->frame.page_table_entries = c->max_rows * ((c->max_context_tokens + 15) / 16);
   // the scheduler's bound on the updates of one plan (scheduler/README.md), from the same sizes
-  b->max_page_updates = b->page_table_entries + 4096 + 2 * (c->max_tokens / 16 + c->max_rows);
-  b->sampling_host = (td_sampling *)calloc(c->max_slots, sizeof *b->sampling_host);
-  b->resampled = (uint32_t *)calloc(c->max_slots, sizeof *b->resampled);
-  b->is_resampled = (uint8_t *)calloc(c->max_slots, sizeof *b->is_resampled);
-  if (!b->sampling_host || !b->resampled || !b->is_resampled)
+  b->frame.max_page_updates = b->frame.page_table_entries + 4096 + 2 * (c->max_tokens / 16 + c->max_rows);
+  b->sampling.host = (td_sampling *)calloc(c->max_slots, sizeof *b->sampling.host);
+  b->sampling.changed = (uint32_t *)calloc(c->max_slots, sizeof *b->sampling.changed);
+  b->sampling.is_changed = (uint8_t *)calloc(c->max_slots, sizeof *b->sampling.is_changed);
+  if (!b->sampling.host || !b->sampling.changed || !b->sampling.is_changed)
     return td_fail(err, TD_ERR_NOMEM, "no memory for the step's frame");
-  for (step_block &k : b->blocks) {
-    cudaError_t e = cudaMallocHost((void **)&k.sampled, c->max_rows * sizeof(int32_t));
+  for (step_block &k : b->frame.blocks) {
+    k.n_ids = (uint8_t *)calloc(n_logits, 1);
+    k.flags = (uint8_t *)calloc(n_logits, 1);
+    k.late = (uint8_t *)calloc(n_logits, 1);
+    if (!k.n_ids || !k.flags || !k.late)
+      return td_fail(err, TD_ERR_NOMEM, "no memory for the step's frame");
+    cudaError_t e = cudaMallocHost((void **)&k.sampled, n_logits * sizeof(int32_t));
+    if (e == cudaSuccess)
+      e = cudaEventCreate(&k.forward_end);
+    if (e == cudaSuccess)
+      e = cudaEventCreate(&k.sampling_begin);
     for (int i = 0; i < 2 && e == cudaSuccess; i++) {
       e = cudaEventCreate(&k.begin[i]);
       if (e == cudaSuccess)
@@ -310,28 +383,35 @@ td_status td_cuda_make_step_memory(cuda_backend *b, td_error *err)
       return td_cuda_fail(err, e, "no pinned memory for the step");
   }
   TD_TRY(td_cuda_fit_packed(b, err));
-  TD_TRY(td_cuda_alloc_array(b, b->page_table_entries, &b->batch.page_table, err));
-  TD_TRY(td_cuda_alloc_array(b, c->max_slots, &b->sampling, err));
-  TD_TRY(td_cuda_alloc_array(b, c->max_rows, &b->sampled, err));
-  TD_TRY(td_cuda_alloc_array(b, (size_t)TD_KV_GROUPS_MAX * N_COUNTS, &b->counts, err));
-  TD_TRY(td_cuda_alloc_array(b, c->max_tokens, &b->batch.token_ids, err));
-  TD_TRY(td_cuda_alloc_array(b, c->max_tokens, &b->batch.positions, err));
-  TD_TRY(td_cuda_alloc_array(b, c->max_tokens, &b->batch.kv_lines, err));
-  TD_TRY(td_cuda_alloc_array(b, c->max_rows, &b->batch.rows, err));
-  TD_TRY(td_cuda_alloc_array(b, c->max_rows, &b->batch.logits_rows, err));
-  TD_TRY(td_cuda_alloc_array(b, (size_t)64 << 20, (unsigned char **)&b->lt_workspace, err));
-  b->batch.counts = b->counts;
-  b->batch.n_logits = b->counts + COUNT_LOGITS;
+  TD_TRY(td_cuda_alloc_array(&b->device, b->frame.page_table_entries, &b->frame.batch.page_table, err));
+  TD_TRY(td_cuda_alloc_array(&b->device, c->max_slots, &b->sampling.slots, err));
+  TD_TRY(td_cuda_alloc_array(&b->device, n_logits, &b->frame.sampled, err));
+  TD_TRY(td_cuda_make_sampling(b, err));
+  TD_TRY(td_cuda_alloc_array(&b->device, (size_t)TD_KV_GROUPS_MAX * N_COUNTS, &b->frame.counts, err));
+  TD_TRY(td_cuda_alloc_array(&b->device, c->max_tokens, &b->frame.batch.token_ids, err));
+  TD_TRY(td_cuda_alloc_array(&b->device, c->max_tokens, &b->frame.batch.positions, err));
+  TD_TRY(td_cuda_alloc_array(&b->device, c->max_tokens, &b->frame.batch.kv_lines, err));
+  TD_TRY(td_cuda_alloc_array(&b->device, c->max_rows, &b->frame.batch.rows, err));
+  TD_TRY(td_cuda_alloc_array(&b->device, n_logits, &b->frame.batch.logits, err));
+  b->frame.batch.counts = b->frame.counts;
+  b->frame.batch.n_logits = b->frame.counts + COUNT_LOGITS;
   return TD_OK;
 }
 
 void td_cuda_free_step_memory(cuda_backend *b)
 {
-  for (step_block &k : b->blocks) {
+  for (step_block &k : b->frame.blocks) {
     if (k.packed)
       cudaFreeHost(k.packed);
     if (k.sampled)
       cudaFreeHost(k.sampled);
+    if (k.forward_end)
+      cudaEventDestroy(k.forward_end);
+    if (k.sampling_begin)
+      cudaEventDestroy(k.sampling_begin);
+    free(k.n_ids);
+    free(k.flags);
+    free(k.late);
     for (int i = 0; i < 2; i++) {
       if (k.begin[i])
         cudaEventDestroy(k.begin[i]);
@@ -339,7 +419,8 @@ void td_cuda_free_step_memory(cuda_backend *b)
         cudaEventDestroy(k.end[i]);
     }
   }
-  free(b->sampling_host);
-  free(b->resampled);
-  free(b->is_resampled);
+  td_cuda_free_sampling(b);
+  free(b->sampling.host);
+  free(b->sampling.changed);
+  free(b->sampling.is_changed);
 }

@@ -314,10 +314,10 @@ bool td_stream_encode(cuda_backend *b, CUtensorMap *map, uint32_t rank, const vo
 {
   const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
   return ((uintptr_t)data & 15) == 0 &&
-         b->stream_encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, rank, (void *)data, dims, strides, box,
-                          steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                          CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-                          CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+         b->linears.encode_map(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, rank, (void *)data, dims, strides, box,
+                               steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                               CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
 // data[n_rows, n_cols] as boxes of box_rows rows x k_tiles times 64 columns. Rows and columns past the end
@@ -337,13 +337,13 @@ td_status td_stream_open(cuda_backend *b, td_error *err)
   cudaFuncAttributes attributes = {};
   cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
   void *encode_function = nullptr;
-  if (!b->has_wgmma)
+  if (!b->device.has_wgmma)
     return TD_OK;
   cudaError_t e = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode_function, 12000,
                                                    cudaEnableDefault, &found);
   if (e != cudaSuccess || found != cudaDriverEntryPointSuccess)
     return TD_OK;
-  e = cudaDeviceGetAttribute(&smem_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, b->device);
+  e = cudaDeviceGetAttribute(&smem_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, b->device.id);
   for (uint32_t k_tiles = K_TILES_FEW; k_tiles <= K_TILES_MANY; k_tiles += K_TILES_MANY - K_TILES_FEW)
     for (uint32_t width : widths)
       for (int f32 = 0; f32 < 2 && e == cudaSuccess; f32++) {
@@ -355,7 +355,7 @@ td_status td_stream_open(cuda_backend *b, td_error *err)
       }
   if (e != cudaSuccess)
     return td_cuda_fail(err, e, "kernels for few rows");
-  b->stream_encode = (stream_encode_function)encode_function;
+  b->linears.encode_map = (encode_tensor_map)encode_function;
   return TD_OK;
 }
 
@@ -376,9 +376,9 @@ uint32_t td_stream_tile_rows(uint32_t n_out, uint32_t n_sms, uint32_t unit, uint
 void td_stream_plan_weight(cuda_backend *b, td_weight *w)
 {
   td_stream_plan *p = &w->stream;
-  if (!b->stream_encode || w->n_in % K_TILE != 0)
+  if (!b->linears.encode_map || w->n_in % K_TILE != 0)
     return;
-  uint32_t rows = td_stream_tile_rows(w->n_out, (uint32_t)b->n_sms, 8, TILE_ROWS_MAX),
+  uint32_t rows = td_stream_tile_rows(w->n_out, (uint32_t)b->device.n_sms, 8, TILE_ROWS_MAX),
            k_tiles = rows > TALL_ROWS ? K_TILES_FEW : K_TILES_MANY;
   if (encode(b, &p->map, w->data, w->n_out, w->n_in, rows, k_tiles)) {
     p->tile_rows = rows;
@@ -409,7 +409,7 @@ bool td_stream_linear(cuda_backend *b, const of_rows<td_linear_params> *p)
   a.n_tiles = (w->n_out + a.tile_rows - 1) / a.tile_rows;
   a.n_parts = (w->n_in / K_TILE + v.k_tiles - 1) / v.k_tiles;
   a.n_stages = RING_BYTES / stage_bytes;
-  queue_kernel(b, v.f, dim3(std::min(a.n_tiles, (uint32_t)b->n_sms)), STREAM_THREADS,
+  queue_kernel(&b->device, v.f, dim3(std::min(a.n_tiles, (uint32_t)b->device.n_sms)), STREAM_THREADS,
                a.n_stages * stage_bytes + v.sum_bytes, plan->map, x_map, a);
   return true;
 }

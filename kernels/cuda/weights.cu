@@ -26,7 +26,8 @@ static __global__ void dummy_kernel(uint32_t *dst, uint64_t n_pairs, uint64_t se
 static td_status make_up(cuda_backend *b, const td_weight_part *part, uint64_t n_cols, bf16 *dst,
                          td_error *err)
 {
-  dummy_kernel<<<16 * b->n_sms, 256, 0, b->stream>>>((uint32_t *)dst, part->n_rows * n_cols / 2, part->seed);
+  dummy_kernel<<<16 * b->device.n_sms, 256, 0, b->device.stream>>>((uint32_t *)dst, part->n_rows * n_cols / 2,
+                                                                   part->seed);
   cudaError_t e = cudaGetLastError();
   return e == cudaSuccess ? TD_OK : td_cuda_fail(err, e, "making up weights");
 }
@@ -101,48 +102,48 @@ static td_status lane_flush(void *arg, uint32_t thread, td_error *err)
 
 static td_status open_reader(cuda_backend *b, td_error *err)
 {
-  if (b->loading)
+  if (b->weights.loading)
     return TD_OK;
   weight_lanes *w = new (std::nothrow) weight_lanes();
   if (!w)
     return td_fail(err, TD_ERR_NOMEM, "no memory to load weights");
-  w->device = b->device;
+  w->device = b->device.id;
   td_weight_sink sink = {w, lane_buffer, lane_send, lane_flush};
   uint32_t cores = td_pool_usable_cores();
   td_status st = td_weight_reader_create(cores < 2 ? 2 : cores, &sink, &w->reader, err);
   if (st != TD_OK)
     delete w;
   else
-    b->loading = w;
+    b->weights.loading = w;
   return st;
 }
 
-static void close_lanes(cuda_backend *b)
+static void close_lanes(cuda_weights *w)
 {
-  for (lane &l : b->loading->lanes)
+  for (lane &l : w->loading->lanes)
     close_lane(&l);
-  delete b->loading;
-  b->loading = nullptr;
+  delete w->loading;
+  w->loading = nullptr;
 }
 
 td_status td_cuda_weights_wait(td_backend *be, td_error *err)
 {
   cuda_backend *b = self(be);
   td_status st = TD_OK;
-  if (b->loading) {
-    st = td_weight_reader_finish(b->loading->reader, err);
-    close_lanes(b);
+  if (b->weights.loading) {
+    st = td_weight_reader_finish(b->weights.loading->reader, err);
+    close_lanes(&b->weights);
   }
-  cudaError_t e = cudaStreamSynchronize(b->stream); // made-up weights, biases
+  cudaError_t e = cudaStreamSynchronize(b->device.stream); // made-up weights, biases
   return st != TD_OK || e == cudaSuccess ? st : td_cuda_fail(err, e, "weights");
 }
 
-void td_cuda_weights_abandon(cuda_backend *b)
+void td_cuda_weights_abandon(cuda_weights *w)
 {
-  if (!b->loading)
+  if (!w->loading)
     return;
-  td_weight_reader_destroy(b->loading->reader);
-  close_lanes(b);
+  td_weight_reader_destroy(w->loading->reader);
+  close_lanes(w);
 }
 
 // ---- a weight ----
@@ -152,7 +153,7 @@ static td_status import_bias(cuda_backend *b, const td_weight_part *part, bf16 *
   std::vector<uint16_t> narrow(part->n_rows);
   for (uint64_t i = 0; i < part->n_rows; i++)
     narrow[i] = td_f32_to_bf16(part->bias[i]);
-  cudaError_t e = td_cuda_copy_in(b, dst, narrow.data(), part->n_rows * sizeof narrow[0]);
+  cudaError_t e = td_cuda_copy_in(&b->device, dst, narrow.data(), part->n_rows * sizeof narrow[0]);
   return e == cudaSuccess ? TD_OK : td_cuda_fail(err, e, "copy of a bias");
 }
 
@@ -162,7 +163,7 @@ static td_status import_part(cuda_backend *b, const td_weight_part *part, uint64
   if (!part->data)
     return make_up(b, part, n_cols, dst, err);
   TD_TRY(open_reader(b, err));
-  return td_weight_reader_push(b->loading->reader, part, n_cols, dst, err);
+  return td_weight_reader_push(b->weights.loading->reader, part, n_cols, dst, err);
 }
 
 td_status td_cuda_weight_import(td_backend *be, const td_weight_part *parts, uint32_t n_parts,
@@ -181,13 +182,13 @@ td_status td_cuda_weight_import(td_backend *be, const td_weight_part *parts, uin
   td_weight *w = new (std::nothrow) td_weight();
   if (!w)
     return td_fail(err, TD_ERR_NOMEM, "no memory for a weight");
-  b->weights->push_back(w);
+  b->weights.all.push_back(w);
   w->n_out = (uint32_t)n_rows;
   w->n_in = (uint32_t)n_cols;
-  TD_TRY(td_cuda_alloc_raw(b, n_rows * n_cols * sizeof(bf16), (void **)&w->data,
+  TD_TRY(td_cuda_alloc_raw(&b->device, n_rows * n_cols * sizeof(bf16), (void **)&w->data,
                            err)); // all of it will be written
   if (any_bias)
-    TD_TRY(td_cuda_alloc_array(b, n_rows, &w->bias, err));
+    TD_TRY(td_cuda_alloc_array(&b->device, n_rows, &w->bias, err));
   td_stream_plan_weight(b, w);
   for (uint64_t i = 0, row = 0; i < n_parts; row += parts[i++].n_rows) {
     TD_TRY(import_part(b, &parts[i], n_cols, w->data + row * n_cols, err));

@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "common/arena.h"
 #include "common/status.h"
@@ -18,6 +19,46 @@ typedef struct text { /* bytes in the template's arena; not terminated */
   const char *p;
   size_t n;
 } text;
+
+static inline bool text_equal(text a, text b)
+{
+  return a.n == b.n && (a.n == 0 || memcmp(a.p, b.p, a.n) == 0);
+}
+
+static inline bool text_is(text t, const char *s)
+{
+  size_t i = 0;
+  for (; i < t.n; i++)
+    if (s[i] == '\0' || s[i] != t.p[i])
+      return false;
+  return s[i] == '\0';
+}
+
+/* One of the words of a list "a b c". */
+static inline bool text_in(text t, const char *words)
+{
+  for (size_t n; *words; words += n + (words[n] == ' '))
+    if ((n = strcspn(words, " ")) == t.n && memcmp(words, t.p, n) == 0)
+      return true;
+  return false;
+}
+
+/* As a precision for messages. */
+static inline int text_shown(text t) { return (int)(t.n < 64 ? t.n : 64); }
+
+/* A short run of digits and nothing else. */
+static inline bool text_number(text t, int64_t *out)
+{
+  *out = 0;
+  for (size_t i = 0; i < t.n; i++) {
+    if (t.p[i] < '0' || t.p[i] > '9')
+      return false;
+    *out = *out * 10 + (t.p[i] - '0');
+    if (i > 16)
+      return false;
+  }
+  return t.n > 0;
+}
 
 typedef enum token_type {
   T_EOF,
@@ -173,7 +214,8 @@ struct node {
   scope_entry entry3; /* N_FOR test */
   node *test_target;  /* N_FOR: the target once more, with the slots of the test's scope */
   uint32_t loop_slot; /* N_FOR */
-  uint32_t index;     /* N_FILTER, N_TEST: row of the table, or NO_SLOT: unknown, an error when reached */
+  const struct builtin
+      *row; /* N_FILTER, N_TEST; NULL: unknown, an error when reached. N_ATTR: if a method has the name */
   function *fn;
 };
 
@@ -198,7 +240,7 @@ typedef struct compiler {
   unsigned depth;
   /* scope pass */
   text *context_names;
-  uint32_t n_context_names, cap_context_names;
+  uint32_t n_context_names;
   uint32_t n_functions;
 } compiler;
 
@@ -206,6 +248,8 @@ typedef struct compiler {
 __attribute__((noreturn)) void td_template_fail(compiler *c, unsigned line, const char *fmt, ...)
     TD_PRINTF(3, 4);
 void *td_template_alloc(compiler *c, size_t count, size_t size);
+/* An array of n items, made by this function only, with room for one more. */
+void *td_template_grow(compiler *c, void *items, size_t n, size_t size);
 
 /* lexer.c */
 void td_lexer_start(compiler *c, const char *source, size_t n);
@@ -215,11 +259,17 @@ const char *td_lexer_type_name(token_type t);
 /* parser.c, parser_expression.c */
 node *td_parse_template(compiler *c);
 node *td_parse_expression(compiler *c, bool with_condition);
-node *td_parse_tuple(compiler *c, bool with_condition, const char *end_name, bool parenthesised);
-node *td_parse_primary(compiler *c, bool with_namespace);
+/* What stands in a tuple without parentheses: expressions, or targets of an assignment. */
+enum { TUPLE_CONDITION = 1, TUPLE_EMPTY = 2, TUPLE_TARGET = 4, TUPLE_NAMESPACE = 8 };
+/* One item, or a tuple of them; ends at a closing token or the name end_name (may be NULL). */
+node *td_parse_tuple(compiler *c, int how, const char *end_name);
 node *td_parse_filters(compiler *c, node *of, bool started);
 node *td_parse_new(compiler *c, node_kind kind, unsigned line);
-void td_parse_adopt(compiler *c, node *parent, const node *child);
+/* A node over one other, complete. */
+node *td_parse_over(compiler *c, node_kind kind, unsigned line, node *a);
+/* Its children are complete: the node gets its height. Returns it. */
+node *td_parse_done(compiler *c, node *n);
+void td_parse_add(compiler *c, node *n, node *item); /* to its items */
 void td_parse_advance(compiler *c);
 const token *td_parse_look(compiler *c);
 bool td_parse_is_name(const token *t, const char *name);
@@ -227,16 +277,21 @@ bool td_parse_skip_name(compiler *c, const char *name);
 bool td_parse_skip(compiler *c, token_type type);
 token td_parse_expect(compiler *c, token_type type);
 void td_parse_deeper(compiler *c);
-void td_parse_push(compiler *c, node ***items, uint32_t *n, uint32_t *cap, node *item);
-static inline bool text_is(text t, const char *s)
-{
-  size_t i = 0;
-  for (; i < t.n; i++)
-    if (s[i] == '\0' || s[i] != t.p[i])
-      return false;
-  return s[i] == '\0';
-}
 
+/* Child i < td_node_children(n), all but those of a function; may be NULL. In the reference's order. */
+static inline uint32_t td_node_children(const node *n) { return 5 + n->n_items + n->n_kw; }
+static inline node *td_node_child(const node *n, uint32_t i)
+{
+  if (i < 2)
+    return i == 0 ? n->a : n->b;
+  if ((i -= 2) < n->n_items)
+    return n->items[i];
+  if ((i -= n->n_items) == 0)
+    return n->c;
+  if (--i < n->n_kw)
+    return n->kw_values[i];
+  return i == n->n_kw ? n->dyn_args : n->dyn_kwargs;
+}
 /* scope.c: gives every name its slot. */
 function *td_scope_resolve(compiler *c, node *body);
 

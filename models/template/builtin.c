@@ -1,91 +1,136 @@
-/* Calling rows of the tables: binding of arguments to names as Python does it, and readers of arguments. */
+/* Finding and calling rows of the tables: arguments are bound to names and kinds as Python does it. */
 #include "models/template/builtin.h"
 
+#include <stdlib.h>
 #include <string.h>
 
-const builtin *td_builtin_find(const builtin *rows, const char *p, size_t n)
+const builtin *td_builtin_find(unsigned of, text name)
 {
-  for (; rows->name; rows++)
-    if (text_is((text){p, n}, rows->name))
-      return rows;
+  static const struct { /* methods are looked up at run time: theirs are short */
+    unsigned of;
+    const builtin *rows;
+  } tables[] = {
+      {OF_LIST | OF_FIXED_LIST | OF_DICT, td_rows_containers},
+      {OF_LOOP, td_rows_loop},
+      {OF_GLOBAL, td_rows_globals},
+      {OF_STR | OF_FILTER, td_rows_text_change},
+      {OF_STR | OF_FILTER | OF_TEST, td_rows_text_search},
+      {OF_FILTER, td_rows_sequences},
+      {OF_FILTER, td_rows_lazy},
+      {OF_FILTER, td_rows_numbers},
+      {OF_TEST, td_rows_tests},
+  };
+  for (size_t i = 0; of && i < sizeof tables / sizeof *tables; i++)
+    for (const builtin *row = tables[i].of & of ? tables[i].rows : NULL; row && row->name; row++)
+      if (row->of & of && text_is(name, row->name))
+        return row;
   return NULL;
 }
 
-/* Index of the name in "a b c", or -1. */
-static int param_index(const char *params, text name)
-{
-  for (int i = 0; *params; i++) {
-    size_t n = strcspn(params, " ");
-    if (n == name.n && memcmp(params, name.p, n) == 0)
-      return i;
-    params += n + (params[n] == ' ');
-  }
-  return -1;
-}
+typedef struct param {
+  text name;
+  char kind; /* in small letters; 0: anything */
+  bool takes_none, optional;
+  int64_t otherwise;
+} param;
 
-static size_t param_count(const char *params)
+/* Reads the row's list of parameters; returns how many they are. */
+static size_t read_params(const char *s, param *out)
 {
-  size_t n = *params != '\0';
-  for (; *params; params++)
-    n += *params == ' ';
+  size_t n = 0;
+  for (; *s; s += *s == ' ') {
+    param *p = &out[n++];
+    *p = (param){.name = {s, strcspn(s, ":= ")}};
+    s += p->name.n;
+    if (*s == ':') {
+      p->kind = (char)(s[1] | 0x20);
+      p->takes_none = s[1] != p->kind;
+      s += 2;
+    }
+    if (*s == '=') {
+      p->optional = true;
+      p->otherwise = strtoll(s + 1, (char **)(uintptr_t)&s, 10);
+    }
+  }
   return n;
 }
 
-static void bind_keywords(rendering *r, const builtin *fn, const char *params, const call_args *args,
-                          bound *b)
+__attribute__((noreturn)) static void wrong_kind(rendering *r, const bound *b, int i, const char *kind)
 {
-  for (size_t i = 0; i < args->n_kw; i++) {
-    text name = args->kw_names[i];
-    int at = fn->params[0] == '/' ? -1 : param_index(params, name);
-    if (fn->params[0] == '/')
-      td_render_fail(r, "%s() takes no keyword arguments", fn->name);
-    if (at < 0)
-      td_render_fail(r, "%s() got an unexpected keyword argument '%.*s'", fn->name,
-                     (int)(name.n < 64 ? name.n : 64), name.p);
+  td_render_fail(r, "%s() argument %d must be %s, not %s", b->name, i + 1, kind,
+                 td_value_type_name(b->arg[i]));
+}
+
+/* Argument i as the parameter's kind says. */
+static value convert(rendering *r, const bound *b, int i, const param *p)
+{
+  value v = b->arg[i];
+  if (v.type == V_NONE && p->takes_none)
+    v = v_missing();
+  bool given = v.type != V_MISSING;
+  int64_t number = p->otherwise;
+  if (!given && !p->optional)
+    td_render_fail(r, "%s() missing required argument %d", b->name, i + 1);
+  switch (p->kind) {
+  case 'b': return v_bool(given && td_value_truth(r, v));
+  case 't': return given ? v_str(td_value_str(r, v)) : v;
+  case 's':
+    if (given && v.type != V_STR)
+      wrong_kind(r, b, i, "str");
+    return v;
+  case 'i':
+  case 'w':
+    if (p->kind == 'w' && (v.type == V_STR || (!given && number == 0)))
+      return v;
+    if (given && !td_op_index(v, &number))
+      wrong_kind(r, b, i, "int");
+    return p->kind == 'i' ? v_int(number) : v_str(td_text_repeat(r, td_str_literal(r, " "), number));
+  default: return v;
+  }
+}
+
+static void bind_keywords(rendering *r, bound *b, const param *params, size_t n, bool keywords)
+{
+  for (size_t i = 0; i < b->raw->n_kw; i++) {
+    text name = b->raw->kw_names[i];
+    size_t at = 0;
+    if (!keywords)
+      td_render_fail(r, "%s() takes no keyword arguments", b->name);
+    while (at < n && !text_equal(params[at].name, name))
+      at++;
+    if (at == n)
+      td_render_fail(r, "%s() got an unexpected keyword argument '%.*s'", b->name, text_shown(name), name.p);
     if (b->arg[at].type != V_MISSING)
-      td_render_fail(r, "%s() got multiple values for argument '%.*s'", fn->name, (int)name.n, name.p);
-    b->arg[at] = args->kw[i];
+      td_render_fail(r, "%s() got multiple values for argument '%.*s'", b->name, text_shown(name), name.p);
+    b->arg[at] = b->raw->kw[i];
   }
 }
 
 value td_builtin_call(rendering *r, const builtin *fn, value self, const call_args *args)
 {
   bound b = {.self = self, .raw = args, .variant = fn->variant, .name = fn->name};
-  if (fn->params[0] == '*')
+  const char *list = fn->params;
+  b.s = *list == '$' ? td_value_str(r, self) : self.type == V_STR ? self.s : NULL;
+  list += *list == '$';
+  if (*list == '*')
     return fn->fn(r, &b);
-  const char *params = fn->params + (fn->params[0] == '/');
-  size_t n = param_count(params);
+  bool keywords = *list != '/';
+  param params[MAX_PARAMS];
+  size_t n = read_params(list + !keywords, params);
   if (args->n_pos > n)
     td_render_fail(r, "%s() takes at most %zu arguments (%zu given)", fn->name, n, args->n_pos);
   for (size_t i = 0; i < args->n_pos; i++)
     b.arg[i] = args->pos[i];
-  bind_keywords(r, fn, params, args, &b);
-  for (int i = 0; i < fn->required; i++)
-    if (b.arg[i].type == V_MISSING)
-      td_render_fail(r, "%s() missing required argument %d", fn->name, i + 1);
+  bind_keywords(r, &b, params, n, keywords);
+  for (size_t i = 0; i < n; i++)
+    b.arg[i] = convert(r, &b, (int)i, &params[i]);
   return fn->fn(r, &b);
 }
 
-int64_t td_arg_int(rendering *r, const bound *b, int i, int64_t absent)
+value td_call_row(rendering *r, const builtin *row, value of, const call_args *args)
 {
-  int64_t v;
-  if (b->arg[i].type == V_MISSING)
-    return absent;
-  if (!td_op_index(b->arg[i], &v))
-    td_render_fail(r, "'%s' object cannot be interpreted as an integer", td_value_type_name(b->arg[i]));
+  td_render_deeper(r);
+  value v = td_builtin_call(r, row, of, args);
+  shallower(r);
   return v;
-}
-
-bool td_arg_truth(rendering *r, const bound *b, int i, bool absent)
-{
-  return b->arg[i].type == V_MISSING ? absent : td_value_truth(r, b->arg[i]);
-}
-
-str *td_arg_str(rendering *r, const bound *b, int i)
-{
-  if (b->arg[i].type == V_MISSING || b->arg[i].type == V_NONE)
-    return NULL;
-  if (b->arg[i].type != V_STR)
-    td_render_fail(r, "%s arg must be None or str", b->name);
-  return b->arg[i].s;
 }

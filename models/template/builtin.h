@@ -1,4 +1,5 @@
-/* Functions of our own that templates can call: filters, methods and globals are rows of tables. */
+/* Functions of our own that templates can call: filters, tests, methods and globals are rows of tables, bound
+ * and called in one way. */
 #ifndef TD_MODELS_TEMPLATE_BUILTIN_H
 #define TD_MODELS_TEMPLATE_BUILTIN_H
 
@@ -6,9 +7,23 @@
 
 enum { MAX_PARAMS = 6 };
 
+/* Who has the function; bits, as a filter and a method may be one row. */
+enum {
+  OF_FILTER = 1,
+  OF_TEST = 2,
+  OF_GLOBAL = 4,
+  OF_STR = 8,
+  OF_LIST = 16,
+  OF_FIXED_LIST = 32, /* tuples and ranges */
+  OF_DICT = 64,
+  OF_LOOP = 128,
+  METHOD_OF_ANY = OF_STR | OF_LIST | OF_FIXED_LIST | OF_DICT | OF_LOOP,
+};
+
 typedef struct bound {
-  value self;            /* what is filtered, or the object of the method */
-  value arg[MAX_PARAMS]; /* in the order of the row's parameter list; V_MISSING: not given */
+  value self;            /* what is filtered or tested, or the object of the method */
+  str *s;                /* it as text: a string, or the row asks for it */
+  value arg[MAX_PARAMS]; /* in the order of the row's parameters, as their kinds say */
   const call_args *raw;
   int variant; /* of the row */
   const char *name;
@@ -16,45 +31,41 @@ typedef struct bound {
 
 typedef value (*builtin_fn)(rendering *r, bound *b);
 
+/* params is "name:kind=default name:kind=default ...", with `:kind` and `=default` left out where there is
+ * none. Kinds: s string, i integer, b truth (V_BOOL; false by default), t anything, turned into text, w text
+ * or so many spaces; none: anything as it is. A capital letter also takes none, as if nothing was given. What
+ * was not given and has no default is V_MISSING, with a NULL pointer. In front: `$` self is turned into text,
+ * `/` no keywords,
+ * `*` arguments are left to the function as they come. */
 typedef struct builtin {
+  uint8_t of;
   const char *name;
-  builtin_fn fn;
-  const char *params; /* "a b c"; "*": takes raw arguments as they come; "/a b": no keywords */
-  uint8_t required;
+  builtin_fn fn; /* NULL: a method that the sandbox does not give */
+  const char *params;
   int variant;
 } builtin;
 
+/* NULL: unknown. */
+const builtin *td_builtin_find(unsigned of, text name);
 /* Binds the arguments to the row's parameters (TypeError as Python's), and calls. */
 value td_builtin_call(rendering *r, const builtin *fn, value self, const call_args *args);
-const builtin *td_builtin_find(const builtin *rows, const char *p, size_t n);
 
-/* Tables end with a row of no name. */
-extern const builtin td_filters_text[], td_filters_sequence[];
-extern const builtin td_str_methods[], td_str_methods_more[], td_dict_methods[], td_list_methods[];
-extern const builtin td_loop_methods[];
-extern const builtin td_globals[];
+/* The tables; each ends with a row of no name. */
+extern const builtin td_rows_text_change[], td_rows_text_search[], td_rows_numbers[], td_rows_sequences[],
+    td_rows_containers[];
+extern const builtin td_rows_lazy[], td_rows_tests[], td_rows_globals[], td_rows_loop[];
 
-uint32_t td_filter_find(const char *p, size_t n); /* NO_SLOT: unknown */
-uint32_t td_test_find(const char *p, size_t n);
-
-/* Small readers of arguments; the message names the function. */
-int64_t td_arg_int(rendering *r, const bound *b, int i, int64_t absent);
-bool td_arg_truth(rendering *r, const bound *b, int i, bool absent);
-str *td_arg_str(rendering *r, const bound *b, int i); /* must be a string; NULL when absent or none */
-
-/* shared by filters and methods (text_ops.c) */
-bool td_text_has_affix(rendering *r, const str *s, size_t from, size_t to, const str *affix, bool start);
+/* text_change.c, text_search.c */
 str *td_text_strip(rendering *r, str *s, str *chars, bool left, bool right);
-str *td_text_replace(rendering *r, str *s, str *from, str *to, int64_t count);
-str *td_text_case(rendering *r, str *s,
-                  char how); /* 'u'pper 'l'ower 'c'apitalize 't'itle (filter) 'T'itle (method) 's'wap */
-str *td_text_center(rendering *r, str *s, int64_t width, str *fill, char align);
-seq *td_text_split_lines(rendering *r, str *s, bool keep);
-str *td_text_join(rendering *r, str *separator, value over, bool convert);
+/* 'u'pper 'l'ower 'c'apitalize 't'itle (filter) 'T'itle (method) 's'wap */
+str *td_text_case(rendering *r, str *s, char how);
 str *td_text_escape(rendering *r, str *s);
 str *td_text_repeat(rendering *r, str *s, int64_t times);
-/* attribute paths of map(attribute=), sort(attribute=) ...: "a.b.0" */
+seq *td_text_split_lines(rendering *r, str *s, bool keep);
+/* Attribute paths of map(attribute=), sort(attribute=) ...: "a.b.0" (sequences.c) */
 value td_attribute_path(rendering *r, value of, value path);
 value td_attribute_default(rendering *r, value of, value path, value otherwise);
+/* What values are sorted, compared and told apart by. */
+value td_attribute_key(rendering *r, value of, value path, bool case_sensitive);
 
 #endif

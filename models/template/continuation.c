@@ -20,7 +20,7 @@ __attribute__((noreturn)) static void refuse(rendering *r, const char *why)
 
 static bool mark_text(rendering *r, dict *of, const char *key)
 {
-  value was = td_dict_get_text(r, of, key, strlen(key));
+  value was = td_dict_get_text(r, of, (text){key, strlen(key)});
   if (was.type != V_STR)
     return false;
   snprintf(r->mark, sizeof r->mark, "%020llu%020llu ", (unsigned long long)td_random_u64(),
@@ -37,7 +37,7 @@ void td_continuation_mark(rendering *r, value messages)
   bool marked = false;
   if (messages.type == V_LIST && messages.l->n > 0 && messages.l->items[messages.l->n - 1].type == V_DICT) {
     dict *last = messages.l->items[messages.l->n - 1].d;
-    value content = td_dict_get_text(r, last, "content", 7);
+    value content = td_dict_get_text(r, last, (text){"content", 7});
     marked = mark_text(r, last, "content");
     for (size_t i = content.type == V_LIST ? content.l->n : 0; !marked && i-- > 0;)
       marked = content.l->items[i].type == V_DICT && mark_text(r, content.l->items[i].d, "text");

@@ -74,25 +74,12 @@ static value eval_concat(rendering *r, const node *n)
   return v_str(s);
 }
 
-static bool compare(rendering *r, uint8_t op, value a, value b)
-{
-  switch (op) {
-  case T_EQ: return td_value_equal(r, a, b);
-  case T_NE: return !td_value_equal(r, a, b);
-  case T_LT: return td_value_compare(r, a, b, "<") < 0;
-  case T_LE: return td_value_compare(r, a, b, "<=") <= 0;
-  case T_GT: return td_value_compare(r, a, b, ">") > 0;
-  case T_GE: return td_value_compare(r, a, b, ">=") >= 0;
-  default: return td_value_contains(r, b, a) == (op == OP_IN);
-  }
-}
-
 static value eval_compare(rendering *r, const node *n)
 {
   value left = td_eval(r, n->a);
   for (uint32_t i = 0; i < n->n_items; i++) {
     value right = td_eval(r, n->items[i]);
-    if (!compare(r, n->ops[i], left, right))
+    if (!td_op_compare(r, n->ops[i], left, right))
       return v_bool(false);
     left = right;
   }
@@ -108,18 +95,6 @@ static value eval_logic(rendering *r, const node *n)
       break;
   }
   return v;
-}
-
-static value no_else(rendering *r, const node *n)
-{
-  text_out o;
-  value line = v_int(n->line);
-  td_out_init(&o);
-  td_out_cstr(r, &o, "the inline if-expression on line ", true);
-  td_value_print(r, &o, line);
-  td_out_cstr(r, &o, " evaluated to false and no else section was defined.", true);
-  td_out_bytes(r, &o, "", 1, true);
-  return td_value_undefined_hint(r, td_out_finish(r, &o)->p);
 }
 
 static value eval_slice(rendering *r, const node *n)
@@ -141,9 +116,8 @@ static value eval_item(rendering *r, const node *n)
 static void add_keyword(rendering *r, call_args *args, text name, value v)
 {
   for (size_t i = 0; i < args->n_kw; i++)
-    if (args->kw_names[i].n == name.n && memcmp(args->kw_names[i].p, name.p, name.n) == 0)
-      td_render_fail(r, "got multiple values for keyword argument '%.*s'", (int)(name.n < 64 ? name.n : 64),
-                     name.p);
+    if (text_equal(args->kw_names[i], name))
+      td_render_fail(r, "got multiple values for keyword argument '%.*s'", text_shown(name), name.p);
   args->kw_names[args->n_kw] = name;
   args->kw[args->n_kw++] = v;
 }
@@ -151,24 +125,18 @@ static void add_keyword(rendering *r, call_args *args, text name, value v)
 /* Arguments of n, with `more` places left free. */
 static call_args *eval_args(rendering *r, const node *n, size_t more)
 {
-  seq *dyn = NULL;
   call_args *args = td_render_alloc(r, 1, sizeof *args);
-  args->pos = td_render_alloc(r, n->n_items, sizeof *args->pos);
+  seq pos = {.items = td_render_alloc(r, n->n_items, sizeof *pos.items), .cap = n->n_items};
   for (uint32_t i = 0; i < n->n_items; i++)
-    args->pos[args->n_pos++] = td_eval(r, n->items[i]);
+    td_seq_push(r, &pos, td_eval(r, n->items[i]));
   value *kw = td_render_alloc(r, n->n_kw, sizeof *kw);
   for (uint32_t i = 0; i < n->n_kw; i++)
     kw[i] = td_eval(r, n->kw_values[i]);
-  if (n->dyn_args) {
-    dyn = td_iter_collect(r, td_eval(r, n->dyn_args));
-    value *all = td_render_alloc(r, args->n_pos + dyn->n, sizeof *all);
-    if (args->n_pos)
-      memcpy(all, args->pos, args->n_pos * sizeof *all);
-    if (dyn->n)
-      memcpy(all + args->n_pos, dyn->items, dyn->n * sizeof *all);
-    args->pos = all;
-    args->n_pos += dyn->n;
-  }
+  seq *dyn = n->dyn_args ? td_iter_collect(r, td_eval(r, n->dyn_args)) : NULL;
+  for (size_t i = 0; dyn && i < dyn->n; i++)
+    td_seq_push(r, &pos, dyn->items[i]);
+  args->pos = pos.items;
+  args->n_pos = pos.n;
   value extra = n->dyn_kwargs ? td_eval(r, n->dyn_kwargs) : v_none();
   size_t n_extra = extra.type == V_DICT ? extra.d->n : 0;
   if (n->dyn_kwargs && extra.type != V_DICT)
@@ -188,7 +156,7 @@ static call_args *eval_args(rendering *r, const node *n, size_t more)
   return args;
 }
 
-value td_call(rendering *r, value callee, call_args *args)
+value td_eval_call(rendering *r, value callee, call_args *args)
 {
   value v;
   td_render_deeper(r);
@@ -207,7 +175,7 @@ value td_call(rendering *r, value callee, call_args *args)
 static value eval_call(rendering *r, const node *n)
 {
   value callee = td_eval(r, n->a);
-  return td_call(r, callee, eval_args(r, n, 0));
+  return td_eval_call(r, callee, eval_args(r, n, 0));
 }
 
 /* The call of a call block: one more keyword, caller. */
@@ -216,14 +184,16 @@ value td_eval_call_with(rendering *r, const node *n, value caller)
   value callee = td_eval(r, n->a);
   call_args *args = eval_args(r, n, 1);
   add_keyword(r, args, (text){"caller", 6}, caller);
-  return td_call(r, callee, args);
+  return td_eval_call(r, callee, args);
 }
 
-value td_eval_filter_of(rendering *r, const node *n, value of)
+/* The filter or test n of a value. */
+static value call_row(rendering *r, const node *n, value of)
 {
-  if (n->index == NO_SLOT)
-    td_render_fail(r, "No filter named '%.*s' found.", (int)(n->text.n < 64 ? n->text.n : 64), n->text.p);
-  return td_call_filter(r, n->index, of, eval_args(r, n, 0));
+  if (!n->row)
+    td_render_fail(r, "No %s named '%.*s' found.", n->kind == N_FILTER ? "filter" : "test",
+                   text_shown(n->text), n->text.p);
+  return td_call_row(r, n->row, of, eval_args(r, n, 0));
 }
 
 /* A chain of filters whose innermost has no operand: it takes `body`. */
@@ -231,24 +201,19 @@ value td_eval_filter_chain(rendering *r, const node *n, value body)
 {
   td_render_deeper(r);
   value of = n->a ? td_eval_filter_chain(r, n->a, body) : body;
-  value v = td_eval_filter_of(r, n, of);
+  value v = call_row(r, n, of);
   shallower(r);
   return v;
-}
-
-static value eval_test(rendering *r, const node *n)
-{
-  value of = td_eval(r, n->a);
-  if (n->index == NO_SLOT)
-    td_render_fail(r, "No test named '%.*s' found.", (int)(n->text.n < 64 ? n->text.n : 64), n->text.p);
-  return v_bool(td_call_test(r, n->index, of, eval_args(r, n, 0)));
 }
 
 static value eval_cond(rendering *r, const node *n)
 {
   if (td_value_truth(r, td_eval(r, n->b)))
     return td_eval(r, n->a);
-  return n->c ? td_eval(r, n->c) : no_else(r, n);
+  if (n->c)
+    return td_eval(r, n->c);
+  return td_value_undefined_hint(
+      r, "the inline if-expression on line %u evaluated to false and no else section was defined.", n->line);
 }
 
 static value eval_node(rendering *r, const node *n)
@@ -268,12 +233,12 @@ static value eval_node(rendering *r, const node *n)
   case N_POS: return td_op_negate(r, td_eval(r, n->a), n->kind == N_POS);
   case N_COMPARE: return eval_compare(r, n);
   case N_COND: return eval_cond(r, n);
-  case N_ATTR: return td_op_attribute(r, td_eval(r, n->a), n->text, v_missing());
+  case N_ATTR: return td_op_attribute(r, td_eval(r, n->a), n->text, v_missing(), n->row != NULL);
   case N_ITEM: return eval_item(r, n);
   case N_SLICE: return eval_slice(r, n);
   case N_CALL: return eval_call(r, n);
-  case N_FILTER: return td_eval_filter_of(r, n, td_eval(r, n->a));
-  case N_TEST: return eval_test(r, n);
+  case N_FILTER:
+  case N_TEST: return call_row(r, n, td_eval(r, n->a));
   default: td_render_fail(r, "not an expression");
   }
 }
@@ -321,7 +286,7 @@ void td_assign(rendering *r, const node *target, value v)
     if (target->text2.p[0] == '_')
       td_render_fail(
           r, "Chat templates cannot store underscore-prefixed attributes on a namespace, but got '%.*s'",
-          (int)(target->text2.n < 64 ? target->text2.n : 64), target->text2.p);
-    td_dict_set(r, ns.d, v_str(td_str_new(r, target->text2.p, target->text2.n, true)), v);
+          text_shown(target->text2), target->text2.p);
+    td_dict_set_text(r, ns.d, target->text2, v);
   }
 }

@@ -6,8 +6,6 @@
 
 /* The call node n with one more keyword: caller. */
 value td_eval_call_with(rendering *r, const node *n, value caller);
-/* The filter node n applied to a value. */
-value td_eval_filter_of(rendering *r, const node *n, value of);
 /* A chain of filters whose innermost has no operand: it takes body. */
 value td_eval_filter_chain(rendering *r, const node *n, value body);
 

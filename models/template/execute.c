@@ -48,7 +48,7 @@ static activation *activate(rendering *r, const function *fn, activation *outer)
 static bool take_keyword(const call_args *args, bool *used, text name, value *v)
 {
   for (size_t i = 0; i < args->n_kw; i++) {
-    if (used[i] || args->kw_names[i].n != name.n || memcmp(args->kw_names[i].p, name.p, name.n) != 0)
+    if (used[i] || !text_equal(args->kw_names[i], name))
       continue;
     used[i] = true;
     *v = args->kw[i];
@@ -73,33 +73,19 @@ static void bind_rest(rendering *r, const function *fn, const call_args *args, c
     value kwargs = {.type = V_DICT, .d = td_dict_new(r, args->n_kw, false)};
     for (size_t i = 0; i < args->n_kw; i++)
       if (!used[i])
-        td_dict_set(r, kwargs.d, v_str(td_str_new(r, args->kw_names[i].p, args->kw_names[i].n, true)),
-                    args->kw[i]);
+        td_dict_set_text(r, kwargs.d, args->kw_names[i], args->kw[i]);
     r->env->slots[fn->kwargs_slot] = kwargs;
-  } else {
-    for (size_t i = 0; i < args->n_kw; i++)
-      if (!used[i])
-        td_render_fail(
-            r, "macro %s takes no keyword argument %s",
-            td_value_quoted(r, v_str(td_str_new(r, fn->name.p, fn->name.n, true))),
-            td_value_quoted(r, v_str(td_str_new(r, args->kw_names[i].p, args->kw_names[i].n, true))));
   }
+  for (size_t i = 0; fn->kwargs_slot == NO_SLOT && i < args->n_kw; i++)
+    if (!used[i])
+      td_render_fail(r, "macro '%.*s' takes no keyword argument '%.*s'", text_shown(fn->name), fn->name.p,
+                     text_shown(args->kw_names[i]), args->kw_names[i].p);
   size_t taken = args->n_pos < fn->n_params ? args->n_pos : fn->n_params;
   if (fn->varargs_slot != NO_SLOT)
     r->env->slots[fn->varargs_slot] = td_value_list(r, args->pos + taken, args->n_pos - taken, true);
   else if (args->n_pos > fn->n_params)
-    td_render_fail(r, "macro %s takes not more than %u argument(s)",
-                   td_value_quoted(r, v_str(td_str_new(r, fn->name.p, fn->name.n, true))), fn->n_params);
-}
-
-static value not_provided(rendering *r, text name)
-{
-  text_out o;
-  td_out_init(&o);
-  td_out_cstr(r, &o, "parameter '", true);
-  td_out_bytes(r, &o, name.p, name.n, true);
-  td_out_bytes(r, &o, "' was not provided", 19, true);
-  return td_value_undefined_hint(r, td_out_finish(r, &o)->p);
+    td_render_fail(r, "macro '%.*s' takes not more than %u argument(s)", text_shown(fn->name), fn->name.p,
+                   fn->n_params);
 }
 
 /* In the order of the reference: arguments, the special ones, then what the body's scope loads, then
@@ -124,7 +110,10 @@ static void bind_params(rendering *r, const function *fn, const call_args *args)
     if (slot->type != V_MISSING)
       continue;
     uint32_t first = fn->n_params - fn->n_defaults;
-    *slot = i < first ? not_provided(r, fn->params[i]) : td_eval(r, fn->defaults[i - first]);
+    text name = fn->params[i];
+    *slot = i < first
+                ? td_value_undefined_hint(r, "parameter '%.*s' was not provided", text_shown(name), name.p)
+                : td_eval(r, fn->defaults[i - first]);
   }
 }
 
@@ -292,7 +281,7 @@ static void execute_generation(rendering *r, const node *n)
 {
   call_args none = {0};
   value body = make_macro(r, n->fn);
-  td_value_print(r, r->to, td_call(r, body, &none));
+  td_value_print(r, r->to, td_eval_call(r, body, &none));
 }
 
 static flow execute_node(rendering *r, const node *n)

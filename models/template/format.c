@@ -1,16 +1,14 @@
 /* Formatting: one field writer (sign, width, precision, fill) under both of Python's notations. */
-#include "models/template/format.h"
-
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "common/utf8.h"
 #include "models/template/builtin.h"
 #include "models/template/unicode.h"
 
 typedef struct spec {
-  const char *fill; /* one character, fill_n bytes */
-  size_t fill_n;
+  text fill; /* one character; none: a space */
   bool fill_untrusted;
   char align; /* '<' '>' '^' '=' or 0 */
   char sign;  /* '+' ' ' or 0 */
@@ -19,46 +17,58 @@ typedef struct spec {
   char type;
 } spec;
 
-enum { MAX_PRECISION = 400, NUMBER_BYTES = 1024 };
+enum { MAX_PRECISION = 400, NUMBER_BYTES = 1024, MAX_WIDTH = 1 << 24 };
+
+/* The character at *i, if it is one of the set: it is passed then; else 0. */
+static char take(text t, size_t *i, const char *set)
+{
+  return *i < t.n && t.p[*i] && strchr(set, t.p[*i]) ? t.p[(*i)++] : 0;
+}
+
+static int64_t take_number(text t, size_t *i)
+{
+  int64_t v = 0;
+  for (char c; (c = take(t, i, "0123456789")) != 0;)
+    if (v <= MAX_WIDTH)
+      v = v * 10 + (c - '0');
+  return v;
+}
 
 static void pad(rendering *r, text_out *o, const spec *s, int64_t n)
 {
+  text fill = s->fill.n ? s->fill : s->zero ? (text){"0", 1} : (text){" ", 1};
   td_render_pay(r, n > 0 ? (size_t)n / 8 : 0);
   for (int64_t i = 0; i < n; i++)
-    td_out_bytes(r, o, s->fill ? s->fill : " ", s->fill ? s->fill_n : 1, !s->fill_untrusted);
+    td_out_bytes(r, o, fill.p, fill.n, !s->fill_untrusted);
 }
 
-/* prefix (sign, 0x) and digits, aligned */
+/* prefix (sign, 0x; may be NULL) and body, aligned; `align` is what the spec leaves open */
+static void put(rendering *r, text_out *o, const spec *s, str *prefix, str *body, char align)
+{
+  int64_t n = (int64_t)td_str_chars(body) + (prefix ? (int64_t)prefix->n : 0);
+  int64_t gap = s->width > n ? s->width - n : 0;
+  align = s->align ? s->align : align;
+  int64_t before = align == '>' ? gap : align == '^' ? gap / 2 : 0, inside = align == '=' ? gap : 0;
+  pad(r, o, s, before);
+  if (prefix)
+    td_out_str(r, o, prefix);
+  pad(r, o, s, inside);
+  td_out_str(r, o, body);
+  pad(r, o, s, gap - before - inside);
+}
+
 static void put_number(rendering *r, text_out *o, const spec *s, const char *prefix, const char *digits,
                        bool vouched)
 {
-  int64_t n = (int64_t)(strlen(prefix) + strlen(digits)), gap = s->width - n;
-  char align = s->align ? s->align : s->zero ? '=' : '>';
-  spec zeros = {.fill = "0", .fill_n = 1};
-  const spec *with = s->zero && !s->fill ? &zeros : s;
-  if (gap < 0)
-    gap = 0;
-  int64_t before = align == '>' ? gap : align == '^' ? gap / 2 : 0;
-  pad(r, o, with, before);
-  td_out_cstr(r, o, prefix, vouched);
-  if (align == '=')
-    pad(r, o, with, gap);
-  td_out_cstr(r, o, digits, vouched);
-  pad(r, o, with, align == '=' ? 0 : gap - before);
+  put(r, o, s, td_str_new(r, prefix, strlen(prefix), vouched), td_str_new(r, digits, strlen(digits), vouched),
+      s->zero ? '=' : '>');
 }
 
 static void put_str(rendering *r, text_out *o, const spec *s, str *body)
 {
-  int64_t n = (int64_t)td_str_chars(body);
-  if (s->precision >= 0 && s->precision < n) {
+  if (s->precision >= 0 && s->precision < (int64_t)td_str_chars(body))
     body = td_str_slice(r, body, 0, td_str_char_offset(body, (size_t)s->precision));
-    n = s->precision;
-  }
-  int64_t gap = s->width > n ? s->width - n : 0;
-  int64_t before = s->align == '>' ? gap : s->align == '^' ? gap / 2 : 0;
-  pad(r, o, s, before);
-  td_out_str(r, o, body);
-  pad(r, o, s, gap - before);
+  put(r, o, s, NULL, body, '<');
 }
 
 static void insert_commas(char *digits)
@@ -135,7 +145,7 @@ static void put_float(rendering *r, text_out *o, const spec *s, double v, bool v
 
 static void check_sizes(rendering *r, const spec *s)
 {
-  if (s->width > 1 << 24 || s->precision > 1 << 24)
+  if (s->width > MAX_WIDTH || s->precision > MAX_WIDTH)
     td_render_fail(r, "format width is too large");
 }
 
@@ -145,12 +155,11 @@ static void check_number(rendering *r, const spec *s)
     td_render_fail(r, "format precision is too large");
 }
 
-static double to_double(value v) { return v.type == V_FLOAT ? v.f : v.type == V_INT ? (double)v.i : v.b; }
-
 /* ---- format % args ---- */
 
 typedef struct percent {
   str *format;
+  text t; /* it */
   size_t at;
   value args;
   bool tuple;
@@ -159,36 +168,27 @@ typedef struct percent {
 
 static value next_arg(rendering *r, percent *p)
 {
-  if (!p->tuple) {
-    if (p->next++ > 0)
-      td_render_fail(r, "not enough arguments for format string");
-    return p->args;
-  }
-  if (p->next >= p->args.l->n)
+  size_t n = p->tuple ? p->args.l->n : 1;
+  if (p->next >= n)
     td_render_fail(r, "not enough arguments for format string");
-  return p->args.l->items[p->next++];
+  size_t i = p->next++;
+  return p->tuple ? p->args.l->items[i] : p->args;
 }
 
-static char peek(const percent *p) { return p->at < p->format->n ? p->format->p[p->at] : '\0'; }
-
+/* Digits, or '*': the next argument. */
 static int64_t read_number(rendering *r, percent *p)
 {
-  int64_t v = 0;
-  if (peek(p) == '*') {
-    p->at++;
-    if (!p->tuple || !td_op_index(next_arg(r, p), &v))
-      td_render_fail(r, "* wants int");
-    return v;
-  }
-  for (; peek(p) >= '0' && peek(p) <= '9'; p->at++)
-    if (v <= 1 << 24)
-      v = v * 10 + (peek(p) - '0');
+  int64_t v;
+  if (!take(p->t, &p->at, "*"))
+    return take_number(p->t, &p->at);
+  if (!p->tuple || !td_op_index(next_arg(r, p), &v))
+    td_render_fail(r, "* wants int");
   return v;
 }
 
 static value read_key(rendering *r, percent *p)
 {
-  size_t start = ++p->at, depth = 1;
+  size_t start = p->at, depth = 1;
   for (; p->at < p->format->n; p->at++) {
     depth += p->format->p[p->at] == '(';
     depth -= p->format->p[p->at] == ')';
@@ -221,9 +221,7 @@ static void percent_number(rendering *r, text_out *o, spec *s, value v)
     td_render_fail(r, "%%%c format: a real number is required, not %s", s->type, td_value_type_name(v));
   }
   if (real) {
-    if (s->align == '<')
-      s->zero = false;
-    put_float(r, o, s, to_double(v), vouched);
+    put_float(r, o, s, as_double(v), vouched);
     return;
   }
   if (v.type == V_FLOAT && (s->type == 'x' || s->type == 'X' || s->type == 'o'))
@@ -233,7 +231,7 @@ static void percent_number(rendering *r, text_out *o, spec *s, value v)
                                  : "cannot convert float infinity to integer");
   if (s->type == 'i' || s->type == 'u')
     s->type = 'd';
-  put_int(r, o, s, v.type == V_FLOAT ? (int64_t)v.f : v.type == V_INT ? v.i : v.b, vouched);
+  put_int(r, o, s, v.type == V_FLOAT ? (int64_t)v.f : as_int(v), vouched);
 }
 
 static void percent_char(rendering *r, text_out *o, const spec *s, value v)
@@ -248,23 +246,7 @@ static void percent_char(rendering *r, text_out *o, const spec *s, value v)
     td_render_fail(r, "%%c requires int or char");
   if (cp < 0 || cp > 0x10FFFF || (cp >= 0xD800 && cp <= 0xDFFF))
     td_render_fail(r, "%%c arg not in range(0x110000)");
-  size_t n = 0;
-  if (cp < 0x80)
-    bytes[n++] = (char)cp;
-  else {
-    if (cp < 0x800)
-      bytes[n++] = (char)(0xC0 | cp >> 6);
-    else {
-      if (cp < 0x10000)
-        bytes[n++] = (char)(0xE0 | cp >> 12);
-      else {
-        bytes[n++] = (char)(0xF0 | cp >> 18);
-        bytes[n++] = (char)(0x80 | (cp >> 12 & 0x3F));
-      }
-      bytes[n++] = (char)(0x80 | (cp >> 6 & 0x3F));
-    }
-    bytes[n++] = (char)(0x80 | (cp & 0x3F));
-  }
+  size_t n = td_utf8_encode((uint32_t)cp, (unsigned char *)bytes);
   put_str(r, o, s, td_str_copy(r, bytes, n, !v.tainted));
 }
 
@@ -272,10 +254,8 @@ static void percent_char(rendering *r, text_out *o, const spec *s, value v)
 static void percent_field(rendering *r, text_out *o, percent *p)
 {
   spec s = {.precision = -1};
-  value keyed = v_missing();
-  if (peek(p) == '(')
-    keyed = read_key(r, p);
-  for (char c; (c = peek(p)) && strchr("-+ #0", c); p->at++) {
+  value v = take(p->t, &p->at, "(") ? read_key(r, p) : v_missing();
+  for (char c; (c = take(p->t, &p->at, "-+ #0")) != 0;) {
     s.align = c == '-' ? '<' : s.align;
     s.sign = c == '+' ? '+' : c == ' ' && !s.sign ? ' ' : s.sign;
     s.alternate |= c == '#';
@@ -284,44 +264,42 @@ static void percent_field(rendering *r, text_out *o, percent *p)
   s.width = read_number(r, p);
   if (s.width < 0) {
     s.align = '<';
-    s.width = s.width < -(1 << 24) ? 1 << 25 : -s.width;
+    s.width = s.width < -MAX_WIDTH ? MAX_WIDTH + 1 : -s.width;
   }
-  if (peek(p) == '.') {
-    p->at++;
+  if (take(p->t, &p->at, ".")) {
     s.precision = read_number(r, p);
     if (s.precision < 0)
       s.precision = 0;
   }
-  if (peek(p) && strchr("hlL", peek(p)))
-    p->at++;
-  if (p->at >= p->format->n)
+  take(p->t, &p->at, "hlL");
+  if (p->at >= p->t.n)
     td_render_fail(r, "incomplete format");
-  s.type = p->format->p[p->at++];
+  s.type = p->t.p[p->at++];
   check_sizes(r, &s);
-  if (!s.align)
-    s.align = s.type == 's' || s.type == 'r' || s.type == 'a' || s.type == 'c' || !s.zero ? '>' : 0;
-  if (s.align == '<')
-    s.zero = false;
   if (s.type == '%') {
     td_out_bytes(r, o, "%", 1, true);
     return;
   }
   if (!s.type || !strchr("sracdiuxXoeEfFgG", s.type))
     td_render_fail(r, "unsupported format character '%c' (0x%x) at index %zu", s.type, s.type, p->at - 1);
-  value v = keyed.type == V_MISSING ? next_arg(r, p) : keyed;
-  if (s.type == 's')
-    put_str(r, o, &s, td_value_str(r, v));
-  else if (s.type == 'r' || s.type == 'a')
-    put_str(r, o, &s, td_value_repr(r, v));
-  else if (s.type == 'c')
+  bool text_like = strchr("srac", s.type) != NULL;
+  if (s.align == '<' || text_like)
+    s.zero = false;
+  if (!s.align && !s.zero)
+    s.align = '>';
+  if (v.type == V_MISSING)
+    v = next_arg(r, p);
+  if (s.type == 'c')
     percent_char(r, o, &s, v);
+  else if (text_like)
+    put_str(r, o, &s, s.type == 's' ? td_value_str(r, v) : td_value_repr(r, v));
   else
     percent_number(r, o, &s, v);
 }
 
-value td_format_percent(rendering *r, str *format, value args)
+static value format_percent(rendering *r, str *format, value args)
 {
-  percent p = {.format = format, .args = args, .tuple = args.type == V_TUPLE};
+  percent p = {.format = format, .t = {format->p, format->n}, .args = args, .tuple = args.type == V_TUPLE};
   text_out o;
   td_out_init(&o);
   while (p.at < format->n) {
@@ -343,22 +321,22 @@ value td_format_percent(rendering *r, str *format, value args)
   return v_str(s);
 }
 
+/* What goes into safe text is escaped. */
+static value escaped(rendering *r, value v)
+{
+  return v.type == V_STR && !v.s->markup ? v_str(td_text_escape(r, v.s)) : v;
+}
+
 value td_op_format(rendering *r, value format, value args)
 {
-  str *f = format.s;
-  if (f->markup) { /* what goes into safe text is escaped */
-    if (args.type == V_STR && !args.s->markup)
-      args = v_str(td_text_escape(r, args.s));
-    if (args.type == V_TUPLE) {
-      value *items = td_render_alloc(r, args.l->n, sizeof *items);
-      for (size_t i = 0; i < args.l->n; i++) {
-        value v = args.l->items[i];
-        items[i] = v.type == V_STR && !v.s->markup ? v_str(td_text_escape(r, v.s)) : v;
-      }
-      args = td_value_list(r, items, args.l->n, true);
-    }
-  }
-  return td_format_percent(r, f, args);
+  if (!format.s->markup)
+    return format_percent(r, format.s, args);
+  if (args.type != V_TUPLE)
+    return format_percent(r, format.s, escaped(r, args));
+  value safe = td_value_list(r, NULL, 0, true);
+  for (size_t i = 0; i < args.l->n; i++)
+    td_seq_push(r, safe.l, escaped(r, args.l->items[i]));
+  return format_percent(r, format.s, safe);
 }
 
 /* ---- "{}".format() ---- */
@@ -369,139 +347,105 @@ typedef struct braces {
   bool numbered, automatic;
 } braces;
 
-static void parse_spec(rendering *r, const char *p, size_t n, spec *s)
+static spec parse_spec(rendering *r, text t)
 {
-  size_t i = 0;
+  spec s = {.precision = -1};
+  size_t i = 0, len;
   uint32_t cp;
-  *s = (spec){.precision = -1};
-  size_t len = n ? td_unicode_decode(p, n, &cp) : 0;
-  if (len && len < n && strchr("<>=^", p[len]) && p[len]) {
-    s->fill = p;
-    s->fill_n = len;
-    s->align = p[len];
-    i = len + 1;
-  } else if (n && p[0] && strchr("<>=^", p[0])) {
-    s->align = p[i++];
+  if (t.n && (len = td_unicode_decode(t.p, t.n, &cp)) < t.n && t.p[len] && strchr("<>=^", t.p[len])) {
+    s.fill = (text){t.p, len};
+    i = len;
   }
-  if (i < n && (p[i] == '+' || p[i] == '-' || p[i] == ' ')) {
-    s->sign = p[i] == '-' ? 0 : p[i];
-    i++;
-  }
-  if (i < n && p[i] == '#') {
-    s->alternate = true;
-    i++;
-  }
-  if (i < n && p[i] == '0') {
-    s->zero = true;
-    i++;
-  }
-  for (; i < n && p[i] >= '0' && p[i] <= '9'; i++)
-    if (s->width <= 1 << 24)
-      s->width = s->width * 10 + (p[i] - '0');
-  if (i < n && p[i] == ',') {
-    s->comma = true;
-    i++;
-  }
-  if (i < n && p[i] == '.') {
-    s->precision = 0;
-    size_t from = ++i;
-    for (; i < n && p[i] >= '0' && p[i] <= '9'; i++)
-      if (s->precision <= 1 << 24)
-        s->precision = s->precision * 10 + (p[i] - '0');
+  s.align = take(t, &i, "<>=^");
+  s.sign = take(t, &i, "+- ");
+  s.sign = s.sign == '-' ? 0 : s.sign;
+  s.alternate = take(t, &i, "#");
+  s.zero = take(t, &i, "0");
+  s.width = take_number(t, &i);
+  s.comma = take(t, &i, ",");
+  if (take(t, &i, ".")) {
+    size_t from = i;
+    s.precision = take_number(t, &i);
     if (i == from)
       td_render_fail(r, "Format specifier missing precision");
   }
-  if (i < n)
-    s->type = p[i++];
-  if (i != n || (s->type && !strchr("sdbxXoeEfFgGnc%", s->type)))
+  s.type = take(t, &i, "sdbxXoeEfFgGnc%");
+  if (i != t.n)
     td_render_fail(r, "Invalid format specifier");
-  check_sizes(r, s);
+  check_sizes(r, &s);
+  return s;
 }
 
-static void format_value(rendering *r, text_out *o, value v, const char *p, size_t n, bool vouched_fill)
+static void format_value(rendering *r, text_out *o, value v, text as, bool vouched_fill)
 {
-  spec s;
-  if (n == 0) {
+  if (as.n == 0) {
     td_value_print(r, o, v);
     return;
   }
-  parse_spec(r, p, n, &s);
+  spec s = parse_spec(r, as);
   s.fill_untrusted = !vouched_fill;
-  bool vouched = !td_value_is_tainted(r, v);
+  bool vouched = !td_value_is_tainted(r, v), real = s.type && strchr("eEfFgG%", s.type);
   if (v.type == V_STR) {
     if ((s.type && s.type != 's') || s.sign || s.align == '=' || s.comma)
       td_render_fail(r, "Unknown format code '%c' for object of type 'str'", s.type ? s.type : '=');
-    if (s.zero && !s.fill) {
-      s.fill = "0";
-      s.fill_n = 1;
-    }
     put_str(r, o, &s, v.s);
-  } else if (v.type == V_FLOAT ||
-             ((v.type == V_INT || v.type == V_BOOL) && s.type && strchr("eEfFgG%", s.type))) {
+  } else if (v.type == V_FLOAT || (is_number(v) && real)) {
     check_number(r, &s);
-    if (s.type && !strchr("eEfFgG%", s.type))
+    if (s.type && !real)
       td_render_fail(r, "Unknown format code '%c' for object of type 'float'", s.type);
-    put_float(r, o, &s, to_double(v), vouched);
-  } else if (v.type == V_INT || (v.type == V_BOOL && s.type)) {
-    if (s.precision >= 0)
+    put_float(r, o, &s, as_double(v), vouched);
+  } else if (is_number(v)) {
+    if (s.precision >= 0 && (v.type == V_INT || s.type))
       td_render_fail(r, "Precision not allowed in integer format specifier");
     if (s.type == 's' || s.type == 'c')
       td_render_fail(r, "Unknown format code '%c' for object of type 'int'", s.type);
-    put_int(r, o, &s, v.type == V_INT ? v.i : v.b, vouched);
-  } else if (v.type == V_BOOL) {
-    put_int(r, o, &s, v.b, vouched);
+    put_int(r, o, &s, as_int(v), vouched);
   } else {
     td_render_fail(r, "unsupported format string passed to %s.__format__", td_value_type_name(v));
   }
 }
 
-/* name, number or nothing, then .attribute and [index] */
-static value field_value(rendering *r, braces *b, const char *p, size_t n)
+/* By number, by the next one if there is no name, or by name. */
+static value field_argument(rendering *r, braces *b, text name)
 {
-  size_t i = 0;
-  value v = v_missing();
-  while (i < n && p[i] != '.' && p[i] != '[')
-    i++;
-  size_t number = 0;
-  bool digits = i > 0 && i < 9;
-  for (size_t k = 0; k < i && digits; k++) {
-    digits = p[k] >= '0' && p[k] <= '9';
-    number = number * 10 + (size_t)(p[k] - '0');
-  }
-  if (i == 0 || digits) {
-    b->automatic |= i == 0;
-    b->numbered |= i > 0;
+  int64_t number;
+  if (name.n == 0 || text_number(name, &number)) {
+    b->automatic |= name.n == 0;
+    b->numbered |= name.n > 0;
     if (b->automatic && b->numbered)
       td_render_fail(r, "cannot switch between manual field specification and automatic field numbering");
-    number = i == 0 ? b->next++ : number;
-    if (number >= b->args->n_pos)
-      td_render_fail(r, "Replacement index %zu out of range for positional args tuple", number);
-    v = b->args->pos[number];
-  } else {
-    for (size_t k = 0; k < b->args->n_kw; k++)
-      if (b->args->kw_names[k].n == i && memcmp(b->args->kw_names[k].p, p, i) == 0)
-        v = b->args->kw[k];
-    if (v.type == V_MISSING)
-      td_render_fail(r, "%s", td_value_quoted(r, v_str(td_str_new(r, p, i, false))));
+    size_t i = name.n == 0 ? b->next++ : (size_t)number;
+    if (i >= b->args->n_pos)
+      td_render_fail(r, "Replacement index %zu out of range for positional args tuple", i);
+    return b->args->pos[i];
   }
+  for (size_t k = 0; k < b->args->n_kw; k++)
+    if (text_equal(b->args->kw_names[k], name))
+      return b->args->kw[k];
+  td_render_fail(r, "%s", td_value_quoted(r, v_str(td_str_new(r, name.p, name.n, false))));
+}
+
+/* An argument, then .attribute and [index] */
+static value field_value(rendering *r, braces *b, text field)
+{
+  const char *p = field.p;
+  size_t n = field.n, i = 0;
+  while (i < n && p[i] != '.' && p[i] != '[')
+    i++;
+  value v = field_argument(r, b, (text){p, i});
   while (i < n) {
     bool attribute = p[i++] == '.';
     size_t from = i;
     while (i < n && (attribute ? p[i] != '.' && p[i] != '[' : p[i] != ']'))
       i++;
     text part = {p + from, i - from};
+    int64_t at;
     if (!attribute && i++ >= n)
       td_render_fail(r, "Missing ']' in format string");
-    int64_t at = 0;
-    bool whole = part.n > 0 && part.n < 18;
-    for (size_t k = 0; k < part.n && whole; k++) {
-      whole = part.p[k] >= '0' && part.p[k] <= '9';
-      at = at * 10 + (part.p[k] - '0');
-    }
     if (attribute)
-      v = td_op_attribute(r, v, part, v_missing());
+      v = td_op_attribute(r, v, part, v_missing(), true);
     else
-      v = td_op_item(r, v, whole ? v_int(at) : v_str(td_str_new(r, part.p, part.n, false)));
+      v = td_op_item(r, v, text_number(part, &at) ? v_int(at) : v_str(td_str_new(r, part.p, part.n, false)));
   }
   return v;
 }
@@ -536,7 +480,7 @@ value td_format_braces(rendering *r, str *format, const call_args *args)
       td_render_fail(r, "expected '}' before end of string");
     for (colon = start; colon < end && p[colon] != ':' && p[colon] != '!';)
       colon++;
-    value v = field_value(r, &b, p + start, colon - start);
+    value v = field_value(r, &b, (text){p + start, colon - start});
     if (colon < end && p[colon] == '!') {
       if (colon + 1 >= end || !strchr("sra", p[colon + 1]))
         td_render_fail(r, "Unknown conversion specifier");
@@ -544,7 +488,7 @@ value td_format_braces(rendering *r, str *format, const call_args *args)
       colon += 2;
     }
     size_t spec_at = colon < end ? colon + 1 : end;
-    format_value(r, &o, v, p + spec_at, end - spec_at, !td_str_any_untrusted(r, format));
+    format_value(r, &o, v, (text){p + spec_at, end - spec_at}, !td_str_any_untrusted(r, format));
     i = end + 1;
   }
   return v_str(td_out_finish(r, &o));

@@ -51,8 +51,7 @@ static dict *make_dict(rendering *r, const call_args *args)
     }
     d->tainted = td_value_is_tainted(r, args->pos[0]);
   }
-  for (size_t i = 0; i < args->n_kw; i++)
-    td_dict_set(r, d, v_str(td_str_new(r, args->kw_names[i].p, args->kw_names[i].n, true)), args->kw[i]);
+  td_dict_add_keywords(r, d, args);
   return d;
 }
 
@@ -89,8 +88,6 @@ static value strftime_now(rendering *r, bound *b)
   char format[512], out[2048];
   struct tm tm;
   size_t k = 0;
-  if (b->arg[0].type != V_STR)
-    td_render_fail(r, "strftime() argument 1 must be str, not %s", td_value_type_name(b->arg[0]));
   const str *s = b->arg[0].s;
   for (size_t i = 0; i < s->n; i++) {
     if (k + 8 > sizeof format)
@@ -113,15 +110,6 @@ static value strftime_now(rendering *r, bound *b)
     td_render_fail(r, "time format is too long");
   return v_str(td_str_copy(r, out, n, !td_str_any_untrusted(r, s)));
 }
-
-const builtin td_globals[] = {
-    {"range", range, "*", 0, 0},
-    {"dict", dict_of, "*", 0, 0},
-    {"namespace", namespace_of, "*", 0, 0},
-    {"raise_exception", raise_exception, "message", 1, 0},
-    {"strftime_now", strftime_now, "format", 1, 0},
-    {0},
-};
 
 /* ---- loop ---- */
 
@@ -165,32 +153,63 @@ static int64_t loop_length(rendering *r, struct loop *loop)
   return loop->length;
 }
 
-value td_loop_attribute(rendering *r, struct loop *loop, const str *name)
+value td_loop_attribute(rendering *r, struct loop *loop, text name)
 {
+  static const char *const names[] = {"index0",   "index",  "first", "last",     "length",  "revindex0",
+                                      "revindex", "depth0", "depth", "previtem", "nextitem"};
+  enum { INDEX0, INDEX, FIRST, LAST, LENGTH, REVINDEX0, REVINDEX, DEPTH0, DEPTH, PREVITEM, NEXTITEM };
   value v;
-  if (td_str_equals(name, "index0"))
-    return v_int(loop->index0);
-  if (td_str_equals(name, "index"))
-    return v_int(loop->index0 + 1);
-  if (td_str_equals(name, "first"))
-    return v_bool(loop->index0 == 0);
-  if (td_str_equals(name, "last"))
-    return v_bool(peek(r, loop).type == V_MISSING);
-  if (td_str_equals(name, "length"))
-    return v_int(loop_length(r, loop));
-  if (td_str_equals(name, "revindex0"))
-    return v_int(loop_length(r, loop) - loop->index0 - 1);
-  if (td_str_equals(name, "revindex"))
-    return v_int(loop_length(r, loop) - loop->index0);
-  if (td_str_equals(name, "depth"))
-    return v_int(1);
-  if (td_str_equals(name, "depth0"))
-    return v_int(0);
-  if (td_str_equals(name, "previtem"))
+  int i = 0;
+  while (i <= NEXTITEM && !text_is(name, names[i]))
+    i++;
+  switch (i) {
+  case INDEX0:
+  case INDEX: return v_int(loop->index0 + (i == INDEX));
+  case FIRST: return v_bool(loop->index0 == 0);
+  case LAST: return v_bool(peek(r, loop).type == V_MISSING);
+  case LENGTH: return v_int(loop_length(r, loop));
+  case REVINDEX0:
+  case REVINDEX: return v_int(loop_length(r, loop) - loop->index0 - (i == REVINDEX0));
+  case DEPTH0:
+  case DEPTH: return v_int(i == DEPTH);
+  case PREVITEM:
     return loop->index0 == 0 ? td_value_undefined_hint(r, "there is no previous item") : loop->before;
-  if (td_str_equals(name, "nextitem")) {
+  case NEXTITEM:
     v = peek(r, loop);
     return v.type == V_MISSING ? td_value_undefined_hint(r, "there is no next item") : v;
+  default: return v_missing();
   }
-  return v_missing();
 }
+
+static value loop_cycle(rendering *r, bound *b)
+{
+  if (b->raw->n_kw > 0)
+    td_render_fail(r, "cycle() got an unexpected keyword argument");
+  if (b->raw->n_pos == 0)
+    td_render_fail(r, "no items for cycling given");
+  return b->raw->pos[b->self.loop->index0 % (int64_t)b->raw->n_pos];
+}
+
+static value loop_changed(rendering *r, bound *b)
+{
+  struct loop *loop = b->self.loop;
+  value now = td_value_list(r, b->raw->pos, b->raw->n_pos, true);
+  bool changed = loop->changed.type == V_MISSING || !td_value_equal(r, loop->changed, now);
+  loop->changed = now;
+  return v_bool(changed);
+}
+
+const builtin td_rows_globals[] = {
+    {OF_GLOBAL, "range", range, "*", 0},
+    {OF_GLOBAL, "dict", dict_of, "*", 0},
+    {OF_GLOBAL, "namespace", namespace_of, "*", 0},
+    {OF_GLOBAL, "raise_exception", raise_exception, "message", 0},
+    {OF_GLOBAL, "strftime_now", strftime_now, "format:s", 0},
+    {0},
+};
+
+const builtin td_rows_loop[] = {
+    {OF_LOOP, "cycle", loop_cycle, "*", 0},
+    {OF_LOOP, "changed", loop_changed, "*", 0},
+    {0},
+};

@@ -20,11 +20,6 @@ value td_iter_next(rendering *r, iter *it)
   return v;
 }
 
-static value next_item(rendering *r, iter *it)
-{
-  return it->i < it->n ? it->over.l->items[it->i++] : v_missing();
-}
-
 /* i: byte offset */
 static value next_char(rendering *r, iter *it)
 {
@@ -38,149 +33,88 @@ static value next_char(rendering *r, iter *it)
   return v_str(td_str_slice(r, s, from, to));
 }
 
-static value entry_as(rendering *r, const dict *d, int64_t i, char kind)
+value td_item_at(rendering *r, value of, int64_t i)
 {
-  if (kind == 'k')
-    return d->entries[i].key;
-  if (kind == 'v')
-    return d->entries[i].val;
-  value *pair = td_render_alloc(r, 2, sizeof *pair);
-  pair[0] = d->entries[i].key;
-  pair[1] = d->entries[i].val;
-  value tuple = td_value_list(r, pair, 2, true);
-  tuple.l->tainted = d->tainted;
-  return tuple;
+  if (of.type == V_RANGE)
+    return v_int(range_at(of.r, i));
+  if (of.type == V_LIST || of.type == V_TUPLE)
+    return of.l->items[i];
+  const dict *d = of.type == V_DICT ? of.d : of.v->d;
+  const dict_entry *e = &d->entries[i];
+  char kind = of.type == V_DICT ? 'k' : of.v->kind;
+  if (kind != 'i')
+    return kind == 'k' ? e->key : e->val;
+  value pair = td_value_pair(r, e->key, e->val);
+  pair.l->tainted = d->tainted;
+  return pair;
 }
 
-static value next_key(rendering *r, iter *it)
+static value next_item(rendering *r, iter *it)
 {
-  return it->i < it->n ? entry_as(r, it->over.d, it->i++, 'k') : v_missing();
+  return it->i < it->n ? td_item_at(r, it->over, it->i++) : v_missing();
 }
 
-static value next_view(rendering *r, iter *it)
+static value previous_item(rendering *r, iter *it)
 {
-  return it->i < it->n ? entry_as(r, it->over.v->d, it->i++, it->over.v->kind) : v_missing();
-}
-
-static value next_range(rendering *r, iter *it)
-{
-  return it->i < it->n ? v_int(range_at(it->over.r, it->i++)) : v_missing();
+  return it->i < it->n ? td_item_at(r, it->over, --it->n) : v_missing();
 }
 
 static value next_nothing(rendering *r, iter *it) { return v_missing(); }
 
 static value next_of_loop(rendering *r, iter *it)
 {
-  struct loop *loop = it->over.loop;
-  value pair[2] = {td_iter_next(r, loop->it), it->over};
-  if (pair[0].type == V_MISSING)
-    return v_missing();
-  value *items = td_render_alloc(r, 2, sizeof *items);
-  memcpy(items, pair, sizeof pair);
-  return td_value_list(r, items, 2, true);
+  value v = td_iter_next(r, it->over.loop->it);
+  return v.type == V_MISSING ? v : td_value_pair(r, v, it->over);
 }
 
-static iter *counted(rendering *r, value v, iter_next next, const char *type_name)
+static const struct {
+  iter_next next;
+  const char *name, *reversed; /* NULL: cannot be walked backwards */
+} kinds[V_LOOP + 1] = {
+    [V_UNDEFINED] = {next_nothing, "generator", "reversed"},
+    [V_STR] = {next_char, "str_iterator", NULL},
+    [V_LIST] = {next_item, "list_iterator", "list_reverseiterator"},
+    [V_TUPLE] = {next_item, "tuple_iterator", "reversed"},
+    [V_DICT] = {next_item, "dict_keyiterator", "dict_reversekeyiterator"},
+    [V_VIEW] = {next_item, "dict_itemiterator", "dict_reverseitemiterator"},
+    [V_RANGE] = {next_item, "range_iterator", "range_iterator"},
+    [V_LOOP] = {next_of_loop, "LoopContext", NULL},
+};
+
+static iter *over(rendering *r, value v, iter_next next, const char *type_name)
 {
   iter *it = td_iter_new(r, next, type_name);
   it->over = v;
-  td_value_length(r, v, &it->n);
+  if (kinds[v.type].next == next_item)
+    td_value_length(r, v, &it->n);
   return it;
-}
-
-bool td_iterable(value v)
-{
-  switch (v.type) {
-  case V_UNDEFINED:
-  case V_STR:
-  case V_LIST:
-  case V_TUPLE:
-  case V_DICT:
-  case V_RANGE:
-  case V_VIEW:
-  case V_ITER:
-  case V_LOOP: return true;
-  default: return false;
-  }
 }
 
 iter *td_iter_of(rendering *r, value v)
 {
-  switch (v.type) {
-  case V_UNDEFINED: return td_iter_new(r, next_nothing, "generator");
-  case V_STR: {
-    iter *it = td_iter_new(r, next_char, "str_iterator");
-    it->over = v;
-    return it;
-  }
-  case V_LIST: return counted(r, v, next_item, "list_iterator");
-  case V_TUPLE: return counted(r, v, next_item, "tuple_iterator");
-  case V_DICT: return counted(r, v, next_key, "dict_keyiterator");
-  case V_VIEW: return counted(r, v, next_view, "dict_itemiterator");
-  case V_RANGE: return counted(r, v, next_range, "range_iterator");
-  case V_ITER: return v.it;
-  case V_LOOP: {
-    iter *it = td_iter_new(r, next_of_loop, "LoopContext");
-    it->over = v;
-    return it;
-  }
-  default: td_render_fail(r, "'%s' object is not iterable", td_value_type_name(v));
-  }
-}
-
-/* ---- backwards ---- */
-
-static value previous_item(rendering *r, iter *it)
-{
-  return it->i < it->n ? it->over.l->items[--it->n] : v_missing();
-}
-
-static value previous_key(rendering *r, iter *it)
-{
-  return it->i < it->n ? entry_as(r, it->over.d, --it->n, 'k') : v_missing();
-}
-
-static value previous_view(rendering *r, iter *it)
-{
-  return it->i < it->n ? entry_as(r, it->over.v->d, --it->n, it->over.v->kind) : v_missing();
-}
-
-static value previous_of_range(rendering *r, iter *it)
-{
-  return it->i < it->n ? v_int(range_at(it->over.r, --it->n)) : v_missing();
+  if (v.type == V_ITER)
+    return v.it;
+  if (!kinds[v.type].next)
+    td_render_fail(r, "'%s' object is not iterable", td_value_type_name(v));
+  return over(r, v, kinds[v.type].next, kinds[v.type].name);
 }
 
 iter *td_iter_reversed(rendering *r, value v)
 {
-  switch (v.type) {
-  case V_UNDEFINED: return td_iter_new(r, next_nothing, "reversed");
-  case V_LIST: return counted(r, v, previous_item, "list_reverseiterator");
-  case V_TUPLE: return counted(r, v, previous_item, "reversed");
-  case V_DICT: return counted(r, v, previous_key, "dict_reversekeyiterator");
-  case V_VIEW: return counted(r, v, previous_view, "dict_reverseitemiterator");
-  case V_RANGE: return counted(r, v, previous_of_range, "range_iterator");
-  default: return NULL;
-  }
+  const char *name = kinds[v.type].reversed;
+  return name ? over(r, v, v.type == V_UNDEFINED ? next_nothing : previous_item, name) : NULL;
 }
 
 seq *td_iter_collect(rendering *r, value v)
 {
-  size_t cap = 0;
   int64_t n;
   iter *it = td_iter_of(r, v);
   seq *l = td_render_alloc(r, 1, sizeof *l);
   if (v.type != V_ITER && td_value_length(r, v, &n))
-    cap = (size_t)n;
-  l->items = td_render_alloc(r, cap, sizeof *l->items);
+    l->cap = (size_t)n;
+  l->items = td_render_alloc(r, l->cap, sizeof *l->items);
   l->tainted = v.type == V_STR ? false : td_value_is_tainted(r, v);
-  for (value item; (item = td_iter_next(r, it)).type != V_MISSING;) {
-    if (l->n == cap) {
-      value *grown = td_render_alloc(r, cap = cap ? 2 * cap : 8, sizeof *grown);
-      if (l->n)
-        memcpy(grown, l->items, l->n * sizeof *grown);
-      l->items = grown;
-    }
-    l->items[l->n++] = item;
-  }
+  for (value item; (item = td_iter_next(r, it)).type != V_MISSING;)
+    td_seq_push(r, l, item);
   return l;
 }

@@ -116,32 +116,27 @@ static char sign_at(const compiler *c, size_t at)
   return at < c->n && (c->src[at] == '-' || c->src[at] == '+') ? c->src[at] : 0;
 }
 
+/* At "{%": the position behind the sign, the name and the white space of the tag with that name, or 0. */
+static size_t match_name(const compiler *c, size_t at, const char *name)
+{
+  at = skip_spaces(c, at + 2 + (sign_at(c, at + 2) != 0));
+  return looking_at(c, at, name) ? skip_spaces(c, at + strlen(name)) : 0;
+}
+
 /* At "{%": the position behind a whole `raw` tag, or 0 when it is another tag. */
 static size_t match_raw_begin(const compiler *c, size_t at)
 {
-  at += 2;
-  if (sign_at(c, at))
-    at++;
-  at = skip_spaces(c, at);
-  if (!looking_at(c, at, "raw"))
-    return 0;
-  at = skip_spaces(c, at + 3);
-  if (looking_at(c, at, "-%}"))
+  at = match_name(c, at, "raw");
+  if (at && looking_at(c, at, "-%}"))
     return skip_spaces(c, at + 3);
-  return looking_at(c, at, "%}") ? at + 2 : 0;
+  return at && looking_at(c, at, "%}") ? at + 2 : 0;
 }
 
 /* At "{%": the position behind `endraw`'s tag, or 0. */
 static size_t match_raw_end(const compiler *c, size_t at)
 {
-  at += 2;
-  if (sign_at(c, at))
-    at++;
-  at = skip_spaces(c, at);
-  if (!looking_at(c, at, "endraw"))
-    return 0;
-  at = skip_spaces(c, at + 6);
-  return match_close(c, at, "%}", false);
+  at = match_name(c, at, "endraw");
+  return at ? match_close(c, at, "%}", false) : 0;
 }
 
 static token make(token_type type, unsigned line) { return (token){.type = type, .line = line}; }
@@ -271,12 +266,12 @@ static size_t match_float(const compiler *c, size_t at)
   return fraction > i ? fraction : 0;
 }
 
-static bool digit_of(char ch, int base)
+/* 16: no digit */
+static int digit_value(char ch)
 {
-  int d = ch >= '0' && ch <= '9'                 ? ch - '0'
-          : (ch | 32) >= 'a' && (ch | 32) <= 'f' ? (ch | 32) - 'a' + 10
-                                                 : 99;
-  return d < base;
+  if (ch >= '0' && ch <= '9')
+    return ch - '0';
+  return (ch | 32) >= 'a' && (ch | 32) <= 'f' ? (ch | 32) - 'a' + 10 : 16;
 }
 
 static size_t match_integer(const compiler *c, size_t at, int *base)
@@ -288,7 +283,7 @@ static size_t match_integer(const compiler *c, size_t at, int *base)
     size_t i = at + 2, start = i;
     while (b && i < c->n) {
       size_t d = c->src[i] == '_' ? i + 1 : i;
-      if (d >= c->n || !digit_of(c->src[d], b))
+      if (d >= c->n || digit_value(c->src[d]) >= b)
         break;
       i = d + 1;
     }
@@ -326,11 +321,10 @@ static token number(compiler *c)
   if (t.type == T_FLOAT) {
     t.f = strtod(digits, NULL);
   } else {
-    for (size_t i = 0; i < k; i++) {
-      int d = digits[i] <= '9' ? digits[i] - '0' : (digits[i] | 32) - 'a' + 10;
-      if (__builtin_mul_overflow(t.i, base, &t.i) || __builtin_add_overflow(t.i, d, &t.i))
+    for (size_t i = 0; i < k; i++)
+      if (__builtin_mul_overflow(t.i, base, &t.i) ||
+          __builtin_add_overflow(t.i, digit_value(digits[i]), &t.i))
         td_template_fail(c, c->line, "integer does not fit in 64 bits");
-    }
   }
   after_match(c, end);
   return t;
@@ -340,9 +334,9 @@ static unsigned hex_value(compiler *c, const char *p, const char *end, int digit
 {
   unsigned v = 0;
   for (int i = 0; i < digits; i++) {
-    if (p + i >= end || !digit_of(p[i], 16))
+    if (p + i >= end || digit_value(p[i]) > 15)
       td_template_fail(c, c->line, "truncated escape in a string");
-    v = v * 16 + (unsigned)(p[i] <= '9' ? p[i] - '0' : (p[i] | 32) - 'a' + 10);
+    v = v * 16 + (unsigned)digit_value(p[i]);
   }
   return v;
 }
@@ -435,17 +429,25 @@ static token name(compiler *c)
   return t;
 }
 
-static const struct {
-  const char *s;
-  token_type type;
-} operators[] = {
-    {"//", T_FLOORDIV}, {"**", T_POW},   {"==", T_EQ},      {"!=", T_NE},      {">=", T_GE},
-    {"<=", T_LE},       {"+", T_ADD},    {"-", T_SUB},      {"/", T_DIV},      {"*", T_MUL},
-    {"%", T_MOD},       {"~", T_TILDE},  {"[", T_LBRACKET}, {"]", T_RBRACKET}, {"(", T_LPAREN},
-    {")", T_RPAREN},    {"{", T_LBRACE}, {"}", T_RBRACE},   {">", T_GT},       {"<", T_LT},
-    {"=", T_ASSIGN},    {".", T_DOT},    {":", T_COLON},    {"|", T_PIPE},     {",", T_COMMA},
-    {";", T_SEMICOLON},
-};
+/* In the order of token_type, from T_ADD on. */
+static const char *const operators[] = {"+", "-",  "/",  "//", "*",  "%", "**", "~", "[", "]", "(", ")", "{",
+                                        "}", "==", "!=", ">",  ">=", "<", "<=", "=", ".", ":", "|", ",", ";"};
+_Static_assert(sizeof operators / sizeof *operators == T_SEMICOLON - T_ADD + 1, "one for each type");
+
+const char *td_lexer_type_name(token_type t)
+{
+  static const char *const others[] = {"end of template",
+                                       "template data / text",
+                                       "begin of print statement",
+                                       "end of print statement",
+                                       "begin of statement block",
+                                       "end of statement block",
+                                       "name",
+                                       "string",
+                                       "integer",
+                                       "float"};
+  return t < T_ADD ? others[t] : operators[t - T_ADD];
+}
 
 static void balance(compiler *c, char op)
 {
@@ -460,19 +462,24 @@ static void balance(compiler *c, char op)
   }
 }
 
+/* The longest operator here. */
 static token operator_token(compiler *c)
 {
-  for (size_t i = 0; i < sizeof operators / sizeof *operators; i++) {
-    if (!looking_at(c, c->at, operators[i].s))
-      continue;
-    size_t n = strlen(operators[i].s);
-    if (n == 1)
-      balance(c, *operators[i].s);
-    token t = make(operators[i].type, c->line);
-    after_match(c, c->at + n);
-    return t;
+  token t = make(T_EOF, c->line);
+  size_t best = 0;
+  for (token_type type = T_ADD; type <= T_SEMICOLON; type++) {
+    size_t n = strlen(operators[type - T_ADD]);
+    if (n > best && looking_at(c, c->at, operators[type - T_ADD])) {
+      t.type = type;
+      best = n;
+    }
   }
-  td_template_fail(c, c->line, "unexpected char at byte %zu", c->at);
+  if (best == 0)
+    td_template_fail(c, c->line, "unexpected char at byte %zu", c->at);
+  if (best == 1)
+    balance(c, c->src[c->at]);
+  after_match(c, c->at + best);
+  return t;
 }
 
 static token next_in_tag(compiler *c)
@@ -514,24 +521,5 @@ token td_lexer_next(compiler *c)
   case STATE_OPEN_BLOCK:
   case STATE_OPEN_VAR: return open_tag(c);
   default: return next_in_tag(c);
-  }
-}
-
-const char *td_lexer_type_name(token_type t)
-{
-  for (size_t i = 0; i < sizeof operators / sizeof *operators; i++)
-    if (operators[i].type == t)
-      return operators[i].s;
-  switch (t) {
-  case T_EOF: return "end of template";
-  case T_DATA: return "template data / text";
-  case T_VAR_BEGIN: return "begin of print statement";
-  case T_VAR_END: return "end of print statement";
-  case T_BLOCK_BEGIN: return "begin of statement block";
-  case T_BLOCK_END: return "end of statement block";
-  case T_NAME: return "name";
-  case T_STRING: return "string";
-  case T_INT: return "integer";
-  default: return "float";
   }
 }

@@ -9,13 +9,9 @@ bool td_op_index(value v, int64_t *i)
 {
   if (v.type != V_INT && v.type != V_BOOL)
     return false;
-  *i = v.type == V_INT ? v.i : v.b;
+  *i = as_int(v);
   return true;
 }
-
-static bool is_number(value v) { return v.type == V_BOOL || v.type == V_INT || v.type == V_FLOAT; }
-
-static double number(value v) { return v.type == V_FLOAT ? v.f : v.type == V_INT ? (double)v.i : v.b; }
 
 static const char *op_name(token_type op) { return op == T_POW ? "** or pow()" : td_lexer_type_name(op); }
 
@@ -176,8 +172,7 @@ value td_op_math(rendering *r, token_type op, value a, value b)
 {
   if (is_number(a) && is_number(b)) {
     bool whole = a.type != V_FLOAT && b.type != V_FLOAT;
-    value v = whole ? int_math(r, op, a.type == V_INT ? a.i : a.b, b.type == V_INT ? b.i : b.b)
-                    : float_math(r, op, number(a), number(b));
+    value v = whole ? int_math(r, op, as_int(a), as_int(b)) : float_math(r, op, as_double(a), as_double(b));
     v.tainted = a.tainted || b.tainted;
     return v;
   }
@@ -207,10 +202,22 @@ value td_op_negate(rendering *r, value v, bool positive)
   if (v.type == V_FLOAT)
     result = v_float(positive ? v.f : -v.f);
   else
-    result =
-        positive ? v_int(v.type == V_INT ? v.i : v.b) : int_math(r, T_SUB, 0, v.type == V_INT ? v.i : v.b);
+    result = positive ? v_int(as_int(v)) : int_math(r, T_SUB, 0, as_int(v));
   result.tainted = v.tainted;
   return result;
+}
+
+bool td_op_compare(rendering *r, uint8_t op, value a, value b)
+{
+  switch (op) {
+  case T_EQ: return td_value_equal(r, a, b);
+  case T_NE: return !td_value_equal(r, a, b);
+  case T_LT: return td_value_compare(r, a, b, T_LT) < 0;
+  case T_LE: return td_value_compare(r, a, b, T_LE) <= 0;
+  case T_GT: return td_value_compare(r, a, b, T_GT) > 0;
+  case T_GE: return td_value_compare(r, a, b, T_GE) >= 0;
+  default: return td_value_contains(r, b, a) == (op == OP_IN);
+  }
 }
 
 /* ---- attributes ---- */
@@ -222,85 +229,48 @@ static value bind_method(rendering *r, value self, const builtin *fn)
   return (value){.type = V_METHOD, .m = m};
 }
 
-/* Methods that would change a list or dict: the sandbox calls them unsafe. */
-static bool is_mutator(value of, text name)
-{
-  static const char *const of_dict[] = {"clear", "pop", "popitem", "setdefault", "update", NULL};
-  static const char *const of_list[] = {"append", "clear",  "pop",    "reverse", "insert",
-                                        "sort",   "extend", "remove", NULL};
-  const char *const *names = of.type == V_DICT ? of_dict : of.type == V_LIST ? of_list : NULL;
-  for (; names && *names; names++)
-    if (text_is(name, *names))
-      return true;
-  return false;
-}
-
 static bool is_dunder_of_every_object(text name)
 {
-  static const char *const names[] = {"__class__",        "__doc__",      "__init__",
-                                      "__dir__",          "__eq__",       "__hash__",
-                                      "__repr__",         "__str__",      "__new__",
-                                      "__ne__",           "__lt__",       "__format__",
-                                      "__sizeof__",       "__reduce__",   "__gt__",
-                                      "__le__",           "__ge__",       "__getattribute__",
-                                      "__setattr__",      "__delattr__",  "__init_subclass__",
-                                      "__subclasshook__", "__reduce_ex__"};
-  for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-    if (text_is(name, names[i]))
-      return true;
-  return false;
+  return name.n > 4 && name.p[0] == '_' &&
+         text_in(name, "__class__ __doc__ __init__ __dir__ __eq__ __hash__ __repr__ __str__ __new__ __ne__ "
+                       "__lt__ __format__ __sizeof__ __reduce__ __gt__ __le__ __ge__ __getattribute__ "
+                       "__setattr__ __delattr__ __init_subclass__ __subclasshook__ __reduce_ex__");
+}
+
+static value unsafe(rendering *r, value of, text name)
+{
+  return td_value_undefined_of(r, of, v_str(td_str_new(r, name.p, name.n, true)), true);
 }
 
 /* What Python's getattr gives: V_MISSING when there is no such attribute. */
-static value get_attribute(rendering *r, value of, text name)
+static value get_attribute(rendering *r, value of, text name, bool may_be_method)
 {
-  const builtin *fn = NULL;
+  static const uint8_t owners[] = {[V_STR] = OF_STR,          [V_DICT] = OF_DICT,        [V_LIST] = OF_LIST,
+                                   [V_TUPLE] = OF_FIXED_LIST, [V_RANGE] = OF_FIXED_LIST, [V_LOOP] = OF_LOOP};
   if (of.type == V_NAMESPACE)
-    return td_dict_get_text(r, of.d, name.p, name.n);
-  if (name.n > 4 && name.p[0] == '_' && is_dunder_of_every_object(name))
-    return td_value_undefined_of(r, of, v_str(td_str_new(r, name.p, name.n, true)), true);
-  switch (of.type) {
-  case V_STR:
-    fn = td_builtin_find(td_str_methods, name.p, name.n);
-    if (!fn)
-      fn = td_builtin_find(td_str_methods_more, name.p, name.n);
-    break;
-  case V_DICT: fn = td_builtin_find(td_dict_methods, name.p, name.n); break;
-  case V_LIST:
-  case V_TUPLE:
-  case V_RANGE: fn = td_builtin_find(td_list_methods, name.p, name.n); break;
-  case V_LOOP: {
-    str s = {.p = name.p, .n = name.n};
-    value v = td_loop_attribute(r, of.loop, &s);
-    if (v.type != V_MISSING)
-      return v;
-    fn = td_builtin_find(td_loop_methods, name.p, name.n);
-    break;
-  }
-  case V_MACRO:
-    if (text_is(name, "name"))
-      return v_str(td_str_new(r, of.macro->fn->name.p, of.macro->fn->name.n, true));
-    break;
-  default: break;
-  }
-  if (fn && (of.type == V_TUPLE || of.type == V_RANGE) && fn->variant == 'c') /* only lists have copy() */
-    return v_missing();
+    return td_dict_get_text(r, of.d, name);
+  if (is_dunder_of_every_object(name))
+    return unsafe(r, of, name);
+  value v = of.type == V_LOOP ? td_loop_attribute(r, of.loop, name) : v_missing();
+  if (v.type != V_MISSING)
+    return v;
+  const builtin *fn = may_be_method ? td_builtin_find(owners[of.type], name) : NULL;
   if (fn)
-    return bind_method(r, of, fn);
-  if (is_mutator(of, name))
-    return td_value_undefined_of(r, of, v_str(td_str_new(r, name.p, name.n, true)), true);
+    return fn->fn ? bind_method(r, of, fn) : unsafe(r, of, name);
+  if (of.type == V_MACRO && text_is(name, "name"))
+    return v_str(td_str_new(r, of.macro->fn->name.p, of.macro->fn->name.n, true));
   return v_missing();
 }
 
-value td_op_attribute(rendering *r, value of, text name, value name_value)
+value td_op_attribute(rendering *r, value of, text name, value name_value, bool may_be_method)
 {
   if (of.type == V_UNDEFINED && !is_dunder_of_every_object(name))
     td_value_fail_undefined(r, of);
-  value v = get_attribute(r, of, name);
+  value v = get_attribute(r, of, name, may_be_method);
   if (v.type != V_MISSING)
     return v;
   if (of.type == V_DICT)
-    v = td_dict_get_text(r, of.d, name.p, name.n);
+    v = td_dict_get_text(r, of.d, name);
   if (v.type != V_MISSING)
     return v;
   if (name_value.type == V_MISSING)
@@ -310,42 +280,50 @@ value td_op_attribute(rendering *r, value of, text name, value name_value)
 
 /* ---- items ---- */
 
-static bool in_range(int64_t *i, int64_t n)
+static value slice_str(rendering *r, str *s, int64_t start, int64_t step, int64_t n)
 {
-  if (*i < 0)
-    *i += n;
-  return *i >= 0 && *i < n;
+  if (!str_ascii(s))
+    pay_bytes(r, s->n);
+  if (n == 0)
+    return v_str(td_str_slice(r, s, 0, 0));
+  if (step == 1) {
+    size_t from = td_str_char_offset(s, (size_t)start);
+    str *tail = td_str_slice(r, s, from, s->n);
+    return v_str(td_str_slice(r, tail, 0, td_str_char_offset(tail, (size_t)n)));
+  }
+  size_t *offsets = NULL, n_chars = td_str_chars(s);
+  if (!str_ascii(s)) {
+    size_t k = 0;
+    offsets = td_render_alloc(r, n_chars + 1, sizeof *offsets);
+    for (size_t i = 0; i < s->n; i++)
+      if (((unsigned char)s->p[i] & 0xC0) != 0x80)
+        offsets[k++] = i;
+    offsets[k] = s->n;
+  }
+  text_out o;
+  td_out_init(&o);
+  for (int64_t i = 0, at = start; i < n; i++, at += step) {
+    size_t from = offsets ? offsets[at] : (size_t)at, to = offsets ? offsets[at + 1] : from + 1;
+    td_out_slice(r, &o, s, from, to);
+  }
+  str *cut = td_out_finish(r, &o);
+  cut->markup = s->markup;
+  return v_str(cut);
 }
 
 static value item_of(rendering *r, value of, value key)
 {
   int64_t i, n;
-  switch (of.type) {
-  case V_DICT:
-    if (key.type == V_LIST || key.type == V_DICT || key.type == V_VIEW)
-      return v_missing();
+  if (of.type == V_DICT && (key.type == V_LIST || key.type == V_DICT || key.type == V_VIEW))
+    return v_missing();
+  if (of.type == V_DICT)
     return td_dict_get(r, of.d, key);
-  case V_STR: {
-    if (!td_op_index(key, &i) || !td_value_length(r, of, &n) || !in_range(&i, n))
-      return v_missing();
-    if (!str_ascii(of.s))
-      pay_bytes(r, of.s->n);
-    size_t from = td_str_char_offset(of.s, (size_t)i);
-    size_t to =
-        str_ascii(of.s) ? from + 1 : from + td_str_char_offset(td_str_slice(r, of.s, from, of.s->n), 1);
-    return v_str(td_str_slice(r, of.s, from, to));
-  }
-  case V_LIST:
-  case V_TUPLE:
-    if (!td_op_index(key, &i) || !in_range(&i, (int64_t)of.l->n))
-      return v_missing();
-    return of.l->items[i];
-  case V_RANGE:
-    if (!td_op_index(key, &i) || !in_range(&i, of.r->n))
-      return v_missing();
-    return v_int(range_at(of.r, i));
-  default: return v_missing();
-  }
+  if ((!is_sequence(of) && of.type != V_RANGE) || !td_op_index(key, &i) || !td_value_length(r, of, &n))
+    return v_missing();
+  i += i < 0 ? n : 0;
+  if (i < 0 || i >= n)
+    return v_missing();
+  return of.type == V_STR ? slice_str(r, of.s, i, 1, 1) : td_item_at(r, of, i);
 }
 
 value td_op_item(rendering *r, value of, value key)
@@ -354,7 +332,7 @@ value td_op_item(rendering *r, value of, value key)
     td_value_fail_undefined(r, of);
   value v = item_of(r, of, key);
   if (v.type == V_MISSING && key.type == V_STR)
-    v = get_attribute(r, of, (text){key.s->p, key.s->n});
+    v = get_attribute(r, of, (text){key.s->p, key.s->n}, true);
   return v.type == V_MISSING ? td_value_undefined_of(r, of, key, false) : v;
 }
 
@@ -398,37 +376,6 @@ static int64_t clamp_slice(rendering *r, value parts[3], int64_t n, int64_t *sta
   if (back)
     return p[1] < p[0] ? (p[0] - p[1] - 1) / -p[2] + 1 : 0;
   return p[0] < p[1] ? (p[1] - p[0] - 1) / p[2] + 1 : 0;
-}
-
-static value slice_str(rendering *r, str *s, int64_t start, int64_t step, int64_t n)
-{
-  if (!str_ascii(s))
-    pay_bytes(r, s->n);
-  if (n == 0)
-    return v_str(td_str_slice(r, s, 0, 0));
-  if (step == 1) {
-    size_t from = td_str_char_offset(s, (size_t)start);
-    str *tail = td_str_slice(r, s, from, s->n);
-    return v_str(td_str_slice(r, tail, 0, td_str_char_offset(tail, (size_t)n)));
-  }
-  size_t *offsets = NULL, n_chars = td_str_chars(s);
-  if (!str_ascii(s)) {
-    size_t k = 0;
-    offsets = td_render_alloc(r, n_chars + 1, sizeof *offsets);
-    for (size_t i = 0; i < s->n; i++)
-      if (((unsigned char)s->p[i] & 0xC0) != 0x80)
-        offsets[k++] = i;
-    offsets[k] = s->n;
-  }
-  text_out o;
-  td_out_init(&o);
-  for (int64_t i = 0, at = start; i < n; i++, at += step) {
-    size_t from = offsets ? offsets[at] : (size_t)at, to = offsets ? offsets[at + 1] : from + 1;
-    td_out_slice(r, &o, s, from, to);
-  }
-  str *cut = td_out_finish(r, &o);
-  cut->markup = s->markup;
-  return v_str(cut);
 }
 
 value td_op_slice(rendering *r, value of, value start, value stop, value step)

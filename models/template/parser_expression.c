@@ -13,20 +13,14 @@ static node *constant(compiler *c, value_type type, unsigned line)
 }
 
 static node *parse_unary(compiler *c, bool with_filter);
+static node *parse_primary(compiler *c, bool with_namespace);
 
 /* Adds an operand to a chain node. */
-static void chain_push(compiler *c, node *chain, uint32_t *cap, uint8_t op, node *operand)
+static void chain_add(compiler *c, node *chain, uint8_t op, node *operand)
 {
-  if (chain->n_items == *cap || !chain->ops) {
-    uint32_t room = *cap ? *cap * 2 : 4;
-    uint8_t *ops = td_template_alloc(c, room, 1);
-    if (chain->n_items)
-      memcpy(ops, chain->ops, chain->n_items);
-    chain->ops = ops;
-  }
-  td_parse_push(c, &chain->items, &chain->n_items, cap, operand);
-  chain->ops[chain->n_items - 1] = op;
-  td_parse_adopt(c, chain, operand);
+  chain->ops = td_template_grow(c, chain->ops, chain->n_items, 1);
+  chain->ops[chain->n_items] = op;
+  td_parse_add(c, chain, operand);
 }
 
 static int math_level(token_type t)
@@ -51,29 +45,25 @@ static node *parse_math(compiler *c, int level)
     return parse_unary(c, true);
   unsigned line = c->current.line;
   node *left = parse_math(c, level + 1), *chain = NULL;
-  uint32_t cap = 0;
   while (math_level(c->current.type) == level) {
     uint8_t op = (uint8_t)c->current.type;
     td_parse_advance(c);
     if (!chain) {
       chain = td_parse_new(c, level == 2 ? N_CONCAT : N_MATH, line);
-      if (level == 2) {
-        chain_push(c, chain, &cap, T_TILDE, left);
-      } else {
+      if (level == 2)
+        chain_add(c, chain, T_TILDE, left);
+      else
         chain->a = left;
-        td_parse_adopt(c, chain, left);
-      }
     }
-    chain_push(c, chain, &cap, op, parse_math(c, level + 1));
+    chain_add(c, chain, op, parse_math(c, level + 1));
   }
-  return chain ? chain : left;
+  return chain ? td_parse_done(c, chain) : left;
 }
 
 static node *parse_compare(compiler *c)
 {
   unsigned line = c->current.line;
   node *left = parse_math(c, 1), *chain = NULL;
-  uint32_t cap = 0;
   for (;;) {
     uint8_t op;
     token_type t = c->current.type;
@@ -84,16 +74,15 @@ static node *parse_compare(compiler *c)
     else if (td_parse_is_name(&c->current, "not") && td_parse_is_name(td_parse_look(c), "in"))
       op = OP_NOT_IN;
     else
-      return chain ? chain : left;
+      return chain ? td_parse_done(c, chain) : left;
     if (op == OP_NOT_IN)
       td_parse_advance(c);
     td_parse_advance(c);
     if (!chain) {
       chain = td_parse_new(c, N_COMPARE, line);
       chain->a = left;
-      td_parse_adopt(c, chain, left);
     }
-    chain_push(c, chain, &cap, op, parse_math(c, 1));
+    chain_add(c, chain, op, parse_math(c, 1));
   }
 }
 
@@ -103,9 +92,7 @@ static node *parse_not(compiler *c)
   if (!td_parse_skip_name(c, "not"))
     return parse_compare(c);
   td_parse_deeper(c);
-  node *n = td_parse_new(c, N_NOT, line);
-  n->a = parse_not(c);
-  td_parse_adopt(c, n, n->a);
+  node *n = td_parse_over(c, N_NOT, line, parse_not(c));
   c->depth--;
   return n;
 }
@@ -114,15 +101,14 @@ static node *parse_logic(compiler *c, bool is_or)
 {
   unsigned line = c->current.line;
   node *left = is_or ? parse_logic(c, false) : parse_not(c), *chain = NULL;
-  uint32_t cap = 0;
   while (td_parse_skip_name(c, is_or ? "or" : "and")) {
     if (!chain) {
       chain = td_parse_new(c, is_or ? N_OR : N_AND, line);
-      chain_push(c, chain, &cap, 0, left);
+      td_parse_add(c, chain, left);
     }
-    chain_push(c, chain, &cap, 0, is_or ? parse_logic(c, false) : parse_not(c));
+    td_parse_add(c, chain, is_or ? parse_logic(c, false) : parse_not(c));
   }
-  return chain ? chain : left;
+  return chain ? td_parse_done(c, chain) : left;
 }
 
 node *td_parse_expression(compiler *c, bool with_condition)
@@ -136,83 +122,61 @@ node *td_parse_expression(compiler *c, bool with_condition)
     cond->b = parse_logic(c, true);
     if (td_parse_skip_name(c, "else"))
       cond->c = td_parse_expression(c, true);
-    td_parse_adopt(c, cond, cond->a);
-    td_parse_adopt(c, cond, cond->b);
-    td_parse_adopt(c, cond, cond->c);
-    n = cond;
+    n = td_parse_done(c, cond);
     line = c->current.line;
   }
   c->depth--;
   return n;
 }
 
-node *td_parse_tuple(compiler *c, bool with_condition, const char *end_name, bool parenthesised)
+static bool tuple_ends(const compiler *c, const char *end_name)
+{
+  token_type t = c->current.type;
+  return t == T_VAR_END || t == T_BLOCK_END || t == T_RPAREN ||
+         (end_name && td_parse_is_name(&c->current, end_name));
+}
+
+node *td_parse_tuple(compiler *c, int how, const char *end_name)
 {
   unsigned line = c->current.line;
   node **items = NULL;
-  uint32_t n = 0, cap = 0;
+  uint32_t n = 0;
   bool is_tuple = false;
-  for (;;) {
-    if (n > 0)
-      td_parse_expect(c, T_COMMA);
-    token_type t = c->current.type;
-    if (t == T_VAR_END || t == T_BLOCK_END || t == T_RPAREN ||
-        (end_name && td_parse_is_name(&c->current, end_name)))
-      break;
-    td_parse_push(c, &items, &n, &cap, td_parse_expression(c, with_condition));
-    if (c->current.type != T_COMMA)
+  while (!tuple_ends(c, end_name)) {
+    items = td_template_grow(c, items, n, sizeof *items);
+    items[n++] = how & TUPLE_TARGET ? parse_primary(c, how & TUPLE_NAMESPACE)
+                                    : td_parse_expression(c, how & TUPLE_CONDITION);
+    if (!td_parse_skip(c, T_COMMA))
       break;
     is_tuple = true;
   }
   if (!is_tuple && n > 0)
     return items[0];
-  if (!is_tuple && !parenthesised)
+  if (!is_tuple && !(how & TUPLE_EMPTY))
     td_template_fail(c, c->current.line, "Expected an expression, got '%s'",
                      td_lexer_type_name(c->current.type));
   node *tuple = td_parse_new(c, N_TUPLE, line);
   tuple->items = items;
   tuple->n_items = n;
-  for (uint32_t i = 0; i < n; i++)
-    td_parse_adopt(c, tuple, items[i]);
-  return tuple;
+  return td_parse_done(c, tuple);
 }
 
-static node *parse_list(compiler *c)
+/* [a, b] or {a: b, c: d} */
+static node *parse_display(compiler *c, node_kind kind, token_type close)
 {
-  node *n = td_parse_new(c, N_LIST, td_parse_expect(c, T_LBRACKET).line);
-  uint32_t cap = 0;
-  while (c->current.type != T_RBRACKET) {
-    if (n->n_items > 0)
+  node *n = td_parse_new(c, kind, c->current.line);
+  td_parse_advance(c);
+  while (c->current.type != close) {
+    td_parse_add(c, n, td_parse_expression(c, true));
+    if (kind == N_DICT) {
+      td_parse_expect(c, T_COLON);
+      td_parse_add(c, n, td_parse_expression(c, true));
+    }
+    if (c->current.type != close)
       td_parse_expect(c, T_COMMA);
-    if (c->current.type == T_RBRACKET)
-      break;
-    node *item = td_parse_expression(c, true);
-    td_parse_push(c, &n->items, &n->n_items, &cap, item);
-    td_parse_adopt(c, n, item);
   }
-  td_parse_expect(c, T_RBRACKET);
-  return n;
-}
-
-static node *parse_dict(compiler *c)
-{
-  node *n = td_parse_new(c, N_DICT, td_parse_expect(c, T_LBRACE).line);
-  uint32_t cap = 0;
-  while (c->current.type != T_RBRACE) {
-    if (n->n_items > 0)
-      td_parse_expect(c, T_COMMA);
-    if (c->current.type == T_RBRACE)
-      break;
-    node *key = td_parse_expression(c, true);
-    td_parse_expect(c, T_COLON);
-    node *item = td_parse_expression(c, true);
-    td_parse_push(c, &n->items, &n->n_items, &cap, key);
-    td_parse_push(c, &n->items, &n->n_items, &cap, item);
-    td_parse_adopt(c, n, key);
-    td_parse_adopt(c, n, item);
-  }
-  td_parse_expect(c, T_RBRACE);
-  return n;
+  td_parse_advance(c);
+  return td_parse_done(c, n);
 }
 
 /* "a" "b" is one string */
@@ -242,13 +206,12 @@ static node *parse_name(compiler *c, bool with_namespace)
 {
   token t = c->current;
   td_parse_advance(c);
-  bool yes = text_is(t.s, "true") || text_is(t.s, "True");
-  if (yes || text_is(t.s, "false") || text_is(t.s, "False")) {
+  if (text_in(t.s, "true True false False")) {
     node *n = constant(c, V_BOOL, t.line);
-    n->i = yes;
+    n->i = text_in(t.s, "true True");
     return n;
   }
-  if (text_is(t.s, "none") || text_is(t.s, "None"))
+  if (text_in(t.s, "none None"))
     return constant(c, V_NONE, t.line);
   bool ns = with_namespace && td_parse_skip(c, T_DOT);
   node *n = td_parse_new(c, ns ? N_NSREF : N_NAME, t.line);
@@ -258,7 +221,7 @@ static node *parse_name(compiler *c, bool with_namespace)
   return n;
 }
 
-node *td_parse_primary(compiler *c, bool with_namespace)
+static node *parse_primary(compiler *c, bool with_namespace)
 {
   token t = c->current;
   node *n;
@@ -274,11 +237,11 @@ node *td_parse_primary(compiler *c, bool with_namespace)
     return n;
   case T_LPAREN:
     td_parse_advance(c);
-    n = td_parse_tuple(c, true, NULL, true);
+    n = td_parse_tuple(c, TUPLE_CONDITION | TUPLE_EMPTY, NULL);
     td_parse_expect(c, T_RPAREN);
     return n;
-  case T_LBRACKET: return parse_list(c);
-  case T_LBRACE: return parse_dict(c);
+  case T_LBRACKET: return parse_display(c, N_LIST, T_RBRACKET);
+  case T_LBRACE: return parse_display(c, N_DICT, T_RBRACE);
   case T_EOF: td_template_fail(c, t.line, "unexpected end of template");
   default: td_template_fail(c, t.line, "unexpected '%s'", td_lexer_type_name(t.type));
   }
@@ -286,71 +249,54 @@ node *td_parse_primary(compiler *c, bool with_namespace)
 
 /* ---- calls, subscripts, filters, tests ---- */
 
-static void keyword(compiler *c, node *n, uint32_t *cap)
+static void keyword(compiler *c, node *n)
 {
   text name = c->current.s;
   for (uint32_t i = 0; i < n->n_kw; i++)
-    if (n->kw_names[i].n == name.n && memcmp(n->kw_names[i].p, name.p, name.n) == 0)
+    if (text_equal(n->kw_names[i], name))
       td_template_fail(c, c->current.line, "keyword argument repeated: %.*s", (int)name.n, name.p);
   if (n->n_kw >= 255)
     td_template_fail(c, c->current.line, "more than 255 keyword arguments");
   td_parse_advance(c);
   td_parse_advance(c);
   node *v = td_parse_expression(c, true);
-  if (n->n_kw == *cap) {
-    text *names = td_template_alloc(c, *cap ? *cap * 2 : 4, sizeof *names);
-    if (n->n_kw)
-      memcpy(names, n->kw_names, n->n_kw * sizeof *names);
-    n->kw_names = names;
-  }
-  td_parse_push(c, &n->kw_values, &n->n_kw, cap, v);
-  n->kw_names[n->n_kw - 1] = name;
-  td_parse_adopt(c, n, v);
+  n->kw_names = td_template_grow(c, n->kw_names, n->n_kw, sizeof *n->kw_names);
+  n->kw_values = td_template_grow(c, n->kw_values, n->n_kw, sizeof *n->kw_values);
+  n->kw_names[n->n_kw] = name;
+  n->kw_values[n->n_kw++] = v;
 }
 
-/* (a, b, *c, k=d, **e) into n */
-static void parse_args(compiler *c, node *n)
+/* (a, b, *c, k=d, **e) into n; returns it, complete */
+static node *parse_args(compiler *c, node *n)
 {
   unsigned line = td_parse_expect(c, T_LPAREN).line;
-  uint32_t cap = 0, cap_kw = 0;
-  bool comma = false, ok = true;
+  bool ok = true;
   while (c->current.type != T_RPAREN) {
-    if (comma) {
-      td_parse_expect(c, T_COMMA);
-      if (c->current.type == T_RPAREN)
-        break;
-    }
     if (td_parse_skip(c, T_MUL)) {
       ok = !n->dyn_args && !n->dyn_kwargs;
       n->dyn_args = td_parse_expression(c, true);
-      td_parse_adopt(c, n, n->dyn_args);
     } else if (td_parse_skip(c, T_POW)) {
       ok = !n->dyn_kwargs;
       n->dyn_kwargs = td_parse_expression(c, true);
-      td_parse_adopt(c, n, n->dyn_kwargs);
     } else if (c->current.type == T_NAME && td_parse_look(c)->type == T_ASSIGN) {
       ok = !n->dyn_kwargs;
-      keyword(c, n, &cap_kw);
+      keyword(c, n);
     } else {
       ok = !n->dyn_args && !n->dyn_kwargs && n->n_kw == 0;
-      node *arg = td_parse_expression(c, true);
-      td_parse_push(c, &n->items, &n->n_items, &cap, arg);
-      td_parse_adopt(c, n, arg);
+      td_parse_add(c, n, td_parse_expression(c, true));
     }
     if (!ok)
       td_template_fail(c, line, "invalid syntax for function call expression");
-    comma = true;
+    if (c->current.type != T_RPAREN)
+      td_parse_expect(c, T_COMMA);
   }
-  td_parse_expect(c, T_RPAREN);
+  td_parse_advance(c);
+  return td_parse_done(c, n);
 }
 
 static node *parse_call(compiler *c, node *of)
 {
-  node *n = td_parse_new(c, N_CALL, c->current.line);
-  n->a = of;
-  td_parse_adopt(c, n, of);
-  parse_args(c, n);
-  return n;
+  return parse_args(c, td_parse_over(c, N_CALL, c->current.line, of));
 }
 
 /* One index of [a, b:c]: *slice is set when it is a slice. */
@@ -369,22 +315,36 @@ static node *parse_subscribed(compiler *c)
   if (td_parse_skip(c, T_COLON) && c->current.type != T_RBRACKET && c->current.type != T_COMMA)
     parts[2] = td_parse_expression(c, true);
   node *n = td_parse_new(c, N_SLICE, line);
-  n->items = td_template_alloc(c, 3, sizeof *n->items);
-  n->n_items = 3;
-  for (int i = 0; i < 3; i++) {
-    n->items[i] = parts[i];
-    td_parse_adopt(c, n, parts[i]);
+  for (int i = 0; i < 3; i++)
+    td_parse_add(c, n, parts[i]);
+  return td_parse_done(c, n);
+}
+
+/* [a] or [a, b]; slices only alone */
+static node *parse_index(compiler *c, unsigned line)
+{
+  if (c->current.type == T_RBRACKET)
+    td_template_fail(c, line, "expected subscript expression");
+  node *index = parse_subscribed(c);
+  if (c->current.type != T_COMMA)
+    return index;
+  node *tuple = td_parse_new(c, N_TUPLE, line);
+  td_parse_add(c, tuple, index);
+  while (c->current.type != T_RBRACKET) {
+    td_parse_expect(c, T_COMMA);
+    td_parse_add(c, tuple, parse_subscribed(c));
   }
-  return n;
+  for (uint32_t i = 0; i < tuple->n_items; i++)
+    if (tuple->items[i]->kind == N_SLICE)
+      td_template_fail(c, line, "slices in a tuple index are not served");
+  return td_parse_done(c, tuple);
 }
 
 static node *parse_subscript(compiler *c, node *of)
 {
   token t = c->current;
   td_parse_advance(c);
-  node *n = td_parse_new(c, N_ITEM, t.line);
-  n->a = of;
-  td_parse_adopt(c, n, of);
+  node *n = td_parse_over(c, N_ITEM, t.line, of);
   if (t.type == T_DOT) {
     token attr = c->current;
     td_parse_advance(c);
@@ -399,32 +359,15 @@ static node *parse_subscript(compiler *c, node *of)
     }
     return n;
   }
-  if (c->current.type == T_RBRACKET)
-    td_template_fail(c, t.line, "expected subscript expression");
-  node *index = parse_subscribed(c);
-  if (c->current.type == T_COMMA) {
-    node *tuple = td_parse_new(c, N_TUPLE, t.line);
-    uint32_t cap = 0;
-    td_parse_push(c, &tuple->items, &tuple->n_items, &cap, index);
-    while (c->current.type != T_RBRACKET) {
-      td_parse_expect(c, T_COMMA);
-      td_parse_push(c, &tuple->items, &tuple->n_items, &cap, parse_subscribed(c));
-    }
-    for (uint32_t i = 0; i < tuple->n_items; i++) {
-      if (tuple->items[i]->kind == N_SLICE)
-        td_template_fail(c, t.line, "slices in a tuple index are not served");
-      td_parse_adopt(c, tuple, tuple->items[i]);
-    }
-    index = tuple;
-  }
+  node *index = parse_index(c, t.line);
   td_parse_expect(c, T_RBRACKET);
-  td_parse_adopt(c, n, index);
+  n->b = index;
+  td_parse_done(c, n);
   if (index->kind == N_SLICE) {
     n->kind = N_SLICE;
     n->items = index->items;
-    n->n_items = 3;
-  } else {
-    n->b = index;
+    n->n_items = index->n_items;
+    n->b = NULL;
   }
   return n;
 }
@@ -443,10 +386,8 @@ node *td_parse_filters(compiler *c, node *of, bool started)
     if (!started)
       td_parse_advance(c);
     started = false;
-    node *n = td_parse_new(c, N_FILTER, c->current.line);
+    node *n = td_parse_over(c, N_FILTER, c->current.line, of);
     n->text = dotted_name(c);
-    n->a = of;
-    td_parse_adopt(c, n, of);
     if (c->current.type == T_LPAREN)
       parse_args(c, n);
     of = n;
@@ -469,7 +410,7 @@ static node *parse_postfix(compiler *c, node *n)
 static bool test_argument_follows(const token *t)
 {
   switch (t->type) {
-  case T_NAME: return !text_is(t->s, "else") && !text_is(t->s, "or") && !text_is(t->s, "and");
+  case T_NAME: return !text_in(t->s, "else or and");
   case T_STRING:
   case T_INT:
   case T_FLOAT:
@@ -484,28 +425,19 @@ static node *parse_test(compiler *c, node *of)
   unsigned line = c->current.line;
   td_parse_advance(c);
   bool negated = td_parse_skip_name(c, "not");
-  node *n = td_parse_new(c, N_TEST, line);
-  n->a = of;
-  td_parse_adopt(c, n, of);
+  node *n = td_parse_over(c, N_TEST, line, of);
   n->text = dotted_name(c);
   if (c->current.type == T_LPAREN) {
     parse_args(c, n);
   } else if (test_argument_follows(&c->current)) {
     if (td_parse_is_name(&c->current, "is"))
       td_template_fail(c, line, "You cannot chain multiple tests with is");
-    uint32_t cap = 0;
     td_parse_deeper(c);
-    node *arg = parse_postfix(c, td_parse_primary(c, false));
+    td_parse_add(c, n, parse_postfix(c, parse_primary(c, false)));
     c->depth--;
-    td_parse_push(c, &n->items, &n->n_items, &cap, arg);
-    td_parse_adopt(c, n, arg);
+    td_parse_done(c, n);
   }
-  if (!negated)
-    return n;
-  node *not = td_parse_new(c, N_NOT, line);
-  not ->a = n;
-  td_parse_adopt(c, not, n);
-  return not ;
+  return negated ? td_parse_over(c, N_NOT, line, n) : n;
 }
 
 static node *parse_unary(compiler *c, bool with_filter)
@@ -516,12 +448,10 @@ static node *parse_unary(compiler *c, bool with_filter)
   if (t == T_SUB || t == T_ADD) {
     td_parse_deeper(c);
     td_parse_advance(c);
-    n = td_parse_new(c, t == T_SUB ? N_NEG : N_POS, line);
-    n->a = parse_unary(c, false);
-    td_parse_adopt(c, n, n->a);
+    n = td_parse_over(c, t == T_SUB ? N_NEG : N_POS, line, parse_unary(c, false));
     c->depth--;
   } else {
-    n = td_parse_primary(c, false);
+    n = parse_primary(c, false);
   }
   n = parse_postfix(c, n);
   while (with_filter) {

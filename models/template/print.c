@@ -1,4 +1,5 @@
-/* str() and repr() of values, as Python writes them. */
+/* str() and repr() of values, as Python writes them, and json.dumps: one walk over the value, two spellings.
+ */
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
@@ -50,83 +51,189 @@ size_t td_float_repr(double f, char out[40])
                           abs(exponent));
 }
 
-static void repr(rendering *r, text_out *o, value v, bool vouched);
+typedef struct writer {
+  rendering *r;
+  text_out *o;
+  bool json, ascii, sort_keys; /* the last two, and indent: of JSON */
+  const str *indent;           /* NULL: all in one line */
+  const str *item_separator, *key_separator;
+} writer;
 
-/* 'text', with the quote that needs no escape if there is one. */
-static void repr_str(rendering *r, text_out *o, const str *s, bool vouched)
+static void write_value(writer *w, value v, size_t level, bool vouched);
+
+static void put(writer *w, const char *s, bool vouched) { td_out_cstr(w->r, w->o, s, vouched); }
+
+static void put_separator(writer *w, const str *s, bool vouched)
 {
-  bool single = memchr(s->p, '\'', s->n), dbl = memchr(s->p, '"', s->n);
-  char quote = single && !dbl ? '"' : '\'';
-  td_out_bytes(r, o, &quote, 1, vouched);
-  pay_chars(r, s->n);
-  size_t done = 0;
-  for (size_t i = 0; i < s->n;) {
-    uint32_t cp;
-    char esc[16];
-    size_t len = td_unicode_decode(s->p + i, s->n - i, &cp);
-    esc[0] = '\0';
-    if (cp == (unsigned char)quote || cp == '\\')
-      snprintf(esc, sizeof esc, "\\%c", (char)cp);
-    else if (cp == '\n' || cp == '\r' || cp == '\t')
-      snprintf(esc, sizeof esc, "\\%c", cp == '\n' ? 'n' : cp == '\r' ? 'r' : 't');
-    else if (cp != ' ' && !td_unicode_is_printable(cp))
-      snprintf(esc, sizeof esc, cp < 0x100 ? "\\x%02x" : cp < 0x10000 ? "\\u%04x" : "\\U%08x", cp);
-    if (esc[0]) {
-      td_out_slice(r, o, s, done, i);
-      td_out_cstr(r, o, esc, str_trusted_at(s, i));
-      done = i + len;
-    }
-    i += len;
-  }
-  td_out_slice(r, o, s, done, s->n);
-  td_out_bytes(r, o, &quote, 1, vouched);
+  td_out_bytes(w->r, w->o, s->p, s->n, vouched && !td_str_any_untrusted(w->r, s));
 }
 
-static void repr_seq(rendering *r, text_out *o, const seq *l, const char *open, const char *close)
+/* ---- strings ---- */
+
+static void json_escape(const writer *w, uint32_t cp, char out[16])
+{
+  static const char from[] = "\"\\\n\r\t\f\b", to[] = "\"\\nrtfb";
+  const char *hit = cp && cp < 0x80 ? strchr(from, (int)cp) : NULL;
+  if (hit)
+    snprintf(out, 16, "\\%c", to[hit - from]);
+  else if (cp < 0x20 || (w->ascii && cp > 0x7e && cp < 0x10000))
+    snprintf(out, 16, "\\u%04x", cp);
+  else if (w->ascii && cp >= 0x10000)
+    snprintf(out, 16, "\\u%04x\\u%04x", 0xD800 + ((cp - 0x10000) >> 10), 0xDC00 + ((cp - 0x10000) & 0x3FF));
+}
+
+static void repr_escape(uint32_t cp, char quote, char out[16])
+{
+  if (cp == (unsigned char)quote || cp == '\\')
+    snprintf(out, 16, "\\%c", (char)cp);
+  else if (cp == '\n' || cp == '\r' || cp == '\t')
+    snprintf(out, 16, "\\%c", cp == '\n' ? 'n' : cp == '\r' ? 'r' : 't');
+  else if (!td_unicode_is_printable(cp))
+    snprintf(out, 16, cp < 0x100 ? "\\x%02x" : cp < 0x10000 ? "\\u%04x" : "\\U%08x", cp);
+}
+
+/* Python takes the quote that needs no escape, if there is one. */
+static void write_str(writer *w, const str *s, bool vouched)
+{
+  bool dbl = w->json || (memchr(s->p, '\'', s->n) && !memchr(s->p, '"', s->n));
+  char quote[] = {dbl ? '"' : '\'', '\0'};
+  bool markup = s->markup && !w->json;
+  size_t done = 0;
+  vouched = vouched && !td_str_any_untrusted(w->r, s);
+  put(w, markup ? "Markup(" : "", vouched);
+  put(w, quote, vouched);
+  pay_chars(w->r, s->n);
+  for (size_t i = 0, len; i < s->n; i += len) {
+    uint32_t cp = (unsigned char)s->p[i];
+    char esc[16] = "";
+    len = cp < 0x80 ? 1 : td_unicode_decode(s->p + i, s->n - i, &cp);
+    if (cp >= ' ' && cp < 0x7f && cp != '"' && cp != '\'' && cp != '\\')
+      continue;
+    if (w->json)
+      json_escape(w, cp, esc);
+    else
+      repr_escape(cp, quote[0], esc);
+    if (!esc[0])
+      continue;
+    td_out_slice(w->r, w->o, s, done, i);
+    put(w, esc, str_trusted_at(s, i));
+    done = i + len;
+  }
+  td_out_slice(w->r, w->o, s, done, s->n);
+  put(w, quote, vouched);
+  put(w, markup ? ")" : "", vouched);
+}
+
+/* ---- containers ---- */
+
+static void new_line(writer *w, size_t level, bool vouched)
+{
+  if (!w->indent)
+    return;
+  put(w, "\n", vouched);
+  for (size_t i = 0; i < level; i++)
+    put_separator(w, w->indent, vouched);
+}
+
+static void write_seq(writer *w, const seq *l, bool tuple, size_t level)
 {
   bool vouched = !l->tainted;
-  td_out_cstr(r, o, open, vouched);
+  put(w, tuple ? "(" : "[", vouched);
   for (size_t i = 0; i < l->n; i++) {
     if (i)
-      td_out_cstr(r, o, ", ", vouched);
-    repr(r, o, l->items[i], vouched);
+      put_separator(w, w->item_separator, vouched);
+    new_line(w, level + 1, vouched);
+    write_value(w, l->items[i], level + 1, vouched);
   }
-  if (l->n == 1 && open[0] == '(')
-    td_out_cstr(r, o, ",", vouched);
-  td_out_cstr(r, o, close, vouched);
+  if (l->n)
+    new_line(w, level, vouched);
+  put(w, !tuple ? "]" : l->n == 1 ? ",)" : ")", vouched);
 }
 
-static void repr_dict(rendering *r, text_out *o, dict *d)
+static void write_key(writer *w, value key, bool vouched)
+{
+  if (!w->json) {
+    write_value(w, key, 0, vouched);
+    return;
+  }
+  if (key.type == V_STR) {
+    write_str(w, key.s, vouched);
+    return;
+  }
+  if (key.type != V_NONE && key.type != V_BIGINT && !is_number(key))
+    td_render_fail(w->r, "keys must be str, int, float, bool or None, not %s", td_value_type_name(key));
+  put(w, "\"", vouched);
+  write_value(w, key, 0, vouched);
+  put(w, "\"", vouched);
+}
+
+static int compare_entries(rendering *r, const void *a, const void *b)
+{
+  return td_value_compare(r, ((const dict_entry *)a)->key, ((const dict_entry *)b)->key, T_LT);
+}
+
+static void write_entries(writer *w, const dict *d, size_t level)
 {
   bool vouched = !d->tainted;
+  const void **order = w->sort_keys ? td_render_alloc(w->r, d->n, sizeof *order) : NULL;
+  for (size_t i = 0; order && i < d->n; i++)
+    order[i] = &d->entries[i];
+  if (order)
+    td_render_sort(w->r, order, d->n, compare_entries);
+  put(w, "{", vouched);
+  for (size_t i = 0; i < d->n; i++) {
+    const dict_entry *e = order ? order[i] : &d->entries[i];
+    if (i)
+      put_separator(w, w->item_separator, vouched);
+    new_line(w, level + 1, vouched);
+    write_key(w, e->key, vouched);
+    put_separator(w, w->key_separator, vouched);
+    write_value(w, e->val, level + 1, vouched);
+  }
+  if (d->n)
+    new_line(w, level, vouched);
+  put(w, "}", vouched);
+}
+
+/* A namespace can hold itself. */
+static void write_dict(writer *w, dict *d, size_t level)
+{
   if (d->busy) {
-    td_out_cstr(r, o, "{...}", vouched);
+    put(w, "{...}", !d->tainted);
     return;
   }
   d->busy = true;
-  td_out_cstr(r, o, "{", vouched);
-  for (size_t i = 0; i < d->n; i++) {
-    if (i)
-      td_out_cstr(r, o, ", ", vouched);
-    repr(r, o, d->entries[i].key, vouched);
-    td_out_cstr(r, o, ": ", vouched);
-    repr(r, o, d->entries[i].val, vouched);
-  }
-  td_out_cstr(r, o, "}", vouched);
+  write_entries(w, d, level);
   d->busy = false;
 }
 
-static void repr_view(rendering *r, text_out *o, value v)
+static void repr_view(writer *w, value v)
 {
   bool vouched = !v.v->d->tainted;
-  td_out_cstr(r, o, td_value_type_name(v), vouched);
-  td_out_cstr(r, o, "(", vouched);
-  value items = {.type = V_LIST, .l = td_iter_collect(r, v)};
-  repr(r, o, items, vouched);
-  td_out_cstr(r, o, ")", vouched);
+  put(w, td_value_type_name(v), vouched);
+  put(w, "(", vouched);
+  write_value(w, v_list(td_iter_collect(w->r, v)), 0, vouched);
+  put(w, ")", vouched);
 }
 
-static void repr_range(rendering *r, text_out *o, const struct range *g)
+static void write_nested(writer *w, value v, size_t level)
+{
+  switch (v.type) {
+  case V_LIST:
+  case V_TUPLE: write_seq(w, v.l, v.type == V_TUPLE && !w->json, level); return;
+  case V_DICT: write_dict(w, v.d, level); return;
+  case V_NAMESPACE:
+    put(w, "<Namespace ", true);
+    write_dict(w, v.d, level);
+    put(w, ">", true);
+    return;
+  default: repr_view(w, v);
+  }
+}
+
+/* ---- the rest ---- */
+
+static void repr_range(writer *w, const struct range *g)
 {
   char buf[96];
   if (g->step == 1)
@@ -134,10 +241,10 @@ static void repr_range(rendering *r, text_out *o, const struct range *g)
   else
     snprintf(buf, sizeof buf, "range(%lld, %lld, %lld)", (long long)g->start, (long long)g->stop,
              (long long)g->step);
-  td_out_cstr(r, o, buf, true);
+  put(w, buf, true);
 }
 
-static void repr_other(rendering *r, text_out *o, value v)
+static void repr_other(writer *w, value v)
 {
   char buf[160];
   switch (v.type) {
@@ -156,71 +263,67 @@ static void repr_other(rendering *r, text_out *o, value v)
     break;
   default: snprintf(buf, sizeof buf, "<%s object>", td_value_type_name(v)); break;
   }
-  td_out_cstr(r, o, buf, true);
+  put(w, buf, true);
 }
 
-static void scalar(rendering *r, text_out *o, value v)
+static void write_scalar(writer *w, value v)
 {
+  static const char *const words[2][3] = {{"None", "False", "True"}, {"null", "false", "true"}};
   char buf[40];
-  bool vouched = !v.tainted;
+  const char *word = buf;
   switch (v.type) {
-  case V_NONE: td_out_cstr(r, o, "None", vouched); return;
-  case V_BOOL: td_out_cstr(r, o, v.b ? "True" : "False", vouched); return;
+  case V_NONE: word = words[w->json][0]; break;
+  case V_BOOL: word = words[w->json][v.b ? 2 : 1]; break;
   case V_INT: snprintf(buf, sizeof buf, "%lld", (long long)v.i); break;
   default:
-    td_render_pay(r, FLOAT_STEPS);
+    td_render_pay(w->r, FLOAT_STEPS);
     td_float_repr(v.f, buf);
-    break;
+    if (w->json && !isfinite(v.f))
+      word = isnan(v.f) ? "NaN" : v.f < 0 ? "-Infinity" : "Infinity";
   }
-  td_out_cstr(r, o, buf, vouched);
+  put(w, word, !v.tainted);
 }
 
-static void repr_nested(rendering *r, text_out *o, value v)
-{
-  switch (v.type) {
-  case V_LIST: repr_seq(r, o, v.l, "[", "]"); return;
-  case V_TUPLE: repr_seq(r, o, v.l, "(", ")"); return;
-  case V_DICT: repr_dict(r, o, v.d); return;
-  case V_NAMESPACE:
-    td_out_cstr(r, o, "<Namespace ", true);
-    repr_dict(r, o, v.d);
-    td_out_cstr(r, o, ">", true);
-    return;
-  default: repr_view(r, o, v);
-  }
-}
+enum {
+  JSON_TYPES = 1 << V_NONE | 1 << V_BOOL | 1 << V_INT | 1 << V_FLOAT | 1 << V_BIGINT | 1 << V_STR |
+               1 << V_LIST | 1 << V_TUPLE | 1 << V_DICT
+};
 
-static void repr(rendering *r, text_out *o, value v, bool vouched)
+/* vouched: of what stands around the value */
+static void write_value(writer *w, value v, size_t level, bool vouched)
 {
-  td_render_pay(r, 1);
+  td_render_pay(w->r, 1);
+  if (w->json && !(JSON_TYPES >> v.type & 1))
+    td_render_fail(w->r, "Object of type %s is not JSON serializable", td_value_type_name(v));
   switch (v.type) {
   case V_MISSING:
-  case V_UNDEFINED: td_out_cstr(r, o, "Undefined", true); return;
+  case V_UNDEFINED: put(w, "Undefined", true); return;
   case V_NONE:
   case V_BOOL:
   case V_INT:
-  case V_FLOAT: scalar(r, o, v); return;
-  case V_BIGINT: td_out_str(r, o, v.s); return;
-  case V_STR:
-    vouched = vouched && !td_str_any_untrusted(r, v.s);
-    if (v.s->markup)
-      td_out_cstr(r, o, "Markup(", vouched);
-    repr_str(r, o, v.s, vouched);
-    if (v.s->markup)
-      td_out_cstr(r, o, ")", vouched);
-    return;
+  case V_FLOAT: write_scalar(w, v); return;
+  case V_BIGINT: td_out_str(w->r, w->o, v.s); return;
+  case V_STR: write_str(w, v.s, vouched); return;
   case V_LIST:
   case V_TUPLE:
   case V_DICT:
   case V_NAMESPACE:
   case V_VIEW:
-    td_render_deeper(r);
-    repr_nested(r, o, v);
-    shallower(r);
+    td_render_deeper(w->r);
+    write_nested(w, v, level);
+    shallower(w->r);
     return;
-  case V_RANGE: repr_range(r, o, v.r); return;
-  default: repr_other(r, o, v);
+  case V_RANGE: repr_range(w, v.r); return;
+  default: repr_other(w, v);
   }
+}
+
+static const str comma = {.p = ", ", .n = 2, .trusted = true}, colon = {.p = ": ", .n = 2, .trusted = true};
+
+static void write_repr(rendering *r, text_out *o, value v)
+{
+  writer w = {.r = r, .o = o, .item_separator = &comma, .key_separator = &colon};
+  write_value(&w, v, 0, true);
 }
 
 void td_value_print(rendering *r, text_out *o, value v)
@@ -228,7 +331,7 @@ void td_value_print(rendering *r, text_out *o, value v)
   if (v.type == V_STR || v.type == V_BIGINT)
     td_out_str(r, o, v.s);
   else if (v.type != V_UNDEFINED)
-    repr(r, o, v, true);
+    write_repr(r, o, v);
 }
 
 str *td_value_str(rendering *r, value v)
@@ -245,8 +348,27 @@ str *td_value_repr(rendering *r, value v)
 {
   text_out o;
   td_out_init(&o);
-  repr(r, &o, v, true);
+  write_repr(r, &o, v);
   return td_out_finish(r, &o);
+}
+
+value td_value_tojson(rendering *r, value v, bool ascii, const str *indent, value separators, bool sort_keys)
+{
+  static const str comma_alone = {.p = ",", .n = 1, .trusted = true};
+  text_out o;
+  writer w = {.r = r, .o = &o, .json = true, .ascii = ascii, .sort_keys = sort_keys, .indent = indent};
+  td_out_init(&o);
+  w.item_separator = indent ? &comma_alone : &comma;
+  w.key_separator = &colon;
+  if (separators.type != V_NONE && separators.type != V_MISSING) {
+    seq *pair = td_iter_collect(r, separators);
+    if (pair->n != 2 || pair->items[0].type != V_STR || pair->items[1].type != V_STR)
+      td_render_fail(r, "separators must be a pair of strings");
+    w.item_separator = pair->items[0].s;
+    w.key_separator = pair->items[1].s;
+  }
+  write_value(&w, v, 0, true);
+  return v_str(td_out_finish(r, &o));
 }
 
 const char *td_value_quoted(rendering *r, value v)

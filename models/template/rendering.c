@@ -6,7 +6,6 @@
 
 #include "common/hash.h"
 #include "config/limits.h"
-#include "common/progress.h"
 #include "models/template/builtin.h"
 #include "models/template/chat_template.h"
 #include "models/template/value.h"
@@ -80,28 +79,14 @@ void td_rendered_deinit(td_rendered *r)
 
 /* ---- errors, memory, budget ---- */
 
-static void fail_with(rendering *r, td_status code, const char *fmt, va_list ap)
-{
-  char message[TD_ERROR_MESSAGE_BYTES];
-  vsnprintf(message, sizeof message, fmt, ap);
-  td_fail(r->err, code, "%s", message);
-}
-
-void td_render_fail(rendering *r, const char *fmt, ...)
-{
-  va_list ap;
-  va_start(ap, fmt);
-  fail_with(r, TD_ERR_REQUEST, fmt, ap);
-  va_end(ap);
-  longjmp(r->fail, 1);
-}
-
 void td_render_fail_status(rendering *r, td_status code, const char *fmt, ...)
 {
+  char message[TD_ERROR_MESSAGE_BYTES];
   va_list ap;
   va_start(ap, fmt);
-  fail_with(r, code, fmt, ap);
+  vsnprintf(message, sizeof message, fmt, ap);
   va_end(ap);
+  td_fail(r->err, code, "%s", message);
   longjmp(r->fail, 1);
 }
 
@@ -119,12 +104,9 @@ void *td_render_alloc(rendering *r, size_t count, size_t size)
   return p;
 }
 
-void td_render_pay(rendering *r, size_t n)
+void td_render_fail_spent(rendering *r)
 {
-  if (n >= r->ops_left)
-    td_render_fail(r, "rendering the chat takes more than %zu steps", r->in->max_ops);
-  r->ops_left -= n;
-  td_progress_add(n);
+  td_render_fail(r, "rendering the chat takes more than %zu steps", r->in->max_ops);
 }
 
 void td_render_deeper(rendering *r)
@@ -190,7 +172,7 @@ static value look_up(rendering *r, text name)
       return v;
     }
   }
-  const builtin *global = td_builtin_find(td_globals, name.p, name.n);
+  const builtin *global = td_builtin_find(OF_GLOBAL, name);
   return global ? (value){.type = V_BUILTIN, .fn = global} : v_missing();
 }
 

@@ -65,7 +65,7 @@ static size_t hash_text(text t)
 static symbol **find_slot(symbol **table, size_t cap, text name)
 {
   size_t i = hash_text(name) & (cap - 1);
-  while (table[i] && (table[i]->name.n != name.n || memcmp(table[i]->name.p, name.p, name.n) != 0))
+  while (table[i] && !text_equal(table[i]->name, name))
     i = (i + 1) & (cap - 1);
   return &table[i];
 }
@@ -94,14 +94,7 @@ static uint32_t context_index(resolver *r, symbol *s)
 {
   compiler *c = r->c;
   if (s->context == 0) {
-    if (c->n_context_names == c->cap_context_names) {
-      uint32_t cap = c->cap_context_names ? 2 * c->cap_context_names : 16;
-      text *grown = td_template_alloc(c, cap, sizeof *grown);
-      if (c->n_context_names)
-        memcpy(grown, c->context_names, c->n_context_names * sizeof *grown);
-      c->context_names = grown;
-      c->cap_context_names = cap;
-    }
+    c->context_names = td_template_grow(c, c->context_names, c->n_context_names, sizeof(text));
     c->context_names[c->n_context_names++] = s->name;
     s->context = c->n_context_names;
   }
@@ -207,17 +200,6 @@ static void survey_target(resolver *r, const node *n, bool as_param, bool condit
   }
 }
 
-static void survey_children(resolver *r, const node *n, bool conditional)
-{
-  survey(r, n->a, conditional);
-  survey(r, n->b, conditional);
-  survey(r, n->c, conditional);
-  survey_list(r, n->items, n->n_items, conditional);
-  survey_list(r, n->kw_values, n->n_kw, conditional);
-  survey(r, n->dyn_args, conditional);
-  survey(r, n->dyn_kwargs, conditional);
-}
-
 static void survey(resolver *r, const node *n, bool conditional)
 {
   if (!n)
@@ -243,8 +225,9 @@ static void survey(resolver *r, const node *n, bool conditional)
     for (uint32_t i = 1; i < n->n_items; i += 2)
       survey(r, n->items[i], conditional);
     return;
-  case N_COND: /* the reference looks at the test first; order matters not among loads */
-  default: survey_children(r, n, conditional);
+  default:
+    for (uint32_t i = 0; i < td_node_children(n); i++)
+      survey(r, td_node_child(n, i), conditional);
   }
 }
 
@@ -326,16 +309,6 @@ static void resolve_for(resolver *r, node *n)
 /* Whether `name` is loaded in the tree before it is stored: 1 yes, 0 no, -1 stored first. */
 static int uses_name(const node *n, const char *name);
 
-static int uses_in_list(node *const *items, uint32_t n, const char *name)
-{
-  for (uint32_t i = 0; i < n; i++) {
-    int u = uses_name(items[i], name);
-    if (u)
-      return u;
-  }
-  return 0;
-}
-
 static int target_stores(const node *n, const char *name)
 {
   if (n->kind == N_NAME)
@@ -346,40 +319,41 @@ static int target_stores(const node *n, const char *name)
   return 0;
 }
 
+static int uses_in_function(const function *fn, const char *name)
+{
+  int u = 0;
+  for (uint32_t i = 0; i < fn->n_params; i++)
+    if (text_is(fn->params[i], name))
+      return -1;
+  for (uint32_t i = 0; i < fn->n_defaults && u == 0; i++)
+    u = uses_name(fn->defaults[i], name);
+  return u ? u : uses_name(fn->body, name);
+}
+
 static int uses_name(const node *n, const char *name)
 {
-  int u;
+  int u = 0;
   if (!n)
     return 0;
   if (n->kind == N_NAME)
     return text_is(n->text, name);
-  if (n->kind == N_FOR || n->kind == N_SET || n->kind == N_SETBLOCK) {
-    if ((u = target_stores(n->a, name)) != 0)
-      return u;
-  } else if (n->kind == N_WITH) {
+  if (n->kind == N_WITH) {
     for (uint32_t i = 0; i < n->n_items; i += 2)
       if (target_stores(n->items[i], name))
         return -1;
-    for (uint32_t i = 1; i < n->n_items; i += 2)
-      if ((u = uses_name(n->items[i], name)) != 0)
-        return u;
-    return uses_name(n->a, name);
-  } else if (n->kind != N_MACRO && (u = uses_name(n->a, name)) != 0) {
-    return u;
+    for (uint32_t i = 1; i < n->n_items && u == 0; i += 2)
+      u = uses_name(n->items[i], name);
+    return u ? u : uses_name(n->a, name);
   }
-  if (n->fn) {
-    for (uint32_t i = 0; i < n->fn->n_params; i++)
-      if (text_is(n->fn->params[i], name))
-        return -1;
-    if ((u = uses_in_list(n->fn->defaults, n->fn->n_defaults, name)) != 0 ||
-        (u = uses_name(n->fn->body, name)) != 0)
-      return u;
-  }
-  if ((u = uses_name(n->b, name)) != 0 || (u = uses_in_list(n->items, n->n_items, name)) != 0 ||
-      (u = uses_name(n->c, name)) != 0 || (u = uses_in_list(n->kw_values, n->n_kw, name)) != 0 ||
-      (u = uses_name(n->dyn_args, name)) != 0)
-    return u;
-  return uses_name(n->dyn_kwargs, name);
+  if (n->kind == N_FOR || n->kind == N_SET || n->kind == N_SETBLOCK)
+    u = target_stores(n->a, name);
+  else if (n->kind != N_MACRO)
+    u = uses_name(n->a, name);
+  if (u == 0 && n->fn)
+    u = uses_in_function(n->fn, name);
+  for (uint32_t i = 1; i < td_node_children(n) && u == 0; i++)
+    u = uses_name(td_node_child(n, i), name);
+  return u;
 }
 
 static uint32_t special_param(resolver *r, const function *fn, const char *name)
@@ -454,8 +428,8 @@ static void resolve_inner(resolver *r, node *params_of, node *body, node *filter
 static void resolve_filter_or_test(resolver *r, node *n)
 {
   bool filter = n->kind == N_FILTER;
-  n->index = filter ? td_filter_find(n->text.p, n->text.n) : td_test_find(n->text.p, n->text.n);
-  if (n->index == NO_SLOT && !r->soft)
+  n->row = td_builtin_find(filter ? OF_FILTER : OF_TEST, n->text);
+  if (!n->row && !r->soft)
     td_template_fail(r->c, n->line, "No %s named '%.*s'.", filter ? "filter" : "test", (int)n->text.n,
                      n->text.p);
 }
@@ -471,23 +445,13 @@ static void resolve_const(resolver *r, node *n)
   n->literal = s;
 }
 
-static void resolve_children(resolver *r, node *n)
+static void resolve_children(resolver *r, node *n, bool soft)
 {
-  resolve(r, n->a);
-  resolve(r, n->b);
-  resolve(r, n->c);
-  resolve_list(r, n->items, n->n_items);
-  resolve_list(r, n->kw_values, n->n_kw);
-  resolve(r, n->dyn_args);
-  resolve(r, n->dyn_kwargs);
-}
-
-static void resolve_soft(resolver *r, node *n)
-{
-  bool soft = r->soft;
-  r->soft = true;
-  resolve_children(r, n);
-  r->soft = soft;
+  bool outer = r->soft;
+  r->soft |= soft;
+  for (uint32_t i = 0; i < td_node_children(n); i++)
+    resolve(r, td_node_child(n, i));
+  r->soft = outer;
 }
 
 static void resolve(resolver *r, node *n)
@@ -498,7 +462,7 @@ static void resolve(resolver *r, node *n)
   case N_NAME: resolve_name(r, n); return;
   case N_CONST: resolve_const(r, n); return;
   case N_IF:
-  case N_COND: resolve_soft(r, n); return;
+  case N_COND: resolve_children(r, n, true); return;
   case N_FOR: resolve_for(r, n); return;
   case N_SET:
     resolve(r, n->b);
@@ -528,11 +492,15 @@ static void resolve(resolver *r, node *n)
     if (r->fn->loops == 0)
       td_template_fail(r->c, n->line, "'%s' outside loop", n->kind == N_BREAK ? "break" : "continue");
     return;
+  case N_ATTR:
+    n->row = td_builtin_find(METHOD_OF_ANY, n->text);
+    resolve(r, n->a);
+    return;
   case N_FILTER:
   case N_TEST:
     resolve_filter_or_test(r, n); /* and its children */
   /* fall through */
-  default: resolve_children(r, n);
+  default: resolve_children(r, n, false);
   }
 }
 

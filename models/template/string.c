@@ -73,8 +73,6 @@ int td_str_compare(const str *a, const str *b)
   return c ? (c < 0 ? -1 : 1) : a->n < b->n ? -1 : a->n > b->n;
 }
 
-bool td_str_equals(const str *a, const char *s) { return strlen(s) == a->n && memcmp(a->p, s, a->n) == 0; }
-
 size_t td_str_find(rendering *r, const str *s, const str *needle, size_t from, size_t to)
 {
   if (to > s->n)

@@ -1,119 +1,95 @@
 /* Tests: what stands behind `is`, and what select, reject and their kin call by name. */
-#include <string.h>
-
 #include "models/template/builtin.h"
 
-typedef struct test {
-  const char *name;
-  bool (*fn)(rendering *r, const struct test *t, value v, value arg);
-  uint8_t args;
-  int variant;
-} test;
+/* variant: the set of types */
+static value of_type(rendering *r, bound *b) { return v_bool(b->variant >> b->self.type & 1); }
 
-static bool of_type(rendering *r, const test *t, value v, value arg)
+static value is_truth(rendering *r, bound *b)
 {
-  switch (t->variant) {
-  case 'd': return v.type != V_UNDEFINED;
-  case 'u': return v.type == V_UNDEFINED;
-  case 'n': return v.type == V_NONE;
-  case 'b': return v.type == V_BOOL;
-  case 'T': return v.type == V_BOOL && v.b;
-  case 'F': return v.type == V_BOOL && !v.b;
-  case 'i': return v.type == V_INT || v.type == V_BIGINT;
-  case 'f': return v.type == V_FLOAT;
-  case 'N': return v.type == V_BOOL || v.type == V_INT || v.type == V_BIGINT || v.type == V_FLOAT;
-  case 's': return v.type == V_STR;
-  case 'm': return v.type == V_DICT;
-  case 'q':
-    return v.type == V_UNDEFINED || v.type == V_STR || v.type == V_LIST || v.type == V_TUPLE ||
-           v.type == V_DICT || v.type == V_RANGE;
-  case 'I': return td_iterable(v);
-  case 'e': return v.type == V_STR && v.s->markup;
-  default:
-    return v.type == V_BUILTIN || v.type == V_METHOD || v.type == V_MACRO || v.type == V_LOOP ||
-           v.type == V_UNDEFINED;
-  }
+  return v_bool(b->self.type == V_BOOL && b->self.b == b->variant);
 }
 
-static bool remainder_is(rendering *r, const test *t, value v, value arg)
+static value is_escaped(rendering *r, bound *b) { return v_bool(b->self.type == V_STR && b->s->markup); }
+
+/* By the argument, or by two; variant: the remainder */
+static value remainder_is(rendering *r, bound *b)
 {
-  int64_t want = t->variant == 'o';
-  value divisor = t->variant == 'd' ? arg : v_int(2);
-  value rest = td_op_math(r, T_MOD, v, divisor);
-  return td_value_equal(r, rest, v_int(want));
+  value divisor = b->raw->n_pos + b->raw->n_kw > 0 ? b->arg[0] : v_int(2);
+  return v_bool(td_value_equal(r, td_op_math(r, T_MOD, b->self, divisor), v_int(b->variant)));
 }
 
-static bool is_case(rendering *r, const test *t, value v, value arg)
+/* variant: the operator */
+static value compares(rendering *r, bound *b)
 {
-  call_args none = {0};
-  const builtin *row = td_builtin_find(td_str_methods_more, t->variant == 'u' ? "isupper" : "islower", 7);
-  return td_builtin_call(r, row, v_str(td_value_str(r, v)), &none).b;
+  return v_bool(td_op_compare(r, (uint8_t)b->variant, b->self, b->arg[0]));
 }
 
-static bool compares(rendering *r, const test *t, value v, value arg)
+static value same_as(rendering *r, bound *b)
 {
-  switch (t->variant) {
-  case '=': return td_value_equal(r, v, arg);
-  case '!': return !td_value_equal(r, v, arg);
-  case '>': return td_value_compare(r, v, arg, ">") > 0;
-  case 'G': return td_value_compare(r, v, arg, ">=") >= 0;
-  case '<': return td_value_compare(r, v, arg, "<") < 0;
-  case 'L': return td_value_compare(r, v, arg, "<=") <= 0;
-  default: return td_value_contains(r, arg, v);
-  }
-}
-
-static bool same_as(rendering *r, const test *t, value v, value arg)
-{
-  if (v.type != arg.type)
-    return false;
+  value v = b->self, other = b->arg[0];
+  if (v.type != other.type)
+    return v_bool(false);
   switch (v.type) {
-  case V_NONE: return true;
-  case V_BOOL: return v.b == arg.b;
-  case V_INT: return v.i == arg.i;
-  case V_FLOAT: return false;
-  case V_STR: return v.s == arg.s || (v.s->p == arg.s->p && v.s->n == arg.s->n);
-  default: return v.l == arg.l;
+  case V_NONE: return v_bool(true);
+  case V_BOOL: return v_bool(v.b == other.b);
+  case V_INT: return v_bool(v.i == other.i);
+  case V_FLOAT: return v_bool(false);
+  case V_STR: return v_bool(v.s == other.s || (v.s->p == other.s->p && v.s->n == other.s->n));
+  default: return v_bool(v.l == other.l);
   }
 }
 
-static bool is_known(rendering *r, const test *t, value v, value arg)
+/* variant: whose name it is to be */
+static value is_known(rendering *r, bound *b)
 {
-  td_value_hash(r, v); /* unhashable types fail, as they do in the reference's dict */
-  if (v.type != V_STR)
-    return false;
-  return (t->variant == 'f' ? td_filter_find(v.s->p, v.s->n) : td_test_find(v.s->p, v.s->n)) != NO_SLOT;
+  td_value_hash(r, b->self); /* unhashable types fail, as they do in the reference's dict */
+  return v_bool(b->s && td_builtin_find((unsigned)b->variant, (text){b->s->p, b->s->n}));
 }
 
-static const test tests[] = {
-    {"defined", of_type, 0, 'd'},      {"undefined", of_type, 0, 'u'}, {"none", of_type, 0, 'n'},
-    {"boolean", of_type, 0, 'b'},      {"true", of_type, 0, 'T'},      {"false", of_type, 0, 'F'},
-    {"integer", of_type, 0, 'i'},      {"float", of_type, 0, 'f'},     {"number", of_type, 0, 'N'},
-    {"string", of_type, 0, 's'},       {"mapping", of_type, 0, 'm'},   {"sequence", of_type, 0, 'q'},
-    {"iterable", of_type, 0, 'I'},     {"escaped", of_type, 0, 'e'},   {"callable", of_type, 0, 'c'},
-    {"odd", remainder_is, 0, 'o'},     {"even", remainder_is, 0, 'e'}, {"divisibleby", remainder_is, 1, 'd'},
-    {"upper", is_case, 0, 'u'},        {"lower", is_case, 0, 'l'},     {"sameas", same_as, 1, 0},
-    {"eq", compares, 1, '='},          {"equalto", compares, 1, '='},  {"==", compares, 1, '='},
-    {"ne", compares, 1, '!'},          {"!=", compares, 1, '!'},       {"gt", compares, 1, '>'},
-    {"greaterthan", compares, 1, '>'}, {">", compares, 1, '>'},        {"ge", compares, 1, 'G'},
-    {">=", compares, 1, 'G'},          {"lt", compares, 1, '<'},       {"lessthan", compares, 1, '<'},
-    {"<", compares, 1, '<'},           {"le", compares, 1, 'L'},       {"<=", compares, 1, 'L'},
-    {"in", compares, 1, 'i'},          {"filter", is_known, 0, 'f'},   {"test", is_known, 0, 't'},
+enum {
+  UNDEFINED = 1 << V_UNDEFINED,
+  INTEGER = 1 << V_INT | 1 << V_BIGINT,
+  NUMBER = INTEGER | 1 << V_FLOAT | 1 << V_BOOL,
+  CALLABLE = UNDEFINED | 1 << V_BUILTIN | 1 << V_METHOD | 1 << V_MACRO | 1 << V_LOOP,
 };
 
-uint32_t td_test_find(const char *p, size_t n)
-{
-  for (uint32_t i = 0; i < sizeof tests / sizeof *tests; i++)
-    if (text_is((text){p, n}, tests[i].name))
-      return i;
-  return NO_SLOT;
-}
-
-bool td_call_test(rendering *r, uint32_t index, value of, call_args *args)
-{
-  const test *t = &tests[index];
-  if (args->n_kw > 0 || args->n_pos != t->args)
-    td_render_fail(r, "test %s takes %u argument(s) but %zu were given", t->name, t->args,
-                   args->n_pos + args->n_kw);
-  return t->fn(r, t, of, t->args ? args->pos[0] : v_none());
-}
+const builtin td_rows_tests[] = {
+    {OF_TEST, "defined", of_type, "", ~UNDEFINED},
+    {OF_TEST, "undefined", of_type, "", UNDEFINED},
+    {OF_TEST, "none", of_type, "", 1 << V_NONE},
+    {OF_TEST, "boolean", of_type, "", 1 << V_BOOL},
+    {OF_TEST, "integer", of_type, "", INTEGER},
+    {OF_TEST, "float", of_type, "", 1 << V_FLOAT},
+    {OF_TEST, "number", of_type, "", NUMBER},
+    {OF_TEST, "string", of_type, "", 1 << V_STR},
+    {OF_TEST, "mapping", of_type, "", 1 << V_DICT},
+    {OF_TEST, "sequence", of_type, "", SEQUENCE_TYPES},
+    {OF_TEST, "iterable", of_type, "", ITERABLE_TYPES},
+    {OF_TEST, "callable", of_type, "", CALLABLE},
+    {OF_TEST, "true", is_truth, "", true},
+    {OF_TEST, "false", is_truth, "", false},
+    {OF_TEST, "escaped", is_escaped, "", 0},
+    {OF_TEST, "odd", remainder_is, "", 1},
+    {OF_TEST, "even", remainder_is, "", 0},
+    {OF_TEST, "divisibleby", remainder_is, "num", 0},
+    {OF_TEST, "sameas", same_as, "other", 0},
+    {OF_TEST, "filter", is_known, "", OF_FILTER},
+    {OF_TEST, "test", is_known, "", OF_TEST},
+    {OF_TEST, "in", compares, "seq", OP_IN},
+    {OF_TEST, "eq", compares, "/other", T_EQ},
+    {OF_TEST, "equalto", compares, "/other", T_EQ},
+    {OF_TEST, "==", compares, "/other", T_EQ},
+    {OF_TEST, "ne", compares, "/other", T_NE},
+    {OF_TEST, "!=", compares, "/other", T_NE},
+    {OF_TEST, "gt", compares, "/other", T_GT},
+    {OF_TEST, "greaterthan", compares, "/other", T_GT},
+    {OF_TEST, ">", compares, "/other", T_GT},
+    {OF_TEST, "ge", compares, "/other", T_GE},
+    {OF_TEST, ">=", compares, "/other", T_GE},
+    {OF_TEST, "lt", compares, "/other", T_LT},
+    {OF_TEST, "lessthan", compares, "/other", T_LT},
+    {OF_TEST, "<", compares, "/other", T_LT},
+    {OF_TEST, "le", compares, "/other", T_LE},
+    {OF_TEST, "<=", compares, "/other", T_LE},
+    {0},
+};

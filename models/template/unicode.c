@@ -63,7 +63,15 @@ size_t td_unicode_line_end_at(const char *p, size_t n)
   return end ? len : 0;
 }
 
-static utf8proc_category_t category(uint32_t cp) { return utf8proc_category((utf8proc_int32_t)cp); }
+/* Sets of general categories. */
+#define SET(name) (1u << UTF8PROC_CATEGORY_##name)
+enum {
+  LETTER = SET(LU) | SET(LL) | SET(LT) | SET(LM) | SET(LO),
+  WORD = LETTER | SET(NL) | SET(ND) | SET(MN) | SET(MC),
+  UNPRINTABLE = SET(CC) | SET(CF) | SET(CS) | SET(CO) | SET(CN) | SET(ZL) | SET(ZP) | SET(ZS),
+};
+
+static bool is_of(uint32_t cp, unsigned set) { return set >> utf8proc_category((utf8proc_int32_t)cp) & 1; }
 
 size_t td_unicode_word_at(const char *p, size_t n)
 {
@@ -74,18 +82,7 @@ size_t td_unicode_word_at(const char *p, size_t n)
   if (ch < 0x80)
     return ch == '_' || (ch >= '0' && ch <= '9') || ((ch | 32) >= 'a' && (ch | 32) <= 'z');
   size_t len = td_unicode_decode(p, n, &cp);
-  switch (category(cp)) {
-  case UTF8PROC_CATEGORY_LU:
-  case UTF8PROC_CATEGORY_LL:
-  case UTF8PROC_CATEGORY_LT:
-  case UTF8PROC_CATEGORY_LM:
-  case UTF8PROC_CATEGORY_LO:
-  case UTF8PROC_CATEGORY_NL:
-  case UTF8PROC_CATEGORY_ND:
-  case UTF8PROC_CATEGORY_MN:
-  case UTF8PROC_CATEGORY_MC: return len;
-  default: return 0;
-  }
+  return is_of(cp, WORD) ? len : 0;
 }
 
 size_t td_unicode_count(const char *p, size_t n)
@@ -100,36 +97,25 @@ bool td_unicode_is_printable(uint32_t cp)
 {
   if (cp < 0x80)
     return cp >= 0x20 && cp < 0x7f;
-  switch (category(cp)) {
-  case UTF8PROC_CATEGORY_CC:
-  case UTF8PROC_CATEGORY_CF:
-  case UTF8PROC_CATEGORY_CS:
-  case UTF8PROC_CATEGORY_CO:
-  case UTF8PROC_CATEGORY_CN:
-  case UTF8PROC_CATEGORY_ZL:
-  case UTF8PROC_CATEGORY_ZP:
-  case UTF8PROC_CATEGORY_ZS: return false;
-  default: return true;
-  }
+  return !is_of(cp, UNPRINTABLE);
 }
 
 bool td_unicode_is_alpha(uint32_t cp)
 {
   if (cp < 0x80)
     return (cp | 32) >= 'a' && (cp | 32) <= 'z';
-  utf8proc_category_t k = category(cp);
-  return k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_LO;
+  return is_of(cp, LETTER);
 }
 
 bool td_unicode_is_digit(uint32_t cp)
 {
   if (cp < 0x80)
     return cp >= '0' && cp <= '9';
-  return category(cp) == UTF8PROC_CATEGORY_ND;
+  return is_of(cp, SET(ND));
 }
 
-bool td_unicode_is_upper(uint32_t cp) { return category(cp) == UTF8PROC_CATEGORY_LU; }
-bool td_unicode_is_lower(uint32_t cp) { return category(cp) == UTF8PROC_CATEGORY_LL; }
+bool td_unicode_is_upper(uint32_t cp) { return is_of(cp, SET(LU)); }
+bool td_unicode_is_lower(uint32_t cp) { return is_of(cp, SET(LL)); }
 
 static size_t put(utf8proc_int32_t cp, char *out)
 {

@@ -1,5 +1,8 @@
 /* Truth, equality, order, hashes, dicts and the client's JSON as values: see value.h. */
+#include <errno.h>
 #include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,9 +24,15 @@ value td_value_undefined_name(rendering *r, text name)
   return undefined(r, (struct undefined){.name = v_str(td_str_new(r, name.p, name.n, true))});
 }
 
-value td_value_undefined_hint(rendering *r, const char *hint)
+value td_value_undefined_hint(rendering *r, const char *fmt, ...)
 {
-  return undefined(r, (struct undefined){.hint = hint});
+  char hint[200];
+  va_list ap;
+  va_start(ap, fmt);
+  int n = vsnprintf(hint, sizeof hint, fmt, ap);
+  va_end(ap);
+  size_t kept = (size_t)n < sizeof hint ? (size_t)n : sizeof hint - 1;
+  return undefined(r, (struct undefined){.hint = td_str_copy(r, hint, kept, true)->p});
 }
 
 value td_value_undefined_of(rendering *r, value of, value name, bool security)
@@ -57,28 +66,48 @@ value td_value_list(rendering *r, value *items, size_t n, bool tuple)
   return (value){.type = tuple ? V_TUPLE : V_LIST, .l = l};
 }
 
+value td_value_pair(rendering *r, value a, value b)
+{
+  value *items = td_render_alloc(r, 2, sizeof *items);
+  items[0] = a;
+  items[1] = b;
+  return td_value_list(r, items, 2, true);
+}
+
+void td_seq_push(rendering *r, seq *l, value v)
+{
+  if (l->n == l->cap) {
+    l->cap = l->cap ? 2 * l->cap : 4;
+    value *grown = td_render_alloc(r, l->cap, sizeof *grown);
+    if (l->n)
+      memcpy(grown, l->items, l->n * sizeof *grown);
+    l->items = grown;
+  }
+  l->items[l->n++] = v;
+}
+
+void td_seq_reverse(seq *l)
+{
+  for (size_t i = 0; i < l->n / 2; i++) {
+    value swap = l->items[i];
+    l->items[i] = l->items[l->n - 1 - i];
+    l->items[l->n - 1 - i] = swap;
+  }
+}
+
 static value json_number(rendering *r, const cJSON *item, bool trusted)
 {
   value v;
   double d = item->valuedouble;
-  if (cJSON_IsRaw(item)) {
+  if (cJSON_IsRaw(item)) { /* an integer that a double cannot hold */
     char *end;
-    size_t n = strlen(item->valuestring);
-    int64_t i = 0;
-    bool negative = item->valuestring[0] == '-', fits = n > negative;
-    for (size_t k = negative; k < n && fits; k++)
-      fits = item->valuestring[k] >= '0' && item->valuestring[k] <= '9' &&
-             !__builtin_mul_overflow(i, 10, &i) &&
-             !(negative ? __builtin_sub_overflow(i, item->valuestring[k] - '0', &i)
-                        : __builtin_add_overflow(i, item->valuestring[k] - '0', &i));
-    d = strtod(item->valuestring, &end);
-    if (fits)
-      v = v_int(i);
-    else if (strpbrk(item->valuestring, ".eE"))
-      v = v_float(d);
-    else
-      v = (value){.type = V_BIGINT, .s = td_str_new(r, item->valuestring, n, trusted)};
-  } else if (d == floor(d) && fabs(d) <= 9007199254740992.0) {
+    errno = 0;
+    int64_t i = strtoll(item->valuestring, &end, 10);
+    v = errno || *end != '\0'
+            ? (value){.type = V_BIGINT,
+                      .s = td_str_new(r, item->valuestring, strlen(item->valuestring), trusted)}
+            : v_int(i);
+  } else if (d == floor(d) && fabs(d) <= 9007199254740992.0 && !td_json_is_float(item)) {
     v = v_int((int64_t)d);
   } else {
     v = v_float(d);
@@ -205,12 +234,6 @@ bool td_value_truth(rendering *r, value v)
 
 /* ---- equality and order ---- */
 
-static bool is_number(value v) { return v.type == V_BOOL || v.type == V_INT || v.type == V_FLOAT; }
-
-static double as_double(value v) { return v.type == V_FLOAT ? v.f : v.type == V_INT ? (double)v.i : v.b; }
-
-static int64_t as_int(value v) { return v.type == V_INT ? v.i : v.b; }
-
 /* Exact, also where an int64 is no double. *unordered: one is not a number. */
 static int compare_numbers(value a, value b, bool *unordered)
 {
@@ -225,7 +248,7 @@ static int compare_numbers(value a, value b, bool *unordered)
   if (x != y || (a.type == V_FLOAT && b.type == V_FLOAT))
     return x < y ? -1 : x > y;
   double f = a.type == V_FLOAT ? x : y;
-  if (fabs(f) >= 9223372036854775808.0)
+  if (f >= 9223372036854775808.0 || f < -9223372036854775808.0)
     return a.type == V_FLOAT ? (f > 0 ? 1 : -1) : (f > 0 ? -1 : 1);
   int64_t i = a.type == V_FLOAT ? as_int(b) : as_int(a), k = (int64_t)f;
   int c = i < k ? -1 : i > k;
@@ -286,7 +309,7 @@ bool td_value_equal(rendering *r, value a, value b)
   }
 }
 
-static int compare_seqs(rendering *r, const seq *a, const seq *b, const char *op)
+static int compare_seqs(rendering *r, const seq *a, const seq *b, token_type op)
 {
   for (size_t i = 0; i < a->n && i < b->n; i++)
     if (!td_value_equal(r, a->items[i], b->items[i]))
@@ -294,13 +317,13 @@ static int compare_seqs(rendering *r, const seq *a, const seq *b, const char *op
   return a->n < b->n ? -1 : a->n > b->n;
 }
 
-int td_value_compare(rendering *r, value a, value b, const char *op)
+int td_value_compare(rendering *r, value a, value b, token_type op)
 {
   bool unordered;
   if (is_number(a) && is_number(b)) {
     int c = compare_numbers(a, b, &unordered);
     if (unordered) /* nan: every comparison is false */
-      return op[0] == '<' ? 1 : -1;
+      return op == T_LT || op == T_LE ? 1 : -1;
     return c;
   }
   if (a.type == V_UNDEFINED)
@@ -319,8 +342,8 @@ int td_value_compare(rendering *r, value a, value b, const char *op)
   }
   if (a.type == V_BIGINT || b.type == V_BIGINT)
     td_render_fail(r, "integers beyond 64 bits cannot be compared");
-  td_render_fail(r, "'%s' not supported between instances of '%s' and '%s'", op, td_value_type_name(a),
-                 td_value_type_name(b));
+  td_render_fail(r, "'%s' not supported between instances of '%s' and '%s'", td_lexer_type_name(op),
+                 td_value_type_name(a), td_value_type_name(b));
 }
 
 /* ---- hashes and dicts ---- */
@@ -434,10 +457,28 @@ value td_dict_get(rendering *r, const dict *d, value key)
   return e ? e->val : v_missing();
 }
 
-value td_dict_get_text(rendering *r, const dict *d, const char *p, size_t n)
+value td_dict_get_text(rendering *r, const dict *d, text key)
 {
-  str s = {.p = p, .n = n, .n_chars = SIZE_MAX, .trusted = true};
+  str s = {.p = key.p, .n = key.n, .n_chars = SIZE_MAX, .trusted = true};
   return td_dict_get(r, d, v_str(&s));
+}
+
+void td_dict_set_text(rendering *r, dict *d, text key, value val)
+{
+  td_dict_set(r, d, v_str(td_str_new(r, key.p, key.n, true)), val);
+}
+
+void td_dict_add_keywords(rendering *r, dict *d, const call_args *args)
+{
+  for (size_t i = 0; i < args->n_kw; i++)
+    td_dict_set_text(r, d, args->kw_names[i], args->kw[i]);
+}
+
+value td_dict_view(rendering *r, dict *d, char kind)
+{
+  struct view *v = td_render_alloc(r, 1, sizeof *v);
+  *v = (struct view){d, kind};
+  return (value){.type = V_VIEW, .v = v};
 }
 
 /* ---- in ---- */

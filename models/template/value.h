@@ -16,6 +16,7 @@
 
 #include "common/arena.h"
 #include "common/json.h"
+#include "common/progress.h"
 #include "models/template/ast.h"
 #include "models/template/chat_template.h"
 
@@ -84,7 +85,7 @@ struct str_room {
 
 struct seq {
   value *items;
-  size_t n;
+  size_t n, cap; /* cap: of a list that td_seq_push made */
   bool tainted;
 };
 
@@ -178,13 +179,20 @@ typedef struct rendering {
 } rendering;
 
 /* ---- errors, memory, budget (rendering.c) ---- */
-__attribute__((noreturn)) void td_render_fail(rendering *r, const char *fmt, ...) TD_PRINTF(2, 3);
 __attribute__((noreturn)) void td_render_fail_status(rendering *r, td_status code, const char *fmt, ...)
     TD_PRINTF(3, 4);
+#define td_render_fail(r, ...) td_render_fail_status(r, TD_ERR_REQUEST, __VA_ARGS__)
+__attribute__((noreturn)) void td_render_fail_spent(rendering *r);
 void *td_render_alloc(rendering *r, size_t count, size_t size);
 /* Pays for n units of work; fails when the budget is spent. A unit is some 50 ns at most: bytes that are
  * copied or compared cost 1/64 each, those that are decoded 1/16. */
-void td_render_pay(rendering *r, size_t n);
+static inline void td_render_pay(rendering *r, size_t n)
+{
+  if (n >= r->ops_left)
+    td_render_fail_spent(r);
+  r->ops_left -= n;
+  td_progress_add(n);
+}
 static inline void pay_bytes(rendering *r, size_t n) { td_render_pay(r, n / 64 + 1); }
 static inline void pay_chars(rendering *r, size_t n) { td_render_pay(r, n / 16 + 1); }
 /* Stable; the order may fail (no order between the types). */
@@ -200,11 +208,15 @@ static inline value v_bool(bool b) { return (value){.type = V_BOOL, .b = b}; }
 static inline value v_int(int64_t i) { return (value){.type = V_INT, .i = i}; }
 static inline value v_float(double f) { return (value){.type = V_FLOAT, .f = f}; }
 static inline value v_str(str *s) { return (value){.type = V_STR, .s = s}; }
+static inline value v_list(seq *l) { return (value){.type = V_LIST, .l = l}; }
 value td_value_undefined_name(rendering *r, text name);
-value td_value_undefined_hint(rendering *r, const char *hint);
+value td_value_undefined_hint(rendering *r, const char *fmt, ...) TD_PRINTF(2, 3);
 value td_value_undefined_of(rendering *r, value of, value name, bool security);
 __attribute__((noreturn)) void td_value_fail_undefined(rendering *r, value u);
 value td_value_list(rendering *r, value *items, size_t n, bool tuple);
+value td_value_pair(rendering *r, value a, value b); /* a tuple */
+void td_seq_push(rendering *r, seq *l, value v);     /* only while nobody else has the list */
+void td_seq_reverse(seq *l);
 value td_value_from_json(rendering *r, const cJSON *item, bool trusted);
 
 /* ---- strings (string.c) ---- */
@@ -217,7 +229,7 @@ size_t td_str_chars(str *s);
 size_t td_str_char_offset(str *s, size_t i); /* byte offset of character i (<= count) */
 static inline bool str_ascii(str *s) { return td_str_chars(s) == s->n; }
 int td_str_compare(const str *a, const str *b);
-bool td_str_equals(const str *a, const char *s);
+static inline bool td_str_equals(const str *a, const char *s) { return text_is((text){a->p, a->n}, s); }
 /* Byte offset of needle in s[from, to), or SIZE_MAX. Linear time. */
 size_t td_str_find(rendering *r, const str *s, const str *needle, size_t from, size_t to);
 size_t td_str_rfind(rendering *r, const str *s, const str *needle, size_t from, size_t to);
@@ -235,8 +247,8 @@ str *td_out_finish(rendering *r, text_out *o);
 const char *td_value_type_name(value v);
 bool td_value_truth(rendering *r, value v);
 bool td_value_equal(rendering *r, value a, value b);
-/* -1, 0, 1; fails when the types have no order. op is for the message. */
-int td_value_compare(rendering *r, value a, value b, const char *op);
+/* -1, 0, 1; fails when the types have no order. op is what is asked: of a nan it is false. */
+int td_value_compare(rendering *r, value a, value b, token_type op);
 uint64_t td_value_hash(rendering *r, value v);
 bool td_value_length(rendering *r, value v, int64_t *n); /* false: has none */
 bool td_value_contains(rendering *r, value container, value item);
@@ -244,7 +256,14 @@ bool td_value_is_tainted(rendering *r, value v);
 dict *td_dict_new(rendering *r, size_t cap, bool tainted);
 void td_dict_set(rendering *r, dict *d, value key, value val);
 value td_dict_get(rendering *r, const dict *d, value key); /* V_MISSING: absent */
-value td_dict_get_text(rendering *r, const dict *d, const char *p, size_t n);
+value td_dict_get_text(rendering *r, const dict *d, text key);
+void td_dict_set_text(rendering *r, dict *d, text key, value val);
+void td_dict_add_keywords(rendering *r, dict *d, const call_args *args);
+value td_dict_view(rendering *r, dict *d, char kind);
+
+static inline bool is_number(value v) { return v.type == V_BOOL || v.type == V_INT || v.type == V_FLOAT; }
+static inline int64_t as_int(value v) { return v.type == V_INT ? v.i : v.b; }
+static inline double as_double(value v) { return v.type == V_FLOAT ? v.f : (double)as_int(v); }
 
 /* ---- iteration (iterate.c) ---- */
 typedef value (*iter_next)(rendering *r, iter *it); /* V_MISSING at the end */
@@ -256,37 +275,47 @@ struct iter {
   int64_t i, n;
   void *state;
 };
-bool td_iterable(value v);
-iter *td_iter_of(rendering *r, value v); /* fails: not iterable */
+enum {
+  SEQUENCE_TYPES = 1 << V_UNDEFINED | 1 << V_STR | 1 << V_LIST | 1 << V_TUPLE | 1 << V_DICT | 1 << V_RANGE,
+  ITERABLE_TYPES = SEQUENCE_TYPES | 1 << V_VIEW | 1 << V_ITER | 1 << V_LOOP,
+};
+static inline bool td_iterable(value v) { return ITERABLE_TYPES >> v.type & 1; }
+value td_item_at(rendering *r, value of, int64_t i); /* of what has a length and an order, but strings */
+iter *td_iter_of(rendering *r, value v);             /* fails: not iterable */
 value td_iter_next(rendering *r, iter *it);
 iter *td_iter_new(rendering *r, iter_next next, const char *type_name);
 seq *td_iter_collect(rendering *r, value v);
 iter *td_iter_reversed(rendering *r, value v); /* NULL: cannot be walked backwards */
 
-/* ---- text of values (print.c, tojson.c) ---- */
+/* ---- text of values (print.c) ---- */
 str *td_value_str(rendering *r, value v);
 str *td_value_repr(rendering *r, value v);
 void td_value_print(rendering *r, text_out *o, value v); /* str() of it */
 enum { FLOAT_STEPS = 16 };                               /* to be paid for it */
 size_t td_float_repr(double f, char out[40]);
 const char *td_value_quoted(rendering *r, value v); /* repr as C string, for messages */
-value td_value_tojson(rendering *r, value v, bool ascii, value indent, value separators, bool sort_keys);
+value td_value_tojson(rendering *r, value v, bool ascii, const str *indent, value separators, bool sort_keys);
 
 /* ---- operators (operators.c) ---- */
+bool td_op_compare(rendering *r, uint8_t op, value a, value b); /* of ops[] of N_COMPARE */
 value td_op_math(rendering *r, token_type op, value a, value b);
 value td_op_negate(rendering *r, value v, bool positive);
-value td_op_attribute(rendering *r, value of, text name, value name_value);
+/* may_be_method false: nothing has a method of this name. */
+value td_op_attribute(rendering *r, value of, text name, value name_value, bool may_be_method);
 value td_op_item(rendering *r, value of, value key);
 value td_op_slice(rendering *r, value of, value start, value stop, value step);
+bool td_op_index(value v, int64_t *i); /* int or bool */
+
+/* ---- Python's two ways to format (format.c) ---- */
 value td_op_format(rendering *r, value format, value args); /* format % args */
-bool td_op_index(value v, int64_t *i);                      /* int or bool */
+value td_format_braces(rendering *r, str *format, const call_args *args);
 
 /* ---- statements (execute.c) ---- */
 void td_execute_root(rendering *r, const function *root);
 value td_call_macro(rendering *r, const struct macro *m, const call_args *args);
 value td_eval(rendering *r, const node *n); /* eval.c */
 void td_assign(rendering *r, const node *target, value v);
-value td_loop_attribute(rendering *r, struct loop *loop, const str *name); /* globals.c; V_MISSING: none */
+value td_loop_attribute(rendering *r, struct loop *loop, text name); /* globals.c; V_MISSING: none */
 value td_loop_new(rendering *r, value over, iter *it);
 bool td_loop_advance(rendering *r, struct loop *loop); /* false at the end */
 value td_context_value(rendering *r, uint32_t index);  /* rendering.c; V_MISSING: unknown name */
@@ -303,8 +332,8 @@ struct call_args {
   value *kw;
   size_t n_kw;
 };
-value td_call(rendering *r, value callee, call_args *args);                    /* eval.c */
-value td_call_filter(rendering *r, uint32_t index, value of, call_args *args); /* filters.c */
-bool td_call_test(rendering *r, uint32_t index, value of, call_args *args);    /* tests.c */
+value td_eval_call(rendering *r, value callee, call_args *args); /* eval.c */
+/* A filter or test by its row (builtin.c). */
+value td_call_row(rendering *r, const struct builtin *row, value of, const call_args *args);
 
 #endif

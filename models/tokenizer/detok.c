@@ -79,6 +79,17 @@ static void push_bytes(td_detok *d, const unsigned char *p, size_t n, td_buf *ou
   td_buf_append(out, p + from, n - from);
 }
 
+/* What a token adds to the text's bytes: itself, or decoded. */
+static const unsigned char *token_bytes(const td_vocab *v, int32_t id,
+                                        unsigned char decoded[TD_TOKEN_TEXT_MAX], size_t *n_bytes)
+{
+  const td_token *token = &v->tokens[id];
+  const char *text = td_vocab_text(v, (uint32_t)id);
+  long n = token->flags & TD_TOKEN_MODEL ? td_alphabet_decode(text, token->n_bytes, decoded) : -1;
+  *n_bytes = n < 0 ? token->n_bytes : (size_t)n;
+  return n < 0 ? (const unsigned char *)text : decoded;
+}
+
 void td_detok_push(td_detok *d, int32_t id, td_buf *out)
 {
   const td_vocab *v = &d->t->vocab;
@@ -87,13 +98,20 @@ void td_detok_push(td_detok *d, int32_t id, td_buf *out)
   const td_token *token = &v->tokens[id];
   if ((token->flags & TD_TOKEN_SPECIAL) && d->skip_special)
     return;
-  const char *text = td_vocab_text(v, (uint32_t)id);
-  unsigned char bytes[TD_TOKEN_TEXT_MAX];
-  long n = token->flags & TD_TOKEN_MODEL ? td_alphabet_decode(text, token->n_bytes, bytes) : -1;
-  if (n < 0)
-    push_bytes(d, (const unsigned char *)text, token->n_bytes, out);
-  else
-    push_bytes(d, bytes, (size_t)n, out);
+  unsigned char decoded[TD_TOKEN_TEXT_MAX];
+  size_t n;
+  const unsigned char *bytes = token_bytes(v, id, decoded, &n);
+  push_bytes(d, bytes, n, out);
+}
+
+void td_tokenizer_token_bytes(const td_tokenizer *t, int32_t id, td_buf *out)
+{
+  unsigned char decoded[TD_TOKEN_TEXT_MAX];
+  size_t n;
+  if (!td_vocab_has(&t->vocab, id))
+    return;
+  const unsigned char *bytes = token_bytes(&t->vocab, id, decoded, &n);
+  td_buf_append(out, bytes, n);
 }
 
 void td_detok_finish(td_detok *d, td_buf *out)

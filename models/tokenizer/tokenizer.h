@@ -31,6 +31,8 @@ int32_t td_tokenizer_eos(const td_tokenizer *t);    /* -1 if none */
 bool td_tokenizer_adds_bos(const td_tokenizer *t);
 /* The text of a token as the vocabulary writes it ("<|im_end|>"), or NULL for an unknown id. Borrowed. */
 const char *td_tokenizer_token_text(const td_tokenizer *t, int32_t id);
+/* Appends the bytes that it adds to a text, which need not be whole characters; nothing for an unknown id. */
+void td_tokenizer_token_bytes(const td_tokenizer *t, int32_t id, td_buf *out);
 /* Id of an added token by its text, or -1. */
 int32_t td_tokenizer_added_token(const td_tokenizer *t, const char *text, size_t n_bytes);
 bool td_tokenizer_is_special(const td_tokenizer *t, int32_t id);

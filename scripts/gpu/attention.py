@@ -136,7 +136,7 @@ def stage(ctx, s):
     cells_file, out = ctx.work / "attention-cells.json", ctx.work / "attention.json"
     must(ctx.run("tandem-bench", "attention", *what, "--cells", cells_file, limit_s=60), "tandem-bench attention --cells")
     how = ["--backend", "cuda", "--device", ctx.device, "--rounds", 7, "--max-seconds", 0.3] if gpu else ["--fake"]
-    s.block(must(ctx.run("tandem-bench", "attention", *what, *how, "--json", out, limit_s=480), "tandem-bench attention"))
+    must(ctx.run("tandem-bench", "attention", *what, *how, "--json", out, limit_s=480), "tandem-bench attention")
     ours = json.loads(out.read_text())
     peers = peers_here(ctx, s, "attention_peers", ["--cells", cells_file, "--max-seconds", 60 if ctx.quick else 150], 420)
     cells = join(ours, peers)

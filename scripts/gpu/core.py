@@ -63,12 +63,14 @@ class Stage:
     def text(self, *lines):
         self.body += ["", *lines]
 
-    def table(self, head, rows):
-        self.text("| " + " | ".join(head) + " |", "|" + "---|" * len(head),
-                  *("| " + " | ".join(number(c) for c in r) + " |" for r in rows))
+    def table(self, head, rows, title=None):
+        """title: folded under it."""
+        lines = table(head, rows)
+        self.text(*(folded(title, lines) if title else lines)[1:])
 
-    def block(self, text):
-        self.text("```", text.rstrip(), "```")
+    def block(self, title, text):
+        """A program's own words, folded."""
+        self.text(*folded(title, ["", "```", text.rstrip(), "```"])[1:])
 
     def as_json(self):
         return {"name": self.name, "title": self.title, "verdict": self.verdict(), "seconds": round(self.seconds, 1), "checks": self.checks,
@@ -112,6 +114,20 @@ def run_stage(ctx, name, title, function):
 
 
 # ---- text ----
+
+def table(head, rows):
+    """Markdown, with an empty line before."""
+    return ["", "| " + " | ".join(head) + " |", "|" + "---|" * len(head), *("| " + " | ".join(map(cell, r)) + " |" for r in rows)]
+
+
+def folded(title, lines):
+    """What is long, a click away."""
+    return ["", f"<details><summary>{title}</summary>", *lines, "", "</details>"]
+
+
+def cell(v):
+    return number(v).replace("|", "\\|").replace("\n", " ")
+
 
 def number(v):
     """For tables: whole numbers whole, others with three or four figures; text as it is."""

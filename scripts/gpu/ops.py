@@ -93,7 +93,7 @@ def stage_ops(ctx, s):
                   seconds={part: round(r.seconds, 1) for part, r in parts.items()})
     times = re.search(r"^sampling, us per op.*?(?=^times:)", text, re.M | re.S)
     if times:
-        s.block(times[0])
+        s.block("What sampling takes", times[0])
 
 
 def sanitizer():
@@ -123,7 +123,7 @@ def judge(s, what, code, text, seconds, detail=""):
             f"{summary[-1] if summary else 'no summary'}{detail}; exit code {code}, {seconds:.0f} s")
     s.data[what] = {"seconds": seconds, "code": code, "summary": summary[-1:]}
     if first := (ours[0] if ours else re.search(r"^=+ +at .*\+0x", text, re.M)) if kernels else None: # logs may be gone when somebody asks
-        s.block("\n".join(text[:first.start()].splitlines()[-1:] + text[first.start():].splitlines()[:6]))
+        s.block("What it saw first", "\n".join(text[:first.start()].splitlines()[-1:] + text[first.start():].splitlines()[:6]))
 
 
 def command(tool, path):

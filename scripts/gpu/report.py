@@ -22,7 +22,7 @@ import ops  # noqa: E402
 import parity  # noqa: E402
 import serve  # noqa: E402
 import steps  # noqa: E402
-from core import EXIT_FAILED, EXIT_NOT_RUN, Context, Stage, number, run_stage, say  # noqa: E402
+from core import EXIT_FAILED, EXIT_NOT_RUN, Context, Stage, folded, number, run_stage, say, table  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODEL = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -45,6 +45,7 @@ STAGES = [
     ("serve", "through HTTP, beside a peer's figures", serve.stage),
 ]
 NAMES = [name for name, _, _ in STAGES]
+BARS_SHOWN = 20  # more of them are folded: those behind stand on the first page
 
 
 # ---- writing ----
@@ -64,21 +65,42 @@ def exit_code(t):
     return EXIT_FAILED if t["failed"] else EXIT_NOT_RUN if t["not_run"] else 0
 
 
-def cell(v):
-    return number(v).replace("|", "\\|").replace("\n", " ")
+def of_bar(b):
+    return "-" if b["ratio"] is None else f"{b['ratio']:.2f}x"
 
 
 def section(s):
+    """What was seen; what is long, a click away."""
     out = [f"\n## {s.name}: {s.title}", "", f"**{s.verdict()}** in {s.seconds:.0f} s"]
     if s.checks:
-        out += ["", "| check | | seen |", "|---|---|---|"]
-        out += [f"| {cell(c['what'])} | {'ok' if c['ok'] else '**FAILED**'} | {cell(c['detail'])} |" for c in s.checks]
-    if s.bars:
-        out += ["", "| | measured | bar | | of it | bar's source |", "|---|---|---|---|---|---|"]
-        out += [f"| {cell(b['what'])} | {cell(b['ours'])} {b['unit']} | {cell(b['bar'])} | {'ahead' if b['ahead'] else '**behind**'} | "
-                f"{'-' if b['ratio'] is None else format(b['ratio'], '.2f') + 'x'} | {cell(b['source'])} |" for b in s.bars]
+        out += table(["check", "", "seen"], [[c["what"], "ok" if c["ok"] else "**FAILED**", c["detail"]] for c in s.checks])
     out += [f"\nNot run: {x['what']}: {x['why']}" for x in s.left_out]
+    if s.bars:
+        bars = table(["", "measured", "bar", "", "of it", "bar's source"],
+                     [[b["what"], f"{number(b['ours'])} {b['unit']}".strip(), b["bar"], "ahead" if b["ahead"] else "**behind**", of_bar(b), b["source"]]
+                      for b in s.bars])
+        behind = sum(not b["ahead"] for b in s.bars)
+        out += folded(f"{len(s.bars)} figures beside their bars, {behind} behind", bars) if len(s.bars) > BARS_SHOWN else bars
     return out + s.body
+
+
+def summary(stages):
+    """The report's first page: every stage, then what failed, what is behind, what was not run."""
+    out = table(["stage", "", "checks", "bars behind", "s"],
+                [[s.name, s.verdict(), f"{len(s.checks) - s.failed} of {len(s.checks)}", f"{sum(not b['ahead'] for b in s.bars)} of {len(s.bars)}",
+                  f"{s.seconds:.0f}"] for s in stages])
+    absent = [n for n in NAMES if n not in {s.name for s in stages}]
+    if absent:
+        out += ["", f"No part of this report: {', '.join(absent)}."]
+    failed = [[s.name, c["what"], c["detail"]] for s in stages for c in s.checks if not c["ok"]]
+    behind = [[s.name, b["what"], f"{number(b['ours'])} {b['unit']}".strip(), b["bar"], of_bar(b), b["source"]] for s in stages for b in s.bars if not b["ahead"]]
+    not_run = [[s.name, x["what"], x["why"]] for s in stages for x in s.left_out]
+    for title, head, rows in (("Failed", ["stage", "check", "seen"], failed),
+                              ("Behind their bars", ["stage", "", "measured", "bar", "of it", "bar's source"], behind),
+                              ("Not run", ["stage", "", "why"], not_run)):
+        if rows:
+            out += ["", f"**{title}: {len(rows)}**", *table(head, rows)]
+    return out
 
 
 def markdown(ctx, stages, t, command):
@@ -87,13 +109,7 @@ def markdown(ctx, stages, t, command):
         title = f"# {m['gpu name']}, driver {m['gpu driver_version']}, CUDA {m.get('cuda') or 'unknown'}, {m['date'][:10]}"
     else:
         title = f"# {m['cpu']}, no GPU measured, {m['date'][:10]}"
-    out = [title, "", f"Commit {m['commit']}; `{command}`. {count_line(t)}.", "", "| stage | | checks | bars behind | s |", "|---|---|---|---|---|"]
-    for s in stages:
-        out.append(f"| {s.name} | {s.verdict()} | {len(s.checks) - s.failed} of {len(s.checks)} | "
-                   f"{sum(not b['ahead'] for b in s.bars)} of {len(s.bars)} | {s.seconds:.0f} |")
-    absent = [n for n in NAMES if n not in {s.name for s in stages}]
-    if absent:
-        out += ["", f"No part of this report: {', '.join(absent)}."]
+    out = [title, "", f"Commit {m['commit']}; `{command}`. {count_line(t)}.", *summary(stages)]
     for s in stages:
         out += section(s)
     return "\n".join(out) + "\n"

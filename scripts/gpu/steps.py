@@ -11,16 +11,20 @@ ROWS = (*range(1, 9), 16, 64, 256, 2048)
 HEAD_ROWS_MAX = 256  # a prompt's head computes one row
 GLUE = {"rmsnorm": 2, "rope_kv": 1, "swiglu": 1}  # of a layer: so many of each
 PROMPT = 2048
+ROWS_OF = {"kernels": ("ops", ["op", "size", "us", "gb_s", "tflop_s", "floor_us", "share"]),
+           "steps": ("steps", ["kind", "batch", "context", "chunk", "chunk_context", "alone_ms_p50", "pace_ms_p50", "floor_ms", "tokens_per_s"])}
 GLUE_STEPS = ((64, 1024), (256, 1024))
 ATTENTION_STEPS = ((64, 4096), (256, 2048))  # batch and context
 
 
 def measured(ctx, s, what, args, limit_s):
-    """tandem-bench's table into the report, its JSON back."""
+    """tandem-bench's figures into the report, its JSON back."""
     path = ctx.work / f"{what}.json"
-    s.block(must(ctx.run("tandem-bench", what, *args, "--json", path, limit_s=limit_s), f"tandem-bench {what}"))
-    s.data[what] = json.loads(path.read_text())
-    return s.data[what]
+    must(ctx.run("tandem-bench", what, *args, "--json", path, limit_s=limit_s), f"tandem-bench {what}")
+    o = s.data[what] = json.loads(path.read_text())
+    rows, columns = ROWS_OF[what]
+    s.table(columns, [[r.get(c) for c in columns] for r in o[rows]], f"tandem-bench {what}: all figures")
+    return o
 
 
 def linears_ms(ops, rows, layers=32):

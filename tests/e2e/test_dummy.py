@@ -143,6 +143,25 @@ def test_text_with_a_tokenizer(tmp_path):
         assert r.status_code == 200 and r.json()["usage"]["prompt_tokens"] == 5 and r.json()["choices"][0]["text"] != ""
 
 
+def test_what_the_files_ask_for_and_is_not_served_is_told(tmp_path):
+    """The operator reads it at start: answers sound different from those of a server that does it."""
+    folder = tmp_path / "asks"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({**CONFIG, "eos_token_id": "</s>"}))
+    (folder / "generation_config.json").write_text(json.dumps(
+        {"eos_token_id": 3, "temperature": 0.5, "repetition_penalty": 1.1, "num_beams": 1, "suppress_tokens": [7]}))
+    with Daemon("--load-format", "dummy", "--backend", "cpu", model=folder) as d:
+        lines = [x for x in d.log().splitlines() if " warn " in x]
+        assert any(x.endswith("not served and is left out: repetition_penalty, suppress_tokens") for x in lines), lines
+        assert any("config.json: eos_token_id" in x and "left out" in x for x in lines), lines
+        assert "sampled with temperature 0.5" in d.log()
+        r = d.post("/v1/completions", {"prompt": [1, 2], "max_tokens": 2, "ignore_eos": True})
+        assert r.status_code == 200, r.text
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": 3, "repetition_penalty": 1}))
+    with Daemon("--load-format", "dummy", "--backend", "cpu", model=folder) as d:
+        assert "not served and is left out" not in d.log()
+
+
 def test_a_bad_word():
     code, text = run_daemon("--model", "m", "--load-format", "none")
     assert code == 64 and "load_format" in text and "auto or dummy" in text

@@ -22,8 +22,7 @@ def error_of(r, status=400):
 # ---- fields ----
 
 NOT_SERVED = {
-    "logprobs": True, "top_logprobs": 3, "logit_bias": {"5": 1}, "presence_penalty": 0.5, "frequency_penalty": 0.5,
-    "repetition_penalty": 1.1, "min_tokens": 3, "response_format": {"type": "json_object"},
+    "echo": True, "bad_words": ["a"], "prompt_logprobs": 1, "response_format": {"type": "json_object"},
     "tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "required",
     "chat_template": "{{ 1 }}", "include_stop_str_in_output": True,
 }
@@ -52,11 +51,12 @@ def limits():
 
 
 NUMERIC = {"max_tokens": int, "temperature": float, "top_p": float, "top_k": int, "min_p": float, "n": int, "priority": int,
-           "timeout_ms": int, "ttft_timeout_ms": int}
+           "timeout_ms": int, "ttft_timeout_ms": int, "presence_penalty": float, "frequency_penalty": float,
+           "repetition_penalty": float, "min_tokens": int}
 
 
 def test_the_table_is_covered():
-    assert set(limits()) == set(NUMERIC) | {"stop", "stop_token_ids", "prompts", "messages"}
+    assert set(limits()) == set(NUMERIC) | {"stop", "stop_token_ids", "prompts", "messages", "logit_bias_value"}
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
@@ -64,9 +64,10 @@ def test_the_table_is_covered():
 def test_numeric_borders(daemon, field, path):
     kind, (lo, hi) = NUMERIC[field], limits()[field]
     step = 1 if kind is int else 1e-6
-    lo_fits = field != "top_p"  # top_p: 0 itself is refused
+    lo_fits = field not in ("top_p", "repetition_penalty")  # of which 0 itself is refused
     good = [kind(hi)] + ([kind(lo)] if lo_fits else [1e-9])
     good = [hi, 1] if field == "max_tokens" else good  # -1 goes to the end of the context: test_fields.py has it in a short one
+    good = [0, 1] if field == "min_tokens" else good  # more than max_tokens is refused
     bad = [lo - step, hi + step, -1e9, 1e300, -1e300, 2**63, -2**63, 2**64, "1", True, False, [], {}, [1], "NaN"]
     bad += [0.5, 1.5] if kind is int else []
     bad += [] if lo_fits and field != "max_tokens" else [0]  # max_tokens: -1 is no limit, 0 is nothing
@@ -106,6 +107,14 @@ def test_lists_at_their_borders(daemon):
     assert post(stop_token_ids=[2] * 64).status_code == 200 and post(stop_token_ids=[]).status_code == 200
     for bad in ([2] * 65, [-1], [49152], [2**40], [1.5], ["a"], "a", 5):
         assert error_of(post(stop_token_ids=bad))["param"] == "stop_token_ids", bad
+    assert post(logit_bias={str(i): -100 for i in range(300)}).status_code == 200
+    for bad in ({str(i): 1 for i in range(301)}, {"49152": 1}, {"-1": 1}, {"1.0": 1}, {"a": 1}, {"1": "1"}, {"1": 100.1}, [], "a", 5):
+        assert error_of(post(logit_bias=bad))["param"] == "logit_bias", bad
+    assert error_of(post(max_tokens=5, min_tokens=6))["param"] == "min_tokens"
+    for bad in (21, -1, 0.5, True, "1", []):
+        assert error_of(post(logprobs=bad))["param"] == "logprobs", bad
+    for bad in ({"logprobs": 1}, {"logprobs": True, "top_logprobs": 21}, {"top_logprobs": 1}):
+        assert error_of(daemon.post("/v1/chat/completions", {**CHAT, **bad}))["param"] in bad, bad
     assert error_of(post(prompt=["a"] * 257))["param"] == "prompt"
     assert error_of(post(prompt=["a"] * 200, n=64))["param"] in ("n", "prompt"), "their product is bounded too"
     r = daemon.post("/v1/chat/completions", {**CHAT, "messages": [{"role": "user", "content": ""}] * 8193})

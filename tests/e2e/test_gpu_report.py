@@ -215,6 +215,20 @@ def test_verdicts_and_exit_codes():
     assert "**behind**" in "\n".join(report.section(s))
 
 
+def test_the_first_page_says_what_failed_is_behind_and_was_not_run():
+    s, ctx = core.Stage("kernels", "every op"), type("C", (), {"machine": {"cpu": "a CPU", "date": "2026-01-02T", "commit": "abc"}})
+    s.check(False, "it | runs", "no")
+    for i in range(30):
+        s.bar(f"op {i}", float(i), 9.5, "us")
+    s.not_run("a part", "no room")
+    text = report.markdown(ctx, [s], report.totals([s]), "scripts/gpu-report")
+    first, rest = text.split("\n## kernels", 1)
+    assert "**Failed: 1**" in first and "| kernels | it \\| runs | no |" in first
+    assert "**Behind their bars: 20**" in first and "| kernels | op 10 | 10 us | 9.5 | 0.95x |  |" in first and "| op 9 |" not in first
+    assert "**Not run: 1**" in first and "| kernels | a part | no room |" in first
+    assert "<details><summary>30 figures beside their bars, 20 behind</summary>\n\n| |" in rest.replace("|  |", "| |") and rest.count("| op ") == 30
+
+
 def test_decode_runs_need_a_time_in_which_all_decode():
     def judged(**changes):
         s = core.Stage("x", "x")
@@ -256,7 +270,7 @@ def test_sanitizers_words():
 
 def test_sanitizers_leave_no_section_out():
     source = (ROOT / "tests/gpu/test_ops.c").read_text()
-    sections = re.findall(r'"(\w+)"', re.search(r"sections\[N_SECTIONS\] = \{(.*?)\}", source)[1])
+    sections = re.findall(r'"(\w+)"', re.search(r"sections\[N_SECTIONS\] = \{(.*?)\}", source, re.S)[1])
     for tool, runs in ops.SECTIONS.items():
         assert sorted([*sum(runs, []), "times"]) == sorted(sections), tool  # times are of unwatched kernels
 

@@ -1,4 +1,4 @@
-"""What the READMEs name is there: programs and their options, scripts, files, tests. A text about it that has gone stale fails here."""
+"""What the Markdown names is there: programs and their options, scripts, files, tests. A text about it that has gone stale fails here."""
 import fnmatch
 import functools
 import pathlib
@@ -11,7 +11,7 @@ from harness import DAEMON, ROOT
 BIN = pathlib.Path(DAEMON).parent
 FOLDERS = [d for d in ROOT.iterdir() if d.is_dir() and not re.match(r"build|\.", d.name)]
 FILES = [p for d in FOLDERS for p in d.rglob("*.*") if p.is_file()] + [p for p in ROOT.iterdir() if p.is_file()]
-READMES = sorted(p.relative_to(ROOT) for p in FILES if p.name == "README.md")
+TEXTS = sorted(p.relative_to(ROOT) for p in FILES if p.suffix == ".md" and "reports" not in p.parts and "lab" not in p.parts and p.name != "CHANGELOG.md")  # history
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 PROGRAMS = {"tandemd", "tandem-bench", "tandem-plan"}
 FILE = re.compile(r"[\w./*-]+\.(?:c|h|cu|cuh|inc|py|md|json|def|conf|service|ini)")
@@ -44,7 +44,7 @@ def options_of(program):
         texts = [(ROOT / name).read_text()]
     else:
         texts = [usage(name, *command)]
-    return {o for t in texts for o in OPTION.findall(t)}
+    return {o for t in texts for o in OPTION.findall(t)} | {"--help"}
 
 
 def programs():
@@ -80,7 +80,7 @@ def anywhere(name):
     return [p for p in FILES if fnmatch.fnmatchcase(p.name, name)]
 
 
-@pytest.mark.parametrize("readme", READMES, ids=str)
+@pytest.mark.parametrize("readme", TEXTS, ids=str)
 def test_what_it_names_is_there(readme):
     text, wrong = (ROOT / readme).read_text(), []
     known = {o for p in programs() for o in options_of(p)} | {o for p in ROOT.glob("tests/golden*/*.py") for o in OPTION.findall(p.read_text())}
@@ -105,3 +105,11 @@ def test_what_it_names_is_there(readme):
             wrong.append(f"no test {span}")
     wrong += [f"no file behind the link {t}" for t in re.findall(r"\]\((?!http)([^)#]+)", text) if not (ROOT / readme.parent / t).exists()]
     assert not wrong, "\n".join(wrong)
+
+
+def test_the_api_page_names_every_served_field():
+    table = re.search(r"td_field served\[\] = \{(.*?)^\};", (ROOT / "server/fields.c").read_text(), re.M | re.S).group(1)
+    served = set(re.findall(r"^    (?:[A-Z]+\(|\{\")(\w+)", table, re.M))
+    page = (ROOT / "docs/API.md").read_text().split("## Request fields")[1].split("\n## ")[0]
+    named = {w for q in re.findall(r"`([^`]+)`", page) for w in q.split()}
+    assert len(served) > 30 and served <= named, served - named

@@ -1,6 +1,7 @@
 """A socket that systemd holds (LISTEN_FDS): who comes while the daemon loads, or while one daemon ends and the next begins, waits and
 is answered. None is refused, none gets a 503."""
 import contextlib
+import json
 import os
 import pathlib
 import signal
@@ -143,3 +144,29 @@ def test_connections_of_a_daemon_that_ends():
             assert status_of(answer) == 200 and b"\r\nconnection: close\r\n" in answer
         assert old.wait(20 * SLOWNESS) == 0
         assert time.monotonic() - begin < 10 * SLOWNESS
+
+
+def test_a_drain_ends_in_time_whatever_comes():
+    """Each connection's requests go on past drain_timeout_ms: the process has its second to send the errors, and not one more for
+    every request that comes meanwhile."""
+    with Holder() as h, contextlib.ExitStack() as stack:
+        long = {**SHORT, "max_tokens": 4000, "ignore_eos": True, "stream": True}
+        body = json.dumps(long).encode()
+        request = (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                   b"Content-Length: %d\r\n\r\n" % len(body)) + body
+        old = h.start("--drain-timeout-ms", 1000, "--http-header-timeout-ms", 60000)
+        sockets = [stack.enter_context(socket.create_connection(("127.0.0.1", h.port), timeout=60 * SLOWNESS)) for _ in range(9)]
+        sockets[0].sendall(request)
+        read_until(sockets[0], b"data: ")
+        for s in sockets[1:]:
+            s.sendall(request[:40])  # half a head each: the drain waits for them
+        time.sleep(0.3)
+        begin = time.monotonic()
+        old.send_signal(signal.SIGTERM)
+        for i, s in enumerate(sockets[1:]):
+            while time.monotonic() < begin + 0.9 + 0.9 * i and old.poll() is None:
+                time.sleep(0.02)
+            with contextlib.suppress(OSError):
+                s.sendall(request[40:])
+        assert old.wait(40 * SLOWNESS) == 0
+        assert time.monotonic() - begin < 5 * SLOWNESS

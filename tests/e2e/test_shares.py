@@ -101,6 +101,24 @@ def test_waiting_prompt_tokens_have_shares(two_keys):
             s.close()
 
 
+@pytest.mark.parametrize("keys,most", [("key-of-hog\nkey-of-other\n", 768), ("key-of-hog\n", 1024)])
+def test_what_can_never_wait_is_told_so(tmp_path, keys, most):
+    """Choices and prompts of one request wait together: more tokens than ever may are a 400, which no client sends again."""
+    path = tmp_path / "keys"
+    path.write_text(keys)
+    with Daemon("--api-key-file", path, "--running-requests", 2, "--queue-tokens", 1024) as d:
+        def status(body):
+            r = d.post("/v1/completions", {**SHORT, **body}, headers={"authorization": "Bearer key-of-hog"})
+            return r.status_code, r.json().get("error", {})
+        some = [1000 + i for i in range(most // 8)]
+        assert status({"prompt": some, "n": 8})[0] == 200
+        assert status({"prompt": [some] * 8})[0] == 200
+        for body, param in (({"prompt": some + [7], "n": 8}, "n"), ({"prompt": [some] * 7 + [some + [7]]}, "prompt")):
+            code, e = status(body)
+            assert (code, e.get("param")) == (400, param) and f"{most}" in e["message"] and "queue_tokens" in e["message"], e
+        assert status({"prompt": some * 9})[0] == 200, "one prompt alone may be longer"
+
+
 def words(n_bytes, seed):
     """Text that a tokeniser meets for the first time."""
     rng = random.Random(seed)

@@ -5,6 +5,8 @@ import re
 import shutil
 import socket
 import struct
+import subprocess
+import sys
 
 import pytest
 from harness import MODEL, MODEL_ID, ROOT, Daemon, free_port, run_daemon
@@ -172,13 +174,16 @@ def test_an_architecture_that_is_not_served(tmp_path):
     refuse(patched(tmp_path, at, b"mamba"), "mamba")
 
 
-# ---- README, packaging/tandem.conf ----
+# ---- docs/OPTIONS.md, packaging/tandem.conf ----
 
-def test_readme_lists_every_option():
+def test_the_options_page_says_what_help_says():
+    """Every option, what it is, its default and its range."""
     _, text = run_daemon("--help")
     options = set(re.findall(r"^  (--[a-z0-9-]+)", text, re.M))
-    listed = set(re.findall(r"^\| `(--[a-z0-9-]+)", (ROOT / "README.md").read_text(), re.M))
-    assert len(options) > 20 and listed == options
+    listed = re.findall(r"^\| `(--[a-z0-9-]+)", (ROOT / "docs/OPTIONS.md").read_text(), re.M)
+    assert len(options) > 20 and set(listed) == options and len(listed) == len(options)
+    table = subprocess.run([sys.executable, ROOT / "scripts/options_table.py", "--check"], input=text, text=True, capture_output=True)
+    assert table.returncode == 0, table.stderr
 
 
 def test_the_packaged_options_file_tells_the_defaults():

@@ -25,7 +25,7 @@ static void check_error(const td_api_error *e)
 
 static bool within(td_limit_id id, double v) { return v >= td_limits[id].min && v <= td_limits[id].max; }
 
-static void check_request(const td_request *r, unsigned route)
+static void check_request(const td_api_request *r, unsigned route)
 {
   FUZZ_CHECK(within(TD_LIMIT_TEMPERATURE, r->temperature) && within(TD_LIMIT_TOP_P, r->top_p) &&
              r->top_p > 0);
@@ -43,6 +43,10 @@ static void check_request(const td_request *r, unsigned route)
   FUZZ_CHECK(isfinite(s.temperature) && s.temperature >= 0 && s.temperature <= 2);
   FUZZ_CHECK(isfinite(s.top_p) && s.top_p > 0 && s.top_p <= 1 && s.min_p >= 0 && s.min_p <= 1 &&
              s.top_k >= 0);
+  FUZZ_CHECK(fabsf(s.presence_penalty) <= 2 && fabsf(s.frequency_penalty) <= 2 && s.repetition_penalty > 0 &&
+             isfinite(s.repetition_penalty) && s.n_top <= TD_TOP_TOKENS_MAX && s.n_bias <= TD_LOGIT_BIAS_MAX);
+  for (uint32_t i = 0; i < s.n_bias; i++)
+    FUZZ_CHECK(s.bias[i].id >= 0 && fabsf(s.bias[i].bias) <= 100);
 }
 
 /* A header's value, whatever the names were. */
@@ -78,7 +82,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     unsigned route = routes[(first + k) % 4];
     cJSON *root;
     td_error err;
-    td_request r;
+    td_api_request r;
     td_api_error error = {0};
     if (td_json_parse((const char *)in.data, in.size, &limits, &root, &err) != TD_OK) {
       td_api_error_from(&error, &err);

@@ -30,6 +30,7 @@ def make_json():
     texts = {
         "all-kinds": '{"a":[1,-2.5e3,12345678901234567890,0,-0],"b":{"c":null,"d":true,"e":false},"f":"\\u00e9\\ud83d\\ude00\\n\u20ac"}',
         "edges": "[9007199254740991,9007199254740993,1e308,1e999,4.9e-324,%s]" % ("1" * 63),
+        "whole-floats": '[1.0,-0.0,1e5,{"a\\"1.0":1E+2,"b":[12345678901234567890,4503599627370497.25]},"2.0",3,1.5e300]',
         "same-key": '{"a":1,"\\u0061":2}',
         "deep": "[" * 64 + "]" * 64,
         "deepest": "[" * 64 + "true" + "]" * 64,
@@ -373,6 +374,7 @@ def make_template():
     }
     for name, text in texts.items():
         write("template", name, text)
+    write("template", "numbers", "{{ x }}{{ x|tojson }}{{ x|string|length }}{{ x is float }}{{ {x: x}|tojson }}" + "\0" + '{"x":[1.0,-0.0,1e16,1E-5,1.5e300,1e999,123456789012345678901.0]}')
     write("template", "own-input", chatml + "\0" + json.dumps({"messages": [{"role": "user", "content": "x\u2603"}], "tools": [{"type": "function"}], "enable_thinking": False}))
 
 

@@ -19,7 +19,8 @@
 #include "common/json.h"
 #include "models/model.h"
 
-enum { MAX_ROWS = 32, MAX_TOKENS = 192, SKIPPED = 77 };
+enum { MAX_ROWS = 32, MAX_TOKENS = 192, PROMPT_LOGITS = 20, MAX_LOGITS = MAX_ROWS + PROMPT_LOGITS };
+enum { SKIPPED = 77 };
 
 typedef struct golden_run {
   uint32_t n_prompt, n_tokens;
@@ -34,13 +35,15 @@ typedef struct scenario {
   uint32_t budget;   /* tokens of a step */
   uint32_t chunk;    /* most prompt tokens that one sequence gets in a step */
   bool scattered;    /* pages in no order */
+  bool scored;       /* the answer is part of the prompt, whose logits are wanted */
 } scenario;
 
 static const scenario scenarios[] = {
-    {"alone, whole prompts", 1, 16, 1, MAX_TOKENS, MAX_TOKENS, false},
-    {"all together, budget 40, pages scattered", 2, 16, MAX_ROWS, 40, 40, true},
-    {"three at once, chunks of 5, pages of 32", 3, 32, 3, MAX_TOKENS, 5, true},
-    {"alone, token by token", 2, 16, 1, 1, 1, true},
+    {"alone, whole prompts", 1, 16, 1, MAX_TOKENS, MAX_TOKENS, false, false},
+    {"all together, budget 40, pages scattered", 2, 16, MAX_ROWS, 40, 40, true, false},
+    {"three at once, chunks of 5, pages of 32", 3, 32, 3, MAX_TOKENS, 5, true, false},
+    {"alone, token by token", 2, 16, 1, 1, 1, true, false},
+    {"answers scored, all together", 2, 16, MAX_ROWS, MAX_TOKENS, MAX_TOKENS, true, true},
 };
 
 typedef struct sequence {
@@ -63,7 +66,7 @@ typedef struct machine {
   float *logits;
   const scenario *scenario;
   td_compiled *forward, *sample;
-  td_devptr logits_at;
+  td_devptr logits_at, h_at;
 } machine;
 
 static void die(const char *what, const td_error *err)
@@ -96,25 +99,18 @@ static void order_pages(machine *m, uint32_t n_pages)
   }
 }
 
-/* In two programs: sampling may overwrite the logits. */
 static void compile(machine *m, const char *path)
 {
   td_error err = {0};
-  td_program *all, *part;
-  const struct {
-    uint32_t kinds;
-    td_compiled **out;
-  } parts[] = {{TD_OP_ALL & ~(1u << TD_OP_SAMPLE), &m->forward}, {1u << TD_OP_SAMPLE, &m->sample}};
-  if (td_model_program(m->model, m->kv, &all, &err))
+  td_program *forward, *sampling;
+  if (td_model_program(m->model, m->kv, &forward, &err) || td_model_sampling(m->model, &sampling, &err) ||
+      m->be->ops->compile(m->be, forward, &m->forward, &err) ||
+      m->be->ops->compile(m->be, sampling, &m->sample, &err))
     die(path, &err);
-  m->logits_at = td_program_buffer_at(all, "logits");
-  for (int i = 0; i < 2; i++) {
-    if (td_program_keep(all, parts[i].kinds, &part, &err) ||
-        m->be->ops->compile(m->be, part, parts[i].out, &err))
-      die(path, &err);
-    td_program_destroy(part);
-  }
-  td_program_destroy(all);
+  m->logits_at = td_program_buffer_at(forward, "logits");
+  m->h_at = td_program_buffer_at(forward, "h");
+  td_program_destroy(forward);
+  td_program_destroy(sampling);
 }
 
 static void machine_start(machine *m, const char *path, const scenario *s, uint32_t n_sequences,
@@ -129,19 +125,20 @@ static void machine_start(machine *m, const char *path, const scenario *s, uint3
   td_backend_config config = {.n_threads = s->threads,
                               .max_slots = n_sequences,
                               .max_rows = MAX_ROWS,
+                              .prompt_logits = PROMPT_LOGITS,
                               .max_tokens = MAX_TOKENS,
                               .max_context_tokens = context,
                               .max_vocab = m->desc.vocab};
   if (td_backend_create("cpu", &config, &m->be, &err) ||
-      td_model_load(m->files, &m->desc, m->be, MAX_TOKENS, MAX_ROWS, NULL, NULL, &m->model, &err) ||
-      td_plan_create(MAX_ROWS, MAX_TOKENS, n_pages, s->page_tokens, &m->plan, &err))
+      td_model_load(m->files, &m->desc, m->be, MAX_TOKENS, MAX_LOGITS, NULL, NULL, &m->model, &err) ||
+      td_plan_create(MAX_ROWS, MAX_TOKENS, MAX_LOGITS, n_pages, s->page_tokens, &m->plan, &err))
     die(path, &err);
   td_kv_shape shape = td_model_kv_shape(&m->desc, n_pages, s->page_tokens);
   if (m->be->ops->kv_create(m->be, &shape, &m->kv, &err))
     die(path, &err);
   compile(m, path);
   m->page_table = must_alloc(n_pages, sizeof *m->page_table);
-  m->logits = must_alloc((size_t)MAX_ROWS * m->desc.vocab, sizeof *m->logits);
+  m->logits = must_alloc((size_t)MAX_LOGITS * m->desc.vocab, sizeof *m->logits);
   order_pages(m, n_pages);
   m->plan->page_table = m->page_table;
   m->plan->page_table_len = n_pages;
@@ -164,6 +161,27 @@ static void machine_stop(machine *m)
 
 /* ---- plans ---- */
 
+static int32_t token_at(const golden_run *g, uint32_t at)
+{
+  return at < g->n_prompt ? g->prompt[at] : g->tokens[at - g->n_prompt];
+}
+
+/* Tokens that are computed before one is sampled. */
+static uint32_t known_tokens(const machine *m, const golden_run *g)
+{
+  return m->scenario->scored ? g->n_prompt + g->n_tokens - 1 : g->n_prompt;
+}
+
+/* The row's last tokens, from the one before the answer on: the answer's next is their target. */
+static void add_scored(machine *m, const golden_run *g, uint32_t row)
+{
+  td_plan *p = m->plan;
+  uint32_t end = p->rows[row].kv_len, begin = end - p->rows[row].q_len;
+  for (uint32_t at = begin < g->n_prompt ? g->n_prompt - 1 : begin; at < end; at++)
+    td_plan_add_logits(p, row, at - begin,
+                       at + 1 == known_tokens(m, g) ? TD_SAMPLE_HERE : token_at(g, at + 1));
+}
+
 static void add_row(machine *m, sequence *all, uint32_t slot, uint32_t q_len)
 {
   td_plan *p = m->plan;
@@ -177,14 +195,14 @@ static void add_row(machine *m, sequence *all, uint32_t slot, uint32_t q_len)
                        .page_table_offset = slot * m->stripe};
   for (uint32_t i = 0; i < q_len; i++) {
     uint32_t at = s->done + i;
-    p->token_ids[p->n_tokens] = at < g->n_prompt ? g->prompt[at] : g->tokens[at - g->n_prompt];
+    p->token_ids[p->n_tokens] = token_at(g, at);
     p->positions[p->n_tokens++] = (int32_t)at;
   }
   s->done += q_len;
-  if (s->done >= g->n_prompt) {
-    row->wants_logits = 1;
-    p->logits_rows[p->n_logits++] = p->n_rows - 1;
-  }
+  if (m->scenario->scored)
+    add_scored(m, g, p->n_rows - 1);
+  else if (s->done >= g->n_prompt)
+    td_plan_add_sample(p, p->n_rows - 1);
   for (uint32_t i = 0; i < m->stripe && !s->pages_told; i++) {
     uint32_t index = slot * m->stripe + i;
     p->page_updates[p->n_page_updates++] = (td_plan_page_update){index, m->page_table[index]};
@@ -200,12 +218,19 @@ static void make_plan(machine *m, sequence *all, uint32_t first, uint32_t last)
   td_plan_clear(p);
   p->step++;
   for (uint32_t i = first; i < last; i++)
-    if (!is_finished(&all[i]) && all[i].done >= all[i].golden->n_prompt && p->n_tokens < m->scenario->budget)
+    if (!is_finished(&all[i]) && all[i].done >= known_tokens(m, all[i].golden) &&
+        p->n_tokens < m->scenario->budget)
       add_row(m, all, i, 1);
   p->n_decode_rows = p->n_rows;
   for (uint32_t i = first; i < last; i++) {
-    uint32_t left = all[i].golden->n_prompt - all[i].done, room = m->scenario->budget - p->n_tokens;
-    if (all[i].done >= all[i].golden->n_prompt || room == 0)
+    uint32_t known = known_tokens(m, all[i].golden);
+    uint32_t left = known - all[i].done, room = m->scenario->budget - p->n_tokens;
+    if (m->scenario->scored) { /* a row has room for one, the others have what is left */
+      uint32_t n_before = all[i].golden->n_prompt - 1, extra = PROMPT_LOGITS + p->n_rows - p->n_logits;
+      uint32_t most = (n_before > all[i].done ? n_before - all[i].done : 0) + 1 + extra;
+      room = room < most ? room : most;
+    }
+    if (all[i].done >= known || room == 0)
       continue;
     uint32_t n = left < m->scenario->chunk ? left : m->scenario->chunk;
     add_row(m, all, i, n < room ? n : room);
@@ -265,6 +290,7 @@ static int check_token(const machine *m, sequence *s, uint32_t slot, const float
   return failures;
 }
 
+/* The logits are looked at before the sampling, which may overwrite them. */
 static int run_step(machine *m, sequence *all, bool reference)
 {
   td_error err = {0};
@@ -272,18 +298,19 @@ static int run_step(machine *m, sequence *all, bool reference)
   td_plan *p = m->plan;
   int failures = 0;
   td_backend_submit(m->be, m->forward, p);
-  if (td_backend_wait(m->be, &out, &err))
-    die("forward", &err);
   if (m->be->ops->download(m->be, m->logits_at, (size_t)p->n_logits * m->desc.vocab * sizeof(float),
                            m->logits, &err))
     die("download", &err);
-  td_backend_submit(m->be, m->sample, p);
+  td_backend_sample(m->be, m->sample, NULL);
   if (td_backend_wait(m->be, &out, &err))
     die("sampling", &err);
   for (uint32_t i = 0; i < p->n_logits; i++) {
-    uint32_t slot = p->rows[p->logits_rows[i]].slot;
-    failures +=
-        check_token(m, &all[slot], slot, m->logits + (size_t)i * m->desc.vocab, out.ids[i], reference);
+    uint32_t slot = p->rows[p->logits[i].row].slot;
+    const float *logits = m->logits + (size_t)i * m->desc.vocab;
+    bool samples = p->logits[i].target == TD_SAMPLE_HERE;
+    failures += out.n_ids[i] != samples || out.flags[i] != 0;
+    failures += check_token(m, &all[slot], slot, logits,
+                            samples ? out.ids[i * TD_STEP_IDS] : best(logits, m->desc.vocab), reference);
   }
   return failures;
 }
@@ -311,6 +338,98 @@ static int run_scenario(const char *path, const scenario *s, sequence *all, uint
   machine_stop(&m);
   if (failures)
     printf("  %d failures in '%s'\n", failures, s->name);
+  return failures;
+}
+
+/* ---- vectors ---- */
+
+/* One row of slot 0: tokens [begin, end) of the prompt, all of them with logits or none. */
+static void plan_prompt(machine *m, const golden_run *g, uint32_t begin, uint32_t end, bool wants_logits)
+{
+  td_plan *p = m->plan;
+  td_plan_clear(p);
+  p->rows[0] = (td_plan_row){.q_len = end - begin, .kv_len = end};
+  p->n_rows = 1;
+  p->n_tokens = p->n_prefill_tokens = end - begin;
+  for (uint32_t i = begin; i < end; i++) {
+    p->token_ids[i - begin] = g->prompt[i];
+    p->positions[i - begin] = (int32_t)i;
+    if (wants_logits)
+      td_plan_add_logits(p, 0, i - begin, i + 1 == end ? TD_SAMPLE_HERE : g->prompt[i + 1]);
+  }
+  for (uint32_t i = 0; i < m->stripe; i++)
+    p->page_updates[p->n_page_updates++] = (td_plan_page_update){i, m->page_table[i]};
+}
+
+static void run_alone(machine *m, td_compiled *forward)
+{
+  td_error err = {0};
+  td_outcome out;
+  td_backend_queue_step(m->be, forward, NULL, m->plan);
+  if (td_backend_wait(m->be, &out, &err))
+    die("step", &err);
+}
+
+static void fetch(machine *m, td_devptr at, float *out, size_t n)
+{
+  td_error err = {0};
+  if (m->be->ops->download(m->be, at, n * sizeof *out, out, &err))
+    die("download", &err);
+}
+
+/* Pools the prompt in chunks of so many tokens, and compares with the bits of `want`. */
+static int check_pooled(machine *m, const golden_run *g, uint32_t n, uint32_t chunk, td_pooling pooling,
+                        const float *want)
+{
+  td_error err = {0};
+  td_program *program;
+  td_compiled *compiled;
+  uint32_t width = m->desc.width;
+  float *got = must_alloc(width, sizeof *got);
+  if (td_model_embedding(m->model, m->kv, pooling, 1, &program, &err) ||
+      m->be->ops->compile(m->be, program, &compiled, &err))
+    die("embedding", &err);
+  for (uint32_t at = 0; at < n; at += chunk) {
+    plan_prompt(m, g, at, at + chunk < n ? at + chunk : n, false);
+    run_alone(m, compiled);
+  }
+  fetch(m, td_program_buffer_at(program, "vectors"), got, width);
+  bool same = memcmp(got, want, width * sizeof *got) == 0;
+  if (!same)
+    printf("  the %s vector of %" PRIu32 " tokens in chunks of %" PRIu32 " is another\n",
+           pooling == TD_POOL_MEAN ? "mean" : "last", n, chunk);
+  m->be->ops->discard(m->be, compiled);
+  td_program_destroy(program);
+  free(got);
+  return !same;
+}
+
+/* What the embedding programs pool is what the head of the generating one is given, whose "h" holds it for
+ * tokens that want logits. */
+static int check_vectors(const char *path, const golden_run *g)
+{
+  machine m = {0};
+  uint32_t n = g->n_prompt < MAX_LOGITS ? g->n_prompt : MAX_LOGITS, width;
+  int failures = 0;
+  machine_start(&m, path, &scenarios[0], 1, g->n_prompt + g->n_tokens);
+  width = m.desc.width;
+  float *h = must_alloc((size_t)n * width, sizeof *h), *mean = must_alloc(width, sizeof *mean);
+  plan_prompt(&m, g, 0, n, true);
+  run_alone(&m, m.forward);
+  fetch(&m, m.h_at, h, (size_t)n * width);
+  for (uint32_t i = 0; i < width; i++) {
+    double sum = 0;
+    for (uint32_t t = 0; t < n; t++)
+      sum += (double)h[(size_t)t * width + i];
+    mean[i] = (float)(sum / n);
+  }
+  for (uint32_t chunk = 1; chunk < 3 * n; chunk = 3 * chunk) {
+    failures += check_pooled(&m, g, n, chunk, TD_POOL_MEAN, mean);
+    failures += check_pooled(&m, g, n, chunk, TD_POOL_LAST, h + (size_t)(n - 1) * width);
+  }
+  free(h);
+  free(mean);
+  machine_stop(&m);
   return failures;
 }
 
@@ -347,6 +466,7 @@ static int check_model(const char *path, const cJSON *model, size_t n_scenarios)
   }
   for (size_t i = 0; i < n_scenarios; i++)
     failures += run_scenario(path, &scenarios[i], all, n, i == 0);
+  failures += check_vectors(path, &runs[0]);
   printf("%-6s %-18s %" PRIu32 " prompts, %" PRIu32 " tokens in %zu scenarios\n",
          failures || n_tokens == 0 ? "FAILED" : "ok", model->string, n, n_tokens, n_scenarios);
   fflush(stdout);

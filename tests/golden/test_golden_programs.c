@@ -33,7 +33,7 @@ static void print_program(const char *path, td_buf *out)
   td_backend *be;
   td_model *model;
   td_kv *kv;
-  td_program *program;
+  td_program *forward, *sampling, *embedding;
   td_compiled *compiled;
   must(td_model_files_open(path, &files, &err), path, &err);
   must(td_model_desc_read(files, &desc, &err), path, &err);
@@ -47,11 +47,20 @@ static void print_program(const char *path, td_buf *out)
   must(td_backend_create("cpu", &config, &be, &err), path, &err);
   must(td_model_load(files, &desc, be, MAX_TOKENS, MAX_ROWS, NULL, NULL, &model, &err), path, &err);
   must(be->ops->kv_create(be, &shape, &kv, &err), path, &err);
-  must(td_model_program(model, kv, &program, &err), path, &err);
-  must(be->ops->compile(be, program, &compiled, &err), path, &err);
-  td_program_print(program, out);
-  be->ops->discard(be, compiled);
-  td_program_destroy(program);
+  must(td_model_program(model, kv, &forward, &err), path, &err);
+  must(td_model_sampling(model, &sampling, &err), path, &err);
+  must(td_model_embedding(model, kv, TD_POOL_MEAN, MAX_ROWS, &embedding, &err), path, &err);
+  const struct {
+    const char *name;
+    td_program *program;
+  } programs[] = {{"generate", forward}, {"sampling", sampling}, {"embed", embedding}};
+  for (size_t i = 0; i < sizeof programs / sizeof *programs; i++) {
+    must(be->ops->compile(be, programs[i].program, &compiled, &err), path, &err);
+    td_buf_printf(out, "%s%s:\n", i ? "\n" : "", programs[i].name);
+    td_program_print(programs[i].program, out);
+    be->ops->discard(be, compiled);
+    td_program_destroy(programs[i].program);
+  }
   td_model_destroy(model);
   be->ops->destroy(be);
   td_model_files_close(files);

@@ -122,7 +122,7 @@ static uint32_t decoder_ops(const decoder *d, td_op ops[OPS_MAX])
     ops[n++] = rope_op(d, i);
     ops[n++] = attention_op(d, i);
     if (i + 1 == LAYERS) {
-      extent = TD_EXTENT_SAMPLED;
+      extent = TD_EXTENT_LOGITS;
       ops[n++] = (td_op){.kind = TD_OP_GATHER, .extent = extent, .gather = {x, d->last_x, s->width}};
       ops[n++] = (td_op){.kind = TD_OP_GATHER, .extent = extent, .gather = {attn, d->last_attn, heads}};
       x = d->last_x;

@@ -56,7 +56,7 @@ static bool run_glu(const glu_inputs *g, td_devptr x, td_devptr out)
   td_op op = {.kind = TD_OP_LINEAR_SWIGLU, .linear_swiglu = p};
   if (be->ops->compile(be, &(td_program){.ops = &op, .n_ops = 1, .n_unsampled = 1}, &compiled, &err) != TD_OK)
     return false;
-  td_backend_submit(be, compiled, plan);
+  td_backend_queue_step(be, compiled, NULL, plan);
   bool served = td_backend_wait(be, &ignored, &err) == TD_OK;
   be->ops->discard(be, compiled);
   return served;

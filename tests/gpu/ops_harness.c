@@ -101,8 +101,9 @@ void plan_add_row(uint32_t q_len, uint32_t kv_len, const int32_t *pages)
 {
   uint32_t r = plan->n_rows++;
   uint32_t n_pages = (kv_len + plan->page_tokens - 1) / plan->page_tokens, offset = r * (MAX_CONTEXT / 16);
-  plan->rows[r] = (td_plan_row){r, plan->n_tokens, q_len, kv_len, offset, 1};
-  plan->logits_rows[plan->n_logits++] = r;
+  plan->rows[r] = (td_plan_row){
+      .slot = r, .q_start = plan->n_tokens, .q_len = q_len, .kv_len = kv_len, .page_table_offset = offset};
+  td_plan_add_sample(plan, r);
   for (uint32_t i = 0; i < q_len; i++) {
     plan->token_ids[plan->n_tokens] = (int32_t)plan->n_tokens;
     plan->positions[plan->n_tokens++] = (int32_t)(kv_len - q_len + i);
@@ -137,9 +138,10 @@ bool run_step(td_compiled *compiled)
 {
   td_error err;
   td_outcome out;
-  td_backend_submit(be, compiled, plan);
+  td_backend_queue_step(be, compiled, NULL, plan);
   die(td_backend_wait(be, &out, &err), &err, "step");
-  memcpy(sampled, out.ids, (out.n_ids < MAX_ROWS ? out.n_ids : MAX_ROWS) * sizeof *sampled);
+  for (uint32_t i = 0; i < out.n_logits && i < MAX_ROWS; i++)
+    sampled[i] = out.flags[i] & TD_LOGITS_NAN ? SAMPLED_NAN : out.ids[i * TD_STEP_IDS];
   return out.captured;
 }
 

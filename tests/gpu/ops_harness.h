@@ -16,7 +16,8 @@ extern double eps_out; /* relative precision of an activation */
 extern int n_passed, n_failed;
 extern td_plan *plan;
 extern int32_t *page_table;
-extern int32_t sampled[MAX_ROWS];
+enum { SAMPLED_NAN = -1 };
+extern int32_t sampled[MAX_ROWS]; /* of the last step; SAMPLED_NAN where that was told */
 
 void rng_seed(uint64_t seed);
 uint64_t rng(void);

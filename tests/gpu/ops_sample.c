@@ -14,116 +14,14 @@
 #include <time.h>
 
 #include "kernels/kernels.h"
-#include "random.h"
+#include "sample_side.h"
 
-enum { ROWS = 256, N_KINDS = 12, TIMED_OPS = 100 };
-
-typedef struct side {
-  td_backend *be;
-  td_plan *plan;
-} side;
+enum { SAMPLED_NAN = -1 };
+enum { ROWS = 256, TIMED_OPS = 100 };
 
 typedef struct tally {
   int rows, steps, captured, bad, greedy, top_k, top_p, min_p, wrong;
 } tally;
-
-static uint64_t rng_state = 0x9E3779B97F4A7C15u;
-static uint64_t rng(void) { return random_next(&rng_state); }
-
-static uint32_t below(uint32_t n) { return (uint32_t)((rng() >> 32) * n >> 32); }
-static float uniform(void) { return (float)(rng() >> 40) * 0x1p-24f; }
-
-/* Roughly normal. */
-static float normal(void)
-{
-  uint64_t r = rng();
-  uint32_t sum = (uint32_t)(r & 0xFFFF) + (uint32_t)(r >> 16 & 0xFFFF) + (uint32_t)(r >> 32 & 0xFFFF) +
-                 (uint32_t)(r >> 48);
-  return ((float)sum - 131070.0f) * (1.7f / 65536);
-}
-
-static void must(td_status st, const td_error *err)
-{
-  if (st == TD_OK)
-    return;
-  printf("sampling: %s\n", err->message);
-  exit(1);
-}
-
-static side open_side(const char *name, const char *isa, uint32_t vocab)
-{
-  td_error err;
-  side s;
-  td_backend_config config = {
-      .max_slots = ROWS, .max_rows = ROWS, .max_tokens = ROWS, .max_context_tokens = 64, .max_vocab = vocab};
-  if (isa)
-    setenv("TANDEM_ISA", isa, 1);
-  must(td_backend_create(name, &config, &s.be, &err), &err);
-  unsetenv("TANDEM_ISA");
-  must(td_plan_create(ROWS, ROWS, 1, 16, &s.plan, &err), &err);
-  return s;
-}
-
-static void close_side(side *s)
-{
-  s->be->ops->destroy(s->be);
-  td_plan_destroy(s->plan);
-}
-
-static td_devptr upload(side *s, const float *x, size_t n)
-{
-  td_error err;
-  td_devptr p;
-  must(s->be->ops->upload_f32(s->be, x, n, &p, &err), &err);
-  return p;
-}
-
-/* ---- rows ---- */
-
-static float make_logit(uint32_t kind, float scale)
-{
-  float v = normal() * scale;
-  switch (kind) {
-  case 1: return roundf(v * 2) / 2; /* ties */
-  case 2: return 1.5f;              /* nothing but ties */
-  case 3: return below(10) ? -INFINITY : v;
-  case 4: return -INFINITY; /* but one: see make_row */
-  case 5: return below(2) ? 0.0f : -0.0f;
-  case 6: return v * 1e-6f;
-  case 7: return 100 + uniform() * 1e-4f;
-  case 8: return roundf(v * 64) / 64;
-  case 9: return -3e38f * uniform(); /* differences overflow */
-  default: return v;
-  }
-}
-
-static void make_row(float *x, uint32_t n)
-{
-  uint32_t kind = below(N_KINDS);
-  float scale = expf(uniform() * 6 - 3);
-  for (uint32_t i = 0; i < n; i++)
-    x[i] = make_logit(kind, scale);
-  if (kind == 4 && below(8))
-    x[below(n)] = -3;
-  if (below(6) == 0) /* one far above */
-    x[below(n)] = 10 * scale;
-  if (below(24) == 0)
-    x[below(n)] = below(3) ? NAN : INFINITY;
-}
-
-static td_sampling make_sampling(uint32_t n)
-{
-  td_sampling s = {.temperature = 0.05f + 2 * uniform() * uniform(), .top_p = 1, .seed = rng()};
-  if (below(8) == 0)
-    s.temperature = below(2) ? 0 : 1e-4f;
-  if (below(2))
-    s.top_p = below(4) ? 0.001f + 0.998f * uniform() : 0.999999f;
-  if (below(4) == 0)
-    s.min_p = below(6) ? 0.4f * uniform() * uniform() * uniform() : 1;
-  if (below(2))
-    s.top_k = 1 + (int32_t)(below(3) ? below(60) : below(2 * n));
-  return s;
-}
 
 /* ---- steps ---- */
 
@@ -134,13 +32,12 @@ static void fill_plan(side *s, uint32_t n, const td_sampling *sampling, const ui
   for (uint32_t i = 0; i < n; i++) { /* row i samples for slot n - 1 - i: slots are not rows */
     uint32_t slot = n - 1 - i;
     s->be->ops->set_sampling(s->be, slot, &sampling[i]);
-    p->rows[i] =
-        (td_plan_row){.slot = slot, .q_start = i, .q_len = 1, .kv_len = positions[i], .wants_logits = 1};
-    p->logits_rows[i] = i;
+    p->rows[i] = (td_plan_row){.slot = slot, .q_start = i, .q_len = 1, .kv_len = positions[i]};
+    td_plan_add_sample(p, i);
     p->token_ids[i] = 0;
     p->positions[i] = (int32_t)positions[i] - 1;
   }
-  p->n_rows = p->n_tokens = p->n_logits = p->n_decode_rows = n;
+  p->n_rows = p->n_tokens = p->n_decode_rows = n;
   p->page_tokens = 16;
 }
 
@@ -149,25 +46,12 @@ static bool run_step(side *s, td_compiled *compiled, int32_t *ids)
 {
   td_error err;
   td_outcome out;
-  td_backend_submit(s->be, compiled, s->plan);
+  td_backend_queue_step(s->be, compiled, NULL, s->plan);
   must(td_backend_wait(s->be, &out, &err), &err);
   memset(ids, 0x55, ROWS * sizeof *ids);
-  memcpy(ids, out.ids, out.n_ids * sizeof *ids);
+  for (uint32_t i = 0; i < out.n_logits; i++)
+    ids[i] = out.flags[i] & TD_LOGITS_NAN ? SAMPLED_NAN : out.ids[i * TD_STEP_IDS];
   return out.captured;
-}
-
-/* n_ops times the same. */
-static td_compiled *compile(side *s, td_devptr logits, uint32_t vocab, uint32_t n_ops)
-{
-  td_error err;
-  td_program *p;
-  td_compiled *compiled;
-  must(td_program_create(n_ops, &p, &err), &err);
-  for (uint32_t i = 0; i < n_ops; i++)
-    td_program_add(p, (td_op){.kind = TD_OP_SAMPLE, .extent = TD_EXTENT_SAMPLED, .sample = {logits, vocab}});
-  must(s->be->ops->compile(s->be, p, &compiled, &err), &err);
-  td_program_destroy(p);
-  return compiled;
 }
 
 /* A step that is not captured. */
@@ -181,7 +65,7 @@ static void run_once(side *s, td_devptr logits, uint32_t vocab, int32_t *ids)
 static void count(tally *t, const td_sampling *s, int32_t id)
 {
   t->rows++;
-  t->bad += id == TD_SAMPLED_NAN;
+  t->bad += id == SAMPLED_NAN;
   t->greedy += s->temperature < 1e-5f;
   t->top_k += s->top_k > 0;
   t->top_p += s->top_p < 1;
@@ -264,8 +148,8 @@ static void compare_rows(side *got, side *want, float *x, uint32_t vocab, uint32
 static bool compare_vocab(const char *backend, uint32_t vocab, uint32_t rounds, uint32_t rows)
 {
   tally t = {0};
-  side got = open_side(backend, NULL, vocab),
-       want = open_side("cpu", strcmp(backend, "cpu") ? NULL : "scalar", vocab);
+  side got = open_side(backend, NULL, vocab, ROWS, ROWS),
+       want = open_side("cpu", strcmp(backend, "cpu") ? NULL : "scalar", vocab, ROWS, ROWS);
   float *x = malloc((size_t)rows * vocab * sizeof *x);
   if (!x) {
     printf("sampling: no memory for %u rows\n", rows);
@@ -353,11 +237,14 @@ static void time_logits(const char *backend, const char *what, float scale)
     const char *name;
     td_sampling sampling;
   } cases[CASES] = {
-      {"greedy", {0, 1, 0, 0, 0}},      {"temperature 1", {1, 1, 0, 0, 0}},
-      {"top_p .9", {1, 0.9f, 0, 0, 0}}, {"min_p .05", {1, 1, 0.05f, 0, 0}},
-      {"top_k 50", {1, 1, 0, 50, 0}},   {"T .7 k 50 p .95", {0.7f, 0.95f, 0, 50, 0}},
+      {"greedy", {.top_p = 1}},
+      {"temperature 1", {.temperature = 1, .top_p = 1}},
+      {"top_p .9", {.temperature = 1, .top_p = 0.9f}},
+      {"min_p .05", {.temperature = 1, .top_p = 1, .min_p = 0.05f}},
+      {"top_k 50", {.temperature = 1, .top_p = 1, .top_k = 50}},
+      {"T .7 k 50 p .95", {.temperature = 0.7f, .top_p = 0.95f, .top_k = 50}},
   };
-  side s = open_side(backend, NULL, VOCAB);
+  side s = open_side(backend, NULL, VOCAB, ROWS, ROWS);
   float *x = malloc((size_t)ROWS * VOCAB * sizeof *x);
   for (size_t i = 0; x && i < (size_t)ROWS * VOCAB; i++)
     x[i] = normal() * scale;

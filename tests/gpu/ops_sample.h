@@ -11,4 +11,11 @@ void test_sampled_tokens(const char *backend, test_size size, int *n_passed, int
 /* Prints microseconds per op; nothing for a backend that records no steps. */
 void time_sampling(const char *backend);
 
+/* ops_special.c: steps of plain rows mixed with rows that have penalties, biases, min_tokens, masks, wanted
+ * log-probabilities, targets: every token, flag and log-probability equal to the CPU backend's. */
+void test_special_tokens(const char *backend, test_size size, int *n_passed, int *n_failed);
+/* Prints the device's microseconds for the sampling of a step of such rows; nothing where they are not known.
+ */
+void time_special_rows(const char *backend);
+
 #endif

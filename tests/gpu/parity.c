@@ -64,12 +64,10 @@ static void must(td_status st, const td_error *err)
 static void compile(side *s)
 {
   td_error err;
-  td_program *all, *forward;
-  must(td_model_program(s->model, s->kv, &all, &err), &err);
-  must(td_program_keep(all, TD_OP_ALL & ~(1u << TD_OP_SAMPLE), &forward, &err), &err);
+  td_program *forward;
+  must(td_model_program(s->model, s->kv, &forward, &err), &err);
   must(s->be->ops->compile(s->be, forward, &s->forward, &err), &err);
-  s->logits_at = td_program_buffer_at(all, "logits");
-  td_program_destroy(all);
+  s->logits_at = td_program_buffer_at(forward, "logits");
   td_program_destroy(forward);
 }
 
@@ -140,8 +138,8 @@ static bool read_case(const char *line, test_case *c)
 static void add_row(const test_case *c, uint32_t q_len, uint32_t kv_len)
 {
   uint32_t r = plan->n_rows++;
-  plan->rows[r] = (td_plan_row){r, plan->n_tokens, q_len, kv_len, 0, 1};
-  plan->logits_rows[plan->n_logits++] = r;
+  plan->rows[r] = (td_plan_row){.slot = r, .q_start = plan->n_tokens, .q_len = q_len, .kv_len = kv_len};
+  td_plan_add_sample(plan, r);
   for (uint32_t p = kv_len - q_len; p < kv_len; p++) {
     plan->token_ids[plan->n_tokens] = c->ids[p];
     plan->positions[plan->n_tokens++] = (int32_t)p;
@@ -169,7 +167,7 @@ static void compute(side *s, const test_case *c)
   td_error err;
   td_outcome ignored;
   make_plan(c);
-  td_backend_submit(s->be, s->forward, plan);
+  td_backend_queue_step(s->be, s->forward, NULL, plan);
   must(td_backend_wait(s->be, &ignored, &err), &err);
   must(s->be->ops->download(s->be, s->logits_at, (size_t)c->n_answer * desc.vocab * sizeof(float), s->logits,
                             &err),
@@ -266,7 +264,7 @@ int main(int argc, char **argv)
     return fprintf(stderr, "usage: parity MODEL CASES.jsonl [BACKEND]\n"), 64;
   must(td_model_files_open(argv[1], &files, &err), &err);
   must(td_model_desc_read(files, &desc, &err), &err);
-  must(td_plan_create(MAX_ROWS, MAX_TOKENS, N_PAGES, PAGE_TOKENS, &plan, &err), &err);
+  must(td_plan_create(MAX_ROWS, MAX_TOKENS, MAX_ROWS, N_PAGES, PAGE_TOKENS, &plan, &err), &err);
   for (int i = 0; i < N_PAGES; i++)
     page_table[i] = (i * 37 + 11) % N_PAGES; /* 37 is odd: every page once, in no order */
   open_side("cpu", false, files, &want);

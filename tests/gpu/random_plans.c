@@ -145,7 +145,8 @@ static void end_writing(const head_shape *h)
 static void write_page(const head_shape *h, uint32_t page, uint32_t n, bool nan)
 {
   uint32_t r = plan->n_rows++;
-  plan->rows[r] = (td_plan_row){r, plan->n_tokens, n, n, r, 0};
+  plan->rows[r] =
+      (td_plan_row){.slot = r, .q_start = plan->n_tokens, .q_len = n, .kv_len = n, .page_table_offset = r};
   add_page(r, (int32_t)page);
   for (uint32_t i = 0; i < n; i++) {
     plan->positions[plan->n_tokens] = (int32_t)i;
@@ -314,7 +315,8 @@ static uint32_t add_row(const head_shape *h, const batch_kind *k, run *nodes, ui
   uint32_t kv_len = n * h->page_tokens + filled(h, (uint32_t)last) + 1;
   add_page(entry + n++, (int32_t)n_free + last);
   add_page(entry + n++, (int32_t)nan_page);
-  plan->rows[r] = (td_plan_row){r, r, 1, kv_len, entry, 1};
+  plan->rows[r] =
+      (td_plan_row){.slot = r, .q_start = r, .q_len = 1, .kv_len = kv_len, .page_table_offset = entry};
   plan->token_ids[r] = (int32_t)below(VALUES);
   plan->n_rows++;
   return n;
@@ -330,7 +332,8 @@ static void shuffle_rows(void)
     plan->rows[j] = row;
   }
   for (uint32_t r = 0; r < plan->n_rows; r++) {
-    plan->rows[r].q_start = plan->logits_rows[r] = r;
+    plan->rows[r].q_start = r;
+    td_plan_add_sample(plan, r);
     plan->positions[r] = (int32_t)plan->rows[r].kv_len - 1;
   }
 }
@@ -346,7 +349,7 @@ static void make_batch(const head_shape *h)
   while (plan->n_rows < k.n_rows && (n = add_row(h, &k, nodes, entry, &used, &used_last)) > 0)
     entry += n;
   shuffle_rows();
-  plan->n_tokens = plan->n_decode_rows = plan->n_logits = plan->n_rows;
+  plan->n_tokens = plan->n_decode_rows = plan->n_rows;
 }
 
 static float *attend(const head_shape *h, td_compiled *compiled)
@@ -571,7 +574,7 @@ int main(int argc, char **argv)
     return 2;
   }
   setvbuf(stdout, NULL, _IOLBF, 0);
-  die(td_plan_create(ROWS_MAX, STEP_TOKENS, ENTRIES_MAX, 16, &plan, &err), &err, "plan");
+  die(td_plan_create(ROWS_MAX, STEP_TOKENS, ROWS_MAX, ENTRIES_MAX, 16, &plan, &err), &err, "plan");
   page_table = calloc(ENTRIES_MAX, sizeof *page_table);
   for (uint32_t kind = 0; kind < N_KINDS; kind++) {
     const head_shape *h = &shapes[kind % N_SHAPES];

@@ -134,13 +134,18 @@ static void round_output(const td_op *o, const td_plan *plan)
   }
 }
 
+static const td_plan *plan_under_way;
+
+/* Each op is a step of its own. */
 static void submit(td_backend *be, td_compiled *compiled, const td_plan *plan)
 {
   rounded_program *p = (rounded_program *)compiled;
   uint32_t n_ops = plan->n_logits > 0 ? p->n_ops : p->n_unsampled;
   td_error err;
+  plan_under_way = plan;
   for (uint32_t i = 0; i < n_ops; i++) {
     real_ops->submit(be, p->each[i], plan);
+    real_ops->sample(be, NULL, NULL);
     if (real_ops->wait(be, &p->last, &err) != TD_OK) {
       fprintf(stderr, "%s\n", err.message);
       exit(1);
@@ -148,6 +153,13 @@ static void submit(td_backend *be, td_compiled *compiled, const td_plan *plan)
     round_output(&p->ops[i], plan);
   }
   under_way = p;
+}
+
+static void sample(td_backend *be, td_compiled *sampling, const td_sample_input *input)
+{
+  (void)input;
+  if (sampling)
+    submit(be, sampling, plan_under_way);
 }
 
 static td_status wait_for(td_backend *be, td_outcome *out, td_error *err)
@@ -165,6 +177,7 @@ void rounded_arm(td_backend *cpu)
   armed_ops.compile = compile;
   armed_ops.discard = discard;
   armed_ops.submit = submit;
+  armed_ops.sample = sample;
   armed_ops.wait = wait_for;
   cpu->ops = &armed_ops;
 }

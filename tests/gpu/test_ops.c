@@ -18,6 +18,7 @@
 #include "ops_glu.h"
 #include "ops_pointwise.h"
 #include "ops_sample.h"
+#include "ops_step.h"
 
 /* ---- ops ---- */
 
@@ -178,7 +179,7 @@ static td_compiled *compile_tuned(const tuned *t)
                  linear_op(t->head, t->x, t->logits, 576, 1000)};
   ops[1].linear.add = true;
   ops[2].linear.out_f32 = true;
-  ops[2].extent = TD_EXTENT_SAMPLED;
+  ops[2].extent = TD_EXTENT_LOGITS;
   return compile_ops(ops, 3);
 }
 
@@ -299,7 +300,7 @@ static void sample_rows(const float *logits, uint32_t vocab, const td_sampling *
     be->ops->set_sampling(be, i, &one);
   }
   td_devptr dl = device_f32(all, (size_t)n * vocab);
-  run_ops(&(td_op){.kind = TD_OP_SAMPLE, .extent = TD_EXTENT_SAMPLED, .sample = {dl, vocab}}, 1);
+  run_ops(&(td_op){.kind = TD_OP_SAMPLE, .extent = TD_EXTENT_LOGITS, .sample = {dl, vocab}}, 1);
   free(all);
 }
 
@@ -316,7 +317,7 @@ static void test_sampling(void)
   expect(sampled[0] == 300 && sampled[4] == 300 && best == 300, "greedy takes the lowest id among equals");
   x[10] = NAN;
   sample_rows(x, V, &greedy, 1, 0);
-  expect(sampled[0] == TD_SAMPLED_NAN, "NaN is told");
+  expect(sampled[0] == SAMPLED_NAN, "NaN is told");
   x[10] = 0;
   x[700] = x[300] = 3;
   /* 6400 draws against the softmax: every bucket of mass 1/16 within 6 sigma */
@@ -739,9 +740,9 @@ static void test_all_cuts(const char *name, td_backend_config config, test_size 
 
 /* ---- sections ---- */
 
-enum { PRODUCTS, ATTENTION, CUTS, PLANS, RECORDINGS, ALONE, SAMPLING, TIMES, N_SECTIONS };
-static const char *const sections[N_SECTIONS] = {"products",   "attention", "cuts",     "plans",
-                                                 "recordings", "alone",     "sampling", "times"};
+enum { PRODUCTS, ATTENTION, CUTS, PLANS, RECORDINGS, ALONE, STEPS, SAMPLING, TIMES, N_SECTIONS };
+static const char *const sections[N_SECTIONS] = {"products", "attention", "cuts",     "plans", "recordings",
+                                                 "alone",    "steps",     "sampling", "times"};
 
 static void run_section(int section, const char *name, const td_backend_config *config, test_size size,
                         const td_attention_policy *only_policy)
@@ -769,14 +770,20 @@ static void run_section(int section, const char *name, const td_backend_config *
     test_glus(size);
     be->ops->destroy(be);
     forget_products();
+  } else if (section == STEPS) {
+    open_backend(name, config);
+    test_steps();
+    be->ops->destroy(be);
   } else if (section == SAMPLING) {
     open_backend(name, config);
     if (!tiny)
       test_sampling();
     be->ops->destroy(be);
     test_sampled_tokens(name, size, &n_passed, &n_failed);
+    test_special_tokens(name, size, &n_passed, &n_failed);
   } else if (!small) {
     time_sampling(name);
+    time_special_rows(name);
   }
 }
 
@@ -791,7 +798,7 @@ static void tell(int section, const struct timespec *begin)
 
 static const char usage[] =
     "usage: test_ops [BACKEND [all | small | tiny [WORD...]]]\n"
-    "  WORD: a section (products attention cuts plans recordings alone sampling times), "
+    "  WORD: a section (products attention cuts plans recordings alone steps sampling times), "
     "all of them where none is named;\n"
     "        always, pat, persistentkv, flashdecode: plans, of this policy only; "
     "dim=N: only heads of so many elements\n";
@@ -842,7 +849,8 @@ int main(int argc, char **argv)
                               .max_tokens = MAX_TOKENS,
                               .max_context_tokens = MAX_CONTEXT,
                               .max_vocab = VOCAB_MAX};
-  die(td_plan_create(MAX_ROWS, MAX_TOKENS, MAX_ROWS * (MAX_CONTEXT / 16), 16, &plan, &err), &err, "plan");
+  die(td_plan_create(MAX_ROWS, MAX_TOKENS, MAX_ROWS, MAX_ROWS * (MAX_CONTEXT / 16), 16, &plan, &err), &err,
+      "plan");
   page_table = calloc(MAX_ROWS * (MAX_CONTEXT / 16), sizeof *page_table);
   for (int i = 0; i < N_SECTIONS; i++) {
     if (any && !wanted[i])

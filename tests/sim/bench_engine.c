@@ -25,12 +25,21 @@ static void submit(td_backend *b, td_compiled *compiled, const td_plan *plan)
   ((device *)b)->n_logits = plan->n_logits;
 }
 
+static void sample(td_backend *b, td_compiled *sampling, const td_sample_input *input)
+{
+  (void)b, (void)sampling, (void)input;
+}
+
 static td_status wait_for(td_backend *b, td_outcome *out, td_error *err)
 {
   device *d = (device *)b;
   static const int32_t ids[ROWS_MAX];
+  static const uint8_t none[ROWS_MAX];
+  static uint8_t ones[ROWS_MAX];
   (void)err;
-  *out = (td_outcome){.ids = ids, .n_ids = d->n_logits};
+  if (!ones[0])
+    memset(ones, 1, sizeof ones);
+  *out = (td_outcome){.n_logits = d->n_logits, .ids = ids, .n_ids = ones, .flags = none};
   if (++d->n_steps == WARM_UP)
     d->begin_us = td_clock_us();
   if (d->n_steps == WARM_UP + d->n_wanted) {
@@ -42,8 +51,12 @@ static td_status wait_for(td_backend *b, td_outcome *out, td_error *err)
 
 static void destroy(td_backend *b) { (void)b; }
 
-static const td_backend_ops ops = {
-    .name = "none", .destroy = destroy, .set_sampling = set_sampling, .submit = submit, .wait = wait_for};
+static const td_backend_ops ops = {.name = "none",
+                                   .destroy = destroy,
+                                   .set_sampling = set_sampling,
+                                   .submit = submit,
+                                   .sample = sample,
+                                   .wait = wait_for};
 
 static void wake(void *arg) { (void)arg; }
 
@@ -79,10 +92,7 @@ static td_engine *make_engine(device *d, uint32_t n_rows, uint32_t n_wanted)
   must(td_sched_create(&c, &e->sched, &err) == TD_OK &&
            td_sched_plan_create(e->sched, &e->plan, &err) == TD_OK,
        err.message);
-  e->sampled = calloc(n_rows, sizeof *e->sampled);
-  e->stop = calloc(n_rows, sizeof *e->stop);
-  e->finished = calloc(n_rows, sizeof *e->finished);
-  must(e->sampled && e->stop && e->finished, "no memory");
+  must(td_engine_make_step_memory(e, n_rows, n_rows, &err) == TD_OK, "memory");
   atomic_store(&e->state, TD_ENGINE_READY);
   return e;
 }

@@ -215,11 +215,11 @@ static bool step(void)
   note_starts();
   w.now_us += td_sched_predict_us(w.sched, w.plan);
   for (uint32_t i = 0; i < w.plan->n_logits; i++) {
-    uint32_t slot = w.plan->rows[w.plan->logits_rows[i]].slot;
+    uint32_t slot = w.plan->rows[w.plan->logits[i].row].slot;
     sampled[i] = (int32_t)between(0, 50000);
     stop[i] = td_sched_slot(w.sched, slot).n_generated + 1 >= w.n_answer[slot];
   }
-  td_sched_commit(w.sched, w.plan, sampled, stop, (uint64_t)w.now_us, finished, &n_finished);
+  td_sched_commit(w.sched, w.plan, sampled, stop, finished, &n_finished);
   for (uint32_t i = 0; i < n_finished; i++) {
     must(w.n_ends < ENDS_MAX, "too many ends");
     w.used[finished[i]] = false;

@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "engine/trial.h"
+#include "engine/internal.h"
 #include "scheduler/budget.h"
 
 enum { KINDS_MAX = 200, ROWS_MAX = 64, ROUNDS_MAX = 400, PROBE_BYTES = 8 << 20 };
@@ -150,8 +150,8 @@ static void run_kind(td_trial *t, kind *k, uint32_t round)
   td_trial_begin(t);
   for (uint32_t i = 0; i < k->n_rows; i++)
     must(td_trial_add(t, 1, k->rows[i].n_new, k->rows[i].n_kv), "a step that does not fit");
-  td_step_work w = td_step_work_of(t->plan);
-  k->predicted_us = td_cost_step_us(&t->e->cost, &w);
+  td_step_work w = td_step_work_of(t->draft.plan);
+  k->predicted_us = td_cost_step_us(&budget.cost, &w);
   k->alu_us[round] = probe_alu_us();
   k->memory_us[round] = probe_memory_us();
   double cpu = clock_us(CLOCK_PROCESS_CPUTIME_ID), waited = waited_us();
@@ -322,7 +322,8 @@ int main(int argc, char **argv)
                        .cost = &e->cost};
   must(td_budget_init(&budget, &c, &err) == TD_OK, err.message);
   uint32_t context = e->info.max_context_tokens, n_pages = e->info.n_pages, page = e->info.page_tokens;
-  must(td_trial_init(&t, e, page, n_pages, context, &err) == TD_OK && td_trial_touch_pages(&t, &err) == TD_OK,
+  must(td_trial_init(&t, td_engine_stepper(e), page, n_pages, context, &err) == TD_OK &&
+           td_trial_touch_pages(&t, &err) == TD_OK,
        err.message);
   for (uint32_t i = 0; i < n_kinds; i++)
     do
@@ -332,7 +333,7 @@ int main(int argc, char **argv)
   run_all(&t);
   td_trial_begin(&t);
   must(td_trial_add(&t, 2, 1, 64), "a step that does not fit");
-  td_step_work w = td_step_work_of(t.plan);
+  td_step_work w = td_step_work_of(t.draft.plan);
   report(td_cost_step_us(&e->cost, &w));
   printf("stolen from this machine by others on its host: %.1f %% of what it used\n",
          100.0 * (double)(ticks(true) - stolen) / (double)(ticks(false) - used + 1));

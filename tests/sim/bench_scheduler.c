@@ -109,9 +109,9 @@ static void submit(bench *b, uint32_t n_prompt, uint32_t max_new)
   td_sched_request r = {.tokens = b->tokens[slot],
                         .n_prompt = n_prompt,
                         .max_new = max_new,
-                        .account = next_random(b) % ACCOUNTS,
-                        .priority = (int32_t)(next_random(b) % 3),
-                        .deadline_us = UINT64_MAX - 1};
+                        .terms.account = (uint32_t)(next_random(b) % ACCOUNTS),
+                        .terms.priority = (int32_t)(next_random(b) % 3),
+                        .terms.deadline_us = UINT64_MAX - 1};
   if (td_sched_submit(b->sched, slot, &r, ++b->clock_us, &err) != TD_OK) {
     fprintf(stderr, "%s\n", err.message);
     exit(2);
@@ -130,7 +130,7 @@ static bool step(bench *b)
   for (uint32_t i = 0; i < b->plan->n_logits; i++)
     b->sampled[i] = (int32_t)(next_random(b) % 50000);
   double t2 = now_us();
-  td_sched_commit(b->sched, b->plan, b->sampled, b->stop, b->clock_us, b->finished, &n_finished);
+  td_sched_commit(b->sched, b->plan, b->sampled, b->stop, b->finished, &n_finished);
   b->plan_us = t1 - t0;
   b->commit_us = now_us() - t2;
   for (uint32_t i = 0; i < n_finished; i++)

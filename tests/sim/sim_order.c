@@ -43,7 +43,7 @@ void sim_order_verify_place(sim_world *w, uint32_t i)
 {
   sim_slot *slot = &w->slots[i];
   const td_sched_config *c = &w->config;
-  double offset = (double)slot->priority * (double)c->priority_us;
+  double offset = (double)slot->terms.priority * (double)c->priority_us;
   offset = offset > PRIORITY_US_MAX            ? PRIORITY_US_MAX
            : offset < -(double)PRIORITY_US_MAX ? -(double)PRIORITY_US_MAX
                                                : offset;
@@ -52,13 +52,14 @@ void sim_order_verify_place(sim_world *w, uint32_t i)
   int64_t latest =
       now + (int64_t)c->ttft_target_us + (int64_t)(order_us(w, slot->n_prompt) * c->slack_percent / 100);
   SIM_CHECK(w, start >= now && start <= latest);
-  for (uint32_t n = slot->n_prompt; slot->ttft_deadline_us == 0 && start != latest;
+  for (uint32_t n = slot->n_prompt; slot->terms.ttft_deadline_us == 0 && start != latest;
        n -= c->page_tokens) { /* whole pages are cached */
     SIM_CHECK(w, c->slack_percent > 0 && n > c->page_tokens);
     latest = now + (int64_t)c->ttft_target_us +
              (int64_t)(order_us(w, n - c->page_tokens) * c->slack_percent / 100);
   }
-  SIM_CHECK(w, slot->ttft_deadline_us == 0 || start == now || start <= (int64_t)slot->ttft_deadline_us);
+  SIM_CHECK(w, slot->terms.ttft_deadline_us == 0 || start == now ||
+                   start <= (int64_t)slot->terms.ttft_deadline_us);
 }
 
 /* What is so before the plan. */
@@ -76,9 +77,9 @@ void sim_order_note(sim_world *w)
     slot->following = info.following;
     if (info.running || info.following)
       continue;
-    least = w->served[slot->account] < least ? w->served[slot->account] : least;
-    if (!w->passed[slot->account])
-      most = w->served[slot->account] > most ? w->served[slot->account] : most;
+    least = w->served[slot->terms.account] < least ? w->served[slot->terms.account] : least;
+    if (!w->passed[slot->terms.account])
+      most = w->served[slot->terms.account] > most ? w->served[slot->terms.account] : most;
   }
   if (most <= least)
     return;
@@ -93,9 +94,9 @@ void sim_order_note(sim_world *w)
 
 static bool is_before(const sim_world *w, const sim_slot *a, const sim_slot *b)
 {
-  uint64_t x = w->served[a->account], y = w->served[b->account];
-  if (a->account != b->account)
-    return x < y || (x == y && a->account < b->account);
+  uint64_t x = w->served[a->terms.account], y = w->served[b->terms.account];
+  if (a->terms.account != b->terms.account)
+    return x < y || (x == y && a->terms.account < b->terms.account);
   return a->place_us < b->place_us || (a->place_us == b->place_us && a->order < b->order);
 }
 
@@ -113,7 +114,7 @@ static places places_of(const sim_world *w)
   for (uint32_t i = 0; i < c->n_slots; i++)
     if (w->slots[i].used && w->slots[i].running) {
       p.n_running++;
-      p.n_holders += p.n_of[w->slots[i].account]++ == 0;
+      p.n_holders += p.n_of[w->slots[i].terms.account]++ == 0;
     }
   return p;
 }
@@ -130,7 +131,8 @@ static uint32_t front_of(const sim_world *w, const places *p, bool only_without)
   uint32_t front = SIM_MAX_SLOTS;
   for (uint32_t i = 0; i < w->config.n_slots; i++) {
     const sim_slot *slot = &w->slots[i];
-    if (slot->used && !slot->running && !slot->following && !(only_without && p->n_of[slot->account] > 0) &&
+    if (slot->used && !slot->running && !slot->following &&
+        !(only_without && p->n_of[slot->terms.account] > 0) &&
         (front == SIM_MAX_SLOTS || is_before(w, slot, &w->slots[front])))
       front = i;
   }
@@ -141,7 +143,7 @@ uint32_t sim_order_front(const sim_world *w)
 {
   places p = places_of(w);
   uint32_t front = front_of(w, &p, false), n_free = w->config.max_running - p.n_running;
-  bool needs_free = front < SIM_MAX_SLOTS && p.n_of[w->slots[front].account] > 0;
+  bool needs_free = front < SIM_MAX_SLOTS && p.n_of[w->slots[front].terms.account] > 0;
   return needs_free && n_free <= kept(w, &p) ? front_of(w, &p, true) : front;
 }
 
@@ -163,28 +165,29 @@ static void count_for_others(sim_world *w, uint32_t b)
       continue;
     slot->counted |= UINT64_C(1) << b;
     slot->steps_allowed += w->slots[b].max_tokens;
-    w->totals->account_turns += slot->account != w->slots[b].account;
+    w->totals->account_turns += slot->terms.account != w->slots[b].terms.account;
   }
 }
 
 /* The page that a prompt computes next, if it is a whole one before its last token: the KV line at its end,
- * which says all of it. */
-static uint64_t next_page(const sim_world *w, uint32_t i, uint32_t n_computed)
+ * which says all of it. Who starts, and wants logits of a token in it, must compute it in any case. */
+static uint64_t next_page(const sim_world *w, uint32_t i, uint32_t n_computed, bool starts)
 {
   uint32_t pt = w->config.page_tokens, end = (n_computed / pt + 1) * pt;
   const sim_slot *slot = &w->slots[i];
-  return end < slot->n_tokens ? slot->lines[end - 1] : 0;
+  bool must = starts && slot->scored_to + 1 < slot->n_prompt && end > slot->scored_to;
+  return end < slot->n_tokens && !must ? slot->lines[end - 1] : 0;
 }
 
 /* Nobody begins a page that another prompt computes in this very step. */
 static void verify_computed_once(sim_world *w, uint32_t starter, uint32_t n_computed)
 {
-  uint64_t page = next_page(w, starter, n_computed);
+  uint64_t page = next_page(w, starter, n_computed, true);
   if (!w->config.share_under_way || page == 0 || td_sched_slot(w->sched, starter).n_follows == FOLLOWS_MAX)
     return;
   for (uint32_t i = 0; i < w->config.n_slots; i++)
     if (i != starter && w->slots[i].used && w->slots[i].running && !w->slots[i].answering)
-      SIM_CHECK(w, next_page(w, i, td_sched_slot(w->sched, i).n_computed) != page);
+      SIM_CHECK(w, next_page(w, i, td_sched_slot(w->sched, i).n_computed, false) != page);
 }
 
 /* The plan's row of a slot that was not running starts it: it must have been next, but for those that follow
@@ -201,10 +204,10 @@ static void verify_start(sim_world *w, uint32_t i, uint32_t n_computed)
   verify_computed_once(w, i, n_computed);
   td_sched_slot_info info = td_sched_slot(w->sched, i);
   if (!slot->has_run)
-    w->served[slot->account] += slot->n_prompt - info.n_cached_prompt;
-  w->totals->kept_places += verify_place(w, (uint32_t)slot->account);
+    w->served[slot->terms.account] += slot->n_prompt - info.n_cached_prompt;
+  w->totals->kept_places += verify_place(w, (uint32_t)slot->terms.account);
   places p = places_of(w);
-  w->passed[slot->account] = w->slots[front_of(w, &p, false)].account != slot->account;
+  w->passed[slot->terms.account] = w->slots[front_of(w, &p, false)].terms.account != slot->terms.account;
   slot->has_run = slot->running = true;
   slot->started = ++w->next_started;
   count_for_others(w, i);
@@ -226,7 +229,7 @@ static bool verify_victims(sim_world *w)
     SIM_CHECK(w, slot->started != first && !td_sched_is_running(w->sched, i));
     for (uint32_t k = 0; k < w->config.n_slots; k++)
       if (w->slots[k].used && td_sched_is_running(w->sched, k) && w->slots[k].started > slot->started) {
-        SIM_CHECK(w, w->slots[k].priority < slot->priority);
+        SIM_CHECK(w, w->slots[k].terms.priority < slot->terms.priority);
         w->totals->priority_victims++;
       }
     slot->n_preemptions++;
@@ -250,7 +253,8 @@ static void verify_elder(sim_world *w, uint32_t elder, uint32_t rest)
       q_len = plan->rows[i].q_len;
       at = i;
     }
-  SIM_CHECK(w, q_len > 0 && (sim_cost_of(w) || q_len >= (most + ELDER_SHARE - 1) / ELDER_SHARE));
+  bool is_cut = w->slots[elder].scored_to + 1 < w->slots[elder].n_prompt; /* to the step's logits */
+  SIM_CHECK(w, q_len > 0 && (is_cut || sim_cost_of(w) || q_len >= (most + ELDER_SHARE - 1) / ELDER_SHARE));
   w->totals->elder_kept += at > plan->n_decode_rows && q_len < most;
 }
 
@@ -287,7 +291,7 @@ static uint64_t or_never(uint64_t us) { return us > 0 ? us : UINT64_MAX; }
 /* The first token's last moment, or the end's. */
 static uint64_t first_deadline(const sim_slot *slot)
 {
-  uint64_t ttft = or_never(slot->ttft_deadline_us), end = or_never(slot->deadline_us);
+  uint64_t ttft = or_never(slot->terms.ttft_deadline_us), end = or_never(slot->terms.deadline_us);
   return slot->n_tokens > slot->n_prompt || end < ttft ? end : ttft;
 }
 

@@ -58,6 +58,12 @@ static void print_totals(const sim_totals *t, uint64_t hash)
   P("steps planned ahead", t->ahead_steps);
   P("  past a queue", t->ahead_past_queue);
   P("  rows for nothing", t->wasted_rows);
+  P("rows that were late", t->late_rows);
+  P("  ends of prompts", t->late_prompts);
+  P("  planned ahead again", t->late_ahead);
+  P("scored requests", t->scored_requests);
+  P("  tokens", t->scored_tokens);
+  P("  steps full of logits", t->full_of_logits);
   for (int i = 0; i < TD_POLICY_COUNT; i++)
     P(td_policy_names[i], t->steps_of[i]);
   P("hybrids with a target", t->timed_steps);
@@ -79,10 +85,12 @@ static bool covers_all(const sim_totals *t)
     return false;
   return t->preemptions * 1000 > t->steps && t->evicted > 1000 && t->hit_tokens > 1000 &&
          t->shared_steps > 100 && t->ahead_steps * 10 > t->steps && t->ahead_past_queue > 100 &&
-         t->wasted_rows > 100 && t->cancelled_in[0] > 10 && t->cancelled_in[1] > 10 &&
-         t->cancelled_in[2] > 10 && t->refused > 10 && t->cancelled_following > 5 && t->follows > 100 &&
-         t->overtakes > 300 && t->elder_kept > 100 && t->account_turns > 1000 && t->kept_places > 1000 &&
-         t->priority_victims > 5 && t->expired[0] > 100 && t->expired[1] > 5 && t->expired[2] > 10 &&
+         t->wasted_rows > 100 && t->late_rows > 1000 && t->late_prompts > 100 && t->late_ahead > 100 &&
+         t->scored_requests > 1000 && t->scored_tokens > 10000 && t->full_of_logits > 100 &&
+         t->cancelled_in[0] > 10 && t->cancelled_in[1] > 10 && t->cancelled_in[2] > 10 && t->refused > 10 &&
+         t->cancelled_following > 5 && t->follows > 100 && t->overtakes > 300 && t->elder_kept > 100 &&
+         t->account_turns > 1000 && t->kept_places > 1000 && t->priority_victims > 5 && t->expired[0] > 100 &&
+         t->expired[1] > 5 && t->expired[2] > 10 &&
          t->requests == t->finished + t->cancelled + t->expired[0] + t->expired[1] + t->expired[2];
 }
 

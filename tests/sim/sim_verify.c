@@ -14,7 +14,23 @@ _Noreturn void sim_fail(const sim_world *w, const char *file, int line, const ch
   abort();
 }
 
-static void verify_row(sim_world *w, uint32_t i)
+/* Wanted are logits of the prompt's tokens as asked, once, and of the last token that is known. */
+static uint32_t wanted_logits(const sim_world *w, const sim_slot *slot, const td_plan_row *row, uint32_t at)
+{
+  uint32_t n = 0;
+  for (uint32_t t = row->kv_len - row->q_len; t < row->kv_len; t++) {
+    bool scored = t >= slot->scored_to && t + 1 < slot->n_prompt, samples = t + 1 == slot->n_tokens;
+    if (!scored && !samples)
+      continue;
+    const td_plan_logits *l = &w->plan->logits[at + n++];
+    SIM_CHECK(w, l->token == row->q_start + row->q_len - (row->kv_len - t));
+    SIM_CHECK(w, l->target == (samples ? TD_SAMPLE_HERE : slot->tokens[t + 1]));
+  }
+  return n;
+}
+
+/* first_logits: of the row, if it has any. */
+static void verify_row(sim_world *w, uint32_t i, uint32_t first_logits)
 {
   const td_plan *plan = w->plan;
   const td_plan_row *row = &plan->rows[i];
@@ -27,12 +43,14 @@ static void verify_row(sim_world *w, uint32_t i)
   bool is_decode = i < plan->n_decode_rows;
 
   SIM_CHECK(w, row->q_len >= 1 && row->kv_len <= slot->n_tokens);
-  SIM_CHECK(w, row->wants_logits == (row->kv_len == slot->n_tokens));
+  SIM_CHECK(w, row->n_logits == wanted_logits(w, slot, row, first_logits));
+  SIM_CHECK(w, start <= slot->scored_to || slot->scored_to + 1 >= slot->n_prompt); /* none is passed over */
+  SIM_CHECK(w, row->adapter == slot->terms.adapter);
   SIM_CHECK(w, is_decode == slot->answering);
-  SIM_CHECK(w, !is_decode || (row->q_len == 1 && row->wants_logits));
+  SIM_CHECK(w, !is_decode || (row->q_len == 1 && row->n_logits == 1));
   for (uint32_t k = 0; k < row->q_len; k++) {
     int32_t id = plan->token_ids[row->q_start + k];
-    SIM_CHECK(w, (id < 0) == w->ahead);
+    SIM_CHECK(w, (id < 0) == (w->ahead && !w->was_late[i]));
     SIM_CHECK(w, (id < 0 ? w->sampled_before[-1 - id] : id) == slot->tokens[start + k]);
     SIM_CHECK(w, plan->positions[row->q_start + k] == (int32_t)(start + k));
   }
@@ -84,7 +102,7 @@ static void verify_policy(sim_world *w)
   case TD_POLICY_DECODE_FIRST: SIM_CHECK(w, plan->n_decode_rows == 0 || plan->n_prefill_tokens == 0); break;
   case TD_POLICY_ORCA:
     for (uint32_t i = plan->n_decode_rows; i < plan->n_rows; i++)
-      SIM_CHECK(w, plan->rows[i].wants_logits);
+      SIM_CHECK(w, plan->rows[i].n_logits > 0 || w->slots[plan->rows[i].slot].n_prompt_logits > 0);
     break;
   default: verify_target(w);
   }
@@ -144,7 +162,7 @@ static void verify_nobody_forgotten(sim_world *w)
 void sim_verify_plan(sim_world *w)
 {
   const td_plan *plan = w->plan;
-  uint32_t pt = w->config.page_tokens, n_tokens = 0, n_logits = 0, n_prompts = 0;
+  uint32_t pt = w->config.page_tokens, n_tokens = 0, n_logits = 0, n_prompts = 0, n_extra = 0;
   SIM_CHECK(w, plan->step == w->step && plan->page_tokens == pt);
   SIM_CHECK(w, plan->n_rows >= 1 && plan->n_rows <= w->config.max_running);
   SIM_CHECK(w, plan->n_tokens <= w->config.step_tokens && plan->n_page_updates <= plan->max_page_updates);
@@ -158,13 +176,16 @@ void sim_verify_plan(sim_world *w)
   memset(w->writers, 0, w->config.n_pages * sizeof *w->writers);
   for (uint32_t i = 0; i < plan->n_rows; i++) {
     SIM_CHECK(w, plan->rows[i].q_start == n_tokens);
-    verify_row(w, i);
-    if (plan->rows[i].wants_logits)
-      SIM_CHECK(w, plan->logits_rows[n_logits++] == i);
+    verify_row(w, i, n_logits);
+    for (uint32_t k = 0; k < plan->rows[i].n_logits; k++)
+      SIM_CHECK(w, plan->logits[n_logits++].row == i);
+    n_extra += plan->rows[i].n_logits > 1 ? plan->rows[i].n_logits - 1 : 0;
     n_tokens += plan->rows[i].q_len;
     n_prompts += i >= plan->n_decode_rows;
   }
   SIM_CHECK(w, n_tokens == plan->n_tokens && n_logits == plan->n_logits);
+  SIM_CHECK(w, n_extra <= w->config.prompt_logits);
+  w->totals->full_of_logits += n_extra > 0 && n_extra == w->config.prompt_logits;
   SIM_CHECK(w, plan->n_decode_rows + plan->n_prefill_tokens == n_tokens);
   for (uint32_t i = 0; i < w->config.n_pages; i++)
     SIM_CHECK(w, w->writers[i] == 0 || w->readers[i] == 1); /* a page being written is nobody else's */

@@ -111,6 +111,9 @@ static void draw_config(sim_world *w, uint64_t hash_seed)
   w->cancel_rate = sim_chance(r, 0.5) ? 0 : 0.002 * sim_below(r, 50);
   w->stop_rate = sim_chance(r, 0.6) ? 0 : 0.002 * sim_below(r, 40);
   w->ahead_rate = sim_chance(r, 0.4) ? 0 : 0.5 + 0.5 * sim_below(r, 2);
+  w->late_rate = sim_chance(r, 0.6) ? 0 : 0.01 * sim_below(r, 40);
+  w->score_rate = sim_chance(r, 0.5) ? 0 : 0.4;
+  c->prompt_logits = sim_chance(r, 0.2) ? 0 : sim_below(r, SIM_MAX_SLOTS);
   w->n_namespaces = 1 + sim_below(r, 3);
   /* short prompts with long answers outgrow the pool together: preemptions */
   w->longest_prompt = sim_chance(r, 0.6) ? 1 + sim_below(r, 3 * c->page_tokens) : c->max_context_tokens;
@@ -190,7 +193,9 @@ void sim_world_destroy(sim_world *w)
 
 static void push_token(sim_slot *slot, int32_t token)
 {
-  uint64_t before = slot->n_tokens ? slot->lines[slot->n_tokens - 1] : sim_mix(0x5eed, slot->namespace_id);
+  uint64_t before = slot->n_tokens
+                        ? slot->lines[slot->n_tokens - 1]
+                        : sim_mix(0x5eed + (uint64_t)slot->terms.adapter, slot->terms.namespace_id);
   slot->tokens[slot->n_tokens] = token;
   slot->lines[slot->n_tokens++] = sim_mix(before, (uint64_t)token);
 }
@@ -222,7 +227,7 @@ static bool copy_prompt(sim_world *w, sim_slot *slot)
   const sim_slot *from = &w->slots[last ? w->last_submitted : sim_below(&w->rng, w->config.n_slots)];
   if (!from->used || from == slot || !sim_chance(&w->rng, w->copy_rate))
     return false;
-  slot->namespace_id = from->namespace_id;
+  slot->terms.namespace_id = from->terms.namespace_id;
   for (uint32_t k = 0; k < from->n_prompt; k++)
     push_token(slot, from->tokens[k]);
   if (sim_chance(&w->rng, 0.3)) { /* or most of it */
@@ -236,14 +241,14 @@ static bool copy_prompt(sim_world *w, sim_slot *slot)
 static void draw_urgency(sim_world *w, sim_slot *slot)
 {
   sim_rng *r = &w->rng;
-  slot->account = sim_below(r, w->n_accounts);
-  slot->priority = sim_chance(r, w->priority_rate) ? (int32_t)sim_below(r, 9) - 4 : 0;
+  slot->terms.account = sim_below(r, w->n_accounts);
+  slot->terms.priority = sim_chance(r, w->priority_rate) ? (int32_t)sim_below(r, 9) - 4 : 0;
   if (sim_chance(r, 0.05))
-    slot->priority = slot->priority > 0 ? INT32_MAX : slot->priority < 0 ? INT32_MIN : 0;
+    slot->terms.priority = slot->terms.priority > 0 ? INT32_MAX : slot->terms.priority < 0 ? INT32_MIN : 0;
   if (sim_chance(r, w->deadline_rate))
-    slot->ttft_deadline_us = w->clock_us + sim_below(r, 50000);
+    slot->terms.ttft_deadline_us = w->clock_us + sim_below(r, 50000);
   if (sim_chance(r, w->deadline_rate))
-    slot->deadline_us = w->clock_us + sim_below(r, 200000);
+    slot->terms.deadline_us = w->clock_us + sim_below(r, 200000);
 }
 
 static void submit_one(sim_world *w)
@@ -255,7 +260,8 @@ static void submit_one(sim_world *w)
     return;
   sim_slot *slot = &w->slots[i];
   *slot = (sim_slot){.tokens = slot->tokens, .lines = slot->lines};
-  slot->namespace_id = sim_below(&w->rng, w->n_namespaces);
+  slot->terms.namespace_id = sim_below(&w->rng, w->n_namespaces);
+  slot->terms.adapter = sim_chance(&w->rng, 0.8) ? 0 : 1 + sim_below(&w->rng, 2);
   slot->answer_salt =
       sim_chance(&w->rng, 0.7) ? 0 : sim_next(&w->rng); /* 0: the same prompt, the same answer */
   if (!copy_prompt(w, slot))
@@ -266,21 +272,24 @@ static void submit_one(sim_world *w)
     max_new = w->longest_answer;
   slot->n_prompt = slot->n_tokens;
   slot->max_tokens = slot->n_prompt + max_new;
+  slot->terms.is_further_choice = i % 4 == 3; /* nothing depends on it but the forecast */
+  if (sim_chance(&w->rng, w->score_rate))
+    slot->n_prompt_logits =
+        sim_chance(&w->rng, 0.5) ? slot->n_prompt - 1 : sim_below(&w->rng, slot->n_prompt);
+  slot->scored_to = slot->n_prompt - 1 - slot->n_prompt_logits;
+  slot->late_before = w->late_steps;
 
   td_error err;
   td_sched_request request = {.tokens = slot->tokens,
                               .n_prompt = slot->n_prompt,
                               .max_new = max_new,
-                              .namespace_id = slot->namespace_id,
-                              .account = slot->account,
-                              .priority = slot->priority,
-                              .ttft_deadline_us = slot->ttft_deadline_us,
-                              .deadline_us = slot->deadline_us,
-                              .is_further_choice = i % 4 == 3}; /* nothing depends on it but the forecast */
+                              .n_prompt_logits = slot->n_prompt_logits,
+                              .terms = slot->terms};
   bool fits = slot->max_tokens <= w->config.n_pages * w->config.page_tokens;
   td_status status = td_sched_submit(w->sched, i, &request, w->clock_us, &err);
   SIM_CHECK(w, status == (fits ? TD_OK : TD_ERR_REQUEST));
   w->totals->requests += fits;
+  w->totals->scored_requests += fits && slot->n_prompt_logits > 0;
   w->totals->refused += !fits;
   if (!fits)
     return;
@@ -337,7 +346,7 @@ static void note_waits(sim_world *w)
     if (!slot->used)
       continue;
     uint64_t age = w->step - slot->submit_step;
-    uint64_t allowed = slot->steps_allowed * steps_per_token(w);
+    uint64_t allowed = slot->steps_allowed * steps_per_token(w) + w->late_steps - slot->late_before;
     SIM_CHECK(w, age <= allowed);
     td_sched_slot_info info = td_sched_slot(w->sched, i);
     SIM_CHECK(w, info.n_cached_prompt < slot->n_prompt && info.n_cached_prompt % w->config.page_tokens == 0);
@@ -369,6 +378,7 @@ static void run_device(sim_world *w)
 {
   const td_plan *plan = w->plan;
   uint32_t pt = w->config.page_tokens;
+  bool any_late = false;
   for (uint32_t i = 0; i < plan->n_rows; i++) {
     const td_plan_row *row = &plan->rows[i];
     for (uint32_t p = row->kv_len - row->q_len; p < row->kv_len; p++) {
@@ -377,16 +387,20 @@ static void run_device(sim_world *w)
     }
   }
   for (uint32_t i = 0; i < plan->n_logits; i++) {
-    const sim_slot *slot = &w->slots[plan->rows[plan->logits_rows[i]].slot];
-    if (w->ended[plan->logits_rows[i]]) {
+    const sim_slot *slot = &w->slots[plan->rows[plan->logits[i].row].slot];
+    w->late[i] = plan->logits[i].target == TD_SAMPLE_HERE && sim_chance(&w->rng, w->late_rate);
+    w->verdict[i] = w->late[i] ? TD_TOKEN_LATE : sim_chance(&w->rng, w->stop_rate) ? TD_TOKEN_ENDS : 0;
+    if (w->ended[plan->logits[i].row] || plan->logits[i].target != TD_SAMPLE_HERE) { /* nobody looks at it */
       w->sampled[i] = (int32_t)sim_below(&w->rng, 50000);
-      w->stop[i] = sim_chance(&w->rng, 0.5);
-      w->totals->wasted_rows++;
+      w->totals->wasted_rows += w->ended[plan->logits[i].row];
       continue;
     }
     w->sampled[i] = (int32_t)(sim_mix(slot->lines[slot->n_tokens - 1], slot->answer_salt) % 50000);
-    w->stop[i] = sim_chance(&w->rng, w->stop_rate);
+    any_late |= w->late[i];
+    w->totals->late_rows += w->late[i];
+    w->totals->late_prompts += w->late[i] && !slot->answering;
   }
+  w->late_steps += any_late;
 }
 
 /* Steps of this world take 0.3 to 2.3 times what was predicted; without a prediction, 1 to 30 us a token. */
@@ -412,19 +426,24 @@ static void commit(sim_world *w)
   uint64_t served[SIM_ACCOUNTS];
   for (uint32_t i = 0; i < SIM_ACCOUNTS; i++)
     served[i] = td_sched_account_served(w->sched, i);
-  td_sched_commit(w->sched, plan, w->sampled, w->stop, w->clock_us, w->finished, &n_finished);
+  td_sched_commit(w->sched, plan, w->sampled, w->verdict, w->finished, &n_finished);
   if (!w->ahead && sim_chance(&w->rng, 0.5))
     observe(w);
   for (uint32_t i = 0; i < plan->n_logits; i++) {
-    uint32_t id = plan->rows[plan->logits_rows[i]].slot;
+    uint32_t id = plan->rows[plan->logits[i].row].slot;
     sim_slot *slot = &w->slots[id];
-    if (w->ended[plan->logits_rows[i]])
+    if (w->ended[plan->logits[i].row])
+      continue;
+    uint32_t at = (uint32_t)plan->positions[plan->logits[i].token];
+    slot->scored_to = slot->scored_to > at + 1 ? slot->scored_to : at + 1;
+    w->totals->scored_tokens += plan->logits[i].target != TD_SAMPLE_HERE;
+    if (plan->logits[i].target != TD_SAMPLE_HERE || w->late[i])
       continue;
     SIM_CHECK(w, slot->tokens[slot->n_tokens] == w->sampled[i]);
     push_token(slot, w->sampled[i]);
-    served[slot->account] += SIM_TOKEN_COST;
+    served[slot->terms.account] += SIM_TOKEN_COST;
     slot->answering = true;
-    if (w->stop[i] || slot->n_tokens == slot->max_tokens) {
+    if (w->verdict[i] == TD_TOKEN_ENDS || slot->n_tokens == slot->max_tokens) {
       SIM_CHECK(w, n_ended < n_finished && w->finished[n_ended] == id);
       slot->used = slot->running = false;
       n_ended++;
@@ -443,7 +462,9 @@ static void verify_ahead(sim_world *w)
   td_sched_stats st;
   for (uint32_t i = 0; i < w->next->n_rows; i++) {
     const sim_slot *slot = &w->slots[w->next->rows[i].slot];
-    SIM_CHECK(w, slot->used && slot->n_tokens + 1 < slot->max_tokens);
+    bool again = w->next->token_ids[w->next->rows[i].q_start] >= 0; /* it is late */
+    SIM_CHECK(w, slot->used && slot->n_tokens + !again < slot->max_tokens);
+    w->totals->late_ahead += again;
   }
   td_sched_get_stats(w->sched, &st);
   if (st.n_waiting == 0 || st.n_running == w->config.max_running)
@@ -462,7 +483,7 @@ static void verify_ahead(sim_world *w)
 /* Before plan's outcome is told; whose rows of it turn out to have ended is known after. */
 static bool plan_ahead(sim_world *w)
 {
-  if (!sim_chance(&w->rng, w->ahead_rate) || !td_sched_plan_ahead(w->sched, w->plan, w->next))
+  if (!sim_chance(&w->rng, w->ahead_rate) || !td_sched_plan_ahead(w->sched, w->plan, w->late, w->next))
     return false;
   td_sched_check(w->sched);
   verify_ahead(w);
@@ -478,6 +499,7 @@ static void swap_plans(sim_world *w)
   memcpy(w->sampled_before, w->sampled, sizeof w->sampled);
   for (uint32_t i = 0; i < w->plan->n_rows; i++) {
     w->ended[i] = !w->slots[w->plan->rows[i].slot].used;
+    w->was_late[i] = w->plan->token_ids[w->plan->rows[i].q_start] >= 0;
     SIM_CHECK(w, w->ended[i] == !td_sched_is_running(w->sched, w->plan->rows[i].slot));
   }
 }

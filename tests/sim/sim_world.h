@@ -24,27 +24,34 @@ uint32_t sim_below(sim_rng *r, uint32_t n); /* uniform in [0, n) */
 bool sim_chance(sim_rng *r, double p);
 uint64_t sim_mix(uint64_t a, uint64_t b);
 
-enum { SIM_PREFIXES = 24, SIM_MAX_SLOTS = 48, SIM_ACCOUNTS = 4, SIM_TOKEN_COST = 2 };
+enum {
+  SIM_PREFIXES = 24,
+  SIM_MAX_SLOTS = 48,
+  SIM_MAX_LOGITS = 2 * SIM_MAX_SLOTS,
+  SIM_ACCOUNTS = 4,
+  SIM_TOKEN_COST = 2
+};
 
 typedef struct sim_slot {
   bool used;
   int32_t *tokens; /* [max_context] */
   uint64_t *lines; /* [max_context]: what the KV line of each token must hold */
   uint32_t n_tokens, n_prompt, max_tokens;
-  uint64_t namespace_id, answer_salt;
-  uint64_t order; /* of submission */
+  td_terms terms;
+  uint64_t answer_salt;
+  uint32_t n_prompt_logits;
+  uint32_t scored_to; /* the first token whose logits are still wanted */
+  uint64_t order;     /* of submission */
   uint64_t submit_step;
   /* The README's bound on the steps from submission to the end: what those have to do that ran when it came,
    * and those that were started while it waited; who is counted has its bit. */
   uint64_t steps_allowed, counted;
-  uint64_t account;
-  int32_t priority;
+  uint64_t late_before; /* steps with a late row when it came: each later one may be one more for all */
   int64_t place_us;
-  uint64_t ttft_deadline_us, deadline_us; /* 0: none */
-  bool running, following, has_run;       /* when last looked at */
-  uint64_t started;                       /* order of being started, while running */
-  bool answering;                         /* sampled since it last started: a decode */
-  uint32_t n_preemptions;                 /* when last looked at */
+  bool running, following, has_run; /* when last looked at */
+  uint64_t started;                 /* order of being started, while running */
+  bool answering;                   /* sampled since it last started: a decode */
+  uint32_t n_preemptions;           /* when last looked at */
 } sim_slot;
 
 typedef struct sim_prefix {
@@ -59,6 +66,7 @@ typedef struct sim_totals {
       floor_steps; /* floor: the decodes alone exceeded the target, prompts went on */
   uint64_t rows, decode_rows, shared_steps, ahead_steps, ahead_past_queue, wasted_rows;
   uint64_t expired[3]; /* waiting, in prefill, in decode */
+  uint64_t late_rows, late_prompts, late_ahead, scored_tokens, scored_requests, full_of_logits;
   uint64_t cancelled_following, follows, overtakes, elder_kept, priority_victims, account_turns, kept_places;
   double worst_share_of_lead;
   uint64_t longest_wait_steps, longest_life_steps;
@@ -69,17 +77,19 @@ typedef struct sim_world {
   sim_rng rng;
   td_sched_config config;
   td_sched *sched;
-  td_plan *plan, *next;      /* next: planned ahead */
-  bool ahead;                /* plan was planned ahead: the step before was committed since */
-  bool ended[SIM_MAX_SLOTS]; /* [row of plan] whose request ended with the step before */
-  int32_t sampled_before[SIM_MAX_SLOTS];
+  td_plan *plan, *next;         /* next: planned ahead */
+  bool ahead;                   /* plan was planned ahead: the step before was committed since */
+  bool ended[SIM_MAX_SLOTS];    /* [row of plan] whose request ended with the step before */
+  bool was_late[SIM_MAX_SLOTS]; /* [row of plan] that the step before did not sample */
+  int32_t sampled_before[SIM_MAX_LOGITS];
   sim_slot slots[SIM_MAX_SLOTS];
   sim_prefix prefixes[SIM_PREFIXES];
   uint64_t *device_lines; /* [n_pages * page_tokens] */
   int32_t *device_table;
   uint32_t *readers, *writers; /* [n_pages] scratch of verify */
-  int32_t sampled[SIM_MAX_SLOTS];
-  uint8_t stop[SIM_MAX_SLOTS];
+  int32_t sampled[SIM_MAX_LOGITS];
+  uint8_t verdict[SIM_MAX_LOGITS], late[SIM_MAX_LOGITS];
+  uint64_t late_steps;
   uint32_t finished[SIM_MAX_SLOTS];
   uint64_t step, next_order, next_started, clock_us;
   double least_correction;       /* seen by now, 1 at most */
@@ -89,7 +99,7 @@ typedef struct sim_world {
   uint32_t n_accounts, last_submitted;
   double priority_rate, deadline_rate, copy_rate;
   uint64_t scratch_step, scratch_order; /* at the last plan that was not made ahead: its step, next_order */
-  double arrival_rate, cancel_rate, stop_rate, ahead_rate;
+  double arrival_rate, cancel_rate, stop_rate, ahead_rate, late_rate, score_rate;
   uint32_t n_namespaces, longest_prompt, longest_answer;
   uint64_t schedule_hash; /* of every plan so far */
   sim_totals *totals;

@@ -154,7 +154,9 @@ static inline float *fx_download(td_backend *be, td_devptr src, size_t n)
   return p;
 }
 
-/* A step of these ops alone; ids (may be NULL) receives what was sampled. */
+enum { FX_NAN = -1 };
+
+/* A step of these ops alone; ids (may be NULL) receives what was sampled, FX_NAN where that is told. */
 static inline void fx_run(td_backend *be, const td_plan *plan, const td_op *ops, uint32_t n_ops, int32_t *ids)
 {
   td_program *program;
@@ -165,11 +167,13 @@ static inline void fx_run(td_backend *be, const td_plan *plan, const td_op *ops,
     td_program_add(program, ops[i]);
   assert_int_equal(be->ops->compile(be, program, &compiled, NULL), TD_OK);
   td_program_destroy(program);
-  td_backend_submit(be, compiled, plan);
+  td_backend_queue_step(be, compiled, NULL, plan);
   assert_int_equal(td_backend_wait(be, &out, NULL), TD_OK);
-  assert_int_equal(out.n_ids, plan->n_logits);
-  if (ids && out.n_ids > 0)
-    memcpy(ids, out.ids, out.n_ids * sizeof *ids);
+  assert_int_equal(out.n_logits, plan->n_logits);
+  for (uint32_t i = 0; ids && i < out.n_logits; i++) {
+    assert_int_equal(out.n_ids[i], out.flags[i] == 0);
+    ids[i] = out.flags[i] == TD_LOGITS_NAN ? FX_NAN : out.ids[i * TD_STEP_IDS];
+  }
   be->ops->discard(be, compiled);
 }
 
@@ -177,7 +181,7 @@ static inline void fx_run(td_backend *be, const td_plan *plan, const td_op *ops,
 static inline void fx_run_rows(td_backend *be, uint32_t n, const td_op *op)
 {
   td_plan *plan;
-  assert_int_equal(td_plan_create(1, n, 1, 16, &plan, NULL), TD_OK);
+  assert_int_equal(td_plan_create(1, n, 1, 1, 16, &plan, NULL), TD_OK);
   plan->n_rows = 1;
   plan->n_tokens = n;
   plan->rows[0] = (td_plan_row){.q_len = n, .kv_len = n};

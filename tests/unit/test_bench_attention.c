@@ -22,7 +22,7 @@ static uint64_t check_trace(uint32_t trace, uint64_t seed)
   td_trace_run run = td_trace_begin(trace, seed), before = run;
   uint32_t first[TD_TRACE_REQUESTS] = {0}, n_steps_of[TD_TRACE_REQUESTS] = {0}, n_steps = 0;
   uint64_t sum = 0;
-  while (td_trace_step(&run)) {
+  while (td_trace_run_step(&run)) {
     for (uint32_t i = 0; i < TD_TRACE_ROWS_MAX; i++) {
       if (run.left[i] == 0)
         continue;

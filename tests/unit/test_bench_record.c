@@ -13,8 +13,8 @@
 #include <cmocka.h>
 
 #include "bench/record.h"
-#include "bench/shapes.h"
-#include "bench/tool.h"
+#include "loadgen/shapes.h"
+#include "loadgen/tool.h"
 
 #define NEAR(a, b) assert_true(fabs((double)(a) - (double)(b)) <= 1e-8 * (1 + fabs((double)(b))))
 
@@ -145,7 +145,7 @@ static void test_last_event(void **state)
   take(&r, "{\"choices\":[],\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":3}}", 3);
   take(&r, "[DONE]", 3);
   td_record_end(&r, 3.5);
-  assert_true(r.outcome == TD_OUTCOME_DONE && r.n_pieces == 3 && td_record_tokens(&r) == 3);
+  assert_true(r.outcome == TD_END_DONE && r.n_pieces == 3 && td_record_tokens(&r) == 3);
   free(r.pieces);
   /* the end is an event of its own (llama-server) */
   r = (td_record){.n_out = 9};
@@ -154,19 +154,19 @@ static void test_last_event(void **state)
   take(&r, last, 3);
   take(&r, "{\"choices\":[],\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":2}}", 3);
   td_record_end(&r, 3.5);
-  assert_true(r.outcome == TD_OUTCOME_DONE && r.n_pieces == 2 && td_record_tokens(&r) == 2);
+  assert_true(r.outcome == TD_END_DONE && r.n_pieces == 2 && td_record_tokens(&r) == 2);
   free(r.pieces);
   /* a stream that breaks off */
   r = (td_record){.n_out = 9};
   take(&r, token, 1);
   td_record_end(&r, 2);
-  assert_int_equal(r.outcome, TD_OUTCOME_NO_END);
+  assert_int_equal(r.outcome, TD_END_NO_DONE);
   free(r.pieces);
   r = (td_record){.n_out = 9};
   take(&r, "{\"error\":{\"message\":\"gone\"}}", 1);
   take(&r, "[DONE]", 1);
   td_record_end(&r, 2);
-  assert_int_equal(r.outcome, TD_OUTCOME_EVENT);
+  assert_int_equal(r.outcome, TD_END_EVENT);
 }
 
 /* Three requests: tokens every 10 ms from 100 ms on; one with a stall of 300 ms; one that failed; and a warm
@@ -186,24 +186,25 @@ static void make_records(td_record r[4])
 static void test_measures(void **state)
 {
   td_record r[4];
-  td_measures m;
+  td_record_measures m;
   td_measure_config c = {.slo_ttft_ms = 101, .slo_tbt_ms = 50, .stall_ms = {200, 500}};
   make_records(r);
-  td_measure(r, 4, &c, &m);
-  assert_int_equal(m.n_sent, 3);
-  assert_int_equal(m.n_done, 2);
-  assert_int_equal(m.by_outcome[TD_OUTCOME_NO_END], 1);
-  assert_int_equal(m.tokens_out, 22);
-  assert_true(fabs(m.ttft.p50 - 100) < 1e-6 && m.ttft.n == 3);
-  assert_true(fabs(m.tbt.p50 - 10) < 1e-6 && m.tbt.n == 20 && fabs(m.tbt.max - 300) < 1e-6);
-  assert_true(fabs(m.tpot.max - 39) < 1e-6 && fabs(m.e2e.min - 200) < 1e-6);
-  assert_true(m.n_stalled[0] == 1 && m.n_stalled[1] == 0);
-  assert_int_equal(m.n_good, 1); /* the stalled one's own p99 is above 50 ms */
-  assert_true(fabs(m.seconds - 2.15) < 1e-9 &&
-              fabs(m.out_tokens_per_s - 23 / 2.15) < 1e-6); /* the failed one's token too */
+  td_record_measure(r, 4, &c, &m);
+  assert_int_equal(m.all.n_sent, 3);
+  assert_int_equal(m.all.n_done, 2);
+  assert_int_equal(m.all.by_end[TD_END_NO_DONE], 1);
+  assert_int_equal(m.all.tokens_out, 22);
+  assert_true(fabs(m.all.ttft.p50 - 100) < 1e-6 && m.all.ttft.n == 3);
+  assert_true(fabs(m.all.tbt.p50 - 10) < 1e-6 && m.all.tbt.n == 20 && fabs(m.all.tbt.max - 300) < 1e-6);
+  assert_true(fabs(m.all.tpot.max - 39) < 1e-6 && fabs(m.all.e2e.min - 200) < 1e-6);
+  assert_true(m.all.n_stalled[0] == 1 && m.all.n_stalled[1] == 0);
+  assert_int_equal(m.all.n_good, 1); /* the stalled one's own p99 is above 50 ms */
+  assert_true(fabs(m.all.seconds - 2.15) < 1e-9 &&
+              fabs(m.all.out_tokens_per_s - 23 / 2.15) < 1e-6); /* the failed one's token too */
   c.window_s = 1.155; /* tokens that came until then: 11 of the first, 6 of the second */
-  td_measure(r, 4, &c, &m);
-  assert_true(fabs(m.out_tokens_per_s - 17 / 1.155) < 1e-6 && fabs(m.requests_per_s - 1 / 1.155) < 1e-6);
+  td_record_measure(r, 4, &c, &m);
+  assert_true(fabs(m.all.out_tokens_per_s - 17 / 1.155) < 1e-6 &&
+              fabs(m.all.requests_per_s - 1 / 1.155) < 1e-6);
   for (int i = 0; i < 4; i++)
     free(r[i].pieces);
 }
@@ -211,7 +212,7 @@ static void test_measures(void **state)
 static void test_while_all_decode(void **state)
 {
   td_record r[2];
-  td_measures m;
+  td_record_measures m;
   td_measure_config c = {.slo_ttft_ms = 1e9, .slo_tbt_ms = 1e9, .stall_ms = {1e9, 1e9}};
   for (int i = 0; i < 2; i++) { /* the second begins 1 s later, and is four times slower before that */
     r[i] = (td_record){.n_in = 1, .n_out = 20};
@@ -220,7 +221,7 @@ static void test_while_all_decode(void **state)
     take(&r[i], "[DONE]", 3);
     td_record_end(&r[i], 3);
   }
-  td_measure(r, 2, &c, &m);
+  td_record_measure(r, 2, &c, &m);
   assert_true(m.in_step && fabs(m.in_step_s - 0.9) < 1e-9 && m.in_step_tbt.n == 18);
   assert_true(fabs(m.in_step_tokens_per_s - 20) < 1e-6);
   for (int i = 0; i < 2; i++)

@@ -50,22 +50,20 @@ static td_replay_result run(const td_load *l, const td_replay_config *c, td_life
 
 static void test_spread(void **state)
 {
-  td_spread s = {0}, t = {0};
+  td_spread s = {0};
   assert_true(isnan(td_spread_at(&s, 0.5)));
   for (int i = 1; i <= 1000; i++)
     td_spread_add(&s, i * 0.37, 1);
   ABOUT(td_spread_at(&s, 0.5), 500.5 * 0.37);
   ABOUT(td_spread_at(&s, 0.99), 990.01 * 0.37);
   assert_true(td_spread_at(&s, 1) == 370 && td_spread_at(&s, 0) == 0.37);
-  td_spread_add(&t, 5e5, 9000); /* nine tenths of all */
-  td_spread_merge(&s, &t);
+  td_spread_add(&s, 5e5, 9000); /* nine tenths of all */
   td_stats_summary sum = td_spread_summary(&s);
   assert_int_equal(sum.n, 10000);
   ABOUT(sum.p50, 5e5);
   ABOUT(td_spread_at(&s, 0.05), 500.95 * 0.37);
   NEAR(sum.mean, (0.37 * 500500 + 9000 * 5e5) / 10000, 1e-12);
   td_spread_deinit(&s);
-  td_spread_deinit(&t);
   td_spread_add(&s, 100, 1);
   td_spread_add(&s, 200, 1);
   td_spread_add(&s, 600, 1);
@@ -87,15 +85,15 @@ static void test_one_request(void **state)
   add(&l, 2, 1, 10, 3);
   td_replay_result r = run(&l, &c, &lives);
   assert_true(lives[0].first_us == 3000 && lives[0].end_us == 5000 && lives[0].first_run_us == 2000);
-  assert_int_equal(r.n_done, 1);
+  assert_int_equal(r.m.n_done, 1);
   assert_int_equal(r.n_steps, 3);
-  ABOUT(r.ttft_ms.p50, 1);
-  ABOUT(r.tbt_ms.p99, 1);
-  assert_int_equal(r.tbt_ms.n, 2);
+  ABOUT(r.m.ttft.p50, 1);
+  ABOUT(r.m.tbt.p99, 1);
+  assert_int_equal(r.m.tbt.n, 2);
   NEAR(r.end_s, 0.005, 1e-12);
   NEAR(r.busy_share, 3.0 / 5, 1e-12);
-  NEAR(r.tokens_out_per_s, 3 / 0.005, 1e-12);
-  NEAR(r.tokens_in_and_out_per_s, 13 / 0.005, 1e-12);
+  NEAR(r.m.out_tokens_per_s, 3 / 0.005, 1e-12);
+  NEAR(r.m.in_and_out_tokens_per_s, 13 / 0.005, 1e-12);
   assert_true(r.kv_most_share == 1.0 / 64);
   free(lives);
   td_load_deinit(&l);
@@ -303,10 +301,11 @@ static void test_refusals(void **state)
   add(&l, 0.2, 3, 10, 3);
   add(&l, 0.3, 4, 10, 3); /* one runs, one waits */
   td_replay_result r = run(&l, &c, &lives);
-  assert_int_equal(lives[1].fate, TD_FATE_TOO_LARGE);
-  assert_int_equal(lives[2].fate, TD_FATE_DONE);
-  assert_int_equal(lives[3].fate, TD_FATE_QUEUE_FULL);
-  assert_true(r.n_too_large == 1 && r.n_queue_full == 1 && r.n_done == 2 && !r.held);
+  assert_int_equal(lives[1].end, TD_END_HTTP_4XX);
+  assert_int_equal(lives[2].end, TD_END_DONE);
+  assert_int_equal(lives[3].end, TD_END_HTTP_429);
+  assert_true(r.m.by_end[TD_END_HTTP_4XX] == 1 && r.m.by_end[TD_END_HTTP_429] == 1 && r.m.n_done == 2 &&
+              !r.held);
   free(lives);
   td_load_deinit(&l);
 }
@@ -322,9 +321,9 @@ static void test_cut(void **state)
   add(&l, 0, 2, 10, 30);
   add(&l, 0, 3, 10, 1);
   td_replay_result r = run(&l, &c, &lives);
-  assert_true(r.n_done == 1 && r.n_unfinished == 2 && r.n_no_first == 1 && !r.held);
+  assert_true(r.m.n_done == 1 && r.m.by_end[TD_END_UNFINISHED] == 2 && r.m.n_no_first == 1 && !r.held);
   NEAR(r.end_s, 0.0065, 1e-12);
-  NEAR(r.tokens_out_per_s, 4 / 0.004, 1e-12); /* the tokens of 1, 2, 3 and 4 ms */
+  NEAR(r.m.out_tokens_per_s, 4 / 0.004, 1e-12); /* the tokens of 1, 2, 3 and 4 ms */
   free(lives);
   td_load_deinit(&l);
 }
@@ -357,7 +356,7 @@ static void test_same_again(void **state)
     c.n_replicas = 2;
     assert_int_equal(td_replay_lives(&l, &c, &r[i], &lives[i], NULL), TD_OK);
   }
-  assert_true(r[0].n_done == 400 && r[0].tokens_out > 4000);
+  assert_true(r[0].m.n_done == 400 && r[0].m.tokens_out > 4000);
   assert_memory_equal(lives[0], lives[1], l.n * sizeof *lives[0]);
   assert_true(r[0].n_steps == r[1].n_steps && r[0].end_s == r[1].end_s &&
               r[0].n_preemptions == r[1].n_preemptions);
@@ -376,7 +375,7 @@ static void test_pressure(void **state)
   c.lane.sched.n_slots = 300;
   c.speed = 10;
   td_replay_result r = run(&l, &c, &lives);
-  assert_true(r.n_done == 300 && r.n_preemptions > 0 && r.kv_most_share > 0.9 && r.n_evicted_pages > 0);
+  assert_true(r.m.n_done == 300 && r.n_preemptions > 0 && r.kv_most_share > 0.9 && r.n_evicted_pages > 0);
   for (size_t i = 0; i < l.n; i++)
     assert_int_equal(lives[i].n_tokens, l.requests[i].n_out);
   free(lives);

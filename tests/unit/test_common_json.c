@@ -436,6 +436,29 @@ static void test_big_integers_in_their_places(void **state)
   cJSON_Delete(root);
 }
 
+static void expect_float(const char *text, bool want)
+{
+  char array[100];
+  snprintf(array, sizeof array, "[\"1.0 \\\"\", %s, true]", text);
+  cJSON *root = must_parse(array);
+  if (td_json_is_float(root->child->next) != want)
+    fail_msg("%s: a float? wanted %d", text, want);
+  assert_false(td_json_is_float(root->child) || td_json_is_float(root->child->next->next));
+  cJSON_Delete(root);
+}
+
+static void test_floats_keep_their_kind(void **state)
+{
+  static const char *const floats[] = {"1.0", "-1.0",    "0.0",   "-0.0", "1e2", "1E2",
+                                       "0.5", "1.5e300", "1e999", "1e-9", "1e0", "4503599627370497.25"};
+  static const char *const integers[] = {
+      "0", "-0", "1", "100", "9007199254740991", "9007199254740993", "12345678901234567890"};
+  for (size_t i = 0; i < sizeof floats / sizeof *floats; i++)
+    expect_float(floats[i], true);
+  for (size_t i = 0; i < sizeof integers / sizeof *integers; i++)
+    expect_float(integers[i], false);
+}
+
 /* ---- getters ---- */
 
 static void expect_int(const char *value, bool ok, int64_t want, int64_t min, int64_t max)
@@ -557,7 +580,7 @@ int main(void)
       cmocka_unit_test(test_ids_are_no_number), cmocka_unit_test(test_depth_limit),
       cmocka_unit_test(test_many_keys),         cmocka_unit_test(test_big_integers_in_their_places),
       cmocka_unit_test(test_get_int64),         cmocka_unit_test(test_get_seed),
-      cmocka_unit_test(test_get_others),
+      cmocka_unit_test(test_get_others),        cmocka_unit_test(test_floats_keep_their_kind),
   };
   return cmocka_run_group_tests_name("config json", tests, NULL, NULL);
 }

@@ -110,17 +110,21 @@ static td_status device_wait(td_backend *b, td_outcome *out, td_error *err)
 {
   device *d = (device *)b;
   static const int32_t ids[MOST_PAGES]; /* a row has a page at least */
+  static const uint8_t none[MOST_PAGES];
+  static uint8_t ones[MOST_PAGES];
+  memset(ones, 1, sizeof ones);
   assert_true(d->n_under_way > 0);
   if (d->fails)
     return td_fail(err, TD_ERR_DEVICE, "the device is gone");
   now = fmax(now, d->end_us[0]);
-  *out = (td_outcome){.ids = ids, .n_ids = d->n_logits[0]};
+  *out = (td_outcome){.n_logits = d->n_logits[0], .ids = ids, .n_ids = ones, .flags = none};
   d->end_us[0] = d->end_us[1];
   d->n_logits[0] = d->n_logits[1];
   d->n_under_way--;
   return TD_OK;
 }
 
+static void device_sample(td_backend *b, td_compiled *sampling, const td_sample_input *input) {}
 static void device_destroy(td_backend *b) {}
 static void device_discard(td_backend *b, td_compiled *compiled) {}
 
@@ -143,6 +147,7 @@ static const td_backend_ops ops = {.name = "none",
                                    .compile = device_compile,
                                    .discard = device_discard,
                                    .submit = device_submit,
+                                   .sample = device_sample,
                                    .wait = device_wait,
                                    .kv_bytes_per_page = device_page_bytes};
 
@@ -164,6 +169,7 @@ static double calibrate(device *d, uint32_t depth, double calibrate_ms, const ch
                          .pipeline_depth = depth,
                          .weight_bytes = d->host_page_bytes ? 0 : 2,
                          .max_rows = d->max_rows ? d->max_rows : MAX_ROWS,
+                         .max_logits = d->max_rows ? d->max_rows : MAX_ROWS,
                          .max_tokens = d->max_tokens ? d->max_tokens : MAX_TOKENS};
   snprintf(d->base.identity, sizeof d->base.identity, "%s", identity);
   d->n_steps = d->n_under_way = 0;

@@ -61,6 +61,7 @@ static void device_submit(td_backend *b, td_compiled *compiled, const td_plan *p
 {
   ((device *)b)->n_logits = plan->n_logits;
 }
+static void device_sample(td_backend *b, td_compiled *sampling, const td_sample_input *input) {}
 static void device_destroy(td_backend *b) {}
 
 /* What is shown is the last forecast, and not an old one; that of the idle engine is gone before its first
@@ -69,6 +70,9 @@ static td_status device_wait(td_backend *b, td_outcome *out, td_error *err)
 {
   device *d = (device *)b;
   static const int32_t ids[N_ROWS];
+  static const uint8_t none[N_ROWS];
+  static uint8_t ones[N_ROWS];
+  memset(ones, 1, sizeof ones);
   td_engine_stats st;
   td_engine_get_stats(d->engine, &st);
   d->n_steps++;
@@ -81,7 +85,7 @@ static td_status device_wait(td_backend *b, td_outcome *out, td_error *err)
     td_engine_cancel(d->engine, d->left);
   }
   now += STEP_US;
-  *out = (td_outcome){.ids = ids, .n_ids = d->n_logits};
+  *out = (td_outcome){.n_logits = d->n_logits, .ids = ids, .n_ids = ones, .flags = none};
   return TD_OK;
 }
 
@@ -89,6 +93,7 @@ static const td_backend_ops ops = {.name = "none",
                                    .destroy = device_destroy,
                                    .set_sampling = device_set_sampling,
                                    .submit = device_submit,
+                                   .sample = device_sample,
                                    .wait = device_wait};
 
 /* Nobody is left: the loop is told, and the engine is to stop before it would sleep. */
@@ -126,10 +131,7 @@ static td_engine *make_engine(device *d)
   e->wake_arg = e;
   assert_int_equal(td_sched_create(&c, &e->sched, &err), TD_OK);
   assert_int_equal(td_sched_plan_create(e->sched, &e->plan, &err), TD_OK);
-  e->sampled = calloc(N_ROWS, sizeof *e->sampled);
-  e->stop = calloc(N_ROWS, sizeof *e->stop);
-  e->finished = calloc(N_ROWS, sizeof *e->finished);
-  assert_true(e->sampled && e->stop && e->finished);
+  assert_int_equal(td_engine_make_step_memory(e, N_ROWS, N_ROWS, &err), TD_OK);
   atomic_store(&e->state, TD_ENGINE_READY);
   return e;
 }

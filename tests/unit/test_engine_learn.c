@@ -68,20 +68,25 @@ static td_status device_wait(td_backend *b, td_outcome *out, td_error *err)
 {
   device *d = (device *)b;
   static const int32_t ids[MAX_ROWS];
+  static const uint8_t none[MAX_ROWS];
+  static uint8_t ones[MAX_ROWS];
+  memset(ones, 1, sizeof ones);
   now = d->end_us;
-  *out = (td_outcome){.ids = ids, .n_ids = d->n_logits};
+  *out = (td_outcome){.n_logits = d->n_logits, .ids = ids, .n_ids = ones, .flags = none};
   if (d->n_steps != d->stop_at)
     return TD_OK;
   atomic_store(&d->e->stop_asked, true);
   return d->fails ? td_fail(err, TD_ERR_DEVICE, "the device is gone") : TD_OK;
 }
 
+static void device_sample(td_backend *b, td_compiled *sampling, const td_sample_input *input) {}
 static void device_destroy(td_backend *b) {}
 
 static const td_backend_ops ops = {.name = "none",
                                    .destroy = device_destroy,
                                    .set_sampling = device_set_sampling,
                                    .submit = device_submit,
+                                   .sample = device_sample,
                                    .wait = device_wait};
 
 /* ---- a daemon's life ---- */
@@ -103,6 +108,7 @@ static td_engine *start(device *d, const char *cache_dir)
                          .pipeline_depth = 1,
                          .weight_bytes = 2,
                          .max_rows = MAX_ROWS,
+                         .max_logits = MAX_ROWS,
                          .max_tokens = MAX_TOKENS},
                 .e = e,
                 .times = {1, 1}};
@@ -123,10 +129,7 @@ static td_engine *start(device *d, const char *cache_dir)
   assert_int_equal(td_sched_create(&c, &e->sched, &err), TD_OK);
   assert_int_equal(td_sched_plan_create(e->sched, &e->plan, &err), TD_OK);
   assert_int_equal(td_sched_plan_create(e->sched, &e->next, &err), TD_OK);
-  e->sampled = calloc(MAX_ROWS, sizeof *e->sampled);
-  e->stop = calloc(MAX_ROWS, sizeof *e->stop);
-  e->finished = calloc(MAX_ROWS, sizeof *e->finished);
-  assert_true(e->sampled && e->stop && e->finished);
+  assert_int_equal(td_engine_make_step_memory(e, MAX_ROWS, MAX_ROWS, &err), TD_OK);
   atomic_store(&e->state, TD_ENGINE_READY);
   return e;
 }

@@ -16,6 +16,8 @@
 enum {
   N_SLOTS = 24,
   MAX_ROWS = 8,
+  PROMPT_LOGITS = 6,
+  MAX_LOGITS = MAX_ROWS + PROMPT_LOGITS,
   N_REQUESTS = 1500,
   MAX_PROMPT = 40,
   MAX_NEW = 120,
@@ -23,29 +25,48 @@ enum {
 };
 enum { N_VOCAB = 3000, EOS = 7 };
 
-/* TD_SAMPLED_NAN now and then. */
+enum { NOT_A_NUMBER = -1 }; /* now and then */
 static int32_t token_after(int32_t token, int32_t position)
 {
   uint64_t x = ((uint64_t)(uint32_t)token << 32 | (uint32_t)position) * 0x9E3779B97F4A7C15u;
   x = (x ^ x >> 29) * 0xBF58476D1CE4E5B9u;
-  return (x >> 20) % 499 == 0 ? TD_SAMPLED_NAN : (int32_t)((x >> 32) % N_VOCAB);
+  return (x >> 20) % 499 == 0 ? NOT_A_NUMBER : (int32_t)((x >> 32) % N_VOCAB);
+}
+
+/* A mask allows a third of the ids, others behind each token; the device takes the next that is allowed. */
+static bool is_allowed(int32_t id, uint32_t n_tokens) { return ((uint32_t)id + n_tokens) % 3 == 0; }
+
+static int32_t allowed_from(int32_t id, uint32_t n_tokens)
+{
+  while (id != NOT_A_NUMBER && !is_allowed(id, n_tokens))
+    id = (id + 1) % N_VOCAB;
+  return id;
 }
 
 /* ---- the device ---- */
 
 typedef struct outcome {
   uint32_t n;
-  int32_t ids[MAX_ROWS];
+  int32_t ids[MAX_LOGITS];
+  uint8_t n_ids[MAX_LOGITS], flags[MAX_LOGITS];
+  float logprobs[MAX_LOGITS];
+  td_top_token top[MAX_LOGITS][2];
 } outcome;
+
+/* Any function of both. */
+static float logprob_of(int32_t id, uint32_t position) { return -(float)(id % 100) - (float)position / 64; }
 
 typedef struct device {
   td_backend base;
   td_engine *engine;
   outcome under_way[2];
   uint32_t first, n_under_way;
-  int32_t sampled[MAX_ROWS]; /* by the step before: what a plan made ahead points at */
+  int32_t sampled[MAX_LOGITS]; /* by the step before: what a plan made ahead points at */
+  const td_plan *plan;         /* whose forward ran last */
+  int32_t last[MAX_LOGITS];    /* of its logits, the tokens */
+  uint32_t n_polls;            /* until its forward has ended */
   /* read when the thread has ended */
-  uint32_t n_ahead, n_past_commands, n_after_stop, n_broken;
+  uint32_t n_ahead, n_past_commands, n_after_stop, n_broken, n_masked, n_late, n_others;
 } device;
 
 static void device_set_sampling(td_backend *b, uint32_t slot, const td_sampling *s)
@@ -63,19 +84,23 @@ static void check_commands(device *d)
   d->n_broken += d->n_past_commands > 1 || d->n_after_stop > 1;
 }
 
-/* The step's work, all of it: so nothing asks for a model. */
+/* The forward, all of it: so nothing asks for a model. */
 static void compute(device *d, const td_plan *plan)
 {
-  int32_t sampled[MAX_ROWS];
+  d->plan = plan;
+  d->n_polls = plan->step % 5;
   for (uint32_t i = 0; i < plan->n_logits; i++) {
-    const td_plan_row *row = &plan->rows[plan->logits_rows[i]];
-    uint32_t last = row->q_start + row->q_len - 1;
-    int32_t id = plan->token_ids[last];
-    if (id < 0)
-      id = d->sampled[-1 - id];
-    sampled[i] = token_after(id, plan->positions[last]);
+    int32_t id = plan->token_ids[plan->logits[i].token];
+    d->last[i] = id < 0 ? d->sampled[-1 - id] : id;
   }
-  memcpy(d->sampled, sampled, sizeof sampled);
+}
+
+/* Who has a mask is sampled with it or is late; nobody else ever is. */
+static void check_input(device *d, uint32_t i, const td_sample_input *input)
+{
+  const td_slot *s = &d->engine->slots[d->plan->rows[d->plan->logits[i].row].slot];
+  bool late = input && input->late && input->late[i], has_mask = input && input->masks && input->masks[i];
+  d->n_broken += (s->active && s->mask) != (late || has_mask) || (late && has_mask);
 }
 
 static void device_submit(td_backend *b, td_compiled *compiled, const td_plan *plan)
@@ -85,9 +110,54 @@ static void device_submit(td_backend *b, td_compiled *compiled, const td_plan *p
   compute(d, plan);
   d->n_broken += d->n_under_way >= d->base.pipeline_depth;
   d->n_ahead += d->n_under_way == 1;
-  outcome *o = &d->under_way[(d->first + d->n_under_way++) % 2];
-  o->n = plan->n_logits;
-  memcpy(o->ids, d->sampled, sizeof o->ids);
+  d->under_way[(d->first + d->n_under_way++) % 2].n = plan->n_logits;
+}
+
+static bool device_forward_ended(td_backend *b)
+{
+  device *d = (device *)b;
+  if (d->n_polls == 0)
+    return true;
+  d->n_polls--;
+  return false;
+}
+
+static void note_logprobs(outcome *o, uint32_t i, int32_t id, uint32_t position)
+{
+  o->logprobs[i] = logprob_of(id, position);
+  o->top[i][0] = (td_top_token){id, o->logprobs[i]};
+  o->top[i][1] = (td_top_token){id + 1, o->logprobs[i]};
+}
+
+static void device_sample(td_backend *b, td_compiled *sampling, const td_sample_input *input)
+{
+  device *d = (device *)b;
+  outcome *o = &d->under_way[(d->first + d->n_under_way - 1) % 2];
+  uint32_t n_late = 0;
+  for (uint32_t i = 0; i < o->n; i++) {
+    uint32_t position = (uint32_t)d->plan->positions[d->plan->logits[i].token];
+    bool late = input && input->late && input->late[i];
+    const uint32_t *mask = input && input->masks ? input->masks[i] : NULL;
+    int32_t id = token_after(d->last[i], (int32_t)position), target = d->plan->logits[i].target;
+    if (target != TD_SAMPLE_HERE) {
+      o->flags[i] = o->n_ids[i] = 0;
+      note_logprobs(o, i, target, position + 1);
+      continue;
+    }
+    check_input(d, i, input);
+    for (int32_t k = 0; mask && k < N_VOCAB; k++) /* it is the one for so many tokens */
+      d->n_broken += (mask[k / 32] >> k % 32 & 1) != is_allowed(k, position + 1);
+    if (mask)
+      id = allowed_from(id, position + 1);
+    o->flags[i] = late ? TD_LOGITS_LATE : id == NOT_A_NUMBER ? TD_LOGITS_NAN : 0;
+    o->n_ids[i] = o->flags[i] == 0;
+    o->ids[i] = d->sampled[i] = id;
+    note_logprobs(o, i, id, position + 1);
+    n_late += late;
+    d->n_masked += mask != NULL;
+  }
+  d->n_late += n_late;
+  d->n_others += n_late > 0 ? o->n - n_late : 0;
 }
 
 static td_status device_wait(td_backend *b, td_outcome *out, td_error *err)
@@ -95,7 +165,13 @@ static td_status device_wait(td_backend *b, td_outcome *out, td_error *err)
   device *d = (device *)b;
   const outcome *o = &d->under_way[d->first];
   usleep(20); /* long enough for clients to come and go while it runs */
-  *out = (td_outcome){.ids = o->ids, .n_ids = o->n};
+  *out = (td_outcome){.n_logits = o->n,
+                      .ids = o->ids,
+                      .n_ids = o->n_ids,
+                      .flags = o->flags,
+                      .logprobs = o->logprobs,
+                      .top = o->top[0],
+                      .top_stride = 2};
   d->first ^= 1;
   d->n_under_way--;
   return TD_OK;
@@ -107,6 +183,8 @@ static const td_backend_ops device_ops = {.name = "none",
                                           .destroy = device_destroy,
                                           .set_sampling = device_set_sampling,
                                           .submit = device_submit,
+                                          .sample = device_sample,
+                                          .forward_ended = device_forward_ended,
                                           .wait = device_wait};
 
 /* ---- the engine ---- */
@@ -128,6 +206,7 @@ static td_engine *make_engine(device *d, uint32_t depth)
   td_sched_config c = {.n_slots = N_SLOTS,
                        .max_running = MAX_ROWS,
                        .step_tokens = 64,
+                       .prompt_logits = PROMPT_LOGITS,
                        .page_tokens = 16,
                        .n_pages = 16,
                        .max_context_tokens = N_CONTEXT};
@@ -143,10 +222,8 @@ static td_engine *make_engine(device *d, uint32_t depth)
   assert_int_equal(td_sched_create(&c, &e->sched, &err), TD_OK);
   assert_int_equal(td_sched_plan_create(e->sched, &e->plan, &err), TD_OK);
   assert_int_equal(td_sched_plan_create(e->sched, &e->next, &err), TD_OK);
-  e->sampled = calloc(MAX_ROWS, sizeof *e->sampled);
-  e->stop = calloc(MAX_ROWS, sizeof *e->stop);
-  e->finished = calloc(MAX_ROWS, sizeof *e->finished);
-  assert_true(e->sampled && e->stop && e->finished);
+  assert_int_equal(td_engine_make_step_memory(e, MAX_ROWS, MAX_LOGITS, &err), TD_OK);
+  assert_int_equal(td_masks_create(N_SLOTS, 2, e->wake_fd, &e->masks, &err), TD_OK);
   e->wake = wake;
   atomic_store(&e->state, TD_ENGINE_READY);
   assert_int_equal(pthread_create(&e->thread, NULL, run_engine, e), 0);
@@ -161,8 +238,37 @@ typedef struct client {
   int32_t answer[MAX_NEW];
   uint32_t n_answer, seen, cancel_after; /* cancel_after 0: never */
   td_finish finish;
-  bool live;
+  bool live, obeys;
 } client;
+
+typedef struct filler {
+  uint32_t n; /* tokens behind which its last mask was made */
+  _Atomic bool is_filling;
+} filler;
+
+/* As long as a step, or much longer. For one request fills do not meet, and come for more tokens each time.
+ */
+static void fill(void *arg, const int32_t *tokens, uint32_t n, uint32_t *mask)
+{
+  filler *f = arg;
+  if (atomic_exchange(&f->is_filling, true) || n <= f->n)
+    abort();
+  f->n = n;
+  usleep((uint32_t)tokens[n - 1] % 20 == 0 ? 1500 : 20);
+  memset(mask, 0, (N_VOCAB + 31) / 32 * sizeof *mask);
+  for (int32_t i = 0; i < N_VOCAB; i++)
+    mask[i / 32] |= (uint32_t)is_allowed(i, n) << i % 32;
+  atomic_store(&f->is_filling, false);
+}
+
+static uint32_t n_fillers;
+
+static void drop_filler(void *arg)
+{
+  assert_false(atomic_load(&((filler *)arg)->is_filling));
+  free(arg);
+  n_fillers--;
+}
 
 static uint32_t seed;
 
@@ -179,7 +285,9 @@ static void foresee(client *c, const td_engine_request *r)
   c->finish = TD_FINISH_NONE;
   for (c->n_answer = 0; c->finish == TD_FINISH_NONE;) {
     token = token_after(token, (int32_t)(r->n_prompt - 1 + c->n_answer));
-    if (token == TD_SAMPLED_NAN) {
+    if (c->obeys)
+      token = allowed_from(token, r->n_prompt + c->n_answer);
+    if (token == NOT_A_NUMBER) {
       c->finish = TD_FINISH_ERROR;
       continue;
     }
@@ -201,6 +309,12 @@ static bool submit(td_engine *e, client *c)
   int32_t family = (int32_t)below(4); /* prompts that begin alike share pages */
   for (uint32_t i = 0; i < r.n_prompt; i++)
     r.tokens[i] = i < 20 ? family * 100 + (int32_t)i : (int32_t)below(N_VOCAB);
+  c->obeys = below(4) == 0;
+  if (c->obeys) {
+    r.mask = (td_mask_provider){fill, drop_filler, calloc(1, sizeof(filler))};
+    assert_non_null(r.mask.arg);
+    n_fillers++;
+  }
   foresee(c, &r);
   if (below(3) == 0 && c->n_answer > 1) { /* a stop that comes before the length */
     r.n_stop_ids = 1;
@@ -210,9 +324,11 @@ static bool submit(td_engine *e, client *c)
   c->seen = 0;
   c->cancel_after = below(4) ? 0 : 1 + below(20);
   c->live = td_engine_submit(e, &r, &c->ticket, &err) == TD_OK;
-  if (!c->live)
+  if (!c->live) {
     free(r.tokens);
-  else if (below(32) == 0) { /* before anything came */
+    if (c->obeys)
+      drop_filler(r.mask.arg);
+  } else if (below(32) == 0) { /* before anything came */
     td_engine_cancel(e, c->ticket);
     c->live = false;
   }
@@ -289,10 +405,16 @@ static void serve(uint32_t depth)
       n_live += clients[i].live;
   }
   wait_until_empty(e);
+  assert_int_equal(n_fillers, 0);
   td_engine_get_stats(e, &stats);
   td_engine_stop(e);
-  print_message("%u requests, %llu steps, %u of them planned ahead, %llu preemptions\n", n_started,
-                (unsigned long long)stats.steps, d.n_ahead, (unsigned long long)stats.preemptions);
+  print_message(
+      "%u requests, %llu steps, %u of them planned ahead, %llu preemptions; %u masks, %u late beside "
+      "%u tokens\n",
+      n_started, (unsigned long long)stats.steps, d.n_ahead, (unsigned long long)stats.preemptions,
+      d.n_masked, d.n_late, d.n_others);
+  assert_true(d.n_masked > 1000 && d.n_late > 100 && d.n_others > 100);
+  assert_true(stats.late_rows >= d.n_late - MAX_ROWS && stats.late_rows <= d.n_late);
   assert_true(stats.preemptions > 20 && stats.prefix_hit_tokens > 0);
   assert_int_equal(d.n_broken, 0);
   assert_true(depth == 1 ? d.n_ahead == 0 : d.n_ahead > 100);
@@ -327,10 +449,126 @@ static void test_stop_ends_with_the_step(void **state)
   }
 }
 
+/* ---- one request at a time ---- */
+
+static td_ticket submit_one(td_engine *e, uint32_t n_prompt, uint32_t max_new, td_engine_request r)
+{
+  td_error err;
+  td_ticket t;
+  r.n_prompt = n_prompt;
+  r.max_new = max_new;
+  r.ignore_eos = true;
+  r.tokens = calloc(n_prompt + max_new, sizeof *r.tokens);
+  assert_non_null(r.tokens);
+  for (uint32_t i = 0; i < n_prompt; i++)
+    r.tokens[i] = 10 + (int32_t)i;
+  assert_int_equal(td_engine_submit(e, &r, &t, &err), TD_OK);
+  return t;
+}
+
+/* The last update of whoever ends next. */
+static td_engine_update next_end(td_engine *e)
+{
+  td_engine_update u;
+  do
+    while (td_engine_poll(e, &u, 1) == 0)
+      sched_yield();
+  while (u.finish == TD_FINISH_NONE);
+  return u;
+}
+
+static _Atomic bool is_held, is_in_fill;
+
+static void held_fill(void *arg, const int32_t *tokens, uint32_t n, uint32_t *mask)
+{
+  atomic_store(&is_in_fill, true);
+  while (atomic_load(&is_held))
+    usleep(100);
+  memset(mask, 0, (N_VOCAB + 31) / 32 * sizeof *mask);
+  for (int32_t i = 0; i < N_VOCAB; i++)
+    mask[i / 32] |= (uint32_t)is_allowed(i, n) << i % 32;
+  atomic_store(&is_in_fill, false);
+}
+
+static void test_a_late_mask_holds_up_nobody_else(void **state)
+{
+  for (uint32_t depth = 1; depth <= 2; depth++) {
+    static device d;
+    td_engine *e = make_engine(&d, depth);
+    int held;
+    atomic_store(&is_held, true);
+    td_ticket a = submit_one(e, 5, 3, (td_engine_request){.mask = {.fill = held_fill, .arg = &held}});
+    for (int i = 0; i < 3; i++) { /* whole answers of others go by */
+      td_ticket b = submit_one(e, 7, 50, (td_engine_request){.n_stop_ids = 0});
+      td_engine_update u = next_end(e);
+      assert_int_equal(u.ticket.slot, b.slot);
+      assert_true(u.finish == TD_FINISH_LENGTH || u.finish == TD_FINISH_ERROR);
+      td_engine_release(e, b);
+    }
+    atomic_store(&is_held, false);
+    td_engine_update u = next_end(e);
+    assert_int_equal(u.ticket.slot, a.slot);
+    for (uint32_t i = 0; i < u.n_generated; i++)
+      assert_true(is_allowed(u.tokens[u.n_prompt + i], u.n_prompt + i));
+    td_engine_release(e, a);
+    td_engine_stop(e);
+    assert_int_equal(d.n_broken, 0);
+    td_engine_destroy(e);
+  }
+}
+
+/* What a fill uses stays until it is over; the slot is not the loop's before. */
+static void test_a_cancel_waits_for_the_fill(void **state)
+{
+  static device d;
+  td_engine *e = make_engine(&d, 1);
+  int held;
+  atomic_store(&is_held, true);
+  td_ticket a = submit_one(e, 5, 3, (td_engine_request){.mask = {.fill = held_fill, .arg = &held}});
+  while (!atomic_load(&is_in_fill))
+    sched_yield();
+  td_engine_cancel(e, a);
+  td_ticket b = submit_one(e, 7, 50, (td_engine_request){.n_stop_ids = 0});
+  td_engine_update u = next_end(e);
+  assert_int_equal(u.ticket.slot, b.slot);
+  assert_int_not_equal(a.slot, b.slot);
+  td_engine_release(e, b);
+  assert_int_equal(atomic_load(&e->slots[a.slot].ended), TD_FINISH_NONE);
+  atomic_store(&is_held, false);
+  wait_until_empty(e);
+  td_engine_stop(e);
+  td_engine_destroy(e);
+}
+
+/* Token t's, beside it: of the prompt's last tokens, then of the answer's. */
+static void test_log_probabilities_lie_beside_their_tokens(void **state)
+{
+  enum { PROMPT = 30, SCORED = 21, NEW = 9, TOP = 2 };
+  for (uint32_t depth = 1; depth <= 2; depth++) {
+    static device d;
+    td_engine *e = make_engine(&d, depth);
+    td_engine_request r = {.n_prompt_logits = SCORED, .sampling = {.wants_logprobs = true, .n_top = TOP}};
+    td_ticket t = submit_one(e, PROMPT, NEW, r);
+    td_engine_update u = next_end(e);
+    for (uint32_t i = 0; i < SCORED + u.n_generated; i++) {
+      int32_t id = u.tokens[PROMPT - SCORED + i];
+      assert_true(u.logprobs[i] == logprob_of(id, PROMPT - SCORED + i));
+      assert_int_equal(u.top[i * TOP].id, id);
+      assert_int_equal(u.top[i * TOP + 1].id, id + 1);
+    }
+    td_engine_release(e, t);
+    td_engine_stop(e);
+    td_engine_destroy(e);
+  }
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_one_step_under_way),
                                      cmocka_unit_test(test_two_steps_under_way),
-                                     cmocka_unit_test(test_stop_ends_with_the_step)};
+                                     cmocka_unit_test(test_stop_ends_with_the_step),
+                                     cmocka_unit_test(test_a_late_mask_holds_up_nobody_else),
+                                     cmocka_unit_test(test_a_cancel_waits_for_the_fill),
+                                     cmocka_unit_test(test_log_probabilities_lie_beside_their_tokens)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

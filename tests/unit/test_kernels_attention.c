@@ -187,7 +187,8 @@ static void run(runner *r, td_backend *be, const problem *p, uint32_t page_token
     r->page_table[i] = r->page_table[j];
     r->page_table[j] = tmp;
   }
-  assert_int_equal(td_plan_create(FX_MAX_ROWS, FX_MAX_TOKENS, 1, page_tokens, &r->plan, NULL), TD_OK);
+  assert_int_equal(td_plan_create(FX_MAX_ROWS, FX_MAX_TOKENS, FX_MAX_ROWS, 1, page_tokens, &r->plan, NULL),
+                   TD_OK);
   r->plan->page_table = r->page_table;
   r->plan->page_table_len = r->n_pages;
   td_kv_shape kv = {.n_layers = 2,

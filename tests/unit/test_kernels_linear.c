@@ -167,7 +167,7 @@ static void test_embed_widens_rows(void **state)
                                                   1, width, &w, NULL),
                        TD_OK);
       td_plan *plan;
-      assert_int_equal(td_plan_create(4, n, 4, 16, &plan, NULL), TD_OK);
+      assert_int_equal(td_plan_create(4, n, 4, 4, 16, &plan, NULL), TD_OK);
       plan->n_tokens = n;
       for (uint32_t i = 0; i < n; i++)
         plan->token_ids[i] = (int32_t)fx_below(VOCAB);

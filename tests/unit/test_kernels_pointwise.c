@@ -154,19 +154,18 @@ static void test_gather_takes_last_tokens(void **state)
   enum { WIDTH = 5, TOKENS = 9 };
   td_backend *be = fx_backend("scalar", 1);
   td_plan *plan;
-  assert_int_equal(td_plan_create(4, 16, 1, 16, &plan, NULL), TD_OK);
+  assert_int_equal(td_plan_create(4, 16, 4, 1, 16, &plan, NULL), TD_OK);
   plan->n_rows = 3;
   plan->n_tokens = TOKENS;
   plan->rows[0] = (td_plan_row){.q_start = 0, .q_len = 1, .kv_len = 4};
   plan->rows[1] = (td_plan_row){.q_start = 1, .q_len = 5, .kv_len = 5};
   plan->rows[2] = (td_plan_row){.q_start = 6, .q_len = 3, .kv_len = 9};
-  plan->n_logits = 2;
-  plan->logits_rows[0] = 0;
-  plan->logits_rows[1] = 2;
+  td_plan_add_sample(plan, 0);
+  td_plan_add_sample(plan, 2);
   float *x = fx_floats(TOKENS * WIDTH, 1);
   td_devptr out = fx_alloc(be, 2 * WIDTH);
   td_op op = {.kind = TD_OP_GATHER,
-              .extent = TD_EXTENT_SAMPLED,
+              .extent = TD_EXTENT_LOGITS,
               .gather = {.x = fx_upload(be, x, TOKENS * WIDTH), .out = out, .width = WIDTH}};
   fx_run(be, plan, &op, 1, NULL);
   float *got = fx_download(be, out, 2 * WIDTH);

@@ -39,9 +39,9 @@ static void test_print(void **state)
   td_buf_init(&out, 0);
   assert_int_equal(td_program_create(1, &p, NULL), TD_OK);
   td_program_name_buffer(p, "x", (td_devptr){64});
-  td_program_add(p, norm((td_devptr){64}, (td_devptr){0}, (td_devptr){128}, TD_EXTENT_SAMPLED));
+  td_program_add(p, norm((td_devptr){64}, (td_devptr){0}, (td_devptr){128}, TD_EXTENT_LOGITS));
   td_program_print(p, &out);
-  assert_string_equal(out.data, "          rmsnorm   norm       sampled  x -> ?  [8]\n");
+  assert_string_equal(out.data, "          rmsnorm   norm       logits   x -> ?  [8]\n");
   td_buf_deinit(&out);
   td_program_destroy(p);
 }
@@ -58,13 +58,12 @@ static fixture make_fixture(void)
 {
   const float ones[WIDTH] = {1, 1, 1, 1, 1, 1, 1, 1};
   fixture f = {.be = fx_backend("scalar", 1), .x = fx_floats(TOKENS * WIDTH, 1)};
-  assert_int_equal(td_plan_create(4, 16, 1, 16, &f.plan, NULL), TD_OK);
+  assert_int_equal(td_plan_create(4, 16, 4, 1, 16, &f.plan, NULL), TD_OK);
   f.plan->n_rows = 2;
   f.plan->n_tokens = TOKENS;
   f.plan->rows[0] = (td_plan_row){.q_start = 0, .q_len = 4, .kv_len = 4};
   f.plan->rows[1] = (td_plan_row){.q_start = 4, .q_len = 1, .kv_len = 9};
-  f.plan->n_logits = 1;
-  f.plan->logits_rows[0] = 1;
+  td_plan_add_sample(f.plan, 1);
   f.in = fx_upload(f.be, f.x, TOKENS * WIDTH);
   f.ones = fx_upload(f.be, ones, WIDTH);
   f.all = fx_alloc(f.be, TOKENS * WIDTH);
@@ -93,7 +92,7 @@ static void test_extents_come_from_the_plan(void **state)
 {
   fixture f = make_fixture();
   const td_op ops[] = {norm(f.in, f.ones, f.all, TD_EXTENT_TOKENS),
-                       norm(f.in, f.ones, f.last, TD_EXTENT_SAMPLED)};
+                       norm(f.in, f.ones, f.last, TD_EXTENT_LOGITS)};
   fx_run(f.be, f.plan, ops, 2, NULL);
   for (uint32_t i = 0; i < TOKENS; i++) {
     assert_true(is_written(&f, f.all, i));
@@ -113,13 +112,13 @@ static void test_a_step_without_samples_ends_early(void **state)
       TD_OK);
   memset(ops, 0xff, sizeof ops); /* the compiled program has its own */
   f.plan->n_logits = 0;
-  td_backend_submit(f.be, compiled, f.plan);
+  td_backend_queue_step(f.be, compiled, NULL, f.plan);
   assert_int_equal(td_backend_wait(f.be, &out, NULL), TD_OK);
-  assert_int_equal(out.n_ids, 0);
+  assert_int_equal(out.n_logits, 0);
   assert_true(is_written(&f, f.all, 0));
   assert_false(is_written(&f, f.last, 0));
   f.plan->n_logits = 1;
-  td_backend_submit(f.be, compiled, f.plan);
+  td_backend_queue_step(f.be, compiled, NULL, f.plan);
   assert_int_equal(td_backend_wait(f.be, &out, NULL), TD_OK);
   assert_true(is_written(&f, f.last, 0));
   f.be->ops->discard(f.be, compiled);
@@ -156,7 +155,7 @@ static void test_faults_are_a_backends_own(void **state)
                                            &compiled, &err),
                      TD_OK);
     for (int step = 1; step <= 3; step++) {
-      td_backend_submit(f[i].be, compiled, f[i].plan);
+      td_backend_queue_step(f[i].be, compiled, NULL, f[i].plan);
       assert_int_equal(td_backend_wait(f[i].be, &out, &err), step == 2 ? TD_ERR_DEVICE : TD_OK);
     }
     f[i].be->ops->discard(f[i].be, compiled);

@@ -6,6 +6,11 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/sample_math.h"
 
+#define PLAIN(t, p, m, k, s)                                                                                 \
+  {                                                                                                          \
+    .temperature = t, .top_p = p, .min_p = m, .top_k = k, .seed = s                                          \
+  }
+
 typedef struct sampler {
   td_backend *be;
   td_plan *plan;
@@ -18,7 +23,7 @@ static sampler make_sampler(const char *isa, uint32_t n_threads, uint32_t vocab)
   sampler s = {.be = fx_backend(isa, n_threads)};
   if (!s.be)
     return s;
-  assert_int_equal(td_plan_create(FX_MAX_ROWS, FX_MAX_TOKENS, 1, 16, &s.plan, NULL), TD_OK);
+  assert_int_equal(td_plan_create(FX_MAX_ROWS, FX_MAX_TOKENS, FX_MAX_ROWS, 1, 16, &s.plan, NULL), TD_OK);
   s.logits = fx_alloc(s.be, (size_t)FX_MAX_ROWS * vocab);
   return s;
 }
@@ -39,13 +44,12 @@ static void sample(sampler *s, const float *logits, uint32_t vocab, td_sampling 
   for (uint32_t i = 0; i < n; i++) {
     memcpy((float *)s->logits.addr + (size_t)i * vocab, logits, vocab * sizeof *logits);
     s->be->ops->set_sampling(s->be, i, &p);
-    s->plan->rows[i] =
-        (td_plan_row){.slot = i, .q_start = i, .q_len = 1, .kv_len = first + i, .wants_logits = 1};
-    s->plan->logits_rows[i] = i;
+    s->plan->rows[i] = (td_plan_row){.slot = i, .q_start = i, .q_len = 1, .kv_len = first + i};
+    td_plan_add_sample(s->plan, i);
   }
-  s->plan->n_rows = s->plan->n_tokens = s->plan->n_logits = n;
+  s->plan->n_rows = s->plan->n_tokens = n;
   td_op op = {
-      .kind = TD_OP_SAMPLE, .extent = TD_EXTENT_SAMPLED, .sample = {.logits = s->logits, .vocab = vocab}};
+      .kind = TD_OP_SAMPLE, .extent = TD_EXTENT_LOGITS, .sample = {.logits = s->logits, .vocab = vocab}};
   fx_run(s->be, s->plan, &op, 1, ids);
 }
 
@@ -69,7 +73,7 @@ static void test_greedy(void **state)
       p.temperature = round % 3 ? 0 : 1e-7f;
       p.top_k = 5;
       sample(&s, x, vocab, p, 1, 1, &id);
-      assert_int_equal(id, vocab == 1 && isinf(x[0]) ? TD_SAMPLED_NAN : (int32_t)best);
+      assert_int_equal(id, vocab == 1 && isinf(x[0]) ? FX_NAN : (int32_t)best);
       free(x);
     }
     free_sampler(&s);
@@ -89,14 +93,14 @@ static void test_not_a_number(void **state)
           x[i] = (float)(i % 7);
         x[at] = bad ? NAN : INFINITY;
         sample(&s, x, 100, greedy, 1, 1, &id);
-        assert_int_equal(id, TD_SAMPLED_NAN);
+        assert_int_equal(id, FX_NAN);
         sample(&s, x, 100, warm, 1, 1, &id);
-        assert_int_equal(id, TD_SAMPLED_NAN);
+        assert_int_equal(id, FX_NAN);
       }
       for (uint32_t i = 0; i < 100; i++)
         x[i] = -INFINITY;
       sample(&s, x, 100, warm, 1, 1, &id);
-      assert_int_equal(id, TD_SAMPLED_NAN);
+      assert_int_equal(id, FX_NAN);
       x[at] = -3;
       sample(&s, x, 100, warm, 1, 1, &id);
       assert_int_equal(id, (int32_t)at);
@@ -226,8 +230,10 @@ static void test_same_draw_everywhere(void **state)
   enum { VOCAB = 49152, ROWS = 12 };
   float *x = fx_floats(VOCAB, 4);
   int32_t first[4][ROWS], ids[ROWS];
-  td_sampling ps[4] = {
-      {1, 1, 0, 0, 7}, {0.8f, 0.95f, 0, 0, 8}, {1.5f, 1, 0.02f, 40, 9}, {1, 0.5f, 0.001f, 1000, 10}};
+  td_sampling ps[4] = {{.temperature = 1, .top_p = 1, .seed = 7},
+                       {.temperature = 0.8f, .top_p = 0.95f, .seed = 8},
+                       {.temperature = 1.5f, .top_p = 1, .min_p = 0.02f, .top_k = 40, .seed = 9},
+                       {.temperature = 1, .top_p = 0.5f, .min_p = 0.001f, .top_k = 1000, .seed = 10}};
   bool have_first = false;
   for (int isa = 0; isa < FX_ISAS; isa++)
     for (uint32_t threads = 1; threads <= 2; threads++) {
@@ -385,11 +391,12 @@ static void test_random_bits(void **state)
 static void test_tokens_stay(void **state)
 {
   enum { VOCAB = 5003, CASES = 5, EACH = 6 };
-  static const td_sampling ps[CASES] = {{1, 1, 0, 0, 1},
-                                        {0.7f, 0.9f, 0, 0, 2},
-                                        {1.3f, 1, 0, 50, 3},
-                                        {1, 1, 0.05f, 0, 4},
-                                        {1.1f, 0.95f, 0.01f, 200, UINT64_MAX}};
+  static const td_sampling ps[CASES] = {
+      {.temperature = 1, .top_p = 1, .seed = 1},
+      {.temperature = 0.7f, .top_p = 0.9f, .seed = 2},
+      {.temperature = 1.3f, .top_p = 1, .top_k = 50, .seed = 3},
+      {.temperature = 1, .top_p = 1, .min_p = 0.05f, .seed = 4},
+      {.temperature = 1.1f, .top_p = 0.95f, .min_p = 0.01f, .top_k = 200, .seed = UINT64_MAX}};
   static const int32_t want[CASES][EACH] = {{2791, 3964, 4456, 477, 3990, 1464},
                                             {2550, 2448, 4236, 1668, 1888, 3519},
                                             {2414, 2194, 1906, 1173, 3655, 987},

@@ -139,9 +139,13 @@ static void test_end_tokens_and_generation(void **state)
     snprintf(text, sizeof text, LLAMA ",\"eos_token_id\":%s}", wrong[i]);
     snprintf(other, sizeof other, "{\"eos_token_id\":%s}", wrong[i]);
     refuse(text, NULL, TD_ERR_MODEL, "config.json: eos_token_id", "must be a token id or a list of them");
-    refuse(text, "{\"eos_token_id\":5}", TD_ERR_MODEL, "config.json: eos_token_id", "must be a token id");
+    d = accept(text, "{\"eos_token_id\":5}"); /* this file is the one that says how to generate */
+    assert_true(d.n_eos_ids == 1 && d.eos_ids[0] == 5);
+    refuse(text, "{\"eos_token_id\":null}", TD_ERR_MODEL, "config.json: eos_token_id", "must be a token id");
     refuse(LLAMA "}", other, TD_ERR_MODEL, "generation_config.json: eos_token_id", "must be a token id");
   }
+  d = accept(LLAMA ",\"eos_token_id\":[6,1000]}", "{\"eos_token_id\":5}");
+  assert_true(d.n_eos_ids == 1 && d.eos_ids[0] == 5);
   td_buf many;
   td_buf_init(&many, 0);
   td_buf_append_str(&many, LLAMA ",\"eos_token_id\":[0");

@@ -12,7 +12,7 @@
 
 #include "scheduler/scheduler.h"
 
-enum { FX_SLOTS = 8, FX_TOKENS = 2048 };
+enum { FX_SLOTS = 8, FX_TOKENS = 2048, FX_LOGITS = 256 };
 
 typedef struct fx {
   td_sched *s;
@@ -46,7 +46,7 @@ static inline td_status fx_submit_in(fx *f, uint32_t slot, uint32_t n, uint32_t 
   if (last && n > 0)
     f->tokens[slot][n - 1] = last;
   td_sched_request r = {
-      .tokens = f->tokens[slot], .n_prompt = n, .max_new = max_new, .namespace_id = namespace_id};
+      .tokens = f->tokens[slot], .n_prompt = n, .max_new = max_new, .terms.namespace_id = namespace_id};
   return td_sched_submit(f->s, slot, &r, ++f->now_us, err);
 }
 
@@ -66,14 +66,15 @@ static inline bool fx_plan(fx *f)
 /* Row i samples token 100 * (its slot + 1) + tokens generated before; stops those slots in the mask. */
 static inline void fx_commit(fx *f, uint32_t stop_slots)
 {
-  int32_t sampled[FX_SLOTS];
-  uint8_t stop[FX_SLOTS];
+  int32_t sampled[FX_LOGITS];
+  uint8_t stop[FX_LOGITS];
   for (uint32_t i = 0; i < f->plan->n_logits; i++) {
-    uint32_t slot = f->plan->rows[f->plan->logits_rows[i]].slot;
+    uint32_t slot = f->plan->rows[f->plan->logits[i].row].slot;
     sampled[i] = (int32_t)(100 * (slot + 1) + td_sched_slot(f->s, slot).n_generated);
     stop[i] = stop_slots >> slot & 1;
   }
-  td_sched_commit(f->s, f->plan, sampled, stop, ++f->now_us, f->finished, &f->n_finished);
+  ++f->now_us;
+  td_sched_commit(f->s, f->plan, sampled, stop, f->finished, &f->n_finished);
   td_sched_check(f->s);
 }
 

@@ -86,7 +86,7 @@ static uint32_t submit_as(uint32_t account, uint32_t n_prompt, uint32_t max_new,
                                    &(td_sched_request){.tokens = w.tokens[slot],
                                                        .n_prompt = n_prompt,
                                                        .max_new = max_new,
-                                                       .account = account},
+                                                       .terms.account = account},
                                    (uint64_t)w.now_us, &err),
                    TD_OK);
   w.of_other[slot] = false;
@@ -131,11 +131,11 @@ static bool step(void)
   }
   w.now_us += td_sched_predict_us(w.s, w.plan);
   for (uint32_t i = 0; i < w.plan->n_logits; i++) {
-    uint32_t slot = w.plan->rows[w.plan->logits_rows[i]].slot;
+    uint32_t slot = w.plan->rows[w.plan->logits[i].row].slot;
     sampled[i] = (int32_t)below(50000);
     stop[i] = td_sched_slot(w.s, slot).n_generated + 1 >= w.stop_at[slot];
   }
-  td_sched_commit(w.s, w.plan, sampled, stop, (uint64_t)w.now_us, finished, &n_finished);
+  td_sched_commit(w.s, w.plan, sampled, stop, finished, &n_finished);
   for (uint32_t i = 0; i < n_finished; i++) {
     assert_true(w.n_ends < ENDS_MAX);
     w.ends_us[w.n_ends++] = w.now_us;
@@ -531,7 +531,7 @@ static void nor_by_prompts_that_are_cached(void **state)
 static void submit_choices(uint32_t account, uint32_t n_prompt, bool in_one)
 {
   td_error err;
-  td_sched_request r = {.n_prompt = n_prompt, .max_new = 8, .account = account};
+  td_sched_request r = {.n_prompt = n_prompt, .max_new = 8, .terms.account = account};
   for (uint32_t i = 0, first = 0; i < 8; i++) {
     uint32_t slot = 0;
     while (w.used[slot])
@@ -541,7 +541,7 @@ static void submit_choices(uint32_t account, uint32_t n_prompt, bool in_one)
     for (uint32_t k = 0; k < n_prompt; k++)
       w.tokens[slot][k] = i == 0 ? (int32_t)below(50000) : w.tokens[first][k];
     r.tokens = w.tokens[slot];
-    r.is_further_choice = in_one && i > 0;
+    r.terms.is_further_choice = in_one && i > 0;
     w.used[slot] = true;
     w.started[slot] = false;
     w.stop_at[slot] = 8;

@@ -84,12 +84,12 @@ static bool step(world *w)
   w->prompt_tokens += w->plan->n_prefill_tokens;
   w->n_steps++;
   for (uint32_t i = 0; i < w->plan->n_logits; i++) {
-    uint32_t slot = w->plan->rows[w->plan->logits_rows[i]].slot;
+    uint32_t slot = w->plan->rows[w->plan->logits[i].row].slot;
     sampled[i] = 7000000 + (int32_t)slot;
     if (w->first_us[slot] == 0)
       w->first_us[slot] = w->now_us;
   }
-  td_sched_commit(w->s, w->plan, sampled, stop, w->now_us, finished, &n_finished);
+  td_sched_commit(w->s, w->plan, sampled, stop, finished, &n_finished);
   for (uint32_t i = 0; i < n_finished; i++) {
     w->ended[w->n_ended++] = finished[i];
     w->there[finished[i]] = false;
@@ -215,7 +215,8 @@ static void the_fastest_step_stands_in(void **state)
   for (uint32_t i = 0; i < 3; i++) { /* a slower step first, and last */
     static const uint32_t ns[] = {300000, 40000, 90000}, seen[] = {300000, 40000, 40000};
     w.ns_per_token = ns[i];
-    submit(&w, i, 1000, 1, (int32_t)i, (td_sched_request){.ttft_deadline_us = i < 2 ? 0 : w.now_us + 5000});
+    submit(&w, i, 1000, 1, (int32_t)i,
+           (td_sched_request){.terms.ttft_deadline_us = i < 2 ? 0 : w.now_us + 5000});
     assert_int_equal(td_sched_expire(w.s, w.now_us, (td_sched_expired[1]){0}, 1),
                      0); /* by 40 ms, 5 would be too few */
     while (step(&w))
@@ -292,7 +293,7 @@ static void a_priority_is_worth_so_much_waiting(void **state)
   c.slack_percent = 0;
   open_world(&w, &c);
   submit(&w, 0, 10, 2, 1, (td_sched_request){0});
-  submit(&w, 1, 10, 2, 2, (td_sched_request){.priority = 3});
+  submit(&w, 1, 10, 2, 2, (td_sched_request){.terms.priority = 3});
   for (uint32_t slot = 2; w.there[1]; slot = slot == 9 ? 2 : slot + 1) {
     if (!w.there[slot])
       submit(&w, slot, 100, 100, (int32_t)(10 + slot), (td_sched_request){0});
@@ -300,10 +301,10 @@ static void a_priority_is_worth_so_much_waiting(void **state)
     assert_true(step(&w));
     assert_true(w.now_us < 10000000);
   }
-  assert_in_range(w.first_us[1], 3000000, 3000000 + 9 * 120000);         /* each takes less than 120 ms */
-  submit(&w, 20, 10, 1, 20, (td_sched_request){.priority = 2000000000}); /* an hour at most */
+  assert_in_range(w.first_us[1], 3000000, 3000000 + 9 * 120000); /* each takes less than 120 ms */
+  submit(&w, 20, 10, 1, 20, (td_sched_request){.terms.priority = 2000000000}); /* an hour at most */
   assert_int_equal(td_sched_slot(w.s, 20).place_us, (int64_t)w.now_us + 3600000000);
-  submit(&w, 21, 10, 1, 21, (td_sched_request){.priority = -2000000000});
+  submit(&w, 21, 10, 1, 21, (td_sched_request){.terms.priority = -2000000000});
   assert_int_equal(td_sched_slot(w.s, 21).place_us, (int64_t)w.now_us - 3600000000);
   close_world(&w);
 }
@@ -317,12 +318,12 @@ static void accounts_share_equally(void **state)
   c.max_running = 4;
   open_world(&w, &c);
   for (uint32_t i = 0; i < 100; i++)
-    submit(&w, i, 300, 50, (int32_t)i + 1, (td_sched_request){.account = 7, .priority = -5});
+    submit(&w, i, 300, 50, (int32_t)i + 1, (td_sched_request){.terms.account = 7, .terms.priority = -5});
   for (uint32_t i = 0; i < 100; i++)
     assert_true(step(&w));
   uint32_t before = w.n_ended;
   for (uint32_t i = 0; i < 10; i++)
-    submit(&w, 100 + i, 300, 50, 200 + (int32_t)i, (td_sched_request){.account = 8});
+    submit(&w, 100 + i, 300, 50, 200 + (int32_t)i, (td_sched_request){.terms.account = 8});
   while (w.there[109])
     assert_true(step(&w));
   uint32_t others = 0;
@@ -427,7 +428,7 @@ static void only_inside_a_namespace(void **state)
   static world w;
   open_world(&w, &by_slack);
   submit(&w, 0, 2000, 3, 1, (td_sched_request){0});
-  submit(&w, 1, 2000, 3, 1, (td_sched_request){.namespace_id = 5});
+  submit(&w, 1, 2000, 3, 1, (td_sched_request){.terms.namespace_id = 5});
   while (step(&w))
     assert_false(w.there[1] && td_sched_slot(w.s, 1).following);
   assert_int_equal(w.prompt_tokens, 4000);
@@ -461,9 +462,10 @@ static void deadlines_end_what_cannot_be_in_time(void **state)
   open_world(&w, &by_slack);
   assert_true(td_sched_next_expiry_us(w.s) == UINT64_MAX);
   /* 2000 tokens take 100 ms: 99 ms are too few, said at once; 200 ms are enough */
-  submit(&w, 0, 2000, 3, 1, (td_sched_request){.ttft_deadline_us = w.now_us + 99000});
+  submit(&w, 0, 2000, 3, 1, (td_sched_request){.terms.ttft_deadline_us = w.now_us + 99000});
   submit(&w, 1, 2000, 3, 2,
-         (td_sched_request){.ttft_deadline_us = w.now_us + 200000, .deadline_us = w.now_us + 300000});
+         (td_sched_request){.terms.ttft_deadline_us = w.now_us + 200000,
+                            .terms.deadline_us = w.now_us + 300000});
   assert_int_equal(expire(&w, &slot), 1);
   assert_int_equal(slot, 0);
   assert_true(step(&w));
@@ -478,12 +480,12 @@ static void deadlines_end_what_cannot_be_in_time(void **state)
   assert_int_equal(slot, 1);
   assert_false(step(&w));
   /* what is cached need not be computed: the same prompt has time enough now */
-  submit(&w, 2, 2000, 3, 2, (td_sched_request){.ttft_deadline_us = w.now_us + 5000});
+  submit(&w, 2, 2000, 3, 2, (td_sched_request){.terms.ttft_deadline_us = w.now_us + 5000});
   assert_int_equal(expire(&w, &slot), 0);
   assert_true(step(&w));
   assert_true(w.first_us[2] > 0);
   /* a prompt in progress that will not be in time: 20,000 tokens in 900 ms, not in one second */
-  submit(&w, 3, 20000, 3, 3, (td_sched_request){.ttft_deadline_us = w.now_us + 1000000 + 20000});
+  submit(&w, 3, 20000, 3, 3, (td_sched_request){.terms.ttft_deadline_us = w.now_us + 1000000 + 20000});
   assert_int_equal(expire(&w, &slot), 0);
   assert_true(step(&w));
   w.now_us += 100000;
@@ -510,8 +512,8 @@ static void a_lost_prefix_is_lost_time(void **state)
   while (step(&w))
     ;
   uint64_t deadline_us = w.now_us + 150000; /* 200 ms without the cache */
-  submit(&w, 1, 4000, 1, 1, (td_sched_request){.ttft_deadline_us = deadline_us});
-  submit(&w, 2, 2000, 1, 2, (td_sched_request){.priority = -100});
+  submit(&w, 1, 4000, 1, 1, (td_sched_request){.terms.ttft_deadline_us = deadline_us});
+  submit(&w, 2, 2000, 1, 2, (td_sched_request){.terms.priority = -100});
   assert_int_equal(expire(&w, &slot), 0);
   assert_true(td_sched_next_expiry_us(w.s) > deadline_us - 10000);
   while (w.there[2]) /* 110 ms, and 75 pages of the other's: 60 ms */

@@ -13,7 +13,8 @@ static void submit(fx *f, uint32_t slot, uint64_t account, uint32_t max_new)
   td_error err;
   for (int32_t i = 0; i < 4; i++)
     f->tokens[slot][i] = (int32_t)slot * 100 + i;
-  td_sched_request r = {.tokens = f->tokens[slot], .n_prompt = 4, .max_new = max_new, .account = account};
+  td_sched_request r = {
+      .tokens = f->tokens[slot], .n_prompt = 4, .max_new = max_new, .terms.account = account};
   assert_int_equal(td_sched_submit(f->s, slot, &r, ++f->now_us, &err), TD_OK);
 }
 
@@ -67,7 +68,7 @@ static void test_steps_are_planned_ahead_past_those_that_wait(void **state)
   open_with(&f, 2);
   assert_int_equal(td_sched_plan_create(f.s, &next, &err), TD_OK);
   assert_true(fx_plan(&f));
-  assert_true(td_sched_plan_ahead(f.s, f.plan, next));
+  assert_true(td_sched_plan_ahead(f.s, f.plan, NULL, next));
   assert_int_equal(next->n_rows, 3);
   td_plan_destroy(next);
   fx_close(&f);
@@ -97,7 +98,7 @@ static void test_how_many_are_kept(void **state)
     assert_int_equal(td_sched_plan_create(s, &plan, &err), TD_OK);
     for (uint32_t slot = 0; slot < 40; slot++) {
       tokens[slot][0] = (int32_t)slot;
-      td_sched_request r = {.tokens = tokens[slot], .n_prompt = 2, .max_new = 2, .account = 1};
+      td_sched_request r = {.tokens = tokens[slot], .n_prompt = 2, .max_new = 2, .terms.account = 1};
       assert_int_equal(td_sched_submit(s, slot, &r, slot, &err), TD_OK);
     }
     assert_true(td_sched_plan(s, 100, plan));

@@ -31,7 +31,7 @@ static void chunks_fill_the_budget(void **state)
   fx_row(&f, 0, 0, 36, 100);
   fx_row(&f, 1, 1, 28, 28);
   assert_int_equal(f.plan->n_logits, 1);
-  assert_int_equal(f.plan->logits_rows[0], 0);
+  assert_int_equal(f.plan->logits[0].row, 0);
   assert_int_equal(f.plan->positions[0], 64);
   assert_int_equal(f.plan->token_ids[36], 20000);
   fx_commit(&f, 0);
@@ -94,7 +94,7 @@ static void a_prompt_never_starves(void **state)
     assert_true(fx_plan(&f));
     assert_int_equal(f.plan->n_decode_rows, 3);
     fx_row(&f, 3, 3, 1, i + 1);
-    assert_int_equal(f.plan->rows[3].wants_logits, i == 19);
+    assert_int_equal(f.plan->rows[3].n_logits, i == 19);
     fx_commit(&f, 0);
   }
   fx_close(&f);
@@ -213,13 +213,123 @@ static void refuses_bad_configurations(void **state)
     assert_int_equal(td_sched_create(&bad[i], &s, &err), TD_ERR_CONFIG);
 }
 
+/* Slot wants the log-probabilities of its prompt's last n tokens. */
+static void submit_scored(fx *f, uint32_t slot, uint32_t n_prompt, uint32_t n, uint32_t adapter)
+{
+  td_error err;
+  td_sched_request r = {.tokens = f->tokens[slot],
+                        .n_prompt = n_prompt,
+                        .max_new = 3,
+                        .n_prompt_logits = n,
+                        .terms.adapter = adapter};
+  for (uint32_t i = 0; i < n_prompt; i++)
+    f->tokens[slot][i] = 10000 + (int32_t)i;
+  assert_int_equal(td_sched_submit(f->s, slot, &r, ++f->now_us, &err), n < n_prompt ? TD_OK : TD_ERR_REQUEST);
+}
+
+static void chunks_that_want_logits_are_cut(void **state)
+{
+  static fx f;
+  td_sched_config c = config;
+  c.prompt_logits = 7;
+  fx_open(&f, &c);
+  submit_scored(&f, 0, 40, 40, 0); /* before the first token there is none */
+  submit_scored(&f, 0, 40, 20, 0);
+  submit_scored(&f, 1, 40, 39, 7);
+  assert_true(fx_plan(&f)); /* tokens 19 to 26 of the first; of the second, one: the room is used up */
+  fx_row(&f, 0, 0, 27, 27);
+  fx_row(&f, 1, 1, 1, 1);
+  assert_int_equal(f.plan->rows[0].n_logits, 8);
+  assert_int_equal(f.plan->n_logits, 9);
+  assert_int_equal(f.plan->n_scored, 9);
+  assert_int_equal(f.plan->rows[1].adapter, 7);
+  for (uint32_t i = 0; i < 8; i++) {
+    assert_int_equal(f.plan->logits[i].token, 19 + i);
+    assert_int_equal(f.plan->logits[i].target, 10020 + i); /* the token that follows */
+  }
+  fx_commit(&f, 0);
+  for (uint32_t end = 35; end <= 40; end += 5) { /* the elder has its quarter of the logits too */
+    assert_true(fx_plan(&f));
+    assert_int_equal(f.plan->rows[0].slot, 0);
+    assert_true(f.plan->n_logits <= c.prompt_logits + f.plan->n_rows);
+    fx_commit(&f, 0);
+  }
+  assert_int_equal(td_sched_slot(f.s, 0).n_generated, 1);
+  fx_run_dry(&f);
+  fx_close(&f);
+}
+
+/* What the tree has does not spare the tokens whose logits are wanted; another adapter's pages are others. */
+static void scored_tokens_take_no_hits(void **state)
+{
+  static fx f;
+  td_sched_config c = config;
+  c.prompt_logits = 64;
+  fx_open(&f, &c);
+  submit_scored(&f, 0, 60, 0, 0);
+  fx_run_dry(&f);
+  submit_scored(&f, 0, 60, 20, 0); /* token 39 is the first */
+  assert_true(fx_plan(&f));
+  fx_row(&f, 0, 0, 60 - 32, 60);
+  assert_int_equal(f.plan->n_logits, 21);
+  assert_int_equal(f.plan->logits[0].target, 10040);
+  assert_int_equal(f.plan->logits[20].target, TD_SAMPLE_HERE);
+  fx_commit(&f, 1);
+  submit_scored(&f, 0, 60, 0, 3);
+  assert_true(fx_plan(&f));
+  fx_row(&f, 0, 0, 60, 60);
+  fx_commit(&f, 1);
+  fx_close(&f);
+}
+
+/* Its token is computed again; the others go on, also in a step that was planned ahead. */
+static void a_late_row_is_computed_again(void **state)
+{
+  static fx f;
+  td_plan *next;
+  td_error err;
+  int32_t sampled[2] = {5, 6};
+  uint8_t verdict[2] = {TD_TOKEN_GOES_ON, TD_TOKEN_LATE}, late[2] = {0, 1};
+  fx_open(&f, &config);
+  assert_int_equal(td_sched_plan_create(f.s, &next, &err), TD_OK);
+  fx_submit(&f, 0, 15, 9, 1);
+  fx_submit(&f, 1, 16, 9, 2); /* ends with a page */
+  assert_true(fx_plan(&f));
+  assert_false(td_sched_plan_ahead(f.s, f.plan, late, next)); /* a prompt is computed on */
+  td_sched_commit(f.s, f.plan, sampled, verdict, f.finished, &f.n_finished);
+  td_sched_check(f.s);
+  assert_true(fx_plan(&f));
+  fx_row(&f, 0, 0, 1, 16);
+  fx_row(&f, 1, 1, 1, 16);
+  assert_int_equal(f.plan->token_ids[1], 20015);
+  td_sched_commit(f.s, f.plan, sampled, (uint8_t[]){0, 0}, f.finished, &f.n_finished);
+  assert_true(fx_plan(&f));
+  fx_row(&f, 1, 1, 1, 17);
+  assert_true(td_sched_plan_ahead(f.s, f.plan, late, next));
+  td_sched_check(f.s);
+  assert_int_equal(next->token_ids[0], -1);
+  assert_int_equal(next->rows[0].kv_len, 18);
+  assert_int_equal(next->token_ids[1], 6);
+  assert_int_equal(next->positions[1], 16);
+  assert_int_equal(next->rows[1].kv_len, 17);
+  td_sched_commit(f.s, f.plan, sampled, verdict, f.finished, &f.n_finished);
+  td_sched_check(f.s);
+  td_sched_commit(f.s, next, sampled, (uint8_t[]){0, 0}, f.finished, &f.n_finished);
+  td_sched_check(f.s);
+  assert_int_equal(td_sched_slot(f.s, 0).n_generated, 4);
+  assert_int_equal(td_sched_slot(f.s, 1).n_generated, 2);
+  td_plan_destroy(next);
+  fx_close(&f);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(chunks_fill_the_budget),        cmocka_unit_test(a_decode_never_waits),
       cmocka_unit_test(a_prompt_never_starves),        cmocka_unit_test(ends_by_stop_and_by_length),
       cmocka_unit_test(no_more_rows_than_max_running), cmocka_unit_test(refuses_what_could_never_fit),
-      cmocka_unit_test(refuses_bad_configurations),
+      cmocka_unit_test(refuses_bad_configurations),    cmocka_unit_test(chunks_that_want_logits_are_cut),
+      cmocka_unit_test(scored_tokens_take_no_hits),    cmocka_unit_test(a_late_row_is_computed_again),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

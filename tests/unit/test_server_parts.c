@@ -53,16 +53,16 @@ static void test_keys(void **state)
 {
   td_keys k;
   td_error err;
-  uint64_t ns;
+  uint32_t account;
   assert_int_equal(td_keys_read(&k, "", &err), TD_OK);
-  assert_true(td_keys_allow(&k, NULL, &ns) && ns == 0); /* no file: no key is asked */
-  assert_true(td_keys_allow(&k, "Bearer x", &ns) && ns == 0);
+  assert_true(td_keys_allow(&k, NULL, &account) && account == 0); /* no file: no key is asked */
+  assert_true(td_keys_allow(&k, "Bearer x", &account) && account == 0);
 
   assert_int_equal(read_keys(&k, "# comment\n\nfirst\n  second \r\nthird", &err), TD_OK);
   assert_int_equal(k.n, 3);
   static const struct {
     const char *header;
-    uint64_t ns;
+    uint32_t account;
   } cases[] = {
       {"Bearer first", 1},
       {"Bearer second", 2},
@@ -80,12 +80,12 @@ static void test_keys(void **state)
       {"Bearer # comment", 0},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-    assert_int_equal(td_keys_allow(&k, cases[i].header, &ns), cases[i].ns != 0);
-    assert_int_equal(ns, cases[i].ns);
+    assert_int_equal(td_keys_allow(&k, cases[i].header, &account), cases[i].account != 0);
+    assert_int_equal(account, cases[i].account);
   }
   char big[400] = "Bearer ";
   memset(big + 7, 'a', 300);
-  assert_false(td_keys_allow(&k, big, &ns));
+  assert_false(td_keys_allow(&k, big, &account));
   td_keys_deinit(&k);
 
   assert_int_equal(read_keys(&k, "# none\n", &err), TD_ERR_CONFIG);
@@ -100,6 +100,7 @@ static void test_keys(void **state)
 static void test_tenants(void **state)
 {
   static td_conn conns[3]; /* two of one address, one of another */
+  static td_conn local_conn;
   td_tenants t;
   td_error err;
   td_api_error e;
@@ -119,6 +120,15 @@ static void test_tenants(void **state)
   td_tenant_drop(&t, a);
   assert_true(td_tenants_are_several(&t)); /* it is still used */
   td_tenant_drop(&t, again);
+  assert_false(td_tenants_are_several(&t));
+  td_tenant *local = td_tenant_of(&t, &local_conn, 0); /* a unix socket's users are one, beside b */
+  assert_true(td_tenants_are_several(&t));
+  assert_ptr_equal(td_tenant_share(local), td_tenant_of(&t, &local_conn, 0));
+  td_tenant_drop(&t, b);
+  assert_false(td_tenants_are_several(&t));
+  for (int i = 0; i < 3; i++)
+    td_tenant_drop(&t, local);
+  b = td_tenant_of(&t, &conns[2], 0);
   assert_false(td_tenants_are_several(&t));
   td_tenant_drop(&t, b);
   td_tenant_drop(&t, NULL);
@@ -145,7 +155,6 @@ static void test_states(void **state)
     td_engine_state state;
     const char *code;
   } cases[] = {{TD_ENGINE_LOADING, "model_loading"},
-               {TD_ENGINE_DRAINING, "shutting_down"},
                {TD_ENGINE_STOPPED, "engine_failed"},
                {TD_ENGINE_FAILED, "engine_failed"}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -417,7 +426,7 @@ static void test_stream(void **state)
                 .n_ids = 2,
                 .finish = "stop"};
   td_api_chat.render_delta(&f.call, &d, &out);
-  td_api_chat.render_usage(&f.call, &out);
+  td_render_usage_event(&f.call, &out);
   assert_int_equal(events(out.data, e, 8), 4);
   const cJSON *delta = td_json_get(choice_of(e[0]), "delta");
   assert_string_equal(td_json_get(delta, "role")->valuestring, "assistant");

@@ -17,7 +17,7 @@ static const td_request_rules rules = {
     {.temperature = 0.5f, .top_p = 0.75f, .min_p = 0.25f, .top_k = 7}, 1000, false};
 static const td_request_rules strict = {{.temperature = 1, .top_p = 1}, 1000, true};
 
-static bool read_by(const td_request_rules *by, const char *json, unsigned route, td_request *r,
+static bool read_by(const td_request_rules *by, const char *json, unsigned route, td_api_request *r,
                     td_api_error *e)
 {
   td_json_limits limits = {64, 65536, TD_ERR_REQUEST};
@@ -32,14 +32,14 @@ static bool read_by(const td_request_rules *by, const char *json, unsigned route
   return ok;
 }
 
-static bool read_json(const char *json, unsigned route, td_request *r, td_api_error *e)
+static bool read_json(const char *json, unsigned route, td_api_request *r, td_api_error *e)
 {
   return read_by(&rules, json, route, r, e);
 }
 
 /* A body with one more member; returns 200 or the error's status, and checks that an error names the field.
  */
-static int try_member(unsigned route, const char *name, const char *value, td_request *r)
+static int try_member(unsigned route, const char *name, const char *value, td_api_request *r)
 {
   char *json = malloc(strlen(name) + strlen(value) + 200);
   td_api_error e = {0};
@@ -58,7 +58,7 @@ static int try_member(unsigned route, const char *name, const char *value, td_re
 
 static int status_of(unsigned route, const char *name, const char *value)
 {
-  td_request r;
+  td_api_request r;
   int status = try_member(route, name, value, &r);
   td_request_deinit(&r);
   return status;
@@ -153,7 +153,7 @@ static void test_stop_borders(void **state)
 
 static void test_urgency(void **state)
 {
-  td_request r;
+  td_api_request r;
   assert_int_equal(try_member(TD_ROUTE_CHAT, "priority", "-1000000", &r), 200);
   assert_int_equal(r.priority, -1000000);
   assert_int_equal(r.timeout_ms, 0);
@@ -196,7 +196,7 @@ static void test_seed(void **state)
               {"18446744073709551615", UINT64_MAX},
               {"18446744073709551614", UINT64_MAX - 1},
               {"-9223372036854775808", (uint64_t)1 << 63}};
-  td_request r;
+  td_api_request r;
   for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
     assert_int_equal(try_member(TD_ROUTE_CHAT, "seed", good[i].text, &r), 200);
     assert_true(r.has_seed);
@@ -237,14 +237,6 @@ static void test_neutral(void **state)
   static const struct {
     const char *name, *off, *on;
   } cases[] = {
-      {"logprobs", "false", "true"},
-      {"top_logprobs", "0", "5"},
-      {"presence_penalty", "0", "0.5"},
-      {"presence_penalty", "0.0", "\"0\""},
-      {"frequency_penalty", "0", "-1"},
-      {"repetition_penalty", "1.0", "1.1"},
-      {"logit_bias", "{}", "{\"5\":1}"},
-      {"logit_bias", "null", "[]"},
       {"response_format", "{\"type\":\"text\"}", "{\"type\":\"json_object\"}"},
       {"response_format", "{\"type\":\"text\",\"x\":1}", "{\"type\":\"text\",\"json_schema\":{}}"},
       {"response_format", "{\"type\":\"text\",\"json_schema\":null}", "{\"Type\":\"text\"}"},
@@ -258,7 +250,6 @@ static void test_neutral(void **state)
       {"tools", "null", "{}"},
       {"service_tier", "\"flex\"", NULL},
       {"modalities", "[\"text\"]", "[\"text\",\"audio\"]"},
-      {"min_tokens", "0", "1"},
       {"include_stop_str_in_output", "false", "true"},
       {"echo", "false", "true"},
       {"chat_template", "null", "\"{{ messages }}\""},
@@ -274,16 +265,88 @@ static void test_neutral(void **state)
     if (cases[i].on)
       expect(400, TD_ROUTE_CHAT, cases[i].name, cases[i].on);
   }
-  td_request r;
+  td_api_request r;
   td_api_error e;
   assert_false(read_json("{\"prompt\":\"x\",\"tools\":[1]}", TD_ROUTE_COMPLETIONS, &r, &e));
   assert_string_equal(e.message, "'tools' is not served");
   expect(200, TD_ROUTE_COMPLETIONS, "suffix", "\"\"");
   expect(400, TD_ROUTE_COMPLETIONS, "suffix", "\"x\"");
-  expect(400, TD_ROUTE_COMPLETIONS, "logprobs", "1");
-  expect(400, TD_ROUTE_COMPLETIONS, "logprobs", "0"); /* asks for the chosen token's */
   expect(200, TD_ROUTE_COMPLETIONS, "best_of", "1");
   expect(400, TD_ROUTE_COMPLETIONS, "best_of", "2");
+}
+
+/* Penalties, biases, min_tokens and log-probabilities: ranges as in OpenAI's API and vLLM. */
+static void test_sampling_fields(void **state)
+{
+  static const struct {
+    const char *name, *good[4], *bad[8];
+  } cases[] = {
+      {"presence_penalty", {"0", "-2", "2.0", "0.5"}, {"2.1", "-2.001", "\"0\"", "true", "[]"}},
+      {"frequency_penalty", {"0", "-2", "2", "1e-3"}, {"3", "-1e9", "\"1\"", "{}"}},
+      {"repetition_penalty", {"1", "0.01", "1.3", "1000"}, {"0", "-1", "1001", "\"1\"", "false"}},
+      {"logit_bias",
+       {"{}", "{\"0\":-100}", "{\"5\":100,\"6\":0.5}", "null"},
+       {"[]", "{\"5\":101}", "{\"5\":-100.5}", "{\"5\":\"1\"}", "{\"x\":1}", "{\"05\":1}", "{\"-1\":1}",
+        "{\"99999999\":1}"}},
+      {"min_tokens", {"0", "1", "16777216", "null"}, {"-1", "1.5", "\"1\"", "16777217"}},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+    for (unsigned chat = 0; chat < 2; chat++) {
+      unsigned route = chat ? TD_ROUTE_CHAT : TD_ROUTE_COMPLETIONS;
+      for (int k = 0; k < 4; k++)
+        expect(200, route, cases[i].name, cases[i].good[k]);
+      for (int k = 0; k < 8 && cases[i].bad[k]; k++)
+        expect(400, route, cases[i].name, cases[i].bad[k]);
+    }
+  expect(200, TD_ROUTE_CHAT, "logprobs", "true");
+  expect(200, TD_ROUTE_CHAT, "logprobs", "false");
+  expect(400, TD_ROUTE_CHAT, "logprobs", "1");
+  expect(200, TD_ROUTE_CHAT, "top_logprobs", "0");
+  expect(400, TD_ROUTE_CHAT, "top_logprobs", "5"); /* without logprobs */
+  expect(200, TD_ROUTE_COMPLETIONS, "logprobs", "0");
+  expect(200, TD_ROUTE_COMPLETIONS, "logprobs", "20");
+  expect(200, TD_ROUTE_COMPLETIONS, "logprobs", "false");
+  expect(400, TD_ROUTE_COMPLETIONS, "logprobs", "21");
+  expect(400, TD_ROUTE_COMPLETIONS, "logprobs", "-1");
+  expect(400, TD_ROUTE_COMPLETIONS, "logprobs", "1.5");
+  expect(400, TD_ROUTE_COMPLETIONS, "logprobs", "true");
+  expect(400, TD_ROUTE_COMPLETIONS, "top_logprobs", "2");
+}
+
+static void test_sampling_as_read(void **state)
+{
+  td_api_request r;
+  td_api_error e;
+  assert_true(read_json("{\"prompt\":\"x\"}", TD_ROUTE_COMPLETIONS, &r, &e));
+  td_sampling s = td_request_sampling(&r);
+  assert_true(td_sampling_is_plain(&s) && !s.wants_logprobs);
+  td_request_deinit(&r);
+  assert_true(
+      read_json("{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"presence_penalty\":0.5,\"frequency_"
+                "penalty\":-1,\"repetition_penalty\":1.25,"
+                "\"logit_bias\":{\"7\":-100,\"3\":2.5},\"min_tokens\":4,\"max_tokens\":4,\"logprobs\":true,"
+                "\"top_logprobs\":3}",
+                TD_ROUTE_CHAT, &r, &e));
+  s = td_request_sampling(&r);
+  assert_true(s.presence_penalty == 0.5f && s.frequency_penalty == -1 && s.repetition_penalty == 1.25f);
+  assert_true(s.n_bias == 2 && s.bias[0].id == 7 && s.bias[0].bias == -100 && s.bias[1].id == 3 &&
+              s.bias[1].bias == 2.5f);
+  assert_true(s.min_tokens == 4 && s.wants_logprobs && s.n_top == 3);
+  td_request_deinit(&r);
+  assert_false(
+      read_json("{\"prompt\":\"x\",\"min_tokens\":5,\"max_tokens\":4}", TD_ROUTE_COMPLETIONS, &r, &e));
+  assert_string_equal(e.param, "min_tokens");
+  td_request_deinit(&r);
+  td_buf many; /* one more than may be */
+  td_buf_init(&many, 0);
+  td_buf_append_str(&many, "{\"prompt\":\"x\",\"logit_bias\":{");
+  for (int i = 0; i <= TD_LOGIT_BIAS_MAX; i++)
+    td_buf_printf(&many, "%s\"%d\":1", i ? "," : "", i);
+  td_buf_append_str(&many, "}}");
+  assert_false(read_json(many.data, TD_ROUTE_COMPLETIONS, &r, &e));
+  assert_string_equal(e.param, "logit_bias");
+  td_request_deinit(&r);
+  td_buf_deinit(&many);
 }
 
 /* Names that no table knows go on without them, are named, and reach a header as plain ASCII; null is nothing
@@ -302,7 +365,7 @@ static void test_unknown(void **state)
       {"\"response_format\":{\"type\":\"text\",\"foo\":1}", "response_format.foo"},
       {"\"store\":true,\"metadata\":{\"a\":1},\"user\":5", ""},
   };
-  td_request r;
+  td_api_request r;
   td_api_error e;
   char json[4096];
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -391,10 +454,12 @@ static void test_near_misses(void **state)
       {TD_ROUTE_COMPLETIONS, "N", "n"},
       {TD_ROUTE_COMPLETIONS, "stops", "stop"},
       {TD_ROUTE_COMPLETIONS, "sede", "seed"},
-      {TD_ROUTE_COMPLETIONS, "Presence-Penalty", "presence_penalty"}, /* not served, but meant */
+      {TD_ROUTE_COMPLETIONS, "Presence-Penalty", "presence_penalty"},
+      {TD_ROUTE_COMPLETIONS, "presence_penalti", "presence_penalty"},
+      {TD_ROUTE_COMPLETIONS, "Bad-Words", "bad_words"}, /* not served, but meant */
       {TD_ROUTE_TOKENIZE, "Add_Special_Tokens", "add_special_tokens"},
   };
-  td_request r;
+  td_api_request r;
   td_api_error e;
   char json[300], meant[100];
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -404,8 +469,8 @@ static void test_near_misses(void **state)
         !strstr(e.message, meant))
       fail_msg("%s: '%s': %s", json, e.param, e.message);
   }
-  static const char *const far[] = {"nn", "stp",  "temp",  "tempuratur", "seeded", "m", "presence_penalti",
-                                    "id", "mode", "models"};
+  static const char *const far[] = {"nn", "stp",       "temp", "tempuratur", "seeded",
+                                    "m",  "bad_wordz", "id",   "mode",       "models"};
   for (size_t i = 0; i < sizeof far / sizeof far[0]; i++)
     expect(200, TD_ROUTE_COMPLETIONS, far[i], "1");
   static const char *const empty[] = {"{\"prompt\":\"x\",\"\":1}", "{\"prompt\":\"x\",\" \":1}"};
@@ -498,7 +563,7 @@ static void test_steering_fields(void **state)
                                         "dry_base",
                                         "keep_alive",
                                         "prediction"};
-  td_request r;
+  td_api_request r;
   for (size_t i = 0; i < sizeof neutral / sizeof neutral[0]; i++)
     for (unsigned route = TD_ROUTE_COMPLETIONS; route <= TD_ROUTE_CHAT; route++) {
       assert_int_equal(try_member(route, neutral[i], "{\"x\":[1]}", &r), 200);
@@ -508,7 +573,7 @@ static void test_steering_fields(void **state)
 
 static void test_tokenize_takes_a_whole_request(void **state)
 {
-  td_request r;
+  td_api_request r;
   td_api_error e;
   assert_true(read_json(
       "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"temperature\":9,\"stop\":5,\"tools\":[]}",
@@ -521,7 +586,7 @@ static void test_tokenize_takes_a_whole_request(void **state)
 
 static void test_max_tokens(void **state)
 {
-  td_request r;
+  td_api_request r;
   assert_int_equal(try_member(TD_ROUTE_CHAT, "max_tokens", "-1", &r), 200);
   assert_int_equal(r.max_tokens, -1);
   assert_int_equal(try_member(TD_ROUTE_CHAT, "max_completion_tokens", "-1", &r), 200);
@@ -535,7 +600,7 @@ static void test_max_tokens(void **state)
 
 static void test_together(void **state)
 {
-  td_request r;
+  td_api_request r;
   td_api_error e;
   assert_true(read_json("{\"prompt\":\"x\",\"stream\":true,\"stream_options\":{\"include_usage\":true}}",
                         TD_ROUTE_COMPLETIONS, &r, &e));
@@ -570,7 +635,7 @@ static void test_together(void **state)
 /* What is absent is the model's; what is given is exact. */
 static void test_sampling(void **state)
 {
-  td_request r;
+  td_api_request r;
   td_api_error e;
   assert_true(read_json("{\"prompt\":\"x\"}", TD_ROUTE_COMPLETIONS, &r, &e));
   td_sampling s = td_request_sampling(&r);
@@ -681,6 +746,8 @@ int main(void)
       cmocka_unit_test(test_urgency),
       cmocka_unit_test(test_booleans),
       cmocka_unit_test(test_neutral),
+      cmocka_unit_test(test_sampling_fields),
+      cmocka_unit_test(test_sampling_as_read),
       cmocka_unit_test(test_unknown),
       cmocka_unit_test(test_unknown_is_bounded),
       cmocka_unit_test(test_near_misses),

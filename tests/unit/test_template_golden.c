@@ -121,6 +121,28 @@ static void programs_render_like_the_reference(void **state)
   assert_int_equal(bad, 0);
 }
 
+/* A number of the client's keeps the kind that its text has in Python: 1.0 is a float, and prints as one. */
+static void numbers_print_like_the_reference(void **state)
+{
+  const td_json_limits limits = {.max_depth = 10, .max_nodes = 10, .error = TD_ERR_REQUEST};
+  const char *source = td_json_get(golden, "number_source")->valuestring;
+  const cJSON *one;
+  int n = 0, bad = 0;
+  cJSON_ArrayForEach(one, td_json_get(golden, "numbers"))
+  {
+    char text[200];
+    td_error err;
+    cJSON *input;
+    int len = snprintf(text, sizeof text, "{\"x\": %s}", one->child->valuestring);
+    assert_int_equal(td_json_parse(text, (size_t)len, &limits, &input, &err), TD_OK);
+    bad += !matches(text, source, NULL, input, one->child->next);
+    cJSON_Delete(input);
+    n++;
+  }
+  assert_true(n >= 200);
+  assert_int_equal(bad, 0);
+}
+
 /* Where an answer goes on that is continued: as transformers cuts the same rendering. */
 static void continued_messages_end_where_the_reference_ends_them(void **state)
 {
@@ -157,6 +179,7 @@ int main(void)
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(templates_render_like_the_reference),
       cmocka_unit_test(programs_render_like_the_reference),
+      cmocka_unit_test(numbers_print_like_the_reference),
       cmocka_unit_test(continued_messages_end_where_the_reference_ends_them),
   };
   return cmocka_run_group_tests(tests, load, unload);

@@ -1,0 +1,47 @@
+/* What sampling needs beside its parameters: the lists that requests point to, and the state that a backend
+ * makes of what was said so far. */
+#include "engine/internal.h"
+
+#include <string.h>
+
+/* ---- loop thread: with the slot's request ---- */
+
+/* Biases, and the ids that min_tokens forbids: as in vLLM all that end an answer, whether or not ignore_eos
+ * lets them. One block; the request's own pointers may go with its sender. */
+bool td_engine_copy_lists(const td_engine *e, td_slot *s)
+{
+  td_sampling *p = &s->request.sampling;
+  uint32_t n_eos = e->desc.n_eos_ids, n_stop = s->request.n_stop_ids;
+  size_t bias_bytes = p->n_bias * sizeof *p->bias;
+  p->n_end_ids = p->min_tokens > 0 ? n_eos + n_stop : 0;
+  TD_BUG_ON(p->n_end_ids > TD_END_IDS_MAX || p->n_bias > TD_LOGIT_BIAS_MAX);
+  if (p->n_bias + p->n_end_ids == 0)
+    return true;
+  char *lists = s->lists = malloc(bias_bytes + p->n_end_ids * sizeof *p->end_ids);
+  if (!lists)
+    return false;
+  if (bias_bytes > 0)
+    memcpy(lists, p->bias, bias_bytes);
+  p->bias = (const td_logit_bias *)(void *)lists;
+  int32_t *ends = (int32_t *)(void *)(lists + bias_bytes);
+  p->end_ids = ends;
+  if (p->n_end_ids > 0) {
+    memcpy(ends, e->desc.eos_ids, n_eos * sizeof *ends);
+    memcpy(ends + n_eos, s->request.stop_ids, n_stop * sizeof *ends);
+  }
+  return true;
+}
+
+/* ---- engine thread ---- */
+
+void td_engine_prepare_sampling(td_engine *e, const td_plan *plan)
+{
+  for (uint32_t i = 0; i < plan->n_logits; i++) {
+    uint32_t slot = plan->rows[plan->logits[i].row].slot;
+    const td_slot *s = &e->slots[slot];
+    if (plan->logits[i].target != TD_SAMPLE_HERE || !s->active || td_sampling_is_plain(&s->request.sampling))
+      continue;
+    td_sample_history h = {s->request.tokens, s->request.n_prompt, s->request.n_prompt + s->n_new};
+    e->backend->ops->prepare_slot(e->backend, slot, &s->request.sampling, &h);
+  }
+}

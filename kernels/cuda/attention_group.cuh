@@ -1,0 +1,86 @@
+// Attention of a backend: KV stores, their groups with the step's plan and work list, and the step's mode
+// (attention_group.cu).
+//
+// Owner: the backend. Life: a store and its groups from kv_create to kv_destroy; plans, work lists and the
+// mode are of the current step.
+#pragma once
+
+#include "kernels/cuda/frame.cuh"
+#include "kernels/cuda/kernel.cuh"
+
+#include <vector>
+
+extern "C" {
+#include "kernels/attention/work_list.h"
+#include "kernels/kernels.h"
+}
+
+struct cuda_backend;
+
+// Page layout: [layer][page][kv head]{ K, V }, each page_tokens x head_dim in the order of kv_chunk_at
+// (attention.cuh).
+struct td_kv {
+  bf16 *data;
+  td_kv_shape shape;
+  bool wgmma; // attention_prefill.cu and attention_decode.cu serve it
+};
+
+// Which kernels and grids a step's attention uses: chosen once a step, by td_cuda_plan_attention, or before
+// ops are queued that exist only to be captured or timed. A capture's grids are for any step of so many rows.
+enum attention_mode {
+  ATTENTION_PRIVATE,         // every row's keys by itself
+  ATTENTION_SHARED,          // prefix splits, and private KV of rows that wait for them, in one launch
+  ATTENTION_CAPTURE_PRIVATE, // the same two, captured
+  ATTENTION_CAPTURE_SHARED,
+};
+
+enum { TD_KV_GROUPS_MAX = 4 };
+
+struct attention_group {
+  const td_kv *kv;
+  uint32_t window;
+  td_attention_planner *planner; // null: every row by itself
+  bool is_planned;               // this step is
+  attention_mode made_for;       // of the step for which the work list was made
+  td_work_list work;             // of the step
+  const void *decode_kernel;     // attention for decodes as it was launched last
+  // on the device
+  td_attention_item *device_items;
+  float *split_partials;   // of KV splits, none there between launches (attention_shares.cuh)
+  float *prefill_partials; // of KV splits of prefill tiles (attention_prefill_sums.cuh), and their flags
+  uint64_t *prefill_flags;
+  unsigned char *device_plan; // the plan's block
+  unsigned char *slots;       // partials of prefix splits: [slots, GQA group] of TD_ATTENTION_PARTIAL_BYTES
+  uint64_t
+      *prefix_flags; // [prefix splits, n_kv_heads]: in which launch of which step last (attention_spans.cuh)
+  bool has_prefill_pairs; // as many run at once as there are SMs for
+};
+
+struct cuda_attention {
+  std::vector<td_kv *> stores;
+  std::vector<attention_group *> groups; // at most TD_KV_GROUPS_MAX
+  attention_mode mode;
+  uint32_t n_launches; // of decodes, so far
+};
+
+static inline bool is_capture(const cuda_attention *a) { return a->mode >= ATTENTION_CAPTURE_PRIVATE; }
+static inline bool shares_prefixes(const cuda_attention *a)
+{
+  return a->mode == ATTENTION_SHARED || a->mode == ATTENTION_CAPTURE_SHARED;
+}
+
+// What a planner of this device and shape is made with; false: there is none.
+bool td_cuda_planner_config(const cuda_backend *b, const td_kv_shape *shape,
+                            td_attention_planner_config *out);
+size_t td_cuda_group_bytes(const cuda_backend *b, const td_kv_shape *shape);        // of device memory
+size_t td_cuda_group_packed_bytes(const cuda_backend *b, const td_kv_shape *shape); // of what a step sends
+td_status td_cuda_add_group(cuda_backend *b, const td_kv *kv, td_error *err);
+void td_cuda_remove_groups(cuda_backend *b, const td_kv *kv);
+attention_group *td_cuda_group_of(const cuda_backend *b, const td_kv *kv, uint32_t window);
+// Chooses the step's mode, and makes each group's plan and work list.
+void td_cuda_plan_attention(cuda_backend *b, const td_plan *plan);
+// CTAs of an op: prefill tiles, and for each kv head those that do decodes.
+struct attention_grid {
+  uint32_t n_tiles, n_decode;
+};
+attention_grid td_cuda_attention_grid(const cuda_backend *b, const attention_group *g);

@@ -1,0 +1,71 @@
+// What kernels share: the order of launches, sums of a warp, and eight bf16 at once.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <cstring>
+
+typedef __nv_bfloat16 bf16;
+
+// Of a page's tokens, which are a power of two: kernels shift where a division would take as long as the
+// rest.
+__device__ __forceinline__ uint32_t log2_of(uint32_t n) { return 31 - __clz(n); }
+
+// Lets the next kernel be launched while this one runs.
+__device__ __forceinline__ void let_next_start()
+{
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+// Until the kernels before are done and their writes can be seen.
+__device__ __forceinline__ void wait_for_input()
+{
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ float warp_sum(float v)
+{
+  for (int o = 16; o > 0; o >>= 1)
+    v += __shfl_xor_sync(0xffffffffu, v, o);
+  return v;
+}
+
+__device__ __forceinline__ float warp_max(float v)
+{
+  for (int o = 16; o > 0; o >>= 1)
+    v = fmaxf(v, __shfl_xor_sync(0xffffffffu, v, o));
+  return v;
+}
+
+// Eight bf16 at once: the 16-byte unit of every load and store here. A struct of bf16 would be copied member
+// by member, in loads and stores of 4 bytes.
+struct bf16x8 {
+  uint4 pairs;
+};
+
+__device__ __forceinline__ void unpack(const bf16x8 &v, float f[8])
+{
+  const uint32_t pairs[4] = {v.pairs.x, v.pairs.y, v.pairs.z, v.pairs.w};
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    f[2 * i] = __uint_as_float(pairs[i] << 16);
+    f[2 * i + 1] = __uint_as_float(pairs[i] & 0xffff0000u);
+  }
+}
+
+__device__ __forceinline__ bf16x8 pack(const float f[8])
+{
+  uint32_t pairs[4];
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    __nv_bfloat162 pair = __floats2bfloat162_rn(f[2 * i], f[2 * i + 1]);
+    memcpy(&pairs[i], &pair, sizeof pair);
+  }
+  return {make_uint4(pairs[0], pairs[1], pairs[2], pairs[3])};
+}

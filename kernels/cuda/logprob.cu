@@ -1,0 +1,128 @@
+// Log-probabilities on the device, by the definition in kernels/logprob_math.h: the CPU's bits.
+//
+// A block takes one entry of the step's logits, behind the sampling, which leaves the model's logits as they
+// were. The row is cut into as many chunks as the block has threads. One pass finds each chunk's best token
+// (which also tells whether the row is bad), one adds up the weights. The likeliest tokens then cost a
+// reduction each: the best of the chunks' best is taken, and its chunk looked through again for the next one
+// below it.
+#include "kernels/cuda/special.cuh"
+#include "kernels/logprob_math.h"
+
+enum { LOGPROB_THREADS = 512, LOGPROB_WARPS = LOGPROB_THREADS / 32 };
+
+typedef unsigned long long rank64;
+
+struct logprob_shared {
+  rank64 chunk_best[LOGPROB_THREADS];
+  rank64 warp_best[2][LOGPROB_WARPS]; // taking turns, so that a round needs one barrier
+  rank64 warp_sums[LOGPROB_WARPS];
+};
+
+static __device__ __forceinline__ rank64 warp_best_of(rank64 v)
+{
+  for (int o = 16; o > 0; o >>= 1)
+    v = max(v, __shfl_xor_sync(0xffffffffu, v, o));
+  return v;
+}
+
+// The best token below `below` of chunk c, told to the whole warp that looks; 0: none. *bad: a NaN or +inf.
+static __device__ rank64 best_of_chunk(const float *x, uint32_t n, uint32_t len, uint32_t c, rank64 below,
+                                       bool *bad)
+{
+  rank64 best = 0;
+  for (uint32_t i = threadIdx.x % 32; i < len && c * len + i < n; i += 32) {
+    float v = x[c * len + i];
+    rank64 rank = td_logprob_rank(v, c * len + i);
+    *bad |= !(v < INFINITY);
+    best = rank < below && rank > best ? rank : best;
+  }
+  return warp_best_of(best);
+}
+
+static __device__ rank64 best_of_warps(const rank64 *warp_best)
+{
+  rank64 best = 0;
+  for (uint32_t w = 0; w < LOGPROB_WARPS; w++)
+    best = max(best, warp_best[w]);
+  return best;
+}
+
+static __device__ double log_sum_of(const float *x, uint32_t n, float max_logit, logprob_shared *s)
+{
+  rank64 sum = 0;
+  for (uint32_t i = threadIdx.x; i < n; i += LOGPROB_THREADS)
+    sum += td_logprob_weight(x[i], max_logit);
+  for (int o = 16; o > 0; o >>= 1)
+    sum += __shfl_xor_sync(0xffffffffu, sum, o);
+  if (threadIdx.x % 32 == 0)
+    s->warp_sums[threadIdx.x / 32] = sum;
+  __syncthreads();
+  sum = 0;
+  for (uint32_t w = 0; w < LOGPROB_WARPS; w++)
+    sum += s->warp_sums[w];
+  return td_logprob_of_sum(sum);
+}
+
+static __device__ void tell_nothing(const logprob_want &want, float *logprob, td_top_token *top)
+{
+  if (threadIdx.x == 0)
+    *logprob = NAN;
+  if (threadIdx.x < want.n_top)
+    top[threadIdx.x] = {(int32_t)threadIdx.x, NAN};
+}
+
+__global__ void __launch_bounds__(LOGPROB_THREADS)
+    logprob_kernel(const float *logits, uint32_t n, const logprob_want *wants, const int32_t *sampled,
+                   float *logprobs, td_top_token *top, uint32_t top_stride)
+{
+  __shared__ logprob_shared s;
+  let_next_start();
+  wait_for_input();
+  const logprob_want want = wants[blockIdx.x];
+  const float *x = logits + (size_t)want.entry * n;
+  uint32_t warp = threadIdx.x / 32, len = (n + LOGPROB_THREADS - 1) / LOGPROB_THREADS;
+  bool bad = false;
+  logprobs += want.entry * TD_STEP_IDS;
+  top += (size_t)want.entry * top_stride;
+  for (uint32_t c = warp; c < LOGPROB_THREADS; c += LOGPROB_WARPS) {
+    rank64 best = best_of_chunk(x, n, len, c, ~0ull, &bad);
+    if (threadIdx.x % 32 == 0)
+      s.chunk_best[c] = best;
+  }
+  bad = __syncthreads_or(bad);
+  rank64 mine = s.chunk_best[threadIdx.x], best = warp_best_of(mine);
+  if (threadIdx.x % 32 == 0)
+    s.warp_best[1][warp] = best;
+  __syncthreads();
+  float max_logit = td_logprob_logit_of_rank(best_of_warps(s.warp_best[1]));
+  if (bad || !(max_logit > -INFINITY)) {
+    tell_nothing(want, logprobs, top);
+    return;
+  }
+  double log_sum = log_sum_of(x, n, max_logit, &s);
+  int32_t id = want.id == TD_SAMPLE_HERE ? sampled[want.entry * TD_STEP_IDS] : want.id;
+  if (threadIdx.x == 0)
+    *logprobs = id >= 0 ? td_logprob(x[id], max_logit, log_sum) : NAN;
+  for (uint32_t k = 0; k < want.n_top; k++) {
+    best = warp_best_of(mine);
+    if (threadIdx.x % 32 == 0)
+      s.warp_best[k % 2][warp] = best;
+    __syncthreads();
+    best = best_of_warps(s.warp_best[k % 2]);
+    uint32_t best_id = td_logprob_id_of_rank(best), c = best_id / len;
+    if (threadIdx.x == 0)
+      top[k] = {(int32_t)best_id, td_logprob(td_logprob_logit_of_rank(best), max_logit, log_sum)};
+    if (warp == c / 32) {
+      best = best_of_chunk(x, n, len, c, best, &bad);
+      mine = threadIdx.x == c ? best : mine;
+    }
+  }
+}
+
+void td_cuda_logprobs(cuda_backend *b, const float *logits, uint32_t vocab)
+{
+  const sampling_extra *e = b->sampling.extra;
+  queue_kernel(&b->device, logprob_kernel, e->n_wants, LOGPROB_THREADS, 0, logits, vocab,
+               (const logprob_want *)e->wants, (const int32_t *)b->frame.sampled, e->logprobs, e->top,
+               e->top_stride);
+}

@@ -1,0 +1,35 @@
+// Pooling: a vector for each sequence out of its tokens, chunk after chunk. A thread has one element of a
+// row's vector, and adds token after token in f64: what comes out does not depend on chunks.
+#include "kernels/cuda/internal.cuh"
+
+enum { POOL_THREADS = 128 };
+
+__global__ void pool_kernel(const bf16 *x, device_batch batch, td_pooling pooling, double *sums, float *out,
+                            uint32_t width)
+{
+  uint32_t i = blockIdx.x * POOL_THREADS + threadIdx.x;
+  let_next_start();
+  wait_for_input();
+  if (i >= width)
+    return;
+  td_plan_row r = batch.rows[blockIdx.y];
+  const bf16 *at = x + (size_t)r.q_start * width + i;
+  size_t element = (size_t)r.slot * width + i;
+  if (pooling == TD_POOL_LAST) {
+    out[element] = __bfloat162float(at[(size_t)(r.q_len - 1) * width]);
+    return;
+  }
+  double sum = r.q_len == r.kv_len ? 0 : sums[element];
+  for (uint32_t t = 0; t < r.q_len; t++)
+    sum += (double)__bfloat162float(at[(size_t)t * width]);
+  sums[element] = sum;
+  out[element] = (float)(sum / r.kv_len);
+}
+
+void td_cuda_pool(td_backend *be, const td_pool_params *p)
+{
+  cuda_backend *b = self(be);
+  dim3 grid((p->width + POOL_THREADS - 1) / POOL_THREADS, b->frame.plan->n_rows);
+  queue_kernel(&b->device, pool_kernel, grid, POOL_THREADS, 0, at<bf16>(p->x), b->frame.batch, p->pooling,
+               at<double>(p->sums), at<float>(p->out), p->width);
+}

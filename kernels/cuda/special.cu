@@ -1,0 +1,188 @@
+// Sampler state on the device, and what a step's sampling has beside plain rows: see special.cuh.
+#include "kernels/cuda/special.cuh"
+
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+// ---- state of slots ----
+
+// The copies are done when they return, so the next state may be made in the same memory. No step is under
+// way where a state is new.
+void td_cuda_prepare_slot(td_backend *be, uint32_t slot, const td_sampling *sampling,
+                          const td_sample_history *history)
+{
+  cuda_backend *b = self(be);
+  sampling_extra *e = b->sampling.extra;
+  uint32_t place, loser, vocab = b->config.max_vocab;
+  if (!td_sample_places_take(&e->places, slot, &place, &loser))
+    return;
+  td_sample_state_make(sampling, history, vocab, e->state_host, e->words_host);
+  note(&b->device, td_cuda_copy_in(&b->device, e->states + place, e->state_host, sizeof *e->state_host));
+  note(&b->device, td_cuda_copy_in(&b->device, e->words + (size_t)place * vocab, e->words_host,
+                                   vocab * sizeof *e->words_host));
+}
+
+// ---- a step ----
+
+// Where something of the device's layout lies in a block's pinned memory.
+template <typename T> static T *up(const sampling_extra *e, uint32_t block, T *on_device)
+{
+  return (T *)(e->blocks[block].up + ((unsigned char *)on_device - e->device));
+}
+
+static void want_logprobs(sampling_extra *e, uint32_t block, uint32_t entry, const td_plan_logits *l,
+                          const td_sampling *s, uint32_t vocab)
+{
+  uint32_t n_top = s->n_top < vocab ? s->n_top : vocab;
+  if (l->target == TD_SAMPLE_HERE && !s->wants_logprobs)
+    return;
+  up(e, block, e->wants)[e->n_wants++] = {entry, l->target, n_top};
+  e->top_stride = n_top > e->top_stride ? n_top : e->top_stride;
+}
+
+static void take_special(sampling_extra *e, uint32_t block, uint32_t entry, uint32_t place,
+                         const uint32_t *mask, uint32_t *n_masks)
+{
+  if (mask)
+    memcpy(up(e, block, e->masks) + (size_t)*n_masks * e->mask_words, mask, e->mask_words * sizeof *mask);
+  up(e, block, e->specials)[e->n_specials++] = {entry, place, mask ? (*n_masks)++ : NO_MASK};
+}
+
+// Lists what is not plain. Returns how many masks there are.
+static uint32_t list_entries(cuda_backend *b, uint32_t block, const td_plan *plan,
+                             const td_sample_input *input)
+{
+  sampling_extra *e = b->sampling.extra;
+  uint32_t n_masks = 0;
+  uint8_t *skip = up(e, block, e->skip);
+  e->n_skipped = e->n_specials = e->n_wants = e->top_stride = 0;
+  for (uint32_t i = 0; i < plan->n_logits; i++) {
+    const td_plan_logits *l = &plan->logits[i];
+    uint32_t slot = plan->rows[l->row].slot, place = e->places.place_of[slot];
+    bool is_late = input && input->late && input->late[i], is_scored = l->target != TD_SAMPLE_HERE;
+    const uint32_t *mask = input && input->masks ? input->masks[i] : nullptr;
+    bool is_special = !is_scored && !is_late && (mask || place != TD_NO_PLACE);
+    TD_BUG_ON(!is_scored && !is_late && place == TD_NO_PLACE &&
+              !td_sampling_is_plain(&b->sampling.host[slot]));
+    if (is_special)
+      take_special(e, block, i, place, mask, &n_masks);
+    if (!is_late)
+      want_logprobs(e, block, i, l, &b->sampling.host[slot], b->config.max_vocab);
+    skip[i] = is_late || is_special;
+    e->n_skipped += skip[i];
+  }
+  return n_masks;
+}
+
+void td_cuda_begin_sampling(cuda_backend *b, uint32_t block, const td_plan *plan,
+                            const td_sample_input *input)
+{
+  sampling_extra *e = b->sampling.extra;
+  uint32_t n_masks = list_entries(b, block, plan, input);
+  unsigned char *end = n_masks > 0      ? (unsigned char *)(e->masks + (size_t)n_masks * e->mask_words)
+                       : e->n_wants > 0 ? (unsigned char *)(e->wants + e->n_wants)
+                                        : (unsigned char *)(e->specials + e->n_specials);
+  e->blocks[block].n_wants = e->n_wants;
+  e->blocks[block].top_stride = e->top_stride;
+  if (e->n_skipped > 0 || e->n_wants > 0)
+    note(&b->device, cudaMemcpyAsync(e->device, e->blocks[block].up, end - e->device, cudaMemcpyHostToDevice,
+                                     b->device.stream));
+}
+
+void td_cuda_end_sampling(cuda_backend *b, uint32_t block, const td_plan *plan)
+{
+  sampling_extra *e = b->sampling.extra;
+  sampling_block *k = &e->blocks[block];
+  if (e->n_wants > 0)
+    note(&b->device, cudaMemcpyAsync(k->logprobs, e->logprobs, plan->n_logits * TD_STEP_IDS * sizeof(float),
+                                     cudaMemcpyDeviceToHost, b->device.stream));
+  if (e->top_stride > 0)
+    note(&b->device, cudaMemcpyAsync(k->top, e->top, (size_t)plan->n_logits * e->top_stride * sizeof *k->top,
+                                     cudaMemcpyDeviceToHost, b->device.stream));
+  e->n_skipped = e->n_specials = e->n_wants = e->top_stride = 0;
+}
+
+void td_cuda_read_sampling(const cuda_backend *b, uint32_t block, td_outcome *out)
+{
+  const sampling_block *k = &b->sampling.extra->blocks[block];
+  out->logprobs = k->n_wants > 0 ? k->logprobs : nullptr;
+  out->top = k->top_stride > 0 ? k->top : nullptr;
+  out->top_stride = k->top_stride;
+}
+
+// ---- memory ----
+
+// One layout for what goes up, in device memory and in each block: in this order, so that a step without
+// masks copies little.
+static td_status lay_out(cuda_backend *b, sampling_extra *e, td_error *err)
+{
+  enum { ALIGN = 16 };
+  size_t n_logits = b->base.max_logits, n_rows = b->config.max_rows, at[4], bytes = 0;
+  const size_t sizes[4] = {n_logits, n_rows * sizeof(special_entry), n_logits * sizeof(logprob_want),
+                           n_rows * e->mask_words * sizeof(uint32_t)};
+  for (int i = 0; i < 4; i++) {
+    at[i] = bytes;
+    bytes += (sizes[i] + ALIGN - 1) / ALIGN * ALIGN;
+  }
+  TD_TRY(td_cuda_alloc_array(&b->device, bytes, &e->device, err));
+  e->device_bytes = bytes;
+  e->skip = e->device + at[0];
+  e->specials = (special_entry *)(e->device + at[1]);
+  e->wants = (logprob_want *)(e->device + at[2]);
+  e->masks = (uint32_t *)(e->device + at[3]);
+  return TD_OK;
+}
+
+td_status td_cuda_make_sampling(cuda_backend *b, td_error *err)
+{
+  const td_backend_config *c = &b->config;
+  size_t n_logits = b->base.max_logits, vocab = c->max_vocab;
+  sampling_extra *e = b->sampling.extra = new (std::nothrow) sampling_extra();
+  if (!e)
+    return td_fail(err, TD_ERR_NOMEM, "no memory for sampler state");
+  TD_TRY(td_sample_places_init(&e->places, c->max_slots, c->max_rows, err));
+  e->mask_words = td_sample_mask_words(c->max_vocab);
+  e->state_host = (td_sample_state *)malloc(sizeof *e->state_host);
+  e->words_host = (uint16_t *)malloc((vocab + 1) * sizeof *e->words_host);
+  if (!e->state_host || !e->words_host)
+    return td_fail(err, TD_ERR_NOMEM, "no memory for sampler state");
+  TD_TRY(td_cuda_alloc_array(&b->device, c->max_rows, &e->states, err));
+  TD_TRY(td_cuda_alloc_array(&b->device, c->max_rows * vocab, &e->words, err));
+  TD_TRY(lay_out(b, e, err));
+  TD_TRY(td_cuda_alloc_array(&b->device, n_logits * TD_STEP_IDS, &e->logprobs, err));
+  TD_TRY(td_cuda_alloc_array(&b->device, n_logits * TD_TOP_TOKENS_MAX, &e->top, err));
+  for (sampling_block &k : e->blocks) {
+    cudaError_t error = cudaMallocHost((void **)&k.up, e->device_bytes);
+    if (error == cudaSuccess)
+      error = cudaMallocHost((void **)&k.logprobs, n_logits * TD_STEP_IDS * sizeof *k.logprobs);
+    if (error == cudaSuccess)
+      error = cudaMallocHost((void **)&k.top, n_logits * TD_TOP_TOKENS_MAX * sizeof *k.top);
+    if (error != cudaSuccess)
+      return td_cuda_fail(err, error, "no pinned memory for sampling");
+  }
+  b->base.sampling_bytes =
+      c->max_rows * td_sample_place_bytes(c->max_vocab) + e->device_bytes +
+      n_logits * (TD_STEP_IDS * sizeof(float) + TD_TOP_TOKENS_MAX * sizeof(td_top_token));
+  return TD_OK;
+}
+
+void td_cuda_free_sampling(cuda_backend *b)
+{
+  sampling_extra *e = b->sampling.extra;
+  if (!e)
+    return;
+  for (sampling_block &k : e->blocks) {
+    if (k.up)
+      cudaFreeHost(k.up);
+    if (k.logprobs)
+      cudaFreeHost(k.logprobs);
+    if (k.top)
+      cudaFreeHost(k.top);
+  }
+  free(e->state_host);
+  free(e->words_host);
+  td_sample_places_deinit(&e->places);
+  delete e;
+  b->sampling.extra = nullptr;
+}

@@ -1,0 +1,106 @@
+/* Places of sampler state, and how a state is made: see sample_places.h. */
+#include "kernels/sample_places.h"
+
+#include <stdlib.h>
+
+td_status td_sample_places_init(td_sample_places *p, uint32_t n_slots, uint32_t n_places, td_error *err)
+{
+  *p = (td_sample_places){.n_slots = n_slots, .n_places = n_places};
+  p->place_of = malloc(n_slots * sizeof *p->place_of);
+  p->slot_of = malloc(n_places * sizeof *p->slot_of);
+  p->asked = calloc(n_places, sizeof *p->asked);
+  if (!p->place_of || !p->slot_of || !p->asked) {
+    td_sample_places_deinit(p);
+    return td_fail(err, TD_ERR_NOMEM, "no memory for the sampler state of %u slots", n_slots);
+  }
+  memset(p->place_of, 0xff, n_slots * sizeof *p->place_of);
+  memset(p->slot_of, 0xff, n_places * sizeof *p->slot_of);
+  return TD_OK;
+}
+
+void td_sample_places_deinit(td_sample_places *p)
+{
+  free(p->place_of);
+  free(p->slot_of);
+  free(p->asked);
+  *p = (td_sample_places){0};
+}
+
+void td_sample_places_leave(td_sample_places *p, uint32_t slot)
+{
+  uint32_t place = p->place_of[slot];
+  if (place == TD_NO_PLACE)
+    return;
+  p->place_of[slot] = TD_NO_PLACE;
+  p->slot_of[place] = UINT32_MAX;
+  p->asked[place] = 0;
+}
+
+bool td_sample_places_take(td_sample_places *p, uint32_t slot, uint32_t *place, uint32_t *loser)
+{
+  uint32_t best = p->place_of[slot];
+  bool is_new = best == TD_NO_PLACE;
+  *loser = UINT32_MAX;
+  if (is_new) {
+    best = 0;
+    for (uint32_t i = 1; i < p->n_places; i++)
+      best = p->asked[i] < p->asked[best] ? i : best;
+    *loser = p->slot_of[best];
+    if (*loser != UINT32_MAX)
+      p->place_of[*loser] = TD_NO_PLACE;
+    p->place_of[slot] = best;
+    p->slot_of[best] = slot;
+  }
+  p->asked[best] = ++p->n_asked;
+  *place = best;
+  return is_new;
+}
+
+static int by_id(const void *a, const void *b)
+{
+  int32_t x = ((const td_sample_listed *)a)->id, y = ((const td_sample_listed *)b)->id;
+  return x < y ? -1 : x > y;
+}
+
+/* Biases and forbidden ids, one entry an id. */
+static void make_list(const td_sampling *s, uint32_t n_prompt, td_sample_state *state)
+{
+  uint32_t n = 0, n_different = 0;
+  td_sample_listed *l = state->listed;
+  TD_BUG_ON(s->n_bias > TD_LOGIT_BIAS_MAX || s->n_end_ids > TD_END_IDS_MAX);
+  for (uint32_t i = 0; i < s->n_bias; i++)
+    l[n++] = (td_sample_listed){.id = s->bias[i].id, .bias = s->bias[i].bias};
+  for (uint32_t i = 0; s->min_tokens > 0 && i < s->n_end_ids; i++)
+    l[n++] = (td_sample_listed){.id = s->end_ids[i], .forbidden_below = n_prompt + s->min_tokens};
+  qsort(l, n, sizeof *l, by_id);
+  for (uint32_t i = 0; i < n; i++) {
+    td_sample_listed *last = n_different > 0 ? &l[n_different - 1] : NULL;
+    if (last && last->id == l[i].id) {
+      last->bias += l[i].bias; /* one of the two is 0 */
+      last->forbidden_below =
+          last->forbidden_below > l[i].forbidden_below ? last->forbidden_below : l[i].forbidden_below;
+    } else {
+      l[n_different++] = l[i];
+    }
+  }
+  state->n_listed = n_different;
+}
+
+void td_sample_state_make(const td_sampling *s, const td_sample_history *h, uint32_t vocab,
+                          td_sample_state *state, uint16_t *words)
+{
+  state->presence = s->presence_penalty;
+  state->frequency = s->frequency_penalty;
+  state->repetition = s->repetition_penalty > 0 ? s->repetition_penalty : 1;
+  make_list(s, h->n_prompt, state);
+  memset(words, 0, vocab * sizeof *words);
+  for (uint32_t i = 0; i < h->n_prompt; i++)
+    words[h->tokens[i]] |= TD_WORD_PROMPT;
+  for (uint32_t i = h->n_prompt; i < h->n_tokens; i++)
+    words[h->tokens[i]] = td_sample_count_once_more(words[h->tokens[i]]);
+  for (uint32_t i = 0; i < state->n_listed; i++) {
+    uint32_t id = (uint32_t)state->listed[i].id;
+    if (id < vocab)
+      words[id] |= TD_WORD_LISTED;
+  }
+}

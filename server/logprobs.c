@@ -1,0 +1,153 @@
+/* Log-probabilities in answers: see logprobs.h. */
+#include "server/logprobs.h"
+
+#include <string.h>
+
+/* What JSON cannot say (a token that could not come), as vLLM writes it. */
+#define LEAST_LOGPROB -9999.0
+
+static size_t count_characters(const td_buf *text)
+{
+  size_t n = 0;
+  for (size_t i = 0; i < text->len_bytes; i++)
+    n += ((unsigned char)text->data[i] & 0xC0) != 0x80;
+  return n;
+}
+
+void td_logprobs_keep(const td_engine *e, int32_t id, float logprob, const td_top_token *top, uint32_t n_top,
+                      uint32_t *text_offset, td_buf *records)
+{
+  td_logprob_record r = {.id = id, .logprob = logprob, .text_offset = *text_offset};
+  td_buf text;
+  td_buf_init(&text, 0);
+  td_engine_token_bytes(e, id, &text);
+  *text_offset += (uint32_t)count_characters(&text);
+  records->failed |= text.failed;
+  td_buf_deinit(&text);
+  td_buf_append(records, &r, sizeof r);
+  if (n_top > 0)
+    td_buf_append(records, top, n_top * sizeof *top);
+}
+
+static size_t count_records(const td_buf *records, uint32_t n_top)
+{
+  return records->len_bytes / td_logprob_record_bytes(n_top);
+}
+
+static const td_logprob_record *record_at(const td_buf *records, uint32_t n_top, size_t i)
+{
+  return (const td_logprob_record *)(const void *)(records->data + i * td_logprob_record_bytes(n_top));
+}
+
+static void append_value(td_buf *out, float logprob)
+{
+  td_buf_printf(out, "%.9g", (double)logprob >= LEAST_LOGPROB ? (double)logprob : LEAST_LOGPROB);
+}
+
+static void append_token(const td_engine *e, int32_t id, td_buf *out)
+{
+  td_buf text;
+  td_buf_init(&text, 0);
+  td_engine_token_bytes(e, id, &text);
+  td_buf_append_json_string(out, text.data ? text.data : "", text.len_bytes);
+  out->failed |= text.failed;
+  td_buf_deinit(&text);
+}
+
+/* ---- chat ---- */
+
+/* "token":"..","logprob":-0.1,"bytes":[..] */
+static void append_members(const td_engine *e, int32_t id, float logprob, td_buf *out)
+{
+  td_buf text;
+  td_buf_init(&text, 0);
+  td_engine_token_bytes(e, id, &text);
+  td_buf_append_str(out, "\"token\":");
+  td_buf_append_json_string(out, text.data ? text.data : "", text.len_bytes);
+  td_buf_append_str(out, ",\"logprob\":");
+  append_value(out, logprob);
+  td_buf_append_str(out, ",\"bytes\":[");
+  for (size_t i = 0; i < text.len_bytes; i++)
+    td_buf_printf(out, "%s%u", i ? "," : "", (unsigned char)text.data[i]);
+  td_buf_append_char(out, ']');
+  out->failed |= text.failed;
+  td_buf_deinit(&text);
+}
+
+void td_logprobs_render_chat(const td_engine *e, const td_buf *records, uint32_t n_top, td_buf *out)
+{
+  td_buf_append_str(out, "{\"content\":[");
+  for (size_t i = 0; i < count_records(records, n_top); i++) {
+    const td_logprob_record *r = record_at(records, n_top, i);
+    td_buf_append_str(out, i ? ",{" : "{");
+    append_members(e, r->id, r->logprob, out);
+    td_buf_append_str(out, ",\"top_logprobs\":[");
+    for (uint32_t k = 0; k < n_top; k++) {
+      td_buf_append_str(out, k ? ",{" : "{");
+      append_members(e, r->top[k].id, r->top[k].logprob, out);
+      td_buf_append_char(out, '}');
+    }
+    td_buf_append_str(out, "]}");
+  }
+  td_buf_append_str(out, "],\"refusal\":null}");
+}
+
+/* ---- completions ---- */
+
+/* Different tokens may have the same text (parts of characters), and a name may stand once in an object: the
+ * likelier one is told. */
+static bool is_told(const td_engine *e, const td_logprob_record *r, uint32_t n, int32_t id)
+{
+  td_buf a, b;
+  bool same = false;
+  td_buf_init(&a, 0);
+  td_buf_init(&b, 0);
+  append_token(e, id, &a);
+  for (uint32_t k = 0; k < n && !same; k++) {
+    td_buf_clear(&b);
+    append_token(e, r->top[k].id, &b);
+    same = a.len_bytes == b.len_bytes && a.len_bytes > 0 && memcmp(a.data, b.data, a.len_bytes) == 0;
+  }
+  td_buf_deinit(&a);
+  td_buf_deinit(&b);
+  return same;
+}
+
+/* The likeliest, and the one that was chosen. */
+static void append_top(const td_engine *e, const td_logprob_record *r, uint32_t n_top, td_buf *out)
+{
+  bool any = false;
+  td_buf_append_char(out, '{');
+  for (uint32_t k = 0; k <= n_top; k++) {
+    td_top_token t = k < n_top ? r->top[k] : (td_top_token){r->id, r->logprob};
+    if (is_told(e, r, k, t.id))
+      continue;
+    td_buf_append_str(out, any ? "," : "");
+    append_token(e, t.id, out);
+    td_buf_append_char(out, ':');
+    append_value(out, t.logprob);
+    any = true;
+  }
+  td_buf_append_char(out, '}');
+}
+
+void td_logprobs_render_completion(const td_engine *e, const td_buf *records, uint32_t n_top, td_buf *out)
+{
+  static const char *const members[] = {"{\"tokens\":[", "],\"token_logprobs\":[", "],\"top_logprobs\":[",
+                                        "],\"text_offset\":["};
+  size_t n = count_records(records, n_top);
+  for (int member = 0; member < 4; member++) {
+    td_buf_append_str(out, members[member]);
+    for (size_t i = 0; i < n; i++) {
+      const td_logprob_record *r = record_at(records, n_top, i);
+      td_buf_append_str(out, i ? "," : "");
+      switch (member) {
+      case 0: append_token(e, r->id, out); break;
+      case 1: append_value(out, r->logprob); break;
+      case 2: append_top(e, r, n_top, out); break;
+      default: td_buf_printf(out, "%u", r->text_offset);
+      }
+    }
+  }
+  td_buf_append_str(out, "]}");
+}

@@ -1,0 +1,33 @@
+/* Log-probabilities in answers: what a token's record holds, and how the two API families write it.
+ *
+ * The engine's arrays go with the slot, so what an answer or a chunk is to say is kept as records, of
+ * td_logprob_record_bytes each, until it is written: for a whole answer that is 12 bytes a token, and 8 more
+ * for each of the likeliest. */
+#ifndef TD_SERVER_LOGPROBS_H
+#define TD_SERVER_LOGPROBS_H
+
+#include "common/buf.h"
+#include "engine/engine.h"
+
+typedef struct td_logprob_record {
+  int32_t id;
+  float logprob;
+  uint32_t text_offset; /* characters of the answer before it */
+  td_top_token top[];   /* [n_top] */
+} td_logprob_record;
+
+static inline size_t td_logprob_record_bytes(uint32_t n_top)
+{
+  return sizeof(td_logprob_record) + n_top * sizeof(td_top_token);
+}
+
+/* Appends a token's record, and moves *text_offset behind its text. */
+void td_logprobs_keep(const td_engine *e, int32_t id, float logprob, const td_top_token *top, uint32_t n_top,
+                      uint32_t *text_offset, td_buf *records);
+
+/* {"content":[{"token":..,"logprob":..,"bytes":[..],"top_logprobs":[..]}],"refusal":null} */
+void td_logprobs_render_chat(const td_engine *e, const td_buf *records, uint32_t n_top, td_buf *out);
+/* {"tokens":[..],"token_logprobs":[..],"top_logprobs":[{..}],"text_offset":[..]} */
+void td_logprobs_render_completion(const td_engine *e, const td_buf *records, uint32_t n_top, td_buf *out);
+
+#endif
