@@ -42,6 +42,20 @@ static const td_attention_policy flashdecode = {
 const td_attention_policy *const td_attention_policies[] = {&none,         &td_attention_always, &pat,
                                                             &persistentkv, &flashdecode,         NULL};
 
+static const td_attention_policy pairs = {.name = "pairs", .hybrid = {.tiles = 2}},
+                                 splits = {.name = "splits", .hybrid = {.tiles = 1, .split_keys = 256}},
+                                 pairs_in_splits = {.name = "pairs in splits",
+                                                    .hybrid = {.tiles = 2, .split_keys = 384}},
+                                 beside = {.name = "beside", .hybrid = {.tiles = 1, .sms_beside = 4}},
+                                 all_of_it = {.name = "pairs in splits beside",
+                                              .hybrid = {.tiles = 2, .split_keys = 256, .sms_beside = 32}},
+                                 shared_beside = {.name = "shared prefixes beside",
+                                                  .always_shares = true,
+                                                  .hybrid = {.tiles = 1, .sms_beside = 16}};
+
+const td_attention_policy *const td_attention_cuts[] = {
+    &pairs, &splits, &pairs_in_splits, &beside, &all_of_it, &shared_beside, NULL};
+
 bool td_attention_policy_of(const char *name, const td_attention_policy **out)
 {
   *out = NULL;

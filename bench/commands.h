@@ -5,6 +5,7 @@
 
 int td_bench_attention(int argc, char **argv);
 int td_bench_engine(int argc, char **argv);
+int td_bench_hybrid(int argc, char **argv);
 int td_bench_kernels(int argc, char **argv);
 int td_bench_steps(int argc, char **argv);
 #ifdef TD_BENCH_SERVE /* built where the server's libraries are */

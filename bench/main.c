@@ -13,6 +13,8 @@ typedef struct command {
 static const command commands[] = {
     {"kernels", "every op of a backend alone, beside its floor", td_bench_kernels},
     {"attention", "decode attention by policy: batches, shared prefixes, ragged traces", td_bench_attention},
+    {"hybrid", "attention of prefill chunks, alone and beside decodes, by how prefill is cut",
+     td_bench_hybrid},
     {"steps", "whole steps of a model by batch, context and prompt length, beside their floors",
      td_bench_steps},
     {"engine", "tokens per second of the engine without HTTP, as llama-bench counts them", td_bench_engine},

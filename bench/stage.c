@@ -29,7 +29,8 @@ void td_stage_open(td_stage *s, const td_stage_options *o, const td_model_desc *
   c.max_slots = c.max_rows;
   c.device = (uint32_t)o->device;
   c.gpu_memory_percent = (uint32_t)o->gpu_memory_percent;
-  c.attention_policy = td_stage_policy(o->policy);
+  if (!c.attention_policy)
+    c.attention_policy = td_stage_policy(o->policy);
   td_tool_check(td_backend_create(o->backend, &c, &s->be, &err), &err);
   s->inv_freq = td_stage_upload(s, d->rope_inv_freq, d->rotary_dim / 2);
 }

@@ -60,6 +60,13 @@ typedef struct td_attention_header {
   uint32_t reserved[3];
 } td_attention_header;
 
+/* How a step's prefill is cut (kernels/attention/hybrid.h). */
+typedef struct td_hybrid_cut {
+  uint32_t tiles;      /* of an item, by a cluster of as many CTAs */
+  uint32_t split_keys; /* an item has at most so many, a KV tile's multiple; 0: all */
+  uint32_t sms_beside; /* that prefill leaves to decodes, which begin at once; 0: they come after it */
+} td_hybrid_cut;
+
 /* What decides in the place of predicted time, for comparisons (bench/attention_policies.h). A function that
  * is NULL leaves its decision to the planner. */
 typedef struct td_attention_policy {
@@ -71,6 +78,8 @@ typedef struct td_attention_policy {
   /* Into how many KV splits of one length the private KV of each decode is cut, in a step of n_decodes whose
    * CTAs run n_resident at once for each kv head. */
   uint32_t (*kv_splits)(uint32_t n_decodes, uint32_t n_resident);
+  td_hybrid_cut hybrid; /* where its tiles are not 0 */
+  bool never_beside;    /* decodes come after prefill */
 } td_attention_policy;
 
 /* Groups by predicted time, whatever sharing costs a step beside them: what the kernel is worth alone; and

@@ -22,7 +22,7 @@ enum {
 
 uint32_t td_work_list_items_max(uint32_t max_rows, uint32_t max_tokens)
 {
-  return max_rows + max_tokens + TD_SPLITS_MAX;
+  return max_rows + max_tokens + TD_SPLITS_MAX + TD_PREFILL_PARTIALS_MAX;
 }
 
 /* Blocks that run at once, for each kv head. */
@@ -228,10 +228,35 @@ static void add_decode(td_work_list *out, const td_plan_row *r, td_attention_pri
   }
 }
 
-static void add_prefill(td_work_list *out, const td_plan_row *r, uint32_t tile)
+/* An item in its KV splits, whole KV tiles each. */
+static void add_prefill_item(td_work_list *out, const td_hybrid_config *c, td_attention_item it)
 {
-  for (uint32_t begin = 0; begin < r->q_len; begin += tile)
-    add_item(out, item_of(r, begin, begin + tile < r->q_len ? tile : r->q_len - begin));
+  uint32_t end = it.kv_end, first = td_hybrid_first_key(c, it.position);
+  uint32_t n = td_hybrid_splits(&out->prefill, end - first);
+  if ((out->n_prefill_partials + n) * c->n_kv_heads * out->prefill.tiles > TD_PREFILL_PARTIALS_MAX)
+    n = 1; /* only with a policy */
+  it.kv_begin = first;
+  it.first_partial = out->n_prefill_partials;
+  it.n_partials = n > 1 ? n : 0;
+  if (n == 1) {
+    add_item(out, it);
+    return;
+  }
+  uint32_t n_tiles = pieces_of(end - first, c->tile_keys);
+  for (uint32_t i = 0; i < n; i++) {
+    it.partial = out->n_prefill_partials++;
+    it.kv_end = i + 1 < n ? first + n_tiles * (i + 1) / n * c->tile_keys : end;
+    add_item(out, it);
+    it.kv_begin = it.kv_end;
+  }
+}
+
+static void add_prefill(td_work_list *out, const td_hybrid_config *c, const td_plan_row *r)
+{
+  uint32_t n = c->tile_tokens * out->prefill.tiles;
+  for (uint32_t begin = 0; begin < r->q_len; begin += n)
+    add_prefill_item(out, c, item_of(r, begin, begin + n < r->q_len ? n : r->q_len - begin));
+  out->longest_prefill = r->kv_len > out->longest_prefill ? r->kv_len : out->longest_prefill;
 }
 
 /* ---- prefix splits ---- */
@@ -338,9 +363,11 @@ static uint32_t places_beside(const prefix_left *prefix, const decodes *own, uin
 static int longest_first(const void *x, const void *y)
 {
   const td_attention_item *a = x, *b = y;
-  return a->kv_end != b->kv_end ? (a->kv_end < b->kv_end ? 1 : -1)
-         : a->query != b->query ? (a->query > b->query ? 1 : -1)
-                                : 0;
+  uint32_t n = a->kv_end - a->kv_begin, m = b->kv_end - b->kv_begin;
+  return n != m                       ? (n < m ? 1 : -1)
+         : a->kv_begin != b->kv_begin ? (a->kv_begin > b->kv_begin ? 1 : -1)
+         : a->query != b->query       ? (a->query > b->query ? 1 : -1)
+                                      : 0;
 }
 
 /* Rows that share nothing first, as they wait for no prefix split, then as the plan has its members:
@@ -376,6 +403,18 @@ static bool find_private(td_attention_private *of_rows, const td_plan *plan,
   return planner && td_attention_planner_block(planner)->n_splits > 0;
 }
 
+/* decode_keys: 0 keeps decodes behind prefill. Only chunks are cut: a step in which each row has one token
+ * may run as a captured one, whose grids know nothing of it. */
+static td_hybrid_cut cut_prefill(const td_plan *plan, const td_hybrid_config *c, const uint32_t *tokens,
+                                 const uint32_t *order, uint64_t decode_keys, td_hybrid_chunk *chunks)
+{
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < plan->n_rows; i++)
+    if (tokens[i] == 0)
+      chunks[n++] = (td_hybrid_chunk){plan->rows[order[i]].q_len, plan->rows[order[i]].kv_len};
+  return td_hybrid_cut_of(c, chunks, n, decode_keys);
+}
+
 void td_work_list_make(td_work_list *out, const td_plan *plan, const td_work_list_config *c,
                        const td_attention_planner *planner)
 {
@@ -386,6 +425,7 @@ void td_work_list_make(td_work_list *out, const td_plan *plan, const td_work_lis
   const td_attention_private *of_rows = out->of_rows;
   uint64_t n_tokens = 0;
   out->n_items = out->n_partials = out->n_unsplit = out->made.longest = 0;
+  out->n_prefill_partials = out->longest_prefill = 0;
   bool sharing = find_private(out->of_rows, plan, planner);
   order_rows(order, order + plan->n_rows, plan, of_rows, sharing);
   for (uint32_t i = 0; i < plan->n_rows; i++) {
@@ -397,9 +437,15 @@ void td_work_list_make(td_work_list *out, const td_plan *plan, const td_work_lis
     n_tokens += tokens[i];
     n_prefills += !decode;
   }
+  td_hybrid_config hybrid = c->hybrid;
+  hybrid.tile_tokens = c->prefill_rows / c->gqa_group;
+  out->prefill = (td_hybrid_cut){.tiles = 1};
+  if (n_prefills > 0 && !c->tiles_only && plan->n_tokens > plan->n_rows)
+    out->prefill = cut_prefill(plan, &hybrid, tokens, order, sharing ? 0 : n_tokens,
+                               (td_hybrid_chunk *)(order + plan->n_rows));
   for (uint32_t i = 0; i < plan->n_rows && n_prefills > 0; i++)
     if (tokens[i] == 0)
-      add_prefill(out, &plan->rows[order[i]], c->prefill_rows / c->gqa_group);
+      add_prefill(out, &hybrid, &plan->rows[order[i]]);
   out->n_prefill = out->n_items;
   if (n_prefills > 0)
     qsort(out->items, out->n_prefill, sizeof *out->items, longest_first);

@@ -4,6 +4,7 @@
 #ifndef TD_KERNELS_ATTENTION_WORK_LIST_H
 #define TD_KERNELS_ATTENTION_WORK_LIST_H
 
+#include "kernels/attention/hybrid.h"
 #include "kernels/attention/plan.h"
 
 #include <assert.h>
@@ -11,7 +12,7 @@
 
 enum {
   TD_SPLITS_MAX = 1024,     /* partials of KV splits in a step, however many CTAs there are */
-  TD_WORK_LIST_SCRATCH = 3, /* words for each row */
+  TD_WORK_LIST_SCRATCH = 4, /* words for each row */
 };
 
 /* All that a CTA must know of its work, so that it finds the first keys by one look-up, of their pages. */
@@ -24,9 +25,9 @@ typedef struct td_attention_item {
   uint32_t
       partial; /* of a split row: where this share's partial goes; of a prefix split: the slot of head 0 */
   uint32_t first_partial; /* and where those of the row begin; of a prefix split: its number */
-  uint32_t n_partials; /* 0: a prefill tile; 1: a decode tile; more: one of so many KV splits of a decode, or
-                          prefix splits of the group */
-  uint32_t member;     /* of the plan, the row's or the prefix split's first */
+  uint32_t n_partials;    /* 0: prefill tiles; 1: a decode tile; more: one of so many KV splits of either, or
+                             prefix    splits of the group */
+  uint32_t member;        /* of the plan, the row's or the prefix split's first */
   union {
     uint32_t n_sources; /* of a row: how many the plan has for it, which have the keys before, */
     uint32_t n_members;
@@ -42,9 +43,12 @@ typedef struct td_work_list {
   td_attention_item *items; /* [max_items]: prefill tiles, prefix splits, decodes, warp-level decodes; then
                                prefix splits that are other items' next */
   uint32_t max_items;
-  uint32_t n_items;   /* without the n_next last */
-  uint32_t n_prefill; /* prefill tiles, which stand first */
-  uint32_t n_wide;    /* all but the warp-level ones */
+  uint32_t n_items;            /* without the n_next last */
+  uint32_t n_prefill;          /* prefill tiles, which stand first */
+  td_hybrid_cut prefill;       /* how these are cut */
+  uint32_t n_prefill_partials; /* KV splits of theirs, for each kv head and tile */
+  uint32_t longest_prefill;    /* keys of the longest chunk */
+  uint32_t n_wide;             /* all but the warp-level ones */
   uint32_t n_next;
   uint32_t n_partials;
   uint32_t n_unsplit; /* decodes that are whole because partials do not suffice */
@@ -61,10 +65,11 @@ typedef struct td_work_list {
 typedef struct td_work_list_config {
   const td_attention_policy *policy; /* or NULL */
   uint32_t gqa_group, n_kv_heads;
-  uint32_t n_resident;    /* CTAs of decodes that run at once */
-  uint32_t prefill_rows;  /* query rows (tokens x GQA group) of a prefill tile */
-  uint32_t decode_rows;   /* of a decode's item; rows of more are prefill tiles */
-  uint32_t warp_rows_min; /* decodes of a step that may have warp-level items; 0: the kernel has none */
+  uint32_t n_resident;     /* CTAs of decodes that run at once */
+  uint32_t prefill_rows;   /* query rows (tokens x GQA group) of a prefill tile */
+  uint32_t decode_rows;    /* of a decode's item; rows of more are prefill tiles */
+  uint32_t warp_rows_min;  /* decodes of a step that may have warp-level items; 0: the kernel has none */
+  td_hybrid_config hybrid; /* of which td_work_list_make fills in tile_tokens */
   bool tiles_only; /* decodes are prefill tiles too: then a row's result does not depend on the batch */
 } td_work_list_config;
 

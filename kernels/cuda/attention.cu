@@ -144,16 +144,18 @@ td_status td_cuda_size_attention(const attention_group *g, td_error *err)
 attention_args td_cuda_attention_args(const cuda_backend *b, const attention_group *g,
                                       const td_attention_params *p)
 {
-  return {at<bf16>(p->qkv),
-          at<bf16>(p->out),
-          kv_layer(g, p->layer),
-          g->split_partials,
-          p->scale * 1.4426950408889634f,
-          p->window_tokens,
-          p->n_heads,
-          p->n_kv_heads,
-          p->n_heads / p->n_kv_heads,
-          td_cuda_sure_places(b, p->n_kv_heads)};
+  bool beside = !is_capture(&b->attention) && g->work.prefill.sms_beside > 0;
+  return {
+      at<bf16>(p->qkv),
+      at<bf16>(p->out),
+      kv_layer(g, p->layer),
+      g->split_partials,
+      p->scale * 1.4426950408889634f,
+      p->window_tokens,
+      p->n_heads,
+      p->n_kv_heads,
+      p->n_heads / p->n_kv_heads,
+      td_cuda_sure_places(beside ? g->work.prefill.sms_beside : (uint32_t)b->device.n_sms, p->n_kv_heads)};
 }
 
 void td_cuda_attention(td_backend *be, const td_attention_params *p)

@@ -29,16 +29,16 @@ struct attention_args {
       partials; // [td_work_list_partials_max, n_kv_heads, TD_DECODE_ROWS, share_floats]: attention_shares.cuh
   float scale_log2;
   uint32_t window, n_heads, n_kv_heads, group;
-  uint32_t places; // blocks that run at once on any device, for each kv head
+  uint32_t places; // decodes' blocks that run at once in any case, for each kv head
 };
 
 attention_args td_cuda_attention_args(const cuda_backend *b, const attention_group *g,
                                       const td_attention_params *p);
 
 // One on each SM is sure: what docs/attention-progress.md rests on.
-static inline uint32_t td_cuda_sure_places(const cuda_backend *b, uint32_t n_kv_heads)
+static inline uint32_t td_cuda_sure_places(uint32_t n_sms, uint32_t n_kv_heads)
 {
-  uint32_t n = (uint32_t)b->device.n_sms / n_kv_heads;
+  uint32_t n = n_sms / n_kv_heads;
   return n < 1 ? 1 : n;
 }
 
@@ -48,6 +48,11 @@ static inline bool td_cuda_has_wgmma_attention(uint32_t head_dim)
 {
   return head_dim == 64 || head_dim == 96 || head_dim == 128 || head_dim == 256;
 }
+// Keys of its KV tiles; whether it has clusters of two CTAs with a tile each.
+constexpr uint32_t prefill_keys(uint32_t head_dim) { return head_dim == 256 ? 64 : 128; }
+constexpr bool has_prefill_pairs(uint32_t head_dim) { return head_dim <= 128; }
+// How many of these run at once: some SMs may have no neighbour. 0: it has none.
+uint32_t td_cuda_prefill_pairs(uint32_t head_dim);
 // Items [0, n_items) of the step.
 void td_cuda_prefill_attention(cuda_backend *b, const attention_group *g, const attention_args &a,
                                uint32_t n_items);
@@ -69,6 +74,9 @@ struct decode_works {
   uint32_t first, room;
 };
 enum { DECODE_WORKS_ARGUMENT = 4 };
+// When its CTAs begin: after the kernels before; or they read KV of earlier steps before these are done; or
+// at once, beside the prefill kernel that was queued just before, which waited for all that they need.
+enum decode_start { STARTS_AFTER, STARTS_EARLY, STARTS_BESIDE };
 // Items of the step from `first` on, by so many CTAs for each kv head.
 void td_cuda_decode_attention(cuda_backend *b, attention_group *g, const attention_args &a, uint32_t first,
                               uint32_t n_works);
@@ -101,6 +109,12 @@ static inline device_batch td_cuda_batch_of(const cuda_backend *b, const attenti
 }
 
 #ifdef __CUDACC__
+__device__ __forceinline__ void wait_unless_beside(decode_start start)
+{
+  if (start != STARTS_BESIDE)
+    wait_for_input();
+}
+
 // Elements from the beginning of a page's K (or V) to 16-byte chunk `chunk` of line `line`: groups of 8
 // lines; in a group, atoms of 8 lines x 128 bytes; in an atom, chunks XORed by the line. That is the order in
 // which wgmma wants shared memory (PTX ISA, "Shared Memory Matrix Layout", 128-byte swizzle), so that whole

@@ -130,7 +130,7 @@ template <int HD, decode_form FORM>
 __global__ void __launch_bounds__(WARPS * 32,
                                   shares<FORM> ? decode_shape<HD>::SHARES_BLOCKS : decode_shape<HD>::BLOCKS)
     decode_kernel(attention_args a, decode_rotation by, shared_spans shared, device_batch batch,
-                  decode_works works, bool recorded)
+                  decode_works works, decode_start start)
 {
 #ifdef TD_HAS_MBARRIER
   using S = decode_shape<HD>;
@@ -143,10 +143,14 @@ __global__ void __launch_bounds__(WARPS * 32,
   uint32_t warp = threadIdx.x / 32, kv_head = blockIdx.x % a.n_kv_heads;
   decode_share mine;
   let_next_start();
-  if (!recorded)
+  if (start == STARTS_BESIDE && blockIdx.x + 1 == gridDim.x) {
+    wait_for_input(); // this kernel must not end before prefill does
+    return;
+  }
+  if (start == STARTS_AFTER)
     wait_for_input();
   if (!take_item(&mine, batch, works, a.n_kv_heads) || (FORM == ROTATES && mine.alone)) {
-    wait_for_input();
+    wait_unless_beside(start);
     return;
   }
   const td_attention_item &it = mine.item;
@@ -156,7 +160,7 @@ __global__ void __launch_bounds__(WARPS * 32,
       __shared__ splits_ahead ahead[WARPS];
       attend_prefix_splits<HD, FORM == SHARES_IN_TILES>(a, batch, shared, it, works.items, kv_head,
                                                         shared_address(smem_all), shared_address(barriers),
-                                                        &ahead[warp]);
+                                                        &ahead[warp], start);
       return;
     }
 #endif
@@ -171,7 +175,7 @@ __global__ void __launch_bounds__(WARPS * 32,
   if constexpr (FORM == ROTATES)
     for (uint32_t i = threadIdx.x; i < HD / 2; i += WARPS * 32)
       turns[i] = turn_of((int32_t)n_old, by.inv_freq[i], by.attn_factor);
-  wait_for_input();
+  wait_unless_beside(start);
   if constexpr (FORM == ROTATES) {
     __syncthreads();
     rotate_item<HD>(a, by, batch, it, kv_head, queries, turns);
@@ -222,10 +226,13 @@ static void launch(cuda_backend *b, attention_group *g, const attention_args &a,
 {
   auto kernel = decode_kernel<HD, FORM>;
   g->decode_kernel = (const void *)kernel;
-  queue_kernel(&b->device, kernel, dim3(n_works * a.n_kv_heads), WARPS * 32, decode_shape<HD>::SMEM_BYTES, a,
-               by, shared_spans{g->device_plan, g->slots, g->prefix_flags, b->attention.n_launches++},
-               td_cuda_batch_of(b, g), decode_works{g->device_items, first, g->work.max_items},
-               is_capture(&b->attention));
+  decode_start start = is_capture(&b->attention)        ? STARTS_EARLY
+                       : g->work.prefill.sms_beside > 0 ? STARTS_BESIDE
+                                                        : STARTS_AFTER;
+  queue_kernel(&b->device, kernel, dim3(n_works * a.n_kv_heads + (start == STARTS_BESIDE)), WARPS * 32,
+               decode_shape<HD>::SMEM_BYTES, a, by,
+               shared_spans{g->device_plan, g->slots, g->prefix_flags, b->attention.n_launches++},
+               td_cuda_batch_of(b, g), decode_works{g->device_items, first, g->work.max_items}, start);
 }
 
 template <decode_form FORM>

@@ -1,7 +1,7 @@
 // KV groups: layers of a store that agree in heads and window. One attention plan and one work list a step
 // serve all of a group's layers. A group keeps its slot while it lives, since captured graphs hold where its
 // counts are: a store that comes or goes leaves the others as they are.
-#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/attention_prefill_sums.cuh"
 
 #include <algorithm>
 #include <cstdlib>
@@ -35,6 +35,18 @@ bool td_cuda_planner_config(const cuda_backend *b, uint32_t page_tokens, const t
   return true;
 }
 
+static td_hybrid_config hybrid_config(const cuda_backend *b, const td_kv_group *s, bool wgmma)
+{
+  td_hybrid_config c = {};
+  c.policy = b->config.attention_policy;
+  c.n_sms = (uint32_t)b->device.n_sms;
+  c.n_kv_heads = s->n_kv_heads;
+  c.head_dim = s->head_dim;
+  c.tile_keys = wgmma ? prefill_keys(s->head_dim) : 0;
+  c.window_tokens = s->window_tokens;
+  return c;
+}
+
 static td_work_list_config list_config(const cuda_backend *b, const td_kv_group *s, bool shares)
 {
   bool wgmma = b->device.has_wgmma && td_cuda_has_wgmma_attention(s->head_dim);
@@ -44,6 +56,7 @@ static td_work_list_config list_config(const cuda_backend *b, const td_kv_group 
   c.n_kv_heads = s->n_kv_heads;
   c.n_resident = td_cuda_resident_ctas(b, s->head_dim, shares);
   c.prefill_rows = wgmma ? TD_PREFILL_ROWS_WGMMA : TD_PREFILL_ROWS_MMA;
+  c.hybrid = hybrid_config(b, s, wgmma);
   c.decode_rows = TD_DECODE_ROWS;
   c.warp_rows_min = wgmma ? TD_WARP_ITEM_ROWS_MIN : 0;
   c.tiles_only = b->config.batch_invariant;
@@ -52,7 +65,7 @@ static td_work_list_config list_config(const cuda_backend *b, const td_kv_group 
 
 // What a group has, in elements of its arrays on the device.
 struct group_sizes {
-  size_t items, split_floats, plan_bytes, slot_bytes, flags;
+  size_t items, split_floats, prefill_floats, prefill_flags, plan_bytes, slot_bytes, flags;
 };
 
 static group_sizes sizes_of(const cuda_backend *b, uint32_t page_tokens, const td_kv_group *s)
@@ -63,6 +76,10 @@ static group_sizes sizes_of(const cuda_backend *b, uint32_t page_tokens, const t
   n.items = td_work_list_items_max(b->config.max_rows, b->config.max_tokens);
   n.split_floats =
       (size_t)td_work_list_partials_max(&list) * s->n_kv_heads * TD_DECODE_ROWS * share_floats(s->head_dim);
+  if (list.hybrid.tile_keys > 0 && !list.tiles_only) {
+    n.prefill_flags = (size_t)TD_PREFILL_PARTIALS_MAX * 2; // a warpgroup each
+    n.prefill_floats = n.prefill_flags * prefill_partial_floats(s->head_dim);
+  }
   if (td_cuda_planner_config(b, page_tokens, s, &c)) {
     uint32_t n_splits = td_attention_prefix_splits_max(&c, c.max_rows);
     n.items += n_splits;
@@ -90,6 +107,7 @@ size_t td_cuda_group_bytes(const cuda_backend *b, uint32_t page_tokens, const td
 {
   const group_sizes n = sizes_of(b, page_tokens, s);
   return granules(n.items * sizeof(td_attention_item)) + granules(n.split_floats * sizeof(float)) +
+         granules(n.prefill_floats * sizeof(float)) + granules(n.prefill_flags * sizeof(uint64_t)) +
          granules(n.plan_bytes) + granules(n.slot_bytes) + granules(n.flags * sizeof(uint64_t)) +
          granules(td_cuda_group_packed_bytes(b, page_tokens, s));
 }
@@ -102,8 +120,9 @@ void td_cuda_remove_group(cuda_backend *b, attention_group *g)
     return;
   if (b->attention.groups[g->slot] == g)
     b->attention.groups[g->slot] = nullptr;
-  for (void *p : {(void *)g->data, (void *)g->device_items, (void *)g->split_partials, (void *)g->device_plan,
-                  (void *)g->slots, (void *)g->prefix_flags})
+  for (void *p :
+       {(void *)g->data, (void *)g->device_items, (void *)g->split_partials, (void *)g->prefill_partials,
+        (void *)g->prefill_flags, (void *)g->device_plan, (void *)g->slots, (void *)g->prefix_flags})
     td_cuda_free(&b->device, p);
   free(g->work.items);
   free(g->work.scratch);
@@ -129,6 +148,8 @@ static td_status make_group(cuda_backend *b, attention_group *g, td_error *err)
   TD_TRY(td_cuda_alloc_bytes(&b->device, page_bytes * g->n_pages, (void **)&g->data, err));
   TD_TRY(td_cuda_alloc_array(&b->device, n.items, &g->device_items, err));
   TD_TRY(td_cuda_alloc_absent(&b->device, n.split_floats, &g->split_partials, err));
+  TD_TRY(td_cuda_alloc_array(&b->device, n.prefill_floats, &g->prefill_partials, err));
+  TD_TRY(td_cuda_alloc_array(&b->device, n.prefill_flags, &g->prefill_flags, err));
   if (!td_cuda_planner_config(b, g->page_tokens, s, &c))
     return TD_OK;
   TD_TRY(td_attention_planner_create(&c, &g->planner, err));
@@ -153,6 +174,10 @@ td_status td_cuda_add_group(cuda_backend *b, const td_kv_spec *store, const td_k
   g->slot = (uint32_t)(free_slot - slots);
   g->wgmma = b->device.has_wgmma && td_cuda_has_wgmma_attention(spec->head_dim);
   td_status st = make_group(b, g, err);
+  // Whoever waits for KV splits of other CTAs rests on all of them running at once
+  // (docs/attention-progress.md).
+  g->has_prefill_pairs =
+      st == TD_OK && g->wgmma && 2 * td_cuda_prefill_pairs(spec->head_dim) >= (uint32_t)b->device.n_sms;
   if (st == TD_OK) {
     *free_slot = g;
     st = td_cuda_fit_packed(b, err);
@@ -184,7 +209,8 @@ void td_cuda_plan_attention(cuda_backend *b, const td_plan *plan)
   }
   for (attention_group *g : groups_of{&b->attention}) {
     const td_attention_planner *planner = g->is_planned ? g->planner : nullptr;
-    const td_work_list_config c = list_config(b, &g->spec, g->planner && shares_prefixes(&b->attention));
+    td_work_list_config c = list_config(b, &g->spec, g->planner && shares_prefixes(&b->attention));
+    c.hybrid.has_pairs = g->has_prefill_pairs;
     bool same_mode = g->made_for == b->attention.mode;
     g->made_for = b->attention.mode;
     if (!is_of_step(g, plan)) // nothing, of which no later list can grow

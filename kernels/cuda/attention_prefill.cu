@@ -8,7 +8,12 @@
 // and V into the rings, a prefill tile ahead where it can; they lie in memory as wgmma wants them
 // (attention.cuh). KV tiles are counted from position 0, so that a query row sees the same KV tiles in the
 // same order however its prompt was cut into chunks.
-// Source: FlashAttention-3 (Shah et al. 2024); PTX ISA on wgmma, mbarrier and cp.async.bulk.
+//
+// Two CTAs of a cluster take neighbouring tiles of a chunk and copy their keys once for both
+// (attention_ring.cuh): an item is then as long as both tiles. Where tiles are few and have many keys, an
+// item is one of several KV splits of a tile (attention_prefill_sums.cuh). Source: FlashAttention-3 (Shah et
+// al. 2024); PTX ISA on wgmma, mbarrier and cp.async.bulk.
+#include "kernels/cuda/attention_prefill_sums.cuh"
 #include "kernels/cuda/attention_ring.cuh"
 #include "kernels/cuda/cp_async.cuh"
 
@@ -20,58 +25,71 @@ enum { L2_KV_BYTES = 32 << 20 };
 
 template <int HD> struct prefill_shape : key_tile<HD> {
   using key_tile<HD>::TILE_BYTES;
-  static constexpr int Q_BYTES = ROWS * HD * 2;
+  static constexpr int Q_BYTES = ROWS * HD * 2, TILE_STAGES = tile_stages(HD);
   static constexpr int SMEM_BYTES = 1024 + Q_BYTES + 2 * TILE_STAGES * TILE_BYTES; // and room to align
 };
 
-// What the CTAs go through: work items x kv heads. Items come longest first, and only of so many heads before
-// those of the next heads that their K and V stay in the L2 cache.
+// What the CTAs, or clusters, go through: work items x kv heads. Items come longest first, and only of so
+// many heads before those of the next heads that their K and V stay in the L2 cache. Every other set of heads
+// has them shortest first, so that lengths do not jump from set to set and no CTA gets the longest of
+// several.
 struct prefill_work {
   const td_attention_item *items;
   uint32_t n_items, heads_at_once;
+  prefill_splits splits;
+  bool beside; // decodes begin at once, beside this kernel
 };
 
 #ifdef TD_HAS_WGMMA
 struct prefill_tile {
   td_attention_item item;
-  uint32_t kv_head, kv_begin;
+  uint32_t kv_head;
+  uint32_t n_rows; // packed ones, 0: the item's tokens end before this CTA's
 };
 
 // This CTA's tile of a round: every other round goes backwards, so that no CTA gets the longest of each.
-// False: none.
-template <int HD>
+// False: none. CTAs of a cluster find the same item.
+template <int CTAS>
 __device__ __forceinline__ bool find_tile(const attention_args &a, const device_batch &batch,
                                           const prefill_work &all, uint32_t round, prefill_tile *w)
 {
-  uint32_t i = round * gridDim.x + (round % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
+  uint32_t n_ctas = gridDim.x / CTAS, cta = blockIdx.x / CTAS;
+  uint32_t i = round * n_ctas + (round % 2 ? n_ctas - 1 - cta : cta);
   if (i >= all.n_items * a.n_kv_heads)
     return false;
   uint32_t section = all.n_items * all.heads_at_once, first_head = i / section * all.heads_at_once;
   uint32_t n_heads = min(all.heads_at_once, a.n_kv_heads - first_head), item = i % section / n_heads;
+  if ((a.n_kv_heads - 1) / all.heads_at_once - i / section & 1) // the last set: longest first
+    item = all.n_items - 1 - item;
   if (item >= batch.counts[COUNT_ITEMS]) // a captured step's tiles are more, and these are the last
     return false;
   w->item = all.items[item];
   w->kv_head = first_head + i % section % n_heads;
-  w->kv_begin = a.window > 0 && w->item.position + 1 > a.window
-                    ? (w->item.position + 1 - a.window) / prefill_shape<HD>::KEYS * prefill_shape<HD>::KEYS
-                    : 0;
+  w->n_rows = w->item.n_tokens * a.group;
+  if constexpr (CTAS > 1) {
+    uint32_t tokens = ROWS / a.group, first = cluster_rank() * tokens;
+    bool any = w->item.n_tokens > first;
+    w->n_rows = any ? min(w->item.n_tokens - first, tokens) * a.group : 0;
+    w->item.query += any ? first : 0;
+    w->item.position += any ? first : 0;
+  }
   return true;
 }
 
-template <int HD>
+template <int HD, int CTAS>
 __device__ __forceinline__ void produce(const attention_args &a, const device_batch &batch,
-                                        const prefill_work &all, const tile_ring<HD> &ring)
+                                        const prefill_work &all, const tile_ring<HD, CTAS> &ring)
 {
   size_t half = (size_t)batch.page_tokens * HD;
   fence_global_writes(); // the kernels before wrote these pages by ordinary stores
-  tile_copies<HD> copies = {ring, 0, 0, {}, false};
+  tile_copies<HD, CTAS> copies = {ring, 0, 0, {}, false};
   prefill_tile w;
-  for (uint32_t round = 0; find_tile<HD>(a, batch, all, round, &w); round++) {
+  for (uint32_t round = 0; find_tile<CTAS>(a, batch, all, round, &w); round++) {
     tile_source t = {a.kv + w.kv_head * 2 * half,
                      batch.page_table + w.item.page_table_offset,
                      half * 2 * a.n_kv_heads,
                      batch.page_tokens,
-                     w.kv_begin,
+                     w.item.kv_begin,
                      w.item.kv_end};
     for (; t.kv0 < t.kv_end; t.kv0 += prefill_shape<HD>::KEYS)
       copies.add(t);
@@ -85,7 +103,7 @@ __device__ __forceinline__ void copy_queries(unsigned char *smem_q, const attent
                                              const prefill_tile &w, uint32_t wg)
 {
   constexpr int CHUNKS = HD / 8;
-  uint32_t stride = (a.n_heads + 2 * a.n_kv_heads) * HD, last = w.item.n_tokens * a.group - 1;
+  uint32_t stride = (a.n_heads + 2 * a.n_kv_heads) * HD, last = max(w.n_rows, 1) - 1;
   for (uint32_t i = threadIdx.x % WG; i < 64 * CHUNKS; i += WG) {
     uint32_t r = wg * 64 + i / CHUNKS, chunk = i % CHUNKS, p = min(r, last);
     const bf16 *src = a.qkv + (size_t)(w.item.query + p / a.group) * stride +
@@ -106,7 +124,6 @@ template <int HD>
 __device__ __forceinline__ void store(const attention_args &a, const prefill_tile &w, const consumer<HD> &c,
                                       uint32_t r0)
 {
-  uint32_t last = w.item.n_tokens * a.group - 1;
 #pragma unroll
   for (int h = 0; h < 2; h++) {
     float sum = c.l[h];
@@ -114,7 +131,7 @@ __device__ __forceinline__ void store(const attention_args &a, const prefill_til
     sum += __shfl_xor_sync(0xffffffffu, sum, 2);
     float inv = divided(1, sum);
     uint32_t r = r0 + 8 * h;
-    if (r > last)
+    if (r >= w.n_rows)
       continue;
     bf16 *dst = a.out +
                 ((size_t)(w.item.query + r / a.group) * a.n_heads + w.kv_head * a.group + r % a.group) * HD +
@@ -125,89 +142,152 @@ __device__ __forceinline__ void store(const attention_args &a, const prefill_til
   }
 }
 
-template <int HD>
+// Of a KV split: its number among all splits, heads and CTAs, for the warpgroup's rows.
+template <int CTAS>
+__device__ __forceinline__ prefill_partial partial_of(const attention_args &a, const device_batch &batch,
+                                                      const prefill_work &all, const prefill_tile &w,
+                                                      uint32_t wg)
+{
+  uint32_t rank = CTAS > 1 ? cluster_rank() : 0, stride = a.n_kv_heads * CTAS * TILE_WARPGROUPS;
+  return {all.splits,
+          w.item.first_partial * stride + (w.kv_head * CTAS + rank) * TILE_WARPGROUPS + wg,
+          stride,
+          w.item.partial - w.item.first_partial,
+          w.item.n_partials,
+          batch.counts[COUNT_STEP]};
+}
+
+// Behind all that this CTA attends to: what the splits that it did come to, a part of the rows each.
+template <int HD, int CTAS>
+__device__ __forceinline__ void add_up(const attention_args &a, const device_batch &batch,
+                                       const prefill_work &all, uint32_t wg)
+{
+  prefill_tile w;
+  for (uint32_t round = 0; find_tile<CTAS>(a, batch, all, round, &w); round++)
+    if (w.item.n_partials > 1)
+      partial_of<CTAS>(a, batch, all, w, wg).template add_up<HD>(a.scale_log2, [&](uint32_t row) -> bf16 * {
+        uint32_t r = wg * 64 + row;
+        return r >= w.n_rows ? nullptr
+                             : a.out + ((size_t)(w.item.query + r / a.group) * a.n_heads +
+                                        w.kv_head * a.group + r % a.group) *
+                                           HD;
+      });
+}
+
+template <int HD, int CTAS>
 __device__ __forceinline__ void consume(const attention_args &a, const device_batch &batch,
                                         const prefill_work &all, unsigned char *smem_q,
-                                        const tile_ring<HD> &ring)
+                                        const tile_ring<HD, CTAS> &ring)
 {
   using S = prefill_shape<HD>;
   uint32_t wg = threadIdx.x / WG - 1, r0 = wg * 64 + threadIdx.x % WG / 32 * 16 + threadIdx.x % 32 / 4;
-  uint32_t q16 = warp_uniform((shared_address(smem_q) + wg * 8 * S::GROUP_BYTES) >> 4);
+  uint32_t q16 = warp_uniform(operand_address(shared_address(smem_q) + wg * 8 * S::GROUP_BYTES));
   consumer<HD> c;
-  uint32_t n = 0; // KV tiles before this prefill tile's
+  pipeline_stage s = {0, 0}; // of this prefill tile's first KV tile
   prefill_tile w, next;
-  bool more = find_tile<HD>(a, batch, all, 0, &w);
+  bool more = find_tile<CTAS>(a, batch, all, 0, &w);
   if (more)
     copy_queries<HD>(smem_q, a, w, wg);
   for (uint32_t round = 1; more; round++) {
-    uint32_t last = w.item.n_tokens * a.group - 1;
-    uint32_t n_tiles = warp_uniform((w.item.kv_end - w.kv_begin + S::KEYS - 1) / S::KEYS);
+    uint32_t last = max(w.n_rows, 1) - 1;
+    uint32_t n_tiles = warp_uniform((w.item.kv_end - w.item.kv_begin + S::KEYS - 1) / S::KEYS);
     int32_t first_pos = (int32_t)w.item.position;
     int32_t pos[2] = {first_pos + (int32_t)(min(r0, last) / a.group),
                       first_pos + (int32_t)(min(r0 + 8, last) / a.group)};
-    int32_t last_pos = first_pos + (int32_t)w.item.n_tokens - 1;
+    int32_t last_pos = first_pos + (int32_t)(last / a.group);
     wait_queries(wg);
-    ring.attend(c, n, n_tiles, wg, q16, a.scale_log2, [&](consumer<HD> &tile, uint32_t i) {
-      uint32_t kv0 = w.kv_begin + i * S::KEYS;
-      bool ends = (int32_t)(kv0 + S::KEYS - 1) > first_pos,
-           begins = a.window > 0 && (int32_t)kv0 <= last_pos - (int32_t)a.window;
-      if (ends || begins)
-        tile.mask(kv0, pos, a.window);
-    });
-    n = warp_uniform(n + n_tiles);
-    ring.multiply_last(c, n - 1);
-    more = find_tile<HD>(a, batch, all, round, &next); // its queries come while this tile ends
+    pipeline_stage end =
+        ring.attend(c, s, n_tiles, wg, q16, a.scale_log2, [&](consumer<HD> &tile, uint32_t i) {
+          uint32_t kv0 = w.item.kv_begin + i * S::KEYS;
+          bool ends = (int32_t)(kv0 + S::KEYS - 1) > first_pos,
+               begins = a.window > 0 && (int32_t)kv0 <= last_pos - (int32_t)a.window;
+          if (ends || begins)
+            tile.mask(kv0, pos, a.window);
+        });
+    ring.multiply_last(c, end);
+    s = ring.after(end);
+    more = find_tile<CTAS>(a, batch, all, round, &next); // its queries come while this tile ends
     if (more) {
       named_sync(1 + wg, WG); // all four warps' wgmmas of these queries are done
       copy_queries<HD>(smem_q, a, next, wg);
     }
-    ring.end_last(c, n - 1);
-    store<HD>(a, w, c, r0);
+    ring.end_last(c, end);
+    if (w.item.n_partials > 1)
+      partial_of<CTAS>(a, batch, all, w, wg).template hand_over<HD>(c, 1 + wg);
+    else
+      store<HD>(a, w, c, r0);
     w = next;
   }
+  if (all.splits.n > 0)
+    add_up<HD, CTAS>(a, batch, all, wg);
 }
 #endif
 
-template <int HD>
+template <int HD, int CTAS>
 __global__ void __launch_bounds__(THREADS, 1)
     prefill_kernel(attention_args a, device_batch batch, prefill_work all)
 {
 #ifdef TD_HAS_WGMMA
   using S = prefill_shape<HD>;
   extern __shared__ unsigned char smem_raw[];
-  __shared__ uint64_t barriers[tile_ring<HD>::BARRIERS];
+  __shared__ uint64_t barriers[tile_ring<HD, CTAS>::BARRIERS];
   unsigned char *smem_q = smem_raw + (1024 - shared_address(smem_raw) % 1024) % 1024,
                 *smem_k = smem_q + S::Q_BYTES;
-  const tile_ring<HD> ring = {smem_k, smem_k + TILE_STAGES * S::TILE_BYTES, shared_address(barriers)};
-  let_next_start();
+  const tile_ring<HD, CTAS> ring = {smem_k, smem_k + S::TILE_STAGES * S::TILE_BYTES,
+                                    shared_address(barriers)};
+  if (!all.beside)
+    let_next_start();
   if (threadIdx.x == 0) {
     ring.make();
     barriers_made();
   }
-  __syncthreads();
+  CTAS > 1 ? cluster_sync() : __syncthreads();
   wait_for_input();
+  if (all.beside)
+    let_next_start(); // all before this kernel is done, so decodes need not wait for anything
   if (threadIdx.x < WG) {
     warpgroup_reg_dealloc<PRODUCER_REGISTERS>();
     if (threadIdx.x < 32)
-      produce<HD>(a, batch, all, ring);
+      produce<HD, CTAS>(a, batch, all, ring);
   } else {
     warpgroup_reg_alloc<CONSUMER_REGISTERS>();
-    consume<HD>(a, batch, all, smem_q, ring);
+    consume<HD, CTAS>(a, batch, all, smem_q, ring);
+  }
+  if constexpr (CTAS > 1) {
+    __syncwarp();
+    cluster_sync(); // the other one may still copy to this one's shared memory, or arrive at its barriers
   }
 #endif
+}
+
+template <int HD, int CTAS>
+static void launch_in(cuda_backend *b, const attention_group *g, const attention_args &a, uint32_t n_items)
+{
+  prefill_work works = {g->device_items,
+                        n_items,
+                        a.n_kv_heads,
+                        {},
+                        !is_capture(&b->attention) && g->work.prefill.sms_beside > 0};
+  uint32_t n_sms = (uint32_t)b->device.n_sms - (works.beside ? g->work.prefill.sms_beside : 0);
+  if (!is_capture(&b->attention)) {
+    works.heads_at_once =
+        (uint32_t)(L2_KV_BYTES / ((uint64_t)g->work.longest_prefill * HD * 2 * sizeof(bf16)));
+    works.splits = {g->prefill_partials, g->prefill_flags, g->work.n_prefill_partials,
+                    b->attention.n_launches++};
+  }
+  works.heads_at_once = std::min(std::max(works.heads_at_once, 1u), a.n_kv_heads);
+  queue_clusters(&b->device, prefill_kernel<HD, CTAS>,
+                 dim3(std::min(n_items * a.n_kv_heads, n_sms / CTAS) * CTAS), CTAS, THREADS,
+                 prefill_shape<HD>::SMEM_BYTES, a, td_cuda_batch_of(b, g), works);
 }
 
 template <int HD>
 static void launch(cuda_backend *b, const attention_group *g, const attention_args &a, uint32_t n_items)
 {
-  prefill_work works = {g->device_items, n_items, a.n_kv_heads};
-  if (!is_capture(&b->attention))
-    works.heads_at_once =
-        (uint32_t)(L2_KV_BYTES / ((uint64_t)g->work.items[0].kv_end * HD * 2 * sizeof(bf16)));
-  works.heads_at_once = std::min(std::max(works.heads_at_once, 1u), a.n_kv_heads);
-  queue_kernel(&b->device, prefill_kernel<HD>,
-               dim3(std::min(n_items * a.n_kv_heads, (uint32_t)b->device.n_sms)), THREADS,
-               prefill_shape<HD>::SMEM_BYTES, a, td_cuda_batch_of(b, g), works);
+  if constexpr (has_prefill_pairs(HD))
+    if (!is_capture(&b->attention) && g->work.prefill.tiles == 2)
+      return launch_in<HD, 2>(b, g, a, n_items);
+  launch_in<HD, 1>(b, g, a, n_items);
 }
 
 void td_cuda_prefill_attention(cuda_backend *b, const attention_group *g, const attention_args &a,
@@ -224,8 +304,42 @@ void td_cuda_prefill_attention(cuda_backend *b, const attention_group *g, const 
 
 template <int HD> static cudaError_t size_kernel()
 {
-  return cudaFuncSetAttribute(prefill_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              prefill_shape<HD>::SMEM_BYTES);
+  cudaError_t e = cudaFuncSetAttribute(prefill_kernel<HD, 1>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                       prefill_shape<HD>::SMEM_BYTES);
+  if constexpr (has_prefill_pairs(HD))
+    if (e == cudaSuccess)
+      e = cudaFuncSetAttribute(prefill_kernel<HD, 2>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               prefill_shape<HD>::SMEM_BYTES);
+  return e;
+}
+
+template <int HD> static uint32_t count_pairs()
+{
+  if constexpr (has_prefill_pairs(HD)) {
+    cudaLaunchAttribute cluster = {};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim.x = 2;
+    cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(2);
+    config.blockDim = THREADS;
+    config.dynamicSmemBytes = prefill_shape<HD>::SMEM_BYTES;
+    config.attrs = &cluster;
+    config.numAttrs = 1;
+    int n = 0;
+    if (cudaOccupancyMaxActiveClusters(&n, prefill_kernel<HD, 2>, &config) == cudaSuccess && n > 0)
+      return (uint32_t)n;
+    cudaGetLastError(); // a device without clusters
+  }
+  return 0;
+}
+
+uint32_t td_cuda_prefill_pairs(uint32_t head_dim)
+{
+  return head_dim == 64    ? count_pairs<64>()
+         : head_dim == 96  ? count_pairs<96>()
+         : head_dim == 128 ? count_pairs<128>()
+                           : 0;
 }
 
 cudaError_t td_cuda_size_prefill(uint32_t head_dim)

@@ -3,14 +3,17 @@
 // The one idea: the tensor cores are never without work. The two warpgroups alternate: while one's wgmmas
 // run, the other is at its softmax. And in each of them, the product of a tile's weights and V runs beside
 // the softmax of the next tile. K and V have a ring each, so that the next K comes while V is still in use.
-// KV tiles are counted on over all that a CTA does. Source: FlashAttention-3 (Shah et al. 2024, sections 3.1
-// and 3.2).
+// KV tiles are counted on over all that a CTA does. Two CTAs of a cluster may have neighbouring queries of
+// one row and kv head: then each copies half of a tile's pages, to both (multicast), and a stage is empty
+// when both have read it. Source: FlashAttention-3 (Shah et al. 2024, sections 3.1 and 3.2).
 #pragma once
 
 #include "kernels/cuda/attention_wgmma.cuh"
+#include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/ring.cuh"
 
-enum { TILE_STAGES = 2, TILE_WARPGROUPS = 2 };
+enum { TILE_WARPGROUPS = 2 };
+constexpr int tile_stages(int head_dim) { return head_dim == 256 ? 2 : 3; } // as fit shared memory
 
 #ifdef TD_HAS_WGMMA
 // Of one warpgroup (its own id), or of two that alternate.
@@ -31,8 +34,12 @@ struct tile_source {
   uint32_t page_tokens, kv0, kv_end;
 };
 
-// The pages of a KV tile's K or V, one lane each; those at or past the end are left out.
-template <int HD>
+// In units of 16 bytes, for operands of wgmma: in a cluster an address names its CTA in its upper bits.
+__device__ __forceinline__ uint32_t operand_address(uint32_t address) { return (address & 0x3ffff) >> 4; }
+
+// The pages of a KV tile's K or V, one lane each; those at or past the end are left out. CTAS: of the
+// cluster, each of which copies every CTAS-th page for all of them.
+template <int HD, int CTAS>
 __device__ __forceinline__ void copy_pages(uint32_t dst, const bf16 *src, const tile_source &t, uint32_t bar)
 {
   uint32_t lane = threadIdx.x % 32, bytes = t.page_tokens * HD * 2;
@@ -42,8 +49,13 @@ __device__ __forceinline__ void copy_pages(uint32_t dst, const bf16 *src, const 
   if (lane == 0)
     barrier_expect(bar, n * bytes);
   __syncwarp();
-  if (lane < n)
-    copy_bulk(dst + lane * bytes, src + (size_t)t.pages[(t.kv0 >> shift) + lane] * t.page_stride, bytes, bar);
+  if (lane >= n || (CTAS > 1 && lane % CTAS != cluster_rank()))
+    return;
+  const bf16 *page = src + (size_t)t.pages[(t.kv0 >> shift) + lane] * t.page_stride;
+  if (CTAS > 1)
+    copy_bulk_to(dst + lane * bytes, page, bytes, bar, (1 << CTAS) - 1);
+  else
+    copy_bulk(dst + lane * bytes, page, bytes, bar);
 }
 
 // The last tile of V: lines past the end must not be NaN, because their weight of zero would not remove that.
@@ -55,12 +67,15 @@ template <int HD> __device__ __forceinline__ void zero_lines(unsigned char *tile
   fence_shared_writes();
 }
 
-template <int HD> struct tile_ring {
+template <int HD, int CTAS> struct tile_ring {
   using S = key_tile<HD>;
-  using ring_of_tiles = ring<TILE_STAGES, S::TILE_BYTES, TILE_WARPGROUPS>;
-  static constexpr uint32_t BARRIERS = 2 * ring_of_tiles::BARRIERS + 1;
+  static constexpr int TILE_STAGES = tile_stages(HD);
+  using ring_of_tiles = ring<TILE_STAGES, S::TILE_BYTES, TILE_WARPGROUPS * CTAS>;
+  static constexpr uint32_t BARRIERS = 2 * ring_of_tiles::BARRIERS + TILE_STAGES;
   ring_of_tiles k, v;
-  uint32_t tail_bar; // counts the bytes of a V that is not whole: it is full only when the rest is zero
+  // Count the bytes of a V that is not whole: it is full only when the rest is zero. One for each stage: the
+  // other CTA may be a tile ahead, but no round of the ring.
+  uint32_t tail_bars;
   unsigned char *smem_v;
 
   __device__ __forceinline__ tile_ring(unsigned char *smem_k, unsigned char *tiles_v, uint32_t bars)
@@ -68,14 +83,27 @@ template <int HD> struct tile_ring {
   {
     k.place(shared_address(smem_k), bars);
     v.place(shared_address(smem_v), bars + ring_of_tiles::BARRIERS * 8);
-    tail_bar = bars + 2 * ring_of_tiles::BARRIERS * 8;
+    tail_bars = bars + 2 * ring_of_tiles::BARRIERS * 8;
   }
 
-  // By a warpgroup, when all its warps are done.
-  __device__ __forceinline__ static void release(const ring_of_tiles &r, uint32_t n)
+  // By a warpgroup, when all its warps are done; in a cluster a warp tells each CTA.
+  __device__ __forceinline__ static void release(const ring_of_tiles &r, pipeline_stage s)
   {
-    if (threadIdx.x % WG == 0)
-      r.release(r.nth(n).index);
+    uint32_t warp = threadIdx.x % WG / 32;
+    if constexpr (CTAS == 1) {
+      if (threadIdx.x % WG == 0)
+        r.release(s.index);
+    } else if (threadIdx.x % 32 == 0 && warp < CTAS) {
+      barrier_arrive_in_cluster(address_in_cluster(r.empty(s.index), warp));
+    }
+  }
+
+  // Where the tile after that of this stage is. Counted on, as a division by three would be beside the
+  // products.
+  __device__ __forceinline__ static pipeline_stage after(pipeline_stage s)
+  {
+    bool wraps = s.index + 1 == TILE_STAGES;
+    return {warp_uniform(wraps ? 0 : s.index + 1), s.phase ^ wraps};
   }
 
   // By one thread, before barriers_made.
@@ -83,26 +111,28 @@ template <int HD> struct tile_ring {
   {
     k.init(0, TILE_STAGES);
     v.init(0, TILE_STAGES);
-    barrier_init(tail_bar, 1);
+    for (uint32_t i = 0; i < TILE_STAGES; i++)
+      barrier_init(tail_bars + i * 8, 1);
   }
 
   __device__ __forceinline__ void copy_keys(uint32_t n, const tile_source &t) const
   {
     const pipeline_stage s = k.nth_as_producer(n);
     k.acquire(s);
-    copy_pages<HD>(k.data(s.index), t.k, t, k.full(s.index));
+    copy_pages<HD, CTAS>(k.data(s.index), t.k, t, k.full(s.index));
   }
 
-  // n_tails: tiles so far that were not whole.
-  __device__ __forceinline__ void copy_values(uint32_t n, const tile_source &t, uint32_t &n_tails) const
+  // tails: the parity of each stage's tiles so far that were not whole, bit by bit.
+  __device__ __forceinline__ void copy_values(uint32_t n, const tile_source &t, uint32_t &tails) const
   {
     const pipeline_stage s = v.nth_as_producer(n);
     v.acquire(s);
     bool whole = t.kv0 + S::KEYS <= t.kv_end;
-    uint32_t bar = whole ? v.full(s.index) : tail_bar;
-    copy_pages<HD>(v.data(s.index), t.k + t.page_tokens * HD, t, bar);
+    uint32_t bar = whole ? v.full(s.index) : tail_bars + s.index * 8;
+    copy_pages<HD, CTAS>(v.data(s.index), t.k + t.page_tokens * HD, t, bar);
     if (!whole) {
-      barrier_wait(bar, n_tails++ & 1);
+      barrier_wait(bar, tails >> s.index & 1);
+      tails ^= 1u << s.index;
       zero_lines<HD>(smem_v + s.index * S::TILE_BYTES, t.kv_end - t.kv0);
       __syncwarp();
       if (threadIdx.x % 32 == 0)
@@ -110,38 +140,40 @@ template <int HD> struct tile_ring {
     }
   }
 
-  // KV tiles n, n + 1, ... n + n_tiles - 1 into c, by both warpgroups, of which this is number wg; queries
-  // lie at q16, in units of 16 bytes. mask(c, i) hides what of tile i a query row does not see. The last
-  // tile's values are left to multiply_last and end_last.
+  // n_tiles KV tiles from stage s on into c, by both warpgroups, of which this is number wg; queries lie at
+  // q16, in units of 16 bytes. mask(c, i) hides what of tile i a query row does not see. The last tile's
+  // values are left to multiply_last and end_last: its stage comes back.
   template <class MASK>
-  __device__ __forceinline__ void attend(consumer<HD> &c, uint32_t n, uint32_t n_tiles, uint32_t wg,
-                                         uint32_t q16, float scale_log2, const MASK &mask) const
+  __device__ __forceinline__ pipeline_stage attend(consumer<HD> &c, pipeline_stage s, uint32_t n_tiles,
+                                                   uint32_t wg, uint32_t q16, float scale_log2,
+                                                   const MASK &mask) const
   {
-    uint32_t mine = 3 + wg, theirs = 4 - wg, k16 = warp_uniform(k.first >> 4); // named barriers
+    uint32_t mine = 3 + wg, theirs = 4 - wg, k16 = warp_uniform(operand_address(k.first)); // named barriers
     float corr[2];
     c.clear();
     if (wg == 1 && n_tiles > 1)
       named_arrive(theirs, TILE_WARPGROUPS * WG); // the first warpgroup begins
-    k.wait_full(k.nth(n));
-    c.multiply_keys(q16, k16 + n % TILE_STAGES * (S::TILE_BYTES / 16));
+    k.wait_full(s);
+    c.multiply_keys(q16, k16 + s.index * (S::TILE_BYTES / 16));
     wgmma_wait<0>();
     wgmma_hold(c.s);
-    release(k, n);
+    release(k, s);
     mask(c, 0);
     c.softmax(scale_log2, corr);
     c.pack_weights();
     if (n_tiles > 1)
-      k.wait_full(k.nth(n + 1));
+      k.wait_full(after(s));
     for (uint32_t i = 1; i < n_tiles; i++) { // main loop
-      uint32_t g = n + i;
+      pipeline_stage before = s;
+      s = after(s);
       named_sync(mine, TILE_WARPGROUPS * WG);
-      c.multiply_keys(q16, k16 + g % TILE_STAGES * (S::TILE_BYTES / 16));
-      multiply_last(c, g - 1);
+      c.multiply_keys(q16, k16 + s.index * (S::TILE_BYTES / 16));
+      multiply_last(c, before);
       if (wg == 0 || i + 1 < n_tiles)
         named_arrive(theirs, TILE_WARPGROUPS * WG);
       wgmma_wait<1>();
       wgmma_hold(c.s);
-      release(k, g);
+      release(k, s);
       mask(c, i);
       c.softmax(scale_log2, corr);
       wgmma_hold(c.s);
@@ -149,30 +181,31 @@ template <int HD> struct tile_ring {
       // products before this branch: else it waits first and does all of the softmax afterwards, beside
       // nothing.
       if (i + 1 < n_tiles)
-        k.wait_full(k.nth(g + 1));
-      end_last(c, g - 1);
+        k.wait_full(after(s));
+      end_last(c, before);
       c.rescale(corr);
       c.pack_weights();
     }
+    return s;
   }
 
-  __device__ __forceinline__ void multiply_last(consumer<HD> &c, uint32_t n) const
+  __device__ __forceinline__ void multiply_last(consumer<HD> &c, pipeline_stage s) const
   {
-    v.wait_full(v.nth(n));
-    c.multiply_values(warp_uniform(v.first >> 4) + n % TILE_STAGES * (S::TILE_BYTES / 16));
+    v.wait_full(s);
+    c.multiply_values(warp_uniform(operand_address(v.first)) + s.index * (S::TILE_BYTES / 16));
   }
-  __device__ __forceinline__ void end_last(consumer<HD> &c, uint32_t n) const
+  __device__ __forceinline__ void end_last(consumer<HD> &c, pipeline_stage s) const
   {
     wgmma_wait<0>();
     wgmma_hold(c.o);
-    release(v, n);
+    release(v, s);
   }
 };
 
 // The producer's loop: a tile's K goes before the V of the tile before it, because it is needed first.
-template <int HD> struct tile_copies {
-  const tile_ring<HD> &ring;
-  uint32_t n, n_tails; // so far
+template <int HD, int CTAS> struct tile_copies {
+  const tile_ring<HD, CTAS> &ring;
+  uint32_t n, tails; // so far
   tile_source before;
   bool behind; // the V of the tile before is still to be copied
 
@@ -187,7 +220,7 @@ template <int HD> struct tile_copies {
   __device__ __forceinline__ void end()
   {
     if (behind)
-      ring.copy_values(n - 1, before, n_tails);
+      ring.copy_values(n - 1, before, tails);
     behind = false;
   }
 };

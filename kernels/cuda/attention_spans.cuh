@@ -318,7 +318,7 @@ template <int HD, bool IN_TILES>
 __device__ __forceinline__ void
 attend_prefix_splits(const attention_args &a, const device_batch &batch, const shared_spans &shared,
                      const td_attention_item &first, const td_attention_item *items, uint32_t kv_head,
-                     uint32_t smem, uint32_t bars, splits_ahead *ahead)
+                     uint32_t smem, uint32_t bars, splits_ahead *ahead, decode_start start)
 {
   const td_attention_member *members =
       (const td_attention_member *)(shared.plan + ((const td_attention_header *)shared.plan)->members_at);
@@ -335,7 +335,7 @@ attend_prefix_splits(const attention_args &a, const device_batch &batch, const s
             batch.page_table + first.page_table_offset +
                 first.kv_begin / batch.page_tokens); // no step writes shared pages any more
   queries.find(a, members + first.member, first, kv_head);
-  wait_for_input();
+  wait_unless_beside(start);
   queries.copy(smem);
   for (uint32_t at = 0;;) {
     prefix_queries<HD>::await();

@@ -8,7 +8,7 @@
 enum { WG = 128 };
 
 template <int HD> struct key_tile {
-  static constexpr int KEYS = HD == 256 ? 64 : 128;
+  static constexpr int KEYS = prefill_keys(HD);
   static constexpr int GROUP_BYTES = 8 * HD * 2;   // of 8 lines
   static constexpr int TILE_BYTES = KEYS * HD * 2; // of K, or of V
   static constexpr int ATOM_LINE_BYTES = HD % 64 == 0 ? 128 : 64,

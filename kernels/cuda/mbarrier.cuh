@@ -64,6 +64,17 @@ __device__ __forceinline__ void copy_bulk(uint32_t dst, const void *src, uint32_
       : "memory");
 }
 
+// To the same address in all CTAs of the cluster that `ctas` names, bit by bit; each one's barrier counts the
+// bytes.
+__device__ __forceinline__ void copy_bulk_to(uint32_t dst, const void *src, uint32_t bytes, uint32_t bar,
+                                             uint16_t ctas)
+{
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+               "[%0], [%1], %2, [%3], %4;" ::"r"(dst),
+               "l"(src), "r"(bytes), "r"(bar), "h"(ctas)
+               : "memory");
+}
+
 // Of what is read once: without this hint memory gives a fifth less than it can (kernels/cuda/README.md).
 __device__ __forceinline__ uint64_t read_once_policy()
 {

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Decode attention by FlashAttention-3 and FlashInfer, on the very cells that `tandem-bench attention --cells FILE` writes.
+"""Attention by FlashAttention-3 and FlashInfer, on the very cells that `tandem-bench attention --cells FILE` writes, or `tandem-bench
+hybrid --cells FILE`, whose rows have more tokens than one (q_len).
 
   attention_peers.py --cells cells.json --json peers.json [--max-seconds 120]
 
@@ -80,10 +81,15 @@ class Batch:
         self.torch, self.cell, self.pool = torch, cell, pool
         self.pages = [ids[a] for a in at]
         self.n, self.kv_len = len(rows), torch.tensor(cell["kv_len"], device="cuda", dtype=torch.int32)
-        self.q = torch.randn(self.n, cell["heads"], cell["head_dim"], device="cuda", dtype=torch.bfloat16)
+        self.q_len = cell.get("q_len") or [1] * self.n
+        self.q = torch.randn(sum(self.q_len), cell["heads"], cell["head_dim"], device="cuda", dtype=torch.bfloat16)
         self.out = torch.empty_like(self.q)
         self.levels = [[(first, end, ids[torch.tensor(p, device="cuda", dtype=torch.long)]) for first, end, p in level]
                        for level in levels_of(rows)] if any(cell["shared"]) else None
+
+    @property
+    def has_chunks(self):
+        return max(self.q_len) > 1
 
     def table(self):
         t = self.torch.zeros(self.n, max(len(p) for p in self.pages), device="cuda", dtype=self.torch.int32)
@@ -112,11 +118,11 @@ def fa3_of_vllm(torch):
     ops = torch.ops._vllm_fa3_C
 
     def make(b):
-        c, table, starts = b.cell, b.table(), b.sums([1] * b.n)
-        longest = max(c["kv_len"])
-        plan = ops.get_scheduler_metadata(b.n, 1, longest, c["heads"], c["kv_heads"], c["head_dim"], c["head_dim"], torch.bfloat16, b.kv_len,
+        c, table, starts = b.cell, b.table(), b.sums(b.q_len)
+        longest, most = max(c["kv_len"]), max(b.q_len)
+        plan = ops.get_scheduler_metadata(b.n, most, longest, c["heads"], c["kv_heads"], c["head_dim"], c["head_dim"], torch.bfloat16, b.kv_len,
                                           starts, None, None, None, None, PAGE, 0, True, -1, -1, False, 0, None, 0)
-        return lambda: ops.fwd(b.q, b.pool.k, b.pool.v, None, None, None, b.out, starts, None, None, None, b.kv_len, 1, longest, table, None,
+        return lambda: ops.fwd(b.q, b.pool.k, b.pool.v, None, None, None, b.out, starts, None, None, None, b.kv_len, most, longest, table, None,
                                None, None, None, None, None, None, None, c["head_dim"] ** -0.5, True, -1, -1, 0.0, True, plan, 0, None, 0,
                                None, 1, 0, None)
     return make
@@ -126,6 +132,8 @@ def fa3_package(torch):
     from flash_attn_interface import flash_attn_with_kvcache
 
     def make(b):
+        if b.has_chunks:
+            return None
         table, q = b.table(), b.q.unsqueeze(1)
         return lambda: flash_attn_with_kvcache(q, b.pool.k, b.pool.v, cache_seqlens=b.kv_len, page_table=table, causal=True)
     return make
@@ -148,6 +156,8 @@ def flashinfer_decode(tensor_cores):
         import flashinfer
 
         def make(b):
+            if b.has_chunks:
+                return None
             c = b.cell
             work = torch.zeros(256 << 20, device="cuda", dtype=torch.uint8)
             w = flashinfer.BatchDecodeWithPagedKVCacheWrapper(work, "NHD", use_tensor_cores=tensor_cores)
@@ -162,7 +172,7 @@ def flashinfer_cascade(torch):
     import flashinfer
 
     def make(b):
-        if not b.levels or len(b.levels) < 2 or any(not len(p) for level in b.levels for _, _, p in level):
+        if b.has_chunks or not b.levels or len(b.levels) < 2 or any(not len(p) for level in b.levels for _, _, p in level):
             return None  # nothing is shared, or not level by level
         c = b.cell
         work = torch.zeros(256 << 20, device="cuda", dtype=torch.uint8)
@@ -178,7 +188,29 @@ def flashinfer_cascade(torch):
     return make
 
 
-PEERS = {"FlashAttention-3": fa3, "FlashInfer": flashinfer_decode(False), "FlashInfer tensor cores": flashinfer_decode(True),
+def flashinfer_prefill(torch):
+    import flashinfer
+
+    def make(b):
+        if not b.has_chunks:
+            return None
+        c = b.cell
+        work = torch.zeros(256 << 20, device="cuda", dtype=torch.uint8)
+        w = flashinfer.BatchPrefillWithPagedKVCacheWrapper(work, "NHD", backend="fa3")
+        w.plan(b.sums(b.q_len), b.sums([len(p) for p in b.pages]), torch.cat(b.pages).contiguous(),
+               b.ints([(n - 1) % PAGE + 1 for n in c["kv_len"]]), c["heads"], c["kv_heads"], c["head_dim"], PAGE, causal=True,
+               q_data_type=torch.bfloat16, kv_data_type=torch.bfloat16)
+        return lambda: w.run(b.q, (b.pool.k, b.pool.v), out=b.out)
+    return make
+
+
+def parts_of(cell):
+    """A hybrid cell's chunk, and its decodes, by themselves: run one after the other they are what a serial pair takes."""
+    parts = [[i for i, n in enumerate(cell["q_len"]) if (n > 1) == chunk] for chunk in (True, False)]
+    return [{**cell, **{k: [cell[k][i] for i in part] for k in ("q_len", "kv_len", "shared")}} for part in parts]
+
+
+PEERS = {"FlashAttention-3": fa3, "FlashInfer prefill": flashinfer_prefill, "FlashInfer": flashinfer_decode(False), "FlashInfer tensor cores": flashinfer_decode(True),
          "FlashInfer cascade": flashinfer_cascade}
 
 
@@ -221,7 +253,7 @@ def copies_of(cell):
     return max(1, min(COPIES_MAX, math.ceil(ROTATE_BYTES / cell_bytes(cell))))
 
 
-def measure(torch, cells, makers, end, out):
+def measure(torch, cells, makers, end, hot_s, out):
     """Cell by cell, so that what there is no time for is missing at the end and not for one peer."""
     groups = {}  # traces last: there are most of them
     for c in sorted(cells, key=lambda c: c["kind"] == "trace"):
@@ -238,7 +270,10 @@ def measure(torch, cells, makers, end, out):
             for name, make in makers.items():
                 try:
                     calls = [make(b) for b in batches]
-                    figures[name] = graph_us(torch, calls) if all(calls) else None
+                    figures[name] = graph_us(torch, calls, hot_s) if all(calls) else None
+                    if cell["kind"] == "hybrid" and all(calls):
+                        pairs = [[make(Batch(torch, part, pool, 0)) for part in parts_of(cell)]]
+                        figures[name + ", a pair"] = graph_us(torch, [call for pair in pairs for call in pair], hot_s) * 2
                 except Exception as e:  # one cell that a peer does not have must not end the rest
                     out["errors"].setdefault(name, f"{cell['name']}: {type(e).__name__}: {str(e)[:200]}")
             out["cells"].append({k: cell[k] for k in ("kind", "name", "heads", "kv_heads")} | {"us": {k: v for k, v in figures.items() if v}})
@@ -259,6 +294,7 @@ def main(argv):
     ap.add_argument("--cells", required=True)
     ap.add_argument("--json", required=True)
     ap.add_argument("--max-seconds", type=float, default=120)
+    ap.add_argument("--hot-seconds", type=float, default=0, help="of replays before a figure is taken")
     ap.add_argument("--peers", help=f"comma-separated: {', '.join(PEERS)}")
     ap.add_argument("--warm", action="store_true", help="only one small cell: compiles what is compiled at first use")
     a = ap.parse_args(argv)
@@ -285,7 +321,7 @@ def main(argv):
             cells = [{"kind": "tree", "name": "warm", "heads": 32, "kv_heads": 8, "head_dim": d, "kv_len": [96] * 4, "shared": [0, 64, 64, 64]}
                      for d in sorted({c["head_dim"] for c in cells})]
         out["versions"] = {m: sys.modules[m].__version__ for m in ("torch", "vllm", "flashinfer") if hasattr(sys.modules.get(m), "__version__")}
-        measure(torch, cells, makers, time.monotonic() + a.max_seconds, out)
+        measure(torch, cells, makers, time.monotonic() + a.max_seconds, a.hot_seconds, out)
     write(a.json, out)
     return 0
 

@@ -13,6 +13,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import attention  # noqa: E402
 import faults  # noqa: E402
+import hybrid  # noqa: E402
 import invariant  # noqa: E402
 import loading  # noqa: E402
 import machine  # noqa: E402
@@ -38,6 +39,7 @@ STAGES = [
     ("loading", "loading 8B from disk", loading.stage),
     ("kernels", "every op beside its floor", steps.stage_kernels),
     ("attention", "decode attention by policy, beside peers measured in the same run", attention.stage),
+    ("hybrid", "attention of prefill chunks, alone and beside decodes, beside peers measured in the same run", hybrid.stage),
     ("steps", "whole steps beside their floors", steps.stage_steps),
     ("idle", "what the device waits for between steps", steps.stage_idle),
     ("serve", "through HTTP, beside a peer's figures", serve.stage),

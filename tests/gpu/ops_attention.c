@@ -67,6 +67,12 @@ void test_attention_again(const heads *h, uint32_t n_rows, uint32_t n_fewer, uin
   batch_free(b);
 }
 
+void test_attention_mixed_shared(const heads *h, const uint32_t (*rows)[2], const uint32_t (*shares)[2],
+                                 uint32_t n_rows)
+{
+  test_rows(h, rows, shares, n_rows, 1);
+}
+
 /* A prefix of all rows, one of each fifth of them, one of each pair; then a row's own tokens. */
 static void test_shared(const heads *h, uint32_t n_rows, const uint32_t tokens[3], float scale)
 {

@@ -11,6 +11,9 @@ void test_attention(const heads *h, const uint32_t (*rows)[2], uint32_t n_rows);
  * time. On a GPU rows are in more shares the fewer they are, the last of one key: what a step has left behind
  * must not be another's. */
 void test_attention_again(const heads *h, uint32_t n_rows, uint32_t n_fewer, uint32_t n_tokens);
+/* The same; shares: {which row before, how many tokens, whole pages} a row begins with. */
+void test_attention_mixed_shared(const heads *h, const uint32_t (*rows)[2], const uint32_t (*shares)[2],
+                                 uint32_t n_rows);
 /* Decodes that begin with the same pages, three levels of them. */
 void test_attention_shared(const heads *h, uint32_t n_rows, const uint32_t tokens[3]);
 /* The same with values a million times as large, as small, and all zero. */

@@ -12,6 +12,7 @@
 
 #include "bench/attention_policies.h"
 #include "ops_attention.h"
+#include "ops_cuts.h"
 #include "ops_harness.h"
 #include "ops_decoder.h"
 #include "ops_glu.h"
@@ -449,6 +450,8 @@ static const heads long_own[] = {{4, 1, 128, 16, 0, TD_ROPE_HALVES, false},
                                  {8, 1, 128, 16, 0, TD_ROPE_HALVES, false},
                                  {12, 1, 96, 32, 0, TD_ROPE_HALVES, false}};
 enum { N_LONG_OWN = sizeof long_own / sizeof *long_own };
+/* Whose KV is more than the L2 cache holds, so that prefill goes through some heads after others. */
+static const heads many_kv_heads = {32, 32, 128, 16, 0, TD_ROPE_HALVES, false};
 static const heads many_recorded = {64, 64, 128, 16, 0, TD_ROPE_HALVES, false};
 
 /* Two stores at once; the second one's layers have a window, so that its rows share nothing where the first
@@ -655,6 +658,8 @@ static void test_attentions(bool small, bool tiny)
     test_two_stores(small);
   if (is_wanted(one_kv_head.head_dim) && !tiny)
     test_attention_again(&one_kv_head, 2, 1, 66 * 128 + 1);
+  if (is_wanted(many_kv_heads.head_dim) && !small && !is_cpu())
+    test_attention(&many_kv_heads, (const uint32_t[][2]){{200, 8600}, {40, 300}}, 2);
   if (is_wanted(many_slices.head_dim) && !small)
     test_attention(&many_slices, (const uint32_t[][2]){{2, 8600}}, 1);
   for (size_t i = 0; i < (small ? 1 : N_MANY_HEADS) && !is_cpu(); i++) /* a CPU does not know short ones */
@@ -721,10 +726,26 @@ static void test_alone(const char *name, td_backend_config config, bool small, b
   be->ops->destroy(be);
 }
 
+/* How prefill is cut is fixed, or the planner's; a CPU cuts nothing. */
+static void test_all_cuts(const char *name, td_backend_config config, test_size size)
+{
+  for (size_t i = 0; i < N_SHAPES; i++)
+    for (size_t k = 0; has_plans(&shapes[i]) && is_wanted(shapes[i].head_dim) &&
+                       (size == TEST_ALL || is_in_small(i)) && (k == 0 || td_attention_cuts[k - 1]);
+         k++) {
+      config.attention_policy = k > 0 ? td_attention_cuts[k - 1] : NULL;
+      open_backend(name, &config);
+      bool serves = is_cpu() || is_hopper();
+      if (serves && (!is_cpu() || k == 0))
+        test_cuts(&shapes[i], config.attention_policy, size == TEST_TINY || is_cpu());
+      be->ops->destroy(be);
+    }
+}
+
 /* ---- sections ---- */
 
-enum { PRODUCTS, ATTENTION, PLANS, RECORDINGS, ALONE, STEPS, SAMPLING, TIMES, N_SECTIONS };
-static const char *const sections[N_SECTIONS] = {"products", "attention", "plans",    "recordings",
+enum { PRODUCTS, ATTENTION, CUTS, PLANS, RECORDINGS, ALONE, STEPS, SAMPLING, TIMES, N_SECTIONS };
+static const char *const sections[N_SECTIONS] = {"products", "attention", "cuts",     "plans", "recordings",
                                                  "alone",    "steps",     "sampling", "times"};
 
 static void run_section(int section, const char *name, const td_backend_config *config, test_size size,
@@ -735,6 +756,8 @@ static void run_section(int section, const char *name, const td_backend_config *
     for (uint32_t i = 0; i < (strcmp(name, "cpu") == 0 ? 1 : N_POLICIES); i++)
       if (!only_policy || policies[i] == only_policy)
         test_plans(name, config, policies[i], size);
+  } else if (section == CUTS) {
+    test_all_cuts(name, *config, size);
   } else if (section == RECORDINGS) {
     test_recordings(name, config, small, tiny);
   } else if (section == ALONE) {
@@ -779,7 +802,7 @@ static void tell(int section, const struct timespec *begin)
 
 static const char usage[] =
     "usage: test_ops [BACKEND [all | small | tiny [WORD...]]]\n"
-    "  WORD: a section (products attention plans recordings alone steps sampling times), "
+    "  WORD: a section (products attention cuts plans recordings alone steps sampling times), "
     "all of them where none is named;\n"
     "        always, pat, persistentkv, flashdecode: plans, of this policy only; "
     "dim=N: only heads of so many elements\n";

@@ -1,0 +1,178 @@
+/* See hybrid.h.
+ *
+ * Prefill's time is that of its rounds: items go over the SMs (or pairs of them) longest first, so as many
+ * rounds as items need, of mean length, or the longest item alone. KV splits make items shorter and more. A
+ * pair copies its keys once, which saves power, but costs each item more. Beside prefill, decodes get what
+ * memory gives so many SMs; in its last round also those that prefill leaves, and after it all. */
+#include "kernels/attention/hybrid.h"
+
+enum { PAIR_TILES = 2, SPLIT_ROUNDS_MAX = 3, CANDIDATES_MAX = 16, ROUNDS_MAX = 12, SMS_BESIDE_LEAST = 4 };
+
+/* An H200's (docs/lab/2026-11.md). Times are in KV tiles of one SM, which reads and multiplies one in
+ * tile_us. */
+static const double sm_flop_us = 640e6 / 132; /* of prefill, with all SMs at work */
+static const double memory_bytes_us = 4.45e6;
+static const double item_tiles = 1.2;        /* an item's begin and end */
+static const double pair_tiles = 1;          /* a pair's, beside */
+static const double split_tiles = 0.8;       /* a KV split's, beside: its partial written and awaited, */
+static const double partial_tiles = 0.28;    /* and for each split of its tile: that many are added up */
+static const double pair_part = 0.99;        /* of the time of others that a pair's tiles take, */
+static const double pair_part_beside = 0.97; /* and beside decodes */
+static const double slower_each_sm = 0.003;  /* prefill, by decodes' traffic, for each SM of theirs */
+static const double sms_beside_part = 0.375; /* no more: these have nearly all of memory's rate */
+static const double beside_gain = 0.98; /* beside must be predicted to take so much of one after the other, */
+static const double split_gain = 0.93;  /* and prefill alone in KV splits so much of it without */
+
+/* Items of one cut, of all kv heads. */
+typedef struct cut_size {
+  uint64_t n, n_partials;
+  double tiles, longest, shortest;
+  double split_extra; /* what KV splits cost, in KV tiles of time */
+} cut_size;
+
+static cut_size size_of(const td_hybrid_config *c, const td_hybrid_chunk *chunks, uint32_t n_chunks,
+                        const td_hybrid_cut *cut)
+{
+  cut_size s = {.shortest = 1e9};
+  uint32_t item_tokens = c->tile_tokens * cut->tiles;
+  for (uint32_t i = 0; i < n_chunks; i++)
+    for (uint32_t begin = 0; begin < chunks[i].n_tokens; begin += item_tokens) {
+      uint32_t left = chunks[i].n_tokens - begin, first = chunks[i].n_keys - left;
+      uint32_t n_keys = first + (left < item_tokens ? left : item_tokens) - td_hybrid_first_key(c, first);
+      uint32_t splits = td_hybrid_splits(cut, n_keys);
+      double tiles = (double)((n_keys + c->tile_keys - 1) / c->tile_keys), of_one = tiles / splits;
+      s.n += splits;
+      if (splits > 1) {
+        s.n_partials += splits;
+        s.split_extra += splits * (split_tiles + partial_tiles * splits);
+      }
+      s.tiles += tiles;
+      s.longest = of_one > s.longest ? of_one : s.longest;
+      s.shortest = of_one < s.shortest ? of_one : s.shortest;
+    }
+  s.n *= c->n_kv_heads;
+  s.n_partials *= c->n_kv_heads;
+  s.tiles *= c->n_kv_heads;
+  s.split_extra *= c->n_kv_heads;
+  return s;
+}
+
+/* Until prefill is done, in us: all rounds but the last, and the last, in which so many SMs are left. */
+typedef struct prefill_time {
+  double rounds_us, last_us;
+  uint32_t n_left;
+} prefill_time;
+
+static uint64_t slots_of(const td_hybrid_config *c, const td_hybrid_cut *cut)
+{
+  return (c->n_sms - cut->sms_beside) / cut->tiles;
+}
+
+/* false: there are not enough partials. */
+static bool time_prefill(const td_hybrid_config *c, const cut_size *s, const td_hybrid_cut *cut,
+                         prefill_time *t)
+{
+  uint64_t slots = slots_of(c, cut), rounds = (s->n + slots - 1) / slots;
+  if (s->n_partials * cut->tiles > TD_PREFILL_PARTIALS_MAX)
+    return false;
+  bool pair = cut->tiles == PAIR_TILES, beside = cut->sms_beside > 0;
+  double tile_us = 4.0 * 128 * c->tile_keys * c->head_dim / sm_flop_us; /* 128 query rows */
+  tile_us *= pair ? (beside ? pair_part_beside : pair_part) : 1;
+  tile_us *= 1 + slower_each_sm * cut->sms_beside;
+  double fixed = item_tiles + (pair ? pair_tiles : 0) + s->split_extra / (double)s->n;
+  double mean = s->tiles / (double)s->n, last = rounds > 1 ? s->shortest : s->longest;
+  t->rounds_us = (double)(rounds - 1) * (mean + fixed) * tile_us;
+  t->last_us = (last + fixed) * tile_us;
+  t->n_left = (uint32_t)(rounds * slots - s->n) * cut->tiles;
+  double least_us = (s->longest + fixed) * tile_us;
+  if (t->rounds_us + t->last_us < least_us)
+    t->last_us = least_us - t->rounds_us;
+  return true;
+}
+
+/* Memory's rate for so many SMs, of what all of them have. */
+static double rate_part(uint32_t n_sms)
+{
+  static const struct {
+    uint32_t n_sms;
+    double part;
+  } of[] = {{0, 0}, {16, 0.37}, {32, 0.69}, {48, 0.885}, {66, 0.956}, {132, 1}};
+  for (size_t i = 1; i < sizeof of / sizeof *of; i++)
+    if (n_sms <= of[i].n_sms)
+      return of[i - 1].part +
+             (of[i].part - of[i - 1].part) * (n_sms - of[i - 1].n_sms) / (of[i].n_sms - of[i - 1].n_sms);
+  return 1;
+}
+
+static double step_us(const prefill_time *t, double decode_us, uint32_t sms_beside)
+{
+  double prefill = t->rounds_us + t->last_us, beside = 0;
+  if (sms_beside > 0)
+    beside = t->rounds_us * rate_part(sms_beside) + t->last_us * rate_part(sms_beside + t->n_left);
+  return beside >= decode_us ? prefill : prefill + decode_us - beside;
+}
+
+/* The best cut of those that leave so many SMs, if it is better than what takes *us. */
+static void try_cuts(const td_hybrid_config *c, const td_hybrid_chunk *chunks, uint32_t n_chunks,
+                     double decode_us, uint32_t sms_beside, td_hybrid_cut *best, double *us)
+{
+  static const uint8_t splits[] = {1, 2, 3, 4, 5, 6, 8, 10, 12, 16};
+  for (uint32_t tiles = 1; tiles <= (c->has_pairs ? PAIR_TILES : 1); tiles++) {
+    td_hybrid_cut cut = {.tiles = tiles, .sms_beside = sms_beside};
+    double longest = 0;
+    for (size_t i = 0; i < sizeof splits; i++) {
+      if (splits[i] > 1)
+        cut.split_keys = ((uint32_t)(longest + splits[i] - 1) / splits[i]) * c->tile_keys;
+      cut_size s = size_of(c, chunks, n_chunks, &cut);
+      prefill_time t;
+      longest = i == 0 ? s.longest : longest;
+      double gain = sms_beside > 0 ? beside_gain : splits[i] > 1 ? split_gain : 1;
+      if (time_prefill(c, &s, &cut, &t) && step_us(&t, decode_us, sms_beside) / gain < *us) {
+        *us = step_us(&t, decode_us, sms_beside) / gain;
+        *best = cut;
+      }
+      if (s.n > SPLIT_ROUNDS_MAX * slots_of(c, &cut) || longest < 2 * splits[i])
+        break;
+    }
+  }
+}
+
+/* SMs that are worth leaving: what whole rounds of prefill do not need. */
+static uint32_t candidates_of(const td_hybrid_config *c, const td_hybrid_chunk *chunks, uint32_t n_chunks,
+                              uint32_t out[CANDIDATES_MAX])
+{
+  static const uint8_t always[] = {SMS_BESIDE_LEAST, 16, 28, 40};
+  uint32_t n = 0, tiles = c->has_pairs ? PAIR_TILES : 1;
+  uint64_t n_items = size_of(c, chunks, n_chunks, &(td_hybrid_cut){.tiles = tiles}).n;
+  for (size_t i = 0; i < sizeof always; i++)
+    if (always[i] <= c->n_sms * sms_beside_part)
+      out[n++] = always[i];
+  for (uint64_t rounds = 1; rounds <= ROUNDS_MAX; rounds++) {
+    uint64_t sms = (n_items + rounds - 1) / rounds * tiles;
+    if (sms + SMS_BESIDE_LEAST <= c->n_sms && (double)(c->n_sms - sms) <= c->n_sms * sms_beside_part)
+      out[n++] = (uint32_t)(c->n_sms - sms) / 2 * 2;
+  }
+  return n;
+}
+
+td_hybrid_cut td_hybrid_cut_of(const td_hybrid_config *c, const td_hybrid_chunk *chunks, uint32_t n_chunks,
+                               uint64_t decode_keys)
+{
+  uint32_t beside[CANDIDATES_MAX];
+  double us = 1e30, decode_us = (double)decode_keys * c->n_kv_heads * c->head_dim * 4 / memory_bytes_us;
+  td_hybrid_cut best = {.tiles = 1};
+  if (n_chunks == 0 || c->tile_keys == 0)
+    return best;
+  if (c->policy && c->policy->hybrid.tiles > 0) {
+    best = c->policy->hybrid;
+    best.tiles = c->has_pairs ? best.tiles : 1;
+    return best;
+  }
+  try_cuts(c, chunks, n_chunks, decode_us, 0, &best, &us);
+  if (decode_keys == 0 || (c->policy && c->policy->never_beside))
+    return best;
+  uint32_t n = candidates_of(c, chunks, n_chunks, beside);
+  for (uint32_t i = 0; i < n; i++)
+    try_cuts(c, chunks, n_chunks, decode_us, beside[i], &best, &us);
+  return best;
+}

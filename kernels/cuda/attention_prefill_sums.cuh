@@ -1,0 +1,148 @@
+// KV splits of prefill tiles: where few tiles have many keys, CTAs each take some of a tile's keys, and their
+// partials are added up by all of them, always in the same order.
+//
+// A CTA first attends to all of its items and hands their partials over; only then it waits. So whoever waits
+// has no keys left to read, and a CTA waits for what others do before they wait (docs/attention-progress.md).
+// Of each split that it did itself it then adds up some of the tile's rows, so that all CTAs share the sums.
+#pragma once
+
+#include "kernels/cuda/attention_wgmma.cuh"
+#include "kernels/cuda/attention_words.cuh"
+
+// A partial is a warpgroup's 64 rows of one split: rows of HD floats, then each row's maximum and sum.
+constexpr size_t prefill_partial_floats(uint32_t head_dim) { return 64 * ((size_t)head_dim + 2); }
+
+// n: of the step, for each kv head, CTA of a cluster and warpgroup. launch: differs from those of all other
+// launches of a step.
+struct prefill_splits {
+  float *partials;
+  uint64_t *done; // [partials]: the step and launch that wrote it last
+  uint32_t n, launch;
+};
+
+#ifdef TD_HAS_WGMMA
+template <int HD> struct floats_of {
+  static constexpr size_t N = prefill_partial_floats(HD);
+};
+
+// Partials of a tile's splits are `stride` apart.
+struct prefill_partial {
+  const prefill_splits &all;
+  uint32_t first, stride, split, n_splits, step;
+
+  __device__ __forceinline__ uint64_t word() const { return (uint64_t)step << 32 | all.launch; }
+  template <int HD> __device__ __forceinline__ float *at(uint32_t i) const
+  {
+    return all.partials + (first + i * stride) * floats_of<HD>::N;
+  }
+
+  // By the warpgroup that has the sums; barrier: its own.
+  template <int HD> __device__ __forceinline__ void hand_over(const consumer<HD> &c, uint32_t barrier) const
+  {
+    float *rows = at<HD>(split), *ends = rows + 64 * HD;
+    uint32_t r0 = threadIdx.x % WG / 32 * 16 + threadIdx.x % 32 / 4;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      uint32_t r = r0 + 8 * h;
+      float sum = c.l[h];
+      sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+      sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+      float *dst = rows + r * HD + 2 * (threadIdx.x % 4);
+#pragma unroll
+      for (int j = 0; j < HD / 8; j++)
+        *(float2 *)(dst + j * 8) = make_float2(c.o[4 * j + 2 * h], c.o[4 * j + 2 * h + 1]);
+      if (threadIdx.x % 4 == 0)
+        *(float2 *)(ends + 2 * r) = make_float2(c.m[h], sum);
+    }
+    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"((uint32_t)WG) : "memory");
+    if (threadIdx.x % WG == 0)
+      say_done(all.done + first + split * stride, word());
+  }
+
+  // This split's part of the rows, a warp so many at once. output(row): where it goes, or null.
+  template <int HD, class OUTPUT>
+  __device__ __forceinline__ void add_up(float scale_log2, const OUTPUT &output) const
+  {
+    constexpr uint32_t ROWS_AT_ONCE = HD <= 128 ? 2 : 1, WARPS_OF_IT = WG / 32;
+    uint32_t lane = threadIdx.x % 32, per_split = (64 + n_splits - 1) / n_splits;
+    uint32_t end = min(64u, (split + 1) * per_split);
+    if (lane < n_splits)
+      await_done(all.done + first + lane * stride, word());
+    __syncwarp();
+    for (uint32_t r = split * per_split + threadIdx.x % WG / 32; r < end; r += ROWS_AT_ONCE * WARPS_OF_IT) {
+      row_of_splits<HD> rows[ROWS_AT_ONCE];
+#pragma unroll
+      for (uint32_t k = 0; k < ROWS_AT_ONCE; k++)
+        if (r + k * WARPS_OF_IT < end)
+          rows[k].ask(*this, r + k * WARPS_OF_IT);
+#pragma unroll
+      for (uint32_t k = 0; k < ROWS_AT_ONCE; k++)
+        if (r + k * WARPS_OF_IT < end) {
+          rows[k].add(*this, r + k * WARPS_OF_IT, scale_log2);
+          rows[k].store(output(r + k * WARPS_OF_IT));
+        }
+    }
+  }
+
+private:
+  // One query row of all splits, by a warp.
+  template <int HD> struct row_of_splits {
+    static constexpr uint32_t PAIRS = HD / 64 + (HD % 64 > 0),
+                              AT_ONCE = 8; // pairs of neighbours of each lane
+    float2 v[AT_ONCE][PAIRS], end, o[PAIRS];
+    float sum;
+
+    __device__ __forceinline__ void ask_from(const prefill_partial &p, uint32_t r, uint32_t first)
+    {
+      uint32_t lane = threadIdx.x % 32;
+#pragma unroll
+      for (uint32_t i = 0; i < AT_ONCE; i++)
+#pragma unroll
+        for (uint32_t k = 0; k < PAIRS; k++)
+          if (first + i < p.n_splits && lane * 2 + k * 64 < HD)
+            v[i][k] = __ldcg((const float2 *)(p.at<HD>(first + i) + r * HD + k * 64) + lane);
+    }
+
+    // Before anything waits for it.
+    __device__ __forceinline__ void ask(const prefill_partial &p, uint32_t r)
+    {
+      end = __ldcg((const float2 *)(p.at<HD>(min(threadIdx.x % 32, p.n_splits - 1)) + 64 * HD + 2 * r));
+      ask_from(p, r, 0);
+    }
+
+    __device__ __forceinline__ void add(const prefill_partial &p, uint32_t r, float scale_log2)
+    {
+      uint32_t lane = threadIdx.x % 32;
+      float top = warp_max(end.x), safe = top == -INFINITY ? 0 : top * scale_log2;
+      float mine = lane < p.n_splits ? exp2_fast(end.x * scale_log2 - safe) : 0;
+      sum = warp_sum(lane < p.n_splits ? end.y * mine : 0);
+#pragma unroll
+      for (uint32_t k = 0; k < PAIRS; k++)
+        o[k] = {0, 0};
+      for (uint32_t first = 0; first < p.n_splits; first += AT_ONCE) {
+        if (first > 0)
+          ask_from(p, r, first);
+#pragma unroll
+        for (uint32_t i = 0; i < AT_ONCE; i++) {
+          float w = __shfl_sync(0xffffffffu, mine, (first + i) % 32);
+#pragma unroll
+          for (uint32_t k = 0; k < PAIRS; k++)
+            if (first + i < p.n_splits && lane * 2 + k * 64 < HD) {
+              o[k].x = __fmaf_rn(v[i][k].x, w, o[k].x);
+              o[k].y = __fmaf_rn(v[i][k].y, w, o[k].y);
+            }
+        }
+      }
+    }
+
+    __device__ __forceinline__ void store(bf16 *dst) const
+    {
+      float inv = divided(1, sum);
+#pragma unroll
+      for (uint32_t k = 0; k < PAIRS; k++)
+        if (dst && threadIdx.x % 32 * 2 + k * 64 < HD)
+          *(uint32_t *)(dst + k * 64 + threadIdx.x % 32 * 2) = pack2(o[k].x * inv, o[k].y * inv);
+    }
+  };
+};
+#endif

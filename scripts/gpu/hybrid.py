@@ -1,0 +1,91 @@
+"""Attention of prefill chunks, alone and beside decodes, beside FlashAttention-3 and FlashInfer in the same run: one launch, and the serial
+pair of prefill and decode. With the clock and watts that the GPU had meanwhile, since its power limit decides as much as the kernel."""
+import datetime
+import json
+import statistics
+import subprocess
+
+from core import must
+from machine import smi_id
+from peers import peers_here
+
+HOT_S, SAMPLE_MS, SMALLEST_SAMPLES = 0.4, 20, 3
+NOISE = 1.02
+FLOOR_BYTES_US, FLOOR_FLOP_US = 4.55e6, 790e6
+ERROR_MAX = 0.02  # of another cut's largest element: bf16's own rounding is 0.008
+
+
+class Watch:
+    """Clock and watts of the GPU over time, while a block runs."""
+
+    def __init__(self, ctx):
+        self.file = ctx.log("clocks")
+        self.command = ["nvidia-smi", f"--id={smi_id(ctx.device)}", "--query-gpu=timestamp,clocks.sm,power.draw", "--format=csv,noheader,nounits",
+                        f"--loop-ms={SAMPLE_MS}"]
+
+    def __enter__(self):
+        self.out = open(self.file, "wb")
+        self.process = subprocess.Popen(self.command, stdout=self.out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        return self
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        self.process.wait()
+        self.out.close()
+        self.samples = [s for s in map(sample_of, self.file.read_text("utf-8", "replace").splitlines()) if s]
+
+    def during(self, begin_s, end_s):
+        """(MHz, W), medians of the second half of the time, or nothing."""
+        seen = [s[1:] for s in self.samples if (begin_s + end_s) / 2 <= s[0] <= end_s]
+        return tuple(statistics.median(v) for v in zip(*seen)) if len(seen) >= SMALLEST_SAMPLES else (None, None)
+
+
+def sample_of(line):
+    try:
+        when, mhz, watts = (v.strip() for v in line.split(","))
+        return datetime.datetime.strptime(when, "%Y/%m/%d %H:%M:%S.%f").timestamp(), float(mhz), float(watts)
+    except ValueError:
+        return None
+
+
+def key_of(cell):
+    return cell["name"], cell["heads"], cell["kv_heads"]
+
+
+def best_peer(figures):
+    name = min(figures, key=figures.get, default=None)
+    return name, figures.get(name)
+
+
+def tell(s, ours, peers, watch):
+    theirs = {key_of(c): c["us"] for c in peers.get("cells", ())}
+    rows = []
+    for c in ours:
+        cuts = {k["cut"]: k for k in c["cuts"]}
+        auto, serial, name = cuts["auto"], cuts["serial"], f"{c['name']} {c['heads']}/{c['kv_heads']}"
+        peer, peer_us = best_peer(theirs.get(key_of(c), {}))
+        floor = max(c["flop"] / FLOOR_FLOP_US, c["decode_bytes"] / FLOOR_BYTES_US)
+        rows.append([c["name"], f"{c['heads']}/{c['kv_heads']}", floor, auto["us"], auto["hot_us"], serial["us"], serial["hot_us"],
+                     c["flop"] / auto["hot_us"] * 1e-6, *watch.during(auto["hot_begin_s"], auto["hot_end_s"]), peer_us, peer or "-"])
+        s.check(all(k["error"] is not None and k["error"] <= ERROR_MAX for k in c["cuts"]), f"{name}: every cut has the same output",
+                f"largest difference {max(k['error'] for k in c['cuts']):.1e}")
+        if c["kind"] == "hybrid":
+            s.bar(f"{name}, hot, beside our serial", auto["hot_us"], serial["hot_us"] * NOISE, "us", source="serial")
+        if peer_us:
+            s.bar(f"{name}, hot, beside the best peer", auto["hot_us"], peer_us * NOISE, "us", source=peer)
+    s.text("us of one layer; hot: after the same for a while on end, with clock and watts then; serial: decodes after prefill")
+    s.table(["", "heads", "floor", "us", "hot", "serial", "serial hot", "TFLOP/s hot", "MHz", "W", "best peer", ""], rows)
+
+
+def stage(ctx, s):
+    ctx.need_gpu()
+    what = ["--head-dim", ctx.head_dim, *(["--heads", "32/8"] if ctx.quick else [])]
+    cells, out = ctx.work / "hybrid-cells.json", ctx.work / "hybrid.json"
+    must(ctx.run("tandem-bench", "hybrid", *what, "--cells", cells, limit_s=60), "tandem-bench hybrid --cells")
+    with Watch(ctx) as watch:
+        must(ctx.run("tandem-bench", "hybrid", *what, "--backend", "cuda", "--device", ctx.device, "--cuts", "auto,serial", "--seconds", 0.2,
+                     "--hot-seconds", HOT_S, "--json", out, limit_s=300), "tandem-bench hybrid")
+    peers = peers_here(ctx, s, "attention_peers", ["--cells", cells, "--max-seconds", 60 if ctx.quick else 150, "--hot-seconds", HOT_S], 420)
+    ours = json.loads(out.read_text())
+    s.data.update(hybrid=ours, peers=peers.get("cells", []))
+    tell(s, ours, peers, watch)
