@@ -44,13 +44,13 @@ struct attention_group {
   const void *decode_kernel;     // attention for decodes as it was launched last
   // on the device
   td_attention_item *device_items;
-  float *split_partials;   // of KV splits, none there between launches (attention_shares.cuh)
+  float *split_partials;   // of KV splits, none there between launches (attention_kv_splits.cuh)
   float *prefill_partials; // of KV splits of prefill tiles (attention_prefill_sums.cuh), and their flags
   uint64_t *prefill_flags;
   unsigned char *device_plan; // the plan's block
   unsigned char *slots;       // partials of prefix splits: [slots, GQA group] of TD_ATTENTION_PARTIAL_BYTES
   uint64_t *prefix_flags;     // [prefix splits, n_kv_heads]: in which launch of which step last
-                              // (attention_spans.cuh)
+                              // (attention_prefix.cuh)
   bool has_prefill_pairs;     // as many run at once as there are SMs for
 };
 

@@ -213,7 +213,7 @@ __device__ __forceinline__ void consume(const attention_args &a, const device_ba
     }
     ring.end_last(c, end);
     if (w.item.n_partials > 1)
-      partial_of<CTAS>(a, batch, all, w, wg).template hand_over<HD>(c, 1 + wg);
+      partial_of<CTAS>(a, batch, all, w, wg).template publish_split<HD>(c, 1 + wg);
     else
       store<HD>(a, w, c, r0);
     w = next;

@@ -7,7 +7,7 @@
 #pragma once
 
 #include "kernels/cuda/attention_wgmma.cuh"
-#include "kernels/cuda/attention_words.cuh"
+#include "kernels/cuda/attention_flags.cuh"
 
 // A partial is a warpgroup's 64 rows of one split: rows of HD floats, then each row's maximum and sum.
 constexpr size_t prefill_partial_floats(uint32_t head_dim) { return 64 * ((size_t)head_dim + 2); }
@@ -37,7 +37,8 @@ struct prefill_partial {
   }
 
   // By the warpgroup that has the sums; barrier: its own.
-  template <int HD> __device__ __forceinline__ void hand_over(const consumer<HD> &c, uint32_t barrier) const
+  template <int HD>
+  __device__ __forceinline__ void publish_split(const consumer<HD> &c, uint32_t barrier) const
   {
     float *rows = at<HD>(split), *ends = rows + 64 * HD;
     uint32_t r0 = threadIdx.x % WG / 32 * 16 + threadIdx.x % 32 / 4;
@@ -56,7 +57,7 @@ struct prefill_partial {
     }
     asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"((uint32_t)WG) : "memory");
     if (threadIdx.x % WG == 0)
-      say_done(all.done + first + split * stride, word());
+      set_flag(all.done + first + split * stride, word());
   }
 
   // This split's part of the rows, a warp so many at once. output(row): where it goes, or null.
@@ -67,7 +68,7 @@ struct prefill_partial {
     uint32_t lane = threadIdx.x % 32, per_split = (64 + n_splits - 1) / n_splits;
     uint32_t end = min(64u, (split + 1) * per_split);
     if (lane < n_splits)
-      await_done(all.done + first + lane * stride, word());
+      wait_flag(all.done + first + lane * stride, word());
     __syncwarp();
     for (uint32_t r = split * per_split + threadIdx.x % WG / 32; r < end; r += ROWS_AT_ONCE * WARPS_OF_IT) {
       row_of_splits<HD> rows[ROWS_AT_ONCE];

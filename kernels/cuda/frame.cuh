@@ -40,8 +40,9 @@ struct step_block {
   bool may_wait; // for its sampling: these two say how long
   cudaEvent_t forward_end, sampling_begin;
   cudaEvent_t begin[2],
-      end[2]; // taking turns: the step before last, which had this block too, may still be asked for its end
-  uint32_t turn;
+      end[2]; // in alternation: the step before last, which had this block too, may still be asked for its
+              // end
+  uint32_t phase;
   bool under_way;
 };
 
