@@ -308,7 +308,7 @@ static double plan_us(const td_attention_cell *c, const td_attention_policy *pol
     check(td_attention_planner_make(p, &plan, &err), &err);
     make_items(&items, &plan, c, p);
     us[i] = (td_tool_now_s() - begin) * 1e6;
-    td_attention_planner_forget(p);
+    td_attention_planner_reset(p);
   }
   *stats = td_attention_planner_stats(p);
   *n_short = (stats->n_unshared > 0) + items.n_unsplit;

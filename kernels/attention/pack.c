@@ -427,8 +427,8 @@ static void emit(emission *e, uint32_t node, uint32_t first_page, uint32_t carri
   place_own(e, &list, &child, u->n_own - c.n_own, first_page * page_tokens);
 }
 
-/* Spans in the order of their first members, so that all that the first rows wait for is done first. Those of
- * one first member stay in the order of keys; a row's sources do always. */
+/* Groups in the order of their first members, so that all that the first rows wait for is done first. Those
+ * of one first member stay in the order of keys; a row's sources do always. */
 static void sort_groups(td_attention_planner *p)
 {
   uint32_t *first = p->sorted.first;

@@ -35,11 +35,11 @@ typedef struct td_attention_group {
 } td_attention_group;
 
 /* What the end of a sequence must know of a group. The partial of head h, split c and member i is slot + (h *
- * n_pieces + c) * n_members + i, modulo 2^32. */
+ * n_splits + c) * n_members + i, modulo 2^32. */
 typedef struct td_attention_source {
   uint32_t slot; /* as if the group's members began with member 0 */
-  uint32_t n_pieces, n_members;
-  uint32_t first_piece; /* the group's first split */
+  uint32_t n_splits, n_members;
+  uint32_t first_split; /* the group's first split */
 } td_attention_source;
 
 /* A decode; its groups are sources[first_source .. + n_sources), in the order of keys. */
@@ -143,7 +143,7 @@ void td_attention_planner_destroy(td_attention_planner *p);
  */
 TD_MUST_CHECK td_status td_attention_planner_make(td_attention_planner *p, const td_plan *plan,
                                                   td_error *err);
-void td_attention_planner_forget(td_attention_planner *p); /* the next plan is made from nothing */
+void td_attention_planner_reset(td_attention_planner *p); /* the next plan is made from nothing */
 
 td_attention_planner_config td_attention_planner_config_of(const td_attention_planner *p);
 

@@ -302,7 +302,7 @@ void td_attention_planner_private(const td_attention_planner *p, const td_plan *
 
 bool td_attention_planner_has_grown(const td_attention_planner *p) { return p->has_grown; }
 
-void td_attention_planner_forget(td_attention_planner *p) { p->has_plan = false; }
+void td_attention_planner_reset(td_attention_planner *p) { p->has_plan = false; }
 
 td_attention_planner_config td_attention_planner_config_of(const td_attention_planner *p)
 {

@@ -163,9 +163,9 @@ bool td_attention_split_prefixes(td_attention_planner *p)
   for (uint32_t i = 0; i < p->n_sources; i++) {
     const td_attention_group *g = &p->groups[p->sources[i]];
     sources[i] = (td_attention_source){.slot = g->first_slot - g->first_member,
-                                       .n_pieces = g->n_splits,
+                                       .n_splits = g->n_splits,
                                        .n_members = g->n_members,
-                                       .first_piece = g->first_split};
+                                       .first_split = g->first_split};
   }
   p->stats.shared_us = predict_us(p);
   h->n_slots = (uint32_t)n_slots;

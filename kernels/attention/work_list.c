@@ -8,11 +8,11 @@ enum {
   SPLIT_ALIGN = 128, /* a strip for each warp of a block */
   SPLIT_MIN_TOKENS = 128,
   TAIL_MIN_TOKENS = 256,
-  ROUNDS = 3,         /* of places, in which blocks of nearly as many rows as there are places run */
+  ROUNDS = 3,         /* of resident CTAs, in which the splits of nearly as many rows run */
   BLOCK_TOKENS = 128, /* a block's begin and end, in the tokens that it would read meanwhile */
   WARP_TOKENS = 64,
   WARP_TOKENS_OF_MANY = 320,
-  MANY = 8, /* rows for each place */
+  MANY = 8, /* rows for each resident CTA */
   /* Rows that grow are cut anew when all have one part more and so many tokens each, or one of them alone is
      so much longer than the longest was. */
   GROWN_PART = 64,
@@ -26,16 +26,16 @@ uint32_t td_work_list_items_max(uint32_t max_rows, uint32_t max_tokens)
 }
 
 /* Blocks that run at once, for each kv head. */
-static uint32_t places_of(uint32_t n_kv_heads, uint32_t n_blocks)
+static uint32_t resident_of(uint32_t n_kv_heads, uint32_t n_resident)
 {
-  uint32_t n = n_blocks / n_kv_heads;
+  uint32_t n = n_resident / n_kv_heads;
   return n < 1 ? 1 : n < TD_SPLITS_MAX ? n : TD_SPLITS_MAX;
 }
 
 /* As many as fill_rounds makes at most, and one round more for what is rounded. */
 uint32_t td_work_list_partials_max(const td_work_list_config *c)
 {
-  uint32_t n = (ROUNDS + 1) * places_of(c->n_kv_heads, c->n_resident);
+  uint32_t n = (ROUNDS + 1) * resident_of(c->n_kv_heads, c->n_resident);
   return n < TD_SPLITS_MAX && !(c->policy && c->policy->kv_splits) ? n : TD_SPLITS_MAX;
 }
 
@@ -46,10 +46,10 @@ uint32_t td_work_list_ctas(const td_work_list *list, uint32_t warps)
 
 uint32_t td_work_list_ctas_max(const td_work_list_config *c, uint32_t n_rows)
 {
-  uint32_t places = places_of(c->n_kv_heads, c->n_resident);
+  uint32_t resident = resident_of(c->n_kv_heads, c->n_resident);
   if (c->policy && c->policy->kv_splits)
     return n_rows + TD_SPLITS_MAX;
-  return n_rows + (2 * n_rows > places ? ROUNDS : 1) * places;
+  return n_rows + (2 * n_rows > resident ? ROUNDS : 1) * resident;
 }
 
 static bool is_decode(const td_plan_row *r, const td_work_list_config *c)
@@ -82,36 +82,36 @@ static void count_above(decodes *d, uint32_t above)
  * than blocks that run at once. */
 static uint32_t warp_tokens(uint32_t n, const td_work_list_config *c)
 {
-  uint32_t places = places_of(c->n_kv_heads, c->n_resident);
-  if (c->warp_rows_min == 0 || n < c->warp_rows_min || n <= places)
+  uint32_t resident = resident_of(c->n_kv_heads, c->n_resident);
+  if (c->warp_rows_min == 0 || n < c->warp_rows_min || n <= resident)
     return 0;
-  return n >= MANY * places ? WARP_TOKENS_OF_MANY : WARP_TOKENS;
+  return n >= MANY * resident ? WARP_TOKENS_OF_MANY : WARP_TOKENS;
 }
 
-/* How wide decodes are cut: those from number `from` on into pieces of at most so many tokens; or by a policy
+/* How wide decodes are cut: those from number `from` on into splits of at most so many tokens; or by a policy
  * all of them into n_splits. */
 typedef struct split {
   uint32_t from, tokens, n_splits;
 } split;
 
-static uint32_t pieces_of(uint32_t n, uint32_t tokens) { return (n - 1) / tokens + 1; }
+static uint32_t div_up(uint32_t n, uint32_t tokens) { return (n - 1) / tokens + 1; }
 
 static uint32_t at_least(uint64_t tokens, uint32_t least)
 {
   return tokens < least ? least : tokens < UINT32_MAX ? (uint32_t)tokens : UINT32_MAX;
 }
 
-/* The shortest pieces, or nearly, of which there are no more than places. */
-static uint32_t fill_places(const decodes *d, uint32_t places)
+/* The shortest splits, or nearly, of which there are no more than resident CTAs. */
+static uint32_t fill_resident(const decodes *d, uint32_t resident)
 {
-  uint32_t low = at_least(d->total / places, SPLIT_MIN_TOKENS),
-           high = d->n < places ? at_least(d->total / (places - d->n) + 1, low) : UINT32_MAX;
+  uint32_t low = at_least(d->total / resident, SPLIT_MIN_TOKENS),
+           high = d->n < resident ? at_least(d->total / (resident - d->n) + 1, low) : UINT32_MAX;
   for (int i = 0; i < 4 && low < high; i++) {
-    uint32_t middle = low + (high - low) / 4, pieces = 0;
+    uint32_t middle = low + (high - low) / 4, splits = 0;
     for (uint32_t r = 0; r < d->n_rows; r++)
       if (d->tokens[r] > d->above)
-        pieces += pieces_of(d->tokens[r], middle);
-    if (pieces <= places)
+        splits += div_up(d->tokens[r], middle);
+    if (splits <= resident)
       high = middle;
     else
       low = middle + 1;
@@ -119,15 +119,15 @@ static uint32_t fill_places(const decodes *d, uint32_t places)
   return high;
 }
 
-/* Of fewer rows than places. Nearly as many would leave some idle from begin to end: they are cut for several
- * rounds, if there are partials for so many pieces: the rows after those would not be cut at all. */
-static uint32_t fill_rounds(const decodes *d, uint32_t places)
+/* Of fewer rows than resident CTAs. Nearly as many would leave some idle from begin to end: they are cut for
+ * several rounds, if there are partials for so many splits: the rows after those would not be cut at all. */
+static uint32_t fill_rounds(const decodes *d, uint32_t resident)
 {
-  uint32_t best = fill_places(d, places);
+  uint32_t best = fill_resident(d, resident);
   uint64_t least = (uint64_t)(best < d->longest ? best : d->longest) + BLOCK_TOKENS;
-  for (uint32_t rounds = 2; rounds <= ROUNDS && 2 * d->n > places && rounds * places <= TD_SPLITS_MAX;
+  for (uint32_t rounds = 2; rounds <= ROUNDS && 2 * d->n > resident && rounds * resident <= TD_SPLITS_MAX;
        rounds++) {
-    uint32_t tokens = fill_places(d, rounds * places);
+    uint32_t tokens = fill_resident(d, rounds * resident);
     uint64_t time = rounds * ((uint64_t)tokens + BLOCK_TOKENS);
     if (time < least) {
       least = time;
@@ -137,28 +137,28 @@ static uint32_t fill_rounds(const decodes *d, uint32_t places)
   return best;
 }
 
-/* Blocks run in the order of items, as many at once as there are places; a block that runs alone on its SM
- * has half of what memory gives. So what does not fill the places once is cut until it does; of more, the
- * last ones are, which would not fill them again: they are fewer rows than places as well. */
-static split split_of(const decodes *d, uint32_t places)
+/* CTAs run in the order of items, as many at once as are resident; a CTA that runs alone on its SM
+ * has half of what memory gives. So what does not fill them once is cut until it does; of more, the
+ * last ones are, which would not fill them again: they are fewer rows than resident CTAs as well. */
+static split split_of(const decodes *d, uint32_t resident)
 {
-  uint32_t from = d->n / places * places, seen = d->n, r = d->n_rows;
-  if (d->n < places)
-    return (split){.tokens = fill_rounds(d, places)};
-  if (d->longest > d->total / places)
-    return (split){.tokens = at_least(d->total / places + 1, SPLIT_MIN_TOKENS)};
+  uint32_t from = d->n / resident * resident, seen = d->n, r = d->n_rows;
+  if (d->n < resident)
+    return (split){.tokens = fill_rounds(d, resident)};
+  if (d->longest > d->total / resident)
+    return (split){.tokens = at_least(d->total / resident + 1, SPLIT_MIN_TOKENS)};
   while (seen > from)
     seen -= d->tokens[--r] > d->above;
   decodes last = {.tokens = d->tokens + r, .n_rows = d->n_rows - r};
   count_above(&last, d->above);
-  return (split){.from = from, .tokens = at_least(fill_rounds(&last, places), TAIL_MIN_TOKENS)};
+  return (split){.from = from, .tokens = at_least(fill_rounds(&last, resident), TAIL_MIN_TOKENS)};
 }
 
 /* Of a KV split of wide decode `number`, which has n tokens. */
 static uint32_t split_tokens(const split *by, uint32_t number, uint32_t n)
 {
   if (by->n_splits > 0)
-    return at_least(pieces_of(n, by->n_splits), SPLIT_MIN_TOKENS);
+    return at_least(div_up(n, by->n_splits), SPLIT_MIN_TOKENS);
   return number < by->from ? UINT32_MAX : by->tokens;
 }
 
@@ -179,36 +179,36 @@ static td_attention_item item_of(const td_plan_row *r, uint32_t begin, uint32_t 
                              .kv_end = position + n_tokens};
 }
 
-/* How a row's own keys are shared out: the first n_longer have so many tokens, the others SPLIT_ALIGN fewer,
+/* How a row's private KV is split: the first n_longer have so many tokens, the others SPLIT_ALIGN fewer,
  * the last one what is left. */
 typedef struct shares {
   uint32_t n, n_longer, tokens;
 } shares;
 
-/* For pieces of so many tokens, and up to SPLIT_ALIGN more, as many as those would be. But where nearly as
+/* For splits of so many tokens, and up to SPLIT_ALIGN more, as many as those would be. But where nearly as
  * many are all as long, or the longer ones would have twice as many tokens as the others, all have as many:
  * they end no later, and there is less to merge. */
 static shares shares_of(uint32_t all, uint32_t tokens)
 {
-  uint32_t units = pieces_of(all, SPLIT_ALIGN), n = all > tokens ? pieces_of(all, tokens) : 1,
-           longest = pieces_of(units, n);
-  uint32_t n_equal = pieces_of(units, longest);
+  uint32_t units = div_up(all, SPLIT_ALIGN), n = all > tokens ? div_up(all, tokens) : 1,
+           longest = div_up(units, n);
+  uint32_t n_equal = div_up(units, longest);
   bool equal = longest <= 2 || n_equal * 32 >= n * 31;
   return equal ? (shares){n_equal, n_equal, longest * SPLIT_ALIGN}
                : (shares){n, units % n, longest * SPLIT_ALIGN};
 }
 
-static void add_decode(td_work_list *out, const td_plan_row *r, td_attention_private own, uint32_t tokens,
-                       uint32_t max_partials)
+static void add_decode(td_work_list *out, const td_plan_row *r, td_attention_private private_kv,
+                       uint32_t tokens, uint32_t max_partials)
 {
-  uint32_t all = r->kv_len - own.begin;
+  uint32_t all = r->kv_len - private_kv.begin;
   shares by = shares_of(all, tokens);
   td_attention_item it = item_of(r, 0, r->q_len);
-  it.kv_begin = own.begin;
+  it.kv_begin = private_kv.begin;
   it.n_partials = 1;
-  it.member = own.member;
-  it.first_source = own.first_source;
-  it.n_sources = own.n_sources;
+  it.member = private_kv.member;
+  it.first_source = private_kv.first_source;
+  it.n_sources = private_kv.n_sources;
   bool whole = by.n == 1 || out->n_partials + by.n > max_partials;
   out->n_unsplit += whole && by.n > 1;
   uint32_t longest = whole ? all : by.tokens;
@@ -219,7 +219,7 @@ static void add_decode(td_work_list *out, const td_plan_row *r, td_attention_pri
   }
   it.first_partial = out->n_partials;
   it.n_partials = by.n;
-  it.kv_end = own.begin;
+  it.kv_end = private_kv.begin;
   for (uint32_t i = 0; i < by.n; i++) {
     it.partial = out->n_partials++;
     it.kv_begin = it.kv_end;
@@ -242,13 +242,13 @@ typedef struct prefix_left {
   uint32_t split, n, n_ctas; /* split: of the group, the next; n_ctas: for each kv head, that do them */
 } prefix_left;
 
-static prefix_left prefix_of_plan(const td_attention_planner *planner, uint32_t places)
+static prefix_left prefix_of_plan(const td_attention_planner *planner, uint32_t resident)
 {
   if (!planner)
     return (prefix_left){0};
   const td_attention_header *plan = td_attention_planner_block(planner);
   uint32_t most =
-      plan->prefix_ctas < places ? plan->prefix_ctas : places; /* the plan knows no TD_SPLITS_MAX */
+      plan->prefix_ctas < resident ? plan->prefix_ctas : resident; /* the plan knows no TD_SPLITS_MAX */
   return (prefix_left){.group = td_attention_planner_groups(planner),
                        .n = plan->n_splits,
                        .n_ctas = plan->n_splits < most ? plan->n_splits : most};
@@ -327,12 +327,12 @@ static void add_next_splits(td_work_list *out, prefix_left *left, prefix_ctas *b
   out->n_items = first;
 }
 
-/* Places for decodes. What begins when pieces are done ends last: where these have few places and fewer rows
- * than the others are cut, better all begin at once. */
-static uint32_t places_beside(const prefix_left *prefix, const decodes *own, uint32_t places)
+/* Resident CTAs for decodes. What begins when splits are done ends last: where these have few resident CTAs
+ * and fewer rows than the others are cut, better all begin at once. */
+static uint32_t resident_beside(const prefix_left *prefix, const decodes *rest, uint32_t resident)
 {
-  return 3 * prefix->n_ctas <= places + 2 && own->n + prefix->n_ctas < places ? places - prefix->n_ctas
-                                                                              : places;
+  return 3 * prefix->n_ctas <= resident + 2 && rest->n + prefix->n_ctas < resident ? resident - prefix->n_ctas
+                                                                                   : resident;
 }
 
 static int longest_first(const void *x, const void *y)
@@ -380,7 +380,7 @@ void td_work_list_make(td_work_list *out, const td_plan *plan, const td_work_lis
                        const td_attention_planner *planner)
 {
   uint32_t n_decodes = 0, n_prefills = 0, n_singles = 0, n_wide = 0,
-           places = places_of(c->n_kv_heads, c->n_resident);
+           resident = resident_of(c->n_kv_heads, c->n_resident);
   uint32_t max_partials = td_work_list_partials_max(c);
   uint32_t *tokens = out->scratch, *order = tokens + plan->n_rows;
   const td_attention_private *of_rows = out->of_rows;
@@ -405,10 +405,10 @@ void td_work_list_make(td_work_list *out, const td_plan *plan, const td_work_lis
     qsort(out->items, out->n_prefill, sizeof *out->items, longest_first);
   decodes d = {.tokens = tokens, .n_rows = plan->n_rows};
   count_above(&d, warp_tokens(n_decodes, c));
-  prefix_left prefix = prefix_of_plan(planner, places);
+  prefix_left prefix = prefix_of_plan(planner, resident);
   prefix_ctas ctas;
-  split by = c->policy && c->policy->kv_splits ? (split){.n_splits = c->policy->kv_splits(d.n, places)}
-                                               : split_of(&d, places_beside(&prefix, &d, places));
+  split by = c->policy && c->policy->kv_splits ? (split){.n_splits = c->policy->kv_splits(d.n, resident)}
+                                               : split_of(&d, resident_beside(&prefix, &d, resident));
   add_first_splits(out, &prefix, &ctas);
   for (uint32_t i = 0; n_wide < d.n; i++)
     if (d.tokens[i] > d.above)
@@ -446,8 +446,8 @@ bool td_work_list_grow(td_work_list *list, const td_plan *plan, const td_attenti
     uint32_t n = it->kv_end - it->kv_begin;
     uint64_t most = i >= list->n_wide ? list->made.warp_tokens : longest;
     if (it->n_partials > 1 && last) { /* longer than the row's first: all would wait for it */
-      const td_attention_item *share = it - (it->partial - it->first_partial);
-      most = share->kv_end - share->kv_begin;
+      const td_attention_item *first = it - (it->partial - it->first_partial);
+      most = first->kv_end - first->kv_begin;
     }
     if (n > most)
       return false;

@@ -11,7 +11,7 @@
 
 enum {
   TD_SPLITS_MAX = 1024,     /* partials of KV splits in a step, however many CTAs there are */
-  TD_WORK_LIST_SCRATCH = 3, /* words for each row */
+  TD_WORK_LIST_SCRATCH = 3, /* elements for each row */
 };
 
 /* All that a CTA must know of its work, so that it finds the first keys by one look-up, of their pages. */
@@ -21,8 +21,8 @@ typedef struct td_attention_item {
   uint32_t position; /* of the first query in its row */
   uint32_t page_table_offset; /* of the row, or of the group */
   uint32_t kv_begin, kv_end;  /* keys, of the row or of the group */
-  uint32_t
-      partial; /* of a split row: where this share's partial goes; of a prefix split: the slot of head 0 */
+  uint32_t partial; /* of a split row: where the partial of this KV split goes; of a prefix split: the slot of
+                       head 0 */
   uint32_t first_partial; /* and where those of the row begin; of a prefix split: its number */
   uint32_t n_partials; /* 0: a prefill tile; 1: a decode tile; more: one of so many KV splits of a decode, or
                           prefix splits of the group */

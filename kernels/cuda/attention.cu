@@ -1,12 +1,12 @@
 // Paged attention for hybrid batches: every row of the plan in one launch, prefill chunks and decodes alike.
 //
-// A block takes a tile of queries of one row and one kv head: tokens x the heads of the GQA group, packed as
+// A CTA takes a tile of queries of one row and one kv head: tokens x the heads of the GQA group, packed as
 // rows of one matrix product. K and V tiles of 64 tokens come through shared memory, double buffered. In a
 // prefill tile (64 packed rows) each of the four warps owns 16 rows; in a decode tile (16 packed rows) all
 // warps own the same rows and each takes a quarter of every K/V tile, merged at the end. Long decodes are
-// split over blocks. On Hopper attention_prefill.cu and attention_decode.cu serve most head sizes instead.
+// split over CTAs. On Hopper attention_prefill.cu and attention_decode.cu serve most head sizes instead.
 // Source: FlashAttention-2's loop, FlashDecoding's split.
-#include "kernels/cuda/attention_finish.cuh"
+#include "kernels/cuda/attention_epilogue.cuh"
 
 enum { KV_TILE = 64 };
 
@@ -77,9 +77,9 @@ __device__ __forceinline__ void run_item(const attention_args &a, const device_b
                                          a);
     __syncthreads();
   }
-  finish_sums(st);
+  reduce_lanes(st);
   if constexpr (DECODE) {
-    finish_block<HD>(st, a, it, kv_head, (float *)smem_raw);
+    reduce_cta<HD>(st, a, it, kv_head, (float *)smem_raw);
   } else {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -153,7 +153,7 @@ attention_args td_cuda_attention_args(const cuda_backend *b, const attention_gro
           p->n_heads,
           p->n_kv_heads,
           p->n_heads / p->n_kv_heads,
-          td_cuda_sure_places(b, p->n_kv_heads)};
+          td_cuda_sure_resident(b, p->n_kv_heads)};
 }
 
 void td_cuda_attention(td_backend *be, const td_attention_params *p)

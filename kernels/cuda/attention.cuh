@@ -5,8 +5,8 @@
 
 enum {
   HEAD_DIM_MAX = 256,
-  SHARE_SLICE = 16, // elements of a query head that are added up by themselves
-  SHARE_SLICE_FLOATS = SHARE_SLICE + 4,
+  SPLIT_SLICE = 16, // elements of a query head that are added up by themselves
+  SPLIT_SLICE_FLOATS = SPLIT_SLICE + 4,
   TD_PREFILL_ROWS_MMA = 64,    // query rows (tokens x heads of a GQA group) of a prefill tile of attention.cu
   TD_PREFILL_ROWS_WGMMA = 128, // and of attention_prefill.cu
   TD_DECODE_ROWS = 16,         // of a decode's item
@@ -15,28 +15,28 @@ enum {
   WARPS_OF_DECODES = 4,        // of a CTA, each of which may do one such item
   TD_ATTENTION_BY_ROW_GROUP =
       4, // GQA groups of up to so many heads add partials of prefix splits head by head, larger ones in tiles
-  SPAN_ROWS = 64, // query rows of a shared span's tile: attention_spans.cuh
+  PREFIX_TILE_ROWS = 64, // query rows of a shared-prefix group's tile: attention_prefix.cuh
 };
 
-// What a share of a row hands over of a query head.
-constexpr uint32_t share_floats(uint32_t head_dim) { return head_dim / SHARE_SLICE * SHARE_SLICE_FLOATS; }
+// What a KV split publishes of a query head.
+constexpr uint32_t kv_split_floats(uint32_t head_dim) { return head_dim / SPLIT_SLICE * SPLIT_SLICE_FLOATS; }
 
 struct attention_args {
   const bf16 *qkv;
   bf16 *out;
-  const bf16 *kv; // this layer's pages
-  float *
-      partials; // [td_work_list_partials_max, n_kv_heads, TD_DECODE_ROWS, share_floats]: attention_shares.cuh
+  const bf16 *kv;  // this layer's pages
+  float *partials; // [td_work_list_partials_max, n_kv_heads, TD_DECODE_ROWS, kv_split_floats]:
+                   // attention_kv_splits.cuh
   float scale_log2;
   uint32_t window, n_heads, n_kv_heads, group;
-  uint32_t places; // blocks that run at once on any device, for each kv head
+  uint32_t resident; // CTAs that run at once on any device, for each kv head
 };
 
 attention_args td_cuda_attention_args(const cuda_backend *b, const attention_group *g,
                                       const td_attention_params *p);
 
 // One on each SM is sure: what docs/attention-progress.md rests on.
-static inline uint32_t td_cuda_sure_places(const cuda_backend *b, uint32_t n_kv_heads)
+static inline uint32_t td_cuda_sure_resident(const cuda_backend *b, uint32_t n_kv_heads)
 {
   uint32_t n = (uint32_t)b->device.n_sms / n_kv_heads;
   return n < 1 ? 1 : n;

@@ -1,28 +1,28 @@
-// Attention of decodes on Hopper: every warp of a block streams its own strips of a row's pages through its
+// Attention of decodes on Hopper: every warp of a CTA streams its own KV tiles of a row's pages through its
 // own ring.
 //
-// A block takes an item (a decode row, or a share of a long one) and a kv head; its warps take strips of 32
-// tokens in turn, which asynchronous copies bring, K and V as they lie in the page. No warp waits for another
-// before the end. So blocks are small, an SM holds several, and memory is kept busy while some of them begin
-// or end. Of rows that have few keys each warp takes one by itself: a block's begin and end would be longer
-// than what is between. In a recorded step the plan has been unpacked before the first kernel, and all KV but
-// that of the step's own tokens is from steps before: a block begins to read it before it waits for the
-// kernels before it. Of a row that shares keys with others, items are what comes behind these; other blocks
-// of the launch do the shared ones for all of them (attention_spans.cuh), and their partials are added where
-// the row ends (attention_shared_sums.cuh). There it may also do what rope_kv.cu does for the step's own
-// tokens (fused.cuh). Source: FlashDecoding's split; PersistentKV's row-local shares.
-#include "kernels/cuda/attention_shared_sums.cuh"
-#include "kernels/cuda/attention_strips.cuh"
+// A CTA takes an item (a decode row, or a KV split of a long one) and a kv head; its warps take KV tiles of
+// 32 tokens in turn, which asynchronous copies bring, K and V as they lie in the page. No warp waits for
+// another before the end. So CTAs are small, an SM holds several, and memory is kept busy while some of them
+// begin or end. Of rows that have few keys each warp takes one by itself: a CTA's begin and end would be
+// longer than what is between. In a captured step the plan has been unpacked before the first kernel, and all
+// KV but that of the step's own tokens is from steps before: a CTA begins to read it before it waits for the
+// kernels before it. Of a row that shares keys with others, items are what comes behind these; other CTAs
+// of the launch do the shared ones for all of them (attention_prefix.cuh), and their partials are added where
+// the row ends (attention_prefix_reduction.cuh). There it may also do what rope_kv.cu does for the step's own
+// tokens (fused.cuh). Source: FlashDecoding's split; PersistentKV's row-local splits.
+#include "kernels/cuda/attention_prefix_reduction.cuh"
+#include "kernels/cuda/attention_kv_tiles.cuh"
 #include "kernels/cuda/rope.cuh"
 
-template <int HD> struct decode_shape : strip_shape<HD, HD == 64 ? 2 : 1> {
+template <int HD> struct decode_shape : warp_ring_shape<HD, HD == 64 ? 2 : 1> {
   static constexpr int STAGES = HD == 64 ? 2 : 1;
-  using base = strip_shape<HD, STAGES>;
+  using base = warp_ring_shape<HD, STAGES>;
   static constexpr int SMEM_BYTES = 1024 + WARPS * base::WARP_BYTES;       // and room to align
   static constexpr int BLOCKS = HD == 256 ? 0 : resident_on_sm(HD, false); // 0: one
   static constexpr int SHARES_BLOCKS =
       HD == 256 ? 0 : resident_on_sm(HD, true); // attend_prefix_splits takes more registers
-  static_assert(16 * (HD + 4) * 4 <= base::WARP_BYTES, "finish_warp and finish_block need this");
+  static_assert(16 * (HD + 4) * 4 <= base::WARP_BYTES, "reduce_warp and reduce_cta need this");
   static_assert(HD == 256 || (prefix_tile<HD>::ALL_BYTES <= WARPS * base::WARP_BYTES &&
                               prefix_tile<HD>::BARRIERS <= WARPS * base::WARP_BARRIERS),
                 "attend_prefix_splits needs this");
@@ -34,7 +34,7 @@ template <int HD> struct decode_shape : strip_shape<HD, HD == 64 ? 2 : 1> {
 template <int HD>
 __device__ __forceinline__ void rotate_item(const attention_args &a, const decode_rotation &by,
                                             const device_batch &batch, const td_attention_item &it,
-                                            uint32_t kv_head, bf16 *queries, const float2 *turns)
+                                            uint32_t kv_head, bf16 *queries, const float2 *rotations)
 {
   constexpr uint32_t LANES = HD / 16, STRIDE = HD + 8;
   static_assert(WARPS * 32 % LANES == 0 || WARPS * 32 / LANES >= TD_DECODE_ROWS + 2,
@@ -61,7 +61,7 @@ __device__ __forceinline__ void rotate_item(const attention_args &a, const decod
         normalise(v, norm, chunk, rsqrtf(segment_sum(sum_of_squares(v), LANES, mine) / (float)HD + by.eps));
     }
     if (!is_v)
-      rotate(v, turns, chunk[0], by.halves);
+      rotate(v, rotations, chunk[0], by.halves);
     bf16 *page =
         (bf16 *)a.kv +
         ((size_t)batch.page_table[it.page_table_offset + (pos >> log2_of(batch.page_tokens))] * a.n_kv_heads +
@@ -93,59 +93,59 @@ __device__ __forceinline__ void take_queries(uint32_t q[HD / 16][4], const bf16 
 #endif
 
 // ROTATES: queries, keys and values are as the product left them. Then every row has one token, and the step
-// is recorded. SHARES...: items may be pieces of shared spans, and the ends of rows that have such; their
+// is captured. SHARES...: items may be prefix splits, and the ends of rows that have such; their
 // partials are added by row, or by the threads of a tile.
 enum decode_form { PLAIN, ROTATES, SHARES_BY_ROW, SHARES_IN_TILES };
 template <decode_form FORM> constexpr bool shares = FORM >= SHARES_BY_ROW;
 
-// What a block or one of its warps works on: an item for all of them, or one for each.
-struct decode_share {
+// What a CTA or one of its warps works on: an item for all of them, or one for each.
+struct decode_item {
   td_attention_item item;
-  bool alone, there; // one for each; this warp has one
+  bool warp_level, there; // one for each; this warp has one
 };
 
-// Blocks begin in the order of their numbers (docs/attention-progress.md): wide items, then narrow ones.
-// false: the block has none; in a recorded step, where there are as many blocks as any step of so many rows
+// CTAs begin in the order of their numbers (docs/attention-progress.md): wide items, then warp-level ones.
+// false: the CTA has none; in a captured step, where there are as many CTAs as any step of so many rows
 // needs, such come last.
-__device__ __forceinline__ bool take_item(decode_share *out, const device_batch &batch,
+__device__ __forceinline__ bool take_item(decode_item *out, const device_batch &batch,
                                           const decode_works &works, uint32_t n_kv_heads)
 {
   uint32_t at = works.first + blockIdx.x / n_kv_heads;
   out->item =
       works.items[min(at, works.room - 1)]; // asked for together with the counts that say whether it is one
   uint32_t n_items = batch.counts[COUNT_ITEMS], n_wide = batch.counts[COUNT_WIDE_ITEMS];
-  out->alone = at >= n_wide;
+  out->warp_level = at >= n_wide;
   out->there = true;
-  if (!out->alone)
+  if (!out->warp_level)
     return true;
-  uint32_t first_narrow = n_wide + (at - n_wide) * WARPS, mine = first_narrow + threadIdx.x / 32;
-  if (first_narrow >= n_items)
+  uint32_t first_warp_level = n_wide + (at - n_wide) * WARPS, mine = first_warp_level + threadIdx.x / 32;
+  if (first_warp_level >= n_items)
     return false;
   out->there = mine < n_items;
-  out->item = works.items[out->there ? mine : first_narrow];
+  out->item = works.items[out->there ? mine : first_warp_level];
   return true;
 }
 
 template <int HD, decode_form FORM>
 __global__ void __launch_bounds__(WARPS * 32,
                                   shares<FORM> ? decode_shape<HD>::SHARES_BLOCKS : decode_shape<HD>::BLOCKS)
-    decode_kernel(attention_args a, decode_rotation by, shared_spans shared, device_batch batch,
-                  decode_works works, bool recorded)
+    decode_kernel(attention_args a, decode_rotation by, shared_prefixes shared, device_batch batch,
+                  decode_works works, bool captured)
 {
 #ifdef TD_HAS_MBARRIER
   using S = decode_shape<HD>;
   extern __shared__ unsigned char smem_raw[];
   __shared__ uint64_t barriers[WARPS * S::WARP_BARRIERS];
   __shared__ __align__(16) bf16 queries[FORM == ROTATES ? TD_DECODE_ROWS * (HD + 8) : 8];
-  __shared__ float2 turns[FORM == ROTATES ? HD / 2 : 1];
-  __shared__ shared_runs runs[shares<FORM> ? WARPS : 1];
+  __shared__ float2 rotations[FORM == ROTATES ? HD / 2 : 1];
+  __shared__ prefix_runs runs[shares<FORM> ? WARPS : 1];
   unsigned char *smem_all = smem_raw + (1024 - shared_address(smem_raw) % 1024) % 1024;
   uint32_t warp = threadIdx.x / 32, kv_head = blockIdx.x % a.n_kv_heads;
-  decode_share mine;
+  decode_item mine;
   let_next_start();
-  if (!recorded)
+  if (!captured)
     wait_for_input();
-  if (!take_item(&mine, batch, works, a.n_kv_heads) || (FORM == ROTATES && mine.alone)) {
+  if (!take_item(&mine, batch, works, a.n_kv_heads) || (FORM == ROTATES && mine.warp_level)) {
     wait_for_input();
     return;
   }
@@ -161,20 +161,20 @@ __global__ void __launch_bounds__(WARPS * 32,
     }
 #endif
   uint32_t n_old = it.position; // tokens of the steps before
-  strip_stream<HD, S::STAGES> in;
-  in.open(a, batch, it, kv_head, mine.alone ? 0 : warp, mine.alone ? 1 : WARPS);
+  kv_stream<HD, S::STAGES> in;
+  in.open(a, batch, it, kv_head, mine.warp_level ? 0 : warp, mine.warp_level ? 1 : WARPS);
   in.n = mine.there ? in.n : 0;
   in.make_ring(shared_address(smem_all), shared_address(barriers));
   uint32_t n_copied = fill_ring(in, 0, n_old), q[HD / 16][4];
   if constexpr (shares<FORM>)
-    find_shared(&runs[warp], shared, it, batch, kv_head);
+    find_prefixes(&runs[warp], shared, it, batch, kv_head);
   if constexpr (FORM == ROTATES)
     for (uint32_t i = threadIdx.x; i < HD / 2; i += WARPS * 32)
-      turns[i] = turn_of((int32_t)n_old, by.inv_freq[i], by.attn_factor);
+      rotations[i] = rotation_of((int32_t)n_old, by.inv_freq[i], by.attn_factor);
   wait_for_input();
   if constexpr (FORM == ROTATES) {
     __syncthreads();
-    rotate_item<HD>(a, by, batch, it, kv_head, queries, turns);
+    rotate_item<HD>(a, by, batch, it, kv_head, queries, rotations);
     fence_global_writes(); // the token's line is read by asynchronous copies
     __syncthreads();
   }
@@ -185,34 +185,34 @@ __global__ void __launch_bounds__(WARPS * 32,
     load_queries<HD>(q, a, it, kv_head, 0);
   warp_state<HD> st;
   clear(st);
-  attend_strips(st, in, q, a, it);
+  attend_kv_tiles(st, in, q, a, it);
   if constexpr (FORM == SHARES_IN_TILES)
     if (it.n_sources > 0 && mine.there &&
-        it.partial + 1 >= it.first_partial + it.n_partials) // of a row in shares the last one's
-      add_shared(st, a, shared, runs[warp], it.n_sources, kv_head, mine.alone ? 0 : warp,
-                 mine.alone ? 1 : WARPS);
-  const shared_before before = {shared.partials,
-                                &runs[shares<FORM> ? warp : 0],
-                                it.n_sources,
-                                a.group,
-                                shared.done + kv_head,
-                                a.n_kv_heads,
-                                false};
+        it.partial + 1 >= it.first_partial + it.n_partials) // of a row in KV splits the last one's
+      add_prefixes(st, a, shared, runs[warp], it.n_sources, kv_head, mine.warp_level ? 0 : warp,
+                   mine.warp_level ? 1 : WARPS);
+  const prefixes_before before = {shared.partials,
+                                  &runs[shares<FORM> ? warp : 0],
+                                  it.n_sources,
+                                  a.group,
+                                  shared.done + kv_head,
+                                  a.n_kv_heads,
+                                  false};
   float *mine_smem = (float *)(smem_all + warp * S::WARP_BYTES);
-  if (FORM != ROTATES && mine.alone) {
+  if (FORM != ROTATES && mine.warp_level) {
     if (mine.there) {
       if constexpr (FORM == SHARES_BY_ROW)
-        finish_warp<HD>(st, a, it, kv_head, mine_smem, before);
+        reduce_warp<HD>(st, a, it, kv_head, mine_smem, before);
       else
-        finish_warp<HD>(st, a, it, kv_head, mine_smem);
+        reduce_warp<HD>(st, a, it, kv_head, mine_smem);
     }
     return;
   }
   __syncthreads(); // no ring is in use any more
   if constexpr (FORM == SHARES_BY_ROW)
-    finish_block<HD>(st, a, it, kv_head, (float *)smem_all, before);
+    reduce_cta<HD>(st, a, it, kv_head, (float *)smem_all, before);
   else
-    finish_block<HD>(st, a, it, kv_head, (float *)smem_all);
+    reduce_cta<HD>(st, a, it, kv_head, (float *)smem_all);
 #endif
 }
 
@@ -223,7 +223,7 @@ static void launch(cuda_backend *b, attention_group *g, const attention_args &a,
   auto kernel = decode_kernel<HD, FORM>;
   g->decode_kernel = (const void *)kernel;
   queue_kernel(&b->device, kernel, dim3(n_works * a.n_kv_heads), WARPS * 32, decode_shape<HD>::SMEM_BYTES, a,
-               by, shared_spans{g->device_plan, g->slots, g->prefix_flags, b->attention.n_launches++},
+               by, shared_prefixes{g->device_plan, g->slots, g->prefix_flags, b->attention.n_launches++},
                td_cuda_batch_of(b, g), decode_works{g->device_items, first, g->work.max_items},
                is_capture(&b->attention));
 }

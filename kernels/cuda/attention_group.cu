@@ -27,7 +27,7 @@ bool td_cuda_planner_config(const cuda_backend *b, uint32_t page_tokens, const t
   c.head_dim = s->head_dim;
   c.page_tokens = page_tokens;
   c.window_tokens = s->window_tokens;
-  c.tile_rows = SPAN_ROWS;
+  c.tile_rows = PREFIX_TILE_ROWS;
   c.reduces_in_tiles = group > TD_ATTENTION_BY_ROW_GROUP;
   c.max_slots = td_attention_slots_of(&c);
   c.cost = td_attention_cost_of_h200(c.n_resident);
@@ -61,8 +61,8 @@ static group_sizes sizes_of(const cuda_backend *b, uint32_t page_tokens, const t
   group_sizes n = {};
   td_attention_planner_config c;
   n.items = td_work_list_items_max(b->config.max_rows, b->config.max_tokens);
-  n.split_floats =
-      (size_t)td_work_list_partials_max(&list) * s->n_kv_heads * TD_DECODE_ROWS * share_floats(s->head_dim);
+  n.split_floats = (size_t)td_work_list_partials_max(&list) * s->n_kv_heads * TD_DECODE_ROWS *
+                   kv_split_floats(s->head_dim);
   if (td_cuda_planner_config(b, page_tokens, s, &c)) {
     uint32_t n_splits = td_attention_prefix_splits_max(&c, c.max_rows);
     n.items += n_splits;
@@ -128,7 +128,7 @@ static td_status make_group(cuda_backend *b, attention_group *g, td_error *err)
   TD_TRY(td_cuda_size_attention(g, err));
   TD_TRY(td_cuda_alloc_bytes(&b->device, page_bytes * g->n_pages, (void **)&g->data, err));
   TD_TRY(td_cuda_alloc_array(&b->device, n.items, &g->device_items, err));
-  TD_TRY(td_cuda_alloc_absent(&b->device, n.split_floats, &g->split_partials, err));
+  TD_TRY(td_cuda_alloc_empty(&b->device, n.split_floats, &g->split_partials, err));
   if (!td_cuda_planner_config(b, g->page_tokens, s, &c))
     return TD_OK;
   TD_TRY(td_attention_planner_create(&c, &g->planner, err));

@@ -44,11 +44,11 @@ struct attention_group {
   const void *decode_kernel;     // attention for decodes as it was launched last
   // on the device
   td_attention_item *device_items;
-  float *split_partials;      // of KV splits, none there between launches (attention_shares.cuh)
+  float *split_partials;      // of KV splits, none there between launches (attention_kv_splits.cuh)
   unsigned char *device_plan; // the plan's block
   unsigned char *slots;       // partials of prefix splits: [slots, GQA group] of TD_ATTENTION_PARTIAL_BYTES
   uint64_t *prefix_flags;     // [prefix splits, n_kv_heads]: in which launch of which step last
-                              // (attention_spans.cuh)
+                              // (attention_prefix.cuh)
 };
 
 // What a td_kv * points to.

@@ -60,7 +60,7 @@ __device__ __forceinline__ void put_pair(unsigned char *partial, uint32_t elemen
   *(__half2 *)(partial + 2 * element) = v;
 }
 
-// Of a partial in the order of a tile's threads, where piece j of this one's 16-byte pieces is: elements 8 (4
+// Of a partial in the order of a tile's threads, where part j of this one's 16-byte parts is: elements 8 (4
 // j + k) + 2 t and + 1 for k = 0 .. 3, t being threadIdx.x % 4.
 __device__ __forceinline__ uint32_t part_at(uint32_t j) { return j * 4 + threadIdx.x % 4; }
 

@@ -168,7 +168,7 @@ __device__ __forceinline__ void process_tile(warp_state<HD> &st, const uint32_t 
 }
 
 // l was summed over the lane's own columns only.
-template <int HD> __device__ __forceinline__ void finish_sums(warp_state<HD> &st)
+template <int HD> __device__ __forceinline__ void reduce_lanes(warp_state<HD> &st)
 {
 #pragma unroll
   for (int h = 0; h < 2; h++) {

@@ -52,7 +52,7 @@ td_status td_cuda_alloc_bytes(cuda_device *d, size_t bytes, void **out, td_error
   return alloc_filled(d, bytes, 0, out, err);
 }
 
-td_status td_cuda_alloc_absent(cuda_device *d, size_t n, float **out, td_error *err)
+td_status td_cuda_alloc_empty(cuda_device *d, size_t n, float **out, td_error *err)
 {
   return alloc_filled(d, n * sizeof **out, 0xff, (void **)out, err);
 }

@@ -69,7 +69,7 @@ static inline void queue_kernel(cuda_device *d, void (*kernel)(P...), dim3 grid,
 td_status td_cuda_fail(td_error *err, cudaError_t e, const char *what);
 td_status td_cuda_alloc_raw(cuda_device *d, size_t bytes, void **out, td_error *err); // not zeroed
 td_status td_cuda_alloc_bytes(cuda_device *d, size_t bytes, void **out, td_error *err);
-td_status td_cuda_alloc_absent(cuda_device *d, size_t n, float **out, td_error *err); // all bits set
+td_status td_cuda_alloc_empty(cuda_device *d, size_t n, float **out, td_error *err); // all bits set
 template <typename T>
 static inline td_status td_cuda_alloc_array(cuda_device *d, size_t n, T **out, td_error *err)
 {

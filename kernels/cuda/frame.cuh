@@ -35,8 +35,9 @@ struct step_block {
   uint32_t n_logits;
   bool captured; // launched from a captured step
   cudaEvent_t begin[2],
-      end[2]; // taking turns: the step before last, which had this block too, may still be asked for its end
-  uint32_t turn;
+      end[2]; // in alternation: the step before last, which had this block too, may still be asked for its
+              // end
+  uint32_t phase;
   bool under_way;
 };
 

@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(NORM_THREADS_MAX)
   }
   wait_for_input();
   load_row<CHUNKS>(next, x + (size_t)blockIdx.x * width, width);
-  for (uint32_t row = blockIdx.x, turn = 0; row < n; row += gridDim.x, turn ^= 1) {
+  for (uint32_t row = blockIdx.x, phase = 0; row < n; row += gridDim.x, phase ^= 1) {
     float v[CHUNKS][8], sum = 0, total = 0;
 #pragma unroll
     for (int c = 0; c < CHUNKS; c++)
@@ -70,10 +70,10 @@ __global__ void __launch_bounds__(NORM_THREADS_MAX)
         sum += v[c][k] * v[c][k];
     sum = warp_sum(sum);
     if (threadIdx.x % 32 == 0)
-      partial[turn][threadIdx.x / 32] = sum;
+      partial[phase][threadIdx.x / 32] = sum;
     __syncthreads(); // nobody writes these sums again before all have passed the next one
     for (uint32_t p = 0; p < blockDim.x / 32; p++)
-      total += partial[turn][p];
+      total += partial[phase][p];
     float scale = rsqrtf(total / (float)width + eps);
 #pragma unroll
     for (int c = 0; c < CHUNKS; c++) {

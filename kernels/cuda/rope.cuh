@@ -6,7 +6,7 @@
 
 #ifdef __CUDACC__
 // Cosine and sine of a pair at a position, times the attention factor.
-__device__ __forceinline__ float2 turn_of(int32_t pos, float inv_freq, float attn_factor)
+__device__ __forceinline__ float2 rotation_of(int32_t pos, float inv_freq, float attn_factor)
 {
   float sn, cs;
   sincosf((float)pos * inv_freq, &sn, &cs);
@@ -24,11 +24,11 @@ __device__ __forceinline__ uint32_t second_chunk(uint32_t lane, uint32_t head_di
 }
 
 // In halves, pair i is elements i and i + head_dim / 2; else 2i and 2i + 1.
-__device__ __forceinline__ void rotate(float x[2][8], const float2 *turn, uint32_t chunk0, bool halves)
+__device__ __forceinline__ void rotate(float x[2][8], const float2 *rotations, uint32_t chunk0, bool halves)
 {
 #pragma unroll
   for (int k = 0; k < 8; k++) {
-    float2 t = turn[halves ? chunk0 * 8 + k : chunk0 * 4 + k];
+    float2 t = rotations[halves ? chunk0 * 8 + k : chunk0 * 4 + k];
     float *lo = halves ? &x[0][k] : &x[k / 4][k % 4 * 2], *hi = halves ? &x[1][k] : lo + 1;
     float u = *lo * t.x - *hi * t.y;
     *hi = *hi * t.x + *lo * t.y;

@@ -37,7 +37,7 @@ __device__ __forceinline__ head_part load_part(const bf16 *head, const uint32_t 
 template <bool HALVES>
 __global__ void __launch_bounds__(ROPE_THREADS) rope_kv_kernel(rope_args a, device_batch batch, bool captured)
 {
-  __shared__ float2 turn[HEAD_DIM_MAX / 2]; // cosine and sine, times the attention factor
+  __shared__ float2 rotations[HEAD_DIM_MAX / 2]; // cosine and sine, times the attention factor
   uint32_t token = blockIdx.x, lane = threadIdx.x % a.lanes, segment = threadIdx.x / a.lanes;
   uint32_t n_qk = a.n_heads + a.n_kv_heads, n_all = n_qk + a.n_kv_heads,
            heads_at_once = ROPE_THREADS / a.lanes;
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(ROPE_THREADS) rope_kv_kernel(rope_args a, devi
   size_t page = kv_line >> log2_of(batch.page_tokens), half_page = (size_t)batch.page_tokens * a.head_dim;
   uint32_t line = kv_line & (batch.page_tokens - 1);
   for (uint32_t i = threadIdx.x; i < a.head_dim / 2; i += ROPE_THREADS)
-    turn[i] = turn_of(pos, a.inv_freq[i], a.attn_factor);
+    rotations[i] = rotation_of(pos, a.inv_freq[i], a.attn_factor);
   __syncthreads();
   // whole warps go round together: segments past the last head only take part in the sums
   for (; h0 < n_all; h0 += gridDim.y * heads_at_once) {
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(ROPE_THREADS) rope_kv_kernel(rope_args a, devi
     if (!active)
       continue;
     if (!is_v)
-      rotate(x, turn, chunk[0], HALVES);
+      rotate(x, rotations, chunk[0], HALVES);
     bf16 *page_kv = a.kv + (page * a.n_kv_heads + (h < a.n_heads ? 0
                                                    : is_v        ? h - n_qk
                                                                  : h - a.n_heads)) *

@@ -26,7 +26,7 @@ enum { N_SECTIONS = OF_GROUPS + 2 * GROUP_SLOTS };
 typedef struct packed_header {
   uint32_t counts[GROUP_SLOTS][N_COUNTS];
   struct {
-    uint32_t at, n_words; // from the block's begin, both in 4-byte words
+    uint32_t at, n_dwords; // from the block's begin, both in 4-byte units
   } section[N_SECTIONS];
 } packed_header;
 
@@ -59,7 +59,7 @@ static void *pack_section(cuda_backend *b, uint32_t id, size_t n_bytes)
   packed_header *h = (packed_header *)k->packed;
   void *at = k->packed + k->n_packed;
   h->section[id].at = (uint32_t)(k->n_packed / 4);
-  h->section[id].n_words = (uint32_t)(n_bytes / 4);
+  h->section[id].n_dwords = (uint32_t)(n_bytes / 4);
   k->n_packed += (n_bytes + SECTION_ALIGN - 1) / SECTION_ALIGN * SECTION_ALIGN;
   TD_BUG_ON(k->n_packed > b->frame.packed_bytes);
   return at;
@@ -128,7 +128,7 @@ static void pack_plan(cuda_backend *b, const td_plan *plan)
   pack_groups(b, h);
 }
 
-static unpacked places_of(const cuda_backend *b)
+static unpacked destinations_of(const cuda_backend *b)
 {
   const device_batch &to = b->frame.batch;
   uint32_t n = 0; // slots, up to the last one in use
@@ -158,23 +158,23 @@ __global__ void __launch_bounds__(UNPACK_THREADS) unpack_kernel(const uint32_t *
   uint32_t first = blockIdx.x * blockDim.x + threadIdx.x, stride = gridDim.x * blockDim.x;
   if (first < to.n_counts)
     to.counts[first] = h->counts[first / N_COUNTS][first % N_COUNTS];
-  for (uint32_t i = first; i < h->section[TOKEN_IDS].n_words; i += stride) {
+  for (uint32_t i = first; i < h->section[TOKEN_IDS].n_dwords; i += stride) {
     int32_t id = (int32_t)packed[h->section[TOKEN_IDS].at + i];
     to.section[TOKEN_IDS][i] =
         (uint32_t)(id >= 0 ? id : max(to.sampled[-1 - id], 0)); // a NaN row's token is never told
   }
 #pragma unroll
   for (int s = POSITIONS; s <= LOGITS_ROWS; s++)
-    for (uint32_t i = first; i < h->section[s].n_words; i += stride)
+    for (uint32_t i = first; i < h->section[s].n_dwords; i += stride)
       to.section[s][i] = packed[h->section[s].at + i];
   for (uint32_t s = 0; s < to.n_of_groups; s++)
-    for (uint32_t i = first; i < h->section[OF_GROUPS + s].n_words; i += stride)
+    for (uint32_t i = first; i < h->section[OF_GROUPS + s].n_dwords; i += stride)
       to.of_groups[s][i] = packed[h->section[OF_GROUPS + s].at + i];
   const td_plan_page_update *pages = (const td_plan_page_update *)(packed + h->section[PAGE_UPDATES].at);
-  for (uint32_t i = first; i < h->section[PAGE_UPDATES].n_words / 2; i += stride)
+  for (uint32_t i = first; i < h->section[PAGE_UPDATES].n_dwords / 2; i += stride)
     to.page_table[pages[i].index] = pages[i].page_id;
   const sampling_update *sampling = (const sampling_update *)(packed + h->section[SAMPLING].at);
-  for (uint32_t i = first; i < h->section[SAMPLING].n_words * 4 / sizeof(sampling_update); i += stride)
+  for (uint32_t i = first; i < h->section[SAMPLING].n_dwords * 4 / sizeof(sampling_update); i += stride)
     to.sampling[sampling[i].slot] = sampling[i].sampling;
 }
 
@@ -190,13 +190,13 @@ static void begin_step(cuda_backend *b, const td_plan *plan)
   b->frame.batch.page_tokens = plan->page_tokens;
   k->n_logits = plan->n_logits;
   k->under_way = true;
-  k->turn ^= 1;
+  k->phase ^= 1;
   pack_plan(b, plan);
-  note(&b->device, cudaEventRecord(k->begin[k->turn], b->device.stream));
+  note(&b->device, cudaEventRecord(k->begin[k->phase], b->device.stream));
   note(&b->device,
        cudaMemcpyAsync(b->frame.packed, k->packed, k->n_packed, cudaMemcpyHostToDevice, b->device.stream));
   unpack_kernel<<<UNPACK_BLOCKS, UNPACK_THREADS, 0, b->device.stream>>>((const uint32_t *)b->frame.packed,
-                                                                        places_of(b));
+                                                                        destinations_of(b));
   launched(&b->device);
 }
 
@@ -206,7 +206,7 @@ static void finish_step(cuda_backend *b)
   if (k->n_logits > 0)
     note(&b->device, cudaMemcpyAsync(k->sampled, b->frame.sampled, k->n_logits * sizeof(int32_t),
                                      cudaMemcpyDeviceToHost, b->device.stream));
-  note(&b->device, cudaEventRecord(k->end[k->turn], b->device.stream));
+  note(&b->device, cudaEventRecord(k->end[k->phase], b->device.stream));
   b->frame.plan = nullptr;
   b->frame.packing ^= 1;
 }
@@ -229,10 +229,10 @@ static void note_times(cuda_backend *b, const step_block *k, td_outcome *out)
   enum { WORKING_GAP_MS = 5 };
   float busy_ms = 0, idle_ms = 0;
   const step_block *before = &b->frame.blocks[k == &b->frame.blocks[0]];
-  cudaEvent_t end_before = before->end[before->under_way ? before->turn ^ 1 : before->turn];
-  note(&b->device, cudaEventElapsedTime(&busy_ms, k->begin[k->turn], k->end[k->turn]));
+  cudaEvent_t end_before = before->end[before->under_way ? before->phase ^ 1 : before->phase];
+  note(&b->device, cudaEventElapsedTime(&busy_ms, k->begin[k->phase], k->end[k->phase]));
   if (b->frame.has_run)
-    note(&b->device, cudaEventElapsedTime(&idle_ms, end_before, k->begin[k->turn]));
+    note(&b->device, cudaEventElapsedTime(&idle_ms, end_before, k->begin[k->phase]));
   if (idle_ms > WORKING_GAP_MS)
     idle_ms = 0;
   b->frame.has_run = true;
@@ -249,7 +249,7 @@ td_status td_cuda_wait(td_backend *be, td_outcome *out, td_error *err)
                                                                : b->frame.packing ^ 1]; // the older of two
   TD_BUG_ON(!k->under_way);
   k->under_way = false;
-  note(&b->device, cudaEventSynchronize(k->end[k->turn]));
+  note(&b->device, cudaEventSynchronize(k->end[k->phase]));
   cudaError_t e = b->device.fault;
   b->device.fault = cudaSuccess;
   if (e != cudaSuccess)

@@ -117,7 +117,7 @@ static void bench_times(const char *name, const td_attention_tree *t, uint32_t e
     td_attention_planner *p = planner_of(32, 8);
     for (uint32_t i = 0; i < n_steps; i++) {
       if (!lazy)
-        td_attention_planner_forget(p);
+        td_attention_planner_reset(p);
       double begin = now_us();
       make(p, &plan);
       make_items(p, &plan);

@@ -116,8 +116,8 @@ static void end_row(const view *v, const store *st, const td_attention_item *it,
       partial sum = {.m = -INFINITY};
       for (uint32_t i = 0; i < it->n_sources; i++) {
         const td_attention_source *from = &v->sources[it->first_source + i];
-        for (uint32_t c = 0; c < from->n_pieces; c++) {
-          uint32_t slot = from->slot + it->member + (head * from->n_pieces + c) * from->n_members;
+        for (uint32_t c = 0; c < from->n_splits; c++) {
+          uint32_t slot = from->slot + it->member + (head * from->n_splits + c) * from->n_members;
           add_partial(&sum, &s->shared[(size_t)slot * st->c->gqa_group + g]);
         }
       }

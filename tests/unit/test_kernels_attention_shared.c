@@ -113,36 +113,36 @@ static written *write_partials(const view *v, const td_attention_planner_config 
 {
   const td_attention_header *h = v->h;
   written *w = calloc((size_t)h->n_slots + 1, sizeof *w);
-  uint32_t n_pieces = 0, n_blocks = 0, places = c->n_resident / c->n_kv_heads;
+  uint32_t n_splits = 0, n_blocks = 0, places = c->n_resident / c->n_kv_heads;
   uint8_t *seen = calloc(h->n_splits + 1, 1);
   assert_true(w && seen);
   for (uint32_t s = 0; s < h->n_groups; s++) {
     uint32_t n = v->groups[s].n_splits, n_keys = v->groups[s].n_keys;
-    assert_true(v->groups[s].first_split == n_pieces && n > 0);
+    assert_true(v->groups[s].first_split == n_splits && n > 0);
     assert_true(n == 1 || (n == 2 && n_keys > 256) || n_keys >= 256 * n);
-    n_pieces += n;
+    n_splits += n;
   }
-  assert_int_equal(n_pieces, h->n_splits);
-  assert_true(n_pieces <= td_attention_prefix_splits_max(c, c->max_rows));
+  assert_int_equal(n_splits, h->n_splits);
+  assert_true(n_splits <= td_attention_prefix_splits_max(c, c->max_rows));
   while (items->n_prefill + n_blocks < items->n_wide &&
          items->items[items->n_prefill + n_blocks].n_tokens == 0)
     n_blocks++;
-  assert_true(n_blocks <= (places ? places : 1) && (n_blocks > 0) == (n_pieces > 0));
+  assert_true(n_blocks <= (places ? places : 1) && (n_blocks > 0) == (n_splits > 0));
   for (uint32_t b = 0; b < n_blocks; b++) {
     uint32_t at = items->n_prefill + b;
     do {
       const td_attention_item *it = &items->items[at];
       assert_true(at == items->n_prefill + b ||
                   (at >= items->n_items && at < items->n_items + items->n_next));
-      assert_true(it->n_tokens == 0 && it->first_partial < n_pieces && !seen[it->first_partial]);
+      assert_true(it->n_tokens == 0 && it->first_partial < n_splits && !seen[it->first_partial]);
       seen[it->first_partial] = 1;
       write_split(v, c, it, it->first_partial, w);
       at = it->next;
     } while (at != 0);
   }
-  for (uint32_t i = 0; i < n_pieces; i++)
+  for (uint32_t i = 0; i < n_splits; i++)
     assert_true(seen[i]);
-  assert_int_equal(n_pieces, n_blocks + items->n_next);
+  assert_int_equal(n_splits, n_blocks + items->n_next);
   n_not_in_turns += check_chains(items, n_blocks);
   check_order(items, v);
   free(seen);
@@ -169,12 +169,12 @@ static uint32_t check_shared(const view *v, const td_plan *plan, uint32_t row, t
     for (uint32_t i = 0; i < own.n_sources; i++) {
       const td_attention_source *s = &v->sources[own.first_source + i];
       uint32_t in_group = 0, group = UINT32_MAX;
-      for (uint32_t c = 0; c < s->n_pieces; c++) {
+      for (uint32_t c = 0; c < s->n_splits; c++) {
         uint32_t slot =
-            s->slot + own.member + (head * s->n_pieces + c) * s->n_members; /* as find_shared has it */
+            s->slot + own.member + (head * s->n_splits + c) * s->n_members; /* as find_prefixes has it */
         assert_true(slot < v->h->n_slots);
         const written *p = &w[slot];
-        assert_true(p->is && p->member == own.member && p->head == head && p->number == s->first_piece + c &&
+        assert_true(p->is && p->member == own.member && p->head == head && p->number == s->first_split + c &&
                     p->begin == in_group);
         assert_true(group == UINT32_MAX || p->group == group);
         group = p->group;
@@ -185,7 +185,7 @@ static uint32_t check_shared(const view *v, const td_plan *plan, uint32_t row, t
         assert_int_equal(page_table[v->groups[group].first_page + k / plan->page_tokens],
                          page_table[r->page_table_offset + (key + k) / plan->page_tokens]);
       key += in_group;
-      n_all += s->n_pieces;
+      n_all += s->n_splits;
     }
     assert_int_equal(key, own.begin);
   }
@@ -569,9 +569,9 @@ static void test_blocks_for_pieces_follow_rows_that_grow(void **unused)
   plan = tree_plan(2, nodes, tokens, 16);
   for (uint32_t own = tokens[1]; own < 1544; own++) {
     check_step(&r, &plan);
-    uint32_t n_pieces = td_attention_planner_block(r.p)->n_splits;
-    assert_true(n_pieces > 37);
-    assert_int_equal(n_prefix_ctas(&r), own > 1536 ? 37 : n_pieces < 49 ? n_pieces : 49);
+    uint32_t n_splits = td_attention_planner_block(r.p)->n_splits;
+    assert_true(n_splits > 37);
+    assert_int_equal(n_prefix_ctas(&r), own > 1536 ? 37 : n_splits < 49 ? n_splits : 49);
     grow_rows(&plan);
   }
   assert_true(td_attention_planner_stats(r.p).n_grown == 13);

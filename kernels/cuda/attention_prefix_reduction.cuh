@@ -1,25 +1,25 @@
-// What a row shares with others, into the sums of its own keys: partials that other blocks of the launch
-// wrote (attention_spans.cuh).
+// What a row shares with others, into the sums of its private KV: partials that other CTAs of the launch
+// wrote (attention_prefix.cuh).
 //
 // Groups of up to TD_ATTENTION_BY_ROW_GROUP heads add them row by row where a row ends, a lane a few elements
 // of one head; larger ones while a warp's sums are in its registers, where a partial's elements are in the
-// order in which a tile's threads have them. That asks for all of a row's pieces at once and for whole
+// order in which a tile's threads have them. That asks for all of a row's prefix splits at once and for whole
 // partials by few loads, but four lanes have a query head of the group each, and at few heads the others none
 // (figures: README.md).
 #pragma once
 
-#include "kernels/cuda/attention_finish.cuh"
-#include "kernels/cuda/attention_spans.cuh"
+#include "kernels/cuda/attention_epilogue.cuh"
+#include "kernels/cuda/attention_prefix.cuh"
 
-// Partials of a row's shared spans for one kv head; in shared memory, because registers are few while keys
+// Partials of a row's shared prefixes for one kv head; in shared memory, because registers are few while keys
 // are read.
-struct shared_run { // of a span: the first, how many, how many slots apart, and the piece that the first is
-                    // of
-  uint32_t first, n, step, piece;
+struct prefix_run { // of a shared-prefix group: the first, how many, how many slots apart, and the prefix
+                    // split that the first is of
+  uint32_t first, n, step, split;
 };
-struct shared_runs {
-  shared_run runs[TD_ATTENTION_LEVELS_MAX];
-  uint64_t now; // what the words of pieces become in this launch
+struct prefix_runs {
+  prefix_run runs[TD_ATTENTION_LEVELS_MAX];
+  uint64_t now; // what the flags of prefix splits become in this launch
 };
 
 // ---- by row ----
@@ -54,14 +54,14 @@ __device__ __forceinline__ void add_partial(row_sum<N> &sum, const partial_end &
     sum.o[k] = fold(sum.o[k], f, __half2float(o[k]), w);
 }
 
-// A row's partials of its shared spans for one kv head, in the order of keys: they come before what its items
-// have.
-struct shared_before {
+// A row's partials of its shared prefixes for one kv head, in the order of keys: they come before what its
+// items have.
+struct prefixes_before {
   unsigned char *partials; // [slots][group] of TD_ATTENTION_PARTIAL_BYTES
-  const shared_runs *of;
+  const prefix_runs *of;
   uint32_t n_runs, group;
-  const uint64_t *done; // of piece 0 and the head
-  uint32_t done_stride; // from piece to piece
+  const uint64_t *done; // of prefix split 0 and the head
+  uint32_t done_stride; // from prefix split to prefix split
   mutable bool there;   // were seen to be
 
   // By a warp, until all are there.
@@ -69,7 +69,7 @@ struct shared_before {
   {
     for (uint32_t r = 0; r < n_runs && !there; r++)
       for (uint32_t i = threadIdx.x % 32; i < of->runs[r].n; i += 32)
-        await_done(done + (size_t)(of->runs[r].piece + i) * done_stride, of->now);
+        wait_flag(done + (size_t)(of->runs[r].split + i) * done_stride, of->now);
     __syncwarp();
     there = true;
   }
@@ -77,7 +77,7 @@ struct shared_before {
   // To the sums of query heads p0 .. p0 + N - 1 of the group, of which n_heads are there; the lane has E
   // elements from `element` on. Some partials are fetched at once, but added one by one.
   template <int HD, int N, int E>
-  __device__ __forceinline__ void add(row_sum<E> (&own)[N], uint32_t p0, uint32_t n_heads,
+  __device__ __forceinline__ void add(row_sum<E> (&mine)[N], uint32_t p0, uint32_t n_heads,
                                       uint32_t element) const
   {
     constexpr uint32_t AT_ONCE = N == 1 ? 8 : 2;
@@ -85,17 +85,17 @@ struct shared_before {
       return;
     await();
     row_sum<E> sum[N];
-    uint32_t span = 0, next = 0;
+    uint32_t run_at = 0, next = 0;
 #pragma unroll
     for (int g = 0; g < N; g++)
       clear(sum[g]);
-    while (span < n_runs) {
+    while (run_at < n_runs) {
       partial_end end[AT_ONCE][N];
       alignas(8) __half o[AT_ONCE][N][E];
 #pragma unroll
       for (uint32_t i = 0; i < AT_ONCE; i++) {
-        bool is = span < n_runs; // what is not has no weight
-        const shared_run run = of->runs[is ? span : 0];
+        bool is = run_at < n_runs; // what is not has no weight
+        const prefix_run run = of->runs[is ? run_at : 0];
         size_t first = (size_t)(run.first + (is ? next : 0) * run.step) * group + p0;
 #pragma unroll
         for (int g = 0; g < N; g++) {
@@ -107,7 +107,7 @@ struct shared_before {
         }
         if (++next >= run.n) {
           next = 0;
-          span++;
+          run_at++;
         }
       }
 #pragma unroll
@@ -118,8 +118,8 @@ struct shared_before {
     }
 #pragma unroll
     for (int g = 0; g < N; g++) {
-      add_term<E>(sum[g], own[g]);
-      own[g] = sum[g];
+      add_term<E>(sum[g], mine[g]);
+      mine[g] = sum[g];
     }
   }
 };
@@ -127,20 +127,20 @@ struct shared_before {
 #ifdef TD_HAS_MBARRIER
 // Where a row's partials lie and what tells that they do, by one warp. Nothing of it is written by the
 // kernels before.
-__device__ __forceinline__ void find_shared(shared_runs *out, const shared_spans &shared,
-                                            const td_attention_item &it, const device_batch &batch,
-                                            uint32_t kv_head)
+__device__ __forceinline__ void find_prefixes(prefix_runs *out, const shared_prefixes &shared,
+                                              const td_attention_item &it, const device_batch &batch,
+                                              uint32_t kv_head)
 {
   uint32_t lane = threadIdx.x % 32;
   if (lane < it.n_sources) {
     const td_attention_source s =
         ((const td_attention_source *)(shared.plan + ((const td_attention_header *)shared.plan)
                                                          ->sources_at))[it.first_source + lane];
-    out->runs[lane] = {s.slot + it.member + kv_head * s.n_pieces * s.n_members, s.n_pieces, s.n_members,
-                       s.first_piece};
+    out->runs[lane] = {s.slot + it.member + kv_head * s.n_splits * s.n_members, s.n_splits, s.n_members,
+                       s.first_split};
   }
   if (lane == 0)
-    out->now = launch_word(shared, batch);
+    out->now = launch_flag(shared, batch);
   __syncwarp();
 }
 
@@ -189,12 +189,12 @@ __device__ __forceinline__ void add_two(warp_state<HD> &st, int h, const partial
   }
 }
 
-// Partials first, first + step ... of a row with n_runs shared spans, which are waited for, by a warp that
-// has done its own keys.
+// Partials first, first + step ... of a row with n_runs shared prefixes, which are waited for, by a warp that
+// has done its private KV.
 template <int HD>
-__device__ __forceinline__ void add_shared(warp_state<HD> &st, const attention_args &a,
-                                           const shared_spans &shared, const shared_runs &of, uint32_t n_runs,
-                                           uint32_t kv_head, uint32_t first, uint32_t step)
+__device__ __forceinline__ void add_prefixes(warp_state<HD> &st, const attention_args &a,
+                                             const shared_prefixes &shared, const prefix_runs &of,
+                                             uint32_t n_runs, uint32_t kv_head, uint32_t first, uint32_t step)
 {
   uint32_t lane = threadIdx.x % 32, row = lane / 4,
            all = __reduce_add_sync(0xffffffffu, lane < n_runs ? of.runs[lane].n : 0);
@@ -204,11 +204,11 @@ __device__ __forceinline__ void add_shared(warp_state<HD> &st, const attention_a
   for (uint32_t base = 0; base < n; base += 32) {
     uint32_t slot = 0, count = min(n - base, 32u);
     if (lane < count) {
-      const shared_run *r = of.runs;
+      const prefix_run *r = of.runs;
       uint32_t i = first + (base + lane) * step;
       for (; i >= r->n; r++)
         i -= r->n;
-      await_done(shared.done + (size_t)(r->piece + i) * a.n_kv_heads + kv_head, of.now);
+      wait_flag(shared.done + (size_t)(r->split + i) * a.n_kv_heads + kv_head, of.now);
       slot = r->first + i * r->step;
     }
     __syncwarp();

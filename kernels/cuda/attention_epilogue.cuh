@@ -1,8 +1,8 @@
-// How a decode ends: the sums of a block's warps, or of one warp alone, go to the output or, of a split row,
+// How a decode ends: the sums of a CTA's warps, or of one warp alone, go to the output or, of a split row,
 // to a partial; they are added up the same way each time.
 #pragma once
 
-#include "kernels/cuda/attention_shares.cuh"
+#include "kernels/cuda/attention_kv_splits.cuh"
 #include "kernels/cuda/attention_tile.cuh"
 
 // The lane's elements of a row of 32 * N floats in shared memory, 16-byte aligned.
@@ -87,29 +87,29 @@ template <int HD> __device__ __forceinline__ row_sum<HD / 32> sum_warps(const fl
   return sum;
 }
 
-// Of an item whose keys a block's warps have shared. `before`: what else the row has, and how it is added.
+// Of an item whose keys a CTA's warps have shared. `before`: what else the row has, and how it is added.
 // smem: WARPS x 16 x (HD + 4) floats that no one needs any more.
 template <int HD, class BEFORE = nothing_before>
-__device__ __forceinline__ void finish_block(const warp_state<HD> &st, const attention_args &a,
-                                             const td_attention_item &it, uint32_t kv_head, float *smem,
-                                             const BEFORE &before = {})
+__device__ __forceinline__ void reduce_cta(const warp_state<HD> &st, const attention_args &a,
+                                           const td_attention_item &it, uint32_t kv_head, float *smem,
+                                           const BEFORE &before = {})
 {
   constexpr uint32_t N = HD / 32;
   uint32_t warp = threadIdx.x / 32, first = threadIdx.x % 32 * N, n_rows = it.n_tokens * a.group;
-  const share_of mine = {a.partials + it.first_partial * share_stride<HD>(a) +
-                             kv_head * TD_DECODE_ROWS * share_row<HD>::FLOATS,
-                         share_stride<HD>(a), it.partial - it.first_partial, it.n_partials};
+  const kv_split mine = {a.partials + it.first_partial * split_stride<HD>(a) +
+                             kv_head * TD_DECODE_ROWS * split_row<HD>::FLOATS,
+                         split_stride<HD>(a), it.partial - it.first_partial, it.n_partials};
   lay_out<HD>(st, smem + warp * 16 * (HD + 4), n_rows);
   __syncthreads();
   for (uint32_t p = warp; p < n_rows; p += WARPS) {
     row_sum<N> sum[1] = {sum_warps<HD>(smem, p)};
-    if (it.n_partials > 1 && !take_all_shares<HD>(sum, mine, p))
+    if (it.n_partials > 1 && !reduce_all_splits<HD>(sum, mine, p))
       continue;
     before.template add<HD>(sum, p, 1, first);
     store_output(output_of(a, it, kv_head, p, HD) + first, sum[0]);
   }
-  if (it.n_partials > SHARES_OF_ONE)
-    add_up_slices<HD>(mine, n_rows, a.places,
+  if (it.n_partials > SPLITS_OF_ONE)
+    reduce_slices<HD>(mine, n_rows, a.resident,
                       [&](uint32_t p, uint32_t element, row_sum<SLICE_OF_LANE>(&sum)[1]) {
                         before.template add<HD>(sum, p, 1, element);
                         if (threadIdx.x % 32 < SLICE_LANES)
@@ -119,7 +119,7 @@ __device__ __forceinline__ void finish_block(const warp_state<HD> &st, const att
 
 // Of an item that one warp did alone. smem: 16 x (HD + 4) floats of its own.
 template <int HD, class BEFORE = nothing_before>
-__device__ __forceinline__ void finish_warp(const warp_state<HD> &st, const attention_args &a,
+__device__ __forceinline__ void reduce_warp(const warp_state<HD> &st, const attention_args &a,
                                             const td_attention_item &it, uint32_t kv_head, float *smem,
                                             const BEFORE &before = {})
 {

@@ -13,20 +13,20 @@
 
 #include "kernels/cuda/attention_partials.cuh"
 #include "kernels/cuda/attention_wgmma.cuh"
-#include "kernels/cuda/attention_words.cuh"
+#include "kernels/cuda/attention_flags.cuh"
 #include "kernels/cuda/cp_async.cuh"
 #include "kernels/cuda/ring.cuh"
 
 // The plan of shared-prefix groups, and where its partials go.
-struct shared_spans {
+struct shared_prefixes {
   const unsigned char *plan; // packed
   unsigned char *partials;   // [slots][group] of TD_ATTENTION_PARTIAL_BYTES
-  uint64_t *done;            // flags [prefix splits, kv heads]: launch_word of the last launch that did one
+  uint64_t *done;            // flags [prefix splits, kv heads]: launch_flag of the last launch that did one
   uint32_t launch;           // differs from those of all other launches of a step
 };
 
 #ifdef TD_HAS_MBARRIER
-__device__ __forceinline__ uint64_t launch_word(const shared_spans &shared, const device_batch &batch)
+__device__ __forceinline__ uint64_t launch_flag(const shared_prefixes &shared, const device_batch &batch)
 {
   return (uint64_t)batch.counts[COUNT_STEP] << 32 | shared.launch;
 }
@@ -36,7 +36,7 @@ template <int HD> struct prefix_tile {
   static constexpr uint32_t KEYS = 64, BYTES = KEYS * HD * 2; // of K, of V, or of the queries
   static constexpr uint32_t STAGES = HD == 64 ? 7 : 3, ALL_BYTES = (1 + STAGES) * BYTES;
   static constexpr uint32_t BARRIERS = STAGES * 2;
-  static_assert(KEYS == SPAN_ROWS, "queries have a tile's room");
+  static_assert(KEYS == PREFIX_TILE_ROWS, "queries have a tile's room");
 };
 
 // What a warp knows of the prefix splits that its CTA does one after another. While it attends to one, what
@@ -44,8 +44,8 @@ template <int HD> struct prefix_tile {
 // data are, would come between two splits. A warp reads only what it copied itself, so it waits for no other.
 struct splits_ahead {
   td_attention_item items[3]; // in rotation: this split's, the next one's, and the one's after that
-  td_attention_member members[SPAN_ROWS]; // of the next split
-  int32_t pages[32];                      // its first ones
+  td_attention_member members[PREFIX_TILE_ROWS]; // of the next split
+  int32_t pages[32];                             // its first ones
 };
 static_assert(sizeof(td_attention_member) == 16, "copied at once");
 
@@ -187,7 +187,7 @@ template <int HD> struct prefix_ring {
 
 // A split's queries on their way to shared memory. Query rows past the last repeat it.
 template <int HD> struct prefix_queries {
-  static constexpr uint32_t CHUNKS = HD / 8, EACH = SPAN_ROWS * CHUNKS / WG;
+  static constexpr uint32_t CHUNKS = HD / 8, EACH = PREFIX_TILE_ROWS * CHUNKS / WG;
   const bf16 *src[EACH];
 
   __device__ __forceinline__ static uint32_t row(uint32_t i) { return (i * WG + threadIdx.x) / CHUNKS; }
@@ -198,7 +198,7 @@ template <int HD> struct prefix_queries {
   __device__ __forceinline__ void find(const attention_args &a, const td_attention_member *members,
                                        const td_attention_item &it, uint32_t kv_head)
   {
-    static_assert(SPAN_ROWS <= 128 && TD_GROUP_MAX <= 64, "else the multiplication is not exact");
+    static_assert(PREFIX_TILE_ROWS <= 128 && TD_GROUP_MAX <= 64, "else the multiplication is not exact");
     uint32_t last = it.n_members * a.group - 1, per_group = 65536 / a.group + 1;
 #pragma unroll
     for (uint32_t i = 0; i < EACH; i++) {
@@ -316,7 +316,7 @@ __device__ __forceinline__ void attend_last(consumer<HD, prefix_tile<HD>::KEYS> 
 // multiple of 1024.
 template <int HD, bool IN_TILES>
 __device__ __forceinline__ void
-attend_prefix_splits(const attention_args &a, const device_batch &batch, const shared_spans &shared,
+attend_prefix_splits(const attention_args &a, const device_batch &batch, const shared_prefixes &shared,
                      const td_attention_item &first, const td_attention_item *items, uint32_t kv_head,
                      uint32_t smem, uint32_t bars, splits_ahead *ahead)
 {
@@ -361,7 +361,7 @@ attend_prefix_splits(const attention_args &a, const device_batch &batch, const s
         now.n_members * a.group, a.scale_log2);
     __syncthreads();
     if (threadIdx.x == 0)
-      say_done(shared.done + (size_t)now.first_partial * a.n_kv_heads + kv_head, launch_word(shared, batch));
+      set_flag(shared.done + (size_t)now.first_partial * a.n_kv_heads + kv_head, launch_flag(shared, batch));
     if (!more)
       return;
     at = next;

@@ -1,6 +1,6 @@
-// Handing over floats from block to block without a fence or a count.
+// Passing floats from CTA to CTA without a fence or a count.
 //
-// A word is ABSENT until it is written, and again once it was read: who needs it waits for it, which is one
+// A float is EMPTY until it is written, and again once it was read: who needs it waits for it, which is one
 // way through the L2 cache instead of the four of a fence, a count, its answer and the word. Why waiting
 // ends: docs/attention-progress.md. What computes never makes this NaN; one that the input had is changed.
 #pragma once
@@ -8,16 +8,16 @@
 #include "kernels/cuda/internal.cuh"
 
 #ifdef __CUDACC__
-enum : uint32_t { ABSENT = 0xffffffffu };
+enum : uint32_t { EMPTY = 0xffffffffu };
 
-__device__ __forceinline__ float present(float v)
+__device__ __forceinline__ float not_empty(float v)
 {
-  return __float_as_uint(v) == ABSENT ? __uint_as_float(0x7fffffffu) : v;
+  return __float_as_uint(v) == EMPTY ? __uint_as_float(0x7fffffffu) : v;
 }
 
 template <int N>
-__device__ __forceinline__ void store_words(float *dst,
-                                            const float (&v)[N]) // aligned to as many as go at once
+__device__ __forceinline__ void store_relaxed(float *dst,
+                                              const float (&v)[N]) // aligned to as many as go at once
 {
   constexpr int AT_ONCE = N % 4 == 0 ? 4 : N % 2 == 0 ? 2 : 1;
 #pragma unroll
@@ -33,16 +33,16 @@ __device__ __forceinline__ void store_words(float *dst,
       asm volatile("st.relaxed.gpu.global.f32 [%0], %1;" ::"l"(dst + i), "f"(v[i]) : "memory");
 }
 
-template <int N> __device__ __forceinline__ void put_words(float *dst, const float (&v)[N])
+template <int N> __device__ __forceinline__ void publish_floats(float *dst, const float (&v)[N])
 {
   float w[N];
 #pragma unroll
   for (int i = 0; i < N; i++)
-    w[i] = present(v[i]);
-  store_words(dst, w);
+    w[i] = not_empty(v[i]);
+  store_relaxed(dst, w);
 }
 
-template <int N> __device__ __forceinline__ void ask_words(float (&v)[N], const float *src)
+template <int N> __device__ __forceinline__ void poll_floats(float (&v)[N], const float *src)
 {
   constexpr int AT_ONCE = N % 4 == 0 ? 4 : N % 2 == 0 ? 2 : 1;
 #pragma unroll
@@ -61,35 +61,35 @@ template <int N> __device__ __forceinline__ void ask_words(float (&v)[N], const 
       asm volatile("ld.relaxed.gpu.global.f32 %0, [%1];" : "=f"(v[i]) : "l"(src + i) : "memory");
 }
 
-template <int N> __device__ __forceinline__ bool is_absent(const float (&v)[N])
+template <int N> __device__ __forceinline__ bool is_empty(const float (&v)[N])
 {
   bool absent = false;
 #pragma unroll
   for (int i = 0; i < N; i++)
-    absent |= __float_as_uint(v[i]) == ABSENT;
+    absent |= __float_as_uint(v[i]) == EMPTY;
   return absent;
 }
 
-template <int N> __device__ __forceinline__ void forget_words(float *dst)
+template <int N> __device__ __forceinline__ void reset_floats(float *dst)
 {
   float v[N];
 #pragma unroll
   for (int i = 0; i < N; i++)
-    v[i] = __uint_as_float(ABSENT);
-  store_words(dst, v);
+    v[i] = __uint_as_float(EMPTY);
+  store_relaxed(dst, v);
 }
 
-// That a block's writes are there, to whoever awaits it: by one thread behind a meeting of all.
-__device__ __forceinline__ void say_done(uint64_t *word, uint64_t now)
+// That a CTA's writes are there, to whoever awaits it: by one thread behind a meeting of all.
+__device__ __forceinline__ void set_flag(uint64_t *flag, uint64_t now)
 {
-  asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(word), "l"(now) : "memory");
+  asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(flag), "l"(now) : "memory");
 }
 
-__device__ __forceinline__ void await_done(const uint64_t *word, uint64_t now)
+__device__ __forceinline__ void wait_flag(const uint64_t *flag, uint64_t now)
 {
   uint64_t seen;
   do
-    asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(seen) : "l"(word) : "memory");
+    asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(seen) : "l"(flag) : "memory");
   while (seen != now);
 }
 #endif

@@ -9,28 +9,28 @@
 #include "kernels/cuda/ring.cuh"
 
 enum {
-  STRIP_TOKENS = 32, // of a KV tile
-  COPY_TOKENS = 16,  // of one copy: a KV tile's two halves may lie in different pages
+  KV_TILE_TOKENS = 32, // of a KV tile
+  COPY_TOKENS = 16,    // of one copy: a KV tile's two halves may lie in different pages
 };
 
 // STAGES: of a warp's rings, one of K and one of V.
-template <int HD, int STAGES> struct strip_shape {
-  static constexpr int COPY_BYTES = COPY_TOKENS * HD * 2;     // of K, or of V
-  static constexpr int STRIP_BYTES = 2 * COPY_BYTES;          // likewise
-  static constexpr int WARP_BYTES = STAGES * 2 * STRIP_BYTES; // K, V, K, V ...
+template <int HD, int STAGES> struct warp_ring_shape {
+  static constexpr int COPY_BYTES = COPY_TOKENS * HD * 2;       // of K, or of V
+  static constexpr int KV_TILE_BYTES = 2 * COPY_BYTES;          // likewise
+  static constexpr int WARP_BYTES = STAGES * 2 * KV_TILE_BYTES; // K, V, K, V ...
   static constexpr int WARP_BARRIERS = STAGES * 2;
 };
 
 #ifdef TD_HAS_MBARRIER
 // What a warp reads of a work item's keys: all of them, or its KV tiles of them.
-template <int HD, int STAGES> struct strip_stream {
-  using S = strip_shape<HD, STAGES>;
+template <int HD, int STAGES> struct kv_stream {
+  using S = warp_ring_shape<HD, STAGES>;
   const bf16 *kv; // of the kv head in page 0
   const int32_t *pages;
   size_t page_stride;
   uint32_t page_shift, kv_end; // log2 of a page's tokens
   uint32_t token0, stride, n;  // first tile's token; tokens from tile to tile; tiles
-  ring<STAGES, 2 * S::STRIP_BYTES, 0> k, v;
+  ring<STAGES, 2 * S::KV_TILE_BYTES, 0> k, v;
   uint64_t policy;
   int32_t page_id; // lane l: the page of half l % 2 of tile l / 2 of the current 16
 
@@ -42,15 +42,15 @@ template <int HD, int STAGES> struct strip_stream {
   {
     uint32_t kv_begin = it.kv_begin, seen = it.position + 1;
     if (a.window > 0 && seen > a.window + kv_begin)
-      kv_begin += (seen - a.window - kv_begin) / STRIP_TOKENS * STRIP_TOKENS;
+      kv_begin += (seen - a.window - kv_begin) / KV_TILE_TOKENS * KV_TILE_TOKENS;
     size_t half = (size_t)batch.page_tokens * HD;
     kv = a.kv + kv_head * 2 * half;
     pages = batch.page_table + it.page_table_offset;
     page_stride = half * 2 * a.n_kv_heads;
     page_shift = log2_of(batch.page_tokens);
     kv_end = it.kv_end;
-    token0 = kv_begin + first_warp * STRIP_TOKENS;
-    stride = n_warps * STRIP_TOKENS;
+    token0 = kv_begin + first_warp * KV_TILE_TOKENS;
+    stride = n_warps * KV_TILE_TOKENS;
     n = token0 < kv_end ? (kv_end - token0 - 1) / stride + 1 : 0;
     look_up(0);
   }
@@ -62,7 +62,7 @@ template <int HD, int STAGES> struct strip_stream {
     cta_smem += warp * S::WARP_BYTES;
     cta_bars += warp * S::WARP_BARRIERS * 8;
     k.place(cta_smem, cta_bars);
-    v.place(cta_smem + S::STRIP_BYTES, cta_bars + STAGES * 8);
+    v.place(cta_smem + S::KV_TILE_BYTES, cta_bars + STAGES * 8);
     policy = read_once_policy();
     if (threadIdx.x % 32 == 0) {
       k.init(0, STAGES);
@@ -114,12 +114,11 @@ private:
 // The prologue: fills the ring from tile n_copied on, with whole tiles of the first n_tokens tokens. Returns
 // how many were copied by now.
 template <int HD, int STAGES>
-__device__ __forceinline__ uint32_t fill_ring(strip_stream<HD, STAGES> &in, uint32_t n_copied,
-                                              uint32_t n_tokens)
+__device__ __forceinline__ uint32_t fill_ring(kv_stream<HD, STAGES> &in, uint32_t n_copied, uint32_t n_tokens)
 {
   fence_global_writes(); // pages were written by ordinary stores
   for (; n_copied < min(in.n, (uint32_t)STAGES) &&
-         min(in.token(n_copied) + STRIP_TOKENS, in.kv_end) <= n_tokens;
+         min(in.token(n_copied) + KV_TILE_TOKENS, in.kv_end) <= n_tokens;
        n_copied++) {
     in.copy_keys(n_copied);
     in.copy_values(n_copied);
@@ -130,7 +129,7 @@ __device__ __forceinline__ uint32_t fill_ring(strip_stream<HD, STAGES> &in, uint
 // Lines at or past n_lines: not NaN, because their weight of zero would not remove that.
 template <int HD> __device__ __forceinline__ void zero_values(uint32_t smem_v, uint32_t n_lines)
 {
-  for (uint32_t i = n_lines * (HD / 8) + threadIdx.x % 32; i < STRIP_TOKENS * (HD / 8); i += 32)
+  for (uint32_t i = n_lines * (HD / 8) + threadIdx.x % 32; i < KV_TILE_TOKENS * (HD / 8); i += 32)
     asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(
                      page_lines<HD>::at(smem_v, i / (HD / 8), i % (HD / 8))),
                  "r"(0)
@@ -140,28 +139,28 @@ template <int HD> __device__ __forceinline__ void zero_values(uint32_t smem_v, u
 
 // The main loop: all of the warp's KV tiles, of which the ring has the first already.
 template <int HD, int STAGES>
-__device__ __forceinline__ void attend_strips(warp_state<HD> &st, strip_stream<HD, STAGES> &in,
-                                              const uint32_t q[HD / 16][4], const attention_args &a,
-                                              const td_attention_item &it)
+__device__ __forceinline__ void attend_kv_tiles(warp_state<HD> &st, kv_stream<HD, STAGES> &in,
+                                                const uint32_t q[HD / 16][4], const attention_args &a,
+                                                const td_attention_item &it)
 {
   const query_positions pos = positions_of(it, a, 0);
   for (uint32_t i = 0; i < in.n; i++) {
     uint32_t token = in.token(i);
-    float s[STRIP_TOKENS / 8][4];
+    float s[KV_TILE_TOKENS / 8][4];
     in.wait_keys(i);
-    score<HD, STRIP_TOKENS, page_lines>(s, q, in.k_at(i), 0);
+    score<HD, KV_TILE_TOKENS, page_lines>(s, q, in.k_at(i), 0);
     __syncwarp();
     if (i + STAGES < in.n)
       in.copy_keys(i + STAGES);
-    soften<HD, STRIP_TOKENS>(st, s, token, pos, a);
+    soften<HD, KV_TILE_TOKENS>(st, s, token, pos, a);
     in.wait_values(i);
-    if (token + STRIP_TOKENS > in.kv_end)
+    if (token + KV_TILE_TOKENS > in.kv_end)
       zero_values<HD>(in.v_at(i), in.kv_end - token);
-    add_values<HD, STRIP_TOKENS, page_lines>(st, s, in.v_at(i), 0);
+    add_values<HD, KV_TILE_TOKENS, page_lines>(st, s, in.v_at(i), 0);
     __syncwarp();
     if (i + STAGES < in.n)
       in.copy_values(i + STAGES);
   }
-  finish_sums(st);
+  reduce_lanes(st);
 }
 #endif
