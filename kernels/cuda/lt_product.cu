@@ -189,7 +189,7 @@ td_status td_lt_open(cuda_backend *b, td_error *err)
   if (!b->linears.lt_tables)
     return td_fail(err, TD_ERR_NOMEM, "no memory for the products' tables");
   td_lt_cache_init(&b->linears.lt_tables->cache);
-  TD_TRY(td_cuda_alloc_raw(&b->device, LT_WORKSPACE_BYTES, &b->linears.lt_workspace, err));
+  TD_TRY(td_cuda_alloc_bytes(&b->device, LT_WORKSPACE_BYTES, &b->linears.lt_workspace, err));
   return ok(cublasLtCreate(&b->linears.lt)) ? TD_OK
                                             : td_fail(err, TD_ERR_DEVICE, "CUDA: cuBLASLt does not start");
 }
