@@ -6,16 +6,8 @@
 #include <string.h>
 
 const char *const td_op_names[TD_OP_KINDS] = {
-    [TD_OP_EMBED] = "embed",
-    [TD_OP_RMSNORM] = "rmsnorm",
-    [TD_OP_LINEAR] = "linear",
-    [TD_OP_ROPE_KV] = "rope_kv",
-    [TD_OP_ATTENTION] = "attention",
-    [TD_OP_SWIGLU] = "swiglu",
-    [TD_OP_LINEAR_SWIGLU] = "linear_swiglu",
-    [TD_OP_GATHER] = "gather",
-    [TD_OP_SAMPLE] = "sample",
-    [TD_OP_POOL] = "pool",
+#define TD_OP(KIND, name) [TD_OP_##KIND] = #name,
+#include "kernels/ops.def"
 };
 
 /* ---- making ---- */

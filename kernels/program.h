@@ -143,16 +143,8 @@ typedef struct td_pool_params {
 } td_pool_params;
 
 typedef enum td_op_kind {
-  TD_OP_EMBED,
-  TD_OP_RMSNORM,
-  TD_OP_LINEAR,
-  TD_OP_ROPE_KV,
-  TD_OP_ATTENTION,
-  TD_OP_SWIGLU,
-  TD_OP_LINEAR_SWIGLU,
-  TD_OP_GATHER,
-  TD_OP_SAMPLE,
-  TD_OP_POOL,
+#define TD_OP(KIND, name) TD_OP_##KIND,
+#include "kernels/ops.def"
   TD_OP_KINDS
 } td_op_kind;
 
@@ -182,16 +174,8 @@ typedef struct td_op {
   uint32_t layer;   /* of the model, or TD_NO_LAYER */
   const char *role; /* what it is there: "qkv", "o", "head"; static text, NULL in a program made by hand */
   union {
-    td_embed_params embed;
-    td_rmsnorm_params rmsnorm;
-    td_linear_params linear;
-    td_rope_kv_params rope_kv;
-    td_attention_params attention;
-    td_swiglu_params swiglu;
-    td_linear_swiglu_params linear_swiglu;
-    td_gather_params gather;
-    td_sample_params sample;
-    td_pool_params pool;
+#define TD_OP(KIND, name) td_##name##_params name;
+#include "kernels/ops.def"
   };
 } td_op;
 

@@ -134,15 +134,9 @@ void td_cpu_for(cpu_backend *be, uint32_t n, uint32_t per, cpu_range_fn *fn, voi
 void td_trig_sincos(float angle, float *sine, float *cosine);
 
 /* One op of the current step, of n rows where its params do not say how many. */
-void td_cpu_embed(cpu_backend *be, const td_embed_params *p);
-void td_cpu_rmsnorm(cpu_backend *be, const td_rmsnorm_params *p, uint32_t n);
-void td_cpu_linear(cpu_backend *be, const td_linear_params *p, uint32_t n);
-void td_cpu_rope_kv(cpu_backend *be, const td_rope_kv_params *p);
-void td_cpu_attention(cpu_backend *be, const td_attention_params *p);
-void td_cpu_swiglu(cpu_backend *be, const td_swiglu_params *p, uint32_t n);
-void td_cpu_gather(cpu_backend *be, const td_gather_params *p);
-void td_cpu_sample(cpu_backend *be, const td_sample_params *p);
-void td_cpu_pool(cpu_backend *be, const td_pool_params *p);
+#define TD_OP(KIND, name) void td_cpu_##name(cpu_backend *be, const td_##name##_params *p, uint32_t n_rows);
+#define TD_PASS_OP(KIND, name)
+#include "kernels/ops.def"
 
 /* op_logprob.c: of token id, and of the n_top likeliest (top[]), of one row of logits. A bad row's are NaN.
  */

@@ -141,7 +141,7 @@ static void add_row(attention_job *j, uint32_t r)
   }
 }
 
-void td_cpu_attention(cpu_backend *be, const td_attention_params *p)
+void td_cpu_attention(cpu_backend *be, const td_attention_params *p, uint32_t n_rows)
 {
   attention_job j = {
       .be = be, .p = p, .group = p->n_heads / p->n_kv_heads, .items = be->items, .all_here = true};

@@ -31,7 +31,7 @@ static void embed_tokens(void *arg, uint32_t begin, uint32_t end)
   }
 }
 
-void td_cpu_embed(cpu_backend *be, const td_embed_params *p)
+void td_cpu_embed(cpu_backend *be, const td_embed_params *p, uint32_t n_rows)
 {
   job j = {be, p};
   TD_BUG_ON(p->weight->n_parts != 1 || p->weight->n_in != p->width);
@@ -72,7 +72,7 @@ void td_cpu_swiglu(cpu_backend *be, const td_swiglu_params *p, uint32_t n)
   td_cpu_for(be, n, tokens_per_task(2 * p->width), swiglu_tokens, &j);
 }
 
-void td_cpu_gather(cpu_backend *be, const td_gather_params *p)
+void td_cpu_gather(cpu_backend *be, const td_gather_params *p, uint32_t n_rows)
 {
   const td_plan *plan = be->plan;
   for (uint32_t i = 0; i < plan->n_logits; i++) {
@@ -147,7 +147,7 @@ static void rope_tokens(void *arg, uint32_t begin, uint32_t end)
   }
 }
 
-void td_cpu_rope_kv(cpu_backend *be, const td_rope_kv_params *p)
+void td_cpu_rope_kv(cpu_backend *be, const td_rope_kv_params *p, uint32_t n_rows)
 {
   job j = {be, p};
   TD_BUG_ON(p->rotary_dim > p->head_dim || be->plan->page_tokens != p->kv->spec.page_tokens);

@@ -32,7 +32,7 @@ static void pool_elements(void *arg, uint32_t begin, uint32_t end)
     pool_row(&j->plan->rows[r], j->p, begin, end);
 }
 
-void td_cpu_pool(cpu_backend *be, const td_pool_params *p)
+void td_cpu_pool(cpu_backend *be, const td_pool_params *p, uint32_t n_rows)
 {
   enum { ELEMENTS_PER_TASK = 512 };
   pool_job j = {be->plan, p};

@@ -180,7 +180,7 @@ static void size_logprobs(const cpu_backend *be, cpu_outcome *o)
   }
 }
 
-void td_cpu_sample(cpu_backend *be, const td_sample_params *p)
+void td_cpu_sample(cpu_backend *be, const td_sample_params *p, uint32_t n_rows)
 {
   sample_job j = {be, p};
   TD_BUG_ON(p->vocab > be->config.max_vocab || p->vocab == 0);

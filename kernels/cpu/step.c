@@ -44,17 +44,16 @@ static void run_op(cpu_backend *be, const td_op *o)
   if (n == 0)
     return;
   switch (o->kind) {
-  case TD_OP_EMBED: td_cpu_embed(be, &o->embed); break;
-  case TD_OP_RMSNORM: td_cpu_rmsnorm(be, &o->rmsnorm, n); break;
-  case TD_OP_LINEAR: td_cpu_linear(be, &o->linear, n); break;
-  case TD_OP_ROPE_KV: td_cpu_rope_kv(be, &o->rope_kv); break;
-  case TD_OP_ATTENTION: td_cpu_attention(be, &o->attention); break;
-  case TD_OP_SWIGLU: td_cpu_swiglu(be, &o->swiglu, n); break;
-  case TD_OP_GATHER: td_cpu_gather(be, &o->gather); break;
-  case TD_OP_SAMPLE: td_cpu_sample(be, &o->sample); break;
-  case TD_OP_POOL: td_cpu_pool(be, &o->pool); break;
-  case TD_OP_LINEAR_SWIGLU:
-  case TD_OP_KINDS: TD_BUG_ON(true); /* compile refuses them */
+#define TD_OP(KIND, name)                                                                                    \
+  case TD_OP_##KIND:                                                                                         \
+    td_cpu_##name(be, &o->name, n);                                                                          \
+    break;
+#define TD_PASS_OP(KIND, name)                                                                               \
+  case TD_OP_##KIND:                                                                                         \
+    TD_BUG_ON(true);                                                                                         \
+    break; /* compile refuses it */
+#include "kernels/ops.def"
+  case TD_OP_KINDS: TD_BUG_ON(true);
   }
 }
 

@@ -158,9 +158,8 @@ attention_args td_cuda_attention_args(const cuda_backend *b, const attention_gro
       td_cuda_sure_resident(beside ? g->work.prefill.sms_beside : (uint32_t)b->device.n_sms, p->n_kv_heads)};
 }
 
-void td_cuda_attention(td_backend *be, const td_attention_params *p)
+void td_cuda_attention(cuda_backend *b, const td_attention_params *p, uint32_t n_rows)
 {
-  cuda_backend *b = self(be);
   attention_group *g = cuda_kv_group(p->kv, p->kv_group);
   const attention_args a = td_cuda_attention_args(b, g, p);
   const attention_grid grid = td_cuda_attention_grid(b, g);

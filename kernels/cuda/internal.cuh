@@ -56,11 +56,5 @@ td_status td_cuda_wait(td_backend *be, td_outcome *out, td_error *err);
 void td_cuda_set_sampling(td_backend *be, uint32_t slot, const td_sampling *sampling);
 
 // ops
-void td_cuda_embed(td_backend *be, const td_embed_params *p);
-void td_cuda_rmsnorm(cuda_backend *b, const of_rows<td_rmsnorm_params> *p);
-void td_cuda_swiglu(cuda_backend *b, const of_rows<td_swiglu_params> *p);
-void td_cuda_gather(td_backend *be, const td_gather_params *p);
-void td_cuda_rope_kv(td_backend *be, const td_rope_kv_params *p);
-void td_cuda_attention(td_backend *be, const td_attention_params *p);
-void td_cuda_sample(td_backend *be, const td_sample_params *p);
-void td_cuda_pool(td_backend *be, const td_pool_params *p);
+#define TD_OP(KIND, name) void td_cuda_##name(cuda_backend *b, const td_##name##_params *p, uint32_t n_rows);
+#include "kernels/ops.def"

@@ -100,8 +100,9 @@ uint32_t td_cuda_lt_rows_min(const td_cuda_weight *w)
   return std::max(td_stream_rows_max(w), few_rows_max(w)) + 1;
 }
 
-void td_cuda_linear(cuda_backend *b, const of_rows<td_linear_params> *p)
+void td_cuda_linear(cuda_backend *b, const td_linear_params *params, uint32_t n_rows)
 {
+  const of_rows<td_linear_params> of = {*params, n_rows}, *p = &of;
   if (!b->config.batch_invariant && (td_fused_linear(b, p) || td_stream_linear(b, p)))
     return;
   TD_BUG_ON(p->out_f32 &&

@@ -57,6 +57,5 @@ bool td_glu_is_faster(const cuda_backend *b, const of_rows<td_linear_swiglu_para
 bool td_glu_linear(cuda_backend *b, const of_rows<td_linear_swiglu_params> *p, bool must);
 
 // linear.cu
-void td_cuda_linear(cuda_backend *b, const of_rows<td_linear_params> *p);
 uint32_t
 td_cuda_lt_rows_min(const td_cuda_weight *w); // from so many rows on products by themselves go to cuBLASLt

@@ -16,9 +16,8 @@ __global__ void embed_kernel(const bf16 *table, const int32_t *ids, bf16 *out, u
     dst[i] = src[i];
 }
 
-void td_cuda_embed(td_backend *be, const td_embed_params *p)
+void td_cuda_embed(cuda_backend *b, const td_embed_params *p, uint32_t n_rows)
 {
-  cuda_backend *b = self(be);
   queue_kernel(&b->device, embed_kernel, dim3(b->frame.plan->n_tokens), 128, 0, cuda_weight(p->weight)->data,
                b->frame.batch.token_ids, at<bf16>(p->out), p->width);
 }
@@ -86,8 +85,9 @@ __global__ void __launch_bounds__(NORM_THREADS_MAX)
   }
 }
 
-void td_cuda_rmsnorm(cuda_backend *b, const of_rows<td_rmsnorm_params> *p)
+void td_cuda_rmsnorm(cuda_backend *b, const td_rmsnorm_params *params, uint32_t n_rows)
 {
+  const of_rows<td_rmsnorm_params> of = {*params, n_rows}, *p = &of;
   TD_BUG_ON(p->width > NORM_THREADS_MAX * NORM_CHUNKS_MAX * 8);
   unsigned threads = std::min((unsigned)NORM_THREADS_MAX, (p->width / 8 + 31) / 32 * 32);
   uint32_t most = std::max(1u, NORM_SM_THREADS / threads) * (uint32_t)b->device.n_sms;
@@ -117,8 +117,9 @@ __global__ void __launch_bounds__(SWIGLU_THREADS)
   *(bf16x8 *)(out + (size_t)blockIdx.x * width + j) = pack(g);
 }
 
-void td_cuda_swiglu(cuda_backend *b, const of_rows<td_swiglu_params> *p)
+void td_cuda_swiglu(cuda_backend *b, const td_swiglu_params *params, uint32_t n_rows)
 {
+  const of_rows<td_swiglu_params> of = {*params, n_rows}, *p = &of;
   dim3 grid(p->n, (p->width / 8 + SWIGLU_THREADS - 1) / SWIGLU_THREADS);
   queue_kernel(&b->device, swiglu_kernel, grid, SWIGLU_THREADS, 0, at<bf16>(p->gate_up), at<bf16>(p->out),
                p->width);
@@ -136,9 +137,8 @@ __global__ void gather_kernel(const bf16 *x, device_batch batch, bf16 *out, uint
     dst[i] = src[i];
 }
 
-void td_cuda_gather(td_backend *be, const td_gather_params *p)
+void td_cuda_gather(cuda_backend *b, const td_gather_params *p, uint32_t n_rows)
 {
-  cuda_backend *b = self(be);
   queue_kernel(&b->device, gather_kernel, dim3(b->frame.plan->n_logits), 128, 0, at<bf16>(p->x),
                b->frame.batch, at<bf16>(p->out), p->width);
 }

@@ -26,9 +26,8 @@ __global__ void pool_kernel(const bf16 *x, device_batch batch, td_pooling poolin
   out[element] = (float)(sum / r.kv_len);
 }
 
-void td_cuda_pool(td_backend *be, const td_pool_params *p)
+void td_cuda_pool(cuda_backend *b, const td_pool_params *p, uint32_t n_rows)
 {
-  cuda_backend *b = self(be);
   dim3 grid((p->width + POOL_THREADS - 1) / POOL_THREADS, b->frame.plan->n_rows);
   queue_kernel(&b->device, pool_kernel, grid, POOL_THREADS, 0, at<bf16>(p->x), b->frame.batch, p->pooling,
                at<double>(p->sums), at<float>(p->out), p->width);

@@ -89,42 +89,33 @@ td_linear_params td_cuda_glu_product(const td_linear_swiglu_params &g)
   return l;
 }
 
-static void run_glu(cuda_backend *b, const td_linear_swiglu_params &g, uint32_t n)
+void td_cuda_linear_swiglu(cuda_backend *b, const td_linear_swiglu_params *g, uint32_t n_rows)
 {
-  bool must = !g.gate_up.addr;
-  const of_rows<td_linear_swiglu_params> one = {g, n};
-  const of_rows<td_linear_params> first = {td_cuda_glu_product(g), n};
-  const of_rows<td_swiglu_params> second = {{g.gate_up, g.out, g.width}, n};
+  bool must = !g->gate_up.addr;
+  const of_rows<td_linear_swiglu_params> one = {*g, n_rows};
   if (td_glu_linear(b, &one, must))
     return;
   if (must) {
     note(&b->device, cudaErrorNotSupported);
     return;
   }
-  td_cuda_linear(b, &first);
-  td_cuda_swiglu(b, &second);
+  const td_linear_params first = td_cuda_glu_product(*g);
+  const td_swiglu_params second = {g->gate_up, g->out, g->width};
+  td_cuda_linear(b, &first, n_rows);
+  td_cuda_swiglu(b, &second, n_rows);
 }
 
 void td_cuda_run_op(cuda_backend *b, const td_op &o)
 {
-  td_backend *be = &b->base;
   uint32_t n = td_extent_rows(o.extent, b->frame.plan);
   if (n == 0)
     return;
-  const of_rows<td_rmsnorm_params> norm = {o.rmsnorm, n};
-  const of_rows<td_linear_params> linear = {o.linear, n};
-  const of_rows<td_swiglu_params> swiglu = {o.swiglu, n};
   switch (o.kind) {
-  case TD_OP_EMBED: td_cuda_embed(be, &o.embed); break;
-  case TD_OP_RMSNORM: td_cuda_rmsnorm(b, &norm); break;
-  case TD_OP_LINEAR: td_cuda_linear(b, &linear); break;
-  case TD_OP_ROPE_KV: td_cuda_rope_kv(be, &o.rope_kv); break;
-  case TD_OP_ATTENTION: td_cuda_attention(be, &o.attention); break;
-  case TD_OP_SWIGLU: td_cuda_swiglu(b, &swiglu); break;
-  case TD_OP_LINEAR_SWIGLU: run_glu(b, o.linear_swiglu, n); break;
-  case TD_OP_GATHER: td_cuda_gather(be, &o.gather); break;
-  case TD_OP_SAMPLE: td_cuda_sample(be, &o.sample); break;
-  case TD_OP_POOL: td_cuda_pool(be, &o.pool); break;
+#define TD_OP(KIND, name)                                                                                    \
+  case TD_OP_##KIND:                                                                                         \
+    td_cuda_##name(b, &o.name, n);                                                                           \
+    break;
+#include "kernels/ops.def"
   case TD_OP_KINDS: TD_BUG_ON(true);
   }
 }

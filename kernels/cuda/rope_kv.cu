@@ -94,9 +94,8 @@ __global__ void __launch_bounds__(ROPE_THREADS) rope_kv_kernel(rope_args a, devi
   }
 }
 
-void td_cuda_rope_kv(td_backend *be, const td_rope_kv_params *p)
+void td_cuda_rope_kv(cuda_backend *b, const td_rope_kv_params *p, uint32_t n_rows)
 {
-  cuda_backend *b = self(be);
   TD_BUG_ON(p->rotary_dim != p->head_dim || p->head_dim % 16 != 0 ||
             p->head_dim > HEAD_DIM_MAX); // refused at load
   uint32_t lanes = 4;

@@ -102,9 +102,8 @@ static void queue_rows(cuda_backend *b, void (*kernel)(P...), uint32_t n_rows, u
   note(&b->device, cudaLaunchKernelEx(&config, kernel, P(args)...));
 }
 
-void td_cuda_sample(td_backend *be, const td_sample_params *p)
+void td_cuda_sample(cuda_backend *b, const td_sample_params *p, uint32_t n_rows)
 {
-  cuda_backend *b = self(be);
   const sampling_extra *e = b->sampling.extra;
   const float *logits = at<float>(p->logits);
   uint32_t n_rows = b->frame.plan->n_logits, n_blocks = blocks_per_row(b, n_rows);
