@@ -60,7 +60,8 @@ static uint32_t list_entries(cuda_backend *b, uint32_t block, const td_plan *pla
   for (uint32_t i = 0; i < plan->n_logits; i++) {
     const td_plan_logits *l = &plan->logits[i];
     uint32_t slot = plan->rows[l->row].slot, place = e->places.place_of[slot];
-    bool is_late = input && input->late && input->late[i], is_scored = l->target != TD_SAMPLE_HERE;
+    bool is_scored = l->target != TD_SAMPLE_HERE;
+    bool is_late = !is_scored && input && input->late && input->late[i];
     const uint32_t *mask = input && input->masks ? input->masks[i] : nullptr;
     bool is_special = !is_scored && !is_late && (mask || place != TD_NO_PLACE);
     TD_BUG_ON(!is_scored && !is_late && place == TD_NO_PLACE &&

@@ -109,7 +109,7 @@ static const char *difference(const td_outcome *a, const td_outcome *b, uint32_t
     return NULL;
   if (!a->logprobs || !b->logprobs || !same_bits(a->logprobs[i * TD_STEP_IDS], b->logprobs[i * TD_STEP_IDS]))
     return "log-probability";
-  if (n_top > 0 && (!a->top || !b->top || a->top_stride != b->top_stride))
+  if (n_top > 0 && (!a->top || !b->top || a->top_stride < n_top || b->top_stride < n_top))
     return "number of likeliest tokens";
   for (uint32_t k = 0; k < n_top; k++) {
     td_top_token x = a->top[(size_t)i * a->top_stride + k], y = b->top[(size_t)i * b->top_stride + k];
