@@ -106,9 +106,7 @@ void td_cuda_sample(cuda_backend *b, const td_sample_params *p, uint32_t n_rows)
 {
   const sampling_extra *e = b->sampling.extra;
   const float *logits = at<float>(p->logits);
-  uint32_t n_rows = b->frame.plan->n_logits, n_blocks = blocks_per_row(b, n_rows);
-  if (n_rows == 0)
-    return;
+  uint32_t n_blocks = blocks_per_row(b, n_rows);
   if (e->n_skipped < n_rows)
     queue_rows(b, sample_kernel, n_rows, n_blocks, logits, p->vocab, n_blocks, b->frame.batch,
                b->sampling.slots, e->n_skipped > 0 ? e->skip : nullptr, b->frame.sampled);
