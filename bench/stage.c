@@ -37,10 +37,9 @@ void td_stage_open(td_stage *s, const td_stage_options *o, const td_model_desc *
 
 td_kv_spec td_stage_kv_spec(const td_stage *s, uint32_t n_layers)
 {
-  td_kv_spec spec = td_model_kv_spec(&s->desc, s->be->kv_dtype, 1, TD_STAGE_PAGE_TOKENS);
-  spec.n_groups = 1;
-  spec.groups[0].n_layers = n_layers;
-  return spec;
+  td_model_desc d = s->desc;
+  d.n_layers = n_layers;
+  return td_model_kv_spec(&d, s->be->kv_dtype, 1, TD_STAGE_PAGE_TOKENS);
 }
 
 double td_stage_kv_token_bytes(const td_stage *s, uint32_t n_layers)
