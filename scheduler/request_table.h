@@ -26,26 +26,27 @@ typedef enum td_request_state {
   TD_REQUEST_DECODE,
 } td_request_state;
 
-/* What steps touch: a cache line. */
+/* What steps touch: a cache line of the table. A copy on a stack is aligned as any other struct. */
 typedef struct td_request {
-  _Alignas(64) int32_t *tokens; /* borrowed; [n_tokens] known, room for max_tokens */
-  uint64_t turn;                /* order of being started, while running */
-  uint32_t n_tokens;            /* prompt + generated */
-  uint32_t n_computed;          /* tokens whose KV is in the pages */
-  uint32_t max_tokens;          /* n_prompt + max_new */
-  uint32_t n_pages;             /* valid entries of the page-table stripe */
-  uint32_t n_tree_pages;        /* of which the first so many are the prefix tree's, and pinned */
-  uint32_t node;                /* end of that path */
-  uint32_t stripe;              /* of the page table, while running */
-  int32_t last_token;           /* tokens[n_tokens - 1], so that planning a decode need not look there */
-  uint8_t state;                /* td_request_state */
+  int32_t *tokens;       /* borrowed; [n_tokens] known, room for max_tokens */
+  uint64_t turn;         /* order of being started, while running */
+  uint32_t n_tokens;     /* prompt + generated */
+  uint32_t n_computed;   /* tokens whose KV is in the pages */
+  uint32_t max_tokens;   /* n_prompt + max_new */
+  uint32_t n_pages;      /* valid entries of the page-table stripe */
+  uint32_t n_tree_pages; /* of which the first so many are the prefix tree's, and pinned */
+  uint32_t node;         /* end of that path */
+  uint32_t stripe;       /* of the page table, while running */
+  int32_t last_token;    /* tokens[n_tokens - 1], so that planning a decode need not look there */
+  uint8_t state;         /* td_request_state */
   bool has_run : 1;
   bool has_wants : 1; /* an adapter, or logits of its prompt */
   bool is_late : 1;   /* its last token was computed and not sampled from: it is computed again */
   uint16_t account;   /* of its terms, the only copy: each sampled token is charged to it (README, "Terms") */
   uint32_t n_prompt;
+  uint8_t pad[8]; /* to a cache line */
 } td_request;
-_Static_assert(sizeof(td_request) == 64, "a request is a cache line");
+_Static_assert(sizeof(td_request) == 64, "a request is a cache line; the table aligns them");
 
 /* What few of them want, and steps ask for only then. */
 typedef struct td_request_wants {

@@ -268,11 +268,16 @@ def test_sanitizers_words():
     assert "between Write access at void our_kernel" in "\n".join(s.body) and "and Read access at void our_kernel" in "\n".join(s.body), s.body
 
 
-def test_sanitizers_leave_no_section_out():
+def test_no_section_of_the_ops_is_left_out():
     source = (ROOT / "tests/gpu/test_ops.c").read_text()
-    sections = re.findall(r'"(\w+)"', re.search(r"sections\[N_SECTIONS\] = \{(.*?)\}", source, re.S)[1])
+
+    def words(table):
+        return re.findall(r'"(\w+)"', re.search(table + r"\] = \{(.*?)\}", source, re.S)[1])
+
+    sections, policies = words(r"sections\[N_SECTIONS"), words(r"names\[N_POLICIES")
     for tool, runs in ops.SECTIONS.items():
         assert sorted([*sum(runs, []), "times"]) == sorted(sections), tool  # times are of unwatched kernels
+    assert sorted([*ops.PARTS, "times", "plans"]) == sorted([*sections, *policies])  # plans go by policy
 
 
 def test_trace_and_products(tmp_path):
@@ -421,16 +426,16 @@ def test_a_peer_that_breaks_does_not_end_the_rest(monkeypatch):
 
     monkeypatch.setattr(attention_peers, "Pool", Pool)
     monkeypatch.setattr(attention_peers, "Batch", Batch)
-    monkeypatch.setattr(attention_peers, "graph_us", lambda torch, calls: 10.0 * len(calls))
+    monkeypatch.setattr(attention_peers, "graph_us", lambda torch, calls, hot_s: 10.0 * len(calls))
     cells = [{**attention_cell(kind, kind, 0.0), "kv_heads": kv, "head_dim": 128} for kind in ("trace", "tree", "decode") for kv in (8, 4)]
     out = {"cells": [], "errors": {}}
     makers = {"all": lambda b: lambda: None, "some": no_trees, "none": lambda b: None}
-    attention_peers.measure(Torch, cells, makers, float("inf"), out)
+    attention_peers.measure(Torch, cells, makers, float("inf"), 0, out)
     assert [c["kind"] for c in out["cells"]][-2:] == ["trace", "trace"] and len(out["cells"]) == 6  # traces last
     assert all(set(c["us"]) == ({"all"} if c["kind"] == "tree" else {"all", "some"}) for c in out["cells"])
     assert list(out["errors"]) == ["some"] and "no trees here" in out["errors"]["some"]
     out = {"cells": [], "errors": {}}
-    attention_peers.measure(Torch, cells, makers, 0, out)  # the time is over
+    attention_peers.measure(Torch, cells, makers, 0, 0, out)  # the time is over
     assert out["cells"] == []
 
 

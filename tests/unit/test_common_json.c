@@ -146,8 +146,7 @@ static void test_ids_stay_text(void **state)
   static const char *const ids[] = {
       "{\"prompt\":[0]}",
       "{\"prompt\":[1,22,333,999999999,0]}",
-      " { \"n\" : 12345678901234567890 , \"prompt\" : [ 1 ,\t2\r\n, 3 ] , \"x\" : [1,-98765432109876543210] "
-      "} ",
+      " { \"n\" : 12345678901234567890 , \"prompt\" : [ 1 ,\t2\r\n, 3 ] , \"x\":[1,-98765432109876543210] } ",
       "{\"a\":{\"prompt\":[1]},\"prompt\":[7,8],\"b\":[9]}",
   };
   static const char *const trees[] = {"{\"prompt\":[]}",
