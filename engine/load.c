@@ -174,6 +174,7 @@ static td_status plan_step(td_engine *e, memory_plan *mp, td_error *err)
                          e->desc.context_tokens);
   if (context > 0)
     mp->max_context = (uint32_t)context;
+  TD_TRY(td_model_desc_set_context(&e->desc, mp->max_context, e->options.model, err));
   mp->workspace_bytes =
       td_model_workspace_bytes(&e->desc, e->backend, mp->step_tokens, e->backend->max_logits);
   td_kv_spec one = td_model_kv_spec(&e->desc, e->backend->kv_dtype, 1, mp->page_tokens);
