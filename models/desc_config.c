@@ -716,8 +716,7 @@ static void note_unserved(const cJSON *generation, td_model_desc *d)
   static const struct {
     const char *key;
     double off;
-  } keys[] = {{"repetition_penalty", 1},
-              {"no_repeat_ngram_size", 0},
+  } keys[] = {{"no_repeat_ngram_size", 0},
               {"encoder_repetition_penalty", 1},
               {"encoder_no_repeat_ngram_size", 0},
               {"presence_penalty", 0},
@@ -765,6 +764,8 @@ static td_status read_generation(config_reader *r, const cJSON *generation, td_m
     TD_TRY(read_default(r, "temperature", TD_LIMIT_TEMPERATURE, &d->default_temperature));
     TD_TRY(read_default(r, "top_p", TD_LIMIT_TOP_P, &d->default_top_p));
     TD_TRY(read_default(r, "min_p", TD_LIMIT_MIN_P, &d->default_min_p));
+    TD_TRY(
+        read_default(r, "repetition_penalty", TD_LIMIT_REPETITION_PENALTY, &d->default_repetition_penalty));
     TD_TRY(as_model_error(r, td_json_get_int64(generation, "top_k", -1, (int64_t)td_limit_max(TD_LIMIT_TOP_K),
                                                &top_k, NULL, r->err)));
     d->default_top_k = (int32_t)top_k;

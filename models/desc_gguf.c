@@ -288,14 +288,14 @@ static td_status read_sampling(gguf_reader *r, td_model_desc *d)
   static const struct {
     const char *key;
     double off;
-  } unserved[] = {{"general.sampling.penalty_repeat", 1},
-                  {"general.sampling.xtc_probability", 0},
-                  {"general.sampling.mirostat", 0}};
-  double temperature = -1, top_p = -1, min_p = -1, top_k = -1;
+  } unserved[] = {{"general.sampling.xtc_probability", 0}, {"general.sampling.mirostat", 0}};
+  double temperature = -1, top_p = -1, min_p = -1, top_k = -1, repetition = 0;
   TD_TRY(read_default(r, "general.sampling.temp", TD_LIMIT_TEMPERATURE, &temperature));
   TD_TRY(read_default(r, "general.sampling.top_p", TD_LIMIT_TOP_P, &top_p));
   TD_TRY(read_default(r, "general.sampling.min_p", TD_LIMIT_MIN_P, &min_p));
   TD_TRY(read_default(r, "general.sampling.top_k", TD_LIMIT_TOP_K, &top_k));
+  TD_TRY(read_default(r, "general.sampling.penalty_repeat", TD_LIMIT_REPETITION_PENALTY, &repetition));
+  d->default_repetition_penalty = (float)repetition;
   d->default_temperature = (float)temperature;
   d->default_top_p = (float)top_p;
   d->default_min_p = (float)min_p;

@@ -94,9 +94,10 @@ typedef struct td_model_desc {
   int32_t eos_ids[TD_EOS_IDS_MAX]; /* of all files: generation_config.json and config.json, or GGUF's eos, eot
                                       and eom */
 
-  /* generation_config.json's defaults for absent request fields; negative or 0 = not given */
+  /* The files' defaults for absent request fields; negative or 0 = not given */
   float default_temperature, default_top_p, default_min_p; /* < 0: not given */
   int32_t default_top_k;                                   /* < 0: not given */
+  float default_repetition_penalty;                        /* 0: not given */
   char unserved_defaults[512]; /* "a, b": what the files ask of every answer and is not served */
 } td_model_desc;
 

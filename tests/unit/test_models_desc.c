@@ -193,7 +193,7 @@ static void test_unserved_defaults(void **state)
   td_model_desc d =
       accept(LLAMA "}", "{\"repetition_penalty\":1.05,\"no_repeat_ngram_size\":0,\"typical_p\":1.0,"
                         "\"bad_words_ids\":[[3]],\"suppress_tokens\":[],\"stop_strings\":null,\"top_k\":5}");
-  assert_string_equal(d.unserved_defaults, "repetition_penalty, bad_words_ids");
+  assert_string_equal(d.unserved_defaults, "bad_words_ids");
   assert_string_equal(accept(LLAMA "}", "{\"repetition_penalty\":1,\"num_beams\":1}").unserved_defaults, "");
   assert_string_equal(accept(LLAMA "}", NULL).unserved_defaults, "");
 }
@@ -579,7 +579,8 @@ static void test_gguf(void **state)
   assert_float_equal(d.default_temperature, 0.5, 0);
   assert_int_equal(d.default_top_k, 20);
   assert_true(d.default_top_p < 0 && d.default_min_p < 0);
-  assert_string_equal(d.unserved_defaults, "general.sampling.penalty_repeat");
+  assert_float_equal(d.default_repetition_penalty, 1.25, 0);
+  assert_string_equal(d.unserved_defaults, "");
   assert_float_equal(d.rope_inv_freq[4], 0.1, 1e-8);
   put_gguf(&b, "qwen2", 0);
   assert_int_equal(read_gguf(&b, &d, &err), TD_OK);
