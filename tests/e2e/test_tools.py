@@ -1,12 +1,15 @@
 """Tools, calls, results and reasoning of chats: what the template makes of them, against transformers (tools.json)."""
 import json
 import pathlib
+import sys
 
 import pytest
 import reference
 from harness import MODEL_ID, Daemon
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "golden"))
+import tiny_models  # noqa: E402
 GOLDEN = json.loads((HERE.parent / "golden_template" / "tools.json").read_text(encoding="utf-8"))
 DEVELOPER = ("{% for m in messages %}{% if m.role == 'developer' %}<dev>{% endif %}{{ m.role }}: {{ m.content }}\n"
              "{% endfor %}")
@@ -75,3 +78,42 @@ def test_the_developer_role(tool_daemon, tmp_path):
     with Daemon("--chat-template", path) as d:
         got = tokenize(d, chat("developer")).json()["tokens"]
     assert got == reference.tokenizer().encode("<dev>developer: rules\nuser: x\n").ids
+
+
+# ---- what a model's folder says ----
+
+@pytest.fixture(scope="module")
+def folder_daemon(tmp_path_factory):
+    """A tiny model with named templates and a repetition penalty of its own."""
+    out = tmp_path_factory.mktemp("models")
+    dtype, n_files, config = tiny_models.FOLDERS["llama2"]
+    tiny_models.write_folder(str(out), "llama2", dtype, n_files, config)
+    folder = out / "llama2"
+    for name, changes in (("tokenizer_config.json", {"chat_template": [
+            {"name": "rag", "template": "rag"}, {"name": "tool_use", "template": "with{{ tools|length }} tools"},
+            {"name": "default", "template": "plain {{ messages[0].content }}"}]}),
+            ("generation_config.json", {"repetition_penalty": 1.5, "temperature": 0})):
+        path = folder / name
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    with Daemon(model=folder) as d:
+        yield d
+
+
+def test_named_templates(folder_daemon):
+    """As transformers chooses: tool_use where a request has tools, even none of them."""
+    tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
+    for extra, text in (({}, "plain Hi"), ({"tools": None}, "plain Hi"), ({"tools": [tool, tool]}, "with2 tools"),
+                        ({"tools": []}, "with0 tools")):
+        r = folder_daemon.post("/tokenize", {"messages": [{"role": "user", "content": "Hi"}], **extra})
+        assert r.status_code == 200, r.text
+        back = folder_daemon.post("/detokenize", {"tokens": r.json()["tokens"]})
+        assert back.json()["prompt"] == text
+
+
+def test_the_models_repetition_penalty(folder_daemon):
+    def answer(**extra):
+        r = folder_daemon.post("/v1/completions", {"prompt": [5, 6, 7], "max_tokens": 40, "ignore_eos": True,
+                                                   "return_token_ids": True, **extra})
+        assert r.status_code == 200, r.text
+        return r.json()["choices"][0]["token_ids"]
+    assert answer() == answer(repetition_penalty=1.5) != answer(repetition_penalty=1)
