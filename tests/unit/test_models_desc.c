@@ -385,6 +385,49 @@ static void test_wrappers(void **state)
   refuse(LLAMA ",\"vision_config\":{\"x\":1}}", NULL, TD_ERR_UNSUPPORTED, "vision_config", "");
 }
 
+/* config.json of published models, as far as it says anything of sizes, and the parameters that their cards
+ * state. */
+static void test_published_shapes(void **state)
+{
+#define SHAPE(type, width, ffn, layers, heads, kv, vocab, rest)                                              \
+  "{\"model_type\":\"" type "\",\"hidden_size\":" #width ",\"intermediate_size\":" #ffn                      \
+  ",\"num_hidden_layers\":" #layers ",\"num_attention_heads\":" #heads ",\"num_key_value_heads\":" #kv       \
+  ",\"vocab_size\":" #vocab ",\"max_position_embeddings\":4096" rest "}"
+  static const struct {
+    const char *config;
+    uint64_t parameters;
+    uint32_t head_dim, rotary_dim;
+  } models[] = {
+      /* Phi-4-mini-instruct */
+      {SHAPE("phi3", 3072, 8192, 32, 24, 8, 200064,
+             ",\"partial_rotary_factor\":0.75,\"tie_word_embeddings\":true,\"sliding_window\":262144"),
+       3836021760, 128, 96},
+      /* granite-3.3-2b-instruct */
+      {SHAPE("granite", 2048, 8192, 40, 32, 8, 49159,
+             ",\"tie_word_embeddings\":true,\"embedding_multiplier\":12.0,\"residual_multiplier\":0.22,"
+             "\"attention_multiplier\":0.015625,\"logits_scaling\":8.0"),
+       2533539840, 64, 64},
+      /* MiniCPM-2B-sft-bf16 */
+      {SHAPE("minicpm", 2304, 5760, 40, 36, 36, 122753,
+             ",\"scale_emb\":12,\"scale_depth\":1.4,\"dim_model_base\":256"),
+       2724880896, 64, 64},
+      /* SmolLM3-3B */
+      {SHAPE("smollm3", 2048, 11008, 36, 16, 4, 128256, ",\"no_rope_layer_interval\":4"), 3075098624, 128,
+       128},
+      /* OLMo-2-1124-7B */
+      {SHAPE("olmo2", 4096, 11008, 32, 32, 32, 100352, ""), 7298617344, 128, 128},
+      /* c4ai-command-r7b-12-2024 */
+      {SHAPE("cohere2", 4096, 14336, 32, 32, 8, 256000, ",\"logit_scale\":0.25,\"sliding_window\":4096"),
+       8028033024, 128, 128},
+  };
+  for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+    td_model_desc d = accept(models[i].config, NULL);
+    assert_int_equal(td_model_desc_parameter_count(&d), models[i].parameters);
+    assert_int_equal(d.head_dim, models[i].head_dim);
+    assert_int_equal(d.rotary_dim, models[i].rotary_dim);
+  }
+}
+
 static void test_family_refusals(void **state)
 {
   refuse("{\"model_type\":\"cohere\"," SIZES "," REST ",\"use_qk_norm\":true}", NULL, TD_ERR_UNSUPPORTED,
@@ -665,6 +708,7 @@ int main(void)
       cmocka_unit_test(test_rope_by_context),
       cmocka_unit_test(test_other_families),
       cmocka_unit_test(test_wrappers),
+      cmocka_unit_test(test_published_shapes),
       cmocka_unit_test(test_family_refusals),
       cmocka_unit_test(test_rope_refusals),
       cmocka_unit_test(test_refusals_by_name),
