@@ -4,6 +4,7 @@
  * What does not fit is said here, with the option that would help. */
 #include "engine/internal.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,6 +15,7 @@
 #include "common/clock.h"
 #include "common/hash.h"
 #include "common/log.h"
+#include "common/pulled.h"
 
 /* A start with KV for less than one request of so many tokens is refused. */
 enum { MIN_KV_TOKENS = 1024 };
@@ -349,9 +351,24 @@ static void fill_info(td_engine *e, const memory_plan *mp)
   i->loaded_at_unix_s = (uint64_t)time(NULL);
 }
 
+/* A model that is no path may be one that tandem-pull fetched. */
+static td_status find_model(td_engine *e, td_error *err)
+{
+  char path[TD_PULLED_PATH_BYTES], *model = e->options.model;
+  if (access(model, F_OK) == 0 || errno != ENOENT || !td_pulled_is_name(model))
+    return TD_OK; /* opening it says what is wrong */
+  if (!td_pulled_find(model, path))
+    return td_fail(err, TD_ERR_MODEL,
+                   "%s: No such file or directory, and tandem-pull has fetched no model of that name", model);
+  td_info("%s is %s", model, path);
+  snprintf(model, sizeof e->options.model, "%s", path);
+  return TD_OK;
+}
+
 static td_status open_model(td_engine *e, td_error *err)
 {
   bool dummy = is_dummy(e);
+  TD_TRY(find_model(e, err));
   TD_TRY(dummy ? td_model_files_open_described(e->options.model, &e->files, err)
                : td_model_files_open(e->options.model, &e->files, err));
   TD_TRY(td_model_desc_read(e->files, &e->desc, err));
