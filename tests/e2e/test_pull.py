@@ -85,7 +85,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def answer(self, status, data, head={}, cut=None):
         self.send_response(status)
         for name, value in {"content-length": len(data), **head}.items():
-            self.send_header(name, value)
+            if value is not None:
+                self.send_header(name, value)
         self.end_headers()
         self.wfile.write(data[:cut])
         if cut is not None:
@@ -312,6 +313,16 @@ def test_a_length_that_is_too_long(server, place, length, code, words):
     server.misdeed = misdeed
     refused(place, code, server.url + "/x.gguf", "--retries", "1", words=words)
     assert not (place / "x.gguf").exists()
+
+
+def test_an_end_without_a_length(server, place):
+    """The hub's size says that it came too early; without a hub the end is the end."""
+    server.add_repo("org/m", FOLDER)
+    server.files["/x.gguf"] = DATA
+    server.misdeed = lambda handler, path, first: None if path.startswith("/api") else (
+        handler.answer(200, DATA[:70_000], {"content-length": None, "connection": "close"}, 70_000) or True)
+    refused(place, 69, "org/m/model.safetensors", "--hub", server.url, "--retries", "1", words=["ended early"])
+    assert good(place, server.url + "/x.gguf").read_bytes() == DATA[:70_000]
 
 
 def test_compressed_bytes_are_not_the_files(server, place):
