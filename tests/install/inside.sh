@@ -45,10 +45,10 @@ grows() { [ "$(show NRestarts)" -gt "$1" ]; }
 # ---- what was installed ----
 must "the service is not enabled by itself" is "$(systemctl is-enabled tandemd.service)" disabled
 must "the user is there" getent passwd tandem
-for page in 'man8/tandemd.8' 'man5/tandem.conf.5' 'man1/tandem-bench.1' 'man1/tandem-plan.1'; do
+for page in 'man8/tandemd.8' 'man5/tandem.conf.5' 'man1/tandem-bench.1' 'man1/tandem-plan.1' 'man1/tandem-pull.1'; do
   must "man page $page" gzip -t "/usr/share/man/$page.gz"
 done
-for program in tandemd tandem-bench tandem-plan; do
+for program in tandemd tandem-bench tandem-plan tandem-pull; do
   must "$program runs" "$program" --help
   must "bash completes $program" bash -c ". /usr/share/bash-completion/completions/$program && complete -p $program"
 done
@@ -65,6 +65,7 @@ systemctl reset-failed
 
 # ---- an operator's steps ----
 mv "/$MODEL" /var/lib/tandem/models/
+must "tandem-pull lists it" bash -c "tandem-pull --list | grep -q '^$MODEL'"
 sed -i "s|^model = .*|model = $MODEL|; s|^# \(api_key_file = /run\)|\1|" /etc/tandem/tandem.conf
 echo "kv_bytes = 268435456" >>/etc/tandem/tandem.conf
 (umask 077 && echo "$KEY" >/etc/tandem/credentials/api-keys)
