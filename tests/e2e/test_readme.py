@@ -15,7 +15,7 @@ TEXTS = sorted(p.relative_to(ROOT) for p in FILES if p.suffix == ".md" and "repo
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 PROGRAMS = {"tandemd", "tandem-bench", "tandem-plan", "tandem-pull"}
 FILE = re.compile(r"[\w./*-]+\.(?:c|h|cu|cuh|inc|py|md|json|def|conf|service|ini)")
-SOMEBODY_ELSES = {"--privileged", "--gpus", "--kernel-name", "--tool", "--build"}  # docker's, compute-sanitizer's, cmake's
+SOMEBODY_ELSES = {"--privileged", "--gpus", "--kernel-name", "--tool", "--build", "--install", "--create", "--now"}  # docker's, compute-sanitizer's, cmake's
 
 
 def quoted(text):
