@@ -71,7 +71,10 @@ def read_help(text, name):
 
 def ask(bin_dir, *words):
     r = subprocess.run([bin_dir / words[0], *words[1:], "--help"], text=True, capture_output=True, timeout=60, check=True)
-    return read_help(r.stdout, " ".join(words))
+    h = read_help(r.stdout, " ".join(words))
+    if h.options and "--help" not in [o.name for o in h.options]:
+        h.sections[-1][1].append(Option("--help", "", "print this text, and exit"))
+    return h
 
 
 # ---- man pages ----
@@ -113,6 +116,22 @@ def exit_codes():
     return "\n".join(tagged(f"\\fB{code}\\fR", re.sub(r"`", "", text)) for code, text in rows)
 
 
+def plain(markdown):
+    return re.sub(r"`|\[([^\]]*)\]\([^)]*\)", lambda m: m[1] or "", " ".join(markdown.split()))
+
+
+def bullets(page):
+    return [plain(b) for b in re.findall(r"^- ((?:.+\n)(?:  .+\n)*)", (ROOT / page).read_text(), re.M)]
+
+
+def signals():
+    """docs/OPERATING.md's bullets that begin with their names."""
+    found = [m for b in bullets("docs/OPERATING.md") if (m := re.match(r"(SIG[A-Z]+(?: and SIG[A-Z]+)*) (.*)", b))]
+    if not found:
+        sys.exit("docs/OPERATING.md says nothing about signals")
+    return "\n".join(tagged(f"\\fB{m[1]}\\fR", m[2]) for m in found)
+
+
 def see_also(*pages):
     return ",\n".join(f".BR {roff(name)} ({section})".replace("(", " (", 1).replace("  ", " ") for name, section in pages)
 
@@ -121,7 +140,6 @@ ENVIRONMENT = "\n".join([
     tagged("\\fBNOTIFY_SOCKET\\fR, \\fBWATCHDOG_USEC\\fR, \\fBLISTEN_FDS\\fR", "set by systemd: readiness, watchdog and the listening socket"),
     tagged("\\fBTANDEM_MODEL_DIR\\fR", "folder in which a --model that is no path is looked for first; see tandem-pull(1)"),
     tagged("\\fBCACHE_DIRECTORY\\fR, \\fBXDG_CACHE_HOME\\fR, \\fBHOME\\fR", "where --cache-dir auto is")])
-SIGNALS = "\n".join([tagged("\\fBSIGTERM\\fR, \\fBSIGINT\\fR", "drain: no new requests; running ones get --drain-timeout-ms. A second one exits.")])
 FILES = "\n".join([
     tagged("\\fI/etc/tandem/tandem.conf\\fR", "options of the systemd service"),
     tagged("\\fI/etc/tandem/credentials/api-keys\\fR", "API keys, one a line; systemd hands them to the service"),
@@ -135,13 +153,13 @@ def daemon_pages(h, version):
         ("SYNOPSIS", roff(h.usage)),
         ("DESCRIPTION", roff("tandemd loads the weights of a model and serves it over HTTP, in the form of the OpenAI API, on a CPU or an NVIDIA GPU. "
                              "A page with a chat is at /.") + "\n.PP\n" + paragraphs(h.about)),
-        ("OPTIONS", man_sections(h)), ("SIGNALS", SIGNALS), ("EXIT STATUS", exit_codes()), ("ENVIRONMENT", ENVIRONMENT), ("FILES", FILES),
+        ("OPTIONS", man_sections(h)), ("SIGNALS", signals()), ("EXIT STATUS", exit_codes()), ("ENVIRONMENT", ENVIRONMENT), ("FILES", FILES),
         ("SEE ALSO", see_also(("tandem.conf", 5), ("tandem-pull", 1), ("tandem-bench", 1), ("tandem-plan", 1), ("systemd.service", 5)))])
     yield "tandem.conf.5", man_page("tandem.conf", 5, version, "options file of tandemd", [
         ("DESCRIPTION", roff("A line is `name = value`. Lines that begin with # or ; are comments. Names are those of the command line without the leading "
                              "dashes; - and _ in them are the same. A name that is not known, a bad value and a name that is repeated are errors that "
                              "name the line. The command line wins over the file. ") + "\n.PP\n.B tandemd \\-\\-config\n.I FILE\n.B \\-\\-check\n" +
-         roff("checks a file and the model that it names.")),
+         roff("checks a file and the model that it names.") + "".join("\n.PP\n" + roff(b) for b in bullets("docs/OPTIONS.md") if "tandem.conf" not in b)),
         ("OPTIONS", limits), ("FILES", FILES), ("SEE ALSO", see_also(("tandemd", 8)))])
 
 
@@ -188,10 +206,10 @@ def bash(program, h, commands):
         out += ['  if [ "$COMP_CWORD" -eq 1 ]; then', f'    COMPREPLY=($(compgen -W "{names} --help" -- "$cur")); return', "  fi", "  case ${COMP_WORDS[1]} in"]
         for c in commands:
             out += [f"    {c.name.split()[1]})", "      case $prev in", *cases(c.options, "        "), "      esac",
-                    f'      options="{words(c.options)} --help" ;;']
+                    f'      options="{words(c.options)}" ;;']
         out += ["  esac"]
     else:
-        out += ["  case $prev in", *cases(h.options, "    "), "  esac", f'  options="{words(h.options)} --help"']
+        out += ["  case $prev in", *cases(h.options, "    "), "  esac", f'  options="{words(h.options)}"']
     out += ['  COMPREPLY=($(compgen -W "$options" -- "$cur"))', "}", f"complete -F {f} {program}"]
     return "\n".join(out) + "\n"
 
@@ -205,7 +223,7 @@ def zsh(program, h, commands):
         return f"    '{o.name}{'=' if o.value else ''}[{quote(o.help)}]{action}'"
 
     def arguments(options, indent="  "):
-        return indent + "_arguments -S \\\n" + " \\\n".join([spec(o) for o in options] + ["    '--help[print the options]'"])
+        return indent + "_arguments -S \\\n" + " \\\n".join([spec(o) for o in options] or ["    '--help[print the usage]'"])
     out = [f"#compdef {program}", "# made by packaging/documents.py"]
     if not commands:
         return "\n".join([*out, arguments(h.options, "")]) + "\n"

@@ -88,7 +88,7 @@ def test_pages_and_completion_say_every_option(tree, program):
             name = option[2:]
             assert f"\\fB{option}\\fR".replace("-", "\\-") in page, option
             assert re.search(rf"(?<![\w-]){option}(?![\w-])", bash), option
-            assert re.search(rf"'{option}=?\[", zsh) or option == "--help", option
+            assert re.search(rf"'{option}=?\[", zsh), option
             assert re.search(rf" -l {name} ", fish), option
 
 
@@ -106,6 +106,7 @@ def test_the_options_file_has_a_page_with_its_names(tree):
 def test_exit_codes_are_operating_mds(tree):
     page = gzip.decompress(inside(tree, "share/man/man8/tandemd.8.gz").read_bytes()).decode()
     assert re.findall(r"^\.TP\n\\fB(\d+)\\fR", page, re.M) == ["0", "64", "65", "66", "67", "69", "70"]
+    assert re.search(r"^\\fBSIGTERM and SIGINT\\fR\n.*drain", page, re.M)
 
 
 def complete(tree, line):
