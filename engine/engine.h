@@ -68,8 +68,9 @@ typedef struct td_engine_info {
   uint32_t n_slots, max_running, step_tokens;
   uint64_t parameters, weight_bytes;
   bool has_chat_template;
-  bool context_is_cut; /* the model could do more; KV memory cannot */
-  bool has_tokenizer;  /* false: prompts are token ids, answers have no text (a made-up model without one) */
+  bool template_has_developer; /* it speaks of that role */
+  bool context_is_cut;         /* the model could do more; KV memory cannot */
+  bool has_tokenizer; /* false: prompts are token ids, answers have no text (a made-up model without one) */
   td_engine_not_fused not_fused[TD_NOT_FUSED_MAX]; /* [n_not_fused] by reason */
   uint32_t n_not_fused;
   td_sampling default_sampling; /* the operator's over the model's over the API's; seed 0 */
