@@ -108,6 +108,7 @@ static td_status make_daemon(const td_scene_options *o, td_scene *s, td_error *e
       1000 * (uint64_t)td_limit_default(TD_LIMIT_TTFT_TARGET_MS); /* it is in everybody's place */
   c->priority_us = 1000 * (uint64_t)td_limit_default(TD_LIMIT_PRIORITY_MS);
   c->share_under_way = !o->not_shared;
+  c->reads_shared_once = !s->device.is_cpu;
   if (c->max_running > c->n_slots)
     c->max_running = c->n_slots;
   s->replay.lane.queue_tokens = (uint64_t)given(o->queue_tokens, td_limit_default(TD_LIMIT_QUEUE_TOKENS));

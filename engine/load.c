@@ -288,6 +288,8 @@ static td_status make_scheduler(td_engine *e, const memory_plan *mp, td_error *e
                         .ttft_target_us = 1000 * (uint64_t)td_option(&e->options, TD_LIMIT_TTFT_TARGET_MS),
                         .priority_us = 1000 * (uint64_t)td_option(&e->options, TD_LIMIT_PRIORITY_MS),
                         .share_under_way = true,
+                        .reads_shared_once =
+                            e->backend->on_device && !td_option(&e->options, TD_LIMIT_BATCH_INVARIANT),
                         .hash_seed = td_random_u64(),
                         .n_accounts = e->n_accounts};
   td_sched_stats st;
