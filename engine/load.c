@@ -14,6 +14,7 @@
 #include "common/clock.h"
 #include "common/hash.h"
 #include "common/log.h"
+#include "scheduler/budget.h"
 
 /* A start with KV for less than one request of so many tokens is refused. */
 enum { MIN_KV_TOKENS = 1024 };
@@ -283,9 +284,8 @@ static td_status make_scheduler(td_engine *e, const memory_plan *mp, td_error *e
                         .max_context_tokens = mp->max_context,
                         .policy = policy_of(&e->options),
                         .cost = e->has_cost ? &e->cost : NULL,
-                        .tbt_target_us = (uint64_t)td_option(&e->options, TD_LIMIT_TBT_TARGET_MS) * 1000,
+                        .tbt_slo_us = (uint64_t)td_option(&e->options, TD_LIMIT_TBT_SLO_MS) * 1000,
                         .slack_percent = (uint32_t)td_option(&e->options, TD_LIMIT_SLACK_PERCENT),
-                        .ttft_target_us = 1000 * (uint64_t)td_option(&e->options, TD_LIMIT_TTFT_TARGET_MS),
                         .priority_us = 1000 * (uint64_t)td_option(&e->options, TD_LIMIT_PRIORITY_MS),
                         .share_under_way = true,
                         .reads_shared_once =
@@ -300,12 +300,14 @@ static td_status make_scheduler(td_engine *e, const memory_plan *mp, td_error *e
   TD_TRY(td_masks_create(e->n_slots, (uint32_t)td_option(&e->options, TD_LIMIT_MASK_THREADS), e->wake_fd,
                          &e->masks, err));
   td_sched_get_stats(e->sched, &st);
-  if (st.tbt_target_us > 0)
-    td_info("policy %s: a step with prompts takes at most %.1f ms%s", e->options.policy,
-            st.tbt_target_us * 1e-3, sc.tbt_target_us ? "" : " (chosen: tbt_target_ms)");
+  if (st.tbt_slo_us > 0)
+    td_info("policy %s: a step with prompts takes at most %.0f ms", e->options.policy, st.tbt_slo_us * 1e-3);
   else
     td_info("policy %s: steps of up to %u tokens, however long they take", e->options.policy,
             mp->step_tokens);
+  if (st.tbt_slo_us > 0 && td_budget_smallest_step_us(&e->cost, &sc) > st.tbt_slo_us)
+    td_info("tbt_slo_ms cannot be kept: a step of one request and a page of another's prompt takes %.0f ms",
+            td_budget_smallest_step_us(&e->cost, &sc) * 1e-3);
   return TD_OK;
 }
 

@@ -322,16 +322,17 @@ static uint32_t ends_needed(const td_sched *s, const load *l)
   return k;
 }
 
-/* A step of these decodes, and one with as many prompt tokens as it takes; returns how many. */
-static uint32_t step_times(const td_sched *s, uint32_t n_decodes, double kv_tokens, double *decode_us,
-                           double *hybrid_us)
+/* A step of these decodes, and one with as many prompt tokens as it takes while so many prompts wait (at
+ * least one); returns how many. */
+static uint32_t step_times(const td_sched *s, uint32_t n_decodes, double kv_tokens, uint32_t n_prompts,
+                           double *decode_us, double *hybrid_us)
 {
   td_budget b = s->budget;
   if (n_decodes >= s->config.step_tokens)
     n_decodes = s->config.step_tokens - 1;
   td_budget_begin(&b);
   td_budget_add_decodes(&b, n_decodes, (uint64_t)kv_tokens);
-  td_budget_end_decodes(&b);
+  td_budget_end_decodes(&b, n_prompts > 0 ? n_prompts : 1);
   *decode_us = n_decodes > 0 ? td_budget_predict_us(&b, &b.work) : 0;
   uint32_t chunk = td_budget_chunk(&b, 0, s->config.step_tokens); /* as if there were prompts enough */
   if (chunk == 0) /* a policy that waits for whole prompts to fit */
@@ -349,12 +350,13 @@ static void foresee_steps(load *l, const td_sched *s)
          tokens = (double)l->prompt_tokens + l->n_joining * l->waiting_each;
   double kv_each = n > 0 ? tokens / n + l->answer / 2 : 0,
          rest = (double)l->prompt_rest + l->n_joining * l->waiting_each;
-  l->chunk_now =
-      step_times(s, l->n_decodes, l->read * (double)l->kv_tokens, &l->decode_now_us, &l->hybrid_now_us);
+  uint32_t n_prompts = l->n_running - l->n_decodes + l->n_joining;
+  l->chunk_now = step_times(s, l->n_decodes, l->read * (double)l->kv_tokens, n_prompts, &l->decode_now_us,
+                            &l->hybrid_now_us);
   if (rest > 0)
     n = fmin(n, fmax(1, l->answer * l->chunk_now * n / rest - l->n_decodes));
   l->chunk = step_times(s, l->n_decodes + (uint32_t)n, l->read * ((double)l->kv_tokens + n * kv_each),
-                        &l->decode_us, &l->hybrid_us);
+                        n_prompts - (uint32_t)n, &l->decode_us, &l->hybrid_us);
 }
 
 static load load_of(const td_sched *s)

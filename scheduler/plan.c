@@ -267,7 +267,7 @@ static void start(td_sched *s, td_plan *plan, uint64_t now_us, uint32_t slot, co
 bool td_sched_admit(td_sched *s, td_plan *plan, uint64_t now_us, uint32_t at_most, uint32_t *hit_updates)
 {
   uint32_t slot = td_sched_next(s);
-  if (slot == TD_NO_SLOT || plan->n_tokens == s->config.step_tokens || still_refused(s, slot) ||
+  if (slot == TD_NO_SLOT || td_budget_left(&s->budget) == 0 || still_refused(s, slot) ||
       s->n_looked_up > s->max_hit_updates)
     return false;
   const td_request *r = &s->table.requests[slot];
@@ -325,6 +325,13 @@ static uint32_t collect_prefills(td_sched *s)
   return n_prefills;
 }
 
+/* Prompts that a longer step would help: those under way, and those that wait and find a place. */
+static uint32_t prompts_to_come(const td_sched *s)
+{
+  uint32_t n_waiting = s->order.n_queued + s->order.n_following, n_free = td_sched_free_places(s);
+  return s->n_prompts + (n_waiting < n_free ? n_waiting : n_free);
+}
+
 bool td_sched_plan(td_sched *s, uint64_t now_us, td_plan *plan)
 {
   TD_BUG_ON(s->n_in_flight != 0);
@@ -336,7 +343,7 @@ bool td_sched_plan(td_sched *s, uint64_t now_us, td_plan *plan)
   bool prefill_first = s->config.policy == TD_POLICY_PREFILL_FIRST;
   uint64_t n_preemptions = s->n_preemptions;
   s->n_prompts = prefill_first ? collect_prefills(s) : plan_decodes(s, plan);
-  td_budget_end_decodes(&s->budget);
+  td_budget_end_decodes(&s->budget, prompts_to_come(s));
   bool admits = s->n_preemptions == n_preemptions; /* else the victim would be back at once */
   if (s->config.policy != TD_POLICY_DECODE_FIRST || plan->n_rows == 0)
     td_sched_plan_prompts(s, plan, now_us, admits);

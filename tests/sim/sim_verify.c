@@ -87,11 +87,11 @@ static void verify_target(sim_world *w)
          alone_us = td_cost_step_us(cost, &alone) * st.cost_correction[0];
   SIM_CHECK(w, us == td_sched_predict_us(w->sched, plan));
   SIM_CHECK(w, st.cost_correction[1] <= 4 && st.cost_correction[1] >= 0.25);
-  SIM_CHECK(w, w->config.tbt_target_us == 0 || st.tbt_target_us == (double)w->config.tbt_target_us);
-  SIM_CHECK(w, plan->n_prefill_tokens <= w->config.page_tokens || us <= st.tbt_target_us ||
-                   us <= 1.1 * alone_us);
+  SIM_CHECK(w, w->config.tbt_slo_us == 0 || st.tbt_slo_us == (double)w->config.tbt_slo_us);
+  SIM_CHECK(w,
+            plan->n_prefill_tokens <= w->config.page_tokens || us <= st.tbt_slo_us || us <= 1.1 * alone_us);
   w->totals->timed_steps++;
-  w->totals->floor_steps += alone_us >= st.tbt_target_us;
+  w->totals->floor_steps += alone_us >= st.tbt_slo_us;
 }
 
 /* KV that decodes read more than once, by counting. What prompts under way hold may hide some of it, and a
