@@ -273,6 +273,14 @@ static td_policy policy_of(const td_options *o)
   return (td_policy)i; /* one that is not there is refused by the scheduler */
 }
 
+static uint64_t tbt_slo_us(const td_engine *e)
+{
+  int64_t ms = td_option(&e->options, TD_LIMIT_TBT_SLO_MS);
+  if (ms == 0)
+    ms = e->backend->on_device ? TD_TBT_SLO_MS_GPU : TD_TBT_SLO_MS_CPU;
+  return (uint64_t)ms * 1000;
+}
+
 static td_status make_scheduler(td_engine *e, const memory_plan *mp, td_error *err)
 {
   td_sched_config sc = {.n_slots = e->n_slots,
@@ -284,7 +292,7 @@ static td_status make_scheduler(td_engine *e, const memory_plan *mp, td_error *e
                         .max_context_tokens = mp->max_context,
                         .policy = policy_of(&e->options),
                         .cost = e->has_cost ? &e->cost : NULL,
-                        .tbt_slo_us = (uint64_t)td_option(&e->options, TD_LIMIT_TBT_SLO_MS) * 1000,
+                        .tbt_slo_us = tbt_slo_us(e),
                         .slack_percent = (uint32_t)td_option(&e->options, TD_LIMIT_SLACK_PERCENT),
                         .priority_us = 1000 * (uint64_t)td_option(&e->options, TD_LIMIT_PRIORITY_MS),
                         .share_under_way = true,

@@ -35,6 +35,10 @@ typedef enum td_policy {
 extern const char
     *const td_policy_names[TD_POLICY_COUNT + 1]; /* as the option `policy` spells them; ends with NULL */
 
+/* tbt_slo_us where nobody says: on a CPU a page of a prompt takes as long as several decodes, and 50 ms would
+ * cost a fifth of what it holds. */
+enum { TD_TBT_SLO_MS_GPU = 50, TD_TBT_SLO_MS_CPU = 100 };
+
 typedef struct td_sched_config {
   uint32_t n_slots;       /* requests known at once, waiting ones included */
   uint32_t max_running;   /* rows of a step */
