@@ -217,7 +217,7 @@ typedef struct td_engine_stats {
   /* Step times as predicted before they ran; all 0 where they are not known. */
   double predicted_us_sum, step_error_sum;         /* error: |predicted - measured| / measured */
   uint64_t step_errors[TD_STEP_ERROR_BORDERS + 1]; /* not cumulative; the last: above all borders */
-  double last_step_predicted_us, tbt_target_us;    /* target 0: none */
+  double last_step_predicted_us, tbt_slo_us;       /* target 0: none */
   double cost_correction[2];                       /* learned factor on steps without, with prompts */
   double queue_delay_us; /* predicted for a request that came now; next_end, end_gap, token: see
                             td_sched_forecast */
