@@ -153,7 +153,7 @@ td_text_stream *td_text_stream_create(const td_engine *e, bool skip_special)
   if (s && !e->tokenizer)
     s->mute = true;
   else if (s)
-    td_detok_init(&s->detok, e->tokenizer, skip_special);
+    td_detok_init(&s->detok, e->tokenizer, skip_special, true);
   return s;
 }
 

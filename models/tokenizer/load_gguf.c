@@ -1,4 +1,5 @@
-/* A tokenizer from GGUF metadata (tokenizer.ggml.*), of model "gpt2": byte-level BPE.
+/* A tokenizer from GGUF metadata (tokenizer.ggml.*), of model "gpt2", byte-level BPE, or "llama",
+ * SentencePiece's.
  *
  * GGUF names the splitter instead of writing it down, and leaves normalisation and ignore_merges to that
  * name: what each name means here is what the tokenizer.json of those models says. Names that the reference
@@ -6,9 +7,10 @@
  * numbers them. */
 #include "models/tokenizer/internal.h"
 
+#include <stdlib.h>
 #include <string.h>
 
-enum { TYPE_NORMAL = 1, TYPE_UNKNOWN = 2, TYPE_CONTROL = 3, TYPE_USER_DEFINED = 4 };
+enum { TYPE_NORMAL = 1, TYPE_UNKNOWN, TYPE_CONTROL, TYPE_USER_DEFINED, TYPE_UNUSED, TYPE_BYTE };
 
 #define KEY(name) "tokenizer.ggml." name
 
@@ -85,6 +87,15 @@ static bool is_added(int type)
   return type == TYPE_UNKNOWN || type == TYPE_CONTROL || type == TYPE_USER_DEFINED;
 }
 
+static uint8_t flags_of(const td_tokenizer *t, int type)
+{
+  if (is_added(type))
+    return 0;
+  if (!t->spm.on)
+    return TD_TOKEN_MODEL;
+  return type == TYPE_BYTE ? TD_TOKEN_BYTE : type == TYPE_UNUSED ? 0 : TD_TOKEN_MODEL;
+}
+
 static td_status load_tokens(td_tokenizer *t, const td_model_files *files, td_error *err)
 {
   td_gguf_string_iter it;
@@ -107,7 +118,9 @@ static td_status load_tokens(td_tokenizer *t, const td_model_files *files, td_er
   (void)td_gguf_string_array(files, KEY("tokens"), &it);
   for (uint32_t i = 0; i < n && td_gguf_string_next(&it, &text); i++) {
     const int type = token_type(files, n_types, i);
-    TD_TRY(td_vocab_add(&t->vocab, i, text.data, text.n_bytes, is_added(type) ? 0 : TD_TOKEN_MODEL, err));
+    TD_TRY(td_vocab_add(&t->vocab, i, text.data, text.n_bytes, flags_of(t, type), err));
+    if (type == TYPE_UNKNOWN)
+      t->spm.unk = (int32_t)i;
     if (is_added(type))
       TD_TRY(td_tokenizer_add(t, i, text.data, text.n_bytes, type != TYPE_USER_DEFINED, false, 0, err));
   }
@@ -129,6 +142,66 @@ static td_status load_merges(td_tokenizer *t, const td_model_files *files, td_er
   while (t->merges.n_merges < n && td_gguf_string_next(&it, &line))
     TD_TRY(td_merges_add_line(&t->merges, &t->vocab, line.data, line.n_bytes, err));
   return TD_OK;
+}
+
+/* ---- SentencePiece ---- */
+
+static bool flag(const td_model_files *files, const char *key, bool absent)
+{
+  bool v;
+  return td_gguf_get_bool(files, key, &v) ? v : absent;
+}
+
+static td_status load_scores(td_tokenizer *t, const td_model_files *files, td_error *err)
+{
+  uint64_t n = 0;
+  if (!td_gguf_get_array_count(files, KEY("scores"), &n) || n != t->vocab.n_tokens)
+    return td_fail(err, TD_ERR_MODEL, KEY("scores") " has %llu entries, " KEY("tokens") " has %u",
+                   (unsigned long long)n, t->vocab.n_tokens);
+  float *scores = calloc((size_t)n + 1, sizeof *scores);
+  if (!scores)
+    return td_fail(err, TD_ERR_NOMEM, "no memory for the scores of %u tokens", t->vocab.n_tokens);
+  td_status st = TD_OK;
+  for (uint64_t i = 0; i < n && st == TD_OK; i++) {
+    double score;
+    if (!td_gguf_get_array_f64(files, KEY("scores"), i, &score))
+      st = td_fail(err, TD_ERR_MODEL, KEY("scores") " is not an array of numbers");
+    else
+      scores[i] = (float)score;
+  }
+  if (st == TD_OK)
+    st = td_scores_to_merges(t, scores, err);
+  free(scores);
+  return st;
+}
+
+/* As llama.cpp means it: what stands between special tokens gets a space in front, unless the file says no.
+ */
+static td_status load_spm(td_tokenizer *t, const td_model_files *files, td_error *err)
+{
+  uint64_t n_rules = 0;
+  if (td_gguf_get_array_count(files, KEY("precompiled_charsmap"), &n_rules) && n_rules > 0)
+    return td_fail(err, TD_ERR_UNSUPPORTED, KEY("precompiled_charsmap") " is not supported");
+  t->spm.on = t->spm.marks_first = t->spm.byte_fallback = t->spm.fuse_unk = true;
+  t->spm.squeezes = flag(files, KEY("remove_extra_whitespaces"), false);
+  const bool prefix = flag(files, KEY("add_space_prefix"), true);
+  t->spm.prefix = prefix ? TD_SPM_PREFIX_EVERY : TD_SPM_PREFIX_NONE;
+  t->spm.decodes_strip = prefix;
+  t->adds_bos = true;
+  TD_TRY(load_tokens(t, files, err));
+  return load_scores(t, files, err);
+}
+
+static td_status load_gpt2(td_tokenizer *t, const td_model_files *files, td_error *err)
+{
+  TD_TRY(load_pre(t, files, err));
+  TD_TRY(load_tokens(t, files, err));
+  return load_merges(t, files, err);
+}
+
+static bool is(const td_gguf_string *s, const char *text)
+{
+  return s->n_bytes == strlen(text) && memcmp(s->data, text, s->n_bytes) == 0;
 }
 
 /* A token id under a key; -1 if absent. An id outside the vocabulary is an error. */
@@ -157,13 +230,12 @@ td_status td_tokenizer_load_gguf(const td_model_files *files, td_tokenizer *t, t
   td_gguf_string model;
   if (!td_gguf_get_string(files, KEY("model"), &model))
     return td_fail(err, TD_ERR_MODEL, "%s has no " KEY("model"), td_model_files_path(files));
-  if (model.n_bytes != 4 || memcmp(model.data, "gpt2", 4) != 0)
-    return td_fail(err, TD_ERR_UNSUPPORTED,
-                   KEY("model") " \"%.*s\" is not supported (only gpt2: byte-level BPE)",
-                   model.n_bytes < 100 ? (int)model.n_bytes : 100, model.data);
-  TD_TRY(load_pre(t, files, err));
-  TD_TRY(load_tokens(t, files, err));
-  TD_TRY(load_merges(t, files, err));
+  if (!is(&model, "gpt2") && !is(&model, "llama"))
+    return td_fail(
+        err, TD_ERR_UNSUPPORTED,
+        KEY("model") " \"%.*s\" is not supported (gpt2: byte-level BPE; llama: SentencePiece's BPE)",
+        model.n_bytes < 100 ? (int)model.n_bytes : 100, model.data);
+  TD_TRY(is(&model, "llama") ? load_spm(t, files, err) : load_gpt2(t, files, err));
   TD_TRY(td_tokenizer_finish(t, err));
   TD_TRY(read_token_id(t, files, KEY("bos_token_id"), &t->bos, err));
   TD_TRY(read_token_id(t, files, KEY("eos_token_id"), &t->eos, err));

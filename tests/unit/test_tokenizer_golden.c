@@ -102,7 +102,7 @@ static void check_round_trip(const td_tokenizer *t)
     td_buf_init(&out, 0);
     td_buf_init(&want, 0);
     td_detok d;
-    td_detok_init(&d, t, false);
+    td_detok_init(&d, t, false, true);
     for (size_t k = 0; k < ids.n; k++)
       td_detok_push(&d, ids.ids[k], &out);
     td_detok_finish(&d, &out);
@@ -168,7 +168,7 @@ static void small_decode(void **state)
       const char *want = (skip ? item->child->next->next : item->child->next)->valuestring;
       td_detok d;
       td_buf out;
-      td_detok_init(&d, t, skip);
+      td_detok_init(&d, t, skip, true);
       td_buf_init(&out, 0);
       cJSON_ArrayForEach(id, item->child)
       {
