@@ -286,7 +286,8 @@ td_status td_model_files_load_tokenizer_json(const td_model_files *files, cJSON 
     if (st != TD_OK)
       return err ? td_error_prefix(err, "%s", files->path) : st;
   }
-  return absent ? td_fail(err, TD_ERR_MODEL, "%s: no tokenizer.json", files->path) : TD_OK;
+  return absent ? td_fail(err, TD_ERR_MODEL, "%s: neither tokenizer.json nor tokenizer.model", files->path)
+                : TD_OK;
 }
 
 bool td_model_files_chat_template(const td_model_files *files, const char **text, size_t *n_bytes)
