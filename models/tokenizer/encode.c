@@ -10,6 +10,8 @@
 
 #include "common/utf8.h"
 
+enum { LONG_TEXT_BYTES = 16384 }; /* from here on, clearing a table of words pays */
+
 typedef struct encoder {
   const td_tokenizer *t;
   const td_span *spans;
@@ -153,13 +155,16 @@ td_status td_tokenizer_encode(const td_tokenizer *t, const char *text, size_t n_
   if (n_bytes > td_limit_max(TD_LIMIT_TOKENIZE_TEXT_BYTES))
     return td_fail(err, TD_ERR_REQUEST, "text has %zu bytes, at most %llu are tokenised", n_bytes,
                    (unsigned long long)td_limit_max(TD_LIMIT_TOKENIZE_TEXT_BYTES));
-  encoder e = {t, trusted, trusted ? n_trusted : 0, {out, out->n, max_tokens, err, false}, SIZE_MAX};
+  encoder e = {t, trusted, trusted ? n_trusted : 0, {out, out->n, max_tokens, err, false, NULL}, SIZE_MAX};
   const size_t base = out->n;
   const bool bos = add_bos && t->adds_bos && t->bos >= 0;
   td_status status = bos ? td_id_sink_push(&e.sink, t->bos) : TD_OK;
+  if (n_bytes >= LONG_TEXT_BYTES)
+    e.sink.words = td_words_create();
   if (status == TD_OK && n_bytes > 0)
     status = encode_around(&e, &t->added_raw, (const unsigned char *)text, n_bytes, 0, e.spans, e.n_spans,
                            encode_bytes);
+  free(e.sink.words);
   if (status != TD_OK) {
     out->n = base;
     return status;

@@ -217,12 +217,32 @@ typedef struct td_added_search {
 } td_added_search;
 bool td_added_next(td_added_search *s, td_added_match *m);
 
+/* ---- words.c: what has been encoded before in this text ---- */
+
+enum { TD_WORD_BYTES = 30, TD_WORD_IDS = 8 };
+
+typedef struct td_word {
+  uint8_t n_bytes, n_ids; /* n_bytes 0: free */
+  unsigned char text[TD_WORD_BYTES];
+  int32_t ids[TD_WORD_IDS];
+} td_word;
+
+typedef struct td_words td_words;
+td_words *td_words_create(void); /* NULL: no memory, and no harm; free() */
+/* The place of a word of at most TD_WORD_BYTES, which may hold another. */
+td_word *td_words_at(td_words *w, const unsigned char *word, size_t n);
+static inline bool td_word_is(const td_word *w, const unsigned char *word, size_t n)
+{
+  return w->n_bytes == n && __builtin_memcmp(w->text, word, n) == 0;
+}
+
 /* Where ids go, and how many may. */
 typedef struct td_id_sink {
   td_ids *ids;
   size_t base, max_tokens; /* ids->n at the start; 0: no cap */
   td_error *err;
   bool behind_unk; /* the id before came of a character that has no token */
+  td_words *words; /* NULL: words are not remembered */
 } td_id_sink;
 td_status td_id_sink_push(td_id_sink *sink, int32_t id);
 
@@ -319,6 +339,11 @@ td_status td_bpe_long(const td_tokenizer *t, td_symbol *s, uint32_t n, td_id_sin
 /* A model token goes out; but merges must not make a special token out of plain text, so such a one goes out
  * as its bytes. A run of characters without a token is one unknown token where the model wants that. */
 td_status td_bpe_emit(const td_tokenizer *t, uint32_t id, td_id_sink *sink);
+/* Emits the ids of a word, and remembers them at `at` (may be NULL). */
+td_status td_bpe_emit_word(const td_tokenizer *t, const unsigned char *word, size_t n, const uint32_t *ids,
+                           uint32_t n_ids, td_word *at, td_id_sink *sink);
+/* Emits the ids of a word that is remembered. */
+td_status td_bpe_emit_known(const td_word *w, td_id_sink *sink);
 /* The ids of one word (n > 0 bytes). */
 td_status td_bpe_word(const td_tokenizer *t, const unsigned char *word, size_t n, td_id_sink *sink);
 

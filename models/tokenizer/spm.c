@@ -81,6 +81,10 @@ static inline uint32_t join_bit(uint32_t a, uint32_t b)
 
 static inline size_t look(const unsigned char *p, size_t n, uint32_t *cp)
 {
+  if (n >= MARK_BYTES && p[0] == 0xE2 && p[1] == 0x96 && p[2] == 0x81) {
+    *cp = MARK;
+    return MARK_BYTES;
+  }
   if (*p < 0x80) {
     *cp = *p;
     return 1;
@@ -158,12 +162,14 @@ static td_status encode_long(const td_tokenizer *t, const unsigned char *p, size
 
 static td_status encode_part(const td_tokenizer *t, const unsigned char *p, size_t n, td_id_sink *sink)
 {
+  td_word *at = sink->words && n <= TD_WORD_BYTES ? td_words_at(sink->words, p, n) : NULL;
+  if (at && td_word_is(at, p, n))
+    return td_bpe_emit_known(at, sink);
   int32_t known = n <= t->longest_bytes ? model_token(&t->vocab, p, n) : -1;
   uint8_t whole = known < 0 ? TD_WHOLE_NO : __atomic_load_n(&t->vocab.tokens[known].whole, __ATOMIC_RELAXED);
-  if (whole == TD_WHOLE_YES) {
-    sink->behind_unk = false;
-    return td_id_sink_push(sink, known);
-  }
+  const uint32_t one = (uint32_t)known;
+  if (whole == TD_WHOLE_YES)
+    return td_bpe_emit_word(t, p, n, &one, 1, at, sink);
   if (n > TD_SHORT_WORD_BYTES)
     return encode_long(t, p, n, sink);
   uint32_t ids[TD_SHORT_WORD_BYTES + 4], rank[TD_SHORT_WORD_BYTES + 4], n_ids = 0, cp;
@@ -177,9 +183,7 @@ static td_status encode_part(const td_tokenizer *t, const unsigned char *p, size
   if (whole == TD_WHOLE_UNKNOWN)
     __atomic_store_n(&t->vocab.tokens[known].whole,
                      n_ids == 1 && ids[0] == (uint32_t)known ? TD_WHOLE_YES : TD_WHOLE_NO, __ATOMIC_RELAXED);
-  for (uint32_t i = 0; i < n_ids; i++)
-    TD_TRY(td_bpe_emit(t, ids[i], sink));
-  return TD_OK;
+  return td_bpe_emit_word(t, p, n, ids, n_ids, at, sink);
 }
 
 td_status td_spm_encode(const td_tokenizer *t, const unsigned char *text, size_t n, td_id_sink *sink)

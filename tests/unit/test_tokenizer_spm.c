@@ -160,6 +160,39 @@ static void json_ids(void **state)
   td_tokenizer_destroy(t);
 }
 
+/* All texts in one, twice, between special tokens: words that come again are remembered. */
+static void joined(void **state)
+{
+  td_tokenizer *t = load_json(false);
+  const int32_t between = td_tokenizer_added_token(t, "[INST]", 6);
+  td_buf text;
+  td_ids want = {0};
+  td_error err = {0};
+  td_id_sink sink = {.ids = &want, .err = &err};
+  const cJSON *ids, *id;
+  td_buf_init(&text, 0);
+  for (int again = 0; again < 2; again++) {
+    size_t i = 0;
+    cJSON_ArrayForEach(ids, td_json_get(golden, "legacy"))
+    {
+      if (cJSON_IsArray(ids) && text_bytes[i] > 0) {
+        td_buf_append(&text, texts[i], text_bytes[i]);
+        td_buf_append_str(&text, "[INST]");
+        cJSON_ArrayForEach(id, ids) assert_int_equal(td_id_sink_push(&sink, id->valueint), TD_OK);
+        assert_int_equal(td_id_sink_push(&sink, between), TD_OK);
+      }
+      i++;
+    }
+  }
+  assert_true(text.len_bytes > 20000);
+  td_ids got = util_encode(t, text.data, text.len_bytes, true);
+  util_assert_ids(&got, want.ids, want.n);
+  td_ids_deinit(&got);
+  td_ids_deinit(&want);
+  td_buf_deinit(&text);
+  td_tokenizer_destroy(t);
+}
+
 /* ---- what stands around special tokens ---- */
 
 static void assert_text(const td_tokenizer *t, const char *text, bool trusted, const char *want)
@@ -359,9 +392,10 @@ static void refused(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(model_ids),     cmocka_unit_test(gguf_ids),  cmocka_unit_test(json_ids),
-      cmocka_unit_test(prefixes),      cmocka_unit_test(decodings), cmocka_unit_test(equal_naive),
-      cmocka_unit_test(config_tokens), cmocka_unit_test(damaged),   cmocka_unit_test(refused),
+      cmocka_unit_test(model_ids),   cmocka_unit_test(gguf_ids),      cmocka_unit_test(json_ids),
+      cmocka_unit_test(joined),      cmocka_unit_test(prefixes),      cmocka_unit_test(decodings),
+      cmocka_unit_test(equal_naive), cmocka_unit_test(config_tokens), cmocka_unit_test(damaged),
+      cmocka_unit_test(refused),
   };
   return cmocka_run_group_tests(tests, read_all, free_all);
 }
