@@ -10,13 +10,15 @@
 
 #include "common/utf8.h"
 
-enum { LONG_TEXT_BYTES = 16384 }; /* from here on, clearing a table of words pays */
+enum { STEPS_FREE = 4096, STEPS_PER_BYTE = 256 }; /* what a splitter that is an expression may take */
+enum { LONG_TEXT_BYTES = 16384 };                 /* from here on, clearing a table of words pays */
 
 typedef struct encoder {
   const td_tokenizer *t;
   const td_span *spans;
   size_t n_spans;
   td_id_sink sink;
+  size_t steps_left; /* of splitters that are expressions */
   size_t goes_on_at; /* text there goes on behind a broken byte, and gets no prefix */
 } encoder;
 
@@ -25,7 +27,9 @@ static td_status encode_pieces(encoder *e, uint32_t level, const unsigned char *
   if (level == e->t->n_splits)
     return td_bpe_word(e->t, p, n, &e->sink);
   while (n > 0) {
-    size_t piece = td_split_next(&e->t->splits[level], p, n);
+    size_t piece = td_split_next(&e->t->splits[level], p, n, &e->steps_left);
+    if (piece == 0)
+      return td_fail(e->sink.err, TD_ERR_REQUEST, "text takes too long to split");
     TD_TRY(encode_pieces(e, level + 1, p, piece));
     p += piece;
     n -= piece;
@@ -155,7 +159,12 @@ td_status td_tokenizer_encode(const td_tokenizer *t, const char *text, size_t n_
   if (n_bytes > td_limit_max(TD_LIMIT_TOKENIZE_TEXT_BYTES))
     return td_fail(err, TD_ERR_REQUEST, "text has %zu bytes, at most %llu are tokenised", n_bytes,
                    (unsigned long long)td_limit_max(TD_LIMIT_TOKENIZE_TEXT_BYTES));
-  encoder e = {t, trusted, trusted ? n_trusted : 0, {out, out->n, max_tokens, err, false, NULL}, SIZE_MAX};
+  encoder e = {t,
+               trusted,
+               trusted ? n_trusted : 0,
+               {out, out->n, max_tokens, err, false, NULL},
+               STEPS_FREE + STEPS_PER_BYTE * n_bytes,
+               SIZE_MAX};
   const size_t base = out->n;
   const bool bos = add_bos && t->adds_bos && t->bos >= 0;
   td_status status = bos ? td_id_sink_push(&e.sink, t->bos) : TD_OK;

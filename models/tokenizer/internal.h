@@ -139,6 +139,24 @@ static inline uint8_t td_unicode_class(uint32_t cp)
 }
 bool td_unicode_is_word(uint32_t cp); /* \w */
 
+enum {
+  TD_LETTER_UPPER = 1,    /* \p{Lu} */
+  TD_LETTER_LOWER = 2,    /* \p{Ll} */
+  TD_LETTER_TITLE = 4,    /* \p{Lt} */
+  TD_LETTER_MODIFIER = 8, /* \p{Lm} */
+  TD_LETTER_OTHER = 16,   /* \p{Lo} */
+};
+/* The kind of a letter; 0 for all else. */
+uint8_t td_unicode_letter(uint32_t cp);
+
+/* ---- regex.c: expressions that are not written out by hand ---- */
+
+typedef struct td_regex td_regex;
+td_regex *td_regex_create(const char *text); /* NULL: beyond the grammar, or no memory */
+void td_regex_destroy(td_regex *r);
+/* As td_split_next. */
+size_t td_regex_next(const td_regex *r, const unsigned char *text, size_t n, size_t *steps_left);
+
 /* ---- split.c: the hand-written splitters ---- */
 
 typedef enum td_split_kind {
@@ -146,6 +164,7 @@ typedef enum td_split_kind {
   TD_SPLIT_NUMBERS,     /* \p{N}{1,max_digits} */
   TD_SPLIT_CJK,         /* [U+4E00-U+9FA5 U+3040-U+30FF]+ */
   TD_SPLIT_PUNCT_WORDS, /* DeepSeek-V3's */
+  TD_SPLIT_REGEX,       /* any other: `regex` */
 } td_split_kind;
 
 typedef struct td_split {
@@ -154,13 +173,15 @@ typedef struct td_split {
   bool fold;           /* contractions in either case */
   bool marks;          /* \p{M} counts as a letter */
   uint32_t max_digits; /* 0: any number */
+  td_regex *regex;     /* owned by the tokenizer; of TD_SPLIT_REGEX */
 } td_split;
 
-/* The splitter that equals a known regular expression; false if the expression is not known. *total: it
- * matches everywhere, so that "Removed" + invert means the same as "Isolated". */
+/* The splitter that equals a regular expression; false if that is beyond regex.c. *total: it is known to
+ * match everywhere, so that "Removed" + invert means the same as "Isolated". */
 bool td_split_from_regex(const char *regex, td_split *out, bool *total);
-/* Length of the first piece of text (n > 0 bytes of valid UTF-8). */
-size_t td_split_next(const td_split *s, const unsigned char *text, size_t n);
+/* Length of the first piece of text (n > 0 bytes of valid UTF-8). Expressions take from *steps_left; 0 if
+ * they have used it up. */
+size_t td_split_next(const td_split *s, const unsigned char *text, size_t n, size_t *steps_left);
 
 /* ---- nfc.c ---- */
 

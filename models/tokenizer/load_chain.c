@@ -85,9 +85,11 @@ static td_status load_normalizer(chain *c, const cJSON *o, int depth, td_error *
 
 static td_status add_split(td_tokenizer *t, td_split split, td_error *err)
 {
-  if (t->n_splits == TD_SPLITS_MAX)
+  if (t->n_splits == TD_SPLITS_MAX) {
+    td_regex_destroy(split.regex);
     return td_fail(err, TD_ERR_UNSUPPORTED, "tokenizer.json: pre_tokenizer has more than %d steps",
                    TD_SPLITS_MAX);
+  }
   t->splits[t->n_splits++] = split;
   return TD_OK;
 }
@@ -98,18 +100,20 @@ static td_status load_split(td_tokenizer *t, const cJSON *o, td_error *err)
               *behavior = td_json_get(o, "behavior");
   td_split split;
   bool total = false, invert = false;
+  TD_TRY(td_load_flag(o, "invert", false, &invert, err));
   if (!cJSON_IsString(regex))
     return td_load_unsupported(err, "pre_tokenizer", "Split by a plain string");
   if (!td_split_from_regex(regex->valuestring, &split, &total))
     return td_load_unsupported(err, "pre_tokenizer Split pattern", regex->valuestring);
-  TD_TRY(td_load_flag(o, "invert", false, &invert, err));
   const char *name = cJSON_IsString(behavior) ? behavior->valuestring : "(no behavior)";
   const bool isolated = !invert && strcmp(name, "Isolated") == 0;
   const bool kept =
       invert && total && strcmp(name, "Removed") == 0; /* matches stay, and there is nothing else */
-  if (!isolated && !kept)
+  if (!isolated && !kept) {
+    td_regex_destroy(split.regex);
     return td_load_unsupported(
         err, invert ? "pre_tokenizer Split, inverted, of behavior" : "pre_tokenizer Split behavior", name);
+  }
   return add_split(t, split, err);
 }
 

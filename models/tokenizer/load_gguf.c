@@ -16,39 +16,50 @@ enum { TYPE_NORMAL = 1, TYPE_UNKNOWN, TYPE_CONTROL, TYPE_USER_DEFINED, TYPE_UNUS
 
 typedef struct pre {
   const char *name;
-  bool digits_first; /* every digit by itself, before the splitter */
-  td_split split;
+  const char *regexes[3]; /* the splitter chain, NULL-terminated where shorter */
   bool nfc, ignore_merges, adds_bos;
 } pre;
 
-#define SPLIT_GPT2                                                                                           \
-  {                                                                                                          \
-    .kind = TD_SPLIT_WORDS                                                                                   \
-  }
-#define SPLIT_LLAMA3                                                                                         \
-  {                                                                                                          \
-    .kind = TD_SPLIT_WORDS, .modern = true, .fold = true, .max_digits = 3                                    \
-  }
-#define SPLIT_QWEN2                                                                                          \
-  {                                                                                                          \
-    .kind = TD_SPLIT_WORDS, .modern = true, .fold = true, .max_digits = 1                                    \
-  }
-#define SPLIT_QWEN35                                                                                         \
-  {                                                                                                          \
-    .kind = TD_SPLIT_WORDS, .modern = true, .fold = true, .marks = true, .max_digits = 1                     \
-  }
+#define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+#define TAIL "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
+#define LLAMA3 CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}" TAIL
+#define QWEN2 CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}" TAIL
+#define QWEN35                                                                                               \
+  CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}"                                               \
+               "| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define DEEPSEEK                                                                                             \
+  "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"          \
+  "| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"
+#define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
+#define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
+#define CASED(behind, digits)                                                                                \
+  "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" behind "|[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER "*" behind   \
+  "|" digits "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
 static const pre pres[] = {
-    {"gpt-2", false, SPLIT_GPT2, false, false, false},
-    {"smollm", true, SPLIT_GPT2, false, false, false},
-    {"starcoder", true, SPLIT_GPT2, false, false, false},
-    {"refact", true, SPLIT_GPT2, false, false, false},
-    {"llama-bpe", false, SPLIT_LLAMA3, false, true, true},
-    {"llama3", false, SPLIT_LLAMA3, false, true, true},
-    {"llama-v3", false, SPLIT_LLAMA3, false, true, true},
-    {"qwen2", false, SPLIT_QWEN2, true, false, false},
-    {"deepseek-r1-qwen", false, SPLIT_QWEN2, true, false, false},
-    {"qwen35", false, SPLIT_QWEN35, true, false, false},
+    {"gpt-2", {GPT2}, false, false, false},
+    {"smollm", {"\\p{N}", GPT2}, false, false, false},
+    {"starcoder", {"\\p{N}", GPT2}, false, false, false},
+    {"refact", {"\\p{N}", GPT2}, false, false, false},
+    {"command-r", {"\\p{N}", GPT2}, true, false, false},
+    {"llama-bpe", {LLAMA3}, false, true, true},
+    {"llama3", {LLAMA3}, false, true, true},
+    {"llama-v3", {LLAMA3}, false, true, true},
+    {"dbrx", {LLAMA3}, false, false, false}, /* cl100k: Phi-4 */
+    {"chatglm-bpe", {LLAMA3}, false, false, false},
+    {"glm4", {LLAMA3}, false, false, false},
+    {"qwen2", {QWEN2}, true, false, false},
+    {"deepseek-r1-qwen", {QWEN2}, true, false, false},
+    {"qwen35", {QWEN35}, true, false, false},
+    {"deepseek-v3",
+     {"\\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+", DEEPSEEK},
+     false,
+     false,
+     false},
+    {"tekken", {CASED("", "\\p{N}")}, false, true, true},
+    {"gpt-4o", {CASED(CONTRACTIONS "?", "\\p{N}{1,3}")}, false, false, false},
+    {"llama4", {CASED(CONTRACTIONS "?", "\\p{N}{1,3}")}, false, false, false},
 };
 
 static td_status load_pre(td_tokenizer *t, const td_model_files *files, td_error *err)
@@ -61,9 +72,10 @@ static td_status load_pre(td_tokenizer *t, const td_model_files *files, td_error
     const pre *p = &pres[i];
     if (name.n_bytes != strlen(p->name) || memcmp(name.data, p->name, name.n_bytes) != 0)
       continue;
-    if (p->digits_first)
-      t->splits[t->n_splits++] = (td_split){.kind = TD_SPLIT_NUMBERS, .max_digits = 1};
-    t->splits[t->n_splits++] = p->split;
+    bool total;
+    for (size_t k = 0; k < sizeof p->regexes / sizeof *p->regexes && p->regexes[k]; k++)
+      if (!td_split_from_regex(p->regexes[k], &t->splits[t->n_splits++], &total))
+        return td_fail(err, TD_ERR_NOMEM, "no memory for a splitter");
     t->nfc = p->nfc;
     t->ignore_merges = p->ignore_merges;
     t->adds_bos = p->adds_bos;

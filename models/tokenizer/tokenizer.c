@@ -25,6 +25,8 @@ void td_tokenizer_destroy(td_tokenizer *t)
   td_merges_deinit(&t->merges);
   td_added_deinit(&t->added_raw);
   td_added_deinit(&t->added_normalized);
+  for (uint32_t i = 0; i < t->n_splits; i++)
+    td_regex_destroy(t->splits[i].regex);
   free(t->byte_rank);
   free(t->spm.joins);
   free(t);

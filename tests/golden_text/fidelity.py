@@ -20,7 +20,7 @@ from reference import Reference
 from sentencepiece_files import json_from_model, model_from_gguf, read_model
 
 SENTENCEPIECE = {"llama-2": "ggml-vocab-llama-spm.gguf", "mistral-v1": "mistral-v1.model", "mistral-v3": "mistral-v3.model"}
-BYTES = ["smollm2", "llama3", "llama3.2", "qwen2", "qwen35", "gpt-2", "deepseek-v3"]
+BYTES = ["smollm2", "llama3", "llama3.2", "qwen2", "qwen35", "gpt-2", "deepseek-v3", "tekken", "starcoder", "command-r"]
 TEXT_BYTES = [200, 2000, 2000, 20000]  # a text is made of random ones until it is so long
 
 

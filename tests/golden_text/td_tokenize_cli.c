@@ -133,7 +133,8 @@ static void put_pieces(const td_tokenizer *t, uint32_t level, const unsigned cha
     return;
   }
   for (size_t piece; n > 0; p += piece, n -= piece) {
-    piece = td_split_next(&t->splits[level], p, n);
+    size_t steps = SIZE_MAX;
+    piece = td_split_next(&t->splits[level], p, n, &steps);
     put_pieces(t, level + 1, p, piece);
   }
 }

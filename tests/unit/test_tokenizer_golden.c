@@ -191,6 +191,9 @@ static void small_smollm(void **state) { check_variant("small_smollm.json"); }
 static void small_llama3(void **state) { check_variant("small_llama3.json"); }
 static void small_qwen2(void **state) { check_variant("small_qwen2.json"); }
 static void small_qwen35(void **state) { check_variant("small_qwen35.json"); }
+static void small_tekken(void **state) { check_variant("small_tekken.json"); }
+static void small_o200k(void **state) { check_variant("small_o200k.json"); }
+static void small_possessive(void **state) { check_variant("small_possessive.json"); }
 static void small_deepseek(void **state) { check_variant("small_deepseek.json"); }
 
 static void small_decode(void **state)
@@ -325,16 +328,17 @@ static void real_gpt2_gguf(void **state) { check_gguf("ggml-vocab-gpt-2.gguf", "
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(small_joined),      cmocka_unit_test(small_gpt2),
-      cmocka_unit_test(small_smollm),      cmocka_unit_test(small_llama3),
-      cmocka_unit_test(small_qwen2),       cmocka_unit_test(small_qwen35),
-      cmocka_unit_test(small_deepseek),    cmocka_unit_test(small_decode),
-      cmocka_unit_test(real_smollm2_json), cmocka_unit_test(real_smollm2_gguf),
-      cmocka_unit_test(real_llama3),       cmocka_unit_test(real_llama32),
-      cmocka_unit_test(real_qwen2),        cmocka_unit_test(real_qwen35),
-      cmocka_unit_test(real_gpt2),         cmocka_unit_test(real_deepseek),
-      cmocka_unit_test(real_llama3_gguf),  cmocka_unit_test(real_qwen2_gguf),
-      cmocka_unit_test(real_gpt2_gguf),
+      cmocka_unit_test(small_joined),      cmocka_unit_test(small_tekken),
+      cmocka_unit_test(small_o200k),       cmocka_unit_test(small_possessive),
+      cmocka_unit_test(small_gpt2),        cmocka_unit_test(small_smollm),
+      cmocka_unit_test(small_llama3),      cmocka_unit_test(small_qwen2),
+      cmocka_unit_test(small_qwen35),      cmocka_unit_test(small_deepseek),
+      cmocka_unit_test(small_decode),      cmocka_unit_test(real_smollm2_json),
+      cmocka_unit_test(real_smollm2_gguf), cmocka_unit_test(real_llama3),
+      cmocka_unit_test(real_llama32),      cmocka_unit_test(real_qwen2),
+      cmocka_unit_test(real_qwen35),       cmocka_unit_test(real_gpt2),
+      cmocka_unit_test(real_deepseek),     cmocka_unit_test(real_llama3_gguf),
+      cmocka_unit_test(real_qwen2_gguf),   cmocka_unit_test(real_gpt2_gguf),
   };
   return cmocka_run_group_tests(tests, read_texts, free_texts);
 }
