@@ -190,7 +190,9 @@ TD_MUST_CHECK td_status td_engine_chat_tokens(const td_engine *e, const td_chat_
 
 /* Streaming detokeniser; one per answer, used by one thread at a time. */
 typedef struct td_text_stream td_text_stream;
-td_text_stream *td_text_stream_create(const td_engine *e, bool skip_special); /* NULL: no memory */
+/* begins: the ids are a whole text, not what goes on behind another (SentencePiece's begin with a space that
+ * is none). NULL: no memory. */
+td_text_stream *td_text_stream_create(const td_engine *e, bool skip_special, bool begins);
 void td_text_stream_destroy(td_text_stream *s);
 /* Appends the whole characters that these tokens complete. */
 void td_text_stream_push(td_text_stream *s, const int32_t *ids, size_t n, td_buf *out);

@@ -428,7 +428,7 @@ static void log_ends(const td_engine *e)
 static td_status load_text(td_engine *e, td_error *err)
 {
   if (is_dummy(e) && !td_model_files_has_tokenizer(e->files)) {
-    td_warn("%s has no tokenizer.json: prompts must be token ids", e->options.model);
+    td_warn("%s has neither tokenizer.json nor tokenizer.model: prompts must be token ids", e->options.model);
     return TD_OK;
   }
   TD_TRY(td_tokenizer_load(e->files, &e->tokenizer, err));
