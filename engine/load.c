@@ -4,6 +4,7 @@
  * What does not fit is said here, with the option that would help. */
 #include "engine/internal.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,6 +15,8 @@
 #include "common/clock.h"
 #include "common/hash.h"
 #include "common/log.h"
+#include "common/pulled.h"
+#include "scheduler/budget.h"
 
 /* A start with KV for less than one request of so many tokens is refused. */
 enum { MIN_KV_TOKENS = 1024 };
@@ -283,6 +286,14 @@ static td_policy policy_of(const td_options *o)
   return (td_policy)i; /* one that is not there is refused by the scheduler */
 }
 
+static uint64_t tbt_slo_us(const td_engine *e)
+{
+  int64_t ms = td_option(&e->options, TD_LIMIT_TBT_SLO_MS);
+  if (ms == 0)
+    ms = e->backend->on_device ? TD_TBT_SLO_MS_GPU : TD_TBT_SLO_MS_CPU;
+  return (uint64_t)ms * 1000;
+}
+
 static td_status make_scheduler(td_engine *e, const memory_plan *mp, td_error *err)
 {
   td_sched_config sc = {.n_slots = e->n_slots,
@@ -294,11 +305,12 @@ static td_status make_scheduler(td_engine *e, const memory_plan *mp, td_error *e
                         .max_context_tokens = mp->max_context,
                         .policy = policy_of(&e->options),
                         .cost = e->has_cost ? &e->cost : NULL,
-                        .tbt_target_us = (uint64_t)td_option(&e->options, TD_LIMIT_TBT_TARGET_MS) * 1000,
+                        .tbt_slo_us = tbt_slo_us(e),
                         .slack_percent = (uint32_t)td_option(&e->options, TD_LIMIT_SLACK_PERCENT),
-                        .ttft_target_us = 1000 * (uint64_t)td_option(&e->options, TD_LIMIT_TTFT_TARGET_MS),
                         .priority_us = 1000 * (uint64_t)td_option(&e->options, TD_LIMIT_PRIORITY_MS),
                         .share_under_way = true,
+                        .reads_shared_once =
+                            e->backend->on_device && !td_option(&e->options, TD_LIMIT_BATCH_INVARIANT),
                         .hash_seed = td_random_u64(),
                         .n_accounts = e->n_accounts};
   td_sched_stats st;
@@ -309,12 +321,14 @@ static td_status make_scheduler(td_engine *e, const memory_plan *mp, td_error *e
   TD_TRY(td_masks_create(e->n_slots, (uint32_t)td_option(&e->options, TD_LIMIT_MASK_THREADS), e->wake_fd,
                          &e->masks, err));
   td_sched_get_stats(e->sched, &st);
-  if (st.tbt_target_us > 0)
-    td_info("policy %s: a step with prompts takes at most %.1f ms%s", e->options.policy,
-            st.tbt_target_us * 1e-3, sc.tbt_target_us ? "" : " (chosen: tbt_target_ms)");
+  if (st.tbt_slo_us > 0)
+    td_info("policy %s: a step with prompts takes at most %.0f ms", e->options.policy, st.tbt_slo_us * 1e-3);
   else
     td_info("policy %s: steps of up to %u tokens, however long they take", e->options.policy,
             mp->step_tokens);
+  if (st.tbt_slo_us > 0 && td_budget_smallest_step_us(&e->cost, &sc) > st.tbt_slo_us)
+    td_info("tbt_slo_ms cannot be kept: a step of one request and a page of another's prompt takes %.0f ms",
+            td_budget_smallest_step_us(&e->cost, &sc) * 1e-3);
   return TD_OK;
 }
 
@@ -363,9 +377,24 @@ static void fill_info(td_engine *e, const memory_plan *mp)
   i->loaded_at_unix_s = (uint64_t)time(NULL);
 }
 
+/* A model that is no path may be one that tandem-pull fetched. */
+static td_status find_model(td_engine *e, td_error *err)
+{
+  char path[TD_PULLED_PATH_BYTES], *model = e->options.model;
+  if (access(model, F_OK) == 0 || errno != ENOENT || !td_pulled_is_name(model))
+    return TD_OK; /* opening it says what is wrong */
+  if (!td_pulled_find(model, path))
+    return td_fail(err, TD_ERR_MODEL,
+                   "%s: No such file or directory, and tandem-pull has fetched no model of that name", model);
+  td_info("%s is %s", model, path);
+  snprintf(model, sizeof e->options.model, "%s", path);
+  return TD_OK;
+}
+
 static td_status open_model(td_engine *e, td_error *err)
 {
   bool dummy = is_dummy(e);
+  TD_TRY(find_model(e, err));
   TD_TRY(dummy ? td_model_files_open_described(e->options.model, &e->files, err)
                : td_model_files_open(e->options.model, &e->files, err));
   TD_TRY(td_model_desc_read(e->files, &e->desc, err));
@@ -399,7 +428,7 @@ static void log_ends(const td_engine *e)
 static td_status load_text(td_engine *e, td_error *err)
 {
   if (is_dummy(e) && !td_model_files_has_tokenizer(e->files)) {
-    td_warn("%s has no tokenizer.json: prompts must be token ids", e->options.model);
+    td_warn("%s has neither tokenizer.json nor tokenizer.model: prompts must be token ids", e->options.model);
     return TD_OK;
   }
   TD_TRY(td_tokenizer_load(e->files, &e->tokenizer, err));

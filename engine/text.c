@@ -7,9 +7,9 @@
 
 static td_status refuse_text(const char *param, td_error *err)
 {
-  return td_fail_param(
-      err, TD_ERR_UNSUPPORTED, param,
-      "this model has no tokenizer (tokenizer.json): give '/v1/completions' a 'prompt' of token ids");
+  return td_fail_param(err, TD_ERR_UNSUPPORTED, param,
+                       "this model has no tokenizer (tokenizer.json or tokenizer.model): give "
+                       "'/v1/completions' a 'prompt' of token ids");
 }
 
 td_status td_engine_tokenize(const td_engine *e, const char *text, size_t n_bytes, bool parse_special,
@@ -149,13 +149,13 @@ struct td_text_stream {
   td_detok detok;
 };
 
-td_text_stream *td_text_stream_create(const td_engine *e, bool skip_special)
+td_text_stream *td_text_stream_create(const td_engine *e, bool skip_special, bool begins)
 {
   td_text_stream *s = calloc(1, sizeof *s);
   if (s && !e->tokenizer)
     s->mute = true;
   else if (s)
-    td_detok_init(&s->detok, e->tokenizer, skip_special);
+    td_detok_init(&s->detok, e->tokenizer, skip_special, begins);
   return s;
 }
 

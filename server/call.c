@@ -123,10 +123,10 @@ static bool suit_tokenizer(td_call *call)
   if (call->info->has_tokenizer)
     return true;
   if (r->stops.n > 0) {
-    td_api_error_set(
-        &call->error, 400, "unsupported_parameter", "stop",
-        "this model has no tokenizer (tokenizer.json): 'stop' cannot be found in answers without text, "
-        "'stop_token_ids' can");
+    td_api_error_set(&call->error, 400, "unsupported_parameter", "stop",
+                     "this model has no tokenizer (tokenizer.json or tokenizer.model): 'stop' cannot be "
+                     "found in answers without text, "
+                     "'stop_token_ids' can");
     return false;
   }
   r->return_token_ids = true;
