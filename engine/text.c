@@ -102,7 +102,9 @@ static td_status render(const td_engine *e, const td_chat_input *in, td_rendered
                           .now = time(NULL),
                           .max_ops = (size_t)td_option(&e->options, TD_LIMIT_TEMPLATE_OPS),
                           .max_memory_bytes = (size_t)td_option(&e->options, TD_LIMIT_TEMPLATE_MEMORY_BYTES)};
-    st = td_chat_template_render(e->chat_template, &ri, r, err);
+    /* as transformers chooses among a model's named templates */
+    bool tools = in->tools && e->tool_template;
+    st = td_chat_template_render(tools ? e->tool_template : e->chat_template, &ri, r, err);
   }
   cJSON_Delete(trusted);
   cJSON_Delete(input);

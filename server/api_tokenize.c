@@ -42,9 +42,12 @@ static bool tokenize_prompt(td_call *c, td_prompt *p)
   const td_api_request *r = &c->request;
   td_error err;
   td_status st;
+  if (r->tools && !td_tools_check(r->tools, &c->error))
+    return false;
   if (r->messages) {
     td_chat_input in = {
         .messages = r->messages,
+        .tools = r->tools,
         .chat_template_kwargs = r->chat_template_kwargs,
         .add_generation_prompt = r->add_generation_prompt,
         .continue_final_message = r->continue_final_message,

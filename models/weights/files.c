@@ -127,6 +127,7 @@ static td_status open_gguf(td_model_files *files, td_error *err)
     return td_fail(err, TD_ERR_MODEL,
                    "%s: a safetensors file: give the folder that holds it and its config.json", base);
   TD_TRY(td_gguf_parse(files, map, file, err));
+  TD_TRY(td_gguf_open_parts(files, file, err));
   return td_tensor_table_seal(&files->tensors, err);
 }
 
