@@ -131,7 +131,7 @@ static td_status load_tokens(td_tokenizer *t, const td_model_files *files, td_er
   for (uint32_t i = 0; i < n && td_gguf_string_next(&it, &text); i++) {
     const int type = token_type(files, n_types, i);
     TD_TRY(td_vocab_add(&t->vocab, i, text.data, text.n_bytes, flags_of(t, type), err));
-    if (type == TYPE_UNKNOWN)
+    if (type == TYPE_UNKNOWN && t->spm.on && t->spm.unk < 0)
       t->spm.unk = (int32_t)i;
     if (is_added(type))
       TD_TRY(td_tokenizer_add(t, i, text.data, text.n_bytes, type != TYPE_USER_DEFINED, false, 0, err));

@@ -153,7 +153,7 @@ static td_status add_tokens(td_tokenizer *t, const proto *m)
   for (uint32_t i = 0; i < m->n_pieces; i++) {
     const piece *p = &m->pieces[i];
     TD_TRY(td_vocab_add(&t->vocab, i, p->text, p->n_bytes, flags_of(p), m->err));
-    if (p->type == PIECE_UNKNOWN)
+    if (p->type == PIECE_UNKNOWN && t->spm.unk < 0)
       t->spm.unk = (int32_t)i;
     if (p->type == PIECE_UNKNOWN || p->type == PIECE_CONTROL)
       TD_TRY(td_tokenizer_add(t, i, p->text, p->n_bytes, true, false, 0, m->err));
