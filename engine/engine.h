@@ -33,6 +33,10 @@ typedef enum td_engine_state {
 
 /* ---- life ---- */
 
+/* Loads as a start would, in the calling thread, and ends. It measures nothing, and has KV pages only as far
+ * as loading needs them; whether a target of tbt_target_ms can be reached is not looked at. */
+TD_MUST_CHECK td_status td_engine_check(const td_options *options, td_error *err);
+
 /* Copies options; cheap. */
 TD_MUST_CHECK td_status td_engine_create(const td_options *options, td_engine **out, td_error *err);
 /* Before start: accounts 0 to n may come, and share what waits and runs. Without it, and for n < 2, all is

@@ -153,6 +153,7 @@ struct td_engine {
 
   pthread_t thread;
   bool thread_started;
+  bool only_checks;  /* td_engine_check: load, measure nothing, serve nothing */
   _Atomic int state; /* td_engine_state */
   _Atomic bool stop_asked;
   td_error failure; /* written before state becomes FAILED */

@@ -16,7 +16,7 @@
 #include "common/log.h"
 
 /* A start with KV for less than one request of so many tokens is refused. */
-enum { MIN_KV_TOKENS = 1024 };
+enum { MIN_KV_TOKENS = 1024, MIN_KV_PAGES = 2 };
 #define MIB(bytes) ((double)(bytes) / 1048576.0)
 
 /* The file's or folder's own name, without .gguf. */
@@ -143,7 +143,7 @@ static td_status plan_kv(td_engine *e, memory_plan *mp, td_error *err)
   }
   if (pages > INT32_MAX)
     pages = INT32_MAX;
-  if (pages < 2)
+  if (pages < MIN_KV_PAGES)
     return td_fail_param(err, TD_ERR_NOMEM, "kv_bytes",
                          "no memory for KV pages: one takes %.1f MiB; raise kv_bytes%s or free memory",
                          MIB(mp->page_bytes), e->backend->on_device ? ", gpu_memory_percent" : "");
@@ -253,7 +253,8 @@ static td_status make_compute(td_engine *e, memory_plan *mp, td_error *err)
   TD_TRY(check_room(e, mp, err));
   TD_TRY(load_weights(e, mp, err));
   TD_TRY(plan_kv(e, mp, err)); /* KV takes what is left, so it comes last */
-  td_kv_spec spec = td_model_kv_spec(&e->desc, e->backend->kv_dtype, mp->n_pages, mp->page_tokens);
+  uint32_t n_pages = e->only_checks ? MIN_KV_PAGES : mp->n_pages;
+  td_kv_spec spec = td_model_kv_spec(&e->desc, e->backend->kv_dtype, n_pages, mp->page_tokens);
   TD_TRY(e->backend->ops->kv_create(e->backend, &spec, &e->kv, err));
   TD_TRY(td_model_program(e->model, e->kv, &e->program, err));
   TD_TRY(e->backend->ops->compile(e->backend, e->program, &e->forward, err));
@@ -272,8 +273,15 @@ static td_policy policy_of(const td_options *o)
   return (td_policy)i; /* one that is not there is refused by the scheduler */
 }
 
+/* A start would measure what steps take; this is none. */
+static bool leaves_times_open(const td_engine *e)
+{
+  return e->only_checks && td_option(&e->options, TD_LIMIT_CALIBRATE_MS) > 0;
+}
+
 static td_status make_scheduler(td_engine *e, const memory_plan *mp, td_error *err)
 {
+  uint64_t target_us = (uint64_t)td_option(&e->options, TD_LIMIT_TBT_TARGET_MS) * 1000;
   td_sched_config sc = {.n_slots = e->n_slots,
                         .max_running = mp->max_running,
                         .step_tokens = mp->step_tokens,
@@ -283,7 +291,7 @@ static td_status make_scheduler(td_engine *e, const memory_plan *mp, td_error *e
                         .max_context_tokens = mp->max_context,
                         .policy = policy_of(&e->options),
                         .cost = e->has_cost ? &e->cost : NULL,
-                        .tbt_target_us = (uint64_t)td_option(&e->options, TD_LIMIT_TBT_TARGET_MS) * 1000,
+                        .tbt_target_us = leaves_times_open(e) ? 0 : target_us,
                         .slack_percent = (uint32_t)td_option(&e->options, TD_LIMIT_SLACK_PERCENT),
                         .ttft_target_us = 1000 * (uint64_t)td_option(&e->options, TD_LIMIT_TTFT_TARGET_MS),
                         .priority_us = 1000 * (uint64_t)td_option(&e->options, TD_LIMIT_PRIORITY_MS),
@@ -425,10 +433,13 @@ td_status td_engine_load(td_engine *e, td_error *err)
   TD_TRY(td_backend_create(e->options.backend, &bc, &e->backend, err));
   TD_TRY(plan_step(e, &mp, err));
   TD_TRY(make_compute(e, &mp, err));
-  TD_TRY(td_engine_tune(e, err));
-  TD_TRY(td_engine_capture_steps(e, err));
+  if (!e->only_checks) {
+    TD_TRY(td_engine_tune(e, err));
+    TD_TRY(td_engine_capture_steps(e, err));
+  }
   fill_info(e, &mp);
-  TD_TRY(td_engine_calibrate(e, mp.page_tokens, mp.n_pages, mp.max_context, err));
+  if (!leaves_times_open(e))
+    TD_TRY(td_engine_calibrate(e, mp.page_tokens, mp.n_pages, mp.max_context, err));
   TD_TRY(make_scheduler(e, &mp, err));
   td_info("%s: %s, %.1f M parameters, context %u, backend %s, ready in %.2f s", e->info.model_name,
           e->info.arch, (double)e->info.parameters / 1e6, e->info.max_context_tokens, e->info.backend,
