@@ -395,64 +395,42 @@ int td_server_run(const td_options *options)
   return code;
 }
 
-/* ---- --check ---- */
+/* ---- --check-config, --check ---- */
 
-static void check_wake(void *arg) { uv_async_send(arg); }
-
-static void on_check_wake(uv_async_t *a)
+static td_status check_options(const td_options *o, td_error *err)
 {
-  if (td_engine_get_state(a->data) != TD_ENGINE_LOADING)
-    uv_stop(a->loop);
+  td_keys keys = {0};
+  td_ranges ranges;
+  char host[256], port[8];
+  bool is_unix;
+  TD_TRY(td_listen_parse(o->listen, host, port, &is_unix, err));
+  TD_TRY(td_origin_check_options(o, err));
+  TD_TRY(td_ranges_read(&ranges, o->trusted_proxies, err));
+  td_status st = td_keys_read(&keys, o->api_key_file, err);
+  td_keys_deinit(&keys);
+  return st;
 }
 
-static td_status check_engine(const td_options *options, td_error *err)
+static int say_verdict(td_status st, const td_error *err, const char *good)
 {
-  uv_loop_t loop;
-  uv_async_t wake;
-  td_engine *e;
-  TD_TRY(td_engine_create(options, &e, err));
-  if (uv_loop_init(&loop) != 0 || uv_async_init(&loop, &wake, on_check_wake) != 0) {
-    td_engine_destroy(e);
-    return td_fail(err, TD_ERR_NOMEM, "no event loop");
-  }
-  wake.data = e;
-  td_status st = td_engine_start(e, check_wake, &wake, err);
-  if (st == TD_OK) {
-    uv_run(&loop, UV_RUN_DEFAULT);
-    if (td_engine_get_state(e) == TD_ENGINE_FAILED) {
-      td_engine_failure(e, err);
-      st = err->code;
-    }
-    td_engine_stop(e);
-  }
-  td_engine_destroy(e);
-  uv_close((uv_handle_t *)&wake, NULL);
-  uv_run(&loop, UV_RUN_DEFAULT);
-  uv_loop_close(&loop);
-  return st;
+  if (st != TD_OK)
+    td_error_log("%s", err->message);
+  else
+    td_info("%s", good);
+  return exit_code_of(st);
+}
+
+int td_server_check_options(const td_options *options)
+{
+  td_error err = {0};
+  return say_verdict(check_options(options, &err), &err, "the options are good");
 }
 
 int td_server_check(const td_options *options)
 {
   td_error err = {0};
-  td_keys keys;
-  td_ranges ranges;
-  char host[256], port[8];
-  bool is_unix;
-  td_status st = td_listen_parse(options->listen, host, port, &is_unix, &err);
+  td_status st = check_options(options, &err);
   if (st == TD_OK)
-    st = td_origin_check_options(options, &err);
-  if (st == TD_OK) {
-    st = td_keys_read(&keys, options->api_key_file, &err);
-    td_keys_deinit(&keys);
-  }
-  if (st == TD_OK)
-    st = td_ranges_read(&ranges, options->trusted_proxies, &err);
-  if (st == TD_OK)
-    st = check_engine(options, &err);
-  if (st != TD_OK)
-    td_error_log("%s", err.message);
-  else
-    td_info("the options and the model are good");
-  return exit_code_of(st);
+    st = td_engine_check(options, &err);
+  return say_verdict(st, &err, "the options and the model are good");
 }

@@ -79,7 +79,9 @@ typedef struct td_server {
 
 /* Runs until told to stop; returns the exit code of common/status.h. */
 int td_server_run(const td_options *options);
-/* Only loads the model; for --check. */
+/* For --check-config: options and the files of keys, no model, no device. Exit codes as above. */
+int td_server_check_options(const td_options *options);
+/* For --check: loads the model too, but measures nothing and serves nothing. */
 int td_server_check(const td_options *options);
 
 /* The last call or connection has gone: a drain may be over. */

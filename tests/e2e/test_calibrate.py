@@ -6,7 +6,7 @@ import time
 
 import httpx
 import pytest
-from harness import MODEL, MODEL_ID, Daemon, read_until, run_daemon
+from harness import MODEL, MODEL_ID, Daemon, free_port, read_until, run_daemon
 from test_dummy import CONFIG
 
 USAGE = 64
@@ -156,7 +156,7 @@ def test_refused_at_start(tiny, options, words):
 
 
 def test_a_target_that_cannot_be_reached():
-    code, text = run_daemon("--check", "--model", MODEL, "--kv-bytes", 1 << 28, "--tbt-target-ms", 1, "--step-tokens", 32, "--running-requests", 4,
+    code, text = run_daemon("--listen", f"127.0.0.1:{free_port()}", "--model", MODEL, "--kv-bytes", 1 << 28, "--tbt-target-ms", 1, "--step-tokens", 32, "--running-requests", 4,
                             "--calibrate-ms", 4000, "--cache-dir", "")
     assert code == USAGE, (code, text)
     smallest = int(re.search(r"tbt_target_ms = 1 cannot be reached: .* the smallest that can is (\d+)", text).group(1))
