@@ -20,6 +20,11 @@ static const char *const log_levels[] = {"error", "warn", "info", "debug", NULL}
   {                                                                                                          \
     .kind = TD_OPTION_TEXT, .name = #field, .def = def_, .value_name = value, .help = help_, AT(field)       \
   }
+#define LIST(field, value, help_)                                                                            \
+  {                                                                                                          \
+    .kind = TD_OPTION_TEXT, .name = #field, .def = "", .value_name = value, .help = help_, AT(field),        \
+    .is_list = true                                                                                          \
+  }
 #define WORD(field, def_, help_, words_)                                                                     \
   {                                                                                                          \
     .kind = TD_OPTION_TEXT, .name = #field, .def = def_, .value_name = "NAME", .help = help_, AT(field),     \
@@ -46,20 +51,22 @@ static const char *const log_levels[] = {"error", "warn", "info", "debug", NULL}
 const td_option_row td_option_rows[] = {
     SECTION("Model"),
     TEXT(model, "", "PATH", "GGUF file, or folder with config.json and safetensors"),
-    TEXT(served_model_name, "", "NAME", "model id in the API; default: the file's name"),
+    LIST(served_model_name, "LIST",
+         "model ids in the API, with commas between; the first is the one in answers; default: the file's "
+         "name"),
     TEXT(chat_template, "", "PATH", "Jinja file in place of the model's own template"),
     WORD(load_format, "auto", "auto, or dummy: weights are random, config.json is all that is needed",
          load_formats),
     SECTION("Clients"),
     TEXT(listen, "127.0.0.1:8080", "ADDR", "HOST:PORT, [IPv6]:PORT or unix:PATH"),
     TEXT(api_key_file, "", "PATH", "one API key a line; none: no key is asked"),
-    TEXT(allowed_hosts, "", "LIST",
+    LIST(allowed_hosts, "LIST",
          "without keys: names that requests may have as Host, beside IP addresses, localhost and the "
          "listen address; *: any"),
-    TEXT(cors_origin, "", "LIST",
+    LIST(cors_origin, "LIST",
          "origins whose web pages may use the API, such as https://chat.example.com; *: any; none: only "
          "the page at /"),
-    TEXT(trusted_proxies, "", "LIST",
+    LIST(trusted_proxies, "LIST",
          "addresses and ADDRESS/BITS, with commas between, whose connections are not counted by address"),
     SECTION("Sampling where requests say nothing"),
     NUMBER(temperature, TD_LIMIT_TEMPERATURE, "temperature of requests that name none, 0 to 2; 0: greedy"),
@@ -158,6 +165,8 @@ static int index_of(const char *value, const char *const *words)
   return -1;
 }
 
+#define BETWEEN ", "
+
 static td_status refuse_word(const place *p, const char *value)
 {
   char list[128];
@@ -169,7 +178,8 @@ static td_status refuse_word(const place *p, const char *value)
   return REFUSE(p, "'%s' is not %s", value, list);
 }
 
-static td_status take_text(td_options *o, const place *p, const char *value)
+/* added: to what the list has, rather than in its place. */
+static td_status take_text(td_options *o, const place *p, const char *value, bool added)
 {
   const td_option_row *r = p->row;
   size_t n = strlen(value), bad = td_option_find_no_text(value, n);
@@ -177,10 +187,13 @@ static td_status take_text(td_options *o, const place *p, const char *value)
     return REFUSE(p, "byte %zu of the value is not text", bad);
   if (r->words && index_of(value, r->words) < 0)
     return refuse_word(p, value);
-  if (n >= r->size)
+  char *text = text_of(o, r);
+  size_t before = added ? strlen(text) : 0, comma = before > 0 ? strlen(BETWEEN) : 0;
+  if (before + comma + n >= r->size)
     return REFUSE(p, "longer than %zu bytes", r->size - 1);
-  memset(text_of(o, r), 0, r->size);
-  memcpy(text_of(o, r), value, n);
+  memset(text + before, 0, r->size - before);
+  memcpy(text + before, BETWEEN, comma);
+  memcpy(text + before + comma, value, n);
   return TD_OK;
 }
 
@@ -251,7 +264,9 @@ td_status td_option_take(td_options *o, int row, const char *value, const char *
   td_status st = TD_OK;
   switch (p.row->kind) {
   case TD_OPTION_SECTION: TD_BUG_ON(true); break;
-  case TD_OPTION_TEXT: st = take_text(o, &p, value); break;
+  case TD_OPTION_TEXT:
+    st = take_text(o, &p, value, p.row->is_list && from == TD_FROM_COMMAND_LINE && o->from[row] == from);
+    break;
   case TD_OPTION_LEVEL: st = take_level(o, &p, value); break;
   case TD_OPTION_NUMBER: st = take_number(o, &p, value); break;
   case TD_OPTION_LIMIT: st = take_limit(o, &p, value); break;

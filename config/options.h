@@ -1,7 +1,8 @@
 /* What the operator sets. One rule says which value counts: the command line, else the environment, else the
  * options file, else the default.
  *
- * - Command line: `--key VALUE` or `--key=VALUE`; of a key that is repeated the last one counts.
+ * - Command line: `--key VALUE` or `--key=VALUE`; of a key that is repeated the last one counts, but the
+ * values of a list are all taken.
  * - Environment: TANDEM_KEY, in capitals; an empty variable is as good as none. Other TANDEM_* variables are
  *   no options.
  * - File (--config, TANDEM_CONFIG): one `key = value` a line; options_file.c says how a value is written.
@@ -23,18 +24,19 @@ enum { TD_OPTION_STRING_BYTES = 4096, TD_OPTION_ROWS_MAX = TD_LIMIT_COUNT + 48 }
 enum { TD_FROM_DEFAULT = 0, TD_FROM_ENVIRONMENT = -1, TD_FROM_COMMAND_LINE = -2 };
 
 typedef struct td_options {
-  char model[TD_OPTION_STRING_BYTES];           /* GGUF file or model folder; required */
-  char listen[256];                             /* HOST:PORT, [V6]:PORT or unix:PATH; "127.0.0.1:8080" */
-  char served_model_name[256];                  /* "" = file or folder name without .gguf */
-  char api_key_file[TD_OPTION_STRING_BYTES];    /* "" = no keys asked; one key a line */
-  char allowed_hosts[TD_OPTION_STRING_BYTES];   /* "a, b:80", "*"; where no key is asked */
-  char cors_origin[TD_OPTION_STRING_BYTES];     /* "https://a, null", "*"; "" = only our own page */
-  char trusted_proxies[TD_OPTION_STRING_BYTES]; /* IP addresses and ranges; "" = none */
-  char trace[TD_OPTION_STRING_BYTES];           /* Chrome trace of the steps; "" = none */
-  char chat_template[TD_OPTION_STRING_BYTES];   /* file that replaces the model's own; "" = model's */
-  char cache_dir[TD_OPTION_STRING_BYTES];       /* what starts faster next time; "auto", "" = none */
-  char backend[16];                             /* "auto" | "cpu" | "cuda" */
-  char load_format[16];                         /* "auto" | "dummy" */
+  char model[TD_OPTION_STRING_BYTES];             /* GGUF file or model folder; required */
+  char listen[256];                               /* HOST:PORT, [V6]:PORT or unix:PATH; "127.0.0.1:8080" */
+  char served_model_name[TD_OPTION_STRING_BYTES]; /* "a, b": a, and b too; "" = file or folder name without
+                                                     .gguf */
+  char api_key_file[TD_OPTION_STRING_BYTES];      /* "" = no keys asked; one key a line */
+  char allowed_hosts[TD_OPTION_STRING_BYTES];     /* "a, b:80", "*"; where no key is asked */
+  char cors_origin[TD_OPTION_STRING_BYTES];       /* "https://a, null", "*"; "" = only our own page */
+  char trusted_proxies[TD_OPTION_STRING_BYTES];   /* IP addresses and ranges; "" = none */
+  char trace[TD_OPTION_STRING_BYTES];             /* Chrome trace of the steps; "" = none */
+  char chat_template[TD_OPTION_STRING_BYTES];     /* file that replaces the model's own; "" = model's */
+  char cache_dir[TD_OPTION_STRING_BYTES];         /* what starts faster next time; "auto", "" = none */
+  char backend[16];                               /* "auto" | "cpu" | "cuda" */
+  char load_format[16];                           /* "auto" | "dummy" */
   char policy[16]; /* "tandem" | "sarathi" | "prefill-first" | "decode-first" | "orca" */
   /* Sampling where a request says nothing; negative: as the model's files say, else as the API does. */
   double temperature, top_p, min_p, top_k;

@@ -19,6 +19,7 @@ typedef struct td_option_row {
   const char *def;
   size_t offset, size;      /* where in td_options */
   const char *const *words; /* the only values, NULL: any */
+  bool is_list;             /* "a, b"; given several times on the command line, it has all of them */
   td_limit_id limit;        /* NUMBER and LIMIT: whose bounds */
 } td_option_row;
 

@@ -13,6 +13,7 @@
 #include "common/checked.h"
 #include "common/clock.h"
 #include "common/hash.h"
+#include "common/list.h"
 #include "common/log.h"
 
 /* A start with KV for less than one request of so many tokens is refused. */
@@ -325,8 +326,10 @@ static void fill_info(td_engine *e, const memory_plan *mp)
 {
   const td_model_desc *d = &e->desc;
   td_engine_info *i = &e->info;
-  if (*e->options.served_model_name)
-    snprintf(i->model_name, sizeof i->model_name, "%s", e->options.served_model_name);
+  const char *names = e->options.served_model_name;
+  td_list_item first;
+  if (td_list_next(&names, &first))
+    snprintf(i->model_name, sizeof i->model_name, "%.*s", (int)first.n, first.s);
   else
     default_model_name(e->options.model, i->model_name, sizeof i->model_name);
   snprintf(i->arch, sizeof i->arch, "%s", d->arch);

@@ -173,7 +173,7 @@ static bool read_call(td_call *call)
   td_request_rules rules = {info->default_sampling, info->vocab,
                             td_option(call->server->options, TD_LIMIT_STRICT_FIELDS)};
   bool ok = td_request_read(root, call->api->route, &rules, r, &call->error);
-  if (ok && r->model && strcmp(r->model, info->model_name) != 0) {
+  if (ok && r->model && !td_server_has_model(call->server, r->model)) {
     td_api_error_set(&call->error, 404, "model_not_found", "model",
                      "the model '%.200s' is not served here; '%.200s' is", r->model, info->model_name);
     ok = false;

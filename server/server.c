@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/list.h"
 #include "server/call.h"
 #include "server/notify.h"
 #include "server/origin.h"
@@ -73,6 +74,12 @@ bool td_server_takes_work(td_engine_state state, td_api_error *e)
   default: td_api_error_set(e, 503, "engine_failed", NULL, "the engine has stopped");
   }
   return false;
+}
+
+bool td_server_has_model(const td_server *s, const char *name)
+{
+  return strcmp(name, td_engine_get_info(s->engine)->model_name) == 0 ||
+         td_list_has(s->options->served_model_name, name);
 }
 
 void td_server_set_retry_after(td_server *s, td_api_error *e, uint32_t n_prompt)

@@ -93,6 +93,8 @@ const char *td_server_trouble(const td_server *s);
 bool td_server_takes_work(td_engine_state state, td_api_error *e);
 /* Of a 429: when a request with such a prompt would find room, as far as that is known. */
 void td_server_set_retry_after(td_server *s, td_api_error *e, uint32_t n_prompt);
-/* CLOCK_MONOTONIC, as the engine's times. */
+/* Whether clients may call the model so: its name, or one of its aliases. [any thread; the model is loaded]
+ */
+bool td_server_has_model(const td_server *s, const char *name);
 
 #endif

@@ -66,6 +66,21 @@ def test_a_daemon_by_its_environment(monkeypatch):
         assert " warn " in line and "TANDEM_WORKERS" in line
 
 
+def test_a_model_of_several_names():
+    with Daemon("--served-model-name", "first", "--served-model-name", "second, org/third") as d:
+        models = d.get("/v1/models").json()["data"]
+        assert [m["id"] for m in models] == ["first", "second", "org/third"] and {m["root"] for m in models} == {"first"}
+        for name in ("first", "second", "org/third"):
+            r = d.post("/v1/completions", {"model": name, "prompt": "x", "max_tokens": 1})
+            assert r.status_code == 200 and r.json()["model"] == "first", r.text
+        for path in ("second", "org/third", "org%2Fthird"):
+            assert d.get("/v1/models/" + path).json()["id"] == path.replace("%2F", "/")
+        for name in ("second,", "second, org/third", "fourth", ""):
+            assert d.post("/v1/completions", {"model": name, "prompt": "x", "max_tokens": 1}).status_code == 404, name
+            assert not name or d.get("/v1/models/" + name).status_code == 404
+        assert 'model_name="first"' in d.get("/metrics").text
+
+
 def test_a_bad_variable():
     code, text = run_daemon("--print-config", env={"TANDEM_THREADS": "many"})
     assert code == USAGE and "TANDEM_THREADS: threads: 'many'" in text
