@@ -2,18 +2,21 @@
 #include "common/log.h"
 
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
-static td_log_level log_level = TD_LOG_INFO;
+static atomic_int log_level = TD_LOG_INFO; /* td_log_level */
 static bool log_journal;
+
+void td_log_set_level(td_log_level level) { atomic_store(&log_level, (int)level); }
 
 void td_log_init(td_log_level level)
 {
-  log_level = level;
+  td_log_set_level(level);
   /* sd-daemon(3): with stderr on the journal, "<N>" gives the priority and the time is known */
   const char *stream = getenv("JOURNAL_STREAM"); /* device:inode of the journal's socket */
   unsigned long long dev, ino;
@@ -27,7 +30,7 @@ void td_log(td_log_level level, const char *fmt, ...)
   static const int priority[] = {3, 4, 6, 7}; /* syslog: err, warning, info, debug */
   static const char *const name[] = {"error", "warn", "info", "debug"};
   char line[1024];
-  if (level > log_level)
+  if ((int)level > atomic_load_explicit(&log_level, memory_order_relaxed))
     return;
   int n;
   if (log_journal) {

@@ -9,6 +9,7 @@ typedef enum td_log_level { TD_LOG_ERROR, TD_LOG_WARN, TD_LOG_INFO, TD_LOG_DEBUG
 
 /* Call once before threads start. */
 void td_log_init(td_log_level level);
+void td_log_set_level(td_log_level level);
 void td_log(td_log_level level, const char *fmt, ...) TD_PRINTF(2, 3);
 
 #define td_error_log(...) td_log(TD_LOG_ERROR, __VA_ARGS__)

@@ -63,6 +63,13 @@ void td_options_init(td_options *o);
 TD_MUST_CHECK td_status td_options_read(td_options *o, int argc, char **argv, td_options_action *action,
                                         td_error *err);
 TD_MUST_CHECK td_status td_options_read_file(td_options *o, const char *path, td_error *err);
+enum { TD_OPTION_NEWS_BYTES = 512 };
+/* Names of options that differ, "a, b". */
+typedef struct td_options_news {
+  char taken[TD_OPTION_NEWS_BYTES], kept[TD_OPTION_NEWS_BYTES];
+} td_options_news;
+/* Takes from next, which has been read anew, what may change while the daemon runs; the rest is kept. */
+void td_options_renew(td_options *now, const td_options *next, td_options_news *news);
 /* A warning for each variable that looks like an option's, misspelled. */
 void td_options_warn_of_variables(void);
 /* The --help text, made from the tables. */

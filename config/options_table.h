@@ -30,6 +30,8 @@ extern const int td_n_option_rows;
 bool td_option_key_equal(const char *a, const char *b);
 /* The row of a key, -1 if there is none. */
 int td_option_find(const char *key);
+/* Whether it may change while the daemon runs (SIGHUP). */
+bool td_option_renews(const td_option_row *r);
 /* Whether K, M and G may follow. */
 bool td_option_is_bytes(const td_option_row *r);
 /* TEXT: its value in o. */

@@ -140,7 +140,7 @@ struct td_engine {
   uint32_t n_slots;
   uint32_t free_head;       /* loop thread: list of free slots, UINT32_MAX = none */
   uint64_t n_queued_tokens; /* loop thread */
-  uint64_t *account_tokens; /* [n_accounts + 1] of n_queued_tokens; loop thread; NULL: one account has all */
+  uint64_t *account_tokens; /* [TD_ENGINE_ACCOUNTS] of n_queued_tokens; loop thread */
   uint32_t n_accounts;
   uint32_t n_taken;     /* slots that are not free; loop thread */
   uint64_t n_polls;     /* loop thread */

@@ -170,8 +170,7 @@ static bool read_call(td_call *call)
   td_progress_note(td_progress_here); /* parsing counts nothing: it is linear */
   const td_engine_info *info = call->info;
   td_api_request *r = &call->request;
-  td_request_rules rules = {info->default_sampling, info->vocab,
-                            td_option(call->server->options, TD_LIMIT_STRICT_FIELDS)};
+  td_request_rules rules = {info->default_sampling, info->vocab, call->strict_fields};
   bool ok = td_request_read(root, call->api->route, &rules, r, &call->error);
   if (ok && r->model && !td_server_has_model(call->server, r->model)) {
     td_api_error_set(&call->error, 404, "model_not_found", "model",
@@ -308,6 +307,7 @@ void td_call_begin(td_conn *c, const td_api *api)
   call->engine = s->engine;
   call->info = td_engine_get_info(s->engine);
   call->json_nodes = (size_t)td_option(s->options, TD_LIMIT_JSON_NODES);
+  call->strict_fields = td_option(s->options, TD_LIMIT_STRICT_FIELDS);
   call->max_choices = (uint32_t)most_of(s, TD_LIMIT_QUEUE_REQUESTS);
   call->max_prompt_tokens = most_of(s, TD_LIMIT_QUEUE_TOKENS);
   call->arrival_us = c->arrival_us;

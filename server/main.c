@@ -26,6 +26,6 @@ int main(int argc, char **argv)
   switch (action) {
   case TD_ACTION_CHECK_CONFIG: return td_server_check_options(&options);
   case TD_ACTION_CHECK: return td_server_check(&options);
-  default: return td_server_run(&options);
+  default: return td_server_run(&options, argc, argv);
   }
 }

@@ -179,8 +179,10 @@ static void begin_drain(td_server *s, uint64_t ms)
 static void on_signal(uv_signal_t *h, int signum)
 {
   td_server *s = h->data;
-  if (signum == SIGHUP)
+  if (signum == SIGHUP) {
+    td_server_reload(s);
     return;
+  }
   if (s->draining) {
     td_warn("second signal: exiting now");
     _exit(s->exit_code);
@@ -245,6 +247,8 @@ static void on_engine_wake(uv_async_t *a)
     if (s->listener && td_listener_is_inherited(s->listener))
       td_listener_accept(s->listener);
     td_notify("READY=1\nSTATUS=serving");
+    if (s->reload_asked)
+      td_server_reload(s);
   }
   if (state == TD_ENGINE_READY)
     td_generation_poll(s);
@@ -324,10 +328,8 @@ static td_status start(td_server *s, td_error *err)
 {
   const td_options *o = s->options;
   TD_TRY(start_handles(s, err));
-  TD_TRY(td_origin_check_options(o, err));
-  TD_TRY(td_keys_read(&s->keys, o->api_key_file, err));
-  TD_TRY(td_ranges_read(&s->trusted_proxies, o->trusted_proxies, err));
-  TD_TRY(td_tenants_init(&s->tenants, s->keys.n, !s->keys.asked, err));
+  TD_TRY(td_server_read_named(o, &s->keys, &s->trusted_proxies, err));
+  TD_TRY(td_tenants_init(&s->tenants, &s->keys, err));
   if (getrandom(&s->namespace_secret, sizeof s->namespace_secret, 0) != sizeof s->namespace_secret)
     return td_fail(err, TD_ERR_IO, "getrandom: %s", strerror(errno));
   TD_TRY(td_workers_create(&s->loop, (uint32_t)td_option(o, TD_LIMIT_WORKERS),
@@ -373,7 +375,7 @@ static int exit_code_of_start(td_status st, const td_error *err)
   return strcmp(err->param, "listen") == 0 && st == TD_ERR_IO ? TD_EXIT_LISTEN : exit_code_of(st);
 }
 
-int td_server_run(const td_options *options)
+int td_server_run(td_options *options, int argc, char **argv)
 {
   td_error err = {0};
   td_server *s = calloc(1, sizeof *s);
@@ -384,6 +386,8 @@ int td_server_run(const td_options *options)
   }
   signal(SIGPIPE, SIG_IGN);
   s->options = options;
+  s->argc = argc;
+  s->argv = argv;
   s->engine_state = TD_ENGINE_LOADING;
   s->max_conns = connections_allowed(options);
   td_metrics_init(&s->metrics);
@@ -411,11 +415,9 @@ static td_status check_options(const td_options *o, td_error *err)
   char host[256], port[8];
   bool is_unix;
   TD_TRY(td_listen_parse(o->listen, host, port, &is_unix, err));
-  TD_TRY(td_origin_check_options(o, err));
-  TD_TRY(td_ranges_read(&ranges, o->trusted_proxies, err));
-  td_status st = td_keys_read(&keys, o->api_key_file, err);
+  TD_TRY(td_server_read_named(o, &keys, &ranges, err));
   td_keys_deinit(&keys);
-  return st;
+  return TD_OK;
 }
 
 static int say_verdict(td_status st, const td_error *err, const char *good)

@@ -33,7 +33,10 @@ typedef struct td_watcher td_watcher;
 enum { TD_READ_BUFFER_BYTES = 65536, TD_IP_BUCKETS = 4096 };
 
 typedef struct td_server {
-  const td_options *options;
+  td_options *options;
+  int argc; /* the command line, to read options again */
+  char **argv;
+  bool reload_asked; /* while the model was loading */
   td_engine *engine;
   td_engine_state engine_state; /* as the loop last saw it */
   uv_loop_t loop;
@@ -78,7 +81,13 @@ typedef struct td_server {
 } td_server;
 
 /* Runs until told to stop; returns the exit code of common/status.h. */
-int td_server_run(const td_options *options);
+int td_server_run(td_options *options, int argc, char **argv);
+/* SIGHUP: reads options and keys again; all of what may change changes, or nothing does. The log says it. */
+void td_server_reload(td_server *s);
+/* What options name beside themselves: keys and ranges of proxies, read and checked. On failure nothing is
+ * held. */
+TD_MUST_CHECK td_status td_server_read_named(const td_options *o, td_keys *keys, td_ranges *proxies,
+                                             td_error *err);
 /* For --check-config: options and the files of keys, no model, no device. Exit codes as above. */
 int td_server_check_options(const td_options *options);
 /* For --check: loads the model too, but measures nothing and serves nothing. */

@@ -12,6 +12,8 @@
 
 #include "config/options_table.h"
 
+enum { N_RENEWABLE = 20 };
+
 static char path[] = "/tmp/test_config_options.XXXXXX";
 
 static int make_file(void **state)
@@ -335,6 +337,26 @@ static void test_sizes(void **state)
   refused("workers = 1K\n", 1, "K, M and G are for bytes");
 }
 
+static void test_renewal(void **state)
+{
+  td_options now, next;
+  td_error err;
+  td_options_news news;
+  assert_int_equal(read_text(&now, "log_level = debug\nworkers = 3\nwatchers = 5\n", &err), TD_OK);
+  assert_int_equal(read_text(&next, "\nworkers = 4\ncors_origin = *\nwatchers = 5\n", &err), TD_OK);
+  td_options_renew(&now, &next, &news);
+  assert_string_equal(news.taken, "cors_origin, log_level");
+  assert_string_equal(news.kept, "workers");
+  assert_int_equal(now.log_level, TD_LOG_INFO);
+  assert_string_equal(now.cors_origin, "*");
+  assert_int_equal(now.from[td_option_find("cors_origin")], 3);
+  assert_int_equal(td_option(&now, TD_LIMIT_WORKERS), 3);
+  unsigned n = 0;
+  for (int i = 0; i < td_n_option_rows; i++)
+    n += td_option_renews(&td_option_rows[i]);
+  assert_int_equal(n, N_RENEWABLE); /* each name of the list is an option's */
+}
+
 /* Of what is printed for all of the environment: that other uses of the prefix are no options. */
 static void test_variables_that_are_no_options(void **state)
 {
@@ -418,6 +440,7 @@ int main(void)
       cmocka_unit_test(test_sizes),
       cmocka_unit_test(test_variables_that_are_no_options),
       cmocka_unit_test(test_where_values_come_from),
+      cmocka_unit_test(test_renewal),
       cmocka_unit_test(test_every_limit),
   };
   return cmocka_run_group_tests_name("config options", tests, make_file, remove_file);
