@@ -239,7 +239,7 @@ int td_bench_engine(int argc, char **argv)
   td_tool_check(td_options_read(&o, n_args, argv, &action, &err), &err);
   if (action != TD_ACTION_RUN)
     usage();
-  td_log_init(TD_LOG_WARN);
+  td_log_init(TD_LOG_WARN, false);
   start(&b, &o);
   measure_decode(&b, &(job){1, 1, WARM_TOKENS + 1});
   cJSON *all = cJSON_CreateObject();

@@ -9,6 +9,7 @@
 static const char *const backends[] = {"auto", "cpu", "cuda", NULL}, *const load_formats[] = {"auto", "dummy",
                                                                                               NULL};
 static const char *const policies[] = {"tandem", "sarathi", "prefill-first", "decode-first", "orca", NULL};
+static const char *const log_formats[] = {"text", "json", NULL};
 static const char *const log_levels[] = {"error", "warn", "info", "debug", NULL}; /* as td_log_level */
 
 #define AT(field) .offset = offsetof(td_options, field), .size = sizeof(((td_options *)0)->field)
@@ -86,6 +87,7 @@ const td_option_row td_option_rows[] = {
      .help = "error, warn, info or debug",
      AT(log_level),
      .words = log_levels},
+    WORD(log_format, "text", "of a log line: text or json", log_formats),
     TEXT(trace, "", "FILE", "write what host and device do in each step there, as a Chrome trace"),
 #include "config/limits.def"
 };

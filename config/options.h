@@ -37,6 +37,7 @@ typedef struct td_options {
   char cache_dir[TD_OPTION_STRING_BYTES];         /* what starts faster next time; "auto", "" = none */
   char backend[16];                               /* "auto" | "cpu" | "cuda" */
   char load_format[16];                           /* "auto" | "dummy" */
+  char log_format[16];                            /* "text" | "json" */
   char policy[16]; /* "tandem" | "sarathi" | "prefill-first" | "decode-first" | "orca" */
   /* Sampling where a request says nothing; negative: as the model's files say, else as the API does. */
   double temperature, top_p, min_p, top_k;

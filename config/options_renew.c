@@ -10,7 +10,7 @@ static const char renewable[] =
     "api_key_file, allowed_hosts, cors_origin, trusted_proxies, log_level, http_header_timeout_ms, "
     "http_body_bytes, http_body_grace_ms, http_body_min_rate, http_body_timeout_ms, http_bodies_bytes, "
     "http_idle_timeout_ms, connections_per_ip, sse_stall_ms, sse_ping_ms, drain_timeout_ms, watchers, "
-    "health_stall_ms, json_nodes, strict_fields";
+    "health_stall_ms, log_requests, json_nodes, strict_fields";
 
 bool td_option_renews(const td_option_row *r) { return td_list_has(renewable, r->name); }
 

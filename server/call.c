@@ -357,6 +357,10 @@ void td_call_writable(td_call *call)
 void td_call_fail(td_call *call, const td_api_error *e)
 {
   bool streaming = call->conn && call->conn->in_stream;
+  if (call->conn) {
+    td_request_log_note(&call->conn->note, call, "error");
+    call->conn->note.code = e->code;
+  }
   if (call->generating)
     td_generation_cancel(call, TD_FINISHED_ERROR);
   td_conn *c = detach(call);

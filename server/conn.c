@@ -100,8 +100,12 @@ void td_conn_close(td_conn *c)
     uv_buf_t b = uv_buf_init(c->out.data, (unsigned)c->out.len_bytes);
     (void)uv_try_write(&c->uv.stream, &b, 1);
   }
-  c->state = TD_CONN_CLOSING;
   td_call *call = c->call;
+  if (call) {
+    td_request_log_note(&c->note, call, "abort");
+    td_request_log_tell(c, c->status > 0 ? c->status : 499);
+  }
+  c->state = TD_CONN_CLOSING;
   c->call = NULL;
   if (call)
     td_call_abandon(call);
@@ -266,9 +270,8 @@ static void answer_head(td_conn *c, int status, const char *content_type, const 
 /* The answer is whole: on to the next request, or out. */
 static void answer_end(td_conn *c)
 {
-  td_debug("%s %s %d %.1f ms id=%s", c->http.head.method_name ? c->http.head.method_name : "-",
-           c->http.head.path ? c->http.head.path : "-", c->status,
-           (double)(td_clock_us() - c->arrival_us) / 1e3, c->request_id);
+  td_request_log_tell(c, c->status);
+  c->status = 0;
   uncount_body(c);
   td_http_reset(&c->http);
   free(c->early);
@@ -315,6 +318,8 @@ static void respond_error(td_conn *c, const td_api_error *e, const char *headers
 {
   char extra[256];
   td_buf body;
+  c->note.code = e->code;
+  snprintf(c->note.param, sizeof c->note.param, "%s", e->param);
   td_buf_init(&body, 0);
   td_api_error_render(e, &body);
   snprintf(extra, sizeof extra, "%s", headers ? headers : "");
@@ -458,6 +463,7 @@ static void step(td_conn *c, const char *data, size_t n, size_t *used)
 {
   if (!td_http_started(&c->http)) {
     c->request_id[0] = '\0'; /* the one before has it until then: its answer may still be on the way */
+    c->note = (td_request_note){0};
     c->first_byte_ms = now_ms(c);
     c->arrival_us = td_clock_us();
   }

@@ -10,6 +10,7 @@
 #include "server/api_error.h"
 #include "server/body_pace.h"
 #include "server/http_policy.h"
+#include "server/request_log.h"
 #include "server/server.h"
 
 typedef enum td_conn_state {
@@ -49,7 +50,8 @@ struct td_conn {
    * of output */
   uint64_t since_ms, first_byte_ms, body_ms, sent_ms, progress_ms, arrival_us;
   size_t unsent_bytes;
-  int status; /* last answer's, for the access log */
+  int status; /* of the answer under way; 0: none is */
+  td_request_note note;
 };
 
 /* Takes a fresh, accepted handle. */

@@ -305,28 +305,12 @@ static void end_stream(td_call *call)
   td_conn_stream_end(c);
 }
 
-static double max_ms(double a, uint64_t from, uint64_t to)
+static void timing_headers(const td_request_note *note, char *out, size_t n)
 {
-  double ms = to > from && from > 0 ? (double)(to - from) / 1e3 : 0;
-  return ms > a ? ms : a;
-}
-
-/* The slowest choice counts. */
-static void timing_headers(const td_call *call, char *out, size_t n)
-{
-  double queue = 0, prefill = 0, decode = 0;
-  uint64_t cached = 0;
-  for (uint32_t i = 0; i < call->n_choices; i++) {
-    const td_choice *ch = &call->choices[i];
-    queue = max_ms(queue, ch->submit_us, ch->first_run_us);
-    prefill = max_ms(prefill, ch->first_run_us, ch->first_token_us);
-    decode = max_ms(decode, ch->first_token_us, ch->last_token_us);
-    cached += ch->n_cached;
-  }
   snprintf(out, n,
            "x-tandem-queue-ms: %.1f\r\nx-tandem-prefill-ms: %.1f\r\nx-tandem-decode-ms: %.1f\r\n"
            "x-tandem-cached-tokens: %llu\r\n",
-           queue, prefill, decode, (unsigned long long)cached);
+           note->queue_ms, note->prefill_ms, note->decode_ms, (unsigned long long)note->cached_tokens);
 }
 
 static void send_answer(td_call *call)
@@ -338,7 +322,7 @@ static void send_answer(td_call *call)
   for (uint32_t i = 0; i < call->n_choices; i++)
     body.failed |=
         call->choices[i].out.failed | call->choices[i].ids.failed | call->choices[i].logprobs.failed;
-  timing_headers(call, headers, sizeof headers);
+  timing_headers(&call->conn->note, headers, sizeof headers);
   td_call_respond(call, headers, &body);
   td_buf_deinit(&body);
 }
@@ -346,6 +330,7 @@ static void send_answer(td_call *call)
 static void end_call(td_call *call)
 {
   leave_queue(call);
+  td_request_log_note(&call->conn->note, call, NULL);
   if (call->request.stream)
     end_stream(call);
   else

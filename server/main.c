@@ -1,5 +1,6 @@
 /* tandemd: reads the options and runs the server. */
 #include <stdio.h>
+#include <string.h>
 
 #include "common/log.h"
 #include "config/options.h"
@@ -21,7 +22,7 @@ int main(int argc, char **argv)
   case TD_ACTION_PRINT_CONFIG: td_options_print_config(&options, stdout); return TD_EXIT_OK;
   default: break;
   }
-  td_log_init(options.log_level);
+  td_log_init(options.log_level, strcmp(options.log_format, "json") == 0);
   td_options_warn_of_variables();
   switch (action) {
   case TD_ACTION_CHECK_CONFIG: return td_server_check_options(&options);

@@ -138,6 +138,7 @@ bool td_router_admit(td_conn *c, td_api_error *e, const char **headers)
   const route *r = find_route(h->path);
   uint32_t account = 0;
   *headers = NULL;
+  c->note.is_call = r && r->api;
   if (!c->server->keys.asked && !(r && r->probe) && !td_origin_admit(c->server->options, h, e))
     return false;
   if (h->method == TD_HTTP_OPTIONS && (r || strcmp(h->path, "*") == 0))
@@ -160,6 +161,7 @@ bool td_router_admit(td_conn *c, td_api_error *e, const char **headers)
                                       : "an API key is needed: 'Authorization: Bearer KEY'");
     return false;
   }
+  c->note.account = account;
   if (!r->any_state && !admit_state(c->server, e))
     return false;
   return !r->post || (admit_body(h, e) && admit_tenant(c, account, e) &&

@@ -53,7 +53,7 @@ typedef struct td_server {
   td_tenants tenants;
   td_namespace_secret namespace_secret; /* drawn at start, then read-only: workers use it */
   td_metrics metrics;
-  td_log_gate cuts;
+  td_log_gate cuts, request_lines, refusal_lines;
   td_unknown_log unknown_log; /* fields of requests */
 
   td_conn *conns; /* all, doubly linked */

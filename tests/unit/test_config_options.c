@@ -12,7 +12,7 @@
 
 #include "config/options_table.h"
 
-enum { N_RENEWABLE = 20 };
+enum { N_RENEWABLE = 21 };
 
 static char path[] = "/tmp/test_config_options.XXXXXX";
 
