@@ -40,6 +40,13 @@ void td_api_ready(td_conn *c)
     respond_text(c, 200, "{\"status\":\"ready\"}");
 }
 
+/* What others use tells of their prompts' lengths: that is for an operator. */
+static bool sees_all(const td_conn *c)
+{
+  const td_key *key = c->server->tenants.keys[c->note.account].key;
+  return c->server->keys.n < 2 || (key && key->is_operator);
+}
+
 void td_api_metrics(td_conn *c)
 {
   td_server *s = c->server;
@@ -60,6 +67,8 @@ void td_api_metrics(td_conn *c)
       .n_conns = s->n_conns,
       .queued_calls = s->n_reading,
       .n_watchers = s->n_watchers,
+      .accounts = s->keys.asked ? s->tenants.keys : NULL,
+      .only_account = sees_all(c) ? 0 : c->note.account,
   };
   td_engine_step_errors(s->engine, &v.step_error_median, &v.step_error_p99);
   td_buf out;

@@ -10,6 +10,7 @@
 #include "common/clock.h"
 #include "config/share.h"
 #include "server/call.h"
+#include "server/key_limits.h"
 #include "server/origin.h"
 #include "server/router.h"
 #include "server/watch.h"
@@ -262,6 +263,8 @@ static void answer_head(td_conn *c, int status, const char *content_type, const 
   if (headers)
     td_buf_append_str(&c->out, headers);
   td_origin_append_headers(c->server->options, &c->http.head, &c->out);
+  if (c->note.is_call && c->note.account > 0)
+    td_key_limits_append_headers(&c->server->tenants.keys[c->note.account], td_clock_us(), &c->out);
   c->status = status;
   c->server->metrics.responses[status / 100]++;
   mark_dirty(c);

@@ -14,15 +14,25 @@
 #include "server/address.h"
 #include "server/auth.h"
 #include "server/api_error.h"
+#include "server/rate.h"
 #include "server/workers.h"
 
 typedef struct td_server td_server;
 typedef struct td_conn td_conn;
 
+/* What a key has used since the start. */
+typedef struct td_usage {
+  uint64_t requests, refused; /* refused by limits of the key itself */
+  uint64_t prompt_tokens, cached_tokens, generation_tokens;
+} td_usage;
+
 typedef struct td_tenant {
   const td_key *key;             /* NULL: none; also when it has been taken out of the key file */
   uint32_t account;              /* at the engine: the key's, 0: none */
   uint32_t n_reading, n_choices; /* its calls that workers have; choices at the engine */
+  uint32_t n_waiting;            /* of these choices: without a first token */
+  td_rate requests, tokens;      /* of a key that has such limits */
+  td_usage usage;                /* of a key */
   uint64_t body_bytes;           /* being received, or held until they are read */
   uint32_t n_users;              /* connections and calls */
   td_work work;
