@@ -68,7 +68,9 @@ const td_option_row td_option_rows[] = {
          "origins whose web pages may use the API, such as https://chat.example.com; *: any; none: only "
          "the page at /"),
     LIST(trusted_proxies, "LIST",
-         "addresses and ADDRESS/BITS, with commas between, whose connections are not counted by address"),
+         "proxies: addresses, ADDRESS/BITS or unix, with commas between; they are not counted by address, "
+         "and their "
+         "X-Forwarded-For says who asks"),
     SECTION("Sampling where requests say nothing"),
     NUMBER(temperature, TD_LIMIT_TEMPERATURE, "temperature of requests that name none, 0 to 2; 0: greedy"),
     NUMBER(top_p, TD_LIMIT_TOP_P, "top_p of requests that name none, above 0, to 1"),

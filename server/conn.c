@@ -10,6 +10,7 @@
 #include "common/clock.h"
 #include "config/share.h"
 #include "server/call.h"
+#include "server/forwarded.h"
 #include "server/key_limits.h"
 #include "server/origin.h"
 #include "server/router.h"
@@ -25,12 +26,16 @@ static uint64_t now_ms(const td_conn *c) { return uv_now(&c->server->loop); }
 
 static int64_t option(const td_conn *c, td_limit_id id) { return td_option(c->server->options, id); }
 
-void td_conn_peer(const td_conn *c, char out[TD_ADDRESS_TEXT_BYTES])
+void td_conn_peer(const td_conn *c, char out[TD_ADDRESS_TEXT_BYTES]) { td_client_text(&c->peer, out); }
+
+/* Who asks: the peer, or whom it names if it is a proxy that we trust. */
+static td_client client_of(const td_conn *c)
 {
-  if (c->has_ip)
-    td_address_text(&c->ip, out);
-  else
-    snprintf(out, TD_ADDRESS_TEXT_BYTES, "a unix socket");
+  td_address ip;
+  const char *forwarded = c->http.head.forwarded_for;
+  if (c->is_proxy && forwarded && td_forwarded_client(&c->server->trusted_proxies, forwarded, &ip))
+    return td_client_of(ip);
+  return c->peer;
 }
 
 /* ---- closing ---- */
@@ -71,8 +76,8 @@ static void unlink_conn(td_conn *c)
   *(c->prev ? &c->prev->next : &s->conns) = c->next;
   if (c->next)
     c->next->prev = c->prev;
-  if (c->has_ip) {
-    *(c->ip_prev ? &c->ip_prev->ip_next : &s->ip_buckets[c->ip_bucket]) = c->ip_next;
+  if (c->peer.has_ip) {
+    *(c->ip_prev ? &c->ip_prev->ip_next : &s->ip_buckets[c->peer.bucket]) = c->ip_next;
     if (c->ip_next)
       c->ip_next->ip_prev = c->ip_prev;
   }
@@ -385,6 +390,7 @@ static void on_head(td_conn *c)
   c->head_only = h->method == TD_HTTP_HEAD;
   c->body_ms = now_ms(c);
   td_body_pace_begin(&c->pace, 0, c->body_ms, (uint64_t)option(c, TD_LIMIT_HTTP_BODY_GRACE_MS));
+  c->client = client_of(c);
   take_request_id(c);
   if (td_router_admit(c, &e, &headers)) {
     c->http.discard_body = h->method != TD_HTTP_POST; /* nobody reads it, so nobody may hold it */
@@ -467,6 +473,7 @@ static void step(td_conn *c, const char *data, size_t n, size_t *used)
   if (!td_http_started(&c->http)) {
     c->request_id[0] = '\0'; /* the one before has it until then: its answer may still be on the way */
     c->note = (td_request_note){0};
+    c->client = c->peer; /* until its head is there */
     c->first_byte_ms = now_ms(c);
     c->arrival_us = td_clock_us();
   }

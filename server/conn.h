@@ -29,9 +29,10 @@ struct td_conn {
     uv_pipe_t pipe;
   } uv;
   td_conn *prev, *next, *ip_prev, *ip_next, *dirty_next;
-  td_address ip; /* its owner's, see td_address_owner */
-  uint32_t ip_bucket;
-  bool has_ip, dirty, processing, reading, eof;
+  td_client peer;   /* who is connected: a client, or a proxy */
+  td_client client; /* who asks: of the request under way */
+  bool is_proxy;    /* that may say who asks */
+  bool dirty, processing, reading, eof;
 
   td_conn_state state;
   td_http http;

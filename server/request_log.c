@@ -102,7 +102,7 @@ void td_request_log_tell(td_conn *c, int status)
       !td_log_gate_take(status < 400 ? &s->request_lines : &s->refusal_lines, uv_now(&s->loop),
                         status < 400 || lines_per_s < REFUSALS_PER_S ? lines_per_s : REFUSALS_PER_S, &n_held))
     return;
-  td_conn_peer(c, client);
+  td_client_text(&c->client, client);
   fill(&f, c, client, status);
   if (n_held > 0)
     number(&f, "left_out", n_held, 0);

@@ -30,7 +30,7 @@ typedef struct td_conn td_conn;
 typedef struct td_call td_call;
 typedef struct td_watcher td_watcher;
 
-enum { TD_READ_BUFFER_BYTES = 65536, TD_IP_BUCKETS = 4096 };
+enum { TD_READ_BUFFER_BYTES = 65536 };
 
 typedef struct td_server {
   td_options *options;

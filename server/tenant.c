@@ -40,25 +40,25 @@ void td_tenants_deinit(td_tenants *t)
 
 static td_tenant *find_address(td_tenants *t, const td_conn *c)
 {
-  td_tenant *tenant = t->addresses[c->ip_bucket];
-  while (tenant && memcmp(&tenant->ip, &c->ip, sizeof c->ip) != 0)
+  td_tenant *tenant = t->addresses[c->client.bucket];
+  while (tenant && memcmp(&tenant->ip, &c->client.ip, sizeof c->client.ip) != 0)
     tenant = tenant->next;
   return tenant;
 }
 
 td_tenant *td_tenant_of(td_tenants *t, const td_conn *c, uint32_t account)
 {
-  if (!t->by_address || !c->has_ip)
+  if (!t->by_address || !c->client.has_ip)
     return td_tenant_share(&t->keys[account]);
   td_tenant *tenant = find_address(t, c);
   if (!tenant) {
     tenant = calloc(1, sizeof *tenant);
     if (!tenant)
       return NULL;
-    tenant->ip = c->ip;
-    tenant->ip_bucket = c->ip_bucket;
-    tenant->next = t->addresses[c->ip_bucket];
-    t->addresses[c->ip_bucket] = tenant;
+    tenant->ip = c->client.ip;
+    tenant->ip_bucket = c->client.bucket;
+    tenant->next = t->addresses[c->client.bucket];
+    t->addresses[c->client.bucket] = tenant;
     t->n_addresses++;
   }
   return td_tenant_share(tenant);

@@ -114,3 +114,15 @@ def test_lines_are_bounded():
         d.get("/nowhere")
         lines = lines_of(d, "text")
         assert len(lines) == told + 1 and sum(int(line.get("left_out", 0)) for line in lines) == 500 - told
+
+
+def test_behind_a_proxy():
+    forwarded = {"x-forwarded-for": "6.6.6.6, 192.0.2.7, 127.0.0.1"}
+    with Daemon("--trusted-proxies", "127.0.0.0/8") as d:
+        d.form = "text"
+        assert one_line(d, lambda: d.post("/v1/completions", body(), headers=forwarded))["client"] == "192.0.2.7"
+        assert one_line(d, lambda: d.post("/v1/completions", body()))["client"] == "127.0.0.1"
+        assert one_line(d, lambda: d.post("/v1/completions", body(), headers={"x-forwarded-for": "nobody"}))["client"] == "127.0.0.1"
+    with Daemon("--trusted-proxies", "10.0.0.1") as d:
+        d.form = "text"
+        assert one_line(d, lambda: d.post("/v1/completions", body(), headers=forwarded))["client"] == "127.0.0.1", "anybody may send that"

@@ -172,9 +172,9 @@ static void test_tenants(void **state)
   td_error err;
   td_api_error e;
   for (int i = 0; i < 3; i++) {
-    conns[i].has_ip = true;
-    conns[i].ip.bytes[0] = i < 2 ? 1 : 2;
-    conns[i].ip_bucket = 7;
+    conns[i].client.has_ip = true;
+    conns[i].client.ip.bytes[0] = i < 2 ? 1 : 2;
+    conns[i].client.bucket = 7;
   }
   assert_int_equal(td_tenants_init(&t, &(td_keys){0}, &err), TD_OK);
   assert_false(td_tenants_are_several(&t));
