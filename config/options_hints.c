@@ -9,6 +9,13 @@
 static const struct {
   const char *theirs, *here, *differs;
 } peers[] = {
+    {"tbt_target_ms", NULL,
+     "removed: tbt_slo_ms is the most that a step with prompts takes; how long it takes below that follows "
+     "who "
+     "waits"},
+    {"ttft_target_ms", NULL,
+     "removed: a prompt waits for shorter ones by slack_percent; a request's ttft_timeout_ms lets it go "
+     "first"},
     {"attention", NULL,
      "removed: the daemon always chooses by predicted time; tandem-bench attention --policies compares"},
     /* the model */
@@ -173,9 +180,9 @@ static bool is_theirs(const char *theirs, const char *written, int32_t from)
 {
   if (from != TD_FROM_COMMAND_LINE || *written != '-')
     return strncmp(theirs, "--", 2) == 0 ? td_option_key_equal(theirs + 2, written)
-                                         : strcmp(theirs, written) == 0;
+                                         : td_option_key_equal(theirs, written);
   return td_option_key_equal(theirs, written) ||
-         (strncmp(written, "--", 2) == 0 && strcmp(theirs, written + 2) == 0);
+         (strncmp(written, "--", 2) == 0 && td_option_key_equal(theirs, written + 2));
 }
 
 static const td_limit *limit_of(const char *key)
