@@ -89,7 +89,7 @@ const td_option_row td_option_rows[] = {
      .help = "error, warn, info or debug",
      AT(log_level),
      .words = log_levels},
-    WORD(log_format, "text", "of a log line: text or json", log_formats),
+    WORD(log_format, "text", "text or json: form of the log's lines", log_formats),
     TEXT(trace, "", "FILE", "write what host and device do in each step there, as a Chrome trace"),
 #include "config/limits.def"
 };
