@@ -126,22 +126,24 @@ static length longest_between(const td_budget *b, length fits, length fails, uin
   return length_of(b, n_tokens, td_cost_tokens_us(&b->cost, n_tokens), n_prompts);
 }
 
-/* Among the points of the table, where tiles end, and the longest that keeps the SLO. */
+/* Among the points of the table, where tiles end, and the longest that keeps the SLO. Less than a page is
+ * none of them: then the SLO alone decides, and prompts' page in any case. */
 static uint32_t tokens_by_need(const td_budget *b, uint32_t n_prompts)
 {
   const td_cost_model *m = &b->cost;
-  length best = {b->step_tokens, 0, INFINITY},
-         before = {b->work.n_tokens, td_budget_predict_us(b, &b->work), 0};
+  double most_us = b->slo_us > 0 ? b->slo_us : INFINITY;
+  uint32_t n_before = b->work.n_tokens;
+  length best = {b->step_tokens, 0, INFINITY}, before = {n_before, td_budget_predict_us(b, &b->work), 0};
   for (uint32_t i = 0; i <= m->n_points; i++) {
     bool last = i == m->n_points || m->tokens[i] >= b->step_tokens;
     uint32_t n_tokens = last ? b->step_tokens : m->tokens[i];
-    if (n_tokens < b->work.n_tokens + b->page_tokens && !last)
+    if (n_tokens <= n_before)
       continue;
     length l = length_of(b, n_tokens, last ? td_cost_tokens_us(m, n_tokens) : m->tokens_us[i], n_prompts);
-    bool fits = b->slo_us == 0 || l.us <= b->slo_us;
-    if (!fits && before.us < b->slo_us)
+    bool fits = l.us <= most_us;
+    if (!fits && before.us < most_us)
       l = longest_between(b, before, l, n_prompts);
-    if ((fits || l.us <= b->slo_us) && l.cost <= best.cost)
+    if (l.us <= most_us && l.n_tokens >= n_before + b->page_tokens && l.cost <= best.cost)
       best = l;
     if (last || !fits)
       break;

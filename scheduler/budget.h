@@ -3,7 +3,7 @@
  * The rule of `tandem`: as many tokens as make all wait least. While a step runs, each prompt waits for its
  * first token as long as the step takes, and each decode for its next one as much longer as the step takes
  * with prompts than without. The sum of both, the second at a quarter, is looked at for each prompt token: of
- * the step lengths where tiles end (points of the products' table), and the longest that keeps the SLO, the
+ * the step lengths where tiles end (points of the table), and the longest that keeps the SLO, the
  * one where it is least is taken. So one prompt beside many decodes goes in small chunks, each in the time
  * that reading the weights takes anyway; the more prompts wait, the more the step's fixed part is worth
  * sharing out, until the SLO is all that bounds it. A longer queue never gives a shorter step, and

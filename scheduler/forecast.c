@@ -23,6 +23,8 @@ enum { ROUNDS_MAX = 8, HALVINGS = 20 };
 #define NARROWEST 0.25
 /* Who goes on for so many times what an answer takes holds its place, and frees none for a newcomer. */
 enum { HOLDS_FOR = 4 };
+/* Answers end in bunches, and as many prompts start at once: steps are as long as if so many more waited. */
+enum { BUNCH = 8 };
 /* Of those that go to their max_new the longest are this share of all: they hold their places, and say
  * nothing of the others. */
 #define OUTLIERS 0.1
@@ -322,8 +324,8 @@ static uint32_t ends_needed(const td_sched *s, const load *l)
   return k;
 }
 
-/* A step of these decodes, and one with as many prompt tokens as it takes while so many prompts wait (at
- * least one); returns how many. */
+/* A step of these decodes, and one with as many prompt tokens as it takes while so many prompts wait; returns
+ * how many. */
 static uint32_t step_times(const td_sched *s, uint32_t n_decodes, double kv_tokens, uint32_t n_prompts,
                            double *decode_us, double *hybrid_us)
 {
@@ -332,7 +334,7 @@ static uint32_t step_times(const td_sched *s, uint32_t n_decodes, double kv_toke
     n_decodes = s->config.step_tokens - 1;
   td_budget_begin(&b);
   td_budget_add_decodes(&b, n_decodes, (uint64_t)kv_tokens);
-  td_budget_end_decodes(&b, n_prompts > 0 ? n_prompts : 1);
+  td_budget_end_decodes(&b, n_prompts + BUNCH);
   *decode_us = n_decodes > 0 ? td_budget_predict_us(&b, &b.work) : 0;
   uint32_t chunk = td_budget_chunk(&b, 0, s->config.step_tokens); /* as if there were prompts enough */
   if (chunk == 0) /* a policy that waits for whole prompts to fit */

@@ -325,10 +325,13 @@ static uint32_t collect_prefills(td_sched *s)
   return n_prefills;
 }
 
-/* Prompts that a longer step would help: those under way, and those that wait and find a place. */
-static uint32_t prompts_to_come(const td_sched *s)
+/* Prompts that a longer step would help: those under way, and those that wait and find places and pages. */
+static uint32_t prompts_to_come(td_sched *s)
 {
-  uint32_t n_waiting = s->order.n_queued + s->order.n_following, n_free = td_sched_free_places(s);
+  uint32_t next = td_sched_next(s), n_waiting = s->order.n_queued + s->order.n_following,
+           n_free = td_sched_free_places(s);
+  if (next == TD_NO_SLOT || still_refused(s, next))
+    return s->n_prompts;
   return s->n_prompts + (n_waiting < n_free ? n_waiting : n_free);
 }
 

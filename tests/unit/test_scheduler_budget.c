@@ -251,8 +251,13 @@ static void an_slo_below_what_can_be_kept(void **state)
   assert_true(smallest > 3600 && smallest < 4000);
   td_budget b = make(&c, 1000);
   begin_for(&b, 16, 1024, 1);
-  assert_int_equal(td_budget_chunk(&b, 0, 10000), 16); /* a page in any case */
-  b = make(&c, 0);                                     /* none: by need alone */
+  assert_int_equal(td_budget_chunk(&b, 0, 10000), 16);    /* a page in any case */
+  for (uint32_t slo_us = 3000; slo_us < 6000; slo_us++) { /* also where it leaves room for a token or two */
+    b = make(&c, slo_us);
+    begin_for(&b, 16, 1024, 1);
+    assert_true(td_budget_chunk(&b, 0, 10000) >= 16);
+  }
+  b = make(&c, 0); /* none: by need alone */
   begin_for(&b, 16, 1024, 1);
   assert_int_equal(td_budget_chunk(&b, 0, 10000), 240);
   begin_for(&b, 16, 1024, 1000);
