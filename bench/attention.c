@@ -487,7 +487,7 @@ int td_bench_attention(int argc, char **argv)
                "Times decode attention by policy: batches of one length, PAT's trees of shared prefixes, "
                "PersistentKV's traces.",
                args, sizeof args / sizeof *args, argc, argv);
-  td_log_init(TD_LOG_WARN);
+  td_log_init(TD_LOG_WARN, false);
   read_options(&b);
   if (b.cells_file) {
     cJSON *cells = td_attention_cells_json(&b.cells);

@@ -396,7 +396,7 @@ int td_bench_hybrid(int argc, char **argv)
   };
   td_tool_args("tandem-bench hybrid", "Times attention of prefill chunks, alone and beside decodes.", args,
                sizeof args / sizeof *args, argc, argv);
-  td_log_init(TD_LOG_WARN);
+  td_log_init(TD_LOG_WARN, false);
   setvbuf(stdout, NULL, _IOLBF, 0);
   make_cells(&b);
   if (b.cells_file) {

@@ -245,10 +245,10 @@ int td_bench_engine(int argc, char **argv)
       usage();
   uint32_t repetitions = numbers[0], n_prompt = numbers[1], n_answer = numbers[2];
   td_options_init(&o);
-  td_tool_check(td_options_read_args(&o, n_args, argv, &action, &err), &err);
+  td_tool_check(td_options_read(&o, n_args, argv, &action, &err), &err);
   if (action != TD_ACTION_RUN)
     usage();
-  td_log_init(TD_LOG_WARN);
+  td_log_init(TD_LOG_WARN, false);
   start(&b, &o);
   measure_decode(&b, &(job){1, 1, WARM_TOKENS + 1});
   cJSON *all = cJSON_CreateObject();

@@ -366,7 +366,7 @@ int td_bench_kernels(int argc, char **argv)
   snprintf(text, sizeof text, "Times every op of a backend alone, beside its floor.\nShapes: %s.",
            td_shapes_names());
   td_tool_args("tandem-bench kernels", text, args, sizeof args / sizeof *args, argc, argv);
-  td_log_init(TD_LOG_WARN);
+  td_log_init(TD_LOG_WARN, false);
   check_options(&b);
   setup(&b);
   begin_report(&b);

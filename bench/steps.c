@@ -492,7 +492,7 @@ int td_bench_steps(int argc, char **argv)
       "Times whole steps of a model without scheduler and HTTP, beside the floors of its shape.\nShapes: %s.",
       td_shapes_names());
   td_tool_args("tandem-bench steps", text, args, sizeof args / sizeof *args, argc, argv);
-  td_log_init(TD_LOG_WARN);
+  td_log_init(TD_LOG_WARN, false);
   if (s.shared < 0)
     td_tool_die("--shared: a number of tokens");
   read_lists(&s);

@@ -9,6 +9,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "scheduler/order.h"
 
 td_status td_engine_create(const td_options *options, td_engine **out, td_error *err)
 {
@@ -35,12 +36,23 @@ td_status td_engine_create(const td_options *options, td_engine **out, td_error 
   return TD_OK;
 }
 
+td_status td_engine_check(const td_options *options, td_error *err)
+{
+  td_engine *e;
+  TD_TRY(td_engine_create(options, &e, err));
+  e->only_checks = true;
+  td_status st = td_engine_load(e, err);
+  td_engine_destroy(e);
+  return st;
+}
+
+_Static_assert((int)TD_ENGINE_ACCOUNTS == (int)TD_ORDER_ACCOUNTS, "ids of accounts");
+
 td_status td_engine_set_accounts(td_engine *e, uint32_t n, td_error *err)
 {
-  TD_BUG_ON(e->thread_started || e->account_tokens);
-  if (n < 2)
-    return TD_OK;
-  e->account_tokens = calloc((size_t)n + 1, sizeof *e->account_tokens);
+  TD_BUG_ON(n >= TD_ENGINE_ACCOUNTS || (e->thread_started && td_engine_get_state(e) == TD_ENGINE_LOADING));
+  if (!e->account_tokens)
+    e->account_tokens = calloc(TD_ENGINE_ACCOUNTS, sizeof *e->account_tokens);
   if (!e->account_tokens)
     return td_fail(err, TD_ERR_NOMEM, "no memory for %u accounts", n);
   e->n_accounts = n;

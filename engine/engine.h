@@ -24,6 +24,8 @@
 
 typedef struct td_engine td_engine;
 
+enum { TD_ENGINE_ACCOUNTS = 2048 };
+
 typedef enum td_engine_state {
   TD_ENGINE_LOADING,
   TD_ENGINE_READY,
@@ -33,10 +35,15 @@ typedef enum td_engine_state {
 
 /* ---- life ---- */
 
+/* Loads as a start would, in the calling thread, and ends. It measures nothing, and has KV pages only as far
+ * as loading needs them. */
+TD_MUST_CHECK td_status td_engine_check(const td_options *options, td_error *err);
+
 /* Copies options; cheap. */
 TD_MUST_CHECK td_status td_engine_create(const td_options *options, td_engine **out, td_error *err);
-/* Before start: accounts 0 to n may come, and share what waits and runs. Without it, and for n < 2, all is
- * one's. */
+/* How many accounts may come, of ids below TD_ENGINE_ACCOUNTS: they share what waits and runs. Without it,
+ * and for n < 2, all is one's. Before start, or while READY; then places (scheduler/places.h) are still kept
+ * as for the number before. */
 TD_MUST_CHECK td_status td_engine_set_accounts(td_engine *e, uint32_t n, td_error *err);
 /* Starts the engine thread, which loads the model, logs the memory plan, then serves. wake(arg) is called on
  * the engine thread whenever td_engine_poll or the state has something new; it must only signal

@@ -141,7 +141,7 @@ struct td_engine {
   uint32_t n_slots;
   uint32_t free_head;       /* loop thread: list of free slots, UINT32_MAX = none */
   uint64_t n_queued_tokens; /* loop thread */
-  uint64_t *account_tokens; /* [n_accounts + 1] of n_queued_tokens; loop thread; NULL: one account has all */
+  uint64_t *account_tokens; /* [TD_ENGINE_ACCOUNTS] of n_queued_tokens; loop thread */
   uint32_t n_accounts;
   uint32_t n_taken;     /* slots that are not free; loop thread */
   uint64_t n_polls;     /* loop thread */
@@ -154,6 +154,7 @@ struct td_engine {
 
   pthread_t thread;
   bool thread_started;
+  bool only_checks;  /* td_engine_check: load, measure nothing, serve nothing */
   _Atomic int state; /* td_engine_state */
   _Atomic bool stop_asked;
   td_error failure; /* written before state becomes FAILED */

@@ -14,12 +14,13 @@
 #include "common/checked.h"
 #include "common/clock.h"
 #include "common/hash.h"
+#include "common/list.h"
 #include "common/log.h"
 #include "common/pulled.h"
 #include "scheduler/budget.h"
 
 /* A start with KV for less than one request of so many tokens is refused. */
-enum { MIN_KV_TOKENS = 1024 };
+enum { MIN_KV_TOKENS = 1024, MIN_KV_PAGES = 2 };
 #define MIB(bytes) ((double)(bytes) / 1048576.0)
 
 /* The file's or folder's own name, without .gguf. */
@@ -156,7 +157,7 @@ static td_status plan_kv(td_engine *e, memory_plan *mp, td_error *err)
   }
   if (pages > INT32_MAX)
     pages = INT32_MAX;
-  if (pages < 2)
+  if (pages < MIN_KV_PAGES)
     return td_fail_param(err, TD_ERR_NOMEM, "kv_bytes",
                          "no memory for KV pages: one takes %.1f MiB; raise kv_bytes%s or free memory",
                          MIB(mp->page_bytes), e->backend->on_device ? ", gpu_memory_percent" : "");
@@ -267,7 +268,8 @@ static td_status make_compute(td_engine *e, memory_plan *mp, td_error *err)
   TD_TRY(check_room(e, mp, err));
   TD_TRY(load_weights(e, mp, err));
   TD_TRY(plan_kv(e, mp, err)); /* KV takes what is left, so it comes last */
-  td_kv_spec spec = td_model_kv_spec(&e->desc, e->backend->kv_dtype, mp->n_pages, mp->page_tokens);
+  uint32_t n_pages = e->only_checks ? MIN_KV_PAGES : mp->n_pages;
+  td_kv_spec spec = td_model_kv_spec(&e->desc, e->backend->kv_dtype, n_pages, mp->page_tokens);
   TD_TRY(e->backend->ops->kv_create(e->backend, &spec, &e->kv, err));
   TD_TRY(td_model_program(e->model, e->kv, &e->program, err));
   TD_TRY(e->backend->ops->compile(e->backend, e->program, &e->forward, err));
@@ -342,8 +344,10 @@ static void fill_info(td_engine *e, const memory_plan *mp)
 {
   const td_model_desc *d = &e->desc;
   td_engine_info *i = &e->info;
-  if (*e->options.served_model_name)
-    snprintf(i->model_name, sizeof i->model_name, "%s", e->options.served_model_name);
+  const char *names = e->options.served_model_name;
+  td_list_item first;
+  if (td_list_next(&names, &first))
+    snprintf(i->model_name, sizeof i->model_name, "%.*s", (int)first.n, first.s);
   else
     default_model_name(e->options.model, i->model_name, sizeof i->model_name);
   snprintf(i->arch, sizeof i->arch, "%s", d->arch);
@@ -468,10 +472,13 @@ td_status td_engine_load(td_engine *e, td_error *err)
   TD_TRY(td_backend_create(e->options.backend, &bc, &e->backend, err));
   TD_TRY(plan_step(e, &mp, err));
   TD_TRY(make_compute(e, &mp, err));
-  TD_TRY(td_engine_tune(e, err));
-  TD_TRY(td_engine_capture_steps(e, err));
+  if (!e->only_checks) {
+    TD_TRY(td_engine_tune(e, err));
+    TD_TRY(td_engine_capture_steps(e, err));
+  }
   fill_info(e, &mp);
-  TD_TRY(td_engine_calibrate(e, mp.page_tokens, mp.n_pages, mp.max_context, err));
+  if (!e->only_checks)
+    TD_TRY(td_engine_calibrate(e, mp.page_tokens, mp.n_pages, mp.max_context, err));
   TD_TRY(make_scheduler(e, &mp, err));
   td_info("%s: %s, %.1f M parameters, context %u, backend %s, ready in %.2f s", e->info.model_name,
           e->info.arch, (double)e->info.parameters / 1e6, e->info.max_context_tokens, e->info.backend,

@@ -53,6 +53,29 @@ void td_address_text(const td_address *owner, char out[TD_ADDRESS_TEXT_BYTES])
   snprintf(out, TD_ADDRESS_TEXT_BYTES, "%s%s", ip, is_ipv4(owner) ? "" : "/64");
 }
 
+static uint32_t bucket_of(const td_address *ip)
+{
+  uint32_t h = 2166136261u;
+  for (size_t i = 0; i < sizeof ip->bytes; i++)
+    h = (h ^ ip->bytes[i]) * 16777619u;
+  return (h ^ h >> 15) % TD_IP_BUCKETS;
+}
+
+td_client td_client_of(td_address ip)
+{
+  td_client c = {.ip = td_address_owner(ip), .has_ip = true};
+  c.bucket = bucket_of(&c.ip);
+  return c;
+}
+
+void td_client_text(const td_client *c, char out[TD_ADDRESS_TEXT_BYTES])
+{
+  if (c->has_ip)
+    td_address_text(&c->ip, out);
+  else
+    snprintf(out, TD_ADDRESS_TEXT_BYTES, "a unix socket");
+}
+
 /* ---- ranges ---- */
 
 /* "ip" or "ip/bits", n bytes. */
@@ -85,17 +108,20 @@ static bool read_range(const char *s, size_t n, td_address *first, unsigned *n_b
 td_status td_ranges_read(td_ranges *r, const char *text, td_error *err)
 {
   r->n = 0;
+  r->has_unix = false;
   for (const char *at = text + strspn(text, " \t"); *at;) {
     size_t all = strcspn(at, ","), n = all;
     while (n > 0 && (at[n - 1] == ' ' || at[n - 1] == '\t'))
       n--;
+    bool is_unix = n == 4 && memcmp(at, "unix", 4) == 0;
     if (r->n == td_limit_max(TD_LIMIT_TRUSTED_RANGES) || r->n == sizeof r->range / sizeof r->range[0])
       return td_fail_param(err, TD_ERR_CONFIG, "trusted_proxies", "trusted_proxies: more than %u ranges",
                            r->n);
-    if (!read_range(at, n, &r->range[r->n].first, &r->range[r->n].n_bits))
+    if (!is_unix && !read_range(at, n, &r->range[r->n].first, &r->range[r->n].n_bits))
       return td_fail_param(err, TD_ERR_CONFIG, "trusted_proxies",
-                           "trusted_proxies: '%.*s' is no IP address or ADDRESS/BITS", (int)n, at);
-    r->n++;
+                           "trusted_proxies: '%.*s' is no IP address, ADDRESS/BITS or unix", (int)n, at);
+    r->has_unix |= is_unix;
+    r->n += !is_unix;
     at += all;
     if (*at == ',')
       at += 1 + strspn(at + 1, " \t");

@@ -1,6 +1,7 @@
 /* GET /health (alive), /ready (can take work), /metrics. None of them waits for the engine. */
 #include <stdio.h>
 
+#include "common/list.h"
 #include "server/router.h"
 
 static void respond_text(td_conn *c, int status, const char *json)
@@ -39,19 +40,35 @@ void td_api_ready(td_conn *c)
     respond_text(c, 200, "{\"status\":\"ready\"}");
 }
 
+/* What others use tells of their prompts' lengths: that is for an operator. */
+static bool sees_all(const td_conn *c)
+{
+  const td_key *key = c->server->tenants.keys[c->note.account].key;
+  return c->server->keys.n < 2 || (key && key->is_operator);
+}
+
 void td_api_metrics(td_conn *c)
 {
   td_server *s = c->server;
   td_engine_stats stats;
   td_engine_get_stats(s->engine, &stats);
   bool loaded = s->engine_state == TD_ENGINE_READY;
+  const char *names = s->options->served_model_name;
+  char name[sizeof(td_engine_info){0}.model_name] = "";
+  td_list_item first;
+  if (loaded)
+    snprintf(name, sizeof name, "%s", td_engine_get_info(s->engine)->model_name);
+  else if (td_list_next(&names, &first))
+    snprintf(name, sizeof name, "%.*s", (int)first.n, first.s);
   td_metrics_view v = {
       .info = loaded ? td_engine_get_info(s->engine) : NULL,
       .stats = &stats,
-      .model_name = loaded ? td_engine_get_info(s->engine)->model_name : s->options->served_model_name,
+      .model_name = name,
       .n_conns = s->n_conns,
       .queued_calls = s->n_reading,
       .n_watchers = s->n_watchers,
+      .accounts = s->keys.asked ? s->tenants.keys : NULL,
+      .only_account = sees_all(c) ? 0 : c->note.account,
   };
   td_engine_step_errors(s->engine, &v.step_error_median, &v.step_error_p99);
   td_buf out;

@@ -1,7 +1,9 @@
 /* API keys: see auth.h. */
 #include "server/auth.h"
 
+#include <ctype.h>
 #include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,24 +14,115 @@
 /* Wipes what a compiler would think need not be wiped. */
 static void wipe(void *p, size_t n) { explicit_bzero(p, n); }
 
-static td_status add_key(td_keys *k, const char *line, size_t n, const char *path, int at, td_error *err)
+/* ---- one line ---- */
+
+/* Where an error is. It never shows what stands there, which may be a key. */
+typedef struct place {
+  const char *path;
+  int line;
+  td_error *err;
+} place;
+
+static td_status refuse(const place *p, const char *fmt, ...) TD_PRINTF(2, 3);
+static td_status refuse(const place *p, const char *fmt, ...)
 {
-  if (n >= TD_AUTH_KEY_BYTES)
-    return td_fail_param(err, TD_ERR_CONFIG, "api_key_file", "%s:%d: key longer than %d bytes", path, at,
-                         TD_AUTH_KEY_BYTES - 1);
-  if (k->n == td_limit_max(TD_LIMIT_API_KEYS))
-    return td_fail_param(err, TD_ERR_CONFIG, "api_key_file", "%s: more than %u keys", path, k->n);
-  for (size_t i = 0; i < n; i++)
-    if (line[i] <= 0x20 || line[i] >= 0x7f)
-      return td_fail_param(err, TD_ERR_CONFIG, "api_key_file", "%s:%d: a key is visible ASCII without spaces",
-                           path, at);
-  memcpy(k->keys[k->n], line, n); /* the table is zeroed */
-  for (uint32_t i = 0; i < k->n; i++)
-    if (memcmp(k->keys[i], k->keys[k->n], TD_AUTH_KEY_BYTES) == 0)
-      return td_fail_param(err, TD_ERR_CONFIG, "api_key_file", "%s:%d: the key stands twice", path, at);
-  k->n++;
+  char text[200];
+  va_list ap;
+  va_start(ap, fmt);
+  vsnprintf(text, sizeof text, fmt, ap);
+  va_end(ap);
+  return td_fail_param(p->err, TD_ERR_CONFIG, "api_key_file", "%s:%d: %s", p->path, p->line, text);
+}
+
+static td_status take_name(td_key *key, const char *value, size_t n, const place *p)
+{
+  bool plain = n > 0 && n < sizeof key->name;
+  for (size_t i = 0; plain && i < n; i++)
+    plain =
+        isascii((unsigned char)value[i]) && (isalnum((unsigned char)value[i]) || strchr("_.-@", value[i]));
+  if (!plain)
+    return refuse(p, "a key's name is 1 to %zu letters, digits, '_', '.', '-' or '@'", sizeof key->name - 1);
+  memset(key->name, 0, sizeof key->name);
+  memcpy(key->name, value, n);
   return TD_OK;
 }
+
+static td_status take_number(uint64_t *to, const char *name, const char *value, size_t n, uint64_t max,
+                             const place *p)
+{
+  size_t digits = strspn(value, "0123456789");
+  if (n == 0 || n > 18 || digits != n || (*to = strtoull(value, NULL, 10)) > max)
+    return refuse(p, "%s is a whole number from 0 to %llu", name, (unsigned long long)max);
+  return TD_OK;
+}
+
+/* "name=value", n bytes. */
+static td_status take_setting(td_key *key, const char *s, size_t n, const place *p)
+{
+  uint64_t most = td_limit_max(TD_LIMIT_KEY_SETTING);
+  const struct {
+    const char *name;
+    uint64_t *to, max;
+  } numbers[] = {{"requests_per_minute", &key->limits.requests_per_minute, most},
+                 {"tokens_per_minute", &key->limits.tokens_per_minute, most},
+                 {"requests", &key->limits.requests, most},
+                 {"waiting", &key->limits.waiting, most},
+                 {"operator", &key->is_operator, 1}};
+  const char *equals = memchr(s, '=', n), *value = equals ? equals + 1 : s;
+  size_t n_name = equals ? (size_t)(equals - s) : 0, n_value = n - (size_t)(value - s);
+  if (n_name == 4 && memcmp(s, "name", 4) == 0)
+    return take_name(key, value, n_value, p);
+  for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+    if (n_name == strlen(numbers[i].name) && memcmp(s, numbers[i].name, n_name) == 0)
+      return take_number(numbers[i].to, numbers[i].name, value, n_value, numbers[i].max, p);
+  return refuse(p,
+                "behind a key stand name=, requests_per_minute=, tokens_per_minute=, requests=, waiting= or "
+                "operator=, with blanks between");
+}
+
+static td_status take_secret(td_key *key, const char *s, size_t n, const place *p)
+{
+  if (n >= sizeof key->secret)
+    return refuse(p, "key longer than %zu bytes", sizeof key->secret - 1);
+  for (size_t i = 0; i < n; i++)
+    if (s[i] <= 0x20 || s[i] >= 0x7f)
+      return refuse(p, "a key is visible ASCII without spaces");
+  memcpy(key->secret, s, n);
+  return TD_OK;
+}
+
+static td_status refuse_twice(const td_keys *k, const td_key *key, const place *p)
+{
+  for (uint32_t i = 0; i < k->n; i++) {
+    if (memcmp(k->keys[i].secret, key->secret, sizeof key->secret) == 0)
+      return refuse(p, "the key stands twice");
+    if (strcmp(k->keys[i].name, key->name) == 0)
+      return refuse(p, "two keys have the name '%s'", key->name);
+  }
+  return TD_OK;
+}
+
+/* n bytes, without blanks at the ends; more than none. */
+static td_status add_key(td_keys *k, const char *line, size_t n, const place *p)
+{
+  if (k->n == td_limit_max(TD_LIMIT_API_KEYS))
+    return refuse(p, "more than %u keys", k->n);
+  td_key *key = &k->keys[k->n]; /* zeroed */
+  size_t len = strcspn(line, " \t");
+  key->account = k->n + 1;
+  snprintf(key->name, sizeof key->name, "key-%u", k->n + 1);
+  TD_TRY(take_secret(key, line, len < n ? len : n, p));
+  for (size_t at = len; at < n; at += len) {
+    at += strspn(line + at, " \t");
+    len = strcspn(line + at, " \t\r\n");
+    TD_TRY(take_setting(key, line + at, len, p));
+  }
+  TD_TRY(refuse_twice(k, key, p));
+  k->last_account = ++k->n;
+  return TD_OK;
+}
+
+/* ---- the file ---- */
 
 static td_status read_lines(td_keys *k, FILE *f, const char *path, td_error *err)
 {
@@ -44,7 +137,7 @@ static td_status read_lines(td_keys *k, FILE *f, const char *path, td_error *err
     for (; n > 0 && (*s == ' ' || *s == '\t'); s++)
       n--;
     if (n > 0 && *s != '#')
-      st = add_key(k, s, (size_t)n, path, at, err);
+      st = add_key(k, s, (size_t)n, &(place){path, at, err});
   }
   if (line)
     wipe(line, cap);
@@ -73,6 +166,25 @@ td_status td_keys_read(td_keys *k, const char *path, td_error *err)
   return st;
 }
 
+td_status td_keys_follow(td_keys *next, const td_keys *now, td_error *err)
+{
+  next->last_account = now->last_account;
+  for (uint32_t i = 0; i < next->n; i++) {
+    td_key *key = &next->keys[i];
+    key->account = 0;
+    for (uint32_t j = 0; j < now->n && key->account == 0; j++)
+      if (memcmp(key->secret, now->keys[j].secret, sizeof key->secret) == 0)
+        key->account = now->keys[j].account;
+    if (key->account == 0 && next->last_account == TD_KEY_ACCOUNTS)
+      return td_fail_param(err, TD_ERR_CONFIG, "api_key_file",
+                           "api_key_file: more than %d different keys since the start: a restart takes more",
+                           TD_KEY_ACCOUNTS);
+    if (key->account == 0)
+      key->account = ++next->last_account;
+  }
+  return TD_OK;
+}
+
 void td_keys_deinit(td_keys *k)
 {
   if (k->keys)
@@ -98,10 +210,10 @@ bool td_keys_allow(const td_keys *k, const char *authorization, uint32_t *accoun
   for (uint32_t i = 0; i < k->n; i++) { /* every key, every byte, no early way out */
     unsigned diff = 0;
     for (size_t b = 0; b < TD_AUTH_KEY_BYTES; b++)
-      diff |= (unsigned)(padded[b] ^ k->keys[i][b]);
+      diff |= (unsigned)(padded[b] ^ k->keys[i].secret[b]);
     uint32_t equal = (diff - 1u) >> 31; /* 1 if diff == 0 */
     found |= (0 - equal) & (i + 1);
   }
-  *account = found;
+  *account = found > 0 ? k->keys[found - 1].account : 0;
   return found != 0;
 }

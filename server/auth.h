@@ -1,7 +1,12 @@
 /* API keys: one a line in a file; compared in time that depends on the number of keys only.
  *
- * A key's place in the file is its account, and names its prefix-cache namespace: two keys never share one,
- * so one tenant's timing says nothing of another's prompts. */
+ * A line is a key, and behind it what is known of its holder:
+ *
+ *   KEY name=alice requests_per_minute=600 tokens_per_minute=200000 requests=32 waiting=16 operator=1
+ *
+ * A key's account is its place in the file, and names its prefix-cache namespace: two keys never share one,
+ * so one tenant's timing says nothing of another's prompts. When the file is read again, a key that stays
+ * keeps its account, and a new one gets one that nobody had before. */
 #ifndef TD_SERVER_AUTH_H
 #define TD_SERVER_AUTH_H
 
@@ -10,17 +15,34 @@
 
 #include "common/status.h"
 
-enum { TD_AUTH_KEY_BYTES = 256 };
+enum { TD_AUTH_KEY_BYTES = 256, TD_KEY_NAME_BYTES = 64, TD_KEY_ACCOUNTS = 2047 /* beside 0 */ };
+
+/* 0: no such limit. */
+typedef struct td_key_limits {
+  uint64_t requests_per_minute, tokens_per_minute; /* of the API; prompt and answer */
+  uint64_t requests, waiting;                      /* at once: waiting or running; without a first token */
+} td_key_limits;
+
+typedef struct td_key {
+  unsigned char secret[TD_AUTH_KEY_BYTES]; /* zero-padded */
+  char name[TD_KEY_NAME_BYTES]; /* in log and metrics; unless given, "key-N": the Nth of its file */
+  uint32_t account;             /* 1 to TD_KEY_ACCOUNTS */
+  td_key_limits limits;
+  uint64_t is_operator; /* 1: /metrics show it what other keys use */
+} td_key;
 
 typedef struct td_keys {
-  unsigned char (*keys)[TD_AUTH_KEY_BYTES]; /* zero-padded; owned */
+  td_key *keys; /* owned */
   uint32_t n;
-  bool asked; /* a key file was given */
+  uint32_t last_account; /* that was ever given */
+  bool asked;            /* a key file was given */
 } td_keys;
 
 /* path "" : no keys are asked. Blank lines and lines that begin with '#' are skipped. A file without keys, a
- * key over 255 bytes and a key twice are errors (the message never holds a key). */
+ * key over 255 bytes, and a key or name twice are errors (the message never holds a key). */
 TD_MUST_CHECK td_status td_keys_read(td_keys *k, const char *path, td_error *err);
+/* The file has been read again, as next: gives its keys their accounts. Fails if all accounts were given. */
+TD_MUST_CHECK td_status td_keys_follow(td_keys *next, const td_keys *now, td_error *err);
 void td_keys_deinit(td_keys *k);
 /* authorization: the header's value or NULL. On true *account is the key's (0: no keys are asked). */
 bool td_keys_allow(const td_keys *k, const char *authorization, uint32_t *account);

@@ -170,10 +170,9 @@ static bool read_call(td_call *call)
   td_progress_note(td_progress_here); /* parsing counts nothing: it is linear */
   const td_engine_info *info = call->info;
   td_api_request *r = &call->request;
-  td_request_rules rules = {info->default_sampling, info->vocab,
-                            td_option(call->server->options, TD_LIMIT_STRICT_FIELDS)};
+  td_request_rules rules = {info->default_sampling, info->vocab, call->strict_fields};
   bool ok = td_request_read(root, call->api->route, &rules, r, &call->error);
-  if (ok && r->model && strcmp(r->model, info->model_name) != 0) {
+  if (ok && r->model && !td_server_has_model(call->server, r->model)) {
     td_api_error_set(&call->error, 404, "model_not_found", "model",
                      "the model '%.200s' is not served here; '%.200s' is", r->model, info->model_name);
     ok = false;
@@ -309,6 +308,7 @@ void td_call_begin(td_conn *c, const td_api *api)
   call->engine = s->engine;
   call->info = td_engine_get_info(s->engine);
   call->json_nodes = (size_t)td_option(s->options, TD_LIMIT_JSON_NODES);
+  call->strict_fields = td_option(s->options, TD_LIMIT_STRICT_FIELDS);
   call->max_choices = (uint32_t)most_of(s, TD_LIMIT_QUEUE_REQUESTS);
   call->max_prompt_tokens = most_of(s, TD_LIMIT_QUEUE_TOKENS);
   call->arrival_us = c->arrival_us;
@@ -358,6 +358,10 @@ void td_call_writable(td_call *call)
 void td_call_fail(td_call *call, const td_api_error *e)
 {
   bool streaming = call->conn && call->conn->in_stream;
+  if (call->conn) {
+    td_request_log_note(&call->conn->note, call, "error");
+    call->conn->note.code = e->code;
+  }
   if (call->generating)
     td_generation_cancel(call, TD_FINISHED_ERROR);
   td_conn *c = detach(call);

@@ -78,7 +78,8 @@ struct td_call {
   const td_api *api;
   const td_engine *engine;
   const td_engine_info *info;
-  size_t json_nodes;
+  size_t json_nodes; /* as the next: options are the loop's, which may change them */
+  bool strict_fields;
   uint32_t max_choices;       /* that its key may ever have in the queue */
   uint64_t max_prompt_tokens; /* the same, of all of several choices */
   char id[64];

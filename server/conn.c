@@ -10,6 +10,8 @@
 #include "common/clock.h"
 #include "config/share.h"
 #include "server/call.h"
+#include "server/forwarded.h"
+#include "server/key_limits.h"
 #include "server/origin.h"
 #include "server/router.h"
 #include "server/watch.h"
@@ -24,12 +26,16 @@ static uint64_t now_ms(const td_conn *c) { return uv_now(&c->server->loop); }
 
 static int64_t option(const td_conn *c, td_limit_id id) { return td_option(c->server->options, id); }
 
-void td_conn_peer(const td_conn *c, char out[TD_ADDRESS_TEXT_BYTES])
+void td_conn_peer(const td_conn *c, char out[TD_ADDRESS_TEXT_BYTES]) { td_client_text(&c->peer, out); }
+
+/* Who asks: the peer, or whom it names if it is a proxy that we trust. */
+static td_client client_of(const td_conn *c)
 {
-  if (c->has_ip)
-    td_address_text(&c->ip, out);
-  else
-    snprintf(out, TD_ADDRESS_TEXT_BYTES, "a unix socket");
+  td_address ip;
+  const char *forwarded = c->http.head.forwarded_for;
+  if (c->is_proxy && forwarded && td_forwarded_client(&c->server->trusted_proxies, forwarded, &ip))
+    return td_client_of(ip);
+  return c->peer;
 }
 
 /* ---- closing ---- */
@@ -70,8 +76,8 @@ static void unlink_conn(td_conn *c)
   *(c->prev ? &c->prev->next : &s->conns) = c->next;
   if (c->next)
     c->next->prev = c->prev;
-  if (c->has_ip) {
-    *(c->ip_prev ? &c->ip_prev->ip_next : &s->ip_buckets[c->ip_bucket]) = c->ip_next;
+  if (c->peer.has_ip) {
+    *(c->ip_prev ? &c->ip_prev->ip_next : &s->ip_buckets[c->peer.bucket]) = c->ip_next;
     if (c->ip_next)
       c->ip_next->ip_prev = c->ip_prev;
   }
@@ -100,8 +106,12 @@ void td_conn_close(td_conn *c)
     uv_buf_t b = uv_buf_init(c->out.data, (unsigned)c->out.len_bytes);
     (void)uv_try_write(&c->uv.stream, &b, 1);
   }
-  c->state = TD_CONN_CLOSING;
   td_call *call = c->call;
+  if (call) {
+    td_request_log_note(&c->note, call, "abort");
+    td_request_log_tell(c, c->status > 0 ? c->status : 499);
+  }
+  c->state = TD_CONN_CLOSING;
   c->call = NULL;
   if (call)
     td_call_abandon(call);
@@ -258,6 +268,8 @@ static void answer_head(td_conn *c, int status, const char *content_type, const 
   if (headers)
     td_buf_append_str(&c->out, headers);
   td_origin_append_headers(c->server->options, &c->http.head, &c->out);
+  if (c->note.is_call && c->note.account > 0)
+    td_key_limits_append_headers(&c->server->tenants.keys[c->note.account], td_clock_us(), &c->out);
   c->status = status;
   c->server->metrics.responses[status / 100]++;
   mark_dirty(c);
@@ -266,9 +278,8 @@ static void answer_head(td_conn *c, int status, const char *content_type, const 
 /* The answer is whole: on to the next request, or out. */
 static void answer_end(td_conn *c)
 {
-  td_debug("%s %s %d %.1f ms id=%s", c->http.head.method_name ? c->http.head.method_name : "-",
-           c->http.head.path ? c->http.head.path : "-", c->status,
-           (double)(td_clock_us() - c->arrival_us) / 1e3, c->request_id);
+  td_request_log_tell(c, c->status);
+  c->status = 0;
   uncount_body(c);
   td_http_reset(&c->http);
   free(c->early);
@@ -315,6 +326,8 @@ static void respond_error(td_conn *c, const td_api_error *e, const char *headers
 {
   char extra[256];
   td_buf body;
+  c->note.code = e->code;
+  snprintf(c->note.param, sizeof c->note.param, "%s", e->param);
   td_buf_init(&body, 0);
   td_api_error_render(e, &body);
   snprintf(extra, sizeof extra, "%s", headers ? headers : "");
@@ -377,6 +390,7 @@ static void on_head(td_conn *c)
   c->head_only = h->method == TD_HTTP_HEAD;
   c->body_ms = now_ms(c);
   td_body_pace_begin(&c->pace, 0, c->body_ms, (uint64_t)option(c, TD_LIMIT_HTTP_BODY_GRACE_MS));
+  c->client = client_of(c);
   take_request_id(c);
   if (td_router_admit(c, &e, &headers)) {
     c->http.discard_body = h->method != TD_HTTP_POST; /* nobody reads it, so nobody may hold it */
@@ -458,6 +472,8 @@ static void step(td_conn *c, const char *data, size_t n, size_t *used)
 {
   if (!td_http_started(&c->http)) {
     c->request_id[0] = '\0'; /* the one before has it until then: its answer may still be on the way */
+    c->note = (td_request_note){0};
+    c->client = c->peer; /* until its head is there */
     c->first_byte_ms = now_ms(c);
     c->arrival_us = td_clock_us();
   }

@@ -10,6 +10,7 @@
 #include "server/api_error.h"
 #include "server/body_pace.h"
 #include "server/http_policy.h"
+#include "server/request_log.h"
 #include "server/server.h"
 
 typedef enum td_conn_state {
@@ -28,9 +29,10 @@ struct td_conn {
     uv_pipe_t pipe;
   } uv;
   td_conn *prev, *next, *ip_prev, *ip_next, *dirty_next;
-  td_address ip; /* its owner's, see td_address_owner */
-  uint32_t ip_bucket;
-  bool has_ip, dirty, processing, reading, eof;
+  td_client peer;   /* who is connected: a client, or a proxy */
+  td_client client; /* who asks: of the request under way */
+  bool is_proxy;    /* that may say who asks */
+  bool dirty, processing, reading, eof;
 
   td_conn_state state;
   td_http http;
@@ -49,7 +51,8 @@ struct td_conn {
    * of output */
   uint64_t since_ms, first_byte_ms, body_ms, sent_ms, progress_ms, arrival_us;
   size_t unsent_bytes;
-  int status; /* last answer's, for the access log */
+  int status; /* of the answer under way; 0: none is */
+  td_request_note note;
 };
 
 /* Takes a fresh, accepted handle. */

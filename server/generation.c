@@ -10,6 +10,7 @@
 
 #include "common/clock.h"
 #include "server/call.h"
+#include "server/key_limits.h"
 
 enum { POLL_BATCH = 64, CHUNK_TOKENS = 512 };
 
@@ -36,6 +37,8 @@ static void leave_queue(td_call *call)
 {
   call->server->n_choices -= call->n_choices;
   call->tenant->n_choices -= call->n_choices;
+  for (uint32_t i = 0; i < call->n_choices; i++)
+    call->tenant->n_waiting -= !call->choices[i].first_seen;
   call->generating = false;
 }
 
@@ -115,6 +118,7 @@ static td_status submit_all(td_call *call, td_error *err)
     return td_fail(err, TD_ERR_NOMEM, "no memory for the request");
   s->n_choices += call->n_choices;
   call->tenant->n_choices += call->n_choices;
+  call->tenant->n_waiting += call->n_choices;
   call->generating = true;
   td_sampling sampling = td_request_sampling(&call->request);
   if (!call->request.has_seed && getrandom(&sampling.seed, sizeof sampling.seed, GRND_NONBLOCK) < 0)
@@ -137,13 +141,18 @@ static void drop_ids(td_call *call)
   }
 }
 
+/* The key's own limits come last: what they take is not given back. */
 static bool has_room(const td_call *call, td_api_error *e)
 {
   const td_server *s = call->server;
+  uint64_t n_prompt = 0;
+  for (uint32_t i = 0; i < call->n_prompts; i++)
+    n_prompt += call->prompts[i].n;
   uint64_t n = (uint64_t)call->n_prompts * (uint64_t)call->request.n;
   uint64_t taken = (uint64_t)s->n_choices + (s->keys.n > 1 ? s->n_reading : 0); /* shares are of both */
   uint64_t cap = (uint64_t)td_option(s->options, TD_LIMIT_QUEUE_REQUESTS);
-  return td_tenant_may_queue(&s->tenants, call->tenant, cap, taken, n, e);
+  return td_tenant_may_queue(&s->tenants, call->tenant, cap, taken, n, e) &&
+         td_key_limits_take(call->tenant, n_prompt, n, td_clock_us(), e);
 }
 
 /* The engine may have stopped since the loop last looked: then that is told, and not that there is no room.
@@ -176,7 +185,8 @@ void td_generation_submit(td_call *call)
 {
   td_api_error e;
   if (!submit(call, &e)) {
-    td_server_set_retry_after(call->server, &e, call->n_prompts > 0 ? (uint32_t)call->prompts[0].n : 1);
+    if (e.code && strcmp(e.code, "rate_limit_exceeded") != 0) /* that knows when to come again */
+      td_server_set_retry_after(call->server, &e, call->n_prompts > 0 ? (uint32_t)call->prompts[0].n : 1);
     td_call_fail(call, &e);
     return;
   }
@@ -306,28 +316,12 @@ static void end_stream(td_call *call)
   td_conn_stream_end(c);
 }
 
-static double max_ms(double a, uint64_t from, uint64_t to)
+static void timing_headers(const td_request_note *note, char *out, size_t n)
 {
-  double ms = to > from && from > 0 ? (double)(to - from) / 1e3 : 0;
-  return ms > a ? ms : a;
-}
-
-/* The slowest choice counts. */
-static void timing_headers(const td_call *call, char *out, size_t n)
-{
-  double queue = 0, prefill = 0, decode = 0;
-  uint64_t cached = 0;
-  for (uint32_t i = 0; i < call->n_choices; i++) {
-    const td_choice *ch = &call->choices[i];
-    queue = max_ms(queue, ch->submit_us, ch->first_run_us);
-    prefill = max_ms(prefill, ch->first_run_us, ch->first_token_us);
-    decode = max_ms(decode, ch->first_token_us, ch->last_token_us);
-    cached += ch->n_cached;
-  }
   snprintf(out, n,
            "x-tandem-queue-ms: %.1f\r\nx-tandem-prefill-ms: %.1f\r\nx-tandem-decode-ms: %.1f\r\n"
            "x-tandem-cached-tokens: %llu\r\n",
-           queue, prefill, decode, (unsigned long long)cached);
+           note->queue_ms, note->prefill_ms, note->decode_ms, (unsigned long long)note->cached_tokens);
 }
 
 static void send_answer(td_call *call)
@@ -339,7 +333,7 @@ static void send_answer(td_call *call)
   for (uint32_t i = 0; i < call->n_choices; i++)
     body.failed |=
         call->choices[i].out.failed | call->choices[i].ids.failed | call->choices[i].logprobs.failed;
-  timing_headers(call, headers, sizeof headers);
+  timing_headers(&call->conn->note, headers, sizeof headers);
   td_call_respond(call, headers, &body);
   td_buf_deinit(&body);
 }
@@ -347,6 +341,7 @@ static void send_answer(td_call *call)
 static void end_call(td_call *call)
 {
   leave_queue(call);
+  td_request_log_note(&call->conn->note, call, NULL);
   if (call->request.stream)
     end_stream(call);
   else
@@ -395,10 +390,14 @@ void td_generation_pump(td_call *call)
 static void observe(td_choice *ch, const td_engine_update *u)
 {
   td_metrics *m = &ch->call->server->metrics;
+  td_tenant *t = ch->call->tenant;
   uint32_t fresh = u->n_generated - ch->n_generated;
   if (!ch->first_seen && u->n_generated > 0) {
     ch->first_seen = true;
     m->prompt_tokens += u->n_prompt;
+    t->n_waiting--;
+    t->usage.prompt_tokens += u->n_prompt;
+    t->usage.cached_tokens += u->n_cached_prompt;
     td_histogram_observe(&m->ttft, (double)(u->first_token_us - ch->call->arrival_us) / 1e6, 1);
     td_histogram_observe(&m->queue, (double)(u->first_run_us - u->submit_us) / 1e6, 1);
     if (u->predicted_queue_us != UINT64_MAX)
@@ -412,6 +411,8 @@ static void observe(td_choice *ch, const td_engine_update *u)
                          fresh);
   }
   m->generation_tokens += fresh;
+  t->usage.generation_tokens += fresh;
+  td_key_limits_charge(t, fresh, td_clock_us());
 }
 
 static void fail(td_call *call, int status, const char *code, const char *message)

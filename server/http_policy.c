@@ -204,6 +204,8 @@ static bool take_header(td_http *h, const char *name, const char *value, head_se
     h->head.content_encoding = value;
   } else if (strcasecmp(name, "x-request-id") == 0) {
     h->head.request_id = value;
+  } else if (strcasecmp(name, "x-forwarded-for") == 0) {
+    h->head.forwarded_for = value;
   } else if (strcasecmp(name, "if-none-match") == 0) {
     h->head.if_none_match = value;
   }

@@ -106,8 +106,8 @@ static uint32_t allowed_per_address(const td_server *s)
 static uint32_t open_of_owner(const td_conn *c)
 {
   uint32_t n = 0;
-  for (const td_conn *o = c->server->ip_buckets[c->ip_bucket]; o; o = o->ip_next)
-    n += memcmp(&o->ip, &c->ip, sizeof c->ip) == 0;
+  for (const td_conn *o = c->server->ip_buckets[c->peer.bucket]; o; o = o->ip_next)
+    n += memcmp(&o->peer.ip, &c->peer.ip, sizeof c->peer.ip) == 0;
   return n;
 }
 
@@ -121,7 +121,7 @@ static bool has_room(td_listener *l, const td_conn *c, bool trusted, td_api_erro
   if (s->n_conns >= s->max_conns)
     td_api_error_set(e, 503, "too_many_connections", NULL,
                      "%u connections are open, and no more are taken (connections)", s->n_conns);
-  else if (c->has_ip && !trusted && open_of_owner(c) >= max)
+  else if (c->peer.has_ip && !trusted && open_of_owner(c) >= max)
     td_api_error_set(
         e, 503, "too_many_connections", NULL,
         "%u connections are open from this address, and no more are taken from one (connections_per_ip)",
@@ -145,22 +145,14 @@ static void complain(td_listener *l, const char *what)
     td_warn("accepting connections: %s%s", what, more);
 }
 
-static uint32_t bucket_of(const td_address *ip)
-{
-  uint32_t h = 2166136261u;
-  for (size_t i = 0; i < sizeof ip->bytes; i++)
-    h = (h ^ ip->bytes[i]) * 16777619u;
-  return (h ^ h >> 15) % TD_IP_BUCKETS;
-}
-
 static void enter(td_conn *c)
 {
   td_server *s = c->server;
-  if (c->has_ip) {
-    c->ip_next = s->ip_buckets[c->ip_bucket];
+  if (c->peer.has_ip) {
+    c->ip_next = s->ip_buckets[c->peer.bucket];
     if (c->ip_next)
       c->ip_next->ip_prev = c;
-    s->ip_buckets[c->ip_bucket] = c;
+    s->ip_buckets[c->peer.bucket] = c;
   }
   c->next = s->conns;
   if (c->next)
@@ -232,10 +224,11 @@ static accepted accept_one(td_listener *l, const listening *k)
     return accept_error(l, errno);
   td_conn *c = l->spare;
   c->server = l->server;
-  c->has_ip = td_address_of(&from, &address);
-  c->ip = c->has_ip ? td_address_owner(address) : (td_address){0}; /* not of one that was refused before */
-  c->ip_bucket = bucket_of(&c->ip);
-  if (!has_room(l, c, c->has_ip && td_ranges_have(&l->server->trusted_proxies, &address), &e)) {
+  const td_ranges *trusted = &l->server->trusted_proxies;
+  bool has_ip = td_address_of(&from, &address);
+  c->peer = has_ip ? td_client_of(address) : (td_client){0}; /* not of one that was refused before */
+  c->is_proxy = has_ip ? td_ranges_have(trusted, &address) : trusted->has_unix;
+  if (!has_room(l, c, c->is_proxy, &e)) {
     refuse(l, fd, &e);
     return ACCEPTED_ONE;
   }

@@ -14,9 +14,8 @@ typedef struct td_log_gate {
   uint32_t n_said, n_held;
 } td_log_gate;
 
-/* Whether a line may be written now. more: the end of that line, which counts those held back before it. */
-static inline bool td_log_gate_pass(td_log_gate *g, uint64_t now_ms, uint32_t lines_per_s,
-                                    char more[TD_LOG_GATE_BYTES])
+/* Whether a line may be written now. *n_held: how many were held back before it. */
+static inline bool td_log_gate_take(td_log_gate *g, uint64_t now_ms, uint32_t lines_per_s, uint32_t *n_held)
 {
   if (g->n_said == 0 || now_ms - g->begin_ms >= 1000) {
     g->begin_ms = now_ms;
@@ -27,10 +26,21 @@ static inline bool td_log_gate_pass(td_log_gate *g, uint64_t now_ms, uint32_t li
     return false;
   }
   g->n_said++;
-  more[0] = '\0';
-  if (g->n_held > 0)
-    snprintf(more, TD_LOG_GATE_BYTES, "; %u lines like this were left out before it", g->n_held);
+  *n_held = g->n_held;
   g->n_held = 0;
+  return true;
+}
+
+/* The same; more: the end of that line, which counts those held back before it. */
+static inline bool td_log_gate_pass(td_log_gate *g, uint64_t now_ms, uint32_t lines_per_s,
+                                    char more[TD_LOG_GATE_BYTES])
+{
+  uint32_t n_held;
+  if (!td_log_gate_take(g, now_ms, lines_per_s, &n_held))
+    return false;
+  more[0] = '\0';
+  if (n_held > 0)
+    snprintf(more, TD_LOG_GATE_BYTES, "; %u lines like this were left out before it", n_held);
   return true;
 }
 

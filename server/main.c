@@ -1,5 +1,6 @@
 /* tandemd: reads the options and runs the server. */
 #include <stdio.h>
+#include <string.h>
 
 #include "common/log.h"
 #include "config/options.h"
@@ -11,16 +12,21 @@ int main(int argc, char **argv)
   td_options_action action;
   td_error err = {0};
   td_options_init(&options);
-  if (td_options_read_args(&options, argc, argv, &action, &err) != TD_OK) {
+  if (td_options_read(&options, argc, argv, &action, &err) != TD_OK) {
     fprintf(stderr, "tandemd: %s\n", err.message);
     return TD_EXIT_USAGE;
   }
-  td_log_init(options.log_level);
   switch (action) {
   case TD_ACTION_HELP: td_options_print_help(); return TD_EXIT_OK;
   case TD_ACTION_VERSION: printf("tandemd %s\n", TD_VERSION); return TD_EXIT_OK;
-  case TD_ACTION_CHECK: return td_server_check(&options);
-  case TD_ACTION_RUN: break;
+  case TD_ACTION_PRINT_CONFIG: td_options_print_config(&options, stdout); return TD_EXIT_OK;
+  default: break;
   }
-  return td_server_run(&options);
+  td_log_init(options.log_level, strcmp(options.log_format, "json") == 0);
+  td_options_warn_of_variables();
+  switch (action) {
+  case TD_ACTION_CHECK_CONFIG: return td_server_check_options(&options);
+  case TD_ACTION_CHECK: return td_server_check(&options);
+  default: return td_server_run(&options, argc, argv);
+  }
 }

@@ -183,6 +183,8 @@ static void tandem_metrics(page *p, const td_metrics *m, const td_metrics_view *
   counter(p, "tandem:decode_tokens_total", "Tokens that decode rows computed", (double)s->decode_tokens);
   counter(p, "tandem:prefill_tokens_total", "Tokens that prefill chunks computed", (double)s->prefill_tokens);
   fused_metrics(p, v->info);
+  counter(p, "tandem:late_rows_total", "Rows that waited for the mask of their next token",
+          (double)s->late_rows);
   gauge(p, "tandem:last_step_seconds", "Time of the last step", s->last_step_us / 1e6);
   gauge(p, "tandem:last_step_decodes", "Decode rows of the last step", s->last_step_decodes);
   gauge(p, "tandem:last_step_prefill_tokens", "Prefill tokens of the last step", s->last_step_prefill_tokens);
@@ -213,6 +215,46 @@ static void tandem_metrics(page *p, const td_metrics *m, const td_metrics_view *
     sample(p, "tandem:http_responses_total", classes[i], (double)m->responses[i]);
 }
 
+static double key_value(const td_tenant *t, int metric)
+{
+  switch (metric) {
+  case 0: return (double)t->usage.requests;
+  case 1: return (double)t->usage.refused;
+  case 2: return (double)t->usage.prompt_tokens;
+  case 3: return (double)t->usage.cached_tokens;
+  case 4: return (double)t->usage.generation_tokens;
+  case 5: return t->n_waiting + t->n_reading;
+  default: return t->n_choices - t->n_waiting;
+  }
+}
+
+/* By key. Names of keys are plain (auth.h). */
+static void key_metrics(page *p, const td_metrics_view *v)
+{
+  static const struct {
+    const char *name, *type, *help;
+  } metrics[] = {
+      {"tandem:key_requests_total", "counter", "Requests of a key that its limits let in"},
+      {"tandem:key_refused_total", "counter", "Requests of a key that its own limits refused"},
+      {"tandem:key_prompt_tokens_total", "counter", "Prompt tokens of a key, cached ones too"},
+      {"tandem:key_cached_tokens_total", "counter", "Prompt tokens of a key found in the prefix cache"},
+      {"tandem:key_generation_tokens_total", "counter", "Tokens generated for a key"},
+      {"tandem:key_requests_waiting", "gauge", "Requests of a key without a first token"},
+      {"tandem:key_requests_running", "gauge", "Requests of a key that have one"},
+  };
+  char label[TD_KEY_NAME_BYTES + 16];
+  for (int i = 0; v->accounts && i < (int)(sizeof metrics / sizeof *metrics); i++) {
+    head(p, metrics[i].name, metrics[i].type, metrics[i].help);
+    for (uint32_t a = 1; a <= TD_KEY_ACCOUNTS; a++) {
+      const td_key *key = v->accounts[a].key;
+      if (!key || (v->only_account > 0 && v->only_account != a))
+        continue;
+      snprintf(label, sizeof label, ",key=\"%s\"", key->name);
+      sample(p, metrics[i].name, label, key_value(&v->accounts[a], i));
+    }
+  }
+}
+
 void td_metrics_render(const td_metrics *m, const td_metrics_view *v, td_buf *out)
 {
   page p = {.out = out};
@@ -226,6 +268,7 @@ void td_metrics_render(const td_metrics *m, const td_metrics_view *v, td_buf *ou
     vllm_metrics(&p, m, v);
     tandem_metrics(&p, m, v);
     prediction_metrics(&p, m, v);
+    key_metrics(&p, v);
   }
   td_buf_deinit(&p.label);
 }

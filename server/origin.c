@@ -5,34 +5,19 @@
 #include <string.h>
 #include <strings.h>
 
+#include "common/list.h"
 #include "server/listener.h"
 
-typedef struct span {
-  const char *s;
-  size_t n;
-} span;
+static td_list_item span_of(const char *s) { return (td_list_item){s, strlen(s)}; }
 
-static span span_of(const char *s) { return (span){s, strlen(s)}; }
+static bool same(td_list_item a, td_list_item b) { return a.n == b.n && strncasecmp(a.s, b.s, a.n) == 0; }
 
-static bool same(span a, span b) { return a.n == b.n && strncasecmp(a.s, b.s, a.n) == 0; }
-
-static bool is(span a, const char *b) { return same(a, span_of(b)); }
-
-/* The next item of a list "a, b"; blanks around items and empty items do not count. */
-static bool next_item(const char **list, span *item)
-{
-  *list += strspn(*list, ", \t");
-  *item = (span){*list, strcspn(*list, ",")};
-  *list += item->n;
-  while (item->n > 0 && (item->s[item->n - 1] == ' ' || item->s[item->n - 1] == '\t'))
-    item->n--;
-  return item->n > 0;
-}
+static bool is(td_list_item a, const char *b) { return same(a, span_of(b)); }
 
 /* ---- options ---- */
 
 /* HOST, HOST:PORT, [IPv6], [IPv6]:PORT: no scheme, no path. */
-static bool is_host(span s)
+static bool is_host(td_list_item s)
 {
   for (size_t i = 0; i < s.n; i++) {
     char c = s.s[i], lower = (char)(c | 32);
@@ -43,22 +28,22 @@ static bool is_host(span s)
 }
 
 /* SCHEME://HOST[:PORT], as browsers send it. */
-static bool is_origin(span s)
+static bool is_origin(td_list_item s)
 {
   const char *colon = memchr(s.s, ':', s.n);
   size_t scheme = colon ? (size_t)(colon - s.s) : 0;
-  return scheme > 0 && s.n > scheme + 3 && strncmp(colon, "://", 3) == 0 && is_host((span){s.s, scheme}) &&
-         is_host((span){colon + 3, s.n - scheme - 3});
+  return scheme > 0 && s.n > scheme + 3 && strncmp(colon, "://", 3) == 0 &&
+         is_host((td_list_item){s.s, scheme}) && is_host((td_list_item){colon + 3, s.n - scheme - 3});
 }
 
 td_status td_origin_check_options(const td_options *o, td_error *err)
 {
-  span item;
-  for (const char *list = o->allowed_hosts; next_item(&list, &item);)
+  td_list_item item;
+  for (const char *list = o->allowed_hosts; td_list_next(&list, &item);)
     if (!is(item, "*") && !is_host(item))
       return td_fail_param(err, TD_ERR_CONFIG, "allowed_hosts",
                            "allowed_hosts: '%.*s' is not HOST, HOST:PORT or *", (int)item.n, item.s);
-  for (const char *list = o->cors_origin; next_item(&list, &item);)
+  for (const char *list = o->cors_origin; td_list_next(&list, &item);)
     if (!is(item, "*") && !is(item, "null") && !is_origin(item))
       return td_fail_param(err, TD_ERR_CONFIG, "cors_origin",
                            "cors_origin: '%.*s' is not SCHEME://HOST[:PORT] (without a path), null or *",
@@ -69,22 +54,23 @@ td_status td_origin_check_options(const td_options *o, td_error *err)
 /* ---- Host ---- */
 
 /* The Host without its port, an IPv6 literal without its brackets, a name without the dot of the root. */
-static span name_of(span host, bool *bracketed)
+static td_list_item name_of(td_list_item host, bool *bracketed)
 {
   const char *end = host.n > 0 && *host.s == '[' ? memchr(host.s, ']', host.n) : NULL;
   *bracketed = end != NULL;
   if (end) /* what follows a literal is a port, or it is none */
-    return end + 1 == host.s + host.n || end[1] == ':' ? (span){host.s + 1, (size_t)(end - host.s) - 1}
-                                                       : (span){host.s, 0};
+    return end + 1 == host.s + host.n || end[1] == ':'
+               ? (td_list_item){host.s + 1, (size_t)(end - host.s) - 1}
+               : (td_list_item){host.s, 0};
   const char *colon = memchr(host.s, ':', host.n);
-  span name = {host.s, colon ? (size_t)(colon - host.s) : host.n};
+  td_list_item name = {host.s, colon ? (size_t)(colon - host.s) : host.n};
   if (name.n > 1 && name.s[name.n - 1] == '.')
     name.n--;
   return name;
 }
 
 /* No name server has a say in these. */
-static bool is_literal(span name, bool bracketed)
+static bool is_literal(td_list_item name, bool bracketed)
 {
   char text[INET6_ADDRSTRLEN];
   unsigned char address[16];
@@ -95,14 +81,14 @@ static bool is_literal(span name, bool bracketed)
   return inet_pton(bracketed ? AF_INET6 : AF_INET, text, address) == 1;
 }
 
-static bool is_loopback_name(span name)
+static bool is_loopback_name(td_list_item name)
 {
   static const char suffix[] = ".localhost";
   size_t n = sizeof suffix - 1;
-  return is(name, "localhost") || (name.n > n && is((span){name.s + name.n - n, n}, suffix));
+  return is(name, "localhost") || (name.n > n && is((td_list_item){name.s + name.n - n, n}, suffix));
 }
 
-static bool is_listen_host(const td_options *o, span name)
+static bool is_listen_host(const td_options *o, td_list_item name)
 {
   char host[256], port[8];
   bool is_unix;
@@ -113,10 +99,10 @@ static bool is_listen_host(const td_options *o, span name)
 static bool host_allowed(const td_options *o, const char *value)
 {
   bool bracketed;
-  span host = span_of(value), name = name_of(host, &bracketed), item;
+  td_list_item host = span_of(value), name = name_of(host, &bracketed), item;
   if (is_literal(name, bracketed) || is_loopback_name(name) || is_listen_host(o, name))
     return true;
-  for (const char *list = o->allowed_hosts; next_item(&list, &item);)
+  for (const char *list = o->allowed_hosts; td_list_next(&list, &item);)
     if (is(item, "*") || same(item, name) || same(item, host))
       return true;
   return false;
@@ -126,8 +112,8 @@ static bool host_allowed(const td_options *o, const char *value)
 
 static bool origin_listed(const td_options *o, const char *origin)
 {
-  span item;
-  for (const char *list = o->cors_origin; origin && next_item(&list, &item);)
+  td_list_item item;
+  for (const char *list = o->cors_origin; origin && td_list_next(&list, &item);)
     if (is(item, "*") || is(item, origin))
       return true;
   return false;

@@ -6,6 +6,7 @@
 #include <strings.h>
 
 #include "server/call.h"
+#include "server/key_limits.h"
 #include "server/origin.h"
 #include "server/watch.h"
 
@@ -138,6 +139,7 @@ bool td_router_admit(td_conn *c, td_api_error *e, const char **headers)
   const route *r = find_route(h->path);
   uint32_t account = 0;
   *headers = NULL;
+  c->note.is_call = r && r->api;
   if (!c->server->keys.asked && !(r && r->probe) && !td_origin_admit(c->server->options, h, e))
     return false;
   if (h->method == TD_HTTP_OPTIONS && (r || strcmp(h->path, "*") == 0))
@@ -160,10 +162,15 @@ bool td_router_admit(td_conn *c, td_api_error *e, const char **headers)
                                       : "an API key is needed: 'Authorization: Bearer KEY'");
     return false;
   }
+  c->note.account = account;
   if (!r->any_state && !admit_state(c->server, e))
     return false;
-  return !r->post || (admit_body(h, e) && admit_tenant(c, account, e) &&
-                      (!r->api->render_delta || admit_load(c->server, c->tenant, e)));
+  if (!r->post)
+    return true;
+  bool generates = r->api->render_delta != NULL;
+  return admit_body(h, e) && admit_tenant(c, account, e) &&
+         (!generates || admit_load(c->server, c->tenant, e)) &&
+         (c->early || td_key_limits_admit(c->tenant, generates, c->arrival_us, e)); /* else it was refused */
 }
 
 void td_router_dispatch(td_conn *c)

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/list.h"
 #include "server/call.h"
 #include "server/notify.h"
 #include "server/origin.h"
@@ -73,6 +74,12 @@ bool td_server_takes_work(td_engine_state state, td_api_error *e)
   default: td_api_error_set(e, 503, "engine_failed", NULL, "the engine has stopped");
   }
   return false;
+}
+
+bool td_server_has_model(const td_server *s, const char *name)
+{
+  return strcmp(name, td_engine_get_info(s->engine)->model_name) == 0 ||
+         td_list_has(s->options->served_model_name, name);
 }
 
 void td_server_set_retry_after(td_server *s, td_api_error *e, uint32_t n_prompt)
@@ -172,8 +179,10 @@ static void begin_drain(td_server *s, uint64_t ms)
 static void on_signal(uv_signal_t *h, int signum)
 {
   td_server *s = h->data;
-  if (signum == SIGHUP)
+  if (signum == SIGHUP) {
+    td_server_reload(s);
     return;
+  }
   if (s->draining) {
     td_warn("second signal: exiting now");
     _exit(s->exit_code);
@@ -238,6 +247,8 @@ static void on_engine_wake(uv_async_t *a)
     if (s->listener && td_listener_is_inherited(s->listener))
       td_listener_accept(s->listener);
     td_notify("READY=1\nSTATUS=serving");
+    if (s->reload_asked)
+      td_server_reload(s);
   }
   if (state == TD_ENGINE_READY)
     td_generation_poll(s);
@@ -317,10 +328,8 @@ static td_status start(td_server *s, td_error *err)
 {
   const td_options *o = s->options;
   TD_TRY(start_handles(s, err));
-  TD_TRY(td_origin_check_options(o, err));
-  TD_TRY(td_keys_read(&s->keys, o->api_key_file, err));
-  TD_TRY(td_ranges_read(&s->trusted_proxies, o->trusted_proxies, err));
-  TD_TRY(td_tenants_init(&s->tenants, s->keys.n, !s->keys.asked, err));
+  TD_TRY(td_server_read_named(o, &s->keys, &s->trusted_proxies, err));
+  TD_TRY(td_tenants_init(&s->tenants, &s->keys, err));
   if (getrandom(&s->namespace_secret, sizeof s->namespace_secret, 0) != sizeof s->namespace_secret)
     return td_fail(err, TD_ERR_IO, "getrandom: %s", strerror(errno));
   TD_TRY(td_workers_create(&s->loop, (uint32_t)td_option(o, TD_LIMIT_WORKERS),
@@ -366,7 +375,7 @@ static int exit_code_of_start(td_status st, const td_error *err)
   return strcmp(err->param, "listen") == 0 && st == TD_ERR_IO ? TD_EXIT_LISTEN : exit_code_of(st);
 }
 
-int td_server_run(const td_options *options)
+int td_server_run(td_options *options, int argc, char **argv)
 {
   td_error err = {0};
   td_server *s = calloc(1, sizeof *s);
@@ -377,6 +386,8 @@ int td_server_run(const td_options *options)
   }
   signal(SIGPIPE, SIG_IGN);
   s->options = options;
+  s->argc = argc;
+  s->argv = argv;
   s->engine_state = TD_ENGINE_LOADING;
   s->max_conns = connections_allowed(options);
   td_metrics_init(&s->metrics);
@@ -395,64 +406,40 @@ int td_server_run(const td_options *options)
   return code;
 }
 
-/* ---- --check ---- */
+/* ---- --check-config, --check ---- */
 
-static void check_wake(void *arg) { uv_async_send(arg); }
-
-static void on_check_wake(uv_async_t *a)
+static td_status check_options(const td_options *o, td_error *err)
 {
-  if (td_engine_get_state(a->data) != TD_ENGINE_LOADING)
-    uv_stop(a->loop);
+  td_keys keys = {0};
+  td_ranges ranges;
+  char host[256], port[8];
+  bool is_unix;
+  TD_TRY(td_listen_parse(o->listen, host, port, &is_unix, err));
+  TD_TRY(td_server_read_named(o, &keys, &ranges, err));
+  td_keys_deinit(&keys);
+  return TD_OK;
 }
 
-static td_status check_engine(const td_options *options, td_error *err)
+static int say_verdict(td_status st, const td_error *err, const char *good)
 {
-  uv_loop_t loop;
-  uv_async_t wake;
-  td_engine *e;
-  TD_TRY(td_engine_create(options, &e, err));
-  if (uv_loop_init(&loop) != 0 || uv_async_init(&loop, &wake, on_check_wake) != 0) {
-    td_engine_destroy(e);
-    return td_fail(err, TD_ERR_NOMEM, "no event loop");
-  }
-  wake.data = e;
-  td_status st = td_engine_start(e, check_wake, &wake, err);
-  if (st == TD_OK) {
-    uv_run(&loop, UV_RUN_DEFAULT);
-    if (td_engine_get_state(e) == TD_ENGINE_FAILED) {
-      td_engine_failure(e, err);
-      st = err->code;
-    }
-    td_engine_stop(e);
-  }
-  td_engine_destroy(e);
-  uv_close((uv_handle_t *)&wake, NULL);
-  uv_run(&loop, UV_RUN_DEFAULT);
-  uv_loop_close(&loop);
-  return st;
+  if (st != TD_OK)
+    td_error_log("%s", err->message);
+  else
+    td_info("%s", good);
+  return exit_code_of(st);
+}
+
+int td_server_check_options(const td_options *options)
+{
+  td_error err = {0};
+  return say_verdict(check_options(options, &err), &err, "the options are good");
 }
 
 int td_server_check(const td_options *options)
 {
   td_error err = {0};
-  td_keys keys;
-  td_ranges ranges;
-  char host[256], port[8];
-  bool is_unix;
-  td_status st = td_listen_parse(options->listen, host, port, &is_unix, &err);
+  td_status st = check_options(options, &err);
   if (st == TD_OK)
-    st = td_origin_check_options(options, &err);
-  if (st == TD_OK) {
-    st = td_keys_read(&keys, options->api_key_file, &err);
-    td_keys_deinit(&keys);
-  }
-  if (st == TD_OK)
-    st = td_ranges_read(&ranges, options->trusted_proxies, &err);
-  if (st == TD_OK)
-    st = check_engine(options, &err);
-  if (st != TD_OK)
-    td_error_log("%s", err.message);
-  else
-    td_info("the options and the model are good");
-  return exit_code_of(st);
+    st = td_engine_check(options, &err);
+  return say_verdict(st, &err, "the options and the model are good");
 }

@@ -30,10 +30,13 @@ typedef struct td_conn td_conn;
 typedef struct td_call td_call;
 typedef struct td_watcher td_watcher;
 
-enum { TD_READ_BUFFER_BYTES = 65536, TD_IP_BUCKETS = 4096 };
+enum { TD_READ_BUFFER_BYTES = 65536 };
 
 typedef struct td_server {
-  const td_options *options;
+  td_options *options;
+  int argc; /* the command line, to read options again */
+  char **argv;
+  bool reload_asked; /* while the model was loading */
   td_engine *engine;
   td_engine_state engine_state; /* as the loop last saw it */
   uv_loop_t loop;
@@ -50,7 +53,7 @@ typedef struct td_server {
   td_tenants tenants;
   td_namespace_secret namespace_secret; /* drawn at start, then read-only: workers use it */
   td_metrics metrics;
-  td_log_gate cuts;
+  td_log_gate cuts, request_lines, refusal_lines;
   td_unknown_log unknown_log; /* fields of requests */
 
   td_conn *conns; /* all, doubly linked */
@@ -78,8 +81,16 @@ typedef struct td_server {
 } td_server;
 
 /* Runs until told to stop; returns the exit code of common/status.h. */
-int td_server_run(const td_options *options);
-/* Only loads the model; for --check. */
+int td_server_run(td_options *options, int argc, char **argv);
+/* SIGHUP: reads options and keys again; all of what may change changes, or nothing does. The log says it. */
+void td_server_reload(td_server *s);
+/* What options name beside themselves: keys and ranges of proxies, read and checked. On failure nothing is
+ * held. */
+TD_MUST_CHECK td_status td_server_read_named(const td_options *o, td_keys *keys, td_ranges *proxies,
+                                             td_error *err);
+/* For --check-config: options and the files of keys, no model, no device. Exit codes as above. */
+int td_server_check_options(const td_options *options);
+/* For --check: loads the model too, but measures nothing and serves nothing. */
 int td_server_check(const td_options *options);
 
 /* The last call or connection has gone: a drain may be over. */
@@ -91,6 +102,8 @@ const char *td_server_trouble(const td_server *s);
 bool td_server_takes_work(td_engine_state state, td_api_error *e);
 /* Of a 429: when a request with such a prompt would find room, as far as that is known. */
 void td_server_set_retry_after(td_server *s, td_api_error *e, uint32_t n_prompt);
-/* CLOCK_MONOTONIC, as the engine's times. */
+/* Whether clients may call the model so: its name, or one of its aliases. [any thread; the model is loaded]
+ */
+bool td_server_has_model(const td_server *s, const char *name);
 
 #endif

@@ -8,15 +8,25 @@
 #include "config/share.h"
 #include "server/conn.h"
 
-td_status td_tenants_init(td_tenants *t, uint32_t n_keys, bool by_address, td_error *err)
+void td_tenants_follow(td_tenants *t, const td_keys *keys)
 {
-  *t = (td_tenants){.n_keys = n_keys, .by_address = by_address};
-  t->keys = calloc((size_t)n_keys + 1, sizeof *t->keys);
+  t->n_keys = keys->n;
+  for (uint32_t i = 0; i <= TD_KEY_ACCOUNTS; i++)
+    t->keys[i].key = NULL;
+  for (uint32_t i = 0; i < keys->n; i++)
+    t->keys[keys->keys[i].account].key = &keys->keys[i];
+}
+
+td_status td_tenants_init(td_tenants *t, const td_keys *keys, td_error *err)
+{
+  *t = (td_tenants){.by_address = !keys->asked};
+  t->keys = calloc(TD_KEY_ACCOUNTS + 1, sizeof *t->keys);
   t->addresses = calloc(TD_IP_BUCKETS, sizeof *t->addresses);
   if (!t->keys || !t->addresses)
     return td_fail(err, TD_ERR_NOMEM, "no memory for what keys share");
-  for (uint32_t i = 0; i <= n_keys; i++)
+  for (uint32_t i = 0; i <= TD_KEY_ACCOUNTS; i++)
     t->keys[i].account = i;
+  td_tenants_follow(t, keys);
   return TD_OK;
 }
 
@@ -30,25 +40,25 @@ void td_tenants_deinit(td_tenants *t)
 
 static td_tenant *find_address(td_tenants *t, const td_conn *c)
 {
-  td_tenant *tenant = t->addresses[c->ip_bucket];
-  while (tenant && memcmp(&tenant->ip, &c->ip, sizeof c->ip) != 0)
+  td_tenant *tenant = t->addresses[c->client.bucket];
+  while (tenant && memcmp(&tenant->ip, &c->client.ip, sizeof c->client.ip) != 0)
     tenant = tenant->next;
   return tenant;
 }
 
 td_tenant *td_tenant_of(td_tenants *t, const td_conn *c, uint32_t account)
 {
-  if (!t->by_address || !c->has_ip)
+  if (!t->by_address || !c->client.has_ip)
     return td_tenant_share(&t->keys[account]);
   td_tenant *tenant = find_address(t, c);
   if (!tenant) {
     tenant = calloc(1, sizeof *tenant);
     if (!tenant)
       return NULL;
-    tenant->ip = c->ip;
-    tenant->ip_bucket = c->ip_bucket;
-    tenant->next = t->addresses[c->ip_bucket];
-    t->addresses[c->ip_bucket] = tenant;
+    tenant->ip = c->client.ip;
+    tenant->ip_bucket = c->client.bucket;
+    tenant->next = t->addresses[c->client.bucket];
+    t->addresses[c->client.bucket] = tenant;
     t->n_addresses++;
   }
   return td_tenant_share(tenant);
@@ -62,7 +72,7 @@ td_tenant *td_tenant_share(td_tenant *tenant)
 
 static bool is_address(const td_tenants *t, const td_tenant *tenant)
 {
-  return tenant < t->keys || tenant > t->keys + t->n_keys;
+  return tenant < t->keys || tenant > t->keys + TD_KEY_ACCOUNTS;
 }
 
 void td_tenant_drop(td_tenants *t, td_tenant *tenant)

@@ -12,15 +12,27 @@
 
 #include "common/status.h"
 #include "server/address.h"
+#include "server/auth.h"
 #include "server/api_error.h"
+#include "server/rate.h"
 #include "server/workers.h"
 
 typedef struct td_server td_server;
 typedef struct td_conn td_conn;
 
+/* What a key has used since the start. */
+typedef struct td_usage {
+  uint64_t requests, refused; /* refused by limits of the key itself */
+  uint64_t prompt_tokens, cached_tokens, generation_tokens;
+} td_usage;
+
 typedef struct td_tenant {
+  const td_key *key;             /* NULL: none; also when it has been taken out of the key file */
   uint32_t account;              /* at the engine: the key's, 0: none */
   uint32_t n_reading, n_choices; /* its calls that workers have; choices at the engine */
+  uint32_t n_waiting;            /* of these choices: without a first token */
+  td_rate requests, tokens;      /* of a key that has such limits */
+  td_usage usage;                /* of a key */
   uint64_t body_bytes;           /* being received, or held until they are read */
   uint32_t n_users;              /* connections and calls */
   td_work work;
@@ -31,14 +43,16 @@ typedef struct td_tenant {
 } td_tenant;
 
 typedef struct td_tenants {
-  td_tenant *keys; /* [n_keys + 1], by account; [0]: nobody's */
+  td_tenant *keys; /* [TD_KEY_ACCOUNTS + 1], by account; [0]: nobody's */
   uint32_t n_keys;
   bool by_address;       /* no keys are asked */
   td_tenant **addresses; /* [TD_IP_BUCKETS] those that connections or calls use */
   uint32_t n_addresses;
 } td_tenants;
 
-TD_MUST_CHECK td_status td_tenants_init(td_tenants *t, uint32_t n_keys, bool by_address, td_error *err);
+TD_MUST_CHECK td_status td_tenants_init(td_tenants *t, const td_keys *keys, td_error *err);
+/* Those of the file that has been read again; keys: borrowed until the next. */
+void td_tenants_follow(td_tenants *t, const td_keys *keys);
 void td_tenants_deinit(td_tenants *t);
 
 /* Of a connection whose key has this account. The user gives it back by td_tenant_drop. NULL: no memory. */

@@ -150,7 +150,8 @@ static uint32_t count_same(const td_conn *c, uint32_t account)
 {
   uint32_t n = 0;
   for (const td_watcher *w = c->server->watchers; w; w = w->next)
-    n += c->server->keys.n > 1 ? w->account == account : memcmp(&w->conn->ip, &c->ip, sizeof c->ip) == 0;
+    n += c->server->keys.n > 1 ? w->account == account
+                               : memcmp(&w->conn->client.ip, &c->client.ip, sizeof c->client.ip) == 0;
   return n;
 }
 

@@ -259,7 +259,7 @@ int main(int argc, char **argv)
   td_error err = {0};
   td_model_files *files;
   side want, got, rounded;
-  td_log_init(TD_LOG_WARN);
+  td_log_init(TD_LOG_WARN, false);
   if (argc < 3)
     return fprintf(stderr, "usage: parity MODEL CASES.jsonl [BACKEND]\n"), 64;
   must(td_model_files_open(argv[1], &files, &err), &err);

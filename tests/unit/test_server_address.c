@@ -11,6 +11,7 @@
 #include <netinet/in.h>
 
 #include "server/address.h"
+#include "server/forwarded.h"
 #include "server/log_gate.h"
 
 static td_address address(const char *text)
@@ -121,13 +122,57 @@ static void test_log_gate(void **state)
   assert_false(td_log_gate_pass(&g, 6999, 2, more));
 }
 
+/* From the end of the list, past trusted proxies, to the first other address. */
+static void test_forwarded(void **state)
+{
+  static const struct {
+    const char *value, *client; /* NULL: none */
+  } cases[] = {
+      {"192.0.2.1", "192.0.2.1"},
+      {"192.0.2.1, 10.0.0.1", "192.0.2.1"},
+      {"6.6.6.6, 192.0.2.1,10.0.0.1 , 10.0.0.2", "192.0.2.1"}, /* anybody may have written the first */
+      {"10.0.0.3, 10.0.0.1", "10.0.0.3"},
+      {"192.0.2.1:5000", "192.0.2.1"},
+      {"[2001:db8::1]:443", "2001:db8::/64"},
+      {"[2001:db8::1]", "2001:db8::/64"},
+      {"2001:db8::1", "2001:db8::/64"},
+      {"::ffff:192.0.2.1", "192.0.2.1"},
+      {"rubbish, 192.0.2.1", "192.0.2.1"},
+      {"192.0.2.1, rubbish", NULL},
+      {"192.0.2.1, ", NULL},
+      {"192.0.2.1, rubbish, 10.0.0.1", NULL},
+      {"", NULL},
+      {",", NULL},
+      {"unknown", NULL},
+      {"[192.0.2.1]", NULL},
+      {"[2001:db8::1", NULL},
+      {"[2001:db8::1]x", NULL},
+      {"192.0.2.1/24", NULL},
+      {"11111111111111111111111111111111111111111111111111111111111111111111", NULL},
+  };
+  td_ranges r;
+  td_error err;
+  td_address ip;
+  char text[TD_ADDRESS_TEXT_BYTES];
+  assert_int_equal(td_ranges_read(&r, "10.0.0.0/8, unix", &err), TD_OK);
+  assert_true(r.has_unix && r.n == 1);
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    bool found = td_forwarded_client(&r, cases[i].value, &ip);
+    if (found != (cases[i].client != NULL))
+      fail_msg("'%s'", cases[i].value);
+    if (!found)
+      continue;
+    td_client client = td_client_of(ip);
+    td_client_text(&client, text);
+    assert_string_equal(text, cases[i].client);
+  }
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_owners),
-      cmocka_unit_test(test_ranges),
-      cmocka_unit_test(test_bad_ranges),
-      cmocka_unit_test(test_log_gate),
+      cmocka_unit_test(test_owners),    cmocka_unit_test(test_ranges),   cmocka_unit_test(test_bad_ranges),
+      cmocka_unit_test(test_forwarded), cmocka_unit_test(test_log_gate),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -89,7 +89,7 @@ static void open_world(world *w)
   w->s->options = &w->options;
   w->s->engine_state = TD_ENGINE_READY;
   td_error err;
-  assert_int_equal(td_tenants_init(&w->s->tenants, 0, false, &err), TD_OK);
+  assert_int_equal(td_tenants_init(&w->s->tenants, &(td_keys){.asked = true}, &err), TD_OK);
   td_metrics_init(&w->s->metrics);
   assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
   w->client = fds[0];

@@ -97,6 +97,73 @@ static void test_keys(void **state)
 
 /* ---- who shares ---- */
 
+/* What stands behind a key, and that no message shows what may be one. */
+static void test_key_settings(void **state)
+{
+  td_keys k;
+  td_error err;
+  assert_int_equal(
+      read_keys(&k,
+                "one\n"
+                "two  name=bob.b@x-y_1 requests_per_minute=600\ttokens_per_minute=200000 requests=32 "
+                "waiting=16 operator=1 \r\n"
+                "three requests=0\n",
+                &err),
+      TD_OK);
+  assert_true(k.n == 3 && k.last_account == 3);
+  assert_string_equal(k.keys[0].name, "key-1");
+  assert_string_equal(k.keys[1].name, "bob.b@x-y_1");
+  assert_string_equal(k.keys[2].name, "key-3");
+  const td_key_limits *l = &k.keys[1].limits;
+  assert_true(l->requests_per_minute == 600 && l->tokens_per_minute == 200000 && l->requests == 32 &&
+              l->waiting == 16 && k.keys[1].is_operator == 1 && k.keys[0].is_operator == 0);
+  td_keys_deinit(&k);
+  static const char *const bad[] = {"k secret2",
+                                    "k name=",
+                                    "k name=a\"b",
+                                    "k name=a b",
+                                    "k requests=-1",
+                                    "k requests=1k",
+                                    "k requests=",
+                                    "k operator=2",
+                                    "k requests=1000000000001",
+                                    "k requests=99999999999999999999",
+                                    "k =1",
+                                    "k\x01 name=a",
+                                    "a name=x\nb name=x",
+                                    "a name=key-2\nb",
+                                    "k Name=a"};
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    if (read_keys(&k, bad[i], &err) != TD_ERR_CONFIG)
+      fail_msg("'%s' is taken", bad[i]);
+    assert_null(strstr(err.message, "secret2"));
+  }
+}
+
+/* A key that stays keeps its account; no account is given twice. */
+static void test_keys_that_follow(void **state)
+{
+  td_keys a, b, c;
+  td_error err;
+  assert_int_equal(read_keys(&a, "one\ntwo\nthree\n", &err), TD_OK);
+  assert_int_equal(read_keys(&b, "three name=x\nfour\none\n", &err), TD_OK);
+  assert_int_equal(td_keys_follow(&b, &a, &err), TD_OK);
+  assert_true(b.keys[0].account == 3 && b.keys[1].account == 4 && b.keys[2].account == 1);
+  assert_int_equal(read_keys(&c, "two\nfour\n", &err), TD_OK);
+  assert_int_equal(td_keys_follow(&c, &b, &err), TD_OK);
+  assert_true(c.keys[0].account == 5 &&
+              c.keys[1].account == 4); /* two was away: it shares nothing with before */
+  uint32_t account;
+  assert_true(td_keys_allow(&c, "Bearer two", &account) && account == 5);
+  td_keys_deinit(&c);
+  assert_int_equal(read_keys(&c, "five\n", &err), TD_OK);
+  b.last_account = TD_KEY_ACCOUNTS;
+  assert_int_equal(td_keys_follow(&c, &b, &err), TD_ERR_CONFIG);
+  td_keys_deinit(&a);
+  td_keys_deinit(&b);
+  td_keys_deinit(&c);
+}
+
 static void test_tenants(void **state)
 {
   static td_conn conns[3]; /* two of one address, one of another */
@@ -105,11 +172,11 @@ static void test_tenants(void **state)
   td_error err;
   td_api_error e;
   for (int i = 0; i < 3; i++) {
-    conns[i].has_ip = true;
-    conns[i].ip.bytes[0] = i < 2 ? 1 : 2;
-    conns[i].ip_bucket = 7;
+    conns[i].client.has_ip = true;
+    conns[i].client.ip.bytes[0] = i < 2 ? 1 : 2;
+    conns[i].client.bucket = 7;
   }
-  assert_int_equal(td_tenants_init(&t, 0, true, &err), TD_OK);
+  assert_int_equal(td_tenants_init(&t, &(td_keys){0}, &err), TD_OK);
   assert_false(td_tenants_are_several(&t));
   td_tenant *a = td_tenant_of(&t, &conns[0], 0), *again = td_tenant_of(&t, &conns[1], 0);
   assert_true(a && a == again && !td_tenants_are_several(&t));
@@ -134,7 +201,9 @@ static void test_tenants(void **state)
   td_tenant_drop(&t, NULL);
   td_tenants_deinit(&t);
 
-  assert_int_equal(td_tenants_init(&t, 2, false, &err), TD_OK);
+  td_keys keys;
+  assert_int_equal(read_keys(&keys, "one name=a\ntwo\n", &err), TD_OK);
+  assert_int_equal(td_tenants_init(&t, &keys, &err), TD_OK);
   assert_true(td_tenants_are_several(&t));
   a = td_tenant_of(&t, &conns[0], 1);
   assert_true(a->account == 1 && td_tenant_of(&t, &conns[2], 1) == a && td_tenant_of(&t, &conns[0], 2) != a);
@@ -143,6 +212,7 @@ static void test_tenants(void **state)
   assert_false(td_tenant_may_queue(&t, a, 8, 6, 1, &e));
   assert_true(e.status == 429 && strstr(e.message, "already take 6 of 8"));
   assert_true(td_tenant_may_queue(&t, td_tenant_of(&t, &conns[0], 2), 8, 6, 1, &e));
+  td_keys_deinit(&keys);
   td_tenants_deinit(&t);
 }
 
@@ -464,9 +534,12 @@ static void test_stream(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_namespaces), cmocka_unit_test(test_keys),    cmocka_unit_test(test_tenants),
-      cmocka_unit_test(test_states),     cmocka_unit_test(test_listen),  cmocka_unit_test(test_metrics),
-      cmocka_unit_test(test_errors),     cmocka_unit_test(test_answers), cmocka_unit_test(test_stream),
+      cmocka_unit_test(test_key_settings), cmocka_unit_test(test_keys_that_follow),
+      cmocka_unit_test(test_namespaces),   cmocka_unit_test(test_keys),
+      cmocka_unit_test(test_tenants),      cmocka_unit_test(test_states),
+      cmocka_unit_test(test_listen),       cmocka_unit_test(test_metrics),
+      cmocka_unit_test(test_errors),       cmocka_unit_test(test_answers),
+      cmocka_unit_test(test_stream),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

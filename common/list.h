@@ -1,0 +1,34 @@
+/* Lists in options: "a, b". Blanks around items and empty items do not count. */
+#ifndef TD_COMMON_LIST_H
+#define TD_COMMON_LIST_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <string.h>
+
+typedef struct td_list_item {
+  const char *s;
+  size_t n;
+} td_list_item;
+
+/* The next item; *list goes behind it. False: there is none. */
+static inline bool td_list_next(const char **list, td_list_item *item)
+{
+  *list += strspn(*list, ", \t");
+  *item = (td_list_item){*list, strcspn(*list, ",")};
+  *list += item->n;
+  while (item->n > 0 && (item->s[item->n - 1] == ' ' || item->s[item->n - 1] == '\t'))
+    item->n--;
+  return item->n > 0;
+}
+
+static inline bool td_list_has(const char *list, const char *name)
+{
+  size_t n = strlen(name);
+  for (td_list_item item; td_list_next(&list, &item);)
+    if (item.n == n && memcmp(item.s, name, n) == 0)
+      return true;
+  return false;
+}
+
+#endif

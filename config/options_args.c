@@ -1,0 +1,141 @@
+/* The environment, the command line, and the order in which all places are read. */
+#include "config/options_table.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define VARIABLE "TANDEM_"
+
+const td_option_flag td_option_flags[] = {
+    {"config", NULL, "options file, read before environment and command line",
+     TD_ACTION_RUN}, /* has a value */
+    {"print_config", NULL, "print all options as a file, with where each value comes from, and exit",
+     TD_ACTION_PRINT_CONFIG},
+    {"check_config", NULL, "check the options alone, without model and device, and exit",
+     TD_ACTION_CHECK_CONFIG},
+    {"check", NULL, "check options and model, measure nothing, and exit", TD_ACTION_CHECK},
+    {"help", "-h", "print this text (-h)", TD_ACTION_HELP},
+    {"version", "-V", "print the version (-V)", TD_ACTION_VERSION},
+};
+const int td_n_option_flags = sizeof td_option_flags / sizeof td_option_flags[0];
+
+/* ---- the environment ---- */
+
+/* NULL as well for an empty one: scripts clear variables so, and none may take an option back by accident. */
+static const char *variable(const char *name)
+{
+  char spelled[TD_OPTION_KEY_BYTES];
+  const char *value = getenv(td_option_spelled(name, TD_FROM_ENVIRONMENT, spelled));
+  return value && *value ? value : NULL;
+}
+
+static td_status read_environment(td_options *o, td_error *err)
+{
+  char where[TD_OPTION_KEY_BYTES];
+  for (int i = 0; i < td_n_option_rows; i++) {
+    const td_option_row *r = &td_option_rows[i];
+    const char *value = r->kind != TD_OPTION_SECTION ? variable(r->name) : NULL;
+    if (value)
+      TD_TRY(td_option_take(o, i, value, td_option_spelled(r->name, TD_FROM_ENVIRONMENT, where),
+                            TD_FROM_ENVIRONMENT, err));
+  }
+  return TD_OK;
+}
+
+void td_options_warn_of_variables(void)
+{
+  char key[TD_OPTION_KEY_BYTES], meant[TD_OPTION_KEY_BYTES];
+  for (char **v = environ; v && *v; v++) {
+    const char *name = *v + strlen(VARIABLE);
+    size_t n = strncmp(*v, VARIABLE, strlen(VARIABLE)) == 0 ? strcspn(name, "=") : 0;
+    if (n == 0 || n >= sizeof key)
+      continue;
+    for (size_t i = 0; i < n; i++)
+      key[i] = (char)tolower((unsigned char)name[i]);
+    key[n] = '\0';
+    const char *nearest =
+        strcmp(key, "config") != 0 && td_option_find(key) < 0 ? td_option_nearest(key, false) : NULL;
+    if (nearest)
+      td_warn(VARIABLE "%.*s is no option; did you mean %s?", (int)n, name,
+              td_option_spelled(nearest, TD_FROM_ENVIRONMENT, meant));
+  }
+}
+
+/* ---- the command line ---- */
+
+/* One option of it: a row with its value, or a flag. */
+typedef struct argument {
+  int row;                    /* -1: a flag */
+  const td_option_flag *flag; /* the first of them has a value */
+  const char *value;
+} argument;
+
+static const td_option_flag *flag_of(const char *arg, const char *key)
+{
+  for (const td_option_flag *f = td_option_flags; f < td_option_flags + td_n_option_flags; f++)
+    if (*key != '\0' ? td_option_key_equal(key, f->name) : f->letter && strcmp(arg, f->letter) == 0)
+      return f;
+  return NULL;
+}
+
+/* Reads argv[*i], and the next one where that is its value. */
+static td_status read_argument(int argc, char **argv, int *i, argument *a, td_error *err)
+{
+  char written[TD_OPTION_KEY_BYTES + 20]; /* without "=value"; cut, it is longer than any name still */
+  const char *arg = argv[*i], *equals = strchr(arg, '=');
+  if (arg[0] != '-' || arg[1] == '\0' || strcmp(arg, "--") == 0)
+    return td_fail(
+        err, TD_ERR_CONFIG,
+        "unexpected argument '%s'; options are --NAME VALUE, the model is --model PATH (see --help)", arg);
+  snprintf(written, sizeof written, "%.*s", equals ? (int)(equals - arg) : (int)sizeof written, arg);
+  const char *key = strncmp(written, "--", 2) == 0 ? written + 2 : "";
+  a->row = td_option_find(key);
+  a->flag = flag_of(written, key);
+  if (a->row < 0 && !a->flag)
+    return td_option_unknown(written, "command line", TD_FROM_COMMAND_LINE, err);
+  bool needs_value = a->row >= 0 || a->flag == td_option_flags;
+  if (!needs_value && equals)
+    return td_fail_param(err, TD_ERR_CONFIG, key, "%s takes no value", written);
+  if (needs_value && !equals && *i + 1 >= argc)
+    return td_fail_param(err, TD_ERR_CONFIG, key, "%s needs a value", written);
+  a->value = !needs_value ? NULL : equals ? equals + 1 : argv[++*i];
+  return TD_OK;
+}
+
+/* What the command line wants done, and the file that it names, if any. */
+static td_status read_actions(int argc, char **argv, td_options_action *action, const char **config,
+                              td_error *err)
+{
+  argument a;
+  *action = TD_ACTION_RUN;
+  for (int i = 1; i < argc && *action != TD_ACTION_HELP && *action != TD_ACTION_VERSION; i++) {
+    TD_TRY(read_argument(argc, argv, &i, &a, err));
+    if (a.flag && a.value)
+      *config = a.value;
+    else if (a.flag)
+      *action = a.flag->action;
+  }
+  return TD_OK;
+}
+
+td_status td_options_read(td_options *o, int argc, char **argv, td_options_action *action, td_error *err)
+{
+  const char *config = variable("config");
+  argument a;
+  TD_TRY(read_actions(argc, argv, action, &config, err));
+  if (*action == TD_ACTION_HELP || *action == TD_ACTION_VERSION)
+    return TD_OK;
+  if (config)
+    TD_TRY(td_options_read_file(o, config, err));
+  TD_TRY(read_environment(o, err));
+  for (int i = 1; i < argc; i++) {
+    TD_TRY(read_argument(argc, argv, &i, &a, err));
+    if (a.row >= 0)
+      TD_TRY(td_option_take(o, a.row, a.value, "command line", TD_FROM_COMMAND_LINE, err));
+  }
+  if (o->model[0] == '\0' && *action != TD_ACTION_PRINT_CONFIG)
+    return td_fail_param(err, TD_ERR_CONFIG, "model", "no model given: --model PATH (see --help)");
+  return TD_OK;
+}

@@ -1,0 +1,108 @@
+/* SIGHUP: options and keys are read again, from the same places, while requests run. What may change, changes
+ * in one turn of the loop; if anything is wrong, nothing does. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "common/clock.h"
+#include "common/list.h"
+#include "common/log.h"
+#include "server/notify.h"
+#include "server/origin.h"
+#include "server/server.h"
+#include "server/watch.h"
+
+_Static_assert((int)TD_KEY_ACCOUNTS < (int)TD_ENGINE_ACCOUNTS, "every key has an account");
+
+td_status td_server_read_named(const td_options *o, td_keys *keys, td_ranges *proxies, td_error *err)
+{
+  const char *names = o->served_model_name;
+  for (td_list_item name; td_list_next(&names, &name);)
+    if (name.n >= sizeof(td_engine_info){0}.model_name)
+      return td_fail_param(err, TD_ERR_CONFIG, "served_model_name", "served_model_name: a name is too long");
+  TD_TRY(td_origin_check_options(o, err));
+  TD_TRY(td_ranges_read(proxies, o->trusted_proxies, err));
+  return td_keys_read(keys, o->api_key_file, err);
+}
+
+/* All that can fail. */
+static td_status prepare(const td_server *s, td_options *next, td_keys *keys, td_ranges *proxies,
+                         td_error *err)
+{
+  td_options_action action;
+  td_options_init(next);
+  TD_TRY(td_options_read(next, s->argc, s->argv, &action, err));
+  TD_TRY(td_server_read_named(next, keys, proxies, err));
+  td_status st = td_keys_follow(keys, &s->keys, err);
+  if (st == TD_OK && keys->asked != s->keys.asked)
+    st = td_fail_param(err, TD_ERR_CONFIG, "api_key_file",
+                       "api_key_file: whether keys are asked at all changes by a restart only");
+  if (st != TD_OK)
+    td_keys_deinit(keys);
+  return st;
+}
+
+/* What the two sets do not have in common, for the log. */
+static uint32_t count_new(const td_keys *of, const td_keys *beside)
+{
+  uint32_t n = of->n;
+  for (uint32_t i = 0; i < of->n; i++)
+    for (uint32_t j = 0; j < beside->n; j++)
+      n -= of->keys[i].account == beside->keys[j].account;
+  return n;
+}
+
+static void take_keys(td_server *s, td_keys *next)
+{
+  td_error err;
+  uint32_t n_new = count_new(next, &s->keys), n_gone = count_new(&s->keys, next);
+  td_tenants_follow(&s->tenants, next);
+  td_keys_deinit(&s->keys);
+  s->keys = *next;
+  if (td_engine_set_accounts(s->engine, s->keys.n, &err) != TD_OK) /* it has its memory since the start */
+    td_warn("%s", err.message);
+  if (n_new + n_gone == 0)
+    return;
+  td_watch_end_all(s); /* they may watch with a key that is gone, and see what one key may */
+  td_info("SIGHUP: %" PRIu32 " keys are new, %" PRIu32 " are gone, %" PRIu32 " in all", n_new, n_gone,
+          s->keys.n);
+}
+
+static void apply(td_server *s, const td_options *next, td_keys *keys, const td_ranges *proxies)
+{
+  td_options_news news;
+  td_options_renew(s->options, next, &news);
+  td_log_set_level(s->options->log_level);
+  s->trusted_proxies = *proxies;
+  take_keys(s, keys);
+  if (*news.taken)
+    td_info("SIGHUP: new values of %s", news.taken);
+  if (*news.kept)
+    td_warn("SIGHUP: changed, but taken at a restart only: %s", news.kept);
+  td_info("SIGHUP: options and keys are read again");
+}
+
+void td_server_reload(td_server *s)
+{
+  td_error err = {0};
+  td_keys keys;
+  td_ranges proxies;
+  char text[64];
+  if (s->engine_state == TD_ENGINE_LOADING) {
+    s->reload_asked = true;
+    return;
+  }
+  s->reload_asked = false;
+  if (s->draining)
+    return;
+  snprintf(text, sizeof text, "RELOADING=1\nMONOTONIC_USEC=%" PRIu64, td_clock_us());
+  td_notify(text);
+  td_options *next = malloc(sizeof *next);
+  td_status st = next ? prepare(s, next, &keys, &proxies, &err) : td_fail(&err, TD_ERR_NOMEM, "no memory");
+  if (st == TD_OK)
+    apply(s, next, &keys, &proxies);
+  else
+    td_error_log("SIGHUP: nothing is changed: %s", err.message);
+  free(next);
+  td_notify("READY=1\nSTATUS=serving");
+}

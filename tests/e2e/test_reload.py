@@ -1,0 +1,53 @@
+"""SIGHUP: what changes, what does not, and that a bad file changes nothing."""
+import signal
+
+from harness import MODEL_ID, Daemon
+
+BODY = {"model": MODEL_ID, "prompt": "x", "max_tokens": 2, "ignore_eos": True}
+
+
+def ask(d, key, **fields):
+    return d.post("/v1/completions", {**BODY, **fields}, headers={"authorization": f"Bearer {key}"})
+
+
+def test_reload(tmp_path):
+    config, keys = tmp_path / "tandem.conf", tmp_path / "keys"
+    keys.write_text("first\nsecond\n")
+    config.write_text(f"api_key_file = {keys}\nlog_level = info\nworkers = 2\n")
+    with Daemon("--config", config, "--watchers", 3, api_key="first") as d:
+        assert ask(d, "first").status_code == ask(d, "second").status_code == 200 and ask(d, "third").status_code == 401
+        s = d.connect()
+        d.send_request(s, "/v1/completions", {**BODY, "max_tokens": 60, "stream": True}, "Authorization: Bearer second\r\n")
+        head = s.recv(65536)
+        assert b" 200 OK" in head
+
+        # keys: one goes, one comes, one stays; CORS; a level; what stands on the command line stays; what needs a restart is named
+        keys.write_text("third name=carol\nfirst\n")
+        config.write_text(f"api_key_file = {keys}\nlog_level = warn\nworkers = 3\nwatchers = 9\ncors_origin = https://a.example\n")
+        reload_lines = d.log().count("\n")
+        d.process.send_signal(signal.SIGHUP)
+        d.eventually(lambda: "at a restart only: workers" in d.log(), what="the warning")
+        assert ask(d, "first").status_code == ask(d, "third").status_code == 200 and ask(d, "second").status_code == 401
+        r = d.post("/v1/completions", BODY, headers={"authorization": "Bearer first", "origin": "https://a.example"})
+        assert r.headers["access-control-allow-origin"] == "https://a.example"
+        while b"[DONE]" not in head:  # a running answer of a key that is gone comes to its end
+            chunk = s.recv(65536)
+            assert chunk
+            head += chunk
+        # level warn: what the reload did at info is not said any more
+        assert "keys are read again" not in "\n".join(d.log().splitlines()[reload_lines:])
+
+        # nothing of a bad file is taken
+        for text, words in ((f"api_key_file = {keys}\nlog_level = info\nworkers = 0\n", "workers: 0 is outside"),
+                            ("log_level = info\napi_key_file = /nowhere/keys\n", "/nowhere/keys"),
+                            ("log_level = info\n", "whether keys are asked"),
+                            (f"log_level = info\napi_key_file = {keys}\ntrusted_proxies = here\n", "'here'")):
+            config.write_text(text)
+            d.process.send_signal(signal.SIGHUP)
+            d.eventually(lambda: words in d.log(), what=words)
+            assert "SIGHUP: nothing is changed: " in d.log().splitlines()[-1]
+            assert ask(d, "first").status_code == 200
+        config.write_text(f"api_key_file = {keys}\nlog_level = info\n")
+        d.process.send_signal(signal.SIGHUP)
+        d.eventually(lambda: "keys are read again" in d.log(), what="a reload")
+        assert "watchers" not in d.log().split("SIGHUP", 1)[1], "the command line's value is the same"

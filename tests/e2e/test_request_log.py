@@ -1,0 +1,128 @@
+"""The log: one line a request, as text and as JSON, that says who, what, how long and why not, and nothing of what was asked or answered."""
+import json
+import re
+import shlex
+import time
+
+import pytest
+from harness import MODEL_ID, Daemon, read_all
+
+SECRET = "a very private xylophone"
+TIME = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")
+
+
+def body(**fields):
+    return {"model": MODEL_ID, "prompt": SECRET, "max_tokens": 4, "ignore_eos": True, **fields}
+
+
+def lines_of(d, form):
+    """The lines of requests as dictionaries of text."""
+    out = []
+    for line in d.log().splitlines():
+        if form == "json":
+            o = json.loads(line)
+            assert TIME.match(o["time"]) and o["level"] in ("info", "warn", "error"), line
+            if o.get("event") == "request":
+                out.append({k: str(v) for k, v in o.items()})
+        else:
+            time, level, rest = line.split(None, 2)
+            assert TIME.match(time), line
+            if rest.startswith("request id="):
+                out.append(dict(f.split("=", 1) for f in shlex.split(rest)[1:]))
+    return out
+
+
+@pytest.fixture(scope="module", params=["text", "json"])
+def daemon(request, tmp_path_factory):
+    keys = tmp_path_factory.mktemp("keys") / "keys"
+    keys.write_text("k1 name=alice\nk2\n")
+    with Daemon("--api-key-file", keys, "--log-format", request.param, api_key="k1") as d:
+        d.form = request.param
+        d.headers = {"authorization": "Bearer k1"}
+        yield d
+        assert SECRET not in d.log() and "xylophone" not in d.log()
+
+
+def one_line(d, do):
+    """The one line that a request leaves."""
+    n = len(lines_of(d, d.form))
+    do()
+    d.eventually(lambda: len(lines_of(d, d.form)) > n, what="a line")
+    lines = lines_of(d, d.form)[n:]
+    assert len(lines) == 1, lines
+    return lines[0]
+
+
+def test_an_answer(daemon):
+    d = daemon
+    for stream in (False, True):
+        line = one_line(d, lambda s=stream: d.post("/v1/completions", body(stream=s), headers={**d.headers, "x-request-id": f"mine-{s}"}))
+        assert line["id"] == f"mine-{stream}" and line["key"] == "alice" and line["client"] == "127.0.0.1" and line["model"] == MODEL_ID
+        assert line["method"] == "POST" and line["path"] == "/v1/completions" and line["status"] == "200" and line["finish"] == "length"
+        assert line["output_tokens"] == "4" and int(line["prompt_tokens"]) >= 4 and int(line["cached_tokens"]) >= 0
+        assert float(line["total_ms"]) >= float(line["prefill_ms"]) + float(line["decode_ms"]) > 0 and float(line["queue_ms"]) >= 0
+        assert "code" not in line
+
+
+def test_why_a_400(daemon):
+    d = daemon
+    line = one_line(d, lambda: d.post("/v1/completions", body(temperature=SECRET), headers={"authorization": "Bearer k2"}))
+    assert line["status"] == "400" and line["param"] == "temperature" and line["code"] and line["key"] == "key-2" and "output_tokens" not in line
+    line = one_line(d, lambda: d.post("/v1/completions", body(model=SECRET), headers=d.headers))
+    assert line["status"] == "404" and line["code"] == "model_not_found"
+    line = one_line(d, lambda: d.post("/v1/completions", body()))
+    assert line["status"] == "401" and "key" not in line
+    line = one_line(d, lambda: d.get("/nowhere", headers=d.headers))
+    assert line["status"] == "404" and line["path"] == "/nowhere"
+
+
+def test_a_client_that_goes(daemon):
+    d = daemon
+
+    def go(stream):
+        s = d.connect()
+        d.send_request(s, "/v1/completions", body(max_tokens=4000, stream=stream), "Authorization: Bearer k1\r\n")
+        if stream:
+            s.recv(4096)
+        else:
+            d.eventually(lambda: 'vllm:num_requests_running{model_name="' + MODEL_ID + '"} 1' in d.get("/metrics", headers=d.headers).text, what="it runs")
+        s.close()
+    line = one_line(d, lambda: go(True))
+    assert line["status"] == "200" and line["finish"] == "abort" and 0 <= int(line["output_tokens"]) < 4000
+    line = one_line(d, lambda: go(False))
+    assert line["status"] == "499" and line["finish"] == "abort"
+
+
+def test_probes_leave_none(daemon):
+    n = len(lines_of(daemon, daemon.form))
+    for path in ("/health", "/ready"):
+        daemon.get(path)
+    assert len(lines_of(daemon, daemon.form)) == n
+
+
+def test_lines_are_bounded():
+    with Daemon("--log-requests", 0) as d:
+        assert d.post("/v1/completions", body()).status_code == 200
+        assert not lines_of(d, "text")
+    with Daemon() as d:
+        s = d.connect()
+        s.sendall(b"GET /nowhere HTTP/1.1\r\nHost: t\r\n\r\n" * 500 + b"GET /health HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n")
+        assert read_all(s).count(b"HTTP/1.1 404 ") == 500
+        told = len(lines_of(d, "text"))
+        assert 20 <= told < 500
+        time.sleep(1.1)
+        d.get("/nowhere")
+        lines = lines_of(d, "text")
+        assert len(lines) == told + 1 and sum(int(line.get("left_out", 0)) for line in lines) == 500 - told
+
+
+def test_behind_a_proxy():
+    forwarded = {"x-forwarded-for": "6.6.6.6, 192.0.2.7, 127.0.0.1"}
+    with Daemon("--trusted-proxies", "127.0.0.0/8") as d:
+        d.form = "text"
+        assert one_line(d, lambda: d.post("/v1/completions", body(), headers=forwarded))["client"] == "192.0.2.7"
+        assert one_line(d, lambda: d.post("/v1/completions", body()))["client"] == "127.0.0.1"
+        assert one_line(d, lambda: d.post("/v1/completions", body(), headers={"x-forwarded-for": "nobody"}))["client"] == "127.0.0.1"
+    with Daemon("--trusted-proxies", "10.0.0.1") as d:
+        d.form = "text"
+        assert one_line(d, lambda: d.post("/v1/completions", body(), headers=forwarded))["client"] == "127.0.0.1", "anybody may send that"

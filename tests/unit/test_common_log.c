@@ -1,0 +1,129 @@
+/* The log: one line a message, dates, levels, JSON that can be read back, whatever is quoted. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include <cJSON.h>
+
+#include "common/log.h"
+
+static char got[16384];
+static int pipe_fds[2], real_stderr;
+
+static void capture(void)
+{
+  assert_int_equal(pipe(pipe_fds), 0);
+  real_stderr = dup(STDERR_FILENO);
+  assert_true(real_stderr >= 0 && dup2(pipe_fds[1], STDERR_FILENO) == STDERR_FILENO);
+}
+
+/* What was written since. */
+static const char *captured(void)
+{
+  dup2(real_stderr, STDERR_FILENO);
+  close(real_stderr);
+  close(pipe_fds[1]);
+  ssize_t n = read(pipe_fds[0], got, sizeof got - 1);
+  close(pipe_fds[0]);
+  got[n > 0 ? n : 0] = '\0';
+  return got;
+}
+
+static const td_log_field fields[] = {{"id", "req-1", 0, 0},   {"path", "/a b\"\\\n\xff=", 0, 0},
+                                      {"tokens", NULL, 12, 0}, {"ms", NULL, 1.26, 1},
+                                      {"empty", "", 0, 0},     {"name", "\xc3\xa9", 0, 0}};
+
+static void test_text(void **state)
+{
+  td_log_init(TD_LOG_INFO, false);
+  capture();
+  td_info("a\nb %s", "\x1b[31m\xff");
+  td_debug("not wanted");
+  td_log_event(TD_LOG_WARN, "request", fields, sizeof fields / sizeof *fields);
+  const char *text = captured();
+  unsigned y, mo, d, h, mi, s, ms;
+  int at = 0;
+  assert_int_equal(sscanf(text, "%4u-%2u-%2uT%2u:%2u:%2u.%3uZ info  %n", &y, &mo, &d, &h, &mi, &s, &ms, &at),
+                   7);
+  assert_true(y >= 2024 && at == 31);
+  assert_memory_equal(text + at, "a?b ?[31m?\n", 11);
+  const char *second = text + at + 11;
+  assert_string_equal(
+      second + 24,
+      " warn  request id=req-1 path=\"/a b\\\"\\\\?\?=\" tokens=12 ms=1.3 empty=\"\" name=\xc3\xa9\n");
+}
+
+static void test_json(void **state)
+{
+  td_log_init(TD_LOG_DEBUG, true);
+  capture();
+  td_debug("say \"%s\"\\\t", "x");
+  td_log_event(TD_LOG_INFO, "request", fields, sizeof fields / sizeof *fields);
+  char *text = (char *)(uintptr_t)captured(), *newline = strchr(text, '\n');
+  assert_non_null(newline);
+  *newline = '\0';
+  cJSON *a = cJSON_Parse(text), *b = cJSON_Parse(newline + 1);
+  assert_true(a && b);
+  assert_string_equal(cJSON_GetObjectItem(a, "message")->valuestring, "say \"x\"\\?");
+  assert_string_equal(cJSON_GetObjectItem(a, "level")->valuestring, "debug");
+  assert_int_equal(strlen(cJSON_GetObjectItem(a, "time")->valuestring), 24);
+  assert_string_equal(cJSON_GetObjectItem(b, "event")->valuestring, "request");
+  assert_string_equal(cJSON_GetObjectItem(b, "path")->valuestring, "/a b\"\\?\?=");
+  assert_true(cJSON_GetObjectItem(b, "tokens")->valuedouble == 12 &&
+              cJSON_GetObjectItem(b, "ms")->valuedouble == 1.3);
+  cJSON_Delete(a);
+  cJSON_Delete(b);
+}
+
+/* Too long a message is cut, too long a field left out; the line stays whole. */
+static void test_long(void **state)
+{
+  static char big[9000];
+  memset(big, '"', sizeof big - 1);
+  td_log_init(TD_LOG_INFO, true);
+  capture();
+  td_info("%s", big);
+  td_log_event(TD_LOG_INFO, "request", (td_log_field[]){{"big", big, 0, 0}, {"after", "x", 0, 0}}, 2);
+  char *text = (char *)(uintptr_t)captured(), *newline = strchr(text, '\n');
+  *newline = '\0';
+  cJSON *a = cJSON_Parse(text), *b = cJSON_Parse(newline + 1);
+  assert_true(a && b && !cJSON_GetObjectItem(b, "big"));
+  assert_int_equal(strlen(cJSON_GetObjectItem(a, "message")->valuestring), 1023);
+  assert_string_equal(cJSON_GetObjectItem(b, "after")->valuestring, "x");
+  cJSON_Delete(a);
+  cJSON_Delete(b);
+}
+
+/* Priorities of syslog where stderr is the journal's stream, and no date. */
+static void test_journal(void **state)
+{
+  char stream[64];
+  struct stat st;
+  capture();
+  assert_int_equal(fstat(STDERR_FILENO, &st), 0);
+  snprintf(stream, sizeof stream, "%llu:%llu", (unsigned long long)st.st_dev, (unsigned long long)st.st_ino);
+  setenv("JOURNAL_STREAM", stream, 1);
+  td_log_init(TD_LOG_DEBUG, false);
+  td_error_log("e");
+  td_warn("w");
+  td_info("i");
+  td_debug("d");
+  td_log_event(TD_LOG_INFO, "request", fields, 1);
+  assert_string_equal(captured(), "<3>e\n<4>w\n<6>i\n<7>d\n<6>request id=req-1\n");
+  unsetenv("JOURNAL_STREAM");
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_text), cmocka_unit_test(test_json),
+                                     cmocka_unit_test(test_long), cmocka_unit_test(test_journal)};
+  return cmocka_run_group_tests_name("log", tests, NULL, NULL);
+}
