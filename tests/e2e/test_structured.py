@@ -125,7 +125,7 @@ def test_what_cannot_be_done_is_named(daemon, fields, param, says):
 
 
 def test_prefix_hits_and_log_probabilities(client):
-    long = [{"role": "user", "content": "Oslo and its people. " * 40}]
+    long = [{"role": "user", "content": "Oslo and its people. " * 12}]
     for _ in range(2):
         r = chat(client, messages=long, response_format=json_schema(SCHEMA), logprobs=True)
         assert is_of_schema(r.choices[0].message.content)
@@ -135,10 +135,10 @@ def test_prefix_hits_and_log_probabilities(client):
 
 def test_preempted_requests_stay_in_their_grammar():
     """So few pages that requests give way to one another and are computed again."""
-    with Daemon("--queue-requests", "16", kv_bytes=14 << 20) as d:
-        long = [{"role": "user", "content": "Oslo and its people. " * 30}]
-        schema = {"type": "array", "items": SCHEMA, "minItems": 2, "maxItems": 3}
-        r = chat(d.client(), messages=long, n=6, response_format=json_schema(schema), max_tokens=110, temperature=1.2)
+    with Daemon("--queue-requests", "16", kv_bytes=8 << 20) as d:
+        long = [{"role": "user", "content": "Oslo and its people. " * 6}]
+        schema = {"type": "array", "items": SCHEMA, "minItems": 1, "maxItems": 2}
+        r = chat(d.client(), messages=long, n=8, response_format=json_schema(schema), max_tokens=60, temperature=1.2)
         assert d.gauge("vllm:num_preemptions_total") > 0
         for c in r.choices:
             assert c.finish_reason == "length" or all(is_of_schema(json.dumps(v)) for v in json.loads(c.message.content))
