@@ -16,7 +16,7 @@ typedef struct kept {
 } kept;
 
 struct td_grammars {
-  td_vocab *vocab;
+  td_vocabulary *vocab;
   pthread_mutex_t lock;
   kept *kept; /* [cap] */
   uint32_t n, cap;
@@ -26,7 +26,7 @@ struct td_grammars {
 /* ---- at start ---- */
 
 /* Special tokens are never part of a text. */
-static td_status make_vocab(td_engine *e, td_vocab **out, td_error *err)
+static td_status make_vocab(td_engine *e, td_vocabulary **out, td_error *err)
 {
   uint32_t n = e->desc.vocab, n_known = td_tokenizer_vocab(e->tokenizer);
   td_token_bytes *tokens = calloc(n, sizeof *tokens);
@@ -43,7 +43,7 @@ static td_status make_vocab(td_engine *e, td_vocab **out, td_error *err)
   for (uint32_t i = 0; i < n && st == TD_OK; i++)
     tokens[i] = (td_token_bytes){all.data ? all.data + ends[i] : "", (uint32_t)(ends[i + 1] - ends[i])};
   if (st == TD_OK)
-    st = td_vocab_create(tokens, n, e->desc.eos_ids, e->desc.n_eos_ids, out, err);
+    st = td_vocabulary_create(tokens, n, e->desc.eos_ids, e->desc.n_eos_ids, out, err);
   free(tokens);
   free(ends);
   td_buf_deinit(&all);
@@ -73,7 +73,7 @@ void td_engine_free_grammars(td_engine *e)
     free(g->kept[i].key);
     td_grammar_drop(g->kept[i].grammar);
   }
-  td_vocab_destroy(g->vocab);
+  td_vocabulary_destroy(g->vocab);
   pthread_mutex_destroy(&g->lock);
   free(g->kept);
   free(g);

@@ -147,7 +147,7 @@ static void update_stats(td_engine *e, uint64_t step_us, const td_plan *plan)
   st->prefix_hit_tokens = ss.prefix_hit_tokens;
   st->preemptions = ss.preemptions;
   st->evicted_pages = ss.evicted_pages;
-  st->tbt_target_us = ss.tbt_target_us;
+  st->tbt_slo_us = ss.tbt_slo_us;
   memcpy(st->cost_correction, ss.cost_correction, sizeof st->cost_correction);
   st->n_following = ss.n_following;
   st->follows = ss.follows;

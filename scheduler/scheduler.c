@@ -193,7 +193,7 @@ void td_sched_count_waiting(td_sched *s, uint32_t slot, int n)
 static uint64_t latest_start(const td_sched *s, const td_sched_request *r, uint64_t prompt_us,
                              uint64_t now_us)
 {
-  uint64_t start_us = now_us + s->config.ttft_target_us + prompt_us * s->config.slack_percent / 100;
+  uint64_t start_us = now_us + prompt_us * s->config.slack_percent / 100;
   if (r->terms.ttft_deadline_us > 0 && r->terms.ttft_deadline_us < start_us + prompt_us)
     start_us = r->terms.ttft_deadline_us > prompt_us ? r->terms.ttft_deadline_us - prompt_us : 0;
   return start_us > now_us ? start_us : now_us;
@@ -365,6 +365,6 @@ void td_sched_get_stats(const td_sched *s, td_sched_stats *out)
                           .prefix_hit_tokens = s->prefix_hit_tokens,
                           .preemptions = s->n_preemptions,
                           .evicted_pages = s->tree.n_evicted_pages,
-                          .tbt_target_us = s->budget.target_us,
+                          .tbt_slo_us = s->budget.slo_us,
                           .cost_correction = {s->budget.correction[0], s->budget.correction[1]}};
 }

@@ -20,7 +20,7 @@ static void destroy(td_grammar *g)
   free(g);
 }
 
-td_status td_grammar_make(const td_vocab *v, const td_builder *b, uint32_t root, td_grammar **out,
+td_status td_grammar_make(const td_vocabulary *v, const td_builder *b, uint32_t root, td_grammar **out,
                           td_error *err)
 {
   td_grammar *g = calloc(1, sizeof *g);
@@ -56,7 +56,7 @@ static td_status compile(td_builder *b, const td_grammar_source *s, const td_exp
   return TD_ERR_UNSUPPORTED;
 }
 
-td_status td_grammar_compile(const td_vocab *v, const td_grammar_source *source, td_grammar **out,
+td_status td_grammar_compile(const td_vocabulary *v, const td_grammar_source *source, td_grammar **out,
                              td_error *err)
 {
   td_builder b;
@@ -209,11 +209,11 @@ bool td_matcher_read_bytes(td_matcher *t, const char *bytes, size_t n)
 
 bool td_matcher_read(td_matcher *t, int32_t id)
 {
-  const td_vocab *v = t->g->vocab;
+  const td_vocabulary *v = t->g->vocab;
   step last = t->steps[t->n_steps - 1];
   if (id < 0 || (uint32_t)id >= v->n_tokens)
     return false;
-  if (td_vocab_ends(v, id)) {
+  if (td_vocabulary_ends(v, id)) {
     last.ended = true;
     return (t->stuck || td_matcher_is_whole(t)) && push(t, last);
   }

@@ -21,7 +21,7 @@
 
 /* ---- the vocabulary ---- */
 
-typedef struct td_vocab td_vocab;
+typedef struct td_vocabulary td_vocabulary;
 
 typedef struct td_token_bytes {
   const char *bytes; /* borrowed */
@@ -29,17 +29,17 @@ typedef struct td_token_bytes {
 } td_token_bytes;
 
 /* tokens [n_tokens] by id. Ids of end_ids end an answer. */
-TD_MUST_CHECK td_status td_vocab_create(const td_token_bytes *tokens, uint32_t n_tokens,
-                                        const int32_t *end_ids, uint32_t n_end_ids, td_vocab **out,
-                                        td_error *err);
-void td_vocab_destroy(td_vocab *v); /* NULL: does nothing */
+TD_MUST_CHECK td_status td_vocabulary_create(const td_token_bytes *tokens, uint32_t n_tokens,
+                                             const int32_t *end_ids, uint32_t n_end_ids, td_vocabulary **out,
+                                             td_error *err);
+void td_vocabulary_destroy(td_vocabulary *v); /* NULL: does nothing */
 
 /* ---- grammars ---- */
 
 typedef struct td_grammar td_grammar;
 
 /* Budgets: TD_LIMIT_GRAMMAR_*. The grammar has one holder, the caller. */
-TD_MUST_CHECK td_status td_grammar_compile(const td_vocab *v, const td_grammar_source *source,
+TD_MUST_CHECK td_status td_grammar_compile(const td_vocabulary *v, const td_grammar_source *source,
                                            td_grammar **out, td_error *err);
 td_grammar *td_grammar_hold(td_grammar *g);
 void td_grammar_drop(td_grammar *g); /* NULL: does nothing */

@@ -5,11 +5,11 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "models/grammar/vocab.h"
+#include "models/grammar/vocabulary.h"
 
 struct td_grammar {
   atomic_uint holders;
-  const td_vocab *vocab;
+  const td_vocabulary *vocab;
   td_rules rules;
   pthread_mutex_t lock; /* of all below */
   td_machine machine;
@@ -22,10 +22,10 @@ struct td_grammar {
 /* mask.c, locked: the mask of a state, borrowed; NULL: memory or work was used up. */
 const uint32_t *td_mask_of(td_grammar *g, uint32_t state);
 /* Fills v's locals, by a grammar of any JSON value. */
-TD_MUST_CHECK td_status td_vocab_learn(td_vocab *v, td_error *err);
+TD_MUST_CHECK td_status td_vocabulary_learn(td_vocabulary *v, td_error *err);
 
 /* grammar.c: a grammar of the builder's rules */
-TD_MUST_CHECK td_status td_grammar_make(const td_vocab *v, const td_builder *b, uint32_t root,
+TD_MUST_CHECK td_status td_grammar_make(const td_vocabulary *v, const td_builder *b, uint32_t root,
                                         td_grammar **out, td_error *err);
 
 /* json.c: the rules that every builder begins with */

@@ -31,7 +31,7 @@ static void add_exit(exits *e, uint32_t node)
 /* Allows all tokens below node, at which the state is `state`. */
 static void walk(td_grammar *g, uint32_t node, uint32_t state, uint32_t *mask, exits *out)
 {
-  const td_vocab *v = g->vocab;
+  const td_vocabulary *v = g->vocab;
   td_machine *m = &g->machine;
   uint32_t end = v->nodes[node].end, *at = g->walk;
   at[v->nodes[node].depth] = state;
@@ -44,7 +44,7 @@ static void walk(td_grammar *g, uint32_t node, uint32_t state, uint32_t *mask, e
     }
     at[t->depth] = next;
     if (t->token >= 0)
-      td_vocab_allow(v, t->token, mask);
+      td_vocabulary_allow(v, t->token, mask);
     if (out && m->states[next].whole)
       add_exit(out, i);
     i++;
@@ -53,7 +53,7 @@ static void walk(td_grammar *g, uint32_t node, uint32_t state, uint32_t *mask, e
 
 /* ---- what is the same for all grammars ---- */
 
-static const td_local *find_local(const td_vocab *v, const td_place *places, uint32_t n)
+static const td_local *find_local(const td_vocabulary *v, const td_place *places, uint32_t n)
 {
   for (uint32_t k = 0; k < v->n_locals; k++) {
     const td_local *l = &v->locals[k];
@@ -68,7 +68,7 @@ static const td_local *find_local(const td_vocab *v, const td_place *places, uin
 
 static void allow_local(td_grammar *g, const td_local *l, uint32_t frames, uint32_t *mask)
 {
-  const td_vocab *v = g->vocab;
+  const td_vocabulary *v = g->vocab;
   uint32_t back = td_machine_return(&g->machine, frames);
   for (uint32_t i = 0; i < v->n_words; i++)
     mask[i] |= l->mask[i];
@@ -164,7 +164,7 @@ const uint32_t *td_mask_of(td_grammar *g, uint32_t state)
 
 /* ---- learning a vocabulary ---- */
 
-static td_status keep_local(td_vocab *v, td_grammar *g, uint32_t state, td_error *err)
+static td_status keep_local(td_vocabulary *v, td_grammar *g, uint32_t state, td_error *err)
 {
   td_local *l = &v->locals[v->n_locals];
   td_state s = g->machine.states[state];
@@ -184,7 +184,7 @@ static td_status keep_local(td_vocab *v, td_grammar *g, uint32_t state, td_error
 }
 
 /* The inside of a string: behind its quote, and behind a backslash. */
-td_status td_vocab_learn(td_vocab *v, td_error *err)
+td_status td_vocabulary_learn(td_vocabulary *v, td_error *err)
 {
   td_builder b;
   td_grammar *g;

@@ -4,13 +4,13 @@
 
 #include "models/grammar/expr.h"
 
-typedef enum td_op {
+typedef enum td_inst_op {
   TD_OP_RANGE,  /* a byte from lo to hi, then x */
   TD_OP_SET,    /* a byte of set y, then x */
   TD_OP_SPLIT,  /* x or y */
   TD_OP_CALL,   /* rule x, then y */
   TD_OP_RETURN, /* the rule's end */
-} td_op;
+} td_inst_op;
 
 typedef struct td_inst {
   uint8_t op, lo, hi;

@@ -168,7 +168,7 @@ static void gather(td_schema *s, td_all *all, const cJSON *schema, unsigned dept
     td_schema_fail(s, TD_ERR_UNSUPPORTED, schema, "allOf", "joins too many schemas");
     return;
   }
-  all->parts[all->n++] = (td_part){schema, 0};
+  all->parts[all->n++] = (td_schema_part){schema, 0};
   const cJSON *ref = td_json_get(schema, "$ref"), *list = td_json_get(schema, "allOf");
   if (cJSON_IsString(ref)) {
     const cJSON *to = resolve(s, schema, ref->valuestring);
@@ -582,7 +582,7 @@ static uint32_t bucket_of(const td_all *all)
 static bool keep(td_schema *s, const td_all *all, uint32_t bucket, uint32_t rule)
 {
   td_arena *a = &s->b->arena;
-  td_part *parts = td_arena_alloc_array(a, all->n, sizeof *parts);
+  td_schema_part *parts = td_arena_alloc_array(a, all->n, sizeof *parts);
   if (s->n_kept == s->cap_kept) {
     uint32_t cap = s->cap_kept ? s->cap_kept * 2 : 64;
     td_kept *kept = td_arena_alloc_array(a, cap, sizeof *kept);

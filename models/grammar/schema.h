@@ -21,21 +21,21 @@ enum {
 
 enum { DONE_ANY = 1, DONE_ONE = 2 };
 
-typedef struct td_part {
+typedef struct td_schema_part {
   const cJSON *schema;
   unsigned done; /* anyOf, oneOf have been replaced by a branch */
-} td_part;
+} td_schema_part;
 
 enum { PARTS_MAX_OF_ALL = 48 };
 
 typedef struct td_all {
-  td_part parts[PARTS_MAX_OF_ALL];
+  td_schema_part parts[PARTS_MAX_OF_ALL];
   uint32_t n;
   bool never; /* no value fits */
 } td_all;
 
 typedef struct td_kept {
-  const td_part *parts;
+  const td_schema_part *parts;
   uint32_t n, rule;
   uint32_t next; /* of the same bucket, + 1 */
 } td_kept;

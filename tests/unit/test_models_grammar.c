@@ -19,7 +19,7 @@ static const char *const longer[] = {
     "\"},{",  "]}",  ", ",   "a\":1", "null",  "\n  ", "x\"",  "9.5", "-1",       "\xF0\x9F", "yes"};
 enum { N_LONGER = sizeof longer / sizeof *longer, END = 256 + N_LONGER, N_TOKENS = END + 1 };
 
-static td_vocab *vocab;
+static td_vocabulary *vocab;
 
 static int make_vocab(void **state)
 {
@@ -34,12 +34,12 @@ static int make_vocab(void **state)
   for (int i = 0; i < N_LONGER; i++)
     tokens[256 + i] = (td_token_bytes){longer[i], (uint32_t)strlen(longer[i])};
   tokens[END] = (td_token_bytes){"", 0};
-  return td_vocab_create(tokens, N_TOKENS, &end, 1, &vocab, &err) == TD_OK ? 0 : -1;
+  return td_vocabulary_create(tokens, N_TOKENS, &end, 1, &vocab, &err) == TD_OK ? 0 : -1;
 }
 
 static int free_vocab(void **state)
 {
-  td_vocab_destroy(vocab);
+  td_vocabulary_destroy(vocab);
   return 0;
 }
 

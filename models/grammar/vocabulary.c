@@ -1,5 +1,5 @@
-/* A vocabulary as a trie: see vocab.h. */
-#include "models/grammar/vocab.h"
+/* A vocabulary as a trie: see vocabulary.h. */
+#include "models/grammar/vocabulary.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +23,7 @@ static int compare_keys(const void *x, const void *y)
   return (a->id > b->id) - (a->id < b->id);
 }
 
-static bool keep_bytes(td_vocab *v, const td_token_bytes *tokens)
+static bool keep_bytes(td_vocabulary *v, const td_token_bytes *tokens)
 {
   size_t all = 0;
   for (uint32_t i = 0; i < v->n_tokens; i++)
@@ -48,7 +48,7 @@ static bool keep_bytes(td_vocab *v, const td_token_bytes *tokens)
 }
 
 /* keys are sorted: each goes below the nodes of the bytes that it shares with the one before. */
-static void add_nodes(td_vocab *v, const sort_key *keys, uint32_t n, uint32_t *path)
+static void add_nodes(td_vocabulary *v, const sort_key *keys, uint32_t n, uint32_t *path)
 {
   uint32_t depth = 0;
   v->nodes[0] = (td_trie_node){.token = -1};
@@ -78,7 +78,7 @@ static void add_nodes(td_vocab *v, const sort_key *keys, uint32_t n, uint32_t *p
   v->nodes[0].end = v->n_nodes;
 }
 
-static bool make_trie(td_vocab *v)
+static bool make_trie(td_vocabulary *v)
 {
   uint32_t n = 0;
   sort_key *keys = calloc((size_t)v->n_tokens + 1, sizeof *keys);
@@ -86,7 +86,7 @@ static bool make_trie(td_vocab *v)
   v->nodes = malloc(((size_t)v->offsets[v->n_tokens] + 1) * sizeof *v->nodes);
   bool ok = keys && path && v->nodes;
   for (uint32_t i = 0; ok && i < v->n_tokens; i++)
-    if (v->offsets[i + 1] > v->offsets[i] && !td_vocab_ends(v, (int32_t)i))
+    if (v->offsets[i + 1] > v->offsets[i] && !td_vocabulary_ends(v, (int32_t)i))
       keys[n++] = (sort_key){(const unsigned char *)v->bytes + v->offsets[i],
                              v->offsets[i + 1] - v->offsets[i], (int32_t)i};
   if (ok) {
@@ -100,10 +100,10 @@ static bool make_trie(td_vocab *v)
   return ok;
 }
 
-td_status td_vocab_create(const td_token_bytes *tokens, uint32_t n_tokens, const int32_t *end_ids,
-                          uint32_t n_end_ids, td_vocab **out, td_error *err)
+td_status td_vocabulary_create(const td_token_bytes *tokens, uint32_t n_tokens, const int32_t *end_ids,
+                               uint32_t n_end_ids, td_vocabulary **out, td_error *err)
 {
-  td_vocab *v = calloc(1, sizeof *v);
+  td_vocabulary *v = calloc(1, sizeof *v);
   if (!v)
     return td_fail(err, TD_ERR_NOMEM, "no memory for the vocabulary's trie");
   v->n_tokens = n_tokens;
@@ -116,16 +116,16 @@ td_status td_vocab_create(const td_token_bytes *tokens, uint32_t n_tokens, const
   if (!v->end_mask || !keep_bytes(v, tokens) || !make_trie(v))
     st = td_fail(err, TD_ERR_NOMEM, "no memory for the vocabulary's trie");
   else
-    st = td_vocab_learn(v, err);
+    st = td_vocabulary_learn(v, err);
   if (st != TD_OK) {
-    td_vocab_destroy(v);
+    td_vocabulary_destroy(v);
     return st;
   }
   *out = v;
   return TD_OK;
 }
 
-void td_vocab_destroy(td_vocab *v)
+void td_vocabulary_destroy(td_vocabulary *v)
 {
   if (!v)
     return;

@@ -1,6 +1,6 @@
 /* A vocabulary as a trie of its tokens' bytes, and what is known of it whatever the grammar. */
-#ifndef TD_MODELS_GRAMMAR_VOCAB_H
-#define TD_MODELS_GRAMMAR_VOCAB_H
+#ifndef TD_MODELS_GRAMMAR_VOCABULARY_H
+#define TD_MODELS_GRAMMAR_VOCABULARY_H
 
 #include "models/grammar/machine.h"
 
@@ -24,7 +24,7 @@ typedef struct td_local {
 
 enum { TD_LOCALS = 4 };
 
-struct td_vocab {
+struct td_vocabulary {
   td_trie_node *nodes;
   uint32_t n_nodes, max_depth;
   int32_t *same;     /* [n_tokens]: another token of the same bytes; -1: none */
@@ -36,13 +36,13 @@ struct td_vocab {
   uint32_t n_locals;
 };
 
-static inline void td_vocab_allow(const td_vocab *v, int32_t token, uint32_t *mask)
+static inline void td_vocabulary_allow(const td_vocabulary *v, int32_t token, uint32_t *mask)
 {
   for (; token >= 0; token = v->same[token])
     mask[token / 32] |= 1u << token % 32;
 }
 
-static inline bool td_vocab_ends(const td_vocab *v, int32_t id)
+static inline bool td_vocabulary_ends(const td_vocabulary *v, int32_t id)
 {
   return id >= 0 && (uint32_t)id < v->n_tokens && (v->end_mask[id / 32] >> id % 32 & 1);
 }
