@@ -146,6 +146,14 @@ static uint32_t write(td_rules *r, const td_expr *e, uint32_t next)
 
 /* ---- what can end ---- */
 
+/* A hostile grammar may want many rounds over many rules. */
+static bool may_work(td_rules *r, uint64_t n)
+{
+  r->work += n;
+  r->failed |= r->work > (uint64_t)td_limit_max(TD_LIMIT_GRAMMAR_WORK);
+  return !r->failed;
+}
+
 static bool goes_on(const td_rules *r, const td_inst *i, const uint8_t *ends)
 {
   static const td_byte_set none;
@@ -163,7 +171,7 @@ static bool goes_on(const td_rules *r, const td_inst *i, const uint8_t *ends)
  * they go on with, so that few rounds do. */
 static void mark_live(td_rules *r, uint8_t *ends)
 {
-  for (bool changed = true; changed;) {
+  for (bool changed = true; changed && may_work(r, r->n_insts);) {
     changed = false;
     td_progress_add(r->n_insts / 64);
     for (uint32_t i = 0; i < r->n_insts; i++)
@@ -194,7 +202,7 @@ static bool go_empty(reach *w, uint32_t start, void (*f)(void *arg, uint32_t rul
   w->visit++;
   w->stack[n++] = start;
   w->seen[start] = w->visit;
-  while (n > 0) {
+  while (n > 0 && may_work(w->r, 1)) {
     const td_inst *i = &w->r->insts[w->stack[--n]];
     uint32_t next[2], k = 0;
     if (!i->live)
@@ -220,7 +228,7 @@ static bool go_empty(reach *w, uint32_t start, void (*f)(void *arg, uint32_t rul
 
 static void find_empty(reach *w)
 {
-  for (bool changed = true; changed;) {
+  for (bool changed = true; changed && may_work(w->r, w->r->n_rules);) {
     changed = false;
     for (uint32_t k = 0; k < w->r->n_rules; k++)
       if (!w->empty[k] && go_empty(w, w->r->starts[k], NULL, NULL))
@@ -299,6 +307,8 @@ static td_status order_rules(td_rules *r, td_error *err)
   free(w.seen);
   if (!memory)
     return td_fail(err, TD_ERR_NOMEM, "no memory for a grammar");
+  if (r->failed)
+    return td_fail(err, TD_ERR_REQUEST, "the grammar is too large");
   return ok ? TD_OK
             : td_fail(err, TD_ERR_REQUEST, "a rule begins with itself (left recursion, or a $ref loop)");
 }
@@ -414,6 +424,8 @@ td_status td_rules_make(const td_builder *b, uint32_t root, uint32_t n_shared, t
   mark_live(r, ends);
   bool any = ends[root];
   free(ends);
+  if (r->failed)
+    return td_fail(err, TD_ERR_REQUEST, "the grammar is too large");
   if (!any)
     return td_fail(err, TD_ERR_REQUEST, "no text fits: what it asks for contradicts itself");
   TD_TRY(order_rules(r, err));

@@ -29,7 +29,8 @@ typedef struct td_rules {
   uint8_t class_of[256]; /* bytes that no instruction tells apart are of one class */
   uint32_t n_classes;
   uint32_t n_shared_insts; /* the first ones, which all grammars of a vocabulary have */
-  bool failed;             /* no memory */
+  uint64_t work;           /* instructions looked at while it is made */
+  bool failed;             /* no memory, or no work left */
 } td_rules;
 
 /* The builder's rules as a program; the first n_shared of them get the same instructions whatever follows.
