@@ -180,7 +180,7 @@ static uint32_t keep_state(td_machine *m, const td_place *places, uint32_t n, bo
   for (; t->slots[k]; k = (k + 1) & (t->n_slots - 1)) {
     const td_state *s = &m->states[t->slots[k]];
     if (s->hash == h && s->n == n && s->whole == whole &&
-        memcmp(m->places + s->first, places, n * sizeof *places) == 0)
+        (n == 0 || memcmp(m->places + s->first, places, n * sizeof *places) == 0))
       return t->slots[k];
   }
   uint32_t first = m->n_places, id = m->n_states, n_classes = m->rules->n_classes;

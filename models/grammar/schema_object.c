@@ -261,12 +261,7 @@ static void gather_rest(object *o, const pattern *list, uint32_t n, unsigned set
       }
     if (!said && rest)
       td_schema_gather(o->s, value, rest);
-    if (!said && cJSON_IsFalse(td_json_get(p, "unevaluatedProperties"))) {
-      if (i > 0)
-        td_schema_fail(o->s, TD_ERR_UNSUPPORTED, p, "unevaluatedProperties",
-                       "is served at a schema's root only");
-      value->never = true;
-    }
+    value->never |= !said && !rest && cJSON_IsFalse(td_json_get(p, "unevaluatedProperties"));
   }
 }
 
@@ -386,11 +381,23 @@ static const td_expr *in_order(object *o)
   return row[0];
 }
 
+/* It asks what all schemas around have looked at: clear only where there is one. */
+static void check_unevaluated(td_schema *s, const td_all *all)
+{
+  for (uint32_t i = 0; i < all->n; i++) {
+    const cJSON *m = td_json_get(all->parts[i].schema, "unevaluatedProperties");
+    if (m && !cJSON_IsTrue(m) && !(cJSON_IsFalse(m) && all->n == 1))
+      td_schema_fail(s, TD_ERR_UNSUPPORTED, all->parts[i].schema, "unevaluatedProperties",
+                     "is only served as false, in a schema that is joined with no other");
+  }
+}
+
 const td_expr *td_schema_object(td_schema *s, const td_all *all)
 {
   object o = {.s = s, .all = all};
   td_builder *b = s->b;
   const td_expr *space = td_expr_call(b, TD_RULE_SPACE);
+  check_unevaluated(s, all);
   make_members(&o);
   if (s->status == TD_OK)
     make_extra(&o);

@@ -189,6 +189,7 @@ static const texts all[] = {
      {"{\"k\":\"a\"}", "{\"k\":\"b\",\"n\":1}"},
      {"{\"k\":\"b\",\"n\":\"x\"}", "{\"k\":\"c\"}"}},
     {S, "{\"type\":\"string\",\"format\":\"date\"}", {"\"2024-01-31\""}, {"\"2024-02-31\"", "\"x\""}},
+    {S, "{\"properties\":{\"a\":{}},\"unevaluatedProperties\":false}", {"{\"a\":1}", "{}"}, {"{\"b\":1}"}},
     {TD_GRAMMAR_JSON_OBJECT, "", {"{}", "{\"a\": [true, null]}"}, {"[]", "1", "{\"a\"}"}},
     {TD_GRAMMAR_REGEX,
      "(foo|ba[rz])+[^x]{2,3}\\d?",
@@ -258,6 +259,9 @@ static void test_refused(void **state)
   } cases[] = {
       {S, "{\"properties\":{\"a\":{\"type\":\"array\",\"uniqueItems\":true}}}", TD_ERR_UNSUPPORTED,
        "'uniqueItems' at '/properties/a'"},
+      {S, "{\"unevaluatedProperties\":{\"type\":\"string\"}}", TD_ERR_UNSUPPORTED, "'unevaluatedProperties'"},
+      {S, "{\"allOf\":[{\"properties\":{\"a\":{}}},{\"unevaluatedProperties\":false}]}", TD_ERR_UNSUPPORTED,
+       "'unevaluatedProperties'"},
       {S, "{\"not\":{}}", TD_ERR_UNSUPPORTED, "'not'"},
       {S, "{\"$ref\":\"http://x/y\"}", TD_ERR_UNSUPPORTED, "'$ref'"},
       {S, "{\"$ref\":\"#/a\"}", TD_ERR_REQUEST, "'$ref'"},
