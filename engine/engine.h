@@ -17,6 +17,7 @@
 #include "common/buf.h"
 #include "common/json.h"
 #include "config/options.h"
+#include "step/grammar.h"
 #include "step/outcome.h"
 #include "step/sampling.h"
 #include "step/terms.h"
@@ -204,6 +205,18 @@ void td_text_stream_destroy(td_text_stream *s);
 /* Appends the whole characters that these tokens complete. */
 void td_text_stream_push(td_text_stream *s, const int32_t *ids, size_t n, td_buf *out);
 void td_text_stream_finish(td_text_stream *s, td_buf *out);
+
+/* ---- grammars: [any] once READY ---- */
+
+typedef struct td_grammar td_grammar;
+
+/* Compiles, or finds what was compiled before. TD_ERR_REQUEST, TD_ERR_UNSUPPORTED say why it cannot. *out is
+ * for any number of requests, and is dropped when the last was submitted. */
+TD_MUST_CHECK td_status td_engine_compile_grammar(const td_engine *e, const td_grammar_source *source,
+                                                  td_grammar **out, td_error *err);
+void td_engine_drop_grammar(td_grammar *g); /* NULL: does nothing */
+/* Masks for one request whose answer is of the grammar; fill NULL: no memory. */
+td_mask_provider td_engine_make_masks(td_grammar *g, uint32_t n_prompt);
 
 /* ---- watching it: [any] ---- */
 

@@ -96,6 +96,9 @@ typedef struct td_engine_learned {
   uint64_t n[2], bins[2][TD_LEARNED_BINS];
 } td_engine_learned;
 
+/* grammar.c: the vocabulary's trie, and compiled grammars */
+typedef struct td_grammars td_grammars;
+
 struct td_engine {
   td_options options;
   td_engine_info info;
@@ -104,6 +107,7 @@ struct td_engine {
   td_model_files *files;
   td_model_desc desc;
   td_tokenizer *tokenizer;         /* NULL: none */
+  td_grammars *grammars;           /* NULL: no tokenizer */
   td_chat_template *chat_template; /* NULL: none */
   td_chat_template *tool_template; /* for requests with tools; NULL: the same */
   td_error chat_template_error;    /* why there is none */
@@ -239,5 +243,9 @@ bool td_engine_finish_endings(td_engine *e);
 /* step.c; engine thread: runs until stop_asked or a device fault. What was learned is kept in the former
  * case. */
 TD_MUST_CHECK td_status td_engine_run(td_engine *e, td_error *err);
+
+/* grammar.c: at start, behind the tokenizer */
+TD_MUST_CHECK td_status td_engine_load_grammars(td_engine *e, td_error *err);
+void td_engine_free_grammars(td_engine *e);
 
 #endif

@@ -441,6 +441,7 @@ static td_status load_text(td_engine *e, td_error *err)
                    e->options.model, td_tokenizer_vocab(e->tokenizer), e->desc.vocab);
   TD_TRY(td_model_end_tokens(e->tokenizer, &e->desc, err));
   log_ends(e);
+  TD_TRY(td_engine_load_grammars(e, err));
   return load_chat_template(e, err);
 }
 

@@ -96,6 +96,7 @@ struct td_call {
   td_api_request request;
   td_terms terms; /* of all its choices */
   uint32_t max_new;
+  td_grammar *grammar; /* of its answers; NULL: any text */
   td_prompt *prompts;
   uint32_t n_prompts;
   td_buf answer;

@@ -25,6 +25,7 @@ enum {
   TD_IN_RESPONSE_FORMAT = 32,
   TD_IN_MESSAGE = 64,
   TD_IN_PART = 128,
+  TD_IN_STRUCTURED = 256,
 };
 
 typedef enum td_field_kind {

@@ -55,6 +55,13 @@ void td_generation_cancel(td_call *call, td_finished why)
     leave_queue(call);
 }
 
+/* The engine has not taken the request. */
+static void drop_masks(td_engine_request *r)
+{
+  if (r->mask.drop)
+    r->mask.drop(r->mask.arg);
+}
+
 static td_status submit_choice(td_choice *ch, td_sampling sampling, td_error *err)
 {
   td_call *call = ch->call;
@@ -76,7 +83,10 @@ static td_status submit_choice(td_choice *ch, td_sampling sampling, td_error *er
   const bool begins = call->api == &td_api_chat && !call->request.continue_final_message;
   ch->text = td_text_stream_create(call->engine, call->request.skip_special_tokens, begins);
   r.tokens = malloc((p->n + max_new) * sizeof *r.tokens);
-  if (!ch->text || !r.tokens) {
+  if (call->grammar)
+    r.mask = td_engine_make_masks(call->grammar, r.n_prompt);
+  if (!ch->text || !r.tokens || (call->grammar && !r.mask.fill)) {
+    drop_masks(&r);
     free(r.tokens);
     return td_fail(err, TD_ERR_NOMEM, "no memory for the request");
   }
@@ -84,6 +94,7 @@ static td_status submit_choice(td_choice *ch, td_sampling sampling, td_error *er
   td_status st = td_engine_submit(call->server->engine, &r, &ch->ticket, err);
   if (st != TD_OK) {
     ch->ticket.generation = 0;
+    drop_masks(&r);
     free(r.tokens);
   }
   return st;

@@ -187,21 +187,6 @@ static bool read_stream_options(td_api_request *r, td_api_error *error)
   return true;
 }
 
-/* Of type text, which is what happens anyway. */
-static bool check_response_format(td_api_request *r, td_api_error *error)
-{
-  const td_field *f;
-  if (!r->response_format)
-    return true;
-  const cJSON *type = td_json_get(r->response_format, "type");
-  if (cJSON_IsString(type) && strcmp(type->valuestring, "text") != 0)
-    return td_fields_unsupported(error, "", "response_format", "is not served, but for the type 'text'");
-  for (const cJSON *m = r->response_format->child; m && cJSON_IsObject(r->response_format); m = m->next)
-    if (!td_fields_judge(m, TD_IN_RESPONSE_FORMAT, "response_format.", &r->unknown, &f, error))
-      return false;
-  return cJSON_IsString(type) || invalid(error, "response_format", "must be an object with a 'type'");
-}
-
 static bool check_template_kwargs(const td_api_request *r, td_api_error *error)
 {
   static const char *const reserved[] = {
@@ -282,7 +267,7 @@ bool td_request_read(const cJSON *root, unsigned route, const td_request_rules *
   }
   return read_members(root, route, r, error) && read_stops(r, error) &&
          read_stop_ids(r, rules->vocab, error) && read_biases(r, rules->vocab, error) &&
-         read_logprobs(r, route, error) && read_stream_options(r, error) && check_response_format(r, error) &&
+         read_logprobs(r, route, error) && read_stream_options(r, error) && td_structured_read(r, error) &&
          check_template_kwargs(r, error) && check_together(r, route, error);
 }
 
@@ -291,6 +276,8 @@ void td_request_deinit(td_api_request *r)
   td_stop_set_deinit(&r->stops);
   free(r->biases);
   r->biases = NULL;
+  cJSON_Delete(r->grammar_json);
+  r->grammar_json = NULL;
 }
 
 /* Below this a temperature is raised to it: the logits divided by it stay far from float's end. */

@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "common/json.h"
+#include "step/grammar.h"
 #include "step/sampling.h"
 #include "server/api_error.h"
 #include "server/fields.h"
@@ -17,7 +18,8 @@ typedef struct td_api_request {
   /* borrowed from the JSON tree */
   const char *model, *cache_salt;
   const cJSON *prompt, *messages, *tokens, *chat_template_kwargs, *stop, *stop_token_ids, *stream_options,
-      *tools, *response_format, *logit_bias, *logprobs;
+      *tools, *response_format, *structured_outputs, *guided_json, *guided_regex, *guided_choice,
+      *guided_grammar, *logit_bias, *logprobs;
 
   double temperature, top_p, min_p, presence_penalty, frequency_penalty, repetition_penalty;
   int64_t top_k, n, best_of, min_tokens;
@@ -34,6 +36,12 @@ typedef struct td_api_request {
   td_unknown unknown; /* fields that are ignored */
 
   bool wants_logprobs;
+
+  /* what the answer is to be made of (structured.c), and the field that says so; borrowed but for its JSON,
+   * if that came as text */
+  td_grammar_source grammar;
+  const char *grammar_field;
+  cJSON *grammar_json;
 
   /* made from `logit_bias`, `stop` and `stop_token_ids`; owned */
   td_logit_bias *biases;
@@ -54,6 +62,8 @@ typedef struct td_request_rules {
 TD_MUST_CHECK bool td_request_read(const cJSON *root, unsigned route, const td_request_rules *rules,
                                    td_api_request *r, td_api_error *error);
 void td_request_deinit(td_api_request *r);
+/* structured.c: response_format, structured_outputs, guided_*: one of them at most. */
+TD_MUST_CHECK bool td_structured_read(td_api_request *r, td_api_error *error);
 /* The sampler's parameters, but for the seed of a request that gave none, and the ids that min_tokens is
  * about. Points to *r's biases. */
 td_sampling td_request_sampling(const td_api_request *r);

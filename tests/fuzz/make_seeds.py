@@ -24,6 +24,36 @@ def clear():
             os.unlink(path)
 
 
+# ---- grammars ----
+
+def make_grammar():
+    obj = {"type": "object", "properties": {"a": {"type": "integer", "minimum": -3, "maximum": 120}, "b": {"enum": ["x", "xy", None]}},
+           "required": ["a"], "additionalProperties": False}
+    sources = {
+        "object": ("s", obj, '{"a":12,"b":"xy"}'),
+        "free": ("s", {}, '[{"a":"\\u00e9\u2603"},-1.5e3,null]'),
+        "extra": ("s", {"properties": {"ab": {"type": "null"}}, "additionalProperties": {"type": "boolean"}}, '{"ab":null,"ac":true}'),
+        "patterns": ("s", {"type": "object", "patternProperties": {"^x": {"const": 1}}, "additionalProperties": {"const": 2}}, '{"xa":1,"a":2}'),
+        "recursive": ("s", {"$ref": "#/$defs/t", "$defs": {"t": {"type": "array", "items": {"$ref": "#/$defs/t"}}}}, "[[],[[]]]"),
+        "loop": ("s", {"anyOf": [{"$ref": "#"}, {"type": "null"}]}, "null"),
+        "string": ("s", {"type": "string", "minLength": 2, "maxLength": 70, "pattern": "^a.*b$"}, '"a\u2603b"'),
+        "format": ("s", {"type": "string", "format": "date-time"}, '"2024-01-31T10:00:00Z"'),
+        "number": ("s", {"type": "number", "minimum": -1.5, "exclusiveMaximum": 2.25}, "2.249"),
+        "multiple": ("s", {"type": "integer", "multipleOf": 7, "minimum": 1}, "14"),
+        "all": ("s", {"allOf": [{"required": ["a"]}, {"properties": {"a": {"type": "string"}}}], "type": "object"}, '{"a":""}'),
+        "one": ("s", {"oneOf": [{"type": "null"}, {"type": "array", "maxItems": 2, "minItems": 1}]}, "[1, 2]"),
+        "counts": ("s", {"type": "object", "minProperties": 1, "maxProperties": 2, "properties": {"a": {}, "b": {}, "c": {}}}, '{"a":1,"z":2}'),
+        "choice": ("s", ["ab", "abc", "b"], "abc"),
+        "regex": ("r", "(foo|ba[rz])+[^x]{2,3}\\d?$", "foobar12"),
+        "repeats": ("r", "((ab?){2,70}c){65,}", "abac"),
+        "gbnf": ("g", 'root ::= t "+" root | t "-" root | t\nt ::= [0-9]+ | "(" root ")" # c\n', "1+(2-3)"),
+        "ambiguous": ("g", 'root ::= "a" root "b" | "a" root "c" | ""', "aaabcb"),
+        "left": ("g", 'root ::= root "a" | "b"', "baa"),
+    }
+    for name, (kind, source, answer) in sources.items():
+        write("grammar", name, kind + (source if isinstance(source, str) else json.dumps(source)) + "\0" + answer)
+
+
 # ---- JSON ----
 
 def make_json():
@@ -464,7 +494,7 @@ def make_stop():
 def main():
     clear()
     for make in (make_json, make_options, make_gguf, make_safetensors, make_model_config, make_products, make_steps, make_tokenizers, make_tokenize, make_template, make_http,
-                 make_request, make_sentencepiece, make_stop):
+                 make_grammar, make_request, make_sentencepiece, make_stop):
         make()
 
 

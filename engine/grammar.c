@@ -1,0 +1,199 @@
+/* Grammars of answers: compiled on whoever's thread asks, kept while they are asked for, and handed to the
+ * engine thread as providers of masks. */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/limits.h"
+#include "engine/internal.h"
+#include "models/grammar/grammar.h"
+
+typedef struct kept {
+  char *key; /* the source as text; owned */
+  size_t n_key;
+  td_grammar *grammar;
+  uint64_t used; /* when it was asked for last */
+} kept;
+
+struct td_grammars {
+  td_vocabulary *vocab;
+  pthread_mutex_t lock;
+  kept *kept; /* [cap] */
+  uint32_t n, cap;
+  uint64_t clock;
+};
+
+/* ---- at start ---- */
+
+/* Special tokens are never part of a text. */
+static td_status make_vocab(td_engine *e, td_vocabulary **out, td_error *err)
+{
+  uint32_t n = e->desc.vocab, n_known = td_tokenizer_vocab(e->tokenizer);
+  td_token_bytes *tokens = calloc(n, sizeof *tokens);
+  size_t *ends = calloc((size_t)n + 1, sizeof *ends);
+  td_buf all;
+  td_buf_init(&all, 0);
+  for (uint32_t i = 0; i < n && ends; i++) {
+    if (i < n_known && !td_tokenizer_is_special(e->tokenizer, (int32_t)i))
+      td_tokenizer_token_bytes(e->tokenizer, (int32_t)i, &all);
+    ends[i + 1] = all.len_bytes;
+  }
+  td_status st =
+      tokens && ends && !all.failed ? TD_OK : td_fail(err, TD_ERR_NOMEM, "no memory for the vocabulary");
+  for (uint32_t i = 0; i < n && st == TD_OK; i++)
+    tokens[i] = (td_token_bytes){all.data ? all.data + ends[i] : "", (uint32_t)(ends[i + 1] - ends[i])};
+  if (st == TD_OK)
+    st = td_vocabulary_create(tokens, n, e->desc.eos_ids, e->desc.n_eos_ids, out, err);
+  free(tokens);
+  free(ends);
+  td_buf_deinit(&all);
+  return st;
+}
+
+td_status td_engine_load_grammars(td_engine *e, td_error *err)
+{
+  td_grammars *g = calloc(1, sizeof *g);
+  if (!g)
+    return td_fail(err, TD_ERR_NOMEM, "no memory for grammars");
+  e->grammars = g;
+  pthread_mutex_init(&g->lock, NULL);
+  g->cap = (uint32_t)td_limit_max(TD_LIMIT_GRAMMARS_KEPT);
+  g->kept = calloc(g->cap, sizeof *g->kept);
+  if (!g->kept)
+    return td_fail(err, TD_ERR_NOMEM, "no memory for grammars");
+  return make_vocab(e, &g->vocab, err);
+}
+
+void td_engine_free_grammars(td_engine *e)
+{
+  td_grammars *g = e->grammars;
+  if (!g)
+    return;
+  for (uint32_t i = 0; i < g->n; i++) {
+    free(g->kept[i].key);
+    td_grammar_drop(g->kept[i].grammar);
+  }
+  td_vocabulary_destroy(g->vocab);
+  pthread_mutex_destroy(&g->lock);
+  free(g->kept);
+  free(g);
+}
+
+/* ---- kept ones ---- */
+
+static char *key_of(const td_grammar_source *s, size_t *n)
+{
+  td_buf key;
+  td_buf_init(&key, 0);
+  td_buf_append_char(&key, (char)('0' + s->kind));
+  if (s->text)
+    td_buf_append(&key, s->text, s->n_text);
+  if (s->json) {
+    char *text = cJSON_PrintUnformatted(s->json);
+    key.failed |= !text;
+    td_buf_append_str(&key, text ? text : "");
+    cJSON_free(text);
+  }
+  return td_buf_take(&key, n);
+}
+
+static td_grammar *find(td_grammars *g, const char *key, size_t n)
+{
+  td_grammar *found = NULL;
+  pthread_mutex_lock(&g->lock);
+  for (uint32_t i = 0; i < g->n && !found; i++)
+    if (g->kept[i].n_key == n && memcmp(g->kept[i].key, key, n) == 0) {
+      g->kept[i].used = ++g->clock;
+      found = td_grammar_hold(g->kept[i].grammar);
+    }
+  pthread_mutex_unlock(&g->lock);
+  return found;
+}
+
+static bool is_kept(const td_grammars *g, const td_grammar *grammar)
+{
+  for (uint32_t i = 0; i < g->n; i++)
+    if (g->kept[i].grammar == grammar)
+      return true;
+  return false;
+}
+
+/* The one that was asked for longest ago gives way. Without memory nothing is kept. */
+static void keep(td_grammars *g, const char *text, size_t n, td_grammar *grammar)
+{
+  pthread_mutex_lock(&g->lock);
+  uint32_t at = 0;
+  for (uint32_t i = 1; i < g->n; i++)
+    if (g->kept[i].used < g->kept[at].used)
+      at = i;
+  char *key = is_kept(g, grammar) ? NULL : malloc(n);
+  if (key && g->n < g->cap) {
+    at = g->n++;
+  } else if (key) {
+    free(g->kept[at].key);
+    td_grammar_drop(g->kept[at].grammar);
+  }
+  if (key) {
+    memcpy(key, text, n);
+    g->kept[at] = (kept){key, n, td_grammar_hold(grammar), ++g->clock};
+  }
+  pthread_mutex_unlock(&g->lock);
+}
+
+td_status td_engine_compile_grammar(const td_engine *e, const td_grammar_source *source, td_grammar **out,
+                                    td_error *err)
+{
+  td_grammars *g = e->grammars;
+  size_t n;
+  if (!g || e->desc.n_eos_ids == 0)
+    return td_fail(err, TD_ERR_UNSUPPORTED, "this model has no %s, which structured output needs",
+                   g ? "token that ends an answer" : "tokenizer");
+  char *key = key_of(source, &n);
+  if (!key)
+    return td_fail(err, TD_ERR_NOMEM, "no memory for a grammar");
+  *out = find(g, key, n);
+  td_status st = *out ? TD_OK : td_grammar_compile(g->vocab, source, out, err);
+  if (st == TD_OK)
+    keep(g, key, n, *out);
+  free(key);
+  return st;
+}
+
+void td_engine_drop_grammar(td_grammar *g) { td_grammar_drop(g); }
+
+/* ---- masks ---- */
+
+typedef struct provider {
+  td_matcher *matcher;
+  uint32_t n_prompt;
+} provider;
+
+/* The matcher has read what was said so far but for the last tokens. A token that it does not take cannot
+ * have been sampled under its masks, but behind the end. */
+static void fill(void *arg, const int32_t *tokens, uint32_t n, uint32_t *mask)
+{
+  provider *p = arg;
+  for (uint32_t i = p->n_prompt + td_matcher_n_tokens(p->matcher); i < n; i++)
+    if (!td_matcher_read(p->matcher, tokens[i]))
+      break;
+  td_matcher_fill(p->matcher, mask);
+}
+
+static void drop(void *arg)
+{
+  provider *p = arg;
+  td_matcher_destroy(p->matcher);
+  free(p);
+}
+
+td_mask_provider td_engine_make_masks(td_grammar *g, uint32_t n_prompt)
+{
+  provider *p = calloc(1, sizeof *p);
+  td_matcher *m = p ? td_matcher_create(g) : NULL;
+  if (!m) {
+    free(p);
+    return (td_mask_provider){0};
+  }
+  *p = (provider){.matcher = m, .n_prompt = n_prompt};
+  return (td_mask_provider){.fill = fill, .drop = drop, .arg = p};
+}

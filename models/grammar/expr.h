@@ -1,0 +1,120 @@
+/* Expressions: what compilers of schemas, patterns and GBNF write, and programs are made of.
+ *
+ * They live in the builder's arena. A builder that runs out of memory or budget remembers it (`failed`) and
+ * hands out td_expr_none from then on, so that callers need not look. */
+#ifndef TD_MODELS_GRAMMAR_EXPR_H
+#define TD_MODELS_GRAMMAR_EXPR_H
+
+#include "common/arena.h"
+#include "common/status.h"
+#include "models/grammar/grammar.h"
+
+typedef struct td_byte_set {
+  uint64_t bits[4];
+} td_byte_set;
+
+static inline void td_byte_set_add(td_byte_set *s, unsigned b) { s->bits[b / 64] |= 1ull << b % 64; }
+static inline bool td_byte_set_has(const td_byte_set *s, unsigned b) { return s->bits[b / 64] >> b % 64 & 1; }
+
+typedef enum td_expr_kind {
+  TD_EXPR_EMPTY, /* the empty text */
+  TD_EXPR_NONE,  /* no text at all */
+  TD_EXPR_TEXT,
+  TD_EXPR_SET, /* one byte */
+  TD_EXPR_CAT,
+  TD_EXPR_ALT,
+  TD_EXPR_REPEAT,
+  TD_EXPR_CALL,
+  TD_EXPR_GRAPH, /* an automaton */
+} td_expr_kind;
+
+#define TD_REPEAT_MANY UINT32_MAX
+
+typedef struct td_graph_edge {
+  td_byte_set set;
+  uint32_t to;
+} td_graph_edge;
+
+typedef struct td_graph_state {
+  td_graph_edge *edges;
+  uint32_t n_edges;
+  bool whole;
+} td_graph_state;
+
+typedef struct td_expr td_expr;
+struct td_expr {
+  td_expr_kind kind;
+  uint32_t n;        /* TEXT: bytes; CAT, ALT: items; CALL: the rule; GRAPH: states, 0 first */
+  uint32_t min, max; /* REPEAT; max TD_REPEAT_MANY: no bound */
+  td_byte_set set;
+  union {
+    const char *text;
+    const td_expr **items;
+    const td_expr *body;
+    const td_graph_state *states;
+  } u;
+};
+
+typedef struct td_builder {
+  td_arena arena;
+  const td_expr **rules; /* in the arena */
+  uint32_t n_rules, cap_rules;
+  bool failed; /* out of memory or budget */
+  td_error *err;
+} td_builder;
+
+extern const td_expr td_expr_none, td_expr_empty;
+
+/* A growing list of expressions. */
+typedef struct td_expr_list {
+  const td_expr **items;
+  uint32_t n, cap;
+} td_expr_list;
+void td_expr_add(td_builder *b, td_expr_list *list, const td_expr *e);
+
+const td_expr *td_expr_text(td_builder *b, const char *text, size_t n); /* copied */
+const td_expr *td_expr_string(td_builder *b, const char *text);
+const td_expr *td_expr_range(td_builder *b, unsigned lo, unsigned hi);
+const td_expr *td_expr_set(td_builder *b, const td_byte_set *set);
+const td_expr *td_expr_cat(td_builder *b, const td_expr_list *list);
+const td_expr *td_expr_alt(td_builder *b, const td_expr_list *list);
+const td_expr *td_expr_cat2(td_builder *b, const td_expr *x, const td_expr *y);
+const td_expr *td_expr_cat3(td_builder *b, const td_expr *x, const td_expr *y, const td_expr *z);
+const td_expr *td_expr_alt2(td_builder *b, const td_expr *x, const td_expr *y);
+const td_expr *td_expr_repeat(td_builder *b, const td_expr *body, uint32_t min, uint32_t max);
+const td_expr *td_expr_call(td_builder *b, uint32_t rule);
+/* One of the texts, sharing their beginnings. Sorts them. */
+const td_expr *td_expr_texts(td_builder *b, const char **texts, size_t *lengths, size_t n);
+
+uint32_t td_builder_add_rule(td_builder *b); /* without a body yet */
+
+/* What all of wanted [n_wanted] and none of unwanted fit, as an automaton. Their rules may not be recursive.
+ * td_expr_none and *too_large = true where it has too many states. (intersect.c) */
+const td_expr *td_expr_intersect(td_builder *b, const td_expr *const *wanted, uint32_t n_wanted,
+                                 const td_expr *const *unwanted, uint32_t n_unwanted, bool *too_large);
+/* Does it fit these bytes? */
+bool td_expr_fits(td_builder *b, const td_expr *e, const char *bytes, size_t n);
+
+/* ---- sets of characters ---- */
+
+typedef struct td_char_range {
+  uint32_t lo, hi;
+} td_char_range;
+
+typedef struct td_chars {
+  td_char_range *ranges; /* in the arena; sorted and apart once td_chars_tidy has been called */
+  uint32_t n, cap;
+} td_chars;
+
+enum { TD_CHAR_MAX = 0x10FFFF };
+
+void td_chars_add(td_builder *b, td_chars *c, uint32_t lo, uint32_t hi);
+void td_chars_tidy(td_chars *c);
+void td_chars_invert(td_builder *b, td_chars *c);
+bool td_chars_has(const td_chars *c, uint32_t cp);
+/* One of these characters in UTF-8; surrogates are none. */
+const td_expr *td_chars_expr(td_builder *b, const td_chars *c);
+/* One of these characters as it stands in a JSON string: escaped where JSON wants it, and only there. */
+const td_expr *td_chars_json_expr(td_builder *b, const td_chars *c);
+
+#endif

@@ -1,0 +1,333 @@
+/* GBNF, as llama.cpp's users write it: `name ::= ...` with texts, classes, groups, repetitions, and
+ * references to rules. The first is `root`. A rule ends where the next one's name and `::=` begin. */
+#include <stdio.h>
+#include <string.h>
+
+#include "common/utf8.h"
+#include "models/grammar/internal.h"
+
+enum { GBNF_DEPTH = 64, GBNF_RULES = 4096, GBNF_TIMES = 100000, NAME_MAX_BYTES = 128 };
+
+typedef struct named {
+  const char *name;
+  size_t n;
+  uint32_t rule;
+  bool defined;
+} named;
+
+typedef struct parser {
+  td_builder *b;
+  const char *text;
+  size_t n, at;
+  named *rules; /* [GBNF_RULES] in the arena */
+  uint32_t n_rules;
+  unsigned depth;
+  td_status status;
+} parser;
+
+static const td_expr *refuse(parser *p, const char *what)
+{
+  unsigned line = 1;
+  for (size_t i = 0; i < p->at && i < p->n; i++)
+    line += p->text[i] == '\n';
+  if (p->status == TD_OK)
+    p->status = td_fail(p->b->err, TD_ERR_REQUEST, "the grammar's line %u: %s", line, what);
+  return &td_expr_none;
+}
+
+static bool more(const parser *p) { return p->at < p->n && p->status == TD_OK; }
+static bool next_is(const parser *p, char c) { return more(p) && p->text[p->at] == c; }
+static bool take(parser *p, char c)
+{
+  bool is = next_is(p, c);
+  p->at += is;
+  return is;
+}
+
+static void skip(parser *p)
+{
+  while (more(p)) {
+    if (strchr(" \t\r\n", p->text[p->at]))
+      p->at++;
+    else if (p->text[p->at] == '#')
+      while (more(p) && p->text[p->at] != '\n')
+        p->at++;
+    else
+      break;
+  }
+}
+
+static bool is_name_char(char c)
+{
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
+}
+
+static size_t name_length(const parser *p)
+{
+  size_t n = 0;
+  while (p->at + n < p->n && is_name_char(p->text[p->at + n]))
+    n++;
+  return n;
+}
+
+/* A name and `::=` stand here. */
+static bool at_definition(const parser *p)
+{
+  size_t at = p->at + name_length(p);
+  if (at == p->at)
+    return false;
+  while (at < p->n && (p->text[at] == ' ' || p->text[at] == '\t'))
+    at++;
+  return at + 3 <= p->n && memcmp(p->text + at, "::=", 3) == 0;
+}
+
+static named *find_rule(parser *p, const char *name, size_t n)
+{
+  for (uint32_t i = 0; i < p->n_rules; i++)
+    if (p->rules[i].n == n && memcmp(p->rules[i].name, name, n) == 0)
+      return &p->rules[i];
+  if (p->n_rules == GBNF_RULES || n > NAME_MAX_BYTES) {
+    (void)refuse(p, "too many rules, or a name too long");
+    return NULL;
+  }
+  p->rules[p->n_rules] = (named){name, n, td_builder_add_rule(p->b), false};
+  return &p->rules[p->n_rules++];
+}
+
+/* ---- characters ---- */
+
+static bool take_digits(parser *p, unsigned n, uint32_t *cp)
+{
+  *cp = 0;
+  for (unsigned i = 0; i < n; i++) {
+    const char *digits = "0123456789abcdef";
+    const char *d = more(p) ? strchr(digits, p->text[p->at] | 0x20) : NULL;
+    if (!d || !*d)
+      return false;
+    *cp = *cp * 16 + (uint32_t)(d - digits);
+    p->at++;
+  }
+  return *cp <= TD_CHAR_MAX;
+}
+
+static bool take_escape(parser *p, uint32_t *cp)
+{
+  static const char letters[] = "nrt\"\\[]-^./'", values[] = "\n\r\t\"\\[]-^./'";
+  char c = more(p) ? p->text[p->at++] : '\0';
+  const char *l = c ? strchr(letters, c) : NULL;
+  if (l)
+    *cp = (unsigned char)values[l - letters];
+  else if (!(c == 'x'   ? take_digits(p, 2, cp)
+             : c == 'u' ? take_digits(p, 4, cp)
+                        : c == 'U' && take_digits(p, 8, cp)))
+    return refuse(p, "an escape that is not known") == NULL;
+  return true;
+}
+
+static bool take_char(parser *p, uint32_t *cp)
+{
+  if (take(p, '\\'))
+    return take_escape(p, cp);
+  size_t len = td_utf8_sequence_length((const unsigned char *)p->text + p->at, p->n - p->at);
+  if (len == 0)
+    return refuse(p, "text that is not UTF-8, or ends too early") == NULL;
+  *cp = td_utf8_decode((const unsigned char *)p->text + p->at, len);
+  p->at += len;
+  return true;
+}
+
+static const td_expr *parse_text(parser *p)
+{
+  td_expr_list list = {0};
+  while (more(p) && !next_is(p, '"')) {
+    unsigned char utf8[4];
+    uint32_t cp;
+    if (!take_char(p, &cp))
+      return &td_expr_none;
+    td_expr_add(p->b, &list, td_expr_text(p->b, (const char *)utf8, td_utf8_encode(cp, utf8)));
+  }
+  return take(p, '"') ? td_expr_cat(p->b, &list) : refuse(p, "a text without its end");
+}
+
+static const td_expr *parse_class(parser *p)
+{
+  td_chars set = {0};
+  bool inverted = take(p, '^');
+  while (more(p) && !next_is(p, ']')) {
+    uint32_t lo, hi;
+    if (!take_char(p, &lo))
+      return &td_expr_none;
+    hi = lo;
+    if (next_is(p, '-') && p->at + 1 < p->n && p->text[p->at + 1] != ']') {
+      p->at++;
+      if (!take_char(p, &hi))
+        return &td_expr_none;
+    }
+    if (hi < lo)
+      return refuse(p, "a range that is none");
+    td_chars_add(p->b, &set, lo, hi);
+  }
+  if (!take(p, ']'))
+    return refuse(p, "a class without its ']'");
+  td_chars_tidy(&set);
+  if (inverted)
+    td_chars_invert(p->b, &set);
+  return td_chars_expr(p->b, &set);
+}
+
+/* ---- rules ---- */
+
+static const td_expr *parse_alt(parser *p);
+
+static const td_expr *parse_group(parser *p)
+{
+  if (++p->depth > GBNF_DEPTH)
+    return refuse(p, "groups nested too deeply");
+  const td_expr *e = parse_alt(p);
+  p->depth--;
+  return take(p, ')') ? e : refuse(p, "a group without its ')'");
+}
+
+static const td_expr *parse_item(parser *p)
+{
+  if (take(p, '"'))
+    return parse_text(p);
+  if (take(p, '['))
+    return parse_class(p);
+  if (take(p, '('))
+    return parse_group(p);
+  if (take(p, '.')) {
+    td_chars all = {0};
+    td_chars_add(p->b, &all, 0, TD_CHAR_MAX);
+    return td_chars_expr(p->b, &all);
+  }
+  size_t n = name_length(p);
+  if (n == 0)
+    return refuse(p, "a text, a class, a group or a rule's name is expected");
+  const named *r = find_rule(p, p->text + p->at, n);
+  p->at += n;
+  return r ? td_expr_call(p->b, r->rule) : &td_expr_none;
+}
+
+static uint32_t take_number(parser *p)
+{
+  uint32_t v = 0;
+  while (more(p) && p->text[p->at] >= '0' && p->text[p->at] <= '9' && v <= GBNF_TIMES)
+    v = v * 10 + (uint32_t)(p->text[p->at++] - '0');
+  return v;
+}
+
+static const td_expr *parse_times(parser *p, const td_expr *e)
+{
+  skip(p);
+  uint32_t min = take_number(p), max = min;
+  skip(p);
+  if (take(p, ',')) {
+    skip(p);
+    max = next_is(p, '}') ? TD_REPEAT_MANY : take_number(p);
+    skip(p);
+  }
+  bool ok = take(p, '}') && min <= GBNF_TIMES && (max == TD_REPEAT_MANY || max <= GBNF_TIMES) && min <= max;
+  return ok ? td_expr_repeat(p->b, e, min, max) : refuse(p, "a count that is none, or one above 100000");
+}
+
+static const td_expr *parse_repeated(parser *p)
+{
+  const td_expr *e = parse_item(p);
+  for (; more(p);) {
+    if (take(p, '*'))
+      e = td_expr_repeat(p->b, e, 0, TD_REPEAT_MANY);
+    else if (take(p, '+'))
+      e = td_expr_repeat(p->b, e, 1, TD_REPEAT_MANY);
+    else if (take(p, '?'))
+      e = td_expr_repeat(p->b, e, 0, 1);
+    else if (take(p, '{'))
+      e = parse_times(p, e);
+    else
+      break;
+  }
+  return e;
+}
+
+static const td_expr *parse_cat(parser *p)
+{
+  td_expr_list list = {0};
+  for (skip(p); more(p) && !next_is(p, '|') && !next_is(p, ')') && !at_definition(p); skip(p))
+    td_expr_add(p->b, &list, parse_repeated(p));
+  return td_expr_cat(p->b, &list);
+}
+
+static const td_expr *parse_alt(parser *p)
+{
+  td_expr_list list = {0};
+  do
+    td_expr_add(p->b, &list, parse_cat(p));
+  while (take(p, '|'));
+  return td_expr_alt(p->b, &list);
+}
+
+static void parse_rule(parser *p)
+{
+  if (!at_definition(p)) {
+    (void)refuse(p, "a rule is expected: a name and '::='");
+    return;
+  }
+  size_t n = name_length(p);
+  named *r = find_rule(p, p->text + p->at, n);
+  p->at += n;
+  while (!take(p, '='))
+    p->at++;
+  if (!r)
+    return;
+  if (r->defined) {
+    (void)refuse(p, "a rule that is there already");
+    return;
+  }
+  r->defined = true;
+  uint32_t rule = r->rule;
+  const td_expr *body = parse_alt(p);
+  if (!p->b->failed)
+    p->b->rules[rule] = body;
+}
+
+td_status td_gbnf_compile(td_builder *b, const char *text, size_t n, const td_expr **out)
+{
+  parser p = {.b = b, .text = text, .n = n, .status = TD_OK};
+  p.rules = td_arena_alloc_array(&b->arena, GBNF_RULES, sizeof *p.rules);
+  if (!p.rules)
+    return td_fail(b->err, TD_ERR_NOMEM, "no memory for a grammar");
+  for (skip(&p); more(&p); skip(&p))
+    parse_rule(&p);
+  for (uint32_t i = 0; i < p.n_rules && p.status == TD_OK; i++)
+    if (!p.rules[i].defined)
+      return td_fail(b->err, TD_ERR_REQUEST, "the grammar has no rule '%.*s'", (int)p.rules[i].n,
+                     p.rules[i].name);
+  if (p.status != TD_OK)
+    return p.status;
+  const named *root = find_rule(&p, "root", 4);
+  if (!root || !root->defined)
+    return td_fail(b->err, TD_ERR_REQUEST, "the grammar has no rule 'root'");
+  *out = td_expr_call(b, root->rule);
+  return TD_OK;
+}
+
+td_status td_choice_compile(td_builder *b, const cJSON *choices, const td_expr **out)
+{
+  size_t n = 0;
+  for (const cJSON *m = choices->child; m; m = m->next, n++)
+    if (!cJSON_IsString(m) || !*m->valuestring || td_json_has_nul(m->valuestring))
+      return td_fail(b->err, TD_ERR_REQUEST, "choices must be strings, not empty");
+  if (n == 0)
+    return td_fail(b->err, TD_ERR_REQUEST, "there must be a choice");
+  const char **texts = td_arena_alloc_array(&b->arena, n, sizeof *texts);
+  size_t *lengths = td_arena_alloc_array(&b->arena, n, sizeof *lengths);
+  if (!texts || !lengths)
+    return td_fail(b->err, TD_ERR_NOMEM, "no memory for a grammar");
+  n = 0;
+  for (const cJSON *m = choices->child; m; m = m->next) {
+    texts[n] = m->valuestring;
+    lengths[n++] = strlen(m->valuestring);
+  }
+  *out = td_expr_texts(b, texts, lengths, n);
+  return TD_OK;
+}

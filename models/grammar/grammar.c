@@ -1,0 +1,316 @@
+/* Grammars and matchers: see grammar.h. */
+#include "models/grammar/grammar.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/buf.h"
+#include "config/limits.h"
+#include "models/grammar/internal.h"
+
+/* ---- grammars ---- */
+
+static void destroy(td_grammar *g)
+{
+  td_machine_deinit(&g->machine);
+  td_rules_deinit(&g->rules);
+  pthread_mutex_destroy(&g->lock);
+  free(g->masks);
+  free(g->walk);
+  free(g);
+}
+
+td_status td_grammar_make(const td_vocabulary *v, const td_builder *b, uint32_t root, td_grammar **out,
+                          td_error *err)
+{
+  td_grammar *g = calloc(1, sizeof *g);
+  if (!g)
+    return td_fail(err, TD_ERR_NOMEM, "no memory for a grammar");
+  pthread_mutex_init(&g->lock, NULL);
+  g->vocab = v;
+  g->n_masks = 1;
+  g->max_masks = 8 + (uint32_t)(td_limit_max(TD_LIMIT_GRAMMAR_MASK_BYTES) / (4 * (v->n_words + 1)));
+  atomic_store(&g->holders, 1);
+  g->walk = calloc((size_t)v->max_depth + 1, sizeof *g->walk);
+  td_status st = td_rules_make(b, root, TD_SHARED_RULES, &g->rules, err);
+  if (st == TD_OK && (!g->walk || !td_machine_init(&g->machine, &g->rules)))
+    st = td_fail(err, TD_ERR_NOMEM, "no memory for a grammar");
+  if (st != TD_OK) {
+    destroy(g);
+    return st;
+  }
+  *out = g;
+  return TD_OK;
+}
+
+static td_status compile(td_builder *b, const td_grammar_source *s, const td_expr **out)
+{
+  switch (s->kind) {
+  case TD_GRAMMAR_NONE: break;
+  case TD_GRAMMAR_JSON_OBJECT: *out = td_expr_call(b, TD_RULE_OBJECT); return TD_OK;
+  case TD_GRAMMAR_JSON_SCHEMA: return td_schema_compile(b, s->json, out);
+  case TD_GRAMMAR_REGEX: return td_regex_compile(b, s->text, s->n_text, out);
+  case TD_GRAMMAR_CHOICE: return td_choice_compile(b, s->json, out);
+  case TD_GRAMMAR_GBNF: return td_gbnf_compile(b, s->text, s->n_text, out);
+  }
+  return TD_ERR_UNSUPPORTED;
+}
+
+td_status td_grammar_compile(const td_vocabulary *v, const td_grammar_source *source, td_grammar **out,
+                             td_error *err)
+{
+  td_builder b;
+  const td_expr *whole = &td_expr_none;
+  td_error own;
+  err = err ? err : &own;
+  td_builder_begin(&b, err);
+  td_status st = b.failed ? TD_OK : compile(&b, source, &whole);
+  if (st == TD_OK) {
+    uint32_t root = td_builder_add_rule(&b);
+    if (!b.failed)
+      b.rules[root] = whole;
+    st = td_grammar_make(v, &b, root, out, err);
+  }
+  td_builder_end(&b);
+  return st;
+}
+
+td_grammar *td_grammar_hold(td_grammar *g)
+{
+  atomic_fetch_add(&g->holders, 1);
+  return g;
+}
+
+void td_grammar_drop(td_grammar *g)
+{
+  if (g && atomic_fetch_sub(&g->holders, 1) == 1)
+    destroy(g);
+}
+
+/* ---- matchers ---- */
+
+typedef struct step {
+  uint32_t state; /* of the matcher's epoch */
+  uint32_t n_text;
+  bool ended;
+} step;
+
+struct td_matcher {
+  td_grammar *g;
+  td_buf text; /* all that was read: states are found again when the grammar forgot them */
+  step *steps; /* [n_steps]: before the first token, and behind each */
+  uint32_t n_steps, cap_steps;
+  uint64_t epoch;
+  bool stuck; /* a budget is used up */
+};
+
+static bool read_text(td_machine *m, uint32_t *state, const char *bytes, size_t n)
+{
+  uint32_t s = *state;
+  for (size_t i = 0; i < n && s != TD_STATE_DEAD; i++)
+    s = td_machine_step(m, s, (unsigned char)bytes[i]);
+  *state = s;
+  return s != TD_STATE_DEAD && !m->full;
+}
+
+/* Locked. The states of all steps, if the grammar has forgotten since. */
+static bool find_states(td_matcher *t)
+{
+  td_grammar *g = t->g;
+  if (t->n_steps > 0 && t->epoch == g->epoch)
+    return true;
+  uint32_t state = td_machine_start(&g->machine), from = 0;
+  for (uint32_t i = 0; i < t->n_steps; i++) {
+    if (!read_text(&g->machine, &state, t->text.data ? t->text.data + from : "", t->steps[i].n_text - from))
+      return false;
+    from = t->steps[i].n_text;
+    t->steps[i].state = state;
+  }
+  t->epoch = g->epoch;
+  return !g->machine.full;
+}
+
+/* Locked. Begins a piece of work; where memory is used up, begins it again with all forgotten. */
+static bool begin(td_matcher *t, unsigned attempt)
+{
+  td_grammar *g = t->g;
+  if (attempt > 0) {
+    td_machine_forget(&g->machine);
+    g->n_masks = 1;
+    g->epoch++;
+  }
+  td_machine_begin(&g->machine);
+  return find_states(t);
+}
+
+static bool push(td_matcher *t, step s)
+{
+  if (t->n_steps == t->cap_steps) {
+    uint32_t cap = t->cap_steps ? t->cap_steps * 2 : 64;
+    step *p = realloc(t->steps, cap * sizeof *p);
+    if (!p)
+      return false;
+    t->steps = p;
+    t->cap_steps = cap;
+  }
+  t->steps[t->n_steps++] = s;
+  return true;
+}
+
+td_matcher *td_matcher_create(td_grammar *g)
+{
+  td_matcher *t = calloc(1, sizeof *t);
+  if (!t)
+    return NULL;
+  t->g = td_grammar_hold(g);
+  t->epoch = UINT64_MAX;
+  td_buf_init(&t->text, 0);
+  if (!push(t, (step){0})) {
+    td_matcher_destroy(t);
+    return NULL;
+  }
+  return t;
+}
+
+void td_matcher_destroy(td_matcher *t)
+{
+  if (!t)
+    return;
+  td_grammar_drop(t->g);
+  td_buf_deinit(&t->text);
+  free(t->steps);
+  free(t);
+}
+
+bool td_matcher_read_bytes(td_matcher *t, const char *bytes, size_t n)
+{
+  td_machine *m = &t->g->machine;
+  uint32_t state = TD_STATE_DEAD;
+  bool ok = false;
+  if (t->stuck || t->steps[t->n_steps - 1].ended)
+    return false;
+  pthread_mutex_lock(&t->g->lock);
+  for (unsigned i = 0; i < 2 && !ok; i++) {
+    if (begin(t, i)) {
+      state = t->steps[t->n_steps - 1].state;
+      ok = read_text(m, &state, bytes, n);
+    }
+    if (!m->full)
+      break;
+  }
+  t->stuck |= m->full;
+  pthread_mutex_unlock(&t->g->lock);
+  if (!ok)
+    return false;
+  td_buf_append(&t->text, bytes, n);
+  t->stuck |= t->text.failed;
+  return !t->stuck && push(t, (step){.state = state, .n_text = (uint32_t)t->text.len_bytes});
+}
+
+bool td_matcher_read(td_matcher *t, int32_t id)
+{
+  const td_vocabulary *v = t->g->vocab;
+  step last = t->steps[t->n_steps - 1];
+  if (id < 0 || (uint32_t)id >= v->n_tokens)
+    return false;
+  if (td_vocabulary_ends(v, id)) {
+    last.ended = true;
+    return (t->stuck || td_matcher_is_whole(t)) && push(t, last);
+  }
+  uint32_t from = v->offsets[id], to = v->offsets[id + 1];
+  return to > from && td_matcher_read_bytes(t, v->bytes + from, to - from);
+}
+
+uint32_t td_matcher_n_tokens(const td_matcher *t) { return t->n_steps - 1; }
+
+void td_matcher_roll_back(td_matcher *t, uint32_t n_tokens)
+{
+  if (n_tokens + 1 >= t->n_steps)
+    return;
+  t->n_steps = n_tokens + 1;
+  t->text.len_bytes = t->steps[n_tokens].n_text;
+  t->stuck = false;
+}
+
+/* Locked inside: the state now, or dead. */
+static td_state state_now(td_matcher *t, uint32_t *id)
+{
+  td_state s = {0};
+  for (unsigned i = 0; i < 2; i++) {
+    if (begin(t, i)) {
+      *id = t->steps[t->n_steps - 1].state;
+      s = t->g->machine.states[*id];
+      break;
+    }
+  }
+  return s;
+}
+
+bool td_matcher_is_whole(const td_matcher *t)
+{
+  uint32_t id;
+  pthread_mutex_lock(&t->g->lock);
+  bool whole = state_now((td_matcher *)t, &id).whole;
+  pthread_mutex_unlock(&t->g->lock);
+  return whole;
+}
+
+static bool has_bit(const uint32_t *mask, uint32_t n_words)
+{
+  uint32_t any = 0;
+  for (uint32_t i = 0; i < n_words; i++)
+    any |= mask[i];
+  return any != 0;
+}
+
+void td_matcher_fill(td_matcher *t, uint32_t *mask)
+{
+  td_grammar *g = t->g;
+  uint32_t n_words = g->vocab->n_words;
+  const uint32_t *made = NULL;
+  pthread_mutex_lock(&g->lock);
+  for (unsigned i = 0; i < 2 && !made && !t->stuck && !t->steps[t->n_steps - 1].ended; i++)
+    if (begin(t, i))
+      made = td_mask_of(g, t->steps[t->n_steps - 1].state);
+  if (made)
+    memcpy(mask, made, n_words * sizeof *mask);
+  pthread_mutex_unlock(&g->lock);
+  if (!made || !has_bit(mask, n_words)) {
+    t->stuck = true;
+    memcpy(mask, g->vocab->end_mask, n_words * sizeof *mask);
+  }
+}
+
+/* The one byte that all places take; -1: there are several, or the text may end. */
+static int only_byte(const td_machine *m, td_state s)
+{
+  int byte = -1;
+  for (uint32_t i = 0; i < s.n; i++) {
+    const td_inst *t = &m->rules->insts[m->places[s.first + i].at];
+    if (t->op != TD_OP_RANGE || t->lo != t->hi || (byte >= 0 && byte != t->lo))
+      return -1;
+    byte = t->lo;
+  }
+  return s.whole ? -1 : byte;
+}
+
+size_t td_matcher_forced(td_matcher *t, char *out, size_t max)
+{
+  td_machine *m = &t->g->machine;
+  uint32_t id = TD_STATE_DEAD;
+  size_t n = 0;
+  int byte;
+  if (t->stuck || t->steps[t->n_steps - 1].ended)
+    return 0;
+  pthread_mutex_lock(&t->g->lock);
+  td_state s = state_now(t, &id);
+  while (n < max && (byte = only_byte(m, s)) >= 0) {
+    id = td_machine_step(m, id, (unsigned)byte);
+    if (id == TD_STATE_DEAD)
+      break;
+    s = m->states[id];
+    out[n++] = (char)byte;
+  }
+  pthread_mutex_unlock(&t->g->lock);
+  return n;
+}

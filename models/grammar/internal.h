@@ -1,0 +1,55 @@
+/* What the grammar's files share; not for other rooms. */
+#ifndef TD_MODELS_GRAMMAR_INTERNAL_H
+#define TD_MODELS_GRAMMAR_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "models/grammar/vocabulary.h"
+
+struct td_grammar {
+  atomic_uint holders;
+  const td_vocabulary *vocab;
+  td_rules rules;
+  pthread_mutex_t lock; /* of all below */
+  td_machine machine;
+  uint64_t epoch;  /* counts how often the machine forgot */
+  uint32_t *masks; /* [cap_masks][n_words]; number 0 is not used */
+  uint32_t n_masks, cap_masks, max_masks;
+  uint32_t *walk; /* [max_depth + 1] states */
+};
+
+/* mask.c, locked: the mask of a state, borrowed; NULL: memory or work was used up. */
+const uint32_t *td_mask_of(td_grammar *g, uint32_t state);
+/* Fills v's locals, by a grammar of any JSON value. */
+TD_MUST_CHECK td_status td_vocabulary_learn(td_vocabulary *v, td_error *err);
+
+/* grammar.c: a grammar of the builder's rules */
+TD_MUST_CHECK td_status td_grammar_make(const td_vocabulary *v, const td_builder *b, uint32_t root,
+                                        td_grammar **out, td_error *err);
+
+/* json.c: the rules that every builder begins with */
+enum {
+  TD_RULE_SPACE,
+  TD_RULE_CHAR,   /* of a string */
+  TD_RULE_STRING, /* with quotes */
+  TD_RULE_INTEGER,
+  TD_RULE_NUMBER,
+  TD_RULE_ARRAY,
+  TD_RULE_OBJECT,
+  TD_RULE_VALUE,
+  TD_SHARED_RULES,
+};
+void td_builder_begin(td_builder *b, td_error *err);
+void td_builder_end(td_builder *b);
+
+/* The compilers: from a source to an expression. */
+TD_MUST_CHECK td_status td_schema_compile(td_builder *b, const cJSON *schema, const td_expr **out);
+TD_MUST_CHECK td_status td_regex_compile(td_builder *b, const char *text, size_t n, const td_expr **out);
+/* A pattern as JSON schema has it: it may match anywhere in the string, whose JSON form without quotes *out
+ * is. */
+TD_MUST_CHECK td_status td_regex_compile_json(td_builder *b, const char *text, size_t n, const td_expr **out);
+TD_MUST_CHECK td_status td_gbnf_compile(td_builder *b, const char *text, size_t n, const td_expr **out);
+TD_MUST_CHECK td_status td_choice_compile(td_builder *b, const cJSON *choices, const td_expr **out);
+
+#endif

@@ -1,0 +1,221 @@
+/* What several expressions have in common, and others have not: their machines run side by side. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/hash.h"
+#include "config/limits.h"
+#include "models/grammar/internal.h"
+
+enum { PARTS_MAX = 16, STATES_MAX = 20000 };
+
+typedef struct tuple {
+  uint32_t at[PARTS_MAX];
+} tuple;
+
+typedef struct product {
+  td_builder *b;
+  td_rules rules[PARTS_MAX];
+  td_machine machines[PARTS_MAX];
+  uint32_t n, n_wanted;
+  tuple *states;
+  td_graph_state *out; /* in the arena once done */
+  uint32_t n_states, cap_states;
+  uint32_t *slots, n_slots;
+  bool failed;
+} product;
+
+/* An expression as a rule of its own, so that a machine can run it. */
+static bool make_machine(product *p, const td_expr *e)
+{
+  td_error ignored;
+  td_rules *rules = &p->rules[p->n];
+  uint32_t root = td_builder_add_rule(p->b);
+  if (p->b->failed)
+    return false;
+  p->b->rules[root] = e;
+  bool made = td_rules_make(p->b, root, 0, rules, &ignored) == TD_OK;
+  p->b->n_rules--;
+  if (made && td_machine_init(&p->machines[p->n], rules)) {
+    p->n++;
+    return true;
+  }
+  td_machine_deinit(&p->machines[p->n]);
+  td_rules_deinit(rules);
+  return false;
+}
+
+static uint32_t find_or_add(product *p, const tuple *t)
+{
+  uint32_t k = (uint32_t)td_hash_bytes(0, t->at, p->n * sizeof *t->at) & (p->n_slots - 1);
+  for (; p->slots[k]; k = (k + 1) & (p->n_slots - 1))
+    if (memcmp(p->states[p->slots[k] - 1].at, t->at, p->n * sizeof *t->at) == 0)
+      return p->slots[k] - 1;
+  if (p->n_states == STATES_MAX) {
+    p->failed = true;
+    return 0;
+  }
+  if (p->n_states == p->cap_states) {
+    p->cap_states = p->cap_states ? p->cap_states * 2 : 64;
+    tuple *q = realloc(p->states, p->cap_states * sizeof *q);
+    if (!q) {
+      p->failed = true;
+      return 0;
+    }
+    p->states = q;
+  }
+  p->states[p->n_states] = *t;
+  p->slots[k] = ++p->n_states;
+  return p->n_states - 1;
+}
+
+static bool step_all(product *p, const tuple *from, unsigned byte, tuple *to)
+{
+  for (uint32_t i = 0; i < p->n; i++) {
+    bool dead = from->at[i] == TD_STATE_DEAD;
+    to->at[i] = dead ? TD_STATE_DEAD : td_machine_step(&p->machines[i], from->at[i], byte);
+    p->failed |= p->machines[i].full;
+    if (i < p->n_wanted && to->at[i] == TD_STATE_DEAD)
+      return false;
+  }
+  return !p->failed;
+}
+
+static bool is_whole(const product *p, const tuple *t)
+{
+  for (uint32_t i = 0; i < p->n; i++)
+    if (p->machines[i].states[t->at[i]].whole != (i < p->n_wanted))
+      return false;
+  return true;
+}
+
+static void add_edge(product *p, td_graph_state *s, uint32_t to, unsigned byte)
+{
+  for (uint32_t i = 0; i < s->n_edges; i++)
+    if (s->edges[i].to == to) {
+      td_byte_set_add(&s->edges[i].set, byte);
+      return;
+    }
+  if ((s->n_edges & (s->n_edges - 1)) == 0) { /* full at 0, 1, 2, 4 ... */
+    uint32_t cap = s->n_edges ? s->n_edges * 2 : 1;
+    td_graph_edge *e = td_arena_alloc_array(&p->b->arena, cap, sizeof *e);
+    if (!e) {
+      p->failed = true;
+      return;
+    }
+    if (s->n_edges > 0)
+      memcpy(e, s->edges, s->n_edges * sizeof *e);
+    s->edges = e;
+  }
+  s->edges[s->n_edges] = (td_graph_edge){.to = to};
+  td_byte_set_add(&s->edges[s->n_edges++].set, byte);
+}
+
+static void explore(product *p)
+{
+  tuple start, next;
+  for (uint32_t i = 0; i < p->n; i++)
+    start.at[i] = td_machine_start(&p->machines[i]);
+  (void)find_or_add(p, &start);
+  for (uint32_t k = 0; k < p->n_states && !p->failed; k++) {
+    tuple from = p->states[k];
+    td_graph_state s = {.whole = is_whole(p, &from)};
+    for (unsigned byte = 0; byte < 256 && !p->failed; byte++)
+      if (step_all(p, &from, byte, &next))
+        add_edge(p, &s, find_or_add(p, &next), byte);
+    if (k % 64 == 0) {
+      td_graph_state *q = realloc(p->out, (k + 64) * sizeof *q);
+      p->failed |= !q;
+      p->out = q ? q : p->out;
+    }
+    if (!p->failed)
+      p->out[k] = s;
+  }
+}
+
+static const td_expr *as_expr(product *p)
+{
+  td_expr *e = td_arena_alloc(&p->b->arena, sizeof *e);
+  td_graph_state *s = td_arena_alloc_array(&p->b->arena, p->n_states, sizeof *s);
+  if (!e || !s) {
+    p->b->failed = true;
+    return &td_expr_none;
+  }
+  memcpy(s, p->out, p->n_states * sizeof *s);
+  e->kind = TD_EXPR_GRAPH;
+  e->n = p->n_states;
+  e->u.states = s;
+  return e;
+}
+
+static void clean(product *p)
+{
+  for (uint32_t i = 0; i < p->n; i++) {
+    td_machine_deinit(&p->machines[i]);
+    td_rules_deinit(&p->rules[i]);
+  }
+  free(p->states);
+  free(p->out);
+  free(p->slots);
+  free(p);
+}
+
+/* An unwanted part without any text takes nothing away. */
+static bool make_machines(product *p, const td_expr *const *wanted, uint32_t n_wanted,
+                          const td_expr *const *unwanted, uint32_t n_unwanted)
+{
+  for (uint32_t i = 0; i < n_wanted; i++)
+    if (!make_machine(p, wanted[i]))
+      return false;
+  p->n_wanted = n_wanted;
+  for (uint32_t i = 0; i < n_unwanted; i++)
+    if (unwanted[i]->kind != TD_EXPR_NONE && !make_machine(p, unwanted[i]))
+      return false;
+  return true;
+}
+
+const td_expr *td_expr_intersect(td_builder *b, const td_expr *const *wanted, uint32_t n_wanted,
+                                 const td_expr *const *unwanted, uint32_t n_unwanted, bool *too_large)
+{
+  const td_expr *e = &td_expr_none;
+  *too_large = false;
+  for (uint32_t i = 0; i < n_wanted; i++)
+    if (wanted[i]->kind == TD_EXPR_NONE)
+      return e;
+  product *p = n_wanted + n_unwanted <= PARTS_MAX ? calloc(1, sizeof *p) : NULL;
+  if (!p || b->failed) {
+    free(p);
+    *too_large = true;
+    return e;
+  }
+  p->b = b;
+  p->n_slots = 65536;
+  p->slots = calloc(p->n_slots, sizeof *p->slots);
+  if (p->slots && make_machines(p, wanted, n_wanted, unwanted, n_unwanted)) {
+    explore(p);
+    if (!p->failed)
+      e = as_expr(p);
+    *too_large = p->failed;
+  } else {
+    *too_large = true;
+  }
+  clean(p);
+  return e;
+}
+
+bool td_expr_fits(td_builder *b, const td_expr *e, const char *bytes, size_t n)
+{
+  product *p = calloc(1, sizeof *p);
+  bool fits = false;
+  if (!p)
+    return false;
+  p->b = b;
+  if (e->kind != TD_EXPR_NONE && make_machine(p, e)) {
+    td_machine *m = &p->machines[0];
+    uint32_t state = td_machine_start(m);
+    for (size_t i = 0; i < n && state != TD_STATE_DEAD; i++)
+      state = td_machine_step(m, state, (unsigned char)bytes[i]);
+    fits = m->states[state].whole;
+  }
+  clean(p);
+  return fits;
+}

@@ -1,0 +1,82 @@
+/* The states that an answer can be in, made as they are met.
+ *
+ * A state is a set of places: an instruction that takes a byte, and whom its rule returns to. Those are sets
+ * of frames too, shared by all who have the same ones, so that ambiguity costs no copies. States and frame
+ * sets are kept once each and have numbers; what a byte makes of a state is remembered. All of it is
+ * forgotten when its memory is used up (td_machine_forget): numbers of before mean nothing then. */
+#ifndef TD_MODELS_GRAMMAR_MACHINE_H
+#define TD_MODELS_GRAMMAR_MACHINE_H
+
+#include "models/grammar/rules.h"
+
+enum {
+  TD_STATE_DEAD = 0,
+  TD_FRAMES_NONE = 0,
+  TD_FRAMES_BOTTOM = 1, /* the end of the text */
+};
+
+typedef struct td_place {
+  uint32_t at;     /* an instruction */
+  uint32_t frames; /* a frame set: who goes on behind the rule */
+} td_place;
+
+typedef struct td_frame {
+  uint32_t ret;    /* an instruction; TD_RET_END in the bottom set */
+  uint32_t frames; /* of the rule that ret is in */
+} td_frame;
+#define TD_RET_END UINT32_MAX
+
+typedef struct td_state {
+  uint32_t first, n; /* places */
+  uint64_t hash;
+  bool whole;     /* the text may end here */
+  uint32_t mask;  /* number of its mask; 0: none is kept */
+  uint32_t local; /* the same of what is known of it alone (mask.c) */
+} td_state;
+
+typedef struct td_frames {
+  uint32_t first, n;
+  uint64_t hash;
+} td_frames;
+
+typedef struct td_table {
+  uint32_t *slots, n_slots, n;
+} td_table;
+
+typedef struct td_machine {
+  const td_rules *rules;
+  td_place *places;
+  td_state *states;
+  td_frame *frame_items;
+  td_frames *frame_sets;
+  uint32_t *rows; /* [n_states][n_classes]: the next state; TD_UNKNOWN */
+  uint32_t n_places, cap_places, n_states, cap_states, n_frame_items, cap_frame_items, n_frame_sets,
+      cap_frame_sets, cap_rows;
+  td_table state_table, frames_table;
+  size_t bytes, max_bytes;
+  uint64_t work, max_work; /* since td_machine_begin; places looked at */
+  bool full;               /* memory or work is used up: what was asked since means nothing */
+  struct td_closure *closure;
+} td_machine;
+#define TD_UNKNOWN UINT32_MAX
+
+bool td_machine_init(td_machine *m, const td_rules *rules); /* false: no memory */
+void td_machine_deinit(td_machine *m);
+void td_machine_forget(td_machine *m);
+/* A new piece of work. */
+void td_machine_begin(td_machine *m);
+
+uint32_t td_machine_start(td_machine *m);
+uint32_t td_machine_make_step(td_machine *m, uint32_t state, unsigned byte);
+/* The state of these places alone; sorts them. */
+uint32_t td_machine_state(td_machine *m, td_place *places, uint32_t n, bool whole);
+/* The state behind a rule that returns to these frames. */
+uint32_t td_machine_return(td_machine *m, uint32_t frames);
+
+static inline uint32_t td_machine_step(td_machine *m, uint32_t state, unsigned byte)
+{
+  uint32_t next = m->rows[(size_t)state * m->rules->n_classes + m->rules->class_of[byte]];
+  return next != TD_UNKNOWN ? next : td_machine_make_step(m, state, byte);
+}
+
+#endif

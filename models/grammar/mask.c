@@ -1,0 +1,202 @@
+/* Masks: the tokens that a state allows, by a walk through the trie that goes no further than the state does.
+ *
+ * Inside a JSON string nearly every token is allowed and nearly all of the trie would be walked. What is
+ * allowed inside is the same for every string of every grammar, and where a token leaves the string depends
+ * on nothing else: both are found once for a vocabulary (td_local). A mask is then that, and short walks from
+ * where tokens leave. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/limits.h"
+#include "models/grammar/internal.h"
+
+typedef struct exits {
+  uint32_t *nodes, n, cap;
+  bool failed;
+} exits;
+
+static void add_exit(exits *e, uint32_t node)
+{
+  if (e->n == e->cap) {
+    uint32_t cap = e->cap ? e->cap * 2 : 256, *p = realloc(e->nodes, cap * sizeof *p);
+    e->failed |= !p;
+    if (!p)
+      return;
+    e->nodes = p;
+    e->cap = cap;
+  }
+  e->nodes[e->n++] = node;
+}
+
+/* Allows all tokens below node, at which the state is `state`. */
+static void walk(td_grammar *g, uint32_t node, uint32_t state, uint32_t *mask, exits *out)
+{
+  const td_vocabulary *v = g->vocab;
+  td_machine *m = &g->machine;
+  uint32_t end = v->nodes[node].end, *at = g->walk;
+  at[v->nodes[node].depth] = state;
+  for (uint32_t i = node + 1; i < end;) {
+    const td_trie_node *t = &v->nodes[i];
+    uint32_t next = td_machine_step(m, at[t->depth - 1], t->byte);
+    if (next == TD_STATE_DEAD) {
+      i = t->end;
+      continue;
+    }
+    at[t->depth] = next;
+    if (t->token >= 0)
+      td_vocabulary_allow(v, t->token, mask);
+    if (out && m->states[next].whole)
+      add_exit(out, i);
+    i++;
+  }
+}
+
+/* ---- what is the same for all grammars ---- */
+
+static const td_local *find_local(const td_vocabulary *v, const td_place *places, uint32_t n)
+{
+  for (uint32_t k = 0; k < v->n_locals; k++) {
+    const td_local *l = &v->locals[k];
+    uint32_t i = 0;
+    while (l->n_at == n && i < n && l->at[i] == places[i].at)
+      i++;
+    if (l->n_at == n && i == n)
+      return l;
+  }
+  return NULL;
+}
+
+static void allow_local(td_grammar *g, const td_local *l, uint32_t frames, uint32_t *mask)
+{
+  const td_vocabulary *v = g->vocab;
+  uint32_t back = td_machine_return(&g->machine, frames);
+  for (uint32_t i = 0; i < v->n_words; i++)
+    mask[i] |= l->mask[i];
+  if (back == TD_STATE_DEAD || g->machine.states[back].n == 0)
+    return;
+  for (uint32_t i = 0; i < l->n_exits && !g->machine.full; i++)
+    walk(g, l->exits[i], back, mask, NULL);
+}
+
+/* The places of a state that return to the same frames and are shared: taken out of places if they are known.
+ * Returns how many are left. */
+static uint32_t take_local(td_grammar *g, td_place *places, uint32_t n, uint32_t frames, td_place *part,
+                           uint32_t *mask)
+{
+  uint32_t n_part = 0, k = 0;
+  for (uint32_t i = 0; i < n; i++)
+    if (places[i].frames == frames && places[i].at < g->rules.n_shared_insts)
+      part[n_part++] = places[i];
+  const td_local *l = find_local(g->vocab, part, n_part);
+  if (!l)
+    return n;
+  allow_local(g, l, frames, mask);
+  for (uint32_t i = 0; i < n; i++)
+    if (places[i].frames != frames || places[i].at >= g->rules.n_shared_insts)
+      places[k++] = places[i];
+  return k;
+}
+
+static void make_mask(td_grammar *g, uint32_t state, uint32_t *mask)
+{
+  td_machine *m = &g->machine;
+  td_state s = m->states[state];
+  memset(mask, 0, g->vocab->n_words * sizeof *mask);
+  td_place *places = malloc((2 * (size_t)s.n + 1) * sizeof *places);
+  if (!places) {
+    m->full = true;
+    return;
+  }
+  if (s.n > 0)
+    memcpy(places, m->places + s.first, s.n * sizeof *places);
+  uint32_t n = s.n, last = TD_FRAMES_NONE;
+  for (uint32_t i = 0; i < n && !m->full;) {
+    bool shared = places[i].at < g->rules.n_shared_insts && places[i].frames != last;
+    last = places[i].frames;
+    uint32_t left = shared ? take_local(g, places, n, last, places + s.n, mask) : n;
+    i = left < n ? 0 : i + 1;
+    n = left;
+  }
+  if (n > 0 && !m->full)
+    walk(g, 0, n == s.n ? state : td_machine_state(m, places, n, false), mask, NULL);
+  free(places);
+  if (s.whole)
+    for (uint32_t i = 0; i < g->vocab->n_words; i++)
+      mask[i] |= g->vocab->end_mask[i];
+}
+
+/* ---- kept masks ---- */
+
+static bool grow_masks(td_grammar *g)
+{
+  uint32_t cap = g->cap_masks ? g->cap_masks * 2 : 8;
+  if (cap > g->max_masks)
+    cap = g->max_masks;
+  if (g->n_masks >= cap) { /* all are forgotten: states ask anew */
+    for (uint32_t i = 0; i < g->machine.n_states; i++)
+      g->machine.states[i].mask = 0;
+    g->n_masks = 1;
+    return true;
+  }
+  uint32_t *p = realloc(g->masks, (size_t)cap * g->vocab->n_words * sizeof *p);
+  if (!p)
+    return false;
+  g->masks = p;
+  g->cap_masks = cap;
+  return true;
+}
+
+const uint32_t *td_mask_of(td_grammar *g, uint32_t state)
+{
+  size_t n_words = g->vocab->n_words;
+  td_machine *m = &g->machine;
+  if (m->states[state].mask != 0)
+    return g->masks + m->states[state].mask * n_words;
+  if (g->n_masks >= g->cap_masks && !grow_masks(g))
+    return NULL;
+  uint32_t *mask = g->masks + g->n_masks * n_words;
+  make_mask(g, state, mask);
+  if (m->full)
+    return NULL;
+  m->states[state].mask = g->n_masks++;
+  return mask;
+}
+
+/* ---- learning a vocabulary ---- */
+
+static td_status keep_local(td_vocabulary *v, td_grammar *g, uint32_t state, td_error *err)
+{
+  td_local *l = &v->locals[v->n_locals];
+  td_state s = g->machine.states[state];
+  exits e = {0};
+  *l = (td_local){
+      .at = calloc(s.n, sizeof *l->at), .n_at = s.n, .mask = calloc((size_t)v->n_words + 1, sizeof *l->mask)};
+  v->n_locals++;
+  if (l->at && l->mask) {
+    for (uint32_t i = 0; i < s.n; i++)
+      l->at[i] = g->machine.places[s.first + i].at;
+    walk(g, 0, state, l->mask, &e);
+  }
+  l->exits = e.nodes;
+  l->n_exits = e.n;
+  bool ok = l->at && l->mask && !e.failed && !g->machine.full;
+  return ok ? TD_OK : td_fail(err, TD_ERR_NOMEM, "no memory for the vocabulary's masks");
+}
+
+/* The inside of a string: behind its quote, and behind a backslash. */
+td_status td_vocabulary_learn(td_vocabulary *v, td_error *err)
+{
+  td_builder b;
+  td_grammar *g;
+  td_builder_begin(&b, err);
+  td_status st = td_grammar_make(v, &b, TD_RULE_STRING, &g, err);
+  td_builder_end(&b);
+  if (st != TD_OK)
+    return st;
+  uint32_t inside = td_machine_step(&g->machine, td_machine_start(&g->machine), '"');
+  st = keep_local(v, g, inside, err);
+  if (st == TD_OK)
+    st = keep_local(v, g, td_machine_step(&g->machine, inside, '\\'), err);
+  td_grammar_drop(g);
+  return st;
+}

@@ -1,0 +1,443 @@
+/* The program of a grammar: see rules.h. Expressions are written from their end to their beginning, so that
+ * each knows what follows it. */
+#include "models/grammar/rules.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/progress.h"
+#include "config/limits.h"
+
+/* ---- writing ---- */
+
+static uint32_t put(td_rules *r, td_inst inst)
+{
+  if (r->n_insts == r->cap_insts && !r->failed) {
+    uint32_t cap = r->cap_insts ? r->cap_insts * 2 : 256;
+    td_inst *p = r->n_insts < r->max_insts ? realloc(r->insts, cap * sizeof *p) : NULL;
+    r->failed |= !p;
+    if (p) {
+      r->insts = p;
+      r->cap_insts = cap;
+    }
+  }
+  if (r->failed)
+    return 0;
+  r->insts[r->n_insts] = inst;
+  return r->n_insts++;
+}
+
+enum { SETS_COMPARED = 64 };
+
+static uint32_t put_set(td_rules *r, const td_byte_set *s)
+{
+  for (uint32_t i = r->n_sets; i-- > 0 && i + SETS_COMPARED >= r->n_sets;)
+    if (memcmp(&r->sets[i], s, sizeof *s) == 0)
+      return i;
+  if (r->n_sets == r->cap_sets && !r->failed) {
+    uint32_t cap = r->cap_sets ? r->cap_sets * 2 : 32;
+    td_byte_set *p = realloc(r->sets, cap * sizeof *p);
+    r->failed |= !p;
+    if (p) {
+      r->sets = p;
+      r->cap_sets = cap;
+    }
+  }
+  if (r->failed)
+    return 0;
+  r->sets[r->n_sets] = *s;
+  return r->n_sets++;
+}
+
+static uint32_t write_set(td_rules *r, const td_byte_set *s, uint32_t next)
+{
+  unsigned lo = 0, hi = 255;
+  while (lo < 256 && !td_byte_set_has(s, lo))
+    lo++;
+  while (hi > lo && !td_byte_set_has(s, hi))
+    hi--;
+  unsigned c = lo;
+  while (c <= hi && td_byte_set_has(s, c))
+    c++;
+  if (lo < 256 && c > hi)
+    return put(r, (td_inst){.op = TD_OP_RANGE, .lo = (uint8_t)lo, .hi = (uint8_t)hi, .x = next});
+  return put(r, (td_inst){.op = TD_OP_SET, .x = next, .y = put_set(r, s)});
+}
+
+static uint32_t write(td_rules *r, const td_expr *e, uint32_t next);
+
+static uint32_t write_repeat(td_rules *r, const td_expr *e, uint32_t next)
+{
+  uint32_t at = next;
+  if (e->max == TD_REPEAT_MANY) {
+    at = put(r, (td_inst){.op = TD_OP_SPLIT, .y = next});
+    uint32_t body = write(r, e->u.body, at);
+    if (!r->failed)
+      r->insts[at].x = body;
+  }
+  for (uint32_t i = e->min; i < e->max && e->max != TD_REPEAT_MANY && !r->failed; i++) {
+    uint32_t body = write(r, e->u.body, at);
+    at = put(r, (td_inst){.op = TD_OP_SPLIT, .x = body, .y = next});
+  }
+  for (uint32_t i = 0; i < e->min && !r->failed; i++)
+    at = write(r, e->u.body, at);
+  return at;
+}
+
+static uint32_t write_edges(td_rules *r, const td_graph_state *s, uint32_t first, uint32_t next)
+{
+  td_byte_set none = {0};
+  uint32_t at = s->whole ? next : put(r, (td_inst){.op = TD_OP_SET, .x = next, .y = put_set(r, &none)});
+  for (uint32_t i = 0; i < s->n_edges && !r->failed; i++) {
+    uint32_t edge = write_set(r, &s->edges[i].set, first + s->edges[i].to);
+    at = put(r, (td_inst){.op = TD_OP_SPLIT, .x = edge, .y = at});
+  }
+  return at;
+}
+
+/* Its states are instructions in a row, so that each can be named before it is written. */
+static uint32_t write_graph(td_rules *r, const td_expr *e, uint32_t next)
+{
+  uint32_t first = r->n_insts;
+  for (uint32_t i = 0; i < e->n && !r->failed; i++)
+    (void)put(r, (td_inst){.op = TD_OP_SPLIT});
+  for (uint32_t i = 0; i < e->n && !r->failed; i++) {
+    uint32_t at = write_edges(r, &e->u.states[i], first, next);
+    if (!r->failed)
+      r->insts[first + i].x = r->insts[first + i].y = at;
+  }
+  return first;
+}
+
+/* Where e begins, if what follows it is next. */
+static uint32_t write(td_rules *r, const td_expr *e, uint32_t next)
+{
+  td_byte_set none = {0};
+  uint32_t at = next;
+  if (r->failed)
+    return 0;
+  switch (e->kind) {
+  case TD_EXPR_EMPTY: return next;
+  case TD_EXPR_NONE: return put(r, (td_inst){.op = TD_OP_SET, .x = next, .y = put_set(r, &none)});
+  case TD_EXPR_TEXT:
+    for (uint32_t i = e->n; i-- > 0;) {
+      uint8_t c = (uint8_t)e->u.text[i];
+      at = put(r, (td_inst){.op = TD_OP_RANGE, .lo = c, .hi = c, .x = at});
+    }
+    return at;
+  case TD_EXPR_SET: return write_set(r, &e->set, next);
+  case TD_EXPR_CAT:
+    for (uint32_t i = e->n; i-- > 0;)
+      at = write(r, e->u.items[i], at);
+    return at;
+  case TD_EXPR_ALT:
+    at = write(r, e->u.items[e->n - 1], next);
+    for (uint32_t i = e->n - 1; i-- > 0;) {
+      uint32_t item = write(r, e->u.items[i], next);
+      at = put(r, (td_inst){.op = TD_OP_SPLIT, .x = item, .y = at});
+    }
+    return at;
+  case TD_EXPR_REPEAT: return write_repeat(r, e, next);
+  case TD_EXPR_CALL: return put(r, (td_inst){.op = TD_OP_CALL, .x = e->n, .y = next});
+  case TD_EXPR_GRAPH: return write_graph(r, e, next);
+  }
+  return 0;
+}
+
+/* ---- what can end ---- */
+
+/* A hostile grammar may want many rounds over many rules. */
+static bool may_work(td_rules *r, uint64_t n)
+{
+  r->work += n;
+  r->failed |= r->work > (uint64_t)td_limit_max(TD_LIMIT_GRAMMAR_WORK);
+  return !r->failed;
+}
+
+static bool goes_on(const td_rules *r, const td_inst *i, const uint8_t *ends)
+{
+  static const td_byte_set none;
+  switch (i->op) {
+  case TD_OP_RETURN: return true;
+  case TD_OP_RANGE: return r->insts[i->x].live;
+  case TD_OP_SET: return r->insts[i->x].live && memcmp(&r->sets[i->y], &none, sizeof none) != 0;
+  case TD_OP_SPLIT: return r->insts[i->x].live || r->insts[i->y].live;
+  case TD_OP_CALL: return ends[i->x] && r->insts[i->y].live;
+  }
+  return false;
+}
+
+/* Marks instructions from which their rule's end is reached, whatever is called. Most are written behind what
+ * they go on with, so that few rounds do. */
+static void mark_live(td_rules *r, uint8_t *ends)
+{
+  for (bool changed = true; changed && may_work(r, r->n_insts);) {
+    changed = false;
+    td_progress_add(r->n_insts / 64);
+    for (uint32_t i = 0; i < r->n_insts; i++)
+      if (!r->insts[i].live && goes_on(r, &r->insts[i], ends))
+        r->insts[i].live = changed = true;
+    for (uint32_t k = 0; k < r->n_rules; k++)
+      if (!ends[k] && r->insts[r->starts[k]].live)
+        ends[k] = changed = true;
+  }
+}
+
+/* ---- what begins with what ---- */
+
+typedef struct reach {
+  td_rules *r;
+  uint8_t *empty;  /* [n_rules]: the rule may be the empty text */
+  uint32_t *stack; /* [n_insts + 1] */
+  uint32_t *seen;  /* [n_insts]: the last visit */
+  uint32_t visit;
+} reach;
+
+/* Goes from start through all that takes no byte. Calls f for each rule that is called on the way; true if
+ * the end is reached. */
+static bool go_empty(reach *w, uint32_t start, void (*f)(void *arg, uint32_t rule), void *arg)
+{
+  uint32_t n = 0;
+  bool ends = false;
+  w->visit++;
+  w->stack[n++] = start;
+  w->seen[start] = w->visit;
+  while (n > 0 && may_work(w->r, 1)) {
+    const td_inst *i = &w->r->insts[w->stack[--n]];
+    uint32_t next[2], k = 0;
+    if (!i->live)
+      continue;
+    if (i->op == TD_OP_RETURN)
+      ends = true;
+    if (i->op == TD_OP_SPLIT)
+      next[k++] = i->x, next[k++] = i->y;
+    if (i->op == TD_OP_CALL) {
+      if (f)
+        f(arg, i->x);
+      if (w->empty[i->x])
+        next[k++] = i->y;
+    }
+    while (k > 0)
+      if (w->seen[next[--k]] != w->visit) {
+        w->seen[next[k]] = w->visit;
+        w->stack[n++] = next[k];
+      }
+  }
+  return ends;
+}
+
+static void find_empty(reach *w)
+{
+  for (bool changed = true; changed && may_work(w->r, w->r->n_rules);) {
+    changed = false;
+    for (uint32_t k = 0; k < w->r->n_rules; k++)
+      if (!w->empty[k] && go_empty(w, w->r->starts[k], NULL, NULL))
+        w->empty[k] = changed = true;
+  }
+}
+
+typedef struct edges {
+  uint32_t *to;
+  uint32_t n, cap;
+  bool failed;
+} edges;
+
+static void add_edge(void *arg, uint32_t rule)
+{
+  edges *e = arg;
+  if (e->n == e->cap && !e->failed) {
+    uint32_t cap = e->cap ? e->cap * 2 : 64;
+    uint32_t *p = realloc(e->to, cap * sizeof *p);
+    e->failed = !p;
+    if (p) {
+      e->to = p;
+      e->cap = cap;
+    }
+  }
+  if (!e->failed)
+    e->to[e->n++] = rule;
+}
+
+/* Ranks rules so that each stands behind those that begin with it. False: one begins with itself, or there is
+ * no memory. */
+static bool rank_rules(reach *w)
+{
+  td_rules *r = w->r;
+  edges e = {0};
+  uint32_t *from = calloc(r->n_rules + 1, sizeof *from), *into = calloc(r->n_rules, sizeof *into);
+  uint32_t *ready = calloc(r->n_rules, sizeof *ready), n_ready = 0, n_ranked = 0;
+  for (uint32_t k = 0; from && k < r->n_rules; k++) {
+    from[k] = e.n;
+    (void)go_empty(w, r->starts[k], add_edge, &e);
+    from[k + 1] = e.n;
+  }
+  bool ok = from && into && ready && !e.failed;
+  for (uint32_t i = 0; ok && i < e.n; i++)
+    into[e.to[i]]++;
+  for (uint32_t k = 0; ok && k < r->n_rules; k++)
+    if (into[k] == 0)
+      ready[n_ready++] = k;
+  while (ok && n_ready > 0) {
+    uint32_t k = ready[--n_ready];
+    r->ranks[k] = n_ranked++;
+    for (uint32_t i = from[k]; i < from[k + 1]; i++)
+      if (--into[e.to[i]] == 0)
+        ready[n_ready++] = e.to[i];
+  }
+  free(e.to);
+  free(from);
+  free(into);
+  free(ready);
+  return ok && n_ranked == r->n_rules;
+}
+
+static td_status order_rules(td_rules *r, td_error *err)
+{
+  reach w = {.r = r,
+             .empty = calloc(r->n_rules, 1),
+             .stack = calloc(r->n_insts + 1, sizeof(uint32_t)),
+             .seen = calloc(r->n_insts, sizeof(uint32_t))};
+  bool memory = w.empty && w.stack && w.seen, ok = false;
+  if (memory) {
+    find_empty(&w);
+    ok = rank_rules(&w);
+  }
+  free(w.empty);
+  free(w.stack);
+  free(w.seen);
+  if (!memory)
+    return td_fail(err, TD_ERR_NOMEM, "no memory for a grammar");
+  if (r->failed)
+    return td_fail(err, TD_ERR_REQUEST, "the grammar is too large");
+  return ok ? TD_OK
+            : td_fail(err, TD_ERR_REQUEST, "a rule begins with itself (left recursion, or a $ref loop)");
+}
+
+/* ---- classes of bytes ---- */
+
+static void split_classes(td_rules *r, const td_byte_set *s)
+{
+  int16_t moved[256];
+  memset(moved, -1, sizeof moved);
+  uint32_t in[256] = {0}, all[256] = {0};
+  for (unsigned c = 0; c < 256; c++) {
+    all[r->class_of[c]]++;
+    in[r->class_of[c]] += td_byte_set_has(s, c);
+  }
+  for (unsigned c = 0; c < 256; c++) {
+    unsigned k = r->class_of[c];
+    if (!td_byte_set_has(s, c) || in[k] == all[k])
+      continue;
+    if (moved[k] < 0)
+      moved[k] = (int16_t)r->n_classes++;
+    r->class_of[c] = (uint8_t)moved[k];
+  }
+}
+
+static void make_classes(td_rules *r)
+{
+  static _Thread_local uint64_t seen[256][4];
+  memset(seen, 0, sizeof seen);
+  r->n_classes = 1;
+  for (uint32_t i = 0; i < r->n_sets; i++)
+    split_classes(r, &r->sets[i]);
+  for (uint32_t i = 0; i < r->n_insts; i++) {
+    const td_inst *t = &r->insts[i];
+    if (t->op != TD_OP_RANGE || (seen[t->lo][t->hi / 64] >> t->hi % 64 & 1))
+      continue;
+    seen[t->lo][t->hi / 64] |= 1ull << t->hi % 64;
+    td_byte_set s = {0};
+    for (unsigned c = t->lo; c <= t->hi; c++)
+      td_byte_set_add(&s, c);
+    split_classes(r, &s);
+  }
+}
+
+/* ---- whole ---- */
+
+typedef struct used {
+  const td_builder *b;
+  uint8_t *rules; /* [n_rules] */
+  uint32_t *todo, n_todo;
+} used;
+
+static void use(used *u, const td_expr *e)
+{
+  if (e->kind == TD_EXPR_CALL && !u->rules[e->n]) {
+    u->rules[e->n] = 1;
+    u->todo[u->n_todo++] = e->n;
+  } else if (e->kind == TD_EXPR_REPEAT) {
+    use(u, e->u.body);
+  } else if (e->kind == TD_EXPR_CAT || e->kind == TD_EXPR_ALT) {
+    for (uint32_t i = 0; i < e->n; i++)
+      use(u, e->u.items[i]);
+  }
+}
+
+/* Marks the rules that root needs. */
+static uint8_t *find_used(const td_builder *b, uint32_t root, uint32_t n_shared)
+{
+  used u = {b, calloc(b->n_rules, 1), calloc(b->n_rules, sizeof(uint32_t)), 0};
+  if (u.rules && u.todo) {
+    u.rules[root] = 1;
+    u.todo[u.n_todo++] = root;
+    for (uint32_t k = 0; k < n_shared; k++)
+      if (!u.rules[k]) {
+        u.rules[k] = 1;
+        u.todo[u.n_todo++] = k;
+      }
+    while (u.n_todo > 0)
+      use(&u, b->rules[u.todo[--u.n_todo]]);
+  } else {
+    free(u.rules);
+    u.rules = NULL;
+  }
+  free(u.todo);
+  return u.rules;
+}
+
+static bool write_rules(const td_builder *b, uint32_t root, uint32_t n_shared, td_rules *r)
+{
+  uint8_t *is_used = find_used(b, root, n_shared);
+  r->starts = calloc(b->n_rules, sizeof *r->starts);
+  r->ranks = calloc(b->n_rules, sizeof *r->ranks);
+  r->n_rules = b->n_rules;
+  r->failed |= !r->starts || !r->ranks || !is_used;
+  for (uint32_t k = 0; k < b->n_rules && !r->failed; k++) {
+    if (is_used[k])
+      r->starts[k] = write(r, b->rules[k], put(r, (td_inst){.op = TD_OP_RETURN}));
+    if (k + 1 == n_shared)
+      r->n_shared_insts = r->n_insts;
+  }
+  free(is_used);
+  return !r->failed;
+}
+
+td_status td_rules_make(const td_builder *b, uint32_t root, uint32_t n_shared, td_rules *r, td_error *err)
+{
+  *r = (td_rules){.root = root, .max_insts = (uint32_t)td_limit_max(TD_LIMIT_GRAMMAR_INSTRUCTIONS)};
+  if (b->failed || !write_rules(b, root, n_shared, r))
+    return td_fail(err, TD_ERR_REQUEST, "the grammar is too large");
+  uint8_t *ends = calloc(r->n_rules, 1);
+  if (!ends)
+    return td_fail(err, TD_ERR_NOMEM, "no memory for a grammar");
+  mark_live(r, ends);
+  bool any = ends[root];
+  free(ends);
+  if (r->failed)
+    return td_fail(err, TD_ERR_REQUEST, "the grammar is too large");
+  if (!any)
+    return td_fail(err, TD_ERR_REQUEST, "no text fits: what it asks for contradicts itself");
+  TD_TRY(order_rules(r, err));
+  make_classes(r);
+  return TD_OK;
+}
+
+void td_rules_deinit(td_rules *r)
+{
+  free(r->insts);
+  free(r->sets);
+  free(r->starts);
+  free(r->ranks);
+  *r = (td_rules){0};
+}

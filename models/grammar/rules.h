@@ -1,0 +1,47 @@
+/* The program of a grammar: instructions over bytes, a start for each rule. Read-only once made. */
+#ifndef TD_MODELS_GRAMMAR_RULES_H
+#define TD_MODELS_GRAMMAR_RULES_H
+
+#include "models/grammar/expr.h"
+
+typedef enum td_inst_op {
+  TD_OP_RANGE,  /* a byte from lo to hi, then x */
+  TD_OP_SET,    /* a byte of set y, then x */
+  TD_OP_SPLIT,  /* x or y */
+  TD_OP_CALL,   /* rule x, then y */
+  TD_OP_RETURN, /* the rule's end */
+} td_inst_op;
+
+typedef struct td_inst {
+  uint8_t op, lo, hi;
+  uint8_t live; /* a whole text can still be reached */
+  uint32_t x, y;
+} td_inst;
+
+typedef struct td_rules {
+  td_inst *insts; /* [n_insts] */
+  uint32_t n_insts, cap_insts, max_insts;
+  td_byte_set *sets; /* [n_sets] */
+  uint32_t n_sets, cap_sets;
+  uint32_t *starts; /* [n_rules] */
+  uint32_t *ranks;  /* [n_rules]: a rule that another begins with has a higher one */
+  uint32_t n_rules, root;
+  uint8_t class_of[256]; /* bytes that no instruction tells apart are of one class */
+  uint32_t n_classes;
+  uint32_t n_shared_insts; /* the first ones, which all grammars of a vocabulary have */
+  uint64_t work;           /* instructions looked at while it is made */
+  bool failed;             /* no memory, or no work left */
+} td_rules;
+
+/* The builder's rules as a program; the first n_shared of them get the same instructions whatever follows.
+ * TD_ERR_REQUEST: too large, a rule that begins with itself, no text at all. */
+TD_MUST_CHECK td_status td_rules_make(const td_builder *b, uint32_t root, uint32_t n_shared, td_rules *out,
+                                      td_error *err);
+void td_rules_deinit(td_rules *r);
+
+static inline bool td_inst_takes(const td_rules *r, const td_inst *i, unsigned byte)
+{
+  return i->op == TD_OP_RANGE ? byte >= i->lo && byte <= i->hi : td_byte_set_has(&r->sets[i->y], byte);
+}
+
+#endif

@@ -1,0 +1,639 @@
+/* JSON schema: conjunctions, references, branches, types. See schema.h. */
+#include "models/grammar/schema.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/hash.h"
+#include "common/progress.h"
+#include "config/limits.h"
+
+/* ---- where a schema stands ---- */
+
+static bool find_path(const cJSON *at, const cJSON *wanted, char *out, size_t n, size_t len)
+{
+  if (at == wanted)
+    return true;
+  if (!cJSON_IsObject(at) && !cJSON_IsArray(at))
+    return false;
+  unsigned index = 0;
+  for (const cJSON *m = at->child; m; m = m->next, index++) {
+    int k = m->string ? snprintf(out + len, n - len, "/%.60s", m->string)
+                      : snprintf(out + len, n - len, "/%u", index);
+    size_t to = k < 0 || (size_t)k >= n - len ? n - 1 : len + (size_t)k;
+    if (find_path(m, wanted, out, n, to))
+      return true;
+    out[len] = '\0';
+  }
+  return false;
+}
+
+const td_expr *td_schema_fail(td_schema *s, td_status code, const cJSON *schema, const char *keyword,
+                              const char *text)
+{
+  char path[256] = "";
+  if (s->status == TD_OK) {
+    (void)find_path(s->root, schema, path, sizeof path, 0);
+    s->status =
+        td_fail(s->b->err, code, "'%.60s' at '%s' of the schema %s", keyword, *path ? path : "/", text);
+  }
+  return &td_expr_none;
+}
+
+static const td_expr *too_large(td_schema *s, const cJSON *schema)
+{
+  return td_schema_fail(s, TD_ERR_REQUEST, schema, "$ref", "or its branches go too deep, or round in a loop");
+}
+
+/* ---- references ---- */
+
+/* One step of a JSON pointer, with its escapes, percent signs too, undone. */
+static size_t take_step(const char **at, char *out, size_t n)
+{
+  size_t k = 0;
+  const char *p = *at;
+  for (; *p && *p != '/'; p++) {
+    unsigned c;
+    char ch = *p;
+    if (ch == '%' && sscanf(p + 1, "%2x", &c) == 1 && p[1] && p[2]) {
+      ch = (char)c;
+      p += 2;
+    } else if (ch == '~' && (p[1] == '0' || p[1] == '1')) {
+      ch = *++p == '0' ? '~' : '/';
+    }
+    if (k + 1 < n)
+      out[k++] = ch;
+  }
+  out[k] = '\0';
+  *at = p;
+  return k;
+}
+
+static const cJSON *by_pointer(const cJSON *at, const char *pointer)
+{
+  char step[512];
+  while (at && *pointer == '/') {
+    pointer++;
+    (void)take_step(&pointer, step, sizeof step);
+    if (cJSON_IsArray(at)) {
+      char *end;
+      long i = strtol(step, &end, 10);
+      at = *step && !*end && i >= 0 ? cJSON_GetArrayItem(at, (int)i) : NULL;
+    } else {
+      at = td_json_get(at, step);
+    }
+  }
+  return at && *pointer == '\0' ? at : NULL;
+}
+
+static const cJSON *by_anchor(const cJSON *at, const char *name)
+{
+  const cJSON *a = cJSON_IsObject(at) ? td_json_get(at, "$anchor") : NULL;
+  if (cJSON_IsString(a) && strcmp(a->valuestring, name) == 0)
+    return at;
+  if (cJSON_IsObject(at) || cJSON_IsArray(at))
+    for (const cJSON *m = at->child; m; m = m->next) {
+      const cJSON *found = by_anchor(m, name);
+      if (found)
+        return found;
+    }
+  return NULL;
+}
+
+/* Another $id inside would be what references are relative to. */
+static bool has_inner_id(const cJSON *at, bool inner)
+{
+  if (inner && cJSON_IsObject(at)) {
+    const cJSON *id = td_json_get(at, "$id");
+    if (cJSON_IsString(id) && *id->valuestring != '#')
+      return true;
+  }
+  if (cJSON_IsObject(at) || cJSON_IsArray(at))
+    for (const cJSON *m = at->child; m; m = m->next)
+      if (!(m->string && (strcmp(m->string, "enum") == 0 || strcmp(m->string, "const") == 0)) &&
+          has_inner_id(m, true))
+        return true;
+  return false;
+}
+
+static const cJSON *resolve(td_schema *s, const cJSON *schema, const char *ref)
+{
+  const cJSON *id = cJSON_IsObject(s->root) ? td_json_get(s->root, "$id") : NULL;
+  size_t n = cJSON_IsString(id) ? strcspn(id->valuestring, "#") : 0;
+  if (n > 0 && strncmp(ref, id->valuestring, n) == 0 && (ref[n] == '#' || !ref[n]))
+    ref = ref[n] ? ref + n : "#";
+  if (*ref != '#') {
+    td_schema_fail(s, TD_ERR_UNSUPPORTED, schema, "$ref", "points out of the schema, which is not served");
+    return NULL;
+  }
+  if (has_inner_id(s->root, false)) {
+    td_schema_fail(s, TD_ERR_UNSUPPORTED, schema, "$ref", "beside an inner '$id' is not served");
+    return NULL;
+  }
+  const cJSON *to = ref[1] == '/' || !ref[1] ? by_pointer(s->root, ref + 1) : by_anchor(s->root, ref + 1);
+  if (!to)
+    td_schema_fail(s, TD_ERR_REQUEST, schema, "$ref", "points nowhere");
+  return to;
+}
+
+/* ---- conjunctions ---- */
+
+enum { DEPTH_MAX = 200, GATHER_MAX = 64, WORK_MAX = 400000 };
+
+static void gather(td_schema *s, td_all *all, const cJSON *schema, unsigned depth)
+{
+  if (s->status != TD_OK || cJSON_IsTrue(schema))
+    return;
+  if (cJSON_IsFalse(schema)) {
+    all->never = true;
+    return;
+  }
+  if (!cJSON_IsObject(schema)) {
+    td_schema_fail(s, TD_ERR_REQUEST, schema, "schema", "must be an object, true or false");
+    return;
+  }
+  td_progress_add(1);
+  if (depth > GATHER_MAX || ++s->work > WORK_MAX) {
+    too_large(s, schema);
+    return;
+  }
+  for (uint32_t i = 0; i < all->n; i++)
+    if (all->parts[i].schema == schema) { /* said already; but not by a branch of itself */
+      if (all->parts[i].done)
+        too_large(s, schema);
+      return;
+    }
+  if (all->n == PARTS_MAX_OF_ALL) {
+    td_schema_fail(s, TD_ERR_UNSUPPORTED, schema, "allOf", "joins too many schemas");
+    return;
+  }
+  all->parts[all->n++] = (td_schema_part){schema, 0};
+  const cJSON *ref = td_json_get(schema, "$ref"), *list = td_json_get(schema, "allOf");
+  if (cJSON_IsString(ref)) {
+    const cJSON *to = resolve(s, schema, ref->valuestring);
+    if (to)
+      gather(s, all, to, depth + 1);
+  }
+  if (list && !cJSON_IsArray(list))
+    td_schema_fail(s, TD_ERR_REQUEST, schema, "allOf", "must be an array");
+  for (const cJSON *m = cJSON_IsArray(list) ? list->child : NULL; m; m = m->next)
+    gather(s, all, m, depth + 1);
+}
+
+void td_schema_gather(td_schema *s, td_all *all, const cJSON *schema) { gather(s, all, schema, 0); }
+
+/* ---- types ---- */
+
+static unsigned type_bit(const char *name)
+{
+  static const struct {
+    const char *name;
+    unsigned bits;
+  } types[] = {{"null", TYPE_NULL},       {"boolean", TYPE_BOOLEAN},
+               {"integer", TYPE_INTEGER}, {"number", TYPE_INTEGER | TYPE_FRACTION},
+               {"string", TYPE_STRING},   {"array", TYPE_ARRAY},
+               {"object", TYPE_OBJECT}};
+  for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+    if (strcmp(types[i].name, name) == 0)
+      return types[i].bits;
+  return 0;
+}
+
+static unsigned types_of(td_schema *s, const cJSON *schema)
+{
+  const cJSON *type = td_json_get(schema, "type");
+  unsigned bits = 0, one;
+  if (!type)
+    return TYPE_ALL;
+  for (const cJSON *t = cJSON_IsArray(type) ? type->child : type; t;
+       t = cJSON_IsArray(type) ? t->next : NULL) {
+    one = cJSON_IsString(t) ? type_bit(t->valuestring) : 0;
+    if (!one)
+      td_schema_fail(s, TD_ERR_REQUEST, schema, "type", "names no type");
+    bits |= one;
+  }
+  return bits;
+}
+
+static unsigned types_of_all(td_schema *s, const td_all *all)
+{
+  unsigned bits = all->never ? 0 : TYPE_ALL;
+  for (uint32_t i = 0; i < all->n; i++)
+    bits &= types_of(s, all->parts[i].schema);
+  return bits;
+}
+
+static unsigned type_of_value(const cJSON *v)
+{
+  if (cJSON_IsNumber(v))
+    return v->valuedouble == (double)(int64_t)v->valuedouble && v->valuedouble < 9e15 &&
+                   v->valuedouble > -9e15
+               ? TYPE_INTEGER
+               : TYPE_FRACTION;
+  return cJSON_IsNull(v)     ? TYPE_NULL
+         : cJSON_IsBool(v)   ? TYPE_BOOLEAN
+         : cJSON_IsString(v) ? TYPE_STRING
+         : cJSON_IsArray(v)  ? TYPE_ARRAY
+         : cJSON_IsObject(v) ? TYPE_OBJECT
+                             : TYPE_INTEGER; /* a number that a double cannot hold: kept as text */
+}
+
+/* ---- words that are not served ---- */
+
+typedef struct word {
+  const char *name;
+  unsigned types; /* of values that it is about */
+} word;
+
+static const word refused[] = {
+    {"not", TYPE_ALL},
+    {"if", TYPE_ALL},
+    {"$dynamicRef", TYPE_ALL},
+    {"$recursiveRef", TYPE_ALL},
+    {"dependentRequired", TYPE_OBJECT},
+    {"dependentSchemas", TYPE_OBJECT},
+    {"dependencies", TYPE_OBJECT},
+    {"contains", TYPE_ARRAY},
+    {"uniqueItems", TYPE_ARRAY},
+    {"unevaluatedItems", TYPE_ARRAY},
+};
+
+static bool is_harmless(const cJSON *schema, const cJSON *m)
+{
+  if (cJSON_IsObject(m) && !m->child && strncmp(m->string, "depend", 6) == 0)
+    return true;
+  if (strcmp(m->string, "uniqueItems") == 0 || strcmp(m->string, "not") == 0)
+    return cJSON_IsFalse(m);
+  if (strcmp(m->string, "if") == 0)
+    return !td_json_get(schema, "then") && !td_json_get(schema, "else");
+  if (strcmp(m->string, "unevaluatedItems") == 0)
+    return cJSON_IsTrue(m);
+  return false;
+}
+
+static bool check_words(td_schema *s, const td_all *all, unsigned types)
+{
+  for (uint32_t i = 0; i < all->n; i++)
+    for (size_t k = 0; k < sizeof refused / sizeof *refused; k++) {
+      const cJSON *m = (refused[k].types & types) ? td_json_get(all->parts[i].schema, refused[k].name) : NULL;
+      const cJSON *most = td_json_get(all->parts[i].schema, "maxItems");
+      if (!m || is_harmless(all->parts[i].schema, m) ||
+          (strcmp(m->string, "uniqueItems") == 0 && cJSON_IsNumber(most) && most->valuedouble <= 1))
+        continue;
+      td_schema_fail(s, TD_ERR_UNSUPPORTED, all->parts[i].schema, refused[k].name, "is not served");
+      return false;
+    }
+  return true;
+}
+
+/* ---- enum and const ---- */
+
+static const char *const constraints[] = {"properties",
+                                          "patternProperties",
+                                          "additionalProperties",
+                                          "required",
+                                          "minProperties",
+                                          "maxProperties",
+                                          "propertyNames",
+                                          "items",
+                                          "prefixItems",
+                                          "minItems",
+                                          "maxItems",
+                                          "minLength",
+                                          "maxLength",
+                                          "pattern",
+                                          "format",
+                                          "minimum",
+                                          "maximum",
+                                          "exclusiveMinimum",
+                                          "exclusiveMaximum",
+                                          "multipleOf",
+                                          "additionalItems",
+                                          "unevaluatedProperties"};
+
+static bool has_constraint(const td_all *all)
+{
+  for (uint32_t i = 0; i < all->n; i++)
+    for (size_t k = 0; k < sizeof constraints / sizeof *constraints; k++)
+      if (td_json_get(all->parts[i].schema, constraints[k]))
+        return true;
+  return false;
+}
+
+static bool is_among(const cJSON *list, const cJSON *v)
+{
+  for (const cJSON *m = list->child; m; m = m->next)
+    if (cJSON_Compare(m, v, true))
+      return true;
+  return false;
+}
+
+static bool allows(const cJSON *schema, const cJSON *v)
+{
+  const cJSON *list = td_json_get(schema, "enum"), *one = td_json_get(schema, "const");
+  return (!list || is_among(list, v)) && (!one || cJSON_Compare(one, v, true));
+}
+
+static const td_expr *by_types(td_schema *s, const td_all *all, unsigned types);
+
+/* Whether the value fits all that is said beside enum and const. */
+static bool fits_rest(td_schema *s, const td_all *all, const cJSON *v, unsigned type)
+{
+  if (!has_constraint(all))
+    return true;
+  const td_expr *rest = by_types(s, all, type);
+  char *text = cJSON_PrintUnformatted(v);
+  bool fits = text && s->status == TD_OK && td_expr_fits(s->b, rest, text, strlen(text));
+  cJSON_free(text);
+  return fits;
+}
+
+static const td_expr *one_of_values(td_schema *s, const td_all *all, unsigned types, const cJSON *values,
+                                    const cJSON *only)
+{
+  td_expr_list alt = {0};
+  uint32_t n = 0;
+  for (const cJSON *v = only ? only : values->child; v; v = only ? NULL : v->next)
+    n++;
+  const char **texts = td_arena_alloc_array(&s->b->arena, n + 1, sizeof *texts);
+  size_t *lengths = td_arena_alloc_array(&s->b->arena, n + 1, sizeof *lengths);
+  if (!texts || !lengths) {
+    s->b->failed = true;
+    return &td_expr_none;
+  }
+  n = 0;
+  for (const cJSON *v = only ? only : values->child; v && s->status == TD_OK; v = only ? NULL : v->next) {
+    unsigned type = type_of_value(v);
+    bool ok = (types & type) != 0;
+    for (uint32_t i = 0; i < all->n && ok; i++)
+      ok = allows(all->parts[i].schema, v);
+    if (!ok || !fits_rest(s, all, v, type))
+      continue;
+    const td_expr *e = td_schema_value(s, v);
+    if (e->kind == TD_EXPR_TEXT) {
+      texts[n] = e->u.text;
+      lengths[n++] = e->n;
+    } else {
+      td_expr_add(s->b, &alt, e);
+    }
+  }
+  if (n > 0)
+    td_expr_add(s->b, &alt, td_expr_texts(s->b, texts, lengths, n));
+  return td_expr_alt(s->b, &alt);
+}
+
+/* ---- a conjunction without branches ---- */
+
+static const td_expr *by_types(td_schema *s, const td_all *all, unsigned types)
+{
+  td_builder *b = s->b;
+  td_expr_list alt = {0};
+  if (!check_words(s, all, types))
+    return &td_expr_none;
+  if (types == TYPE_ALL && !has_constraint(all))
+    return td_expr_call(b, TD_RULE_VALUE);
+  if (types & TYPE_OBJECT)
+    td_expr_add(b, &alt, td_schema_object(s, all));
+  if (types & TYPE_ARRAY)
+    td_expr_add(b, &alt, td_schema_array(s, all));
+  if (types & TYPE_STRING)
+    td_expr_add(b, &alt, td_schema_string(s, all));
+  if (types & (TYPE_INTEGER | TYPE_FRACTION))
+    td_expr_add(b, &alt, td_schema_number(s, all, types));
+  if (types & TYPE_BOOLEAN) {
+    td_expr_add(b, &alt, td_expr_string(b, "true"));
+    td_expr_add(b, &alt, td_expr_string(b, "false"));
+  }
+  if (types & TYPE_NULL)
+    td_expr_add(b, &alt, td_expr_string(b, "null"));
+  return td_expr_alt(b, &alt);
+}
+
+static const td_expr *without_branches(td_schema *s, const td_all *all)
+{
+  unsigned types = types_of_all(s, all);
+  if (s->status != TD_OK || types == 0)
+    return &td_expr_none;
+  for (uint32_t i = 0; i < all->n; i++) {
+    const cJSON *list = td_json_get(all->parts[i].schema, "enum");
+    const cJSON *one = td_json_get(all->parts[i].schema, "const");
+    if (list && !cJSON_IsArray(list))
+      return td_schema_fail(s, TD_ERR_REQUEST, all->parts[i].schema, "enum", "must be an array");
+    if (one || list)
+      return check_words(s, all, types) ? one_of_values(s, all, types, list, one) : &td_expr_none;
+  }
+  return by_types(s, all, types);
+}
+
+/* ---- branches ---- */
+
+static bool values_apart(const cJSON *a, const cJSON *b)
+{
+  const cJSON *la = a ? td_json_get(a, "enum") : NULL, *ca = a ? td_json_get(a, "const") : NULL;
+  const cJSON *lb = b ? td_json_get(b, "enum") : NULL, *cb = b ? td_json_get(b, "const") : NULL;
+  if ((!la && !ca) || (!lb && !cb))
+    return false;
+  for (const cJSON *v = ca ? ca : la->child; v; v = ca ? NULL : v->next)
+    if (cb ? cJSON_Compare(cb, v, true) : is_among(lb, v))
+      return false;
+  return true;
+}
+
+static bool requires(const td_all *all, const char *name)
+{
+  for (uint32_t i = 0; i < all->n; i++) {
+    const cJSON *list = td_json_get(all->parts[i].schema, "required");
+    for (const cJSON *m = cJSON_IsArray(list) ? list->child : NULL; m; m = m->next)
+      if (cJSON_IsString(m) && strcmp(m->valuestring, name) == 0)
+        return true;
+  }
+  return false;
+}
+
+static bool forbids(const td_all *all, const char *name)
+{
+  for (uint32_t i = 0; i < all->n; i++) {
+    const cJSON *p = all->parts[i].schema, *own = td_json_get(p, "properties");
+    const cJSON *value = cJSON_IsObject(own) ? td_json_get(own, name) : NULL;
+    if (cJSON_IsFalse(value) || (!value && cJSON_IsFalse(td_json_get(p, "additionalProperties")) &&
+                                 !td_json_get(p, "patternProperties")))
+      return true;
+  }
+  return false;
+}
+
+static bool members_apart(td_schema *s, const td_all *a, const td_all *b, const char *name)
+{
+  td_all x = {0}, y = {0};
+  if (!requires(a, name))
+    return false;
+  if (forbids(b, name))
+    return true;
+  if (!requires(b, name))
+    return false;
+  for (unsigned k = 0; k < 2; k++)
+    for (uint32_t i = 0; i < (k ? b : a)->n; i++) {
+      const cJSON *own = td_json_get((k ? b : a)->parts[i].schema, "properties");
+      const cJSON *v = cJSON_IsObject(own) ? td_json_get(own, name) : NULL;
+      if (v)
+        td_schema_gather(s, k ? &y : &x, v);
+    }
+  if (s->status == TD_OK && (types_of_all(s, &x) & types_of_all(s, &y)) == 0)
+    return true;
+  for (uint32_t i = 0; i < x.n; i++)
+    for (uint32_t k = 0; k < y.n; k++)
+      if (values_apart(x.parts[i].schema, y.parts[k].schema))
+        return true;
+  return false;
+}
+
+/* No value fits both, for a reason that is easy to see. */
+static bool are_apart(td_schema *s, const td_all *a, const td_all *b)
+{
+  unsigned both = types_of_all(s, a) & types_of_all(s, b);
+  if (both == 0 || a->never || b->never)
+    return true;
+  for (uint32_t i = 0; i < a->n; i++)
+    for (uint32_t k = 0; k < b->n; k++)
+      if (values_apart(a->parts[i].schema, b->parts[k].schema))
+        return true;
+  if (both != TYPE_OBJECT)
+    return false;
+  for (unsigned side = 0; side < 2; side++) {
+    const td_all *x = side ? b : a, *y = side ? a : b;
+    for (uint32_t i = 0; i < x->n; i++) {
+      const cJSON *list = td_json_get(x->parts[i].schema, "required");
+      for (const cJSON *m = cJSON_IsArray(list) ? list->child : NULL; m; m = m->next)
+        if (cJSON_IsString(m) && members_apart(s, x, y, m->valuestring))
+          return true;
+    }
+  }
+  return false;
+}
+
+/* oneOf is anyOf where no two branches can hold at once. */
+static bool check_apart(td_schema *s, const td_all *rest, const cJSON *schema, const cJSON *list)
+{
+  for (const cJSON *x = list->child; x; x = x->next)
+    for (const cJSON *y = x->next; y; y = y->next) {
+      td_all a = *rest, b = *rest;
+      td_progress_add(1);
+      td_schema_gather(s, &a, x);
+      td_schema_gather(s, &b, y);
+      if (s->status == TD_OK && !are_apart(s, &a, &b))
+        td_schema_fail(s, TD_ERR_UNSUPPORTED, schema, "oneOf",
+                       "is only served where no two branches can hold at once ('anyOf' is)");
+      if (s->status != TD_OK || ++s->work > WORK_MAX)
+        return false;
+    }
+  return true;
+}
+
+static const td_expr *branches(td_schema *s, const td_all *all, uint32_t part, const char *keyword,
+                               unsigned done)
+{
+  const cJSON *schema = all->parts[part].schema, *list = td_json_get(schema, keyword);
+  td_expr_list alt = {0};
+  td_all rest = *all;
+  rest.parts[part].done |= done;
+  if (!cJSON_IsArray(list) || !list->child)
+    return td_schema_fail(s, TD_ERR_REQUEST, schema, keyword, "must be an array with branches");
+  if (done == DONE_ONE && !check_apart(s, &rest, schema, list))
+    return &td_expr_none;
+  for (const cJSON *m = list->child; m && s->status == TD_OK; m = m->next) {
+    td_all one = rest;
+    td_schema_gather(s, &one, m);
+    if (!one.never)
+      td_expr_add(s->b, &alt, td_schema_rule(s, &one));
+  }
+  return td_expr_alt(s->b, &alt);
+}
+
+static const td_expr *compile_all(td_schema *s, const td_all *all)
+{
+  for (uint32_t i = 0; i < all->n; i++) {
+    if (!(all->parts[i].done & DONE_ANY) && td_json_get(all->parts[i].schema, "anyOf"))
+      return branches(s, all, i, "anyOf", DONE_ANY);
+    if (!(all->parts[i].done & DONE_ONE) && td_json_get(all->parts[i].schema, "oneOf"))
+      return branches(s, all, i, "oneOf", DONE_ONE);
+  }
+  return without_branches(s, all);
+}
+
+/* ---- rules ---- */
+
+static bool is_kept(const td_kept *k, const td_all *all)
+{
+  for (uint32_t i = 0; i < all->n && k->n == all->n; i++)
+    if (k->parts[i].schema != all->parts[i].schema || k->parts[i].done != all->parts[i].done)
+      return false;
+  return k->n == all->n;
+}
+
+static uint32_t bucket_of(const td_all *all)
+{
+  uint64_t h = all->n;
+  for (uint32_t i = 0; i < all->n; i++)
+    h = td_hash_u64(h, (uint64_t)(uintptr_t)all->parts[i].schema ^ all->parts[i].done);
+  return (uint32_t)h % KEPT_BUCKETS;
+}
+
+static bool keep(td_schema *s, const td_all *all, uint32_t bucket, uint32_t rule)
+{
+  td_arena *a = &s->b->arena;
+  td_schema_part *parts = td_arena_alloc_array(a, all->n, sizeof *parts);
+  if (s->n_kept == s->cap_kept) {
+    uint32_t cap = s->cap_kept ? s->cap_kept * 2 : 64;
+    td_kept *kept = td_arena_alloc_array(a, cap, sizeof *kept);
+    if (kept && s->n_kept > 0)
+      memcpy(kept, s->kept, s->n_kept * sizeof *kept);
+    s->kept = kept;
+    s->cap_kept = kept ? cap : 0;
+  }
+  if (!parts || !s->kept) {
+    s->b->failed = true;
+    return false;
+  }
+  memcpy(parts, all->parts, all->n * sizeof *parts);
+  s->kept[s->n_kept] = (td_kept){parts, all->n, rule, s->buckets[bucket]};
+  s->buckets[bucket] = ++s->n_kept;
+  return true;
+}
+
+const td_expr *td_schema_rule(td_schema *s, const td_all *all)
+{
+  if (all->never || s->status != TD_OK || s->b->failed)
+    return &td_expr_none;
+  if (all->n == 0)
+    return td_expr_call(s->b, TD_RULE_VALUE);
+  uint32_t bucket = bucket_of(all);
+  for (uint32_t i = s->buckets[bucket]; i != 0; i = s->kept[i - 1].next)
+    if (is_kept(&s->kept[i - 1], all))
+      return td_expr_call(s->b, s->kept[i - 1].rule);
+  if (s->depth == DEPTH_MAX || ++s->work > WORK_MAX)
+    return too_large(s, all->parts[0].schema);
+  uint32_t rule = td_builder_add_rule(s->b);
+  if (s->b->failed || !keep(s, all, bucket, rule))
+    return &td_expr_none;
+  s->depth++;
+  const td_expr *body = compile_all(s, all);
+  s->depth--;
+  s->b->rules[rule] = body;
+  return td_expr_call(s->b, rule);
+}
+
+td_status td_schema_compile(td_builder *b, const cJSON *schema, const td_expr **out)
+{
+  td_schema *s = calloc(1, sizeof *s);
+  td_all all = {0};
+  if (!s)
+    return td_fail(b->err, TD_ERR_NOMEM, "no memory for a schema");
+  s->b = b;
+  s->root = schema;
+  td_schema_gather(s, &all, schema);
+  *out = td_schema_rule(s, &all);
+  td_status st = s->status;
+  free(s);
+  return st;
+}

@@ -1,0 +1,483 @@
+/* Strings, numbers and written-out values of a schema. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/utf8.h"
+#include "models/grammar/schema.h"
+
+void td_schema_count(td_schema *s, const cJSON *schema, const char *keyword, uint32_t *least, uint32_t *most)
+{
+  const cJSON *m = td_json_get(schema, keyword);
+  if (!m)
+    return;
+  double v = cJSON_IsNumber(m) ? m->valuedouble : -1;
+  if (!(v >= 0) || v != floor(v)) {
+    td_schema_fail(s, TD_ERR_REQUEST, schema, keyword, "must be a whole number from 0 on");
+    return;
+  }
+  if (least && v > 1e6)
+    td_schema_fail(s, TD_ERR_UNSUPPORTED, schema, keyword, "is above 1000000, which is not served");
+  else if (least && v > *least)
+    *least = (uint32_t)v;
+  else if (most && v < 1e6 && v < *most)
+    *most = (uint32_t)v;
+  else if (most && v >= 1e6 && v < 4e9)
+    td_schema_fail(s, TD_ERR_UNSUPPORTED, schema, keyword, "is above 1000000, which is not served");
+}
+
+/* ---- values ---- */
+
+/* json.dumps without ASCII escapes: only what must be escaped is. cJSON's printer agrees but for DEL and for
+ * numbers, which keep their value. */
+const td_expr *td_schema_value(td_schema *s, const cJSON *value)
+{
+  td_expr_list list = {0};
+  td_builder *b = s->b;
+  const td_expr *space = td_expr_call(b, TD_RULE_SPACE);
+  if (cJSON_IsObject(value) || cJSON_IsArray(value)) {
+    bool object = cJSON_IsObject(value);
+    td_expr_add(b, &list, td_expr_string(b, object ? "{" : "["));
+    for (const cJSON *m = value->child; m; m = m->next) {
+      td_expr_add(b, &list, m == value->child ? space : td_expr_cat2(b, td_expr_string(b, ","), space));
+      if (object)
+        td_expr_add(b, &list, td_expr_cat3(b, td_schema_text(s, m->string), td_expr_string(b, ":"), space));
+      td_expr_add(b, &list, td_schema_value(s, m));
+    }
+    td_expr_add(b, &list, space);
+    td_expr_add(b, &list, td_expr_string(b, object ? "}" : "]"));
+    return td_expr_cat(b, &list);
+  }
+  if (cJSON_IsString(value))
+    return td_schema_text(s, value->valuestring);
+  if (cJSON_IsRaw(value))
+    return td_expr_string(b, value->valuestring);
+  char *text = cJSON_PrintUnformatted(value);
+  const td_expr *e = text ? td_expr_string(b, text) : &td_expr_none;
+  b->failed |= !text;
+  cJSON_free(text);
+  return e;
+}
+
+/* With its quotes. */
+const td_expr *td_schema_text(td_schema *s, const char *text)
+{
+  static const char shorts[] = "\"\\\b\f\n\r\t", letters[] = "\"\\bfnrt";
+  size_t n = strlen(text), k = 0;
+  char *out = td_arena_alloc_array(&s->b->arena, n + 1, 6);
+  if (!out) {
+    s->b->failed = true;
+    return &td_expr_none;
+  }
+  out[k++] = '"';
+  for (size_t i = 0; i < n; i++) {
+    unsigned char c = (unsigned char)text[i];
+    const char *at = strchr(shorts, c);
+    if (c == 0xC0 && (unsigned char)text[i + 1] == 0x80) /* U+0000, see json.h */
+      k += (size_t)sprintf(out + k, "\\u0000"), i++;
+    else if (at) {
+      out[k++] = '\\';
+      out[k++] = letters[at - shorts];
+    } else if (c < 0x20)
+      k += (size_t)sprintf(out + k, "\\u%04x", c);
+    else
+      out[k++] = (char)c;
+  }
+  out[k++] = '"';
+  return td_expr_text(s->b, out, k);
+}
+
+/* ---- strings ---- */
+
+static const struct {
+  const char *name, *pattern;
+} formats[] = {
+#define DATE                                                                                                 \
+  "[0-9]{4}-(0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|[0-9]{4}-(0[469]|11)-(0[1-9]|[12][0-9]|30)|[0-9]{4}-"  \
+  "02-(0[1-9]|1[0-9]|2[0-8])"
+#define CLOCK "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]+)?"
+#define ZONE "([zZ]|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
+#define LABEL "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+#define BYTE "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+#define H16 "[0-9A-Fa-f]{1,4}"
+#define PCHAR "([A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})"
+#define TAIL "(\\?(" PCHAR "|[/?])*)?(#(" PCHAR "|[/?])*)?"
+#define HOST "([A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})"
+    {"date", "^(" DATE ")$"},
+    {"time", "^" CLOCK ZONE "$"},
+    {"date-time", "^(" DATE ")[tT]" CLOCK ZONE "$"},
+    {"duration",
+     "^P([0-9]+W|([0-9]+Y([0-9]+M([0-9]+D)?)?|[0-9]+M([0-9]+D)?|[0-9]+D)(T([0-9]+H([0-9]+M([0-9]+S)?)?|"
+     "[0-9]+M([0-9]+S)?|[0-9]+S))?|T([0-9]+H([0-9]+M([0-9]+S)?)?|[0-9]+M([0-9]+S)?|[0-9]+S))$"},
+    {"email", "^[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]{1,30}(\\.[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]{1,30})?@" LABEL
+              "(\\." LABEL "){1,3}$"},
+    {"hostname", "^" LABEL "(\\." LABEL "){0,3}$"},
+    {"ipv4", "^(" BYTE "\\.){3}" BYTE "$"},
+    {"ipv6", "^((" H16 ":){7}" H16 "|(" H16 ":){1,6}:" H16 "|(" H16 ":){1,5}(:" H16 "){1,2}|(" H16
+             ":){1,4}(:" H16 "){1,3}|(" H16 ":){1,3}(:" H16 "){1,4}|(" H16 ":){1,2}(:" H16 "){1,5}|" H16
+             ":(:" H16 "){1,6}|:((:" H16 "){1,7}|:)|(" H16 ":){1,7}:)$"},
+    {"uuid", "^[0-9A-Fa-f]{8}-([0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}$"},
+    {"uri", "^[A-Za-z][A-Za-z0-9+.-]*:(//" HOST "+(:[0-9]{1,5})?(/" PCHAR "*)*|/?" PCHAR "+(/" PCHAR
+            "*)*)" TAIL "$"},
+    {"json-pointer", "^(/([^/~]|~[01])*)*$"},
+};
+
+const char *td_format_pattern(const char *name)
+{
+  for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
+    if (strcmp(formats[i].name, name) == 0)
+      return formats[i].pattern;
+  return NULL;
+}
+
+/* Formats of the specification that are not served; others mean nothing to it. */
+static bool is_known_format(const char *name)
+{
+  static const char *const known[] = {"idn-email",     "idn-hostname", "uri-reference",         "iri",
+                                      "iri-reference", "uri-template", "relative-json-pointer", "regex"};
+  for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+    if (strcmp(known[i], name) == 0)
+      return true;
+  return false;
+}
+
+enum { PATTERNS_MAX = 8 };
+
+static void add_pattern(td_schema *s, const cJSON *schema, const char *keyword, const char *pattern,
+                        const td_expr **list, uint32_t *n)
+{
+  td_error why;
+  td_error *err = s->b->err;
+  char text[256];
+  if (s->status != TD_OK)
+    return;
+  if (*n == PATTERNS_MAX) {
+    td_schema_fail(s, TD_ERR_UNSUPPORTED, schema, keyword, "comes too often");
+    return;
+  }
+  s->b->err = &why;
+  list[*n] = &td_expr_none;
+  td_status st = td_regex_compile_json(s->b, pattern, strlen(pattern), &list[*n]);
+  s->b->err = err;
+  if (st != TD_OK) {
+    snprintf(text, sizeof text, "has %.200s", why.message);
+    td_schema_fail(s, st, schema, keyword, text);
+  }
+  ++*n;
+}
+
+static void read_string_words(td_schema *s, const cJSON *schema, uint32_t *least, uint32_t *most,
+                              const td_expr **list, uint32_t *n)
+{
+  const cJSON *pattern = td_json_get(schema, "pattern"), *format = td_json_get(schema, "format");
+  td_schema_count(s, schema, "minLength", least, NULL);
+  td_schema_count(s, schema, "maxLength", NULL, most);
+  if (pattern && !cJSON_IsString(pattern))
+    td_schema_fail(s, TD_ERR_REQUEST, schema, "pattern", "must be a string");
+  else if (pattern)
+    add_pattern(s, schema, "pattern", pattern->valuestring, list, n);
+  if (!cJSON_IsString(format))
+    return;
+  const char *as = td_format_pattern(format->valuestring);
+  if (as)
+    add_pattern(s, schema, "format", as, list, n);
+  else if (is_known_format(format->valuestring))
+    td_schema_fail(s, TD_ERR_UNSUPPORTED, schema, "format", "names a format that is not served");
+}
+
+const td_expr *td_schema_string(td_schema *s, const td_all *all)
+{
+  td_builder *b = s->b;
+  uint32_t least = 0, most = TD_REPEAT_MANY, n = 0;
+  const td_expr *list[PATTERNS_MAX + 1], *quote = td_expr_string(b, "\"");
+  for (uint32_t i = 0; i < all->n; i++)
+    read_string_words(s, all->parts[i].schema, &least, &most, list, &n);
+  if (s->status != TD_OK || least > most)
+    return &td_expr_none;
+  bool bounded = least > 0 || most != TD_REPEAT_MANY, large = false;
+  if (n == 0 && !bounded)
+    return td_expr_call(b, TD_RULE_STRING);
+  if (bounded)
+    list[n++] = td_expr_repeat(b, b->rules[TD_RULE_CHAR], least, most);
+  const td_expr *text = n == 1 ? list[0] : td_expr_intersect(b, list, n, NULL, 0, &large);
+  if (large)
+    return td_schema_fail(s, TD_ERR_UNSUPPORTED, all->parts[0].schema, "pattern",
+                          "with others or with a length is too large together");
+  return td_expr_cat3(b, quote, text, quote);
+}
+
+/* ---- numbers ---- */
+
+/* Digits from lo to hi, both of n digits. */
+static const td_expr *digits_between(td_builder *b, const char *lo, const char *hi, size_t n)
+{
+  char least[32], most[32];
+  td_expr_list alt = {0};
+  if (n == 0)
+    return &td_expr_empty;
+  if (lo[0] == hi[0])
+    return td_expr_cat2(b, td_expr_range(b, (unsigned char)lo[0], (unsigned char)lo[0]),
+                        digits_between(b, lo + 1, hi + 1, n - 1));
+  memset(least, '0', sizeof least);
+  memset(most, '9', sizeof most);
+  unsigned first = (unsigned char)lo[0], last = (unsigned char)hi[0];
+  const td_expr *any = td_expr_repeat(b, td_expr_range(b, '0', '9'), (uint32_t)n - 1, (uint32_t)n - 1);
+  if (memcmp(lo + 1, least, n - 1) != 0) {
+    td_expr_add(b, &alt,
+                td_expr_cat2(b, td_expr_range(b, first, first), digits_between(b, lo + 1, most, n - 1)));
+    first++;
+  }
+  bool rest = memcmp(hi + 1, most, n - 1) != 0;
+  if (first + rest <= last)
+    td_expr_add(b, &alt, td_expr_cat2(b, td_expr_range(b, first, last - rest), any));
+  if (rest)
+    td_expr_add(b, &alt,
+                td_expr_cat2(b, td_expr_range(b, last, last), digits_between(b, least, hi + 1, n - 1)));
+  return td_expr_alt(b, &alt);
+}
+
+#define NO_BOUND 1e18
+
+/* Whole numbers from lo to hi, 0 <= lo; hi may be NO_BOUND. */
+static const td_expr *naturals(td_builder *b, double lo, double hi)
+{
+  char l[32], h[32];
+  td_expr_list alt = {0};
+  if (lo > hi)
+    return &td_expr_none;
+  bool open = hi >= NO_BOUND;
+  snprintf(l, sizeof l, "%.0f", lo);
+  snprintf(h, sizeof h, "%.0f", hi);
+  size_t to = open ? strlen(l) : strlen(h);
+  for (size_t n = strlen(l); n <= to; n++) {
+    char from[32], until[32];
+    memset(from, '0', sizeof from);
+    memset(until, '9', sizeof until);
+    from[0] = '1';
+    td_expr_add(b, &alt,
+                digits_between(b, n == strlen(l) ? l : from, !open && n == strlen(h) ? h : until, n));
+  }
+  if (open)
+    td_expr_add(b, &alt,
+                td_expr_cat2(b, td_expr_range(b, '1', '9'),
+                             td_expr_repeat(b, td_expr_range(b, '0', '9'), (uint32_t)to, TD_REPEAT_MANY)));
+  return td_expr_alt(b, &alt);
+}
+
+/* From lo to hi, which are whole or without bound. */
+static const td_expr *integers(td_builder *b, double lo, double hi)
+{
+  const td_expr *positive = hi >= 0 ? naturals(b, lo > 0 ? lo : 0, hi) : &td_expr_none;
+  const td_expr *negative = lo < 0 ? naturals(b, hi < 0 ? -hi : 1, -lo) : &td_expr_none;
+  return td_expr_alt2(b, positive, td_expr_cat2(b, td_expr_string(b, "-"), negative));
+}
+
+/* What follows the point in numbers of which the digits f are behind those of a bound: greater ones, or (up
+ * false) smaller ones; the bound itself if it is not excluded. With the point; digits may be missing. */
+static const td_expr *fraction(td_builder *b, const char *f, bool up, bool excluded)
+{
+  const td_expr *digit = td_expr_range(b, '0', '9'),
+                *zeros = td_expr_repeat(b, td_expr_string(b, "0"), 0, TD_REPEAT_MANY);
+  const td_expr *any = td_expr_repeat(b, digit, 0, TD_REPEAT_MANY);
+  const td_expr *above = td_expr_cat3(b, zeros, td_expr_range(b, '1', '9'), any);
+  const td_expr *e = up ? (excluded ? above : any) : excluded ? &td_expr_none : zeros;
+  bool none_left = true; /* all behind are zeros: the number may end early and still be the bound */
+  for (size_t i = strlen(f); i-- > 0;) {
+    unsigned c = (unsigned char)f[i];
+    td_expr_list alt = {0};
+    td_expr_add(b, &alt, td_expr_cat2(b, td_expr_range(b, c, c), e));
+    if (up && c < '9')
+      td_expr_add(b, &alt, td_expr_cat2(b, td_expr_range(b, c + 1, '9'), any));
+    if (!up && c > '0')
+      td_expr_add(b, &alt, td_expr_cat2(b, td_expr_range(b, '0', c - 1), any));
+    none_left = none_left && c == '0';
+    if (!up && !none_left) /* it ends: what is missing is 0, which is less */
+      td_expr_add(b, &alt, &td_expr_empty);
+    e = td_expr_alt(b, &alt);
+  }
+  /* behind the point stands a digit; without the point all digits are 0 */
+  const td_expr *some = td_expr_cat2(b, digit, any);
+  bool large;
+  const td_expr *both[] = {e, some};
+  const td_expr *tail =
+      td_expr_cat2(b, td_expr_string(b, "."), td_expr_intersect(b, both, 2, NULL, 0, &large));
+  bool bare = up ? !excluded && none_left : !none_left || !excluded;
+  return bare ? td_expr_alt2(b, &td_expr_empty, tail) : tail;
+}
+
+/* Numbers >= 0 on one side of the bound, which is >= 0 and written as decimals. */
+static const td_expr *beside(td_builder *b, const char *bound, bool up, bool excluded)
+{
+  char whole[64];
+  size_t n = strcspn(bound, ".");
+  snprintf(whole, sizeof whole, "%.*s", (int)n, bound);
+  double v = strtod(whole, NULL);
+  const td_expr *any =
+      td_expr_repeat(b,
+                     td_expr_cat2(b, td_expr_string(b, "."),
+                                  td_expr_repeat(b, td_expr_range(b, '0', '9'), 1, TD_REPEAT_MANY)),
+                     0, 1);
+  const td_expr *far = up ? naturals(b, v + 1, NO_BOUND) : v > 0 ? naturals(b, 0, v - 1) : &td_expr_none;
+  const td_expr *near =
+      td_expr_cat2(b, td_expr_string(b, whole), fraction(b, bound[n] ? bound + n + 1 : "", up, excluded));
+  return td_expr_alt2(b, td_expr_cat2(b, far, any), near);
+}
+
+static const td_expr *all_numbers(td_builder *b)
+{
+  return td_expr_cat2(
+      b, naturals(b, 0, NO_BOUND),
+      td_expr_repeat(b,
+                     td_expr_cat2(b, td_expr_string(b, "."),
+                                  td_expr_repeat(b, td_expr_range(b, '0', '9'), 1, TD_REPEAT_MANY)),
+                     0, 1));
+}
+
+/* Decimals on one side of a bound of any sign. */
+static const td_expr *half_line(td_builder *b, double bound, bool up, bool excluded)
+{
+  char text[64];
+  const td_expr *minus = td_expr_string(b, "-");
+  snprintf(text, sizeof text, "%.15g", fabs(bound));
+  if (strtod(text, NULL) != fabs(bound) || strchr(text, 'e'))
+    snprintf(text, sizeof text, "%.20f", fabs(bound));
+  bool positive = bound > 0 || (bound == 0 && up);
+  const td_expr *same = beside(b, text, positive ? up : !up, excluded);
+  if (!positive)
+    same = td_expr_cat2(b, minus, same);
+  if (positive == up)
+    return bound == 0 && !excluded && up ? td_expr_alt2(b, same, td_expr_string(b, "-0")) : same;
+  return td_expr_alt2(b, same, up ? all_numbers(b) : td_expr_cat2(b, minus, all_numbers(b)));
+}
+
+typedef struct bounds {
+  double lo, hi;     /* NO_BOUND: none */
+  bool no_lo, no_hi; /* excluded */
+  double multiple;   /* 0: any */
+} bounds;
+
+static void narrow(bounds *k, bool low, double v, bool excluded)
+{
+  double *at = low ? &k->lo : &k->hi;
+  bool *no = low ? &k->no_lo : &k->no_hi;
+  if (low ? v > *at : v < *at)
+    *no = excluded;
+  else if (v == *at)
+    *no |= excluded;
+  else
+    return;
+  *at = v;
+}
+
+static void read_bounds(td_schema *s, const cJSON *schema, bounds *k)
+{
+  static const struct {
+    const char *name, *old;
+    bool low, excluded;
+  } words[] = {{"minimum", "exclusiveMinimum", true, false},
+               {"maximum", "exclusiveMaximum", false, false},
+               {"exclusiveMinimum", NULL, true, true},
+               {"exclusiveMaximum", NULL, false, true}};
+  for (size_t i = 0; i < 4; i++) {
+    const cJSON *m = td_json_get(schema, words[i].name);
+    if (!m || (cJSON_IsBool(m) && !words[i].old))
+      continue;
+    if (!cJSON_IsNumber(m) || fabs(m->valuedouble) >= 1e15)
+      td_schema_fail(s, cJSON_IsNumber(m) || cJSON_IsRaw(m) ? TD_ERR_UNSUPPORTED : TD_ERR_REQUEST, schema,
+                     words[i].name, "must be a number below 1e15");
+    else
+      narrow(k, words[i].low, m->valuedouble,
+             words[i].excluded || cJSON_IsTrue(td_json_get(schema, words[i].old)));
+  }
+  const cJSON *multiple = td_json_get(schema, "multipleOf");
+  if (!multiple)
+    return;
+  if (!cJSON_IsNumber(multiple) || !(multiple->valuedouble > 0))
+    td_schema_fail(s, TD_ERR_REQUEST, schema, "multipleOf", "must be a number above 0");
+  else if (k->multiple != 0 && k->multiple != multiple->valuedouble)
+    td_schema_fail(s, TD_ERR_UNSUPPORTED, schema, "multipleOf", "twice is not served");
+  k->multiple = cJSON_IsNumber(multiple) ? multiple->valuedouble : 1;
+}
+
+enum { MULTIPLE_MAX = 2000 };
+
+/* Integers that m divides: an automaton of remainders. States: 0 start, 1 behind the sign, 2 + r behind
+ * digits of remainder r; no zero leads. */
+static const td_expr *multiples(td_schema *s, uint32_t m)
+{
+  td_builder *b = s->b;
+  td_expr *e = td_arena_alloc(&b->arena, sizeof *e);
+  td_graph_state *states = td_arena_alloc_array(&b->arena, m + 3, sizeof *states);
+  if (!e || !states) {
+    b->failed = true;
+    return &td_expr_none;
+  }
+  *e = (td_expr){.kind = TD_EXPR_GRAPH, .n = m + 3, .u.states = states};
+  for (uint32_t i = 0; i < m + 2; i++) {
+    td_graph_edge *edges = td_arena_alloc_array(&b->arena, 11, sizeof *edges);
+    b->failed |= !edges;
+    for (uint32_t d = 0; d < 10 && edges; d++) {
+      uint32_t to = i < 2 ? d ? 2 + d % m : m + 2 : 2 + ((i - 2) * 10 + d) % m;
+      edges[d].to = to;
+      td_byte_set_add(&edges[d].set, '0' + d);
+    }
+    states[i] = (td_graph_state){edges, edges ? 10 : 0, i == 2};
+    if (i == 0 && edges) {
+      edges[10].to = 1;
+      td_byte_set_add(&edges[10].set, '-');
+      states[i].n_edges = 11;
+    }
+  }
+  states[m + 2].whole = true; /* "0" */
+  return e;
+}
+
+static const td_expr *bounded_integers(td_schema *s, const bounds *k)
+{
+  double lo = k->lo, hi = k->hi;
+  if (lo > -NO_BOUND)
+    lo = k->no_lo ? floor(lo) + 1 : ceil(lo);
+  if (hi < NO_BOUND)
+    hi = k->no_hi ? ceil(hi) - 1 : floor(hi);
+  return integers(s->b, lo, hi);
+}
+
+static const td_expr *bounded_decimals(td_schema *s, const bounds *k)
+{
+  const td_expr *both[2];
+  uint32_t n = 0;
+  bool large = false;
+  if (k->lo > -NO_BOUND)
+    both[n++] = half_line(s->b, k->lo, true, k->no_lo);
+  if (k->hi < NO_BOUND)
+    both[n++] = half_line(s->b, k->hi, false, k->no_hi);
+  return n == 1 ? both[0] : td_expr_intersect(s->b, both, n, NULL, 0, &large);
+}
+
+const td_expr *td_schema_number(td_schema *s, const td_all *all, unsigned types)
+{
+  bounds k = {.lo = -NO_BOUND, .hi = NO_BOUND};
+  bool large = false;
+  for (uint32_t i = 0; i < all->n; i++)
+    read_bounds(s, all->parts[i].schema, &k);
+  if (s->status != TD_OK || k.lo > k.hi)
+    return &td_expr_none;
+  bool bounded = k.lo > -NO_BOUND || k.hi < NO_BOUND, fractions = types & TYPE_FRACTION;
+  if (k.multiple == 0 && !bounded)
+    return td_expr_call(s->b, fractions ? TD_RULE_NUMBER : TD_RULE_INTEGER);
+  if (k.multiple == 0)
+    return fractions ? bounded_decimals(s, &k) : bounded_integers(s, &k);
+  if (k.multiple != floor(k.multiple) || k.multiple > MULTIPLE_MAX) {
+    double unit = 1 / k.multiple; /* 1, 0.1, 0.01: every integer is one; 0.5 too */
+    if (fractions || unit != floor(unit))
+      return td_schema_fail(s, TD_ERR_UNSUPPORTED, all->parts[0].schema, "multipleOf",
+                            "is served for whole numbers up to 2000 only");
+    return bounded ? bounded_integers(s, &k) : td_expr_call(s->b, TD_RULE_INTEGER);
+  }
+  const td_expr *both[] = {multiples(s, (uint32_t)k.multiple), bounded ? bounded_integers(s, &k) : NULL};
+  const td_expr *e = bounded ? td_expr_intersect(s->b, both, 2, NULL, 0, &large) : both[0];
+  return large ? td_schema_fail(s, TD_ERR_UNSUPPORTED, all->parts[0].schema, "multipleOf",
+                                "with these bounds is too large")
+               : e;
+}

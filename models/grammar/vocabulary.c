@@ -1,0 +1,143 @@
+/* A vocabulary as a trie: see vocabulary.h. */
+#include "models/grammar/vocabulary.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "models/grammar/internal.h"
+
+typedef struct sort_key {
+  const unsigned char *at;
+  uint32_t n;
+  int32_t id;
+} sort_key;
+
+static int compare_keys(const void *x, const void *y)
+{
+  const sort_key *a = x, *b = y;
+  int c = memcmp(a->at, b->at, a->n < b->n ? a->n : b->n);
+  if (c)
+    return c;
+  if (a->n != b->n)
+    return a->n < b->n ? -1 : 1;
+  return (a->id > b->id) - (a->id < b->id);
+}
+
+static bool keep_bytes(td_vocabulary *v, const td_token_bytes *tokens)
+{
+  size_t all = 0;
+  for (uint32_t i = 0; i < v->n_tokens; i++)
+    all += tokens[i].n_bytes;
+  v->bytes = malloc(all + 1);
+  v->offsets = calloc((size_t)v->n_tokens + 1, sizeof *v->offsets);
+  v->same = calloc((size_t)v->n_tokens + 1, sizeof *v->same);
+  if (!v->bytes || !v->offsets || !v->same || all > UINT32_MAX)
+    return false;
+  all = 0;
+  for (uint32_t i = 0; i < v->n_tokens; i++) {
+    v->offsets[i] = (uint32_t)all;
+    v->same[i] = -1;
+    if (tokens[i].n_bytes > 0)
+      memcpy(v->bytes + all, tokens[i].bytes, tokens[i].n_bytes);
+    all += tokens[i].n_bytes;
+    if (tokens[i].n_bytes > v->max_depth)
+      v->max_depth = tokens[i].n_bytes;
+  }
+  v->offsets[v->n_tokens] = (uint32_t)all;
+  return v->max_depth <= UINT16_MAX;
+}
+
+/* keys are sorted: each goes below the nodes of the bytes that it shares with the one before. */
+static void add_nodes(td_vocabulary *v, const sort_key *keys, uint32_t n, uint32_t *path)
+{
+  uint32_t depth = 0;
+  v->nodes[0] = (td_trie_node){.token = -1};
+  v->n_nodes = 1;
+  for (uint32_t i = 0; i < n; i++) {
+    const sort_key *k = &keys[i], *before = i ? &keys[i - 1] : k;
+    uint32_t shared = 0;
+    while (i > 0 && shared < k->n && shared < before->n && k->at[shared] == before->at[shared])
+      shared++;
+    if (i > 0 && shared == k->n) { /* the same bytes */
+      td_trie_node *node = &v->nodes[path[k->n]];
+      v->same[k->id] = node->token;
+      node->token = k->id;
+      continue;
+    }
+    while (depth > shared)
+      v->nodes[path[depth--]].end = v->n_nodes;
+    while (depth < k->n) {
+      uint8_t byte = k->at[depth++];
+      path[depth] = v->n_nodes;
+      v->nodes[v->n_nodes++] = (td_trie_node){.token = -1, .depth = (uint16_t)depth, .byte = byte};
+    }
+    v->nodes[path[depth]].token = k->id;
+  }
+  while (depth > 0)
+    v->nodes[path[depth--]].end = v->n_nodes;
+  v->nodes[0].end = v->n_nodes;
+}
+
+static bool make_trie(td_vocabulary *v)
+{
+  uint32_t n = 0;
+  sort_key *keys = calloc((size_t)v->n_tokens + 1, sizeof *keys);
+  uint32_t *path = calloc((size_t)v->max_depth + 1, sizeof *path);
+  v->nodes = malloc(((size_t)v->offsets[v->n_tokens] + 1) * sizeof *v->nodes);
+  bool ok = keys && path && v->nodes;
+  for (uint32_t i = 0; ok && i < v->n_tokens; i++)
+    if (v->offsets[i + 1] > v->offsets[i] && !td_vocabulary_ends(v, (int32_t)i))
+      keys[n++] = (sort_key){(const unsigned char *)v->bytes + v->offsets[i],
+                             v->offsets[i + 1] - v->offsets[i], (int32_t)i};
+  if (ok) {
+    qsort(keys, n, sizeof *keys, compare_keys);
+    add_nodes(v, keys, n, path);
+    td_trie_node *fit = realloc(v->nodes, v->n_nodes * sizeof *fit);
+    v->nodes = fit ? fit : v->nodes;
+  }
+  free(keys);
+  free(path);
+  return ok;
+}
+
+td_status td_vocabulary_create(const td_token_bytes *tokens, uint32_t n_tokens, const int32_t *end_ids,
+                               uint32_t n_end_ids, td_vocabulary **out, td_error *err)
+{
+  td_vocabulary *v = calloc(1, sizeof *v);
+  if (!v)
+    return td_fail(err, TD_ERR_NOMEM, "no memory for the vocabulary's trie");
+  v->n_tokens = n_tokens;
+  v->n_words = (n_tokens + 31) / 32;
+  v->end_mask = calloc((size_t)v->n_words + 1, sizeof *v->end_mask);
+  for (uint32_t i = 0; v->end_mask && i < n_end_ids; i++)
+    if (end_ids[i] >= 0 && (uint32_t)end_ids[i] < n_tokens)
+      v->end_mask[end_ids[i] / 32] |= 1u << end_ids[i] % 32;
+  td_status st = TD_OK;
+  if (!v->end_mask || !keep_bytes(v, tokens) || !make_trie(v))
+    st = td_fail(err, TD_ERR_NOMEM, "no memory for the vocabulary's trie");
+  else
+    st = td_vocabulary_learn(v, err);
+  if (st != TD_OK) {
+    td_vocabulary_destroy(v);
+    return st;
+  }
+  *out = v;
+  return TD_OK;
+}
+
+void td_vocabulary_destroy(td_vocabulary *v)
+{
+  if (!v)
+    return;
+  for (uint32_t i = 0; i < v->n_locals; i++) {
+    free(v->locals[i].at);
+    free(v->locals[i].mask);
+    free(v->locals[i].exits);
+  }
+  free(v->nodes);
+  free(v->same);
+  free(v->bytes);
+  free(v->offsets);
+  free(v->end_mask);
+  free(v);
+}

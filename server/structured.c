@@ -1,0 +1,161 @@
+/* Structured output: what a request says its answer is made of. OpenAI's response_format, vLLM's
+ * structured_outputs, and the guided_* of its older versions. */
+#include <stdio.h>
+#include <string.h>
+
+#include "config/limits.h"
+#include "server/request.h"
+
+/* A text, an array of texts, a schema (an object, true, or their text), or true. */
+typedef enum form { FORM_TEXT, FORM_LIST, FORM_SCHEMA, FORM_TRUE } form;
+
+typedef struct way {
+  const char *name; /* in structured_outputs */
+  const char *field;
+  size_t at; /* of the field in td_api_request; 0: there is none */
+  form form;
+  td_grammar_kind kind;
+} way;
+
+#define AT(f) #f, offsetof(td_api_request, f)
+static const way ways[] = {
+    {"json", AT(guided_json), FORM_SCHEMA, TD_GRAMMAR_JSON_SCHEMA},
+    {"regex", AT(guided_regex), FORM_TEXT, TD_GRAMMAR_REGEX},
+    {"choice", AT(guided_choice), FORM_LIST, TD_GRAMMAR_CHOICE},
+    {"grammar", AT(guided_grammar), FORM_TEXT, TD_GRAMMAR_GBNF},
+    {"json_object", NULL, 0, FORM_TRUE, TD_GRAMMAR_JSON_OBJECT},
+};
+
+static bool invalid(td_api_error *e, const char *path, const char *name, const char *text)
+{
+  return td_fields_invalid(e, path, name, text);
+}
+
+static bool set(td_api_request *r, td_api_error *e, const char *field, td_grammar_source source)
+{
+  char text[160];
+  if (r->grammar_field) {
+    snprintf(text, sizeof text, "cannot go together with '%s'", r->grammar_field);
+    return invalid(e, "", field, text);
+  }
+  r->grammar_field = field;
+  r->grammar = source;
+  return true;
+}
+
+/* vLLM's users send schemas as text too. */
+static bool read_schema(td_api_request *r, const char *field, const char *path, const char *name,
+                        const cJSON *v, td_api_error *e)
+{
+  const td_json_limits limits = {(size_t)td_limit_max(TD_LIMIT_JSON_DEPTH),
+                                 (size_t)td_limit_default(TD_LIMIT_JSON_NODES), TD_ERR_REQUEST};
+  td_error err;
+  if (cJSON_IsString(v) && !r->grammar_json) {
+    if (td_json_parse(v->valuestring, strlen(v->valuestring), &limits, &r->grammar_json, &err) != TD_OK)
+      return invalid(e, path, name, "is text, but not of JSON");
+    v = r->grammar_json;
+  }
+  if (!cJSON_IsObject(v) && !cJSON_IsBool(v))
+    return invalid(e, path, name, "must be a JSON schema: an object");
+  return set(r, e, field, (td_grammar_source){.kind = TD_GRAMMAR_JSON_SCHEMA, .json = v});
+}
+
+static bool read_text(td_api_request *r, const way *w, const char *field, const char *path, const char *name,
+                      const cJSON *v, td_api_error *e)
+{
+  if (!cJSON_IsString(v) || td_json_has_nul(v->valuestring))
+    return invalid(e, path, name, "must be a string");
+  if (*v->valuestring == '\0') /* as others take it: off */
+    return true;
+  return set(r, e, field,
+             (td_grammar_source){.kind = w->kind, .text = v->valuestring, .n_text = strlen(v->valuestring)});
+}
+
+static bool read_way(td_api_request *r, const way *w, const char *field, const char *path, const char *name,
+                     const cJSON *v, td_api_error *e)
+{
+  switch (w->form) {
+  case FORM_SCHEMA: return read_schema(r, field, path, name, v, e);
+  case FORM_TEXT: return read_text(r, w, field, path, name, v, e);
+  case FORM_LIST:
+    if (!cJSON_IsArray(v))
+      return invalid(e, path, name, "must be an array of strings");
+    for (const cJSON *m = v->child; m; m = m->next)
+      if (!cJSON_IsString(m) || *m->valuestring == '\0')
+        return invalid(e, path, name, "must be an array of strings that are not empty");
+    return !v->child || set(r, e, field, (td_grammar_source){.kind = w->kind, .json = v});
+  case FORM_TRUE:
+    if (!cJSON_IsBool(v))
+      return invalid(e, path, name, "must be true or false");
+    return cJSON_IsFalse(v) || set(r, e, field, (td_grammar_source){.kind = w->kind});
+  }
+  return true;
+}
+
+static bool read_structured_outputs(td_api_request *r, td_api_error *e)
+{
+  static const char field[] = "structured_outputs", path[] = "structured_outputs.";
+  const td_field *f;
+  if (!r->structured_outputs)
+    return true;
+  if (!cJSON_IsObject(r->structured_outputs))
+    return invalid(e, "", field, "must be an object");
+  for (const cJSON *m = r->structured_outputs->child; m; m = m->next) {
+    if (!td_fields_judge(m, TD_IN_STRUCTURED, path, &r->unknown, &f, e))
+      return false;
+    for (size_t i = 0; i < sizeof ways / sizeof *ways && f; i++)
+      if (strcmp(f->name, ways[i].name) == 0 && !read_way(r, &ways[i], field, path, m->string, m, e))
+        return false;
+  }
+  return true;
+}
+
+/* {"name", "schema", "strict"}: what is not constrained strictly by others is here too. */
+static bool read_json_schema(td_api_request *r, td_api_error *e)
+{
+  const cJSON *js = td_json_get(r->response_format, "json_schema");
+  if (!cJSON_IsObject(js))
+    return invalid(e, "response_format.", "json_schema", "must be an object with a 'schema'");
+  const cJSON *schema = td_json_get(js, "schema");
+  return read_schema(r, "response_format", "response_format.json_schema.", "schema", schema, e);
+}
+
+static bool read_response_format(td_api_request *r, td_api_error *e)
+{
+  static const char field[] = "response_format";
+  const td_field *f;
+  if (!r->response_format)
+    return true;
+  const cJSON *type = td_json_get(r->response_format, "type");
+  for (const cJSON *m = r->response_format->child; m && cJSON_IsObject(r->response_format); m = m->next)
+    if (!td_fields_judge(m, TD_IN_RESPONSE_FORMAT, "response_format.", &r->unknown, &f, e))
+      return false;
+  if (!cJSON_IsString(type))
+    return invalid(e, "", field, "must be an object with a 'type'");
+  if (strcmp(type->valuestring, "json_schema") == 0)
+    return read_json_schema(r, e);
+  const cJSON *js = td_json_get(r->response_format, "json_schema");
+  if (js && !cJSON_IsNull(js))
+    return invalid(e, "response_format.", "json_schema", "goes with the type 'json_schema' only");
+  if (strcmp(type->valuestring, "json_object") == 0)
+    return set(r, e, field, (td_grammar_source){.kind = TD_GRAMMAR_JSON_OBJECT});
+  return strcmp(type->valuestring, "text") == 0 ||
+         td_fields_unsupported(e, "", field,
+                               "is served with the types 'text', 'json_object' and 'json_schema'");
+}
+
+bool td_structured_read(td_api_request *r, td_api_error *e)
+{
+  if (!read_response_format(r, e) || !read_structured_outputs(r, e))
+    return false;
+  for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+    const cJSON *v = ways[i].field ? *(const cJSON **)(void *)((char *)r + ways[i].at) : NULL;
+    if (v && !read_way(r, &ways[i], ways[i].field, "", ways[i].field, v, e))
+      return false;
+  }
+  if (!r->grammar_field)
+    return true;
+  if (r->min_tokens > 0) /* the end of the grammar is the answer's */
+    return invalid(e, "", "min_tokens", "cannot go together with structured output");
+  return !r->ignore_eos || invalid(e, "", "ignore_eos", "cannot go together with structured output");
+}

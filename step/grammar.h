@@ -1,0 +1,24 @@
+/* What an answer is to be made of, as a request says it: plain data, all borrowed. What becomes of it:
+ * models/grammar. */
+#ifndef TD_STEP_GRAMMAR_H
+#define TD_STEP_GRAMMAR_H
+
+#include "common/json.h"
+
+typedef enum td_grammar_kind {
+  TD_GRAMMAR_NONE,
+  TD_GRAMMAR_JSON_OBJECT, /* any JSON object */
+  TD_GRAMMAR_JSON_SCHEMA, /* json: the schema */
+  TD_GRAMMAR_REGEX,       /* text: the whole answer matches it */
+  TD_GRAMMAR_CHOICE,      /* json: an array of strings */
+  TD_GRAMMAR_GBNF,        /* text: rules as llama.cpp writes them, with one that is called `root` */
+} td_grammar_kind;
+
+typedef struct td_grammar_source {
+  td_grammar_kind kind;
+  const cJSON *json;
+  const char *text;
+  size_t n_text;
+} td_grammar_source;
+
+#endif

@@ -1,0 +1,358 @@
+/* Grammars: what texts they take, byte by byte and by tokens; masks beside the matcher's own word for every
+ * token; what is refused, by its name; rollback, forced bytes, budgets. Verdicts on schemas are those of JSON
+ * Schema 2020-12 (python-jsonschema agrees). */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "models/grammar/grammar.h"
+
+/* All bytes, and longer tokens that cross every border there is: of strings, numbers, members, characters. */
+static const char *const longer[] = {
+    "\", \"", "\"a", "\": ", "{\"",   "hello", "\"}",  "true", "12",  "\xE2\x98", "\x83",     "\\u00", "\\\"",
+    "\"},{",  "]}",  ", ",   "a\":1", "null",  "\n  ", "x\"",  "9.5", "-1",       "\xF0\x9F", "yes"};
+enum { N_LONGER = sizeof longer / sizeof *longer, END = 256 + N_LONGER, N_TOKENS = END + 1 };
+
+static td_vocabulary *vocab;
+
+static int make_vocab(void **state)
+{
+  static char bytes[256];
+  td_token_bytes tokens[N_TOKENS];
+  td_error err;
+  int32_t end = END;
+  for (int i = 0; i < 256; i++) {
+    bytes[i] = (char)i;
+    tokens[i] = (td_token_bytes){&bytes[i], 1};
+  }
+  for (int i = 0; i < N_LONGER; i++)
+    tokens[256 + i] = (td_token_bytes){longer[i], (uint32_t)strlen(longer[i])};
+  tokens[END] = (td_token_bytes){"", 0};
+  return td_vocabulary_create(tokens, N_TOKENS, &end, 1, &vocab, &err) == TD_OK ? 0 : -1;
+}
+
+static int free_vocab(void **state)
+{
+  td_vocabulary_destroy(vocab);
+  return 0;
+}
+
+static td_status compile(td_grammar_kind kind, const char *text, td_grammar **g, td_error *err)
+{
+  const td_json_limits limits = {64, 100000, TD_ERR_REQUEST};
+  td_grammar_source s = {.kind = kind, .text = text, .n_text = strlen(text)};
+  cJSON *json = NULL;
+  *err = (td_error){0};
+  if (kind == TD_GRAMMAR_JSON_SCHEMA || kind == TD_GRAMMAR_CHOICE) {
+    assert_int_equal(td_json_parse(text, strlen(text), &limits, &json, err), TD_OK);
+    s = (td_grammar_source){.kind = kind, .json = json};
+  }
+  td_status st = td_grammar_compile(vocab, &s, g, err);
+  cJSON_Delete(json);
+  return st;
+}
+
+static td_grammar *must_compile(td_grammar_kind kind, const char *text)
+{
+  td_grammar *g;
+  td_error err;
+  if (compile(kind, text, &g, &err) != TD_OK)
+    fail_msg("%s: %s", text, err.message);
+  return g;
+}
+
+static bool takes(td_grammar *g, const char *text)
+{
+  td_matcher *m = td_matcher_create(g);
+  bool whole = td_matcher_read_bytes(m, text, strlen(text)) && td_matcher_is_whole(m);
+  td_matcher_destroy(m);
+  return whole;
+}
+
+/* At each byte of a text that fits: the mask has a token if, and only if, the matcher reads it. */
+static void check_masks(td_grammar *g, const char *text)
+{
+  uint32_t mask[(N_TOKENS + 31) / 32];
+  td_matcher *m = td_matcher_create(g);
+  for (size_t i = 0;; i++) {
+    td_matcher_fill(m, mask);
+    uint32_t n = td_matcher_n_tokens(m);
+    for (int32_t id = 0; id < N_TOKENS; id++) {
+      bool reads = td_matcher_read(m, id);
+      if (reads)
+        td_matcher_roll_back(m, n);
+      assert_int_equal(td_matcher_n_tokens(m), n);
+      if (reads != (mask[id / 32] >> id % 32 & 1))
+        fail_msg("token %d behind %.*s of %s", id, (int)i, text, text);
+    }
+    if (!text[i])
+      break;
+    assert_true(td_matcher_read(m, (unsigned char)text[i]));
+  }
+  td_matcher_destroy(m);
+}
+
+typedef struct texts {
+  td_grammar_kind kind;
+  const char *source;
+  const char *good[6], *bad[8];
+} texts;
+
+#define S TD_GRAMMAR_JSON_SCHEMA
+static const texts all[] = {
+    {S,
+     "{}",
+     {"{\"a\":[1,2.5e3,\"x\\n\\ud83d\\ude00\",{}]}", "null", "-0.5"},
+     {"nul", "01", "\"\\ud83d\"", "[1,]"}},
+    {S,
+     "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"},\"b\":{\"type\":\"string\"}},"
+     "\"required\":[\"a\"],\"additionalProperties\":false}",
+     {"{\"a\":1}", "{\"a\": 12, \"b\": \"hello\"}", "{\n  \"a\": 1\n}"},
+     {"{\"b\":\"x\"}", "{\"a\":1.5}", "{\"a\":1,\"c\":2}", "{}", "{\"a\":1,}"}},
+    {S,
+     "{\"type\":\"string\",\"pattern\":\"^a[0-9]+$\",\"maxLength\":4}",
+     {"\"a1\"", "\"a123\""},
+     {"\"a1234\"", "\"a\""}},
+    {S, "{\"type\":\"string\",\"pattern\":\"b|^c$\"}", {"\"abba\"", "\"c\""}, {"\"cc\"", "\"\""}},
+    {S,
+     "{\"type\":\"string\",\"minLength\":2,\"maxLength\":3}",
+     {"\"\xE2\x98\x83\xE2\x98\x83\"", "\"\\u00e9x\""},
+     {"\"a\"", "\"aaaa\"", "\"\xE2\x98\""}},
+    {S,
+     "{\"type\":\"integer\",\"minimum\":-5,\"maximum\":123}",
+     {"-5", "123", "0", "99"},
+     {"-6", "124", "1000", "00"}},
+    {S,
+     "{\"type\":\"number\",\"minimum\":0.5,\"exclusiveMaximum\":2.25}",
+     {"0.5", "0.500", "2.249", "2", "1"},
+     {"0.49", "2.25", "2.250", "-1", "3"}},
+    {S, "{\"type\":\"number\",\"exclusiveMinimum\":0}", {"0.01", "5"}, {"0", "0.0", "-1"}},
+    {S, "{\"type\":\"number\",\"minimum\":-1.5}", {"-1.5", "-1.50", "-0.3", "7"}, {"-1.6", "-2", "-1.51"}},
+    {S, "{\"type\":\"integer\",\"multipleOf\":7,\"minimum\":1}", {"7", "140"}, {"0", "15", "-7"}},
+    {S,
+     "{\"enum\":[\"a\",\"ab\",1,null,{\"x\":[1,2]}],\"type\":[\"string\",\"object\"]}",
+     {"\"a\"", "\"ab\"", "{\"x\":[1, 2]}"},
+     {"1", "null", "\"b\""}},
+    {S, "{\"enum\":[\"a\",\"abc\"],\"minLength\":2}", {"\"abc\""}, {"\"a\""}},
+    {S,
+     "{\"$ref\":\"#/$defs/"
+     "t\",\"$defs\":{\"t\":{\"type\":\"object\",\"properties\":{\"v\":{\"type\":\"integer\"},"
+     "\"kids\":{\"type\":\"array\",\"items\":{\"$ref\":\"#/$defs/t\"}}},\"additionalProperties\":false}}}",
+     {"{\"v\":1,\"kids\":[{\"v\":2},{\"kids\":[]}]}", "{}"},
+     {"{\"v\":\"x\"}", "{\"kids\":[1]}"}},
+    {S,
+     "{\"type\":\"array\",\"items\":{\"type\":\"integer\"},\"minItems\":2,\"maxItems\":3}",
+     {"[1,2]", "[1, 2, 3]"},
+     {"[1]", "[1,2,3,4]", "[]"}},
+    {S,
+     "{\"type\":\"array\",\"prefixItems\":[{\"type\":\"integer\"},{\"const\":true}],\"items\":false}",
+     {"[]", "[1]", "[1,true]"},
+     {"[true]", "[1,true,1]"}},
+    {S,
+     "{\"type\":\"object\",\"properties\":{\"a\":{}},\"additionalProperties\":{\"type\":\"integer\"}}",
+     {"{\"b\":1}", "{\"a\":\"x\",\"aa\":3}", "{\"\":3}"},
+     {"{\"\\u0061\":\"x\"}", "{\"b\":\"x\"}", "{\"b\":1,\"a\":\"x\"}"}},
+    {S,
+     "{\"type\":\"object\",\"properties\":{\"a/"
+     "b\":{\"type\":\"null\"}},\"additionalProperties\":{\"type\":\"integer\"}}",
+     {"{\"a/b\":null,\"c\":1}"},
+     {"{\"a\\/b\":1}"}},
+    {S,
+     "{\"type\":\"object\",\"patternProperties\":{\"^x-\":{\"type\":\"integer\"}},\"additionalProperties\":{"
+     "\"type\":\"string\"}}",
+     {"{\"x-a\":1}", "{\"y\":\"q\"}"},
+     {"{\"x-a\":\"q\"}", "{\"y\":1}"}},
+    {S,
+     "{\"type\":\"object\",\"properties\":{\"a\":{},\"b\":{},\"c\":{}},\"minProperties\":2,\"maxProperties\":"
+     "2,\"additionalProperties\":false}",
+     {"{\"a\":1,\"c\":1}", "{\"b\":1,\"c\":1}"},
+     {"{\"a\":1}", "{}", "{\"a\":1,\"b\":1,\"c\":1}"}},
+    {S,
+     "{\"allOf\":[{\"properties\":{\"a\":{\"type\":\"integer\"}},\"required\":[\"a\"]},{\"type\":\"object\","
+     "\"properties\":{\"a\":{\"minimum\":3}}}]}",
+     {"{\"a\":3}"},
+     {"{\"a\":2}", "{}", "1"}},
+    {S,
+     "{\"anyOf\":[{\"type\":\"string\"},{\"type\":\"integer\"}],\"maxLength\":1}",
+     {"\"a\"", "77"},
+     {"\"ab\"", "null"}},
+    {S,
+     "{\"oneOf\":[{\"properties\":{\"k\":{\"const\":\"a\"}},\"required\":[\"k\"],\"type\":\"object\"},{"
+     "\"type\":\"object\",\"properties\":{\"k\":{\"const\":\"b\"},\"n\":{\"type\":\"integer\"}},\"required\":"
+     "[\"k\"]}]}",
+     {"{\"k\":\"a\"}", "{\"k\":\"b\",\"n\":1}"},
+     {"{\"k\":\"b\",\"n\":\"x\"}", "{\"k\":\"c\"}"}},
+    {S, "{\"type\":\"string\",\"format\":\"date\"}", {"\"2024-01-31\""}, {"\"2024-02-31\"", "\"x\""}},
+    {S, "{\"properties\":{\"a\":{}},\"unevaluatedProperties\":false}", {"{\"a\":1}", "{}"}, {"{\"b\":1}"}},
+    {TD_GRAMMAR_JSON_OBJECT, "", {"{}", "{\"a\": [true, null]}"}, {"[]", "1", "{\"a\"}"}},
+    {TD_GRAMMAR_REGEX,
+     "(foo|ba[rz])+[^x]{2,3}\\d?",
+     {"foobar12", "baz\xE2\x98\x83\xE2\x98\x83"
+                  "3"},
+     {"foo", "fooxx"}},
+    {TD_GRAMMAR_REGEX, "^(a|b)$", {"a", "b"}, {"ab", ""}},
+    {TD_GRAMMAR_REGEX, "(ab){70,200}", {NULL}, {"abab"}},
+    {TD_GRAMMAR_CHOICE, "[\"yes\",\"no\",\"yesterday\"]", {"yes", "yesterday"}, {"yest", "n"}},
+    {TD_GRAMMAR_GBNF,
+     "root ::= expr\nexpr ::= term \"+\" expr | term \"-\" expr | term\nterm ::= [0-9]+ | \"(\" expr \")\" # "
+     "c\n",
+     {"1+2-(3+4)", "((((((((((((((((((((1))))))))))))))))))))"},
+     {"1+", "(1"}},
+};
+
+static void test_texts(void **state)
+{
+  for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+    td_grammar *g = must_compile(all[i].kind, all[i].source);
+    for (size_t k = 0; k < 6 && all[i].good[k]; k++) {
+      if (!takes(g, all[i].good[k]))
+        fail_msg("%s does not take %s", all[i].source, all[i].good[k]);
+      check_masks(g, all[i].good[k]);
+    }
+    for (size_t k = 0; k < 8 && all[i].bad[k]; k++)
+      if (takes(g, all[i].bad[k]))
+        fail_msg("%s takes %s", all[i].source, all[i].bad[k]);
+    td_grammar_drop(g);
+  }
+}
+
+/* Counts above what is written out: each length around the borders of blocks. */
+static void test_counts(void **state)
+{
+  static const char *const schemas[] = {
+      "{\"type\":\"string\",\"minLength\":130,\"maxLength\":4099}",
+      "{\"type\":\"array\",\"minItems\":130,\"maxItems\":4099,\"items\":{\"const\":1}}"};
+  static const unsigned lengths[] = {0,   1,   63,   64,   65,   129,  130,  131,  191,
+                                     192, 193, 4031, 4032, 4097, 4098, 4099, 4100, 4160};
+  static char text[10000];
+  for (unsigned s = 0; s < 2; s++) {
+    td_grammar *g = must_compile(S, schemas[s]);
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+      size_t n = 0;
+      text[n++] = s ? '[' : '"';
+      for (unsigned k = 0; k < lengths[i]; k++) {
+        if (s && k)
+          text[n++] = ',';
+        text[n++] = '1';
+      }
+      text[n++] = s ? ']' : '"';
+      text[n] = '\0';
+      assert_int_equal(takes(g, text), lengths[i] >= 130 && lengths[i] <= 4099);
+    }
+    td_grammar_drop(g);
+  }
+}
+
+static void test_refused(void **state)
+{
+  static const struct {
+    td_grammar_kind kind;
+    const char *source;
+    td_status status;
+    const char *says;
+  } cases[] = {
+      {S, "{\"properties\":{\"a\":{\"type\":\"array\",\"uniqueItems\":true}}}", TD_ERR_UNSUPPORTED,
+       "'uniqueItems' at '/properties/a'"},
+      {S, "{\"unevaluatedProperties\":{\"type\":\"string\"}}", TD_ERR_UNSUPPORTED, "'unevaluatedProperties'"},
+      {S, "{\"allOf\":[{\"properties\":{\"a\":{}}},{\"unevaluatedProperties\":false}]}", TD_ERR_UNSUPPORTED,
+       "'unevaluatedProperties'"},
+      {S, "{\"not\":{}}", TD_ERR_UNSUPPORTED, "'not'"},
+      {S, "{\"$ref\":\"http://x/y\"}", TD_ERR_UNSUPPORTED, "'$ref'"},
+      {S, "{\"$ref\":\"#/a\"}", TD_ERR_REQUEST, "'$ref'"},
+      {S, "{\"anyOf\":[{\"$ref\":\"#\"}]}", TD_ERR_REQUEST, "loop"},
+      {S, "{\"oneOf\":[{\"type\":\"integer\"},{\"type\":\"number\"}]}", TD_ERR_UNSUPPORTED, "'oneOf'"},
+      {S, "{\"type\":\"x\"}", TD_ERR_REQUEST, "'type'"},
+      {S, "{\"type\":\"string\",\"pattern\":\"(?=a)\"}", TD_ERR_UNSUPPORTED, "look-around"},
+      {S, "{\"type\":\"string\",\"minLength\":-1}", TD_ERR_REQUEST, "'minLength'"},
+      {S, "false", TD_ERR_REQUEST, "no text fits"},
+      {S, "{\"type\":\"object\",\"required\":[\"a\"],\"additionalProperties\":false}", TD_ERR_REQUEST,
+       "no text fits"},
+      {S, "{\"type\":\"string\",\"format\":\"iri\"}", TD_ERR_UNSUPPORTED, "'format'"},
+      {TD_GRAMMAR_REGEX, "a\\b", TD_ERR_UNSUPPORTED, "byte 2"},
+      {TD_GRAMMAR_REGEX, "(((a{1000}){1000}){1000}){1000}{1000}x(", TD_ERR_REQUEST, ""},
+      {TD_GRAMMAR_GBNF, "root ::= root \"a\" | \"b\"", TD_ERR_REQUEST, "begins with itself"},
+      {TD_GRAMMAR_GBNF, "root ::= a", TD_ERR_REQUEST, "'a'"},
+      {TD_GRAMMAR_GBNF, "a ::= \"b\"", TD_ERR_REQUEST, "'root'"},
+      {TD_GRAMMAR_GBNF, "root ::= \"a\n\n(", TD_ERR_REQUEST, "line"},
+      {TD_GRAMMAR_CHOICE, "[]", TD_ERR_REQUEST, "choice"},
+  };
+  td_grammar *g;
+  td_error err;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    td_status st = compile(cases[i].kind, cases[i].source, &g, &err);
+    if (st != cases[i].status || !strstr(err.message, cases[i].says))
+      fail_msg("%s: %d %s", cases[i].source, st, err.message);
+  }
+}
+
+static void test_roll_back_and_force(void **state)
+{
+  td_grammar *g = must_compile(S, "{\"type\":\"object\",\"properties\":{\"name\":{\"enum\":[\"ab\",\"ac\"]}},"
+                                  "\"required\":[\"name\"],\"additionalProperties\":false}");
+  td_matcher *m = td_matcher_create(g);
+  char out[64];
+  assert_true(td_matcher_read_bytes(m, "{\"", 2));
+  assert_int_equal(td_matcher_forced(m, out, sizeof out), 6);
+  assert_memory_equal(out, "name\":", 6);
+  assert_true(td_matcher_read_bytes(m, "name\":", 6) && td_matcher_read_bytes(m, "\"ac\"}", 5));
+  assert_true(td_matcher_is_whole(m) && td_matcher_read(m, END));
+  assert_false(td_matcher_read(m, 'x'));
+  td_matcher_roll_back(m, 2);
+  assert_true(!td_matcher_is_whole(m) && td_matcher_read_bytes(m, "\"ab\"}", 5) && td_matcher_is_whole(m));
+  td_matcher_roll_back(m, 0);
+  assert_true(td_matcher_read_bytes(m, "{", 1));
+  td_matcher_destroy(m);
+  td_grammar_drop(g);
+}
+
+/* Schemas made to explode: each ends, as a grammar or an error. */
+static void test_hostile(void **state)
+{
+  static char text[200000];
+  td_grammar *g;
+  td_error err;
+  size_t n = (size_t)sprintf(text, "{\"allOf\":[");
+  for (int i = 0; i < 14; i++) /* 3^14 branches */
+    n += (size_t)sprintf(text + n,
+                         "%s{\"anyOf\":[{\"minLength\":%d},{\"maxLength\":%d},{\"pattern\":\"%c\"}]}",
+                         i ? "," : "", i, 90 + i, 'a' + i);
+  sprintf(text + n, "]}");
+  assert_int_not_equal(compile(S, text, &g, &err), TD_OK);
+  n = 0;
+  for (int i = 0; i < 60; i++)
+    n += (size_t)sprintf(text + n, "{\"items\":");
+  n += (size_t)sprintf(text + n, "{}");
+  for (int i = 0; i < 60; i++)
+    text[n++] = '}';
+  text[n] = '\0';
+  td_grammar_drop(must_compile(S, text));
+  n = (size_t)sprintf(text, "{\"enum\":[\"\"");
+  for (int i = 0; i < 8000; i++)
+    n += (size_t)sprintf(text + n, ",\"v%d\"", i * 7919);
+  sprintf(text + n, "]}");
+  g = must_compile(S, text);
+  assert_true(takes(g, "\"v7919\"") && !takes(g, "\"v7918\""));
+  td_grammar_drop(g);
+  g = must_compile(TD_GRAMMAR_GBNF, "root ::= \"a\" root \"b\" | \"a\" root \"c\" | \"\"");
+  memset(text, 'a', 400);
+  memset(text + 400, 'c', 400);
+  text[800] = '\0';
+  assert_true(takes(g, text));
+  td_grammar_drop(g);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_texts),   cmocka_unit_test(test_counts),
+      cmocka_unit_test(test_refused), cmocka_unit_test(test_roll_back_and_force),
+      cmocka_unit_test(test_hostile),
+  };
+  return cmocka_run_group_tests(tests, make_vocab, free_vocab);
+}
