@@ -337,6 +337,10 @@ td_status td_options_read_args(td_options *o, int argc, char **argv, td_options_
         *action = TD_ACTION_CHECK;
         continue;
       }
+      if (strcmp(argv[i], "--calibrate") == 0) {
+        *action = TD_ACTION_CALIBRATE;
+        continue;
+      }
       TD_TRY(next_pair(argc, argv, &i, key, &value, err));
       bool config = strcmp(key, "config") == 0;
       if (config && pass == 0)
@@ -381,6 +385,10 @@ void td_options_print_help(void)
   print_option("log_level", "LEVEL", "error, warn, info or debug", " (default info)");
   print_option("config", "FILE", "options file, read before the command line", "");
   print_option("check", "", "check options and model, then exit", "");
+  print_option("calibrate", "",
+               "measure what steps take and which algorithms are fastest, keep both in "
+               "cache_dir, print the step times, then exit",
+               "");
   print_option("version", "", "print the version", "");
   printf("\nLimits:\n");
   for (int i = 0; i < TD_LIMIT_COUNT; i++) {

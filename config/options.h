@@ -47,7 +47,8 @@ typedef enum td_options_action {
   TD_ACTION_RUN,
   TD_ACTION_HELP,
   TD_ACTION_VERSION,
-  TD_ACTION_CHECK
+  TD_ACTION_CHECK,
+  TD_ACTION_CALIBRATE
 } td_options_action;
 TD_MUST_CHECK td_status td_options_read_args(td_options *o, int argc, char **argv, td_options_action *action,
                                              td_error *err);

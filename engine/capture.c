@@ -1,5 +1,5 @@
-/* Before the first request, where the backend can: choosing algorithms (kernels.h: tune), then capturing
- * decode steps (capture).
+/* Before the first request, where the backend can: taking the algorithms that are known to be fastest
+ * (kernels.h: tune; only --calibrate measures them), then capturing decode steps (capture).
  *
  * Row counts between two captured steps run on the next larger one, so counts lie close where decode steps
  * are short and far apart where a few rows more cost nothing. Largest first: a start that runs out of its
@@ -13,7 +13,7 @@ td_status td_engine_tune(td_engine *e, td_error *err)
 {
   if (!e->backend->ops->tune)
     return TD_OK;
-  td_tune_params p = {.budget_ms = (uint32_t)td_option(&e->options, TD_LIMIT_TUNE_MS),
+  td_tune_params p = {.budget_ms = e->calibrates ? (uint32_t)td_option(&e->options, TD_LIMIT_TUNE_MS) : 0,
                       .cache_folder = e->options.cache_dir};
   return e->backend->ops->tune(e->backend, e->forward, &p, err);
 }

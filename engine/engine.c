@@ -35,6 +35,18 @@ td_status td_engine_create(const td_options *options, td_engine **out, td_error 
   return TD_OK;
 }
 
+td_status td_engine_calibrate(const td_options *options, td_buf *table, td_error *err)
+{
+  td_engine *e;
+  TD_TRY(td_engine_create(options, &e, err));
+  e->calibrates = true;
+  td_status st = td_engine_load(e, err);
+  if (st == TD_OK)
+    td_cost_print(&e->cost, e->cost_identity, table);
+  td_engine_destroy(e);
+  return st;
+}
+
 td_status td_engine_set_accounts(td_engine *e, uint32_t n, td_error *err)
 {
   TD_BUG_ON(e->thread_started || e->account_tokens);

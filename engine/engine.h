@@ -33,6 +33,10 @@ typedef enum td_engine_state {
 
 /* ---- life ---- */
 
+/* `tandemd --calibrate`: loads as a start would, in the calling thread, chooses algorithms, measures what
+ * steps take, keeps both and ends. *table receives the step times as they are kept. */
+TD_MUST_CHECK td_status td_engine_calibrate(const td_options *options, td_buf *table, td_error *err);
+
 /* Copies options; cheap. */
 TD_MUST_CHECK td_status td_engine_create(const td_options *options, td_engine **out, td_error *err);
 /* Before start: accounts 0 to n may come, and share what waits and runs. Without it, and for n < 2, all is
@@ -197,6 +201,18 @@ void td_text_stream_finish(td_text_stream *s, td_buf *out);
 
 /* ---- watching it: [any] ---- */
 
+/* Where what steps take is known from: the device class, steps that were served, or a measurement on purpose,
+ * of an earlier run or this one. */
+typedef enum td_times_source {
+  TD_TIMES_NONE,
+  TD_TIMES_BUILT_IN,
+  TD_TIMES_LEARNED,
+  TD_TIMES_KEPT,
+  TD_TIMES_MEASURED,
+  TD_TIMES_SOURCES
+} td_times_source;
+extern const char *const td_times_source_names[TD_TIMES_SOURCES];
+
 enum { TD_STEP_ERROR_BORDERS = 12 };
 extern const double td_step_error_borders[TD_STEP_ERROR_BORDERS]; /* of step_errors, ascending */
 
@@ -217,9 +233,10 @@ typedef struct td_engine_stats {
   double predicted_us_sum, step_error_sum;         /* error: |predicted - measured| / measured */
   uint64_t step_errors[TD_STEP_ERROR_BORDERS + 1]; /* not cumulative; the last: above all borders */
   double last_step_predicted_us, tbt_target_us;    /* target 0: none */
-  double cost_correction[2];                       /* learned factor on steps without, with prompts */
-  double queue_delay_us; /* predicted for a request that came now; next_end, end_gap, token: see
-                            td_sched_forecast */
+  td_times_source times_source;
+  double cost_correction[2]; /* learned factor on steps without, with prompts */
+  double queue_delay_us;     /* predicted for a request that came now; next_end, end_gap, token: see
+                                td_sched_forecast */
   double next_end_us, end_gap_us, prompt_token_us;
   uint64_t heartbeat_us; /* CLOCK_MONOTONIC when the engine last began or ended a step, or woke idle */
   bool in_step;          /* a step is running: unhealthy if heartbeat_us is long ago */
@@ -236,7 +253,7 @@ typedef struct td_engine_step {
   uint64_t step;                  /* counts from 1 */
   uint64_t end_us;                /* CLOCK_MONOTONIC */
   uint32_t step_us, predicted_us; /* predicted_us 0: nothing was predicted */
-  uint32_t calibrated_us;         /* predicted without what has been learned since the start */
+  uint32_t calibrated_us;         /* by what was known at start, without what was learned since */
   uint16_t n_decodes, n_prefills; /* rows */
   uint32_t n_prefill_tokens;
   uint32_t hit_tokens; /* prompt tokens that the prefix tree spared since the step before */

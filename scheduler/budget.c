@@ -72,10 +72,8 @@ static td_status check_target(const td_sched_config *c, td_error *err)
     return td_fail_param(err, TD_ERR_CONFIG, "tbt_target_ms",
                          "tbt_target_ms is for policy = tandem only; the others do not look at it");
   if (!c->cost && c->tbt_target_us > 0)
-    return td_fail_param(
-        err, TD_ERR_CONFIG, "tbt_target_ms",
-        "tbt_target_ms needs step times that were measured at start (calibrate_ms) or before");
-  if (!c->cost || c->tbt_target_us == 0)
+    return td_fail_param(err, TD_ERR_CONFIG, "tbt_target_ms", "tbt_target_ms needs step times");
+  if (!c->cost || c->tbt_target_us == 0 || c->cost_is_guess)
     return TD_OK;
   double smallest = td_budget_smallest_target_us(c->cost, c);
   if (c->tbt_target_us < smallest)
@@ -114,6 +112,17 @@ td_status td_budget_init(td_budget *b, const td_sched_config *c, td_error *err)
     b->target_us =
         c->tbt_target_us > 0 ? (double)c->tbt_target_us : td_budget_automatic_target_us(c->cost, c);
   return TD_OK;
+}
+
+void td_budget_set_cost(td_budget *b, const td_cost_model *cost, const td_sched_config *config)
+{
+  b->cost = *cost;
+  for (int kind = 0; kind < 2; kind++) {
+    b->correction[kind] = 1;
+    b->n_observed[kind] = 0;
+  }
+  if (b->policy == TD_POLICY_TANDEM && config->tbt_target_us == 0)
+    b->target_us = td_budget_automatic_target_us(&b->cost, config);
 }
 
 /* ---- one step ---- */

@@ -31,6 +31,9 @@ typedef struct td_budget {
  */
 TD_MUST_CHECK td_status td_budget_init(td_budget *b, const td_sched_config *config, td_error *err);
 
+/* Another cost model, which nothing corrects yet; a target that was chosen is chosen by it. */
+void td_budget_set_cost(td_budget *b, const td_cost_model *cost, const td_sched_config *config);
+
 /* ---- one step: begin, all decodes, then prompts ---- */
 
 void td_budget_begin(td_budget *b);

@@ -47,6 +47,7 @@ typedef struct td_sched_config {
                        * clients from choosing prompts that share a bucket */
   td_policy policy;
   const struct td_cost_model *cost; /* copied; NULL: none, then steps are limited by step_tokens alone */
+  bool cost_is_guess; /* nobody measured it here: neither a request nor a target is refused by it */
   uint64_t
       tbt_target_us; /* longest step that decodes should see; 0: automatic with a cost model, else none */
   /* Order (order.h); all 0: as they come. */
@@ -124,10 +125,12 @@ bool td_sched_is_running(const td_sched *s, uint32_t slot);
 
 /* What the cost model says a plan takes, corrected by what was observed; 0 without one. */
 double td_sched_predict_us(const td_sched *s, const td_plan *plan);
-double td_sched_calibrated_us(const td_sched *s, const td_plan *plan); /* not corrected */
 /* How long a plan took. An input like any other: later schedules depend on it, slowly and within bounds. May
  * be left out. */
 void td_sched_observe(td_sched *s, const td_plan *plan, double measured_us);
+/* What steps take is known better now: predictions begin anew at `cost`, uncorrected, and a target that was
+ * chosen is chosen again. Only where the scheduler was made with a cost model. */
+void td_sched_set_cost(td_sched *s, const struct td_cost_model *cost);
 
 /* Predicted from what runs and waits now; all 0 without a cost model or when idle (forecast.c). */
 typedef struct td_sched_forecast {

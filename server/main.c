@@ -20,6 +20,7 @@ int main(int argc, char **argv)
   case TD_ACTION_HELP: td_options_print_help(); return TD_EXIT_OK;
   case TD_ACTION_VERSION: printf("tandemd %s\n", TD_VERSION); return TD_EXIT_OK;
   case TD_ACTION_CHECK: return td_server_check(&options);
+  case TD_ACTION_CALIBRATE: return td_server_calibrate(&options);
   case TD_ACTION_RUN: break;
   }
   return td_server_run(&options);

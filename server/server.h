@@ -81,6 +81,8 @@ typedef struct td_server {
 int td_server_run(const td_options *options);
 /* Only loads the model; for --check. */
 int td_server_check(const td_options *options);
+/* For --calibrate: measures, keeps and prints; serves nothing. */
+int td_server_calibrate(const td_options *options);
 
 /* The last call or connection has gone: a drain may be over. */
 void td_server_idle(td_server *s);

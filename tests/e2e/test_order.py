@@ -170,7 +170,7 @@ def test_a_cache_salt_is_a_cache_of_its_own(daemon):
 
 
 def test_short_prompts_do_not_wait_for_a_long_one():
-    with Daemon("--step-tokens", 64, "--policy", "sarathi", "--calibrate-ms", 2000, "--cache-dir", "") as d:
+    with Daemon("--step-tokens", 64, "--policy", "sarathi") as d:
         ends = []
 
         async def main():

@@ -309,6 +309,38 @@ static void it_begins_where_it_was_learned(void **state)
               td_budget_automatic_target_us(h200.cost, &plain));
 }
 
+/* Another table while it serves: nothing of the old one's correction is left, and what is aimed at is chosen
+ * again unless the operator said it. A guess refuses no target. */
+static void a_better_table_takes_its_place(void **state)
+{
+  (void)state;
+  td_error err;
+  td_cost_model slow = *h200.cost;
+  td_sched_config given = h200, chosen = h200;
+  td_step_work decodes = {
+      .n_tokens = 8, .n_rows = 8, .n_logits = 8, .n_decode_rows = 8, .decode_kv_tokens = 8192};
+  for (uint32_t i = 0; i < slow.n_points; i++)
+    slow.tokens_us[i] *= 3;
+  given.tbt_target_us = 30000;
+  chosen.tbt_target_us = 0;
+  td_budget a, b;
+  assert_int_equal(td_budget_init(&a, &given, &err), TD_OK);
+  assert_int_equal(td_budget_init(&b, &chosen, &err), TD_OK);
+  double before_us = b.target_us;
+  for (int i = 0; i < 50; i++)
+    td_budget_observe(&b, &decodes, 1e9);
+  assert_true(b.correction[0] > 2);
+  td_budget_set_cost(&a, &slow, &given);
+  td_budget_set_cost(&b, &slow, &chosen);
+  assert_true(a.target_us == 30000 && b.target_us > 2 * before_us);
+  assert_true(b.correction[0] == 1 && td_budget_predict_us(&b, &decodes) == td_cost_step_us(&slow, &decodes));
+
+  given.tbt_target_us = 1;
+  assert_int_equal(td_budget_init(&a, &given, &err), TD_ERR_CONFIG);
+  given.cost_is_guess = true;
+  assert_int_equal(td_budget_init(&a, &given, &err), TD_OK);
+}
+
 /* In the scheduler: decodes and a long prompt under a target, every step within it, and the prompt goes on.
  */
 static void steps_keep_the_target(void **state)
@@ -430,6 +462,7 @@ int main(void)
       cmocka_unit_test(policies),
       cmocka_unit_test(the_correction_is_slow_and_bounded),
       cmocka_unit_test(it_begins_where_it_was_learned),
+      cmocka_unit_test(a_better_table_takes_its_place),
       cmocka_unit_test(steps_keep_the_target),
       cmocka_unit_test(prefill_first_lets_decodes_wait),
       cmocka_unit_test(decode_first_lets_prompts_wait),
