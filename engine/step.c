@@ -148,6 +148,7 @@ static void update_stats(td_engine *e, uint64_t step_us, const td_plan *plan)
   st->prefix_query_tokens = ss.prefix_query_tokens;
   st->prefix_hit_tokens = ss.prefix_hit_tokens;
   st->preemptions = ss.preemptions;
+  st->fair_preemptions = ss.fair_preemptions;
   st->evicted_pages = ss.evicted_pages;
   st->tbt_target_us = ss.tbt_target_us;
   st->times_source = e->cost_source;

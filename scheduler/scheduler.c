@@ -101,6 +101,7 @@ td_status td_sched_create(const td_sched_config *config, td_sched **out, td_erro
   if (!s)
     return td_fail(err, TD_ERR_NOMEM, "no memory for the scheduler");
   s->config = *config;
+  s->fair = (td_fair){.slot = TD_NO_SLOT, .took_step = UINT64_MAX};
   s->config.cost = NULL; /* the budget has a copy */
   s->order_ns_per_token = config->prompt_ns_per_token ? config->prompt_ns_per_token
                           : config->cost              ? prompt_ns(s, config->cost)
@@ -373,6 +374,7 @@ void td_sched_get_stats(const td_sched *s, td_sched_stats *out)
                           .prefix_query_tokens = s->prefix_query_tokens,
                           .prefix_hit_tokens = s->prefix_hit_tokens,
                           .preemptions = s->n_preemptions,
+                          .fair_preemptions = s->fair.n_taken,
                           .evicted_pages = s->tree.n_evicted_pages,
                           .tbt_target_us = s->budget.target_us,
                           .cost_correction = {s->budget.correction[0], s->budget.correction[1]}};

@@ -167,6 +167,7 @@ typedef struct td_sched_stats {
       pages_owned; /* free + cached + owned = total; cached: tree only */
   uint64_t waiting_prompt_tokens;
   uint64_t prefix_query_tokens, prefix_hit_tokens, preemptions, evicted_pages;
+  uint64_t fair_preemptions; /* of the preemptions: for an account that held less (fair.h) */
   uint32_t n_following; /* of n_waiting */
   uint64_t follows, expired;
   double tbt_target_us;      /* 0: none */

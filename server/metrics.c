@@ -106,7 +106,7 @@ static void vllm_metrics(page *p, const td_metrics *m, const td_metrics_view *v)
   counter(p, "vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache",
           (double)s->prefix_query_tokens);
   counter(p, "vllm:prefix_cache_hits_total", "Prompt tokens found in it", (double)s->prefix_hit_tokens);
-  counter(p, "vllm:num_preemptions_total", "Requests sent back to wait for pages", (double)s->preemptions);
+  counter(p, "vllm:num_preemptions_total", "Running requests sent back to wait", (double)s->preemptions);
   head(p, "vllm:request_success_total", "counter", "Requests ended, by reason");
   for (int i = 0; i < 4; i++)
     sample(p, "vllm:request_success_total", reasons[i], (double)m->finished[i]);
@@ -200,6 +200,8 @@ static void tandem_metrics(page *p, const td_metrics *m, const td_metrics_view *
         s->n_following);
   counter(p, "tandem:follows_total", "Times that a request waited for a prompt which another computed",
           (double)s->follows);
+  counter(p, "tandem:fair_preemptions_total", "Of vllm:num_preemptions_total: for a key that held less",
+          (double)s->fair_preemptions);
   head(p, "tandem:deadlines_missed_total", "counter", "Requests ended because of their timeouts");
   sample(p, "tandem:deadlines_missed_total", ",state=\"waiting\"", (double)m->timeouts[0]);
   sample(p, "tandem:deadlines_missed_total", ",state=\"running\"", (double)m->timeouts[1]);
