@@ -224,7 +224,7 @@ typedef struct td_engine_stats {
   uint64_t late_rows;                            /* not sampled, because their mask was late */
   uint64_t prefix_query_tokens, prefix_hit_tokens, preemptions, evicted_pages;
   uint64_t fair_preemptions; /* of the preemptions: for an account that held less */
-  uint32_t n_following; /* of n_waiting: wait for a prompt that another request computes */
+  uint32_t n_following;      /* of n_waiting: wait for a prompt that another request computes */
   uint64_t follows;
   uint64_t step_us_sum, plan_us_sum;
   double device_busy_us_sum,

@@ -168,7 +168,7 @@ typedef struct td_sched_stats {
   uint64_t waiting_prompt_tokens;
   uint64_t prefix_query_tokens, prefix_hit_tokens, preemptions, evicted_pages;
   uint64_t fair_preemptions; /* of the preemptions: for an account that held less (fair.h) */
-  uint32_t n_following; /* of n_waiting */
+  uint32_t n_following;      /* of n_waiting */
   uint64_t follows, expired;
   double tbt_target_us;      /* 0: none */
   double cost_correction[2]; /* measured / predicted of steps without, with prompts; 1: as calibrated */
