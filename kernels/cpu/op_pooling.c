@@ -1,4 +1,6 @@
 /* Pooling: a vector for each sequence out of its tokens, chunk after chunk. */
+#include <string.h>
+
 #include "kernels/cpu/cpu.h"
 
 typedef struct pool_job {
@@ -11,11 +13,11 @@ static void pool_row(const td_plan_row *row, const td_pool_params *p, uint32_t b
   const float *x = cpu_floats(p->x) + (size_t)row->q_start * p->width,
               *last = x + (row->q_len - 1) * (size_t)p->width;
   float *out = cpu_floats(p->out) + (size_t)row->slot * p->width;
-  double *sums = (double *)p->sums.addr + (size_t)row->slot * p->width;
-  for (uint32_t i = begin; i < end && p->pooling == TD_POOL_LAST; i++)
-    out[i] = last[i];
-  if (p->pooling == TD_POOL_LAST)
+  if (p->pooling == TD_POOL_LAST) {
+    memcpy(out + begin, last + begin, (end - begin) * sizeof *out);
     return;
+  }
+  double *sums = (double *)p->sums.addr + (size_t)row->slot * p->width;
   for (uint32_t i = begin; i < end && row->q_len == row->kv_len; i++)
     sums[i] = 0;
   for (uint32_t t = 0; t < row->q_len; t++, x += p->width)

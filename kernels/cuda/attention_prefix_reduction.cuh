@@ -5,7 +5,7 @@
 // of one head; larger ones while a warp's sums are in its registers, where a partial's elements are in the
 // order in which a tile's threads have them. That asks for all of a row's prefix splits at once and for whole
 // partials by few loads, but four lanes have a query head of the group each, and at few heads the others none
-// (figures: README.md).
+// (README.md, "Attention").
 #pragma once
 
 #include "kernels/cuda/attention_epilogue.cuh"

@@ -286,7 +286,7 @@ typedef void (*glu_function)(glu_maps, glu_args);
 
 // ROWS_AT_ONCE of x the L2 cache holds while all weights pass.
 enum { GLU_ROWS_MIN = 129, ROWS_AT_ONCE = 2048 };
-// Of the SMs' time: with less of it spent on elements of out, cuBLASLt and SwiGLU are faster (README.md).
+// Of the SMs' time: with less of it spent on elements of out, cuBLASLt and SwiGLU are faster (README.md, "Linears").
 static const float USED_MIN = 0.9f;
 
 static glu_function function_of(bool shares_x) { return shares_x ? glu_kernel<true> : glu_kernel<false>; }

@@ -1,4 +1,4 @@
-// Which of cuBLASLt's algorithms is fastest, by measurement: see README.md, "Products".
+// Which of cuBLASLt's algorithms is fastest, by measurement: see README.md, "Linears".
 //
 // The program tells which products it has and where they read and write. For each bucket of rows that decode
 // steps are captured for and cuBLASLt serves, most used first, until the budget is over: the library's

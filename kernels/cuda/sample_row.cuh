@@ -69,19 +69,25 @@ struct special_row : sample_row {
   uint32_t n_tokens;    // of the sequence
 };
 
-// Four logits of x[i..i+4), as the sampler sees them.
-__device__ __forceinline__ float4 seen(const sample_row &, uint32_t, float4 v) { return v; }
-__device__ float4 seen(const special_row &r, uint32_t i, float4 quad)
+// Logits of tokens id..id+3. Out of line: copies of it at all the unrolled loads take minutes to compile, and
+// more instructions than the cache holds.
+__device__ __noinline__ float4 adjust(const td_sample_state *state, const uint16_t *words,
+                                      const uint32_t *mask, uint32_t n_tokens, uint32_t id, float4 quad)
 {
   float v[4] = {quad.x, quad.y, quad.z, quad.w};
 #pragma unroll
-  for (uint32_t j = 0; j < 4; j++) {
-    uint32_t id = i + j - r.skip;
+  for (uint32_t j = 0; j < 4; j++)
     if (v[j] > -INFINITY) // of the row: what lies outside is -inf
-      v[j] = td_sample_adjust(r.state, r.state ? r.words[id] : 0, !r.mask || td_sample_is_allowed(r.mask, id),
-                              (int32_t)id, v[j], r.n_tokens);
-  }
+      v[j] = td_sample_adjust(state, state ? words[id + j] : 0, !mask || td_sample_is_allowed(mask, id + j),
+                              (int32_t)(id + j), v[j], n_tokens);
   return make_float4(v[0], v[1], v[2], v[3]);
+}
+
+// Four logits of x[i..i+4), as the sampler sees them.
+__device__ __forceinline__ float4 seen(const sample_row &, uint32_t, float4 v) { return v; }
+__device__ __forceinline__ float4 seen(const special_row &r, uint32_t i, float4 v)
+{
+  return adjust(r.state, r.words, r.mask, r.n_tokens, i - r.skip, v);
 }
 
 // By one thread, when no other reads the row any more.

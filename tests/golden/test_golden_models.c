@@ -102,7 +102,7 @@ static void order_pages(machine *m, uint32_t n_pages)
 static void compile(machine *m, const char *path)
 {
   td_error err = {0};
-  td_program *forward, *sampling;
+  td_program *forward = NULL, *sampling = NULL;
   if (td_model_program(m->model, m->kv, &forward, &err) || td_model_sampling(m->model, &sampling, &err) ||
       m->be->ops->compile(m->be, forward, &m->forward, &err) ||
       m->be->ops->compile(m->be, sampling, &m->sample, &err))
