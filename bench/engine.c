@@ -197,11 +197,16 @@ static void add(cJSON *all, bench *b, const char *name, uint32_t n_of_name, uint
     cJSON_AddItemToArray(list, cJSON_CreateNumber(round(100 * measure(b, &j)) / 100));
 }
 
+static void print_usage(FILE *to)
+{
+  fprintf(to, "usage: tandem-bench engine --model PATH [--threads N] [options of tandemd] [-- "
+              "REPETITIONS PROMPT ANSWER BATCH...]\n"
+              "       default: -- 3 512 128 1 4 8 16\n");
+}
+
 static void usage(void)
 {
-  fprintf(stderr, "usage: tandem-bench engine --model PATH [--threads N] [options of tandemd] [-- "
-                  "REPETITIONS PROMPT ANSWER BATCH...]\n"
-                  "       default: -- 3 512 128 1 4 8 16\n");
+  print_usage(stderr);
   exit(64);
 }
 
@@ -228,6 +233,10 @@ int td_bench_engine(int argc, char **argv)
   td_error err = {0};
   bench b = {0};
   int n_args;
+  if (argc > 1 && strcmp(argv[1], "--help") == 0) {
+    print_usage(stdout);
+    return 0;
+  }
   uint32_t numbers[3 + BATCHES_MAX], n_numbers = read_numbers(argc, argv, &n_args, numbers);
   if (n_numbers < 3 || numbers[0] < 1 || numbers[0] > REPETITIONS_MAX || numbers[1] < 1 || numbers[2] < 2)
     usage();

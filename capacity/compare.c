@@ -27,14 +27,21 @@ typedef struct row {
 } row;
 
 static row make_row(const td_scene *s, const char *name, td_policy policy, uint32_t step_tokens,
-                    double target_ms)
+                    double slo_ms)
 {
   row r = {.config = s->replay};
   snprintf(r.name, sizeof r.name, "%s", name);
   r.config.lane.sched.policy = policy;
   r.config.lane.sched.step_tokens = step_tokens;
-  r.config.lane.sched.tbt_target_us = (uint64_t)(target_ms * 1e3);
+  r.config.lane.sched.tbt_slo_us = (uint64_t)(slo_ms * 1e3);
   return r;
+}
+
+/* As the daemon is without a word, or with --tbt-slo-ms. */
+static row default_row(const td_scene *s)
+{
+  const td_sched_config *c = &s->replay.lane.sched;
+  return make_row(s, "tandem, default", TD_POLICY_TANDEM, c->step_tokens, (double)c->tbt_slo_us * 1e-3);
 }
 
 static row static_row(const td_scene *s, uint32_t chunk)
@@ -89,9 +96,8 @@ static td_status run_at(const td_scene *s, row *r, double rate, cJSON *to, td_er
   return TD_OK;
 }
 
-/* The smallest target at which `tandem` still holds the rate: how short gaps can be for this throughput. */
-static td_status smallest_target(const td_scene *s, double rate, double high_ms, double *out_ms,
-                                 td_error *err)
+/* The smallest SLO at which `tandem` still holds the rate: how short gaps can be for this throughput. */
+static td_status smallest_slo(const td_scene *s, double rate, double high_ms, double *out_ms, td_error *err)
 {
   double low_ms = 0;
   while (high_ms - low_ms > 0.02 * high_ms) {
@@ -101,10 +107,8 @@ static td_status smallest_target(const td_scene *s, double rate, double high_ms,
     r.config.slo.tbt_p99_ms = INFINITY;
     td_source_set_rate(&s->source, rate, &r.config);
     r.config.stop_when_missed = true;
-    td_status st = td_replay(&s->source.load, &r.config, &result, err);
-    if (st != TD_OK && st != TD_ERR_CONFIG) /* which is: no step is that short */
-      return st;
-    if (st == TD_OK && result.held)
+    TD_TRY(td_replay(&s->source.load, &r.config, &result, err));
+    if (result.held)
       high_ms = middle_ms;
     else
       low_ms = middle_ms;
@@ -121,10 +125,10 @@ static td_status compare_rates(const td_scene *s, double slo_ms, row *best_stati
   printf("Highest rate with TBT p99 <= %g ms, half of the requests begun within %g ms:\n\n", slo_ms,
          s->replay.slo.queue_p50_ms);
   td_result_head("policy");
-  snprintf(name, sizeof name, "tandem, target %g ms", slo_ms);
+  snprintf(name, sizeof name, "tandem, SLO %g ms", slo_ms);
   *told = make_row(s, name, TD_POLICY_TANDEM, step_tokens, slo_ms);
   TD_TRY(find_highest(s, told, to, err));
-  *untold = make_row(s, "tandem, automatic", TD_POLICY_TANDEM, step_tokens, 0);
+  *untold = default_row(s);
   TD_TRY(find_highest(s, untold, to, err));
   best_static->rate = 0;
   for (int i = 0; i < N_STATIC; i++) {
@@ -138,18 +142,17 @@ static td_status compare_rates(const td_scene *s, double slo_ms, row *best_stati
   for (size_t i = 0; i < sizeof others / sizeof *others; i++)
     TD_TRY(find_highest(s, &others[i], to, err));
   if (best_static->rate > 0)
-    printf("\ntandem holds %.2fx the rate of the best static chunk (%s) with the target as told, %.2fx with "
-           "the automatic "
-           "one.\n",
+    printf("\ntandem holds %.2fx the rate of the best static chunk (%s) with the SLO as told, %.2fx by "
+           "default.\n",
            told->rate / best_static->rate, best_static->name, untold->rate / best_static->rate);
   return TD_OK;
 }
 
 static td_status compare_gaps(const td_scene *s, double rate, double slo_ms, cJSON *to, td_error *err)
 {
-  enum { SMALLEST, THIRD, AUTOMATIC, N_OURS };
+  enum { SMALLEST, THIRD, DEFAULT, N_OURS };
   uint32_t step_tokens = s->replay.lane.sched.step_tokens;
-  double target_ms;
+  double our_slo_ms;
   row rows[N_OURS + N_VLLM];
   char name[48];
   printf("\nGaps at one rate, %.3f requests/s:\n\n", rate);
@@ -158,16 +161,16 @@ static td_status compare_gaps(const td_scene *s, double rate, double slo_ms, cJS
     rows[i] = static_row(s, vllm_budgets[i - N_OURS]);
     TD_TRY(run_at(s, &rows[i], rate, to, err));
   }
-  TD_TRY(smallest_target(s, rate, slo_ms, &target_ms, err));
-  snprintf(name, sizeof name, "tandem, %.1f ms", target_ms);
-  rows[SMALLEST] = make_row(s, name, TD_POLICY_TANDEM, step_tokens, target_ms);
-  target_ms = rows[N_OURS].result.m.tbt.p99 / 3;
-  snprintf(name, sizeof name, "tandem, %.1f ms", target_ms);
-  rows[THIRD] = make_row(s, name, TD_POLICY_TANDEM, step_tokens, target_ms);
-  rows[AUTOMATIC] = make_row(s, "tandem, automatic", TD_POLICY_TANDEM, step_tokens, 0);
+  TD_TRY(smallest_slo(s, rate, slo_ms, &our_slo_ms, err));
+  snprintf(name, sizeof name, "tandem, %.1f ms", our_slo_ms);
+  rows[SMALLEST] = make_row(s, name, TD_POLICY_TANDEM, step_tokens, our_slo_ms);
+  our_slo_ms = rows[N_OURS].result.m.tbt.p99 / 3;
+  snprintf(name, sizeof name, "tandem, %.1f ms", our_slo_ms);
+  rows[THIRD] = make_row(s, name, TD_POLICY_TANDEM, step_tokens, our_slo_ms);
+  rows[DEFAULT] = default_row(s);
   for (int i = 0; i < N_OURS; i++)
     TD_TRY(run_at(s, &rows[i], rate, to, err));
-  printf("\n(The first target is the smallest that holds the rate, the second a third of the gaps of %s.)\n",
+  printf("\n(The first SLO is the smallest that holds the rate, the second a third of the gaps of %s.)\n",
          rows[N_OURS].name);
   for (int k = 0; k < N_OURS; k++)
     for (int i = N_OURS; i < N_OURS + N_VLLM; i++)

@@ -220,7 +220,7 @@ static void note_tokens(td_lane *l, double now_us)
       n_run++;
       if (gap_us > s->longest_gap_us)
         s->longest_gap_us = gap_us;
-      if (gap_us > t->tbt_target_us) {
+      if (gap_us > t->tbt_slo_us) {
         s->n_over++;
         t->n_over++;
       }

@@ -23,7 +23,7 @@ typedef struct td_life {
   double due_us, first_run_us, first_us, end_us;
   double longest_gap_us;
   uint32_t n_tokens; /* answered */
-  uint32_t n_over;   /* gaps longer than the target */
+  uint32_t n_over;   /* gaps longer than the SLO */
   uint8_t end;       /* td_request_end */
   bool has_run;      /* first_run_us is known: it has a token */
 } td_life;
@@ -32,8 +32,8 @@ typedef struct td_life {
 typedef struct td_tally {
   td_spread ttft_us, tbt_us,
       queue_us;    /* from the due moment to the first token, between tokens, to the first step */
-  uint64_t n_over; /* gaps longer than tbt_target_us */
-  double tbt_target_us;
+  uint64_t n_over; /* gaps longer than tbt_slo_us */
+  double tbt_slo_us;
   size_t by_end[TD_ENDS];
   uint64_t n_late_start; /* first steps that came more than queue_target_us after the due moment */
   uint64_t n_late_first; /* first tokens more than ttft_target_us after it */

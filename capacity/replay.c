@@ -34,7 +34,7 @@ static td_status init(replay *r, td_error *err)
   r->lanes = td_tool_alloc(c->n_replicas, sizeof *r->lanes);
   r->ends_us = td_tool_alloc(c->n_replicas, sizeof *r->ends_us);
   r->lives = td_tool_alloc(r->load->n, sizeof *r->lives);
-  r->tally.tbt_target_us = c->slo.tbt_p99_ms * 1e3;
+  r->tally.tbt_slo_us = c->slo.tbt_p99_ms * 1e3;
   r->tally.ttft_target_us = c->slo.ttft_p99_ms * 1e3;
   r->tally.queue_target_us = c->slo.queue_p50_ms * 1e3;
   for (size_t i = 0; i < r->load->n; i++) {

@@ -101,13 +101,13 @@ static td_status make_daemon(const td_scene_options *o, td_scene *s, td_error *e
   c->step_tokens = (uint32_t)given(o->step_tokens, GPU_STEP_TOKENS);
   c->page_tokens = (uint32_t)given(o->page_tokens, PAGE_TOKENS);
   c->max_context_tokens = (uint32_t)given(o->context, s->device.shape.context_tokens);
-  c->tbt_target_us = (uint64_t)(o->tbt_target_ms * 1e3);
+  c->tbt_slo_us =
+      (uint64_t)(1e3 * given(o->tbt_slo_ms, s->device.is_cpu ? TD_TBT_SLO_MS_CPU : TD_TBT_SLO_MS_GPU));
   c->slack_percent =
       (uint32_t)(o->slack_percent < 0 ? (double)td_limit_default(TD_LIMIT_SLACK_PERCENT) : o->slack_percent);
-  c->ttft_target_us =
-      1000 * (uint64_t)td_limit_default(TD_LIMIT_TTFT_TARGET_MS); /* it is in everybody's place */
   c->priority_us = 1000 * (uint64_t)td_limit_default(TD_LIMIT_PRIORITY_MS);
   c->share_under_way = !o->not_shared;
+  c->reads_shared_once = !s->device.is_cpu;
   if (c->max_running > c->n_slots)
     c->max_running = c->n_slots;
   s->replay.lane.queue_tokens = (uint64_t)given(o->queue_tokens, td_limit_default(TD_LIMIT_QUEUE_TOKENS));
@@ -211,7 +211,7 @@ static td_status check_numbers(const td_scene_options *o, td_error *err)
              {"host-us", o->host_us, 1e9, false},
              {"front-us", o->front_us, 1e9, false},
              {"slack-percent", fmax(o->slack_percent, 0), 10000, false},
-             {"tbt-target", o->tbt_target_ms, 1e9, false},
+             {"tbt-slo-ms", o->tbt_slo_ms, 1e9, false},
              {"slo-tbt", o->slo_tbt_ms, 1e9, false},
              {"slo-ttft", o->slo_ttft_ms, 1e9, false},
              {"slo-queue", o->slo_queue_ms, 1e9, false}};

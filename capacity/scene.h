@@ -12,7 +12,7 @@
 typedef struct td_scene_options {
   const char *calibration, *model, *policy;
   const char *correction, *rates, *in, *out, *trace, *preset, *json, *label;
-  double tbt_target_ms, step_tokens, running, context, page_tokens, queue_requests, queue_tokens;
+  double tbt_slo_ms, step_tokens, running, context, page_tokens, queue_requests, queue_tokens;
   double slack_percent; /* < 0: as the daemon's */
   double kv_tokens, memory_gib, replicas, tensor_parallel, host_us;
   double requests, seconds, drain_s, seed;

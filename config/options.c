@@ -61,6 +61,11 @@ enum { N_STRING_OPTIONS = sizeof string_options / sizeof string_options[0] };
 static const struct {
   const char *name, *instead;
 } removed_options[] = {
+    {"tbt_target_ms",
+     "tbt_slo_ms is the most that a step with prompts takes; how long it takes below that follows who "
+     "waits"},
+    {"ttft_target_ms",
+     "a prompt waits for shorter ones by slack_percent; a request's ttft_timeout_ms lets it go first"},
     {"attention", "the daemon always chooses by predicted time; tandem-bench attention --policies compares"},
 };
 

@@ -72,8 +72,9 @@ typedef struct td_engine_info {
   uint32_t n_slots, max_running, step_tokens;
   uint64_t parameters, weight_bytes;
   bool has_chat_template;
-  bool context_is_cut; /* the model could do more; KV memory cannot */
-  bool has_tokenizer;  /* false: prompts are token ids, answers have no text (a made-up model without one) */
+  bool template_has_developer; /* it speaks of that role */
+  bool context_is_cut;         /* the model could do more; KV memory cannot */
+  bool has_tokenizer; /* false: prompts are token ids, answers have no text (a made-up model without one) */
   td_engine_not_fused not_fused[TD_NOT_FUSED_MAX]; /* [n_not_fused] by reason */
   uint32_t n_not_fused;
   td_sampling default_sampling; /* the operator's over the model's over the API's; seed 0 */
@@ -193,7 +194,9 @@ TD_MUST_CHECK td_status td_engine_chat_tokens(const td_engine *e, const td_chat_
 
 /* Streaming detokeniser; one per answer, used by one thread at a time. */
 typedef struct td_text_stream td_text_stream;
-td_text_stream *td_text_stream_create(const td_engine *e, bool skip_special); /* NULL: no memory */
+/* begins: the ids are a whole text, not what goes on behind another (SentencePiece's begin with a space that
+ * is none). NULL: no memory. */
+td_text_stream *td_text_stream_create(const td_engine *e, bool skip_special, bool begins);
 void td_text_stream_destroy(td_text_stream *s);
 /* Appends the whole characters that these tokens complete. */
 void td_text_stream_push(td_text_stream *s, const int32_t *ids, size_t n, td_buf *out);
@@ -233,7 +236,7 @@ typedef struct td_engine_stats {
   /* Step times as predicted before they ran; all 0 where they are not known. */
   double predicted_us_sum, step_error_sum;         /* error: |predicted - measured| / measured */
   uint64_t step_errors[TD_STEP_ERROR_BORDERS + 1]; /* not cumulative; the last: above all borders */
-  double last_step_predicted_us, tbt_target_us;    /* target 0: none */
+  double last_step_predicted_us, tbt_slo_us;       /* target 0: none */
   td_times_source times_source;
   double cost_correction[2]; /* learned factor on steps without, with prompts */
   double queue_delay_us;     /* predicted for a request that came now; next_end, end_gap, token: see

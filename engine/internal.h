@@ -119,6 +119,7 @@ struct td_engine {
   td_model_desc desc;
   td_tokenizer *tokenizer;         /* NULL: none */
   td_chat_template *chat_template; /* NULL: none */
+  td_chat_template *tool_template; /* for requests with tools; NULL: the same */
   td_error chat_template_error;    /* why there is none */
 
   /* engine thread */

@@ -4,6 +4,7 @@
  * What does not fit is said here, with the option that would help. */
 #include "engine/internal.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,6 +15,8 @@
 #include "common/clock.h"
 #include "common/hash.h"
 #include "common/log.h"
+#include "common/pulled.h"
+#include "scheduler/budget.h"
 
 /* A start with KV for less than one request of so many tokens is refused. */
 enum { MIN_KV_TOKENS = 1024 };
@@ -54,32 +57,36 @@ static td_status read_small_file(const char *path, td_buf *out, td_error *err)
   return TD_OK;
 }
 
-/* tokenizer_config.json's chat_template: a string, or a list of named ones with a "default". */
-static const char *config_template(const cJSON *tokenizer_config)
+/* tokenizer_config.json's chat_template: a string, or a list of named ones. */
+static const char *config_template(const cJSON *tokenizer_config, const char *wanted)
 {
   const cJSON *t = td_json_get(tokenizer_config, "chat_template"), *one;
   if (cJSON_IsString(t))
-    return t->valuestring;
+    return strcmp(wanted, "default") == 0 ? t->valuestring : NULL;
   cJSON_ArrayForEach(one, t)
   {
     const cJSON *name = td_json_get(one, "name"), *text = td_json_get(one, "template");
-    if (cJSON_IsString(name) && cJSON_IsString(text) && strcmp(name->valuestring, "default") == 0)
+    if (cJSON_IsString(name) && cJSON_IsString(text) && strcmp(name->valuestring, wanted) == 0)
       return text->valuestring;
   }
   return NULL;
 }
 
-static bool model_template(const td_model_files *files, const char **text, size_t *n)
+/* name: "default", or another one of a model's named templates. */
+static bool model_template(const td_model_files *files, const char *name, const char **text, size_t *n)
 {
   td_gguf_string s;
-  if (td_model_files_chat_template(files, text, n))
-    return true;
-  if (td_gguf_get_string(files, "tokenizer.chat_template", &s)) {
+  bool is_default = strcmp(name, "default") == 0;
+  char key[64];
+  snprintf(key, sizeof key, "tokenizer.chat_template%s%s", is_default ? "" : ".", is_default ? "" : name);
+  if (td_model_files_chat_template(files, text, n)) /* beside it, no template of the configuration counts */
+    return is_default;
+  if (td_gguf_get_string(files, key, &s)) {
     *text = s.data;
     *n = s.n_bytes;
     return true;
   }
-  *text = config_template(td_model_files_tokenizer_config(files));
+  *text = config_template(td_model_files_tokenizer_config(files), name);
   *n = *text ? strlen(*text) : 0;
   return *text != NULL;
 }
@@ -97,16 +104,22 @@ static td_status load_chat_template(td_engine *e, td_error *err)
     if (st == TD_OK &&
         td_chat_template_compile(file.data ? file.data : "", file.len_bytes, &e->chat_template, err))
       st = td_error_prefix(err, "%s", path);
+    e->info.template_has_developer = file.len_bytes > 0 && strstr(file.data, "developer");
     td_buf_deinit(&file);
     return st;
   }
-  if (!model_template(e->files, &text, &n)) {
+  if (!model_template(e->files, "default", &text, &n)) {
     td_fail(&e->chat_template_error, TD_ERR_UNSUPPORTED, "this model has no chat template");
     return TD_OK;
   }
   if (td_chat_template_compile(text, n, &e->chat_template, &e->chat_template_error) != TD_OK)
     td_warn("the model's chat template is not usable, chat requests will be refused: %s",
             e->chat_template_error.message);
+  e->info.template_has_developer = memmem(text, n, "developer", strlen("developer")) != NULL;
+  td_error why;
+  if (model_template(e->files, "tool_use", &text, &n) &&
+      td_chat_template_compile(text, n, &e->tool_template, &why) != TD_OK)
+    td_warn("the model's chat template 'tool_use' is not usable, the default one is used: %s", why.message);
   return TD_OK;
 }
 
@@ -174,6 +187,7 @@ static td_status plan_step(td_engine *e, memory_plan *mp, td_error *err)
                          e->desc.context_tokens);
   if (context > 0)
     mp->max_context = (uint32_t)context;
+  TD_TRY(td_model_desc_set_context(&e->desc, mp->max_context, e->options.model, err));
   mp->workspace_bytes =
       td_model_workspace_bytes(&e->desc, e->backend, mp->step_tokens, e->backend->max_logits);
   td_kv_spec one = td_model_kv_spec(&e->desc, e->backend->kv_dtype, 1, mp->page_tokens);
@@ -272,6 +286,14 @@ static td_policy policy_of(const td_options *o)
   return (td_policy)i; /* one that is not there is refused by the scheduler */
 }
 
+static uint64_t tbt_slo_us(const td_engine *e)
+{
+  int64_t ms = td_option(&e->options, TD_LIMIT_TBT_SLO_MS);
+  if (ms == 0)
+    ms = e->backend->on_device ? TD_TBT_SLO_MS_GPU : TD_TBT_SLO_MS_CPU;
+  return (uint64_t)ms * 1000;
+}
+
 static td_status make_scheduler(td_engine *e, const memory_plan *mp, td_error *err)
 {
   td_sched_config sc = {.n_slots = e->n_slots,
@@ -284,11 +306,12 @@ static td_status make_scheduler(td_engine *e, const memory_plan *mp, td_error *e
                         .policy = policy_of(&e->options),
                         .cost = &e->cost,
                         .cost_is_guess = e->cost_source == TD_TIMES_BUILT_IN,
-                        .tbt_target_us = (uint64_t)td_option(&e->options, TD_LIMIT_TBT_TARGET_MS) * 1000,
+                        .tbt_slo_us = tbt_slo_us(e),
                         .slack_percent = (uint32_t)td_option(&e->options, TD_LIMIT_SLACK_PERCENT),
-                        .ttft_target_us = 1000 * (uint64_t)td_option(&e->options, TD_LIMIT_TTFT_TARGET_MS),
                         .priority_us = 1000 * (uint64_t)td_option(&e->options, TD_LIMIT_PRIORITY_MS),
                         .share_under_way = true,
+                        .reads_shared_once =
+                            e->backend->on_device && !td_option(&e->options, TD_LIMIT_BATCH_INVARIANT),
                         .hash_seed = td_random_u64(),
                         .n_accounts = e->n_accounts};
   td_sched_stats st;
@@ -299,12 +322,14 @@ static td_status make_scheduler(td_engine *e, const memory_plan *mp, td_error *e
   TD_TRY(td_masks_create(e->n_slots, (uint32_t)td_option(&e->options, TD_LIMIT_MASK_THREADS), e->wake_fd,
                          &e->masks, err));
   td_sched_get_stats(e->sched, &st);
-  if (st.tbt_target_us > 0)
-    td_info("policy %s: a step with prompts takes at most %.1f ms%s", e->options.policy,
-            st.tbt_target_us * 1e-3, sc.tbt_target_us ? "" : " (chosen: tbt_target_ms)");
+  if (st.tbt_slo_us > 0)
+    td_info("policy %s: a step with prompts takes at most %.0f ms", e->options.policy, st.tbt_slo_us * 1e-3);
   else
     td_info("policy %s: steps of up to %u tokens, however long they take", e->options.policy,
             mp->step_tokens);
+  if (st.tbt_slo_us > 0 && td_budget_smallest_step_us(&e->cost, &sc) > st.tbt_slo_us)
+    td_info("tbt_slo_ms cannot be kept: a step of one request and a page of another's prompt takes %.0f ms",
+            td_budget_smallest_step_us(&e->cost, &sc) * 1e-3);
   return TD_OK;
 }
 
@@ -343,16 +368,34 @@ static void fill_info(td_engine *e, const memory_plan *mp)
                                        TD_LIMIT_TOP_P),
       .min_p = (float)sampling_default(e->options.min_p, (double)d->default_min_p, TD_LIMIT_MIN_P),
       .top_k = (int32_t)sampling_default(e->options.top_k, d->default_top_k, TD_LIMIT_TOP_K),
+      .repetition_penalty = d->default_repetition_penalty > 0 ? d->default_repetition_penalty : 1,
   };
-  td_info("requests that do not say are sampled with temperature %g, top_p %g, top_k %d, min_p %g",
+  td_info("requests that do not say are sampled with temperature %g, top_p %g, top_k %d, min_p %g, "
+          "repetition_penalty %g",
           (double)i->default_sampling.temperature, (double)i->default_sampling.top_p,
-          i->default_sampling.top_k, (double)i->default_sampling.min_p);
+          i->default_sampling.top_k, (double)i->default_sampling.min_p,
+          (double)i->default_sampling.repetition_penalty);
   i->loaded_at_unix_s = (uint64_t)time(NULL);
+}
+
+/* A model that is no path may be one that tandem-pull fetched. */
+static td_status find_model(td_engine *e, td_error *err)
+{
+  char path[TD_PULLED_PATH_BYTES], *model = e->options.model;
+  if (access(model, F_OK) == 0 || errno != ENOENT || !td_pulled_is_name(model))
+    return TD_OK; /* opening it says what is wrong */
+  if (!td_pulled_find(model, path))
+    return td_fail(err, TD_ERR_MODEL,
+                   "%s: No such file or directory, and tandem-pull has fetched no model of that name", model);
+  td_info("%s is %s", model, path);
+  snprintf(model, sizeof e->options.model, "%s", path);
+  return TD_OK;
 }
 
 static td_status open_model(td_engine *e, td_error *err)
 {
   bool dummy = is_dummy(e);
+  TD_TRY(find_model(e, err));
   TD_TRY(dummy ? td_model_files_open_described(e->options.model, &e->files, err)
                : td_model_files_open(e->options.model, &e->files, err));
   TD_TRY(td_model_desc_read(e->files, &e->desc, err));
@@ -386,7 +429,7 @@ static void log_ends(const td_engine *e)
 static td_status load_text(td_engine *e, td_error *err)
 {
   if (is_dummy(e) && !td_model_files_has_tokenizer(e->files)) {
-    td_warn("%s has no tokenizer.json: prompts must be token ids", e->options.model);
+    td_warn("%s has neither tokenizer.json nor tokenizer.model: prompts must be token ids", e->options.model);
     return TD_OK;
   }
   TD_TRY(td_tokenizer_load(e->files, &e->tokenizer, err));

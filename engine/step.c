@@ -150,7 +150,7 @@ static void update_stats(td_engine *e, uint64_t step_us, const td_plan *plan)
   st->preemptions = ss.preemptions;
   st->fair_preemptions = ss.fair_preemptions;
   st->evicted_pages = ss.evicted_pages;
-  st->tbt_target_us = ss.tbt_target_us;
+  st->tbt_slo_us = ss.tbt_slo_us;
   st->times_source = e->cost_source;
   memcpy(st->cost_correction, ss.cost_correction, sizeof st->cost_correction);
   st->n_following = ss.n_following;

@@ -7,9 +7,9 @@
 
 static td_status refuse_text(const char *param, td_error *err)
 {
-  return td_fail_param(
-      err, TD_ERR_UNSUPPORTED, param,
-      "this model has no tokenizer (tokenizer.json): give '/v1/completions' a 'prompt' of token ids");
+  return td_fail_param(err, TD_ERR_UNSUPPORTED, param,
+                       "this model has no tokenizer (tokenizer.json or tokenizer.model): give "
+                       "'/v1/completions' a 'prompt' of token ids");
 }
 
 td_status td_engine_tokenize(const td_engine *e, const char *text, size_t n_bytes, bool parse_special,
@@ -102,7 +102,9 @@ static td_status render(const td_engine *e, const td_chat_input *in, td_rendered
                           .now = time(NULL),
                           .max_ops = (size_t)td_option(&e->options, TD_LIMIT_TEMPLATE_OPS),
                           .max_memory_bytes = (size_t)td_option(&e->options, TD_LIMIT_TEMPLATE_MEMORY_BYTES)};
-    st = td_chat_template_render(e->chat_template, &ri, r, err);
+    /* as transformers chooses among a model's named templates */
+    bool tools = in->tools && e->tool_template;
+    st = td_chat_template_render(tools ? e->tool_template : e->chat_template, &ri, r, err);
   }
   cJSON_Delete(trusted);
   cJSON_Delete(input);
@@ -147,13 +149,13 @@ struct td_text_stream {
   td_detok detok;
 };
 
-td_text_stream *td_text_stream_create(const td_engine *e, bool skip_special)
+td_text_stream *td_text_stream_create(const td_engine *e, bool skip_special, bool begins)
 {
   td_text_stream *s = calloc(1, sizeof *s);
   if (s && !e->tokenizer)
     s->mute = true;
   else if (s)
-    td_detok_init(&s->detok, e->tokenizer, skip_special);
+    td_detok_init(&s->detok, e->tokenizer, skip_special, begins);
   return s;
 }
 

@@ -1,6 +1,7 @@
 /* See program.h. */
 #include "kernels/program.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -114,6 +115,16 @@ static const char *name_of(const td_program *p, td_devptr at)
   return "?";
 }
 
+/* The buffer that at is in: the one that begins last before it, or there. */
+static td_devptr buffer_below(const td_program *p, td_devptr at)
+{
+  td_devptr best = {0};
+  for (uint32_t i = 0; i < p->n_buffers; i++)
+    if (p->buffers[i].at.addr <= at.addr && p->buffers[i].at.addr > best.addr)
+      best = p->buffers[i].at;
+  return best;
+}
+
 static void print_linear(const td_program *p, const td_linear_params *l, td_buf *out)
 {
   td_buf_printf(out, "%s %s %s  [%u x %u%s%s]", name_of(p, l->x), l->add ? "+>" : "->", name_of(p, l->out),
@@ -126,6 +137,8 @@ static void print_rope(const td_program *p, const td_rope_kv_params *r, td_buf *
                 r->n_heads, r->n_kv_heads, r->head_dim, r->style == TD_ROPE_HALVES ? "halves" : "pairs");
   if (r->rotary_dim != r->head_dim)
     td_buf_printf(out, " of %u", r->rotary_dim);
+  if (strcmp(name_of(p, r->inv_freq), "?") != 0) /* beside those of most layers */
+    td_buf_printf(out, ", rotation %s", name_of(p, r->inv_freq));
   td_buf_printf(out, "%s%s]", r->q_norm.addr ? ", q norm" : "", r->k_norm.addr ? ", k norm" : "");
 }
 
@@ -135,6 +148,8 @@ static void print_attention(const td_program *p, const td_attention_params *a, t
                 a->n_kv_heads, a->head_dim);
   if (a->window_tokens > 0)
     td_buf_printf(out, ", window %u", a->window_tokens);
+  if (a->scale != 1 / sqrtf((float)a->head_dim))
+    td_buf_printf(out, ", scale %.6g", (double)a->scale);
   td_buf_append_char(out, ']');
 }
 
@@ -143,11 +158,32 @@ static void print_way(const td_program *p, td_devptr from, td_devptr to, uint32_
   td_buf_printf(out, "%s -> %s  [%u]", name_of(p, from), name_of(p, to), width);
 }
 
+static void print_embed(const td_program *p, const td_embed_params *e, td_buf *out)
+{
+  td_buf_printf(out, "ids -> %s  [%u", name_of(p, e->out), e->width);
+  if (e->scale != 0)
+    td_buf_printf(out, ", times %.6g", (double)e->scale);
+  td_buf_append_char(out, ']');
+}
+
+/* Rows that are parts of a buffer's rows are named by the buffer. */
+static void print_rmsnorm(const td_program *p, const td_rmsnorm_params *n, td_buf *out)
+{
+  td_devptr from = n->x, to = n->out;
+  if (n->stride > 0)
+    from = to = buffer_below(p, n->x);
+  td_buf_printf(out, "%s %s %s  [%u%s", name_of(p, from), n->add ? "+>" : "->", name_of(p, to), n->width,
+                n->centred ? ", centred" : "");
+  if (n->stride > 0)
+    td_buf_printf(out, " of %u", n->stride);
+  td_buf_append_char(out, ']');
+}
+
 static void print_params(const td_program *p, const td_op *o, td_buf *out)
 {
   switch (o->kind) {
-  case TD_OP_EMBED: td_buf_printf(out, "ids -> %s  [%u]", name_of(p, o->embed.out), o->embed.width); break;
-  case TD_OP_RMSNORM: print_way(p, o->rmsnorm.x, o->rmsnorm.out, o->rmsnorm.width, out); break;
+  case TD_OP_EMBED: print_embed(p, &o->embed, out); break;
+  case TD_OP_RMSNORM: print_rmsnorm(p, &o->rmsnorm, out); break;
   case TD_OP_LINEAR: print_linear(p, &o->linear, out); break;
   case TD_OP_ROPE_KV: print_rope(p, &o->rope_kv, out); break;
   case TD_OP_ATTENTION: print_attention(p, &o->attention, out); break;

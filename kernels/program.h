@@ -36,7 +36,7 @@ static inline td_devptr td_devptr_at(td_devptr p, size_t offset_bytes)
 
 typedef enum td_rope_style {
   TD_ROPE_HALVES, /* pairs (i, i + rotary_dim/2): HF order */
-  TD_ROPE_PAIRS,  /* pairs (2i, 2i + 1): GGUF arch llama, whose q/k rows are permuted for it */
+  TD_ROPE_PAIRS,  /* pairs (2i, 2i + 1): Command-R, and GGUF archs whose q/k rows are permuted for it */
 } td_rope_style;
 
 /* Token embedding: out[t] = weight row token_ids[t] of the step plan, widened to activations. */
@@ -44,15 +44,19 @@ typedef struct td_embed_params {
   const td_weight *weight; /* [vocab, width], one part */
   td_devptr out;           /* activations [n, width] */
   uint32_t width;
+  float scale; /* multiplies; 0: as stored */
 } td_embed_params;
 
-/* out[t] = x[t] / rms(x[t]) * weight. */
+/* out[t] = x[t] / rms(x[t]) * weight, or added to out[t]. */
 typedef struct td_rmsnorm_params {
-  td_devptr x;      /* activations [n, width] */
+  td_devptr x;      /* activations [n, width]; may be overwritten where out is added to */
   td_devptr weight; /* f32 [width] (see upload_f32) */
-  td_devptr out;    /* activations [n, width] */
+  td_devptr out;    /* activations [n, width]; may be x, if it is not added to */
   uint32_t width;
   float eps;
+  uint32_t stride; /* elements from row to row of x and out; 0: width */
+  bool centred;    /* the mean of x[t] is taken off before: LayerNorm without a bias */
+  bool add;
 } td_rmsnorm_params;
 
 /* out[t, j] = sum_k x[t, k] * weight[j, k] + bias[j], and what out[t, j] held, if add: one rounding for all
@@ -73,7 +77,7 @@ typedef struct td_rope_kv_params {
   td_devptr qkv;      /* activations [n, (n_heads + 2 n_kv_heads) * head_dim]: q, k, v */
   td_devptr q_norm;   /* f32 [head_dim] or none: RMSNorm per head before rotation (Qwen3) */
   td_devptr k_norm;   /* f32 [head_dim] or none */
-  td_devptr inv_freq; /* f32 [rotary_dim / 2], scaling applied */
+  td_devptr inv_freq; /* f32 [rotary_dim / 2], scaling applied; all 0: no rotation */
   float attn_factor;  /* multiplies cos and sin (YaRN); 1 = none */
   float norm_eps;
   td_rope_style style;

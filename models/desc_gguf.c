@@ -6,9 +6,55 @@
 
 #include "models/desc.h"
 
+/* A row: how an architecture differs from llama. */
+typedef struct gguf_arch {
+  const char *name;
+  td_rope_style style;
+  bool qkv_bias, qk_norm, wide_qk_norm, layer_norm;
+  bool scales;            /* Granite's keys, and all of them: logits are divided by logit_scale */
+  bool multiplies_logits; /* by logit_scale */
+  bool mrope;             /* three kinds of positions: the plain rotation for text */
+  uint32_t nope_interval; /* each so manieth layer is not rotated; 0: all are */
+  uint32_t full_interval; /* each so manieth layer has no window; 0: all have it */
+  bool nope_full;         /* layers without the window are not rotated */
+  bool rope_by_windows;   /* layers with the window are rotated without scaling */
+  td_block_form form;
+} gguf_arch;
+
+static const gguf_arch archs[] = {
+    {.name = "llama", .style = TD_ROPE_PAIRS},
+    {.name = "qwen2", .qkv_bias = true},
+    {.name = "qwen3", .qk_norm = true},
+    {.name = "qwen2vl", .qkv_bias = true, .mrope = true},
+    {.name = "qwen3vl", .qk_norm = true, .mrope = true},
+    {.name = "phi3"},
+    {.name = "granite", .style = TD_ROPE_PAIRS, .scales = true},
+    {.name = "minicpm", .style = TD_ROPE_PAIRS, .scales = true},
+    {.name = "smollm3", .style = TD_ROPE_PAIRS, .nope_interval = 4},
+    {.name = "olmo2",
+     .qk_norm = true,
+     .wide_qk_norm = true,
+     .full_interval = 4,
+     .rope_by_windows = true,
+     .form = TD_BLOCK_POST_NORM},
+    {.name = "command-r",
+     .style = TD_ROPE_PAIRS,
+     .layer_norm = true,
+     .multiplies_logits = true,
+     .form = TD_BLOCK_PARALLEL},
+    {.name = "cohere2",
+     .style = TD_ROPE_PAIRS,
+     .layer_norm = true,
+     .multiplies_logits = true,
+     .full_interval = 4,
+     .nope_full = true,
+     .form = TD_BLOCK_PARALLEL},
+};
+
 typedef struct gguf_reader {
   const td_model_files *files;
   const char *path;
+  const gguf_arch *row;
   char arch[64];
   td_error *err;
   char key[128]; /* the key being read */
@@ -60,49 +106,61 @@ static td_status read_f64(gguf_reader *r, const char *suffix, double *out)
 
 static td_status read_arch(gguf_reader *r, td_model_desc *d)
 {
-  static const struct {
-    const char *name;
-    td_rope_style style;
-  } served[] = {{"llama", TD_ROPE_PAIRS}, {"qwen2", TD_ROPE_HALVES}, {"qwen3", TD_ROPE_HALVES}};
+  char served[256] = "";
+  size_t n = 0;
   td_gguf_string arch;
   if (!td_gguf_get_string(r->files, "general.architecture", &arch))
     return td_fail(r->err, TD_ERR_MODEL, "%s: no key 'general.architecture'", r->path);
-  for (size_t i = 0; i < sizeof served / sizeof *served; i++)
-    if (arch.n_bytes == strlen(served[i].name) && memcmp(arch.data, served[i].name, arch.n_bytes) == 0) {
-      snprintf(r->arch, sizeof r->arch, "%s", served[i].name);
-      snprintf(d->arch, sizeof d->arch, "%s", served[i].name);
-      d->rope_style = served[i].style;
-      return TD_OK;
-    }
-  return td_fail(r->err, TD_ERR_UNSUPPORTED,
-                 "%s: architecture '%.*s' is not served; llama, qwen2 and qwen3 are", r->path,
-                 (int)(arch.n_bytes < 64 ? arch.n_bytes : 64), arch.data);
+  for (size_t i = 0; i < sizeof archs / sizeof *archs; i++) {
+    const gguf_arch *a = &archs[i];
+    if (n < sizeof served)
+      n += (size_t)snprintf(served + n, sizeof served - n, "%s%s", i ? ", " : "", a->name);
+    if (arch.n_bytes != strlen(a->name) || memcmp(arch.data, a->name, arch.n_bytes) != 0)
+      continue;
+    r->row = a;
+    snprintf(r->arch, sizeof r->arch, "%s", a->name);
+    snprintf(d->arch, sizeof d->arch, "%s", a->name);
+    d->names = TD_NAMES_GGUF;
+    d->rope_style = a->style;
+    d->block_form = a->form;
+    d->layer_norm = a->layer_norm;
+    d->qk_norm = a->qk_norm;
+    d->wide_qk_norm = a->wide_qk_norm;
+    return TD_OK;
+  }
+  return td_fail(r->err, TD_ERR_UNSUPPORTED, "%s: architecture '%.*s' is not served; these are: %s", r->path,
+                 (int)(arch.n_bytes < 64 ? arch.n_bytes : 64), arch.data, served);
 }
 
 /* Keys that change the computation in ways that the decoder does not know. 0 and false mean "not used". */
 static td_status refuse_unknown_maths(gguf_reader *r)
 {
-  static const char *const keys[] = {"expert_count",
-                                     "expert_used_count",
-                                     "attention.scale",
-                                     "attention.max_alibi_bias",
-                                     "attention.clamp_kqv",
-                                     "attention.layer_norm_epsilon",
-                                     "attention.sliding_window_pattern",
-                                     "attn_logit_softcapping",
-                                     "final_logit_softcapping",
-                                     "logit_scale",
-                                     "embedding_scale",
-                                     "residual_scale",
-                                     "use_parallel_residual",
-                                     "rope.dimension_sections",
-                                     "attention.temperature_scale",
-                                     "attention.temperature_length"};
+  const gguf_arch *a = r->row;
+  const struct {
+    const char *key;
+    bool served;
+  } keys[] = {{"expert_count", false},
+              {"expert_used_count", false},
+              {"attention.scale", a->scales},
+              {"attention.max_alibi_bias", false},
+              {"attention.clamp_kqv", false},
+              {"attention.layer_norm_epsilon", a->layer_norm},
+              {"attention.sliding_window_pattern", a->full_interval > 0},
+              {"attn_logit_softcapping", false},
+              {"final_logit_softcapping", false},
+              {"logit_scale", a->scales || a->multiplies_logits},
+              {"embedding_scale", a->scales},
+              {"residual_scale", a->scales},
+              {"use_parallel_residual", false},
+              {"rope.dimension_sections", a->mrope},
+              {"n_deepstack_layers", a->mrope},
+              {"attention.temperature_scale", false},
+              {"attention.temperature_length", false}};
   for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
     double v = 1;
     bool flag = true;
-    const char *key = arch_key(r, keys[i]);
-    if (!has_key(r->files, key))
+    const char *key = arch_key(r, keys[i].key);
+    if (keys[i].served || !has_key(r->files, key))
       continue;
     if ((td_gguf_get_f64(r->files, key, &v) && v == 0) || (td_gguf_get_bool(r->files, key, &flag) && !flag))
       continue;
@@ -161,7 +219,7 @@ static bool string_is(td_gguf_string s, const char *word)
   return s.n_bytes == strlen(word) && memcmp(s.data, word, s.n_bytes) == 0;
 }
 
-static td_status read_rope(gguf_reader *r, td_model_desc *d, td_rope_spec *rope)
+static td_status read_rope(gguf_reader *r, const td_model_desc *d, td_rope_spec *rope)
 {
   td_gguf_string kind = {"none", 4};
   double factor = 0, legacy = 0, attn = 1;
@@ -174,7 +232,12 @@ static td_status read_rope(gguf_reader *r, td_model_desc *d, td_rope_spec *rope)
     kind = (td_gguf_string){"linear", 6};
     factor = legacy;
   }
-  if (string_is(kind, "none"))
+  rope->original_context = d->context_tokens;
+  TD_TRY(read_f64(r, "rope.scaling.original_context_length", &rope->original_context));
+  TD_TRY(read_f64(r, "rope.scaling.attn_factor", &attn));
+  if (td_model_files_find(r->files, "rope_factors_long.weight"))
+    rope->attn_factor = attn; /* longrope, whatever the type says */
+  if (string_is(kind, "none") || rope->attn_factor > 0)
     return TD_OK;
   rope->factor = factor == 0 ? 1 : factor; /* ggml: absent and 0 mean unscaled */
   if (string_is(kind, "linear")) {
@@ -186,11 +249,9 @@ static td_status read_rope(gguf_reader *r, td_model_desc *d, td_rope_spec *rope)
                    "%s: key '%s.rope.scaling.type' is '%.*s': none, linear and yarn are served", r->path,
                    r->arch, (int)(kind.n_bytes < 64 ? kind.n_bytes : 64), kind.data);
   rope->kind = TD_ROPE_YARN;
-  rope->original_context = d->context_tokens;
-  TD_TRY(read_f64(r, "rope.scaling.original_context_length", &rope->original_context));
   TD_TRY(read_f64(r, "rope.scaling.yarn_beta_fast", &rope->beta_fast));
   TD_TRY(read_f64(r, "rope.scaling.yarn_beta_slow", &rope->beta_slow));
-  TD_TRY(read_f64(r, "rope.scaling.attn_factor", &attn)); /* ggml multiplies it with YaRN's own */
+  /* ggml multiplies it with YaRN's own */
   rope->attn_factor = attn * (rope->factor > 1 ? 0.1 * log(rope->factor) + 1 : 1);
   return TD_OK;
 }
@@ -227,14 +288,14 @@ static td_status read_sampling(gguf_reader *r, td_model_desc *d)
   static const struct {
     const char *key;
     double off;
-  } unserved[] = {{"general.sampling.penalty_repeat", 1},
-                  {"general.sampling.xtc_probability", 0},
-                  {"general.sampling.mirostat", 0}};
-  double temperature = -1, top_p = -1, min_p = -1, top_k = -1;
+  } unserved[] = {{"general.sampling.xtc_probability", 0}, {"general.sampling.mirostat", 0}};
+  double temperature = -1, top_p = -1, min_p = -1, top_k = -1, repetition = 0;
   TD_TRY(read_default(r, "general.sampling.temp", TD_LIMIT_TEMPERATURE, &temperature));
   TD_TRY(read_default(r, "general.sampling.top_p", TD_LIMIT_TOP_P, &top_p));
   TD_TRY(read_default(r, "general.sampling.min_p", TD_LIMIT_MIN_P, &min_p));
   TD_TRY(read_default(r, "general.sampling.top_k", TD_LIMIT_TOP_K, &top_k));
+  TD_TRY(read_default(r, "general.sampling.penalty_repeat", TD_LIMIT_REPETITION_PENALTY, &repetition));
+  d->default_repetition_penalty = (float)repetition;
   d->default_temperature = (float)temperature;
   d->default_top_p = (float)top_p;
   d->default_min_p = (float)min_p;
@@ -247,32 +308,93 @@ static td_status read_sampling(gguf_reader *r, td_model_desc *d)
   return TD_OK;
 }
 
-/* ggml has no keys for biases: the first layer's tensors tell. Qwen2 always has them on q, k and v. */
-static void read_biases(gguf_reader *r, td_model_desc *d)
+/* ggml has no keys for biases and fused matrices: the first layer's tensors tell. Qwen2 always has biases on
+ * q, k and v. */
+static void read_tensors(gguf_reader *r, td_model_desc *d)
 {
-  d->qk_norm = strcmp(d->arch, "qwen3") == 0;
-  d->qkv_bias = strcmp(d->arch, "qwen2") == 0 || td_model_files_find(r->files, "blk.0.attn_q.bias") != NULL;
-  d->o_bias = td_model_files_find(r->files, "blk.0.attn_output.bias") != NULL;
-  d->mlp_bias = td_model_files_find(r->files, "blk.0.ffn_gate.bias") != NULL;
-  d->tied_embeddings = td_model_files_find(r->files, "output.weight") == NULL;
+  const td_model_files *f = r->files;
+  d->fused_qkv = td_model_files_find(f, "blk.0.attn_qkv.weight") != NULL;
+  d->fused_gate_up = td_model_files_find(f, "blk.0.ffn_gate.weight") == NULL && strcmp(r->arch, "phi3") == 0;
+  d->qkv_bias = r->row->qkv_bias || td_model_files_find(f, "blk.0.attn_q.bias") != NULL ||
+                td_model_files_find(f, "blk.0.attn_qkv.bias") != NULL;
+  d->o_bias = td_model_files_find(f, "blk.0.attn_output.bias") != NULL;
+  d->mlp_bias = td_model_files_find(f, "blk.0.ffn_gate.bias") != NULL;
+  d->tied_embeddings = td_model_files_find(f, "output.weight") == NULL;
 }
 
-td_status td_desc_read_gguf(const td_model_files *files, td_model_desc *d, td_rope_spec *rope, td_error *err)
+static td_status read_scale(gguf_reader *r, const char *suffix, bool required, float *out)
+{
+  double v = 0;
+  TD_TRY(read_f64(r, suffix, &v));
+  if (v == 0 && required)
+    return td_fail(r->err, TD_ERR_UNSUPPORTED, "%s: no key '%s', which converters of today write", r->path,
+                   r->key);
+  if (v < 0)
+    return td_fail(r->err, TD_ERR_MODEL, "%s: key '%s' is %g", r->path, r->key, v);
+  *out = (float)v;
+  return TD_OK;
+}
+
+/* minicpm files from before the keys mean scales that are written nowhere. */
+static td_status read_scales(gguf_reader *r, td_model_desc *d)
+{
+  bool required = strcmp(r->arch, "minicpm") == 0;
+  if (r->row->scales) {
+    TD_TRY(read_scale(r, "attention.scale", false, &d->attn_scale));
+    TD_TRY(read_scale(r, "embedding_scale", required, &d->embed_scale));
+    TD_TRY(read_scale(r, "residual_scale", required, &d->residual_scale));
+    TD_TRY(read_scale(r, "logit_scale", true, &d->logit_scale));
+    d->logit_scale = 1 / d->logit_scale;
+  }
+  return r->row->multiplies_logits ? read_scale(r, "logit_scale", true, &d->logit_scale) : TD_OK;
+}
+
+static td_status read_window(gguf_reader *r, td_model_desc *d)
+{
+  double window = 0;
+  uint32_t interval = r->row->full_interval;
+  TD_TRY(read_f64(r, "attention.sliding_window", &window));
+  if (!(window >= 0 && window <= td_limits[TD_LIMIT_CONTEXT_TOKENS].max) || window != floor(window))
+    return td_fail(r->err, TD_ERR_MODEL, "%s: key '%s' is %g", r->path, r->key, window);
+  d->window_tokens = (uint32_t)window;
+  if (interval == 0 || window == 0)
+    return TD_OK;
+  TD_TRY(read_u32(r, "attention.sliding_window_pattern", TD_LIMIT_MODEL_LAYERS, &interval));
+  for (uint32_t layer = 0; layer < d->n_layers; layer++)
+    td_desc_set_window(d, layer, (layer + 1) % interval != 0);
+  return TD_OK;
+}
+
+static void find_other_rope(gguf_reader *r, td_model_desc *d, td_rope_spec *other)
+{
+  const gguf_arch *a = r->row;
+  bool windows = d->window_tokens > 0;
+  if (a->rope_by_windows)
+    *other = (td_rope_spec){.kind = TD_ROPE_PLAIN, .theta = d->rope.theta};
+  for (uint32_t layer = 0; layer < d->n_layers; layer++) {
+    bool slides = td_model_layer_window(d, layer) > 0;
+    if ((a->nope_interval > 0 && (layer + 1) % a->nope_interval == 0) ||
+        (a->nope_full && windows && !slides) || (a->rope_by_windows && slides))
+      td_desc_set_other_rope(d, layer);
+  }
+}
+
+td_status td_desc_read_gguf(const td_model_files *files, td_model_desc *d, td_rope_spec *other, td_error *err)
 {
   gguf_reader r = {.files = files, .path = td_model_files_path(files), .err = err};
-  double eps = 0, window = 0;
+  double eps = 0;
   TD_TRY(read_arch(&r, d));
   TD_TRY(refuse_unknown_maths(&r));
   TD_TRY(read_sizes(&r, d));
   TD_TRY(read_vocab(&r, d));
-  TD_TRY(read_rope(&r, d, rope));
-  TD_TRY(read_f64(&r, "attention.layer_norm_rms_epsilon", &eps));
+  TD_TRY(read_rope(&r, d, &d->rope));
+  TD_TRY(read_f64(&r, r.row->layer_norm ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
+                  &eps));
   d->norm_eps = (float)eps;
-  TD_TRY(read_f64(&r, "attention.sliding_window", &window));
-  if (!(window >= 0 && window <= td_limits[TD_LIMIT_CONTEXT_TOKENS].max) || window != floor(window))
-    return td_fail(err, TD_ERR_MODEL, "%s: key '%s' is %g", r.path, r.key, window);
-  d->window_tokens = (uint32_t)window;
-  read_biases(&r, d);
+  TD_TRY(read_window(&r, d));
+  find_other_rope(&r, d, other);
+  read_tensors(&r, d);
+  TD_TRY(read_scales(&r, d));
   TD_TRY(read_sampling(&r, d));
   return read_end_tokens(&r, d);
 }

@@ -2,7 +2,10 @@
  *
  * The last product of a block adds its output to the residual stream x. In the last layer, K and V of every
  * token are still stored, but everything behind attention is only needed for tokens that want logits, so it
- * runs on those alone. */
+ * runs on those alone.
+ *
+ * Where what is added to x is multiplied (residual_scale r), x here is the model's divided by r: then only
+ * the embedding is multiplied, by embed_scale / r, and the norms' eps divided by the square of r. */
 #include <math.h>
 
 #include "models/model_internal.h"
@@ -31,16 +34,40 @@ static void add(builder *b, const char *role, td_op op)
   td_program_add(b->program, op);
 }
 
+static float or_one(float scale) { return scale == 0 ? 1 : scale; }
+
 static void embed(builder *b)
 {
-  td_embed_params p = {.weight = b->m->embed, .out = b->x, .width = b->d->width};
+  float scale = or_one(b->d->embed_scale) / or_one(b->d->residual_scale);
+  td_embed_params p = {
+      .weight = b->m->embed, .out = b->x, .width = b->d->width, .scale = scale == 1 ? 0 : scale};
   add(b, "embed", (td_op){.kind = TD_OP_EMBED, .embed = p});
 }
 
+/* Of x, into h. */
 static void norm(builder *b, const char *role, td_devptr weight)
 {
-  td_rmsnorm_params p = {
-      .x = b->x, .weight = weight, .out = work(b, b->m->at.h), .width = b->d->width, .eps = b->d->norm_eps};
+  const td_model_desc *d = b->d;
+  float r = or_one(d->residual_scale);
+  td_rmsnorm_params p = {.x = b->x,
+                         .weight = weight,
+                         .out = work(b, b->m->at.h),
+                         .width = d->width,
+                         .eps = d->norm_eps / (r * r),
+                         .centred = d->layer_norm};
+  add(b, role, (td_op){.kind = TD_OP_RMSNORM, .rmsnorm = p});
+}
+
+/* Of what a part of the layer left in h, added to x. */
+static void add_norm(builder *b, const char *role, td_devptr weight)
+{
+  td_rmsnorm_params p = {.x = work(b, b->m->at.h),
+                         .weight = weight,
+                         .out = b->x,
+                         .width = b->d->width,
+                         .eps = b->d->norm_eps,
+                         .centred = b->d->layer_norm,
+                         .add = true};
   add(b, role, (td_op){.kind = TD_OP_RMSNORM, .rmsnorm = p});
 }
 
@@ -52,25 +79,42 @@ static void linear(builder *b, const char *role, td_linear_params p)
 static uint32_t q_width(const builder *b) { return b->d->n_heads * b->d->head_dim; }
 static uint32_t kv_width(const builder *b) { return b->d->n_kv_heads * b->d->head_dim; }
 
+static uint32_t qkv_width(const builder *b) { return q_width(b) + 2 * kv_width(b); }
+
+/* Of so many elements of each row of q|k|v, where they are. */
+static void wide_norm(builder *b, const char *role, td_devptr weight, uint32_t first, uint32_t width)
+{
+  td_devptr at = work(b, b->m->at.qkv + (size_t)first * b->m->be->activation_bytes);
+  td_rmsnorm_params p = {
+      .x = at, .weight = weight, .out = at, .width = width, .stride = qkv_width(b), .eps = b->d->norm_eps};
+  add(b, role, (td_op){.kind = TD_OP_RMSNORM, .rmsnorm = p});
+}
+
 static void qkv(builder *b, const td_model_layer *w)
 {
   linear(b, "qkv",
          (td_linear_params){.weight = w->qkv,
-                            .x = work(b, b->m->at.h),
+                            .x = b->d->block_form == TD_BLOCK_POST_NORM ? b->x : work(b, b->m->at.h),
                             .out = work(b, b->m->at.qkv),
                             .n_in = b->d->width,
-                            .n_out = q_width(b) + 2 * kv_width(b),
+                            .n_out = qkv_width(b),
                             .bias = b->d->qkv_bias});
+  if (!b->d->wide_qk_norm)
+    return;
+  wide_norm(b, "q_norm", w->q_norm, 0, q_width(b));
+  wide_norm(b, "k_norm", w->k_norm, q_width(b), kv_width(b));
 }
 
 static void rope_kv(builder *b, const td_model_layer *w)
 {
   const td_model_desc *d = b->d;
+  const td_devptr none = {0};
+  bool other = td_model_layer_has_other_rope(d, b->layer);
   td_rope_kv_params p = {.qkv = work(b, b->m->at.qkv),
-                         .q_norm = w->q_norm,
-                         .k_norm = w->k_norm,
-                         .inv_freq = b->m->inv_freq,
-                         .attn_factor = d->rope_attn_factor,
+                         .q_norm = d->wide_qk_norm ? none : w->q_norm,
+                         .k_norm = d->wide_qk_norm ? none : w->k_norm,
+                         .inv_freq = other ? b->m->other_inv_freq : b->m->inv_freq,
+                         .attn_factor = other ? 1 : d->rope_attn_factor,
                          .norm_eps = d->norm_eps,
                          .style = d->rope_style,
                          .kv = b->kv,
@@ -89,7 +133,7 @@ static void attention(builder *b)
   td_attention_params p = {.qkv = work(b, b->m->at.qkv),
                            .out = b->attn,
                            .kv = b->kv,
-                           .scale = 1 / sqrtf((float)d->head_dim),
+                           .scale = d->attn_scale != 0 ? d->attn_scale : 1 / sqrtf((float)d->head_dim),
                            .window_tokens = td_model_layer_window(d, b->layer),
                            .kv_group = b->kv_group,
                            .layer = b->kv_layer,
@@ -114,43 +158,57 @@ static void keep_logits_tokens(builder *b)
   b->attn = gather(b, b->attn, work(b, b->m->at.last_attn), q_width(b));
 }
 
-/* Output projection and MLP: what follows attention. */
-static void finish_layer(builder *b, const td_model_layer *w)
+/* What attention, or the MLP, gives x: at once, or by way of h where a norm follows. */
+static void project(builder *b, const char *role, td_weight *weight, td_devptr in, uint32_t n_in, bool bias)
+{
+  bool adds = b->d->block_form != TD_BLOCK_POST_NORM;
+  linear(b, role,
+         (td_linear_params){.weight = weight,
+                            .x = in,
+                            .out = adds ? b->x : work(b, b->m->at.h),
+                            .n_in = n_in,
+                            .n_out = b->d->width,
+                            .bias = bias,
+                            .add = adds});
+}
+
+static void mlp(builder *b, const td_model_layer *w)
 {
   const td_model_desc *d = b->d;
   td_devptr h = work(b, b->m->at.h), gate_up = work(b, b->m->at.gate_up), act = work(b, b->m->at.act);
-  linear(b, "o",
-         (td_linear_params){.weight = w->o,
-                            .x = b->attn,
-                            .out = b->x,
-                            .n_in = q_width(b),
-                            .n_out = d->width,
-                            .bias = d->o_bias,
-                            .add = true});
-  norm(b, "ffn_norm", w->ffn_norm);
   linear(b, "gate_up",
          (td_linear_params){.weight = w->gate_up,
-                            .x = h,
+                            .x = d->block_form == TD_BLOCK_POST_NORM ? b->x : h,
                             .out = gate_up,
                             .n_in = d->width,
                             .n_out = 2 * d->ffn_width,
                             .bias = d->mlp_bias});
   add(b, "act",
       (td_op){.kind = TD_OP_SWIGLU, .swiglu = {.gate_up = gate_up, .out = act, .width = d->ffn_width}});
-  linear(b, "down",
-         (td_linear_params){.weight = w->down,
-                            .x = act,
-                            .out = b->x,
-                            .n_in = d->ffn_width,
-                            .n_out = d->width,
-                            .bias = d->mlp_bias,
-                            .add = true});
+  project(b, "down", w->down, act, d->ffn_width, d->mlp_bias);
+}
+
+/* Output projection and MLP: what follows attention. keeps: x and its attention are now of some tokens only.
+ */
+static void finish_layer(builder *b, const td_model_layer *w, bool keeps)
+{
+  td_block_form form = b->d->block_form;
+  if (form == TD_BLOCK_PARALLEL && keeps)
+    norm(b, "attn_norm", w->attn_norm); /* of those, before x changes */
+  project(b, "o", w->o, b->attn, q_width(b), b->d->o_bias);
+  if (form == TD_BLOCK_POST_NORM)
+    add_norm(b, "o_norm", w->attn_out_norm);
+  if (form == TD_BLOCK_PRE_NORM)
+    norm(b, "ffn_norm", w->ffn_norm);
+  mlp(b, w);
+  if (form == TD_BLOCK_POST_NORM)
+    add_norm(b, "down_norm", w->ffn_out_norm);
 }
 
 static void head(builder *b)
 {
   td_devptr logits = work(b, b->m->at.logits);
-  norm(b, "out_norm", b->m->out_norm);
+  norm(b, "out_norm", b->m->head_norm);
   linear(b, b->d->tied_embeddings ? "head=embed" : "head",
          (td_linear_params){.weight = b->m->head,
                             .x = work(b, b->m->at.h),
@@ -195,6 +253,8 @@ static void name_buffers(builder *b)
                  {"logits", at->logits}};
   for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
     td_program_name_buffer(b->program, buffers[i].name, work(b, buffers[i].offset));
+  if (td_model_has_other_rope(b->d))
+    td_program_name_buffer(b->program, b->d->other_inv_freq[0] == 0 ? "none" : "other", b->m->other_inv_freq);
 }
 
 /* As td_model_kv_spec lays layers out. */
@@ -218,14 +278,16 @@ static void layers(builder *b, bool all_tokens)
   for (b->layer = 0; b->layer < n_layers; b->layer++) {
     const td_model_layer *w = &b->m->layers[b->layer];
     find_kv(b);
-    norm(b, "attn_norm", w->attn_norm);
+    if (b->d->block_form != TD_BLOCK_POST_NORM)
+      norm(b, "attn_norm", w->attn_norm);
     qkv(b, w);
     rope_kv(b, w);
     n_unsampled = b->program->n_ops;
     attention(b);
-    if (b->layer + 1 == n_layers && !all_tokens)
+    bool keeps = b->layer + 1 == n_layers && !all_tokens;
+    if (keeps)
       keep_logits_tokens(b);
-    finish_layer(b, w);
+    finish_layer(b, w, keeps);
   }
   b->layer = TD_NO_LAYER;
   b->n_unsampled = n_unsampled;
@@ -245,7 +307,7 @@ static td_status begin(const td_model *m, td_kv *kv, uint32_t max_ops, builder *
   return TD_OK;
 }
 
-enum { OPS_OF_A_LAYER = 9, OTHER_OPS = 5 };
+enum { OPS_OF_A_LAYER = 11, OTHER_OPS = 6 };
 
 td_status td_model_program(const td_model *m, td_kv *kv, td_program **out, td_error *err)
 {

@@ -19,7 +19,6 @@
 typedef struct loader {
   const td_model_files *files; /* NULL: weights are made up */
   uint64_t seed;
-  td_files_format format;
   uint32_t rank, n_ranks;
   td_model *m;
   bool *bound; /* per tensor of files */
@@ -40,12 +39,13 @@ static const char *shape_text(const uint64_t *shape, uint32_t n_dims, char *out,
   return out;
 }
 
-static td_status find(loader *l, td_role role, uint32_t layer, const td_tensor **out)
+/* first_row: the role's, in the stored tensor. */
+static td_status find(loader *l, td_role role, uint32_t layer, const td_tensor **out, uint64_t *first_row)
 {
   char name[TD_ROLE_NAME_BYTES], want[64], have[128];
   uint64_t shape[2];
-  uint32_t n_dims = td_role_shape(role, &l->m->desc, shape);
-  const td_tensor *t = td_model_files_find(l->files, td_role_name(role, l->format, layer, name));
+  uint32_t n_dims = td_role_stored(role, &l->m->desc, shape, first_row);
+  const td_tensor *t = td_model_files_find(l->files, td_role_name(role, &l->m->desc, layer, name));
   if (!t)
     return td_fail(l->err, TD_ERR_MODEL, "%s: tensor '%s' [%s] is missing", td_model_files_path(l->files),
                    name, shape_text(shape, n_dims, want, sizeof want));
@@ -82,9 +82,10 @@ static td_status make_up_vector(loader *l, td_role role, uint32_t layer, float *
 static td_status widen_vector(loader *l, td_role role, uint32_t layer, float **out)
 {
   const td_tensor *t;
+  uint64_t first_row, own[2];
   if (!l->files)
     return make_up_vector(l, role, layer, out);
-  TD_TRY(find(l, role, layer, &t));
+  TD_TRY(find(l, role, layer, &t, &first_row));
   if (t->shape[0] % td_dtypes[t->dtype].block_elements != 0)
     return td_fail(l->err, TD_ERR_MODEL, "%s: tensor '%s' [%" PRIu64 "] cannot be of type %s", t->file,
                    t->name, t->shape[0], td_dtypes[t->dtype].name);
@@ -99,6 +100,8 @@ static td_status widen_vector(loader *l, td_role role, uint32_t layer, float **o
     free(wide);
     return st;
   }
+  td_role_shape(role, &l->m->desc, own);
+  memmove(wide, wide + first_row, own[0] * sizeof *wide);
   *out = wide;
   advance(l, t->bytes);
   return TD_OK;
@@ -112,7 +115,7 @@ static td_role_slice cut_vector(const loader *l, td_role role, float *v)
   return s;
 }
 
-static td_status load_vector(loader *l, td_role role, uint32_t layer, td_devptr *out)
+static td_status load_scaled_vector(loader *l, td_role role, uint32_t layer, float scale, td_devptr *out)
 {
   float *host;
   *out = (td_devptr){0};
@@ -120,9 +123,16 @@ static td_status load_vector(loader *l, td_role role, uint32_t layer, td_devptr 
     return TD_OK;
   TD_TRY(widen_vector(l, role, layer, &host));
   uint64_t n = cut_vector(l, role, host).n_rows;
+  for (uint64_t i = 0; i < n; i++)
+    host[i] *= scale;
   td_status st = l->m->be->ops->upload_f32(l->m->be, host, n, out, l->err);
   free(host);
   return st;
+}
+
+static td_status load_vector(loader *l, td_role role, uint32_t layer, td_devptr *out)
+{
+  return load_scaled_vector(l, role, layer, 1, out);
 }
 
 typedef struct matrix_roles {
@@ -137,7 +147,7 @@ static td_status describe_part(loader *l, td_role role, uint32_t layer, td_weigh
 {
   const td_role_slice s = td_role_slice_of(role, &l->m->desc, l->rank, l->n_ranks);
   const td_tensor *t;
-  uint64_t shape[2], row_bytes = 0, skipped_bytes = 0;
+  uint64_t shape[2], row_bytes = 0, skipped_bytes = 0, first_row;
   td_role_shape(role, &l->m->desc, shape);
   *out = (td_weight_part){.n_rows = s.n_rows, .row_elements = shape[1], .shard = s.shard};
   if (!l->files) {
@@ -146,13 +156,14 @@ static td_status describe_part(loader *l, td_role role, uint32_t layer, td_weigh
     out->first_element = s.first_row * shape[1] + s.first_col;
     return TD_OK;
   }
-  TD_TRY(find(l, role, layer, &t));
+  TD_TRY(find(l, role, layer, &t, &first_row));
+  first_row += s.first_row;
   out->dtype = t->dtype;
-  if ((s.first_row > 0 && !td_dtype_row_bytes(t->dtype, shape[1], &row_bytes)) ||
+  if ((first_row > 0 && !td_dtype_row_bytes(t->dtype, shape[1], &row_bytes)) ||
       (s.first_col > 0 && !td_dtype_row_bytes(t->dtype, s.first_col, &skipped_bytes)))
     return td_fail(l->err, TD_ERR_MODEL, "%s: tensor '%s' of %s cannot be cut for rank %u of %u", t->file,
                    t->name, td_dtypes[t->dtype].name, l->rank, l->n_ranks);
-  out->data = (const unsigned char *)t->data + s.first_row * row_bytes + skipped_bytes;
+  out->data = (const unsigned char *)t->data + first_row * row_bytes + skipped_bytes;
   if (td_model_files_locate(l->files, out->data, &file->fd, &file->offset_bytes)) {
     file->name = t->file;
     out->file = file;
@@ -168,7 +179,7 @@ static td_status import_parts(loader *l, const matrix_roles *roles, const td_wei
   td_status st = l->m->be->ops->weight_import(l->m->be, parts, n_parts, n_cols, out, l->err);
   if (st != TD_OK && l->err)
     return td_error_prefix(l->err, "%s: tensor '%s'", parts[0].file ? parts[0].file->name : "made-up weights",
-                           td_role_name(roles[0].weight, l->format, layer, name));
+                           td_role_name(roles[0].weight, &l->m->desc, layer, name));
   for (uint32_t i = 0; i < n_parts && st == TD_OK; i++)
     if (td_dtype_row_bytes(parts[i].dtype, n_cols, &row_bytes))
       advance(l, parts[i].n_rows * row_bytes);
@@ -217,6 +228,8 @@ static td_status load_layer(loader *l, uint32_t i)
   TD_TRY(load_vector(l, TD_ROLE_K_NORM, i, &w->k_norm));
   TD_TRY(load_parts(l, o, 1, i, &w->o));
   TD_TRY(load_vector(l, TD_ROLE_FFN_NORM, i, &w->ffn_norm));
+  TD_TRY(load_vector(l, TD_ROLE_ATTN_OUT_NORM, i, &w->attn_out_norm));
+  TD_TRY(load_vector(l, TD_ROLE_FFN_OUT_NORM, i, &w->ffn_out_norm));
   TD_TRY(load_parts(l, gate_up, 2, i, &w->gate_up));
   return load_parts(l, down, 1, i, &w->down);
 }
@@ -225,9 +238,15 @@ static td_status load_ends(loader *l)
 {
   static const matrix_roles embed[] = {{.weight = TD_ROLE_EMBED}}, head[] = {{.weight = TD_ROLE_HEAD}};
   td_model *m = l->m;
-  TD_TRY(m->be->ops->upload_f32(m->be, m->desc.rope_inv_freq, m->desc.rotary_dim / 2, &m->inv_freq, l->err));
+  uint32_t n_pairs = m->desc.rotary_dim / 2;
+  TD_TRY(m->be->ops->upload_f32(m->be, m->desc.rope_inv_freq, n_pairs, &m->inv_freq, l->err));
+  if (td_model_has_other_rope(&m->desc))
+    TD_TRY(m->be->ops->upload_f32(m->be, m->desc.other_inv_freq, n_pairs, &m->other_inv_freq, l->err));
   TD_TRY(load_parts(l, embed, 1, 0, &m->embed));
   TD_TRY(load_vector(l, TD_ROLE_OUT_NORM, 0, &m->out_norm));
+  m->head_norm = m->out_norm;
+  if (m->desc.logit_scale != 0 && m->desc.logit_scale != 1)
+    TD_TRY(load_scaled_vector(l, TD_ROLE_OUT_NORM, 0, m->desc.logit_scale, &m->head_norm));
   m->head = m->embed;
   return m->desc.tied_embeddings ? TD_OK : load_parts(l, head, 1, 0, &m->head);
 }
@@ -236,9 +255,9 @@ static td_status load_ends(loader *l)
 static bool is_copy_of_embedding(const loader *l, const td_tensor *t)
 {
   char name[TD_ROLE_NAME_BYTES];
-  if (!l->m->desc.tied_embeddings || strcmp(t->name, td_role_name(TD_ROLE_HEAD, l->format, 0, name)) != 0)
+  if (!l->m->desc.tied_embeddings || strcmp(t->name, td_role_name(TD_ROLE_HEAD, &l->m->desc, 0, name)) != 0)
     return false;
-  const td_tensor *embed = td_model_files_find(l->files, td_role_name(TD_ROLE_EMBED, l->format, 0, name));
+  const td_tensor *embed = td_model_files_find(l->files, td_role_name(TD_ROLE_EMBED, &l->m->desc, 0, name));
   return embed && embed->dtype == t->dtype && embed->bytes == t->bytes &&
          memcmp(embed->data, t->data, t->bytes) == 0;
 }
@@ -248,7 +267,7 @@ static td_status refuse_surplus(const loader *l)
   char shape[128];
   for (uint32_t i = 0; i < td_model_files_tensor_count(l->files); i++) {
     const td_tensor *t = td_model_files_tensor(l->files, i);
-    if (!l->bound[i] && !td_role_is_harmless(t) && !is_copy_of_embedding(l, t))
+    if (!l->bound[i] && !td_role_is_harmless(&l->m->desc, t) && !is_copy_of_embedding(l, t))
       return td_fail(l->err, TD_ERR_MODEL,
                      "%s: tensor '%.160s' [%s] is no part of the %s model of %" PRIu32
                      " layers that the description states: leaving it out would change the answers",
@@ -317,11 +336,7 @@ td_status td_model_load(const td_model_files *files, const td_model_desc *desc, 
                         uint32_t max_tokens, uint32_t max_logits, void (*progress)(void *arg, double share),
                         void *progress_arg, td_model **out, td_error *err)
 {
-  loader l = {.files = files,
-              .format = td_model_files_format(files),
-              .progress = progress,
-              .progress_arg = progress_arg,
-              .err = err};
+  loader l = {.files = files, .progress = progress, .progress_arg = progress_arg, .err = err};
   return load_model(&l, desc, be, max_tokens, max_logits, out);
 }
 
@@ -329,11 +344,7 @@ td_status td_model_make_up(const td_model_desc *desc, td_backend *be, uint64_t s
                            uint32_t max_logits, void (*progress)(void *arg, double share), void *progress_arg,
                            td_model **out, td_error *err)
 {
-  loader l = {.seed = seed,
-              .format = TD_FILES_SAFETENSORS,
-              .progress = progress,
-              .progress_arg = progress_arg,
-              .err = err};
+  loader l = {.seed = seed, .progress = progress, .progress_arg = progress_arg, .err = err};
   return load_model(&l, desc, be, max_tokens, max_logits, out);
 }
 
@@ -355,7 +366,7 @@ static uint64_t role_bytes(const td_model_files *files, td_role role, uint32_t l
   const td_tensor *t = NULL;
   uint64_t row_bytes = 0;
   if (files)
-    t = td_model_files_find(files, td_role_name(role, td_model_files_format(files), layer, name));
+    t = td_model_files_find(files, td_role_name(role, d, layer, name));
   if (s.n_cols == 0)
     return s.n_rows * sizeof(float);
   return td_dtype_row_bytes(be->ops->weight_type(be, t ? t->dtype : TD_BF16).storage, s.n_cols, &row_bytes)

@@ -3,6 +3,7 @@
 #include "models/model_desc.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -40,60 +41,112 @@ static td_status check_heads(const td_model_desc *d, const char *path, td_error 
   if (d->rotary_dim == 0 || d->rotary_dim % 2 != 0 || d->rotary_dim > d->head_dim)
     return td_fail(err, TD_ERR_MODEL, "%s: %" PRIu32 " rotary dimensions in heads of %" PRIu32, path,
                    d->rotary_dim, d->head_dim);
-  if (d->rotary_dim != d->head_dim)
-    return td_fail(err, TD_ERR_UNSUPPORTED,
-                   "%s: only %" PRIu32 " of %" PRIu32
-                   " dimensions of a head are rotated: partial rotary is not served",
-                   path, d->rotary_dim, d->head_dim);
   return TD_OK;
 }
 
-/* GGUF keeps Llama 3's frequency bands as a tensor of divisors instead of as parameters. */
-static td_status read_divisors(const td_model_files *files, const td_model_desc *d, float *divisors,
-                               td_rope_spec *rope, td_error *err)
+/* GGUF keeps Llama 3's frequency bands and longrope's divisors as tensors instead of as parameters. */
+static td_status read_divisors(const td_model_files *files, const char *name, const td_model_desc *d,
+                               float *divisors, bool *found, td_error *err)
 {
-  const td_tensor *t = td_model_files_find(files, "rope_freqs.weight");
-  if (!t || td_model_files_format(files) != TD_FILES_GGUF)
+  const td_tensor *t = td_model_files_find(files, name);
+  *found = t && td_model_files_format(files) == TD_FILES_GGUF;
+  if (!*found)
     return TD_OK;
   if (t->dtype != TD_F32 || t->n_dims != 1 || t->shape[0] != d->rotary_dim / 2)
-    return td_fail(err, TD_ERR_MODEL,
-                   "%s: tensor 'rope_freqs.weight' must be F32 [%" PRIu32 "], not %s [%" PRIu64 "%s]",
-                   td_model_files_path(files), d->rotary_dim / 2, td_dtypes[t->dtype].name, t->shape[0],
+    return td_fail(err, TD_ERR_MODEL, "%s: tensor '%s' must be F32 [%" PRIu32 "], not %s [%" PRIu64 "%s]",
+                   td_model_files_path(files), name, d->rotary_dim / 2, td_dtypes[t->dtype].name, t->shape[0],
                    t->n_dims == 1 ? "" : ", ...");
   memcpy(divisors, t->data, t->bytes);
-  rope->divisors = divisors;
   return TD_OK;
+}
+
+static td_status read_all_divisors(const td_model_files *files, td_model_desc *d, td_error *err)
+{
+  td_rope_spec *r = &d->rope;
+  bool is_long, is_short;
+  TD_TRY(read_divisors(files, "rope_factors_long.weight", d, r->long_divisors, &is_long, err));
+  TD_TRY(read_divisors(files, "rope_factors_short.weight", d, r->divisors, &is_short, err));
+  if (is_long != is_short)
+    return td_fail(err, TD_ERR_MODEL, "%s: one of rope_factors_long.weight and _short.weight is missing",
+                   td_model_files_path(files));
+  if (is_long) {
+    r->kind = TD_ROPE_LONGROPE;
+    r->factor = fmax(1, d->context_tokens / r->original_context); /* 0 is refused where it is used */
+    return TD_OK;
+  }
+  return read_divisors(files, "rope_freqs.weight", d, r->divisors, &r->has_divisors, err);
+}
+
+void td_desc_set_window(td_model_desc *d, uint32_t layer, bool slides)
+{
+  uint64_t bit = 1ull << layer % 64;
+  d->no_window[layer / 64] = slides ? d->no_window[layer / 64] & ~bit : d->no_window[layer / 64] | bit;
+}
+
+void td_desc_set_other_rope(td_model_desc *d, uint32_t layer)
+{
+  d->other_rope[layer / 64] |= 1ull << layer % 64;
+}
+
+static td_status check_scales(const td_model_desc *d, const char *path, td_error *err)
+{
+  const struct {
+    const char *of;
+    float value;
+  } scales[] = {{"embedding", d->embed_scale},
+                {"residual", d->residual_scale},
+                {"logit", d->logit_scale},
+                {"attention", d->attn_scale}};
+  for (size_t i = 0; i < sizeof scales / sizeof *scales; i++)
+    if (scales[i].value != 0 && !(scales[i].value >= 1e-6f && scales[i].value <= 1e6f))
+      return td_fail(err, TD_ERR_MODEL, "%s: the %s scale must be between 1e-6 and 1e6, not %g", path,
+                     scales[i].of, (double)scales[i].value);
+  return TD_OK;
+}
+
+td_status td_model_desc_set_context(td_model_desc *d, uint32_t tokens, const char *path, td_error *err)
+{
+  return td_rope_fill(&d->rope, d->rotary_dim, tokens, path, d->rope_inv_freq, &d->rope_attn_factor, err);
+}
+
+/* These stretch a context that the files state unstretched. */
+static void stretch_context(td_model_desc *d)
+{
+  double stretched = d->rope.original_context * d->rope.factor, most = td_limits[TD_LIMIT_CONTEXT_TOKENS].max;
+  bool stretches = d->rope.kind == TD_ROPE_YARN || d->rope.kind == TD_ROPE_DYNAMIC;
+  if (stretches && stretched > d->context_tokens)
+    d->context_tokens = (uint32_t)(stretched < most ? stretched : most);
 }
 
 td_status td_model_desc_read(const td_model_files *files, td_model_desc *d, td_error *err)
 {
   const char *path = td_model_files_path(files);
-  td_rope_spec rope = {0};
-  float divisors[TD_HEAD_DIM_MAX / 2];
+  td_rope_spec other = {.kind = TD_ROPE_NONE};
+  float other_factor;
   *d = (td_model_desc){
       .default_temperature = -1, .default_top_p = -1, .default_min_p = -1, .default_top_k = -1};
   if (td_model_files_format(files) == TD_FILES_GGUF)
-    TD_TRY(td_desc_read_gguf(files, d, &rope, err));
+    TD_TRY(td_desc_read_gguf(files, d, &other, err));
   else
-    TD_TRY(td_desc_read_config(files, d, &rope, err));
+    TD_TRY(td_desc_read_config(files, d, &other, err));
   TD_TRY(check_heads(d, path, err));
+  TD_TRY(check_scales(d, path, err));
   if (!(d->norm_eps > 0 && d->norm_eps < 1))
     return td_fail(err, TD_ERR_MODEL, "%s: RMSNorm epsilon must be between 0 and 1, not %g", path,
                    (double)d->norm_eps);
-  TD_TRY(read_divisors(files, d, divisors, &rope, err));
-  TD_TRY(td_rope_fill(&rope, path, d, err));
-  double stretched = rope.original_context * rope.factor, most = td_limits[TD_LIMIT_CONTEXT_TOKENS].max;
-  if (rope.kind == TD_ROPE_YARN && stretched > d->context_tokens)
-    d->context_tokens = (uint32_t)(stretched < most ? stretched : most);
-  return TD_OK;
+  TD_TRY(read_all_divisors(files, d, err));
+  stretch_context(d);
+  TD_TRY(td_rope_fill(&other, d->rotary_dim, d->context_tokens, path, d->other_inv_freq, &other_factor, err));
+  return td_model_desc_set_context(d, d->context_tokens, path, err);
 }
 
 uint64_t td_model_desc_parameter_count(const td_model_desc *d)
 {
   uint64_t width = d->width, ffn = d->ffn_width, q = (uint64_t)d->n_heads * d->head_dim,
            kv = (uint64_t)d->n_kv_heads * d->head_dim;
-  uint64_t layer = width * (q + 2 * kv) + q * width + 3 * width * ffn + 2 * width;
+  uint64_t layer = width * (q + 2 * kv) + q * width + 3 * width * ffn;
+  layer += (d->block_form == TD_BLOCK_PARALLEL ? 1 : 2) * width;
   layer += (d->qkv_bias ? q + 2 * kv : 0) + (d->o_bias ? width : 0) + (d->mlp_bias ? 2 * ffn + width : 0);
-  layer += d->qk_norm ? 2 * (uint64_t)d->head_dim : 0;
+  layer += !d->qk_norm ? 0 : d->wide_qk_norm ? q + kv : 2 * (uint64_t)d->head_dim;
   return d->n_layers * layer + width + (d->tied_embeddings ? 1 : 2) * d->vocab * width;
 }

@@ -1,7 +1,7 @@
 /* What kind of decoder a model is: the parameters of the one decoder in forward.c.
  *
- * Llama 2/3, SmolLM2, TinyLlama, Yi, Mistral, Qwen2/2.5 (q/k/v biases) and Qwen3 (q/k norm) differ only in
- * these numbers. Anything else is refused by name. */
+ * Every served family (the tables in desc_config.c and desc_gguf.c) differs from Llama only in these numbers.
+ * Anything else is refused by name. */
 #ifndef TD_MODELS_MODEL_DESC_H
 #define TD_MODELS_MODEL_DESC_H
 
@@ -18,8 +18,49 @@ enum {
   TD_LAYERS_MAX = 1024
 }; /* limits: model_head_dim, model_layers */
 
+/* How a layer's two parts, attention and MLP, and its norms make x. */
+typedef enum td_block_form {
+  TD_BLOCK_PRE_NORM,  /* x += part(norm(x)), one part after the other */
+  TD_BLOCK_POST_NORM, /* x += norm(part(x)): OLMo-2 */
+  TD_BLOCK_PARALLEL,  /* x += attention(norm(x)) + MLP(norm(x)): Command-R */
+} td_block_form;
+
+/* What the tensors of a model are called; roles.c has the names. */
+typedef enum td_tensor_names {
+  TD_NAMES_HF,
+  TD_NAMES_GGUF,
+  TD_NAMES_HF_TEXT,     /* the text part of a wrapper: model.language_model.layers */
+  TD_NAMES_HF_TEXT_OLD, /* as wrappers were saved before: language_model.model.layers */
+} td_tensor_names;
+
+typedef enum td_rope_kind {
+  TD_ROPE_PLAIN,
+  TD_ROPE_LINEAR,
+  TD_ROPE_LLAMA3,
+  TD_ROPE_YARN,
+  TD_ROPE_LONGROPE, /* one table of divisors up to the original context, another beyond */
+  TD_ROPE_DYNAMIC,  /* NTK: beyond the original context the base grows with the context */
+  TD_ROPE_NONE,     /* q and k are not rotated */
+} td_rope_kind;
+
+/* Rotary embedding as the files state it; 0 for what they leave out. */
+typedef struct td_rope_spec {
+  td_rope_kind kind;
+  double theta;                             /* base of the frequencies */
+  double factor;                            /* how much longer the context became; all but plain */
+  double original_context;                  /* tokens before that; all but plain and linear */
+  double low_freq, high_freq;               /* llama3 */
+  double beta_fast, beta_slow;              /* yarn */
+  double mscale, mscale_all;                /* yarn */
+  double attn_factor;                       /* yarn and longrope: 0 = by the factor */
+  bool exact_range;                         /* yarn: corrections not rounded to whole dimensions */
+  bool has_divisors;                        /* GGUF rope_freqs.weight */
+  float divisors[TD_HEAD_DIM_MAX / 2];      /* of each frequency; longrope: within the original context */
+  float long_divisors[TD_HEAD_DIM_MAX / 2]; /* longrope: beyond */
+} td_rope_spec;
+
 typedef struct td_model_desc {
-  char arch[64]; /* "llama", "mistral", "qwen2", "qwen3" */
+  char arch[64]; /* model_type or general.architecture */
   uint32_t n_layers, width, ffn_width;
   uint32_t n_heads, n_kv_heads, head_dim;
   uint32_t vocab;
@@ -31,22 +72,41 @@ typedef struct td_model_desc {
   bool qk_norm;
   bool tied_embeddings;
 
+  td_block_form block_form;
+  bool layer_norm;   /* norms take the mean off, too: Command-R */
+  bool wide_qk_norm; /* of all heads together instead of each: OLMo-2 */
+  td_tensor_names names;
+  bool is_wrapped;               /* tensors of other parts are left out */
+  bool fused_qkv, fused_gate_up; /* stored as one matrix: Phi-3 */
+
+  /* What is multiplied by: 0 is 1, and 1 / sqrt(head_dim) of q.k. Granite, MiniCPM, Command-R. */
+  float embed_scale, residual_scale, logit_scale, attn_scale;
+
   td_rope_style rope_style;
-  uint32_t rotary_dim;
+  uint32_t rotary_dim; /* of a head, from its first element on */
+  td_rope_spec rope;
   float rope_attn_factor;
-  float rope_inv_freq[TD_HEAD_DIM_MAX / 2]; /* scaling applied (linear, llama3, yarn) */
+  float rope_inv_freq[TD_HEAD_DIM_MAX / 2]; /* scaling applied, for the context that is served */
+  uint64_t other_rope[TD_LAYERS_MAX / 64];  /* a bit a layer: it has these instead, without a factor */
+  float other_inv_freq[TD_HEAD_DIM_MAX / 2];
 
   uint32_t n_eos_ids;
   int32_t eos_ids[TD_EOS_IDS_MAX]; /* of all files: generation_config.json and config.json, or GGUF's eos, eot
                                       and eom */
 
-  /* generation_config.json's defaults for absent request fields; negative or 0 = not given */
+  /* The files' defaults for absent request fields; negative or 0 = not given */
   float default_temperature, default_top_p, default_min_p; /* < 0: not given */
   int32_t default_top_k;                                   /* < 0: not given */
+  float default_repetition_penalty;                        /* 0: not given */
   char unserved_defaults[512]; /* "a, b": what the files ask of every answer and is not served */
 } td_model_desc;
 
 TD_MUST_CHECK td_status td_model_desc_read(const td_model_files *files, td_model_desc *out, td_error *err);
+
+/* Some scalings depend on how long texts may become (longrope, dynamic): the frequencies are then made again
+ * for this context. Before the model is loaded. path: for messages. */
+TD_MUST_CHECK td_status td_model_desc_set_context(td_model_desc *d, uint32_t tokens, const char *path,
+                                                  td_error *err);
 
 struct td_tokenizer;
 /* Adds to eos_ids what the tokenizer knows of ends. */
@@ -56,6 +116,19 @@ TD_MUST_CHECK td_status td_model_end_tokens(const struct td_tokenizer *t, td_mod
 static inline uint32_t td_model_layer_window(const td_model_desc *d, uint32_t layer)
 {
   return d->no_window[layer / 64] >> layer % 64 & 1 ? 0 : d->window_tokens;
+}
+
+static inline bool td_model_layer_has_other_rope(const td_model_desc *d, uint32_t layer)
+{
+  return d->other_rope[layer / 64] >> layer % 64 & 1;
+}
+
+static inline bool td_model_has_other_rope(const td_model_desc *d)
+{
+  for (uint32_t i = 0; i < TD_LAYERS_MAX / 64; i++)
+    if (d->other_rope[i])
+      return true;
+  return false;
 }
 
 /* Parameters in all weights, for the log line. */

@@ -6,12 +6,13 @@
 #include "models/model.h"
 
 typedef struct td_model_layer {
-  td_devptr attn_norm, ffn_norm; /* f32 [width] */
-  td_devptr q_norm, k_norm;      /* f32 [head_dim], or none */
-  td_weight *qkv;                /* [q | k | v, width] */
-  td_weight *o;                  /* [width, n_heads * head_dim] */
-  td_weight *gate_up;            /* [gate | up, width] */
-  td_weight *down;               /* [width, ffn_width] */
+  td_devptr attn_norm, ffn_norm;         /* f32 [width], or none */
+  td_devptr attn_out_norm, ffn_out_norm; /* f32 [width], or none */
+  td_devptr q_norm, k_norm;              /* f32 [head_dim] or of all heads, or none */
+  td_weight *qkv;                        /* [q | k | v, width] */
+  td_weight *o;                          /* [width, n_heads * head_dim] */
+  td_weight *gate_up;                    /* [gate | up, width] */
+  td_weight *down;                       /* [width, ffn_width] */
 } td_model_layer;
 
 /* Offsets into one allocation. Activations are [max_tokens, ...], those named last_* [max_logits, ...]. */
@@ -37,8 +38,10 @@ struct td_model {
   uint32_t max_tokens, max_logits;
   td_weight *embed, *head; /* head is embed where tied */
   td_devptr out_norm;      /* f32 [width] */
+  td_devptr head_norm;     /* the same, times logit_scale */
   td_devptr inv_freq;      /* f32 [rotary_dim / 2] */
-  td_model_layer *layers;  /* [n_layers], owned */
+  td_devptr other_inv_freq;
+  td_model_layer *layers; /* [n_layers], owned */
   td_workspace at;
   td_devptr workspace;
 };

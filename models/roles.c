@@ -8,9 +8,19 @@
 #include "kernels/dummy.h"
 
 /* Lengths that shapes are made of. */
-typedef enum extent { NONE, WIDTH, FFN, VOCAB, Q_ROWS, KV_ROWS, HEAD } extent;
+typedef enum extent { NONE, WIDTH, FFN, VOCAB, Q_ROWS, KV_ROWS, Q_NORM_ROWS, K_NORM_ROWS } extent;
 /* What a description must say for the tensor to exist. */
-typedef enum condition { ALWAYS, UNTIED, QKV_BIAS, O_BIAS, MLP_BIAS, QK_NORM } condition;
+typedef enum condition {
+  ALWAYS,
+  UNTIED,
+  QKV_BIAS,
+  O_BIAS,
+  MLP_BIAS,
+  QK_NORM,
+  NORM_BEFORE,     /* attention, or both parts at once */
+  NORM_BEFORE_FFN, /* alone */
+  NORM_AFTER
+} condition;
 
 /* A norm's factors are 1 where weights are made up. */
 typedef enum kind { MATRIX, BIAS, NORM } kind;
@@ -30,7 +40,7 @@ static const role_line roles[TD_ROLE_COUNT] = {
                           ALWAYS},
     [TD_ROLE_HEAD] = {"output.weight", "lm_head.weight", VOCAB, WIDTH, MATRIX, TD_SHARD_OUT, UNTIED},
     [TD_ROLE_ATTN_NORM] = {"attn_norm.weight", "input_layernorm.weight", WIDTH, NONE, NORM, TD_SHARD_NONE,
-                           ALWAYS},
+                           NORM_BEFORE},
     [TD_ROLE_Q] = {"attn_q.weight", "self_attn.q_proj.weight", Q_ROWS, WIDTH, MATRIX, TD_SHARD_OUT, ALWAYS},
     [TD_ROLE_K] = {"attn_k.weight", "self_attn.k_proj.weight", KV_ROWS, WIDTH, MATRIX, TD_SHARD_OUT, ALWAYS},
     [TD_ROLE_V] = {"attn_v.weight", "self_attn.v_proj.weight", KV_ROWS, WIDTH, MATRIX, TD_SHARD_OUT, ALWAYS},
@@ -40,28 +50,65 @@ static const role_line roles[TD_ROLE_COUNT] = {
     [TD_ROLE_K_BIAS] = {"attn_k.bias", "self_attn.k_proj.bias", KV_ROWS, NONE, BIAS, TD_SHARD_OUT, QKV_BIAS},
     [TD_ROLE_V_BIAS] = {"attn_v.bias", "self_attn.v_proj.bias", KV_ROWS, NONE, BIAS, TD_SHARD_OUT, QKV_BIAS},
     [TD_ROLE_O_BIAS] = {"attn_output.bias", "self_attn.o_proj.bias", WIDTH, NONE, BIAS, TD_SHARD_IN, O_BIAS},
-    [TD_ROLE_Q_NORM] = {"attn_q_norm.weight", "self_attn.q_norm.weight", HEAD, NONE, NORM, TD_SHARD_NONE,
-                        QK_NORM},
-    [TD_ROLE_K_NORM] = {"attn_k_norm.weight", "self_attn.k_norm.weight", HEAD, NONE, NORM, TD_SHARD_NONE,
-                        QK_NORM},
+    [TD_ROLE_Q_NORM] = {"attn_q_norm.weight", "self_attn.q_norm.weight", Q_NORM_ROWS, NONE, NORM,
+                        TD_SHARD_NONE, QK_NORM},
+    [TD_ROLE_K_NORM] = {"attn_k_norm.weight", "self_attn.k_norm.weight", K_NORM_ROWS, NONE, NORM,
+                        TD_SHARD_NONE, QK_NORM},
     [TD_ROLE_FFN_NORM] = {"ffn_norm.weight", "post_attention_layernorm.weight", WIDTH, NONE, NORM,
-                          TD_SHARD_NONE, ALWAYS},
+                          TD_SHARD_NONE, NORM_BEFORE_FFN},
     [TD_ROLE_GATE] = {"ffn_gate.weight", "mlp.gate_proj.weight", FFN, WIDTH, MATRIX, TD_SHARD_OUT, ALWAYS},
     [TD_ROLE_UP] = {"ffn_up.weight", "mlp.up_proj.weight", FFN, WIDTH, MATRIX, TD_SHARD_OUT, ALWAYS},
     [TD_ROLE_DOWN] = {"ffn_down.weight", "mlp.down_proj.weight", WIDTH, FFN, MATRIX, TD_SHARD_IN, ALWAYS},
     [TD_ROLE_GATE_BIAS] = {"ffn_gate.bias", "mlp.gate_proj.bias", FFN, NONE, BIAS, TD_SHARD_OUT, MLP_BIAS},
     [TD_ROLE_UP_BIAS] = {"ffn_up.bias", "mlp.up_proj.bias", FFN, NONE, BIAS, TD_SHARD_OUT, MLP_BIAS},
     [TD_ROLE_DOWN_BIAS] = {"ffn_down.bias", "mlp.down_proj.bias", WIDTH, NONE, BIAS, TD_SHARD_IN, MLP_BIAS},
+    [TD_ROLE_ATTN_OUT_NORM] = {"post_attention_norm.weight", "post_attention_layernorm.weight", WIDTH, NONE,
+                               NORM, TD_SHARD_NONE, NORM_AFTER},
+    [TD_ROLE_FFN_OUT_NORM] = {"post_ffw_norm.weight", "post_feedforward_layernorm.weight", WIDTH, NONE, NORM,
+                              TD_SHARD_NONE, NORM_AFTER},
 };
 
-const char *td_role_name(td_role role, td_files_format format, uint32_t layer, char out[TD_ROLE_NAME_BYTES])
+/* Parts of one stored tensor, in their order, where a description says so. */
+typedef struct fused_line {
+  const char *gguf, *hf;
+  td_role parts[3];
+  uint32_t n_parts;
+} fused_line;
+
+static const fused_line fused[] = {
+    {"attn_qkv.weight", "self_attn.qkv_proj.weight", {TD_ROLE_Q, TD_ROLE_K, TD_ROLE_V}, 3},
+    {"attn_qkv.bias", "self_attn.qkv_proj.bias", {TD_ROLE_Q_BIAS, TD_ROLE_K_BIAS, TD_ROLE_V_BIAS}, 3},
+    {"ffn_up.weight", "mlp.gate_up_proj.weight", {TD_ROLE_GATE, TD_ROLE_UP}, 2},
+    {"ffn_up.bias", "mlp.gate_up_proj.bias", {TD_ROLE_GATE_BIAS, TD_ROLE_UP_BIAS}, 2},
+};
+
+/* NULL: a tensor of its own. */
+static const fused_line *fused_line_of(td_role role, const td_model_desc *d)
 {
-  bool gguf = format == TD_FILES_GGUF;
-  const char *name = gguf ? roles[role].gguf : roles[role].hf;
+  for (size_t i = 0; i < sizeof fused / sizeof *fused; i++)
+    for (uint32_t k = 0; k < fused[i].n_parts; k++)
+      if (fused[i].parts[k] == role && (fused[i].n_parts == 3 ? d->fused_qkv : d->fused_gate_up))
+        return &fused[i];
+  return NULL;
+}
+
+const char *td_role_name(td_role role, const td_model_desc *d, uint32_t layer, char out[TD_ROLE_NAME_BYTES])
+{
+  static const struct {
+    const char *from, *to;
+  } wrapped[] = {[TD_NAMES_HF_TEXT] = {"model.", "model.language_model."},
+                 [TD_NAMES_HF_TEXT_OLD] = {"", "language_model."}};
+  bool gguf = d->names == TD_NAMES_GGUF, wraps = d->names >= TD_NAMES_HF_TEXT;
+  const fused_line *f = fused_line_of(role, d);
+  const char *name = f ? (gguf ? f->gguf : f->hf) : gguf ? roles[role].gguf : roles[role].hf;
+  const char *from = wraps ? wrapped[d->names].from : "", *to = wraps ? wrapped[d->names].to : "";
+  char plain[TD_ROLE_NAME_BYTES];
   if (role < TD_ROLE_ATTN_NORM)
-    snprintf(out, TD_ROLE_NAME_BYTES, "%s", name);
+    snprintf(plain, sizeof plain, "%s", name);
   else
-    snprintf(out, TD_ROLE_NAME_BYTES, "%s.%" PRIu32 ".%s", gguf ? "blk" : "model.layers", layer, name);
+    snprintf(plain, sizeof plain, "%s.%" PRIu32 ".%s", gguf ? "blk" : "model.layers", layer, name);
+  size_t n = strncmp(plain, from, strlen(from)) == 0 ? strlen(from) : 0;
+  snprintf(out, TD_ROLE_NAME_BYTES, "%s%s", n == strlen(from) ? to : "", plain + n);
   return out;
 }
 
@@ -73,6 +120,9 @@ bool td_role_present(td_role role, const td_model_desc *d)
   case O_BIAS: return d->o_bias;
   case MLP_BIAS: return d->mlp_bias;
   case QK_NORM: return d->qk_norm;
+  case NORM_BEFORE: return d->block_form != TD_BLOCK_POST_NORM;
+  case NORM_BEFORE_FFN: return d->block_form == TD_BLOCK_PRE_NORM;
+  case NORM_AFTER: return d->block_form == TD_BLOCK_POST_NORM;
   default: return true;
   }
 }
@@ -85,7 +135,8 @@ static uint64_t extent_of(extent e, const td_model_desc *d)
   case VOCAB: return d->vocab;
   case Q_ROWS: return (uint64_t)d->n_heads * d->head_dim;
   case KV_ROWS: return (uint64_t)d->n_kv_heads * d->head_dim;
-  case HEAD: return d->head_dim;
+  case Q_NORM_ROWS: return d->wide_qk_norm ? extent_of(Q_ROWS, d) : d->head_dim;
+  case K_NORM_ROWS: return d->wide_qk_norm ? extent_of(KV_ROWS, d) : d->head_dim;
   default: return 0;
   }
 }
@@ -95,6 +146,22 @@ uint32_t td_role_shape(td_role role, const td_model_desc *d, uint64_t shape[2])
   shape[0] = extent_of(roles[role].rows, d);
   shape[1] = extent_of(roles[role].cols, d);
   return roles[role].cols == NONE ? 1 : 2;
+}
+
+uint32_t td_role_stored(td_role role, const td_model_desc *d, uint64_t shape[2], uint64_t *first_row)
+{
+  const fused_line *f = fused_line_of(role, d);
+  uint32_t n_dims = td_role_shape(role, d, shape);
+  *first_row = 0;
+  if (!f)
+    return n_dims;
+  shape[0] = 0;
+  for (uint32_t i = 0; i < f->n_parts; i++) {
+    if (f->parts[i] == role)
+      *first_row = shape[0];
+    shape[0] += extent_of(roles[f->parts[i]].rows, d);
+  }
+  return n_dims;
 }
 
 uint64_t td_role_seed(uint64_t seed, td_role role, uint32_t layer)
@@ -109,6 +176,9 @@ bool td_role_is_norm(td_role role) { return roles[role].is == NORM; }
 td_status td_role_check_ranks(const td_model_desc *d, uint32_t n_ranks, td_error *err)
 {
   uint32_t vocab = d->tied_embeddings ? 0 : d->vocab;
+  if (n_ranks > 1 && d->wide_qk_norm)
+    return td_fail(err, TD_ERR_UNSUPPORTED, "q and k norms over all heads cannot be shared out over %u ranks",
+                   n_ranks);
   if (d->n_heads % n_ranks || d->n_kv_heads % n_ranks || d->ffn_width % n_ranks || vocab % n_ranks)
     return td_fail(
         err, TD_ERR_UNSUPPORTED,
@@ -144,9 +214,18 @@ static bool ends_with(const char *s, const char *tail)
   return n >= k && strcmp(s + n - k, tail) == 0;
 }
 
-bool td_role_is_harmless(const td_tensor *t)
+static bool starts_with(const char *s, const char *head) { return strncmp(s, head, strlen(head)) == 0; }
+
+bool td_role_is_harmless(const td_model_desc *d, const td_tensor *t)
 {
+  static const char *const others[] = {"visual.", "vision_tower.", "vision_model.", "image_newline",
+                                       "multi_modal_projector."};
+  const char *name = starts_with(t->name, "model.") ? t->name + strlen("model.") : t->name;
+  for (size_t i = 0; d->is_wrapped && i < sizeof others / sizeof *others; i++)
+    if (starts_with(name, others[i]))
+      return true;
   /* Frequencies follow from the description: old checkpoints and converters store them too. */
-  return strcmp(t->name, "rope_freqs.weight") == 0 || ends_with(t->name, ".rotary_emb.inv_freq") ||
+  return strcmp(t->name, "rope_freqs.weight") == 0 || strcmp(t->name, "rope_factors_long.weight") == 0 ||
+         strcmp(t->name, "rope_factors_short.weight") == 0 || ends_with(t->name, ".rotary_emb.inv_freq") ||
          ends_with(t->name, ".attn_rot_embd.weight");
 }

@@ -26,13 +26,18 @@ typedef enum td_role {
   TD_ROLE_GATE_BIAS,
   TD_ROLE_UP_BIAS,
   TD_ROLE_DOWN_BIAS,
+  TD_ROLE_ATTN_OUT_NORM, /* of what attention adds to x */
+  TD_ROLE_FFN_OUT_NORM,
   TD_ROLE_COUNT
 } td_role;
 
 enum { TD_ROLE_NAME_BYTES = 96 };
 
-/* The tensor's name in that format; layer is ignored for roles that the model has once. */
-const char *td_role_name(td_role role, td_files_format format, uint32_t layer, char out[TD_ROLE_NAME_BYTES]);
+/* The tensor's name in the files of such a model; layer is ignored for roles that the model has once. Several
+ * roles may be one tensor, one below the other: see td_role_stored. */
+const char *td_role_name(td_role role, const td_model_desc *d, uint32_t layer, char out[TD_ROLE_NAME_BYTES]);
+/* The shape of the stored tensor, and the role's first row in it. n_dims is 1 or 2. */
+uint32_t td_role_stored(td_role role, const td_model_desc *d, uint64_t shape[2], uint64_t *first_row);
 /* Whether a model of this description has the tensor, and its shape: n_dims is 1 or 2. */
 bool td_role_present(td_role role, const td_model_desc *d);
 uint32_t td_role_shape(td_role role, const td_model_desc *d, uint64_t shape[2]);
@@ -55,7 +60,7 @@ td_role_slice td_role_slice_of(td_role role, const td_model_desc *d, uint32_t ra
 bool td_role_is_on(td_role role, uint32_t rank);
 /* TD_ERR_UNSUPPORTED where heads, widths or vocabulary are no multiples of n_ranks. */
 TD_MUST_CHECK td_status td_role_check_ranks(const td_model_desc *d, uint32_t n_ranks, td_error *err);
-/* Tensors that change nothing: what checkpoints carry beside the weights. */
-bool td_role_is_harmless(const td_tensor *t);
+/* Tensors that change nothing: what checkpoints carry beside the weights, and other parts of a wrapper. */
+bool td_role_is_harmless(const td_model_desc *d, const td_tensor *t);
 
 #endif

@@ -3,17 +3,15 @@
 
 #include <math.h>
 
-/* Over the target, prompts get this share of what the decodes take alone. */
+/* Over the SLO, prompts get this share of what the decodes take alone. */
 #define FLOOR_SHARE 0.1
-/* Of the highest tokens per time: where products count as efficient. */
-#define EFFICIENT_SHARE 0.9
+/* What a decode loses by a longer step, of what a prompt loses by as much. */
+#define DECODE_WORTH 0.25
 /* A chunk is not cut back for less than this. */
 #define WORTH_CUTTING 0.03
 /* A step moves the correction by one part in 32 at first, in 128 after 96 steps. */
 enum { CORRECTION_FIRST = 32, CORRECTION_LAST = 128 };
 #define CORRECTION_MAX 4.0
-
-/* ---- targets ---- */
 
 static td_step_work with_chunk(td_step_work w, uint32_t q_len, uint32_t kv_len, uint32_t n_logits)
 {
@@ -35,54 +33,11 @@ static td_step_work decodes_of(uint32_t n_rows, uint64_t kv_tokens)
                         .decode_kv_tokens = kv_tokens};
 }
 
-double td_budget_smallest_target_us(const td_cost_model *cost, const td_sched_config *config)
+double td_budget_smallest_step_us(const td_cost_model *cost, const td_sched_config *config)
 {
   td_step_work w =
       with_chunk(decodes_of(1, config->page_tokens), config->page_tokens, config->page_tokens, false);
   return td_cost_step_us(cost, &w);
-}
-
-/* The fewest tokens, of those that the table knows, at which products are efficient. */
-static uint32_t efficient_tokens(const td_cost_model *cost, uint32_t step_tokens)
-{
-  double best = step_tokens / td_cost_tokens_us(cost, step_tokens);
-  uint32_t i = 0;
-  for (uint32_t k = 0; k < cost->n_points && cost->tokens[k] <= step_tokens; k++)
-    best = fmax(best, cost->tokens[k] / cost->tokens_us[k]);
-  while (i < cost->n_points && cost->tokens[i] < step_tokens &&
-         cost->tokens[i] / cost->tokens_us[i] < EFFICIENT_SHARE * best)
-    i++;
-  return i < cost->n_points && cost->tokens[i] < step_tokens ? cost->tokens[i] : step_tokens;
-}
-
-double td_budget_automatic_target_us(const td_cost_model *cost, const td_sched_config *config)
-{
-  uint32_t n_tokens = efficient_tokens(cost, config->step_tokens), n_rows = config->max_running;
-  uint64_t kv_tokens = (uint64_t)config->n_pages * config->page_tokens / 2;
-  if (n_rows >= n_tokens)
-    n_rows = n_tokens - 1;
-  uint32_t chunk = n_tokens - n_rows;
-  td_step_work w = with_chunk(decodes_of(n_rows, kv_tokens), chunk, chunk, false);
-  return fmax(td_cost_step_us(cost, &w), td_budget_smallest_target_us(cost, config));
-}
-
-static td_status check_target(const td_sched_config *c, td_error *err)
-{
-  if (c->policy != TD_POLICY_TANDEM && c->tbt_target_us > 0)
-    return td_fail_param(err, TD_ERR_CONFIG, "tbt_target_ms",
-                         "tbt_target_ms is for policy = tandem only; the others do not look at it");
-  if (!c->cost && c->tbt_target_us > 0)
-    return td_fail_param(err, TD_ERR_CONFIG, "tbt_target_ms", "tbt_target_ms needs step times");
-  if (!c->cost || c->tbt_target_us == 0 || c->cost_is_guess)
-    return TD_OK;
-  double smallest = td_budget_smallest_target_us(c->cost, c);
-  if (c->tbt_target_us < smallest)
-    return td_fail_param(
-        err, TD_ERR_CONFIG, "tbt_target_ms",
-        "tbt_target_ms = %g cannot be reached: a step of one request and a page of another's prompt takes "
-        "%.1f ms; the smallest that can is %.0f",
-        (double)c->tbt_target_us * 1e-3, smallest * 1e-3, ceil(smallest * 1e-3));
-  return TD_OK;
 }
 
 td_status td_budget_init(td_budget *b, const td_sched_config *c, td_error *err)
@@ -97,7 +52,6 @@ td_status td_budget_init(td_budget *b, const td_sched_config *c, td_error *err)
         "policy = orca computes each prompt in one step: step_tokens (%u) must be at least context_tokens + "
         "running_requests - 1 = %llu",
         c->step_tokens, (unsigned long long)c->max_context_tokens + c->max_running - 1);
-  TD_TRY(check_target(c, err));
   *b = (td_budget){.policy = c->policy,
                    .step_tokens = c->step_tokens,
                    .page_tokens = c->page_tokens,
@@ -109,20 +63,17 @@ td_status td_budget_init(td_budget *b, const td_sched_config *c, td_error *err)
   for (int kind = 0; kind < 2; kind++)
     b->correction[kind] = fmin(fmax(td_cost_learned(c->cost, kind), 1 / CORRECTION_MAX), CORRECTION_MAX);
   if (c->policy == TD_POLICY_TANDEM)
-    b->target_us =
-        c->tbt_target_us > 0 ? (double)c->tbt_target_us : td_budget_automatic_target_us(c->cost, c);
+    b->slo_us = (double)c->tbt_slo_us;
   return TD_OK;
 }
 
-void td_budget_set_cost(td_budget *b, const td_cost_model *cost, const td_sched_config *config)
+void td_budget_set_cost(td_budget *b, const td_cost_model *cost)
 {
   b->cost = *cost;
   for (int kind = 0; kind < 2; kind++) {
     b->correction[kind] = 1;
     b->n_observed[kind] = 0;
   }
-  if (b->policy == TD_POLICY_TANDEM && config->tbt_target_us == 0)
-    b->target_us = td_budget_automatic_target_us(&b->cost, config);
 }
 
 /* ---- one step ---- */
@@ -131,6 +82,7 @@ void td_budget_begin(td_budget *b)
 {
   b->work = (td_step_work){0};
   b->limit_us = 0;
+  b->most_tokens = b->step_tokens;
 }
 
 double td_budget_calibrated_us(const td_budget *b, const td_step_work *w)
@@ -141,12 +93,6 @@ double td_budget_calibrated_us(const td_budget *b, const td_step_work *w)
 double td_budget_predict_us(const td_budget *b, const td_step_work *w)
 {
   return td_budget_calibrated_us(b, w) * b->correction[w->n_rows > w->n_decode_rows];
-}
-
-void td_budget_end_decodes(td_budget *b)
-{
-  if (b->target_us > 0 && b->work.n_decode_rows > 0)
-    b->limit_us = fmax(b->target_us, (1 + FLOOR_SHARE) * td_budget_predict_us(b, &b->work));
 }
 
 /* The step with such a chunk; tokens_us: what the table says of all its tokens. */
@@ -162,6 +108,65 @@ static double chunk_us(const td_budget *b, uint32_t point, uint32_t n_computed, 
 {
   return time_with(b, td_cost_tokens_at_us(&b->cost, point, b->work.n_tokens + q_len), n_computed, q_len,
                    wants_logits);
+}
+
+/* A step of n_tokens, and what each of its prompt tokens makes others wait: see budget.h. */
+typedef struct length {
+  uint32_t n_tokens;
+  double us, cost;
+} length;
+
+static length length_of(const td_budget *b, uint32_t n_tokens, double tokens_us, uint32_t n_prompts)
+{
+  uint32_t q_len = n_tokens - b->work.n_tokens;
+  length l = {n_tokens, time_with(b, tokens_us, 0, q_len, 0), 0};
+  double later_us = l.us - td_budget_predict_us(b, &b->work);
+  l.cost = (n_prompts * l.us + DECODE_WORTH * b->work.n_decode_rows * later_us) / q_len;
+  return l;
+}
+
+/* The longest step that keeps the SLO, between one that does and one that does not. */
+static length longest_between(const td_budget *b, length fits, length fails, uint32_t n_prompts)
+{
+  double share = (b->slo_us - fits.us) / (fails.us - fits.us);
+  uint32_t n_tokens = fits.n_tokens + (uint32_t)(share * (fails.n_tokens - fits.n_tokens));
+  if (n_tokens == fits.n_tokens)
+    return fits;
+  return length_of(b, n_tokens, td_cost_tokens_us(&b->cost, n_tokens), n_prompts);
+}
+
+/* Among the points of the table, where tiles end, and the longest that keeps the SLO. */
+static uint32_t tokens_by_need(const td_budget *b, uint32_t n_prompts)
+{
+  const td_cost_model *m = &b->cost;
+  length best = {b->step_tokens, 0, INFINITY},
+         before = {b->work.n_tokens, td_budget_predict_us(b, &b->work), 0};
+  for (uint32_t i = 0; i <= m->n_points; i++) {
+    bool last = i == m->n_points || m->tokens[i] >= b->step_tokens;
+    uint32_t n_tokens = last ? b->step_tokens : m->tokens[i];
+    if (n_tokens < b->work.n_tokens + b->page_tokens && !last)
+      continue;
+    length l = length_of(b, n_tokens, last ? td_cost_tokens_us(m, n_tokens) : m->tokens_us[i], n_prompts);
+    bool fits = b->slo_us == 0 || l.us <= b->slo_us;
+    if (!fits && before.us < b->slo_us)
+      l = longest_between(b, before, l, n_prompts);
+    if ((fits || l.us <= b->slo_us) && l.cost <= best.cost)
+      best = l;
+    if (last || !fits)
+      break;
+    before = l;
+  }
+  return best.n_tokens;
+}
+
+void td_budget_end_decodes(td_budget *b, uint32_t n_prompts)
+{
+  if (b->policy != TD_POLICY_TANDEM || !b->has_cost || b->work.n_decode_rows == 0)
+    return;
+  if (b->slo_us > 0)
+    b->limit_us = fmax(b->slo_us, (1 + FLOOR_SHARE) * td_budget_predict_us(b, &b->work));
+  if (n_prompts > 0)
+    b->most_tokens = tokens_by_need(b, n_prompts);
 }
 
 /* A chunk of so many tokens, not the prompt's end, and the step's time with it. */
@@ -245,7 +250,7 @@ static uint32_t tandem_chunk(const td_budget *b, uint32_t n_computed, uint32_t n
 
 uint32_t td_budget_chunk(const td_budget *b, uint32_t n_computed, uint32_t n_rest)
 {
-  uint32_t left = b->step_tokens - b->work.n_tokens, n_most = n_rest < left ? n_rest : left;
+  uint32_t left = td_budget_left(b), n_most = n_rest < left ? n_rest : left;
   switch (b->policy) {
   case TD_POLICY_ORCA: return n_rest <= left ? n_rest : 0;
   case TD_POLICY_TANDEM: return n_most == 0 ? 0 : tandem_chunk(b, n_computed, n_most, n_rest);

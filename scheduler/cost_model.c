@@ -10,6 +10,7 @@ td_step_work td_step_work_of(const td_plan *plan)
                     .n_decode_rows = plan->n_decode_rows};
   for (uint32_t i = 0; i < plan->n_decode_rows; i++)
     w.decode_kv_tokens += plan->rows[i].kv_len;
+  w.decode_kv_tokens -= td_cost_saved_tokens(plan->repeated_kv_tokens);
   for (uint32_t i = plan->n_decode_rows; i < plan->n_rows; i++) {
     w.prefill_pairs += td_cost_pairs(plan->rows[i].q_len, plan->rows[i].kv_len);
     w.prefill_kv_tokens += plan->rows[i].kv_len;

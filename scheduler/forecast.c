@@ -41,6 +41,7 @@ typedef struct load {
   uint32_t n_running, n_decodes, n_held; /* held: decodes that keep their places for long */
   uint32_t n_joining;                    /* of those that wait, for whom there are places */
   uint64_t kv_tokens, prompt_tokens, prompt_rest, pages;
+  uint64_t prompt_pages, sole_pages;   /* of prompts under way: all, and those that no decode shares */
   double waiting_tokens, waiting_each; /* of prompts, less what the tree will have of them */
   /* Answers to come, of those that wait or are still prompts; else of others like those that run. */
   double n_full, n_early,
@@ -52,6 +53,7 @@ typedef struct load {
   double points[BINS], density[BINS]; /* in a bin; for each step of all bins up to it */
   double ends[BINS + 1];              /* that will have come by the bin's first step */
   uint32_t horizon;                   /* by this bin all have ended that do not hold their places */
+  double read;                        /* share of the decodes' KV that is read from memory, for sharing */
   double decode_us, hybrid_us, decode_now_us,
       hybrid_now_us;         /* a step without and with prompts, when some have joined and now */
   uint32_t chunk, chunk_now; /* of prompts in the latter */
@@ -138,6 +140,8 @@ static void collect_prompts(load *l, const td_sched *s)
     l->pages += r->n_pages;
     if (r->state == TD_REQUEST_DECODE)
       continue;
+    l->prompt_pages += r->n_pages;
+    l->sole_pages += td_sched_sole_pages(s, r);
     l->prompt_tokens += r->n_tokens;
     l->prompt_rest += r->n_tokens - r->n_computed;
     add_to_come(l, s, r->account, asked_of(r), 1);
@@ -160,6 +164,8 @@ static void collect_decodes(load *l, const td_sched *s)
     l->kv_tokens += r->n_tokens;
     add_answer(l, s, r);
   }
+  uint64_t saved = td_cost_saved_tokens(td_sched_repeated_kv(s, l->pages - l->prompt_pages, l->sole_pages));
+  l->read = l->kv_tokens > 0 ? 1 - (double)saved / (double)l->kv_tokens : 1;
 }
 
 static void sum_up_to_come(load *l)
@@ -316,16 +322,17 @@ static uint32_t ends_needed(const td_sched *s, const load *l)
   return k;
 }
 
-/* A step of these decodes, and one with as many prompt tokens as it takes; returns how many. */
-static uint32_t step_times(const td_sched *s, uint32_t n_decodes, double kv_tokens, double *decode_us,
-                           double *hybrid_us)
+/* A step of these decodes, and one with as many prompt tokens as it takes while so many prompts wait (at
+ * least one); returns how many. */
+static uint32_t step_times(const td_sched *s, uint32_t n_decodes, double kv_tokens, uint32_t n_prompts,
+                           double *decode_us, double *hybrid_us)
 {
   td_budget b = s->budget;
   if (n_decodes >= s->config.step_tokens)
     n_decodes = s->config.step_tokens - 1;
   td_budget_begin(&b);
   td_budget_add_decodes(&b, n_decodes, (uint64_t)kv_tokens);
-  td_budget_end_decodes(&b);
+  td_budget_end_decodes(&b, n_prompts > 0 ? n_prompts : 1);
   *decode_us = n_decodes > 0 ? td_budget_predict_us(&b, &b.work) : 0;
   uint32_t chunk = td_budget_chunk(&b, 0, s->config.step_tokens); /* as if there were prompts enough */
   if (chunk == 0) /* a policy that waits for whole prompts to fit */
@@ -343,11 +350,13 @@ static void foresee_steps(load *l, const td_sched *s)
          tokens = (double)l->prompt_tokens + l->n_joining * l->waiting_each;
   double kv_each = n > 0 ? tokens / n + l->answer / 2 : 0,
          rest = (double)l->prompt_rest + l->n_joining * l->waiting_each;
-  l->chunk_now = step_times(s, l->n_decodes, (double)l->kv_tokens, &l->decode_now_us, &l->hybrid_now_us);
+  uint32_t n_prompts = l->n_running - l->n_decodes + l->n_joining;
+  l->chunk_now = step_times(s, l->n_decodes, l->read * (double)l->kv_tokens, n_prompts, &l->decode_now_us,
+                            &l->hybrid_now_us);
   if (rest > 0)
     n = fmin(n, fmax(1, l->answer * l->chunk_now * n / rest - l->n_decodes));
-  l->chunk = step_times(s, l->n_decodes + (uint32_t)n, (double)l->kv_tokens + n * kv_each, &l->decode_us,
-                        &l->hybrid_us);
+  l->chunk = step_times(s, l->n_decodes + (uint32_t)n, l->read * ((double)l->kv_tokens + n * kv_each),
+                        n_prompts - (uint32_t)n, &l->decode_us, &l->hybrid_us);
 }
 
 static load load_of(const td_sched *s)

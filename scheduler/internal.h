@@ -180,6 +180,11 @@ uint32_t td_sched_grow(td_sched *s, td_request *r, uint32_t n);
 /* Puts the request's whole computed pages that are not in the tree there. Returns how many of them were there
  * already: the first so many entries from *first (of the page table) on have changed. */
 uint32_t td_sched_cache_pages(td_sched *s, td_request *r, uint32_t *first);
+/* Pages that nobody else holds, as far as the end of its path shows. O(1). */
+uint32_t td_sched_sole_pages(const td_sched *s, const td_request *r);
+/* KV that decodes with so many pages read, once for each reader of a page but the first; the other running
+ * requests hold others_pages by themselves. */
+uint64_t td_sched_repeated_kv(const td_sched *s, uint64_t decode_pages, uint64_t others_pages);
 /* Caches the computed pages and lets go of all, of the stripe and of the promise. The request's state, still
  * a running one, is the caller's to change. */
 void td_sched_leave(td_sched *s, td_request *r);

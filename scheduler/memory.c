@@ -26,6 +26,29 @@ uint32_t td_sched_cache_pages(td_sched *s, td_request *r, uint32_t *first)
   return n_switched;
 }
 
+/* A prompt that is computed grows in one node; a path of more nodes was split by others. */
+enum { SOLE_NODES_MAX = 4 };
+
+uint32_t td_sched_sole_pages(const td_sched *s, const td_request *r)
+{
+  uint32_t n = r->n_pages - r->n_tree_pages, node = r->node;
+  for (int i = 0; i < SOLE_NODES_MAX && node != TD_NO_NODE && s->tree.nodes[node].pins == 1; i++) {
+    n += s->tree.nodes[node].n_pages;
+    node = s->tree.nodes[node].parent;
+  }
+  return n;
+}
+
+/* All that running requests hold, each page once, is known: the pool's pages that are neither free nor
+ * evictable. */
+uint64_t td_sched_repeated_kv(const td_sched *s, uint64_t decode_pages, uint64_t others_pages)
+{
+  uint64_t n_held = s->pool.n_pages - td_sched_available_pages(s);
+  return s->config.reads_shared_once && decode_pages + others_pages > n_held
+             ? (decode_pages + others_pages - n_held) * s->config.page_tokens
+             : 0;
+}
+
 void td_sched_leave(td_sched *s, td_request *r)
 {
   uint32_t first;

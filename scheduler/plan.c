@@ -120,7 +120,7 @@ static inline void put_decode(const td_sched *s, td_plan *plan, uint32_t n, uint
 static uint32_t plan_decodes(td_sched *s, td_plan *plan)
 {
   uint32_t n_prefills = 0, n = 0;
-  uint64_t kv_tokens = 0;
+  uint64_t kv_tokens = 0, n_pages = 0, others_pages = 0;
   TD_BUG_ON(plan->n_rows > 0);
   for (uint32_t i = 0; i < s->table.n_running; i++) { /* n_running falls when one is preempted */
     uint32_t slot = s->table.running[i];
@@ -137,9 +137,13 @@ static uint32_t plan_decodes(td_sched *s, td_plan *plan)
     }
     put_decode(s, plan, n++, slot, r);
     kv_tokens += r->n_tokens;
+    n_pages += r->n_pages;
   }
+  for (uint32_t i = 0; i < n_prefills; i++)
+    others_pages += td_sched_sole_pages(s, &s->table.requests[s->prefills[i]]);
+  plan->repeated_kv_tokens = td_sched_repeated_kv(s, n_pages, others_pages);
   plan->n_rows = plan->n_tokens = plan->n_logits = plan->n_decode_rows = n;
-  td_budget_add_decodes(&s->budget, n, kv_tokens);
+  td_budget_add_decodes(&s->budget, n, kv_tokens - td_cost_saved_tokens(plan->repeated_kv_tokens));
   TD_BUG_ON(n + n_prefills != s->table.n_running); /* no decode waits */
   return n_prefills;
 }
@@ -277,7 +281,7 @@ static void start(td_sched *s, td_plan *plan, uint64_t now_us, uint32_t slot, co
 bool td_sched_admit(td_sched *s, td_plan *plan, uint64_t now_us, uint32_t at_most, uint32_t *hit_updates)
 {
   uint32_t slot = td_sched_next(s);
-  if (slot == TD_NO_SLOT || plan->n_tokens == s->config.step_tokens || still_refused(s, slot) ||
+  if (slot == TD_NO_SLOT || td_budget_left(&s->budget) == 0 || still_refused(s, slot) ||
       s->n_looked_up > s->max_hit_updates)
     return false;
   const td_request *r = &s->table.requests[slot];
@@ -335,6 +339,13 @@ static uint32_t collect_prefills(td_sched *s)
   return n_prefills;
 }
 
+/* Prompts that a longer step would help: those under way, and those that wait and find a place. */
+static uint32_t prompts_to_come(const td_sched *s)
+{
+  uint32_t n_waiting = s->order.n_queued + s->order.n_following, n_free = td_sched_free_places(s);
+  return s->n_prompts + (n_waiting < n_free ? n_waiting : n_free);
+}
+
 bool td_sched_plan(td_sched *s, uint64_t now_us, td_plan *plan)
 {
   TD_BUG_ON(s->n_in_flight != 0);
@@ -347,7 +358,7 @@ bool td_sched_plan(td_sched *s, uint64_t now_us, td_plan *plan)
   bool prefill_first = s->config.policy == TD_POLICY_PREFILL_FIRST;
   uint64_t n_preemptions = s->n_preemptions;
   s->n_prompts = prefill_first ? collect_prefills(s) : plan_decodes(s, plan);
-  td_budget_end_decodes(&s->budget);
+  td_budget_end_decodes(&s->budget, prompts_to_come(s));
   bool admits = s->n_preemptions == n_preemptions; /* else the victim would be back at once */
   if (s->config.policy != TD_POLICY_DECODE_FIRST || plan->n_rows == 0)
     td_sched_plan_prompts(s, plan, now_us, admits);
@@ -405,15 +416,19 @@ bool td_sched_plan_ahead(td_sched *s, const td_plan *plan, const uint8_t *late, 
   if (!may_plan_ahead(s, plan, late))
     return false;
   begin_plan(s, next);
+  uint64_t n_pages = 0, others_pages = 0;
   for (uint32_t i = 0; i < plan->n_rows; i++) {
     const td_plan_row *before = &plan->rows[i];
     td_request *r = &s->table.requests[before->slot];
     bool is_late = late && late[i];
     uint32_t kv_len = before->kv_len + !is_late;
-    if (!goes_on(r, is_late))
+    if (!goes_on(r, is_late)) {
+      others_pages += td_request_runs(r) ? td_sched_sole_pages(s, r) : 0;
       continue;
+    }
     if (!is_late && before->kv_len % s->config.page_tokens == 0)
       note_updates(next, td_sched_grow(s, r, 1), 1);
+    n_pages += r->n_pages;
     next->token_ids[next->n_tokens] = is_late ? r->last_token : -1 - (int32_t)i;
     next->positions[next->n_tokens] = (int32_t)kv_len - 1;
     next->rows[next->n_rows] = (td_plan_row){.slot = before->slot,
@@ -425,6 +440,7 @@ bool td_sched_plan_ahead(td_sched *s, const td_plan *plan, const uint8_t *late, 
     td_plan_add_sample(next, next->n_rows++);
   }
   next->n_decode_rows = next->n_rows;
+  next->repeated_kv_tokens = td_sched_repeated_kv(s, n_pages, others_pages);
   finish_plan(s, next);
   return true;
 }

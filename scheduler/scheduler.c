@@ -199,7 +199,7 @@ void td_sched_count_waiting(td_sched *s, uint32_t slot, int n)
 static uint64_t latest_start(const td_sched *s, const td_sched_request *r, uint64_t prompt_us,
                              uint64_t now_us)
 {
-  uint64_t start_us = now_us + s->config.ttft_target_us + prompt_us * s->config.slack_percent / 100;
+  uint64_t start_us = now_us + prompt_us * s->config.slack_percent / 100;
   if (r->terms.ttft_deadline_us > 0 && r->terms.ttft_deadline_us < start_us + prompt_us)
     start_us = r->terms.ttft_deadline_us > prompt_us ? r->terms.ttft_deadline_us - prompt_us : 0;
   return start_us > now_us ? start_us : now_us;
@@ -328,7 +328,7 @@ void td_sched_observe(td_sched *s, const td_plan *plan, double measured_us)
 void td_sched_set_cost(td_sched *s, const td_cost_model *cost)
 {
   TD_BUG_ON(!s->budget.has_cost);
-  td_budget_set_cost(&s->budget, cost, &s->config);
+  td_budget_set_cost(&s->budget, cost);
   uint32_t ns = prompt_ns(s, cost);
   if (ns < s->config.prompt_ns_per_token)
     s->config.prompt_ns_per_token = ns;
@@ -376,6 +376,6 @@ void td_sched_get_stats(const td_sched *s, td_sched_stats *out)
                           .preemptions = s->n_preemptions,
                           .fair_preemptions = s->fair.n_taken,
                           .evicted_pages = s->tree.n_evicted_pages,
-                          .tbt_target_us = s->budget.target_us,
+                          .tbt_slo_us = s->budget.slo_us,
                           .cost_correction = {s->budget.correction[0], s->budget.correction[1]}};
 }

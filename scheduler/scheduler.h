@@ -35,6 +35,10 @@ typedef enum td_policy {
 extern const char
     *const td_policy_names[TD_POLICY_COUNT + 1]; /* as the option `policy` spells them; ends with NULL */
 
+/* tbt_slo_us where nobody says: on a CPU a page of a prompt takes as long as several decodes, and 50 ms would
+ * cost a fifth of what it holds. */
+enum { TD_TBT_SLO_MS_GPU = 50, TD_TBT_SLO_MS_CPU = 100 };
+
 typedef struct td_sched_config {
   uint32_t n_slots;       /* requests known at once, waiting ones included */
   uint32_t max_running;   /* rows of a step */
@@ -47,16 +51,15 @@ typedef struct td_sched_config {
                        * clients from choosing prompts that share a bucket */
   td_policy policy;
   const struct td_cost_model *cost; /* copied; NULL: none, then steps are limited by step_tokens alone */
-  bool cost_is_guess; /* nobody measured it here: neither a request nor a target is refused by it */
-  uint64_t
-      tbt_target_us; /* longest step that decodes should see; 0: automatic with a cost model, else none */
+  bool cost_is_guess;               /* nobody measured it here: no request is refused by it */
+  uint64_t tbt_slo_us;              /* policy tandem: the longest step that decodes should see; 0: none */
   /* Order (order.h); all 0: as they come. */
   uint32_t prompt_ns_per_token; /* what a prompt's token takes at least, when the device does nothing else; 0:
                                  * by the cost model; without one, the order goes by the fastest step with
                                  * prompts, and deadlines by none */
   uint32_t slack_percent;       /* a prompt may wait this share of its own time for shorter ones */
-  uint64_t ttft_target_us;      /* a request with a nearer ttft deadline goes before those without */
   uint64_t priority_us;         /* one step of priority is as good as having come so much earlier */
+  bool reads_shared_once;       /* the backend reads KV that several decodes share once (kernels/attention) */
   bool share_under_way;         /* wait for pages that a running prompt is computing (follow.h) */
   uint32_t n_accounts; /* that may come: places are kept for those that run nothing (places.h); 0, 1: one */
 } td_sched_config;
@@ -128,8 +131,8 @@ double td_sched_predict_us(const td_sched *s, const td_plan *plan);
 /* How long a plan took. An input like any other: later schedules depend on it, slowly and within bounds. May
  * be left out. */
 void td_sched_observe(td_sched *s, const td_plan *plan, double measured_us);
-/* What steps take is known better now: predictions begin anew at `cost`, uncorrected, and a target that was
- * chosen is chosen again. Only where the scheduler was made with a cost model. */
+/* What steps take is known better now: predictions begin anew at `cost`, uncorrected. Only where the
+ * scheduler was made with a cost model. */
 void td_sched_set_cost(td_sched *s, const struct td_cost_model *cost);
 
 /* Predicted from what runs and waits now; all 0 without a cost model or when idle (forecast.c). */
@@ -170,7 +173,7 @@ typedef struct td_sched_stats {
   uint64_t fair_preemptions; /* of the preemptions: for an account that held less (fair.h) */
   uint32_t n_following;      /* of n_waiting */
   uint64_t follows, expired;
-  double tbt_target_us;      /* 0: none */
+  double tbt_slo_us;         /* 0: none */
   double cost_correction[2]; /* measured / predicted of steps without, with prompts; 1: as calibrated */
 } td_sched_stats;
 void td_sched_get_stats(const td_sched *s, td_sched_stats *out);

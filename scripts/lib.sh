@@ -46,9 +46,10 @@ step_run() {
 # ---- Debian packages ----
 
 PACKAGES_BUILD="gcc g++ make cmake ninja-build pkg-config libc6-dev libuv1-dev libcjson-dev libutf8proc-dev libxxhash-dev
-  libinih-dev libsystemd-dev zlib1g-dev"
+  libinih-dev libsystemd-dev zlib1g-dev libcurl4-openssl-dev"
 PACKAGES_RUN="python3 python3-venv curl ca-certificates"
 PACKAGES_TEST="libcmocka-dev clang"
+PACKAGES_PACKAGE="dpkg-dev file"
 
 package_installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
 
@@ -100,6 +101,7 @@ install_packages() {
   }
   want="$PACKAGES_BUILD $PACKAGES_RUN"
   [ "$1" = test ] && want="$want $PACKAGES_TEST"
+  [ "$1" = package ] && want="$want $PACKAGES_PACKAGE"
   # shellcheck disable=SC2086
   missing=$(missing_packages $want)
   if ! package_installed libllhttp-dev && [ ! -f /usr/share/llhttp/llhttp.c ]; then

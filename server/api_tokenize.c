@@ -6,7 +6,7 @@
 
 static bool append_text(td_call *c, const int32_t *ids, size_t n, td_buf *out)
 {
-  td_text_stream *s = td_text_stream_create(c->engine, false);
+  td_text_stream *s = td_text_stream_create(c->engine, false, true);
   if (!s) {
     td_api_error_set(&c->error, 503, "out_of_memory", NULL, "no memory for text");
     return false;
@@ -42,9 +42,12 @@ static bool tokenize_prompt(td_call *c, td_prompt *p)
   const td_api_request *r = &c->request;
   td_error err;
   td_status st;
+  if (r->tools && !td_tools_check(r->tools, &c->error))
+    return false;
   if (r->messages) {
     td_chat_input in = {
         .messages = r->messages,
+        .tools = r->tools,
         .chat_template_kwargs = r->chat_template_kwargs,
         .add_generation_prompt = r->add_generation_prompt,
         .continue_final_message = r->continue_final_message,
@@ -84,8 +87,9 @@ static bool prepare_tokenize(td_call *c)
 static bool prepare_detokenize(td_call *c)
 {
   if (!c->info->has_tokenizer) {
-    td_api_error_set(&c->error, 400, "unsupported_parameter", "tokens",
-                     "this model has no tokenizer (tokenizer.json): 'tokens' have no text");
+    td_api_error_set(
+        &c->error, 400, "unsupported_parameter", "tokens",
+        "this model has no tokenizer (tokenizer.json or tokenizer.model): 'tokens' have no text");
     return false;
   }
   if (!cJSON_IsArray(c->request.tokens) && !td_json_is_ids(c->request.tokens)) {

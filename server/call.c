@@ -123,10 +123,10 @@ static bool suit_tokenizer(td_call *call)
   if (call->info->has_tokenizer)
     return true;
   if (r->stops.n > 0) {
-    td_api_error_set(
-        &call->error, 400, "unsupported_parameter", "stop",
-        "this model has no tokenizer (tokenizer.json): 'stop' cannot be found in answers without text, "
-        "'stop_token_ids' can");
+    td_api_error_set(&call->error, 400, "unsupported_parameter", "stop",
+                     "this model has no tokenizer (tokenizer.json or tokenizer.model): 'stop' cannot be "
+                     "found in answers without text, "
+                     "'stop_token_ids' can");
     return false;
   }
   r->return_token_ids = true;
@@ -181,8 +181,9 @@ static bool read_call(td_call *call)
   ok = ok && suit_tokenizer(call);
   if (ok)
     call->terms = terms_of(call);
-  if (ok && r->messages)
-    ok = td_messages_normalise((cJSON *)r->messages, &r->unknown, &call->error); /* the tree is ours */
+  const td_message_rules message_rules = {info->template_has_developer, call->json_nodes};
+  if (ok && r->messages) /* the tree is ours */
+    ok = td_messages_normalise((cJSON *)r->messages, &message_rules, &r->unknown, &call->error);
   td_progress_note(td_progress_here);
   if (ok && !atomic_load(&call->abandoned))
     ok = call->api->prepare(call);

@@ -64,6 +64,7 @@ static const td_field served[] = {
     {"add_generation_prompt", H | T, TD_FIELD_BOOL, 0, AT_HAS(add_generation_prompt)},
     BOOL(continue_final_message, H | T),
     ITEM(chat_template_kwargs, H | T),
+    ITEM(tools, T),
 
     BOOL(include_usage, TD_IN_STREAM_OPTIONS),
     BOOL(continuous_usage_stats, TD_IN_STREAM_OPTIONS),
@@ -73,8 +74,10 @@ static const td_field served[] = {
     MEMBER("content", TD_IN_MESSAGE, ITEM),
     MEMBER("name", TD_IN_MESSAGE, STRING),
     MEMBER("tool_call_id", TD_IN_MESSAGE, STRING),
+    MEMBER("tool_calls", TD_IN_MESSAGE, ITEM),
     MEMBER("reasoning_content", TD_IN_MESSAGE, ITEM),
     MEMBER("reasoning", TD_IN_MESSAGE, ITEM),
+    MEMBER("thinking", TD_IN_MESSAGE, ITEM),
 };
 
 /* ---- not served ---- */
@@ -107,8 +110,11 @@ static const struct {
     {C, ZERO, "top_logprobs"},
     {C | H, OFF, "echo"},
     {C | H, STRING, "suffix"},
-    {C | H | T, LIST, "tools functions"},
-    {C | H | T, AUTO, "tool_choice function_call"},
+    {C | H, LIST, "tools"},
+    {C | H | T, LIST, "functions"},
+    {C | H, AUTO, "tool_choice"},
+    {T, ANYTHING, "tool_choice"},
+    {C | H | T, AUTO, "function_call"},
     {C | H | T, OFF | ON, "parallel_tool_calls"},
     {C | H, ONLY_TEXT, "modalities"},
     {C | H, 0, "audio web_search_options moderation"},
@@ -203,8 +209,8 @@ static const struct {
     {TD_IN_MESSAGE | TD_IN_PART, ANYTHING,
      "id index timestamp time created created_at updated_at metadata cache_control annotations user"},
     {TD_IN_MESSAGE, ANYTHING,
-     "type status model context provider_specific_fields thinking thinking_blocks reasoning_details"},
-    {TD_IN_MESSAGE, LIST, "tool_calls tools images"},
+     "type status model context provider_specific_fields thinking_blocks reasoning_details"},
+    {TD_IN_MESSAGE, LIST, "tools images"},
     {TD_IN_MESSAGE, STRING, "refusal"},
     {TD_IN_MESSAGE, OFF, "prefix partial"}, /* continue_final_message does that here */
     {TD_IN_MESSAGE, 0, "function_call audio task"},

@@ -70,7 +70,8 @@ static td_status submit_choice(td_choice *ch, td_sampling sampling, td_error *er
   };
   r.terms.is_further_choice = ch->index % (uint32_t)call->request.n > 0;
   memcpy(r.stop_ids, call->request.stop_ids, r.n_stop_ids * sizeof r.stop_ids[0]);
-  ch->text = td_text_stream_create(call->engine, call->request.skip_special_tokens);
+  const bool begins = call->api == &td_api_chat && !call->request.continue_final_message;
+  ch->text = td_text_stream_create(call->engine, call->request.skip_special_tokens, begins);
   r.tokens = malloc((p->n + max_new) * sizeof *r.tokens);
   if (!ch->text || !r.tokens) {
     free(r.tokens);

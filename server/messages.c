@@ -5,6 +5,7 @@
 
 #include "config/limits.h"
 #include "server/request.h"
+#include "server/tools.h"
 
 enum { PATH_BYTES = 64 };
 
@@ -108,19 +109,23 @@ static bool normalise_content(cJSON *message, bool assistant, const char *path, 
   return ok;
 }
 
-/* Reasoning of an earlier answer has two names, and is text or something of its server's own. Templates know
- * the text by the one. */
+/* Reasoning of an earlier answer has several names, and is text or something of its server's own. Templates
+ * read the text by the first, gpt-oss's by the second: both are given, as transformers does. */
 static bool normalise_reasoning(cJSON *message)
 {
-  cJSON *other = cJSON_DetachItemFromObjectCaseSensitive(message, "reasoning");
-  const cJSON *first = td_json_get(message, "reasoning_content");
-  bool ok = true;
-  if (first && !cJSON_IsString(first))
-    cJSON_DeleteItemFromObjectCaseSensitive(message, "reasoning_content");
-  else if (!first && cJSON_IsString(other))
-    ok = set_string(message, "reasoning_content", other->valuestring);
-  cJSON_Delete(other);
-  return ok;
+  static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
+  const char *text = NULL;
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    const cJSON *item = td_json_get(message, names[i]);
+    if (item && !cJSON_IsString(item))
+      cJSON_DeleteItemFromObjectCaseSensitive(message, names[i]);
+    else if (item && !text)
+      text = item->valuestring;
+  }
+  for (size_t i = 0; text && i < 2; i++)
+    if (!td_json_get(message, names[i]) && !set_string(message, names[i], text))
+      return false;
+  return true;
 }
 
 /* Only what templates may read stays. Clients send back whole messages they were given, with null and empty
@@ -140,7 +145,8 @@ static bool check_members(cJSON *message, const char *path, td_unknown *unknown,
   return normalise_reasoning(message) || no_memory(e);
 }
 
-static bool normalise_message(cJSON *message, size_t i, td_unknown *unknown, td_api_error *e)
+static bool normalise_message(cJSON *message, size_t i, const td_message_rules *rules, size_t *nodes_left,
+                              td_unknown *unknown, td_api_error *e)
 {
   char path[PATH_BYTES];
   snprintf(path, sizeof path, "messages[%zu]", i);
@@ -155,26 +161,29 @@ static bool normalise_message(cJSON *message, size_t i, td_unknown *unknown, td_
   if (!is_role(role->valuestring))
     return bad(e, path, "role", "must be system, developer, user, assistant or tool");
   bool assistant = strcmp(role->valuestring, "assistant") == 0;
-  if (strcmp(role->valuestring, "developer") == 0 && !set_string(message, "role", "system"))
+  bool renames = strcmp(role->valuestring, "developer") == 0 && !rules->keeps_developer;
+  if (renames && !set_string(message, "role", "system"))
     return no_memory(e);
-  return normalise_content(message, assistant, path, unknown, e);
+  return td_tool_calls_normalise(message, path, nodes_left, e) &&
+         normalise_content(message, assistant, path, unknown, e);
 }
 
-bool td_messages_normalise(cJSON *messages, td_unknown *unknown, td_api_error *error)
+bool td_messages_normalise(cJSON *messages, const td_message_rules *rules, td_unknown *unknown,
+                           td_api_error *error)
 {
   if (!cJSON_IsArray(messages) || !messages->child) {
     td_api_error_set(error, 400, "invalid_value", "messages",
                      "'messages' must be an array of at least one message");
     return false;
   }
-  size_t i = 0;
+  size_t i = 0, nodes_left = rules->json_nodes;
   for (cJSON *m = messages->child; m; m = m->next, i++) {
     if (i == td_limit_max(TD_LIMIT_MESSAGES)) {
       td_api_error_set(error, 400, "invalid_value", "messages", "'messages' may hold %zu messages at most",
                        i);
       return false;
     }
-    if (!normalise_message(m, i, unknown, error))
+    if (!normalise_message(m, i, rules, &nodes_left, unknown, error))
       return false;
   }
   return true;

@@ -130,8 +130,8 @@ static void prediction_metrics(page *p, const td_metrics *m, const td_metrics_vi
   td_histogram errors = {
       .borders = td_step_error_borders, .n_borders = TD_STEP_ERROR_BORDERS, .sum = s->step_error_sum};
   memcpy(errors.counts, s->step_errors, sizeof s->step_errors);
-  gauge(p, "tandem:tbt_target_seconds", "A step with prompts is made to take at most so long; 0: no target",
-        s->tbt_target_us / 1e6);
+  gauge(p, "tandem:tbt_slo_seconds", "A step with prompts is made to take at most so long; 0: no target",
+        s->tbt_slo_us / 1e6);
   counter(p, "tandem:step_predicted_seconds_total", "Time that steps were predicted to take",
           s->predicted_us_sum / 1e6);
   gauge(p, "tandem:last_step_predicted_seconds", "Time that the last step was predicted to take",

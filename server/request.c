@@ -270,7 +270,9 @@ bool td_request_read(const cJSON *root, unsigned route, const td_request_rules *
   r->top_p = rules->defaults.top_p;
   r->min_p = rules->defaults.min_p;
   r->top_k = rules->defaults.top_k;
-  r->repetition_penalty = td_limit_default(TD_LIMIT_REPETITION_PENALTY);
+  r->repetition_penalty = rules->defaults.repetition_penalty > 0
+                              ? rules->defaults.repetition_penalty
+                              : td_limit_default(TD_LIMIT_REPETITION_PENALTY);
   r->n = td_limit_default(TD_LIMIT_N);
   r->skip_special_tokens = r->add_special_tokens = r->add_generation_prompt = true;
   r->unknown.strict = rules->strict_fields;

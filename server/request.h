@@ -17,7 +17,7 @@ typedef struct td_api_request {
   /* borrowed from the JSON tree */
   const char *model, *cache_salt;
   const cJSON *prompt, *messages, *tokens, *chat_template_kwargs, *stop, *stop_token_ids, *stream_options,
-      *response_format, *logit_bias, *logprobs;
+      *tools, *response_format, *logit_bias, *logprobs;
 
   double temperature, top_p, min_p, presence_penalty, frequency_penalty, repetition_penalty;
   int64_t top_k, n, best_of, min_tokens;
@@ -58,9 +58,18 @@ void td_request_deinit(td_api_request *r);
  * about. Points to *r's biases. */
 td_sampling td_request_sampling(const td_api_request *r);
 
+/* How messages are read. */
+typedef struct td_message_rules {
+  bool keeps_developer; /* the template knows that role; else it becomes system */
+  size_t json_nodes;    /* of the values that arguments of tool calls, which are text, are made into */
+} td_message_rules;
+
 /* Checks `messages` (and nothing else) and brings them to the plain form that templates know: content is a
- * string; text parts are joined by a newline; role developer becomes system; what templates have no use for
- * goes. */
-TD_MUST_CHECK bool td_messages_normalise(cJSON *messages, td_unknown *unknown, td_api_error *error);
+ * string; text parts are joined by a newline; arguments of tool calls are objects; what templates have no use
+ * for goes. */
+TD_MUST_CHECK bool td_messages_normalise(cJSON *messages, const td_message_rules *rules, td_unknown *unknown,
+                                         td_api_error *error);
+/* `tools` as a template is given them: an array of objects with a function's name. */
+TD_MUST_CHECK bool td_tools_check(const cJSON *tools, td_api_error *error);
 
 #endif

@@ -79,8 +79,8 @@ static void render_news(const td_watcher *w, const td_engine_stats *st, const td
   bool shared = is_shared(w->conn->server);
   td_buf_printf(out,
                 "data: {\"state\":\"%s\",\"running\":%u,\"waiting\":%u,\"preemptions\":%" PRIu64
-                ",\"tbt_target_us\":%.0f,\"missed\":%" PRIu64,
-                state_name(w->conn->server), st->n_running, st->n_waiting, st->preemptions, st->tbt_target_us,
+                ",\"tbt_slo_us\":%.0f,\"missed\":%" PRIu64,
+                state_name(w->conn->server), st->n_running, st->n_waiting, st->preemptions, st->tbt_slo_us,
                 w->n_missed);
   if (!shared)
     td_buf_printf(out,

@@ -44,4 +44,5 @@ void td_plan_clear(td_plan *p)
 {
   p->n_rows = p->n_tokens = p->n_logits = p->n_scored = p->n_page_updates = 0;
   p->n_decode_rows = p->n_prefill_tokens = 0;
+  p->repeated_kv_tokens = 0;
 }

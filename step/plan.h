@@ -70,8 +70,10 @@ typedef struct td_plan {
   uint32_t n_page_updates, max_page_updates;
   td_plan_page_update *page_updates; /* [max_page_updates] */
 
-  uint32_t n_decode_rows;    /* rows [0, n_decode_rows) are decodes */
-  uint32_t n_prefill_tokens; /* tokens in the other rows */
+  uint32_t n_decode_rows;      /* rows [0, n_decode_rows) are decodes */
+  uint32_t n_prefill_tokens;   /* tokens in the other rows */
+  uint64_t repeated_kv_tokens; /* KV that several decodes read, once for each reader but the first, where the
+                                * backend may read it once; 0 where it does not */
 } td_plan;
 
 TD_MUST_CHECK td_status td_plan_create(uint32_t max_rows, uint32_t max_tokens, uint32_t max_logits,

@@ -26,8 +26,10 @@ static void embed_tokens(void *arg, uint32_t begin, uint32_t end)
   for (uint32_t t = begin; t < end; t++) {
     int32_t id = j->be->token_ids[t];
     TD_BUG_ON(id < 0 || (uint32_t)id >= w->n_rows);
-    j->be->isa->widen(w->dtype, w->data + (size_t)id * w->row_bytes, p->width,
-                      cpu_floats(p->out) + (size_t)t * p->width);
+    float *out = cpu_floats(p->out) + (size_t)t * p->width;
+    j->be->isa->widen(w->dtype, w->data + (size_t)id * w->row_bytes, p->width, out);
+    for (uint32_t i = 0; p->scale != 0 && i < p->width; i++)
+      out[i] *= p->scale;
   }
 }
 
@@ -38,14 +40,27 @@ void td_cpu_embed(cpu_backend *be, const td_embed_params *p, uint32_t n_rows)
   td_cpu_for(be, be->plan->n_tokens, tokens_per_task(p->width), embed_tokens, &j);
 }
 
+static void take_mean_off(const float *x, float *out, uint32_t width)
+{
+  double sum = 0;
+  for (uint32_t i = 0; i < width; i++)
+    sum += (double)x[i];
+  for (uint32_t i = 0; i < width; i++)
+    out[i] = x[i] - (float)(sum / width);
+}
+
 static void rmsnorm_tokens(void *arg, uint32_t begin, uint32_t end)
 {
   const job *j = arg;
   const td_rmsnorm_params *p = j->p;
   for (uint32_t t = begin; t < end; t++) {
-    size_t at = (size_t)t * p->width;
-    j->be->isa->rmsnorm(cpu_floats(p->x) + at, cpu_floats(p->weight), cpu_floats(p->out) + at, p->width,
-                        p->eps);
+    size_t at = (size_t)t * (p->stride ? p->stride : p->width);
+    float *x = cpu_floats(p->x) + at, *out = cpu_floats(p->out) + at, *y = p->add ? x : out;
+    if (p->centred)
+      take_mean_off(x, y, p->width);
+    j->be->isa->rmsnorm(p->centred ? y : x, cpu_floats(p->weight), y, p->width, p->eps);
+    for (uint32_t i = 0; p->add && i < p->width; i++)
+      out[i] += y[i];
   }
 }
 

@@ -39,6 +39,8 @@ struct reader {
 
 const char *const OTHER_BUFFERS = "ops pass each other buffers unlike a Llama-like decoder";
 
+bool is_plain(const td_rmsnorm_params &p) { return p.stride == 0 && !p.centred && !p.add; }
+
 bool add_product(reader &r, fused_product *out, const td_linear_params &p, uint32_t kind)
 {
   *out = {};
@@ -66,8 +68,8 @@ bool add_residual(reader &r, fused_product *out, const td_linear_params &p)
   r.eps = norm.eps;
   if (out->n_tiles > FUSED_TILES_MAX)
     return r.refuse("more tiles in a product before a norm than their sums have room for");
-  return (p.add && same(p.out, r.x) && same(norm.x, r.x) && same(norm.out, r.h) && norm.width == r.width &&
-          out->n_out == r.width) ||
+  return (p.add && is_plain(norm) && same(p.out, r.x) && same(norm.x, r.x) && same(norm.out, r.h) &&
+          norm.width == r.width && out->n_out == r.width) ||
          r.refuse(OTHER_BUFFERS);
 }
 
@@ -93,6 +95,8 @@ bool read_attention(reader &r, fused_attention *out, td_devptr qkv)
   if (!same(p.qkv, qkv) || !same(q.qkv, qkv) || q.kv != p.kv || q.kv_group != p.kv_group ||
       q.layer != p.layer)
     return r.refuse(OTHER_BUFFERS);
+  if (p.rotary_dim != p.head_dim)
+    return r.refuse("heads of which a part is rotated");
   if ((p.q_norm.addr || p.k_norm.addr) && !td_cuda_decode_has_norms(p.head_dim))
     return r.refuse("q and k norms of heads of 96 elements");
   if (!cuda_kv_group(p.kv, p.kv_group)->wgmma || p.n_heads / p.n_kv_heads > TD_DECODE_ROWS)
@@ -158,6 +162,8 @@ bool read_begin(reader &r)
     return false;
   if (!same(norm->rmsnorm.x, embed->embed.out) || norm->rmsnorm.width != embed->embed.width)
     return r.refuse(OTHER_BUFFERS);
+  if (embed->embed.scale != 0 || !is_plain(norm->rmsnorm))
+    return r.refuse("an embedding that is multiplied, or a norm that takes the mean off");
   r.eps = norm->rmsnorm.eps;
   r.x = embed->embed.out;
   r.h = norm->rmsnorm.out;

@@ -6,20 +6,31 @@
 
 // Rows here are multiples of 8 elements (checked at load: widths are multiples of 32 or more).
 
-__global__ void embed_kernel(const bf16 *table, const int32_t *ids, bf16 *out, uint32_t width)
+__device__ __forceinline__ bf16x8 times(bf16x8 v, float scale)
+{
+  float f[8];
+  unpack(v, f);
+#pragma unroll
+  for (int k = 0; k < 8; k++)
+    f[k] *= scale;
+  return pack(f);
+}
+
+// scale 0: as stored.
+__global__ void embed_kernel(const bf16 *table, const int32_t *ids, bf16 *out, uint32_t width, float scale)
 {
   let_next_start();
   wait_for_input();
   const bf16x8 *src = (const bf16x8 *)(table + (size_t)ids[blockIdx.x] * width);
   bf16x8 *dst = (bf16x8 *)(out + (size_t)blockIdx.x * width);
   for (uint32_t i = threadIdx.x; i < width / 8; i += blockDim.x)
-    dst[i] = src[i];
+    dst[i] = scale == 0 ? src[i] : times(src[i], scale);
 }
 
 void td_cuda_embed(cuda_backend *b, const td_embed_params *p, uint32_t n_rows)
 {
   queue_kernel(&b->device, embed_kernel, dim3(b->frame.plan->n_tokens), 128, 0, cuda_weight(p->weight)->data,
-               b->frame.batch.token_ids, at<bf16>(p->out), p->width);
+               b->frame.batch.token_ids, at<bf16>(p->out), p->width, p->scale);
 }
 
 enum {
@@ -38,13 +49,39 @@ __device__ __forceinline__ void load_row(bf16x8 (&v)[CHUNKS], const bf16 *x, uin
   }
 }
 
+// Of a row in registers; what lies behind its end stays 0. partial: a word a warp.
+template <int CHUNKS>
+__device__ __forceinline__ void take_mean_off(float (&v)[CHUNKS][8], uint32_t width, float *partial)
+{
+  float sum = 0, total = 0;
+#pragma unroll
+  for (int c = 0; c < CHUNKS; c++)
+    for (int k = 0; k < 8; k++)
+      sum += v[c][k];
+  sum = warp_sum(sum);
+  if (threadIdx.x % 32 == 0)
+    partial[threadIdx.x / 32] = sum;
+  __syncthreads();
+  for (uint32_t p = 0; p < blockDim.x / 32; p++)
+    total += partial[p];
+  float mean = total / (float)width;
+#pragma unroll
+  for (int c = 0; c < CHUNKS; c++)
+    for (int k = 0; k < 8; k++)
+      v[c][k] = (c * blockDim.x + threadIdx.x) * 8 < width ? v[c][k] - mean : 0;
+}
+
 // With few rows the time is that of one trip to memory: the weights are under way before the input is there.
 // With many, a block takes one row after another, and the next one is under way while this one is added up.
-template <int CHUNKS>
+// FULL: with all that td_rmsnorm_params can ask for; what is left out otherwise costs nothing.
+template <int CHUNKS, bool FULL>
 __global__ void __launch_bounds__(NORM_THREADS_MAX)
-    rmsnorm_kernel(const bf16 *x, const float *weight, bf16 *out, uint32_t n, uint32_t width, float eps)
+    rmsnorm_kernel(const bf16 *x, const float *weight, bf16 *out, uint32_t n, uint32_t width, float eps,
+                   uint32_t stride, bool centred, bool add)
 {
-  __shared__ float partial[2][NORM_THREADS_MAX / 32];
+  __shared__ float partial[2][NORM_THREADS_MAX / 32], partial_mean[2][NORM_THREADS_MAX / 32];
+  if (!FULL)
+    stride = width;
   float w[CHUNKS][8];
   bf16x8 next[CHUNKS];
   let_next_start();
@@ -55,14 +92,16 @@ __global__ void __launch_bounds__(NORM_THREADS_MAX)
       *(float4 *)&w[c][k] = *(const float4 *)(weight + i + k);
   }
   wait_for_input();
-  load_row<CHUNKS>(next, x + (size_t)blockIdx.x * width, width);
+  load_row<CHUNKS>(next, x + (size_t)blockIdx.x * stride, width);
   for (uint32_t row = blockIdx.x, phase = 0; row < n; row += gridDim.x, phase ^= 1) {
     float v[CHUNKS][8], sum = 0, total = 0;
 #pragma unroll
     for (int c = 0; c < CHUNKS; c++)
       unpack(next[c], v[c]);
     if (row + gridDim.x < n)
-      load_row<CHUNKS>(next, x + (size_t)(row + gridDim.x) * width, width);
+      load_row<CHUNKS>(next, x + (size_t)(row + gridDim.x) * stride, width);
+    if (FULL && centred)
+      take_mean_off<CHUNKS>(v, width, partial_mean[phase]);
 #pragma unroll
     for (int c = 0; c < CHUNKS; c++)
       for (int k = 0; k < 8; k++)
@@ -79,8 +118,16 @@ __global__ void __launch_bounds__(NORM_THREADS_MAX)
       uint32_t i = (c * blockDim.x + threadIdx.x) * 8;
       for (int k = 0; k < 8; k++)
         v[c][k] *= scale * w[c][k];
-      if (i < width)
-        *(bf16x8 *)(out + (size_t)row * width + i) = pack(v[c]);
+      if (i >= width)
+        continue;
+      bf16x8 *to = (bf16x8 *)(out + (size_t)row * stride + i);
+      if (FULL && add) {
+        float held[8];
+        unpack(*to, held);
+        for (int k = 0; k < 8; k++)
+          v[c][k] += held[k];
+      }
+      *to = pack(v[c]);
     }
   }
 }
@@ -91,9 +138,13 @@ void td_cuda_rmsnorm(cuda_backend *b, const td_rmsnorm_params *params, uint32_t 
   TD_BUG_ON(p->width > NORM_THREADS_MAX * NORM_CHUNKS_MAX * 8);
   unsigned threads = std::min((unsigned)NORM_THREADS_MAX, (p->width / 8 + 31) / 32 * 32);
   uint32_t most = std::max(1u, NORM_SM_THREADS / threads) * (uint32_t)b->device.n_sms;
-  auto kernel = p->width > NORM_THREADS_MAX * 8 ? rmsnorm_kernel<2> : rmsnorm_kernel<1>;
+  bool full = p->stride > 0 || p->centred || p->add, two = p->width > NORM_THREADS_MAX * 8;
+  auto kernel = full  ? (two ? rmsnorm_kernel<2, true> : rmsnorm_kernel<1, true>)
+                : two ? rmsnorm_kernel<2, false>
+                      : rmsnorm_kernel<1, false>;
   queue_kernel(&b->device, kernel, dim3(std::min(p->n, most)), threads, 0, at<bf16>(p->x),
-               at<float>(p->weight), at<bf16>(p->out), p->n, p->width, p->eps);
+               at<float>(p->weight), at<bf16>(p->out), p->n, p->width, p->eps,
+               p->stride ? p->stride : p->width, p->centred, p->add);
 }
 
 enum { SWIGLU_THREADS = 256 };

@@ -28,6 +28,10 @@ static td_op glu_of(const td_op &linear, const td_op &swiglu)
 static td_status check_op(const cuda_backend *b, const td_op &o, td_error *err)
 {
   const td_linear_swiglu_params &g = o.linear_swiglu;
+  if (o.kind == TD_OP_ROPE_KV && o.rope_kv.rotary_dim % 16 != 0)
+    return td_fail(err, TD_ERR_UNSUPPORTED,
+                   "%u of %u elements of a head are rotated: on a GPU a multiple of 16 is served",
+                   o.rope_kv.rotary_dim, o.rope_kv.head_dim);
   if (o.kind != TD_OP_LINEAR_SWIGLU || g.gate_up.addr || td_glu_serves(b, cuda_weight(g.weight), g.width))
     return TD_OK;
   return td_fail(err, TD_ERR_UNSUPPORTED, "no kernel for a product of %u by 2 x %u with SwiGLU", g.n_in,

@@ -18,12 +18,12 @@ __device__ __forceinline__ uint32_t first_chunk(uint32_t lane, bool halves)
 {
   return halves ? lane : 2 * lane;
 }
-__device__ __forceinline__ uint32_t second_chunk(uint32_t lane, uint32_t head_dim, bool halves)
+__device__ __forceinline__ uint32_t second_chunk(uint32_t lane, uint32_t rotary_dim, bool halves)
 {
-  return halves ? lane + head_dim / 16 : 2 * lane + 1;
+  return halves ? lane + rotary_dim / 16 : 2 * lane + 1;
 }
 
-// In halves, pair i is elements i and i + head_dim / 2; else 2i and 2i + 1.
+// In halves, pair i is elements i and i + rotary_dim / 2; else 2i and 2i + 1.
 __device__ __forceinline__ void rotate(float x[2][8], const float2 *rotations, uint32_t chunk0, bool halves)
 {
 #pragma unroll

@@ -14,7 +14,8 @@ struct rope_args {
   bf16 *kv; // this layer's pages
   float attn_factor, eps;
   int style;
-  uint32_t n_heads, n_kv_heads, head_dim, lanes; // lanes of a segment: a power of two, head_dim / 16 or more
+  uint32_t n_heads, n_kv_heads, head_dim, rotary_dim,
+      lanes; // lanes of a segment: a power of two, head_dim / 16 or more
 };
 
 // A lane's part of a head.
@@ -41,8 +42,9 @@ __global__ void __launch_bounds__(ROPE_THREADS) rope_kv_kernel(rope_args a, devi
   uint32_t token = blockIdx.x, lane = threadIdx.x % a.lanes, segment = threadIdx.x / a.lanes;
   uint32_t n_qk = a.n_heads + a.n_kv_heads, n_all = n_qk + a.n_kv_heads,
            heads_at_once = ROPE_THREADS / a.lanes;
-  bool mine = lane < a.head_dim / 16;
-  uint32_t chunk[2] = {first_chunk(lane, HALVES), second_chunk(lane, a.head_dim, HALVES)};
+  // behind the rotated part of a head, a lane's chunks are neighbours, as they are without HALVES
+  bool mine = lane < a.head_dim / 16, turns = lane < a.rotary_dim / 16;
+  uint32_t chunk[2] = {first_chunk(lane, HALVES && turns), second_chunk(lane, a.rotary_dim, HALVES && turns)};
   bf16 *heads = a.qkv + (size_t)token * n_all * a.head_dim;
   let_next_start();
   if (!captured)
@@ -59,7 +61,7 @@ __global__ void __launch_bounds__(ROPE_THREADS) rope_kv_kernel(rope_args a, devi
     return;
   size_t page = kv_line >> log2_of(batch.page_tokens), half_page = (size_t)batch.page_tokens * a.head_dim;
   uint32_t line = kv_line & (batch.page_tokens - 1);
-  for (uint32_t i = threadIdx.x; i < a.head_dim / 2; i += ROPE_THREADS)
+  for (uint32_t i = threadIdx.x; i < a.rotary_dim / 2; i += ROPE_THREADS)
     rotations[i] = rotation_of(pos, a.inv_freq[i], a.attn_factor);
   __syncthreads();
   // whole warps go round together: segments past the last head only take part in the sums
@@ -79,7 +81,7 @@ __global__ void __launch_bounds__(ROPE_THREADS) rope_kv_kernel(rope_args a, devi
     }
     if (!active)
       continue;
-    if (!is_v)
+    if (!is_v && turns)
       rotate(x, rotations, chunk[0], HALVES);
     bf16 *page_kv = a.kv + (page * a.n_kv_heads + (h < a.n_heads ? 0
                                                    : is_v        ? h - n_qk
@@ -96,7 +98,7 @@ __global__ void __launch_bounds__(ROPE_THREADS) rope_kv_kernel(rope_args a, devi
 
 void td_cuda_rope_kv(cuda_backend *b, const td_rope_kv_params *p, uint32_t n_rows)
 {
-  TD_BUG_ON(p->rotary_dim != p->head_dim || p->head_dim % 16 != 0 ||
+  TD_BUG_ON(p->rotary_dim > p->head_dim || p->rotary_dim % 16 != 0 || p->head_dim % 16 != 0 ||
             p->head_dim > HEAD_DIM_MAX); // refused at load
   uint32_t lanes = 4;
   while (lanes < p->head_dim / 16)
@@ -112,6 +114,7 @@ void td_cuda_rope_kv(cuda_backend *b, const td_rope_kv_params *p, uint32_t n_row
                  p->n_heads,
                  p->n_kv_heads,
                  p->head_dim,
+                 p->rotary_dim,
                  lanes};
   // where those all run at once, a token's heads have several blocks; else one, so that its sines are
   // computed once

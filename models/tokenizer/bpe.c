@@ -13,8 +13,6 @@
 
 #include "common/progress.h"
 
-enum { SHORT_WORD = 40 };
-
 td_status td_id_sink_push(td_id_sink *sink, int32_t id)
 {
   td_ids *ids = sink->ids;
@@ -33,25 +31,56 @@ td_status td_id_sink_push(td_id_sink *sink, int32_t id)
   return TD_OK;
 }
 
-/* A model token goes out; but merges must not make a special token out of plain text, so such a one goes out
- * as its bytes. */
-static td_status emit(const td_tokenizer *t, uint32_t id, td_id_sink *sink)
+td_status td_bpe_emit(const td_tokenizer *t, uint32_t id, td_id_sink *sink)
 {
   const td_token *token = &t->vocab.tokens[id];
-  if (!(token->flags & TD_TOKEN_SPECIAL))
+  const bool fused = t->spm.fuse_unk && sink->behind_unk, unk = (int32_t)id == t->spm.unk;
+  sink->behind_unk = unk;
+  if (unk && fused)
+    return TD_OK;
+  if (unk || !(token->flags & TD_TOKEN_SPECIAL))
     return td_id_sink_push(sink, (int32_t)id);
   unsigned char bytes[TD_TOKEN_TEXT_MAX];
-  long n = td_alphabet_decode(td_vocab_text(&t->vocab, id), token->n_bytes, bytes);
+  const char *text = td_vocab_text(&t->vocab, id);
+  long n = token->n_bytes;
+  if (t->spm.on)
+    memcpy(bytes, text, token->n_bytes);
+  else
+    n = td_alphabet_decode(text, token->n_bytes, bytes);
   for (long i = 0; i < n; i++)
     if (t->byte_id[bytes[i]] >= 0)
       TD_TRY(td_id_sink_push(sink, t->byte_id[bytes[i]]));
   return TD_OK;
 }
 
+td_status td_bpe_emit_word(const td_tokenizer *t, const unsigned char *word, size_t n, const uint32_t *ids,
+                           uint32_t n_ids, td_word *at, td_id_sink *sink)
+{
+  bool plain = at && n <= TD_WORD_BYTES && n_ids <= TD_WORD_IDS;
+  for (uint32_t i = 0; i < n_ids; i++) {
+    plain = plain && (int32_t)ids[i] != t->spm.unk && !(t->vocab.tokens[ids[i]].flags & TD_TOKEN_SPECIAL);
+    TD_TRY(td_bpe_emit(t, ids[i], sink));
+  }
+  if (plain) {
+    at->n_bytes = (uint8_t)n;
+    at->n_ids = (uint8_t)n_ids;
+    memcpy(at->text, word, n);
+    memcpy(at->ids, ids, n_ids * sizeof *ids);
+  }
+  return TD_OK;
+}
+
+td_status td_bpe_emit_known(const td_word *w, td_id_sink *sink)
+{
+  sink->behind_unk = false;
+  for (uint32_t i = 0; i < w->n_ids; i++)
+    TD_TRY(td_id_sink_push(sink, w->ids[i]));
+  return TD_OK;
+}
+
 /* ---- short words ---- */
 
-/* Merges ids[0..n) in place, rank[i] being that of ids[i] with its next; returns how many are left. */
-static uint32_t merge_short(const td_merges *m, uint32_t *ids, uint32_t *rank, uint32_t n)
+uint32_t td_bpe_short(const td_merges *m, uint32_t *ids, uint32_t *rank, uint32_t n)
 {
   while (n > 1) {
     uint32_t at = 0;
@@ -60,7 +89,7 @@ static uint32_t merge_short(const td_merges *m, uint32_t *ids, uint32_t *rank, u
         at = i;
     if (rank[at] == TD_NO_RANK)
       break;
-    ids[at] = m->whole[rank[at]];
+    ids[at] = td_merges_find(m, ids[at], ids[at + 1])->whole;
     n--;
     memmove(ids + at + 1, ids + at + 2, (n - at - 1) * sizeof *ids);
     memmove(rank + at, rank + at + 1, (n - at) * sizeof *rank);
@@ -73,12 +102,6 @@ static uint32_t merge_short(const td_merges *m, uint32_t *ids, uint32_t *rank, u
 }
 
 /* ---- long words: symbols in a linked list, candidate merges in a heap ---- */
-
-typedef struct symbol {
-  uint32_t id;
-  uint32_t prev, next; /* UINT32_MAX: none */
-  uint32_t rank;       /* of the merge with next, as it stands; heap entries that disagree are stale */
-} symbol;
 
 /* Min-heap of rank << 32 | position. */
 typedef struct heap {
@@ -131,14 +154,14 @@ static uint64_t heap_pop(heap *h)
 }
 
 /* Looks up the merge of symbol i with its next and offers it to the heap. */
-static bool offer(const td_tokenizer *t, symbol *s, uint32_t i, heap *h)
+static bool offer(const td_tokenizer *t, td_symbol *s, uint32_t i, heap *h)
 {
   td_progress_add(1);
   s[i].rank = s[i].next == UINT32_MAX ? TD_NO_RANK : td_merges_rank(&t->merges, s[i].id, s[s[i].next].id);
   return s[i].rank == TD_NO_RANK || heap_push(h, s[i].rank, i);
 }
 
-static bool merge_long(const td_tokenizer *t, symbol *s, uint32_t n, heap *h)
+static bool merge_long(const td_tokenizer *t, td_symbol *s, uint32_t n, heap *h)
 {
   for (uint32_t i = 0; i < n; i++)
     if (!offer(t, s, i, h))
@@ -149,7 +172,7 @@ static bool merge_long(const td_tokenizer *t, symbol *s, uint32_t n, heap *h)
     if (s[i].rank != rank)
       continue;
     uint32_t gone = s[i].next;
-    s[i].id = t->merges.whole[rank];
+    s[i].id = td_merges_find(&t->merges, s[i].id, s[gone].id)->whole;
     s[i].next = s[gone].next;
     s[gone].rank = TD_NO_RANK;
     if (s[i].next != UINT32_MAX)
@@ -160,6 +183,23 @@ static bool merge_long(const td_tokenizer *t, symbol *s, uint32_t n, heap *h)
   return true;
 }
 
+td_status td_bpe_long(const td_tokenizer *t, td_symbol *s, uint32_t n, td_id_sink *sink)
+{
+  /* Refused before the work where even the longest tokens would not do. */
+  if (sink->max_tokens && n / t->longest_bytes > sink->max_tokens)
+    return td_fail(sink->err, TD_ERR_REQUEST, "text is longer than %zu tokens", sink->max_tokens);
+  for (uint32_t i = 0; i < n; i++)
+    s[i] = (td_symbol){s[i].id, i ? i - 1 : UINT32_MAX, i + 1 < n ? i + 1 : UINT32_MAX, TD_NO_RANK};
+  heap h = {0};
+  bool ok = merge_long(t, s, n, &h);
+  free(h.v);
+  td_status status =
+      ok ? TD_OK : td_fail(sink->err, TD_ERR_NOMEM, "no memory to tokenise a word of %u symbols", n);
+  for (uint32_t i = n ? 0 : UINT32_MAX; status == TD_OK && i != UINT32_MAX; i = s[i].next)
+    status = td_bpe_emit(t, s[i].id, sink);
+  return status;
+}
+
 static td_status encode_long(const td_tokenizer *t, const unsigned char *word, size_t n, td_id_sink *sink)
 {
   size_t n_symbols = 0;
@@ -167,26 +207,14 @@ static td_status encode_long(const td_tokenizer *t, const unsigned char *word, s
     n_symbols += t->byte_id[word[i]] >= 0;
   if (n_symbols == 0)
     return TD_OK;
-  /* Refused before the work where even the longest tokens would not do. */
-  if (sink->max_tokens && n_symbols / t->longest_bytes > sink->max_tokens)
-    return td_fail(sink->err, TD_ERR_REQUEST, "text is longer than %zu tokens", sink->max_tokens);
-  symbol *s = malloc(n_symbols * sizeof *s);
+  td_symbol *s = malloc(n_symbols * sizeof *s);
   if (!s)
     return td_fail(sink->err, TD_ERR_NOMEM, "no memory to tokenise a word of %zu bytes", n);
   uint32_t k = 0;
   for (size_t i = 0; i < n; i++)
-    if (t->byte_id[word[i]] >= 0) {
-      s[k] = (symbol){(uint32_t)t->byte_id[word[i]], k ? k - 1 : UINT32_MAX, k + 1, TD_NO_RANK};
-      k++;
-    }
-  s[k - 1].next = UINT32_MAX;
-  heap h = {0};
-  bool ok = merge_long(t, s, k, &h);
-  free(h.v);
-  td_status status =
-      ok ? TD_OK : td_fail(sink->err, TD_ERR_NOMEM, "no memory to tokenise a word of %zu bytes", n);
-  for (uint32_t i = 0; status == TD_OK && i != UINT32_MAX; i = s[i].next)
-    status = emit(t, s[i].id, sink);
+    if (t->byte_id[word[i]] >= 0)
+      s[k++].id = (uint32_t)t->byte_id[word[i]];
+  td_status status = td_bpe_long(t, s, k, sink);
   free(s);
   return status;
 }
@@ -213,13 +241,17 @@ static int32_t find_word(const td_tokenizer *t, const unsigned char *word, size_
 
 td_status td_bpe_word(const td_tokenizer *t, const unsigned char *word, size_t n, td_id_sink *sink)
 {
+  td_word *at = sink->words && n <= TD_WORD_BYTES ? td_words_at(sink->words, word, n) : NULL;
+  if (at && td_word_is(at, word, n))
+    return td_bpe_emit_known(at, sink);
   int32_t known = find_word(t, word, n);
   uint8_t whole = known < 0 ? TD_WHOLE_NO : __atomic_load_n(&t->vocab.tokens[known].whole, __ATOMIC_RELAXED);
+  const uint32_t one = (uint32_t)known;
   if (known >= 0 && (t->ignore_merges || whole == TD_WHOLE_YES))
-    return td_id_sink_push(sink, known);
-  if (n > SHORT_WORD)
+    return td_bpe_emit_word(t, word, n, &one, 1, at, sink);
+  if (n > TD_SHORT_WORD_BYTES)
     return encode_long(t, word, n, sink);
-  uint32_t ids[SHORT_WORD], rank[SHORT_WORD], n_ids = 0;
+  uint32_t ids[TD_SHORT_WORD_BYTES], rank[TD_SHORT_WORD_BYTES], n_ids = 0;
   unsigned last = 0;
   for (size_t i = 0; i < n; i++)
     if (t->byte_id[word[i]] >= 0) {
@@ -227,11 +259,9 @@ td_status td_bpe_word(const td_tokenizer *t, const unsigned char *word, size_t n
         rank[n_ids - 1] = t->byte_rank[last * 256 + word[i]];
       ids[n_ids++] = (uint32_t)t->byte_id[last = word[i]];
     }
-  n_ids = merge_short(&t->merges, ids, rank, n_ids);
+  n_ids = td_bpe_short(&t->merges, ids, rank, n_ids);
   if (whole == TD_WHOLE_UNKNOWN)
     __atomic_store_n(&t->vocab.tokens[known].whole,
                      n_ids == 1 && ids[0] == (uint32_t)known ? TD_WHOLE_YES : TD_WHOLE_NO, __ATOMIC_RELAXED);
-  for (uint32_t i = 0; i < n_ids; i++)
-    TD_TRY(emit(t, ids[i], sink));
-  return TD_OK;
+  return td_bpe_emit_word(t, word, n, ids, n_ids, at, sink);
 }

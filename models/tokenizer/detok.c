@@ -5,15 +5,17 @@
  * recommends (section 3.9, "Substitution of Maximal Subparts") and Python does. */
 #include "models/tokenizer/internal.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/utf8.h"
 
-void td_detok_init(td_detok *d, const td_tokenizer *t, bool skip_special)
+void td_detok_init(td_detok *d, const td_tokenizer *t, bool skip_special, bool begins)
 {
   memset(d, 0, sizeof *d);
   d->t = t;
   d->skip_special = skip_special;
+  d->strips = begins && t->spm.decodes_strip;
 }
 
 /* Length of the longest beginning of a valid sequence at p (n > 0 bytes): 0 if p[0] begins none. *whole: it
@@ -79,15 +81,56 @@ static void push_bytes(td_detok *d, const unsigned char *p, size_t n, td_buf *ou
   td_buf_append(out, p + from, n - from);
 }
 
+/* SentencePiece's: U+2581 is a space, "<0x0A>" a byte. */
+static size_t spm_bytes(const char *text, const td_token *token, unsigned char decoded[TD_TOKEN_TEXT_MAX])
+{
+  size_t n = 0;
+  if (token->flags & TD_TOKEN_BYTE) {
+    decoded[0] = (unsigned char)strtoul(text + 1, NULL, 16);
+    return 1;
+  }
+  for (size_t i = 0; i < token->n_bytes; i++)
+    if (i + 3 <= token->n_bytes && memcmp(text + i, "\xE2\x96\x81", 3) == 0) {
+      decoded[n++] = ' ';
+      i += 2;
+    } else {
+      decoded[n++] = (unsigned char)text[i];
+    }
+  return n;
+}
+
 /* What a token adds to the text's bytes: itself, or decoded. */
-static const unsigned char *token_bytes(const td_vocab *v, int32_t id,
+static const unsigned char *token_bytes(const td_tokenizer *t, int32_t id,
                                         unsigned char decoded[TD_TOKEN_TEXT_MAX], size_t *n_bytes)
 {
-  const td_token *token = &v->tokens[id];
-  const char *text = td_vocab_text(v, (uint32_t)id);
+  const td_token *token = &t->vocab.tokens[id];
+  const char *text = td_vocab_text(&t->vocab, (uint32_t)id);
+  if (t->spm.on) {
+    *n_bytes = spm_bytes(text, token, decoded);
+    return decoded;
+  }
   long n = token->flags & TD_TOKEN_MODEL ? td_alphabet_decode(text, token->n_bytes, decoded) : -1;
   *n_bytes = n < 0 ? token->n_bytes : (size_t)n;
   return n < 0 ? (const unsigned char *)text : decoded;
+}
+
+/* One byte of SentencePiece's: each that belongs to no character is replaced by itself. */
+static void push_byte(td_detok *d, unsigned char byte, td_buf *out)
+{
+  bool whole;
+  d->held[d->n_held++] = byte;
+  while (d->n_held > 0) {
+    size_t k = beginning(d->held, d->n_held, &whole);
+    if (whole)
+      td_buf_append(out, d->held, k);
+    else if (k == d->n_held)
+      return;
+    else
+      td_buf_append(out, "\xEF\xBF\xBD", 3);
+    k = whole ? k : 1;
+    d->n_held -= (uint32_t)k;
+    memmove(d->held, d->held + k, d->n_held);
+  }
 }
 
 void td_detok_push(td_detok *d, int32_t id, td_buf *out)
@@ -100,8 +143,19 @@ void td_detok_push(td_detok *d, int32_t id, td_buf *out)
     return;
   unsigned char decoded[TD_TOKEN_TEXT_MAX];
   size_t n;
-  const unsigned char *bytes = token_bytes(v, id, decoded, &n);
-  push_bytes(d, bytes, n, out);
+  const unsigned char *bytes = token_bytes(d->t, id, decoded, &n);
+  const bool strip = d->strips && n > 0 && bytes[0] == ' ';
+  d->strips = d->strips && n == 0;
+  if (!d->t->spm.on) {
+    push_bytes(d, bytes, n, out);
+  } else if (token->flags & TD_TOKEN_BYTE) {
+    if (!strip)
+      push_byte(d, bytes[0], out);
+  } else {
+    td_detok_finish(d, out); /* a text does not go on with the bytes in front of it */
+    push_bytes(d, bytes + strip, n - strip, out);
+    td_detok_finish(d, out);
+  }
 }
 
 void td_tokenizer_token_bytes(const td_tokenizer *t, int32_t id, td_buf *out)
@@ -110,13 +164,13 @@ void td_tokenizer_token_bytes(const td_tokenizer *t, int32_t id, td_buf *out)
   size_t n;
   if (!td_vocab_has(&t->vocab, id))
     return;
-  const unsigned char *bytes = token_bytes(&t->vocab, id, decoded, &n);
+  const unsigned char *bytes = token_bytes(t, id, decoded, &n);
   td_buf_append(out, bytes, n);
 }
 
 void td_detok_finish(td_detok *d, td_buf *out)
 {
-  if (d->n_held > 0)
+  for (uint32_t i = 0; i < (d->t->spm.on ? d->n_held : d->n_held > 0); i++)
     td_buf_append(out, "\xEF\xBF\xBD", 3);
   d->n_held = 0;
 }

@@ -1,4 +1,4 @@
-/* From text to ids: added tokens, normalisation, splitter chain, BPE.
+/* From text to ids: added tokens, normalisation, splitter chain or marks for spaces, BPE.
  *
  * The text is walked by slices of itself; nothing is copied but what normalisation rewrites. Bytes that are
  * not UTF-8 cut the text as added tokens do: each goes to its own byte token, and what lies between is
@@ -10,11 +10,16 @@
 
 #include "common/utf8.h"
 
+enum { STEPS_FREE = 4096, STEPS_PER_BYTE = 256 }; /* what a splitter that is an expression may take */
+enum { LONG_TEXT_BYTES = 16384 };                 /* from here on, clearing a table of words pays */
+
 typedef struct encoder {
   const td_tokenizer *t;
   const td_span *spans;
   size_t n_spans;
   td_id_sink sink;
+  size_t steps_left; /* of splitters that are expressions */
+  size_t goes_on_at; /* text there goes on behind a broken byte, and gets no prefix */
 } encoder;
 
 static td_status encode_pieces(encoder *e, uint32_t level, const unsigned char *p, size_t n)
@@ -22,7 +27,9 @@ static td_status encode_pieces(encoder *e, uint32_t level, const unsigned char *
   if (level == e->t->n_splits)
     return td_bpe_word(e->t, p, n, &e->sink);
   while (n > 0) {
-    size_t piece = td_split_next(&e->t->splits[level], p, n);
+    size_t piece = td_split_next(&e->t->splits[level], p, n, &e->steps_left);
+    if (piece == 0)
+      return td_fail(e->sink.err, TD_ERR_REQUEST, "text takes too long to split");
     TD_TRY(encode_pieces(e, level + 1, p, piece));
     p += piece;
     n -= piece;
@@ -54,7 +61,39 @@ static td_status encode_plain(encoder *e, const unsigned char *p, size_t n, size
   return encode_pieces(e, 0, p, n);
 }
 
-/* A stretch that NFC changes: spans follow the text where they are still needed. */
+/* A stretch as the spaces of SentencePiece are marked. */
+static td_status encode_marked(encoder *e, const unsigned char *p, size_t n, size_t base)
+{
+  (void)base;
+  return td_spm_encode(e->t, p, n, &e->sink);
+}
+
+/* The same where the pre-tokeniser marks them: a stretch that begins with a space gets no other. */
+static td_status encode_unmarked(encoder *e, const unsigned char *p, size_t n, size_t base)
+{
+  const td_spm_prefix at = e->t->spm.prefix;
+  const bool there = *p == ' ' || (n >= 3 && memcmp(p, "\xE2\x96\x81", 3) == 0);
+  const bool prefix = !there && base != e->goes_on_at &&
+                      (at == TD_SPM_PREFIX_ABSENT || (at == TD_SPM_PREFIX_FIRST && base == 0));
+  td_buf out;
+  td_buf_init(&out, 0);
+  td_status status = td_spm_mark(e->t, p, n, prefix, &out, NULL, 0, e->sink.err);
+  if (status == TD_OK)
+    status = td_spm_encode(e->t, (const unsigned char *)out.data, out.len_bytes, &e->sink);
+  td_buf_deinit(&out);
+  return status;
+}
+
+static td_status normalize(encoder *e, const unsigned char *p, size_t n, size_t base, td_buf *out,
+                           td_span *spans, size_t n_spans)
+{
+  if (e->t->nfc)
+    return td_nfc_append(p, n, out, spans, n_spans, e->sink.err);
+  const bool prefix = e->t->spm.prefix == TD_SPM_PREFIX_EVERY && base != e->goes_on_at;
+  return td_spm_mark(e->t, p, n, prefix, out, spans, n_spans, e->sink.err);
+}
+
+/* A stretch that normalisation changes: spans follow the text where they are still needed. */
 static td_status encode_rewritten(encoder *e, const unsigned char *p, size_t n, size_t base)
 {
   td_span *spans = NULL;
@@ -74,10 +113,10 @@ static td_status encode_rewritten(encoder *e, const unsigned char *p, size_t n, 
   }
   td_buf out;
   td_buf_init(&out, 0);
-  td_status status = td_nfc_append(p, n, &out, spans, n_spans, e->sink.err);
+  td_status status = normalize(e, p, n, base, &out, spans, n_spans);
   if (status == TD_OK && out.len_bytes > 0)
     status = encode_around(e, &e->t->added_normalized, (const unsigned char *)out.data, out.len_bytes, 0,
-                           spans, n_spans, encode_plain);
+                           spans, n_spans, e->t->spm.on ? encode_marked : encode_plain);
   td_buf_deinit(&out);
   free(spans);
   return status;
@@ -85,9 +124,10 @@ static td_status encode_rewritten(encoder *e, const unsigned char *p, size_t n, 
 
 static td_status encode_valid(encoder *e, const unsigned char *p, size_t n, size_t base)
 {
-  if (e->t->nfc && !td_nfc_quick(p, n))
+  if (e->t->spm.marks_first || (e->t->nfc && !td_nfc_quick(p, n)))
     return encode_rewritten(e, p, n, base);
-  return encode_around(e, &e->t->added_normalized, p, n, base, e->spans, e->n_spans, encode_plain);
+  return encode_around(e, &e->t->added_normalized, p, n, base, e->spans, e->n_spans,
+                       e->t->spm.on ? encode_unmarked : encode_plain);
 }
 
 static size_t valid_prefix(const unsigned char *p, size_t n)
@@ -108,6 +148,7 @@ static td_status encode_bytes(encoder *e, const unsigned char *p, size_t n, size
     if (i < n && e->t->byte_id[p[i]] >= 0)
       TD_TRY(td_id_sink_push(&e->sink, e->t->byte_id[p[i]]));
     i += i < n;
+    e->goes_on_at = base + i;
   }
   return TD_OK;
 }
@@ -118,13 +159,21 @@ td_status td_tokenizer_encode(const td_tokenizer *t, const char *text, size_t n_
   if (n_bytes > td_limit_max(TD_LIMIT_TOKENIZE_TEXT_BYTES))
     return td_fail(err, TD_ERR_REQUEST, "text has %zu bytes, at most %llu are tokenised", n_bytes,
                    (unsigned long long)td_limit_max(TD_LIMIT_TOKENIZE_TEXT_BYTES));
-  encoder e = {t, trusted, trusted ? n_trusted : 0, {out, out->n, max_tokens, err}};
+  encoder e = {t,
+               trusted,
+               trusted ? n_trusted : 0,
+               {out, out->n, max_tokens, err, false, NULL},
+               STEPS_FREE + STEPS_PER_BYTE * n_bytes,
+               SIZE_MAX};
   const size_t base = out->n;
   const bool bos = add_bos && t->adds_bos && t->bos >= 0;
   td_status status = bos ? td_id_sink_push(&e.sink, t->bos) : TD_OK;
+  if (n_bytes >= LONG_TEXT_BYTES)
+    e.sink.words = td_words_create();
   if (status == TD_OK && n_bytes > 0)
     status = encode_around(&e, &t->added_raw, (const unsigned char *)text, n_bytes, 0, e.spans, e.n_spans,
                            encode_bytes);
+  free(e.sink.words);
   if (status != TD_OK) {
     out->n = base;
     return status;

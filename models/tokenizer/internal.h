@@ -1,8 +1,9 @@
 /* The parts of a tokenizer, seen from inside: vocabulary, merges, splitter chain, added tokens.
  *
  * Everything is built by a loader (load_json.c, load_gguf.c), sealed by td_tokenizer_finish, and read-only
- * after, but for one byte per token that remembers a fact about the token (see bpe.c). A second family
- * (SentencePiece) would bring a loader of its own, and a word encoder beside bpe.c. */
+ * after, but for one byte per token that remembers a fact about the token (see bpe.c). There are two
+ * families: texts of bytes in GPT-2's alphabet, cut by splitters (bpe.c), and texts of characters with U+2581
+ * for a space (SentencePiece, spm.c). */
 #ifndef TD_MODELS_TOKENIZER_INTERNAL_H
 #define TD_MODELS_TOKENIZER_INTERNAL_H
 
@@ -17,6 +18,7 @@ enum {
   TD_TOKEN_MODEL = 2,   /* belongs to the BPE vocabulary (not only to the added tokens) */
   TD_TOKEN_ADDED = 4,   /* cut out of the text before the BPE; if not MODEL too, its text is raw bytes */
   TD_TOKEN_SPECIAL = 8, /* added, and recognised in trusted text only */
+  TD_TOKEN_BYTE = 16,   /* SentencePiece's "<0x0A>": stands for a byte; no merge makes it */
 };
 
 enum { TD_TOKEN_TEXT_MAX = 4096 }; /* buffers are this large; TOKEN_BYTES may be lower */
@@ -68,19 +70,18 @@ extern const td_byte_char td_byte_alphabet[256];
  * the alphabet. out has room for n bytes. */
 long td_alphabet_decode(const char *text, size_t n, unsigned char *out);
 
-/* ---- merges.c: pair of ids -> rank; rank -> id of the whole ---- */
+/* ---- merges.c: pair of ids -> rank and id of the whole ---- */
 
 typedef struct td_merge_slot {
-  uint32_t left, right, rank;
+  uint32_t left, right, rank, whole;
 } td_merge_slot;
 
 typedef struct td_merges {
   td_merge_slot *slots; /* open addressing; left == UINT32_MAX: free */
   uint32_t n_slots, n_merges;
-  uint8_t *maybe;  /* a bit for 8 * n_slots hashes; clear: no such pair. A sixteenth of the table's size, so
-                      most of it is in the cache */
-  uint32_t *whole; /* [n_merges] id that the merge of this rank makes */
-  uint64_t seed;   /* random: pairs of a hostile file cannot be chosen to collide */
+  uint8_t *maybe; /* a bit for 8 * n_slots hashes; clear: no such pair. A sixteenth of the table's size, so
+                     most of it is in the cache */
+  uint64_t seed;  /* random: pairs of a hostile file cannot be chosen to collide */
 } td_merges;
 
 enum { TD_NO_RANK = UINT32_MAX };
@@ -90,24 +91,33 @@ void td_merges_deinit(td_merges *m);
  * A repeated pair takes the later rank, as the reference's map does. */
 td_status td_merges_add(td_merges *m, const td_vocab *v, const char *left, size_t left_bytes,
                         const char *right, size_t right_bytes, td_error *err);
+/* A merge by its ids; at most as many as init was told. Several may have one rank: the leftmost goes first.
+ */
+void td_merges_put(td_merges *m, td_merge_slot merge);
 /* The same for a "left right" line. */
 td_status td_merges_add_line(td_merges *m, const td_vocab *v, const char *line, size_t n, td_error *err);
 static inline uint32_t td_merges_hash(const td_merges *m, uint32_t left, uint32_t right)
 {
   return (uint32_t)td_hash_u64(m->seed, (uint64_t)left << 32 | right);
 }
-static inline uint32_t td_merges_rank(const td_merges *m, uint32_t left, uint32_t right)
+/* The merge of a pair, or NULL. */
+static inline const td_merge_slot *td_merges_find(const td_merges *m, uint32_t left, uint32_t right)
 {
   uint32_t hash = td_merges_hash(m, left, right), bit = hash & (8 * m->n_slots - 1);
   if (!(m->maybe[bit / 8] >> bit % 8 & 1))
-    return TD_NO_RANK;
+    return NULL;
   for (uint32_t i = hash & (m->n_slots - 1);; i = (i + 1) & (m->n_slots - 1)) {
     const td_merge_slot *s = &m->slots[i];
     if (s->left == left && s->right == right)
-      return s->rank;
+      return s;
     if (s->left == UINT32_MAX)
-      return TD_NO_RANK;
+      return NULL;
   }
+}
+static inline uint32_t td_merges_rank(const td_merges *m, uint32_t left, uint32_t right)
+{
+  const td_merge_slot *s = td_merges_find(m, left, right);
+  return s ? s->rank : TD_NO_RANK;
 }
 
 /* ---- unicode.c: the classes that splitters ask for ---- */
@@ -129,6 +139,24 @@ static inline uint8_t td_unicode_class(uint32_t cp)
 }
 bool td_unicode_is_word(uint32_t cp); /* \w */
 
+enum {
+  TD_LETTER_UPPER = 1,    /* \p{Lu} */
+  TD_LETTER_LOWER = 2,    /* \p{Ll} */
+  TD_LETTER_TITLE = 4,    /* \p{Lt} */
+  TD_LETTER_MODIFIER = 8, /* \p{Lm} */
+  TD_LETTER_OTHER = 16,   /* \p{Lo} */
+};
+/* The kind of a letter; 0 for all else. */
+uint8_t td_unicode_letter(uint32_t cp);
+
+/* ---- regex.c: expressions that are not written out by hand ---- */
+
+typedef struct td_regex td_regex;
+td_regex *td_regex_create(const char *text); /* NULL: beyond the grammar, or no memory */
+void td_regex_destroy(td_regex *r);
+/* As td_split_next. */
+size_t td_regex_next(const td_regex *r, const unsigned char *text, size_t n, size_t *steps_left);
+
 /* ---- split.c: the hand-written splitters ---- */
 
 typedef enum td_split_kind {
@@ -136,6 +164,7 @@ typedef enum td_split_kind {
   TD_SPLIT_NUMBERS,     /* \p{N}{1,max_digits} */
   TD_SPLIT_CJK,         /* [U+4E00-U+9FA5 U+3040-U+30FF]+ */
   TD_SPLIT_PUNCT_WORDS, /* DeepSeek-V3's */
+  TD_SPLIT_REGEX,       /* any other: `regex` */
 } td_split_kind;
 
 typedef struct td_split {
@@ -144,13 +173,15 @@ typedef struct td_split {
   bool fold;           /* contractions in either case */
   bool marks;          /* \p{M} counts as a letter */
   uint32_t max_digits; /* 0: any number */
+  td_regex *regex;     /* owned by the tokenizer; of TD_SPLIT_REGEX */
 } td_split;
 
-/* The splitter that equals a known regular expression; false if the expression is not known. *total: it
- * matches everywhere, so that "Removed" + invert means the same as "Isolated". */
+/* The splitter that equals a regular expression; false if that is beyond regex.c. *total: it is known to
+ * match everywhere, so that "Removed" + invert means the same as "Isolated". */
 bool td_split_from_regex(const char *regex, td_split *out, bool *total);
-/* Length of the first piece of text (n > 0 bytes of valid UTF-8). */
-size_t td_split_next(const td_split *s, const unsigned char *text, size_t n);
+/* Length of the first piece of text (n > 0 bytes of valid UTF-8). Expressions take from *steps_left; 0 if
+ * they have used it up. */
+size_t td_split_next(const td_split *s, const unsigned char *text, size_t n, size_t *steps_left);
 
 /* ---- nfc.c ---- */
 
@@ -207,6 +238,91 @@ typedef struct td_added_search {
 } td_added_search;
 bool td_added_next(td_added_search *s, td_added_match *m);
 
+/* ---- words.c: what has been encoded before in this text ---- */
+
+enum { TD_WORD_BYTES = 30, TD_WORD_IDS = 8 };
+
+typedef struct td_word {
+  uint8_t n_bytes, n_ids; /* n_bytes 0: free */
+  unsigned char text[TD_WORD_BYTES];
+  int32_t ids[TD_WORD_IDS];
+} td_word;
+
+typedef struct td_words td_words;
+td_words *td_words_create(void); /* NULL: no memory, and no harm; free() */
+/* The place of a word of at most TD_WORD_BYTES, which may hold another. */
+td_word *td_words_at(td_words *w, const unsigned char *word, size_t n);
+static inline bool td_word_is(const td_word *w, const unsigned char *word, size_t n)
+{
+  return w->n_bytes == n && __builtin_memcmp(w->text, word, n) == 0;
+}
+
+/* Where ids go, and how many may. */
+typedef struct td_id_sink {
+  td_ids *ids;
+  size_t base, max_tokens; /* ids->n at the start; 0: no cap */
+  td_error *err;
+  bool behind_unk; /* the id before came of a character that has no token */
+  td_words *words; /* NULL: words are not remembered */
+} td_id_sink;
+td_status td_id_sink_push(td_id_sink *sink, int32_t id);
+
+/* ---- spm.c: SentencePiece's way with spaces, and merges between characters ---- */
+
+typedef enum td_spm_prefix {
+  TD_SPM_PREFIX_NONE,   /* texts get no U+2581 in front */
+  TD_SPM_PREFIX_EVERY,  /* every stretch between added tokens does */
+  TD_SPM_PREFIX_ABSENT, /* those that do not begin with one */
+  TD_SPM_PREFIX_FIRST,  /* the same, and only where it begins the whole text */
+} td_spm_prefix;
+
+typedef struct td_spm {
+  bool on;            /* false: the family of bytes */
+  bool marks_first;   /* spaces are marked before normalised added tokens are looked for, not behind them */
+  bool splits_spaces; /* no merge goes across the front of a U+2581 */
+  bool squeezes;      /* runs of spaces become one, those at the ends vanish */
+  bool byte_fallback; /* a character without a token goes out as its bytes; else as unk */
+  bool fuse_unk;      /* a run of such characters is one unk */
+  bool decodes_strip; /* decoded text loses one space at its very beginning */
+  td_spm_prefix prefix;
+  int32_t unk;           /* -1: none */
+  int32_t ascii_id[128]; /* token of each ASCII character; -1: none */
+  uint8_t *joins;        /* bits by a hash of two characters; clear: no token has them side by side */
+} td_spm;
+
+/* Appends text with U+2581 for each space, behind one more if `prefix`. spans (may be NULL) move along. */
+td_status td_spm_mark(const td_tokenizer *t, const unsigned char *text, size_t n, bool prefix, td_buf *out,
+                      td_span *spans, size_t n_spans, td_error *err);
+/* The ids of marked text, valid UTF-8. */
+td_status td_spm_encode(const td_tokenizer *t, const unsigned char *text, size_t n, td_id_sink *sink);
+/* Marks the tokens that stand for bytes, where the vocabulary does not tell. */
+void td_spm_find_bytes(td_tokenizer *t);
+/* What derives from the vocabulary: tokens of bytes and characters, pairs that no token has. */
+td_status td_spm_finish(td_tokenizer *t, td_error *err);
+
+/* ---- scores.c: merges from the scores of pieces ---- */
+
+/* Every way to put a model token together out of two others is a merge; the higher its score, the earlier.
+ * scores: [n_tokens]; NaN is taken for the lowest. */
+td_status td_scores_to_merges(td_tokenizer *t, const float *scores, td_error *err);
+
+/* ---- protobuf.c: the wire format, as far as needed ---- */
+
+typedef struct td_protobuf {
+  const unsigned char *at, *end;
+} td_protobuf;
+
+typedef struct td_protobuf_field {
+  uint32_t number;
+  uint8_t wire;               /* 0 varint, 1 64 bits, 2 bytes, 5 32 bits */
+  uint64_t value;             /* of wire 0, 1 and 5 */
+  const unsigned char *bytes; /* of wire 2; borrowed */
+  size_t n_bytes;
+} td_protobuf_field;
+
+/* 1: a field; 0: the end; -1: the bytes are no message. */
+int td_protobuf_next(td_protobuf *r, td_protobuf_field *f);
+
 /* ---- bpe.c, encode.c, the whole ---- */
 
 enum { TD_SPLITS_MAX = 8 };
@@ -223,18 +339,32 @@ struct td_tokenizer {
   uint32_t n_splits;
   td_added_set added_raw;        /* matched before normalisation */
   td_added_set added_normalized; /* after it */
+  td_spm spm;
   int32_t bos, eos;
   bool adds_bos;
 };
 
-/* Where ids go, and how many may. */
-typedef struct td_id_sink {
-  td_ids *ids;
-  size_t base, max_tokens; /* ids->n at the start; 0: no cap */
-  td_error *err;
-} td_id_sink;
-td_status td_id_sink_push(td_id_sink *sink, int32_t id);
+/* A place in a word of many symbols. */
+typedef struct td_symbol {
+  uint32_t id;
+  uint32_t prev, next; /* UINT32_MAX: none */
+  uint32_t rank;       /* of the merge with next, as it stands; heap entries that disagree are stale */
+} td_symbol;
 
+enum { TD_SHORT_WORD_BYTES = 40 };
+
+/* Merges ids[0..n) in place, rank[i] being that of ids[i] with its next; returns how many are left. */
+uint32_t td_bpe_short(const td_merges *m, uint32_t *ids, uint32_t *rank, uint32_t n);
+/* Merges n symbols, of which only the ids are set, and emits what is left. */
+td_status td_bpe_long(const td_tokenizer *t, td_symbol *s, uint32_t n, td_id_sink *sink);
+/* A model token goes out; but merges must not make a special token out of plain text, so such a one goes out
+ * as its bytes. A run of characters without a token is one unknown token where the model wants that. */
+td_status td_bpe_emit(const td_tokenizer *t, uint32_t id, td_id_sink *sink);
+/* Emits the ids of a word, and remembers them at `at` (may be NULL). */
+td_status td_bpe_emit_word(const td_tokenizer *t, const unsigned char *word, size_t n, const uint32_t *ids,
+                           uint32_t n_ids, td_word *at, td_id_sink *sink);
+/* Emits the ids of a word that is remembered. */
+td_status td_bpe_emit_known(const td_word *w, td_id_sink *sink);
 /* The ids of one word (n > 0 bytes). */
 td_status td_bpe_word(const td_tokenizer *t, const unsigned char *word, size_t n, td_id_sink *sink);
 
@@ -244,6 +374,12 @@ td_status td_tokenizer_add(td_tokenizer *t, uint32_t id, const char *text, size_
                            bool normalized, uint8_t flags, td_error *err);
 /* Builds what derives from vocabulary, merges and added tokens. */
 td_status td_tokenizer_finish(td_tokenizer *t, td_error *err);
+/* A piece of SentencePiece that matches in marked text wherever it stands (USER_DEFINED). */
+td_status td_tokenizer_add_piece(td_tokenizer *t, uint32_t id, td_error *err);
+/* From the bytes of a tokenizer.model. config: tokenizer_config.json; added: added_tokens.json; may be NULL.
+ */
+td_status td_tokenizer_load_spm(td_tokenizer *t, const void *bytes, size_t n_bytes, const cJSON *config,
+                                const cJSON *added, td_error *err);
 td_status td_tokenizer_load_gguf(const td_model_files *files, td_tokenizer *t, td_error *err);
 
 #endif

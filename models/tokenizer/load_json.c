@@ -1,30 +1,11 @@
 /* A tokenizer from tokenizer.json (and tokenizer_config.json), the format of Hugging Face's tokenizers.
  *
- * What is read: model (BPE only), normalizer (NFC or none), pre_tokenizer (a chain of known splits that ends
- * in ByteLevel), decoder (ByteLevel), post_processor (only whether it puts BOS first), added_tokens. Every
- * setting that would change ids and is not served is refused by name: a tokenizer that is nearly right is
- * wrong. */
-#include "models/tokenizer/internal.h"
+ * What is read: model (BPE only), the chain of normalizer, pre_tokenizer and decoder (load_chain.c),
+ * post_processor (only whether it puts BOS first), added_tokens. Every setting that would change ids and is
+ * not served is refused by name: a tokenizer that is nearly right is wrong. */
+#include "models/tokenizer/load_json.h"
 
 #include <string.h>
-
-static const char *type_of(const cJSON *o)
-{
-  const cJSON *type = td_json_get(o, "type");
-  return cJSON_IsString(type) ? type->valuestring : "(no type)";
-}
-
-static bool is_null(const cJSON *o) { return !o || cJSON_IsNull(o); }
-
-static td_status unsupported(td_error *err, const char *what, const char *value)
-{
-  return td_fail(err, TD_ERR_UNSUPPORTED, "tokenizer.json: %s \"%.300s\" is not supported", what, value);
-}
-
-static td_status wrong(td_error *err, const char *what)
-{
-  return td_fail(err, TD_ERR_MODEL, "tokenizer.json: %s", what);
-}
 
 /* An id: an integer in the served range. */
 static td_status read_id(const cJSON *o, const char *of, uint32_t *id, td_error *err)
@@ -38,47 +19,50 @@ static td_status read_id(const cJSON *o, const char *of, uint32_t *id, td_error 
   return TD_OK;
 }
 
-/* A boolean member, or its default where absent. */
-static td_status read_flag(const cJSON *o, const char *key, bool absent, bool *out, td_error *err)
-{
-  const cJSON *v = td_json_get(o, key);
-  if (!is_null(v) && !cJSON_IsBool(v))
-    return td_fail(err, TD_ERR_MODEL, "tokenizer.json: \"%s\" is not a boolean", key);
-  *out = is_null(v) ? absent : cJSON_IsTrue(v);
-  return TD_OK;
-}
-
 /* ---- model ---- */
 
 static td_status refuse_model_settings(const cJSON *model, td_error *err)
 {
   const cJSON *type = td_json_get(model, "type");
-  if (!is_null(type) && !(cJSON_IsString(type) && strcmp(type->valuestring, "BPE") == 0))
-    return unsupported(err, "model type", type_of(model));
+  if (!td_load_is_null(type) && !(cJSON_IsString(type) && strcmp(type->valuestring, "BPE") == 0))
+    return td_load_unsupported(err, "model type", td_load_type(model));
   static const char *const texts[] = {"continuing_subword_prefix", "end_of_word_suffix"};
   for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
     const cJSON *v = td_json_get(model, texts[i]);
-    if (!is_null(v) && !(cJSON_IsString(v) && v->valuestring[0] == '\0'))
+    if (!td_load_is_null(v) && !(cJSON_IsString(v) && v->valuestring[0] == '\0'))
       return td_fail(err, TD_ERR_UNSUPPORTED, "tokenizer.json: model.%s is not supported", texts[i]);
   }
   const cJSON *dropout = td_json_get(model, "dropout");
-  if (!is_null(dropout) && !(cJSON_IsNumber(dropout) && dropout->valuedouble == 0))
+  if (!td_load_is_null(dropout) && !(cJSON_IsNumber(dropout) && dropout->valuedouble == 0))
     return td_fail(err, TD_ERR_UNSUPPORTED, "tokenizer.json: model.dropout is not supported");
-  bool byte_fallback = false;
-  TD_TRY(read_flag(model, "byte_fallback", false, &byte_fallback, err));
-  if (byte_fallback)
-    return td_fail(err, TD_ERR_UNSUPPORTED, "tokenizer.json: model.byte_fallback is not supported");
-  return TD_OK; /* unk_token and fuse_unk: see check_unknown */
+  return TD_OK; /* unk_token, fuse_unk and byte_fallback: see load_unknown */
 }
 
-/* An unknown token shows only where a byte has no token of its own. */
+/* What goes out for characters that have no token. */
+static td_status load_unknown(td_tokenizer *t, const cJSON *model, td_error *err)
+{
+  const cJSON *unk = td_json_get(model, "unk_token");
+  td_spm *spm = &t->spm;
+  TD_TRY(td_load_flag(model, "fuse_unk", false, &spm->fuse_unk, err));
+  if (!td_load_is_null(unk) && !cJSON_IsString(unk))
+    return td_load_wrong(err, "model.unk_token is not a string");
+  if (!spm->on)
+    return spm->byte_fallback
+               ? td_load_unsupported(err, "with pre_tokenizer ByteLevel, model.byte_fallback", "true")
+               : TD_OK;
+  if (t->ignore_merges)
+    return td_load_unsupported(err, "without pre_tokenizer ByteLevel, model.ignore_merges", "true");
+  spm->unk = td_load_is_null(unk) ? -1 : td_vocab_find(&t->vocab, unk->valuestring, strlen(unk->valuestring));
+  td_spm_find_bytes(t);
+  return TD_OK;
+}
+
+/* Where texts are bytes, an unknown token shows only where a byte has no token of its own. */
 static td_status check_unknown(const td_tokenizer *t, const cJSON *model, td_error *err)
 {
   const cJSON *unk = td_json_get(model, "unk_token");
-  if (is_null(unk))
+  if (td_load_is_null(unk) || t->spm.on)
     return TD_OK;
-  if (!cJSON_IsString(unk))
-    return wrong(err, "model.unk_token is not a string");
   for (unsigned b = 0; b < 256; b++)
     if (t->byte_id[b] < 0)
       return td_fail(
@@ -92,7 +76,7 @@ static td_status load_vocab(td_tokenizer *t, const cJSON *model, td_error *err)
 {
   const cJSON *vocab = td_json_get(model, "vocab"), *entry;
   if (!cJSON_IsObject(vocab))
-    return wrong(err, "model.vocab is not an object");
+    return td_load_wrong(err, "model.vocab is not an object");
   uint32_t n_ids = 0;
   uint64_t n_bytes = 0;
   cJSON_ArrayForEach(entry, vocab)
@@ -116,7 +100,7 @@ static td_status load_merges(td_tokenizer *t, const cJSON *model, td_error *err)
 {
   const cJSON *merges = td_json_get(model, "merges"), *entry;
   if (!cJSON_IsArray(merges))
-    return wrong(err, "model.merges is not an array");
+    return td_load_wrong(err, "model.merges is not an array");
   uint64_t n = 0;
   cJSON_ArrayForEach(entry, merges) n++;
   TD_TRY(td_merges_init(&t->merges, n, err));
@@ -138,98 +122,13 @@ static td_status load_merges(td_tokenizer *t, const cJSON *model, td_error *err)
   return TD_OK;
 }
 
-/* ---- normalizer, pre_tokenizer, decoder ---- */
-
-enum { NESTING_MAX = 8 }; /* of Sequences */
-
-static td_status load_normalizer(td_tokenizer *t, const cJSON *o, int depth, td_error *err)
-{
-  if (is_null(o))
-    return TD_OK;
-  const char *type = type_of(o);
-  if (strcmp(type, "NFC") == 0) {
-    t->nfc = true;
-    return TD_OK;
-  }
-  const cJSON *parts = td_json_get(o, "normalizers"), *part;
-  if (strcmp(type, "Sequence") != 0 || !cJSON_IsArray(parts) || depth >= NESTING_MAX)
-    return unsupported(err, "normalizer", type);
-  cJSON_ArrayForEach(part, parts) TD_TRY(load_normalizer(t, part, depth + 1, err));
-  return TD_OK;
-}
-
-static td_status add_split(td_tokenizer *t, td_split split, td_error *err)
-{
-  if (t->n_splits == TD_SPLITS_MAX)
-    return td_fail(err, TD_ERR_UNSUPPORTED, "tokenizer.json: pre_tokenizer has more than %d steps",
-                   TD_SPLITS_MAX);
-  t->splits[t->n_splits++] = split;
-  return TD_OK;
-}
-
-static td_status load_split(td_tokenizer *t, const cJSON *o, td_error *err)
-{
-  const cJSON *regex = td_json_get(td_json_get(o, "pattern"), "Regex"),
-              *behavior = td_json_get(o, "behavior");
-  td_split split;
-  bool total = false, invert = false;
-  if (!cJSON_IsString(regex))
-    return unsupported(err, "pre_tokenizer", "Split by a plain string");
-  if (!td_split_from_regex(regex->valuestring, &split, &total))
-    return unsupported(err, "pre_tokenizer Split pattern", regex->valuestring);
-  TD_TRY(read_flag(o, "invert", false, &invert, err));
-  const char *name = cJSON_IsString(behavior) ? behavior->valuestring : "(no behavior)";
-  const bool isolated = !invert && strcmp(name, "Isolated") == 0;
-  const bool kept =
-      invert && total && strcmp(name, "Removed") == 0; /* matches stay, and there is nothing else */
-  if (!isolated && !kept)
-    return unsupported(
-        err, invert ? "pre_tokenizer Split, inverted, of behavior" : "pre_tokenizer Split behavior", name);
-  return add_split(t, split, err);
-}
-
-/* *byte_level: ByteLevel has been met; nothing may follow it. */
-static td_status load_pre_tokenizer(td_tokenizer *t, const cJSON *o, int depth, bool *byte_level,
-                                    td_error *err)
-{
-  const char *type = type_of(o);
-  if (*byte_level)
-    return unsupported(err, "pre_tokenizer step behind ByteLevel", type);
-  if (strcmp(type, "Split") == 0)
-    return load_split(t, o, err);
-  if (strcmp(type, "Digits") == 0) {
-    bool individual = false;
-    TD_TRY(read_flag(o, "individual_digits", false, &individual, err));
-    return add_split(t, (td_split){.kind = TD_SPLIT_NUMBERS, .max_digits = individual}, err);
-  }
-  if (strcmp(type, "ByteLevel") == 0) {
-    bool prefix = false, regex = false;
-    TD_TRY(read_flag(o, "add_prefix_space", true, &prefix, err));
-    TD_TRY(read_flag(o, "use_regex", true, &regex, err));
-    if (prefix)
-      return unsupported(err, "pre_tokenizer ByteLevel with", "add_prefix_space");
-    *byte_level = true;
-    return regex ? add_split(t, (td_split){.kind = TD_SPLIT_WORDS}, err) : TD_OK;
-  }
-  const cJSON *parts = td_json_get(o, "pretokenizers"), *part;
-  if (strcmp(type, "Sequence") != 0 || !cJSON_IsArray(parts) || depth >= NESTING_MAX)
-    return unsupported(err, "pre_tokenizer", type);
-  cJSON_ArrayForEach(part, parts) TD_TRY(load_pre_tokenizer(t, part, depth + 1, byte_level, err));
-  return TD_OK;
-}
-
-static td_status check_decoder(const cJSON *o, td_error *err)
-{
-  return strcmp(type_of(o), "ByteLevel") == 0 ? TD_OK : unsupported(err, "decoder", type_of(o));
-}
-
 /* ---- post_processor: only BOS in front is served ---- */
 
 static td_status load_template(td_tokenizer *t, const cJSON *o, bool *decided, td_error *err)
 {
   const cJSON *single = td_json_get(o, "single"), *part;
   if (!cJSON_IsArray(single))
-    return wrong(err, "post_processor.single is not an array");
+    return td_load_wrong(err, "post_processor.single is not an array");
   const char *first = NULL;
   bool text_seen = false;
   cJSON_ArrayForEach(part, single)
@@ -237,14 +136,15 @@ static td_status load_template(td_tokenizer *t, const cJSON *o, bool *decided, t
     const cJSON *special = td_json_get(part, "SpecialToken"), *id = td_json_get(special, "id");
     if (!special) {
       if (text_seen || !td_json_get(part, "Sequence"))
-        return wrong(err, "post_processor.single is not one text and special tokens");
+        return td_load_wrong(err, "post_processor.single is not one text and special tokens");
       text_seen = true;
       continue;
     }
     if (!cJSON_IsString(id))
-      return wrong(err, "post_processor.single has a special token without id");
+      return td_load_wrong(err, "post_processor.single has a special token without id");
     if (text_seen || first)
-      return unsupported(err, "post_processor that adds, behind BOS or the text, the token", id->valuestring);
+      return td_load_unsupported(err, "post_processor that adds, behind BOS or the text, the token",
+                                 id->valuestring);
     first = id->valuestring;
   }
   *decided = true;
@@ -261,16 +161,16 @@ static td_status load_template(td_tokenizer *t, const cJSON *o, bool *decided, t
 /* *decided: a template said whether BOS is added. */
 static td_status load_post_processor(td_tokenizer *t, const cJSON *o, int depth, bool *decided, td_error *err)
 {
-  if (is_null(o))
+  if (td_load_is_null(o))
     return TD_OK;
-  const char *type = type_of(o);
+  const char *type = td_load_type(o);
   if (strcmp(type, "ByteLevel") == 0) /* offsets only */
     return TD_OK;
   if (strcmp(type, "TemplateProcessing") == 0)
     return load_template(t, o, decided, err);
   const cJSON *parts = td_json_get(o, "processors"), *part;
-  if (strcmp(type, "Sequence") != 0 || !cJSON_IsArray(parts) || depth >= NESTING_MAX)
-    return unsupported(err, "post_processor", type);
+  if (strcmp(type, "Sequence") != 0 || !cJSON_IsArray(parts) || depth >= TD_LOAD_NESTING_MAX)
+    return td_load_unsupported(err, "post_processor", type);
   cJSON_ArrayForEach(part, parts) TD_TRY(load_post_processor(t, part, depth + 1, decided, err));
   return TD_OK;
 }
@@ -280,23 +180,23 @@ static td_status load_post_processor(td_tokenizer *t, const cJSON *o, int depth,
 static td_status load_added(td_tokenizer *t, const cJSON *list, td_error *err)
 {
   const cJSON *o;
-  if (is_null(list))
+  if (td_load_is_null(list))
     return TD_OK;
   if (!cJSON_IsArray(list))
-    return wrong(err, "added_tokens is not an array");
+    return td_load_wrong(err, "added_tokens is not an array");
   cJSON_ArrayForEach(o, list)
   {
     const cJSON *content = td_json_get(o, "content");
     if (!cJSON_IsString(content))
-      return wrong(err, "an added token has no content");
+      return td_load_wrong(err, "an added token has no content");
     uint32_t id = 0;
     bool special = false, normalized = false, single_word = false, lstrip = false, rstrip = false;
     TD_TRY(read_id(td_json_get(o, "id"), content->valuestring, &id, err));
-    TD_TRY(read_flag(o, "special", false, &special, err));
-    TD_TRY(read_flag(o, "normalized", !special, &normalized, err));
-    TD_TRY(read_flag(o, "single_word", false, &single_word, err));
-    TD_TRY(read_flag(o, "lstrip", false, &lstrip, err));
-    TD_TRY(read_flag(o, "rstrip", false, &rstrip, err));
+    TD_TRY(td_load_flag(o, "special", false, &special, err));
+    TD_TRY(td_load_flag(o, "normalized", !special, &normalized, err));
+    TD_TRY(td_load_flag(o, "single_word", false, &single_word, err));
+    TD_TRY(td_load_flag(o, "lstrip", false, &lstrip, err));
+    TD_TRY(td_load_flag(o, "rstrip", false, &rstrip, err));
     uint8_t flags = (single_word ? TD_ADDED_SINGLE_WORD : 0) | (lstrip ? TD_ADDED_LSTRIP : 0) |
                     (rstrip ? TD_ADDED_RSTRIP : 0);
     TD_TRY(td_tokenizer_add(t, id, content->valuestring, strlen(content->valuestring), special, normalized,
@@ -328,18 +228,14 @@ static td_status load_all(td_tokenizer *t, const cJSON *json, const cJSON *confi
 {
   const cJSON *model = td_json_get(json, "model");
   if (!cJSON_IsObject(model))
-    return wrong(err, "there is no model");
+    return td_load_wrong(err, "there is no model");
   TD_TRY(refuse_model_settings(model, err));
-  TD_TRY(read_flag(model, "ignore_merges", false, &t->ignore_merges, err));
-  TD_TRY(load_normalizer(t, td_json_get(json, "normalizer"), 0, err));
-  bool byte_level = false, bos_decided = false;
-  const cJSON *pre_tokenizer = td_json_get(json, "pre_tokenizer");
-  if (!is_null(pre_tokenizer))
-    TD_TRY(load_pre_tokenizer(t, pre_tokenizer, 0, &byte_level, err));
-  if (!byte_level)
-    return unsupported(err, "pre_tokenizer without", "ByteLevel");
-  TD_TRY(check_decoder(td_json_get(json, "decoder"), err));
+  TD_TRY(td_load_flag(model, "ignore_merges", false, &t->ignore_merges, err));
+  bool bos_decided = false;
+  TD_TRY(td_load_flag(model, "byte_fallback", false, &t->spm.byte_fallback, err));
+  TD_TRY(td_chain_load(t, json, err));
   TD_TRY(load_vocab(t, model, err));
+  TD_TRY(load_unknown(t, model, err));
   TD_TRY(load_merges(t, model, err));
   TD_TRY(load_added(t, td_json_get(json, "added_tokens"), err));
   TD_TRY(td_tokenizer_finish(t, err));
@@ -357,28 +253,6 @@ td_status td_tokenizer_load_json(const cJSON *tokenizer_json, const cJSON *token
   if (!t)
     return TD_ERR_NOMEM;
   td_status status = load_all(t, tokenizer_json, tokenizer_config, err);
-  if (status != TD_OK) {
-    td_tokenizer_destroy(t);
-    return status;
-  }
-  *out = t;
-  return TD_OK;
-}
-
-td_status td_tokenizer_load(const td_model_files *files, td_tokenizer **out, td_error *err)
-{
-  *out = NULL;
-  if (td_model_files_format(files) != TD_FILES_GGUF) {
-    cJSON *json;
-    TD_TRY(td_model_files_load_tokenizer_json(files, &json, err));
-    td_status status = td_tokenizer_load_json(json, td_model_files_tokenizer_config(files), out, err);
-    cJSON_Delete(json);
-    return status;
-  }
-  td_tokenizer *t = td_tokenizer_new(err);
-  if (!t)
-    return TD_ERR_NOMEM;
-  td_status status = td_tokenizer_load_gguf(files, t, err);
   if (status != TD_OK) {
     td_tokenizer_destroy(t);
     return status;

@@ -15,8 +15,7 @@ td_status td_merges_init(td_merges *m, uint64_t n_merges, td_error *err)
     m->n_slots *= 2;
   m->slots = malloc(m->n_slots * sizeof *m->slots);
   m->maybe = calloc(m->n_slots, 1);
-  m->whole = malloc(((size_t)n_merges + 1) * sizeof *m->whole);
-  if (!m->slots || !m->maybe || !m->whole) {
+  if (!m->slots || !m->maybe) {
     td_merges_deinit(m);
     return td_fail(err, TD_ERR_NOMEM, "no memory for %llu merges", (unsigned long long)n_merges);
   }
@@ -28,8 +27,19 @@ void td_merges_deinit(td_merges *m)
 {
   free(m->slots);
   free(m->maybe);
-  free(m->whole);
   memset(m, 0, sizeof *m);
+}
+
+void td_merges_put(td_merges *m, td_merge_slot merge)
+{
+  uint32_t hash = td_merges_hash(m, merge.left, merge.right), bit = hash & (8 * m->n_slots - 1),
+           i = hash & (m->n_slots - 1);
+  while (m->slots[i].left != UINT32_MAX &&
+         (m->slots[i].left != merge.left || m->slots[i].right != merge.right))
+    i = (i + 1) & (m->n_slots - 1);
+  m->maybe[bit / 8] |= (uint8_t)(1u << bit % 8);
+  m->slots[i] = merge;
+  m->n_merges++;
 }
 
 static td_status absent(const td_merges *m, const char *what, size_t n, td_error *err)
@@ -52,14 +62,7 @@ td_status td_merges_add(td_merges *m, const td_vocab *v, const char *left, size_
   int32_t whole = td_vocab_find(v, both, left_bytes + right_bytes);
   if (whole < 0)
     return absent(m, both, left_bytes + right_bytes, err);
-  uint32_t hash = td_merges_hash(m, (uint32_t)l, (uint32_t)r), bit = hash & (8 * m->n_slots - 1),
-           i = hash & (m->n_slots - 1);
-  while (m->slots[i].left != UINT32_MAX &&
-         (m->slots[i].left != (uint32_t)l || m->slots[i].right != (uint32_t)r))
-    i = (i + 1) & (m->n_slots - 1);
-  m->maybe[bit / 8] |= (uint8_t)(1u << bit % 8);
-  m->slots[i] = (td_merge_slot){(uint32_t)l, (uint32_t)r, m->n_merges};
-  m->whole[m->n_merges++] = (uint32_t)whole;
+  td_merges_put(m, (td_merge_slot){(uint32_t)l, (uint32_t)r, m->n_merges, (uint32_t)whole});
   return TD_OK;
 }
 

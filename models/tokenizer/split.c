@@ -1,4 +1,4 @@
-/* The splitters: hand-written equivalents of the few regular expressions that byte-level tokenizers use.
+/* The splitters: hand-written equivalents of the regular expressions that most byte-level tokenizers use.
  *
  * Each is a function from the text at hand to the length of its first piece: alternatives are tried in the
  * order in which the expression lists them, and a greedy quantifier is a loop. Nothing backtracks further
@@ -53,7 +53,9 @@ bool td_split_from_regex(const char *regex, td_split *out, bool *total)
       *total = known[i].total;
       return true;
     }
-  return false;
+  *out = (td_split){.kind = TD_SPLIT_REGEX, .regex = td_regex_create(regex)};
+  *total = false;
+  return out->regex != NULL;
 }
 
 /* ---- reading characters ---- */
@@ -253,7 +255,7 @@ static const unsigned char *next_punct_words(const unsigned char *p, const unsig
   return q;
 }
 
-size_t td_split_next(const td_split *s, const unsigned char *text, size_t n)
+size_t td_split_next(const td_split *s, const unsigned char *text, size_t n, size_t *steps_left)
 {
   const unsigned char *end = text + n, *q = end;
   switch (s->kind) {
@@ -261,6 +263,7 @@ size_t td_split_next(const td_split *s, const unsigned char *text, size_t n)
   case TD_SPLIT_NUMBERS: q = next_numbers(s, text, end); break;
   case TD_SPLIT_CJK: q = next_cjk(text, end); break;
   case TD_SPLIT_PUNCT_WORDS: q = next_punct_words(text, end); break;
+  case TD_SPLIT_REGEX: return td_regex_next(s->regex, text, n, steps_left);
   }
   TD_BUG_ON(q <= text || q > end);
   return (size_t)(q - text);

@@ -13,7 +13,7 @@ td_tokenizer *td_tokenizer_new(td_error *err)
     (void)!td_fail(err, TD_ERR_NOMEM, "no memory for a tokenizer");
     return NULL;
   }
-  t->bos = t->eos = -1;
+  t->bos = t->eos = t->spm.unk = -1;
   return t;
 }
 
@@ -25,7 +25,10 @@ void td_tokenizer_destroy(td_tokenizer *t)
   td_merges_deinit(&t->merges);
   td_added_deinit(&t->added_raw);
   td_added_deinit(&t->added_normalized);
+  for (uint32_t i = 0; i < t->n_splits; i++)
+    td_regex_destroy(t->splits[i].regex);
   free(t->byte_rank);
+  free(t->spm.joins);
   free(t);
 }
 
@@ -33,6 +36,28 @@ void td_ids_deinit(td_ids *ids)
 {
   free(ids->ids);
   memset(ids, 0, sizeof *ids);
+}
+
+/* What an added token that is matched in normalised text has to look like. */
+static td_status normalize(const td_tokenizer *t, const char *text, size_t n_bytes, td_buf *out,
+                           td_error *err)
+{
+  const unsigned char *p = (const unsigned char *)text;
+  if (t->nfc)
+    return td_nfc_append(p, n_bytes, out, NULL, 0, err);
+  if (t->spm.marks_first)
+    return td_spm_mark(t, p, n_bytes, t->spm.prefix != TD_SPM_PREFIX_NONE, out, NULL, 0, err);
+  td_buf_append(out, text, n_bytes);
+  return out->failed ? td_fail(err, TD_ERR_NOMEM, "no memory for added tokens") : TD_OK;
+}
+
+td_status td_tokenizer_add_piece(td_tokenizer *t, uint32_t id, td_error *err)
+{
+  td_token *token = &t->vocab.tokens[id];
+  token->flags |= TD_TOKEN_ADDED;
+  return token->n_bytes == 0 ? TD_OK
+                             : td_added_add(&t->added_normalized, td_vocab_text(&t->vocab, id),
+                                            token->n_bytes, (int32_t)id, false, 0, err);
 }
 
 td_status td_tokenizer_add(td_tokenizer *t, uint32_t id, const char *text, size_t n_bytes, bool special,
@@ -50,15 +75,15 @@ td_status td_tokenizer_add(td_tokenizer *t, uint32_t id, const char *text, size_
     return td_fail(err, TD_ERR_MODEL, "added token \"%.*s\" is listed twice",
                    n_bytes < 200 ? (int)n_bytes : 200, text);
   *token_flags |= TD_TOKEN_ADDED | (special ? TD_TOKEN_SPECIAL : 0);
-  if (!normalized || !t->nfc)
-    return td_added_add(normalized ? &t->added_normalized : &t->added_raw, text, n_bytes, (int32_t)id,
-                        special, flags, err);
-  td_buf nfc;
-  td_buf_init(&nfc, 0);
-  td_status status = td_nfc_append((const unsigned char *)text, n_bytes, &nfc, NULL, 0, err);
-  if (status == TD_OK && nfc.len_bytes > 0)
-    status = td_added_add(&t->added_normalized, nfc.data, nfc.len_bytes, (int32_t)id, special, flags, err);
-  td_buf_deinit(&nfc);
+  if (!normalized)
+    return td_added_add(&t->added_raw, text, n_bytes, (int32_t)id, special, flags, err);
+  td_buf pattern;
+  td_buf_init(&pattern, 0);
+  td_status status = normalize(t, text, n_bytes, &pattern, err);
+  if (status == TD_OK && pattern.len_bytes > 0)
+    status =
+        td_added_add(&t->added_normalized, pattern.data, pattern.len_bytes, (int32_t)id, special, flags, err);
+  td_buf_deinit(&pattern);
   return status;
 }
 
@@ -76,9 +101,9 @@ static td_status rank_bytes(td_tokenizer *t, td_error *err)
   return TD_OK;
 }
 
-td_status td_tokenizer_finish(td_tokenizer *t, td_error *err)
+/* The tokens of bytes, where texts are bytes. */
+static td_status finish_bytes(td_tokenizer *t, td_error *err)
 {
-  t->longest_bytes = 1;
   unsigned char bytes[TD_TOKEN_TEXT_MAX];
   for (uint32_t i = 0; i < t->vocab.n_tokens; i++) {
     const td_token *token = &t->vocab.tokens[i];
@@ -99,9 +124,15 @@ td_status td_tokenizer_finish(td_tokenizer *t, td_error *err)
   }
   if (n_byte_tokens == 0)
     return td_fail(err, TD_ERR_MODEL, "tokenizer vocabulary has no token for any single byte");
+  return rank_bytes(t, err);
+}
+
+td_status td_tokenizer_finish(td_tokenizer *t, td_error *err)
+{
+  t->longest_bytes = 1;
   td_added_seal(&t->added_raw);
   td_added_seal(&t->added_normalized);
-  return rank_bytes(t, err);
+  return t->spm.on ? td_spm_finish(t, err) : finish_bytes(t, err);
 }
 
 uint32_t td_tokenizer_vocab(const td_tokenizer *t) { return t->vocab.n_tokens; }

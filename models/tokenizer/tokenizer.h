@@ -1,4 +1,5 @@
-/* Text to token ids and back: byte-level BPE (GPT-2 family), from GGUF or tokenizer.json.
+/* Text to token ids and back: byte-level BPE (GPT-2 family) and SentencePiece's BPE, from GGUF,
+ * tokenizer.json or tokenizer.model.
  *
  * Encoding: added tokens are cut out first (special ones only where the caller vouches for the text),
  * then normalisation, the model's splitter, then merges by rank. Time is O(n log n) in the text.
@@ -59,13 +60,16 @@ TD_MUST_CHECK td_status td_tokenizer_encode(const td_tokenizer *t, const char *t
 typedef struct td_detok {
   const td_tokenizer *t;
   bool skip_special;
+  bool strips;           /* SentencePiece: the text has not begun, and loses one space where it does */
   unsigned char held[8]; /* incomplete UTF-8, < 4 bytes */
   uint32_t n_held;
 } td_detok;
 
-void td_detok_init(td_detok *d, const td_tokenizer *t, bool skip_special);
+/* begins: the ids are a whole text, not what goes on behind another. */
+void td_detok_init(td_detok *d, const td_tokenizer *t, bool skip_special, bool begins);
 /* Appends the text that token id completes. Invalid bytes become U+FFFD as Python's errors="replace" makes
- * them. */
+ * them; of the byte tokens of
+ * SentencePiece, each byte that belongs to no character becomes one. */
 void td_detok_push(td_detok *d, int32_t id, td_buf *out);
 /* Ends the stream: an incomplete character becomes U+FFFD. */
 void td_detok_finish(td_detok *d, td_buf *out);

@@ -95,6 +95,36 @@ uint8_t td_unicode_class_slow(uint32_t cp)
   }
 }
 
+/* Of the letters in `newer`, those that are not Lo. */
+static const range newer_letters[] = {
+    {0x1C89, 0x1C89, TD_LETTER_UPPER},      {0x1C8A, 0x1C8A, TD_LETTER_LOWER},
+    {0xA7CB, 0xA7CC, TD_LETTER_UPPER},      {0xA7CD, 0xA7CD, TD_LETTER_LOWER},
+    {0xA7DA, 0xA7DA, TD_LETTER_UPPER},      {0xA7DB, 0xA7DB, TD_LETTER_LOWER},
+    {0xA7DC, 0xA7DC, TD_LETTER_UPPER},      {0x10D4E, 0x10D4E, TD_LETTER_MODIFIER},
+    {0x10D50, 0x10D65, TD_LETTER_UPPER},    {0x10D6F, 0x10D6F, TD_LETTER_MODIFIER},
+    {0x10D70, 0x10D85, TD_LETTER_LOWER},    {0x16D40, 0x16D42, TD_LETTER_MODIFIER},
+    {0x16D6B, 0x16D6C, TD_LETTER_MODIFIER},
+};
+
+uint8_t td_unicode_letter(uint32_t cp)
+{
+  switch (utf8proc_category((utf8proc_int32_t)cp)) {
+  case UTF8PROC_CATEGORY_LU: return TD_LETTER_UPPER;
+  case UTF8PROC_CATEGORY_LL: return TD_LETTER_LOWER;
+  case UTF8PROC_CATEGORY_LT: return TD_LETTER_TITLE;
+  case UTF8PROC_CATEGORY_LM: return TD_LETTER_MODIFIER;
+  case UTF8PROC_CATEGORY_LO: return TD_LETTER_OTHER;
+  case UTF8PROC_CATEGORY_CN: break;
+  default: return 0;
+  }
+  if (newer_class(cp) != L)
+    return 0;
+  for (size_t i = 0; i < sizeof newer_letters / sizeof *newer_letters; i++)
+    if (cp >= newer_letters[i].first && cp <= newer_letters[i].last)
+      return newer_letters[i].class;
+  return TD_LETTER_OTHER;
+}
+
 /* \w is Alphabetic, marks, decimal digits, connector punctuation and Join_Control. Of Alphabetic, what the
  * categories L, Nl and M do not hold are the circled and squared letters among the symbols. */
 bool td_unicode_is_word(uint32_t cp)

@@ -127,6 +127,7 @@ static td_status open_gguf(td_model_files *files, td_error *err)
     return td_fail(err, TD_ERR_MODEL,
                    "%s: a safetensors file: give the folder that holds it and its config.json", base);
   TD_TRY(td_gguf_parse(files, map, file, err));
+  TD_TRY(td_gguf_open_parts(files, file, err));
   return td_tensor_table_seal(&files->tensors, err);
 }
 
@@ -242,7 +243,39 @@ void td_model_files_close_descriptors(td_model_files *files)
 
 bool td_model_files_has_tokenizer(const td_model_files *files)
 {
-  return files->dir < 0 || faccessat(files->dir, "tokenizer.json", F_OK, 0) == 0;
+  return files->dir < 0 || faccessat(files->dir, "tokenizer.json", F_OK, 0) == 0 ||
+         td_model_files_has_only_tokenizer_model(files);
+}
+
+bool td_model_files_has_only_tokenizer_model(const td_model_files *files)
+{
+  return files->dir >= 0 && faccessat(files->dir, "tokenizer.json", F_OK, 0) != 0 &&
+         faccessat(files->dir, "tokenizer.model", F_OK, 0) == 0;
+}
+
+td_status td_model_files_load_tokenizer_model(const td_model_files *files, void **bytes, size_t *n_bytes,
+                                              td_error *err)
+{
+  const char *name = "tokenizer.model";
+  const uint64_t max = td_limit_max(TD_LIMIT_MODEL_JSON_BYTES);
+  td_mapping m;
+  TD_TRY(td_mapping_open(files->dir, name, name, NULL, &m, err));
+  td_status st = TD_OK;
+  if (m.bytes > max)
+    st = td_fail(err, TD_ERR_MODEL, "%s: %" PRIu64 " bytes, more than %" PRIu64, name, m.bytes, max);
+  else if (!(*bytes = malloc(m.bytes + 1)))
+    st = td_fail(err, TD_ERR_NOMEM, "no memory for %s", name);
+  else
+    memcpy(*bytes, m.data, m.bytes);
+  *n_bytes = m.bytes;
+  td_mapping_close(&m);
+  return st;
+}
+
+td_status td_model_files_load_added_tokens(const td_model_files *files, cJSON **out, td_error *err)
+{
+  bool absent;
+  return open_json_object(files, "added_tokens.json", &absent, out, err);
 }
 
 td_status td_model_files_load_tokenizer_json(const td_model_files *files, cJSON **out, td_error *err)
@@ -254,7 +287,8 @@ td_status td_model_files_load_tokenizer_json(const td_model_files *files, cJSON 
     if (st != TD_OK)
       return err ? td_error_prefix(err, "%s", files->path) : st;
   }
-  return absent ? td_fail(err, TD_ERR_MODEL, "%s: no tokenizer.json", files->path) : TD_OK;
+  return absent ? td_fail(err, TD_ERR_MODEL, "%s: neither tokenizer.json nor tokenizer.model", files->path)
+                : TD_OK;
 }
 
 bool td_model_files_chat_template(const td_model_files *files, const char **text, size_t *n_bytes)

@@ -239,21 +239,23 @@ static td_status read_alignment(const cursor *c, const td_model_files *files, ui
   return TD_OK;
 }
 
-static td_status place_tensors(const cursor *c, td_model_files *files, const uint64_t *offsets,
-                               uint64_t alignment)
+/* The table's tensors from first on are this file's. */
+static td_status place_tensors(const cursor *c, td_model_files *files, uint32_t first,
+                               const uint64_t *offsets, uint64_t alignment)
 {
   uint64_t total = (uint64_t)(c->end - c->start), used = (uint64_t)(c->at - c->start);
   uint64_t start = td_div_ceil_u64(used, alignment) * alignment; /* < 2^63 + 2^32: no overflow */
   td_tensor_table *table = &files->tensors;
   if (start > total) /* allowed where there is no data: vocabulary-only files */
     start = total;
-  for (uint32_t i = 0; i < table->n; i++) {
-    if (offsets[i] % alignment != 0)
+  for (uint32_t i = first; i < table->n; i++) {
+    uint64_t offset = offsets[i - first];
+    if (offset % alignment != 0)
       return td_fail(c->err, TD_ERR_MODEL,
                      "%s: tensor '%.160s' lies at offset %" PRIu64
                      ", not a multiple of the alignment %" PRIu64,
-                     c->file, table->items[i].name, offsets[i], alignment);
-    TD_TRY(td_tensor_place(&table->items[i], c->start + start, total - start, offsets[i], c->err));
+                     c->file, table->items[i].name, offset, alignment);
+    TD_TRY(td_tensor_place(&table->items[i], c->start + start, total - start, offset, c->err));
   }
   return TD_OK;
 }
@@ -261,7 +263,7 @@ static td_status place_tensors(const cursor *c, td_model_files *files, const uin
 static td_status parse_tensors(cursor *c, uint64_t n_tensors, td_model_files *files)
 {
   uint64_t *offsets = NULL, alignment;
-  uint32_t cap = 0;
+  uint32_t cap = 0, first = files->tensors.n;
   td_status st = read_alignment(c, files, &alignment);
   if (st == TD_OK && n_tensors > td_limit_max(TD_LIMIT_MODEL_TENSORS))
     st = td_fail(c->err, TD_ERR_MODEL, "%s: %" PRIu64 " tensors, more than %" PRIu64, c->file, n_tensors,
@@ -282,7 +284,7 @@ static td_status parse_tensors(cursor *c, uint64_t n_tensors, td_model_files *fi
       st = td_tensor_table_push(&files->tensors, &t, c->err);
   }
   if (st == TD_OK)
-    st = place_tensors(c, files, offsets, alignment);
+    st = place_tensors(c, files, first, offsets, alignment);
   free(offsets);
   return st;
 }
@@ -306,11 +308,8 @@ static td_status parse_header(cursor *c, uint64_t *n_tensors, uint64_t *n_keys)
 td_status td_gguf_parse(td_model_files *files, const td_mapping *map, const char *file, td_error *err)
 {
   cursor c = {map->data, map->data, map->data + map->bytes, file, err};
-  uint64_t n_tensors = 0, n_keys = 0, n_splits;
+  uint64_t n_tensors = 0, n_keys = 0;
   TD_TRY(parse_header(&c, &n_tensors, &n_keys));
   TD_TRY(parse_metadata(&c, n_keys, files));
-  if (td_gguf_get_u64(files, "split.count", &n_splits) && n_splits > 1)
-    return td_fail(err, TD_ERR_UNSUPPORTED,
-                   "%s: key 'split.count' is %" PRIu64 ": split GGUF models are not served", file, n_splits);
   return parse_tensors(&c, n_tensors, files);
 }

@@ -82,6 +82,8 @@ struct td_model_files {
 /* file: base name, owned by files->names. */
 TD_MUST_CHECK td_status td_gguf_parse(td_model_files *files, const td_mapping *map, const char *file,
                                       td_error *err);
+/* Behind the parse of the first file: maps and parses the others of a split model. */
+TD_MUST_CHECK td_status td_gguf_open_parts(td_model_files *files, const char *file, td_error *err);
 TD_MUST_CHECK td_status td_safetensors_parse(td_model_files *files, const td_mapping *map, const char *file,
                                              td_error *err);
 /* Maps the safetensors file or files of the folder, and parses them. */

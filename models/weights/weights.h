@@ -55,8 +55,17 @@ TD_MUST_CHECK td_status td_model_files_read(const td_model_files *files, const t
 /* Weights are loaded: descriptors are closed, mappings stay. td_model_files_locate finds nothing any more. */
 void td_model_files_close_descriptors(td_model_files *files);
 
-/* Whether there is a tokenizer to load: tokenizer.json in a folder; a GGUF file is always asked. */
+/* Whether there is a tokenizer to load: tokenizer.json or tokenizer.model in a folder; a GGUF file is always
+ * asked. */
 bool td_model_files_has_tokenizer(const td_model_files *files);
+/* tokenizer.model and no tokenizer.json. */
+bool td_model_files_has_only_tokenizer_model(const td_model_files *files);
+/* Its bytes; the caller frees them. */
+TD_MUST_CHECK td_status td_model_files_load_tokenizer_model(const td_model_files *files, void **bytes,
+                                                            size_t *n_bytes, td_error *err);
+/* added_tokens.json: an object, or NULL where there is none. Caller owns. */
+TD_MUST_CHECK td_status td_model_files_load_added_tokens(const td_model_files *files, cJSON **out,
+                                                         td_error *err);
 
 /* Folder models: parsed JSON files; NULL where the folder has none (config.json is required to open).
  * For GGUF all of these are NULL. tokenizer_config: with special_tokens_map.json's bos_token and eos_token

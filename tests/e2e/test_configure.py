@@ -40,6 +40,19 @@ def test_a_plain_build_needs_no_cmocka(tmp_path):
     assert not (tmp_path / "build/tests").exists() and (tmp_path / "build/server").exists()
 
 
+def test_a_plain_build_needs_no_libcurl(tmp_path):
+    code, text = configure(tmp_path, ["libcurl"])
+    assert code == 0 and "CMake Error" not in text and "CMake Warning" not in text, text
+    (line,) = [line for line in text.splitlines() if "libcurl" in line]
+    assert line.startswith("-- tandem-pull: left out") and "libcurl4-openssl-dev" in line
+    assert not (tmp_path / "build/pull").exists() and (tmp_path / "build/server").exists()
+
+
+def test_a_tandem_pull_that_is_asked_for_needs_it(tmp_path):
+    code, text = configure(tmp_path, ["libcurl"], "-DTD_PULL=ON")
+    assert code != 0 and missing(text) == [("libcurl", "libcurl4-openssl-dev")]
+
+
 def test_tests_that_are_asked_for_need_it(tmp_path):
     code, text = configure(tmp_path, ["cmocka"], "-DTD_TESTS=ON")
     assert code != 0 and missing(text) == [("cmocka", "libcmocka-dev")]

@@ -74,7 +74,7 @@ def test_a_trace_at_its_own_rate(tmp_path):
 
 
 @pytest.mark.parametrize("args, says", [
-    (["--policy", "best"], "decode-first"), (["--tbt-target", 1], "the smallest that can is"), (["--model", "gpt-5"], "llama3-8b"),
+    (["--policy", "best"], "decode-first"), (["--tbt-slo-ms", -1], "it can be 0"), (["--model", "gpt-5"], "llama3-8b"),
     (["--tp", 3], "--tp is 1 or 2"), (["--rate", "2,x"], "not a list"), (["--calibration", __file__], "kv-tokens"),
     (["--calibration", __file__, "--kv-tokens", 1000], "no step times"), (["--preset", "decode"], "closed streams"), (["--what"], "--what")])
 def test_refusals(args, says):

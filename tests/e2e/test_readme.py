@@ -13,9 +13,9 @@ FOLDERS = [d for d in ROOT.iterdir() if d.is_dir() and not re.match(r"build|\.",
 FILES = [p for d in FOLDERS for p in d.rglob("*.*") if p.is_file()] + [p for p in ROOT.iterdir() if p.is_file()]
 TEXTS = sorted(p.relative_to(ROOT) for p in FILES if p.suffix == ".md" and "reports" not in p.parts and "lab" not in p.parts and p.name != "CHANGELOG.md")  # history
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
-PROGRAMS = {"tandemd", "tandem-bench", "tandem-plan"}
+PROGRAMS = {"tandemd", "tandem-bench", "tandem-plan", "tandem-pull"}
 FILE = re.compile(r"[\w./*-]+\.(?:c|h|cu|cuh|inc|py|md|json|def|conf|service|ini)")
-SOMEBODY_ELSES = {"--privileged", "--gpus", "--kernel-name", "--tool", "--build"}  # docker's, compute-sanitizer's, cmake's
+SOMEBODY_ELSES = {"--privileged", "--gpus", "--kernel-name", "--tool", "--build", "--install", "--create", "--now"}  # docker's, compute-sanitizer's, cmake's
 
 
 def quoted(text):
@@ -49,7 +49,7 @@ def options_of(program):
 
 def programs():
     yield "tandemd"
-    yield from (p for p in ("tandem-plan",) if (BIN / p).exists())
+    yield from (p for p in ("tandem-plan", "tandem-pull") if (BIN / p).exists())
     if (BIN / "tandem-bench").exists():
         yield from ("tandem-bench " + c for c in re.findall(r"^  (\w+) ", usage("tandem-bench"), re.M))
     yield from ("scripts/" + p.name for p in (ROOT / "scripts").iterdir() if p.is_file() and p.suffix != ".txt")

@@ -189,7 +189,7 @@ def test_keys_do_not_see_each_others_lengths(tiny, tmp_path):
             assert w.hello["fields"] == ["step", "end_us", "step_us", "decodes", "prefills", "running", "waiting", "preemptions"]
             assert sum(s["prefills"] for s in w.steps) == 1 and sum(s["decodes"] for s in w.steps) == 5
             names = set().union(*(set(n) for n in w.news))
-            assert names == {"state", "running", "waiting", "preemptions", "tbt_target_us", "missed", "steps"}
+            assert names == {"state", "running", "waiting", "preemptions", "tbt_slo_us", "missed", "steps"}
             told.append([{k: v for k, v in s.items() if not k.endswith("_us")} for s in w.steps])
     assert told[0] == told[1], "beside the time they took, the steps of both prompts look the same"
 

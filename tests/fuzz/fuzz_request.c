@@ -93,7 +93,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (ok)
       check_request(&r, route);
     if (ok && r.messages) {
-      ok = td_messages_normalise((cJSON *)r.messages, &r.unknown, &error);
+      ok = td_messages_normalise((cJSON *)r.messages, &(td_message_rules){false, 1000}, &r.unknown, &error);
       if (ok)
         check_messages(r.messages);
     }

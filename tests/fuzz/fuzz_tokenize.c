@@ -57,7 +57,7 @@ static td_ids encode(const td_tokenizer *t, const uint8_t *text, size_t n, const
 static void decode(const td_tokenizer *t, const td_ids *ids, td_buf *out)
 {
   td_detok d;
-  td_detok_init(&d, t, false);
+  td_detok_init(&d, t, false, true);
   td_buf_init(out, 0);
   for (size_t i = 0; i <= ids->n; i++) { /* every push gives whole characters */
     size_t at = out->len_bytes;

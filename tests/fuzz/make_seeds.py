@@ -122,6 +122,13 @@ def make_gguf():
     write("gguf", "llama", whole)
     write("gguf", "cut", whole[: len(whole) // 2])
     write("gguf", "qwen3", gguf(llama_keys(tok, "qwen3", "qwen2"), llama_tensors(10)))
+    spm = ["<unk>", "<s>", "</s>", *("<0x%02X>" % b for b in range(256)), "\u2581", "a", "b", "ab", "\u2581a"]
+    keys = [k for k in llama_keys(tok) if not k[0].startswith("tokenizer.ggml.")] + [
+        ("tokenizer.ggml.model", STRING, "llama"), ("tokenizer.ggml.tokens", ARRAY, (STRING, spm)),
+        ("tokenizer.ggml.scores", ARRAY, (F32, [float(-i) for i in range(len(spm))])),
+        ("tokenizer.ggml.token_type", ARRAY, (I32, [2, 3, 3] + [6] * 256 + [1] * 5)),
+        ("tokenizer.ggml.bos_token_id", U32, 1), ("tokenizer.ggml.eos_token_id", U32, 2)]
+    write("gguf", "sentencepiece", gguf(keys, llama_tensors(len(spm))))
     write("gguf", "empty", gguf([], []))
     write("gguf", "version2", gguf([("general.architecture", STRING, "llama")], [("t", [32], 2, 18)], version=2))
     write("gguf", "quantised", gguf([("k", ARRAY, (U64, [1, 2]))], [("q", [64, 2], 8, 136), ("h", [3], 1, 6), ("b", [256], 12, 144)]))
@@ -414,6 +421,37 @@ def make_request():
     write("request", "not-json", b"\1{")
 
 
+def make_sentencepiece():
+    """tokenizer.model: messages of SentencePiece's, whole, cut, and with settings that are refused."""
+    def field(number, value):
+        if isinstance(value, float):
+            return bytes([number << 3 | 5]) + struct.pack("<f", value)
+        if isinstance(value, int):
+            return varint(number << 3) + varint(value)
+        return varint(number << 3 | 2) + varint(len(value)) + value
+
+    def varint(n):
+        return bytes([n]) if n < 128 else bytes([n & 127 | 128]) + varint(n >> 7)
+
+    def piece(text, score, kind=1):
+        return field(1, field(1, text.encode()) + field(2, float(score)) + field(3, kind))
+
+    pieces = [("<unk>", 0, 2), ("<s>", 0, 3), ("</s>", 0, 3), ("[U]", 0, 4)] + [("<0x%02X>" % b, 0, 6) for b in range(256)]
+    words = ["\u2581", "a", "b", "c", "\u2581a", "ab", "\u2581ab", "bc", "\u2581\u2581", "\u00e9", "\u4f60"]
+    pieces += [(w, -i, 1) for i, w in enumerate(words)]
+    body = b"".join(piece(*p) for p in pieces)
+    bpe, plain = field(2, field(3, 2) + field(35, 1)), field(3, field(1, b"identity") + field(4, 0))
+    write("sentencepiece", "llama", body + bpe + plain)
+    write("sentencepiece", "squeezing", body + bpe + field(3, field(3, 0) + field(4, 1)))
+    write("sentencepiece", "no-bytes", b"".join(piece(*p) for p in pieces if p[2] != 6) + bpe + plain)
+    write("sentencepiece", "unigram", body + field(2, field(3, 1)) + plain)
+    write("sentencepiece", "charsmap", body + bpe + field(3, field(2, b"xyz")))
+    write("sentencepiece", "cut", (body + bpe)[:-3])
+    write("sentencepiece", "huge-length", b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01a")
+    write("sentencepiece", "nan-scores", b"".join(piece(t, float("nan"), k) for t, _, k in pieces) + bpe + plain)
+    write("sentencepiece", "unknown-fields", field(9, 5) + body + bytes([7 << 3 | 1]) + bytes(8) + bpe + plain)
+
+
 def make_stop():
     def case(stops, text, step=1):
         return bytes([len(stops) - 1, step]) + b"".join(bytes([len(s) - 1]) + s for s in stops) + text
@@ -426,7 +464,7 @@ def make_stop():
 def main():
     clear()
     for make in (make_json, make_options, make_gguf, make_safetensors, make_model_config, make_products, make_steps, make_tokenizers, make_tokenize, make_template, make_http,
-                 make_request, make_stop):
+                 make_request, make_sentencepiece, make_stop):
         make()
 
 

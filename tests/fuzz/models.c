@@ -77,7 +77,7 @@ void fuzz_use_tokenizer(const td_tokenizer *t, const char *text, size_t n)
   FUZZ_CHECK(td_tokenizer_bos(t) < (int64_t)td_tokenizer_vocab(t) &&
              td_tokenizer_eos(t) < (int64_t)td_tokenizer_vocab(t));
   td_buf_init(&out, 0);
-  td_detok_init(&d, t, false);
+  td_detok_init(&d, t, false, true);
   if (td_tokenizer_encode(t, text, n, &all, 1, true, 0, &ids, &err) == TD_OK) {
     for (size_t i = 0; i < ids.n; i++) {
       FUZZ_CHECK(ids.ids[i] >= 0 && (uint32_t)ids.ids[i] < td_tokenizer_vocab(t));

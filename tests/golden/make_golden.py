@@ -2,6 +2,7 @@
 """Makes the golden files: greedy tokens of transformers in float32, and how close each decision was.
 
     make_golden.py tiny  TINY_MODELS_DIR            -> golden_tiny.json
+    make_golden.py families TINY_MODELS_DIR         -> golden_families.json
     make_golden.py real  SmolLM2-135M-Instruct.gguf -> golden_smollm2.json
 
 Needs torch, transformers, safetensors, tokenizers, numpy and gguf; run by hand when the models change, the result is
@@ -16,12 +17,16 @@ import sys
 import numpy as np
 import torch
 from gguf import GGUFReader, dequantize
+from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+import families
 import tiny_models
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TINY_LENGTHS, TINY_STEPS = (1, 2, 7, 16, 33, 64, 101), 32
+FAMILY_LENGTHS = TINY_LENGTHS + (140,)
 REAL_STEPS = 64
 
 
@@ -45,28 +50,62 @@ def unpermute(rows, n_heads):
     return rows.reshape(n_heads, n // 2, 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
 
 
-def hf_name(gguf_name):
+def hf_name(gguf_name, family):
     stem, _, tail = gguf_name.rpartition(".")
-    back = {v: k for k, v in tiny_models.GGUF_NAMES.items()}
+    back = {v: k for k, v in tiny_models.GGUF_NAMES.items() if family == "phi3" or k != "mlp.gate_up_proj"}
+    back.update({v: k for k, v in tiny_models.GGUF_NAMES_AFTER.items()})
     if stem.startswith("blk."):
         _, layer, rest = stem.split(".", 2)
         return "model.layers.%s.%s.%s" % (layer, back[rest], tail)
     return "%s.%s" % (back[stem], tail)
 
 
-def model_from_gguf(path, config):
-    c = dict(config)
-    hf = AutoConfig.for_model(c.pop("model_type"), **c)
-    permuted = hf.model_type == "llama"
+def reference_config(config):
+    """The configuration of transformers' class that computes what the tiny model's family does."""
+    c = {k: v for k, v in config.items() if k not in ("wrap", "embed_gain", "split", "vision_config", "architectures")}
+    if c["model_type"] == "minicpm":  # not a class of transformers, but what Granite's computes with these factors
+        c.update(model_type="granite", embedding_multiplier=float(c["scale_emb"]),
+                 residual_multiplier=c["scale_depth"] / c["num_hidden_layers"] ** 0.5,
+                 attention_multiplier=tiny_models.head_dim(c) ** -0.5,
+                 logits_scaling=c["hidden_size"] / c["dim_model_base"])
+    if c["model_type"] == "qwen2_5_vl":
+        c.update(model_type="qwen2", rope_scaling=None)
+    return AutoConfig.for_model(c.pop("model_type"), **c)
+
+
+def pin_rope(model, config):
+    """Fixes frequencies that transformers makes anew for each length to those of the whole context, and shows that they are
+    what transformers uses for a text of that length."""
+    kind = model.config.rope_parameters.get("rope_type")
+    if kind not in ("dynamic", "longrope"):
+        return
+    context = config["max_position_embeddings"] * (int(config["rope_scaling"]["factor"]) if kind == "dynamic" else 1)
+    text = torch.tensor([[3 + i * 7 % 509 for i in range(context)]])
+    with torch.no_grad():
+        want = model(input_ids=text, use_cache=False).logits
+    rope = model.model.rotary_emb
+    rope.inv_freq, rope.attention_scaling = ROPE_INIT_FUNCTIONS[kind](model.config, "cpu", seq_len=torch.tensor(context))
+    rope.rope_type = "default"
+    with torch.no_grad():
+        assert torch.equal(want, model(input_ids=text, use_cache=False).logits), kind
+
+
+def model_from_gguf(paths, config):
+    hf = reference_config(config)
+    permuted = config["model_type"] in ("llama", "granite", "minicpm", "smollm3")
     state = {}
-    for t in GGUFReader(path).tensors:
-        if t.name == "rope_freqs.weight":
+    for t in [t for path in paths for t in GGUFReader(path).tensors]:
+        if t.name.startswith("rope_f"):
             continue
         data = dequantize(t.data, t.tensor_type).astype(np.float32).reshape([int(n) for n in reversed(t.shape)])
         for part, heads in (("attn_q.", hf.num_attention_heads), ("attn_k.", hf.num_key_value_heads)):
             if permuted and part in t.name:
                 data = unpermute(data, heads)
-        state[hf_name(t.name)] = torch.from_numpy(np.ascontiguousarray(data))
+        state[hf_name(t.name, config["model_type"])] = torch.from_numpy(np.ascontiguousarray(data))
+    return with_weights(hf, state)
+
+
+def with_weights(hf, state):
     model = AutoModelForCausalLM.from_config(hf, dtype=torch.float32, attn_implementation="eager")
     missing, unexpected = model.load_state_dict(state, strict=False)
     tied = {"lm_head.weight"} if hf.tie_word_embeddings else set()
@@ -109,9 +148,50 @@ def tiny(folder):
             model = AutoModelForCausalLM.from_pretrained(
                 os.path.join(folder, name), dtype=torch.float32, attn_implementation="eager").eval()
         else:
-            model = model_from_gguf(os.path.join(folder, name + ".gguf"), tiny_models.GGUFS[name][2])
+            model = model_from_gguf([os.path.join(folder, name + ".gguf")], tiny_models.GGUFS[name][2])
         models[name] = run_model(name, model, prompts, TINY_STEPS)
     write("golden_tiny.json", models)
+
+
+def plain_name(name):
+    """A text model's tensor inside a wrapper, as the model alone has it; None: another part's."""
+    for old, new in (("language_model.", ""), ("model.language_model.", "model.")):
+        if name.startswith(old):
+            return new + name[len(old):]
+    return name if name.startswith(("model.layers.", "model.embed", "model.norm", "lm_head")) else None
+
+
+def family_model(folder, name):
+    if name.startswith("gguf_"):
+        paths = sorted(p for p in os.listdir(folder) if p.startswith((name + ".gguf", name + "-0")))
+        return model_from_gguf([os.path.join(folder, p) for p in paths], tiny_models.GGUFS[name][2])
+    config = tiny_models.FOLDERS[name][2]
+    path = os.path.join(folder, name)
+    if "wrap" not in config and config["model_type"] != "minicpm":
+        return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager").eval()
+    state = {plain_name(k): v.float() for k, v in load_file(os.path.join(path, "model.safetensors")).items()}
+    state.pop(None, None)
+    return with_weights(reference_config(config), state)
+
+
+def some_logits(model, prompt):
+    """[[id, logit], ...] behind the prompt, and the largest of all."""
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([prompt]), use_cache=False).logits[0, -1]
+    return [[i, float("%.8g" % logits[i])] for i in range(0, 512, 64)], float("%.4g" % logits.abs().max())
+
+
+def all_families(folder):
+    models = {}
+    for name in list(families.folders(tiny_models.config)) + list(families.ggufs(tiny_models.config)):
+        rng = random.Random("tandem prompts " + name)
+        prompts = [[rng.randrange(3, 512) for _ in range(n)] for n in FAMILY_LENGTHS]
+        model = family_model(folder, name)
+        pin_rope(model, (tiny_models.FOLDERS.get(name) or tiny_models.GGUFS[name])[2])
+        models[name] = run_model(name, model, prompts, TINY_STEPS)
+        for run in models[name]:
+            run["logits"], run["scale"] = some_logits(model, run["prompt"])
+    write("golden_families.json", models)
 
 
 # ---- the real model ----
@@ -168,9 +248,9 @@ def real(path):
         "rope_parameters": {"rope_type": "default", "rope_theta": float(number("rope.freq_base"))},
     }
     prompts = real_prompts(reader)
-    write("golden_smollm2.json", {"smollm2_135m_q4_1": run_model("smollm2_135m", model_from_gguf(path, config), prompts, REAL_STEPS)})
+    write("golden_smollm2.json", {"smollm2_135m_q4_1": run_model("smollm2_135m", model_from_gguf([path], config), prompts, REAL_STEPS)})
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)  # the sizes are small, and waiting threads cost more on a busy machine than they bring
-    {"tiny": tiny, "real": real}[sys.argv[1]](sys.argv[2])
+    {"tiny": tiny, "families": all_families, "real": real}[sys.argv[1]](sys.argv[2])

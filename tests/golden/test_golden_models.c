@@ -26,6 +26,8 @@ typedef struct golden_run {
   uint32_t n_prompt, n_tokens;
   int32_t *prompt, *tokens;
   double *margins;
+  const cJSON *logits; /* of some ids behind the prompt: [[id, logit], ...], or NULL */
+  double scale;        /* the largest of all of them */
 } golden_run;
 
 typedef struct scenario {
@@ -260,6 +262,23 @@ static int32_t best(const float *v, uint32_t n)
   return (int32_t)at;
 }
 
+/* Within 2e-4 of the largest. */
+static int check_logits(const golden_run *g, uint32_t slot, const float *logits)
+{
+  const cJSON *pair;
+  int failures = 0;
+  cJSON_ArrayForEach(pair, g->logits)
+  {
+    int id = (int)pair->child->valuedouble;
+    double want = pair->child->next->valuedouble, off = fabs((double)logits[id] - want);
+    if (off <= 2e-4 * g->scale)
+      continue;
+    printf("  prompt %" PRIu32 ": logit %d is %g, not %g\n", slot, id, (double)logits[id], want);
+    failures++;
+  }
+  return failures;
+}
+
 /* Returns the number of failures. */
 static int check_token(const machine *m, sequence *s, uint32_t slot, const float *logits, int32_t sampled,
                        bool reference)
@@ -268,7 +287,7 @@ static int check_token(const machine *m, sequence *s, uint32_t slot, const float
   uint32_t i = s->n_out++;
   int32_t id = best(logits, m->desc.vocab);
   uint64_t hash = hash_bits(logits, m->desc.vocab);
-  int failures = 0;
+  int failures = i == 0 ? check_logits(g, slot, logits) : 0;
   if (id != g->tokens[i]) {
     printf("  prompt %" PRIu32 " token %" PRIu32 ": %" PRId32 " instead of %" PRId32
            ", golden margin %g, logits differ by %g\n",
@@ -417,6 +436,8 @@ static int check_vectors(const char *path, const golden_run *g)
   plan_prompt(&m, g, 0, n, true);
   run_alone(&m, m.forward);
   fetch(&m, m.h_at, h, (size_t)n * width);
+  for (size_t i = 0; m.desc.logit_scale != 0 && i < (size_t)n * width; i++)
+    h[i] /= m.desc.logit_scale; /* the head's norm has it: a power of two in all models here */
   for (uint32_t i = 0; i < width; i++) {
     double sum = 0;
     for (uint32_t t = 0; t < n; t++)
@@ -457,6 +478,8 @@ static int check_model(const char *path, const cJSON *model, size_t n_scenarios)
     g->prompt = read_ids(td_json_get(run, "prompt"), &g->n_prompt);
     g->tokens = read_ids(td_json_get(run, "tokens"), &g->n_tokens);
     g->margins = must_alloc(g->n_tokens, sizeof *g->margins);
+    g->logits = td_json_get(run, "logits");
+    g->scale = g->logits ? td_json_get(run, "scale")->valuedouble : 0;
     n_margins = 0;
     cJSON_ArrayForEach(margin, td_json_get(run, "margins")) if (n_margins < g->n_tokens)
         g->margins[n_margins++] = margin->valuedouble;
@@ -522,8 +545,9 @@ int main(int argc, char **argv)
   cJSON_ArrayForEach(model, td_json_get(golden, "models"))
   {
     bool folder = S_ISDIR(st.st_mode);
+    const char *gguf = strcmp(model->string, "gguf_split") == 0 ? "-00001-of-00003.gguf" : ".gguf";
     snprintf(path, sizeof path, folder ? "%s/%s%s" : "%s", argv[2], model->string,
-             strncmp(model->string, "gguf_", 5) == 0 ? ".gguf" : "");
+             strncmp(model->string, "gguf_", 5) == 0 ? gguf : "");
     /* The real model is large: alone and all together say it all. */
     failures += check_model(path, model, folder ? sizeof scenarios / sizeof *scenarios : 2);
     n_models++;

@@ -12,9 +12,11 @@
 enum { MAX_TOKENS = 64, MAX_ROWS = 4, N_PAGES = 4, PAGE_TOKENS = 16, TEXT_BYTES = 1 << 16 };
 
 /* llama tied and untied, by safetensors and by GGUF (other rotation), with biases, with a window; q/k/v
- * biases; q/k norms. */
-static const char *const models[] = {"smollm2", "llama3", "gguf_llama3", "llama_biases",
-                                     "mistral", "qwen2",  "qwen3"};
+ * biases; q/k norms; partial rotation; factors; layers without rotation; norms behind, of all heads; parts
+ * side by side. */
+static const char *const models[] = {"smollm2", "llama3", "gguf_llama3", "llama_biases", "mistral",
+                                     "qwen2",   "qwen3",  "phi3",        "granite",      "minicpm",
+                                     "smollm3", "olmo2",  "olmo3",       "cohere",       "cohere2"};
 
 static void must(td_status st, const char *what, const td_error *err)
 {

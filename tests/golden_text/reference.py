@@ -58,6 +58,7 @@ PRE = {
     "smollm": (sequence({"type": "Digits", "individual_digits": True}, byte_level(True)), None, False),
     "starcoder": (sequence({"type": "Digits", "individual_digits": True}, byte_level(True)), None, False),
     "refact": (sequence({"type": "Digits", "individual_digits": True}, byte_level(True)), None, False),
+    "command-r": (sequence({"type": "Digits", "individual_digits": True}, byte_level(True)), {"type": "NFC"}, False),
     "llama-bpe": (sequence(split(MODERN % r"\p{N}{1,3}"), byte_level(False)), None, True),
     "qwen2": (sequence(split(MODERN % r"\p{N}"), byte_level(False)), {"type": "NFC"}, False),
     "qwen35": (sequence(split(QWEN35), byte_level(False)), {"type": "NFC"}, False),

@@ -252,7 +252,7 @@ static uint32_t qkv_width(const heads *h) { return (h->n_heads + 2 * h->n_kv_hea
 
 static td_compiled *compile_step(const recorded_step *r)
 {
-  td_op ops[3] = {{.kind = TD_OP_EMBED, .embed = {r->table, r->qkv, qkv_width(r->b->h)}}};
+  td_op ops[3] = {{.kind = TD_OP_EMBED, .embed = {r->table, r->qkv, qkv_width(r->b->h), 0}}};
   batch_attention_ops(r->b, r->qkv, r->out, ops + 1);
   return compile_ops(ops, 3);
 }

@@ -66,10 +66,10 @@ static void place_rows(batch *b, const uint32_t (*rows)[2], const uint32_t (*sha
   free(order);
 }
 
-static void fill_inv_freq(float *inv_freq, uint32_t head_dim)
+static void fill_inv_freq(float *inv_freq, uint32_t rotary_dim)
 {
-  for (uint32_t i = 0; i < head_dim / 2; i++)
-    inv_freq[i] = (float)pow(10000, -2.0 * i / head_dim);
+  for (uint32_t i = 0; i < rotary_dim / 2; i++)
+    inv_freq[i] = (float)pow(10000, -2.0 * i / rotary_dim);
 }
 
 batch *batch_make(const heads *h, const uint32_t (*rows)[2], const uint32_t (*shares)[2], uint32_t n_rows)
@@ -83,10 +83,10 @@ batch *batch_make(const heads *h, const uint32_t (*rows)[2], const uint32_t (*sh
   b->kv = random_values((size_t)b->n_pages * h->page_tokens * kv_width(h), 1.5);
   b->q_norm = h->norm ? random_values(h->head_dim, 1) : NULL;
   b->k_norm = h->norm ? random_values(h->head_dim, 1) : NULL;
-  fill_inv_freq(inv_freq, h->head_dim);
+  fill_inv_freq(inv_freq, rotated_dim(h));
   b->rope = (td_rope_kv_params){.q_norm = h->norm ? device_f32(b->q_norm, h->head_dim) : (td_devptr){0},
                                 .k_norm = h->norm ? device_f32(b->k_norm, h->head_dim) : (td_devptr){0},
-                                .inv_freq = device_f32(inv_freq, h->head_dim / 2),
+                                .inv_freq = device_f32(inv_freq, rotated_dim(h) / 2),
                                 .attn_factor = 1,
                                 .norm_eps = 1e-6f,
                                 .style = h->style,
@@ -94,7 +94,7 @@ batch *batch_make(const heads *h, const uint32_t (*rows)[2], const uint32_t (*sh
                                 .n_heads = h->n_heads,
                                 .n_kv_heads = h->n_kv_heads,
                                 .head_dim = h->head_dim,
-                                .rotary_dim = h->head_dim};
+                                .rotary_dim = rotated_dim(h)};
   td_kv_spec shape = {.n_pages = b->n_pages,
                       .page_tokens = h->page_tokens,
                       .n_groups = 1,
@@ -261,20 +261,20 @@ typedef struct turn {
   double cosine, sine;
 } turn;
 
-/* Of every position: [MAX_CONTEXT, head_dim / 2]. The angle's product is defined in f32, as HF has it. */
-static const turn *turns_of(uint32_t head_dim)
+/* Of every position: [MAX_CONTEXT, rotary_dim / 2]. The angle's product is defined in f32, as HF has it. */
+static const turn *turns_of(uint32_t rotary_dim)
 {
   static turn *made[257];
   float inv_freq[128];
-  if (made[head_dim])
-    return made[head_dim];
-  fill_inv_freq(inv_freq, head_dim);
-  turn *t = made[head_dim] = malloc((size_t)MAX_CONTEXT * (head_dim / 2) * sizeof *t);
+  if (made[rotary_dim])
+    return made[rotary_dim];
+  fill_inv_freq(inv_freq, rotary_dim);
+  turn *t = made[rotary_dim] = malloc((size_t)MAX_CONTEXT * (rotary_dim / 2) * sizeof *t);
 #pragma omp parallel for
   for (uint32_t pos = 0; pos < MAX_CONTEXT; pos++)
-    for (uint32_t i = 0; i < head_dim / 2; i++) {
+    for (uint32_t i = 0; i < rotary_dim / 2; i++) {
       double angle = (double)((float)pos * inv_freq[i]);
-      t[(size_t)pos * (head_dim / 2) + i] = (turn){cos(angle), sin(angle)};
+      t[(size_t)pos * (rotary_dim / 2) + i] = (turn){cos(angle), sin(angle)};
     }
   return t;
 }
@@ -286,7 +286,7 @@ static double activation_round(double v)
 
 static void rotate(const heads *h, const float *src, const float *norm, const turn *turns, double *out)
 {
-  uint32_t hd = h->head_dim, half = hd / 2;
+  uint32_t hd = h->head_dim, half = rotated_dim(h) / 2;
   double sum = 0;
   for (uint32_t i = 0; i < hd; i++)
     sum += (double)src[i] * src[i];
@@ -298,6 +298,8 @@ static void rotate(const heads *h, const float *src, const float *norm, const tu
     out[lo] = activation_round(u * turns[i].cosine - v * turns[i].sine);
     out[hi] = activation_round(v * turns[i].cosine + u * turns[i].sine);
   }
+  for (uint32_t i = 2 * half; i < hd; i++)
+    out[i] = activation_round(src[i] * scale * (norm ? norm[i] : 1));
 }
 
 /* Rotated k where its page is. As f32: what is rounded to bf16 is exact so, else that is what an f32 backend
@@ -305,7 +307,7 @@ static void rotate(const heads *h, const float *src, const float *norm, const tu
 static float *rotated_k(const batch *b)
 {
   const heads *h = b->h;
-  const turn *turns = turns_of(h->head_dim);
+  const turn *turns = turns_of(rotated_dim(h));
   size_t n_k = kv_width(h) / 2;
   float *k = malloc((size_t)b->n_pages * h->page_tokens * n_k * sizeof *k);
 #pragma omp parallel
@@ -316,7 +318,7 @@ static float *rotated_k(const batch *b)
         double out[256];
         float *to = k + place(b, &b->rows[r], t) * n_k + head * h->head_dim;
         rotate(h, batch_kv_at(b, &b->rows[r], t) + head * h->head_dim, b->k_norm,
-               turns + (size_t)t * (h->head_dim / 2), out);
+               turns + (size_t)t * (rotated_dim(h) / 2), out);
         for (uint32_t d = 0; d < h->head_dim; d++)
           to[d] = (float)out[d];
       }
@@ -340,7 +342,8 @@ static void attend_one(const batch *b, const float *k, const batch_row *r, uint3
   uint32_t hd = h->head_dim, first = h->window && pos + 1 > h->window ? pos + 1 - h->window : 0;
   size_t n_k = kv_width(h) / 2, at = head / (h->n_heads / h->n_kv_heads) * hd;
   double q[256], sum_of[256] = {0}, max = -INFINITY, sum = 0, scale = 1 / sqrt(hd);
-  rotate(h, q_of(b, r, pos) + head * hd, b->q_norm, turns_of(hd) + (size_t)pos * (hd / 2), q);
+  rotate(h, q_of(b, r, pos) + head * hd, b->q_norm,
+         turns_of(rotated_dim(h)) + (size_t)pos * (rotated_dim(h) / 2), q);
   for (uint32_t t = first; t <= pos; t++) {
     weights[t] = dot(q, k + place(b, r, t) * n_k + at, hd) * scale;
     max = fmax(max, weights[t]);

@@ -17,7 +17,10 @@ typedef struct heads {
   uint32_t n_heads, n_kv_heads, head_dim, page_tokens, window;
   td_rope_style style;
   bool norm;
+  uint32_t rotary_dim; /* 0: all of head_dim */
 } heads;
+
+static inline uint32_t rotated_dim(const heads *h) { return h->rotary_dim ? h->rotary_dim : h->head_dim; }
 
 typedef struct batch_row {
   uint32_t q_len, kv_len; /* the step's tokens, and all */

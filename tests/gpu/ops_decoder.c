@@ -117,7 +117,7 @@ static uint32_t decoder_ops(const decoder *d, td_op ops[OPS_MAX])
   uint32_t n = 0, heads = s->n_heads * s->head_dim;
   td_devptr x = d->x, attn = d->attn;
   td_extent extent = TD_EXTENT_TOKENS;
-  ops[n++] = (td_op){.kind = TD_OP_EMBED, .embed = {d->embed, d->x, s->width}};
+  ops[n++] = (td_op){.kind = TD_OP_EMBED, .embed = {d->embed, d->x, s->width, 0}};
   for (uint32_t i = 0; i < LAYERS; i++) {
     ops[n++] = norm_op(d, x, 2 * i);
     ops[n++] = linear_op(

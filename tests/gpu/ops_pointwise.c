@@ -34,6 +34,45 @@ void test_rmsnorm(uint32_t n, uint32_t width)
   free(x), free(w), free(want), free(got);
 }
 
+/* Centred, added to what is there, and of the first half of longer rows. */
+void test_rmsnorm_forms(uint32_t n, uint32_t width, bool centred, bool add, bool in_place)
+{
+  char what[80];
+  uint32_t stride = in_place ? 2 * width : width;
+  size_t total = (size_t)n * stride;
+  float *x = random_values(total, 1), *w = random_values(width, 1), *held = random_values(total, 1);
+  double *want = malloc(total * sizeof *want);
+  for (size_t i = 0; i < total; i++)
+    want[i] = in_place ? x[i] : held[i];
+  for (uint32_t t = 0; t < n; t++) {
+    double sum = 0, squares = 0;
+    for (uint32_t i = 0; i < width; i++)
+      sum += x[t * stride + i];
+    double mean = centred ? sum / width : 0;
+    for (uint32_t i = 0; i < width; i++)
+      squares += (x[t * stride + i] - mean) * (x[t * stride + i] - mean);
+    for (uint32_t i = 0; i < width; i++)
+      want[t * stride + i] =
+          (x[t * stride + i] - mean) * w[i] / sqrt(squares / width + 1e-5) + (add ? want[t * stride + i] : 0);
+  }
+  plan_tokens_only(n);
+  td_devptr dx = activations(x, n, stride), out = in_place ? dx : activations(held, n, stride);
+  td_rmsnorm_params p = {.x = dx,
+                         .weight = device_f32(w, width),
+                         .out = out,
+                         .width = width,
+                         .eps = 1e-5f,
+                         .stride = in_place ? stride : 0,
+                         .centred = centred,
+                         .add = add};
+  run_ops(&(td_op){.kind = TD_OP_RMSNORM, .rmsnorm = p}, 1);
+  float *got = fetch(out, total, false);
+  snprintf(what, sizeof what, "rmsnorm n=%u width=%u%s%s%s", n, width, centred ? " centred" : "",
+           add ? " added" : "", in_place ? " in place" : "");
+  check(what, got, want, total, 4 * eps_out);
+  free(x), free(w), free(held), free(want), free(got);
+}
+
 /* Made-up weights are the same bits everywhere: read back through the embedding. */
 void test_dummy(uint32_t vocab, uint32_t width)
 {

@@ -137,7 +137,7 @@ static chain make_chain(void)
   td_devptr x = device_alloc(MAX_TOKENS * WIDTH * be->activation_bytes),
             last = device_alloc(MAX_ROWS * WIDTH * be->activation_bytes),
             logits = device_alloc(MAX_ROWS * VOCAB * 4);
-  td_embed_params embed = {device_weight(&parts[0], 1, WIDTH), x, WIDTH};
+  td_embed_params embed = {.weight = device_weight(&parts[0], 1, WIDTH), .out = x, .width = WIDTH};
   td_gather_params gather = {x, last, WIDTH};
   td_linear_params linear = {.weight = device_weight(&parts[1], 1, WIDTH),
                              .x = last,

@@ -93,7 +93,7 @@ static uint32_t filled(const head_shape *h, uint32_t last) { return last % h->pa
 static void compile(const head_shape *h)
 {
   const td_op ops[] = {
-      {.kind = TD_OP_EMBED, .embed = {table, qkv, width}},
+      {.kind = TD_OP_EMBED, .embed = {table, qkv, width, 0}},
       {.kind = TD_OP_ROPE_KV,
        .rope_kv = {.qkv = qkv,
                    .inv_freq = no_rotation,

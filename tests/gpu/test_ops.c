@@ -392,16 +392,17 @@ static void open_backend(const char *name, const td_backend_config *config)
 static bool is_cpu(void) { return strcmp(be->ops->name, "cpu") == 0; }
 
 static const heads shapes[] = {
-    {9, 3, 64, 16, 0, TD_ROPE_PAIRS, false},      {32, 8, 128, 16, 0, TD_ROPE_HALVES, false},
-    {4, 4, 96, 32, 0, TD_ROPE_HALVES, false},     {14, 2, 64, 64, 0, TD_ROPE_HALVES, false},
-    {16, 8, 128, 16, 0, TD_ROPE_HALVES, true},    {8, 1, 256, 16, 0, TD_ROPE_HALVES, false},
-    {8, 2, 128, 16, 100, TD_ROPE_HALVES, false},  {16, 1, 64, 16, 0, TD_ROPE_HALVES, false},
-    {32, 1, 64, 16, 33, TD_ROPE_PAIRS, false},    {28, 4, 128, 32, 0, TD_ROPE_HALVES, false},
-    {4, 4, 128, 64, 300, TD_ROPE_HALVES, false},  {16, 4, 256, 64, 0, TD_ROPE_HALVES, false},
-    {4, 4, 128, 16, 1500, TD_ROPE_HALVES, false}, {5, 5, 96, 16, 0, TD_ROPE_HALVES, false},
-    {12, 2, 96, 16, 0, TD_ROPE_PAIRS, false},     {6, 2, 96, 64, 0, TD_ROPE_HALVES, true},
-    {16, 1, 96, 32, 40, TD_ROPE_HALVES, false},   {20, 1, 96, 16, 0, TD_ROPE_HALVES, false},
-    {12, 1, 128, 16, 0, TD_ROPE_HALVES, false},   {20, 2, 96, 16, 0, TD_ROPE_HALVES, false},
+    {9, 3, 64, 16, 0, TD_ROPE_PAIRS, false, 0},      {32, 8, 128, 16, 0, TD_ROPE_HALVES, false, 0},
+    {4, 4, 96, 32, 0, TD_ROPE_HALVES, false, 0},     {14, 2, 64, 64, 0, TD_ROPE_HALVES, false, 0},
+    {16, 8, 128, 16, 0, TD_ROPE_HALVES, true, 0},    {8, 1, 256, 16, 0, TD_ROPE_HALVES, false, 0},
+    {8, 2, 128, 16, 100, TD_ROPE_HALVES, false, 0},  {16, 1, 64, 16, 0, TD_ROPE_HALVES, false, 0},
+    {32, 1, 64, 16, 33, TD_ROPE_PAIRS, false, 0},    {28, 4, 128, 32, 0, TD_ROPE_HALVES, false, 0},
+    {4, 4, 128, 64, 300, TD_ROPE_HALVES, false, 0},  {16, 4, 256, 64, 0, TD_ROPE_HALVES, false, 0},
+    {4, 4, 128, 16, 1500, TD_ROPE_HALVES, false, 0}, {5, 5, 96, 16, 0, TD_ROPE_HALVES, false, 0},
+    {12, 2, 96, 16, 0, TD_ROPE_PAIRS, false, 0},     {6, 2, 96, 64, 0, TD_ROPE_HALVES, true, 0},
+    {16, 1, 96, 32, 40, TD_ROPE_HALVES, false, 0},   {20, 1, 96, 16, 0, TD_ROPE_HALVES, false, 0},
+    {12, 1, 128, 16, 0, TD_ROPE_HALVES, false, 0},   {20, 2, 96, 16, 0, TD_ROPE_HALVES, false, 0},
+    {24, 8, 128, 16, 0, TD_ROPE_HALVES, false, 96},  {4, 2, 64, 16, 0, TD_ROPE_PAIRS, true, 32},
 };
 enum { N_SHAPES = sizeof shapes / sizeof *shapes };
 static uint32_t only_dim; /* of the heads that are tested; 0: all */
@@ -419,17 +420,17 @@ static const uint32_t split[][2] = {{1, 3500}, {1, 2000}, {1, 70}};
  * a short one alone (kernels/attention/work_list.h). The last but one has so many that those of 320 tokens
  * are short, the last groups whose warps add what rows share. */
 static const heads many_heads[] = {
-    {32, 32, 128, 16, 0, TD_ROPE_HALVES, false},  {64, 32, 64, 32, 0, TD_ROPE_PAIRS, false},
-    {32, 32, 96, 16, 0, TD_ROPE_HALVES, false},   {48, 16, 256, 16, 0, TD_ROPE_HALVES, false},
-    {64, 32, 64, 64, 40, TD_ROPE_HALVES, false},  {64, 64, 64, 16, 0, TD_ROPE_HALVES, false},
-    {160, 32, 128, 16, 0, TD_ROPE_HALVES, false},
+    {32, 32, 128, 16, 0, TD_ROPE_HALVES, false, 0},  {64, 32, 64, 32, 0, TD_ROPE_PAIRS, false, 0},
+    {32, 32, 96, 16, 0, TD_ROPE_HALVES, false, 0},   {48, 16, 256, 16, 0, TD_ROPE_HALVES, false, 0},
+    {64, 32, 64, 64, 40, TD_ROPE_HALVES, false, 0},  {64, 64, 64, 16, 0, TD_ROPE_HALVES, false, 0},
+    {160, 32, 128, 16, 0, TD_ROPE_HALVES, false, 0},
 };
 enum { N_MANY_HEADS = sizeof many_heads / sizeof *many_heads };
 
 /* Of long rows, 67 shares each on an H200: more than a warp takes of a slice at once. */
-static const heads one_kv_head = {8, 1, 128, 16, 0, TD_ROPE_HALVES, false};
+static const heads one_kv_head = {8, 1, 128, 16, 0, TD_ROPE_HALVES, false, 0};
 /* Of two tokens: more slices than four for each of the blocks that are sure to run at once. */
-static const heads many_slices = {64, 8, 128, 16, 0, TD_ROPE_HALVES, false};
+static const heads many_slices = {64, 8, 128, 16, 0, TD_ROPE_HALVES, false, 0};
 
 /* Prefixes in pieces of more pages than are looked up at once, one that all rows share, and five and pairs of
  * more pieces than blocks do at once (kernels/attention/work_list.c: of 64 kv heads an H200 does 6, of 32
@@ -438,28 +439,28 @@ static const struct {
   heads heads;
   uint32_t tokens[3];
 } many_pieces[] = {
-    {{32, 32, 128, 16, 0, TD_ROPE_HALVES, false}, {7984, 240, 48}},
-    {{64, 64, 96, 16, 0, TD_ROPE_HALVES, false}, {48, 1536, 240}},
-    {{64, 64, 64, 16, 0, TD_ROPE_PAIRS, false}, {40, 1336, 640}},
-    {{64, 64, 128, 16, 0, TD_ROPE_HALVES, false}, {48, 1536, 240}},
-    {{64, 32, 64, 64, 0, TD_ROPE_HALVES, false}, {64, 1536, 640}},
+    {{32, 32, 128, 16, 0, TD_ROPE_HALVES, false, 0}, {7984, 240, 48}},
+    {{64, 64, 96, 16, 0, TD_ROPE_HALVES, false, 0}, {48, 1536, 240}},
+    {{64, 64, 64, 16, 0, TD_ROPE_PAIRS, false, 0}, {40, 1336, 640}},
+    {{64, 64, 128, 16, 0, TD_ROPE_HALVES, false, 0}, {48, 1536, 240}},
+    {{64, 32, 64, 64, 0, TD_ROPE_HALVES, false, 0}, {64, 1536, 640}},
 };
 /* Rows that share a prefix and are cut into so many shares that several blocks add them up, by the two ways
  * to add what is shared (groups to 4, and above). */
-static const heads long_own[] = {{4, 1, 128, 16, 0, TD_ROPE_HALVES, false},
-                                 {8, 1, 128, 16, 0, TD_ROPE_HALVES, false},
-                                 {12, 1, 96, 32, 0, TD_ROPE_HALVES, false}};
+static const heads long_own[] = {{4, 1, 128, 16, 0, TD_ROPE_HALVES, false, 0},
+                                 {8, 1, 128, 16, 0, TD_ROPE_HALVES, false, 0},
+                                 {12, 1, 96, 32, 0, TD_ROPE_HALVES, false, 0}};
 enum { N_LONG_OWN = sizeof long_own / sizeof *long_own };
 /* Whose KV is more than the L2 cache holds, so that prefill goes through some heads after others. */
-static const heads many_kv_heads = {32, 32, 128, 16, 0, TD_ROPE_HALVES, false};
-static const heads many_recorded = {64, 64, 128, 16, 0, TD_ROPE_HALVES, false};
+static const heads many_kv_heads = {32, 32, 128, 16, 0, TD_ROPE_HALVES, false, 0};
+static const heads many_recorded = {64, 64, 128, 16, 0, TD_ROPE_HALVES, false, 0};
 
 /* Two stores at once; the second one's layers have a window, so that its rows share nothing where the first
  * one's do. */
 static const heads store_pairs[][2] = {
-    {{32, 8, 128, 16, 0, TD_ROPE_HALVES, false}, {8, 2, 64, 16, 300, TD_ROPE_HALVES, false}},
-    {{8, 1, 128, 32, 0, TD_ROPE_HALVES, false}, {8, 8, 256, 32, 0, TD_ROPE_HALVES, false}},
-    {{12, 4, 96, 16, 0, TD_ROPE_PAIRS, false}, {12, 4, 96, 16, 0, TD_ROPE_PAIRS, false}},
+    {{32, 8, 128, 16, 0, TD_ROPE_HALVES, false, 0}, {8, 2, 64, 16, 300, TD_ROPE_HALVES, false, 0}},
+    {{8, 1, 128, 32, 0, TD_ROPE_HALVES, false, 0}, {8, 8, 256, 32, 0, TD_ROPE_HALVES, false, 0}},
+    {{12, 4, 96, 16, 0, TD_ROPE_PAIRS, false, 0}, {12, 4, 96, 16, 0, TD_ROPE_PAIRS, false, 0}},
 };
 
 static void test_two_stores(bool small)
@@ -603,6 +604,8 @@ static void test_products(bool small, bool tiny)
                         ns[] = {1, 2, 3, 7, 8, 9, 15, 16, 17, 33, 64, 130, 300};
   for (size_t i = 0; i < (tiny ? 1 : small ? 2 : 5); i++) {
     test_rmsnorm(1, widths[i]);
+    for (uint32_t form = 0; form < 5; form++)
+      test_rmsnorm_forms(37, widths[i], form & 1, form & 2, form == 0 || form == 4);
     test_rmsnorm(37, widths[i]);
     test_swiglu(5, widths[i]);
   }

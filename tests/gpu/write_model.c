@@ -82,7 +82,7 @@ static size_t add(const td_model_desc *d, td_role role, uint32_t layer, tensor *
   bool matrix = td_role_shape(role, d, shape) == 2;
   *t = (tensor){role, layer, shape[0] * (matrix ? shape[1] : 1), *bytes};
   at += (size_t)snprintf(header + at, size - at, "%s\"%s\":{\"dtype\":\"BF16\",\"shape\":[%" PRIu64,
-                         at > 1 ? "," : "", td_role_name(role, TD_FILES_SAFETENSORS, layer, name), shape[0]);
+                         at > 1 ? "," : "", td_role_name(role, d, layer, name), shape[0]);
   if (matrix)
     at += (size_t)snprintf(header + at, size - at, ",%" PRIu64, shape[1]);
   at += (size_t)snprintf(header + at, size - at, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", *bytes,

@@ -295,9 +295,8 @@ static void run(const load *l, double share)
                        .n_pages = l->n_pages,
                        .max_context_tokens = CONTEXT,
                        .cost = l->cost,
-                       .tbt_target_us = (uint64_t)l->target_us,
+                       .tbt_slo_us = (uint64_t)l->target_us,
                        .slack_percent = l->slack_percent,
-                       .ttft_target_us = l->slack_percent > 0 ? 250000 : 0,
                        .share_under_way = l->slack_percent > 0};
   int32_t *tokens[SLOTS];
   memcpy(tokens, w.tokens, sizeof tokens);

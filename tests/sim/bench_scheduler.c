@@ -68,6 +68,7 @@ static void setup(bench *b, uint32_t n_running, uint32_t n_pages)
                             .slack_percent = 100,
                             .priority_us = 10000000,
                             .share_under_way = true,
+                            .reads_shared_once = true,
                             .hash_seed = 7};
   *b = (bench){.n_slots = config.n_slots, .random = 1};
   if (td_sched_create(&config, &b->sched, &err) != TD_OK ||

@@ -49,14 +49,12 @@ void sim_order_verify_place(sim_world *w, uint32_t i)
                                                : offset;
   slot->place_us = td_sched_slot(w->sched, i).place_us;
   int64_t start = slot->place_us - (int64_t)offset, now = (int64_t)w->clock_us;
-  int64_t latest =
-      now + (int64_t)c->ttft_target_us + (int64_t)(order_us(w, slot->n_prompt) * c->slack_percent / 100);
+  int64_t latest = now + (int64_t)(order_us(w, slot->n_prompt) * c->slack_percent / 100);
   SIM_CHECK(w, start >= now && start <= latest);
   for (uint32_t n = slot->n_prompt; slot->terms.ttft_deadline_us == 0 && start != latest;
        n -= c->page_tokens) { /* whole pages are cached */
     SIM_CHECK(w, c->slack_percent > 0 && n > c->page_tokens);
-    latest = now + (int64_t)c->ttft_target_us +
-             (int64_t)(order_us(w, n - c->page_tokens) * c->slack_percent / 100);
+    latest = now + (int64_t)(order_us(w, n - c->page_tokens) * c->slack_percent / 100);
   }
   SIM_CHECK(w, slot->terms.ttft_deadline_us == 0 || start == now ||
                    start <= (int64_t)slot->terms.ttft_deadline_us);

@@ -69,6 +69,7 @@ static void print_totals(const sim_totals *t, uint64_t hash)
   P("  steps full of logits", t->full_of_logits);
   for (int i = 0; i < TD_POLICY_COUNT; i++)
     P(td_policy_names[i], t->steps_of[i]);
+  P("decodes sharing KV", t->repeating_steps);
   P("hybrids with a target", t->timed_steps);
   P("  at the floor", t->floor_steps);
   P("longest wait, steps", t->longest_wait_steps);
@@ -84,7 +85,7 @@ static bool covers_all(const sim_totals *t)
   for (int i = 0; i < TD_POLICY_COUNT; i++)
     if (t->steps_of[i] * 100 < t->steps)
       return false;
-  if (t->timed_steps * 100 < t->steps || t->floor_steps < 100)
+  if (t->repeating_steps * 100 < t->steps || t->timed_steps * 100 < t->steps || t->floor_steps < 100)
     return false;
   return t->preemptions * 1000 > t->steps && t->evicted > 1000 && t->hit_tokens > 1000 &&
          t->shared_steps > 100 && t->ahead_steps * 10 > t->steps && t->ahead_past_queue > 100 &&

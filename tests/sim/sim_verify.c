@@ -61,6 +61,7 @@ static void verify_row(sim_world *w, uint32_t i, uint32_t first_logits)
     SIM_CHECK(w, page >= 0 && (uint32_t)page < w->config.n_pages);
     if (!w->ahead) /* else the commit since may have switched it to the tree's */
       SIM_CHECK(w, page == plan->page_table[at]);
+    w->repeated_pages += is_decode && w->readers[page] > 0;
     w->readers[page]++;
     w->writers[page] += p + pt > start;
   }
@@ -86,11 +87,27 @@ static void verify_target(sim_world *w)
          alone_us = td_cost_step_us(cost, &alone) * st.cost_correction[0];
   SIM_CHECK(w, us == td_sched_predict_us(w->sched, plan));
   SIM_CHECK(w, st.cost_correction[1] <= 4 && st.cost_correction[1] >= 0.25);
-  SIM_CHECK(w, w->config.tbt_target_us == 0 || st.tbt_target_us == (double)w->config.tbt_target_us);
-  SIM_CHECK(w, plan->n_prefill_tokens <= w->config.page_tokens || us <= st.tbt_target_us ||
-                   us <= 1.1 * alone_us);
+  SIM_CHECK(w, w->config.tbt_slo_us == 0 || st.tbt_slo_us == (double)w->config.tbt_slo_us);
+  SIM_CHECK(w,
+            plan->n_prefill_tokens <= w->config.page_tokens || us <= st.tbt_slo_us || us <= 1.1 * alone_us);
   w->totals->timed_steps++;
-  w->totals->floor_steps += alone_us >= st.tbt_target_us;
+  w->totals->floor_steps += alone_us >= st.tbt_slo_us;
+}
+
+/* KV that decodes read more than once, by counting. What prompts under way hold may hide some of it, and a
+ * plan made ahead knows less. */
+static void verify_repeated(sim_world *w)
+{
+  const td_plan *plan = w->plan;
+  uint64_t all = w->repeated_pages * w->config.page_tokens;
+  if (w->ahead)
+    return;
+  if (!w->config.reads_shared_once)
+    SIM_CHECK(w, plan->repeated_kv_tokens == 0);
+  else
+    SIM_CHECK(w, plan->repeated_kv_tokens == all ||
+                     (plan->repeated_kv_tokens < all && plan->n_rows > plan->n_decode_rows));
+  w->totals->repeating_steps += plan->repeated_kv_tokens > 0;
 }
 
 /* What each policy is. */
@@ -172,6 +189,7 @@ void sim_verify_plan(sim_world *w)
   for (uint32_t i = 0; i < plan->n_page_updates; i++) /* in whatever order they are applied */
     SIM_CHECK(w, w->device_table[plan->page_updates[i].index] == plan->page_updates[i].page_id);
 
+  w->repeated_pages = 0;
   memset(w->readers, 0, w->config.n_pages * sizeof *w->readers);
   memset(w->writers, 0, w->config.n_pages * sizeof *w->writers);
   for (uint32_t i = 0; i < plan->n_rows; i++) {
@@ -191,6 +209,7 @@ void sim_verify_plan(sim_world *w)
     SIM_CHECK(w, w->writers[i] == 0 || w->readers[i] == 1); /* a page being written is nobody else's */
   verify_nobody_forgotten(w);
   verify_policy(w);
+  verify_repeated(w);
   w->totals->rows += plan->n_rows;
   w->totals->decode_rows += plan->n_decode_rows;
   w->totals->shared_steps += n_prompts > 1;

@@ -51,8 +51,8 @@ static void draw_policy(sim_world *w)
     return;
   if (sim_chance(r, 0.6)) {
     c->cost = sim_chance(r, 0.7) ? &stairs : &stairs_learned;
-    uint64_t smallest = 1 + (uint64_t)td_budget_smallest_target_us(&stairs, c);
-    c->tbt_target_us = sim_chance(r, 0.2) ? 0 : smallest + sim_below(r, sim_chance(r, 0.5) ? 40 : 500);
+    uint64_t smallest = 1 + (uint64_t)td_budget_smallest_step_us(&stairs, c);
+    c->tbt_slo_us = sim_chance(r, 0.2) ? 0 : smallest + sim_below(r, sim_chance(r, 0.5) ? 40 : 500);
     return;
   }
   c->policy = (td_policy)(1 + sim_below(r, TD_POLICY_COUNT - 1));
@@ -80,9 +80,9 @@ static void draw_order(sim_world *w)
   if (sim_chance(r, 0.33))
     return;
   c->share_under_way = sim_chance(r, 0.8);
+  c->reads_shared_once = sim_chance(r, 0.8);
   c->prompt_ns_per_token = sim_chance(r, 0.3) ? 0 : 1000 + sim_below(r, 20000);
   c->slack_percent = sim_chance(r, 0.3) ? 0 : 50 + sim_below(r, 400);
-  c->ttft_target_us = sim_chance(r, 0.5) ? 0 : sim_below(r, 5000);
   c->priority_us = sim_chance(r, 0.4) ? 0 : sim_below(r, 20000);
   w->n_accounts = 1 + sim_below(r, SIM_ACCOUNTS);
   c->n_accounts = sim_chance(r, 0.3) ? 0 : w->n_accounts;

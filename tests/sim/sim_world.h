@@ -62,6 +62,7 @@ typedef struct sim_prefix {
 typedef struct sim_totals {
   uint64_t steps, requests, finished, cancelled, refused, preemptions, evicted, hit_tokens, query_tokens;
   uint64_t cancelled_in[3]; /* waiting, prefill, decode */
+  uint64_t repeating_steps; /* decodes shared KV */
   uint64_t steps_of[TD_POLICY_COUNT], timed_steps,
       floor_steps; /* floor: the decodes alone exceeded the target, prompts went on */
   uint64_t rows, decode_rows, shared_steps, ahead_steps, ahead_past_queue, wasted_rows;
@@ -88,6 +89,7 @@ typedef struct sim_world {
   uint64_t *device_lines; /* [n_pages * page_tokens] */
   int32_t *device_table;
   uint32_t *readers, *writers; /* [n_pages] scratch of verify */
+  uint64_t repeated_pages;     /* of a plan: each reader of a page but the first */
   int32_t sampled[SIM_MAX_LOGITS];
   uint8_t verdict[SIM_MAX_LOGITS], late[SIM_MAX_LOGITS];
   uint64_t late_steps;

@@ -383,6 +383,41 @@ static void test_pressure(void **state)
 }
 
 /* One at a time, a millisecond each, arrivals even: 1000 a second can be held and no more. */
+/* Equal prompts at equal distances, and once twenty at a time: the lengths of steps settle again, so first
+ * tokens do not come now early, now late, as they would where a length hunts after the queue. */
+static void test_lengths_settle(void **state)
+{
+  static const double rates[] = {2, 6, 10, 14, 16};
+  enum { N = 400, BURST = 100, BURST_END = 120, SETTLED = 200, DRAINS = 380 };
+  for (size_t k = 0; k < sizeof rates / sizeof *rates; k++) {
+    td_load l = {0};
+    td_life *lives;
+    for (int i = 0; i < N; i++)
+      add(&l, (i > BURST && i <= BURST_END ? BURST : i) * 1000 / rates[k], (uint64_t)i, 2000, 200);
+    td_replay_config c = make_config(&td_cost_h200_llama3_8b, 256, 4096);
+    td_sched_config *s = &c.lane.sched;
+    s->policy = TD_POLICY_TANDEM;
+    s->cost = c.lane.cost;
+    s->tbt_slo_us = 50000;
+    s->slack_percent = 100;
+    s->n_slots = 512;
+    s->n_pages = 50000;
+    s->max_context_tokens = 4096;
+    c.lane.ahead = true;
+    td_replay_result r = run(&l, &c, &lives);
+    double least = INFINITY, most = 0;
+    for (int i = SETTLED; i < DRAINS; i++) {
+      least = fmin(least, lives[i].first_us - lives[i].due_us);
+      most = fmax(most, lives[i].first_us - lives[i].due_us);
+    }
+    assert_true(r.m.tbt.max <= 50.001 || rates[k] < 3); /* a step of prompts alone is filled */
+    assert_true(most - least <= 2e3 * r.m.tbt.p99);     /* two steps */
+    assert_true(rates[k] > 14 || most < 90e3);
+    free(lives);
+    td_load_deinit(&l);
+  }
+}
+
 static void test_search(void **state)
 {
   td_source s = {.rate = 100};
@@ -451,6 +486,7 @@ int main(void)
       cmocka_unit_test(test_cut),
       cmocka_unit_test(test_same_again),
       cmocka_unit_test(test_pressure),
+      cmocka_unit_test(test_lengths_settle),
       cmocka_unit_test(test_search),
       cmocka_unit_test(test_devices),
   };

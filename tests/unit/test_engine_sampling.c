@@ -76,7 +76,7 @@ static void make_model(td_engine *e)
   assert_int_equal(be->ops->alloc(be, MAX_TOKENS * N_VOCAB * sizeof(float), &x, NULL), TD_OK);
   assert_int_equal(be->ops->alloc(be, MAX_ROWS * N_VOCAB * sizeof(float), &logits, NULL), TD_OK);
   const td_op forward[] = {
-      {.kind = TD_OP_EMBED, .extent = TD_EXTENT_TOKENS, .embed = {weight, x, N_VOCAB}},
+      {.kind = TD_OP_EMBED, .extent = TD_EXTENT_TOKENS, .embed = {weight, x, N_VOCAB, 0}},
       {.kind = TD_OP_GATHER, .extent = TD_EXTENT_LOGITS, .gather = {x, logits, N_VOCAB}},
   };
   const td_op sample = {.kind = TD_OP_SAMPLE, .extent = TD_EXTENT_LOGITS, .sample = {logits, N_VOCAB}};

@@ -51,6 +51,62 @@ static void test_rmsnorm(void **state)
   fx_backends_destroy(bes);
 }
 
+/* In float64, into what out held: rows of width elements, stride apart. */
+static void norm_want(const td_rmsnorm_params *p, uint32_t n, const float *x, const float *w, double *out)
+{
+  for (uint32_t t = 0; t < n; t++) {
+    double sum = 0, squares = 0;
+    const float *row = x + (size_t)t * p->stride;
+    for (uint32_t i = 0; i < p->width; i++)
+      sum += (double)row[i];
+    double mean = p->centred ? sum / p->width : 0;
+    for (uint32_t i = 0; i < p->width; i++)
+      squares += ((double)row[i] - mean) * ((double)row[i] - mean);
+    for (uint32_t i = 0; i < p->width; i++) {
+      double v = ((double)row[i] - mean) / sqrt(squares / p->width + (double)p->eps) * (double)w[i];
+      out[(size_t)t * p->stride + i] = v + (p->add ? out[(size_t)t * p->stride + i] : 0);
+    }
+  }
+}
+
+/* Centred or not, added or not, rows that are parts of longer ones: what is beside them stays. */
+static void test_rmsnorm_forms(void **state)
+{
+  td_backend *bes[FX_BACKENDS];
+  fx_backends(bes);
+  for (int round = 0; round < 24; round++) {
+    uint32_t width = 1 + fx_below(300), stride = width + fx_below(3) * 5, n = 1 + fx_below(9);
+    size_t total = (size_t)n * stride;
+    float *x = fx_floats(total, 3), *w = fx_floats(width, 1), *held = fx_floats(total, 2), *first = NULL;
+    double *want = malloc(total * sizeof *want);
+    td_rmsnorm_params p = {
+        .width = width, .stride = stride, .eps = 1e-5f, .centred = round & 1, .add = round & 2};
+    bool in_place = !p.add && round & 4;
+    for (size_t i = 0; i < total; i++)
+      want[i] = (double)(in_place ? x : held)[i];
+    norm_want(&p, n, x, w, want);
+    for (int b = 0; b < FX_BACKENDS; b++) {
+      if (!bes[b])
+        continue;
+      p.x = fx_upload(bes[b], x, total);
+      p.out = in_place ? p.x : fx_upload(bes[b], held, total);
+      p.weight = fx_upload(bes[b], w, width);
+      fx_run_rows(bes[b], n, &(td_op){.kind = TD_OP_RMSNORM, .rmsnorm = p});
+      float *got = fx_download(bes[b], p.out, total);
+      if (first)
+        fx_same(first, got, total, "rmsnorm forms");
+      for (size_t i = 0; i < total && !first; i++)
+        assert_true(fabs((double)got[i] - want[i]) <= 4e-6 * (fabs(want[i]) + 1));
+      if (first)
+        free(got);
+      else
+        first = got;
+    }
+    free(x), free(w), free(held), free(want), free(first);
+  }
+  fx_backends_destroy(bes);
+}
+
 static void test_swiglu(void **state)
 {
   td_backend *bes[FX_BACKENDS];
@@ -180,11 +236,9 @@ static void test_gather_takes_last_tokens(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_rmsnorm),
-      cmocka_unit_test(test_swiglu),
-      cmocka_unit_test(test_exp),
-      cmocka_unit_test(test_angles),
-      cmocka_unit_test(test_gather_takes_last_tokens),
+      cmocka_unit_test(test_rmsnorm), cmocka_unit_test(test_rmsnorm_forms),
+      cmocka_unit_test(test_swiglu),  cmocka_unit_test(test_exp),
+      cmocka_unit_test(test_angles),  cmocka_unit_test(test_gather_takes_last_tokens),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

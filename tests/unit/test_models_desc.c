@@ -1,5 +1,7 @@
 /* Descriptions: what config.json, generation_config.json and GGUF metadata are taken to mean, and what is
  * refused. Rotary frequencies are compared with numbers that transformers 5.23 computed. */
+#include <math.h>
+
 #include "weights_fixture.h"
 
 #include "models/model_desc.h"
@@ -10,6 +12,12 @@
   "\"vocab_size\":1000"
 #define REST "\"max_position_embeddings\":2048,\"rms_norm_eps\":1e-5"
 #define LLAMA "{\"model_type\":\"llama\"," SIZES "," REST
+
+/* Heads of 16, of which 8 are rotated. */
+#define PHI3                                                                                                 \
+  "{\"model_type\":\"phi3\",\"hidden_size\":64,\"intermediate_size\":64,\"num_hidden_layers\":4,"            \
+  "\"num_attention_heads\":4,\"vocab_size\":100,\"max_position_embeddings\":4096,"                           \
+  "\"original_max_position_embeddings\":1024,\"partial_rotary_factor\":0.5"
 
 static td_status read_folder(const char *config, const char *generation, td_model_desc *d, td_error *err)
 {
@@ -185,7 +193,7 @@ static void test_unserved_defaults(void **state)
   td_model_desc d =
       accept(LLAMA "}", "{\"repetition_penalty\":1.05,\"no_repeat_ngram_size\":0,\"typical_p\":1.0,"
                         "\"bad_words_ids\":[[3]],\"suppress_tokens\":[],\"stop_strings\":null,\"top_k\":5}");
-  assert_string_equal(d.unserved_defaults, "repetition_penalty, bad_words_ids");
+  assert_string_equal(d.unserved_defaults, "bad_words_ids");
   assert_string_equal(accept(LLAMA "}", "{\"repetition_penalty\":1,\"num_beams\":1}").unserved_defaults, "");
   assert_string_equal(accept(LLAMA "}", NULL).unserved_defaults, "");
 }
@@ -295,6 +303,150 @@ static void test_rope_scalings(void **state)
   assert_float_equal(d.rope_inv_freq[32], 0.01, 1e-9);
 }
 
+/* What the frequencies are good for follows from the context that is served. */
+static void test_rope_by_context(void **state)
+{
+  const char *longrope =
+      PHI3 ",\"rope_theta\":10000,\"rope_scaling\":{\"type\":\"su\",\"short_factor\":[1,2,2,2],"
+           "\"long_factor\":[4,4,4,8]}}";
+  td_model_desc d = accept(longrope, NULL);
+  assert_int_equal(d.rotary_dim, 8);
+  assert_true(d.fused_qkv && d.fused_gate_up);
+  assert_float_equal(d.rope_inv_freq[0], 0.25, 1e-9);
+  assert_float_equal(d.rope_inv_freq[3], 1e-3 / 8, 1e-9);
+  assert_float_equal(d.rope_attn_factor, 1.0954451, 1e-6); /* sqrt(1 + ln 4 / ln 1024) */
+  assert_int_equal(td_model_desc_set_context(&d, 1024, "m", NULL), TD_OK);
+  assert_float_equal(d.rope_inv_freq[0], 1, 1e-9);
+  assert_float_equal(d.rope_inv_freq[3], 1e-3 / 2, 1e-9);
+  assert_float_equal(d.rope_attn_factor, 1.0954451, 1e-6);
+  d = accept(LLAMA ",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2}}", NULL);
+  assert_int_equal(d.context_tokens, 4096);
+  assert_float_equal(d.rope_inv_freq[32], pow(10000 * pow(3, 128.0 / 126), -0.5), 1e-8);
+  assert_int_equal(td_model_desc_set_context(&d, 2048, "m", NULL), TD_OK);
+  assert_float_equal(d.rope_inv_freq[32], 0.01, 1e-9);
+}
+
+static void expect_other_rope(const td_model_desc *d, const char *layers)
+{
+  for (uint32_t i = 0; i < d->n_layers; i++)
+    assert_int_equal(td_model_layer_has_other_rope(d, i), layers[i] == 'x');
+}
+
+static void test_other_families(void **state)
+{
+  td_model_desc d = accept("{\"model_type\":\"granite\"," SIZES "," REST ",\"embedding_multiplier\":12,"
+                           "\"residual_multiplier\":0.22,\"attention_multiplier\":0.0078125,"
+                           "\"logits_scaling\":8}",
+                           NULL);
+  assert_float_equal(d.embed_scale, 12, 0);
+  assert_float_equal(d.residual_scale, 0.22, 1e-7);
+  assert_float_equal(d.attn_scale, 0.0078125, 0);
+  assert_float_equal(d.logit_scale, 0.125, 0);
+  d = accept("{\"model_type\":\"minicpm\"," SIZES "," REST
+             ",\"scale_emb\":12,\"scale_depth\":1.4,\"dim_model_base\":256}",
+             NULL);
+  assert_float_equal(d.residual_scale, 0.7, 1e-7);
+  assert_true(d.logit_scale == 0.5f && d.attn_scale == 0 && d.tied_embeddings);
+  d = accept("{\"model_type\":\"smollm3\"," SIZES "," REST "}", NULL);
+  expect_other_rope(&d, "   x");
+  assert_true(d.other_inv_freq[0] == 0 && d.tied_embeddings);
+  d = accept("{\"model_type\":\"smollm3\"," SIZES "," REST ",\"no_rope_layers\":[0,1,1,0]}", NULL);
+  expect_other_rope(&d, "x  x");
+  d = accept("{\"model_type\":\"olmo3\"," SIZES "," REST
+             ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":8}}",
+             NULL);
+  expect_other_rope(&d, "xxx ");
+  assert_true(d.block_form == TD_BLOCK_POST_NORM && d.wide_qk_norm && d.window_tokens == 4096);
+  assert_true(td_model_layer_window(&d, 2) == 4096 && td_model_layer_window(&d, 3) == 0);
+  assert_true(d.rope.kind == TD_ROPE_YARN && d.other_inv_freq[0] == 1);
+  d = accept("{\"model_type\":\"cohere2\"," SIZES "," REST ",\"sliding_window_pattern\":2}", NULL);
+  expect_other_rope(&d, " x x");
+  assert_true(d.layer_norm && d.block_form == TD_BLOCK_PARALLEL && d.rope_style == TD_ROPE_PAIRS);
+  assert_true(d.logit_scale == 0.0625f && d.other_inv_freq[0] == 0);
+}
+
+/* A wrapper's text part; what its text_config leaves out is as in transformers' class. */
+static void test_wrappers(void **state)
+{
+  td_model_desc d =
+      accept("{\"model_type\":\"llava\",\"architectures\":[\"LlavaForConditionalGeneration\"],"
+             "\"vision_config\":{\"x\":1},\"text_config\":{\"model_type\":\"llama\",\"vocab_size\":"
+             "32064,\"max_position_embeddings\":4096}}",
+             NULL);
+  assert_true(d.is_wrapped && d.width == 4096 && d.n_layers == 32 && d.vocab == 32064);
+  d = accept(
+      "{\"model_type\":\"qwen2_5_vl\"," SIZES "," REST
+      ",\"vision_config\":{\"x\":1},\"rope_scaling\":{\"type\":\"mrope\",\"mrope_section\":[16,24,24]}}",
+      NULL);
+  assert_true(d.is_wrapped && d.qkv_bias);
+  assert_float_equal(d.rope_inv_freq[32], 1e-3, 1e-9); /* a base of 1e6 */
+  refuse("{\"model_type\":\"gemma3\",\"text_config\":{\"model_type\":\"gemma3_text\"}}", NULL,
+         TD_ERR_UNSUPPORTED, "gemma3_text", "olmo2");
+  refuse(LLAMA ",\"vision_config\":{\"x\":1}}", NULL, TD_ERR_UNSUPPORTED, "vision_config", "");
+}
+
+/* config.json of published models, as far as it says anything of sizes, and the parameters that their cards
+ * state. */
+static void test_published_shapes(void **state)
+{
+#define SHAPE(type, width, ffn, layers, heads, kv, vocab, rest)                                              \
+  "{\"model_type\":\"" type "\",\"hidden_size\":" #width ",\"intermediate_size\":" #ffn                      \
+  ",\"num_hidden_layers\":" #layers ",\"num_attention_heads\":" #heads ",\"num_key_value_heads\":" #kv       \
+  ",\"vocab_size\":" #vocab ",\"max_position_embeddings\":4096" rest "}"
+  static const struct {
+    const char *config;
+    uint64_t parameters;
+    uint32_t head_dim, rotary_dim;
+  } models[] = {
+      /* Phi-4-mini-instruct */
+      {SHAPE("phi3", 3072, 8192, 32, 24, 8, 200064,
+             ",\"partial_rotary_factor\":0.75,\"tie_word_embeddings\":true,\"sliding_window\":262144"),
+       3836021760, 128, 96},
+      /* granite-3.3-2b-instruct */
+      {SHAPE("granite", 2048, 8192, 40, 32, 8, 49159,
+             ",\"tie_word_embeddings\":true,\"embedding_multiplier\":12.0,\"residual_multiplier\":0.22,"
+             "\"attention_multiplier\":0.015625,\"logits_scaling\":8.0"),
+       2533539840, 64, 64},
+      /* MiniCPM-2B-sft-bf16 */
+      {SHAPE("minicpm", 2304, 5760, 40, 36, 36, 122753,
+             ",\"scale_emb\":12,\"scale_depth\":1.4,\"dim_model_base\":256"),
+       2724880896, 64, 64},
+      /* SmolLM3-3B */
+      {SHAPE("smollm3", 2048, 11008, 36, 16, 4, 128256, ",\"no_rope_layer_interval\":4"), 3075098624, 128,
+       128},
+      /* OLMo-2-1124-7B */
+      {SHAPE("olmo2", 4096, 11008, 32, 32, 32, 100352, ""), 7298617344, 128, 128},
+      /* c4ai-command-r7b-12-2024 */
+      {SHAPE("cohere2", 4096, 14336, 32, 32, 8, 256000, ",\"logit_scale\":0.25,\"sliding_window\":4096"),
+       8028033024, 128, 128},
+  };
+  for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+    td_model_desc d = accept(models[i].config, NULL);
+    assert_int_equal(td_model_desc_parameter_count(&d), models[i].parameters);
+    assert_int_equal(d.head_dim, models[i].head_dim);
+    assert_int_equal(d.rotary_dim, models[i].rotary_dim);
+  }
+}
+
+static void test_family_refusals(void **state)
+{
+  refuse("{\"model_type\":\"cohere\"," SIZES "," REST ",\"use_qk_norm\":true}", NULL, TD_ERR_UNSUPPORTED,
+         "use_qk_norm", "");
+  refuse("{\"model_type\":\"granite\"," SIZES "," REST ",\"residual_multiplier\":0}", NULL, TD_ERR_MODEL,
+         "residual_multiplier", "above 0");
+  refuse("{\"model_type\":\"granite\"," SIZES "," REST ",\"embedding_multiplier\":1e9}", NULL, TD_ERR_MODEL,
+         "embedding scale", "1e+09");
+  refuse("{\"model_type\":\"minicpm\"," SIZES "," REST ",\"sparse_config\":{\"x\":1}}", NULL,
+         TD_ERR_UNSUPPORTED, "sparse_config", "");
+  refuse("{\"model_type\":\"smollm3\"," SIZES "," REST ",\"no_rope_layers\":[1,1]}", NULL, TD_ERR_MODEL,
+         "no_rope_layers", "4 layers");
+  refuse("{\"model_type\":\"smollm3\"," SIZES "," REST ",\"use_sliding_window\":true,\"sliding_window\":8}",
+         NULL, TD_ERR_UNSUPPORTED, "use_sliding_window", "layer_types");
+  refuse(LLAMA ",\"residual_multiplier\":0.5}", NULL, TD_ERR_UNSUPPORTED, "residual_multiplier",
+         "not served");
+  refuse(LLAMA ",\"no_rope_layers\":[1,0]}", NULL, TD_ERR_UNSUPPORTED, "no_rope_layers", "not served");
+}
+
 static void test_rope_refusals(void **state)
 {
   static const char *const wrong[] = {"\"linear\"", "2",  "true",
@@ -310,10 +462,16 @@ static void test_rope_refusals(void **state)
     refuse(text, NULL, TD_ERR_MODEL, "config.json: 'rope_scaling'", "must be an object or null");
   }
   (void)accept(LLAMA ",\"rope_scaling\":null,\"rope_parameters\":null}", NULL);
-  refuse(LLAMA ",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2}}", NULL, TD_ERR_UNSUPPORTED,
-         "RoPE type", "dynamic");
-  refuse(LLAMA ",\"rope_scaling\":{\"rope_type\":\"longrope\"}}", NULL, TD_ERR_UNSUPPORTED, "RoPE type",
-         "longrope");
+  refuse(LLAMA ",\"rope_scaling\":{\"type\":\"mrope\",\"mrope_section\":[16,24,24]}}", NULL,
+         TD_ERR_UNSUPPORTED, "RoPE type", "mrope");
+  refuse(LLAMA ",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2,\"alpha\":1000}}", NULL,
+         TD_ERR_UNSUPPORTED, "alpha", "");
+  refuse(LLAMA ",\"rope_scaling\":{\"type\":\"dynamic\"}}", NULL, TD_ERR_MODEL, "factor", "not 0");
+  refuse(LLAMA ",\"rope_scaling\":{\"rope_type\":\"longrope\"}}", NULL, TD_ERR_MODEL, "short_factor",
+         "list of 64 numbers");
+  refuse(PHI3 ",\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1,1,1,1],"
+              "\"long_factor\":[1,0,1,1]}}",
+         NULL, TD_ERR_MODEL, "long_factor", "above 0");
   refuse(LLAMA ",\"rope_scaling\":{\"rope_type\":7}}", NULL, TD_ERR_MODEL, "config.json", "rope_type");
   refuse(LLAMA ",\"rope_scaling\":{\"rope_type\":\"linear\"}}", NULL, TD_ERR_MODEL, "factor", "not 0");
   refuse(LLAMA ",\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":1e300}}", NULL, TD_ERR_MODEL, "factor",
@@ -464,7 +622,8 @@ static void test_gguf(void **state)
   assert_float_equal(d.default_temperature, 0.5, 0);
   assert_int_equal(d.default_top_k, 20);
   assert_true(d.default_top_p < 0 && d.default_min_p < 0);
-  assert_string_equal(d.unserved_defaults, "general.sampling.penalty_repeat");
+  assert_float_equal(d.default_repetition_penalty, 1.25, 0);
+  assert_string_equal(d.unserved_defaults, "");
   assert_float_equal(d.rope_inv_freq[4], 0.1, 1e-8);
   put_gguf(&b, "qwen2", 0);
   assert_int_equal(read_gguf(&b, &d, &err), TD_OK);
@@ -472,6 +631,14 @@ static void test_gguf(void **state)
   put_gguf(&b, "qwen3", 0);
   assert_int_equal(read_gguf(&b, &d, &err), TD_OK);
   assert_true(d.rope_style == TD_ROPE_HALVES && d.qk_norm && !d.qkv_bias);
+  put_gguf(&b, "llama", 1);
+  put_key_u32(&b, "llama.rope.dimension_count", 8);
+  assert_int_equal(read_gguf(&b, &d, &err), TD_OK);
+  assert_true(d.head_dim == 16 && d.rotary_dim == 8);
+  put_gguf(&b, "olmo2", 1);
+  put_key_u32(&b, "olmo2.attention.sliding_window", 32);
+  assert_int_equal(read_gguf(&b, &d, &err), TD_OK);
+  assert_true(d.block_form == TD_BLOCK_POST_NORM && d.wide_qk_norm && td_model_layer_window(&d, 1) == 32);
   put_gguf(&b, "llama", 2);
   put_key_text(&b, "llama.rope.scaling.type", "linear");
   put_key_f32(&b, "llama.rope.scaling.factor", 2);
@@ -506,8 +673,13 @@ static void test_gguf_refusals(void **state)
   put_key_u32(&b, "llama.attention.value_length", 8);
   refuse_gguf(&b, TD_ERR_UNSUPPORTED, "keys of 16 and values of 8", "");
   put_gguf(&b, "llama", 1);
-  put_key_u32(&b, "llama.rope.dimension_count", 8);
-  refuse_gguf(&b, TD_ERR_UNSUPPORTED, "8 of 16", "partial rotary");
+  put_key_u32(&b, "llama.rope.dimension_count", 18);
+  refuse_gguf(&b, TD_ERR_MODEL, "18 rotary dimensions", "heads of 16");
+  put_gguf(&b, "minicpm", 0);
+  refuse_gguf(&b, TD_ERR_UNSUPPORTED, "minicpm.embedding_scale", "no key");
+  put_gguf(&b, "llama", 1);
+  put_key_f32(&b, "llama.residual_scale", 0.5f);
+  refuse_gguf(&b, TD_ERR_UNSUPPORTED, "llama.residual_scale", "not served");
   put_gguf(&b, "llama", 1);
   put_key_u32(&b, "llama.attention.key_length", 100000);
   refuse_gguf(&b, TD_ERR_MODEL, "llama.attention.key_length", "256");
@@ -533,6 +705,11 @@ int main(void)
       cmocka_unit_test(test_unserved_defaults),
       cmocka_unit_test(test_ends_that_the_tokenizer_knows),
       cmocka_unit_test(test_rope_scalings),
+      cmocka_unit_test(test_rope_by_context),
+      cmocka_unit_test(test_other_families),
+      cmocka_unit_test(test_wrappers),
+      cmocka_unit_test(test_published_shapes),
+      cmocka_unit_test(test_family_refusals),
       cmocka_unit_test(test_rope_refusals),
       cmocka_unit_test(test_refusals_by_name),
       cmocka_unit_test(test_sizes_out_of_bounds),

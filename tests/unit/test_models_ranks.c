@@ -30,7 +30,7 @@ static void write_weights(const char *folder, const td_model_desc *d)
       size_t n = shape[0] * (matrix ? shape[1] : 1);
       float *values = fx_floats(n, 1);
       td_buf_printf(&header, "%s\"%s\":{\"dtype\":\"F32\",\"shape\":[%u", header.len_bytes ? "," : "{",
-                    td_role_name((td_role)r, TD_FILES_SAFETENSORS, i, name), (unsigned)shape[0]);
+                    td_role_name((td_role)r, d, i, name), (unsigned)shape[0]);
       if (matrix)
         td_buf_printf(&header, ",%u", (unsigned)shape[1]);
       td_buf_printf(&header, "],\"data_offsets\":[%zu,%zu]}", data.len_bytes, data.len_bytes + 4 * n);

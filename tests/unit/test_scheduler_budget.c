@@ -1,5 +1,4 @@
-/* The budget of a step: chunks against the target, the floor, tiles, targets that are refused, the
- * correction. */
+/* The budget of a step: chunks against the SLO, the floor, tiles, lengths by need, the correction. */
 #include "test_scheduler_fixture.h"
 
 #include <math.h>
@@ -14,22 +13,25 @@ static const td_sched_config h200 = {.n_slots = 1024,
                                      .max_context_tokens = 131072,
                                      .cost = &td_cost_h200_llama3_8b};
 
-static td_budget make(const td_sched_config *config, uint64_t target_us)
+static td_budget make(const td_sched_config *config, uint64_t slo_us)
 {
   td_budget b;
   td_error err;
   td_sched_config c = *config;
-  c.tbt_target_us = target_us;
+  c.tbt_slo_us = slo_us;
   assert_int_equal(td_budget_init(&b, &c, &err), TD_OK);
   return b;
 }
 
-static void begin(td_budget *b, uint32_t n_decodes, uint32_t kv_len)
+/* n_prompts 0: as if need did not count. */
+static void begin_for(td_budget *b, uint32_t n_decodes, uint32_t kv_len, uint32_t n_prompts)
 {
   td_budget_begin(b);
   td_budget_add_decodes(b, n_decodes, (uint64_t)n_decodes * kv_len);
-  td_budget_end_decodes(b);
+  td_budget_end_decodes(b, n_prompts);
 }
+
+static void begin(td_budget *b, uint32_t n_decodes, uint32_t kv_len) { begin_for(b, n_decodes, kv_len, 0); }
 
 static double with_us(const td_budget *b, uint32_t n_computed, uint32_t q_len, uint32_t n_rest)
 {
@@ -44,9 +46,9 @@ static uint32_t next_random(uint32_t *state, uint32_t n)
   return (uint32_t)(((uint64_t)(*state >> 8) * n) >> 24);
 }
 
-/* Whatever the step: the target is kept; one token more would break it, or there is no more, or a tile ends
+/* Whatever the step: the SLO is kept; one token more would break it, or there is no more, or a tile ends
  * there. */
-static void the_largest_that_keeps_the_target(void **state)
+static void the_largest_that_keeps_the_slo(void **state)
 {
   (void)state;
   uint32_t seed = 7, n_by_time = 0, n_cut = 0;
@@ -115,7 +117,7 @@ static void steps_end_where_tiles_do(void **state)
   assert_int_equal(td_budget_chunk(&b, 0, 10000), 2048);
 }
 
-/* By trying every length: no longer chunk keeps the target, but where it was cut back to a point. */
+/* By trying every length: no longer chunk keeps the SLO, but where it was cut back to a point. */
 static void a_table_that_falls(void **state)
 {
   (void)state;
@@ -189,38 +191,76 @@ static void without_a_model_as_sarathi(void **state)
   }
 }
 
-static void targets(void **state)
+/* What a prompt token makes others wait, as budget.h says it, in a step of so many tokens. */
+static double waiting(const td_budget *b, uint32_t n_tokens, uint32_t n_prompts)
+{
+  td_budget with = *b;
+  uint32_t q_len = n_tokens - b->work.n_tokens;
+  td_budget_add_chunk(&with, q_len, q_len, 0);
+  double us = td_budget_predict_us(&with, &with.work), alone_us = td_budget_predict_us(b, &b->work);
+  if (us > b->slo_us)
+    return INFINITY;
+  return (n_prompts * us + 0.25 * b->work.n_decode_rows * (us - alone_us)) / q_len;
+}
+
+/* Few wait: short steps, where the weights' reading is shared; more wait: longer ones, never shorter and
+ * never of less throughput; many: all that the SLO allows. Nothing else is looked at, so no queue makes it
+ * swing. */
+static void lengths_follow_the_queue(void **state)
 {
   (void)state;
-  td_error err;
-  td_budget b;
+  uint32_t seed = 11, n_short = 0, n_long = 0;
   td_sched_config c = h200;
-  double smallest = td_budget_smallest_target_us(&td_cost_h200_llama3_8b, &c);
-  c.tbt_target_us = (uint64_t)smallest - 1;
-  assert_int_equal(td_budget_init(&b, &c, &err), TD_ERR_CONFIG);
-  assert_non_null(strstr(err.message, "the smallest that can is 4")); /* 3.7 ms, in whole ones */
-  assert_string_equal(err.param, "tbt_target_ms");
-  c.tbt_target_us = (uint64_t)smallest + 1;
-  assert_int_equal(td_budget_init(&b, &c, &err), TD_OK);
+  c.step_tokens = 4096;
+  for (uint32_t i = 0; i < 500; i++) {
+    td_budget b = make(&c, 20000 + next_random(&seed, 60000));
+    uint32_t n_decodes = 1 + next_random(&seed, 200), kv_len = 16 + next_random(&seed, 1500), before = 0;
+    double rate = 0;
+    for (uint32_t n_prompts = 1; n_prompts <= 1024; n_prompts *= 2) {
+      begin_for(&b, n_decodes, kv_len, n_prompts);
+      uint32_t most = b.most_tokens, q_len = most - n_decodes;
+      double us = with_us(&b, 0, q_len, q_len + 1);
+      assert_true(most >= before && q_len >= 16 && us <= b.slo_us);
+      assert_true(q_len / us >= rate * (1 - 1e-9));
+      for (uint32_t k = 0; k < c.cost->n_points; k++)
+        if (c.cost->tokens[k] >= n_decodes + 16 && c.cost->tokens[k] <= 4096)
+          assert_true(waiting(&b, most, n_prompts) <= waiting(&b, c.cost->tokens[k], n_prompts) * (1 + 1e-9));
+      n_short += n_prompts == 1 && us < 0.5 * b.slo_us;
+      n_long += n_prompts == 1024 && us > 0.9 * b.slo_us;
+      before = most;
+      rate = q_len / us;
+    }
+  }
+  assert_true(n_short > 300 && n_long > 300);
 
-  /* By itself: 512 tokens, for 384 reach 0.81 of the best rate, beside decodes over half of 800,000 tokens of
-   * KV. */
-  c.tbt_target_us = 0;
-  assert_int_equal(td_budget_init(&b, &c, &err), TD_OK);
-  double want = 12260 + 400000 * (131072 / 4.3e6) + 256 * 257 / 2 * (524288 / 560e6);
-  assert_true(fabs(b.target_us - want) < 1e-6 * want);
-  begin(&b, 256, 400000 / 256);
-  assert_int_equal(td_budget_chunk(&b, 0, 256), 256);
+  td_budget b = make(&c, 50000);
+  begin_for(&b, 16, 1024, 1);
+  assert_int_equal(b.most_tokens, 256); /* 6.5 ms, where 16 decodes take 4.2 alone and 512 tokens 12.3 */
+  assert_int_equal(td_budget_chunk(&b, 0, 10000), 240);
+  begin_for(&b, 16, 1024, 64);
+  assert_true(td_budget_chunk(&b, 0, 10000) > 1900); /* the SLO's */
+  begin_for(&b, 0, 0, 1);
+  assert_int_equal(td_budget_chunk(&b, 0, 10000), 4096); /* nobody waits for a next token */
+}
 
-  c.cost = NULL;
-  assert_int_equal(td_budget_init(&b, &c, &err), TD_OK);
-  assert_true(b.target_us == 0);
-  c.tbt_target_us = 50000;
-  assert_int_equal(td_budget_init(&b, &c, &err), TD_ERR_CONFIG);
-  c = h200;
-  c.policy = TD_POLICY_SARATHI;
-  c.tbt_target_us = 50000;
-  assert_int_equal(td_budget_init(&b, &c, &err), TD_ERR_CONFIG);
+static void an_slo_below_what_can_be_kept(void **state)
+{
+  (void)state;
+  td_sched_config c = h200;
+  double smallest = td_budget_smallest_step_us(h200.cost, &c);
+  assert_true(smallest > 3600 && smallest < 4000);
+  td_budget b = make(&c, 1000);
+  begin_for(&b, 16, 1024, 1);
+  assert_int_equal(td_budget_chunk(&b, 0, 10000), 16); /* a page in any case */
+  b = make(&c, 0);                                     /* none: by need alone */
+  begin_for(&b, 16, 1024, 1);
+  assert_int_equal(td_budget_chunk(&b, 0, 10000), 240);
+  begin_for(&b, 16, 1024, 1000);
+  assert_int_equal(td_budget_chunk(&b, 0, 10000), 2048 - 16);
+  c.cost = NULL; /* nothing is known */
+  b = make(&c, 50000);
+  begin_for(&b, 16, 1024, 1);
+  assert_int_equal(td_budget_chunk(&b, 0, 10000), 2048 - 16);
 }
 
 static void policies(void **state)
@@ -292,7 +332,7 @@ static void it_begins_where_it_was_learned(void **state)
   learned.learned[0] = 1.02;
   c.cost = &learned;
   td_budget fresh = make(&h200, 30000), b = make(&c, 30000);
-  assert_true(b.correction[0] == 1.02 && b.correction[1] == 1 && b.target_us == fresh.target_us);
+  assert_true(b.correction[0] == 1.02 && b.correction[1] == 1);
   assert_true(td_budget_predict_us(&b, &decodes) == 1.02 * td_budget_predict_us(&fresh, &decodes));
   assert_true(td_budget_calibrated_us(&b, &decodes) == td_budget_predict_us(&fresh, &decodes));
   td_budget_observe(&b, &decodes, 1e9);
@@ -302,48 +342,29 @@ static void it_begins_where_it_was_learned(void **state)
   begin(&b, 64, 1024);
   begin(&slower, 64, 1024);
   assert_true(td_budget_chunk(&slower, 0, 10000) < td_budget_chunk(&b, 0, 10000) * 3 / 4);
-  c.tbt_target_us = 0; /* what is aimed at is of the device, not of its mood */
-  td_sched_config plain = h200;
-  plain.tbt_target_us = 0;
-  assert_true(td_budget_automatic_target_us(&learned, &c) ==
-              td_budget_automatic_target_us(h200.cost, &plain));
 }
 
-/* Another table while it serves: nothing of the old one's correction is left, and what is aimed at is chosen
- * again unless the operator said it. A guess refuses no target. */
+/* Another table while it serves: nothing of the old one's correction is left, and the SLO is as it was. */
 static void a_better_table_takes_its_place(void **state)
 {
   (void)state;
-  td_error err;
   td_cost_model slow = *h200.cost;
-  td_sched_config given = h200, chosen = h200;
   td_step_work decodes = {
       .n_tokens = 8, .n_rows = 8, .n_logits = 8, .n_decode_rows = 8, .decode_kv_tokens = 8192};
   for (uint32_t i = 0; i < slow.n_points; i++)
     slow.tokens_us[i] *= 3;
-  given.tbt_target_us = 30000;
-  chosen.tbt_target_us = 0;
-  td_budget a, b;
-  assert_int_equal(td_budget_init(&a, &given, &err), TD_OK);
-  assert_int_equal(td_budget_init(&b, &chosen, &err), TD_OK);
-  double before_us = b.target_us;
+  td_budget b = make(&h200, 30000), before = b;
   for (int i = 0; i < 50; i++)
     td_budget_observe(&b, &decodes, 1e9);
   assert_true(b.correction[0] > 2);
-  td_budget_set_cost(&a, &slow, &given);
-  td_budget_set_cost(&b, &slow, &chosen);
-  assert_true(a.target_us == 30000 && b.target_us > 2 * before_us);
-  assert_true(b.correction[0] == 1 && td_budget_predict_us(&b, &decodes) == td_cost_step_us(&slow, &decodes));
-
-  given.tbt_target_us = 1;
-  assert_int_equal(td_budget_init(&a, &given, &err), TD_ERR_CONFIG);
-  given.cost_is_guess = true;
-  assert_int_equal(td_budget_init(&a, &given, &err), TD_OK);
+  td_budget_set_cost(&b, &slow);
+  assert_true(b.correction[0] == 1 && b.slo_us == before.slo_us);
+  assert_true(td_budget_predict_us(&b, &decodes) == td_cost_step_us(&slow, &decodes));
 }
 
-/* In the scheduler: decodes and a long prompt under a target, every step within it, and the prompt goes on.
+/* In the scheduler: decodes and a long prompt under an SLO, every step within it, and the prompt goes on.
  */
-static void steps_keep_the_target(void **state)
+static void steps_keep_the_slo(void **state)
 {
   (void)state;
   static const td_cost_model plain = {.n_points = 2, .tokens = {1, 101}, .tokens_us = {1000, 2000}};
@@ -354,7 +375,7 @@ static void steps_keep_the_target(void **state)
                                          .n_pages = 200,
                                          .max_context_tokens = 1024,
                                          .cost = &plain,
-                                         .tbt_target_us = 1600};
+                                         .tbt_slo_us = 1600};
   static fx f;
   fx_open(&f, &config);
   fx_submit(&f, 0, 5, 100, 1);
@@ -372,7 +393,7 @@ static void steps_keep_the_target(void **state)
   assert_int_equal(f.plan->n_rows, 3);
   fx_row(&f, 2, 2, 20, 20);
   fx_commit(&f, 0);
-  assert_true(fx_stats(&f).tbt_target_us == 1600);
+  assert_true(fx_stats(&f).tbt_slo_us == 1600);
   fx_run_dry(&f);
   fx_close(&f);
 }
@@ -452,18 +473,19 @@ static void orca_takes_prompts_whole(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(the_largest_that_keeps_the_target),
+      cmocka_unit_test(the_largest_that_keeps_the_slo),
       cmocka_unit_test(steps_end_where_tiles_do),
       cmocka_unit_test(a_table_that_falls),
       cmocka_unit_test(prompts_never_starve),
       cmocka_unit_test(a_step_of_prompts_is_filled),
       cmocka_unit_test(without_a_model_as_sarathi),
-      cmocka_unit_test(targets),
+      cmocka_unit_test(lengths_follow_the_queue),
+      cmocka_unit_test(an_slo_below_what_can_be_kept),
       cmocka_unit_test(policies),
       cmocka_unit_test(the_correction_is_slow_and_bounded),
       cmocka_unit_test(it_begins_where_it_was_learned),
       cmocka_unit_test(a_better_table_takes_its_place),
-      cmocka_unit_test(steps_keep_the_target),
+      cmocka_unit_test(steps_keep_the_slo),
       cmocka_unit_test(prefill_first_lets_decodes_wait),
       cmocka_unit_test(decode_first_lets_prompts_wait),
       cmocka_unit_test(orca_takes_prompts_whole),

@@ -191,7 +191,7 @@ static td_sched_config config(void)
                            .n_pages = 20000,
                            .max_context_tokens = CONTEXT,
                            .cost = &td_cost_h200_llama3_8b,
-                           .tbt_target_us = 25000};
+                           .tbt_slo_us = 25000};
 }
 
 /* More than can be served for a while, then less: the queue grows and goes. */
@@ -360,7 +360,7 @@ static void idle_or_without_a_model(void **state)
               f.prompt_token_us < 50); /* what a prompt's token adds, though none waits */
   close_world();
   c.cost = NULL;
-  c.tbt_target_us = 0;
+  c.tbt_slo_us = 0;
   open_world(&c);
   submit(100, 100, 100);
   assert_true(td_sched_foresee(w.s).start_us == 0);
@@ -554,7 +554,6 @@ static double told_behind(bool in_one, uint32_t account, bool choices_wait)
 {
   td_sched_config c = config();
   c.share_under_way = true;
-  c.ttft_target_us = 1000;
   open_world(&c);
   for (uint32_t n = 0; n < 50; n++) {
     submit_choices(account, 1000, in_one);

@@ -1,6 +1,8 @@
 /* Pages of requests: prefix hits, sharing while running, preemption, cancellation in every state. */
 #include "test_scheduler_fixture.h"
 
+#include "scheduler/cost_model.h"
+
 static const td_sched_config config = {.n_slots = FX_SLOTS,
                                        .max_running = 4,
                                        .step_tokens = 64,
@@ -71,6 +73,36 @@ static void answers_are_found_by_the_next_turn(void **state)
   fx_step(&f);
   assert_int_equal(td_sched_slot(f.s, 1).n_cached_prompt, 48);
   fx_close(&f);
+}
+
+/* 40 tokens of three requests are two pages that all read and one that each has alone. */
+static void kv_that_decodes_share_counts_once(void **state)
+{
+  static fx f;
+  td_sched_config c = config;
+  td_error err;
+  for (int reads_once = 0; reads_once < 2; reads_once++) {
+    c.reads_shared_once = reads_once;
+    fx_open(&f, &c);
+    fx_submit(&f, 0, 40, 5, 1);
+    fx_step(&f);
+    fx_submit(&f, 1, 40, 5, 1);
+    assert_int_equal(fx_submit_in(&f, 2, 40, 5, 1, 777, 0, &err), TD_OK);
+    fx_step(&f);
+    fx_submit(&f, 3, 100, 5, 2); /* a prompt under way shares nothing with them */
+    fx_step(&f);
+    assert_true(fx_plan(&f));
+    assert_int_equal(f.plan->n_decode_rows, 3);
+    assert_int_equal(f.plan->n_rows, 4);
+    uint64_t repeated = reads_once ? 2 * 32 : 0;
+    assert_int_equal(f.plan->repeated_kv_tokens, repeated);
+    td_step_work w = td_step_work_of(f.plan);
+    assert_int_equal(w.decode_kv_tokens, 43 + 42 + 42 - td_cost_saved_tokens(repeated));
+    fx_commit(&f, 0);
+    fx_close(&f);
+  }
+  assert_int_equal(td_cost_saved_tokens(1000), 600);     /* found in the L2 cache */
+  assert_int_equal(td_cost_saved_tokens(100000), 87400); /* read once */
 }
 
 static void a_prompt_is_shared_while_it_runs(void **state)
@@ -275,6 +307,7 @@ int main(void)
       cmocka_unit_test(a_prompt_seen_before_is_not_computed_again),
       cmocka_unit_test(namespaces_share_nothing),
       cmocka_unit_test(answers_are_found_by_the_next_turn),
+      cmocka_unit_test(kv_that_decodes_share_counts_once),
       cmocka_unit_test(a_prompt_is_shared_while_it_runs),
       cmocka_unit_test(pages_computed_twice_at_once_become_one),
       cmocka_unit_test(the_youngest_is_preempted_and_goes_on),

@@ -102,7 +102,7 @@ static void check_round_trip(const td_tokenizer *t)
     td_buf_init(&out, 0);
     td_buf_init(&want, 0);
     td_detok d;
-    td_detok_init(&d, t, false);
+    td_detok_init(&d, t, false, true);
     for (size_t k = 0; k < ids.n; k++)
       td_detok_push(&d, ids.ids[k], &out);
     td_detok_finish(&d, &out);
@@ -148,11 +148,52 @@ static void check_variant(const char *file)
   cJSON_Delete(golden);
 }
 
+/* All texts in one, twice, between special tokens: words that come again are remembered. */
+static void small_joined(void **state)
+{
+  cJSON *small = util_read_json(GOLDEN_DIR, "small.json");
+  cJSON *golden = util_read_json(GOLDEN_DIR, "small_gpt2.json");
+  td_tokenizer *t = util_load(small);
+  const int32_t between = td_tokenizer_added_token(t, "<|im_end|>", 10);
+  td_buf all;
+  td_ids want = {0};
+  td_error err = {0};
+  td_id_sink sink = {.ids = &want, .err = &err};
+  const cJSON *ids, *id;
+  td_buf_init(&all, 0);
+  for (int again = 0; again < 2; again++) {
+    size_t i = 0;
+    cJSON_ArrayForEach(ids, td_json_get(golden, "trusted"))
+    {
+      bool strips = texts[i].n >= 3 && memmem(texts[i].bytes, texts[i].n, "]", 1); /* looks beyond its text */
+      if (!strips) {
+        td_buf_append(&all, texts[i].bytes, texts[i].n);
+        td_buf_append_str(&all, "<|im_end|>");
+        cJSON_ArrayForEach(id, ids) assert_int_equal(td_id_sink_push(&sink, id->valueint), TD_OK);
+        assert_int_equal(td_id_sink_push(&sink, between), TD_OK);
+      }
+      i++;
+    }
+  }
+  assert_true(all.len_bytes > 20000);
+  td_ids got = util_encode(t, all.data, all.len_bytes, true);
+  util_assert_ids(&got, want.ids, want.n);
+  td_ids_deinit(&got);
+  td_ids_deinit(&want);
+  td_buf_deinit(&all);
+  td_tokenizer_destroy(t);
+  cJSON_Delete(small);
+  cJSON_Delete(golden);
+}
+
 static void small_gpt2(void **state) { check_variant("small_gpt2.json"); }
 static void small_smollm(void **state) { check_variant("small_smollm.json"); }
 static void small_llama3(void **state) { check_variant("small_llama3.json"); }
 static void small_qwen2(void **state) { check_variant("small_qwen2.json"); }
 static void small_qwen35(void **state) { check_variant("small_qwen35.json"); }
+static void small_tekken(void **state) { check_variant("small_tekken.json"); }
+static void small_o200k(void **state) { check_variant("small_o200k.json"); }
+static void small_possessive(void **state) { check_variant("small_possessive.json"); }
 static void small_deepseek(void **state) { check_variant("small_deepseek.json"); }
 
 static void small_decode(void **state)
@@ -168,7 +209,7 @@ static void small_decode(void **state)
       const char *want = (skip ? item->child->next->next : item->child->next)->valuestring;
       td_detok d;
       td_buf out;
-      td_detok_init(&d, t, skip);
+      td_detok_init(&d, t, skip, true);
       td_buf_init(&out, 0);
       cJSON_ArrayForEach(id, item->child)
       {
@@ -287,6 +328,8 @@ static void real_gpt2_gguf(void **state) { check_gguf("ggml-vocab-gpt-2.gguf", "
 int main(void)
 {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(small_joined),      cmocka_unit_test(small_tekken),
+      cmocka_unit_test(small_o200k),       cmocka_unit_test(small_possessive),
       cmocka_unit_test(small_gpt2),        cmocka_unit_test(small_smollm),
       cmocka_unit_test(small_llama3),      cmocka_unit_test(small_qwen2),
       cmocka_unit_test(small_qwen35),      cmocka_unit_test(small_deepseek),

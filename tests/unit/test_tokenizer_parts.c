@@ -78,8 +78,8 @@ static void classes(void **state)
 /* Lengths of the first pieces, where merges of real vocabularies seldom show a wrong border. */
 static void first_pieces(void **state)
 {
-  const td_split gpt2 = {.kind = TD_SPLIT_WORDS}, llama3 = {TD_SPLIT_WORDS, true, true, false, 3},
-                 qwen35 = {TD_SPLIT_WORDS, true, true, true, 1};
+  const td_split gpt2 = {.kind = TD_SPLIT_WORDS}, llama3 = {TD_SPLIT_WORDS, true, true, false, 3, NULL},
+                 qwen35 = {TD_SPLIT_WORDS, true, true, true, 1, NULL};
   const struct {
     const td_split *split;
     const char *text;
@@ -103,10 +103,84 @@ static void first_pieces(void **state)
       {&gpt2, "\tx", 1},
       {&gpt2, "\xE3\x80\x80\xE3\x80\x80x", 3},
   };
+  size_t steps = SIZE_MAX;
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-    if (td_split_next(cases[i].split, (const unsigned char *)cases[i].text, strlen(cases[i].text)) !=
+    if (td_split_next(cases[i].split, (const unsigned char *)cases[i].text, strlen(cases[i].text), &steps) !=
         cases[i].first)
       fail_msg("case %zu", i);
+}
+
+/* ---- expressions: what is written out by hand and what is not cut alike ---- */
+
+#define MODERN(letters, others, digits)                                                                      \
+  "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?" letters "+|" digits "| ?[^\\s" others                \
+  "\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+
+static void regex_equals_hand_written(void **state)
+{
+  static const char *const expressions[] = {
+      "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
+      MODERN("\\p{L}", "\\p{L}", "\\p{N}{1,3}"),
+      MODERN("\\p{L}", "\\p{L}", "\\p{N}"),
+      MODERN("[\\p{L}\\p{M}]", "\\p{L}\\p{M}", "\\p{N}"),
+      "\\p{N}{1,3}",
+      "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+  };
+  size_t n = 0;
+  char *text = util_read(GOLDEN_DIR "/texts.txt", &n);
+  assert_non_null(text);
+  for (size_t i = 0; i < sizeof expressions / sizeof *expressions; i++) {
+    td_split split;
+    bool total;
+    size_t pieces = 0, steps = SIZE_MAX;
+    assert_true(td_split_from_regex(expressions[i], &split, &total));
+    assert_int_not_equal(split.kind, TD_SPLIT_REGEX);
+    td_regex *r = td_regex_create(expressions[i]);
+    assert_non_null(r);
+    for (size_t at = 0, k; at < n; at += k, pieces++) {
+      k = td_split_next(&split, (const unsigned char *)text + at, n - at, &steps);
+      assert_int_equal(td_regex_next(r, (const unsigned char *)text + at, n - at, &steps), k);
+    }
+    assert_true(pieces > 5);
+    td_regex_destroy(r);
+  }
+  free(text);
+}
+
+static void regex_refused(void **state)
+{
+  static const char *const bad[] = {
+      "",     "a|",    "a*",   "(?!a)",  "[a",   "a)",      "(a)",     "a{2",          "\\p{Greek}",
+      ".",    "^a",    "a$",   "[^\\S]", "\\",   "a**",     "a+?",     "\\p{N}{1,3}+", "[]",
+      "a{0}", "[z-a]", "\\w+", "(?:a|)", "(?i:", "(?<=a)b", "[a&&b]+", "a{3,2}"};
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+    if (td_regex_create(bad[i]))
+      fail_msg("\"%s\" is taken", bad[i]);
+}
+
+/* An expression that looks to the end of the text for each character: refused after so many steps, not served
+ * for minutes. */
+static void regex_steps(void **state)
+{
+  cJSON *small = util_read_json(GOLDEN_DIR, "small.json");
+  const char *slow = "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":"
+                     "\"[a-z]+!|[a-z]\"},\"behavior\":\"Isolated\"},"
+                     "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false}]}";
+  cJSON_ReplaceItemInObjectCaseSensitive(small, "pre_tokenizer", util_parse(slow, strlen(slow)));
+  td_tokenizer *t = util_load(small);
+  const size_t n = 1 << 20;
+  char *text = malloc(n);
+  memset(text, 'a', n);
+  td_ids ids = {0};
+  td_error err = {0};
+  assert_int_equal(td_tokenizer_encode(t, text, n, NULL, 0, false, 0, &ids, &err), TD_ERR_REQUEST);
+  assert_non_null(strstr(err.message, "too long to split"));
+  text[n - 1] = '!';
+  assert_int_equal(td_tokenizer_encode(t, text, n, NULL, 0, false, 0, &ids, &err), TD_OK);
+  td_ids_deinit(&ids);
+  free(text);
+  td_tokenizer_destroy(t);
+  cJSON_Delete(small);
 }
 
 /* ---- NFC: the spans follow ---- */
@@ -326,7 +400,7 @@ static size_t naive(const td_tokenizer *t, const unsigned char *word, size_t n, 
     }
     if (best == TD_NO_RANK)
       return k;
-    ids[at] = t->merges.whole[best];
+    ids[at] = td_merges_find(&t->merges, ids[at], ids[at + 1])->whole;
     memmove(ids + at + 1, ids + at + 2, (k - at - 2) * sizeof *ids);
     k--;
   }
@@ -347,7 +421,7 @@ static void long_words_equal_naive(void **state)
     size_t n_want = naive(t, word, n, want);
     td_ids ids = {0};
     td_error err;
-    td_id_sink sink = {&ids, 0, 0, &err};
+    td_id_sink sink = {.ids = &ids, .err = &err};
     assert_int_equal(td_bpe_word(t, word, n, &sink), TD_OK);
     util_assert_ids(&ids, (const int32_t *)want, n_want);
     td_ids_deinit(&ids);
@@ -462,7 +536,7 @@ static void nul_is_text(void **state)
   td_buf out;
   assert_int_equal(td_tokenizer_encode(t, text, sizeof text - 1, NULL, 0, false, 0, &ids, &err), TD_OK);
   td_buf_init(&out, 0);
-  td_detok_init(&d, t, false);
+  td_detok_init(&d, t, false, true);
   for (size_t i = 0; i < ids.n; i++)
     td_detok_push(&d, ids.ids[i], &out);
   td_detok_finish(&d, &out);
@@ -535,6 +609,9 @@ int main(void)
       cmocka_unit_test(alphabet_is_a_bijection),
       cmocka_unit_test(classes),
       cmocka_unit_test(first_pieces),
+      cmocka_unit_test(regex_equals_hand_written),
+      cmocka_unit_test(regex_refused),
+      cmocka_unit_test(regex_steps),
       cmocka_unit_test(nul_is_text),
       cmocka_unit_test(merges_cannot_be_chosen_to_collide),
       cmocka_unit_test(nfc_moves_spans),

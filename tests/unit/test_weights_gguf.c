@@ -239,7 +239,14 @@ static void test_metadata_lies(void **state)
   expect_refused(&b, TD_ERR_MODEL, "'twice'", "stands twice");
   begin(&b, 0, 1);
   put_key_u32(&b, "split.count", 3);
-  expect_refused(&b, TD_ERR_UNSUPPORTED, "split.count", "3");
+  expect_refused(&b, TD_ERR_MODEL, "split.count", "-00001-of-00003.gguf");
+  begin(&b, 0, 2);
+  put_key_u32(&b, "split.count", 3);
+  put_key_u32(&b, "split.no", 1);
+  expect_refused(&b, TD_ERR_MODEL, "file 2 of 3", "give the first");
+  begin(&b, 0, 1);
+  put_key_u32(&b, "split.count", 1000000);
+  expect_refused(&b, TD_ERR_MODEL, "split.count", "1000000");
   for (uint32_t i = 0; i < 3; i++) {
     const char *said[] = {"not 0", "not 3", "not 33"};
     const uint32_t alignment[] = {0, 3, 33};
@@ -250,6 +257,65 @@ static void test_metadata_lies(void **state)
   begin(&b, 0, 1);
   put_key_f32(&b, "general.alignment", 32);
   expect_refused(&b, TD_ERR_MODEL, "general.alignment", "power of two");
+}
+
+/* A split model's file: one vector of 16 floats. no, n: what its keys say. */
+static void write_part(const char *folder, const char *file, const char *tensor, uint32_t no, uint32_t n)
+{
+  const uint64_t dims[] = {16};
+  td_buf b;
+  begin(&b, 1, 3);
+  put_key_u32(&b, "split.no", no);
+  put_key_u32(&b, "split.count", n);
+  put_key_u32(&b, "split.tensors.count", 2);
+  put_tensor(&b, tensor, 1, dims, 0, 0);
+  put_padding(&b, 32);
+  for (int i = 0; i < 16; i++) {
+    float v = (float)(no * 100) + (float)i;
+    td_buf_append(&b, &v, 4);
+  }
+  write_file(folder, file, b.data, b.len_bytes);
+  td_buf_deinit(&b);
+}
+
+/* Opens the first of a folder's parts; in words what is said of it. */
+static td_model_files *open_parts(const char *folder, const char *say)
+{
+  char path[128];
+  td_model_files *f = NULL;
+  td_error err = {0};
+  snprintf(path, sizeof path, "%s/m-00001-of-00002.gguf", folder);
+  td_status st = td_model_files_open(path, &f, &err);
+  assert_int_equal(st == TD_OK, say == NULL);
+  if (say && !strstr(err.message, say))
+    print_error("'%s', not '%s'\n", err.message, say);
+  assert_true(!say || strstr(err.message, say));
+  return f;
+}
+
+static void test_parts(void **state)
+{
+  char folder[64];
+  make_folder(folder);
+  write_part(folder, "m-00001-of-00002.gguf", "a", 0, 2);
+  (void)open_parts(folder, "m-00002-of-00002.gguf: No such file");
+  write_part(folder, "m-00002-of-00002.gguf", "b", 1, 2);
+  td_model_files *f = open_parts(folder, NULL);
+  const td_tensor *a = td_model_files_find(f, "a"), *b = td_model_files_find(f, "b");
+  assert_true(((const float *)a->data)[3] == 3 && ((const float *)b->data)[3] == 103);
+  assert_string_equal(b->file, "m-00002-of-00002.gguf");
+  uint64_t no;
+  assert_true(td_gguf_get_u64(f, "split.no", &no) && no == 0);
+  td_model_files_close(f);
+  write_part(folder, "m-00002-of-00002.gguf", "b", 0, 2);
+  (void)open_parts(folder, "file 2 of 2");
+  write_part(folder, "m-00002-of-00002.gguf", "b", 1, 3);
+  (void)open_parts(folder, "file 2 of 2");
+  write_part(folder, "m-00002-of-00002.gguf", "a", 1, 2);
+  (void)open_parts(folder, "'a'");
+  write_file(folder, "m-00002-of-00002.gguf", "GGUF", 4);
+  (void)open_parts(folder, "m-00002-of-00002.gguf: cut off");
+  remove_folder(folder);
 }
 
 /* One tensor with 64 bytes of data behind it. */
@@ -382,6 +448,7 @@ static void test_what_is_no_file(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_parts),
       cmocka_unit_test(test_good_file),
       cmocka_unit_test(test_every_truncation_is_refused),
       cmocka_unit_test(test_every_mutation_is_survived),

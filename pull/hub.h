@@ -1,0 +1,45 @@
+/* What a hub says of a repository: its files, their sizes and hashes, at one commit.
+ *
+ * The form is Hugging Face's: GET /api/models/REPO/revision/REV?blobs=true lists, and
+ * /REPO/resolve/COMMIT/FILE is a file. */
+#ifndef TD_PULL_HUB_H
+#define TD_PULL_HUB_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/status.h"
+#include "pull/sha256.h"
+#include "pull/wanted.h"
+
+enum {
+  TD_HUB_ANSWER_BYTES = 64 << 20,
+  TD_HUB_VALUES = 1 << 20,
+  TD_HUB_FILES = 4096,
+  TD_HUB_COMMIT_BYTES = 65
+};
+
+typedef struct td_hub {
+  const char *endpoint, *revision, *token;
+  uint32_t stall_s;
+} td_hub;
+
+typedef struct td_hub_file {
+  char name[TD_PULLED_NAME_BYTES];
+  char sha256[TD_SHA256_HEX_BYTES]; /* "": the hub has none, for it is small */
+  uint64_t n_bytes;                 /* TD_HTTP_UNKNOWN: not told */
+} td_hub_file;
+
+typedef struct td_hub_list {
+  td_hub_file *files; /* those that are wanted */
+  size_t n_files;
+  char commit[TD_HUB_COMMIT_BYTES];
+} td_hub_list;
+
+/* Of w's repository its one file, or what a model needs: configuration, tokenizer, template, safetensors. */
+TD_MUST_CHECK td_status td_hub_find(const td_hub *hub, const td_wanted *w, td_hub_list *out, td_error *err);
+void td_hub_list_deinit(td_hub_list *list);
+TD_MUST_CHECK td_status td_hub_url(const td_hub *hub, const td_wanted *w, const td_hub_list *list,
+                                   const char *file, char out[TD_WANTED_URL_BYTES], td_error *err);
+
+#endif

@@ -1,0 +1,170 @@
+/* See kept.h. */
+#include "pull/kept.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "pull/shown.h"
+
+static td_status join(char out[TD_PULLED_PATH_BYTES], const char *folder, const char *name, td_error *err)
+{
+  int n = snprintf(out, TD_PULLED_PATH_BYTES, "%s/%s", folder, name);
+  return n > 0 && n < TD_PULLED_PATH_BYTES ? TD_OK
+                                           : td_fail(err, TD_ERR_IO, "%s: the path is too long", folder);
+}
+
+td_status td_kept_place(const char *folder, const char *name, char out[TD_PULLED_PATH_BYTES], td_error *err)
+{
+  TD_TRY(join(out, folder, name, err));
+  for (char *slash = strchr(out + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+    *slash = '\0';
+    bool made = mkdir(out, 0755) == 0 || errno == EEXIST;
+    if (!made)
+      td_fail(err, TD_ERR_IO, "%s: %s", out, strerror(errno));
+    *slash = '/';
+    if (!made)
+      return TD_ERR_IO;
+  }
+  return TD_OK;
+}
+
+/* ---- the list ---- */
+
+static uint64_t size_below(int folder, const char *name)
+{
+  struct stat s;
+  struct dirent *entry;
+  if (fstatat(folder, name, &s, AT_SYMLINK_NOFOLLOW) != 0)
+    return 0;
+  if (!S_ISDIR(s.st_mode))
+    return (uint64_t)s.st_size;
+  int fd = openat(folder, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  DIR *d = fd >= 0 ? fdopendir(fd) : NULL;
+  uint64_t sum = 0;
+  while (d && (entry = readdir(d)))
+    if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+      sum += size_below(dirfd(d), entry->d_name);
+  if (d)
+    closedir(d);
+  else if (fd >= 0)
+    close(fd);
+  return sum;
+}
+
+static bool ends_with(const char *s, const char *end)
+{
+  size_t n = strlen(s), m = strlen(end);
+  return n > m && strcmp(s + n - m, end) == 0;
+}
+
+/* Whether it is one thing of the list; the rest are folders to look into. */
+static bool is_entry(int folder, const char *name, bool *begun)
+{
+  char inside[300];
+  *begun = name[0] == '.' && ends_with(name, ".part");
+  snprintf(inside, sizeof inside, "%s/config.json", name);
+  return *begun || (name[0] != '.' && (ends_with(name, ".gguf") || faccessat(folder, inside, F_OK, 0) == 0));
+}
+
+static void print_entry(int folder, const char *below, const char *name, bool begun)
+{
+  char size[32];
+  int n = (int)strlen(name) - (begun ? 6 : 0); /* ".NAME.part" */
+  printf("%s%.*s\t%s%s\n", below, n, name + begun, td_shown_bytes(size_below(folder, name), size),
+         begun ? "\tnot whole: pull it again to go on" : "");
+}
+
+static int by_name(const struct dirent **a, const struct dirent **b)
+{
+  return strcmp((*a)->d_name, (*b)->d_name);
+}
+
+static void list_below(int fd, const char *below, int depth)
+{
+  struct dirent **entries;
+  int n = scandirat(fd, ".", &entries, NULL, by_name);
+  for (int i = 0; i < n; i++) {
+    const char *name = entries[i]->d_name;
+    char deeper[TD_PULLED_PATH_BYTES];
+    bool begun;
+    if (is_entry(fd, name, &begun)) {
+      print_entry(fd, below, name, begun);
+    } else if (name[0] != '.' && depth < TD_PULLED_DEPTH) {
+      int next = openat(fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+      int length = snprintf(deeper, sizeof deeper, "%s%s/", below, name);
+      if (next >= 0 && length < (int)sizeof deeper)
+        list_below(next, deeper, depth + 1);
+      if (next >= 0)
+        close(next);
+    }
+    free(entries[i]);
+  }
+  if (n >= 0)
+    free(entries);
+}
+
+td_status td_kept_list(const char *folder, td_error *err)
+{
+  int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0)
+    return errno == ENOENT ? TD_OK : td_fail(err, TD_ERR_IO, "%s: %s", folder, strerror(errno));
+  list_below(fd, "", 1);
+  close(fd);
+  return TD_OK;
+}
+
+/* ---- removing ---- */
+
+static int remove_one(const char *path, const struct stat *s, int kind, struct FTW *at)
+{
+  return remove(path);
+}
+
+/* A file, or a model's folder and all in it; a link goes, what it leads to stays. False: there is none. */
+static bool remove_tree(const char *path, td_status *st, td_error *err)
+{
+  char config[TD_PULLED_PATH_BYTES + 80];
+  struct stat s;
+  snprintf(config, sizeof config, "%s/config.json", path);
+  if (lstat(path, &s) != 0)
+    return false;
+  if (S_ISDIR(s.st_mode) && access(config, F_OK) != 0 && !ends_with(path, ".part"))
+    return false; /* an owner's folder, with models in it */
+  if (nftw(path, remove_one, 16, FTW_PHYS | FTW_DEPTH) != 0)
+    *st = td_fail(err, TD_ERR_IO, "%s: %s", path, strerror(errno));
+  return true;
+}
+
+td_status td_kept_remove(const char *folder, const char *name, td_error *err)
+{
+  static const char *const forms[] = {"%s%s",           "%s%s.gguf",       "%s.%s.part",
+                                      "%s.%s.part.txt", "%s.%s.gguf.part", "%s.%s.gguf.part.txt"};
+  char path[TD_PULLED_PATH_BYTES], whole[TD_PULLED_PATH_BYTES + 64], begin[TD_PULLED_PATH_BYTES];
+  td_status st = TD_OK;
+  bool any = false;
+  if (!td_pulled_is_name(name))
+    return td_fail(err, TD_ERR_CONFIG, "'%s' is no model's name", name);
+  TD_TRY(join(path, folder, name, err));
+  char *last = strrchr(path, '/') + 1;
+  snprintf(begin, sizeof begin, "%.*s", (int)(last - path), path);
+  for (size_t i = 0; i < sizeof forms / sizeof *forms && st == TD_OK; i++) {
+    snprintf(whole, sizeof whole, forms[i], begin, last);
+    any = remove_tree(whole, &st, err) || any;
+  }
+  if (st == TD_OK && !any)
+    return td_fail(err, TD_ERR_CONFIG, "%s: no such model in %s", name, folder);
+  for (char *slash = strrchr(path, '/'); st == TD_OK && (size_t)(slash - path) > strlen(folder);
+       slash = strrchr(path, '/')) {
+    *slash = '\0';
+    if (rmdir(path) != 0)
+      break;
+  }
+  return st;
+}

@@ -1,0 +1,174 @@
+/* See part.h. */
+#include "pull/part.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "common/cache.h"
+#include "common/io.h"
+
+enum { NOTE_BYTES = 16384, CHUNK_BYTES = 1 << 20 };
+
+static td_status name_paths(td_part *p, const char *path, td_error *err)
+{
+  const char *slash = strrchr(path, '/');
+  int folder = slash ? (int)(slash - path) + 1 : 0;
+  int n = snprintf(p->path, sizeof p->path, "%.*s.%s.part", folder, path, path + folder);
+  int m = snprintf(p->note_path, sizeof p->note_path, "%s.txt", p->path);
+  if (n < 0 || (size_t)n >= sizeof p->path || m < 0 || (size_t)m >= sizeof p->note_path)
+    return td_fail(err, TD_ERR_IO, "%s: the path is too long", path);
+  return TD_OK;
+}
+
+/* The note's line "KEY VALUE"; "" where there is none. */
+static void note_value(const char *note, const char *key, char *out, size_t size)
+{
+  size_t key_n = strlen(key);
+  *out = '\0';
+  for (const char *line = note; line && *line; line = strchr(line, '\n'), line += line != NULL)
+    if (strncmp(line, key, key_n) == 0 && line[key_n] == ' ') {
+      size_t n = strcspn(line + key_n + 1, "\n");
+      snprintf(out, size, "%.*s", n < size ? (int)n : 0, line + key_n + 1);
+      return;
+    }
+}
+
+/* Whether the bytes that are there are of the file that is wanted, as far as the note tells. */
+static bool read_note(td_part *p, const char *url, const char *sha256)
+{
+  char value[NOTE_BYTES];
+  td_buf note;
+  bool found, same = false;
+  td_buf_init(&note, NOTE_BYTES);
+  if (td_cache_read(p->note_path, &note, &found, NULL) == TD_OK && note.data) {
+    note_value(note.data, "bytes", value, sizeof value);
+    p->total = *value ? strtoull(value, NULL, 10) : TD_HTTP_UNKNOWN;
+    note_value(note.data, "etag", p->etag, sizeof p->etag);
+    note_value(note.data, "sha256", value, sizeof value);
+    same = *sha256 && strcmp(value, sha256) == 0;
+    note_value(note.data, "url", value, sizeof value);
+    same = same || (!*sha256 && p->etag[0] == '"' && strcmp(value, url) == 0);
+  }
+  td_buf_deinit(&note);
+  return same;
+}
+
+td_status td_part_note(td_part *p, const char *url, const char *sha256, td_error *err)
+{
+  td_buf note;
+  td_buf_init(&note, NOTE_BYTES);
+  if (p->total != TD_HTTP_UNKNOWN)
+    td_buf_printf(&note, "bytes %" PRIu64 "\n", p->total);
+  td_buf_printf(&note, "etag %s\nsha256 %s\nurl %s\n", p->etag, sha256, url);
+  td_status st = note.failed ? td_fail(err, TD_ERR_IO, "%s: the URL is too long", p->path)
+                             : td_cache_write(p->note_path, note.data, note.len_bytes, err);
+  td_buf_deinit(&note);
+  return st;
+}
+
+/* Takes what an earlier run left into the hash. */
+static td_status read_bytes(td_part *p, uint64_t n_bytes, td_error *err)
+{
+  char *chunk = malloc(CHUNK_BYTES);
+  if (!chunk)
+    return td_fail(err, TD_ERR_NOMEM, "no memory");
+  ssize_t n = 0;
+  while (p->at < n_bytes && (n = td_read_at(p->fd, chunk, CHUNK_BYTES, p->at)) > 0) {
+    td_sha256_add(&p->hash, chunk, (size_t)n);
+    p->at += (uint64_t)n;
+  }
+  free(chunk);
+  return n < 0 ? td_fail(err, TD_ERR_IO, "%s: %s", p->path, strerror(errno)) : TD_OK;
+}
+
+static td_status open_bytes(td_part *p, bool keep, td_error *err)
+{
+  struct stat s;
+  if (flock(p->fd, LOCK_EX | LOCK_NB) != 0)
+    return td_fail(err, TD_ERR_IO, "%s: another tandem-pull is fetching it", p->path);
+  if (fstat(p->fd, &s) != 0 || !S_ISREG(s.st_mode))
+    return td_fail(err, TD_ERR_IO, "%s: not a regular file", p->path);
+  if (!keep || (p->total != TD_HTTP_UNKNOWN && (uint64_t)s.st_size > p->total))
+    return td_part_restart(p, err);
+  return read_bytes(p, (uint64_t)s.st_size, err);
+}
+
+td_status td_part_open(td_part *p, const char *path, const char *url, const char *sha256, td_error *err)
+{
+  *p = (td_part){.fd = -1, .total = TD_HTTP_UNKNOWN};
+  td_sha256_begin(&p->hash);
+  TD_TRY(name_paths(p, path, err));
+  p->fd = open(p->path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644);
+  if (p->fd < 0)
+    return td_fail(err, TD_ERR_IO, "%s: %s", p->path, strerror(errno));
+  td_status st = open_bytes(p, read_note(p, url, sha256), err);
+  if (st != TD_OK)
+    td_part_close(p, true);
+  return st;
+}
+
+td_status td_part_restart(td_part *p, td_error *err)
+{
+  p->at = 0;
+  p->total = TD_HTTP_UNKNOWN;
+  p->etag[0] = '\0';
+  td_sha256_begin(&p->hash);
+  if (ftruncate(p->fd, 0) != 0)
+    return td_fail(err, TD_ERR_IO, "%s: %s", p->path, strerror(errno));
+  return TD_OK;
+}
+
+td_status td_part_add(td_part *p, const void *bytes, size_t n, td_error *err)
+{
+  const char *at = bytes;
+  td_sha256_add(&p->hash, bytes, n);
+  while (n > 0) {
+    ssize_t w = pwrite(p->fd, at, n, (off_t)p->at);
+    if (w < 0 && errno == EINTR)
+      continue;
+    if (w < 0)
+      return td_fail(err, TD_ERR_IO, "%s: %s", p->path, strerror(errno));
+    at += w, n -= (size_t)w, p->at += (uint64_t)w;
+  }
+  return TD_OK;
+}
+
+td_status td_part_room(const td_part *p, td_error *err)
+{
+  struct statvfs s;
+  if (p->total == TD_HTTP_UNKNOWN || p->total <= p->at || fstatvfs(p->fd, &s) != 0)
+    return TD_OK;
+  double missing = (double)(p->total - p->at) - (double)s.f_bavail * (double)s.f_frsize;
+  if (missing <= 0)
+    return TD_OK;
+  return td_fail(err, TD_ERR_IO, "%s: the disk has not enough room, %.0f MB are missing", p->path,
+                 missing / 1e6 + 1);
+}
+
+td_status td_part_finish(td_part *p, const char *path, td_error *err)
+{
+  if (fsync(p->fd) != 0 || rename(p->path, path) != 0)
+    return td_fail(err, TD_ERR_IO, "%s: %s", path, strerror(errno));
+  (void)unlink(p->note_path);
+  return TD_OK;
+}
+
+void td_part_close(td_part *p, bool keep)
+{
+  if (p->fd < 0)
+    return;
+  if (!keep) {
+    (void)unlink(p->path);
+    (void)unlink(p->note_path);
+  }
+  close(p->fd);
+  p->fd = -1;
+}
