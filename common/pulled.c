@@ -82,17 +82,32 @@ static bool is_gguf(const char *name)
   return n > 5 && name[0] != '.' && strcmp(name + n - 5, ".gguf") == 0;
 }
 
-/* The one GGUF file of a folder, appended to it. */
+unsigned td_pulled_part(const char *file, size_t *n_stem)
+{
+  static const char tail[] = "00000-of-00000.gguf";
+  size_t n = strlen(file), m = sizeof tail - 1;
+  if (n <= m + 1 || file[n - m - 1] != '-')
+    return 0;
+  for (size_t i = 0; i < m; i++) {
+    char c = file[n - m + i];
+    if (tail[i] == '0' ? c < '0' || c > '9' : c != tail[i])
+      return 0;
+  }
+  *n_stem = n - m;
+  return (unsigned)strtoul(file + n - m, NULL, 10);
+}
+
+/* The one GGUF file of a folder, or the first part of one, appended to it. */
 static bool only_gguf(char path[TD_PULLED_PATH_BYTES])
 {
   char found[256] = "", folder[TD_PULLED_PATH_BYTES];
   struct dirent *entry;
-  size_t n = 0;
+  size_t n = 0, stem;
   DIR *d = opendir(path);
   if (!d)
     return false;
   while ((entry = readdir(d)) && n < 2)
-    if (is_gguf(entry->d_name)) {
+    if (is_gguf(entry->d_name) && td_pulled_part(entry->d_name, &stem) <= 1) {
       snprintf(found, sizeof found, "/%.254s", entry->d_name);
       n++;
     }

@@ -19,6 +19,9 @@ bool td_pulled_folder(size_t n, char out[TD_PULLED_PATH_BYTES]);
 /* Parts with '/' between, at most TD_PULLED_DEPTH, of letters, digits and "._-+", none of which begins with
  * '.' or '-': whatever it is joined to, it stays below. */
 bool td_pulled_is_name(const char *name);
+/* A GGUF file that is cut in parts has its first one's name, NAME-00001-of-00003.gguf. The number of the
+ * part, from 1, and *n_stem bytes before the number; 0: it is no part. */
+unsigned td_pulled_part(const char *file, size_t *n_stem);
 /* A folder with config.json, a GGUF file with or without its ending, or a folder with one GGUF file. */
 bool td_pulled_find(const char *name, char out[TD_PULLED_PATH_BYTES]);
 

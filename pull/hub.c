@@ -21,7 +21,18 @@ static bool is_needed(const char *name)
     return false;
   if (ends_with(name, ".safetensors"))
     return strncmp(name, "model", 5) == 0;
-  return ends_with(name, ".json") || ends_with(name, ".jinja") || strncmp(name, "LICENSE", 7) == 0;
+  return strcmp(name, "tokenizer.model") == 0 || ends_with(name, ".json") || ends_with(name, ".jinja") ||
+         strncmp(name, "LICENSE", 7) == 0;
+}
+
+/* The file that was asked for, or a part of it. */
+static bool is_asked(const char *file, const char *name)
+{
+  size_t stem, other;
+  if (strcmp(file, name) == 0)
+    return true;
+  return td_pulled_part(file, &stem) == 1 && td_pulled_part(name, &other) > 1 && stem == other &&
+         strncmp(file, name, stem) == 0 && strcmp(file + stem + 5, name + stem + 5) == 0;
 }
 
 /* Commits and hashes go into URLs: hex only. */
@@ -61,7 +72,7 @@ static td_status read_siblings(const cJSON *answer, const td_wanted *w, td_hub_l
   {
     name = NULL;
     TD_TRY(td_json_get_string(one, "rfilename", &name, err));
-    if (name && td_pulled_is_name(name) && (*w->file ? strcmp(name, w->file) == 0 : is_needed(name)))
+    if (name && td_pulled_is_name(name) && (*w->file ? is_asked(w->file, name) : is_needed(name)))
       TD_TRY(read_file(one, name, &out->files[out->n_files++], err));
   }
   return TD_OK;

@@ -210,6 +210,30 @@ static td_status fetch_folder(const settings *s, const td_hub *hub, const td_wan
   return rename(begun, path) == 0 ? TD_OK : td_fail(err, TD_ERR_IO, "%s: %s", path, strerror(errno));
 }
 
+/* The file of that name comes last: it is what the daemon is told, and wants the others there. */
+static td_status fetch_parts(const settings *s, const td_hub *hub, const td_wanted *w,
+                             const td_hub_list *list, td_shown *shown, const char *path, td_error *err)
+{
+  char other[TD_PULLED_PATH_BYTES];
+  const td_hub_file *first = NULL;
+  size_t n_folder = (size_t)(strrchr(path, '/') - path);
+  for (size_t i = 0; i < list->n_files; i++) {
+    const td_hub_file *file = &list->files[i];
+    const char *slash = strrchr(file->name, '/');
+    if (strcmp(file->name, w->file) == 0) {
+      first = file;
+      continue;
+    }
+    int n = snprintf(other, sizeof other, "%.*s/%s", (int)n_folder, path, slash ? slash + 1 : file->name);
+    if (n < 0 || (size_t)n >= sizeof other || *s->as)
+      return td_fail(err, TD_ERR_CONFIG, "%s is one of several parts, which have their own names: no --as",
+                     w->file);
+    TD_TRY(fetch_hub_file(s, hub, w, list, file, shown, other, err));
+  }
+  return first ? fetch_hub_file(s, hub, w, list, first, shown, path, err)
+               : td_fail(err, TD_ERR_CONFIG, "%s has no file %s", w->repo, w->file);
+}
+
 static td_status fetch_repo(const settings *s, const td_wanted *w, td_shown *shown, const char *path,
                             td_error *err)
 {
@@ -218,7 +242,7 @@ static td_status fetch_repo(const settings *s, const td_wanted *w, td_shown *sho
   if (*s->sha256)
     return td_fail(err, TD_ERR_CONFIG, "--sha256 is for URLs; the hub tells its own files'");
   TD_TRY(td_hub_find(&hub, w, &list, err));
-  td_status st = *w->file ? fetch_hub_file(s, &hub, w, &list, &list.files[0], shown, path, err)
+  td_status st = *w->file ? fetch_parts(s, &hub, w, &list, shown, path, err)
                           : fetch_folder(s, &hub, w, &list, shown, path, err);
   td_hub_list_deinit(&list);
   return st;

@@ -343,7 +343,8 @@ def test_a_full_disk(server, place):
 # ---- a repository ----
 
 FOLDER = {"config.json": (b'{"a": 1}', False), "tokenizer.json": (b"{}" * 100, True), "model.safetensors": (DATA, True),
-          "README.md": (b"#", False), "pytorch_model.bin": (DATA, True), "onnx/model.onnx": (b"x", True), "consolidated.safetensors": (DATA, True)}
+          "README.md": (b"#", False), "pytorch_model.bin": (DATA, True), "onnx/model.onnx": (b"x", True), "consolidated.safetensors": (DATA, True),
+          "tokenizer.model": (b"sp", True)}
 
 
 def test_a_repository(server, place):
@@ -356,10 +357,10 @@ def test_a_repository(server, place):
     server.misdeed = None
     server.seen.clear()
     assert good(place, *args) == place / "org/name-1B"
-    assert all_files(place) == ["org/name-1B/" + f for f in ("config.json", "model.safetensors", "tokenizer.json")]
+    assert all_files(place) == ["org/name-1B/" + f for f in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer.model")]
     assert (place / "org/name-1B/model.safetensors").read_bytes() == DATA
     fetched = {path.rsplit("/", 1)[1]: first for path, first, _ in server.seen if "/resolve/" in path}
-    assert fetched == {"config.json": 0, "model.safetensors": 100_000}  # the hashed file that was whole is not fetched again
+    assert fetched == {"config.json": 0, "model.safetensors": 100_000, "tokenizer.model": 0}  # the hashed file that was whole is not fetched again
     assert pull(place, "--list")[1] == "org/name-1B\t300 kB\n"
 
 
@@ -371,6 +372,21 @@ def test_one_file_of_a_repository(server, place):
     assert good(place, "org/gg/a.Q4.gguf", env=hub) == place / "org/gg/a.Q4.gguf"
 
 
+def test_a_file_in_parts(server, place):
+    """The first one is what --model gets: it comes when all others are there."""
+    parts = [f"q/m-{i:05}-of-00003.gguf" for i in (1, 2, 3)]
+    server.add_repo("org/big", {p: (DATA[i:], True) for i, p in enumerate(parts)} | {"q/n-00002-of-00003.gguf": (b"x", True), "q/m-00004-of-00004.gguf": (b"x", True)})
+    hub = ("--hub", server.url)
+    refused(place, 64, "org/big/" + parts[0], *hub, "--as", "x.gguf", words=["parts"])
+    server.misdeed = lambda handler, path, first: 0 if "00003-of" in path else None
+    refused(place, 69, "org/big/" + parts[0], *hub, "--retries", "0")
+    assert [f for f in all_files(place) if "/." not in f] == ["org/big/" + parts[1]]
+    server.misdeed = None
+    assert good(place, "org/big/" + parts[0], *hub) == place / "org/big" / parts[0]
+    assert all_files(place) == ["org/big/" + p for p in parts]
+    assert [path[-15] for path, *_ in server.seen if path.endswith(".gguf")][-2:] == ["3", "1"]
+
+
 def test_a_hub_that_lies(server, place):
     hub = ("--hub", server.url)
     server.add_repo("a/size", FOLDER, **{"model.safetensors": {"size": len(DATA) - 1}})
@@ -378,7 +394,7 @@ def test_a_hub_that_lies(server, place):
     server.add_repo("a/hash", FOLDER, **{"model.safetensors": {"lfs": {"sha256": sha256(b"")}}})
     refused(place, 65, "a/hash", *hub, words=["SHA-256", "nothing was kept"])
     server.add_repo("a/names", {**FOLDER, "../../escape.json": (b"{}", False), "/etc/x.json": (b"{}", False), ".hidden.json": (b"{}", False)})
-    assert sorted(p.name for p in good(place, "a/names", *hub).iterdir()) == ["config.json", "model.safetensors", "tokenizer.json"]
+    assert sorted(p.name for p in good(place, "a/names", *hub).iterdir()) == ["config.json", "model.safetensors", "tokenizer.json", "tokenizer.model"]
     for answer in (b"", b"[]", b"{}", b'{"sha": "../x", "siblings": []}', b'{"sha":"abc","siblings":7}', b"{" * 10_000, DATA,
                    json.dumps({"sha": COMMIT, "siblings": [{"rfilename": "config.json", "size": -5}]}).encode(),
                    json.dumps({"sha": COMMIT, "siblings": [{"rfilename": "model.safetensors", "lfs": {"sha256": "zz"}}]}).encode(),

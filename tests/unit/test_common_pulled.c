@@ -68,9 +68,12 @@ static void test_find(void **state)
   make("org/.part", true), make("org/.part/config.json", false);
   make("org/begun", true), make("org/begun/.x.gguf", false);
   make("file.gguf", false);
+  make("org/cut", true), make("org/cut/x-00001-of-00002.gguf", false),
+      make("org/cut/x-00002-of-00002.gguf", false);
   is("org/whole", "org/whole");
   is("org/one", "org/one/x.gguf");
   is("org/two", NULL); /* which one? */
+  is("org/cut", "org/cut/x-00001-of-00002.gguf");
   is("org/two/y", "org/two/y.gguf");
   is("org/two/y.gguf", "org/two/y.gguf");
   is("org/.part", NULL);
