@@ -87,7 +87,7 @@ static void draw_order(sim_world *w)
   w->n_accounts = 1 + sim_below(r, SIM_ACCOUNTS);
   c->n_accounts = sim_chance(r, 0.3) ? 0 : w->n_accounts;
   w->priority_rate = sim_chance(r, 0.5) ? 0 : 0.4;
-  w->greedy_rate = sim_chance(r, 0.5) ? 0 : 0.9;
+  w->greedy_rate = sim_chance(r, 0.65) ? 0 : 0.9;
   w->deadline_rate = sim_chance(r, 0.5) ? 0 : 0.3;
   w->copy_rate = sim_chance(r, 0.4) ? 0 : 0.7;
 }
