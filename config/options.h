@@ -56,7 +56,8 @@ typedef enum td_options_action {
   TD_ACTION_VERSION,
   TD_ACTION_PRINT_CONFIG,
   TD_ACTION_CHECK_CONFIG,
-  TD_ACTION_CHECK
+  TD_ACTION_CHECK,
+  TD_ACTION_CALIBRATE
 } td_options_action;
 
 void td_options_init(td_options *o);

@@ -1,11 +1,10 @@
-/* What steps take on this very device with this very model: measured before the first request, kept in
- * cache_dir.
+/* What steps take on this very device with this very model, measured on purpose (`tandemd --calibrate`) and
+ * kept in cache_dir for the starts that follow.
  *
  * Steps of all kinds are run by hand over the empty KV memory: the table's tokens as decodes and as chunks,
  * decodes over much context, chunks behind much context, both together. All once, the kinds that matter most
  * first; then again and again until each has been seen often enough or the time (calibrate_ms) is over. A
- * cost model is fitted to their medians. What an earlier start kept is taken if a few steps show that it
- * still holds.
+ * cost model is fitted to their medians.
  *
  * A device at work is slower than one that begins: an H200 takes 10.9 ms for 512 tokens of a prompt after a
  * pause, 12.5 to 13.2 where such steps follow one another, for after 80 ms its power limit takes the clock
@@ -15,14 +14,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
-#include "common/cache.h"
 #include "common/clock.h"
 #include "common/log.h"
 #include "engine/internal.h"
 #include "scheduler/cost_fit.h"
-#include "scheduler/cost_text.h"
 
 /* Host memory that nobody wrote yet is taken for it, up to this, or HOST_KV_PAGES where pages are large: it
  * would be taken by requests later. */
@@ -43,14 +39,6 @@ enum { HEAVY_FROM = STAIRS_FROM, WARM_SHARE = 20 };
 #define WARM_AGREES 0.02
 /* A short step is seen until this time is spent on it, for its time varies more. */
 #define CASE_US 30000.0
-/* A kept calibration that is off by more is measured anew. A GPU that is cool runs a sixth faster than one at
- * work. */
-#define HOLDS_WITHIN 0.25
-
-/* Behind the identity in what is kept: how many kinds were measured, and the time that was allowed. */
-#define MEASURED "; %u of %u kinds of steps within %u ms"
-#define MEASURED_SCAN "; %9u of %9u kinds of steps within %9u ms"
-enum { MEASURED_BYTES = 80 };
 
 /* A kind of step: n_decodes rows with decode_context tokens each, and n_chunks of chunk_tokens behind
  * chunk_behind. */
@@ -69,14 +57,9 @@ typedef struct calibration {
   trial_case cases[CASES_MAX];
   uint32_t n_cases;
   bool is_warm; /* the last step was a heavy one */
-  char identity[TD_COST_IDENTITY_BYTES - MEASURED_BYTES], path[TD_CACHE_PATH_BYTES];
-  bool keeps;
 } calibration;
 
-static bool time_is_over(const calibration *c)
-{
-  return td_clock_us() - c->begin_us >= c->budget_us || atomic_load(&c->e->stop_asked);
-}
+static bool time_is_over(const calibration *c) { return td_clock_us() - c->begin_us >= c->budget_us; }
 
 /* ---- the cases ---- */
 
@@ -235,13 +218,13 @@ static td_status warm_up(calibration *c, td_error *err)
   double before_us = 0, us;
   while (!is_heavy(c, k))
     k++;
-  while (td_clock_us() - begin_us < c->budget_us / WARM_SHARE && !atomic_load(&c->e->stop_asked)) {
+  while (td_clock_us() - begin_us < c->budget_us / WARM_SHARE) {
     uint64_t window_us = td_clock_us();
     uint32_t n_runs = 0;
     do {
       TD_TRY(run_case(c, k, &us, err));
       n_runs++;
-    } while (td_clock_us() - window_us < WARM_WINDOW_US && !atomic_load(&c->e->stop_asked));
+    } while (td_clock_us() - window_us < WARM_WINDOW_US);
     double mean_us = (double)(td_clock_us() - window_us) / n_runs;
     if (fabs(mean_us - before_us) <= WARM_AGREES * before_us)
       break;
@@ -305,115 +288,6 @@ static uint32_t collect(const calibration *c, td_cost_sample samples[CASES_MAX])
   return n;
 }
 
-/* ---- the kept one ---- */
-
-static void identify(calibration *c)
-{
-  const td_engine *e = c->e;
-  const td_model_desc *d = &e->desc;
-  snprintf(c->identity, sizeof c->identity,
-           "tandem %s, %s; %s%s%s: %u layers, width %u, ffn %u, heads %u/%u of %u, vocab %u, window %u, "
-           "%llu bytes of weights; steps of %u rows, %u tokens, pages of %u%s%s",
-           TD_VERSION, e->backend->identity, d->arch, d->qkv_bias ? " biased" : "",
-           d->qk_norm ? " normed" : "", d->n_layers, d->width, d->ffn_width, d->n_heads, d->n_kv_heads,
-           d->head_dim, d->vocab, d->window_tokens, (unsigned long long)e->info.weight_bytes, c->max_rows,
-           c->max_tokens, c->trial.draft.plan->page_tokens,
-           td_option(&e->options, TD_LIMIT_BATCH_INVARIANT) ? ", batch invariant" : "",
-           e->backend->ops->capture && td_option(&e->options, TD_LIMIT_RECORD_MS) ? ", recorded" : "");
-  for (char *s = c->identity; *s; s++)
-    if ((unsigned char)*s < 0x20 || (unsigned char)*s > 0x7e)
-      *s = '?';
-}
-
-static void find_file(calibration *c)
-{
-  char folder[TD_CACHE_PATH_BYTES], name[40];
-  snprintf(name, sizeof name, "%s-%016llx", c->e->backend->ops->name,
-           (unsigned long long)XXH3_64bits(c->identity, strlen(c->identity)));
-  c->keeps =
-      td_cache_folder(c->e->options.cache_dir, folder) && td_cache_path(folder, "steps", name, c->path);
-}
-
-/* Of this device and model, and not from a start that had less time for it and left kinds out. */
-static td_status fits_this_start(const calibration *c, const char *identity, td_error *why)
-{
-  size_t n = strlen(c->identity);
-  unsigned n_measured, n_kinds, within_ms;
-  if (strncmp(identity, c->identity, n) != 0 ||
-      sscanf(identity + n, MEASURED_SCAN, &n_measured, &n_kinds, &within_ms) != 3)
-    return td_fail(why, TD_ERR_CONFIG, "made for another device or model");
-  if (n_measured < n_kinds && within_ms < c->budget_us / 1000)
-    return td_fail(why, TD_ERR_CONFIG, "only %u of %u kinds of steps were measured, for want of time (%u ms)",
-                   n_measured, n_kinds, within_ms);
-  return TD_OK;
-}
-
-static bool read_kept(calibration *c, td_cost_model *m)
-{
-  char identity[TD_COST_IDENTITY_BYTES];
-  td_cost_model kept;
-  bool found = false;
-  td_error why;
-  td_buf text;
-  if (!c->keeps)
-    return false;
-  td_buf_init(&text, TD_COST_TEXT_BYTES);
-  td_status st = td_cache_read(c->path, &text, &found, &why);
-  if (st == TD_OK && found)
-    st = td_cost_parse(text.data, text.len_bytes, &kept, identity, &why);
-  td_buf_deinit(&text);
-  if (st == TD_OK && found)
-    st = fits_this_start(c, identity, &why);
-  if (st == TD_OK && found)
-    *m = kept;
-  if (st != TD_OK)
-    td_info("%s is not used: %s", c->path, why.message);
-  return st == TD_OK && found;
-}
-
-static void keep(const calibration *c, const td_cost_model *m)
-{
-  char identity[TD_COST_IDENTITY_BYTES];
-  td_cost_sample samples[CASES_MAX];
-  td_error why = {0};
-  td_buf text;
-  if (!c->keeps)
-    return;
-  td_buf_init(&text, TD_COST_TEXT_BYTES);
-  snprintf(identity, sizeof identity, "%s" MEASURED, c->identity, collect(c, samples), c->n_cases,
-           (unsigned)(c->budget_us / 1000));
-  td_cost_print(m, identity, &text);
-  if (text.failed || td_cache_write(c->path, text.data, text.len_bytes, &why) != TD_OK)
-    td_warn("measured step times are not kept (cache_dir): %s", why.message);
-  else
-    snprintf(c->e->cost_path, sizeof c->e->cost_path, "%s", c->path);
-  td_buf_deinit(&text);
-}
-
-/* Does it still hold? Another build, other clocks, a busier machine: two kinds of steps tell, thrice each. */
-static td_status holds(calibration *c, const td_cost_model *m, bool *yes, td_error *err)
-{
-  *yes = true;
-  c->n_cases = 0;
-  add_decodes(c, 1, SHORT_CONTEXT);
-  add_chunks(c, 1, c->max_tokens / 4, 0);
-  for (uint32_t i = 0; i < c->n_cases; i++) {
-    trial_case *k = &c->cases[i];
-    while (k->n_runs < RUNS_WANTED && !atomic_load(&c->e->stop_asked))
-      TD_TRY(run_again(c, k, err));
-    if (k->n_runs == 0)
-      continue;
-    double want = td_cost_step_us(m, &k->work), got = us_of(k);
-    if (fabs(want / got - 1) <= HOLDS_WITHIN)
-      continue;
-    td_info("kept step times do not hold: a step of %u tokens takes %.2f ms, not %.2f", k->work.n_tokens,
-            got * 1e-3, want * 1e-3);
-    *yes = false;
-  }
-  c->n_cases = 0;
-  return TD_OK;
-}
-
 /* ---- all of it ---- */
 
 /* With log-level debug: what the model is made of, and where it is wrong. */
@@ -432,6 +306,20 @@ static void log_cases(const calibration *c)
   }
 }
 
+static void keep(const calibration *c, uint32_t n_measured)
+{
+  char history[TD_TIMES_HISTORY_BYTES];
+  td_engine *e = c->e;
+  td_error why;
+  if (!*e->cost_path)
+    return;
+  td_engine_say_measured(history, n_measured, c->n_cases, (uint32_t)(c->budget_us / 1000));
+  if (td_engine_write_times(e, &e->cost, history, &why) == TD_OK)
+    td_info("step times are kept in %s", e->cost_path);
+  else
+    td_warn("measured step times are not kept (cache_dir): %s", why.message);
+}
+
 static td_status fit(calibration *c, td_error *err)
 {
   td_cost_sample samples[CASES_MAX];
@@ -442,7 +330,7 @@ static td_status fit(calibration *c, td_error *err)
     return td_error_prefix(err, "step times");
   if (e->backend->on_device)
     td_cost_make_stairs(&e->cost, STAIRS_FROM);
-  e->has_cost = true;
+  e->cost_source = TD_TIMES_MEASURED;
   td_info("step times: %u kinds of steps measured in %.2f s; the model's error is %.1f %% in the median, "
           "%.1f %% in nine of ten",
           n, s, 100 * td_cost_fit_error(&e->cost, samples, n, 0.5),
@@ -460,18 +348,14 @@ static td_status measure(calibration *c, td_error *err)
   double cold_us;
   choose_extremes(c);
   uint32_t n_extremes = c->n_cases;
-  if (n_extremes > 0 && !atomic_load(&c->e->stop_asked)) /* the weights may not be in memory yet */
+  if (n_extremes > 0) /* the weights may not be in memory yet */
     TD_TRY(run_case(c, &c->cases[0], &cold_us, err));
-  c->begin_us =
-      td_clock_us(); /* calibrate_ms is for measuring, not for reading or for looking at what was kept */
+  c->begin_us = td_clock_us(); /* calibrate_ms is for measuring, not for reading weights */
   TD_TRY(run_cases(c, 0, n_extremes, RUNS_WANTED, NULL, 1, err));
   uint32_t n = collect(c, samples);
-  if (n == 0 || (n < FEWEST_CASES && n < n_extremes)) {
-    td_warn("calibrate_ms is over after %u kinds of steps, too few to tell what steps take: chunks are of "
-            "step_tokens",
-            n);
-    return TD_OK;
-  }
+  if (n == 0 || (n < FEWEST_CASES && n < n_extremes))
+    return td_fail_param(err, TD_ERR_CONFIG, "calibrate_ms",
+                         "calibrate_ms is over after %u kinds of steps, too few to tell what steps take", n);
   TD_TRY(td_cost_fit(samples, n, &rough, err));
   choose_grid(c, 4);
   choose_stairs(c);
@@ -482,52 +366,25 @@ static td_status measure(calibration *c, td_error *err)
   TD_TRY(run_cases(c, n_extremes, c->n_cases, RUNS_WANTED - 1, &rough, LEFT_SHARE, err));
   TD_TRY(run_cases(c, 0, c->n_cases, RUNS_MAX, &rough, LAST_SHARE, err));
   TD_TRY(fit(c, err));
-  if (!atomic_load(&c->e->stop_asked)) /* cut short: good for nobody */
-    keep(c, &c->e->cost);
+  keep(c, collect(c, samples));
   return TD_OK;
-}
-
-static void take_kept(const calibration *c)
-{
-  td_engine *e = c->e;
-  char learned[100] = "";
-  if (e->cost.learned[0] > 0 || e->cost.learned[1] > 0)
-    snprintf(learned, sizeof learned,
-             "; steps without and with prompts begin at %.3f and %.3f times these, learned under load",
-             td_cost_learned(&e->cost, false), td_cost_learned(&e->cost, true));
-  td_info("step times: %s%s", c->path, learned);
-  snprintf(e->cost_path, sizeof e->cost_path, "%s", c->path);
 }
 
 static td_status calibrate(calibration *c, td_error *err)
 {
-  bool ok = false;
-  td_engine *e = c->e;
-  if (c->budget_us > 0 && !c->e->backend->on_device)
+  if (!c->e->backend->on_device)
     TD_TRY(td_trial_touch_pages(&c->trial, err));
-  if (read_kept(c, &e->cost)) {
-    if (c->budget_us > 0)
-      TD_TRY(holds(c, &e->cost, &ok, err));
-    e->has_cost = ok || c->budget_us == 0;
-    if (e->has_cost)
-      take_kept(c);
-  }
-  if (e->has_cost || c->budget_us == 0)
-    return TD_OK;
   return measure(c, err);
 }
 
-td_status td_engine_calibrate(td_engine *e, uint32_t page_tokens, uint32_t n_pages, uint32_t max_context,
-                              td_error *err)
+td_status td_engine_measure_times(td_engine *e, uint32_t page_tokens, uint32_t n_pages, uint32_t max_context,
+                                  td_error *err)
 {
-  static const td_cost_model none;
   uint64_t kv_tokens = (uint64_t)n_pages * page_tokens;
   uint64_t budget_us = (uint64_t)td_option(&e->options, TD_LIMIT_CALIBRATE_MS) * 1000;
   calibration *c = calloc(1, sizeof *c);
   if (!c)
     return td_fail(err, TD_ERR_NOMEM, "no memory for measuring steps");
-  e->cost = none;
-  *e->cost_path = '\0';
   c->e = e;
   c->begin_us = td_clock_us();
   c->budget_us = budget_us;
@@ -545,11 +402,8 @@ td_status td_engine_calibrate(td_engine *e, uint32_t page_tokens, uint32_t n_pag
     c->row_tokens = LONG_CONTEXT;
   td_status st = td_trial_init(&c->trial, td_engine_stepper(e), page_tokens, c->kv_tokens / page_tokens,
                                c->row_tokens, err);
-  if (st == TD_OK) {
-    identify(c);
-    find_file(c);
+  if (st == TD_OK)
     st = calibrate(c, err);
-  }
   td_trial_deinit(&c->trial);
   free(c);
   return st;

@@ -13,7 +13,8 @@ td_status td_engine_tune(td_engine *e, td_error *err)
 {
   if (!e->backend->ops->tune)
     return TD_OK;
-  td_tune_params p = {.budget_ms = (uint32_t)td_option(&e->options, TD_LIMIT_TUNE_MS),
+  td_tune_params p = {.budget_ms = e->calibrates ? td_limit_max(TD_LIMIT_TUNE_MS)
+                                                 : (uint32_t)td_option(&e->options, TD_LIMIT_TUNE_MS),
                       .cache_folder = e->options.cache_dir};
   return e->backend->ops->tune(e->backend, e->forward, &p, err);
 }

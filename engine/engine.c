@@ -46,6 +46,18 @@ td_status td_engine_check(const td_options *options, td_error *err)
   return st;
 }
 
+td_status td_engine_calibrate(const td_options *options, td_buf *table, td_error *err)
+{
+  td_engine *e;
+  TD_TRY(td_engine_create(options, &e, err));
+  e->calibrates = true;
+  td_status st = td_engine_load(e, err);
+  if (st == TD_OK)
+    td_cost_print(&e->cost, e->cost_identity, table);
+  td_engine_destroy(e);
+  return st;
+}
+
 _Static_assert((int)TD_ENGINE_ACCOUNTS == (int)TD_ORDER_ACCOUNTS, "ids of accounts");
 
 td_status td_engine_set_accounts(td_engine *e, uint32_t n, td_error *err)

@@ -40,6 +40,10 @@ typedef enum td_engine_state {
  * as loading needs them. */
 TD_MUST_CHECK td_status td_engine_check(const td_options *options, td_error *err);
 
+/* `tandemd --calibrate`: loads as a start would, in the calling thread, chooses algorithms, measures what
+ * steps take, keeps both and ends. *table receives the step times as they are kept. */
+TD_MUST_CHECK td_status td_engine_calibrate(const td_options *options, td_buf *table, td_error *err);
+
 /* Copies options; cheap. */
 TD_MUST_CHECK td_status td_engine_create(const td_options *options, td_engine **out, td_error *err);
 /* How many accounts may come, of ids below TD_ENGINE_ACCOUNTS: they share what waits and runs. Without it,
@@ -220,6 +224,18 @@ td_mask_provider td_engine_make_masks(td_grammar *g, uint32_t n_prompt);
 
 /* ---- watching it: [any] ---- */
 
+/* Where what steps take is known from: the device class, steps that were served, or a measurement on purpose,
+ * of an earlier run or this one. */
+typedef enum td_times_source {
+  TD_TIMES_NONE,
+  TD_TIMES_BUILT_IN,
+  TD_TIMES_LEARNED,
+  TD_TIMES_KEPT,
+  TD_TIMES_MEASURED,
+  TD_TIMES_SOURCES
+} td_times_source;
+extern const char *const td_times_source_names[TD_TIMES_SOURCES];
+
 enum { TD_STEP_ERROR_BORDERS = 12 };
 extern const double td_step_error_borders[TD_STEP_ERROR_BORDERS]; /* of step_errors, ascending */
 
@@ -230,7 +246,8 @@ typedef struct td_engine_stats {
   uint64_t captured_steps;                       /* of the steps, those launched from a captured one (GPU) */
   uint64_t late_rows;                            /* not sampled, because their mask was late */
   uint64_t prefix_query_tokens, prefix_hit_tokens, preemptions, evicted_pages;
-  uint32_t n_following; /* of n_waiting: wait for a prompt that another request computes */
+  uint64_t fair_preemptions; /* of the preemptions: for an account that held less */
+  uint32_t n_following;      /* of n_waiting: wait for a prompt that another request computes */
   uint64_t follows;
   uint64_t step_us_sum, plan_us_sum;
   double device_busy_us_sum,
@@ -240,9 +257,10 @@ typedef struct td_engine_stats {
   double predicted_us_sum, step_error_sum;         /* error: |predicted - measured| / measured */
   uint64_t step_errors[TD_STEP_ERROR_BORDERS + 1]; /* not cumulative; the last: above all borders */
   double last_step_predicted_us, tbt_slo_us;       /* target 0: none */
-  double cost_correction[2];                       /* learned factor on steps without, with prompts */
-  double queue_delay_us; /* predicted for a request that came now; next_end, end_gap, token: see
-                            td_sched_forecast */
+  td_times_source times_source;
+  double cost_correction[2]; /* learned factor on steps without, with prompts */
+  double queue_delay_us;     /* predicted for a request that came now; next_end, end_gap, token: see
+                                td_sched_forecast */
   double next_end_us, end_gap_us, prompt_token_us;
   uint64_t heartbeat_us; /* CLOCK_MONOTONIC when the engine last began or ended a step, or woke idle */
   bool in_step;          /* a step is running: unhealthy if heartbeat_us is long ago */
@@ -259,7 +277,7 @@ typedef struct td_engine_step {
   uint64_t step;                  /* counts from 1 */
   uint64_t end_us;                /* CLOCK_MONOTONIC */
   uint32_t step_us, predicted_us; /* predicted_us 0: nothing was predicted */
-  uint32_t calibrated_us;         /* predicted without what has been learned since the start */
+  uint32_t calibrated_us;         /* by what was known at start, without what was learned since */
   uint16_t n_decodes, n_prefills; /* rows */
   uint32_t n_prefill_tokens;
   uint32_t hit_tokens; /* prompt tokens that the prefix tree spared since the step before */

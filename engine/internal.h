@@ -3,8 +3,9 @@
  *   engine.c    life: create, start, the thread, stop; state, info, statistics
  *   load.c      from options to a loaded model, with the memory plan
  *   capture.c   decode steps captured at start, where the backend can
- *   calibrate.c what steps take, measured at start or kept from an earlier one; trial.c runs them
- *   learn.c     how much longer than calibrated steps took under load, kept at an orderly end
+ *   times.c     what steps take, as a start knows it: kept, or guessed from the device class
+ *   calibrate.c the same, measured on purpose; trial.c runs the steps
+ *   learn.c     the same, learned from the steps that are served, and kept at an orderly end
  *   requests.c  the hand-over between loop and engine thread: slots, rings, tickets
  *   step.c      the step loop: inbox -> plan -> submit -> sample -> wait -> commit -> publish
  *   tokens.c    what a step's outcome means for its requests; masks.c makes masks for the next one
@@ -31,7 +32,9 @@
 #include "models/model.h"
 #include "models/template/chat_template.h"
 #include "models/tokenizer/tokenizer.h"
+#include "scheduler/cost_learn.h"
 #include "scheduler/cost_model.h"
+#include "scheduler/cost_text.h"
 #include "scheduler/scheduler.h"
 
 enum { TD_COMMAND_SUBMIT = 1, TD_COMMAND_CANCEL = 2, TD_COMMAND_END = 3 };
@@ -90,14 +93,25 @@ typedef struct td_slot {
 
 enum { TD_STEP_ERRORS_KEPT = 1024, TD_LEARNED_BINS = 2048 };
 
-/* Measured / calibrated of this run's steps [without, with] prompts, in bins of equal shares. Engine thread.
- */
+/* What this run's steps tell. Of a table that was measured: measured / calibrated of steps [without, with]
+ * prompts, in bins of equal shares. Of one that was not: the table itself. Engine thread. */
 typedef struct td_engine_learned {
   uint64_t n[2], bins[2][TD_LEARNED_BINS];
+  td_cost_learner learner;
 } td_engine_learned;
 
 /* grammar.c: the vocabulary's trie, and compiled grammars */
 typedef struct td_grammars td_grammars;
+
+enum { TD_TIMES_HISTORY_BYTES = 80 };
+
+/* What is kept of step times. */
+typedef struct td_kept_times {
+  td_cost_model cost;
+  td_times_source source;
+  uint64_t n_steps;                     /* that it was learned from */
+  char history[TD_TIMES_HISTORY_BYTES]; /* how they came about, as text */
+} td_kept_times;
 
 struct td_engine {
   td_options options;
@@ -119,8 +133,10 @@ struct td_engine {
   td_program *program;             /* the forward of every step, */
   td_compiled *forward, *sampling; /* as the backend runs it, and what chooses tokens behind it */
   td_sched *sched;
-  bool has_cost; /* what steps take is known */
-  td_cost_model cost;
+  td_cost_model cost; /* what steps take, as it was known at start */
+  td_times_source cost_source;
+  uint64_t n_learned_before; /* steps, in earlier runs */
+  char cost_identity[TD_COST_IDENTITY_BYTES - TD_TIMES_HISTORY_BYTES];
   char cost_path[TD_CACHE_PATH_BYTES]; /* where it is kept; "": nowhere */
   td_engine_learned learned;
   td_plan *plan, *next;      /* the oldest step under way, and one planned ahead of its outcome */
@@ -159,6 +175,7 @@ struct td_engine {
   pthread_t thread;
   bool thread_started;
   bool only_checks;  /* td_engine_check: load, measure nothing, serve nothing */
+  bool calibrates;   /* td_engine_calibrate: tunes and measures, and serves nothing */
   _Atomic int state; /* td_engine_state */
   _Atomic bool stop_asked;
   td_error failure; /* written before state becomes FAILED */
@@ -190,10 +207,21 @@ TD_MUST_CHECK td_status td_engine_load(td_engine *e, td_error *err);
 TD_MUST_CHECK td_status td_engine_tune(td_engine *e, td_error *err);
 TD_MUST_CHECK td_status td_engine_capture_steps(td_engine *e, td_error *err);
 
-/* calibrate.c; engine thread, after steps were captured and before the first request: fills cost, or leaves
- * has_cost false. The pages of the KV store are written. */
-TD_MUST_CHECK td_status td_engine_calibrate(td_engine *e, uint32_t page_tokens, uint32_t n_pages,
-                                            uint32_t max_context, td_error *err);
+/* times.c; engine thread, at start: fills cost and where it comes from. */
+void td_engine_know_times(td_engine *e, uint32_t page_tokens);
+/* The file as it is now. */
+TD_MUST_CHECK td_status td_engine_read_times(const td_engine *e, bool *found, td_kept_times *out,
+                                             td_error *err);
+TD_MUST_CHECK td_status td_engine_write_times(const td_engine *e, const td_cost_model *m, const char *history,
+                                              td_error *err);
+void td_engine_say_measured(char history[TD_TIMES_HISTORY_BYTES], uint32_t n_measured, uint32_t n_kinds,
+                            uint32_t within_ms);
+void td_engine_say_learned(char history[TD_TIMES_HISTORY_BYTES], uint64_t n_steps);
+
+/* calibrate.c; engine thread, after td_engine_know_times and before the first request: measures cost and
+ * keeps it. The pages of the KV store are written. */
+TD_MUST_CHECK td_status td_engine_measure_times(td_engine *e, uint32_t page_tokens, uint32_t n_pages,
+                                                uint32_t max_context, td_error *err);
 
 /* requests.c */
 TD_MUST_CHECK td_status td_engine_requests_init(td_engine *e, td_error *err);
@@ -219,8 +247,10 @@ void td_engine_note_step(td_engine *e, double predicted_us, double measured_us);
 void td_engine_note_forecast(td_engine *e, const td_sched_forecast *f);
 
 /* learn.c; engine thread. */
-void td_engine_learn_step(td_engine *e, bool with_prompts, double calibrated_us, double measured_us);
-/* At an orderly end: writes what was learned into the kept calibration that this start measured or took. */
+void td_engine_begin_learning(td_engine *e);
+/* calibrated_us: by what was known at start. */
+void td_engine_learn_step(td_engine *e, const td_step_work *w, double calibrated_us, double measured_us);
+/* At an orderly end: keeps what was learned, beside a table that was measured, else as a table. */
 void td_engine_keep_learned(td_engine *e);
 
 /* tokens.c; engine thread. What steps need beside the scheduler's plans. */

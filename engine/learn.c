@@ -1,12 +1,16 @@
-/* How much longer than calibrated steps take under load: learned while serving, kept with the calibration at
- * an orderly end.
+/* What steps take, learned from the steps that are served, and kept at an orderly end.
  *
- * A device that has worked for minutes is slower than one that was measured for seconds (H200: steps without
- * prompts by 1 to 2 %, with prompts by 4). The median over all steps of a run says by how much: it does not
- * care for steps that something disturbed, nor for how the run ended, as the scheduler's correction does,
- * which follows the last hundred. A step counts from the end of the one before, for what the host does
- * between two steps is time for those who wait. Only what is said by enough steps is kept, and only in the
- * file that this start's calibration is in: who removed or replaced that meanwhile meant it. */
+ * A table that was measured keeps its shape. A device that has worked for minutes is slower than one that was
+ * measured for seconds (H200: steps without prompts by 1 to 2 %, with prompts by 4). The median over all
+ * steps of a run says by how much: it does not care for steps that something disturbed, nor for how the run
+ * ended, as the scheduler's correction does, which follows the last hundred.
+ *
+ * A table that was guessed, or learned before, is corrected itself (scheduler/cost_learn.h): the scheduler
+ * gets the better one after each of the first steps, then now and then.
+ *
+ * A step counts from the end of the one before, for what the host does between two steps is time for those
+ * who wait. Only what is said by enough steps is kept. Who measured, removed or replaced the file meanwhile
+ * meant it. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,20 +18,51 @@
 #include "config/limits.h"
 #include "common/log.h"
 #include "engine/internal.h"
-#include "scheduler/cost_text.h"
 
 /* Bins reach to so many times, and one part in so many; what is beyond is in the outermost. */
 #define REACH 4.0
 
-void td_engine_learn_step(td_engine *e, bool with_prompts, double calibrated_us, double measured_us)
+/* The scheduler's table is made anew after each of the first steps, later after so many. */
+enum { RENEW_EACH = 64 };
+
+static bool is_measured(const td_engine *e) { return e->cost_source > TD_TIMES_LEARNED; }
+
+void td_engine_begin_learning(td_engine *e)
 {
-  double times = calibrated_us > 0 ? measured_us / calibrated_us : 0;
+  bool is_guess = e->cost_source == TD_TIMES_BUILT_IN;
+  td_cost_learner_init(&e->learned.learner, &e->cost,
+                       is_guess ? TD_COST_UNSURE_GUESSED : TD_COST_UNSURE_LEARNED);
+}
+
+static void note_factor(td_engine_learned *l, bool with_prompts, double times)
+{
   if (!(times > 0))
     return;
   double at = (1 + log(times) / log(REACH)) / 2 * TD_LEARNED_BINS;
   uint32_t i = (uint32_t)fmin(fmax(at, 0), TD_LEARNED_BINS - 1);
-  e->learned.bins[with_prompts][i]++;
-  e->learned.n[with_prompts]++;
+  l->bins[with_prompts][i]++;
+  l->n[with_prompts]++;
+}
+
+static void learn_table(td_engine *e, const td_step_work *w, double measured_us)
+{
+  td_cost_learner *l = &e->learned.learner;
+  td_cost_learner_observe(l, w, measured_us);
+  if (l->n_steps > RENEW_EACH && l->n_steps % RENEW_EACH != 0)
+    return;
+  td_cost_model m = td_cost_learner_model(l);
+  td_sched_set_cost(e->sched, &m);
+  if (l->n_steps >= td_limit_max(TD_LIMIT_LEARN_STEPS))
+    e->cost_source = TD_TIMES_LEARNED;
+}
+
+void td_engine_learn_step(td_engine *e, const td_step_work *w, double calibrated_us, double measured_us)
+{
+  if (is_measured(e))
+    note_factor(&e->learned, w->n_rows > w->n_decode_rows,
+                calibrated_us > 0 ? measured_us / calibrated_us : 0);
+  else if (e->cost_source != TD_TIMES_NONE)
+    learn_table(e, w, measured_us);
 }
 
 /* 0: too few steps, or nothing to believe. */
@@ -53,49 +88,36 @@ static bool is_same_calibration(const td_cost_model *a, const td_cost_model *b)
          memcmp(a->tokens_us, b->tokens_us, a->n_points * sizeof *a->tokens_us) == 0;
 }
 
+/* ---- beside a table that was measured ---- */
+
 /* The file as it is now, if it still is what this run's steps were held against. */
-static td_status read_own(const td_engine *e, td_cost_model *m, char identity[TD_COST_IDENTITY_BYTES],
-                          td_error *err)
+static td_status read_own(const td_engine *e, td_kept_times *own, td_error *err)
 {
   bool found = false;
-  td_buf text;
-  td_buf_init(&text, TD_COST_TEXT_BYTES);
-  td_status st = td_cache_read(e->cost_path, &text, &found, err);
-  if (st == TD_OK && !found)
-    st = td_fail(err, TD_ERR_CONFIG, "it was removed");
-  if (st == TD_OK)
-    st = td_cost_parse(text.data, text.len_bytes, m, identity, err);
-  if (st == TD_OK && !is_same_calibration(m, &e->cost))
-    st = td_fail(err, TD_ERR_CONFIG, "it was measured anew by another");
-  td_buf_deinit(&text);
-  return st;
+  TD_TRY(td_engine_read_times(e, &found, own, err));
+  if (!found)
+    return td_fail(err, TD_ERR_CONFIG, "it was removed");
+  if (!is_same_calibration(&own->cost, &e->cost))
+    return td_fail(err, TD_ERR_CONFIG, "it was measured anew by another");
+  return TD_OK;
 }
 
-static td_status write_learned(const td_engine *e, const double factors[2], td_error *err)
+static td_status write_factors(const td_engine *e, const double factors[2], td_error *err)
 {
-  char identity[TD_COST_IDENTITY_BYTES];
-  td_cost_model m;
-  td_buf text;
-  TD_TRY(read_own(e, &m, identity, err));
+  td_kept_times own;
+  TD_TRY(read_own(e, &own, err));
   for (int kind = 0; kind < 2; kind++)
     if (factors[kind] > 0)
-      m.learned[kind] = factors[kind];
-  td_buf_init(&text, TD_COST_TEXT_BYTES);
-  td_cost_print(&m, identity, &text);
-  td_status st = text.failed ? td_fail(err, TD_ERR_NOMEM, "no memory")
-                             : td_cache_write(e->cost_path, text.data, text.len_bytes, err);
-  td_buf_deinit(&text);
-  return st;
+      own.cost.learned[kind] = factors[kind];
+  return td_engine_write_times(e, &own.cost, own.history, err);
 }
 
-void td_engine_keep_learned(td_engine *e)
+static void keep_factors(const td_engine *e)
 {
   const td_engine_learned *l = &e->learned;
   char said[2][80] = {"nothing that can be kept", "nothing that can be kept"};
   double factors[2];
   td_error why;
-  if (!*e->cost_path)
-    return;
   for (int kind = 0; kind < 2; kind++) {
     factors[kind] = learned_factor(l, kind);
     if (factors[kind] > 0)
@@ -104,10 +126,48 @@ void td_engine_keep_learned(td_engine *e)
   }
   if (factors[0] == 0 && factors[1] == 0)
     return;
-  if (write_learned(e, factors, &why) == TD_OK)
+  if (write_factors(e, factors, &why) == TD_OK)
     td_info(
         "step times under load, beside what was calibrated: without prompts %s, with prompts %s; kept in %s",
         said[0], said[1], e->cost_path);
   else
     td_info("what steps took under load is not kept in %s: %s", e->cost_path, why.message);
+}
+
+/* ---- as a table ---- */
+
+static td_status write_table(const td_engine *e, uint64_t n_steps, td_error *err)
+{
+  td_cost_model m = td_cost_learner_model(&e->learned.learner);
+  char history[TD_TIMES_HISTORY_BYTES];
+  td_kept_times now;
+  bool found;
+  if (td_engine_read_times(e, &found, &now, err) == TD_OK && found && now.source == TD_TIMES_KEPT)
+    return td_fail(err, TD_ERR_CONFIG, "they were measured meanwhile");
+  if (!td_cost_is_valid(&m))
+    return td_fail(err, TD_ERR_CONFIG, "they are out of range");
+  td_engine_say_learned(history, n_steps);
+  return td_engine_write_times(e, &m, history, err);
+}
+
+static void keep_table(const td_engine *e)
+{
+  uint64_t n_steps = e->learned.learner.n_steps;
+  td_error why;
+  if (n_steps < td_limit_max(TD_LIMIT_LEARN_STEPS))
+    return;
+  if (write_table(e, e->n_learned_before + n_steps, &why) == TD_OK)
+    td_info("step times learned from %llu steps are kept in %s", (unsigned long long)n_steps, e->cost_path);
+  else
+    td_info("what was learned of step times is not kept in %s: %s", e->cost_path, why.message);
+}
+
+void td_engine_keep_learned(td_engine *e)
+{
+  if (!*e->cost_path || e->cost_source == TD_TIMES_NONE)
+    return;
+  if (is_measured(e))
+    keep_factors(e);
+  else
+    keep_table(e);
 }

@@ -306,7 +306,8 @@ static td_status make_scheduler(td_engine *e, const memory_plan *mp, td_error *e
                         .n_pages = mp->n_pages,
                         .max_context_tokens = mp->max_context,
                         .policy = policy_of(&e->options),
-                        .cost = e->has_cost ? &e->cost : NULL,
+                        .cost = &e->cost,
+                        .cost_is_guess = e->cost_source == TD_TIMES_BUILT_IN,
                         .tbt_slo_us = tbt_slo_us(e),
                         .slack_percent = (uint32_t)td_option(&e->options, TD_LIMIT_SLACK_PERCENT),
                         .priority_us = 1000 * (uint64_t)td_option(&e->options, TD_LIMIT_PRIORITY_MS),
@@ -478,8 +479,9 @@ td_status td_engine_load(td_engine *e, td_error *err)
     TD_TRY(td_engine_capture_steps(e, err));
   }
   fill_info(e, &mp);
-  if (!e->only_checks)
-    TD_TRY(td_engine_calibrate(e, mp.page_tokens, mp.n_pages, mp.max_context, err));
+  td_engine_know_times(e, mp.page_tokens);
+  if (e->calibrates)
+    TD_TRY(td_engine_measure_times(e, mp.page_tokens, mp.n_pages, mp.max_context, err));
   TD_TRY(make_scheduler(e, &mp, err));
   td_info("%s: %s, %.1f M parameters, context %u, backend %s, ready in %.2f s", e->info.model_name,
           e->info.arch, (double)e->info.parameters / 1e6, e->info.max_context_tokens, e->info.backend,

@@ -29,7 +29,7 @@ static void take_submit(td_engine *e, uint32_t slot, uint32_t generation, double
   s->active_generation = generation;
   e->n_masked += s->mask != NULL;
   s->n_new = 0;
-  atomic_store(&s->predicted_queue_us, e->has_cost ? (uint64_t)wait_us : UINT64_MAX);
+  atomic_store(&s->predicted_queue_us, e->cost_source == TD_TIMES_NONE ? UINT64_MAX : (uint64_t)wait_us);
   e->backend->ops->set_sampling(e->backend, slot, &s->request.sampling);
   if (td_sched_submit(e->sched, slot, &r, td_clock_us(), NULL) != TD_OK) {
     /* td_engine_submit has refused what can never fit, so this is a disagreement of ours, not the client's */
@@ -93,7 +93,9 @@ static bool end_late_requests(td_engine *e, uint64_t now_us)
 
 static void submit_step(td_engine *e, const td_plan *plan, double predicted_us)
 {
-  if ((uint64_t)predicted_us > atomic_load_explicit(&e->longest_predicted_us, memory_order_relaxed))
+  bool is_known = e->cost_source > TD_TIMES_BUILT_IN; /* who watches for stalls goes by no guess */
+  if (is_known &&
+      (uint64_t)predicted_us > atomic_load_explicit(&e->longest_predicted_us, memory_order_relaxed))
     atomic_store(&e->longest_predicted_us, (uint64_t)predicted_us);
   td_engine_prepare_sampling(e, plan);
   td_backend_submit(e->backend, e->forward, plan);
@@ -128,12 +130,12 @@ static void update_stats(td_engine *e, uint64_t step_us, const td_plan *plan)
   td_sched_get_stats(e->sched, &ss);
   bool foreseen = td_engine_foresee(e, ss.n_running + ss.n_waiting == 0, &f);
   if (plan) {
-    double calibrated_us = td_sched_calibrated_us(e->sched, plan);
+    td_step_work work = td_step_work_of(plan);
+    double calibrated_us = td_cost_step_us(&e->cost, &work);
     log_step(e, step_us, calibrated_us, plan, &ss);
     uint64_t end_us = atomic_load_explicit(&e->heartbeat_us, memory_order_relaxed);
-    td_engine_learn_step(e, plan->n_rows > plan->n_decode_rows, calibrated_us,
-                         (double)(end_us - e->times.since_us));
     td_sched_observe(e->sched, plan, (double)step_us);
+    td_engine_learn_step(e, &work, calibrated_us, (double)(end_us - e->times.since_us));
   }
   pthread_mutex_lock(&e->stats_lock);
   td_engine_stats *st = &e->stats;
@@ -146,8 +148,10 @@ static void update_stats(td_engine *e, uint64_t step_us, const td_plan *plan)
   st->prefix_query_tokens = ss.prefix_query_tokens;
   st->prefix_hit_tokens = ss.prefix_hit_tokens;
   st->preemptions = ss.preemptions;
+  st->fair_preemptions = ss.fair_preemptions;
   st->evicted_pages = ss.evicted_pages;
   st->tbt_slo_us = ss.tbt_slo_us;
+  st->times_source = e->cost_source;
   memcpy(st->cost_correction, ss.cost_correction, sizeof st->cost_correction);
   st->n_following = ss.n_following;
   st->follows = ss.follows;

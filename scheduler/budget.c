@@ -67,6 +67,15 @@ td_status td_budget_init(td_budget *b, const td_sched_config *c, td_error *err)
   return TD_OK;
 }
 
+void td_budget_set_cost(td_budget *b, const td_cost_model *cost)
+{
+  b->cost = *cost;
+  for (int kind = 0; kind < 2; kind++) {
+    b->correction[kind] = 1;
+    b->n_observed[kind] = 0;
+  }
+}
+
 /* ---- one step ---- */
 
 void td_budget_begin(td_budget *b)

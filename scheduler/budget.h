@@ -41,6 +41,9 @@ typedef struct td_budget {
 /* TD_ERR_CONFIG: no such policy. */
 TD_MUST_CHECK td_status td_budget_init(td_budget *b, const td_sched_config *config, td_error *err);
 
+/* Another cost model, which nothing corrects yet. */
+void td_budget_set_cost(td_budget *b, const td_cost_model *cost);
+
 /* ---- one step: begin, all decodes, then prompts ---- */
 
 void td_budget_begin(td_budget *b);

@@ -112,7 +112,9 @@ static inline double td_cost_step_of_tokens_us(const td_cost_model *m, double to
 }
 
 /* Llama-3-8B in bf16 on one NVIDIA H200, from published figures and measured steps of this daemon: for
- * planning and tests where no calibration of the device at hand is given. Not for serving. */
+ * planning and tests where no calibration of the device at hand is given, and as a class to guess from. */
 extern const td_cost_model td_cost_h200_llama3_8b;
+/* SmolLM2-135M in Q4_1 on one core of an AMD EPYC: a class to guess from (cost_guess.h). */
+extern const td_cost_model td_cost_epyc_smollm2;
 
 #endif

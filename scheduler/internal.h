@@ -10,6 +10,7 @@
 #include "scheduler/follow.h"
 #include "scheduler/order.h"
 #include "scheduler/page_pool.h"
+#include "scheduler/fair.h"
 #include "scheduler/places.h"
 #include "scheduler/prefix_tree.h"
 #include "scheduler/request_table.h"
@@ -23,6 +24,7 @@ struct td_sched {
   td_budget budget;
   td_order order;   /* of those that wait */
   td_places places; /* of those that run */
+  td_fair fair;
   td_deadlines deadlines;
 
   int32_t *page_table;    /* [max_running * stripe_pages] */
@@ -186,5 +188,18 @@ uint64_t td_sched_repeated_kv(const td_sched *s, uint64_t decode_pages, uint64_t
 /* Caches the computed pages and lets go of all, of the stripe and of the promise. The request's state, still
  * a running one, is the caller's to change. */
 void td_sched_leave(td_sched *s, td_request *r);
+
+/* fair.c. Is it time to look at what accounts hold, in that step? */
+static inline bool td_fair_is_due(const td_sched *s, uint64_t step)
+{
+  return s->config.n_accounts > 1 && s->config.policy == TD_POLICY_TANDEM && s->order.n_queued > 0 &&
+         step >= s->fair.next_step;
+}
+/* In the beginning of a plan: makes others give way to an account that holds less, if it is due. */
+void td_fair_take_turn(td_sched *s);
+/* Whose turn it is; TD_NO_SLOT: nobody's but by the order. */
+uint32_t td_fair_slot(const td_sched *s);
+/* plan.c: a running request goes back to the queue. */
+void td_sched_preempt(td_sched *s, uint32_t slot);
 
 #endif

@@ -221,6 +221,19 @@ uint32_t td_order_front_without(const td_order *o, const uint32_t *n_of)
   return front;
 }
 
+uint32_t td_order_front_of_fewest(const td_order *o, const uint32_t *n_of)
+{
+  uint32_t best = 0;
+  for (uint32_t i = 1; i < o->n_heap; i++) {
+    uint16_t a = o->heap[i], b = o->heap[best];
+    bool same = n_of[a] == n_of[b];
+    if (n_of[a] < n_of[b] || (same && o->served[a] < o->served[b]) ||
+        (same && o->served[a] == o->served[b] && a < b))
+      best = i;
+  }
+  return o->n_heap > 0 ? o->accounts[o->heap[best]].root : TD_NO_SLOT;
+}
+
 /* ---- check ---- */
 
 /* The heap below `slot`; returns its entries. The left side may be deep: a loop goes down it. */

@@ -1,9 +1,9 @@
 /* Places of a step, by account: one that runs some already leaves free ones to those that run none.
  *
- * Which account is next says order.h; but a place is held for a whole answer, and nobody is preempted for
- * another account. So before an account gets its second place and further ones, as many stay free as there
- * are accounts that may come and run nothing, an eighth of all places at most. Its first place may be one of
- * these. With one account nothing is kept. */
+ * Which account is next says order.h; but a place is held for a whole answer, and somebody is preempted for
+ * another account only now and then (fair.h). So before an account gets its second place and further ones, as
+ * many stay free as there are accounts that may come and run nothing, an eighth of all places at most. Its
+ * first place may be one of these. With one account nothing is kept. */
 #ifndef TD_SCHEDULER_PLACES_H
 #define TD_SCHEDULER_PLACES_H
 

@@ -76,6 +76,14 @@ static void preempt(td_sched *s, uint32_t at)
   td_sched_watch(s, slot);
 }
 
+void td_sched_preempt(td_sched *s, uint32_t slot)
+{
+  uint32_t at = 0;
+  while (s->table.running[at] != slot)
+    at++;
+  preempt(s, at);
+}
+
 /* A page for the decode running[at], from those that no prefill was promised. False: it was preempted itself.
  * The first of all is not: alone, it fits. */
 static bool get_decode_page(td_sched *s, td_plan *plan, uint32_t at)
@@ -226,12 +234,16 @@ static bool still_refused(const td_sched *s, uint32_t slot)
          !pages_suffice(s, s->refused_need_pages);
 }
 
-/* The front, unless its account has places and what is free is kept: then that of those that have none. */
+/* Who got a turn by what accounts hold; in that step nobody else, or who gave way would be back at once. Else
+ * the front, unless its account has places and what is free is kept: then that of those that have none. */
 uint32_t td_sched_next(td_sched *s)
 {
   uint32_t front = td_order_front(&s->order), n_free = td_sched_free_places(s);
   if (front == TD_NO_SLOT || n_free == 0)
     return TD_NO_SLOT;
+  uint32_t turn = td_fair_slot(s);
+  if (turn != TD_NO_SLOT || s->fair.took_step == s->step)
+    return turn;
   if (td_places_allow(&s->places, s->order.entries[front].terms.account, n_free))
     return front;
   return td_order_front_without(&s->order, s->places.n_running);
@@ -259,6 +271,8 @@ static void start(td_sched *s, td_plan *plan, uint64_t now_us, uint32_t slot, co
     td_answers_start(&s->answers, r->account, s->order.entries[slot].n_expected, r->n_prompt - r->n_computed);
     td_order_charge(&s->order, r->account, r->n_prompt - r->n_computed); /* once: preemption is our doing */
   }
+  if (slot == s->fair.slot)
+    s->fair.slot = TD_NO_SLOT;
   s->prefills[s->n_prompts++] = slot;
   td_follow_claim(s, slot);
   td_sched_watch(s, slot);
@@ -343,6 +357,7 @@ bool td_sched_plan(td_sched *s, uint64_t now_us, td_plan *plan)
   if (s->table.n_running + s->order.n_queued == 0) /* who follows has a leader that runs */
     return false;
   begin_plan(s, plan);
+  td_fair_take_turn(s);
   bool prefill_first = s->config.policy == TD_POLICY_PREFILL_FIRST;
   uint64_t n_preemptions = s->n_preemptions;
   s->n_prompts = prefill_first ? collect_prefills(s) : plan_decodes(s, plan);
@@ -377,6 +392,8 @@ static bool may_plan_ahead(td_sched *s, const td_plan *plan, const uint8_t *late
   if (plan->n_logits != plan->n_rows || plan->n_scored > 0)
     return false;
   if (s->order.n_following > 0) /* until the commit */
+    return false;
+  if (td_fair_is_due(s, s->step + 1))
     return false;
   uint32_t next = td_sched_next(s);
   if (next != TD_NO_SLOT && !still_refused(s, next))

@@ -88,6 +88,12 @@ static bool allocate(td_sched *s)
          s->turns_us;
 }
 
+static uint32_t prompt_ns(const td_sched *s, const td_cost_model *cost)
+{
+  uint32_t n = s->config.step_tokens;
+  return (uint32_t)fmin(fmax(PROMPT_TIME_SHARE * 1e3 * td_cost_tokens_us(cost, n) / n, 1), UINT32_MAX);
+}
+
 td_status td_sched_create(const td_sched_config *config, td_sched **out, td_error *err)
 {
   TD_TRY(check_config(config, err));
@@ -95,13 +101,13 @@ td_status td_sched_create(const td_sched_config *config, td_sched **out, td_erro
   if (!s)
     return td_fail(err, TD_ERR_NOMEM, "no memory for the scheduler");
   s->config = *config;
+  s->fair = (td_fair){.slot = TD_NO_SLOT, .took_step = UINT64_MAX};
   s->config.cost = NULL; /* the budget has a copy */
-  if (config->cost && config->prompt_ns_per_token == 0)
-    s->config.prompt_ns_per_token = (uint32_t)fmin(
-        PROMPT_TIME_SHARE * 1e3 * td_cost_tokens_us(config->cost, config->step_tokens) / config->step_tokens,
-        UINT32_MAX);
-  s->order_ns_per_token =
-      s->config.prompt_ns_per_token ? s->config.prompt_ns_per_token : UNMEASURED_NS_PER_TOKEN;
+  s->order_ns_per_token = config->prompt_ns_per_token ? config->prompt_ns_per_token
+                          : config->cost              ? prompt_ns(s, config->cost)
+                                                      : UNMEASURED_NS_PER_TOKEN;
+  if (config->cost && !config->cost_is_guess)
+    s->config.prompt_ns_per_token = s->order_ns_per_token;
   td_status status = td_budget_init(&s->budget, config, err);
   s->least_correction = fmin(1, s->budget.correction[1]);
   if (status == TD_OK)
@@ -298,12 +304,6 @@ double td_sched_predict_us(const td_sched *s, const td_plan *plan)
   return td_budget_predict_us(&s->budget, &w);
 }
 
-double td_sched_calibrated_us(const td_sched *s, const td_plan *plan)
-{
-  td_step_work w = td_step_work_of(plan);
-  return td_budget_calibrated_us(&s->budget, &w);
-}
-
 /* Without a calibration: the fastest step with prompts so far says what a prompt's token takes at least. One
  * without may have been planned ahead, and be over when the host looks for its end: it seems to have taken
  * nothing. */
@@ -322,6 +322,16 @@ void td_sched_observe(td_sched *s, const td_plan *plan, double measured_us)
   if (s->config.prompt_ns_per_token == 0 && measured_us > 0 && w.n_rows > w.n_decode_rows)
     learn_order(s, measured_us * 1e3 / w.n_tokens);
   s->least_correction = fmin(s->least_correction, s->budget.correction[1]);
+}
+
+/* What a prompt's token takes at least only falls, as least_correction. */
+void td_sched_set_cost(td_sched *s, const td_cost_model *cost)
+{
+  TD_BUG_ON(!s->budget.has_cost);
+  td_budget_set_cost(&s->budget, cost);
+  uint32_t ns = prompt_ns(s, cost);
+  if (ns < s->config.prompt_ns_per_token)
+    s->config.prompt_ns_per_token = ns;
 }
 
 td_sched_slot_info td_sched_slot(const td_sched *s, uint32_t slot)
@@ -364,6 +374,7 @@ void td_sched_get_stats(const td_sched *s, td_sched_stats *out)
                           .prefix_query_tokens = s->prefix_query_tokens,
                           .prefix_hit_tokens = s->prefix_hit_tokens,
                           .preemptions = s->n_preemptions,
+                          .fair_preemptions = s->fair.n_taken,
                           .evicted_pages = s->tree.n_evicted_pages,
                           .tbt_slo_us = s->budget.slo_us,
                           .cost_correction = {s->budget.correction[0], s->budget.correction[1]}};

@@ -51,6 +51,7 @@ typedef struct td_sched_config {
                        * clients from choosing prompts that share a bucket */
   td_policy policy;
   const struct td_cost_model *cost; /* copied; NULL: none, then steps are limited by step_tokens alone */
+  bool cost_is_guess;               /* nobody measured it here: no request is refused by it */
   uint64_t tbt_slo_us;              /* policy tandem: the longest step that decodes should see; 0: none */
   /* Order (order.h); all 0: as they come. */
   uint32_t prompt_ns_per_token; /* what a prompt's token takes at least, when the device does nothing else; 0:
@@ -127,10 +128,12 @@ bool td_sched_is_running(const td_sched *s, uint32_t slot);
 
 /* What the cost model says a plan takes, corrected by what was observed; 0 without one. */
 double td_sched_predict_us(const td_sched *s, const td_plan *plan);
-double td_sched_calibrated_us(const td_sched *s, const td_plan *plan); /* not corrected */
 /* How long a plan took. An input like any other: later schedules depend on it, slowly and within bounds. May
  * be left out. */
 void td_sched_observe(td_sched *s, const td_plan *plan, double measured_us);
+/* What steps take is known better now: predictions begin anew at `cost`, uncorrected. Only where the
+ * scheduler was made with a cost model. */
+void td_sched_set_cost(td_sched *s, const struct td_cost_model *cost);
 
 /* Predicted from what runs and waits now; all 0 without a cost model or when idle (forecast.c). */
 typedef struct td_sched_forecast {
@@ -167,7 +170,8 @@ typedef struct td_sched_stats {
       pages_owned; /* free + cached + owned = total; cached: tree only */
   uint64_t waiting_prompt_tokens;
   uint64_t prefix_query_tokens, prefix_hit_tokens, preemptions, evicted_pages;
-  uint32_t n_following; /* of n_waiting */
+  uint64_t fair_preemptions; /* of the preemptions: for an account that held less (fair.h) */
+  uint32_t n_following;      /* of n_waiting */
   uint64_t follows, expired;
   double tbt_slo_us;         /* 0: none */
   double cost_correction[2]; /* measured / predicted of steps without, with prompts; 1: as calibrated */

@@ -27,6 +27,7 @@ int main(int argc, char **argv)
   switch (action) {
   case TD_ACTION_CHECK_CONFIG: return td_server_check_options(&options);
   case TD_ACTION_CHECK: return td_server_check(&options);
+  case TD_ACTION_CALIBRATE: return td_server_calibrate(&options);
   default: return td_server_run(&options, argc, argv);
   }
 }

@@ -106,7 +106,7 @@ static void vllm_metrics(page *p, const td_metrics *m, const td_metrics_view *v)
   counter(p, "vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache",
           (double)s->prefix_query_tokens);
   counter(p, "vllm:prefix_cache_hits_total", "Prompt tokens found in it", (double)s->prefix_hit_tokens);
-  counter(p, "vllm:num_preemptions_total", "Requests sent back to wait for pages", (double)s->preemptions);
+  counter(p, "vllm:num_preemptions_total", "Running requests sent back to wait", (double)s->preemptions);
   head(p, "vllm:request_success_total", "counter", "Requests ended, by reason");
   for (int i = 0; i < 4; i++)
     sample(p, "vllm:request_success_total", reasons[i], (double)m->finished[i]);
@@ -126,6 +126,7 @@ static void vllm_metrics(page *p, const td_metrics *m, const td_metrics_view *v)
 static void prediction_metrics(page *p, const td_metrics *m, const td_metrics_view *v)
 {
   const td_engine_stats *s = v->stats;
+  char label[32];
   td_histogram errors = {
       .borders = td_step_error_borders, .n_borders = TD_STEP_ERROR_BORDERS, .sum = s->step_error_sum};
   memcpy(errors.counts, s->step_errors, sizeof s->step_errors);
@@ -140,7 +141,12 @@ static void prediction_metrics(page *p, const td_metrics *m, const td_metrics_vi
         v->step_error_median);
   gauge(p, "tandem:step_prediction_error_p99", "Its 99th percentile over the last 1024 steps",
         v->step_error_p99);
-  head(p, "tandem:step_prediction_correction", "gauge", "Learned factor on calibrated step times");
+  head(p, "tandem:step_times_source", "gauge", "Where what steps take is known from; 1 at the one");
+  for (int i = 0; i < TD_TIMES_SOURCES; i++) {
+    snprintf(label, sizeof label, ",source=\"%s\"", td_times_source_names[i]);
+    sample(p, "tandem:step_times_source", label, s->times_source == (td_times_source)i);
+  }
+  head(p, "tandem:step_prediction_correction", "gauge", "Learned factor on known step times");
   sample(p, "tandem:step_prediction_correction", ",prompts=\"without\"", s->cost_correction[0]);
   sample(p, "tandem:step_prediction_correction", ",prompts=\"with\"", s->cost_correction[1]);
   gauge(p, "tandem:queue_delay_predicted_seconds", "Until a request that came now would start",
@@ -196,6 +202,8 @@ static void tandem_metrics(page *p, const td_metrics *m, const td_metrics_view *
         s->n_following);
   counter(p, "tandem:follows_total", "Times that a request waited for a prompt which another computed",
           (double)s->follows);
+  counter(p, "tandem:fair_preemptions_total", "Of vllm:num_preemptions_total: for a key that held less",
+          (double)s->fair_preemptions);
   head(p, "tandem:deadlines_missed_total", "counter", "Requests ended because of their timeouts");
   sample(p, "tandem:deadlines_missed_total", ",state=\"waiting\"", (double)m->timeouts[0]);
   sample(p, "tandem:deadlines_missed_total", ",state=\"running\"", (double)m->timeouts[1]);

@@ -443,3 +443,21 @@ int td_server_check(const td_options *options)
     st = td_engine_check(options, &err);
   return say_verdict(st, &err, "the options and the model are good");
 }
+
+/* ---- --calibrate ---- */
+
+int td_server_calibrate(const td_options *options)
+{
+  td_error err = {0};
+  td_buf table;
+  td_buf_init(&table, 0);
+  td_status st = td_engine_calibrate(options, &table, &err);
+  if (st == TD_OK && table.failed)
+    st = td_fail(&err, TD_ERR_NOMEM, "no memory for the step times");
+  if (st == TD_OK)
+    fwrite(table.data, 1, table.len_bytes, stdout);
+  else
+    td_error_log("%s", err.message);
+  td_buf_deinit(&table);
+  return exit_code_of(st);
+}

@@ -92,6 +92,8 @@ TD_MUST_CHECK td_status td_server_read_named(const td_options *o, td_keys *keys,
 int td_server_check_options(const td_options *options);
 /* For --check: loads the model too, but measures nothing and serves nothing. */
 int td_server_check(const td_options *options);
+/* For --calibrate: measures, keeps and prints; serves nothing. */
+int td_server_calibrate(const td_options *options);
 
 /* The last call or connection has gone: a drain may be over. */
 void td_server_idle(td_server *s);

@@ -450,6 +450,24 @@ static void identify(cpu_backend *be)
            td_pool_threads(be->pool));
 }
 
+/* Of one thread by its instruction set, in millions; of all threads, what memory gives. */
+#define SCALAR_MFLOP_US 0.006
+#define AVX2_MFLOP_US 0.064
+#define AVX512_MFLOP_US 0.09
+#define THREAD_BYTES_US 8e3
+#define MEMORY_BYTES_US 60e3
+
+static void rate(cpu_backend *be)
+{
+  double n_threads = td_pool_threads(be->pool);
+  const char *isa = be->isa->name;
+  double mflop_us = strcmp(isa, "avx512") == 0 ? AVX512_MFLOP_US
+                    : strcmp(isa, "avx2") == 0 ? AVX2_MFLOP_US
+                                               : SCALAR_MFLOP_US;
+  be->base.flop_us = 1e6 * mflop_us * n_threads;
+  be->base.bytes_us = fmin(THREAD_BYTES_US * n_threads, MEMORY_BYTES_US);
+}
+
 td_status td_cpu_backend_create(const td_backend_config *config, td_backend **out, td_error *err)
 {
   const td_isa *isa = NULL;
@@ -482,6 +500,7 @@ td_status td_cpu_backend_create(const td_backend_config *config, td_backend **ou
     return st;
   }
   identify(be);
+  rate(be);
   *out = &be->base;
   return TD_OK;
 }

@@ -187,6 +187,8 @@ static td_status open_parts(cuda_backend *b, td_error *err)
 {
   TD_TRY(td_cuda_device_open(&b->device, b->config.device, err));
   memcpy(b->base.identity, b->device.identity, sizeof b->base.identity);
+  b->base.bytes_us = b->device.bytes_us;
+  b->base.flop_us = b->device.flop_us;
   TD_TRY(td_lt_open(b, err));
   TD_TRY(td_stream_open(b, err));
   TD_TRY(td_glu_open(b, err));

@@ -20,7 +20,8 @@ struct cuda_device {
   cudaStream_t stream;
   cudaError_t fault; // first error of a launch or copy since the last wait
   std::vector<void *> allocations;
-  char identity[256]; // as td_backend's
+  char identity[256];       // as td_backend's
+  double bytes_us, flop_us; // as td_backend's
 };
 
 // Takes the device, makes its stream, and finds out what it runs.

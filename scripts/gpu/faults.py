@@ -54,7 +54,7 @@ def one_fault(ctx, s, step, model, options):
     requests = mix.make(10, models.TINY["vocab_size"], 200, 300, seed=step)
     for r in requests:
         r["max_tokens"] = 600
-    with Daemon(ctx, *options, "--running-requests", 6, "--calibrate-ms", 0, model=model, env={"TANDEM_FAULT": f"device:{step}"}) as d:
+    with Daemon(ctx, *options, "--running-requests", 6, model=model, env={"TANDEM_FAULT": f"device:{step}"}) as d:
         answers = together([lambda r=r: unless_too_late(lambda: d.stream(r)) for r in requests] +
                            [lambda: unless_too_late(lambda: d.post("/v1/completions", {"prompt": [5, 6], "max_tokens": 600, "ignore_eos": True}))])
         code = d.wait(60)

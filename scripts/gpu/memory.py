@@ -59,7 +59,7 @@ def stage(ctx, s):
     left = settled(ctx, before)
     s.check(left <= before + SLACK_MIB, "all given back after SIGTERM", f"{left} MiB, {before} before")
     s.data.update(before=before, at_ready=at_ready, seen=[min(w.seen), max(w.seen)], after=left)
-    with Daemon(ctx, "--load-format", "dummy", "--calibrate-ms", 0, model=model, env={**os.environ, "TANDEM_FAULT": "device:40"}) as d:
+    with Daemon(ctx, "--load-format", "dummy", model=model, env={**os.environ, "TANDEM_FAULT": "device:40"}) as d:
         mix.play(d, mix.make(8, 128000, 100, 200))
         code = d.wait(60)
     left = settled(ctx, before)

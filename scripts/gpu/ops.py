@@ -162,7 +162,7 @@ def run_mix(ctx, tool, path):
     n, longest, answer = (9, 60, 4) if tool == "racecheck" else (24, 300, 16)
     requests = mix.make(n, models.TINY["vocab_size"], longest, answer)
     options = ["--step-tokens", 128, "--running-requests", 16, "--kv-bytes", 64 << 20, "--sse-stall-ms", 600000, "--health-stall-ms", 600000,
-               "--calibrate-ms", 0]
+               "--cache-dir", ""]
     with Daemon(ctx, *options, env={"TANDEM_SHARE": "always"}, model=models.tiny_on_disk(ctx), ready_s=MIX_LIMIT_S, stop_s=120,
                 prefix=command(tool, path)) as d:
         first = mix.play(d, requests, leavers=6, timeout=MIX_LIMIT_S)

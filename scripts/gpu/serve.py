@@ -51,6 +51,9 @@ def stage(ctx, s):
     model = models.describe(ctx.work / "llama3-8b", models.LLAMA3_8B) if gpu else models.describe(ctx.work / "described-tiny", models.TINY)
     peer = ctx.peers()["vllm"]
     source = peer["name"]
+    if not ctx.quick:  # the figures are those of a daemon that knows its device
+        must(ctx.run("tandemd", "--calibrate", "--model", model, "--load-format", "dummy", "--backend", ctx.backend, "--device", ctx.device),
+             "tandemd --calibrate")
     with Daemon(ctx, "--load-format", "dummy", model=model) as d:
         if ctx.quick:
             decode = load(ctx, d, "decode", "--streams", "1,16", "--input", 64, "--output", 16)

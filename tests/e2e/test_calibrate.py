@@ -1,4 +1,5 @@
-"""What steps take: measured at start, kept, predicted beside what they were; and what hangs on it: targets, policies, Retry-After."""
+"""What steps take: guessed, learned, measured on purpose, kept, predicted beside what they were; and what hangs on it: targets, policies,
+Retry-After."""
 import json
 import re
 import threading
@@ -10,7 +11,6 @@ from harness import MODEL, MODEL_ID, Daemon, read_until, run_daemon
 from test_dummy import CONFIG
 
 USAGE = 64
-OFF = ("--calibrate-ms", 0, "--cache-dir", "")
 
 
 @pytest.fixture
@@ -46,10 +46,30 @@ def answers(d):
     return out
 
 
-def test_measured_once_and_kept(tiny, tmp_path):
+def calibrate(model, *options):
+    code, text = run_daemon("--calibrate", "--model", model, *options)
+    assert code == 0, text
+    return text
+
+
+def source(d):
+    """Where the daemon knows from what steps take."""
+    (one,) = (re.search(r'source="([a-z-]+)"', labels).group(1) for (n, labels), v in d.metrics().items()
+              if n == "tandem:step_times_source" and v == 1)
+    return one
+
+
+def test_measured_on_purpose_and_kept(tiny, tmp_path):
     cache = tmp_path / "cache"
-    with start(tiny, "--calibrate-ms", 5000, "--cache-dir", cache) as d:
-        assert re.search(r"step times: \d+ kinds of steps measured in \d\.\d\d s", d.log()), d.log()
+    options = ("--load-format", "dummy", "--kv-bytes", 1 << 26, "--cache-dir", cache)
+    text = calibrate(tiny, "--calibrate-ms", 1500, *options)
+    assert re.search(r"step times: \d+ kinds of steps measured in \d\.\d\d s", text), text
+    (kept,) = cache.iterdir()
+    table = kept.read_text()
+    assert table.startswith("tandem-steps 3\ntandem ")
+    assert table.split("\n", 2)[2].split("xxh3")[0] in text, "what is kept is printed"
+    with start(tiny, "--cache-dir", cache) as d:
+        assert f"step times: {kept}" in d.log() and source(d) == "kept"
         answers(d)
         d.until_idle()
         m = {n: v for (n, labels), v in d.metrics().items() if "le=" not in labels}
@@ -58,19 +78,31 @@ def test_measured_once_and_kept(tiny, tmp_path):
         assert 0.1 < m["tandem:step_predicted_seconds_total"] / m["tandem:step_seconds_total"] < 10, "of the right size, on any machine"
         assert m["tandem:tbt_slo_seconds"] == 0.1 and "a step with prompts takes at most 100 ms" in d.log()
         assert m["tandem:request_queue_time_predicted_seconds_count"] == m["vllm:request_queue_time_seconds_count"] == 5
-    (kept,) = cache.iterdir()
-    assert kept.read_text().startswith("tandem-steps 3\ntandem ")
-    with start(tiny, "--calibrate-ms", 0, "--cache-dir", cache) as d:
-        assert f"step times: {kept}" in d.log()
-        assert d.gauge("tandem:tbt_slo_seconds") == 0.1
-    with start(tiny, "--calibrate-ms", 0, "--cache-dir", cache, "--step-tokens", 96) as d:
-        assert "step times:" not in d.log(), "other settings, other times"
+    with start(tiny, "--cache-dir", cache, "--step-tokens", 96) as d:
+        assert "step times: built in" in d.log() and source(d) == "built-in", "other settings, other times"
     kept.write_bytes(kept.read_bytes().replace(b"us ", b"us 1", 1))
-    with start(tiny, "--calibrate-ms", 0, "--cache-dir", cache) as d:
-        assert "is not used: damaged" in d.log()
-        assert d.gauge("tandem:tbt_slo_seconds") == 0
+    with start(tiny, "--cache-dir", cache) as d:
+        assert "is not used: damaged" in d.log() and source(d) == "built-in"
         answer(d, 0)
-        assert d.gauge("tandem:step_prediction_error_ratio_count") == 0
+
+
+def test_no_start_measures_and_serving_teaches(tmp_path):
+    """The real model: from the first steps on, predictions are of the right size, and an orderly end keeps what was learned."""
+    cache = tmp_path / "cache"
+    with Daemon("--cache-dir", cache) as d:
+        assert "step times: built in" in d.log() and source(d) == "built-in"
+        assert d.gauge("tandem:steps_total") == 0 and d.gauge("tandem:tbt_slo_seconds") > 0
+        for i in range(6):
+            d.tokens([5 + 3 * i] * 20, max_tokens=16, ignore_eos=True)
+        d.until_idle()
+        assert d.gauge("tandem:steps_total") >= 64 and source(d) == "learned"
+        assert d.gauge("tandem:step_prediction_error_median") < 1
+        assert 0.3 < d.gauge("tandem:step_predicted_seconds_total") / d.gauge("tandem:step_seconds_total") < 3
+    (kept,) = cache.iterdir()
+    assert re.search(r"; learned from \d+ steps$", kept.read_text(), re.M)
+    with Daemon("--cache-dir", cache) as d:
+        assert re.search(rf"step times: {kept}, learned from \d+ steps", d.log()), d.log()
+        assert source(d) == "learned" and d.gauge("tandem:steps_total") == 0
 
 
 def learned_in(path):
@@ -87,12 +119,13 @@ def load(d, n):
 
 def test_what_a_load_took_is_kept_at_an_orderly_end(tiny, tmp_path, monkeypatch):
     cache = tmp_path / "cache"
-    options = ("--load-format", "dummy", "--running-requests", 1, "--cache-dir", cache, "--calibrate-ms")
+    options = ("--load-format", "dummy", "--running-requests", 1, "--cache-dir", cache, "--kv-bytes", 1 << 26)
 
     def again(expect_exit=0):
-        return Daemon(*options, 0, model=tiny, kv_bytes=1 << 26, expect_exit=expect_exit)
+        return Daemon(*options, model=tiny, expect_exit=expect_exit)
 
-    with Daemon(*options, 1000, model=tiny, kv_bytes=1 << 26) as d:
+    calibrate(tiny, "--calibrate-ms", 1000, *options)
+    with again() as d:
         assert load(d, 2) == 200
     (path,) = cache.iterdir()
     fresh = path.read_bytes()
@@ -142,20 +175,22 @@ def test_every_policy_answers_the_same(tiny):
 
 
 @pytest.mark.parametrize("options, words", [
-    (("--policy", "vllm", *OFF), ("policy", "'vllm'", "tandem, sarathi, prefill-first, decode-first or orca")),
-    (("--policy", "orca", *OFF), ("step_tokens (128)", "575")),  # 512 + 64 - 1
-    (("--tbt-target-ms", 50, *OFF), ("tbt-target-ms", "removed", "tbt_slo_ms")),
-    (("--ttft-target-ms", 50, *OFF), ("ttft-target-ms", "removed", "slack_percent")),
+    (("--policy", "vllm"), ("policy", "'vllm'", "tandem, sarathi, prefill-first, decode-first or orca")),
+    (("--policy", "orca"), ("step_tokens (128)", "575")),  # 512 + 64 - 1
+    (("--tbt-target-ms", 50), ("tbt-target-ms", "removed", "tbt_slo_ms")),
+    (("--ttft-target-ms", 50), ("ttft-target-ms", "removed", "slack_percent")),
 ])
 def test_refused_at_start(tiny, options, words):
-    code, text = run_daemon("--model", tiny, "--load-format", "dummy", "--kv-bytes", 1 << 26, "--check", *options)
+    code, text = run_daemon("--model", tiny, "--load-format", "dummy", "--kv-bytes", 1 << 26, "--cache-dir", "", "--check", *options)
     assert code == USAGE, (code, text)
     for w in words:
         assert w in text, (w, text)
 
 
-def test_an_slo_that_cannot_be_kept_is_told():
-    with Daemon("--kv-bytes", 1 << 28, "--tbt-slo-ms", 1, "--step-tokens", 32, "--running-requests", 4, "--calibrate-ms", 4000, "--cache-dir", "") as d:
+def test_an_slo_that_cannot_be_kept_is_told(tmp_path):
+    options = ("--kv-bytes", 1 << 28, "--step-tokens", 32, "--running-requests", 4, "--cache-dir", tmp_path / "cache")
+    calibrate(MODEL, *options, "--calibrate-ms", 3000)
+    with Daemon(*options, "--tbt-slo-ms", 1) as d:
         log = d.log()
     smallest = int(re.search(r"tbt_slo_ms cannot be kept: .* takes (\d+) ms", log).group(1))
     assert 2 <= smallest <= 5000, "for 17 tokens"
@@ -163,7 +198,7 @@ def test_an_slo_that_cannot_be_kept_is_told():
 
 def test_retry_after_is_when_there_is_room():
     body = {"model": MODEL_ID, "prompt": "Once upon a time", "max_tokens": 300, "n": 3, "ignore_eos": True, "temperature": 0, "stream": True}
-    with Daemon("--queue-requests", 3, "--step-tokens", 32, "--calibrate-ms", 4000, "--cache-dir", "") as d:
+    with Daemon("--queue-requests", 3, "--step-tokens", 32) as d:
         s = d.connect(120)
         d.send_request(s, "/v1/completions", body)
         read_until(s, b"data: ")
@@ -185,7 +220,7 @@ def test_retry_after_is_when_there_is_room():
 
 
 def test_larger_than_the_memory():
-    with Daemon("--kv-bytes", 64 << 20, *OFF) as d:
+    with Daemon("--kv-bytes", 64 << 20) as d:
         limit = d.get("/v1/models").json()["data"][0]["max_model_len"]
         assert 1024 <= limit < 8192
         for n, max_tokens in ((limit + 1, 1), (limit - 10, 11)):

@@ -3,7 +3,7 @@ import json
 import threading
 import time
 
-from harness import MODEL_ID, SLOWNESS, Daemon
+from harness import MODEL_ID, SLOWNESS, Daemon, run_daemon
 from test_dummy import CONFIG
 from test_shares import words
 
@@ -13,8 +13,9 @@ def test_an_engine_that_stalls_is_told_by_what_steps_take(monkeypatch, tmp_path)
     (tmp_path / "tiny").mkdir()
     (tmp_path / "tiny" / "config.json").write_text(json.dumps(CONFIG))
     monkeypatch.setenv("TANDEM_FAULT", "stall:5")
-    options = ("--load-format", "dummy", "--calibrate-ms", 300, "--cache-dir", "")
-    with Daemon(*options, model=tmp_path / "tiny", kv_bytes=1 << 26) as d:
+    options = ("--load-format", "dummy", "--cache-dir", tmp_path / "cache", "--kv-bytes", 1 << 26)
+    assert run_daemon("--calibrate", "--calibrate-ms", 300, "--model", tmp_path / "tiny", *options, env={"TANDEM_FAULT": ""})[0] == 0
+    with Daemon(*options, model=tmp_path / "tiny") as d:
         body = {"model": "tiny", "prompt": [5, 6, 7], "max_tokens": 20, "temperature": 0, "ignore_eos": True}
         assert d.get("/health").status_code == 200
         out = []
@@ -31,7 +32,7 @@ def test_an_engine_that_stalls_is_told_by_what_steps_take(monkeypatch, tmp_path)
 
 
 def test_steps_that_nobody_predicts_have_longer(monkeypatch):
-    """Without a calibration, on a slow machine, 2 s may be what a step takes."""
+    """By a guess nobody is called unhealthy: on a slow machine, 2 s may be what a step takes."""
     monkeypatch.setenv("TANDEM_FAULT", "stall:5")
     with Daemon() as d:
         out = []

@@ -170,7 +170,7 @@ def test_a_cache_salt_is_a_cache_of_its_own(daemon):
 
 
 def test_short_prompts_do_not_wait_for_a_long_one():
-    with Daemon("--step-tokens", 64, "--policy", "sarathi", "--calibrate-ms", 2000, "--cache-dir", "") as d:
+    with Daemon("--step-tokens", 64, "--policy", "sarathi") as d:
         ends = []
 
         async def main():
@@ -211,3 +211,37 @@ def test_a_key_that_floods_leaves_others_their_share(tmp_path):
         turns = [i for i, e in enumerate(ends) if e.startswith("m")]
         assert len(turns) == 3 and turns[2] < 9, "turn by turn, whoever came first"
         assert turns[2] - turns[0] > 2, "the modest key has its share and no more"
+
+
+def test_a_key_gets_places_from_one_whose_answers_are_long(tmp_path):
+    """Three long answers run when another key comes with two requests: the first takes the place that is kept, the second one of the three's,
+    long before they end; and whoever gave way answers on as if nothing had been."""
+    keys = tmp_path / "keys"
+    keys.write_text("greedy\nmodest\n")
+    with Daemon("--api-key-file", keys, "--running-requests", 4, api_key="greedy") as d:
+        def metric(name):
+            text = httpx.get(d.url + "/metrics", headers={"authorization": "Bearer greedy"}, timeout=60).text
+            return float(next(line for line in text.splitlines() if line.startswith(name + "{")).split()[-1])
+
+        times = {}
+
+        async def stream(client, name, prompt, n):
+            tokens = []
+            s = await client.completions.create(model=MODEL_ID, prompt=prompt, max_tokens=n, stream=True, temperature=0,
+                                                extra_body={**ENDLESS, "return_token_ids": True})
+            async for chunk in s:
+                tokens += chunk.choices[0].token_ids if chunk.choices else []
+                times.setdefault(name, []).append(time.monotonic())
+            return tokens
+
+        async def main():
+            async with d.aclient() as greedy, d.aclient(api_key="modest") as modest:
+                long = [asyncio.create_task(stream(greedy, f"g{i}", "Once upon a time", 72)) for i in range(4)]
+                while await asyncio.to_thread(metric, "vllm:num_requests_running") < 3:
+                    await asyncio.sleep(0.005)
+                await asyncio.gather(*(stream(modest, f"m{i}", f"Number {i} is", 24) for i in range(2)))
+                assert not any(t.done() for t in long), "all of the greedy key's go on"
+                return await asyncio.to_thread(metric, "tandem:fair_preemptions_total"), await asyncio.gather(*long)
+        taken, answers = asyncio.run(main())
+        assert taken == 1 and times["m1"][0] < times["m0"][-1] and times["m0"][0] < times["m1"][-1], "both ran at once"
+        assert len(answers[0]) == 72 and all(a == answers[0] for a in answers), "one of them was computed in two parts"

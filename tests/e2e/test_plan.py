@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 import pytest
-from harness import Daemon
+from harness import Daemon, run_daemon
 from test_steps import TINY, Watcher
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -165,10 +165,12 @@ def test_every_step_is_the_daemons(tmp_path, policy):
     simulator does, where the same requests come before the same steps and these take as long."""
     (tmp_path / "tiny").mkdir()
     (tmp_path / "tiny/config.json").write_text(json.dumps(TINY))
-    options = ["--load-format", "dummy", "--calibrate-ms", 1500, "--cache-dir", tmp_path / "cache", "--policy", policy, "--slack-percent", 0,
+    options = ["--load-format", "dummy", "--cache-dir", tmp_path / "cache", "--policy", policy, "--slack-percent", 0,
                "--running-requests", 4, "--step-tokens", 192, "--context-tokens", 2048, "--queue-requests", 64]
+    memory = ["--kv-bytes", PAGES * 16 * 2 * 2 * 32 * 4]
+    assert run_daemon("--calibrate", "--calibrate-ms", 1500, "--model", tmp_path / "tiny", *memory, *options)[0] == 0
     for _ in range(4):  # a client so slow that a burst's first request ends before its last comes: again
-        with Daemon(*options, model=tmp_path / "tiny", kv_bytes=PAGES * 16 * 2 * 2 * 32 * 4) as d, Watcher(d) as w:
+        with Daemon(*options, *memory, model=tmp_path / "tiny") as d, Watcher(d) as w:
             lines, steps = run_bursts(d, w)
             log = d.log()
         if lines:

@@ -38,7 +38,7 @@ class Holder:
     def start(self, *options):
         fd = self.socket.fileno()
         d = subprocess.Popen([sys.executable, "-c", LAUNCH, str(fd), DAEMON, "--model", MODEL, "--kv-bytes", str(1 << 28),
-                              "--calibrate-ms", "0", "--cache-dir", "", *map(str, options)],
+                              "--cache-dir", "", *map(str, options)],
                              pass_fds=(fd,), stdin=subprocess.DEVNULL, stdout=self.log_file, stderr=subprocess.STDOUT,
                              env={k: v for k, v in os.environ.items() if k != "NOTIFY_SOCKET"})
         self.daemons.append(d)

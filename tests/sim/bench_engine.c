@@ -87,7 +87,7 @@ static td_engine *make_engine(device *d, uint32_t n_rows, uint32_t n_wanted)
   e->backend = &d->base;
   e->info.max_context_tokens = CONTEXT;
   e->info.vocab = 1000;
-  e->has_cost = true;
+  e->cost_source = TD_TIMES_KEPT;
   e->wake = wake;
   must(td_sched_create(&c, &e->sched, &err) == TD_OK &&
            td_sched_plan_create(e->sched, &e->plan, &err) == TD_OK,

@@ -313,8 +313,9 @@ int main(int argc, char **argv)
   td_error err = {0};
   td_trial t;
   read_arguments(argc, argv, &o);
-  must(td_engine_create(&o, &e, &err) == TD_OK && td_engine_load(e, &err) == TD_OK, err.message);
-  must(e->has_cost, "no calibration");
+  must(td_engine_create(&o, &e, &err) == TD_OK, err.message);
+  e->calibrates = true;
+  must(td_engine_load(e, &err) == TD_OK, err.message);
   td_sched_config c = {.max_running = e->info.max_running,
                        .step_tokens = e->info.step_tokens,
                        .page_tokens = e->info.page_tokens,

@@ -63,6 +63,7 @@ void sim_order_verify_place(sim_world *w, uint32_t i)
 /* What is so before the plan. */
 void sim_order_note(sim_world *w)
 {
+  sim_fair_note(w);
   uint64_t least = UINT64_MAX, most = 0;
   for (uint32_t i = 0; i < SIM_ACCOUNTS; i++)
     w->served[i] = td_sched_account_served(w->sched, i);
@@ -141,15 +142,22 @@ uint32_t sim_order_front(const sim_world *w)
 {
   places p = places_of(w);
   uint32_t front = front_of(w, &p, false), n_free = w->config.max_running - p.n_running;
+  uint32_t turn = sim_fair_front(w);
+  if (turn != SIM_MAX_SLOTS && n_free > 0)
+    return turn;
   bool needs_free = front < SIM_MAX_SLOTS && p.n_of[w->slots[front].terms.account] > 0;
   return needs_free && n_free <= kept(w, &p) ? front_of(w, &p, true) : front;
 }
 
 /* A place is kept for whoever runs nothing; true if this start took one of these. */
-static bool verify_place(const sim_world *w, uint32_t account)
+static bool verify_place(const sim_world *w, uint32_t i)
 {
   places p = places_of(w); /* before the start */
-  uint32_t n_free = w->config.max_running - p.n_running;
+  uint32_t n_free = w->config.max_running - p.n_running, account = (uint32_t)w->slots[i].terms.account;
+  if (i == sim_fair_front(w)) { /* somebody gave it */
+    SIM_CHECK(w, n_free > 0);
+    return false;
+  }
   SIM_CHECK(w, n_free > 0 && (p.n_of[account] == 0 || n_free > kept(w, &p)));
   return p.n_of[account] == 0 && n_free <= kept(w, &p);
 }
@@ -203,16 +211,29 @@ static void verify_start(sim_world *w, uint32_t i, uint32_t n_computed)
   td_sched_slot_info info = td_sched_slot(w->sched, i);
   if (!slot->has_run)
     w->served[slot->terms.account] += slot->n_prompt - info.n_cached_prompt;
-  w->totals->kept_places += verify_place(w, (uint32_t)slot->terms.account);
+  w->totals->kept_places += verify_place(w, i);
   places p = places_of(w);
   w->passed[slot->terms.account] = w->slots[front_of(w, &p, false)].terms.account != slot->terms.account;
+  if (i == sim_fair_front(w))
+    w->turn_order = 0;
   slot->has_run = slot->running = true;
   slot->started = ++w->next_started;
   count_for_others(w, i);
 }
 
-/* Who lost its pages had started later than the first, and nobody behind it had less of a priority. */
-static bool verify_victims(sim_world *w)
+/* Those that run on are before it now, and may have been started when it did not wait. */
+static void count_those_that_run(sim_world *w, sim_slot *slot)
+{
+  for (uint32_t k = 0; k < w->config.n_slots; k++)
+    if (w->slots[k].used && td_sched_is_running(w->sched, k) && !(slot->counted >> k & 1)) {
+      slot->counted |= UINT64_C(1) << k;
+      slot->steps_allowed += w->slots[k].max_tokens;
+    }
+}
+
+/* Who lost its pages had started later than the first, and nobody behind it had less of a priority, unless it
+ * was for another account. */
+static bool verify_victims(sim_world *w, bool for_others)
 {
   bool any = false;
   uint64_t first = UINT64_MAX;
@@ -225,7 +246,9 @@ static bool verify_victims(sim_world *w)
       continue;
     SIM_CHECK(w, td_sched_slot(w->sched, i).n_preemptions == slot->n_preemptions + 1 && slot->running);
     SIM_CHECK(w, slot->started != first && !td_sched_is_running(w->sched, i));
-    for (uint32_t k = 0; k < w->config.n_slots; k++)
+    if (for_others)
+      count_those_that_run(w, slot);
+    for (uint32_t k = 0; k < w->config.n_slots && !for_others; k++)
       if (w->slots[k].used && td_sched_is_running(w->sched, k) && w->slots[k].started > slot->started) {
         SIM_CHECK(w, w->slots[k].terms.priority < slot->terms.priority);
         w->totals->priority_victims++;
@@ -259,7 +282,8 @@ static void verify_elder(sim_world *w, uint32_t elder, uint32_t rest)
 void sim_order_verify(sim_world *w)
 {
   const td_plan *plan = w->plan;
-  bool preempted = verify_victims(w);
+  uint32_t n_taken = sim_fair_verify(w);
+  bool preempted = verify_victims(w, n_taken > 0);
   uint32_t elder = SIM_MAX_SLOTS;
   for (uint32_t i = 0; i < w->config.n_slots; i++)
     if (w->slots[i].used && w->slots[i].running && !w->slots[i].answering &&
@@ -271,11 +295,12 @@ void sim_order_verify(sim_world *w)
     uint32_t slot = plan->rows[i].slot;
     bool starts = !w->slots[slot].running;
     w->totals->overtakes += !starts && started && i >= plan->n_decode_rows;
-    if (starts)
+    if (starts) {
+      SIM_CHECK(w, !preempted || (n_taken > 0 && slot == sim_fair_front(w)));
       verify_start(w, slot, plan->rows[i].kv_len - plan->rows[i].q_len);
+    }
     started |= starts;
   }
-  SIM_CHECK(w, !started || !preempted);
   for (uint32_t i = 0; i < w->config.n_slots; i++) /* behind the last that was started */
     if (w->slots[i].used && !w->slots[i].following && td_sched_slot(w->sched, i).following) {
       SIM_CHECK(w, !w->slots[i].running && w->config.share_under_way);

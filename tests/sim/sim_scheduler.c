@@ -47,6 +47,9 @@ static void print_totals(const sim_totals *t, uint64_t hash)
   P("turns between accounts", t->account_turns);
   P("  in places kept", t->kept_places);
   P("victims by priority", t->priority_victims);
+  P("gave way to others", t->gave_way);
+  P("  turns for a place", t->turns_due);
+  P("  turns for pages", t->turns_for_pages);
   printf("%-24s %.3f\n", "account's lead of bound", t->worst_share_of_lead);
   P("preemptions", t->preemptions);
   P("evicted pages", t->evicted);
@@ -90,8 +93,8 @@ static bool covers_all(const sim_totals *t)
          t->scored_requests > 1000 && t->scored_tokens > 10000 && t->full_of_logits > 100 &&
          t->cancelled_in[0] > 10 && t->cancelled_in[1] > 10 && t->cancelled_in[2] > 10 && t->refused > 10 &&
          t->cancelled_following > 5 && t->follows > 100 && t->overtakes > 300 && t->elder_kept > 100 &&
-         t->account_turns > 1000 && t->kept_places > 1000 && t->priority_victims > 5 && t->expired[0] > 100 &&
-         t->expired[1] > 5 && t->expired[2] > 10 &&
+         t->account_turns > 1000 && t->kept_places > 1000 && t->turns_due > 30 && t->turns_for_pages > 50 &&
+         t->priority_victims > 5 && t->expired[0] > 100 && t->expired[1] > 5 && t->expired[2] > 10 &&
          t->requests == t->finished + t->cancelled + t->expired[0] + t->expired[1] + t->expired[2];
 }
 

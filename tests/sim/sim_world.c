@@ -87,6 +87,7 @@ static void draw_order(sim_world *w)
   w->n_accounts = 1 + sim_below(r, SIM_ACCOUNTS);
   c->n_accounts = sim_chance(r, 0.3) ? 0 : w->n_accounts;
   w->priority_rate = sim_chance(r, 0.5) ? 0 : 0.4;
+  w->greedy_rate = sim_chance(r, 0.65) ? 0 : 0.9;
   w->deadline_rate = sim_chance(r, 0.5) ? 0 : 0.3;
   w->copy_rate = sim_chance(r, 0.4) ? 0 : 0.7;
 }
@@ -238,10 +239,14 @@ static bool copy_prompt(sim_world *w, sim_slot *slot)
   return true;
 }
 
+/* One account after another may want nearly all. */
+enum { GREEDY_REQUESTS = 40 };
+
 static void draw_urgency(sim_world *w, sim_slot *slot)
 {
   sim_rng *r = &w->rng;
-  slot->terms.account = sim_below(r, w->n_accounts);
+  slot->terms.account = sim_chance(r, w->greedy_rate) ? (w->next_order / GREEDY_REQUESTS) % w->n_accounts
+                                                      : sim_below(r, w->n_accounts);
   slot->terms.priority = sim_chance(r, w->priority_rate) ? (int32_t)sim_below(r, 9) - 4 : 0;
   if (sim_chance(r, 0.05))
     slot->terms.priority = slot->terms.priority > 0 ? INT32_MAX : slot->terms.priority < 0 ? INT32_MIN : 0;

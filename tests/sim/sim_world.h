@@ -69,6 +69,7 @@ typedef struct sim_totals {
   uint64_t expired[3]; /* waiting, in prefill, in decode */
   uint64_t late_rows, late_prompts, late_ahead, scored_tokens, scored_requests, full_of_logits;
   uint64_t cancelled_following, follows, overtakes, elder_kept, priority_victims, account_turns, kept_places;
+  uint64_t gave_way, turns_due, turns_for_pages;
   double worst_share_of_lead;
   uint64_t longest_wait_steps, longest_life_steps;
   double worst_share_of_bound;
@@ -99,7 +100,9 @@ typedef struct sim_world {
   uint64_t served[SIM_ACCOUNTS]; /* when last looked at, then with what the plan must have charged */
   bool passed[SIM_ACCOUNTS]; /* when it last started one, a less served account waited: places were kept */
   uint32_t n_accounts, last_submitted;
-  double priority_rate, deadline_rate, copy_rate;
+  uint32_t turn_slot, available_before;
+  uint64_t turn_order, turn_until, next_turn, n_taken;
+  double priority_rate, deadline_rate, copy_rate, greedy_rate;
   uint64_t scratch_step, scratch_order; /* at the last plan that was not made ahead: its step, next_order */
   double arrival_rate, cancel_rate, stop_rate, ahead_rate, late_rate, score_rate;
   uint32_t n_namespaces, longest_prompt, longest_answer;
@@ -124,6 +127,13 @@ uint32_t sim_order_front(const sim_world *w);
 void sim_order_expire(sim_world *w);
 /* A request's place is what its length, its priority and the clock say. */
 void sim_order_verify_place(sim_world *w, uint32_t slot);
+
+/* sim_fair.c: before a plan from scratch; and after it, when slots still are as before: how many gave way in
+ * it to an account that held less. */
+void sim_fair_note(sim_world *w);
+uint32_t sim_fair_verify(sim_world *w);
+/* Whose turn it is since; SIM_MAX_SLOTS: nobody's. */
+uint32_t sim_fair_front(const sim_world *w);
 
 /* sim_verify.c */
 #define SIM_CHECK(w, cond)                                                                                   \

@@ -1,5 +1,6 @@
-/* Calibration at start (engine/calibrate.c) on a device that takes as long for a step as a cost model says:
- * the model is found again, kept, believed as long as it holds, and no more time is taken than is allowed. */
+/* Measuring on purpose (engine/calibrate.c) on a device that takes as long for a step as a cost model says:
+ * the model is found again and kept, and no more time is taken than is allowed. A start (engine/times.c)
+ * believes what is kept, else guesses, and never runs a step. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -39,10 +40,9 @@ typedef struct device {
   uint32_t n_under_way, n_steps, n_logits[2];
   bool fails, busy_first; /* busy_first: the first step is the one that takes longer */
   /* what is not usual, 0 else */
-  uint32_t max_rows, max_tokens, n_pages, context, stop_after, window;
+  uint32_t max_rows, max_tokens, n_pages, context, window;
   size_t host_page_bytes; /* KV in host memory, in such pages */
   bool batch_invariant;
-  td_engine *e;
 } device;
 
 static const td_cost_model truth = {.n_points = 4,
@@ -102,8 +102,7 @@ static void device_submit(td_backend *b, td_compiled *compiled, const td_plan *p
   else if ((d->n_steps * 2654435761u >> 16) % 100 < 100 * d->busy_share)
     us *= d->busy;
   d->end_us[d->n_under_way++] = begin + us;
-  if (++d->n_steps == d->stop_after)
-    atomic_store(&d->e->stop_asked, true);
+  d->n_steps++;
 }
 
 static td_status device_wait(td_backend *b, td_outcome *out, td_error *err)
@@ -153,9 +152,7 @@ static const td_backend_ops ops = {.name = "none",
 
 static char folder[] = "/tmp/td_calibrate_XXXXXX";
 
-/* Returns the seconds that it took. */
-static double calibrate(device *d, uint32_t depth, double calibrate_ms, const char *identity,
-                        td_cost_model *m, bool *has, td_status want)
+static td_engine *create(device *d, uint32_t depth, double calibrate_ms, const char *identity)
 {
   td_options o;
   td_error err;
@@ -175,18 +172,45 @@ static double calibrate(device *d, uint32_t depth, double calibrate_ms, const ch
   d->n_steps = d->n_under_way = 0;
   e->backend = &d->base;
   assert_int_equal(td_program_create(0, &e->program, &err), TD_OK);
-  e->desc.vocab = 1000;
-  e->desc.window_tokens = d->window;
-  d->e = e;
+  e->desc = (td_model_desc){.vocab = 1000,
+                            .window_tokens = d->window,
+                            .n_layers = 2,
+                            .width = 64,
+                            .ffn_width = 128,
+                            .n_heads = 4,
+                            .n_kv_heads = 2,
+                            .head_dim = 16};
+  e->info.weight_bytes = 1000000;
+  return e;
+}
+
+/* Measures on purpose. Returns the seconds that it took. */
+static double calibrate(device *d, uint32_t depth, double calibrate_ms, const char *identity,
+                        td_cost_model *m, td_status want)
+{
+  td_error err;
+  td_engine *e = create(d, depth, calibrate_ms, identity);
   double begin = now;
-  assert_int_equal(td_engine_calibrate(e, PAGE, d->n_pages ? d->n_pages : N_PAGES,
-                                       d->context ? d->context : CONTEXT, &err),
+  td_engine_know_times(e, PAGE);
+  assert_int_equal(td_engine_measure_times(e, PAGE, d->n_pages ? d->n_pages : N_PAGES,
+                                           d->context ? d->context : CONTEXT, &err),
                    want);
-  double seconds = (now - begin) * 1e-6;
+  assert_true(want != TD_OK || (e->cost_source == TD_TIMES_MEASURED && td_cost_is_valid(&e->cost)));
   *m = e->cost;
-  *has = e->has_cost;
   td_engine_destroy(e);
-  return seconds;
+  return (now - begin) * 1e-6;
+}
+
+/* A start: no step is run. */
+static td_times_source know(device *d, const char *identity, td_cost_model *m)
+{
+  td_engine *e = create(d, 1, 20000, identity);
+  td_engine_know_times(e, PAGE);
+  td_times_source source = e->cost_source;
+  assert_true(d->n_steps == 0 && td_cost_is_valid(&e->cost));
+  *m = e->cost;
+  td_engine_destroy(e);
+  return source;
 }
 
 static uint32_t count_files(void)
@@ -234,24 +258,20 @@ static void finds_the_device_and_keeps_it(void **state)
 {
   device d = {.slow = 1};
   td_cost_model m, again;
-  bool has;
   empty_folder();
-  calibrate(&d, 1, 20000, "a device", &m, &has, TD_OK);
-  uint32_t n_steps = d.n_steps;
-  assert_true(has && td_cost_is_valid(&m) && n_steps > 200);
+  assert_int_equal(know(&d, "a device", &again), TD_TIMES_BUILT_IN);
+  assert_int_equal(count_files(), 0);
+  calibrate(&d, 1, 20000, "a device", &m, TD_OK);
+  assert_true(d.n_steps > 200);
   assert_true(median_error(&m, 1) <= 0.05);
   assert_int_equal(count_files(), 1);
-  calibrate(&d, 1, 20000, "a device", &again, &has, TD_OK); /* kept, and only looked at */
-  assert_true(has && d.n_steps < 20);
+  assert_int_equal(know(&d, "a device", &again), TD_TIMES_KEPT);
   assert_memory_equal(&m, &again, sizeof m);
-  calibrate(&d, 1, 0, "a device", &again, &has, TD_OK); /* no time: believed unseen */
-  assert_true(has && d.n_steps == 0);
+  assert_int_equal(know(&d, "another device", &again), TD_TIMES_BUILT_IN);
+  d.slow = 2; /* a busy machine: what was measured is believed all the same */
+  assert_int_equal(know(&d, "a device", &again), TD_TIMES_KEPT);
   assert_memory_equal(&m, &again, sizeof m);
-  calibrate(&d, 1, 0, "another device", &again, &has, TD_OK);
-  assert_false(has);
-  d.slow = 2; /* it does not hold any more */
-  calibrate(&d, 1, 20000, "a device", &again, &has, TD_OK);
-  assert_true(has && d.n_steps > 200);
+  calibrate(&d, 1, 20000, "a device", &again, TD_OK); /* but for who measures on purpose */
   assert_true(again.tokens_us[0] > 1.5 * m.tokens_us[0]);
   assert_int_equal(count_files(), 1);
 }
@@ -262,10 +282,9 @@ static void two_under_way(void **state)
 {
   device d = {.slow = 1};
   td_cost_model m;
-  bool has;
   empty_folder();
-  calibrate(&d, 2, 20000, "a device", &m, &has, TD_OK);
-  assert_true(has && median_error(&m, 1) <= 0.05);
+  calibrate(&d, 2, 20000, "a device", &m, TD_OK);
+  assert_true(median_error(&m, 1) <= 0.05);
 }
 
 /* Steps that usually take longer will be predicted to; those that do now and then will not. */
@@ -274,12 +293,11 @@ static void a_busy_machine(void **state)
   device d = {.slow = 1, .busy = 1.25, .busy_share = 0.67},
          interrupted = {.slow = 1, .busy = 3, .busy_share = 0.2};
   td_cost_model m;
-  bool has;
   empty_folder();
-  calibrate(&d, 1, 20000, "a busy device", &m, &has, TD_OK);
-  assert_true(has && median_error(&m, 1.25) <= 0.05);
-  calibrate(&interrupted, 1, 20000, "another one", &m, &has, TD_OK);
-  assert_true(has && median_error(&m, 1) <= 0.05);
+  calibrate(&d, 1, 20000, "a busy device", &m, TD_OK);
+  assert_true(median_error(&m, 1.25) <= 0.05);
+  calibrate(&interrupted, 1, 20000, "another one", &m, TD_OK);
+  assert_true(median_error(&m, 1) <= 0.05);
 }
 
 /* Weights that are read from a file with the first step are no part of it. */
@@ -287,11 +305,10 @@ static void the_first_step_does_not_count(void **state)
 {
   device d = {.slow = 1, .busy = 100, .busy_first = true};
   td_cost_model m;
-  bool has;
   empty_folder();
-  calibrate(&d, 1, 10, "a cold device", &m, &has, TD_OK);
+  calibrate(&d, 1, 10, "a cold device", &m, TD_OK);
   td_step_work w = {.n_tokens = 1, .n_rows = 1, .n_logits = 1, .n_decode_rows = 1, .decode_kv_tokens = 64};
-  assert_true(has && td_cost_step_us(&m, &w) < 1.1 * td_cost_step_us(&truth, &w));
+  assert_true(td_cost_step_us(&m, &w) < 1.1 * td_cost_step_us(&truth, &w));
 }
 
 /* Prompts come in runs of steps, so what counts is what they take in the middle of one; other steps are not
@@ -299,11 +316,10 @@ static void the_first_step_does_not_count(void **state)
 static void a_device_that_slows_at_work(void **state)
 {
   device d = {.slow = 1, .hot = 1.2, .hot_after_us = 80000, .max_tokens = 2048, .n_pages = 4096};
-  td_cost_model m, again;
-  bool has;
+  td_cost_model m;
   empty_folder();
-  double seconds = calibrate(&d, 2, 20000, "a device", &m, &has, TD_OK);
-  assert_true(has && seconds < 20);
+  double seconds = calibrate(&d, 2, 20000, "a device", &m, TD_OK);
+  assert_true(seconds < 20);
   for (uint32_t n = 16; n <= 2048; n *= 2)
     for (uint32_t decodes = 0; decodes <= 8; decodes += 4) {
       td_step_work w = {.n_tokens = n,
@@ -316,11 +332,6 @@ static void a_device_that_slows_at_work(void **state)
       double want = td_cost_step_us(&truth, &w) * (n >= HEAVY_TOKENS ? d.hot : 1);
       assert_true(fabs(td_cost_step_us(&m, &w) / want - 1) < 0.05);
     }
-  uint32_t n_steps = d.n_steps;
-  calibrate(&d, 2, 20000, "a device", &again, &has,
-            TD_OK); /* and what holds is looked at in the same state */
-  assert_true(has && d.n_steps < n_steps / 4);
-  assert_memory_equal(&m, &again, sizeof m);
 }
 
 /* What is too long beside all that there is to see is seen at the end, as far as time is left. */
@@ -328,10 +339,9 @@ static void uses_its_time(void **state)
 {
   device d = {.slow = 100};
   td_cost_model m;
-  bool has;
   empty_folder();
-  double seconds = calibrate(&d, 1, 2000, "a slow device", &m, &has, TD_OK);
-  assert_true(has && seconds > 1.85 && seconds < 2.2);
+  double seconds = calibrate(&d, 1, 2000, "a slow device", &m, TD_OK);
+  assert_true(seconds > 1.85 && seconds < 2.2);
   assert_true(median_error(&m, 100) <= 0.05);
 }
 
@@ -339,27 +349,23 @@ static void keeps_to_its_time(void **state)
 {
   device d = {.slow = 1};
   td_cost_model m;
-  bool has;
   empty_folder();
-  double seconds = calibrate(&d, 1, 150, "a device", &m, &has, TD_OK);
+  double seconds = calibrate(&d, 1, 150, "a device", &m, TD_OK); /* the extremes come first */
   assert_true(seconds < 0.3);
-  assert_true(has && td_cost_is_valid(&m)); /* the extremes came first */
   empty_folder();
   d.slow = 50;
-  seconds = calibrate(&d, 1, 60, "a slow device", &m, &has, TD_OK);
+  seconds = calibrate(&d, 1, 60, "a slow device", &m, TD_ERR_CONFIG); /* too few to tell: none is kept */
   assert_true(seconds < 0.4);
-  assert_false(has); /* too few to tell: no model, and none is kept */
   assert_int_equal(count_files(), 0);
 }
 
-static void damaged_files_are_measured_anew(void **state)
+static void damaged_files_are_not_believed(void **state)
 {
   device d = {.slow = 1};
   td_cost_model m;
-  bool has;
   char path[512] = "";
   empty_folder();
-  calibrate(&d, 1, 300, "a device", &m, &has, TD_OK);
+  calibrate(&d, 1, 300, "a device", &m, TD_OK);
   DIR *dir = opendir(folder);
   for (struct dirent *f; (f = readdir(dir));)
     if (f->d_name[0] != '.')
@@ -369,23 +375,19 @@ static void damaged_files_are_measured_anew(void **state)
   fseek(file, 200, SEEK_SET);
   fputs("?", file);
   fclose(file);
-  calibrate(&d, 1, 300, "a device", &m, &has, TD_OK);
-  assert_true(has && d.n_steps > 50);
+  assert_int_equal(know(&d, "a device", &m), TD_TIMES_BUILT_IN);
   d.fails = true;
-  empty_folder();
-  calibrate(&d, 1, 300, "a device", &m, &has, TD_ERR_DEVICE);
+  calibrate(&d, 1, 300, "a device", &m, TD_ERR_DEVICE);
 }
 
 /* Rows share no page, so what fits by its tokens may not by its pages. */
 static void few_pages(void **state)
 {
   td_cost_model m;
-  bool has;
   for (uint32_t n_pages = 4; n_pages < 40; n_pages++) {
     device d = {.slow = 1, .max_tokens = 200, .n_pages = n_pages};
     empty_folder();
-    calibrate(&d, 1, 20000, "a small device", &m, &has, TD_OK);
-    assert_true(has);
+    calibrate(&d, 1, 20000, "a small device", &m, TD_OK);
   }
 }
 
@@ -394,89 +396,23 @@ static void huge_pages_on_a_host(void **state)
 {
   device d = {.slow = 1, .host_page_bytes = (size_t)65 << 20};
   td_cost_model m;
-  bool has;
   empty_folder();
-  calibrate(&d, 1, 20000, "a host", &m, &has, TD_OK);
-  assert_true(has && td_cost_is_valid(&m));
-  d.stop_after = 1; /* while memory is written: nothing is looked at or measured */
-  calibrate(&d, 1, 20000, "a host", &m, &has, TD_OK);
-  assert_true(has);
-  empty_folder();
-  calibrate(&d, 1, 20000, "a host", &m, &has, TD_OK);
-  assert_false(has);
-}
-
-static void one_cut_short_is_not_kept(void **state)
-{
-  device d = {.slow = 1, .stop_after = 100};
-  td_cost_model m;
-  bool has;
-  empty_folder();
-  calibrate(&d, 1, 20000, "a device", &m, &has, TD_OK);
-  assert_int_equal(count_files(), 0);
-  d.stop_after = 1; /* before there is anything to tell from: no model, and no failure */
-  calibrate(&d, 1, 20000, "a device", &m, &has, TD_OK);
-  assert_false(has);
-}
-
-static void more_time_measures_anew(void **state)
-{
-  device d = {.slow = 1};
-  td_cost_model m;
-  bool has;
-  empty_folder();
-  calibrate(&d, 1, 60, "a device", &m, &has, TD_OK);
-  assert_int_equal(count_files(), 1);
-  calibrate(&d, 1, 60, "a device", &m, &has, TD_OK);
-  assert_true(has && d.n_steps < 20);
-  calibrate(&d, 1, 0, "a device", &m, &has, TD_OK);
-  assert_true(has && d.n_steps == 0);
-  calibrate(&d, 1, 20000, "a device", &m, &has, TD_OK);
-  assert_true(has && d.n_steps > 200);
-  calibrate(&d, 1, 60, "a device", &m, &has, TD_OK); /* all kinds: as good as it gets */
-  assert_true(has && d.n_steps < 20);
-  calibrate(&d, 1, 30000, "a device", &m, &has, TD_OK);
-  assert_true(has && d.n_steps < 20);
-  assert_int_equal(count_files(), 1);
-}
-
-/* Whether a kept one holds is found out in time of its own. */
-static void looking_takes_nothing_from_measuring(void **state)
-{
-  device d = {.slow = 1};
-  td_cost_model m;
-  bool has;
-  empty_folder();
-  calibrate(&d, 1, 20000, "a device", &m, &has, TD_OK);
-  d.slow = 20;
-  double limit_ms = 1e-3 * 8 * d.slow * td_cost_step_us(&truth, &(td_step_work){.n_tokens = 64});
-  calibrate(&d, 1, limit_ms / 2, "a device", &m, &has, TD_OK);
-  assert_true(d.n_steps > 8);
-  d.slow = 1; /* a stop ends the looking */
-  empty_folder();
-  calibrate(&d, 1, 20000, "a device", &m, &has, TD_OK);
-  d.stop_after = 1;
-  calibrate(&d, 1, 20000, "a device", &m, &has, TD_OK);
-  assert_true(d.n_steps <= 2);
+  calibrate(&d, 1, 20000, "a host", &m, TD_OK);
 }
 
 static void other_attention_is_another_device(void **state)
 {
   device d = {.slow = 1};
   td_cost_model m;
-  bool has;
   empty_folder();
-  calibrate(&d, 1, 20000, "a device", &m, &has, TD_OK);
+  calibrate(&d, 1, 20000, "a device", &m, TD_OK);
   d.window = 512;
-  calibrate(&d, 1, 0, "a device", &m, &has, TD_OK);
-  assert_false(has);
+  assert_int_equal(know(&d, "a device", &m), TD_TIMES_BUILT_IN);
   d.window = 0;
   d.batch_invariant = true;
-  calibrate(&d, 1, 0, "a device", &m, &has, TD_OK);
-  assert_false(has);
+  assert_int_equal(know(&d, "a device", &m), TD_TIMES_BUILT_IN);
   d.batch_invariant = false;
-  calibrate(&d, 1, 0, "a device", &m, &has, TD_OK);
-  assert_true(has);
+  assert_int_equal(know(&d, "a device", &m), TD_TIMES_KEPT);
 }
 
 /* How many kinds of steps were measured, and asked for, as the only file in the folder says. */
@@ -508,11 +444,9 @@ static void the_largest_steps(void **state)
               .n_pages = MOST_PAGES,
               .context = MOST_CONTEXT};
   td_cost_model m;
-  bool has;
   unsigned n_measured, n_kinds;
   empty_folder();
-  calibrate(&d, 1, 60000, "a large device", &m, &has, TD_OK);
-  assert_true(has);
+  calibrate(&d, 1, 60000, "a large device", &m, TD_OK);
   read_kinds(&n_measured, &n_kinds);
   print_message("%u of %u kinds, %u steps\n", n_measured, n_kinds, d.n_steps);
   assert_true(n_measured == n_kinds && n_kinds > 200 && n_kinds < TD_COST_SAMPLES_MAX);
@@ -537,12 +471,9 @@ int main(void)
       cmocka_unit_test(a_device_that_slows_at_work),
       cmocka_unit_test(uses_its_time),
       cmocka_unit_test(keeps_to_its_time),
-      cmocka_unit_test(damaged_files_are_measured_anew),
+      cmocka_unit_test(damaged_files_are_not_believed),
       cmocka_unit_test(few_pages),
       cmocka_unit_test(huge_pages_on_a_host),
-      cmocka_unit_test(one_cut_short_is_not_kept),
-      cmocka_unit_test(more_time_measures_anew),
-      cmocka_unit_test(looking_takes_nothing_from_measuring),
       cmocka_unit_test(other_attention_is_another_device),
       cmocka_unit_test(the_largest_steps),
   };

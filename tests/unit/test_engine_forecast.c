@@ -126,7 +126,7 @@ static td_engine *make_engine(device *d)
   e->backend = &d->base;
   e->info.max_context_tokens = N_PROMPT + N_NEW;
   e->info.vocab = 1000;
-  e->has_cost = true;
+  e->cost_source = TD_TIMES_KEPT;
   e->wake = stop_when_idle;
   e->wake_arg = e;
   assert_int_equal(td_sched_create(&c, &e->sched, &err), TD_OK);

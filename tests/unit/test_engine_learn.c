@@ -95,7 +95,7 @@ static char folder[] = "/tmp/td_learn_XXXXXX";
 
 static void wake(void *arg) {}
 
-static td_engine *start(device *d, const char *cache_dir)
+static td_engine *create(device *d, const char *cache_dir)
 {
   td_options o;
   td_error err;
@@ -114,24 +114,50 @@ static td_engine *start(device *d, const char *cache_dir)
                 .times = {1, 1}};
   snprintf(d->base.identity, sizeof d->base.identity, "a device");
   e->backend = &d->base;
-  e->desc.vocab = e->info.vocab = 1000;
+  e->desc = (td_model_desc){.vocab = 1000,
+                            .n_layers = 32,
+                            .width = 4096,
+                            .ffn_width = 14336,
+                            .n_heads = 32,
+                            .n_kv_heads = 8,
+                            .head_dim = 128};
+  e->info.vocab = 1000;
+  e->info.weight_bytes = 16000000000;
   e->info.max_context_tokens = CONTEXT;
   e->wake = wake;
-  assert_int_equal(td_engine_calibrate(e, PAGE, N_PAGES, CONTEXT, &err), TD_OK);
-  assert_true(e->has_cost);
+  td_engine_know_times(e, PAGE);
+  return e;
+}
+
+static td_engine *get_ready(td_engine *e)
+{
+  td_error err;
   td_sched_config c = {.n_slots = N_SLOTS,
                        .max_running = MAX_ROWS,
                        .step_tokens = MAX_TOKENS,
                        .page_tokens = PAGE,
                        .n_pages = N_PAGES,
                        .max_context_tokens = CONTEXT,
-                       .cost = &e->cost};
+                       .cost = &e->cost,
+                       .cost_is_guess = e->cost_source == TD_TIMES_BUILT_IN};
   assert_int_equal(td_sched_create(&c, &e->sched, &err), TD_OK);
   assert_int_equal(td_sched_plan_create(e->sched, &e->plan, &err), TD_OK);
   assert_int_equal(td_sched_plan_create(e->sched, &e->next, &err), TD_OK);
   assert_int_equal(td_engine_make_step_memory(e, MAX_ROWS, MAX_ROWS, &err), TD_OK);
   atomic_store(&e->state, TD_ENGINE_READY);
   return e;
+}
+
+/* With times that were measured: kept from before, or now. */
+static td_engine *start(device *d, const char *cache_dir)
+{
+  td_error err;
+  td_engine *e = create(d, cache_dir);
+  if (e->cost_source != TD_TIMES_KEPT) {
+    assert_int_equal(td_engine_measure_times(e, PAGE, N_PAGES, CONTEXT, &err), TD_OK);
+    assert_int_equal(e->cost_source, TD_TIMES_MEASURED);
+  }
+  return get_ready(e);
 }
 
 static void submit(td_engine *e, uint32_t i, uint32_t n_prompt, uint32_t max_new)
@@ -322,30 +348,92 @@ static void what_others_did_meanwhile_stays(void **state)
 static void a_new_calibration_begins_anew(void **state)
 {
   device d;
+  td_error err;
   empty_folder();
   (void)start(&d, folder);
   serve(&d, 40, 1.1, 1.3, 600, TD_OK);
-  td_cost_model m = kept(), slow = m;
-  td_buf b;
-  for (uint32_t i = 0; i < slow.n_points; i++) /* a device that was thrice as slow: it does not hold */
-    slow.tokens_us[i] *= 3;
-  char identity[TD_COST_IDENTITY_BYTES];
-  td_error err;
-  size_t n = read_kept();
-  assert_int_equal(td_cost_parse(text, n, &m, identity, &err), TD_OK);
-  td_buf_init(&b, 0);
-  td_cost_print(&slow, identity, &b);
-  write_kept(b.data, b.len_bytes);
-  td_buf_deinit(&b);
-  td_engine *e = start(&d, folder);
-  assert_true(e->cost.learned[0] == 0 && e->cost.learned[1] == 0 && kept().learned[1] == 0);
-  assert_true(is_near(e->cost.tokens_us[0], m.tokens_us[0]));
+  assert_true(is_near(kept().learned[1], 1.3));
+  td_engine *e = create(&d, folder);
+  assert_int_equal(td_engine_measure_times(e, PAGE, N_PAGES, CONTEXT, &err), TD_OK);
   td_engine_destroy(e);
+  assert_true(kept().learned[0] == 0 && kept().learned[1] == 0);
 
   empty_folder();
   (void)start(&d, "");
   serve(&d, 40, 1.1, 1.3, 600, TD_OK);
   assert_int_equal(read_kept(), 0);
+}
+
+/* ---- where nobody measured ---- */
+
+/* Median error of the last steps' predictions, and where they come from. */
+static double serve_and_see(device *d, double times, uint32_t stop_at, td_times_source *source)
+{
+  td_engine *e = d->e;
+  td_engine_stats st;
+  double median, p99;
+  for (uint32_t i = 0; i < 40; i++)
+    submit(e, i, 1000, 30);
+  submit(e, 99, 2, 3000);
+  d->times[0] = d->times[1] = times;
+  d->n_steps = 0;
+  d->stop_at = stop_at;
+  assert_int_equal(td_engine_run(e, &(td_error){0}), TD_OK);
+  td_engine_step_errors(e, &median, &p99);
+  td_engine_get_stats(e, &st);
+  *source = st.times_source;
+  td_engine_destroy(e);
+  return median;
+}
+
+/* A guess is corrected by the first steps, and what was learned is the next start's table. */
+static void a_guess_is_learned_and_kept(void **state)
+{
+  device d;
+  td_times_source source;
+  uint32_t least = (uint32_t)td_limit_max(TD_LIMIT_LEARN_STEPS);
+  empty_folder();
+  td_engine *e = get_ready(create(&d, folder));
+  assert_int_equal(e->cost_source, TD_TIMES_BUILT_IN);
+  (void)serve_and_see(&d, 5, least - 1, &source);
+  assert_int_equal(source, TD_TIMES_BUILT_IN);
+  assert_int_equal(read_kept(), 0); /* too few steps */
+
+  (void)get_ready(create(&d, folder));
+  double first = serve_and_see(&d, 5, 100, &source);
+  assert_int_equal(source, TD_TIMES_LEARNED);
+  assert_true(read_kept() > 0 && strstr(text, "; learned from 100 steps\n"));
+
+  e = get_ready(create(&d, folder));
+  assert_int_equal(e->cost_source, TD_TIMES_LEARNED);
+  td_sched_stats ss;
+  td_sched_get_stats(e->sched, &ss);
+  assert_true(ss.cost_correction[0] == 1 && ss.cost_correction[1] == 1);
+  double second = serve_and_see(&d, 5, 100, &source);
+  print_message("median error of 100 steps of a device five times slower than another: %.3f, then %.3f\n",
+                first, second);
+  assert_true(first < 0.15 && second < 0.08);
+  assert_true(read_kept() > 0 && strstr(text, "; learned from 200 steps\n"));
+}
+
+/* Neither after a fault, nor over what was measured meanwhile. */
+static void what_was_learned_gives_way(void **state)
+{
+  static char before[TD_COST_TEXT_BYTES];
+  device d, other;
+  empty_folder();
+  (void)get_ready(create(&d, folder));
+  serve(&d, 40, 5, 5, 300, TD_ERR_DEVICE);
+  assert_int_equal(read_kept(), 0);
+
+  (void)get_ready(create(&d, folder));
+  td_engine_destroy(start(&other, folder));
+  size_t n = read_kept();
+  assert_true(n > 0);
+  memcpy(before, text, n);
+  serve(&d, 40, 5, 5, 300, TD_OK);
+  assert_int_equal(read_kept(), n);
+  assert_memory_equal(text, before, n);
 }
 
 /* Between two steps the host takes its time; and when an answer is complete, nobody is here for a second. */
@@ -404,6 +492,8 @@ int main(void)
       cmocka_unit_test(what_is_absurd_is_not_kept),
       cmocka_unit_test(what_others_did_meanwhile_stays),
       cmocka_unit_test(a_new_calibration_begins_anew),
+      cmocka_unit_test(a_guess_is_learned_and_kept),
+      cmocka_unit_test(what_was_learned_gives_way),
       cmocka_unit_test(the_hosts_time_counts_and_idleness_does_not),
   };
   return cmocka_run_group_tests(tests, setup, teardown);

@@ -349,6 +349,24 @@ static void it_begins_where_it_was_learned(void **state)
   assert_true(td_budget_chunk(&slower, 0, 10000) < td_budget_chunk(&b, 0, 10000) * 3 / 4);
 }
 
+/* Another table while it serves: nothing of the old one's correction is left, and the SLO is as it was. */
+static void a_better_table_takes_its_place(void **state)
+{
+  (void)state;
+  td_cost_model slow = *h200.cost;
+  td_step_work decodes = {
+      .n_tokens = 8, .n_rows = 8, .n_logits = 8, .n_decode_rows = 8, .decode_kv_tokens = 8192};
+  for (uint32_t i = 0; i < slow.n_points; i++)
+    slow.tokens_us[i] *= 3;
+  td_budget b = make(&h200, 30000), before = b;
+  for (int i = 0; i < 50; i++)
+    td_budget_observe(&b, &decodes, 1e9);
+  assert_true(b.correction[0] > 2);
+  td_budget_set_cost(&b, &slow);
+  assert_true(b.correction[0] == 1 && b.slo_us == before.slo_us);
+  assert_true(td_budget_predict_us(&b, &decodes) == td_cost_step_us(&slow, &decodes));
+}
+
 /* In the scheduler: decodes and a long prompt under an SLO, every step within it, and the prompt goes on.
  */
 static void steps_keep_the_slo(void **state)
@@ -471,6 +489,7 @@ int main(void)
       cmocka_unit_test(policies),
       cmocka_unit_test(the_correction_is_slow_and_bounded),
       cmocka_unit_test(it_begins_where_it_was_learned),
+      cmocka_unit_test(a_better_table_takes_its_place),
       cmocka_unit_test(steps_keep_the_slo),
       cmocka_unit_test(prefill_first_lets_decodes_wait),
       cmocka_unit_test(decode_first_lets_prompts_wait),

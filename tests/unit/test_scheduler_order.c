@@ -2,6 +2,7 @@
  * deadlines. Time is what a device of 50 us a token would take. */
 #include <stdio.h>
 
+#include "scheduler/cost_model.h"
 #include "test_scheduler_fixture.h"
 
 #include <stdlib.h>
@@ -497,6 +498,40 @@ static void deadlines_end_what_cannot_be_in_time(void **state)
   close_world(&w);
 }
 
+/* What was guessed of a device refuses nobody, however slow it seems; what was measured does. A better table
+ * makes a prompt cheaper, never dearer, for who has a deadline. */
+static void a_guess_ends_nobody(void **state)
+{
+  static const td_cost_model slow = {.n_points = 2, .tokens = {1, 2048}, .tokens_us = {1000, 2048000}};
+  static const td_cost_model quick = {.n_points = 2, .tokens = {1, 2048}, .tokens_us = {10, 20480}};
+  static world w;
+  uint32_t slot;
+  for (int guess = 0; guess < 2; guess++)
+    for (int better = 0; better < 2; better++) {
+      td_sched_config c = by_slack;
+      c.prompt_ns_per_token = 0;
+      c.cost = better ? &slow : &quick;
+      c.cost_is_guess = guess;
+      open_world(&w, &c);
+      td_sched_set_cost(w.s, better ? &quick : &slow);
+      submit(&w, 0, 2000, 3, 1, (td_sched_request){.terms.ttft_deadline_us = w.now_us + 100000});
+      assert_int_equal(expire(&w, &slot), 0); /* 15 ms by the quick table */
+      close_world(&w);
+    }
+  td_sched_config c = by_slack;
+  c.prompt_ns_per_token = 0;
+  c.cost = &slow;
+  open_world(&w, &c);
+  submit(&w, 0, 2000, 3, 1, (td_sched_request){.terms.ttft_deadline_us = w.now_us + 100000});
+  assert_int_equal(expire(&w, &slot), 1); /* 1.5 s */
+  close_world(&w);
+  c.cost_is_guess = true;
+  open_world(&w, &c);
+  submit(&w, 0, 2000, 3, 1, (td_sched_request){.terms.ttft_deadline_us = w.now_us + 100000});
+  assert_int_equal(expire(&w, &slot), 0);
+  close_world(&w);
+}
+
 /* A prompt that had time enough as long as the tree had it: what was evicted since is noticed when it is
  * started. */
 static void a_lost_prefix_is_lost_time(void **state)
@@ -545,6 +580,7 @@ int main(void)
       cmocka_unit_test(a_leader_has_its_followers_urgency),
       cmocka_unit_test(only_inside_a_namespace),
       cmocka_unit_test(deadlines_end_what_cannot_be_in_time),
+      cmocka_unit_test(a_guess_ends_nobody),
       cmocka_unit_test(a_lost_prefix_is_lost_time),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

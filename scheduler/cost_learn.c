@@ -1,0 +1,118 @@
+/* Learning what steps take: see cost_learn.h.
+ *
+ * An extended Kalman filter: log(us) of a step is log of the sum of part x exp(log_factor). Its derivative by
+ * a part's log_factor is the part's share of the sum, so shares are the observation's row. */
+#include "scheduler/cost_learn.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Logarithms. Of all factors together, of a part by itself (parts of the table that are near each other less
+ * so), of a single step. */
+#define COMMON_SIGMA 1.2
+#define PART_SIGMA 0.5
+#define STEP_SIGMA 0.15
+/* A step that is off by more than so many sigma counts as if it were off by as much, within bounds. */
+#define CLIP_SIGMAS 2.0
+#define CLIP_MIN 0.2
+#define CLIP_MAX 0.7
+/* A step makes what is known older by this share of the first doubt: some 64 steps are remembered. */
+#define FORGETTING 2.5e-6
+#define LOG_FACTOR_MAX 7.0
+enum { ROWS_PART = TD_COST_KNOTS, DECODE_PART, PROMPT_PART };
+
+static double first_doubt(const td_cost_learner *l, int i, int k)
+{
+  bool both_table = i < TD_COST_KNOTS && k < TD_COST_KNOTS;
+  double alike = i == k ? 1 : both_table ? exp(-abs(i - k)) : 0;
+  return l->unsure * l->unsure * (COMMON_SIGMA * COMMON_SIGMA + PART_SIGMA * PART_SIGMA * alike);
+}
+
+void td_cost_learner_init(td_cost_learner *l, const td_cost_model *base, double unsure)
+{
+  *l = (td_cost_learner){.base = *base, .unsure = unsure};
+  for (int i = 0; i < TD_COST_PARTS; i++)
+    for (int k = 0; k < TD_COST_PARTS; k++)
+      l->doubt[i][k] = first_doubt(l, i, k);
+}
+
+/* Which knot is at or below so many tokens, and how far it is from there to the next one. */
+static int find_knot(uint32_t n_tokens, double *beyond)
+{
+  double at = fmin(log2(fmax(n_tokens, 1)) / 2, TD_COST_KNOTS - 1);
+  int knot = (int)at < TD_COST_KNOTS - 1 ? (int)at : TD_COST_KNOTS - 2;
+  *beyond = at - knot;
+  return knot;
+}
+
+/* What each part takes by what is known now; their sum. */
+static double parts_of(const td_cost_learner *l, const td_step_work *w, double parts[TD_COST_PARTS])
+{
+  const td_cost_model *m = &l->base;
+  uint32_t n_chunks = w->n_rows - w->n_decode_rows;
+  double sum = 0, beyond, tokens_us = td_cost_tokens_us(m, w->n_tokens);
+  int knot = find_knot(w->n_tokens, &beyond);
+  memset(parts, 0, TD_COST_PARTS * sizeof *parts);
+  parts[knot] = tokens_us * (1 - beyond);
+  parts[knot + 1] = tokens_us * beyond;
+  parts[DECODE_PART] = m->decode_us_per_kv_token * (double)w->decode_kv_tokens;
+  parts[PROMPT_PART] = m->prefill_us_per_pair * (double)w->prefill_pairs +
+                       m->prefill_us_per_kv_token * (double)w->prefill_kv_tokens +
+                       m->prefill_us_per_thin_token * (double)w->prefill_thin_tokens;
+  parts[ROWS_PART] = m->logits_us_per_row * w->n_logits + m->decode_us_per_row * w->n_decode_rows +
+                     m->prefill_us_per_chunk * n_chunks;
+  if (n_chunks > 0 && w->n_decode_rows > 0)
+    parts[ROWS_PART] += m->hybrid_us + m->hybrid_us_per_decode_row * w->n_decode_rows;
+  for (int i = 0; i < TD_COST_PARTS; i++)
+    sum += parts[i] *= exp(l->log_factor[i]);
+  return sum;
+}
+
+void td_cost_learner_observe(td_cost_learner *l, const td_step_work *w, double us)
+{
+  double share[TD_COST_PARTS], seen[TD_COST_PARTS], sum = parts_of(l, w, share);
+  if (w->n_tokens == 0 || !(sum > 0) || !(us > 0) || !isfinite(us))
+    return;
+  double expected = STEP_SIGMA * STEP_SIGMA; /* variance of what is seen */
+  for (int i = 0; i < TD_COST_PARTS; i++)
+    share[i] /= sum;
+  for (int i = 0; i < TD_COST_PARTS; i++) {
+    seen[i] = 0;
+    for (int k = 0; k < TD_COST_PARTS; k++) {
+      l->doubt[i][k] += FORGETTING * first_doubt(l, i, k);
+      seen[i] += l->doubt[i][k] * share[k];
+    }
+    expected += share[i] * seen[i];
+  }
+  double off = log(us / sum), clip = fmin(fmax(CLIP_SIGMAS * sqrt(expected), CLIP_MIN), CLIP_MAX);
+  double moved = fmin(fmax(off, -clip), clip), belief = off == moved ? 1 : moved / off;
+  for (int i = 0; i < TD_COST_PARTS; i++) {
+    l->log_factor[i] += seen[i] / expected * moved;
+    l->log_factor[i] = fmin(fmax(l->log_factor[i], -LOG_FACTOR_MAX), LOG_FACTOR_MAX);
+    for (int k = 0; k < TD_COST_PARTS; k++)
+      l->doubt[i][k] -= belief * belief * seen[i] * seen[k] / expected;
+  }
+  l->n_steps++;
+}
+
+td_cost_model td_cost_learner_model(const td_cost_learner *l)
+{
+  td_cost_model m = l->base;
+  double rows = exp(l->log_factor[ROWS_PART]), prompts = exp(l->log_factor[PROMPT_PART]);
+  for (uint32_t i = 0; i < m.n_points; i++) {
+    double beyond;
+    int knot = find_knot(m.tokens[i], &beyond);
+    m.tokens_us[i] *= (1 - beyond) * exp(l->log_factor[knot]) + beyond * exp(l->log_factor[knot + 1]);
+  }
+  m.logits_us_per_row *= rows;
+  m.decode_us_per_row *= rows;
+  m.prefill_us_per_chunk *= rows;
+  m.hybrid_us *= rows;
+  m.hybrid_us_per_decode_row *= rows;
+  m.decode_us_per_kv_token *= exp(l->log_factor[DECODE_PART]);
+  m.prefill_us_per_pair *= prompts;
+  m.prefill_us_per_kv_token *= prompts;
+  m.prefill_us_per_thin_token *= prompts;
+  return m;
+}

@@ -1,0 +1,132 @@
+/* Who gives way to an account that holds less: see fair.h. */
+#include "scheduler/fair.h"
+
+#include "scheduler/internal.h"
+
+/* A turn in the making: what is held if those in `victims` give way. */
+typedef struct turn {
+  uint32_t slot, account, need_pages;
+  uint32_t n_of[TD_ORDER_ACCOUNTS], pages_of[TD_ORDER_ACCOUNTS];
+  uint32_t victims[TD_FAIR_VICTIMS], n_victims;
+  uint64_t available_pages, kept_pages;
+} turn;
+
+static void count_holdings(const td_sched *s, turn *t)
+{
+  for (uint32_t i = 0; i < s->table.n_running; i++) {
+    const td_request *r = &s->table.requests[s->table.running[i]];
+    t->n_of[r->account]++;
+    t->pages_of[r->account] += r->n_pages;
+  }
+  t->available_pages = td_sched_available_pages(s);
+  t->kept_pages = s->reserved_pages + s->table.n_running;
+}
+
+static bool lacks_place(const td_sched *s, const turn *t)
+{
+  return t->n_victims == 0 && !td_places_allow(&s->places, t->account, td_sched_free_places(s));
+}
+
+static bool lacks_pages(const turn *t) { return t->available_pages < t->need_pages + t->kept_pages; }
+
+/* The account that holds most of what is short, of the others. */
+static uint32_t richest(const td_sched *s, const turn *t, const uint32_t *held)
+{
+  uint32_t most = t->account;
+  for (uint32_t i = 0; i < s->table.n_running; i++) {
+    uint32_t a = s->table.requests[s->table.running[i]].account;
+    if (a != t->account &&
+        (most == t->account || held[a] > held[most] || (held[a] == held[most] && a < most)))
+      most = a;
+  }
+  return most;
+}
+
+static bool is_victim(const turn *t, uint32_t slot)
+{
+  uint32_t i = 0;
+  while (i < t->n_victims && t->victims[i] != slot)
+    i++;
+  return i < t->n_victims;
+}
+
+/* Of the account's, behind its oldest: of the least urgent priority, the one started last. TD_NO_SLOT: none.
+ */
+static uint32_t find_victim(const td_sched *s, const turn *t, uint32_t account)
+{
+  uint32_t victim = TD_NO_SLOT, n = 0;
+  for (uint32_t i = 0; i < s->table.n_running; i++) {
+    uint32_t slot = s->table.running[i];
+    if (s->table.requests[slot].account != account || n++ == 0 || is_victim(t, slot))
+      continue;
+    if (victim == TD_NO_SLOT || td_sched_terms(s, &s->table.requests[slot])->priority >=
+                                    td_sched_terms(s, &s->table.requests[victim])->priority)
+      victim = slot;
+  }
+  return victim;
+}
+
+/* One gives way, if its account then still holds as much as the one whose turn it is. */
+static bool take_one(const td_sched *s, turn *t)
+{
+  bool by_place = lacks_place(s, t);
+  uint32_t from = richest(s, t, by_place ? t->n_of : t->pages_of);
+  uint32_t victim = from == t->account ? TD_NO_SLOT : find_victim(s, t, from);
+  if (victim == TD_NO_SLOT || t->n_victims == TD_FAIR_VICTIMS)
+    return false;
+  const td_request *r = &s->table.requests[victim];
+  bool stays_as_rich = by_place ? t->n_of[from] >= t->n_of[t->account] + 2
+                                : t->pages_of[from] - r->n_pages >= t->pages_of[t->account] + t->need_pages;
+  if (!stays_as_rich)
+    return false;
+  t->victims[t->n_victims++] = victim;
+  t->n_of[from]--;
+  t->pages_of[from] -= r->n_pages;
+  t->available_pages += r->n_pages;
+  t->kept_pages -= 1 + td_sched_reserved_for(s, r);
+  return true;
+}
+
+static void give(td_sched *s, const turn *t)
+{
+  td_fair *f = &s->fair;
+  for (uint32_t i = 0; i < t->n_victims; i++)
+    td_sched_preempt(s, t->victims[i]);
+  f->n_taken += t->n_victims;
+  f->slot = t->slot;
+  f->seq = s->order.entries[t->slot].seq;
+  f->took_step = s->step;
+  f->until_step = s->step + TD_FAIR_STEPS;
+}
+
+void td_fair_take_turn(td_sched *s)
+{
+  td_fair *f = &s->fair;
+  if (!td_fair_is_due(s, s->step))
+    return;
+  f->next_step = s->step + TD_FAIR_STEPS;
+  turn t = {.slot = td_order_front_of_fewest(&s->order, s->places.n_running)};
+  if (t.slot == TD_NO_SLOT)
+    return;
+  const td_request *r = &s->table.requests[t.slot];
+  td_prefix_hit hit =
+      td_prefix_tree_find(&s->tree, td_sched_terms(s, r)->namespace_id, r->tokens, td_sched_most_hits(s, r));
+  t.account = r->account;
+  t.need_pages = td_sched_pages_for(s, r->n_tokens) - (hit.n_pages - hit.n_unpinned_pages);
+  count_holdings(s, &t);
+  while (lacks_place(s, &t) || lacks_pages(&t))
+    if (!take_one(s, &t))
+      return;
+  if (t.n_victims > 0)
+    give(s, &t);
+}
+
+uint32_t td_fair_slot(const td_sched *s)
+{
+  const td_fair *f = &s->fair;
+  if (f->slot == TD_NO_SLOT || s->step > f->until_step)
+    return TD_NO_SLOT;
+  const td_order_entry *e = &s->order.entries[f->slot];
+  bool waits = s->table.requests[f->slot].state == TD_REQUEST_WAITING && e->leader == TD_NO_SLOT;
+  return waits && e->seq == f->seq ? f->slot : TD_NO_SLOT;
+}

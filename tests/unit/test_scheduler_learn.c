@@ -1,0 +1,203 @@
+/* What steps take, guessed and learned (scheduler/cost_guess.c, cost_learn.c): a guess scales as a device
+ * does, and a few steps make predictions right, also of kinds that were not seen. By counts, no clock. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <math.h>
+
+#include "scheduler/cost_guess.h"
+#include "scheduler/cost_learn.h"
+#include "scheduler/cost_text.h"
+
+/* Another device: five times slower for few tokens, twice for many, attention three times. */
+static const td_cost_model truth = {.n_points = 5,
+                                    .tokens = {1, 8, 32, 128, 512},
+                                    .tokens_us = {60000, 90000, 200000, 700000, 2700000},
+                                    .logits_us_per_row = 900,
+                                    .decode_us_per_kv_token = 15,
+                                    .prefill_us_per_pair = 1.5};
+
+static uint32_t random_state;
+static uint32_t draw(uint32_t n)
+{
+  random_state = random_state * 1664525 + 1013904223;
+  return (random_state >> 8) % n;
+}
+
+static td_step_work work(uint32_t n_decodes, uint32_t context, uint32_t chunk, uint32_t behind)
+{
+  uint32_t n_rows = n_decodes + (chunk > 0);
+  return (td_step_work){.n_tokens = n_decodes + chunk,
+                        .n_rows = n_rows,
+                        .n_logits = n_rows,
+                        .n_decode_rows = n_decodes,
+                        .decode_kv_tokens = (uint64_t)n_decodes * context,
+                        .prefill_pairs = td_cost_pairs(chunk, chunk + behind),
+                        .prefill_kv_tokens = chunk > 0 ? chunk + behind : 0,
+                        .prefill_thin_tokens = chunk > 0 ? td_cost_thin_tokens(chunk, chunk + behind) : 0};
+}
+
+/* As serving makes them: mostly decodes, a chunk now and then. */
+static td_step_work any_work(void)
+{
+  bool has_chunk = draw(3) == 0;
+  uint32_t n_decodes = draw(16) + !has_chunk;
+  return work(n_decodes, 50 + draw(1000), has_chunk ? 2 + draw(110) : 0, draw(2) ? draw(2000) : 0);
+}
+
+/* Steps vary by a tenth; one in ten is disturbed. */
+static double time_of(const td_step_work *w)
+{
+  double us = td_cost_step_us(&truth, w) * (0.9 + 0.2 * draw(1000) / 1000);
+  return draw(10) == 0 ? 4 * us : us;
+}
+
+/* The largest error over steps of all sizes, as a factor. */
+static double worst(const td_cost_model *m, uint32_t chunk_step)
+{
+  double most = 1;
+  for (uint32_t n = 0; n <= 16; n += 4)
+    for (uint32_t chunk = n == 0 ? chunk_step : 0; chunk <= 112; chunk += chunk_step) {
+      td_step_work w = work(n, 500, chunk, 300);
+      double times = td_cost_step_us(m, &w) / td_cost_step_us(&truth, &w);
+      most = fmax(most, fmax(times, 1 / times));
+    }
+  return most;
+}
+
+static void predictions_converge(void **state)
+{
+  double after_16 = 1, after_64 = 1, after_400 = 1;
+  for (uint32_t seed = 1; seed <= 50; seed++) {
+    td_cost_learner l;
+    random_state = seed;
+    td_cost_learner_init(&l, &td_cost_epyc_smollm2, TD_COST_UNSURE_GUESSED);
+    for (uint32_t i = 1; i <= 400; i++) {
+      td_step_work w = any_work();
+      td_cost_learner_observe(&l, &w, time_of(&w));
+      td_cost_model m = td_cost_learner_model(&l);
+      assert_true(td_cost_is_valid(&m));
+      if (i == 16)
+        after_16 = fmax(after_16, worst(&m, 16));
+      else if (i == 64)
+        after_64 = fmax(after_64, worst(&m, 16));
+      else if (i == 400)
+        after_400 = fmax(after_400, worst(&m, 16));
+    }
+  }
+  print_message(
+      "worst error of all steps of 50 runs: %.2f times at first, %.2f after 16 steps, %.2f after 64, "
+      "%.2f after 400\n",
+      worst(&td_cost_epyc_smollm2, 16), after_16, after_64, after_400);
+  assert_true(worst(&td_cost_epyc_smollm2, 16) > 3 && after_16 < 1.7 && after_64 < 1.5 && after_400 < 1.3);
+}
+
+/* One kind of step tells of the others, as far as the whole device is slower. */
+static void what_was_not_seen_is_corrected_too(void **state)
+{
+  td_cost_model slow = td_cost_epyc_smollm2;
+  td_cost_learner l;
+  for (uint32_t i = 0; i < slow.n_points; i++)
+    slow.tokens_us[i] *= 8;
+  slow.decode_us_per_kv_token *= 8;
+  slow.prefill_us_per_pair *= 8;
+  slow.logits_us_per_row *= 8;
+  td_cost_learner_init(&l, &td_cost_epyc_smollm2, TD_COST_UNSURE_GUESSED);
+  td_step_work decode = work(1, 100, 0, 0), chunk = work(0, 0, 128, 1000);
+  for (uint32_t i = 0; i < 8; i++)
+    td_cost_learner_observe(&l, &decode, td_cost_step_us(&slow, &decode));
+  td_cost_model m = td_cost_learner_model(&l);
+  double decode_off = td_cost_step_us(&m, &decode) / td_cost_step_us(&slow, &decode);
+  double chunk_off = td_cost_step_us(&m, &chunk) / td_cost_step_us(&slow, &chunk);
+  print_message("after 8 decodes: decodes at %.2f of their time, chunks at %.2f\n", decode_off, chunk_off);
+  assert_true(fabs(decode_off - 1) < 0.1 && chunk_off > 0.6 && chunk_off < 1.5);
+}
+
+/* The first step of all reads weights from a disk. */
+static void one_absurd_step_is_forgotten(void **state)
+{
+  td_cost_learner l;
+  td_step_work w = work(2, 100, 0, 0);
+  double us = td_cost_step_us(&td_cost_epyc_smollm2, &w);
+  td_cost_learner_init(&l, &td_cost_epyc_smollm2, TD_COST_UNSURE_GUESSED);
+  td_cost_learner_observe(&l, &w, 1000 * us);
+  for (uint32_t i = 0; i < 4; i++)
+    td_cost_learner_observe(&l, &w, us);
+  td_cost_model m = td_cost_learner_model(&l);
+  assert_true(fabs(td_cost_step_us(&m, &w) / us - 1) < 0.1);
+  for (uint32_t i = 0; i < 500; i++) /* and later it hardly moves anything */
+    td_cost_learner_observe(&l, &w, us);
+  td_cost_learner_observe(&l, &w, 1000 * us);
+  m = td_cost_learner_model(&l);
+  assert_true(fabs(td_cost_step_us(&m, &w) / us - 1) < 0.02);
+  td_cost_learner_observe(&l, &w, 0); /* nothing can be learned of these */
+  td_cost_learner_observe(&l, &w, -1);
+  td_cost_learner_observe(&l, &w, (double)NAN);
+  td_cost_learner_observe(&l, &w, (double)INFINITY);
+  td_cost_learner_observe(&l, &(td_step_work){0}, us);
+  m = td_cost_learner_model(&l);
+  assert_true(td_cost_is_valid(&m) && fabs(td_cost_step_us(&m, &w) / us - 1) < 0.02);
+}
+
+/* However long it runs, and however times jump, it stays a model and follows. */
+static void it_follows_a_device_that_changes(void **state)
+{
+  td_cost_learner l;
+  random_state = 7;
+  td_cost_learner_init(&l, &td_cost_epyc_smollm2, TD_COST_UNSURE_GUESSED);
+  for (uint32_t i = 0; i < 40000; i++) {
+    td_step_work w = any_work();
+    td_cost_learner_observe(&l, &w, time_of(&w) * (i < 20000 ? 1 : 2));
+  }
+  td_cost_model m = td_cost_learner_model(&l);
+  assert_true(td_cost_is_valid(&m));
+  td_step_work w = work(4, 500, 0, 0);
+  double times = td_cost_step_us(&m, &w) / td_cost_step_us(&truth, &w);
+  assert_true(times > 1.7 && times < 2.5);
+}
+
+/* A guess of the class's own device is its table; it follows bytes where weights are read, operations where
+ * products are computed, and a small model's layers take some time each. */
+static void guesses(void **state)
+{
+  static const td_cost_class *const classes[] = {&td_cost_class_gpu, &td_cost_class_cpu};
+  for (int i = 0; i < 2; i++) {
+    const td_cost_class *c = classes[i];
+    const td_cost_model *of = c->cost;
+    uint32_t last = of->n_points - 1;
+    td_cost_basis b = c->basis;
+    td_cost_model m = td_cost_guess(c, &b);
+    assert_true(td_cost_is_valid(&m));
+    assert_true(fabs(m.tokens_us[0] / of->tokens_us[0] - 1) < 1e-9);
+    assert_true(fabs(m.tokens_us[last] / of->tokens_us[last] - 1) < 1e-9);
+    b.bytes_us *= 2;
+    m = td_cost_guess(c, &b);
+    assert_true(fabs(m.tokens_us[0] / of->tokens_us[0] - 0.5) < 1e-9);
+    assert_true(fabs(m.tokens_us[last] / of->tokens_us[last] - 1) < 1e-9);
+    assert_true(fabs(m.decode_us_per_kv_token / of->decode_us_per_kv_token - 0.5) < 1e-9);
+    b = c->basis;
+    b.flop_us /= 3;
+    m = td_cost_guess(c, &b);
+    assert_true(fabs(m.tokens_us[0] / of->tokens_us[0] - 1) < 1e-9);
+    assert_true(fabs(m.tokens_us[last] / of->tokens_us[last] - 3) < 1e-9);
+    assert_true(fabs(m.prefill_us_per_pair / of->prefill_us_per_pair - 3) < 1e-9);
+    b = c->basis;
+    b.weight_bytes = b.token_flop = 1;
+    m = td_cost_guess(c, &b);
+    assert_true(fabs(m.tokens_us[0] - c->layer_us * b.n_layers) < 1e-9 && td_cost_is_valid(&m));
+  }
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(predictions_converge),
+      cmocka_unit_test(what_was_not_seen_is_corrected_too),
+      cmocka_unit_test(one_absurd_step_is_forgotten),
+      cmocka_unit_test(it_follows_a_device_that_changes),
+      cmocka_unit_test(guesses),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
