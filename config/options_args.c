@@ -17,7 +17,8 @@ const td_option_flag td_option_flags[] = {
      TD_ACTION_CHECK_CONFIG},
     {"check", NULL, "check options and model, measure nothing, and exit", TD_ACTION_CHECK},
     {"calibrate", NULL,
-     "measure which algorithms are fastest and what steps take, keep both in cache_dir, print the step times, and exit",
+     "measure which algorithms are fastest and what steps take, keep both in cache_dir, print the step "
+     "times, and exit",
      TD_ACTION_CALIBRATE},
     {"help", "-h", "print this text (-h)", TD_ACTION_HELP},
     {"version", "-V", "print the version (-V)", TD_ACTION_VERSION},
