@@ -321,8 +321,12 @@ static td_status run(settings *s, td_error *err)
   s->hub = hub_address(s->hub);
   if (s->list)
     return td_kept_list(s->dir, err);
+  bool was_root = geteuid() == 0;
   TD_TRY(td_kept_become_owner(s->dir, err));
-  return s->remove ? td_kept_remove(s->dir, s->remove, err) : fetch(s, err);
+  td_status st = s->remove ? td_kept_remove(s->dir, s->remove, err) : fetch(s, err);
+  if (st == TD_ERR_IO && was_root && geteuid() != 0) /* "Permission denied" surprises root */
+    td_error_prefix(err, "as user %lu, who owns the folder", (unsigned long)geteuid());
+  return st;
 }
 
 int main(int argc, char **argv)

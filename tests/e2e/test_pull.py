@@ -542,7 +542,7 @@ def test_root_is_the_folders_owner(server):
             r = subprocess.run(wanted, text=True, capture_output=True, umask=0o077, timeout=30 * SLOWNESS)
             assert (r.returncode, r.stderr) == (0, "") or place.name == "link" and "Permission denied" in r.stderr, r
         assert (state / "models/x.gguf").stat().st_uid == (state / "models").stat().st_uid == owner
-        refused(state, 69, server.url + "/x.gguf", "--as", "link/m/y", words=["Permission denied"])
+        refused(state, 69, server.url + "/x.gguf", "--as", "link/m/y", words=["Permission denied", f"as user {owner}"])
         refused(state, 69, "--remove", "link/m", words=["Permission denied"])
         assert all_files(outside) == ["m/config.json"]
 
