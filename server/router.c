@@ -5,6 +5,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "common/clock.h"
 #include "server/call.h"
 #include "server/key_limits.h"
 #include "server/origin.h"
@@ -170,7 +171,7 @@ bool td_router_admit(td_conn *c, td_api_error *e, const char **headers)
   bool generates = r->api->render_delta != NULL;
   return admit_body(h, e) && admit_tenant(c, account, e) &&
          (!generates || admit_load(c->server, c->tenant, e)) &&
-         (c->early || td_key_limits_admit(c->tenant, generates, c->arrival_us, e)); /* else it was refused */
+         (c->early || td_key_limits_admit(c->tenant, generates, td_clock_us(), e)); /* else it was refused */
 }
 
 void td_router_dispatch(td_conn *c)

@@ -31,6 +31,16 @@ static void test_bucket(void **state)
   assert_true(td_rate_left(&r, 60, begin - 5) == -90);                         /* a clock that stands */
 }
 
+/* What is charged as of earlier fills nothing twice. */
+static void test_no_interval_counts_twice(void **state)
+{
+  td_rate r = {0};
+  td_rate_charge(&r, 60, 60, begin);
+  td_rate_charge(&r, 60, 30, begin + MINUTE_US / 2);
+  td_rate_charge(&r, 60, 1, begin);
+  assert_true(td_rate_left(&r, 60, begin + MINUTE_US / 2) == -1);
+}
+
 static void test_time_text(void **state)
 {
   static const struct {
@@ -96,7 +106,8 @@ static void test_limits(void **state)
 
 int main(void)
 {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_bucket), cmocka_unit_test(test_time_text),
-                                     cmocka_unit_test(test_limits)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_bucket),
+                                     cmocka_unit_test(test_no_interval_counts_twice),
+                                     cmocka_unit_test(test_time_text), cmocka_unit_test(test_limits)};
   return cmocka_run_group_tests_name("rate", tests, NULL, NULL);
 }
