@@ -156,11 +156,12 @@ bool td_router_admit(td_conn *c, td_api_error *e, const char **headers)
                      r->post ? "POST" : "GET");
     return false;
   }
-  if (!r->open && !td_keys_allow(&c->server->keys, h->authorization, &account)) {
+  if (!r->open && !td_keys_allow(&c->server->keys, h->authorization, h->api_key, &account)) {
     *headers = "www-authenticate: Bearer\r\n";
     td_api_error_set(e, 401, "invalid_api_key", NULL, "%s",
-                     h->authorization ? "this API key is not valid"
-                                      : "an API key is needed: 'Authorization: Bearer KEY'");
+                     h->authorization || h->api_key
+                         ? "this API key is not valid"
+                         : "an API key is needed: 'Authorization: Bearer KEY' or 'x-api-key: KEY'");
     return false;
   }
   c->note.account = account;

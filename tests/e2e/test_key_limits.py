@@ -103,6 +103,13 @@ def test_tokens_of_what_the_engine_refuses_are_given_back(tmp_path):
         assert 1400 <= int(r.headers["x-ratelimit-remaining-tokens"]) < 2000, "600 are taken, not 1200"
 
 
+def test_the_key_may_come_as_anthropics_clients_send_it(daemon):
+    def status(**headers):
+        return daemon.get("/v1/models", headers={name.replace("_", "-"): value for name, value in headers.items()}).status_code
+    assert status(x_api_key="k-op") == 200 == status(x_api_key="wrong", authorization="Bearer k-op")
+    assert status(x_api_key="wrong") == 401 == status(x_api_key="k-op", authorization="Bearer wrong") == status()
+
+
 def test_usage_is_shown_to_its_key_and_to_operators(daemon):
     before = metrics(daemon, "k-op")
     assert ask(daemon, "k-op").status_code == 200 == ask(daemon, "k-op").status_code
