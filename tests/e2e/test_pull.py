@@ -231,7 +231,7 @@ def test_a_run_that_was_killed_is_gone_on_with(server, place):
     code, out, _ = pull(place, "--list")
     assert "x.gguf\t120 kB\tnot whole" in out
     refused(place, 69, server.url + "/x.gguf", words=["another tandem-pull"])  # the first still runs
-    p.send_signal(signal.SIGINT)
+    p.send_signal(signal.SIGTERM)  # a shell's background job has SIGINT ignored
     p.wait(10)
     assert not (place / "x.gguf").exists()
     server.seen.clear()
