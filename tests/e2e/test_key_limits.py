@@ -100,7 +100,7 @@ def test_tokens_of_what_the_engine_refuses_are_given_back(tmp_path):
         read_until(waiting, b"\r\n\r\n")
         r = ask(d, "k-tpm", prompt=body["prompt"])
         assert r.status_code == 429 and r.json()["error"]["code"] == "queue_full", r.text
-        assert 1400 <= int(r.headers["x-ratelimit-remaining-tokens"]) < 2000, "600 are taken, not 1200"
+        assert int(r.headers["x-ratelimit-remaining-tokens"]) >= 1400, "600 are taken, not 1200"
 
 
 def test_the_key_may_come_as_anthropics_clients_send_it(daemon):
