@@ -281,6 +281,12 @@ static void test_refused(void **state)
       {TD_GRAMMAR_GBNF, "a ::= \"b\"", TD_ERR_REQUEST, "'root'"},
       {TD_GRAMMAR_GBNF, "root ::= \"a\n\n(", TD_ERR_REQUEST, "line"},
       {TD_GRAMMAR_CHOICE, "[]", TD_ERR_REQUEST, "choice"},
+      {TD_GRAMMAR_REGEX, "a{2,100001}", TD_ERR_REQUEST, "'{'"},
+      {TD_GRAMMAR_REGEX, "a{2,x}", TD_ERR_REQUEST, "'{'"},
+      {TD_GRAMMAR_REGEX, "\\012", TD_ERR_UNSUPPORTED, "octal"},
+      {TD_GRAMMAR_REGEX, "[\\01]", TD_ERR_UNSUPPORTED, "octal"},
+      {TD_GRAMMAR_GBNF, "root ::= \"a\"{}", TD_ERR_REQUEST, "count"},
+      {TD_GRAMMAR_GBNF, "root ::= \"a\"{x}", TD_ERR_REQUEST, "count"},
   };
   td_grammar *g;
   td_error err;
@@ -347,12 +353,59 @@ static void test_hostile(void **state)
   td_grammar_drop(g);
 }
 
+/* `head`, n times `body`, `tail`. */
+static const char *repeated(const char *head, const char *body, size_t n, const char *tail)
+{
+  static char text[2000000];
+  size_t at = (size_t)sprintf(text, "%s", head), n_body = strlen(body);
+  assert_true(at + n * n_body + strlen(tail) < sizeof text);
+  for (size_t i = 0; i < n; i++, at += n_body)
+    memcpy(text + at, body, n_body);
+  strcpy(text + at, tail);
+  return text;
+}
+
+/* Patterns and rules made to loop, or to go down for each of their bytes. */
+static void test_hostile_text(void **state)
+{
+  static char text[200000];
+  td_grammar *g;
+  td_error err;
+  const char *name = repeated("", "n", 129, " ::= \"a\""); /* a name too long, where it is defined */
+  assert_int_equal(compile(TD_GRAMMAR_GBNF, name, &g, &err), TD_ERR_REQUEST);
+  size_t n = (size_t)sprintf(text, "root ::= \"a\"\n");
+  for (unsigned i = 0; i < 4097; i++) /* the limit's last rule, and one more */
+    n += (size_t)sprintf(text + n, "r%u ::= \"a\"\n", i);
+  assert_int_equal(compile(TD_GRAMMAR_GBNF, text, &g, &err), TD_ERR_REQUEST);
+  assert_non_null(strstr(err.message, "line 4097"));
+  static const char *const marks[] = {"*", "+", "?", "{1,2}", "{2}"};
+  for (size_t i = 0; i < sizeof marks / sizeof *marks; i++) {
+    td_grammar_drop(must_compile(TD_GRAMMAR_GBNF, repeated("root ::= \"a\"", marks[i], 8, "")));
+    assert_int_equal(compile(TD_GRAMMAR_GBNF, repeated("root ::= \"a\"", marks[i], 100000, ""), &g, &err),
+                     TD_ERR_REQUEST);
+    assert_non_null(strstr(err.message, "repetition"));
+    if (*marks[i] == '+') /* a++ is another word of patterns */
+      continue;
+    assert_int_equal(compile(TD_GRAMMAR_REGEX, repeated("a", marks[i], 100000, ""), &g, &err),
+                     TD_ERR_REQUEST);
+    assert_non_null(strstr(err.message, "repetition"));
+  }
+  assert_int_equal(compile(TD_GRAMMAR_REGEX, repeated("", "(", 100000, "a"), &g, &err), TD_ERR_REQUEST);
+  assert_int_equal(compile(TD_GRAMMAR_GBNF, repeated("root ::= ", "(", 100000, ""), &g, &err),
+                   TD_ERR_REQUEST);
+  /* long lists are no levels */
+  td_grammar_drop(must_compile(TD_GRAMMAR_REGEX, repeated("a", "|b", 100000, "")));
+  td_grammar_drop(must_compile(TD_GRAMMAR_REGEX, repeated("", "a?", 100000, "")));
+  td_grammar_drop(must_compile(TD_GRAMMAR_GBNF, repeated("root ::= \"a\"", "| \"b\"", 100000, "")));
+  td_grammar_drop(must_compile(TD_GRAMMAR_GBNF, repeated("x ::= \"a\"\nroot ::= ", "x ", 100000, "")));
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_texts),   cmocka_unit_test(test_counts),
       cmocka_unit_test(test_refused), cmocka_unit_test(test_roll_back_and_force),
-      cmocka_unit_test(test_hostile),
+      cmocka_unit_test(test_hostile), cmocka_unit_test(test_hostile_text),
   };
   return cmocka_run_group_tests(tests, make_vocab, free_vocab);
 }
