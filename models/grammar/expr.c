@@ -4,6 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/progress.h"
+#include "config/limits.h"
+
 const td_expr td_expr_none = {.kind = TD_EXPR_NONE}, td_expr_empty = {.kind = TD_EXPR_EMPTY};
 
 static void *take(td_builder *b, size_t n)
@@ -138,6 +141,20 @@ uint32_t td_builder_add_rule(td_builder *b)
   }
   b->rules[b->n_rules] = &td_expr_none;
   return b->n_rules++;
+}
+
+uint64_t td_builder_work_left(const td_builder *b)
+{
+  uint64_t max = (uint64_t)td_limit_max(TD_LIMIT_GRAMMAR_WORK);
+  return b->work < max ? max - b->work : 0;
+}
+
+bool td_builder_work(td_builder *b, uint64_t n)
+{
+  b->work += n;
+  b->failed |= td_builder_work_left(b) == 0;
+  td_progress_add((size_t)(n / 16));
+  return !b->failed;
 }
 
 /* ---- repetition ---- */

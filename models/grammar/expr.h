@@ -59,7 +59,8 @@ typedef struct td_builder {
   td_arena arena;
   const td_expr **rules; /* in the arena */
   uint32_t n_rules, cap_rules;
-  bool failed; /* out of memory or budget */
+  uint64_t work; /* of all machines and programs that were made; td_builder_work */
+  bool failed;   /* out of memory or budget */
   td_error *err;
 } td_builder;
 
@@ -88,12 +89,19 @@ const td_expr *td_expr_texts(td_builder *b, const char **texts, size_t *lengths,
 
 uint32_t td_builder_add_rule(td_builder *b); /* without a body yet */
 
+/* One budget (TD_LIMIT_GRAMMAR_WORK) for all machines of a compile. False: it is used up, and b failed. */
+bool td_builder_work(td_builder *b, uint64_t n);
+uint64_t td_builder_work_left(const td_builder *b);
+
 /* What all of wanted [n_wanted] and none of unwanted fit, as an automaton. Their rules may not be recursive.
  * td_expr_none and *too_large = true where it has too many states. (intersect.c) */
 const td_expr *td_expr_intersect(td_builder *b, const td_expr *const *wanted, uint32_t n_wanted,
                                  const td_expr *const *unwanted, uint32_t n_unwanted, bool *too_large);
-/* Does it fit these bytes? */
-bool td_expr_fits(td_builder *b, const td_expr *e, const char *bytes, size_t n);
+/* One expression that many texts are tried against. NULL: no memory or no work is left, as b remembers. */
+typedef struct td_tester td_tester;
+td_tester *td_tester_create(td_builder *b, const td_expr *e);
+void td_tester_destroy(td_tester *t); /* NULL: does nothing */
+bool td_tester_fits(td_tester *t, const char *bytes, size_t n);
 
 /* ---- sets of characters ---- */
 

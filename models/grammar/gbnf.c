@@ -3,10 +3,13 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/hash.h"
+#include "common/progress.h"
 #include "common/utf8.h"
 #include "models/grammar/internal.h"
 
 enum { GBNF_DEPTH = 64, GBNF_RULES = 4096, GBNF_TIMES = 100000, NAME_MAX_BYTES = 128 };
+enum { REPEATED_MAX = 8, RULE_SLOTS = 2 * GBNF_RULES };
 
 typedef struct named {
   const char *name;
@@ -19,7 +22,9 @@ typedef struct parser {
   td_builder *b;
   const char *text;
   size_t n, at;
-  named *rules; /* [GBNF_RULES] in the arena */
+  named *rules;    /* [GBNF_RULES] in the arena */
+  uint32_t *slots; /* [RULE_SLOTS] in the arena: a rule's number + 1 at the hash of its name */
+  uint64_t seed;
   uint32_t n_rules;
   unsigned depth;
   td_status status;
@@ -83,15 +88,19 @@ static bool at_definition(const parser *p)
 
 static named *find_rule(parser *p, const char *name, size_t n)
 {
-  for (uint32_t i = 0; i < p->n_rules; i++)
-    if (p->rules[i].n == n && memcmp(p->rules[i].name, name, n) == 0)
-      return &p->rules[i];
+  uint32_t k = (uint32_t)td_hash_bytes(p->seed, name, n) & (RULE_SLOTS - 1);
+  for (; p->slots[k]; k = (k + 1) & (RULE_SLOTS - 1)) {
+    named *r = &p->rules[p->slots[k] - 1];
+    if (r->n == n && memcmp(r->name, name, n) == 0)
+      return r;
+  }
   if (p->n_rules == GBNF_RULES || n > NAME_MAX_BYTES) {
     (void)refuse(p, "too many rules, or a name too long");
     return NULL;
   }
   p->rules[p->n_rules] = (named){name, n, td_builder_add_rule(p->b), false};
-  return &p->rules[p->n_rules++];
+  p->slots[k] = ++p->n_rules;
+  return &p->rules[p->n_rules - 1];
 }
 
 /* ---- characters ---- */
@@ -209,32 +218,42 @@ static const td_expr *parse_item(parser *p)
   return r ? td_expr_call(p->b, r->rule) : &td_expr_none;
 }
 
-static uint32_t take_number(parser *p)
+/* False: no digit stands here. */
+static bool take_number(parser *p, uint32_t *out)
 {
-  uint32_t v = 0;
-  while (more(p) && p->text[p->at] >= '0' && p->text[p->at] <= '9' && v <= GBNF_TIMES)
-    v = v * 10 + (uint32_t)(p->text[p->at++] - '0');
-  return v;
+  size_t from = p->at;
+  for (*out = 0; more(p) && p->text[p->at] >= '0' && p->text[p->at] <= '9' && *out <= GBNF_TIMES; p->at++)
+    *out = *out * 10 + (uint32_t)(p->text[p->at] - '0');
+  return p->at > from;
 }
 
+/* {n}, {n,}, {,m}, {n,m} */
 static const td_expr *parse_times(parser *p, const td_expr *e)
 {
+  uint32_t min, max;
   skip(p);
-  uint32_t min = take_number(p), max = min;
+  bool ok = take_number(p, &min) || next_is(p, ',');
+  max = min;
   skip(p);
   if (take(p, ',')) {
     skip(p);
-    max = next_is(p, '}') ? TD_REPEAT_MANY : take_number(p);
+    if (next_is(p, '}'))
+      max = TD_REPEAT_MANY;
+    else
+      ok = take_number(p, &max) && ok;
     skip(p);
   }
-  bool ok = take(p, '}') && min <= GBNF_TIMES && (max == TD_REPEAT_MANY || max <= GBNF_TIMES) && min <= max;
+  ok = ok && take(p, '}') && min <= GBNF_TIMES && (max == TD_REPEAT_MANY || max <= GBNF_TIMES) && min <= max;
   return ok ? td_expr_repeat(p->b, e, min, max) : refuse(p, "a count that is none, or one above 100000");
 }
 
+/* Each repetition of a repetition is a level of the expression, which who reads it goes down by recursion. */
 static const td_expr *parse_repeated(parser *p)
 {
   const td_expr *e = parse_item(p);
-  for (; more(p);) {
+  td_progress_add(1);
+  for (unsigned n = 0; more(p); n++) {
+    size_t from = p->at;
     if (take(p, '*'))
       e = td_expr_repeat(p->b, e, 0, TD_REPEAT_MANY);
     else if (take(p, '+'))
@@ -243,8 +262,10 @@ static const td_expr *parse_repeated(parser *p)
       e = td_expr_repeat(p->b, e, 0, 1);
     else if (take(p, '{'))
       e = parse_times(p, e);
-    else
+    if (p->at == from)
       break;
+    if (n == REPEATED_MAX)
+      return refuse(p, "more than 8 repetitions of a repetition");
   }
   return e;
 }
@@ -274,11 +295,11 @@ static void parse_rule(parser *p)
   }
   size_t n = name_length(p);
   named *r = find_rule(p, p->text + p->at, n);
+  if (!r)
+    return;
   p->at += n;
   while (!take(p, '='))
     p->at++;
-  if (!r)
-    return;
   if (r->defined) {
     (void)refuse(p, "a rule that is there already");
     return;
@@ -292,9 +313,10 @@ static void parse_rule(parser *p)
 
 td_status td_gbnf_compile(td_builder *b, const char *text, size_t n, const td_expr **out)
 {
-  parser p = {.b = b, .text = text, .n = n, .status = TD_OK};
+  parser p = {.b = b, .text = text, .n = n, .status = TD_OK, .seed = td_random_u64()};
+  p.slots = td_arena_alloc_array(&b->arena, RULE_SLOTS, sizeof *p.slots);
   p.rules = td_arena_alloc_array(&b->arena, GBNF_RULES, sizeof *p.rules);
-  if (!p.rules)
+  if (!p.rules || !p.slots)
     return td_fail(b->err, TD_ERR_NOMEM, "no memory for a grammar");
   for (skip(&p); more(&p); skip(&p))
     parse_rule(&p);

@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "common/hash.h"
-#include "config/limits.h"
 #include "models/grammar/internal.h"
 
 enum { PARTS_MAX = 16, STATES_MAX = 20000 };
@@ -24,24 +23,34 @@ typedef struct product {
   bool failed;
 } product;
 
-/* An expression as a rule of its own, so that a machine can run it. */
-static bool make_machine(product *p, const td_expr *e)
+typedef enum made { MADE, MADE_NONE, MADE_FAILED } made;
+
+/* An expression as a rule of its own, so that a machine can run it. MADE_NONE: no text fits it. */
+static made make_machine(td_builder *b, const td_expr *e, td_rules *rules, td_machine *m)
 {
   td_error ignored;
-  td_rules *rules = &p->rules[p->n];
-  uint32_t root = td_builder_add_rule(p->b);
-  if (p->b->failed)
-    return false;
-  p->b->rules[root] = e;
-  bool made = td_rules_make(p->b, root, 0, rules, &ignored) == TD_OK;
-  p->b->n_rules--;
-  if (made && td_machine_init(&p->machines[p->n], rules)) {
-    p->n++;
-    return true;
-  }
-  td_machine_deinit(&p->machines[p->n]);
+  if (e->kind == TD_EXPR_NONE && !b->failed)
+    return MADE_NONE;
+  uint32_t root = td_builder_add_rule(b);
+  if (b->failed)
+    return MADE_FAILED;
+  b->rules[root] = e;
+  bool ok = td_rules_make(b, root, 0, rules, &ignored) == TD_OK;
+  b->n_rules--;
+  bool none = rules->none && !rules->failed;
+  if (td_builder_work(b, rules->work + rules->n_insts) && ok && td_machine_init(m, rules))
+    return MADE;
+  td_machine_deinit(m);
   td_rules_deinit(rules);
-  return false;
+  return none && !b->failed ? MADE_NONE : MADE_FAILED;
+}
+
+/* What the machine has done since it was last asked. */
+static void count_work(td_builder *b, td_machine *m, uint64_t more)
+{
+  (void)td_builder_work(b, m->work + more);
+  m->work = 0;
+  m->max_work = td_builder_work_left(b);
 }
 
 static uint32_t find_or_add(product *p, const tuple *t)
@@ -110,6 +119,8 @@ static void add_edge(product *p, td_graph_state *s, uint32_t to, unsigned byte)
   td_byte_set_add(&s->edges[s->n_edges++].set, byte);
 }
 
+enum { EXPLORED = 32 }; /* work of a part's 256 steps that are known */
+
 static void explore(product *p)
 {
   tuple start, next;
@@ -118,6 +129,9 @@ static void explore(product *p)
   (void)find_or_add(p, &start);
   for (uint32_t k = 0; k < p->n_states && !p->failed; k++) {
     tuple from = p->states[k];
+    for (uint32_t i = 0; i < p->n; i++)
+      count_work(p->b, &p->machines[i], EXPLORED);
+    p->failed |= p->b->failed;
     td_graph_state s = {.whole = is_whole(p, &from)};
     for (unsigned byte = 0; byte < 256 && !p->failed; byte++)
       if (step_all(p, &from, byte, &next))
@@ -159,19 +173,23 @@ static void clean(product *p)
   free(p);
 }
 
-/* An unwanted part without any text takes nothing away. */
-static bool make_machines(product *p, const td_expr *const *wanted, uint32_t n_wanted,
+/* MADE_NONE: a wanted part has no text. An unwanted one without any takes nothing away. */
+static made make_machines(product *p, const td_expr *const *wanted, uint32_t n_wanted,
                           const td_expr *const *unwanted, uint32_t n_unwanted)
 {
-  for (uint32_t i = 0; i < n_wanted; i++)
-    if (!make_machine(p, wanted[i]))
-      return false;
   p->n_wanted = n_wanted;
-  for (uint32_t i = 0; i < n_unwanted; i++)
-    if (unwanted[i]->kind != TD_EXPR_NONE && !make_machine(p, unwanted[i]))
-      return false;
-  return true;
+  for (uint32_t i = 0; i < n_wanted + n_unwanted; i++) {
+    const td_expr *e = i < n_wanted ? wanted[i] : unwanted[i - n_wanted];
+    made m = make_machine(p->b, e, &p->rules[p->n], &p->machines[p->n]);
+    if (m == MADE)
+      p->n++;
+    else if (m == MADE_FAILED || i < n_wanted)
+      return m;
+  }
+  return MADE;
 }
+
+enum { PRODUCT = 1024 }; /* work of its tables */
 
 const td_expr *td_expr_intersect(td_builder *b, const td_expr *const *wanted, uint32_t n_wanted,
                                  const td_expr *const *unwanted, uint32_t n_unwanted, bool *too_large)
@@ -182,7 +200,7 @@ const td_expr *td_expr_intersect(td_builder *b, const td_expr *const *wanted, ui
     if (wanted[i]->kind == TD_EXPR_NONE)
       return e;
   product *p = n_wanted + n_unwanted <= PARTS_MAX ? calloc(1, sizeof *p) : NULL;
-  if (!p || b->failed) {
+  if (!p || !td_builder_work(b, PRODUCT)) {
     free(p);
     *too_large = true;
     return e;
@@ -190,32 +208,71 @@ const td_expr *td_expr_intersect(td_builder *b, const td_expr *const *wanted, ui
   p->b = b;
   p->n_slots = 65536;
   p->slots = calloc(p->n_slots, sizeof *p->slots);
-  if (p->slots && make_machines(p, wanted, n_wanted, unwanted, n_unwanted)) {
+  made m = p->slots ? make_machines(p, wanted, n_wanted, unwanted, n_unwanted) : MADE_FAILED;
+  if (m == MADE) {
     explore(p);
     if (!p->failed)
       e = as_expr(p);
-    *too_large = p->failed;
-  } else {
-    *too_large = true;
   }
+  *too_large = m == MADE_FAILED || p->failed;
   clean(p);
   return e;
 }
 
-bool td_expr_fits(td_builder *b, const td_expr *e, const char *bytes, size_t n)
+/* ---- trying texts ---- */
+
+struct td_tester {
+  td_builder *b;
+  td_rules rules;
+  td_machine machine;
+  bool none;
+};
+
+td_tester *td_tester_create(td_builder *b, const td_expr *e)
 {
-  product *p = calloc(1, sizeof *p);
-  bool fits = false;
-  if (!p)
-    return false;
-  p->b = b;
-  if (e->kind != TD_EXPR_NONE && make_machine(p, e)) {
-    td_machine *m = &p->machines[0];
-    uint32_t state = td_machine_start(m);
-    for (size_t i = 0; i < n && state != TD_STATE_DEAD; i++)
-      state = td_machine_step(m, state, (unsigned char)bytes[i]);
-    fits = m->states[state].whole;
+  td_tester *t = calloc(1, sizeof *t);
+  made m = t ? make_machine(b, e, &t->rules, &t->machine) : MADE_FAILED;
+  if (m == MADE_FAILED) {
+    b->failed = true;
+    free(t);
+    return NULL;
   }
-  clean(p);
-  return fits;
+  t->b = b;
+  t->none = m == MADE_NONE;
+  return t;
+}
+
+void td_tester_destroy(td_tester *t)
+{
+  if (!t)
+    return;
+  td_machine_deinit(&t->machine);
+  td_rules_deinit(&t->rules);
+  free(t);
+}
+
+static bool try_text(td_tester *t, const char *bytes, size_t n)
+{
+  td_machine *m = &t->machine;
+  count_work(t->b, m, 16);
+  uint32_t state = td_machine_start(m);
+  for (size_t i = 0; i < n && state != TD_STATE_DEAD && !t->b->failed; i++) {
+    state = td_machine_step(m, state, (unsigned char)bytes[i]);
+    count_work(t->b, m, 1);
+  }
+  return m->states[state].whole;
+}
+
+/* A machine whose memory is used up forgets all, and has room again for one text. */
+bool td_tester_fits(td_tester *t, const char *bytes, size_t n)
+{
+  if (t->none || t->b->failed)
+    return false;
+  bool fits = try_text(t, bytes, n);
+  if (t->machine.full) {
+    td_machine_forget(&t->machine);
+    fits = try_text(t, bytes, n);
+  }
+  t->b->failed |= t->machine.full;
+  return fits && !t->b->failed;
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/progress.h"
 #include "common/utf8.h"
 #include "models/grammar/internal.h"
 
@@ -20,7 +21,7 @@ struct node {
   uint32_t min, max;
 };
 
-enum { REGEX_DEPTH = 64, REGEX_TIMES = 100000 };
+enum { REGEX_DEPTH = 64, REGEX_TIMES = 100000, REPEATED_MAX = 8 };
 
 typedef struct parser {
   td_builder *b;
@@ -146,6 +147,8 @@ static bool take_escape(parser *p, td_chars *set, uint32_t *cp)
     *cp = UINT32_MAX;
     return true;
   }
+  if (c == '0' && p->at + 1 < p->n && p->text[p->at + 1] >= '0' && p->text[p->at + 1] <= '9')
+    return refuse(p, TD_ERR_UNSUPPORTED, "an octal escape, which is not served,") != NULL;
   if (l) {
     p->at++;
     *cp = (unsigned char)values[l - letters];
@@ -282,25 +285,32 @@ static bool take_number(parser *p, uint32_t *out)
   return p->at > from && v <= REGEX_TIMES;
 }
 
-/* {n}, {n,}, {n,m}; anything else is text. */
+/* {n}, {n,}, {n,m}. False: it is anything else. */
 static bool take_times(parser *p, uint32_t *min, uint32_t *max)
 {
   size_t from = p->at;
   if (take(p, '{') && take_number(p, min)) {
     *max = *min;
-    if (take(p, ',') && !take_number(p, max))
-      *max = TD_REPEAT_MANY;
-    if (take(p, '}'))
+    bool ok = true;
+    if (take(p, ',')) {
+      if (next_is(p, '}'))
+        *max = TD_REPEAT_MANY;
+      else
+        ok = take_number(p, max);
+    }
+    if (ok && take(p, '}'))
       return true;
   }
   p->at = from;
   return false;
 }
 
+/* Each repetition of a repetition is a level of the tree, which who reads it goes down by recursion. */
 static node *parse_repeated(parser *p)
 {
   node *n = parse_atom(p);
-  while (n && more(p)) {
+  td_progress_add(1);
+  for (unsigned k = 0; n && more(p); k++) {
     uint32_t min, max;
     if (take(p, '*'))
       min = 0, max = TD_REPEAT_MANY;
@@ -313,6 +323,8 @@ static node *parse_repeated(parser *p)
         return refuse(p, TD_ERR_REQUEST, "a '{' that is no count (or one above 100000)");
     } else
       break;
+    if (k == REPEATED_MAX)
+      return refuse(p, TD_ERR_REQUEST, "more than 8 repetitions of a repetition");
     if (max < min)
       return refuse(p, TD_ERR_REQUEST, "a count that ends before it begins");
     (void)take(p, '?'); /* lazy: the same texts */

@@ -150,11 +150,13 @@ static uint32_t write(td_rules *r, const td_expr *e, uint32_t next)
 static bool may_work(td_rules *r, uint64_t n)
 {
   r->work += n;
-  r->failed |= r->work > (uint64_t)td_limit_max(TD_LIMIT_GRAMMAR_WORK);
+  r->failed |= r->work > r->max_work;
+  if (n >= 64 || r->work % 64 == 0)
+    td_progress_add(1 + n / 64);
   return !r->failed;
 }
 
-static bool goes_on(const td_rules *r, const td_inst *i, const uint8_t *ends)
+static bool goes_on(const td_rules *r, const td_inst *i)
 {
   static const td_byte_set none;
   switch (i->op) {
@@ -162,24 +164,20 @@ static bool goes_on(const td_rules *r, const td_inst *i, const uint8_t *ends)
   case TD_OP_RANGE: return r->insts[i->x].live;
   case TD_OP_SET: return r->insts[i->x].live && memcmp(&r->sets[i->y], &none, sizeof none) != 0;
   case TD_OP_SPLIT: return r->insts[i->x].live || r->insts[i->y].live;
-  case TD_OP_CALL: return ends[i->x] && r->insts[i->y].live;
+  case TD_OP_CALL: return r->insts[r->starts[i->x]].live && r->insts[i->y].live;
   }
   return false;
 }
 
 /* Marks instructions from which their rule's end is reached, whatever is called. Most are written behind what
  * they go on with, so that few rounds do. */
-static void mark_live(td_rules *r, uint8_t *ends)
+static void mark_live(td_rules *r)
 {
   for (bool changed = true; changed && may_work(r, r->n_insts);) {
     changed = false;
-    td_progress_add(r->n_insts / 64);
     for (uint32_t i = 0; i < r->n_insts; i++)
-      if (!r->insts[i].live && goes_on(r, &r->insts[i], ends))
+      if (!r->insts[i].live && goes_on(r, &r->insts[i]))
         r->insts[i].live = changed = true;
-    for (uint32_t k = 0; k < r->n_rules; k++)
-      if (!ends[k] && r->insts[r->starts[k]].live)
-        ends[k] = changed = true;
   }
 }
 
@@ -415,18 +413,16 @@ static bool write_rules(const td_builder *b, uint32_t root, uint32_t n_shared, t
 
 td_status td_rules_make(const td_builder *b, uint32_t root, uint32_t n_shared, td_rules *r, td_error *err)
 {
-  *r = (td_rules){.root = root, .max_insts = (uint32_t)td_limit_max(TD_LIMIT_GRAMMAR_INSTRUCTIONS)};
+  *r = (td_rules){.root = root,
+                  .max_insts = (uint32_t)td_limit_max(TD_LIMIT_GRAMMAR_INSTRUCTIONS),
+                  .max_work = td_builder_work_left(b)};
   if (b->failed || !write_rules(b, root, n_shared, r))
     return td_fail(err, TD_ERR_REQUEST, "the grammar is too large");
-  uint8_t *ends = calloc(r->n_rules, 1);
-  if (!ends)
-    return td_fail(err, TD_ERR_NOMEM, "no memory for a grammar");
-  mark_live(r, ends);
-  bool any = ends[root];
-  free(ends);
+  mark_live(r);
   if (r->failed)
     return td_fail(err, TD_ERR_REQUEST, "the grammar is too large");
-  if (!any)
+  r->none = !r->insts[r->starts[root]].live;
+  if (r->none)
     return td_fail(err, TD_ERR_REQUEST, "no text fits: what it asks for contradicts itself");
   TD_TRY(order_rules(r, err));
   make_classes(r);

@@ -1,6 +1,7 @@
 /* JSON schema: conjunctions, references, branches, types. See schema.h. */
 #include "models/grammar/schema.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,6 +47,17 @@ static const td_expr *too_large(td_schema *s, const cJSON *schema)
   return td_schema_fail(s, TD_ERR_REQUEST, schema, "$ref", "or its branches go too deep, or round in a loop");
 }
 
+enum { DEPTH_MAX = 200, GATHER_MAX = 64, WORK_MAX = 1000000 };
+
+bool td_schema_work(td_schema *s, const cJSON *schema, const char *keyword, uint32_t n)
+{
+  td_progress_add(n);
+  s->work = n < WORK_MAX ? s->work + n : WORK_MAX + 1;
+  if (s->work > WORK_MAX)
+    td_schema_fail(s, TD_ERR_REQUEST, schema, keyword, "is too much in all");
+  return s->status == TD_OK && !s->b->failed;
+}
+
 /* ---- references ---- */
 
 /* One step of a JSON pointer, with its escapes, percent signs too, undone. */
@@ -70,7 +82,7 @@ static size_t take_step(const char **at, char *out, size_t n)
   return k;
 }
 
-static const cJSON *by_pointer(const cJSON *at, const char *pointer)
+static const cJSON *by_pointer(td_schema *s, const cJSON *at, const char *pointer, uint32_t *n_seen)
 {
   char step[512];
   while (at && *pointer == '/') {
@@ -79,47 +91,45 @@ static const cJSON *by_pointer(const cJSON *at, const char *pointer)
     if (cJSON_IsArray(at)) {
       char *end;
       long i = strtol(step, &end, 10);
-      at = *step && !*end && i >= 0 ? cJSON_GetArrayItem(at, (int)i) : NULL;
+      at = *step && !*end && i >= 0 && i <= INT_MAX ? at->child : NULL;
+      for (; at && i > 0; i--, ++*n_seen)
+        at = at->next;
     } else {
-      at = td_json_get(at, step);
+      at = td_schema_get(s, at, step);
     }
   }
   return at && *pointer == '\0' ? at : NULL;
 }
 
-static const cJSON *by_anchor(const cJSON *at, const char *name)
+static const cJSON *by_anchor(const cJSON *at, const char *name, uint32_t *n_seen)
 {
-  const cJSON *a = cJSON_IsObject(at) ? td_json_get(at, "$anchor") : NULL;
-  if (cJSON_IsString(a) && strcmp(a->valuestring, name) == 0)
-    return at;
-  if (cJSON_IsObject(at) || cJSON_IsArray(at))
-    for (const cJSON *m = at->child; m; m = m->next) {
-      const cJSON *found = by_anchor(m, name);
-      if (found)
-        return found;
-    }
+  for (const cJSON *m = at->child; m && cJSON_IsObject(at); m = m->next)
+    if (strcmp(m->string, "$anchor") == 0 && cJSON_IsString(m) && strcmp(m->valuestring, name) == 0)
+      return at;
+  for (const cJSON *m = at->child; m; m = m->next, ++*n_seen) {
+    const cJSON *found = cJSON_IsObject(m) || cJSON_IsArray(m) ? by_anchor(m, name, n_seen) : NULL;
+    if (found)
+      return found;
+  }
   return NULL;
 }
 
 /* Another $id inside would be what references are relative to. */
 static bool has_inner_id(const cJSON *at, bool inner)
 {
-  if (inner && cJSON_IsObject(at)) {
-    const cJSON *id = td_json_get(at, "$id");
-    if (cJSON_IsString(id) && *id->valuestring != '#')
+  for (const cJSON *m = at->child; m && inner && cJSON_IsObject(at); m = m->next)
+    if (strcmp(m->string, "$id") == 0 && cJSON_IsString(m) && *m->valuestring != '#')
       return true;
-  }
-  if (cJSON_IsObject(at) || cJSON_IsArray(at))
-    for (const cJSON *m = at->child; m; m = m->next)
-      if (!(m->string && (strcmp(m->string, "enum") == 0 || strcmp(m->string, "const") == 0)) &&
-          has_inner_id(m, true))
-        return true;
+  for (const cJSON *m = at->child; m; m = m->next)
+    if (!(m->string && (strcmp(m->string, "enum") == 0 || strcmp(m->string, "const") == 0)) &&
+        (cJSON_IsObject(m) || cJSON_IsArray(m)) && has_inner_id(m, true))
+      return true;
   return false;
 }
 
 static const cJSON *resolve(td_schema *s, const cJSON *schema, const char *ref)
 {
-  const cJSON *id = cJSON_IsObject(s->root) ? td_json_get(s->root, "$id") : NULL;
+  const cJSON *id = cJSON_IsObject(s->root) ? td_schema_get(s, s->root, "$id") : NULL;
   size_t n = cJSON_IsString(id) ? strcspn(id->valuestring, "#") : 0;
   if (n > 0 && strncmp(ref, id->valuestring, n) == 0 && (ref[n] == '#' || !ref[n]))
     ref = ref[n] ? ref + n : "#";
@@ -127,11 +137,15 @@ static const cJSON *resolve(td_schema *s, const cJSON *schema, const char *ref)
     td_schema_fail(s, TD_ERR_UNSUPPORTED, schema, "$ref", "points out of the schema, which is not served");
     return NULL;
   }
-  if (has_inner_id(s->root, false)) {
+  if (s->has_inner_id) {
     td_schema_fail(s, TD_ERR_UNSUPPORTED, schema, "$ref", "beside an inner '$id' is not served");
     return NULL;
   }
-  const cJSON *to = ref[1] == '/' || !ref[1] ? by_pointer(s->root, ref + 1) : by_anchor(s->root, ref + 1);
+  uint32_t n_seen = 0;
+  const cJSON *to = ref[1] == '/' || !ref[1] ? by_pointer(s, s->root, ref + 1, &n_seen)
+                                             : by_anchor(s->root, ref + 1, &n_seen);
+  if (!td_schema_work(s, schema, "$ref", n_seen / 16))
+    return NULL;
   if (!to)
     td_schema_fail(s, TD_ERR_REQUEST, schema, "$ref", "points nowhere");
   return to;
@@ -139,7 +153,17 @@ static const cJSON *resolve(td_schema *s, const cJSON *schema, const char *ref)
 
 /* ---- conjunctions ---- */
 
-enum { DEPTH_MAX = 200, GATHER_MAX = 64, WORK_MAX = 400000 };
+/* Keywords that would say nothing if they were not what they must be. */
+static void check_forms(td_schema *s, const cJSON *schema)
+{
+  static const char *const strings[] = {"$ref", "format"};
+  for (size_t i = 0; i < sizeof strings / sizeof *strings; i++) {
+    const cJSON *m = td_schema_get(s, schema, strings[i]);
+    if (m && !cJSON_IsString(m))
+      td_schema_fail(s, TD_ERR_REQUEST, schema, strings[i], "must be a string");
+  }
+  td_schema_check_required(s, schema);
+}
 
 static void gather(td_schema *s, td_all *all, const cJSON *schema, unsigned depth)
 {
@@ -153,11 +177,10 @@ static void gather(td_schema *s, td_all *all, const cJSON *schema, unsigned dept
     td_schema_fail(s, TD_ERR_REQUEST, schema, "schema", "must be an object, true or false");
     return;
   }
-  td_progress_add(1);
-  if (depth > GATHER_MAX || ++s->work > WORK_MAX) {
+  if (depth > GATHER_MAX)
     too_large(s, schema);
+  if (!td_schema_work(s, schema, "$ref", 1))
     return;
-  }
   for (uint32_t i = 0; i < all->n; i++)
     if (all->parts[i].schema == schema) { /* said already; but not by a branch of itself */
       if (all->parts[i].done)
@@ -169,7 +192,8 @@ static void gather(td_schema *s, td_all *all, const cJSON *schema, unsigned dept
     return;
   }
   all->parts[all->n++] = (td_schema_part){schema, 0};
-  const cJSON *ref = td_json_get(schema, "$ref"), *list = td_json_get(schema, "allOf");
+  check_forms(s, schema);
+  const cJSON *ref = td_schema_get(s, schema, "$ref"), *list = td_schema_get(s, schema, "allOf");
   if (cJSON_IsString(ref)) {
     const cJSON *to = resolve(s, schema, ref->valuestring);
     if (to)
@@ -200,10 +224,12 @@ static unsigned type_bit(const char *name)
   return 0;
 }
 
+enum { TYPES_MAX = 7 };
+
 static unsigned types_of(td_schema *s, const cJSON *schema)
 {
-  const cJSON *type = td_json_get(schema, "type");
-  unsigned bits = 0, one;
+  const cJSON *type = td_schema_get(s, schema, "type");
+  unsigned bits = 0, one, n = 0;
   if (!type)
     return TYPE_ALL;
   for (const cJSON *t = cJSON_IsArray(type) ? type->child : type; t;
@@ -212,6 +238,10 @@ static unsigned types_of(td_schema *s, const cJSON *schema)
     if (!one)
       td_schema_fail(s, TD_ERR_REQUEST, schema, "type", "names no type");
     bits |= one;
+    if (++n > TYPES_MAX) /* of seven names */
+      td_schema_fail(s, TD_ERR_REQUEST, schema, "type", "names a type twice");
+    if (s->status != TD_OK)
+      break;
   }
   return bits;
 }
@@ -224,7 +254,7 @@ static unsigned types_of_all(td_schema *s, const td_all *all)
   return bits;
 }
 
-static unsigned type_of_value(const cJSON *v)
+unsigned td_schema_type_of(const cJSON *v)
 {
   if (cJSON_IsNumber(v))
     return v->valuedouble == (double)(int64_t)v->valuedouble && v->valuedouble < 9e15 &&
@@ -259,14 +289,14 @@ static const word refused[] = {
     {"unevaluatedItems", TYPE_ARRAY},
 };
 
-static bool is_harmless(const cJSON *schema, const cJSON *m)
+static bool is_harmless(td_schema *s, const cJSON *schema, const cJSON *m)
 {
   if (cJSON_IsObject(m) && !m->child && strncmp(m->string, "depend", 6) == 0)
     return true;
   if (strcmp(m->string, "uniqueItems") == 0 || strcmp(m->string, "not") == 0)
     return cJSON_IsFalse(m);
   if (strcmp(m->string, "if") == 0)
-    return !td_json_get(schema, "then") && !td_json_get(schema, "else");
+    return !td_schema_get(s, schema, "then") && !td_schema_get(s, schema, "else");
   if (strcmp(m->string, "unevaluatedItems") == 0)
     return cJSON_IsTrue(m);
   return false;
@@ -276,9 +306,10 @@ static bool check_words(td_schema *s, const td_all *all, unsigned types)
 {
   for (uint32_t i = 0; i < all->n; i++)
     for (size_t k = 0; k < sizeof refused / sizeof *refused; k++) {
-      const cJSON *m = (refused[k].types & types) ? td_json_get(all->parts[i].schema, refused[k].name) : NULL;
-      const cJSON *most = td_json_get(all->parts[i].schema, "maxItems");
-      if (!m || is_harmless(all->parts[i].schema, m) ||
+      const cJSON *m =
+          (refused[k].types & types) ? td_schema_get(s, all->parts[i].schema, refused[k].name) : NULL;
+      const cJSON *most = td_schema_get(s, all->parts[i].schema, "maxItems");
+      if (!m || is_harmless(s, all->parts[i].schema, m) ||
           (strcmp(m->string, "uniqueItems") == 0 && cJSON_IsNumber(most) && most->valuedouble <= 1))
         continue;
       td_schema_fail(s, TD_ERR_UNSUPPORTED, all->parts[i].schema, refused[k].name, "is not served");
@@ -287,111 +318,15 @@ static bool check_words(td_schema *s, const td_all *all, unsigned types)
   return true;
 }
 
-/* ---- enum and const ---- */
-
-static const char *const constraints[] = {"properties",
-                                          "patternProperties",
-                                          "additionalProperties",
-                                          "required",
-                                          "minProperties",
-                                          "maxProperties",
-                                          "propertyNames",
-                                          "items",
-                                          "prefixItems",
-                                          "minItems",
-                                          "maxItems",
-                                          "minLength",
-                                          "maxLength",
-                                          "pattern",
-                                          "format",
-                                          "minimum",
-                                          "maximum",
-                                          "exclusiveMinimum",
-                                          "exclusiveMaximum",
-                                          "multipleOf",
-                                          "additionalItems",
-                                          "unevaluatedProperties"};
-
-static bool has_constraint(const td_all *all)
-{
-  for (uint32_t i = 0; i < all->n; i++)
-    for (size_t k = 0; k < sizeof constraints / sizeof *constraints; k++)
-      if (td_json_get(all->parts[i].schema, constraints[k]))
-        return true;
-  return false;
-}
-
-static bool is_among(const cJSON *list, const cJSON *v)
-{
-  for (const cJSON *m = list->child; m; m = m->next)
-    if (cJSON_Compare(m, v, true))
-      return true;
-  return false;
-}
-
-static bool allows(const cJSON *schema, const cJSON *v)
-{
-  const cJSON *list = td_json_get(schema, "enum"), *one = td_json_get(schema, "const");
-  return (!list || is_among(list, v)) && (!one || cJSON_Compare(one, v, true));
-}
-
-static const td_expr *by_types(td_schema *s, const td_all *all, unsigned types);
-
-/* Whether the value fits all that is said beside enum and const. */
-static bool fits_rest(td_schema *s, const td_all *all, const cJSON *v, unsigned type)
-{
-  if (!has_constraint(all))
-    return true;
-  const td_expr *rest = by_types(s, all, type);
-  char *text = cJSON_PrintUnformatted(v);
-  bool fits = text && s->status == TD_OK && td_expr_fits(s->b, rest, text, strlen(text));
-  cJSON_free(text);
-  return fits;
-}
-
-static const td_expr *one_of_values(td_schema *s, const td_all *all, unsigned types, const cJSON *values,
-                                    const cJSON *only)
-{
-  td_expr_list alt = {0};
-  uint32_t n = 0;
-  for (const cJSON *v = only ? only : values->child; v; v = only ? NULL : v->next)
-    n++;
-  const char **texts = td_arena_alloc_array(&s->b->arena, n + 1, sizeof *texts);
-  size_t *lengths = td_arena_alloc_array(&s->b->arena, n + 1, sizeof *lengths);
-  if (!texts || !lengths) {
-    s->b->failed = true;
-    return &td_expr_none;
-  }
-  n = 0;
-  for (const cJSON *v = only ? only : values->child; v && s->status == TD_OK; v = only ? NULL : v->next) {
-    unsigned type = type_of_value(v);
-    bool ok = (types & type) != 0;
-    for (uint32_t i = 0; i < all->n && ok; i++)
-      ok = allows(all->parts[i].schema, v);
-    if (!ok || !fits_rest(s, all, v, type))
-      continue;
-    const td_expr *e = td_schema_value(s, v);
-    if (e->kind == TD_EXPR_TEXT) {
-      texts[n] = e->u.text;
-      lengths[n++] = e->n;
-    } else {
-      td_expr_add(s->b, &alt, e);
-    }
-  }
-  if (n > 0)
-    td_expr_add(s->b, &alt, td_expr_texts(s->b, texts, lengths, n));
-  return td_expr_alt(s->b, &alt);
-}
-
 /* ---- a conjunction without branches ---- */
 
-static const td_expr *by_types(td_schema *s, const td_all *all, unsigned types)
+const td_expr *td_schema_by_types(td_schema *s, const td_all *all, unsigned types)
 {
   td_builder *b = s->b;
   td_expr_list alt = {0};
   if (!check_words(s, all, types))
     return &td_expr_none;
-  if (types == TYPE_ALL && !has_constraint(all))
+  if (types == TYPE_ALL && td_schema_is_free(s, all))
     return td_expr_call(b, TD_RULE_VALUE);
   if (types & TYPE_OBJECT)
     td_expr_add(b, &alt, td_schema_object(s, all));
@@ -416,66 +351,54 @@ static const td_expr *without_branches(td_schema *s, const td_all *all)
   if (s->status != TD_OK || types == 0)
     return &td_expr_none;
   for (uint32_t i = 0; i < all->n; i++) {
-    const cJSON *list = td_json_get(all->parts[i].schema, "enum");
-    const cJSON *one = td_json_get(all->parts[i].schema, "const");
+    const cJSON *list = td_schema_get(s, all->parts[i].schema, "enum");
+    const cJSON *one = td_schema_get(s, all->parts[i].schema, "const");
     if (list && !cJSON_IsArray(list))
       return td_schema_fail(s, TD_ERR_REQUEST, all->parts[i].schema, "enum", "must be an array");
     if (one || list)
-      return check_words(s, all, types) ? one_of_values(s, all, types, list, one) : &td_expr_none;
+      return check_words(s, all, types) ? td_schema_one_of(s, all, types, one ? one : list, !one)
+                                        : &td_expr_none;
   }
-  return by_types(s, all, types);
+  return td_schema_by_types(s, all, types);
 }
 
 /* ---- branches ---- */
 
-static bool values_apart(const cJSON *a, const cJSON *b)
+static bool requires(td_schema *s, const td_all *all, const cJSON *name)
 {
-  const cJSON *la = a ? td_json_get(a, "enum") : NULL, *ca = a ? td_json_get(a, "const") : NULL;
-  const cJSON *lb = b ? td_json_get(b, "enum") : NULL, *cb = b ? td_json_get(b, "const") : NULL;
-  if ((!la && !ca) || (!lb && !cb))
-    return false;
-  for (const cJSON *v = ca ? ca : la->child; v; v = ca ? NULL : v->next)
-    if (cb ? cJSON_Compare(cb, v, true) : is_among(lb, v))
-      return false;
-  return true;
-}
-
-static bool requires(const td_all *all, const char *name)
-{
-  for (uint32_t i = 0; i < all->n; i++) {
-    const cJSON *list = td_json_get(all->parts[i].schema, "required");
-    for (const cJSON *m = cJSON_IsArray(list) ? list->child : NULL; m; m = m->next)
-      if (cJSON_IsString(m) && strcmp(m->valuestring, name) == 0)
-        return true;
-  }
+  for (uint32_t i = 0; i < all->n; i++)
+    if (td_schema_requires(s, all->parts[i].schema, name))
+      return true;
   return false;
 }
 
-static bool forbids(const td_all *all, const char *name)
+static bool forbids(td_schema *s, const td_all *all, const char *name)
 {
   for (uint32_t i = 0; i < all->n; i++) {
-    const cJSON *p = all->parts[i].schema, *own = td_json_get(p, "properties");
-    const cJSON *value = cJSON_IsObject(own) ? td_json_get(own, name) : NULL;
-    if (cJSON_IsFalse(value) || (!value && cJSON_IsFalse(td_json_get(p, "additionalProperties")) &&
-                                 !td_json_get(p, "patternProperties")))
+    const cJSON *p = all->parts[i].schema, *own = td_schema_get(s, p, "properties");
+    const cJSON *value = cJSON_IsObject(own) ? td_schema_get(s, own, name) : NULL;
+    if (cJSON_IsFalse(value) || (!value && cJSON_IsFalse(td_schema_get(s, p, "additionalProperties")) &&
+                                 !td_schema_get(s, p, "patternProperties")))
       return true;
   }
   return false;
 }
 
-static bool members_apart(td_schema *s, const td_all *a, const td_all *b, const char *name)
+/* a requires the name. */
+static bool members_apart(td_schema *s, const td_all *a, const td_all *b, const cJSON *required)
 {
   td_all x = {0}, y = {0};
-  if (!requires(a, name))
+  const char *name = required->valuestring;
+  if (!td_schema_work(s, required, "required", 1))
     return false;
-  if (forbids(b, name))
+  if (forbids(s, b, name))
     return true;
-  if (!requires(b, name))
+  if (!requires(s, b, required))
     return false;
   for (unsigned k = 0; k < 2; k++)
     for (uint32_t i = 0; i < (k ? b : a)->n; i++) {
-      const cJSON *own = td_json_get((k ? b : a)->parts[i].schema, "properties");
-      const cJSON *v = cJSON_IsObject(own) ? td_json_get(own, name) : NULL;
+      const cJSON *own = td_schema_get(s, (k ? b : a)->parts[i].schema, "properties");
+      const cJSON *v = cJSON_IsObject(own) ? td_schema_get(s, own, name) : NULL;
       if (v)
         td_schema_gather(s, k ? &y : &x, v);
     }
@@ -483,7 +406,7 @@ static bool members_apart(td_schema *s, const td_all *a, const td_all *b, const 
     return true;
   for (uint32_t i = 0; i < x.n; i++)
     for (uint32_t k = 0; k < y.n; k++)
-      if (values_apart(x.parts[i].schema, y.parts[k].schema))
+      if (td_schema_values_apart(s, x.parts[i].schema, y.parts[k].schema))
         return true;
   return false;
 }
@@ -496,16 +419,16 @@ static bool are_apart(td_schema *s, const td_all *a, const td_all *b)
     return true;
   for (uint32_t i = 0; i < a->n; i++)
     for (uint32_t k = 0; k < b->n; k++)
-      if (values_apart(a->parts[i].schema, b->parts[k].schema))
+      if (td_schema_values_apart(s, a->parts[i].schema, b->parts[k].schema))
         return true;
   if (both != TYPE_OBJECT)
     return false;
   for (unsigned side = 0; side < 2; side++) {
     const td_all *x = side ? b : a, *y = side ? a : b;
     for (uint32_t i = 0; i < x->n; i++) {
-      const cJSON *list = td_json_get(x->parts[i].schema, "required");
+      const cJSON *list = td_schema_get(s, x->parts[i].schema, "required");
       for (const cJSON *m = cJSON_IsArray(list) ? list->child : NULL; m; m = m->next)
-        if (cJSON_IsString(m) && members_apart(s, x, y, m->valuestring))
+        if (members_apart(s, x, y, m))
           return true;
     }
   }
@@ -518,13 +441,12 @@ static bool check_apart(td_schema *s, const td_all *rest, const cJSON *schema, c
   for (const cJSON *x = list->child; x; x = x->next)
     for (const cJSON *y = x->next; y; y = y->next) {
       td_all a = *rest, b = *rest;
-      td_progress_add(1);
       td_schema_gather(s, &a, x);
       td_schema_gather(s, &b, y);
       if (s->status == TD_OK && !are_apart(s, &a, &b))
         td_schema_fail(s, TD_ERR_UNSUPPORTED, schema, "oneOf",
                        "is only served where no two branches can hold at once ('anyOf' is)");
-      if (s->status != TD_OK || ++s->work > WORK_MAX)
+      if (!td_schema_work(s, schema, "oneOf", 1))
         return false;
     }
   return true;
@@ -533,7 +455,7 @@ static bool check_apart(td_schema *s, const td_all *rest, const cJSON *schema, c
 static const td_expr *branches(td_schema *s, const td_all *all, uint32_t part, const char *keyword,
                                unsigned done)
 {
-  const cJSON *schema = all->parts[part].schema, *list = td_json_get(schema, keyword);
+  const cJSON *schema = all->parts[part].schema, *list = td_schema_get(s, schema, keyword);
   td_expr_list alt = {0};
   td_all rest = *all;
   rest.parts[part].done |= done;
@@ -553,9 +475,9 @@ static const td_expr *branches(td_schema *s, const td_all *all, uint32_t part, c
 static const td_expr *compile_all(td_schema *s, const td_all *all)
 {
   for (uint32_t i = 0; i < all->n; i++) {
-    if (!(all->parts[i].done & DONE_ANY) && td_json_get(all->parts[i].schema, "anyOf"))
+    if (!(all->parts[i].done & DONE_ANY) && td_schema_get(s, all->parts[i].schema, "anyOf"))
       return branches(s, all, i, "anyOf", DONE_ANY);
-    if (!(all->parts[i].done & DONE_ONE) && td_json_get(all->parts[i].schema, "oneOf"))
+    if (!(all->parts[i].done & DONE_ONE) && td_schema_get(s, all->parts[i].schema, "oneOf"))
       return branches(s, all, i, "oneOf", DONE_ONE);
   }
   return without_branches(s, all);
@@ -576,7 +498,7 @@ static uint32_t bucket_of(const td_all *all)
   uint64_t h = all->n;
   for (uint32_t i = 0; i < all->n; i++)
     h = td_hash_u64(h, (uint64_t)(uintptr_t)all->parts[i].schema ^ all->parts[i].done);
-  return (uint32_t)h % KEPT_BUCKETS;
+  return (uint32_t)h % SCHEMA_BUCKETS;
 }
 
 static bool keep(td_schema *s, const td_all *all, uint32_t bucket, uint32_t rule)
@@ -611,8 +533,10 @@ const td_expr *td_schema_rule(td_schema *s, const td_all *all)
   for (uint32_t i = s->buckets[bucket]; i != 0; i = s->kept[i - 1].next)
     if (is_kept(&s->kept[i - 1], all))
       return td_expr_call(s->b, s->kept[i - 1].rule);
-  if (s->depth == DEPTH_MAX || ++s->work > WORK_MAX)
+  if (s->depth == DEPTH_MAX)
     return too_large(s, all->parts[0].schema);
+  if (!td_schema_work(s, all->parts[0].schema, "$ref", 1))
+    return &td_expr_none;
   uint32_t rule = td_builder_add_rule(s->b);
   if (s->b->failed || !keep(s, all, bucket, rule))
     return &td_expr_none;
@@ -631,6 +555,8 @@ td_status td_schema_compile(td_builder *b, const cJSON *schema, const td_expr **
     return td_fail(b->err, TD_ERR_NOMEM, "no memory for a schema");
   s->b = b;
   s->root = schema;
+  s->seed = td_random_u64();
+  s->has_inner_id = has_inner_id(schema, false);
   td_schema_gather(s, &all, schema);
   *out = td_schema_rule(s, &all);
   td_status st = s->status;

@@ -40,14 +40,21 @@ typedef struct td_kept {
   uint32_t next; /* of the same bucket, + 1 */
 } td_kept;
 
-enum { KEPT_BUCKETS = 1024 };
+enum { SCHEMA_BUCKETS = 1024 };
+
+typedef struct td_index td_index;   /* schema_index.c */
+typedef struct td_values td_values; /* schema_values.c */
 
 typedef struct td_schema {
   td_builder *b;
   const cJSON *root;
   td_kept *kept; /* in the arena */
   uint32_t n_kept, cap_kept;
-  uint32_t buckets[KEPT_BUCKETS]; /* into kept, + 1 */
+  uint32_t buckets[SCHEMA_BUCKETS]; /* into kept, + 1 */
+  td_index *indices[SCHEMA_BUCKETS];
+  td_values *values[SCHEMA_BUCKETS];
+  uint64_t seed; /* of hashes of what the schema says */
+  bool has_inner_id;
   uint32_t depth, work;
   td_status status; /* the first failure; what is returned then means nothing */
 } td_schema;
@@ -55,10 +62,29 @@ typedef struct td_schema {
 /* The first failure counts: "'keyword' at /path text". Returns td_expr_none. */
 const td_expr *td_schema_fail(td_schema *s, td_status code, const cJSON *schema, const char *keyword,
                               const char *text);
+/* Counts n units of work, of at most a microsecond. False: it is too much, or something failed before. */
+bool td_schema_work(td_schema *s, const cJSON *schema, const char *keyword, uint32_t n);
+/* A member by its name; NULL: there is none, or it is no object. In constant time. */
+const cJSON *td_schema_get(td_schema *s, const cJSON *object, const char *key);
 /* Adds a schema (an object, true or false) with all that $ref and allOf bring. */
 void td_schema_gather(td_schema *s, td_all *all, const cJSON *schema);
 /* A call of the rule of all these. */
 const td_expr *td_schema_rule(td_schema *s, const td_all *all);
+
+/* What is said beside enum and const, of values of these types. */
+const td_expr *td_schema_by_types(td_schema *s, const td_all *all, unsigned types);
+unsigned td_schema_type_of(const cJSON *value);
+
+/* schema_values.c. One of the listed values (a list, or one) that fits all else that is said. */
+const td_expr *td_schema_one_of(td_schema *s, const td_all *all, unsigned types, const cJSON *source,
+                                bool is_list);
+/* Nothing is said of values beside their types, enum and const. */
+bool td_schema_is_free(td_schema *s, const td_all *all);
+/* Both list values, and none that the other lists. */
+bool td_schema_values_apart(td_schema *s, const cJSON *a, const cJSON *b);
+bool td_schema_requires(td_schema *s, const cJSON *schema, const cJSON *name);
+/* `required` must be an array of strings. */
+void td_schema_check_required(td_schema *s, const cJSON *schema);
 
 /* By type; parts have no anyOf, oneOf left. */
 const td_expr *td_schema_object(td_schema *s, const td_all *all);

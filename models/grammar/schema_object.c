@@ -6,110 +6,155 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/hash.h"
 #include "common/utf8.h"
 #include "models/grammar/schema.h"
 
+enum { KEYS_MAX = 6 };
+
 typedef struct member {
   const char *key;
-  const td_expr *expr; /* key, colon, value */
+  uint64_t hash;
+  const td_expr *quoted; /* the key, in its one spelling */
+  const td_expr *expr;   /* key, colon, value */
+  unsigned set;          /* bit k: the key fits pattern k */
   bool required;
 } member;
+
+typedef struct pattern {
+  const td_expr *expr; /* of a key as it stands between quotes */
+  const cJSON *schema;
+  uint32_t part;
+} pattern;
 
 typedef struct object {
   td_schema *s;
   const td_all *all;
   member *members; /* in the arena */
   uint32_t n, cap;
+  uint32_t *slots, n_slots; /* into members, + 1, by the hashes of their keys; in the arena */
+  pattern patterns[KEYS_MAX];
+  uint32_t n_patterns;
   const td_expr *extra; /* any other member; none: there may not be one */
   uint32_t least, most; /* members */
 } object;
 
 /* ---- members ---- */
 
-static member *find_member(object *o, const char *key)
+static uint32_t slot_of(const object *o, const char *key, uint64_t hash)
 {
-  for (uint32_t i = 0; i < o->n; i++)
-    if (strcmp(o->members[i].key, key) == 0)
-      return &o->members[i];
-  return NULL;
+  uint32_t k = (uint32_t)hash & (o->n_slots - 1);
+  for (; o->slots[k]; k = (k + 1) & (o->n_slots - 1)) {
+    const member *m = &o->members[o->slots[k] - 1];
+    if (m->hash == hash && strcmp(m->key, key) == 0)
+      break;
+  }
+  return k;
 }
 
-static member *add_member(object *o, const char *key)
+static bool grow(object *o)
 {
-  member *m = find_member(o, key);
-  if (m)
-    return m;
-  if (o->n == o->cap) {
-    uint32_t cap = o->cap ? o->cap * 2 : 16;
-    m = td_arena_alloc_array(&o->s->b->arena, cap, sizeof *m);
-    if (!m) {
-      o->s->b->failed = true;
-      return NULL;
-    }
-    if (o->n > 0)
-      memcpy(m, o->members, o->n * sizeof *m);
-    o->members = m;
-    o->cap = cap;
+  td_arena *a = &o->s->b->arena;
+  uint32_t cap = o->cap ? o->cap * 2 : 16;
+  member *members = td_arena_alloc_array(a, cap, sizeof *members);
+  uint32_t *slots = td_arena_alloc_array(a, 2 * cap, sizeof *slots);
+  if (!members || !slots) {
+    o->s->b->failed = true;
+    return false;
   }
-  if (++o->s->work > 400000)
-    td_schema_fail(o->s, TD_ERR_REQUEST, o->all->parts[0].schema, "properties", "are too many in all");
-  o->members[o->n] = (member){.key = key};
-  return &o->members[o->n++];
+  if (o->n > 0)
+    memcpy(members, o->members, o->n * sizeof *members);
+  o->members = members;
+  o->cap = cap;
+  o->slots = slots;
+  o->n_slots = 2 * cap;
+  for (uint32_t i = 0; i < o->n; i++)
+    slots[slot_of(o, members[i].key, members[i].hash)] = i + 1;
+  return true;
+}
+
+/* The member of this name, which may be there already; NULL: it failed. */
+static member *add_member(object *o, const char *key, const char *keyword)
+{
+  uint64_t hash = td_hash_bytes(o->s->seed, key, strlen(key));
+  if (!td_schema_work(o->s, o->all->parts[0].schema, keyword, 1) || (o->n == o->cap && !grow(o)))
+    return NULL;
+  uint32_t k = slot_of(o, key, hash);
+  if (o->slots[k])
+    return &o->members[o->slots[k] - 1];
+  o->members[o->n] = (member){.key = key, .hash = hash, .quoted = td_schema_text(o->s, key)};
+  o->slots[k] = ++o->n;
+  return &o->members[o->n - 1];
 }
 
 /* A pattern over keys, as it stands between quotes. */
-static const td_expr *key_pattern(td_schema *s, const cJSON *schema, const char *keyword, const char *pattern)
+static const td_expr *key_pattern(td_schema *s, const cJSON *schema, const char *keyword, const char *text)
 {
   td_error why, *err = s->b->err;
   const td_expr *e = &td_expr_none;
-  char text[256];
+  char what[256];
   s->b->err = &why;
-  td_status st = td_regex_compile_json(s->b, pattern, strlen(pattern), &e);
+  td_status st = td_regex_compile_json(s->b, text, strlen(text), &e);
   s->b->err = err;
   if (st == TD_OK)
     return e;
-  snprintf(text, sizeof text, "has %.200s", why.message);
-  return td_schema_fail(s, st, schema, keyword, text);
+  snprintf(what, sizeof what, "has %.200s", why.message);
+  return td_schema_fail(s, st, schema, keyword, what);
 }
 
-/* The key without its quotes. */
-static const td_expr *bare_key(td_schema *s, const char *key)
+/* Calls no other schema's compiler: no machine lives while another is made. */
+static void try_keys(object *o, const td_expr *e, unsigned bit)
 {
-  const td_expr *quoted = td_schema_text(s, key);
-  return quoted->kind == TD_EXPR_TEXT ? td_expr_text(s->b, quoted->u.text + 1, quoted->n - 2) : &td_expr_none;
-}
-
-static bool key_fits(td_schema *s, const td_expr *pattern, const char *key)
-{
-  const td_expr *e = bare_key(s, key);
-  return e->kind == TD_EXPR_EMPTY ? td_expr_fits(s->b, pattern, "", 0)
-                                  : e->kind == TD_EXPR_TEXT && td_expr_fits(s->b, pattern, e->u.text, e->n);
+  td_schema *s = o->s;
+  td_tester *t = td_tester_create(s->b, e);
+  for (uint32_t i = 0; t && i < o->n && !s->b->failed; i++) {
+    const td_expr *quoted = o->members[i].quoted;
+    if (quoted->kind == TD_EXPR_TEXT && td_tester_fits(t, quoted->u.text + 1, quoted->n - 2))
+      o->members[i].set |= bit;
+  }
+  td_tester_destroy(t);
 }
 
 static const cJSON *object_word(td_schema *s, const cJSON *schema, const char *keyword)
 {
-  const cJSON *m = td_json_get(schema, keyword);
+  const cJSON *m = td_schema_get(s, schema, keyword);
   if (m && !cJSON_IsObject(m))
     td_schema_fail(s, TD_ERR_REQUEST, schema, keyword, "must be an object");
   return cJSON_IsObject(m) ? m : NULL;
 }
 
-/* What part i of the conjunction says of the value of this key. False: nothing. */
-static bool gather_value(object *o, uint32_t i, const char *key, td_all *value)
+static void collect_patterns(object *o)
 {
   td_schema *s = o->s;
-  const cJSON *p = o->all->parts[i].schema, *own = object_word(s, p, "properties");
-  const cJSON *patterns = object_word(s, p, "patternProperties"), *m = own ? td_json_get(own, key) : NULL;
-  bool said = m != NULL;
-  if (m)
-    td_schema_gather(s, value, m);
-  for (m = patterns ? patterns->child : NULL; m && s->status == TD_OK; m = m->next)
-    if (key_fits(s, key_pattern(s, p, "patternProperties", m->string), key)) {
-      said = true;
-      td_schema_gather(s, value, m);
+  for (uint32_t i = 0; i < o->all->n; i++) {
+    const cJSON *p = o->all->parts[i].schema, *list = object_word(s, p, "patternProperties");
+    for (const cJSON *m = list ? list->child : NULL; m && s->status == TD_OK; m = m->next) {
+      if (o->n_patterns == KEYS_MAX) {
+        td_schema_fail(s, TD_ERR_UNSUPPORTED, p, "patternProperties", "has more than 6 patterns");
+        return;
+      }
+      o->patterns[o->n_patterns++] = (pattern){key_pattern(s, p, "patternProperties", m->string), m, i};
     }
-  const cJSON *rest = td_json_get(p, "additionalProperties");
-  if (!said && rest)
+  }
+  for (uint32_t k = 0; k < o->n_patterns && s->status == TD_OK; k++)
+    try_keys(o, o->patterns[k].expr, 1u << k);
+}
+
+/* What part i of the conjunction says of the value of a key that fits the patterns of this set, as `own` or
+ * not. False: nothing. */
+static bool gather_value(object *o, uint32_t i, const cJSON *own, unsigned set, td_all *value)
+{
+  td_schema *s = o->s;
+  bool said = own != NULL;
+  if (own)
+    td_schema_gather(s, value, own);
+  for (uint32_t k = 0; k < o->n_patterns; k++)
+    if (o->patterns[k].part == i && (set >> k & 1)) {
+      said = true;
+      td_schema_gather(s, value, o->patterns[k].schema);
+    }
+  const cJSON *rest = said ? NULL : td_schema_get(s, o->all->parts[i].schema, "additionalProperties");
+  if (rest)
     td_schema_gather(s, value, rest);
   return said || rest;
 }
@@ -119,31 +164,41 @@ static const td_expr *colon(td_builder *b)
   return td_expr_cat2(b, td_expr_string(b, ":"), td_expr_call(b, TD_RULE_SPACE));
 }
 
-static void make_members(object *o)
+static void name_members(object *o)
 {
   td_schema *s = o->s;
   for (uint32_t i = 0; i < o->all->n; i++) {
     const cJSON *own = object_word(s, o->all->parts[i].schema, "properties");
     for (const cJSON *m = own ? own->child : NULL; m; m = m->next)
-      (void)add_member(o, m->string);
+      if (!add_member(o, m->string, "properties"))
+        return;
   }
   for (uint32_t i = 0; i < o->all->n; i++) {
-    const cJSON *list = td_json_get(o->all->parts[i].schema, "required");
+    const cJSON *list = td_schema_get(s, o->all->parts[i].schema, "required");
     for (const cJSON *m = cJSON_IsArray(list) ? list->child : NULL; m; m = m->next) {
-      member *at = cJSON_IsString(m) ? add_member(o, m->valuestring) : NULL;
-      if (at)
-        at->required = true;
+      member *at = cJSON_IsString(m) ? add_member(o, m->valuestring, "required") : NULL;
+      if (!at)
+        return;
+      at->required = true;
     }
   }
-  for (uint32_t k = 0; k < o->n && s->status == TD_OK; k++) {
+}
+
+static void make_members(object *o)
+{
+  td_schema *s = o->s;
+  for (uint32_t k = 0; k < o->n && td_schema_work(s, o->all->parts[0].schema, "properties", o->all->n); k++) {
+    member *m = &o->members[k];
     td_all value = {0};
     bool said = false;
-    for (uint32_t i = 0; i < o->all->n; i++)
-      said |= gather_value(o, i, o->members[k].key, &value);
+    for (uint32_t i = 0; i < o->all->n; i++) {
+      const cJSON *own = object_word(s, o->all->parts[i].schema, "properties");
+      said |= gather_value(o, i, td_schema_get(s, own, m->key), m->set, &value);
+    }
     for (uint32_t i = 0; i < o->all->n && !said; i++)
-      value.never |= cJSON_IsFalse(td_json_get(o->all->parts[i].schema, "unevaluatedProperties"));
+      value.never |= cJSON_IsFalse(td_schema_get(s, o->all->parts[i].schema, "unevaluatedProperties"));
     const td_expr *v = td_schema_rule(s, &value);
-    o->members[k].expr = td_expr_cat3(s->b, td_schema_text(s, o->members[k].key), colon(s->b), v);
+    m->expr = td_expr_cat3(s->b, m->quoted, colon(s->b), v);
   }
 }
 
@@ -157,17 +212,8 @@ static const td_expr *any_key(td_builder *b)
   return td_expr_repeat(b, td_chars_json_expr(b, &all), 0, TD_REPEAT_MANY);
 }
 
-enum { KEYS_MAX = 6 };
-
-typedef struct pattern {
-  const td_expr *expr;
-  const cJSON *schema;
-  uint32_t part;
-} pattern;
-
 /* Patterns of which a key fits exactly those in `set`. */
-static const td_expr *keys_of_set(object *o, const pattern *list, uint32_t n, unsigned set,
-                                  const td_expr *names, const td_expr *allowed)
+static const td_expr *keys_of_set(object *o, unsigned set, const td_expr *names, const td_expr *allowed)
 {
   const td_expr *wanted[KEYS_MAX + 2], *unwanted[KEYS_MAX + 1];
   uint32_t n_wanted = 0, n_unwanted = 0;
@@ -175,32 +221,16 @@ static const td_expr *keys_of_set(object *o, const pattern *list, uint32_t n, un
   wanted[n_wanted++] = any_key(o->s->b);
   if (allowed)
     wanted[n_wanted++] = allowed;
-  for (uint32_t i = 0; i < n; i++)
+  for (uint32_t i = 0; i < o->n_patterns; i++)
     if (set >> i & 1)
-      wanted[n_wanted++] = list[i].expr;
+      wanted[n_wanted++] = o->patterns[i].expr;
     else
-      unwanted[n_unwanted++] = list[i].expr;
+      unwanted[n_unwanted++] = o->patterns[i].expr;
   unwanted[n_unwanted++] = names;
   const td_expr *keys = td_expr_intersect(o->s->b, wanted, n_wanted, unwanted, n_unwanted, &large);
   return large ? td_schema_fail(o->s, TD_ERR_UNSUPPORTED, o->all->parts[0].schema, "patternProperties",
                                 "or names are too large together")
                : keys;
-}
-
-static uint32_t collect_patterns(object *o, pattern *list)
-{
-  uint32_t n = 0;
-  for (uint32_t i = 0; i < o->all->n; i++) {
-    const cJSON *p = o->all->parts[i].schema, *patterns = object_word(o->s, p, "patternProperties");
-    for (const cJSON *m = patterns ? patterns->child : NULL; m && o->s->status == TD_OK; m = m->next) {
-      if (n == KEYS_MAX) {
-        td_schema_fail(o->s, TD_ERR_UNSUPPORTED, p, "patternProperties", "has more than 6 patterns");
-        return n;
-      }
-      list[n++] = (pattern){key_pattern(o->s, p, "patternProperties", m->string), m, i};
-    }
-  }
-  return n;
 }
 
 /* A key in all its spellings. */
@@ -233,10 +263,10 @@ static const td_expr *allowed_keys(object *o)
 {
   const td_expr *allowed = NULL;
   for (uint32_t i = 0; i < o->all->n; i++) {
-    const cJSON *names = td_json_get(o->all->parts[i].schema, "propertyNames");
+    const cJSON *names = td_schema_get(o->s, o->all->parts[i].schema, "propertyNames");
     if (!names || cJSON_IsTrue(names) || (cJSON_IsObject(names) && !names->child))
       continue;
-    const cJSON *only = cJSON_IsObject(names) ? td_json_get(names, "pattern") : NULL;
+    const cJSON *only = cJSON_IsObject(names) ? td_schema_get(o->s, names, "pattern") : NULL;
     for (const cJSON *m = names->child; m && only; m = m->next)
       if (m != only && strcmp(m->string, "type") != 0)
         only = NULL;
@@ -249,42 +279,30 @@ static const td_expr *allowed_keys(object *o)
   return allowed;
 }
 
-static void gather_rest(object *o, const pattern *list, uint32_t n, unsigned set, td_all *value)
-{
-  for (uint32_t i = 0; i < o->all->n; i++) {
-    const cJSON *p = o->all->parts[i].schema, *rest = td_json_get(p, "additionalProperties");
-    bool said = false;
-    for (uint32_t k = 0; k < n; k++)
-      if (list[k].part == i && (set >> k & 1)) {
-        said = true;
-        td_schema_gather(o->s, value, list[k].schema);
-      }
-    if (!said && rest)
-      td_schema_gather(o->s, value, rest);
-    value->never |= !said && !rest && cJSON_IsFalse(td_json_get(p, "unevaluatedProperties"));
-  }
-}
+enum { ALLOWED = 1u << KEYS_MAX }; /* in a member's set: propertyNames allows it */
 
 static void make_extra(object *o)
 {
   td_schema *s = o->s;
   td_builder *b = s->b;
-  pattern list[KEYS_MAX];
   td_expr_list alt = {0};
   const td_expr *allowed = allowed_keys(o), *names = all_names(o), *quote = td_expr_string(b, "\"");
-  uint32_t n = collect_patterns(o, list);
+  if (allowed)
+    try_keys(o, allowed, ALLOWED);
   for (uint32_t i = 0; i < o->n && allowed; i++)
-    if (!key_fits(s, allowed, o->members[i].key))
+    if (!(o->members[i].set & ALLOWED))
       o->members[i].expr = &td_expr_none;
-  for (unsigned set = 0; set < 1u << n && s->status == TD_OK; set++) {
+  for (unsigned set = 0; set < 1u << o->n_patterns && s->status == TD_OK; set++) {
     td_all value = {0};
-    gather_rest(o, list, n, set, &value);
+    for (uint32_t i = 0; i < o->all->n; i++)
+      value.never |= !gather_value(o, i, NULL, set, &value) &&
+                     cJSON_IsFalse(td_schema_get(s, o->all->parts[i].schema, "unevaluatedProperties"));
     if (value.never)
       continue;
     const td_expr *v = td_schema_rule(s, &value);
-    const td_expr *key = n == 0 && o->n == 0 && !allowed
+    const td_expr *key = o->n_patterns == 0 && o->n == 0 && !allowed
                              ? td_expr_call(b, TD_RULE_STRING)
-                             : td_expr_cat3(b, quote, keys_of_set(o, list, n, set, names, allowed), quote);
+                             : td_expr_cat3(b, quote, keys_of_set(o, set, names, allowed), quote);
     td_expr_add(b, &alt, td_expr_cat3(b, key, colon(b), v));
   }
   o->extra = td_expr_alt(b, &alt);
@@ -385,7 +403,7 @@ static const td_expr *in_order(object *o)
 static void check_unevaluated(td_schema *s, const td_all *all)
 {
   for (uint32_t i = 0; i < all->n; i++) {
-    const cJSON *m = td_json_get(all->parts[i].schema, "unevaluatedProperties");
+    const cJSON *m = td_schema_get(s, all->parts[i].schema, "unevaluatedProperties");
     if (m && !cJSON_IsTrue(m) && !(cJSON_IsFalse(m) && all->n == 1))
       td_schema_fail(s, TD_ERR_UNSUPPORTED, all->parts[i].schema, "unevaluatedProperties",
                      "is only served as false, in a schema that is joined with no other");
@@ -398,7 +416,11 @@ const td_expr *td_schema_object(td_schema *s, const td_all *all)
   td_builder *b = s->b;
   const td_expr *space = td_expr_call(b, TD_RULE_SPACE);
   check_unevaluated(s, all);
-  make_members(&o);
+  name_members(&o);
+  if (s->status == TD_OK)
+    collect_patterns(&o);
+  if (s->status == TD_OK)
+    make_members(&o);
   if (s->status == TD_OK)
     make_extra(&o);
   if (s->status == TD_OK)
@@ -412,25 +434,39 @@ const td_expr *td_schema_object(td_schema *s, const td_all *all)
 
 /* ---- arrays ---- */
 
-static const cJSON *prefix_of(const cJSON *schema)
+static const cJSON *prefix_of(td_schema *s, const cJSON *schema)
 {
-  const cJSON *prefix = td_json_get(schema, "prefixItems"), *items = td_json_get(schema, "items");
+  const cJSON *prefix = td_schema_get(s, schema, "prefixItems"), *items = td_schema_get(s, schema, "items");
   return cJSON_IsArray(prefix) ? prefix : cJSON_IsArray(items) ? items : NULL;
 }
 
-/* Of element i, or (beyond all prefixes) of the rest. */
-static const td_expr *element(td_schema *s, const td_all *all, uint32_t i)
+/* Of an element, for which each part has its own word, or none: it is one of the rest. */
+static const td_expr *element(td_schema *s, const td_all *all, const cJSON *const *own)
 {
   td_all value = {0};
   for (uint32_t k = 0; k < all->n; k++) {
-    const cJSON *p = all->parts[k].schema, *prefix = prefix_of(p), *items = td_json_get(p, "items");
-    const cJSON *own = prefix ? cJSON_GetArrayItem(prefix, (int)i) : NULL;
-    if (!own)
-      own = cJSON_IsArray(items) ? td_json_get(p, "additionalItems") : items;
-    if (own)
-      td_schema_gather(s, &value, own);
+    const cJSON *p = all->parts[k].schema, *items = td_schema_get(s, p, "items"), *said = own[k];
+    if (!said)
+      said = cJSON_IsArray(items) ? td_schema_get(s, p, "additionalItems") : items;
+    if (said)
+      td_schema_gather(s, &value, said);
   }
   return td_schema_rule(s, &value);
+}
+
+/* [n][all->n] in the arena: what each part's prefix says of elements 0 to n - 1; NULL: it has no such one. */
+static const cJSON **prefixes(td_schema *s, const td_all *all, uint32_t n)
+{
+  const cJSON **own = td_arena_alloc_array(&s->b->arena, (size_t)n + 1, all->n * sizeof(const cJSON *));
+  s->b->failed |= !own;
+  if (!own || !td_schema_work(s, all->parts[0].schema, "prefixItems", n))
+    return NULL;
+  for (uint32_t k = 0; k < all->n; k++) {
+    const cJSON *prefix = prefix_of(s, all->parts[k].schema), *m = prefix ? prefix->child : NULL;
+    for (uint32_t i = 0; i < n && m; i++, m = m->next)
+      own[(size_t)i * all->n + k] = m;
+  }
+  return own;
 }
 
 const td_expr *td_schema_array(td_schema *s, const td_all *all)
@@ -440,7 +476,7 @@ const td_expr *td_schema_array(td_schema *s, const td_all *all)
   const td_expr *space = td_expr_call(b, TD_RULE_SPACE),
                 *comma = td_expr_cat2(b, td_expr_string(b, ","), space);
   for (uint32_t i = 0; i < all->n; i++) {
-    const cJSON *prefix = prefix_of(all->parts[i].schema);
+    const cJSON *prefix = prefix_of(s, all->parts[i].schema);
     uint32_t n = prefix ? (uint32_t)cJSON_GetArraySize(prefix) : 0;
     td_schema_count(s, all->parts[i].schema, "minItems", &least, NULL);
     td_schema_count(s, all->parts[i].schema, "maxItems", NULL, &most);
@@ -452,12 +488,15 @@ const td_expr *td_schema_array(td_schema *s, const td_all *all)
     n_prefix = most;
   if (s->status != TD_OK || least > most)
     return &td_expr_none;
-  const td_expr *rest = element(s, all, UINT32_MAX >> 1);
+  const cJSON **own_words = prefixes(s, all, n_prefix);
+  if (!own_words)
+    return &td_expr_none;
+  const td_expr *rest = element(s, all, own_words + (size_t)n_prefix * all->n);
   uint32_t floor = least > n_prefix ? least - n_prefix : 0;
   uint32_t ceiling = most == TD_REPEAT_MANY ? most : most - n_prefix;
   const td_expr *tail = td_expr_repeat(b, td_expr_cat2(b, comma, rest), floor, ceiling);
   for (uint32_t i = n_prefix; i-- > 0 && s->status == TD_OK;) {
-    const td_expr *own = element(s, all, i);
+    const td_expr *own = element(s, all, own_words + (size_t)i * all->n);
     const td_expr *taken = td_expr_cat3(b, i > 0 ? comma : &td_expr_empty, own, tail);
     uint32_t rule = td_builder_add_rule(b);
     if (b->failed)

@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "common/progress.h"
 #include "models/grammar/grammar.h"
 
 /* All bytes, and longer tokens that cross every border there is: of strings, numbers, members, characters. */
@@ -274,6 +275,16 @@ static void test_refused(void **state)
       {S, "{\"type\":\"object\",\"required\":[\"a\"],\"additionalProperties\":false}", TD_ERR_REQUEST,
        "no text fits"},
       {S, "{\"type\":\"string\",\"format\":\"iri\"}", TD_ERR_UNSUPPORTED, "'format'"},
+      {S, "{\"properties\":{\"a\":{\"format\":1}}}", TD_ERR_REQUEST, "'format' at '/properties/a'"},
+      {S, "{\"properties\":{\"a\":{\"$ref\":[]}}}", TD_ERR_REQUEST, "'$ref' at '/properties/a'"},
+      {S, "{\"properties\":{\"a\":{\"required\":true}}}", TD_ERR_REQUEST, "'required' at '/properties/a'"},
+      {S, "{\"required\":[\"a\",1]}", TD_ERR_REQUEST, "'required' at '/'"},
+      {S, "{\"allOf\":[{\"enum\":[1]},{\"enum\":2}]}", TD_ERR_REQUEST, "'enum' at '/allOf/1'"},
+      /* a pattern that is too large to be tried is none that a key does not fit */
+      {S,
+       "{\"properties\":{\"a\":{}},\"patternProperties\":{\"^(a|(((b{60}){60}){60}){60})$\":false},"
+       "\"additionalProperties\":false}",
+       TD_ERR_REQUEST, "too large"},
       {TD_GRAMMAR_REGEX, "a\\b", TD_ERR_UNSUPPORTED, "byte 2"},
       {TD_GRAMMAR_REGEX, "(((a{1000}){1000}){1000}){1000}{1000}x(", TD_ERR_REQUEST, ""},
       {TD_GRAMMAR_GBNF, "root ::= root \"a\" | \"b\"", TD_ERR_REQUEST, "begins with itself"},
@@ -281,6 +292,12 @@ static void test_refused(void **state)
       {TD_GRAMMAR_GBNF, "a ::= \"b\"", TD_ERR_REQUEST, "'root'"},
       {TD_GRAMMAR_GBNF, "root ::= \"a\n\n(", TD_ERR_REQUEST, "line"},
       {TD_GRAMMAR_CHOICE, "[]", TD_ERR_REQUEST, "choice"},
+      {TD_GRAMMAR_REGEX, "a{2,100001}", TD_ERR_REQUEST, "'{'"},
+      {TD_GRAMMAR_REGEX, "a{2,x}", TD_ERR_REQUEST, "'{'"},
+      {TD_GRAMMAR_REGEX, "\\012", TD_ERR_UNSUPPORTED, "octal"},
+      {TD_GRAMMAR_REGEX, "[\\01]", TD_ERR_UNSUPPORTED, "octal"},
+      {TD_GRAMMAR_GBNF, "root ::= \"a\"{}", TD_ERR_REQUEST, "count"},
+      {TD_GRAMMAR_GBNF, "root ::= \"a\"{x}", TD_ERR_REQUEST, "count"},
   };
   td_grammar *g;
   td_error err;
@@ -347,12 +364,170 @@ static void test_hostile(void **state)
   td_grammar_drop(g);
 }
 
+/* `head`, n times `body`, `tail`. */
+static const char *repeated(const char *head, const char *body, size_t n, const char *tail)
+{
+  static char text[2000000];
+  size_t at = (size_t)sprintf(text, "%s", head), n_body = strlen(body);
+  assert_true(at + n * n_body + strlen(tail) < sizeof text);
+  for (size_t i = 0; i < n; i++, at += n_body)
+    memcpy(text + at, body, n_body);
+  strcpy(text + at, tail);
+  return text;
+}
+
+/* Patterns and rules made to loop, or to go down for each of their bytes. */
+static void test_hostile_text(void **state)
+{
+  static char text[200000];
+  td_grammar *g;
+  td_error err;
+  const char *name = repeated("", "n", 129, " ::= \"a\""); /* a name too long, where it is defined */
+  assert_int_equal(compile(TD_GRAMMAR_GBNF, name, &g, &err), TD_ERR_REQUEST);
+  size_t n = (size_t)sprintf(text, "root ::= \"a\"\n");
+  for (unsigned i = 0; i < 4097; i++) /* the limit's last rule, and one more */
+    n += (size_t)sprintf(text + n, "r%u ::= \"a\"\n", i);
+  assert_int_equal(compile(TD_GRAMMAR_GBNF, text, &g, &err), TD_ERR_REQUEST);
+  assert_non_null(strstr(err.message, "line 4097"));
+  static const char *const marks[] = {"*", "+", "?", "{1,2}", "{2}"};
+  for (size_t i = 0; i < sizeof marks / sizeof *marks; i++) {
+    td_grammar_drop(must_compile(TD_GRAMMAR_GBNF, repeated("root ::= \"a\"", marks[i], 8, "")));
+    assert_int_equal(compile(TD_GRAMMAR_GBNF, repeated("root ::= \"a\"", marks[i], 100000, ""), &g, &err),
+                     TD_ERR_REQUEST);
+    assert_non_null(strstr(err.message, "repetition"));
+    if (*marks[i] == '+') /* a++ is another word of patterns */
+      continue;
+    assert_int_equal(compile(TD_GRAMMAR_REGEX, repeated("a", marks[i], 100000, ""), &g, &err),
+                     TD_ERR_REQUEST);
+    assert_non_null(strstr(err.message, "repetition"));
+  }
+  assert_int_equal(compile(TD_GRAMMAR_REGEX, repeated("", "(", 100000, "a"), &g, &err), TD_ERR_REQUEST);
+  assert_int_equal(compile(TD_GRAMMAR_GBNF, repeated("root ::= ", "(", 100000, ""), &g, &err),
+                   TD_ERR_REQUEST);
+  /* long lists are no levels */
+  td_grammar_drop(must_compile(TD_GRAMMAR_REGEX, repeated("a", "|b", 100000, "")));
+  td_grammar_drop(must_compile(TD_GRAMMAR_REGEX, repeated("", "a?", 100000, "")));
+  td_grammar_drop(must_compile(TD_GRAMMAR_GBNF, repeated("root ::= \"a\"", "| \"b\"", 100000, "")));
+  td_grammar_drop(must_compile(TD_GRAMMAR_GBNF, repeated("x ::= \"a\"\nroot ::= ", "x ", 100000, "")));
+}
+
+static char long_text[4000000];
+
+/* Appends the format for each number from `from` to below `to`, with commas between. */
+static size_t put_each(size_t at, const char *format, unsigned from, unsigned to)
+{
+  for (unsigned i = from; i < to; i++) {
+    assert_true(at + 200 < sizeof long_text);
+    at += (size_t)sprintf(long_text + at, i > from ? "," : "");
+    at += (size_t)sprintf(long_text + at, format, i, i);
+  }
+  return at;
+}
+
+/* Compiles long_text, and sees that a watchdog was told of its work. */
+static td_status compile_long(td_grammar **g, td_error *err)
+{
+  td_progress p = {0};
+  td_progress_here = &p;
+  td_status st = compile(S, long_text, g, err);
+  td_progress_here = NULL;
+  assert_true(atomic_load(&p.at_us) > 0);
+  return st;
+}
+
+/* Lists that were looked through for each of their items: a schema within the limits took minutes of which
+ * nothing was counted. */
+static void test_hostile_lists(void **state)
+{
+  td_grammar *g;
+  td_error err;
+  size_t n = put_each((size_t)sprintf(long_text, "{\"enum\":["), "\"v%u\"", 0, 60000);
+  sprintf(long_text + n, "]}");
+  assert_int_equal(compile_long(&g, &err), TD_OK);
+  assert_true(takes(g, "\"v59999\"") && !takes(g, "\"v60000\""));
+  td_grammar_drop(g);
+  /* two lists, of which both must have the value; two that have none in common */
+  for (unsigned one = 0; one < 2; one++) {
+    n = (size_t)sprintf(long_text, one ? "{\"oneOf\":[{\"enum\":[" : "{\"allOf\":[{\"enum\":[");
+    n = put_each(n, "\"v%u\"", 0, 40000);
+    n += (size_t)sprintf(long_text + n, "]},{\"enum\":[");
+    n = put_each(n, "\"v%u\"", one ? 40000 : 39998, 80000);
+    sprintf(long_text + n, "]}]}");
+    assert_int_equal(compile_long(&g, &err), TD_OK);
+    assert_true(takes(g, "\"v39999\"") && takes(g, "\"v1\"") == one && takes(g, "\"v40001\"") == one);
+    td_grammar_drop(g);
+  }
+  /* values of a type against what is said of it: one machine for all */
+  n = put_each((size_t)sprintf(long_text, "{\"pattern\":\"^v[0-9]*7$\",\"enum\":["), "\"v%u\"", 0, 60000);
+  sprintf(long_text + n, "]}");
+  assert_int_equal(compile_long(&g, &err), TD_OK);
+  assert_true(takes(g, "\"v59997\"") && !takes(g, "\"v59998\""));
+  td_grammar_drop(g);
+  /* each branch against each other one, and all their values: more than is done */
+  n = (size_t)sprintf(long_text, "{\"oneOf\":[");
+  for (unsigned i = 0; i < 600; i++) {
+    n = put_each(n + (size_t)sprintf(long_text + n, "%s{\"enum\":[", i ? "," : ""), "\"v%u\"", i * 100,
+                 i * 100 + 100);
+    n += (size_t)sprintf(long_text + n, "]}");
+  }
+  sprintf(long_text + n, "]}");
+  assert_int_equal(compile_long(&g, &err), TD_ERR_REQUEST);
+  assert_non_null(strstr(err.message, "too much in all"));
+  /* a name that each branch requires and the other does not forbid */
+  n = put_each((size_t)sprintf(long_text, "{\"oneOf\":[{\"type\":\"object\",\"required\":["), "\"a%u\"", 0,
+               30000);
+  n += (size_t)sprintf(long_text + n, "]},{\"type\":\"object\",\"required\":[");
+  n = put_each(n, "\"b%u\"", 0, 30000);
+  sprintf(long_text + n, "]}]}");
+  assert_int_equal(compile_long(&g, &err), TD_ERR_UNSUPPORTED);
+}
+
+/* The same of members, elements, references and keys of patterns. */
+static void test_hostile_members(void **state)
+{
+  td_grammar *g;
+  td_error err;
+  size_t n = put_each((size_t)sprintf(long_text, "{\"type\":\"object\",\"additionalProperties\":false,"
+                                                 "\"properties\":{"),
+                      "\"p%u\":{\"const\":%u}", 0, 20000);
+  sprintf(long_text + n, "}}");
+  assert_int_equal(compile_long(&g, &err), TD_OK);
+  assert_true(takes(g, "{\"p7\":7,\"p19999\":19999}") && !takes(g, "{\"p7\":8}"));
+  td_grammar_drop(g);
+  n = put_each((size_t)sprintf(long_text, "{\"type\":\"array\",\"maxItems\":20000,\"prefixItems\":["),
+               "{\"const\":%u}", 0, 20000);
+  sprintf(long_text + n, "]}");
+  assert_int_equal(compile_long(&g, &err), TD_OK);
+  assert_true(takes(g, "[0,1,2,3]") && !takes(g, "[0,2]"));
+  td_grammar_drop(g);
+  n = put_each((size_t)sprintf(long_text, "{\"type\":\"object\",\"additionalProperties\":false,\"$defs\":{"),
+               "\"d%u\":{\"const\":%u}", 0, 10000);
+  n = put_each(n + (size_t)sprintf(long_text + n, "},\"properties\":{"), "\"p%u\":{\"$ref\":\"#/$defs/d%u\"}",
+               0, 10000);
+  sprintf(long_text + n, "}}");
+  assert_int_equal(compile_long(&g, &err), TD_OK);
+  assert_true(takes(g, "{\"p7\":7,\"p9999\":9999}") && !takes(g, "{\"p7\":8}"));
+  td_grammar_drop(g);
+  n = put_each(
+      (size_t)sprintf(long_text,
+                      "{\"type\":\"object\",\"additionalProperties\":false,\"patternProperties\":{"
+                      "\"^(p[0-9]{1,50}){1,50}7$\":{\"type\":\"integer\"},\"^x\":{}},\"properties\":{"),
+      "\"p%u\":{\"type\":\"number\"}", 0, 5000);
+  sprintf(long_text + n, "}}");
+  assert_int_equal(compile_long(&g, &err), TD_OK);
+  assert_true(takes(g, "{\"p17\":7,\"p18\":0.5}"));
+  assert_false(takes(g, "{\"p17\":0.5}"));
+  assert_true(takes(g, "{\"x\":null}"));
+  td_grammar_drop(g);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_texts),   cmocka_unit_test(test_counts),
-      cmocka_unit_test(test_refused), cmocka_unit_test(test_roll_back_and_force),
-      cmocka_unit_test(test_hostile),
+      cmocka_unit_test(test_texts),         cmocka_unit_test(test_counts),
+      cmocka_unit_test(test_refused),       cmocka_unit_test(test_roll_back_and_force),
+      cmocka_unit_test(test_hostile),       cmocka_unit_test(test_hostile_text),
+      cmocka_unit_test(test_hostile_lists), cmocka_unit_test(test_hostile_members),
   };
   return cmocka_run_group_tests(tests, make_vocab, free_vocab);
 }
