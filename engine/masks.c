@@ -21,6 +21,7 @@ typedef struct mask_job {
   uint32_t n;
   uint32_t *bits;
   uint32_t next;     /* in the queue */
+  const char *why;   /* the fill gave up; NULL: it did not */
   _Atomic int state; /* mask_state; MADE is stored with release behind the bits */
 } mask_job;
 
@@ -90,7 +91,7 @@ static void *make_masks(void *arg)
     mask_job *j = &m->jobs[pop(m)];
     atomic_store(&j->state, MASK_RUNNING);
     pthread_mutex_unlock(&m->lock);
-    j->provider.fill(j->provider.arg, j->tokens, j->n, j->bits);
+    j->why = j->provider.fill(j->provider.arg, j->tokens, j->n, j->bits);
     pthread_mutex_lock(&m->lock);
     atomic_store_explicit(&j->state, MASK_MADE, memory_order_release);
     m->n_made++;
@@ -177,6 +178,11 @@ void td_masks_ask(td_masks *m, uint32_t slot, const td_mask_provider *provider, 
 bool td_masks_is_made(const td_masks *m, uint32_t slot)
 {
   return atomic_load_explicit(&m->jobs[slot].state, memory_order_acquire) == MASK_MADE;
+}
+
+const char *td_masks_gave_up(const td_masks *m, uint32_t slot)
+{
+  return td_masks_is_made(m, slot) ? m->jobs[slot].why : NULL;
 }
 
 bool td_masks_drop(td_masks *m, uint32_t slot)

@@ -29,6 +29,8 @@ void td_masks_ask(td_masks *m, uint32_t slot, const td_mask_provider *provider, 
                   uint32_t n, uint32_t *bits);
 /* It was asked for and is made. */
 bool td_masks_is_made(const td_masks *m, uint32_t slot);
+/* It is made and the provider gave up: why. Else NULL. */
+const char *td_masks_gave_up(const td_masks *m, uint32_t slot);
 /* The slot wants no mask any more. False: a fill runs that still uses what was borrowed; ask again. */
 TD_MUST_CHECK bool td_masks_drop(td_masks *m, uint32_t slot);
 /* Until a mask is made that was not made when this was called last, so long at most. */

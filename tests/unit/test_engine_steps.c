@@ -246,9 +246,12 @@ typedef struct filler {
   _Atomic bool is_filling;
 } filler;
 
+static bool gives_up(int32_t last) { return last % 61 == 0; }
+static const char gave_up[] = "gave up";
+
 /* As long as a step, or much longer. For one request fills do not meet, and come for more tokens each time.
  */
-static void fill(void *arg, const int32_t *tokens, uint32_t n, uint32_t *mask)
+static const char *fill(void *arg, const int32_t *tokens, uint32_t n, uint32_t *mask)
 {
   filler *f = arg;
   if (atomic_exchange(&f->is_filling, true) || n <= f->n)
@@ -259,9 +262,10 @@ static void fill(void *arg, const int32_t *tokens, uint32_t n, uint32_t *mask)
   for (int32_t i = 0; i < N_VOCAB; i++)
     mask[i / 32] |= (uint32_t)is_allowed(i, n) << i % 32;
   atomic_store(&f->is_filling, false);
+  return gives_up(tokens[n - 1]) ? gave_up : NULL;
 }
 
-static uint32_t n_fillers;
+static uint32_t n_fillers, n_refused;
 
 static void drop_filler(void *arg)
 {
@@ -284,6 +288,10 @@ static void foresee(client *c, const td_engine_request *r)
   int32_t token = r->tokens[r->n_prompt - 1];
   c->finish = TD_FINISH_NONE;
   for (c->n_answer = 0; c->finish == TD_FINISH_NONE;) {
+    if (c->obeys && gives_up(token)) {
+      c->finish = TD_FINISH_REFUSED;
+      continue;
+    }
     token = token_after(token, (int32_t)(r->n_prompt - 1 + c->n_answer));
     if (c->obeys)
       token = allowed_from(token, r->n_prompt + c->n_answer);
@@ -345,6 +353,8 @@ static void take_update(td_engine *e, const td_engine_update *u)
   c->seen = u->n_generated;
   if (u->finish != TD_FINISH_NONE) {
     assert_int_equal(u->finish, c->finish);
+    assert_true((u->finish == TD_FINISH_REFUSED) == (u->error == gave_up));
+    n_refused += u->finish == TD_FINISH_REFUSED;
     assert_int_equal(u->n_generated, c->n_answer);
     c->live = false;
     td_engine_release(e, u->ticket);
@@ -406,6 +416,7 @@ static void serve(uint32_t depth)
   }
   wait_until_empty(e);
   assert_int_equal(n_fillers, 0);
+  assert_true(n_refused > 0);
   td_engine_get_stats(e, &stats);
   td_engine_stop(e);
   print_message(
@@ -479,7 +490,7 @@ static td_engine_update next_end(td_engine *e)
 
 static _Atomic bool is_held, is_in_fill;
 
-static void held_fill(void *arg, const int32_t *tokens, uint32_t n, uint32_t *mask)
+static const char *held_fill(void *arg, const int32_t *tokens, uint32_t n, uint32_t *mask)
 {
   atomic_store(&is_in_fill, true);
   while (atomic_load(&is_held))
@@ -488,6 +499,7 @@ static void held_fill(void *arg, const int32_t *tokens, uint32_t n, uint32_t *ma
   for (int32_t i = 0; i < N_VOCAB; i++)
     mask[i / 32] |= (uint32_t)is_allowed(i, n) << i % 32;
   atomic_store(&is_in_fill, false);
+  return NULL;
 }
 
 static void test_a_late_mask_holds_up_nobody_else(void **state)
