@@ -438,6 +438,46 @@ static void test_memory_of_all_grammars(void **state)
   vocab = shared;
 }
 
+static void test_bounds_of_numbers(void **state)
+{
+  static const texts cases[] = {
+      {S, "{\"type\":\"number\",\"maximum\":0}", {"0", "-0", "-0.5", "-7"}, {"1", "0.1", "9"}},
+      {S, "{\"type\":\"number\",\"maximum\":-0.0}", {"0", "-0.5"}, {"1", "0.1"}},
+      {S, "{\"type\":\"number\",\"minimum\":0}", {"0", "-0", "0.0", "0.5"}, {"-0.1", "-1"}},
+      {S, "{\"type\":\"number\",\"minimum\":-0.0}", {"0", "0.5"}, {"-0.1", "-1"}},
+      {S, "{\"type\":\"integer\",\"maximum\":-0.0}", {"0", "-1"}, {"1", "9"}},
+      {S, "{\"type\":\"integer\",\"minimum\":-0.0,\"maximum\":-0.0}", {"0"}, {"1", "9", "-1"}},
+      {S, "{\"type\":\"integer\",\"minimum\":-3,\"maximum\":-0.0}", {"0", "-3"}, {"1", "9", "-4"}},
+      {S, "{\"type\":\"number\",\"exclusiveMinimum\":1e-19}", {"1", "0.0000000000000000002"}, {"0", "0.0"}},
+  };
+  static const char *const refused[] = {
+      "{\"type\":\"number\",\"exclusiveMinimum\":1e-25}",
+      "{\"type\":\"number\",\"minimum\":-1e-21}",
+      "{\"type\":\"number\",\"maximum\":1e999}",
+      "{\"const\":1e999}",
+      "{\"enum\":[1,-1e999]}",
+      "{\"const\":{\"a\":[1e999]}}",
+      "{\"type\":\"integer\",\"multipleOf\":1e999}",
+  };
+  td_grammar *g;
+  td_error err;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    g = must_compile(S, cases[i].source);
+    for (size_t k = 0; k < 6 && cases[i].good[k]; k++)
+      if (!takes(g, cases[i].good[k]))
+        fail_msg("%s does not take %s", cases[i].source, cases[i].good[k]);
+    for (size_t k = 0; k < 8 && cases[i].bad[k]; k++)
+      if (takes(g, cases[i].bad[k]))
+        fail_msg("%s takes %s", cases[i].source, cases[i].bad[k]);
+    td_grammar_drop(g);
+  }
+  for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+    td_status st = compile(S, refused[i], &g, &err);
+    if (st != TD_ERR_REQUEST && st != TD_ERR_UNSUPPORTED)
+      fail_msg("%s: %d", refused[i], st);
+  }
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -447,6 +487,7 @@ int main(void)
       cmocka_unit_test(test_roll_back),
       cmocka_unit_test(test_hostile),
       cmocka_unit_test(test_many_rules),
+      cmocka_unit_test(test_bounds_of_numbers),
       cmocka_unit_test(test_work_of_an_answer),
       cmocka_unit_test(test_memory_of_all_grammars),
   };
