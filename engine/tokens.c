@@ -61,7 +61,8 @@ bool td_engine_awaits_masks(const td_engine *e, const td_plan *plan)
 static void ask_mask(td_engine *e, uint32_t slot)
 {
   td_slot *s = &e->slots[slot];
-  td_masks_ask(e->masks, slot, &s->request.mask, s->request.tokens, s->request.n_prompt + s->n_new, s->mask);
+  td_masks_ask(e->masks, slot, s->request.terms.account, &s->request.mask, s->request.tokens,
+               s->request.n_prompt + s->n_new, s->mask);
 }
 
 void td_engine_ask_mask(td_engine *e, uint32_t slot)

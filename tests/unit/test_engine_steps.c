@@ -9,6 +9,7 @@
 #include <string.h>
 #include <cmocka.h>
 #include <sched.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "engine/internal.h"
@@ -529,6 +530,40 @@ static void test_a_late_mask_holds_up_nobody_else(void **state)
   }
 }
 
+/* Masks that wait are of one account, then comes one of another: it is next. */
+static uint32_t fill_order[4], n_filled;
+static const char *noting_fill(void *arg, const int32_t *tokens, uint32_t n, uint32_t *mask)
+{
+  held_fill(arg, tokens, n, mask);
+  fill_order[n_filled++] = n;
+  return NULL;
+}
+
+static void test_accounts_take_turns_for_masks(void **state)
+{
+  static uint32_t bits[(N_VOCAB + 31) / 32];
+  td_mask_provider p = {.fill = noting_fill};
+  td_masks *m;
+  td_error err;
+  int fd = eventfd(0, EFD_NONBLOCK);
+  assert_int_equal(td_masks_create(N_SLOTS, 1, fd, &m, &err), TD_OK);
+  n_filled = 0;
+  atomic_store(&is_held, true);
+  td_masks_ask(m, 0, 0, &p, NULL, 0, bits);
+  while (!atomic_load(&is_in_fill))
+    sched_yield();
+  for (uint32_t i = 1; i < 4; i++)
+    td_masks_ask(m, i, i == 3, &p, NULL, i, bits);
+  atomic_store(&is_held, false);
+  for (uint32_t i = 0; i < 4; i++)
+    while (!td_masks_is_made(m, i))
+      sched_yield();
+  td_masks_destroy(m);
+  close(fd);
+  const uint32_t expected[] = {0, 3, 1, 2};
+  assert_memory_equal(fill_order, expected, sizeof expected);
+}
+
 /* What a fill uses stays until it is over; the slot is not the loop's before. */
 static void test_a_cancel_waits_for_the_fill(void **state)
 {
@@ -580,6 +615,7 @@ int main(void)
                                      cmocka_unit_test(test_two_steps_under_way),
                                      cmocka_unit_test(test_stop_ends_with_the_step),
                                      cmocka_unit_test(test_a_late_mask_holds_up_nobody_else),
+                                     cmocka_unit_test(test_accounts_take_turns_for_masks),
                                      cmocka_unit_test(test_a_cancel_waits_for_the_fill),
                                      cmocka_unit_test(test_log_probabilities_lie_beside_their_tokens)};
   return cmocka_run_group_tests(tests, NULL, NULL);
