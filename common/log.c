@@ -72,8 +72,9 @@ static void put_clean(line *l, const char *s, bool quoted)
 {
   size_t n = strlen(s);
   for (size_t i = 0, len; i < n; i += len) {
-    len = td_utf8_sequence_length((const unsigned char *)s + i, n - i);
-    bool bad = len == 0 || (unsigned char)s[i] < 0x20 || s[i] == 0x7f;
+    const unsigned char *at = (const unsigned char *)s + i;
+    len = td_utf8_sequence_length(at, n - i);
+    bool bad = len == 0 || td_utf8_is_control(at);
     if (len == 0)
       len = 1;
     if (quoted && (s[i] == '"' || s[i] == '\\'))

@@ -2,6 +2,7 @@
 #ifndef TD_COMMON_UTF8_H
 #define TD_COMMON_UTF8_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -36,6 +37,13 @@ static inline uint32_t td_utf8_decode(const unsigned char *p, size_t len)
   case 3: return (p[0] & 0x0Fu) << 12 | (p[1] & 0x3Fu) << 6 | (p[2] & 0x3Fu);
   default: return (p[0] & 0x07u) << 18 | (p[1] & 0x3Fu) << 12 | (p[2] & 0x3Fu) << 6 | (p[3] & 0x3Fu);
   }
+}
+
+/* Whether the valid sequence at p is a control character of any kind: C0, DEL, or C1, which terminals obey
+ * too. */
+static inline bool td_utf8_is_control(const unsigned char *p)
+{
+  return p[0] < 0x20 || p[0] == 0x7F || (p[0] == 0xC2 && p[1] < 0xA0);
 }
 
 /* Writes code point cp (<= U+10FFFF) to out[4]; returns the length. */

@@ -140,9 +140,9 @@ bool td_option_is_bytes(const td_option_row *r)
 size_t td_option_find_no_text(const char *s, size_t n)
 {
   for (size_t i = 0, len; i < n; i += len) {
-    unsigned char b = (unsigned char)s[i];
-    len = td_utf8_sequence_length((const unsigned char *)s + i, n - i);
-    if (len == 0 || (b < 0x20 && b != '\t') || b == 0x7f)
+    const unsigned char *at = (const unsigned char *)s + i;
+    len = td_utf8_sequence_length(at, n - i);
+    if (len == 0 || (td_utf8_is_control(at) && *at != '\t'))
       return i + 1;
   }
   return 0;

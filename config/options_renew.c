@@ -5,7 +5,7 @@
 
 #include "common/list.h"
 
-/* Those that are looked at whenever they are needed, and nowhere kept. */
+/* Those that are looked at whenever they are needed, and kept for a request under way at most. */
 static const char renewable[] =
     "api_key_file, allowed_hosts, cors_origin, trusted_proxies, log_level, http_header_timeout_ms, "
     "http_body_bytes, http_body_grace_ms, http_body_min_rate, http_body_timeout_ms, http_bodies_bytes, "

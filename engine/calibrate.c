@@ -326,8 +326,10 @@ static td_status fit(calibration *c, td_error *err)
   td_engine *e = c->e;
   uint32_t n = collect(c, samples);
   double s = (double)(td_clock_us() - c->begin_us) / 1e6;
-  if (td_cost_fit(samples, n, &e->cost, err) != TD_OK || !td_cost_is_valid(&e->cost))
+  if (td_cost_fit(samples, n, &e->cost, err) != TD_OK)
     return td_error_prefix(err, "step times");
+  if (!td_cost_is_valid(&e->cost))
+    return td_fail(err, TD_ERR_CONFIG, "step times: out of range");
   if (e->backend->on_device)
     td_cost_make_stairs(&e->cost, STAIRS_FROM);
   e->cost_source = TD_TIMES_MEASURED;

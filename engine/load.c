@@ -307,7 +307,7 @@ static td_status make_scheduler(td_engine *e, const memory_plan *mp, td_error *e
                         .max_context_tokens = mp->max_context,
                         .policy = policy_of(&e->options),
                         .cost = &e->cost,
-                        .cost_is_guess = e->cost_source == TD_TIMES_BUILT_IN,
+                        .cost_is_guess = e->cost_source <= TD_TIMES_LEARNED,
                         .tbt_slo_us = tbt_slo_us(e),
                         .slack_percent = (uint32_t)td_option(&e->options, TD_LIMIT_SLACK_PERCENT),
                         .priority_us = 1000 * (uint64_t)td_option(&e->options, TD_LIMIT_PRIORITY_MS),

@@ -29,7 +29,8 @@ static void take_submit(td_engine *e, uint32_t slot, uint32_t generation, double
   s->active_generation = generation;
   e->n_masked += s->mask != NULL;
   s->n_new = 0;
-  atomic_store(&s->predicted_queue_us, e->cost_source == TD_TIMES_NONE ? UINT64_MAX : (uint64_t)wait_us);
+  atomic_store(&s->predicted_queue_us,
+               e->cost_source == TD_TIMES_NONE ? UINT64_MAX : (uint64_t)fmin(wait_us, 1e15));
   e->backend->ops->set_sampling(e->backend, slot, &s->request.sampling);
   if (td_sched_submit(e->sched, slot, &r, td_clock_us(), NULL) != TD_OK) {
     /* td_engine_submit has refused what can never fit, so this is a disagreement of ours, not the client's */

@@ -348,6 +348,10 @@ static td_status read_sizes(const td_config_reader *r, td_model_desc *d)
   TD_TRY(td_config_read_u32(r, "num_key_value_heads", TD_LIMIT_MODEL_HEADS, &d->n_kv_heads));
   d->head_dim = r->family->absent_head_dim ? r->family->absent_head_dim : d->width / d->n_heads;
   TD_TRY(td_config_read_u32(r, "head_dim", TD_LIMIT_MODEL_HEAD_DIM, &d->head_dim));
+  /* It may be width / n_heads, and tables have room for no more. */
+  if (d->head_dim > td_limit_max(TD_LIMIT_MODEL_HEAD_DIM))
+    return td_fail(r->err, TD_ERR_MODEL, "%s: attention heads of %" PRIu32 " elements, more than %" PRIu64,
+                   r->file, d->head_dim, td_limit_max(TD_LIMIT_MODEL_HEAD_DIM));
   d->rotary_dim = d->head_dim;
   TD_TRY(
       td_config_read_double(r, r->config, r->family->layer_norm ? "layer_norm_eps" : "rms_norm_eps", &eps));

@@ -12,11 +12,11 @@
 typedef struct fetching {
   const td_fetch *f;
   td_part part;
-  char sha256[TD_SHA256_HEX_BYTES];
   uint64_t best; /* most bytes that were ever there */
   uint32_t failures, restarts;
-  bool is_other; /* what the server has now is another file than what is here */
-  bool refused;  /* an answer that is no part of the file */
+  bool is_other;    /* what the server has now is another file than what is here */
+  bool refused;     /* an answer that is no part of the file */
+  bool is_mismatch; /* the SHA-256 is another one: what is here is worth nothing */
   td_status failure;
   td_error *err;
 } fetching;
@@ -41,14 +41,26 @@ static bool learn(fetching *x, const td_http_reply *r, uint64_t total)
   if (x->part.total != TD_HTTP_UNKNOWN && x->part.total > TD_FETCH_BYTES_MAX)
     return stop(
         x, td_fail(x->err, TD_ERR_MODEL, "%s: the server says %" PRIu64 " bytes", f->name, x->part.total));
-  if (!*x->sha256 && is_sha256(r->linked_etag))
-    strcpy(x->sha256, r->linked_etag);
+  const char *hash = *f->sha256 ? f->sha256 : r->linked_etag;
+  if (!*x->part.sha256 && is_sha256(hash))
+    strcpy(x->part.sha256, hash);
   snprintf(x->part.etag, sizeof x->part.etag, "%s", r->etag);
   td_status st = td_part_room(&x->part, x->err);
   if (st == TD_OK)
-    st = td_part_note(&x->part, f->url, x->sha256, x->err);
+    st = td_part_note(&x->part, f->url, x->err);
   td_shown_begin(f->shown, f->name, x->part.at, x->part.total);
   return st == TD_OK || stop(x, st);
+}
+
+/* An answer from the first byte on, in place of the rest: whether it is somebody else's, such as the login
+ * page of a network, and no reason to drop what is here. A file that changed has another ETag. */
+static bool is_strange(const fetching *x, const td_http_reply *r)
+{
+  const td_part *p = &x->part;
+  uint64_t n = r->content_length, wanted = x->f->n_bytes;
+  if (wanted != TD_HTTP_UNKNOWN && n != TD_HTTP_UNKNOWN && n != wanted)
+    return true;
+  return *p->etag && !*r->etag && (n == TD_HTTP_UNKNOWN || n != p->total);
 }
 
 static bool take_head(void *arg, const td_http_reply *r)
@@ -67,6 +79,11 @@ static bool take_head(void *arg, const td_http_reply *r)
     x->is_other = r->range_first != p->at || !same_size || !same_etag;
     return !x->is_other && learn(x, r, r->range_total);
   }
+  if (p->at > 0 && is_strange(x, r))
+    return stop(x, td_fail(x->err, TD_ERR_IO,
+                           "%s: the server sends something else now; the %" PRIu64 " bytes that are here are "
+                           "kept, and tandem-pull --remove removes them",
+                           x->f->name, p->at));
   if (p->at > 0) { /* from the first byte on: it changed, or the server knows no ranges */
     td_status st = td_part_restart(p, x->err);
     if (st != TD_OK)
@@ -144,6 +161,7 @@ static td_status try_once(fetching *x, bool *done)
   td_error why = {0};
   bool strong = x->part.etag[0] == '"';
   td_http_get get = {.url = f->url,
+                     .name = f->name,
                      .token = f->token,
                      .from = x->part.at,
                      .if_range = strong ? x->part.etag : "",
@@ -162,15 +180,15 @@ static td_status try_once(fetching *x, bool *done)
   if (r.status == 416)
     return restart(x, "the server's file is shorter than what is here");
   if (r.status == 429 || r.status >= 500) {
-    td_fail(&why, TD_ERR_IO, "%s: status %ld", f->url, r.status);
+    td_fail(&why, TD_ERR_IO, "%s: status %ld", f->name, r.status);
     return again(x, r.retry_after_s, &why);
   }
   if (x->refused)
-    return td_http_refused(f->url, r.status, *f->token != '\0', x->err);
+    return td_http_refused(f->name, r.status, *f->token != '\0', x->err);
   *done = x->part.total == TD_HTTP_UNKNOWN || is_whole(x); /* without a length the end is the end */
   if (*done)
     return TD_OK;
-  td_fail(&why, TD_ERR_IO, "%s: the answer ended early", f->url);
+  td_fail(&why, TD_ERR_IO, "%s: the answer ended early", f->name);
   return again(x, 0, &why);
 }
 
@@ -178,16 +196,16 @@ static td_status check(fetching *x, const char *path)
 {
   char hex[TD_SHA256_HEX_BYTES];
   td_sha256_end(&x->part.hash, hex);
-  if (*x->sha256 && strcasecmp(hex, x->sha256) != 0)
+  x->is_mismatch = *x->part.sha256 && strcasecmp(hex, x->part.sha256) != 0;
+  if (x->is_mismatch)
     return td_fail(x->err, TD_ERR_MODEL, "%s: SHA-256 is %s, should be %s; nothing was kept", x->f->name, hex,
-                   x->sha256);
+                   x->part.sha256);
   return td_part_finish(&x->part, path, x->err);
 }
 
 td_status td_fetch_file(const td_fetch *f, const char *path, td_error *err)
 {
   fetching x = {.f = f, .err = err};
-  snprintf(x.sha256, sizeof x.sha256, "%s", f->sha256);
   td_status st = td_part_open(&x.part, path, f->url, f->sha256, err);
   if (st != TD_OK)
     return st;
@@ -198,6 +216,6 @@ td_status td_fetch_file(const td_fetch *f, const char *path, td_error *err)
   td_shown_end(f->shown);
   if (st == TD_OK)
     st = check(&x, path);
-  td_part_close(&x.part, st != TD_ERR_MODEL);
+  td_part_close(&x.part, st == TD_OK || (x.part.at > 0 && !x.is_mismatch));
   return st;
 }

@@ -22,8 +22,8 @@ typedef struct td_fetch {
   td_shown *shown;
 } td_fetch;
 
-/* TD_ERR_MODEL: what came is not what was wanted, and nothing was kept. TD_ERR_IO: the network or the disk;
- * what came is kept for another run. */
+/* TD_ERR_MODEL: what the server sends is not what was wanted. TD_ERR_IO: the network or the disk. What came
+ * is kept for another run, unless its SHA-256 is another one. */
 TD_MUST_CHECK td_status td_fetch_file(const td_fetch *f, const char *path, td_error *err);
 
 #endif

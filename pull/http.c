@@ -181,7 +181,7 @@ td_status td_http_run(const td_http_get *get, td_http_reply *reply, td_error *er
   forget(reply);
   CURL *c = x.curl = curl_easy_init();
   if (!c)
-    return td_fail(err, TD_ERR_NOMEM, "%s: no memory", get->url);
+    return td_fail(err, TD_ERR_NOMEM, "%s: no memory", get->name);
   set_options(c, &x, message);
   struct curl_slist *conditions = set_conditions(c, get);
   CURLcode code = curl_easy_perform(c);
@@ -191,20 +191,20 @@ td_status td_http_run(const td_http_get *get, td_http_reply *reply, td_error *er
   curl_slist_free_all(conditions);
   curl_easy_cleanup(c);
   if (x.stopped)
-    return td_fail(err, TD_ERR_IO, "%s: stopped", get->url); /* who stopped it knows why */
+    return td_fail(err, TD_ERR_IO, "%s: stopped", get->name); /* who stopped it knows why */
   if (code == CURLE_OK)
     return TD_OK;
   reply->again = may_work_again(code);
-  return td_fail(err, TD_ERR_IO, "%s: %s", get->url, *message ? message : curl_easy_strerror(code));
+  return td_fail(err, TD_ERR_IO, "%s: %s", get->name, *message ? message : curl_easy_strerror(code));
 }
 
-td_status td_http_refused(const char *url, long status, bool has_token, td_error *err)
+td_status td_http_refused(const char *name, long status, bool has_token, td_error *err)
 {
   if (status == 401 || status == 403)
-    return td_fail(err, TD_ERR_IO, "%s: status %ld: %s", url, status,
+    return td_fail(err, TD_ERR_IO, "%s: status %ld: %s", name, status,
                    has_token ? "the token may not read this"
                              : "private, gated or not there; HF_TOKEN holds a token");
-  return td_fail(err, TD_ERR_IO, "%s: status %ld%s", url, status, status == 404 ? ": not found" : "");
+  return td_fail(err, TD_ERR_IO, "%s: status %ld%s", name, status, status == 404 ? ": not found" : "");
 }
 
 static bool take_head(void *arg, const td_http_reply *reply) { return true; }
@@ -216,10 +216,11 @@ static bool take_text(void *arg, const void *bytes, size_t n)
   return !out->failed;
 }
 
-td_status td_http_text(const char *url, const char *token, uint32_t stall_s, td_buf *out,
+td_status td_http_text(const char *url, const char *name, const char *token, uint32_t stall_s, td_buf *out,
                        td_http_reply *reply, td_error *err)
 {
   td_http_get get = {.url = url,
+                     .name = name,
                      .token = token,
                      .if_range = "",
                      .stall_s = stall_s,
@@ -227,6 +228,7 @@ td_status td_http_text(const char *url, const char *token, uint32_t stall_s, td_
                      .on_bytes = take_text,
                      .arg = out};
   td_status st = td_http_run(&get, reply, err);
-  return out->failed ? td_fail(err, TD_ERR_IO, "%s: the answer is larger than %zu bytes", url, out->max_bytes)
-                     : st;
+  return out->failed
+             ? td_fail(err, TD_ERR_IO, "%s: the answer is larger than %zu bytes", name, out->max_bytes)
+             : st;
 }

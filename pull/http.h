@@ -27,6 +27,7 @@ typedef struct td_http_reply {
 
 typedef struct td_http_get {
   const char *url, *token; /* token "": none */
+  const char *name;        /* in messages: the URL may hold a password */
   uint64_t from;           /* > 0: only what comes from this byte on */
   const char *if_range;    /* "": no condition */
   uint32_t stall_s;        /* nothing came for so long: given up */
@@ -39,9 +40,9 @@ typedef struct td_http_get {
 /* TD_OK: an answer came whole, whatever its status. TD_ERR_IO: reply->again says whether to try again. */
 TD_MUST_CHECK td_status td_http_run(const td_http_get *get, td_http_reply *reply, td_error *err);
 /* What a status other than 200 and 206 means to a person. */
-td_status td_http_refused(const char *url, long status, bool has_token, td_error *err);
+td_status td_http_refused(const char *name, long status, bool has_token, td_error *err);
 /* The whole answer, of at most `out`'s cap. */
-TD_MUST_CHECK td_status td_http_text(const char *url, const char *token, uint32_t stall_s, td_buf *out,
-                                     td_http_reply *reply, td_error *err);
+TD_MUST_CHECK td_status td_http_text(const char *url, const char *name, const char *token, uint32_t stall_s,
+                                     td_buf *out, td_http_reply *reply, td_error *err);
 
 #endif

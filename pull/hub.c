@@ -52,7 +52,7 @@ static td_status read_file(const cJSON *sibling, const char *name, td_hub_file *
   TD_TRY(td_json_get_string(lfs, "sha256", &sha256, err));
   f->n_bytes = size >= 0 ? (uint64_t)size : TD_HTTP_UNKNOWN;
   if (sha256 && (!is_hex(sha256, 64) || strlen(sha256) != 64))
-    return td_fail(err, TD_ERR_IO, "'%s' is no SHA-256", sha256);
+    return td_fail(err, TD_ERR_IO, "what it tells as the SHA-256 of %s is none", name);
   snprintf(f->sha256, sizeof f->sha256, "%s", sha256 ? sha256 : "");
   return TD_OK;
 }
@@ -87,8 +87,8 @@ static td_status nothing_fits(const cJSON *answer, const td_wanted *w, td_error 
   cJSON_ArrayForEach(one, td_json_get(answer, "siblings"))
   {
     const char *name = NULL;
-    if (td_json_get_string(one, "rfilename", &name, NULL) == TD_OK && name && ends_with(name, ".gguf") &&
-        n + strlen(name) + 3 < sizeof list)
+    if (td_json_get_string(one, "rfilename", &name, NULL) == TD_OK && name && td_pulled_is_name(name) &&
+        ends_with(name, ".gguf") && n + strlen(name) + 3 < sizeof list)
       n += (size_t)snprintf(list + n, sizeof list - n, "%s%s", n > 0 ? ", " : "", name);
   }
   if (*w->file)
@@ -138,11 +138,11 @@ td_status td_hub_find(const td_hub *hub, const td_wanted *w, td_hub_list *out, t
   if (n < 0 || (size_t)n >= sizeof url)
     return td_fail(err, TD_ERR_CONFIG, "the hub's address is too long");
   td_buf_init(&text, TD_HUB_ANSWER_BYTES);
-  td_status st = td_http_text(url, hub->token, hub->stall_s, &text, &reply, err);
+  td_status st = td_http_text(url, w->repo, hub->token, hub->stall_s, &text, &reply, err);
   if (st == TD_OK && reply.status != 200)
-    st = td_http_refused(url, reply.status, *hub->token != '\0', err);
+    st = td_http_refused(w->repo, reply.status, *hub->token != '\0', err);
   else if (st == TD_OK && read_answer(&text, w, out, err) != TD_OK)
-    st = err->code == TD_ERR_CONFIG ? err->code : td_error_prefix(err, "%s", url);
+    st = err->code == TD_ERR_CONFIG ? err->code : td_error_prefix(err, "%s: the hub's answer", w->repo);
   td_buf_deinit(&text);
   if (st != TD_OK)
     td_hub_list_deinit(out);

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <grp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,41 @@ static td_status join(char out[TD_PULLED_PATH_BYTES], const char *folder, const 
   return n > 0 && n < TD_PULLED_PATH_BYTES ? TD_OK
                                            : td_fail(err, TD_ERR_IO, "%s: the path is too long", folder);
 }
+
+/* ---- whose it is ---- */
+
+static td_status become(const struct stat *s, const char *path, td_error *err)
+{
+  if (setgroups(0, NULL) == 0 && setgid(s->st_gid) == 0 && setuid(s->st_uid) == 0)
+    return TD_OK;
+  return td_fail(err, TD_ERR_IO, "%s is user %lu's, who this process cannot become: %s", path,
+                 (unsigned long)s->st_uid, strerror(errno));
+}
+
+td_status td_kept_become_owner(const char *folder, td_error *err)
+{
+  char path[TD_PULLED_PATH_BYTES], here[TD_PULLED_PATH_BYTES] = "";
+  struct stat s;
+  if (geteuid() != 0)
+    return TD_OK;
+  if (*folder != '/' && !getcwd(here, sizeof here))
+    return td_fail(err, TD_ERR_IO, "%s: %s", folder, strerror(errno));
+  TD_TRY(join(path, here, folder + (*folder == '/'), err));
+  for (char *end = path; *end;) {
+    end += 1 + strcspn(end + 1, "/");
+    char after = *end;
+    *end = '\0';
+    if (lstat(path, &s) != 0)
+      return TD_OK; /* this one and those below are root's to make */
+    bool is_others = s.st_uid != 0 || (stat(path, &s) == 0 && s.st_uid != 0); /* a link, or where it leads */
+    if (is_others)
+      return become(&s, path, err);
+    *end = after;
+  }
+  return TD_OK;
+}
+
+/* ---- places ---- */
 
 td_status td_kept_place(const char *folder, const char *name, char out[TD_PULLED_PATH_BYTES], td_error *err)
 {

@@ -5,6 +5,9 @@
 #include "common/pulled.h"
 #include "common/status.h"
 
+/* Root becomes who owns the folder, or the first one above it that is not root's: its owner could put links
+ * where root would write, and must be able to read what comes. Nothing changes for others. */
+TD_MUST_CHECK td_status td_kept_become_owner(const char *folder, td_error *err);
 /* folder/name, and all folders above it, made. */
 TD_MUST_CHECK td_status td_kept_place(const char *folder, const char *name, char out[TD_PULLED_PATH_BYTES],
                                       td_error *err);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -157,13 +158,13 @@ static td_status fetch_url(const settings *s, const td_wanted *w, td_shown *show
   return td_fetch_file(&f, path, err);
 }
 
-/* Whether an earlier run brought this file: by its hash. Small files without one are fetched anew. */
-static bool is_here(const char *path, const td_hub_file *file)
+/* Whether this file is there: by its hash, "" is no file's. */
+static bool is_here(const char *path, const char *sha256)
 {
   char chunk[65536], hex[TD_SHA256_HEX_BYTES];
   td_sha256 hash;
   size_t n;
-  FILE *f = *file->sha256 ? fopen(path, "re") : NULL;
+  FILE *f = *sha256 ? fopen(path, "re") : NULL;
   if (!f)
     return false;
   td_sha256_begin(&hash);
@@ -172,7 +173,7 @@ static bool is_here(const char *path, const td_hub_file *file)
   bool bad = ferror(f) != 0;
   fclose(f);
   td_sha256_end(&hash, hex);
-  return !bad && strcmp(hex, file->sha256) == 0;
+  return !bad && strcasecmp(hex, sha256) == 0;
 }
 
 static td_status fetch_hub_file(const settings *s, const td_hub *hub, const td_wanted *w,
@@ -180,7 +181,8 @@ static td_status fetch_hub_file(const settings *s, const td_hub *hub, const td_w
                                 const char *path, td_error *err)
 {
   char url[TD_WANTED_URL_BYTES];
-  if (is_here(path, file))
+  if (is_here(path,
+              file->sha256)) /* an earlier run brought it; small files without a hash are fetched anew */
     return TD_OK;
   TD_TRY(td_hub_url(hub, w, list, file->name, url, err));
   td_fetch f = {.url = url,
@@ -239,8 +241,6 @@ static td_status fetch_repo(const settings *s, const td_wanted *w, td_shown *sho
 {
   td_hub hub = {.endpoint = s->hub, .revision = s->revision, .token = hub_token(), .stall_s = s->stall_s};
   td_hub_list list;
-  if (*s->sha256)
-    return td_fail(err, TD_ERR_CONFIG, "--sha256 is for URLs; the hub tells its own files'");
   TD_TRY(td_hub_find(&hub, w, &list, err));
   td_status st = *w->file ? fetch_parts(s, &hub, w, &list, shown, path, err)
                           : fetch_folder(s, &hub, w, &list, shown, path, err);
@@ -248,14 +248,38 @@ static td_status fetch_repo(const settings *s, const td_wanted *w, td_shown *sho
   return st;
 }
 
+/* Whether what has that name is the model that is wanted, so that there is nothing to fetch. */
+static td_status look(const settings *s, const td_wanted *w, const char *path, bool *here, td_error *err)
+{
+  char config[TD_PULLED_PATH_BYTES + 16];
+  struct stat is;
+  bool is_folder = !*w->url && !*w->file;
+  snprintf(config, sizeof config, "%s/config.json", path);
+  *here = false;
+  if (stat(path, &is) != 0 || (S_ISDIR(is.st_mode) && rmdir(path) == 0)) /* an empty folder is in the way */
+    return TD_OK;
+  *here = is_folder ? access(config, F_OK) == 0 : S_ISREG(is.st_mode);
+  if (!*here)
+    return td_fail(err, TD_ERR_CONFIG, "%s: %s; --as NAME keeps it under another name", path,
+                   S_ISDIR(is.st_mode) ? "the folder holds other files" : "there is another file");
+  if (*s->sha256 && !is_here(path, s->sha256))
+    return td_fail(err, TD_ERR_MODEL, "%s is here already, but its SHA-256 is not the one of --sha256",
+                   w->name);
+  return TD_OK;
+}
+
 static td_status fetch(const settings *s, td_error *err)
 {
   td_wanted w;
   td_shown shown = {.quiet = s->quiet};
   char path[TD_PULLED_PATH_BYTES];
+  bool here;
   TD_TRY(td_wanted_read(s->word, s->as, &w, err));
+  if (*s->sha256 && !*w.url)
+    return td_fail(err, TD_ERR_CONFIG, "--sha256 is for URLs; the hub tells its own files'");
   TD_TRY(td_kept_place(s->dir, w.name, path, err));
-  if (access(path, F_OK) == 0) {
+  TD_TRY(look(s, &w, path, &here, err));
+  if (here) {
     if (!s->quiet)
       fprintf(stderr, "  %s is here already; tandem-pull --remove removes it\n", w.name);
   } else {
@@ -297,7 +321,12 @@ static td_status run(settings *s, td_error *err)
   s->hub = hub_address(s->hub);
   if (s->list)
     return td_kept_list(s->dir, err);
-  return s->remove ? td_kept_remove(s->dir, s->remove, err) : fetch(s, err);
+  bool was_root = geteuid() == 0;
+  TD_TRY(td_kept_become_owner(s->dir, err));
+  td_status st = s->remove ? td_kept_remove(s->dir, s->remove, err) : fetch(s, err);
+  if (st == TD_ERR_IO && was_root && geteuid() != 0) /* "Permission denied" surprises root */
+    td_error_prefix(err, "as user %lu, who owns the folder", (unsigned long)geteuid());
+  return st;
 }
 
 int main(int argc, char **argv)

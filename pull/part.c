@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -52,25 +53,26 @@ static bool read_note(td_part *p, const char *url, const char *sha256)
     note_value(note.data, "bytes", value, sizeof value);
     p->total = *value ? strtoull(value, NULL, 10) : TD_HTTP_UNKNOWN;
     note_value(note.data, "etag", p->etag, sizeof p->etag);
-    note_value(note.data, "sha256", value, sizeof value);
-    same = *sha256 && strcmp(value, sha256) == 0;
+    note_value(note.data, "sha256", p->sha256, sizeof p->sha256);
     note_value(note.data, "url", value, sizeof value);
-    same = same || (!*sha256 && p->etag[0] == '"' && strcmp(value, url) == 0);
+    same = *sha256 ? strcasecmp(p->sha256, sha256) == 0 : p->etag[0] == '"' && strcmp(value, url) == 0;
   }
   td_buf_deinit(&note);
   return same;
 }
 
-td_status td_part_note(td_part *p, const char *url, const char *sha256, td_error *err)
+td_status td_part_note(td_part *p, const char *url, td_error *err)
 {
   td_buf note;
+  mode_t mask = umask(077);
   td_buf_init(&note, NOTE_BYTES);
   if (p->total != TD_HTTP_UNKNOWN)
     td_buf_printf(&note, "bytes %" PRIu64 "\n", p->total);
-  td_buf_printf(&note, "etag %s\nsha256 %s\nurl %s\n", p->etag, sha256, url);
+  td_buf_printf(&note, "etag %s\nsha256 %s\nurl %s\n", p->etag, p->sha256, url);
   td_status st = note.failed ? td_fail(err, TD_ERR_IO, "%s: the URL is too long", p->path)
                              : td_cache_write(p->note_path, note.data, note.len_bytes, err);
   td_buf_deinit(&note);
+  (void)umask(mask);
   return st;
 }
 
@@ -89,14 +91,17 @@ static td_status read_bytes(td_part *p, uint64_t n_bytes, td_error *err)
   return n < 0 ? td_fail(err, TD_ERR_IO, "%s: %s", p->path, strerror(errno)) : TD_OK;
 }
 
-static td_status open_bytes(td_part *p, bool keep, td_error *err)
+/* Only who has the lock reads the note. */
+static td_status open_bytes(td_part *p, const char *url, const char *sha256, td_error *err)
 {
-  struct stat s;
+  struct stat s, named;
   if (flock(p->fd, LOCK_EX | LOCK_NB) != 0)
     return td_fail(err, TD_ERR_IO, "%s: another tandem-pull is fetching it", p->path);
   if (fstat(p->fd, &s) != 0 || !S_ISREG(s.st_mode))
     return td_fail(err, TD_ERR_IO, "%s: not a regular file", p->path);
-  if (!keep || (p->total != TD_HTTP_UNKNOWN && (uint64_t)s.st_size > p->total))
+  if (lstat(p->path, &named) != 0 || named.st_ino != s.st_ino || named.st_dev != s.st_dev)
+    return td_fail(err, TD_ERR_IO, "%s: another tandem-pull has just fetched it", p->path);
+  if (!read_note(p, url, sha256) || (p->total != TD_HTTP_UNKNOWN && (uint64_t)s.st_size > p->total))
     return td_part_restart(p, err);
   return read_bytes(p, (uint64_t)s.st_size, err);
 }
@@ -109,7 +114,7 @@ td_status td_part_open(td_part *p, const char *path, const char *url, const char
   p->fd = open(p->path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644);
   if (p->fd < 0)
     return td_fail(err, TD_ERR_IO, "%s: %s", p->path, strerror(errno));
-  td_status st = open_bytes(p, read_note(p, url, sha256), err);
+  td_status st = open_bytes(p, url, sha256, err);
   if (st != TD_OK)
     td_part_close(p, true);
   return st;
@@ -119,7 +124,7 @@ td_status td_part_restart(td_part *p, td_error *err)
 {
   p->at = 0;
   p->total = TD_HTTP_UNKNOWN;
-  p->etag[0] = '\0';
+  p->etag[0] = p->sha256[0] = '\0';
   td_sha256_begin(&p->hash);
   if (ftruncate(p->fd, 0) != 0)
     return td_fail(err, TD_ERR_IO, "%s: %s", p->path, strerror(errno));

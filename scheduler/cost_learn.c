@@ -75,12 +75,15 @@ void td_cost_learner_observe(td_cost_learner *l, const td_step_work *w, double u
   if (w->n_tokens == 0 || !(sum > 0) || !(us > 0) || !isfinite(us))
     return;
   double expected = STEP_SIGMA * STEP_SIGMA; /* variance of what is seen */
-  for (int i = 0; i < TD_COST_PARTS; i++)
+  bool old[TD_COST_PARTS];                   /* unseen for so long that doubt grows no further */
+  for (int i = 0; i < TD_COST_PARTS; i++) {
     share[i] /= sum;
+    old[i] = l->doubt[i][i] >= first_doubt(l, i, i);
+  }
   for (int i = 0; i < TD_COST_PARTS; i++) {
     seen[i] = 0;
     for (int k = 0; k < TD_COST_PARTS; k++) {
-      l->doubt[i][k] += FORGETTING * first_doubt(l, i, k);
+      l->doubt[i][k] += old[i] || old[k] ? 0 : FORGETTING * first_doubt(l, i, k);
       seen[i] += l->doubt[i][k] * share[k];
     }
     expected += share[i] * seen[i];

@@ -82,7 +82,7 @@ static bool take_one(const td_sched *s, turn *t)
   t->victims[t->n_victims++] = victim;
   t->n_of[from]--;
   t->pages_of[from] -= r->n_pages;
-  t->available_pages += r->n_pages;
+  t->available_pages += td_sched_sole_pages(s, r); /* those that others pin come free for nobody */
   t->kept_pages -= 1 + td_sched_reserved_for(s, r);
   return true;
 }

@@ -193,15 +193,22 @@ void td_keys_deinit(td_keys *k)
   memset(k, 0, sizeof *k);
 }
 
-bool td_keys_allow(const td_keys *k, const char *authorization, uint32_t *account)
+/* NULL: none is given. */
+static const char *find_given(const char *authorization, const char *api_key)
+{
+  if (!authorization)
+    return api_key;
+  return strncasecmp(authorization, "Bearer ", 7) == 0 ? authorization + 7 + strspn(authorization + 7, " ")
+                                                       : NULL;
+}
+
+bool td_keys_allow(const td_keys *k, const char *authorization, const char *api_key, uint32_t *account)
 {
   *account = 0;
   if (!k->asked)
     return true;
-  if (!authorization || strncasecmp(authorization, "Bearer ", 7) != 0)
-    return false;
-  const char *given = authorization + 7 + strspn(authorization + 7, " ");
-  size_t n = strlen(given);
+  const char *given = find_given(authorization, api_key);
+  size_t n = given ? strlen(given) : 0;
   if (n == 0 || n >= TD_AUTH_KEY_BYTES)
     return false;
   unsigned char padded[TD_AUTH_KEY_BYTES] = {0};

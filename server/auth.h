@@ -44,7 +44,8 @@ TD_MUST_CHECK td_status td_keys_read(td_keys *k, const char *path, td_error *err
 /* The file has been read again, as next: gives its keys their accounts. Fails if all accounts were given. */
 TD_MUST_CHECK td_status td_keys_follow(td_keys *next, const td_keys *now, td_error *err);
 void td_keys_deinit(td_keys *k);
-/* authorization: the header's value or NULL. On true *account is the key's (0: no keys are asked). */
-bool td_keys_allow(const td_keys *k, const char *authorization, uint32_t *account);
+/* The values of two headers, or NULL: Authorization, and x-api-key, which counts where the other is absent.
+ * On true *account is the key's (0: no keys are asked). */
+bool td_keys_allow(const td_keys *k, const char *authorization, const char *api_key, uint32_t *account);
 
 #endif

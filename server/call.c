@@ -222,6 +222,13 @@ static void uncount_body(td_call *call)
   call->body_counted = 0;
 }
 
+/* Limits of the key do not wait for a worker to see that its client has gone. */
+static void uncount_asking(td_call *call)
+{
+  call->tenant->n_asking -= call->asking;
+  call->asking = false;
+}
+
 static td_conn *detach(td_call *call)
 {
   td_conn *c = call->conn;
@@ -248,6 +255,7 @@ static void call_done(td_job *job)
   call->with_worker = false;
   s->n_reading--;
   call->tenant->n_reading--;
+  uncount_asking(call);
   uncount_body(call);
   if (!call->failed)
     td_unknown_tell(&s->unknown_log, &call->request.unknown);
@@ -350,6 +358,8 @@ void td_call_begin(td_conn *c, const td_api *api)
   call->with_worker = true;
   s->n_reading++;
   call->tenant->n_reading++;
+  call->asking = api->render_delta != NULL;
+  call->tenant->n_asking += call->asking;
   c->state = TD_CONN_ANSWERING;
   c->since_ms = uv_now(&s->loop);
   c->call = call;
@@ -359,6 +369,7 @@ void td_call_abandon(td_call *call)
 {
   call->conn = NULL;
   atomic_store(&call->abandoned, true);
+  uncount_asking(call);
   if (call->generating)
     td_generation_cancel(call, TD_FINISHED_ABORT);
   if (!call->with_worker)
@@ -395,6 +406,7 @@ void td_call_fail(td_call *call, const td_api_error *e)
   } else if (c) {
     td_conn_respond_error(c, e);
   }
+  uncount_asking(call);
   if (call->with_worker)
     atomic_store(&call->abandoned, true);
   else

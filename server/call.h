@@ -102,7 +102,7 @@ struct td_call {
   td_buf answer;
 
   /* the loop's */
-  bool with_worker, generating;
+  bool with_worker, generating, asking; /* asking: counted in its tenant's n_asking */
   td_choice *choices;
   uint32_t n_choices, n_open;
 };

@@ -28,12 +28,19 @@ static int64_t option(const td_conn *c, td_limit_id id) { return td_option(c->se
 
 void td_conn_peer(const td_conn *c, char out[TD_ADDRESS_TEXT_BYTES]) { td_client_text(&c->peer, out); }
 
+/* Looked up each time: a reload may change who is one. */
+bool td_conn_is_proxy(const td_conn *c)
+{
+  const td_ranges *trusted = &c->server->trusted_proxies;
+  return c->peer.has_ip ? td_ranges_have(trusted, &c->address) : trusted->has_unix;
+}
+
 /* Who asks: the peer, or whom it names if it is a proxy that we trust. */
 static td_client client_of(const td_conn *c)
 {
   td_address ip;
   const char *forwarded = c->http.head.forwarded_for;
-  if (c->is_proxy && forwarded && td_forwarded_client(&c->server->trusted_proxies, forwarded, &ip))
+  if (forwarded && td_conn_is_proxy(c) && td_forwarded_client(&c->server->trusted_proxies, forwarded, &ip))
     return td_client_of(ip);
   return c->peer;
 }
@@ -473,7 +480,8 @@ static void step(td_conn *c, const char *data, size_t n, size_t *used)
   if (!td_http_started(&c->http)) {
     c->request_id[0] = '\0'; /* the one before has it until then: its answer may still be on the way */
     c->note = (td_request_note){0};
-    c->client = c->peer; /* until its head is there */
+    c->client = c->peer;                                                  /* until its head is there */
+    c->http.max_body_bytes = (size_t)option(c, TD_LIMIT_HTTP_BODY_BYTES); /* of now: a reload may change it */
     c->first_byte_ms = now_ms(c);
     c->arrival_us = td_clock_us();
   }
@@ -560,7 +568,7 @@ void td_conn_start(td_conn *c)
   c->uv.handle.data = c;
   c->state = TD_CONN_READING;
   c->since_ms = c->progress_ms = now_ms(c);
-  td_http_init(&c->http, (size_t)option(c, TD_LIMIT_HTTP_BODY_BYTES));
+  td_http_init(&c->http, 0);
   td_buf_init(&c->pending, 0);
   td_buf_init(&c->out, 0);
   start_reading(c);

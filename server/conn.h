@@ -29,9 +29,9 @@ struct td_conn {
     uv_pipe_t pipe;
   } uv;
   td_conn *prev, *next, *ip_prev, *ip_next, *dirty_next;
-  td_client peer;   /* who is connected: a client, or a proxy */
-  td_client client; /* who asks: of the request under way */
-  bool is_proxy;    /* that may say who asks */
+  td_client peer;     /* who is connected: a client, or a proxy */
+  td_client client;   /* who asks: of the request under way */
+  td_address address; /* the peer's own, where it has one: that may be a proxy's, unlike all of its owner's */
   bool dirty, processing, reading, eof;
 
   td_conn_state state;
@@ -62,6 +62,8 @@ void td_conn_close(td_conn *c);
 void td_conn_sweep(td_conn *c, uint64_t now_ms);
 /* The next process takes over: closes it unless a request is on its way. */
 void td_conn_hand_over(td_conn *c, uint64_t now_ms);
+/* Whether its peer may say who asks. */
+bool td_conn_is_proxy(const td_conn *c);
 /* Its address, for the log; "a unix socket" has none. */
 void td_conn_peer(const td_conn *c, char out[TD_ADDRESS_TEXT_BYTES]);
 

@@ -152,18 +152,23 @@ static void drop_ids(td_call *call)
   }
 }
 
-/* The key's own limits come last: what they take is not given back. */
+static uint64_t prompt_tokens(const td_call *call)
+{
+  uint64_t n = 0;
+  for (uint32_t i = 0; i < call->n_prompts; i++)
+    n += call->prompts[i].n;
+  return n;
+}
+
+/* The key's own limits come last: what they take is given back only if the engine refuses. */
 static bool has_room(const td_call *call, td_api_error *e)
 {
   const td_server *s = call->server;
-  uint64_t n_prompt = 0;
-  for (uint32_t i = 0; i < call->n_prompts; i++)
-    n_prompt += call->prompts[i].n;
   uint64_t n = (uint64_t)call->n_prompts * (uint64_t)call->request.n;
   uint64_t taken = (uint64_t)s->n_choices + (s->keys.n > 1 ? s->n_reading : 0); /* shares are of both */
   uint64_t cap = (uint64_t)td_option(s->options, TD_LIMIT_QUEUE_REQUESTS);
   return td_tenant_may_queue(&s->tenants, call->tenant, cap, taken, n, e) &&
-         td_key_limits_take(call->tenant, n_prompt, n, td_clock_us(), e);
+         td_key_limits_take(call->tenant, prompt_tokens(call), n, td_clock_us(), e);
 }
 
 /* The engine may have stopped since the loop last looked: then that is told, and not that there is no room.
@@ -176,6 +181,7 @@ static bool submit(td_call *call, td_api_error *e)
     return false;
   if (submit_all(call, &err) == TD_OK)
     return true;
+  td_key_limits_give_back(call->tenant, prompt_tokens(call));
   if (td_server_takes_work(td_engine_get_state(s->engine), e))
     td_api_error_from(e, &err);
   return false;

@@ -133,7 +133,7 @@ static bool check_version(td_http *h, const char *v)
 typedef struct head_seen {
   const char *authority; /* of an absolute-form target */
   size_t n_authority;
-  unsigned hosts, lengths, encodings, expects, auths, types, origins;
+  unsigned hosts, lengths, encodings, expects, auths, api_keys, types, origins;
 } head_seen;
 
 static bool check_length(td_http *h, const char *value, head_seen *seen)
@@ -196,6 +196,10 @@ static bool take_header(td_http *h, const char *name, const char *value, head_se
     if (seen->auths++ > 0)
       return fail(h, 400, "more than one Authorization");
     h->head.authorization = value;
+  } else if (strcasecmp(name, "x-api-key") == 0) {
+    if (seen->api_keys++ > 0)
+      return fail(h, 400, "more than one X-Api-Key");
+    h->head.api_key = value;
   } else if (strcasecmp(name, "origin") == 0) {
     if (seen->origins++ > 0)
       return fail(h, 400, "more than one Origin");

@@ -32,8 +32,8 @@ typedef struct td_http_head {
   const char *method_name;
   const char *path; /* origin form without the query; "*" for OPTIONS * */
   int minor;        /* HTTP/1.minor */
-  const char *host, *origin, *content_type, *content_encoding, *authorization, *request_id, *if_none_match,
-      *forwarded_for; /* NULL: absent; of several forwarded_for the last */
+  const char *host, *origin, *content_type, *content_encoding, *authorization, *api_key, *request_id,
+      *if_none_match, *forwarded_for; /* NULL: absent; of several forwarded_for the last */
   bool keep_alive, expect_continue, chunked, has_length;
   uint64_t content_length;
 } td_http_head;

@@ -16,7 +16,7 @@ static bool refuse(td_tenant *t, td_api_error *e, const char *type, uint64_t wai
 static bool has_room(td_tenant *t, uint64_t n, td_api_error *e)
 {
   const td_key_limits *l = &t->key->limits;
-  uint64_t waiting = (uint64_t)t->n_reading + t->n_waiting, all = (uint64_t)t->n_reading + t->n_choices;
+  uint64_t waiting = (uint64_t)t->n_asking + t->n_waiting, all = (uint64_t)t->n_asking + t->n_choices;
   if (l->requests > 0 && all + n > l->requests)
     td_api_error_set(e, 429, "rate_limit_exceeded", NULL,
                      "this key has %" PRIu64 " requests under way, and may have %" PRIu64, all, l->requests);
@@ -93,6 +93,12 @@ void td_key_limits_charge(td_tenant *t, uint64_t n_tokens, uint64_t now_us)
 {
   if (t->key && t->key->limits.tokens_per_minute > 0)
     td_rate_charge(&t->tokens, t->key->limits.tokens_per_minute, (double)n_tokens, now_us);
+}
+
+void td_key_limits_give_back(td_tenant *t, uint64_t n_tokens)
+{
+  if (t->key && t->key->limits.tokens_per_minute > 0)
+    td_rate_give_back(&t->tokens, (double)n_tokens);
 }
 
 static void append(td_buf *out, const char *what, const td_rate *r, uint64_t per_minute, uint64_t now_us)

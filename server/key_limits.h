@@ -11,6 +11,8 @@ TD_MUST_CHECK bool td_key_limits_admit(td_tenant *t, bool tokens, uint64_t now_u
 /* Its prompts are known: n_prompt tokens, and n choices. True takes them. */
 TD_MUST_CHECK bool td_key_limits_take(td_tenant *t, uint64_t n_prompt, uint64_t n_choices, uint64_t now_us,
                                       td_api_error *e);
+/* What take() took of tokens, by a request that nobody computes. */
+void td_key_limits_give_back(td_tenant *t, uint64_t n_tokens);
 /* Tokens of an answer, as they come. */
 void td_key_limits_charge(td_tenant *t, uint64_t n_tokens, uint64_t now_us);
 /* x-ratelimit-*, of the limits that there are. */

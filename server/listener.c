@@ -112,7 +112,7 @@ static uint32_t open_of_owner(const td_conn *c)
 }
 
 /* Whether there is room for c, which is in no list yet; *e: why not. */
-static bool has_room(td_listener *l, const td_conn *c, bool trusted, td_api_error *e)
+static bool has_room(td_listener *l, const td_conn *c, td_api_error *e)
 {
   td_server *s = l->server;
   uint32_t max = allowed_per_address(s);
@@ -121,7 +121,7 @@ static bool has_room(td_listener *l, const td_conn *c, bool trusted, td_api_erro
   if (s->n_conns >= s->max_conns)
     td_api_error_set(e, 503, "too_many_connections", NULL,
                      "%u connections are open, and no more are taken (connections)", s->n_conns);
-  else if (c->peer.has_ip && !trusted && open_of_owner(c) >= max)
+  else if (c->peer.has_ip && !td_conn_is_proxy(c) && open_of_owner(c) >= max)
     td_api_error_set(
         e, 503, "too_many_connections", NULL,
         "%u connections are open from this address, and no more are taken from one (connections_per_ip)",
@@ -213,7 +213,6 @@ static accepted accept_one(td_listener *l, const listening *k)
 {
   struct sockaddr_storage from = {0};
   socklen_t n = sizeof from;
-  td_address address;
   td_api_error e;
   if (!l->spare && !(l->spare = calloc(1, sizeof *l->spare))) {
     complain(l, "no memory");
@@ -224,11 +223,9 @@ static accepted accept_one(td_listener *l, const listening *k)
     return accept_error(l, errno);
   td_conn *c = l->spare;
   c->server = l->server;
-  const td_ranges *trusted = &l->server->trusted_proxies;
-  bool has_ip = td_address_of(&from, &address);
-  c->peer = has_ip ? td_client_of(address) : (td_client){0}; /* not of one that was refused before */
-  c->is_proxy = has_ip ? td_ranges_have(trusted, &address) : trusted->has_unix;
-  if (!has_room(l, c, c->is_proxy, &e)) {
+  bool has_ip = td_address_of(&from, &c->address);
+  c->peer = has_ip ? td_client_of(c->address) : (td_client){0}; /* not of one that was refused before */
+  if (!has_room(l, c, &e)) {
     refuse(l, fd, &e);
     return ACCEPTED_ONE;
   }

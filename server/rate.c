@@ -16,7 +16,16 @@ double td_rate_left(const td_rate *r, uint64_t per_minute, uint64_t now_us)
 void td_rate_charge(td_rate *r, uint64_t per_minute, double n, uint64_t now_us)
 {
   r->spent = (double)per_minute - td_rate_left(r, per_minute, now_us) + n;
-  r->at_us = now_us;
+  if (now_us > r->at_us)
+    r->at_us = now_us;
+}
+
+void td_rate_give_back(td_rate *r, double n) { r->spent = r->spent > n ? r->spent - n : 0; }
+
+void td_rate_follow(td_rate *r, uint64_t per_minute)
+{
+  if (r->spent > (double)per_minute)
+    r->spent = (double)per_minute;
 }
 
 uint64_t td_rate_wait_us(const td_rate *r, uint64_t per_minute, double n, uint64_t now_us)

@@ -15,6 +15,10 @@ typedef struct td_rate {
 double td_rate_left(const td_rate *r, uint64_t per_minute, uint64_t now_us);
 /* Takes n, whether they are there or not. */
 void td_rate_charge(td_rate *r, uint64_t per_minute, double n, uint64_t now_us);
+/* n that were charged were not used. */
+void td_rate_give_back(td_rate *r, double n);
+/* The limit is another one: at most its whole is owed. */
+void td_rate_follow(td_rate *r, uint64_t per_minute);
 /* Until n may be taken, at most the whole; 0: now. */
 uint64_t td_rate_wait_us(const td_rate *r, uint64_t per_minute, double n, uint64_t now_us);
 

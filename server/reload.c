@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/clock.h"
 #include "common/list.h"
@@ -68,6 +69,23 @@ static void take_keys(td_server *s, td_keys *next)
           s->keys.n);
 }
 
+/* systemd copies a credential when the service starts: what is read again is that copy (systemd.exec(5)). */
+static void warn_of_copy(const char *api_key_file)
+{
+  const char *folder = getenv("CREDENTIALS_DIRECTORY");
+  size_t n = folder ? strlen(folder) : 0;
+  if (n > 0 && strncmp(api_key_file, folder, n) == 0 && api_key_file[n] == '/')
+    td_warn("SIGHUP: api_key_file is a credential, which systemd copied at the start: changed keys take a "
+            "restart");
+}
+
+/* Who started with one keeps no places (scheduler/places.h), and cannot begin while answers run. */
+static void warn_of_places(const td_server *s)
+{
+  if (s->n_keys_at_start == 1 && s->keys.n > 1)
+    td_warn("SIGHUP: the daemon started with one key: keys share places after a restart only");
+}
+
 static void apply(td_server *s, const td_options *next, td_keys *keys, const td_ranges *proxies)
 {
   td_options_news news;
@@ -79,6 +97,8 @@ static void apply(td_server *s, const td_options *next, td_keys *keys, const td_
     td_info("SIGHUP: new values of %s", news.taken);
   if (*news.kept)
     td_warn("SIGHUP: changed, but taken at a restart only: %s", news.kept);
+  warn_of_copy(s->options->api_key_file);
+  warn_of_places(s);
   td_info("SIGHUP: options and keys are read again");
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "common/clock.h"
 #include "server/call.h"
 #include "server/key_limits.h"
 #include "server/origin.h"
@@ -155,11 +156,12 @@ bool td_router_admit(td_conn *c, td_api_error *e, const char **headers)
                      r->post ? "POST" : "GET");
     return false;
   }
-  if (!r->open && !td_keys_allow(&c->server->keys, h->authorization, &account)) {
+  if (!r->open && !td_keys_allow(&c->server->keys, h->authorization, h->api_key, &account)) {
     *headers = "www-authenticate: Bearer\r\n";
     td_api_error_set(e, 401, "invalid_api_key", NULL, "%s",
-                     h->authorization ? "this API key is not valid"
-                                      : "an API key is needed: 'Authorization: Bearer KEY'");
+                     h->authorization || h->api_key
+                         ? "this API key is not valid"
+                         : "an API key is needed: 'Authorization: Bearer KEY' or 'x-api-key: KEY'");
     return false;
   }
   c->note.account = account;
@@ -170,7 +172,7 @@ bool td_router_admit(td_conn *c, td_api_error *e, const char **headers)
   bool generates = r->api->render_delta != NULL;
   return admit_body(h, e) && admit_tenant(c, account, e) &&
          (!generates || admit_load(c->server, c->tenant, e)) &&
-         (c->early || td_key_limits_admit(c->tenant, generates, c->arrival_us, e)); /* else it was refused */
+         (c->early || td_key_limits_admit(c->tenant, generates, td_clock_us(), e)); /* else it was refused */
 }
 
 void td_router_dispatch(td_conn *c)

@@ -329,6 +329,7 @@ static td_status start(td_server *s, td_error *err)
   const td_options *o = s->options;
   TD_TRY(start_handles(s, err));
   TD_TRY(td_server_read_named(o, &s->keys, &s->trusted_proxies, err));
+  s->n_keys_at_start = s->keys.n;
   TD_TRY(td_tenants_init(&s->tenants, &s->keys, err));
   if (getrandom(&s->namespace_secret, sizeof s->namespace_secret, 0) != sizeof s->namespace_secret)
     return td_fail(err, TD_ERR_IO, "getrandom: %s", strerror(errno));

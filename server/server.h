@@ -49,6 +49,7 @@ typedef struct td_server {
   td_workers *workers;
   td_listener *listener;
   td_keys keys;
+  uint32_t n_keys_at_start;  /* the scheduler's, for good */
   td_ranges trusted_proxies; /* not counted by address */
   td_tenants tenants;
   td_namespace_secret namespace_secret; /* drawn at start, then read-only: workers use it */

@@ -8,9 +8,23 @@
 #include "config/share.h"
 #include "server/conn.h"
 
+/* A debt stays while its limit does; that of a higher limit could take a lower one hours to fill. */
+static void follow_limits(td_tenant *t, const td_key_limits *next)
+{
+  if (!t->key)
+    return;
+  const td_key_limits *now = &t->key->limits;
+  if (next->requests_per_minute != now->requests_per_minute)
+    td_rate_follow(&t->requests, next->requests_per_minute);
+  if (next->tokens_per_minute != now->tokens_per_minute)
+    td_rate_follow(&t->tokens, next->tokens_per_minute);
+}
+
 void td_tenants_follow(td_tenants *t, const td_keys *keys)
 {
   t->n_keys = keys->n;
+  for (uint32_t i = 0; i < keys->n; i++)
+    follow_limits(&t->keys[keys->keys[i].account], &keys->keys[i].limits);
   for (uint32_t i = 0; i <= TD_KEY_ACCOUNTS; i++)
     t->keys[i].key = NULL;
   for (uint32_t i = 0; i < keys->n; i++)

@@ -31,6 +31,7 @@ typedef struct td_tenant {
   uint32_t account;              /* at the engine: the key's, 0: none */
   uint32_t n_reading, n_choices; /* its calls that workers have; choices at the engine */
   uint32_t n_waiting;            /* of these choices: without a first token */
+  uint32_t n_asking;             /* of n_reading: those that will generate, and have a client */
   td_rate requests, tokens;      /* of a key that has such limits */
   td_usage usage;                /* of a key */
   uint64_t body_bytes;           /* being received, or held until they are read */
@@ -51,7 +52,7 @@ typedef struct td_tenants {
 } td_tenants;
 
 TD_MUST_CHECK td_status td_tenants_init(td_tenants *t, const td_keys *keys, td_error *err);
-/* Those of the file that has been read again; keys: borrowed until the next. */
+/* Those of the file that has been read again; keys: borrowed until the next has followed. */
 void td_tenants_follow(td_tenants *t, const td_keys *keys);
 void td_tenants_deinit(td_tenants *t);
 

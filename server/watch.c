@@ -189,7 +189,8 @@ void td_watch_begin(td_conn *c)
   td_api_error e;
   td_engine_stats st;
   uint32_t account;
-  (void)td_keys_allow(&s->keys, c->http.head.authorization, &account); /* it was allowed at the head */
+  const td_http_head *h = &c->http.head;
+  (void)td_keys_allow(&s->keys, h->authorization, h->api_key, &account); /* it was allowed at the head */
   if (!admit(c, account, &e)) {
     td_conn_respond_error(c, &e);
     return;

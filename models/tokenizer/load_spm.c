@@ -201,21 +201,45 @@ static td_status load_proto(td_tokenizer *t, proto *m, const void *bytes, size_t
 
 /* Token `id` of the configuration; one that the file has keeps what the file says of it. */
 static td_status add_config_token(td_tokenizer *t, double id, const cJSON *o, const char *content,
-                                  td_error *err)
+                                  bool special, td_error *err)
 {
-  bool special = false, single_word = false, lstrip = false, rstrip = false;
+  bool single_word = false, lstrip = false, rstrip = false;
   if (!(id >= 0) || id >= (double)td_limit_max(TD_LIMIT_MODEL_VOCAB) || id != (double)(uint32_t)id)
     return td_fail(err, TD_ERR_MODEL, "added token \"%.200s\" has no valid id", content);
   int32_t known = td_vocab_find(&t->vocab, content, strlen(content));
   if (known >= 0 && (t->vocab.tokens[known].flags & TD_TOKEN_ADDED))
     return TD_OK;
-  TD_TRY(td_load_flag(o, "special", false, &special, err));
+  TD_TRY(td_load_flag(o, "special", special, &special, err));
   TD_TRY(td_load_flag(o, "single_word", false, &single_word, err));
   TD_TRY(td_load_flag(o, "lstrip", false, &lstrip, err));
   TD_TRY(td_load_flag(o, "rstrip", false, &rstrip, err));
   uint8_t flags = (uint8_t)((single_word ? TD_ADDED_SINGLE_WORD : 0) | (lstrip ? TD_ADDED_LSTRIP : 0) |
                             (rstrip ? TD_ADDED_RSTRIP : 0));
   return td_tokenizer_add(t, (uint32_t)id, content, strlen(content), special, false, flags, err);
+}
+
+static bool is_text(const cJSON *v, const char *text)
+{
+  if (cJSON_IsObject(v))
+    v = td_json_get(v, "content");
+  return cJSON_IsString(v) && strcmp(v->valuestring, text) == 0;
+}
+
+/* One of the tokens that the configuration names, which are special wherever they are listed. */
+static bool is_named(const cJSON *config, const char *text)
+{
+  static const char *const keys[] = {"bos_token", "eos_token", "unk_token", "pad_token",
+                                     "sep_token", "cls_token", "mask_token"};
+  const cJSON *v;
+  for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+    if (is_text(td_json_get(config, keys[i]), text))
+      return true;
+  cJSON_ArrayForEach(v, td_json_get(config, "additional_special_tokens"))
+  {
+    if (is_text(v, text))
+      return true;
+  }
+  return false;
 }
 
 static td_status add_config_tokens(td_tokenizer *t, const cJSON *config, const cJSON *added, td_error *err)
@@ -228,13 +252,13 @@ static td_status add_config_tokens(td_tokenizer *t, const cJSON *config, const c
       return td_fail(err, TD_ERR_MODEL, "tokenizer_config.json: an added token has no content");
     char *end;
     double id = strtod(o->string, &end);
-    TD_TRY(add_config_token(t, *end || end == o->string ? -1 : id, o, content->valuestring, err));
+    TD_TRY(add_config_token(t, *end || end == o->string ? -1 : id, o, content->valuestring, false, err));
   }
   cJSON_ArrayForEach(o, added)
   {
     if (!cJSON_IsNumber(o) || !o->string)
       return td_fail(err, TD_ERR_MODEL, "added_tokens.json: an id is not a number");
-    TD_TRY(add_config_token(t, o->valuedouble, NULL, o->string, err));
+    TD_TRY(add_config_token(t, o->valuedouble, NULL, o->string, is_named(config, o->string), err));
   }
   return TD_OK;
 }

@@ -100,9 +100,12 @@ static void negate(set *s)
   s->ascii[1] = ~s->ascii[1];
 }
 
-/* Both cases of the ASCII letters in it; case folding makes U+017F, the long s, equal to s. */
+/* Both cases of the ASCII letters in it; case folding makes U+017F, the long s, equal to s. Letters beyond
+ * ASCII are refused: their folding is not known here. */
 static bool fold(set *s)
 {
+  if (s->n_ranges > 0)
+    return false;
   for (uint32_t c = 'a'; c <= 'z'; c++)
     if (in_set(s, c) || in_set(s, c - 32)) {
       add_ascii(s, c);
@@ -249,6 +252,15 @@ static bool parse_group(parser *p, step *st)
   }
 }
 
+/* Digits only, 99 at most. */
+static bool parse_number(parser *p, uint32_t *out)
+{
+  size_t n = strspn(p->at, "0123456789");
+  *out = (uint32_t)strtoul(p->at, NULL, 10);
+  p->at += n;
+  return n > 0 && n <= 2;
+}
+
 static bool parse_count(parser *p, step *st)
 {
   st->min = st->max = 1;
@@ -259,16 +271,13 @@ static bool parse_count(parser *p, step *st)
   } else if (take(p, "+")) {
     st->max = 0;
   } else if (take(p, "{")) {
-    char *end;
-    st->min = st->max = (uint32_t)strtoul(p->at, &end, 10);
-    if (end == p->at || st->min > 99)
+    if (!parse_number(p, &st->min))
       return false;
-    p->at = end;
+    st->max = st->min;
     if (take(p, ",")) {
-      st->max = (uint32_t)strtoul(p->at, &end, 10);
-      if (end != p->at && (st->max < st->min || st->max > 99 || st->max == 0))
+      st->max = 0; /* no end */
+      if (*p->at != '}' && (!parse_number(p, &st->max) || st->max < st->min || st->max == 0))
         return false;
-      p->at = end;
     } else if (st->min == 0) {
       return false;
     }

@@ -8,6 +8,10 @@
 
 #include "common/utf8.h"
 
+/* Squares of the pieces' lengths: each is looked up at each of its characters. Published ones stay below
+ * 2^24. */
+static const uint64_t WORK_MAX = 1ull << 32;
+
 typedef struct scored {
   float score;
   uint32_t id;
@@ -53,9 +57,14 @@ td_status td_scores_to_merges(td_tokenizer *t, const float *scores, td_error *er
   if (!order)
     return td_fail(err, TD_ERR_NOMEM, "no memory for the scores of %u tokens", v->n_tokens);
   uint32_t n = 0, rank = 0;
-  uint64_t n_merges = 0;
+  uint64_t n_merges = 0, work = 0;
   for (uint32_t i = 0; i < v->n_tokens; i++)
     if (v->tokens[i].flags & TD_TOKEN_MODEL) {
+      work += (uint64_t)v->tokens[i].n_bytes * v->tokens[i].n_bytes;
+      if (work > WORK_MAX) {
+        free(order);
+        return td_fail(err, TD_ERR_MODEL, "the tokenizer's pieces are too long, up to piece %u", i);
+      }
       order[n++] = (scored){isnan(scores[i]) ? -INFINITY : scores[i], i};
       n_merges += merges_of(v, i, 0, NULL);
     }

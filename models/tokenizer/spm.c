@@ -230,6 +230,8 @@ td_status td_spm_finish(td_tokenizer *t, td_error *err)
     const td_token *token = &t->vocab.tokens[i];
     const char *text = td_vocab_text(&t->vocab, i);
     int b = token->flags & TD_TOKEN_BYTE ? byte_of(text, token->n_bytes) : -1;
+    if ((token->flags & TD_TOKEN_BYTE) && b < 0)
+      return td_fail(err, TD_ERR_MODEL, "token %u stands for a byte, but is not written <0x00> to <0xFF>", i);
     if (b >= 0) {
       n_bytes += t->byte_id[b] < 0;
       t->byte_id[b] = (int32_t)i;

@@ -73,7 +73,8 @@ static td_status open_json_object(const td_model_files *files, const char *name,
 /* special_tokens_map.json says what tokenizer_config.json leaves out. */
 static td_status add_special_tokens(td_model_files *files, td_error *err)
 {
-  static const char *const keys[] = {"bos_token", "eos_token"};
+  static const char *const keys[] = {"bos_token", "eos_token", "unk_token",  "pad_token",
+                                     "sep_token", "cls_token", "mask_token", "additional_special_tokens"};
   cJSON *map;
   bool absent;
   TD_TRY(open_json_object(files, "special_tokens_map.json", &absent, &map, err));

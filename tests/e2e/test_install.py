@@ -2,6 +2,7 @@
 in bare Debians and runs its unit."""
 import configparser
 import gzip
+import os
 import pathlib
 import re
 import shutil
@@ -54,6 +55,29 @@ def test_every_file(tree):
     assert len(list(tree[0].rglob("tandem.conf"))) == 3  # sysusers, tmpfiles, and the options
     (credentials,) = tree[0].rglob("credentials")
     assert credentials.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="not root")
+def test_postinst_follows_no_link(tmp_path):
+    """The folder of models is the service user's from the first install on. An upgrade gives away nothing that a link there names."""
+    state, outside, owner = tmp_path / "state", tmp_path / "outside", 54321
+    (tmp_path / "systemd-sysusers").write_text("#!/bin/sh\n")
+    (tmp_path / "systemd-sysusers").chmod(0o755)
+    script = (ROOT / "packaging/debian/postinst").read_text()
+    for here, there in {"/var/lib/tandem": str(state), "tandem:tandem": f"{owner}:{owner}", "/run/systemd": str(tmp_path / "none")}.items():
+        assert here in script
+        script = script.replace(here, there)
+
+    def configure():
+        subprocess.run(["sh", "-c", script, "postinst", "configure"], env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, check=True, timeout=60)
+    configure()
+    assert {(p.stat().st_uid, p.stat().st_gid, p.stat().st_mode & 0o777) for p in (state, state / "models")} == {(owner, owner, 0o755)}
+    outside.mkdir()
+    for target in outside, tmp_path / "absent":
+        (state / "models").unlink() if (state / "models").is_symlink() else (state / "models").rmdir()
+        (state / "models").symlink_to(target)
+        configure()
+        assert outside.stat().st_uid == 0 and not (tmp_path / "absent").exists() and (state / "models").is_symlink()
 
 
 def test_the_unit_starts_what_was_installed(tree):

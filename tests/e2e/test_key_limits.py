@@ -1,13 +1,17 @@
 """Limits in the key file: 429 with OpenAI's headers, and what /metrics show to whom."""
+import random
+import time
+
 import openai
 import pytest
-from harness import MODEL_ID, Daemon, parse_metrics
+from harness import MODEL_ID, Daemon, parse_metrics, read_until
 
 KEYS = """\
 k-rpm name=rpm requests_per_minute=2
 k-tpm name=tpm tokens_per_minute=40
 k-few name=few requests=2 waiting=1
 k-op name=op operator=1
+k-one name=one waiting=1
 """
 
 
@@ -73,6 +77,39 @@ def test_at_once(daemon):
     assert ask(daemon, "k-few").status_code == 200
 
 
+def test_what_only_counts_tokens_does_not_wait_for_any(daemon):
+    rng = random.Random(1)
+    words = " ".join("".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=30)) for _ in range(100000))
+    with daemon.connect(60) as s:
+        daemon.send_request(s, "/tokenize", {"model": MODEL_ID, "prompt": words}, "Authorization: Bearer k-one\r\n")
+        time.sleep(0.1)  # a worker has it
+        r = ask(daemon, "k-one")
+        assert r.status_code == 200, r.text
+        assert b" 200 OK" in read_until(s, b"\r\n\r\n")
+
+
+def test_tokens_of_what_the_engine_refuses_are_given_back(tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("k-op operator=1\nk-tpm tokens_per_minute=2000\n")
+    body = {"model": MODEL_ID, "prompt": [1000 + i for i in range(600)], "max_tokens": 2000, "ignore_eos": True, "stream": True}
+    with Daemon("--api-key-file", keys, "--running-requests", 1, "--queue-tokens", 1024, api_key="k-op") as d, \
+            d.connect(60) as running, d.connect(60) as waiting:
+        d.send_request(running, "/v1/completions", {**body, "prompt": "x"}, "Authorization: Bearer k-op\r\n")
+        read_until(running, b"data: ")
+        d.send_request(waiting, "/v1/completions", body, "Authorization: Bearer k-tpm\r\n")
+        read_until(waiting, b"\r\n\r\n")
+        r = ask(d, "k-tpm", prompt=body["prompt"])
+        assert r.status_code == 429 and r.json()["error"]["code"] == "queue_full", r.text
+        assert int(r.headers["x-ratelimit-remaining-tokens"]) >= 1400, "600 are taken, not 1200"
+
+
+def test_the_key_may_come_as_anthropics_clients_send_it(daemon):
+    def status(**headers):
+        return daemon.get("/v1/models", headers={name.replace("_", "-"): value for name, value in headers.items()}).status_code
+    assert status(x_api_key="k-op") == 200 == status(x_api_key="wrong", authorization="Bearer k-op")
+    assert status(x_api_key="wrong") == 401 == status(x_api_key="k-op", authorization="Bearer wrong") == status()
+
+
 def test_usage_is_shown_to_its_key_and_to_operators(daemon):
     before = metrics(daemon, "k-op")
     assert ask(daemon, "k-op").status_code == 200 == ask(daemon, "k-op").status_code
@@ -81,6 +118,6 @@ def test_usage_is_shown_to_its_key_and_to_operators(daemon):
     def grew(what):
         return after[(f"tandem:key_{what}", "op")] - before[(f"tandem:key_{what}", "op")]
     assert grew("requests_total") == 2 and grew("prompt_tokens_total") == 20 and grew("generation_tokens_total") == 6 and grew("refused_total") == 0
-    assert {key for _, key in after} == {"rpm", "tpm", "few", "op"}
+    assert {key for _, key in after} == {"rpm", "tpm", "few", "op", "one"}
     assert {key for _, key in metrics(daemon, "k-few")} == {"few"}
     assert all(v >= 0 for v in after.values())

@@ -1,4 +1,8 @@
 """SIGHUP: what changes, what does not, and that a bad file changes nothing."""
+import contextlib
+import http.client
+import json
+import re
 import signal
 
 from harness import MODEL_ID, Daemon
@@ -51,3 +55,39 @@ def test_reload(tmp_path):
         d.process.send_signal(signal.SIGHUP)
         d.eventually(lambda: "keys are read again" in d.log(), what="a reload")
         assert "watchers" not in d.log().split("SIGHUP", 1)[1], "the command line's value is the same"
+
+
+def test_open_connections_follow(tmp_path, monkeypatch):
+    config, keys = tmp_path / "tandem.conf", tmp_path / "credentials" / "keys"
+    keys.parent.mkdir()
+    keys.write_text("first\n")
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(keys.parent))
+    config.write_text(f"api_key_file = {keys}\ntrusted_proxies = 127.0.0.0/8\n")
+    with Daemon("--config", config, api_key="first") as d, contextlib.closing(http.client.HTTPConnection("127.0.0.1", d.port, 60)) as kept:
+        kept.connect()
+        kept.auto_open = 0  # no second connection
+
+        def send(size=0):
+            """On the one connection: the status, and who asked as the log has it."""
+            n = d.log().count("request id=")
+            kept.request("POST", "/v1/completions", json.dumps({**BODY, "user": "x" * size}),
+                         {"content-type": "application/json", "authorization": "Bearer first", "x-forwarded-for": "192.0.2.7"})
+            r = kept.getresponse()
+            r.read()
+            d.eventually(lambda: d.log().count("request id=") > n, what="its line")
+            return r.status, re.findall(r" client=(\S+)", d.log())[-1]
+
+        def reload(text):
+            n = d.log().count("keys are read again")
+            config.write_text(f"api_key_file = {keys}\n{text}")
+            d.process.send_signal(signal.SIGHUP)
+            d.eventually(lambda: d.log().count("keys are read again") > n, what="a reload")
+            return d.log()
+        assert send(2000) == (200, "192.0.2.7")
+        log = reload("trusted_proxies = 127.0.0.0/8, 10.0.0.1\n")
+        assert "changed keys take a restart" in log and "share places after a restart only" not in log
+        assert send() == (200, "192.0.2.7"), "the proxy is still one"
+        keys.write_text("first\nsecond\n")
+        assert "share places after a restart only" in reload("http_body_bytes = 1024\n")
+        assert send() == (200, "127.0.0.1"), "it is a proxy no more"
+        assert send(2000) == (413, "127.0.0.1")

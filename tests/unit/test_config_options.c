@@ -111,6 +111,7 @@ static void test_file_refused(void **state)
           "b\n",
           1, "byte 10");
   refused("model = a\x7f\n", 1, "not text");
+  refused("model = a\xc2\x9b\n", 1, "byte 10");
   refused("\n\nmodel = a\rb\n", 3, "not text");
   refused("workers = 1\n workers = 2", 2, "twice"); /* an indented line is a line of its own */
 }

@@ -469,6 +469,10 @@ static void test_rope_refusals(void **state)
   refuse(LLAMA ",\"rope_scaling\":{\"type\":\"dynamic\"}}", NULL, TD_ERR_MODEL, "factor", "not 0");
   refuse(LLAMA ",\"rope_scaling\":{\"rope_type\":\"longrope\"}}", NULL, TD_ERR_MODEL, "short_factor",
          "list of 64 numbers");
+  refuse("{\"model_type\":\"llama\",\"hidden_size\":65536,\"intermediate_size\":64,\"num_hidden_layers\":1,"
+         "\"num_attention_heads\":1,\"vocab_size\":100,\"max_position_embeddings\":4096,"
+         "\"rope_scaling\":{\"rope_type\":\"longrope\"}}",
+         NULL, TD_ERR_MODEL, "65536", "heads"); /* so wide that the tables have no room for its divisors */
   refuse(PHI3 ",\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1,1,1,1],"
               "\"long_factor\":[1,0,1,1]}}",
          NULL, TD_ERR_MODEL, "long_factor", "above 0");

@@ -45,19 +45,26 @@ static void close_world(world *w)
     free(w->tokens[i]);
 }
 
-static void submit(world *w, uint32_t slot, uint32_t account, uint32_t n_prompt, uint32_t max_new)
+/* The first n_shared tokens of the prompt are the same in all slots. */
+static void submit_shared(world *w, uint32_t slot, uint32_t account, uint32_t n_shared, uint32_t n_prompt,
+                          uint32_t max_new)
 {
   td_error err;
   free(w->tokens[slot]);
   w->tokens[slot] = malloc((n_prompt + max_new) * sizeof *w->tokens[slot]);
   assert_non_null(w->tokens[slot]);
   for (uint32_t i = 0; i < n_prompt; i++)
-    w->tokens[slot][i] = (int32_t)(slot * 7919 + i);
+    w->tokens[slot][i] = (int32_t)(i < n_shared ? i : slot * 7919 + i);
   td_sched_request r = {
       .tokens = w->tokens[slot], .n_prompt = n_prompt, .max_new = max_new, .terms.account = account};
   assert_int_equal(td_sched_submit(w->s, slot, &r, ++w->now_us, &err), TD_OK);
   w->account[slot] = account;
   w->there[slot] = true;
+}
+
+static void submit(world *w, uint32_t slot, uint32_t account, uint32_t n_prompt, uint32_t max_new)
+{
+  submit_shared(w, slot, account, 0, n_prompt, max_new);
 }
 
 static bool step(world *w)
@@ -152,6 +159,29 @@ static void pages_too(void **state)
   close_world(&w);
 }
 
+/* Pages that others of the account read too come free for nobody: none gives way for them. */
+static void shared_pages_free_nothing(void **state)
+{
+  static world w;
+  open_world(&w, 2, 440);
+  submit_shared(&w, 0, 1, 3200, 3300, 700);
+  for (int i = 0; i < 8; i++)
+    assert_true(step(&w));
+  for (uint32_t i = 1; i < 8; i++)
+    submit_shared(&w, i, 1, 3200, 3300, 700); /* 200 pages together, and few each */
+  for (int i = 0; i < 40; i++)
+    assert_true(step(&w));
+  assert_int_equal(running_of(&w, 1), 8);
+  submit(&w, 100, 2, 3900, 100); /* 250 pages: more than is free if all but the oldest end */
+  for (int i = 0; i < 4 * TD_FAIR_STEPS; i++)
+    assert_true(step(&w));
+  assert_true(!td_sched_is_running(w.s, 100) && n_taken(&w) == 0);
+  while (step(&w))
+    ;
+  assert_false(w.there[100]);
+  close_world(&w);
+}
+
 /* Among several, the one that runs least is next, and the one that runs most gives. */
 static void the_richest_gives_to_the_poorest(void **state)
 {
@@ -203,9 +233,8 @@ static void nothing_is_taken_for_nothing(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(places_become_even_within_a_bound),
-      cmocka_unit_test(pages_too),
-      cmocka_unit_test(the_richest_gives_to_the_poorest),
+      cmocka_unit_test(places_become_even_within_a_bound), cmocka_unit_test(pages_too),
+      cmocka_unit_test(shared_pages_free_nothing),         cmocka_unit_test(the_richest_gives_to_the_poorest),
       cmocka_unit_test(nothing_is_taken_for_nothing),
   };
   return cmocka_run_group_tests_name("scheduler fair", tests, NULL, NULL);

@@ -43,8 +43,11 @@ static td_step_work work(uint32_t n_decodes, uint32_t context, uint32_t chunk, u
 static td_step_work any_work(void)
 {
   bool has_chunk = draw(3) == 0;
-  uint32_t n_decodes = draw(16) + !has_chunk;
-  return work(n_decodes, 50 + draw(1000), has_chunk ? 2 + draw(110) : 0, draw(2) ? draw(2000) : 0);
+  uint32_t n_decodes = draw(16) + !has_chunk; /* one draw a statement: compilers order arguments as they like */
+  uint32_t behind = draw(2) ? draw(2000) : 0;
+  uint32_t chunk = has_chunk ? 2 + draw(110) : 0;
+  uint32_t context = 50 + draw(1000);
+  return work(n_decodes, context, chunk, behind);
 }
 
 /* Steps vary by a tenth; one in ten is disturbed. */

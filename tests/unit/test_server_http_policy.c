@@ -210,6 +210,7 @@ static void test_refused(void **state)
       {417, POST "Expect: 100-continue\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\na"},
       {400, POST "Content-Type: a\r\nContent-Type: b\r\n\r\n"},
       {400, POST "Authorization: a\r\nAuthorization: b\r\n\r\n"},
+      {400, POST "X-API-Key: a\r\nx-api-key: a\r\n\r\n"},
       {400, "GET / HTTP/1.1\r\n" H "Origin: http://a\r\nOrigin: http://a\r\n\r\n"},
       /* chunks */
       {400, CHUNKED "\r\nx\r\n"},

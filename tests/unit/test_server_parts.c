@@ -55,8 +55,8 @@ static void test_keys(void **state)
   td_error err;
   uint32_t account;
   assert_int_equal(td_keys_read(&k, "", &err), TD_OK);
-  assert_true(td_keys_allow(&k, NULL, &account) && account == 0); /* no file: no key is asked */
-  assert_true(td_keys_allow(&k, "Bearer x", &account) && account == 0);
+  assert_true(td_keys_allow(&k, NULL, NULL, &account) && account == 0); /* no file: no key is asked */
+  assert_true(td_keys_allow(&k, "Bearer x", NULL, &account) && account == 0);
 
   assert_int_equal(read_keys(&k, "# comment\n\nfirst\n  second \r\nthird", &err), TD_OK);
   assert_int_equal(k.n, 3);
@@ -80,12 +80,24 @@ static void test_keys(void **state)
       {"Bearer # comment", 0},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-    assert_int_equal(td_keys_allow(&k, cases[i].header, &account), cases[i].account != 0);
+    assert_int_equal(td_keys_allow(&k, cases[i].header, NULL, &account), cases[i].account != 0);
     assert_int_equal(account, cases[i].account);
+  }
+  static const struct {
+    const char *authorization, *api_key;
+    uint32_t account;
+  } both[] = {{NULL, "second", 2},           {NULL, "Bearer second", 0},  {NULL, " second", 0}, {NULL, "", 0},
+              {"Bearer first", "second", 1}, /* Authorization wins */
+              {"Bearer wrong", "second", 0}, {"Basic first", "second", 0}};
+  for (size_t i = 0; i < sizeof both / sizeof both[0]; i++) {
+    assert_int_equal(td_keys_allow(&k, both[i].authorization, both[i].api_key, &account),
+                     both[i].account != 0);
+    assert_int_equal(account, both[i].account);
   }
   char big[400] = "Bearer ";
   memset(big + 7, 'a', 300);
-  assert_false(td_keys_allow(&k, big, &account));
+  assert_false(td_keys_allow(&k, big, NULL, &account));
+  assert_false(td_keys_allow(&k, NULL, big + 7, &account));
   td_keys_deinit(&k);
 
   assert_int_equal(read_keys(&k, "# none\n", &err), TD_ERR_CONFIG);
@@ -154,7 +166,7 @@ static void test_keys_that_follow(void **state)
   assert_true(c.keys[0].account == 5 &&
               c.keys[1].account == 4); /* two was away: it shares nothing with before */
   uint32_t account;
-  assert_true(td_keys_allow(&c, "Bearer two", &account) && account == 5);
+  assert_true(td_keys_allow(&c, "Bearer two", NULL, &account) && account == 5);
   td_keys_deinit(&c);
   assert_int_equal(read_keys(&c, "five\n", &err), TD_OK);
   b.last_account = TD_KEY_ACCOUNTS;

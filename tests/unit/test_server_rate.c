@@ -31,6 +31,16 @@ static void test_bucket(void **state)
   assert_true(td_rate_left(&r, 60, begin - 5) == -90);                         /* a clock that stands */
 }
 
+/* What is charged as of earlier fills nothing twice. */
+static void test_no_interval_counts_twice(void **state)
+{
+  td_rate r = {0};
+  td_rate_charge(&r, 60, 60, begin);
+  td_rate_charge(&r, 60, 30, begin + MINUTE_US / 2);
+  td_rate_charge(&r, 60, 1, begin);
+  assert_true(td_rate_left(&r, 60, begin + MINUTE_US / 2) == -1);
+}
+
 static void test_time_text(void **state)
 {
   static const struct {
@@ -83,7 +93,8 @@ static void test_limits(void **state)
   t.n_choices = 2;
   assert_true(td_key_limits_admit(&t, true, later, &e));
   t.n_waiting = 1;
-  t.n_reading = 1;
+  t.n_asking = 1;
+  t.n_reading = 2; /* one counts tokens only */
   t.n_choices = 1;
   assert_false(td_key_limits_admit(&t, true, later, &e));
   assert_non_null(strstr(e.message, "has 2 requests that wait for their first token, and may have 2"));
@@ -94,9 +105,42 @@ static void test_limits(void **state)
               td_key_limits_take(&nobody, 1 << 30, 100, later, &e));
 }
 
+/* A limit that the key file changes is not owed more than its own whole; one that stays is. */
+static void test_changed_limits(void **state)
+{
+  td_key old = {.account = 1, .limits = {.requests_per_minute = 600, .tokens_per_minute = 100}};
+  td_key new = {.account = 1, .limits = {.requests_per_minute = 6, .tokens_per_minute = 100}};
+  td_tenants all;
+  td_error err;
+  assert_int_equal(td_tenants_init(&all, &(td_keys){.keys = &old, .n = 1, .asked = true}, &err), TD_OK);
+  td_tenant *t = &all.keys[1];
+  td_rate_charge(&t->requests, 600, 500, begin);
+  td_rate_charge(&t->tokens, 100, 250, begin);
+  td_tenants_follow(&all, &(td_keys){.keys = &new, .n = 1, .asked = true});
+  assert_in_range(td_rate_wait_us(&t->requests, 6, 1, begin), 10000000, 10000001);
+  assert_true(td_rate_left(&t->tokens, 100, begin) == -150);
+  td_tenants_deinit(&all);
+}
+
+/* Tokens of a request that is then refused. */
+static void test_given_back(void **state)
+{
+  td_key key = {.limits = {.tokens_per_minute = 100}};
+  td_tenant t = {.key = &key}, nobody = {0};
+  td_api_error e;
+  assert_true(td_key_limits_take(&t, 90, 1, begin, &e));
+  td_key_limits_give_back(&t, 90);
+  assert_true(td_rate_left(&t.tokens, 100, begin) == 100);
+  td_key_limits_give_back(&t, 90);
+  assert_true(td_rate_left(&t.tokens, 100, begin) == 100);
+  td_key_limits_give_back(&nobody, 90);
+}
+
 int main(void)
 {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_bucket), cmocka_unit_test(test_time_text),
-                                     cmocka_unit_test(test_limits)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_bucket),         cmocka_unit_test(test_no_interval_counts_twice),
+      cmocka_unit_test(test_time_text),      cmocka_unit_test(test_limits),
+      cmocka_unit_test(test_changed_limits), cmocka_unit_test(test_given_back)};
   return cmocka_run_group_tests_name("rate", tests, NULL, NULL);
 }
