@@ -150,11 +150,11 @@ void td_engine_destroy(td_engine *e)
   if (e->backend)
     e->backend->ops->destroy(e->backend);
   td_chat_template_destroy(e->chat_template);
-  td_engine_free_grammars(e);
   td_chat_template_destroy(e->tool_template);
   td_tokenizer_destroy(e->tokenizer);
   td_model_files_close(e->files);
   td_engine_requests_deinit(e);
+  td_engine_free_grammars(e); /* behind those who obey them */
   td_engine_free_step_memory(e);
   if (e->wake_fd >= 0)
     close(e->wake_fd);

@@ -101,11 +101,13 @@ enum { TD_ENGINE_STOP_IDS_MAX = 64 };
 
 /* What may be sampled next, from outside: a grammar. fill writes the mask of the ids that may follow
  * tokens[0 .. n), prompt and answer: bit i % 32 of word i / 32 for id i, (vocab + 31) / 32 words; at least
- * one must be set. It is called by threads of the engine's, for one request one call after the other and with
- * more tokens each time. drop is called once, on the loop thread, when no fill runs or comes any more. */
+ * one must be set. It returns NULL, or why there is no mask any more, as static text: then the request ends
+ * as TD_FINISH_REFUSED. It is called by threads of the engine's, for one request one call after the other and
+ * with more tokens each time. drop is called once, on the loop thread, when no fill runs or comes any more.
+ */
 typedef struct td_mask_provider {
-  void (*fill)(void *arg, const int32_t *tokens, uint32_t n, uint32_t *mask); /* NULL: any id may */
-  void (*drop)(void *arg);                                                    /* NULL: nothing is called */
+  const char *(*fill)(void *arg, const int32_t *tokens, uint32_t n, uint32_t *mask); /* NULL: any id may */
+  void (*drop)(void *arg); /* NULL: nothing is called */
   void *arg;
 } td_mask_provider;
 
@@ -145,6 +147,7 @@ typedef enum td_finish {
   TD_FINISH_STOP,      /* end-of-sequence or a stop id (the last token is that id) */
   TD_FINISH_LENGTH,    /* max_new reached */
   TD_FINISH_ERROR,     /* `error` of the update says why (NaN in the logits) */
+  TD_FINISH_REFUSED,   /* its mask provider gave up; `error` says why */
   TD_FINISH_UNSTARTED, /* a deadline passed, or could not be met any more, before it was started */
   TD_FINISH_CUT,       /* the same, while it was computed */
 } td_finish;
@@ -160,7 +163,7 @@ typedef struct td_engine_update {
   uint32_t n_generated; /* so far; grows from update to update */
   uint32_t n_cached_prompt;
   td_finish finish;
-  const char *error;                                               /* for TD_FINISH_ERROR; static text */
+  const char *error; /* for TD_FINISH_ERROR and _REFUSED; static text */
   uint64_t submit_us, first_run_us, first_token_us, last_token_us; /* CLOCK_MONOTONIC; 0 = not yet */
   uint64_t
       predicted_queue_us; /* when it came: how long it would wait for its first step; UINT64_MAX: not known */
@@ -214,7 +217,8 @@ void td_text_stream_finish(td_text_stream *s, td_buf *out);
 
 typedef struct td_grammar td_grammar;
 
-/* Compiles, or finds what was compiled before. TD_ERR_REQUEST, TD_ERR_UNSUPPORTED say why it cannot. *out is
+/* Compiles, or finds what was compiled before. TD_ERR_REQUEST, TD_ERR_UNSUPPORTED say why it cannot;
+ * TD_ERR_CAPACITY: live grammars have taken their memory. *out is
  * for any number of requests, and is dropped when the last was submitted. */
 TD_MUST_CHECK td_status td_engine_compile_grammar(const td_engine *e, const td_grammar_source *source,
                                                   td_grammar **out, td_error *err);

@@ -43,7 +43,8 @@ static td_status make_vocab(td_engine *e, td_vocabulary **out, td_error *err)
   for (uint32_t i = 0; i < n && st == TD_OK; i++)
     tokens[i] = (td_token_bytes){all.data ? all.data + ends[i] : "", (uint32_t)(ends[i + 1] - ends[i])};
   if (st == TD_OK)
-    st = td_vocabulary_create(tokens, n, e->desc.eos_ids, e->desc.n_eos_ids, out, err);
+    st = td_vocabulary_create(tokens, n, e->desc.eos_ids, e->desc.n_eos_ids,
+                              (size_t)td_limit_max(TD_LIMIT_GRAMMARS_BYTES), out, err);
   free(tokens);
   free(ends);
   td_buf_deinit(&all);
@@ -64,15 +65,26 @@ td_status td_engine_load_grammars(td_engine *e, td_error *err)
   return make_vocab(e, &g->vocab, err);
 }
 
+/* False: there were none. */
+static bool drop_kept(td_grammars *g)
+{
+  pthread_mutex_lock(&g->lock);
+  bool any = g->n > 0;
+  while (g->n > 0) {
+    const kept *k = &g->kept[--g->n];
+    free(k->key);
+    td_grammar_drop(k->grammar);
+  }
+  pthread_mutex_unlock(&g->lock);
+  return any;
+}
+
 void td_engine_free_grammars(td_engine *e)
 {
   td_grammars *g = e->grammars;
   if (!g)
     return;
-  for (uint32_t i = 0; i < g->n; i++) {
-    free(g->kept[i].key);
-    td_grammar_drop(g->kept[i].grammar);
-  }
+  (void)drop_kept(g);
   td_vocabulary_destroy(g->vocab);
   pthread_mutex_destroy(&g->lock);
   free(g->kept);
@@ -153,6 +165,8 @@ td_status td_engine_compile_grammar(const td_engine *e, const td_grammar_source 
     return td_fail(err, TD_ERR_NOMEM, "no memory for a grammar");
   *out = find(g, key, n);
   td_status st = *out ? TD_OK : td_grammar_compile(g->vocab, source, out, err);
+  if (st == TD_ERR_CAPACITY && drop_kept(g))
+    st = td_grammar_compile(g->vocab, source, out, err);
   if (st == TD_OK)
     keep(g, key, n, *out);
   free(key);
@@ -170,13 +184,14 @@ typedef struct provider {
 
 /* The matcher has read what was said so far but for the last tokens. A token that it does not take cannot
  * have been sampled under its masks, but behind the end. */
-static void fill(void *arg, const int32_t *tokens, uint32_t n, uint32_t *mask)
+static const char *fill(void *arg, const int32_t *tokens, uint32_t n, uint32_t *mask)
 {
   provider *p = arg;
   for (uint32_t i = p->n_prompt + td_matcher_n_tokens(p->matcher); i < n; i++)
     if (!td_matcher_read(p->matcher, tokens[i]))
       break;
   td_matcher_fill(p->matcher, mask);
+  return td_matcher_stuck(p->matcher);
 }
 
 static void drop(void *arg)

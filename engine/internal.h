@@ -80,6 +80,7 @@ typedef struct td_slot {
   uint32_t active_generation;
   uint32_t n_new; /* tokens generated */
   const char *error;
+  bool gave_up;         /* the error is its mask provider's */
   int ends_as;          /* ended, once the fill that runs of its mask is over */
   uint32_t next_ending; /* of those that wait for that */
 

@@ -20,14 +20,17 @@ typedef struct mask_job {
   const int32_t *tokens;
   uint32_t n;
   uint32_t *bits;
-  uint32_t next;     /* in the queue */
+  uint32_t next; /* in the queue */
+  uint32_t account;
+  const char *why;   /* the fill gave up; NULL: it did not */
   _Atomic int state; /* mask_state; MADE is stored with release behind the bits */
 } mask_job;
 
 struct td_masks {
   mask_job *jobs; /* [n_slots] */
   uint32_t first, last;
-  uint64_t n_made, n_seen; /* n_seen: when the engine waited last */
+  uint64_t n_served, served[TD_ENGINE_ACCOUNTS]; /* when each account was served last */
+  uint64_t n_made, n_seen;                       /* n_seen: when the engine waited last */
   int wake_fd;
   bool stops;
   pthread_mutex_t lock;
@@ -48,14 +51,6 @@ static void push(td_masks *m, uint32_t slot)
   m->last = slot;
 }
 
-static uint32_t pop(td_masks *m)
-{
-  uint32_t slot = m->first;
-  m->first = m->jobs[slot].next;
-  return slot;
-}
-
-/* Few wait: who is cancelled while its mask is asked for. */
 static void take_out(td_masks *m, uint32_t slot)
 {
   uint32_t before = NO_SLOT;
@@ -67,6 +62,18 @@ static void take_out(td_masks *m, uint32_t slot)
     m->jobs[before].next = m->jobs[slot].next;
   if (m->last == slot)
     m->last = before;
+}
+
+/* Of the account that was served longest ago: one whose masks take long holds up others by one of them. */
+static uint32_t pop(td_masks *m)
+{
+  uint32_t best = m->first;
+  for (uint32_t i = best; i != NO_SLOT; i = m->jobs[i].next)
+    if (m->served[m->jobs[i].account] < m->served[m->jobs[best].account])
+      best = i;
+  take_out(m, best);
+  m->served[m->jobs[best].account] = ++m->n_served;
+  return best;
 }
 
 /* ---- a thread ---- */
@@ -90,7 +97,7 @@ static void *make_masks(void *arg)
     mask_job *j = &m->jobs[pop(m)];
     atomic_store(&j->state, MASK_RUNNING);
     pthread_mutex_unlock(&m->lock);
-    j->provider.fill(j->provider.arg, j->tokens, j->n, j->bits);
+    j->why = j->provider.fill(j->provider.arg, j->tokens, j->n, j->bits);
     pthread_mutex_lock(&m->lock);
     atomic_store_explicit(&j->state, MASK_MADE, memory_order_release);
     m->n_made++;
@@ -158,13 +165,14 @@ void td_masks_destroy(td_masks *m)
 
 /* ---- the engine thread ---- */
 
-void td_masks_ask(td_masks *m, uint32_t slot, const td_mask_provider *provider, const int32_t *tokens,
-                  uint32_t n, uint32_t *bits)
+void td_masks_ask(td_masks *m, uint32_t slot, uint32_t account, const td_mask_provider *provider,
+                  const int32_t *tokens, uint32_t n, uint32_t *bits)
 {
   mask_job *j = &m->jobs[slot];
   pthread_mutex_lock(&m->lock);
   TD_BUG_ON(j->state == MASK_QUEUED || j->state == MASK_RUNNING);
   j->provider = *provider;
+  j->account = account;
   j->tokens = tokens;
   j->n = n;
   j->bits = bits;
@@ -177,6 +185,11 @@ void td_masks_ask(td_masks *m, uint32_t slot, const td_mask_provider *provider, 
 bool td_masks_is_made(const td_masks *m, uint32_t slot)
 {
   return atomic_load_explicit(&m->jobs[slot].state, memory_order_acquire) == MASK_MADE;
+}
+
+const char *td_masks_gave_up(const td_masks *m, uint32_t slot)
+{
+  return td_masks_is_made(m, slot) ? m->jobs[slot].why : NULL;
 }
 
 bool td_masks_drop(td_masks *m, uint32_t slot)

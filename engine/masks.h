@@ -3,7 +3,8 @@
  *
  * A slot has one mask at a time: the engine asks for it when the slot's tokens are known, and takes it for
  * the step that samples behind them. A mask that is not there by then is late: the row is not sampled, and
- * asks again in the next step. Masks are made in the order in which they were asked for.
+ * asks again in the next step. Accounts take turns; masks of one are made in the order in which they were
+ * asked for.
  *
  * Thread: the engine thread calls; fills run on the masks' own threads, one at a time for each slot. */
 #ifndef TD_ENGINE_MASKS_H
@@ -25,10 +26,12 @@ void td_masks_destroy(td_masks *m);
 
 /* The slot's mask behind tokens[0 .. n) goes to bits; all is borrowed until the slot is dropped or asks anew.
  * Its last mask is forgotten; no fill of it runs. */
-void td_masks_ask(td_masks *m, uint32_t slot, const td_mask_provider *provider, const int32_t *tokens,
-                  uint32_t n, uint32_t *bits);
+void td_masks_ask(td_masks *m, uint32_t slot, uint32_t account, const td_mask_provider *provider,
+                  const int32_t *tokens, uint32_t n, uint32_t *bits);
 /* It was asked for and is made. */
 bool td_masks_is_made(const td_masks *m, uint32_t slot);
+/* It is made and the provider gave up: why. Else NULL. */
+const char *td_masks_gave_up(const td_masks *m, uint32_t slot);
 /* The slot wants no mask any more. False: a fill runs that still uses what was borrowed; ask again. */
 TD_MUST_CHECK bool td_masks_drop(td_masks *m, uint32_t slot);
 /* Until a mask is made that was not made when this was called last, so long at most. */

@@ -162,6 +162,7 @@ td_status td_engine_submit(td_engine *e, const td_engine_request *r, td_ticket *
     e->account_tokens[r->terms.account] += r->n_prompt;
   s->submit_us = td_clock_us();
   s->error = NULL;
+  s->gave_up = false;
   atomic_store(&s->n_generated, 0);
   atomic_store(&s->ended, TD_FINISH_NONE);
   atomic_store(&s->n_cached_prompt, 0);
@@ -251,7 +252,7 @@ static bool slot_update(td_engine *e, uint32_t slot, td_engine_update *u)
       .top = s->top,
       .n_cached_prompt = atomic_load(&s->n_cached_prompt),
       .finish = (td_finish)ended,
-      .error = ended == TD_FINISH_ERROR ? s->error : NULL,
+      .error = ended == TD_FINISH_ERROR || ended == TD_FINISH_REFUSED ? s->error : NULL,
       .submit_us = s->submit_us,
       .predicted_queue_us = atomic_load(&s->predicted_queue_us),
       .first_run_us = atomic_load(&s->first_run_us),

@@ -40,10 +40,7 @@ void td_engine_free_step_memory(td_engine *e)
 
 /* ---- masks ---- */
 
-static td_slot *slot_of(td_engine *e, const td_plan *plan, uint32_t i)
-{
-  return &e->slots[plan->rows[plan->logits[i].row].slot];
-}
+static uint32_t slot_of(const td_plan *plan, uint32_t i) { return plan->rows[plan->logits[i].row].slot; }
 
 /* A request that ended with the step before, after this one was planned, is not active: its slot may be the
  * loop's again. */
@@ -64,7 +61,8 @@ bool td_engine_awaits_masks(const td_engine *e, const td_plan *plan)
 static void ask_mask(td_engine *e, uint32_t slot)
 {
   td_slot *s = &e->slots[slot];
-  td_masks_ask(e->masks, slot, &s->request.mask, s->request.tokens, s->request.n_prompt + s->n_new, s->mask);
+  td_masks_ask(e->masks, slot, s->request.terms.account, &s->request.mask, s->request.tokens,
+               s->request.n_prompt + s->n_new, s->mask);
 }
 
 void td_engine_ask_mask(td_engine *e, uint32_t slot)
@@ -130,11 +128,17 @@ static bool is_stop_token(const td_engine *e, const td_engine_request *r, int32_
   return false;
 }
 
-static uint8_t verdict_of(const td_engine *e, td_slot *s, uint32_t i)
+static uint8_t verdict_of(const td_engine *e, uint32_t slot, uint32_t i)
 {
+  td_slot *s = &e->slots[slot];
   if (e->outcome.flags[i] & TD_LOGITS_LATE)
     return TD_TOKEN_LATE;
-  if (e->outcome.flags[i] & TD_LOGITS_NAN) { /* its id is never published */
+  s->error = s->mask ? td_masks_gave_up(e->masks, slot) : NULL;
+  if (s->error) { /* its id is never published */
+    s->gave_up = true;
+    return TD_TOKEN_ENDS;
+  }
+  if (e->outcome.flags[i] & TD_LOGITS_NAN) { /* nor this one */
     s->error = "the model's output is not a number";
     return TD_TOKEN_ENDS;
   }
@@ -148,11 +152,11 @@ static void judge_tokens(td_engine *e)
   const td_plan *plan = e->plan;
   TD_BUG_ON(e->outcome.n_logits != plan->n_logits);
   for (uint32_t i = 0; i < plan->n_logits; i++) {
-    td_slot *s = slot_of(e, plan, i);
+    uint32_t slot = slot_of(plan, i);
     e->sampled[i] = e->outcome.ids[i * TD_STEP_IDS];
     e->verdict[i] = TD_TOKEN_GOES_ON;
-    if (s->active && plan->logits[i].target == TD_SAMPLE_HERE)
-      e->verdict[i] = verdict_of(e, s, i);
+    if (e->slots[slot].active && plan->logits[i].target == TD_SAMPLE_HERE)
+      e->verdict[i] = verdict_of(e, slot, i);
   }
 }
 
@@ -174,7 +178,7 @@ static void publish_token(td_engine *e, uint32_t slot, bool stop, uint64_t now_u
 {
   td_slot *s = &e->slots[slot];
   if (s->error) {
-    td_engine_end_slot(e, slot, TD_FINISH_ERROR);
+    td_engine_end_slot(e, slot, s->gave_up ? TD_FINISH_REFUSED : TD_FINISH_ERROR);
     return;
   }
   if (s->n_new++ == 0)

@@ -448,6 +448,24 @@ static void fail_late(td_call *call, int status, const char *code, const char *m
   td_call_fail(call, &e);
 }
 
+/* Its grammar cannot be gone on with: that is the request's doing, and half an answer is none. A stream's
+ * client gets what was said before. */
+static void end_refused(td_choice *ch, const char *why)
+{
+  td_call *call = ch->call;
+  td_api_error e;
+  pump_choice(ch);
+  if (call->n_open == 0) {
+    end_call(call);
+    return;
+  }
+  if (ch->closed)
+    return;
+  ch->engine_finish = TD_FINISH_REFUSED;
+  td_api_error_set(&e, 400, "grammar_stuck", call->request.grammar_field, "%s", why);
+  td_call_fail(call, &e);
+}
+
 /* A deadline has passed. Tokens of before it may be unread: a stop string in them has ended the answer in
  * time, and a stream's client gets them before the error, if it reads. */
 static void end_late(td_choice *ch, td_finish why)
@@ -485,13 +503,17 @@ static void apply(const td_engine_update *u)
   ch->n_generated = u->n_generated;
   ch->n_cached = u->n_cached_prompt;
   bool late = u->finish == TD_FINISH_UNSTARTED || u->finish == TD_FINISH_CUT;
-  ch->engine_finish = late ? TD_FINISH_NONE : u->finish;
+  ch->engine_finish = late || u->finish == TD_FINISH_REFUSED ? TD_FINISH_NONE : u->finish;
   ch->submit_us = u->submit_us;
   ch->first_run_us = u->first_run_us;
   ch->first_token_us = u->first_token_us;
   ch->last_token_us = u->last_token_us;
   if (late) {
     end_late(ch, u->finish);
+    return;
+  }
+  if (u->finish == TD_FINISH_REFUSED) {
+    end_refused(ch, u->error);
     return;
   }
   if (u->finish == TD_FINISH_ERROR) {

@@ -13,11 +13,30 @@
 static void destroy(td_grammar *g)
 {
   td_machine_deinit(&g->machine);
+  td_ledger_close(&g->ledger);
   td_rules_deinit(&g->rules);
   pthread_mutex_destroy(&g->lock);
   free(g->masks);
   free(g->walk);
   free(g);
+}
+
+static size_t rules_bytes(const td_rules *r)
+{
+  return r->cap_insts * sizeof *r->insts + r->cap_sets * sizeof *r->sets +
+         r->n_rules * (sizeof *r->starts + sizeof *r->ranks);
+}
+
+/* From now on what its states and masks take is counted; a reserve of it is taken at once. */
+static td_status open_ledger(td_grammar *g, td_error *err)
+{
+  size_t fixed = rules_bytes(&g->rules) + (g->vocab->max_depth + 1) * sizeof *g->walk;
+  size_t reserve = fixed + (size_t)td_limit_max(TD_LIMIT_GRAMMAR_RESERVE_BYTES);
+  if (!td_ledger_open(&g->ledger, g->vocab->memory, reserve) ||
+      !td_ledger_use(&g->ledger, fixed + g->machine.bytes))
+    return td_fail(err, TD_ERR_CAPACITY, "the grammars of other requests have taken the memory of grammars");
+  g->machine.ledger = &g->ledger;
+  return TD_OK;
 }
 
 td_status td_grammar_make(const td_vocabulary *v, const td_builder *b, uint32_t root, td_grammar **out,
@@ -35,6 +54,8 @@ td_status td_grammar_make(const td_vocabulary *v, const td_builder *b, uint32_t 
   td_status st = td_rules_make(b, root, TD_SHARED_RULES, &g->rules, err);
   if (st == TD_OK && (!g->walk || !td_machine_init(&g->machine, &g->rules)))
     st = td_fail(err, TD_ERR_NOMEM, "no memory for a grammar");
+  if (st == TD_OK)
+    st = open_ledger(g, err);
   if (st != TD_OK) {
     destroy(g);
     return st;
@@ -101,7 +122,8 @@ struct td_matcher {
   step *steps; /* [n_steps]: before the first token, and behind each */
   uint32_t n_steps, cap_steps;
   uint64_t epoch;
-  bool stuck; /* a budget is used up */
+  uint64_t work_left; /* each token adds some */
+  const char *stuck;  /* why; NULL: it is not */
 };
 
 static bool read_text(td_machine *m, uint32_t *state, const char *bytes, size_t n)
@@ -130,18 +152,43 @@ static bool find_states(td_matcher *t)
   return !g->machine.full;
 }
 
-/* Locked. Begins a piece of work; where memory is used up, begins it again with all forgotten. */
+/* Locked. Begins a piece of work; a second time with all states and masks forgotten. */
 static bool begin(td_matcher *t, unsigned attempt)
 {
   td_grammar *g = t->g;
   if (attempt > 0) {
     td_machine_forget(&g->machine);
-    g->n_masks = 1;
+    td_mask_forget_all(g);
     g->epoch++;
   }
   td_machine_begin(&g->machine);
+  g->machine.max_work = t->work_left;
   return find_states(t);
 }
+
+/* Locked. Pays for the work that was begun. True: it failed for lack of memory, which forgetting gives back.
+ * Forgetting gives no work back: what was found out stays for others. */
+static bool settle(td_matcher *t)
+{
+  td_machine *m = &t->g->machine;
+  bool out_of_work = td_machine_is_out_of_work(m);
+  t->work_left = out_of_work ? 0 : t->work_left - m->work;
+  if (out_of_work)
+    t->stuck = "the grammar takes too much work: it is too ambiguous or too large";
+  return m->full && !out_of_work;
+}
+
+/* Work of all masks of an answer is bounded, and not that of each alone: one may take more, if others take
+ * little. */
+static void add_work(td_matcher *t)
+{
+  uint64_t most = (uint64_t)td_limit_max(TD_LIMIT_GRAMMAR_WORK);
+  t->work_left += (uint64_t)td_limit_max(TD_LIMIT_GRAMMAR_TOKEN_WORK);
+  if (t->work_left > most)
+    t->work_left = most;
+}
+
+static const char no_memory[] = "the grammar takes more memory than there is for its states";
 
 static bool push(td_matcher *t, step s)
 {
@@ -164,6 +211,7 @@ td_matcher *td_matcher_create(td_grammar *g)
     return NULL;
   t->g = td_grammar_hold(g);
   t->epoch = UINT64_MAX;
+  t->work_left = (uint64_t)td_limit_max(TD_LIMIT_GRAMMAR_WORK);
   td_buf_init(&t->text, 0);
   if (!push(t, (step){0})) {
     td_matcher_destroy(t);
@@ -186,25 +234,31 @@ bool td_matcher_read_bytes(td_matcher *t, const char *bytes, size_t n)
 {
   td_machine *m = &t->g->machine;
   uint32_t state = TD_STATE_DEAD;
-  bool ok = false;
+  bool ok = false, again = true;
   if (t->stuck || t->steps[t->n_steps - 1].ended)
     return false;
   pthread_mutex_lock(&t->g->lock);
-  for (unsigned i = 0; i < 2 && !ok; i++) {
+  for (unsigned i = 0; i < 2 && again; i++) {
     if (begin(t, i)) {
       state = t->steps[t->n_steps - 1].state;
       ok = read_text(m, &state, bytes, n);
     }
-    if (!m->full)
-      break;
+    again = settle(t);
   }
-  t->stuck |= m->full;
   pthread_mutex_unlock(&t->g->lock);
+  if (again)
+    t->stuck = no_memory;
+  size_t before = t->text.len_bytes;
   if (!ok)
     return false;
   td_buf_append(&t->text, bytes, n);
-  t->stuck |= t->text.failed;
-  return !t->stuck && push(t, (step){.state = state, .n_text = (uint32_t)t->text.len_bytes});
+  if (t->text.failed || !push(t, (step){.state = state, .n_text = (uint32_t)t->text.len_bytes})) {
+    t->text.len_bytes = before;
+    t->stuck = no_memory;
+    return false;
+  }
+  add_work(t);
+  return true;
 }
 
 bool td_matcher_read(td_matcher *t, int32_t id)
@@ -215,7 +269,7 @@ bool td_matcher_read(td_matcher *t, int32_t id)
     return false;
   if (td_vocabulary_ends(v, id)) {
     last.ended = true;
-    return (t->stuck || td_matcher_is_whole(t)) && push(t, last);
+    return td_matcher_is_whole(t) && push(t, last);
   }
   uint32_t from = v->offsets[id], to = v->offsets[id + 1];
   return to > from && td_matcher_read_bytes(t, v->bytes + from, to - from);
@@ -229,28 +283,21 @@ void td_matcher_roll_back(td_matcher *t, uint32_t n_tokens)
     return;
   t->n_steps = n_tokens + 1;
   t->text.len_bytes = t->steps[n_tokens].n_text;
-  t->stuck = false;
+  t->stuck = NULL;
 }
 
-/* Locked inside: the state now, or dead. */
-static td_state state_now(td_matcher *t, uint32_t *id)
-{
-  td_state s = {0};
-  for (unsigned i = 0; i < 2; i++) {
-    if (begin(t, i)) {
-      *id = t->steps[t->n_steps - 1].state;
-      s = t->g->machine.states[*id];
-      break;
-    }
-  }
-  return s;
-}
+const char *td_matcher_stuck(const td_matcher *t) { return t->stuck; }
+uint64_t td_matcher_work_left(const td_matcher *t) { return t->work_left; }
 
-bool td_matcher_is_whole(const td_matcher *t)
+bool td_matcher_is_whole(const td_matcher *ct)
 {
-  uint32_t id;
+  td_matcher *t = (td_matcher *)ct; /* states are only found again */
+  bool whole = false, again = !t->stuck;
   pthread_mutex_lock(&t->g->lock);
-  bool whole = state_now((td_matcher *)t, &id).whole;
+  for (unsigned i = 0; i < 2 && again; i++) {
+    whole = begin(t, i) && t->g->machine.states[t->steps[t->n_steps - 1].state].whole;
+    again = settle(t);
+  }
   pthread_mutex_unlock(&t->g->lock);
   return whole;
 }
@@ -268,49 +315,19 @@ void td_matcher_fill(td_matcher *t, uint32_t *mask)
   td_grammar *g = t->g;
   uint32_t n_words = g->vocab->n_words;
   const uint32_t *made = NULL;
+  bool ended = t->steps[t->n_steps - 1].ended, again = !t->stuck && !ended;
   pthread_mutex_lock(&g->lock);
-  for (unsigned i = 0; i < 2 && !made && !t->stuck && !t->steps[t->n_steps - 1].ended; i++)
-    if (begin(t, i))
-      made = td_mask_of(g, t->steps[t->n_steps - 1].state);
+  for (unsigned i = 0; i < 2 && again; i++) {
+    made = begin(t, i) ? td_mask_of(g, t->steps[t->n_steps - 1].state) : NULL;
+    again = settle(t);
+  }
   if (made)
     memcpy(mask, made, n_words * sizeof *mask);
   pthread_mutex_unlock(&g->lock);
-  if (!made || !has_bit(mask, n_words)) {
-    t->stuck = true;
+  if (again)
+    t->stuck = no_memory;
+  else if (made && !has_bit(mask, n_words))
+    t->stuck = "no token of the model goes on in the grammar";
+  if (!made || t->stuck)
     memcpy(mask, g->vocab->end_mask, n_words * sizeof *mask);
-  }
-}
-
-/* The one byte that all places take; -1: there are several, or the text may end. */
-static int only_byte(const td_machine *m, td_state s)
-{
-  int byte = -1;
-  for (uint32_t i = 0; i < s.n; i++) {
-    const td_inst *t = &m->rules->insts[m->places[s.first + i].at];
-    if (t->op != TD_OP_RANGE || t->lo != t->hi || (byte >= 0 && byte != t->lo))
-      return -1;
-    byte = t->lo;
-  }
-  return s.whole ? -1 : byte;
-}
-
-size_t td_matcher_forced(td_matcher *t, char *out, size_t max)
-{
-  td_machine *m = &t->g->machine;
-  uint32_t id = TD_STATE_DEAD;
-  size_t n = 0;
-  int byte;
-  if (t->stuck || t->steps[t->n_steps - 1].ended)
-    return 0;
-  pthread_mutex_lock(&t->g->lock);
-  td_state s = state_now(t, &id);
-  while (n < max && (byte = only_byte(m, s)) >= 0) {
-    id = td_machine_step(m, id, (unsigned)byte);
-    if (id == TD_STATE_DEAD)
-      break;
-    s = m->states[id];
-    out[n++] = (char)byte;
-  }
-  pthread_mutex_unlock(&t->g->lock);
-  return n;
 }

@@ -28,17 +28,20 @@ typedef struct td_token_bytes {
   uint32_t n_bytes;  /* 0: the token is never part of a text (a special token) */
 } td_token_bytes;
 
-/* tokens [n_tokens] by id. Ids of end_ids end an answer. */
+/* tokens [n_tokens] by id. Ids of end_ids end an answer. max_bytes: memory of all its grammars that live. */
 TD_MUST_CHECK td_status td_vocabulary_create(const td_token_bytes *tokens, uint32_t n_tokens,
-                                             const int32_t *end_ids, uint32_t n_end_ids, td_vocabulary **out,
-                                             td_error *err);
+                                             const int32_t *end_ids, uint32_t n_end_ids, size_t max_bytes,
+                                             td_vocabulary **out, td_error *err);
 void td_vocabulary_destroy(td_vocabulary *v); /* NULL: does nothing */
+/* What its grammars have taken of max_bytes. */
+size_t td_vocabulary_grammar_bytes(const td_vocabulary *v);
 
 /* ---- grammars ---- */
 
 typedef struct td_grammar td_grammar;
 
-/* Budgets: TD_LIMIT_GRAMMAR_*. The grammar has one holder, the caller. */
+/* Budgets: TD_LIMIT_GRAMMAR_*. The grammar has one holder, the caller. TD_ERR_CAPACITY: others have taken
+ * the memory. */
 TD_MUST_CHECK td_status td_grammar_compile(const td_vocabulary *v, const td_grammar_source *source,
                                            td_grammar **out, td_error *err);
 td_grammar *td_grammar_hold(td_grammar *g);
@@ -59,12 +62,14 @@ uint32_t td_matcher_n_tokens(const td_matcher *m);
 /* What has been read is a whole answer. */
 bool td_matcher_is_whole(const td_matcher *m);
 /* The tokens that may be next: bit i % 32 of word i / 32 for id i, (n_tokens + 31) / 32 words. Ids that end
- * an answer may where it is whole. At least one bit is set: where no token of the vocabulary goes on, or a
- * budget is used up, these ids are. */
+ * an answer may where it is whole. At least one bit is set: those ids are where the matcher is stuck. */
 void td_matcher_fill(td_matcher *m, uint32_t *mask);
+/* Why no more can be said: no token of the vocabulary goes on, or the work of TD_LIMIT_GRAMMAR_WORK and
+ * _TOKEN_WORK or memory is used up. Static text; NULL: it is not stuck. */
+const char *td_matcher_stuck(const td_matcher *m);
+/* Steps that it may still take before it is stuck. */
+uint64_t td_matcher_work_left(const td_matcher *m);
 /* Bytes, for tests and for text that is known: reads all n, or nothing and returns false. */
 TD_MUST_CHECK bool td_matcher_read_bytes(td_matcher *m, const char *bytes, size_t n);
-/* Appends the bytes that must come next, whatever is sampled: while there is one way on. At most max. */
-size_t td_matcher_forced(td_matcher *m, char *out, size_t max);
 
 #endif

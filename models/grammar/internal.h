@@ -12,6 +12,7 @@ struct td_grammar {
   const td_vocabulary *vocab;
   td_rules rules;
   pthread_mutex_t lock; /* of all below */
+  td_ledger ledger;
   td_machine machine;
   uint64_t epoch;  /* counts how often the machine forgot */
   uint32_t *masks; /* [cap_masks][n_words]; number 0 is not used */
@@ -21,6 +22,7 @@ struct td_grammar {
 
 /* mask.c, locked: the mask of a state, borrowed; NULL: memory or work was used up. */
 const uint32_t *td_mask_of(td_grammar *g, uint32_t state);
+void td_mask_forget_all(td_grammar *g); /* locked */
 /* Fills v's locals, by a grammar of any JSON value. */
 TD_MUST_CHECK td_status td_vocabulary_learn(td_vocabulary *v, td_error *err);
 

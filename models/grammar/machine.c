@@ -9,6 +9,33 @@
 
 /* ---- memory ---- */
 
+static bool take_bytes(td_machine *m, size_t n)
+{
+  if (m->bytes + n > m->max_bytes || (m->ledger && !td_ledger_use(m->ledger, n))) {
+    m->full = true;
+    return false;
+  }
+  m->bytes += n;
+  return true;
+}
+
+static void give_bytes(td_machine *m, size_t n)
+{
+  m->bytes -= n;
+  if (m->ledger)
+    td_ledger_free(m->ledger, n);
+}
+
+/* NULL: no memory. */
+static void *take_zeroed(td_machine *m, size_t n, size_t size)
+{
+  void *p = take_bytes(m, n * size) ? calloc(n, size) : NULL;
+  if (!p && !m->full)
+    give_bytes(m, n * size);
+  m->full |= !p;
+  return p;
+}
+
 static bool grow(td_machine *m, void *array, uint32_t *cap, uint32_t need, size_t size)
 {
   void **p = array;
@@ -18,29 +45,42 @@ static bool grow(td_machine *m, void *array, uint32_t *cap, uint32_t need, size_
   while (to < need)
     to *= 2;
   size_t more = (size_t)(to - *cap) * size;
-  void *q = m->bytes + more <= m->max_bytes ? realloc(*p, to * size) : NULL;
+  if (!take_bytes(m, more))
+    return false;
+  void *q = realloc(*p, to * size);
   if (!q) {
+    give_bytes(m, more);
     m->full = true;
     return false;
   }
   *p = q;
   *cap = to;
-  m->bytes += more;
   return true;
 }
 
+/* To at most so many items. */
+static void shrink(td_machine *m, void *array, uint32_t *cap, uint32_t to, size_t size)
+{
+  void **p = array, *q = *cap > to ? realloc(*p, to * size) : NULL;
+  if (!q)
+    return;
+  *p = q;
+  give_bytes(m, (size_t)(*cap - to) * size);
+  *cap = to;
+}
+
 /* ---- tables: numbers found by their hashes ---- */
+
+enum { SLOTS_LEAST = 128 };
 
 static bool table_grow(td_machine *m, td_table *t, const void *items, size_t size, size_t hash_at)
 {
   if (t->n * 2 < t->n_slots)
     return true;
-  uint32_t n_slots = t->n_slots ? t->n_slots * 2 : 128;
-  uint32_t *slots = calloc(n_slots, sizeof *slots);
-  if (!slots) {
-    m->full = true;
+  uint32_t n_slots = t->n_slots ? t->n_slots * 2 : SLOTS_LEAST;
+  uint32_t *slots = take_zeroed(m, n_slots, sizeof *slots);
+  if (!slots)
     return false;
-  }
   for (uint32_t i = 0; i < t->n_slots; i++)
     if (t->slots[i]) {
       uint64_t h;
@@ -50,7 +90,7 @@ static bool table_grow(td_machine *m, td_table *t, const void *items, size_t siz
         k = (k + 1) & (n_slots - 1);
       slots[k] = t->slots[i];
     }
-  m->bytes += (n_slots - t->n_slots) * sizeof *slots;
+  give_bytes(m, t->n_slots * sizeof *slots);
   free(t->slots);
   t->slots = slots;
   t->n_slots = n_slots;
@@ -133,9 +173,7 @@ static uint32_t join_frames(td_machine *m, uint32_t a, uint32_t b, unsigned dept
   if (a == b || m->full)
     return a;
   uint32_t na = m->frame_sets[a].n, nb = m->frame_sets[b].n;
-  m->work += na + nb;
-  if (m->work > m->max_work)
-    m->full = true;
+  td_machine_spend(m, na + nb);
   td_frame *items = m->full ? NULL : malloc((na + nb) * sizeof *items);
   if (!items) {
     m->full = true;
@@ -223,7 +261,7 @@ typedef struct td_closure {
   td_frame *frames;
   pending *calls;
   uint32_t *first_call; /* [n_rules]: in calls, + 1; 0: none */
-  uint32_t *called;     /* [n_called] rules with calls */
+  uint32_t *called;     /* [n_called] rules with calls; a heap */
   uint64_t *seen;       /* open addressing; a place + 1 in both halves */
   uint32_t *used;       /* [n_used] of its slots */
   uint32_t n_todo, n_out, n_calls, n_called, n_used;
@@ -236,8 +274,10 @@ static bool see(td_machine *m, uint32_t at, uint32_t frames)
   closure *c = m->closure;
   if (c->n_used * 2 >= c->cap_seen) {
     uint32_t cap = c->cap_seen ? c->cap_seen * 2 : 256;
-    uint64_t *old = c->seen, *seen = calloc(cap, sizeof *seen);
+    uint64_t *old = c->seen, *seen = take_zeroed(m, cap, sizeof *seen);
     if (!seen || !grow(m, &c->used, &c->cap_used, cap, sizeof *c->used)) {
+      if (seen)
+        give_bytes(m, cap * sizeof *seen);
       free(seen);
       m->full = true;
       return false;
@@ -251,6 +291,7 @@ static bool see(td_machine *m, uint32_t at, uint32_t frames)
       c->used[i] = k;
     }
     free(old);
+    give_bytes(m, c->cap_seen * sizeof *seen);
     c->seen = seen;
     c->cap_seen = cap;
   }
@@ -281,13 +322,52 @@ static void todo(td_machine *m, uint32_t at, uint32_t frames)
     c->todo[c->n_todo++] = (td_place){at, frames};
 }
 
+/* Called rules are a heap: the one that nobody else begins with is first. */
+static bool is_before(const td_machine *m, uint32_t a, uint32_t b)
+{
+  const uint32_t *called = m->closure->called;
+  return m->rules->ranks[called[a]] < m->rules->ranks[called[b]];
+}
+
+static void swap_called(td_machine *m, uint32_t a, uint32_t b)
+{
+  uint32_t *called = m->closure->called, rule = called[a];
+  called[a] = called[b];
+  called[b] = rule;
+  td_machine_spend(m, 1);
+}
+
+static void push_called(td_machine *m, uint32_t rule)
+{
+  closure *c = m->closure;
+  uint32_t at = c->n_called++;
+  c->called[at] = rule;
+  for (; at > 0 && is_before(m, at, (at - 1) / 2); at = (at - 1) / 2)
+    swap_called(m, at, (at - 1) / 2);
+}
+
+static uint32_t pop_called(td_machine *m)
+{
+  closure *c = m->closure;
+  uint32_t rule = c->called[0], at = 0, k;
+  c->called[0] = c->called[--c->n_called];
+  while ((k = 2 * at + 1) < c->n_called) {
+    k += k + 1 < c->n_called && is_before(m, k + 1, k);
+    if (!is_before(m, k, at))
+      break;
+    swap_called(m, at, k);
+    at = k;
+  }
+  return rule;
+}
+
 static void call(td_machine *m, uint32_t rule, td_frame frame)
 {
   closure *c = m->closure;
   if (!grow(m, &c->calls, &c->cap_calls, c->n_calls + 1, sizeof *c->calls))
     return;
   if (c->first_call[rule] == 0)
-    c->called[c->n_called++] = rule;
+    push_called(m, rule);
   c->calls[c->n_calls] = (pending){frame, c->first_call[rule]};
   c->first_call[rule] = ++c->n_calls;
 }
@@ -301,15 +381,15 @@ static void call_from(td_machine *m, const td_inst *i, uint32_t frames)
     return;
   }
   td_frames s = m->frame_sets[frames];
-  for (uint32_t k = 0; k < s.n; k++)
+  td_machine_spend(m, s.n);
+  for (uint32_t k = 0; k < s.n && !m->full; k++)
     call(m, i->x, m->frame_items[s.first + k]);
-  m->work += s.n;
 }
 
 static void go_back(td_machine *m, uint32_t frames)
 {
   td_frames s = m->frame_sets[frames];
-  m->work += s.n;
+  td_machine_spend(m, s.n);
   for (uint32_t k = 0; k < s.n; k++) {
     td_frame f = m->frame_items[s.first + k];
     if (f.ret == TD_RET_END)
@@ -325,8 +405,7 @@ static void expand(td_machine *m)
   while (c->n_todo > 0 && !m->full) {
     td_place p = c->todo[--c->n_todo];
     const td_inst *i = &m->rules->insts[p.at];
-    if (++m->work > m->max_work)
-      m->full = true;
+    td_machine_spend(m, 1);
     switch (i->op) {
     case TD_OP_SPLIT:
       todo(m, i->x, p.frames);
@@ -342,16 +421,11 @@ static void expand(td_machine *m)
 static void enter_one(td_machine *m)
 {
   closure *c = m->closure;
-  uint32_t best = 0, n = 0;
-  for (uint32_t i = 1; i < c->n_called; i++)
-    if (m->rules->ranks[c->called[i]] < m->rules->ranks[c->called[best]])
-      best = i;
-  uint32_t rule = c->called[best];
-  c->called[best] = c->called[--c->n_called];
-  uint32_t first = c->first_call[rule];
+  uint32_t rule = pop_called(m), first = c->first_call[rule], n = 0;
   c->first_call[rule] = 0;
   for (uint32_t i = first; i != 0; i = c->calls[i - 1].next)
     n++;
+  td_machine_spend(m, n);
   if (!grow(m, &c->frames, &c->cap_frames, n, sizeof *c->frames))
     return;
   n = 0;
@@ -397,6 +471,7 @@ uint32_t td_machine_return(td_machine *m, uint32_t frames)
 uint32_t td_machine_make_step(td_machine *m, uint32_t state, unsigned byte)
 {
   td_state s = m->states[state];
+  td_machine_spend(m, s.n);
   if (m->full)
     return TD_STATE_DEAD;
   for (uint32_t i = 0; i < s.n; i++) {
@@ -405,7 +480,6 @@ uint32_t td_machine_make_step(td_machine *m, uint32_t state, unsigned byte)
     if (td_inst_takes(m->rules, t, byte))
       todo(m, t->x, p.frames);
   }
-  m->work += s.n;
   uint32_t next = close_state(m);
   if (!m->full)
     m->rows[(size_t)state * m->rules->n_classes + m->rules->class_of[byte]] = next;
@@ -432,17 +506,46 @@ static void make_first(td_machine *m)
   TD_BUG_ON(keep_frames(m, &end, 1) != TD_FRAMES_BOTTOM && !m->full);
 }
 
-static void empty_table(td_table *t)
+static void empty_table(td_machine *m, td_table *t)
 {
+  uint32_t *fewer = t->n_slots > SLOTS_LEAST ? malloc(SLOTS_LEAST * sizeof *fewer) : NULL;
+  if (fewer) {
+    give_bytes(m, (t->n_slots - SLOTS_LEAST) * sizeof *fewer);
+    free(t->slots);
+    t->slots = fewer;
+    t->n_slots = SLOTS_LEAST;
+  }
   if (t->n_slots > 0)
     memset(t->slots, 0, t->n_slots * sizeof *t->slots);
   t->n = 0;
 }
 
+enum { STATES_LEAST = 16, ITEMS_LEAST = 64 };
+
+static void forget_closure(td_machine *m)
+{
+  closure *c = m->closure;
+  shrink(m, &c->todo, &c->cap_todo, ITEMS_LEAST, sizeof *c->todo);
+  shrink(m, &c->out, &c->cap_out, ITEMS_LEAST, sizeof *c->out);
+  shrink(m, &c->frames, &c->cap_frames, ITEMS_LEAST, sizeof *c->frames);
+  shrink(m, &c->calls, &c->cap_calls, ITEMS_LEAST, sizeof *c->calls);
+  shrink(m, &c->used, &c->cap_used, ITEMS_LEAST, sizeof *c->used);
+  give_bytes(m, c->cap_seen * sizeof *c->seen);
+  free(c->seen);
+  c->seen = NULL;
+  c->cap_seen = 0;
+}
+
 void td_machine_forget(td_machine *m)
 {
-  empty_table(&m->state_table);
-  empty_table(&m->frames_table);
+  shrink(m, &m->places, &m->cap_places, ITEMS_LEAST, sizeof *m->places);
+  shrink(m, &m->states, &m->cap_states, STATES_LEAST, sizeof *m->states);
+  shrink(m, &m->frame_items, &m->cap_frame_items, ITEMS_LEAST, sizeof *m->frame_items);
+  shrink(m, &m->frame_sets, &m->cap_frame_sets, STATES_LEAST, sizeof *m->frame_sets);
+  shrink(m, &m->rows, &m->cap_rows, STATES_LEAST * m->rules->n_classes, sizeof *m->rows);
+  empty_table(m, &m->state_table);
+  empty_table(m, &m->frames_table);
+  forget_closure(m);
   td_machine_begin(m);
   make_first(m);
 }
@@ -458,9 +561,9 @@ bool td_machine_init(td_machine *m, const td_rules *rules)
   m->closure->first_call = calloc(rules->n_rules, sizeof(uint32_t));
   m->closure->called = calloc(rules->n_rules, sizeof(uint32_t));
   if (!m->closure->first_call || !m->closure->called ||
-      !grow(m, &m->states, &m->cap_states, 16, sizeof *m->states) ||
-      !grow(m, &m->frame_sets, &m->cap_frame_sets, 16, sizeof *m->frame_sets) ||
-      !grow(m, &m->rows, &m->cap_rows, 16 * rules->n_classes, sizeof *m->rows))
+      !grow(m, &m->states, &m->cap_states, STATES_LEAST, sizeof *m->states) ||
+      !grow(m, &m->frame_sets, &m->cap_frame_sets, STATES_LEAST, sizeof *m->frame_sets) ||
+      !grow(m, &m->rows, &m->cap_rows, STATES_LEAST * rules->n_classes, sizeof *m->rows))
     return false;
   make_first(m);
   return !m->full;

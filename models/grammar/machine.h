@@ -7,6 +7,7 @@
 #ifndef TD_MODELS_GRAMMAR_MACHINE_H
 #define TD_MODELS_GRAMMAR_MACHINE_H
 
+#include "models/grammar/ledger.h"
 #include "models/grammar/rules.h"
 
 enum {
@@ -54,6 +55,7 @@ typedef struct td_machine {
       cap_frame_sets, cap_rows;
   td_table state_table, frames_table;
   size_t bytes, max_bytes;
+  td_ledger *ledger;       /* where bytes are counted too; NULL: nowhere */
   uint64_t work, max_work; /* since td_machine_begin; places looked at */
   bool full;               /* memory or work is used up: what was asked since means nothing */
   struct td_closure *closure;
@@ -62,6 +64,7 @@ typedef struct td_machine {
 
 bool td_machine_init(td_machine *m, const td_rules *rules); /* false: no memory */
 void td_machine_deinit(td_machine *m);
+/* Gives its memory back, but for a little. */
 void td_machine_forget(td_machine *m);
 /* A new piece of work. */
 void td_machine_begin(td_machine *m);
@@ -72,6 +75,16 @@ uint32_t td_machine_make_step(td_machine *m, uint32_t state, unsigned byte);
 uint32_t td_machine_state(td_machine *m, td_place *places, uint32_t n, bool whole);
 /* The state behind a rule that returns to these frames. */
 uint32_t td_machine_return(td_machine *m, uint32_t frames);
+
+/* What was full: work. Else it was memory. */
+static inline bool td_machine_is_out_of_work(const td_machine *m) { return m->work > m->max_work; }
+
+static inline void td_machine_spend(td_machine *m, uint64_t n)
+{
+  m->work += n;
+  if (td_machine_is_out_of_work(m))
+    m->full = true;
+}
 
 static inline uint32_t td_machine_step(td_machine *m, uint32_t state, unsigned byte)
 {

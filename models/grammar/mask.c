@@ -69,6 +69,7 @@ static const td_local *find_local(const td_vocabulary *v, const td_place *places
 static void allow_local(td_grammar *g, const td_local *l, uint32_t frames, uint32_t *mask)
 {
   const td_vocabulary *v = g->vocab;
+  td_machine_spend(&g->machine, l->n_exits);
   uint32_t back = td_machine_return(&g->machine, frames);
   for (uint32_t i = 0; i < v->n_words; i++)
     mask[i] |= l->mask[i];
@@ -84,6 +85,7 @@ static uint32_t take_local(td_grammar *g, td_place *places, uint32_t n, uint32_t
                            uint32_t *mask)
 {
   uint32_t n_part = 0, k = 0;
+  td_machine_spend(&g->machine, n);
   for (uint32_t i = 0; i < n; i++)
     if (places[i].frames == frames && places[i].at < g->rules.n_shared_insts)
       part[n_part++] = places[i];
@@ -127,23 +129,43 @@ static void make_mask(td_grammar *g, uint32_t state, uint32_t *mask)
 
 /* ---- kept masks ---- */
 
+enum { MASKS_LEAST = 4 };
+
+/* All are forgotten: states ask anew. */
+static void restart_masks(td_grammar *g)
+{
+  for (uint32_t i = 0; i < g->machine.n_states; i++)
+    g->machine.states[i].mask = 0;
+  g->n_masks = 1;
+}
+
+/* There is room for at least one behind it. */
 static bool grow_masks(td_grammar *g)
 {
-  uint32_t cap = g->cap_masks ? g->cap_masks * 2 : 8;
+  size_t size = (size_t)g->vocab->n_words * sizeof *g->masks;
+  uint32_t cap = g->cap_masks ? g->cap_masks * 2 : MASKS_LEAST;
   if (cap > g->max_masks)
     cap = g->max_masks;
-  if (g->n_masks >= cap) { /* all are forgotten: states ask anew */
-    for (uint32_t i = 0; i < g->machine.n_states; i++)
-      g->machine.states[i].mask = 0;
-    g->n_masks = 1;
+  bool room = cap > g->cap_masks && td_ledger_use(&g->ledger, (cap - g->cap_masks) * size);
+  uint32_t *p = room ? realloc(g->masks, cap * size) : NULL;
+  if (p) {
+    g->masks = p;
+    g->cap_masks = cap;
     return true;
   }
-  uint32_t *p = realloc(g->masks, (size_t)cap * g->vocab->n_words * sizeof *p);
-  if (!p)
-    return false;
-  g->masks = p;
-  g->cap_masks = cap;
-  return true;
+  if (room)
+    td_ledger_free(&g->ledger, (cap - g->cap_masks) * size);
+  restart_masks(g);
+  return g->cap_masks > 0;
+}
+
+void td_mask_forget_all(td_grammar *g)
+{
+  td_ledger_free(&g->ledger, (size_t)g->cap_masks * g->vocab->n_words * sizeof *g->masks);
+  free(g->masks);
+  g->masks = NULL;
+  g->cap_masks = 0;
+  restart_masks(g);
 }
 
 const uint32_t *td_mask_of(td_grammar *g, uint32_t state)
@@ -152,8 +174,10 @@ const uint32_t *td_mask_of(td_grammar *g, uint32_t state)
   td_machine *m = &g->machine;
   if (m->states[state].mask != 0)
     return g->masks + m->states[state].mask * n_words;
-  if (g->n_masks >= g->cap_masks && !grow_masks(g))
+  if (g->n_masks >= g->cap_masks && !grow_masks(g)) {
+    m->full = true;
     return NULL;
+  }
   uint32_t *mask = g->masks + g->n_masks * n_words;
   make_mask(g, state, mask);
   if (m->full)

@@ -53,6 +53,9 @@ const td_expr *td_schema_value(td_schema *s, const cJSON *value)
     return td_schema_text(s, value->valuestring);
   if (cJSON_IsRaw(value))
     return td_expr_string(b, value->valuestring);
+  if (cJSON_IsNumber(value) && !isfinite(value->valuedouble))
+    return td_schema_fail(s, TD_ERR_REQUEST, value, value->string ? value->string : "enum",
+                          "holds a number that no double holds");
   char *text = cJSON_PrintUnformatted(value);
   const td_expr *e = text ? td_expr_string(b, text) : &td_expr_none;
   b->failed |= !text;
@@ -334,20 +337,27 @@ static const td_expr *all_numbers(td_builder *b)
                      0, 1));
 }
 
+/* Its magnitude as decimals; false: they would be another number. */
+static bool write_bound(double bound, char *text, size_t size)
+{
+  snprintf(text, size, "%.15g", fabs(bound));
+  if (strtod(text, NULL) != fabs(bound) || strchr(text, 'e'))
+    snprintf(text, size, "%.20f", fabs(bound));
+  return strtod(text, NULL) == fabs(bound);
+}
+
 /* Decimals on one side of a bound of any sign. */
 static const td_expr *half_line(td_builder *b, double bound, bool up, bool excluded)
 {
   char text[64];
   const td_expr *minus = td_expr_string(b, "-");
-  snprintf(text, sizeof text, "%.15g", fabs(bound));
-  if (strtod(text, NULL) != fabs(bound) || strchr(text, 'e'))
-    snprintf(text, sizeof text, "%.20f", fabs(bound));
+  (void)write_bound(bound, text, sizeof text);
   bool positive = bound > 0 || (bound == 0 && up);
   const td_expr *same = beside(b, text, positive ? up : !up, excluded);
   if (!positive)
     same = td_expr_cat2(b, minus, same);
-  if (positive == up)
-    return bound == 0 && !excluded && up ? td_expr_alt2(b, same, td_expr_string(b, "-0")) : same;
+  if (positive == up) /* zero has two signs */
+    return bound == 0 && !excluded ? td_expr_alt2(b, same, td_expr_string(b, up ? "-0" : "0")) : same;
   return td_expr_alt2(b, same, up ? all_numbers(b) : td_expr_cat2(b, minus, all_numbers(b)));
 }
 
@@ -383,18 +393,21 @@ static void read_bounds(td_schema *s, const cJSON *schema, bounds *k)
     const cJSON *m = td_json_get(schema, words[i].name);
     if (!m || (cJSON_IsBool(m) && !words[i].old))
       continue;
-    if (!cJSON_IsNumber(m) || fabs(m->valuedouble) >= 1e15)
+    char text[64];
+    if (!cJSON_IsNumber(m) || !(fabs(m->valuedouble) < 1e15))
       td_schema_fail(s, cJSON_IsNumber(m) || cJSON_IsRaw(m) ? TD_ERR_UNSUPPORTED : TD_ERR_REQUEST, schema,
                      words[i].name, "must be a number below 1e15");
-    else
-      narrow(k, words[i].low, m->valuedouble,
+    else if (!write_bound(m->valuedouble, text, sizeof text))
+      td_schema_fail(s, TD_ERR_UNSUPPORTED, schema, words[i].name, "has more than 20 decimals");
+    else /* -0 is 0 */
+      narrow(k, words[i].low, m->valuedouble + 0.0,
              words[i].excluded || cJSON_IsTrue(td_json_get(schema, words[i].old)));
   }
   const cJSON *multiple = td_json_get(schema, "multipleOf");
   if (!multiple)
     return;
-  if (!cJSON_IsNumber(multiple) || !(multiple->valuedouble > 0))
-    td_schema_fail(s, TD_ERR_REQUEST, schema, "multipleOf", "must be a number above 0");
+  if (!cJSON_IsNumber(multiple) || !(multiple->valuedouble > 0) || !isfinite(multiple->valuedouble))
+    td_schema_fail(s, TD_ERR_REQUEST, schema, "multipleOf", "must be a number above 0 that a double holds");
   else if (k->multiple != 0 && k->multiple != multiple->valuedouble)
     td_schema_fail(s, TD_ERR_UNSUPPORTED, schema, "multipleOf", "twice is not served");
   k->multiple = cJSON_IsNumber(multiple) ? multiple->valuedouble : 1;

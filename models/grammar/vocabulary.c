@@ -101,7 +101,7 @@ static bool make_trie(td_vocabulary *v)
 }
 
 td_status td_vocabulary_create(const td_token_bytes *tokens, uint32_t n_tokens, const int32_t *end_ids,
-                               uint32_t n_end_ids, td_vocabulary **out, td_error *err)
+                               uint32_t n_end_ids, size_t max_bytes, td_vocabulary **out, td_error *err)
 {
   td_vocabulary *v = calloc(1, sizeof *v);
   if (!v)
@@ -113,7 +113,10 @@ td_status td_vocabulary_create(const td_token_bytes *tokens, uint32_t n_tokens, 
     if (end_ids[i] >= 0 && (uint32_t)end_ids[i] < n_tokens)
       v->end_mask[end_ids[i] / 32] |= 1u << end_ids[i] % 32;
   td_status st = TD_OK;
-  if (!v->end_mask || !keep_bytes(v, tokens) || !make_trie(v))
+  v->memory = calloc(1, sizeof *v->memory);
+  if (v->memory)
+    v->memory->max_bytes = max_bytes;
+  if (!v->memory || !v->end_mask || !keep_bytes(v, tokens) || !make_trie(v))
     st = td_fail(err, TD_ERR_NOMEM, "no memory for the vocabulary's trie");
   else
     st = td_vocabulary_learn(v, err);
@@ -139,5 +142,8 @@ void td_vocabulary_destroy(td_vocabulary *v)
   free(v->bytes);
   free(v->offsets);
   free(v->end_mask);
+  free(v->memory);
   free(v);
 }
+
+size_t td_vocabulary_grammar_bytes(const td_vocabulary *v) { return atomic_load(&v->memory->bytes); }

@@ -34,6 +34,7 @@ struct td_vocabulary {
   uint32_t *end_mask;
   td_local locals[TD_LOCALS];
   uint32_t n_locals;
+  td_ledger_sum *memory; /* of its grammars */
 };
 
 static inline void td_vocabulary_allow(const td_vocabulary *v, int32_t token, uint32_t *mask)

@@ -24,7 +24,7 @@ static void make_vocab(void)
   }
   for (int i = 256; i < END; i++)
     tokens[i] = (td_token_bytes){longer[i - 256], (uint32_t)strlen(longer[i - 256])};
-  FUZZ_CHECK(td_vocabulary_create(tokens, N_TOKENS, &end, 1, &vocab, &err) == TD_OK);
+  FUZZ_CHECK(td_vocabulary_create(tokens, N_TOKENS, &end, 1, 1u << 30, &vocab, &err) == TD_OK);
 }
 
 static td_status compile(char kind, const char *text, size_t n, td_grammar **g, td_error *err)

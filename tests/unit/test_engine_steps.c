@@ -9,6 +9,7 @@
 #include <string.h>
 #include <cmocka.h>
 #include <sched.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "engine/internal.h"
@@ -246,9 +247,12 @@ typedef struct filler {
   _Atomic bool is_filling;
 } filler;
 
+static bool gives_up(int32_t last) { return last % 61 == 0; }
+static const char gave_up[] = "gave up";
+
 /* As long as a step, or much longer. For one request fills do not meet, and come for more tokens each time.
  */
-static void fill(void *arg, const int32_t *tokens, uint32_t n, uint32_t *mask)
+static const char *fill(void *arg, const int32_t *tokens, uint32_t n, uint32_t *mask)
 {
   filler *f = arg;
   if (atomic_exchange(&f->is_filling, true) || n <= f->n)
@@ -259,9 +263,10 @@ static void fill(void *arg, const int32_t *tokens, uint32_t n, uint32_t *mask)
   for (int32_t i = 0; i < N_VOCAB; i++)
     mask[i / 32] |= (uint32_t)is_allowed(i, n) << i % 32;
   atomic_store(&f->is_filling, false);
+  return gives_up(tokens[n - 1]) ? gave_up : NULL;
 }
 
-static uint32_t n_fillers;
+static uint32_t n_fillers, n_refused;
 
 static void drop_filler(void *arg)
 {
@@ -284,6 +289,10 @@ static void foresee(client *c, const td_engine_request *r)
   int32_t token = r->tokens[r->n_prompt - 1];
   c->finish = TD_FINISH_NONE;
   for (c->n_answer = 0; c->finish == TD_FINISH_NONE;) {
+    if (c->obeys && gives_up(token)) {
+      c->finish = TD_FINISH_REFUSED;
+      continue;
+    }
     token = token_after(token, (int32_t)(r->n_prompt - 1 + c->n_answer));
     if (c->obeys)
       token = allowed_from(token, r->n_prompt + c->n_answer);
@@ -345,6 +354,8 @@ static void take_update(td_engine *e, const td_engine_update *u)
   c->seen = u->n_generated;
   if (u->finish != TD_FINISH_NONE) {
     assert_int_equal(u->finish, c->finish);
+    assert_true((u->finish == TD_FINISH_REFUSED) == (u->error == gave_up));
+    n_refused += u->finish == TD_FINISH_REFUSED;
     assert_int_equal(u->n_generated, c->n_answer);
     c->live = false;
     td_engine_release(e, u->ticket);
@@ -406,6 +417,7 @@ static void serve(uint32_t depth)
   }
   wait_until_empty(e);
   assert_int_equal(n_fillers, 0);
+  assert_true(n_refused > 0);
   td_engine_get_stats(e, &stats);
   td_engine_stop(e);
   print_message(
@@ -479,7 +491,7 @@ static td_engine_update next_end(td_engine *e)
 
 static _Atomic bool is_held, is_in_fill;
 
-static void held_fill(void *arg, const int32_t *tokens, uint32_t n, uint32_t *mask)
+static const char *held_fill(void *arg, const int32_t *tokens, uint32_t n, uint32_t *mask)
 {
   atomic_store(&is_in_fill, true);
   while (atomic_load(&is_held))
@@ -488,6 +500,7 @@ static void held_fill(void *arg, const int32_t *tokens, uint32_t n, uint32_t *ma
   for (int32_t i = 0; i < N_VOCAB; i++)
     mask[i / 32] |= (uint32_t)is_allowed(i, n) << i % 32;
   atomic_store(&is_in_fill, false);
+  return NULL;
 }
 
 static void test_a_late_mask_holds_up_nobody_else(void **state)
@@ -515,6 +528,40 @@ static void test_a_late_mask_holds_up_nobody_else(void **state)
     assert_int_equal(d.n_broken, 0);
     td_engine_destroy(e);
   }
+}
+
+/* Masks that wait are of one account, then comes one of another: it is next. */
+static uint32_t fill_order[4], n_filled;
+static const char *noting_fill(void *arg, const int32_t *tokens, uint32_t n, uint32_t *mask)
+{
+  held_fill(arg, tokens, n, mask);
+  fill_order[n_filled++] = n;
+  return NULL;
+}
+
+static void test_accounts_take_turns_for_masks(void **state)
+{
+  static uint32_t bits[(N_VOCAB + 31) / 32];
+  td_mask_provider p = {.fill = noting_fill};
+  td_masks *m;
+  td_error err;
+  int fd = eventfd(0, EFD_NONBLOCK);
+  assert_int_equal(td_masks_create(N_SLOTS, 1, fd, &m, &err), TD_OK);
+  n_filled = 0;
+  atomic_store(&is_held, true);
+  td_masks_ask(m, 0, 0, &p, NULL, 0, bits);
+  while (!atomic_load(&is_in_fill))
+    sched_yield();
+  for (uint32_t i = 1; i < 4; i++)
+    td_masks_ask(m, i, i == 3, &p, NULL, i, bits);
+  atomic_store(&is_held, false);
+  for (uint32_t i = 0; i < 4; i++)
+    while (!td_masks_is_made(m, i))
+      sched_yield();
+  td_masks_destroy(m);
+  close(fd);
+  const uint32_t expected[] = {0, 3, 1, 2};
+  assert_memory_equal(fill_order, expected, sizeof expected);
 }
 
 /* What a fill uses stays until it is over; the slot is not the loop's before. */
@@ -568,6 +615,7 @@ int main(void)
                                      cmocka_unit_test(test_two_steps_under_way),
                                      cmocka_unit_test(test_stop_ends_with_the_step),
                                      cmocka_unit_test(test_a_late_mask_holds_up_nobody_else),
+                                     cmocka_unit_test(test_accounts_take_turns_for_masks),
                                      cmocka_unit_test(test_a_cancel_waits_for_the_fill),
                                      cmocka_unit_test(test_log_probabilities_lie_beside_their_tokens)};
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
 /* Grammars: what texts they take, byte by byte and by tokens; masks beside the matcher's own word for every
- * token; what is refused, by its name; rollback, forced bytes, budgets. Verdicts on schemas are those of JSON
+ * token; what is refused, by its name; rollback, budgets. Verdicts on schemas are those of JSON
  * Schema 2020-12 (python-jsonschema agrees). */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "common/progress.h"
+#include "config/limits.h"
 #include "models/grammar/grammar.h"
 
 /* All bytes, and longer tokens that cross every border there is: of strings, numbers, members, characters. */
@@ -35,7 +36,7 @@ static int make_vocab(void **state)
   for (int i = 0; i < N_LONGER; i++)
     tokens[256 + i] = (td_token_bytes){longer[i], (uint32_t)strlen(longer[i])};
   tokens[END] = (td_token_bytes){"", 0};
-  return td_vocabulary_create(tokens, N_TOKENS, &end, 1, &vocab, &err) == TD_OK ? 0 : -1;
+  return td_vocabulary_create(tokens, N_TOKENS, &end, 1, 1u << 30, &vocab, &err) == TD_OK ? 0 : -1;
 }
 
 static int free_vocab(void **state)
@@ -308,15 +309,12 @@ static void test_refused(void **state)
   }
 }
 
-static void test_roll_back_and_force(void **state)
+static void test_roll_back(void **state)
 {
   td_grammar *g = must_compile(S, "{\"type\":\"object\",\"properties\":{\"name\":{\"enum\":[\"ab\",\"ac\"]}},"
                                   "\"required\":[\"name\"],\"additionalProperties\":false}");
   td_matcher *m = td_matcher_create(g);
-  char out[64];
   assert_true(td_matcher_read_bytes(m, "{\"", 2));
-  assert_int_equal(td_matcher_forced(m, out, sizeof out), 6);
-  assert_memory_equal(out, "name\":", 6);
   assert_true(td_matcher_read_bytes(m, "name\":", 6) && td_matcher_read_bytes(m, "\"ac\"}", 5));
   assert_true(td_matcher_is_whole(m) && td_matcher_read(m, END));
   assert_false(td_matcher_read(m, 'x'));
@@ -521,13 +519,154 @@ static void test_hostile_members(void **state)
   td_grammar_drop(g);
 }
 
+/* ---- what one client's grammar may take ---- */
+
+/* 30000 rules are called at once: each is looked at a few times, not once for each other. */
+static void test_many_rules(void **state)
+{
+  enum { N = 30000 };
+  static char text[40 + 3 * N];
+  uint32_t mask[(N_TOKENS + 31) / 32];
+  size_t n = (size_t)sprintf(text, "{\"type\":\"array\",\"items\":{\"anyOf\":[{}");
+  for (int i = 1; i < N; i++)
+    n += (size_t)sprintf(text + n, ",{}");
+  sprintf(text + n, "]}}");
+  td_grammar *g = must_compile(S, text);
+  td_matcher *m = td_matcher_create(g);
+  uint64_t before = td_matcher_work_left(m);
+  assert_true(td_matcher_read(m, '['));
+  td_matcher_fill(m, mask);
+  assert_null(td_matcher_stuck(m));
+  uint64_t work = before + (uint64_t)td_limit_max(TD_LIMIT_GRAMMAR_TOKEN_WORK) - td_matcher_work_left(m);
+  assert_true(work > N / 10 && work < 300ull * N);
+  td_matcher_destroy(m);
+  td_grammar_drop(g);
+}
+
+/* Each mask takes less than an answer begins with, and more than its token adds: the answer ends, and is
+ * none.
+ */
+static void test_work_of_an_answer(void **state)
+{
+  enum { N = 30000, TOKENS_MAX = 100 };
+  static char text[N * 32];
+  uint32_t mask[(N_TOKENS + 31) / 32];
+  size_t n = (size_t)sprintf(text, "root ::= \"a\"");
+  for (int i = 0; i < N; i++)
+    n += (size_t)sprintf(text + n, " | \"%c\" root \"%d\"", 'a' + i % 26, i);
+  td_grammar *g = must_compile(TD_GRAMMAR_GBNF, text);
+  td_matcher *m = td_matcher_create(g), *other = td_matcher_create(g);
+  td_matcher_fill(m, mask);
+  assert_null(td_matcher_stuck(m));
+  uint32_t read = 0;
+  while (read < TOKENS_MAX && !td_matcher_stuck(m)) {
+    if (td_matcher_read(m, 'a' + (int)(read * 7 % 26)))
+      td_matcher_fill(m, mask);
+    read++;
+  }
+  assert_true(read > 1 && read < TOKENS_MAX);
+  assert_int_equal(td_matcher_work_left(m), 0);
+  assert_non_null(strstr(td_matcher_stuck(m), "work"));
+  for (int32_t id = 0; id < N_TOKENS; id++)
+    assert_int_equal(mask[id / 32] >> id % 32 & 1, id == END);
+  assert_false(td_matcher_read(m, END)); /* it is no whole answer */
+  td_matcher_fill(other, mask);          /* nobody else's work was used up */
+  assert_null(td_matcher_stuck(other));
+  td_matcher_destroy(m);
+  td_matcher_destroy(other);
+  td_grammar_drop(g);
+}
+
+static void test_memory_of_all_grammars(void **state)
+{
+  enum { MAX = 16 << 20, GRAMMARS = 16 };
+  td_vocabulary *mine = NULL, *shared = vocab;
+  td_token_bytes tokens[3] = {{"a", 1}, {"b", 1}, {"", 0}};
+  td_grammar *live[GRAMMARS], *g;
+  td_matcher *m[GRAMMARS];
+  td_error err;
+  int32_t end = 2;
+  uint32_t mask[1], n = 0, random = 1;
+  assert_int_equal(td_vocabulary_create(tokens, 3, &end, 1, MAX, &mine, &err), TD_OK);
+  assert_int_equal(td_vocabulary_grammar_bytes(mine), 0);
+  vocab = mine;
+  while (n < GRAMMARS && compile(TD_GRAMMAR_REGEX, "(a|b)*a(a|b){60}", &live[n], &err) == TD_OK)
+    m[n] = td_matcher_create(live[n]), n++;
+  assert_in_range(n, 2, GRAMMARS - 1);
+  assert_int_equal(compile(TD_GRAMMAR_REGEX, "ab", &g, &err), TD_ERR_CAPACITY);
+  for (uint32_t i = 0; i < 3000 * n; i++) { /* nearly every token makes a state; the reserves are enough */
+    random = random * 1103515245 + 12345;
+    td_matcher_fill(m[i % n], mask);
+    assert_int_equal(mask[0] & 3, 3);
+    assert_true(td_matcher_read(m[i % n], random >> 16 & 1));
+    assert_in_range(td_vocabulary_grammar_bytes(mine), 1, MAX);
+  }
+  while (n-- > 0) {
+    td_matcher_destroy(m[n]);
+    td_grammar_drop(live[n]);
+    assert_int_equal(compile(TD_GRAMMAR_REGEX, "ab", &g, &err), TD_OK);
+    td_grammar_drop(g);
+  }
+  assert_int_equal(td_vocabulary_grammar_bytes(mine), 0);
+  td_vocabulary_destroy(mine);
+  vocab = shared;
+}
+
+static void test_bounds_of_numbers(void **state)
+{
+  static const texts cases[] = {
+      {S, "{\"type\":\"number\",\"maximum\":0}", {"0", "-0", "-0.5", "-7"}, {"1", "0.1", "9"}},
+      {S, "{\"type\":\"number\",\"maximum\":-0.0}", {"0", "-0.5"}, {"1", "0.1"}},
+      {S, "{\"type\":\"number\",\"minimum\":0}", {"0", "-0", "0.0", "0.5"}, {"-0.1", "-1"}},
+      {S, "{\"type\":\"number\",\"minimum\":-0.0}", {"0", "0.5"}, {"-0.1", "-1"}},
+      {S, "{\"type\":\"integer\",\"maximum\":-0.0}", {"0", "-1"}, {"1", "9"}},
+      {S, "{\"type\":\"integer\",\"minimum\":-0.0,\"maximum\":-0.0}", {"0"}, {"1", "9", "-1"}},
+      {S, "{\"type\":\"integer\",\"minimum\":-3,\"maximum\":-0.0}", {"0", "-3"}, {"1", "9", "-4"}},
+      {S, "{\"type\":\"number\",\"exclusiveMinimum\":1e-19}", {"1", "0.0000000000000000002"}, {"0", "0.0"}},
+  };
+  static const char *const refused[] = {
+      "{\"type\":\"number\",\"exclusiveMinimum\":1e-25}",
+      "{\"type\":\"number\",\"minimum\":-1e-21}",
+      "{\"type\":\"number\",\"maximum\":1e999}",
+      "{\"const\":1e999}",
+      "{\"enum\":[1,-1e999]}",
+      "{\"const\":{\"a\":[1e999]}}",
+      "{\"type\":\"integer\",\"multipleOf\":1e999}",
+  };
+  td_grammar *g;
+  td_error err;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    g = must_compile(S, cases[i].source);
+    for (size_t k = 0; k < 6 && cases[i].good[k]; k++)
+      if (!takes(g, cases[i].good[k]))
+        fail_msg("%s does not take %s", cases[i].source, cases[i].good[k]);
+    for (size_t k = 0; k < 8 && cases[i].bad[k]; k++)
+      if (takes(g, cases[i].bad[k]))
+        fail_msg("%s takes %s", cases[i].source, cases[i].bad[k]);
+    td_grammar_drop(g);
+  }
+  for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+    td_status st = compile(S, refused[i], &g, &err);
+    if (st != TD_ERR_REQUEST && st != TD_ERR_UNSUPPORTED)
+      fail_msg("%s: %d", refused[i], st);
+  }
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_texts),         cmocka_unit_test(test_counts),
-      cmocka_unit_test(test_refused),       cmocka_unit_test(test_roll_back_and_force),
-      cmocka_unit_test(test_hostile),       cmocka_unit_test(test_hostile_text),
-      cmocka_unit_test(test_hostile_lists), cmocka_unit_test(test_hostile_members),
+      cmocka_unit_test(test_texts),
+      cmocka_unit_test(test_counts),
+      cmocka_unit_test(test_refused),
+      cmocka_unit_test(test_roll_back),
+      cmocka_unit_test(test_hostile),
+      cmocka_unit_test(test_hostile_text),
+      cmocka_unit_test(test_hostile_lists),
+      cmocka_unit_test(test_hostile_members),
+      cmocka_unit_test(test_many_rules),
+      cmocka_unit_test(test_bounds_of_numbers),
+      cmocka_unit_test(test_work_of_an_answer),
+      cmocka_unit_test(test_memory_of_all_grammars),
   };
   return cmocka_run_group_tests(tests, make_vocab, free_vocab);
 }

@@ -1,0 +1,70 @@
+/* Memory of all live grammars of a vocabulary, counted together, so that many of them cannot take all there
+ * is. Each grammar has a reserve that nobody else can take: it goes on, more slowly, where all else is taken.
+ *
+ * Threads: the sum is shared; a ledger belongs to who holds its grammar's lock. */
+#ifndef TD_MODELS_GRAMMAR_LEDGER_H
+#define TD_MODELS_GRAMMAR_LEDGER_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+typedef struct td_ledger_sum {
+  atomic_size_t bytes;
+  size_t max_bytes;
+} td_ledger_sum;
+
+typedef struct td_ledger {
+  td_ledger_sum *sum;
+  size_t reserve_bytes;
+  size_t used_bytes; /* of the sum are taken: the reserve, or these where they are more */
+} td_ledger;
+
+/* False: there is no room. */
+static inline bool td_ledger_take_all(td_ledger_sum *sum, size_t bytes)
+{
+  size_t before = atomic_fetch_add(&sum->bytes, bytes);
+  if (bytes == 0 || (before <= sum->max_bytes && bytes <= sum->max_bytes - before))
+    return true;
+  atomic_fetch_sub(&sum->bytes, bytes);
+  return false;
+}
+
+static inline size_t td_ledger_taken(const td_ledger *l)
+{
+  return l->used_bytes > l->reserve_bytes ? l->used_bytes : l->reserve_bytes;
+}
+
+/* False: there is no room, and nothing is used. */
+static inline bool td_ledger_open(td_ledger *l, td_ledger_sum *sum, size_t reserve_bytes)
+{
+  bool ok = td_ledger_take_all(sum, reserve_bytes);
+  *l = (td_ledger){.sum = ok ? sum : NULL, .reserve_bytes = ok ? reserve_bytes : 0};
+  return ok;
+}
+
+static inline bool td_ledger_use(td_ledger *l, size_t bytes)
+{
+  size_t before = td_ledger_taken(l), used = l->used_bytes + bytes;
+  size_t more = used > before ? used - before : 0;
+  if (!td_ledger_take_all(l->sum, more))
+    return false;
+  l->used_bytes = used;
+  return true;
+}
+
+static inline void td_ledger_free(td_ledger *l, size_t bytes)
+{
+  size_t before = td_ledger_taken(l);
+  l->used_bytes -= bytes;
+  atomic_fetch_sub(&l->sum->bytes, before - td_ledger_taken(l));
+}
+
+static inline void td_ledger_close(td_ledger *l)
+{
+  if (l->sum)
+    atomic_fetch_sub(&l->sum->bytes, td_ledger_taken(l));
+  *l = (td_ledger){0};
+}
+
+#endif
