@@ -108,7 +108,7 @@ static td_status second_device(const td_scene *s, double one, cJSON *runs, td_er
   return TD_OK;
 }
 
-static void print_slo(const td_scene *s)
+void td_plan_print_slo(const td_scene *s)
 {
   const td_slo *slo = &s->replay.slo;
   printf("SLO:");
@@ -124,7 +124,7 @@ static td_status highest(const td_scene_options *o, const td_scene *s, cJSON *ru
 {
   td_search_result r;
   TD_TRY(td_search(&s->source, &s->replay, TOLERANCE, &r, err));
-  print_slo(s);
+  td_plan_print_slo(s);
   td_result_head("highest rate held");
   print_highest(s->device.tensor_parallel == 2 ? "2 GPUs as one (TP2)"
                 : s->replay.n_replicas > 1     ? "all replicas"

@@ -96,6 +96,7 @@ static void end(td_lane *l, uint32_t request, td_request_end how)
 {
   l->lives[request].end = (uint8_t)how;
   l->tally->by_end[how]++;
+  l->tally->n_ended++;
 }
 
 static bool queue_is_full(const td_lane *l, uint32_t n_in)
@@ -168,18 +169,26 @@ bool td_lane_begin(td_lane *l, double now_us)
   return true;
 }
 
+void td_lane_begin_sums(td_lane *l)
+{
+  l->sums = (td_lane_sums){0};
+  td_sched_get_stats(l->sched, &l->sums.before);
+}
+
 static void note_step(td_lane *l)
 {
   td_sched_stats s;
+  td_lane_sums *sums = &l->sums;
   td_sched_get_stats(l->sched, &s);
   l->n_steps++;
-  l->n_hybrid_steps += l->work.n_decode_rows > 0 && l->work.n_rows > l->work.n_decode_rows;
-  l->decode_rows += l->work.n_decode_rows;
-  l->busy_us += l->step_us;
-  l->owned_pages_us += (double)s.pages_owned * l->step_us;
-  l->cached_pages_us += (double)s.pages_cached * l->step_us;
-  if (s.pages_owned > l->most_owned_pages)
-    l->most_owned_pages = s.pages_owned;
+  sums->n_steps++;
+  sums->n_hybrid_steps += l->work.n_decode_rows > 0 && l->work.n_rows > l->work.n_decode_rows;
+  sums->decode_rows += l->work.n_decode_rows;
+  sums->busy_us += l->step_us;
+  sums->owned_pages_us += (double)s.pages_owned * l->step_us;
+  sums->cached_pages_us += (double)s.pages_cached * l->step_us;
+  if (s.pages_owned > sums->most_owned_pages)
+    sums->most_owned_pages = s.pages_owned;
 }
 
 static void note_first_token(td_lane *l, uint32_t slot, td_lane_slot *s, double now_us)

@@ -39,6 +39,7 @@ typedef struct td_tally {
   uint64_t n_late_first; /* first tokens more than ttft_target_us after it */
   double queue_target_us, ttft_target_us;
   uint64_t tokens_out;
+  size_t n_ended; /* sum of by_end */
 } td_tally;
 void td_tally_deinit(td_tally *t);
 
@@ -64,6 +65,14 @@ typedef struct td_lane_slot {
   int32_t answer; /* the token that it samples: its own, so that answers are not taken for shared */
 } td_lane_slot;
 
+/* What a lane did since td_lane_begin_sums. */
+typedef struct td_lane_sums {
+  uint64_t n_steps, n_hybrid_steps, decode_rows;
+  double busy_us, owned_pages_us, cached_pages_us; /* pages x time */
+  uint32_t most_owned_pages;
+  td_sched_stats before; /* the scheduler's own counters then */
+} td_lane_sums;
+
 typedef struct td_lane {
   td_lane_config config;
   const td_load *load;
@@ -85,10 +94,8 @@ typedef struct td_lane {
   uint32_t *inbox; /* requests that came since the last plan */
   size_t n_inbox, inbox_cap;
 
-  /* sums over steps */
-  uint64_t n_steps, n_hybrid_steps, decode_rows;
-  double busy_us, owned_pages_us, cached_pages_us; /* pages x time */
-  uint32_t most_owned_pages;
+  uint64_t n_steps; /* since the run's begin */
+  td_lane_sums sums;
 } td_lane;
 
 /* TD_ERR_CONFIG: what td_sched_create says. load, lives and tally are borrowed. */
@@ -102,6 +109,8 @@ uint32_t td_lane_load(const td_lane *l);
 /* Plans a step, unless one is planned already, and begins it; false: nothing to do. Not while a step is under
  * way. */
 bool td_lane_begin(td_lane *l, double now_us);
+/* Sums are of what comes from now on. */
+void td_lane_begin_sums(td_lane *l);
 /* The step has ended. */
 void td_lane_end(td_lane *l, double now_us);
 /* The columns of the log, which are those of the daemon's /v1/steps without its prediction and sums. */

@@ -13,7 +13,7 @@ static const char about[] =
     "highest rate at which the SLO is held, latencies by rate, and what a second device would bring.\n"
     "The load is --in and --out (lengths: N, uniform:A:B, lognormal:MEAN:SD[:MIN:MAX], normal:..., "
     "exp:MEAN[:MIN:MAX];\n"
-    "Poisson arrivals), --trace (Mooncake JSONL) or --preset (see tandem-bench serve --help). "
+    "Poisson arrivals, or --streams), --trace (Mooncake JSONL) or --preset (see tandem-bench serve --help). "
     "scripts/bench_report.py --svg\n"
     "OUT.svg FILE... draws what --json wrote, beside results of tandem-bench serve if you like.";
 
@@ -29,14 +29,22 @@ static cJSON *begin_json(const td_scene_options *o, const td_scene *s, int argc,
   return json;
 }
 
-static void print_scene(const td_scene *s, bool recorded)
+static void print_load(const td_scene *s, bool recorded)
 {
-  const td_sched_config *c = &s->replay.lane.sched;
   double in = 0, out = 0, n = (double)s->source.load.n;
   for (size_t i = 0; i < s->source.load.n; i++) {
     in += s->source.load.requests[i].n_in;
     out += s->source.load.requests[i].n_out;
   }
+  printf("%zu requests, mean %.0f tokens in, %.0f out", s->source.load.n, in / n, out / n);
+  if (recorded)
+    printf("; recorded at %.3g requests/s, played faster or slower for other rates", s->source.rate);
+  printf("\n\n");
+}
+
+static void print_scene(const td_scene *s)
+{
+  const td_sched_config *c = &s->replay.lane.sched;
   printf("%s; %llu KV tokens in pages of %u; policy %s, at most %u rows and %u tokens a step\n",
          s->device.name, (unsigned long long)s->device.n_kv_tokens, c->page_tokens,
          td_policy_names[c->policy], c->max_running, c->step_tokens);
@@ -44,10 +52,14 @@ static void print_scene(const td_scene *s, bool recorded)
     printf("steps without and with prompts take %.3f and %.3f times what was calibrated, as the daemon "
            "learned under load and kept\n",
            td_cost_learned(&s->device.cost, false), td_cost_learned(&s->device.cost, true));
-  printf("%zu requests, mean %.0f tokens in, %.0f out", s->source.load.n, in / n, out / n);
-  if (recorded)
-    printf("; recorded at %.3g requests/s, played faster or slower for other rates", s->source.rate);
-  printf("\n\n");
+}
+
+static int run_mode(const td_scene_options *o, const td_scene *s, cJSON *json)
+{
+  if (s->n_closed > 0)
+    return td_plan_closed(o, s, json);
+  print_load(s, o->trace != NULL);
+  return o->compare ? td_plan_compare(o, s, json) : td_plan_curve(o, s, json);
 }
 
 static int run(const td_scene_options *o, int argc, char **argv)
@@ -56,9 +68,9 @@ static int run(const td_scene_options *o, int argc, char **argv)
   td_error err;
   if (td_scene_make(o, &scene, &err) != TD_OK)
     return td_plan_failed(&err);
-  print_scene(&scene, o->trace != NULL);
+  print_scene(&scene);
   cJSON *json = o->json ? begin_json(o, &scene, argc, argv) : NULL;
-  int code = o->compare ? td_plan_compare(o, &scene, json) : td_plan_curve(o, &scene, json);
+  int code = run_mode(o, &scene, json);
   if (json && code == 0)
     td_tool_write_json(o->json, json);
   cJSON_Delete(json);
@@ -75,7 +87,10 @@ int main(int argc, char **argv)
       {"--out", "LENGTH", "answer tokens (the same load's)", TD_ARG_TEXT, &o.out},
       {"--trace", "FILE", "a Mooncake trace instead", TD_ARG_TEXT, &o.trace},
       {"--preset", "NAME", "a known load instead", TD_ARG_TEXT, &o.preset},
-      {"--requests", "N", "so many (2000; of a trace all)", TD_ARG_NUMBER, &o.requests},
+      {"--streams", "N,...", "closed: so many requests at a time, the next when one has ended; a row each",
+       TD_ARG_TEXT, &o.streams},
+      {"--requests", "N", "so many (2000; of a trace all; of --streams one a stream)", TD_ARG_NUMBER,
+       &o.requests},
       {"--seed", "N", "of lengths and arrivals (1)", TD_ARG_NUMBER, &o.seed},
       {"--rate", "R,...", "requests/s of the curve (shares of the highest held)", TD_ARG_TEXT, &o.rates},
       {"--seconds", "S", "of a preset's arrivals at each --rate, exactly as serve sends them", TD_ARG_NUMBER,
@@ -120,7 +135,7 @@ int main(int argc, char **argv)
       {"--log-steps", "FILE", "each step of the run as /v1/steps would tell it, comma separated", TD_ARG_TEXT,
        &o.log_steps},
       {"--slo-tbt", "MS", "99th percentile of the time between tokens (none)", TD_ARG_NUMBER, &o.slo_tbt_ms},
-      {"--slo-ttft", "MS", "99th percentile of the time to the first token (none)", TD_ARG_NUMBER,
+      {"--slo-ttft", "MS", "99th percentile of the time to the first token (10000)", TD_ARG_NUMBER,
        &o.slo_ttft_ms},
       {"--slo-queue", "MS", "median wait for the first step (2000)", TD_ARG_NUMBER, &o.slo_queue_ms},
       {"--no-search", NULL, "only what --rate says; without it the load at its own rate", TD_ARG_FLAG,

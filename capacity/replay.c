@@ -17,8 +17,9 @@ typedef struct replay {
   double *ends_us; /* of the step under way; infinite: idle */
   td_life *lives;
   td_tally tally;
-  size_t next; /* arrival */
-  double cut_us, end_us;
+  size_t next, n_due; /* the next arrival; requests whose moment is known */
+  double cut_us, begin_us, end_us;
+  size_t n_warm;                     /* requests that are not counted; their end is begin_us */
   uint64_t tokens_in_window, n_gaps; /* gaps that the whole load will have */
   bool stopped;
 } replay;
@@ -28,19 +29,26 @@ static double due_us(const replay *r, size_t i)
   return r->load->requests[i].due_s * 1e6 / r->config->speed;
 }
 
+static void begin_tally(td_tally *t, const td_slo *slo)
+{
+  td_tally_deinit(t);
+  *t = (td_tally){.tbt_slo_us = slo->tbt_p99_ms * 1e3,
+                  .ttft_target_us = slo->ttft_p99_ms * 1e3,
+                  .queue_target_us = slo->queue_p50_ms * 1e3};
+}
+
 static td_status init(replay *r, td_error *err)
 {
   const td_replay_config *c = r->config;
   r->lanes = td_tool_alloc(c->n_replicas, sizeof *r->lanes);
   r->ends_us = td_tool_alloc(c->n_replicas, sizeof *r->ends_us);
   r->lives = td_tool_alloc(r->load->n, sizeof *r->lives);
-  r->tally.tbt_slo_us = c->slo.tbt_p99_ms * 1e3;
-  r->tally.ttft_target_us = c->slo.ttft_p99_ms * 1e3;
-  r->tally.queue_target_us = c->slo.queue_p50_ms * 1e3;
+  begin_tally(&r->tally, &c->slo);
   for (size_t i = 0; i < r->load->n; i++) {
-    r->lives[i].due_us = due_us(r, i);
+    r->lives[i].due_us = c->n_streams > 0 ? 0 : due_us(r, i);
     r->n_gaps += r->load->requests[i].n_out - 1;
   }
+  r->n_due = c->n_streams > 0 ? 0 : r->load->n;
   double last_us = r->load->n > 0 ? r->lives[r->load->n - 1].due_us : 0;
   r->cut_us = c->drain_s > 0 ? (c->window_s > 0 ? c->window_s * 1e6 : last_us) + c->drain_s * 1e6 : INFINITY;
   for (uint32_t i = 0; i < c->n_replicas; i++) {
@@ -81,11 +89,38 @@ static void arrive(replay *r)
 static void arrive_all(replay *r)
 {
   double now_us = r->lives[r->next].due_us;
-  while (r->next < r->load->n && r->lives[r->next].due_us == now_us)
+  while (r->next < r->n_due && r->lives[r->next].due_us == now_us)
     arrive(r);
   for (uint32_t i = 0; i < r->config->n_replicas; i++)
     if (isinf(r->ends_us[i]) && r->lanes[i].n_inbox > 0)
       begin(r, i, now_us + r->config->front_us);
+}
+
+/* Warm requests have all ended: what they did is forgotten. */
+static void begin_counting(replay *r, double now_us)
+{
+  r->n_warm = r->tally.n_ended;
+  r->begin_us = now_us;
+  r->tokens_in_window = 0;
+  begin_tally(&r->tally, &r->config->slo);
+  for (uint32_t i = 0; i < r->config->n_replicas; i++)
+    td_lane_begin_sums(&r->lanes[i]);
+}
+
+/* Closed streams: each that has nothing under way sends its next request. */
+static void send_next(replay *r, double now_us)
+{
+  while (r->n_due < r->load->n) {
+    size_t n_open = r->n_due - r->n_warm - r->tally.n_ended;
+    if (r->n_due == r->config->n_warm && r->n_warm < r->n_due) {
+      if (n_open > 0)
+        return;
+      begin_counting(r, now_us);
+    }
+    if (n_open >= r->config->n_streams)
+      return;
+    r->lives[r->n_due++].due_us = now_us;
+  }
 }
 
 static void end_step(replay *r, uint32_t i)
@@ -110,13 +145,16 @@ static bool is_missed(const replay *r)
 
 static void run(replay *r)
 {
+  double now_us = 0;
   for (;;) {
     uint32_t first = 0;
+    if (r->config->n_streams > 0)
+      send_next(r, now_us);
     for (uint32_t i = 1; i < r->config->n_replicas; i++)
       if (r->ends_us[i] < r->ends_us[first])
         first = i;
-    double arrival_us = r->next < r->load->n ? r->lives[r->next].due_us + r->config->front_us : INFINITY;
-    double now_us = fmin(arrival_us, r->ends_us[first]);
+    double arrival_us = r->next < r->n_due ? r->lives[r->next].due_us + r->config->front_us : INFINITY;
+    now_us = fmin(arrival_us, r->ends_us[first]);
     if (isinf(now_us))
       return;
     if (now_us > r->cut_us) {
@@ -151,6 +189,8 @@ static size_t count_behind(const replay *r)
 {
   size_t n = 0;
   double last_us = r->load->n > 0 ? r->lives[r->load->n - 1].due_us : 0;
+  if (r->config->n_streams > 0)
+    return 0;
   for (size_t i = 0; i + 1 < r->load->n; i++)
     n += !r->lives[i].has_run || r->lives[i].first_run_us > last_us;
   return n;
@@ -164,7 +204,7 @@ static void judge_requests(const replay *r, td_replay_result *out)
   double window_us = r->config->window_s > 0 ? r->config->window_s * 1e6 : INFINITY;
   size_t n_in_window = 0;
   uint64_t in_window = 0;
-  for (size_t i = 0; i < r->load->n; i++) {
+  for (size_t i = r->n_warm; i < r->load->n; i++) {
     const td_life *l = &r->lives[i];
     if (l->end == TD_END_OPEN) {
       m->by_end[TD_END_UNFINISHED]++;
@@ -201,23 +241,23 @@ static void judge_lanes(const replay *r, td_replay_result *out)
   uint64_t rows = 0, queried = 0, hit = 0;
   uint32_t most = 0, n = r->config->n_replicas;
   for (uint32_t i = 0; i < n; i++) {
-    const td_lane *l = &r->lanes[i];
+    const td_lane_sums *l = &r->lanes[i].sums;
     td_sched_stats s;
-    td_sched_get_stats(l->sched, &s);
+    td_sched_get_stats(r->lanes[i].sched, &s);
     busy_us += l->busy_us;
     owned += l->owned_pages_us;
     cached += l->cached_pages_us;
     rows += l->decode_rows;
-    queried += s.prefix_query_tokens;
-    hit += s.prefix_hit_tokens;
+    queried += s.prefix_query_tokens - l->before.prefix_query_tokens;
+    hit += s.prefix_hit_tokens - l->before.prefix_hit_tokens;
     most = l->most_owned_pages > most ? l->most_owned_pages : most;
     out->n_steps += l->n_steps;
     out->n_hybrid_steps += l->n_hybrid_steps;
-    out->n_preemptions += s.preemptions;
-    out->n_evicted_pages += s.evicted_pages;
+    out->n_preemptions += s.preemptions - l->before.preemptions;
+    out->n_evicted_pages += s.evicted_pages - l->before.evicted_pages;
   }
   double pages = r->config->lane.sched.n_pages, steps = out->n_steps > 0 ? (double)out->n_steps : 1;
-  out->busy_share = r->end_us > 0 ? busy_us / (r->end_us * n) : 0;
+  out->busy_share = r->end_us > r->begin_us ? busy_us / ((r->end_us - r->begin_us) * n) : 0;
   out->mean_decode_rows = (double)rows / steps;
   out->mean_step_ms = busy_us / 1e3 / steps;
   out->kv_mean_share = busy_us > 0 ? owned / busy_us / pages : 0;
@@ -237,11 +277,12 @@ static bool is_held(const replay *r, const td_replay_result *o)
 static void judge(const replay *r, td_replay_result *out)
 {
   const td_tally *t = &r->tally;
-  *out = (td_replay_result){.m.n_sent = r->load->n,
+  double seconds = (r->end_us - r->begin_us) / 1e6;
+  *out = (td_replay_result){.m.n_sent = r->load->n - r->n_warm,
                             .m.n_done = t->by_end[TD_END_DONE],
                             .m.ttft = in_ms(&t->ttft_us),
                             .m.tbt = in_ms(&t->tbt_us),
-                            .m.seconds = r->config->window_s > 0 ? r->config->window_s : r->end_us / 1e6,
+                            .m.seconds = r->config->window_s > 0 ? r->config->window_s : seconds,
                             .m.tokens_out = t->tokens_out,
                             .queue_ms = in_ms(&t->queue_us),
                             .end_s = r->end_us / 1e6,

@@ -22,7 +22,11 @@ typedef struct td_replay_config {
   td_lane_config lane;
   uint32_t n_replicas; /* each request goes to the one with the fewest requests in it */
   double speed;        /* arrivals come so much faster than the load says */
-  double window_s;     /* throughput counts what came until then; 0: until the last end */
+  uint32_t n_streams;  /* closed: so many requests at a time, the next is sent when one has ended; 0: open, by
+                        * due_s */
+  uint32_t
+      n_warm; /* first requests of closed streams: not counted, and all ended before the others are sent */
+  double window_s; /* throughput counts what came until then; 0: until the last end */
   double drain_s;  /* what is not done so long after window_s (or the last arrival) is cut; 0: all is waited
                       for */
   double front_us; /* from a request's due moment until the scheduler has it: HTTP, parsing, tokenising */

@@ -84,7 +84,7 @@ cJSON *td_result_json(const char *name, double rate, const td_replay_config *c, 
                                       .stall_ms = {td_replay_stall_ms[0], td_replay_stall_ms[1]}};
   cJSON_AddStringToObject(o, "name", name);
   td_stats_add_number(o, "rate", rate);
-  td_stats_add_number(o, "streams", 0);
+  td_stats_add_number(o, "streams", c->n_streams);
   td_measures_add(o, &r->m, &measured);
   add_inside(o, r);
   return o;

@@ -9,7 +9,15 @@
 #include "config/limits.h"
 #include "scheduler/cost_text.h"
 
-enum { GPU_RUNNING = 256, GPU_STEP_TOKENS = 4096, PAGE_TOKENS = 16, SEARCH_REQUESTS = 2000 };
+enum {
+  GPU_RUNNING = 256,
+  GPU_STEP_TOKENS = 4096,
+  PAGE_TOKENS = 16,
+  SEARCH_REQUESTS = 2000,
+  STREAMS_MAX = 1 << 20
+};
+/* People lose the thread of what they do after ten seconds (Nielsen, Usability Engineering, 5.5). */
+static const double SLO_TTFT_MS = 10e3;
 
 static td_status read_policy(const char *name, td_policy *out, td_error *err)
 {
@@ -117,7 +125,7 @@ static td_status make_daemon(const td_scene_options *o, td_scene *s, td_error *e
   s->replay.front_us = o->front_us;
   s->replay.speed = 1;
   s->replay.slo = (td_slo){.tbt_p99_ms = given(o->slo_tbt_ms, INFINITY),
-                           .ttft_p99_ms = given(o->slo_ttft_ms, INFINITY),
+                           .ttft_p99_ms = given(o->slo_ttft_ms, SLO_TTFT_MS),
                            .queue_p50_ms = given(o->slo_queue_ms, 2000)};
   if (o->correction) { /* in place of what the calibration has */
     TD_TRY(read_correction(o->correction, s->replay.lane.correction, err));
@@ -138,44 +146,79 @@ td_replay_config td_scene_on(const td_scene *s, const td_device *d)
 
 /* ---- the load ---- */
 
-static td_status make_preset(const td_scene_options *o, td_source *s, td_error *err)
+/* A preset is one load at any rate, or all its cells of closed streams. */
+static td_status make_preset(const td_scene_options *o, td_scene *s, td_error *err)
 {
-  static td_cell cells[TD_CELLS_MAX];
   double one = 1;
   size_t n;
-  TD_TRY(td_preset_cells(o->preset, &one, 1, given(o->requests, SEARCH_REQUESTS), (uint64_t)o->seed, cells,
-                         &n, err));
-  if (cells[0].rate <= 0) {
-    for (size_t i = 0; i < n; i++)
-      td_load_deinit(&cells[i].load);
-    return td_fail_param(err, TD_ERR_CONFIG, "preset",
-                         "preset '%s' is of closed streams; a rate is asked for here", o->preset);
-  }
-  s->load = cells[0].load;
+  TD_TRY(td_preset_cells(o->preset, &one, 1, given(o->requests, SEARCH_REQUESTS), (uint64_t)o->seed,
+                         s->closed, &n, err));
+  if (s->closed[0].streams > 0)
+    s->n_closed = n;
+  else
+    s->source.load = s->closed[0].load;
   return TD_OK;
 }
 
-static td_status make_source(const td_scene_options *o, td_source *s, td_error *err)
+/* Without --requests one a stream, as tandem-bench serve has it. */
+static td_status make_streams(const td_scene_options *o, td_scene *s, td_load_spec spec, td_error *err)
 {
-  s->rate = 1; /* as it is drawn: what comes out differs by chance, as it does where tandem-bench serve draws
-                  the same */
-  if ((o->trace != NULL) + (o->preset != NULL) > 1)
-    return td_fail_param(err, TD_ERR_CONFIG, "trace", "--trace and --preset are two loads: give one");
-  if (o->trace) {
-    TD_TRY(td_load_read_trace(&s->load, o->trace, 1, (size_t)o->requests, err));
-    s->rate = td_source_rate(&s->load);
-  } else if (o->preset) {
-    TD_TRY(make_preset(o, s, err));
-  } else {
-    td_load_spec spec = {.seed = (uint64_t)o->seed,
-                         .rate = 1,
-                         .seconds = INFINITY,
-                         .max_requests = (size_t)given(o->requests, SEARCH_REQUESTS)};
-    TD_TRY(td_load_read_length(o->in, &spec.in, err));
-    TD_TRY(td_load_read_length(o->out, &spec.out, err));
-    td_load_make(&s->load, &spec);
+  double streams[TD_CELLS_MAX];
+  size_t n;
+  TD_TRY(td_tool_read_list(o->streams, streams, TD_CELLS_MAX, &n, err));
+  for (size_t i = 0; i < n; i++) {
+    if (!(streams[i] >= 1 && streams[i] <= STREAMS_MAX && streams[i] == floor(streams[i])))
+      return td_fail_param(err, TD_ERR_CONFIG, "streams", "--streams '%s': whole numbers from 1 to %d",
+                           o->streams, STREAMS_MAX);
+    td_cell *c = &s->closed[s->n_closed++];
+    *c = (td_cell){.streams = (uint32_t)streams[i]};
+    snprintf(c->name, sizeof c->name, "%u streams", c->streams);
+    spec.max_requests = (size_t)given(o->requests, streams[i]);
+    td_load_make(&c->load, &spec);
   }
   return TD_OK;
+}
+
+static td_status make_lengths(const td_scene_options *o, td_scene *s, td_error *err)
+{
+  td_load_spec spec = {.seed = (uint64_t)o->seed,
+                       .rate = 1,
+                       .seconds = INFINITY,
+                       .max_requests = (size_t)given(o->requests, SEARCH_REQUESTS)};
+  TD_TRY(td_load_read_length(o->in, &spec.in, err));
+  TD_TRY(td_load_read_length(o->out, &spec.out, err));
+  if (o->streams)
+    return make_streams(o, s, spec, err);
+  td_load_make(&s->source.load, &spec);
+  return TD_OK;
+}
+
+/* Closed streams have no rate: what is asked of one cannot be answered. */
+static td_status check_closed(const td_scene_options *o, const td_scene *s, td_error *err)
+{
+  if (s->n_closed > 0 && (o->compare || s->n_rates > 0))
+    return td_fail_param(err, TD_ERR_CONFIG, o->compare ? "compare" : "rate",
+                         "closed streams have no rate: --%s is of open arrivals",
+                         o->compare ? "compare" : "rate");
+  return TD_OK;
+}
+
+static td_status make_source(const td_scene_options *o, td_scene *s, td_error *err)
+{
+  s->source.rate = 1; /* as it is drawn: what comes out differs by chance, as it does where tandem-bench serve
+                         draws the same */
+  if ((o->trace != NULL) + (o->preset != NULL) + (o->streams != NULL) > 1)
+    return td_fail_param(err, TD_ERR_CONFIG, "trace",
+                         "--trace, --preset and --streams are loads of their own: give one");
+  if (o->preset)
+    TD_TRY(make_preset(o, s, err));
+  else if (!o->trace)
+    TD_TRY(make_lengths(o, s, err));
+  else
+    TD_TRY(td_load_read_trace(&s->source.load, o->trace, 1, (size_t)o->requests, err));
+  if (o->trace)
+    s->source.rate = td_source_rate(&s->source.load);
+  return check_closed(o, s, err);
 }
 
 static td_status read_rates(const td_scene_options *o, td_scene *s, td_error *err)
@@ -258,7 +301,7 @@ td_status td_scene_make(const td_scene_options *o, td_scene *s, td_error *err)
   TD_TRY(make_daemon(o, s, err));
   s->replay = td_scene_on(s, &s->device);
   TD_TRY(read_rates(o, s, err));
-  TD_TRY(make_source(o, &s->source, err));
+  TD_TRY(make_source(o, s, err));
   if (o->no_search && s->n_rates == 0) /* a trace as it was recorded */
     s->rates[s->n_rates++] = s->source.rate;
   return make_pace(o, s, err);
@@ -267,6 +310,8 @@ td_status td_scene_make(const td_scene_options *o, td_scene *s, td_error *err)
 void td_scene_deinit(td_scene *s)
 {
   td_load_deinit(&s->source.load);
+  for (size_t i = 0; i < s->n_closed; i++)
+    td_load_deinit(&s->closed[i].load);
   td_pace_deinit(&s->pace);
   if (s->replay.lane.log)
     fclose(s->replay.lane.log);

@@ -11,7 +11,7 @@
 /* As on the command line; 0 and NULL: not given. */
 typedef struct td_scene_options {
   const char *calibration, *model, *policy;
-  const char *correction, *rates, *in, *out, *trace, *preset, *json, *label;
+  const char *correction, *rates, *streams, *in, *out, *trace, *preset, *json, *label;
   double tbt_slo_ms, step_tokens, running, context, page_tokens, queue_requests, queue_tokens;
   double slack_percent; /* < 0: as the daemon's */
   double kv_tokens, memory_gib, replicas, tensor_parallel, host_us;
@@ -29,6 +29,8 @@ typedef struct td_scene {
   td_source source;           /* of searches and of curves that give no preset */
   double rates[TD_CELLS_MAX]; /* asked for */
   size_t n_rates;
+  td_cell closed[TD_CELLS_MAX]; /* loads of closed streams, instead of source; n_closed of them */
+  size_t n_closed;
 } td_scene;
 
 TD_MUST_CHECK td_status td_scene_make(const td_scene_options *o, td_scene *out, td_error *err);

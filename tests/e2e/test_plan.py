@@ -61,6 +61,23 @@ def test_what_cannot_be_kept_and_what_could():
     assert "60 of 60 requests are longer than the context" in plan(*args, "--kv-tokens", 160)
 
 
+def test_closed_streams(tmp_path):
+    args = ["--in", 500, "--out", 20, "--streams", "1,8", "--requests", 32]
+    text = plan(*args, "--json", tmp_path / "p.json")
+    one, eight = json.loads((tmp_path / "p.json").read_text())["runs"]
+    assert (one["streams"], eight["streams"], one["done"], eight["done"]) == (1, 8, 32, 32)
+    assert 2 < eight["output_tokens_per_s"] / one["output_tokens_per_s"] < 8
+    assert one["inside"]["mean_decode_rows"] < 1 < eight["inside"]["mean_decode_rows"] < 8
+    assert text.count("streams ") >= 2 and plan(*args) == text.replace(str(tmp_path), "")
+    text = plan("--preset", "offline", "--json", tmp_path / "p.json")
+    (offline,) = json.loads((tmp_path / "p.json").read_text())["runs"]
+    assert offline["streams"] == offline["done"] == 512 and offline["output_tokens"] == 512000
+    text = plan("--preset", "decode", "--json", tmp_path / "p.json")
+    runs = {r["name"]: r for r in json.loads((tmp_path / "p.json").read_text())["runs"]}
+    many = runs["decode 256@1024"]  # their prompts were computed before, by requests that are not counted
+    assert many["done"] == 256 and many["output_tokens"] == 256 * 256 and many["inside"]["prefix_hit_share"] > 0.98
+
+
 def test_a_trace_at_its_own_rate(tmp_path):
     path = tmp_path / "t.jsonl"
     path.write_text("".join(json.dumps({"timestamp": 250 * i, "input_length": 40, "output_length": 3}) + "\n" for i in range(9)))
@@ -76,7 +93,8 @@ def test_a_trace_at_its_own_rate(tmp_path):
 @pytest.mark.parametrize("args, says", [
     (["--policy", "best"], "decode-first"), (["--tbt-slo-ms", -1], "it can be 0"), (["--model", "gpt-5"], "llama3-8b"),
     (["--tp", 3], "--tp is 1 or 2"), (["--rate", "2,x"], "not a list"), (["--calibration", __file__], "kv-tokens"),
-    (["--calibration", __file__, "--kv-tokens", 1000], "no step times"), (["--preset", "decode"], "closed streams"), (["--what"], "--what")])
+    (["--calibration", __file__, "--kv-tokens", 1000], "no step times"), (["--preset", "decode", "--compare"], "closed streams"),
+    (["--streams", 4, "--rate", 2], "closed streams"), (["--streams", "0"], "whole numbers"), (["--streams", 4, "--preset", "chat"], "give one"), (["--what"], "--what")])
 def test_refusals(args, says):
     assert says in plan(*args, expect=64)
 

@@ -120,6 +120,63 @@ static void test_step_times(void **state)
   td_load_deinit(&l);
 }
 
+/* Two streams, requests of three steps: the next is due when one has ended. With a request more than places
+ * its stream is none the wiser; one that is refused makes room at once. */
+static void test_closed_streams(void **state)
+{
+  td_load l = {0};
+  td_life *lives;
+  td_replay_config c = make_config(&constant, 4, 64);
+  c.n_streams = 2;
+  for (uint64_t i = 0; i < 5; i++)
+    add(&l, 7, 1 + i, 10, 3); /* their moments are not looked at */
+  add(&l, 0, 9, 600, 1);      /* longer than the context */
+  td_replay_result r = run(&l, &c, &lives);
+  for (size_t i = 0; i < 5; i++)
+    assert_true(lives[i].due_us == 3000.0 * (double)(i / 2) && lives[i].end_us == lives[i].due_us + 3000);
+  assert_int_equal(lives[5].end, TD_END_HTTP_4XX);
+  assert_true(lives[5].due_us == 6000);
+  assert_true(r.m.n_sent == 6 && r.m.n_done == 5);
+  NEAR(r.m.out_tokens_per_s, 15 / 0.009, 1e-12);
+  NEAR(r.mean_decode_rows, 10 / 9.0, 1e-12);
+  ABOUT(r.m.ttft.p99, 1);
+  free(lives);
+  c.n_streams = 100; /* all at once; four rows */
+  r = run(&l, &c, &lives);
+  for (size_t i = 0; i < 5; i++)
+    assert_true(lives[i].due_us == 0);
+  NEAR(r.end_s, 0.006, 1e-12);
+  free(lives);
+  td_load_deinit(&l);
+}
+
+/* Two warm requests whose prompts come again: what they took is in no figure. */
+static void test_warm_requests(void **state)
+{
+  td_load l = {0};
+  td_replay_config c = make_config(&constant, 4, 64);
+  c.n_streams = 2;
+  c.n_warm = 2;
+  add(&l, 0, 1, 32, 1);
+  add(&l, 0, 2, 48, 5);
+  add(&l, 0, 1, 32, 3);
+  add(&l, 0, 2, 48, 3);
+  td_life *lives;
+  td_replay_result r = run(&l, &c, &lives);
+  assert_true(lives[1].end_us > lives[0].end_us && lives[2].due_us == lives[1].end_us);
+  assert_true(lives[3].due_us == lives[1].end_us);
+  assert_true(r.m.n_sent == 2 && r.m.n_done == 2 && r.n_steps == 3 && r.m.tokens_out == 6);
+  assert_int_equal(r.m.ttft.n, 2);
+  assert_int_equal(r.m.tokens_in, 80);
+  NEAR(r.m.seconds, 0.003, 1e-12);
+  NEAR(r.m.out_tokens_per_s, 6 / 0.003, 1e-12);
+  NEAR(r.busy_share, 1, 1e-12);
+  NEAR(r.prefix_hit_share, 48 / 80.0,
+       1e-12); /* the last token of a prompt is always computed, and its page */
+  free(lives);
+  td_load_deinit(&l);
+}
+
 /* Two rows at most and four tokens a step: A's prompt of 10 takes 4 + 4 + 2; B, of 5, comes at 1.5 ms. Steps
  * of a ms: 1: A4  2: A4  3: A2 B2 (A's first token)  4: A B3 (B's first)  5: A B ... */
 static void test_chunks(void **state)
@@ -474,6 +531,8 @@ int main(void)
       cmocka_unit_test(test_spread),
       cmocka_unit_test(test_one_request),
       cmocka_unit_test(test_step_times),
+      cmocka_unit_test(test_closed_streams),
+      cmocka_unit_test(test_warm_requests),
       cmocka_unit_test(test_chunks),
       cmocka_unit_test(test_planned_ahead),
       cmocka_unit_test(test_host_time),

@@ -1,0 +1,33 @@
+/* Closed streams: each sends its next request when the last has ended, so there is no rate to find; a row
+ * tells what comes out. With as many streams as requests all come at once, which is an offline load. */
+#include <stdio.h>
+
+#include "capacity/curve.h"
+#include "capacity/report.h"
+
+static td_status run_cell(const td_scene *s, const td_cell *cell, cJSON *runs, td_error *err)
+{
+  td_replay_result r;
+  td_replay_config c = s->replay;
+  c.n_streams = cell->streams;
+  c.n_warm = cell->n_warm;
+  TD_TRY(td_replay(&cell->load, &c, &r, err));
+  td_result_row(cell->name, r.m.requests_per_s, &r);
+  td_result_notes(&r);
+  if (runs)
+    cJSON_AddItemToArray(runs, td_result_json(cell->name, 0, &c, &r));
+  return TD_OK;
+}
+
+int td_plan_closed(const td_scene_options *o, const td_scene *s, cJSON *json)
+{
+  td_error err;
+  cJSON *runs = json ? cJSON_GetObjectItem(json, "runs") : NULL;
+  printf("\n");
+  td_plan_print_slo(s);
+  td_result_head(o->preset ? o->preset : "closed streams");
+  for (size_t i = 0; i < s->n_closed; i++)
+    if (run_cell(s, &s->closed[i], runs, &err) != TD_OK)
+      return td_plan_failed(&err);
+  return 0;
+}
