@@ -48,7 +48,7 @@ step_run() {
 PACKAGES_BUILD="gcc g++ make cmake ninja-build pkg-config libc6-dev libuv1-dev libcjson-dev libutf8proc-dev libxxhash-dev
   libinih-dev libsystemd-dev zlib1g-dev libcurl4-openssl-dev"
 PACKAGES_RUN="python3 python3-venv curl ca-certificates"
-PACKAGES_TEST="libcmocka-dev clang"
+PACKAGES_TEST="libcmocka-dev clang ccache"
 PACKAGES_PACKAGE="dpkg-dev file"
 
 package_installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
@@ -126,10 +126,24 @@ install_packages() {
 
 # ---- building ----
 
-# configure_and_build DIR [cmake options...]: Ninja build with all cores; the log is DIR/build.log.
+# configure_and_build DIR [cmake options...]: Ninja build with all cores; the log is DIR/build.log. Where ccache is installed,
+# folders that compile a file in the same way share its object. A folder of another compiler is begun anew: CMake would do
+# so by itself, and forget all other options on the way, sanitizers among them.
 configure_and_build() {
-  local dir=$1
+  local dir=$1 option wanted='' had=''
   shift
+  for option in "$@"; do
+    case $option in -DCMAKE_C_COMPILER=*) wanted=$(command -v "${option#*=}") ;; esac
+  done
+  [ ! -f "$dir/CMakeCache.txt" ] || had=$(sed -n 's/^CMAKE_C_COMPILER:[A-Z]*=//p' "$dir/CMakeCache.txt")
+  if [ -n "$wanted" ] && [ -n "$had" ] && [ "$wanted" != "$had" ]; then
+    say "  $(basename "$dir") was built by $had: it is begun anew"
+    rm -rf "$dir"
+  fi
+  if command -v ccache >/dev/null; then
+    export CCACHE_DIR=${CCACHE_DIR:-$CACHE/ccache} CCACHE_BASEDIR=$ROOT CCACHE_NOHASHDIR=1
+    set -- -DCMAKE_C_COMPILER_LAUNCHER=ccache -DCMAKE_CUDA_COMPILER_LAUNCHER=ccache "$@"
+  fi
   if [ -f "$dir/CMakeCache.txt" ] && ! grep -q '^CMAKE_GENERATOR:INTERNAL=Ninja$' "$dir/CMakeCache.txt"; then
     die "$dir was configured with another generator; remove it"
   fi
