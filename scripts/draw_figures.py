@@ -14,6 +14,11 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 README, PICTURE = ROOT / "README.md", ROOT / "docs/img/figures.svg"
 MARKS = re.compile(r"(<!-- figures -->\n).*?(<!-- /figures -->)", re.S)
 STREAMS = ("1", "4", "16", "64", "128", "256")
+# What an operator asks: shown where the report has them.
+LOADS = (("arXiv-like requests/s held at 60 ms between tokens (p99) and 1 s to the first (p50)",
+          "arXiv-like load: most requests/s of those tried, 99 % of gaps <= 60 ms, half begun <= 1 s"),
+         ("toolagent:6, tpot mean", "toolagent, 6 requests/s: time a token, mean"), ("toolagent:6, ttft p50", "the same: time to first token"),
+         ("conversation:20, tpot mean", "conversation, 20 requests/s: time a token, mean"), ("conversation:20, ttft p50", "the same: time to first token"))
 CELLS = ("decode 1x16384 32/8", "decode 16x4096 32/8", "decode 64x1024 32/8", "tree 1,10_4096,416 32/8",
          "tree 1,256_256,32 32/8", "tree 1,1024_2048,32 32/8")
 OURS, PEER, FLOOR = "#1f6fb4", "#b9c3cc", "#d1541e"
@@ -66,6 +71,7 @@ def table(path, text):
     lines = [f"{gpu}; commit {commit}; `scripts/gpu-report`.", "Llama-3-8B's shape in bf16, made-up weights.",
              f"All figures: [the report](tests/gpu/reports/{path.name}).", "",
              f"| through HTTP | tandem | {vllm} (1) | |", "|---|---|---|---|"]
+    lines += [through_http(name, shown) for name, shown in LOADS if name in found]
     lines += [through_http(f"time between tokens p50, {n} streams at 1024",
                            f"time between tokens, {n} stream{'s' if n != '1' else ''}, 1,024 tokens each") for n in ("1", "16", "64", "256")]
     lines += [through_http("time to first token p50, one prompt of 2048", "time to first token, 2,048 tokens"),

@@ -231,6 +231,9 @@ class Context:
         self.logs.mkdir(parents=True, exist_ok=True)
         self.log_numbers = itertools.count(1)  # stages may run programs side by side
         self.machine = {}
+        self.loads, self.seconds = None, None  # of the loads stage: which, and how long arrivals last
+        self.before = {}  # stage -> what earlier reports have in its data, where it is run again to add to it
+        self.out = None  # the report
 
     def program(self, name):
         for p in (self.bin_dir / name, self.bin_dir / "tests/gpu" / name):

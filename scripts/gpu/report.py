@@ -16,6 +16,7 @@ import faults  # noqa: E402
 import hybrid  # noqa: E402
 import invariant  # noqa: E402
 import loading  # noqa: E402
+import loads  # noqa: E402
 import machine  # noqa: E402
 import memory  # noqa: E402
 import ops  # noqa: E402
@@ -43,6 +44,7 @@ STAGES = [
     ("steps", "whole steps beside their floors", steps.stage_steps),
     ("idle", "what the device waits for between steps", steps.stage_idle),
     ("serve", "through HTTP, beside a peer's figures", serve.stage),
+    ("loads", "loads of papers through HTTP, beside a peer's figures, other policies and predictions", loads.stage),
 ]
 NAMES = [name for name, _, _ in STAGES]
 BARS_SHOWN = 20  # more of them are folded: those behind stand on the first page
@@ -127,14 +129,18 @@ def write(out, ctx, stages, command):
 SAME = ("commit", "cpu", "gpu name", "gpu driver_version", "cuda", "backend")
 
 
-def earlier(path, names, machine_now, quick):
-    """Stages of an earlier report, but for those that run now. It must be of the same commit and amount, on the same kind of machine."""
+def earlier(path, names, machine_now, quick, before):
+    """Stages of an earlier report, but for those that run now, whose data go into `before`. It must be of the same commit and amount, on the
+    same kind of machine."""
     o = json.loads(path.read_text())
     if o.get("quick") != quick:
         sys.exit(f"scripts/gpu-report: {path}: one of the two is --quick")
     for key in SAME:
         if o["machine"].get(key) != machine_now.get(key):
             sys.exit(f"scripts/gpu-report: {path}: {key} is {o['machine'].get(key)} there and {machine_now.get(key)} here")
+    for x in o["stages"]:
+        if x["name"] in names:
+            before.setdefault(x["name"], []).append(x["data"])
     return [Stage.from_json(x) for x in o["stages"] if x["name"] not in names]
 
 
@@ -154,6 +160,9 @@ def arguments(argv):
                     "of the same commit and kind of machine, so that a whole one can be made in parts; may be given several times")
     ap.add_argument("--device", type=int, default=0, help="which GPU")
     ap.add_argument("--head-dim", type=int, default=128, choices=[64, 96, 128, 256], help="of the attention stage's cells (128)")
+    ap.add_argument("--loads", metavar="LOAD,...", help="of the loads stage: NAME:RATE[:POLICY[-STEP_TOKENS]] of open arrivals "
+                    f"({', '.join(loads.OPEN)}), or {', '.join(loads.CLOSED)}; default: {loads.DEFAULT}. With --add of a report that has some, they are added to them")
+    ap.add_argument("--seconds", type=float, help=f"of arrivals of each open load ({loads.SECONDS})")
     ap.add_argument("--scratch", help="folder with room for 17 GB, for the loading stage")
     ap.add_argument("--work", type=pathlib.Path, help="folder for logs and small files; default: in .cache/gpu-report")
     ap.add_argument("--commit", help="what the programs were built from, where this is not a git checkout")
@@ -162,6 +171,12 @@ def arguments(argv):
     a.names = [] if a.stages == "none" else a.stages.split(",") if a.stages else NAMES
     if not a.names and not a.add:
         ap.error("--stages none goes with --add")
+    if a.seconds is not None and not 0 < a.seconds <= 3600:
+        ap.error("--seconds is above 0, and an hour at most")
+    try:
+        loads.cells_of(a.loads)
+    except ValueError as e:
+        ap.error(f"--loads: {e}")
     unknown = [n for n in a.names if n not in NAMES]
     if unknown:
         ap.error(f"no stage {unknown[0]}; there are {', '.join(NAMES)}")
@@ -189,13 +204,15 @@ def main(argv):
     else:
         ctx.machine = json.loads(a.add[0].read_text())["machine"]
     out = a.out or default_out(a, ctx, cache, stamp)
+    ctx.loads, ctx.seconds, ctx.out = a.loads, a.seconds, out
     command = "scripts/gpu-report, in parts put together by --add" if not a.names else \
         "scripts/gpu-report" + (f" --stages {a.stages}" if a.stages else "") + (" --quick" if a.quick else "") + \
-        (f" --head-dim {a.head_dim}" if a.head_dim != 128 else "") + \
+        (f" --head-dim {a.head_dim}" if a.head_dim != 128 else "") + (f" --loads {a.loads}" if a.loads else "") + \
+        (f" --seconds {a.seconds:g}" if a.seconds else "") + \
         (f" --backend {a.backend}" if a.backend != "cuda" else "")
     stages = []
     for path in a.add:
-        stages += earlier(path, [*a.names, *(s.name for s in stages)], ctx.machine, a.quick)
+        stages += earlier(path, [*a.names, *(s.name for s in stages)], ctx.machine, a.quick, ctx.before)
     stages.sort(key=lambda s: NAMES.index(s.name))
     if not a.names:
         t = write(out, ctx, stages, command)

@@ -17,6 +17,7 @@ import attention_peers  # noqa: E402
 import core  # noqa: E402
 import daemon  # noqa: E402
 import invariant  # noqa: E402
+import loads  # noqa: E402
 import machine  # noqa: E402
 import models  # noqa: E402
 import ops  # noqa: E402
@@ -639,3 +640,72 @@ def test_without_torch_cublas_is_left_out_by_name(tmp_path, monkeypatch):
     assert product_peers.main(["--json", str(tmp_path / "o.json")]) == 0
     o = json.loads((tmp_path / "o.json").read_text())
     assert list(o["left_out"]) == ["cuBLAS"] and o["linears, ms"] == {}
+
+
+# ---- loads ----
+
+def test_loads_on_the_cpu_in_parts(tmp_path):
+    if not all((BIN / p).exists() for p in ("tandem-bench", "tandem-plan")):
+        pytest.skip("tandem-bench or tandem-plan is not built")
+    quick = ("--backend", "cpu", "--quick", "--stages", "loads", "--seconds", "1", "--commit", "abc")
+    r, text, o = run(tmp_path, *quick, "--loads", "conversation:8,conversation:4:sarathi-512,offline,pd,chunks")
+    assert r.returncode == NOT_RUN and o["totals"]["failed"] == 0 and o["totals"]["passed"] == 10, r.stdout + r.stderr  # the bars are a GPU's
+    cells = o["stages"][0]["data"]["cells"]
+    assert list(cells) == ["conversation:8", "conversation:4:sarathi-512", "offline", "pd", "chunks"] and cells["conversation:8"]["run"]["done"] > 0
+    assert cells["conversation:8"]["predicted"].keys() == set(loads.HOW) and len(cells["pd"]["runs"]) == len(loads.PD_QUICK["policies"])
+    sent = [p["sent"] for p in (loads.figures(cells["conversation:8"]["run"]), cells["conversation:8"]["predicted"][loads.HOW[0]])]
+    assert sent[0] == sent[1] > 0  # the very load that was simulated was sent
+    (tmp_path / "report.json").rename(tmp_path / "first.json")
+    (tmp_path / "report-conversation.svg").unlink()
+    r, text, o = run(tmp_path, *quick, "--loads", "conversation:4", "--add", tmp_path / "first.json")
+    assert r.returncode == NOT_RUN and o["stages"][0]["data"]["cells"].keys() == {*cells, "conversation:4"}, r.stdout + r.stderr
+    assert "](report-conversation.svg)" in text and "tandem, sarathi-512" in (tmp_path / "report-conversation.svg").read_text()
+    assert "ready in" in (tmp_path / "work/logs/01-tandemd.log").read_text()  # what a folder knows of its device is not measured again
+
+
+@pytest.mark.parametrize("cells,said", [("arxiv", "arxiv:RATE"), ("arxiv:0", "above 0"), ("arxiv:x", "above 0"), ("pd:2", "has no rate"), ("none:1", "no load none"),
+                                        ("arxiv:1:fastest", "no policy fastest"), ("arxiv:1:fastest-64", "no policy fastest"), ("pd,pd", "named twice")])
+def test_bad_loads(tmp_path, cells, said):
+    r, _, o = run(tmp_path, "--stages", "loads", "--loads", cells)
+    assert r.returncode == 2 and o is None and said in r.stderr
+
+
+def load_cell(key, ttft_ms, tbt_ms, tpot_ms=5.0, predicted=1.0, tokens_per_s=500.0):
+    c = loads.Cell(key)
+    ms = {"p50": ttft_ms, "p99": 2 * ttft_ms, "mean": ttft_ms, "max": 3 * ttft_ms}
+    r = {"rate": c.rate or 0, "streams": 0, "sent": 100, "done": 99, "without_first_token": 0, "requests_per_s": 1.0, "output_tokens_per_s": tokens_per_s,
+         "ttft_ms": ms, "tbt_ms": {"p50": tbt_ms / 2, "p99": tbt_ms, "max": 2 * tbt_ms}, "tpot_ms": {"mean": tpot_ms},
+         "requests_with_gap_over_200ms": 25, "requests_with_gap_over_500ms": 0}
+    told = {k: v * predicted if isinstance(v, float) else v for k, v in loads.figures(r).items()}
+    return {"key": key, "name": c.name, "rate": c.rate, "policy": c.policy, "seconds": 20, "run": r, "predicted": {loads.HOW[0]: told}}
+
+
+class Gpu:
+    backend, quick, root = "cuda", False, ROOT
+
+    def __init__(self, out):
+        self.out = out
+
+    def peers(self):
+        return core.Context.peers(self)
+
+
+def test_loads_beside_their_bars(tmp_path):
+    cells = [load_cell("arxiv:2", 900.0, 50.0, predicted=1.15), load_cell("arxiv:2.65", 1000.0, 60.0), load_cell("arxiv:2.8", 1001.0, 60.0), load_cell("arxiv:2:orca", 1.0, 300.0),
+             load_cell("conversation:40", 50.0, 20.0, tpot_ms=14.5), load_cell("offline", 9.0, 9.0, tokens_per_s=10000.0)]
+    s = core.Stage("loads", "")
+    loads.tell(Gpu(tmp_path / "report.md"), s, {c["key"]: c for c in cells})
+    bars = {(b["what"], b["source"].split(",")[0]): b for b in s.bars}
+    held = "arXiv-like requests/s held at 60 ms between tokens (p99) and 1 s to the first (p50)"
+    assert bars[held, "vLLM 0.25.1"]["ours"] == 2.65 and bars[held, "vLLM 0.25.1"]["bar"] == 2 and bars[held, "goal"]["ahead"]
+    assert bars["arxiv:2, ttft p50", "vLLM 0.25.1"]["bar"] == pytest.approx(939.203) and bars["arxiv:2, ttft p50", "vLLM 0.25.1"]["ahead"]
+    assert not bars["conversation:40, tpot mean", "goal"]["ahead"] and ("conversation:40, tpot mean", "vLLM 0.25.1") not in bars
+    assert bars["offline, tok/s", "vLLM 0.25.1"]["ahead"] and not bars["offline, tok/s", "goal"]["ahead"]
+    off = {w: b["ahead"] for (w, _), b in bars.items() if w.startswith("arxiv:2,") and "predicted" in w}
+    assert off == {"arxiv:2, ttft p50, predicted: off by": False, "arxiv:2, ttft p99, predicted: off by": True, "arxiv:2, tbt p50, predicted: off by": False,
+                   "arxiv:2, tbt p99, predicted: off by": True, "arxiv:2, tok/s, predicted: off by": False}
+    assert not any("orca" in w for w, _ in bars)  # what other policies do is shown and not judged
+    text = "\n".join(s.body)
+    assert "| tandem | 2.65 | 20 | 99 | 1 | 1,000 |" in text and "| vLLM 0.25.1, budget 8192 | 2 | 90 |" in text and "25.0 %" in text
+    picture = (tmp_path / "report-arxiv.svg").read_text()
+    assert all(name in picture for name in ("tandem, orca", "tandem-plan", "budget 1024", "budget 8192"))
