@@ -10,7 +10,7 @@ from core import NotRun, must
 from daemon import Daemon
 from machine import cores_busy
 from serve import BUSY_MAX, all_done, load
-from watch import Watcher, between_us, calibration_in, now_us, outside_us, shape_of
+from watch import Watcher, between_us, calibration_in, now_us, outside_us, shape_of, write_pace
 
 OPEN = {"arxiv": 9400, "pod": 15400, "toolagent": 8620, "conversation": 2769, "chat": 2340}  # their prompts' mean, for probes
 CLOSED = ("offline", "pd", "chunks")
@@ -21,7 +21,7 @@ SECONDS, QUICK_SECONDS, LEARN_SECONDS = 30, 1, 8
 DRAIN_MAX_S = 30  # of the presets
 PEER_OF = {"arxiv": "arxiv, budget 1024"}  # of several, whose figures are the bars: the one that keeps the gaps short too
 HELD_TBT_P99_MS, HELD_TTFT_P50_MS = 60, 1000
-HOW = ("as kept before", "with this run's step times")
+HOW = ("as kept before", "with this run's step times", "at the pace of the run")
 OFF_MAX = {"ttft p50": 10, "ttft p99": 20, "tbt p50": 10, "tbt p99": 20, "tok/s": 10}  # percent, of predictions
 CONTEXT = 65536  # the peer's; the longest request has 33,805 tokens
 SMALL = {**models.TINY, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1,
@@ -131,7 +131,8 @@ class Lab:
         out = self.folder / f"plan-{name}.json"
         sizes = {"--kv-tokens": self.shape["kv_tokens"], "--context": self.shape["context"], "--running": self.shape["running"]}
         sizes |= {} if "-" in policy and policy[-1].isdigit() else {"--step-tokens": self.shape["step_tokens"]}
-        must(self.ctx.run("tandem-plan", "--calibration", kept, *(x for pair in sizes.items() for x in pair), *policy_options(policy), "--host-us", self.host_us,
+        must(self.ctx.run("tandem-plan", "--calibration", kept, *(x for pair in sizes.items() for x in pair), *policy_options(policy),
+                          "--host-us", 0 if "learned_with_prompts" in kept.read_text() else self.host_us,  # what is learned has it
                           *([] if self.gpu else ["--not-ahead"]), *args, "--json", out, limit_s=120), "tandem-plan")
         return json.loads(out.read_text())["runs"][0]
 
@@ -151,12 +152,25 @@ def measure_open(lab, cell):
     name = cell.key.replace(":", "-")
     before = shutil.copy(lab.kept, lab.folder / f"kept-{name}.txt")
     with lab.daemon(*policy_options(cell.policy)) as d:
-        run = load(lab.ctx, d, name, "--preset", cell.name, "--rate", cell.rate, "--seconds", lab.seconds, limit_s=lab.seconds + DRAIN_MAX_S + 300)[0]
+        watcher = Watcher(d.port)
+        load(lab.ctx, d, f"warm-{name}", "--streams", 4, "--requests", 8, "--input", 64, "--output", 8, "--seed", 99, "--warm", 0)
+        begin = now_us()
+        run = load(lab.ctx, d, name, "--preset", cell.name, "--rate", cell.rate, "--seconds", lab.seconds, "--warm", 0,
+                   limit_s=lab.seconds + DRAIN_MAX_S + 300)[0]
+        steps = watcher.since(begin, d.metrics()["tandem:steps_total"])
+    return {"seconds": lab.seconds, "run": run, "predicted": predict(lab, cell, name, before, steps), "exit": d.code}
+
+
+def predict(lab, cell, name, before, steps):
+    """Of the arrivals that were sent: {how: figures}."""
+    (lab.folder / f"steps-{name}.json").write_text(json.dumps(steps))
+    log, pace = lab.folder / f"plan-{name}.csv", lab.folder / f"pace-{name}"
     args = ("--preset", cell.name, "--rate", cell.rate, "--seconds", lab.seconds, "--no-search", "--front-us", lab.front_us[cell.name])
-    told = {HOW[0]: lab.plan(f"{name}-before", before, *args, policy=cell.policy)}
+    told = [lab.plan(f"{name}-before", before, *args, "--log-steps", log, policy=cell.policy)]
     if not cell.policy:  # the daemon has written down how much longer steps took in this very run
-        told[HOW[1]] = lab.plan(f"{name}-after", lab.kept, *args)
-    return {"seconds": lab.seconds, "run": run, "predicted": {k: figures(v) for k, v in told.items()}, "exit": d.code}
+        write_pace(steps, log, pace)
+        told += [lab.plan(f"{name}-after", lab.kept, *args), lab.plan(f"{name}-paced", lab.kept, *args, "--pace", pace)]
+    return dict(zip(HOW, map(figures, told)))
 
 
 def measure_offline(lab, cell):
@@ -233,8 +247,9 @@ def tell_predicted(s, cells):
                 off = 100 * (y / x - 1) if x and y is not None else None
                 over = off is None or abs(off) > allowed
                 rows.append([c["key"], how, what, x, y, "-" if off is None else f"{off:+.1f} %", f"{allowed} %" + (" **over**" if over else "")])
-    s.text("What `tandem-plan` says of the same arrivals: with the step times that daemons before this one kept, which is a prediction; and with what this "
-           "run itself taught, which leaves out how a device's pace wanders.")
+    s.text("What `tandem-plan` says of the same arrivals: with the step times that daemons before this one kept, which is a prediction; with what this "
+           "run itself taught, in the median; and with each step as much longer than calibrated as the daemon's own step at that moment, where what is "
+           "left to differ is the simulator's.")
     s.table(["load", "step times", "", "measured", "predicted", "off by", "allowed"], rows, f"{len(rows)} predictions beside what was measured")
 
 

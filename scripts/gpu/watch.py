@@ -74,6 +74,13 @@ def between_us(steps):
     return max(0.0, statistics.median(gaps)) if gaps else 0.0
 
 
+def write_pace(steps, simulated, path):
+    """For tandem-plan --pace. simulated: its own log of the same load, whose first step is this first one."""
+    begin, first = steps[0]["begin_us"], simulated.read_text().split("\n")[1].split(",")
+    lines = [((s["begin_us"] - begin + int(first[1]) - int(first[2])) / 1e6, s["kind"], s["pace"]) for s in steps if s["pace"]]
+    path.write_text("".join(f"{t:.6f} {kind} {pace:.4f}\n" for t, kind, pace in lines))
+
+
 def shape_of(log):
     """What a simulation of the daemon must be told."""
     pages, page_tokens = map(int, re.search(r"\((\d+) pages of (\d+) tokens\)", log).groups())
