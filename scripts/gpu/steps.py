@@ -15,6 +15,9 @@ ROWS_OF = {"kernels": ("ops", ["op", "size", "us", "gb_s", "tflop_s", "floor_us"
            "steps": ("steps", ["kind", "batch", "context", "chunk", "chunk_context", "alone_ms_p50", "pace_ms_p50", "floor_ms", "tokens_per_s"])}
 GLUE_STEPS = ((64, 1024), (256, 1024))
 ATTENTION_STEPS = ((64, 4096), (256, 2048))  # batch and context
+# one whose rows fill whole tiles of the linears, one whose chunk does
+HYBRID_CHUNKS, HYBRID_DECODES, HYBRID_CONTEXT = "496,512", 16, 1024
+HYBRID_PARTS = {"linears": "linear,swiglu", "attention": "attention", "all other ops": "embed,rmsnorm,rope_kv,gather,sample"}
 
 
 def measured(ctx, s, what, args, limit_s):
@@ -100,15 +103,34 @@ def tell_parts(s, glue, attention, alone_us, goals, layers=32):
               goals["attention in a step, share of its rate alone"], "", less_is_better=False, source=f"goal; {us:.1f} us a layer, alone {alone_us[batch, context]:.1f}")
 
 
+def tell_hybrid_parts(s, by_part):
+    """Where a hybrid step's time goes: what it takes longer with each kind of op. What no kind accounts for is launches and gaps."""
+    rows = []
+    for chunk in map(int, HYBRID_CHUNKS.split(",")):
+        wholes, parts = [], []
+        for steps in by_part.values():
+            found = [x for x in steps if x["kind"] == "hybrid" and x["chunk"] == chunk]
+            whole, without = (next(x for x in found if ("without" in x) == left_out)["alone_ms_p50"] for left_out in (False, True))
+            wholes.append(whole)
+            parts.append(whole - without)
+        whole = sum(wholes) / len(wholes)
+        rows.append([f"{chunk} tokens beside {HYBRID_DECODES} decodes at {HYBRID_CONTEXT}", whole, *parts, whole - sum(parts)])
+    s.text("ms of a hybrid step, and what it takes longer with each kind of op, whole and without in turns:")
+    s.table(["", "whole", *by_part, "rest"], rows)
+
+
 def measure_parts(ctx, s, args):
     """Steps whole and with parts left out in turns, and attention alone, all in one run."""
-    decodes = ["--prompts", 0, "--chunks", 0, "--max-seconds", 0.5 if ctx.quick else 1.5]
+    decodes = ["--prompts", 0, "--chunks", 0]
 
-    def steps_without(name, batches, contexts, without):
+    def steps_without(name, batches, contexts, without, kinds=decodes):
         path = ctx.work / f"{name}.json"
-        must(ctx.run("tandem-bench", "steps", *args, *decodes, "--batches", batches, "--contexts", contexts, "--without", without, "--json", path,
-                     limit_s=300), f"tandem-bench {name}")
+        must(ctx.run("tandem-bench", "steps", *args, *kinds, "--max-seconds", 0.5 if ctx.quick else 1.5, "--batches", batches,
+                     "--contexts", contexts, "--without", without, "--json", path, limit_s=300), f"tandem-bench {name}")
         return json.loads(path.read_text())["steps"]
+
+    def hybrid_without(without):
+        return steps_without("hybrid_parts", HYBRID_DECODES, HYBRID_CONTEXT, without, ["--prompts", 0, "--chunks", HYBRID_CHUNKS])
 
     def attention_alone(batch, context):
         path = ctx.work / "attention_alone.json"
@@ -119,8 +141,10 @@ def measure_parts(ctx, s, args):
     parts = {"glue": steps_without("no_glue", "64,256", "1024", "rmsnorm,rope_kv,swiglu,sample"),
              "attention": steps_without("no_attention", "64,256", "2048,4096", "attention")}
     alone_us = {cell: attention_alone(*cell) for cell in ATTENTION_STEPS}
-    s.data["parts"] = {**parts, "attention_alone_us": {f"{b}x{c}": us for (b, c), us in alone_us.items()}}
+    hybrid = {name: hybrid_without(ops) for name, ops in HYBRID_PARTS.items()}
+    s.data["parts"] = {**parts, "hybrid": hybrid, "attention_alone_us": {f"{b}x{c}": us for (b, c), us in alone_us.items()}}
     tell_parts(s, **parts, alone_us=alone_us, goals=ctx.peers()["goals"])
+    tell_hybrid_parts(s, hybrid)
 
 
 def stage_steps(ctx, s):

@@ -313,6 +313,18 @@ def test_parts_of_steps():
     assert [(round(b["ours"], 3), b["ahead"]) for b in s.bars] == [(0.1, False), (0.02, True), (0.99, True), (0.5, False)]
 
 
+def test_parts_of_a_hybrid_step():
+    """Each kind of op is held against the whole steps of its own run; what none accounts for is the rest."""
+    def run(whole, without):
+        def step(ms, chunk, **more):
+            return {"kind": "hybrid", "batch": 16, "chunk": chunk, "alone_ms_p50": ms, **more}
+        return [{"kind": "decode", "chunk": 0, "alone_ms_p50": 1}, *(x for c in (496, 512) for x in (step(whole, c), step(without, c, without="op")))]
+
+    s = core.Stage("steps", "")
+    steps.tell_hybrid_parts(s, {"linears": run(10, 4), "attention": run(12, 10), "all other ops": run(11, 10)})
+    assert s.body[-1] == "| 512 tokens beside 16 decodes at 1024 | 11 | 6 | 2 | 1 | 2 |"
+
+
 def test_options_and_poison(tmp_path):
     assert invariant.option_words("  --batch-invariant NAME   on or off") == ["--batch-invariant", "on"]
     assert invariant.option_words("  --batch-invariant N   [0, 0..1]") == ["--batch-invariant", "1"]
