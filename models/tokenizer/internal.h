@@ -130,6 +130,7 @@ enum {
   TD_CLASS_NEWLINE = 16, /* [\r\n], also TD_CLASS_SPACE */
   TD_CLASS_PUNCT = 32,   /* \p{P} */
   TD_CLASS_SYMBOL = 64,  /* \p{S} */
+  TD_CLASS_DIGIT = 128,  /* \d: \p{Nd}, also TD_CLASS_NUMBER */
 };
 extern const uint8_t td_ascii_class[128];
 uint8_t td_unicode_class_slow(uint32_t cp);
@@ -138,6 +139,8 @@ static inline uint8_t td_unicode_class(uint32_t cp)
   return cp < 128 ? td_ascii_class[cp] : td_unicode_class_slow(cp);
 }
 bool td_unicode_is_word(uint32_t cp); /* \w */
+/* Of the pre_tokenizer Punctuation: ASCII's, symbols among them, and \p{P}. */
+bool td_unicode_is_punctuation(uint32_t cp);
 
 enum {
   TD_LETTER_UPPER = 1,    /* \p{Lu} */
@@ -164,6 +167,9 @@ typedef enum td_split_kind {
   TD_SPLIT_NUMBERS,     /* \p{N}{1,max_digits} */
   TD_SPLIT_CJK,         /* [U+4E00-U+9FA5 U+3040-U+30FF]+ */
   TD_SPLIT_PUNCT_WORDS, /* DeepSeek-V3's */
+  TD_SPLIT_LINE_ENDS,   /* \s+$ */
+  TD_SPLIT_PUNCTUATION, /* the pre_tokenizer Punctuation: contiguous, or (max_digits 1) each by itself */
+  TD_SPLIT_BYTE_DIGITS, /* Digits behind ByteLevel: bytes that stand for themselves and are numbers */
   TD_SPLIT_REGEX,       /* any other: `regex` */
 } td_split_kind;
 
@@ -380,6 +386,8 @@ td_status td_tokenizer_add_piece(td_tokenizer *t, uint32_t id, td_error *err);
  */
 td_status td_tokenizer_load_spm(td_tokenizer *t, const void *bytes, size_t n_bytes, const cJSON *config,
                                 const cJSON *added, td_error *err);
+/* The splitter chain that a GGUF file names. */
+td_status td_pre_load(td_tokenizer *t, const td_model_files *files, td_error *err);
 td_status td_tokenizer_load_gguf(const td_model_files *files, td_tokenizer *t, td_error *err);
 
 #endif

@@ -16,6 +16,14 @@ typedef struct chain {
   bool byte_level, metaspace;
 } chain;
 
+/* Behind ByteLevel, texts are in GPT-2's alphabet: of the expressions, only those of ASCII digits mean the
+ * same there. */
+static bool is_of_digits(const cJSON *regex)
+{
+  return cJSON_IsString(regex) &&
+         strspn(regex->valuestring, "[]{},+0123456789-") == strlen(regex->valuestring);
+}
+
 const char *td_load_type(const cJSON *o)
 {
   const cJSON *type = td_json_get(o, "type");
@@ -148,7 +156,11 @@ static td_status load_pre_tokenizer(chain *c, const cJSON *o, int depth, td_erro
 {
   td_tokenizer *t = c->t;
   const char *type = td_load_type(o);
-  if (c->byte_level || c->metaspace)
+  const bool digits = strcmp(type, "Digits") == 0;
+  const bool follows =
+      c->byte_level && (digits || (strcmp(type, "Split") == 0 &&
+                                   is_of_digits(td_json_get(td_json_get(o, "pattern"), "Regex"))));
+  if ((c->byte_level && !follows) || c->metaspace)
     return td_load_unsupported(
         err, c->byte_level ? "pre_tokenizer step behind ByteLevel" : "pre_tokenizer step behind Metaspace",
         type);
@@ -158,10 +170,18 @@ static td_status load_pre_tokenizer(chain *c, const cJSON *o, int depth, td_erro
     return TD_OK; /* the normalizer has left none */
   if (strcmp(type, "Split") == 0)
     return load_split(t, o, err);
-  if (strcmp(type, "Digits") == 0) {
+  if (digits) {
     bool individual = false;
     TD_TRY(td_load_flag(o, "individual_digits", false, &individual, err));
-    return add_split(t, (td_split){.kind = TD_SPLIT_NUMBERS, .max_digits = individual}, err);
+    const td_split_kind kind = c->byte_level ? TD_SPLIT_BYTE_DIGITS : TD_SPLIT_NUMBERS;
+    return add_split(t, (td_split){.kind = kind, .max_digits = individual}, err);
+  }
+  if (strcmp(type, "Punctuation") == 0) {
+    const cJSON *behavior = td_json_get(o, "behavior");
+    const bool isolated = td_load_is_null(behavior) || is_text(behavior, "Isolated");
+    if (!isolated && !is_text(behavior, "Contiguous"))
+      return td_load_unsupported(err, "pre_tokenizer Punctuation with", "behavior");
+    return add_split(t, (td_split){.kind = TD_SPLIT_PUNCTUATION, .max_digits = isolated}, err);
   }
   if (strcmp(type, "ByteLevel") == 0) {
     bool prefix = false, regex = false;

@@ -1,10 +1,8 @@
 /* A tokenizer from GGUF metadata (tokenizer.ggml.*), of model "gpt2", byte-level BPE, or "llama",
  * SentencePiece's.
  *
- * GGUF names the splitter instead of writing it down, and leaves normalisation and ignore_merges to that
- * name: what each name means here is what the tokenizer.json of those models says. Names that the reference
- * never had are refused. Source: GGUF specification, "Tokenizer"; token types as llama.cpp's llama_token_type
- * numbers them. */
+ * Source: GGUF specification, "Tokenizer"; token types as llama.cpp's llama_token_type numbers them. What the
+ * name of a splitter means: load_pre.c. */
 #include "models/tokenizer/internal.h"
 
 #include <stdlib.h>
@@ -13,77 +11,6 @@
 enum { TYPE_NORMAL = 1, TYPE_UNKNOWN, TYPE_CONTROL, TYPE_USER_DEFINED, TYPE_UNUSED, TYPE_BYTE };
 
 #define KEY(name) "tokenizer.ggml." name
-
-typedef struct pre {
-  const char *name;
-  const char *regexes[3]; /* the splitter chain, NULL-terminated where shorter */
-  bool nfc, ignore_merges, adds_bos;
-} pre;
-
-#define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-#define TAIL "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-#define GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
-#define LLAMA3 CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}" TAIL
-#define QWEN2 CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}" TAIL
-#define QWEN35                                                                                               \
-  CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}"                                               \
-               "| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-#define DEEPSEEK                                                                                             \
-  "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"          \
-  "| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"
-#define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
-#define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
-#define CASED(behind, digits)                                                                                \
-  "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" behind "|[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER "*" behind   \
-  "|" digits "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-
-static const pre pres[] = {
-    {"gpt-2", {GPT2}, false, false, false},
-    {"smollm", {"\\p{N}", GPT2}, false, false, false},
-    {"starcoder", {"\\p{N}", GPT2}, false, false, false},
-    {"refact", {"\\p{N}", GPT2}, false, false, false},
-    {"command-r", {"\\p{N}", GPT2}, true, false, false},
-    {"llama-bpe", {LLAMA3}, false, true, true},
-    {"llama3", {LLAMA3}, false, true, true},
-    {"llama-v3", {LLAMA3}, false, true, true},
-    {"dbrx", {LLAMA3}, false, false, false}, /* cl100k: Phi-4 */
-    {"chatglm-bpe", {LLAMA3}, false, false, false},
-    {"glm4", {LLAMA3}, false, false, false},
-    {"qwen2", {QWEN2}, true, false, false},
-    {"deepseek-r1-qwen", {QWEN2}, true, false, false},
-    {"qwen35", {QWEN35}, true, false, false},
-    {"deepseek-v3",
-     {"\\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+", DEEPSEEK},
-     false,
-     false,
-     false},
-    {"tekken", {CASED("", "\\p{N}")}, false, true, true},
-    {"gpt-4o", {CASED(CONTRACTIONS "?", "\\p{N}{1,3}")}, false, false, false},
-    {"llama4", {CASED(CONTRACTIONS "?", "\\p{N}{1,3}")}, false, false, false},
-};
-
-static td_status load_pre(td_tokenizer *t, const td_model_files *files, td_error *err)
-{
-  td_gguf_string name;
-  if (!td_gguf_get_string(files, KEY("pre"), &name))
-    return td_fail(err, TD_ERR_UNSUPPORTED, "%s has no " KEY("pre") ": which splitter it needs is not known",
-                   td_model_files_path(files));
-  for (size_t i = 0; i < sizeof pres / sizeof *pres; i++) {
-    const pre *p = &pres[i];
-    if (name.n_bytes != strlen(p->name) || memcmp(name.data, p->name, name.n_bytes) != 0)
-      continue;
-    bool total;
-    for (size_t k = 0; k < sizeof p->regexes / sizeof *p->regexes && p->regexes[k]; k++)
-      if (!td_split_from_regex(p->regexes[k], &t->splits[t->n_splits++], &total))
-        return td_fail(err, TD_ERR_NOMEM, "no memory for a splitter");
-    t->nfc = p->nfc;
-    t->ignore_merges = p->ignore_merges;
-    t->adds_bos = p->adds_bos;
-    return TD_OK;
-  }
-  return td_fail(err, TD_ERR_UNSUPPORTED, KEY("pre") " \"%.*s\" is not supported",
-                 name.n_bytes < 100 ? (int)name.n_bytes : 100, name.data);
-}
 
 /* Type of token i, where the file tells. */
 static int token_type(const td_model_files *files, uint64_t n_types, uint64_t i)
@@ -106,6 +33,21 @@ static uint8_t flags_of(const td_tokenizer *t, int type)
   if (!t->spm.on)
     return TD_TOKEN_MODEL;
   return type == TYPE_BYTE ? TD_TOKEN_BYTE : type == TYPE_UNUSED ? 0 : TD_TOKEN_MODEL;
+}
+
+static bool is(const td_gguf_string *s, const char *text)
+{
+  return s->n_bytes == strlen(text) && memcmp(s->data, text, s->n_bytes) == 0;
+}
+
+/* GGUF has no place for it, but Phi-3's own tokens take the white space behind them, in all its files of
+ * SentencePiece's kind; its templates rely on it. */
+static uint8_t strips_of(const td_tokenizer *t, const td_model_files *files, const td_gguf_string *text)
+{
+  td_gguf_string architecture;
+  const bool phi3 = t->spm.on && td_gguf_get_string(files, "general.architecture", &architecture) &&
+                    is(&architecture, "phi3");
+  return phi3 && !is(text, "<unk>") && !is(text, "<s>") && !is(text, "<|endoftext|>") ? TD_ADDED_RSTRIP : 0;
 }
 
 static td_status load_tokens(td_tokenizer *t, const td_model_files *files, td_error *err)
@@ -132,9 +74,10 @@ static td_status load_tokens(td_tokenizer *t, const td_model_files *files, td_er
     const int type = token_type(files, n_types, i);
     TD_TRY(td_vocab_add(&t->vocab, i, text.data, text.n_bytes, flags_of(t, type), err));
     if (type == TYPE_UNKNOWN && t->spm.on && t->spm.unk < 0)
-      t->spm.unk = (int32_t)i;
+      t->spm.unk = (int32_t)i; /* where the file does not name it */
     if (is_added(type))
-      TD_TRY(td_tokenizer_add(t, i, text.data, text.n_bytes, type != TYPE_USER_DEFINED, false, 0, err));
+      TD_TRY(td_tokenizer_add(t, i, text.data, text.n_bytes, type != TYPE_USER_DEFINED, false,
+                              strips_of(t, files, &text), err));
   }
   return TD_OK;
 }
@@ -206,14 +149,9 @@ static td_status load_spm(td_tokenizer *t, const td_model_files *files, td_error
 
 static td_status load_gpt2(td_tokenizer *t, const td_model_files *files, td_error *err)
 {
-  TD_TRY(load_pre(t, files, err));
+  TD_TRY(td_pre_load(t, files, err));
   TD_TRY(load_tokens(t, files, err));
   return load_merges(t, files, err);
-}
-
-static bool is(const td_gguf_string *s, const char *text)
-{
-  return s->n_bytes == strlen(text) && memcmp(s->data, text, s->n_bytes) == 0;
 }
 
 /* A token id under a key; -1 if absent. An id outside the vocabulary is an error. */
@@ -249,6 +187,8 @@ td_status td_tokenizer_load_gguf(const td_model_files *files, td_tokenizer *t, t
         model.n_bytes < 100 ? (int)model.n_bytes : 100, model.data);
   TD_TRY(is(&model, "llama") ? load_spm(t, files, err) : load_gpt2(t, files, err));
   TD_TRY(td_tokenizer_finish(t, err));
+  if (t->spm.on)
+    TD_TRY(read_token_id(t, files, KEY("unknown_token_id"), &t->spm.unk, err));
   TD_TRY(read_token_id(t, files, KEY("bos_token_id"), &t->bos, err));
   TD_TRY(read_token_id(t, files, KEY("eos_token_id"), &t->eos, err));
   bool adds_bos;

@@ -2,9 +2,9 @@
  * tokenizers use.
  *
  * An expression is a list of alternatives, an alternative a row of steps: a set of characters so many times,
- * one word of a group, or a look at the next character. The first alternative that matches wins; a greedy
- * step gives back character by character where the rest does not match (the reference, Oniguruma, does so
- * too). What the grammar here does not know is refused, as is what may match nothing. Work is counted: an
+ * one word of a group, or a look at what follows. The first alternative that matches wins; a greedy step
+ * gives back character by character where the rest does not match (the reference, Oniguruma, does so too).
+ * What the grammar here does not know is refused, as is what may match nothing. Work is counted: an
  * expression that backtracks without end is an error, not a hang. */
 #include "models/tokenizer/internal.h"
 
@@ -13,14 +13,24 @@
 
 #include "common/utf8.h"
 
-enum { RANGES_MAX = 8, WORD_MAX = 4, WORDS_MAX = 12, STEPS_MAX = 64, ALTERNATIVES_MAX = 24 };
+enum {
+  RANGES_MAX = 1024,
+  WORD_MAX = 4,
+  WORDS_MAX = 12,
+  STEPS_MAX = 64,
+  AHEAD_MAX = 4,
+  ALTERNATIVES_MAX = 24
+};
+
+typedef struct range {
+  uint32_t first, last;
+} range;
 
 typedef struct set {
   uint64_t ascii[2]; /* bit c: character c is in it (negation done) */
   uint8_t classes, letters;
   bool negated; /* of what is not ASCII */
-  uint8_t n_ranges;
-  uint32_t first[RANGES_MAX], last[RANGES_MAX];
+  uint16_t first_range, n_ranges;
 } set;
 
 typedef struct word {
@@ -28,18 +38,23 @@ typedef struct word {
   set sets[WORD_MAX];
 } word;
 
-typedef enum step_kind { STEP_SET, STEP_GROUP, STEP_AHEAD, STEP_NOT_AHEAD } step_kind;
+/* STEP_END is the end of a line (as "$" in Ruby's syntax, the reference's), STEP_BORDER that of a word. */
+typedef enum step_kind { STEP_SET, STEP_GROUP, STEP_AHEAD, STEP_NOT_AHEAD, STEP_END, STEP_BORDER } step_kind;
 
 typedef struct step {
   step_kind kind;
   bool possessive;
-  uint32_t min, max; /* 0: no bound. Of a group: 0 or 1 to 1 */
+  uint32_t min, max; /* 0: no bound. Of a group of several words: 0 or 1 to 1 */
   set set;
   word *words; /* owned, of a group */
   uint32_t n_words;
+  struct step *ahead; /* owned, of a look: what has to follow */
+  uint32_t n_ahead;
 } step;
 
 struct td_regex {
+  range *ranges; /* those of a set lie side by side */
+  uint32_t n_ranges;
   step steps[STEPS_MAX];
   uint32_t n_steps;
   uint32_t begin[ALTERNATIVES_MAX + 1]; /* alternative i is steps [begin[i], begin[i + 1]) */
@@ -47,41 +62,86 @@ struct td_regex {
   uint32_t begins[128]; /* bit i: alternative i may begin with this ASCII character */
 };
 
+static void destroy_steps(step *steps, uint32_t n)
+{
+  for (uint32_t i = 0; i < n; i++) {
+    if (steps[i].ahead)
+      destroy_steps(steps[i].ahead, steps[i].n_ahead);
+    free(steps[i].ahead);
+    free(steps[i].words);
+  }
+}
+
 void td_regex_destroy(td_regex *r)
 {
   if (!r)
     return;
-  for (uint32_t i = 0; i < r->n_steps; i++)
-    free(r->steps[i].words);
+  destroy_steps(r->steps, r->n_steps);
+  free(r->ranges);
   free(r);
 }
 
 /* ---- sets ---- */
 
-static bool in_set(const set *s, uint32_t cp)
+/* Ranges are sorted and apart once their set is complete. */
+static bool in_ranges(const range *v, uint32_t n, uint32_t cp)
+{
+  uint32_t lo = 0, hi = n;
+  while (lo < hi) {
+    uint32_t mid = (lo + hi) / 2;
+    if (v[mid].last < cp)
+      lo = mid + 1;
+    else
+      hi = mid;
+  }
+  return lo < n && v[lo].first <= cp;
+}
+
+static bool in_set(const td_regex *r, const set *s, uint32_t cp)
 {
   if (cp < 128)
     return s->ascii[cp / 64] >> cp % 64 & 1;
   bool in = (s->classes && (td_unicode_class(cp) & s->classes)) ||
-            (s->letters && (td_unicode_letter(cp) & s->letters));
-  for (uint32_t i = 0; i < s->n_ranges && !in; i++)
-    in = cp >= s->first[i] && cp <= s->last[i];
+            (s->letters && (td_unicode_letter(cp) & s->letters)) ||
+            in_ranges(r->ranges + s->first_range, s->n_ranges, cp);
   return in != s->negated;
 }
 
 static void add_ascii(set *s, uint32_t c) { s->ascii[c / 64] |= (uint64_t)1 << c % 64; }
 
-static bool add_range(set *s, uint32_t first, uint32_t last)
+static bool add_range(td_regex *r, set *s, uint32_t first, uint32_t last)
 {
   for (uint32_t c = first; c <= last && c < 128; c++)
     add_ascii(s, c);
   if (last < 128)
     return true;
-  if (s->n_ranges == RANGES_MAX)
+  if (r->n_ranges == RANGES_MAX)
     return false;
-  s->first[s->n_ranges] = first;
-  s->last[s->n_ranges++] = last;
+  if (s->n_ranges == 0)
+    s->first_range = (uint16_t)r->n_ranges;
+  r->ranges[r->n_ranges++] = (range){first, last};
+  s->n_ranges++;
   return true;
+}
+
+static int compare_ranges(const void *a, const void *b)
+{
+  const range *x = a, *y = b;
+  return (x->first > y->first) - (x->first < y->first);
+}
+
+static void sort_ranges(td_regex *r, set *s)
+{
+  range *v = r->ranges + s->first_range;
+  uint16_t n = 0;
+  if (s->n_ranges > 1)
+    qsort(v, s->n_ranges, sizeof *v, compare_ranges);
+  for (uint16_t i = 0; i < s->n_ranges; i++)
+    if (n > 0 && v[i].first <= v[n - 1].last)
+      v[n - 1].last = v[i].last > v[n - 1].last ? v[i].last : v[n - 1].last;
+    else
+      v[n++] = v[i];
+  s->n_ranges = n;
 }
 
 static void add_class(set *s, uint8_t classes, uint8_t letters)
@@ -102,17 +162,17 @@ static void negate(set *s)
 
 /* Both cases of the ASCII letters in it; case folding makes U+017F, the long s, equal to s. Letters beyond
  * ASCII are refused: their folding is not known here. */
-static bool fold(set *s)
+static bool fold(td_regex *r, set *s)
 {
   if (s->n_ranges > 0)
     return false;
   for (uint32_t c = 'a'; c <= 'z'; c++)
-    if (in_set(s, c) || in_set(s, c - 32)) {
+    if (in_set(r, s, c) || in_set(r, s, c - 32)) {
       add_ascii(s, c);
       add_ascii(s, c - 32);
-      if (c == 's' && !add_range(s, 0x17F, 0x17F))
+      if (c == 's' && !add_range(r, s, 0x17F, 0x17F))
         return false;
-      if (c == 'k' && !add_range(s, 0x212A, 0x212A))
+      if (c == 'k' && !add_range(r, s, 0x212A, 0x212A))
         return false;
     }
   return true;
@@ -122,7 +182,7 @@ static bool fold(set *s)
 
 typedef struct parser {
   const char *at; /* NUL-terminated */
-  bool folds;
+  bool folds, looks_ahead;
   td_regex *r;
 } parser;
 
@@ -161,6 +221,7 @@ static bool parse_escape(parser *p, set *s, uint32_t *cp)
   switch (*p->at++) {
   case 'p': return parse_property(p, s);
   case 's': add_class(s, TD_CLASS_SPACE, 0); return true;
+  case 'd': add_class(s, TD_CLASS_DIGIT, 0); return true;
   case 'r': *cp = '\r'; return true;
   case 'n': *cp = '\n'; return true;
   case 't': *cp = '\t'; return true;
@@ -201,11 +262,12 @@ static bool parse_class(parser *p, set *s)
           last < first)
         return false;
     }
-    if (!add_range(s, first, last))
+    if (!add_range(p->r, s, first, last))
       return false;
   }
-  if (p->folds && !fold(s))
+  if (p->folds && !fold(p->r, s))
     return false;
+  sort_ranges(p->r, s);
   if (negated)
     negate(s);
   return any;
@@ -227,10 +289,31 @@ static bool parse_set(parser *p, set *s)
     return false;
   if (!(take(p, "\\") ? parse_escape(p, s, &cp) : parse_char(p, &cp)))
     return false;
-  return (cp == UINT32_MAX || add_range(s, cp, cp)) && (!p->folds || fold(s));
+  return (cp == UINT32_MAX || add_range(p->r, s, cp, cp)) && (!p->folds || fold(p->r, s));
 }
 
-/* Behind "(?:" or "(?i:": words of plain sets. */
+/* Digits only, 99 at most. */
+static bool parse_number(parser *p, uint32_t *out)
+{
+  size_t n = strspn(p->at, "0123456789");
+  *out = (uint32_t)strtoul(p->at, NULL, 10);
+  p->at += n;
+  return n > 0 && n <= 2;
+}
+
+/* A set, once or {n} times. */
+static bool parse_word_sets(parser *p, word *w)
+{
+  uint32_t times = 1;
+  set s;
+  if (!parse_set(p, &s) || (take(p, "{") && (!parse_number(p, &times) || !take(p, "}"))))
+    return false;
+  for (; times > 0 && w->n < WORD_MAX; times--)
+    w->sets[w->n++] = s;
+  return times == 0 && w->n > 0;
+}
+
+/* Behind "(?:" or "(?i:": words of sets. */
 static bool parse_group(parser *p, step *st)
 {
   st->words = calloc(WORDS_MAX, sizeof *st->words);
@@ -241,7 +324,7 @@ static bool parse_group(parser *p, step *st)
       return false;
     word *w = &st->words[st->n_words++];
     while (*p->at && *p->at != '|' && *p->at != ')')
-      if (w->n == WORD_MAX || !parse_set(p, &w->sets[w->n++]))
+      if (!parse_word_sets(p, w))
         return false;
     if (w->n == 0)
       return false;
@@ -250,15 +333,6 @@ static bool parse_group(parser *p, step *st)
     if (!take(p, "|"))
       return false;
   }
-}
-
-/* Digits only, 99 at most. */
-static bool parse_number(parser *p, uint32_t *out)
-{
-  size_t n = strspn(p->at, "0123456789");
-  *out = (uint32_t)strtoul(p->at, NULL, 10);
-  p->at += n;
-  return n > 0 && n <= 2;
 }
 
 static bool parse_count(parser *p, step *st)
@@ -288,7 +362,29 @@ static bool parse_count(parser *p, step *st)
     return true;
   }
   st->possessive = take(p, "+");
-  return *p->at != '?' && (st->kind == STEP_SET || (st->kind == STEP_GROUP && st->max == 1));
+  return *p->at != '?' && (st->kind == STEP_SET || st->max == 1 || st->n_words == 1);
+}
+
+static bool parse_step(parser *p, step *st);
+
+/* Behind "(?=" or "(?!". It may look at one word's border, at its end. */
+static bool parse_ahead(parser *p, step *st)
+{
+  if (p->looks_ahead)
+    return false;
+  st->ahead = calloc(AHEAD_MAX, sizeof *st->ahead);
+  p->looks_ahead = true;
+  bool ok = st->ahead != NULL;
+  while (ok && st->n_ahead < AHEAD_MAX && *p->at && *p->at != ')' && *p->at != '|') {
+    step *inner = &st->ahead[st->n_ahead++];
+    if (take(p, "\\b"))
+      inner->kind = STEP_BORDER;
+    else
+      ok = parse_step(p, inner);
+    ok = ok && (inner->kind != STEP_BORDER || *p->at == ')');
+  }
+  p->looks_ahead = false;
+  return ok && st->n_ahead > 0 && take(p, ")");
 }
 
 static bool parse_step(parser *p, step *st)
@@ -296,7 +392,12 @@ static bool parse_step(parser *p, step *st)
   bool ok = true;
   if (take(p, "(?!") || take(p, "(?=")) {
     st->kind = p->at[-1] == '!' ? STEP_NOT_AHEAD : STEP_AHEAD;
-    return parse_set(p, &st->set) && take(p, ")");
+    return parse_ahead(p, st);
+  }
+  if (p->at[0] == '$' && (p->at[1] == '|' || p->at[1] == '\0')) {
+    p->at++;
+    st->kind = STEP_END;
+    return true;
   }
   if (take(p, "(?i:") || take(p, "(?:")) {
     st->kind = STEP_GROUP;
@@ -324,6 +425,8 @@ static bool parse(parser *p)
       step *st = &r->steps[r->n_steps++];
       if (!parse_step(p, st))
         return false;
+      if (st->n_ahead > 0 && st->ahead[st->n_ahead - 1].kind == STEP_BORDER && !consumes)
+        return false; /* what stands in front of the match is not known */
       consumes = consumes || ((st->kind == STEP_SET || st->kind == STEP_GROUP) && st->min > 0);
     }
     r->begin[r->n_alternatives] = r->n_steps;
@@ -339,9 +442,9 @@ static bool may_begin(const td_regex *r, uint32_t i, uint32_t end, uint32_t c)
 {
   for (; i < end; i++) {
     const step *st = &r->steps[i];
-    bool here = st->kind == STEP_SET && in_set(&st->set, c);
+    bool here = st->kind == STEP_SET && in_set(r, &st->set, c);
     for (uint32_t k = 0; st->kind == STEP_GROUP && k < st->n_words && !here; k++)
-      here = in_set(&st->words[k].sets[0], c);
+      here = in_set(r, &st->words[k].sets[0], c);
     if (here || ((st->kind == STEP_SET || st->kind == STEP_GROUP) && st->min > 0))
       return here;
   }
@@ -358,8 +461,10 @@ static void note_beginnings(td_regex *r)
 td_regex *td_regex_create(const char *text)
 {
   td_regex *r = calloc(1, sizeof *r);
-  parser p = {text, false, r};
-  if (r && parse(&p)) {
+  parser p = {text, false, false, r};
+  if (r)
+    r->ranges = calloc(RANGES_MAX, sizeof *r->ranges);
+  if (r && r->ranges && parse(&p)) {
     note_beginnings(r);
     return r;
   }
@@ -371,7 +476,7 @@ td_regex *td_regex_create(const char *text)
 
 typedef struct matcher {
   const td_regex *r;
-  const unsigned char *end;
+  const unsigned char *begin, *end; /* begin: of the match that is tried */
   size_t *steps_left;
 } matcher;
 
@@ -391,78 +496,107 @@ static const unsigned char *match_set(matcher *m, const set *s, const unsigned c
   if (*p < 0x80)
     return s->ascii[*p / 64] >> *p % 64 & 1 ? p + 1 : NULL;
   size_t len = look(p, m->end, &cp);
-  return in_set(s, cp) ? p + len : NULL;
+  return in_set(m->r, s, cp) ? p + len : NULL;
 }
 
-static const unsigned char *match(matcher *m, uint32_t i, uint32_t end, const unsigned char *p);
+static const unsigned char *match(matcher *m, const step *st, const step *end, const unsigned char *p);
 
-static const unsigned char *match_group(matcher *m, uint32_t i, uint32_t end, const unsigned char *p)
+static const unsigned char *match_word(matcher *m, const word *w, const unsigned char *p)
 {
-  const step *st = &m->r->steps[i];
+  for (uint32_t j = 0; j < w->n && p; j++)
+    p = match_set(m, &w->sets[j], p);
+  return p;
+}
+
+static const unsigned char *match_group(matcher *m, const step *st, const step *end, const unsigned char *p)
+{
   for (uint32_t k = 0; k < st->n_words; k++) {
-    const word *w = &st->words[k];
-    const unsigned char *q = p;
-    for (uint32_t j = 0; j < w->n && q; j++)
-      q = match_set(m, &w->sets[j], q);
-    const unsigned char *done = q ? match(m, i + 1, end, q) : NULL;
+    const unsigned char *q = match_word(m, &st->words[k], p);
+    const unsigned char *done = q ? match(m, st + 1, end, q) : NULL;
     if (done || (q && st->possessive))
       return done;
   }
-  return st->min == 0 ? match(m, i + 1, end, p) : NULL;
+  return st->min == 0 ? match(m, st + 1, end, p) : NULL;
 }
 
-static const unsigned char *match_repeated(matcher *m, uint32_t i, uint32_t end, const unsigned char *p)
+/* Back over n characters of text that begins at `begin`. */
+static const unsigned char *back(const unsigned char *begin, const unsigned char *p, uint32_t n)
 {
-  const step *st = &m->r->steps[i];
+  for (; n > 0; n--)
+    do
+      p--;
+    while (p > begin && (*p & 0xC0) == 0x80);
+  return p;
+}
+
+/* A set, or a group of one word, so often. */
+static const unsigned char *match_repeated(matcher *m, const step *st, const step *end,
+                                           const unsigned char *p)
+{
+  const bool group = st->kind == STEP_GROUP;
   const unsigned char *q = p, *next;
   uint32_t n = 0;
-  while ((st->max == 0 || n < st->max) && (next = match_set(m, &st->set, q)) != NULL) {
+  while ((st->max == 0 || n < st->max) &&
+         (next = group ? match_word(m, st->words, q) : match_set(m, &st->set, q)) != NULL) {
     q = next;
     n++;
   }
   if (n < st->min)
     return NULL;
-  if (i + 1 == end)
+  if (st + 1 == end)
     return q;
   for (;;) {
-    const unsigned char *done = match(m, i + 1, end, q);
+    const unsigned char *done = match(m, st + 1, end, q);
     if (done || n == st->min || st->possessive || *m->steps_left == 0)
       return done;
     n--;
-    do
-      q--;
-    while (q > p && (*q & 0xC0) == 0x80);
+    q = back(p, q, group ? st->words->n : 1);
   }
 }
 
-/* Behind steps [i, end) at p, or NULL. */
-static const unsigned char *match(matcher *m, uint32_t i, uint32_t end, const unsigned char *p)
+/* The border of a word at p, behind at least one character of the match. */
+static bool is_border(const matcher *m, const unsigned char *p)
 {
-  if (i == end)
+  const unsigned char *before = back(m->begin, p, 1);
+  uint32_t left, right = 0;
+  look(before, m->end, &left);
+  if (p < m->end)
+    look(p, m->end, &right);
+  return td_unicode_is_word(left) != (p < m->end && td_unicode_is_word(right));
+}
+
+/* Behind steps [st, end) at p, or NULL. */
+static const unsigned char *match(matcher *m, const step *st, const step *end, const unsigned char *p)
+{
+  if (st == end)
     return p;
-  const step *st = &m->r->steps[i];
+  bool ok = false;
   switch (st->kind) {
-  case STEP_SET: return match_repeated(m, i, end, p);
-  case STEP_GROUP: return match_group(m, i, end, p);
-  case STEP_AHEAD: return match_set(m, &st->set, p) ? match(m, i + 1, end, p) : NULL;
-  case STEP_NOT_AHEAD: return match_set(m, &st->set, p) ? NULL : match(m, i + 1, end, p);
+  case STEP_SET: return match_repeated(m, st, end, p);
+  case STEP_GROUP:
+    return st->n_words == 1 && st->max != 1 ? match_repeated(m, st, end, p) : match_group(m, st, end, p);
+  case STEP_AHEAD: ok = match(m, st->ahead, st->ahead + st->n_ahead, p) != NULL; break;
+  case STEP_NOT_AHEAD: ok = match(m, st->ahead, st->ahead + st->n_ahead, p) == NULL; break;
+  case STEP_END: ok = p == m->end || *p == '\n'; break;
+  case STEP_BORDER: ok = is_border(m, p); break;
   }
-  return NULL;
+  return ok ? match(m, st + 1, end, p) : NULL;
 }
 
 static const unsigned char *match_any(matcher *m, const unsigned char *p)
 {
   const unsigned char *q = NULL;
+  m->begin = p;
   const uint32_t may = *p < 0x80 ? m->r->begins[*p] : UINT32_MAX;
   for (uint32_t i = 0; i < m->r->n_alternatives && !q; i++)
     if (may >> i & 1)
-      q = match(m, m->r->begin[i], m->r->begin[i + 1], p);
+      q = match(m, m->r->steps + m->r->begin[i], m->r->steps + m->r->begin[i + 1], p);
   return q;
 }
 
 size_t td_regex_next(const td_regex *r, const unsigned char *text, size_t n, size_t *steps_left)
 {
-  matcher m = {r, text + n, steps_left};
+  matcher m = {r, text, text + n, steps_left};
   const unsigned char *q = match_any(&m, text);
   uint32_t cp;
   if (!q) /* what lies between two matches is one piece */

@@ -35,6 +35,7 @@ static const struct {
      "|\\s+(?!\\S)|\\s+",
      {.kind = TD_SPLIT_WORDS, .modern = true, .fold = true, .marks = true, .max_digits = 1},
      true},
+    {"\\s+$", {.kind = TD_SPLIT_LINE_ENDS}, false},
     {"\\p{N}", {.kind = TD_SPLIT_NUMBERS, .max_digits = 1}, false},
     {"\\p{N}{1,3}", {.kind = TD_SPLIT_NUMBERS, .max_digits = 3}, false},
     {"\\p{N}+", {.kind = TD_SPLIT_NUMBERS}, false},
@@ -210,6 +211,60 @@ static const unsigned char *next_numbers(const td_split *s, const unsigned char 
   return q > p ? q : run(p, end, TD_CLASS_NUMBER, true, 0);
 }
 
+/* White space up to the end of a line or of the text. */
+static const unsigned char *next_line_ends(const unsigned char *p, const unsigned char *end)
+{
+  uint32_t cp;
+  uint8_t class;
+  for (const unsigned char *q = p; q < end;) {
+    size_t len = look(q, end, &cp, &class);
+    if (!(class & TD_CLASS_SPACE)) {
+      q += len;
+      continue;
+    }
+    const unsigned char *behind = run(q, end, TD_CLASS_SPACE, false, 0), *stop = behind;
+    while (behind < end && stop > q && *stop != '\n')
+      stop--;
+    if (stop > q)
+      return q > p ? q : stop;
+    q = behind; /* and no match begins within */
+  }
+  return end;
+}
+
+static const unsigned char *next_punctuation(const td_split *s, const unsigned char *p,
+                                             const unsigned char *end)
+{
+  uint32_t cp;
+  uint8_t class;
+  const unsigned char *q = p + look(p, end, &cp, &class);
+  const bool inside = td_unicode_is_punctuation(cp);
+  while (q < end && !(inside && s->max_digits == 1)) {
+    size_t len = look(q, end, &cp, &class);
+    if (td_unicode_is_punctuation(cp) != inside)
+      break;
+    q += len;
+  }
+  return q;
+}
+
+/* In GPT-2's alphabet, which the text is in by then, the bytes of superscript digits and fractions look like
+ * those; so characters of several bytes may be cut. */
+static bool is_byte_digit(unsigned c)
+{
+  return (c >= '0' && c <= '9') || c == 0xB2 || c == 0xB3 || c == 0xB9 || (c >= 0xBC && c <= 0xBE);
+}
+
+static const unsigned char *next_byte_digits(const td_split *s, const unsigned char *p,
+                                             const unsigned char *end)
+{
+  const unsigned char *q = p + 1;
+  const bool inside = is_byte_digit(*p);
+  while (q < end && is_byte_digit(*q) == inside && !(inside && s->max_digits == 1))
+    q++;
+  return q;
+}
+
 static bool is_ascii_letter(unsigned c) { return (c | 32) >= 'a' && (c | 32) <= 'z'; }
 
 /* The match at p, or p. */
@@ -263,6 +318,9 @@ size_t td_split_next(const td_split *s, const unsigned char *text, size_t n, siz
   case TD_SPLIT_NUMBERS: q = next_numbers(s, text, end); break;
   case TD_SPLIT_CJK: q = next_cjk(text, end); break;
   case TD_SPLIT_PUNCT_WORDS: q = next_punct_words(text, end); break;
+  case TD_SPLIT_LINE_ENDS: q = next_line_ends(text, end); break;
+  case TD_SPLIT_PUNCTUATION: q = next_punctuation(s, text, end); break;
+  case TD_SPLIT_BYTE_DIGITS: q = next_byte_digits(s, text, end); break;
   case TD_SPLIT_REGEX: return td_regex_next(s->regex, text, n, steps_left);
   }
   TD_BUG_ON(q <= text || q > end);

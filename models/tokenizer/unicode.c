@@ -8,12 +8,13 @@
 #include <utf8proc.h>
 
 enum { L = TD_CLASS_LETTER, N = TD_CLASS_NUMBER, M = TD_CLASS_MARK, P = TD_CLASS_PUNCT, S = TD_CLASS_SYMBOL };
+enum { D = TD_CLASS_NUMBER | TD_CLASS_DIGIT };
 enum { W = TD_CLASS_SPACE, R = TD_CLASS_SPACE | TD_CLASS_NEWLINE };
 
 /* clang-format off */
 const uint8_t td_ascii_class[128] = {
   0, 0, 0, 0, 0, 0, 0, 0, 0, W, R, W, W, R, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-  W, P, P, P, S, P, P, P, P, P, P, S, P, P, P, P, N, N, N, N, N, N, N, N, N, N, P, P, S, S, S, P,
+  W, P, P, P, S, P, P, P, P, P, P, S, P, P, P, P, D, D, D, D, D, D, D, D, D, D, P, P, S, S, S, P,
   P, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, P, P, P, S, P,
   S, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, P, S, P, S, 0,
 };
@@ -27,18 +28,18 @@ typedef struct range {
 static const range newer[] = {
   {0x897, 0x897, M}, {0x1B4E, 0x1B4F, P}, {0x1B7F, 0x1B7F, P}, {0x1C89, 0x1C8A, L}, {0x2427, 0x2429, S},
   {0x2FFC, 0x2FFF, S}, {0x31E4, 0x31E5, S}, {0x31EF, 0x31EF, S}, {0xA7CB, 0xA7CD, L},
-  {0xA7DA, 0xA7DC, L}, {0x105C0, 0x105F3, L}, {0x10D40, 0x10D49, N}, {0x10D4A, 0x10D65, L},
+  {0xA7DA, 0xA7DC, L}, {0x105C0, 0x105F3, L}, {0x10D40, 0x10D49, D}, {0x10D4A, 0x10D65, L},
   {0x10D69, 0x10D6D, M}, {0x10D6E, 0x10D6E, P}, {0x10D6F, 0x10D85, L}, {0x10D8E, 0x10D8F, S},
   {0x10EC2, 0x10EC4, L}, {0x10EFC, 0x10EFC, M}, {0x11380, 0x11389, L}, {0x1138B, 0x1138B, L},
   {0x1138E, 0x1138E, L}, {0x11390, 0x113B5, L}, {0x113B7, 0x113B7, L}, {0x113B8, 0x113C0, M},
   {0x113C2, 0x113C2, M}, {0x113C5, 0x113C5, M}, {0x113C7, 0x113CA, M}, {0x113CC, 0x113D0, M},
   {0x113D1, 0x113D1, L}, {0x113D2, 0x113D2, M}, {0x113D3, 0x113D3, L}, {0x113D4, 0x113D5, P},
-  {0x113D7, 0x113D8, P}, {0x113E1, 0x113E2, M}, {0x116D0, 0x116E3, N}, {0x11BC0, 0x11BE0, L},
-  {0x11BE1, 0x11BE1, P}, {0x11BF0, 0x11BF9, N}, {0x11F5A, 0x11F5A, M}, {0x13460, 0x143FA, L},
-  {0x16100, 0x1611D, L}, {0x1611E, 0x1612F, M}, {0x16130, 0x16139, N}, {0x16D40, 0x16D6C, L},
-  {0x16D6D, 0x16D6F, P}, {0x16D70, 0x16D79, N}, {0x18CFF, 0x18CFF, L}, {0x1CC00, 0x1CCEF, S},
-  {0x1CCF0, 0x1CCF9, N}, {0x1CD00, 0x1CEB3, S}, {0x1E5D0, 0x1E5ED, L}, {0x1E5EE, 0x1E5EF, M},
-  {0x1E5F0, 0x1E5F0, L}, {0x1E5F1, 0x1E5FA, N}, {0x1E5FF, 0x1E5FF, P}, {0x1F8B2, 0x1F8BB, S},
+  {0x113D7, 0x113D8, P}, {0x113E1, 0x113E2, M}, {0x116D0, 0x116E3, D}, {0x11BC0, 0x11BE0, L},
+  {0x11BE1, 0x11BE1, P}, {0x11BF0, 0x11BF9, D}, {0x11F5A, 0x11F5A, M}, {0x13460, 0x143FA, L},
+  {0x16100, 0x1611D, L}, {0x1611E, 0x1612F, M}, {0x16130, 0x16139, D}, {0x16D40, 0x16D6C, L},
+  {0x16D6D, 0x16D6F, P}, {0x16D70, 0x16D79, D}, {0x18CFF, 0x18CFF, L}, {0x1CC00, 0x1CCEF, S},
+  {0x1CCF0, 0x1CCF9, D}, {0x1CD00, 0x1CEB3, S}, {0x1E5D0, 0x1E5ED, L}, {0x1E5EE, 0x1E5EF, M},
+  {0x1E5F0, 0x1E5F0, L}, {0x1E5F1, 0x1E5FA, D}, {0x1E5FF, 0x1E5FF, P}, {0x1F8B2, 0x1F8BB, S},
   {0x1F8C0, 0x1F8C1, S}, {0x1FA89, 0x1FA89, S}, {0x1FA8F, 0x1FA8F, S}, {0x1FABE, 0x1FABE, S},
   {0x1FAC6, 0x1FAC6, S}, {0x1FADC, 0x1FADC, S}, {0x1FADF, 0x1FADF, S}, {0x1FAE9, 0x1FAE9, S},
   {0x1FBCB, 0x1FBEF, S}, {0x2EBF0, 0x2EE5D, L},
@@ -73,7 +74,7 @@ uint8_t td_unicode_class_slow(uint32_t cp)
   case UTF8PROC_CATEGORY_LT:
   case UTF8PROC_CATEGORY_LM:
   case UTF8PROC_CATEGORY_LO: return L;
-  case UTF8PROC_CATEGORY_ND:
+  case UTF8PROC_CATEGORY_ND: return D;
   case UTF8PROC_CATEGORY_NL:
   case UTF8PROC_CATEGORY_NO: return N;
   case UTF8PROC_CATEGORY_MN:
@@ -129,11 +130,13 @@ uint8_t td_unicode_letter(uint32_t cp)
  * categories L, Nl and M do not hold are the circled and squared letters among the symbols. */
 bool td_unicode_is_word(uint32_t cp)
 {
-  if (td_unicode_class(cp) & (L | M))
+  if (td_unicode_class(cp) & (L | M | TD_CLASS_DIGIT))
     return true;
   utf8proc_category_t c = utf8proc_category((utf8proc_int32_t)cp);
-  if (c == UTF8PROC_CATEGORY_ND || c == UTF8PROC_CATEGORY_NL || c == UTF8PROC_CATEGORY_PC)
+  if (c == UTF8PROC_CATEGORY_NL || c == UTF8PROC_CATEGORY_PC)
     return true;
   return cp == 0x200C || cp == 0x200D || (cp >= 0x24B6 && cp <= 0x24E9) || (cp >= 0x1F130 && cp <= 0x1F149) ||
          (cp >= 0x1F150 && cp <= 0x1F169) || (cp >= 0x1F170 && cp <= 0x1F189);
 }
+
+bool td_unicode_is_punctuation(uint32_t cp) { return td_unicode_class(cp) & (cp < 128 ? P | S : P); }

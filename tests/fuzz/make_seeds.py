@@ -370,6 +370,12 @@ def make_tokenizers():
     write("tokenizer", "hole-and-strip", json.dumps(t))
     t["model"]["merges"].append("no such")
     write("tokenizer", "bad-merge", json.dumps(t))
+    t = tokenizer_json("gpt2", few, few_merges)
+    regex = lambda text: {"type": "Split", "pattern": {"Regex": text}, "behavior": "Isolated", "invert": False}
+    t["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [
+        {"type": "Punctuation", "behavior": "Contiguous"}, regex(r"\d{1,3}(?=(?:\d{3})*\b)"), regex("[a-c\u0800-\u4e00\u4e00-\u9fa5]+(?!a{2}b)|\\s+$"),
+        regex(r"\s+$"), t["pre_tokenizer"], {"type": "Digits", "individual_digits": False}, regex("[0-9][0-9][0-9]")]}
+    write("tokenizer", "expressions", json.dumps(t, ensure_ascii=False))
 
 
 def make_tokenize():

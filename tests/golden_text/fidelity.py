@@ -16,11 +16,16 @@ import time
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 from compare import Cli, random_text
-from reference import Reference
-from sentencepiece_files import json_from_model, model_from_gguf, read_model
+from reference import json_from_gguf
+from tiktoken_files import CL100K, QWEN2, TEKKEN_SPECIAL, read_ranks
+from sentencepiece_files import json_from_model, json_from_phi3, model_from_gguf, read_model
 
-SENTENCEPIECE = {"llama-2": "ggml-vocab-llama-spm.gguf", "mistral-v1": "mistral-v1.model", "mistral-v3": "mistral-v3.model"}
-BYTES = ["smollm2", "llama3", "llama3.2", "qwen2", "qwen35", "gpt-2", "deepseek-v3", "tekken", "starcoder", "command-r"]
+SENTENCEPIECE = {"llama-2": "ggml-vocab-llama-spm.gguf", "mistral-v1": "mistral-v1.model", "mistral-v3": "mistral-v3.model",
+                 "phi-3": "ggml-vocab-phi-3.gguf", "baichuan": "ggml-vocab-baichuan.gguf"}
+BYTES = ["smollm2", "llama3", "llama3.2", "qwen2", "qwen35", "gpt-2", "deepseek-v3", "deepseek-llm", "deepseek-coder", "tekken",
+         "starcoder", "refact", "command-r", "falcon", "mpt", "cl100k", "qwen"]
+TIKTOKEN = {"tekken": ("tekken_240718.json", None, TEKKEN_SPECIAL), "cl100k": ("cl100k.tiktoken", CL100K, 0),
+            "qwen": ("qwen.tiktoken", QWEN2, 0)}
 TEXT_BYTES = [200, 2000, 2000, 20000]  # a text is made of random ones until it is so long
 
 
@@ -38,6 +43,22 @@ class HuggingFace:
     def encode(self, texts, mode):
         self.t.encode_special_tokens = not mode
         return [e.ids for e in self.t.encode_batch(texts, add_special_tokens=False)]
+
+
+class Tiktoken:
+    """Ranks and a pattern; Qwen's text is NFC before."""
+    name = "tiktoken"
+    modes = (0,)
+
+    def __init__(self, path, pattern, first_id, nfc):
+        import tiktoken
+        from tokenizers import normalizers
+        pattern = pattern or json.load(open(path))["config"]["pattern"]
+        self.t = tiktoken.Encoding(os.path.basename(path), pat_str=pattern, mergeable_ranks=read_ranks(path), special_tokens={})
+        self.first_id, self.nfc = first_id, normalizers.NFC().normalize_str if nfc else lambda text: text
+
+    def encode(self, texts, mode):
+        return [[self.first_id + i for i in self.t.encode_ordinary(self.nfc(text))] for text in texts]
 
 
 class SentencePiece:
@@ -58,9 +79,20 @@ def forms(family, folder):
     path = lambda name: os.path.join(folder, name)
     if family in BYTES:
         j = json.load(open(path(family + ".json")))
-        yield "json", path(family + ".json"), HuggingFace(j), [x["content"] for x in j["added_tokens"]]
+        added = [x["content"] for x in j["added_tokens"]]
+        yield "json", path(family + ".json"), HuggingFace(j), added
+        gguf = path("ggml-vocab-%s.gguf" % {"llama3": "llama-bpe"}.get(family, family))
+        if os.path.exists(gguf):
+            yield "gguf", gguf, HuggingFace(j if family != "llama3" else json_from_gguf(gguf)), added
+        if family in TIKTOKEN:
+            name, pattern, first_id = TIKTOKEN[family]
+            yield "json", path(family + ".json"), Tiktoken(path(name), pattern, first_id, family == "qwen"), added
         return
     name = SENTENCEPIECE[family]
+    if family == "phi-3":
+        j = json_from_phi3(path(name))
+        yield "gguf", path(name), HuggingFace(j), [x["content"] for x in j["added_tokens"]]
+        return
     gguf = name.endswith(".gguf")
     model = model_from_gguf(path(name)) if gguf else open(path(name), "rb").read()
     added = [t for t, _, kind in read_model(model)["pieces"] if kind in (2, 3, 4)]

@@ -14,7 +14,8 @@ import random
 import re
 import sys
 
-from reference import GPT2, MODERN, QWEN35, Reference, byte_level, sequence, split
+from reference import (DEEPSEEK_CODER, DEEPSEEK_LLM, DIGITS, FALCON, GPT2, MODERN, QWEN35, Reference, byte_level, sequence,
+                       split)
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 REAL = ["smollm2", "llama3", "llama3.2", "qwen2", "qwen35", "gpt-2", "deepseek-v3"]
@@ -25,7 +26,6 @@ CASED = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}
          r"|%s| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 FOLDED = "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
 POSSESSIVE = (r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+")
-DIGITS = {"type": "Digits", "individual_digits": True}
 # What a variant of small.json changes.
 VARIANTS = {
     "gpt2": {"pre_tokenizer": byte_level(True)},
@@ -39,6 +39,15 @@ VARIANTS = {
     "possessive": {"pre_tokenizer": sequence(split(POSSESSIVE), byte_level(False))},
     "deepseek": {"pre_tokenizer": sequence(split(r"\p{N}{1,3}"), split("[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"),
                                            split(DEEPSEEK), byte_level(False))},
+    "deepseek_llm": {"pre_tokenizer": DEEPSEEK_LLM},
+    "deepseek_coder": {"pre_tokenizer": DEEPSEEK_CODER},
+    "falcon": {"pre_tokenizer": FALCON},
+    # Cohere's newest: digits in threes from the right; and the rest of Punctuation and Digits
+    "thousands": {"pre_tokenizer": sequence(split(r"\d{1,3}(?=(?:\d{3})*\b)"), split(CASED % (FOLDED, FOLDED, r"\p{N}{1,3}")),
+                                            byte_level(False))},
+    "punctuation": {"pre_tokenizer": sequence({"type": "Punctuation", "behavior": "Isolated"},
+                                              {"type": "Digits", "individual_digits": False}, split(r"\s+$"), byte_level(True),
+                                              DIGITS)},
 }
 
 

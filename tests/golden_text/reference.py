@@ -12,6 +12,24 @@ MODERN = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|%s| ?[^\s\p{L}
 QWEN35 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*"
           r"|\s*[\r\n]+|\s+(?!\S)|\s+")
 
+# DeepSeek's first tokenizers. The letters are a list that somebody made, not a property.
+DEEPSEEK_LETTERS = ("[A-Za-z\xb5\xc0-\xd6\xd8-\xf6\xf8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u0295-\u02af"
+                    "\u0370-\u0373\u0376\u0377\u037b-\u037d\u037f\u0386\u0388-\u038a\u038c\u038e-\u03a1"
+                    "\u03a3-\u03f5\u03f7-\u0481\u048a-\u052f\u0531-\u0556\u10a0-\u10c5\u13a0-\u13f5"
+                    "\u13f8-\u13fd\u1c90-\u1cba\u1cbd-\u1cbf\u1d00-\u1d2b\u1d6b-\u1d77\u1d79-\u1d9a"
+                    "\u1e00-\u1f15\u1f18-\u1f1d\u1f20-\u1f45\u1f48-\u1f4d\u1f50-\u1f57\u1f59\u1f5b\u1f5d"
+                    "\u1f5f-\u1f7d\u1f80-\u1fb4\u1fb6-\u1fbc\u1fbe\u1fc2-\u1fc4\u1fc6-\u1fcc\u1fd0-\u1fd3"
+                    "\u1fd6-\u1fdb\u1fe0-\u1fec\u1ff2-\u1ff4\u1ff6-\u1ffc\u2102\u2107\u210a-\u2113\u2115"
+                    "\u2119-\u211d\u2124\u2126\u2128\u212a-\u212d\u212f-\u2134\u2139\u213c-\u213f"
+                    "\u2145-\u2149\u214e\u2183\u2184\u2c00-\u2c7b\u2c7e-\u2ce4\u2ceb-\u2cee\u2cf2\u2cf3"
+                    "\ua640-\ua66d\ua680-\ua69b\ua722-\ua76f\ua771-\ua787\ua78b-\ua78e\uab70-\uabbf"
+                    "\ufb00-\ufb06\ufb13-\ufb17\uff21-\uff3a\uff41-\uff5a\U00010400-\U0001044f"
+                    "\U000104b0-\U000104d3\U000104d8-\U000104fb\U00010c80-\U00010cb2\U00010cc0-\U00010cf2"
+                    "\U000118a0-\U000118df\U0001e900-\U0001e943]+")
+DEEPSEEK_PUNCTUATION = "[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+"
+DEEPSEEK_CJK = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"
+DIGITS = {"type": "Digits", "individual_digits": True}
+
 
 def read_gguf(path, wanted):
     """Metadata of a GGUF file: the keys for which wanted(key) holds."""
@@ -53,14 +71,24 @@ def sequence(*steps):
     return {"type": "Sequence", "pretokenizers": list(steps)}
 
 
+# Punctuation is cut off first; digits are cut off in GPT-2's alphabet, where "\u00b2" is a digit and a part of other characters.
+FALCON = sequence({"type": "Punctuation", "behavior": "Contiguous"}, byte_level(True), {"type": "Digits", "individual_digits": False},
+                  split("[0-9][0-9][0-9]"))
+DEEPSEEK_LLM = sequence(split("[\r\n]"), split("\\s?" + DEEPSEEK_LETTERS), split("\\s?" + DEEPSEEK_PUNCTUATION), split("\\s+$"),
+                        split(DEEPSEEK_CJK), DIGITS, byte_level(False))
+DEEPSEEK_CODER = sequence(split("[\r\n]"), split("\\s?\\p{L}+"), split("\\s?\\p{P}+"), split(DEEPSEEK_CJK), DIGITS, byte_level(False))
 PRE = {
     "gpt-2": (byte_level(True), None, False),
-    "smollm": (sequence({"type": "Digits", "individual_digits": True}, byte_level(True)), None, False),
-    "starcoder": (sequence({"type": "Digits", "individual_digits": True}, byte_level(True)), None, False),
-    "refact": (sequence({"type": "Digits", "individual_digits": True}, byte_level(True)), None, False),
-    "command-r": (sequence({"type": "Digits", "individual_digits": True}, byte_level(True)), {"type": "NFC"}, False),
+    "smollm": (sequence(DIGITS, byte_level(True)), None, False),
+    "starcoder": (sequence(DIGITS, byte_level(True)), None, False),
+    "refact": (sequence(DIGITS, byte_level(True)), None, False),
+    "command-r": (sequence(DIGITS, byte_level(True)), {"type": "NFC"}, False),
     "llama-bpe": (sequence(split(MODERN % r"\p{N}{1,3}"), byte_level(False)), None, True),
     "qwen2": (sequence(split(MODERN % r"\p{N}"), byte_level(False)), {"type": "NFC"}, False),
+    "falcon": (FALCON, None, False),
+    "mpt": (byte_level(True), {"type": "NFC"}, False),
+    "deepseek-llm": (DEEPSEEK_LLM, None, False),
+    "deepseek-coder": (DEEPSEEK_CODER, None, False),
     "qwen35": (sequence(split(QWEN35), byte_level(False)), {"type": "NFC"}, False),
 }
 

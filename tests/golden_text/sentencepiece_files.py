@@ -77,7 +77,9 @@ def model_from_gguf(path):
     g = read_gguf(path, lambda k: k.startswith("tokenizer."))
     get = lambda k: g.get("tokenizer.ggml." + k)
     assert get("model") == b"llama", get("model")
-    pieces = [(t.decode(), s, k) for t, s, k in zip(get("tokens"), get("scores"), get("token_type"))]
+    unk = get("unknown_token_id")
+    kinds = [UNKNOWN if i == unk else CONTROL if k == UNKNOWN and unk is not None else k for i, k in enumerate(get("token_type"))]
+    pieces = [(t.decode(), s, k) for t, s, k in zip(get("tokens"), get("scores"), kinds)]
     prefix = get("add_space_prefix")
     return write_model(pieces, dummy_prefix=True if prefix is None else prefix)
 
@@ -90,6 +92,14 @@ def merges_of(pieces):
         ways = [(text[:i], text[i:]) for i in range(1, len(text)) if text[:i] in normal and text[i:] in normal]
         merges += [(a, b, score) for a, b in ways]
     return [[a, b] for a, b, _ in sorted(merges, key=lambda m: m[2], reverse=True)]
+
+
+def json_from_phi3(path):
+    """What Phi-3 was published with: as Llama 2's, and its own tokens take the white space behind them."""
+    j = json_from_model(model_from_gguf(path))
+    for token in j["added_tokens"]:
+        token["rstrip"] = token["content"] not in ("<unk>", "<s>", "<|endoftext|>")
+    return j
 
 
 def json_from_model(data, legacy=True):

@@ -7,6 +7,7 @@ from reference import byte_alphabet, byte_level, sequence, split
 TEKKEN_SPECIAL = 1000
 CL100K = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
           r"|\s+(?!\S)|\s+")
+QWEN2 = CL100K.replace(r"\p{N}{1,3}", r"\p{N}")
 O200K = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
          r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
          r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
@@ -45,15 +46,20 @@ def json_from_ranks(ranks, pattern, special, first_id):
 
 def json_from_tekken(path):
     j = json.load(open(path))
-    n = j["config"]["default_vocab_size"] - TEKKEN_SPECIAL
-    ranks = {base64.b64decode(v["token_bytes"]): v["rank"] for v in j["vocab"][:n]}
     known = {s["rank"]: s["token_str"] for s in j.get("special_tokens") or []}
     first = ["<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]",
              "[TOOL_CALLS]"]
     special = [known.get(i) or (first[i] if i < len(first) else "<SPECIAL_%d>" % i) for i in range(TEKKEN_SPECIAL)]
-    return json_from_ranks(ranks, j["config"]["pattern"], special, TEKKEN_SPECIAL)
+    return json_from_ranks(read_ranks(path), j["config"]["pattern"], special, TEKKEN_SPECIAL)
+
+
+def read_ranks(path):
+    """bytes -> rank, of a tiktoken file or of Tekken's."""
+    if path.endswith(".json"):
+        j = json.load(open(path))
+        return {base64.b64decode(v["token_bytes"]): v["rank"] for v in j["vocab"][:j["config"]["default_vocab_size"] - TEKKEN_SPECIAL]}
+    return {base64.b64decode(t): int(r) for t, r in (line.split() for line in open(path, "rb"))}
 
 
 def json_from_tiktoken(path, pattern, special=("<|endoftext|>",)):
-    lines = [line.split() for line in open(path, "rb")]
-    return json_from_ranks({base64.b64decode(t): int(r) for t, r in lines}, pattern, list(special), 0)
+    return json_from_ranks(read_ranks(path), pattern, list(special), 0)

@@ -64,9 +64,13 @@ static const refusal refusals[] = {
     {PRE("{\"type\":\"ByteLevel\",\"add_prefix_space\":true}"), TD_ERR_UNSUPPORTED, "add_prefix_space"},
     {PRE("{\"type\":\"ByteLevel\"}"), TD_ERR_UNSUPPORTED, "add_prefix_space"},
     {PRE("{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"ByteLevel\",\"add_prefix_space\":false},{"
-         "\"type\":\"Digits\"}]}"),
+         "\"type\":\"Punctuation\"}]}"),
      TD_ERR_UNSUPPORTED, "behind ByteLevel"},
-    {SPLIT("{\"Regex\":\"\\\\d+|foo\"}", "Isolated"), TD_ERR_UNSUPPORTED, "\\d+|foo"},
+    {PRE("{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"ByteLevel\",\"add_prefix_space\":false},{"
+         "\"type\":\"Split\",\"pattern\":{\"Regex\":\"[a-z]\"},\"behavior\":\"Isolated\"}]}"),
+     TD_ERR_UNSUPPORTED, "behind ByteLevel"},
+    {PRE("{\"type\":\"Punctuation\",\"behavior\":\"Removed\"}"), TD_ERR_UNSUPPORTED, "behavior"},
+    {SPLIT("{\"Regex\":\"\\\\w+|foo\"}", "Isolated"), TD_ERR_UNSUPPORTED, "\\w+|foo"},
     {SPLIT("{\"String\":\" \"}", "Isolated"), TD_ERR_UNSUPPORTED, "plain string"},
     {SPLIT("{\"Regex\":\"\\\\p{N}\"}", "MergedWithPrevious"), TD_ERR_UNSUPPORTED, "MergedWithPrevious"},
     {WITH("\"normalizer\":{\"type\":\"NFKC\"}"), TD_ERR_UNSUPPORTED, "NFKC"},
@@ -207,7 +211,7 @@ static void json_damaged(void **state)
 
 /* ---- GGUF, written here ---- */
 
-enum { U32 = 4, I32 = 5, BOOL = 7, STRING = 8, ARRAY = 9 };
+enum { U32 = 4, I32 = 5, F32 = 6, BOOL = 7, STRING = 8, ARRAY = 9 };
 
 typedef struct gguf {
   td_buf b;
@@ -334,6 +338,86 @@ static void gguf_files(void **state)
   }
 }
 
+/* Every name of a splitter, by what it makes of four digits. */
+static void gguf_names(void **state)
+{
+  enum { ONE, THREES, FROM_THE_RIGHT, ALL };
+  static const int32_t want[][4] = {{0, 0, 0, 0}, {2, 0}, {0, 2}, {1, 1}};
+  static const size_t n_want[] = {4, 2, 2, 2};
+  static const struct {
+    int digits;
+    const char *names;
+  } kinds[] = {
+      {ONE,
+       "smollm starcoder refact command-r qwen2 deepseek-r1-qwen qwen35 deepseek-llm deepseek-coder tekken "
+       "seed-coder bailingmoe bailingmoe2 stablelm2 hunyuan megrez grok-2 solar-open codeshell exaone "
+       "minerva-7b"},
+      {THREES,
+       "llama-bpe llama3 llama-v3 smaug-bpe dbrx chatglm-bpe glm4 glm5 deepseek-v3 falcon gpt-4o llama4 "
+       "minicpm5 hunyuan-dense kanana2"},
+      {FROM_THE_RIGHT, "tiny_aya"},
+      {ALL, "gpt-2 mpt phi-2 trillion granite-docling mellum gigachat exaone4"},
+  };
+  for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+    char names[400], *rest = NULL;
+    snprintf(names, sizeof names, "%s", kinds[k].names);
+    for (char *name = strtok_r(names, " ", &rest); name; name = strtok_r(NULL, " ", &rest)) {
+      gguf g = {0};
+      td_buf_init(&g.b, 0);
+      key(&g, "tokenizer.ggml.model", STRING);
+      str(&g, "gpt2");
+      key(&g, "tokenizer.ggml.pre", STRING);
+      str(&g, name);
+      strings(&g, "tokenizer.ggml.tokens", (const char *const[]){"1", "11", "111", "a"}, 4);
+      strings(&g, "tokenizer.ggml.merges", (const char *const[]){"1 1", "11 1"}, 2);
+      td_error err = {0};
+      td_tokenizer *t = NULL;
+      if (load_gguf(&g, &t, &err) != TD_OK)
+        fail_msg("%s: %s", name, err.message);
+      td_ids ids = util_encode(t, "1111", 4, false);
+      const int d = kinds[k].digits;
+      if (ids.n != n_want[d] || memcmp(ids.ids, want[d], ids.n * sizeof *ids.ids) != 0)
+        fail_msg("%s cuts 1111 into %zu", name, ids.n);
+      td_ids_deinit(&ids);
+      td_tokenizer_destroy(t);
+      td_buf_deinit(&g.b);
+    }
+  }
+}
+
+/* Phi-3's own tokens take the white space behind them; <s> does not, nor do those of other architectures. */
+static void gguf_phi3(void **state)
+{
+  for (int phi3 = 0; phi3 < 2; phi3++) {
+    gguf g = {0};
+    td_buf_init(&g.b, 0);
+    key(&g, "general.architecture", STRING);
+    str(&g, phi3 ? "phi3" : "llama");
+    key(&g, "tokenizer.ggml.model", STRING);
+    str(&g, "llama");
+    strings(&g, "tokenizer.ggml.tokens",
+            (const char *const[]){"<unk>", "<s>", "<|user|>", "\xE2\x96\x81", "a", "\n", "<pad>"}, 7);
+    ints(&g, "tokenizer.ggml.token_type", (const int32_t[]){3, 3, 3, 1, 1, 1, 2}, 7);
+    key(&g, "tokenizer.ggml.scores", ARRAY);
+    u32(&g, F32);
+    u64(&g, 7);
+    for (int i = 0; i < 7; i++)
+      u32(&g, 0);
+    key(&g, "tokenizer.ggml.unknown_token_id", U32);
+    u32(&g, 0);
+    td_error err = {0};
+    td_tokenizer *t = NULL;
+    if (load_gguf(&g, &t, &err) != TD_OK)
+      fail_msg("%s", err.message);
+    td_ids ids = util_encode(t, "<|user|>\n a<s>\n!", 17, true);
+    util_assert_ids(&ids, phi3 ? (int32_t[]){2, 3, 4, 1, 3, 5, 0} : (int32_t[]){2, 3, 5, 3, 4, 1, 3, 5, 0},
+                    phi3 ? 7 : 9);
+    td_ids_deinit(&ids);
+    td_tokenizer_destroy(t);
+    td_buf_deinit(&g.b);
+  }
+}
+
 /* Keys of the wrong kind, or missing. */
 static void gguf_kinds(void **state)
 {
@@ -373,7 +457,8 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(json_refusals), cmocka_unit_test(json_accepted), cmocka_unit_test(json_damaged),
-      cmocka_unit_test(gguf_files),    cmocka_unit_test(gguf_kinds),
+      cmocka_unit_test(gguf_files),    cmocka_unit_test(gguf_kinds),    cmocka_unit_test(gguf_names),
+      cmocka_unit_test(gguf_phi3),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

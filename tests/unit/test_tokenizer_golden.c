@@ -195,6 +195,11 @@ static void small_tekken(void **state) { check_variant("small_tekken.json"); }
 static void small_o200k(void **state) { check_variant("small_o200k.json"); }
 static void small_possessive(void **state) { check_variant("small_possessive.json"); }
 static void small_deepseek(void **state) { check_variant("small_deepseek.json"); }
+static void small_deepseek_llm(void **state) { check_variant("small_deepseek_llm.json"); }
+static void small_deepseek_coder(void **state) { check_variant("small_deepseek_coder.json"); }
+static void small_falcon(void **state) { check_variant("small_falcon.json"); }
+static void small_thousands(void **state) { check_variant("small_thousands.json"); }
+static void small_punctuation(void **state) { check_variant("small_punctuation.json"); }
 
 static void small_decode(void **state)
 {
@@ -328,17 +333,20 @@ static void real_gpt2_gguf(void **state) { check_gguf("ggml-vocab-gpt-2.gguf", "
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(small_joined),      cmocka_unit_test(small_tekken),
-      cmocka_unit_test(small_o200k),       cmocka_unit_test(small_possessive),
-      cmocka_unit_test(small_gpt2),        cmocka_unit_test(small_smollm),
-      cmocka_unit_test(small_llama3),      cmocka_unit_test(small_qwen2),
-      cmocka_unit_test(small_qwen35),      cmocka_unit_test(small_deepseek),
-      cmocka_unit_test(small_decode),      cmocka_unit_test(real_smollm2_json),
-      cmocka_unit_test(real_smollm2_gguf), cmocka_unit_test(real_llama3),
-      cmocka_unit_test(real_llama32),      cmocka_unit_test(real_qwen2),
-      cmocka_unit_test(real_qwen35),       cmocka_unit_test(real_gpt2),
-      cmocka_unit_test(real_deepseek),     cmocka_unit_test(real_llama3_gguf),
-      cmocka_unit_test(real_qwen2_gguf),   cmocka_unit_test(real_gpt2_gguf),
+      cmocka_unit_test(small_joined),       cmocka_unit_test(small_tekken),
+      cmocka_unit_test(small_deepseek_llm), cmocka_unit_test(small_deepseek_coder),
+      cmocka_unit_test(small_falcon),       cmocka_unit_test(small_thousands),
+      cmocka_unit_test(small_punctuation),  cmocka_unit_test(small_o200k),
+      cmocka_unit_test(small_possessive),   cmocka_unit_test(small_gpt2),
+      cmocka_unit_test(small_smollm),       cmocka_unit_test(small_llama3),
+      cmocka_unit_test(small_qwen2),        cmocka_unit_test(small_qwen35),
+      cmocka_unit_test(small_deepseek),     cmocka_unit_test(small_decode),
+      cmocka_unit_test(real_smollm2_json),  cmocka_unit_test(real_smollm2_gguf),
+      cmocka_unit_test(real_llama3),        cmocka_unit_test(real_llama32),
+      cmocka_unit_test(real_qwen2),         cmocka_unit_test(real_qwen35),
+      cmocka_unit_test(real_gpt2),          cmocka_unit_test(real_deepseek),
+      cmocka_unit_test(real_llama3_gguf),   cmocka_unit_test(real_qwen2_gguf),
+      cmocka_unit_test(real_gpt2_gguf),
   };
   return cmocka_run_group_tests(tests, read_texts, free_texts);
 }
