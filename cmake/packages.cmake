@@ -41,6 +41,25 @@ if(TD_SERVER)
 -DTD_SERVER=OFF leaves that out)")
 endif()
 
+# TD_KV_EVENTS = AUTO | ON | OFF decides TD_HAVE_KV_EVENTS: publishing them wants libzmq and msgpack-c.
+set(TD_KV_EVENTS "AUTO" CACHE STRING "Publish KV events (needs libzmq and msgpack-c): AUTO, ON or OFF")
+set_property(CACHE TD_KV_EVENTS PROPERTY STRINGS AUTO ON OFF)
+set(TD_HAVE_KV_EVENTS OFF)
+if(TD_SERVER AND TD_KV_EVENTS)
+  pkg_check_modules(ZMQ QUIET IMPORTED_TARGET libzmq)
+  pkg_search_module(MSGPACK QUIET IMPORTED_TARGET msgpack-c msgpack) # Debian 13 and 12 call it so
+  if(ZMQ_FOUND AND MSGPACK_FOUND)
+    set(TD_HAVE_KV_EVENTS ON)
+  elseif(TD_KV_EVENTS STREQUAL "AUTO")
+    message(STATUS "KV events: left out, libzmq and msgpack-c were not found (apt install libzmq3-dev, and libmsgpack-c-dev "
+                   "or on Debian 12 libmsgpack-dev)")
+  else()
+    td_need(ZMQ_FOUND "libzmq: apt install libzmq3-dev (KV events need it; -DTD_KV_EVENTS=OFF leaves them out)")
+    td_need(MSGPACK_FOUND "msgpack-c: apt install libmsgpack-c-dev, on Debian 12 libmsgpack-dev (KV events need it; \
+-DTD_KV_EVENTS=OFF leaves them out)")
+  endif()
+endif()
+
 # TD_PULL = AUTO | ON | OFF decides TD_HAVE_PULL: tandem-pull, which fetches models, wants libcurl.
 set(TD_PULL "AUTO" CACHE STRING "Build tandem-pull (needs libcurl): AUTO, ON or OFF")
 set_property(CACHE TD_PULL PROPERTY STRINGS AUTO ON OFF)

@@ -76,6 +76,15 @@ const td_option_row td_option_rows[] = {
     NUMBER(top_p, TD_LIMIT_TOP_P, "top_p of requests that name none, above 0, to 1"),
     NUMBER(top_k, TD_LIMIT_TOP_K, "top_k of requests that name none, a whole number; 0: off"),
     NUMBER(min_p, TD_LIMIT_MIN_P, "min_p of requests that name none, 0 to 1; 0: off"),
+    SECTION("KV events, for routers"),
+    TEXT(kv_events, "", "ADDR",
+         "publish which prefixes are cached, as vLLM does (ZeroMQ, with the tokens of prompts): tcp://*:PORT "
+         "and "
+         "ipc://PATH are bound, tcp://HOST:PORT is connected to; with @ before it, it is bound; none: "
+         "nothing is "
+         "published"),
+    TEXT(kv_events_replay, "", "ADDR", "where subscribers may ask for events that they missed; it is bound"),
+    TEXT(kv_events_topic, "", "TEXT", "topic of the events, such as kv@HOST@MODEL"),
     SECTION("How it runs"),
     WORD(backend, "auto", "auto, cpu or cuda", backends),
     WORD(policy, "tandem", "what a step is made of: tandem; others for comparison", policies),

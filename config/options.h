@@ -32,12 +32,15 @@ typedef struct td_options {
   char allowed_hosts[TD_OPTION_STRING_BYTES];     /* "a, b:80", "*"; where no key is asked */
   char cors_origin[TD_OPTION_STRING_BYTES];       /* "https://a, null", "*"; "" = only our own page */
   char trusted_proxies[TD_OPTION_STRING_BYTES];   /* IP addresses and ranges; "" = none */
-  char trace[TD_OPTION_STRING_BYTES];             /* Chrome trace of the steps; "" = none */
-  char chat_template[TD_OPTION_STRING_BYTES];     /* file that replaces the model's own; "" = model's */
-  char cache_dir[TD_OPTION_STRING_BYTES];         /* what starts faster next time; "auto", "" = none */
-  char backend[16];                               /* "auto" | "cpu" | "cuda" */
-  char load_format[16];                           /* "auto" | "dummy" */
-  char log_format[16];                            /* "text" | "json" */
+  char kv_events[256];                            /* ZeroMQ endpoint; "" = none are published */
+  char kv_events_replay[256];                     /* endpoint to ask for earlier ones at; "" = none */
+  char kv_events_topic[256];
+  char trace[TD_OPTION_STRING_BYTES];         /* Chrome trace of the steps; "" = none */
+  char chat_template[TD_OPTION_STRING_BYTES]; /* file that replaces the model's own; "" = model's */
+  char cache_dir[TD_OPTION_STRING_BYTES];     /* what starts faster next time; "auto", "" = none */
+  char backend[16];                           /* "auto" | "cpu" | "cuda" */
+  char load_format[16];                       /* "auto" | "dummy" */
+  char log_format[16];                        /* "text" | "json" */
   char policy[16]; /* "tandem" | "sarathi" | "prefill-first" | "decode-first" | "orca" */
   /* Sampling where a request says nothing; negative: as the model's files say, else as the API does. */
   double temperature, top_p, min_p, top_k;

@@ -23,6 +23,8 @@ td_status td_engine_create(const td_options *options, td_engine **out, td_error 
   pthread_mutex_init(&e->stats_lock, NULL);
   atomic_init(&e->heartbeat_us, td_clock_us());
   td_status st = td_engine_requests_init(e, err);
+  if (st == TD_OK && options->kv_events[0])
+    st = td_kv_feed_init(&e->kv_feed, (uint32_t)td_option(options, TD_LIMIT_PAGE_TOKENS), err);
   if (st == TD_OK) {
     e->wake_fd = eventfd(0, EFD_CLOEXEC);
     if (e->wake_fd < 0)
@@ -119,14 +121,19 @@ void td_engine_failure(const td_engine *e, td_error *out)
   *out = e->failure;
 }
 
+static void wake_engine(td_engine *e)
+{
+  uint64_t one = 1;
+  if (write(e->wake_fd, &one, sizeof one) < 0)
+    td_warn("waking the engine: %s", strerror(errno));
+}
+
 void td_engine_stop(td_engine *e)
 {
   if (!e->thread_started)
     return;
   atomic_store(&e->stop_asked, true);
-  uint64_t one = 1;
-  if (write(e->wake_fd, &one, sizeof one) < 0)
-    td_warn("waking the engine: %s", strerror(errno));
+  wake_engine(e);
   pthread_join(e->thread, NULL);
   e->thread_started = false;
 }
@@ -156,6 +163,7 @@ void td_engine_destroy(td_engine *e)
   td_engine_requests_deinit(e);
   td_engine_free_grammars(e); /* behind those who obey them */
   td_engine_free_step_memory(e);
+  td_kv_feed_deinit(&e->kv_feed);
   if (e->wake_fd >= 0)
     close(e->wake_fd);
   pthread_mutex_destroy(&e->stats_lock);
@@ -173,6 +181,17 @@ void td_engine_get_stats(const td_engine *ce, td_engine_stats *out)
   out->heartbeat_us = atomic_load(&e->heartbeat_us);
   out->in_step = atomic_load(&e->in_step);
   out->longest_predicted_us = atomic_load(&e->longest_predicted_us);
+}
+
+int td_engine_kv_events_fd(const td_engine *e) { return e->kv_feed.fd; }
+
+uint32_t td_engine_read_kv_events(td_engine *e, const td_engine_kv_event **out, uint32_t max)
+{
+  bool wants_engine;
+  uint32_t n = td_kv_feed_read(&e->kv_feed, out, max, &wants_engine);
+  if (wants_engine)
+    wake_engine(e);
+  return n;
 }
 
 uint32_t td_engine_read_steps(const td_engine *e, uint64_t *cursor, td_engine_step *out, uint32_t max,

@@ -226,6 +226,24 @@ void td_engine_drop_grammar(td_grammar *g); /* NULL: does nothing */
 /* Masks for one request whose answer is of the grammar; fill NULL: no memory. */
 td_mask_provider td_engine_make_masks(td_grammar *g, uint32_t n_prompt);
 
+/* ---- KV events: where the option kv_events asks for them ---- */
+
+/* A page of the prefix tree came or went. Its name stands for all tokens up to its end, in its cache
+ * namespace.
+ */
+typedef struct td_engine_kv_event {
+  bool is_stored; /* else removed: then only the name is told */
+  uint64_t name;
+  uint64_t before; /* the name of the page before it; 0: it is the first */
+  uint64_t namespace_id;
+  const int32_t *tokens; /* [page_tokens] */
+} td_engine_kv_event;
+/* Becomes readable when there is something to read; who reads KV events reads it empty first. An eventfd. */
+int td_engine_kv_events_fd(const td_engine *e);
+/* The next ones, at most max, in the order in which they happened, valid until the next call; one thread. 0:
+ * no more for now. */
+uint32_t td_engine_read_kv_events(td_engine *e, const td_engine_kv_event **out, uint32_t max);
+
 /* ---- watching it: [any] ---- */
 
 /* Where what steps take is known from: the device class, steps that were served, or a measurement on purpose,

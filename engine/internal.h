@@ -11,6 +11,7 @@
  *   tokens.c    what a step's outcome means for its requests; masks.c makes masks for the next one
  *   predict.c   steps and waits as predicted, beside what they were; when to come back
  *   sampling.c  what sampling needs beside its parameters
+ *   kv_feed.c   KV events, for who publishes them
  *   step_log.c  records of the last steps, for who watches
  *   trace.c     --trace: what host and device did when, as Chrome trace JSON
  *   text.c      tokenising, chat templates and detokenising for the server
@@ -23,6 +24,7 @@
 
 #include "common/cache.h"
 #include "engine/engine.h"
+#include "engine/kv_feed.h"
 #include "engine/masks.h"
 #include "engine/ring.h"
 #include "engine/step_log.h"
@@ -189,6 +191,7 @@ struct td_engine {
   _Atomic bool in_step;
   _Atomic uint64_t longest_predicted_us;
   td_step_log step_log;
+  td_kv_feed kv_feed;
 };
 
 /* What trial steps are run by. */

@@ -315,7 +315,8 @@ static td_status make_scheduler(td_engine *e, const memory_plan *mp, td_error *e
                         .reads_shared_once =
                             e->backend->on_device && !td_option(&e->options, TD_LIMIT_BATCH_INVARIANT),
                         .hash_seed = td_random_u64(),
-                        .n_accounts = e->n_accounts};
+                        .n_accounts = e->n_accounts,
+                        .tells_pages = e->kv_feed.events != NULL};
   td_sched_stats st;
   TD_TRY(td_sched_create(&sc, &e->sched, err));
   TD_TRY(td_sched_plan_create(e->sched, &e->plan, err));

@@ -283,6 +283,12 @@ static void take_next(td_engine *e)
     td_engine_sample(e, e->plan, e->late, &e->has_late);
 }
 
+static void tell_pages(td_engine *e)
+{
+  if (e->kv_feed.events)
+    td_kv_feed_fill(&e->kv_feed, e->sched);
+}
+
 td_status td_engine_run(td_engine *e, td_error *err)
 {
   bool under_way = false;
@@ -290,6 +296,7 @@ td_status td_engine_run(td_engine *e, td_error *err)
   update_stats(e, 0, NULL);
   while (under_way || !atomic_load(&e->stop_asked)) {
     if (!under_way && !plan_step(e)) {
+      tell_pages(e);
       wait_for_work(e);
       last_end_us = 0;
       continue;
@@ -297,6 +304,7 @@ td_status td_engine_run(td_engine *e, td_error *err)
     atomic_store(&e->in_step, true);
     under_way = plan_step_ahead(e);
     TD_TRY(end_step(e, &last_end_us, err));
+    tell_pages(e);
     if (under_way)
       take_next(e);
     atomic_store(&e->in_step, under_way);

@@ -21,6 +21,7 @@ struct td_sched {
   td_request_table table;
   td_page_pool pool;
   td_prefix_tree tree;
+  td_page_events page_events; /* used if config.tells_pages */
   td_budget budget;
   td_order order;   /* of those that wait */
   td_places places; /* of those that run */

@@ -49,6 +49,14 @@ uint64_t td_sched_repeated_kv(const td_sched *s, uint64_t decode_pages, uint64_t
              : 0;
 }
 
+bool td_sched_take_page_event(td_sched *s, td_page_event *out)
+{
+  int32_t page = s->tree.events ? td_page_events_take(s->tree.events, out) : TD_NO_PAGE;
+  if (page != TD_NO_PAGE && out->is_stored)
+    out->tokens = td_prefix_tree_tokens(&s->tree, page);
+  return page != TD_NO_PAGE;
+}
+
 void td_sched_leave(td_sched *s, td_request *r)
 {
   uint32_t first;

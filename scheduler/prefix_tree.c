@@ -181,6 +181,15 @@ static void append_pages(td_prefix_tree *t, td_prefix_node *n, const int32_t *to
   t->n_pages += n_pages;
 }
 
+/* Pages that were appended to the node's run, whose last page was `before`. */
+static void tell_stored(td_prefix_tree *t, const td_prefix_node *n, int32_t before, const int32_t *pages,
+                        uint32_t n_pages)
+{
+  for (uint32_t i = 0; i < n_pages; before = pages[i++])
+    td_page_events_store(t->events, pages[i], before, n->namespace_id, tokens_of(t, pages[i]),
+                         t->page_tokens);
+}
+
 /* Cuts node `lower` after its first n_upper pages. The new upper node is returned; the lower one keeps its
  * id, so requests and children that name it need not know. */
 static uint32_t split(td_prefix_tree *t, uint32_t lower, uint32_t n_upper)
@@ -311,7 +320,10 @@ uint32_t td_prefix_tree_extend(td_prefix_tree *t, uint64_t namespace_id, uint32_
   /* A leaf that nobody else uses grows in place; else the rest becomes a child. */
   bool grows = node != TD_NO_NODE && t->nodes[node].n_children == 0 && t->nodes[node].pins == 1;
   uint32_t end = grows ? node : add_child(t, namespace_id, node);
+  int32_t before = node == TD_NO_NODE ? TD_NO_PAGE : t->nodes[node].last_page;
   append_pages(t, &t->nodes[end], tokens + (size_t)i * t->page_tokens, pages + i, n - i);
+  if (t->events)
+    tell_stored(t, &t->nodes[end], before, pages + i, n - i);
   if (!grows)
     link_child(t, end);
   return end;
@@ -326,6 +338,8 @@ static void cut_run(td_prefix_tree *t, td_prefix_node *leaf, int32_t *pages, uin
     pages[i] = page;
     __builtin_prefetch(tokens_of(t, page), 1);
     __builtin_prefetch(&t->links[t->links[page].far]);
+    if (t->events)
+      td_page_events_remove(t->events, page);
     page = t->links[page].prev;
   }
   leaf->last_page = page;

@@ -20,6 +20,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "scheduler/page_events.h"
 #include "scheduler/page_pool.h"
 
 #define TD_NO_NODE UINT32_MAX
@@ -47,7 +48,8 @@ typedef struct td_page_link {
 } td_page_link;
 
 typedef struct td_prefix_tree {
-  td_page_pool *pool; /* borrowed: where pages go that turn out to be in the tree already */
+  td_page_pool *pool;     /* borrowed: where pages go that turn out to be in the tree already */
+  td_page_events *events; /* borrowed: what is told of pages that come and go; NULL: nobody asks */
   uint32_t page_tokens;
   uint64_t hash_seed;
   td_prefix_node *nodes; /* [pool->n_pages]: a node has at least one page, so this is enough */
@@ -74,6 +76,12 @@ typedef struct td_prefix_hit {
 TD_MUST_CHECK bool td_prefix_tree_init(td_prefix_tree *t, td_page_pool *pool, uint32_t page_tokens,
                                        uint64_t hash_seed); /* false: no memory */
 void td_prefix_tree_deinit(td_prefix_tree *t);
+
+/* [page_tokens] of a page of the tree. */
+static inline const int32_t *td_prefix_tree_tokens(const td_prefix_tree *t, int32_t page)
+{
+  return t->page_tokens_of + (size_t)page * t->page_tokens;
+}
 
 /* Where to look for the child of `parent` (TD_NO_NODE: at the top) that begins with this page of tokens. */
 uint32_t td_prefix_tree_hash(const td_prefix_tree *t, uint64_t namespace_id, uint32_t parent,

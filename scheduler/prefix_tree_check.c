@@ -7,6 +7,7 @@ static void check_run(const td_prefix_tree *t, const td_prefix_node *n, uint32_t
   for (uint32_t i = 0; i < n->n_pages; i++, prev = page, page = t->links[page].next) {
     TD_BUG_ON(page < 0 || (uint32_t)page >= t->pool->n_pages);
     TD_BUG_ON(i > 0 && t->links[page].prev != prev);
+    TD_BUG_ON(t->events && t->events->pages[page].name == 0);
     held[page]++;
   }
   TD_BUG_ON(prev != n->last_page);
@@ -80,6 +81,8 @@ void td_prefix_tree_check(const td_prefix_tree *t, uint32_t *expected_pins, uint
   for (uint32_t id = 0; id < total; id++)
     TD_BUG_ON(t->nodes[id].n_pages > 0 && t->nodes[id].pins != expected_pins[id]);
   check_lru(t);
+  if (t->events)
+    td_page_events_check(t->events, n_pages);
 
   /* the pins are done with: the same scratch counts children now */
   for (uint32_t id = 0; id < total; id++)

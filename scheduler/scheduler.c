@@ -69,10 +69,12 @@ static bool allocate(td_sched *s)
   if (!td_request_table_init(&s->table, c->n_slots, c->max_running) ||
       !td_page_pool_init(&s->pool, c->n_pages) ||
       !td_prefix_tree_init(&s->tree, &s->pool, c->page_tokens, c->hash_seed) ||
+      (c->tells_pages && !td_page_events_init(&s->page_events, c->n_pages)) ||
       !td_order_init(&s->order, c->n_slots) ||
       !td_places_init(&s->places, c->n_accounts, c->max_running, TD_ORDER_ACCOUNTS) ||
       !td_answers_init(&s->answers, TD_ORDER_ACCOUNTS) || !td_deadlines_init(&s->deadlines, c->n_slots))
     return false;
+  s->tree.events = c->tells_pages ? &s->page_events : NULL;
   uint32_t n_claims = 2;
   while (n_claims < 2 * (uint64_t)c->max_running)
     n_claims *= 2;
@@ -131,6 +133,7 @@ void td_sched_destroy(td_sched *s)
     return;
   td_request_table_deinit(&s->table);
   td_prefix_tree_deinit(&s->tree);
+  td_page_events_deinit(&s->page_events);
   td_page_pool_deinit(&s->pool);
   td_order_deinit(&s->order);
   td_places_deinit(&s->places);

@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "scheduler/page_events.h"
 #include "step/plan.h"
 #include "step/terms.h"
 #include "common/status.h"
@@ -62,6 +63,7 @@ typedef struct td_sched_config {
   bool reads_shared_once;       /* the backend reads KV that several decodes share once (kernels/attention) */
   bool share_under_way;         /* wait for pages that a running prompt is computing (follow.h) */
   uint32_t n_accounts; /* that may come: places are kept for those that run nothing (places.h); 0, 1: one */
+  bool tells_pages;    /* td_sched_take_page_event says what the prefix tree gains and loses */
 } td_sched_config;
 
 /* TD_ERR_CONFIG: a size is out of range, step_tokens < max_running (a decode would wait), an unknown policy,
@@ -177,6 +179,10 @@ typedef struct td_sched_stats {
   double cost_correction[2]; /* measured / predicted of steps without, with prompts; 1: as calibrated */
 } td_sched_stats;
 void td_sched_get_stats(const td_sched *s, td_sched_stats *out);
+
+/* What the prefix tree gained or lost, the oldest that was not told yet; false: nothing more. out->tokens is
+ * valid until the next call that changes something. Nothing is forgotten, however late it is asked for. */
+bool td_sched_take_page_event(td_sched *s, td_page_event *out);
 
 /* Checks every invariant the README states; aborts through TD_BUG_ON on the first that fails. O(total): for
  * tests. */

@@ -46,7 +46,7 @@ step_run() {
 # ---- Debian packages ----
 
 PACKAGES_BUILD="gcc g++ make cmake ninja-build pkg-config libc6-dev libuv1-dev libcjson-dev libutf8proc-dev libxxhash-dev
-  libinih-dev libsystemd-dev zlib1g-dev libcurl4-openssl-dev"
+  libinih-dev libsystemd-dev zlib1g-dev libcurl4-openssl-dev libzmq3-dev"
 PACKAGES_RUN="python3 python3-venv curl ca-certificates"
 PACKAGES_TEST="libcmocka-dev clang ccache"
 PACKAGES_PACKAGE="dpkg-dev file"
@@ -59,6 +59,15 @@ llhttp_package() {
     echo libllhttp-dev
   else
     echo node-llhttp
+  fi
+}
+
+# msgpack-c: Debian 13 calls its C library so, Debian 12 has C and C++ in one.
+msgpack_package() {
+  if apt-cache show libmsgpack-c-dev >/dev/null 2>&1; then
+    echo libmsgpack-c-dev
+  else
+    echo libmsgpack-dev
   fi
 }
 
@@ -96,7 +105,7 @@ missing_packages() {
 install_packages() {
   local want missing log=$CACHE/log/apt.log
   command -v dpkg-query >/dev/null || {
-    say "  not a Debian system: packages are not looked at. Needed: $PACKAGES_BUILD llhttp $PACKAGES_RUN"
+    say "  not a Debian system: packages are not looked at. Needed: $PACKAGES_BUILD llhttp msgpack-c $PACKAGES_RUN"
     return 0
   }
   want="$PACKAGES_BUILD $PACKAGES_RUN"
@@ -107,6 +116,7 @@ install_packages() {
   if ! package_installed libllhttp-dev && [ ! -f /usr/share/llhttp/llhttp.c ]; then
     missing="$missing llhttp"
   fi
+  package_installed libmsgpack-c-dev || package_installed libmsgpack-dev || missing="$missing msgpack"
   if [ "$1" = test ] && ! compgen -G '/usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.fuzzer-x86_64.a' >/dev/null &&
     ! compgen -G '/usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.fuzzer-aarch64.a' >/dev/null; then
     missing="$missing clang-runtime"
@@ -120,6 +130,7 @@ install_packages() {
   step_run "apt-get update" "$log" apt_update || return 1
   missing=${missing/clang-runtime/$(clang_runtime_package)}
   missing=${missing/llhttp/$(llhttp_package)}
+  missing=${missing/msgpack/$(msgpack_package)}
   # shellcheck disable=SC2086
   step_run "apt-get install" "$log" apt_install $missing
 }

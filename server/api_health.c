@@ -70,6 +70,11 @@ void td_api_metrics(td_conn *c)
       .accounts = s->keys.asked ? s->tenants.keys : NULL,
       .only_account = sees_all(c) ? 0 : c->note.account,
   };
+  td_kv_events_count kv_events;
+  if (s->kv_events) {
+    td_kv_events_get(s->kv_events, &kv_events);
+    v.kv_events = &kv_events;
+  }
   td_engine_step_errors(s->engine, &v.step_error_median, &v.step_error_p99);
   td_buf out;
   td_buf_init(&out, 0);

@@ -18,7 +18,10 @@ int main(int argc, char **argv)
   }
   switch (action) {
   case TD_ACTION_HELP: td_options_print_help(); return TD_EXIT_OK;
-  case TD_ACTION_VERSION: printf("tandemd %s\n", TD_VERSION); return TD_EXIT_OK;
+  case TD_ACTION_VERSION:
+    printf("tandemd %s\n", TD_VERSION);
+    printf("%s KV events\n", td_kv_events_are_built_in ? "with" : "without");
+    return TD_EXIT_OK;
   case TD_ACTION_PRINT_CONFIG: td_options_print_config(&options, stdout); return TD_EXIT_OK;
   default: break;
   }

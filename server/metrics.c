@@ -223,6 +223,17 @@ static void tandem_metrics(page *p, const td_metrics *m, const td_metrics_view *
     sample(p, "tandem:http_responses_total", classes[i], (double)m->responses[i]);
 }
 
+static void kv_event_metrics(page *p, const td_kv_events_count *k)
+{
+  if (!k)
+    return;
+  head(p, "tandem:kv_events_pages_total", "counter",
+       "Pages that subscribers were told of, by what became of them");
+  sample(p, "tandem:kv_events_pages_total", ",event=\"stored\"", (double)k->stored);
+  sample(p, "tandem:kv_events_pages_total", ",event=\"removed\"", (double)k->removed);
+  counter(p, "tandem:kv_events_messages_total", "Messages to subscribers of KV events", (double)k->messages);
+}
+
 static double key_value(const td_tenant *t, int metric)
 {
   switch (metric) {
@@ -276,6 +287,7 @@ void td_metrics_render(const td_metrics *m, const td_metrics_view *v, td_buf *ou
     vllm_metrics(&p, m, v);
     tandem_metrics(&p, m, v);
     prediction_metrics(&p, m, v);
+    kv_event_metrics(&p, v->kv_events);
     key_metrics(&p, v);
   }
   td_buf_deinit(&p.label);

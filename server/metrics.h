@@ -8,6 +8,7 @@
 
 #include "common/buf.h"
 #include "engine/engine.h"
+#include "server/kv_events.h"
 #include "server/tenant.h"
 
 enum { TD_HISTOGRAM_BORDERS_MAX = 24 };
@@ -58,8 +59,9 @@ typedef struct td_metrics_view {
   double step_error_median, step_error_p99;
   const char *model_name;
   uint32_t n_conns, queued_calls, n_watchers;
-  const td_tenant *accounts; /* by account, those of keys; NULL: no keys are asked */
-  uint32_t only_account;     /* of whom usage is told; 0: of all */
+  const td_tenant *accounts;           /* by account, those of keys; NULL: no keys are asked */
+  uint32_t only_account;               /* of whom usage is told; 0: of all */
+  const td_kv_events_count *kv_events; /* NULL: none are published */
 } td_metrics_view;
 
 void td_metrics_render(const td_metrics *m, const td_metrics_view *v, td_buf *out);

@@ -328,6 +328,7 @@ static td_status start(td_server *s, td_error *err)
 {
   const td_options *o = s->options;
   TD_TRY(start_handles(s, err));
+  TD_TRY(td_kv_events_check_options(o, err));
   TD_TRY(td_server_read_named(o, &s->keys, &s->trusted_proxies, err));
   s->n_keys_at_start = s->keys.n;
   TD_TRY(td_tenants_init(&s->tenants, &s->keys, err));
@@ -340,6 +341,7 @@ static td_status start(td_server *s, td_error *err)
     td_listener_accept(s->listener);
   TD_TRY(td_engine_create(o, &s->engine, err));
   TD_TRY(td_engine_set_accounts(s->engine, s->keys.n, err));
+  TD_TRY(td_kv_events_start(o, s->engine, s->keys.n == 1 ? s->keys.keys[0].account : 0, &s->kv_events, err));
   td_notify("STATUS=loading the model");
   return td_engine_start(s->engine, wake_loop, s, err);
 }
@@ -361,6 +363,7 @@ static void end(td_server *s)
     td_workers_stop(s->workers);
   if (s->engine)
     td_engine_stop(s->engine);
+  td_kv_events_stop(s->kv_events);
   uv_walk(&s->loop, close_any, NULL);
   uv_run(&s->loop, UV_RUN_DEFAULT);
   td_workers_destroy(s->workers);
@@ -373,7 +376,8 @@ static void end(td_server *s)
 
 static int exit_code_of_start(td_status st, const td_error *err)
 {
-  return strcmp(err->param, "listen") == 0 && st == TD_ERR_IO ? TD_EXIT_LISTEN : exit_code_of(st);
+  bool is_address = strcmp(err->param, "listen") == 0 || strncmp(err->param, "kv_events", 9) == 0;
+  return is_address && st == TD_ERR_IO ? TD_EXIT_LISTEN : exit_code_of(st);
 }
 
 int td_server_run(td_options *options, int argc, char **argv)
@@ -418,7 +422,7 @@ static td_status check_options(const td_options *o, td_error *err)
   TD_TRY(td_listen_parse(o->listen, host, port, &is_unix, err));
   TD_TRY(td_server_read_named(o, &keys, &ranges, err));
   td_keys_deinit(&keys);
-  return TD_OK;
+  return td_kv_events_check_options(o, err);
 }
 
 static int say_verdict(td_status st, const td_error *err, const char *good)

@@ -18,6 +18,7 @@
 #include "server/address.h"
 #include "server/api_error.h"
 #include "server/auth.h"
+#include "server/kv_events.h"
 #include "server/listener.h"
 #include "server/log_gate.h"
 #include "server/metrics.h"
@@ -47,6 +48,7 @@ typedef struct td_server {
   uv_timer_t watch_timer; /* runs while there are watchers */
   uv_signal_t signals[3];
   td_workers *workers;
+  td_kv_events *kv_events; /* NULL: none are published */
   td_listener *listener;
   td_keys keys;
   uint32_t n_keys_at_start;  /* the scheduler's, for good */

@@ -106,6 +106,7 @@ static void draw_config(sim_world *w, uint64_t hash_seed)
   if (c->max_context_tokens > 1200)
     c->max_context_tokens = 1200;
   c->hash_seed = hash_seed;
+  c->tells_pages = sim_chance(r, 0.5);
   draw_policy(w);
   draw_order(w);
   w->arrival_rate = sim_chance(r, 0.4) ? 0.9 : 0.02 + 0.3 * sim_below(r, 1000) / 1000;
@@ -509,6 +510,17 @@ static void swap_plans(sim_world *w)
   }
 }
 
+/* A subscriber that is away now and then. */
+static void take_page_events(sim_world *w, uint32_t most)
+{
+  td_page_event e;
+  for (; most > 0 && td_sched_take_page_event(w->sched, &e); most--) {
+    SIM_CHECK(w, w->config.tells_pages && e.is_stored == (e.tokens != NULL));
+    w->n_told_pages += e.is_stored ? 1 : -1;
+    SIM_CHECK(w, w->n_told_pages >= 0);
+  }
+}
+
 bool sim_world_step(sim_world *w, bool arrivals)
 {
   td_sched_stats st;
@@ -550,6 +562,8 @@ bool sim_world_step(sim_world *w, bool arrivals)
     swap_plans(w);
   sim_verify_stats(w);
   note_waits(w);
+  if (w->step / 64 % 2 == 0)
+    take_page_events(w, sim_below(&w->rng, 8));
   return true;
 }
 
@@ -561,4 +575,6 @@ void sim_world_drain(sim_world *w)
   td_sched_get_stats(w->sched, &st);
   SIM_CHECK(w,
             st.n_running == 0 && st.n_waiting == 0 && st.pages_owned == 0 && st.waiting_prompt_tokens == 0);
+  take_page_events(w, UINT32_MAX);
+  SIM_CHECK(w, w->n_told_pages == (w->config.tells_pages ? st.pages_cached : 0));
 }

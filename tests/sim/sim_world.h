@@ -107,6 +107,7 @@ typedef struct sim_world {
   double arrival_rate, cancel_rate, stop_rate, ahead_rate, late_rate, score_rate;
   uint32_t n_namespaces, longest_prompt, longest_answer;
   uint64_t schedule_hash; /* of every plan so far */
+  int64_t n_told_pages;   /* stored and not removed, as a subscriber was told */
   sim_totals *totals;
 } sim_world;
 

@@ -24,6 +24,7 @@ enum {
 
 typedef struct prefix {
   bool present;
+  bool is_told; /* to the subscriber */
   int32_t page;
   uint32_t pins;
   uint64_t stamp; /* when its last pin went */
@@ -39,6 +40,8 @@ typedef struct user {
 } user;
 
 typedef struct fixture {
+  td_page_events events; /* told to a subscriber now and then, some at a time */
+  uint64_t names[NAMESPACES][N_PREFIXES];
   td_page_pool pool;
   td_prefix_tree tree;
   prefix model[NAMESPACES][N_PREFIXES];
@@ -77,6 +80,46 @@ static void check(fixture *f)
   assert_int_equal(f->tree.n_pages, present);
   assert_int_equal(f->tree.n_unpinned_pages, unpinned);
   assert_int_equal(f->pool.n_free + present, PAGES);
+}
+
+/* The prefix that a told page ends; its name is its alone. */
+static void subscribe(fixture *f, const td_page_event *e, int32_t page)
+{
+  uint32_t ns = NAMESPACES, at = N_PREFIXES;
+  for (uint32_t n = 0; n < NAMESPACES; n++)
+    for (uint32_t i = 1; i < N_PREFIXES; i++)
+      if (f->names[n][i] == e->name) {
+        ns = n;
+        at = i;
+      }
+  if (!e->is_stored) {
+    assert_true(at < N_PREFIXES && f->model[ns][at].is_told);
+    for (uint32_t d = 0; d < WAYS; d++) /* what comes behind it went before it */
+      assert_false(child_of(at, d) < N_PREFIXES && f->model[ns][child_of(at, d)].is_told);
+    f->model[ns][at].is_told = false;
+    return;
+  }
+  uint32_t digit = (uint32_t)td_prefix_tree_tokens(&f->tree, page)[PT - 1], before = 0;
+  while (e->before != 0 && (before == N_PREFIXES || f->names[e->namespace_id][before] != e->before))
+    assert_true(++before < N_PREFIXES); /* told, under that name */
+  assert_true(before == 0 || f->model[e->namespace_id][before].is_told);
+  assert_true(at == N_PREFIXES || (ns == e->namespace_id && at == child_of(before, digit)));
+  f->names[e->namespace_id][child_of(before, digit)] = e->name;
+  prefix *p = &f->model[e->namespace_id][child_of(before, digit)];
+  assert_true(p->present && p->page == page && !p->is_told);
+  p->is_told = true;
+}
+
+static void tell(fixture *f, uint32_t most)
+{
+  td_page_event e;
+  for (int32_t page; most-- > 0 && (page = td_page_events_take(&f->events, &e)) >= 0;)
+    subscribe(f, &e, page);
+  if (f->events.n > 0)
+    return;
+  for (uint32_t n = 0; n < NAMESPACES; n++)
+    for (uint32_t i = 1; i < N_PREFIXES; i++)
+      assert_int_equal(f->model[n][i].is_told, f->model[n][i].present);
 }
 
 static void begin(fixture *f, user *u)
@@ -159,7 +202,7 @@ static void grow(fixture *f, user *u)
     if (p->present)
       expected++;
     else
-      *p = (prefix){.present = true, .page = u->pages[u->n + i]};
+      *p = (prefix){.present = true, .page = u->pages[u->n + i], .is_told = p->is_told};
     p->pins++;
     pages[i] = p->page;
   }
@@ -190,6 +233,8 @@ static void random_life(uint32_t bucket_mask)
   assert_non_null(f);
   assert_true(td_page_pool_init(&f->pool, PAGES));
   assert_true(td_prefix_tree_init(&f->tree, &f->pool, PT, 99));
+  assert_true(td_page_events_init(&f->events, PAGES));
+  f->tree.events = &f->events;
   if (bucket_mask < f->tree.bucket_mask)
     f->tree.bucket_mask = bucket_mask;
   srand(1);
@@ -204,7 +249,10 @@ static void random_life(uint32_t bucket_mask)
     if (rand() % 50 == 0)
       evict_to_pool(f, 1 + (uint32_t)rand() % 3);
     check(f);
+    if (i / 1000 % 3 == 1) /* else the subscriber is away */
+      tell(f, (uint32_t)rand() % 6);
   }
+  tell(f, UINT32_MAX);
   assert_true(f->tree.n_evicted_pages > 1000);
   for (uint32_t u = 0; u < USERS; u++)
     if (f->users[u].active)
@@ -213,6 +261,8 @@ static void random_life(uint32_t bucket_mask)
     check(f);
   assert_int_equal(f->pool.n_free, PAGES);
   assert_int_equal(f->tree.n_nodes, 0);
+  tell(f, UINT32_MAX);
+  td_page_events_deinit(&f->events);
   td_prefix_tree_deinit(&f->tree);
   td_page_pool_deinit(&f->pool);
   free(f);
