@@ -91,8 +91,10 @@ def draw(path, results):
         out += panel(i, title, lines, log, results, lambda r: r["rate"] or r["streams"])
     what = "requests/s offered" if open_loop else "streams"
     out.append(text(total / 2, TOP + HEIGHT + 38, f"{what}; whole lines: median, dashed: 99th percentile", 12))
+    x = LEFT + 10
     for k, (label, _) in enumerate(results):
-        out.append(text(LEFT + 10 + k * 140, 18, "● " + label, 13, "start", COLOURS[k % len(COLOURS)]))
+        out.append(text(x, 18, "● " + label, 13, "start", COLOURS[k % len(COLOURS)]))
+        x += max(140, 30 + 7.5 * len(label))
     path.write_text("\n".join([*out, "</svg>"]) + "\n")
 
 

@@ -13,6 +13,7 @@ from serve import BUSY_MAX, all_done, load
 from watch import Watcher, between_us, calibration_in, now_us, outside_us, shape_of, write_pace
 
 OPEN = {"arxiv": 9400, "pod": 15400, "toolagent": 8620, "conversation": 2769, "chat": 2340}  # their prompts' mean, for probes
+LEARN_RATE = {"arxiv": 1.5, "pod": 1, "toolagent": 3, "conversation": 20, "chat": 6}
 CLOSED = ("offline", "pd", "chunks")
 POLICIES = ("sarathi", "orca", "prefill-first", "decode-first")
 DEFAULT = ("arxiv:1.5,arxiv:2,arxiv:2.5,arxiv:2.65,arxiv:2.8,arxiv:2:sarathi-1024,arxiv:2:prefill-first,pod:0.5,pod:1,pod:1.5,pod:1:sarathi-1024,"
@@ -35,12 +36,12 @@ CHUNKS_QUICK = {"tokens": 128, "sizes": (128, 32), "prompts": 3}
 
 
 class Cell:
-    """NAME:RATE[:POLICY[-STEP_TOKENS]] of open arrivals, or the name of closed streams."""
+    """NAME:RATE[:POLICY[-STEP_TOKENS]] of open arrivals, or the name of closed streams. A rate may be a share of what tandem-plan says is held: 95%."""
 
     def __init__(self, text):
         self.key = text
         name, *rest = text.split(":")
-        self.name, self.rate, self.policy = name, None, ""
+        self.name, self.rate, self.share, self.policy = name, None, None, ""
         if name in CLOSED:
             if rest:
                 raise ValueError(f"{name} has no rate")
@@ -50,9 +51,11 @@ class Cell:
         if not rest or len(rest) > 2:
             raise ValueError(f"{text}: {name}:RATE or {name}:RATE:POLICY")
         try:
-            self.rate = float(rest[0])
+            self.rate = float(rest[0].removesuffix("%"))
         except ValueError:
             self.rate = 0
+        if rest[0].endswith("%"):
+            self.share = self.rate / 100
         if not 0 < self.rate < 1e4:
             raise ValueError(f"{text}: the rate is requests a second, above 0")
         self.policy = rest[1] if len(rest) > 1 else ""
@@ -105,12 +108,25 @@ class Lab:
         self.learn(cells)
         known.write_text(json.dumps({"front_us": self.front_us, "host_us": self.host_us, "shape": self.shape}))
 
+    def find_rates(self, cells):
+        """Of those that are shares of the highest rate."""
+        highest = {}
+        for c in cells:
+            if not c.share:
+                continue
+            if c.name not in highest:
+                highest[c.name] = self.plan(f"highest-{c.name}", self.kept, "--preset", c.name, "--no-second", "--slo-tbt", HELD_TBT_P99_MS, what="highest")["rate"]
+            c.rate = float(f"{c.share * highest[c.name]:.3g}")
+            if not c.rate > 0:
+                raise NotRun(f"tandem-plan says that no rate of {c.name} is held")
+        return highest
+
     def daemon(self, *options):
         return Daemon(self.ctx, *self.options, *options, model=self.model)
 
     def learn(self, cells):
         """Probes of an idle daemon, and a load: short runs of measuring leave a GPU faster than minutes of work do."""
-        opens = [c for c in cells if c.rate]
+        opens = sorted((c for c in cells if c.rate), key=lambda c: c.share is not None)  # a share is of what is learned here
         with self.daemon() as d:
             self.shape = shape_of(d.log())
             watcher = Watcher(d.port)
@@ -121,12 +137,12 @@ class Lab:
                 self.front_us[name] = outside_us(probe["ttft_ms"]["p50"], watcher.since(begin, d.metrics()["tandem:steps_total"]))
             begin = now_us()
             if opens:
-                load(self.ctx, d, "learn", "--preset", opens[0].name, "--rate", opens[0].rate, "--seconds", min(self.seconds, LEARN_SECONDS), "--seed", 98)
+                load(self.ctx, d, "learn", "--preset", opens[0].name, "--rate", LEARN_RATE[opens[0].name] if opens[0].share else opens[0].rate, "--seconds", min(self.seconds, LEARN_SECONDS), "--seed", 98)
             else:
                 load(self.ctx, d, "learn", "--streams", 8, "--requests", 32, "--input", 64 if self.quick else 1000, "--output", 64, "--seed", 98)
             self.host_us = between_us(watcher.since(begin, d.metrics()["tandem:steps_total"]))
 
-    def plan(self, name, kept, *args, policy=""):
+    def plan(self, name, kept, *args, policy="", what="runs"):
         """What tandem-plan says of a load, with step times as a daemon kept them."""
         out = self.folder / f"plan-{name}.json"
         sizes = {"--kv-tokens": self.shape["kv_tokens"], "--context": self.shape["context"], "--running": self.shape["running"]}
@@ -134,7 +150,7 @@ class Lab:
         must(self.ctx.run("tandem-plan", "--calibration", kept, *(x for pair in sizes.items() for x in pair), *policy_options(policy),
                           "--host-us", 0 if "learned_with_prompts" in kept.read_text() else self.host_us,  # what is learned has it
                           *([] if self.gpu else ["--not-ahead"]), *args, "--json", out, limit_s=120), "tandem-plan")
-        return json.loads(out.read_text())["runs"][0]
+        return json.loads(out.read_text())[what][0]
 
 
 # ---- open arrivals ----
@@ -373,7 +389,7 @@ def stage(ctx, s):
     for data in ctx.before.get("loads", []):
         got |= data["cells"]
     lab = Lab(ctx, cells)
-    s.data.update(front_us=lab.front_us, host_us=lab.host_us)
+    s.data.update(front_us=lab.front_us, host_us=lab.host_us, highest=lab.find_rates(cells))
     measure = {"offline": measure_offline, "pd": measure_pd, "chunks": measure_chunks}
     for cell in cells:
         with s.part(cell.key):

@@ -160,7 +160,7 @@ def arguments(argv):
                     "of the same commit and kind of machine, so that a whole one can be made in parts; may be given several times")
     ap.add_argument("--device", type=int, default=0, help="which GPU")
     ap.add_argument("--head-dim", type=int, default=128, choices=[64, 96, 128, 256], help="of the attention stage's cells (128)")
-    ap.add_argument("--loads", metavar="LOAD,...", help="of the loads stage: NAME:RATE[:POLICY[-STEP_TOKENS]] of open arrivals "
+    ap.add_argument("--loads", metavar="LOAD,...", help="of the loads stage: NAME:RATE[:POLICY[-STEP_TOKENS]] of open arrivals, RATE also as a share of the highest, 95%% "
                     f"({', '.join(loads.OPEN)}), or {', '.join(loads.CLOSED)}; default: {loads.DEFAULT}. With --add of a report that has some, they are added to them")
     ap.add_argument("--seconds", type=float, help=f"of arrivals of each open load ({loads.SECONDS})")
     ap.add_argument("--scratch", help="folder with room for 17 GB, for the loading stage")

@@ -676,10 +676,23 @@ def test_loads_on_the_cpu_in_parts(tmp_path):
 
 
 @pytest.mark.parametrize("cells,said", [("arxiv", "arxiv:RATE"), ("arxiv:0", "above 0"), ("arxiv:x", "above 0"), ("pd:2", "has no rate"), ("none:1", "no load none"),
-                                        ("arxiv:1:fastest", "no policy fastest"), ("arxiv:1:fastest-64", "no policy fastest"), ("pd,pd", "named twice")])
+                                        ("arxiv:0%", "above 0"), ("arxiv:1:fastest", "no policy fastest"), ("arxiv:1:fastest-64", "no policy fastest"), ("pd,pd", "named twice")])
 def test_bad_loads(tmp_path, cells, said):
     r, _, o = run(tmp_path, "--stages", "loads", "--loads", cells)
     assert r.returncode == 2 and o is None and said in r.stderr
+
+
+def test_rates_that_are_shares_of_what_is_held():
+    class Planned:
+        kept, asked = None, []
+
+        def plan(self, name, *args, what):
+            self.asked.append(name)
+            return {"rate": {"highest-arxiv": 2.5, "highest-chat": 0}[name]}
+    lab, cells = Planned(), [loads.Cell(t) for t in ("arxiv:50%", "arxiv:2.3", "arxiv:105%")]
+    assert loads.Lab.find_rates(lab, cells) == {"arxiv": 2.5} and [c.rate for c in cells] == [1.25, 2.3, 2.62] and lab.asked == ["highest-arxiv"]
+    with pytest.raises(core.NotRun, match="no rate of chat"):
+        loads.Lab.find_rates(lab, [loads.Cell("chat:95%")])
 
 
 def load_cell(key, ttft_ms, tbt_ms, tpot_ms=5.0, predicted=1.0, tokens_per_s=500.0):
