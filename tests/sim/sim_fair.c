@@ -111,6 +111,28 @@ static uint32_t count_victims(const sim_world *w)
   return n;
 }
 
+/* The README's bound, in steps, those planned ahead too: whoever holds least and lacks a place has one within
+ * FAIR_STEPS, if another account can give it. */
+static void note_short(sim_world *w, const holdings *h, uint32_t slot, bool was_given)
+{
+  uint32_t account = slot == SIM_MAX_SLOTS ? SIM_ACCOUNTS : (uint32_t)w->slots[slot].terms.account;
+  bool is_short = account < SIM_ACCOUNTS && !has_place(w, h, account) &&
+                  richest_but(h, account) >= h->n_of[account] + 2 && pages_suffice(w, h, slot);
+  if (w->short_since == 0 || account != w->short_account)
+    w->short_since = is_short ? w->step : 0;
+  w->short_account = account;
+  if (!is_short)
+    w->short_since = 0;
+  if (w->short_since == 0)
+    return;
+  uint64_t steps = w->step - w->short_since;
+  SIM_CHECK(w, steps <= FAIR_STEPS);
+  if (steps > w->totals->longest_short_steps)
+    w->totals->longest_short_steps = steps;
+  if (was_given)
+    w->short_since = 0;
+}
+
 uint32_t sim_fair_verify(sim_world *w)
 {
   td_sched_stats st;
@@ -118,8 +140,10 @@ uint32_t sim_fair_verify(sim_world *w)
   uint32_t n_taken = (uint32_t)(st.fair_preemptions - w->n_taken);
   holdings h = count(w);
   uint32_t slot = poorest(w, &h);
-  bool due = w->config.n_accounts > 1 && w->config.policy == TD_POLICY_TANDEM && slot != SIM_MAX_SLOTS &&
-             w->step >= w->next_turn;
+  bool is_fair = w->config.n_accounts > 1 && w->config.policy == TD_POLICY_TANDEM,
+       due = is_fair && slot != SIM_MAX_SLOTS && w->step >= w->next_turn;
+  if (is_fair)
+    note_short(w, &h, slot, n_taken > 0);
   w->n_taken = st.fair_preemptions;
   SIM_CHECK(w, due || n_taken == 0);
   if (!due)

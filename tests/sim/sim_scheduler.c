@@ -50,6 +50,7 @@ static void print_totals(const sim_totals *t, uint64_t hash)
   P("gave way to others", t->gave_way);
   P("  turns for a place", t->turns_due);
   P("  turns for pages", t->turns_for_pages);
+  printf("%-24s %llu of 16\n", "  longest wait for one", (unsigned long long)t->longest_short_steps);
   printf("%-24s %.3f\n", "account's lead of bound", t->worst_share_of_lead);
   P("preemptions", t->preemptions);
   P("evicted pages", t->evicted);

@@ -70,6 +70,7 @@ typedef struct sim_totals {
   uint64_t late_rows, late_prompts, late_ahead, scored_tokens, scored_requests, full_of_logits;
   uint64_t cancelled_following, follows, overtakes, elder_kept, priority_victims, account_turns, kept_places;
   uint64_t gave_way, turns_due, turns_for_pages;
+  uint64_t longest_short_steps; /* an account waited so long for a place that was another's to give */
   double worst_share_of_lead;
   uint64_t longest_wait_steps, longest_life_steps;
   double worst_share_of_bound;
@@ -102,6 +103,8 @@ typedef struct sim_world {
   uint32_t n_accounts, last_submitted;
   uint32_t turn_slot, available_before;
   uint64_t turn_order, turn_until, next_turn, n_taken;
+  uint64_t short_since; /* step from which on `short_account` is poorest and lacks a place */
+  uint32_t short_account;
   double priority_rate, deadline_rate, copy_rate, greedy_rate;
   uint64_t scratch_step, scratch_order; /* at the last plan that was not made ahead: its step, next_order */
   double arrival_rate, cancel_rate, stop_rate, ahead_rate, late_rate, score_rate;
