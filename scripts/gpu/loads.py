@@ -3,6 +3,7 @@ answer and what chunks cost (SARATHI); beside a peer's figures, the daemon's oth
 A daemon of its own for each cell, so that no cell finds another one's prompts."""
 import json
 import shutil
+import statistics
 import sys
 
 import models
@@ -201,17 +202,36 @@ def measure_offline(lab, cell):
 # ---- closed streams ----
 
 def measure_pd(lab, cell):
-    """In and out tokens/s by policy, rows and ratio of prompt to answer."""
-    what, got, codes = PD_QUICK if lab.quick else PD, [], []
+    """In and out tokens/s by policy, rows and ratio of prompt to answer; and of static chunks, what decodes take beside them."""
+    what, got, beside, codes = PD_QUICK if lab.quick else PD, [], [], []
     for policy in what["policies"]:
         with lab.daemon(*policy_options(policy), "--running-requests", min(256, max(what["rows"]))) as d:
-            for i, (rows, ratio) in enumerate((r, pd) for r in what["rows"] for pd in what["ratios"]):
-                out = max(1, round(what["tokens"] / (1 + ratio)))
-                run = load(lab.ctx, d, f"pd-{policy}-{rows}-{ratio}", "--streams", rows, "--requests", rows * what["rounds"], "--input", what["tokens"] - out,
-                           "--output", out, "--seed", 200 + i, "--warm", 0)[0]
-                got.append({"policy": policy, "rows": rows, "ratio": ratio, "run": run})
+            watcher = Watcher(d.port)
+            for rows in what["rows"]:
+                begin = now_us()
+                for i, ratio in enumerate(what["ratios"]):
+                    out = max(1, round(what["tokens"] / (1 + ratio)))
+                    run = load(lab.ctx, d, f"pd-{policy}-{rows}-{ratio}", "--streams", rows, "--requests", rows * what["rounds"], "--input", what["tokens"] - out,
+                               "--output", out, "--seed", 200 + 10 * rows + i, "--warm", 0)[0]
+                    got.append({"policy": policy, "rows": rows, "ratio": ratio, "run": run})
+                if policy.startswith("sarathi"):
+                    steps = watcher.since(begin, d.metrics()["tandem:steps_total"])
+                    beside.append({"policy": policy, "rows": rows, **decodes_beside(steps, int(policy.rpartition("-")[2]))})
         codes.append(d.code)
-    return {"runs": got, "exit": max(codes)}
+    return {"runs": got, "beside": beside, "exit": max(codes)}
+
+
+def decodes_beside(steps, step_tokens):
+    """Milliseconds a decode's token takes in steps of decodes alone, and in full steps with prompts: what is left of these when each prompt token
+    takes what it takes in full steps of prompts alone (SARATHI, table 2)."""
+    def ms(s):
+        return (s["end_us"] - s["begin_us"]) / 1e3
+    full = [s for s in steps if s["prefill_tokens"] + s["decodes"] > 0.9 * step_tokens]
+    token = [ms(s) / s["prefill_tokens"] for s in full if s["decodes"] == 0]
+    most = max((s["decodes"] for s in steps), default=0)
+    alone = [ms(s) / s["decodes"] for s in steps if not s["prefills"] and 2 * s["decodes"] > most]
+    beside = [(ms(s) - s["prefill_tokens"] * statistics.median(token)) / s["decodes"] for s in full if token and s["prefills"] and 2 * s["decodes"] > most]
+    return {"alone": statistics.median(alone) if alone else None, "beside": statistics.median(beside) if beside else None}
 
 
 def measure_chunks(lab, cell):
@@ -269,7 +289,7 @@ def tell_predicted(s, cells):
     s.table(["load", "step times", "", "measured", "predicted", "off by", "allowed"], rows, f"{len(rows)} predictions beside what was measured")
 
 
-def tell_pd(s, runs):
+def tell_pd(s, runs, beside):
     policies = list(dict.fromkeys(r["policy"] for r in runs))
     by = {(r["rows"], r["ratio"], r["policy"]): r["run"]["in_and_out_tokens_per_s"] for r in runs}
     rows = []
@@ -278,6 +298,12 @@ def tell_pd(s, runs):
         rows.append([rows_, ratio, *rates, f"{rates[0] / max(rates[1:]):.2f}x", f"{rates[0] / rates[-1]:.2f}x"])
     s.text("**P:D** (SARATHI, figure 9): closed streams; prompt and answer tokens a second, by policy.")
     s.table(["streams", "P:D", *(p or "tandem" for p in policies), "of the best other", f"of {policies[-1]}"], rows)
+    if not beside:
+        return
+    s.text("**Decodes beside chunks** (SARATHI, table 2): ms a token of a decode in steps without prompts, and in full steps, less what the prompt tokens "
+           "take by themselves.")
+    s.table(["policy", "streams", "alone", "beside a chunk", "speed-up"],
+            [[b["policy"], b["rows"], b["alone"], b["beside"], f"{b['alone'] / b['beside']:.1f}x" if b["alone"] and b["beside"] and b["beside"] > 0 else "-"] for b in beside])
 
 
 def tell_chunks(s, runs):
@@ -355,8 +381,10 @@ def tell(ctx, s, got):
     if opens or offline:
         tell_predicted(s, opens + offline)
     for c in cells:
-        if c["name"] in ("pd", "chunks"):
-            (tell_pd if c["name"] == "pd" else tell_chunks)(s, c["runs"])
+        if c["name"] == "pd":
+            tell_pd(s, c["runs"], c["beside"])
+        elif c["name"] == "chunks":
+            tell_chunks(s, c["runs"])
     if gpu:
         judge(s, [c for c in opens + offline if not c["policy"]], ctx)
         s.text("Arrivals and lengths are the peer's own to the last request; where a window is shorter, they are the first ones, and a queue that grows has "

@@ -665,6 +665,7 @@ def test_loads_on_the_cpu_in_parts(tmp_path):
     cells = o["stages"][0]["data"]["cells"]
     assert list(cells) == ["conversation:8", "conversation:4:sarathi-512", "offline", "pd", "chunks"] and cells["conversation:8"]["run"]["done"] > 0
     assert cells["conversation:8"]["predicted"].keys() == set(loads.HOW) and len(cells["pd"]["runs"]) == len(loads.PD_QUICK["policies"])
+    assert len(cells["pd"]["beside"]) == 1 and "speed-up" in text
     sent = [p["sent"] for p in (loads.figures(cells["conversation:8"]["run"]), cells["conversation:8"]["predicted"][loads.HOW[0]])]
     assert sent[0] == sent[1] > 0  # the very load that was simulated was sent
     (tmp_path / "report.json").rename(tmp_path / "first.json")
@@ -693,6 +694,15 @@ def test_rates_that_are_shares_of_what_is_held():
     assert loads.Lab.find_rates(lab, cells) == {"arxiv": 2.5} and [c.rate for c in cells] == [1.25, 2.3, 2.62] and lab.asked == ["highest-arxiv"]
     with pytest.raises(core.NotRun, match="no rate of chat"):
         loads.Lab.find_rates(lab, [loads.Cell("chat:95%")])
+
+
+def test_what_decodes_take_beside_chunks():
+    def step(decodes, prompts, ms, prefills=1):
+        return {"decodes": decodes, "prefill_tokens": prompts, "prefills": prefills if prompts else 0, "begin_us": 0, "end_us": 1e3 * ms}
+    steps = [step(0, 512, 12.8), step(0, 500, 12.5), step(4, 0, 4.0), step(1, 0, 3.9), step(4, 508, 13.1), step(4, 100, 99.0), step(1, 511, 50.0)]
+    told = loads.decodes_beside(steps, 512)
+    assert told["alone"] == pytest.approx(1.0) and told["beside"] == pytest.approx((13.1 - 508 * 0.025) / 4)
+    assert loads.decodes_beside(steps[:4], 512)["beside"] is None and loads.decodes_beside([], 512) == {"alone": None, "beside": None}
 
 
 def load_cell(key, ttft_ms, tbt_ms, tpot_ms=5.0, predicted=1.0, tokens_per_s=500.0):
