@@ -20,18 +20,18 @@ typedef enum td_trace_kind {
   TD_TRACE_BUCKETED,
   TD_TRACE_UNIFORM,
   TD_TRACE_BIMODAL,
-  TD_TRACE_ZIPF
+  TD_TRACE_ZIPF,
+  TD_TRACE_HOMOGENEOUS
 } td_trace_kind;
 
 static const struct td_attention_trace {
   const char *name;
   td_trace_kind kind;
   uint32_t batch, decode_min, decode_max;
-} td_attention_traces[] = {{"bucketed B1", TD_TRACE_BUCKETED, 1, 32, 96},
-                           {"uniform B8", TD_TRACE_UNIFORM, 8, 16, 96},
-                           {"bimodal B8", TD_TRACE_BIMODAL, 8, 16, 96},
-                           {"bimodal B4", TD_TRACE_BIMODAL, 4, 16, 96},
-                           {"zipf B8", TD_TRACE_ZIPF, 8, 16, 96}};
+} td_attention_traces[] = {
+    {"bucketed B1", TD_TRACE_BUCKETED, 1, 32, 96}, {"uniform B8", TD_TRACE_UNIFORM, 8, 16, 96},
+    {"bimodal B8", TD_TRACE_BIMODAL, 8, 16, 96},   {"bimodal B4", TD_TRACE_BIMODAL, 4, 16, 96},
+    {"zipf B8", TD_TRACE_ZIPF, 8, 16, 96},         {"homogeneous B8", TD_TRACE_HOMOGENEOUS, 8, 16, 96}};
 enum { TD_ATTENTION_TRACES = sizeof td_attention_traces / sizeof *td_attention_traces };
 
 typedef struct td_trace_run {
@@ -52,6 +52,7 @@ static inline uint32_t td_trace_prompt(td_trace_kind kind, uint32_t request, uin
   switch (kind) {
   case TD_TRACE_BUCKETED: return 8192u << request % 4;
   case TD_TRACE_UNIFORM: return td_trace_between(random, 4096, 32768);
+  case TD_TRACE_HOMOGENEOUS: return 32768;
   case TD_TRACE_BIMODAL:
     return request % 4 == 3 ? td_trace_between(random, 24576, 65536) : td_trace_between(random, 2048, 12288);
   default: {

@@ -43,6 +43,7 @@ static uint64_t check_trace(uint32_t trace, uint64_t seed)
     switch (d->kind) {
     case TD_TRACE_BUCKETED: assert_int_equal(first[r], 8192u << r % 4); break;
     case TD_TRACE_UNIFORM: assert_in_range(first[r], 4096, 32768); break;
+    case TD_TRACE_HOMOGENEOUS: assert_int_equal(first[r], 32768); break;
     case TD_TRACE_BIMODAL:
       assert_in_range(first[r], r % 4 == 3 ? 24576 : 2048, r % 4 == 3 ? 65536 : 12288);
       break;
