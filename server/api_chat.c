@@ -36,7 +36,7 @@ static void render_chunk(const td_call *c, const td_delta *d, const char *delta,
   }
   td_buf_append_char(out, '}');
   if (tokens)
-    td_render_logprobs(ch, out);
+    td_render_logprobs(ch, 0, 0, out);
   else
     td_buf_append_str(out, ",\"logprobs\":null");
   td_buf_append_str(out, ",\"finish_reason\":");
@@ -77,7 +77,7 @@ static void render_answer(const td_call *c, td_buf *out)
                   ch->index);
     td_buf_append_json_string(out, ch->out.data ? ch->out.data : "", ch->out.len_bytes);
     td_buf_append_str(out, ",\"refusal\":null}");
-    td_render_logprobs(ch, out);
+    td_render_logprobs(ch, 0, 0, out);
     td_buf_printf(out, ",\"finish_reason\":\"%s\"", ch->finish);
     if (c->request.return_token_ids) {
       td_buf_append_str(out, ",\"token_ids\":");
@@ -90,6 +90,7 @@ static void render_answer(const td_call *c, td_buf *out)
   td_render_usage(c, out);
   if (c->request.return_token_ids)
     td_render_prompt_ids(&c->prompts[0], out);
+  td_render_prompt_logprobs(c, &c->prompts[0], out);
   td_buf_append_char(out, '}');
 }
 

@@ -14,6 +14,8 @@ static bool read_text(td_call *c, const cJSON *item, td_prompt *p)
 {
   td_error err;
   size_t n = td_json_text(item->valuestring, item->valuestring);
+  if (c->request.echo)
+    td_buf_append(&p->text, item->valuestring, n);
   td_status st = td_engine_tokenize(c->engine, item->valuestring, n, true, c->request.add_special_tokens,
                                     td_call_count_to(c), &p->ids, &p->n, &err);
   return st == TD_OK || td_call_fail_tokens(c, &err, "prompt");
@@ -41,12 +43,27 @@ bool td_call_read_ids(td_call *c, const cJSON *array, const char *param, td_prom
   return true;
 }
 
+/* What ids are as text, special tokens too: as the tokens of its log-probabilities. */
+static bool echo_ids(td_call *c, td_prompt *p)
+{
+  td_text_stream *s = c->request.echo ? td_text_stream_create(c->engine, false, true) : NULL;
+  if (s) {
+    td_text_stream_push(s, p->ids, p->n, &p->text);
+    td_text_stream_finish(s, &p->text);
+    td_text_stream_destroy(s);
+  }
+  if (!p->text.failed && (s || !c->request.echo))
+    return true;
+  td_api_error_set(&c->error, 503, "out_of_memory", NULL, "no memory for the text of 'prompt'");
+  return false;
+}
+
 static bool read_one(td_call *c, const cJSON *item, td_prompt *p)
 {
   if (cJSON_IsString(item))
     return read_text(c, item, p);
   if (td_json_is_ids(item) || (cJSON_IsArray(item) && item->child))
-    return td_call_read_ids(c, item, "prompt", p);
+    return td_call_read_ids(c, item, "prompt", p) && echo_ids(c, p);
   return bad_prompt(c, "must be a string, an array of strings, or token ids");
 }
 
@@ -74,22 +91,23 @@ static bool prepare(td_call *c)
   return td_call_check_context(c, false);
 }
 
-static void render_choice(const td_call *c, const td_choice *ch, const char *text, size_t n_text,
-                          const int32_t *ids, size_t n_ids, const char *finish, bool prompt_ids, td_buf *out)
+static void render_choice(const td_call *c, const td_delta *d, bool prompt_ids, td_buf *out)
 {
+  const td_choice *ch = d->choice;
   td_buf_printf(out, "{\"index\":%u,\"text\":", ch->index);
-  td_buf_append_json_string(out, text, n_text);
-  td_render_logprobs(ch, out);
+  td_buf_append_json_string(out, d->text, d->n_text);
+  td_render_logprobs(ch, d->echo_begin, d->echo_end, out);
   td_buf_append_str(out, ",\"finish_reason\":");
-  if (finish)
-    td_buf_printf(out, "\"%s\"", finish);
+  if (d->finish)
+    td_buf_printf(out, "\"%s\"", d->finish);
   else
     td_buf_append_str(out, "null");
+  td_render_prompt_logprobs(c, &c->prompts[ch->prompt], out);
   if (c->request.return_token_ids) {
     if (prompt_ids)
       td_render_prompt_ids(&c->prompts[ch->prompt], out);
     td_buf_append_str(out, ",\"token_ids\":");
-    td_buf_append_json_ints(out, ids, n_ids);
+    td_buf_append_json_ints(out, d->ids, d->n_ids);
   }
   td_buf_append_char(out, '}');
 }
@@ -99,7 +117,7 @@ static void render_delta(const td_call *c, const td_delta *d, td_buf *out)
   td_buf_append_str(out, "data: ");
   td_render_head(c, "text_completion", out);
   td_buf_append_str(out, ",\"choices\":[");
-  render_choice(c, d->choice, d->text, d->n_text, d->ids, d->n_ids, d->finish, d->first, out);
+  render_choice(c, d, d->first, out);
   td_buf_append_char(out, ']');
   td_render_chunk_usage(d->choice, d->choice->n_read, out);
   td_buf_append_str(out, "}\n\n");
@@ -111,11 +129,16 @@ static void render_answer(const td_call *c, td_buf *out)
   td_buf_append_str(out, ",\"choices\":[");
   for (uint32_t i = 0; i < c->n_choices; i++) {
     const td_choice *ch = &c->choices[i];
+    const td_delta whole = {.choice = ch,
+                            .text = ch->out.data ? ch->out.data : "",
+                            .n_text = ch->out.len_bytes,
+                            .ids = (const int32_t *)(const void *)ch->ids.data,
+                            .n_ids = ch->ids.len_bytes / sizeof(int32_t),
+                            .echo_end = c->request.echo && c->request.wants_logprobs ? ch->n_prompt : 0,
+                            .finish = ch->finish};
     if (i > 0)
       td_buf_append_char(out, ',');
-    render_choice(c, ch, ch->out.data ? ch->out.data : "", ch->out.len_bytes,
-                  (const int32_t *)(const void *)ch->ids.data, ch->ids.len_bytes / sizeof(int32_t),
-                  ch->finish, true, out);
+    render_choice(c, &whole, true, out);
   }
   td_buf_append_str(out, "],\"usage\":");
   td_render_usage(c, out);

@@ -86,6 +86,28 @@ static bool check_queue_tokens(td_call *call, const char *param)
   return false;
 }
 
+/* What all choices tell of their prompts. */
+static bool check_scores(td_call *call, const char *param)
+{
+  const td_api_request *r = &call->request;
+  uint64_t n_tokens = 0, of_each = 0;
+  for (uint32_t i = 0; i < call->n_prompts; i++)
+    n_tokens += call->prompts[i].n;
+  if (r->echo && r->wants_logprobs)
+    of_each += 1 + (uint64_t)r->top_logprobs;
+  if (r->has_prompt_logprobs)
+    of_each += 1 + (uint64_t)r->prompt_logprobs;
+  uint64_t n = n_tokens * of_each * (uint64_t)r->n;
+  if (n <= call->max_prompt_scores)
+    return true;
+  td_api_error_set(&call->error, 400, "invalid_value", param,
+                   "%" PRIu64 " prompt tokens with %" PRIu64
+                   " log-probabilities each, for %d choices, are more "
+                   "than the %" PRIu64 " that this server tells in an answer (prompt_scores)",
+                   n_tokens, of_each, (int)r->n, call->max_prompt_scores);
+  return false;
+}
+
 /* default_rest: an absent max_tokens means the rest of the context; else 16, OpenAI's default for
  * completions. */
 bool td_call_check_context(td_call *call, bool default_rest)
@@ -93,8 +115,11 @@ bool td_call_check_context(td_call *call, bool default_rest)
   const td_api_request *r = &call->request;
   const char *param = r->messages ? "messages" : "prompt";
   int64_t asked = asked_tokens(r);
-  uint64_t want = asked > 0 ? (uint64_t)asked : 1;
-  call->max_new = asked > 0 ? (uint32_t)asked : asked < 0 || default_rest ? UINT32_MAX : 16;
+  uint64_t want = asked > 0 ? (uint64_t)asked : 1; /* of an answer that has none, the engine makes one */
+  call->max_new = asked > 0                   ? (uint32_t)asked
+                  : !r->has_answer            ? 1
+                  : asked < 0 || default_rest ? UINT32_MAX
+                                              : 16;
   for (uint32_t i = 0; i < call->n_prompts; i++) {
     if (call->prompts[i].n == 0) {
       td_api_error_set(&call->error, 400, "invalid_value", param, "the prompt is empty");
@@ -110,7 +135,8 @@ bool td_call_check_context(td_call *call, bool default_rest)
                      call->n_prompts, (int)r->n, call->max_choices);
     return false;
   }
-  return check_queue_tokens(call, param);
+  return check_scores(call, r->has_prompt_logprobs ? "prompt_logprobs" : "logprobs") &&
+         check_queue_tokens(call, param);
 }
 
 /* ---- on a worker ---- */
@@ -334,6 +360,7 @@ void td_call_begin(td_conn *c, const td_api *api)
   call->json_nodes = (size_t)td_option(s->options, TD_LIMIT_JSON_NODES);
   call->strict_fields = td_option(s->options, TD_LIMIT_STRICT_FIELDS);
   call->max_choices = (uint32_t)most_of(s, TD_LIMIT_QUEUE_REQUESTS);
+  call->max_prompt_scores = (uint64_t)td_option(s->options, TD_LIMIT_PROMPT_SCORES);
   call->max_prompt_tokens = most_of(s, TD_LIMIT_QUEUE_TOKENS);
   call->arrival_us = c->arrival_us;
   call->created_s = (int64_t)time(NULL);
@@ -426,6 +453,8 @@ static void free_call(td_call *call)
   for (uint32_t i = 0; i < call->n_prompts; i++) {
     free(call->prompts[i].ids);
     td_buf_deinit(&call->prompts[i].json);
+    td_buf_deinit(&call->prompts[i].text);
+    td_buf_deinit(&call->prompts[i].logprobs);
   }
   free(call->prompts);
   td_engine_drop_grammar(call->grammar);

@@ -22,17 +22,19 @@ typedef struct td_choice {
   td_buf out;           /* answer text: all of it, or what is not yet sent */
   td_buf ids;           /* int32_t ids not yet rendered, if token ids are wanted */
   td_buf logprobs;      /* records (logprobs.h) not yet rendered, if log-probabilities are wanted */
-  uint32_t text_offset; /* characters in the tokens of all records so far */
+  uint32_t text_offset; /* characters in the tokens of all records so far, those of an echo before */
 
   /* the engine's side, as of the last update */
   const int32_t *tokens; /* valid while ticket is, as the next two */
   const float *engine_logprobs;
   const td_top_token *engine_top;
   uint32_t n_prompt, n_generated, n_cached;
+  uint32_t n_scored; /* of the prompt's tokens, whose log-probabilities lie before the answer's */
   td_finish engine_finish;
   uint64_t submit_us, first_run_us, first_token_us, last_token_us;
 
   uint32_t n_read;     /* tokens turned to text so far */
+  uint32_t n_echoed;   /* in a stream: the prompt's tokens whose log-probabilities are sent */
   const char *finish;  /* "stop", "length": the text is complete */
   bool opened, closed; /* first and last chunk are sent */
   bool first_seen;     /* metrics have its first token */
@@ -41,7 +43,10 @@ typedef struct td_choice {
 typedef struct td_prompt {
   int32_t *ids; /* owned; NULL once the engine has them */
   size_t n;
-  td_buf json; /* the ids for the answer, if it is to have them */
+  td_buf json;     /* the ids for the answer, if it is to have them */
+  td_buf text;     /* what is echoed of it */
+  td_buf logprobs; /* records of its tokens, once they are there */
+  bool is_scored;
 } td_prompt;
 
 /* A piece of one choice's answer. */
@@ -52,7 +57,8 @@ typedef struct td_delta {
   size_t n_text;
   const int32_t *ids;
   size_t n_ids;
-  const char *finish; /* NULL: more follows */
+  uint32_t echo_begin, echo_end; /* of the prompt's tokens, whose log-probabilities it tells */
+  const char *finish;            /* NULL: more follows */
 } td_delta;
 
 /* What one API family does; see api_*.c. */
@@ -82,6 +88,7 @@ struct td_call {
   bool strict_fields;
   uint32_t max_choices;       /* that its key may ever have in the queue */
   uint64_t max_prompt_tokens; /* the same, of all of several choices */
+  uint64_t max_prompt_scores;
   char id[64];
   uint64_t arrival_us;
   int64_t created_s;
@@ -102,6 +109,7 @@ struct td_call {
   td_buf answer;
 
   /* the loop's */
+  bool rendered;                        /* by a worker */
   bool with_worker, generating, asking; /* asking: counted in its tenant's n_asking */
   td_choice *choices;
   uint32_t n_choices, n_open;
@@ -129,6 +137,9 @@ void td_generation_poll(td_server *s);
 void td_generation_pump(td_call *call);
 void td_generation_cancel(td_call *call, td_finished why);
 
+/* answer.c: the whole answer of a call whose choices are complete; the call is gone then, or a worker's. */
+void td_answer_send(td_call *call);
+
 /* For workers: makes room for n prompts; tokens of one prompt; the check that all fit the context. */
 bool td_call_alloc_prompts(td_call *call, size_t n);
 bool td_call_check_context(td_call *call, bool default_rest);
@@ -149,8 +160,11 @@ void td_render_usage_event(const td_call *c, td_buf *out);
  * asked for. */
 void td_render_chunk_usage(const td_choice *ch, uint32_t n_answer, td_buf *out);
 void td_render_prompt_ids(const td_prompt *p, td_buf *out); /* ,"prompt_token_ids":[..] */
-/* ,"logprobs":..: of what the choice has kept of them; null if none are wanted, or none is there. */
-void td_render_logprobs(const td_choice *ch, td_buf *out);
+/* ,"logprobs":..: of what the choice has kept of them, behind those of the prompt's tokens [echo_begin,
+ * echo_end); null if none are wanted, or none is there. */
+void td_render_logprobs(const td_choice *ch, uint32_t echo_begin, uint32_t echo_end, td_buf *out);
+/* ,"prompt_logprobs":..: where they are asked for. */
+void td_render_prompt_logprobs(const td_call *c, const td_prompt *p, td_buf *out);
 void td_render_head(const td_call *c, const char *object,
                     td_buf *out); /* {"id":..,"object":..,"created":..,"model":.. */
 

@@ -44,6 +44,8 @@ static const td_field served[] = {
     INT(min_tokens, C | H, MIN_TOKENS),
     ITEM(logprobs, C | H),
     INT(top_logprobs, H, TOP_LOGPROBS),
+    BOOL(echo, C),
+    {"prompt_logprobs", C | H, TD_FIELD_INT, TD_LIMIT_PROMPT_LOGPROBS, AT_HAS(prompt_logprobs)},
     {"seed", C | H, TD_FIELD_SEED, 0, AT_HAS(seed)},
     INT(n, C | H, N),
     INT(best_of, C, N),
@@ -119,7 +121,7 @@ static const struct {
      "user metadata store safety_identifier prompt_cache_key prompt_cache_retention prompt_cache_options "
      "service_tier verbosity prediction cache_control"},
     {C, ZERO, "top_logprobs"},
-    {C | H, OFF, "echo"},
+    {H, OFF, "echo"}, /* of vLLM: the last message again, before the answer */
     {C | H, STRING, "suffix"},
     {C | H, LIST, "tools"},
     {C | H | T, LIST, "functions"},
@@ -153,7 +155,7 @@ static const struct {
     {C | H, STRING, "guided_decoding_backend guided_whitespace_pattern structural_tag"},
     {C | H, OBJECT, "vllm_xargs extra_args kv_transfer_params ec_transfer_params"},
     {C | H, 0,
-     "prompt_logprobs logprob_token_ids allowed_token_ids guided_decoding "
+     "logprob_token_ids allowed_token_ids guided_decoding "
      "thinking_token_budget repetition_detection prompt_embeds lora_request"},
     {C | H | T, 0, "truncate_prompt_tokens"},
     {C | H | T, LIST, "documents"},

@@ -3,6 +3,7 @@
  * The engine never waits: it appends to each choice's token array. The loop reads behind it, and in a stream
  * only as far as the client does: what is not read yet stays four bytes a token in that array. Tokens become
  * text one at a time only where stop strings need to know which token completed them. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,6 +63,9 @@ static void drop_masks(td_engine_request *r)
     r->mask.drop(r->mask.arg);
 }
 
+/* Not the first of its prompt's. */
+static bool is_further_choice(const td_choice *ch) { return ch->index % (uint32_t)ch->call->request.n > 0; }
+
 static td_status submit_choice(td_choice *ch, td_sampling sampling, td_error *err)
 {
   td_call *call = ch->call;
@@ -78,7 +82,10 @@ static td_status submit_choice(td_choice *ch, td_sampling sampling, td_error *er
       .terms = call->terms,
       .user = ch,
   };
-  r.terms.is_further_choice = ch->index % (uint32_t)call->request.n > 0;
+  r.terms.is_further_choice = is_further_choice(ch);
+  if (call->request.scores_prompt && !r.terms.is_further_choice)
+    r.n_prompt_logits = r.n_prompt - 1;
+  ch->n_scored = r.n_prompt_logits;
   memcpy(r.stop_ids, call->request.stop_ids, r.n_stop_ids * sizeof r.stop_ids[0]);
   const bool begins = call->api == &td_api_chat && !call->request.continue_final_message;
   ch->text = td_text_stream_create(call->engine, call->request.skip_special_tokens, begins);
@@ -117,6 +124,8 @@ static bool make_choices(td_call *call)
     td_buf_init(&ch->out, 0);
     td_buf_init(&ch->ids, 0);
     td_buf_init(&ch->logprobs, 0);
+    if (call->request.echo)
+      td_buf_append(&ch->out, call->prompts[ch->prompt].text.data, call->prompts[ch->prompt].text.len_bytes);
   }
   return true;
 }
@@ -227,14 +236,35 @@ static void finish_text(td_choice *ch, const char *why)
   ch->finish = matched ? "stop" : why;
 }
 
+/* Token i of the engine's arrays of log-probabilities: the scored ones of the prompt come first. */
+static void keep_logprob(td_choice *ch, size_t i, uint32_t *text_offset, td_buf *records)
+{
+  uint32_t n_top = ch->call->request.n_top;
+  td_logprobs_keep(ch->call->engine, ch->tokens[ch->n_prompt - ch->n_scored + i], ch->engine_logprobs[i],
+                   ch->engine_top ? ch->engine_top + i * n_top : NULL, n_top, text_offset, records);
+}
+
 /* Of the n tokens that are being read. */
 static void keep_logprobs(td_choice *ch, size_t n)
 {
-  uint32_t n_top = (uint32_t)ch->call->request.top_logprobs;
-  for (size_t i = ch->n_read; i < ch->n_read + n && ch->engine_logprobs; i++)
-    td_logprobs_keep(ch->call->engine, ch->tokens[ch->n_prompt + i], ch->engine_logprobs[i],
-                     ch->engine_top ? ch->engine_top + i * n_top : NULL, n_top, &ch->text_offset,
-                     &ch->logprobs);
+  bool told = ch->call->request.wants_logprobs && ch->engine_logprobs;
+  for (size_t i = ch->n_read; told && i < ch->n_read + n; i++)
+    keep_logprob(ch, ch->n_scored + i, &ch->text_offset, &ch->logprobs);
+}
+
+/* The prompt of a choice that was scored with it, for all its choices. */
+static void keep_prompt(td_choice *ch)
+{
+  td_call *call = ch->call;
+  td_prompt *p = &call->prompts[ch->prompt];
+  uint32_t offset = 0, *text_offset = call->request.echo ? &offset : NULL;
+  td_logprobs_keep(call->engine, ch->tokens[0], NAN, NULL, call->request.n_top, text_offset, &p->logprobs);
+  for (size_t i = 0; i < ch->n_scored; i++)
+    keep_logprob(ch, i, text_offset, &p->logprobs);
+  p->is_scored = true;
+  for (uint32_t i = 0; i < call->n_choices; i++)
+    if (call->choices[i].prompt == ch->prompt)
+      call->choices[i].text_offset = offset;
 }
 
 /* Reads n tokens; true if a stop string is complete. Stop strings do not end an answer within its min_tokens:
@@ -265,6 +295,10 @@ static bool push_tokens(td_choice *ch, const int32_t *ids, size_t n)
 static void read_tokens(td_choice *ch, uint32_t max)
 {
   const int32_t *ids = ch->tokens + ch->n_prompt;
+  if (!ch->call->request.has_answer) {
+    finish_text(ch, "length");
+    return;
+  }
   uint32_t end = ch->n_generated, stop = ch->engine_finish == TD_FINISH_STOP && end > 0 ? end - 1 : end;
   if (end - ch->n_read > max)
     end = ch->n_read + max;
@@ -281,6 +315,8 @@ static void read_tokens(td_choice *ch, uint32_t max)
   if (!ch->finish && ch->n_read == stop && stop < end) {
     if (ch->call->request.return_token_ids)
       td_buf_append(&ch->ids, ids + stop, sizeof *ids);
+    if (ch->call->api == &td_api_completions)
+      keep_logprobs(ch, 1);
     ch->n_read++;
   }
   if (!ch->finish && ch->engine_finish != TD_FINISH_NONE && ch->n_read == ch->n_generated)
@@ -289,10 +325,18 @@ static void read_tokens(td_choice *ch, uint32_t max)
 
 /* ---- sending ---- */
 
+/* The prompt's tokens whose log-probabilities this choice has still to send. */
+static uint32_t left_to_echo(const td_choice *ch)
+{
+  const td_api_request *r = &ch->call->request;
+  return r->echo && r->wants_logprobs ? ch->n_prompt - ch->n_echoed : 0;
+}
+
 static void send_delta(td_choice *ch)
 {
   td_call *call = ch->call;
   bool ids = call->request.return_token_ids;
+  uint32_t n_echo = left_to_echo(ch) < CHUNK_TOKENS ? left_to_echo(ch) : CHUNK_TOKENS;
   td_delta d = {
       .choice = ch,
       .first = !ch->opened,
@@ -300,14 +344,18 @@ static void send_delta(td_choice *ch)
       .n_text = ch->out.len_bytes,
       .ids = ids ? (const int32_t *)(const void *)ch->ids.data : NULL,
       .n_ids = ch->ids.len_bytes / sizeof(int32_t),
+      .echo_begin = ch->n_echoed,
+      .echo_end = ch->n_echoed + n_echo,
       .finish = ch->finish,
   };
-  if (d.n_text == 0 && d.n_ids == 0 && ch->logprobs.len_bytes == 0 && !d.finish && !d.first)
+  ch->n_echoed += n_echo;
+  if (d.n_text == 0 && n_echo == 0 && d.n_ids == 0 && ch->logprobs.len_bytes == 0 && !d.finish && !d.first)
     return;
   td_buf events;
   td_buf_init(&events, 0);
   call->api->render_delta(call, &d, &events);
-  if (events.failed || ch->out.failed || ch->ids.failed || ch->logprobs.failed)
+  if (events.failed || ch->out.failed || ch->ids.failed || ch->logprobs.failed ||
+      call->prompts[ch->prompt].logprobs.failed)
     call->conn->out.failed = true; /* the connection is cut: a gap must not look whole */
   td_conn_stream_send(call->conn, events.data ? events.data : "", events.len_bytes);
   td_buf_deinit(&events);
@@ -333,36 +381,15 @@ static void end_stream(td_call *call)
   td_conn_stream_end(c);
 }
 
-static void timing_headers(const td_request_note *note, char *out, size_t n)
-{
-  snprintf(out, n,
-           "x-tandem-queue-ms: %.1f\r\nx-tandem-prefill-ms: %.1f\r\nx-tandem-decode-ms: %.1f\r\n"
-           "x-tandem-cached-tokens: %llu\r\n",
-           note->queue_ms, note->prefill_ms, note->decode_ms, (unsigned long long)note->cached_tokens);
-}
-
-static void send_answer(td_call *call)
-{
-  char headers[256];
-  td_buf body;
-  td_buf_init(&body, 0);
-  call->api->render_answer(call, &body);
-  for (uint32_t i = 0; i < call->n_choices; i++)
-    body.failed |=
-        call->choices[i].out.failed | call->choices[i].ids.failed | call->choices[i].logprobs.failed;
-  timing_headers(&call->conn->note, headers, sizeof headers);
-  td_call_respond(call, headers, &body);
-  td_buf_deinit(&body);
-}
-
 static void end_call(td_call *call)
 {
   leave_queue(call);
   td_request_log_note(&call->conn->note, call, NULL);
-  if (call->request.stream)
-    end_stream(call);
-  else
-    send_answer(call);
+  if (!call->request.stream) {
+    td_answer_send(call);
+    return;
+  }
+  end_stream(call);
   call->conn = NULL;
   td_call_destroy(call);
 }
@@ -378,11 +405,27 @@ static void close_choice(td_choice *ch)
   td_histogram_observe(&s->metrics.e2e, (double)(ch->last_token_us - ch->call->arrival_us) / 1e6, 1);
 }
 
+/* What comes before the answer. False: not all of it could be sent, or is there. */
+static bool echo_prompt(td_choice *ch)
+{
+  const td_call *call = ch->call;
+  if (call->request.scores_prompt && !call->prompts[ch->prompt].is_scored)
+    return false;
+  while (call->request.stream && left_to_echo(ch) > 0) {
+    if (!td_conn_writable(call->conn))
+      return false;
+    send_delta(ch);
+  }
+  return true;
+}
+
 /* As far as tokens and the client's reading allow. */
 static void pump_choice(td_choice *ch)
 {
   td_call *call = ch->call;
   bool stream = call->request.stream;
+  if (!ch->closed && !echo_prompt(ch))
+    return;
   while (!ch->closed && ch->tokens && (ch->n_read < ch->n_generated || ch->engine_finish != TD_FINISH_NONE)) {
     if (stream && !td_conn_writable(call->conn))
       return;
@@ -520,6 +563,13 @@ static void apply(const td_engine_update *u)
     const char *why = u->error ? u->error : "the engine ended the request";
     td_error_log("request %s: %s", call->id, why);
     fail(call, 500, "engine_error", why);
+    return;
+  }
+  bool scored = ch->n_generated > 0 && call->request.scores_prompt && !call->prompts[ch->prompt].is_scored &&
+                !is_further_choice(ch);
+  if (scored) { /* others may have waited for it */
+    keep_prompt(ch);
+    td_generation_pump(call);
     return;
   }
   pump_choice(ch);

@@ -1,7 +1,10 @@
 /* Log-probabilities in answers: see logprobs.h. */
 #include "server/logprobs.h"
 
+#include <math.h>
 #include <string.h>
+
+#include "common/progress.h"
 
 /* What JSON cannot say (a token that could not come), as vLLM writes it. */
 #define LEAST_LOGPROB -9999.0
@@ -17,27 +20,33 @@ static size_t count_characters(const td_buf *text)
 void td_logprobs_keep(const td_engine *e, int32_t id, float logprob, const td_top_token *top, uint32_t n_top,
                       uint32_t *text_offset, td_buf *records)
 {
-  td_logprob_record r = {.id = id, .logprob = logprob, .text_offset = *text_offset};
-  td_buf text;
-  td_buf_init(&text, 0);
-  td_engine_token_bytes(e, id, &text);
-  *text_offset += (uint32_t)count_characters(&text);
-  records->failed |= text.failed;
-  td_buf_deinit(&text);
+  td_logprob_record r = {.id = id, .logprob = logprob, .text_offset = text_offset ? *text_offset : 0};
+  static const td_top_token none[TD_TOP_TOKENS_MAX];
+  if (text_offset) {
+    td_buf text;
+    td_buf_init(&text, 0);
+    td_engine_token_bytes(e, id, &text);
+    *text_offset += (uint32_t)count_characters(&text);
+    records->failed |= text.failed;
+    td_buf_deinit(&text);
+  }
   td_buf_append(records, &r, sizeof r);
   if (n_top > 0)
-    td_buf_append(records, top, n_top * sizeof *top);
+    td_buf_append(records, top ? top : none, n_top * sizeof *top);
 }
 
-static size_t count_records(const td_buf *records, uint32_t n_top)
+td_logprob_view td_logprobs_view(const td_buf *all, uint32_t n_top, uint32_t n_told)
 {
-  return records->len_bytes / td_logprob_record_bytes(n_top);
+  return (td_logprob_view){
+      .all = all, .n_top = n_top, .n_told = n_told, .end = all->len_bytes / td_logprob_record_bytes(n_top)};
 }
 
-static const td_logprob_record *record_at(const td_buf *records, uint32_t n_top, size_t i)
+static const td_logprob_record *record_at(const td_logprob_view *v, size_t i)
 {
-  return (const td_logprob_record *)(const void *)(records->data + i * td_logprob_record_bytes(n_top));
+  return (const td_logprob_record *)(const void *)(v->all->data + i * td_logprob_record_bytes(v->n_top));
 }
+
+static bool has_value(const td_logprob_record *r) { return !isnan(r->logprob); }
 
 static void append_value(td_buf *out, float logprob)
 {
@@ -74,15 +83,15 @@ static void append_members(const td_engine *e, int32_t id, float logprob, td_buf
   td_buf_deinit(&text);
 }
 
-void td_logprobs_render_chat(const td_engine *e, const td_buf *records, uint32_t n_top, td_buf *out)
+void td_logprobs_render_chat(const td_engine *e, const td_logprob_view *v, td_buf *out)
 {
   td_buf_append_str(out, "{\"content\":[");
-  for (size_t i = 0; i < count_records(records, n_top); i++) {
-    const td_logprob_record *r = record_at(records, n_top, i);
-    td_buf_append_str(out, i ? ",{" : "{");
+  for (size_t i = v->begin; i < v->end; i++) {
+    const td_logprob_record *r = record_at(v, i);
+    td_buf_append_str(out, i > v->begin ? ",{" : "{");
     append_members(e, r->id, r->logprob, out);
     td_buf_append_str(out, ",\"top_logprobs\":[");
-    for (uint32_t k = 0; k < n_top; k++) {
+    for (uint32_t k = 0; k < v->n_told; k++) {
       td_buf_append_str(out, k ? ",{" : "{");
       append_members(e, r->top[k].id, r->top[k].logprob, out);
       td_buf_append_char(out, '}');
@@ -117,6 +126,10 @@ static bool is_told(const td_engine *e, const td_logprob_record *r, uint32_t n, 
 static void append_top(const td_engine *e, const td_logprob_record *r, uint32_t n_top, td_buf *out)
 {
   bool any = false;
+  if (!has_value(r)) {
+    td_buf_append_str(out, "null");
+    return;
+  }
   td_buf_append_char(out, '{');
   for (uint32_t k = 0; k <= n_top; k++) {
     td_top_token t = k < n_top ? r->top[k] : (td_top_token){r->id, r->logprob};
@@ -131,23 +144,81 @@ static void append_top(const td_engine *e, const td_logprob_record *r, uint32_t 
   td_buf_append_char(out, '}');
 }
 
-void td_logprobs_render_completion(const td_engine *e, const td_buf *records, uint32_t n_top, td_buf *out)
+static void append_own(const td_logprob_record *r, td_buf *out)
+{
+  if (has_value(r))
+    append_value(out, r->logprob);
+  else
+    td_buf_append_str(out, "null");
+}
+
+static void append_member(const td_engine *e, const td_logprob_view *v, int member, bool *any, td_buf *out)
+{
+  for (size_t i = v->begin; i < v->end; i++) {
+    const td_logprob_record *r = record_at(v, i);
+    td_buf_append_str(out, *any ? "," : "");
+    *any = true;
+    td_progress_add(1 + (size_t)v->n_told * v->n_told);
+    switch (member) {
+    case 0: append_token(e, r->id, out); break;
+    case 1: append_own(r, out); break;
+    case 2: append_top(e, r, v->n_told, out); break;
+    default: td_buf_printf(out, "%u", r->text_offset);
+    }
+  }
+}
+
+void td_logprobs_render_completion(const td_engine *e, const td_logprob_view *views, size_t n_views,
+                                   td_buf *out)
 {
   static const char *const members[] = {"{\"tokens\":[", "],\"token_logprobs\":[", "],\"top_logprobs\":[",
                                         "],\"text_offset\":["};
-  size_t n = count_records(records, n_top);
   for (int member = 0; member < 4; member++) {
+    bool any = false;
     td_buf_append_str(out, members[member]);
-    for (size_t i = 0; i < n; i++) {
-      const td_logprob_record *r = record_at(records, n_top, i);
-      td_buf_append_str(out, i ? "," : "");
-      switch (member) {
-      case 0: append_token(e, r->id, out); break;
-      case 1: append_value(out, r->logprob); break;
-      case 2: append_top(e, r, n_top, out); break;
-      default: td_buf_printf(out, "%u", r->text_offset);
-      }
-    }
+    for (size_t i = 0; i < n_views; i++)
+      append_member(e, &views[i], member, &any, out);
   }
   td_buf_append_str(out, "]}");
+}
+
+/* ---- prompts ---- */
+
+/* rank 0: not known */
+static void append_ranked(const td_engine *e, td_top_token t, uint32_t rank, td_buf *out)
+{
+  td_buf_printf(out, "\"%d\":{\"logprob\":", t.id);
+  append_value(out, t.logprob);
+  if (rank > 0)
+    td_buf_printf(out, ",\"rank\":%u,\"decoded_token\":", rank);
+  else
+    td_buf_append_str(out, ",\"rank\":null,\"decoded_token\":");
+  append_token(e, t.id, out);
+  td_buf_append_char(out, '}');
+}
+
+void td_logprobs_render_prompt(const td_engine *e, const td_logprob_view *v, td_buf *out)
+{
+  td_buf_append_char(out, '[');
+  for (size_t i = v->begin; i < v->end; i++) {
+    const td_logprob_record *r = record_at(v, i);
+    uint32_t rank = 0;
+    td_buf_append_str(out, i > v->begin ? "," : "");
+    td_progress_add(1 + v->n_told);
+    if (!has_value(r)) {
+      td_buf_append_str(out, "null");
+      continue;
+    }
+    for (uint32_t k = 0; k < v->n_top && rank == 0; k++)
+      rank = r->top[k].id == r->id ? k + 1 : 0;
+    td_buf_append_char(out, '{');
+    append_ranked(e, (td_top_token){r->id, r->logprob}, rank, out);
+    for (uint32_t k = 0; k < v->n_told; k++)
+      if (k + 1 != rank) {
+        td_buf_append_char(out, ',');
+        append_ranked(e, r->top[k], k + 1, out);
+      }
+    td_buf_append_char(out, '}');
+  }
+  td_buf_append_char(out, ']');
 }

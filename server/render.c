@@ -11,17 +11,31 @@ void td_render_prompt_ids(const td_prompt *p, td_buf *out)
   out->failed |= p->json.failed;
 }
 
-void td_render_logprobs(const td_choice *ch, td_buf *out)
+void td_render_logprobs(const td_choice *ch, uint32_t echo_begin, uint32_t echo_end, td_buf *out)
 {
   const td_call *c = ch->call;
-  uint32_t n_top = (uint32_t)c->request.top_logprobs;
+  uint32_t n_told = (uint32_t)c->request.top_logprobs;
+  td_logprob_view views[2] = {td_logprobs_view(&c->prompts[ch->prompt].logprobs, c->request.n_top, n_told),
+                              td_logprobs_view(&ch->logprobs, c->request.n_top, n_told)};
+  views[0].begin = echo_begin;
+  views[0].end = echo_end;
+  bool none = echo_begin == echo_end && ch->logprobs.len_bytes == 0;
   td_buf_append_str(out, ",\"logprobs\":");
-  if (!c->request.wants_logprobs || (c->request.stream && ch->logprobs.len_bytes == 0))
+  if (!c->request.wants_logprobs || (c->request.stream && none))
     td_buf_append_str(out, "null");
   else if (c->api->route == TD_ROUTE_CHAT)
-    td_logprobs_render_chat(c->engine, &ch->logprobs, n_top, out);
+    td_logprobs_render_chat(c->engine, &views[1], out);
   else
-    td_logprobs_render_completion(c->engine, &ch->logprobs, n_top, out);
+    td_logprobs_render_completion(c->engine, views, 2, out);
+}
+
+void td_render_prompt_logprobs(const td_call *c, const td_prompt *p, td_buf *out)
+{
+  if (!c->request.has_prompt_logprobs)
+    return;
+  td_logprob_view v = td_logprobs_view(&p->logprobs, c->request.n_top, (uint32_t)c->request.prompt_logprobs);
+  td_buf_append_str(out, ",\"prompt_logprobs\":");
+  td_logprobs_render_prompt(c->engine, &v, out);
 }
 
 void td_render_head(const td_call *c, const char *object, td_buf *out)

@@ -168,6 +168,16 @@ static bool read_logprobs(td_api_request *r, unsigned route, td_api_error *error
   return true;
 }
 
+/* What is told of the prompt. */
+static bool check_prompt_logprobs(td_api_request *r, td_api_error *error)
+{
+  if (r->has_prompt_logprobs && r->stream)
+    return invalid(error, "prompt_logprobs", "is not told in a stream");
+  r->scores_prompt = r->has_prompt_logprobs || (r->echo && r->wants_logprobs);
+  r->n_top = (uint32_t)(r->top_logprobs > r->prompt_logprobs ? r->top_logprobs : r->prompt_logprobs);
+  return true;
+}
+
 static bool read_stream_options(td_api_request *r, td_api_error *error)
 {
   td_error err;
@@ -206,17 +216,25 @@ static bool check_template_kwargs(const td_api_request *r, td_api_error *error)
   return true;
 }
 
-static bool check_max_tokens(bool given, int64_t max_tokens, const char *name, td_api_error *error)
+/* 0 is an answer where there is something to tell of the prompt. */
+static bool check_max_tokens(td_api_request *r, unsigned route, td_api_error *error)
 {
-  return !given || max_tokens != 0 || invalid(error, name, "must be at least 1, or -1 for no limit");
+  bool told = route == TD_ROUTE_COMPLETIONS && (r->echo || r->has_prompt_logprobs);
+  if (r->has_max_completion_tokens && r->max_completion_tokens == 0)
+    return invalid(error, "max_completion_tokens", "must be at least 1, or -1 for no limit");
+  if (r->has_max_tokens && r->max_tokens == 0 && !told)
+    return invalid(error, "max_tokens",
+                   route == TD_ROUTE_COMPLETIONS
+                       ? "must be at least 1, or -1 for no limit; 0 goes with 'echo' or 'prompt_logprobs'"
+                       : "must be at least 1, or -1 for no limit");
+  r->has_answer = !r->has_max_tokens || r->max_tokens != 0;
+  return true;
 }
 
 /* What no single field can tell. */
 static bool check_together(td_api_request *r, unsigned route, td_api_error *error)
 {
-  if (!check_max_tokens(r->has_max_tokens, r->max_tokens, "max_tokens", error) ||
-      !check_max_tokens(r->has_max_completion_tokens, r->max_completion_tokens, "max_completion_tokens",
-                        error))
+  if (!check_max_tokens(r, route, error))
     return false;
   if (r->top_p == 0)
     return invalid(error, "top_p", "must be above 0");
@@ -225,7 +243,7 @@ static bool check_together(td_api_request *r, unsigned route, td_api_error *erro
   int64_t most = r->has_max_completion_tokens ? r->max_completion_tokens
                  : r->has_max_tokens          ? r->max_tokens
                                               : -1;
-  if (most > 0 && r->min_tokens > most)
+  if (most >= 0 && r->min_tokens > most)
     return invalid(error, "min_tokens", "must not be above max_tokens");
   if (r->cache_salt &&
       (*r->cache_salt == '\0' || strlen(r->cache_salt) > td_limit_max(TD_LIMIT_CACHE_SALT_BYTES)))
@@ -267,8 +285,8 @@ bool td_request_read(const cJSON *root, unsigned route, const td_request_rules *
   }
   return read_members(root, route, r, error) && read_stops(r, error) &&
          read_stop_ids(r, rules->vocab, error) && read_biases(r, rules->vocab, error) &&
-         read_logprobs(r, route, error) && read_stream_options(r, error) && td_structured_read(r, error) &&
-         check_template_kwargs(r, error) && check_together(r, route, error);
+         read_logprobs(r, route, error) && check_prompt_logprobs(r, error) && read_stream_options(r, error) &&
+         td_structured_read(r, error) && check_template_kwargs(r, error) && check_together(r, route, error);
 }
 
 void td_request_deinit(td_api_request *r)
@@ -300,7 +318,7 @@ td_sampling td_request_sampling(const td_api_request *r)
       .n_bias = r->n_biases,
       .bias = r->biases,
       .min_tokens = (uint32_t)r->min_tokens,
-      .wants_logprobs = r->wants_logprobs,
-      .n_top = (uint8_t)r->top_logprobs,
+      .wants_logprobs = r->wants_logprobs || r->scores_prompt,
+      .n_top = (uint8_t)r->n_top,
   };
 }

@@ -24,18 +24,22 @@ typedef struct td_api_request {
   double temperature, top_p, min_p, presence_penalty, frequency_penalty, repetition_penalty;
   int64_t top_k, n, best_of, min_tokens;
   int64_t top_logprobs;                          /* at completions: what `logprobs` says */
+  int64_t prompt_logprobs;                       /* likeliest tokens told with each of the prompt's */
   int64_t priority, timeout_ms, ttft_timeout_ms; /* timeouts 0: none */
   int64_t max_tokens, max_completion_tokens;     /* -1: as far as the context goes */
-  bool has_max_tokens, has_max_completion_tokens;
+  bool has_max_tokens, has_max_completion_tokens, has_prompt_logprobs;
   uint64_t seed;
   bool has_seed;
   bool stream, include_usage, continuous_usage_stats, ignore_eos, return_token_ids, skip_special_tokens,
-      add_special_tokens, return_token_strs;
+      add_special_tokens, return_token_strs, echo;
   bool add_generation_prompt, continue_final_message;
   bool has_add_generation_prompt;
   td_unknown unknown; /* fields that are ignored */
 
-  bool wants_logprobs;
+  bool wants_logprobs; /* of the answer's tokens; with echo of the prompt's too */
+  bool scores_prompt;  /* log-probabilities of the prompt's tokens are told */
+  bool has_answer;     /* false: max_tokens is 0, and only the prompt is told of */
+  uint32_t n_top;      /* the most likeliest tokens that are told with one */
 
   /* what the answer is to be made of (structured.c), and the field that says so; borrowed but for its JSON,
    * if that came as text */

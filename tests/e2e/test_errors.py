@@ -22,7 +22,7 @@ def error_of(r, status=400):
 # ---- fields ----
 
 NOT_SERVED = {
-    "echo": True, "bad_words": ["a"], "prompt_logprobs": 1,
+    "echo": True, "bad_words": ["a"],
     "tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "required",
     "chat_template": "{{ 1 }}", "include_stop_str_in_output": True,
 }

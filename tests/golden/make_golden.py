@@ -4,6 +4,7 @@
     make_golden.py tiny  TINY_MODELS_DIR            -> golden_tiny.json
     make_golden.py families TINY_MODELS_DIR         -> golden_families.json
     make_golden.py real  SmolLM2-135M-Instruct.gguf -> golden_smollm2.json
+    make_golden.py scores TINY_MODELS_DIR           -> golden_scores.json (log-softmax of prompts' tokens, tests/e2e/test_echo.py)
 
 Needs torch, transformers, safetensors, tokenizers, numpy and gguf; run by hand when the models change, the result is
 committed. The reference shares no code with tandem: safetensors are read by transformers' own classes, GGUF weights are widened
@@ -194,6 +195,31 @@ def all_families(folder):
     write("golden_families.json", models)
 
 
+# ---- log-probabilities of prompts ----
+
+SCORE_LENGTHS, SCORE_TOPS = (2, 17, 64, 200), 5
+
+
+def scores(folder):
+    """Of each token but the first: its log-probability, and the likeliest [id, log-probability] in its place."""
+    models = {}
+    for name in ("llama2", "qwen3"):
+        rng = random.Random("tandem scores " + name)
+        model = AutoModelForCausalLM.from_pretrained(
+            os.path.join(folder, name), dtype=torch.float32, attn_implementation="eager").eval()
+        models[name] = []
+        for n in SCORE_LENGTHS:
+            prompt = [rng.randrange(3, 512) for _ in range(n)]
+            with torch.no_grad():
+                logits = model(input_ids=torch.tensor([prompt]), use_cache=False).logits[0, :-1]
+            told = torch.log_softmax(logits.double(), -1)
+            top = torch.topk(told, SCORE_TOPS)
+            models[name].append({
+                "prompt": prompt, "scores": [float("%.7g" % told[i, t]) for i, t in enumerate(prompt[1:])],
+                "top": [[[int(t), float("%.7g" % v)] for t, v in zip(ids, values)] for ids, values in zip(top.indices, top.values)]})
+    write("golden_scores.json", models)
+
+
 # ---- the real model ----
 
 TEXTS = [
@@ -253,4 +279,4 @@ def real(path):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)  # the sizes are small, and waiting threads cost more on a busy machine than they bring
-    {"tiny": tiny, "families": all_families, "real": real}[sys.argv[1]](sys.argv[2])
+    {"tiny": tiny, "families": all_families, "real": real, "scores": scores}[sys.argv[1]](sys.argv[2])

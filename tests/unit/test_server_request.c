@@ -503,12 +503,12 @@ static void test_steering_fields(void **state)
       /* OpenAI: resources/chat/completions, completions (openai-python's types) */
       "audio frequency_penalty function_call functions logit_bias logprobs modalities moderation "
       "presence_penalty reasoning_effort "
-      "tool_choice tools top_logprobs web_search_options echo suffix "
+      "tool_choice tools top_logprobs web_search_options suffix "
       /* vLLM: chat_completion/protocol.py, completion/protocol.py, sampling_params.py; and those of before
          0.12 */
       "thinking_token_budget use_beam_search repetition_penalty watermarking length_penalty "
       "include_stop_str_in_output min_tokens "
-      "truncate_prompt_tokens prompt_logprobs logprob_token_ids allowed_token_ids bad_words documents "
+      "truncate_prompt_tokens logprob_token_ids allowed_token_ids bad_words documents "
       "chat_template "
       "kv_transfer_params ec_transfer_params vllm_xargs repetition_detection prompt_embeds "
       "return_tokens_as_token_ids "

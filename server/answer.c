@@ -1,0 +1,82 @@
+/* Whole answers. A short one is written on the loop. One with many log-probabilities takes longer than others
+ * can wait, so a worker writes it; the call is that worker's meanwhile. */
+#include <stdio.h>
+
+#include "common/progress.h"
+#include "server/call.h"
+
+enum { LONG_RECORDS_BYTES = 32768 };
+
+static void timing_headers(const td_request_note *note, char *out, size_t n)
+{
+  snprintf(out, n,
+           "x-tandem-queue-ms: %.1f\r\nx-tandem-prefill-ms: %.1f\r\nx-tandem-decode-ms: %.1f\r\n"
+           "x-tandem-cached-tokens: %llu\r\n",
+           note->queue_ms, note->prefill_ms, note->decode_ms, (unsigned long long)note->cached_tokens);
+}
+
+static void render(td_call *call)
+{
+  td_buf *out = &call->answer;
+  call->api->render_answer(call, out);
+  for (uint32_t i = 0; i < call->n_choices; i++) {
+    const td_choice *ch = &call->choices[i];
+    out->failed |=
+        ch->out.failed | ch->ids.failed | ch->logprobs.failed | call->prompts[ch->prompt].logprobs.failed;
+  }
+}
+
+static void respond(td_call *call)
+{
+  char headers[256];
+  timing_headers(&call->conn->note, headers, sizeof headers);
+  td_call_respond(call, headers, &call->answer);
+  td_call_destroy(call);
+}
+
+static void run_render(td_job *job)
+{
+  td_call *call = (td_call *)job;
+  if (!atomic_load(&call->abandoned))
+    render(call);
+  call->rendered = true;
+}
+
+static void render_done(td_job *job)
+{
+  td_call *call = (td_call *)job;
+  td_api_error e;
+  call->with_worker = false;
+  if (!call->conn) {
+    td_call_destroy(call);
+  } else if (call->rendered) {
+    respond(call);
+  } else {
+    td_api_error_set(&e, 503, "shutting_down", NULL, "the server is shutting down");
+    td_call_fail(call, &e);
+  }
+}
+
+static size_t records_bytes(const td_call *call)
+{
+  size_t n = 0;
+  for (uint32_t i = 0; i < call->n_choices; i++)
+    n += call->choices[i].logprobs.len_bytes + call->prompts[call->choices[i].prompt].logprobs.len_bytes;
+  return n;
+}
+
+void td_answer_send(td_call *call)
+{
+  td_server *s = call->server;
+  td_error err;
+  call->job.run = run_render;
+  call->job.done = render_done;
+  call->job.n_bytes = records_bytes(call);
+  call->with_worker =
+      call->job.n_bytes > LONG_RECORDS_BYTES &&
+      td_workers_submit(s->workers, &call->job, td_tenants_are_several(&s->tenants), &err) == TD_OK;
+  if (call->with_worker)
+    return;
+  render(call); /* also where no worker has room for it: it is computed, and a refusal would lose it */
+  respond(call);
+}
