@@ -20,6 +20,7 @@ void td_arena_init(td_arena *a, size_t max_bytes)
   a->head = NULL;
   a->used_bytes = 0;
   a->max_bytes = max_bytes;
+  a->no_memory = false;
 }
 
 void td_arena_deinit(td_arena *a)
@@ -38,8 +39,10 @@ static td_arena_block *block_add(td_arena *a, size_t bytes)
 {
   size_t cap = bytes > BLOCK_BYTES ? bytes : BLOCK_BYTES;
   td_arena_block *block = malloc(sizeof *block + cap);
-  if (!block)
+  if (!block) {
+    a->no_memory = true;
     return NULL;
+  }
   block->cap_bytes = cap;
   block->used_bytes = 0;
   if (a->head && bytes >= BLOCK_BYTES) {

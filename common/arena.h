@@ -3,6 +3,7 @@
 #ifndef TD_COMMON_ARENA_H
 #define TD_COMMON_ARENA_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 typedef struct td_arena_block td_arena_block;
@@ -11,6 +12,7 @@ typedef struct td_arena {
   td_arena_block *head; /* the block in use, owned; full ones behind it */
   size_t used_bytes;    /* sum of all allocations */
   size_t max_bytes;     /* cap on used_bytes; memory taken is below twice used_bytes + 16 KiB */
+  bool no_memory;       /* an allocation failed for lack of memory, not at the cap */
 } td_arena;
 
 void td_arena_init(td_arena *a, size_t max_bytes);

@@ -9,6 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/io.h"
+
 static td_status read_all(int fd, td_buf *out, td_error *err)
 {
   char chunk[16384];
@@ -30,7 +32,8 @@ static td_status read_all(int fd, td_buf *out, td_error *err)
 
 td_status td_cache_read(const char *path, td_buf *out, bool *found, td_error *err)
 {
-  int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO of that name must not hang the start */
+  /* a FIFO of that name must not hang the start */
+  int fd = td_open_at(AT_FDCWD, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
   *found = fd >= 0 || errno != ENOENT;
   if (fd < 0)
     return *found ? td_fail(err, TD_ERR_IO, "%s", strerror(errno)) : TD_OK;
@@ -58,7 +61,7 @@ td_status td_cache_write(const char *path, const char *data, size_t n_bytes, td_
   char temporary[TD_CACHE_PATH_BYTES + 16];
   td_status st = TD_OK;
   snprintf(temporary, sizeof temporary, "%s.%ld", path, (long)getpid());
-  int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644);
+  int fd = td_open_at(AT_FDCWD, temporary, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644);
   if (fd < 0 || !write_all(fd, data, n_bytes) || rename(temporary, path) < 0) {
     st = td_fail(err, TD_ERR_IO, "%s: %s", path, strerror(errno));
     if (fd >= 0)

@@ -2,7 +2,17 @@
 #include "common/io.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <unistd.h>
+
+int td_open_at(int dir, const char *path, int flags, mode_t mode)
+{
+  int fd;
+  do
+    fd = openat(dir, path, flags, mode);
+  while (fd < 0 && errno == EINTR);
+  return fd;
+}
 
 ssize_t td_read_at(int fd, void *dst, size_t n, uint64_t at)
 {

@@ -105,6 +105,8 @@ enum { TD_ENGINE_STOP_IDS_MAX = 64 };
  * as TD_FINISH_REFUSED. It is called by threads of the engine's, for one request one call after the other and
  * with more tokens each time. drop is called once, on the loop thread, when no fill runs or comes any more.
  */
+extern const char
+    td_mask_no_memory[]; /* what fill returns if the process has none: not the request's doing */
 typedef struct td_mask_provider {
   const char *(*fill)(void *arg, const int32_t *tokens, uint32_t n, uint32_t *mask); /* NULL: any id may */
   void (*drop)(void *arg); /* NULL: nothing is called */

@@ -182,6 +182,8 @@ typedef struct provider {
   uint32_t n_prompt;
 } provider;
 
+const char td_mask_no_memory[] = "there is no memory for the answer's grammar";
+
 /* The matcher has read what was said so far but for the last tokens. A token that it does not take cannot
  * have been sampled under its masks, but behind the end. */
 static const char *fill(void *arg, const int32_t *tokens, uint32_t n, uint32_t *mask)
@@ -191,7 +193,7 @@ static const char *fill(void *arg, const int32_t *tokens, uint32_t n, uint32_t *
     if (!td_matcher_read(p->matcher, tokens[i]))
       break;
   td_matcher_fill(p->matcher, mask);
-  return td_matcher_stuck(p->matcher);
+  return td_matcher_lacks_memory(p->matcher) ? td_mask_no_memory : td_matcher_stuck(p->matcher);
 }
 
 static void drop(void *arg)

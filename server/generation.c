@@ -491,8 +491,8 @@ static void fail_late(td_call *call, int status, const char *code, const char *m
   td_call_fail(call, &e);
 }
 
-/* Its grammar cannot be gone on with: that is the request's doing, and half an answer is none. A stream's
- * client gets what was said before. */
+/* Its grammar cannot be gone on with. That is the request's doing, or else for lack of memory; half an answer
+ * is none. A stream's client gets what was said before. */
 static void end_refused(td_choice *ch, const char *why)
 {
   td_call *call = ch->call;
@@ -505,7 +505,10 @@ static void end_refused(td_choice *ch, const char *why)
   if (ch->closed)
     return;
   ch->engine_finish = TD_FINISH_REFUSED;
-  td_api_error_set(&e, 400, "grammar_stuck", call->request.grammar_field, "%s", why);
+  if (why == td_mask_no_memory)
+    td_api_error_set(&e, 503, "out_of_memory", NULL, "%s", why);
+  else
+    td_api_error_set(&e, 400, "grammar_stuck", call->request.grammar_field, "%s", why);
   td_call_fail(call, &e);
 }
 

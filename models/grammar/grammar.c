@@ -92,6 +92,8 @@ td_status td_grammar_compile(const td_vocabulary *v, const td_grammar_source *so
       b.rules[root] = whole;
     st = td_grammar_make(v, &b, root, out, err);
   }
+  if (st != TD_OK && b.arena.no_memory) /* whatever it was taken for on the way */
+    st = td_fail(err, TD_ERR_NOMEM, "no memory for a grammar");
   td_builder_end(&b);
   return st;
 }
@@ -124,6 +126,7 @@ struct td_matcher {
   uint64_t epoch;
   uint64_t work_left; /* each token adds some */
   const char *stuck;  /* why; NULL: it is not */
+  bool no_memory;     /* because the process has none */
 };
 
 static bool read_text(td_machine *m, uint32_t *state, const char *bytes, size_t n)
@@ -173,6 +176,7 @@ static bool settle(td_matcher *t)
   td_machine *m = &t->g->machine;
   bool out_of_work = td_machine_is_out_of_work(m);
   t->work_left = out_of_work ? 0 : t->work_left - m->work;
+  t->no_memory = m->no_memory;
   if (out_of_work)
     t->stuck = "the grammar takes too much work: it is too ambiguous or too large";
   return m->full && !out_of_work;
@@ -255,6 +259,7 @@ bool td_matcher_read_bytes(td_matcher *t, const char *bytes, size_t n)
   if (t->text.failed || !push(t, (step){.state = state, .n_text = (uint32_t)t->text.len_bytes})) {
     t->text.len_bytes = before;
     t->stuck = no_memory;
+    t->no_memory = true;
     return false;
   }
   add_work(t);
@@ -287,6 +292,7 @@ void td_matcher_roll_back(td_matcher *t, uint32_t n_tokens)
 }
 
 const char *td_matcher_stuck(const td_matcher *t) { return t->stuck; }
+bool td_matcher_lacks_memory(const td_matcher *t) { return t->stuck && t->no_memory; }
 uint64_t td_matcher_work_left(const td_matcher *t) { return t->work_left; }
 
 bool td_matcher_is_whole(const td_matcher *ct)

@@ -67,6 +67,8 @@ void td_matcher_fill(td_matcher *m, uint32_t *mask);
 /* Why no more can be said: no token of the vocabulary goes on, or the work of TD_LIMIT_GRAMMAR_WORK and
  * _TOKEN_WORK or memory is used up. Static text; NULL: it is not stuck. */
 const char *td_matcher_stuck(const td_matcher *m);
+/* It is stuck because the process has no memory, which is not the grammar's doing. */
+bool td_matcher_lacks_memory(const td_matcher *m);
 /* Steps that it may still take before it is stuck. */
 uint64_t td_matcher_work_left(const td_matcher *m);
 /* Bytes, for tests and for text that is known: reads all n, or nothing and returns false. */

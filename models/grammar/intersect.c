@@ -38,8 +38,10 @@ static made make_machine(td_builder *b, const td_expr *e, td_rules *rules, td_ma
   bool ok = td_rules_make(b, root, 0, rules, &ignored) == TD_OK;
   b->n_rules--;
   bool none = rules->none && !rules->failed;
+  b->arena.no_memory |= rules->no_memory;
   if (td_builder_work(b, rules->work + rules->n_insts) && ok && td_machine_init(m, rules))
     return MADE;
+  b->arena.no_memory |= m->no_memory;
   td_machine_deinit(m);
   td_rules_deinit(rules);
   return none && !b->failed ? MADE_NONE : MADE_FAILED;
@@ -67,7 +69,7 @@ static uint32_t find_or_add(product *p, const tuple *t)
     p->cap_states = p->cap_states ? p->cap_states * 2 : 64;
     tuple *q = realloc(p->states, p->cap_states * sizeof *q);
     if (!q) {
-      p->failed = true;
+      p->failed = p->b->arena.no_memory = true;
       return 0;
     }
     p->states = q;
@@ -83,6 +85,7 @@ static bool step_all(product *p, const tuple *from, unsigned byte, tuple *to)
     bool dead = from->at[i] == TD_STATE_DEAD;
     to->at[i] = dead ? TD_STATE_DEAD : td_machine_step(&p->machines[i], from->at[i], byte);
     p->failed |= p->machines[i].full;
+    p->b->arena.no_memory |= p->machines[i].no_memory;
     if (i < p->n_wanted && to->at[i] == TD_STATE_DEAD)
       return false;
   }
@@ -138,7 +141,8 @@ static void explore(product *p)
         add_edge(p, &s, find_or_add(p, &next), byte);
     if (k % 64 == 0) {
       td_graph_state *q = realloc(p->out, (k + 64) * sizeof *q);
-      p->failed |= !q;
+      if (!q)
+        p->failed = p->b->arena.no_memory = true;
       p->out = q ? q : p->out;
     }
     if (!p->failed)
@@ -208,6 +212,7 @@ const td_expr *td_expr_intersect(td_builder *b, const td_expr *const *wanted, ui
   p->b = b;
   p->n_slots = 65536;
   p->slots = calloc(p->n_slots, sizeof *p->slots);
+  b->arena.no_memory |= !p->slots;
   made m = p->slots ? make_machines(p, wanted, n_wanted, unwanted, n_unwanted) : MADE_FAILED;
   if (m == MADE) {
     explore(p);
@@ -234,6 +239,7 @@ td_tester *td_tester_create(td_builder *b, const td_expr *e)
   made m = t ? make_machine(b, e, &t->rules, &t->machine) : MADE_FAILED;
   if (m == MADE_FAILED) {
     b->failed = true;
+    b->arena.no_memory |= !t;
     free(t);
     return NULL;
   }
@@ -274,5 +280,6 @@ bool td_tester_fits(td_tester *t, const char *bytes, size_t n)
     fits = try_text(t, bytes, n);
   }
   t->b->failed |= t->machine.full;
+  t->b->arena.no_memory |= t->machine.no_memory;
   return fits && !t->b->failed;
 }

@@ -30,8 +30,10 @@ static void give_bytes(td_machine *m, size_t n)
 static void *take_zeroed(td_machine *m, size_t n, size_t size)
 {
   void *p = take_bytes(m, n * size) ? calloc(n, size) : NULL;
-  if (!p && !m->full)
+  if (!p && !m->full) {
     give_bytes(m, n * size);
+    m->no_memory = true;
+  }
   m->full |= !p;
   return p;
 }
@@ -50,7 +52,7 @@ static bool grow(td_machine *m, void *array, uint32_t *cap, uint32_t need, size_
   void *q = realloc(*p, to * size);
   if (!q) {
     give_bytes(m, more);
-    m->full = true;
+    m->full = m->no_memory = true;
     return false;
   }
   *p = q;
@@ -176,6 +178,7 @@ static uint32_t join_frames(td_machine *m, uint32_t a, uint32_t b, unsigned dept
   td_machine_spend(m, na + nb);
   td_frame *items = m->full ? NULL : malloc((na + nb) * sizeof *items);
   if (!items) {
+    m->no_memory |= !m->full;
     m->full = true;
     return a;
   }
@@ -491,7 +494,7 @@ uint32_t td_machine_make_step(td_machine *m, uint32_t state, unsigned byte)
 void td_machine_begin(td_machine *m)
 {
   m->work = 0;
-  m->full = false;
+  m->full = m->no_memory = false;
 }
 
 /* State 0 is dead; frame set 0 is empty, 1 ends the text. */

@@ -58,6 +58,7 @@ typedef struct td_machine {
   td_ledger *ledger;       /* where bytes are counted too; NULL: nowhere */
   uint64_t work, max_work; /* since td_machine_begin; places looked at */
   bool full;               /* memory or work is used up: what was asked since means nothing */
+  bool no_memory;          /* memory of the process was, which is not the grammar's doing */
   struct td_closure *closure;
 } td_machine;
 #define TD_UNKNOWN UINT32_MAX

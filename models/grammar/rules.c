@@ -10,12 +10,16 @@
 
 /* ---- writing ---- */
 
+static void no_memory(td_rules *r) { r->failed = r->no_memory = true; }
+
 static uint32_t put(td_rules *r, td_inst inst)
 {
   if (r->n_insts == r->cap_insts && !r->failed) {
     uint32_t cap = r->cap_insts ? r->cap_insts * 2 : 256;
     td_inst *p = r->n_insts < r->max_insts ? realloc(r->insts, cap * sizeof *p) : NULL;
-    r->failed |= !p;
+    r->failed |= r->n_insts >= r->max_insts;
+    if (!p && !r->failed)
+      no_memory(r);
     if (p) {
       r->insts = p;
       r->cap_insts = cap;
@@ -37,7 +41,8 @@ static uint32_t put_set(td_rules *r, const td_byte_set *s)
   if (r->n_sets == r->cap_sets && !r->failed) {
     uint32_t cap = r->cap_sets ? r->cap_sets * 2 : 32;
     td_byte_set *p = realloc(r->sets, cap * sizeof *p);
-    r->failed |= !p;
+    if (!p)
+      no_memory(r);
     if (p) {
       r->sets = p;
       r->cap_sets = cap;
@@ -270,6 +275,8 @@ static bool rank_rules(reach *w)
     from[k + 1] = e.n;
   }
   bool ok = from && into && ready && !e.failed;
+  if (!ok)
+    no_memory(r);
   for (uint32_t i = 0; ok && i < e.n; i++)
     into[e.to[i]]++;
   for (uint32_t k = 0; ok && k < r->n_rules; k++)
@@ -303,7 +310,7 @@ static td_status order_rules(td_rules *r, td_error *err)
   free(w.empty);
   free(w.stack);
   free(w.seen);
-  if (!memory)
+  if (!memory || r->no_memory)
     return td_fail(err, TD_ERR_NOMEM, "no memory for a grammar");
   if (r->failed)
     return td_fail(err, TD_ERR_REQUEST, "the grammar is too large");
@@ -400,7 +407,8 @@ static bool write_rules(const td_builder *b, uint32_t root, uint32_t n_shared, t
   r->starts = calloc(b->n_rules, sizeof *r->starts);
   r->ranks = calloc(b->n_rules, sizeof *r->ranks);
   r->n_rules = b->n_rules;
-  r->failed |= !r->starts || !r->ranks || !is_used;
+  if (!r->starts || !r->ranks || !is_used)
+    no_memory(r);
   for (uint32_t k = 0; k < b->n_rules && !r->failed; k++) {
     if (is_used[k])
       r->starts[k] = write(r, b->rules[k], put(r, (td_inst){.op = TD_OP_RETURN}));
@@ -411,16 +419,22 @@ static bool write_rules(const td_builder *b, uint32_t root, uint32_t n_shared, t
   return !r->failed;
 }
 
+static td_status too_large(const td_builder *b, const td_rules *r, td_error *err)
+{
+  return b->arena.no_memory || r->no_memory ? td_fail(err, TD_ERR_NOMEM, "no memory for a grammar")
+                                            : td_fail(err, TD_ERR_REQUEST, "the grammar is too large");
+}
+
 td_status td_rules_make(const td_builder *b, uint32_t root, uint32_t n_shared, td_rules *r, td_error *err)
 {
   *r = (td_rules){.root = root,
                   .max_insts = (uint32_t)td_limit_max(TD_LIMIT_GRAMMAR_INSTRUCTIONS),
                   .max_work = td_builder_work_left(b)};
   if (b->failed || !write_rules(b, root, n_shared, r))
-    return td_fail(err, TD_ERR_REQUEST, "the grammar is too large");
+    return too_large(b, r, err);
   mark_live(r);
   if (r->failed)
-    return td_fail(err, TD_ERR_REQUEST, "the grammar is too large");
+    return too_large(b, r, err);
   r->none = !r->insts[r->starts[root]].live;
   if (r->none)
     return td_fail(err, TD_ERR_REQUEST, "no text fits: what it asks for contradicts itself");

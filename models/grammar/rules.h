@@ -31,11 +31,12 @@ typedef struct td_rules {
   uint32_t n_shared_insts; /* the first ones, which all grammars of a vocabulary have */
   uint64_t work, max_work; /* instructions looked at while it is made */
   bool failed;             /* no memory, or no work left */
+  bool no_memory;          /* it was memory of the process, which is not the grammar's doing */
   bool none;               /* it could not be made, because no text fits */
 } td_rules;
 
 /* The builder's rules as a program; the first n_shared of them get the same instructions whatever follows.
- * TD_ERR_REQUEST: too large, a rule that begins with itself, no text at all (out->none). */
+ * TD_ERR_NOMEM; TD_ERR_REQUEST: too large, a rule that begins with itself, no text at all (out->none). */
 TD_MUST_CHECK td_status td_rules_make(const td_builder *b, uint32_t root, uint32_t n_shared, td_rules *out,
                                       td_error *err);
 void td_rules_deinit(td_rules *r);

@@ -102,7 +102,7 @@ static td_status open_folder(td_model_files *files, bool weights, td_error *err)
 {
   bool absent;
   files->format = TD_FILES_SAFETENSORS;
-  files->dir = open(files->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  files->dir = td_open_at(AT_FDCWD, files->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
   if (files->dir < 0)
     return td_fail(err, TD_ERR_IO, "%s", strerror(errno));
   TD_TRY(open_json_object(files, "config.json", &absent, &files->config, err));

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/io.h"
 #include "models/weights/internal.h"
 
 /* On success *out owns fd. */
@@ -41,7 +42,7 @@ td_status td_mapping_open(int dir, const char *name, const char *shown, bool *ab
   if (absent)
     *absent = false;
   /* O_NONBLOCK: opening a FIFO must not wait for its other end. */
-  int fd = openat(dir, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  int fd = td_open_at(dir, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0);
   if (fd < 0) {
     if (errno == ENOENT && absent) {
       *absent = true;
