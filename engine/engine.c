@@ -108,7 +108,7 @@ td_status td_engine_start(td_engine *e, void (*wake)(void *arg), void *arg, td_e
   e->wake_arg = arg;
   int rc = pthread_create(&e->thread, NULL, engine_thread, e);
   if (rc != 0)
-    return td_fail(err, TD_ERR_IO, "cannot start the engine thread: %s", strerror(rc));
+    return td_fail(err, TD_ERR_NOMEM, "cannot start the engine thread: %s", strerror(rc));
   e->thread_started = true;
   return TD_OK;
 }

@@ -138,7 +138,7 @@ td_status td_masks_create(uint32_t n_slots, uint32_t n_threads, int wake_fd, td_
     int rc = pthread_create(&m->threads[m->n_threads], NULL, make_masks, m);
     if (rc != 0) {
       td_masks_destroy(m);
-      return td_fail(err, TD_ERR_IO, "cannot start a mask thread: %s", strerror(rc));
+      return td_fail(err, TD_ERR_NOMEM, "cannot start a mask thread: %s", strerror(rc));
     }
   }
   *out = m;

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/io.h"
 #include "common/log.h"
 
 enum { TRACE_BUFFER_BYTES = 1 << 20, HOST_LANE = 1, DEVICE_LANE = 2 };
@@ -26,7 +27,7 @@ td_status td_trace_create(const char *path, uint64_t max_steps, td_trace **out, 
   if (!t)
     return td_fail(err, TD_ERR_NOMEM, "no memory for the trace");
   t->max_steps = max_steps;
-  int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+  int fd = td_open_at(AT_FDCWD, path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
   t->file = fd < 0 ? NULL : fdopen(fd, "w");
   if (!t->file) {
     td_status st = td_fail_param(err, TD_ERR_CONFIG, "trace", "trace: %s: %s", path, strerror(errno));

@@ -356,6 +356,7 @@ void td_conn_stream_begin(td_conn *c, const char *content_type, const char *head
   answer_head(c, 200, content_type, headers);
   td_buf_append_str(&c->out, c->chunked ? "transfer-encoding: chunked\r\n\r\n" : "\r\n");
   c->in_stream = true;
+  c->sent_ms = now_ms(c); /* else the first sweep finds that nothing was ever sent, and pings */
 }
 
 void td_conn_stream_send(td_conn *c, const char *data, size_t n)

@@ -13,6 +13,7 @@
 #include "common/clock.h"
 #include "common/list.h"
 #include "server/call.h"
+#include "server/loop_memory.h"
 #include "server/notify.h"
 #include "server/origin.h"
 #include "server/watch.h"
@@ -332,7 +333,11 @@ static td_status start(td_server *s, td_error *err)
   TD_TRY(td_server_read_named(o, &s->keys, &s->trusted_proxies, err));
   s->n_keys_at_start = s->keys.n;
   TD_TRY(td_tenants_init(&s->tenants, &s->keys, err));
-  if (getrandom(&s->namespace_secret, sizeof s->namespace_secret, 0) != sizeof s->namespace_secret)
+  ssize_t n = -1;
+  do /* early after a boot it waits, and a signal may end that */
+    n = getrandom(&s->namespace_secret, sizeof s->namespace_secret, 0);
+  while (n < 0 && errno == EINTR);
+  if (n != sizeof s->namespace_secret)
     return td_fail(err, TD_ERR_IO, "getrandom: %s", strerror(errno));
   TD_TRY(td_workers_create(&s->loop, (uint32_t)td_option(o, TD_LIMIT_WORKERS),
                            (uint32_t)td_option(o, TD_LIMIT_WORKER_QUEUE), &s->workers, err));
@@ -383,6 +388,7 @@ static int exit_code_of_start(td_status st, const td_error *err)
 int td_server_run(td_options *options, int argc, char **argv)
 {
   td_error err = {0};
+  td_loop_memory_begin();
   td_server *s = calloc(1, sizeof *s);
   if (!s || uv_loop_init(&s->loop) != 0) {
     free(s);
@@ -396,7 +402,9 @@ int td_server_run(td_options *options, int argc, char **argv)
   s->engine_state = TD_ENGINE_LOADING;
   s->max_conns = connections_allowed(options);
   td_metrics_init(&s->metrics);
-  td_status st = start(s, &err);
+  td_status st = td_loop_memory_widen(&s->loop, (int)s->max_conns + SPARE_DESCRIPTORS, &err);
+  if (st == TD_OK)
+    st = start(s, &err);
   if (st == TD_OK) {
     uv_run(&s->loop, UV_RUN_DEFAULT);
   } else {

@@ -197,11 +197,11 @@ td_status td_workers_create(uv_loop_t *loop, uint32_t n_threads, uint32_t max_qu
   for (uint32_t i = 0; i < n_threads; i++) {
     threads[i].workers = w;
     if (pthread_create(&threads[i].thread, NULL, worker_main, &threads[i]) != 0) {
-      td_fail(err, TD_ERR_IO, "cannot start worker thread %u", i);
+      td_fail(err, TD_ERR_NOMEM, "cannot start worker thread %u: no memory for it, or too many threads", i);
       td_workers_stop(w);
       uv_run(loop, UV_RUN_NOWAIT);
       td_workers_destroy(w);
-      return TD_ERR_IO;
+      return TD_ERR_NOMEM;
     }
     pthread_mutex_lock(&w->lock);
     w->n_threads++;
