@@ -17,7 +17,6 @@ import tempfile
 import time
 
 import httpx
-import openai
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DAEMON = os.environ.get("TANDEM_BIN", str(ROOT / "build" / "tandemd"))
@@ -115,10 +114,12 @@ class Daemon:
     # ---- ways to talk to it ----
 
     def client(self, **kw):
+        import openai  # takes a second of computing, which tests/fault's programs have no use for
         kw.setdefault("api_key", self.api_key)
         return openai.OpenAI(base_url=self.url + "/v1", max_retries=0, timeout=120 * SLOWNESS, **kw)
 
     def aclient(self, **kw):
+        import openai
         kw.setdefault("api_key", self.api_key)
         return openai.AsyncOpenAI(base_url=self.url + "/v1", max_retries=0, timeout=120 * SLOWNESS, **kw)
 

@@ -22,6 +22,7 @@ static uint64_t run(uint64_t seed, uint64_t n_steps, uint64_t hash_seed, sim_tot
     sim_world_drain(w);
     hash = sim_mix(hash, w->schedule_hash);
     sim_world_destroy(w);
+    totals->worlds++;
   }
   return hash;
 }
@@ -29,6 +30,7 @@ static uint64_t run(uint64_t seed, uint64_t n_steps, uint64_t hash_seed, sim_tot
 static void print_totals(const sim_totals *t, uint64_t hash)
 {
 #define P(name, value) printf("%-24s %llu\n", name, (unsigned long long)(value))
+  P("worlds", t->worlds);
   P("steps", t->steps);
   P("requests", t->requests);
   P("  finished", t->finished);

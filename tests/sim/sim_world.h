@@ -60,6 +60,7 @@ typedef struct sim_prefix {
 } sim_prefix;
 
 typedef struct sim_totals {
+  uint64_t worlds;
   uint64_t steps, requests, finished, cancelled, refused, preemptions, evicted, hit_tokens, query_tokens;
   uint64_t cancelled_in[3]; /* waiting, prefill, decode */
   uint64_t repeating_steps; /* decodes shared KV */
