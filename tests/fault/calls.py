@@ -54,6 +54,13 @@ def while_serving(row, kind, shim):
     return n
 
 
+def is_ready(d):
+    try:
+        return parse_answer(ask(d.port, get("/ready", CLOSE)))[0] == 200
+    except OSError:
+        return False
+
+
 def around(row, kind, shim):
     """Each call of a life: start, reading files, a request, a reload, keeping what was learned, the end. A start may be
     refused for want of descriptors, with a reason."""
@@ -70,9 +77,7 @@ def around(row, kind, shim):
             d = Tiny("--api-key-file", keys, "--cache-dir", cache, "--log-level", "info", wait=False)
             with d:
                 end = time.monotonic() + 20
-                while d.alive() and "ready in" not in d.log() and time.monotonic() < end:
-                    time.sleep(0.002)
-                while d.alive() and parse_answer(ask(d.port, get("/ready", CLOSE)))[0] != 200 and time.monotonic() < end:
+                while d.alive() and not is_ready(d) and time.monotonic() < end:
                     time.sleep(0.002)
                 if d.alive():
                     status, text = parse_answer(ask(d.port, post("/v1/completions", body, auth)))
