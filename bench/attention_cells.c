@@ -22,6 +22,13 @@ static const heads decode_heads[] = {{32, 8}, {32, 32}, {16, 4}, {64, 8}},
 static const uint32_t decodes[][2] = {{1, 16384}, {16, 4096}, {64, 4096}, {256, 2048}, {1, 65536}, {4, 16384},
                                       {8, 16384}, {32, 4096}, {64, 1024}, {64, 16384}, {128, 8192}};
 enum { EVERYWHERE = 4 };
+/* Rows of equal length that equal splits would leave resident CTAs idle with, found by searching all numbers
+ * of rows (test_kernels_attention_work_list); and rows of any length between two. */
+static const struct {
+  uint32_t n_heads, n_kv_heads, n_rows, shortest, longest;
+} searched[] = {{32, 8, 17, 16384, 16384}, {32, 8, 40, 12288, 12288}, {32, 8, 74, 4096, 4096},
+                {16, 4, 34, 16384, 16384}, {16, 4, 80, 12288, 12288}, {32, 32, 10, 8192, 8192},
+                {64, 8, 17, 16384, 16384}, {32, 8, 40, 1024, 24576},  {32, 8, 128, 1024, 8192}};
 
 static bool wanted(const td_cells_request *r, heads h)
 {
@@ -67,6 +74,24 @@ static void add_decodes(td_attention_cells *out, const td_cells_request *r)
         c->kv_len[k] = decodes[i][1];
       settle(out, r);
     }
+}
+
+/* Lengths evenly between shortest and longest, in an order that is none: a row's is so many steps from the
+ * one before, a number that has no part in common with that of rows. */
+static void add_searched(td_attention_cells *out, const td_cells_request *r)
+{
+  enum { STEPS = 29 };
+  for (size_t i = 0; i < sizeof searched / sizeof *searched; i++) {
+    heads h = {searched[i].n_heads, searched[i].n_kv_heads};
+    uint32_t n = searched[i].n_rows, shortest = searched[i].shortest, longest = searched[i].longest;
+    if (!wanted(r, h))
+      continue;
+    td_attention_cell *c = add(out, r, TD_CELL_DECODE, h, n);
+    snprintf(c->name, sizeof c->name, shortest < longest ? "%ux%u-%u" : "%ux%u", n, shortest, longest);
+    for (uint32_t k = 0; k < n; k++)
+      c->kv_len[k] = shortest + (longest - shortest) / (n - 1) * (k * STEPS % n);
+    settle(out, r);
+  }
 }
 
 static void add_trees(td_attention_cells *out, const td_cells_request *r)
@@ -122,8 +147,10 @@ static void add_trace(td_attention_cells *out, const td_cells_request *r, heads 
 void td_attention_cells_make(td_attention_cells *out, const td_cells_request *r)
 {
   *out = (td_attention_cells){0};
-  if (r->kinds[TD_CELL_DECODE])
+  if (r->kinds[TD_CELL_DECODE]) {
     add_decodes(out, r);
+    add_searched(out, r);
+  }
   if (r->kinds[TD_CELL_TREE])
     add_trees(out, r);
   for (size_t h = 0; h < sizeof trace_heads / sizeof *trace_heads && r->kinds[TD_CELL_TRACE]; h++)

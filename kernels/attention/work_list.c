@@ -8,8 +8,12 @@ enum {
   SPLIT_ALIGN = 128, /* a strip for each warp of a block */
   SPLIT_MIN_TOKENS = 128,
   TAIL_MIN_TOKENS = 256,
-  ROUNDS = 3,         /* of resident CTAs, in which the splits of nearly as many rows run */
-  BLOCK_TOKENS = 128, /* a block's begin and end, in the tokens that it would read meanwhile */
+  ROUNDS = 3,           /* of resident CTAs, in which the splits of fewer rows run */
+  FEW = 8,              /* rows of one in so many resident CTAs run in one */
+  FIRST_PARTS = 5,      /* of a row, where others have more */
+  ENOUGH_PERCENT = 104, /* of the least possible time: no better is looked for, */
+  GAIN_PART = 32,       /* nor where no such part of it can be won */
+  BLOCK_TOKENS = 128,   /* a block's begin and end, in the tokens that it would read meanwhile */
   WARP_TOKENS = 64,
   WARP_TOKENS_OF_MANY = 320,
   MANY = 8, /* rows for each resident CTA */
@@ -32,6 +36,9 @@ static uint32_t resident_of(uint32_t n_kv_heads, uint32_t n_resident)
   return n < 1 ? 1 : n < TD_SPLITS_MAX ? n : TD_SPLITS_MAX;
 }
 
+/* Few rows have splits enough to fill the places in one round: nearly so many that are idle do no harm. */
+static bool runs_in_rounds(uint32_t n_rows, uint32_t resident) { return FEW * n_rows > resident; }
+
 /* As many as fill_rounds makes at most, and one round more for what is rounded. */
 uint32_t td_work_list_partials_max(const td_work_list_config *c)
 {
@@ -49,7 +56,7 @@ uint32_t td_work_list_ctas_max(const td_work_list_config *c, uint32_t n_rows)
   uint32_t resident = resident_of(c->n_kv_heads, c->n_resident);
   if (c->policy && c->policy->kv_splits)
     return n_rows + TD_SPLITS_MAX;
-  return n_rows + (2 * n_rows > resident ? ROUNDS : 1) * resident;
+  return n_rows + (runs_in_rounds(n_rows, resident) ? ROUNDS : 1) * resident;
 }
 
 static bool is_decode(const td_plan_row *r, const td_work_list_config *c)
@@ -88,10 +95,10 @@ static uint32_t warp_tokens(uint32_t n, const td_work_list_config *c)
   return n >= MANY * resident ? WARP_TOKENS_OF_MANY : WARP_TOKENS;
 }
 
-/* How wide decodes are cut: those from number `from` on into splits of at most so many tokens; or by a policy
- * all of them into n_splits. */
+/* How wide decodes are cut: those from number `from` on into splits of at most so many tokens, those from
+ * number `last_from` on into splits of at most last_tokens; or by a policy all of them into n_splits. */
 typedef struct split {
-  uint32_t from, tokens, n_splits;
+  uint32_t from, tokens, last_from, last_tokens, n_splits;
 } split;
 
 static uint32_t div_up(uint32_t n, uint32_t tokens) { return (n - 1) / tokens + 1; }
@@ -101,17 +108,18 @@ static uint32_t at_least(uint64_t tokens, uint32_t least)
   return tokens < least ? least : tokens < UINT32_MAX ? (uint32_t)tokens : UINT32_MAX;
 }
 
-/* The shortest splits, or nearly, of which there are no more than resident CTAs. */
-static uint32_t fill_resident(const decodes *d, uint32_t resident)
+/* The shortest splits, or nearly, of which there are no more than places. Equal rows find them at once. */
+static uint32_t fill_places(const decodes *d, uint32_t places)
 {
-  uint32_t low = at_least(d->total / resident, SPLIT_MIN_TOKENS),
-           high = d->n < resident ? at_least(d->total / (resident - d->n) + 1, low) : UINT32_MAX;
-  for (int i = 0; i < 4 && low < high; i++) {
+  uint32_t low = at_least(d->total / places, SPLIT_MIN_TOKENS),
+           high = d->n <= places ? at_least(div_up(d->longest, places / d->n), low) : UINT32_MAX;
+  bool equal = d->total == (uint64_t)d->n * d->longest;
+  for (int i = 0; i < 4 && low < high && !equal; i++) {
     uint32_t middle = low + (high - low) / 4, splits = 0;
     for (uint32_t r = 0; r < d->n_rows; r++)
       if (d->tokens[r] > d->above)
         splits += div_up(d->tokens[r], middle);
-    if (splits <= resident)
+    if (splits <= places)
       high = middle;
     else
       low = middle + 1;
@@ -119,39 +127,102 @@ static uint32_t fill_resident(const decodes *d, uint32_t resident)
   return high;
 }
 
-/* Of fewer rows than resident CTAs. Nearly as many would leave some idle from begin to end: they are cut for
- * several rounds, if there are partials for so many splits: the rows after those would not be cut at all. */
-static uint32_t fill_rounds(const decodes *d, uint32_t resident)
+/* What rounds of resident CTAs take whose splits have at most so many tokens, in tokens of a CTA: it has the
+ * same share of memory's rate whether all places are taken or not. */
+static uint64_t rounds_time(const decodes *d, uint32_t tokens, uint32_t rounds)
 {
-  uint32_t best = fill_resident(d, resident);
-  uint64_t least = (uint64_t)(best < d->longest ? best : d->longest) + BLOCK_TOKENS;
-  for (uint32_t rounds = 2; rounds <= ROUNDS && 2 * d->n > resident && rounds * resident <= TD_SPLITS_MAX;
-       rounds++) {
-    uint32_t tokens = fill_resident(d, rounds * resident);
-    uint64_t time = rounds * ((uint64_t)tokens + BLOCK_TOKENS);
-    if (time < least) {
-      least = time;
-      best = tokens;
-    }
-  }
-  return best;
+  return rounds * ((uint64_t)(tokens < d->longest ? tokens : d->longest) + BLOCK_TOKENS);
 }
 
-/* CTAs run in the order of items, as many at once as are resident; a CTA that runs alone on its SM
+/* The decodes behind the first ones, which make no more than so many splits of at most so many tokens. */
+static decodes behind_splits(const decodes *d, uint32_t tokens, uint32_t places)
+{
+  uint32_t r = 0, splits = 0;
+  for (; r < d->n_rows; r++) {
+    splits += d->tokens[r] > d->above ? div_up(d->tokens[r], tokens) : 0;
+    if (splits > places)
+      break;
+  }
+  decodes rest = {.tokens = d->tokens + r, .n_rows = d->n_rows - r};
+  count_above(&rest, d->above);
+  return rest;
+}
+
+/* All rows alike for one or several rounds. Returns the predicted time. */
+static uint64_t fill_alike(const decodes *d, uint32_t resident, uint32_t most_rounds, split *by)
+{
+  uint64_t least = UINT64_MAX;
+  for (uint32_t rounds = 1; rounds <= most_rounds; rounds++) {
+    uint32_t tokens = fill_places(d, rounds * resident);
+    uint64_t time = rounds_time(d, tokens, rounds);
+    if (time < least) {
+      least = time;
+      *by = (split){.tokens = tokens, .last_from = UINT32_MAX};
+    }
+  }
+  return least;
+}
+
+/* The first rows for some rounds, the others, in more parts, for those after. */
+static void fill_unlike(const decodes *d, uint32_t resident, uint32_t most_rounds, uint64_t least, split *by)
+{
+  uint64_t enough = d->total / resident * ENOUGH_PERCENT / 100 + 2 * BLOCK_TOKENS;
+  for (uint32_t parts = 2; parts <= FIRST_PARTS && d->longest >= parts * SPLIT_MIN_TOKENS; parts++)
+    for (uint32_t first = 1; first < most_rounds && least > enough; first++) {
+      uint32_t tokens = div_up(d->longest, parts);
+      uint64_t first_time = rounds_time(d, tokens, first);
+      decodes rest = behind_splits(d, tokens, first * resident);
+      for (uint32_t last = 1; first + last <= most_rounds && rest.n > 0; last++) {
+        if (first_time + rest.total / resident + last * BLOCK_TOKENS >= least - least / GAIN_PART ||
+            rest.n > last * resident)
+          continue;
+        uint32_t last_tokens = fill_places(&rest, last * resident);
+        uint64_t time = first_time + rounds_time(&rest, last_tokens, last);
+        if (time < least) {
+          least = time;
+          *by = (split){.tokens = tokens, .last_from = d->n - rest.n, .last_tokens = last_tokens};
+        }
+      }
+    }
+}
+
+/* Of fewer rows than resident CTAs. Where as many splits of each as find a place would leave some idle from
+ * begin to end, they are cut for several rounds, if there are partials for so many splits: the rows after
+ * those would not be cut at all. */
+static split fill_rounds(const decodes *d, uint32_t resident, uint32_t most_rounds)
+{
+  split by;
+  uint32_t rounds = TD_SPLITS_MAX / resident;
+  rounds = rounds < 1 ? 1 : rounds < most_rounds ? rounds : most_rounds;
+  uint64_t least = fill_alike(d, resident, rounds, &by);
+  fill_unlike(d, resident, rounds, least, &by);
+  return by;
+}
+
+/* at_once: in one round, if there are fewer rows than places.
+ * CTAs run in the order of items, as many at once as are resident; a CTA that runs alone on its SM
  * has half of what memory gives. So what does not fill them once is cut until it does; of more, the
  * last ones are, which would not fill them again: they are fewer rows than resident CTAs as well. */
-static split split_of(const decodes *d, uint32_t resident)
+static split split_of(const decodes *d, uint32_t resident, bool at_once)
 {
   uint32_t from = d->n / resident * resident, seen = d->n, r = d->n_rows;
   if (d->n < resident)
-    return (split){.tokens = fill_rounds(d, resident)};
+    return d->n > 0 ? fill_rounds(d, resident, at_once || !runs_in_rounds(d->n, resident) ? 1 : ROUNDS)
+                    : (split){.last_from = UINT32_MAX};
   if (d->longest > d->total / resident)
-    return (split){.tokens = at_least(d->total / resident + 1, SPLIT_MIN_TOKENS)};
+    return (split){.tokens = at_least(d->total / resident + 1, SPLIT_MIN_TOKENS), .last_from = UINT32_MAX};
   while (seen > from)
     seen -= d->tokens[--r] > d->above;
   decodes last = {.tokens = d->tokens + r, .n_rows = d->n_rows - r};
   count_above(&last, d->above);
-  return (split){.from = from, .tokens = at_least(fill_rounds(&last, resident), TAIL_MIN_TOKENS)};
+  if (last.n == 0)
+    return (split){.from = from, .last_from = UINT32_MAX};
+  split by = fill_rounds(&last, resident, ROUNDS);
+  by.from = from;
+  by.tokens = at_least(by.tokens, TAIL_MIN_TOKENS);
+  by.last_tokens = at_least(by.last_tokens, TAIL_MIN_TOKENS);
+  by.last_from += by.last_from < UINT32_MAX ? from : 0;
+  return by;
 }
 
 /* Of a KV split of wide decode `number`, which has n tokens. */
@@ -159,7 +230,7 @@ static uint32_t split_tokens(const split *by, uint32_t number, uint32_t n)
 {
   if (by->n_splits > 0)
     return at_least(div_up(n, by->n_splits), SPLIT_MIN_TOKENS);
-  return number < by->from ? UINT32_MAX : by->tokens;
+  return number < by->from ? UINT32_MAX : number < by->last_from ? by->tokens : by->last_tokens;
 }
 
 static void add_item(td_work_list *out, td_attention_item it)
@@ -370,16 +441,32 @@ static int longest_first(const void *x, const void *y)
                                       : 0;
 }
 
+/* Rows that share nothing: longer ones first, or nearly, so that none begins when the others end. */
+static void order_longest_first(uint32_t *order, const td_plan *plan)
+{
+  enum { LENGTHS = 64 };
+  uint32_t longest = 1, places[LENGTHS + 1] = {0};
+  for (uint32_t i = 0; i < plan->n_rows; i++)
+    longest = plan->rows[i].kv_len > longest ? plan->rows[i].kv_len : longest;
+  double part = (LENGTHS - 1) / (double)longest;
+  for (uint32_t i = 0; i < plan->n_rows; i++)
+    places[LENGTHS - (uint32_t)(plan->rows[i].kv_len * part)]++;
+  for (uint32_t i = 1; i <= LENGTHS; i++)
+    places[i] += places[i - 1];
+  for (uint32_t i = 0; i < plan->n_rows; i++)
+    order[places[LENGTHS - 1 - (uint32_t)(plan->rows[i].kv_len * part)]++] = i;
+}
+
 /* Rows that share nothing first, as they wait for no prefix split, then as the plan has its members:
  * neighbours share most, and splits are done in that order. by_member: scratch. */
 static void order_rows(uint32_t *order, uint32_t *by_member, const td_plan *plan,
                        const td_attention_private *of_rows, bool sharing)
 {
   uint32_t n = 0;
-  for (uint32_t i = 0; i < plan->n_rows && !sharing; i++)
-    order[i] = i;
-  if (!sharing)
+  if (!sharing) {
+    order_longest_first(order, plan);
     return;
+  }
   for (uint32_t i = 0; i < plan->n_rows; i++)
     by_member[i] = UINT32_MAX;
   for (uint32_t i = 0; i < plan->n_rows; i++)
@@ -453,8 +540,9 @@ void td_work_list_make(td_work_list *out, const td_plan *plan, const td_work_lis
   count_above(&d, warp_tokens(n_decodes, c));
   prefix_left prefix = prefix_of_plan(planner, resident);
   prefix_ctas ctas;
+  uint32_t beside = resident_beside(&prefix, &d, resident);
   split by = c->policy && c->policy->kv_splits ? (split){.n_splits = c->policy->kv_splits(d.n, resident)}
-                                               : split_of(&d, resident_beside(&prefix, &d, resident));
+                                               : split_of(&d, beside, beside < resident);
   add_first_splits(out, &prefix, &ctas);
   for (uint32_t i = 0; n_wide < d.n; i++)
     if (d.tokens[i] > d.above)
