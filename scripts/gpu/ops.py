@@ -32,10 +32,10 @@ OPS_LIMIT_S, MIX_LIMIT_S = 420, 240 # a dozen at once share the cores: racecheck
 PARTS = {"products": 3, "attention": 4, "always": 2, "pat": 2, "persistentkv": 2, "flashdecode": 2, "cuts": 2, "recordings": 1, "alone": 1, "steps": 1, "sampling": 2}
 
 
-RANDOM = "random plans"
-RANDOM_PLANS = 3000 # of random_plans: decodes' attention on as many random batches
-RANDOM_SHARE = 6 # of the cores, beside PARTS
-RANDOM_PLANS_UNDER = {"memcheck": 72} # by tool: two of each head shape and way to plan
+RANDOM = {"random batches": [], "random batches of chunks and decodes": ["hybrid"]} # what random_plans is told, beside how many: attention of such
+RANDOM_PLANS = 3000
+RANDOM_SHARE = 6 # of the cores, each, beside PARTS
+RANDOM_PLANS_UNDER = {"memcheck": 72} # by tool, each: two of each head shape and way to plan
 
 
 def share_of_cores(share, shares):
@@ -50,24 +50,24 @@ def random_plans(ctx):
 def run_parts(ctx, amount, limit_s):
     """Outcomes by part. A CPU has one set of threads, and one policy."""
     if ctx.backend == "cpu":
-        return {"all": ctx.run("test_ops", "cpu", amount, limit_s=limit_s), RANDOM: ctx.run("random_plans", "cpu", random_plans(ctx), limit_s=limit_s)}
-    shares = sum(PARTS.values()) + RANDOM_SHARE
-    with concurrent.futures.ThreadPoolExecutor(len(PARTS) + 1) as pool:
-        random = pool.submit(ctx.run, "random_plans", ctx.backend, random_plans(ctx), limit_s=limit_s,
-                             env=share_of_cores(RANDOM_SHARE, shares))
-        started = {part: pool.submit(ctx.run, "test_ops", ctx.backend, amount, part, limit_s=limit_s, env=share_of_cores(share, shares))
-                   for part, share in PARTS.items()}
+        parts = {"all": ctx.run("test_ops", "cpu", amount, limit_s=limit_s)}
+        return parts | {what: ctx.run("random_plans", *words, "cpu", random_plans(ctx), limit_s=limit_s) for what, words in RANDOM.items()}
+    shares = sum(PARTS.values()) + RANDOM_SHARE * len(RANDOM)
+    with concurrent.futures.ThreadPoolExecutor(len(PARTS) + len(RANDOM)) as pool:
+        started = {what: pool.submit(ctx.run, "random_plans", *words, ctx.backend, random_plans(ctx), limit_s=limit_s,
+                                     env=share_of_cores(RANDOM_SHARE, shares)) for what, words in RANDOM.items()}
+        started |= {part: pool.submit(ctx.run, "test_ops", ctx.backend, amount, part, limit_s=limit_s, env=share_of_cores(share, shares))
+                    for part, share in PARTS.items()}
         parts = {part: f.result() for part, f in started.items()}
-        parts[RANDOM] = random.result()
     parts["times"] = ctx.run("test_ops", ctx.backend, amount, "times", limit_s=limit_s)  # by itself: it measures
     return parts
 
 
-def check_random(s, r, n_plans):
+def check_random(s, what, r, n_plans):
     """Every plan that was asked for: one that the backend refuses is left out, and no backend here refuses any."""
     told = r.find(r"^random_plans \w+: (\d+ passed, 0 failed; (\d+) plans .*)", ("", "0"))
     wrong = next((line for line in r.text.splitlines() if line.startswith("FAIL")), "")
-    s.check(r.code == 0 and int(told[1]) == n_plans and not wrong, "attention of random batches against float64",
+    s.check(r.code == 0 and int(told[1]) == n_plans and not wrong, f"attention of {what} against float64",
             f"{told[0] or f'exit code {r.code}'}, {r.seconds:.0f} s" + (f"; {wrong}" if wrong else ""))
 
 
@@ -76,7 +76,7 @@ def stage_ops(ctx, s):
     begin = time.monotonic()
     parts = run_parts(ctx, "small" if ctx.quick else "all", 600)
     seconds = time.monotonic() - begin
-    random = parts.pop(RANDOM)
+    random = {what: parts.pop(what) for what in RANDOM}
     text = "".join(r.text for r in parts.values())
     counts = [r.find(r"^test_ops \w+: (\d+) passed, (\d+) failed") for r in parts.values()]
     passed, failed = (sum(int(c[i]) for c in counts if c) for i in (0, 1))
@@ -85,7 +85,8 @@ def stage_ops(ctx, s):
     wrong += [line for line in text.splitlines() if line.startswith("FAIL")]
     ok = all(r.code == 0 for r in parts.values()) and not wrong and failed == 0 and passed > 0
     s.check(ok, "ops against float64 and the CPU", f"{passed} passed, {failed} failed, {seconds:.0f} s" + (f"; {wrong[0]}" if wrong else ""))
-    check_random(s, random, random_plans(ctx))
+    for what, r in random.items():
+        check_random(s, what, r, random_plans(ctx))
     vocabs = re.findall(r"^sampling, vocab (\d+): (\d+) tokens in (\d+) steps, (\d+) of them captured.*: (\d+) differ", text, re.M)
     s.check(vocabs and all(v[4] == "0" for v in vocabs), "sampled tokens equal to the CPU's",
             f"{sum(int(v[1]) for v in vocabs):,} tokens, {len(vocabs)} vocabularies of {vocabs[0][0]} to {vocabs[-1][0]}" if vocabs else "none")
@@ -143,12 +144,12 @@ def check_ops(s, tool, words, r):
     judge(s, what, r.code, r.text, r.seconds, f", {passed}")
 
 
-def run_random(ctx, tool, path, n_beside):
-    return ctx.run("random_plans", "cuda", RANDOM_PLANS_UNDER[tool], limit_s=OPS_LIMIT_S, prefix=command(tool, path), env=share_of_cores(1, n_beside))
+def run_random(ctx, tool, path, n_beside, words):
+    return ctx.run("random_plans", *words, "cuda", RANDOM_PLANS_UNDER[tool], limit_s=OPS_LIMIT_S, prefix=command(tool, path), env=share_of_cores(1, n_beside))
 
 
-def check_random_under(s, tool, r):
-    what = f"{tool} of random_plans cuda {RANDOM_PLANS_UNDER[tool]}"
+def check_random_under(s, tool, words, r):
+    what = " ".join([f"{tool} of random_plans", *words, f"cuda {RANDOM_PLANS_UNDER[tool]}"])
     if r.timed_out:
         s.check(False, what, f"did not end within {OPS_LIMIT_S} s")
     else:
@@ -185,16 +186,17 @@ def stage_sanitizers(ctx, s):
     path = sanitizer()
     models.tiny_on_disk(ctx)
     sections = [(tool, words) for tool in TOOLS for words in SECTIONS.get(tool, [[]])]
-    with concurrent.futures.ThreadPoolExecutor(len(sections) + len(RANDOM_PLANS_UNDER) + len(TOOLS)) as pool:
-        random = {tool: pool.submit(run_random, ctx, tool, path, len(sections)) for tool in RANDOM_PLANS_UNDER}
+    batches = [(tool, words) for tool in RANDOM_PLANS_UNDER for words in RANDOM.values()]
+    with concurrent.futures.ThreadPoolExecutor(len(sections) + len(batches) + len(TOOLS)) as pool:
+        random = [(tool, words, pool.submit(run_random, ctx, tool, path, len(sections), words)) for tool, words in batches]
         ops = [(tool, words, pool.submit(run_ops, ctx, tool, path, words, len(sections))) for tool, words in sections]
         mixes = {tool: pool.submit(run_mix, ctx, tool, path) for tool in TOOLS if tool != "racecheck"}
         for tool, words, run in ops:
             with s.part(" ".join([f"{tool} of test_ops cuda {AMOUNT[tool]}", *words])):
                 check_ops(s, tool, words, run.result())
-        for tool, run in random.items():
-            with s.part(f"{tool} of random_plans"):
-                check_random_under(s, tool, run.result())
+        for tool, words, run in random:
+            with s.part(" ".join([f"{tool} of random_plans", *words])):
+                check_random_under(s, tool, words, run.result())
         for tool, run in mixes.items():
             with s.part(f"{tool} of tandemd under a request mix"):
                 check_mix(s, tool, *run.result())

@@ -109,7 +109,9 @@ def test_random_plans():
     def check(outcome):
         s = core.Stage("ops", "")
         ops.stage_ops(ManyParts(lambda part: (0, "test_ops cuda: 1 passed, 0 failed\n"), outcome), s)
-        return next(c for c in s.checks if "random batches" in c["what"])
+        told = [c for c in s.checks if "random batches" in c["what"]]
+        assert len(told) == 2 and told[0]["ok"] == told[1]["ok"] and told[0]["detail"] == told[1]["detail"]
+        return told[0]
     assert check(RANDOM_FINE)["ok"] and "3000 plans of 9 rows" in check(RANDOM_FINE)["detail"]
     for bad, told in (((1, "FAIL plan 7 heads\n" + RANDOM_FINE[1]), "FAIL plan 7"), ((0, "FAIL plan 7 heads\n" + RANDOM_FINE[1]), "FAIL plan 7"), ((-9, ""), "exit code -9"),
                       ((1, RANDOM_FINE[1]), "6000 passed"), ((0, RANDOM_FINE[1].replace("; 3000 plans", "; 2000 plans")), "2000 plans"),
@@ -118,7 +120,7 @@ def test_random_plans():
     for code, summary, timed_out, ok in ((0, "", False, False), (99, "========= ERROR SUMMARY: 1 error\n", False, False), (0, "========= ERROR SUMMARY: 0 errors\n", False, True),
                                          (1, "========= ERROR SUMMARY: 0 errors\n", False, False), (0, "========= ERROR SUMMARY: 0 errors\n", True, False)):
         s = core.Stage("sanitizers", "")
-        ops.check_random_under(s, "memcheck", core.Outcome(code, RANDOM_FINE[1] + summary, 1.0, timed_out))
+        ops.check_random_under(s, "memcheck", ["hybrid"], core.Outcome(code, RANDOM_FINE[1] + summary, 1.0, timed_out))
         assert bool(s.checks[0]["ok"]) == ok
 
 
@@ -137,8 +139,8 @@ def test_racecheck_of_the_mix_has_the_memory_to_itself(monkeypatch):
     monkeypatch.setattr(ops.models, "tiny_on_disk", lambda ctx: None)
     monkeypatch.setattr(ops, "run_ops", lambda ctx, tool, path, words, n: job(("ops", tool, *words)))
     monkeypatch.setattr(ops, "run_mix", lambda ctx, tool, path: job(("mix", tool)))
-    monkeypatch.setattr(ops, "run_random", lambda ctx, tool, path, n: job(("random", tool)))
-    monkeypatch.setattr(ops, "check_random_under", lambda s, tool, r: s.check(r == (("random", tool),), f"random {tool}", ""))
+    monkeypatch.setattr(ops, "run_random", lambda ctx, tool, path, n, words: job(("random", tool, *words)))
+    monkeypatch.setattr(ops, "check_random_under", lambda s, tool, words, r: s.check(r == (("random", tool, *words),), f"random {tool}", ""))
     monkeypatch.setattr(ops, "check_ops", lambda s, tool, words, r: s.check(r == (("ops", tool, *words),), tool, ""))
     monkeypatch.setattr(ops, "check_mix", lambda s, tool, what: s.check(what == ("mix", tool), f"mix {tool}", ""))
 

@@ -1,4 +1,4 @@
-/* Decode attention on random batches, against float64: `random_plans [BACKEND [PLANS [SEED [FIRST]]]]`.
+/* Attention on random batches, against float64: `random_plans [hybrid] [BACKEND [PLANS [SEED [FIRST]]]]`.
  *
  * A batch has 1 to 1024 rows of 1 to 100,000 keys; rows are alone or hang on a tree of up to ten levels, some
  * of them to their last token but one, and stand in any order. Its number says which shape of heads it has
@@ -7,6 +7,11 @@
  * one kind follow each other on one backend, as what a step leaves behind must not be another's. Each is one
  * step, done twice, and once more captured where the backend captures: the bits must be the same; then the
  * step after it, in which rows are a token longer.
+ *
+ * `hybrid`: one to CHUNKS_MAX of a batch's rows are prefill chunks, ragged or thin, behind as many keys as
+ * any row and hung on the same tree. The ways are how prefill can be cut (pairs, KV splits, decodes beside it
+ * on SMs of their own or after it) and what the engine chooses. Such steps are not captured, and no step
+ * follows them.
  *
  * What is compared are outputs of heads and rows at random, as many as PAIR_KEYS allows, all of a small
  * batch. Afterwards the new tokens' places are NaN again, as are those behind a row's end, and what its page
@@ -29,6 +34,8 @@ enum {
   PLANS = 3000,
   ROWS_MAX = 1024,
   STEP_TOKENS = 4096,
+  STEP_TOKENS_CPU = 96, /* of a hybrid one: it takes a CPU seconds */
+  CHUNKS_MAX = 6,
   KEYS_MAX = 100000,
   LEVELS_MAX = 10,
   VALUES = 4095,         /* rows of the table; the one after them is NaN */
@@ -50,6 +57,9 @@ static const head_shape shapes[] = {
 };
 static const char *const ways[] = {"none", "always", "auto"};
 enum { N_SHAPES = sizeof shapes / sizeof *shapes, N_KINDS = N_SHAPES * (sizeof ways / sizeof *ways) };
+static const td_attention_policy serial = {.name = "serial", .never_beside = true};
+static bool hybrid;
+static uint32_t step_tokens = STEP_TOKENS;
 
 /* ---- random numbers ---- */
 
@@ -78,8 +88,9 @@ static uint32_t any_size(uint32_t most)
 static float *values; /* [VALUES, width]: q, k, v */
 static uint32_t width;
 static uint16_t *stored; /* [pages, page_tokens]: whose k and v lie there */
-static uint32_t n_free, n_last, nan_page,
-    n_pages; /* pages: those for whole ones, for rows' last ones, one of NaN alone */
+static uint32_t n_free, n_last, n_blank, nan_page,
+    n_pages; /* pages: those for whole ones, for rows' last ones, for what chunks write behind these, one of
+                NaN alone */
 static int32_t *free_order, *last_order; /* permutations of the first two kinds, counted from 0 */
 static td_kv *kv;
 static td_weight *table;
@@ -161,7 +172,8 @@ static void fill_store(const head_shape *h)
 {
   n_free = h->keys / h->page_tokens;
   n_last = ROWS_MAX + h->page_tokens;
-  nan_page = n_free + n_last;
+  n_blank = STEP_TOKENS / h->page_tokens + CHUNKS_MAX;
+  nan_page = n_free + n_last + n_blank;
   n_pages = nan_page + 1;
   stored = malloc((size_t)n_pages * h->page_tokens * sizeof *stored);
   for (size_t i = 0; i < (size_t)n_pages * h->page_tokens; i++)
@@ -196,7 +208,7 @@ static void capture_steps(void)
   static const uint32_t counts[] = {1, 8, 48, 200, ROWS_MAX};
   td_error err;
   td_capture ignored;
-  for (size_t i = 0; i < sizeof counts / sizeof *counts && be->ops->capture; i++)
+  for (size_t i = 0; i < sizeof counts / sizeof *counts && be->ops->capture && !hybrid; i++)
     die(be->ops->capture(be, captured, counts[i], &ignored, &err), &err, "capture");
 }
 
@@ -207,14 +219,15 @@ static bool open_store(const char *backend, const head_shape *h, const td_attent
   td_backend_config config = {.max_slots = ROWS_MAX,
                               .max_rows = ROWS_MAX,
                               .max_tokens = STEP_TOKENS,
-                              .max_context_tokens = KEYS_MAX + 2 * h->page_tokens,
+                              .max_context_tokens = KEYS_MAX + STEP_TOKENS + 2 * h->page_tokens,
                               .max_vocab = 16,
                               .attention_policy = policy,
                               .gpu_memory_percent = 90};
   die(td_backend_create(backend, &config, &be, &err), &err, "backend");
   eps_out = be->activation_bytes == 2 ? 1.0 / 256 : 1e-5;
   width = (h->n_heads + 2 * h->n_kv_heads) * h->head_dim;
-  td_kv_spec shape = {.n_pages = h->keys / h->page_tokens + ROWS_MAX + h->page_tokens + 1,
+  td_kv_spec shape = {.n_pages = h->keys / h->page_tokens + ROWS_MAX + h->page_tokens +
+                                 STEP_TOKENS / h->page_tokens + CHUNKS_MAX + 1,
                       .page_tokens = h->page_tokens,
                       .n_groups = 1,
                       .groups = {{.dtype = be->kv_dtype,
@@ -232,7 +245,7 @@ static bool open_store(const char *backend, const head_shape *h, const td_attent
   make_values(h);
   table = device_weight(&(td_weight_part){.dtype = TD_F32, .data = values, .n_rows = VALUES + 1}, 1, width);
   qkv = device_alloc((size_t)STEP_TOKENS * width * be->activation_bytes);
-  out = device_alloc((size_t)ROWS_MAX * h->n_heads * h->head_dim * be->activation_bytes);
+  out = device_alloc((size_t)STEP_TOKENS * h->n_heads * h->head_dim * be->activation_bytes);
   float *zeros = calloc(h->head_dim / 2, sizeof *zeros);
   no_rotation = device_f32(zeros, h->head_dim / 2);
   free(zeros);
@@ -250,6 +263,8 @@ static void close_store(void)
 }
 
 /* ---- a batch ---- */
+
+static uint32_t row_of_token[STEP_TOKENS];
 
 static void count_up(int32_t *order, uint32_t n)
 {
@@ -280,8 +295,14 @@ static run take_run(uint32_t n, uint32_t *used)
 
 typedef struct batch_kind {
   uint32_t n_rows, n_levels, node_pages, own_pages; /* at most so many */
-  uint32_t alike; /* of 4 rows so many have nothing of their own but the last token */
+  uint32_t alike;                 /* of 4 rows so many have nothing of their own but the last token */
+  uint32_t n_chunks, first_chunk; /* rows from number first_chunk on that are chunks */
 } batch_kind;
+
+/* Pages that are in use. */
+typedef struct in_use {
+  uint32_t n_free, n_last, n_blank;
+} in_use;
 
 /* Of a row, beside its last page. */
 static uint32_t most_pages(const head_shape *h) { return (KEYS_MAX - h->page_tokens) / h->page_tokens; }
@@ -289,22 +310,42 @@ static uint32_t most_pages(const head_shape *h) { return (KEYS_MAX - h->page_tok
 static batch_kind any_kind(const head_shape *h)
 {
   uint32_t most = most_pages(h), n_levels = below(5) < 2 ? 0 : 1 + below(LEVELS_MAX);
-  return (batch_kind){any_size(ROWS_MAX), n_levels, any_size(most / (n_levels + 1)), any_size(most),
-                      below(3) == 0 ? 1 + below(3) : 0};
+  batch_kind k = {any_size(ROWS_MAX),
+                  n_levels,
+                  any_size(most / (n_levels + 1)),
+                  any_size(most),
+                  below(3) == 0 ? 1 + below(3) : 0,
+                  0,
+                  0};
+  if (!hybrid)
+    return k;
+  k.n_rows = any_size(step_tokens < 256 ? 8 : 256);
+  k.n_chunks = 1 + below(k.n_rows < CHUNKS_MAX ? k.n_rows : CHUNKS_MAX);
+  k.first_chunk = below(k.n_rows - k.n_chunks + 1);
+  return k;
+}
+
+/* Of row r, which leaves one token at least to each row behind it. */
+static uint32_t any_chunk(const batch_kind *k, uint32_t r)
+{
+  uint32_t left = step_tokens - plan->n_tokens - (k->n_rows - r - 1);
+  if (r < k->first_chunk || r >= k->first_chunk + k->n_chunks)
+    return 1;
+  return any_size(below(3) ? left / 2 + 1 : left);
 }
 
 /* A row for the plan, its pages at `entry` of the table. Rows that part at level l have the nodes before it
  * in common. Returns the entries that it took; 0: there is no room for it. */
-static uint32_t add_row(const head_shape *h, const batch_kind *k, run *nodes, uint32_t entry, uint32_t *used,
-                        uint32_t *used_last)
+static uint32_t add_row(const head_shape *h, const batch_kind *k, run *nodes, uint32_t entry, in_use *used)
 {
   uint32_t r = plan->n_rows, parts_at = r == 0 ? 0 : below(k->n_levels + 1), n = 0, most = most_pages(h);
   for (uint32_t l = parts_at; l < k->n_levels; l++)
-    nodes[l] = take_run(below(k->node_pages + 1), used);
-  run own = r > 0 && below(4) < k->alike ? (run){0, 0} : take_run(any_size(k->own_pages) - 1, used);
+    nodes[l] = take_run(below(k->node_pages + 1), &used->n_free);
+  run own = r > 0 && below(4) < k->alike ? (run){0, 0} : take_run(any_size(k->own_pages) - 1, &used->n_free);
+  uint32_t q_len = any_chunk(k, r);
   for (uint32_t l = 0; l < k->n_levels; l++)
     n += nodes[l].n;
-  if (entry + n + own.n + 2 > ENTRIES_MAX)
+  if (entry + n + own.n + q_len / h->page_tokens + 3 > ENTRIES_MAX)
     return 0;
   own.n = own.n < most - n ? own.n : most - n;
   n = 0;
@@ -313,52 +354,67 @@ static uint32_t add_row(const head_shape *h, const batch_kind *k, run *nodes, ui
       add_page(entry + n++, free_order[nodes[l].first + i]);
   for (uint32_t i = 0; i < own.n; i++)
     add_page(entry + n++, free_order[own.first + i]);
-  int32_t last = take(last_order, n_last, used_last);
-  uint32_t kv_len = n * h->page_tokens + filled(h, (uint32_t)last) + 1;
+  int32_t last = take(last_order, n_last, &used->n_last);
+  uint32_t n_new = filled(h, (uint32_t)last) + q_len, kv_len = n * h->page_tokens + n_new;
   add_page(entry + n++, (int32_t)n_free + last);
+  for (uint32_t i = h->page_tokens; i < n_new; i += h->page_tokens)
+    add_page(entry + n++, (int32_t)(n_free + n_last + used->n_blank++));
   add_page(entry + n++, (int32_t)nan_page);
-  plan->rows[r] =
-      (td_plan_row){.slot = r, .q_start = r, .q_len = 1, .kv_len = kv_len, .page_table_offset = entry};
-  plan->token_ids[r] = (int32_t)below(VALUES);
+  plan->rows[r] = (td_plan_row){.slot = r, .q_len = q_len, .kv_len = kv_len, .page_table_offset = entry};
+  plan->n_tokens += q_len;
   plan->n_rows++;
   return n;
 }
 
-/* Rows in any order, slots too: a slot is a row's number before that. */
+/* Decodes in any order, then chunks in any. A slot is a row's number before that. */
 static void shuffle_rows(void)
 {
+  td_plan_row *rows = plan->rows;
   for (uint32_t i = plan->n_rows; i > 1; i--) {
     uint32_t j = below(i);
-    td_plan_row row = plan->rows[i - 1];
-    plan->rows[i - 1] = plan->rows[j];
-    plan->rows[j] = row;
+    td_plan_row row = rows[i - 1];
+    rows[i - 1] = rows[j];
+    rows[j] = row;
   }
-  for (uint32_t r = 0; r < plan->n_rows; r++) {
-    plan->rows[r].q_start = r;
-    td_plan_add_sample(plan, r);
-    plan->positions[r] = (int32_t)plan->rows[r].kv_len - 1;
-  }
+  for (uint32_t r = 0; r < plan->n_rows; r++)
+    if (rows[r].q_len == 1) {
+      td_plan_row row = rows[plan->n_decode_rows];
+      rows[plan->n_decode_rows++] = rows[r];
+      rows[r] = row;
+    }
 }
 
 static void make_batch(const head_shape *h)
 {
   batch_kind k = any_kind(h);
   run nodes[LEVELS_MAX] = {{0, 0}};
-  uint32_t used = 0, used_last = 0, entry = 0, n;
+  in_use used = {0, 0, 0};
+  uint32_t entry = 0, n;
   count_up(free_order, n_free);
   count_up(last_order, n_last);
   begin_plan(h);
-  while (plan->n_rows < k.n_rows && (n = add_row(h, &k, nodes, entry, &used, &used_last)) > 0)
+  while (plan->n_rows < k.n_rows && (n = add_row(h, &k, nodes, entry, &used)) > 0)
     entry += n;
   shuffle_rows();
-  plan->n_tokens = plan->n_decode_rows = plan->n_rows;
+  n = 0;
+  for (uint32_t r = 0; r < plan->n_rows; r++) {
+    td_plan_row *row = &plan->rows[r];
+    row->q_start = n;
+    td_plan_add_sample(plan, r);
+    for (uint32_t i = 0; i < row->q_len; i++, n++) {
+      row_of_token[n] = r;
+      plan->token_ids[n] = (int32_t)below(VALUES);
+      plan->positions[n] = (int32_t)(row->kv_len - row->q_len + i);
+    }
+  }
+  plan->n_prefill_tokens = n - plan->n_decode_rows;
 }
 
 static float *attend(const head_shape *h, td_compiled *compiled)
 {
   bool launched = run_step(compiled);
   expect(launched == (compiled == captured && be->ops->capture), "a captured step is launched");
-  return fetch(out, (size_t)plan->n_rows * h->n_heads * h->head_dim, false);
+  return fetch(out, (size_t)plan->n_tokens * h->n_heads * h->head_dim, false);
 }
 
 /* What was new has been written. */
@@ -383,22 +439,22 @@ static void shrink_rows(const uint8_t grown[ROWS_MAX])
 }
 
 /* The step's new tokens are not there any more. */
-static void forget_new_tokens(const head_shape *h)
+static void forget_new_tokens(void)
 {
-  for (uint32_t r = 0; r < plan->n_rows; r++)
-    plan->token_ids[r] = VALUES;
+  for (uint32_t i = 0; i < plan->n_tokens; i++)
+    plan->token_ids[i] = VALUES;
   write_tokens();
 }
 
 /* ---- float64 ---- */
 
 typedef struct pair {
-  uint32_t row, head;
+  uint32_t token, head;
 } pair;
 
-static uint32_t keys_of(const head_shape *h, uint32_t row)
+static uint32_t keys_of(const head_shape *h, uint32_t token)
 {
-  uint32_t n = plan->rows[row].kv_len;
+  uint32_t n = (uint32_t)plan->positions[token] + 1;
   return h->window && n > h->window ? h->window : n;
 }
 
@@ -406,14 +462,14 @@ static uint32_t keys_of(const head_shape *h, uint32_t row)
 static pair *choose_pairs(const head_shape *h, uint32_t *n)
 {
   uint64_t all = 0, taken = 0;
-  uint32_t most = plan->n_rows * h->n_heads;
+  uint32_t most = plan->n_tokens * h->n_heads;
   pair *pairs = malloc(most * sizeof *pairs);
   for (uint32_t i = 0; i < most; i++) {
     pairs[i] = (pair){i / h->n_heads, i % h->n_heads};
-    all += keys_of(h, pairs[i].row);
+    all += keys_of(h, pairs[i].token);
   }
-  for (*n = 0; *n < most && (*n == 0 || taken + keys_of(h, pairs[*n].row) <= PAIR_KEYS);
-       taken += keys_of(h, pairs[(*n)++].row))
+  for (*n = 0; *n < most && (*n == 0 || taken + keys_of(h, pairs[*n].token) <= PAIR_KEYS);
+       taken += keys_of(h, pairs[(*n)++].token))
     if (all > PAIR_KEYS) {
       uint32_t j = *n + below(most - *n);
       pair p = pairs[j];
@@ -425,23 +481,23 @@ static pair *choose_pairs(const head_shape *h, uint32_t *n)
 
 static const float *value_of_key(const head_shape *h, const td_plan_row *row, uint32_t key)
 {
-  uint32_t page = (uint32_t)page_table[row->page_table_offset + key / h->page_tokens];
-  bool is_new = key + 1 == row->kv_len;
-  return values + (size_t)(is_new ? (uint32_t)plan->token_ids[row->q_start]
-                                  : stored[page * h->page_tokens + key % h->page_tokens]) *
+  uint32_t page = (uint32_t)page_table[row->page_table_offset + key / h->page_tokens],
+           n_old = row->kv_len - row->q_len;
+  return values + (size_t)(key >= n_old ? (uint32_t)plan->token_ids[row->q_start + key - n_old]
+                                        : stored[page * h->page_tokens + key % h->page_tokens]) *
                       width;
 }
 
 /* weights: room for one a key. */
 static void attend_pair(const head_shape *h, pair p, double *weights, double *to)
 {
-  const td_plan_row *row = &plan->rows[p.row];
+  const td_plan_row *row = &plan->rows[row_of_token[p.token]];
   uint32_t hd = h->head_dim, kv_head = p.head / (h->n_heads / h->n_kv_heads),
-           first = row->kv_len - keys_of(h, p.row);
+           end = (uint32_t)plan->positions[p.token] + 1, first = end - keys_of(h, p.token);
   size_t k_at = (size_t)(h->n_heads + kv_head) * hd, v_at = k_at + (size_t)h->n_kv_heads * hd;
-  const float *q = values + (size_t)plan->token_ids[row->q_start] * width + (size_t)p.head * hd;
+  const float *q = values + (size_t)plan->token_ids[p.token] * width + (size_t)p.head * hd;
   double max = -INFINITY, sum = 0;
-  for (uint32_t i = first; i < row->kv_len; i++) {
+  for (uint32_t i = first; i < end; i++) {
     const float *k = value_of_key(h, row, i) + k_at;
     double dot = 0;
 #pragma omp simd reduction(+ : dot)
@@ -451,7 +507,7 @@ static void attend_pair(const head_shape *h, pair p, double *weights, double *to
     max = fmax(max, weights[i - first]);
   }
   memset(to, 0, hd * sizeof *to);
-  for (uint32_t i = first; i < row->kv_len; i++) {
+  for (uint32_t i = first; i < end; i++) {
     const float *v = value_of_key(h, row, i) + v_at;
     double w = exp(weights[i - first] - max);
     sum += w;
@@ -466,7 +522,7 @@ static void attend_pair(const head_shape *h, pair p, double *weights, double *to
 typedef struct verdict {
   double ratio,
       worst_ratio; /* norm of the error to that of what was wanted: of all together, and of the worst pair */
-  uint32_t worst_row, worst_head;
+  uint32_t worst_token, worst_head;
 } verdict;
 
 static verdict compare(const head_shape *h, const float *got, const pair *pairs, uint32_t n)
@@ -475,14 +531,14 @@ static verdict compare(const head_shape *h, const float *got, const pair *pairs,
   double diff2 = 0, want2 = 0;
 #pragma omp parallel
   {
-    double *weights = malloc(KEYS_MAX * sizeof *weights), want[256];
+    double *weights = malloc((KEYS_MAX + STEP_TOKENS) * sizeof *weights), want[256];
 #pragma omp for schedule(dynamic, 1) reduction(+ : diff2, want2)
     for (uint32_t i = 0; i < n; i++) {
       double d2 = 0, w2 = 0;
       attend_pair(h, pairs[i], weights, want);
       for (uint32_t d = 0; d < h->head_dim; d++) {
         double diff =
-            (double)got[((size_t)pairs[i].row * h->n_heads + pairs[i].head) * h->head_dim + d] - want[d];
+            (double)got[((size_t)pairs[i].token * h->n_heads + pairs[i].head) * h->head_dim + d] - want[d];
         d2 += diff * diff;
         w2 += want[d] * want[d];
       }
@@ -490,7 +546,7 @@ static verdict compare(const head_shape *h, const float *got, const pair *pairs,
       diff2 += d2, want2 += w2;
 #pragma omp critical
       if (sqrt(d2 / w2) > v.worst_ratio)
-        v = (verdict){0, sqrt(d2 / w2), pairs[i].row, pairs[i].head};
+        v = (verdict){0, sqrt(d2 / w2), pairs[i].token, pairs[i].head};
     }
     free(weights);
   }
@@ -503,7 +559,7 @@ static verdict compare(const head_shape *h, const float *got, const pair *pairs,
 /* What was seen, so that whoever reads the result knows what it says. */
 typedef struct tally {
   uint32_t n_plans, n_rows_most, n_keys_most, n_compared_whole;
-  uint64_t n_rows, n_pairs;
+  uint64_t n_rows, n_pairs, n_prefill_tokens;
 } tally;
 
 static uint32_t most_keys(void)
@@ -516,47 +572,66 @@ static uint32_t most_keys(void)
 
 static void test_step(const head_shape *h, const char *which, tally *t)
 {
-  char what[240];
+  char what[300];
   uint32_t n_pairs;
   pair *pairs = choose_pairs(h, &n_pairs);
-  float *got = attend(h, plain), *again = attend(h, plain), *launched = attend(h, captured);
-  size_t n_bytes = (size_t)plan->n_rows * h->n_heads * h->head_dim * sizeof *got;
-  const char *other_bits = memcmp(got, again, n_bytes)      ? ", and other bits the second time"
-                           : memcmp(got, launched, n_bytes) ? ", and other bits captured"
-                                                            : "";
+  float *got = attend(h, plain), *again = attend(h, plain), *launched = hybrid ? NULL : attend(h, captured);
+  size_t n_bytes = (size_t)plan->n_tokens * h->n_heads * h->head_dim * sizeof *got;
+  const char *other_bits = memcmp(got, again, n_bytes)                  ? ", and other bits the second time"
+                           : launched && memcmp(got, launched, n_bytes) ? ", and other bits captured"
+                                                                        : "";
   verdict v = compare(h, got, pairs, n_pairs);
   double tolerance = be->activation_bytes == 2 ? 1.5 * eps_out : 2e-5;
-  snprintf(what, sizeof what,
-           "%s, heads=%u/%u dim=%u page=%u window=%u, %u rows of up to %u keys: error %.2e, of row %u head "
-           "%u %.2e (tolerance %.1e, 4 of it)%s",
-           which, h->n_heads, h->n_kv_heads, h->head_dim, h->page_tokens, h->window, plan->n_rows,
-           most_keys(), v.ratio, v.worst_row, v.worst_head, v.worst_ratio, tolerance, other_bits);
+  snprintf(
+      what, sizeof what,
+      "%s, heads=%u/%u dim=%u page=%u window=%u, %u decodes and %u chunks of %u tokens, up to %u keys: error "
+      "%.2e, of row %u token %u head %u %.2e (tolerance %.1e, 4 of it)%s",
+      which, h->n_heads, h->n_kv_heads, h->head_dim, h->page_tokens, h->window, plan->n_decode_rows,
+      plan->n_rows - plan->n_decode_rows, plan->n_prefill_tokens, most_keys(), v.ratio,
+      row_of_token[v.worst_token], v.worst_token, v.worst_head, v.worst_ratio, tolerance, other_bits);
   expect(v.ratio <= tolerance && v.worst_ratio <= 4 * tolerance && other_bits[0] == '\0', what);
   t->n_pairs += n_pairs;
-  t->n_compared_whole += n_pairs == plan->n_rows * h->n_heads;
+  t->n_compared_whole += n_pairs == plan->n_tokens * h->n_heads;
   free(pairs), free(got), free(again), free(launched);
 }
 
-/* The batch, then the step after it: each row whose last page has room is a token longer. */
+/* The batch, then, of decodes, the step after it: each row whose last page has room is a token longer. */
 static void test_batch(const head_shape *h, const td_attention_policy *policy, uint64_t seed, uint32_t number,
                        tally *t)
 {
   char which[60];
-  uint8_t grown[ROWS_MAX];
+  uint8_t grown[ROWS_MAX] = {0};
   seed_with(seed, number);
   make_batch(h);
   snprintf(which, sizeof which, "plan %u policy=%s", number, policy ? policy->name : "auto");
   test_step(h, which, t);
   t->n_plans++;
   t->n_rows += plan->n_rows;
+  t->n_prefill_tokens += plan->n_prefill_tokens;
   t->n_rows_most = plan->n_rows > t->n_rows_most ? plan->n_rows : t->n_rows_most;
   t->n_keys_most = most_keys() > t->n_keys_most ? most_keys() : t->n_keys_most;
-  grow_rows(h, grown);
-  strcat(which, ", grown");
-  test_step(h, which, t);
-  forget_new_tokens(h);
-  shrink_rows(grown);
-  forget_new_tokens(h);
+  if (!hybrid) {
+    grow_rows(h, grown);
+    strcat(which, ", grown");
+    test_step(h, which, t);
+    forget_new_tokens();
+    shrink_rows(grown);
+  }
+  forget_new_tokens();
+}
+
+/* How batches of a kind are planned. Larger heads have no plans. */
+static const td_attention_policy *way_of(uint32_t kind, const head_shape *h)
+{
+  const td_attention_policy *hybrid_ways[16] = {NULL, &serial}, *way = NULL;
+  uint32_t n = 2;
+  for (uint32_t i = 0; td_attention_cuts[i]; i++)
+    hybrid_ways[n++] = td_attention_cuts[i];
+  if (hybrid)
+    return h->head_dim <= 128 ? hybrid_ways[(kind / N_SHAPES + kind) % n] : NULL;
+  if (h->head_dim <= 128 && !td_attention_policy_of(ways[kind / N_SHAPES], &way))
+    TD_BUG_ON(true);
+  return way;
 }
 
 static uint32_t number_of(const char *text, uint32_t otherwise)
@@ -566,23 +641,24 @@ static uint32_t number_of(const char *text, uint32_t otherwise)
 
 int main(int argc, char **argv)
 {
+  hybrid = argc > 1 && strcmp(argv[1], "hybrid") == 0;
+  argc -= hybrid, argv += hybrid;
   const char *backend = argc > 1 ? argv[1] : "cpu";
   uint32_t n = number_of(argc > 2 ? argv[2] : NULL, PLANS), seed = number_of(argc > 3 ? argv[3] : NULL, 1),
            first = number_of(argc > 4 ? argv[4] : NULL, 0);
   tally t = {0};
   td_error err;
   if (argc > 5 || n == 0) {
-    fputs("usage: random_plans [BACKEND [PLANS [SEED [FIRST]]]]\n", stderr);
+    fputs("usage: random_plans [hybrid] [BACKEND [PLANS [SEED [FIRST]]]]\n", stderr);
     return 2;
   }
+  step_tokens = strcmp(backend, "cpu") == 0 ? STEP_TOKENS_CPU : STEP_TOKENS;
   setvbuf(stdout, NULL, _IOLBF, 0);
   die(td_plan_create(ROWS_MAX, STEP_TOKENS, ROWS_MAX, ENTRIES_MAX, 16, &plan, &err), &err, "plan");
   page_table = calloc(ENTRIES_MAX, sizeof *page_table);
   for (uint32_t kind = 0; kind < N_KINDS; kind++) {
     const head_shape *h = &shapes[kind % N_SHAPES];
-    const td_attention_policy *way = NULL; /* larger heads have no plans */
-    if (h->head_dim <= 128 && !td_attention_policy_of(ways[kind / N_SHAPES], &way))
-      return 2;
+    const td_attention_policy *way = way_of(kind, h);
     uint32_t number = first + (kind + N_KINDS - first % N_KINDS) % N_KINDS;
     seed_with(seed, UINT64_MAX - kind);
     if (number >= first + n || !open_store(backend, h, way))
@@ -593,9 +669,10 @@ int main(int argc, char **argv)
   }
   td_plan_destroy(plan);
   free(page_table);
-  printf("random_plans %s: %d passed, %d failed; %u plans of %llu rows, up to %u in one and %u keys in one; "
-         "%llu rows' heads compared, in %u plans all\n",
+  printf("random_plans %s: %d passed, %d failed; %u plans of %llu rows, up to %u in one and %u keys in one, "
+         "chunks "
+         "of %llu tokens; %llu tokens' heads compared, in %u steps all\n",
          backend, n_passed, n_failed, t.n_plans, (unsigned long long)t.n_rows, t.n_rows_most, t.n_keys_most,
-         (unsigned long long)t.n_pairs, t.n_compared_whole);
+         (unsigned long long)t.n_prefill_tokens, (unsigned long long)t.n_pairs, t.n_compared_whole);
   return n_failed > 0 || n_passed == 0;
 }
