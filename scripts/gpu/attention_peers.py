@@ -6,7 +6,8 @@ hybrid --cells FILE`, whose rows have more tokens than one (q_len).
 
 Runs under whatever Python has torch and a peer installed; a peer that is not there is left out by name, and the reason is written. What is
 looked for: FlashAttention-3 as vLLM builds it (the package vllm, or the library that FA3_SO names), or the package flash_attn_interface;
-FlashInfer (the package flashinfer), whose kernels are compiled at first use, minutes if nothing is cached: run `--warm` before.
+FlashInfer (the package flashinfer), whose kernels are compiled at first use, minutes if nothing is cached: run `--warm` before. FlashInfer's POD
+compiles longest, so it is measured, on cells of chunks beside decodes, only where `--warm` has compiled it.
 
 All as tandem has it: bf16, pages of 16 on scattered ids, one launch a call, median of replays of a CUDA graph in which several copies of
 the cell's KV take turns, so that none is in the L2 cache."""
@@ -14,6 +15,7 @@ import argparse
 import json
 import math
 import os
+import pathlib
 import statistics
 import sys
 import time
@@ -204,6 +206,33 @@ def flashinfer_prefill(torch):
     return make
 
 
+def pod_is_compiled():
+    """Whether FlashInfer's cache has it: the library lies in a folder that is named after the kernel."""
+    from flashinfer.jit import env
+    return any(pathlib.Path(env.FLASHINFER_JIT_DIR).glob("*pod*/*.so"))
+
+
+def flashinfer_pod(torch):
+    import flashinfer
+    if not (WARMING or pod_is_compiled()):
+        raise ImportError("it is not compiled: run --warm with cells of chunks beside decodes, which takes minutes")
+
+    def make(b):
+        if not b.has_chunks or min(b.q_len) > 1:
+            return None
+        c = b.cell
+        work = torch.zeros(256 << 20, device="cuda", dtype=torch.uint8)
+        w = flashinfer.BatchPODWithPagedKVCacheWrapper(work, "NHD")
+        chunks, decodes = ([i for i, n in enumerate(b.q_len) if (n > 1) == chunk] for chunk in (True, False))
+        plans = [(b.sums([b.q_len[i] for i in part]), b.sums([len(b.pages[i]) for i in part]), torch.cat([b.pages[i] for i in part]).contiguous(),
+                  b.ints([(c["kv_len"][i] - 1) % PAGE + 1 for i in part])) for part in (chunks, decodes)]
+        w.plan(*plans[0], *plans[1], c["heads"], c["kv_heads"], c["head_dim"], PAGE, q_data_type=torch.bfloat16, kv_data_type=torch.bfloat16)
+        n = len(decodes)  # which stand first
+        q_decodes, q_chunks = b.q[:n].contiguous(), b.q[n:].contiguous()
+        return lambda: w.run(q_chunks, (b.pool.k, b.pool.v), q_decodes, (b.pool.k, b.pool.v), causal_p=True)
+    return make
+
+
 def parts_of(cell):
     """A hybrid cell's chunk, and its decodes, by themselves: run one after the other they are what a serial pair takes."""
     parts = [[i for i, n in enumerate(cell["q_len"]) if (n > 1) == chunk] for chunk in (True, False)]
@@ -211,7 +240,8 @@ def parts_of(cell):
 
 
 PEERS = {"FlashAttention-3": fa3, "FlashInfer prefill": flashinfer_prefill, "FlashInfer": flashinfer_decode(False), "FlashInfer tensor cores": flashinfer_decode(True),
-         "FlashInfer cascade": flashinfer_cascade}
+         "FlashInfer cascade": flashinfer_cascade, "FlashInfer POD": flashinfer_pod}
+WARMING = False
 
 
 # ---- measuring ----
@@ -272,8 +302,8 @@ def measure(torch, cells, makers, end, hot_s, out):
                     calls = [make(b) for b in batches]
                     figures[name] = graph_us(torch, calls, hot_s) if all(calls) else None
                     if cell["kind"] == "hybrid" and all(calls):
-                        pairs = [[make(Batch(torch, part, pool, 0)) for part in parts_of(cell)]]
-                        figures[name + ", a pair"] = graph_us(torch, [call for pair in pairs for call in pair], hot_s) * 2
+                        pair = [make(Batch(torch, part, pool, 0)) for part in parts_of(cell)]
+                        figures[name + ", a pair"] = graph_us(torch, pair, hot_s) * 2 if all(pair) else None
                 except Exception as e:  # one cell that a peer does not have must not end the rest
                     out["errors"].setdefault(name, f"{cell['name']}: {type(e).__name__}: {str(e)[:200]}")
             out["cells"].append({k: cell[k] for k in ("kind", "name", "heads", "kv_heads")} | {"us": {k: v for k, v in figures.items() if v}})
@@ -298,6 +328,8 @@ def main(argv):
     ap.add_argument("--peers", help=f"comma-separated: {', '.join(PEERS)}")
     ap.add_argument("--warm", action="store_true", help="only one small cell: compiles what is compiled at first use")
     a = ap.parse_args(argv)
+    global WARMING
+    WARMING = a.warm
     out = {"left_out": {}, "errors": {}, "cells": [], "versions": {}}
     makers = {}
     try:
@@ -307,19 +339,21 @@ def main(argv):
     except ImportError as e:
         out["left_out"] = {name: str(e) for name in PEERS}
         torch = None
+    with open(a.cells) as f:
+        cells = json.load(f)
+    hybrid = any(len(set(c.get("q_len", [1]))) > 1 for c in cells)
     for name, load in PEERS.items() if torch else ():
-        if a.peers and name not in a.peers.split(","):
+        if a.peers and name not in a.peers.split(",") or load is flashinfer_pod and not hybrid:
             continue
         try:
             makers[name] = load(torch)
         except Exception as e:
             out["left_out"][name] = f"{type(e).__name__}: {str(e)[:300]}"
     if makers:
-        with open(a.cells) as f:
-            cells = json.load(f)
         if a.warm:
             cells = [{"kind": "tree", "name": "warm", "heads": 32, "kv_heads": 8, "head_dim": d, "kv_len": [96] * 4, "shared": [0, 64, 64, 64]}
                      for d in sorted({c["head_dim"] for c in cells})]
+            cells += [{**c, "kind": "hybrid", "shared": [0] * 4, "q_len": [1, 1, 1, 40]} for c in cells if hybrid]
         out["versions"] = {m: sys.modules[m].__version__ for m in ("torch", "vllm", "flashinfer") if hasattr(sys.modules.get(m), "__version__")}
         measure(torch, cells, makers, time.monotonic() + a.max_seconds, a.hot_seconds, out)
     write(a.json, out)
