@@ -42,23 +42,63 @@ static const uint32_t chunks[][2] = {{128, 1024},  {512, 1024},  {128, 4096},  {
                                      {128, 16384}, {256, 16384}, {512, 16384}, {1024, 16384}, {2048, 16384},
                                      {2048, 2048}, {4096, 4096}, {8192, 8192}, {16, 16384},   {32, 16384},
                                      {64, 16384},  {16, 4096},   {64, 4096},   {256, 4096}};
-/* POD's C0 and C2, and mixes of both kinds of shortage (docs/lab/2026-11.md). */
+/* POD's Table 8, C0 and C2, its Figure 6 (a prompt in chunks of 512 beside 54 and 55 decodes), C1, and mixes
+ * of both kinds of shortage (docs/lab/2026-11.md). */
 static const cell hybrids[] = {
     {"hybrid", 32, 8, 512, 16384, 64, 16384},  {"hybrid", 32, 8, 1024, 12288, 80, 12288},
     {"hybrid", 32, 8, 1024, 8192, 128, 2048},  {"hybrid", 32, 8, 2048, 16384, 32, 8192},
     {"hybrid", 32, 8, 1024, 16384, 16, 16384}, {"hybrid", 32, 8, 4096, 4096, 128, 4096},
     {"hybrid", 32, 8, 512, 4096, 128, 8192},   {"hybrid", 32, 32, 1024, 4096, 64, 4096},
     {"hybrid", 32, 4, 512, 16384, 54, 16384},  {"hybrid", 16, 4, 16384, 16384, 250, 12288},
-    {"hybrid", 32, 8, 128, 8192, 64, 4096},    {"hybrid", 64, 8, 1024, 8192, 64, 8192}};
+    {"hybrid", 32, 8, 128, 8192, 64, 4096},    {"hybrid", 64, 8, 1024, 8192, 64, 8192},
+    {"hybrid", 32, 4, 512, 4096, 54, 16384},   {"hybrid", 32, 4, 512, 4096, 55, 16384},
+    {"hybrid", 32, 4, 512, 8192, 54, 16384},   {"hybrid", 32, 4, 512, 8192, 55, 16384},
+    {"hybrid", 32, 4, 512, 16384, 55, 16384},  {"hybrid", 32, 8, 12288, 12288, 220, 12288}};
 
-/* One way to cut: the planner's, the planner's without decodes beside, or a fixed one. */
+/* One way to cut: the planner's, the planner's without decodes beside, a fixed one, or one of another paper's
+ * that depends on the cell. */
 typedef struct cut {
   char name[24];
   bool is_fixed, is_serial;
-  td_hybrid_cut fixed;
+  td_hybrid_cut fixed, (*of_cell)(const cell *c);
   double us[TIMES_MAX], hot_us, hot_begin_s, hot_end_s, error;
   uint32_t n;
 } cut;
+
+/* POD's ways to share an SM out between CTAs of prefill and of decodes, as far as a cut of the SMs says the
+ * same: here no SM holds both. */
+enum { H200_SMS = 132, TILE_ROWS = 128, STREAMS_SMS = 2, SMS_MOST = 128 };
+
+/* As many SMs for each. */
+static td_hybrid_cut cut_in_halves(const cell *c)
+{
+  (void)c;
+  return (td_hybrid_cut){.tiles = 1, .sms_beside = H200_SMS / 2};
+}
+
+/* As many SMs as each has CTAs in the paper: a tile of queries and a kv head, or a decode and a kv head. */
+static td_hybrid_cut cut_by_ctas(const cell *c)
+{
+  uint32_t tiles = (c->chunk * (c->n_heads / c->n_kv_heads) + TILE_ROWS - 1) / TILE_ROWS;
+  uint32_t sms = H200_SMS * c->rows / (c->rows + tiles) / 2 * 2;
+  return (td_hybrid_cut){.tiles = 1,
+                         .sms_beside = sms > SMS_MOST            ? SMS_MOST
+                                       : sms > 0 || c->rows == 0 ? sms
+                                                                 : 2};
+}
+
+/* Two streams: decodes begin at once and take what prefill leaves, which has all SMs but the fewest that can
+ * be left. */
+static td_hybrid_cut cut_as_streams(const cell *c)
+{
+  (void)c;
+  return (td_hybrid_cut){.tiles = 1, .sms_beside = STREAMS_SMS};
+}
+
+static const struct {
+  const char *name;
+  td_hybrid_cut (*of_cell)(const cell *c);
+} named_cuts[] = {{"halves", cut_in_halves}, {"proportional", cut_by_ctas}, {"streams", cut_as_streams}};
 
 typedef struct bench {
   td_stage_options options;
@@ -145,7 +185,7 @@ static void open_backend(bench *b, const cell *c)
 static void choose(bench *b, const cut *c)
 {
   b->policy = (td_attention_policy){.name = c->name, .never_beside = c->is_serial};
-  if (c->is_fixed)
+  if (c->is_fixed || c->of_cell)
     b->policy.hybrid = c->fixed;
 }
 
@@ -252,6 +292,8 @@ static void tell(bench *b, const cell *c, const char *name)
     printf("%-7s %-24s %2u/%-2u %-10s %8.1f us  hot %8.1f  %5.0f TFLOP/s  error %.1e\n", c->kind, name,
            c->n_heads, c->n_kv_heads, k->name, us, k->hot_us, flop_of(b, c) / us * 1e-6, k->error);
     cJSON_AddStringToObject(one, "cut", k->name);
+    if (k->of_cell)
+      cJSON_AddNumberToObject(one, "sms_beside", k->fixed.sms_beside);
     td_stats_add_number(one, "us", us);
     td_stats_add_number(one, "hot_us", k->hot_us);
     td_stats_add_number(one, "hot_begin_s", k->hot_begin_s);
@@ -275,8 +317,11 @@ static void measure_cell(bench *b, const cell *c)
   measure_empty(b);
   size_t n = (size_t)(c->chunk + c->rows) * c->n_heads * (size_t)b->head_dim;
   for (size_t i = 0; i < b->n_cuts; i++) {
-    b->cuts[i].n = 0;
-    b->cuts[i].error = error_of(b, &b->cuts[i], &first, n);
+    cut *k = &b->cuts[i];
+    k->n = 0;
+    if (k->of_cell)
+      k->fixed = k->of_cell(c);
+    k->error = error_of(b, k, &first, n);
   }
   for (double end = td_tool_now_s() + b->seconds; b->cuts[0].n < 3 || td_tool_now_s() < end;)
     for (size_t i = 0; i < b->n_cuts; i++)
@@ -329,7 +374,7 @@ static void make_cells(bench *b)
     td_tool_die("no cell is left to measure");
 }
 
-/* "auto", "serial", or TILES:SPLIT_KEYS:SMS_BESIDE. */
+/* "auto", "serial", a named one, or TILES:SPLIT_KEYS:SMS_BESIDE. */
 static void take_cuts(bench *b)
 {
   for (const char *at = b->cut_names; at && b->n_cuts < CUTS_MAX;
@@ -337,7 +382,10 @@ static void take_cuts(bench *b)
     cut *c = &b->cuts[b->n_cuts++];
     snprintf(c->name, sizeof c->name, "%.*s", (int)strcspn(at, ","), at);
     c->is_serial = strcmp(c->name, "serial") == 0;
-    c->is_fixed = !c->is_serial && strcmp(c->name, "auto") != 0;
+    for (size_t i = 0; i < sizeof named_cuts / sizeof *named_cuts; i++)
+      if (strcmp(c->name, named_cuts[i].name) == 0)
+        c->of_cell = named_cuts[i].of_cell;
+    c->is_fixed = !c->is_serial && !c->of_cell && strcmp(c->name, "auto") != 0;
     if (c->is_fixed &&
         (sscanf(c->name, "%u:%u:%u", &c->fixed.tiles, &c->fixed.split_keys, &c->fixed.sms_beside) != 3 ||
          c->fixed.tiles < 1 || c->fixed.tiles > 2 || c->fixed.split_keys % 128 != 0 ||
@@ -387,7 +435,9 @@ int td_bench_hybrid(int argc, char **argv)
       {"--heads", "Q/KV", "only cells with so many heads", TD_ARG_TEXT, &b.heads},
       {"--head-dim", "N", "elements of a head: 64, 96, 128 or 256 (128)", TD_ARG_NUMBER, &b.head_dim},
       {"--name", "NAME", "only the cell of this name: 1024@12288 + 80x12288", TD_ARG_TEXT, &b.name_wanted},
-      {"--cuts", "CUT,...", "auto, serial (no decodes beside), or TILES:SPLIT_KEYS:SMS (auto,serial,1:0:0)",
+      {"--cuts", "CUT,...",
+       "auto, serial (no decodes beside), halves, proportional, streams (POD's), or TILES:SPLIT_KEYS:SMS "
+       "(auto,serial,1:0:0)",
        TD_ARG_TEXT, &b.cut_names},
       {"--seconds", "S", "of all cuts of a cell in turns (0.3)", TD_ARG_NUMBER, &b.seconds},
       {"--hot-seconds", "S", "of each cut on end (0.4)", TD_ARG_NUMBER, &b.hot_s},

@@ -170,4 +170,5 @@ def main():
     PICTURE.write_text(picture(text))
 
 
-main()
+if __name__ == "__main__":
+    main()

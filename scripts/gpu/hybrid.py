@@ -10,6 +10,7 @@ from machine import smi_id
 from peers import peers_here
 
 HOT_S, SAMPLE_MS, SMALLEST_SAMPLES = 0.4, 20, 3
+POLICIES = ("auto", "serial", "halves", "proportional", "streams")  # ours, one after the other, and POD's (bench/README.md)
 NOISE = 1.02
 FLOOR_BYTES_US, FLOOR_FLOP_US = 4.55e6, 790e6
 ERROR_MAX = 0.02  # of another cut's largest element: bf16's own rounding is 0.008
@@ -57,6 +58,18 @@ def best_peer(figures):
     return name, figures.get(name)
 
 
+def tell_policies(s, cells):
+    """scripts/draw_hybrid.py draws them."""
+    rows = []
+    for c in cells:
+        us = {k["cut"]: k["hot_us"] for k in c["cuts"]}
+        rows.append([c["name"], f"{c['heads']}/{c['kv_heads']}", us["serial"], *(us["serial"] / us[p] for p in POLICIES if p != "serial")])
+        s.check(all(k["error"] is not None and k["error"] <= ERROR_MAX for k in c["cuts"]), f"{c['name']} {c['heads']}/{c['kv_heads']}: every policy "
+                "has the same output", f"largest difference {max(k['error'] for k in c['cuts']):.1e}")
+    s.text("### policies: how many times as fast as one after the other (us), hot")
+    s.table(["", "heads", "serial", *(p for p in POLICIES if p != "serial")], rows)
+
+
 def tell(s, ours, peers, watch):
     theirs = {key_of(c): c["us"] for c in peers.get("cells", ())}
     rows = []
@@ -85,7 +98,12 @@ def stage(ctx, s):
     with Watch(ctx) as watch:
         must(ctx.run("tandem-bench", "hybrid", *what, "--backend", "cuda", "--device", ctx.device, "--cuts", "auto,serial", "--seconds", 0.2,
                      "--hot-seconds", HOT_S, "--json", out, limit_s=300), "tandem-bench hybrid")
+    policies = ctx.work / "hybrid-policies.json"
+    must(ctx.run("tandem-bench", "hybrid", *what, "--backend", "cuda", "--device", ctx.device, "--only", "hybrid", "--cuts", ",".join(POLICIES),
+                 "--seconds", 0.1, "--hot-seconds", HOT_S / 4, "--json", policies, limit_s=120), "tandem-bench hybrid, policies")
     peers = peers_here(ctx, s, "attention_peers", ["--cells", cells, "--max-seconds", 60 if ctx.quick else 150, "--hot-seconds", HOT_S], 420)
     ours = json.loads(out.read_text())
-    s.data.update(hybrid=ours, peers=peers.get("cells", []))
+    of_policies = json.loads(policies.read_text())
+    s.data.update(hybrid=ours, policies=of_policies, peers=peers.get("cells", []))
     tell(s, ours, peers, watch)
+    tell_policies(s, of_policies)

@@ -16,6 +16,7 @@ import attention  # noqa: E402
 import attention_peers  # noqa: E402
 import core  # noqa: E402
 import daemon  # noqa: E402
+import hybrid  # noqa: E402
 import invariant  # noqa: E402
 import loads  # noqa: E402
 import machine  # noqa: E402
@@ -452,6 +453,31 @@ def test_a_peer_that_breaks_does_not_end_the_rest(monkeypatch):
     out = {"cells": [], "errors": {}}
     attention_peers.measure(Torch, cells, makers, 0, 0, out)  # the time is over
     assert out["cells"] == []
+
+
+# ---- chunks beside decodes ----
+
+def policy_cell(**hot_us):
+    return {"kind": "hybrid", "name": "1024@12288 + 80x12288", "heads": 32, "kv_heads": 8, "flop": 2.5e11, "decode_bytes": 4.0e9,
+            "cuts": [{"cut": p.replace("_", " "), "us": us, "hot_us": us, "error": 1e-3} for p, us in hot_us.items()]}
+
+
+def test_policies_are_told_beside_one_after_the_other_and_drawn(tmp_path):
+    cell = policy_cell(auto=1000.0, serial=1225.0, halves=2450.0, proportional=1400.0, streams=1225.0)
+    s = core.Stage("hybrid", "")
+    hybrid.tell_policies(s, [cell])
+    assert s.checks[0]["ok"] and "halves" in "".join(s.body) and "| 1.23 | 0.5 |" in "".join(s.body)
+    cell["cuts"][2]["error"] = 0.5
+    hybrid.tell_policies(s, [cell])
+    assert not s.checks[1]["ok"]
+    told, drawn = tmp_path / "report.json", tmp_path / "h.svg"
+    told.write_text(json.dumps({"stages": [{"data": {}}, {"data": {"policies": [cell]}}]}))
+    subprocess.run([ROOT / "scripts/draw_hybrid.py", told, drawn], check=True)
+    svg = drawn.read_text()
+    assert all(x in svg for x in (">0.82<", ">2.00<", ">1.14<", ">1K@12K<", ">+ 80x12K<", ">1225 us<")) and svg.count("<rect") == 1 + 2 * 4 + 1
+    told.write_text(json.dumps([policy_cell(auto=1.0)]))
+    r = subprocess.run([ROOT / "scripts/draw_hybrid.py", told, drawn], capture_output=True, text=True)
+    assert r.returncode == 1 and "serial" in r.stderr
 
 
 # ---- daemons of stages ----
