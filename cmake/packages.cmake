@@ -47,15 +47,15 @@ set_property(CACHE TD_KV_EVENTS PROPERTY STRINGS AUTO ON OFF)
 set(TD_HAVE_KV_EVENTS OFF)
 if(TD_SERVER AND TD_KV_EVENTS)
   pkg_check_modules(ZMQ QUIET IMPORTED_TARGET libzmq)
-  pkg_search_module(MSGPACK QUIET IMPORTED_TARGET msgpack-c msgpack) # Debian 13 and 12 call it so
-  if(ZMQ_FOUND AND MSGPACK_FOUND)
+  find_path(MSGPACK_INCLUDE msgpack/pack.h NO_CACHE) # packing is all in headers; and Debian 13's msgpack-c.pc names no folder
+  if(ZMQ_FOUND AND MSGPACK_INCLUDE)
     set(TD_HAVE_KV_EVENTS ON)
   elseif(TD_KV_EVENTS STREQUAL "AUTO")
     message(STATUS "KV events: left out, libzmq and msgpack-c were not found (apt install libzmq3-dev, and libmsgpack-c-dev "
                    "or on Debian 12 libmsgpack-dev)")
   else()
     td_need(ZMQ_FOUND "libzmq: apt install libzmq3-dev (KV events need it; -DTD_KV_EVENTS=OFF leaves them out)")
-    td_need(MSGPACK_FOUND "msgpack-c: apt install libmsgpack-c-dev, on Debian 12 libmsgpack-dev (KV events need it; \
+    td_need(MSGPACK_INCLUDE "msgpack-c: apt install libmsgpack-c-dev, on Debian 12 libmsgpack-dev (KV events need it; \
 -DTD_KV_EVENTS=OFF leaves them out)")
   endif()
 endif()

@@ -48,7 +48,7 @@ step_run() {
 PACKAGES_BUILD="gcc g++ make cmake ninja-build pkg-config libc6-dev libuv1-dev libcjson-dev libutf8proc-dev libxxhash-dev
   libinih-dev libsystemd-dev zlib1g-dev libcurl4-openssl-dev libzmq3-dev"
 PACKAGES_RUN="python3 python3-venv curl ca-certificates"
-PACKAGES_TEST="libcmocka-dev clang ccache"
+PACKAGES_TEST="libcmocka-dev clang ccache haproxy"
 PACKAGES_PACKAGE="dpkg-dev file"
 
 package_installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }

@@ -2,7 +2,7 @@
 #include "server/kv_batch.h"
 
 #include <inttypes.h>
-#include <msgpack.h>
+#include <msgpack/pack.h>
 #include <stdio.h>
 #include <string.h>
 
