@@ -39,6 +39,7 @@ static void scale_cost(td_cost_model *m, const td_device *from, const td_device 
   for (uint32_t i = 0; i < m->n_points; i++)
     m->tokens_us[i] *= products;
   m->decode_us_per_kv_token *= kv;
+  m->hybrid_us_per_kv_token *= kv;
   m->prefill_us_per_kv_token *= kv;
   m->prefill_us_per_pair *= pairs;
 }
@@ -87,6 +88,7 @@ td_device td_device_tp2(const td_device *one)
         m->tokens_us[i] / 2 + 2.0 * d.shape.n_layers * td_device_all_reduce_us(m->tokens[i], d.shape.width);
   m->logits_us_per_row /= 2;
   m->decode_us_per_kv_token /= 2;
+  m->hybrid_us_per_kv_token /= 2;
   m->prefill_us_per_pair /= 2;
   m->prefill_us_per_kv_token /= 2;
   d.tensor_parallel = 2;

@@ -26,7 +26,7 @@
 enum { HOST_KV_PAGES = 64 };
 /* As many as a fit takes: options cannot ask for more than some 220 (test_engine_calibrate). */
 enum { CASES_MAX = TD_COST_SAMPLES_MAX, RUNS_MAX = 9, RUNS_WANTED = 3, FEWEST_CASES = 4 };
-enum { SHORT_CONTEXT = 64, MANY_CONTEXT = 4096, LONG_CONTEXT = 32768 };
+enum { SHORT_CONTEXT = 64, MANY_CONTEXT = 4096, FULL_CONTEXT = 8192, FULL_ROWS = 128, LONG_CONTEXT = 32768 };
 /* On a device: below, steps are bound by reading the weights, and rise evenly. */
 enum { STAIRS_FROM = 256 };
 /* A case that took one part in so many of the time is not run again; one that would take one in LEFT_SHARE of
@@ -164,6 +164,16 @@ static void choose_grid(calibration *c, uint32_t factor)
     for (uint32_t behind = 1024; behind <= LONG_CONTEXT; behind *= 2 * factor)
       add_chunks(c, 1, n, behind);
   add_chunks(c, 4, tokens / factor / 2, 0);
+}
+
+/* As they are close to the highest rate of long prompts: many decodes behind much context beside a chunk that
+ * is behind much, the steps that a queue waits for. */
+static void choose_full(calibration *c)
+{
+  for (uint32_t n = 8; n <= FULL_ROWS && n <= c->max_rows; n *= 4)
+    for (uint32_t n_all = c->max_tokens / 8; n_all <= c->max_tokens / 2; n_all *= 2)
+      if (n_all > 2 * n)
+        add_hybrid(c, n, context_of(c, 2 * n, FULL_CONTEXT), n_all - n, context_of(c, 2, FULL_CONTEXT));
 }
 
 /* Between the grid's lines: products have tiles, and an algorithm for each range of rows, so their times are
@@ -360,6 +370,7 @@ static td_status measure(calibration *c, td_error *err)
                          "calibrate_ms is over after %u kinds of steps, too few to tell what steps take", n);
   TD_TRY(td_cost_fit(samples, n, &rough, err));
   choose_grid(c, 4);
+  choose_full(c);
   choose_stairs(c);
   uint32_t n_coarse = c->n_cases;
   choose_grid(c, 2);

@@ -120,7 +120,7 @@ static length length_of(const td_budget *b, uint32_t n_tokens, double tokens_us,
 {
   uint32_t q_len = n_tokens - b->work.n_tokens;
   length l = {n_tokens, time_with(b, tokens_us, 0, q_len, 0), 0};
-  double later_us = l.us - td_budget_predict_us(b, &b->work);
+  double later_us = fmax(l.us - td_budget_predict_us(b, &b->work), 0); /* KV may be cheaper beside chunks */
   l.cost = (n_prompts * l.us + DECODE_WORTH * b->work.n_decode_rows * later_us) / q_len;
   return l;
 }

@@ -1,7 +1,7 @@
 /* Fitting a cost model. See cost_fit.h.
  *
- * Unknown are the table's values (a sample between two points weighs on both) and the eight coefficients: up
- * to 104 numbers, all >= 0. The normal equations are solved by coordinate descent, which keeps them >= 0 by
+ * Unknown are the table's values (a sample between two points weighs on both) and the nine coefficients: up
+ * to 105 numbers, all >= 0. The normal equations are solved by coordinate descent, which keeps them >= 0 by
  * clamping each; a table point is touched by few samples, so the equations are nearly diagonal and it
  * converges fast. Least squares of relative errors first; then samples are weighted by 1 / error a few times
  * (iteratively reweighted: least absolute errors). */
@@ -12,21 +12,26 @@
 #include <string.h>
 
 enum {
-  N_COEFFICIENTS = 8,
+  N_COEFFICIENTS = 9,
   N_UNKNOWN_MAX = TD_COST_POINTS_MAX + N_COEFFICIENTS,
   REWEIGHTINGS = 12,
-  SWEEPS_MAX = 4000
+  SWEEPS_MAX = 4000,
+  CONTEXTS_APART = 2, /* of hybrids, before what their rows and their KV take can be told apart */
+  APART_MIN = 3
 };
 #define CONVERGED 1e-7
 /* An error below this is as good as none: bounds a sample's weight. */
 #define SMALL_ERROR 0.005
-/* Of a table's point. */
+/* Of a table's point; and of KV beside chunks that costs nothing, where 0 would say that it costs the same.
+ */
 #define SMALLEST_US 1e-3
+#define SMALLEST_KV_US 1e-9
 
 typedef struct fit {
   const td_cost_sample *samples;
   uint32_t n_samples, n_unknown;
   td_cost_model *m;
+  bool prices_hybrid_kv;
   double weight[TD_COST_SAMPLES_MAX];
   double gram[N_UNKNOWN_MAX][N_UNKNOWN_MAX], target[N_UNKNOWN_MAX], x[N_UNKNOWN_MAX];
 } fit;
@@ -51,9 +56,26 @@ static void choose_points(td_cost_model *m, const td_cost_sample *samples, uint3
   m->tokens[m->n_points - 1] = tokens[n - 1];
 }
 
-/* How much each unknown counts in this step's time. */
-static void row_of(const td_cost_model *m, const td_step_work *w, double row[N_UNKNOWN_MAX])
+static bool is_hybrid(const td_step_work *w) { return w->n_decode_rows > 0 && w->n_rows > w->n_decode_rows; }
+
+/* Decodes beside chunks were measured behind much context and behind little. */
+static bool tells_hybrid_kv(const td_cost_sample *samples, uint32_t n)
 {
+  double least = INFINITY;
+  uint32_t n_apart = 0;
+  for (uint32_t i = 0; i < n; i++)
+    if (is_hybrid(&samples[i].work))
+      least = fmin(least, (double)samples[i].work.decode_kv_tokens / samples[i].work.n_decode_rows);
+  for (uint32_t i = 0; i < n; i++)
+    n_apart += is_hybrid(&samples[i].work) && (double)samples[i].work.decode_kv_tokens >
+                                                  CONTEXTS_APART * least * samples[i].work.n_decode_rows;
+  return n_apart >= APART_MIN;
+}
+
+/* How much each unknown counts in this step's time. */
+static void row_of(const fit *f, const td_step_work *w, double row[N_UNKNOWN_MAX])
+{
+  const td_cost_model *m = f->m;
   double *coefficients = row + m->n_points;
   uint32_t i = 0;
   memset(row, 0, N_UNKNOWN_MAX * sizeof *row);
@@ -66,13 +88,12 @@ static void row_of(const td_cost_model *m, const td_step_work *w, double row[N_U
   }
   coefficients[0] = w->n_logits;
   coefficients[1] = w->n_decode_rows;
-  coefficients[2] = (double)w->decode_kv_tokens;
+  coefficients[f->prices_hybrid_kv && is_hybrid(w) ? 8 : 2] = (double)w->decode_kv_tokens;
   coefficients[3] = w->n_rows - w->n_decode_rows;
   coefficients[4] = (double)w->prefill_pairs;
   coefficients[5] = (double)w->prefill_thin_tokens;
-  bool is_hybrid = w->n_decode_rows > 0 && w->n_rows > w->n_decode_rows;
-  coefficients[6] = is_hybrid ? 1 : 0;
-  coefficients[7] = is_hybrid ? w->n_decode_rows : 0;
+  coefficients[6] = is_hybrid(w) ? 1 : 0;
+  coefficients[7] = is_hybrid(w) ? w->n_decode_rows : 0;
 }
 
 static void make_equations(fit *f)
@@ -82,7 +103,7 @@ static void make_equations(fit *f)
   memset(f->target, 0, sizeof f->target);
   for (uint32_t s = 0; s < f->n_samples; s++) {
     double scale = 1 / f->samples[s].us, w = f->weight[s];
-    row_of(f->m, &f->samples[s].work, row);
+    row_of(f, &f->samples[s].work, row);
     for (uint32_t i = 0; i < f->n_unknown; i++) {
       if (row[i] == 0)
         continue;
@@ -124,6 +145,7 @@ static void take_solution(fit *f)
   f->m->prefill_us_per_thin_token = c[5];
   f->m->hybrid_us = c[6];
   f->m->hybrid_us_per_decode_row = c[7];
+  f->m->hybrid_us_per_kv_token = f->prices_hybrid_kv ? fmax(c[8], SMALLEST_KV_US) : 0;
 }
 
 static double error_of(const td_cost_model *m, const td_cost_sample *s)
@@ -150,6 +172,7 @@ td_status td_cost_fit(const td_cost_sample *samples, uint32_t n_samples, td_cost
   *out = none;
   choose_points(out, samples, n_samples);
   f.n_unknown = out->n_points + N_COEFFICIENTS;
+  f.prices_hybrid_kv = tells_hybrid_kv(samples, n_samples);
   for (uint32_t i = 0; i < n_samples; i++)
     f.weight[i] = 1;
   for (int k = 0; k <= REWEIGHTINGS; k++) {

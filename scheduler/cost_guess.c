@@ -49,6 +49,7 @@ td_cost_model td_cost_guess(const td_cost_class *c, const td_cost_basis *to)
   }
   m.logits_us_per_row *= products;
   m.decode_us_per_kv_token *= kv;
+  m.hybrid_us_per_kv_token *= kv;
   m.prefill_us_per_kv_token *= kv;
   m.prefill_us_per_thin_token *= kv;
   m.prefill_us_per_pair *= pairs;

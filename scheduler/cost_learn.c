@@ -56,7 +56,7 @@ static double parts_of(const td_cost_learner *l, const td_step_work *w, double p
   memset(parts, 0, TD_COST_PARTS * sizeof *parts);
   parts[knot] = tokens_us * (1 - beyond);
   parts[knot + 1] = tokens_us * beyond;
-  parts[DECODE_PART] = m->decode_us_per_kv_token * (double)w->decode_kv_tokens;
+  parts[DECODE_PART] = td_cost_kv_us(m, w);
   parts[PROMPT_PART] = m->prefill_us_per_pair * (double)w->prefill_pairs +
                        m->prefill_us_per_kv_token * (double)w->prefill_kv_tokens +
                        m->prefill_us_per_thin_token * (double)w->prefill_thin_tokens;
@@ -114,6 +114,7 @@ td_cost_model td_cost_learner_model(const td_cost_learner *l)
   m.hybrid_us *= rows;
   m.hybrid_us_per_decode_row *= rows;
   m.decode_us_per_kv_token *= exp(l->log_factor[DECODE_PART]);
+  m.hybrid_us_per_kv_token *= exp(l->log_factor[DECODE_PART]);
   m.prefill_us_per_pair *= prompts;
   m.prefill_us_per_kv_token *= prompts;
   m.prefill_us_per_thin_token *= prompts;

@@ -3,10 +3,11 @@
  *
  * These make a step's time: products and everything else that goes token by token, a table over the
  * number of tokens (tiles make it a stair: 384 tokens cost almost what 512 do); attention of prompt chunks,
- * by (query, key) pairs; attention of decodes, by the KV that it reads; and where there are both, what it
- * takes longer that they are in one step (H200: 0.4 ms and 13 us a decode, without which steps of 16 to 64
- * decodes and 250 to 500 tokens of a prompt were predicted 5 to 11 % too short). All coefficients come from a
- * calibration of the very device and model, or, for planning without one, from published figures.
+ * by (query, key) pairs; attention of decodes, by the KV that it reads, which has another price beside
+ * chunks; and where there are both, what it takes longer that they are in one step (H200: 0.4 ms and 13 us a
+ * decode, without which steps of 16 to 64 decodes and 250 to 500 tokens of a prompt were predicted 5 to 11 %
+ * too short). All coefficients come from a calibration of the very device and model, or, for planning without
+ * one, from published figures.
  *
  * How right it is (`bench_predict MODEL --kinds 60 --rounds 8 --calibrate-ms 40000`; steps that calibration
  * never saw, SmolLM2-135M, one thread, a busy host; two runs): off a kind's median by 2.5 and 5.5 % in the
@@ -52,7 +53,9 @@ typedef struct td_cost_model {
   double prefill_us_per_chunk, prefill_us_per_pair, prefill_us_per_kv_token;
   double prefill_us_per_thin_token; /* calibrations have this instead of prefill_us_per_kv_token */
   double hybrid_us,
-      hybrid_us_per_decode_row; /* what decodes and chunks in one step take longer than the sums above */
+      hybrid_us_per_decode_row;  /* what decodes and chunks in one step take longer than the sums above */
+  double hybrid_us_per_kv_token; /* instead of decode_us_per_kv_token where there are chunks too, which read
+                                  * and compute at the same time; 0: the same */
   double learned[2]; /* steps [without, with] prompts took so many times all this under load; 0: not known. It
                       * is where the scheduler's correction begins: td_cost_step_us is as calibrated */
 } td_cost_model;
@@ -97,6 +100,13 @@ uint32_t td_cost_find_point(const td_cost_model *m, uint32_t n_tokens);
 double td_cost_tokens_at_us(const td_cost_model *m, uint32_t point, uint32_t n_tokens);
 /* Predicted time, > 0 where the model has a point. */
 double td_cost_step_us(const td_cost_model *m, const td_step_work *w);
+/* What reading the decodes' KV takes. */
+static inline double td_cost_kv_us(const td_cost_model *m, const td_step_work *w)
+{
+  bool is_hybrid = w->n_decode_rows > 0 && w->n_rows > w->n_decode_rows;
+  return (double)w->decode_kv_tokens *
+         (is_hybrid && m->hybrid_us_per_kv_token > 0 ? m->hybrid_us_per_kv_token : m->decode_us_per_kv_token);
+}
 /* The same where what the table says of w->n_tokens is known. */
 static inline double td_cost_step_of_tokens_us(const td_cost_model *m, double tokens_us,
                                                const td_step_work *w)
@@ -105,8 +115,8 @@ static inline double td_cost_step_of_tokens_us(const td_cost_model *m, double to
   bool is_hybrid = n_chunks > 0 && w->n_decode_rows > 0;
   double hybrid_us = is_hybrid ? m->hybrid_us + m->hybrid_us_per_decode_row * w->n_decode_rows : 0;
   return tokens_us + hybrid_us + m->logits_us_per_row * w->n_logits +
-         m->decode_us_per_row * w->n_decode_rows + m->decode_us_per_kv_token * (double)w->decode_kv_tokens +
-         m->prefill_us_per_chunk * n_chunks + m->prefill_us_per_pair * (double)w->prefill_pairs +
+         m->decode_us_per_row * w->n_decode_rows + td_cost_kv_us(m, w) + m->prefill_us_per_chunk * n_chunks +
+         m->prefill_us_per_pair * (double)w->prefill_pairs +
          m->prefill_us_per_kv_token * (double)w->prefill_kv_tokens +
          m->prefill_us_per_thin_token * (double)w->prefill_thin_tokens;
 }

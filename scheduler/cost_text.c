@@ -1,17 +1,18 @@
 /* A cost model as text. See cost_text.h.
  *
- *   tandem-steps 3
+ *   tandem-steps 4
  *   WHAT IT WAS MEASURED ON
  *   tokens N us T                   the table: a line for each point, ascending
  *   ...
  *   logits_us_per_row X             then every coefficient, in this order
  *   ...
- *   learned_without_prompts X       what steps took under load, times all this; each may be missing
+ *   hybrid_us_per_kv_token X        may be missing, as the two that follow
+ *   learned_without_prompts X       what steps took under load, times all this
  *   learned_with_prompts X
  *   xxh3 CHECKSUM of all bytes before this line
  *
- * Version 2 is the same with nothing learned, and is read too. Numbers are printed with 17 digits: what is
- * read is bit for bit what was written. */
+ * Version 3 has no price of KV beside chunks, version 2 nothing learned either; both are read too. Numbers
+ * are printed with 17 digits: what is read is bit for bit what was written. */
 #include "scheduler/cost_text.h"
 
 #include <inttypes.h>
@@ -23,8 +24,8 @@
 
 #include "config/limits.h"
 
-#define HEADER "tandem-steps 3\n"
-#define HEADER_BEFORE "tandem-steps 2\n"
+#define HEADER "tandem-steps "
+enum { VERSION_LEARNED = 3, VERSION_HYBRID_KV = 4, VERSION = 4, VERSION_OLDEST = 2 };
 #define COEFFICIENT_MAX_US 1e9
 #define STEP_MAX_US 1e12
 enum { CHECKSUM_LINE_BYTES = 5 + 16 + 1, NUMBER_BYTES = 32, TOKENS_MAX = 1 << 24 };
@@ -47,15 +48,21 @@ static const coefficient coefficients[] = {
 };
 enum { N_COEFFICIENTS = sizeof coefficients / sizeof *coefficients };
 
-static const char *const learned_names[2] = {"learned_without_prompts", "learned_with_prompts"};
+/* What a file may lack, and since which version it may have it. */
+static const struct {
+  coefficient c;
+  int since;
+} extras[] = {
+    {{"hybrid_us_per_kv_token", offsetof(td_cost_model, hybrid_us_per_kv_token)}, VERSION_HYBRID_KV},
+    {{"learned_without_prompts", offsetof(td_cost_model, learned[0])}, VERSION_LEARNED},
+    {{"learned_with_prompts", offsetof(td_cost_model, learned[1])}, VERSION_LEARNED},
+};
+enum { N_EXTRAS = sizeof extras / sizeof *extras };
 
-static double *coefficient_of(td_cost_model *m, int i)
+static double *number_of(td_cost_model *m, const coefficient *c) { return (double *)((char *)m + c->offset); }
+static double value_of(const td_cost_model *m, const coefficient *c)
 {
-  return (double *)((char *)m + coefficients[i].offset);
-}
-static double value_of(const td_cost_model *m, int i)
-{
-  return *(const double *)((const char *)m + coefficients[i].offset);
+  return *(const double *)((const char *)m + c->offset);
 }
 
 static bool is_within(double v, double max) { return v >= 0 && v <= max; } /* no NaN */
@@ -77,8 +84,10 @@ bool td_cost_is_valid(const td_cost_model *m)
       return false;
   }
   for (int i = 0; i < N_COEFFICIENTS; i++)
-    if (!is_within(value_of(m, i), COEFFICIENT_MAX_US))
+    if (!is_within(value_of(m, &coefficients[i]), COEFFICIENT_MAX_US))
       return false;
+  if (!is_within(m->hybrid_us_per_kv_token, COEFFICIENT_MAX_US))
+    return false;
   for (int i = 0; i < 2; i++)
     if (m->learned[i] != 0 && !td_cost_is_learnable(m->learned[i]))
       return false;
@@ -88,14 +97,14 @@ bool td_cost_is_valid(const td_cost_model *m)
 void td_cost_print(const td_cost_model *m, const char *identity, td_buf *out)
 {
   size_t begin = out->len_bytes;
-  td_buf_printf(out, "%s%s\n", HEADER, identity);
+  td_buf_printf(out, HEADER "%d\n%s\n", VERSION, identity);
   for (uint32_t i = 0; i < m->n_points; i++)
     td_buf_printf(out, "tokens %" PRIu32 " us %.17g\n", m->tokens[i], m->tokens_us[i]);
   for (int i = 0; i < N_COEFFICIENTS; i++)
-    td_buf_printf(out, "%s %.17g\n", coefficients[i].name, value_of(m, i));
-  for (int i = 0; i < 2; i++)
-    if (m->learned[i] > 0)
-      td_buf_printf(out, "%s %.17g\n", learned_names[i], m->learned[i]);
+    td_buf_printf(out, "%s %.17g\n", coefficients[i].name, value_of(m, &coefficients[i]));
+  for (int i = 0; i < N_EXTRAS; i++)
+    if (value_of(m, &extras[i].c) > 0)
+      td_buf_printf(out, "%s %.17g\n", extras[i].c.name, value_of(m, &extras[i].c));
   if (!out->failed)
     td_buf_printf(out, "xxh3 %016" PRIx64 "\n",
                   (uint64_t)XXH3_64bits(out->data + begin, out->len_bytes - begin));
@@ -160,24 +169,38 @@ static bool take_points(cursor *c, td_cost_model *m)
   return true;
 }
 
-static bool take_learned(cursor *c, td_cost_model *m)
+static bool take_version(cursor *c, int *version)
 {
-  for (int i = 0; i < 2; i++)
-    if (take_text(c, learned_names[i]) &&
-        (!take_text(c, " ") || !take_number(c, '\n', &m->learned[i]) || m->learned[i] == 0))
+  if (!take_text(c, HEADER))
+    return false;
+  for (*version = VERSION_OLDEST; *version <= VERSION; ++*version) {
+    char line[] = {(char)('0' + *version), '\n', '\0'};
+    if (take_text(c, line))
+      return true;
+  }
+  return false;
+}
+
+static bool take_extras(cursor *c, int version, td_cost_model *m)
+{
+  for (int i = 0; i < N_EXTRAS; i++) {
+    double *v = number_of(m, &extras[i].c);
+    if (version >= extras[i].since && take_text(c, extras[i].c.name) &&
+        (!take_text(c, " ") || !take_number(c, '\n', v) || *v == 0))
       return false;
+  }
   return true;
 }
 
-static bool take_model(cursor *c, bool has_learned, td_cost_model *m)
+static bool take_model(cursor *c, int version, td_cost_model *m)
 {
   if (!take_points(c, m))
     return false;
   for (int i = 0; i < N_COEFFICIENTS; i++)
     if (!take_text(c, coefficients[i].name) || !take_text(c, " ") ||
-        !take_number(c, '\n', coefficient_of(m, i)))
+        !take_number(c, '\n', number_of(m, &coefficients[i])))
       return false;
-  return (!has_learned || take_learned(c, m)) && c->at == c->end;
+  return take_extras(c, version, m) && c->at == c->end;
 }
 
 static bool sum_is_right(const char *text, size_t n_bytes)
@@ -193,8 +216,8 @@ td_status td_cost_parse(const char *text, size_t n_bytes, td_cost_model *m,
 {
   cursor c = {text, text + n_bytes};
   td_cost_model got = {0};
-  bool has_learned = n_bytes > 0 && take_text(&c, HEADER);
-  if (!has_learned && (n_bytes == 0 || !take_text(&c, HEADER_BEFORE)))
+  int version;
+  if (n_bytes == 0 || !take_version(&c, &version))
     return td_fail(err, TD_ERR_CONFIG, "no step times of this version");
   if ((size_t)(c.end - c.at) < CHECKSUM_LINE_BYTES)
     return td_fail(err, TD_ERR_CONFIG, "cut off");
@@ -203,7 +226,7 @@ td_status td_cost_parse(const char *text, size_t n_bytes, td_cost_model *m,
     return td_fail(err, TD_ERR_CONFIG, "damaged or cut off: the checksum is wrong");
   if (!take_identity(&c, identity))
     return td_fail(err, TD_ERR_CONFIG, "its second line does not say what it was measured on");
-  if (!take_model(&c, has_learned, &got))
+  if (!take_model(&c, version, &got))
     return td_fail(err, TD_ERR_CONFIG, "not as it should be at byte %zu", (size_t)(c.at - text));
   if (!td_cost_is_valid(&got))
     return td_fail(err, TD_ERR_CONFIG, "a time, a factor or a number of tokens is out of range or order");

@@ -66,7 +66,7 @@ def test_measured_on_purpose_and_kept(tiny, tmp_path):
     assert re.search(r"step times: \d+ kinds of steps measured in \d\.\d\d s", text), text
     (kept,) = cache.iterdir()
     table = kept.read_text()
-    assert table.startswith("tandem-steps 3\ntandem ")
+    assert table.startswith("tandem-steps 4\ntandem ")
     assert table.split("\n", 2)[2].split("xxh3")[0] in text, "what is kept is printed"
     with start(tiny, "--cache-dir", cache) as d:
         assert f"step times: {kept}" in d.log() and source(d) == "kept"

@@ -54,7 +54,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
   untouched = m;
   td_buf_init(&b, 0);
   if (body)
-    td_buf_printf(&b, "tandem-steps %d\nSome GPU (80 GB), 32 layers\n", before ? 2 : 3);
+    td_buf_printf(&b, "tandem-steps %d\nSome GPU (80 GB), 32 layers\n", before ? 2 : 4);
   td_buf_append(&b, (const char *)in.data, in.size);
   if (body)
     td_buf_printf(&b, "xxh3 %016llx\n", (unsigned long long)XXH3_64bits(b.data, b.len_bytes));

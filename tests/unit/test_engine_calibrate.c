@@ -32,7 +32,8 @@ enum {
 
 typedef struct device {
   td_backend base;
-  double slow; /* how many times slower than the model */
+  double slow;   /* how many times slower than the model */
+  double beside; /* beside chunks, KV costs decodes so many times as much; 0: the same */
   double hot, hot_after_us,
       hot_us; /* so many times slower for heavy steps, once at such for so long; how long it is now */
   double busy, busy_share; /* such a share of the steps take so many times longer still */
@@ -95,7 +96,9 @@ static void device_submit(td_backend *b, td_compiled *compiled, const td_plan *p
   td_step_work w = td_step_work_of(plan);
   double begin = d->n_under_way ? d->end_us[d->n_under_way - 1] : now;
   d->n_logits[d->n_under_way] = plan->n_logits;
-  double us = d->slow * td_cost_step_us(&truth, &w);
+  td_cost_model of = truth;
+  of.hybrid_us_per_kv_token = d->beside * truth.decode_us_per_kv_token;
+  double us = d->slow * td_cost_step_us(&of, &w);
   us *= heat(d, &w, us);
   if (d->busy_first && d->n_steps == 0)
     us *= d->busy;
@@ -311,6 +314,35 @@ static void the_first_step_does_not_count(void **state)
   assert_true(td_cost_step_us(&m, &w) < 1.1 * td_cost_step_us(&truth, &w));
 }
 
+/* Close to the highest rate of long prompts steps have many decodes behind much context, beside a chunk. What
+ * decodes alone, and a few beside chunks, take does not say what these do. */
+static void full_steps_of_long_prompts(void **state)
+{
+  td_cost_model of = truth, m;
+  for (double beside = 0.5; beside < 3; beside *= 3) {
+    device d = {.slow = 1,
+                .beside = beside,
+                .max_rows = 64,
+                .max_tokens = 4096,
+                .n_pages = 1 << 16,
+                .context = 1 << 15};
+    of.hybrid_us_per_kv_token = beside * truth.decode_us_per_kv_token;
+    empty_folder();
+    calibrate(&d, 2, 20000, "a device", &m, TD_OK);
+    for (uint32_t rows = 8; rows <= 48; rows += 8)
+      for (uint32_t chunk = 200; chunk <= 1800; chunk += 400) {
+        td_step_work w = {.n_tokens = rows + chunk,
+                          .n_rows = rows + 1,
+                          .n_logits = rows + 1,
+                          .n_decode_rows = rows,
+                          .decode_kv_tokens = 9400 * rows,
+                          .prefill_pairs = td_cost_pairs(chunk, 7000),
+                          .prefill_thin_tokens = td_cost_thin_tokens(chunk, 7000)};
+        assert_true(fabs(td_cost_step_us(&m, &w) / td_cost_step_us(&of, &w) - 1) < 0.03);
+      }
+  }
+}
+
 /* Prompts come in runs of steps, so what counts is what they take in the middle of one; other steps are not
  * slower for it. */
 static void a_device_that_slows_at_work(void **state)
@@ -469,6 +501,7 @@ int main(void)
       cmocka_unit_test(a_busy_machine),
       cmocka_unit_test(the_first_step_does_not_count),
       cmocka_unit_test(a_device_that_slows_at_work),
+      cmocka_unit_test(full_steps_of_long_prompts),
       cmocka_unit_test(uses_its_time),
       cmocka_unit_test(keeps_to_its_time),
       cmocka_unit_test(damaged_files_are_not_believed),

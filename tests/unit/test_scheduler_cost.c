@@ -21,10 +21,11 @@ static const td_cost_model round_numbers = {.n_points = 3,
                                             .prefill_us_per_thin_token = 0.5,
                                             .hybrid_us = 9,
                                             .hybrid_us_per_decode_row = 3};
-/* The same, after a load. */
+/* The same with all that a file may lack: after a load, and with a price of KV beside chunks. */
 static td_cost_model with_learned(double without_prompts, double with_prompts)
 {
   td_cost_model m = round_numbers;
+  m.hybrid_us_per_kv_token = 0.375;
   m.learned[0] = without_prompts;
   m.learned[1] = with_prompts;
   return m;
@@ -90,16 +91,21 @@ static void test_step(void **state)
                     .prefill_thin_tokens = 6};
   assert_near(td_cost_step_us(&round_numbers, &w), 104 + 1.5 + 4 + 77.5 + 14 + 5.25 + 0.9375 + 3 + 9 + 6,
               1e-12);
-  td_cost_model worked = with_learned(1.5, 0.75); /* that is the scheduler's to know */
+  td_cost_model worked = round_numbers;
+  worked.learned[0] = 1.5, worked.learned[1] = 0.75; /* that is the scheduler's to know */
   assert_true(td_cost_step_us(&worked, &w) == td_cost_step_us(&round_numbers, &w));
   assert_true(td_cost_learned(&worked, false) == 1.5 && td_cost_learned(&worked, true) == 0.75 &&
               td_cost_learned(&round_numbers, true) == 1);
+  td_cost_model priced = round_numbers;
+  priced.hybrid_us_per_kv_token = 0.375;
+  assert_near(td_cost_step_us(&priced, &w) - td_cost_step_us(&round_numbers, &w), 0.125 * 310, 1e-9);
   w.n_decode_rows = 0; /* chunks alone */
   w.decode_kv_tokens = 0;
   assert_near(td_cost_step_us(&round_numbers, &w), 104 + 1.5 + 28 + 5.25 + 0.9375 + 3, 1e-12);
   w = (td_step_work){
       .n_tokens = 10, .n_rows = 10, .n_logits = 10, .n_decode_rows = 10, .decode_kv_tokens = 310};
   assert_near(td_cost_step_us(&round_numbers, &w), 104 + 5 + 20 + 77.5, 1e-12);
+  assert_near(td_cost_step_us(&priced, &w), 104 + 5 + 20 + 77.5, 1e-12); /* beside chunks only */
 }
 
 /* The built-in table gives back the steps that it was made from. */
@@ -228,14 +234,21 @@ static void test_hostile_text(void **state)
       {"learned_with_prompts 0.5", "learned_with_prompts 0.5\nlearned_with_prompts 0.5"},
       {"learned_with_prompts 0.5", "learned_without_prompts 0.5"},
       {"learned_with_prompts 0.5", "learned 0.5"},
-      {"tandem-steps 3", "tandem-steps 2"}, /* which knew of nothing learned */
-      {"tandem-steps 3", "tandem-steps 1"},
-      {"tandem-steps 3", "tandem-steps 4"},
+      {"hybrid_us_per_kv_token 0.375", "hybrid_us_per_kv_token 0"},
+      {"hybrid_us_per_kv_token 0.375", "hybrid_us_per_kv_token -1"},
+      {"hybrid_us_per_kv_token 0.375", "hybrid_us_per_kv_token 1e10"},
+      {"hybrid_us_per_kv_token 0.375", "hybrid_us_per_kv_token 0.375\nhybrid_us_per_kv_token 0.375"},
+      {"learned_with_prompts 0.5", "learned_with_prompts 0.5\nhybrid_us_per_kv_token 0.375"},
+      {"tandem-steps 4", "tandem-steps 3"}, /* which knew of no KV beside chunks */
+      {"tandem-steps 4", "tandem-steps 2"}, /* nor of anything learned */
+      {"tandem-steps 4", "tandem-steps 1"},
+      {"tandem-steps 4", "tandem-steps 5"},
   };
   td_error err;
   assert_int_equal(parse_with("Some GPU", "Some GPU", &err), TD_OK);
   assert_int_equal(parse_with("us 100", "us 99.5", &err), TD_OK);
   assert_int_equal(parse_with("learned_without_prompts 1.25\n", "", &err), TD_OK);
+  assert_int_equal(parse_with("hybrid_us_per_kv_token 0.375\n", "", &err), TD_OK);
   assert_int_equal(parse_with("learned_without_prompts 1.25", "learned_without_prompts 2", &err), TD_OK);
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
     if (parse_with(bad[i][0], bad[i][1], &err) != TD_ERR_CONFIG)
@@ -251,22 +264,31 @@ static void test_hostile_text(void **state)
   td_buf_deinit(&many);
 }
 
-/* What an earlier version kept: the same, and nothing learned. */
-static void test_text_before(void **state)
+static void read_before(const td_cost_model *of, int version)
 {
-  (void)state;
   td_cost_model m;
   td_error err;
   td_buf b;
   td_buf_init(&b, 0);
-  td_cost_print(&round_numbers, "Some GPU", &b);
-  assert_null(strstr(b.data, "learned"));
-  int n = snprintf(text, sizeof text, "tandem-steps 2%.*s", (int)b.len_bytes - 22 - 14, b.data + 14);
+  td_cost_print(of, "Some GPU", &b);
+  int n =
+      snprintf(text, sizeof text, "tandem-steps %d%.*s", version, (int)b.len_bytes - 22 - 14, b.data + 14);
   snprintf(text + n, 23, "xxh3 %016llx\n", (unsigned long long)XXH3_64bits(text, (size_t)n));
   memset(&m, 0, sizeof m);
   assert_int_equal(td_cost_parse(text, (size_t)n + 22, &m, identity, &err), TD_OK);
-  assert_memory_equal(&m, &round_numbers, sizeof m);
+  assert_memory_equal(&m, of, sizeof m);
   td_buf_deinit(&b);
+}
+
+/* What earlier versions kept: the same without what they did not know. */
+static void test_text_before(void **state)
+{
+  (void)state;
+  td_cost_model learned = with_learned(1.25, 0.5);
+  learned.hybrid_us_per_kv_token = 0;
+  read_before(&round_numbers, 2);
+  read_before(&round_numbers, 3);
+  read_before(&learned, 3);
 }
 
 int main(void)

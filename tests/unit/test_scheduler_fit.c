@@ -98,6 +98,47 @@ static void finds_what_made_the_samples(void **state)
   assert_true(fabs(m.hybrid_us_per_decode_row / truth.hybrid_us_per_decode_row - 1) < 0.05);
 }
 
+/* Beside chunks KV costs more where both wait for memory, less where it is read while they compute. */
+static void kv_beside_chunks_has_a_price_of_its_own(void **state)
+{
+  (void)state;
+  static td_cost_sample s[TD_COST_SAMPLES_MAX];
+  td_cost_model m, of = truth;
+  td_error err;
+  const double prices[] = {0.0305, 0.045, 0.011, 1e-9};
+  for (size_t k = 0; k < sizeof prices / sizeof *prices; k++) {
+    of.hybrid_us_per_kv_token = prices[k];
+    random_state = 1;
+    uint32_t n = make_samples(s);
+    for (uint32_t rows = 8; rows <= 128; rows *= 4)
+      for (uint32_t all = 512; all <= 2048; all *= 2)
+        s[n++].work = hybrid(rows, 7000, all - rows, 8192);
+    for (uint32_t i = 0; i < n; i++)
+      s[i].us = td_cost_step_us(&of, &s[i].work);
+    assert_int_equal(td_cost_fit(s, n, &m, &err), TD_OK);
+    assert_true(td_cost_is_valid(&m) &&
+                m.hybrid_us_per_kv_token > 0); /* 0 would be the price without chunks */
+    assert_true(fabs(m.hybrid_us_per_kv_token - prices[k]) < 0.01 * truth.decode_us_per_kv_token);
+    assert_true(fabs(m.decode_us_per_kv_token / truth.decode_us_per_kv_token - 1) < 0.01);
+    assert_true(worst_elsewhere(&m, &of) < 0.01);
+  }
+}
+
+/* Behind one length of context alone, it may as well be the rows that cost more. */
+static void one_context_tells_no_price(void **state)
+{
+  (void)state;
+  static td_cost_sample s[TD_COST_SAMPLES_MAX];
+  td_cost_model m;
+  td_error err;
+  random_state = 1;
+  uint32_t n = make_samples(s);
+  for (uint32_t i = 0; i < n; i++)
+    s[i].us = td_cost_step_us(&truth, &s[i].work);
+  assert_int_equal(td_cost_fit(s, n, &m, &err), TD_OK);
+  assert_true(m.hybrid_us_per_kv_token == 0);
+}
+
 /* 3 % of noise, and each tenth step took up to five times as long: something else ran. */
 static void noise_and_disturbed_steps(void **state)
 {
@@ -191,6 +232,8 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(finds_what_made_the_samples),
+      cmocka_unit_test(kv_beside_chunks_has_a_price_of_its_own),
+      cmocka_unit_test(one_context_tells_no_price),
       cmocka_unit_test(noise_and_disturbed_steps),
       cmocka_unit_test(a_table_may_fall),
       cmocka_unit_test(stairs),
