@@ -80,8 +80,12 @@ static bool model_template(const td_model_files *files, const char *name, const 
   bool is_default = strcmp(name, "default") == 0;
   char key[64];
   snprintf(key, sizeof key, "tokenizer.chat_template%s%s", is_default ? "" : ".", is_default ? "" : name);
-  if (td_model_files_chat_template(files, text, n)) /* beside it, no template of the configuration counts */
-    return is_default;
+  const char *other;
+  if (td_model_files_chat_template(files, false, &other,
+                                   n)) { /* beside it, none of the configuration counts */
+    const bool is_tools = strcmp(name, "tool_use") == 0;
+    return (is_default || is_tools) && td_model_files_chat_template(files, is_tools, text, n);
+  }
   if (td_gguf_get_string(files, key, &s)) {
     *text = s.data;
     *n = s.n_bytes;

@@ -47,16 +47,15 @@ td_status td_folder_json(const td_model_files *files, const char *name, bool *ab
   return st;
 }
 
-static td_status open_chat_template(td_model_files *files, td_error *err)
+static td_status open_chat_template(td_model_files *files, const char *name, bool *is_there, td_mapping *out,
+                                    td_error *err)
 {
-  const char *name = "chat_template.jinja";
   const uint64_t max = td_limit_max(TD_LIMIT_TEMPLATE_BYTES);
   bool absent;
-  TD_TRY(td_mapping_open(files->dir, name, name, &absent, &files->chat_template, err));
-  files->has_chat_template = !absent;
-  if (files->chat_template.bytes > max)
-    return td_fail(err, TD_ERR_MODEL, "%s: %" PRIu64 " bytes, more than %" PRIu64, name,
-                   files->chat_template.bytes, max);
+  TD_TRY(td_mapping_open(files->dir, name, name, &absent, out, err));
+  *is_there = !absent;
+  if (out->bytes > max)
+    return td_fail(err, TD_ERR_MODEL, "%s: %" PRIu64 " bytes, more than %" PRIu64, name, out->bytes, max);
   return TD_OK;
 }
 
@@ -111,7 +110,10 @@ static td_status open_folder(td_model_files *files, bool weights, td_error *err)
   TD_TRY(open_json_object(files, "generation_config.json", &absent, &files->generation_config, err));
   TD_TRY(open_json_object(files, "tokenizer_config.json", &absent, &files->tokenizer_config, err));
   TD_TRY(add_special_tokens(files, err));
-  TD_TRY(open_chat_template(files, err));
+  TD_TRY(open_chat_template(files, "chat_template.jinja", &files->has_chat_template, &files->chat_template,
+                            err));
+  TD_TRY(open_chat_template(files, "additional_chat_templates/tool_use.jinja", &files->has_tool_template,
+                            &files->tool_template, err));
   return weights ? td_shards_open(files, err) : TD_OK;
 }
 
@@ -174,6 +176,7 @@ void td_model_files_close(td_model_files *files)
     td_mapping_close(&files->maps[i]);
   free(files->maps);
   td_mapping_close(&files->chat_template);
+  td_mapping_close(&files->tool_template);
   td_tensor_table_deinit(&files->tensors);
   td_arena_deinit(&files->names);
   free(files->entries);
@@ -292,11 +295,13 @@ td_status td_model_files_load_tokenizer_json(const td_model_files *files, cJSON 
                 : TD_OK;
 }
 
-bool td_model_files_chat_template(const td_model_files *files, const char **text, size_t *n_bytes)
+bool td_model_files_chat_template(const td_model_files *files, bool for_tools, const char **text,
+                                  size_t *n_bytes)
 {
-  if (!files->has_chat_template)
+  const td_mapping *m = for_tools ? &files->tool_template : &files->chat_template;
+  if (!(for_tools ? files->has_tool_template : files->has_chat_template))
     return false;
-  *text = (const char *)files->chat_template.data;
-  *n_bytes = files->chat_template.bytes;
+  *text = (const char *)m->data;
+  *n_bytes = m->bytes;
   return true;
 }

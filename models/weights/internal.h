@@ -75,8 +75,8 @@ struct td_model_files {
 
   int dir; /* the folder, -1 for GGUF */
   cJSON *config, *generation_config, *tokenizer_config;
-  td_mapping chat_template;
-  bool has_chat_template;
+  td_mapping chat_template, tool_template;
+  bool has_chat_template, has_tool_template;
 };
 
 /* file: base name, owned by files->names. */

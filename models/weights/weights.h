@@ -76,8 +76,10 @@ const cJSON *td_model_files_tokenizer_config(const td_model_files *files);
 /* Parsed on first call (large); NULL and TD_ERR_MODEL if absent. Caller owns: cJSON_Delete. */
 TD_MUST_CHECK td_status td_model_files_load_tokenizer_json(const td_model_files *files, cJSON **out,
                                                            td_error *err);
-/* chat_template.jinja of the folder, if there (borrowed, not terminated). */
-bool td_model_files_chat_template(const td_model_files *files, const char **text, size_t *n_bytes);
+/* chat_template.jinja of the folder, or additional_chat_templates/tool_use.jinja, if there (borrowed, not
+ * terminated). */
+bool td_model_files_chat_template(const td_model_files *files, bool for_tools, const char **text,
+                                  size_t *n_bytes);
 
 /* GGUF metadata. Getters return false when the key is absent or of another kind. */
 typedef struct td_gguf_string {

@@ -17,7 +17,9 @@ def make_requests(n):
     requests = []
     for i in range(n):
         sampling = [{"temperature": 0}, {"temperature": 0.7, "seed": i}, {"temperature": 1.0, "seed": 2**60 + i, "top_p": 0.9},
-                    {"temperature": 1.3, "seed": i, "top_k": 40}, {"temperature": 0.9, "seed": i, "min_p": 0.05}][i % 5]
+                    {"temperature": 1.3, "seed": i, "top_k": 40}, {"temperature": 0.9, "seed": i, "min_p": 0.05},
+                    {"temperature": 0.8, "seed": i, "repetition_penalty": 1.3, "logit_bias": {"28": 3, "338": -100}},
+                    {"temperature": 1.1, "seed": i, "presence_penalty": 0.5, "frequency_penalty": 0.7, "min_tokens": 5}][i % 7]
         topic = f"{TOPICS[i % len(TOPICS)]} and {TOPICS[(i * 5 + 1) % len(TOPICS)]}"
         if i % 3 == 0:
             prompt = SYSTEM * 2 + f"Tell me about {topic}."
@@ -32,7 +34,7 @@ def make_requests(n):
 async def stream_tokens(client, request):
     fields = dict(request)
     extra = {"return_token_ids": True}
-    for name in ("top_k", "min_p", "ignore_eos", "stop_token_ids"):
+    for name in ("top_k", "min_p", "ignore_eos", "stop_token_ids", "repetition_penalty", "min_tokens"):
         if name in fields:
             extra[name] = fields.pop(name)
     stream = await client.completions.create(model=MODEL_ID, stream=True, extra_body=extra, **fields)
@@ -83,7 +85,7 @@ def test_concurrent_streams_equal_their_solo_runs():
 def test_preemption_changes_no_token():
     """KV memory for a fraction of what runs: requests are preempted, computed anew, and answer the same."""
     requests = [{"prompt": [1000 + 37 * i + j for j in range(40)], "max_tokens": 60, "temperature": [0, 0.8][i % 2], "seed": i,
-                 "ignore_eos": True} for i in range(10)]
+                 "ignore_eos": True, "frequency_penalty": [0, 0, 0.6][i % 3]} for i in range(10)]
     with Daemon() as d:
         alone = run_alone(d, requests)
         kv_bytes, pages = kv_size(d)

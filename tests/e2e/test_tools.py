@@ -110,6 +110,22 @@ def test_named_templates(folder_daemon):
         assert back.json()["prompt"] == text
 
 
+def test_templates_in_files_of_their_own(tmp_path):
+    """chat_template.jinja wins over the configuration; the one for tools lies in a folder beside it."""
+    dtype, n_files, config = tiny_models.FOLDERS["llama2"]
+    tiny_models.write_folder(str(tmp_path), "llama2", dtype, n_files, config)
+    folder = tmp_path / "llama2"
+    (folder / "chat_template.jinja").write_text("file {{ messages[0].content }}")
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "tool_use.jinja").write_text("file with{{ tools|length }} tools")
+    tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
+    with Daemon(model=folder) as d:
+        for extra, text in ({}, "file Hi"), ({"tools": [tool]}, "file with1 tools"):
+            r = d.post("/tokenize", {"messages": [{"role": "user", "content": "Hi"}], **extra})
+            assert r.status_code == 200, r.text
+            assert d.post("/detokenize", {"tokens": r.json()["tokens"]}).json()["prompt"] == text
+
+
 def test_the_models_repetition_penalty(folder_daemon):
     def answer(**extra):
         r = folder_daemon.post("/v1/completions", {"prompt": [5, 6, 7], "max_tokens": 40, "ignore_eos": True,

@@ -81,7 +81,7 @@ static void test_good_folder(void **state)
   assert_non_null(td_model_files_config(f));
   assert_null(td_model_files_generation_config(f));
   assert_null(td_model_files_tokenizer_config(f));
-  assert_false(td_model_files_chat_template(f, &text, &n));
+  assert_false(td_model_files_chat_template(f, false, &text, &n));
   assert_int_equal(td_model_files_load_tokenizer_json(f, &tokenizer, &err), TD_ERR_MODEL);
   assert_non_null(strstr(err.message, "tokenizer.json"));
   td_model_files_close(f);
@@ -94,7 +94,7 @@ static void test_good_folder(void **state)
   assert_non_null(td_json_get(td_model_files_generation_config(f), "top_k"));
   assert_non_null(td_model_files_tokenizer_config(f));
   assert_null(td_json_get(td_model_files_tokenizer_config(f), "eos_token"));
-  assert_true(td_model_files_chat_template(f, &text, &n) && n == 7 && memcmp(text, "{{ x }}", 7) == 0);
+  assert_true(td_model_files_chat_template(f, false, &text, &n) && n == 7 && memcmp(text, "{{ x }}", 7) == 0);
   assert_int_equal(td_model_files_load_tokenizer_json(f, &tokenizer, &err), TD_OK);
   assert_non_null(td_json_get(tokenizer, "model"));
   cJSON_Delete(tokenizer);
