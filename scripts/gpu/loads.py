@@ -19,6 +19,7 @@ CLOSED = ("offline", "pd", "chunks")
 POLICIES = ("sarathi", "orca", "prefill-first", "decode-first")
 DEFAULT = ("arxiv:1.5,arxiv:2,arxiv:2.5,arxiv:2.65,arxiv:2.8,arxiv:2:sarathi-1024,arxiv:2:prefill-first,pod:0.5,pod:1,pod:1.5,pod:1:sarathi-1024,"
            "toolagent:3,toolagent:6,conversation:20,conversation:40,offline,pd,chunks")
+DEFAULT_QUICK = "toolagent:3,conversation:20,offline,pd,chunks"
 SECONDS, QUICK_SECONDS, LEARN_SECONDS = 30, 1, 8
 DRAIN_MAX_S = 30  # of the presets
 PEER_OF = {"arxiv": "arxiv, budget 1024"}  # of several, whose figures are the bars: the one that keeps the gaps short too
@@ -75,8 +76,8 @@ def policy_options(policy):
     return ["--policy", name, *(["--step-tokens", size] if size else [])]
 
 
-def cells_of(text):
-    cells = [Cell(t) for t in (text or DEFAULT).split(",")]
+def cells_of(text, quick=False):
+    cells = [Cell(t) for t in (text or (DEFAULT_QUICK if quick else DEFAULT)).split(",")]
     if len({c.key for c in cells}) < len(cells):
         raise ValueError("a load is named twice")
     return cells
@@ -409,7 +410,7 @@ def check(s, c):
 
 def stage(ctx, s):
     ctx.need_backend()
-    cells = cells_of(ctx.loads)
+    cells = cells_of(ctx.loads, ctx.quick)
     if ctx.backend == "cuda":
         busy = cores_busy()
         s.check(busy <= BUSY_MAX, "the host has its cores for the daemon", f"{100 * busy:.0f} % busy before")

@@ -155,7 +155,7 @@ def arguments(argv):
                     "tests/gpu/reports/DATE-GPU.md, else in .cache/gpu-report")
     ap.add_argument("--model", help="real model for parity; default: what scripts/fetch-model brings")
     ap.add_argument("--bin", type=pathlib.Path, help="folder with tandemd, tandem-bench, test_ops, random_plans, write_model and parity, built already")
-    ap.add_argument("--quick", action="store_true", help="a minute or two instead of about ten: fewer sizes, shorter runs, no HTTP bars")
+    ap.add_argument("--quick", action="store_true", help="some minutes instead of about half an hour: fewer sizes, shorter runs, no HTTP bars")
     ap.add_argument("--add", type=pathlib.Path, metavar="REPORT.json", action="append", default=[], help="take the other stages from an earlier report "
                     "of the same commit and kind of machine, so that a whole one can be made in parts; may be given several times")
     ap.add_argument("--device", type=int, default=0, help="which GPU")
