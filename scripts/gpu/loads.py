@@ -31,7 +31,7 @@ SMALL = {**models.TINY, "hidden_size": 128, "intermediate_size": 256, "num_hidde
          "max_position_embeddings": CONTEXT}  # long prompts on a CPU, for work on this file
 # SARATHI, figure 9: 1K tokens a request, few rows, ratios around chunk / (rows - 1)
 PD = {"rows": (6, 18), "ratios": (10, 20, 50), "tokens": 1024, "rounds": 6, "policies": ("", "sarathi-256", "sarathi-512", "orca")}
-PD_QUICK = {"rows": (3,), "ratios": (4,), "tokens": 100, "rounds": 2, "policies": ("", "sarathi-16")}
+PD_QUICK = {"rows": (3,), "ratios": (4,), "tokens": 100, "rounds": 2, "policies": ("", "sarathi-16", "orca")}
 # SARATHI, figure 13: what a prompt takes in chunks
 CHUNKS = {"tokens": 4096, "sizes": (4096, 2048, 1024, 512, 256), "prompts": 6}
 CHUNKS_QUICK = {"tokens": 128, "sizes": (128, 32), "prompts": 3}
@@ -205,14 +205,20 @@ def measure_offline(lab, cell):
 def measure_pd(lab, cell):
     """In and out tokens/s by policy, rows and ratio of prompt to answer; and of static chunks, what decodes take beside them."""
     what, got, beside, codes = PD_QUICK if lab.quick else PD, [], [], []
+    tokens, most = what["tokens"], max(what["rows"])
     for policy in what["policies"]:
-        with lab.daemon(*policy_options(policy), "--running-requests", min(256, max(what["rows"]))) as d:
+        options = policy_options(policy)
+        if policy == "orca":  # a whole prompt in each step
+            options += ["--context-tokens", tokens, "--step-tokens", tokens + most]
+        if policy:  # the daemon's own is measured as it was calibrated
+            options += ["--running-requests", most]
+        with lab.daemon(*options) as d:
             watcher = Watcher(d.port)
             for rows in what["rows"]:
                 begin = now_us()
                 for i, ratio in enumerate(what["ratios"]):
-                    out = max(1, round(what["tokens"] / (1 + ratio)))
-                    run = load(lab.ctx, d, f"pd-{policy}-{rows}-{ratio}", "--streams", rows, "--requests", rows * what["rounds"], "--input", what["tokens"] - out,
+                    out = max(1, round(tokens / (1 + ratio)))
+                    run = load(lab.ctx, d, f"pd-{policy}-{rows}-{ratio}", "--streams", rows, "--requests", rows * what["rounds"], "--input", tokens - out,
                                "--output", out, "--seed", 200 + 10 * rows + i, "--warm", 0)[0]
                     got.append({"policy": policy, "rows": rows, "ratio": ratio, "run": run})
                 if policy.startswith("sarathi"):
