@@ -1,0 +1,118 @@
+/* Tools of a request: see tools.h. */
+#include "answers/tools.h"
+
+#include <string.h>
+
+enum { MEMORY_BYTES = 64 << 20, BRANCH_DEPTH = 4 };
+
+static unsigned type_of_name(const char *name)
+{
+  static const struct {
+    const char *name;
+    unsigned type;
+  } types[] = {{"string", TD_PARAM_STRING},   {"integer", TD_PARAM_NUMBER}, {"number", TD_PARAM_NUMBER},
+               {"boolean", TD_PARAM_BOOLEAN}, {"null", TD_PARAM_NULL},      {"array", TD_PARAM_ARRAY},
+               {"object", TD_PARAM_OBJECT}};
+  for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+    if (strcmp(name, types[i].name) == 0)
+      return types[i].type;
+  return 0;
+}
+
+static unsigned type_of_value(const cJSON *v)
+{
+  return cJSON_IsString(v)   ? TD_PARAM_STRING
+         : cJSON_IsBool(v)   ? TD_PARAM_BOOLEAN
+         : cJSON_IsNull(v)   ? TD_PARAM_NULL
+         : cJSON_IsArray(v)  ? TD_PARAM_ARRAY
+         : cJSON_IsObject(v) ? TD_PARAM_OBJECT
+                             : TD_PARAM_NUMBER;
+}
+
+static unsigned types_at(const cJSON *schema, unsigned depth)
+{
+  unsigned found = 0;
+  const cJSON *type = td_json_get(schema, "type"), *one;
+  if (cJSON_IsString(type))
+    return type_of_name(type->valuestring);
+  cJSON_ArrayForEach(one, type) if (cJSON_IsString(one)) found |= type_of_name(one->valuestring);
+  if (found)
+    return found;
+  if ((one = td_json_get(schema, "const")))
+    return type_of_value(one);
+  const cJSON *values = td_json_get(schema, "enum");
+  cJSON_ArrayForEach(one, values) found |= type_of_value(one);
+  static const char *const branches[] = {"anyOf", "oneOf"};
+  for (size_t i = 0; i < 2 && depth < BRANCH_DEPTH; i++)
+  {
+    const cJSON *list = td_json_get(schema, branches[i]);
+    cJSON_ArrayForEach(one, list) found |= types_at(one, depth + 1);
+  }
+  return found;
+}
+
+unsigned td_tools_types_of_schema(const cJSON *schema)
+{
+  return cJSON_IsObject(schema) ? types_at(schema, 0) : 0;
+}
+
+static char *copy(td_tools *t, const char *s) { return td_arena_strdup(&t->arena, s, strlen(s)); }
+
+static bool make_tool(td_tools *t, const cJSON *function, td_tool *out)
+{
+  const cJSON *properties = td_json_get(td_json_get(function, "parameters"), "properties"), *p;
+  if (!cJSON_IsObject(properties))
+    properties = NULL;
+  out->name = copy(t, td_json_get(function, "name")->valuestring);
+  out->params = td_arena_alloc_array(&t->arena, (size_t)cJSON_GetArraySize(properties) + 1, sizeof *out->params);
+  if (!out->name || !out->params)
+    return false;
+  cJSON_ArrayForEach(p, properties)
+  {
+    td_param *param = &out->params[out->n_params++];
+    *param = (td_param){copy(t, p->string), td_tools_types_of_schema(p)};
+    if (!param->name)
+      return false;
+  }
+  return true;
+}
+
+bool td_tools_make(const cJSON *tools, td_tools *t)
+{
+  const cJSON *tool;
+  memset(t, 0, sizeof *t);
+  td_arena_init(&t->arena, MEMORY_BYTES);
+  t->items = td_arena_alloc_array(&t->arena, (size_t)cJSON_GetArraySize(tools) + 1, sizeof *t->items);
+  if (!t->items)
+    return false;
+  cJSON_ArrayForEach(tool, tools) if (!make_tool(t, td_json_get(tool, "function"), &t->items[t->n++])) return false;
+  return true;
+}
+
+void td_tools_deinit(td_tools *t)
+{
+  td_arena_deinit(&t->arena);
+  t->items = NULL;
+  t->n = 0;
+}
+
+static bool is(const char *name, const char *text, size_t n)
+{
+  return strlen(name) == n && memcmp(name, text, n) == 0;
+}
+
+const td_tool *td_tools_find(const td_tools *t, const char *name, size_t n)
+{
+  for (uint32_t i = 0; i < t->n; i++)
+    if (is(t->items[i].name, name, n))
+      return &t->items[i];
+  return NULL;
+}
+
+unsigned td_tools_types(const td_tool *tool, const char *param, size_t n)
+{
+  for (uint32_t i = 0; tool && i < tool->n_params; i++)
+    if (is(tool->params[i].name, param, n))
+      return tool->params[i].types;
+  return 0;
+}
