@@ -29,36 +29,59 @@ static unsigned type_of_value(const cJSON *v)
                              : TD_PARAM_NUMBER;
 }
 
-static unsigned types_at(const cJSON *schema, unsigned depth)
+/* A member of an object, as far as the budget goes. */
+static const cJSON *look_up(const cJSON *object, const char *name, uint32_t *budget)
 {
+  for (const cJSON *m = cJSON_IsObject(object) ? object->child : NULL; m && *budget > 0; m = m->next, --*budget)
+    if (strcmp(m->string, name) == 0)
+      return m;
+  return NULL;
+}
+
+/* What "#/$defs/NAME" names. */
+static const cJSON *referred(const cJSON *schema, const cJSON *root, uint32_t *budget)
+{
+  static const char *const fronts[] = {"#/$defs/", "#/definitions/"}, *const members[] = {"$defs", "definitions"};
+  const cJSON *ref = look_up(schema, "$ref", budget);
+  for (size_t i = 0; i < 2 && cJSON_IsString(ref); i++)
+    if (strncmp(ref->valuestring, fronts[i], strlen(fronts[i])) == 0)
+      return look_up(look_up(root, members[i], budget), ref->valuestring + strlen(fronts[i]), budget);
+  return NULL;
+}
+
+static unsigned types_at(const cJSON *schema, const cJSON *root, unsigned depth, uint32_t *budget)
+{
+  static const char *const branches[] = {"anyOf", "oneOf"};
   unsigned found = 0;
-  const cJSON *type = td_json_get(schema, "type"), *one;
+  const cJSON *other = depth < BRANCH_DEPTH ? referred(schema, root, budget) : NULL, *one;
+  if (other)
+    return types_at(other, root, depth + 1, budget);
+  const cJSON *type = look_up(schema, "type", budget), *value = look_up(schema, "const", budget);
   if (cJSON_IsString(type))
     return type_of_name(type->valuestring);
-  cJSON_ArrayForEach(one, type) if (cJSON_IsString(one)) found |= type_of_name(one->valuestring);
-  if (found)
-    return found;
-  if ((one = td_json_get(schema, "const")))
-    return type_of_value(one);
-  const cJSON *values = td_json_get(schema, "enum");
-  cJSON_ArrayForEach(one, values) found |= type_of_value(one);
-  static const char *const branches[] = {"anyOf", "oneOf"};
-  for (size_t i = 0; i < 2 && depth < BRANCH_DEPTH; i++)
-  {
-    const cJSON *list = td_json_get(schema, branches[i]);
-    cJSON_ArrayForEach(one, list) found |= types_at(one, depth + 1);
+  for (one = cJSON_IsArray(type) ? type->child : NULL; one && *budget > 0; one = one->next, --*budget)
+    found |= cJSON_IsString(one) ? type_of_name(one->valuestring) : 0;
+  if (found || value)
+    return found ? found : type_of_value(value);
+  const cJSON *values = look_up(schema, "enum", budget);
+  for (one = cJSON_IsArray(values) ? values->child : NULL; one && *budget > 0; one = one->next, --*budget)
+    found |= type_of_value(one);
+  for (size_t i = 0; i < 2 && depth < BRANCH_DEPTH; i++) {
+    const cJSON *list = look_up(schema, branches[i], budget);
+    for (one = cJSON_IsArray(list) ? list->child : NULL; one && *budget > 0; one = one->next, --*budget)
+      found |= types_at(one, root, depth + 1, budget);
   }
   return found;
 }
 
-unsigned td_tools_types_of_schema(const cJSON *schema)
+unsigned td_tools_types_of_schema(const cJSON *schema, const cJSON *root, uint32_t *budget)
 {
-  return cJSON_IsObject(schema) ? types_at(schema, 0) : 0;
+  return cJSON_IsObject(schema) ? types_at(schema, root, 0, budget) : 0;
 }
 
 static char *copy(td_tools *t, const char *s) { return td_arena_strdup(&t->arena, s, strlen(s)); }
 
-static bool make_tool(td_tools *t, const cJSON *function, td_tool *out)
+static bool make_tool(td_tools *t, const cJSON *function, td_tool *out, uint32_t *budget)
 {
   const cJSON *properties = td_json_get(td_json_get(function, "parameters"), "properties"), *p;
   if (!cJSON_IsObject(properties))
@@ -70,7 +93,7 @@ static bool make_tool(td_tools *t, const cJSON *function, td_tool *out)
   cJSON_ArrayForEach(p, properties)
   {
     td_param *param = &out->params[out->n_params++];
-    *param = (td_param){copy(t, p->string), td_tools_types_of_schema(p)};
+    *param = (td_param){copy(t, p->string), td_tools_types_of_schema(p, td_json_get(function, "parameters"), budget)};
     if (!param->name)
       return false;
   }
@@ -80,12 +103,13 @@ static bool make_tool(td_tools *t, const cJSON *function, td_tool *out)
 bool td_tools_make(const cJSON *tools, td_tools *t)
 {
   const cJSON *tool;
+  uint32_t budget = TD_TOOLS_LOOKS;
   memset(t, 0, sizeof *t);
   td_arena_init(&t->arena, MEMORY_BYTES);
   t->items = td_arena_alloc_array(&t->arena, (size_t)cJSON_GetArraySize(tools) + 1, sizeof *t->items);
   if (!t->items)
     return false;
-  cJSON_ArrayForEach(tool, tools) if (!make_tool(t, td_json_get(tool, "function"), &t->items[t->n++])) return false;
+  cJSON_ArrayForEach(tool, tools) if (!make_tool(t, td_json_get(tool, "function"), &t->items[t->n++], &budget)) return false;
   return true;
 }
 

@@ -9,6 +9,9 @@
 static const char *const backends[] = {"auto", "cpu", "cuda", NULL}, *const load_formats[] = {"auto", "dummy",
                                                                                               NULL};
 static const char *const policies[] = {"tandem", "sarathi", "prefill-first", "decode-first", "orca", NULL};
+static const char *const tool_formats[] = {"auto",    "hermes",      "llama", "pythonic",
+                                           "mistral", "qwen3-coder", "none",  NULL};
+static const char *const reasoning_formats[] = {"auto", "think", "none", NULL};
 static const char *const log_formats[] = {"text", "json", NULL};
 static const char *const log_levels[] = {"error", "warn", "info", "debug", NULL}; /* as td_log_level */
 
@@ -56,6 +59,13 @@ const td_option_row td_option_rows[] = {
          "model ids in the API, with commas between; the first is the one in answers; default: the file's "
          "name"),
     TEXT(chat_template, "", "PATH", "Jinja file in place of the model's own template"),
+    WORD(tool_format, "auto",
+         "how the model writes calls of tools: auto (template and vocabulary tell), hermes, llama, pythonic, "
+         "mistral, qwen3-coder, or none",
+         tool_formats),
+    WORD(reasoning_format, "auto",
+         "whether reasoning is told apart from content: auto (template and vocabulary tell), think, or none",
+         reasoning_formats),
     WORD(load_format, "auto", "auto, or dummy: weights are random, config.json is all that is needed",
          load_formats),
     SECTION("Clients"),

@@ -191,6 +191,12 @@ const char *td_engine_token_text(const td_engine *e, int32_t id);
 /* Appends the bytes that a token adds to a text, which need not be whole characters. */
 void td_engine_token_bytes(const td_engine *e, int32_t id, td_buf *out);
 
+/* The id of a token that the vocabulary was given as one ("<|im_end|>", "<tool_call>"), or -1. *special: it
+ * is no text. */
+int32_t td_engine_find_token(const td_engine *e, const char *text, bool *special);
+/* Text of the chat template that requests with tools are rendered by; NULL: there is none. */
+const char *td_engine_template_text(const td_engine *e, size_t *n);
+
 typedef struct td_chat_input {
   const cJSON *messages;             /* validated array */
   const cJSON *tools;                /* array or NULL */
@@ -210,6 +216,9 @@ typedef struct td_text_stream td_text_stream;
 /* begins: the ids are a whole text, not what goes on behind another (SentencePiece's begin with a space that
  * is none). NULL: no memory. */
 td_text_stream *td_text_stream_create(const td_engine *e, bool skip_special, bool begins);
+/* Special tokens of these ids, which are borrowed, are told: each as TD_STREAM_MARK and its text. */
+#define TD_STREAM_MARK "\xFF"
+void td_text_stream_tell(td_text_stream *s, const int32_t *ids, uint32_t n);
 void td_text_stream_destroy(td_text_stream *s);
 /* Appends the whole characters that these tokens complete. */
 void td_text_stream_push(td_text_stream *s, const int32_t *ids, size_t n, td_buf *out);

@@ -25,7 +25,22 @@ struct td_grammars {
 
 /* ---- at start ---- */
 
-/* Special tokens are never part of a text. */
+/* Special tokens are never part of a text: only a structural tag may ask for one. What has the byte that
+ * tells them is no text of UTF-8. */
+static void append_token(const td_engine *e, int32_t id, td_buf *all)
+{
+  size_t from = all->len_bytes;
+  const char *text = td_tokenizer_token_text(e->tokenizer, id);
+  if (td_tokenizer_is_special(e->tokenizer, id)) {
+    td_buf_append_str(all, text && *text ? TD_SPECIAL_BYTE : "");
+    td_buf_append_str(all, text ? text : "");
+    return;
+  }
+  td_tokenizer_token_bytes(e->tokenizer, id, all);
+  if (all->len_bytes > from && memchr(all->data + from, TD_SPECIAL_BYTE[0], all->len_bytes - from))
+    all->len_bytes = from;
+}
+
 static td_status make_vocab(td_engine *e, td_vocabulary **out, td_error *err)
 {
   uint32_t n = e->desc.vocab, n_known = td_tokenizer_vocab(e->tokenizer);
@@ -34,8 +49,8 @@ static td_status make_vocab(td_engine *e, td_vocabulary **out, td_error *err)
   td_buf all;
   td_buf_init(&all, 0);
   for (uint32_t i = 0; i < n && ends; i++) {
-    if (i < n_known && !td_tokenizer_is_special(e->tokenizer, (int32_t)i))
-      td_tokenizer_token_bytes(e->tokenizer, (int32_t)i, &all);
+    if (i < n_known)
+      append_token(e, (int32_t)i, &all);
     ends[i + 1] = all.len_bytes;
   }
   td_status st =

@@ -128,6 +128,7 @@ struct td_engine {
   td_chat_template *chat_template; /* NULL: none */
   td_chat_template *tool_template; /* for requests with tools; NULL: the same */
   td_error chat_template_error;    /* why there is none */
+  td_buf template_text;            /* of the one for requests with tools */
 
   /* engine thread */
   td_backend *backend;

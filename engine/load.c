@@ -96,6 +96,12 @@ static bool model_template(const td_model_files *files, const char *name, const 
   return *text != NULL;
 }
 
+static void keep_template_text(td_engine *e, const char *text, size_t n)
+{
+  td_buf_clear(&e->template_text);
+  td_buf_append(&e->template_text, text, n);
+}
+
 /* A broken template of the model's own leaves plain completions usable; a broken one that the operator named
  * is an error. */
 static td_status load_chat_template(td_engine *e, td_error *err)
@@ -110,7 +116,7 @@ static td_status load_chat_template(td_engine *e, td_error *err)
         td_chat_template_compile(file.data ? file.data : "", file.len_bytes, &e->chat_template, err))
       st = td_error_prefix(err, "%s", path);
     e->info.template_has_developer = file.len_bytes > 0 && strstr(file.data, "developer");
-    td_buf_deinit(&file);
+    e->template_text = file;
     return st;
   }
   if (!model_template(e->files, "default", &text, &n)) {
@@ -121,9 +127,13 @@ static td_status load_chat_template(td_engine *e, td_error *err)
     td_warn("the model's chat template is not usable, chat requests will be refused: %s",
             e->chat_template_error.message);
   e->info.template_has_developer = memmem(text, n, "developer", strlen("developer")) != NULL;
+  keep_template_text(e, text, n);
   td_error why;
-  if (model_template(e->files, "tool_use", &text, &n) &&
-      td_chat_template_compile(text, n, &e->tool_template, &why) != TD_OK)
+  if (!model_template(e->files, "tool_use", &text, &n))
+    return TD_OK;
+  if (td_chat_template_compile(text, n, &e->tool_template, &why) == TD_OK)
+    keep_template_text(e, text, n);
+  else
     td_warn("the model's chat template 'tool_use' is not usable, the default one is used: %s", why.message);
   return TD_OK;
 }

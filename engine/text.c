@@ -41,6 +41,19 @@ void td_engine_token_bytes(const td_engine *e, int32_t id, td_buf *out)
     td_tokenizer_token_bytes(e->tokenizer, id, out);
 }
 
+int32_t td_engine_find_token(const td_engine *e, const char *text, bool *special)
+{
+  int32_t id = e->tokenizer ? td_tokenizer_added_token(e->tokenizer, text, strlen(text)) : -1;
+  *special = id >= 0 && td_tokenizer_is_special(e->tokenizer, id);
+  return id;
+}
+
+const char *td_engine_template_text(const td_engine *e, size_t *n)
+{
+  *n = e->template_text.len_bytes;
+  return e->template_text.data;
+}
+
 /* ---- chat ---- */
 
 static bool add_token_text(cJSON *vars, const char *name, const td_engine *e, int32_t id)
@@ -147,6 +160,8 @@ td_status td_engine_chat_tokens(const td_engine *e, const td_chat_input *in, td_
 struct td_text_stream {
   bool mute; /* no tokenizer: there is no text */
   td_detok detok;
+  const int32_t *told; /* [n_told] */
+  uint32_t n_told;
 };
 
 td_text_stream *td_text_stream_create(const td_engine *e, bool skip_special, bool begins)
@@ -161,10 +176,31 @@ td_text_stream *td_text_stream_create(const td_engine *e, bool skip_special, boo
 
 void td_text_stream_destroy(td_text_stream *s) { free(s); }
 
+void td_text_stream_tell(td_text_stream *s, const int32_t *ids, uint32_t n)
+{
+  s->told = ids;
+  s->n_told = n;
+}
+
+static bool is_told(const td_text_stream *s, int32_t id)
+{
+  for (uint32_t i = 0; i < s->n_told; i++)
+    if (s->told[i] == id)
+      return true;
+  return false;
+}
+
 void td_text_stream_push(td_text_stream *s, const int32_t *ids, size_t n, td_buf *out)
 {
-  for (size_t i = 0; i < n && !s->mute; i++)
-    td_detok_push(&s->detok, ids[i], out);
+  for (size_t i = 0; i < n && !s->mute; i++) {
+    if (!is_told(s, ids[i])) {
+      td_detok_push(&s->detok, ids[i], out);
+      continue;
+    }
+    td_detok_finish(&s->detok, out); /* half a character does not go on behind it */
+    td_buf_append_str(out, TD_STREAM_MARK);
+    td_buf_append_str(out, td_tokenizer_token_text(s->detok.t, ids[i]));
+  }
 }
 
 void td_text_stream_finish(td_text_stream *s, td_buf *out)

@@ -72,6 +72,8 @@ static bool prepare(td_call *c)
   const cJSON *prompt = c->request.prompt;
   bool many = cJSON_IsArray(prompt) && prompt->child && !cJSON_IsNumber(prompt->child);
   size_t n = 1;
+  if (!td_call_compile_grammar(c, &c->request.grammar, c->request.grammar_field))
+    return false;
   if (cJSON_IsArray(prompt) && !prompt->child)
     return bad_prompt(c, "must not be empty");
   for (const cJSON *i = many ? prompt->child->next : NULL; i; i = i->next, n++)

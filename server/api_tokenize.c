@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "server/call.h"
+#include "server/tool_choice.h"
 
 static bool append_text(td_call *c, const int32_t *ids, size_t n, td_buf *out)
 {
@@ -47,7 +48,7 @@ static bool tokenize_prompt(td_call *c, td_prompt *p)
   if (r->messages) {
     td_chat_input in = {
         .messages = r->messages,
-        .tools = r->tools,
+        .tools = td_tool_choice_shown(r),
         .chat_template_kwargs = r->chat_template_kwargs,
         .add_generation_prompt = r->add_generation_prompt,
         .continue_final_message = r->continue_final_message,

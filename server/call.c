@@ -177,22 +177,6 @@ static td_terms terms_of(const td_call *call)
   };
 }
 
-/* Before the prompt is made: what cannot be done is told at once. */
-static bool compile_grammar(td_call *call)
-{
-  const td_api_request *r = &call->request;
-  td_error err = {0};
-  if (r->grammar.kind == TD_GRAMMAR_NONE || !call->api->render_answer)
-    return true;
-  if (td_engine_compile_grammar(call->engine, &r->grammar, &call->grammar, &err) == TD_OK) {
-    td_progress_note(td_progress_here);
-    return true;
-  }
-  snprintf(err.param, sizeof err.param, "%s", r->grammar_field);
-  td_api_error_from(&call->error, &err);
-  return false;
-}
-
 static bool read_call(td_call *call)
 {
   td_error err;
@@ -227,7 +211,7 @@ static bool read_call(td_call *call)
     ok = td_messages_normalise((cJSON *)r->messages, &message_rules, &r->unknown, &call->error);
   td_progress_note(td_progress_here);
   if (ok && !atomic_load(&call->abandoned))
-    ok = compile_grammar(call) && call->api->prepare(call);
+    ok = call->api->prepare(call);
   cJSON_Delete(root);
   return ok;
 }
@@ -448,6 +432,8 @@ static void free_call(td_call *call)
     td_buf_deinit(&call->choices[i].out);
     td_buf_deinit(&call->choices[i].ids);
     td_buf_deinit(&call->choices[i].logprobs);
+    td_reader_destroy(call->choices[i].reader);
+    td_said_deinit(&call->choices[i].said);
   }
   free(call->choices);
   for (uint32_t i = 0; i < call->n_prompts; i++) {
@@ -458,6 +444,7 @@ static void free_call(td_call *call)
   }
   free(call->prompts);
   td_engine_drop_grammar(call->grammar);
+  td_tools_deinit(&call->tools);
   td_request_deinit(&call->request);
   td_buf_deinit(&call->body);
   td_buf_deinit(&call->answer);

@@ -8,6 +8,7 @@
 
 #include <stdatomic.h>
 
+#include "answers/reader.h"
 #include "server/conn.h"
 #include "server/logprobs.h"
 #include "server/request.h"
@@ -33,6 +34,12 @@ typedef struct td_choice {
   td_finish engine_finish;
   uint64_t submit_us, first_run_us, first_token_us, last_token_us;
 
+  /* a chat's: its text is read for reasoning and calls; NULL: all of it is content */
+  td_reader *reader;
+  td_said said;         /* what it has said: all of it, or what is not yet sent */
+  uint32_t n_reasoning; /* tokens */
+  bool said_all;
+
   uint32_t n_read;     /* tokens turned to text so far */
   uint32_t n_echoed;   /* in a stream: the prompt's tokens whose log-probabilities are sent */
   const char *finish;  /* "stop", "length": the text is complete */
@@ -53,7 +60,7 @@ typedef struct td_prompt {
 typedef struct td_delta {
   const td_choice *choice;
   bool first;
-  const char *text;
+  const char *text; /* content, where nothing else is looked for */
   size_t n_text;
   const int32_t *ids;
   size_t n_ids;
@@ -64,6 +71,7 @@ typedef struct td_delta {
 /* What one API family does; see api_*.c. */
 typedef struct td_api {
   unsigned route; /* TD_ROUTE_* */
+  bool is_chat;   /* the prompt is a conversation, rendered by the model's template */
   const char *id_prefix;
   const char *ids_member; /* of the body: it may hold a whole prompt's token ids; NULL: none does */
   /* [worker] From the parsed body to prompts, or to c->answer. false: c->error says why. */
@@ -104,6 +112,10 @@ struct td_call {
   td_terms terms; /* of all its choices */
   uint32_t max_new;
   td_grammar *grammar; /* of its answers; NULL: any text */
+  const char *grammar_field;
+  td_tools tools; /* that answers may call, for who reads them */
+  td_prompt_end prompt_end;
+  bool reads_answers; /* for reasoning or calls */
   td_prompt *prompts;
   uint32_t n_prompts;
   td_buf answer;
@@ -152,6 +164,14 @@ bool td_call_fail_context(td_call *call, const char *param, uint64_t n_prompt, b
 bool td_call_fail_tokens(td_call *call, const td_error *err, const char *param);
 /* Token ids of an array, each below the vocabulary. */
 bool td_call_read_ids(td_call *call, const cJSON *array, const char *param, td_prompt *p);
+
+/* constrain.c, for workers: the grammar of a source, or that of a chat's calls and content. field: who is at
+ * fault if it cannot be. */
+bool td_call_compile_grammar(td_call *call, const td_grammar_source *source, const char *field);
+bool td_call_constrain_chat(td_call *call);
+
+/* api_chat.c, for workers: messages of the request to a prompt, and what its answers are held to. */
+bool td_chat_prepare(td_call *call);
 
 /* render.c: what both families share */
 void td_render_usage(const td_call *c, td_buf *out); /* the object */

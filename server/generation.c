@@ -87,8 +87,10 @@ static td_status submit_choice(td_choice *ch, td_sampling sampling, td_error *er
     r.n_prompt_logits = r.n_prompt - 1;
   ch->n_scored = r.n_prompt_logits;
   memcpy(r.stop_ids, call->request.stop_ids, r.n_stop_ids * sizeof r.stop_ids[0]);
-  const bool begins = call->api == &td_api_chat && !call->request.continue_final_message;
+  const bool begins = call->api->is_chat && !call->request.continue_final_message;
   ch->text = td_text_stream_create(call->engine, call->request.skip_special_tokens, begins);
+  if (ch->text && call->reads_answers)
+    td_text_stream_tell(ch->text, call->server->mark_ids, call->server->n_mark_ids);
   r.tokens = malloc((p->n + max_new) * sizeof *r.tokens);
   if (call->grammar)
     r.mask = td_engine_make_masks(call->grammar, r.n_prompt);
@@ -105,6 +107,18 @@ static td_status submit_choice(td_choice *ch, td_sampling sampling, td_error *er
     free(r.tokens);
   }
   return st;
+}
+
+static td_reader *make_reader(const td_call *call)
+{
+  const td_api_request *r = &call->request;
+  td_reader_rules rules = {.dialect = &call->server->dialect,
+                           .tools = r->choice.mode != TD_TOOLS_NONE ? &call->tools : NULL,
+                           .prompt = call->prompt_end,
+                           .reasons = true,
+                           .whole = !r->stream,
+                           .shows_special = !r->skip_special_tokens};
+  return td_reader_create(&rules);
 }
 
 static bool make_choices(td_call *call)
@@ -124,8 +138,11 @@ static bool make_choices(td_call *call)
     td_buf_init(&ch->out, 0);
     td_buf_init(&ch->ids, 0);
     td_buf_init(&ch->logprobs, 0);
+    td_said_init(&ch->said);
     if (call->request.echo)
       td_buf_append(&ch->out, call->prompts[ch->prompt].text.data, call->prompts[ch->prompt].text.len_bytes);
+    if (call->reads_answers && !(ch->reader = make_reader(call)))
+      return false;
   }
   return true;
 }
@@ -290,6 +307,22 @@ static bool push_tokens(td_choice *ch, const int32_t *ids, size_t n)
   return matched;
 }
 
+/* Content that has come so far, to what is said. A call makes its end the answer's. */
+static void read_said(td_choice *ch)
+{
+  if (!ch->reader || ch->said_all)
+    return;
+  td_reader_push(ch->reader, ch->out.data ? ch->out.data : "", ch->out.len_bytes, &ch->said);
+  ch->said.failed |= ch->out.failed;
+  td_buf_clear(&ch->out);
+  if (!ch->finish)
+    return;
+  ch->said_all = true;
+  td_reader_finish(ch->reader, strcmp(ch->finish, "length") == 0, &ch->said);
+  if (ch->said.n_calls > 0 && strcmp(ch->finish, "stop") == 0)
+    ch->finish = "tool_calls";
+}
+
 /* Turns up to max new tokens to text. The token that ended the answer (end of sequence, stop id) has no text.
  */
 static void read_tokens(td_choice *ch, uint32_t max)
@@ -297,16 +330,20 @@ static void read_tokens(td_choice *ch, uint32_t max)
   const int32_t *ids = ch->tokens + ch->n_prompt;
   if (!ch->call->request.has_answer) {
     finish_text(ch, "length");
+    read_said(ch);
     return;
   }
   uint32_t end = ch->n_generated, stop = ch->engine_finish == TD_FINISH_STOP && end > 0 ? end - 1 : end;
   if (end - ch->n_read > max)
     end = ch->n_read + max;
-  uint32_t step = ch->filter.set->n > 0 ? 1 : max;
+  uint32_t step = ch->filter.set->n > 0 || ch->reader ? 1 : max;
   while (ch->n_read < end && ch->n_read < stop) {
     uint32_t to = stop < end ? stop : end, n = to - ch->n_read < step ? to - ch->n_read : step;
     bool matched = push_tokens(ch, ids + ch->n_read, n);
+    if (ch->reader && td_reader_is_thinking(ch->reader))
+      ch->n_reasoning += n;
     ch->n_read += n;
+    read_said(ch);
     if (matched) {
       ch->finish = "stop";
       break;
@@ -321,6 +358,7 @@ static void read_tokens(td_choice *ch, uint32_t max)
   }
   if (!ch->finish && ch->engine_finish != TD_FINISH_NONE && ch->n_read == ch->n_generated)
     finish_text(ch, ch->engine_finish == TD_FINISH_LENGTH ? "length" : "stop");
+  read_said(ch);
 }
 
 /* ---- sending ---- */
@@ -349,16 +387,18 @@ static void send_delta(td_choice *ch)
       .finish = ch->finish,
   };
   ch->n_echoed += n_echo;
-  if (d.n_text == 0 && n_echo == 0 && d.n_ids == 0 && ch->logprobs.len_bytes == 0 && !d.finish && !d.first)
+  if (d.n_text == 0 && ch->said.n == 0 && n_echo == 0 && d.n_ids == 0 && ch->logprobs.len_bytes == 0 &&
+      !d.finish && !d.first)
     return;
   td_buf events;
   td_buf_init(&events, 0);
   call->api->render_delta(call, &d, &events);
-  if (events.failed || ch->out.failed || ch->ids.failed || ch->logprobs.failed ||
+  if (events.failed || ch->said.failed || ch->out.failed || ch->ids.failed || ch->logprobs.failed ||
       call->prompts[ch->prompt].logprobs.failed)
     call->conn->out.failed = true; /* the connection is cut: a gap must not look whole */
   td_conn_stream_send(call->conn, events.data ? events.data : "", events.len_bytes);
   td_buf_deinit(&events);
+  td_said_clear(&ch->said);
   td_buf_clear(&ch->out);
   td_buf_clear(&ch->ids);
   td_buf_clear(&ch->logprobs);
@@ -508,7 +548,7 @@ static void end_refused(td_choice *ch, const char *why)
   if (why == td_mask_no_memory)
     td_api_error_set(&e, 503, "out_of_memory", NULL, "%s", why);
   else
-    td_api_error_set(&e, 400, "grammar_stuck", call->request.grammar_field, "%s", why);
+    td_api_error_set(&e, 400, "grammar_stuck", call->grammar_field, "%s", why);
   td_call_fail(call, &e);
 }
 

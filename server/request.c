@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "config/limits.h"
+#include "server/tool_choice.h"
 
 /* ---- reading ---- */
 
@@ -277,7 +278,7 @@ bool td_request_read(const cJSON *root, unsigned route, const td_request_rules *
                               ? rules->defaults.repetition_penalty
                               : td_limit_default(TD_LIMIT_REPETITION_PENALTY);
   r->n = td_limit_default(TD_LIMIT_N);
-  r->skip_special_tokens = r->add_special_tokens = r->add_generation_prompt = true;
+  r->skip_special_tokens = r->add_special_tokens = r->add_generation_prompt = r->parallel_tool_calls = true;
   r->unknown.strict = rules->strict_fields;
   if (!cJSON_IsObject(root)) {
     td_api_error_set(error, 400, "invalid_value", NULL, "the body must be a JSON object");
@@ -286,12 +287,14 @@ bool td_request_read(const cJSON *root, unsigned route, const td_request_rules *
   return read_members(root, route, r, error) && read_stops(r, error) &&
          read_stop_ids(r, rules->vocab, error) && read_biases(r, rules->vocab, error) &&
          read_logprobs(r, route, error) && check_prompt_logprobs(r, error) && read_stream_options(r, error) &&
-         td_structured_read(r, error) && check_template_kwargs(r, error) && check_together(r, route, error);
+         td_structured_read(r, error) && td_tool_choice_read(r, route, error) &&
+         check_template_kwargs(r, error) && check_together(r, route, error);
 }
 
 void td_request_deinit(td_api_request *r)
 {
   td_stop_set_deinit(&r->stops);
+  td_tool_choice_deinit(&r->choice);
   free(r->biases);
   r->biases = NULL;
   cJSON_Delete(r->grammar_json);

@@ -14,12 +14,19 @@
 
 enum { TD_REQUEST_STOP_IDS_MAX = 64 };
 
+typedef enum td_tool_mode { TD_TOOLS_NONE, TD_TOOLS_AUTO, TD_TOOLS_REQUIRED } td_tool_mode;
+
+typedef struct td_tool_choice {
+  td_tool_mode mode; /* NONE: no call is looked for */
+  bool *allowed;     /* of each tool: it may be called; owned; NULL: all may */
+} td_tool_choice;
+
 typedef struct td_api_request {
   /* borrowed from the JSON tree */
   const char *model, *cache_salt;
   const cJSON *prompt, *messages, *tokens, *chat_template_kwargs, *stop, *stop_token_ids, *stream_options,
-      *tools, *response_format, *structured_outputs, *guided_json, *guided_regex, *guided_choice,
-      *guided_grammar, *logit_bias, *logprobs;
+      *tools, *tool_choice, *response_format, *structured_outputs, *guided_json, *guided_regex,
+      *guided_choice, *guided_grammar, *logit_bias, *logprobs;
 
   double temperature, top_p, min_p, presence_penalty, frequency_penalty, repetition_penalty;
   int64_t top_k, n, best_of, min_tokens;
@@ -31,7 +38,7 @@ typedef struct td_api_request {
   uint64_t seed;
   bool has_seed;
   bool stream, include_usage, continuous_usage_stats, ignore_eos, return_token_ids, skip_special_tokens,
-      add_special_tokens, return_token_strs, echo;
+      add_special_tokens, return_token_strs, echo, parallel_tool_calls;
   bool add_generation_prompt, continue_final_message;
   bool has_add_generation_prompt;
   td_unknown unknown; /* fields that are ignored */
@@ -40,6 +47,7 @@ typedef struct td_api_request {
   bool scores_prompt;  /* log-probabilities of the prompt's tokens are told */
   bool has_answer;     /* false: max_tokens is 0, and only the prompt is told of */
   uint32_t n_top;      /* the most likeliest tokens that are told with one */
+  td_tool_choice choice;
 
   /* what the answer is to be made of (structured.c), and the field that says so; borrowed but for its JSON,
    * if that came as text */

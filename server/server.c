@@ -238,6 +238,29 @@ static void engine_failed(td_server *s)
     begin_drain(s, END_FLUSH_MS);
 }
 
+static int32_t find_token(const void *engine, const char *text, bool *special)
+{
+  return td_engine_find_token(engine, text, special);
+}
+
+/* How the model writes calls and reasoning. */
+static void find_dialect(td_server *s)
+{
+  td_dialect *d = &s->dialect;
+  td_dialect_signs signs = {.calls = s->options->tool_format,
+                            .reasoning = s->options->reasoning_format,
+                            .find = find_token,
+                            .arg = s->engine};
+  signs.template = td_engine_template_text(s->engine, &signs.n_template);
+  td_dialect_find(&signs, d);
+  for (size_t i = 0; i < TD_MARKS; i++)
+    if (d->marks[i].id >= 0)
+      s->mark_ids[s->n_mark_ids++] = d->marks[i].id;
+  td_info("tool calls: %s%s; reasoning: %s", td_dialect_calls_name(d->calls),
+          d->is_guess ? " (the template shows tools, but not how calls are written)" : "",
+          d->thinks ? d->marks[TD_MARK_THINK].text + (d->marks[TD_MARK_THINK].id >= 0) : "none");
+}
+
 static void on_engine_wake(uv_async_t *a)
 {
   td_server *s = a->data;
@@ -245,6 +268,7 @@ static void on_engine_wake(uv_async_t *a)
   td_engine_state before = s->engine_state;
   s->engine_state = state;
   if (state != before && state == TD_ENGINE_READY) {
+    find_dialect(s);
     if (s->listener && td_listener_is_inherited(s->listener))
       td_listener_accept(s->listener);
     td_notify("READY=1\nSTATUS=serving");

@@ -14,6 +14,7 @@
 #include <uv.h>
 
 #include "config/options.h"
+#include "answers/dialect.h"
 #include "engine/engine.h"
 #include "server/address.h"
 #include "server/api_error.h"
@@ -55,6 +56,9 @@ typedef struct td_server {
   td_ranges trusted_proxies; /* not counted by address */
   td_tenants tenants;
   td_namespace_secret namespace_secret; /* drawn at start, then read-only: workers use it */
+  td_dialect dialect;         /* of the model, from when it is loaded on; read-only then: workers use it */
+  int32_t mark_ids[TD_MARKS]; /* special tokens of it */
+  uint32_t n_mark_ids;
   td_metrics metrics;
   td_log_gate cuts, request_lines, refusal_lines;
   td_unknown_log unknown_log; /* fields of requests */

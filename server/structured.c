@@ -6,8 +6,9 @@
 #include "config/limits.h"
 #include "server/request.h"
 
-/* A text, an array of texts, a schema (an object, true, or their text), or true. */
-typedef enum form { FORM_TEXT, FORM_LIST, FORM_SCHEMA, FORM_TRUE } form;
+/* A text, an array of texts, a schema (an object, true, or their text), true, or a structural tag (an object
+ * or its text). */
+typedef enum form { FORM_TEXT, FORM_LIST, FORM_SCHEMA, FORM_TRUE, FORM_TAGS } form;
 
 typedef struct way {
   const char *name; /* in structured_outputs */
@@ -24,6 +25,7 @@ static const way ways[] = {
     {"choice", AT(guided_choice), FORM_LIST, TD_GRAMMAR_CHOICE},
     {"grammar", AT(guided_grammar), FORM_TEXT, TD_GRAMMAR_GBNF},
     {"json_object", NULL, 0, FORM_TRUE, TD_GRAMMAR_JSON_OBJECT},
+    {"structural_tag", NULL, 0, FORM_TAGS, TD_GRAMMAR_TAGS},
 };
 
 static bool invalid(td_api_error *e, const char *path, const char *name, const char *text)
@@ -44,8 +46,8 @@ static bool set(td_api_request *r, td_api_error *e, const char *field, td_gramma
 }
 
 /* vLLM's users send schemas as text too. */
-static bool read_schema(td_api_request *r, const char *field, const char *path, const char *name,
-                        const cJSON *v, td_api_error *e)
+static bool read_json(td_api_request *r, td_grammar_kind kind, const char *field, const char *path,
+                      const char *name, const cJSON *v, td_api_error *e)
 {
   const td_json_limits limits = {(size_t)td_limit_max(TD_LIMIT_JSON_DEPTH),
                                  (size_t)td_limit_default(TD_LIMIT_JSON_NODES), TD_ERR_REQUEST};
@@ -55,9 +57,11 @@ static bool read_schema(td_api_request *r, const char *field, const char *path, 
       return invalid(e, path, name, "is text, but not of JSON");
     v = r->grammar_json;
   }
+  if (kind == TD_GRAMMAR_TAGS && !cJSON_IsObject(v))
+    return invalid(e, path, name, "must be a structural tag: an object");
   if (!cJSON_IsObject(v) && !cJSON_IsBool(v))
     return invalid(e, path, name, "must be a JSON schema: an object");
-  return set(r, e, field, (td_grammar_source){.kind = TD_GRAMMAR_JSON_SCHEMA, .json = v});
+  return set(r, e, field, (td_grammar_source){.kind = kind, .json = v});
 }
 
 static bool read_text(td_api_request *r, const way *w, const char *field, const char *path, const char *name,
@@ -75,7 +79,8 @@ static bool read_way(td_api_request *r, const way *w, const char *field, const c
                      const cJSON *v, td_api_error *e)
 {
   switch (w->form) {
-  case FORM_SCHEMA: return read_schema(r, field, path, name, v, e);
+  case FORM_TAGS:
+  case FORM_SCHEMA: return read_json(r, w->kind, field, path, name, v, e);
   case FORM_TEXT: return read_text(r, w, field, path, name, v, e);
   case FORM_LIST:
     if (!cJSON_IsArray(v))
@@ -117,7 +122,8 @@ static bool read_json_schema(td_api_request *r, td_api_error *e)
   if (!cJSON_IsObject(js))
     return invalid(e, "response_format.", "json_schema", "must be an object with a 'schema'");
   const cJSON *schema = td_json_get(js, "schema");
-  return read_schema(r, "response_format", "response_format.json_schema.", "schema", schema, e);
+  return read_json(r, TD_GRAMMAR_JSON_SCHEMA, "response_format", "response_format.json_schema.", "schema",
+                   schema, e);
 }
 
 static bool read_response_format(td_api_request *r, td_api_error *e)
@@ -139,9 +145,12 @@ static bool read_response_format(td_api_request *r, td_api_error *e)
     return invalid(e, "response_format.", "json_schema", "goes with the type 'json_schema' only");
   if (strcmp(type->valuestring, "json_object") == 0)
     return set(r, e, field, (td_grammar_source){.kind = TD_GRAMMAR_JSON_OBJECT});
+  if (strcmp(type->valuestring, "structural_tag") == 0)
+    return read_json(r, TD_GRAMMAR_TAGS, field, "", field, r->response_format, e);
   return strcmp(type->valuestring, "text") == 0 ||
-         td_fields_unsupported(e, "", field,
-                               "is served with the types 'text', 'json_object' and 'json_schema'");
+         td_fields_unsupported(
+             e, "", field,
+             "is served with the types 'text', 'json_object', 'json_schema' and 'structural_tag'");
 }
 
 bool td_structured_read(td_api_request *r, td_api_error *e)

@@ -11,6 +11,7 @@ typedef enum td_grammar_kind {
   TD_GRAMMAR_JSON_SCHEMA, /* json: the schema */
   TD_GRAMMAR_REGEX,       /* text: the whole answer matches it */
   TD_GRAMMAR_CHOICE,      /* json: an array of strings */
+  TD_GRAMMAR_TAGS,        /* json: a structural tag */
   TD_GRAMMAR_GBNF,        /* text: rules as llama.cpp writes them, with one that is called `root` */
 } td_grammar_kind;
 

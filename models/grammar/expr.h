@@ -61,6 +61,7 @@ typedef struct td_builder {
   uint32_t n_rules, cap_rules;
   uint64_t work; /* of all machines and programs that were made; td_builder_work */
   bool failed;   /* out of memory or budget */
+  bool python;   /* true, false and null are written as Python writes them */
   td_error *err;
 } td_builder;
 

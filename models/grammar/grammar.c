@@ -72,6 +72,7 @@ static td_status compile(td_builder *b, const td_grammar_source *s, const td_exp
   case TD_GRAMMAR_JSON_SCHEMA: return td_schema_compile(b, s->json, out);
   case TD_GRAMMAR_REGEX: return td_regex_compile(b, s->text, s->n_text, out);
   case TD_GRAMMAR_CHOICE: return td_choice_compile(b, s->json, out);
+  case TD_GRAMMAR_TAGS: return td_tags_compile(b, s->json, out);
   case TD_GRAMMAR_GBNF: return td_gbnf_compile(b, s->text, s->n_text, out);
   }
   return TD_ERR_UNSUPPORTED;

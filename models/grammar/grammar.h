@@ -1,8 +1,8 @@
 /* Grammars: what an answer may be, as masks of the tokens that may come next.
  *
- * A grammar is compiled from a JSON schema, a regular expression, a list of strings, or GBNF. It is a set of
- * byte-level rules that may call one another. A matcher reads an answer token by token and says, at each
- * place, which tokens can still lead to a whole answer: never one that the grammar forbids.
+ * A grammar is compiled from a JSON schema, a regular expression, a list of strings, GBNF, or a structural
+ * tag. It is a set of byte-level rules that may call one another. A matcher reads an answer token by token
+ * and says, at each place, which tokens can still lead to a whole answer: never one that the grammar forbids.
  *
  * Ownership: a grammar counts its holders (td_grammar_hold, td_grammar_drop); a matcher holds its grammar; a
  * vocabulary outlives its grammars. Threads: a vocabulary is read-only. A grammar may be used by many
@@ -22,6 +22,10 @@
 /* ---- the vocabulary ---- */
 
 typedef struct td_vocabulary td_vocabulary;
+
+/* Begins the bytes of a special token that structural tags may ask for; its text follows. No text of UTF-8
+ * has that byte, so nothing else lets such a token through. */
+#define TD_SPECIAL_BYTE "\xFF"
 
 typedef struct td_token_bytes {
   const char *bytes; /* borrowed */

@@ -52,6 +52,10 @@ TD_MUST_CHECK td_status td_regex_compile(td_builder *b, const char *text, size_t
  * is. */
 TD_MUST_CHECK td_status td_regex_compile_json(td_builder *b, const char *text, size_t n, const td_expr **out);
 TD_MUST_CHECK td_status td_gbnf_compile(td_builder *b, const char *text, size_t n, const td_expr **out);
+/* A structural tag: tags.c. */
+TD_MUST_CHECK td_status td_tags_compile(td_builder *b, const cJSON *root, const td_expr **out);
+/* Any text that has none of these in it, and no special token: any_text.c. */
+const td_expr *td_any_text(td_builder *b, const char *const *without, uint32_t n);
 TD_MUST_CHECK td_status td_choice_compile(td_builder *b, const cJSON *choices, const td_expr **out);
 
 #endif

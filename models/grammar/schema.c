@@ -337,11 +337,11 @@ const td_expr *td_schema_by_types(td_schema *s, const td_all *all, unsigned type
   if (types & (TYPE_INTEGER | TYPE_FRACTION))
     td_expr_add(b, &alt, td_schema_number(s, all, types));
   if (types & TYPE_BOOLEAN) {
-    td_expr_add(b, &alt, td_expr_string(b, "true"));
-    td_expr_add(b, &alt, td_expr_string(b, "false"));
+    td_expr_add(b, &alt, td_expr_string(b, b->python ? "True" : "true"));
+    td_expr_add(b, &alt, td_expr_string(b, b->python ? "False" : "false"));
   }
   if (types & TYPE_NULL)
-    td_expr_add(b, &alt, td_expr_string(b, "null"));
+    td_expr_add(b, &alt, td_expr_string(b, b->python ? "None" : "null"));
   return td_expr_alt(b, &alt);
 }
 

@@ -51,6 +51,8 @@ const td_expr *td_schema_value(td_schema *s, const cJSON *value)
   }
   if (cJSON_IsString(value))
     return td_schema_text(s, value->valuestring);
+  if (b->python && (cJSON_IsBool(value) || cJSON_IsNull(value)))
+    return td_expr_string(b, cJSON_IsNull(value) ? "None" : cJSON_IsTrue(value) ? "True" : "False");
   if (cJSON_IsRaw(value))
     return td_expr_string(b, value->valuestring);
   if (cJSON_IsNumber(value) && !isfinite(value->valuedouble))

@@ -262,7 +262,10 @@ static void try_rest(td_schema *s, const td_all *all, candidate *c, uint32_t n, 
     any |= c[i].fits && c[i].type == type;
   if (!any)
     return;
+  bool python = s->b->python;
+  s->b->python = false; /* as the values are written here */
   const td_expr *rest = td_schema_by_types(s, all, type);
+  s->b->python = python;
   td_tester *tester = s->status == TD_OK ? td_tester_create(s->b, rest) : NULL;
   for (uint32_t i = 0; tester && i < n; i++)
     if (c[i].fits && c[i].type == type) {

@@ -103,7 +103,8 @@ BAD = [
     ({"response_format": json_schema({"not": {}})}, "response_format", "'not'"),
     ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "schema"),
     ({"response_format": {"type": "json_object", "json_schema": {}}}, "response_format.json_schema", "only"),
-    ({"response_format": {"type": "structural_tag"}}, "response_format", "types"),
+    ({"response_format": {"type": "structural_tag"}}, "response_format", "'format'"),
+    ({"response_format": {"type": "xml"}}, "response_format", "types"),
     ({"guided_regex": "(?=a)b"}, "guided_regex", "look-around"),
     ({"guided_regex": "(a"}, "guided_regex", "')'"),
     ({"guided_grammar": "root ::= root \"a\" | \"b\""}, "guided_grammar", "begins with itself"),
@@ -112,7 +113,7 @@ BAD = [
     ({"guided_choice": ["a", 1]}, "guided_choice", "strings"),
     ({"guided_choice": ["a"], "guided_regex": "b"}, "guided_choice", "together"),
     ({"structured_outputs": {"regx": "a"}}, "structured_outputs.regx", "'regex'"),
-    ({"structured_outputs": {"structural_tag": "x"}}, "structured_outputs.structural_tag", "not served"),
+    ({"structured_outputs": {"structural_tag": "x"}}, "structured_outputs.structural_tag", "JSON"),
     ({"guided_choice": ["a"], "min_tokens": 3}, "min_tokens", "together"),
     ({"guided_choice": ["a"], "ignore_eos": True}, "ignore_eos", "together"),
 ]

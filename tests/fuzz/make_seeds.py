@@ -490,6 +490,21 @@ def make_sentencepiece():
     write("sentencepiece", "unknown-fields", field(9, 5) + body + bytes([7 << 3 | 1]) + bytes(8) + bpe + plain)
 
 
+def make_answers():
+    thinks, special, few = 32, 64, 16
+    calls = [b'Hi <tool_call>\n{"name": "f", "arguments": {"a": "</tool_call>", "b": 1}}\n</tool_call>\n<tool_call>{"name":"g"}',
+             b'{"name": "f", "parameters": {"a": [1, -2.5e3, null]}}; {"parameters": {}, "name": "f"}',
+             b"[f(a='it\\'s', b=[True, {'k': .5}]), f()]",
+             b'[TOOL_CALLS]f[ARGS]{"a": 1}[TOOL_CALLS]f[CALL_ID]abc[ARGS]{}',
+             b"<tool_call>\n<function=f>\n<parameter=a>\n</parameter>x\n</parameter>\n<parameter=b>\nNone\n</parameter>\n</function>"]
+    for i, text in enumerate(calls):
+        write("answers", f"call-{i}", bytes([i, 2]) + text)
+        write("answers", f"thinks-{i}", bytes([i | thinks, 1]) + b"<think>\nso\n</think>\n\n" + text)
+        write("answers", f"broken-{i}", bytes([i, 3]) + text[:-9])
+    write("answers", "list", bytes([3 | few, 0]) + b'[TOOL_CALLS] [{"name": "f", "arguments": {}}, {"name": "f", "arguments": {"a": 1}}]')
+    write("answers", "special", bytes([3 | special, 4]) + b'\xff[TOOL_CALLS]f\xff[ARGS]{"a": "[TOOL_CALLS]"}\xff[ARGS]')
+
+
 def make_stop():
     def case(stops, text, step=1):
         return bytes([len(stops) - 1, step]) + b"".join(bytes([len(s) - 1]) + s for s in stops) + text
@@ -502,7 +517,7 @@ def make_stop():
 def main():
     clear()
     for make in (make_json, make_options, make_gguf, make_safetensors, make_model_config, make_products, make_steps, make_tokenizers, make_tokenize, make_template, make_http,
-                 make_grammar, make_request, make_sentencepiece, make_stop):
+                 make_grammar, make_request, make_sentencepiece, make_stop, make_answers):
         make()
 
 

@@ -1,0 +1,343 @@
+/* Structural tags for calls: see plan.h. */
+#include "answers/plan.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "answers/tools.h"
+#include "common/buf.h"
+
+/* Trees are made bottom-up, and every function takes what it is given. A tree that memory failed for is NULL,
+ * and so is all that is made of it. */
+
+static cJSON *format(const char *type)
+{
+  cJSON *f = cJSON_CreateObject();
+  if (f && cJSON_AddStringToObject(f, "type", type))
+    return f;
+  cJSON_Delete(f);
+  return NULL;
+}
+
+static cJSON *with(cJSON *f, const char *name, cJSON *item)
+{
+  if (f && item && cJSON_AddItemToObject(f, name, item))
+    return f;
+  cJSON_Delete(f);
+  cJSON_Delete(item);
+  return NULL;
+}
+
+static cJSON *refer(cJSON *object, const char *name, const cJSON *item)
+{
+  if (cJSON_AddItemReferenceToObject(object, name, (cJSON *)item))
+    return object;
+  cJSON_Delete(object);
+  return NULL;
+}
+
+static cJSON *with_true(cJSON *f, const char *name, bool on)
+{
+  return on ? with(f, name, cJSON_CreateTrue()) : f;
+}
+
+static cJSON *add(cJSON *list, cJSON *item)
+{
+  if (list && item && cJSON_AddItemToArray(list, item))
+    return list;
+  cJSON_Delete(list);
+  cJSON_Delete(item);
+  return NULL;
+}
+
+static cJSON *text(const char *s) { return with(format("const_string"), "value", cJSON_CreateString(s)); }
+static cJSON *regex(const char *s) { return with(format("regex"), "pattern", cJSON_CreateString(s)); }
+static cJSON *optional(cJSON *content) { return with(format("optional"), "content", content); }
+static cJSON *list_of(const char *type, cJSON *elements) { return with(format(type), "elements", elements); }
+static cJSON *pair(cJSON *a, cJSON *b) { return list_of("sequence", add(add(cJSON_CreateArray(), a), b)); }
+static cJSON *either(cJSON *a, cJSON *b) { return list_of("or", add(add(cJSON_CreateArray(), a), b)); }
+
+static cJSON *tag(const char *begin, cJSON *content, const char *end)
+{
+  cJSON *t = with(with(format("tag"), "begin", cJSON_CreateString(begin)), "content", content);
+  return with(t, "end", cJSON_CreateString(end));
+}
+
+static cJSON *separated(cJSON *tags, const char *separator, bool one)
+{
+  cJSON *f = with(format("tags_with_separator"), "tags", tags);
+  f = with(f, "separator", cJSON_CreateString(separator));
+  return with_true(with_true(f, "at_least_one", true), "stop_after_first", one);
+}
+
+/* ---- arguments ---- */
+
+static bool is_strict(const cJSON *function) { return cJSON_IsTrue(td_json_get(function, "strict")); }
+
+static cJSON *schema(const cJSON *s, bool strict, bool python)
+{
+  cJSON *f = format("json_schema");
+  f = with(f, "json_schema", s ? cJSON_CreateObjectReference(s->child) : cJSON_Parse("{\"type\":\"object\"}"));
+  if (!strict)
+    f = with(f, "strict", cJSON_CreateFalse());
+  return python ? with(f, "style", cJSON_CreateString("python")) : f;
+}
+
+/* An object, whatever else its schema says of types. */
+static cJSON *arguments(const cJSON *function)
+{
+  const cJSON *parameters = td_json_get(function, "parameters");
+  return schema(cJSON_IsObject(parameters) && parameters->child ? parameters : NULL, is_strict(function), false);
+}
+
+/* One property's schema, with the definitions that it may name. */
+static cJSON *of_property(const cJSON *parameters, const cJSON *property, bool strict, bool python)
+{
+  static const char *const definitions[] = {"$defs", "definitions"};
+  cJSON *f = format("json_schema"), *copy = cJSON_CreateObject();
+  for (const cJSON *m = property->child; m && copy; m = m->next)
+    copy = refer(copy, m->string, m);
+  for (size_t i = 0; i < 2 && copy; i++) {
+    const cJSON *d = td_json_get(parameters, definitions[i]);
+    if (d && !td_json_get(copy, definitions[i]))
+      copy = refer(copy, definitions[i], d);
+  }
+  f = with(f, "json_schema", copy);
+  if (!strict)
+    f = with(f, "strict", cJSON_CreateFalse());
+  return python ? with(f, "style", cJSON_CreateString("python")) : f;
+}
+
+static bool is_required(const cJSON *parameters, const char *name)
+{
+  const cJSON *required = td_json_get(parameters, "required"), *r;
+  cJSON_ArrayForEach(r, required) if (cJSON_IsString(r) && strcmp(r->valuestring, name) == 0) return true;
+  return false;
+}
+
+static const cJSON *properties_of(const cJSON *function)
+{
+  const cJSON *p = td_json_get(td_json_get(function, "parameters"), "properties");
+  return cJSON_IsObject(p) ? p : NULL;
+}
+
+/* ---- pythonic ---- */
+
+static bool is_identifier(const char *s)
+{
+  return *s && s[strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")] == '\0';
+}
+
+static cJSON *python_argument(const cJSON *function, const cJSON *p, bool comma)
+{
+  td_buf b;
+  const cJSON *parameters = td_json_get(function, "parameters");
+  td_buf_init(&b, 0);
+  td_buf_printf(&b, "%s%s=", comma ? ", " : "", p->string);
+  cJSON *f = b.failed ? NULL : pair(text(b.data), of_property(parameters, p, is_strict(function), true));
+  td_buf_deinit(&b);
+  return f;
+}
+
+/* Those that must be come first; then others, each or not. */
+static cJSON *python_rest(const cJSON *function, const cJSON *after, cJSON *list, bool comma)
+{
+  const cJSON *parameters = td_json_get(function, "parameters");
+  for (const cJSON *p = after; p && list; p = p->next)
+    if (is_identifier(p->string) && !is_required(parameters, p->string))
+      list = add(list, optional(python_argument(function, p, comma)));
+  return list;
+}
+
+/* Where none must be, the first that is there has no comma. */
+enum { FIRSTS = 12 };
+
+static cJSON *python_any(const cJSON *function, const cJSON *properties)
+{
+  cJSON *ways = add(cJSON_CreateArray(), text(""));
+  unsigned n = 0;
+  for (const cJSON *p = properties ? properties->child : NULL; p && ways && n < FIRSTS; p = p->next) {
+    if (!is_identifier(p->string))
+      continue;
+    cJSON *way = add(cJSON_CreateArray(), python_argument(function, p, false));
+    ways = add(ways, list_of("sequence", python_rest(function, p->next, way, true)));
+    n++;
+  }
+  return list_of("or", ways);
+}
+
+static cJSON *python_arguments(const cJSON *function)
+{
+  const cJSON *properties = properties_of(function), *parameters = td_json_get(function, "parameters");
+  cJSON *list = cJSON_CreateArray();
+  bool comma = false;
+  for (const cJSON *p = properties ? properties->child : NULL; p && list; p = p->next)
+    if (is_identifier(p->string) && is_required(parameters, p->string)) {
+      list = add(list, python_argument(function, p, comma));
+      comma = true;
+    }
+  if (comma)
+    return list_of("sequence", python_rest(function, properties->child, list, true));
+  cJSON_Delete(list);
+  return python_any(function, properties);
+}
+
+/* ---- Qwen3-Coder's XML ---- */
+
+/* Of a string's listed values; NULL: none are listed, or no memory. */
+static cJSON *listed_texts(const cJSON *property)
+{
+  const cJSON *values = td_json_get(property, "enum"), *one = td_json_get(property, "const"), *v;
+  cJSON *list = NULL;
+  if (cJSON_IsString(one))
+    return text(one->valuestring);
+  cJSON_ArrayForEach(v, values) if (cJSON_IsString(v))
+      list = add(list ? list : cJSON_CreateArray(), text(v->valuestring));
+  return list ? list_of("or", list) : NULL;
+}
+
+static cJSON *xml_value(const cJSON *function, const cJSON *p, unsigned types)
+{
+  if (types && !(types & TD_PARAM_STRING))
+    return of_property(td_json_get(function, "parameters"), p, is_strict(function), false);
+  cJSON *listed = types == TD_PARAM_STRING ? listed_texts(p) : NULL;
+  return listed ? listed : with(format("any_text"), "excludes", cJSON_CreateString("</parameter>"));
+}
+
+static cJSON *xml_arguments(const cJSON *function)
+{
+  const cJSON *properties = properties_of(function), *parameters = td_json_get(function, "parameters");
+  cJSON *list = add(cJSON_CreateArray(), text(""));
+  uint32_t budget = TD_TOOLS_LOOKS / 16;
+  for (const cJSON *p = properties ? properties->child : NULL; p && list; p = p->next) {
+    td_buf begin;
+    td_buf_init(&begin, 0);
+    td_buf_printf(&begin, "<parameter=%s>\n", p->string);
+    unsigned types = td_tools_types_of_schema(p, parameters, &budget);
+    cJSON *t = begin.failed || strpbrk(p->string, "<>\"\n")
+                   ? text("")
+                   : tag(begin.data, xml_value(function, p, types), "\n</parameter>\n");
+    td_buf_deinit(&begin);
+    list = add(list, is_required(parameters, p->string) ? t : optional(t));
+  }
+  return list_of("sequence", list);
+}
+
+/* ---- calls ---- */
+
+static cJSON *call_of(const td_dialect *d, const cJSON *function)
+{
+  enum { BYTES = 512 };
+  char begin[BYTES], end[BYTES];
+  const char *name = td_json_get(function, "name")->valuestring;
+  const td_mark *m = d->marks;
+  switch (d->calls) {
+  case TD_CALLS_HERMES:
+    snprintf(begin, BYTES, "%s\n{\"name\": \"%s\", \"arguments\": ", m[TD_MARK_CALL].text, name);
+    snprintf(end, BYTES, "}\n%s", m[TD_MARK_CALL_END].text);
+    return tag(begin, arguments(function), end);
+  case TD_CALLS_LLAMA:
+    snprintf(begin, BYTES, "{\"name\": \"%s\", \"parameters\": ", name);
+    return tag(begin, arguments(function), "}");
+  case TD_CALLS_PYTHONIC: snprintf(begin, BYTES, "%s(", name); return tag(begin, python_arguments(function), ")");
+  case TD_CALLS_XML:
+    snprintf(begin, BYTES, "%s\n<function=%s>\n", m[TD_MARK_CALL].text, name);
+    snprintf(end, BYTES, "</function>\n%s", m[TD_MARK_CALL_END].text);
+    return tag(begin, xml_arguments(function), end);
+  default: break;
+  }
+  if (d->lists_calls) {
+    snprintf(begin, BYTES, "{\"name\": \"%s\", \"arguments\": ", name);
+    return tag(begin, arguments(function), "}");
+  }
+  snprintf(begin, BYTES, "%s%s%s", m[TD_MARK_CALL].text, name, m[TD_MARK_ARGS].text);
+  return tag(begin, arguments(function), "");
+}
+
+static cJSON *all_calls(const td_plan_rules *r)
+{
+  cJSON *list = cJSON_CreateArray();
+  unsigned i = 0;
+  for (const cJSON *t = r->tools->child; t && list; t = t->next, i++)
+    if (!r->allowed || r->allowed[i])
+      list = add(list, call_of(r->dialect, td_json_get(t, "function")));
+  return list;
+}
+
+/* Mistral's older form has one mark for a list of all calls. */
+static cJSON *list_tag(const td_plan_rules *r)
+{
+  char begin[TD_MARK_BYTES + 2];
+  snprintf(begin, sizeof begin, "%s[", r->dialect->marks[TD_MARK_CALL].text);
+  return tag(begin, separated(all_calls(r), ", ", r->one), "]");
+}
+
+/* One call at least, and nothing else. */
+static cJSON *only_calls(const td_plan_rules *r)
+{
+  const td_mark *mark = &r->dialect->marks[TD_MARK_CALL], *end = &r->dialect->marks[TD_MARK_CALL_END];
+  switch (r->dialect->calls) {
+  case TD_CALLS_HERMES:
+  case TD_CALLS_XML: return separated(all_calls(r), "\n", r->one);
+  case TD_CALLS_LLAMA: {
+    cJSON *calls = separated(all_calls(r), "; ", r->one);
+    return mark->n ? pair(optional(text(mark->text)), calls) : calls;
+  }
+  case TD_CALLS_PYTHONIC: {
+    cJSON *calls = tag("[", separated(all_calls(r), ", ", r->one), "]");
+    if (!mark->n || !end->n)
+      return calls;
+    char begin[TD_MARK_BYTES + 2], close[TD_MARK_BYTES + 2];
+    snprintf(begin, sizeof begin, "%s[", mark->text);
+    snprintf(close, sizeof close, "]%s", end->text);
+    return either(calls, tag(begin, separated(all_calls(r), ", ", r->one), close));
+  }
+  default: return r->dialect->lists_calls ? list_tag(r) : separated(all_calls(r), "", r->one);
+  }
+}
+
+/* Text with calls behind the mark, as many as are wanted or none; where no mark begins a call, the answer's
+ * first character tells. */
+static cJSON *text_or_calls(const td_plan_rules *r)
+{
+  td_call_format f = r->dialect->calls;
+  if (f == TD_CALLS_LLAMA || f == TD_CALLS_PYTHONIC) {
+    const char *other = f == TD_CALLS_LLAMA ? "[^{ \\t\\r\\n]" : "[^\\[ \\t\\r\\n]";
+    return either(only_calls(r), optional(pair(regex(other), format("any_text"))));
+  }
+  bool list = f == TD_CALLS_MISTRAL && r->dialect->lists_calls;
+  cJSON *triggers = add(cJSON_CreateArray(), cJSON_CreateString(r->dialect->marks[TD_MARK_CALL].text));
+  cJSON *t = with(format("triggered_tags"), "triggers", triggers);
+  t = with(t, "tags", list ? add(cJSON_CreateArray(), list_tag(r)) : all_calls(r));
+  return with_true(t, "stop_after_first", r->one || list);
+}
+
+static cJSON *content(const td_plan_rules *r)
+{
+  return r->content ? cJSON_CreateObjectReference(r->content->child) : format("any_text");
+}
+
+static cJSON *body(const td_plan_rules *r)
+{
+  if (!r->tools)
+    return content(r);
+  if (r->required)
+    return only_calls(r);
+  return r->content ? either(only_calls(r), content(r)) : text_or_calls(r);
+}
+
+/* A model that thinks may do so first. */
+static cJSON *behind_thoughts(const td_plan_rules *r, cJSON *then)
+{
+  const td_mark *begin = &r->dialect->marks[TD_MARK_THINK], *end = &r->dialect->marks[TD_MARK_THINK_END];
+  if (!r->dialect->thinks || r->prompt == TD_PROMPT_HAS_THOUGHT)
+    return then;
+  bool open = r->prompt == TD_PROMPT_THINKS;
+  cJSON *thoughts = pair(tag(open ? "" : begin->text, format("any_text"), end->text), regex("\\n{0,2}"));
+  return pair(open ? thoughts : optional(thoughts), then);
+}
+
+cJSON *td_plan_make(const td_plan_rules *r)
+{
+  return with(format("structural_tag"), "format", behind_thoughts(r, body(r)));
+}

@@ -1,0 +1,111 @@
+/* Answers with calls and reasoning. Input: a byte of the format, one of how it is cut, then text. Property:
+ * however it is cut, the same is said; where nothing is called, all of it is content; arguments are JSON. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "answers/reader.h"
+#include "common/json.h"
+#include "fuzz.h"
+
+static td_tools tools;
+
+static void make_tools(void)
+{
+  cJSON *t = cJSON_Parse(
+      "[{\"function\":{\"name\":\"f\",\"parameters\":{\"properties\":{\"a\":{\"type\":\"string\"},"
+      "\"b\":{\"type\":[\"integer\",\"null\"]}}}}}]");
+  FUZZ_CHECK(t && td_tools_make(t, &tools));
+  cJSON_Delete(t);
+}
+
+static int32_t find_token(const void *arg, const char *text, bool *special)
+{
+  *special = arg != NULL;
+  return *special ? 1 : -1;
+}
+
+static void read_answer(const td_reader_rules *rules, const char *text, size_t n, size_t piece, td_said *said)
+{
+  td_reader *r = td_reader_create(rules);
+  FUZZ_CHECK(r);
+  td_said_init(said);
+  for (size_t at = 0; at < n; at += piece)
+    td_reader_push(r, text + at, piece < n - at ? piece : n - at, said);
+  td_reader_finish(r, false, said);
+  FUZZ_CHECK(!said->failed);
+  td_reader_destroy(r);
+}
+
+static void check_same(const td_said *a, const td_said *b)
+{
+  FUZZ_CHECK(a->n == b->n && a->text.len_bytes == b->text.len_bytes && a->n_calls == b->n_calls);
+  FUZZ_CHECK(a->text.len_bytes == 0 || memcmp(a->text.data, b->text.data, a->text.len_bytes) == 0);
+  for (size_t i = 0; i < a->n; i++)
+    FUZZ_CHECK(a->pieces[i].kind == b->pieces[i].kind && a->pieces[i].n == b->pieces[i].n);
+}
+
+/* Depth is bounded, values are not. What is wrong with UTF-8 is the text's. */
+static void check_arguments(const td_said *s)
+{
+  for (size_t i = 0; i < s->n; i++) {
+    const td_said_piece *p = &s->pieces[i];
+    if (p->kind != TD_SAID_ARGUMENTS)
+      continue;
+    cJSON *v = cJSON_ParseWithLength(td_said_text(s, p), p->n);
+    FUZZ_CHECK(v && cJSON_IsObject(v));
+    cJSON_Delete(v);
+  }
+}
+
+/* A special token's mark is no content. */
+static size_t plain_length(const td_dialect *d, const char *text, size_t n)
+{
+  size_t plain = 0;
+  for (size_t i = 0, skip; i < n; i += skip) {
+    skip = 1;
+    for (unsigned m = 0; m < TD_MARKS; m++)
+      if (d->marks[m].id >= 0 && d->marks[m].n <= n - i &&
+          memcmp(text + i, d->marks[m].text, d->marks[m].n) == 0)
+        skip = d->marks[m].n;
+    plain += skip == 1 && text[i] != TD_MARK_BYTE[0];
+  }
+  return plain;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+  fuzz_input in = {data, size};
+  unsigned mode = fuzz_take(&in), cut = 1 + fuzz_take(&in) % 9;
+  td_dialect d;
+  td_dialect_signs signs = {.template = "[ARGS][CALL_ID]<|python_tag|><|python_start|>",
+                            .n_template = 45,
+                            .calls = td_dialect_calls_name(1 + mode % (TD_CALLS_FORMATS - 1)),
+                            .reasoning = mode & 32 ? "think" : "none",
+                            .find = find_token,
+                            .arg = mode & 64 ? &tools : NULL};
+  if (!tools.items)
+    make_tools();
+  if (mode & 16)
+    signs.n_template = 0;
+  td_dialect_find(&signs, &d);
+  td_reader_rules rules = {.dialect = &d, .tools = &tools, .reasons = true, .whole = true};
+  td_said all, whole, stream, pieces;
+  const char *text = (const char *)in.data;
+  size_t n = in.size < 4096 ? in.size : 4096;
+  read_answer(&rules, text, n, n + 1, &whole);
+  read_answer(&rules, text, n, cut, &all);
+  check_same(&whole, &all);
+  check_arguments(&whole);
+  if (whole.n_calls == 0 && !d.thinks)
+    FUZZ_CHECK(whole.text.len_bytes == plain_length(&d, text, n));
+  rules.whole = false;
+  read_answer(&rules, text, n, n + 1, &stream);
+  read_answer(&rules, text, n, cut, &pieces);
+  check_same(&stream, &pieces);
+  FUZZ_CHECK(stream.n_calls >= whole.n_calls);
+  td_said_deinit(&all);
+  td_said_deinit(&whole);
+  td_said_deinit(&stream);
+  td_said_deinit(&pieces);
+  return 0;
+}
