@@ -236,6 +236,7 @@ static void end_answer(world *w)
                     .conn = w->c,
                     .api = &td_api_completions,
                     .info = &info,
+                    .request.has_answer = true,
                     .generating = true,
                     .choices = ch,
                     .n_choices = 1,
