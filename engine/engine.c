@@ -143,6 +143,7 @@ void td_engine_destroy(td_engine *e)
   if (!e)
     return;
   td_engine_stop(e);
+  td_gpu_watch_stop(e->gpu_watch);
   td_masks_destroy(e->masks);
   td_plan_destroy(e->plan);
   td_plan_destroy(e->next);
@@ -182,6 +183,11 @@ void td_engine_get_stats(const td_engine *ce, td_engine_stats *out)
   out->heartbeat_us = atomic_load(&e->heartbeat_us);
   out->in_step = atomic_load(&e->in_step);
   out->longest_predicted_us = atomic_load(&e->longest_predicted_us);
+}
+
+bool td_engine_get_gpu(const td_engine *e, td_engine_gpu *out)
+{
+  return e->gpu_watch && td_gpu_watch_get(e->gpu_watch, out);
 }
 
 int td_engine_kv_events_fd(const td_engine *e) { return e->kv_feed.fd; }

@@ -303,6 +303,14 @@ void td_engine_get_stats(const td_engine *e, td_engine_stats *out);
 /* Median and 99th percentile of the last 1024 steps' errors; 0 before the first. */
 void td_engine_step_errors(const td_engine *e, double *median, double *p99);
 
+/* What a GPU says of itself, a second ago at most. NaN: it does not say that. */
+typedef struct td_engine_gpu {
+  double sm_hz, memory_hz, watts, limit_watts, celsius;
+  bool knows_slowed, slowed_by_power, slowed_by_heat, slowed_by_hardware;
+} td_engine_gpu;
+/* False: there is no GPU, or it cannot be asked. [loop] once READY */
+bool td_engine_get_gpu(const td_engine *e, td_engine_gpu *out);
+
 enum { TD_ENGINE_STEPS_KEPT = 1024 }; /* a power of two */
 
 /* One step as it was. Pages and requests: after it was committed. */

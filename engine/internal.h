@@ -11,6 +11,7 @@
  *   tokens.c    what a step's outcome means for its requests; masks.c makes masks for the next one
  *   predict.c   steps and waits as predicted, beside what they were; when to come back
  *   sampling.c  what sampling needs beside its parameters
+ *   gpu_watch.c what a GPU says of itself
  *   kv_feed.c   KV events, for who publishes them
  *   step_log.c  records of the last steps, for who watches
  *   trace.c     --trace: what host and device did when, as Chrome trace JSON
@@ -24,6 +25,7 @@
 
 #include "common/cache.h"
 #include "engine/engine.h"
+#include "engine/gpu_watch.h"
 #include "engine/kv_feed.h"
 #include "engine/masks.h"
 #include "engine/ring.h"
@@ -193,6 +195,7 @@ struct td_engine {
   _Atomic uint64_t longest_predicted_us;
   td_step_log step_log;
   td_kv_feed kv_feed;
+  td_gpu_watch *gpu_watch; /* NULL: none, or it cannot be asked */
 };
 
 /* What trial steps are run by. */

@@ -498,6 +498,8 @@ td_status td_engine_load(td_engine *e, td_error *err)
   if (e->calibrates)
     TD_TRY(td_engine_measure_times(e, mp.page_tokens, mp.n_pages, mp.max_context, err));
   TD_TRY(make_scheduler(e, &mp, err));
+  if (e->backend->pci_bus_id[0] && !e->only_checks && !e->calibrates)
+    e->gpu_watch = td_gpu_watch_start("libnvidia-ml.so.1", e->backend->pci_bus_id);
   td_info("%s: %s, %.1f M parameters, context %u, backend %s, ready in %.2f s", e->info.model_name,
           e->info.arch, (double)e->info.parameters / 1e6, e->info.max_context_tokens, e->info.backend,
           (double)(td_clock_us() - begin_us) / 1e6);

@@ -145,7 +145,8 @@ struct td_backend {
   bool awaits_sample;            /* a step was submitted and is not yet sampled */
   uint32_t n_under_way;          /* steps that were submitted and not waited for */
   td_fault fault;
-  char identity[256]; /* what times that were measured here are good for: device, driver, threads */
+  char pci_bus_id[32]; /* of a GPU: what the driver's tools call it; "": none */
+  char identity[256];  /* what times that were measured here are good for: device, driver, threads */
   /* What such a device reads and computes in a microsecond, as far as it is known without measuring; 0: not.
    * A first guess of step times goes by them, nothing else. */
   double bytes_us, flop_us;

@@ -70,6 +70,9 @@ void td_api_metrics(td_conn *c)
       .accounts = s->keys.asked ? s->tenants.keys : NULL,
       .only_account = sees_all(c) ? 0 : c->note.account,
   };
+  td_engine_gpu gpu;
+  if (loaded && td_engine_get_gpu(s->engine, &gpu))
+    v.gpu = &gpu;
   td_kv_events_count kv_events;
   if (s->kv_events) {
     td_kv_events_get(s->kv_events, &kv_events);

@@ -3,6 +3,7 @@
 #include "server/metrics.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -223,6 +224,29 @@ static void tandem_metrics(page *p, const td_metrics *m, const td_metrics_view *
     sample(p, "tandem:http_responses_total", classes[i], (double)m->responses[i]);
 }
 
+static void gpu_gauge(page *p, const char *name, const char *help, double value)
+{
+  if (!isnan(value))
+    gauge(p, name, help, value);
+}
+
+static void gpu_metrics(page *p, const td_engine_gpu *g)
+{
+  if (!g)
+    return;
+  gpu_gauge(p, "tandem:gpu_sm_clock_hertz", "Clock of the GPU's multiprocessors", g->sm_hz);
+  gpu_gauge(p, "tandem:gpu_memory_clock_hertz", "Clock of the GPU's memory", g->memory_hz);
+  gpu_gauge(p, "tandem:gpu_power_watts", "Power that the GPU takes", g->watts);
+  gpu_gauge(p, "tandem:gpu_power_limit_watts", "Power that the GPU may take", g->limit_watts);
+  gpu_gauge(p, "tandem:gpu_temperature_celsius", "Temperature of the GPU", g->celsius);
+  if (!g->knows_slowed)
+    return;
+  head(p, "tandem:gpu_slowed", "gauge", "Whether the GPU's clocks are held down, by reason");
+  sample(p, "tandem:gpu_slowed", ",reason=\"power\"", g->slowed_by_power);
+  sample(p, "tandem:gpu_slowed", ",reason=\"heat\"", g->slowed_by_heat);
+  sample(p, "tandem:gpu_slowed", ",reason=\"hardware\"", g->slowed_by_hardware);
+}
+
 static void kv_event_metrics(page *p, const td_kv_events_count *k)
 {
   if (!k)
@@ -287,6 +311,7 @@ void td_metrics_render(const td_metrics *m, const td_metrics_view *v, td_buf *ou
     vllm_metrics(&p, m, v);
     tandem_metrics(&p, m, v);
     prediction_metrics(&p, m, v);
+    gpu_metrics(&p, v->gpu);
     kv_event_metrics(&p, v->kv_events);
     key_metrics(&p, v);
   }

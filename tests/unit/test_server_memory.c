@@ -1,6 +1,7 @@
 /* Want of memory while a request is read or answered: the client is told 503 out_of_memory or is cut off, and
  * never gets an answer that looks whole and is not. Each allocation in turn fails, alone and with all that
  * follow. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -53,6 +54,12 @@ void __wrap_td_engine_get_stats(const td_engine *e, td_engine_stats *out);
 void __wrap_td_engine_get_stats(const td_engine *e, td_engine_stats *out) { memset(out, 0, sizeof *out); }
 void __wrap_td_engine_step_errors(const td_engine *e, double *median, double *p99);
 void __wrap_td_engine_step_errors(const td_engine *e, double *median, double *p99) { *median = *p99 = 0; }
+bool __wrap_td_engine_get_gpu(const td_engine *e, td_engine_gpu *out);
+bool __wrap_td_engine_get_gpu(const td_engine *e, td_engine_gpu *out)
+{
+  *out = (td_engine_gpu){.watts = 300, .celsius = NAN, .knows_slowed = true};
+  return true;
+}
 void __wrap_td_engine_release(td_engine *e, td_ticket t);
 void __wrap_td_engine_release(td_engine *e, td_ticket t) {}
 
