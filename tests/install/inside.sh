@@ -81,6 +81,10 @@ must "the credential is its own" is "$(stat -c %a /run/credentials/tandemd.servi
 soon "it kept what it measured" bash -c 'ls /var/cache/tandem/* || systemctl restart tandemd.service'
 soon "it answers" answers
 
+must "it reads its options again" systemctl reload tandemd.service
+soon "and says so" bash -c 'journalctl -q -u tandemd.service | grep -q "SIGHUP: options and keys are read again"'
+must "reloading is no restart" is "$(show ActiveState)/$(show NRestarts)" active/0
+
 # ---- restarts refuse nobody ----
 (
   for i in $(seq 12); do answers && echo yes || echo no; done >/tmp/during
