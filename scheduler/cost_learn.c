@@ -9,7 +9,7 @@
 #include <string.h>
 
 /* Logarithms. Of all factors together, of a part by itself (parts of the table that are near each other less
- * so), of a single step. */
+ * so, and decode attention alone and beside prompts), of a single step. */
 #define COMMON_SIGMA 1.2
 #define PART_SIGMA 0.5
 #define STEP_SIGMA 0.15
@@ -20,12 +20,14 @@
 /* A step makes what is known older by this share of the first doubt: some 64 steps are remembered. */
 #define FORGETTING 2.5e-6
 #define LOG_FACTOR_MAX 7.0
-enum { ROWS_PART = TD_COST_KNOTS, DECODE_PART, PROMPT_PART };
+enum { ROWS_PART = TD_COST_KNOTS, DECODE_PART, BESIDE_PART, PROMPT_PART };
+#define BESIDE_ALIKE 0.8
 
 static double first_doubt(const td_cost_learner *l, int i, int k)
 {
   bool both_table = i < TD_COST_KNOTS && k < TD_COST_KNOTS;
-  double alike = i == k ? 1 : both_table ? exp(-abs(i - k)) : 0;
+  bool both_decode = (i == DECODE_PART && k == BESIDE_PART) || (i == BESIDE_PART && k == DECODE_PART);
+  double alike = i == k ? 1 : both_table ? exp(-abs(i - k)) : both_decode ? BESIDE_ALIKE : 0;
   return l->unsure * l->unsure * (COMMON_SIGMA * COMMON_SIGMA + PART_SIGMA * PART_SIGMA * alike);
 }
 
@@ -56,7 +58,7 @@ static double parts_of(const td_cost_learner *l, const td_step_work *w, double p
   memset(parts, 0, TD_COST_PARTS * sizeof *parts);
   parts[knot] = tokens_us * (1 - beyond);
   parts[knot + 1] = tokens_us * beyond;
-  parts[DECODE_PART] = td_cost_kv_us(m, w);
+  parts[n_chunks > 0 ? BESIDE_PART : DECODE_PART] = td_cost_kv_us(m, w);
   parts[PROMPT_PART] = m->prefill_us_per_pair * (double)w->prefill_pairs +
                        m->prefill_us_per_kv_token * (double)w->prefill_kv_tokens +
                        m->prefill_us_per_thin_token * (double)w->prefill_thin_tokens;
@@ -113,8 +115,10 @@ td_cost_model td_cost_learner_model(const td_cost_learner *l)
   m.prefill_us_per_chunk *= rows;
   m.hybrid_us *= rows;
   m.hybrid_us_per_decode_row *= rows;
+  m.hybrid_us_per_kv_token =
+      exp(l->log_factor[BESIDE_PART]) *
+      (m.hybrid_us_per_kv_token > 0 ? m.hybrid_us_per_kv_token : m.decode_us_per_kv_token);
   m.decode_us_per_kv_token *= exp(l->log_factor[DECODE_PART]);
-  m.hybrid_us_per_kv_token *= exp(l->log_factor[DECODE_PART]);
   m.prefill_us_per_pair *= prompts;
   m.prefill_us_per_kv_token *= prompts;
   m.prefill_us_per_thin_token *= prompts;

@@ -1,11 +1,11 @@
 /* Learning what steps take from the steps that are served: what corrects a table that nobody measured here.
  *
  * A step's time is a sum of parts: the table (between knots a factor of 4 in tokens apart), what each row
- * costs, decode attention, prompt attention. Each part has a factor; what is learned are the factors'
- * logarithms, by a Kalman filter. Before the first step, all factors are believed to be off by much together
- * and by less from each other. So the first steps correct everything, what was not seen with it, and later
- * ones each part by itself. A step that is far off moves little and convinces nobody, so one that something
- * disturbed does no harm; many of them do convince.
+ * costs, decode attention, the same beside prompts, prompt attention. Each part has a factor; what is learned
+ * are the factors' logarithms, by a Kalman filter. Before the first step, all factors are believed to be off
+ * by much together and by less from each other. So the first steps correct everything, what was not seen with
+ * it, and later ones each part by itself. A step that is far off moves little and convinces nobody, so one
+ * that something disturbed does no harm; many of them do convince.
  *
  * A step costs some hundred operations. Pure, no allocation; the same steps teach the same. */
 #ifndef TD_SCHEDULER_COST_LEARN_H
@@ -13,7 +13,7 @@
 
 #include "scheduler/cost_model.h"
 
-enum { TD_COST_KNOTS = 8, TD_COST_PARTS = TD_COST_KNOTS + 3 };
+enum { TD_COST_KNOTS = 8, TD_COST_PARTS = TD_COST_KNOTS + 4 };
 
 typedef struct td_cost_learner {
   td_cost_model base;

@@ -98,6 +98,29 @@ static void predictions_converge(void **state)
   assert_true(worst(&td_cost_epyc_smollm2, 16) > 3 && after_16 < 1.7 && after_64 < 1.5 && after_400 < 1.3);
 }
 
+/* What KV costs beside chunks is learned by itself, from lengths that vary as those of served steps do. */
+static void kv_beside_chunks_has_a_price_of_its_own(void **state)
+{
+  for (double times = 0.4; times < 3; times *= 6) {
+    td_cost_model of = td_cost_epyc_smollm2;
+    td_cost_learner l;
+    of.hybrid_us_per_kv_token = times * of.decode_us_per_kv_token;
+    random_state = 3;
+    td_cost_learner_init(&l, &td_cost_epyc_smollm2, TD_COST_UNSURE_GUESSED);
+    for (uint32_t i = 0; i < 1000; i++) {
+      td_step_work w = work(1 + draw(16), 50 + draw(4000), draw(3) ? 0 : 2 + draw(110), draw(500));
+      td_cost_learner_observe(&l, &w, td_cost_step_us(&of, &w) * (0.95 + 0.1 * draw(1000) / 1000));
+    }
+    td_cost_model m = td_cost_learner_model(&l);
+    td_step_work alone = work(12, 3000, 0, 0), beside = work(12, 3000, 40, 100);
+    double alone_off = td_cost_step_us(&m, &alone) / td_cost_step_us(&of, &alone),
+           beside_off = td_cost_step_us(&m, &beside) / td_cost_step_us(&of, &beside);
+    print_message("%.1f times: steps of decodes at %.3f of their time, hybrids at %.3f\n", times, alone_off,
+                  beside_off);
+    assert_true(fabs(alone_off - 1) < 0.03 && fabs(beside_off - 1) < 0.03);
+  }
+}
+
 /* One kind of step tells of the others, as far as the whole device is slower. */
 static void what_was_not_seen_is_corrected_too(void **state)
 {
@@ -198,6 +221,7 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(predictions_converge),
+      cmocka_unit_test(kv_beside_chunks_has_a_price_of_its_own),
       cmocka_unit_test(what_was_not_seen_is_corrected_too),
       cmocka_unit_test(one_absurd_step_is_forgotten),
       cmocka_unit_test(it_follows_a_device_that_changes),
