@@ -99,9 +99,11 @@ typedef struct td_slot {
 enum { TD_STEP_ERRORS_KEPT = 1024, TD_LEARNED_BINS = 2048 };
 
 /* What this run's steps tell. Of a table that was measured: measured / calibrated of steps [without, with]
- * prompts, in bins of equal shares. Of one that was not: the table itself. Engine thread. */
+ * prompts, in bins of equal shares, which hold what these steps take by the calibration. Of one that was not:
+ * the table itself. Engine thread. */
 typedef struct td_engine_learned {
-  uint64_t n[2], bins[2][TD_LEARNED_BINS];
+  uint64_t n[2];
+  double bins_us[2][TD_LEARNED_BINS];
   td_cost_learner learner;
 } td_engine_learned;
 

@@ -1,9 +1,10 @@
 /* What steps take, learned from the steps that are served, and kept at an orderly end.
  *
  * A table that was measured keeps its shape. A device that has worked for minutes is slower than one that was
- * measured for seconds (H200: steps without prompts by 1 to 2 %, with prompts by 4). The median over all
- * steps of a run says by how much: it does not care for steps that something disturbed, nor for how the run
- * ended, as the scheduler's correction does, which follows the last hundred.
+ * measured for seconds (H200: steps without prompts by 1 to 2 %, with prompts by 4). The median over the time
+ * of a run's steps says by how much: it does not care for steps that something disturbed, nor for how the run
+ * ended, as the scheduler's correction does, which follows the last hundred. Over time, not over steps:
+ * queues are made of the long ones.
  *
  * A table that was guessed, or learned before, is corrected itself (scheduler/cost_learn.h): the scheduler
  * gets the better one after each of the first steps, then now and then.
@@ -34,13 +35,14 @@ void td_engine_begin_learning(td_engine *e)
                        is_guess ? TD_COST_UNSURE_GUESSED : TD_COST_UNSURE_LEARNED);
 }
 
-static void note_factor(td_engine_learned *l, bool with_prompts, double times)
+static void note_factor(td_engine_learned *l, bool with_prompts, double calibrated_us, double measured_us)
 {
+  double times = calibrated_us > 0 ? measured_us / calibrated_us : 0;
   if (!(times > 0))
     return;
   double at = (1 + log(times) / log(REACH)) / 2 * TD_LEARNED_BINS;
   uint32_t i = (uint32_t)fmin(fmax(at, 0), TD_LEARNED_BINS - 1);
-  l->bins[with_prompts][i]++;
+  l->bins_us[with_prompts][i] += calibrated_us;
   l->n[with_prompts]++;
 }
 
@@ -59,8 +61,7 @@ static void learn_table(td_engine *e, const td_step_work *w, double measured_us)
 void td_engine_learn_step(td_engine *e, const td_step_work *w, double calibrated_us, double measured_us)
 {
   if (is_measured(e))
-    note_factor(&e->learned, w->n_rows > w->n_decode_rows,
-                calibrated_us > 0 ? measured_us / calibrated_us : 0);
+    note_factor(&e->learned, w->n_rows > w->n_decode_rows, calibrated_us, measured_us);
   else if (e->cost_source != TD_TIMES_NONE)
     learn_table(e, w, measured_us);
 }
@@ -68,11 +69,14 @@ void td_engine_learn_step(td_engine *e, const td_step_work *w, double calibrated
 /* 0: too few steps, or nothing to believe. */
 static double learned_factor(const td_engine_learned *l, bool with_prompts)
 {
-  uint64_t n = l->n[with_prompts], n_below = 0;
+  const double *us = l->bins_us[with_prompts];
+  double all_us = 0, below_us = 0;
   uint32_t i = 0;
-  if (n < td_limit_max(TD_LIMIT_LEARN_STEPS))
+  if (l->n[with_prompts] < td_limit_max(TD_LIMIT_LEARN_STEPS))
     return 0;
-  while (2 * (n_below += l->bins[with_prompts][i]) < n)
+  for (uint32_t k = 0; k < TD_LEARNED_BINS; k++)
+    all_us += us[k];
+  while (i < TD_LEARNED_BINS - 1 && 2 * (below_us += us[i]) < all_us)
     i++;
   double factor = pow(REACH, 2 * (i + 0.5) / TD_LEARNED_BINS - 1);
   if (td_cost_is_learnable(factor))

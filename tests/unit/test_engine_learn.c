@@ -266,6 +266,26 @@ static void what_steps_took_is_kept(void **state)
   assert_true(kept().learned[0] == again.learned[0]);
 }
 
+/* Queues are made of the long steps, however many short ones there are. */
+static void long_steps_count_by_their_time(void **state)
+{
+  device d;
+  td_step_work decode = {.n_tokens = 4, .n_rows = 4, .n_logits = 4, .n_decode_rows = 4},
+               prompt = {.n_tokens = 200, .n_rows = 1};
+  empty_folder();
+  td_engine *e = start(&d, folder);
+  for (int i = 0; i < 300; i++) {
+    td_engine_learn_step(e, &prompt, 1000, i < 200 ? 1000 : 0); /* 0: none was measured */
+    td_engine_learn_step(e, &decode, i % 3 ? 1000 : 4000, i % 3 ? 1000 : 4000 * (i % 6 ? 1.18 : 1.22));
+    if (i < 100)
+      td_engine_learn_step(e, &prompt, 10000, 12000);
+  }
+  td_engine_keep_learned(e);
+  print_message("learned %.4f and %.4f\n", kept().learned[0], kept().learned[1]);
+  assert_true(is_near(kept().learned[0], 1.18) && is_near(kept().learned[1], 1.2));
+  td_engine_destroy(e);
+}
+
 /* As the file was before. */
 static void check_unchanged(uint32_t n_prompts, double without, double with, uint32_t stop_at, td_status want)
 {
@@ -487,6 +507,7 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(what_steps_took_is_kept),
+      cmocka_unit_test(long_steps_count_by_their_time),
       cmocka_unit_test(too_few_steps_say_nothing),
       cmocka_unit_test(after_a_fault_nothing_is_kept),
       cmocka_unit_test(what_is_absurd_is_not_kept),
