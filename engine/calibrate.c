@@ -336,7 +336,7 @@ static td_status fit(calibration *c, td_error *err)
   td_engine *e = c->e;
   uint32_t n = collect(c, samples);
   double s = (double)(td_clock_us() - c->begin_us) / 1e6;
-  if (td_cost_fit(samples, n, &e->cost, err) != TD_OK)
+  if (td_cost_fit(samples, n, e->backend->attends_beside, &e->cost, err) != TD_OK)
     return td_error_prefix(err, "step times");
   if (!td_cost_is_valid(&e->cost))
     return td_fail(err, TD_ERR_CONFIG, "step times: out of range");
@@ -368,7 +368,7 @@ static td_status measure(calibration *c, td_error *err)
   if (n == 0 || (n < FEWEST_CASES && n < n_extremes))
     return td_fail_param(err, TD_ERR_CONFIG, "calibrate_ms",
                          "calibrate_ms is over after %u kinds of steps, too few to tell what steps take", n);
-  TD_TRY(td_cost_fit(samples, n, &rough, err));
+  TD_TRY(td_cost_fit(samples, n, c->e->backend->attends_beside, &rough, err));
   choose_grid(c, 4);
   choose_full(c);
   choose_stairs(c);

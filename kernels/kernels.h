@@ -137,6 +137,7 @@ struct td_backend {
   uint32_t activation_bytes;     /* size of one activation element: 4 on the CPU */
   uint32_t pipeline_depth;       /* steps that may be under way at once: 1 or 2 */
   bool on_device;                /* memory of its own: weights are copied there, KV is not the host's */
+  bool attends_beside;           /* a step's chunks and decodes may be attended to at once */
   td_dtype kv_dtype;             /* of K and V */
   uint32_t rank, n_ranks;        /* the config's: which part of each weight it is given */
   uint64_t sampling_bytes;       /* memory of sampler state that is not plain */

@@ -1,10 +1,15 @@
 /* Fitting a cost model. See cost_fit.h.
  *
- * Unknown are the table's values (a sample between two points weighs on both) and the nine coefficients: up
- * to 105 numbers, all >= 0. The normal equations are solved by coordinate descent, which keeps them >= 0 by
+ * Unknown are the table's values (a sample between two points weighs on both) and the ten coefficients: up
+ * to 106 numbers, all >= 0. The normal equations are solved by coordinate descent, which keeps them >= 0 by
  * clamping each; a table point is touched by few samples, so the equations are nearly diagonal and it
  * converges fast. Least squares of relative errors first; then samples are weighted by 1 / error a few times
- * (iteratively reweighted: least absolute errors). */
+ * (iteratively reweighted: least absolute errors).
+ *
+ * How much of the shorter attention is hidden weighs by what the solution before says of both, so the first
+ * one knows nothing of it, and its errors are no weights; and only where the backend runs them beside each
+ * other, or noise would be fitted to it. Few steps have two long attentions, so what the H200's table says of
+ * it counts as a sample or two of those. */
 #include "scheduler/cost_fit.h"
 
 #include <math.h>
@@ -12,7 +17,8 @@
 #include <string.h>
 
 enum {
-  N_COEFFICIENTS = 9,
+  N_COEFFICIENTS = 10,
+  BESIDE = 9, /* the last one */
   N_UNKNOWN_MAX = TD_COST_POINTS_MAX + N_COEFFICIENTS,
   REWEIGHTINGS = 12,
   SWEEPS_MAX = 4000,
@@ -22,6 +28,8 @@ enum {
 #define CONVERGED 1e-7
 /* An error below this is as good as none: bounds a sample's weight. */
 #define SMALL_ERROR 0.005
+/* The sum of (shorter attention / step)^2 over samples that count as much as what is known before. */
+#define BESIDE_WEIGHT 0.02
 /* Of a table's point; and of KV beside chunks that costs nothing, where 0 would say that it costs the same.
  */
 #define SMALLEST_US 1e-3
@@ -31,7 +39,7 @@ typedef struct fit {
   const td_cost_sample *samples;
   uint32_t n_samples, n_unknown;
   td_cost_model *m;
-  bool prices_hybrid_kv;
+  bool prices_hybrid_kv, beside; /* beside: the column of BESIDE has its weights */
   double weight[TD_COST_SAMPLES_MAX];
   double gram[N_UNKNOWN_MAX][N_UNKNOWN_MAX], target[N_UNKNOWN_MAX], x[N_UNKNOWN_MAX];
 } fit;
@@ -56,19 +64,18 @@ static void choose_points(td_cost_model *m, const td_cost_sample *samples, uint3
   m->tokens[m->n_points - 1] = tokens[n - 1];
 }
 
-static bool is_hybrid(const td_step_work *w) { return w->n_decode_rows > 0 && w->n_rows > w->n_decode_rows; }
-
 /* Decodes beside chunks were measured behind much context and behind little. */
 static bool tells_hybrid_kv(const td_cost_sample *samples, uint32_t n)
 {
   double least = INFINITY;
   uint32_t n_apart = 0;
   for (uint32_t i = 0; i < n; i++)
-    if (is_hybrid(&samples[i].work))
+    if (td_cost_is_hybrid(&samples[i].work))
       least = fmin(least, (double)samples[i].work.decode_kv_tokens / samples[i].work.n_decode_rows);
   for (uint32_t i = 0; i < n; i++)
-    n_apart += is_hybrid(&samples[i].work) && (double)samples[i].work.decode_kv_tokens >
-                                                  CONTEXTS_APART * least * samples[i].work.n_decode_rows;
+    n_apart +=
+        td_cost_is_hybrid(&samples[i].work) &&
+        (double)samples[i].work.decode_kv_tokens > CONTEXTS_APART * least * samples[i].work.n_decode_rows;
   return n_apart >= APART_MIN;
 }
 
@@ -88,12 +95,14 @@ static void row_of(const fit *f, const td_step_work *w, double row[N_UNKNOWN_MAX
   }
   coefficients[0] = w->n_logits;
   coefficients[1] = w->n_decode_rows;
-  coefficients[f->prices_hybrid_kv && is_hybrid(w) ? 8 : 2] = (double)w->decode_kv_tokens;
+  coefficients[f->prices_hybrid_kv && td_cost_is_hybrid(w) ? 8 : 2] = (double)w->decode_kv_tokens;
   coefficients[3] = w->n_rows - w->n_decode_rows;
   coefficients[4] = (double)w->prefill_pairs;
   coefficients[5] = (double)w->prefill_thin_tokens;
-  coefficients[6] = is_hybrid(w) ? 1 : 0;
-  coefficients[7] = is_hybrid(w) ? w->n_decode_rows : 0;
+  coefficients[6] = td_cost_is_hybrid(w) ? 1 : 0;
+  coefficients[7] = td_cost_is_hybrid(w) ? w->n_decode_rows : 0;
+  if (td_cost_is_hybrid(w) && f->beside)
+    coefficients[BESIDE] = -fmin(td_cost_prefill_attention_us(m, w), td_cost_kv_us(m, w));
 }
 
 static void make_equations(fit *f)
@@ -114,6 +123,13 @@ static void make_equations(fit *f)
   }
 }
 
+static void expect_beside(fit *f)
+{
+  uint32_t i = f->m->n_points + BESIDE;
+  f->gram[i][i] += BESIDE_WEIGHT;
+  f->target[i] += BESIDE_WEIGHT * td_cost_h200_llama3_8b.hybrid_beside;
+}
+
 static void solve(fit *f)
 {
   for (int sweep = 0; sweep < SWEEPS_MAX; sweep++) {
@@ -125,6 +141,7 @@ static void solve(fit *f)
       for (uint32_t k = 0; k < f->n_unknown; k++)
         rest -= f->gram[i][k] * f->x[k];
       double x = fmax(0, f->x[i] + rest / f->gram[i][i]);
+      x = i == f->m->n_points + BESIDE ? fmin(x, TD_COST_BESIDE_MAX) : x;
       moved = fmax(moved, fabs(x - f->x[i]) * sqrt(f->gram[i][i]));
       f->x[i] = x;
     }
@@ -145,6 +162,7 @@ static void take_solution(fit *f)
   f->m->prefill_us_per_thin_token = c[5];
   f->m->hybrid_us = c[6];
   f->m->hybrid_us_per_decode_row = c[7];
+  f->m->hybrid_beside = c[BESIDE];
   f->m->hybrid_us_per_kv_token = f->prices_hybrid_kv ? fmax(c[8], SMALLEST_KV_US) : 0;
 }
 
@@ -159,7 +177,8 @@ static bool is_usable(const td_cost_sample *s)
   return isfinite(s->us) && s->us > 0 && w->n_tokens > 0 && w->n_rows >= w->n_decode_rows;
 }
 
-td_status td_cost_fit(const td_cost_sample *samples, uint32_t n_samples, td_cost_model *out, td_error *err)
+td_status td_cost_fit(const td_cost_sample *samples, uint32_t n_samples, bool beside, td_cost_model *out,
+                      td_error *err)
 {
   static const td_cost_model none;
   fit f = {.samples = samples, .n_samples = n_samples, .m = out};
@@ -176,10 +195,13 @@ td_status td_cost_fit(const td_cost_sample *samples, uint32_t n_samples, td_cost
   for (uint32_t i = 0; i < n_samples; i++)
     f.weight[i] = 1;
   for (int k = 0; k <= REWEIGHTINGS; k++) {
+    f.beside = beside && k > 0;
     make_equations(&f);
+    if (f.beside)
+      expect_beside(&f);
     solve(&f);
     take_solution(&f);
-    for (uint32_t i = 0; i < n_samples; i++)
+    for (uint32_t i = 0; i < n_samples && f.beside == beside; i++)
       f.weight[i] = SMALL_ERROR / fmax(error_of(out, &samples[i]), SMALL_ERROR);
   }
   for (uint32_t i = 0; i < out->n_points; i++)

@@ -17,10 +17,11 @@ typedef struct td_cost_sample {
 } td_cost_sample;
 
 /* The table's points are the samples' token counts; with more than TD_COST_POINTS_MAX of them, those of
- * fewest tokens and the largest. TD_ERR_CONFIG: no usable sample (each must have tokens and take time), or
- * more than TD_COST_SAMPLES_MAX. */
-TD_MUST_CHECK td_status td_cost_fit(const td_cost_sample *samples, uint32_t n_samples, td_cost_model *out,
-                                    td_error *err);
+ * fewest tokens and the largest. beside: what measured them runs attention of chunks and of decodes beside
+ * each other; else hybrid_beside is 0. TD_ERR_CONFIG: no usable sample (each must have tokens and take
+ * time), or more than TD_COST_SAMPLES_MAX. */
+TD_MUST_CHECK td_status td_cost_fit(const td_cost_sample *samples, uint32_t n_samples, bool beside,
+                                    td_cost_model *out, td_error *err);
 
 /* Makes the table a stair from from_tokens on, as far as it has room: what lies between two points takes what
  * the upper one does. So it is where products have an algorithm for each range of rows. */

@@ -59,15 +59,17 @@ static double parts_of(const td_cost_learner *l, const td_step_work *w, double p
   parts[knot] = tokens_us * (1 - beyond);
   parts[knot + 1] = tokens_us * beyond;
   parts[n_chunks > 0 ? BESIDE_PART : DECODE_PART] = td_cost_kv_us(m, w);
-  parts[PROMPT_PART] = m->prefill_us_per_pair * (double)w->prefill_pairs +
-                       m->prefill_us_per_kv_token * (double)w->prefill_kv_tokens +
-                       m->prefill_us_per_thin_token * (double)w->prefill_thin_tokens;
+  parts[PROMPT_PART] = td_cost_prefill_attention_us(m, w);
   parts[ROWS_PART] = m->logits_us_per_row * w->n_logits + m->decode_us_per_row * w->n_decode_rows +
                      m->prefill_us_per_chunk * n_chunks;
-  if (n_chunks > 0 && w->n_decode_rows > 0)
+  if (td_cost_is_hybrid(w))
     parts[ROWS_PART] += m->hybrid_us + m->hybrid_us_per_decode_row * w->n_decode_rows;
   for (int i = 0; i < TD_COST_PARTS; i++)
-    sum += parts[i] *= exp(l->log_factor[i]);
+    parts[i] *= exp(l->log_factor[i]);
+  if (td_cost_is_hybrid(w)) /* the shorter attention is partly hidden */
+    parts[parts[BESIDE_PART] < parts[PROMPT_PART] ? BESIDE_PART : PROMPT_PART] *= 1 - m->hybrid_beside;
+  for (int i = 0; i < TD_COST_PARTS; i++)
+    sum += parts[i];
   return sum;
 }
 

@@ -6,8 +6,10 @@
  * by (query, key) pairs; attention of decodes, by the KV that it reads, which has another price beside
  * chunks; and where there are both, what it takes longer that they are in one step (H200: 0.4 ms and 13 us a
  * decode, without which steps of 16 to 64 decodes and 250 to 500 tokens of a prompt were predicted 5 to 11 %
- * too short). All coefficients come from a calibration of the very device and model, or, for planning without
- * one, from published figures.
+ * too short); and of the shorter of both attentions the share that runs beside the longer one: p + d - beside
+ * x min(p, d), which grows with each of them and is made of straight lines, as searches want it. All
+ * coefficients come from a calibration of the very device and model, or, for planning without one, from
+ * published figures.
  *
  * How right it is (`bench_predict MODEL --kinds 60 --rounds 8 --calibrate-ms 40000`; steps that calibration
  * never saw, SmolLM2-135M, one thread, a busy host; two runs): off a kind's median by 2.5 and 5.5 % in the
@@ -40,6 +42,7 @@ typedef struct td_step_work {
 } td_step_work;
 
 enum { TD_COST_POINTS_MAX = 96, TD_COST_THIN = 400 };
+#define TD_COST_BESIDE_MAX 0.9 /* so that more attention always takes longer */
 
 typedef struct td_cost_model {
   /* A step of so many tokens without attention and sampling, with all that a step costs anyway. Ascending
@@ -56,6 +59,8 @@ typedef struct td_cost_model {
       hybrid_us_per_decode_row;  /* what decodes and chunks in one step take longer than the sums above */
   double hybrid_us_per_kv_token; /* instead of decode_us_per_kv_token where there are chunks too, which read
                                   * and compute at the same time; 0: the same */
+  double hybrid_beside;          /* of the shorter of both attentions, the share that takes no time: 0 to
+                                    TD_COST_BESIDE_MAX */
   double learned[2]; /* steps [without, with] prompts took so many times all this under load; 0: not known. It
                       * is where the scheduler's correction begins: td_cost_step_us is as calibrated */
 } td_cost_model;
@@ -100,25 +105,34 @@ uint32_t td_cost_find_point(const td_cost_model *m, uint32_t n_tokens);
 double td_cost_tokens_at_us(const td_cost_model *m, uint32_t point, uint32_t n_tokens);
 /* Predicted time, > 0 where the model has a point. */
 double td_cost_step_us(const td_cost_model *m, const td_step_work *w);
+static inline bool td_cost_is_hybrid(const td_step_work *w)
+{
+  return w->n_decode_rows > 0 && w->n_rows > w->n_decode_rows;
+}
 /* What reading the decodes' KV takes. */
 static inline double td_cost_kv_us(const td_cost_model *m, const td_step_work *w)
 {
-  bool is_hybrid = w->n_decode_rows > 0 && w->n_rows > w->n_decode_rows;
-  return (double)w->decode_kv_tokens *
-         (is_hybrid && m->hybrid_us_per_kv_token > 0 ? m->hybrid_us_per_kv_token : m->decode_us_per_kv_token);
+  bool is_priced = td_cost_is_hybrid(w) && m->hybrid_us_per_kv_token > 0;
+  return (double)w->decode_kv_tokens * (is_priced ? m->hybrid_us_per_kv_token : m->decode_us_per_kv_token);
+}
+/* And the chunks' attention. */
+static inline double td_cost_prefill_attention_us(const td_cost_model *m, const td_step_work *w)
+{
+  return m->prefill_us_per_pair * (double)w->prefill_pairs +
+         m->prefill_us_per_kv_token * (double)w->prefill_kv_tokens +
+         m->prefill_us_per_thin_token * (double)w->prefill_thin_tokens;
 }
 /* The same where what the table says of w->n_tokens is known. */
 static inline double td_cost_step_of_tokens_us(const td_cost_model *m, double tokens_us,
                                                const td_step_work *w)
 {
-  uint32_t n_chunks = w->n_rows - w->n_decode_rows;
-  bool is_hybrid = n_chunks > 0 && w->n_decode_rows > 0;
-  double hybrid_us = is_hybrid ? m->hybrid_us + m->hybrid_us_per_decode_row * w->n_decode_rows : 0;
+  double prefill_us = td_cost_prefill_attention_us(m, w), kv_us = td_cost_kv_us(m, w), hybrid_us = 0;
+  if (td_cost_is_hybrid(w))
+    hybrid_us = m->hybrid_us + m->hybrid_us_per_decode_row * w->n_decode_rows -
+                m->hybrid_beside * (prefill_us < kv_us ? prefill_us : kv_us);
   return tokens_us + hybrid_us + m->logits_us_per_row * w->n_logits +
-         m->decode_us_per_row * w->n_decode_rows + td_cost_kv_us(m, w) + m->prefill_us_per_chunk * n_chunks +
-         m->prefill_us_per_pair * (double)w->prefill_pairs +
-         m->prefill_us_per_kv_token * (double)w->prefill_kv_tokens +
-         m->prefill_us_per_thin_token * (double)w->prefill_thin_tokens;
+         m->decode_us_per_row * w->n_decode_rows + kv_us +
+         m->prefill_us_per_chunk * (w->n_rows - w->n_decode_rows) + prefill_us;
 }
 
 /* Llama-3-8B in bf16 on one NVIDIA H200, from published figures and measured steps of this daemon: for

@@ -6,13 +6,15 @@
  *   ...
  *   logits_us_per_row X             then every coefficient, in this order
  *   ...
- *   hybrid_us_per_kv_token X        may be missing, as the two that follow
+ *   hybrid_us_per_kv_token X        may be missing, as the three that follow
+ *   hybrid_beside X
  *   learned_without_prompts X       what steps took under load, times all this
  *   learned_with_prompts X
  *   xxh3 CHECKSUM of all bytes before this line
  *
- * Version 3 has no price of KV beside chunks, version 2 nothing learned either; both are read too. Numbers
- * are printed with 17 digits: what is read is bit for bit what was written. */
+ * Version 3 has neither price of KV beside chunks nor a share that runs beside, version 2 nothing learned
+ * either; both are read too. Numbers are printed with 17 digits: what is read is bit for bit what was
+ * written. */
 #include "scheduler/cost_text.h"
 
 #include <inttypes.h>
@@ -54,6 +56,7 @@ static const struct {
   int since;
 } extras[] = {
     {{"hybrid_us_per_kv_token", offsetof(td_cost_model, hybrid_us_per_kv_token)}, VERSION_HYBRID_KV},
+    {{"hybrid_beside", offsetof(td_cost_model, hybrid_beside)}, VERSION_HYBRID_KV},
     {{"learned_without_prompts", offsetof(td_cost_model, learned[0])}, VERSION_LEARNED},
     {{"learned_with_prompts", offsetof(td_cost_model, learned[1])}, VERSION_LEARNED},
 };
@@ -86,7 +89,8 @@ bool td_cost_is_valid(const td_cost_model *m)
   for (int i = 0; i < N_COEFFICIENTS; i++)
     if (!is_within(value_of(m, &coefficients[i]), COEFFICIENT_MAX_US))
       return false;
-  if (!is_within(m->hybrid_us_per_kv_token, COEFFICIENT_MAX_US))
+  if (!is_within(m->hybrid_us_per_kv_token, COEFFICIENT_MAX_US) ||
+      !is_within(m->hybrid_beside, TD_COST_BESIDE_MAX))
     return false;
   for (int i = 0; i < 2; i++)
     if (m->learned[i] != 0 && !td_cost_is_learnable(m->learned[i]))

@@ -189,6 +189,7 @@ static td_status open_parts(cuda_backend *b, td_error *err)
   memcpy(b->base.identity, b->device.identity, sizeof b->base.identity);
   if (cudaDeviceGetPCIBusId(b->base.pci_bus_id, sizeof b->base.pci_bus_id, b->device.id) != cudaSuccess)
     b->base.pci_bus_id[0] = 0;
+  b->base.attends_beside = b->device.has_wgmma && !b->config.batch_invariant;
   b->base.bytes_us = b->device.bytes_us;
   b->base.flop_us = b->device.flop_us;
   TD_TRY(td_lt_open(b, err));

@@ -265,6 +265,8 @@ def make_steps():
     learned = "learned_without_prompts 1.0123\nlearned_with_prompts 0.97\n"
     write("steps", "learned", "\1" + points + rest + learned)
     write("steps", "kv-beside-chunks", "\1" + points + rest + "hybrid_us_per_kv_token 0.043\n" + learned)
+    write("steps", "beside", "\1" + points + rest + "hybrid_us_per_kv_token 0.043\nhybrid_beside 0.36\n" + learned)
+    write("steps", "beside-all", "\1" + points + rest + "hybrid_beside 0.91\n")
     write("steps", "kv-behind-learned", "\1" + points + rest + learned + "hybrid_us_per_kv_token 0.043\n")
     write("steps", "learned-one", "\1" + points + rest + "learned_with_prompts 2\n")
     write("steps", "learned-absurd", "\1" + points + rest + learned.replace("0.97", "2.5"))

@@ -21,11 +21,13 @@ static const td_cost_model round_numbers = {.n_points = 3,
                                             .prefill_us_per_thin_token = 0.5,
                                             .hybrid_us = 9,
                                             .hybrid_us_per_decode_row = 3};
-/* The same with all that a file may lack: after a load, and with a price of KV beside chunks. */
+/* The same with all that a file may lack: after a load, and with a price of KV beside chunks and a share of
+ * attention that runs beside the other. */
 static td_cost_model with_learned(double without_prompts, double with_prompts)
 {
   td_cost_model m = round_numbers;
   m.hybrid_us_per_kv_token = 0.375;
+  m.hybrid_beside = 0.5;
   m.learned[0] = without_prompts;
   m.learned[1] = with_prompts;
   return m;
@@ -99,6 +101,13 @@ static void test_step(void **state)
   td_cost_model priced = round_numbers;
   priced.hybrid_us_per_kv_token = 0.375;
   assert_near(td_cost_step_us(&priced, &w) - td_cost_step_us(&round_numbers, &w), 0.125 * 310, 1e-9);
+  td_cost_model beside = round_numbers;
+  beside.hybrid_beside = 0.5;
+  double prefill_us = 5.25 + 0.9375 + 3; /* the shorter attention, of which half is beside the decodes' */
+  assert_near(td_cost_step_us(&beside, &w), 104 + 1.5 + 4 + 77.5 + 14 + prefill_us / 2 + 9 + 6, 1e-12);
+  td_step_work fewer_keys = w;
+  fewer_keys.decode_kv_tokens = 20; /* now the decodes' is */
+  assert_near(td_cost_step_us(&beside, &fewer_keys), 104 + 1.5 + 4 + 2.5 + 14 + prefill_us + 9 + 6, 1e-12);
   w.n_decode_rows = 0; /* chunks alone */
   w.decode_kv_tokens = 0;
   assert_near(td_cost_step_us(&round_numbers, &w), 104 + 1.5 + 28 + 5.25 + 0.9375 + 3, 1e-12);
@@ -146,6 +155,37 @@ static void test_h200_table(void **state)
   for (uint32_t i = 1; i < m->n_points; i++) {
     assert_true(m->tokens[i] > m->tokens[i - 1]);
     assert_true(m->tokens_us[i] >= 0.99 * m->tokens_us[i - 1]);
+  }
+}
+
+/* Steps of chunks beside decodes that the table was made from, ms, when attention ran one after the other;
+ * and attention of one layer since both run beside each other, us hot: as long as it takes one after the
+ * other, together, prefill and decodes alone. */
+static void test_h200_hybrids(void **state)
+{
+  (void)state;
+  static const struct {
+    uint32_t chunk, context, rows, row_context;
+    double ms;
+  } steps[] = {{512, 1024, 16, 1024, 15.725}, {512, 1024, 64, 1024, 17.373},  {512, 4096, 16, 4096, 18.573},
+               {512, 4096, 64, 4096, 24.724}, {2048, 4096, 16, 4096, 56.063}, {2048, 4096, 64, 4096, 61.915}};
+  static const double cells[][4] = {{1225, 1034, 349, 900},   {1179, 1062, 238, 960}, {471, 401, 230, 244},
+                                    {1100, 1064, 902, 245},   {694, 665, 474, 246},   {731, 588, 265, 480},
+                                    {1017, 976, 62, 955},     {283, 260, 44, 240},    {1066, 1000, 123, 942},
+                                    {3193, 2692, 1865, 1392}, {922, 759, 460, 480},   {635, 563, 238, 430}};
+  td_cost_model serial = td_cost_h200_llama3_8b;
+  serial.hybrid_beside = 0;
+  for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+    td_step_work w = {.n_tokens = steps[i].chunk + steps[i].rows,
+                      .n_rows = steps[i].rows + 1,
+                      .n_decode_rows = steps[i].rows,
+                      .decode_kv_tokens = (uint64_t)steps[i].rows * steps[i].row_context,
+                      .prefill_pairs = td_cost_pairs(steps[i].chunk, steps[i].context)};
+    assert_near(td_cost_step_us(&serial, &w), steps[i].ms * 1e3, 0.01);
+  }
+  for (size_t i = 0; i < sizeof cells / sizeof *cells; i++) {
+    double shorter = fmin(cells[i][2], cells[i][3]);
+    assert_near(cells[i][0] - td_cost_h200_llama3_8b.hybrid_beside * shorter, cells[i][1], 0.09);
   }
 }
 
@@ -239,6 +279,8 @@ static void test_hostile_text(void **state)
       {"hybrid_us_per_kv_token 0.375", "hybrid_us_per_kv_token 1e10"},
       {"hybrid_us_per_kv_token 0.375", "hybrid_us_per_kv_token 0.375\nhybrid_us_per_kv_token 0.375"},
       {"learned_with_prompts 0.5", "learned_with_prompts 0.5\nhybrid_us_per_kv_token 0.375"},
+      {"hybrid_beside 0.5", "hybrid_beside 0.91"},
+      {"hybrid_beside 0.5", "hybrid_beside 0"},
       {"tandem-steps 4", "tandem-steps 3"}, /* which knew of no KV beside chunks */
       {"tandem-steps 4", "tandem-steps 2"}, /* nor of anything learned */
       {"tandem-steps 4", "tandem-steps 1"},
@@ -249,6 +291,7 @@ static void test_hostile_text(void **state)
   assert_int_equal(parse_with("us 100", "us 99.5", &err), TD_OK);
   assert_int_equal(parse_with("learned_without_prompts 1.25\n", "", &err), TD_OK);
   assert_int_equal(parse_with("hybrid_us_per_kv_token 0.375\n", "", &err), TD_OK);
+  assert_int_equal(parse_with("hybrid_beside 0.5\n", "", &err), TD_OK);
   assert_int_equal(parse_with("learned_without_prompts 1.25", "learned_without_prompts 2", &err), TD_OK);
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
     if (parse_with(bad[i][0], bad[i][1], &err) != TD_ERR_CONFIG)
@@ -285,7 +328,7 @@ static void test_text_before(void **state)
 {
   (void)state;
   td_cost_model learned = with_learned(1.25, 0.5);
-  learned.hybrid_us_per_kv_token = 0;
+  learned.hybrid_us_per_kv_token = learned.hybrid_beside = 0;
   read_before(&round_numbers, 2);
   read_before(&round_numbers, 3);
   read_before(&learned, 3);
@@ -294,10 +337,11 @@ static void test_text_before(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_work_of_plan), cmocka_unit_test(test_pairs_do_not_overflow),
-      cmocka_unit_test(test_table),        cmocka_unit_test(test_step),
-      cmocka_unit_test(test_h200_table),   cmocka_unit_test(test_text_is_exact),
-      cmocka_unit_test(test_hostile_text), cmocka_unit_test(test_text_before),
+      cmocka_unit_test(test_work_of_plan),  cmocka_unit_test(test_pairs_do_not_overflow),
+      cmocka_unit_test(test_table),         cmocka_unit_test(test_step),
+      cmocka_unit_test(test_h200_table),    cmocka_unit_test(test_h200_hybrids),
+      cmocka_unit_test(test_text_is_exact), cmocka_unit_test(test_hostile_text),
+      cmocka_unit_test(test_text_before),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

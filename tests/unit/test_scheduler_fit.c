@@ -76,7 +76,8 @@ static const td_cost_model truth = {
     .prefill_us_per_pair = 9.36e-4,
     .prefill_us_per_thin_token = 0.4,
     .hybrid_us = 400,
-    .hybrid_us_per_decode_row = 13};
+    .hybrid_us_per_decode_row = 13,
+    .hybrid_beside = 0.36}; /* as an H200's, which is what a fit begins with */
 
 static void finds_what_made_the_samples(void **state)
 {
@@ -88,7 +89,7 @@ static void finds_what_made_the_samples(void **state)
   uint32_t n = make_samples(s);
   for (uint32_t i = 0; i < n; i++)
     s[i].us = td_cost_step_us(&truth, &s[i].work);
-  assert_int_equal(td_cost_fit(s, n, &m, &err), TD_OK);
+  assert_int_equal(td_cost_fit(s, n, true, &m, &err), TD_OK);
   assert_true(td_cost_is_valid(&m));
   assert_true(td_cost_fit_error(&m, s, n, 1) < 0.001);
   assert_true(worst_elsewhere(&m, &truth) < 0.01);
@@ -115,7 +116,7 @@ static void kv_beside_chunks_has_a_price_of_its_own(void **state)
         s[n++].work = hybrid(rows, 7000, all - rows, 8192);
     for (uint32_t i = 0; i < n; i++)
       s[i].us = td_cost_step_us(&of, &s[i].work);
-    assert_int_equal(td_cost_fit(s, n, &m, &err), TD_OK);
+    assert_int_equal(td_cost_fit(s, n, true, &m, &err), TD_OK);
     assert_true(td_cost_is_valid(&m) &&
                 m.hybrid_us_per_kv_token > 0); /* 0 would be the price without chunks */
     assert_true(fabs(m.hybrid_us_per_kv_token - prices[k]) < 0.01 * truth.decode_us_per_kv_token);
@@ -135,7 +136,7 @@ static void one_context_tells_no_price(void **state)
   uint32_t n = make_samples(s);
   for (uint32_t i = 0; i < n; i++)
     s[i].us = td_cost_step_us(&truth, &s[i].work);
-  assert_int_equal(td_cost_fit(s, n, &m, &err), TD_OK);
+  assert_int_equal(td_cost_fit(s, n, true, &m, &err), TD_OK);
   assert_true(m.hybrid_us_per_kv_token == 0);
 }
 
@@ -154,10 +155,39 @@ static void noise_and_disturbed_steps(void **state)
       if (i % 10 == 7)
         s[i].us *= 1 + 4 * uniform();
     }
-    assert_int_equal(td_cost_fit(s, n, &m, &err), TD_OK);
+    assert_int_equal(td_cost_fit(s, n, true, &m, &err), TD_OK);
     assert_true(td_cost_is_valid(&m));
     assert_true(td_cost_fit_error(&m, s, n, 0.5) < 0.02);
     assert_true(worst_elsewhere(&m, &truth) < 0.15);
+    random_state = seed;
+  }
+}
+
+/* Attention of chunks and decodes beside each other, through 3 % of noise; and a backend that runs one after
+ * the other has no share of it to find, whatever the noise says. */
+static void finds_what_runs_beside(void **state)
+{
+  (void)state;
+  static td_cost_sample s[TD_COST_SAMPLES_MAX];
+  td_cost_model beside = truth, m;
+  td_error err;
+  beside.hybrid_beside = 0.6;
+  beside.hybrid_us = beside.hybrid_us_per_decode_row = 0;
+  for (random_state = 1; random_state < 20; random_state++) {
+    uint64_t seed = random_state;
+    uint32_t n = make_samples(s);
+    s[n++].work = hybrid(64, 4096, 448, 16384); /* both long, as calibrations have them */
+    for (uint32_t i = 0; i < n; i++)
+      s[i].us = td_cost_step_us(&beside, &s[i].work);
+    assert_int_equal(td_cost_fit(s, n, true, &m, &err), TD_OK);
+    assert_true(fabs(m.hybrid_beside - beside.hybrid_beside) < 0.15);
+    assert_true(worst_elsewhere(&m, &beside) < 0.06);
+    for (uint32_t i = 0; i < n; i++)
+      s[i].us *= 1 + 0.06 * (uniform() - 0.5);
+    assert_int_equal(td_cost_fit(s, n, true, &m, &err), TD_OK);
+    assert_true(td_cost_is_valid(&m) && worst_elsewhere(&m, &beside) < 0.15);
+    assert_int_equal(td_cost_fit(s, n, false, &m, &err), TD_OK);
+    assert_true(m.hybrid_beside == 0);
     random_state = seed;
   }
 }
@@ -172,7 +202,7 @@ static void a_table_may_fall(void **state)
                          {.work = hybrid(0, 0, 64, 0), .us = 200}};
   td_cost_model m;
   td_error err;
-  assert_int_equal(td_cost_fit(s, 4, &m, &err), TD_OK);
+  assert_int_equal(td_cost_fit(s, 4, true, &m, &err), TD_OK);
   assert_true(td_cost_is_valid(&m));
   assert_true(td_cost_fit_error(&m, s, 4, 1) < 0.01);
   assert_true(td_cost_step_us(&m, &s[1].work) < td_cost_step_us(&m, &s[0].work));
@@ -208,20 +238,20 @@ static void what_cannot_be_fitted(void **state)
   td_cost_sample one = {.work = hybrid(3, 100, 0, 0), .us = 50}, bad = one;
   td_cost_model m;
   td_error err;
-  assert_int_equal(td_cost_fit(&one, 1, &m, &err), TD_OK);
+  assert_int_equal(td_cost_fit(&one, 1, true, &m, &err), TD_OK);
   assert_true(fabs(td_cost_step_us(&m, &one.work) - 50) < 0.1);
-  assert_int_equal(td_cost_fit(&one, 0, &m, &err), TD_ERR_CONFIG);
+  assert_int_equal(td_cost_fit(&one, 0, true, &m, &err), TD_ERR_CONFIG);
   bad.us = 0;
-  assert_int_equal(td_cost_fit(&bad, 1, &m, &err), TD_ERR_CONFIG);
+  assert_int_equal(td_cost_fit(&bad, 1, true, &m, &err), TD_ERR_CONFIG);
   bad.us = NAN;
-  assert_int_equal(td_cost_fit(&bad, 1, &m, &err), TD_ERR_CONFIG);
+  assert_int_equal(td_cost_fit(&bad, 1, true, &m, &err), TD_ERR_CONFIG);
   bad = one;
   bad.work.n_tokens = 0;
-  assert_int_equal(td_cost_fit(&bad, 1, &m, &err), TD_ERR_CONFIG);
+  assert_int_equal(td_cost_fit(&bad, 1, true, &m, &err), TD_ERR_CONFIG);
   for (uint32_t i = 0; i <= TD_COST_SAMPLES_MAX; i++)
     many[i] = (td_cost_sample){.work = hybrid(0, 0, i + 1, 0), .us = 1000 + i};
-  assert_int_equal(td_cost_fit(many, TD_COST_SAMPLES_MAX + 1, &m, &err), TD_ERR_CONFIG);
-  assert_int_equal(td_cost_fit(many, TD_COST_SAMPLES_MAX, &m, &err),
+  assert_int_equal(td_cost_fit(many, TD_COST_SAMPLES_MAX + 1, true, &m, &err), TD_ERR_CONFIG);
+  assert_int_equal(td_cost_fit(many, TD_COST_SAMPLES_MAX, true, &m, &err),
                    TD_OK); /* more than a table has points */
   assert_true(td_cost_is_valid(&m) && m.n_points == TD_COST_POINTS_MAX &&
               m.tokens[m.n_points - 1] == TD_COST_SAMPLES_MAX);
@@ -235,6 +265,7 @@ int main(void)
       cmocka_unit_test(kv_beside_chunks_has_a_price_of_its_own),
       cmocka_unit_test(one_context_tells_no_price),
       cmocka_unit_test(noise_and_disturbed_steps),
+      cmocka_unit_test(finds_what_runs_beside),
       cmocka_unit_test(a_table_may_fall),
       cmocka_unit_test(stairs),
       cmocka_unit_test(what_cannot_be_fitted),

@@ -121,6 +121,31 @@ static void kv_beside_chunks_has_a_price_of_its_own(void **state)
   }
 }
 
+/* Attention takes half longer than the table says, of which a step of both kinds hides as much as before. */
+static void attention_beside_is_learned(void **state)
+{
+  td_cost_model slow = td_cost_h200_llama3_8b;
+  td_cost_learner l;
+  double most = 1;
+  random_state = 1;
+  slow.decode_us_per_kv_token *= 1.5;
+  slow.prefill_us_per_pair *= 1.5;
+  td_cost_learner_init(&l, &td_cost_h200_llama3_8b, TD_COST_UNSURE_GUESSED);
+  for (uint32_t i = 0; i < 400; i++) {
+    uint32_t n_decodes = draw(3) ? 64 : 0, chunk = n_decodes == 0 || draw(2) ? 448 : 0;
+    td_step_work w = work(n_decodes, 4096 + draw(4096), chunk, 8192 + draw(8192));
+    td_cost_learner_observe(&l, &w, td_cost_step_us(&slow, &w));
+  }
+  td_cost_model m = td_cost_learner_model(&l);
+  for (uint32_t n_decodes = 0; n_decodes <= 64; n_decodes += 64)
+    for (uint32_t chunk = n_decodes == 0 ? 448 : 0; chunk <= 448; chunk += 448) {
+      td_step_work w = work(n_decodes, 6144, chunk, 12288);
+      double times = td_cost_step_us(&m, &w) / td_cost_step_us(&slow, &w);
+      most = fmax(most, fmax(times, 1 / times));
+    }
+  assert_true(m.hybrid_beside == slow.hybrid_beside && most < 1.02);
+}
+
 /* One kind of step tells of the others, as far as the whole device is slower. */
 static void what_was_not_seen_is_corrected_too(void **state)
 {
@@ -221,6 +246,7 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(predictions_converge),
+      cmocka_unit_test(attention_beside_is_learned),
       cmocka_unit_test(kv_beside_chunks_has_a_price_of_its_own),
       cmocka_unit_test(what_was_not_seen_is_corrected_too),
       cmocka_unit_test(one_absurd_step_is_forgotten),
